@@ -1,0 +1,99 @@
+"""The `collc` group: finds commands lazily and turns every `CollcError` into one line and an exit code."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+import traceback
+from typing import Any
+
+import click
+
+from collc import __version__
+from collc.errors import CollcError
+
+# Command -> its one-line help. The module collc.cli.<name> defines `command`; it is imported only when asked for, so
+# that `collc --help` does not pay for solvers.
+COMMANDS: dict[str, str] = {
+    "probe": "Read the links of this machine, or of a dump, and write a topology file.",
+    "compile": "Compile a topology into libcollc-<name>.so, ready to ship.",
+    "bench": "Run nccl-tests' table on a library, every element checked.",
+    "plan": "Pack spanning trees for a topology and prove the rate.",
+    "verify": "Recompute everything that a plan, an IR text or a library claims.",
+    "inspect": "Show what is inside a library.",
+    "run": "Run a command with a library preloaded in place of NCCL.",
+    "doctor": "Report what this machine has and lacks for each target.",
+    "topologies": "List the machines that come with collc.",
+}
+
+
+class _Group(click.Group):
+    """A group whose commands are imported on first use."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS:
+            return None
+        module = importlib.import_module(f"collc.cli.{cmd_name}")
+        command = module.command
+        assert isinstance(command, click.Command)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl(list(COMMANDS.items()))
+
+
+@click.group(cls=_Group, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120})
+@click.version_option(__version__, prog_name="collc")
+@click.option("--debug", is_flag=True, help="Show a traceback when something fails.")
+def cli(debug: bool) -> None:
+    """Compile collective communication for the GPUs that you really have."""
+
+
+def main(argv: list[str] | None = None) -> Any:
+    """Runs the command line and exits: 0 on success, 2 for a usage error, 1 for any other failure."""
+    args = sys.argv[1:] if argv is None else argv
+    # `--debug` may stand anywhere, before or after the command.
+    own = args[: args.index("--")] if "--" in args else args
+    debug = "--debug" in own
+    rest = [a for a in own if a != "--debug"] + args[len(own) :]
+    try:
+        sys.exit(_run(rest))
+    except CollcError as error:
+        _fail(error, debug, str(error), error.exit_code)
+    except KeyboardInterrupt:
+        sys.exit(130)
+    except BrokenPipeError:
+        # The reader of our output has gone (`collc ... | head`): not an error worth a traceback.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(1)
+    except (OSError, UnicodeError) as error:
+        where = f"{error.filename}: " if isinstance(error, OSError) and error.filename else ""
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        _fail(error, debug, f"{where}{reason}", 1)
+    except (MemoryError, RecursionError) as error:
+        _fail(error, debug, f"the input is too large for this machine ({type(error).__name__})", 1)
+
+
+def _run(args: list[str]) -> int:
+    try:
+        code = cli.main(args, prog_name="collc", standalone_mode=False)
+    except click.ClickException as error:
+        error.show()
+        return 2
+    except click.exceptions.Abort:
+        return 130
+    except click.exceptions.Exit as stop:
+        return stop.exit_code
+    return code if isinstance(code, int) else 0
+
+
+def _fail(error: BaseException, debug: bool, line: str, code: int) -> None:
+    if debug:
+        traceback.print_exception(error)
+    click.echo(f"collc: {line}", err=True)
+    sys.exit(code)

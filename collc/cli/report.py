@@ -1,0 +1,61 @@
+"""How commands speak: text for people, JSON for programs, progress on a terminal only."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON for programs.")
+debug_option = click.option("--debug", is_flag=True, expose_value=False, help="Show a traceback when something fails.")
+
+
+def emit_json(value: object) -> None:
+    """Prints one JSON document, keys in the order given."""
+    click.echo(json.dumps(value, indent=2, ensure_ascii=False))
+
+
+def note(text: str) -> None:
+    """One line for people on stderr, never mixed into the result."""
+    click.echo(text, err=True)
+
+
+def table(header: Sequence[str], rows: Sequence[Sequence[str]], *, left: int = 1) -> str:
+    """Aligned columns: the first `left` are flush left, the others right."""
+    widths = [max(len(row[i]) for row in [header, *rows]) for i in range(len(header))]
+
+    def line(row: Sequence[str]) -> str:
+        cells = [c.ljust(w) if i < left else c.rjust(w) for i, (c, w) in enumerate(zip(row, widths, strict=True))]
+        return "  ".join(cells).rstrip()
+
+    return "\n".join(line(row) for row in [header, *rows])
+
+
+def progress(label: str) -> Callable[[str], None]:
+    """A status line on a terminal, silence in a pipe. Call it with text; with "" it clears the line."""
+    if not sys.stderr.isatty():
+        return lambda text: None
+
+    def show(text: str) -> None:
+        sys.stderr.write("\r\x1b[K" + (f"{label}: {text}"[:119] if text else ""))
+        sys.stderr.flush()
+
+    return show
+
+
+def read_text(path: str | Path, *, limit: int = 64 << 20) -> str:
+    """A user's text file as UTF-8; `-` is standard input."""
+    if str(path) == "-":
+        return sys.stdin.read(limit)
+    with open(path, encoding="utf-8") as file:
+        return file.read(limit)
+
+
+def compact(value: Any) -> str:
+    """A Fraction or number for a table: exact where short, else five significant digits."""
+    text = str(value)
+    return text if len(text) <= 9 else f"{float(value):.5g}"

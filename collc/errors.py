@@ -1,0 +1,65 @@
+"""Every error that collc raises on purpose.
+
+A `CollcError` is about the user's input or environment and prints as one line: what is wrong, where, and what to do.
+Anything else that escapes the library is a bug in collc. Asserts guard our own invariants, never input.
+"""
+
+from __future__ import annotations
+
+
+class CollcError(Exception):
+    """An error that a user can act on.
+
+    Args:
+        what: what is wrong, without a trailing full stop.
+        where: the place, for example ``box.yaml:12`` or ``channel 3, rank 1, step 2``.
+        hint: what to do about it.
+    """
+
+    exit_code = 1
+
+    def __init__(self, what: str, *, where: str | None = None, hint: str | None = None) -> None:
+        self.what = _one_line(what)
+        self.where = None if where is None else _one_line(where)
+        self.hint = None if hint is None else _one_line(hint)
+        super().__init__(str(self))
+
+    def __str__(self) -> str:
+        text = f"{self.where}: {self.what}" if self.where else self.what
+        return f"{text} ({self.hint})" if self.hint else text
+
+
+class UsageError(CollcError):
+    """The command line asks for something that does not exist or does not fit together."""
+
+    exit_code = 2
+
+
+class TopologyError(CollcError):
+    """A topology, a dump of one, or an allocation cannot be read or makes no sense."""
+
+
+class PackingError(CollcError):
+    """No packing exists, or a solver failed."""
+
+
+class CertificateError(CollcError):
+    """A plan does not hold: a load, a tree, a weight or a bound differs from what it claims."""
+
+
+class IRError(CollcError):
+    """A program is malformed or does not compute its collective."""
+
+
+class BuildError(CollcError):
+    """A compiler is missing or failed."""
+
+
+class RunError(CollcError):
+    """A library cannot be loaded, run or inspected."""
+
+
+def _one_line(text: str) -> str:
+    """Control characters of hostile input must not break the promise of one line."""
+    shown = "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
+    return shown if len(shown) <= 500 else shown[:497] + "..."

@@ -1,0 +1,221 @@
+"""The IR: every node, frozen, checked on construction.
+
+A `Program` is one collective over `nranks` ranks. Its data are *blocks* (see `BlockLayout`): a block of `count` elements is
+cut into *shares* by exact fractions, and each share is processed in chunks of at most `chunk_bytes`. A *channel* is a
+loop over iterations; in iteration i a rank runs the channel's steps in order, each on chunk ``i - step.lag`` of the
+step's share (nothing happens where that chunk does not exist). The lag is what pipelines the phases of a tree: a rank
+forwards chunk k of the reduction while it hands down chunk k - lag of the result.
+
+A *FIFO* carries one share from one step of its source rank to one step of each of its destination ranks, in chunk
+order, through a fixed number of slots of `chunk_bytes`. A source may write a slot again only after every destination has
+read it.
+
+The interpreter (`collc.ir.interpret`) is the definition of what a program means; `collc.ir.verify` proves that it
+computes its collective and cannot deadlock.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from fractions import Fraction
+
+from collc.errors import IRError
+from collc.packing.model import Collective
+
+# What a step is called: (reads own input, receives, writes output, sends) -> NCCL's primitive.
+_NAMES: dict[tuple[bool, bool, bool, bool], str] = {
+    (True, False, False, True): "send",
+    (False, True, True, False): "recv",
+    (False, True, False, True): "recvSend",
+    (True, False, True, False): "copy",
+    (True, False, True, True): "copySend",
+    (False, True, True, True): "recvCopySend",
+    (True, True, False, True): "recvReduceSend",
+    (True, True, True, False): "recvReduceCopy",
+    (True, True, True, True): "recvReduceCopySend",
+}
+SHAPES: dict[str, tuple[bool, bool, bool, bool]] = {name: shape for shape, name in _NAMES.items()}
+
+MAX_RANKS = 4096
+MAX_SLOTS = 64
+MAX_CHUNK_BYTES = 1 << 30
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """The part [lo, hi) of a block, as fractions of the block's elements."""
+
+    block: int
+    lo: Fraction
+    hi: Fraction
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.lo < self.hi <= 1:
+            raise IRError(f"a share must be a non-empty part of its block, not [{self.lo}, {self.hi})")
+        if self.block < 0:
+            raise IRError(f"a share's block cannot be {self.block}")
+
+
+@dataclass(frozen=True, slots=True)
+class Fifo:
+    """A queue of slots from rank `src` to ranks `dsts` for one share.
+
+    With several destinations each slot is written once and read by all. `index` tells apart the FIFOs of one
+    program that join the same ranks; FIFOs with equal (src, dsts, index) in two programs are the same memory.
+    """
+
+    src: int
+    dsts: tuple[int, ...]
+    share: int
+    index: int = 0
+
+    def __post_init__(self) -> None:
+        if not self.dsts or self.src in self.dsts or len(set(self.dsts)) != len(self.dsts):
+            raise IRError(f"a FIFO must go from one rank to other, distinct ranks, not {self.src} -> {list(self.dsts)}")
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One primitive of one rank: combine own input and received chunks, then store and send the result.
+
+    `recv` and `send` are FIFO ids. The value is own input (if `input`) followed by the received chunks, reduced in that
+    order; it goes to the output (if `output`) and into every FIFO of `send`.
+    """
+
+    share: int
+    lag: int
+    input: bool
+    recv: tuple[int, ...]
+    output: bool
+    send: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        if self.shape not in _NAMES:
+            raise IRError(f"no primitive has the shape (input, recv, output, send) = {self.shape}")
+        if self.lag < 0:
+            raise IRError(f"a step's lag cannot be {self.lag}")
+        if not self.input and len(self.recv) > 1:
+            raise IRError(f"{self.name} receives from one FIFO, not {len(self.recv)}")
+        if len({*self.recv, *self.send}) != len(self.recv) + len(self.send):
+            raise IRError(f"{self.name} names a FIFO twice")
+
+    @property
+    def shape(self) -> tuple[bool, bool, bool, bool]:
+        return (self.input, bool(self.recv), self.output, bool(self.send))
+
+    @property
+    def name(self) -> str:
+        return _NAMES[self.shape]
+
+    @property
+    def reduces(self) -> bool:
+        return self.input and bool(self.recv)
+
+
+@dataclass(frozen=True, slots=True)
+class Channel:
+    """One loop. `steps[r]` is what rank r runs in each iteration."""
+
+    steps: tuple[tuple[Step, ...], ...]
+
+
+@dataclass(frozen=True)
+class Program:
+    """A whole collective. Ids of shares, FIFOs and channels are their places in the tuples."""
+
+    collective: Collective
+    root: int | None
+    nranks: int
+    slots: int
+    chunk_bytes: int
+    shares: tuple[Share, ...]
+    fifos: tuple[Fifo, ...]
+    channels: tuple[Channel, ...]
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.nranks <= MAX_RANKS:
+            raise IRError(f"a program has 1 to {MAX_RANKS} ranks, not {self.nranks}")
+        if not 1 <= self.slots <= MAX_SLOTS:
+            raise IRError(f"a FIFO has 1 to {MAX_SLOTS} slots, not {self.slots}")
+        if not 16 <= self.chunk_bytes <= MAX_CHUNK_BYTES or self.chunk_bytes % 16:
+            raise IRError(f"chunk_bytes must be a multiple of 16 up to {MAX_CHUNK_BYTES}, not {self.chunk_bytes}")
+        if self.collective.rooted != (self.root is not None):
+            raise IRError(f"{self.collective.value} {'needs a' if self.collective.rooted else 'has no'} root")
+        if self.root is not None and not 0 <= self.root < self.nranks:
+            raise IRError(f"root {self.root} is no rank of 0..{self.nranks - 1}")
+        self._check_references()
+
+    def _check_references(self) -> None:
+        for i, fifo in enumerate(self.fifos):
+            if not all(0 <= r < self.nranks for r in (fifo.src, *fifo.dsts)):
+                raise IRError("names a rank that does not exist", where=f"fifo {i}")
+            if not 0 <= fifo.share < len(self.shares):
+                raise IRError(f"names share {fifo.share}, which does not exist", where=f"fifo {i}")
+        for c, channel in enumerate(self.channels):
+            if len(channel.steps) != self.nranks:
+                raise IRError(f"has steps for {len(channel.steps)} ranks, not {self.nranks}", where=f"channel {c}")
+            for r, steps in enumerate(channel.steps):
+                for s, step in enumerate(steps):
+                    where = f"channel {c}, rank {r}, step {s} ({step.name})"
+                    if not 0 <= step.share < len(self.shares):
+                        raise IRError(f"names share {step.share}, which does not exist", where=where)
+                    for f in (*step.recv, *step.send):
+                        if not 0 <= f < len(self.fifos):
+                            raise IRError(f"names FIFO {f}, which does not exist", where=where)
+
+    def replace(self, **changes: object) -> Program:
+        """A copy with some fields changed; checked again."""
+        return dataclasses.replace(self, **changes)  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True, slots=True)
+class BlockLayout:
+    """Where the blocks of a collective lie. All offsets are in units of `count` elements.
+
+    nblocks: number of blocks; in_blocks[r], out_blocks[r]: block -> offset for the blocks that rank r reads from its
+    input or must have written to its output at the end.
+    """
+
+    nblocks: int
+    in_blocks: tuple[dict[int, int], ...]
+    out_blocks: tuple[dict[int, int], ...]
+
+
+def block_layout(collective: Collective, nranks: int, root: int | None) -> BlockLayout:
+    """The blocks of a collective, with NCCL's buffer conventions (`count` as in NCCL: per rank for all_gather and
+    reduce_scatter, the whole buffer otherwise)."""
+    ranks = range(nranks)
+    whole: dict[int, int] = {0: 0}
+    every = {b: b for b in ranks}
+    none: dict[int, int] = {}
+    match collective:
+        case Collective.ALL_REDUCE:
+            return BlockLayout(1, (whole,) * nranks, (whole,) * nranks)
+        case Collective.BROADCAST:
+            return BlockLayout(1, tuple(whole if r == root else none for r in ranks), (whole,) * nranks)
+        case Collective.REDUCE:
+            return BlockLayout(1, (whole,) * nranks, tuple(whole if r == root else none for r in ranks))
+        case Collective.ALL_GATHER:
+            return BlockLayout(nranks, tuple({r: 0} for r in ranks), (every,) * nranks)
+        case Collective.REDUCE_SCATTER:
+            return BlockLayout(nranks, (every,) * nranks, tuple({r: 0} for r in ranks))
+        case Collective.GATHER:
+            return BlockLayout(nranks, tuple({r: 0} for r in ranks), tuple(every if r == root else none for r in ranks))
+        case Collective.SCATTER:
+            return BlockLayout(nranks, tuple(every if r == root else none for r in ranks), tuple({r: 0} for r in ranks))
+        case Collective.ALLTOALL:
+            return BlockLayout(
+                nranks * nranks,
+                tuple({r * nranks + d: d for d in ranks} for r in ranks),
+                tuple({s * nranks + r: s for s in ranks} for r in ranks),
+            )
+        case Collective.SENDRECV:
+            return BlockLayout(nranks, tuple({r: 0} for r in ranks), tuple({(r - 1) % nranks: 0} for r in ranks))
+
+
+def contributors(collective: Collective, nranks: int, block: int) -> frozenset[int] | None:
+    """The ranks whose inputs a finished block is reduced from, or None where blocks are only moved."""
+    if collective in (Collective.ALL_REDUCE, Collective.REDUCE, Collective.REDUCE_SCATTER):
+        return frozenset(range(nranks))
+    return None

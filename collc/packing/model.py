@@ -1,0 +1,115 @@
+"""Plans: what a packing is, before any schedule or hardware.
+
+Rates and weights are exact `Fraction`s in GB/s of the collective's buffer (nccl-tests' algbw). Vertices and links are the
+numbers of a `topology.model.PlanGraph`.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+from fractions import Fraction
+
+
+class Collective(enum.Enum):
+    """The collectives, by nccl-tests' names."""
+
+    ALL_REDUCE = "all_reduce"
+    ALL_GATHER = "all_gather"
+    REDUCE_SCATTER = "reduce_scatter"
+    BROADCAST = "broadcast"
+    REDUCE = "reduce"
+    GATHER = "gather"
+    SCATTER = "scatter"
+    ALLTOALL = "alltoall"
+    SENDRECV = "sendrecv"
+
+    @property
+    def rooted(self) -> bool:
+        return self in _ROOTED
+
+    @property
+    def uses_trees(self) -> bool:
+        """True for collectives packed as spanning trees, False for those packed as flows."""
+        return self in _TREES
+
+
+_ROOTED = {Collective.BROADCAST, Collective.REDUCE, Collective.GATHER, Collective.SCATTER}
+_TREES = {
+    Collective.ALL_REDUCE,
+    Collective.ALL_GATHER,
+    Collective.REDUCE_SCATTER,
+    Collective.BROADCAST,
+    Collective.REDUCE,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Hop:
+    """One edge of a tree between two ranks; `links` is its path, which passes through no other rank."""
+
+    src: int
+    dst: int
+    links: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Tree:
+    """A weighted spanning tree, or a pair of them with one root.
+
+    `reduce` hops go child to parent, `broadcast` hops parent to child; a phase that the collective lacks is empty.
+    """
+
+    root: int
+    weight: Fraction
+    reduce: tuple[Hop, ...] = ()
+    broadcast: tuple[Hop, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Flow:
+    """`weight` GB/s from one rank to another along a path of links."""
+
+    src: int
+    dst: int
+    weight: Fraction
+    links: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """A vertex set that holds some but not all ranks."""
+
+    side: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Partition:
+    """Disjoint vertex sets, each with a rank, all ranks covered (all_reduce only)."""
+
+    parts: tuple[tuple[int, ...], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Prices:
+    """Link prices, an optimal solution of the dual LP; links that are not listed cost nothing."""
+
+    prices: tuple[tuple[int, Fraction], ...]
+
+
+Certificate = Cut | Partition | Prices
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A packing for one collective with the proof of its rate. `rate` and `bound` are None for a single rank."""
+
+    collective: Collective
+    root: int | None
+    solver: str
+    rate: Fraction | None
+    bound: Fraction | None
+    optimal: bool
+    certificate: Certificate | None
+    trees: tuple[Tree, ...] = ()
+    flows: tuple[Flow, ...] = ()

@@ -1,0 +1,111 @@
+"""The model of a machine: vertices, directed links, servers; and the graph that one plan uses.
+
+Units: `gbps` is GB/s = 1e9 bytes per second and direction, an exact `Fraction`; `latency_us` is microseconds.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from fractions import Fraction
+
+
+class VertexKind(enum.Enum):
+    """What a vertex is. Only GPUs hold data; everything else forwards."""
+
+    GPU = "gpu"
+    SWITCH = "switch"
+    CPU = "cpu"
+    NIC = "nic"
+
+
+class LinkKind(enum.Enum):
+    """The class of a link."""
+
+    NVLINK = "nvlink"
+    NVSWITCH = "nvswitch"
+    PCIE = "pcie"
+    XGMI = "xgmi"
+    C2C = "c2c"
+    NET = "net"
+
+
+@dataclass(frozen=True, slots=True)
+class Vertex:
+    """A GPU, switch, CPU socket or NIC. `multicast` and `reduce` are what a switch could do; plans do not use them yet."""
+
+    name: str
+    kind: VertexKind
+    multicast: bool = False
+    reduce: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """One directed link between two named vertices: all its lanes together (`gbps` is the sum over a `count`)."""
+
+    src: str
+    dst: str
+    kind: LinkKind
+    gbps: Fraction
+    latency_us: Fraction = Fraction(0)
+
+
+@dataclass(frozen=True)
+class Topology:
+    """A machine as a topology file describes it.
+
+    `vertices` keeps the order of the file (GPUs first, in rank order), `links` is one per directed pair and kind,
+    `servers` maps a server's name to the names of its vertices. `notes` are assumptions worth a comment in the file.
+    """
+
+    name: str
+    vertices: tuple[Vertex, ...]
+    links: tuple[Link, ...]
+    servers: Mapping[str, tuple[str, ...]]
+    notes: tuple[str, ...] = field(default=(), compare=False)
+
+    @property
+    def gpus(self) -> tuple[Vertex, ...]:
+        return tuple(v for v in self.vertices if v.kind is VertexKind.GPU)
+
+
+@dataclass(frozen=True, slots=True)
+class GraphLink:
+    """A directed link of a `PlanGraph`. `src` and `dst` are vertex numbers; `id` is its place in `PlanGraph.links`."""
+
+    id: int
+    src: int
+    dst: int
+    kind: LinkKind
+    gbps: Fraction
+    latency_us: Fraction = Fraction(0)
+
+
+@dataclass(frozen=True)
+class PlanGraph:
+    """Exactly the graph that a plan uses: rank i is vertex i, then every vertex that only forwards.
+
+    `servers[v]` is the name of the server of vertex v. Bounds and certificates are about this graph alone.
+    """
+
+    name: str
+    nranks: int
+    vertices: tuple[Vertex, ...]
+    servers: tuple[str, ...]
+    links: tuple[GraphLink, ...]
+
+    def __post_init__(self) -> None:
+        assert len(self.vertices) == len(self.servers)
+        assert all(v.kind is VertexKind.GPU for v in self.vertices[: self.nranks])
+        assert all(link.id == i for i, link in enumerate(self.links))
+
+    @property
+    def ranks(self) -> range:
+        return range(self.nranks)
+
+    @property
+    def forwarders(self) -> range:
+        """Vertices that are no rank: switches, CPUs, NICs and, with relays allowed, idle GPUs."""
+        return range(self.nranks, len(self.vertices))

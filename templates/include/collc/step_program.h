@@ -1,0 +1,95 @@
+// The step program: one channel of one rank, the same text on every target.
+//
+// `Verbs` is the target. It waits, moves data and publishes; the order of the calls here is the protocol:
+//   wait until every chunk to receive has arrived and every slot to write is free   (acquire)
+//   reduce or copy the chunk
+//   publish: received slots are free, written slots hold a chunk                     (release)
+// A wait that would block returns false on a target that runs several ranks in one thread (host); `run_channel` then
+// returns kBlocked and is called again with the same cursor: a step has no effect before all its waits have passed.
+// On CUDA waits spin and never return false unless the call is aborted.
+#pragma once
+#include <cstdint>
+
+#include "collc/tables.h"
+
+#ifndef COLLC_FUNCTION
+#define COLLC_FUNCTION inline
+#endif
+
+namespace collc {
+
+enum class Progress : uint32_t { kDone = 0, kBlocked = 1, kAborted = 2 };
+
+// Where a share lies in the caller's buffers for this call. Elements, not bytes.
+struct ShareRange {
+  uint64_t begin;       // first element of the share within its block
+  uint64_t end;         // one past the last
+  uint64_t in_base;     // element offset of the block in the input buffer
+  uint64_t out_base;    // element offset of the block in the output buffer
+  uint64_t chunk;       // elements per chunk
+  uint64_t nchunks;
+};
+
+// Cuts `count` elements of `element_bytes` for one share. All ranks compute the same cut. Boundaries are multiples of 16
+// bytes where the count allows, and chunks of a share are equal up to one alignment unit, so that no runt chunk costs a
+// whole step.
+COLLC_FUNCTION ShareRange cut_share(const Share &share, uint64_t count, uint32_t element_bytes, uint32_t chunk_bytes) {
+  const uint64_t unit = element_bytes >= 16 ? 1 : 16 / element_bytes;
+  // count * num / den without overflow: num, den < 2^31 is guaranteed by the compiler, count < 2^63.
+  const uint64_t lo_raw = count / share.den * share.lo_num + count % share.den * share.lo_num / share.den;
+  const uint64_t hi_raw = count / share.den * share.hi_num + count % share.den * share.hi_num / share.den;
+  ShareRange range;
+  range.begin = lo_raw / unit * unit;
+  range.end = share.hi_num == share.den ? count : hi_raw / unit * unit;
+  range.in_base = 0;
+  range.out_base = 0;
+  const uint64_t elements = range.end - range.begin;
+  const uint64_t most = chunk_bytes / element_bytes / unit * unit;
+  range.nchunks = (elements + most - 1) / most;
+  const uint64_t even = range.nchunks == 0 ? most : (elements + range.nchunks - 1) / range.nchunks;
+  range.chunk = (even + unit - 1) / unit * unit;
+  return range;
+}
+
+// What `run_channel` needs to know of one step in one iteration.
+struct Chunk {
+  uint64_t index;     // chunk number within the share
+  uint64_t begin;     // first element within the block
+  uint64_t elements;
+};
+
+// Where a channel stands. Kept by the caller between calls on targets that can block.
+struct Cursor {
+  uint64_t iteration;
+  uint32_t step;
+};
+
+// Runs one channel of one rank to the end, or until a wait fails.
+//   steps, refs: the channel's rows; shares: this call's ranges, program-relative; iterations: max(nchunks) + max_lag.
+template <class Verbs>
+COLLC_FUNCTION Progress run_channel(Verbs &verbs, const Step *steps, uint32_t nsteps, const FifoRef *refs,
+                                    const ShareRange *shares, uint64_t iterations, Cursor &at) {
+  for (; at.iteration < iterations; ++at.iteration, at.step = 0) {
+    for (; at.step < nsteps; ++at.step) {
+      const Step &step = steps[at.step];
+      const ShareRange &share = shares[step.share];
+      if (at.iteration < step.lag) continue;
+      Chunk chunk;
+      chunk.index = at.iteration - step.lag;
+      if (chunk.index >= share.nchunks) continue;
+      chunk.begin = share.begin + chunk.index * share.chunk;
+      const uint64_t left = share.end - chunk.begin;
+      chunk.elements = left < share.chunk ? left : share.chunk;
+
+      const FifoRef *recv = refs + step.first_ref;
+      const FifoRef *send = recv + step.nrecv;
+      const Progress ready = verbs.wait(step, recv, send, chunk);
+      if (ready != Progress::kDone) return ready;
+      verbs.move(step, recv, send, share, chunk);
+      verbs.publish(step, recv, send, chunk);
+    }
+  }
+  return Progress::kDone;
+}
+
+}  // namespace collc

@@ -1,0 +1,107 @@
+// The step tables: what the compiler writes and the runtime executes. Plain data, the same for every target.
+//
+// One library holds one or more `Allocation`s (a set of GPUs with its plan); an allocation holds `Program`s (one
+// collective, one root). A program cuts its blocks into shares, and each rank runs channels: loops whose steps move or
+// reduce one chunk of a share. The generated source repeats the sizes below in static_asserts.
+#pragma once
+#include <cstdint>
+
+namespace collc {
+
+// Same numbers as collc.codegen.context.COLLECTIVES.
+enum class Collective : uint32_t {
+  kAllReduce = 0,
+  kAllGather = 1,
+  kReduceScatter = 2,
+  kBroadcast = 3,
+  kReduce = 4,
+  kGather = 5,
+  kScatter = 6,
+  kAllToAll = 7,
+  kSendRecv = 8,
+};
+
+// Part [lo, hi) of block `block`, as lo_num/den and hi_num/den of the block's elements.
+struct Share {
+  uint64_t lo_num;
+  uint64_t hi_num;
+  uint64_t den;
+  uint32_t block;
+  uint32_t reserved;
+};
+
+enum StepFlags : uint8_t {
+  kInput = 1,   // the value starts with the rank's own input
+  kOutput = 2,  // the value is stored in the rank's output
+  kFinal = 4,   // the reduction is complete here: apply the post-operation (avg divides)
+};
+
+// One primitive of one rank. Its FIFO references are refs[first_ref .. first_ref + nrecv + nsend), receives first.
+struct Step {
+  uint32_t first_ref;
+  uint32_t share;  // program-relative
+  uint16_t lag;    // runs on chunk iteration - lag
+  uint16_t nrecv;
+  uint16_t nsend;
+  uint8_t flags;
+  uint8_t reserved;
+};
+
+// A FIFO as a step sees it. `fifo` is allocation-relative; `reader` is which of its destinations we are (0 for a send).
+struct FifoRef {
+  uint32_t fifo;
+  uint32_t reader;
+};
+
+// Steps [first_step, first_step + nsteps) of one channel on one rank.
+struct RankChannel {
+  uint32_t first_step;
+  uint32_t nsteps;
+};
+
+// rank_channels[first_rank_channel + rank * nchannels + channel]
+struct Program {
+  Collective collective;
+  int32_t root;  // -1: none
+  uint32_t first_share;
+  uint32_t nshares;
+  uint32_t first_rank_channel;
+  uint32_t nchannels;
+  uint32_t max_lag;      // the largest lag of any step
+  uint32_t chunk_bytes;  // at most slot_bytes of the allocation
+};
+
+// A queue from `src` to its readers, fifo_readers[first_reader .. first_reader + nreaders).
+struct Fifo {
+  uint32_t src;
+  uint32_t first_reader;
+  uint32_t nreaders;
+};
+
+// A set of GPUs and everything that runs on it.
+struct Allocation {
+  uint32_t nranks;
+  uint32_t first_fifo;
+  uint32_t nfifos;
+  uint32_t first_program;
+  uint32_t nprograms;
+  uint32_t slots;       // slots of every FIFO
+  uint32_t slot_bytes;  // bytes of every slot, a multiple of 128
+  uint32_t reserved;
+};
+
+// Everything that the generated source defines. The arrays are exported by name so that `collc verify` can read back
+// what will actually run.
+struct Tables {
+  const Allocation *allocations;
+  const Program *programs;
+  const Share *shares;
+  const RankChannel *rank_channels;
+  const Step *steps;
+  const FifoRef *refs;
+  const Fifo *fifos;
+  const uint32_t *fifo_readers;
+  uint32_t nallocations;
+};
+
+}  // namespace collc
