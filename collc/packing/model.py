@@ -1,7 +1,7 @@
 """Plans: what a packing is, before any schedule or hardware.
 
-Rates and weights are exact `Fraction`s in GB/s of the collective's buffer (nccl-tests' algbw). Vertices and links are the
-numbers of a `topology.model.PlanGraph`.
+Rates and weights are exact `Fraction`s in GB/s of the collective's buffer (nccl-tests' algbw). Vertices and links are
+the numbers of a `topology.model.PlanGraph`.
 """
 
 from __future__ import annotations

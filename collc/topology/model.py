@@ -33,7 +33,7 @@ class LinkKind(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Vertex:
-    """A GPU, switch, CPU socket or NIC. `multicast` and `reduce` are what a switch could do; plans do not use them yet."""
+    """A GPU, switch, CPU socket or NIC. `multicast` and `reduce` tell what a switch could do; plans do not use them."""
 
     name: str
     kind: VertexKind

@@ -59,8 +59,11 @@ struct RankChannel {
   uint32_t nsteps;
 };
 
-// rank_channels[first_rank_channel + rank * nchannels + channel]
+// One way to run one collective: rank_channels[first_rank_channel + rank * nchannels + channel].
+// A call of `bytes` (count * element size, NCCL's count) runs the last program of its allocation, collective and root
+// with min_bytes <= bytes; programs of one collective and root are sorted by min_bytes, the first has 0.
 struct Program {
+  uint64_t min_bytes;
   Collective collective;
   int32_t root;  // -1: none
   uint32_t first_share;
@@ -69,6 +72,8 @@ struct Program {
   uint32_t nchannels;
   uint32_t max_lag;      // the largest lag of any step
   uint32_t chunk_bytes;  // at most slot_bytes of the allocation
+  uint32_t protocol;     // 0 Simple, 1 LL, 2 LL128
+  uint32_t reserved;
 };
 
 // A queue from `src` to its readers, fifo_readers[first_reader .. first_reader + nreaders).

@@ -1,0 +1,82 @@
+"""Schedule -> IR, plainly: one channel per part, one FIFO per edge, no overlap yet.
+
+Before (a part of a broadcast): ``root 0, edges 0->1, 0->2``. After::
+
+    channel 0
+      rank 0
+        send share 0 lag 0 send 0,1
+        copy share 0 lag 0
+      rank 1
+        recv share 0 lag 0 recv 0
+      ...
+
+Within a rank the reduction step precedes the broadcast step; both work on the same chunk, so a chunk travels up and
+down before the next one starts. The passes of `collc.lower` make it fast.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+from collc.ir.nodes import Channel, Fifo, Program, Share, Step
+from collc.packing.model import Collective
+from collc.schedule.model import Part, Schedule
+
+
+def build(schedule: Schedule, *, chunk_bytes: int, slots: int = 1) -> Program:
+    """One program for a schedule; `slots` of `chunk_bytes` for every FIFO."""
+    shares: list[Share] = []
+    fifos: list[Fifo] = []
+    channels: list[Channel] = []
+    used: dict[tuple[int, int], int] = defaultdict(int)
+    for part in schedule.parts:
+        share = len(shares)
+        shares.append(Share(part.block, part.lo, part.hi))
+        queue: dict[tuple[str, int, int], int] = {}
+        for phase, edges in (("up", part.reduce), ("down", part.broadcast)):
+            for src, dst in edges:
+                queue[phase, src, dst] = len(fifos)
+                fifos.append(Fifo(src, (dst,), share, used[src, dst]))
+                used[src, dst] += 1
+        channels.append(Channel(_steps(schedule, part, share, queue)))
+    return Program(
+        collective=schedule.collective,
+        root=schedule.root,
+        nranks=schedule.nranks,
+        slots=slots,
+        chunk_bytes=chunk_bytes,
+        shares=tuple(shares),
+        fifos=tuple(fifos),
+        channels=tuple(channels),
+    )
+
+
+def _steps(
+    schedule: Schedule, part: Part, share: int, queue: dict[tuple[str, int, int], int]
+) -> tuple[tuple[Step, ...], ...]:
+    up_in: dict[int, list[int]] = defaultdict(list)
+    up_out: dict[int, list[int]] = defaultdict(list)
+    down_in: dict[int, list[int]] = defaultdict(list)
+    down_out: dict[int, list[int]] = defaultdict(list)
+    for (phase, src, dst), fifo in queue.items():
+        into, out = (up_in, up_out) if phase == "up" else (down_in, down_out)
+        into[dst].append(fifo)
+        out[src].append(fifo)
+    ranks: list[tuple[Step, ...]] = []
+    for rank in range(schedule.nranks):
+        steps: list[Step] = []
+        down = tuple(down_out[rank])
+        stores = schedule.collective is not Collective.REDUCE or rank == schedule.root
+        if rank == part.root:
+            if part.reduce:
+                steps.append(Step(share, 0, True, tuple(up_in[rank]), True, down))
+            else:
+                steps += [Step(share, 0, True, (), False, down)] if down else []
+                steps += [Step(share, 0, True, (), True, ())] if stores else []
+        else:
+            if up_out[rank]:
+                steps.append(Step(share, 0, True, tuple(up_in[rank]), False, tuple(up_out[rank])))
+            if down_in[rank]:
+                steps.append(Step(share, 0, False, tuple(down_in[rank]), True, down))
+        ranks.append(tuple(steps))
+    return tuple(ranks)

@@ -1,0 +1,187 @@
+"""The text form of the IR: stable, readable, one step per line; `parse(print(p)) == p` for every program.
+
+collc-ir/1 broadcast root=0 ranks=3 slots=4 chunk=65536
+share 0: block 0 [0, 1/2)
+fifo 0: 0 -> 1,2 share 0 index 0
+channel 0
+  rank 0
+    copySend share 0 lag 0 send 0
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from fractions import Fraction
+
+from collc.errors import IRError
+from collc.ir.nodes import SHAPES, Channel, Fifo, Program, Share, Step
+from collc.packing.model import Collective
+
+FORMAT = "collc-ir/1"
+MAX_LINES = 5_000_000
+
+_HEADER = re.compile(r"collc-ir/1 (\w+)(?: root=(\d{1,9}))? ranks=(\d{1,9}) slots=(\d{1,9}) chunk=(\d{1,12})")
+_SHARE = re.compile(r"share (\d{1,9}): block (\d{1,9}) \[(\d{1,40}(?:/\d{1,40})?), (\d{1,40}(?:/\d{1,40})?)\)")
+_FIFO = re.compile(r"fifo (\d{1,9}): (\d{1,9}) -> (\d{1,9}(?:,\d{1,9})*) share (\d{1,9}) index (\d{1,9})")
+_STEP = re.compile(
+    r"(\w+) share (\d{1,9}) lag (\d{1,9})(?: recv (\d{1,9}(?:,\d{1,9})*))?(?: send (\d{1,9}(?:,\d{1,9})*))?"
+)
+
+
+def print_program(program: Program) -> str:
+    """The text of a program, ending in a newline."""
+    return "\n".join(_lines(program)) + "\n"
+
+
+def _lines(program: Program) -> Iterator[str]:
+    root = "" if program.root is None else f" root={program.root}"
+    yield (
+        f"{FORMAT} {program.collective.value}{root} ranks={program.nranks} "
+        f"slots={program.slots} chunk={program.chunk_bytes}"
+    )
+    for i, share in enumerate(program.shares):
+        yield f"share {i}: block {share.block} [{share.lo}, {share.hi})"
+    for i, fifo in enumerate(program.fifos):
+        yield f"fifo {i}: {fifo.src} -> {_ids(fifo.dsts)} share {fifo.share} index {fifo.index}"
+    for c, channel in enumerate(program.channels):
+        yield f"channel {c}"
+        for r, steps in enumerate(channel.steps):
+            if steps:
+                yield f"  rank {r}"
+            for step in steps:
+                yield f"    {print_step(step)}"
+
+
+def print_step(step: Step) -> str:
+    """One step, as it stands on its line."""
+    recv = f" recv {_ids(step.recv)}" if step.recv else ""
+    send = f" send {_ids(step.send)}" if step.send else ""
+    return f"{step.name} share {step.share} lag {step.lag}{recv}{send}"
+
+
+def _ids(ids: tuple[int, ...]) -> str:
+    return ",".join(map(str, ids))
+
+
+def parse_program(text: str, where: str = "<ir>") -> Program:
+    """Reads the text form back.
+
+    Raises:
+        IRError: with ``where:line`` for a line that is no IR, or for a program that is malformed.
+    """
+    reader = _Reader(text, where)
+    return reader.program()
+
+
+class _Reader:
+    """A cursor over the lines that are not blank and no comment (`#`)."""
+
+    def __init__(self, text: str, where: str) -> None:
+        self.where = where
+        raw = text.split("\n", MAX_LINES)
+        if len(raw) > MAX_LINES:
+            raise IRError(f"more than {MAX_LINES} lines", where=where)
+        stripped = ((n, line.split("#", 1)[0].strip()) for n, line in enumerate(raw, 1))
+        self.lines = [(n, line) for n, line in stripped if line]
+        self.at = 0
+
+    def fail(self, what: str) -> IRError:
+        number = self.lines[min(self.at, len(self.lines) - 1)][0] if self.lines else 1
+        return IRError(what, where=f"{self.where}:{number}")
+
+    def match(self, pattern: re.Pattern[str]) -> re.Match[str] | None:
+        if self.at == len(self.lines):
+            return None
+        found = pattern.fullmatch(self.lines[self.at][1])
+        if found:
+            self.at += 1
+        return found
+
+    def keyword(self, word: str) -> int | None:
+        found = self.match(re.compile(rf"{word} (\d{{1,9}})"))
+        return int(found[1]) if found else None
+
+    def program(self) -> Program:
+        header = self.match(_HEADER)
+        if not header:
+            raise self.fail(f"expected '{FORMAT} COLLECTIVE [root=R] ranks=N slots=S chunk=BYTES'")
+        try:
+            collective = Collective(header[1])
+        except ValueError:
+            raise self.fail(f"no collective is called {header[1]!r}") from None
+        nranks = int(header[3])
+        shares = self.shares()
+        fifos = self.fifos()
+        channels = self.channels(nranks)
+        if self.at != len(self.lines):
+            raise self.fail(f"unexpected line {self.lines[self.at][1]!r}")
+        root = None if header[2] is None else int(header[2])
+        try:
+            return Program(collective, root, nranks, int(header[4]), int(header[5]), shares, fifos, channels)
+        except IRError as error:
+            place = f"{self.where}: {error.where}" if error.where else self.where
+            raise IRError(error.what, where=place, hint=error.hint) from None
+
+    def shares(self) -> tuple[Share, ...]:
+        found: list[Share] = []
+        while m := self.match(_SHARE):
+            self.check_id("share", int(m[1]), len(found))
+            try:
+                found.append(Share(int(m[2]), Fraction(m[3]), Fraction(m[4])))
+            except (IRError, ZeroDivisionError) as error:
+                raise self.fail_at_previous(str(error)) from None
+        return tuple(found)
+
+    def fifos(self) -> tuple[Fifo, ...]:
+        found: list[Fifo] = []
+        while m := self.match(_FIFO):
+            self.check_id("fifo", int(m[1]), len(found))
+            try:
+                found.append(Fifo(int(m[2]), _parse_ids(m[3]), int(m[4]), int(m[5])))
+            except IRError as error:
+                raise self.fail_at_previous(error.what) from None
+        return tuple(found)
+
+    def channels(self, nranks: int) -> tuple[Channel, ...]:
+        found: list[Channel] = []
+        while (number := self.keyword("channel")) is not None:
+            self.check_id("channel", number, len(found))
+            steps: list[tuple[Step, ...]] = [()] * nranks
+            last = -1
+            while (rank := self.keyword("rank")) is not None:
+                if not last < rank < nranks:
+                    raise self.fail_at_previous(f"rank {rank} out of order or not below {nranks}")
+                steps[rank] = self.steps()
+                last = rank
+            found.append(Channel(tuple(steps)))
+        return tuple(found)
+
+    def steps(self) -> tuple[Step, ...]:
+        found: list[Step] = []
+        while m := self.match(_STEP):
+            if m[1] not in SHAPES:
+                raise self.fail_at_previous(f"no primitive is called {m[1]!r}")
+            reads, receives, writes, sends = SHAPES[m[1]]
+            if receives != (m[4] is not None) or sends != (m[5] is not None):
+                raise self.fail_at_previous(
+                    f"{m[1]} needs {'' if receives else 'no '}recv and {'' if sends else 'no '}send"
+                )
+            try:
+                step = Step(int(m[2]), int(m[3]), reads, _parse_ids(m[4]), writes, _parse_ids(m[5]))
+            except IRError as error:
+                raise self.fail_at_previous(error.what) from None
+            found.append(step)
+        return tuple(found)
+
+    def check_id(self, what: str, number: int, expected: int) -> None:
+        if number != expected:
+            raise self.fail_at_previous(f"expected {what} {expected}, not {number}: ids count up from 0")
+
+    def fail_at_previous(self, what: str) -> IRError:
+        self.at -= 1
+        return self.fail(what)
+
+
+def _parse_ids(text: str | None) -> tuple[int, ...]:
+    return tuple(int(part) for part in text.split(",")) if text else ()

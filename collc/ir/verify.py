@@ -1,0 +1,258 @@
+"""The verifier: proves, for every element count, that a program computes its collective and cannot deadlock.
+
+Four proofs, each of which names the place where it fails:
+
+1. *Plumbing*: every FIFO is written by one step of its source and read by one step of each destination, all in one
+   channel and on one share. Both sides process chunks in order, so the k-th send meets the k-th receive.
+2. *Values*: following the FIFOs, every step's value is the set of ranks whose input it holds; a rank may enter once.
+   Every rank that needs a block stores it exactly once, complete.
+3. *Progress*: step s in iteration i must wait for other steps in iterations i - d with constants d. The infinite
+   graph of these waits has a cycle if and only if the finite graph of steps has a cycle whose d sum to 0 or less
+   (the argument of Karp, Miller and Winograd 1967 on uniform recurrences). There being none, any number of chunks
+   terminates. Channels share no FIFO, so this holds with any number of them resident, as long as each rank starts
+   them in order.
+4. *In-place safety*: a rank stores a chunk only after the last step that reads this chunk of its own input.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from fractions import Fraction
+from typing import NamedTuple
+
+from collc.errors import IRError
+from collc.ir.nodes import BlockLayout, Program, Step, block_layout, contributors
+
+
+class Place(NamedTuple):
+    """One step of one rank in one channel."""
+
+    channel: int
+    rank: int
+    number: int
+
+
+def verify(program: Program) -> None:
+    """Raises IRError with the place and the reason unless all four proofs hold."""
+    layout = block_layout(program.collective, program.nranks, program.root)
+    _check_shares(program, layout)
+    writers, readers = _check_plumbing(program)
+    _check_values(program, layout, writers, readers)
+    _check_progress(program, writers, readers)
+    _check_in_place(program)
+
+
+def _places(program: Program) -> Iterator[tuple[Place, Step]]:
+    for c, channel in enumerate(program.channels):
+        for r, steps in enumerate(channel.steps):
+            for s, step in enumerate(steps):
+                yield Place(c, r, s), step
+
+
+def _step(program: Program, place: Place) -> Step:
+    return program.channels[place.channel].steps[place.rank][place.number]
+
+
+def _where(program: Program, place: Place) -> str:
+    name = _step(program, place).name
+    return f"channel {place.channel}, rank {place.rank}, step {place.number} ({name})"
+
+
+def _check_shares(program: Program, layout: BlockLayout) -> None:
+    parts: dict[int, list[tuple[Fraction, Fraction, int]]] = defaultdict(list)
+    for i, share in enumerate(program.shares):
+        if share.block >= layout.nblocks:
+            raise IRError(f"block {share.block} does not exist in {program.collective.value}", where=f"share {i}")
+        parts[share.block].append((share.lo, share.hi, i))
+    for block in range(layout.nblocks):
+        if not _block_needed(program, layout, block):
+            continue
+        at = Fraction(0)
+        for lo, hi, i in sorted(parts[block]):
+            if lo != at:
+                problem = "overlap" if lo < at else "leave a gap"
+                raise IRError(f"the shares of block {block} {problem} at {min(lo, at)}", where=f"share {i}")
+            at = hi
+        if at != 1:
+            raise IRError(f"the shares of block {block} end at {at}, not at 1", where=f"block {block}")
+
+
+def _block_needed(program: Program, layout: BlockLayout, block: int) -> bool:
+    """A block that a rank must store; with one rank the sole block of sendrecv, say, still is."""
+    return any(block in out for out in layout.out_blocks)
+
+
+Writers = dict[int, Place]
+Readers = dict[tuple[int, int], Place]
+
+
+def _check_plumbing(program: Program) -> tuple[Writers, Readers]:
+    writers: Writers = {}
+    readers: Readers = {}
+    for place, step in _places(program):
+        where = _where(program, place)
+        for f in (*step.recv, *step.send):
+            if program.fifos[f].share != step.share:
+                raise IRError(f"works on share {step.share} but fifo {f} carries {program.fifos[f].share}", where=where)
+        for f in step.send:
+            if program.fifos[f].src != place.rank:
+                raise IRError(f"sends into fifo {f}, which belongs to rank {program.fifos[f].src}", where=where)
+            if f in writers:
+                raise IRError(f"sends into fifo {f}, as {_where(program, writers[f])} does", where=where)
+            writers[f] = place
+        for f in step.recv:
+            if place.rank not in program.fifos[f].dsts:
+                raise IRError(f"receives from fifo {f}, which does not lead here", where=where)
+            if (f, place.rank) in readers:
+                raise IRError(f"receives from fifo {f} a second time", where=where)
+            readers[f, place.rank] = place
+    for f, fifo in enumerate(program.fifos):
+        if f not in writers:
+            raise IRError("nobody sends into it", where=f"fifo {f} (rank {fifo.src} -> {list(fifo.dsts)})")
+        for dst in fifo.dsts:
+            if (f, dst) not in readers:
+                raise IRError(f"rank {dst} never receives from it", where=f"fifo {f} (rank {fifo.src} -> {dst})")
+            if readers[f, dst].channel != writers[f].channel:
+                raise IRError("joins two channels", where=f"fifo {f} (rank {fifo.src} -> {dst})")
+    seen: dict[tuple[int, tuple[int, ...], int], int] = {}
+    for f, fifo in enumerate(program.fifos):
+        key = (fifo.src, fifo.dsts, fifo.index)
+        if key in seen:
+            raise IRError(f"is the same memory as fifo {seen[key]}: give it another index", where=f"fifo {f}")
+        seen[key] = f
+    return writers, readers
+
+
+def _check_values(program: Program, layout: BlockLayout, writers: Writers, readers: Readers) -> None:
+    values: dict[Place, frozenset[int]] = {}
+    stored: dict[tuple[int, int], Place] = {}
+    for place in _in_data_order(program, writers):
+        step = _step(program, place)
+        where = _where(program, place)
+        block = program.shares[step.share].block
+        if step.input and block not in layout.in_blocks[place.rank]:
+            raise IRError(f"reads block {block}, which is not in the input of rank {place.rank}", where=where)
+        value: frozenset[int] = frozenset([place.rank]) if step.input else frozenset()
+        for f in step.recv:
+            got = values[writers[f]]
+            if value & got:
+                raise IRError(f"the input of rank {min(value & got)} is reduced twice", where=where)
+            value |= got
+        values[place] = value
+        if step.output:
+            if block not in layout.out_blocks[place.rank]:
+                raise IRError(f"stores block {block}, which is not in the output of rank {place.rank}", where=where)
+            if (place.rank, step.share) in stored:
+                raise IRError(f"stores share {step.share} a second time", where=where)
+            stored[place.rank, step.share] = place
+            _check_complete(program, layout, block, value, where)
+    for s, share in enumerate(program.shares):
+        for rank in range(program.nranks):
+            if share.block in layout.out_blocks[rank] and (rank, s) not in stored:
+                raise IRError(f"rank {rank} never stores share {s} of block {share.block}", where=f"share {s}")
+
+
+def _check_complete(program: Program, layout: BlockLayout, block: int, value: frozenset[int], where: str) -> None:
+    expected = contributors(program.collective, program.nranks, block)
+    if expected is None:
+        expected = frozenset(r for r in range(program.nranks) if block in layout.in_blocks[r])
+    if value != expected:
+        missing, extra = sorted(expected - value), sorted(value - expected)
+        problem = f"lacks the input of ranks {missing}" if missing else f"holds the input of ranks {extra} too many"
+        raise IRError(f"stores an incomplete result: it {problem}", where=where)
+
+
+def _in_data_order(program: Program, writers: Writers) -> Iterator[Place]:
+    """Steps so that a FIFO's writer comes before its readers."""
+    done: set[Place] = set()
+    for start, _ in _places(program):
+        stack = [(start, iter(_step(program, start).recv))]
+        open_places = {start}
+        if start in done:
+            continue
+        while stack:
+            place, recv = stack[-1]
+            f = next(recv, None)
+            if f is None:
+                stack.pop()
+                open_places.discard(place)
+                done.add(place)
+                yield place
+                continue
+            source = writers[f]
+            if source in open_places:
+                raise IRError(f"waits for its own result through fifo {f}", where=_where(program, place))
+            if source not in done:
+                open_places.add(source)
+                stack.append((source, iter(_step(program, source).recv)))
+
+
+def _check_progress(program: Program, writers: Writers, readers: Readers) -> None:
+    """No cycle of waits whose iteration distances sum to 0 or less, channel by channel."""
+    edges: dict[int, list[tuple[Place, Place, int, str]]] = defaultdict(list)
+    for c, channel in enumerate(program.channels):
+        for r, steps in enumerate(channel.steps):
+            for s in range(len(steps)):
+                before = s - 1 if s else len(steps) - 1
+                edges[c].append((Place(c, r, s), Place(c, r, before), 0 if s else 1, "runs after"))
+    for (f, _), reader in readers.items():
+        writer = writers[f]
+        send, recv = _step(program, writer), _step(program, reader)
+        edges[writer.channel].append((reader, writer, recv.lag - send.lag, f"receives fifo {f} from"))
+        free = program.slots + send.lag - recv.lag
+        edges[writer.channel].append((writer, reader, free, f"needs a slot of fifo {f} freed by"))
+    for c in sorted(edges):
+        cycle = _tight_cycle(edges[c])
+        if cycle:
+            waits = ", which ".join(f"{why} {_where(program, other)}" for other, why in cycle)
+            first = _where(program, cycle[-1][0])
+            raise IRError(f"deadlock with {program.slots} slots: {waits}", where=first)
+
+
+def _tight_cycle(edges: list[tuple[Place, Place, int, str]]) -> list[tuple[Place, str]]:
+    """A cycle whose distances sum to <= 0 as (place waited for, why), or [] if there is none.
+
+    Bellman-Ford on weights d * (V + 1) - 1: they sum to less than 0 exactly on cycles with sum(d) <= 0. O(V E).
+    """
+    nodes = {node for a, b, _, _ in edges for node in (a, b)}
+    scale = len(nodes) + 1
+    potential = dict.fromkeys(sorted(nodes), 0)
+    cause: dict[Place, tuple[Place, str]] = {}
+    changed: Place | None = None
+    for _ in range(len(nodes)):
+        changed = None
+        for waiter, source, distance, why in edges:
+            weight = potential[source] + distance * scale - 1
+            if weight < potential[waiter]:
+                potential[waiter] = weight
+                cause[waiter] = (source, why)
+                changed = waiter
+        if changed is None:
+            return []
+    assert changed is not None
+    for _ in range(len(nodes)):
+        changed = cause[changed][0]
+    cycle: list[tuple[Place, str]] = []
+    at = changed
+    while not cycle or at != changed:
+        source, why = cause[at]
+        cycle.append((source, why))
+        at = source
+    return cycle
+
+
+def _check_in_place(program: Program) -> None:
+    reads: dict[tuple[int, int], list[Place]] = defaultdict(list)
+    stores: dict[tuple[int, int], Place] = {}
+    for place, step in _places(program):
+        if step.input:
+            reads[place.rank, step.share].append(place)
+        if step.output:
+            stores[place.rank, step.share] = place
+    for key, store in stores.items():
+        at = (_step(program, store).lag, store.number)
+        for read in reads[key]:
+            if read.channel != store.channel or (_step(program, read).lag, read.number) > at:
+                late = f"reads share {key[1]} of its input after {_where(program, store)} may have overwritten it in place"
+                raise IRError(late, where=_where(program, read))

@@ -1,0 +1,39 @@
+"""What a user may choose about a build, and what each target prefers."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+
+
+class TargetKind(enum.Enum):
+    """What the library runs on."""
+
+    HOST = "host"
+    CUDA = "cuda"
+
+
+@dataclass(frozen=True)
+class Target:
+    """How programs are lowered for a target.
+
+    Args:
+        slots: slots per FIFO, at least 2.
+        chunk_bytes: bytes of a slot and most of a chunk, a multiple of 128.
+        max_channels: most channels (loops that a rank runs side by side) of one program.
+        shares_slots: True where several receivers can read one slot (shared memory).
+    """
+
+    kind: TargetKind
+    slots: int
+    chunk_bytes: int
+    max_channels: int
+    shares_slots: bool
+
+
+# Host: a chunk stays in a 1 MiB second-level cache between writer and reader; every channel may be a thread's cursor,
+# so there may be many. CUDA: NCCL's slot of 512 KiB and 8 slots; a channel is a thread block.
+HOST = Target(TargetKind.HOST, slots=4, chunk_bytes=128 << 10, max_channels=64, shares_slots=True)
+CUDA = Target(TargetKind.CUDA, slots=8, chunk_bytes=512 << 10, max_channels=32, shares_slots=False)
+
+TARGETS = {TargetKind.HOST: HOST, TargetKind.CUDA: CUDA}

@@ -1,0 +1,142 @@
+"""The compiler, from a topology's graph to programs: every stage by name, in order, verified, timed and dumped.
+
+    pack -> schedule -> build -> fuse_copies -> pipeline_hops -> merge_channels [-> share_slots] -> render -> compile
+
+The stages from `build` on yield a `Program`, and each is verified before the next one runs. Nothing else calls a pass.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from collc import packing
+from collc.errors import IRError, UsageError
+from collc.ir.build import build
+from collc.ir.nodes import Program
+from collc.ir.printer import print_program
+from collc.ir.verify import verify
+from collc.lower.fuse_copies import fuse_copies
+from collc.lower.merge_channels import merge_channels
+from collc.lower.pipeline_hops import pipeline_hops
+from collc.lower.share_slots import share_slots
+from collc.options import Target
+from collc.packing.check import check_packing
+from collc.packing.model import Collective, Plan
+from collc.schedule.trees import schedule_trees
+from collc.topology.model import PlanGraph
+
+Pass = Callable[[Program], Program]
+
+# The collectives that programs exist for, in the order in which a library lists them.
+COMPILED = (
+    Collective.ALL_REDUCE,
+    Collective.BROADCAST,
+    Collective.REDUCE,
+    Collective.ALL_GATHER,
+    Collective.REDUCE_SCATTER,
+)
+
+
+@dataclass
+class Recorder:
+    """What a run of the pipeline leaves for people: timings per stage and, for chosen stages, the IR's text."""
+
+    dump_after: frozenset[str] = frozenset()
+    dump_dir: Path = Path("collc-dump")
+    seconds: dict[str, float] = field(default_factory=dict)
+    written: list[Path] = field(default_factory=list)
+
+    @contextmanager
+    def timed(self, stage: str) -> Iterator[None]:
+        start = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.seconds[stage] = self.seconds.get(stage, 0.0) + time.perf_counter() - start
+
+    def dump(self, name: str, text: str) -> Path:
+        self.dump_dir.mkdir(parents=True, exist_ok=True)
+        path = self.dump_dir / name
+        path.write_text(text, encoding="utf-8")
+        self.written.append(path)
+        return path
+
+
+def passes(target: Target) -> list[tuple[str, Pass]]:
+    """The lowering of a target, in order."""
+    chosen: list[tuple[str, Pass]] = [
+        ("fuse_copies", fuse_copies),
+        ("pipeline_hops", lambda program: pipeline_hops(program, slots=target.slots)),
+        ("merge_channels", lambda program: merge_channels(program, limit=target.max_channels)),
+    ]
+    if target.shares_slots:
+        chosen.append(("share_slots", share_slots))
+    return chosen
+
+
+def stage_names(target: Target) -> list[str]:
+    """Names for `--dump-after`: the stages that yield a program."""
+    return ["build", *(name for name, _ in passes(target))]
+
+
+def pack(graph: PlanGraph, wanted: Sequence[tuple[Collective, int | None]], recorder: Recorder) -> tuple[Plan, ...]:
+    """One checked plan for each collective and root."""
+    plans = []
+    for collective, root in wanted:
+        with recorder.timed("pack"):
+            plan = packing.plan(graph, collective, root)
+            check_packing(graph, plan)
+        plans.append(plan)
+    return tuple(plans)
+
+
+def lower(plan: Plan, nranks: int, target: Target, recorder: Recorder) -> Program:
+    """A checked plan -> a verified program for the target."""
+    with recorder.timed("schedule"):
+        schedule = schedule_trees(plan, nranks)
+    label = plan.collective.value if plan.root is None else f"{plan.collective.value}-root{plan.root}"
+    with recorder.timed("build"):
+        program = build(schedule, chunk_bytes=target.chunk_bytes)
+    _finish("build", label, None, program, recorder)
+    for name, run in passes(target):
+        before = program
+        with recorder.timed(name):
+            program = run(before)
+        _finish(name, label, before, program, recorder)
+    return program
+
+
+def _finish(stage: str, label: str, before: Program | None, program: Program, recorder: Recorder) -> None:
+    if stage in recorder.dump_after:
+        recorder.dump(f"{label}.{stage}.ir", print_program(program))
+    with recorder.timed("verify"):
+        try:
+            verify(program)
+        except IRError as error:
+            files = [recorder.dump(f"{label}.{stage}.bad.ir", print_program(program))]
+            if before is not None:
+                files.insert(0, recorder.dump(f"{label}.{stage}.good.ir", print_program(before)))
+            saved = ", ".join(map(str, files))
+            raise IRError(f"stage {stage} broke {label}: {error}", where=error.where, hint=f"saved: {saved}") from error
+
+
+def wanted_programs(
+    collectives: Sequence[Collective], nranks: int, roots: Sequence[int] | None = None
+) -> list[tuple[Collective, int | None]]:
+    """Every (collective, root) that a library for `nranks` ranks should hold; `roots` limits the rooted ones."""
+    wanted: list[tuple[Collective, int | None]] = []
+    for collective in COMPILED:
+        if collective not in collectives:
+            continue
+        if not collective.rooted:
+            wanted.append((collective, None))
+            continue
+        for root in range(nranks) if roots is None else roots:
+            if not 0 <= root < nranks:
+                raise UsageError(f"root {root} is no rank of 0..{nranks - 1}")
+            wanted.append((collective, root))
+    return wanted

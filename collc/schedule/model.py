@@ -1,0 +1,34 @@
+"""Schedules: which part of which block moves along which tree. No hardware, no chunks, no FIFOs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from fractions import Fraction
+
+from collc.packing.model import Collective
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """The part [lo, hi) of a block and the tree that serves it.
+
+    `reduce` edges are (child, parent), children in the order in which the parent reduces them; `broadcast` edges are
+    (parent, child). Both meet in `root`.
+    """
+
+    block: int
+    lo: Fraction
+    hi: Fraction
+    root: int
+    reduce: tuple[tuple[int, int], ...] = ()
+    broadcast: tuple[tuple[int, int], ...] = ()
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """One collective: parts that cover every block exactly once."""
+
+    collective: Collective
+    root: int | None
+    nranks: int
+    parts: tuple[Part, ...]

@@ -1,0 +1,56 @@
+"""Tree collectives: every tree serves a share of its block in proportion to its weight.
+
+The finishing times of all trees are then equal, which is what makes the rate of the packing the rate of the collective
+(Blink, Wang et al., MLSys 2020, section 3.1).
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from fractions import Fraction
+
+from collc.errors import PackingError
+from collc.packing.model import Collective, Plan, Tree
+from collc.schedule.model import Part, Schedule
+
+# The step tables cut buffers with 64-bit integers: boundaries are multiples of 1/MAX_DENOMINATOR at the finest.
+MAX_DENOMINATOR = 1 << 30
+
+_BLOCK_PER_ROOT = (Collective.ALL_GATHER, Collective.REDUCE_SCATTER)
+
+
+def schedule_trees(plan: Plan, nranks: int) -> Schedule:
+    """Cuts each block into one part per tree, widths in proportion to the weights.
+
+    A width whose denominator exceeds `MAX_DENOMINATOR` is rounded to a multiple of its inverse (one part in 1e9).
+    """
+    if not plan.collective.uses_trees:
+        raise PackingError(f"{plan.collective.value} is a flow, not a tree collective")
+    if nranks == 1:
+        return Schedule(plan.collective, plan.root, 1, (Part(0, Fraction(0), Fraction(1), 0),))
+    by_block: dict[int, list[Tree]] = defaultdict(list)
+    for tree in plan.trees:
+        by_block[tree.root if plan.collective in _BLOCK_PER_ROOT else 0].append(tree)
+    parts = [part for block in sorted(by_block) for part in _cut(block, by_block[block])]
+    return Schedule(plan.collective, plan.root, nranks, tuple(parts))
+
+
+def _cut(block: int, trees: list[Tree]) -> list[Part]:
+    total = sum((tree.weight for tree in trees), Fraction(0))
+    parts: list[Part] = []
+    at, done = Fraction(0), Fraction(0)
+    for tree in trees:
+        done += tree.weight
+        end = _representable(done / total)
+        if end > at:
+            reduce = tuple((hop.src, hop.dst) for hop in tree.reduce)
+            broadcast = tuple((hop.src, hop.dst) for hop in tree.broadcast)
+            parts.append(Part(block, at, end, tree.root, reduce, broadcast))
+            at = end
+    return parts
+
+
+def _representable(value: Fraction) -> Fraction:
+    if value.denominator <= MAX_DENOMINATOR:
+        return value
+    return Fraction(round(value * MAX_DENOMINATOR), MAX_DENOMINATOR)
