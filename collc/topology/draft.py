@@ -1,0 +1,98 @@
+"""A topology while it is being put together from a file, its base and its templates."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+from collc.errors import TopologyError
+from collc.topology.fields import Speed
+from collc.topology.model import Link, LinkKind, Topology, Vertex, VertexKind
+from collc.topology.names import name_problem
+
+MAX_VERTICES = 65536
+DEFAULT_SERVER = "server0"
+
+
+@dataclass
+class Draft:
+    """Vertices and links by name in the order of the file. `servers` is None while it is the default: one for all."""
+
+    vertices: dict[str, Vertex] = field(default_factory=dict)
+    links: dict[tuple[str, str, LinkKind], Link] = field(default_factory=dict)
+    servers: dict[str, tuple[str, ...]] | None = None
+    speeds: dict[LinkKind, Speed] = field(default_factory=dict)
+    # Lines of the links that this file itself has given; those of a base may be given anew.
+    own: dict[tuple[str, str, LinkKind], int] = field(default_factory=dict)
+
+    @staticmethod
+    def of(topology: Topology) -> Draft:
+        """A draft that begins with a finished topology."""
+        everything = tuple(v.name for v in topology.vertices)
+        servers = dict(topology.servers)
+        implied = list(servers) == [DEFAULT_SERVER] and set(servers[DEFAULT_SERVER]) == set(everything)
+        return Draft(
+            {v.name: v for v in topology.vertices},
+            {(link.src, link.dst, link.kind): link for link in topology.links},
+            None if implied else servers,
+        )
+
+    def add_server(self, server: str, part: Draft) -> str | None:
+        """Adds a copy of `part` as one server. Returns what is wrong, or None."""
+
+        def new(name: str) -> str:
+            return f"{server}.{name}"
+
+        for vertex in part.vertices.values():
+            problem = "is given twice" if new(vertex.name) in self.vertices else name_problem(new(vertex.name))
+            if problem:
+                return f"the name `{new(vertex.name)}` {problem}"
+            if len(self.vertices) >= MAX_VERTICES:
+                return f"more than {MAX_VERTICES} vertices"
+            self.vertices[new(vertex.name)] = replace(vertex, name=new(vertex.name))
+        for link in part.links.values():
+            copy = replace(link, src=new(link.src), dst=new(link.dst))
+            self.links[copy.src, copy.dst, copy.kind] = copy
+        self.servers = {**(self.servers or {}), server: tuple(map(new, part.vertices))}
+        return None
+
+    def begin_links(self) -> None:
+        """From here on links are the file's own."""
+        self.own = {}
+
+    def add_link(self, src: str, dst: str, kind: LinkKind, speed: Speed, line: int) -> int | None:
+        """Adds or, over a base, replaces a link. Returns the earlier line if this file has given it already."""
+        key = (src, dst, kind)
+        if key in self.own:
+            return self.own[key]
+        self.own[key] = line
+        self.links[key] = Link(src, dst, kind, speed.gbps, speed.latency_us)
+        return None
+
+    def remove_vertex(self, name: str) -> None:
+        del self.vertices[name]
+        self.links = {key: link for key, link in self.links.items() if name not in key[:2]}
+        if self.servers is not None:
+            self.servers = {s: tuple(m for m in members if m != name) for s, members in self.servers.items()}
+
+    def remove_links(self, a: str, b: str, kind: LinkKind | None) -> bool:
+        """Removes the links between a and b, both directions. Returns whether there were any."""
+        gone = [key for key in self.links if {key[0], key[1]} == {a, b} and kind in (None, key[2])]
+        for key in gone:
+            del self.links[key]
+        return bool(gone)
+
+    def finish(self, name: str, where: str) -> Topology:
+        """The finished topology: GPUs first, then switches, CPUs and NICs, each in the order of the file."""
+        order = list(VertexKind)
+        vertices = tuple(sorted(self.vertices.values(), key=lambda v: order.index(v.kind)))
+        if not vertices or vertices[0].kind is not VertexKind.GPU:
+            raise TopologyError("the topology has no GPU", where=where, hint="add `gpus: 8` or a list of names")
+        if self.servers is None:
+            servers = {DEFAULT_SERVER: tuple(v.name for v in vertices)}
+        else:
+            housed = {member for members in self.servers.values() for member in members}
+            homeless = [v.name for v in vertices if v.kind is VertexKind.GPU and v.name not in housed]
+            if homeless:
+                raise TopologyError(f"{homeless[0]} is in no server", where=where, hint="list it under `servers`")
+            servers = {server: members for server, members in self.servers.items() if members}
+        return Topology(name, vertices, tuple(self.links.values()), servers)

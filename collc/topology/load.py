@@ -1,0 +1,274 @@
+"""Topology files: YAML text -> `Topology`. docs/topology.md describes the format.
+
+Every number is read as exact decimal text; every error names file and line and says what to do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from collc.errors import TopologyError
+from collc.topology import zoo
+from collc.topology.draft import MAX_VERTICES, Draft
+from collc.topology.fields import LinkSpec, Reader, Speed
+from collc.topology.model import LinkKind, Topology, Vertex, VertexKind
+from collc.topology.names import name_problem
+from collc.topology.yamltree import MAX_BYTES, Node, Scalar, Table, decode, parse
+
+FORMAT = "collc-topology/1"
+MAX_EXTENDS = 16
+MAX_SERVERS = 4096
+# In a link of a file with a template, `each.nic0` stands for nic0 of every server.
+EACH = "each."
+
+_VERTEX_KEYS = {
+    "gpus": VertexKind.GPU,
+    "switches": VertexKind.SWITCH,
+    "cpus": VertexKind.CPU,
+    "nics": VertexKind.NIC,
+}
+_BODY_KEYS = ("extends", "speeds", *_VERTEX_KEYS, "remove", "links")
+_KEYS = ("format", "name", "template", "servers", *_BODY_KEYS)
+
+
+def load_topology(path_or_zoo_name: str | Path) -> Topology:
+    """Reads a topology file, or a machine that comes with collc.
+
+    Args:
+        path_or_zoo_name: a path; or, if no such file exists, the bare name of a machine in `topologies/` such as
+            ``dgx1v``.
+
+    Raises:
+        TopologyError: there is no such file, or its text is wrong.
+    """
+    text, where, directory = _fetch(str(path_or_zoo_name), Path(), f"{path_or_zoo_name}")
+    return _Loader((where,)).document(text, where, directory)
+
+
+def loads_topology(text: str, where: str = "<text>") -> Topology:
+    """Reads the text of a topology file. `extends` and `template` name machines that come with collc, or paths.
+
+    Raises:
+        TopologyError: the text is wrong; the message begins with `where` and the line.
+    """
+    return _Loader((where,)).document(text, where, Path())
+
+
+def _fetch(source: str, directory: Path, where: str) -> tuple[str, str, Path]:
+    """Text, name for messages and directory of a file, or of a zoo machine if there is no such file."""
+    path = directory / source
+    try:
+        if not path.exists() and (known := zoo.find(source)):
+            path = known
+        if path.is_dir():
+            raise TopologyError("this is a directory, not a topology file", where=where)
+        with path.open("rb") as file:
+            data = file.read(MAX_BYTES + 1)
+    except FileNotFoundError:
+        raise TopologyError(
+            f"no file and no known machine is called `{source}`", where=where, hint=zoo.suggest(source)
+        ) from None
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        raise TopologyError(f"cannot read `{source}`: {reason}", where=where) from None
+    return decode(data, str(path)), str(path), path.parent
+
+
+class _Loader:
+    """Reads one document and the files that it builds on. `chain` is the files being read, to refuse cycles."""
+
+    def __init__(self, chain: tuple[str, ...]) -> None:
+        self.chain = chain
+
+    def document(self, text: str, where: str, directory: Path) -> Topology:
+        reader = Reader(where)
+        root = parse(text, where)
+        if not isinstance(root, Table):
+            reader.fail("a topology is a mapping of keys to values", root, f"begin with `format: {FORMAT}`")
+        self.check_format(reader, root)
+        reader.known_keys(root, _KEYS)
+        draft = self.body(reader, root, directory, whole=True)
+        name = root.get("name")
+        return draft.finish(reader.name(name, "name") if name else _default_name(where), f"{where}:{root.line}")
+
+    def check_format(self, reader: Reader, root: Table) -> None:
+        node = root.get("format")
+        if node is None:
+            reader.fail("the key `format` is missing", root, f"begin with `format: {FORMAT}`")
+        if not isinstance(node, Scalar) or node.text != FORMAT:
+            shown = f"`{node.text}`" if isinstance(node, Scalar) else "this"
+            reader.fail(f"{shown} is not a format that this version reads", node, f"write `format: {FORMAT}`")
+
+    def body(self, reader: Reader, table: Table, directory: Path, *, whole: bool, outer: Draft | None = None) -> Draft:
+        """The machine in a document, or in an inline template (not `whole`)."""
+        base = table.get("extends")
+        draft = self.other(reader, base, directory, "extends") if base else Draft()
+        if outer:
+            draft.speeds = {**outer.speeds, **draft.speeds}
+        draft.speeds |= _speeds(reader, table.get("speeds"))
+        names: list[str] = []
+        if whole and (template := table.get("template")):
+            names = self.expand(reader, table, template, directory, draft)
+        for key, kind in _VERTEX_KEYS.items():
+            _add_vertices(reader, draft, key, kind, table.get(key))
+        _remove(reader, draft, table.get("remove"))
+        draft.begin_links()
+        _add_links(reader, draft, table.get("links"), names)
+        if whole and not names:
+            _set_servers(reader, draft, table.get("servers"))
+        return draft
+
+    def other(self, reader: Reader, node: Node, directory: Path, key: str) -> Draft:
+        """The machine in the file, or of the name, that `extends` or `template` gives."""
+        source = reader.text(node, f"`{key}` is a file or the name of a machine")
+        at = reader.at(node)
+        text, where, folder = _fetch(source, directory, at)
+        resolved = str(Path(where).resolve())
+        chain = [str(Path(c).resolve()) for c in self.chain]
+        if resolved in chain:
+            reader.fail(f"`{key}: {source}` leads back to a file that is being read", node, "break the cycle")
+        if len(chain) >= MAX_EXTENDS:
+            reader.fail(f"more than {MAX_EXTENDS} files build on each other", node, "flatten some of them")
+        return Draft.of(_Loader((*self.chain, where)).document(text, where, folder))
+
+    def expand(self, reader: Reader, table: Table, template: Node, directory: Path, draft: Draft) -> list[str]:
+        """Adds one copy of the template per server, its vertices called ``server.vertex``."""
+        names = _server_names(reader, table.get("servers"), template)
+        if isinstance(template, Table):
+            reader.known_keys(template, _BODY_KEYS)
+            part = self.body(reader, template, directory, whole=False, outer=draft)
+        else:
+            part = self.other(reader, template, directory, "template")
+        for name in names:
+            problem = draft.add_server(name, part)
+            if problem:
+                reader.fail(problem, template, "choose another name for the server")
+        return names
+
+
+def _default_name(where: str) -> str:
+    stem = Path(where).stem
+    return "topology" if name_problem(stem) else stem
+
+
+def _speeds(reader: Reader, node: Node | None) -> dict[LinkKind, Speed]:
+    """`speeds: {nvlink: 25, pcie: {gbps: 12, latency_us: 1}}`: what a link that gives no speed has."""
+    if node is None:
+        return {}
+    table = reader.table(node, "`speeds` maps a kind of link to GB/s, for example {nvlink: 25}")
+    return {reader.kind(key, key.text): reader.speed(value) for key, value in table.entries}
+
+
+def _add_vertices(reader: Reader, draft: Draft, key: str, kind: VertexKind, node: Node | None) -> None:
+    if node is None:
+        return
+    if kind is VertexKind.GPU and isinstance(node, Scalar) and node.plain:
+        names = [f"gpu{i}" for i in range(reader.count(node, "gpus", 4096))]
+        found: list[tuple[Node, Vertex]] = [(node, Vertex(name, kind)) for name in names]
+    else:
+        items = reader.items(node, f"`{key}` is a list of names" + (" or a number" if key == "gpus" else ""))
+        found = [(item, reader.vertex(item, kind)) for item in items.items]
+        if kind is VertexKind.GPU and not found:
+            reader.fail("`gpus` is empty", node, "a topology needs at least one GPU")
+    for item, vertex in found:
+        if vertex.name in draft.vertices:
+            reader.fail(f"the name `{vertex.name}` is given twice", item, "names are unique over all kinds")
+        if len(draft.vertices) >= MAX_VERTICES:
+            reader.fail(f"more than {MAX_VERTICES} vertices", item, "no machine is that large")
+        draft.vertices[vertex.name] = vertex
+
+
+def _remove(reader: Reader, draft: Draft, node: Node | None) -> None:
+    """`remove: [nic0, [gpu0, gpu3], [gpu0, gpu4, nvlink]]`: vertices and links of the base that are not there."""
+    if node is None:
+        return
+    for item in reader.items(node, "`remove` is a list of names and of pairs").items:
+        if isinstance(item, Scalar):
+            draft.remove_vertex(_known(reader, draft, item))
+            continue
+        pair = reader.items(item, "a link to remove is [one end, other end] or [one end, other end, kind]")
+        if not 2 <= len(pair.items) <= 3:
+            reader.fail("a link to remove is [one end, other end] or [one end, other end, kind]", item)
+        a, b = (_known(reader, draft, end) for end in pair.items[:2])
+        kind = reader.kind(pair.items[2], reader.text(pair.items[2], "a kind of link")) if pair.items[2:] else None
+        if not draft.remove_links(a, b, kind):
+            reader.fail(f"there is no such link between {a} and {b} to remove", item)
+
+
+def _add_links(reader: Reader, draft: Draft, node: Node | None, servers: list[str]) -> None:
+    if node is None:
+        return
+    hint = "`links` is a list of {between: [a, b], kind: nvlink, gbps: 25} or [a, b, nvlink x2]"
+    for item in reader.items(node, hint).items:
+        spec = reader.link(item, draft.speeds)
+        for a, b in _ends(reader, spec, servers):
+            src, dst = _known(reader, draft, spec.a, a), _known(reader, draft, spec.b, b)
+            if src == dst:
+                reader.fail(f"{src} is linked to itself", item, "a link joins two different vertices")
+            for one, other in [(src, dst), (dst, src)] if spec.both else [(src, dst)]:
+                before = draft.add_link(one, other, spec.kind, spec.speed, spec.line)
+                if before:
+                    hint = f"first on line {before}; for several links of one kind write one with `count`"
+                    reader.fail(f"the {spec.kind.value} link {one} -> {other} is given twice", item, hint)
+
+
+def _ends(reader: Reader, spec: LinkSpec, servers: list[str]) -> Iterator[tuple[str, str]]:
+    if not (spec.a.text.startswith(EACH) or spec.b.text.startswith(EACH)):
+        yield spec.a.text, spec.b.text
+        return
+    if not servers:
+        reader.fail(f"`{EACH}` stands for every server of a template, and there is none", spec.a, "add `template`")
+    for server in servers:
+        one, other = (
+            f"{server}.{end.text.removeprefix(EACH)}" if end.text.startswith(EACH) else end.text
+            for end in (spec.a, spec.b)
+        )
+        yield one, other
+
+
+def _known(reader: Reader, draft: Draft, node: Node, text: str | None = None) -> str:
+    name = text if text is not None else reader.name(node, "name")
+    if name not in draft.vertices:
+        reader.unknown(f"no vertex is called `{name}`", node, name, draft.vertices)
+    return name
+
+
+def _server_names(reader: Reader, node: Node | None, template: Node) -> list[str]:
+    hint = "with a template, `servers` is how many there are, or a list of their names"
+    if node is None:
+        reader.fail("`template` needs `servers`", template, hint)
+    if isinstance(node, Scalar) and node.plain:
+        return [f"server{i}" for i in range(reader.count(node, "servers", MAX_SERVERS))]
+    names = [reader.name(item, "server name") for item in reader.items(node, hint).items]
+    if not names:
+        reader.fail("`servers` is empty", node, hint)
+    for i, name in enumerate(names):
+        if name in names[:i] or f"{name}." == EACH:
+            reader.fail(f"`{name}` cannot be the name of this server", node, "names are unique, and `each` is reserved")
+    return names
+
+
+def _set_servers(reader: Reader, draft: Draft, node: Node | None) -> None:
+    if node is None:
+        return
+    hint = "`servers` maps a server to its vertices, for example {server0: [gpu0, gpu1]}"
+    table = reader.table(node, hint)
+    owner: dict[str, str] = {}
+    servers: dict[str, tuple[str, ...]] = {}
+    for key, value in table.entries:
+        server = reader.name(key, "server name")
+        members = [(_known(reader, draft, item), item) for item in reader.items(value, hint).items]
+        if not members:
+            reader.fail(f"server {server} is empty", key, hint)
+        for member, item in members:
+            if member in owner:
+                reader.fail(f"{member} is in {owner[member]} and again in {server}", item, "a vertex has one server")
+            owner[member] = server
+        servers[server] = tuple(member for member, _ in members)
+    if not servers:
+        reader.fail("`servers` is empty", node, hint)
+    for vertex in draft.vertices.values():
+        if vertex.kind is VertexKind.GPU and vertex.name not in owner:
+            reader.fail(f"{vertex.name} is in no server", node, "list every GPU under one of `servers`")
+    draft.servers = servers

@@ -1,0 +1,47 @@
+"""The machines that come with collc: one YAML file each in `topologies/`."""
+
+from __future__ import annotations
+
+import difflib
+from functools import cache
+from pathlib import Path
+
+from collc.topology.names import name_problem
+
+_PACKAGE = Path(__file__).resolve().parent.parent
+
+
+@cache
+def directory() -> Path:
+    """Where the files are: inside the installed package, else in the checkout."""
+    inside = _PACKAGE / "_data" / "topologies"
+    return inside if inside.is_dir() else _PACKAGE.parent / "topologies"
+
+
+def names() -> tuple[str, ...]:
+    """All machines, sorted."""
+    return tuple(sorted(path.stem for path in directory().glob("*.yaml")))
+
+
+def find(name: str) -> Path | None:
+    """The file of a machine, or None."""
+    path = directory() / f"{name}.yaml"
+    return path if name_problem(name) is None and path.is_file() else None
+
+
+def suggest(name: str) -> str:
+    """A hint for a name that is no machine."""
+    near = difflib.get_close_matches(Path(name[:200]).stem.lower(), names(), n=1)
+    return f"did you mean `{near[0]}`?" if near else "`collc topologies` lists the known machines"
+
+
+def source(name: str) -> str:
+    """The leading comment of a machine's file: what it is and where its numbers come from. One line."""
+    path = find(name)
+    assert path is not None
+    lines: list[str] = []
+    for line in path.read_text(encoding="utf-8").splitlines():
+        if not line.startswith("#"):
+            break
+        lines.append(line.lstrip("# ").rstrip())
+    return " ".join(filter(None, lines))
