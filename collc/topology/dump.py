@@ -1,0 +1,103 @@
+"""`Topology` -> YAML in the long form, which other tools read too. `load` gives back an equal topology."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from fractions import Fraction
+
+from collc.errors import TopologyError
+from collc.topology.fields import MAX_LANES
+from collc.topology.model import Link, Topology, Vertex, VertexKind
+from collc.topology.names import MAX_GBPS, decimal_text
+
+_LISTS = {VertexKind.SWITCH: "switches", VertexKind.CPU: "cpus", VertexKind.NIC: "nics"}
+_WIDTH = 118
+
+
+def dumps_topology(topology: Topology) -> str:
+    """The topology as a file; its notes are comments at the top.
+
+    Raises:
+        TopologyError: a speed has no exact decimal text (1/3 GB/s).
+    """
+    lines = [f"# {_comment(note)}".rstrip() for note in topology.notes]
+    lines += ["format: collc-topology/1", f"name: {_word(topology.name)}"]
+    gpus = [v.name for v in topology.gpus]
+    counted = gpus == [f"gpu{i}" for i in range(len(gpus))]
+    lines += [f"gpus: {len(gpus)}"] if counted else _list("gpus: ", gpus)
+    for kind, key in _LISTS.items():
+        members = [_vertex(v) for v in topology.vertices if v.kind is kind]
+        if members:
+            lines += _list(f"{key}: ", members)
+    everything = {v.name for v in topology.vertices}
+    if list(topology.servers) != ["server0"] or set(topology.servers["server0"]) != everything:
+        lines.append("servers:")
+        for server, names in topology.servers.items():
+            lines += _list(f"  {_word(server)}: ", [_word(name) for name in names])
+    if topology.links:
+        lines.append("links:")
+        lines += _links(topology.links)
+    return "\n".join(lines) + "\n"
+
+
+def _links(links: Sequence[Link]) -> list[str]:
+    """One line per link, or per pair of equal links that follow each other in both directions."""
+    lines = []
+    i = 0
+    while i < len(links):
+        link = links[i]
+        back = links[i + 1] if i + 1 < len(links) else None
+        both = back == Link(link.dst, link.src, link.kind, link.gbps, link.latency_us)
+        lines.append(_link(link, both))
+        i += 2 if both else 1
+    return lines
+
+
+def _link(link: Link, both: bool) -> str:
+    src, dst = _word(link.src), _word(link.dst)
+    ends = f"between: [{src}, {dst}]" if both else f"from: {src}, to: {dst}"
+    # `gbps` is per lane and has an upper limit that only a sum over lanes can pass.
+    lanes = MAX_LANES if link.gbps > MAX_GBPS else 1
+    speed = f"gbps: {_decimal(link.gbps / lanes, link)}" + (f", count: {lanes}" if lanes > 1 else "")
+    latency = f", latency_us: {_decimal(link.latency_us, link)}" if link.latency_us else ""
+    return f"  - {{{ends}, kind: {link.kind.value}, {speed}{latency}}}"
+
+
+def _decimal(value: Fraction, link: Link) -> str:
+    text = decimal_text(value)
+    if text is None:
+        raise TopologyError(f"{value} cannot be written as a decimal number", where=f"link {link.src} -> {link.dst}")
+    return text
+
+
+def _vertex(vertex: Vertex) -> str:
+    flags = [flag for flag, is_set in (("multicast", vertex.multicast), ("reduce", vertex.reduce)) if is_set]
+    if not flags:
+        return _word(vertex.name)
+    return f"{{name: {_word(vertex.name)}, " + ", ".join(f"{flag}: true" for flag in flags) + "}"
+
+
+def _list(key: str, words: Sequence[str]) -> list[str]:
+    """`key: [a, b]`, wrapped where it is too long for a line."""
+    lines = [key + "["]
+    indent = " " * (len(key) - len(key.lstrip()) + 2)
+    for i, word in enumerate(words):
+        item = word + ("" if i == len(words) - 1 else ",")
+        if len(lines[-1]) + len(item) + 1 > _WIDTH:
+            lines.append(indent + item)
+        else:
+            lines[-1] += item if lines[-1].endswith("[") else f" {item}"
+    lines[-1] += "]"
+    return lines
+
+
+def _word(name: str) -> str:
+    """A name as YAML. Quoted where some reader could take it for something else than a string."""
+    return name if name[0].isalpha() and not name.endswith(":") and name.lower() not in _TAKEN else f'"{name}"'
+
+
+_TAKEN = {"y", "n", "yes", "no", "on", "off", "true", "false", "null"}
+
+
+def _comment(text: str) -> str:
+    return "".join(c if c.isprintable() else " " for c in text)
