@@ -6,6 +6,7 @@ generated source asserts it against the header, and `collc.build.readback` decod
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -167,7 +168,7 @@ class TableBuilder:
     def _add_program(self, program: Program, numbers: dict[tuple[int, tuple[int, ...], int], int]) -> None:
         first_share = len(self.rows["collc_shares"])
         for i, share in enumerate(program.shares):
-            den = share.lo.denominator * share.hi.denominator
+            den = math.lcm(share.lo.denominator, share.hi.denominator)
             cells = (int(share.lo * den), int(share.hi * den), den, share.block, 0)
             self._append("collc_shares", cells, f"share {i}: block {share.block} [{share.lo}, {share.hi})")
         for fifo in program.fifos:
@@ -208,7 +209,9 @@ class TableBuilder:
         numbers[key] = len(numbers)
         first_reader = len(self.rows["collc_fifo_readers"])
         readers = ", ".join(map(str, fifo.dsts))
-        self._append("collc_fifos", (fifo.src, first_reader, len(fifo.dsts)), f"fifo {numbers[key]}: {fifo.src} -> {readers}")
+        self._append(
+            "collc_fifos", (fifo.src, first_reader, len(fifo.dsts)), f"fifo {numbers[key]}: {fifo.src} -> {readers}"
+        )
         for dst in fifo.dsts:
             self._append("collc_fifo_readers", (dst,), f"fifo {numbers[key]}")
 

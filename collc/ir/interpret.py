@@ -121,7 +121,8 @@ class _Run:
         while any(waiting):
             loops = [loop for rank in waiting for loop in rank[: self.resident]]
             self.random.shuffle(loops)
-            if not any([self.advance(loop, self.random.randint(1, 4)) for loop in loops]):
+            moved = [self.advance(loop, self.random.randint(1, 4)) for loop in loops]
+            if not any(moved):
                 raise IRError("deadlock: " + "; ".join(self.describe(loop) for loop in loops[:4]))
             for rank in waiting:
                 rank[:] = [loop for loop in rank if loop.iteration < self.iterations]

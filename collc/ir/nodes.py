@@ -1,9 +1,9 @@
 """The IR: every node, frozen, checked on construction.
 
-A `Program` is one collective over `nranks` ranks. Its data are *blocks* (see `BlockLayout`): a block of `count` elements
-is cut into *shares* by exact fractions, and each share is processed in chunks of at most `chunk_bytes`. A *channel* is
-a loop over iterations; in iteration i a rank runs the channel's steps in order, each on chunk ``i - step.lag`` of the
-step's share (nothing happens where that chunk does not exist). The lag is what pipelines the phases of a tree: a rank
+A `Program` is one collective over `nranks` ranks. Its data are *blocks* (see `BlockLayout`): a block of `count`
+elements is cut into *shares* by exact fractions, and each share is processed in chunks of at most `chunk_bytes`. A
+*channel* is a loop over iterations; in iteration i a rank runs the channel's steps in order, each on chunk
+``i - step.lag`` of the step's share (nothing happens where that chunk does not exist). The lag is what pipelines the phases of a tree: a rank
 forwards chunk k of the reduction while it hands down chunk k - lag of the result.
 
 A *FIFO* carries one share from one step of its source rank to one step of each of its destination ranks, in chunk
@@ -17,6 +17,7 @@ computes its collective and cannot deadlock.
 from __future__ import annotations
 
 import dataclasses
+import math
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -40,6 +41,7 @@ SHAPES: dict[str, tuple[bool, bool, bool, bool]] = {name: shape for shape, name 
 MAX_RANKS = 4096
 MAX_SLOTS = 64
 MAX_CHUNK_BYTES = 1 << 30
+MAX_DENOMINATOR = 1 << 30  # of a share's two boundaries together; the runtime cuts with 64-bit integers
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +55,8 @@ class Share:
     def __post_init__(self) -> None:
         if not 0 <= self.lo < self.hi <= 1:
             raise IRError(f"a share must be a non-empty part of its block, not [{self.lo}, {self.hi})")
+        if math.lcm(self.lo.denominator, self.hi.denominator) > MAX_DENOMINATOR:
+            raise IRError(f"the boundaries of [{self.lo}, {self.hi}) need a denominator above {MAX_DENOMINATOR}")
         if self.block < 0:
             raise IRError(f"a share's block cannot be {self.block}")
 

@@ -254,5 +254,7 @@ def _check_in_place(program: Program) -> None:
         at = (_step(program, store).lag, store.number)
         for read in reads[key]:
             if read.channel != store.channel or (_step(program, read).lag, read.number) > at:
-                late = f"reads share {key[1]} of its input after {_where(program, store)} may have overwritten it in place"
+                late = (
+                    f"reads share {key[1]} of its input after {_where(program, store)} may have overwritten it in place"
+                )
                 raise IRError(late, where=_where(program, read))

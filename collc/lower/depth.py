@@ -29,7 +29,12 @@ def depths(program: Program, channel: Channel, *, finished: bool) -> Depths:
     front = [key for key in children if key not in below]
     found: Depths = dict.fromkeys(front, 0)
     while front:
-        front = [(child, share) for rank, share in front for child in children[rank, share] if _set(found, rank, child, share)]
+        front = [
+            (child, share)
+            for rank, share in front
+            for child in children[rank, share]
+            if _set(found, rank, child, share)
+        ]
     return found
 
 

@@ -49,9 +49,7 @@ def _pipeline(program: Program, channel: Channel, slack: int) -> Channel:
 
     return Channel(
         tuple(
-            tuple(
-                dataclasses.replace(step, lag=lag(rank, step.share, step.output or not step.input)) for step in steps
-            )
+            tuple(dataclasses.replace(step, lag=lag(rank, step.share, step.output or not step.input)) for step in steps)
             for rank, steps in enumerate(channel.steps)
         )
     )

@@ -7,6 +7,9 @@ from fractions import Fraction
 
 from collc.packing.model import Collective
 
+# Every boundary of a part is a multiple of 1/d for one d up to this, per block.
+MAX_DENOMINATOR = 1 << 30
+
 
 @dataclass(frozen=True, slots=True)
 class Part:

@@ -6,15 +6,13 @@ The finishing times of all trees are then equal, which is what makes the rate of
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from fractions import Fraction
 
 from collc.errors import PackingError
 from collc.packing.model import Collective, Plan, Tree
-from collc.schedule.model import Part, Schedule
-
-# The step tables cut buffers with 64-bit integers: boundaries are multiples of 1/MAX_DENOMINATOR at the finest.
-MAX_DENOMINATOR = 1 << 30
+from collc.schedule.model import MAX_DENOMINATOR, Part, Schedule
 
 _BLOCK_PER_ROOT = (Collective.ALL_GATHER, Collective.REDUCE_SCATTER)
 
@@ -22,7 +20,8 @@ _BLOCK_PER_ROOT = (Collective.ALL_GATHER, Collective.REDUCE_SCATTER)
 def schedule_trees(plan: Plan, nranks: int) -> Schedule:
     """Cuts each block into one part per tree, widths in proportion to the weights.
 
-    A width whose denominator exceeds `MAX_DENOMINATOR` is rounded to a multiple of its inverse (one part in 1e9).
+    Boundaries with a common denominator beyond `MAX_DENOMINATOR` are rounded to multiples of its inverse (one part in
+    1e9): the step tables cut buffers with 64-bit integers.
     """
     if not plan.collective.uses_trees:
         raise PackingError(f"{plan.collective.value} is a flow, not a tree collective")
@@ -37,20 +36,17 @@ def schedule_trees(plan: Plan, nranks: int) -> Schedule:
 
 def _cut(block: int, trees: list[Tree]) -> list[Part]:
     total = sum((tree.weight for tree in trees), Fraction(0))
-    parts: list[Part] = []
-    at, done = Fraction(0), Fraction(0)
+    ends: list[Fraction] = []
     for tree in trees:
-        done += tree.weight
-        end = _representable(done / total)
+        ends.append((ends[-1] if ends else Fraction(0)) + tree.weight / total)
+    if math.lcm(*(end.denominator for end in ends)) > MAX_DENOMINATOR:
+        ends = [Fraction(round(end * MAX_DENOMINATOR), MAX_DENOMINATOR) for end in ends]
+    parts: list[Part] = []
+    at = Fraction(0)
+    for tree, end in zip(trees, ends, strict=True):
         if end > at:
             reduce = tuple((hop.src, hop.dst) for hop in tree.reduce)
             broadcast = tuple((hop.src, hop.dst) for hop in tree.broadcast)
             parts.append(Part(block, at, end, tree.root, reduce, broadcast))
             at = end
     return parts
-
-
-def _representable(value: Fraction) -> Fraction:
-    if value.denominator <= MAX_DENOMINATOR:
-        return value
-    return Fraction(round(value * MAX_DENOMINATOR), MAX_DENOMINATOR)

@@ -1,0 +1,168 @@
+"""Test data whose results are exact in every type, and the results, computed apart from any library.
+
+Inputs are small integers chosen per operation so that every partial result of every order of reduction is exact: then a
+wrong element is a wrong element and no tolerance is needed. bf16 holds integers up to 256 exactly, f16 up to 2048.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from collc.errors import UsageError
+from collc.packing.model import Collective
+
+Array = npt.NDArray[Any]
+
+# Inputs repeat with this period: prime, so that no chunk or block boundary of powers of two hides a shift.
+PERIOD = 8191
+
+
+@dataclass(frozen=True)
+class DataType:
+    """A type by nccl-tests' name, with NCCL's number and the numpy type that carries its bits."""
+
+    name: str
+    number: int
+    carrier: str
+
+    @property
+    def size(self) -> int:
+        return np.dtype(self.carrier).itemsize
+
+
+TYPES: dict[str, DataType] = {
+    t.name: t
+    for t in (
+        DataType("int8", 0, "i1"),
+        DataType("uint8", 1, "u1"),
+        DataType("int32", 2, "i4"),
+        DataType("uint32", 3, "u4"),
+        DataType("int64", 4, "i8"),
+        DataType("uint64", 5, "u8"),
+        DataType("half", 6, "f2"),
+        DataType("float", 7, "f4"),
+        DataType("double", 8, "f8"),
+        DataType("bfloat16", 9, "u2"),
+    )
+}
+OPS: dict[str, int] = {"sum": 0, "prod": 1, "max": 2, "min": 3, "avg": 4}
+
+
+def parse_names(text: str, known: dict[str, Any], what: str) -> list[str]:
+    """`all`, one name, or several with commas.
+
+    Raises:
+        UsageError: for a name that is not known.
+    """
+    if text == "all":
+        return list(known)
+    names = text.split(",")
+    for name in names:
+        if name not in known:
+            raise UsageError(f"no {what} is called {name!r}", hint=f"one of: {', '.join(known)}, all")
+    return names
+
+
+def values(rank: int, nranks: int, op: str, signed: bool) -> Array:
+    """One period of rank's input as int64."""
+    i = np.arange(PERIOD, dtype=np.int64)
+    mixed: Array = (i * 2654435761 + rank * 40503 + 12345) % 65521
+    if op == "sum":
+        # At most 240 in all for up to 16 ranks, 1 per rank beyond: exact in bf16.
+        return mixed % (16 if nranks <= 16 else 2)
+    if op == "prod":
+        # Ones, at most six twos per element, and signs where there are any.
+        twos = np.where((i + rank) % max(nranks, 6) < 6, 1 + mixed % 2, 1)
+        return np.where(mixed % 3 == 0, -twos, twos) if signed else twos
+    if op in ("max", "min"):
+        return mixed % 200 - 100 if signed else mixed % 200
+    if op == "avg":
+        # Multiples of nranks held by one rank per element: the sum stays below 128 for up to 127 ranks.
+        return np.where(i % nranks == rank, nranks, 0)
+    return mixed % 128
+
+
+def encode(numbers: Array, kind: DataType) -> Array:
+    """Small integers as the bits of a type."""
+    if kind.name == "bfloat16":
+        return (numbers.astype(np.float32).view(np.uint32) >> 16).astype(np.uint16)
+    with np.errstate(over="raise"):
+        return numbers.astype(kind.carrier)
+
+
+def combined(nranks: int, op: str, kind: DataType) -> Array:
+    """One period of the reduction over all ranks, as the type's bits."""
+    signed = kind.carrier[0] != "u" or kind.name == "bfloat16"
+    inputs = np.stack([values(rank, nranks, op, signed) for rank in range(nranks)])
+    match op:
+        case "sum":
+            result = inputs.sum(axis=0)
+        case "prod":
+            result = inputs.prod(axis=0)
+        case "max":
+            result = inputs.max(axis=0)
+        case "min":
+            result = inputs.min(axis=0)
+        case _:
+            result = inputs.sum(axis=0) // nranks
+    if kind.carrier[0] == "i" or (kind.carrier[0] == "u" and kind.name != "bfloat16"):
+        return result.astype(kind.carrier)  # integers wrap, as the hardware does
+    return encode(result, kind)
+
+
+def period_of(rank: int, nranks: int, op: str | None, kind: DataType) -> Array:
+    """One period of rank's input as the type's bits; op None for collectives that only move data."""
+    signed = kind.carrier[0] != "u" or kind.name == "bfloat16"
+    return encode(values(rank, nranks, op or "none", signed), kind)
+
+
+def fill(period: Array, count: int, offset: int = 0) -> Array:
+    """`count` elements of a repeated period, starting at `offset`."""
+    start = offset % PERIOD
+    return np.resize(np.roll(period, -start), count) if count else period[:0]
+
+
+@dataclass(frozen=True)
+class Case:
+    """One call to check: sizes in elements, as NCCL counts them."""
+
+    collective: Collective
+    nranks: int
+    root: int
+    count: int
+    kind: DataType
+    op: str | None
+
+    @property
+    def send_elements(self) -> int:
+        return self.count * (self.nranks if self.collective is Collective.REDUCE_SCATTER else 1)
+
+    @property
+    def recv_elements(self) -> int:
+        return self.count * (self.nranks if self.collective is Collective.ALL_GATHER else 1)
+
+    def send_data(self, rank: int) -> Array:
+        return fill(period_of(rank, self.nranks, self.op, self.kind), self.send_elements)
+
+    def expected(self, rank: int) -> Array | None:
+        """What rank must have received, or None where its output is not touched."""
+        match self.collective:
+            case Collective.ALL_REDUCE:
+                return fill(combined(self.nranks, self.op or "sum", self.kind), self.count)
+            case Collective.REDUCE:
+                if rank != self.root:
+                    return None
+                return fill(combined(self.nranks, self.op or "sum", self.kind), self.count)
+            case Collective.REDUCE_SCATTER:
+                return fill(combined(self.nranks, self.op or "sum", self.kind), self.count, rank * self.count)
+            case Collective.BROADCAST:
+                return fill(period_of(self.root, self.nranks, None, self.kind), self.count)
+            case Collective.ALL_GATHER:
+                blocks = [fill(period_of(r, self.nranks, None, self.kind), self.count) for r in range(self.nranks)]
+                return np.concatenate(blocks)
+            case _:
+                raise UsageError(f"{self.collective.value} cannot be checked yet")

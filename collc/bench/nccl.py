@@ -1,0 +1,107 @@
+"""The NCCL API of a library through ctypes: just what bench and the tests call."""
+
+from __future__ import annotations
+
+import ctypes
+from pathlib import Path
+
+from collc.errors import RunError
+from collc.packing.model import Collective
+
+UNIQUE_ID_BYTES = 128
+
+
+class UniqueId(ctypes.Structure):
+    """ncclUniqueId, passed by value."""
+
+    _fields_ = (("internal", ctypes.c_byte * UNIQUE_ID_BYTES),)
+
+
+_comm = ctypes.c_void_p
+_size = ctypes.c_size_t
+_int = ctypes.c_int
+_ptr = ctypes.c_void_p
+
+_SIGNATURES: dict[str, list[type]] = {
+    "ncclGetVersion": [ctypes.POINTER(_int)],
+    "ncclGetUniqueId": [ctypes.POINTER(UniqueId)],
+    "ncclCommInitRank": [ctypes.POINTER(_comm), _int, UniqueId, _int],
+    "ncclCommInitAll": [ctypes.POINTER(_comm), _int, ctypes.POINTER(_int)],
+    "ncclCommDestroy": [_comm],
+    "ncclCommAbort": [_comm],
+    "ncclCommCount": [_comm, ctypes.POINTER(_int)],
+    "ncclCommUserRank": [_comm, ctypes.POINTER(_int)],
+    "ncclCommGetAsyncError": [_comm, ctypes.POINTER(_int)],
+    "ncclGroupStart": [],
+    "ncclGroupEnd": [],
+    "ncclAllReduce": [_ptr, _ptr, _size, _int, _int, _comm, _ptr],
+    "ncclBroadcast": [_ptr, _ptr, _size, _int, _int, _comm, _ptr],
+    "ncclReduce": [_ptr, _ptr, _size, _int, _int, _int, _comm, _ptr],
+    "ncclAllGather": [_ptr, _ptr, _size, _int, _comm, _ptr],
+    "ncclReduceScatter": [_ptr, _ptr, _size, _int, _int, _comm, _ptr],
+}
+
+
+class Nccl:
+    """A loaded library.
+
+    Every method raises RunError with the library's own message when a call fails.
+    """
+
+    def __init__(self, path: Path) -> None:
+        try:
+            self.lib = ctypes.CDLL(str(path.resolve()), mode=ctypes.RTLD_LOCAL)
+        except OSError as error:
+            raise RunError(f"cannot be loaded: {error}", where=str(path)) from None
+        for name, arguments in _SIGNATURES.items():
+            function = getattr(self.lib, name)
+            function.argtypes = arguments
+            function.restype = _int
+        self.lib.ncclGetErrorString.argtypes = [_int]
+        self.lib.ncclGetErrorString.restype = ctypes.c_char_p
+        self.lib.ncclGetLastError.argtypes = [_comm]
+        self.lib.ncclGetLastError.restype = ctypes.c_char_p
+
+    def check(self, result: int, what: str) -> None:
+        if result:
+            name = self.lib.ncclGetErrorString(result).decode()
+            last = (self.lib.ncclGetLastError(None) or b"").decode()
+            raise RunError(f"{what} failed: {name}" + (f": {last}" if last else ""))
+
+    def unique_id(self) -> bytes:
+        unique = UniqueId()
+        self.check(self.lib.ncclGetUniqueId(ctypes.byref(unique)), "ncclGetUniqueId")
+        return bytes(unique)
+
+    def comm(self, nranks: int, unique: bytes, rank: int) -> ctypes.c_void_p:
+        comm = _comm()
+        value = UniqueId.from_buffer_copy(unique)
+        self.check(self.lib.ncclCommInitRank(ctypes.byref(comm), nranks, value, rank), "ncclCommInitRank")
+        return comm
+
+    def call(
+        self,
+        collective: Collective,
+        send: int,
+        recv: int,
+        count: int,
+        dtype: int,
+        op: int,
+        root: int,
+        comm: ctypes.c_void_p,
+    ) -> int:
+        """Calls the collective once and returns its ncclResult_t; send and recv are addresses."""
+        lib = self.lib
+        match collective:
+            case Collective.ALL_REDUCE:
+                return int(lib.ncclAllReduce(send, recv, count, dtype, op, comm, None))
+            case Collective.BROADCAST:
+                return int(lib.ncclBroadcast(send, recv, count, dtype, root, comm, None))
+            case Collective.REDUCE:
+                return int(lib.ncclReduce(send, recv, count, dtype, op, root, comm, None))
+            case Collective.ALL_GATHER:
+                return int(lib.ncclAllGather(send, recv, count, dtype, comm, None))
+            case Collective.REDUCE_SCATTER:
+                return int(lib.ncclReduceScatter(send, recv, count, dtype, op, comm, None))
+            case _:
+                raise RunError(f"{collective.value} cannot be called yet")

@@ -1,0 +1,254 @@
+"""Runs a library with one process per rank and measures it as nccl-tests does."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from collc.bench.data import TYPES
+from collc.build.readback import read_manifest
+from collc.errors import RunError, UsageError
+from collc.packing.model import Collective
+
+REDUCING = (Collective.ALL_REDUCE, Collective.REDUCE, Collective.REDUCE_SCATTER)
+_PER_RANK = (Collective.ALL_GATHER, Collective.REDUCE_SCATTER)
+
+
+@dataclass(frozen=True)
+class BenchRequest:
+    """What to measure; nccl-tests' meanings and defaults unless said otherwise."""
+
+    library: Path
+    collectives: Sequence[Collective]
+    min_bytes: int
+    max_bytes: int
+    step_bytes: int
+    step_factor: int
+    iters: int
+    warmup: int
+    check: int
+    types: Sequence[str]
+    ops: Sequence[str]
+    root: int | None  # None: every root
+    ranks: int | None
+
+
+@dataclass(frozen=True)
+class Row:
+    """One measurement. `wrong` counts elements over all ranks and checks; None when unchecked."""
+
+    collective: str
+    type: str
+    op: str
+    root: int
+    in_place: bool
+    bytes: int
+    count: int
+    plan: str
+    proto: str
+    time_us: float
+    algbw_gbps: float
+    busbw_gbps: float
+    wrong: int | None
+
+    def to_json(self) -> dict[str, Any]:
+        names = [
+            "collective",
+            "type",
+            "op",
+            "root",
+            "in_place",
+            "bytes",
+            "plan",
+            "proto",
+            "time_us",
+            "algbw_gbps",
+            "busbw_gbps",
+            "wrong",
+        ]
+        return {name: getattr(self, name) for name in names}
+
+
+def bus_factor(collective: Collective, nranks: int) -> float:
+    """busbw / algbw, as in nccl-tests' doc/PERFORMANCE.md."""
+    if collective is Collective.ALL_REDUCE:
+        return 2 * (nranks - 1) / nranks
+    return (nranks - 1) / nranks if collective in _PER_RANK else 1.0
+
+
+def sizes(request: BenchRequest) -> Iterator[int]:
+    """Bytes from min to max, times the factor, or plus the step where the factor is 1."""
+    size = request.min_bytes
+    while size <= request.max_bytes:
+        yield size
+        size = size * request.step_factor if request.step_factor > 1 else size + request.step_bytes
+
+
+def element_count(collective: Collective, size: int, element_bytes: int, nranks: int) -> int:
+    """NCCL's count for a total size; blocks of per-rank collectives are multiples of 16 bytes, as in nccl-tests."""
+    count = size // element_bytes
+    if collective in _PER_RANK:
+        unit = 16 // element_bytes
+        return count // nranks // unit * unit
+    return count
+
+
+def library_ranks(manifest: dict[str, Any], wanted: int | None) -> int:
+    """The number of ranks to start."""
+    held = sorted({allocation["nranks"] for allocation in manifest["allocations"]})
+    if wanted is None:
+        return int(held[-1])
+    if wanted not in held:
+        raise UsageError(f"the library serves {', '.join(map(str, held))} ranks, not {wanted}")
+    return wanted
+
+
+def run_bench(request: BenchRequest, report: Callable[[Row], None]) -> list[Row]:
+    """Measures every case and hands each row to `report` as it comes.
+
+    Raises:
+        RunError: a rank failed or died; all ranks are ended then.
+    """
+    manifest = read_manifest(request.library)
+    if manifest["target"] != "host":
+        raise UsageError("the library is for GPUs, and bench starts ranks on CPUs so far", where=str(request.library))
+    nranks = library_ranks(manifest, request.ranks)
+    held = {p["collective"] for a in manifest["allocations"] if a["nranks"] == nranks for p in a["programs"]}
+    rows: list[Row] = []
+    with _ranks(request.library, nranks) as team:
+        for order in _orders(request, nranks, held):
+            answers = team.all(order)
+            row = _row(order, answers, nranks)
+            rows.append(row)
+            report(row)
+    return rows
+
+
+def _orders(request: BenchRequest, nranks: int, held: set[str]) -> Iterator[dict[str, Any]]:
+    for collective in request.collectives:
+        if collective.value not in held:
+            raise UsageError(f"the library holds no {collective.value}", hint=f"it holds {', '.join(sorted(held))}")
+        roots: Sequence[int] = [-1]
+        if collective.rooted:
+            roots = range(nranks) if request.root is None else [request.root]
+            if request.root is not None and not 0 <= request.root < nranks:
+                raise UsageError(f"root {request.root} is no rank of 0..{nranks - 1}")
+        for kind in request.types:
+            for op in request.ops if collective in REDUCING else [None]:
+                for root in roots:
+                    for size in sizes(request):
+                        count = element_count(collective, size, TYPES[kind].size, nranks)
+                        for in_place in (False, True):
+                            yield {
+                                "do": "case",
+                                "collective": collective.value,
+                                "type": kind,
+                                "op": op,
+                                "root": root,
+                                "count": count,
+                                "in_place": in_place,
+                                "warmup": request.warmup,
+                                "iters": request.iters,
+                                "check": request.check,
+                            }
+
+
+def _row(order: dict[str, Any], answers: Sequence[dict[str, Any]], nranks: int) -> Row:
+    collective = Collective(order["collective"])
+    per_rank = nranks if collective in _PER_RANK else 1
+    size = order["count"] * TYPES[order["type"]].size * per_rank
+    seconds = sum(answer["seconds"] for answer in answers) / len(answers)
+    algbw = size / seconds / 1e9 if seconds else 0.0
+    checked = [answer["wrong"] for answer in answers if answer["wrong"] is not None]
+    return Row(
+        collective=collective.value,
+        type=order["type"],
+        op=order["op"] or "none",
+        root=order["root"],
+        in_place=order["in_place"],
+        bytes=size,
+        count=order["count"],
+        plan="trees",
+        proto="Simple",
+        time_us=seconds * 1e6,
+        algbw_gbps=algbw,
+        busbw_gbps=algbw * bus_factor(collective, nranks),
+        wrong=sum(checked) if checked else None,
+    )
+
+
+class _Team:
+    """The processes of all ranks."""
+
+    def __init__(self, library: Path, nranks: int) -> None:
+        command = [sys.executable, "-m", "collc.bench.worker", str(library)]
+        # The workers' numpy needs no threads of its own; the ranks are the parallelism.
+        environment = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+        self.processes = [
+            subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment)
+            for _ in range(nranks)
+        ]
+
+    def send(self, rank: int, order: dict[str, Any]) -> None:
+        pipe = self.processes[rank].stdin
+        assert pipe is not None
+        try:
+            pipe.write(json.dumps(order) + "\n")
+            pipe.flush()
+        except BrokenPipeError:
+            raise self.died(rank) from None
+
+    def receive(self, rank: int) -> dict[str, Any]:
+        pipe = self.processes[rank].stdout
+        assert pipe is not None
+        line = pipe.readline()
+        if not line:
+            raise self.died(rank)
+        answer = json.loads(line)
+        if "error" in answer:
+            raise RunError(answer["error"], where=f"rank {rank}")
+        assert isinstance(answer, dict)
+        return answer
+
+    def died(self, rank: int) -> RunError:
+        return RunError(f"the rank ended with status {self.processes[rank].wait(10)}", where=f"rank {rank}")
+
+    def one(self, rank: int, order: dict[str, Any]) -> dict[str, Any]:
+        self.send(rank, order)
+        return self.receive(rank)
+
+    def all(self, order: dict[str, Any]) -> list[dict[str, Any]]:
+        for rank in range(len(self.processes)):
+            self.send(rank, order)
+        return [self.receive(rank) for rank in range(len(self.processes))]
+
+    def kill(self) -> None:
+        for process in self.processes:
+            process.kill()
+        for process in self.processes:
+            process.wait()
+            for pipe in (process.stdin, process.stdout):
+                if pipe:
+                    pipe.close()
+
+
+@contextmanager
+def _ranks(library: Path, nranks: int) -> Iterator[_Team]:
+    team = _Team(library, nranks)
+    try:
+        unique = team.one(0, {"do": "id"})["id"]
+        for rank in range(nranks):
+            team.send(rank, {"do": "init", "id": unique, "rank": rank, "nranks": nranks})
+        for rank in range(nranks):
+            team.receive(rank)
+        yield team
+        team.all({"do": "close"})
+    finally:
+        team.kill()

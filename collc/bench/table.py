@@ -1,0 +1,43 @@
+"""nccl-tests' table, column for column."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from collc.bench.runner import Row
+
+HEADER = """\
+#                                                              out-of-place                       in-place
+#       size         count      type   redop    root     time   algbw   busbw #wrong     time   algbw   busbw #wrong
+#        (B)    (elements)                               (us)  (GB/s)  (GB/s)            (us)  (GB/s)  (GB/s)"""
+
+
+def left_cells(row: Row) -> str:
+    """The columns that out-of-place and in-place share."""
+    return f"{row.bytes:12d}  {row.count:12d}  {row.type:>8}  {row.op:>6}  {row.root:6d}"
+
+
+def measured_cells(row: Row) -> str:
+    """Time, bandwidths and errors of one half of a line."""
+    wrong = "N/A" if row.wrong is None else str(row.wrong)
+    return f"{_time(row.time_us):>7}  {row.algbw_gbps:6.2f}  {row.busbw_gbps:6.2f} {wrong:>6}"
+
+
+def _time(microseconds: float) -> str:
+    """Four significant digits, as nccl-tests prints times."""
+    if microseconds >= 10000:
+        return f"{microseconds:.0f}"
+    for digits, limit in ((2, 100.0), (1, 10000.0)):
+        if microseconds < limit:
+            return f"{microseconds:.{digits}f}"
+    return f"{microseconds:.0f}"
+
+
+def footer(rows: Sequence[Row]) -> str:
+    """Errors and the average bus bandwidth."""
+    checked = [row.wrong for row in rows if row.wrong is not None]
+    wrong = sum(checked)
+    verdict = "OK" if wrong == 0 else "FAILED"
+    average = sum(row.busbw_gbps for row in rows) / len(rows) if rows else 0.0
+    values = f"{wrong} {verdict}" if checked else "not checked"
+    return f"# Out of bounds values : {values}\n# Avg bus bandwidth    : {average:g}"

@@ -1,0 +1,153 @@
+"""One rank of a benchmark: a process that reads orders as JSON lines and answers in kind.
+
+Run by `collc.bench.runner` as ``python -m collc.bench.worker LIBRARY``.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from collc.bench.data import OPS, TYPES, Array, Case
+from collc.bench.nccl import Nccl
+from collc.errors import CollcError, RunError
+from collc.packing.model import Collective
+
+GUARD = 64  # bytes on both sides of every buffer that nobody may touch
+_GUARD_BYTE, _UNWRITTEN = 0xC3, 0xA5
+
+
+class Buffer:
+    """Bytes between two guards, 64-byte aligned."""
+
+    def __init__(self, size: int) -> None:
+        raw = np.full(size + 2 * GUARD + 64, _GUARD_BYTE, dtype=np.uint8)
+        skip = -raw.ctypes.data % 64
+        self.all = raw[skip : skip + size + 2 * GUARD]
+        self.data = self.all[GUARD : GUARD + size]
+        self.address = self.data.ctypes.data
+
+    def put(self, values: Array, at: int = 0) -> None:
+        raw = values.view(np.uint8)
+        self.data[at : at + raw.size] = raw
+
+    def intact(self) -> bool:
+        size = self.data.size
+        return bool((self.all[:GUARD] == _GUARD_BYTE).all() and (self.all[GUARD + size :] == _GUARD_BYTE).all())
+
+
+class Rank:
+    """The state of one rank."""
+
+    def __init__(self, library: Path) -> None:
+        self.nccl = Nccl(library)
+        self.comm: ctypes.c_void_p | None = None
+        self.rank = self.nranks = 0
+
+    def init(self, order: dict[str, Any]) -> dict[str, Any]:
+        self.rank, self.nranks = order["rank"], order["nranks"]
+        self.comm = self.nccl.comm(self.nranks, bytes.fromhex(order["id"]), self.rank)
+        return {}
+
+    def case(self, order: dict[str, Any]) -> dict[str, Any]:
+        """Warms up, times and checks one case."""
+        assert self.comm is not None
+        kind = TYPES[order["type"]]
+        case = Case(Collective(order["collective"]), self.nranks, order["root"], order["count"], kind, order["op"])
+        send, recv, send_at, recv_at = self.buffers(case, order["in_place"])
+        op = OPS[case.op] if case.op else 0
+
+        def call(times: int) -> float:
+            assert self.comm is not None
+            start = time.perf_counter()
+            for _ in range(times):
+                result = self.nccl.call(
+                    case.collective,
+                    send.address + send_at,
+                    recv.address + recv_at,
+                    case.count,
+                    kind.number,
+                    op,
+                    case.root,
+                    self.comm,
+                )
+                if result:
+                    self.nccl.check(result, case.collective.value)
+            return time.perf_counter() - start
+
+        send.put(case.send_data(self.rank), send_at)
+        call(order["warmup"])
+        seconds = call(order["iters"]) / max(1, order["iters"])
+        wrong = None
+        for _ in range(order["check"]):
+            wrong = (wrong or 0) + self.check(case, send, recv, send_at, recv_at, call)
+        return {"seconds": seconds, "wrong": wrong}
+
+    def buffers(self, case: Case, in_place: bool) -> tuple[Buffer, Buffer, int, int]:
+        """Send and receive buffers and the byte offsets of the data in them, as NCCL places in-place calls."""
+        size = case.kind.size
+        send_bytes, recv_bytes = case.send_elements * size, case.recv_elements * size
+        if not in_place:
+            return Buffer(send_bytes), Buffer(recv_bytes), 0, 0
+        both = Buffer(max(send_bytes, recv_bytes))
+        block = self.rank * case.count * size
+        send_at = block if case.collective is Collective.ALL_GATHER else 0
+        recv_at = block if case.collective is Collective.REDUCE_SCATTER else 0
+        return both, both, send_at, recv_at
+
+    def check(self, case: Case, send: Buffer, recv: Buffer, send_at: int, recv_at: int, call: Any) -> int:
+        """Runs the case once on fresh data and counts the elements that are wrong."""
+        recv.data[:] = _UNWRITTEN
+        mine = case.send_data(self.rank)
+        send.put(mine, send_at)
+        call(1)
+        if not (send.intact() and recv.intact()):
+            raise RunError(f"{case.collective.value} wrote outside its buffer", where=f"rank {self.rank}")
+        wrong = 0
+        expected = case.expected(self.rank)
+        if expected is not None:
+            raw = expected.view(np.uint8)
+            got = recv.data[recv_at : recv_at + raw.size]
+            wrong += int((got.reshape(-1, case.kind.size) != raw.reshape(-1, case.kind.size)).any(axis=1).sum())
+        elif recv is not send:
+            wrong += int((recv.data != _UNWRITTEN).sum())
+        if recv is not send:
+            wrong += int((send.data != mine.view(np.uint8)).sum())  # an input may not change
+        return wrong
+
+    def close(self) -> dict[str, Any]:
+        if self.comm is not None:
+            self.nccl.check(self.nccl.lib.ncclCommDestroy(self.comm), "ncclCommDestroy")
+            self.comm = None
+        return {}
+
+
+def main() -> None:
+    rank: Rank | None = None
+    for line in sys.stdin:
+        order = json.loads(line)
+        try:
+            if rank is None:
+                rank = Rank(Path(sys.argv[1]))
+            match order["do"]:
+                case "id":
+                    answer: dict[str, Any] = {"id": rank.nccl.unique_id().hex()}
+                case "init":
+                    answer = rank.init(order)
+                case "case":
+                    answer = rank.case(order)
+                case _:
+                    answer = rank.close()
+        except CollcError as error:
+            answer = {"error": str(error)}
+        print(json.dumps(answer), flush=True)
+
+
+if __name__ == "__main__":
+    main()

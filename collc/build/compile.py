@@ -1,0 +1,134 @@
+"""Plans and programs -> a shared library with the NCCL API."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tempfile
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from collc import __version__
+from collc.build.cache import cached, content_key
+from collc.build.manifest import make_manifest, manifest_text
+from collc.build.toolchain import Compiler, find_cxx, run_tool
+from collc.codegen.context import SourceContext, TableBuilder, layouts
+from collc.codegen.render import render
+from collc.errors import BuildError
+from collc.ir.nodes import Program
+from collc.options import Target
+from collc.packing.document import PlanFile, to_json
+from collc.resources import resource_dir
+
+COMPILE_FLAGS = ("-std=c++17", "-O3", "-fPIC", "-fvisibility=hidden", "-pthread", "-Wall", "-Wextra")
+LINK_FLAGS = ("-shared", "-pthread", "-ldl", "-Wl,-z,defs", "-Wl,-z,relro,-z,now")
+
+
+@dataclass(frozen=True)
+class Library:
+    """A built library: where it is, its build id, its size in bytes."""
+
+    path: Path
+    build_id: str
+    size: int
+
+
+def runtime_sources() -> list[Path]:
+    """The translation units of the runtime, which know no topology."""
+    return sorted((resource_dir("templates") / "runtime").glob("*.cpp"))
+
+
+def _headers() -> list[Path]:
+    include = resource_dir("templates") / "include"
+    return sorted(p for p in include.rglob("*") if p.suffix in {".h", ".hpp", ".inc", ".cuh"})
+
+
+def generate(document: PlanFile, programs: Sequence[Program], target: Target, compiler: Compiler) -> tuple[str, str]:
+    """The generated source and the build id of the library that it makes."""
+    tables = TableBuilder()
+    tables.add_allocation(programs, slot_bytes=target.chunk_bytes)
+    plan = zlib.compress(json.dumps(to_json(document), separators=(",", ":")).encode(), 9)
+    fixed = [path.read_bytes() for path in (*runtime_sources(), *_headers())]
+    text = [row.cells for table in tables.tables() for row in table.rows]
+    key = [__version__, compiler.version, *COMPILE_FLAGS, *LINK_FLAGS, document.name, *text]
+    build_id = content_key([*key, plan, *fixed])[:32]
+    manifest = make_manifest(document, programs, target, compiler.version, build_id, tables.counts())
+    manifest_bytes = manifest_text(manifest).encode("ascii")
+    context = SourceContext(
+        version=__version__,
+        fingerprint=document.fingerprint,
+        layouts=layouts(),
+        tables=tables.tables(),
+        nallocations=1,
+        manifest_rows=_byte_rows(manifest_bytes + b"\0"),
+        manifest_size=len(manifest_bytes),
+        plan_rows=_byte_rows(plan),
+        plan_size=len(plan),
+    )
+    return render(context), build_id
+
+
+def _byte_rows(data: bytes) -> tuple[str, ...]:
+    return tuple(", ".join(map(str, data[at : at + 24])) for at in range(0, len(data), 24))
+
+
+def compile_library(
+    document: PlanFile, programs: Sequence[Program], target: Target, out: Path, *, keep_source: Path | None = None
+) -> Library:
+    """Builds the host library of one allocation at `out`; writes it whole or not at all.
+
+    Args:
+        keep_source: where to leave the generated source for reading.
+    """
+    compiler = find_cxx()
+    source, build_id = generate(document, programs, target, compiler)
+    if keep_source is not None:
+        keep_source.write_text(source, encoding="utf-8")
+    objects = [compile_object(path.read_text(encoding="utf-8"), path.stem, compiler) for path in runtime_sources()]
+    if not objects:
+        raise BuildError(
+            "the runtime's sources are missing", where=str(resource_dir("templates")), hint="reinstall collc"
+        )
+    objects.append(compile_object(source, "tables", compiler))
+
+    key = content_key([compiler.version, *LINK_FLAGS, build_id, *(path.parent.name for path in objects)])
+    linked = cached(key, "library.so", lambda made: _link(compiler, objects, made))
+    _install(linked, out)
+    return Library(out, build_id, out.stat().st_size)
+
+
+def compile_object(source: str, stem: str, compiler: Compiler, flags: Sequence[str] = COMPILE_FLAGS) -> Path:
+    """The object file of one translation unit, from the cache if it was built before."""
+    include = resource_dir("templates") / "include"
+    key = content_key([compiler.version, *flags, stem, source, *(path.read_bytes() for path in _headers())])
+
+    def make(made: Path) -> None:
+        unit = made.with_name(f"{stem}.cpp")
+        unit.write_text(source, encoding="utf-8")
+        # Paths of this machine must not reach the library through __FILE__.
+        maps = [f"-ffile-prefix-map={include}=collc", f"-ffile-prefix-map={made.parent}=."]
+        run_tool([compiler.path, *flags, *maps, f"-I{include}", "-c", unit.name, "-o", made.name], cwd=str(made.parent))
+
+    return cached(key, f"{stem}.o", make)
+
+
+def _link(compiler: Compiler, objects: Sequence[Path], made: Path) -> None:
+    run_tool([compiler.path, *map(str, objects), *LINK_FLAGS, "-o", str(made)])
+
+
+def _install(linked: Path, out: Path) -> None:
+    """Copies beside the destination and renames, so that a running job never sees half a library."""
+    try:
+        with tempfile.NamedTemporaryFile(dir=out.parent, prefix=f".{out.name}.", delete=False) as scratch:
+            aside = Path(scratch.name)
+        try:
+            shutil.copyfile(linked, aside)
+            aside.chmod(0o755)
+            aside.replace(out)
+        except OSError:
+            aside.unlink(missing_ok=True)
+            raise
+    except OSError as error:
+        raise BuildError(f"cannot write the library: {error.strerror}", where=str(out)) from error

@@ -1,0 +1,66 @@
+"""Finds the C++ compiler of the host target and asks for its version."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from dataclasses import dataclass
+from functools import cache
+
+from collc.errors import BuildError
+
+
+@dataclass(frozen=True)
+class Compiler:
+    """A C++ compiler: its command and the first line that `--version` prints."""
+
+    path: str
+    version: str
+
+
+@cache
+def find_cxx() -> Compiler:
+    """The compiler named by COLLC_CXX, else g++, else clang++.
+
+    Raises:
+        BuildError: if there is none, with what to install.
+    """
+    chosen = os.environ.get("COLLC_CXX")
+    for name in [chosen] if chosen else ["g++", "clang++"]:
+        path = shutil.which(name)
+        if path:
+            return Compiler(path, _version(path))
+    if chosen:
+        raise BuildError(f"COLLC_CXX names {chosen!r}, which is no command", hint="set it to a C++17 compiler")
+    raise BuildError("no C++ compiler found", hint="install g++ 10 or newer, or set COLLC_CXX")
+
+
+def _version(path: str) -> str:
+    done = subprocess.run([path, "--version"], capture_output=True, text=True, check=False, env=_plain_env())
+    if done.returncode != 0 or not done.stdout:
+        raise BuildError(f"{path} --version failed with status {done.returncode}")
+    return done.stdout.splitlines()[0].strip()
+
+
+def _plain_env() -> dict[str, str]:
+    """Without translations, so that versions and logs read the same everywhere."""
+    return {**os.environ, "LC_ALL": "C"}
+
+
+def run_tool(command: list[str], *, cwd: str | None = None) -> None:
+    """Runs a compiler or linker.
+
+    Raises:
+        BuildError: with the command, the status and the end of its log.
+    """
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=cwd, env=_plain_env())
+    if done.returncode:
+        log = (done.stderr or done.stdout).strip().splitlines()
+        errors = [line for line in log if "error" in line.lower()] or log[-1:] or ["no output"]
+        shown = " ".join(command)
+        raise BuildError(
+            f"{errors[0].strip()} [status {done.returncode}]",
+            where=command[0],
+            hint=f"the command was: {shown if len(shown) < 240 else shown[:237] + '...'}",
+        )

@@ -1,0 +1,138 @@
+"""`collc bench`: nccl-tests' table for a library, measured and checked."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import click
+
+from collc.bench.data import OPS, TYPES, parse_names
+from collc.bench.find import find_library
+from collc.bench.runner import BenchRequest, Row, library_ranks, run_bench
+from collc.bench.table import HEADER, footer, left_cells, measured_cells
+from collc.build.readback import read_manifest
+from collc.cli.report import debug_option, emit_json, json_option
+from collc.errors import RunError, UsageError
+from collc.packing.model import Collective
+from collc.pipeline import COMPILED
+
+_UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
+
+
+class _Bytes(click.ParamType[int]):
+    """A size as nccl-tests takes it: 8, 64K, 16M, 1G."""
+
+    name = "size"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        if isinstance(value, int):
+            return value
+        found = re.fullmatch(r"(\d{1,15})([KMG]?)B?", str(value), re.IGNORECASE)
+        if not found:
+            self.fail(f"{value!r} is no size such as 8, 64K or 16M", param, ctx)
+        return int(found[1]) * _UNITS[found[2].upper()]
+
+
+@click.command("bench")
+@click.argument("library", metavar="[LIB]", required=False, type=click.Path(path_type=Path))
+@click.option(
+    "--collective",
+    "collectives",
+    multiple=True,
+    type=click.Choice([c.value for c in COMPILED]),
+    help="Repeatable [all].",
+)
+@click.option("--ranks", type=click.IntRange(min=1), help="Ranks to start, one process each [as compiled].")
+@click.option("-b", "--minbytes", type=_Bytes(), default="8", show_default=True)
+@click.option("-e", "--maxbytes", type=_Bytes(), default="16M", show_default=True)
+@click.option("-i", "--stepbytes", type=_Bytes(), default="1M", show_default=True, help="Added where -f is 1.")
+@click.option("-f", "--stepfactor", type=click.IntRange(min=1), default=4, show_default=True)
+@click.option("-n", "--iters", type=click.IntRange(min=1), default=20, show_default=True)
+@click.option("-w", "--warmup_iters", type=click.IntRange(min=0), default=5, show_default=True)
+@click.option("-c", "--check", type=click.IntRange(min=0), default=1, show_default=True, help="Checked runs; 0: none.")
+@click.option("-d", "--datatype", default="float", show_default=True, help="A type, several with commas, or all.")
+@click.option("-o", "--op", default="sum", show_default=True, help="An operation, several with commas, or all.")
+@click.option("-r", "--root", default="0", show_default=True, help="A rank, or all.")
+@json_option
+@debug_option
+def command(
+    library: Path | None,
+    collectives: tuple[str, ...],
+    ranks: int | None,
+    minbytes: int,
+    maxbytes: int,
+    stepbytes: int,
+    stepfactor: int,
+    iters: int,
+    warmup_iters: int,
+    check: int,
+    datatype: str,
+    op: str,
+    root: str,
+    as_json: bool,
+) -> None:
+    """Measure LIB, or the one libcollc-*.so here, with one process per rank. Exit code 1 if an element is wrong."""
+    path = find_library(library)
+    manifest = read_manifest(path)
+    if maxbytes < minbytes:
+        raise UsageError(f"-e {maxbytes} is below -b {minbytes}")
+    if minbytes == 0 and stepfactor > 1:
+        raise UsageError("-b 0 cannot grow by a factor", hint="use -f 1 -i BYTES")
+    if stepfactor == 1 and stepbytes == 0:
+        raise UsageError("-f 1 -i 0 never reaches -e")
+    held = {program["collective"] for allocation in manifest["allocations"] for program in allocation["programs"]}
+    chosen = [Collective(c) for c in collectives] or [c for c in COMPILED if c.value in held]
+    request = BenchRequest(
+        library=path,
+        collectives=chosen,
+        min_bytes=minbytes,
+        max_bytes=maxbytes,
+        step_bytes=stepbytes,
+        step_factor=stepfactor,
+        iters=iters,
+        warmup=warmup_iters,
+        check=check,
+        types=parse_names(datatype, TYPES, "type"),
+        ops=parse_names(op, OPS, "operation"),
+        root=_root(root),
+        ranks=ranks,
+    )
+    rows = run_bench(request, (lambda row: None) if as_json else _Printer(path, manifest, request))
+    if as_json:
+        emit_json({"rows": [row.to_json() for row in rows]})
+    else:
+        click.echo(footer(rows))
+    wrong = sum(row.wrong or 0 for row in rows)
+    if wrong:
+        raise RunError(f"{wrong} elements are wrong", where=str(path))
+
+
+def _root(text: str) -> int | None:
+    if text == "all":
+        return None
+    if not re.fullmatch(r"\d{1,6}", text):
+        raise UsageError(f"-r {text!r} is neither a rank nor 'all'")
+    return int(text)
+
+
+class _Printer:
+    """Prints rows as they come; a line is complete once its in-place half is there."""
+
+    def __init__(self, path: Path, manifest: dict[str, object], request: BenchRequest) -> None:
+        self.path, self.manifest, self.request = path, manifest, request
+        self.collective = ""
+
+    def __call__(self, row: Row) -> None:
+        if row.collective != self.collective:
+            self.collective = row.collective
+            ranks = library_ranks(self.manifest, self.request.ranks)
+            click.echo(
+                f"# {row.collective}: {self.path}, {ranks} ranks, one process each; "
+                f"iters {self.request.iters}, warmup {self.request.warmup}, checks {self.request.check}"
+            )
+            click.echo(HEADER)
+        if row.in_place:
+            click.echo("  " + measured_cells(row))
+        else:
+            click.echo(f"{left_cells(row)}  {measured_cells(row)}", nl=False)

@@ -1,0 +1,100 @@
+"""`collc compile`: a topology in, a library out."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import click
+
+from collc.cli.report import debug_option, emit_json, json_option, note, progress, table
+from collc.compiler import CompileRequest, compile_topology
+from collc.options import TARGETS, TargetKind
+from collc.packing.model import Collective
+from collc.pipeline import COMPILED, Recorder, stage_names
+
+_STAGES = sorted({name for target in TARGETS.values() for name in stage_names(target)})
+
+
+@click.command("compile")
+@click.argument("topology", metavar="TOPO")
+@click.option("-o", "--output", type=click.Path(path_type=Path), help="Library to write [libcollc-<name>.so].")
+@click.option(
+    "--target", type=click.Choice([k.value for k in TargetKind]), help="cuda where a toolchain is, else host."
+)
+@click.option("--gpus", metavar="LIST", help="The GPUs in rank order, such as 0,1,4,7 or server0:0-2 [all].")
+@click.option("--links", metavar="CLASSES", help="Link classes to use instead of the fast one, or 'all'.")
+@click.option(
+    "--collective",
+    "collectives",
+    multiple=True,
+    type=click.Choice([c.value for c in COMPILED]),
+    help="Repeatable [all].",
+)
+@click.option("--root", "roots", multiple=True, type=click.IntRange(min=0), help="Roots of broadcast and reduce [all].")
+@click.option("--keep-source", type=click.Path(path_type=Path), help="Leave the generated source here.")
+@click.option(
+    "--dump-after", "dump_after", multiple=True, type=click.Choice(_STAGES), help="Write the IR after a stage."
+)
+@click.option("--dump-dir", type=click.Path(path_type=Path), default=Path("collc-dump"), show_default=True)
+@click.option("--time-stages", is_flag=True, help="Print the seconds that each stage took.")
+@json_option
+@debug_option
+def command(
+    topology: str,
+    output: Path | None,
+    target: str | None,
+    gpus: str | None,
+    links: str | None,
+    collectives: tuple[str, ...],
+    roots: tuple[int, ...],
+    keep_source: Path | None,
+    dump_after: tuple[str, ...],
+    dump_dir: Path,
+    time_stages: bool,
+    as_json: bool,
+) -> None:
+    """Compile TOPO, a file or a machine of `collc topologies`, into a library with the NCCL API."""
+    recorder = Recorder(frozenset(dump_after), dump_dir)
+    request = CompileRequest(
+        topology=topology,
+        output=output,
+        target=TargetKind(target) if target else None,
+        gpus=gpus,
+        links=links,
+        collectives=tuple(map(Collective, collectives)) or COMPILED,
+        roots=roots or None,
+        keep_source=keep_source,
+    )
+    status = progress("collc compile")
+    start = time.perf_counter()
+    result = compile_topology(request, recorder, status)
+    status("")
+    elapsed = time.perf_counter() - start
+    for path in recorder.written:
+        note(f"wrote {path}")
+    if as_json:
+        value = {
+            "library": str(result.library.path),
+            "target": result.target.value,
+            "build_id": result.library.build_id,
+            "bytes": result.library.size,
+            "seconds": round(elapsed, 3),
+            "fingerprint": result.document.fingerprint,
+            "nranks": result.document.graph.nranks,
+            "programs": len(result.document.plans),
+        }
+        if time_stages:
+            value["stages"] = {name: round(seconds, 4) for name, seconds in recorder.seconds.items()}
+        emit_json(value)
+        return
+    if result.note:
+        note(result.note)
+    click.echo(result.summary())
+    click.echo(
+        f"wrote {result.library.path}: target {result.target.value}, {result.document.graph.nranks} ranks, "
+        f"{len(result.document.plans)} programs, {result.library.size / 1e6:.1f} MB, {elapsed:.1f} s"
+    )
+    if time_stages:
+        rows = [[name, f"{seconds:.3f}"] for name, seconds in recorder.seconds.items()]
+        click.echo(table(["stage", "seconds"], rows))

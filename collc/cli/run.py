@@ -1,0 +1,29 @@
+"""`collc run -- CMD`: a command with a library in place of NCCL."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import click
+
+from collc.bench.find import find_library
+from collc.build.readback import read_manifest
+from collc.cli.report import debug_option
+from collc.errors import RunError
+
+
+@click.command("run", context_settings={"ignore_unknown_options": True})
+@click.option("--lib", "library", type=click.Path(path_type=Path), help="The library [the one libcollc-*.so here].")
+@debug_option
+@click.argument("argv", metavar="-- CMD...", nargs=-1, required=True, type=click.UNPROCESSED)
+def command(library: Path | None, argv: tuple[str, ...]) -> None:
+    """Run CMD with the library preloaded, so that its calls of NCCL reach collc."""
+    path = find_library(library)
+    read_manifest(path)
+    before = os.environ.get("LD_PRELOAD")
+    environment = {**os.environ, "LD_PRELOAD": f"{path.resolve()}:{before}" if before else str(path.resolve())}
+    try:
+        os.execvpe(argv[0], list(argv), environment)
+    except OSError as error:
+        raise RunError(f"cannot run it: {error.strerror}", where=argv[0]) from error

@@ -1,0 +1,63 @@
+"""`collc verify`: recompute everything that a file claims."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import click
+
+from collc.build.check import check_library
+from collc.cli.report import debug_option, emit_json, json_option, read_text
+from collc.errors import CertificateError, UsageError
+from collc.ir.printer import parse_program
+from collc.ir.verify import verify
+from collc.packing.document import PlanFile, from_json, verify_document
+
+
+@click.command("verify")
+@click.argument("file", type=click.Path(path_type=Path))
+@json_option
+@debug_option
+def command(file: Path, as_json: bool) -> None:
+    """Check FILE: a plan of `collc plan --json`, an IR text, or a library. Exit code 0 only if every claim holds."""
+    kind, lines = _check(file)
+    if as_json:
+        emit_json({"file": str(file), "kind": kind, "verified": True, "claims": lines})
+        return
+    for line in lines:
+        click.echo(line)
+    click.echo(f"{file}: every claim of this {kind} holds")
+
+
+def _check(file: Path) -> tuple[str, list[str]]:
+    with open(file, "rb") as stream:
+        magic = stream.read(4096)
+    if magic.startswith(b"\x7fELF"):
+        contents = check_library(file)
+        return "library", [*_plan_lines(contents.document), f"{len(contents.programs)} programs proved"]
+    text = read_text(file)
+    start = text.lstrip()[:1]
+    if start == "{":
+        try:
+            value = json.loads(text)
+        except (ValueError, RecursionError) as error:
+            raise CertificateError(f"is not JSON: {error}", where=str(file)) from None
+        document = from_json(value, str(file))
+        verify_document(document)
+        return "plan", _plan_lines(document)
+    if any(line.strip().startswith("collc-ir/") for line in text.splitlines()[:100]):
+        program = parse_program(text, str(file))
+        verify(program)
+        name = program.collective.value if program.root is None else f"{program.collective.value} from {program.root}"
+        return "program", [f"{name}: {program.nranks} ranks, {len(program.channels)} channels, {program.slots} slots"]
+    raise UsageError("is no plan, IR text or library", where=str(file))
+
+
+def _plan_lines(document: PlanFile) -> list[str]:
+    lines = [f"graph {document.fingerprint}: {document.graph.nranks} GPUs, {len(document.graph.links)} links"]
+    for plan in document.plans:
+        name = plan.collective.value if plan.root is None else f"{plan.collective.value} from rank {plan.root}"
+        proof = "optimal" if plan.optimal else f"at most {plan.bound}"
+        lines.append(f"{name}: {plan.rate} GB/s, {proof}")
+    return lines
