@@ -22,7 +22,7 @@ from collc.topology.load import load_topology
 
 @dataclass(frozen=True)
 class CompileRequest:
-    """What to compile. `topology` is a path or a zoo name; None means the default of each field's command-line option."""
+    """What to compile. `topology` is a path or a zoo name; None stands for the default of `collc compile`."""
 
     topology: str
     output: Path | None = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import subprocess
@@ -59,21 +60,7 @@ class Row:
     wrong: int | None
 
     def to_json(self) -> dict[str, Any]:
-        names = [
-            "collective",
-            "type",
-            "op",
-            "root",
-            "in_place",
-            "bytes",
-            "plan",
-            "proto",
-            "time_us",
-            "algbw_gbps",
-            "busbw_gbps",
-            "wrong",
-        ]
-        return {name: getattr(self, name) for name in names}
+        return {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.name != "count"}
 
 
 def bus_factor(collective: Collective, nranks: int) -> float:

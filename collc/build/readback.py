@@ -75,7 +75,7 @@ class _Elf:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.file = open(path, "rb")
+        self.file = open(path, "rb")  # noqa: SIM115 - closed by __exit__
         try:
             self.elf = ELFFile(self.file)
             symbols = self.elf.get_section_by_name(".dynsym")

@@ -24,7 +24,7 @@ Reduce = Callable[[Array, Array], Array]
 
 @dataclass(frozen=True, slots=True)
 class ShareRange:
-    """Where a share lies for one call, in elements of its block; the same arithmetic as `cut_share` in step_program.h."""
+    """Where a share lies in its block for one call, in elements; computed as `cut_share` of step_program.h does."""
 
     begin: int
     end: int
