@@ -1,0 +1,142 @@
+"""Columns of the packing LP: trees, pairs of trees or path systems, how they load the links, and their pricing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+
+from collc.packing.arborescence import cheapest_arborescence
+from collc.packing.network import Distances, Net, Path, T, exact_distances
+from collc.packing.shallow import shallow_arborescence
+
+# Hops of an out-tree, parents before children: (parent, child, path).
+Out = tuple[tuple[int, int, Path], ...]
+
+
+@dataclass(frozen=True)
+class Column:
+    """An out-tree from `root` on the net, and for all_reduce `back`, an out-tree on the reversed net.
+
+    Equal columns are the same choice of hops and paths. `group` is the row of the master that it counts for.
+    """
+
+    group: int
+    root: int
+    out: Out
+    back: Out = ()
+
+    def loads(self) -> dict[int, int]:
+        """Link -> how many hops cross it."""
+        count: dict[int, int] = {}
+        for hops in (self.out, self.back):
+            for _, _, path in hops:
+                for link in path:
+                    count[link] = count.get(link, 0) + 1
+        return count
+
+    def depth(self) -> int:
+        """Hops from the root to the farthest rank, the deeper of the two trees."""
+        return max(_depth(self.out), _depth(self.back))
+
+
+@dataclass(frozen=True)
+class Priced:
+    """A column and what one unit of it costs under the prices that it was made for."""
+
+    column: Column
+    cost: int | float
+
+
+def _depth(hops: Out) -> int:
+    level: dict[int, int] = {}
+    for parent, child, _ in hops:
+        level[child] = level.get(parent, 0) + 1
+    return max(level.values(), default=0)
+
+
+def out_tree(parent: Sequence[int], root: int, dist: Distances[T]) -> Out:
+    """The hops of an arborescence given by parents, breadth first, children in rank order."""
+    children: list[list[int]] = [[] for _ in parent]
+    for v, p in enumerate(parent):
+        if p >= 0:
+            children[p].append(v)
+    hops, queue = [], [root]
+    for u in queue:
+        for v in children[u]:
+            hops.append((u, v, dist.path(u, v)))
+            queue.append(v)
+    return tuple(hops)
+
+
+class TreeOracle:
+    """Prices trees: one group per root (all_gather), a single root (broadcast), or pairs with any root (all_reduce).
+
+    `net` looks outwards, so reduce and reduce_scatter pass the reversed net.
+    """
+
+    def __init__(self, net: Net, roots: Sequence[int], *, pairs: bool) -> None:
+        self.net, self.roots, self.pairs = net, list(roots), pairs
+        self._turned = net.reversed() if pairs else None
+
+    def cheapest(self, prices: Sequence[float], depth: int | None = None) -> list[Priced]:
+        """A cheapest column for every root under float prices; with `depth`, a cheap one among shallow trees."""
+        big = 1.0 + 4.0 * sum(prices) * max(self.net.nverts, 2)
+        dist = Distances(self.net, prices, big)
+        back = None if self._turned is None else Distances(self._turned, prices, big)
+        return self._columns(dist, back, depth)
+
+    def cheapest_exact(self, prices: Sequence[Fraction]) -> tuple[list[Priced], int]:
+        """The same under exact prices: (columns with integer costs, scale to divide the costs by)."""
+        dist, scale = exact_distances(self.net, prices)
+        back = None if self._turned is None else exact_distances(self._turned, prices)[0]
+        return self._columns(dist, back, None), scale
+
+    def _columns(self, dist: Distances[T], back: Distances[T] | None, depth: int | None) -> list[Priced]:
+        found = []
+        for i, root in enumerate(self.roots):
+            out = self._tree(dist, root, depth)
+            if out is None:
+                continue
+            if back is None:
+                found.append(Priced(Column(i, root, out[0]), out[1]))
+                continue
+            other = self._tree(back, root, depth)
+            if other is not None:
+                found.append(Priced(Column(0, root, out[0], other[0]), out[1] + other[1]))
+        return found
+
+    def _tree(self, dist: Distances[T], root: int, depth: int | None) -> tuple[Out, T] | None:
+        parent = cheapest_arborescence(dist.cost, root, dist.big)
+        if parent is None:
+            return None
+        hops = out_tree(parent, root, dist)
+        if depth is not None and _depth(hops) > depth:
+            parent = shallow_arborescence(dist.cost, root, depth, float(dist.big))
+            if parent is None:
+                return None
+            hops = out_tree(parent, root, dist)
+        cost = dist.big - dist.big
+        for u, v, _ in hops:
+            cost += dist.cost[u][v]
+        return hops, cost
+
+    def reach(self) -> list[int]:
+        """Per root, the least number of hops within which it can reach all ranks (and for pairs, be reached by all)."""
+        ones = [1] * self.net.nlinks
+        views = [Distances(self.net, ones, self.net.nlinks + 1)]
+        if self._turned is not None:
+            views.append(Distances(self._turned, ones, self.net.nlinks + 1))
+        return [max(_eccentricity(d, root) for d in views) for root in self.roots]
+
+
+def _eccentricity(dist: Distances[int], root: int) -> int:
+    """Hops (not links) from `root` to the farthest rank."""
+    level = {root: 0}
+    queue = [root]
+    for u in queue:
+        for v, cost in enumerate(dist.cost[u]):
+            if cost < dist.big and v not in level:
+                level[v] = level[u] + 1
+                queue.append(v)
+    return max(level.values())

@@ -1,0 +1,157 @@
+"""Upper bounds from cuts and partitions, exact and found by maximum flows, before any packing.
+
+They hold on every graph. Where all switches are balanced they are the optimum for the rooted collectives (Edmonds
+1973) and the
+all_gather family (ForestColl, section 4); with unbalanced switches the truth may be lower, and prices prove it.
+Functions here look outwards: pass a reversed `Net` for reduce and reduce_scatter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from fractions import Fraction
+
+from collc.packing.maxflow import FlowNetwork
+from collc.packing.network import Net
+
+
+def broadcast_cut(net: Net, root: int) -> tuple[Fraction, tuple[int, ...]]:
+    """(min over ranks v of maxflow(root, v), a side of that value that holds the root). O(ranks) flows."""
+    caps, scale = net.integer_caps()
+    best: tuple[int, set[int]] | None = None
+    for v in range(net.nranks):
+        if v == root:
+            continue
+        flow = _network(net, caps)
+        value = flow.maximise(root, v)
+        if best is None or value < best[0]:
+            best = value, flow.source_side(root)
+    assert best is not None
+    return Fraction(best[0], scale), tuple(sorted(best[1]))
+
+
+def gather_cut(net: Net, probes: Sequence[int] | None = None) -> tuple[Fraction, tuple[int, ...]]:
+    """(min over sides S that miss a rank of N * leaving(S) / ranks in S, such a side), by Newton's method on the rate.
+
+    Args:
+        net: the links, each rank sending to all others.
+        probes: the ranks that S may miss; with symmetry one rank of each orbit is enough.
+    """
+    n = net.nranks
+    caps, scale = net.integer_caps()
+    side = set(range(net.nverts)) - {0}
+    rate = _gather_ratio(net, caps, side)
+    for missed in range(n) if probes is None else probes:
+        while True:
+            # S violates the rate iff leaving(S) < rate/N * |S|, that is, iff less than rate reaches `missed`.
+            flow, source = _fed_network(net, caps, rate)
+            value = flow.maximise(source, missed)
+            if value >= n * rate.numerator:
+                break
+            side = flow.source_side(source) - {source}
+            smaller = _gather_ratio(net, caps, side)
+            assert smaller < rate
+            rate = smaller
+    return rate / scale, tuple(sorted(side))
+
+
+def _gather_ratio(net: Net, caps: Sequence[int], side: set[int]) -> Fraction:
+    inside = sum(1 for v in range(net.nranks) if v in side)
+    return Fraction(net.nranks * _leaving(net, caps, side), inside)
+
+
+def _fed_network(net: Net, caps: Sequence[int], rate: Fraction) -> tuple[FlowNetwork, int]:
+    """The links times N*q and a super source that feeds p to each rank, for a rate p/q: all integers."""
+    flow = FlowNetwork(net.nverts + 1)
+    unit = net.nranks * rate.denominator
+    for link, cap in enumerate(caps):
+        flow.add(net.tails[link], net.heads[link], cap * unit)
+    for v in range(net.nranks):
+        flow.add(net.nverts, v, rate.numerator)
+    return flow, net.nverts
+
+
+def reduce_partition(net: Net, parts: list[set[int]] | None = None) -> tuple[Fraction, list[set[int]]]:
+    """(min over partitions of sum of leaving / (2(k-1)), such a partition): Nash-Williams' bound for all_reduce.
+
+    Newton's method on the rate; each step minimises the sum of leaving(S) - 2*rate over the parts by Dilworth
+    truncation
+    (one minimum cut per rank; Frank, Cunningham 1985). `parts` is where to start, single ranks by default.
+    """
+    caps, scale = net.integer_caps()
+    if parts is None:
+        parts = [{v} for v in range(net.nranks)]
+    rate = _partition_ratio(net, caps, parts)
+    while True:
+        better = _truncation(net, caps, 2 * rate)
+        if len(better) < 2:
+            break
+        smaller = _partition_ratio(net, caps, better)
+        if smaller >= rate:
+            break
+        rate, parts = smaller, better
+    return rate / scale, parts
+
+
+def _partition_ratio(net: Net, caps: Sequence[int], parts: list[set[int]]) -> Fraction:
+    return Fraction(sum(_leaving(net, caps, p) for p in parts), 2 * (len(parts) - 1))
+
+
+def _truncation(net: Net, caps: Sequence[int], offset: Fraction) -> list[set[int]]:
+    """Disjoint sets covering all ranks that minimise the sum of leaving(S) - offset.
+
+    Greedy over the ranks: x(v) = min over S with v, within the ranks so far and the forwarders, of
+    leaving(S) - offset - x(S - v). Sets that attain it join the parts that they meet.
+    """
+    n = net.nranks
+    unit = offset.denominator
+    x: list[int] = []
+    parts: list[set[int]] = []
+    for v in range(n):
+        flow = FlowNetwork(net.nverts + 1)
+        sink = net.nverts
+        base = -offset.numerator
+        for link, cap in enumerate(caps):
+            head = net.heads[link]
+            # A later rank cannot be in S: it counts as the far side.
+            src, dst = net.tails[link], sink if v < head < n else head
+            if not v < src < n:
+                flow.add(src, dst, cap * unit)
+        for u in range(v):
+            if x[u] > 0:
+                flow.add(v, u, x[u])  # leaving u out of S forgoes -x(u)
+                base -= x[u]
+            elif x[u] < 0:
+                flow.add(u, sink, -x[u])
+        value = flow.maximise(v, sink)
+        x.append(value + base)
+        merged = flow.source_side(v)
+        rest = []
+        for part in parts:
+            if any(r < n and r in merged for r in part):
+                merged |= part
+            else:
+                rest.append(part)
+        parts = [*rest, merged]
+    return _disjoint(parts, n)
+
+
+def _disjoint(parts: list[set[int]], nranks: int) -> list[set[int]]:
+    """Parts share no ranks; a forwarder that two of them hold stays with the first."""
+    taken: set[int] = set()
+    result = []
+    for part in sorted(parts, key=lambda p: min(v for v in p if v < nranks)):
+        result.append(part - taken)
+        taken |= part
+    return result
+
+
+def _network(net: Net, caps: Sequence[int]) -> FlowNetwork:
+    flow = FlowNetwork(net.nverts)
+    for link, cap in enumerate(caps):
+        flow.add(net.tails[link], net.heads[link], cap)
+    return flow
+
+
+def _leaving(net: Net, caps: Sequence[int], side: set[int]) -> int:
+    return sum(c for link, c in enumerate(caps) if net.tails[link] in side and net.heads[link] not in side)

@@ -1,0 +1,132 @@
+"""The exact solver for tree collectives: a bound first, then the shallowest trees that reach it, then a proof.
+
+Order of work: (1) an upper bound from cuts or partitions by maximum flows; (2) trees of the least possible depth: if
+their LP
+reaches the bound, done; (3) the LP over all trees, which settles the optimum and gives prices where no cut is tight;
+(4) the least depth whose LP reaches that optimum; (5) fewer trees at equal rate and depth.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from fractions import Fraction
+
+from collc.errors import PackingError
+from collc.packing.columns import Column, TreeOracle
+from collc.packing.cuts import broadcast_cut, gather_cut, reduce_partition
+from collc.packing.generate import Generator, Packing
+from collc.packing.model import Certificate, Collective, Cut, Partition, Prices
+from collc.packing.network import Net
+
+
+@dataclass(frozen=True)
+class Solved:
+    """Columns with weights on the outward net, and a proven bound."""
+
+    rate: Fraction
+    bound: Fraction
+    weights: tuple[tuple[Column, Fraction], ...]
+    certificate: Certificate
+
+
+def outward(net: Net, collective: Collective) -> Net:
+    """The net on which `collective` is packed as out-trees: turned round for reduce and reduce_scatter."""
+    return net.reversed() if collective in (Collective.REDUCE, Collective.REDUCE_SCATTER) else net
+
+
+def oracle_for(net: Net, collective: Collective, root: int | None) -> TreeOracle:
+    """Pricing for `collective` on its outward net."""
+    roots = [root] if root is not None else list(range(net.nranks))
+    return TreeOracle(net, roots, pairs=collective is Collective.ALL_REDUCE)
+
+
+def weight_factor(net: Net, collective: Collective) -> int:
+    """Rate per unit of weight of one group: N where every root carries rate/N."""
+    return net.nranks if collective in (Collective.ALL_GATHER, Collective.REDUCE_SCATTER) else 1
+
+
+def upper_bound(net: Net, collective: Collective, root: int | None) -> tuple[Fraction, Certificate]:
+    """The best bound that a cut or partition proves, on the outward net; exact where switches are balanced."""
+    if root is not None:
+        value, side = broadcast_cut(net, root)
+        return value, Cut(side)
+    if collective is not Collective.ALL_REDUCE:
+        value, side = gather_cut(net)
+        return value, Cut(side)
+    best: tuple[Fraction, Certificate] | None = None
+    for view in (net, net.reversed()):
+        value, parts = reduce_partition(view)
+        # The proof takes the smaller of leaving and entering, so either direction's partition is a valid bound.
+        if best is None or value < best[0]:
+            best = value, Partition(tuple(tuple(sorted(p)) for p in parts))
+        for side_value, side in _reduce_cuts(view):
+            if side_value < best[0]:
+                best = side_value, Cut(side)
+    assert best is not None
+    return best
+
+
+def _reduce_cuts(net: Net) -> list[tuple[Fraction, tuple[int, ...]]]:
+    """The least one-way cut from rank 0 (in both views: to and from it) bounds all_reduce where links are one-sided."""
+    if all(_symmetric(net)):
+        return []
+    return [broadcast_cut(net, 0)]
+
+
+def _symmetric(net: Net) -> list[bool]:
+    total: dict[tuple[int, int], Fraction] = {}
+    for tail, head, cap in zip(net.tails, net.heads, net.caps, strict=True):
+        total[tail, head] = total.get((tail, head), Fraction(0)) + cap
+    return [total.get((head, tail)) == cap for (tail, head), cap in total.items()]
+
+
+def solve_exact(net: Net, collective: Collective, root: int | None) -> Solved:
+    """An optimal packing of a tree collective on its outward net, shallow first.
+
+    Raises PackingError if some rank cannot be reached.
+    """
+    net.require_connected()
+    bound, certificate = upper_bound(net, collective, root)
+    generator = Generator(oracle_for(net, collective, root), weight_factor(net, collective))
+    least = _least_depth(generator)
+    found = _at_depth(generator, least, bound)
+    if found is None or found.rate != bound:
+        generator.seed(None)
+        proven = generator.prove()
+        if proven is None or proven.prices is None:
+            raise PackingError(
+                "the exact solver did not settle this graph", hint="--solver mwu gives a plan with a proven gap"
+            )
+        if proven.rate != bound:
+            bound = proven.rate
+            certificate = Prices(tuple((i, p) for i, p in enumerate(proven.prices) if p))
+        found = _shallowest(net, collective, root, proven, least)
+    return Solved(found.rate, bound, found.weights, certificate)
+
+
+def _least_depth(generator: Generator) -> int:
+    """No tree is shallower than its root's eccentricity in hops: of all roots the worst, for all_reduce the best."""
+    eccentric = generator.oracle.reach()
+    return min(eccentric) if generator.oracle.pairs else max(eccentric)
+
+
+def _at_depth(generator: Generator, depth: int, target: Fraction) -> Packing | None:
+    """The best packing of trees no deeper than `depth`, or None if floats already fall short of `target`."""
+    generator.seed(depth)
+    reached = generator.improve(depth, target)
+    if reached is None or reached.rate < float(target * generator.scale) * (1 - 1e-7):
+        return None
+    found = generator.exact()
+    return found if found is not None and found.rate == target else None
+
+
+def _shallowest(net: Net, collective: Collective, root: int | None, proven: Packing, least: int) -> Packing:
+    """The packing of least depth that the search finds at the proven rate; `proven` itself if none is shallower."""
+    deepest = max(c.depth() for c, _ in proven.weights)
+    for depth in range(least + 1, deepest):
+        generator = Generator(oracle_for(net, collective, root), weight_factor(net, collective))
+        generator.add(c for c, _ in proven.weights if c.depth() <= depth)
+        found = _at_depth(generator, depth, proven.rate)
+        if found is not None:
+            return found
+    return proven

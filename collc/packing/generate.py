@@ -1,0 +1,122 @@
+"""Column generation: the exact optimum over all trees, or over shallow ones.
+
+The master LP (lp.py) keeps few columns; its prices ask the oracle (columns.py) for a column that is too cheap. When
+none is
+left the rate is optimal and the prices prove it. Floats find the basis, rationals decide.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+
+from collc.packing.columns import Column, Priced, TreeOracle
+from collc.packing.lp import ExactSolution, FloatSolution, Master
+
+# A column must be cheaper than its group's price by this share to count as an improvement in floats.
+_GAIN = 1e-9
+_MAX_ROUNDS = 3000
+
+
+@dataclass(frozen=True)
+class Packing:
+    """Columns with exact weights, their rate, and exact prices where they prove it (else None)."""
+
+    rate: Fraction
+    weights: tuple[tuple[Column, Fraction], ...]
+    prices: tuple[Fraction, ...] | None
+
+
+class Generator:
+    """One collective on one net: the master, its columns and the oracle.
+
+    Args:
+        oracle: makes columns.
+        factor: rate per unit of weight of a group's columns: N where each group carries rate/N, else 1.
+    """
+
+    def __init__(self, oracle: TreeOracle, factor: int) -> None:
+        self.oracle, self.factor = oracle, factor
+        self.net = oracle.net
+        self.caps, self.scale = self.net.integer_caps()
+        self.ngroups = 1 if oracle.pairs else len(oracle.roots)
+        self.columns: list[Column] = []
+        self._known: set[Column] = set()
+        self._guess = _rate_guess(self.caps)
+        self.master = self._new_master()
+
+    def _new_master(self) -> Master:
+        return Master(self.caps, [1] * self.ngroups, self.factor, self._guess)
+
+    def add(self, columns: Iterable[Column]) -> int:
+        """Adds the columns not yet known; returns how many."""
+        fresh = [c for c in dict.fromkeys(columns) if c not in self._known]
+        for column in fresh:
+            self._known.add(column)
+            self.columns.append(column)
+            self.master.add(column.group, column.loads())
+        return len(fresh)
+
+    def seed(self, depth: int | None) -> None:
+        """First columns: cheap trees when every link costs the inverse of its capacity."""
+        self.add(p.column for p in self.oracle.cheapest([1.0 / c for c in self.caps], depth))
+
+    def improve(self, depth: int | None, target: Fraction | None) -> FloatSolution | None:
+        """Adds columns until none improves (in floats) or `target` is reached; None if some group has no column."""
+        goal = None if target is None else float(target * self.scale) * (1 - 1e-11)
+        if {c.group for c in self.columns} != set(range(self.ngroups)):
+            return None
+        for _ in range(_MAX_ROUNDS):
+            now = self.master.solve()
+            if goal is not None and now.rate >= goal:
+                return now
+            found = self.oracle.cheapest(now.prices, depth)
+            if not self.add(p.column for p in found if p.cost < now.groups[p.column.group] * (1 - _GAIN)):
+                return now
+        return now
+
+    def restrict(self, columns: Sequence[Column]) -> None:
+        """Starts again from these columns alone."""
+        self.columns, self._known = [], set()
+        self.master = self._new_master()
+        self.add(columns)
+
+    def exact(self) -> Packing | None:
+        """The exact optimum over the columns present, without a proof that no other column helps."""
+        self.master.solve()
+        found = self.master.exact()
+        return None if found is None else self._packing(found, None)
+
+    def prove(self) -> Packing | None:
+        """The exact optimum over all trees with prices that prove it: exact pricing adds what floats overlooked."""
+        for _ in range(_MAX_ROUNDS):
+            self.improve(None, None)
+            found = self.master.exact()
+            if found is None:
+                return None
+            cheap, scale = self.oracle.cheapest_exact(found.prices)
+            unit = self._unit_cost(cheap)
+            worth = sum((c * y for c, y in zip(self.caps, found.prices, strict=True)), Fraction(0))
+            if worth * scale == found.rate * unit:
+                return self._packing(found, found.prices)
+            if not self.add(p.column for p in cheap):
+                return None
+        return None
+
+    def _unit_cost(self, cheap: Sequence[Priced]) -> Fraction:
+        """The cost of serving one unit of rate, by the cheapest column of each group."""
+        low: dict[int, int] = {}
+        for priced in cheap:
+            group, cost = priced.column.group, int(priced.cost)
+            low[group] = min(cost, low.get(group, cost))
+        return Fraction(sum(low.values()), self.factor)
+
+    def _packing(self, found: ExactSolution, prices: Sequence[Fraction] | None) -> Packing:
+        weights = tuple((self.columns[j], w / self.scale) for j, w in sorted(found.weights.items()))
+        return Packing(found.rate / self.scale, weights, None if prices is None else tuple(prices))
+
+
+def _rate_guess(caps: Sequence[int]) -> float:
+    """A magnitude for the rate: the median capacity."""
+    return float(sorted(caps)[len(caps) // 2]) if caps else 1.0

@@ -1,0 +1,234 @@
+"""The master LP of column generation: HiGHS proposes a basis in floats, `exact` solves that basis again in rationals.
+
+    maximise   rate
+    subject to sum over columns of load * weight <= capacity          one row per link (or orbit of links)
+               share_g * rate - factor * sum of weights in g <= 0     one row per group of columns
+
+A column is a tree, a pair of trees, or the paths from one source; its loads are small integers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+import flint
+import highspy
+import numpy as np
+
+from collc.errors import PackingError
+
+# How many exact pivots may follow HiGHS's basis before we call it a failure. A handful is normal, none the usual case.
+_MAX_PIVOTS = 5000
+
+
+@dataclass(frozen=True)
+class FloatSolution:
+    """What HiGHS says: `prices` by capacity row; a column cheaper than its entry in `groups` improves."""
+
+    rate: float
+    weights: list[float]
+    prices: list[float]
+    groups: list[float]
+
+
+@dataclass(frozen=True)
+class ExactSolution:
+    """An optimal basic solution over the columns present: nonzero `weights` by column, prices by capacity row."""
+
+    rate: Fraction
+    weights: dict[int, Fraction]
+    prices: list[Fraction]
+
+
+class Master:
+    """A growing set of columns over fixed rows.
+
+    Args:
+        caps: capacity of each row, integers (in units that the caller chose).
+        shares: per group, how much of the rate it must carry, as an integer numerator.
+        factor: rate units per unit of column weight, see the module's docstring.
+        scale: a guess of the rate, which only conditions the float LP.
+    """
+
+    def __init__(self, caps: Sequence[int], shares: Sequence[int], factor: int, scale: float) -> None:
+        self.caps, self.shares, self.factor, self.scale = list(caps), list(shares), factor, scale
+        self.columns: list[tuple[int, dict[int, int]]] = []
+        self._solver: Any = highspy.Highs()  # type: ignore[no-untyped-call]
+        self._solver.setOptionValue("output_flag", False)
+        self._solver.setOptionValue("threads", 1)
+        self._solver.setOptionValue("presolve", "off")
+        self._solver.setOptionValue("primal_feasibility_tolerance", 1e-10)
+        self._solver.setOptionValue("dual_feasibility_tolerance", 1e-10)
+        self._solver.setOptionValue("simplex_strategy", 4)  # primal: new columns keep the old basis feasible
+        self._solver.changeObjectiveSense(highspy.ObjSense.kMaximize)
+        inf = highspy.kHighsInf
+        none = np.array([], dtype=np.int32), np.array([], dtype=np.float64)
+        for _ in self.caps:
+            self._solver.addRow(-inf, 1.0, 0, *none)
+        for _ in self.shares:
+            self._solver.addRow(-inf, 0.0, 0, *none)
+        top = max(self.shares)
+        rows = np.arange(len(self.caps), self.nrows, dtype=np.int32)
+        self._solver.addCol(1.0, 0.0, inf, len(rows), rows, np.array([s / top for s in self.shares], dtype=np.float64))
+        self._group_unit = factor / top
+
+    @property
+    def nrows(self) -> int:
+        return len(self.caps) + len(self.shares)
+
+    def add(self, group: int, loads: Mapping[int, int]) -> int:
+        """Adds a column and returns its number."""
+        self.columns.append((group, dict(loads)))
+        rows = np.array([*loads, len(self.caps) + group], dtype=np.int32)
+        values = np.array([k * self.scale / self.caps[r] for r, k in loads.items()] + [-self._group_unit])
+        self._solver.addCol(0.0, 0.0, highspy.kHighsInf, len(rows), rows, values)
+        return len(self.columns) - 1
+
+    def solve(self) -> FloatSolution:
+        """The float optimum over the columns present."""
+        status = self._solver.run()
+        if status == highspy.HighsStatus.kError or self._solver.getModelStatus() != highspy.HighsModelStatus.kOptimal:
+            # A stale basis can trip the solver; from scratch it is a plain feasible, bounded LP.
+            self._solver.clearSolver()
+            self._solver.run()
+            if self._solver.getModelStatus() != highspy.HighsModelStatus.kOptimal:
+                raise PackingError("the LP solver failed", hint="try --solver mwu")
+        solution = self._solver.getSolution()
+        values = solution.col_value
+        prices = [max(y, 0.0) * self.scale / c for y, c in zip(solution.row_dual, self.caps, strict=False)]
+        groups = [z * self._group_unit for z in solution.row_dual[len(self.caps) :]]
+        return FloatSolution(values[0] * self.scale, [w * self.scale for w in values[1:]], prices, groups)
+
+    def exact(self) -> ExactSolution | None:
+        """The optimum over the columns present in rationals, starting at HiGHS's last basis; None if pivots run out."""
+        basis = self._solver.getBasis()
+        basic = highspy.HighsBasisStatus.kBasic
+        columns = [j for j, s in enumerate(basis.col_status) if s == basic]
+        tight = [i for i, s in enumerate(basis.row_status) if s != basic]
+        found = _ExactSimplex(self, columns, tight).run()
+        if found is None:
+            found = _ExactSimplex(self, [], list(range(self.nrows))).run()  # from the all-slack basis: slow but sure
+        return found
+
+    def entries(self, column: int) -> dict[int, int]:
+        """Row -> coefficient of structural column `column`; 0 is the rate, j + 1 the j-th added column."""
+        first = len(self.caps)
+        if column == 0:
+            return {first + g: s for g, s in enumerate(self.shares)}
+        group, loads = self.columns[column - 1]
+        return {**loads, first + group: -self.factor}
+
+
+class _ExactSimplex:
+    """Primal simplex on the master's columns in rationals, each basis solved afresh by flint (Dixon lifting).
+
+    A basis is a set of structural columns and an equally large set of tight rows; slacks of the other rows are basic.
+    """
+
+    def __init__(self, master: Master, columns: list[int], tight: list[int]) -> None:
+        self.master = master
+        # The all-slack basis has no structural column; its tight rows are none.
+        self.columns = columns
+        self.tight = tight if columns else []
+        self.entries = [master.entries(j) for j in range(len(master.columns) + 1)]
+        self.rhs = master.caps + [0] * len(master.shares)
+
+    def run(self) -> ExactSolution | None:
+        for _ in range(_MAX_PIVOTS):
+            state = self._values()
+            if state is None:
+                return None
+            x, slack, y = state
+            if any(v < 0 for v in x) or any(v < 0 for v in slack.values()):
+                return None
+            entering = self._entering(y)
+            if entering is None:
+                return self._solution(x, y)
+            if not self._pivot(entering, x, slack):
+                return None
+        return None
+
+    def _matrix(self) -> Any:
+        place = {r: i for i, r in enumerate(self.tight)}
+        size = len(self.columns)
+        flat = [0] * (size * size)
+        for k, j in enumerate(self.columns):
+            for row, value in self.entries[j].items():
+                if row in place:
+                    flat[place[row] * size + k] = value
+        return flint.fmpz_mat(size, size, flat)
+
+    def _values(self) -> tuple[list[Fraction], dict[int, Fraction], dict[int, Fraction]] | None:
+        if len(self.columns) != len(self.tight):
+            return None
+        size = len(self.columns)
+        matrix = self._matrix()
+        try:
+            x = _solve(matrix, [self.rhs[r] for r in self.tight])
+            y = _solve(matrix.transpose(), [1 if j == 0 else 0 for j in self.columns])
+        except ZeroDivisionError:
+            return None
+        tight = set(self.tight)
+        slack = {r: Fraction(b) for r, b in enumerate(self.rhs) if r not in tight}
+        for k in range(size):
+            if x[k]:
+                for row, value in self.entries[self.columns[k]].items():
+                    if row not in tight:
+                        slack[row] -= value * x[k]
+        return x, slack, dict(zip(self.tight, y, strict=True))
+
+    def _entering(self, y: dict[int, Fraction]) -> tuple[str, int] | None:
+        """Bland's rule: the first improving column, else the first tight row with a negative price."""
+        present = set(self.columns)
+        for j, entries in enumerate(self.entries):
+            if j not in present:
+                value = (1 if j == 0 else 0) - sum((y[r] * v for r, v in entries.items() if r in y), Fraction(0))
+                if value > 0:
+                    return ("column", j)
+        for row in sorted(y):
+            if y[row] < 0:
+                return ("row", row)
+        return None
+
+    def _pivot(self, entering: tuple[str, int], x: list[Fraction], slack: dict[int, Fraction]) -> bool:
+        kind, index = entering
+        column = self.entries[index] if kind == "column" else {index: 1}
+        step = _solve(self._matrix(), [column.get(r, 0) for r in self.tight]) if self.columns else []
+        change = {r: Fraction(column.get(r, 0)) for r in slack}
+        for k, j in enumerate(self.columns):
+            if step[k]:
+                for row, value in self.entries[j].items():
+                    if row in change:
+                        change[row] -= value * step[k]
+        # Bland: among the smallest ratios the smallest index, columns before rows.
+        ratios = [(x[k] / step[k], 0, j) for k, j in enumerate(self.columns) if step[k] > 0]
+        ratios += [(slack[r] / change[r], 1, r) for r in slack if change[r] > 0]
+        if not ratios:
+            return False
+        _, is_row, leaving = min(ratios)
+        if kind == "column":
+            self.columns.append(index)
+        else:
+            self.tight.remove(index)
+        if is_row:
+            self.tight.append(leaving)
+        else:
+            self.columns.remove(leaving)
+        self.columns.sort()
+        self.tight.sort()
+        return True
+
+    def _solution(self, x: list[Fraction], y: dict[int, Fraction]) -> ExactSolution:
+        weights = {j - 1: v for j, v in zip(self.columns, x, strict=True) if j > 0 and v}
+        rate = next((v for j, v in zip(self.columns, x, strict=True) if j == 0), Fraction(0))
+        return ExactSolution(rate, weights, [y.get(r, Fraction(0)) for r in range(len(self.master.caps))])
+
+
+def _solve(matrix: Any, rhs: list[int]) -> list[Fraction]:
+    if not rhs:
+        return []
+    answer = matrix.solve(flint.fmpz_mat(len(rhs), 1, rhs))
+    return [Fraction(int(answer[i, 0].p), int(answer[i, 0].q)) for i in range(len(rhs))]

@@ -1,0 +1,175 @@
+"""The graph of a plan, prepared for the solvers: plain lists of integers, and distances between ranks.
+
+`Net` can be reversed: reduce is broadcast on the reversed graph, reduce_scatter is all_gather on it, and link numbers
+stay
+the same, so every solver below packs out-trees only.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Generic, TypeVar
+
+from collc.errors import PackingError
+from collc.topology.model import PlanGraph
+
+T = TypeVar("T", int, float)
+Path = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Net:
+    """Directed links as parallel lists. Ranks are the vertices 0..nranks-1; the rest only forward."""
+
+    names: tuple[str, ...]
+    nranks: int
+    tails: tuple[int, ...]
+    heads: tuple[int, ...]
+    caps: tuple[Fraction, ...]
+    out: tuple[tuple[int, ...], ...]
+
+    @property
+    def nverts(self) -> int:
+        return len(self.names)
+
+    @property
+    def nlinks(self) -> int:
+        return len(self.tails)
+
+    @classmethod
+    def of(cls, graph: PlanGraph) -> Net:
+        return _build(
+            tuple(v.name for v in graph.vertices),
+            graph.nranks,
+            tuple(link.src for link in graph.links),
+            tuple(link.dst for link in graph.links),
+            tuple(link.gbps for link in graph.links),
+        )
+
+    def reversed(self) -> Net:
+        """The same links, each turned round; link numbers keep their meaning."""
+        return _build(self.names, self.nranks, self.heads, self.tails, self.caps)
+
+    def integer_caps(self) -> tuple[list[int], int]:
+        """(caps * scale as integers, scale): the smallest scale that makes every capacity an integer."""
+        scale = math.lcm(*(c.denominator for c in self.caps)) if self.caps else 1
+        return [int(c * scale) for c in self.caps], scale
+
+    def require_connected(self) -> None:
+        """Raises PackingError naming two ranks unless every rank reaches every other one."""
+        for net, text in ((self, "cannot reach"), (self.reversed(), "cannot be reached from")):
+            seen = net.reach(0)
+            for rank in range(self.nranks):
+                if rank not in seen:
+                    raise PackingError(
+                        f"rank 0 ({self.names[0]}) {text} rank {rank} ({self.names[rank]})",
+                        hint="choose GPUs that the links join in both directions, or allow more links with --links all",
+                    )
+
+    def reach(self, start: int) -> set[int]:
+        """Every vertex that a path of links leads to from `start`."""
+        seen, stack = {start}, [start]
+        while stack:
+            for link in self.out[stack.pop()]:
+                head = self.heads[link]
+                if head not in seen:
+                    seen.add(head)
+                    stack.append(head)
+        return seen
+
+
+def _build(
+    names: tuple[str, ...], nranks: int, tails: tuple[int, ...], heads: tuple[int, ...], caps: tuple[Fraction, ...]
+) -> Net:
+    out: list[list[int]] = [[] for _ in names]
+    for link, tail in enumerate(tails):
+        out[tail].append(link)
+    return Net(names, nranks, tails, heads, caps, tuple(tuple(x) for x in out))
+
+
+class Distances(Generic[T]):
+    """Cheapest hops between ranks, under link prices, through vertices that only forward.
+
+    `cost[u][v]` is the cheapest path of the hop u -> v, `big` where there is none. Prices are integers (exact) or
+    floats.
+    Among equally cheap paths the one with fewer links wins, then the smaller link numbers.
+    """
+
+    def __init__(self, net: Net, prices: Sequence[T], big: T) -> None:
+        self.big: T = big
+        self.cost: list[list[T]] = []
+        self._net = net
+        self._last: list[list[int]] = []  # [u][v]: last link of the path u -> v, -1 if none
+        self._inner: list[dict[int, int]] = []  # [u]: forwarder -> link that the path from u enters it by
+        for rank in range(net.nranks):
+            self._from(rank, prices)
+
+    def _from(self, source: int, prices: Sequence[T]) -> None:
+        net, n, big = self._net, self._net.nranks, self.big
+        heads, out = net.heads, net.out
+        cost: list[T] = [big] * n
+        steps = [0] * n
+        last = [-1] * n
+        entered: dict[int, int] = {}
+        best: dict[int, tuple[T, int]] = {}
+        heap: list[tuple[T, int, int, int]] = []
+        zero = big - big
+
+        def relax(vertex: int, base: T, hops: int) -> None:
+            for link in out[vertex]:
+                head, value = heads[link], base + prices[link]
+                if head < n:
+                    if value < cost[head] or (value == cost[head] and hops < steps[head]):
+                        cost[head], steps[head], last[head] = value, hops, link
+                elif head not in best or (value, hops) < best[head]:
+                    best[head] = (value, hops)
+                    heapq.heappush(heap, (value, hops, head, link))
+
+        relax(source, zero, 1)
+        while heap:
+            value, hops, vertex, link = heapq.heappop(heap)
+            if vertex in entered:
+                continue
+            entered[vertex] = link
+            relax(vertex, value, hops + 1)
+        cost[source], last[source] = big, -1
+        self.cost.append(cost)
+        self._last.append(last)
+        self._inner.append(entered)
+
+    def path(self, src: int, dst: int) -> Path:
+        """The links of the cheapest hop src -> dst."""
+        link = self._last[src][dst]
+        assert link >= 0, "no such hop"
+        links = [link]
+        entered = self._inner[src]
+        while (vertex := self._net.tails[link]) != src:
+            link = entered[vertex]
+            links.append(link)
+        return tuple(reversed(links))
+
+
+def exact_distances(net: Net, prices: Sequence[Fraction]) -> tuple[Distances[int], int]:
+    """(distances in integers, scale): divide a cost by `scale` to get GB/s-price units back."""
+    scale = math.lcm(*(p.denominator for p in prices)) if prices else 1
+    whole = [int(p * scale) for p in prices]
+    return Distances(net, whole, sum(whole) * max(net.nverts, 2) + 1), scale
+
+
+def all_pairs(net: Net, prices: Sequence[int], source: int) -> list[int | None]:
+    """Cheapest path from `source` to every vertex, through any vertex (ranks too); None where there is none."""
+    dist: list[int | None] = [None] * net.nverts
+    heap = [(0, source)]
+    while heap:
+        value, vertex = heapq.heappop(heap)
+        if dist[vertex] is not None:
+            continue
+        dist[vertex] = value
+        for link in net.out[vertex]:
+            if dist[net.heads[link]] is None:
+                heapq.heappush(heap, (value + prices[link], net.heads[link]))
+    return dist

@@ -1,0 +1,75 @@
+"""Plan graphs built by hand for the tests of packing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from fractions import Fraction
+
+from collc.topology.model import GraphLink, LinkKind, PlanGraph, Vertex, VertexKind
+
+# NVLinks between the GPUs of a DGX-1 with V100s, from its published `nvidia-smi topo -m`; P100s have one each.
+DGX1V = {
+    (0, 1): 1, (0, 2): 1, (0, 3): 2, (0, 4): 2, (1, 2): 2, (1, 3): 1, (1, 5): 2, (2, 3): 2, (2, 6): 1, (3, 7): 1,
+    (4, 5): 1, (4, 6): 1, (4, 7): 2, (5, 6): 2, (5, 7): 1, (6, 7): 2,
+}  # fmt: skip
+
+
+def graph(
+    nranks: int,
+    links: Iterable[tuple[int, int, Fraction | int | str]],
+    *,
+    forwarders: int = 0,
+    name: str = "test",
+    servers: Sequence[str] | None = None,
+    kinds: Sequence[LinkKind] | None = None,
+) -> PlanGraph:
+    """Directed links (src, dst, gbps) between ranks 0..nranks-1 and forwarders after them."""
+    vertices = [Vertex(f"gpu{i}", VertexKind.GPU) for i in range(nranks)]
+    vertices += [Vertex(f"sw{i}", VertexKind.SWITCH) for i in range(forwarders)]
+    made = [
+        GraphLink(i, src, dst, kinds[i] if kinds else LinkKind.NVLINK, Fraction(gbps))
+        for i, (src, dst, gbps) in enumerate(links)
+    ]
+    where = tuple(servers) if servers else ("server0",) * len(vertices)
+    return PlanGraph(name, nranks, tuple(vertices), where, tuple(made))
+
+
+def both(pairs: Iterable[tuple[int, int, Fraction | int | str]]) -> list[tuple[int, int, Fraction | int | str]]:
+    """Each undirected (a, b, gbps) as two directed links."""
+    return [link for a, b, gbps in pairs for link in ((a, b, gbps), (b, a, gbps))]
+
+
+def dgx1(gpus: Sequence[int] = range(8), *, volta: bool = True) -> PlanGraph:
+    """A DGX-1V (25 GB/s per NVLink) or DGX-1P (20), or an allocation of one: rank i is gpus[i]."""
+    place = {gpu: i for i, gpu in enumerate(gpus)}
+    pairs = [
+        (place[a], place[b], 25 * count if volta else 20)
+        for (a, b), count in DGX1V.items()
+        if a in place and b in place
+    ]
+    return graph(len(place), both(pairs), name="dgx1v" if volta else "dgx1p")
+
+
+def star(nranks: int, gbps: int | Fraction = 150) -> PlanGraph:
+    """GPUs on one switch."""
+    return graph(nranks, both((i, nranks, gbps) for i in range(nranks)), forwarders=1, name="star")
+
+
+def planes(nranks: int, count: int, gbps: int | Fraction = 25) -> PlanGraph:
+    """GPUs on several equal switches."""
+    return graph(nranks, both((i, nranks + p, gbps) for p in range(count) for i in range(nranks)), forwarders=count)
+
+
+def rails(servers: int, per_server: int, local: int = 300, nic: int = 25) -> PlanGraph:
+    """Servers with one local switch each; GPU j of every server also hangs on rail j % 2, a network switch."""
+    n = servers * per_server
+    pairs: list[tuple[int, int, Fraction | int | str]] = []
+    for s in range(servers):
+        for j in range(per_server):
+            pairs.append((s * per_server + j, n + s, local))
+    rail = n + servers
+    if servers > 1:
+        pairs += [(s * per_server + j, rail + j % 2, nic) for s in range(servers) for j in range(per_server)]
+    where = [f"server{v // per_server}" for v in range(n)] + [f"server{s}" for s in range(servers)]
+    spare = 2 if servers > 1 else 0
+    return graph(n, both(pairs), forwarders=servers + spare, name="rails", servers=where + ["fabric"] * spare)
