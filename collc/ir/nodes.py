@@ -4,7 +4,8 @@ A `Program` is one collective over `nranks` ranks. Its data are *blocks* (see `B
 elements is cut into *shares* by exact fractions, and each share is processed in chunks of at most `chunk_bytes`. A
 *channel* is a loop over iterations; in iteration i a rank runs the channel's steps in order, each on chunk
 ``i - step.lag`` of the step's share (nothing happens where that chunk does not exist). The lag is what
-pipelines the phases of a tree: a rank forwards chunk k of the reduction while it hands down chunk k - lag of the result.
+pipelines the phases of a tree: a rank forwards chunk k of the reduction while it hands down chunk k - lag of the
+result.
 
 A *FIFO* carries one share from one step of its source rank to one step of each of its destination ranks, in chunk
 order, through a fixed number of slots of `chunk_bytes`. A source may write a slot again only after every destination

@@ -109,7 +109,7 @@ class _Reader:
         try:
             collective = Collective(header[1])
         except ValueError:
-            raise self.fail(f"no collective is called {header[1]!r}") from None
+            raise self.fail_at_previous(f"no collective is called {header[1]!r}") from None
         nranks = int(header[3])
         shares = self.shares()
         fifos = self.fifos()

@@ -1,0 +1,60 @@
+# collc's tasks. `make help` lists them; every target sets up what it needs.
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+# Where the demo builds; kept out of the tree.
+DEMO := build/demo
+JOBS ?= $(shell nproc --all 2>/dev/null || echo 2)
+
+.PHONY: help setup demo test lint types unit format golden test-wheel clean
+
+help:  ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+setup: $(VENV)/.ready  ## make .venv with collc and its test tools
+
+$(VENV)/.ready: pyproject.toml
+	@command -v g++ >/dev/null || command -v clang++ >/dev/null || \
+	  { echo "collc needs a C++17 compiler: install g++ (Debian: apt-get install g++)" >&2; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	@touch $@
+
+demo: setup  ## the main job on this machine: read a DGX-1V, prove plans, build the library, run 8 ranks
+	@mkdir -p $(DEMO)
+	$(BIN)/collc probe --from tests/data/topology/dgx1v-topo-m.txt -o $(DEMO)/dgx1v.yaml
+	$(BIN)/collc compile $(DEMO)/dgx1v.yaml --target host -o $(DEMO)/libcollc-dgx1v.so
+	$(BIN)/collc verify $(DEMO)/libcollc-dgx1v.so
+	$(BIN)/collc bench $(DEMO)/libcollc-dgx1v.so --collective all_reduce -b 1K -e 4M -f 8
+
+test: lint types unit  ## everything that CI runs
+
+lint: setup
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: setup
+	$(BIN)/mypy
+
+unit: setup
+	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile -m "not slow"
+
+format: setup  ## rewrite the Python sources in the house format
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+golden: setup  ## rewrite the golden files; read the diff afterwards
+	$(BIN)/python -m pytest tests/test_golden.py --update-golden
+
+test-wheel: setup  ## build the wheel, install it in a fresh environment and run the tests against it
+	rm -rf build/wheel && mkdir -p build/wheel
+	$(BIN)/python -m pip wheel --quiet --no-deps --wheel-dir build/wheel .
+	$(PYTHON) -m venv build/wheel/venv
+	build/wheel/venv/bin/python -m pip install --quiet --disable-pip-version-check "$$(ls build/wheel/*.whl)[dev]"
+	cp -r tests pyproject.toml build/wheel/
+	cd build/wheel && venv/bin/python -m pytest -q -n $(JOBS) --dist loadfile -m "not slow"
+
+clean:  ## remove what was built; the environment stays
+	rm -rf build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis collc-dump

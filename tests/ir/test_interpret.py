@@ -1,0 +1,117 @@
+"""Every stage of the lowering, run: the interpreter computes each collective on sets and on numbers."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from support.programs import CUDA, HOST, TREE_COLLECTIVES, chain, lowered, random_schedule, schedule_of
+
+from collc.errors import IRError
+from collc.ir.interpret import cut_share, run, run_on_sets
+from collc.ir.nodes import Program, block_layout, contributors
+from collc.packing.model import Collective
+
+
+def check_sets(program: Program, outputs: list[np.ndarray]) -> None:
+    layout = block_layout(program.collective, program.nranks, program.root)
+    everyone = (1 << program.nranks) - 1
+    for rank, output in enumerate(outputs):
+        blocks = layout.out_blocks[rank]
+        count = len(output) // (max(blocks.values()) + 1) if blocks else 0
+        for block, offset in blocks.items():
+            owner = next((r for r in range(program.nranks) if block in layout.in_blocks[r]), 0)
+            reduced = contributors(program.collective, program.nranks, block) is not None
+            assert set(output[offset * count : (offset + 1) * count]) == {everyone if reduced else 1 << owner}
+
+
+@pytest.mark.parametrize("collective", TREE_COLLECTIVES, ids=lambda c: c.value)
+@pytest.mark.parametrize("target", [HOST, CUDA], ids=["host", "cuda"])
+@pytest.mark.parametrize("nranks", [1, 2, 3, 6])
+def test_every_stage_computes_the_collective_on_sets(collective, target, nranks):
+    for seed in range(4):
+        for _, program in lowered(random_schedule(collective, nranks, seed), target):
+            for resident in (1, 2, None):
+                check_sets(program, run_on_sets(program, chunks=7, seed=seed, resident=resident))
+
+
+def reference(program: Program, inputs: list[np.ndarray], count: int) -> list[np.ndarray | None]:
+    nranks, root = program.nranks, program.root
+    total = np.sum(inputs, axis=0)
+    match program.collective:
+        case Collective.ALL_REDUCE:
+            return [total] * nranks
+        case Collective.REDUCE:
+            return [total if r == root else None for r in range(nranks)]
+        case Collective.BROADCAST:
+            return [inputs[root]] * nranks
+        case Collective.ALL_GATHER:
+            return [np.concatenate(inputs)] * nranks
+        case _:
+            return [total[r * count : (r + 1) * count] for r in range(nranks)]
+
+
+@pytest.mark.parametrize("collective", TREE_COLLECTIVES, ids=lambda c: c.value)
+@pytest.mark.parametrize("count", [0, 1, 7, 64, 1001])
+@pytest.mark.parametrize("in_place", [False, True], ids=["out-of-place", "in-place"])
+def test_numbers_for_any_count(collective, count, in_place):
+    nranks = 5
+    for seed in range(3):
+        program = lowered(random_schedule(collective, nranks, seed))[-1][1].replace(chunk_bytes=128)
+        rng = np.random.default_rng(seed)
+        size_in = count * (nranks if collective is Collective.REDUCE_SCATTER else 1)
+        size_out = count * (nranks if collective is Collective.ALL_GATHER else 1)
+        inputs = [rng.integers(-1000, 1000, size_in) for _ in range(nranks)]
+        wanted = reference(program, inputs, count)
+        memory = [np.full(max(size_in, size_out), -7) for _ in range(nranks)]
+        outputs = []
+        sources = []
+        for r in range(nranks):
+            if in_place:
+                at_in = r * count if collective is Collective.ALL_GATHER else 0
+                at_out = r * count if collective is Collective.REDUCE_SCATTER else 0
+                sources.append(memory[r][at_in : at_in + size_in])
+                outputs.append(memory[r][at_out : at_out + size_out])
+                sources[r][:] = inputs[r]
+            else:
+                sources.append(inputs[r].copy())
+                outputs.append(np.full(size_out, -7))
+        run(program, sources, outputs, np.add, count=count, seed=seed)
+        for r in range(nranks):
+            if wanted[r] is not None:
+                np.testing.assert_array_equal(outputs[r], wanted[r])
+            elif not in_place:
+                assert (outputs[r] == -7).all()
+
+
+def test_the_order_of_reduction_is_fixed():
+    program = lowered(random_schedule(Collective.ALL_REDUCE, 6, seed=1))[-1][1].replace(chunk_bytes=64)
+    inputs = [np.random.default_rng(r).normal(size=333).astype(np.float32) for r in range(6)]
+    seen = set()
+    for seed in range(5):
+        outputs = [np.zeros(333, np.float32) for _ in range(6)]
+        run(program, inputs, outputs, np.add, count=333, seed=seed, resident=1 + seed % 3)
+        seen.update(o.tobytes() for o in outputs)
+    assert len(seen) == 1
+
+
+def test_too_few_slots_deadlock_when_run():
+    program = lowered(schedule_of(Collective.ALL_REDUCE, 3, [chain(3, 0)]))[-1][1]
+    with pytest.raises(IRError, match="deadlock.*waits for a free slot"):
+        run_on_sets(program.replace(slots=1), chunks=20)
+
+
+@pytest.mark.parametrize("element_bytes", [1, 2, 4, 8])
+def test_cut_covers_every_element_once(element_bytes):
+    program = lowered(random_schedule(Collective.ALL_REDUCE, 4, seed=3, trees=5))[-1][1].replace(chunk_bytes=256)
+    for count in [*range(70), 997, 4096, 123457]:
+        at = 0
+        for share in range(len(program.shares)):
+            r = cut_share(program, share, count, element_bytes)
+            assert r.begin == at
+            assert r.chunk * element_bytes <= 256
+            if r.nchunks:
+                assert (r.nchunks - 1) * r.chunk < r.end - r.begin <= r.nchunks * r.chunk
+            else:
+                assert r.begin == r.end
+            at = r.end
+        assert at == count

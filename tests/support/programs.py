@@ -1,0 +1,98 @@
+"""Schedules and programs for tests, made without any packing."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from fractions import Fraction
+
+from collc.ir.build import build
+from collc.ir.nodes import Program
+from collc.options import CUDA, HOST, Target
+from collc.packing.model import Collective
+from collc.pipeline import passes
+from collc.schedule.model import Part, Schedule
+
+TREE_COLLECTIVES = (
+    Collective.ALL_REDUCE,
+    Collective.BROADCAST,
+    Collective.REDUCE,
+    Collective.ALL_GATHER,
+    Collective.REDUCE_SCATTER,
+)
+_REDUCES = (Collective.ALL_REDUCE, Collective.REDUCE, Collective.REDUCE_SCATTER)
+_BROADCASTS = (Collective.ALL_REDUCE, Collective.BROADCAST, Collective.ALL_GATHER)
+_PER_ROOT = (Collective.ALL_GATHER, Collective.REDUCE_SCATTER)
+
+
+def random_tree(nranks: int, root: int, rng: random.Random) -> list[tuple[int, int]]:
+    """(parent, child) edges of a random spanning tree."""
+    inside, outside = [root], [r for r in range(nranks) if r != root]
+    rng.shuffle(outside)
+    edges = []
+    for rank in outside:
+        edges.append((rng.choice(inside), rank))
+        inside.append(rank)
+    return edges
+
+
+def chain(nranks: int, root: int) -> list[tuple[int, int]]:
+    """(parent, child) edges of a path through all ranks."""
+    return [(r - 1, r) for r in range(root + 1, nranks)] + [(r + 1, r) for r in range(root)]
+
+
+def schedule_of(
+    collective: Collective, nranks: int, trees: Sequence[Sequence[tuple[int, int]]], root: int | None = None
+) -> Schedule:
+    """A schedule over explicit trees of (parent, child) edges; widths are 1 : 2 : 3 ... within a block."""
+    parts = []
+    groups: dict[int, list[Sequence[tuple[int, int]]]] = {}
+    roots = []
+    for tree in trees:
+        children = {child for _, child in tree}
+        tree_root = next((r for r in range(nranks) if r not in children), 0)
+        roots.append(tree_root)
+        groups.setdefault(tree_root if collective in _PER_ROOT else 0, []).append(tree)
+    for block, members in sorted(groups.items()):
+        total = len(members) * (len(members) + 1) // 2
+        at = Fraction(0)
+        for number, tree in enumerate(members, 1):
+            end = at + Fraction(number, total)
+            children = {child for _, child in tree}
+            part_root = next((r for r in range(nranks) if r not in children), 0)
+            up = tuple((child, parent) for parent, child in reversed(tree)) if collective in _REDUCES else ()
+            down = tuple(tree) if collective in _BROADCASTS else ()
+            parts.append(Part(block, at, end, part_root, up, down))
+            at = end
+    return Schedule(collective, root, nranks, tuple(parts))
+
+
+def random_schedule(collective: Collective, nranks: int, seed: int, trees: int = 3) -> Schedule:
+    """Random trees: of one root for rooted collectives, of every rank for per-rank ones, of random roots otherwise."""
+    rng = random.Random(seed)
+    if collective in _PER_ROOT:
+        roots = [r for r in range(nranks) for _ in range(rng.randint(1, 2))]
+    elif collective.rooted:
+        roots = [seed % nranks] * trees
+    else:
+        roots = [rng.randrange(nranks) for _ in range(trees)]
+    root = seed % nranks if collective.rooted else None
+    return schedule_of(collective, nranks, [random_tree(nranks, r, rng) for r in roots], root)
+
+
+def lowered(schedule: Schedule, target: Target = HOST) -> list[tuple[str, Program]]:
+    """Every stage of the lowering by name."""
+    program = build(schedule, chunk_bytes=target.chunk_bytes)
+    stages = [("build", program)]
+    for name, run in passes(target):
+        program = run(program)
+        stages.append((name, program))
+    return stages
+
+
+def final(schedule: Schedule, target: Target = HOST) -> Program:
+    """The lowered program."""
+    return lowered(schedule, target)[-1][1]
+
+
+__all__ = ["CUDA", "HOST", "TREE_COLLECTIVES", "chain", "final", "lowered", "random_schedule", "random_tree", "schedule_of"]
