@@ -1,0 +1,376 @@
+"""Plans as JSON, format ``collc-plan/1``: what `collc plan --json` prints and `collc verify` reads.
+
+Reading is strict: an unknown key, a float, a missing link, a fraction that is none are CertificateErrors that name
+the place,
+such as ``plans[0].trees[3].weight_gbps``. Whether the plans hold is `verify_document`'s question, not the reader's.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any, NoReturn, TypeVar
+
+from collc.errors import CertificateError
+from collc.packing.check import check_packing
+from collc.packing.model import Certificate, Collective, Cut, Flow, Hop, Partition, Plan, Prices, Tree
+from collc.topology.canonical import fingerprint
+from collc.topology.model import GraphLink, LinkKind, PlanGraph, Vertex, VertexKind
+
+FORMAT = "collc-plan/1"
+
+_T = TypeVar("_T")
+_FRACTION = re.compile(r"-?[0-9]{1,4000}(/[0-9]{1,4000})?")
+_IDENTIFIER = re.compile(r"[0-9]{1,9}")
+_REDUCES = (Collective.REDUCE, Collective.REDUCE_SCATTER, Collective.ALL_REDUCE)
+_BROADCASTS = (Collective.BROADCAST, Collective.ALL_GATHER, Collective.ALL_REDUCE)
+
+
+@dataclass(frozen=True)
+class PlanFile:
+    """The plans of one graph, with its name and fingerprint."""
+
+    name: str
+    fingerprint: str
+    graph: PlanGraph
+    plans: tuple[Plan, ...]
+
+
+def plan_file(graph: PlanGraph, plans: tuple[Plan, ...]) -> PlanFile:
+    """Plans of `graph` with the fingerprint computed."""
+    return PlanFile(graph.name, fingerprint(graph), graph, plans)
+
+
+def verify_document(file: PlanFile) -> None:
+    """Recomputes everything that the document claims; raises CertificateError at the first thing that does not hold."""
+    actual = fingerprint(file.graph)
+    if actual != file.fingerprint:
+        raise CertificateError(f"the links have the fingerprint {actual}", where="topology.fingerprint")
+    for i, made in enumerate(file.plans):
+        check_packing(file.graph, made, where=f"plans[{i}]")
+
+
+# Writing
+
+
+def to_json(file: PlanFile) -> dict[str, Any]:
+    """The document as JSON values, keys in the order of the format."""
+    graph = file.graph
+    names = [v.name for v in graph.vertices]
+    return {
+        "format": FORMAT,
+        "topology": {"name": file.name, "fingerprint": file.fingerprint},
+        "ranks": [{"rank": r, "gpu": names[r], "server": graph.servers[r]} for r in graph.ranks],
+        "switches": [
+            {"name": v.name, "kind": v.kind.value, "multicast": v.multicast, "reduce": v.reduce}
+            for v in graph.vertices[graph.nranks :]
+        ],
+        "links": [
+            {"id": x.id, "src": names[x.src], "dst": names[x.dst], "kind": x.kind.value, "gbps": str(x.gbps)}
+            for x in graph.links
+        ],
+        "plans": [_plan_json(made, names) for made in file.plans],
+    }
+
+
+def _plan_json(made: Plan, names: list[str]) -> dict[str, Any]:
+    result: dict[str, Any] = {
+        "collective": made.collective.value,
+        "root": made.root,
+        "solver": made.solver,
+        "rate_gbps": None if made.rate is None else str(made.rate),
+        "bound_gbps": None if made.bound is None else str(made.bound),
+        "optimal": made.optimal,
+        "certificate": None if made.certificate is None else _certificate_json(made.certificate, names),
+    }
+    if made.collective.uses_trees:
+        result["trees"] = [_tree_json(tree, made.collective) for tree in made.trees]
+    else:
+        result["flows"] = [[f.src, f.dst, str(f.weight), list(f.links)] for f in made.flows]
+    return result
+
+
+def _certificate_json(certificate: Certificate, names: list[str]) -> dict[str, Any]:
+    if isinstance(certificate, Cut):
+        return {"kind": "cut", "side": [names[v] for v in certificate.side]}
+    if isinstance(certificate, Partition):
+        return {"kind": "partition", "parts": [[names[v] for v in part] for part in certificate.parts]}
+    return {"kind": "prices", "prices": {str(link): str(price) for link, price in certificate.prices}}
+
+
+def _tree_json(tree: Tree, collective: Collective) -> dict[str, Any]:
+    result: dict[str, Any] = {"root": tree.root, "weight_gbps": str(tree.weight)}
+    if collective in _REDUCES:
+        result["reduce"] = [[h.src, h.dst, list(h.links)] for h in tree.reduce]
+    if collective in _BROADCASTS:
+        result["broadcast"] = [[h.src, h.dst, list(h.links)] for h in tree.broadcast]
+    return result
+
+
+# Reading
+
+
+def parse_plan(text: str, where: str = "plan") -> PlanFile:
+    """`from_json` of a JSON text; also refuses what `json.loads` lets pass: a key given twice, NaN, endless nesting."""
+
+    def fail(what: str) -> NoReturn:
+        raise CertificateError(what, where=where, hint=f"a plan is JSON of the format {FORMAT}")
+
+    def pairs(items: list[tuple[str, Any]]) -> dict[str, Any]:
+        table = dict(items)
+        if len(table) != len(items):
+            keys = [key for key, _ in items]
+            fail(f"the key {_short(next(k for k in keys if keys.count(k) > 1))} is given twice in one object")
+        return table
+
+    try:
+        obj = json.loads(text, object_pairs_hook=pairs, parse_constant=lambda name: fail(f"{name} is no JSON"))
+    except RecursionError:
+        fail("nested too deeply")
+    except ValueError as error:
+        fail(f"not JSON: {error}")
+    return from_json(obj, where)
+
+
+def from_json(obj: object, where: str = "plan") -> PlanFile:
+    """The document that `obj`, parsed JSON, stands for.
+
+    Args:
+        obj: what `json.loads` returned.
+        where: the name of the file, put before every place in messages.
+
+    Raises:
+        CertificateError: `obj` is not exactly of this format.
+    """
+    return _Reader(where).file(obj)
+
+
+class _Reader:
+    """Every method takes a JSON value and its place, and returns the value typed or raises."""
+
+    def __init__(self, file: str) -> None:
+        self._file = file
+        self._vertex: dict[str, int] = {}
+        self._nranks = 0
+        self._nlinks = 0
+
+    def fail(self, place: str, what: str) -> NoReturn:
+        raise CertificateError(what, where=f"{self._file}: {place}" if place else self._file)
+
+    def file(self, obj: object) -> PlanFile:
+        top = self.table(obj, "", ("format", "topology", "ranks", "switches", "links", "plans"))
+        if top["format"] != FORMAT:
+            self.fail("format", f"expected {FORMAT!r}, got {_short(top['format'])}")
+        head = self.table(top["topology"], "topology", ("name", "fingerprint"))
+        name = self.text(head["name"], "topology.name")
+        print_ = self.text(head["fingerprint"], "topology.fingerprint")
+        graph = self.graph(name, top)
+        plans = self.items(top["plans"], "plans", self.plan)
+        return PlanFile(name, print_, graph, tuple(plans))
+
+    def graph(self, name: str, top: Mapping[str, Any]) -> PlanGraph:
+        ranks = self.items(top["ranks"], "ranks", self.rank)
+        switches = self.items(top["switches"], "switches", self.switch)
+        if not ranks:
+            self.fail("ranks", "a plan has at least one rank")
+        vertices = [*(v for v, _ in ranks), *switches]
+        for i, vertex in enumerate(vertices):
+            if vertex.name in self._vertex:
+                self.fail("ranks" if i < len(ranks) else "switches", f"the name {_short(vertex.name)} is used twice")
+            self._vertex[vertex.name] = i
+        self._nranks = len(ranks)
+        links = self.items(top["links"], "links", self.link)
+        self._nlinks = len(links)
+        joined: set[tuple[int, int, LinkKind]] = set()
+        for link in links:
+            if (link.src, link.dst, link.kind) in joined:
+                self.fail(f"links[{link.id}]", "the same pair and kind is listed twice")
+            joined.add((link.src, link.dst, link.kind))
+        servers = tuple(s for _, s in ranks) + ("",) * len(switches)
+        return PlanGraph(name, len(ranks), tuple(vertices), servers, tuple(links))
+
+    def rank(self, obj: object, place: str, index: int) -> tuple[Vertex, str]:
+        item = self.table(obj, place, ("rank", "gpu", "server"))
+        if self.integer(item["rank"], f"{place}.rank") != index:
+            self.fail(f"{place}.rank", f"ranks are listed in order; this one must be {index}")
+        return Vertex(self.text(item["gpu"], f"{place}.gpu"), VertexKind.GPU), self.text(
+            item["server"], f"{place}.server"
+        )
+
+    def switch(self, obj: object, place: str, _: int) -> Vertex:
+        item = self.table(obj, place, ("name", "kind", "multicast", "reduce"))
+        return Vertex(
+            self.text(item["name"], f"{place}.name"),
+            self.enum(item["kind"], f"{place}.kind", VertexKind),
+            self.boolean(item["multicast"], f"{place}.multicast"),
+            self.boolean(item["reduce"], f"{place}.reduce"),
+        )
+
+    def link(self, obj: object, place: str, index: int) -> GraphLink:
+        item = self.table(obj, place, ("id", "src", "dst", "kind", "gbps"))
+        if self.integer(item["id"], f"{place}.id") != index:
+            self.fail(f"{place}.id", f"links are numbered in order; this one must be {index}")
+        src, dst = self.vertex(item["src"], f"{place}.src"), self.vertex(item["dst"], f"{place}.dst")
+        if src == dst:
+            self.fail(place, "a link joins two different vertices")
+        gbps = self.fraction(item["gbps"], f"{place}.gbps")
+        if gbps <= 0:
+            self.fail(f"{place}.gbps", f"{gbps} is not positive")
+        return GraphLink(index, src, dst, self.enum(item["kind"], f"{place}.kind", LinkKind), gbps)
+
+    def plan(self, obj: object, place: str, _: int) -> Plan:
+        common = ("collective", "root", "solver", "rate_gbps", "bound_gbps", "optimal", "certificate")
+        if not isinstance(obj, dict):
+            self.fail(place, f"expected an object, got {_short(obj)}")
+        collective = self.enum(obj.get("collective"), f"{place}.collective", Collective)
+        moves = "trees" if collective.uses_trees else "flows"
+        item = self.table(obj, place, (*common, moves))
+        trees: list[Tree] = []
+        flows: list[Flow] = []
+        if collective.uses_trees:
+            trees = self.items(item["trees"], f"{place}.trees", lambda o, p, _: self.tree(o, p, collective))
+        else:
+            flows = self.items(item["flows"], f"{place}.flows", self.flow)
+        return Plan(
+            collective,
+            self.optional(item["root"], f"{place}.root", self.rank_number),
+            self.text(item["solver"], f"{place}.solver"),
+            self.optional(item["rate_gbps"], f"{place}.rate_gbps", self.fraction),
+            self.optional(item["bound_gbps"], f"{place}.bound_gbps", self.fraction),
+            self.boolean(item["optimal"], f"{place}.optimal"),
+            self.optional(item["certificate"], f"{place}.certificate", self.certificate),
+            tuple(trees),
+            tuple(flows),
+        )
+
+    def certificate(self, obj: object, place: str) -> Certificate:
+        if not isinstance(obj, dict):
+            self.fail(place, f"expected an object, got {_short(obj)}")
+        kind = obj.get("kind")
+        if kind == "cut":
+            item = self.table(obj, place, ("kind", "side"))
+            return Cut(tuple(self.vertices(item["side"], f"{place}.side")))
+        if kind == "partition":
+            item = self.table(obj, place, ("kind", "parts"))
+            parts = self.items(item["parts"], f"{place}.parts", lambda o, p, _: tuple(self.vertices(o, p)))
+            return Partition(tuple(parts))
+        if kind != "prices":
+            self.fail(f"{place}.kind", f"expected cut, partition or prices, got {_short(kind)}")
+        item = self.table(obj, place, ("kind", "prices"))
+        if not isinstance(item["prices"], dict):
+            self.fail(f"{place}.prices", "expected an object of link ids and prices")
+        prices = {}
+        for key, value in item["prices"].items():
+            if not _IDENTIFIER.fullmatch(key) or int(key) >= self._nlinks:
+                self.fail(f"{place}.prices", f"no link {_short(key)}")
+            if int(key) in prices:
+                self.fail(f"{place}.prices", f"link {int(key)} is listed twice")
+            prices[int(key)] = self.fraction(value, f"{place}.prices.{key}")
+        return Prices(tuple(sorted(prices.items())))
+
+    def vertices(self, obj: object, place: str) -> list[int]:
+        return self.items(obj, place, lambda o, p, _: self.vertex(o, p))
+
+    def tree(self, obj: object, place: str, collective: Collective) -> Tree:
+        phases = [p for p, among in (("reduce", _REDUCES), ("broadcast", _BROADCASTS)) if collective in among]
+        item = self.table(obj, place, ("root", "weight_gbps", *phases))
+        hops = {p: tuple(self.items(item[p], f"{place}.{p}", self.hop)) for p in phases}
+        root = self.rank_number(item["root"], f"{place}.root")
+        weight = self.fraction(item["weight_gbps"], f"{place}.weight_gbps")
+        return Tree(root, weight, hops.get("reduce", ()), hops.get("broadcast", ()))
+
+    def hop(self, obj: object, place: str, _: int) -> Hop:
+        if not isinstance(obj, list) or len(obj) != 3:
+            self.fail(place, f"expected [rank, rank, [link ids]], got {_short(obj)}")
+        return Hop(
+            self.rank_number(obj[0], f"{place}[0]"), self.rank_number(obj[1], f"{place}[1]"), self.path(obj[2], place)
+        )
+
+    def flow(self, obj: object, place: str, _: int) -> Flow:
+        if not isinstance(obj, list) or len(obj) != 4:
+            self.fail(place, f"expected [rank, rank, weight, [link ids]], got {_short(obj)}")
+        src, dst = self.rank_number(obj[0], f"{place}[0]"), self.rank_number(obj[1], f"{place}[1]")
+        return Flow(src, dst, self.fraction(obj[2], f"{place}[2]"), self.path(obj[3], place))
+
+    def path(self, obj: object, place: str) -> tuple[int, ...]:
+        links = self.items(obj, place, lambda o, p, _: self.integer(o, p))
+        for link in links:
+            if not 0 <= link < self._nlinks:
+                self.fail(place, f"no link {link}")
+        return tuple(links)
+
+    # Scalars
+
+    def table(self, obj: object, place: str, keys: tuple[str, ...]) -> dict[str, Any]:
+        if not isinstance(obj, dict):
+            self.fail(place, f"expected an object, got {_short(obj)}")
+        for key in obj:
+            if key not in keys:
+                self.fail(place, f"unknown key {_short(key)}")
+        for key in keys:
+            if key not in obj:
+                self.fail(place, f"the key {key!r} is missing")
+        return obj
+
+    def items(self, obj: object, place: str, read: Callable[[object, str, int], _T]) -> list[_T]:
+        if not isinstance(obj, list):
+            self.fail(place, f"expected a list, got {_short(obj)}")
+        return [read(item, f"{place}[{i}]", i) for i, item in enumerate(obj)]
+
+    def optional(self, obj: object, place: str, read: Callable[[object, str], _T]) -> _T | None:
+        return None if obj is None else read(obj, place)
+
+    def text(self, obj: object, place: str) -> str:
+        if not isinstance(obj, str):
+            self.fail(place, f"expected text, got {_short(obj)}")
+        return obj
+
+    def boolean(self, obj: object, place: str) -> bool:
+        if not isinstance(obj, bool):
+            self.fail(place, f"expected true or false, got {_short(obj)}")
+        return obj
+
+    def integer(self, obj: object, place: str) -> int:
+        if not isinstance(obj, int) or isinstance(obj, bool):
+            self.fail(place, f"expected an integer, got {_short(obj)}")
+        return obj
+
+    def rank_number(self, obj: object, place: str) -> int:
+        rank = self.integer(obj, place)
+        if not 0 <= rank < self._nranks:
+            self.fail(place, f"no rank {rank}")
+        return rank
+
+    def fraction(self, obj: object, place: str) -> Fraction:
+        if not isinstance(obj, str) or not _FRACTION.fullmatch(obj):
+            self.fail(place, f'expected a fraction as text, such as "600/7", got {_short(obj)}')
+        top, _, bottom = obj.partition("/")
+        if bottom and int(bottom) == 0:
+            self.fail(place, "division by zero")
+        return Fraction(int(top), int(bottom or 1))
+
+    def enum(self, obj: object, place: str, kind: type[_T]) -> _T:
+        values = {member.value: member for member in kind}  # type: ignore[attr-defined]
+        if not isinstance(obj, str) or obj not in values:
+            self.fail(place, f"expected one of {', '.join(values)}, got {_short(obj)}")
+        found: _T = values[obj]
+        return found
+
+    def vertex(self, obj: object, place: str) -> int:
+        name = self.text(obj, place)
+        if name not in self._vertex:
+            self.fail(place, f"no vertex {_short(name)}")
+        return self._vertex[name]
+
+
+def _short(value: object) -> str:
+    """A value for a message: its start only."""
+    if isinstance(value, dict):
+        return "an object"
+    if isinstance(value, list):
+        return "a list"
+    text = repr(value) if not isinstance(value, int) or abs(value) < 10**20 else "a huge integer"
+    return text if len(text) <= 40 else text[:37] + "..."
