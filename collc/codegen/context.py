@@ -153,7 +153,7 @@ class TableBuilder:
         made = []
         for symbol, (struct, element) in ARRAYS.items():
             rows = self.rows[symbol]
-            filler = [Row(_cells([0] * len(STRUCTS[struct])), "unused")]
+            filler = [Row(_cells(struct, [0] * len(STRUCTS[struct])), "unused")]
             made.append(Table(symbol, element, len(rows), tuple(rows or filler)))
         return tuple(made)
 
@@ -163,7 +163,7 @@ class TableBuilder:
         assert len(numbers) == len(STRUCTS[struct])
         for value, (_, code) in zip(numbers, STRUCTS[struct], strict=True):
             assert value < 1 << {"B": 8, "H": 16, "I": 32, "i": 31, "Q": 64}[code], (symbol, value)
-        self.rows[symbol].append(Row(_cells(numbers), comment))
+        self.rows[symbol].append(Row(_cells(struct, numbers), comment))
 
     def _add_program(self, program: Program, numbers: dict[tuple[int, tuple[int, ...], int], int]) -> None:
         first_share = len(self.rows["collc_shares"])
@@ -231,8 +231,12 @@ class TableBuilder:
         self._append("collc_steps", cells, f"rank {rank}: {print_step(step)}")
 
 
-def _cells(values: Iterable[int]) -> str:
-    return ", ".join(map(str, values))
+def _cells(struct: str, values: Iterable[int]) -> str:
+    """The initialiser of a row; only the collective is an enum in C++."""
+    names = (name for name, _ in STRUCTS[struct])
+    return ", ".join(
+        f"collc::Collective({v})" if name == "collective" else str(v) for name, v in zip(names, values, strict=True)
+    )
 
 
 _SIZES = {"B": 1, "H": 2, "I": 4, "i": 4, "Q": 8}

@@ -1,0 +1,132 @@
+"""The generated source: the template asks only for what the context has, and repeats nothing of a topology's text."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import struct
+import subprocess
+import sys
+
+import jinja2
+import jinja2.meta
+import pytest
+from support.programs import CUDA, HOST, TREE_COLLECTIVES, final, random_schedule
+
+from collc.build.readback import _decode
+from collc.build.toolchain import find_cxx
+from collc.codegen.context import ARRAYS, STRUCTS, SourceContext, TableBuilder, layouts
+from collc.codegen.render import TEMPLATE, environment, render
+from collc.ir.nodes import Program
+from collc.ir.verify import verify
+from collc.resources import resource_dir
+
+
+def context(programs: list[Program]) -> SourceContext:
+    tables = TableBuilder()
+    tables.add_allocation(programs, slot_bytes=programs[0].chunk_bytes)
+    return SourceContext("0", "g", layouts(), tables.tables(), 1, ("0",), 0, ("0",), 0)
+
+
+def programs(seed: int = 5, target=HOST) -> list[Program]:
+    return [final(random_schedule(collective, 4, seed), target) for collective in TREE_COLLECTIVES]
+
+
+def test_the_template_uses_exactly_the_context():
+    source = (resource_dir("templates") / TEMPLATE).read_text()
+    asked = jinja2.meta.find_undeclared_variables(environment().parse(source))
+    assert asked == {field.name for field in dataclasses.fields(SourceContext)}
+
+
+def test_an_undefined_value_is_an_error():
+    with pytest.raises(jinja2.UndefinedError):
+        environment().from_string("{{ missing }}").render()
+
+
+@pytest.mark.parametrize("target", [HOST, CUDA], ids=["host", "cuda"])
+def test_tables_decode_to_the_programs_they_came_from(target):
+    """What a built library holds is what was verified, up to the numbers of FIFOs."""
+    made = programs(target=target)
+    built = TableBuilder()
+    built.add_allocation(made, slot_bytes=made[0].chunk_bytes)
+    rows = {
+        table.symbol: [
+            dict(zip((n for n, _ in STRUCTS[ARRAYS[table.symbol][0]]), numbers(row.cells), strict=True))
+            for row in table.rows[: table.count]
+        ]
+        for table in built.tables()
+    }
+    decoded = _decode(rows)
+    assert len(decoded) == len(made)
+    for before, after in zip(made, decoded, strict=True):
+        verify(after)
+        assert (after.collective, after.root, after.slots, after.shares) == (
+            before.collective,
+            before.root,
+            before.slots,
+            before.shares,
+        )
+        assert shape(after) == shape(before)
+
+
+def numbers(cells: str) -> list[int]:
+    return [int(cell.strip().removeprefix("collc::Collective(").rstrip(")")) for cell in cells.split(",")]
+
+
+def shape(program: Program) -> list[object]:
+    """Every step with its FIFOs spelled out."""
+    return [
+        (step.name, step.share, step.lag, [ends(program, f) for f in step.recv], [ends(program, f) for f in step.send])
+        for channel in program.channels
+        for steps in channel.steps
+        for step in steps
+    ]
+
+
+def ends(program: Program, f: int) -> tuple[int, tuple[int, ...]]:
+    return program.fifos[f].src, program.fifos[f].dsts
+
+
+def test_struct_codes_have_no_hidden_padding():
+    for layout in layouts():
+        name = next(s for s, element in ARRAYS.values() if element == layout.element)
+        codes = "".join(code for _, code in STRUCTS[name])
+        assert struct.calcsize("<" + codes) == struct.calcsize("@" + codes) == layout.size
+
+
+def test_the_source_compiles_without_warnings(tmp_path):
+    unit = tmp_path / "tables.cpp"
+    unit.write_text(render(context(programs())))
+    include = resource_dir("templates") / "include"
+    flags = ["-std=c++17", "-Wall", "-Wextra", "-Werror", "-fsyntax-only", f"-I{include}"]
+    done = subprocess.run([find_cxx().path, *flags, str(unit)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_one_rank_has_tables_without_rows(tmp_path):
+    alone = [final(random_schedule(collective, 1, 0)) for collective in TREE_COLLECTIVES]
+    made = TableBuilder()
+    made.add_allocation(alone, slot_bytes=alone[0].chunk_bytes)
+    assert made.counts()["collc_fifos"] == 0
+    assert "{ 0, 0, 0 },  // unused" in render(context(alone))
+
+
+def test_same_input_same_bytes_under_two_hash_seeds():
+    """Sets and dictionaries must not leak their order into what is shipped."""
+    script = (
+        "from support.programs import *; from collc.codegen.render import render; import test_render as t;"
+        "import hashlib; print(hashlib.sha256(t.render(t.context(t.programs())).encode()).hexdigest())"
+    )
+    digests = set()
+    for seed in ("1", "2"):
+        env = {"PYTHONHASHSEED": seed, "PYTHONPATH": ":".join(p for p in sys.path if p), "PATH": "/usr/bin:/bin"}
+        done = subprocess.run([sys.executable, "-c", script], env=env, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        digests.add(done.stdout)
+    assert len(digests) == 1
+
+
+def test_comments_hold_no_text_of_a_user():
+    """Comments are made of numbers and our own words; names of vertices never get there."""
+    text = json.dumps([row.comment for table in context(programs()).tables for row in table.rows])
+    assert "gpu" not in text
