@@ -9,7 +9,7 @@ from fractions import Fraction
 from collc.errors import CertificateError
 from collc.packing.arborescence import arborescence_cost, cheapest_arborescence
 from collc.packing.model import Certificate, Collective, Cut, Partition, Prices
-from collc.packing.network import Net, all_pairs, exact_distances
+from collc.packing.network import Net, cheapest_paths, exact_distances
 from collc.topology.model import PlanGraph
 
 _OUT = {Collective.BROADCAST, Collective.ALL_GATHER}
@@ -140,7 +140,7 @@ def unit_cost(net: Net, price: list[Fraction], collective: Collective, root: int
         pairs = {u: [(u + 1) % n] for u in range(n)}
     total = 0
     for source, targets in pairs.items():
-        reached = all_pairs(net, whole, source)
+        reached, _ = cheapest_paths(net, whole, source)
         for target in targets:
             value = reached[target]
             if value is None:

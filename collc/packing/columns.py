@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from typing import Protocol
 
 from collc.packing.arborescence import cheapest_arborescence
 from collc.packing.network import Distances, Net, Path, T, exact_distances
@@ -69,6 +70,19 @@ def out_tree(parent: Sequence[int], root: int, dist: Distances[T]) -> Out:
     return tuple(hops)
 
 
+class Oracle(Protocol):
+    """Makes the columns of one collective on one net."""
+
+    net: Net
+    ngroups: int
+
+    def cheapest(self, prices: Sequence[float], depth: int | None = None) -> list[Priced]:
+        """At least a cheapest column of every group under float prices; with `depth`, a cheap shallow one."""
+
+    def cheapest_exact(self, prices: Sequence[Fraction]) -> tuple[list[Priced], int]:
+        """The same under exact prices: (columns with integer costs, scale to divide the costs by)."""
+
+
 class TreeOracle:
     """Prices trees: one group per root (all_gather), a single root (broadcast), or pairs with any root (all_reduce).
 
@@ -77,6 +91,7 @@ class TreeOracle:
 
     def __init__(self, net: Net, roots: Sequence[int], *, pairs: bool) -> None:
         self.net, self.roots, self.pairs = net, list(roots), pairs
+        self.ngroups = 1 if pairs else len(self.roots)
         self._turned = net.reversed() if pairs else None
 
     def cheapest(self, prices: Sequence[float], depth: int | None = None) -> list[Priced]:

@@ -87,8 +87,9 @@ def solve_exact(net: Net, collective: Collective, root: int | None) -> Solved:
     """
     net.require_connected()
     bound, certificate = upper_bound(net, collective, root)
-    generator = Generator(oracle_for(net, collective, root), weight_factor(net, collective))
-    least = _least_depth(generator)
+    oracle = oracle_for(net, collective, root)
+    generator = Generator(oracle, weight_factor(net, collective))
+    least = _least_depth(oracle)
     found = _at_depth(generator, least, bound)
     if found is None or found.rate != bound:
         generator.seed(None)
@@ -104,10 +105,10 @@ def solve_exact(net: Net, collective: Collective, root: int | None) -> Solved:
     return Solved(found.rate, bound, found.weights, certificate)
 
 
-def _least_depth(generator: Generator) -> int:
+def _least_depth(oracle: TreeOracle) -> int:
     """No tree is shallower than its root's eccentricity in hops: of all roots the worst, for all_reduce the best."""
-    eccentric = generator.oracle.reach()
-    return min(eccentric) if generator.oracle.pairs else max(eccentric)
+    eccentric = oracle.reach()
+    return min(eccentric) if oracle.pairs else max(eccentric)
 
 
 def _at_depth(generator: Generator, depth: int, target: Fraction) -> Packing | None:

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
-from collc.packing.columns import Column, Priced, TreeOracle
+from collc.packing.columns import Column, Oracle, Priced
 from collc.packing.lp import ExactSolution, FloatSolution, Master
 
 # A column must be cheaper than its group's price by this share to count as an improvement in floats.
@@ -36,11 +36,11 @@ class Generator:
         factor: rate per unit of weight of a group's columns: N where each group carries rate/N, else 1.
     """
 
-    def __init__(self, oracle: TreeOracle, factor: int) -> None:
+    def __init__(self, oracle: Oracle, factor: int) -> None:
         self.oracle, self.factor = oracle, factor
         self.net = oracle.net
         self.caps, self.scale = self.net.integer_caps()
-        self.ngroups = 1 if oracle.pairs else len(oracle.roots)
+        self.ngroups = oracle.ngroups
         self.columns: list[Column] = []
         self._known: set[Column] = set()
         self._guess = _rate_guess(self.caps)
@@ -113,8 +113,22 @@ class Generator:
         return Fraction(sum(low.values()), self.factor)
 
     def _packing(self, found: ExactSolution, prices: Sequence[Fraction] | None) -> Packing:
+        rate = found.rate / self.scale
         weights = tuple((self.columns[j], w / self.scale) for j, w in sorted(found.weights.items()))
-        return Packing(found.rate / self.scale, weights, None if prices is None else tuple(prices))
+        return Packing(rate, trimmed(weights, rate / self.factor), None if prices is None else tuple(prices))
+
+
+def trimmed(weights: Sequence[tuple[Column, Fraction]], share: Fraction) -> tuple[tuple[Column, Fraction], ...]:
+    """Every group cut down to exactly `share`, its lightest columns first: an optimal LP may carry more than needed."""
+    excess: dict[int, Fraction] = {}
+    for column, weight in weights:
+        excess[column.group] = excess.get(column.group, -share) + weight
+    kept = dict(weights)
+    for column, weight in sorted(weights, key=lambda pair: pair[1]):
+        take = min(weight, excess[column.group])
+        excess[column.group] -= take
+        kept[column] -= take
+    return tuple((column, weight) for column, weight in kept.items() if weight)
 
 
 def _rate_guess(caps: Sequence[int]) -> float:

@@ -160,16 +160,21 @@ def exact_distances(net: Net, prices: Sequence[Fraction]) -> tuple[Distances[int
     return Distances(net, whole, sum(whole) * max(net.nverts, 2) + 1), scale
 
 
-def all_pairs(net: Net, prices: Sequence[int], source: int) -> list[int | None]:
-    """Cheapest path from `source` to every vertex, through any vertex (ranks too); None where there is none."""
-    dist: list[int | None] = [None] * net.nverts
-    heap = [(0, source)]
+def cheapest_paths(net: Net, prices: Sequence[T], source: int) -> tuple[list[T | None], list[int]]:
+    """Per vertex the cost of the cheapest path from `source`, and its last link (-1 at the source or where none leads).
+
+    Unlike a hop of a tree such a path may pass through ranks, which then store and forward. Ties: fewer links first.
+    """
+    dist: list[T | None] = [None] * net.nverts
+    last = [-1] * net.nverts
+    zero = prices[0] - prices[0] if prices else 0
+    heap: list[tuple[T, int, int, int]] = [(zero, 0, source, -1)]
     while heap:
-        value, vertex = heapq.heappop(heap)
+        value, hops, vertex, link = heapq.heappop(heap)
         if dist[vertex] is not None:
             continue
-        dist[vertex] = value
-        for link in net.out[vertex]:
-            if dist[net.heads[link]] is None:
-                heapq.heappush(heap, (value + prices[link], net.heads[link]))
-    return dist
+        dist[vertex], last[vertex] = value, link
+        for following in net.out[vertex]:
+            if dist[net.heads[following]] is None:
+                heapq.heappush(heap, (value + prices[following], hops + 1, net.heads[following], following))
+    return dist, last

@@ -8,6 +8,7 @@ from collc.errors import PackingError, UsageError
 from collc.packing.check import check_packing
 from collc.packing.columns import Column, Out
 from collc.packing.exact import outward, solve_exact
+from collc.packing.flows import solve_flows
 from collc.packing.model import Collective, Hop, Plan, Tree
 from collc.packing.network import Net
 from collc.topology.model import PlanGraph
@@ -45,7 +46,10 @@ def plan(graph: PlanGraph, collective: Collective, root: int | None = None, solv
 
 
 def _plan(graph: PlanGraph, collective: Collective, root: int | None, solver: str) -> Plan:
-    if not collective.uses_trees or solver != "exact":
+    if not collective.uses_trees:
+        rate, flows, prices = solve_flows(Net.of(graph), collective, root)
+        return Plan(collective, root, "exact", rate, rate, True, prices, flows=flows)
+    if solver != "exact":
         raise PackingError(f"{solver} cannot pack {collective.value} yet")
     net = outward(Net.of(graph), collective)
     solved = solve_exact(net, collective, root)
