@@ -45,3 +45,8 @@ def source(name: str) -> str:
             break
         lines.append(line.lstrip("# ").rstrip())
     return " ".join(filter(None, lines))
+
+
+def title(name: str) -> str:
+    """The first part of `source`: what the machine is."""
+    return source(name).partition(":")[0].partition(". ")[0]

@@ -1,0 +1,46 @@
+"""Pasted terminal output -> clean lines: colours, comment and quote marks and carriage returns go."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from collc.errors import TopologyError
+
+_ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\x1b\][^\x07]*\x07|\x1b[()][A-Z0-9]")
+_PREFIX = re.compile(r"^(?:[#>|] ?)+")
+MAX_CHARS = 4 << 20
+MAX_LINE = 1 << 16
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """A dump: its name for messages and its lines, cleaned; line i of the file is ``lines[i - 1]``."""
+
+    where: str
+    lines: tuple[str, ...]
+
+    def at(self, number: int) -> str:
+        return f"{self.where}:{number}"
+
+    @property
+    def whole(self) -> str:
+        return "\n".join(self.lines)
+
+
+def clean(text: str, where: str) -> Text:
+    """Removes what terminals and mail add. Tabs stay: they are columns.
+
+    Raises:
+        TopologyError: the text is far too large for a dump of a machine.
+    """
+    if len(text) > MAX_CHARS:
+        raise TopologyError(f"the file is larger than {MAX_CHARS >> 20} MiB", where=where, hint="it is no dump")
+    raw = _ANSI.sub("", text.removeprefix("\ufeff").replace("\r\n", "\n").replace("\r", "\n")).split("\n")
+    for number, line in enumerate(raw, 1):
+        if len(line) > MAX_LINE:
+            raise TopologyError("the line is too long for a dump", where=f"{where}:{number}")
+    full = [line for line in raw if line.strip()]
+    if full and all(_PREFIX.match(line.lstrip()) for line in full):
+        raw = [_PREFIX.sub("", line.lstrip()) for line in raw]
+    return Text(where, tuple(line.replace("\xa0", " ").rstrip() for line in raw))

@@ -1,0 +1,184 @@
+"""What probing learns about one server, from whatever source, and how it becomes a `Topology`.
+
+A source fills in a `Machine`: devices with their place in the PCIe tree, NVLink or xGMI counts between GPUs or into a
+switch. `build` gives it speeds: from the source, from the GPU model, else by a stated rule. Whatever was assumed is a
+note of the topology.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from fractions import Fraction
+
+from collc.errors import TopologyError
+from collc.topology.model import Link, LinkKind, Topology, Vertex, VertexKind
+from collc.topology.probe.models import GpuModel, pcie_gbps
+
+PCIE_NAMES = {1: "1.0", 2: "2.0", 3: "3.0", 4: "4.0", 5: "5.0", 6: "6.0"}
+
+
+@dataclass
+class Machine:
+    """One server as far as a source tells.
+
+    Attributes:
+        gpus, nics, switches, cpus: vertex names; `gpus` in rank order.
+        parent: PCIe: device or switch -> switch or CPU above it.
+        pcie: speed of the link to the parent where the source tells, else None.
+        direct: NVLink or xGMI links between two GPUs, by pair of names in the order of `gpus`.
+        switched: NVLinks of a GPU into the NVSwitches.
+        link_gbps: speed of one NVLink or xGMI link where the source tells.
+        pair_gbps: speed of one link of a pair, where it differs from `link_gbps`.
+        kind: what joins GPUs: NVLINK or XGMI.
+        net: speed of a NIC where the source tells.
+        notes: what was assumed.
+    """
+
+    name: str
+    gpus: list[str] = field(default_factory=list)
+    nics: list[str] = field(default_factory=list)
+    switches: list[str] = field(default_factory=list)
+    cpus: list[str] = field(default_factory=list)
+    parent: dict[str, str] = field(default_factory=dict)
+    pcie: dict[str, Fraction] = field(default_factory=dict)
+    direct: dict[tuple[str, str], int] = field(default_factory=dict)
+    switched: dict[str, int] = field(default_factory=dict)
+    link_gbps: Fraction | None = None
+    pair_gbps: dict[tuple[str, str], Fraction] = field(default_factory=dict)
+    gpu_gbps: dict[str, Fraction] = field(default_factory=dict)
+    kind: LinkKind = LinkKind.NVLINK
+    multicast: bool = False
+    host_kind: dict[str, LinkKind] = field(default_factory=dict)
+    socket_gbps: Fraction | None = None
+    notes: list[str] = field(default_factory=list)
+
+    def assume(self, note: str) -> None:
+        if note not in self.notes:
+            self.notes.append(note)
+
+
+def build(machine: Machine, model: GpuModel | None, where: str) -> Topology:
+    """Gives every link a speed.
+
+    Raises:
+        TopologyError: the counts contradict each other or the model.
+    """
+    if not machine.gpus:
+        raise TopologyError("there are no GPUs in it", where=where)
+    lanes = _lanes(machine)
+    _check_model(lanes, model, where)
+    links: list[Link] = []
+    if lanes:
+        gbps = _link_speed(machine, model, lanes)
+        for (a, b), count in machine.direct.items():
+            links += _both(a, b, machine.kind, machine.pair_gbps.get((a, b), gbps) * count)
+        for gpu, count in machine.switched.items():
+            links += _both(gpu, NVSWITCH, LinkKind.NVSWITCH, machine.gpu_gbps.get(gpu, gbps) * count)
+    links += _pcie_links(machine, model, lanes)
+    vertices = [Vertex(name, VertexKind.GPU) for name in machine.gpus]
+    if machine.switched:
+        vertices.append(Vertex(NVSWITCH, VertexKind.SWITCH, machine.multicast, machine.multicast))
+    vertices += [Vertex(name, VertexKind.SWITCH) for name in machine.switches]
+    vertices += [Vertex(name, VertexKind.CPU) for name in machine.cpus]
+    vertices += [Vertex(name, VertexKind.NIC) for name in machine.nics]
+    servers = {"server0": tuple(v.name for v in vertices)}
+    return Topology(machine.name, tuple(vertices), tuple(links), servers, tuple(machine.notes))
+
+
+NVSWITCH = "nvs0"
+
+
+def _both(a: str, b: str, kind: LinkKind, gbps: Fraction) -> list[Link]:
+    return [Link(a, b, kind, gbps), Link(b, a, kind, gbps)]
+
+
+def _lanes(machine: Machine) -> dict[str, int]:
+    """NVLink or xGMI links of each GPU that has some."""
+    lanes: Counter[str] = Counter(machine.switched)
+    for (a, b), count in machine.direct.items():
+        lanes[a] += count
+        lanes[b] += count
+    return dict(lanes)
+
+
+def _check_model(lanes: dict[str, int], model: GpuModel | None, where: str) -> None:
+    most = max(lanes.values(), default=0)
+    if model and most > model.links:
+        who = next(gpu for gpu, count in lanes.items() if count == most)
+        has = f"{model.links} links" if model.links else "none"
+        raise TopologyError(
+            f"{who} has {most} links to other GPUs, a {model.name} has at most {has}",
+            where=where,
+            hint="is --gpu-model right?",
+        )
+
+
+def _link_speed(machine: Machine, model: GpuModel | None, lanes: dict[str, int]) -> Fraction:
+    """GB/s of one link: measured by the source, or of the model, or by a rule on the counts."""
+    if machine.link_gbps is not None:
+        return machine.link_gbps
+    word = "xGMI" if machine.kind is LinkKind.XGMI else "NVLink"
+    if model and model.gbps is not None:
+        machine.assume(f"{word} speed: {_text(model.gbps)} GB/s per link and direction, as {model.name} has")
+        return model.gbps
+    if machine.kind is LinkKind.XGMI:
+        machine.assume("xGMI speed: assumed 50 GB/s per link and direction; --gpu-model would tell")
+        return Fraction(50)
+    most = max(lanes.values())
+    single = all(count == 1 for count in machine.direct.values()) and not machine.switched
+    if single and most <= 4 and len(machine.gpus) > 2:
+        machine.assume(
+            "NVLink speed: assumed 20 GB/s per link and direction (one link per pair and at most 4 per GPU: P100)"
+        )
+        return Fraction(20)
+    why = "at most 6 per GPU: V100" if most <= 6 else f"{most} per GPU: A100 or H100 class"
+    machine.assume(f"NVLink speed: assumed 25 GB/s per link and direction ({why}); --gpu-model would tell")
+    return Fraction(25)
+
+
+def _pcie_links(machine: Machine, model: GpuModel | None, lanes: dict[str, int]) -> list[Link]:
+    guess = None
+    links = []
+    for child in [*machine.gpus, *machine.nics, *machine.switches]:
+        above = machine.parent.get(child)
+        if above is None:
+            continue
+        kind = machine.host_kind.get(child, LinkKind.PCIE)
+        gbps = machine.pcie.get(child)
+        if gbps is None:
+            guess = guess or _pcie_guess(machine, model, lanes)
+            gbps = guess
+        links += _both(child, above, kind, gbps)
+    socket = machine.socket_gbps
+    if len(machine.cpus) > 1 and socket is None:
+        fastest = max(machine.pcie.values(), default=guess or Fraction(25))
+        old = fastest < 25
+        socket = Fraction(16) if old else Fraction(75)
+        what = "2 QPI of the PCIe 3.0 years" if old else "UPI or Infinity Fabric of the PCIe 4.0 and 5.0 years"
+        machine.assume(f"socket link: assumed {_text(socket)} GB/s per direction ({what})")
+    if len(machine.cpus) > 2:
+        machine.assume(f"{len(machine.cpus)} CPUs: taken as joined by a socket link for every pair")
+    for i, a in enumerate(machine.cpus):
+        for b in machine.cpus[i + 1 :]:
+            assert socket is not None
+            links += _both(a, b, LinkKind.PCIE, socket)
+    return links
+
+
+def _pcie_guess(machine: Machine, model: GpuModel | None, lanes: dict[str, int]) -> Fraction:
+    most = max(lanes.values(), default=0)
+    if model:
+        generation, why = model.pcie, f"as {model.name} has"
+    elif machine.kind is LinkKind.NVLINK and most:
+        generation = 3 if most <= 6 and not machine.switched else 4 if most <= 12 else 5
+        why = f"{most} NVLinks per GPU; --gpu-model would tell"
+    else:
+        generation, why = 3, "the least that such machines have; --gpu-model would tell"
+    gbps = pcie_gbps(generation)
+    machine.assume(f"PCIe: assumed {PCIE_NAMES[generation]} x16, {_text(gbps)} GB/s of payload per direction ({why})")
+    return gbps
+
+
+def _text(value: Fraction) -> str:
+    return str(value.numerator) if value.denominator == 1 else f"{float(value):g}"

@@ -1,0 +1,154 @@
+"""From the distances of `nvidia-smi topo -m` to a PCIe tree: PIX, PXB, PHB, NODE and SYS become vertices.
+
+Devices that are PIX to each other hang on one PCIe switch; PXB joins such switches (or single devices) under one
+more; PHB and NODE meet at the CPU; SYS crosses the link between CPUs. The distance of two GPUs that NVLink joins does
+not show: it follows from NICs near both, from NUMA and CPU affinity, or is assumed, and then said.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from collc.errors import TopologyError
+from collc.topology.probe.machine import Machine
+from collc.topology.probe.smi import LEVELS, Matrix
+
+_MOST_LINKS = 18
+
+
+def machine_of(matrix: Matrix, name: str, where: str) -> Machine:
+    """The machine that a `topo -m` table describes; speeds are still unknown.
+
+    Raises:
+        TopologyError: the NVLink counts contradict each other.
+    """
+    gpus = [matrix.devices[i] for i in matrix.gpus]
+    machine = Machine(name, gpus=gpus, nics=[d for i, d in enumerate(matrix.devices) if i not in matrix.gpus])
+    _nvlinks(machine, matrix, f"{where}:{matrix.line}")
+    _tree(machine, matrix)
+    return machine
+
+
+def _nvlinks(machine: Machine, matrix: Matrix, where: str) -> None:
+    """Counts per pair are links between two GPUs, or, where a GPU cannot have so many, all its links into a switch."""
+    names = matrix.devices
+    for group in _groups(matrix.gpus, matrix.nvlinks):
+        pairs = {pair: count for pair, count in matrix.nvlinks.items() if pair[0] in group}
+        total = {v: sum(count for pair, count in pairs.items() if v in pair) for v in group}
+        counts = set(pairs.values())
+        # NV18 is never a bridge: two GPUs of an HGX box see each other through its switches.
+        if max(total.values(), default=0) <= _MOST_LINKS and counts != {_MOST_LINKS}:
+            machine.direct |= {(names[a], names[b]): count for (a, b), count in pairs.items()}
+            continue
+        if len(counts) > 1 or len(pairs) != len(group) * (len(group) - 1) // 2:
+            busy = names[max(total, key=lambda v: total[v])]
+            what = f"{busy} would have {max(total.values())} NVLinks, and the counts fit no switch"
+            raise TopologyError(what, where=where, hint="through a switch all pairs show the same count")
+        count = counts.pop()
+        machine.switched |= {names[v]: count for v in sorted(group)}
+        machine.assume(f"NV{count} between all of {len(group)} GPUs: taken as {count} links of each into one NVSwitch")
+    if (
+        len(
+            {
+                frozenset(group)
+                for group in _groups(matrix.gpus, matrix.nvlinks)
+                if names[min(group)] in machine.switched
+            }
+        )
+        > 1
+    ):
+        raise TopologyError(
+            "several groups of GPUs with switches of their own", where=where, hint="split the dump by hand"
+        )
+
+
+def _tree(machine: Machine, matrix: Matrix) -> None:
+    everything = list(range(len(matrix.devices)))
+    if not matrix.levels and len(everything) == 1:
+        machine.assume("one GPU alone: nothing is known about its PCIe place")
+        return
+    top = {v: matrix.devices[v] for v in everything}
+    levels = {level: i for i, level in enumerate(LEVELS)}
+    joined: set[tuple[int, int]] = set()
+    for level in ("PIX", "PXB"):
+        joined |= {pair for pair, found in matrix.levels.items() if found == level}
+        for group in _groups(everything, joined):
+            below = sorted({top[v] for v in group}, key=lambda name: min(v for v in group if top[v] == name))
+            if len(below) < 2:
+                continue
+            switch = f"pcie{len(machine.switches)}"
+            machine.switches.append(switch)
+            machine.parent |= dict.fromkeys(below, switch)
+            top |= dict.fromkeys(group, switch)
+            _odd_levels(machine, matrix, group, levels[level])
+    for i, group in enumerate(_sockets(machine, matrix, joined)):
+        cpu = f"cpu{i}"
+        machine.cpus.append(cpu)
+        machine.parent |= dict.fromkeys(sorted({top[v] for v in group}), cpu)
+    hidden = [pair for pair in matrix.nvlinks if matrix.devices[pair[0]] in machine.gpus]
+    alone = [v for v in matrix.gpus if top[v] == matrix.devices[v] and any(v in pair for pair in hidden)]
+    if alone:
+        machine.assume(
+            "PCIe switches between GPUs that NVLink joins do not show in this dump: "
+            f"{len(alone)} GPUs are placed directly at their CPU"
+        )
+
+
+def _sockets(machine: Machine, matrix: Matrix, joined: set[tuple[int, int]]) -> list[set[int]]:
+    """Devices by CPU: at most NODE apart, else the same single NUMA node, else the same CPUs and not SYS apart."""
+    everything = range(len(matrix.devices))
+    near = joined | {pair for pair, level in matrix.levels.items() if level in ("PHB", "NODE")}
+    far = {pair for pair, level in matrix.levels.items() if level == "SYS"}
+    numa = {v: cell for v, cell in matrix.numa.items() if re.fullmatch("[0-9]+", cell)}
+    same = {(a, b) for a in numa for b in numa if a < b and numa[a] == numa[b]}
+    groups = _groups(everything, near | same)
+    if any(pair in far for pair in same):
+        machine.assume("GPUs of one NUMA node that the dump calls SYS apart are placed at one CPU")
+    if set(numa.values()) == {"0", "8"}:
+        machine.assume("NUMA nodes 0 and 8 are POWER9's, whose NVLinks between CPU and GPUs do not show in such a dump")
+    merged: list[set[int]] = []
+    for group in groups:
+        fits = (g for g in merged if _may_share(matrix, g, group, far, numa))
+        home = next(fits, None)
+        if home is None:
+            merged.append(set(group))
+            continue
+        home |= group
+        machine.assume("which CPU a GPU is at follows only from CPU affinity and from who is SYS apart")
+    return sorted(merged, key=min)
+
+
+def _may_share(matrix: Matrix, a: set[int], b: set[int], far: set[tuple[int, int]], numa: dict[int, str]) -> bool:
+    if any((min(v, w), max(v, w)) in far for v in a for w in b):
+        return False
+    if {numa[v] for v in a if v in numa} and {numa[v] for v in b if v in numa}:
+        return False
+    cells = [{matrix.affinity.get(v, "") for v in group if v in matrix.gpus} - {""} for group in (a, b)]
+    return not cells[0] or not cells[1] or bool(cells[0] & cells[1])
+
+
+def _odd_levels(machine: Machine, matrix: Matrix, group: set[int], level: int) -> None:
+    for (a, b), found in sorted(matrix.levels.items()):
+        if a in group and b in group and LEVELS.index(found) > level:
+            names = f"{matrix.devices[a]} and {matrix.devices[b]}"
+            machine.assume(f"the dump calls {names} {found} apart although others join them at {LEVELS[level]}")
+
+
+def _groups(vertices: Iterable[int], pairs: Iterable[tuple[int, int]]) -> list[set[int]]:
+    """Connected components with at least one pair, and lone vertices, by smallest member."""
+    parent = {v: v for v in vertices}
+
+    def find(v: int) -> int:
+        while parent[v] != v:
+            parent[v] = parent[parent[v]]
+            v = parent[v]
+        return v
+
+    for a, b in pairs:
+        low, high = sorted((find(a), find(b)))
+        parent[high] = low
+    groups: dict[int, set[int]] = {}
+    for v in parent:
+        groups.setdefault(find(v), set()).add(v)
+    return [groups[v] for v in sorted(groups)]

@@ -1,0 +1,78 @@
+"""What a GPU's name says about its links: NVLink or xGMI speed per link, how many links it has, PCIe generation.
+
+Speeds are GB/s per link and direction. Sources: NVIDIA's architecture white papers (Pascal to Blackwell) and data sheets
+of the named cards; AMD's Instinct data sheets. Where a model comes with and without links (H100 PCIe, NVL), `links` is
+the most that a card has.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from fractions import Fraction
+
+from collc.errors import UsageError
+
+# Payload of PCIe 3.0 x16; every generation doubles it.
+PCIE3_X16 = Fraction(25, 2)
+
+
+@dataclass(frozen=True, slots=True)
+class GpuModel:
+    """`name` for messages, `gbps` per link (None: no links), at most `links` of them, and the PCIe generation."""
+
+    name: str
+    pattern: str
+    gbps: Fraction | None
+    links: int
+    pcie: int
+
+
+_NV3_SMALL = Fraction(225, 16)  # the 112.5 GB/s NVLink 3.0 bridge of GA102: 4 links, both directions together
+
+# The first pattern that is found in the name decides.
+MODELS = (
+    GpuModel("P100", r"P100", Fraction(20), 4, 3),
+    GpuModel("V100", r"V100|TITAN V|GV100", Fraction(25), 6, 3),
+    GpuModel("A800", r"A800", Fraction(25), 8, 4),
+    GpuModel("A100", r"A100", Fraction(25), 12, 4),
+    GpuModel("A30", r"\bA30\b", Fraction(25), 4, 4),
+    GpuModel("A40/A6000", r"\bA40\b|\bA4500\b|\bA5000\b|\bA5500\b|\bA6000\b|3090", _NV3_SMALL, 4, 4),
+    GpuModel("H800", r"H800", Fraction(25), 8, 5),
+    GpuModel("H100", r"H100|H200|H20\b|GH200", Fraction(25), 18, 5),
+    GpuModel("B200", r"B100|B200|B300", Fraction(50), 18, 5),
+    GpuModel("Turing", r"2080|TITAN RTX|QUADRO RTX", Fraction(25), 2, 3),
+    GpuModel("Blackwell PCIe", r"RTX PRO|50[6-9]0", None, 0, 5),
+    GpuModel("Ada", r"\bL4\b|\bL20\b|\bL40|40[5-9]0|ADA", None, 0, 4),
+    GpuModel("Ampere PCIe", r"\bA2\b|\bA10G?\b|\bA16\b|30[5-8]0", None, 0, 4),
+    GpuModel("Pascal to Turing PCIe", r"\bT4\b|\bP40?\b|\bM60\b|\bM40\b|\bK80\b|10[5-8]0|20[6-7]0", None, 0, 3),
+    GpuModel("MI300A", r"MI300A", Fraction(128), 3, 5),
+    GpuModel("MI300X", r"MI300|MI308|MI325", Fraction(64), 7, 5),
+    GpuModel("MI350X", r"MI35[05]", Fraction(384, 5), 7, 5),
+    GpuModel("MI250X", r"MI250|MI210", Fraction(50), 8, 4),
+    GpuModel("MI100", r"MI100", Fraction(46), 3, 4),
+    GpuModel("MI50", r"MI50|MI60", Fraction(46), 2, 4),
+)
+
+
+def find_model(text: str) -> GpuModel | None:
+    """The model that a product name such as ``Tesla V100-SXM2-16GB`` names, or None."""
+    return next((model for model in MODELS if re.search(model.pattern, text.upper())), None)
+
+
+def model_by_name(text: str) -> GpuModel:
+    """The model for `--gpu-model`.
+
+    Raises:
+        UsageError: the name is not known.
+    """
+    model = find_model(text)
+    if model is None:
+        known = ", ".join(m.name for m in MODELS)
+        raise UsageError(f"no GPU model is known as `{text[:60]}`", where="--gpu-model", hint=f"known: {known}")
+    return model
+
+
+def pcie_gbps(generation: int, width: int = 16) -> Fraction:
+    """Payload of a PCIe link: about 80% of the raw rate, which is what copies reach."""
+    return PCIE3_X16 * Fraction(2) ** (generation - 3) * width / 16
