@@ -96,7 +96,7 @@ def test_the_order_of_reduction_is_fixed():
 
 def test_too_few_slots_deadlock_when_run():
     program = lowered(schedule_of(Collective.ALL_REDUCE, 3, [chain(3, 0)]))[-1][1]
-    with pytest.raises(IRError, match="deadlock.*waits for a free slot"):
+    with pytest.raises(IRError, match=r"deadlock.*waits for a free slot"):
         run_on_sets(program.replace(slots=1), chunks=20)
 
 

@@ -137,8 +137,10 @@ def test_a_wait_for_oneself():
 
     def cross(steps: list[Step]) -> list[Step]:
         first = next(s for s in steps if up in s.send)
-        return [dataclasses.replace(first, recv=(*first.recv, down)),
-            *(dataclasses.replace(s, recv=(), input=True) for s in steps if down in s.recv)]
+        return [
+            dataclasses.replace(first, recv=(*first.recv, down)),
+            *(dataclasses.replace(s, recv=(), input=True) for s in steps if down in s.recv),
+        ]
 
     rejects(edit(program, 0, 1, cross), "waits for its own result through fifo")
 

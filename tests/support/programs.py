@@ -95,4 +95,14 @@ def final(schedule: Schedule, target: Target = HOST) -> Program:
     return lowered(schedule, target)[-1][1]
 
 
-__all__ = ["CUDA", "HOST", "TREE_COLLECTIVES", "chain", "final", "lowered", "random_schedule", "random_tree", "schedule_of"]
+__all__ = [
+    "CUDA",
+    "HOST",
+    "TREE_COLLECTIVES",
+    "chain",
+    "final",
+    "lowered",
+    "random_schedule",
+    "random_tree",
+    "schedule_of",
+]

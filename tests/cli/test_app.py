@@ -1,0 +1,58 @@
+"""The command line as a whole: exit codes, one line per failure, nothing imported that is not needed."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+from support.cli import collc, refused
+
+from collc.cli.app import COMMANDS
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_has_help_json_and_debug(name):
+    result = collc(name, "--help")
+    assert result.code == 0, result.err
+    assert "--debug" in result.out
+    if name != "run":
+        assert "--json" in result.out
+
+
+def test_unknown_commands_and_options_are_usage_errors():
+    assert collc("compil").code == 2
+    assert collc("plan", "--no-such-option").code == 2
+    assert collc("plan").code == 2
+
+
+def test_failures_are_one_line_and_tracebacks_come_on_request(tmp_path):
+    bad = tmp_path / "bad.yaml"
+    bad.write_text("format: collc-topology/1\nname: x\ngpus: 2\nlinks: []\nsurprise: 1\n")
+    assert f"{bad}:5" in refused(collc("plan", bad))
+    result = collc("plan", bad, "--debug")
+    assert result.code == 1
+    assert "Traceback" in result.err
+
+
+def test_help_does_not_import_solvers():
+    script = (
+        "import sys; sys.argv=['collc','--help']\nfrom collc.cli import main\ntry: main()\nexcept SystemExit: pass\n"
+    )
+    script += "print([m for m in ('highspy','numpy','igraph','networkx') if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.strip().endswith("[]")
+
+
+def test_a_reader_that_goes_away_is_no_traceback():
+    command = f"{sys.executable} -m collc topologies | head -1"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False, env=os.environ)
+    assert "Traceback" not in done.stderr
+
+
+def test_json_of_topologies():
+    result = collc("topologies", "--json")
+    assert result.code == 0
+    assert "dgx1v" in json.dumps(json.loads(result.out))
