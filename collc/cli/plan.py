@@ -1,0 +1,61 @@
+"""`collc plan`: pack trees and flows, prove the rate, and say what limits it."""
+
+from __future__ import annotations
+
+import click
+
+from collc.cli.plan_text import explain_plans, summary
+from collc.cli.report import debug_option, emit_json, json_option, progress
+from collc.errors import UsageError
+from collc.packing import Collective, Plan, plan
+from collc.packing.document import plan_file, to_json
+from collc.packing.solve import SOLVERS
+from collc.topology.allocation import parse_gpus
+from collc.topology.graph import plan_graph
+from collc.topology.load import load_topology
+from collc.topology.model import PlanGraph
+
+
+@click.command("plan")
+@click.argument("topology", metavar="TOPO")
+@click.option("--collective", type=click.Choice([c.value for c in Collective]), help="[every collective]")
+@click.option("--root", type=click.IntRange(min=0), help="Root rank of a rooted collective [0].")
+@click.option("--gpus", metavar="LIST", help="The GPUs in rank order, such as 0,1,4,7 or server0:0-2 [all].")
+@click.option("--links", metavar="CLASSES", help="Link classes to use instead of the fast one, or 'all'.")
+@click.option("--relay", type=click.Choice(["idle"]), help="Let idle GPUs of the machine forward data.")
+@click.option("--solver", type=click.Choice(SOLVERS), default="exact", show_default=True)
+@json_option
+@debug_option
+def command(
+    topology: str,
+    collective: str | None,
+    root: int | None,
+    gpus: str | None,
+    links: str | None,
+    relay: str | None,
+    solver: str,
+    as_json: bool,
+) -> None:
+    """Pack spanning trees for TOPO, a file or a machine of `collc topologies`, and prove the rate."""
+    machine = load_topology(topology)
+    chosen = None if gpus is None else parse_gpus(machine, gpus)
+    graph = plan_graph(machine, chosen, links, relay is not None)
+    plans = _plans(graph, collective, root, solver)
+    if as_json:
+        emit_json(to_json(plan_file(graph, plans)))
+        return
+    click.echo(summary(graph, plans))
+    click.echo(explain_plans(graph, plans, whole=collective is not None))
+
+
+def _plans(graph: PlanGraph, collective: str | None, root: int | None, solver: str) -> tuple[Plan, ...]:
+    wanted = list(Collective) if collective is None else [Collective(collective)]
+    if root is not None and not any(c.rooted for c in wanted):
+        raise UsageError(f"{wanted[0].value} has no root", where="--root", hint="leave --root out")
+    show = progress("plan")
+    made = []
+    for item in wanted:
+        show(item.value)
+        made.append(plan(graph, item, root if item.rooted else None, solver))
+    show("")
+    return tuple(made)

@@ -1,0 +1,168 @@
+"""Plans as text for people."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from fractions import Fraction
+
+from collc.cli.report import compact, table
+from collc.packing.explain import (
+    Binding,
+    binding,
+    common_denominator,
+    describe_tree,
+    in_switch_bound,
+    link_loads,
+    one_more_link,
+    plan_depth,
+    tree_depth,
+)
+from collc.packing.model import Flow, Plan, Prices, Tree
+from collc.topology.canonical import fingerprint
+from collc.topology.model import PlanGraph
+
+# Longer lists are cut: people read the beginning, programs read --json.
+_MAX_ROWS = 64
+_MAX_TREE_RANKS = 16
+
+
+def summary(graph: PlanGraph, plans: Sequence[Plan]) -> str:
+    """The machine on one line, then a row per plan."""
+    forwarders = len(graph.vertices) - graph.nranks
+    parts = [f"{graph.nranks} GPUs"] + ([f"{forwarders} forwarding"] if forwarders else [])
+    head = f"{graph.name}: {', '.join(parts)}, {len(graph.links)} links, {fingerprint(graph)}"
+    rows = [_row(graph, plan) for plan in plans]
+    return head + "\n" + table(["collective", "root", "GB/s", "bound", "optimal", "trees", "depth", "proof"], rows)
+
+
+def _row(graph: PlanGraph, plan: Plan) -> list[str]:
+    if plan.rate is None or plan.bound is None:
+        return [plan.collective.value, "", "-", "-", "yes", "0", "0", "nothing to move"]
+    proof = type(plan.certificate).__name__.lower()
+    return [
+        plan.collective.value,
+        "" if plan.root is None else str(plan.root),
+        gbps(plan.rate),
+        "" if plan.bound == plan.rate else gbps(plan.bound),
+        "yes" if plan.optimal else f"gap {float(1 - plan.rate / plan.bound):.2%}",
+        str(len(plan.trees) or f"{len(plan.flows)} flows"),
+        str(plan_depth(plan)) if plan.trees else "",
+        proof,
+    ]
+
+
+def gbps(value: Fraction) -> str:
+    """``600/7 = 85.714``, or just the number where it is short."""
+    text = str(value)
+    if value.denominator == 1:
+        return text
+    return f"{text} = {float(value):.5g}" if len(text) <= 12 else f"{float(value):.7g}"
+
+
+def explain_plans(graph: PlanGraph, plans: Sequence[Plan], *, whole: bool) -> str:
+    """What binds each plan; with `whole` also its trees or flows and the use of every link."""
+    lines: list[str] = []
+    for plan in plans:
+        if plan.rate is None:
+            continue
+        lines += ["", *_limits(graph, plan, detail=whole)]
+        if whole:
+            lines += ["", *(_trees(graph, plan) if plan.trees else _flows(graph, plan)), "", *_links(graph, plan)]
+    return "\n".join(lines)
+
+
+def _limits(graph: PlanGraph, plan: Plan, *, detail: bool) -> list[str]:
+    bound = binding(graph, plan)
+    assert plan.bound is not None
+    lines = [f"{plan.collective.value}: at most {gbps(plan.bound)} GB/s, because {bound.text}"]
+    if isinstance(plan.certificate, Prices) or detail:
+        lines += _gains(graph, bound)
+    if detail:
+        best = one_more_link(graph, plan, bound)
+        if best is not None:
+            link, more, value = best
+            a, b = graph.vertices[graph.links[link].src].name, graph.vertices[graph.links[link].dst].name
+            lines.append(f"  one more link {a} - {b} of {compact(more)} GB/s each way would bring {gbps(value)} GB/s")
+        elif graph.nranks <= _MAX_TREE_RANKS and plan.trees:
+            lines.append("  no single further link brings more: other bounds bind as well")
+    switched = in_switch_bound(graph, plan.collective)
+    if switched is not None and switched > plan.bound:
+        lines.append(f"  with reduction inside the switches, which plans do not use yet, at most {gbps(switched)} GB/s")
+    return lines
+
+
+def _gains(graph: PlanGraph, bound: Binding) -> list[str]:
+    """Links by what one more GB/s brings, those of equal value on one line."""
+    by_value: dict[Fraction, list[int]] = {}
+    for link, value in bound.gain.items():
+        by_value.setdefault(value, []).append(link)
+    lines = []
+    for value, links in sorted(by_value.items(), reverse=True)[:8]:
+        names = [f"{graph.vertices[graph.links[x].src].name}>{graph.vertices[graph.links[x].dst].name}" for x in links]
+        shown = " ".join(names[:8]) + (f" ... ({len(names)} links)" if len(names) > 8 else "")
+        lines.append(f"  +1 GB/s is worth {compact(value)} GB/s on {shown}")
+    return lines
+
+
+def _trees(graph: PlanGraph, plan: Plan) -> list[str]:
+    assert plan.rate is not None
+    rows = [
+        [
+            str(i),
+            str(tree.root),
+            compact(tree.weight),
+            f"{float(tree.weight / plan.rate):.1%}",
+            str(tree_depth(tree)),
+            _tree(graph, tree),
+        ]
+        for i, tree in enumerate(plan.trees[:_MAX_ROWS])
+    ]
+    text = _beside(table(["tree", "root", "GB/s", "share", "depth"], [r[:5] for r in rows], left=0), rows, "edges")
+    more = len(plan.trees) - _MAX_ROWS
+    tail = [f"... and {more} more"] if more > 0 else []
+    counts: dict[int, int] = {}
+    for tree in plan.trees:
+        counts[tree_depth(tree)] = counts.get(tree_depth(tree), 0) + 1
+    depths = ", ".join(f"{count} of depth {depth}" for depth, count in sorted(counts.items()))
+    return [*text, *tail, f"{depths}; weights are multiples of rate/{common_denominator(plan)}"]
+
+
+def _beside(text: str, rows: Sequence[Sequence[str]], title: str) -> list[str]:
+    """A table with the last cell of every row, of any length, written after it."""
+    head, *lines = text.split("\n")
+    return [f"{head}  {title}", *(f"{line}  {row[-1]}" for line, row in zip(lines, rows, strict=True))]
+
+
+def _tree(graph: PlanGraph, tree: Tree) -> str:
+    return describe_tree(graph, tree) if graph.nranks <= _MAX_TREE_RANKS else "(in --json)"
+
+
+def _flows(graph: PlanGraph, plan: Plan) -> list[str]:
+    rows = [[str(f.src), str(f.dst), compact(f.weight), _way(graph, f)] for f in plan.flows[:_MAX_ROWS]]
+    lines = _beside(table(["from", "to", "GB/s"], [r[:3] for r in rows], left=0), rows, "path")
+    more = len(plan.flows) - _MAX_ROWS
+    return lines + ([f"... and {more} more"] if more > 0 else [])
+
+
+def _way(graph: PlanGraph, flow: Flow) -> str:
+    return " > ".join([graph.vertices[flow.src].name, *(graph.vertices[graph.links[x].dst].name for x in flow.links)])
+
+
+def _links(graph: PlanGraph, plan: Plan) -> list[str]:
+    load = link_loads(graph, plan)
+    price = dict(plan.certificate.prices) if isinstance(plan.certificate, Prices) else {}
+    full = sum(1 for link in graph.links if load[link.id] == link.gbps)
+    lines = [f"{full} of {len(graph.links)} links are full"]
+    rows = [
+        [
+            f"{graph.vertices[link.src].name} > {graph.vertices[link.dst].name}",
+            compact(link.gbps),
+            compact(load[link.id]),
+            f"{float(load[link.id] / link.gbps):.0%}",
+            compact(price[link.id]) if link.id in price else "",
+        ]
+        for link in graph.links[:_MAX_ROWS]
+    ]
+    lines += table(["link", "GB/s", "used", "use", "price"], rows).split("\n")
+    more = len(graph.links) - _MAX_ROWS
+    return lines + ([f"... and {more} more"] if more > 0 else [])

@@ -1,0 +1,204 @@
+"""What a plan looks like and what limits it: depth, link use, what binds, what one more link would bring."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from fractions import Fraction
+
+from collc.packing.bound import unit_cost
+from collc.packing.cuts import broadcast_cut
+from collc.packing.exact import outward, upper_bound
+from collc.packing.model import Collective, Cut, Hop, Partition, Plan, Prices, Tree
+from collc.packing.network import Net
+from collc.topology.model import PlanGraph
+
+# "One more link" solves the bound again for each candidate; larger graphs only get the price of a GB/s.
+_TRY_LIMIT = 16
+_TRY_LINKS = 24
+
+
+@dataclass(frozen=True)
+class Binding:
+    """The links that limit a plan. `gain[link]` is what one more GB/s there adds to the bound."""
+
+    text: str
+    gain: dict[int, Fraction]
+
+
+def tree_depth(tree: Tree) -> int:
+    """Hops between the root and the rank farthest from it, the deeper of the two phases."""
+    down = _depth(tree.root, ((h.src, h.dst) for h in tree.broadcast))
+    up = _depth(tree.root, ((h.dst, h.src) for h in tree.reduce))
+    return max(down, up)
+
+
+def _depth(root: int, edges: Iterable[tuple[int, int]]) -> int:
+    children: dict[int, list[int]] = {}
+    for parent, child in edges:
+        children.setdefault(parent, []).append(child)
+    level, deepest = [root], -1
+    while level:
+        deepest += 1
+        level = [c for v in level for c in children.get(v, ())]
+    return deepest
+
+
+def plan_depth(plan: Plan) -> int:
+    """The depth of the deepest tree; for flows the most links on a path."""
+    if plan.flows:
+        return max(len(f.links) for f in plan.flows)
+    return max((tree_depth(t) for t in plan.trees), default=0)
+
+
+def link_loads(graph: PlanGraph, plan: Plan) -> list[Fraction]:
+    """GB/s on every link when the plan runs at its rate."""
+    load = [Fraction(0)] * len(graph.links)
+    for tree in plan.trees:
+        for hop in (*tree.reduce, *tree.broadcast):
+            for link in hop.links:
+                load[link] += tree.weight
+    for flow in plan.flows:
+        for link in flow.links:
+            load[link] += flow.weight
+    return load
+
+
+def common_denominator(plan: Plan) -> int:
+    """The least D such that every weight is a multiple of rate / D: the steps that tables of shares count in."""
+    denominator = 1
+    if plan.rate:
+        for weight in [t.weight for t in plan.trees] or [f.weight for f in plan.flows]:
+            part = weight / plan.rate
+            denominator = denominator * part.denominator // _gcd(denominator, part.denominator)
+    return denominator
+
+
+def _gcd(a: int, b: int) -> int:
+    while b:
+        a, b = b, a % b
+    return a
+
+
+def binding(graph: PlanGraph, plan: Plan) -> Binding:
+    """What the plan's certificate says limits the rate, in words, and the value of each link that it names."""
+    assert plan.certificate is not None
+    if isinstance(plan.certificate, Cut):
+        return _cut_binding(graph, plan, plan.certificate)
+    if isinstance(plan.certificate, Partition):
+        return _partition_binding(graph, plan.certificate)
+    return _prices_binding(graph, plan, plan.certificate)
+
+
+def _cut_binding(graph: PlanGraph, plan: Plan, cut: Cut) -> Binding:
+    side = set(cut.side)
+    inside = sum(1 for r in graph.ranks if r in side)
+    inward = plan.collective in (Collective.REDUCE, Collective.REDUCE_SCATTER)
+    out = [x.id for x in graph.links if x.src in side and x.dst not in side]
+    into = [x.id for x in graph.links if x.dst in side and x.src not in side]
+    links = into if inward else out
+    if plan.collective is Collective.ALL_REDUCE and _capacity(graph, into) < _capacity(graph, out):
+        links, inward = into, True
+    per_root = plan.collective in (Collective.ALL_GATHER, Collective.REDUCE_SCATTER)
+    each = Fraction(graph.nranks, inside) if per_root else Fraction(1)
+    way = "into" if inward else "out of"
+    text = f"{_capacity(graph, links)} GB/s lead {way} {_names(graph, cut.side)}"
+    return Binding(text, dict.fromkeys(links, each))
+
+
+def _partition_binding(graph: PlanGraph, partition: Partition) -> Binding:
+    place = {v: i for i, part in enumerate(partition.parts) for v in part}
+    out = [x.id for x in graph.links if x.src in place and place[x.src] != place.get(x.dst)]
+    into = [x.id for x in graph.links if x.dst in place and place[x.dst] != place.get(x.src)]
+    links, way = (out, "out of") if _capacity(graph, out) <= _capacity(graph, into) else (into, "into")
+    k = len(partition.parts)
+    parts = ", ".join(_names(graph, part) for part in partition.parts[:4]) + (", ..." if k > 4 else "")
+    text = f"{_capacity(graph, links)} GB/s lead {way} {k} parts: {parts}"
+    return Binding(text, dict.fromkeys(links, Fraction(1, 2 * (k - 1))))
+
+
+def _prices_binding(graph: PlanGraph, plan: Plan, prices: Prices) -> Binding:
+    price = [Fraction(0)] * len(graph.links)
+    for link, value in prices.prices:
+        price[link] = value
+    unit = unit_cost(Net.of(graph), price, plan.collective, plan.root)
+    assert unit
+    gain = {link: value / unit for link, value in prices.prices if value}
+    return Binding("one link has a price" if len(gain) == 1 else f"{len(gain)} links have a price", gain)
+
+
+def in_switch_bound(graph: PlanGraph, collective: Collective) -> Fraction | None:
+    """What no schedule at all can exceed, even one that reduces inside switches; None where no switch can.
+
+    Only all_reduce gains: for the others our cuts bound every schedule already. It is the least one-way cut.
+    """
+    if collective is not Collective.ALL_REDUCE or graph.nranks < 2:
+        return None
+    if not any(v.reduce or v.multicast for v in graph.vertices):
+        return None
+    net = Net.of(graph)
+    return min(broadcast_cut(net, 0)[0], broadcast_cut(net.reversed(), 0)[0])
+
+
+def one_more_link(graph: PlanGraph, plan: Plan, bound: Binding) -> tuple[int, Fraction, Fraction] | None:
+    """(link, GB/s added, new bound): the best single addition among the links that bind, both directions together.
+
+    The addition is as much as the thinnest link of that kind has. None if the graph is large, or no single link helps.
+    """
+    if graph.nranks > _TRY_LIMIT or plan.bound is None or not plan.collective.uses_trees:
+        return None
+    best: tuple[int, Fraction, Fraction] | None = None
+    for link in list(bound.gain)[:_TRY_LINKS]:
+        kind = graph.links[link].kind
+        more = min(x.gbps for x in graph.links if x.kind is kind)
+        ends = {graph.links[link].src, graph.links[link].dst}
+        links = tuple(
+            replace(x, gbps=x.gbps + more) if {x.src, x.dst} == ends and x.kind is kind else x for x in graph.links
+        )
+        net = outward(Net.of(replace(graph, links=links)), plan.collective)
+        value, _ = upper_bound(net, plan.collective, plan.root)
+        if value > plan.bound and (best is None or value > best[2]):
+            best = link, more, value
+    return best
+
+
+def describe_tree(graph: PlanGraph, tree: Tree) -> str:
+    """A tree on one line: the root, then who feeds whom; a pair whose phases mirror each other is written once."""
+    down = _nested(graph, tree.root, [(h.src, h.dst) for h in tree.broadcast])
+    up = _nested(graph, tree.root, [(h.dst, h.src) for h in tree.reduce])
+    if not tree.reduce:
+        return down
+    if not tree.broadcast or up == down:
+        return up
+    return f"up {up}, down {down}"
+
+
+def _nested(graph: PlanGraph, root: int, edges: list[tuple[int, int]]) -> str:
+    children: dict[int, list[int]] = {}
+    for parent, child in edges:
+        children.setdefault(parent, []).append(child)
+
+    def text(v: int) -> str:
+        below = sorted(children.get(v, ()))
+        if not below:
+            return str(v)
+        inner = " ".join(text(c) for c in below)
+        return f"{v}({inner})"
+
+    return text(root)
+
+
+def hop_names(graph: PlanGraph, hop: Hop) -> str:
+    """A hop with the vertices that its path runs through."""
+    names = [graph.vertices[hop.src].name, *(graph.vertices[graph.links[x].dst].name for x in hop.links)]
+    return " -> ".join(names)
+
+
+def _capacity(graph: PlanGraph, links: Iterable[int]) -> Fraction:
+    return sum((graph.links[x].gbps for x in links), Fraction(0))
+
+
+def _names(graph: PlanGraph, vertices: Iterable[int]) -> str:
+    names = [graph.vertices[v].name for v in vertices]
+    shown = names if len(names) <= 8 else [*names[:6], f"... ({len(names)} vertices)"]
+    return "{" + " ".join(shown) + "}"
