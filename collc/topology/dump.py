@@ -24,7 +24,7 @@ def dumps_topology(topology: Topology) -> str:
     lines += ["format: collc-topology/1", f"name: {_word(topology.name)}"]
     gpus = [v.name for v in topology.gpus]
     counted = gpus == [f"gpu{i}" for i in range(len(gpus))]
-    lines += [f"gpus: {len(gpus)}"] if counted else _list("gpus: ", gpus)
+    lines += [f"gpus: {len(gpus)}"] if counted else _list("gpus: ", [_word(name) for name in gpus])
     for kind, key in _LISTS.items():
         members = [_vertex(v) for v in topology.vertices if v.kind is kind]
         if members:

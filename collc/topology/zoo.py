@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import difflib
-from functools import cache
 from pathlib import Path
 
+from collc.resources import resource_dir
 from collc.topology.names import name_problem
 
-_PACKAGE = Path(__file__).resolve().parent.parent
 
-
-@cache
 def directory() -> Path:
     """Where the files are: inside the installed package, else in the checkout."""
-    inside = _PACKAGE / "_data" / "topologies"
-    return inside if inside.is_dir() else _PACKAGE.parent / "topologies"
+    return resource_dir("topologies")
 
 
 def names() -> tuple[str, ...]:

@@ -1,6 +1,6 @@
 """What a GPU's name says about its links: NVLink or xGMI speed per link, how many links it has, PCIe generation.
 
-Speeds are GB/s per link and direction. Sources: NVIDIA's architecture white papers (Pascal to Blackwell) and data sheets
+Speeds are GB/s per link and direction. Sources: NVIDIA's architecture white papers (Pascal to Blackwell), data sheets
 of the named cards; AMD's Instinct data sheets. Where a model comes with and without links (H100 PCIe, NVL), `links` is
 the most that a card has.
 """
