@@ -69,7 +69,7 @@ def parse_names(text: str, known: dict[str, Any], what: str) -> list[str]:
 
 def values(rank: int, nranks: int, op: str, signed: bool) -> Array:
     """One period of rank's input as int64."""
-    i = np.arange(PERIOD, dtype=np.int64)
+    i: Array = np.arange(PERIOD, dtype=np.int64)
     mixed: Array = (i * 2654435761 + rank * 40503 + 12345) % 65521
     if op == "sum":
         # At most 240 in all for up to 16 ranks, 1 per rank beyond: exact in bf16.
@@ -98,6 +98,7 @@ def combined(nranks: int, op: str, kind: DataType) -> Array:
     """One period of the reduction over all ranks, as the type's bits."""
     signed = kind.carrier[0] != "u" or kind.name == "bfloat16"
     inputs = np.stack([values(rank, nranks, op, signed) for rank in range(nranks)])
+    result: Array
     match op:
         case "sum":
             result = inputs.sum(axis=0)

@@ -74,7 +74,7 @@ def command(
     for path in recorder.written:
         note(f"wrote {path}")
     if as_json:
-        value = {
+        value: dict[str, object] = {
             "library": str(result.library.path),
             "target": result.target.value,
             "build_id": result.library.build_id,

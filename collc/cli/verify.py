@@ -9,7 +9,7 @@ import click
 
 from collc.build.check import check_library
 from collc.cli.report import debug_option, emit_json, json_option, read_text
-from collc.errors import CertificateError, UsageError
+from collc.errors import CertificateError, CollcError, UsageError
 from collc.ir.printer import parse_program
 from collc.ir.verify import verify
 from collc.packing.document import PlanFile, from_json, verify_document
@@ -44,7 +44,11 @@ def _check(file: Path) -> tuple[str, list[str]]:
         except (ValueError, RecursionError) as error:
             raise CertificateError(f"is not JSON: {error}", where=str(file)) from None
         document = from_json(value, str(file))
-        verify_document(document)
+        try:
+            verify_document(document)
+        except CollcError as error:
+            where = f"{file}: {error.where}" if error.where else str(file)
+            raise CertificateError(error.what, where=where, hint=error.hint) from None
         return "plan", _plan_lines(document)
     if any(line.strip().startswith("collc-ir/") for line in text.splitlines()[:100]):
         program = parse_program(text, str(file))

@@ -40,7 +40,16 @@ def test_a_raised_weight(plan, tmp_path):
     bad = copy.deepcopy(plan)
     tree = of(bad, "all_reduce")["trees"][0]
     tree["weight_gbps"] = str(Fraction(tree["weight_gbps"]) + 1)
-    assert "all_reduce" in refused(collc("verify", write(tmp_path, bad)))
+    assert "plans[0].trees: the weights add up to" in refused(collc("verify", write(tmp_path, bad)))
+
+
+def test_a_weight_moved_from_tree_to_tree(plan, tmp_path):
+    """The sum stays right, but some link carries more than it has."""
+    bad = copy.deepcopy(plan)
+    trees = of(bad, "all_reduce")["trees"]
+    first, last = Fraction(trees[0]["weight_gbps"]), Fraction(trees[-1]["weight_gbps"])
+    trees[0]["weight_gbps"], trees[-1]["weight_gbps"] = str(first + last / 2), str(last / 2)
+    assert "link" in refused(collc("verify", write(tmp_path, bad)))
 
 
 @pytest.mark.parametrize("collective", ["broadcast", "all_gather"])
@@ -70,7 +79,7 @@ def test_a_partition_with_one_gpu_moved(plan, tmp_path):
     gpu = parts[0].pop()
     parts[1].append(gpu)
     parts[:] = [part for part in parts if part]
-    assert "all_reduce" in refused(collc("verify", write(tmp_path, bad)))
+    assert "plans[0].bound_gbps: the certificate proves" in refused(collc("verify", write(tmp_path, bad)))
 
 
 def test_changed_prices(tmp_path):
