@@ -82,20 +82,29 @@ class Oracle(Protocol):
     def cheapest_exact(self, prices: Sequence[Fraction]) -> tuple[list[Priced], int]:
         """The same under exact prices: (columns with integer costs, scale to divide the costs by)."""
 
+    def reach(self) -> list[int]:
+        """Per root, the least number of hops in which its trees can span."""
+
 
 class TreeOracle:
     """Prices trees: one group per root (all_gather), a single root (broadcast), or pairs with any root (all_reduce).
 
-    `net` looks outwards, so reduce and reduce_scatter pass the reversed net.
+    `net` looks outwards, so reduce and reduce_scatter pass the reversed net. With `mirror` (each link's equal the
+    other way,
+    see `mirrored_links`) pairs are one tree walked both ways: no worse, because prices may then be taken equal both
+    ways.
     """
 
-    def __init__(self, net: Net, roots: Sequence[int], *, pairs: bool) -> None:
-        self.net, self.roots, self.pairs = net, list(roots), pairs
+    def __init__(self, net: Net, roots: Sequence[int], *, pairs: bool, mirror: Sequence[int] | None = None) -> None:
+        assert mirror is None or pairs
+        self.net, self.roots, self.pairs, self.mirror = net, list(roots), pairs, mirror
         self.ngroups = 1 if pairs else len(self.roots)
-        self._turned = net.reversed() if pairs else None
+        self._turned = net.reversed() if pairs and mirror is None else None
 
     def cheapest(self, prices: Sequence[float], depth: int | None = None) -> list[Priced]:
         """A cheapest column for every root under float prices; with `depth`, a cheap one among shallow trees."""
+        if self.mirror is not None:
+            prices = [p + prices[m] for p, m in zip(prices, self.mirror, strict=True)]
         big = 1.0 + 4.0 * sum(prices) * max(self.net.nverts, 2)
         dist = Distances(self.net, prices, big)
         back = None if self._turned is None else Distances(self._turned, prices, big)
@@ -103,6 +112,8 @@ class TreeOracle:
 
     def cheapest_exact(self, prices: Sequence[Fraction]) -> tuple[list[Priced], int]:
         """The same under exact prices: (columns with integer costs, scale to divide the costs by)."""
+        if self.mirror is not None:
+            prices = [p + prices[m] for p, m in zip(prices, self.mirror, strict=True)]
         dist, scale = exact_distances(self.net, prices)
         back = None if self._turned is None else exact_distances(self._turned, prices)[0]
         return self._columns(dist, back, None), scale
@@ -112,6 +123,9 @@ class TreeOracle:
         for i, root in enumerate(self.roots):
             out = self._tree(dist, root, depth)
             if out is None:
+                continue
+            if self.mirror is not None:
+                found.append(Priced(self._mirrored(out[0], self.mirror), out[1]))
                 continue
             if back is None:
                 found.append(Priced(Column(i, root, out[0]), out[1]))
@@ -136,6 +150,12 @@ class TreeOracle:
             cost += dist.cost[u][v]
         return hops, cost
 
+    def _mirrored(self, hops: Out, mirror: Sequence[int]) -> Column:
+        """The pair of a tree and its mirror image, rooted in its centre: the loads are the same from any root."""
+        root = _centre(hops, self.net.nranks)
+        out = _rerooted(hops, root, mirror)
+        return Column(0, root, out, tuple((u, v, tuple(mirror[x] for x in path)) for u, v, path in out))
+
     def reach(self) -> list[int]:
         """Per root, the least number of hops within which it can reach all ranks (and for pairs, be reached by all)."""
         ones = [1] * self.net.nlinks
@@ -155,3 +175,63 @@ def _eccentricity(dist: Distances[int], root: int) -> int:
                 level[v] = level[u] + 1
                 queue.append(v)
     return max(level.values())
+
+
+def mirrored_links(net: Net) -> list[int] | None:
+    """For every link one of equal capacity the other way, one to one; None unless the net has such a pairing."""
+    waiting: dict[tuple[int, int, Fraction], list[int]] = {}
+    mirror = [-1] * net.nlinks
+    for link in range(net.nlinks):
+        key = net.tails[link], net.heads[link], net.caps[link]
+        turned = waiting.get((key[1], key[0], key[2]))
+        if turned:
+            other = turned.pop(0)
+            mirror[link], mirror[other] = other, link
+        else:
+            waiting.setdefault(key, []).append(link)
+    return mirror if min(mirror, default=0) >= 0 else None
+
+
+def _neighbours(hops: Out, nranks: int) -> list[list[tuple[int, Path, bool]]]:
+    """Per rank (other end, path as in the hop, whether the hop leaves this rank), in order of the other end."""
+    near: list[list[tuple[int, Path, bool]]] = [[] for _ in range(nranks)]
+    for u, v, path in hops:
+        near[u].append((v, path, True))
+        near[v].append((u, path, False))
+    return [sorted(x) for x in near]
+
+
+def _centre(hops: Out, nranks: int) -> int:
+    """A rank of least eccentricity in the tree, the smallest number of those."""
+    near = _neighbours(hops, nranks)
+
+    def far(start: int) -> tuple[int, list[int]]:
+        seen, queue, above = {start: 0}, [start], {start: -1}
+        for u in queue:
+            for v, _, _ in near[u]:
+                if v not in seen:
+                    seen[v], above[v] = seen[u] + 1, u
+                    queue.append(v)
+        way, v = [], queue[-1]
+        while v >= 0:
+            way.append(v)
+            v = above[v]
+        return queue[-1], way
+
+    end, _ = far(0)
+    _, way = far(end)
+    middle = len(way) // 2
+    return way[middle] if len(way) % 2 else min(way[middle], way[middle - 1])
+
+
+def _rerooted(hops: Out, root: int, mirror: Sequence[int]) -> Out:
+    """The same tree as an out-tree from `root`: hops that point the wrong way take the mirrored links."""
+    near = _neighbours(hops, nranks=len(hops) + 1)
+    done, queue, result = {root}, [root], []
+    for u in queue:
+        for v, path, leaves in near[u]:
+            if v not in done:
+                done.add(v)
+                queue.append(v)
+                result.append((u, v, path if leaves else tuple(mirror[x] for x in reversed(path))))
+    return tuple(result)

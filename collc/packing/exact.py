@@ -12,11 +12,15 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from collc.errors import PackingError
-from collc.packing.columns import Column, TreeOracle
+from collc.packing.columns import Column, Oracle, TreeOracle, mirrored_links
 from collc.packing.cuts import broadcast_cut, gather_cut, reduce_partition
 from collc.packing.generate import Generator, Packing
 from collc.packing.model import Certificate, Collective, Cut, Partition, Prices
 from collc.packing.network import Net
+from collc.packing.thin import thinned
+
+# Diving costs more than packing on larger machines.
+_THIN_LIMIT = 16
 
 
 @dataclass(frozen=True)
@@ -34,15 +38,22 @@ def outward(net: Net, collective: Collective) -> Net:
     return net.reversed() if collective in (Collective.REDUCE, Collective.REDUCE_SCATTER) else net
 
 
-def oracle_for(net: Net, collective: Collective, root: int | None) -> TreeOracle:
-    """Pricing for `collective` on its outward net."""
+def new_generator(net: Net, collective: Collective, root: int | None) -> Generator:
+    """Column generation for a tree collective on its outward net.
+
+    all_reduce on links that are equal both ways uses one tree for both phases, and one row for both directions.
+    """
     roots = [root] if root is not None else list(range(net.nranks))
-    return TreeOracle(net, roots, pairs=collective is Collective.ALL_REDUCE)
-
-
-def weight_factor(net: Net, collective: Collective) -> int:
-    """Rate per unit of weight of one group: N where every root carries rate/N."""
-    return net.nranks if collective in (Collective.ALL_GATHER, Collective.REDUCE_SCATTER) else 1
+    factor = net.nranks if collective in (Collective.ALL_GATHER, Collective.REDUCE_SCATTER) else 1
+    if collective is not Collective.ALL_REDUCE:
+        return Generator(TreeOracle(net, roots, pairs=False), factor)
+    mirror = mirrored_links(net)
+    rows = None
+    if mirror is not None:
+        first = [min(link, other) for link, other in enumerate(mirror)]
+        number = {link: i for i, link in enumerate(sorted(set(first)))}
+        rows = [number[link] for link in first]
+    return Generator(TreeOracle(net, roots, pairs=True, mirror=mirror), factor, rows)
 
 
 def upper_bound(net: Net, collective: Collective, root: int | None) -> tuple[Fraction, Certificate]:
@@ -68,16 +79,7 @@ def upper_bound(net: Net, collective: Collective, root: int | None) -> tuple[Fra
 
 def _reduce_cuts(net: Net) -> list[tuple[Fraction, tuple[int, ...]]]:
     """The least one-way cut from rank 0 (in both views: to and from it) bounds all_reduce where links are one-sided."""
-    if all(_symmetric(net)):
-        return []
-    return [broadcast_cut(net, 0)]
-
-
-def _symmetric(net: Net) -> list[bool]:
-    total: dict[tuple[int, int], Fraction] = {}
-    for tail, head, cap in zip(net.tails, net.heads, net.caps, strict=True):
-        total[tail, head] = total.get((tail, head), Fraction(0)) + cap
-    return [total.get((head, tail)) == cap for (tail, head), cap in total.items()]
+    return [] if mirrored_links(net) is not None else [broadcast_cut(net, 0)]
 
 
 def solve_exact(net: Net, collective: Collective, root: int | None) -> Solved:
@@ -87,11 +89,11 @@ def solve_exact(net: Net, collective: Collective, root: int | None) -> Solved:
     """
     net.require_connected()
     bound, certificate = upper_bound(net, collective, root)
-    oracle = oracle_for(net, collective, root)
-    generator = Generator(oracle, weight_factor(net, collective))
-    least = _least_depth(oracle)
-    found = _at_depth(generator, least, bound)
-    if found is None or found.rate != bound:
+    generator = new_generator(net, collective, root)
+    least = _least_depth(generator.oracle)
+    depth = least
+    found = _at_depth(generator, depth, bound)
+    if found is None:
         generator.seed(None)
         proven = generator.prove()
         if proven is None or proven.prices is None:
@@ -101,14 +103,24 @@ def solve_exact(net: Net, collective: Collective, root: int | None) -> Solved:
         if proven.rate != bound:
             bound = proven.rate
             certificate = Prices(tuple((i, p) for i, p in enumerate(proven.prices) if p))
-        found = _shallowest(net, collective, root, proven, least)
+        depth, found, generator = _shallowest(net, collective, root, proven, least)
+    for rounds, choices in _thinning(net.nranks, depth):
+        if len(found.weights) > generator.ngroups:
+            found = thinned(generator, found, depth, rounds, choices)
     return Solved(found.rate, bound, found.weights, certificate)
 
 
-def _least_depth(oracle: TreeOracle) -> int:
+def _thinning(nranks: int, depth: int) -> tuple[tuple[int, int], ...]:
+    """(pricing rounds, choices) of each dive; at depth 1 there is one tree per root, up to its paths."""
+    if nranks > _THIN_LIMIT or depth == 1:
+        return ()
+    return ((6, 1), (3, 2)) if nranks <= 10 else ((3, 1),)
+
+
+def _least_depth(oracle: Oracle) -> int:
     """No tree is shallower than its root's eccentricity in hops: of all roots the worst, for all_reduce the best."""
     eccentric = oracle.reach()
-    return min(eccentric) if oracle.pairs else max(eccentric)
+    return min(eccentric) if oracle.ngroups == 1 else max(eccentric)
 
 
 def _at_depth(generator: Generator, depth: int, target: Fraction) -> Packing | None:
@@ -121,13 +133,17 @@ def _at_depth(generator: Generator, depth: int, target: Fraction) -> Packing | N
     return found if found is not None and found.rate == target else None
 
 
-def _shallowest(net: Net, collective: Collective, root: int | None, proven: Packing, least: int) -> Packing:
+def _shallowest(
+    net: Net, collective: Collective, root: int | None, proven: Packing, least: int
+) -> tuple[int, Packing, Generator]:
     """The packing of least depth that the search finds at the proven rate; `proven` itself if none is shallower."""
     deepest = max(c.depth() for c, _ in proven.weights)
     for depth in range(least + 1, deepest):
-        generator = Generator(oracle_for(net, collective, root), weight_factor(net, collective))
+        generator = new_generator(net, collective, root)
         generator.add(c for c, _ in proven.weights if c.depth() <= depth)
         found = _at_depth(generator, depth, proven.rate)
         if found is not None:
-            return found
-    return proven
+            return depth, found, generator
+    generator = new_generator(net, collective, root)
+    generator.add(c for c, _ in proven.weights)
+    return deepest, proven, generator

@@ -37,6 +37,10 @@ class FlowOracle:
         scale = math.lcm(*(p.denominator for p in prices))
         return self._columns([int(p * scale) for p in prices]), scale
 
+    def reach(self) -> list[int]:
+        """Paths have no depth."""
+        return [1] * self.ngroups
+
     def _columns(self, prices: Sequence[T]) -> list[Priced]:
         found = []
         for group, (source, targets) in enumerate(self.targets):

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from typing import TypeVar
 
 from collc.packing.columns import Column, Oracle, Priced
 from collc.packing.lp import ExactSolution, FloatSolution, Master
@@ -17,6 +18,8 @@ from collc.packing.lp import ExactSolution, FloatSolution, Master
 # A column must be cheaper than its group's price by this share to count as an improvement in floats.
 _GAIN = 1e-9
 _MAX_ROUNDS = 3000
+
+Price = TypeVar("Price", float, Fraction)
 
 
 @dataclass(frozen=True)
@@ -34,20 +37,29 @@ class Generator:
     Args:
         oracle: makes columns.
         factor: rate per unit of weight of a group's columns: N where each group carries rate/N, else 1.
+        rows: per link the number of its orbit, where symmetric links share one row (default: every link its own).
+        shares: per group how many like it the group stands for (default 1).
     """
 
-    def __init__(self, oracle: Oracle, factor: int) -> None:
+    def __init__(
+        self, oracle: Oracle, factor: int, rows: Sequence[int] | None = None, shares: Sequence[int] | None = None
+    ) -> None:
         self.oracle, self.factor = oracle, factor
         self.net = oracle.net
-        self.caps, self.scale = self.net.integer_caps()
+        self.link_caps, self.scale = self.net.integer_caps()
+        self.rows = list(range(self.net.nlinks)) if rows is None else list(rows)
+        self.caps = [0] * (max(self.rows) + 1)
+        for link, row in enumerate(self.rows):
+            self.caps[row] += self.link_caps[link]
         self.ngroups = oracle.ngroups
+        self.shares = [1] * self.ngroups if shares is None else list(shares)
         self.columns: list[Column] = []
         self._known: set[Column] = set()
         self._guess = _rate_guess(self.caps)
         self.master = self._new_master()
 
     def _new_master(self) -> Master:
-        return Master(self.caps, [1] * self.ngroups, self.factor, self._guess)
+        return Master(self.caps, self.shares, self.factor, self._guess)
 
     def add(self, columns: Iterable[Column]) -> int:
         """Adds the columns not yet known; returns how many."""
@@ -55,12 +67,24 @@ class Generator:
         for column in fresh:
             self._known.add(column)
             self.columns.append(column)
-            self.master.add(column.group, column.loads())
+            self.master.add(column.group, self.row_loads(column))
         return len(fresh)
+
+    def row_loads(self, column: Column) -> dict[int, int]:
+        """Row -> how many hops of the column cross its links."""
+        count: dict[int, int] = {}
+        for link, times in column.loads().items():
+            row = self.rows[link]
+            count[row] = count.get(row, 0) + times
+        return count
+
+    def link_prices(self, prices: Sequence[Price]) -> list[Price]:
+        """Row prices as link prices."""
+        return [prices[row] for row in self.rows]
 
     def seed(self, depth: int | None) -> None:
         """First columns: cheap trees when every link costs the inverse of its capacity."""
-        self.add(p.column for p in self.oracle.cheapest([1.0 / c for c in self.caps], depth))
+        self.add(p.column for p in self.oracle.cheapest([1.0 / c for c in self.link_caps], depth))
 
     def improve(self, depth: int | None, target: Fraction | None) -> FloatSolution | None:
         """Adds columns until none improves (in floats) or `target` is reached; None if some group has no column."""
@@ -71,7 +95,7 @@ class Generator:
             now = self.master.solve()
             if goal is not None and now.rate >= goal:
                 return now
-            found = self.oracle.cheapest(now.prices, depth)
+            found = self.oracle.cheapest(self.link_prices(now.prices), depth)
             if not self.add(p.column for p in found if p.cost < now.groups[p.column.group] * (1 - _GAIN)):
                 return now
         return now
@@ -95,11 +119,12 @@ class Generator:
             found = self.master.exact()
             if found is None:
                 return None
-            cheap, scale = self.oracle.cheapest_exact(found.prices)
+            prices = self.link_prices(found.prices)
+            cheap, scale = self.oracle.cheapest_exact(prices)
             unit = self._unit_cost(cheap)
             worth = sum((c * y for c, y in zip(self.caps, found.prices, strict=True)), Fraction(0))
             if worth * scale == found.rate * unit:
-                return self._packing(found, found.prices)
+                return self._packing(found, prices)
             if not self.add(p.column for p in cheap):
                 return None
         return None
@@ -110,19 +135,25 @@ class Generator:
         for priced in cheap:
             group, cost = priced.column.group, int(priced.cost)
             low[group] = min(cost, low.get(group, cost))
-        return Fraction(sum(low.values()), self.factor)
+        return Fraction(sum(cost * self.shares[group] for group, cost in low.items()), self.factor)
 
     def _packing(self, found: ExactSolution, prices: Sequence[Fraction] | None) -> Packing:
         rate = found.rate / self.scale
         weights = tuple((self.columns[j], w / self.scale) for j, w in sorted(found.weights.items()))
-        return Packing(rate, trimmed(weights, rate / self.factor), None if prices is None else tuple(prices))
+        return Packing(
+            rate,
+            trimmed(weights, [rate * s / self.factor for s in self.shares]),
+            None if prices is None else tuple(prices),
+        )
 
 
-def trimmed(weights: Sequence[tuple[Column, Fraction]], share: Fraction) -> tuple[tuple[Column, Fraction], ...]:
-    """Every group cut down to exactly `share`, its lightest columns first: an optimal LP may carry more than needed."""
-    excess: dict[int, Fraction] = {}
+def trimmed(
+    weights: Sequence[tuple[Column, Fraction]], shares: Sequence[Fraction]
+) -> tuple[tuple[Column, Fraction], ...]:
+    """Every group cut down to exactly its share, lightest columns first: an optimal LP may carry more than needed."""
+    excess = [-share for share in shares]
     for column, weight in weights:
-        excess[column.group] = excess.get(column.group, -share) + weight
+        excess[column.group] += weight
     kept = dict(weights)
     for column, weight in sorted(weights, key=lambda pair: pair[1]):
         take = min(weight, excess[column.group])

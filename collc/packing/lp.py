@@ -102,6 +102,19 @@ class Master:
         groups = [z * self._group_unit for z in solution.row_dual[len(self.caps) :]]
         return FloatSolution(values[0] * self.scale, [w * self.scale for w in values[1:]], prices, groups)
 
+    def hold_rate(self, rate: float) -> None:
+        """From now on `solve` keeps the rate (in capacity units) and maximises what `favour` names instead."""
+        self._solver.changeColBounds(0, rate / self.scale * (1 - 1e-7), rate / self.scale)
+        self._solver.changeColCost(0, 0.0)
+
+    def favour(self, column: int, value: float) -> None:
+        """Sets the objective coefficient of a column."""
+        self._solver.changeColCost(column + 1, value)
+
+    def fix(self, column: int, weight: float) -> None:
+        """Holds the weight of a column (in capacity units)."""
+        self._solver.changeColBounds(column + 1, weight / self.scale * (1 - 1e-8), weight / self.scale)
+
     def exact(self) -> ExactSolution | None:
         """The optimum over the columns present in rationals, starting at HiGHS's last basis; None if pivots run out."""
         basis = self._solver.getBasis()

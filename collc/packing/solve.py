@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from fractions import Fraction
+from functools import lru_cache
 
 from collc.errors import PackingError, UsageError
 from collc.packing.check import check_packing
-from collc.packing.columns import Column, Out
-from collc.packing.exact import outward, solve_exact
+from collc.packing.columns import Column, Out, mirrored_links
+from collc.packing.exact import Solved, outward, solve_exact
 from collc.packing.flows import solve_flows
-from collc.packing.model import Collective, Hop, Plan, Tree
+from collc.packing.model import Collective, Hop, Plan, Prices, Tree
 from collc.packing.network import Net
 from collc.topology.model import PlanGraph
 
@@ -51,8 +53,7 @@ def _plan(graph: PlanGraph, collective: Collective, root: int | None, solver: st
         return Plan(collective, root, "exact", rate, rate, True, prices, flows=flows)
     if solver != "exact":
         raise PackingError(f"{solver} cannot pack {collective.value} yet")
-    net = outward(Net.of(graph), collective)
-    solved = solve_exact(net, collective, root)
+    solved = _solve_trees(Net.of(graph), collective, root)
     trees = tuple(as_tree(column, weight, collective) for column, weight in solved.weights)
     return Plan(
         collective,
@@ -64,6 +65,30 @@ def _plan(graph: PlanGraph, collective: Collective, root: int | None, solver: st
         solved.certificate,
         trees=tuple(sorted(trees, key=_tree_order)),
     )
+
+
+_TURNED = {Collective.REDUCE: Collective.BROADCAST, Collective.REDUCE_SCATTER: Collective.ALL_GATHER}
+
+
+def _solve_trees(net: Net, collective: Collective, root: int | None) -> Solved:
+    """On links that are equal both ways reduce is a mirrored broadcast, and reduce_scatter a mirrored all_gather."""
+    mirror = mirrored_links(net) if collective in _TURNED else None
+    if mirror is None:
+        return _solve_once(net, collective, root)
+    solved = _solve_once(net, _TURNED[collective], root)
+    weights = tuple(
+        (replace(c, out=tuple((u, v, tuple(mirror[x] for x in path)) for u, v, path in c.out)), w)
+        for c, w in solved.weights
+    )
+    certificate = solved.certificate
+    if isinstance(certificate, Prices):
+        certificate = Prices(tuple(sorted((mirror[link], price) for link, price in certificate.prices)))
+    return replace(solved, weights=weights, certificate=certificate)
+
+
+@lru_cache(maxsize=8)
+def _solve_once(net: Net, collective: Collective, root: int | None) -> Solved:
+    return solve_exact(outward(net, collective), collective, root)
 
 
 def as_tree(column: Column, weight: Fraction, collective: Collective) -> Tree:

@@ -1,0 +1,78 @@
+"""Fewer trees at the same rate and depth: diving, a rounding heuristic for column generation.
+
+Again and again: take one of the heaviest trees, give it all the weight that leaves the rate possible (an LP, with new
+columns
+priced in), hold it there, and go on with the rest. Each step fills some link to the brim, so few steps are needed.
+"""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+from collc.errors import PackingError
+from collc.packing.generate import Generator, Packing
+
+# Float slack of the held rate and weights is 1e-7; what is lighter than this share of the rate is noise.
+_TINY = 1e-5
+
+
+def thinned(generator: Generator, packing: Packing, depth: int | None, rounds: int, choices: int) -> Packing:
+    """`packing` or one with fewer columns at exactly its rate, none deeper than `depth`.
+
+    Args:
+        generator: holds the columns; its master is used up, new columns stay in it.
+        rounds: how often each step may price in new columns.
+        choices: how many of the heaviest trees each step tries.
+    """
+    generator.restrict(list(generator.columns))
+    try:
+        chosen = _dive(generator, packing.rate, depth, rounds, choices)
+    except PackingError:
+        return packing  # float trouble in the held LP: thinning is a wish, not a duty
+    if chosen is None or len(chosen) >= len(packing.weights):
+        return packing
+    generator.restrict([generator.columns[j] for j in sorted(chosen)])
+    found = generator.exact()
+    if found is None or found.rate != packing.rate:
+        return packing
+    return Packing(found.rate, found.weights, packing.prices)
+
+
+def _dive(generator: Generator, rate: Fraction, depth: int | None, rounds: int, choices: int) -> list[int] | None:
+    master = generator.master
+    goal = float(rate * generator.scale)
+    if master.solve().rate < goal * (1 - 1e-9):
+        return None
+    master.hold_rate(goal)
+    weights = master.solve().weights
+    fixed: list[int] = []
+    floor = _TINY * goal / max(generator.factor, 1)
+    while True:
+        order = sorted((j for j, w in enumerate(weights) if w > floor and j not in fixed), key=lambda j: -weights[j])
+        if not order:
+            return fixed
+        best, arg = 0.0, order[0]
+        for j in order[:choices]:
+            value = _heaviest(generator, j, depth, rounds)
+            if value > best * (1 + _TINY):
+                best, arg = value, j
+        if best <= floor:
+            return None
+        fixed.append(arg)
+        master.fix(arg, best)
+        weights = master.solve().weights
+
+
+def _heaviest(generator: Generator, column: int, depth: int | None, rounds: int) -> float:
+    """The most weight that `column` can have at the held rate."""
+    master = generator.master
+    master.favour(column, 1.0)
+    now = master.solve()
+    for _ in range(rounds):
+        found = generator.oracle.cheapest(generator.link_prices(now.prices), depth)
+        gain = [p.column for p in found if p.cost < now.groups[p.column.group] - 1e-9]
+        if not generator.add(gain):
+            break
+        now = master.solve()
+    master.favour(column, 0.0)
+    return now.weights[column]
