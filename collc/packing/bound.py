@@ -77,7 +77,7 @@ def _partition_bound(graph: PlanGraph, collective: Collective, partition: Partit
     if k < 2:
         raise CertificateError("a partition has two parts or more", where=where)
     covered: set[int] = set()
-    total_out = total_in = Fraction(0)
+    place = [-1] * len(graph.vertices)
     for i, part in enumerate(partition.parts):
         side = _vertex_set(graph, part, f"{where}.parts[{i}]")
         twice = sorted(side & covered)
@@ -86,12 +86,15 @@ def _partition_bound(graph: PlanGraph, collective: Collective, partition: Partit
         if not any(r in side for r in graph.ranks):
             raise CertificateError("this part holds no GPU", where=f"{where}.parts[{i}]")
         covered |= side
-        total_out += leaving(graph, side)
-        total_in += entering(graph, side)
+        for v in side:
+            place[v] = i
     for r in graph.ranks:
         if r not in covered:
             raise CertificateError(f"{graph.vertices[r].name} is in no part", where=where)
-    return min(total_out, total_in) / (2 * (k - 1))
+    crossing = [x for x in graph.links if place[x.src] != place[x.dst]]
+    out = sum((x.gbps for x in crossing if place[x.src] >= 0), Fraction(0))
+    into = sum((x.gbps for x in crossing if place[x.dst] >= 0), Fraction(0))
+    return min(out, into) / (2 * (k - 1))
 
 
 def _prices_bound(graph: PlanGraph, collective: Collective, root: int | None, prices: Prices, where: str) -> Fraction:

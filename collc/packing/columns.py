@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Protocol
 
+import numpy as np
+
 from collc.packing.arborescence import cheapest_arborescence
+from collc.packing.dense import DenseDistances, dense_arborescence, dense_shallow
 from collc.packing.network import Distances, Net, Path, T, exact_distances
 from collc.packing.shallow import shallow_arborescence
 
 # Hops of an out-tree, parents before children: (parent, child, path).
 Out = tuple[tuple[int, int, Path], ...]
+# Makes a tree of a root and its cost, or None.
+Make = Callable[[int], "tuple[Out, int | float] | None"]
+
+# More ranks than this are priced with numpy; up to _BOTH_UNTIL the cheapest tree is tried before the shallow heuristic.
+DENSE_FROM = 16
+_BOTH_UNTIL = 64
 
 
 @dataclass(frozen=True)
@@ -56,18 +65,23 @@ def _depth(hops: Out) -> int:
     return max(level.values(), default=0)
 
 
-def out_tree(parent: Sequence[int], root: int, dist: Distances[T]) -> Out:
+def out_tree(parent: Sequence[int], root: int, path: Callable[[int, int], Path]) -> Out:
     """The hops of an arborescence given by parents, breadth first, children in rank order."""
+    return tuple((u, v, path(u, v)) for u, v, _ in _edges(parent, root))
+
+
+def _edges(parent: Sequence[int], root: int) -> Out:
+    """Parent and child of every edge, breadth first, with empty paths."""
     children: list[list[int]] = [[] for _ in parent]
     for v, p in enumerate(parent):
         if p >= 0:
             children[p].append(v)
-    hops, queue = [], [root]
+    edges: list[tuple[int, int, Path]] = []
+    queue = [root]
     for u in queue:
-        for v in children[u]:
-            hops.append((u, v, dist.path(u, v)))
-            queue.append(v)
-    return tuple(hops)
+        edges += [(u, v, ()) for v in children[u]]
+        queue += children[u]
+    return tuple(edges)
 
 
 class Oracle(Protocol):
@@ -105,10 +119,20 @@ class TreeOracle:
         """A cheapest column for every root under float prices; with `depth`, a cheap one among shallow trees."""
         if self.mirror is not None:
             prices = [p + prices[m] for p, m in zip(prices, self.mirror, strict=True)]
+        if self.net.nranks > DENSE_FROM:
+            dense = DenseDistances(self.net, prices)
+            turned = None if self._turned is None else DenseDistances(self._turned, prices)
+            return self._columns(
+                lambda root: self._dense_tree(dense, root, depth),
+                None if turned is None else lambda root: self._dense_tree(turned, root, depth),
+            )
         big = 1.0 + 4.0 * sum(prices) * max(self.net.nverts, 2)
         dist = Distances(self.net, prices, big)
         back = None if self._turned is None else Distances(self._turned, prices, big)
-        return self._columns(dist, back, depth)
+        return self._columns(
+            lambda root: self._tree(dist, root, depth),
+            None if back is None else lambda root: self._tree(back, root, depth),
+        )
 
     def cheapest_exact(self, prices: Sequence[Fraction]) -> tuple[list[Priced], int]:
         """The same under exact prices: (columns with integer costs, scale to divide the costs by)."""
@@ -116,12 +140,16 @@ class TreeOracle:
             prices = [p + prices[m] for p, m in zip(prices, self.mirror, strict=True)]
         dist, scale = exact_distances(self.net, prices)
         back = None if self._turned is None else exact_distances(self._turned, prices)[0]
-        return self._columns(dist, back, None), scale
+        found = self._columns(
+            lambda root: self._tree(dist, root, None),
+            None if back is None else lambda root: self._tree(back, root, None),
+        )
+        return found, scale
 
-    def _columns(self, dist: Distances[T], back: Distances[T] | None, depth: int | None) -> list[Priced]:
+    def _columns(self, make: Make, back: Make | None) -> list[Priced]:
         found = []
         for i, root in enumerate(self.roots):
-            out = self._tree(dist, root, depth)
+            out = make(root)
             if out is None:
                 continue
             if self.mirror is not None:
@@ -130,7 +158,7 @@ class TreeOracle:
             if back is None:
                 found.append(Priced(Column(i, root, out[0]), out[1]))
                 continue
-            other = self._tree(back, root, depth)
+            other = back(root)
             if other is not None:
                 found.append(Priced(Column(0, root, out[0], other[0]), out[1] + other[1]))
         return found
@@ -139,16 +167,29 @@ class TreeOracle:
         parent = cheapest_arborescence(dist.cost, root, dist.big)
         if parent is None:
             return None
-        hops = out_tree(parent, root, dist)
+        hops = out_tree(parent, root, dist.path)
         if depth is not None and _depth(hops) > depth:
             parent = shallow_arborescence(dist.cost, root, depth, float(dist.big))
             if parent is None:
                 return None
-            hops = out_tree(parent, root, dist)
+            hops = out_tree(parent, root, dist.path)
         cost = dist.big - dist.big
         for u, v, _ in hops:
             cost += dist.cost[u][v]
         return hops, cost
+
+    def _dense_tree(self, dist: DenseDistances, root: int, depth: int | None) -> tuple[Out, float] | None:
+        parent = None
+        if depth is None or self.net.nranks <= _BOTH_UNTIL:
+            parent = dense_arborescence(dist.cost, root)
+            if parent is not None and depth is not None and _depth(_edges(parent, root)) > depth:
+                parent = None
+        if parent is None and depth is not None:
+            parent = dense_shallow(dist.cost, root, depth)
+        if parent is None:
+            return None
+        hops = out_tree(parent, root, dist.path)
+        return hops, float(sum(dist.cost[u, v] for u, v, _ in hops))
 
     def _mirrored(self, hops: Out, mirror: Sequence[int]) -> Column:
         """The pair of a tree and its mirror image, rooted in its centre: the loads are the same from any root."""
@@ -159,6 +200,9 @@ class TreeOracle:
     def reach(self) -> list[int]:
         """Per root, the least number of hops within which it can reach all ranks (and for pairs, be reached by all)."""
         ones = [1] * self.net.nlinks
+        if self.net.nranks > DENSE_FROM:
+            dense = [DenseDistances(v, [1.0] * v.nlinks) for v in (self.net, self._turned) if v is not None]
+            return [max(_dense_eccentricity(d, root) for d in dense) for root in self.roots]
         views = [Distances(self.net, ones, self.net.nlinks + 1)]
         if self._turned is not None:
             views.append(Distances(self._turned, ones, self.net.nlinks + 1))
@@ -175,6 +219,18 @@ def _eccentricity(dist: Distances[int], root: int) -> int:
                 level[v] = level[u] + 1
                 queue.append(v)
     return max(level.values())
+
+
+def _dense_eccentricity(dist: DenseDistances, root: int) -> int:
+    joined = np.isfinite(dist.cost)
+    seen = np.zeros(len(joined), dtype=bool)
+    seen[root] = True
+    level = 0
+    while not seen.all():
+        grown = seen | joined[seen].any(axis=0)
+        assert not (grown == seen).all(), "the net is connected"
+        seen, level = grown, level + 1
+    return level
 
 
 def mirrored_links(net: Net) -> list[int] | None:

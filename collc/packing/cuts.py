@@ -15,11 +15,17 @@ from collc.packing.maxflow import FlowNetwork
 from collc.packing.network import Net
 
 
-def broadcast_cut(net: Net, root: int) -> tuple[Fraction, tuple[int, ...]]:
-    """(min over ranks v of maxflow(root, v), a side of that value that holds the root). O(ranks) flows."""
+def broadcast_cut(net: Net, root: int, probes: Sequence[int] | None = None) -> tuple[Fraction, tuple[int, ...]]:
+    """(min over ranks v of maxflow(root, v), a side of that value that holds the root).
+
+    Args:
+        net: the links.
+        root: where data comes from.
+        probes: the ranks v; with symmetry one of each orbit is enough. All by default.
+    """
     caps, scale = net.integer_caps()
     best: tuple[int, set[int]] | None = None
-    for v in range(net.nranks):
+    for v in range(net.nranks) if probes is None else probes:
         if v == root:
             continue
         flow = _network(net, caps)
@@ -71,18 +77,24 @@ def _fed_network(net: Net, caps: Sequence[int], rate: Fraction) -> tuple[FlowNet
     return flow, net.nverts
 
 
-def reduce_partition(net: Net, parts: list[set[int]] | None = None) -> tuple[Fraction, list[set[int]]]:
+def reduce_partition(
+    net: Net, likely: list[set[int]] | None = None, *, search: bool = True
+) -> tuple[Fraction, list[set[int]]]:
     """(min over partitions of sum of leaving / (2(k-1)), such a partition): Nash-Williams' bound for all_reduce.
 
     Newton's method on the rate; each step minimises the sum of leaving(S) - 2*rate over the parts by Dilworth
-    truncation
-    (one minimum cut per rank; Frank, Cunningham 1985). `parts` is where to start, single ranks by default.
+    truncation (one minimum cut per rank; Frank, Cunningham 1985).
+
+    Args:
+        likely: a partition to try beside the one into single ranks.
+        search: False tries those two only.
     """
     caps, scale = net.integer_caps()
-    if parts is None:
-        parts = [{v} for v in range(net.nranks)]
+    parts: list[set[int]] = [{v} for v in range(net.nranks)]
     rate = _partition_ratio(net, caps, parts)
-    while True:
+    if likely is not None and len(likely) > 1 and _partition_ratio(net, caps, likely) < rate:
+        rate, parts = _partition_ratio(net, caps, likely), likely
+    while search:
         better = _truncation(net, caps, 2 * rate)
         if len(better) < 2:
             break
@@ -94,7 +106,16 @@ def reduce_partition(net: Net, parts: list[set[int]] | None = None) -> tuple[Fra
 
 
 def _partition_ratio(net: Net, caps: Sequence[int], parts: list[set[int]]) -> Fraction:
-    return Fraction(sum(_leaving(net, caps, p) for p in parts), 2 * (len(parts) - 1))
+    place = [-1] * net.nverts
+    for i, part in enumerate(parts):
+        for v in part:
+            place[v] = i
+    out = sum(
+        cap
+        for tail, head, cap in zip(net.tails, net.heads, caps, strict=True)
+        if place[tail] >= 0 and place[tail] != place[head]
+    )
+    return Fraction(out, 2 * (len(parts) - 1))
 
 
 def _truncation(net: Net, caps: Sequence[int], offset: Fraction) -> list[set[int]]:

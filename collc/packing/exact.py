@@ -8,6 +8,7 @@ reaches the bound, done; (3) the LP over all trees, which settles the optimum an
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -17,10 +18,15 @@ from collc.packing.cuts import broadcast_cut, gather_cut, reduce_partition
 from collc.packing.generate import Generator, Packing
 from collc.packing.model import Certificate, Collective, Cut, Partition, Prices
 from collc.packing.network import Net
+from collc.packing.symmetry import Symmetry, find_symmetry
 from collc.packing.thin import thinned
 
 # Diving costs more than packing on larger machines.
 _THIN_LIMIT = 16
+# Up to here the best partition is searched for (a minimum cut per rank); above, only likely ones are tried.
+_PARTITION_LIMIT = 64
+# From so many links on symmetry is worth its search and the many images of each tree.
+_SYMMETRY_FROM = 64
 
 
 @dataclass(frozen=True)
@@ -31,6 +37,7 @@ class Solved:
     bound: Fraction
     weights: tuple[tuple[Column, Fraction], ...]
     certificate: Certificate
+    symmetry: Symmetry
 
 
 def outward(net: Net, collective: Collective) -> Net:
@@ -38,35 +45,61 @@ def outward(net: Net, collective: Collective) -> Net:
     return net.reversed() if collective in (Collective.REDUCE, Collective.REDUCE_SCATTER) else net
 
 
-def new_generator(net: Net, collective: Collective, root: int | None) -> Generator:
-    """Column generation for a tree collective on its outward net.
+@dataclass(frozen=True)
+class Problem:
+    """A tree collective on its outward net, up to the symmetry that the solver may use."""
 
-    all_reduce on links that are equal both ways uses one tree for both phases, and one row for both directions.
+    net: Net
+    collective: Collective
+    root: int | None
+    symmetry: Symmetry
+
+    @property
+    def roots(self) -> list[int]:
+        """One rank of each orbit that trees may start from."""
+        return [self.root] if self.root is not None else sorted(set(self.symmetry.rank_orbit))
+
+    def generator(self) -> Generator:
+        """Column generation with one row per orbit of links.
+
+        all_reduce on links that are equal both ways uses one tree for both phases, and one row for both directions.
+        """
+        per_root = self.collective in (Collective.ALL_GATHER, Collective.REDUCE_SCATTER)
+        pairs = self.collective is Collective.ALL_REDUCE
+        mirror = mirrored_links(self.net) if pairs else None
+        orbit = list(self.symmetry.link_orbit)
+        if mirror is not None:
+            # Automorphisms map pairs of mirrored links to such pairs, so two orbits join as a whole.
+            orbit = [min(orbit[link], orbit[mirror[link]]) for link in range(len(orbit))]
+        number = {link: i for i, link in enumerate(sorted(set(orbit)))}
+        rows = [number[link] for link in orbit]
+        shares = [self.symmetry.rank_orbit.count(root) for root in self.roots] if per_root else None
+        oracle = TreeOracle(self.net, self.roots, pairs=pairs, mirror=mirror)
+        return Generator(oracle, self.net.nranks if per_root else 1, rows, shares)
+
+
+def upper_bound(
+    net: Net,
+    collective: Collective,
+    root: int | None,
+    probes: Sequence[int] | None = None,
+    groups: Sequence[Sequence[int]] = (),
+) -> tuple[Fraction, Certificate]:
+    """The best bound that a cut or partition proves, on the outward net; exact where switches are balanced.
+
+    Args:
+        probes: the ranks that cuts are sought for, one of each orbit; all by default.
+        groups: vertex sets to try as the parts of a partition, where the graph is too large to search all.
     """
-    roots = [root] if root is not None else list(range(net.nranks))
-    factor = net.nranks if collective in (Collective.ALL_GATHER, Collective.REDUCE_SCATTER) else 1
-    if collective is not Collective.ALL_REDUCE:
-        return Generator(TreeOracle(net, roots, pairs=False), factor)
-    mirror = mirrored_links(net)
-    rows = None
-    if mirror is not None:
-        first = [min(link, other) for link, other in enumerate(mirror)]
-        number = {link: i for i, link in enumerate(sorted(set(first)))}
-        rows = [number[link] for link in first]
-    return Generator(TreeOracle(net, roots, pairs=True, mirror=mirror), factor, rows)
-
-
-def upper_bound(net: Net, collective: Collective, root: int | None) -> tuple[Fraction, Certificate]:
-    """The best bound that a cut or partition proves, on the outward net; exact where switches are balanced."""
     if root is not None:
-        value, side = broadcast_cut(net, root)
+        value, side = broadcast_cut(net, root, probes)
         return value, Cut(side)
     if collective is not Collective.ALL_REDUCE:
-        value, side = gather_cut(net)
+        value, side = gather_cut(net, probes)
         return value, Cut(side)
     best: tuple[Fraction, Certificate] | None = None
     for view in (net, net.reversed()):
-        value, parts = reduce_partition(view)
+        value, parts = reduce_partition(view, [set(g) for g in groups], search=net.nranks <= _PARTITION_LIMIT)
         # The proof takes the smaller of leaving and entering, so either direction's partition is a valid bound.
         if best is None or value < best[0]:
             best = value, Partition(tuple(tuple(sorted(p)) for p in parts))
@@ -82,14 +115,22 @@ def _reduce_cuts(net: Net) -> list[tuple[Fraction, tuple[int, ...]]]:
     return [] if mirrored_links(net) is not None else [broadcast_cut(net, 0)]
 
 
-def solve_exact(net: Net, collective: Collective, root: int | None) -> Solved:
+def new_problem(net: Net, collective: Collective, root: int | None, servers: Sequence[str]) -> Problem:
+    """The problem with its symmetry, which small graphs do without: there, fewer trees matter more."""
+    if net.nlinks >= _SYMMETRY_FROM:
+        return Problem(net, collective, root, find_symmetry(net, servers, root))
+    return Problem(net, collective, root, Symmetry((), tuple(range(net.nlinks)), tuple(range(net.nranks))))
+
+
+def solve_exact(net: Net, collective: Collective, root: int | None, servers: Sequence[str]) -> Solved:
     """An optimal packing of a tree collective on its outward net, shallow first.
 
     Raises PackingError if some rank cannot be reached.
     """
     net.require_connected()
-    bound, certificate = upper_bound(net, collective, root)
-    generator = new_generator(net, collective, root)
+    problem = new_problem(net, collective, root, servers)
+    bound, certificate = problem_bound(problem, servers)
+    generator = problem.generator()
     least = _least_depth(generator.oracle)
     depth = least
     found = _at_depth(generator, depth, bound)
@@ -103,11 +144,22 @@ def solve_exact(net: Net, collective: Collective, root: int | None) -> Solved:
         if proven.rate != bound:
             bound = proven.rate
             certificate = Prices(tuple((i, p) for i, p in enumerate(proven.prices) if p))
-        depth, found, generator = _shallowest(net, collective, root, proven, least)
+        depth, found, generator = _shallowest(problem, proven, least)
     for rounds, choices in _thinning(net.nranks, depth):
         if len(found.weights) > generator.ngroups:
             found = thinned(generator, found, depth, rounds, choices)
-    return Solved(found.rate, bound, found.weights, certificate)
+    return Solved(found.rate, bound, found.weights, certificate, problem.symmetry)
+
+
+def problem_bound(problem: Problem, servers: Sequence[str]) -> tuple[Fraction, Certificate]:
+    """`upper_bound` with one probe per orbit of ranks and the servers as a likely partition."""
+    net = problem.net
+    groups: dict[str, list[int]] = {}
+    for v in range(net.nverts):
+        groups.setdefault(servers[v], []).append(v)
+    parts = [g for g in groups.values() if g[0] < net.nranks]
+    probes = sorted(set(problem.symmetry.rank_orbit))
+    return upper_bound(net, problem.collective, problem.root, probes, parts)
 
 
 def _thinning(nranks: int, depth: int) -> tuple[tuple[int, int], ...]:
@@ -133,17 +185,15 @@ def _at_depth(generator: Generator, depth: int, target: Fraction) -> Packing | N
     return found if found is not None and found.rate == target else None
 
 
-def _shallowest(
-    net: Net, collective: Collective, root: int | None, proven: Packing, least: int
-) -> tuple[int, Packing, Generator]:
+def _shallowest(problem: Problem, proven: Packing, least: int) -> tuple[int, Packing, Generator]:
     """The packing of least depth that the search finds at the proven rate; `proven` itself if none is shallower."""
     deepest = max(c.depth() for c, _ in proven.weights)
     for depth in range(least + 1, deepest):
-        generator = new_generator(net, collective, root)
+        generator = problem.generator()
         generator.add(c for c, _ in proven.weights if c.depth() <= depth)
         found = _at_depth(generator, depth, proven.rate)
         if found is not None:
             return depth, found, generator
-    generator = new_generator(net, collective, root)
+    generator = problem.generator()
     generator.add(c for c, _ in proven.weights)
     return deepest, proven, generator

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from fractions import Fraction
 from functools import lru_cache
 
 from collc.errors import PackingError, UsageError
 from collc.packing.check import check_packing
-from collc.packing.columns import Column, Out, mirrored_links
+from collc.packing.columns import mirrored_links
 from collc.packing.exact import Solved, outward, solve_exact
+from collc.packing.expand import expand
 from collc.packing.flows import solve_flows
-from collc.packing.model import Collective, Hop, Plan, Prices, Tree
+from collc.packing.model import Collective, Plan, Prices
 from collc.packing.network import Net
 from collc.topology.model import PlanGraph
 
@@ -53,8 +53,8 @@ def _plan(graph: PlanGraph, collective: Collective, root: int | None, solver: st
         return Plan(collective, root, "exact", rate, rate, True, prices, flows=flows)
     if solver != "exact":
         raise PackingError(f"{solver} cannot pack {collective.value} yet")
-    solved = _solve_trees(Net.of(graph), collective, root)
-    trees = tuple(as_tree(column, weight, collective) for column, weight in solved.weights)
+    solved, mirror = _solve_trees(graph, collective, root)
+    trees = expand(solved, collective, mirror)
     return Plan(
         collective,
         root,
@@ -63,52 +63,29 @@ def _plan(graph: PlanGraph, collective: Collective, root: int | None, solver: st
         solved.bound,
         solved.rate == solved.bound,
         solved.certificate,
-        trees=tuple(sorted(trees, key=_tree_order)),
+        trees=tuple(trees),
     )
 
 
 _TURNED = {Collective.REDUCE: Collective.BROADCAST, Collective.REDUCE_SCATTER: Collective.ALL_GATHER}
 
 
-def _solve_trees(net: Net, collective: Collective, root: int | None) -> Solved:
-    """On links that are equal both ways reduce is a mirrored broadcast, and reduce_scatter a mirrored all_gather."""
+def _solve_trees(graph: PlanGraph, collective: Collective, root: int | None) -> tuple[Solved, list[int] | None]:
+    """The solution, and the mirrored link of each link if it is one of the opposite collective to be turned round.
+
+    On links that are equal both ways reduce is a mirrored broadcast, and reduce_scatter a mirrored all_gather.
+    """
+    net = Net.of(graph)
     mirror = mirrored_links(net) if collective in _TURNED else None
     if mirror is None:
-        return _solve_once(net, collective, root)
-    solved = _solve_once(net, _TURNED[collective], root)
-    weights = tuple(
-        (replace(c, out=tuple((u, v, tuple(mirror[x] for x in path)) for u, v, path in c.out)), w)
-        for c, w in solved.weights
-    )
+        return _solve_once(net, collective, root, graph.servers), None
+    solved = _solve_once(net, _TURNED[collective], root, graph.servers)
     certificate = solved.certificate
     if isinstance(certificate, Prices):
         certificate = Prices(tuple(sorted((mirror[link], price) for link, price in certificate.prices)))
-    return replace(solved, weights=weights, certificate=certificate)
+    return replace(solved, certificate=certificate), mirror
 
 
 @lru_cache(maxsize=8)
-def _solve_once(net: Net, collective: Collective, root: int | None) -> Solved:
-    return solve_exact(outward(net, collective), collective, root)
-
-
-def as_tree(column: Column, weight: Fraction, collective: Collective) -> Tree:
-    """A column of the outward net as a tree of the plan: hops and paths turned round where data flows to the root."""
-    if collective is Collective.ALL_REDUCE:
-        return Tree(column.root, weight, reduce=_inward(column.back), broadcast=_hops(column.out))
-    if collective in (Collective.REDUCE, Collective.REDUCE_SCATTER):
-        return Tree(column.root, weight, reduce=_inward(column.out))
-    return Tree(column.root, weight, broadcast=_hops(column.out))
-
-
-def _hops(out: Out) -> tuple[Hop, ...]:
-    return tuple(Hop(parent, child, path) for parent, child, path in out)
-
-
-def _inward(out: Out) -> tuple[Hop, ...]:
-    """Child to parent, deepest first: the order in which data arrives."""
-    return tuple(Hop(child, parent, tuple(reversed(path))) for parent, child, path in reversed(out))
-
-
-def _tree_order(tree: Tree) -> tuple[object, ...]:
-    shape = [(h.src, h.dst, h.links) for h in (*tree.reduce, *tree.broadcast)]
-    return (tree.root, -tree.weight, shape)
+def _solve_once(net: Net, collective: Collective, root: int | None, servers: tuple[str, ...]) -> Solved:
+    return solve_exact(outward(net, collective), collective, root, servers)
