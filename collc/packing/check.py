@@ -5,6 +5,7 @@ It shares no state with any solver. No plan leaves `collc.packing.plan` without 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from fractions import Fraction
 
@@ -34,16 +35,18 @@ def check_packing(graph: PlanGraph, plan: Plan, where: str = "plan") -> None:
         raise CertificateError("rate, bound and certificate must be given", where=where)
     if plan.rate <= 0:
         raise CertificateError(f"the rate {plan.rate} is not positive", where=f"{where}.rate_gbps")
-    load = [Fraction(0)] * len(graph.links)
+    # Weights are added up as integers, in units of 1/scale GB/s: a large plan has millions of hops.
+    scale = math.lcm(*(t.weight.denominator for t in plan.trees), *(f.weight.denominator for f in plan.flows))
+    load = [0] * len(graph.links)
     if plan.collective.uses_trees:
-        _check_trees(graph, plan, load, where)
+        _check_trees(graph, plan, load, scale, where)
     else:
-        _check_flows(graph, plan, load, where)
+        _check_flows(graph, plan, load, scale, where)
     for link in graph.links:
-        if load[link.id] > link.gbps:
+        if load[link.id] > link.gbps * scale:
             raise CertificateError(
                 f"link {link.id} ({graph.vertices[link.src].name} -> {graph.vertices[link.dst].name}) carries "
-                f"{load[link.id]} GB/s of {link.gbps}",
+                f"{Fraction(load[link.id], scale)} GB/s of {link.gbps}",
                 where=where,
             )
     bound = certificate_bound(graph, plan.collective, plan.root, plan.certificate, f"{where}.certificate")
@@ -67,7 +70,7 @@ def _check_header(graph: PlanGraph, plan: Plan, where: str) -> None:
         raise CertificateError(f"{plan.collective.value} is packed as flows, not trees", where=f"{where}.trees")
 
 
-def _check_trees(graph: PlanGraph, plan: Plan, load: list[Fraction], where: str) -> None:
+def _check_trees(graph: PlanGraph, plan: Plan, load: list[int], scale: int, where: str) -> None:
     assert plan.rate is not None
     per_root = [Fraction(0)] * graph.nranks
     good: dict[Hop, None] = {}
@@ -89,14 +92,15 @@ def _check_trees(graph: PlanGraph, plan: Plan, load: list[Fraction], where: str)
                     good[hop] = None
                 for link in hop.links:
                     use[link] = use.get(link, 0) + 1
+        weight = int(tree.weight * scale)
         for link, count in use.items():
-            load[link] += tree.weight * count
+            load[link] += weight * count
     if plan.collective in _PER_ROOT:
         share = plan.rate / graph.nranks
-        for rank, weight in enumerate(per_root):
-            if weight != share:
+        for rank, total in enumerate(per_root):
+            if total != share:
                 raise CertificateError(
-                    f"the trees of root {rank} ({graph.vertices[rank].name}) weigh {weight}, rate/N is {share}",
+                    f"the trees of root {rank} ({graph.vertices[rank].name}) weigh {total}, rate/N is {share}",
                     where=f"{where}.trees",
                 )
     elif sum(per_root) != plan.rate:
@@ -186,14 +190,14 @@ def wanted_pairs(collective: Collective, nranks: int, root: int | None) -> list[
     return [(u, (u + 1) % nranks) for u in range(nranks)]
 
 
-def _check_flows(graph: PlanGraph, plan: Plan, load: list[Fraction], where: str) -> None:
+def _check_flows(graph: PlanGraph, plan: Plan, load: list[int], scale: int, where: str) -> None:
     assert plan.rate is not None
     amount = {pair: Fraction(0) for pair in wanted_pairs(plan.collective, graph.nranks, plan.root)}
     for i, flow in enumerate(plan.flows):
         _check_flow(graph, flow, amount, f"{where}.flows[{i}]")
         amount[flow.src, flow.dst] += flow.weight
         for link in flow.links:
-            load[link] += flow.weight
+            load[link] += int(flow.weight * scale)
     share = plan.rate if plan.collective is Collective.SENDRECV else plan.rate / graph.nranks
     for (src, dst), weight in amount.items():
         if weight != share:

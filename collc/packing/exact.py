@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from collc.errors import PackingError
-from collc.packing.columns import Column, Oracle, TreeOracle, mirrored_links
+from collc.packing.columns import DENSE_FROM, Column, Oracle, TreeOracle, mirrored_links
 from collc.packing.cuts import broadcast_cut, gather_cut, reduce_partition
 from collc.packing.generate import Generator, Packing
 from collc.packing.model import Certificate, Collective, Cut, Partition, Prices
@@ -21,6 +21,7 @@ from collc.packing.network import Net
 from collc.packing.symmetry import Symmetry, find_symmetry
 from collc.packing.thin import thinned
 
+_SHALLOW_TRIES = 6
 # Diving costs more than packing on larger machines.
 _THIN_LIMIT = 16
 # Up to here the best partition is searched for (a minimum cut per rank); above, only likely ones are tried.
@@ -115,33 +116,40 @@ def _reduce_cuts(net: Net) -> list[tuple[Fraction, tuple[int, ...]]]:
     return [] if mirrored_links(net) is not None else [broadcast_cut(net, 0)]
 
 
-def new_problem(net: Net, collective: Collective, root: int | None, servers: Sequence[str]) -> Problem:
+def new_problem(
+    net: Net, collective: Collective, root: int | None, servers: Sequence[str], *, symmetric: bool = True
+) -> Problem:
     """The problem with its symmetry, which small graphs do without: there, fewer trees matter more."""
-    if net.nlinks >= _SYMMETRY_FROM:
+    if symmetric and net.nlinks >= _SYMMETRY_FROM:
         return Problem(net, collective, root, find_symmetry(net, servers, root))
     return Problem(net, collective, root, Symmetry((), tuple(range(net.nlinks)), tuple(range(net.nranks))))
 
 
-def solve_exact(net: Net, collective: Collective, root: int | None, servers: Sequence[str]) -> Solved:
-    """An optimal packing of a tree collective on its outward net, shallow first.
+def solve_exact(problem: Problem, servers: Sequence[str]) -> Solved:
+    """An optimal packing of a tree collective, shallow first.
 
     Raises PackingError if some rank cannot be reached.
     """
+    net = problem.net
     net.require_connected()
-    problem = new_problem(net, collective, root, servers)
     bound, certificate = problem_bound(problem, servers)
     generator = problem.generator()
     least = _least_depth(generator.oracle)
-    depth = least
-    found = _at_depth(generator, depth, bound)
+    # Many ranks: the LP over all trees is slow to settle, a shallow one that reaches the bound is not.
+    tries = _SHALLOW_TRIES if net.nranks > DENSE_FROM else 1
+    found = None
+    for depth in range(least, least + tries):
+        found = _at_depth(generator, depth, bound)
+        if found is not None:
+            break
     if found is None:
         generator.seed(None)
-        proven = generator.prove()
-        if proven is None or proven.prices is None:
+        proven = generator.prove(bound)
+        if proven is None:
             raise PackingError(
                 "the exact solver did not settle this graph", hint="--solver mwu gives a plan with a proven gap"
             )
-        if proven.rate != bound:
+        if proven.prices is not None:
             bound = proven.rate
             certificate = Prices(tuple((i, p) for i, p in enumerate(proven.prices) if p))
         depth, found, generator = _shallowest(problem, proven, least)

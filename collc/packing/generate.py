@@ -112,16 +112,21 @@ class Generator:
         found = self.master.exact()
         return None if found is None else self._packing(found, None)
 
-    def prove(self) -> Packing | None:
-        """The exact optimum over all trees with prices that prove it: exact pricing adds what floats overlooked."""
-        for _ in range(_MAX_ROUNDS):
-            self.improve(None, None)
+    def prove(self, target: Fraction | None = None) -> Packing | None:
+        """The exact optimum over all trees, with prices that prove it unless it is `target`, which is proven already.
+
+        Exact pricing adds what floats overlooked.
+        """
+        for attempt in range(_MAX_ROUNDS):
+            self.improve(None, target if attempt == 0 else None)
             found = self.master.exact()
             if found is None:
                 return None
+            if target is not None and found.rate == target * self.scale:
+                return self._packing(found, None)
             prices = self.link_prices(found.prices)
             cheap, scale = self.oracle.cheapest_exact(prices)
-            unit = self._unit_cost(cheap)
+            unit = self.unit_cost(cheap)
             worth = sum((c * y for c, y in zip(self.caps, found.prices, strict=True)), Fraction(0))
             if worth * scale == found.rate * unit:
                 return self._packing(found, prices)
@@ -129,7 +134,7 @@ class Generator:
                 return None
         return None
 
-    def _unit_cost(self, cheap: Sequence[Priced]) -> Fraction:
+    def unit_cost(self, cheap: Sequence[Priced]) -> Fraction:
         """The cost of serving one unit of rate, by the cheapest column of each group."""
         low: dict[int, int] = {}
         for priced in cheap:

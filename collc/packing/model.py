@@ -7,7 +7,7 @@ the numbers of a `topology.model.PlanGraph`.
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fractions import Fraction
 
 
@@ -113,3 +113,5 @@ class Plan:
     certificate: Certificate | None
     trees: tuple[Tree, ...] = ()
     flows: tuple[Flow, ...] = ()
+    # For people only, not part of plan files: what the solver says of its own result, such as "fewest trees: proven".
+    remark: str = field(default="", compare=False)

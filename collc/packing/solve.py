@@ -3,29 +3,41 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from fractions import Fraction
 from functools import lru_cache
 
-from collc.errors import PackingError, UsageError
+from collc.errors import UsageError
 from collc.packing.check import check_packing
 from collc.packing.columns import mirrored_links
-from collc.packing.exact import Solved, outward, solve_exact
+from collc.packing.exact import Solved, new_problem, outward, solve_exact
 from collc.packing.expand import expand
 from collc.packing.flows import solve_flows
+from collc.packing.minimize import fewest_trees
 from collc.packing.model import Collective, Plan, Prices
+from collc.packing.mwu import solve_mwu
 from collc.packing.network import Net
 from collc.topology.model import PlanGraph
 
 SOLVERS = ("exact", "mwu", "ilp")
+# Above, `ilp` minimises orbits of trees under the symmetry instead of trees.
+_FEW_LIMIT = 16
 
 
-def plan(graph: PlanGraph, collective: Collective, root: int | None = None, solver: str = "exact") -> Plan:
+def plan(
+    graph: PlanGraph,
+    collective: Collective,
+    root: int | None = None,
+    solver: str = "exact",
+    tolerance: Fraction = Fraction(0),
+) -> Plan:
     """Packs `collective` on `graph` and proves the rate.
 
     Args:
         graph: the graph of the plan; rates are about it alone.
         collective: what to pack.
         root: the root rank of a rooted collective (default 0).
-        solver: one of SOLVERS; all answer to `check_packing`.
+        solver: one of SOLVERS; all answer to `check_packing`. Flow collectives are always exact.
+        tolerance: the share of the rate that `ilp` may give up for fewer trees.
 
     Raises:
         UsageError: no such root or solver.
@@ -42,19 +54,16 @@ def plan(graph: PlanGraph, collective: Collective, root: int | None = None, solv
     if graph.nranks == 1:
         made = Plan(collective, root, solver, None, None, True, None)
     else:
-        made = _plan(graph, collective, root, solver)
+        made = _plan(graph, collective, root, solver, tolerance)
     check_packing(graph, made, where=collective.value)
     return made
 
 
-def _plan(graph: PlanGraph, collective: Collective, root: int | None, solver: str) -> Plan:
+def _plan(graph: PlanGraph, collective: Collective, root: int | None, solver: str, tolerance: Fraction) -> Plan:
     if not collective.uses_trees:
         rate, flows, prices = solve_flows(Net.of(graph), collective, root)
         return Plan(collective, root, "exact", rate, rate, True, prices, flows=flows)
-    if solver != "exact":
-        raise PackingError(f"{solver} cannot pack {collective.value} yet")
-    solved, mirror = _solve_trees(graph, collective, root)
-    trees = expand(solved, collective, mirror)
+    solved, mirror, remark = _solve_trees(graph, collective, root, solver, tolerance)
     return Plan(
         collective,
         root,
@@ -63,29 +72,45 @@ def _plan(graph: PlanGraph, collective: Collective, root: int | None, solver: st
         solved.bound,
         solved.rate == solved.bound,
         solved.certificate,
-        trees=tuple(trees),
+        trees=tuple(expand(solved, collective, mirror)),
+        remark=remark,
     )
 
 
 _TURNED = {Collective.REDUCE: Collective.BROADCAST, Collective.REDUCE_SCATTER: Collective.ALL_GATHER}
 
 
-def _solve_trees(graph: PlanGraph, collective: Collective, root: int | None) -> tuple[Solved, list[int] | None]:
-    """The solution, and the mirrored link of each link if it is one of the opposite collective to be turned round.
+def _solve_trees(
+    graph: PlanGraph, collective: Collective, root: int | None, solver: str, tolerance: Fraction
+) -> tuple[Solved, list[int] | None, str]:
+    """The solution, the mirrored link of each link if it is one of the opposite collective, and a remark.
 
     On links that are equal both ways reduce is a mirrored broadcast, and reduce_scatter a mirrored all_gather.
     """
     net = Net.of(graph)
     mirror = mirrored_links(net) if collective in _TURNED else None
     if mirror is None:
-        return _solve_once(net, collective, root, graph.servers), None
-    solved = _solve_once(net, _TURNED[collective], root, graph.servers)
+        solved, remark = _solve_once(net, collective, root, graph.servers, solver, tolerance)
+        return solved, None, remark
+    solved, remark = _solve_once(net, _TURNED[collective], root, graph.servers, solver, tolerance)
     certificate = solved.certificate
     if isinstance(certificate, Prices):
         certificate = Prices(tuple(sorted((mirror[link], price) for link, price in certificate.prices)))
-    return replace(solved, certificate=certificate), mirror
+    return replace(solved, certificate=certificate), mirror, remark
 
 
 @lru_cache(maxsize=8)
-def _solve_once(net: Net, collective: Collective, root: int | None, servers: tuple[str, ...]) -> Solved:
-    return solve_exact(outward(net, collective), collective, root, servers)
+def _solve_once(
+    net: Net, collective: Collective, root: int | None, servers: tuple[str, ...], solver: str, tolerance: Fraction
+) -> tuple[Solved, str]:
+    outer = outward(net, collective)
+    outer.require_connected()
+    few = solver == "ilp" and net.nranks <= _FEW_LIMIT
+    problem = new_problem(outer, collective, root, servers, symmetric=not few)
+    if solver == "mwu":
+        return solve_mwu(problem, servers), ""
+    solved = solve_exact(problem, servers)
+    if solver == "exact":
+        return solved, ""
+    fewest = fewest_trees(problem, solved, tolerance)
+    return replace(solved, rate=fewest.rate, weights=fewest.weights), fewest.remark

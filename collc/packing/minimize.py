@@ -1,0 +1,246 @@
+"""Fewest trees: a mixed-integer program on HiGHS (Blink's ILP, section 3.2, but with exact weights and a proof).
+
+Trees of one root: k arborescences with weights w_t, arcs x_ta and loads f_ta = w_t x_ta:
+
+    sum of w >= rate;  per tree and rank: one arc in, loads in = w_t;  f <= bottleneck * x;
+    per link: loads <= capacity;  level(v) >= level(u) + 1 along chosen arcs, level <= depth.
+
+k grows from a lower bound until the program is feasible, then the depth shrinks until it is not. Nodes are limited, not
+seconds, so the same input gives the same trees.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from itertools import pairwise
+from typing import Any
+
+import highspy
+import numpy as np
+
+from collc.packing.columns import Column, Out
+from collc.packing.exact import Problem, Solved
+from collc.packing.generate import Packing
+from collc.packing.model import Collective
+from collc.packing.network import Net, Path
+from collc.packing.thin import thinned
+
+Arc = tuple[int, int, Path]
+
+_NODES = 4000
+# Larger programs do not finish in any sensible number of nodes.
+_MAX_BINARIES = 500
+_MAX_PATHS = 4
+
+
+@dataclass(frozen=True)
+class Fewest:
+    """A packing, and what is known about it."""
+
+    rate: Fraction
+    weights: tuple[tuple[Column, Fraction], ...]
+    remark: str
+
+
+def fewest_trees(problem: Problem, solved: Solved, tolerance: Fraction) -> Fewest:
+    """The fewest trees that reach (1 - tolerance) of the solved rate, then the least depth.
+
+    One root: proven where the program finishes. Other collectives: the best of several dives.
+    """
+    target = solved.rate * (1 - tolerance)
+    if problem.collective not in (Collective.BROADCAST, Collective.REDUCE):
+        return _by_diving(problem, solved)
+    assert problem.root is not None
+    least = least_trees(problem, target)
+    arcs = _arcs(problem.net)
+    best: tuple[Column, ...] | None = None
+    count_proven = True
+    count = least
+    upper = len(solved.weights)
+    while count < upper and best is None:
+        if count * len(arcs) > _MAX_BINARIES:
+            count_proven = False
+            break
+        status, best = _program(problem, arcs, count, target, problem.net.nranks - 1)
+        count_proven = count_proven and (status != "limit")
+        count += best is None
+    if best is None:
+        return Fewest(solved.rate, solved.weights, _remark(len(solved.weights), count_proven, None))
+    depth_proven, best = _shallower(problem, arcs, best, target)
+    generator = problem.generator()
+    generator.restrict(best)
+    found = generator.exact()
+    if found is None or found.rate < target:
+        return Fewest(solved.rate, solved.weights, _remark(len(solved.weights), False, None))
+    return Fewest(found.rate, found.weights, _remark(len(found.weights), count_proven, depth_proven))
+
+
+def _remark(count: int, proven: bool, depth_proven: bool | None) -> str:
+    text = f"{count} tree{'s' if count != 1 else ''}: {'proven' if proven else 'best found'}"
+    if depth_proven is not None:
+        text += f"; their depth: {'proven' if depth_proven else 'best found'}"
+    return text
+
+
+def least_trees(problem: Problem, target: Fraction) -> int:
+    """A lower bound: each tree enters every rank once, so the k widest ways in must carry the rate."""
+    net = problem.net
+    most = 1
+    for v in range(net.nranks):
+        if v == problem.root:
+            continue
+        caps = sorted((net.caps[x] for x in range(net.nlinks) if net.heads[x] == v), reverse=True)
+        # A forwarder's link may feed many trees' paths, but no tree is heavier than the link it comes in by.
+        total, count = Fraction(0), 0
+        while total < target and count < len(caps):
+            total, count = total + caps[count], count + 1
+        most = max(most, count)
+    return most
+
+
+def _by_diving(problem: Problem, solved: Solved) -> Fewest:
+    depth = max(c.depth() for c, _ in solved.weights)
+    best = Packing(solved.rate, solved.weights, None)
+    for limit in (depth, depth + 1, None):
+        for rounds, choices in ((6, 1), (4, 3), (2, 6)):
+            generator = problem.generator()
+            generator.seed(limit)
+            generator.add(c for c, _ in solved.weights)
+            generator.improve(limit, solved.rate)
+            best = thinned(generator, best, limit, rounds, choices)
+    count = len(best.weights)
+    least = 1 if problem.collective is Collective.ALL_REDUCE else _least_of_all(problem, best.rate)
+    remark = _remark(count, count == least, None)
+    return Fewest(best.rate, best.weights, remark if count == least else f"{remark}, {least} at least")
+
+
+def _least_of_all(problem: Problem, rate: Fraction) -> int:
+    """A lower bound for all_gather: where every link into a rank is full, each takes whole trees of rate/N at most."""
+    net, share = problem.net, rate / problem.net.nranks
+    most = net.nranks
+    for v in range(net.nranks):
+        caps = [net.caps[x] for x in range(net.nlinks) if net.heads[x] == v]
+        if sum(caps) == share * (net.nranks - 1):
+            most = max(most, 1 + sum(math.ceil(c / share) for c in caps))
+    return most
+
+
+def _shallower(
+    problem: Problem, arcs: Sequence[Arc], best: tuple[Column, ...], target: Fraction
+) -> tuple[bool, tuple[Column, ...]]:
+    """Lowers the depth one by one; (whether the last step is proven impossible, the columns)."""
+    while (depth := max(c.depth() for c in best)) > 1:
+        status, better = _program(problem, arcs, len(best), target, depth - 1)
+        if better is None:
+            return status == "infeasible", best
+        best = better
+    return True, best
+
+
+def _arcs(net: Net) -> list[Arc]:
+    """Hops between ranks with up to _MAX_PATHS simple paths through forwarders each, widest first."""
+    found: dict[tuple[int, int], list[Path]] = {}
+    for source in range(net.nranks):
+        stack: list[tuple[int, Path]] = [(source, ())]
+        while stack:
+            vertex, path = stack.pop()
+            for link in net.out[vertex]:
+                head = net.heads[link]
+                if head == source or any(net.tails[x] == head for x in path):
+                    continue
+                if head < net.nranks:
+                    found.setdefault((source, head), []).append((*path, link))
+                elif len(path) < 8:
+                    stack.append((head, (*path, link)))
+    arcs = []
+    for (u, v), paths in sorted(found.items()):
+        paths.sort(key=lambda p: (-min(net.caps[x] for x in p), len(p), p))
+        arcs += [(u, v, p) for p in paths[:_MAX_PATHS]]
+    return arcs
+
+
+class _Program:
+    """Rows and columns for HiGHS, added one by one."""
+
+    def __init__(self) -> None:
+        self.solver: Any = highspy.Highs()  # type: ignore[no-untyped-call]
+        self.solver.setOptionValue("output_flag", False)
+        self.solver.setOptionValue("threads", 1)
+        self.solver.setOptionValue("mip_max_nodes", _NODES)
+        self.size = 0
+
+    def variable(self, low: float, high: float, *, integer: bool = False) -> int:
+        self.solver.addVar(low, high)
+        if integer:
+            self.solver.changeColIntegrality(self.size, highspy.HighsVarType.kInteger)
+        self.size += 1
+        return self.size - 1
+
+    def row(self, low: float, high: float, terms: Sequence[tuple[int, float]]) -> None:
+        columns = np.array([c for c, _ in terms], dtype=np.int32)
+        self.solver.addRow(low, high, len(terms), columns, np.array([v for _, v in terms], dtype=np.float64))
+
+
+def _program(
+    problem: Problem, arcs: Sequence[Arc], count: int, target: Fraction, depth: int
+) -> tuple[str, tuple[Column, ...] | None]:
+    """("found" | "infeasible" | "limit", the columns)."""
+    net, root = problem.net, problem.root
+    assert root is not None
+    unit = float(target)
+    inf = highspy.kHighsInf
+    p = _Program()
+    width = [float(min(net.caps[x] for x in path)) / unit for _, _, path in arcs]
+    weight = [p.variable(0.0, 1.0) for _ in range(count)]
+    chosen = [[p.variable(0, 0 if v == root else 1, integer=True) for _, v, _ in arcs] for _ in range(count)]
+    load = [[p.variable(0, min(1.0, w)) for w in width] for _ in range(count)]
+    level = [[p.variable(0, 0 if v == root else depth) for v in range(net.nranks)] for _ in range(count)]
+    p.row(1.0, inf, [(w, 1.0) for w in weight])
+    for a, b in pairwise(weight):
+        p.row(0.0, inf, [(a, 1.0), (b, -1.0)])  # heavier first: the order of trees means nothing
+    on_link: dict[int, list[int]] = {}
+    for i, (_, _, path) in enumerate(arcs):
+        for link in path:
+            on_link.setdefault(link, []).append(i)
+    for link, members in on_link.items():
+        p.row(-inf, float(net.caps[link]) / unit, [(load[t][i], 1.0) for t in range(count) for i in members])
+    for t in range(count):
+        for v in range(net.nranks):
+            if v != root:
+                into = [i for i, (_, head, _) in enumerate(arcs) if head == v]
+                p.row(1.0, 1.0, [(chosen[t][i], 1.0) for i in into])
+                p.row(0.0, 0.0, [(load[t][i], 1.0) for i in into] + [(weight[t], -1.0)])
+        for i, (u, v, _) in enumerate(arcs):
+            if v != root:
+                p.row(-inf, 0.0, [(load[t][i], 1.0), (chosen[t][i], -min(1.0, width[i]))])
+                far = float(depth + 1)
+                p.row(1.0 - far, inf, [(level[t][v], 1.0), (level[t][u], -1.0), (chosen[t][i], -far)])
+    p.solver.run()
+    status = p.solver.getModelStatus()
+    if status == highspy.HighsModelStatus.kInfeasible:
+        return "infeasible", None
+    values = p.solver.getSolution().col_value
+    if status != highspy.HighsModelStatus.kOptimal:
+        return "limit", None
+    columns = []
+    for t in range(count):
+        if values[weight[t]] > 1e-9:
+            taken = [arc for i, arc in enumerate(arcs) if values[chosen[t][i]] > 0.5]
+            columns.append(Column(0, root, _ordered(taken, root)))
+    return "found", tuple(dict.fromkeys(columns))
+
+
+def _ordered(taken: Sequence[Arc], root: int) -> Out:
+    below: dict[int, list[Arc]] = {}
+    for arc in taken:
+        below.setdefault(arc[0], []).append(arc)
+    hops: list[Arc] = []
+    queue = [root]
+    for u in queue:
+        for arc in below.get(u, ()):
+            hops.append(arc)
+            queue.append(arc[1])
+    return tuple(hops)
