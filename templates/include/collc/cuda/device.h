@@ -1,0 +1,176 @@
+// The device verbs: everything that the kernels need from the machine, and nothing else.
+//
+//   thread_index, thread_count, block_index, shared_memory     where we are
+//   flag_load, flag_store                                      acquire and release at system scope
+//   barrier, barrier_or                                        all threads of the block
+//   host_load, host_store                                      words in pinned host memory
+//   backoff, clock_ns                                          while waiting
+//   load, store                                                16 bytes or one element, plain accesses
+//   half and bfloat16 arithmetic                               rounded once per operation
+//
+// Data is moved by plain accesses: they are ordered by a flag_store (release) after a barrier on the writing side and a
+// flag_load (acquire) before a barrier on the reading side. PTX's causality order runs through both barriers, so no fence
+// is needed. Slots are written by other devices while the kernel runs: never read them by __ldg or const __restrict__.
+//
+// The tests run the kernels on a CPU: with COLLC_EMULATION defined, the header of that name takes this one's place.
+#pragma once
+#include <cstdint>
+
+#if defined(COLLC_EMULATION)
+#include COLLC_EMULATION
+#else
+
+#define COLLC_DEVICE __device__ __forceinline__
+#define COLLC_DEVICE_CALLED __device__ __noinline__
+#define COLLC_FUNCTION COLLC_DEVICE
+#define COLLC_KERNEL(threads) extern "C" __global__ void __launch_bounds__(threads, 1)
+#define COLLC_KERNEL_ARGUMENT(type) const __grid_constant__ type
+
+namespace collc::cuda {
+
+constexpr uint32_t kWarp = 32;
+constexpr uint32_t kSpinsPerLook = 256;  // polls between two looks at the abort flag, which is behind PCIe
+
+struct alignas(16) Pack {
+  uint32_t word[4];
+};
+struct Half {
+  uint16_t bits;
+};
+struct Bfloat16 {
+  uint16_t bits;
+};
+
+COLLC_DEVICE uint32_t thread_index() { return threadIdx.x; }
+COLLC_DEVICE uint32_t thread_count() { return blockDim.x; }
+COLLC_DEVICE uint32_t block_index() { return blockIdx.x; }
+COLLC_DEVICE char *shared_memory() {
+  extern __shared__ __align__(16) char bytes[];
+  return bytes;
+}
+
+COLLC_DEVICE uint64_t flag_load(const uint64_t *flag) {
+  uint64_t value;
+  asm volatile("ld.acquire.sys.global.u64 %0, [%1];" : "=l"(value) : "l"(__cvta_generic_to_global(flag)) : "memory");
+  return value;
+}
+COLLC_DEVICE void flag_store(uint64_t *flag, uint64_t value) {
+  asm volatile("st.release.sys.global.u64 [%0], %1;" ::"l"(__cvta_generic_to_global(flag)), "l"(value) : "memory");
+}
+
+COLLC_DEVICE void barrier() { __syncthreads(); }
+COLLC_DEVICE bool barrier_or(bool mine) { return __syncthreads_or(mine); }
+
+COLLC_DEVICE uint32_t host_load(const uint32_t *word) {
+  uint32_t value;
+  asm volatile("ld.relaxed.sys.global.u32 %0, [%1];" : "=r"(value) : "l"(__cvta_generic_to_global(word)) : "memory");
+  return value;
+}
+COLLC_DEVICE void host_store(uint32_t *word, uint32_t value) {
+  asm volatile("st.release.sys.global.u32 [%0], %1;" ::"l"(__cvta_generic_to_global(word)), "r"(value) : "memory");
+}
+
+// A flag mostly comes within a few round trips to the second-level cache; only a long wait is worth giving way.
+COLLC_DEVICE void backoff(uint32_t spins) {
+  if (spins > 4096) __nanosleep(128);
+}
+COLLC_DEVICE uint64_t clock_ns() {
+  uint64_t now;
+  asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(now));
+  return now;
+}
+
+COLLC_DEVICE Pack load(const Pack *from) {
+  __builtin_assume(__isGlobal(from));
+  const uint4 got = *reinterpret_cast<const uint4 *>(from);
+  return Pack{{got.x, got.y, got.z, got.w}};
+}
+COLLC_DEVICE void store(Pack *to, const Pack &value) {
+  __builtin_assume(__isGlobal(to));
+  *reinterpret_cast<uint4 *>(to) = make_uint4(value.word[0], value.word[1], value.word[2], value.word[3]);
+}
+template <class T>
+COLLC_DEVICE T load(const T *from) {
+  __builtin_assume(__isGlobal(from));
+  return *from;
+}
+template <class T>
+COLLC_DEVICE void store(T *to, T value) {
+  __builtin_assume(__isGlobal(to));
+  *to = value;
+}
+
+COLLC_DEVICE float to_float(Half value) {
+  float wide;
+  asm("cvt.f32.f16 %0, %1;" : "=f"(wide) : "h"(value.bits));
+  return wide;
+}
+COLLC_DEVICE Half to_half(float value) {
+  Half narrow;
+  asm("cvt.rn.f16.f32 %0, %1;" : "=h"(narrow.bits) : "f"(value));
+  return narrow;
+}
+COLLC_DEVICE float to_float(Bfloat16 value) { return __uint_as_float(static_cast<uint32_t>(value.bits) << 16); }
+COLLC_DEVICE Bfloat16 to_bfloat16(float value) {
+  Bfloat16 narrow;
+#if __CUDA_ARCH__ >= 800
+  asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(narrow.bits) : "f"(value));
+#else
+  const uint32_t bits = __float_as_uint(value);
+  narrow.bits = (bits & 0x7fffffffu) > 0x7f800000u ? 0x7fff : (bits + 0x7fffu + (bits >> 16 & 1)) >> 16;
+#endif
+  return narrow;
+}
+
+COLLC_DEVICE float larger(float a, float b) { return fmaxf(a, b); }
+COLLC_DEVICE float smaller(float a, float b) { return fminf(a, b); }
+COLLC_DEVICE double larger(double a, double b) { return fmax(a, b); }
+COLLC_DEVICE double smaller(double a, double b) { return fmin(a, b); }
+
+template <class T>
+COLLC_DEVICE T bits_to(uint32_t bits);
+template <>
+COLLC_DEVICE int32_t bits_to<int32_t>(uint32_t bits) { return static_cast<int32_t>(bits); }
+template <>
+COLLC_DEVICE uint32_t bits_to<uint32_t>(uint32_t bits) { return bits; }
+template <>
+COLLC_DEVICE float bits_to<float>(uint32_t bits) { return __uint_as_float(bits); }
+template <class T>
+COLLC_DEVICE T bits_to(uint64_t bits);
+template <>
+COLLC_DEVICE int64_t bits_to<int64_t>(uint64_t bits) { return static_cast<int64_t>(bits); }
+template <>
+COLLC_DEVICE uint64_t bits_to<uint64_t>(uint64_t bits) { return bits; }
+template <>
+COLLC_DEVICE double bits_to<double>(uint64_t bits) { return __longlong_as_double(static_cast<long long>(bits)); }
+COLLC_DEVICE uint32_t to_bits(int32_t value) { return static_cast<uint32_t>(value); }
+COLLC_DEVICE uint32_t to_bits(uint32_t value) { return value; }
+COLLC_DEVICE uint32_t to_bits(float value) { return __float_as_uint(value); }
+COLLC_DEVICE uint64_t to_bits(int64_t value) { return static_cast<uint64_t>(value); }
+COLLC_DEVICE uint64_t to_bits(uint64_t value) { return value; }
+COLLC_DEVICE uint64_t to_bits(double value) { return static_cast<uint64_t>(__double_as_longlong(value)); }
+
+// Two narrow values in a word at once, where the machine can; each flag says which of these verbs there are.
+#define COLLC_PAIR_VERB(name, text)                           \
+  COLLC_DEVICE uint32_t name(uint32_t a, uint32_t b) {        \
+    uint32_t value;                                           \
+    asm(text : "=r"(value) : "r"(a), "r"(b));                 \
+    return value;                                             \
+  }
+#define COLLC_PAIRS_OF_HALVES 1
+COLLC_PAIR_VERB(add_halves, "add.rn.f16x2 %0, %1, %2;")
+COLLC_PAIR_VERB(multiply_halves, "mul.rn.f16x2 %0, %1, %2;")
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 800
+#define COLLC_PAIRS_OF_ALL 1
+COLLC_PAIR_VERB(larger_halves, "max.f16x2 %0, %1, %2;")
+COLLC_PAIR_VERB(smaller_halves, "min.f16x2 %0, %1, %2;")
+COLLC_PAIR_VERB(larger_bfloat16s, "max.bf16x2 %0, %1, %2;")
+COLLC_PAIR_VERB(smaller_bfloat16s, "min.bf16x2 %0, %1, %2;")
+// A sum is fma(a, 1, b), a product fma(a, b, -0): rounded once, the same bits as the instructions that sm_90 has.
+COLLC_PAIR_VERB(add_bfloat16s, "{.reg .b32 one; mov.b32 one, 0x3f803f80; fma.rn.bf16x2 %0, %1, one, %2;}")
+COLLC_PAIR_VERB(multiply_bfloat16s, "{.reg .b32 zero; mov.b32 zero, 0x80008000; fma.rn.bf16x2 %0, %1, %2, zero;}")
+#endif
+#undef COLLC_PAIR_VERB
+
+}  // namespace collc::cuda
+#endif

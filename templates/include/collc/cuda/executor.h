@@ -1,0 +1,75 @@
+// What a block does: one channel of one rank, by the step program that all targets share.
+#pragma once
+#include "collc/cuda/simple.h"
+
+namespace collc::cuda {
+
+// Where a block of data lies in the caller's buffers, in elements: NCCL's conventions, as block_layout of the compiler's
+// IR gives them. Only meaningful for a rank that reads or writes the block there.
+COLLC_DEVICE void place_block(const Program &program, uint32_t nranks, uint32_t block, uint64_t count, ShareRange &range) {
+  switch (program.collective) {
+    case Collective::kAllGather:
+    case Collective::kGather:
+      range.out_base = block * count;
+      break;
+    case Collective::kReduceScatter:
+    case Collective::kScatter:
+      range.in_base = block * count;
+      break;
+    case Collective::kAllToAll:  // block source * nranks + destination
+      range.in_base = block % nranks * count;
+      range.out_base = block / nranks * count;
+      break;
+    default:
+      break;
+  }
+}
+
+// This call's share ranges, computed by all threads; a barrier must follow.
+COLLC_DEVICE void place_shares(const RankState &state, const Program &program, uint64_t count,
+                                      uint32_t element_bytes, ShareRange *ranges) {
+#pragma unroll 1
+  for (uint32_t s = thread_index(); s < program.nshares; s += thread_count()) {
+    const Share &share = state.shares[program.first_share + s];
+    ShareRange range = cut_share(share, count, element_bytes, program.chunk_bytes);
+    place_block(program, state.nranks, share.block, count, range);
+    ranges[s] = range;
+  }
+}
+
+// Bytes of shared memory that a block needs for a program.
+constexpr uint32_t shared_bytes(uint32_t nshares) {
+  return static_cast<uint32_t>(kMaxPeers * sizeof(char *) + nshares * sizeof(ShareRange));
+}
+
+template <class T, class Op>
+COLLC_DEVICE void run_block(const Launch &launch) {
+  const RankCall &call = launch.ranks[block_index() / launch.nchannels];
+  const uint32_t channel = block_index() % launch.nchannels;
+  const RankState &state = *call.state;
+  const Program &program = state.programs[launch.program];
+  const RankChannel place =
+      state.rank_channels[program.first_rank_channel + state.rank * program.nchannels + channel];
+  if (place.nsteps == 0) return;
+  const Step *steps = state.steps + place.first_step;
+
+  char **slots = reinterpret_cast<char **>(shared_memory());
+  ShareRange *shares = reinterpret_cast<ShareRange *>(slots + kMaxPeers);
+  place_shares(state, program, launch.count, sizeof(T), shares);
+#if !defined(COLLC_FAULT_SHARES_BARRIER)
+  barrier();
+#endif
+
+  uint64_t iterations = 0;
+#pragma unroll 1
+  for (uint32_t s = 0; s < place.nsteps; ++s) {
+    const uint64_t last = shares[steps[s].share].nchunks + steps[s].lag;
+    if (last > iterations) iterations = last;
+  }
+  Simple<T, Op> verbs(state, call, launch, channel, steps, slots);
+  Cursor at{0, 0};
+  if (run_channel(verbs, steps, place.nsteps, state.refs, shares, iterations, at) != Progress::kDone) return;
+  verbs.finish(place.nsteps, state.refs, shares);
+}
+
+}  // namespace collc::cuda

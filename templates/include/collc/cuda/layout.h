@@ -1,0 +1,100 @@
+// What the host and the device of the CUDA target agree on: plain structs and the list of kernels.
+//
+// Memory. Every rank owns one arena on its device. The slots of a FIFO and its tail (chunks written so far) lie in the
+// reader's arena, its head (chunks read so far) in the writer's, so that data and flags are pushed over the link and every
+// wait polls memory of its own device. Heads, tails and positions only grow over the life of a communicator: a captured
+// graph may be replayed any number of times, because nothing of a call but its buffers and count is in the arguments.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+
+#include "collc/tables.h"
+
+namespace collc::cuda {
+
+constexpr uint32_t kMaxThreads = 512;     // threads of a block: what the kernels are compiled for
+constexpr uint32_t kMinThreads = 64;      // one warp to wait, one to publish
+constexpr uint32_t kMaxLaunchRanks = 128; // ranks of one cooperative launch; bounded by 4 KiB of kernel arguments
+constexpr uint32_t kMaxPeers = 256;       // FIFO ends that one step may name
+constexpr uint32_t kFlagBytes = 128;      // one flag per line, so that pollers do not share it
+
+// One end of a FIFO as its rank sees it. Steps name ends by their place in RankState::ends.
+struct alignas(16) FifoEnd {
+  char *slots;            // first slot, in the reader's arena
+  uint64_t *wait_on;      // in our arena: tail for a reader, head for a writer
+  uint64_t *publish_to;   // in the peer's arena: head for a reader, tail for a writer
+  uint64_t position;      // chunks that passed here in earlier calls
+};
+
+enum class ReportState : uint32_t { kNone = 0, kAborted = 1, kTimedOut = 2 };
+
+// Where a channel stood when it gave up. In pinned host memory, one per channel; `state` is stored last.
+struct Report {
+  uint32_t state;
+  uint32_t peer;     // the FIFO end that did not move; the host knows whose it is
+  uint32_t program;
+  uint32_t step;     // within the channel
+  uint64_t have;     // the flag's value
+  uint64_t need;     // the value that was waited for
+};
+
+// A rank as the device sees it; written once, when the communicator is made.
+struct RankState {
+  const Program *programs;          // of this allocation
+  const Share *shares;
+  const RankChannel *rank_channels;
+  const Step *steps;                // refs resolved: see resolve.h
+  const FifoRef *refs;              // `fifo` is a place in `ends`
+  FifoEnd *ends;
+  Report *reports;                  // pinned host memory, one per channel
+  uint32_t *abort_flag;             // pinned host memory: not 0 ends every wait
+  uint64_t timeout_ns;              // 0: wait for ever
+  uint32_t rank;
+  uint32_t nranks;
+  uint32_t slots;
+  uint32_t slot_bytes;
+};
+
+// One rank of a launch.
+struct RankCall {
+  const RankState *state;
+  const void *input;
+  void *output;
+};
+
+// The arguments of every kernel. Blocks are ranks x channels: block b runs channel b % nchannels of ranks[b / nchannels].
+struct Launch {
+  uint64_t count;      // NCCL's count, in elements
+  uint32_t program;    // within the allocation
+  uint32_t nchannels;
+  uint32_t divisor;    // of a finished reduction; 0: none (avg divides by the number of ranks)
+  uint32_t reserved;
+  RankCall ranks[kMaxLaunchRanks];
+};
+static_assert(sizeof(Launch) <= 4096, "kernel arguments end at 4 KiB on older drivers");
+
+// Kernel name, element type, operation. Collectives that only move data run the sum kernel of an unsigned type. A test may
+// define a shorter list.
+#define COLLC_KERNELS_OF_TYPE(X, name, type) \
+  X(sum_##name, type, Sum)                   \
+  X(prod_##name, type, Prod)                 \
+  X(max_##name, type, Max)                   \
+  X(min_##name, type, Min)
+#if !defined(COLLC_KERNELS)
+#define COLLC_KERNELS(X)                       \
+  COLLC_KERNELS_OF_TYPE(X, i8, int8_t)         \
+  COLLC_KERNELS_OF_TYPE(X, u8, uint8_t)        \
+  COLLC_KERNELS_OF_TYPE(X, i32, int32_t)       \
+  COLLC_KERNELS_OF_TYPE(X, u32, uint32_t)      \
+  COLLC_KERNELS_OF_TYPE(X, i64, int64_t)       \
+  COLLC_KERNELS_OF_TYPE(X, u64, uint64_t)      \
+  COLLC_KERNELS_OF_TYPE(X, f16, Half)          \
+  COLLC_KERNELS_OF_TYPE(X, f32, float)         \
+  COLLC_KERNELS_OF_TYPE(X, f64, double)        \
+  COLLC_KERNELS_OF_TYPE(X, bf16, Bfloat16)
+#endif
+
+constexpr uint32_t kTypes = 10;      // ncclDataType_t 0..9, in the order above
+constexpr uint32_t kReductions = 4;  // ncclRedOp_t 0..3 in the order above; avg is sum with a divisor
+
+}  // namespace collc::cuda

@@ -1,0 +1,123 @@
+// Moves one chunk: any number of sources, reduced in order, to any number of destinations, by all threads of a block.
+#pragma once
+#include "collc/cuda/reduce.h"
+
+namespace collc::cuda {
+
+// Sources or destinations: `first` if there is one, then `rest`. The first is the caller's buffer, known to every thread;
+// the rest are slots, whose addresses lie in shared memory.
+struct Places {
+  char *first;
+  char *const *rest;
+  uint32_t nrest;
+};
+
+// Moves units [begin, end) of a chunk; a unit U is a Pack or an element. Full segments of N x kWarp units are dealt to the
+// warps in turn, so that a thread keeps N accesses in flight at constant distances from one address; what is left is spread
+// over all threads.
+template <class T, class Op, class U>
+struct Mover {
+  static constexpr uint32_t kCopyUnroll = sizeof(U) == 16 ? 8 : 4;
+  static constexpr uint32_t kReduceUnroll = 4;
+
+  static COLLC_DEVICE const U *at(const char *place, uint64_t i) { return reinterpret_cast<const U *>(place) + i; }
+  static COLLC_DEVICE U *at(char *place, uint64_t i) { return reinterpret_cast<U *>(place) + i; }
+
+  template <uint32_t N>
+  static COLLC_DEVICE void get(const char *from, U (&value)[N], uint64_t i) {
+    const U *unit = at(from, i);
+#pragma unroll
+    for (uint32_t k = 0; k < N; ++k) value[k] = load(unit + k * kWarp);
+  }
+
+  template <uint32_t N>
+  static COLLC_DEVICE void put(char *to, const U (&value)[N], uint64_t i) {
+    U *unit = at(to, i);
+#pragma unroll
+    for (uint32_t k = 0; k < N; ++k) store(unit + k * kWarp, value[k]);
+  }
+
+  template <uint32_t N>
+  static COLLC_DEVICE void put_all(const Places &to, const U (&value)[N], uint64_t i) {
+    if (to.first != nullptr) put(to.first, value, i);
+#pragma unroll 1
+    for (uint32_t d = 0; d < to.nrest; ++d) put(to.rest[d], value, i);
+  }
+
+  template <uint32_t N>
+  static COLLC_DEVICE void combine_all(U (&value)[N], const U (&other)[N]) {
+#pragma unroll
+    for (uint32_t k = 0; k < N; ++k) value[k] = combine<T, Op>(value[k], other[k]);
+  }
+
+  struct Copy {
+    static constexpr uint32_t kUnroll = kCopyUnroll;
+    template <uint32_t N>
+    static COLLC_DEVICE void group(const Places &from, const Places &to, uint32_t, uint64_t i) {
+      U value[N];
+      get(from.first, value, i);
+      put_all(to, value, i);
+    }
+  };
+
+  struct Reduce {
+    static constexpr uint32_t kUnroll = kReduceUnroll;
+    template <uint32_t N>
+    static COLLC_DEVICE void group(const Places &from, const Places &to, uint32_t divisor, uint64_t i) {
+      U value[N], other[N];
+      get(from.first, value, i);
+#pragma unroll 1
+      for (uint32_t s = 0; s < from.nrest; ++s) {
+        get(from.rest[s], other, i);
+        combine_all(value, other);
+      }
+      if constexpr (Op::kind == Reduction::kSum) {
+        if (divisor != 0) {
+#pragma unroll
+          for (uint32_t k = 0; k < N; ++k) value[k] = quotient<T>(value[k], divisor);
+        }
+      }
+      put_all(to, value, i);
+    }
+  };
+
+  template <class Work>
+  static COLLC_DEVICE void spread(const Places &from, const Places &to, uint32_t divisor, uint64_t begin, uint64_t end) {
+    constexpr uint32_t kSegment = Work::kUnroll * kWarp;
+    const uint32_t threads = thread_count(), thread = thread_index();
+    if (end - begin > threads) {
+      const uint64_t rest = begin + (end - begin) / kSegment * kSegment;
+      uint64_t i = begin + thread / kWarp * kSegment + thread % kWarp;
+#pragma unroll 1
+      for (; i < rest; i += Work::kUnroll * threads) Work::template group<Work::kUnroll>(from, to, divisor, i);
+      begin = rest;
+    }
+#pragma unroll 1
+    for (uint64_t i = begin + thread; i < end; i += threads) Work::template group<1>(from, to, divisor, i);
+  }
+
+  static COLLC_DEVICE void run(const Places &from, const Places &to, uint32_t divisor, uint64_t begin, uint64_t end) {
+    if (begin == end) return;
+    if (from.nrest == 0 || from.first == nullptr) {
+      spread<Copy>(Places{from.first != nullptr ? from.first : from.rest[0], nullptr, 0}, to, 0, begin, end);
+    } else {
+      spread<Reduce>(from, to, divisor, begin, end);
+    }
+  }
+};
+
+// Slots are aligned, so only the caller's buffers decide whether 16 bytes can be moved at once.
+template <class T, class Op>
+COLLC_DEVICE void move_chunk(const Places &from, const Places &to, uint32_t divisor, uint64_t elements) {
+  if (to.first == nullptr && to.nrest == 0) return;
+  const uint64_t misplaced = reinterpret_cast<uint64_t>(from.first) | reinterpret_cast<uint64_t>(to.first);
+  uint64_t done = 0;
+  if (misplaced % sizeof(Pack) == 0) {
+    const uint64_t packs = elements * sizeof(T) / sizeof(Pack);
+    Mover<T, Op, Pack>::run(from, to, divisor, 0, packs);
+    done = packs * (sizeof(Pack) / sizeof(T));
+  }
+  Mover<T, Op, T>::run(from, to, divisor, done, elements);
+}
+
+}  // namespace collc::cuda

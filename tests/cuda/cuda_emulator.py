@@ -1,0 +1,259 @@
+"""Builds the emulator with the CUDA target's device source and runs programs on it."""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import os
+import re
+import struct
+import subprocess
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from collc.build.toolchain import find_cxx
+from collc.codegen.context import ARRAYS, STRUCTS, TableBuilder
+from collc.ir.nodes import Program
+from collc.packing.model import Collective
+from collc.resources import resource_dir
+
+Array = npt.NDArray[Any]
+HERE = Path(__file__).resolve().parent / "emulation"
+NOBODY = 0xFFFFFFFF
+FLAGS = ["-std=c++17", "-fPIC", "-Wall", "-Wextra", "-Werror", "-Wno-unknown-pragmas"]
+KERNEL_TYPES = {
+    "int8": "i8",
+    "uint8": "u8",
+    "int32": "i32",
+    "uint32": "u32",
+    "int64": "i64",
+    "uint64": "u64",
+    "half": "f16",
+    "float": "f32",
+    "double": "f64",
+    "bfloat16": "bf16",
+}
+
+
+class _Tables(ctypes.Structure):
+    _fields_ = [(name, ctypes.c_void_p) for name in ARRAYS] + [("nallocations", ctypes.c_uint32)]
+
+
+class _Call(ctypes.Structure):
+    _fields_ = [
+        ("kernel", ctypes.c_char_p),
+        ("count", ctypes.c_uint64),
+        ("program", ctypes.c_uint32),
+        ("divisor", ctypes.c_uint32),
+        ("input_bytes", ctypes.POINTER(ctypes.c_uint64)),
+        ("output_bytes", ctypes.POINTER(ctypes.c_uint64)),
+        ("inputs", ctypes.POINTER(ctypes.c_void_p)),
+        ("outputs", ctypes.POINTER(ctypes.c_void_p)),
+        ("misplacement", ctypes.c_uint32),
+        ("in_place", ctypes.c_uint32),
+        ("in_offset", ctypes.POINTER(ctypes.c_int64)),
+    ]
+
+
+class _Run(ctypes.Structure):
+    _fields_ = [
+        ("seed", ctypes.c_uint64),
+        ("resident", ctypes.c_uint32),
+        ("report_races", ctypes.c_uint32),
+        ("threads", ctypes.c_uint32),
+        ("one_device", ctypes.c_uint32),
+        ("abort_at", ctypes.c_uint64),
+        ("timeout_ns", ctypes.c_uint64),
+        ("missing_rank", ctypes.c_uint32),
+        ("ncalls", ctypes.c_uint32),
+        ("calls", ctypes.POINTER(_Call)),
+        ("report", ctypes.POINTER(ctypes.c_uint32)),
+        ("switches", ctypes.c_uint64),
+    ]
+
+
+@dataclass
+class Call:
+    """One collective call on all ranks. `outputs` are overwritten with what the ranks' output buffers hold at the end.
+
+    in_offset: per rank, the byte offset of the input within the output for an in-place call, or None.
+    """
+
+    program: int
+    kernel: str
+    count: int
+    inputs: Sequence[Array]
+    outputs: Sequence[Array]
+    divisor: int = 0
+    misplacement: int = 0
+    in_offset: Sequence[int] | None = None
+
+
+@dataclass
+class Outcome:
+    """What a run came to: "" or what went wrong, the first report of each rank that gave up, and how often it switched."""
+
+    failure: str
+    reports: dict[int, tuple[int, int, int, int]] = field(default_factory=dict)
+    switches: int = 0
+
+
+def build_emulator(fault: str | None = None) -> ctypes.CDLL:
+    """The emulator with all kernels, or, with a planted fault, with the float sum alone."""
+    return _build(fault)
+
+
+@cache
+def _build(fault: str | None) -> ctypes.CDLL:
+    compiler = find_cxx()
+    templates = resource_dir("templates")
+    sources = sorted([*HERE.iterdir(), *(templates / "include").rglob("*.h"), *(templates / "cuda").glob("*.cu")])
+    digest = hashlib.sha256(compiler.version.encode())
+    for source in sources:
+        digest.update(source.read_bytes())
+    cache_root = Path(os.environ.get("COLLC_TEST_CACHE", Path(tempfile.gettempdir()) / f"collc-emulator-{os.getuid()}"))
+    folder = cache_root / digest.hexdigest()[:24]
+    folder.mkdir(parents=True, exist_ok=True)
+    library = folder / f"{fault or 'whole'}.so"
+    if not library.is_file():
+        include = ["-I", str(HERE), "-I", str(templates / "include"), "-I", str(templates / "cuda")]
+        defines = ['-DCOLLC_EMULATION="emulated_device.h"']
+        if fault:
+            defines += [f"-DCOLLC_FAULT_{fault}", "-DCOLLC_KERNELS(X)=X(sum_f32, float, Sum)"]
+        with tempfile.TemporaryDirectory(dir=folder) as scratch:
+            objects = []
+            for name, level in (("emulator.cpp", "-O2"), ("driver.cpp", "-O1")):
+                made = Path(scratch) / f"{name}.o"
+                command = [compiler.path, *FLAGS, level, *include, *defines, "-c", str(HERE / name), "-o", str(made)]
+                subprocess.run(command, check=True)
+                objects.append(str(made))
+            linked = Path(scratch) / "linked.so"
+            # Each build has its own emulator: no symbol of one library may resolve to another's.
+            subprocess.run([compiler.path, "-shared", "-Wl,-Bsymbolic", *objects, "-o", str(linked)], check=True)
+            linked.replace(library)
+    loaded = ctypes.CDLL(str(library), mode=os.RTLD_LOCAL)
+    loaded.collc_emulate.restype = ctypes.c_int
+    return loaded
+
+
+class PackedTables:
+    """The tables of one allocation in the memory layout of tables.h."""
+
+    def __init__(self, programs: Sequence[Program], slot_bytes: int) -> None:
+        builder = TableBuilder()
+        builder.add_allocation(programs, slot_bytes=slot_bytes)
+        self.arrays = {table.symbol: _pack(table.symbol, table.rows) for table in builder.tables()}
+        pointers = {name: ctypes.cast(data, ctypes.c_void_p) for name, data in self.arrays.items()}
+        self.struct = _Tables(**pointers, nallocations=1)
+        self.nranks = programs[0].nranks
+
+
+def _pack(symbol: str, rows: Sequence[Any]) -> ctypes.Array[ctypes.c_char]:
+    layout = struct.Struct("<" + "".join(code for _, code in STRUCTS[ARRAYS[symbol][0]]))
+    data = b"".join(layout.pack(*map(int, re.findall(r"-?\d+", row.cells))) for row in rows)
+    return ctypes.create_string_buffer(data, len(data))
+
+
+def emulate(
+    library: ctypes.CDLL,
+    tables: PackedTables,
+    calls: Sequence[Call],
+    *,
+    seed: int = 0,
+    resident: int = 0,
+    report_races: bool = True,
+    threads: int = 8,
+    one_device: bool = False,
+    abort_at: int = 0,
+    timeout_ns: int = 0,
+    missing_rank: int = NOBODY,
+) -> Outcome:
+    """Runs calls in order on every rank; ranks are as far apart as the FIFOs allow."""
+    keep: list[Any] = []
+
+    def array(kind: Any, values: Sequence[Any]) -> Any:
+        made = (kind * len(values))(*values)
+        keep.append(made)
+        return made
+
+    rows = [
+        _Call(
+            call.kernel.encode(),
+            call.count,
+            call.program,
+            call.divisor,
+            array(ctypes.c_uint64, [a.nbytes for a in call.inputs]),
+            array(ctypes.c_uint64, [a.nbytes for a in call.outputs]),
+            array(ctypes.c_void_p, [a.ctypes.data for a in call.inputs]),
+            array(ctypes.c_void_p, [a.ctypes.data for a in call.outputs]),
+            call.misplacement,
+            call.in_offset is not None,
+            array(ctypes.c_int64, call.in_offset or [0] * len(call.inputs)),
+        )
+        for call in calls
+    ]
+    report = (ctypes.c_uint32 * (4 * tables.nranks))()
+    run = _Run(
+        seed,
+        resident,
+        report_races,
+        threads,
+        one_device,
+        abort_at,
+        timeout_ns,
+        missing_rank,
+        len(rows),
+        array(_Call, rows),
+        ctypes.cast(report, ctypes.POINTER(ctypes.c_uint32)),
+        0,
+    )
+    message = ctypes.create_string_buffer(400)
+    failed = library.collc_emulate(ctypes.byref(tables.struct), ctypes.byref(run), message, ctypes.c_size_t(400))
+    text = message.value.decode()
+    assert bool(failed) == bool(text)
+    reports = {r: tuple(report[4 * r : 4 * r + 4]) for r in range(tables.nranks) if report[4 * r]}
+    return Outcome(text, reports, run.switches)  # type: ignore[arg-type]
+
+
+def buffers_of(collective: Collective, nranks: int, root: int | None, count: int) -> tuple[list[int], list[int]]:
+    """Elements of each rank's input and output, by NCCL's conventions; 1 where a rank has no such buffer."""
+    many, one = nranks * count, count
+    ranks = range(nranks)
+    match collective:
+        case Collective.ALL_GATHER:
+            return [one for _ in ranks], [many for _ in ranks]
+        case Collective.REDUCE_SCATTER:
+            return [many for _ in ranks], [one for _ in ranks]
+        case Collective.GATHER:
+            return [one for _ in ranks], [many if r == root else 1 for r in ranks]
+        case Collective.SCATTER:
+            return [many if r == root else 1 for r in ranks], [one for _ in ranks]
+        case Collective.ALLTOALL:
+            return [many for _ in ranks], [many for _ in ranks]
+        case _:
+            return [one for _ in ranks], [one for _ in ranks]
+
+
+def in_place_offsets(collective: Collective, nranks: int, count_bytes: int) -> list[int] | None:
+    """Where NCCL's in-place form has the input: within the output for all_gather, the same address otherwise."""
+    if collective is Collective.ALL_GATHER:
+        return [r * count_bytes for r in range(nranks)]
+    if collective in (Collective.ALL_REDUCE, Collective.BROADCAST, Collective.REDUCE):
+        return [0] * nranks
+    return None
+
+
+def same_bits(a: Array, b: Array) -> bool:
+    return a.tobytes() == b.tobytes()
+
+
+def empty(elements: int, carrier: str) -> Array:
+    """A buffer full of a pattern that no result has."""
+    return np.frombuffer(b"\xcd" * (elements * np.dtype(carrier).itemsize), dtype=carrier).copy()

@@ -1,0 +1,196 @@
+// A C interface for the tests: runs a sequence of collective calls on virtual GPUs.
+#include <cstdio>
+#include <cstring>
+
+#include "collc/cuda/resolve.h"
+#include "device.cu"
+#include "emulator.h"
+
+namespace {
+
+using Kernel = void (*)(const Launch &);
+struct NamedKernel {
+  const char *name;
+  Kernel run;
+};
+#define COLLC_NAMED_KERNEL(name, type, op) {#name, &collc_##name},
+const NamedKernel kKernels[] = {COLLC_KERNELS(COLLC_NAMED_KERNEL)};
+
+}  // namespace
+
+extern "C" {
+
+struct EmulatedCall {
+  const char *kernel;
+  uint64_t count;
+  uint32_t program;
+  uint32_t divisor;
+  // Per rank: bytes before the buffers in their allocation (misplacement), sizes, data in and out.
+  const uint64_t *input_bytes;
+  const uint64_t *output_bytes;
+  const void *const *inputs;
+  void *const *outputs;      // read for their first content and written at the end
+  uint32_t misplacement;     // bytes by which every buffer misses 16-byte alignment
+  uint32_t in_place;         // input and output share memory: in_offset[r] is where the input lies in the output
+  const int64_t *in_offset;  // bytes; used when in_place
+};
+
+struct EmulatedRun {
+  uint64_t seed;
+  uint32_t resident;
+  uint32_t report_races;
+  uint32_t threads;
+  uint32_t one_device;  // all ranks in one cooperative launch
+  uint64_t abort_at;
+  uint64_t timeout_ns;
+  uint32_t missing_rank;  // a rank that does not run at all; 0xffffffff: none
+  uint32_t ncalls;
+  const EmulatedCall *calls;
+  uint32_t *report;  // per rank: state, peer rank, channel, step of the first report
+  uint64_t switches;
+};
+
+// Returns 0, or 1 with `message` saying what went wrong.
+int collc_emulate(const collc::Tables *tables, EmulatedRun *run, char *message, size_t message_bytes);
+}
+
+namespace {
+
+struct Buffers {
+  std::vector<char *> input, output;
+};
+
+char *place_buffer(uint64_t bytes, uint32_t misplacement, const void *data) {
+  char *at = emulation::emulator().allocate(bytes + misplacement, 256, data != nullptr) + misplacement;
+  if (data != nullptr) std::memcpy(at, data, bytes);
+  return at;
+}
+
+// One communicator on virtual GPUs.
+class World {
+ public:
+  World(const collc::Tables &tables, EmulatedRun &run) : run_(run) {
+    problem_ = make_device_plan(tables, 0, plan_);
+    if (!problem_.empty()) return;
+    auto &emulator = emulation::emulator();
+    emulator.reset_memory();
+    const uint32_t n = plan_.nranks;
+    for (uint32_t r = 0; r < n; ++r) {
+      arenas_.push_back(emulator.allocate(plan_.arena_bytes[r], 4096, false));
+      ends_.emplace_back(plan_.ends[r].size());
+      reports_.emplace_back(plan_.max_channels);
+    }
+    aborts_.assign(n, 0);
+    for (uint32_t r = 0; r < n; ++r) {
+      for (size_t i = 0; i < ends_[r].size(); ++i) {
+        const EndPlace &place = plan_.ends[r][i];
+        char *reader = arenas_[place.writes ? place.peer : r], *writer = arenas_[place.writes ? r : place.peer];
+        auto *tail = reinterpret_cast<uint64_t *>(reader + place.tail);
+        auto *head = reinterpret_cast<uint64_t *>(writer + place.head);
+        ends_[r][i] = {reader + place.slots, place.writes ? head : tail, place.writes ? tail : head, 0};
+      }
+      states_.push_back({plan_.programs.data(), plan_.shares.data(), plan_.rank_channels.data(), plan_.steps.data(),
+                         plan_.refs.data(), ends_[r].data(), reports_[r].data(), &aborts_[r], run.timeout_ns, r, n,
+                         plan_.slots, plan_.slot_bytes});
+    }
+  }
+
+  std::string go() {
+    if (!problem_.empty()) return problem_;
+    std::vector<emulation::LaunchRequest> launches;
+    launches_.reserve(run_.ncalls * plan_.nranks);  // the requests point into it
+    for (uint32_t c = 0; c < run_.ncalls; ++c) {
+      const EmulatedCall &call = run_.calls[c];
+      Kernel kernel = nullptr;
+      for (const NamedKernel &known : kKernels)
+        if (std::strcmp(known.name, call.kernel) == 0) kernel = known.run;
+      if (kernel == nullptr) return std::string("no kernel ") + call.kernel;
+      buffers_.push_back(make_buffers(call));
+      if (run_.one_device) {
+        launches.push_back(request(kernel, call, 0, plan_.nranks));
+      } else {
+        for (uint32_t r = 0; r < plan_.nranks; ++r)
+          if (r != run_.missing_rank) launches.push_back(request(kernel, call, r, r + 1));
+      }
+    }
+    emulation::Options options;
+    options.seed = run_.seed;
+    options.resident = run_.resident;
+    options.report_races = run_.report_races != 0;
+    options.abort_at = run_.abort_at;
+    for (uint32_t &flag : aborts_) options.abort_flags.push_back(&flag);
+    auto &emulator = emulation::emulator();
+    const std::string failure =
+        emulator.run(options, plan_.nranks * plan_.max_channels, plan_.nranks, std::move(launches));
+    run_.switches = emulator.switches();
+    collect();
+    return failure;
+  }
+
+ private:
+  Buffers make_buffers(const EmulatedCall &call) {
+    Buffers made;
+    for (uint32_t r = 0; r < plan_.nranks; ++r) {
+      made.output.push_back(place_buffer(call.output_bytes[r], call.misplacement, call.outputs[r]));
+      if (call.in_place) made.input.push_back(made.output[r] + call.in_offset[r]);
+      else made.input.push_back(place_buffer(call.input_bytes[r], call.misplacement, call.inputs[r]));
+    }
+    return made;
+  }
+
+  emulation::LaunchRequest request(Kernel kernel, const EmulatedCall &call, uint32_t first, uint32_t last) {
+    const collc::Program &program = plan_.programs[call.program];
+    launches_.push_back({});
+    Launch &launch = launches_.back();
+    launch.count = call.count;
+    launch.program = call.program;
+    launch.nchannels = program.nchannels;
+    launch.divisor = call.divisor;
+    emulation::LaunchRequest request{first, run_.threads, shared_bytes(program.nshares), {}, {}, {}};
+    for (uint32_t r = first; r < last; ++r) {
+      launch.ranks[r - first] = {&states_[r], buffers_.back().input[r], buffers_.back().output[r]};
+      for (uint32_t c = 0; c < program.nchannels; ++c) {
+        request.ids.push_back(r * plan_.max_channels + c);
+        request.devices.push_back(run_.one_device ? 0 : r);
+      }
+    }
+    request.body = [kernel, &launch] { kernel(launch); };
+    return request;
+  }
+
+  void collect() {
+    for (uint32_t c = 0; c < buffers_.size(); ++c)
+      for (uint32_t r = 0; r < plan_.nranks; ++r)
+        std::memcpy(run_.calls[c].outputs[r], buffers_[c].output[r], run_.calls[c].output_bytes[r]);
+    for (uint32_t r = 0; r < plan_.nranks; ++r) {
+      uint32_t *report = run_.report + 4 * r;
+      for (uint32_t c = 0; c < plan_.max_channels && report[0] == 0; ++c) {
+        if (reports_[r][c].state == 0) continue;
+        report[0] = reports_[r][c].state;
+        report[1] = plan_.ends[r][reports_[r][c].peer].peer;
+        report[2] = c;
+        report[3] = reports_[r][c].step;
+      }
+    }
+  }
+
+  EmulatedRun &run_;
+  DevicePlan plan_;
+  std::string problem_;
+  std::vector<char *> arenas_;
+  std::vector<std::vector<FifoEnd>> ends_;
+  std::vector<std::vector<Report>> reports_;
+  std::vector<uint32_t> aborts_;
+  std::vector<RankState> states_;
+  std::vector<Launch> launches_;
+  std::vector<Buffers> buffers_;
+};
+
+}  // namespace
+
+int collc_emulate(const collc::Tables *tables, EmulatedRun *run, char *message, size_t message_bytes) {
+  World world(*tables, *run);
+  const std::string failure = world.go();
+  std::snprintf(message, message_bytes, "%s", failure.c_str());
+  return failure.empty() ? 0 : 1;
+}

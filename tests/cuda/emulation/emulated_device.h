@@ -1,0 +1,122 @@
+// The device verbs of collc/cuda/device.h on the emulator. A warp has 4 lanes, so that small blocks have several warps.
+#pragma once
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+
+#include "emulator.h"
+
+#define COLLC_DEVICE inline
+#define COLLC_DEVICE_CALLED inline
+#define COLLC_FUNCTION inline
+#define COLLC_KERNEL(threads) void
+#define COLLC_KERNEL_ARGUMENT(type) const type &
+
+namespace collc::cuda {
+
+constexpr uint32_t kWarp = 4;
+constexpr uint32_t kSpinsPerLook = 1;
+
+struct alignas(16) Pack {
+  uint32_t word[4];
+};
+struct Half {
+  uint16_t bits;
+};
+struct Bfloat16 {
+  uint16_t bits;
+};
+
+inline uint32_t thread_index() { return emulation::emulator().current()->thread; }
+inline uint32_t thread_count() { return static_cast<uint32_t>(emulation::emulator().current()->block->fibers.size()); }
+inline uint32_t block_index() { return emulation::emulator().current()->block->index; }
+inline char *shared_memory() { return emulation::emulator().current()->block->shared.data(); }
+
+#if defined(COLLC_FAULT_RELAXED_LOAD)
+constexpr bool kLoadAcquires = false;
+#else
+constexpr bool kLoadAcquires = true;
+#endif
+#if defined(COLLC_FAULT_RELAXED_STORE)
+constexpr bool kStoreReleases = false;
+#else
+constexpr bool kStoreReleases = true;
+#endif
+inline uint64_t flag_load(const uint64_t *flag) { return emulation::emulator().acquire(flag, kLoadAcquires); }
+inline void flag_store(uint64_t *flag, uint64_t value) { emulation::emulator().release(flag, value, kStoreReleases); }
+
+inline void barrier() { emulation::emulator().barrier(false); }
+inline bool barrier_or(bool mine) { return emulation::emulator().barrier(mine); }
+
+inline uint32_t host_load(const uint32_t *word) { return *word; }
+inline void host_store(uint32_t *word, uint32_t value) { emulation::emulator().host_write(word, value); }
+
+inline void backoff(uint32_t) { emulation::emulator().park(); }
+inline uint64_t clock_ns() { return emulation::emulator().now(); }
+
+template <class T>
+T load(const T *from) {
+  T value;
+  emulation::emulator().read(from, &value, sizeof(T));
+  return value;
+}
+template <class T>
+void store(T *to, const T &value) {
+  emulation::emulator().write(to, &value, sizeof(T));
+}
+
+template <class To, class From>
+To reinterpret(From value) {
+  static_assert(sizeof(To) == sizeof(From));
+  To result;
+  std::memcpy(&result, &value, sizeof(To));
+  return result;
+}
+template <class T>
+T bits_to(uint32_t bits) { return reinterpret<T>(bits); }
+template <class T>
+T bits_to(uint64_t bits) { return reinterpret<T>(bits); }
+inline uint32_t to_bits(int32_t value) { return reinterpret<uint32_t>(value); }
+inline uint32_t to_bits(uint32_t value) { return value; }
+inline uint32_t to_bits(float value) { return reinterpret<uint32_t>(value); }
+inline uint64_t to_bits(int64_t value) { return reinterpret<uint64_t>(value); }
+inline uint64_t to_bits(uint64_t value) { return value; }
+inline uint64_t to_bits(double value) { return reinterpret<uint64_t>(value); }
+
+inline float larger(float a, float b) { return std::fmax(a, b); }
+inline float smaller(float a, float b) { return std::fmin(a, b); }
+inline double larger(double a, double b) { return std::fmax(a, b); }
+inline double smaller(double a, double b) { return std::fmin(a, b); }
+
+inline float to_float(Bfloat16 value) { return reinterpret<float>(static_cast<uint32_t>(value.bits) << 16); }
+inline Bfloat16 to_bfloat16(float value) {
+  const uint32_t bits = to_bits(value);
+  if ((bits & 0x7fffffffu) > 0x7f800000u) return {0x7fff};
+  return {static_cast<uint16_t>((bits + 0x7fffu + (bits >> 16 & 1)) >> 16)};
+}
+
+inline float to_float(Half value) {
+  const int exponent = value.bits >> 10 & 31, mantissa = value.bits & 1023;
+  float magnitude;
+  if (exponent == 31) magnitude = mantissa ? NAN : INFINITY;
+  else if (exponent == 0) magnitude = std::ldexp(static_cast<float>(mantissa), -24);
+  else magnitude = std::ldexp(static_cast<float>(mantissa + 1024), exponent - 25);
+  return value.bits & 0x8000 ? -magnitude : magnitude;
+}
+inline Half to_half(float value) {
+  const uint16_t sign = std::signbit(value) ? 0x8000 : 0;
+  const float magnitude = std::fabs(value);
+  if (std::isnan(value)) return {0x7fff};
+  if (magnitude == 0) return {sign};
+  if (magnitude >= 65520.0f) return {static_cast<uint16_t>(sign | 0x7c00)};
+  int exponent = 0;
+  std::frexp(magnitude, &exponent);
+  // The distance of neighbours: 11 bits below the leading one, not under the smallest subnormal.
+  const int unit = exponent - 11 < -24 ? -24 : exponent - 11;
+  const float steps = std::nearbyint(std::ldexp(magnitude, -unit));
+  // Counting steps in the encoding: subnormals start at 0, each binade of normals adds 1024.
+  const int base = (unit + 24) * 1024;
+  return {static_cast<uint16_t>(sign | static_cast<uint16_t>(base + static_cast<int>(steps)))};
+}
+
+}  // namespace collc::cuda

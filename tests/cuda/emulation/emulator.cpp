@@ -1,0 +1,436 @@
+#include "emulator.h"
+
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+
+#if !defined(__x86_64__)
+#include <ucontext.h>
+#endif
+
+namespace emulation {
+
+namespace {
+
+constexpr size_t kStackBytes = 64 << 10;
+constexpr size_t kGap = 256;
+constexpr uint32_t kFakeSeconds = 64;  // how often time may jump when all fibers wait, before that is a deadlock
+
+void *map(size_t bytes) {
+  void *at = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (at == MAP_FAILED) {
+    std::perror("emulator: mmap");
+    std::abort();
+  }
+  return at;
+}
+
+void join(Clock &into, const Clock &from) {
+  if (into.size() < from.size()) into.resize(from.size(), 0);
+  for (size_t i = 0; i < from.size(); ++i) into[i] = std::max(into[i], from[i]);
+}
+
+}  // namespace
+
+// Switching stacks: callee-saved registers on the old stack, its pointer stored, the new one's restored. ucontext, which
+// asks the kernel for the signal mask each time, is twenty times slower.
+#if defined(__x86_64__)
+extern "C" void emulation_switch(void **save, void *load);
+asm(R"(
+.text
+.globl emulation_switch
+.type emulation_switch, @function
+emulation_switch:
+  pushq %rbp
+  pushq %rbx
+  pushq %r12
+  pushq %r13
+  pushq %r14
+  pushq %r15
+  movq %rsp, (%rdi)
+  movq %rsi, %rsp
+  popq %r15
+  popq %r14
+  popq %r13
+  popq %r12
+  popq %rbx
+  popq %rbp
+  ret
+.size emulation_switch, .-emulation_switch
+)");
+
+static void *prepare(char *stack, void (*entry)()) {
+  // Aligned as if `entry` had been called.
+  void **top = reinterpret_cast<void **>(stack + kStackBytes - 72);
+  *top = nullptr;
+  *--top = reinterpret_cast<void *>(entry);
+  for (int i = 0; i < 6; ++i) *--top = nullptr;
+  return top;
+}
+#else
+static void emulation_switch(void **save, void *load) {
+  ucontext_t here;
+  *save = &here;
+  swapcontext(&here, static_cast<ucontext_t *>(load));
+}
+static void *prepare(char *stack, void (*entry)()) {
+  auto *context = reinterpret_cast<ucontext_t *>(stack);
+  getcontext(context);
+  context->uc_stack.ss_sp = stack + sizeof(ucontext_t);
+  context->uc_stack.ss_size = kStackBytes - sizeof(ucontext_t);
+  context->uc_link = nullptr;
+  makecontext(context, entry, 0);
+  return context;
+}
+#endif
+
+Emulator &emulator() {
+  static Emulator only(size_t{64} << 20);
+  return only;
+}
+
+Emulator::Emulator(size_t pool_bytes)
+    : pool_bytes_(pool_bytes),
+      pool_(static_cast<char *>(map(pool_bytes))),
+      shadow_(static_cast<Shadow *>(map(pool_bytes * sizeof(Shadow)))) {}
+
+Emulator::~Emulator() {
+  munmap(pool_, pool_bytes_);
+  munmap(shadow_, pool_bytes_ * sizeof(Shadow));
+  for (char *stack : stacks_) munmap(stack, kStackBytes);
+}
+
+void Emulator::reset_memory() {
+  std::memset(pool_, 0, used_);
+  std::fill(shadow_, shadow_ + used_, Shadow{});
+  used_ = 0;
+  flags_.clear();
+}
+
+char *Emulator::allocate(size_t bytes, size_t align, bool initialised) {
+  const size_t at = (used_ + kGap + align - 1) / align * align;
+  if (at + bytes + kGap > pool_bytes_) {
+    std::fprintf(stderr, "emulator: out of memory\n");
+    std::abort();
+  }
+  std::fill(shadow_ + used_, shadow_ + at + bytes + kGap, Shadow{});
+  for (size_t i = at; i < at + bytes; ++i) shadow_[i].state = initialised ? 2 : 1;
+  used_ = at + bytes + kGap;
+  return pool_ + at;
+}
+
+void Emulator::fail(const std::string &what) {
+  if (failure_.empty()) failure_ = what;
+  // The fiber cannot go on; the scheduler sees the failure and drops everything.
+  if (current_ != nullptr) switch_to_scheduler();
+}
+
+std::string Emulator::place(const void *at) const {
+  const Block &block = *current_->block;
+  return "block " + std::to_string(block.id) + " thread " + std::to_string(current_->thread) + " at offset " +
+         std::to_string(static_cast<const char *>(at) - pool_);
+}
+
+Emulator::Shadow *Emulator::shadow(const void *at, size_t bytes, const char *what) {
+  const char *byte = static_cast<const char *>(at);
+  if (reinterpret_cast<uintptr_t>(at) % bytes != 0) fail(std::string("misaligned ") + what + " by " + place(at));
+  if (byte < pool_ || byte + bytes > pool_ + used_) fail(std::string(what) + " outside device memory by " + place(at));
+  Shadow *found = shadow_ + (byte - pool_);
+  for (size_t i = 0; i < bytes; ++i)
+    if (found[i].state == 0) fail(std::string(what) + " outside any allocation by " + place(at));
+  return found;
+}
+
+bool Emulator::ordered(const Stamp &stamp) const {
+  if (stamp.block == 0xffff) return true;
+  const Block &block = *current_->block;
+  if (stamp.block == block.id) return stamp.interval < intervals_[block.id] || stamp.thread == current_->thread;
+  if (clocks_[block.id][stamp.block] >= stamp.interval) return true;
+  return !current_->learned.empty() && current_->learned[stamp.block] >= stamp.interval;
+}
+
+void Emulator::read(const void *from, void *to, size_t bytes) {
+  Shadow *marks = shadow(from, bytes, "read");
+  const char *source = static_cast<const char *>(from);
+  const Block &block = *current_->block;
+  const Stamp here{static_cast<uint16_t>(block.id), static_cast<uint16_t>(current_->thread), intervals_[block.id]};
+  for (size_t piece = 0; piece < bytes; piece += 4) {
+    pause();
+    const bool stale = random_() & 1;
+    for (size_t i = piece; i < std::min(bytes, piece + 4); ++i) {
+      Shadow &mark = marks[i];
+      if (mark.state == 1) fail("read of memory never written by " + place(source + i));
+      char value = source[i];
+      if (!ordered(mark.writer)) {
+        if (options_.report_races) fail("race: unordered read after write by " + place(source + i));
+        if (stale) value = static_cast<char>(mark.old);
+      }
+      if (mark.reader.block != here.block || mark.reader.thread != here.thread) mark.other_reader = mark.reader;
+      mark.reader = here;
+      static_cast<char *>(to)[i] = value;
+    }
+  }
+}
+
+void Emulator::write(void *to, const void *from, size_t bytes) {
+  Shadow *marks = shadow(to, bytes, "write");
+  char *target = static_cast<char *>(to);
+  const Block &block = *current_->block;
+  const Stamp here{static_cast<uint16_t>(block.id), static_cast<uint16_t>(current_->thread), intervals_[block.id]};
+  for (size_t piece = 0; piece < bytes; piece += 4) {
+    pause();
+    for (size_t i = piece; i < std::min(bytes, piece + 4); ++i) {
+      Shadow &mark = marks[i];
+      if (options_.report_races) {
+        if (!ordered(mark.writer)) fail("race: unordered write after write by " + place(target + i));
+        if (!ordered(mark.reader) || !ordered(mark.other_reader))
+          fail("race: unordered write after read by " + place(target + i));
+      }
+      mark.old = static_cast<uint8_t>(target[i]);
+      mark.state = 2;
+      mark.writer = here;
+      target[i] = static_cast<const char *>(from)[i];
+    }
+  }
+}
+
+uint64_t Emulator::acquire(const uint64_t *flag, bool is_ordered) {
+  pause();
+  shadow(flag, sizeof *flag, "flag load");
+  const auto published = flags_.find(flag);
+  if (is_ordered && published != flags_.end()) join(current_->learned, published->second);
+  return *flag;
+}
+
+void Emulator::release(uint64_t *flag, uint64_t value, bool is_ordered) {
+  pause();
+  shadow(flag, sizeof *flag, "flag store");
+  if (is_ordered) {
+    const Block &block = *current_->block;
+    Clock clock = clocks_[block.id];
+    join(clock, current_->learned);
+    clock[block.id] = intervals_[block.id] - 1;
+    flags_[flag] = clock;
+  }
+  *flag = value;
+  wake();
+  pause();
+}
+
+void Emulator::host_write(uint32_t *word, uint32_t value) {
+  *word = value;
+  wake();
+}
+
+bool Emulator::barrier(bool vote) {
+  Block &block = *current_->block;
+  block.vote |= vote;
+  if (++block.arrived == block.live) {
+    finish_barrier(block);
+  } else {
+    current_->runnable = false;
+    switch_to_scheduler();
+  }
+  const bool result = block.result;
+  pause();
+  return result;
+}
+
+void Emulator::finish_barrier(Block &block) {
+  for (Fiber &fiber : block.fibers) {
+    if (!fiber.learned.empty()) join(clocks_[block.id], fiber.learned);
+    fiber.learned.clear();
+    if (!fiber.finished) fiber.runnable = true;
+  }
+  ++intervals_[block.id];
+  block.arrived = 0;
+  block.result = block.vote;
+  block.vote = false;
+  idle_ = 0;
+}
+
+void Emulator::pause() {
+  if (random_() % switch_odds_ == 0) switch_to_scheduler();
+}
+
+// Nothing that we wait for can change before another fiber stores a flag.
+void Emulator::park() {
+  current_->runnable = false;
+  parked_.push_back(current_);
+  switch_to_scheduler();
+}
+
+void Emulator::wake() {
+  for (Fiber *fiber : parked_) fiber->runnable = true;
+  parked_.clear();
+  idle_ = 0;
+}
+
+void Emulator::switch_to_scheduler() {
+  Fiber *self = current_;
+  emulation_switch(&self->stack_pointer, scheduler_);
+}
+
+void Emulator::enter() {
+  Emulator &self = emulator();
+  self.current_->block->body();
+  self.end_fiber();
+}
+
+void Emulator::end_fiber() {
+  Block &block = *current_->block;
+  current_->finished = true;
+  current_->runnable = false;
+  --block.live;
+  if (block.live != 0 && block.arrived == block.live) finish_barrier(block);
+  switch_to_scheduler();
+  std::abort();
+}
+
+void Emulator::start_blocks() {
+  std::vector<uint32_t> order(streams_.size());
+  for (uint32_t s = 0; s < order.size(); ++s) order[s] = s;
+  std::shuffle(order.begin(), order.end(), random_);
+  for (uint32_t s : order) {
+    Stream &stream = streams_[s];
+    if (stream.running == 0 && stream.waiting.empty() && stream.next < stream.launches.size()) {
+      const size_t launch = stream.next++;
+      for (uint32_t b = 0; b < stream.launches[launch].ids.size(); ++b) stream.waiting.emplace_back(launch, b);
+    }
+    while (!stream.waiting.empty()) {
+      const auto [launch, index] = stream.waiting.front();
+      const uint32_t device = stream.launches[launch].devices[index];
+      if (options_.resident != 0 && resident_[device] >= options_.resident) break;
+      stream.waiting.erase(stream.waiting.begin());
+      start_block(stream, s, launch, index);
+    }
+  }
+}
+
+void Emulator::start_block(Stream &stream, uint32_t number, size_t launch, uint32_t index) {
+  const LaunchRequest &request = stream.launches[launch];
+  auto *block = new Block;
+  block->id = request.ids[index];
+  block->index = index;
+  block->device = request.devices[index];
+  block->stream = number;
+  block->body = request.body;
+  block->shared.assign(request.shared_bytes, static_cast<char>(0xa5));
+  block->live = request.threads;
+  block->fibers.resize(request.threads);
+  ++resident_[block->device];
+  ++stream.running;
+  ++intervals_[block->id];
+  join(clocks_[block->id], stream.clock);
+  static const uint32_t kPercents[] = {100, 100, 40, 5};
+  const bool even = random_() % 2;
+  const uint32_t whole = kPercents[random_() % 4];
+  for (uint32_t t = 0; t < request.threads; ++t) {
+    Fiber &fiber = block->fibers[t];
+    fiber.block = block;
+    fiber.thread = t;
+    fiber.percent = options_.seed == 0 ? 100 : even ? whole : kPercents[random_() % 4];
+    if (stacks_.empty()) stacks_.push_back(static_cast<char *>(map(kStackBytes)));
+    fiber.stack = stacks_.back();
+    stacks_.pop_back();
+    fiber.stack_pointer = prepare(fiber.stack, &Emulator::enter);
+    fibers_.push_back(&fiber);
+  }
+  blocks_.push_back(block);
+}
+
+void Emulator::end_block(Block &block) {
+  Stream &stream = streams_[block.stream];
+  --resident_[block.device];
+  --stream.running;
+  ++intervals_[block.id];
+  clocks_[block.id][block.id] = intervals_[block.id] - 1;
+  for (Fiber &fiber : block.fibers) {
+    if (!fiber.learned.empty()) join(clocks_[block.id], fiber.learned);
+    stacks_.push_back(fiber.stack);
+  }
+  join(stream.clock, clocks_[block.id]);
+  fibers_.erase(std::remove_if(fibers_.begin(), fibers_.end(), [&](Fiber *f) { return f->block == &block; }),
+                fibers_.end());
+  blocks_.erase(std::find(blocks_.begin(), blocks_.end(), &block));
+  delete &block;
+  idle_ = 0;
+}
+
+void Emulator::loop() {
+  start_blocks();
+  std::vector<Fiber *> ready;
+  while (!fibers_.empty() && failure_.empty()) {
+    ready.clear();
+    for (Fiber *fiber : fibers_)
+      if (fiber->runnable) ready.push_back(fiber);
+    if (ready.empty()) {
+      if (++idle_ > kFakeSeconds) {
+        failure_ = "deadlock: " + std::to_string(parked_.size()) + " threads wait for flags that nobody will store";
+        return;
+      }
+      clock_ns_ += 1000000000;
+      for (Fiber *fiber : parked_) fiber->runnable = true;
+      parked_.clear();
+      continue;
+    }
+    // A round: every ready fiber in a random order, slow ones left out most of the time.
+    std::shuffle(ready.begin(), ready.end(), random_);
+    const bool all_slow = std::all_of(ready.begin(), ready.end(), [](Fiber *f) { return f->percent < 100; });
+    for (Fiber *fiber : ready) {
+      if (!fiber->runnable) continue;
+      if (!all_slow && random_() % 100 >= fiber->percent) continue;
+      current_ = fiber;
+      ++switches_;
+      emulation_switch(&scheduler_, fiber->stack_pointer);
+      current_ = nullptr;
+      if (!failure_.empty()) return;
+      if (options_.abort_at != 0 && switches_ == options_.abort_at) {
+        for (uint32_t *flag : options_.abort_flags) *flag = 1;
+        wake();
+      }
+    }
+    std::vector<Block *> done;
+    for (Block *block : blocks_)
+      if (block->live == 0) done.push_back(block);
+    for (Block *block : done) end_block(*block);
+    if (!done.empty()) start_blocks();
+  }
+}
+
+std::string Emulator::run(const Options &options, uint32_t nblocks, uint32_t nstreams,
+                          std::vector<LaunchRequest> launches) {
+  options_ = options;
+  random_.seed(options.seed * 2654435761u + 1);
+  static const uint32_t kOdds[] = {1, 3, 10, 40};
+  switch_odds_ = kOdds[options.seed % 4];
+  clocks_.assign(nblocks, Clock(nblocks, 0));
+  intervals_.assign(nblocks, 1);
+  streams_.assign(nstreams, {});
+  uint32_t ndevices = 1;
+  for (LaunchRequest &launch : launches) {
+    for (uint32_t device : launch.devices) ndevices = std::max(ndevices, device + 1);
+    streams_[launch.stream].launches.push_back(std::move(launch));
+  }
+  resident_.assign(ndevices, 0);
+  failure_.clear();
+  switches_ = idle_ = 0;
+  clock_ns_ = 1;
+  parked_.clear();
+  loop();
+  // After a failure fibers are dropped where they stand.
+  for (Block *block : blocks_) {
+    for (Fiber &fiber : block->fibers) stacks_.push_back(fiber.stack);
+    delete block;
+  }
+  blocks_.clear();
+  fibers_.clear();
+  parked_.clear();
+  current_ = nullptr;
+  return failure_;
+}
+
+}  // namespace emulation

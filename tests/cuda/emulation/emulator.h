@@ -1,0 +1,155 @@
+// Runs CUDA kernels on a CPU to test their protocol, not their speed.
+//
+// Every CUDA thread is a fiber; a seeded scheduler runs the fibers of all blocks of all virtual GPUs one at a time and
+// switches inside every verb, also between the 4-byte pieces of a 16-byte access. Memory that kernels share comes from one
+// pool with a shadow byte by byte, which knows
+//   - what is allocated and written: an access beside it is an error;
+//   - the last writer and readers: two accesses that no barrier, flag or stream order puts one before the other are a race;
+//   - the value before the last write: with races not reported, a read that is not ordered after it may return that
+//     value, as a GPU with caches and write queues may.
+// Order is tracked by vector clocks with one entry per block: a block's clock counts its barriers, a flag store publishes
+// everything before the last barrier, a flag load brings that to its thread, and the next barrier to its block.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <random>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+namespace emulation {
+
+using Clock = std::vector<uint32_t>;
+
+struct Block;
+
+struct Fiber {
+  void *stack_pointer = nullptr;
+  char *stack = nullptr;
+  Block *block = nullptr;
+  uint32_t thread = 0;
+  uint32_t percent = 100;   // chance to run when picked
+  bool runnable = true;   // not at a barrier and not parked
+  bool finished = false;
+  Clock learned;            // from flag loads since the last barrier; empty: nothing
+};
+
+struct Block {
+  uint32_t id = 0;          // of its clock: the same (rank, channel) has the same id in every launch
+  uint32_t index = 0;       // within the grid
+  uint32_t device = 0;
+  uint32_t stream = 0;
+  std::function<void()> body;
+  std::vector<Fiber> fibers;
+  std::vector<char> shared;
+  uint32_t arrived = 0, live = 0;
+  bool vote = false, result = false;
+};
+
+// One launch: blocks [0, grid) with `ids`, in order on its stream. Streams are ranks; a cooperative launch holds several.
+struct LaunchRequest {
+  uint32_t stream;
+  uint32_t threads;
+  size_t shared_bytes;
+  std::vector<uint32_t> ids;      // per block
+  std::vector<uint32_t> devices;  // per block
+  std::function<void()> body;
+};
+
+struct Options {
+  uint64_t seed = 0;
+  uint32_t resident = 0;      // blocks per device at a time; 0: all
+  bool report_races = true;   // else unordered reads may return old values
+  uint64_t abort_at = 0;      // sets *abort_flags after so many switches; 0: never
+  std::vector<uint32_t *> abort_flags;
+};
+
+class Emulator {
+ public:
+  explicit Emulator(size_t pool_bytes);
+  ~Emulator();
+  Emulator(const Emulator &) = delete;
+  Emulator &operator=(const Emulator &) = delete;
+
+  // Memory. `allocate` leaves a gap around each piece.
+  void reset_memory();
+  char *allocate(size_t bytes, size_t align, bool initialised);
+
+  // Runs all launches to the end. Returns "" or the first thing that went wrong.
+  std::string run(const Options &options, uint32_t nblocks, uint32_t nstreams, std::vector<LaunchRequest> launches);
+  uint64_t switches() const { return switches_; }
+
+  // Verbs, called by fibers.
+  Fiber *current() const { return current_; }
+  void read(const void *from, void *to, size_t bytes);
+  void write(void *to, const void *from, size_t bytes);
+  uint64_t acquire(const uint64_t *flag, bool ordered);
+  void release(uint64_t *flag, uint64_t value, bool ordered);
+  void host_write(uint32_t *word, uint32_t value);
+  bool barrier(bool vote);
+  void park();
+  void pause();
+  uint64_t now() const { return clock_ns_; }
+
+ private:
+  struct Stamp {
+    uint16_t block = 0xffff;  // 0xffff: never
+    uint16_t thread = 0;
+    uint32_t interval = 0;
+  };
+  struct Shadow {
+    Stamp writer;
+    Stamp reader, other_reader;  // the last reads from two different threads
+    uint8_t old = 0;
+    uint8_t state = 0;  // 0 not allocated, 1 not written, 2 written
+  };
+  struct Stream {
+    std::vector<LaunchRequest> launches;
+    size_t next = 0;
+    uint32_t running = 0;
+    std::vector<std::pair<size_t, uint32_t>> waiting;  // launch, block
+    Clock clock;
+  };
+
+  bool ordered(const Stamp &stamp) const;
+  Shadow *shadow(const void *at, size_t bytes, const char *what);
+  void fail(const std::string &what);
+  std::string place(const void *at) const;
+  void start_blocks();
+  void start_block(Stream &stream, uint32_t number, size_t launch, uint32_t index);
+  void end_fiber();
+  void end_block(Block &block);
+  void finish_barrier(Block &block);
+  void wake();
+  void loop();
+  void switch_to_scheduler();
+  static void enter();
+
+  size_t pool_bytes_;
+  char *pool_;
+  Shadow *shadow_;
+  size_t used_ = 0;
+
+  Options options_;
+  std::mt19937_64 random_;
+  uint32_t switch_odds_ = 1;
+  std::vector<Clock> clocks_;
+  std::vector<uint32_t> intervals_;
+  std::vector<Stream> streams_;
+  std::vector<uint32_t> resident_;
+  std::vector<Block *> blocks_;
+  std::vector<Fiber *> fibers_;
+  std::vector<char *> stacks_;
+  std::unordered_map<const void *, Clock> flags_;
+  std::vector<Fiber *> parked_;  // wait for a flag
+  Fiber *current_ = nullptr;
+  void *scheduler_ = nullptr;
+  uint64_t switches_ = 0, clock_ns_ = 0;
+  uint32_t idle_ = 0;
+  std::string failure_;
+};
+
+Emulator &emulator();
+
+}  // namespace emulation
