@@ -13,6 +13,7 @@ from pathlib import Path
 from collc import __version__
 from collc.build.cache import cached, content_key
 from collc.build.manifest import make_manifest, manifest_text
+from collc.build.runtime import Unit, headers, include_dirs, runtime_units
 from collc.build.toolchain import Compiler, find_cxx, run_tool
 from collc.codegen.context import SourceContext, TableBuilder, layouts
 from collc.codegen.render import render
@@ -20,10 +21,10 @@ from collc.errors import BuildError
 from collc.ir.nodes import Program
 from collc.options import Target
 from collc.packing.document import PlanFile, to_json
-from collc.resources import resource_dir
 
 COMPILE_FLAGS = ("-std=c++17", "-O3", "-fPIC", "-fvisibility=hidden", "-pthread", "-Wall", "-Wextra")
-LINK_FLAGS = ("-shared", "-pthread", "-ldl", "-Wl,-z,defs", "-Wl,-z,relro,-z,now")
+# nodelete: threads of the runtime may outlive a dlclose.
+LINK_FLAGS = ("-shared", "-pthread", "-ldl", "-Wl,-z,defs", "-Wl,-z,relro,-z,now", "-Wl,-z,nodelete")
 
 
 @dataclass(frozen=True)
@@ -35,24 +36,16 @@ class Library:
     size: int
 
 
-def runtime_sources() -> list[Path]:
-    """The translation units of the runtime, which know no topology."""
-    return sorted((resource_dir("templates") / "runtime").glob("*.cpp"))
-
-
-def _headers() -> list[Path]:
-    include = resource_dir("templates") / "include"
-    return sorted(p for p in include.rglob("*") if p.suffix in {".h", ".hpp", ".inc", ".cuh"})
-
-
 def generate(document: PlanFile, programs: Sequence[Program], target: Target, compiler: Compiler) -> tuple[str, str]:
     """The generated source and the build id of the library that it makes."""
     tables = TableBuilder()
     tables.add_allocation(programs, slot_bytes=target.chunk_bytes)
     plan = zlib.compress(json.dumps(to_json(document), separators=(",", ":")).encode(), 9)
-    fixed = [path.read_bytes() for path in (*runtime_sources(), *_headers())]
+    units = runtime_units(target.kind, compiler)
+    fixed = [path.read_bytes() for path in (*(unit.source for unit in units), *headers())]
+    flags = [flag for unit in units for flag in unit.flags]
     text = [row.cells for table in tables.tables() for row in table.rows]
-    key = [__version__, compiler.version, *COMPILE_FLAGS, *LINK_FLAGS, document.name, *text]
+    key = [__version__, compiler.version, *COMPILE_FLAGS, *LINK_FLAGS, *flags, document.name, *text]
     build_id = content_key([*key, plan, *fixed])[:32]
     manifest = make_manifest(document, programs, target, compiler.version, build_id, tables.counts())
     manifest_bytes = manifest_text(manifest).encode("ascii")
@@ -86,12 +79,8 @@ def compile_library(
     source, build_id = generate(document, programs, target, compiler)
     if keep_source is not None:
         keep_source.write_text(source, encoding="utf-8")
-    objects = [compile_object(path.read_text(encoding="utf-8"), path.stem, compiler) for path in runtime_sources()]
-    if not objects:
-        raise BuildError(
-            "the runtime's sources are missing", where=str(resource_dir("templates")), hint="reinstall collc"
-        )
-    objects.append(compile_object(source, "tables", compiler))
+    objects = [compile_object(unit, compiler) for unit in runtime_units(target.kind, compiler)]
+    objects.append(compile_source(source, "tables", compiler))
 
     key = content_key([compiler.version, *LINK_FLAGS, build_id, *(path.parent.name for path in objects)])
     linked = cached(key, "library.so", lambda made: _link(compiler, objects, made))
@@ -99,17 +88,23 @@ def compile_library(
     return Library(out, build_id, out.stat().st_size)
 
 
-def compile_object(source: str, stem: str, compiler: Compiler, flags: Sequence[str] = COMPILE_FLAGS) -> Path:
-    """The object file of one translation unit, from the cache if it was built before."""
-    include = resource_dir("templates") / "include"
-    key = content_key([compiler.version, *flags, stem, source, *(path.read_bytes() for path in _headers())])
+def compile_object(unit: Unit, compiler: Compiler, flags: Sequence[str] = COMPILE_FLAGS) -> Path:
+    """The object file of one unit of the runtime, from the cache if it was built before."""
+    return compile_source(unit.source.read_text(encoding="utf-8"), unit.name, compiler, (*flags, *unit.flags))
+
+
+def compile_source(source: str, stem: str, compiler: Compiler, flags: Sequence[str] = COMPILE_FLAGS) -> Path:
+    """The object file of a C++ text, from the cache if it was built before."""
+    key = content_key([compiler.version, *flags, stem, source, *(path.read_bytes() for path in headers())])
 
     def make(made: Path) -> None:
         unit = made.with_name(f"{stem}.cpp")
         unit.write_text(source, encoding="utf-8")
         # Paths of this machine must not reach the library through __FILE__.
-        maps = [f"-ffile-prefix-map={include}=collc", f"-ffile-prefix-map={made.parent}=."]
-        run_tool([compiler.path, *flags, *maps, f"-I{include}", "-c", unit.name, "-o", made.name], cwd=str(made.parent))
+        maps = [f"-ffile-prefix-map={folder}=collc" for folder in include_dirs()]
+        includes = [f"-I{folder}" for folder in include_dirs()]
+        command = [compiler.path, *flags, *maps, f"-ffile-prefix-map={made.parent}=.", *includes]
+        run_tool([*command, "-c", unit.name, "-o", made.name], cwd=str(made.parent))
 
     return cached(key, f"{stem}.o", make)
 

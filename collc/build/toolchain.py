@@ -13,10 +13,11 @@ from collc.errors import BuildError
 
 @dataclass(frozen=True)
 class Compiler:
-    """A C++ compiler: its command and the first line that `--version` prints."""
+    """A C++ compiler: its command, the first line of `--version`, the machine it builds for (x86_64-linux-gnu)."""
 
     path: str
     version: str
+    machine: str = ""
 
 
 @cache
@@ -30,16 +31,16 @@ def find_cxx() -> Compiler:
     for name in [chosen] if chosen else ["g++", "clang++"]:
         path = shutil.which(name)
         if path:
-            return Compiler(path, _version(path))
+            return Compiler(path, _ask(path, "--version"), _ask(path, "-dumpmachine"))
     if chosen:
         raise BuildError(f"COLLC_CXX names {chosen!r}, which is no command", hint="set it to a C++17 compiler")
     raise BuildError("no C++ compiler found", hint="install g++ 10 or newer, or set COLLC_CXX")
 
 
-def _version(path: str) -> str:
-    done = subprocess.run([path, "--version"], capture_output=True, text=True, check=False, env=_plain_env())
+def _ask(path: str, option: str) -> str:
+    done = subprocess.run([path, option], capture_output=True, text=True, check=False, env=_plain_env())
     if done.returncode != 0 or not done.stdout:
-        raise BuildError(f"{path} --version failed with status {done.returncode}")
+        raise BuildError(f"{path} {option} failed with status {done.returncode}")
     return done.stdout.splitlines()[0].strip()
 
 

@@ -1,0 +1,90 @@
+// The seam between the NCCL API and what runs a step program. A library holds exactly one backend (host or CUDA), linked in.
+#pragma once
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "collc/tables.h"
+#include "rendezvous.h"
+#include "segment.h"
+#include "status.h"
+
+namespace collc {
+
+// The reduction of a call. Averages are sums that are divided where they are complete.
+struct Operation {
+  ncclRedOp_t kind = ncclSum;  // ncclSum, ncclProd, ncclMax, ncclMin
+  bool average = false;
+  bool scaled = false;          // PreMulSum: every rank's input is multiplied by `scale` first
+  unsigned char scale[8] = {};  // one element of the call's type
+};
+
+// One call of one rank, checked. Counts are NCCL's.
+struct Call {
+  Collective collective;
+  const Program *program;  // null in a communicator of one rank, whose calls only copy
+  const void *input;
+  void *output;
+  uint64_t count;  // not 0
+  ncclDataType_t type;
+  Operation op;
+  int root;  // NCCL rank, -1 without
+  cudaStream_t stream;
+  uint64_t number;     // of the communicator's calls, from 1
+  uint64_t signature;  // the same on all ranks whose calls match
+};
+
+// Which plan serves a communicator, and who plays which part: NCCL rank <-> rank of the plan.
+struct Placement {
+  const Allocation *allocation = nullptr;  // null for one rank
+  std::vector<uint32_t> plan_rank;         // by NCCL rank
+  std::vector<uint32_t> nccl_rank;         // by rank of the plan
+};
+
+// What the backend learns of a rank at creation.
+struct RankContext {
+  const Tables *tables;
+  Placement placement;
+  std::shared_ptr<Segment> segment;  // null for one rank; its memory() has Backend::shared_bytes()
+  uint32_t nranks;
+  uint32_t rank;   // NCCL rank
+  uint32_t cores;  // CPU cores that the ranks may use, all together
+  double timeout;  // seconds a data wait may take; 0: no limit
+  // Sends a message to all ranks and receives theirs; collective among the ranks of the communicator.
+  std::function<Status(const Bytes &, std::vector<Bytes> *)> exchange;
+  // True when the communicator is being aborted by this process.
+  std::function<bool()> stopped;
+};
+
+// The backend's state of one rank. Destroyed when no call runs.
+class RankBackend {
+ public:
+  virtual ~RankBackend() = default;
+};
+
+// One call and the rank that makes it.
+struct Submission {
+  RankBackend *rank;
+  Call call;
+  Status status;  // set by Backend::run
+};
+
+class Backend {
+ public:
+  virtual ~Backend() = default;
+  // The device that ncclCommCuDevice reports for this thread's current device.
+  virtual Status current_device(int *device) = 0;
+  // Makes `device` current for this thread (ncclCommInitAll's list).
+  virtual Status use_device(int device) = 0;
+  // Bytes that an allocation needs in the shared segment beside the control area.
+  virtual uint64_t shared_bytes(const Tables &tables, const Allocation &allocation) const = 0;
+  virtual Status open(const RankContext &context, std::unique_ptr<RankBackend> *rank) = 0;
+  // Runs the calls of one group by this thread: those of one rank in order, those of different ranks side by side.
+  // Sets the status of each. Host: returns when their buffers are done. CUDA: returns when they are on their streams.
+  virtual void run(std::vector<Submission> &batch) = 0;
+};
+
+Backend &backend();
+
+}  // namespace collc

@@ -1,0 +1,19 @@
+// Environment variables, read once per use with bounds. Whoever mistypes one hears of it.
+#pragma once
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "status.h"
+
+namespace collc {
+
+// The value of `name`, or `fallback` if it is unset or empty; ncclInvalidUsage when it is no number of [least, most].
+Status read_number(const char *name, double least, double most, double fallback, double *value);
+
+bool is_set(const char *name);
+
+// COLLC_GPUS: the GPUs that the ranks stand for, by index or name, in the order of the ranks; empty if unset.
+std::vector<std::string> declared_gpus();
+
+}  // namespace collc

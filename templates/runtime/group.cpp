@@ -1,0 +1,177 @@
+#include "group.h"
+
+#include <unistd.h>
+
+#include <deque>
+#include <system_error>
+#include <unordered_map>
+#include <vector>
+
+namespace collc {
+namespace {
+
+struct Entry {
+  CommunicatorPtr communicator;
+  int process;
+};
+
+std::mutex registry_mutex;
+std::unordered_map<ncclComm_t, Entry> &registry() {
+  static auto *const all = new std::unordered_map<ncclComm_t, Entry>;  // outlives every thread
+  return *all;
+}
+
+struct PendingCall {
+  CommunicatorPtr communicator;
+  Call call;
+};
+
+struct PendingCreation {
+  CommunicatorPtr communicator;
+  ncclUniqueId id;
+  int device;
+  ncclComm_t *handle;
+  Status status;
+};
+
+struct Group {
+  int depth = 0;
+  Status failure;
+  std::vector<PendingCall> calls;
+  std::deque<PendingCreation> creations;  // stable addresses: threads hold them
+};
+
+thread_local Group group;
+
+Status run_calls(std::vector<PendingCall> &calls) {
+  std::vector<Submission> batch;
+  std::vector<Communicator *> owners;
+  Status first;
+  for (PendingCall &pending : calls) {
+    const Status ready = pending.communicator->prepare(&pending.call);
+    if (!ready.ok()) {
+      if (first.ok()) first = ready;
+      continue;
+    }
+    batch.push_back({pending.communicator->backend_rank(), pending.call, {}});
+    owners.push_back(pending.communicator.get());
+  }
+  // A call that cannot begin must not leave the others of the group half done on this rank only.
+  if (!first.ok()) return first;
+  backend().run(batch);
+  for (size_t i = 0; i < batch.size(); ++i) {
+    if (batch[i].status.ok()) continue;
+    owners[i]->set_failed(batch[i].status);
+    if (first.ok()) first = batch[i].status;
+  }
+  return first;
+}
+
+void give_up(const PendingCreation &creation) {
+  CommunicatorPtr removed;
+  if (remove_communicator(*creation.handle, &removed).ok()) *creation.handle = nullptr;
+}
+
+Status run_creations(std::deque<PendingCreation> &creations) {
+  std::vector<std::thread> threads;
+  Status first;
+  for (PendingCreation &creation : creations) {
+    if (!creation.communicator->blocking()) {
+      creation.communicator->initialise_in_background(creation.id, creation.device);
+      creation.status = Status(ncclInProgress, "the communicator is being made");
+      continue;
+    }
+    const auto run = [&creation] { creation.status = creation.communicator->initialise(creation.id, creation.device); };
+    if (creations.size() == 1) {
+      run();
+      continue;
+    }
+    try {
+      threads.emplace_back(run);
+    } catch (const std::system_error &error) {
+      creation.status = fail(ncclSystemError, "cannot start a thread: %s", error.what());
+    }
+  }
+  for (std::thread &thread : threads) thread.join();
+  for (const PendingCreation &creation : creations) {
+    if (creation.status.ok()) continue;
+    if (creation.status.code() != ncclInProgress) give_up(creation);
+    if (first.ok() || first.code() == ncclInProgress) first = creation.status;
+  }
+  return first;
+}
+
+}  // namespace
+
+Status find_communicator(ncclComm_t handle, CommunicatorPtr *found) {
+  if (handle == nullptr) return fail(ncclInvalidArgument, "the communicator is NULL");
+  const std::lock_guard<std::mutex> lock(registry_mutex);
+  const auto entry = registry().find(handle);
+  if (entry == registry().end()) return fail(ncclInvalidArgument, "the communicator does not exist (destroyed?)");
+  if (entry->second.process != getpid())
+    return fail(ncclInvalidUsage, "the communicator belongs to the parent of this forked process");
+  *found = entry->second.communicator;
+  return {};
+}
+
+ncclComm_t add_communicator(const CommunicatorPtr &communicator) {
+  const std::lock_guard<std::mutex> lock(registry_mutex);
+  auto *const handle = reinterpret_cast<ncclComm_t>(communicator.get());
+  registry()[handle] = {communicator, getpid()};
+  return handle;
+}
+
+Status remove_communicator(ncclComm_t handle, CommunicatorPtr *removed) {
+  COLLC_RETURN_IF_FAILED(find_communicator(handle, removed));
+  const std::lock_guard<std::mutex> lock(registry_mutex);
+  if (registry().erase(handle) == 0) return fail(ncclInvalidArgument, "the communicator does not exist (destroyed?)");
+  return {};
+}
+
+void group_start() { ++group.depth; }
+
+Status group_end() {
+  if (group.depth == 0) return fail(ncclInvalidUsage, "ncclGroupEnd without ncclGroupStart");
+  if (--group.depth > 0) return {};
+  Group ended;
+  std::swap(ended, group);
+  if (!ended.failure.ok()) {
+    for (const PendingCreation &creation : ended.creations) give_up(creation);
+    return ended.failure;
+  }
+  Status status = run_creations(ended.creations);
+  if (!status.ok() && status.code() != ncclInProgress) return status;
+  if (!ended.calls.empty()) {
+    const Status ran = run_calls(ended.calls);
+    if (!ran.ok()) return ran;
+  }
+  return status;
+}
+
+Status submit(const CommunicatorPtr &communicator, const Call &call) {
+  if (group.depth > 0) {
+    group.calls.push_back({communicator, call});
+    return {};
+  }
+  std::vector<PendingCall> one{{communicator, call}};
+  return run_calls(one);
+}
+
+Status create(const CommunicatorPtr &communicator, const ncclUniqueId &id, int device, ncclComm_t *handle) {
+  *handle = add_communicator(communicator);
+  PendingCreation creation{communicator, id, device, handle, {}};
+  if (group.depth > 0) {
+    group.creations.push_back(std::move(creation));
+    return {};
+  }
+  std::deque<PendingCreation> one;
+  one.push_back(std::move(creation));
+  return run_creations(one);
+}
+
+Status note_failure(const Status &status) {
+  if (group.depth > 0 && group.failure.ok() && !status.ok()) group.failure = status;
+  return status;
+}
+
+}  // namespace collc

@@ -1,0 +1,109 @@
+// One rank on the host target: its ends of the FIFOs, and the call that it is executing.
+#pragma once
+#include <memory>
+#include <vector>
+
+#include "backend.h"
+#include "collc/step_program.h"
+#include "reduce.h"
+
+namespace collc {
+
+// Every FIFO has, in shared memory,
+//   a line written by its source: chunks written so far (tail), and for every slot the signature of the call that wrote it;
+//   a line per reader: chunks that it has read so far (head);
+//   slots * slot_bytes of data, written once and read by all readers.
+// Counters never wrap (64 bits) and go on from call to call, so nothing is ever reset.
+struct FifoPlace {
+  uint64_t tail;   // offsets in the target's shared memory
+  uint64_t heads;  // of reader 0
+  uint64_t slots;
+};
+
+// Where the FIFOs of an allocation lie, and how much memory they need.
+class FifoLayout {
+ public:
+  FifoLayout(const Tables &tables, const Allocation &allocation);
+  const FifoPlace &operator[](uint32_t fifo) const { return places_[fifo]; }
+  uint64_t bytes() const { return bytes_; }
+
+ private:
+  std::vector<FifoPlace> places_;
+  uint64_t bytes_ = 0;
+};
+
+class HostRank final : public RankBackend {
+ public:
+  explicit HostRank(const RankContext &context);
+
+  // Makes `call` the current one.
+  void begin(const Call &call);
+  // Advances every channel as far as it goes; returns true if any moved. `done` and `status` tell how it stands.
+  bool advance();
+  bool done() const { return remaining_ == 0; }
+  const Status &status() const { return status_; }
+  // Ends the current call with an error and breaks the communicator for all ranks.
+  void fail_call(const Status &status);
+  // Looks for reasons never to be served: an abort, a dead peer, a peer that calls something else, the time limit.
+  void diagnose(int64_t waited_us);
+
+  Segment *segment() { return context_.segment.get(); }
+  uint32_t rank() const { return context_.rank; }
+  bool cores_are_free() const { return context_.nranks <= context_.cores; }
+
+ private:
+  friend class HostVerbs;
+
+  // This rank's end of a FIFO.
+  struct End {
+    std::atomic<uint64_t> *tail = nullptr;
+    uint64_t *signatures = nullptr;  // per slot; on the tail's line, ordered by it
+    char *heads = nullptr;           // counters of the readers, a line apart; for a reader its own
+    char *slots = nullptr;
+    const uint32_t *readers = nullptr;
+    uint32_t nreaders = 0;
+    uint32_t source = 0;    // plan rank
+    uint64_t position = 0;  // chunks of earlier calls
+    uint64_t seen = 0;      // the peer's counter when last looked at: tail for a reader, least head for a writer
+  };
+
+  struct ChannelState {
+    const Step *steps = nullptr;
+    uint32_t nsteps = 0;
+    uint64_t iterations = 0;
+    Cursor at = {};
+    bool done = true;
+    uint32_t blocked_on = 0;  // plan rank
+    uint64_t chunk = 0;
+  };
+
+  void place_shares(const Call &call, uint32_t size);
+  void copy_alone(const Call &call);
+  void finish_call();
+  void finish_channel(ChannelState &channel);
+  std::string waiting_for(const ChannelState &channel) const;
+  Status differing_call(uint32_t plan_rank) const;
+  uint32_t nccl_rank(uint32_t plan_rank) const { return context_.placement.nccl_rank[plan_rank]; }
+
+  RankContext context_;
+  uint32_t plan_rank_;
+  uint32_t slots_ = 0;
+  uint32_t slot_bytes_ = 0;
+  const FifoRef *refs_ = nullptr;
+  std::vector<End> ends_;
+
+  Call call_ = {};
+  uint32_t element_bytes_ = 1;
+  ReduceFunction reduce_ = nullptr;
+  Finish finish_;  // for steps that complete a reduction
+  std::vector<ShareRange> shares_;
+  // What shares_ was computed for: the same call again, as in training, computes nothing.
+  const Program *shares_program_ = nullptr;
+  uint64_t shares_count_ = 0;
+  uint32_t shares_element_ = 0;
+  std::vector<ChannelState> channels_;
+  uint32_t remaining_ = 0;  // channels that still run
+  Status status_;
+};
+
+}  // namespace collc

@@ -1,0 +1,60 @@
+// How a thread waits for other ranks: spin while that is likely to be short and cores are free, then hand the core over,
+// then sleep until a bell rings.
+#pragma once
+#include <sched.h>
+#include <time.h>
+
+#include <cstdint>
+
+namespace collc {
+
+inline void cpu_relax() {
+#if defined(__x86_64__) || defined(__i386__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  asm volatile("yield");
+#endif
+}
+
+inline int64_t now_us() {
+  timespec time;
+  clock_gettime(CLOCK_MONOTONIC, &time);
+  return static_cast<int64_t>(time.tv_sec) * 1000000 + time.tv_nsec / 1000;
+}
+
+// One wait. `pause` returns false when it is time to sleep.
+class Waiting {
+ public:
+  explicit Waiting(bool cores_are_free) : spin_us_(cores_are_free ? kSpinUs : 0) {}
+
+  void progressed() { rounds_ = 0; }
+
+  bool pause() {
+    if (rounds_++ == 0) start_us_ = now_us();
+    // The clock costs as much as a few pauses.
+    if (rounds_ % 16 == 0) waited_us_ = now_us() - start_us_;
+    if (rounds_ == 1) waited_us_ = 0;
+    if (waited_us_ < spin_us_) {
+      cpu_relax();
+      return true;
+    }
+    if (waited_us_ < spin_us_ + kYieldUs) {
+      sched_yield();
+      return true;
+    }
+    return false;
+  }
+
+  int64_t since_us() const { return start_us_; }
+
+ private:
+  // Waking a thread on another idle core takes some 30 us, so spinning a little longer than that never loses much.
+  static constexpr int64_t kSpinUs = 60;
+  static constexpr int64_t kYieldUs = 150;
+  int64_t spin_us_;
+  int64_t start_us_ = 0;
+  int64_t waited_us_ = 0;
+  uint32_t rounds_ = 0;
+};
+
+}  // namespace collc

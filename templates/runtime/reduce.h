@@ -1,0 +1,29 @@
+// Element-wise reduction on the CPU.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+
+#include "nccl.h"
+
+namespace collc {
+
+// What one reduction of a chunk does beside combining.
+struct Finish {
+  uint32_t divisor = 1;       // divide the result by it (avg, where the sum is complete); 1: nothing
+  bool scale_first = false;   // multiply source 0 by `scale` first (PreMulSum, where source 0 is the rank's own input)
+  unsigned char scale[8] = {};  // one element of the type
+};
+
+// result = sources[0] op sources[1] op ..., left to right, stored in every dests[j]. Each element is computed in the type,
+// or in f32 for types of 16 and 8 bits, which are rounded to nearest even once per call. A destination may be source 0.
+using ReduceFunction = void (*)(const void *const *sources, uint32_t nsources, void *const *dests, uint32_t ndests,
+                                uint64_t elements, const Finish &finish);
+
+// The function for a type and one of ncclSum, ncclProd, ncclMax, ncclMin, for the CPU that runs this; null for types
+// that NCCL does not name. Averages and scaled sums are sums with a Finish.
+ReduceFunction reduce_function(ncclDataType_t type, ncclRedOp_t op);
+
+// Bytes of an element; 0 for a number that is no type.
+size_t element_bytes(ncclDataType_t type);
+
+}  // namespace collc

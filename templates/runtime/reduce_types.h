@@ -1,0 +1,120 @@
+// How the CPU computes with NCCL's types. Branch-free, so that compilers vectorise the loops.
+#pragma once
+#include <cstdint>
+#include <cstring>
+#include <type_traits>
+
+namespace collc {
+namespace {
+
+inline uint32_t bits_of(float value) {
+  uint32_t bits;
+  std::memcpy(&bits, &value, sizeof bits);
+  return bits;
+}
+
+inline float float_of(uint32_t bits) {
+  float value;
+  std::memcpy(&value, &bits, sizeof value);
+  return value;
+}
+
+inline uint32_t select(bool condition, uint32_t yes, uint32_t no) { return condition ? yes : no; }
+
+// Integers: sums and products wrap, as on the GPU; unsigned arithmetic keeps that defined.
+template <class T>
+struct Integer {
+  using Storage = T;
+  using Value = T;
+  static T load(T stored) { return stored; }
+  static T store(T value) { return value; }
+  static T add(T a, T b) { return static_cast<T>(Wide(a) + Wide(b)); }
+  static T multiply(T a, T b) { return static_cast<T>(Wide(a) * Wide(b)); }
+  static T divide(T a, uint32_t by) { return static_cast<T>(a / static_cast<SameSign>(by)); }
+
+ private:
+  // Not narrower than unsigned int: uint16_t * uint16_t would be a signed product.
+  using Wide = std::conditional_t<sizeof(T) == 8, uint64_t, uint32_t>;
+  using SameSign = std::conditional_t<std::is_signed_v<T>, int64_t, uint64_t>;
+};
+
+template <class T>
+struct Real {
+  using Storage = T;
+  using Value = T;
+  static T load(T stored) { return stored; }
+  static T store(T value) { return value; }
+  static T add(T a, T b) { return a + b; }
+  static T multiply(T a, T b) { return a * b; }
+  static T divide(T a, uint32_t by) { return a / static_cast<T>(by); }
+};
+
+struct InFloat {
+  using Value = float;
+  static float add(float a, float b) { return a + b; }
+  static float multiply(float a, float b) { return a * b; }
+  static float divide(float a, uint32_t by) { return a / static_cast<float>(by); }
+};
+
+struct Bfloat16 : InFloat {
+  using Storage = uint16_t;
+  static float load(uint16_t stored) { return float_of(static_cast<uint32_t>(stored) << 16); }
+  static uint16_t store(float value) {
+    const uint32_t bits = bits_of(value);
+    const uint32_t rounded = (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;  // to nearest, ties to even
+    const bool nan = (bits & 0x7fffffff) > 0x7f800000;
+    return static_cast<uint16_t>(select(nan, (bits >> 16) | 0x40, rounded));
+  }
+};
+
+// Formats of `Exponent` and `Mantissa` bits with a bias of 2^(Exponent-1)-1: f16 (5, 10), e5m2 (5, 2), e4m3 (4, 3; the
+// "fn" variant without infinity, whose largest value is 448). Eight-bit formats saturate, as CUDA's conversions do.
+template <class Bits, int Exponent, int Mantissa>
+struct SmallFloat : InFloat {
+  using Storage = Bits;
+
+  static float load(Bits stored) {
+    const uint32_t sign = static_cast<uint32_t>(stored >> (kBits - 1)) << 31;
+    const uint32_t magnitude = stored & kMagnitude;
+    // A float of the same exponent field has too small a power of two; the product corrects it, subnormals included.
+    const uint32_t finite = bits_of(float_of(magnitude << kShift) * float_of((254u - kBias) << 23));
+    const uint32_t special = 0x7f800000 | (magnitude << kShift);
+    return float_of(sign | select(magnitude >= kFirstSpecial, special, finite));
+  }
+
+  static Bits store(float value) {
+    const uint32_t bits = bits_of(value);
+    const uint32_t sign = (bits >> 31) << (kBits - 1);
+    const uint32_t magnitude = bits & 0x7fffffff;
+    const uint32_t limited = select(magnitude > kLargestFloat, kLargestFloat, magnitude);
+    const uint32_t normal =
+        (limited - ((127u - kBias) << 23) + ((1u << (kShift - 1)) - 1) + ((limited >> kShift) & 1)) >> kShift;
+    // Below the smallest normal number the ulp is fixed: adding a float whose ulp it is lets the FPU round.
+    const uint32_t anchor = (127u - kBias + 1 + kShift) << 23;
+    const uint32_t subnormal = bits_of(float_of(limited) + float_of(anchor)) - anchor;
+    const uint32_t finite = select(limited < ((127u - kBias + 1) << 23), subnormal, normal);
+    const uint32_t result = select(magnitude > 0x7f800000, kNan, finite);
+    return static_cast<Bits>(sign | result);
+  }
+
+ private:
+  static constexpr int kBits = static_cast<int>(8 * sizeof(Bits));
+  static_assert(1 + Exponent + Mantissa == kBits, "sign, exponent and mantissa fill the storage");
+  static constexpr int kShift = 23 - Mantissa;
+  static constexpr uint32_t kBias = (1u << (Exponent - 1)) - 1;
+  static constexpr uint32_t kMagnitude = (1u << (kBits - 1)) - 1;
+  static constexpr bool kFinite = kBits == 8 && Exponent == 4;  // e4m3: no infinity, one NaN
+  static constexpr uint32_t kInfinity = ((1u << Exponent) - 1) << Mantissa;
+  static constexpr uint32_t kFirstSpecial = kFinite ? kMagnitude : kInfinity;
+  static constexpr uint32_t kNan = kFinite || kBits == 8 ? kMagnitude : kInfinity | (1u << (Mantissa - 1));
+  // What larger values become: the largest finite value (8 bits), or 2^(bias+1), which rounds to infinity.
+  static constexpr uint32_t kLargestFloat =
+      kBits == 8 ? ((kFirstSpecial - 1) << kShift) + ((127u - kBias) << 23) : (127u + kBias + 1) << 23;
+};
+
+using Half = SmallFloat<uint16_t, 5, 10>;
+using Fp8E5M2 = SmallFloat<uint8_t, 5, 2>;
+using Fp8E4M3 = SmallFloat<uint8_t, 4, 3>;
+
+}  // namespace
+}  // namespace collc

@@ -1,0 +1,111 @@
+// The shared memory of one communicator: a control page, one page per rank, and the target's own part.
+//
+// It is a memfd, so nothing ever appears in /dev/shm and nothing outlives the last process. Every process maps it once,
+// whatever number of ranks it holds. A rank is alive as long as its process holds a POSIX record lock on byte `rank` of the
+// file: the kernel drops the lock when the process ends, however it ends, and a forked child does not inherit it.
+#pragma once
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "status.h"
+
+namespace collc {
+
+constexpr size_t kLine = 64;  // a cache line
+constexpr size_t kPage = 4096;
+
+enum class RankState : uint32_t { kAbsent = 0, kAttached = 1, kLeft = 2 };
+
+// What a rank is executing, for diagnosis and to catch ranks whose calls differ.
+struct CallRecord {
+  std::atomic<uint64_t> number;     // calls begun so far
+  std::atomic<uint64_t> signature;  // of call `number`
+  std::atomic<uint64_t> count;
+  std::atomic<uint32_t> collective;
+  std::atomic<uint32_t> type;
+  std::atomic<uint32_t> op;
+  std::atomic<int32_t> root;
+};
+
+// One rank's part of the control area. The first line is written by whoever wakes the rank, the second by the rank.
+struct alignas(2 * kLine) RankLine {
+  std::atomic<uint32_t> bell;      // counts wakes; a futex
+  std::atomic<uint32_t> sleeping;  // 0: awake; else 1 + the rank whose bell wakes this one
+  std::atomic<uint32_t> state;     // RankState
+  alignas(kLine) CallRecord call;
+};
+
+struct Control {
+  uint64_t magic;
+  uint64_t bytes;
+  uint32_t nranks;
+  std::atomic<uint32_t> attached;
+  // Set once, by the rank that fails first; the text is complete when `aborted` is 2.
+  alignas(kLine) std::atomic<uint32_t> aborted;
+  int32_t abort_code;
+  uint32_t abort_rank;
+  char abort_text[400];
+};
+
+static_assert(std::atomic<uint64_t>::is_always_lock_free && std::atomic<uint32_t>::is_always_lock_free,
+              "shared memory needs atomics without locks");
+
+class Segment {
+ public:
+  // Makes a segment with `bytes` for the target; ncclSystemError if the memory cannot be reserved.
+  static Status create(uint32_t nranks, uint64_t bytes, std::shared_ptr<Segment> *made);
+  // Maps the segment behind `fd` and owns the descriptor, also on failure.
+  static Status adopt(int fd, uint32_t nranks, uint64_t bytes, std::shared_ptr<Segment> *made);
+
+  ~Segment();
+  Segment(const Segment &) = delete;
+  Segment &operator=(const Segment &) = delete;
+
+  uint32_t nranks() const { return control_->nranks; }
+  int fd() const { return fd_; }
+  Control &control() { return *control_; }
+  RankLine &line(uint32_t rank) { return lines_[rank]; }
+  // The target's part: zeroed, page-aligned.
+  char *memory() { return memory_; }
+
+  // Declares `rank` alive in this process.
+  Status attach(uint32_t rank);
+  // The rank has left; what it wrote stays readable.
+  void leave(uint32_t rank);
+  // False if the rank's process has died without leaving.
+  bool alive(uint32_t rank) const;
+
+  // Ends the communicator for all ranks; the first caller's words stay.
+  void abort(const Status &status, uint32_t rank);
+  bool aborted() const { return control_->aborted.load(std::memory_order_acquire) != 0; }
+  // What the abort says to rank `rank`.
+  Status abort_status(uint32_t rank) const;
+
+  // Wakes `rank` if it sleeps. Call after a seq_cst store of what it waits for.
+  void ring(uint32_t rank) {
+    const uint32_t sleeping = lines_[rank].sleeping.load(std::memory_order_seq_cst);
+    if (sleeping != 0) wake(sleeping - 1);
+  }
+
+ private:
+  Segment(int fd, char *base, uint64_t bytes, uint32_t nranks)
+      : fd_(fd), base_(base), bytes_(bytes), local_(new std::atomic<bool>[nranks]()) {}
+  static Status map(int fd, uint32_t nranks, uint64_t bytes, std::shared_ptr<Segment> *made);
+  void wake(uint32_t bell);
+
+  int fd_;
+  char *base_;
+  uint64_t bytes_;
+  int process_ = 0;
+  std::unique_ptr<std::atomic<bool>[]> local_;  // ranks of this process: its own locks are invisible to F_GETLK
+  Control *control_ = nullptr;
+  RankLine *lines_ = nullptr;
+  char *memory_ = nullptr;
+};
+
+// Sleeps until `word` differs from `value`, a wake, or the time is over.
+void futex_wait(std::atomic<uint32_t> &word, uint32_t value, uint64_t microseconds);
+
+}  // namespace collc

@@ -1,0 +1,82 @@
+#include "status.h"
+
+#include <strings.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+
+namespace collc {
+namespace {
+
+thread_local std::string last_error_text;
+
+LogLevel read_level() {
+  const char *text = std::getenv("COLLC_DEBUG");
+  if (text == nullptr || *text == '\0') return LogLevel::kNone;
+  if (strcasecmp(text, "TRACE") == 0) return LogLevel::kTrace;
+  if (strcasecmp(text, "INFO") == 0) return LogLevel::kInfo;
+  return strcasecmp(text, "WARN") == 0 || strcasecmp(text, "VERSION") == 0 ? LogLevel::kWarn : LogLevel::kNone;
+}
+
+std::string vformat(const char *pattern, va_list arguments) {
+  char text[512];
+  std::vsnprintf(text, sizeof text, pattern, arguments);
+  return text;
+}
+
+}  // namespace
+
+std::string format(const char *pattern, ...) {
+  va_list arguments;
+  va_start(arguments, pattern);
+  std::string text = vformat(pattern, arguments);
+  va_end(arguments);
+  return text;
+}
+
+Status fail(ncclResult_t code, const char *pattern, ...) {
+  va_list arguments;
+  va_start(arguments, pattern);
+  Status status(code, vformat(pattern, arguments));
+  va_end(arguments);
+  return status;
+}
+
+Status fail_errno(const std::string &what, int error_number) {
+  char text[128];
+  // GNU's strerror_r returns the text, which need not be in the buffer.
+  return Status(ncclSystemError, what + ": " + strerror_r(error_number, text, sizeof text));
+}
+
+const char *last_error() { return last_error_text.c_str(); }
+
+ncclResult_t report(const Status &status) {
+  if (!status.ok() && status.code() != ncclInProgress) {
+    last_error_text = status.text();
+    log(LogLevel::kWarn, "%s", status.text().c_str());
+  }
+  return status.code();
+}
+
+bool logs(LogLevel level) {
+  static const LogLevel wanted = read_level();
+  return level <= wanted;
+}
+
+void log(LogLevel level, const char *pattern, ...) {
+  if (!logs(level)) return;
+  va_list arguments;
+  va_start(arguments, pattern);
+  const std::string text = vformat(pattern, arguments);
+  va_end(arguments);
+  static const char *const names[] = {"", "WARN", "INFO", "TRACE"};
+  char line[640];
+  const int size = std::snprintf(line, sizeof line, "collc: %d %s %s\n", static_cast<int>(getpid()),
+                                 names[static_cast<int>(level)], text.c_str());
+  // One write per line: lines of several ranks do not mix.
+  if (write(STDERR_FILENO, line, static_cast<size_t>(size)) < 0) return;
+}
+
+}  // namespace collc
