@@ -1,0 +1,192 @@
+"""What survivors see when a rank dies, stops, comes late, leaves, or calls something else."""
+
+from __future__ import annotations
+
+import signal
+import socket
+import struct
+import time
+
+import pytest
+from support.libraries import library
+from support.ranks import INTERNAL_ERROR, INVALID_ARGUMENT, INVALID_USAGE, REMOTE_ERROR, SUCCESS, SYSTEM_ERROR, ranks
+
+
+def results(answers: list[dict[str, object]]) -> list[object]:
+    return [answer["result"] for answer in answers]
+
+
+def test_a_killed_rank_is_named_and_the_next_communicator_works() -> None:
+    with ranks(library("odd"), 3) as team:
+        assert results(team.init()) == [SUCCESS] * 3
+        for rank in (0, 2):
+            team.tell(rank, do="call", count=100000)
+        team.signal(1, signal.SIGKILL)
+        for rank in (0, 2):
+            answer = team.hear(rank)
+            assert answer["result"] == REMOTE_ERROR
+            assert "rank 1 has died" in answer["text"]
+            assert answer["seconds"] < 2
+            assert team.ask(rank, do="error")["result"] == REMOTE_ERROR
+            assert team.ask(rank, do="call")["result"] == REMOTE_ERROR  # it stays broken
+            assert team.ask(rank, do="destroy")["result"] == SUCCESS
+    with ranks(library("odd"), 3) as team:
+        assert results(team.init()) == [SUCCESS] * 3
+        assert results(team.all(do="call")) == [SUCCESS] * 3
+
+
+def test_a_late_rank_costs_no_cpu_and_no_error() -> None:
+    with ranks(library("dgx1v"), 8) as team:
+        assert results(team.init()) == [SUCCESS] * 8
+        before = [team.ask(rank, do="cpu")["seconds"] for rank in range(1, 8)]
+        for rank in range(1, 8):
+            team.tell(rank, do="call")
+        time.sleep(1)
+        team.tell(0, do="call")
+        assert [team.hear(rank)["result"] for rank in range(8)] == [SUCCESS] * 8
+        after = [team.ask(rank, do="cpu")["seconds"] for rank in range(1, 8)]
+        # Together, in the second that they wait; generous, for a busy machine.
+        assert sum(after) - sum(before) < 0.3
+
+
+def test_a_stopped_rank_ends_at_the_time_limit() -> None:
+    with ranks(library("odd"), 3, COLLC_TIMEOUT="0.5") as team:
+        assert results(team.init()) == [SUCCESS] * 3
+        team.signal(2, signal.SIGSTOP)
+        for rank in (0, 1):
+            team.tell(rank, do="call")
+        answers = [team.hear(rank) for rank in (0, 1)]
+        assert results(answers) == [REMOTE_ERROR] * 2
+        # One runs into the limit and says what it waited for; the other hears of it.
+        assert all("COLLC_TIMEOUT" in str(answer["text"]) and "step" in str(answer["text"]) for answer in answers)
+        team.signal(2, signal.SIGCONT)
+        assert team.ask(2, do="call")["result"] == REMOTE_ERROR
+
+
+@pytest.mark.parametrize(
+    "odd_one",
+    [{"collective": "broadcast"}, {"count": 101}, {"type": 8}, {"op": 2}],
+    ids=["collective", "count", "type", "operation"],
+)
+def test_a_rank_that_calls_something_else_is_found(odd_one: dict[str, object]) -> None:
+    with ranks(library("odd"), 3) as team:
+        assert results(team.init()) == [SUCCESS] * 3
+        assert results(team.all(do="call")) == [SUCCESS] * 3
+        for rank in (0, 1):
+            team.tell(rank, do="call", collective="all_reduce", count=100)
+        team.tell(2, do="call", **odd_one)
+        answers = [team.hear(rank) for rank in range(3)]
+        # Who compares first says so; a rank that was done with its part before may have succeeded.
+        assert any("calls differ" in str(answer["text"]) for answer in answers)
+        assert set(results(answers)) <= {SUCCESS, INVALID_USAGE, REMOTE_ERROR}
+        assert [team.ask(rank, do="error")["result"] in (INVALID_USAGE, REMOTE_ERROR) for rank in range(3)] == [
+            True
+        ] * 3
+
+
+def test_a_rank_that_leaves_early_is_named() -> None:
+    with ranks(library("odd"), 3) as team:
+        assert results(team.init()) == [SUCCESS] * 3
+        assert team.ask(1, do="destroy")["result"] == SUCCESS
+        answers = team.all([0, 2], do="call")
+        assert results(answers) == [REMOTE_ERROR] * 2
+        assert any("rank 1 has destroyed its communicator" in str(answer["text"]) for answer in answers)
+
+
+def test_abort_frees_the_others() -> None:
+    with ranks(library("odd"), 3) as team:
+        assert results(team.init()) == [SUCCESS] * 3
+        for rank in (0, 2):
+            team.tell(rank, do="call")
+        time.sleep(0.2)
+        assert team.ask(1, do="abort")["result"] == SUCCESS
+        answers = [team.hear(rank) for rank in (0, 2)]
+        assert results(answers) == [REMOTE_ERROR] * 2
+        assert all("rank 1: ncclCommAbort was called" in str(answer["text"]) for answer in answers)
+
+
+def test_missing_ranks_are_named() -> None:
+    with ranks(library("odd"), 3, COLLC_BOOTSTRAP_TIMEOUT="1") as team:
+        unique = team.ask(0, do="id")["id"]
+        team.tell(0, do="init", nranks=3, id=unique, rank=0)
+        answer = team.hear(0)
+        assert answer["result"] == SYSTEM_ERROR
+        assert "2 of 3 ranks did not join within 1 s: 1, 2" in answer["text"]
+
+
+def test_a_rank_that_dies_during_creation() -> None:
+    with ranks(library("odd"), 3) as team:
+        unique = team.ask(0, do="id")["id"]
+        for rank in (0, 1):
+            team.tell(rank, do="init", nranks=3, id=unique, rank=rank)
+        time.sleep(0.5)
+        team.signal(1, signal.SIGKILL)
+        answer = team.hear(0)
+        assert answer["result"] == REMOTE_ERROR
+        assert "rank 1 left" in answer["text"]
+
+
+@pytest.mark.parametrize(
+    ("second", "words"),
+    [({"nranks": 2, "rank": 1}, "there are"), ({"nranks": 3, "rank": 0}, "joined twice")],
+    ids=["another size", "the same rank"],
+)
+def test_ranks_that_do_not_fit(second: dict[str, int], words: str) -> None:
+    with ranks(library("odd"), 2, COLLC_BOOTSTRAP_TIMEOUT="1") as team:
+        unique = team.ask(0, do="id")["id"]
+        team.tell(0, do="init", nranks=3, id=unique, rank=0)
+        time.sleep(0.3)
+        answer = team.ask(1, do="init", id=unique, **second)
+        assert answer["result"] in (INVALID_ARGUMENT, INVALID_USAGE)
+        assert words in answer["text"]
+        assert team.hear(0)["result"] == SYSTEM_ERROR  # the right one never came
+
+
+def test_strangers_on_the_bootstrap_port_disturb_nobody() -> None:
+    with ranks(library("odd"), 3) as team:
+        unique = bytes.fromhex(team.ask(0, do="id")["id"])
+        (port,) = struct.unpack_from("!H", unique, 8)
+        address = socket.inet_ntoa(unique[16:20])
+        strangers = [socket.create_connection((address, port)) for _ in range(20)]
+        strangers[0].sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n" * 10)
+        strangers[1].sendall(bytes(1000))
+        strangers[2].close()
+        wrong = bytearray(unique)
+        wrong[40] ^= 1  # a bit of the secret
+        team.tell(0, do="init", nranks=3, id=unique.hex(), rank=0)
+        refused = team.ask(1, do="init", nranks=3, id=bytes(wrong).hex(), rank=1)
+        assert refused["result"] == REMOTE_ERROR
+        assert "refused" in refused["text"]
+        for rank in (1, 2):
+            team.tell(rank, do="init", nranks=3, id=unique.hex(), rank=rank)
+        assert [team.hear(rank)["result"] for rank in range(3)] == [SUCCESS] * 3
+        assert results(team.all(do="call")) == [SUCCESS] * 3
+        for stranger in strangers:
+            stranger.close()
+
+
+def test_an_id_of_another_library_is_refused() -> None:
+    with ranks(library("odd"), 1) as team:
+        answer = team.ask(0, do="init", nranks=1, id=(b"\x01" * 128).hex(), rank=0)
+        assert answer["result"] == INVALID_ARGUMENT
+        assert "unique id" in answer["text"]
+
+
+def test_nonsense_in_the_environment_is_refused() -> None:
+    with ranks(library("odd"), 3, COLLC_TIMEOUT="soon") as team:
+        answers = team.init()
+        assert results(answers) == [INVALID_USAGE] * 3 or INTERNAL_ERROR not in results(answers)
+        assert all("COLLC_TIMEOUT=soon is not a number" in str(answer["text"]) for answer in answers)
+
+
+def test_many_communicators_leak_nothing() -> None:
+    with ranks(library("pair"), 2) as team:
+        opened: list[dict[str, object]] = []
+        for turn in range(40):
+            assert results(team.init()) == [SUCCESS] * 2
+            assert results(team.all(do="call")) == [SUCCESS] * 2
+            assert results(team.all(do="destroy")) == [SUCCESS] * 2
+            if turn in (5, 39):
+                time.sleep(0.2)  # the listener of the last one ends in a thread of its own
+                opened.append(team.ask(0, do="open"))
+        assert opened[0] == opened[1]

@@ -1,0 +1,74 @@
+"""Host libraries for the runtime's tests, built once per suite."""
+
+from __future__ import annotations
+
+import subprocess
+from functools import cache
+from pathlib import Path
+
+from collc.build.cache import cache_dir, content_key
+from collc.build.compile import compile_object
+from collc.build.runtime import include_dirs, runtime_units
+from collc.build.toolchain import find_cxx
+from collc.compiler import CompileRequest, compile_topology
+from collc.options import TargetKind
+
+TOPOLOGIES = Path(__file__).parent.parent.parent / "topologies"
+
+# Three GPUs with unequal links: trees of different weights, roots that differ.
+ODD = """
+format: collc-topology/1
+name: odd
+gpus: 3
+links:
+  - {between: [gpu0, gpu1], kind: nvlink, gbps: 50}
+  - {between: [gpu1, gpu2], kind: nvlink, gbps: 25}
+  - {between: [gpu0, gpu2], kind: nvlink, gbps: 30}
+"""
+PAIR = """
+format: collc-topology/1
+name: pair
+gpus: 2
+links:
+  - {between: [gpu0, gpu1], kind: nvlink, gbps: 25}
+"""
+
+
+@cache
+def library(name: str) -> Path:
+    """The host library of `odd`, `pair` or a machine of topologies/."""
+    folder = cache_dir() / "tests"
+    folder.mkdir(parents=True, exist_ok=True)
+    source = TOPOLOGIES / f"{name}.yaml"
+    if name in ("odd", "pair"):
+        text = ODD if name == "odd" else PAIR
+        source = folder / f"{name}-{content_key([text])[:12]}.yaml"
+        source.write_text(text, encoding="utf-8")
+    # Compiled anew for every run of the suite; the cache makes that cheap and keeps it true to the sources.
+    units = runtime_units(TargetKind.HOST, find_cxx())
+    version = content_key([compile_object(unit, find_cxx()).parent.name for unit in units])[:12]
+    out = folder / f"libcollc-{name}-{version}.so"
+    compile_topology(CompileRequest(topology=str(source), output=out, target=TargetKind.HOST))
+    return out
+
+
+@cache
+def client(source: Path, name: str) -> Path:
+    """A C client linked with a library."""
+    linked = library(name)
+    out = linked.with_name(f"{source.stem}-{name}-{content_key([source.read_bytes()])[:12]}")
+    command = [
+        find_cxx().path,
+        "-x",
+        "c",
+        "-std=c99",
+        "-D_GNU_SOURCE",
+        "-Wall",
+        "-Wextra",
+        "-Werror",
+        "-pedantic",
+        "-O2",
+    ]
+    command += [f"-I{include_dirs()[0]}", str(source), "-o", str(out), "-pthread", "-x", "none", str(linked)]
+    subprocess.run([*command, f"-Wl,-rpath,{linked.parent}"], check=True)
+    return out

@@ -1,0 +1,89 @@
+"""Processes of ranks under a test's control."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+_PROGRAM = Path(__file__).parent.parent / "runtime" / "rank_process.py"
+
+SUCCESS, SYSTEM_ERROR, INTERNAL_ERROR, INVALID_ARGUMENT, INVALID_USAGE, REMOTE_ERROR = 0, 2, 3, 4, 5, 6
+
+
+class Ranks:
+    """One process per rank; `tell` sends an order, `hear` waits for its answer."""
+
+    def __init__(self, library: Path, nranks: int, environment: dict[str, str]) -> None:
+        self.processes = [
+            subprocess.Popen(
+                [sys.executable, str(_PROGRAM), str(library)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                text=True,
+                env={**os.environ, "OPENBLAS_NUM_THREADS": "1", **environment},
+            )
+            for _ in range(nranks)
+        ]
+
+    def tell(self, to: int, /, **order: Any) -> None:
+        pipe = self.processes[to].stdin
+        assert pipe is not None
+        pipe.write(json.dumps(order) + "\n")
+        pipe.flush()
+
+    def hear(self, rank: int, timeout: float = 30) -> dict[str, Any]:
+        pipe = self.processes[rank].stdout
+        assert pipe is not None
+        ready, _, _ = select.select([pipe], [], [], timeout)
+        assert ready, f"rank {rank} did not answer within {timeout} s"
+        line = pipe.readline()
+        assert line, f"rank {rank} ended with status {self.processes[rank].wait(10)}"
+        answer = json.loads(line)
+        assert isinstance(answer, dict)
+        return answer
+
+    def ask(self, to: int, /, **order: Any) -> dict[str, Any]:
+        self.tell(to, **order)
+        return self.hear(to)
+
+    def all(self, ranks: list[int] | None = None, **order: Any) -> list[dict[str, Any]]:
+        chosen = list(range(len(self.processes))) if ranks is None else ranks
+        for rank in chosen:
+            self.tell(rank, **order)
+        return [self.hear(rank) for rank in chosen]
+
+    def init(self) -> list[dict[str, Any]]:
+        unique = self.ask(0, do="id")["id"]
+        for rank in range(len(self.processes)):
+            self.tell(rank, do="init", nranks=len(self.processes), id=unique, rank=rank)
+        return [self.hear(rank) for rank in range(len(self.processes))]
+
+    def signal(self, rank: int, number: signal.Signals) -> None:
+        self.processes[rank].send_signal(number)
+
+    def close(self) -> None:
+        for process in self.processes:
+            process.kill()
+        for process in self.processes:
+            process.wait()
+            for pipe in (process.stdin, process.stdout):
+                if pipe:
+                    pipe.close()
+
+
+@contextmanager
+def ranks(library: Path, nranks: int, **environment: str) -> Iterator[Ranks]:
+    """Starts the processes and ends them, whatever happens."""
+    team = Ranks(library, nranks, environment)
+    try:
+        yield team
+    finally:
+        team.close()
