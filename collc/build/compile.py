@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import tempfile
 import zlib
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -79,8 +81,10 @@ def compile_library(
     source, build_id = generate(document, programs, target, compiler)
     if keep_source is not None:
         keep_source.write_text(source, encoding="utf-8")
-    objects = [compile_object(unit, compiler) for unit in runtime_units(target.kind, compiler)]
-    objects.append(compile_source(source, "tables", compiler))
+    with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
+        tables = pool.submit(compile_source, source, "tables", compiler)
+        units = runtime_units(target.kind, compiler)
+        objects = [*pool.map(lambda unit: compile_object(unit, compiler), units), tables.result()]
 
     key = content_key([compiler.version, *LINK_FLAGS, build_id, *(path.parent.name for path in objects)])
     linked = cached(key, "library.so", lambda made: _link(compiler, objects, made))

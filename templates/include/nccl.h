@@ -151,6 +151,23 @@ COLLC_DECLARE(ncclResult_t, CommCount, (const ncclComm_t comm, int *count));
 COLLC_DECLARE(ncclResult_t, CommCuDevice, (const ncclComm_t comm, int *device));
 COLLC_DECLARE(ncclResult_t, CommUserRank, (const ncclComm_t comm, int *rank));
 
+COLLC_DECLARE(ncclResult_t, CommSplit,
+              (ncclComm_t comm, int color, int key, ncclComm_t *newcomm, ncclConfig_t *config));
+COLLC_DECLARE(ncclResult_t, CommShrink,
+              (ncclComm_t comm, int *excludeRanksList, int excludeRanksCount, ncclComm_t *newcomm, ncclConfig_t *config,
+               int shrinkFlags));
+
+/* Memory. Buffers of ncclMemAlloc may be used like any other; registration has nothing to do on the host. */
+COLLC_DECLARE(ncclResult_t, MemAlloc, (void **ptr, size_t size));
+COLLC_DECLARE(ncclResult_t, MemFree, (void *ptr));
+COLLC_DECLARE(ncclResult_t, CommRegister, (const ncclComm_t comm, void *buff, size_t size, void **handle));
+COLLC_DECLARE(ncclResult_t, CommDeregister, (const ncclComm_t comm, void *handle));
+
+/* Reductions that multiply every rank's input first */
+COLLC_DECLARE(ncclResult_t, RedOpCreatePreMulSum,
+              (ncclRedOp_t * op, void *scalar, ncclDataType_t datatype, ncclScalarResidence_t residence, ncclComm_t comm));
+COLLC_DECLARE(ncclResult_t, RedOpDestroy, (ncclRedOp_t op, ncclComm_t comm));
+
 /* Groups */
 COLLC_DECLARE(ncclResult_t, GroupStart, (void));
 COLLC_DECLARE(ncclResult_t, GroupEnd, (void));
@@ -173,6 +190,23 @@ COLLC_DECLARE(ncclResult_t, AllGather,
 COLLC_DECLARE(ncclResult_t, ReduceScatter,
               (const void *sendbuff, void *recvbuff, size_t recvcount, ncclDataType_t datatype, ncclRedOp_t op,
                ncclComm_t comm, cudaStream_t stream));
+
+COLLC_DECLARE(ncclResult_t, AlltoAll,
+              (const void *sendbuff, void *recvbuff, size_t count, ncclDataType_t datatype, ncclComm_t comm,
+               cudaStream_t stream));
+COLLC_DECLARE(ncclResult_t, Gather,
+              (const void *sendbuff, void *recvbuff, size_t count, ncclDataType_t datatype, int root, ncclComm_t comm,
+               cudaStream_t stream));
+COLLC_DECLARE(ncclResult_t, Scatter,
+              (const void *sendbuff, void *recvbuff, size_t count, ncclDataType_t datatype, int root, ncclComm_t comm,
+               cudaStream_t stream));
+
+/* Between two ranks; those that depend on each other belong into one group */
+COLLC_DECLARE(ncclResult_t, Send,
+              (const void *sendbuff, size_t count, ncclDataType_t datatype, int peer, ncclComm_t comm,
+               cudaStream_t stream));
+COLLC_DECLARE(ncclResult_t, Recv,
+              (void *recvbuff, size_t count, ncclDataType_t datatype, int peer, ncclComm_t comm, cudaStream_t stream));
 
 #ifdef __cplusplus
 }

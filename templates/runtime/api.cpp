@@ -1,69 +1,49 @@
-// The NCCL API: every argument checked, every exception caught, every error with a sentence.
-#include <cstdint>
-#include <new>
-#include <string>
+// The NCCL API: every argument checked, every exception caught, every error with a sentence. A communicator that the real
+// NCCL serves gets its calls passed on; the handle that crosses over is its own, never ours.
+#include "api.h"
 
-#define COLLC_API __attribute__((visibility("default")))
+#include <algorithm>
+#include <cstring>
+#include <string>
+#include <vector>
+
 #include "environment.h"
-#include "group.h"
 #include "reduce.h"
+#include "rendezvous.h"
 
 using namespace collc;
 
 namespace {
 
-// Nothing may be thrown through a C caller.
-template <class Body>
-ncclResult_t guarded(const char *function, Body body) {
-  Status status;
-  try {
-    status = body();
-  } catch (const std::bad_alloc &) {
-    status = fail(ncclSystemError, "out of memory");
-  } catch (const std::exception &error) {
-    status = fail(ncclInternalError, "%s", error.what());
-  }
-  if (status.ok() || status.code() == ncclInProgress) return status.code();
-  return report(Status(status.code(), std::string(function) + ": " + status.text()));
-}
-
-Status check_call(const Communicator &communicator, const Call &call, bool reduces) {
+Status check_buffers(const Communicator &communicator, const Call &call, bool sends, bool receives) {
   if (element_bytes(call.type) == 0) return fail(ncclInvalidArgument, "type %d does not exist", static_cast<int>(call.type));
-  if (call.root >= static_cast<int>(communicator.nranks()) || call.root < -1)
-    return fail(ncclInvalidArgument, "root %d is no rank of 0..%u", call.root, communicator.nranks() - 1);
   const uint64_t most = (uint64_t{1} << 62) / element_bytes(call.type) / communicator.nranks();
   if (call.count > most) return fail(ncclInvalidArgument, "a count of %llu is absurd", static_cast<unsigned long long>(call.count));
-  const bool is_root = call.root == static_cast<int>(communicator.rank());
-  const bool sends = call.root < 0 || is_root || reduces;
-  const bool receives = call.root < 0 || is_root || !reduces;
   if (sends && call.input == nullptr) return fail(ncclInvalidArgument, "the send buffer is NULL");
   if (receives && call.output == nullptr) return fail(ncclInvalidArgument, "the receive buffer is NULL");
   return {};
 }
 
-Status make_operation(ncclRedOp_t op, Operation *operation) {
-  switch (op) {
-    case ncclSum:
-    case ncclProd:
-    case ncclMax:
-    case ncclMin:
-      operation->kind = op;
-      return {};
-    case ncclAvg:
-      operation->kind = ncclSum;
-      operation->average = true;
-      return {};
-    default:
-      return fail(ncclInvalidArgument, "reduction %d does not exist", static_cast<int>(op));
-  }
+Status check_rank(const Communicator &communicator, const char *what, int rank) {
+  if (rank >= 0 && rank < static_cast<int>(communicator.nranks())) return {};
+  return fail(ncclInvalidArgument, "%s %d is no rank of 0..%u", what, rank, communicator.nranks() - 1);
 }
 
-// One collective of one rank. `op` is null for those that only move data.
-Status collective(Collective kind, const void *input, void *output, size_t count, ncclDataType_t type,
-                  const ncclRedOp_t *op, int root, ncclComm_t handle, cudaStream_t stream) {
-  CommunicatorPtr communicator;
-  COLLC_RETURN_IF_FAILED(find_communicator(handle, &communicator));
+Status make_operation(const Communicator &communicator, ncclRedOp_t op, ncclDataType_t type, Operation *operation) {
+  if (op == ncclAvg) {
+    operation->kind = ncclSum;
+    operation->average = true;
+    return {};
+  }
+  if (op < ncclSum || op >= ncclNumOps) return communicator.find_scaling(op, type, operation);
+  operation->kind = op;
+  return {};
+}
+
+Call make_call(Work work, Collective kind, const void *input, void *output, size_t count, ncclDataType_t type, int root,
+               cudaStream_t stream) {
   Call call = {};
+  call.work = work;
   call.collective = kind;
   call.input = input;
   call.output = output;
@@ -71,77 +51,125 @@ Status collective(Collective kind, const void *input, void *output, size_t count
   call.type = type;
   call.root = root;
   call.stream = stream;
-  if (op != nullptr) COLLC_RETURN_IF_FAILED(make_operation(*op, &call.op));
+  return call;
+}
+
+// A collective that runs a program. `op` is null for those that only move data, `root` -1 for those without.
+Status collective(const CommunicatorPtr &communicator, Collective kind, const void *input, void *output, size_t count,
+                  ncclDataType_t type, const ncclRedOp_t *op, int root, cudaStream_t stream) {
   const bool rooted = kind == Collective::kBroadcast || kind == Collective::kReduce;
-  if (rooted && root < 0) return fail(ncclInvalidArgument, "root %d is no rank of 0..%u", root, communicator->nranks() - 1);
+  if (rooted) COLLC_RETURN_IF_FAILED(check_rank(*communicator, "root", root));
+  Call call = make_call(Work::kProgram, kind, input, output, count, type, root, stream);
   if (count == 0) return communicator->state();
-  COLLC_RETURN_IF_FAILED(check_call(*communicator, call, op != nullptr));
-  return submit(communicator, call);
+  const bool is_root = root == static_cast<int>(communicator->rank());
+  COLLC_RETURN_IF_FAILED(check_buffers(*communicator, call, kind != Collective::kBroadcast || is_root,
+                                       kind != Collective::kReduce || is_root));
+  if (op != nullptr) COLLC_RETURN_IF_FAILED(make_operation(*communicator, *op, type, &call.op));
+  return submit(communicator, {call});
 }
 
-ncclResult_t run_collective(const char *function, Collective kind, const void *input, void *output, size_t count,
-                            ncclDataType_t type, const ncclRedOp_t *op, int root, ncclComm_t handle,
-                            cudaStream_t stream) {
-  return guarded(function, [&] {
-    return note_failure(collective(kind, input, output, count, type, op, root, handle, stream));
-  });
+// A collective made of transfers: block `r` of `input` goes to rank r, block `r` of `output` comes from it. Null: nothing.
+Status exchange(const CommunicatorPtr &communicator, const void *input, const std::vector<uint32_t> &to, bool input_blocks,
+                void *output, const std::vector<uint32_t> &from, bool output_blocks, size_t count, ncclDataType_t type,
+                cudaStream_t stream) {
+  const Call whole = make_call(Work::kSend, Collective::kSendRecv, input, output, count, type, -1, stream);
+  if (count == 0) return communicator->state();
+  COLLC_RETURN_IF_FAILED(check_buffers(*communicator, whole, !to.empty(), !from.empty()));
+  const size_t block = count * element_bytes(type);
+  std::vector<Call> calls;
+  for (const uint32_t peer : to) {
+    Call call = whole;
+    call.peer = peer;
+    call.input = static_cast<const char *>(input) + (input_blocks ? peer * block : 0);
+    calls.push_back(call);
+  }
+  for (const uint32_t peer : from) {
+    Call call = whole;
+    call.work = Work::kReceive;
+    call.peer = peer;
+    call.output = static_cast<char *>(output) + (output_blocks ? peer * block : 0);
+    calls.push_back(call);
+  }
+  return submit(communicator, calls);
 }
 
-// The part of a caller's configuration that means something to us. Fields newer than its version keep their defaults.
-Status read_config(const ncclConfig_t *config, bool *blocking) {
-  *blocking = true;
-  if (config == nullptr) return {};
-  if (config->magic != NCCL_CONFIG_MAGIC)
-    return fail(ncclInvalidArgument, "the configuration was not initialised with NCCL_CONFIG_INITIALIZER");
-  const size_t end_of_blocking = offsetof(ncclConfig_t, blocking) + sizeof config->blocking;
-  if (config->size < end_of_blocking || config->blocking == NCCL_CONFIG_UNDEF_INT) return {};
-  if (config->blocking != 0 && config->blocking != 1)
-    return fail(ncclInvalidArgument, "blocking is %d, not 0 or 1", config->blocking);
-  *blocking = config->blocking == 1;
-  return {};
+std::vector<uint32_t> all_ranks(const Communicator &communicator) {
+  std::vector<uint32_t> ranks(communicator.nranks());
+  for (uint32_t r = 0; r < ranks.size(); ++r) ranks[r] = r;
+  return ranks;
+}
+
+Status transfer(const CommunicatorPtr &communicator, Work work, const void *input, void *output, size_t count,
+                ncclDataType_t type, int peer, cudaStream_t stream) {
+  COLLC_RETURN_IF_FAILED(check_rank(*communicator, "peer", peer));
+  Call call = make_call(work, Collective::kSendRecv, input, output, count, type, -1, stream);
+  call.peer = static_cast<uint32_t>(peer);
+  if (count == 0) return communicator->state();
+  COLLC_RETURN_IF_FAILED(check_buffers(*communicator, call, work == Work::kSend, work == Work::kReceive));
+  return submit(communicator, {call});
 }
 
 Status create_rank(ncclComm_t *handle, int nranks, const ncclUniqueId &id, int rank, const int *device,
-                   const ncclConfig_t *config) {
+                   const ncclConfig_t *given) {
   if (handle == nullptr) return fail(ncclInvalidArgument, "the place for the communicator is NULL");
   *handle = nullptr;
   if (nranks < 1 || nranks > 1 << 20) return fail(ncclInvalidArgument, "%d ranks are not possible", nranks);
   if (rank < 0 || rank >= nranks) return fail(ncclInvalidArgument, "rank %d is not in 0..%d", rank, nranks - 1);
-  if (!is_our_id(id)) return fail(ncclInvalidArgument, "the unique id was not made by this library's ncclGetUniqueId");
-  bool blocking = true;
-  COLLC_RETURN_IF_FAILED(read_config(config, &blocking));
+  Config config;
+  COLLC_RETURN_IF_FAILED(read_config(given, &config));
   int current = 0;
   if (device != nullptr)
     current = *device;
   else
     COLLC_RETURN_IF_FAILED(backend().current_device(&current));
-  const auto communicator = std::make_shared<Communicator>(static_cast<uint32_t>(nranks), static_cast<uint32_t>(rank));
-  communicator->set_blocking(blocking);
-  return create(communicator, id, current, handle);
+  const auto communicator = std::make_shared<Communicator>(config, current);
+  if (is_our_id(id)) {
+    const auto join = [id, nranks, rank](Communicator *made) {
+      return made->join(id, static_cast<uint32_t>(nranks), static_cast<uint32_t>(rank));
+    };
+    return create(communicator, join, handle);
+  }
+  // An id that the real NCCL made, for a process that loads collc or one that does not.
+  if (!have_real()) return fail(ncclInvalidArgument, "the unique id was not made by this library's ncclGetUniqueId");
+  const auto forward = [id, nranks, rank](Communicator *made) -> Status {
+    ncclComm_t real = nullptr;
+    const ncclResult_t result = call_real(pncclCommInitRankConfig, "ncclCommInitRankConfig", &real, nranks, id, rank,
+                                          made->config().for_real());
+    if (result != ncclSuccess && result != ncclInProgress) return fail(result, "the real NCCL could not make the communicator");
+    made->wrap(real, static_cast<uint32_t>(nranks), static_cast<uint32_t>(rank));
+    return {};
+  };
+  return create(communicator, forward, handle);
 }
 
-// A number of a communicator.
-template <class Read>
-ncclResult_t query(const char *function, ncclComm_t comm, int *value, Read read) {
-  return guarded(function, [&]() -> Status {
-    if (value == nullptr) return fail(ncclInvalidArgument, "the place for the result is NULL");
-    CommunicatorPtr found;
-    COLLC_RETURN_IF_FAILED(find_communicator(comm, &found));
-    *value = read(*found);
+// Split and Shrink: a new communicator from `parent`, by us or by the real NCCL. A null config inherits the parent's.
+Status derive(const CommunicatorPtr &parent, const ncclConfig_t *given, ncclComm_t *handle,
+              const std::function<Status(Communicator *)> &ours,
+              const std::function<ncclResult_t(ncclComm_t, ncclComm_t *, ncclConfig_t *)> &theirs) {
+  if (handle == nullptr) return fail(ncclInvalidArgument, "the place for the communicator is NULL");
+  *handle = nullptr;
+  Config config = parent->config();
+  if (given != nullptr) COLLC_RETURN_IF_FAILED(read_config(given, &config));
+  const auto communicator = std::make_shared<Communicator>(config, parent->device());
+  if (parent->real() == nullptr) return create(communicator, ours, handle);
+  const auto forward = [parent, theirs](Communicator *made) -> Status {
+    ncclComm_t real = nullptr;
+    const ncclResult_t result = theirs(parent->real(), &real, made->config().for_real());
+    if (result != ncclSuccess && result != ncclInProgress) return fail(result, "the real NCCL could not make the communicator");
+    int nranks = 0, rank = 0;
+    if (real != nullptr) {
+      call_real(pncclCommCount, "ncclCommCount", real, &nranks);
+      call_real(pncclCommUserRank, "ncclCommUserRank", real, &rank);
+    }
+    made->wrap(real, static_cast<uint32_t>(nranks), static_cast<uint32_t>(rank));
     return {};
-  });
+  };
+  return create(communicator, forward, handle);
 }
 
 }  // namespace
 
 extern "C" {
-
-// The strong names are pnccl*; nccl* are weak aliases, so that tools can wrap them.
-#if defined(__GNUC__) && !defined(__clang__)
-#pragma GCC diagnostic ignored "-Wmissing-attributes"  // an alias need not promise what the optimiser found
-#endif
-#define COLLC_ALIAS(result, name, arguments) \
-  COLLC_API result nccl##name arguments __attribute__((weak, alias("pnccl" #name)))
 
 ncclResult_t pncclGetVersion(int *version) {
   return guarded("ncclGetVersion", [&]() -> Status {
@@ -155,7 +183,8 @@ COLLC_ALIAS(ncclResult_t, GetVersion, (int *));
 ncclResult_t pncclGetUniqueId(ncclUniqueId *id) {
   return guarded("ncclGetUniqueId", [&]() -> Status {
     if (id == nullptr) return fail(ncclInvalidArgument, "the id is NULL");
-    return make_unique_id(id);
+    if (!is_set("COLLC_DISABLE")) return make_unique_id(id);
+    return forwarded(call_real(pncclGetUniqueId, "ncclGetUniqueId", id));
   });
 }
 COLLC_ALIAS(ncclResult_t, GetUniqueId, (ncclUniqueId *));
@@ -213,30 +242,63 @@ ncclResult_t pncclCommInitAll(ncclComm_t *comms, int ndev, const int *devlist) {
     ncclUniqueId id;
     COLLC_RETURN_IF_FAILED(make_unique_id(&id));
     group_start();
-    Status first;
     for (int i = 0; i < ndev; ++i) {
       const int device = devlist != nullptr ? devlist[i] : i;
-      const Status created = note_failure(create_rank(&comms[i], ndev, id, i, &device, nullptr));
-      if (first.ok()) first = created;
+      note_failure(create_rank(&comms[i], ndev, id, i, &device, nullptr)).ok();  // the group fails with it
     }
     const Status ended = group_end();
-    if (!ended.ok())
-      for (int i = 0; i < ndev; ++i) {
-        CommunicatorPtr removed;
-        if (comms[i] != nullptr) remove_communicator(comms[i], &removed).ok();
-        comms[i] = nullptr;
-      }
+    if (ended.ok()) return ended;
+    for (int i = 0; i < ndev; ++i) {
+      CommunicatorPtr removed;
+      if (comms[i] != nullptr && remove_communicator(comms[i], &removed).ok()) comms[i] = nullptr;
+    }
     return ended;
   });
 }
 COLLC_ALIAS(ncclResult_t, CommInitAll, (ncclComm_t *, int, const int *));
 
+ncclResult_t pncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t *newcomm, ncclConfig_t *config) {
+  return with_communicator("ncclCommSplit", comm, [&](const CommunicatorPtr &parent) -> Status {
+    if (color < 0 && color != NCCL_SPLIT_NOCOLOR) return note_failure(fail(ncclInvalidArgument, "colour %d is negative", color));
+    COLLC_RETURN_IF_FAILED(parent->state());
+    return note_failure(derive(
+        parent, config, newcomm, [parent, color, key](Communicator *made) { return made->split(*parent, color, key); },
+        [color, key](ncclComm_t real, ncclComm_t *made, ncclConfig_t *copy) {
+          return call_real(pncclCommSplit, "ncclCommSplit", real, color, key, made, copy);
+        }));
+  });
+}
+COLLC_ALIAS(ncclResult_t, CommSplit, (ncclComm_t, int, int, ncclComm_t *, ncclConfig_t *));
+
+ncclResult_t pncclCommShrink(ncclComm_t comm, int *excluded, int count, ncclComm_t *newcomm, ncclConfig_t *config,
+                             int flags) {
+  return with_communicator("ncclCommShrink", comm, [&](const CommunicatorPtr &parent) -> Status {
+    if (count < 1 || excluded == nullptr) return note_failure(fail(ncclInvalidArgument, "no rank is excluded"));
+    std::vector<uint32_t> out;
+    for (int i = 0; i < count; ++i) {
+      COLLC_RETURN_IF_FAILED(check_rank(*parent, "excluded rank", excluded[i]));
+      out.push_back(static_cast<uint32_t>(excluded[i]));
+    }
+    if (std::find(out.begin(), out.end(), parent->rank()) != out.end())
+      return note_failure(fail(ncclInvalidUsage, "rank %u is excluded and must not call it", parent->rank()));
+    // Without NCCL_SHRINK_ABORT the parent must be sound; with it, its calls have failed already: a call of the host
+    // target returns when it is over.
+    if (flags == NCCL_SHRINK_DEFAULT) COLLC_RETURN_IF_FAILED(parent->state());
+    const std::vector<int> copy(excluded, excluded + count);
+    return note_failure(derive(
+        parent, config, newcomm, [parent, out](Communicator *made) { return made->shrink(*parent, out); },
+        [copy, flags](ncclComm_t real, ncclComm_t *made, ncclConfig_t *given) {
+          return call_real(pncclCommShrink, "ncclCommShrink", real, const_cast<int *>(copy.data()),
+                           static_cast<int>(copy.size()), made, given, flags);
+        }));
+  });
+}
+COLLC_ALIAS(ncclResult_t, CommShrink, (ncclComm_t, int *, int, ncclComm_t *, ncclConfig_t *, int));
+
 ncclResult_t pncclCommFinalize(ncclComm_t comm) {
-  // Calls have ended when they return, so there is nothing to flush.
-  return guarded("ncclCommFinalize", [&]() -> Status {
-    CommunicatorPtr found;
-    COLLC_RETURN_IF_FAILED(find_communicator(comm, &found));
-    return found->state();
+  return with_communicator("ncclCommFinalize", comm, [&](const CommunicatorPtr &found) -> Status {
+    if (found->real() != nullptr) return forwarded(call_real(pncclCommFinalize, "ncclCommFinalize", found->real()));
+    return found->state();  // calls have ended when they return: there is nothing to flush
   });
 }
 COLLC_ALIAS(ncclResult_t, CommFinalize, (ncclComm_t));
@@ -246,8 +308,9 @@ ncclResult_t pncclCommDestroy(ncclComm_t comm) {
     if (comm == nullptr) return {};
     CommunicatorPtr removed;
     COLLC_RETURN_IF_FAILED(remove_communicator(comm, &removed));
-    removed->join();
-    return {};
+    removed->wait_until_made();
+    ncclComm_t real = removed->release_real();
+    return real == nullptr ? Status() : forwarded(call_real(pncclCommDestroy, "ncclCommDestroy", real));
   });
 }
 COLLC_ALIAS(ncclResult_t, CommDestroy, (ncclComm_t));
@@ -257,18 +320,17 @@ ncclResult_t pncclCommAbort(ncclComm_t comm) {
     if (comm == nullptr) return {};
     CommunicatorPtr removed;
     COLLC_RETURN_IF_FAILED(remove_communicator(comm, &removed));
+    ncclComm_t real = removed->release_real();
     removed->abort();
-    removed->join();
-    return {};
+    removed->wait_until_made();
+    return real == nullptr ? Status() : forwarded(call_real(pncclCommAbort, "ncclCommAbort", real));
   });
 }
 COLLC_ALIAS(ncclResult_t, CommAbort, (ncclComm_t));
 
 ncclResult_t pncclCommGetAsyncError(ncclComm_t comm, ncclResult_t *error) {
-  return guarded("ncclCommGetAsyncError", [&]() -> Status {
+  return with_communicator("ncclCommGetAsyncError", comm, [&](const CommunicatorPtr &found) -> Status {
     if (error == nullptr) return fail(ncclInvalidArgument, "the place for the error is NULL");
-    CommunicatorPtr found;
-    COLLC_RETURN_IF_FAILED(find_communicator(comm, &found));
     *error = found->state().code();
     return {};
   });
@@ -290,6 +352,61 @@ ncclResult_t pncclCommUserRank(const ncclComm_t comm, int *rank) {
 }
 COLLC_ALIAS(ncclResult_t, CommUserRank, (const ncclComm_t, int *));
 
+ncclResult_t pncclMemAlloc(void **memory, size_t size) {
+  return guarded("ncclMemAlloc", [&]() -> Status {
+    if (memory == nullptr || size == 0) return fail(ncclInvalidArgument, "nothing to allocate");
+    *memory = backend().allocate(size);
+    return *memory != nullptr ? Status() : fail(ncclSystemError, "no memory for %zu bytes", size);
+  });
+}
+COLLC_ALIAS(ncclResult_t, MemAlloc, (void **, size_t));
+
+ncclResult_t pncclMemFree(void *memory) {
+  return guarded("ncclMemFree", [&] { return backend().release(memory); });
+}
+COLLC_ALIAS(ncclResult_t, MemFree, (void *));
+
+ncclResult_t pncclCommRegister(const ncclComm_t comm, void *buffer, size_t size, void **handle) {
+  return with_communicator("ncclCommRegister", comm, [&](const CommunicatorPtr &found) -> Status {
+    if (handle == nullptr || buffer == nullptr) return fail(ncclInvalidArgument, "the buffer or the handle is NULL");
+    if (found->real() != nullptr)
+      return forwarded(call_real(pncclCommRegister, "ncclCommRegister", found->real(), buffer, size, handle));
+    *handle = buffer;  // every buffer is used where it is
+    return {};
+  });
+}
+COLLC_ALIAS(ncclResult_t, CommRegister, (const ncclComm_t, void *, size_t, void **));
+
+ncclResult_t pncclCommDeregister(const ncclComm_t comm, void *handle) {
+  return with_communicator("ncclCommDeregister", comm, [&](const CommunicatorPtr &found) -> Status {
+    if (found->real() != nullptr) return forwarded(call_real(pncclCommDeregister, "ncclCommDeregister", found->real(), handle));
+    return {};
+  });
+}
+COLLC_ALIAS(ncclResult_t, CommDeregister, (const ncclComm_t, void *));
+
+ncclResult_t pncclRedOpCreatePreMulSum(ncclRedOp_t *op, void *scalar, ncclDataType_t type, ncclScalarResidence_t residence,
+                                       ncclComm_t comm) {
+  return with_communicator("ncclRedOpCreatePreMulSum", comm, [&](const CommunicatorPtr &found) -> Status {
+    if (op == nullptr || scalar == nullptr) return fail(ncclInvalidArgument, "the scalar or the handle is NULL");
+    if (element_bytes(type) == 0) return fail(ncclInvalidArgument, "type %d does not exist", static_cast<int>(type));
+    if (residence != ncclScalarDevice && residence != ncclScalarHostImmediate)
+      return fail(ncclInvalidArgument, "residence %d does not exist", static_cast<int>(residence));
+    if (found->real() != nullptr)
+      return forwarded(call_real(pncclRedOpCreatePreMulSum, "ncclRedOpCreatePreMulSum", op, scalar, type, residence, found->real()));
+    return found->add_scaling(scalar, type, residence == ncclScalarHostImmediate, op);
+  });
+}
+COLLC_ALIAS(ncclResult_t, RedOpCreatePreMulSum, (ncclRedOp_t *, void *, ncclDataType_t, ncclScalarResidence_t, ncclComm_t));
+
+ncclResult_t pncclRedOpDestroy(ncclRedOp_t op, ncclComm_t comm) {
+  return with_communicator("ncclRedOpDestroy", comm, [&](const CommunicatorPtr &found) -> Status {
+    if (found->real() != nullptr) return forwarded(call_real(pncclRedOpDestroy, "ncclRedOpDestroy", op, found->real()));
+    return found->remove_scaling(op);
+  });
+}
+COLLC_ALIAS(ncclResult_t, RedOpDestroy, (ncclRedOp_t, ncclComm_t));
+
 ncclResult_t pncclGroupStart(void) {
   group_start();
   return ncclSuccess;
@@ -303,41 +420,116 @@ COLLC_ALIAS(ncclResult_t, GroupEnd, (void));
 
 ncclResult_t pncclAllReduce(const void *send, void *recv, size_t count, ncclDataType_t type, ncclRedOp_t op,
                             ncclComm_t comm, cudaStream_t stream) {
-  return run_collective("ncclAllReduce", Collective::kAllReduce, send, recv, count, type, &op, -1, comm, stream);
+  return run("ncclAllReduce", comm, [&](ncclComm_t real) {
+    return call_real(pncclAllReduce, "ncclAllReduce", send, recv, count, type, op, real, stream);
+  }, [&](const CommunicatorPtr &found) {
+    return collective(found, Collective::kAllReduce, send, recv, count, type, &op, -1, stream);
+  });
 }
 COLLC_ALIAS(ncclResult_t, AllReduce,
             (const void *, void *, size_t, ncclDataType_t, ncclRedOp_t, ncclComm_t, cudaStream_t));
 
 ncclResult_t pncclBroadcast(const void *send, void *recv, size_t count, ncclDataType_t type, int root, ncclComm_t comm,
                             cudaStream_t stream) {
-  return run_collective("ncclBroadcast", Collective::kBroadcast, send, recv, count, type, nullptr, root, comm, stream);
+  return run("ncclBroadcast", comm, [&](ncclComm_t real) {
+    return call_real(pncclBroadcast, "ncclBroadcast", send, recv, count, type, root, real, stream);
+  }, [&](const CommunicatorPtr &found) {
+    return collective(found, Collective::kBroadcast, send, recv, count, type, nullptr, root, stream);
+  });
 }
 COLLC_ALIAS(ncclResult_t, Broadcast,
             (const void *, void *, size_t, ncclDataType_t, int, ncclComm_t, cudaStream_t));
 
 ncclResult_t pncclBcast(void *buffer, size_t count, ncclDataType_t type, int root, ncclComm_t comm, cudaStream_t stream) {
-  return run_collective("ncclBcast", Collective::kBroadcast, buffer, buffer, count, type, nullptr, root, comm, stream);
+  return pncclBroadcast(buffer, buffer, count, type, root, comm, stream);
 }
 COLLC_ALIAS(ncclResult_t, Bcast, (void *, size_t, ncclDataType_t, int, ncclComm_t, cudaStream_t));
 
 ncclResult_t pncclReduce(const void *send, void *recv, size_t count, ncclDataType_t type, ncclRedOp_t op, int root,
                          ncclComm_t comm, cudaStream_t stream) {
-  return run_collective("ncclReduce", Collective::kReduce, send, recv, count, type, &op, root, comm, stream);
+  return run("ncclReduce", comm, [&](ncclComm_t real) {
+    return call_real(pncclReduce, "ncclReduce", send, recv, count, type, op, root, real, stream);
+  }, [&](const CommunicatorPtr &found) {
+    return collective(found, Collective::kReduce, send, recv, count, type, &op, root, stream);
+  });
 }
 COLLC_ALIAS(ncclResult_t, Reduce,
             (const void *, void *, size_t, ncclDataType_t, ncclRedOp_t, int, ncclComm_t, cudaStream_t));
 
 ncclResult_t pncclAllGather(const void *send, void *recv, size_t count, ncclDataType_t type, ncclComm_t comm,
                             cudaStream_t stream) {
-  return run_collective("ncclAllGather", Collective::kAllGather, send, recv, count, type, nullptr, -1, comm, stream);
+  return run("ncclAllGather", comm, [&](ncclComm_t real) {
+    return call_real(pncclAllGather, "ncclAllGather", send, recv, count, type, real, stream);
+  }, [&](const CommunicatorPtr &found) {
+    return collective(found, Collective::kAllGather, send, recv, count, type, nullptr, -1, stream);
+  });
 }
 COLLC_ALIAS(ncclResult_t, AllGather, (const void *, void *, size_t, ncclDataType_t, ncclComm_t, cudaStream_t));
 
 ncclResult_t pncclReduceScatter(const void *send, void *recv, size_t count, ncclDataType_t type, ncclRedOp_t op,
                                 ncclComm_t comm, cudaStream_t stream) {
-  return run_collective("ncclReduceScatter", Collective::kReduceScatter, send, recv, count, type, &op, -1, comm, stream);
+  return run("ncclReduceScatter", comm, [&](ncclComm_t real) {
+    return call_real(pncclReduceScatter, "ncclReduceScatter", send, recv, count, type, op, real, stream);
+  }, [&](const CommunicatorPtr &found) {
+    return collective(found, Collective::kReduceScatter, send, recv, count, type, &op, -1, stream);
+  });
 }
 COLLC_ALIAS(ncclResult_t, ReduceScatter,
             (const void *, void *, size_t, ncclDataType_t, ncclRedOp_t, ncclComm_t, cudaStream_t));
+
+ncclResult_t pncclAlltoAll(const void *send, void *recv, size_t count, ncclDataType_t type, ncclComm_t comm,
+                           cudaStream_t stream) {
+  return run("ncclAlltoAll", comm, [&](ncclComm_t real) {
+    return call_real(pncclAlltoAll, "ncclAlltoAll", send, recv, count, type, real, stream);
+  }, [&](const CommunicatorPtr &found) {
+    const std::vector<uint32_t> all = all_ranks(*found);
+    return exchange(found, send, all, true, recv, all, true, count, type, stream);
+  });
+}
+COLLC_ALIAS(ncclResult_t, AlltoAll, (const void *, void *, size_t, ncclDataType_t, ncclComm_t, cudaStream_t));
+
+ncclResult_t pncclGather(const void *send, void *recv, size_t count, ncclDataType_t type, int root, ncclComm_t comm,
+                         cudaStream_t stream) {
+  return run("ncclGather", comm, [&](ncclComm_t real) {
+    return call_real(pncclGather, "ncclGather", send, recv, count, type, root, real, stream);
+  }, [&](const CommunicatorPtr &found) -> Status {
+    COLLC_RETURN_IF_FAILED(check_rank(*found, "root", root));
+    const bool is_root = root == static_cast<int>(found->rank());
+    const std::vector<uint32_t> from = is_root ? all_ranks(*found) : std::vector<uint32_t>();
+    return exchange(found, send, {static_cast<uint32_t>(root)}, false, recv, from, true, count, type, stream);
+  });
+}
+COLLC_ALIAS(ncclResult_t, Gather, (const void *, void *, size_t, ncclDataType_t, int, ncclComm_t, cudaStream_t));
+
+ncclResult_t pncclScatter(const void *send, void *recv, size_t count, ncclDataType_t type, int root, ncclComm_t comm,
+                          cudaStream_t stream) {
+  return run("ncclScatter", comm, [&](ncclComm_t real) {
+    return call_real(pncclScatter, "ncclScatter", send, recv, count, type, root, real, stream);
+  }, [&](const CommunicatorPtr &found) -> Status {
+    COLLC_RETURN_IF_FAILED(check_rank(*found, "root", root));
+    const bool is_root = root == static_cast<int>(found->rank());
+    const std::vector<uint32_t> to = is_root ? all_ranks(*found) : std::vector<uint32_t>();
+    return exchange(found, send, to, true, recv, {static_cast<uint32_t>(root)}, false, count, type, stream);
+  });
+}
+COLLC_ALIAS(ncclResult_t, Scatter, (const void *, void *, size_t, ncclDataType_t, int, ncclComm_t, cudaStream_t));
+
+ncclResult_t pncclSend(const void *send, size_t count, ncclDataType_t type, int peer, ncclComm_t comm, cudaStream_t stream) {
+  return run("ncclSend", comm, [&](ncclComm_t real) {
+    return call_real(pncclSend, "ncclSend", send, count, type, peer, real, stream);
+  }, [&](const CommunicatorPtr &found) {
+    return transfer(found, Work::kSend, send, nullptr, count, type, peer, stream);
+  });
+}
+COLLC_ALIAS(ncclResult_t, Send, (const void *, size_t, ncclDataType_t, int, ncclComm_t, cudaStream_t));
+
+ncclResult_t pncclRecv(void *recv, size_t count, ncclDataType_t type, int peer, ncclComm_t comm, cudaStream_t stream) {
+  return run("ncclRecv", comm, [&](ncclComm_t real) {
+    return call_real(pncclRecv, "ncclRecv", recv, count, type, peer, real, stream);
+  }, [&](const CommunicatorPtr &found) {
+    return transfer(found, Work::kReceive, nullptr, recv, count, type, peer, stream);
+  });
+}
+COLLC_ALIAS(ncclResult_t, Recv, (void *, size_t, ncclDataType_t, int, ncclComm_t, cudaStream_t));
 
 }  // extern "C"

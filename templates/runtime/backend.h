@@ -20,8 +20,13 @@ struct Operation {
   unsigned char scale[8] = {};  // one element of the call's type
 };
 
+// What a call does: run a program, or one end of a transfer between two ranks.
+enum class Work : uint32_t { kProgram, kSend, kReceive };
+
 // One call of one rank, checked. Counts are NCCL's.
 struct Call {
+  Work work;
+  uint32_t peer;  // NCCL rank at the other end of a transfer
   Collective collective;
   const Program *program;  // null in a communicator of one rank, whose calls only copy
   const void *input;
@@ -31,8 +36,8 @@ struct Call {
   Operation op;
   int root;  // NCCL rank, -1 without
   cudaStream_t stream;
-  uint64_t number;     // of the communicator's calls, from 1
-  uint64_t signature;  // the same on all ranks whose calls match
+  uint64_t number;     // of the communicator's collective calls, from 1
+  uint64_t signature;  // the same on all ranks whose calls match; of a transfer, at both its ends
 };
 
 // Which plan serves a communicator, and who plays which part: NCCL rank <-> rank of the plan.
@@ -46,7 +51,7 @@ struct Placement {
 struct RankContext {
   const Tables *tables;
   Placement placement;
-  std::shared_ptr<Segment> segment;  // null for one rank; its memory() has Backend::shared_bytes()
+  std::shared_ptr<Segment> segment;  // its memory() has Backend::shared_bytes()
   uint32_t nranks;
   uint32_t rank;   // NCCL rank
   uint32_t cores;  // CPU cores that the ranks may use, all together
@@ -77,12 +82,16 @@ class Backend {
   virtual Status current_device(int *device) = 0;
   // Makes `device` current for this thread (ncclCommInitAll's list).
   virtual Status use_device(int device) = 0;
-  // Bytes that an allocation needs in the shared segment beside the control area.
-  virtual uint64_t shared_bytes(const Tables &tables, const Allocation &allocation) const = 0;
+  // Bytes that a communicator needs in the shared segment beside the control area.
+  virtual uint64_t shared_bytes(const Tables &tables, const Placement &placement) const = 0;
   virtual Status open(const RankContext &context, std::unique_ptr<RankBackend> *rank) = 0;
-  // Runs the calls of one group by this thread: those of one rank in order, those of different ranks side by side.
+  // Runs the calls of one group by this thread: the collectives of one rank in order, its transfers and the calls of other
+  // ranks beside them.
   // Sets the status of each. Host: returns when their buffers are done. CUDA: returns when they are on their streams.
   virtual void run(std::vector<Submission> &batch) = 0;
+  // Memory for buffers (ncclMemAlloc); null if there is none.
+  virtual void *allocate(size_t bytes) = 0;
+  virtual Status release(void *memory) = 0;
 };
 
 Backend &backend();

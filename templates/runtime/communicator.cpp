@@ -5,8 +5,10 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
 #include <condition_variable>
 #include <csignal>
+#include <cstddef>
 #include <cstdio>
 #include <cstring>
 #include <map>
@@ -14,6 +16,9 @@
 
 #include "environment.h"
 #include "exchange_fd.h"
+#include "real_nccl.h"
+#include "reduce.h"
+#include "rendezvous.h"
 
 namespace collc {
 namespace {
@@ -66,10 +71,15 @@ Status introduce(Introduction *mine, const std::vector<std::string> &gpus) {
 }
 
 // Ranks that do not fit together are told so, in the same words everywhere.
-Status compare(const std::vector<Introduction> &all) {
-  for (size_t r = 1; r < all.size(); ++r) {
+Status compare_builds(const std::vector<Introduction> &all) {
+  for (size_t r = 1; r < all.size(); ++r)
     if (all[r].build != all[0].build)
       return fail(ncclInvalidUsage, "ranks 0 and %zu load different builds of the library", r);
+  return {};
+}
+
+Status compare_places(const std::vector<Introduction> &all) {
+  for (size_t r = 1; r < all.size(); ++r) {
     if (all[r].machine != all[0].machine)
       return fail(ncclInvalidUsage, "ranks 0 and %zu are on different machines; this library serves one machine", r);
     if (all[r].gpus != all[0].gpus) return fail(ncclInvalidUsage, "ranks 0 and %zu have different COLLC_GPUS", r);
@@ -128,43 +138,68 @@ Bytes bytes_of(const std::string &text) { return Bytes(text.begin(), text.end())
 
 }  // namespace
 
+ncclConfig_t *Config::for_real() const {
+  return raw.empty() ? nullptr : reinterpret_cast<ncclConfig_t *>(const_cast<unsigned char *>(raw.data()));
+}
+
+Status read_config(const ncclConfig_t *given, Config *config) {
+  if (given == nullptr) return {};
+  if (given->magic != NCCL_CONFIG_MAGIC)
+    return fail(ncclInvalidArgument, "the configuration was not initialised with NCCL_CONFIG_INITIALIZER");
+  const size_t size = given->size;
+  if (size < offsetof(ncclConfig_t, cgaClusterSize) || size > 4096)
+    return fail(ncclInvalidArgument, "the configuration says that it has %zu bytes", size);
+  const auto *raw = reinterpret_cast<const unsigned char *>(given);
+  config->raw.assign(raw, raw + size);
+  // Fields newer than the caller's version keep their defaults.
+  ncclConfig_t known = NCCL_CONFIG_INITIALIZER;
+  std::memcpy(&known, given, std::min(size, sizeof known));
+  if (known.blocking != NCCL_CONFIG_UNDEF_INT && known.blocking != 0 && known.blocking != 1)
+    return fail(ncclInvalidArgument, "blocking is %d, not 0 or 1", known.blocking);
+  config->blocking = known.blocking != 0;
+  const bool least_given = known.minCTAs != NCCL_CONFIG_UNDEF_INT, most_given = known.maxCTAs != NCCL_CONFIG_UNDEF_INT;
+  if ((least_given && known.minCTAs <= 0) || (most_given && known.maxCTAs <= 0) ||
+      (least_given && most_given && known.minCTAs > known.maxCTAs))
+    return fail(ncclInvalidArgument, "minCTAs %d and maxCTAs %d do not fit together", known.minCTAs, known.maxCTAs);
+  return {};
+}
+
 Communicator::~Communicator() {
-  join();
+  wait_until_made();
   rank_backend_.reset();
   if (segment_ != nullptr) segment_->leave(rank_);
 }
 
-void Communicator::join() {
+void Communicator::wait_until_made() {
   if (thread_.joinable()) thread_.join();
 }
 
-Status Communicator::initialise(const ncclUniqueId &id, int device) {
-  Status status = make(id, device);
+Status Communicator::initialise(const Origin &origin) {
+  Status status = backend().use_device(device_);
+  if (status.ok()) status = origin(this);
   const std::lock_guard<std::mutex> lock(mutex_);
   status_ = status;
   return status;
 }
 
-void Communicator::initialise_in_background(const ncclUniqueId &id, int device) {
+void Communicator::initialise_in_background(const Origin &origin) {
   // Signals of the application are for its own threads.
   sigset_t all, before;
   sigfillset(&all);
   pthread_sigmask(SIG_SETMASK, &all, &before);
-  thread_ = std::thread([this, id, device] { report(initialise(id, device)); });
+  thread_ = std::thread([this, origin] { report(initialise(origin)); });
   pthread_sigmask(SIG_SETMASK, &before, nullptr);
 }
 
-Status Communicator::make(const ncclUniqueId &id, int device) {
+Status Communicator::join(const ncclUniqueId &id, uint32_t nranks, uint32_t rank) {
   const int64_t start = now_ms();
-  device_ = device;
-  COLLC_RETURN_IF_FAILED(backend().use_device(device));
-  double timeout = 0;
-  COLLC_RETURN_IF_FAILED(read_number("COLLC_TIMEOUT", 0, 1e9, 0, &timeout));
+  nranks_ = nranks;
+  rank_ = rank;
   RankContext context;
+  COLLC_RETURN_IF_FAILED(read_number("COLLC_TIMEOUT", 0, 1e9, 0, &context.timeout));
   context.tables = &tables();
   context.nranks = nranks_;
   context.rank = rank_;
-  context.timeout = timeout;
   context.stopped = [this] { return stopped_.load(); };
 
   Rendezvous rendezvous(context.stopped);
@@ -187,29 +222,73 @@ Status Communicator::make(const ncclUniqueId &id, int device) {
     std::memcpy(&introductions[r], all[r].data(), sizeof mine);
     processes.insert(introductions[r].process);
   }
-  COLLC_RETURN_IF_FAILED(compare(introductions));
-  COLLC_RETURN_IF_FAILED(place(nranks_, gpus, &placement_));
-  cores_ = count_cores(introductions);
-  processes_ = static_cast<uint32_t>(processes.size());
+  COLLC_RETURN_IF_FAILED(compare_builds(introductions));
+  // All ranks know the same facts, so all come to the same decision.
+  status = is_set("COLLC_DISABLE") ? fail(ncclInvalidUsage, "COLLC_DISABLE is set") : compare_places(introductions);
+  if (status.ok()) status = place(nranks_, gpus, &placement_);
+  if (!status.ok()) return hand_over(rendezvous, status);
 
-  if (nranks_ > 1) {
-    const std::string key = secret_of(id);
-    status = share_memory(rendezvous, key, backend().shared_bytes(*context.tables, *placement_.allocation));
-    const Status together = rendezvous.exchange({}, &all, status);  // nobody goes on before all have mapped it
-    forget(key);
-    COLLC_RETURN_IF_FAILED(together);
-  }
+  const std::string key = secret_of(id);
+  status = share_memory(rendezvous, key, static_cast<uint32_t>(processes.size()));
+  const Status together = rendezvous.exchange({}, &all, status);  // nobody goes on before all have mapped it
+  forget(key);
+  COLLC_RETURN_IF_FAILED(together);
   context.placement = placement_;
   context.segment = segment_;
-  context.cores = cores_;
+  context.cores = count_cores(introductions);
   COLLC_RETURN_IF_FAILED(rendezvous.exchange({}, &all, backend().open(context, &rank_backend_)));
-  log(LogLevel::kInfo, "rank %u of %u: communicator made in %lld ms: %u processes, %u cores, %.1f MB shared", rank_, nranks_,
-      static_cast<long long>(now_ms() - start), processes_, cores_,
-      nranks_ > 1 ? static_cast<double>(segment_->control().bytes) / 1e6 : 0.0);
+  log(LogLevel::kInfo, "rank %u of %u: communicator made in %lld ms: %zu processes, %u cores, %.1f MB shared", rank_, nranks_,
+      static_cast<long long>(now_ms() - start), processes.size(), context.cores,
+      static_cast<double>(segment_->control().bytes) / 1e6);
   return {};
 }
 
-Status Communicator::share_memory(Rendezvous &rendezvous, const std::string &key, uint64_t bytes) {
+Status Communicator::hand_over(Rendezvous &rendezvous, const Status &reason) {
+  ncclUniqueId id = {};
+  Status ready;
+  if (!have_real()) {
+    ready = fail(reason.code(), "%s, and %s", reason.text().c_str(), describe_real().c_str());
+  } else if (rank_ == 0) {
+    const ncclResult_t made = call_real(pncclGetUniqueId, "ncclGetUniqueId", &id);
+    if (made != ncclSuccess) ready = fail(made, "%s, and the real NCCL failed: %s", reason.text().c_str(), last_error());
+  }
+  Bytes message(sizeof id);
+  std::memcpy(message.data(), &id, sizeof id);
+  std::vector<Bytes> all;
+  COLLC_RETURN_IF_FAILED(rendezvous.exchange(message, &all, ready));
+  std::memcpy(&id, all[0].data(), std::min(sizeof id, all[0].size()));
+  static std::atomic<bool> said{false};
+  if (!said.exchange(true) && rank_ == 0)
+    std::fprintf(stderr, "collc: %s: %s takes this communicator\n", reason.text().c_str(), describe_real().c_str());
+  ncclComm_t made = nullptr;
+  const ncclResult_t result =
+      config_.raw.empty()
+          ? call_real(pncclCommInitRank, "ncclCommInitRank", &made, static_cast<int>(nranks_), id, static_cast<int>(rank_))
+          : call_real(pncclCommInitRankConfig, "ncclCommInitRankConfig", &made, static_cast<int>(nranks_), id,
+                      static_cast<int>(rank_), config_.for_real());
+  if (result != ncclSuccess && result != ncclInProgress)
+    return fail(result, "the real NCCL (%s) could not make the communicator", describe_real().c_str());
+  wrap(made, nranks_, rank_);
+  return {};
+}
+
+void Communicator::wrap(ncclComm_t real, uint32_t nranks, uint32_t rank) {
+  nranks_ = nranks;
+  rank_ = rank;
+  const std::lock_guard<std::mutex> lock(mutex_);
+  real_ = real;
+}
+
+ncclComm_t Communicator::release_real() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  ncclComm_t real = real_;
+  real_ = nullptr;
+  status_ = fail(ncclInvalidUsage, "the communicator was destroyed");
+  return real;
+}
+
+Status Communicator::share_memory(Rendezvous &rendezvous, const std::string &key, uint32_t processes) {
+  const uint64_t bytes = backend().shared_bytes(tables(), placement_);
   std::shared_ptr<Segment> segment;
   std::vector<Bytes> all;
   const std::function<bool()> stop = [this, &rendezvous] { return stopped_.load() || !rendezvous.connected(); };
@@ -224,7 +303,7 @@ Status Communicator::share_memory(Rendezvous &rendezvous, const std::string &key
     if (status.ok()) status = server.listen(name);
     claim(key, &first)->set(status, segment);
     COLLC_RETURN_IF_FAILED(rendezvous.exchange(bytes_of(name), &all, status));
-    COLLC_RETURN_IF_FAILED(server.serve(segment->fd(), key, processes_ - 1, stop));
+    COLLC_RETURN_IF_FAILED(server.serve(segment->fd(), key, processes - 1, stop));
   } else {
     COLLC_RETURN_IF_FAILED(rendezvous.exchange({}, &all));
     const std::shared_ptr<Pending> entry = claim(key, &first);
@@ -247,28 +326,38 @@ Status Communicator::share_memory(Rendezvous &rendezvous, const std::string &key
 }
 
 Status Communicator::state() const {
-  const std::lock_guard<std::mutex> lock(mutex_);
-  if (status_.ok() && segment_ != nullptr && segment_->aborted()) return segment_->abort_status(rank_);
-  return status_;
+  ncclComm_t real = nullptr;
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (!status_.ok()) return status_;
+    if (segment_ != nullptr && segment_->aborted()) return segment_->abort_status(rank_);
+    real = real_;
+  }
+  if (real == nullptr) return {};
+  ncclResult_t result = ncclSuccess;
+  const ncclResult_t asked = call_real(pncclCommGetAsyncError, "ncclCommGetAsyncError", real, &result);
+  if (asked != ncclSuccess) result = asked;
+  return result == ncclSuccess ? Status() : Status(result, "the real NCCL reports an error");
 }
 
 Status Communicator::prepare(Call *call) {
   COLLC_RETURN_IF_FAILED(state());
-  const uint64_t size = element_bytes(call->type);
-  const uint32_t root = call->root >= 0 ? placement_.plan_rank[static_cast<uint32_t>(call->root)] : 0;
+  const bool transfer = call->work != Work::kProgram;
   call->program = nullptr;
-  if (nranks_ > 1) {
-    call->program = choose_program(*placement_.allocation, call->collective, call->root < 0 ? -1 : static_cast<int>(root),
-                                   call->count * size);
+  if (!transfer && nranks_ > 1) {
+    const int root = call->root < 0 ? -1 : static_cast<int>(placement_.plan_rank[static_cast<uint32_t>(call->root)]);
+    call->program =
+        choose_program(*placement_.allocation, call->collective, root, call->count * element_bytes(call->type));
     if (call->program == nullptr)
       return fail(ncclInvalidUsage, "this library was compiled without %s%s", name_of(call->collective),
                   call->root < 0 ? "" : format(" from rank %d", call->root).c_str());
   }
-  call->number = ++calls_;
-  uint64_t signature = 0x9e3779b97f4a7c15 * call->number;
+  call->number = transfer ? 0 : ++calls_;
+  uint64_t signature = 0x9e3779b97f4a7c15 * (call->number + 1);
+  const uint64_t operation =
+      static_cast<uint64_t>(call->op.kind) + (call->op.average ? 16 : 0) + (call->op.scaled ? 32 : 0);
   const uint64_t parts[] = {call->count, static_cast<uint64_t>(call->collective), static_cast<uint64_t>(call->type),
-                            static_cast<uint64_t>(call->op.kind) + (call->op.average ? 16 : 0) + (call->op.scaled ? 32 : 0),
-                            static_cast<uint64_t>(call->root + 1)};
+                            operation, static_cast<uint64_t>(call->root + 1)};
   for (const uint64_t part : parts) {
     signature ^= part + 0x9e3779b97f4a7c15 + (signature << 6) + (signature >> 2);
     signature *= 0xff51afd7ed558ccd;
@@ -276,6 +365,119 @@ Status Communicator::prepare(Call *call) {
   }
   call->signature = signature;
   return {};
+}
+
+Status Communicator::add_scaling(const void *scalar, ncclDataType_t type, bool immediate, ncclRedOp_t *handle) {
+  Scaling scaling = {};
+  scaling.used = true;
+  scaling.immediate = immediate;
+  scaling.type = type;
+  scaling.address = scalar;
+  if (immediate) std::memcpy(scaling.value, scalar, element_bytes(type));
+  const std::lock_guard<std::mutex> lock(mutex_);
+  size_t at = 0;
+  while (at < scalings_.size() && scalings_[at].used) ++at;
+  if (at == scalings_.size()) scalings_.emplace_back();
+  scalings_[at] = scaling;
+  *handle = static_cast<ncclRedOp_t>(ncclNumOps + at);
+  return {};
+}
+
+Status Communicator::remove_scaling(ncclRedOp_t handle) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  const size_t at = static_cast<size_t>(handle) - ncclNumOps;
+  if (handle < ncclNumOps || at >= scalings_.size() || !scalings_[at].used)
+    return fail(ncclInvalidArgument, "reduction %d does not exist", static_cast<int>(handle));
+  scalings_[at].used = false;
+  return {};
+}
+
+Status Communicator::find_scaling(ncclRedOp_t handle, ncclDataType_t type, Operation *operation) const {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  const size_t at = static_cast<size_t>(handle) - ncclNumOps;
+  if (handle < ncclNumOps || at >= scalings_.size() || !scalings_[at].used)
+    return fail(ncclInvalidArgument, "reduction %d does not exist", static_cast<int>(handle));
+  const Scaling &scaling = scalings_[at];
+  if (scaling.type != type)
+    return fail(ncclInvalidArgument, "reduction %d was made for type %d, not %d", static_cast<int>(handle),
+                static_cast<int>(scaling.type), static_cast<int>(type));
+  operation->kind = ncclSum;
+  operation->scaled = true;
+  std::memcpy(operation->scale, scaling.immediate ? scaling.value : scaling.address, element_bytes(type));
+  return {};
+}
+
+Status Communicator::correspond(const std::vector<uint32_t> &members, const Bytes &message, std::vector<Bytes> *answers) {
+  Mail &mine = segment_->line(rank_).mail;
+  const uint64_t number = mine.number.load(std::memory_order_relaxed) + 1;
+  std::memcpy(mine.data[number % 2], message.data(), std::min(message.size(), Mail::kBytes));
+  mine.number.store(number, std::memory_order_release);
+  answers->clear();
+  const int64_t start = now_ms();
+  double seconds = 0;
+  COLLC_RETURN_IF_FAILED(bootstrap_seconds(&seconds));
+  for (const uint32_t member : members) {
+    Mail &theirs = segment_->line(member).mail;
+    for (long nap_us = 20; theirs.number.load(std::memory_order_acquire) < number; nap_us = std::min(2 * nap_us, 2000L)) {
+      if (stopped_.load()) return fail(ncclInvalidUsage, "the communicator was aborted");
+      if (!segment_->alive(member)) return fail(ncclRemoteError, "rank %u has died", member);
+      if (static_cast<double>(now_ms() - start) > seconds * 1e3)
+        return fail(ncclSystemError, "rank %u did not take part within %.0f s", member, seconds);
+      std::this_thread::sleep_for(std::chrono::microseconds(nap_us));
+    }
+    const unsigned char *data = theirs.data[number % 2];
+    answers->emplace_back(data, data + Mail::kBytes);
+  }
+  return {};
+}
+
+Status Communicator::part_of(Communicator &parent, const std::vector<uint32_t> &meeting,
+                             const std::vector<uint32_t> &members) {
+  ncclUniqueId id = {};
+  Status status;
+  if (!members.empty() && members[0] == parent.rank_) status = make_unique_id(&id);
+  Bytes message(1 + sizeof id);
+  message[0] = status.ok() ? 1 : 0;
+  std::memcpy(message.data() + 1, &id, sizeof id);
+  std::vector<Bytes> all;
+  COLLC_RETURN_IF_FAILED(parent.correspond(meeting, message, &all));
+  COLLC_RETURN_IF_FAILED(status);
+  if (members.empty()) {
+    absent_ = true;
+    return {};
+  }
+  const auto first = std::find(meeting.begin(), meeting.end(), members[0]) - meeting.begin();
+  const Bytes &from_first = all[static_cast<size_t>(first)];
+  if (from_first[0] != 1) return fail(ncclRemoteError, "rank %u could not make an id", members[0]);
+  std::memcpy(&id, from_first.data() + 1, sizeof id);
+  const auto place_of_mine = std::find(members.begin(), members.end(), parent.rank_) - members.begin();
+  return join(id, static_cast<uint32_t>(members.size()), static_cast<uint32_t>(place_of_mine));
+}
+
+Status Communicator::split(Communicator &parent, int color, int key) {
+  const int mine[2] = {color, key};
+  Bytes message(sizeof mine);
+  std::memcpy(message.data(), mine, sizeof mine);
+  std::vector<uint32_t> everyone(parent.nranks_), members;
+  for (uint32_t r = 0; r < parent.nranks_; ++r) everyone[r] = r;
+  std::vector<Bytes> all;
+  COLLC_RETURN_IF_FAILED(parent.correspond(everyone, message, &all));
+  std::vector<std::pair<int, uint32_t>> order;
+  for (uint32_t r = 0; r < parent.nranks_; ++r) {
+    int theirs[2];
+    std::memcpy(theirs, all[r].data(), sizeof theirs);
+    if (color >= 0 && theirs[0] == color) order.emplace_back(theirs[1], r);
+  }
+  std::sort(order.begin(), order.end());
+  for (const auto &entry : order) members.push_back(entry.second);
+  return part_of(parent, everyone, members);
+}
+
+Status Communicator::shrink(Communicator &parent, const std::vector<uint32_t> &excluded) {
+  std::vector<uint32_t> members;
+  for (uint32_t r = 0; r < parent.nranks_; ++r)
+    if (std::find(excluded.begin(), excluded.end(), r) == excluded.end()) members.push_back(r);
+  return part_of(parent, members, members);
 }
 
 void Communicator::set_failed(const Status &status) {

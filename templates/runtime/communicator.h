@@ -1,4 +1,5 @@
-// A communicator as one rank sees it: creation, calls, errors, end.
+// A communicator as one rank sees it: creation, calls, errors, end. It is served by our backend, or it wraps one of the
+// real NCCL; the handle that a caller holds is always ours.
 #pragma once
 #include <atomic>
 #include <functional>
@@ -6,31 +7,53 @@
 #include <mutex>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "backend.h"
 #include "plan.h"
-#include "reduce.h"
 
 namespace collc {
 
+// What ncclConfig_t says, as far as the caller's version of it goes.
+struct Config {
+  bool blocking = true;
+  Bytes raw;  // the caller's struct for the real NCCL; empty without one
+  ncclConfig_t *for_real() const;
+};
+
+Status read_config(const ncclConfig_t *given, Config *config);
+
 class Communicator {
  public:
-  Communicator(uint32_t nranks, uint32_t rank) : nranks_(nranks), rank_(rank) {}
+  // How it comes to be; runs once, in any thread, and blocks until all ranks are there.
+  using Origin = std::function<Status(Communicator *)>;
+
+  Communicator(Config config, int device) : config_(std::move(config)), device_(device) {}
   ~Communicator();
   Communicator(const Communicator &) = delete;
   Communicator &operator=(const Communicator &) = delete;
 
-  // Meets the other ranks and opens the backend; blocks. Called once, by one thread.
-  Status initialise(const ncclUniqueId &id, int device);
-  // The same in a thread of its own; async_error() says when it is done.
-  void initialise_in_background(const ncclUniqueId &id, int device);
+  Status initialise(const Origin &origin);
+  // The same in a thread of its own; state() says when it is done.
+  void initialise_in_background(const Origin &origin);
+
+  // Origins: meets the other ranks by an id;
+  Status join(const ncclUniqueId &id, uint32_t nranks, uint32_t rank);
+  // takes a communicator that the real NCCL made;
+  void wrap(ncclComm_t real, uint32_t nranks, uint32_t rank);
+  // is one of the parts of `parent`, ordered by key; `absent` if the colour is negative.
+  Status split(Communicator &parent, int color, int key);
+  // is `parent` without some ranks.
+  Status shrink(Communicator &parent, const std::vector<uint32_t> &excluded);
 
   uint32_t nranks() const { return nranks_; }
   uint32_t rank() const { return rank_; }
   int device() const { return device_; }
-  bool blocking() const { return blocking_; }
-  void set_blocking(bool blocking) { blocking_ = blocking; }
+  bool absent() const { return absent_; }
+  const Config &config() const { return config_; }
   RankBackend *backend_rank() { return rank_backend_.get(); }
+  // Null if we serve it.
+  ncclComm_t real() const { return real_; }
 
   // ncclSuccess, ncclInProgress while it is made, else what broke it.
   Status state() const;
@@ -38,31 +61,51 @@ class Communicator {
   // Fills the fields of a call that are the communicator's: program, number, signature.
   Status prepare(Call *call);
 
+  // PreMulSum operators; handles from ncclNumOps up.
+  Status add_scaling(const void *scalar, ncclDataType_t type, bool immediate, ncclRedOp_t *handle);
+  Status remove_scaling(ncclRedOp_t handle);
+  Status find_scaling(ncclRedOp_t handle, ncclDataType_t type, Operation *operation) const;
+
   // After a failed call nothing can be said of the data in flight: the communicator stays broken, on every rank.
   void set_failed(const Status &status);
 
   // Ends waits of this rank at once, and those of all others with ncclRemoteError.
   void abort();
   // Waits for the thread of initialise_in_background.
-  void join();
+  void wait_until_made();
+  // For the real NCCL's Destroy and Abort: the wrapped handle, which is ours no more.
+  ncclComm_t release_real();
 
  private:
-  Status make(const ncclUniqueId &id, int device);
-  Status share_memory(Rendezvous &rendezvous, const std::string &key, uint64_t bytes);
+  struct Scaling {
+    bool used;
+    bool immediate;
+    ncclDataType_t type;
+    unsigned char value[8];
+    const void *address;
+  };
 
-  const uint32_t nranks_;
-  const uint32_t rank_;
-  int device_ = 0;
-  bool blocking_ = true;
-  uint32_t cores_ = 1;
-  uint32_t processes_ = 1;
+  Status share_memory(class Rendezvous &rendezvous, const std::string &key, uint32_t processes);
+  Status hand_over(class Rendezvous &rendezvous, const Status &reason);
+  // Sends up to Mail::kBytes to `members` (ranks, this one included) and receives theirs, in the order of `members`.
+  Status correspond(const std::vector<uint32_t> &members, const Bytes &message, std::vector<Bytes> *answers);
+  // Makes the communicator of `members` of the parent; the first of them makes the id. All of `meeting` take part.
+  Status part_of(Communicator &parent, const std::vector<uint32_t> &meeting, const std::vector<uint32_t> &members);
+
+  Config config_;
+  int device_;
+  uint32_t nranks_ = 0;
+  uint32_t rank_ = 0;
+  bool absent_ = false;
   uint64_t calls_ = 0;
   Placement placement_;
+  ncclComm_t real_ = nullptr;
   std::shared_ptr<Segment> segment_;
   std::unique_ptr<RankBackend> rank_backend_;
   std::thread thread_;
+  std::vector<Scaling> scalings_;
   std::atomic<bool> stopped_{false};
-  mutable std::mutex mutex_;  // guards segment_ while it is made, and status_
+  mutable std::mutex mutex_;  // guards segment_, real_ and status_, which other threads ask for
   Status status_{ncclInProgress, "the communicator is being made"};
 };
 

@@ -7,6 +7,8 @@
 #include <unordered_map>
 #include <vector>
 
+#include "real_nccl.h"
+
 namespace collc {
 namespace {
 
@@ -28,14 +30,14 @@ struct PendingCall {
 
 struct PendingCreation {
   CommunicatorPtr communicator;
-  ncclUniqueId id;
-  int device;
+  Communicator::Origin origin;
   ncclComm_t *handle;
   Status status;
 };
 
 struct Group {
   int depth = 0;
+  bool real_open = false;
   Status failure;
   std::vector<PendingCall> calls;
   std::deque<PendingCreation> creations;  // stable addresses: threads hold them
@@ -67,6 +69,13 @@ Status run_calls(std::vector<PendingCall> &calls) {
   return first;
 }
 
+ncclComm_t add_communicator(const CommunicatorPtr &communicator) {
+  const std::lock_guard<std::mutex> lock(registry_mutex);
+  auto *const handle = reinterpret_cast<ncclComm_t>(communicator.get());
+  registry()[handle] = {communicator, getpid()};
+  return handle;
+}
+
 void give_up(const PendingCreation &creation) {
   CommunicatorPtr removed;
   if (remove_communicator(*creation.handle, &removed).ok()) *creation.handle = nullptr;
@@ -76,12 +85,12 @@ Status run_creations(std::deque<PendingCreation> &creations) {
   std::vector<std::thread> threads;
   Status first;
   for (PendingCreation &creation : creations) {
-    if (!creation.communicator->blocking()) {
-      creation.communicator->initialise_in_background(creation.id, creation.device);
+    if (!creation.communicator->config().blocking) {
+      creation.communicator->initialise_in_background(creation.origin);
       creation.status = Status(ncclInProgress, "the communicator is being made");
       continue;
     }
-    const auto run = [&creation] { creation.status = creation.communicator->initialise(creation.id, creation.device); };
+    const auto run = [&creation] { creation.status = creation.communicator->initialise(creation.origin); };
     if (creations.size() == 1) {
       run();
       continue;
@@ -94,6 +103,7 @@ Status run_creations(std::deque<PendingCreation> &creations) {
   }
   for (std::thread &thread : threads) thread.join();
   for (const PendingCreation &creation : creations) {
+    if (creation.communicator->absent()) give_up(creation);
     if (creation.status.ok()) continue;
     if (creation.status.code() != ncclInProgress) give_up(creation);
     if (first.ok() || first.code() == ncclInProgress) first = creation.status;
@@ -114,13 +124,6 @@ Status find_communicator(ncclComm_t handle, CommunicatorPtr *found) {
   return {};
 }
 
-ncclComm_t add_communicator(const CommunicatorPtr &communicator) {
-  const std::lock_guard<std::mutex> lock(registry_mutex);
-  auto *const handle = reinterpret_cast<ncclComm_t>(communicator.get());
-  registry()[handle] = {communicator, getpid()};
-  return handle;
-}
-
 Status remove_communicator(ncclComm_t handle, CommunicatorPtr *removed) {
   COLLC_RETURN_IF_FAILED(find_communicator(handle, removed));
   const std::lock_guard<std::mutex> lock(registry_mutex);
@@ -135,6 +138,11 @@ Status group_end() {
   if (--group.depth > 0) return {};
   Group ended;
   std::swap(ended, group);
+  Status real;
+  if (ended.real_open) {
+    const ncclResult_t result = call_real(pncclGroupEnd, "ncclGroupEnd");
+    if (result != ncclSuccess) real = Status(result, "the real NCCL's ncclGroupEnd failed");
+  }
   if (!ended.failure.ok()) {
     for (const PendingCreation &creation : ended.creations) give_up(creation);
     return ended.failure;
@@ -145,21 +153,29 @@ Status group_end() {
     const Status ran = run_calls(ended.calls);
     if (!ran.ok()) return ran;
   }
-  return status;
+  return real.ok() ? status : real;
 }
 
-Status submit(const CommunicatorPtr &communicator, const Call &call) {
-  if (group.depth > 0) {
-    group.calls.push_back({communicator, call});
-    return {};
-  }
-  std::vector<PendingCall> one{{communicator, call}};
-  return run_calls(one);
+bool in_group() { return group.depth > 0; }
+
+Status enter_real_group() {
+  if (group.depth == 0 || group.real_open) return {};
+  const ncclResult_t result = call_real(pncclGroupStart, "ncclGroupStart");
+  if (result != ncclSuccess) return fail(result, "the real NCCL cannot start a group");
+  group.real_open = true;
+  return {};
 }
 
-Status create(const CommunicatorPtr &communicator, const ncclUniqueId &id, int device, ncclComm_t *handle) {
+Status submit(const CommunicatorPtr &communicator, const std::vector<Call> &calls) {
+  std::vector<PendingCall> now;
+  std::vector<PendingCall> &pending = group.depth > 0 ? group.calls : now;
+  for (const Call &call : calls) pending.push_back({communicator, call});
+  return group.depth > 0 ? Status() : run_calls(now);
+}
+
+Status create(const CommunicatorPtr &communicator, const Communicator::Origin &origin, ncclComm_t *handle) {
   *handle = add_communicator(communicator);
-  PendingCreation creation{communicator, id, device, handle, {}};
+  PendingCreation creation{communicator, origin, handle, {}};
   if (group.depth > 0) {
     group.creations.push_back(std::move(creation));
     return {};

@@ -29,12 +29,21 @@ struct CallRecord {
   std::atomic<int32_t> root;
 };
 
-// One rank's part of the control area. The first line is written by whoever wakes the rank, the second by the rank.
+// A small message to the other ranks of a communicator that exists. Two buffers in turn: who posts message n + 2 has seen
+// everyone's message n + 1, so everyone has read message n.
+struct Mail {
+  static constexpr size_t kBytes = 192;
+  std::atomic<uint64_t> number;  // messages posted so far
+  unsigned char data[2][kBytes];
+};
+
+// One rank's part of the control area. The first line is written by whoever wakes the rank, the others by the rank.
 struct alignas(2 * kLine) RankLine {
   std::atomic<uint32_t> bell;      // counts wakes; a futex
   std::atomic<uint32_t> sleeping;  // 0: awake; else 1 + the rank whose bell wakes this one
   std::atomic<uint32_t> state;     // RankState
   alignas(kLine) CallRecord call;
+  alignas(kLine) Mail mail;
 };
 
 struct Control {

@@ -49,7 +49,7 @@ FifoLayout::FifoLayout(const Tables &tables, const Allocation &allocation) {
     place.slots = at;
     at += uint64_t{allocation.slots} * allocation.slot_bytes;
   }
-  bytes_ = at;
+  end_ = at;
 }
 
 // The host's verbs: a wait that would block returns, so that one thread can run many channels and ranks.
@@ -66,7 +66,7 @@ class HostVerbs {
         if (end.seen < need) return block(end.source, chunk);
       }
       if (chunk.index == 0 && end.signatures[(need - 1) % rank_.slots_] != rank_.call_.signature) {
-        rank_.fail_call(rank_.differing_call(end.source));
+        rank_.fail_all(rank_.differing_call(end.source));
         return Progress::kAborted;
       }
     }
@@ -148,7 +148,15 @@ class HostVerbs {
   HostRank::ChannelState &channel_;
 };
 
-HostRank::HostRank(const RankContext &context) : context_(context), plan_rank_(context.placement.plan_rank[context.rank]) {
+TransferLayout host_layout(const Tables &tables, const Placement &placement) {
+  const uint64_t fifos = placement.allocation != nullptr ? FifoLayout(tables, *placement.allocation).end() : 0;
+  return TransferLayout(static_cast<uint32_t>(placement.plan_rank.size()), fifos);
+}
+
+HostRank::HostRank(const RankContext &context)
+    : context_(context),
+      plan_rank_(context.placement.plan_rank[context.rank]),
+      transfers_(*context.segment, host_layout(*context.tables, context.placement), context.rank) {
   context_.exchange = nullptr;  // only valid while the communicator is made
   if (context_.placement.allocation == nullptr) return;
   const Tables &tables = *context_.tables;
@@ -190,7 +198,6 @@ void HostRank::place_shares(const Call &call, uint32_t size) {
 
 void HostRank::begin(const Call &call) {
   call_ = call;
-  status_ = {};
   element_bytes_ = static_cast<uint32_t>(element_bytes(call.type));
   reduce_ = reduce_function(call.type, call.op.kind);
   finish_.divisor = call.op.average ? context_.nranks : 1;
@@ -231,17 +238,13 @@ void HostRank::begin(const Call &call) {
 }
 
 void HostRank::copy_alone(const Call &call) {
-  if (call.op.average || call.op.scaled) {
-    // The average of one rank is its input; a scaled sum is not.
-    Finish finish = finish_;
-    finish.divisor = 1;
-    void *output = call.output;
-    if (finish.scale_first) {
-      reduce_(&call.input, 1, &output, 1, call.count, finish);
-      return;
-    }
-  }
-  if (call.output != call.input) std::memmove(call.output, call.input, call.count * element_bytes_);
+  void *output = call.output;
+  Finish finish = finish_;
+  finish.divisor = 1;  // the average of one rank is its input; a scaled sum is not
+  if (finish.scale_first)
+    reduce_(&call.input, 1, &output, 1, call.count, finish);
+  else if (call.output != call.input)
+    std::memmove(call.output, call.input, call.count * element_bytes_);
 }
 
 bool HostRank::advance() {
@@ -256,6 +259,9 @@ bool HostRank::advance() {
     if (progress == Progress::kDone) finish_channel(channel);
     moved |= progress == Progress::kDone || channel.at.iteration != before.iteration || channel.at.step != before.step;
   }
+  Status failed;
+  moved |= transfers_.advance(&failed);
+  if (!failed.ok()) fail_all(failed);
   return moved;
 }
 
@@ -269,11 +275,12 @@ void HostRank::finish_channel(ChannelState &channel) {
   }
 }
 
-void HostRank::fail_call(const Status &status) {
-  if (context_.segment != nullptr) context_.segment->abort(status, context_.rank);
-  status_ = status;
+void HostRank::fail_all(const Status &status) {
+  context_.segment->abort(status, context_.rank);
+  if (failure_.ok()) failure_ = status;
   remaining_ = 0;
   for (ChannelState &channel : channels_) channel.done = true;
+  transfers_.fail(failure_);
 }
 
 Status HostRank::differing_call(uint32_t plan_rank) const {
@@ -301,36 +308,48 @@ std::string HostRank::waiting_for(const ChannelState &channel) const {
                 channel.at.step, static_cast<unsigned long long>(channel.chunk));
 }
 
-void HostRank::diagnose(int64_t waited_us) {
-  if (done() || context_.segment == nullptr) return;
-  Segment &memory = *context_.segment;
-  if (memory.aborted()) return fail_call(memory.abort_status(context_.rank));
-  if (context_.stopped()) return fail_call(fail(ncclInvalidUsage, "the communicator was aborted"));
-  const ChannelState *blocked = nullptr;
+std::string HostRank::waiting_for_any() const {
   for (const ChannelState &channel : channels_)
-    if (!channel.done) blocked = &channel;
+    if (!channel.done) return waiting_for(channel);
+  return transfers_.describe();
+}
+
+bool HostRank::waits_for(uint32_t peer) const {
+  for (const ChannelState &channel : channels_)
+    if (!channel.done && nccl_rank(channel.blocked_on) == peer) return true;
+  return transfers_.waits_for(peer);
+}
+
+void HostRank::diagnose(int64_t waited_us) {
+  if (idle()) return;
+  Segment &memory = *context_.segment;
+  if (memory.aborted()) return fail_all(memory.abort_status(context_.rank));
+  if (context_.stopped()) return fail_all(fail(ncclInvalidUsage, "the communicator was aborted"));
   for (uint32_t peer = 0; peer < context_.nranks; ++peer) {
     if (peer == context_.rank) continue;
-    if (!memory.alive(peer)) {
+    const bool left =
+        memory.line(peer).state.load(std::memory_order_acquire) == static_cast<uint32_t>(RankState::kLeft);
+    // A collective needs everyone in the end, a transfer only its peer.
+    const bool needed = !done() || transfers_.waits_for(peer);
+    if (needed && !memory.alive(peer)) {
       // What it published before its end counts; only who still waits then is lost.
       if (advance()) return;
-      return fail_call(fail(ncclRemoteError, "rank %u has died; %s", peer, waiting_for(*blocked).c_str()));
+      return fail_all(fail(ncclRemoteError, "rank %u has died; %s", peer, waiting_for_any().c_str()));
     }
-    if (memory.line(peer).state.load(std::memory_order_acquire) == static_cast<uint32_t>(RankState::kLeft)) {
+    if (left && waits_for(peer)) {
       if (advance()) return;
-      for (const ChannelState &channel : channels_)
-        if (!channel.done && nccl_rank(channel.blocked_on) == peer)
-          return fail_call(fail(ncclRemoteError, "rank %u has destroyed its communicator; %s", peer, waiting_for(channel).c_str()));
+      return fail_all(fail(ncclRemoteError, "rank %u has destroyed its communicator; %s", peer, waiting_for_any().c_str()));
     }
+    if (done()) continue;
     const CallRecord &theirs = memory.line(peer).call;
     const uint64_t number = theirs.number.load(std::memory_order_acquire);
     const uint64_t signature = theirs.signature.load(std::memory_order_relaxed);
     if (number == call_.number && signature != call_.signature && theirs.number.load(std::memory_order_acquire) == number)
-      return fail_call(differing_call(context_.placement.plan_rank[peer]));
+      return fail_all(differing_call(context_.placement.plan_rank[peer]));
   }
   if (context_.timeout > 0 && static_cast<double>(waited_us) > context_.timeout * 1e6)
-    fail_call(fail(ncclRemoteError, "COLLC_TIMEOUT: after %.1f s %s", static_cast<double>(waited_us) / 1e6,
-                   waiting_for(*blocked).c_str()));
+    fail_all(fail(ncclRemoteError, "COLLC_TIMEOUT: after %.1f s %s", static_cast<double>(waited_us) / 1e6,
+                  waiting_for_any().c_str()));
 }
 
 }  // namespace collc

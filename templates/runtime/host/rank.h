@@ -5,6 +5,7 @@
 
 #include "backend.h"
 #include "collc/step_program.h"
+#include "host/transfers.h"
 #include "reduce.h"
 
 namespace collc {
@@ -20,34 +21,39 @@ struct FifoPlace {
   uint64_t slots;
 };
 
-// Where the FIFOs of an allocation lie, and how much memory they need.
+// Where the FIFOs of an allocation lie in the target's shared memory.
 class FifoLayout {
  public:
   FifoLayout(const Tables &tables, const Allocation &allocation);
   const FifoPlace &operator[](uint32_t fifo) const { return places_[fifo]; }
-  uint64_t bytes() const { return bytes_; }
+  uint64_t end() const { return end_; }
 
  private:
   std::vector<FifoPlace> places_;
-  uint64_t bytes_ = 0;
+  uint64_t end_ = 0;
 };
+
+// The layout of the whole target's memory: FIFOs of the programs, then the queues of transfers.
+TransferLayout host_layout(const Tables &tables, const Placement &placement);
 
 class HostRank final : public RankBackend {
  public:
   explicit HostRank(const RankContext &context);
 
-  // Makes `call` the current one.
+  // Makes `call` the current collective.
   void begin(const Call &call);
-  // Advances every channel as far as it goes; returns true if any moved. `done` and `status` tell how it stands.
+  // Adds a transfer beside it; its status is set if it fails.
+  void post(const Call &call, Status *status) { transfers_.post(call, status); }
+  // Advances every channel and transfer as far as it goes; returns true if any moved.
   bool advance();
   bool done() const { return remaining_ == 0; }
-  const Status &status() const { return status_; }
-  // Ends the current call with an error and breaks the communicator for all ranks.
-  void fail_call(const Status &status);
+  bool idle() const { return done() && transfers_.idle(); }
+  // What broke the communicator; then nothing runs any more.
+  const Status &failure() const { return failure_; }
   // Looks for reasons never to be served: an abort, a dead peer, a peer that calls something else, the time limit.
   void diagnose(int64_t waited_us);
 
-  Segment *segment() { return context_.segment.get(); }
+  Segment &segment() { return *context_.segment; }
   uint32_t rank() const { return context_.rank; }
   bool cores_are_free() const { return context_.nranks <= context_.cores; }
 
@@ -77,11 +83,15 @@ class HostRank final : public RankBackend {
     uint64_t chunk = 0;
   };
 
+  // Ends what runs and breaks the communicator for all ranks.
+  void fail_all(const Status &status);
   void place_shares(const Call &call, uint32_t size);
   void copy_alone(const Call &call);
-  void finish_call();
   void finish_channel(ChannelState &channel);
   std::string waiting_for(const ChannelState &channel) const;
+  std::string waiting_for_any() const;
+  // True if what runs cannot end without `peer` (NCCL rank).
+  bool waits_for(uint32_t peer) const;
   Status differing_call(uint32_t plan_rank) const;
   uint32_t nccl_rank(uint32_t plan_rank) const { return context_.placement.nccl_rank[plan_rank]; }
 
@@ -103,7 +113,8 @@ class HostRank final : public RankBackend {
   uint32_t shares_element_ = 0;
   std::vector<ChannelState> channels_;
   uint32_t remaining_ = 0;  // channels that still run
-  Status status_;
+  Transfers transfers_;
+  Status failure_;
 };
 
 }  // namespace collc

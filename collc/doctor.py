@@ -1,0 +1,197 @@
+"""What this machine has and lacks for building and running libraries of each target."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from collc.build.cache import cache_dir
+from collc.build.toolchain import find_cxx
+from collc.errors import BuildError
+
+OK, MISSING, BROKEN = "ok", "missing", "broken"
+
+# The oldest driver that runs code of a CUDA major version (NVIDIA, "CUDA Compatibility", table of minimum drivers).
+MINIMUM_DRIVER = {11: "450.80.02", 12: "525.60.13", 13: "580.65.06"}
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that was looked for.
+
+    Args:
+        name: what.
+        state: "ok", "missing" or "broken".
+        detail: what was found, or why not.
+        needed_for: the targets or commands that cannot do without it.
+        hint: what to do about it; empty when it is there.
+    """
+
+    name: str
+    state: str
+    detail: str
+    needed_for: str
+    hint: str = ""
+
+
+def examine() -> list[Finding]:
+    """Looks for everything; never raises."""
+    return [
+        _compiler(),
+        _shared_memory(),
+        _cache(),
+        *_nvcc(),
+        _nvrtc(),
+        _library(
+            "CUDA driver", "libcuda.so.1", "running --target cuda", "install the NVIDIA driver on the GPU machine"
+        ),
+        _library("NVML", "libnvidia-ml.so.1", "a live collc probe", "it comes with the NVIDIA driver"),
+        _real_nccl(),
+    ]
+
+
+def host_ready(findings: list[Finding]) -> bool:
+    """Whether libraries of the host target can be built and run here."""
+    return all(finding.state == OK for finding in findings if "host" in finding.needed_for)
+
+
+def site_packages() -> list[Path]:
+    """Where pip's wheels of CUDA unpack: below `nvidia` of these folders."""
+    return [Path(sysconfig.get_path(name)) for name in ("purelib", "platlib")]
+
+
+def find_nvcc() -> Path | None:
+    """nvcc of COLLC_NVCC, PATH, CUDA_HOME, or of a wheel (nvidia/cu13/bin)."""
+    chosen = os.environ.get("COLLC_NVCC")
+    if chosen:
+        return Path(chosen)
+    on_path = shutil.which("nvcc")
+    if on_path:
+        return Path(on_path)
+    homes = [Path(os.environ[name]) for name in ("CUDA_HOME", "CUDA_PATH") if os.environ.get(name)]
+    homes += [Path("/usr/local/cuda")]
+    homes += [root / "nvidia" / name for root in site_packages() for name in ("cu13", "cuda_nvcc")]
+    return next((home / "bin" / "nvcc" for home in homes if (home / "bin" / "nvcc").is_file()), None)
+
+
+def _compiler() -> Finding:
+    use = "--target host"
+    try:
+        compiler = find_cxx()
+    except BuildError as error:
+        return Finding("C++ compiler", MISSING, str(error), use, error.hint or "")
+    with tempfile.TemporaryDirectory() as folder:
+        source = Path(folder) / "probe.cpp"
+        source.write_text("#include <atomic>\nint main() { if constexpr (true) return 0; }\n", encoding="utf-8")
+        done = subprocess.run(
+            [compiler.path, "-std=c++17", "-pthread", str(source), "-o", str(source.with_suffix(""))],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    if done.returncode:
+        reason = (done.stderr.strip().splitlines() or ["no message"])[0]
+        return Finding(
+            "C++ compiler", BROKEN, f"{compiler.path} cannot build C++17: {reason}", use, "install g++ 10 or newer"
+        )
+    return Finding("C++ compiler", OK, compiler.version, use)
+
+
+def _shared_memory() -> Finding:
+    use = "running --target host"
+    try:
+        handle = os.memfd_create("collc-doctor", os.MFD_CLOEXEC)
+    except (OSError, AttributeError) as error:
+        return Finding("shared memory", BROKEN, f"memfd_create failed: {error}", use, "needs Linux 3.17 or newer")
+    try:
+        os.posix_fallocate(handle, 0, 1 << 20)
+    except OSError as error:
+        return Finding("shared memory", BROKEN, f"cannot reserve 1 MiB: {error.strerror}", use, "free some memory")
+    finally:
+        os.close(handle)
+    return Finding("shared memory", OK, f"memfd, {_available_memory()} available", use)
+
+
+def _available_memory() -> str:
+    try:
+        text = Path("/proc/meminfo").read_text(encoding="ascii")
+    except OSError:
+        return "unknown amount"
+    found = re.search(r"^MemAvailable:\s+(\d+) kB", text, re.MULTILINE)
+    return f"{int(found[1]) / 1e6:.1f} GB" if found else "unknown amount"
+
+
+def _cache() -> Finding:
+    folder = cache_dir()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        hint = "set COLLC_CACHE to a folder that can be written"
+        return Finding("build cache", BROKEN, f"{folder}: {error.strerror}", "--target host, --target cuda", hint)
+    return Finding("build cache", OK, str(folder), "--target host, --target cuda")
+
+
+def _nvcc() -> list[Finding]:
+    use = "--target cuda"
+    path = find_nvcc()
+    if path is None:
+        return [Finding("nvcc", MISSING, "not on PATH, in CUDA_HOME or a wheel", use, "pip install 'collc[cuda]'")]
+    try:
+        version = _ask([str(path), "--version"])
+        architectures = re.findall(r"compute_(\w+)", _ask([str(path), "--list-gpu-arch"]))
+    except (OSError, subprocess.SubprocessError) as error:
+        return [Finding("nvcc", BROKEN, f"{path}: {error}", use, "pip install 'collc[cuda]'")]
+    release = re.search(r"release (\d+)\.(\d+)", version)
+    name = f"{release[1]}.{release[2]}" if release else "unknown version"
+    major = int(release[1]) if release else 0
+    driver = MINIMUM_DRIVER.get(major, "unknown")
+    sms = f"sm_{architectures[0]} to sm_{architectures[-1]}" if architectures else "unknown architectures"
+    return [Finding("nvcc", OK, f"{name} ({path}): {sms}, needs driver {driver} or newer", use)]
+
+
+def _nvrtc() -> Finding:
+    use = "device code for sm_60 and sm_70"
+    for root in site_packages():
+        folder = root / "nvidia" / "cuda_nvrtc" / "lib"
+        if any(folder.glob("libnvrtc.so.12*")):
+            return Finding("NVRTC 12", OK, f"{folder}, needs driver {MINIMUM_DRIVER[12]} or newer", use)
+    return Finding("NVRTC 12", MISSING, "no wheel of nvidia-cuda-nvrtc-cu12", use, "pip install 'collc[cuda12]'")
+
+
+def _library(name: str, soname: str, use: str, hint: str) -> Finding:
+    reason = _cannot_load(soname)
+    return Finding(name, MISSING, reason, use, hint) if reason else Finding(name, OK, soname, use)
+
+
+def _real_nccl() -> Finding:
+    use = "communicators that a library does not serve"
+    wheels = [root / "nvidia" / "nccl" / "lib" / "libnccl.so.2" for root in site_packages()]
+    chosen = os.environ.get("COLLC_NCCL")
+    candidates = [chosen] if chosen else ["libnccl.so.2", *(str(path) for path in wheels if path.is_file())]
+    for candidate in candidates:
+        if not _cannot_load(candidate):
+            return Finding("NCCL", OK, candidate, use)
+    return Finding("NCCL", MISSING, "no libnccl.so.2", use, "install NCCL, or set COLLC_NCCL to its libnccl.so.2")
+
+
+def _cannot_load(library: str) -> str:
+    """Why the loader cannot open it; "" if it can. Asked in another process: a driver may start threads."""
+    command = [sys.executable, "-c", "import ctypes, sys; ctypes.CDLL(sys.argv[1])", library]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    if done.returncode == 0:
+        return ""
+    lines = done.stderr.strip().splitlines()
+    return lines[-1].removeprefix("OSError: ") if lines else f"loading it ended with status {done.returncode}"
+
+
+def _ask(command: list[str]) -> str:
+    return subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout
