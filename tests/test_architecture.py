@@ -23,7 +23,7 @@ LAYERS = [
     ["collc.build"],
     ["collc.simulate", "collc.bench", "collc.show"],
     ["collc.choose", "collc.tune"],
-    ["collc.pipeline"],
+    ["collc.pipeline", "collc.doctor"],
     ["collc.compiler"],
     ["collc.cli", "collc.__main__"],
 ]

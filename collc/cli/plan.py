@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
+
 import click
 
+from collc.cli.plan_sets import plan_sets, sets_json, sets_text
 from collc.cli.plan_text import explain_plans, summary
 from collc.cli.report import debug_option, emit_json, json_option, progress
 from collc.errors import UsageError
@@ -16,6 +19,21 @@ from collc.topology.load import load_topology
 from collc.topology.model import PlanGraph
 
 
+class _FractionType(click.ParamType[Fraction]):
+    """An exact share: 0.05 or 1/20."""
+
+    name = "share"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> Fraction:
+        try:
+            share = Fraction(str(value))
+        except (ValueError, ZeroDivisionError):
+            self.fail(f"{value!r} is no share such as 0.05", param, ctx)
+        if not 0 <= share < 1:
+            self.fail(f"{value} is not between 0 and 1", param, ctx)
+        return share
+
+
 @click.command("plan")
 @click.argument("topology", metavar="TOPO")
 @click.option("--collective", type=click.Choice([c.value for c in Collective]), help="[every collective]")
@@ -24,6 +42,13 @@ from collc.topology.model import PlanGraph
 @click.option("--links", metavar="CLASSES", help="Link classes to use instead of the fast one, or 'all'.")
 @click.option("--relay", type=click.Choice(["idle"]), help="Let idle GPUs of the machine forward data.")
 @click.option("--solver", type=click.Choice(SOLVERS), default="exact", show_default=True)
+@click.option(
+    "--tolerance", type=_FractionType(), default="0", help="Share of the rate that ilp may give up for fewer trees [0]."
+)
+@click.option(
+    "--allocations", type=click.Choice(["connected"]), help="Plan every distinct set of 3 or more joined GPUs."
+)
+@click.option("--compare", type=click.Choice(["rings"]), help="The speedup over the best set of NCCL-style rings.")
 @json_option
 @debug_option
 def command(
@@ -34,13 +59,29 @@ def command(
     links: str | None,
     relay: str | None,
     solver: str,
+    tolerance: Fraction,
+    allocations: str | None,
+    compare: str | None,
     as_json: bool,
 ) -> None:
     """Pack spanning trees for TOPO, a file or a machine of `collc topologies`, and prove the rate."""
     machine = load_topology(topology)
     chosen = None if gpus is None else parse_gpus(machine, gpus)
+    if allocations is not None or compare is not None:
+        if relay is not None or root is not None:
+            raise UsageError("--allocations and --compare take neither --relay nor --root")
+        if allocations is not None and chosen is not None:
+            raise UsageError("--allocations plans all sets of GPUs", hint="leave --gpus out")
+        only = None if allocations is not None else (tuple(chosen or [v.name for v in machine.gpus]))
+        wanted = list(Collective) if collective is None else [Collective(collective)]
+        rows = plan_sets(machine, only, links, wanted, solver)
+        if as_json:
+            emit_json(sets_json(rows, rings=compare is not None))
+        else:
+            click.echo(sets_text(machine, rows, rings=compare is not None))
+        return
     graph = plan_graph(machine, chosen, links, relay is not None)
-    plans = _plans(graph, collective, root, solver)
+    plans = _plans(graph, collective, root, solver, tolerance)
     if as_json:
         emit_json(to_json(plan_file(graph, plans)))
         return
@@ -48,7 +89,9 @@ def command(
     click.echo(explain_plans(graph, plans, whole=collective is not None))
 
 
-def _plans(graph: PlanGraph, collective: str | None, root: int | None, solver: str) -> tuple[Plan, ...]:
+def _plans(
+    graph: PlanGraph, collective: str | None, root: int | None, solver: str, tolerance: Fraction
+) -> tuple[Plan, ...]:
     wanted = list(Collective) if collective is None else [Collective(collective)]
     if root is not None and not any(c.rooted for c in wanted):
         raise UsageError(f"{wanted[0].value} has no root", where="--root", hint="leave --root out")
@@ -56,6 +99,6 @@ def _plans(graph: PlanGraph, collective: str | None, root: int | None, solver: s
     made = []
     for item in wanted:
         show(item.value)
-        made.append(plan(graph, item, root if item.rooted else None, solver))
+        made.append(plan(graph, item, root if item.rooted else None, solver, tolerance))
     show("")
     return tuple(made)

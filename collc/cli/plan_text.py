@@ -75,6 +75,8 @@ def _limits(graph: PlanGraph, plan: Plan, *, detail: bool) -> list[str]:
     bound = binding(graph, plan)
     assert plan.bound is not None
     lines = [f"{plan.collective.value}: at most {gbps(plan.bound)} GB/s, because {bound.text}"]
+    if plan.remark:
+        lines.append(f"  {plan.remark}")
     if isinstance(plan.certificate, Prices) or detail:
         lines += _gains(graph, bound)
     if detail:

@@ -98,7 +98,7 @@ class Call:
 
 @dataclass
 class Outcome:
-    """What a run came to: "" or what went wrong, the first report of each rank that gave up, and how often it switched."""
+    """What a run came to: "" or what went wrong, the first report of each rank that gave up, how often it switched."""
 
     failure: str
     reports: dict[int, tuple[int, int, int, int]] = field(default_factory=dict)
@@ -126,7 +126,7 @@ def _build(fault: str | None) -> ctypes.CDLL:
         include = ["-I", str(HERE), "-I", str(templates / "include"), "-I", str(templates / "cuda")]
         defines = ['-DCOLLC_EMULATION="emulated_device.h"']
         if fault:
-            defines += [f"-DCOLLC_FAULT_{fault}", "-DCOLLC_KERNELS(X)=X(sum_f32, float, Sum)"]
+            defines += ["-Wno-unused-parameter", f"-DCOLLC_FAULT_{fault}", "-DCOLLC_KERNELS(X)=X(sum_f32, float, Sum)"]
         with tempfile.TemporaryDirectory(dir=folder) as scratch:
             objects = []
             for name, level in (("emulator.cpp", "-O2"), ("driver.cpp", "-O1")):

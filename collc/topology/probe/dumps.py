@@ -10,9 +10,12 @@ from collc.errors import TopologyError
 from collc.topology.model import Topology
 from collc.topology.names import name_problem
 from collc.topology.probe.lines import Text, clean
-from collc.topology.probe.machine import build
+from collc.topology.probe.machine import Machine, build
 from collc.topology.probe.matrix import machine_of
 from collc.topology.probe.models import GpuModel, model_by_name
+from collc.topology.probe.nccl_xml import read_nccl
+from collc.topology.probe.nvlink_text import Links, apply_links, looks_like_nvlink, machine_of_links, read_nvlink
+from collc.topology.probe.rocm import looks_like_rocm, read_rocm
 from collc.topology.probe.smi import looks_like_topo, read_topo
 
 KNOWN = "nvidia-smi topo -m, nvidia-smi nvlink -s or -R, NCCL topology XML, rocm-smi --showtopo"
@@ -46,8 +49,55 @@ def _name(where: str) -> str:
     return "probed" if name_problem(stem) else stem
 
 
+def _kind(text: Text) -> str:
+    """What a text is, by its content."""
+    first = text.whole.lstrip()[:1]
+    if first == "<":
+        return "nccl"
+    if looks_like_rocm(text):
+        return "rocm"
+    if looks_like_topo(text):
+        return "topo"
+    if looks_like_nvlink(text):
+        return "nvlink"
+    hint = f"known: {KNOWN}"
+    if re.search(r"^format:\s*collc-topology/", text.whole, re.MULTILINE):
+        raise TopologyError("this is a topology file already, not a dump", where=text.at(1), hint="use it as it is")
+    raise TopologyError("this is no dump that collc knows", where=text.at(1), hint=hint)
+
+
 def _read(texts: Sequence[Text], name: str, model: GpuModel | None) -> Topology:
-    main = texts[0]
-    if looks_like_topo(main):
-        return build(machine_of(read_topo(main), name, main.where), model, main.where)
-    raise TopologyError("this is no dump that collc knows", where=main.at(1), hint=f"known: {KNOWN}")
+    found: dict[str, list[Text]] = {"topo": [], "nccl": [], "rocm": [], "nvlink": []}
+    for text in texts:
+        kind = _kind(text)
+        found[kind].append(text)
+        if kind != "nvlink" and len(found[kind]) > 1:
+            raise TopologyError("a second dump of this kind", where=text.at(1), hint="one machine at a time")
+    links = Links()
+    for text in found["nvlink"]:
+        read_nvlink(text, links)
+    for text in found["topo"]:
+        # `nvidia-smi -L` is often pasted in front of the table.
+        if looks_like_nvlink(text):
+            read_nvlink(text, links)
+    machine = _machine(found, name, links)
+    return build(machine, model or links.model, texts[0].where)
+
+
+def _machine(found: dict[str, list[Text]], name: str, links: Links) -> Machine:
+    if found["rocm"]:
+        others = [text for kind in ("topo", "nccl", "nvlink") for text in found[kind]]
+        if others:
+            raise TopologyError("this does not go with rocm-smi's output", where=others[0].at(1), hint="one machine")
+        return read_rocm(found["rocm"][0], name)
+    machine = None
+    if found["topo"]:
+        text = found["topo"][0]
+        machine = machine_of(read_topo(text), name, text.where)
+    if found["nccl"]:
+        text = found["nccl"][0]
+        machine = read_nccl(text.whole, text.where, name, machine)
+    if machine is None:
+        return machine_of_links(links, name)
+    apply_links(links, machine)
+    return machine

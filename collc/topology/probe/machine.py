@@ -123,8 +123,10 @@ def _link_speed(machine: Machine, model: GpuModel | None, lanes: dict[str, int])
         machine.assume(f"{word} speed: {_text(model.gbps)} GB/s per link and direction, as {model.name} has")
         return model.gbps
     if machine.kind is LinkKind.XGMI:
-        machine.assume("xGMI speed: assumed 50 GB/s per link and direction; --gpu-model would tell")
-        return Fraction(50)
+        mesh = min(lanes.values()) == 7 == len(machine.gpus) - 1
+        gbps, why = (Fraction(64), "a full mesh of 8: MI300X") if mesh else (Fraction(50), "MI200 series")
+        machine.assume(f"xGMI speed: assumed {gbps} GB/s per link and direction ({why}); --gpu-model would tell")
+        return gbps
     most = max(lanes.values())
     single = all(count == 1 for count in machine.direct.values()) and not machine.switched
     if single and most <= 4 and len(machine.gpus) > 2:

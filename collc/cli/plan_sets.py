@@ -1,0 +1,109 @@
+"""Plans of many GPU sets of one machine: `collc plan --allocations connected` and `--compare rings`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+from collc.cli.report import compact, progress, table
+from collc.packing import Collective, Plan, plan
+from collc.packing.allocations import Allocation, connected_allocations
+from collc.packing.document import plan_file, to_json
+from collc.packing.rings import best_rings, ring_rate
+from collc.topology.canonical import fingerprint
+from collc.topology.graph import plan_graph
+from collc.topology.model import Topology
+
+_COMPARED = (Collective.BROADCAST, Collective.ALL_GATHER, Collective.ALL_REDUCE)
+
+
+@dataclass(frozen=True)
+class SetPlans:
+    """One allocation, its plans, and the width of one link of the machine."""
+
+    allocation: Allocation
+    plans: tuple[Plan, ...]
+    unit: Fraction
+
+    def rings(self) -> int:
+        """The most NCCL-style rings, one direction each."""
+        return best_rings(self.allocation.graph, self.unit)
+
+
+def plan_sets(
+    machine: Topology, only: tuple[str, ...] | None, links: str | None, collectives: Sequence[Collective], solver: str
+) -> list[SetPlans]:
+    """Plans of the GPU set `only`, or of every distinct connected allocation."""
+    if only is None:
+        found = connected_allocations(machine, links)
+    else:
+        graph = plan_graph(machine, only, links)
+        found = [Allocation(only, graph, fingerprint(graph))]
+    unit = min((x.gbps for a in found for x in a.graph.links), default=Fraction(1))
+    show = progress("plan")
+    rows = []
+    for i, allocation in enumerate(found):
+        show(f"{i + 1} of {len(found)}: {' '.join(allocation.gpus)}")
+        rows.append(SetPlans(allocation, tuple(plan(allocation.graph, c, None, solver) for c in collectives), unit))
+    show("")
+    return rows
+
+
+def speedups(row: SetPlans, rings: int) -> dict[Collective, Fraction]:
+    """Rate over the rate of the best rings, for the collectives that Blink compares."""
+    n = row.allocation.graph.nranks
+    return {
+        p.collective: p.rate / ring_rate(p.collective, n, rings, row.unit)
+        for p in row.plans
+        if p.collective in _COMPARED and p.rate is not None
+    }
+
+
+def sets_json(rows: Sequence[SetPlans], *, rings: bool) -> dict[str, Any]:
+    """One entry per allocation with its whole plan document."""
+    entries = []
+    for row in rows:
+        entry: dict[str, Any] = {"gpus": list(row.allocation.gpus), "fingerprint": row.allocation.fingerprint}
+        if rings:
+            count = row.rings()
+            entry["rings"] = count
+            entry["link_gbps"] = str(row.unit)
+            entry["speedup"] = {c.value: str(value) for c, value in speedups(row, count).items()}
+        entry["plan"] = to_json(plan_file(row.allocation.graph, row.plans))
+        entries.append(entry)
+    return {"format": "collc-allocations/1", "allocations": entries}
+
+
+def sets_text(machine: Topology, rows: Sequence[SetPlans], *, rings: bool) -> str:
+    """A row per allocation: rates in GB/s, and with `rings` the speedup over them."""
+    wanted = [p.collective for p in rows[0].plans] if rows else []
+    header = ["GPUs", *(c.value for c in wanted)]
+    compared = [c for c in _COMPARED if c in wanted] if rings else []
+    if rings:
+        header += ["rings", *(f"x {c.value}" for c in compared)]
+    gains: dict[Collective, list[float]] = {c: [] for c in compared}
+    lines = []
+    for row in rows:
+        cells = [_gpu_names(machine, row), *("-" if p.rate is None else compact(p.rate) for p in row.plans)]
+        if rings:
+            count = row.rings()
+            faster = speedups(row, count)
+            cells += [str(count), *(f"{float(faster[c]):.2f}" for c in compared)]
+            for c in compared:
+                gains[c].append(float(faster[c]))
+        lines.append(cells)
+    text = f"{machine.name}: {len(rows)} distinct allocations, GB/s\n" + table(header, lines)
+    if rings and rows:
+        means = ", ".join(f"{c.value} {math.exp(sum(map(math.log, g)) / len(g)):.2f}" for c, g in gains.items() if g)
+        text += f"\ngeometric mean over rings: {means}" if means else ""
+        text += f"\nrings: one direction each, of one {compact(rows[0].unit)} GB/s link; 0: PCIe at half a link"
+    return text
+
+
+def _gpu_names(machine: Topology, row: SetPlans) -> str:
+    """Numbers within the machine where all its GPUs are meant: shorter than names."""
+    names = [v.name for v in machine.gpus]
+    return ",".join(str(names.index(g)) for g in row.allocation.gpus)

@@ -1,0 +1,85 @@
+"""What NCCL-style rings would reach on the same graph, to compare with (Blink, MLSys 2020, figure 14).
+
+A ring visits every GPU once; each of its links carries the ring's rate. NCCL uses whole links, so the best set of
+rings is an integer program over all rings. Where no ring exists NCCL falls back to PCIe, taken as half an NVLink as in
+Blink.
+"""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from typing import Any
+
+import highspy
+import numpy as np
+
+from collc.errors import UsageError
+from collc.packing.model import Collective
+from collc.packing.network import Distances, Net
+from collc.topology.model import PlanGraph
+
+MAX_GPUS = 9
+_NODES = 20000
+
+
+def best_rings(graph: PlanGraph, unit: Fraction) -> int:
+    """The most rings, each in one direction and one link wide, that fit on the links together.
+
+    Raises UsageError above MAX_GPUS, where there are too many rings to list.
+    """
+    n = graph.nranks
+    if n > MAX_GPUS:
+        raise UsageError(f"rings of {n} GPUs are too many to list", hint=f"choose at most {MAX_GPUS} with --gpus")
+    loads = _ring_loads(Net.of(graph))
+    if not loads:
+        return 0
+    solver: Any = highspy.Highs()  # type: ignore[no-untyped-call]
+    solver.setOptionValue("output_flag", False)
+    solver.setOptionValue("threads", 1)
+    solver.setOptionValue("mip_max_nodes", _NODES)
+    solver.changeObjectiveSense(highspy.ObjSense.kMaximize)
+    empty = np.array([], dtype=np.int32), np.array([], dtype=np.float64)
+    for link in graph.links:
+        solver.addRow(-highspy.kHighsInf, float(link.gbps // unit), 0, *empty)
+    for j, load in enumerate(loads):
+        rows = np.array([link for link, _ in load], dtype=np.int32)
+        values = np.array([float(times) for _, times in load])
+        solver.addCol(1.0, 0.0, highspy.kHighsInf, len(rows), rows, values)
+        solver.changeColIntegrality(j, highspy.HighsVarType.kInteger)
+    solver.run()
+    return round(float(sum(solver.getSolution().col_value)))
+
+
+def _ring_loads(net: Net) -> list[tuple[tuple[int, int], ...]]:
+    """The distinct loads (link, times) of all directed rings through all ranks, hops by their shortest paths."""
+    ones = [1] * net.nlinks
+    hops = Distances(net, ones, net.nlinks + 1)
+    n = net.nranks
+    near = [[v for v in range(n) if hops.cost[u][v] < hops.big] for u in range(n)]
+    found: dict[tuple[tuple[int, int], ...], None] = {}
+    stack: list[tuple[int, ...]] = [(0,)]
+    while stack:
+        way = stack.pop()
+        if len(way) < n:
+            stack += [(*way, v) for v in near[way[-1]] if v not in way]
+        elif 0 in near[way[-1]]:
+            count: dict[int, int] = {}
+            for u, v in zip(way, (*way[1:], 0), strict=True):
+                for link in hops.path(u, v):
+                    count[link] = count.get(link, 0) + 1
+            found[tuple(sorted(count.items()))] = None
+    return list(found)
+
+
+def ring_rate(collective: Collective, nranks: int, rings: int, unit: Fraction) -> Fraction:
+    """The rate in GB/s of a collective on that many rings; without any, half a link over PCIe.
+
+    A broadcast passes once along each ring; all_gather moves (N-1)/N of the buffer over every link, all_reduce twice as
+    much.
+    """
+    width = unit * rings if rings else unit / 2
+    if collective in (Collective.BROADCAST, Collective.REDUCE):
+        return width
+    if collective is Collective.ALL_REDUCE:
+        return width * nranks / (2 * (nranks - 1))
+    return width * nranks / (nranks - 1)

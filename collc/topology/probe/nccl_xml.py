@@ -1,0 +1,273 @@
+"""Reads NCCL topology XML (NCCL_TOPO_DUMP_FILE) and RCCL's models of AMD machines.
+
+The file holds the PCIe tree below each CPU, and for each GPU its NVLinks or xGMI links by the bus id of the other end.
+Clouds ship skeletons of such files with only the PCIe tree: they get a clear line, or serve together with
+`nvidia-smi topo -m`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from dataclasses import dataclass, field
+from fractions import Fraction
+from typing import NoReturn
+
+from collc.errors import TopologyError
+from collc.topology.model import LinkKind
+from collc.topology.names import name_problem
+from collc.topology.probe.machine import Machine
+from collc.topology.probe.xmltree import Element, parse_xml
+
+# GB/s per link and direction by compute capability, and for AMD by architecture.
+_NVLINK = {60: "20", 70: "25", 72: "25", 75: "25", 80: "25", 86: "14.0625", 90: "25", 100: "50", 103: "50"}
+_XGMI = {"906": "46", "908": "46", "910": "50", "940": "64", "941": "64", "942": "64", "950": "76.8"}
+_GTS = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*GT/s")
+_WIDTHS = ("1", "2", "4", "8", "12", "16", "32")
+_VIRTUAL = re.compile(r"lo$|docker|br-|lxc|veth|virbr|bond|dummy|tap|tun")
+_COMBINE = (
+    "combine it with the table of this machine: --from FILE --from TOPO.txt, where `nvidia-smi topo -m > TOPO.txt`"
+)
+
+
+@dataclass
+class _Found:
+    """GPUs by bus id while reading. `skeleton` are GPU-class PCI devices without a gpu element."""
+
+    gpus: dict[str, tuple[int, Element]] = field(default_factory=dict)
+    skeleton: dict[str, Element] = field(default_factory=dict)
+
+
+def read_nccl(text: str, where: str, name: str, table: Machine | None = None) -> Machine:
+    """The machine in an NCCL topology file.
+
+    Args:
+        table: what `nvidia-smi topo -m` says of the same machine: supplies NVLinks (and GPUs) that the file lacks.
+
+    Raises:
+        TopologyError: the file is damaged, holds no GPUs, or does not fit `table`; names the line.
+    """
+    return _Reader(where, name).read(parse_xml(text, where), table)
+
+
+class _Reader:
+    def __init__(self, where: str, name: str) -> None:
+        self.where = where
+        self.machine = Machine(name)
+        self.found = _Found()
+        self.names: dict[str, str] = {}
+
+    def fail(self, what: str, element: Element, hint: str | None = None) -> NoReturn:
+        raise TopologyError(what, where=f"{self.where}:{element.line}", hint=hint)
+
+    def read(self, root: Element, table: Machine | None) -> Machine:
+        if root.tag == "graphs":
+            hint = "this is NCCL_GRAPH_DUMP_FILE; the links are in the file of NCCL_TOPO_DUMP_FILE"
+            self.fail("rings and trees that NCCL chose, not the links of a machine", root, hint)
+        if root.tag != "system":
+            self.fail(f"the outermost element is <{root.tag[:30]}>, not <system>", root, "is this NCCL topology XML?")
+        cpus = list(root.all("cpu"))
+        if not cpus:
+            self.fail("there is no CPU in it", root, "is the file complete?")
+        hosts = {cpu.get("host_hash") for cpu in cpus}
+        if len(hosts) > 1:
+            self.fail(f"it holds {len(hosts)} hosts", root, "dump each host alone")
+        self.find_gpus(root)
+        self.check_gpus(root, table)
+        for cpu in cpus:
+            self.cpu(cpu)
+        self.links(table)
+        return self.machine
+
+    def find_gpus(self, root: Element) -> None:
+        for pci in root.walk():
+            if pci.tag != "pci":
+                continue
+            bus = _bus(pci.get("busid"))
+            inside = list(pci.all("gpu"))
+            if len(inside) > 1:
+                self.fail("two GPUs on one bus id", inside[1])
+            if inside:
+                dev = inside[0].get("dev")
+                if not re.fullmatch("[0-9]{1,4}", dev):
+                    self.fail(f"the GPU's dev is `{dev[:20]}`, not a number", inside[0])
+                if bus in self.found.gpus or int(dev) in {d for d, _ in self.found.gpus.values()}:
+                    self.fail(f"GPU {dev} at {bus} is given twice", inside[0], "dump each host alone")
+                self.found.gpus[bus] = (int(dev), inside[0])
+            elif re.match("0x(03|12)", pci.get("class")) and not pci.children:
+                self.found.skeleton[bus] = pci
+
+    def check_gpus(self, root: Element, table: Machine | None) -> None:
+        """Names the GPUs: by dev, or in a skeleton, together with a table, by bus id, which is how NVML counts."""
+        if self.found.gpus:
+            order = sorted(self.found.gpus, key=lambda bus: self.found.gpus[bus][0])
+            self.names = {bus: f"gpu{self.found.gpus[bus][0]}" for bus in order}
+        else:
+            what = "there are no GPUs in it: a skeleton of the PCIe tree as clouds ship it"
+            if table is None or not self.found.skeleton:
+                self.fail(what, root, _COMBINE if self.found.skeleton else "its PCIe devices do not say which are GPUs")
+            order = sorted(self.found.skeleton)
+            self.names = dict(zip(order, table.gpus, strict=False))
+            self.machine.assume("GPUs of the skeleton are numbered by bus id, as NVML does")
+        self.machine.gpus = [self.names[bus] for bus in order if bus in self.names]
+        if table is not None and (len(order) != len(table.gpus) or self.machine.gpus != table.gpus):
+            self.fail(f"{len(order)} GPUs here, {len(table.gpus)} in the table", root, "are both of one machine?")
+
+    def cpu(self, cpu: Element) -> None:
+        numa = cpu.get("numaid")
+        name = f"cpu{numa}" if re.fullmatch("[0-9]{1,4}", numa) else f"cpu{len(self.machine.cpus)}"
+        if name in self.machine.cpus:
+            self.fail(f"NUMA node {numa} is given twice", cpu)
+        self.machine.cpus.append(name)
+        for child in cpu.children:
+            if child.tag == "pci":
+                self.pci(child, name, None)
+            elif child.tag == "nic":
+                for net in child.all("net"):
+                    self.nic_without_pci(net, name)
+
+    def pci(self, pci: Element, above: str, speed: Fraction | None) -> None:
+        """One PCI device below `above`; `speed` is the least on the way through bridges that were left out."""
+        todo = [(pci, above, speed)]
+        while todo:
+            device, parent, before = todo.pop()
+            own = _pcie_speed(device)
+            least = min((s for s in (before, own) if s is not None), default=None)
+            bus = _bus(device.get("busid"))
+            if bus in self.names:
+                self.attach(self.names[bus], parent, least)
+                continue
+            nets = [net for nic in device.all("nic") for net in nic.all("net")]
+            bridge = device.get("class").startswith("0x06")
+            if nets:
+                self.nics(nets, parent, least, apart=bridge)
+                continue
+            below = [child for child in device.all("pci") if self.useful(child)]
+            if len(below) > 1:
+                switch = f"pcie{len(self.machine.switches)}"
+                self.machine.switches.append(switch)
+                self.attach(switch, parent, least)
+                todo += [(child, switch, None) for child in reversed(below)]
+            else:
+                todo += [(child, parent, least) for child in below]
+
+    def useful(self, device: Element) -> bool:
+        return any(e.tag == "net" or (e.tag == "pci" and _bus(e.get("busid")) in self.names) for e in device.walk())
+
+    def attach(self, name: str, parent: str, speed: Fraction | None) -> None:
+        self.machine.parent[name] = parent
+        if speed is not None:
+            self.machine.pcie[name] = speed
+
+    def nics(self, nets: list[Element], parent: str, speed: Fraction | None, *, apart: bool) -> None:
+        """NICs of one PCI device: its ports are one vertex, but what a VM hangs on its host bridge are several."""
+        for net in nets if apart else nets[:1]:
+            name = self.nic_name(net)
+            if name:
+                self.machine.nics.append(name)
+                self.attach(name, parent, speed)
+
+    def nic_without_pci(self, net: Element, cpu: str) -> None:
+        mbps = net.get("speed")
+        if _VIRTUAL.match(net.get("name")) or not re.fullmatch("[1-9][0-9]{0,8}", mbps):
+            return
+        name = self.nic_name(net)
+        if name:
+            self.machine.nics.append(name)
+            self.attach(name, cpu, Fraction(int(mbps), 8000))
+            self.machine.assume(f"{name} is on no PCI device in this file: its own speed stands for its PCIe link")
+
+    def nic_name(self, net: Element) -> str | None:
+        name = net.get("name")
+        if name_problem(name) is not None:
+            name = f"nic{len(self.machine.nics)}"
+        return None if name in self.machine.nics else name
+
+    def links(self, table: Machine | None) -> None:
+        direct: dict[tuple[str, str], int] = {}
+        for bus, (_, gpu) in self.found.gpus.items():
+            for link in gpu.children:
+                if link.tag in ("nvlink", "xgmi"):
+                    self.link(bus, link, direct)
+                elif link.tag == "c2c":
+                    self.machine.assume("chip-to-chip links to the CPU are in this file; they are taken as PCIe")
+        for (a, b), count in direct.items():
+            back = direct.get((b, a), 0)
+            if back != count:
+                element = next(g for bus, (_, g) in self.found.gpus.items() if self.names[bus] == a)
+                self.fail(f"{a} has {count} links to {b}, which has {back} back", element, "the file is damaged")
+        place = {gpu: i for i, gpu in enumerate(self.machine.gpus)}
+        self.machine.direct = {pair: n for pair, n in direct.items() if place[pair[0]] < place[pair[1]]}
+        if table is not None:
+            self.merge(table)
+        elif not self.machine.direct and not self.machine.switched:
+            self.machine.assume("no NVLinks in this file; if the machine has some, add --from `nvidia-smi topo -m`")
+        self.speeds()
+
+    def link(self, bus: str, link: Element, direct: dict[tuple[str, str], int]) -> None:
+        text, target, kind = link.get("count"), _bus(link.get("target")), link.get("tclass")
+        if not re.fullmatch("[1-9][0-9]{0,2}", text):
+            self.fail(f"`{text[:20]}` is not a count of links", link)
+        count, gpu = int(text), self.names[bus]
+        if link.tag == "xgmi":
+            self.machine.kind = LinkKind.XGMI
+        if target in self.names:
+            if self.names[target] == gpu:
+                self.fail(f"{gpu} is linked to itself", link)
+            direct[gpu, self.names[target]] = direct.get((gpu, self.names[target]), 0) + count
+        elif kind.startswith("0x068001"):
+            self.machine.host_kind[gpu] = LinkKind.C2C
+            self.machine.pcie[gpu] = Fraction(25) * count
+            self.machine.assume(f"NVLinks to the CPU: {count} per GPU of 25 GB/s, in place of PCIe")
+        elif kind.startswith("0x0680") or set(target) <= set("f:."):
+            self.machine.switched[gpu] = self.machine.switched.get(gpu, 0) + count
+        else:
+            self.machine.assume(f"{gpu} has links to a device that is not in this file; they are left out")
+
+    def merge(self, table: Machine) -> None:
+        mine, theirs = (self.machine.direct, self.machine.switched), (table.direct, table.switched)
+        if any(mine) and any(theirs) and mine != theirs:
+            what = "the NVLinks of the XML and of the table differ"
+            raise TopologyError(what, where=self.where, hint="are both of one machine?")
+        self.machine.direct, self.machine.switched = mine if any(mine) else theirs
+        self.machine.notes += [note for note in table.notes if "NVSwitch" in note]
+
+    def speeds(self) -> None:
+        gpus = [gpu for _, gpu in self.found.gpus.values()]
+        if self.machine.kind is LinkKind.XGMI:
+            known = {_XGMI.get(gpu.get("gcn").removeprefix("gfx")[:3]) for gpu in gpus}
+            word = "xGMI"
+        else:
+            known = {
+                _NVLINK.get(int(sm)) if (sm := gpu.get("sm")).isdecimal() and len(sm) < 5 else None for gpu in gpus
+            }
+            word = "NVLink"
+        value = known.pop() if len(known) == 1 else None
+        if value is None or not (self.machine.direct or self.machine.switched):
+            return
+        self.machine.link_gbps = Fraction(value)
+        self.machine.assume(f"{word} speed: {value} GB/s per link and direction, from the GPU generation in the file")
+
+
+def _bus(text: str) -> str:
+    """Bus ids compare without case and with a domain of any number of digits."""
+    domain, colon, rest = text.strip().lower().partition(":")
+    return f"{domain.lstrip('0') or '0'}{colon}{rest}" if not set(domain) <= {"f"} else f"{domain}{colon}{rest}"
+
+
+def _pcie_speed(device: Element) -> Fraction | None:
+    """Payload of the device's link, 12.5 GB/s for 8 GT/s x16; None where the file does not know."""
+    match = _GTS.match(device.get("link_speed"))
+    width = device.get("link_width")
+    if not match or width not in _WIDTHS or not Fraction(match[1]):
+        return None
+    return Fraction(25, 2) * Fraction(match[1]) / 8 * int(width) / 16
+
+
+def gpu_count(machine: Machine) -> Counter[str]:
+    """NVLink or xGMI links per GPU, for messages and tests."""
+    lanes: Counter[str] = Counter(machine.switched)
+    for (a, b), count in machine.direct.items():
+        lanes[a] += count
+        lanes[b] += count
+    return lanes

@@ -1,0 +1,97 @@
+"""Reads `rocm-smi --showtopo`: link type, hops and NUMA node of AMD GPUs."""
+
+from __future__ import annotations
+
+import re
+
+from collc.errors import TopologyError
+from collc.topology.model import LinkKind
+from collc.topology.probe.lines import Text
+from collc.topology.probe.machine import Machine
+
+_TITLE = re.compile(r"=+\s*(.*?)\s*=+$")
+_NUMA = re.compile(r"GPU\[([0-9]{1,3})\]\s*:\s*\(Topology\) Numa Node:\s*(-?[0-9]+)")
+_TYPES, _HOPS = "Link Type between two GPUs", "Hops between two GPUs"
+
+
+def looks_like_rocm(text: Text) -> bool:
+    """Whether a section of link types or hops begins somewhere."""
+    return any(_section(line) in (_TYPES, _HOPS) for line in text.lines)
+
+
+def read_rocm(text: Text, name: str) -> Machine:
+    """The machine in the output; speeds are still unknown.
+
+    Raises:
+        TopologyError: a table is missing, cut or contradicts itself; names the line.
+    """
+    types = _matrix(text, _TYPES, ("XGMI", "PCIE", "0"))
+    hops = _matrix(text, _HOPS, None)
+    gpus = sorted(types)
+    if sorted(hops) != gpus:
+        raise TopologyError("the tables of hops and of link types list different GPUs", where=text.where)
+    machine = Machine(name, gpus=[f"gpu{i}" for i in gpus], kind=LinkKind.XGMI)
+    far = 0
+    for i, a in enumerate(gpus):
+        for b in gpus[i + 1 :]:
+            if types[a][b] == "XGMI" and hops[a][b] == "1":
+                machine.direct[f"gpu{a}", f"gpu{b}"] = 1
+            far += types[a][b] == "XGMI" and hops[a][b] != "1"
+    if far:
+        machine.assume(f"{far} pairs that rocm-smi calls XGMI over several hops have no link of their own")
+    if machine.direct:
+        machine.assume("xGMI links per pair: rocm-smi does not say how many; taken as one")
+    _place(text, machine, gpus)
+    return machine
+
+
+def _section(line: str) -> str | None:
+    match = _TITLE.fullmatch(line.strip())
+    return match[1] if match else None
+
+
+def _matrix(text: Text, title: str, allowed: tuple[str, ...] | None) -> dict[int, dict[int, str]]:
+    """GPU -> GPU -> cell of one section."""
+    at = [i for i, line in enumerate(text.lines) if _section(line) == title]
+    if len(at) != 1:
+        what = f"the table `{title}` is missing" if not at else f"the table `{title}` is there {len(at)} times"
+        raise TopologyError(what, where=text.at(at[-1] + 1 if at else 1), hint="paste all of rocm-smi --showtopo")
+    number = at[0] + 1
+    while number < len(text.lines) and not text.lines[number].strip():
+        number += 1
+    header = text.lines[number].split() if number < len(text.lines) else []
+    if not header or not all(re.fullmatch("GPU[0-9]{1,3}", word) for word in header):
+        raise TopologyError("the GPUs of the table are not named here", where=text.at(number + 1))
+    columns = [int(word[3:]) for word in header]
+    rows: dict[int, dict[int, str]] = {}
+    for offset, gpu in enumerate(columns):
+        line = number + 1 + offset
+        words = text.lines[line].split() if line < len(text.lines) else []
+        if not words or words[0] != f"GPU{gpu}":
+            hint = "the table has been cut, paste all of it"
+            raise TopologyError(f"the row of GPU{gpu} is missing", where=text.at(line + 1), hint=hint)
+        if len(words) != len(columns) + 1:
+            what = f"row GPU{gpu} has {len(words) - 1} cells, the header names {len(columns)} GPUs"
+            raise TopologyError(what, where=text.at(line + 1), hint="the table has been cut, paste all of it")
+        for word in words[1:]:
+            if not re.fullmatch("[0-9]{1,4}", word) if allowed is None else word not in allowed:
+                raise TopologyError(f"`{word[:20]}` is no cell of this table", where=text.at(line + 1))
+        rows[gpu] = dict(zip(columns, words[1:], strict=True))
+        for other in rows:
+            if rows[gpu].get(other) != rows[other].get(gpu):
+                what = f"GPU{gpu} and GPU{other} do not say the same of each other"
+                raise TopologyError(what, where=text.at(line + 1), hint="the table is damaged")
+    if len(rows) != len(columns):
+        raise TopologyError("a GPU is named twice", where=text.at(number + 1))
+    return rows
+
+
+def _place(text: Text, machine: Machine, gpus: list[int]) -> None:
+    numa = {int(m[1]): int(m[2]) for line in text.lines if (m := _NUMA.search(line))}
+    if not set(gpus) <= set(numa):
+        machine.assume("NUMA nodes are not in this output: all GPUs are placed at one CPU")
+        numa = dict.fromkeys(gpus, 0)
+    nodes = sorted({numa[gpu] for gpu in gpus})
+    machine.cpus = [f"cpu{max(node, 0)}" for node in nodes]
+    machine.parent = {f"gpu{gpu}": f"cpu{max(numa[gpu], 0)}" for gpu in gpus}
+    machine.assume("PCIe switches do not show in this output: each GPU is placed directly at its CPU")
