@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import resource
 import shutil
 import subprocess
 import sys
@@ -20,6 +21,9 @@ OK, MISSING, BROKEN = "ok", "missing", "broken"
 
 # The oldest driver that runs code of a CUDA major version (NVIDIA, "CUDA Compatibility", table of minimum drivers).
 MINIMUM_DRIVER = {11: "450.80.02", 12: "525.60.13", 13: "580.65.06"}
+
+INSTALL_NVCC = "install CUDA, or pip install 'nvidia-cuda-nvcc>=13,<14', or set COLLC_NVCC"
+INSTALL_CXX = "install g++ 10 or newer, or set COLLC_CXX"
 
 
 @dataclass(frozen=True)
@@ -83,25 +87,38 @@ def find_nvcc() -> Path | None:
 
 def _compiler() -> Finding:
     use = "--target host"
+    chosen = os.environ.get("COLLC_CXX")
+    if not any(shutil.which(name) for name in ([chosen] if chosen else ["g++", "clang++"])):
+        reason = f"COLLC_CXX names {chosen!r}, which is no command" if chosen else "no C++ compiler found"
+        return Finding("C++ compiler", MISSING, reason, use, INSTALL_CXX)
     try:
         compiler = find_cxx()
+        reason = _cannot_build(compiler.path)
     except BuildError as error:
-        return Finding("C++ compiler", MISSING, str(error), use, error.hint or "")
+        return Finding("C++ compiler", BROKEN, error.what, use, error.hint or INSTALL_CXX)
+    except (OSError, ValueError, subprocess.SubprocessError) as error:
+        return Finding("C++ compiler", BROKEN, str(error), use, INSTALL_CXX)
+    if reason:
+        return Finding("C++ compiler", BROKEN, f"{compiler.path} cannot build C++17: {reason}", use, INSTALL_CXX)
+    return Finding("C++ compiler", OK, compiler.version, use)
+
+
+def _cannot_build(compiler: str) -> str:
+    """The first line of why it cannot build a C++17 program with threads; "" if it can."""
     with tempfile.TemporaryDirectory() as folder:
         source = Path(folder) / "probe.cpp"
         source.write_text("#include <atomic>\nint main() { if constexpr (true) return 0; }\n", encoding="utf-8")
         done = subprocess.run(
-            [compiler.path, "-std=c++17", "-pthread", str(source), "-o", str(source.with_suffix(""))],
+            [compiler, "-std=c++17", "-pthread", str(source), "-o", str(source.with_suffix(""))],
             capture_output=True,
             text=True,
+            errors="replace",
             check=False,
+            timeout=60,
         )
-    if done.returncode:
-        reason = (done.stderr.strip().splitlines() or ["no message"])[0]
-        return Finding(
-            "C++ compiler", BROKEN, f"{compiler.path} cannot build C++17: {reason}", use, "install g++ 10 or newer"
-        )
-    return Finding("C++ compiler", OK, compiler.version, use)
+    if done.returncode == 0:
+        return ""
+    return (done.stderr.strip().splitlines() or [f"status {done.returncode}"])[0]
 
 
 def _shared_memory() -> Finding:
@@ -110,13 +127,20 @@ def _shared_memory() -> Finding:
         handle = os.memfd_create("collc-doctor", os.MFD_CLOEXEC)
     except (OSError, AttributeError) as error:
         return Finding("shared memory", BROKEN, f"memfd_create failed: {error}", use, "needs Linux 3.17 or newer")
+    limits = _limits()
     try:
         os.posix_fallocate(handle, 0, 1 << 20)
     except OSError as error:
-        return Finding("shared memory", BROKEN, f"cannot reserve 1 MiB: {error.strerror}", use, "free some memory")
+        return Finding(
+            "shared memory",
+            BROKEN,
+            f"cannot reserve 1 MiB: {error.strerror}{limits}",
+            use,
+            "free some memory, or raise the limit",
+        )
     finally:
         os.close(handle)
-    return Finding("shared memory", OK, f"memfd, {_available_memory()} available", use)
+    return Finding("shared memory", OK, f"memfd, {_available_memory()} available{limits}", use)
 
 
 def _available_memory() -> str:
@@ -126,6 +150,15 @@ def _available_memory() -> str:
         return "unknown amount"
     found = re.search(r"^MemAvailable:\s+(\d+) kB", text, re.MULTILINE)
     return f"{int(found[1]) / 1e6:.1f} GB" if found else "unknown amount"
+
+
+def _limits() -> str:
+    """The limits on this process that a shared segment runs into; "" if there are none."""
+    named = {"ulimit -f": resource.RLIMIT_FSIZE, "ulimit -v": resource.RLIMIT_AS}
+    set_here = {name: resource.getrlimit(which)[0] for name, which in named.items()}
+    return "".join(
+        f", {name} is {limit // 1024} KiB" for name, limit in set_here.items() if limit != resource.RLIM_INFINITY
+    )
 
 
 def _cache() -> Finding:
@@ -144,12 +177,12 @@ def _nvcc() -> list[Finding]:
     use = "--target cuda"
     path = find_nvcc()
     if path is None:
-        return [Finding("nvcc", MISSING, "not on PATH, in CUDA_HOME or a wheel", use, "pip install 'collc[cuda]'")]
+        return [Finding("nvcc", MISSING, "not on PATH, in CUDA_HOME or a wheel", use, INSTALL_NVCC)]
     try:
         version = _ask([str(path), "--version"])
         architectures = re.findall(r"compute_(\w+)", _ask([str(path), "--list-gpu-arch"]))
     except (OSError, subprocess.SubprocessError) as error:
-        return [Finding("nvcc", BROKEN, f"{path}: {error}", use, "pip install 'collc[cuda]'")]
+        return [Finding("nvcc", BROKEN, f"{path}: {error}", use, INSTALL_NVCC)]
     release = re.search(r"release (\d+)\.(\d+)", version)
     name = f"{release[1]}.{release[2]}" if release else "unknown version"
     major = int(release[1]) if release else 0
@@ -164,12 +197,13 @@ def _nvrtc() -> Finding:
         folder = root / "nvidia" / "cuda_nvrtc" / "lib"
         if any(folder.glob("libnvrtc.so.12*")):
             return Finding("NVRTC 12", OK, f"{folder}, needs driver {MINIMUM_DRIVER[12]} or newer", use)
-    return Finding("NVRTC 12", MISSING, "no wheel of nvidia-cuda-nvrtc-cu12", use, "pip install 'collc[cuda12]'")
+    hint = "pip install 'nvidia-cuda-nvrtc-cu12==12.9.*'"
+    return Finding("NVRTC 12", MISSING, "no wheel of nvidia-cuda-nvrtc-cu12", use, hint)
 
 
 def _library(name: str, soname: str, use: str, hint: str) -> Finding:
     reason = _cannot_load(soname)
-    return Finding(name, MISSING, reason, use, hint) if reason else Finding(name, OK, soname, use)
+    return Finding(name, _state(soname, reason), reason or soname, use, hint if reason else "")
 
 
 def _real_nccl() -> Finding:
@@ -177,16 +211,30 @@ def _real_nccl() -> Finding:
     wheels = [root / "nvidia" / "nccl" / "lib" / "libnccl.so.2" for root in site_packages()]
     chosen = os.environ.get("COLLC_NCCL")
     candidates = [chosen] if chosen else ["libnccl.so.2", *(str(path) for path in wheels if path.is_file())]
-    for candidate in candidates:
-        if not _cannot_load(candidate):
-            return Finding("NCCL", OK, candidate, use)
-    return Finding("NCCL", MISSING, "no libnccl.so.2", use, "install NCCL, or set COLLC_NCCL to its libnccl.so.2")
+    reasons = {candidate: _cannot_load(candidate) for candidate in candidates}
+    hint = "install NCCL, or set COLLC_NCCL to its libnccl.so.2"
+    for state in (OK, BROKEN):
+        for candidate, reason in reasons.items():
+            if _state(candidate, reason) == state:
+                return Finding("NCCL", state, reason or candidate, use, hint if reason else "")
+    return Finding("NCCL", MISSING, f"no {chosen or 'libnccl.so.2'}", use, hint)
+
+
+def _state(library: str, reason: str) -> str:
+    """What `reason` of _cannot_load says: absent itself, or there but unusable (a dependency is missing, it hangs)."""
+    if not reason:
+        return OK
+    absent = reason.startswith(f"{library}: cannot open shared object file: No such file")
+    return MISSING if absent else BROKEN
 
 
 def _cannot_load(library: str) -> str:
     """Why the loader cannot open it; "" if it can. Asked in another process: a driver may start threads."""
     command = [sys.executable, "-c", "import ctypes, sys; ctypes.CDLL(sys.argv[1])", library]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False, timeout=60)
+    except (OSError, subprocess.SubprocessError) as error:
+        return str(error)
     if done.returncode == 0:
         return ""
     lines = done.stderr.strip().splitlines()
@@ -194,4 +242,4 @@ def _cannot_load(library: str) -> str:
 
 
 def _ask(command: list[str]) -> str:
-    return subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout
+    return subprocess.run(command, capture_output=True, text=True, errors="replace", check=True, timeout=60).stdout

@@ -65,3 +65,31 @@ def test_an_old_nvcc_says_which_driver_it_needs(monkeypatch: pytest.MonkeyPatch,
     assert "12.4" in detail
     assert "sm_50 to sm_90a" in detail
     assert "525.60.13" in detail
+
+
+@pytest.mark.parametrize("text", ["#!/bin/sh\nexit 3\n", "no program"])
+def test_a_broken_compiler_is_broken_not_missing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, text: str) -> None:
+    fake = tmp_path / "cxx"
+    fake.write_text(text, encoding="utf-8")
+    fake.chmod(0o755)
+    monkeypatch.setenv("COLLC_CXX", str(fake))
+    find_cxx.cache_clear()
+    try:
+        done = collc("doctor", "--json")
+    finally:
+        find_cxx.cache_clear()
+    assert "C++ compiler" in refused(done)
+    assert findings(done.out)["C++ compiler"]["state"] == "broken"
+
+
+def test_an_nccl_that_does_not_load_is_broken_not_missing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    fake = tmp_path / "libnccl.so.2"
+    fake.write_text("no library", encoding="utf-8")
+    monkeypatch.setenv("COLLC_NCCL", str(fake))
+    assert findings(collc("doctor", "--json").out)["NCCL"]["state"] == "broken"
+
+
+def test_a_cache_that_cannot_be_written_fails(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("COLLC_CACHE", str(tmp_path / "file"))
+    assert "build cache" in refused(collc("doctor"))
