@@ -26,7 +26,13 @@ from collc.packing.document import PlanFile, to_json
 
 COMPILE_FLAGS = ("-std=c++17", "-O3", "-fPIC", "-fvisibility=hidden", "-pthread", "-Wall", "-Wextra")
 # nodelete: threads of the runtime may outlive a dlclose.
-LINK_FLAGS = ("-shared", "-pthread", "-ldl", "-Wl,-z,defs", "-Wl,-z,relro,-z,now", "-Wl,-z,nodelete")
+# static: the C++ library of the build machine need not be on the cluster.
+LINK_FLAGS = (
+    *("-shared", "-pthread", "-ldl", "-static-libstdc++", "-static-libgcc"),
+    *("-Wl,-z,defs", "-Wl,-z,relro,-z,now", "-Wl,-z,nodelete", "-Wl,--exclude-libs,ALL"),
+)
+# What others may see: NCCL's names, without versions as in NCCL, and what `collc verify` reads back.
+EXPORTS = "{ global: nccl*; pnccl*; collc_*; local: *; };\n"
 
 
 @dataclass(frozen=True)
@@ -86,7 +92,7 @@ def compile_library(
         units = runtime_units(target.kind, compiler)
         objects = [*pool.map(lambda unit: compile_object(unit, compiler), units), tables.result()]
 
-    key = content_key([compiler.version, *LINK_FLAGS, build_id, *(path.parent.name for path in objects)])
+    key = content_key([compiler.version, *LINK_FLAGS, EXPORTS, build_id, *(path.parent.name for path in objects)])
     linked = cached(key, "library.so", lambda made: _link(compiler, objects, made))
     _install(linked, out)
     return Library(out, build_id, out.stat().st_size)
@@ -114,7 +120,10 @@ def compile_source(source: str, stem: str, compiler: Compiler, flags: Sequence[s
 
 
 def _link(compiler: Compiler, objects: Sequence[Path], made: Path) -> None:
-    run_tool([compiler.path, *map(str, objects), *LINK_FLAGS, "-o", str(made)])
+    exports = made.with_suffix(".map")
+    exports.write_text(EXPORTS, encoding="ascii")
+    script = f"-Wl,--version-script={exports}"
+    run_tool([compiler.path, *map(str, objects), *LINK_FLAGS, script, "-o", str(made)])
 
 
 def _install(linked: Path, out: Path) -> None:

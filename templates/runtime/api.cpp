@@ -143,13 +143,16 @@ Status create_rank(ncclComm_t *handle, int nranks, const ncclUniqueId &id, int r
 }
 
 // Split and Shrink: a new communicator from `parent`, by us or by the real NCCL. A null config inherits the parent's.
-Status derive(const CommunicatorPtr &parent, const ncclConfig_t *given, ncclComm_t *handle,
+// A rank that takes part without getting one (`absent`) waits for the others' answers in any case: there is no handle to
+// ask later.
+Status derive(const CommunicatorPtr &parent, const ncclConfig_t *given, ncclComm_t *handle, bool absent,
               const std::function<Status(Communicator *)> &ours,
               const std::function<ncclResult_t(ncclComm_t, ncclComm_t *, ncclConfig_t *)> &theirs) {
   if (handle == nullptr) return fail(ncclInvalidArgument, "the place for the communicator is NULL");
   *handle = nullptr;
   Config config = parent->config();
   if (given != nullptr) COLLC_RETURN_IF_FAILED(read_config(given, &config));
+  if (absent) config.blocking = true;
   const auto communicator = std::make_shared<Communicator>(config, parent->device());
   if (parent->real() == nullptr) return create(communicator, ours, handle);
   const auto forward = [parent, theirs](Communicator *made) -> Status {
@@ -262,7 +265,7 @@ ncclResult_t pncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t *new
     if (color < 0 && color != NCCL_SPLIT_NOCOLOR) return note_failure(fail(ncclInvalidArgument, "colour %d is negative", color));
     COLLC_RETURN_IF_FAILED(parent->state());
     return note_failure(derive(
-        parent, config, newcomm, [parent, color, key](Communicator *made) { return made->split(*parent, color, key); },
+        parent, config, newcomm, color < 0, [parent, color, key](Communicator *made) { return made->split(*parent, color, key); },
         [color, key](ncclComm_t real, ncclComm_t *made, ncclConfig_t *copy) {
           return call_real(pncclCommSplit, "ncclCommSplit", real, color, key, made, copy);
         }));
@@ -286,7 +289,7 @@ ncclResult_t pncclCommShrink(ncclComm_t comm, int *excluded, int count, ncclComm
     if (flags == NCCL_SHRINK_DEFAULT) COLLC_RETURN_IF_FAILED(parent->state());
     const std::vector<int> copy(excluded, excluded + count);
     return note_failure(derive(
-        parent, config, newcomm, [parent, out](Communicator *made) { return made->shrink(*parent, out); },
+        parent, config, newcomm, false, [parent, out](Communicator *made) { return made->shrink(*parent, out); },
         [copy, flags](ncclComm_t real, ncclComm_t *made, ncclConfig_t *given) {
           return call_real(pncclCommShrink, "ncclCommShrink", real, const_cast<int *>(copy.data()),
                            static_cast<int>(copy.size()), made, given, flags);

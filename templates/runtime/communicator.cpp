@@ -258,7 +258,7 @@ Status Communicator::hand_over(Rendezvous &rendezvous, const Status &reason) {
   COLLC_RETURN_IF_FAILED(rendezvous.exchange(message, &all, ready));
   std::memcpy(&id, all[0].data(), std::min(sizeof id, all[0].size()));
   static std::atomic<bool> said{false};
-  if (!said.exchange(true) && rank_ == 0)
+  if (rank_ == 0 && !said.exchange(true))
     std::fprintf(stderr, "collc: %s: %s takes this communicator\n", reason.text().c_str(), describe_real().c_str());
   ncclComm_t made = nullptr;
   const ncclResult_t result =

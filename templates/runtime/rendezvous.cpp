@@ -32,6 +32,7 @@ constexpr char kIdMagic[8] = {'c', 'o', 'l', 'l', 'c', 'i', 'd', '1'};
 constexpr uint32_t kHelloMagic = 0x636c6c31;  // "cll1"
 constexpr uint32_t kMostMessage = 1 << 20;
 constexpr int64_t kHelloMs = 5000;       // a stranger who says nothing is dropped after this
+constexpr int64_t kLingerMs = 2000;      // how long the last answer may take to be read
 constexpr size_t kMostStrangers = 256;   // connections without a valid hello; the oldest goes first
 constexpr int kSliceMs = 50;             // how often `stop` is polled
 constexpr size_t kSecretBytes = 16;
@@ -143,6 +144,7 @@ class Listener {
   ~Listener() {
     close(socket_);
     for (Peer &peer : strangers_) close(peer.fd);
+    for (const Dismissed &one : dismissed_) close(one.fd);
     for (auto &[rank, peer] : ranks_)
       if (peer.fd >= 0) close(peer.fd);
   }
@@ -153,11 +155,23 @@ class Listener {
       for (const Peer &peer : strangers_) polled.push_back({peer.fd, POLLIN, 0});
       for (const auto &[rank, peer] : ranks_)
         if (peer.fd >= 0) polled.push_back({peer.fd, POLLIN, 0});
+      for (const Dismissed &one : dismissed_) polled.push_back({one.fd, POLLIN, 0});
       if (poll(polled.data(), polled.size(), timeout()) < 0 && errno != EINTR) return;
       accept_peers();
+      drain_dismissed();
       hear_strangers();
       hear_ranks();
       if (nranks_ != 0 && complete_ == 0 && now_ms() - first_ms_ > limit_ms_) fail_all(ncclSystemError, missing());
+    }
+    for (auto &[rank, peer] : ranks_)
+      if (peer.fd >= 0) dismiss(peer.fd);
+    ranks_.clear();
+    const int64_t deadline = now_ms() + kLingerMs;
+    while (!dismissed_.empty() && now_ms() < deadline) {
+      std::vector<pollfd> polled;
+      for (const Dismissed &one : dismissed_) polled.push_back({one.fd, POLLIN, 0});
+      poll(polled.data(), polled.size(), 100);
+      drain_dismissed();
     }
   }
 
@@ -171,7 +185,36 @@ class Listener {
     Bytes message;
   };
 
-  int timeout() const { return !strangers_.empty() || (nranks_ != 0 && complete_ == 0) ? 1000 : -1; }
+  // Someone who got his last answer. Closing at once, with words of his unread, would reset the connection and could
+  // take the answer from him.
+  struct Dismissed {
+    int fd;
+    int64_t since;
+  };
+
+  int timeout() const {
+    return !strangers_.empty() || !dismissed_.empty() || (nranks_ != 0 && complete_ == 0) ? 1000 : -1;
+  }
+
+  void dismiss(int fd) {
+    shutdown(fd, SHUT_WR);
+    dismissed_.push_back({fd, now_ms()});
+  }
+
+  void drain_dismissed() {
+    std::vector<Dismissed> remaining;
+    for (const Dismissed &one : dismissed_) {
+      char data[4096];
+      ssize_t n = 1;
+      while (n > 0) n = recv(one.fd, data, sizeof data, 0);
+      const bool open = n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR);
+      if (open && now_ms() - one.since < kLingerMs)
+        remaining.push_back(one);
+      else
+        close(one.fd);
+    }
+    dismissed_ = std::move(remaining);
+  }
 
   void accept_peers() {
     for (;;) {
@@ -211,7 +254,7 @@ class Listener {
         Hello hello;
         std::memcpy(&hello, peer.received.data(), sizeof hello);
         peer.received.clear();
-        if (!welcome(peer, hello)) close(peer.fd);
+        welcome(peer, hello);
       } else if (there && now_ms() - peer.since < kHelloMs) {
         remaining.push_back(std::move(peer));
       } else {
@@ -221,25 +264,28 @@ class Listener {
     strangers_ = std::move(remaining);
   }
 
-  bool welcome(Peer &peer, const Hello &hello) {
+  void welcome(Peer &peer, const Hello &hello) {
     unsigned char differs = 0;  // in constant time, as secrets are compared
     for (size_t i = 0; i < kSecretBytes; ++i) differs |= hello.secret[i] ^ id_.secret[i];
-    if (hello.magic != kHelloMagic || differs != 0 || hello.nranks == 0 || hello.rank >= hello.nranks) return false;
+    if (hello.magic != kHelloMagic || differs != 0 || hello.nranks == 0 || hello.rank >= hello.nranks) {
+      close(peer.fd);
+      return;
+    }
     if (nranks_ == 0) {
       nranks_ = hello.nranks;
       first_ms_ = now_ms();
     }
-    if (hello.nranks != nranks_) {
-      answer(peer.fd, ncclInvalidArgument,
-             format("rank %u says there are %u ranks, others say %u", hello.rank, hello.nranks, nranks_));
-      return false;
+    std::string refusal;
+    if (hello.nranks != nranks_)
+      refusal = format("rank %u says there are %u ranks, others say %u", hello.rank, hello.nranks, nranks_);
+    else if (ranks_.count(hello.rank) != 0)
+      refusal = format("rank %u joined twice", hello.rank);
+    if (refusal.empty()) {
+      ranks_[hello.rank] = std::move(peer);
+      return;
     }
-    if (ranks_.count(hello.rank) != 0) {
-      answer(peer.fd, ncclInvalidUsage, format("rank %u joined twice", hello.rank));
-      return false;
-    }
-    ranks_[hello.rank] = std::move(peer);
-    return true;
+    answer(peer.fd, ncclInvalidUsage, refusal);
+    dismiss(peer.fd);
   }
 
   void hear_ranks() {
@@ -344,6 +390,7 @@ class Listener {
   uint64_t complete_ = 0;  // rounds
   bool over_ = false;
   std::vector<Peer> strangers_;
+  std::vector<Dismissed> dismissed_;
   std::map<uint32_t, Peer> ranks_;
 };
 

@@ -7,29 +7,15 @@
  *
  * Prints the number of checked elements; exits with 1 after the first wrong one or failed call.
  */
-#include <nccl.h>
-#include <pthread.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/wait.h>
-#include <unistd.h>
+#include "launch.h"
 
-enum { MOST_RANKS = 16, NOPS = 5, NTYPES = 10 };
+enum { NOPS = 5, NTYPES = 10 };
 enum { ALL_REDUCE, BROADCAST, BCAST, REDUCE, ALL_GATHER, REDUCE_SCATTER, NCOLLECTIVES };
 static const char *const names[] = {"AllReduce", "Broadcast", "Bcast", "Reduce", "AllGather", "ReduceScatter"};
 static const int sizes[NTYPES] = {1, 1, 4, 4, 8, 8, 2, 4, 8, 2};
 static const size_t counts[] = {0, 1, 5, 16, 1000, 40013};
 static const unsigned char guard = 0xc3;
 enum { GUARD = 32 };
-
-static int nranks;
-
-static void check(ncclResult_t result, const char *what) {
-  if (result == ncclSuccess) return;
-  fprintf(stderr, "%s: %s: %s\n", what, ncclGetErrorString(result), ncclGetLastError(NULL));
-  exit(1);
-}
 
 /* A small non-negative integer as an element of the type. */
 static void put(unsigned char *at, int type, long value) {
@@ -220,24 +206,12 @@ static size_t run_rank(int rank, ncclUniqueId id) {
   check(ncclCommInitRank(&me.comm, nranks, id, rank), "ncclCommInitRank");
   check(ncclCommCount(me.comm, &count), "ncclCommCount");
   check(ncclCommUserRank(me.comm, &mine), "ncclCommUserRank");
-  if (count != nranks || mine != rank) exit(1);
+  require(count == nranks && mine == rank, "size and rank");
   checked = each_case(run_one, &me);
   check(ncclCommGetAsyncError(me.comm, &state), "ncclCommGetAsyncError");
   check(state, "the communicator");
   check(ncclCommDestroy(me.comm), "ncclCommDestroy");
   return checked;
-}
-
-typedef struct {
-  int rank;
-  ncclUniqueId id;
-  size_t checked;
-} Job;
-
-static void *thread_body(void *argument) {
-  Job *job = argument;
-  job->checked = run_rank(job->rank, job->id);
-  return NULL;
 }
 
 int main(int argc, char **argv) {
@@ -251,42 +225,8 @@ int main(int argc, char **argv) {
     for (r = 0; r < nranks; ++r) ranks[r].comm = comms[r], ranks[r].rank = r;
     checked = each_case(run_group, ranks);
     for (r = 0; r < nranks; ++r) check(ncclCommDestroy(comms[r]), "ncclCommDestroy");
-  } else if (strcmp(argv[1], "threads") == 0) {
-    pthread_t threads[MOST_RANKS];
-    Job jobs[MOST_RANKS];
-    ncclUniqueId id;
-    check(ncclGetUniqueId(&id), "ncclGetUniqueId");
-    for (r = 0; r < nranks; ++r) {
-      jobs[r].rank = r, jobs[r].id = id;
-      pthread_create(&threads[r], NULL, thread_body, &jobs[r]);
-    }
-    for (r = 0; r < nranks; ++r) pthread_join(threads[r], NULL), checked += jobs[r].checked;
   } else {
-    int pipes[MOST_RANKS][2], back[2], status = 0, failed = 0;
-    if (pipe(back) != 0) return 1;
-    for (r = 0; r < nranks; ++r)
-      if (pipe(pipes[r]) != 0) return 1;
-    for (r = 0; r < nranks; ++r) {
-      ncclUniqueId id;
-      int peer;
-      if (fork() != 0) continue;
-      if (r == 0) {
-        check(ncclGetUniqueId(&id), "ncclGetUniqueId");
-        for (peer = 1; peer < nranks; ++peer)
-          if (write(pipes[peer][1], &id, sizeof id) != sizeof id) return 1;
-      } else if (read(pipes[r][0], &id, sizeof id) != sizeof id) {
-        return 1;
-      }
-      checked = run_rank(r, id);
-      return write(back[1], &checked, sizeof checked) == sizeof checked ? 0 : 1;
-    }
-    for (r = 0; r < nranks; ++r) {
-      size_t part = 0;
-      wait(&status);
-      failed |= status != 0;
-      if (status == 0 && read(back[0], &part, sizeof part) == sizeof part) checked += part;
-    }
-    if (failed) return 1;
+    checked = strcmp(argv[1], "threads") == 0 ? run_threads(run_rank) : run_processes(run_rank);
   }
   printf("%lu elements right\n", (unsigned long)checked);
   return 0;

@@ -72,3 +72,25 @@ def client(source: Path, name: str) -> Path:
     command += [f"-I{include_dirs()[0]}", str(source), "-o", str(out), "-pthread", "-x", "none", str(linked)]
     subprocess.run([*command, f"-Wl,-rpath,{linked.parent}"], check=True)
     return out
+
+
+@cache
+def fake_nccl(source: Path) -> Path:
+    """A shared library of a test's own that plays the real NCCL."""
+    out = cache_dir() / "tests" / f"libfake-{content_key([source.read_bytes()])[:12]}.so"
+    out.parent.mkdir(parents=True, exist_ok=True)
+    command = [
+        find_cxx().path,
+        "-x",
+        "c",
+        "-std=c99",
+        "-D_GNU_SOURCE",
+        "-Wall",
+        "-Wextra",
+        "-Werror",
+        "-O1",
+        "-shared",
+        "-fPIC",
+    ]
+    subprocess.run([*command, f"-I{include_dirs()[0]}", str(source), "-o", str(out)], check=True)
+    return out

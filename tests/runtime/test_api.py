@@ -1,0 +1,174 @@
+"""The API beside the five collectives, and communicators that the real NCCL has to take."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from elftools.elf.elffile import ELFFile
+from support.libraries import client, fake_nccl, library
+
+HERE = Path(__file__).parent
+
+# What the releases of PyTorch (2.11, 2.13, 2.15) and nccl-tests import, and every function of NCCL 2.31's headers that
+# takes a communicator: a library that lacked one would let our handle reach the real NCCL.
+# fmt: off
+NAMES = [
+    "AllGather", "AllGatherConfig", "AllReduce", "AllReduceConfig", "AlltoAll", "AlltoAllConfig", "Bcast",
+    "Broadcast", "BroadcastConfig", "CommAbort", "CommCount", "CommCuDevice", "CommDeregister", "CommDestroy",
+    "CommFinalize", "CommGetAsyncError", "CommGetUniqueId", "CommGrow", "CommInitAll", "CommInitRank",
+    "CommInitRankConfig", "CommInitRankScalable", "CommMemStats", "CommQueryProperties", "CommRegister",
+    "CommResume", "CommRevoke", "CommShrink", "CommSplit", "CommSuspend", "CommUserRank", "CommWindowDeregister",
+    "CommWindowRegister", "DevCommCreate", "DevCommDestroy", "Gather", "GatherConfig", "GetErrorString",
+    "GetLastError", "GetUniqueId", "GetVersion", "GroupEnd", "GroupSimulateEnd", "GroupStart", "MemAlloc", "MemFree",
+    "PutSignal", "RedOpCreatePreMulSum", "RedOpDestroy", "Recv", "Reduce", "ReduceConfig", "ReduceScatter",
+    "ReduceScatterConfig", "Scatter", "ScatterConfig", "Send", "Signal", "WaitSignal", "WinGetUserPtr",
+]
+# fmt: on
+TEAMS = {"ncclTeamWorld", "ncclTeamLsa", "ncclTeamRail", "ncclTeamRankToWorld", "ncclTeamRankToLsa"}
+
+
+def exported(path: Path) -> dict[str, str]:
+    with path.open("rb") as file:
+        table = ELFFile(file).get_section_by_name(".dynsym")
+        return {s.name: s["st_info"]["bind"] for s in table.iter_symbols() if s["st_shndx"] != "SHN_UNDEF" and s.name}
+
+
+@pytest.mark.parametrize("ways", ["threads", "processes"])
+@pytest.mark.parametrize(("machine", "ranks"), [("odd", 3), ("odd", 1), ("dgx1v", 8)])
+def test_transfers_operators_splits_and_refusals(machine: str, ranks: int, ways: str) -> None:
+    program = client(HERE / "api.c", machine)
+    done = subprocess.run([program, ways, str(ranks)], capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout.split()[0]) > 100_000
+
+
+def test_every_name_is_there_and_nothing_else() -> None:
+    symbols = exported(library("odd"))
+    for name in NAMES:
+        assert symbols.get(f"pnccl{name}") == "STB_GLOBAL", name
+        assert symbols.get(f"nccl{name}") == "STB_WEAK", name
+    own = {name for name in symbols if name.startswith("collc_")}
+    assert set(symbols) == {f"{p}nccl{n}" for n in NAMES for p in ("", "p")} | TEAMS | own
+
+
+def test_the_real_nccl_takes_what_the_plan_does_not_serve() -> None:
+    fake = fake_nccl(HERE / "fake_nccl.c")
+    done = subprocess.run(
+        [client(HERE / "forwarding.c", "odd"), "3"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        env={**os.environ, "COLLC_NCCL": str(fake)},
+    )
+    assert done.returncode == 0, (done.stdout, done.stderr)
+    assert done.stdout == "ours 3 theirs 7 count 2 state 0 window refused 1\n"
+    notices = [line for line in done.stderr.splitlines() if line.startswith("collc: ")]
+    assert notices == [
+        f"collc: this library was compiled for 3 ranks, the communicator has 2: {fake} takes this communicator"
+    ]
+
+
+def test_without_a_real_nccl_the_refusal_says_so() -> None:
+    done = subprocess.run(
+        [client(HERE / "forwarding.c", "odd"), "3"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        env={**os.environ, "COLLC_NCCL": "/nowhere/libnccl.so.2"},
+    )
+    assert done.returncode == 1
+    assert "compiled for 3 ranks, the communicator has 2, and no NCCL was found to take it" in done.stdout
+
+
+def test_collc_disable_leaves_everything_to_the_real_nccl() -> None:
+    fake = fake_nccl(HERE / "fake_nccl.c")
+    program = f"""
+import ctypes
+from pathlib import Path
+from collc.bench.nccl import Nccl
+nccl = Nccl(Path({str(library("odd"))!r}))
+comm = nccl.comm(3, nccl.unique_id(), 0)
+data = (ctypes.c_ubyte * 64)()
+nccl.lib.ncclGroupStart()
+assert nccl.lib.ncclAllReduce(data, data, 64, 1, 0, comm, None) == 0
+nccl.lib.ncclGroupEnd()
+assert set(data) == {{7}}
+assert nccl.lib.ncclCommDestroy(comm) == 0
+fake = ctypes.CDLL({str(fake)!r})
+print(*(ctypes.c_int.in_dll(fake, "fake_" + name).value for name in ("made", "destroyed", "groups", "depth")))
+"""
+    environment = {**os.environ, "COLLC_NCCL": str(fake), "COLLC_DISABLE": "1"}
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, env=environment)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == ["1", "1", "1", "0"]
+
+
+def test_a_forked_child_is_told_that_the_communicator_is_its_parents() -> None:
+    program = f"""
+import ctypes, os
+from pathlib import Path
+from collc.bench.nccl import Nccl
+nccl = Nccl(Path({str(library("odd"))!r}))
+comm = nccl.comm(1, nccl.unique_id(), 0)
+data = (ctypes.c_ubyte * 64)()
+child = os.fork()
+result = nccl.lib.ncclAllReduce(data, data, 64, 1, 0, comm, None)
+if child == 0:
+    os._exit(result)
+print(result, os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert done.stdout.split() == ["0", "5"], done.stderr
+
+
+def test_the_results_are_the_same_bits_on_all_ranks_and_in_every_run() -> None:
+    program = client(HERE / "bits.c", "dgx1v")
+    outputs = {subprocess.run([program, "processes", "8"], capture_output=True, check=True).stdout for _ in range(3)}
+    outputs.add(subprocess.run([program, "threads", "8"], capture_output=True, check=True).stdout)
+    assert len(outputs) == 1
+
+
+def test_fp8_is_rounded_to_nearest() -> None:
+    """One rank: what comes out is the type's own rounding of input times scale, against a table of the format."""
+    from collc.bench.nccl import Nccl
+
+    nccl = Nccl(library("odd"))
+    comm = nccl.comm(1, nccl.unique_id(), 0)
+    lib = nccl.lib
+    one_and_half = {10: 0x3C, 11: 0x3E}  # e4m3, e5m2
+    for kind, scale in one_and_half.items():
+        data = (ctypes.c_ubyte * 256)(*range(256))
+        op, factor = ctypes.c_int(), ctypes.c_ubyte(scale)
+        assert lib.ncclRedOpCreatePreMulSum(ctypes.byref(op), ctypes.byref(factor), kind, 1, comm) == 0
+        assert lib.ncclAllReduce(data, data, 256, kind, op.value, comm, None) == 0
+        values = [fp8(kind, bits) for bits in range(256)]
+        finite = sorted({v for v in values if v == v and abs(v) != float("inf")})
+        for bits in range(256):
+            exact = values[bits] * 1.5
+            if exact != exact or abs(exact) == float("inf"):
+                continue
+            got = fp8(kind, data[bits])
+            wanted = min(abs(v - exact) for v in finite)
+            assert abs(got - exact) == wanted, (kind, bits)
+    assert lib.ncclCommDestroy(comm) == 0
+
+
+def fp8(kind: int, bits: int) -> float:
+    """OCP 8-bit floating point: e4m3 (10) and e5m2 (11)."""
+    mantissa_bits, bias = (3, 7) if kind == 10 else (2, 15)
+    sign = -1.0 if bits & 0x80 else 1.0
+    exponent, mantissa = (bits & 0x7F) >> mantissa_bits, bits & ((1 << mantissa_bits) - 1)
+    if kind == 10 and bits & 0x7F == 0x7F:
+        return float("nan")
+    if kind == 11 and exponent == 31:
+        return sign * float("inf") if mantissa == 0 else float("nan")
+    if exponent == 0:
+        return sign * mantissa * 2.0 ** (1 - bias - mantissa_bits)
+    return sign * (1 + mantissa / (1 << mantissa_bits)) * 2.0 ** (exponent - bias)
