@@ -59,6 +59,7 @@ class _Call(ctypes.Structure):
         ("misplacement", ctypes.c_uint32),
         ("in_place", ctypes.c_uint32),
         ("in_offset", ctypes.POINTER(ctypes.c_int64)),
+        ("out_offset", ctypes.POINTER(ctypes.c_int64)),
     ]
 
 
@@ -84,6 +85,7 @@ class Call:
     """One collective call on all ranks. `outputs` are overwritten with what the ranks' output buffers hold at the end.
 
     in_offset: per rank, the byte offset of the input within the output for an in-place call, or None.
+    out_offset: per rank, the byte offset at which the result goes into the output; None: 0.
     """
 
     program: int
@@ -94,6 +96,7 @@ class Call:
     divisor: int = 0
     misplacement: int = 0
     in_offset: Sequence[int] | None = None
+    out_offset: Sequence[int] | None = None
 
 
 @dataclass
@@ -196,6 +199,7 @@ def emulate(
             call.misplacement,
             call.in_offset is not None,
             array(ctypes.c_int64, call.in_offset or [0] * len(call.inputs)),
+            array(ctypes.c_int64, call.out_offset or [0] * len(call.inputs)),
         )
         for call in calls
     ]
@@ -239,15 +243,6 @@ def buffers_of(collective: Collective, nranks: int, root: int | None, count: int
             return [many for _ in ranks], [many for _ in ranks]
         case _:
             return [one for _ in ranks], [one for _ in ranks]
-
-
-def in_place_offsets(collective: Collective, nranks: int, count_bytes: int) -> list[int] | None:
-    """Where NCCL's in-place form has the input: within the output for all_gather, the same address otherwise."""
-    if collective is Collective.ALL_GATHER:
-        return [r * count_bytes for r in range(nranks)]
-    if collective in (Collective.ALL_REDUCE, Collective.BROADCAST, Collective.REDUCE):
-        return [0] * nranks
-    return None
 
 
 def same_bits(a: Array, b: Array) -> bool:

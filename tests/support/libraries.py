@@ -6,7 +6,7 @@ import subprocess
 from functools import cache
 from pathlib import Path
 
-from collc.build.cache import cache_dir, content_key
+from collc.build.cache import cache_dir, cached, content_key
 from collc.build.compile import compile_object
 from collc.build.runtime import include_dirs, runtime_units
 from collc.build.toolchain import find_cxx
@@ -56,41 +56,21 @@ def library(name: str) -> Path:
 def client(source: Path, name: str) -> Path:
     """A C client linked with a library."""
     linked = library(name)
-    out = linked.with_name(f"{source.stem}-{name}-{content_key([source.read_bytes()])[:12]}")
-    command = [
-        find_cxx().path,
-        "-x",
-        "c",
-        "-std=c99",
-        "-D_GNU_SOURCE",
-        "-Wall",
-        "-Wextra",
-        "-Werror",
-        "-pedantic",
-        "-O2",
-    ]
-    command += [f"-I{include_dirs()[0]}", str(source), "-o", str(out), "-pthread", "-x", "none", str(linked)]
-    subprocess.run([*command, f"-Wl,-rpath,{linked.parent}"], check=True)
-    return out
+    return _c_program(source, f"{source.stem}-{name}", [str(linked), f"-Wl,-rpath,{linked.parent}"])
 
 
 @cache
 def fake_nccl(source: Path) -> Path:
     """A shared library of a test's own that plays the real NCCL."""
-    out = cache_dir() / "tests" / f"libfake-{content_key([source.read_bytes()])[:12]}.so"
-    out.parent.mkdir(parents=True, exist_ok=True)
-    command = [
-        find_cxx().path,
-        "-x",
-        "c",
-        "-std=c99",
-        "-D_GNU_SOURCE",
-        "-Wall",
-        "-Wextra",
-        "-Werror",
-        "-O1",
-        "-shared",
-        "-fPIC",
-    ]
-    subprocess.run([*command, f"-I{include_dirs()[0]}", str(source), "-o", str(out)], check=True)
-    return out
+    return _c_program(source, "libfake.so", ["-shared", "-fPIC"])
+
+
+def _c_program(source: Path, name: str, link: list[str]) -> Path:
+    warnings = ["-Wall", "-Wextra", "-Werror", "-pedantic"]
+    command = [find_cxx().path, "-x", "c", "-std=c99", "-D_GNU_SOURCE", *warnings, "-O2", f"-I{include_dirs()[0]}"]
+    texts = [path.read_bytes() for path in (source, *sorted(source.parent.glob("*.h")), include_dirs()[0] / "nccl.h")]
+
+    def make(made: Path) -> None:
+        subprocess.run([*command, str(source), "-o", str(made), "-pthread", "-x", "none", *link], check=True)
+
+    return cached(content_key([*command, *link, *texts]), name, make)

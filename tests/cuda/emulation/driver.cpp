@@ -33,6 +33,7 @@ struct EmulatedCall {
   uint32_t misplacement;     // bytes by which every buffer misses 16-byte alignment
   uint32_t in_place;         // input and output share memory: in_offset[r] is where the input lies in the output
   const int64_t *in_offset;  // bytes; used when in_place
+  const int64_t *out_offset;  // where the result goes in the output, in bytes
 };
 
 struct EmulatedRun {
@@ -58,6 +59,7 @@ namespace {
 
 struct Buffers {
   std::vector<char *> input, output;
+  std::vector<char *> result;  // within the output
 };
 
 char *place_buffer(uint64_t bytes, uint32_t misplacement, const void *data) {
@@ -132,6 +134,7 @@ class World {
     Buffers made;
     for (uint32_t r = 0; r < plan_.nranks; ++r) {
       made.output.push_back(place_buffer(call.output_bytes[r], call.misplacement, call.outputs[r]));
+      made.result.push_back(made.output[r] + call.out_offset[r]);
       if (call.in_place) made.input.push_back(made.output[r] + call.in_offset[r]);
       else made.input.push_back(place_buffer(call.input_bytes[r], call.misplacement, call.inputs[r]));
     }
@@ -148,7 +151,7 @@ class World {
     launch.divisor = call.divisor;
     emulation::LaunchRequest request{first, run_.threads, shared_bytes(program.nshares), {}, {}, {}};
     for (uint32_t r = first; r < last; ++r) {
-      launch.ranks[r - first] = {&states_[r], buffers_.back().input[r], buffers_.back().output[r]};
+      launch.ranks[r - first] = {&states_[r], buffers_.back().input[r], buffers_.back().result[r]};
       for (uint32_t c = 0; c < program.nchannels; ++c) {
         request.ids.push_back(r * plan_.max_channels + c);
         request.devices.push_back(run_.one_device ? 0 : r);

@@ -1,0 +1,133 @@
+"""Calls for the emulator with inputs whose results are known, and the check of what they left."""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+from dataclasses import dataclass
+
+import numpy as np
+from cuda_emulator import KERNEL_TYPES, Array, Call, Outcome, PackedTables, build_emulator, empty, emulate
+
+from collc.bench.data import TYPES, Case
+from collc.ir.nodes import Program
+from collc.options import CUDA
+from collc.packing.model import Collective
+from support.programs import final, random_schedule
+
+REDUCING = (Collective.ALL_REDUCE, Collective.REDUCE, Collective.REDUCE_SCATTER)
+CHUNK_BYTES = 256  # small, so that a few kilobytes go round the slots several times
+
+
+def small_program(collective: Collective, nranks: int, seed: int, *, trees: int = 2, slots: int = 2) -> Program:
+    """A lowered program of random trees whose FIFOs are short and whose chunks are small."""
+    target = dataclasses.replace(CUDA, chunk_bytes=CHUNK_BYTES, slots=slots)
+    return final(random_schedule(collective, nranks, seed, trees), target)
+
+
+def make_call(case: Case, program: int = 0, *, in_place: bool = False, misplacement: int = 0) -> tuple[Call, list[Array]]:
+    """The call of a case, and what every rank's output memory must hold afterwards, byte by byte."""
+    size, ranks = case.kind.size, range(case.nranks)
+    inputs = [case.send_data(r) for r in ranks]
+    many = max(case.send_elements, case.recv_elements)
+    outputs = [empty(many if in_place else case.recv_elements, case.kind.carrier) for _ in ranks]
+    in_at, out_at = [0] * case.nranks, [0] * case.nranks  # elements
+    if in_place and case.collective is Collective.ALL_GATHER:
+        in_at = [r * case.count for r in ranks]
+    if in_place and case.collective is Collective.REDUCE_SCATTER:
+        out_at = [r * case.count for r in ranks]
+    wanted = []
+    for r in ranks:
+        if in_place:
+            outputs[r][in_at[r] : in_at[r] + case.send_elements] = inputs[r]
+        result = case.expected(r)
+        after = outputs[r].copy()
+        if result is not None:
+            after[out_at[r] : out_at[r] + case.recv_elements] = result
+        wanted.append(after)
+    moves = case.collective not in REDUCING
+    kernel = f"sum_u{8 * size}" if moves else f"{'sum' if case.op == 'avg' else case.op}_{KERNEL_TYPES[case.kind.name]}"
+    kernel = kernel if kernel != "sum_u16" else "sum_f16"
+    call = Call(
+        program,
+        kernel,
+        case.count,
+        inputs,
+        outputs,
+        divisor=case.nranks if case.op == "avg" else 0,
+        misplacement=misplacement,
+        in_offset=[at * size for at in in_at] if in_place else None,
+        out_offset=[at * size for at in out_at],
+    )
+    return call, wanted
+
+
+@dataclass(frozen=True)
+class Situation:
+    """Everything that a seed decides about one run of a case."""
+
+    nranks: int
+    slots: int
+    threads: int
+    resident: int
+    one_device: bool
+    report_races: bool
+    in_place: bool
+    misplaced: bool
+    counts: tuple[int, int]
+
+
+def situation(seed: int, size: int) -> Situation:
+    rng = random.Random(seed)
+    most = 3 * CHUNK_BYTES // size
+    return Situation(
+        nranks=rng.randint(2, 4),
+        slots=rng.choice([2, 3, 4]),
+        threads=rng.choice([8, 12]),
+        resident=rng.choice([0, 1, 2]),
+        one_device=rng.random() < 0.25,
+        report_races=rng.random() < 0.5,
+        in_place=rng.random() < 0.4,
+        misplaced=rng.random() < 0.3,
+        counts=(2 * rng.randint(0, most) + 1, rng.choice([1, 2, 3, 17, most])),
+    )
+
+
+def run_case(collective: Collective, type_name: str, op: str | None, seed: int) -> tuple[Outcome, list[str]]:
+    """Two calls of different sizes, one behind the other, in the situation of the seed. Returns what differs."""
+    kind = TYPES[type_name]
+    at = situation(seed, kind.size)
+    program = small_program(collective, at.nranks, seed, slots=at.slots)
+    root = program.root if program.root is not None else 0
+    made = [
+        make_call(
+            Case(collective, at.nranks, root, count, kind, op),
+            in_place=at.in_place,
+            misplacement=kind.size if at.misplaced else 0,
+        )
+        for count in at.counts
+    ]
+    outcome = emulate(
+        build_emulator(),
+        PackedTables([program], CHUNK_BYTES),
+        [call for call, _ in made],
+        seed=seed,
+        # All blocks of a cooperative launch are resident, or it is refused.
+        resident=0 if at.one_device else at.resident,
+        report_races=at.report_races,
+        threads=at.threads,
+        one_device=at.one_device,
+    )
+    return outcome, differences(made)
+
+
+def differences(made: list[tuple[Call, list[Array]]]) -> list[str]:
+    """One line per rank whose output memory is not what it must be."""
+    lines = []
+    for number, (call, wanted) in enumerate(made):
+        for rank, (got, right) in enumerate(zip(call.outputs, wanted, strict=True)):
+            raw, truth = (np.frombuffer(a.tobytes(), dtype=np.uint8) for a in (got, right))
+            wrong = np.flatnonzero(raw != truth)
+            if wrong.size:
+                lines.append(f"call {number}, rank {rank}: {wrong.size} bytes, first at {wrong[0]} of {raw.size}")
+    return lines

@@ -1,0 +1,134 @@
+"""The kernels of the CUDA target on a CPU: every tree collective, type and operation under hostile schedules.
+
+The emulator switches between threads inside every verb and between the words of a wide access, caps how many blocks are
+resident, checks that no two accesses race, and in other runs hands out the old value wherever nothing forbids it.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from cuda_emulator import NOBODY, Call, PackedTables, build_emulator, empty, emulate, same_bits
+from emulated_calls import CHUNK_BYTES, REDUCING, differences, make_call, run_case, small_program
+
+from collc.bench.data import OPS, TYPES, Case
+from collc.ir.interpret import run
+from collc.packing.model import Collective
+from support.programs import TREE_COLLECTIVES
+
+CASES = [
+    (collective, type_name, op)
+    for collective in TREE_COLLECTIVES
+    for type_name in TYPES
+    for op in (OPS if collective in REDUCING else [None])
+]
+
+
+def check(collective: Collective, type_name: str, op: str | None, seed: int) -> None:
+    outcome, wrong = run_case(collective, type_name, op, seed)
+    assert (outcome.failure, wrong) == ("", []), f"{collective.value} {type_name} {op}, seed {seed}"
+
+
+@pytest.mark.parametrize("collective", TREE_COLLECTIVES, ids=lambda c: c.value)
+@pytest.mark.parametrize("type_name", TYPES)
+def test_every_type_and_operation(collective, type_name):
+    for number, case in enumerate(CASES):
+        if case[:2] == (collective, type_name):
+            check(*case, seed=number)
+
+
+@pytest.mark.parametrize("collective", TREE_COLLECTIVES, ids=lambda c: c.value)
+def test_many_schedules(collective):
+    for seed in range(1000, 1024):
+        check(collective, "float", "sum" if collective in REDUCING else None, seed)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("sweep", range(20))
+def test_all_cases_under_more_seeds(sweep):
+    for number, case in enumerate(CASES):
+        check(*case, seed=10_000 + 1000 * sweep + number)
+
+
+def test_the_same_seed_is_the_same_run():
+    first, _ = run_case(Collective.ALL_REDUCE, "float", "sum", 11)
+    again, _ = run_case(Collective.ALL_REDUCE, "float", "sum", 11)
+    assert first.switches == again.switches > 1000
+
+
+@pytest.mark.parametrize("kernel", ["sum_f32", "prod_f32", "sum_f64", "sum_f16", "prod_f16", "sum_bf16"])
+def test_floats_have_the_interpreters_bits(kernel):
+    """Inputs whose sums round: the order of reduction is the program's, on every target."""
+    carrier = {"f32": "f4", "f64": "f8", "f16": "f2", "bf16": "f4"}[kernel.split("_")[1]]
+    rng = np.random.default_rng(3)
+    program = small_program(Collective.ALL_REDUCE, 4, 5)
+    count = 1001
+    values = [rng.uniform(0.5, 2, count).astype(carrier) for _ in range(4)]
+    if kernel.endswith("bf16"):
+        values = [_bfloat16(v) for v in values]
+
+    def combine(a, b):
+        result = a + b if kernel.startswith("sum") else a * b
+        return _bfloat16(result) if kernel.endswith("bf16") else result
+
+    wanted = [np.zeros(count, carrier) for _ in range(4)]
+    size = 2 if "16" in kernel else np.dtype(carrier).itemsize
+    run(program, values, wanted, combine, count=count, element_bytes=size)
+
+    def raw(array):
+        return (array.view("u4") >> 16).astype("u2") if kernel.endswith("bf16") else array
+
+    outputs = [empty(count, "u2" if size == 2 else carrier) for _ in range(4)]
+    call = Call(0, kernel, count, [raw(v) for v in values], outputs)
+    outcome = emulate(build_emulator(), PackedTables([program], CHUNK_BYTES), [call], seed=2)
+    assert outcome.failure == ""
+    assert all(same_bits(got, raw(right)) for got, right in zip(outputs, wanted, strict=True))
+
+
+def _bfloat16(array):
+    bits = array.astype("f4").view("u4")
+    return ((bits + 0x7FFF + (bits >> 16 & 1)) & np.uint32(0xFFFF0000)).astype("u4").view("f4")
+
+
+def three_calls(nranks: int = 3, seed: int = 1):
+    programs = [small_program(c, nranks, seed) for c in (Collective.ALL_REDUCE, Collective.ALL_GATHER)]
+    cases = [
+        Case(Collective.ALL_REDUCE, nranks, 0, 501, TYPES["float"], "sum"),
+        Case(Collective.ALL_GATHER, nranks, 0, 77, TYPES["float"], None),
+        Case(Collective.ALL_REDUCE, nranks, 0, 333, TYPES["float"], "max"),
+    ]
+    made = [make_call(case, number) for case, number in zip(cases, (0, 1, 0), strict=True)]
+    return PackedTables(programs, CHUNK_BYTES), made
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_programs_of_one_communicator_share_its_memory(seed):
+    tables, made = three_calls()
+    outcome = emulate(build_emulator(), tables, [call for call, _ in made], seed=seed)
+    assert (outcome.failure, differences(made)) == ("", [])
+
+
+@pytest.mark.parametrize("abort_at", [50, 700, 4000])
+def test_an_abort_ends_every_wait(abort_at):
+    tables, made = three_calls()
+    outcome = emulate(
+        build_emulator(), tables, [call for call, _ in made], seed=4, abort_at=abort_at, report_races=False, missing_rank=2
+    )
+    assert outcome.failure == ""
+    assert outcome.reports
+    assert {report[0] for report in outcome.reports.values()} == {1}
+
+
+def test_a_silent_peer_is_named_after_the_time_limit():
+    tables, made = three_calls(2)
+    outcome = emulate(build_emulator(), tables, [made[0][0]], seed=3, timeout_ns=5_000_000_000, missing_rank=1)
+    assert outcome.failure == ""
+    state, peer, _, _ = outcome.reports[0]
+    assert (state, peer) == (2, 1)
+    assert NOBODY not in outcome.reports
+
+
+def test_without_a_time_limit_a_silent_peer_is_a_deadlock_here():
+    tables, made = three_calls(2)
+    outcome = emulate(build_emulator(), tables, [made[0][0]], seed=3, missing_rank=1)
+    assert outcome.failure.startswith("deadlock")
