@@ -8,12 +8,12 @@ from dataclasses import dataclass
 
 import numpy as np
 from cuda_emulator import KERNEL_TYPES, Array, Call, Outcome, PackedTables, build_emulator, empty, emulate
+from support.programs import final, random_schedule
 
 from collc.bench.data import TYPES, Case
 from collc.ir.nodes import Program
 from collc.options import CUDA
 from collc.packing.model import Collective
-from support.programs import final, random_schedule
 
 REDUCING = (Collective.ALL_REDUCE, Collective.REDUCE, Collective.REDUCE_SCATTER)
 CHUNK_BYTES = 256  # small, so that a few kilobytes go round the slots several times
@@ -25,7 +25,9 @@ def small_program(collective: Collective, nranks: int, seed: int, *, trees: int 
     return final(random_schedule(collective, nranks, seed, trees), target)
 
 
-def make_call(case: Case, program: int = 0, *, in_place: bool = False, misplacement: int = 0) -> tuple[Call, list[Array]]:
+def make_call(
+    case: Case, program: int = 0, *, in_place: bool = False, misplacement: int = 0
+) -> tuple[Call, list[Array]]:
     """The call of a case, and what every rank's output memory must hold afterwards, byte by byte."""
     size, ranks = case.kind.size, range(case.nranks)
     inputs = [case.send_data(r) for r in ranks]

@@ -167,8 +167,9 @@ class World {
         std::memcpy(run_.calls[c].outputs[r], buffers_[c].output[r], run_.calls[c].output_bytes[r]);
     for (uint32_t r = 0; r < plan_.nranks; ++r) {
       uint32_t *report = run_.report + 4 * r;
-      for (uint32_t c = 0; c < plan_.max_channels && report[0] == 0; ++c) {
-        if (reports_[r][c].state == 0) continue;
+      // The channel that ran out of time stopped the others of its rank: its report is the one that tells.
+      for (uint32_t c = 0; c < plan_.max_channels; ++c) {
+        if (reports_[r][c].state <= report[0]) continue;
         report[0] = reports_[r][c].state;
         report[1] = plan_.ends[r][reports_[r][c].peer].peer;
         report[2] = c;
