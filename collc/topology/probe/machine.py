@@ -123,8 +123,7 @@ def _link_speed(machine: Machine, model: GpuModel | None, lanes: dict[str, int])
         machine.assume(f"{word} speed: {_text(model.gbps)} GB/s per link and direction, as {model.name} has")
         return model.gbps
     if machine.kind is LinkKind.XGMI:
-        mesh = min(lanes.values()) == 7 == len(machine.gpus) - 1
-        gbps, why = (Fraction(64), "a full mesh of 8: MI300X") if mesh else (Fraction(50), "MI200 series")
+        gbps, why = (Fraction(64), "a full mesh of 8: MI300X") if _mesh_of_8(lanes) else (Fraction(50), "MI200 series")
         machine.assume(f"xGMI speed: assumed {gbps} GB/s per link and direction ({why}); --gpu-model would tell")
         return gbps
     most = max(lanes.values())
@@ -137,6 +136,10 @@ def _link_speed(machine: Machine, model: GpuModel | None, lanes: dict[str, int])
     why = "at most 6 per GPU: V100" if most <= 6 else f"{most} per GPU: A100 or H100 class"
     machine.assume(f"NVLink speed: assumed 25 GB/s per link and direction ({why}); --gpu-model would tell")
     return Fraction(25)
+
+
+def _mesh_of_8(lanes: dict[str, int]) -> bool:
+    return len(lanes) == 8 and min(lanes.values()) == 7
 
 
 def _pcie_links(machine: Machine, model: GpuModel | None, lanes: dict[str, int]) -> list[Link]:
@@ -175,6 +178,8 @@ def _pcie_guess(machine: Machine, model: GpuModel | None, lanes: dict[str, int])
     elif machine.kind is LinkKind.NVLINK and most:
         generation = 3 if most <= 6 and not machine.switched else 4 if most <= 12 else 5
         why = f"{most} NVLinks per GPU; --gpu-model would tell"
+    elif most:
+        generation, why = (5, "MI300X") if _mesh_of_8(lanes) else (4, "MI200 series")
     else:
         generation, why = 3, "the least that such machines have; --gpu-model would tell"
     gbps = pcie_gbps(generation)

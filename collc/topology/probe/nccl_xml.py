@@ -137,6 +137,11 @@ class _Reader:
             if bus in self.names:
                 self.attach(self.names[bus], parent, least)
                 continue
+            if self.is_bare_nic(device):
+                name = f"nic{len(self.machine.nics)}"
+                self.machine.nics.append(name)
+                self.attach(name, parent, least)
+                continue
             nets = [net for nic in device.all("nic") for net in nic.all("net")]
             bridge = device.get("class").startswith("0x06")
             if nets:
@@ -152,7 +157,14 @@ class _Reader:
                 todo += [(child, parent, least) for child in below]
 
     def useful(self, device: Element) -> bool:
-        return any(e.tag == "net" or (e.tag == "pci" and _bus(e.get("busid")) in self.names) for e in device.walk())
+        return any(
+            e.tag == "net" or (e.tag == "pci" and (_bus(e.get("busid")) in self.names or self.is_bare_nic(e)))
+            for e in device.walk()
+        )
+
+    def is_bare_nic(self, device: Element) -> bool:
+        """A skeleton names its NICs by PCI class alone; dumps have a nic element."""
+        return not self.found.gpus and device.get("class").startswith("0x02") and not device.children
 
     def attach(self, name: str, parent: str, speed: Fraction | None) -> None:
         self.machine.parent[name] = parent

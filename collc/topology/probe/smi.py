@@ -72,6 +72,9 @@ def read_topo(text: Text) -> Matrix:
             pair = (numbers[name], numbers[other])
             if pair[0] < pair[1]:
                 if match := re.fullmatch(r"NV([0-9]+)", cell):
+                    if not (name.startswith("GPU") and other.startswith("GPU")):
+                        what = f"row {name} says {cell} to {other}, but NVLinks join GPUs alone"
+                        raise TopologyError(what, where=text.at(rows[name][0]), hint="the table is damaged")
                     matrix.nvlinks[pair] = int(match[1])
                 else:
                     matrix.levels[pair] = _SYNONYMS.get(cell, cell)
