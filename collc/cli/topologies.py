@@ -27,7 +27,7 @@ def command(as_json: bool) -> None:
 
 
 def _left(rows: list[list[str]]) -> list[list[str]]:
-    return [[*row[:4], row[4] if len(row[4]) <= 70 else row[4][:67] + "..."] for row in rows]
+    return [[*row[:4], row[4] if len(row[4]) <= 62 else row[4][:59] + "..."] for row in rows]
 
 
 def _links(topology: Topology) -> str:
