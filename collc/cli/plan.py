@@ -6,11 +6,12 @@ from fractions import Fraction
 
 import click
 
-from collc.cli.plan_sets import plan_sets, sets_json, sets_text
+from collc.cli.plan_sets import one_set, plan_sets, sets_json, sets_text
 from collc.cli.plan_text import explain_plans, summary
 from collc.cli.report import debug_option, emit_json, json_option, progress
 from collc.errors import UsageError
 from collc.packing import Collective, Plan, plan
+from collc.packing.allocations import allocations as named_allocations
 from collc.packing.document import plan_file, to_json
 from collc.packing.solve import SOLVERS
 from collc.topology.allocation import parse_gpus
@@ -46,7 +47,10 @@ class _FractionType(click.ParamType[Fraction]):
     "--tolerance", type=_FractionType(), default="0", help="Share of the rate that ilp may give up for fewer trees [0]."
 )
 @click.option(
-    "--allocations", type=click.Choice(["connected"]), help="Plan every distinct set of 3 or more joined GPUs."
+    "--allocations",
+    metavar="SETS",
+    help="Plan many sets of GPUs, alike ones once: connected (3 or more that the fast links join), all (2 or more), "
+    "sizes such as 2..4, or sets such as 0,1,2/4,5.",
 )
 @click.option("--compare", type=click.Choice(["rings"]), help="The speedup over the best set of NCCL-style rings.")
 @json_option
@@ -72,9 +76,12 @@ def command(
             raise UsageError("--allocations and --compare take neither --relay nor --root")
         if allocations is not None and chosen is not None:
             raise UsageError("--allocations plans all sets of GPUs", hint="leave --gpus out")
-        only = None if allocations is not None else (tuple(chosen or [v.name for v in machine.gpus]))
+        if allocations is not None:
+            found = named_allocations(machine, allocations, links)
+        else:
+            found = one_set(machine, chosen or [v.name for v in machine.gpus], links)
         wanted = list(Collective) if collective is None else [Collective(collective)]
-        rows = plan_sets(machine, only, links, wanted, solver)
+        rows = plan_sets(machine, found, wanted, solver)
         if as_json:
             emit_json(sets_json(rows, rings=compare is not None))
         else:

@@ -10,11 +10,11 @@ from typing import Any
 
 from collc.cli.report import compact, progress, table
 from collc.packing import Collective, Plan, plan
-from collc.packing.allocations import Allocation, connected_allocations
+from collc.packing.allocations import Allocation
 from collc.packing.document import plan_file, to_json
-from collc.packing.rings import best_rings, ring_rate
+from collc.packing.rings import MAX_GPUS, best_rings, ring_rate
 from collc.topology.canonical import fingerprint
-from collc.topology.graph import plan_graph
+from collc.topology.graph import FAST, plan_graph
 from collc.topology.model import Topology
 
 _COMPARED = (Collective.BROADCAST, Collective.ALL_GATHER, Collective.ALL_REDUCE)
@@ -28,21 +28,24 @@ class SetPlans:
     plans: tuple[Plan, ...]
     unit: Fraction
 
-    def rings(self) -> int:
-        """The most NCCL-style rings, one direction each."""
+    def rings(self) -> int | None:
+        """The most NCCL-style rings, one direction each; None where they are too many to list."""
+        if self.allocation.graph.nranks > MAX_GPUS:
+            return None
         return best_rings(self.allocation.graph, self.unit)
 
 
+def one_set(machine: Topology, gpus: Sequence[str], links: str | None) -> list[Allocation]:
+    """These GPUs as the only allocation."""
+    graph = plan_graph(machine, gpus, links)
+    return [Allocation(tuple(gpus), graph, fingerprint(graph))]
+
+
 def plan_sets(
-    machine: Topology, only: tuple[str, ...] | None, links: str | None, collectives: Sequence[Collective], solver: str
+    machine: Topology, found: Sequence[Allocation], collectives: Sequence[Collective], solver: str
 ) -> list[SetPlans]:
-    """Plans of the GPU set `only`, or of every distinct connected allocation."""
-    if only is None:
-        found = connected_allocations(machine, links)
-    else:
-        graph = plan_graph(machine, only, links)
-        found = [Allocation(only, graph, fingerprint(graph))]
-    unit = min((x.gbps for a in found for x in a.graph.links), default=Fraction(1))
+    """Plans of every allocation; a ring is as wide as the machine's thinnest fast link."""
+    unit = _ring_unit(machine, found)
     show = progress("plan")
     rows = []
     for i, allocation in enumerate(found):
@@ -52,8 +55,21 @@ def plan_sets(
     return rows
 
 
-def speedups(row: SetPlans, rings: int) -> dict[Collective, Fraction]:
+def _ring_unit(machine: Topology, found: Sequence[Allocation]) -> Fraction:
+    """How wide one ring is: the machine's thinnest link of the fast kinds that the sets use, else of all they use.
+
+    A set may use double links alone; NCCL's rings still take single ones.
+    """
+    used = [x for a in found for x in a.graph.links]
+    fast = {x.kind for x in used} & FAST
+    widths = [x.gbps for x in machine.links if x.kind in fast] or [x.gbps for x in used]
+    return min(widths, default=Fraction(1))
+
+
+def speedups(row: SetPlans, rings: int | None) -> dict[Collective, Fraction]:
     """Rate over the rate of the best rings, for the collectives that Blink compares."""
+    if rings is None:
+        return {}
     n = row.allocation.graph.nranks
     return {
         p.collective: p.rate / ring_rate(p.collective, n, rings, row.unit)
@@ -91,13 +107,18 @@ def sets_text(machine: Topology, rows: Sequence[SetPlans], *, rings: bool) -> st
         if rings:
             count = row.rings()
             faster = speedups(row, count)
-            cells += [str(count), *(f"{float(faster[c]):.2f}" for c in compared)]
-            for c in compared:
+            cells += ["-" if count is None else str(count)]
+            cells += [f"{float(faster[c]):.2f}" if c in faster else "-" for c in compared]
+            for c in faster:
                 gains[c].append(float(faster[c]))
         lines.append(cells)
     text = f"{machine.name}: {len(rows)} distinct allocations, GB/s\n" + table(header, lines)
     if rings and rows:
-        means = ", ".join(f"{c.value} {math.exp(sum(map(math.log, g)) / len(g)):.2f}" for c, g in gains.items() if g)
+        means = ", ".join(
+            f"{c.value} {math.exp(sum(map(math.log, g)) / len(g)):.2f} (largest {max(g):.2f})"
+            for c, g in gains.items()
+            if g
+        )
         text += f"\ngeometric mean over rings: {means}" if means else ""
         text += f"\nrings: one direction each, of one {compact(rows[0].unit)} GB/s link; 0: PCIe at half a link"
     return text

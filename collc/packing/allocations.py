@@ -1,18 +1,26 @@
-"""All allocations of a machine: one plan per distinct one, and the plan of any GPU set by relabelling."""
+"""All allocations of a machine, each once up to isomorphism: what `--allocations` means for `plan` and `compile`.
+
+`plan` solves alike graphs once and relabels, so a plan of any concrete GPU set costs no second solution.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-from collc.errors import PackingError, TopologyError
-from collc.packing.model import Certificate, Collective, Cut, Flow, Hop, Partition, Plan, Prices, Tree
-from collc.packing.solve import plan
-from collc.topology.canonical import fingerprint, match
+from collc.errors import PackingError, TopologyError, UsageError
+from collc.packing.network import Net
+from collc.topology.allocation import parse_gpus
+from collc.topology.canonical import fingerprint
 from collc.topology.graph import plan_graph
-from collc.topology.model import LinkKind, PlanGraph, Topology
+from collc.topology.model import GraphLink, LinkKind, PlanGraph, Topology, Vertex, VertexKind
 
 _FAST = (LinkKind.NVLINK, LinkKind.NVSWITCH, LinkKind.XGMI)
+_SIZES = re.compile(r"([0-9]{1,6})\.\.([0-9]{1,6})")
+_HINT = "connected, all, sizes such as 3..8, or GPU sets such as 0,1,2/4,5,6"
+# More sets than this are no longer a list that anyone reads or a library that anyone loads.
+_MAX_SETS = 5_000
 
 
 @dataclass(frozen=True)
@@ -24,41 +32,144 @@ class Allocation:
     fingerprint: str
 
 
+def allocations(topology: Topology, text: str, links: str | None = None) -> list[Allocation]:
+    """The allocations that `--allocations TEXT` names, each class of GPU sets once.
+
+    Args:
+        text: ``connected``: every distinct set of 3 or more GPUs that the fast links join (46 on a DGX-1V);
+            ``N..M``: the same for N to M GPUs; ``all``: every distinct set of 2 or more GPUs, joined by the usual
+            rules, so over PCIe where the fast links do not reach; else sets of GPUs with ``/`` between them, each as
+            in ``--gpus`` and kept as written, its first GPU being rank 0.
+        links: kinds of links to use instead, as in ``--links``.
+
+    Raises:
+        UsageError: `text` is none of these, or there are too many sets to list.
+        TopologyError: a set that was asked for by its GPUs falls apart.
+    """
+    if text == "connected":
+        return connected_allocations(topology, links)
+    if text == "all":
+        return _grown(topology, links, set(range(2, len(topology.gpus) + 1)), through_gaps=True)
+    sizes = _SIZES.fullmatch(text)
+    if sizes:
+        low, high = int(sizes[1]), int(sizes[2])
+        if not 1 <= low <= high <= len(topology.gpus):
+            raise UsageError(
+                f"{topology.name} has {len(topology.gpus)} GPUs, sizes run from 1 to that",
+                where=f"--allocations {text}",
+                hint=_HINT,
+            )
+        return connected_allocations(topology, links, range(low, high + 1))
+    if not text.strip() or ".." in text:
+        raise UsageError("these are no allocations", where=f"--allocations {text}", hint=_HINT)
+    found: dict[str, Allocation] = {}
+    for part in text.split("/"):
+        gpus = tuple(parse_gpus(topology, part))
+        graph = plan_graph(topology, gpus, links)
+        found.setdefault(fingerprint(graph), Allocation(gpus, graph, fingerprint(graph)))
+    return list(found.values())
+
+
 def connected_allocations(
     topology: Topology, links: str | None = None, sizes: Iterable[int] | None = None
 ) -> list[Allocation]:
     """Every distinct allocation whose GPUs the fast links (or `links`) join, by size and then by first GPU set.
 
-    Grows connected sets by one GPU at a time and keeps one of each orbit of the machine's symmetry, so that a machine
-    of 16 alike GPUs costs 16 steps, not 65,536.
-
     Args:
         sizes: how many GPUs; 3 to all by default.
+
+    Raises UsageError if there are too many sets to list.
+    """
+    wanted = set(range(3, len(topology.gpus) + 1) if sizes is None else sizes)
+    return _grown(topology, _fast_links(topology) if links is None else links, wanted, through_gaps=False)
+
+
+def _grown(topology: Topology, links: str | None, wanted: set[int], *, through_gaps: bool) -> list[Allocation]:
+    """Grows sets by one GPU at a time and keeps one of each orbit of the machine's symmetry.
+
+    Of GPUs that may change places freely (`_twins`) only the first few are used, so a switch with 72 GPUs costs 72
+    steps, not 2^72.
+
+    Args:
+        through_gaps: go on from sets that fall apart, for a larger set may hold together. A set joined by links that
+            are equal both ways always has a GPU that the others can do without, so then there is no need.
     """
     names = [v.name for v in topology.gpus]
-    wanted = set(range(3, len(names) + 1) if sizes is None else sizes)
-    chosen_links = links if links is not None else _fast_links(topology)
-    orbit: dict[str, tuple[str, ...]] = {name: (name,) for name in names}
+    place = {name: i for i, name in enumerate(names)}
+    twins = _twins(topology)
+    orbit: list[tuple[str, ...]] = [()]
     distinct: dict[str, Allocation] = {}
-    for size in range(2, max(wanted, default=0) + 1):
+    tried = 0
+    for size in range(1, max(wanted, default=0) + 1):
         grown: dict[str, tuple[str, ...]] = {}
-        tried: set[tuple[str, ...]] = set()
-        for gpus in orbit.values():
-            for name in names:
-                bigger = tuple(sorted({*gpus, name}, key=names.index))
-                if len(bigger) != size or bigger in tried:
-                    continue
-                tried.add(bigger)
-                graph = _graph(topology, bigger, chosen_links)
-                if graph is None:
-                    continue
-                # Idle GPUs as forwarders mark the set within the whole machine.
-                whole = fingerprint(plan_graph(topology, bigger, chosen_links, relay=True))
-                grown.setdefault(whole, bigger)
-                if size in wanted:
-                    distinct.setdefault(fingerprint(graph), Allocation(bigger, graph, fingerprint(graph)))
-        orbit = grown
-    return sorted(distinct.values(), key=lambda a: (len(a.gpus), [names.index(g) for g in a.gpus]))
+        sets = dict.fromkeys(
+            tuple(sorted({*gpus, name}, key=place.__getitem__)) for gpus in orbit for name in names if name not in gpus
+        )
+        foremost = [gpus for gpus in sets if _foremost(gpus, twins)]
+        tried += len(foremost)
+        if tried > _MAX_SETS:
+            raise UsageError(
+                f"{topology.name} has more than {_MAX_SETS} sets of up to {size} GPUs to look at",
+                where="--allocations",
+                hint="choose smaller sizes, such as 2..4, or name the sets",
+            )
+        for gpus in foremost:
+            key = _marked(topology, gpus, links)
+            if key in grown:
+                continue
+            graph = _graph(topology, gpus, links)
+            if graph is None and not through_gaps:
+                continue
+            grown[key] = gpus
+            if graph is not None and size in wanted and _joined(graph):
+                name = fingerprint(graph)
+                distinct.setdefault(name, Allocation(gpus, graph, name))
+        orbit = list(grown.values())
+    return sorted(distinct.values(), key=lambda a: (len(a.gpus), [place[g] for g in a.gpus]))
+
+
+def _twins(topology: Topology) -> list[list[str]]:
+    """GPUs that any permutation among themselves leaves the machine as it was: same links to the same vertices."""
+    near: dict[str, list[tuple[str, str, str, object]]] = {v.name: [] for v in topology.gpus}
+    for link in topology.links:
+        for own, other, way in ((link.src, link.dst, "out"), (link.dst, link.src, "in")):
+            if own in near:
+                near[own].append((other, way, link.kind.value, link.gbps))
+    server = {name: server for server, members in topology.servers.items() for name in members}
+    classes: dict[object, list[str]] = {}
+    for name, links in near.items():
+        classes.setdefault((server.get(name), tuple(sorted(links, key=repr))), []).append(name)
+    return [members for members in classes.values() if len(members) > 1]
+
+
+def _foremost(gpus: Sequence[str], twins: Sequence[Sequence[str]]) -> bool:
+    """Whether the set takes the first of every class of twins."""
+    chosen = set(gpus)
+    for members in twins:
+        count = sum(1 for name in members if name in chosen)
+        if any(name not in chosen for name in members[:count]):
+            return False
+    return True
+
+
+def _marked(topology: Topology, gpus: Sequence[str], links: str | None) -> str:
+    """The fingerprint of the whole machine with this set marked in it: equal for sets that a symmetry exchanges."""
+    chosen = set(gpus)
+    kinds = None if links in (None, "all") else {word.strip() for word in str(links).split(",")}
+    order = [*gpus, *(v.name for v in topology.vertices if v.name not in chosen)]
+    known = {v.name: v for v in topology.vertices}
+    vertices = [known[name] for name in order]
+    number = {name: i for i, name in enumerate(order)}
+    ends = [
+        (number[k.src], number[k.dst], k.kind, k.gbps) for k in topology.links if kinds is None or k.kind.value in kinds
+    ]
+    if len(topology.servers) > 1:
+        # Servers are vertices here: which GPUs share one decides over the links of a plan.
+        for name, members in sorted(topology.servers.items()):
+            ends += [(number[member], len(vertices), LinkKind.C2C, topology.links[0].gbps) for member in members]
+            vertices.append(Vertex(name, VertexKind.CPU))
+    made = tuple(GraphLink(i, *end) for i, end in enumerate(ends))
+    return fingerprint(PlanGraph(topology.name, len(gpus), tuple(vertices), ("",) * len(vertices), made))
 
 
 def _fast_links(topology: Topology) -> str | None:
@@ -74,55 +185,10 @@ def _graph(topology: Topology, gpus: Sequence[str], links: str | None) -> PlanGr
         return None
 
 
-class AllocationPlans:
-    """Plans by fingerprint, handed out for any graph that is the same up to names."""
-
-    def __init__(self, solver: str = "exact") -> None:
-        self._solver = solver
-        self._plans: dict[tuple[str, Collective, int | None], tuple[PlanGraph, Plan]] = {}
-        self._first: dict[str, PlanGraph] = {}
-
-    def plan(self, graph: PlanGraph, collective: Collective, root: int | None = None) -> Plan:
-        """The plan of `graph`, solved once per class of graphs (and root) and relabelled for the others."""
-        key = fingerprint(graph)
-        model = self._first.setdefault(key, graph)
-        if model is graph:
-            return self._solved(key, model, collective, root)
-        mapping = match(model, graph)
-        if mapping is None:
-            raise PackingError("two different graphs share a fingerprint", where=graph.name)
-        wanted = None if root is None and not collective.rooted else mapping.index(root or 0)
-        return relabelled(self._solved(key, model, collective, wanted), model, graph, mapping)
-
-    def _solved(self, key: str, graph: PlanGraph, collective: Collective, root: int | None) -> Plan:
-        place = key, collective, root
-        if place not in self._plans:
-            self._plans[place] = graph, plan(graph, collective, root, self._solver)
-        return self._plans[place][1]
-
-
-def relabelled(made: Plan, source: PlanGraph, target: PlanGraph, mapping: Sequence[int]) -> Plan:
-    """A plan of `source` as one of `target`, where vertex v of `source` is mapping[v] of `target`."""
-    place = {(x.src, x.dst, x.kind): x.id for x in target.links}
-    link = [place[mapping[x.src], mapping[x.dst], x.kind] for x in source.links]
-
-    def hops(old: tuple[Hop, ...]) -> tuple[Hop, ...]:
-        return tuple(Hop(mapping[h.src], mapping[h.dst], tuple(link[x] for x in h.links)) for h in old)
-
-    return replace(
-        made,
-        root=None if made.root is None else mapping[made.root],
-        certificate=None if made.certificate is None else _certificate(made.certificate, link, mapping),
-        trees=tuple(Tree(mapping[t.root], t.weight, hops(t.reduce), hops(t.broadcast)) for t in made.trees),
-        flows=tuple(
-            Flow(mapping[f.src], mapping[f.dst], f.weight, tuple(link[x] for x in f.links)) for f in made.flows
-        ),
-    )
-
-
-def _certificate(old: Certificate, link: Sequence[int], mapping: Sequence[int]) -> Certificate:
-    if isinstance(old, Cut):
-        return Cut(tuple(sorted(mapping[v] for v in old.side)))
-    if isinstance(old, Partition):
-        return Partition(tuple(tuple(sorted(mapping[v] for v in part)) for part in old.parts))
-    return Prices(tuple(sorted((link[x], price) for x, price in old.prices)))
+def _joined(graph: PlanGraph) -> bool:
+    """Whether every GPU reaches every other one (`plan_graph` looks at links without their directions)."""
+    try:
+        Net.of(graph).require_connected()
+    except PackingError:
+        return False
+    return True

@@ -11,11 +11,10 @@ import numpy as np
 
 from collc.packing.arborescence import cheapest_arborescence
 from collc.packing.dense import DenseDistances, dense_arborescence, dense_shallow
-from collc.packing.network import Distances, Net, Path, T, exact_distances
+from collc.packing.enumerate import shallow_trees
+from collc.packing.network import Distances, Net, Out, Path, T, exact_distances
 from collc.packing.shallow import shallow_arborescence
 
-# Hops of an out-tree, parents before children: (parent, child, path).
-Out = tuple[tuple[int, int, Path], ...]
 # Makes a tree of a root and its cost, or None.
 Make = Callable[[int], "tuple[Out, int | float] | None"]
 
@@ -98,6 +97,9 @@ class Oracle(Protocol):
 
     def reach(self) -> list[int]:
         """Per root, the least number of hops in which its trees can span."""
+
+    def all_columns(self, depth: int, limit: int) -> list[Column] | None:
+        """Every column no deeper than `depth`, or None if there are more than `limit`."""
 
 
 class TreeOracle:
@@ -196,6 +198,19 @@ class TreeOracle:
         root = _centre(hops, self.net.nranks)
         out = _rerooted(hops, root, mirror)
         return Column(0, root, out, tuple((u, v, tuple(mirror[x] for x in path)) for u, v, path in out))
+
+    def all_columns(self, depth: int, limit: int) -> list[Column] | None:
+        """Every column no deeper than `depth`; None if there are more than `limit`, or pairs of different trees."""
+        if self._turned is not None:
+            return None
+        found: dict[Column, None] = {}
+        for i, root in enumerate(self.roots):
+            trees = shallow_trees(self.net, root, depth, limit - (0 if self.mirror else len(found)))
+            if trees is None:
+                return None
+            for hops in trees:
+                found[Column(i, root, hops) if self.mirror is None else self._mirrored(hops, self.mirror)] = None
+        return list(found) if len(found) <= limit else None
 
     def reach(self) -> list[int]:
         """Per root, the least number of hops within which it can reach all ranks (and for pairs, be reached by all)."""

@@ -19,15 +19,18 @@ from collc.packing.generate import Generator, Packing
 from collc.packing.model import Certificate, Collective, Cut, Partition, Prices
 from collc.packing.network import Net
 from collc.packing.symmetry import Symmetry, find_symmetry
-from collc.packing.thin import thinned
+from collc.packing.thin import thinned, thinnest
 
 _SHALLOW_TRIES = 6
 # Diving costs more than packing on larger machines.
 _THIN_LIMIT = 16
+# Where all trees of a depth are at most so many they are listed.
+_LISTED = 3000
+_LIST_RANKS = 12
 # Up to here the best partition is searched for (a minimum cut per rank); above, only likely ones are tried.
 _PARTITION_LIMIT = 64
 # From so many links on symmetry is worth its search and the many images of each tree.
-_SYMMETRY_FROM = 64
+SYMMETRY_FROM = 64
 
 
 @dataclass(frozen=True)
@@ -120,7 +123,7 @@ def new_problem(
     net: Net, collective: Collective, root: int | None, servers: Sequence[str], *, symmetric: bool = True
 ) -> Problem:
     """The problem with its symmetry, which small graphs do without: there, fewer trees matter more."""
-    if symmetric and net.nlinks >= _SYMMETRY_FROM:
+    if symmetric and net.nlinks >= SYMMETRY_FROM:
         return Problem(net, collective, root, find_symmetry(net, servers, root))
     return Problem(net, collective, root, Symmetry((), tuple(range(net.nlinks)), tuple(range(net.nranks))))
 
@@ -153,7 +156,9 @@ def solve_exact(problem: Problem, servers: Sequence[str]) -> Solved:
             bound = proven.rate
             certificate = Prices(tuple((i, p) for i, p in enumerate(proven.prices) if p))
         depth, found, generator = _shallowest(problem, proven, least)
-    for rounds, choices in _thinning(net.nranks, depth):
+    if generator.complete and len(found.weights) > generator.ngroups:
+        found = thinnest(generator, found, _dives(generator), 2)
+    for rounds, choices in () if generator.complete else _thinning(net.nranks, depth):
         if len(found.weights) > generator.ngroups:
             found = thinned(generator, found, depth, rounds, choices)
     return Solved(found.rate, bound, found.weights, certificate, problem.symmetry)
@@ -177,6 +182,12 @@ def _thinning(nranks: int, depth: int) -> tuple[tuple[int, int], ...]:
     return ((6, 1), (3, 2)) if nranks <= 10 else ((3, 1),)
 
 
+def _dives(generator: Generator) -> int:
+    """As many as take about a tenth of a second."""
+    size = len(generator.columns) * generator.master.nrows
+    return min(16, max(3, 90_000 // size))
+
+
 def _least_depth(oracle: Oracle) -> int:
     """No tree is shallower than its root's eccentricity in hops: of all roots the worst, for all_reduce the best."""
     eccentric = oracle.reach()
@@ -185,7 +196,11 @@ def _least_depth(oracle: Oracle) -> int:
 
 def _at_depth(generator: Generator, depth: int, target: Fraction) -> Packing | None:
     """The best packing of trees no deeper than `depth`, or None if floats already fall short of `target`."""
-    generator.seed(depth)
+    every = generator.oracle.all_columns(depth, _LISTED) if generator.net.nranks <= _LIST_RANKS else None
+    if every is None:
+        generator.seed(depth)
+    else:
+        generator.fill(every)
     reached = generator.improve(depth, target)
     if reached is None or reached.rate < float(target * generator.scale) * (1 - 1e-7):
         return None

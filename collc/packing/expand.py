@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from fractions import Fraction
 
-from collc.packing.columns import Column, Out
+from collc.packing.columns import Column
 from collc.packing.exact import Solved
 from collc.packing.model import Collective, Hop, Tree
+from collc.packing.network import Out
 
 _INWARD = (Collective.REDUCE, Collective.REDUCE_SCATTER)
 

@@ -41,6 +41,10 @@ class FlowOracle:
         """Paths have no depth."""
         return [1] * self.ngroups
 
+    def all_columns(self, depth: int, limit: int) -> list[Column] | None:
+        """Never listed: paths are priced."""
+        return None
+
     def _columns(self, prices: Sequence[T]) -> list[Priced]:
         found = []
         for group, (source, targets) in enumerate(self.targets):

@@ -56,6 +56,8 @@ class Generator:
         self.columns: list[Column] = []
         self._known: set[Column] = set()
         self._guess = _rate_guess(self.caps)
+        # All columns that may be used are present: there is nothing to price.
+        self.complete = False
         self.master = self._new_master()
 
     def _new_master(self) -> Master:
@@ -84,13 +86,21 @@ class Generator:
 
     def seed(self, depth: int | None) -> None:
         """First columns: cheap trees when every link costs the inverse of its capacity."""
+        self.complete = False
         self.add(p.column for p in self.oracle.cheapest([1.0 / c for c in self.link_caps], depth))
+
+    def fill(self, columns: Sequence[Column]) -> None:
+        """Starts again from these columns, which are all that there are."""
+        self.restrict(columns)
+        self.complete = True
 
     def improve(self, depth: int | None, target: Fraction | None) -> FloatSolution | None:
         """Adds columns until none improves (in floats) or `target` is reached; None if some group has no column."""
         goal = None if target is None else float(target * self.scale) * (1 - 1e-11)
         if {c.group for c in self.columns} != set(range(self.ngroups)):
             return None
+        if self.complete:
+            return self.master.solve()
         for _ in range(_MAX_ROUNDS):
             now = self.master.solve()
             if goal is not None and now.rate >= goal:
@@ -99,6 +109,12 @@ class Generator:
             if not self.add(p.column for p in found if p.cost < now.groups[p.column.group] * (1 - _GAIN)):
                 return now
         return now
+
+    def subset(self, columns: Sequence[Column]) -> Generator:
+        """Another generator of the same problem with these columns alone."""
+        other = Generator(self.oracle, self.factor, self.rows, self.shares)
+        other.fill(columns)
+        return other
 
     def restrict(self, columns: Sequence[Column]) -> None:
         """Starts again from these columns alone."""

@@ -9,6 +9,7 @@ A column is a tree, a pair of trees, or the paths from one source; its loads are
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -111,6 +112,15 @@ class Master:
         """Sets the objective coefficient of a column."""
         self._solver.changeColCost(column + 1, value)
 
+    def favour_all(self, values: Sequence[float]) -> None:
+        """Sets the objective coefficients of all columns."""
+        places = np.arange(1, len(values) + 1, dtype=np.int32)
+        self._solver.changeColsCost(len(values), places, np.array(values, dtype=np.float64))
+
+    def free(self, column: int) -> None:
+        """Takes back `fix`."""
+        self._solver.changeColBounds(column + 1, 0.0, highspy.kHighsInf)
+
     def fix(self, column: int, weight: float) -> None:
         """Holds the weight of a column (in capacity units)."""
         self._solver.changeColBounds(column + 1, weight / self.scale * (1 - 1e-8), weight / self.scale)
@@ -196,11 +206,14 @@ class _ExactSimplex:
     def _entering(self, y: dict[int, Fraction]) -> tuple[str, int] | None:
         """Bland's rule: the first improving column, else the first tight row with a negative price."""
         present = set(self.columns)
+        # Integers over one denominator: there may be thousands of columns to look at.
+        scale = math.lcm(*(v.denominator for v in y.values()))
+        whole = [0] * self.master.nrows
+        for row, value in y.items():
+            whole[row] = int(value * scale)
         for j, entries in enumerate(self.entries):
-            if j not in present:
-                value = (1 if j == 0 else 0) - sum((y[r] * v for r, v in entries.items() if r in y), Fraction(0))
-                if value > 0:
-                    return ("column", j)
+            if j not in present and sum(whole[r] * k for r, k in entries.items()) < (scale if j == 0 else 0):
+                return ("column", j)
         for row in sorted(y):
             if y[row] < 0:
                 return ("row", row)

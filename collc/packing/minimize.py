@@ -21,11 +21,12 @@ from typing import Any
 import highspy
 import numpy as np
 
-from collc.packing.columns import Column, Out
+from collc.packing.columns import Column
+from collc.packing.enumerate import hop_paths
 from collc.packing.exact import Problem, Solved
 from collc.packing.generate import Packing
 from collc.packing.model import Collective
-from collc.packing.network import Net, Path
+from collc.packing.network import Net, Out, Path
 from collc.packing.thin import thinned
 
 Arc = tuple[int, int, Path]
@@ -142,21 +143,8 @@ def _shallower(
 
 def _arcs(net: Net) -> list[Arc]:
     """Hops between ranks with up to _MAX_PATHS simple paths through forwarders each, widest first."""
-    found: dict[tuple[int, int], list[Path]] = {}
-    for source in range(net.nranks):
-        stack: list[tuple[int, Path]] = [(source, ())]
-        while stack:
-            vertex, path = stack.pop()
-            for link in net.out[vertex]:
-                head = net.heads[link]
-                if head == source or any(net.tails[x] == head for x in path):
-                    continue
-                if head < net.nranks:
-                    found.setdefault((source, head), []).append((*path, link))
-                elif len(path) < 8:
-                    stack.append((head, (*path, link)))
     arcs = []
-    for (u, v), paths in sorted(found.items()):
+    for (u, v), paths in sorted(hop_paths(net).items()):
         paths.sort(key=lambda p: (-min(net.caps[x] for x in p), len(p), p))
         arcs += [(u, v, p) for p in paths[:_MAX_PATHS]]
     return arcs

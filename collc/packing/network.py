@@ -19,6 +19,8 @@ from collc.topology.model import PlanGraph
 
 T = TypeVar("T", int, float)
 Path = tuple[int, ...]
+# Hops of an out-tree, parents before children: (parent, child, path).
+Out = tuple[tuple[int, int, Path], ...]
 
 
 @dataclass(frozen=True)

@@ -9,13 +9,14 @@ from functools import lru_cache
 from collc.errors import UsageError
 from collc.packing.check import check_packing
 from collc.packing.columns import mirrored_links
-from collc.packing.exact import Solved, new_problem, outward, solve_exact
+from collc.packing.exact import SYMMETRY_FROM, Solved, new_problem, outward, solve_exact
 from collc.packing.expand import expand
 from collc.packing.flows import solve_flows
 from collc.packing.minimize import fewest_trees
 from collc.packing.model import Collective, Plan, Prices
 from collc.packing.mwu import solve_mwu
 from collc.packing.network import Net
+from collc.packing.relabel import canonical_graph, relabelled
 from collc.topology.model import PlanGraph
 
 SOLVERS = ("exact", "mwu", "ilp")
@@ -54,9 +55,27 @@ def plan(
     if graph.nranks == 1:
         made = Plan(collective, root, solver, None, None, True, None)
     else:
-        made = _plan(graph, collective, root, solver, tolerance)
+        made = _planned(graph, collective, root, solver, tolerance)
     check_packing(graph, made, where=collective.value)
     return made
+
+
+def _planned(graph: PlanGraph, collective: Collective, root: int | None, solver: str, tolerance: Fraction) -> Plan:
+    """Small graphs in canonical numbering; larger ones as they are, where the order of ranks shows the symmetry.
+
+    sendrecv is about that order, so it keeps it too.
+    """
+    Net.of(graph).require_connected()
+    if len(graph.links) >= SYMMETRY_FROM or collective is Collective.SENDRECV:
+        return _plan(graph, collective, root, solver, tolerance)
+    alike, names = canonical_graph(graph, root)
+    made = _cached(alike, collective, None if root is None else names.index(root), solver, tolerance)
+    return relabelled(made, alike, graph, names)
+
+
+@lru_cache(maxsize=256)
+def _cached(graph: PlanGraph, collective: Collective, root: int | None, solver: str, tolerance: Fraction) -> Plan:
+    return _plan(graph, collective, root, solver, tolerance)
 
 
 def _plan(graph: PlanGraph, collective: Collective, root: int | None, solver: str, tolerance: Fraction) -> Plan:

@@ -7,13 +7,75 @@ priced in), hold it there, and go on with the rest. Each step fills some link to
 
 from __future__ import annotations
 
+import math
 from fractions import Fraction
+from random import Random
 
 from collc.errors import PackingError
 from collc.packing.generate import Generator, Packing
 
 # Float slack of the held rate and weights is 1e-7; what is lighter than this share of the rate is noise.
 _TINY = 1e-5
+
+
+def thinnest(generator: Generator, packing: Packing, dives: int, choices: int, seed: int = 0) -> Packing:
+    """The best of several dives where the generator holds every column that may be used.
+
+    Each dive starts from another optimal vertex, by random objectives from a fixed seed. Best is the fewest trees, then
+    the least common denominator of their shares.
+    """
+    random = Random(seed)
+    master = generator.master
+    generator.master.solve()
+    best, best_key = packing, _size(packing)
+    held = False
+    for _ in range(dives):
+        try:
+            chosen = _dive_whole(generator, packing.rate, random, choices, held=held)
+        except PackingError:
+            break  # float trouble in the held LP: fewer trees are a wish, not a duty
+        held = True
+        if chosen is None or len(chosen) > best_key[0]:
+            continue
+        found = generator.subset([generator.columns[j] for j in sorted(chosen)]).exact()
+        if found is not None and found.rate == packing.rate and _size(found) < best_key:
+            best, best_key = Packing(found.rate, found.weights, packing.prices), _size(found)
+    assert generator.master is master
+    return best
+
+
+def _size(packing: Packing) -> tuple[int, int]:
+    return len(packing.weights), math.lcm(*((w / packing.rate).denominator for _, w in packing.weights))
+
+
+def _dive_whole(generator: Generator, rate: Fraction, random: Random, choices: int, *, held: bool) -> list[int] | None:
+    master, count = generator.master, len(generator.columns)
+    goal = float(rate * generator.scale)
+    if not held:
+        master.hold_rate(goal)
+    floor = _TINY * goal / max(generator.factor, 1)
+    master.favour_all([random.random() for _ in range(count)])
+    weights = master.solve().weights
+    master.favour_all([0.0] * count)
+    fixed: list[int] = []
+    done = False
+    while not done:
+        order = sorted((j for j, w in enumerate(weights) if w > floor and j not in fixed), key=lambda j: -weights[j])
+        best, arg, after = floor, -1, weights
+        for j in order[:choices]:
+            master.favour(j, 1.0)
+            now = master.solve().weights
+            master.favour(j, 0.0)
+            if now[j] > best * (1 + _TINY):
+                best, arg, after = now[j], j, now
+        done = arg < 0
+        if not done:
+            fixed.append(arg)
+            master.fix(arg, best)
+            weights = after
+    for j in fixed:
+        master.free(j)
+    return fixed if not order else None
 
 
 def thinned(generator: Generator, packing: Packing, depth: int | None, rounds: int, choices: int) -> Packing:

@@ -1,0 +1,137 @@
+"""`collc plan`: text for people, JSON for programs, one line for what cannot be."""
+
+from __future__ import annotations
+
+import json
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.cli import collc, refused
+
+from collc.packing.document import from_json, verify_document
+
+
+def plan_json(*argv: object) -> dict[str, Any]:
+    result = collc("plan", *argv, "--json")
+    assert (result.code, result.err) == (0, "")
+    made: dict[str, Any] = json.loads(result.out)
+    return made
+
+
+def test_every_collective_by_default() -> None:
+    made = plan_json("dgx1v")
+    verify_document(from_json(made))
+    rates = {p["collective"]: p["rate_gbps"] for p in made["plans"]}
+    assert rates["all_reduce"] == "600/7"
+    assert rates["all_gather"] == rates["reduce_scatter"] == "1200/7"
+    assert rates["broadcast"] == rates["reduce"] == "150"
+    assert len(rates) == 9
+    assert all(p["optimal"] for p in made["plans"])
+
+
+def test_the_order_of_gpus_is_the_order_of_ranks() -> None:
+    made = plan_json("dgx1v", "--gpus", "7,0-2", "--collective", "broadcast", "--root", 2)
+    assert [r["gpu"] for r in made["ranks"]] == ["gpu7", "gpu0", "gpu1", "gpu2"]
+    assert made["plans"][0]["root"] == 2
+
+
+def test_text_says_what_binds_and_what_one_more_link_brings() -> None:
+    out = collc("plan", "dgx1v", "--gpus", "0,1,2", "--collective", "broadcast").out
+    assert "at most 50 GB/s, because 50 GB/s lead out of {gpu0}" in out
+    assert "+1 GB/s is worth 1 GB/s on gpu0>gpu1 gpu0>gpu2" in out
+    assert "one more link gpu0 - gpu1 of 25 GB/s each way would bring 75 GB/s" in out
+    assert "2 of depth 2; weights are multiples of rate/2" in out
+
+
+def test_solvers_say_what_they_prove() -> None:
+    few = plan_json("dgx1v", "--collective", "broadcast", "--solver", "ilp")["plans"][0]
+    assert (len(few["trees"]), few["rate_gbps"], few["optimal"]) == (4, "150", True)
+    assert "4 trees: proven" in collc("plan", "dgx1v", "--collective", "broadcast", "--solver", "ilp").out
+    near = plan_json("dgx1v", "--collective", "all_reduce", "--solver", "mwu")["plans"][0]
+    assert Fraction(near["bound_gbps"]) * Fraction(98, 100) <= Fraction(near["rate_gbps"]) < Fraction(600, 7) + 1
+
+
+def test_relays_are_forwarders_of_the_plan() -> None:
+    made = plan_json("dgx1v", "--gpus", "0,1,2,3,6", "--relay", "idle", "--collective", "all_gather")
+    verify_document(from_json(made))
+    assert made["plans"][0]["rate_gbps"] == "375/2"
+    assert {v["name"]: v["kind"] for v in made["switches"]} == {"gpu4": "gpu", "gpu5": "gpu", "gpu7": "gpu"}
+
+
+def test_every_allocation_with_the_speedup_over_rings() -> None:
+    made = plan_json("dgx1v", "--allocations", "connected", "--compare", "rings", "--collective", "all_reduce")
+    assert made["format"] == "collc-allocations/1"
+    assert len(made["allocations"]) == 46
+    for entry in made["allocations"]:
+        verify_document(from_json(entry["plan"]))
+        assert Fraction(entry["speedup"]["all_reduce"]) >= 1
+        assert entry["plan"]["topology"]["fingerprint"] == entry["fingerprint"]
+    text = collc("plan", "dgx1v", "--allocations", "3..4", "--compare", "rings", "--collective", "all_reduce").out
+    assert text.startswith("dgx1v: 19 distinct allocations, GB/s\n")
+    assert "geometric mean over rings: all_reduce" in text
+
+
+def test_one_set_against_rings() -> None:
+    made = plan_json("dgx1v", "--gpus", "0,3,4", "--compare", "rings", "--collective", "broadcast")
+    (entry,) = made["allocations"]
+    # Both links are double, but a ring is one link wide, and none closes: PCIe at half a link.
+    assert (entry["rings"], entry["link_gbps"], entry["speedup"]) == (0, "25", {"broadcast": "4"})
+
+
+def test_machines_with_too_many_rings_show_none() -> None:
+    made = plan_json("dgx2", "--allocations", "9..10", "--compare", "rings", "--collective", "all_gather")
+    assert [a["rings"] for a in made["allocations"]] == [1, None]
+    assert made["allocations"][1]["speedup"] == {}
+    lines = collc("plan", "dgx2", "--allocations", "10..10", "--compare", "rings", "--collective", "reduce").out
+    assert "geometric mean" not in lines
+
+
+@pytest.mark.parametrize(
+    ("argv", "what"),
+    [
+        (["--collective", "all_reduce", "--root", "1"], "has no root"),
+        (["--collective", "broadcast", "--root", "8"], "no rank 8"),
+        (["--gpus", "0,9"], "GPUs 0 to 7"),
+        (["--allocations", "9..12"], "has 8 GPUs"),
+        (["--allocations", "some"], "no GPU of the topology"),
+        (["--allocations", "all", "--gpus", "0,1"], "--allocations plans all sets"),
+        (["--allocations", "all", "--relay", "idle"], "neither --relay nor --root"),
+        (["--links", "nvlnk"], "nvlink"),
+    ],
+)
+def test_what_cannot_be_is_one_line(argv: list[str], what: str) -> None:
+    assert what in refused(collc("plan", "dgx1v", *argv), code=2)
+
+
+@pytest.mark.parametrize("share", ["1", "-0.1", "x", "1/0"])
+def test_a_tolerance_is_a_share(share: str) -> None:
+    result = collc("plan", "dgx1v", "--solver", "ilp", "--tolerance", share)
+    assert result.code == 2
+
+
+LAB = """format: collc-topology/1
+name: lab
+gpus: 4
+links:
+  - [gpu0, gpu1, nvlink, 25]
+  - [gpu2, gpu3, nvlink, 25]
+"""
+
+
+def test_gpus_that_nothing_joins_are_one_line(tmp_path: Path) -> None:
+    (tmp_path / "lab.yaml").write_text(LAB)
+    assert "gpu2 cannot be reached from gpu0" in refused(collc("plan", tmp_path / "lab.yaml"))
+    made = json.loads(collc("plan", tmp_path / "lab.yaml", "--allocations", "all", "--json").out)
+    assert [a["gpus"] for a in made["allocations"]] == [["gpu0", "gpu1"]]
+
+
+def test_links_of_one_direction_that_close_no_circle_are_one_line(tmp_path: Path) -> None:
+    one_way = LAB.replace("[gpu2, gpu3, nvlink, 25]", "{from: gpu1, to: gpu2, kind: nvlink, gbps: 25}")
+    (tmp_path / "lab.yaml").write_text(one_way)
+    assert "cannot" in refused(collc("plan", tmp_path / "lab.yaml", "--gpus", "0,1,2"))
+
+
+def test_a_single_gpu_has_nothing_to_move() -> None:
+    assert "nothing to move" in collc("plan", "dgx1v", "--gpus", "3").out
