@@ -1,0 +1,98 @@
+"""The most rings that fit on the links together, whole links each: what NCCL searches for on NVLink meshes."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import highspy
+import numpy as np
+
+from collc.errors import PackingError
+from collc.topology.model import PlanGraph
+
+# All rings are listed up to this many ranks; above, one ring is searched for.
+LISTED = 9
+_NODES = 20000
+_SEARCH = 200_000
+
+Paths = dict[tuple[int, int], tuple[int, ...]]
+Order = tuple[int, ...]
+
+
+def disjoint_rings(graph: PlanGraph, paths: Paths, *, limit: int | None = None) -> list[Order]:
+    """Directed rings through all ranks, as many as fit with one link width each; at most `limit`.
+
+    A width is the speed of the slowest link. Where even one ring overloads a link (PCIe trees), one ring with the least
+    overload is taken.
+
+    Raises:
+        PackingError: no ring closes.
+    """
+    n = graph.nranks
+    if n > LISTED:
+        return [_search(n, paths)]
+    listed = _listed(n, paths)
+    if not listed:
+        raise PackingError("no ring closes over these GPUs")
+    unit = min(link.gbps for link in graph.links)
+    room = {link.id: int(link.gbps // unit) for link in graph.links}
+
+    def overload(load: tuple[tuple[int, int], ...]) -> float:
+        return max(times / room[link] for link, times in load)
+
+    fitting = {load: order for load, order in listed.items() if overload(load) <= 1}
+    if not fitting or limit == 1:
+        return [listed[min(listed, key=overload)]]
+    chosen = _most(list(fitting), room)
+    rings = [fitting[load] for load, times in chosen for _ in range(times)]
+    return rings if limit is None else rings[:limit]
+
+
+def _listed(n: int, paths: Paths) -> dict[tuple[tuple[int, int], ...], Order]:
+    """Load (link, times) -> the first ring with that load."""
+    found: dict[tuple[tuple[int, int], ...], Order] = {}
+    stack: list[Order] = [(0,)]
+    while stack:
+        way = stack.pop()
+        if len(way) < n:
+            stack += [(*way, v) for v in range(n - 1, 0, -1) if v not in way and (way[-1], v) in paths]
+        elif (way[-1], 0) in paths:
+            load = Counter(link for edge in zip(way, (*way[1:], 0), strict=True) for link in paths[edge])
+            found.setdefault(tuple(sorted(load.items())), way)
+    return found
+
+
+def _most(loads: list[tuple[tuple[int, int], ...]], room: dict[int, int]) -> list[tuple[Any, int]]:
+    """The loads to take, and how often: an integer program."""
+    solver: Any = highspy.Highs()  # type: ignore[no-untyped-call]
+    solver.setOptionValue("output_flag", False)
+    solver.setOptionValue("threads", 1)
+    solver.setOptionValue("mip_max_nodes", _NODES)
+    solver.changeObjectiveSense(highspy.ObjSense.kMaximize)
+    empty = np.array([], dtype=np.int32), np.array([], dtype=np.float64)
+    for link in sorted(room):
+        solver.addRow(-highspy.kHighsInf, float(room[link]), 0, *empty)
+    for j, load in enumerate(loads):
+        rows = np.array([link for link, _ in load], dtype=np.int32)
+        solver.addCol(1.0, 0.0, highspy.kHighsInf, len(rows), rows, np.array([float(times) for _, times in load]))
+        solver.changeColIntegrality(j, highspy.HighsVarType.kInteger)
+    solver.run()
+    values = solver.getSolution().col_value
+    return [(load, round(values[j])) for j, load in enumerate(loads) if round(values[j])]
+
+
+def _search(n: int, paths: Paths) -> Order:
+    """One ring, depth first: the order of the ranks where it closes, else by backtracking within a budget."""
+    natural = tuple(range(n))
+    if all((a, (a + 1) % n) in paths for a in natural):
+        return natural
+    stack: list[Order] = [(0,)]
+    for _ in range(_SEARCH):
+        if not stack:
+            break
+        way = stack.pop()
+        if len(way) == n and (way[-1], 0) in paths:
+            return way
+        stack += [(*way, v) for v in range(n - 1, 0, -1) if v not in way and (way[-1], v) in paths]
+    raise PackingError("no ring closes over these GPUs, or none was found in the time given to it")

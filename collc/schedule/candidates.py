@@ -1,0 +1,252 @@
+"""Plans that libraries use by habit: rings, double binary trees, one-hop trees.
+
+They stand beside the packed trees as candidates for sizes where few hops or plain order matter more than the best rate,
+and as the baselines to compare with. Each is an ordinary `Plan` (without a certificate: its bound is None), so that the
+same lowering, verifier and simulator take it. Hops run along shortest paths through switches, never through a rank.
+
+Sources: ring: Patarasuk and Yuan 2009, as used by Baidu 2017; double binary tree: Sanders, Speck and Traeff 2009, as
+used by NCCL 2.4; one-hop trees: Blink (Wang et al., MLSys 2020), section 3.4.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from fractions import Fraction
+
+from collc.errors import PackingError
+from collc.packing.model import Collective, Hop, Plan, Tree
+from collc.schedule.candidate_rings import disjoint_rings
+from collc.topology.model import PlanGraph
+
+Paths = dict[tuple[int, int], tuple[int, ...]]
+Edge = tuple[int, int]
+
+
+def candidate(graph: PlanGraph, collective: Collective, root: int | None, kind: str) -> Plan:
+    """The plan of one kind.
+
+    Args:
+        root: of a rooted collective (default 0), else None.
+        kind: one of KINDS.
+
+    Raises:
+        PackingError: the graph has no such plan (no ring closes, or some pair has no direct path), or the kind does not
+            serve the collective.
+    """
+    if not collective.uses_trees:
+        raise PackingError(f"{collective.value} moves along flows; {kind} plans are for tree collectives")
+    if graph.nranks < 2:
+        raise PackingError(f"a {kind} plan needs two GPUs or more")
+    root = (0 if root is None else root) if collective.rooted else None
+    trees = _MAKERS[kind](graph, shortest_paths(graph), collective, root)
+    return _scaled(graph, collective, root, kind, trees)
+
+
+def candidates(graph: PlanGraph, collective: Collective, root: int | None = None) -> dict[str, Plan]:
+    """Every kind that this graph has a plan of; kinds whose trees equal an earlier kind's are left out."""
+    found: dict[str, Plan] = {}
+    for kind in KINDS:
+        try:
+            plan = candidate(graph, collective, root, kind)
+        except PackingError:
+            continue
+        if all(plan.trees != other.trees for other in found.values()):
+            found[kind] = plan
+    return found
+
+
+def spread(plan: Plan, channels: int) -> Plan:
+    """Cuts trees into equal copies until there are `channels` of them, heavier trees into more.
+
+    A copy becomes a channel, that is a thread block: more blocks move more data at once, and where weights differ each
+    tree gets blocks in proportion. Plans with more trees than `channels` stay as they are; plans of one tree per root
+    get the same number of copies of every tree.
+    """
+    if not plan.trees:
+        return plan
+    count = [1] * len(plan.trees)
+    if plan.solver in _CHANNEL_PER_RING:
+        each = max(1, channels // rings_of(plan))
+        count = [each] * len(plan.trees)
+    else:
+        while sum(count) < channels:
+            heaviest = max(range(len(count)), key=lambda i: (plan.trees[i].weight / count[i], -i))
+            count[heaviest] += 1
+    trees = [replace(tree, weight=tree.weight / n) for tree, n in zip(plan.trees, count, strict=True) for _ in range(n)]
+    return replace(plan, trees=tuple(trees))
+
+
+def rings_of(plan: Plan) -> int:
+    """How many rings a ring plan has: a channel serves the trees of all roots of one ring."""
+    return sum(1 for tree in plan.trees if tree.root == plan.trees[0].root)
+
+
+def shortest_paths(graph: PlanGraph) -> Paths:
+    """(source, destination) -> the links of a path with the fewest links, the widest of those; through no other rank.
+
+    Pairs without one are absent. O(ranks * links).
+    """
+    out: dict[int, list[tuple[int, int]]] = defaultdict(list)
+    for each in graph.links:
+        out[each.src].append((each.id, each.dst))
+    found: Paths = {}
+    for source in graph.ranks:
+        # Breadth first by levels; within a level the widest way to each vertex wins, then the lowest link.
+        level: dict[int, tuple[Fraction, tuple[int, ...]]] = {source: (max(x.gbps for x in graph.links), ())}
+        seen = {source}
+        while level:
+            reached: dict[int, tuple[Fraction, tuple[int, ...]]] = {}
+            for vertex, (width, way) in sorted(level.items()):
+                if vertex in graph.ranks and vertex != source:
+                    continue
+                for link, to in out[vertex]:
+                    wide = min(width, graph.links[link].gbps)
+                    if to not in seen and (to not in reached or wide > reached[to][0]):
+                        reached[to] = (wide, (*way, link))
+            seen |= set(reached)
+            found |= {(source, v): path for v, (_, path) in reached.items() if v in graph.ranks}
+            level = reached
+    return found
+
+
+def _hop(paths: Paths, edge: Edge) -> Hop:
+    if edge not in paths:
+        raise PackingError(f"ranks {edge[0]} and {edge[1]} have no direct path")
+    return Hop(*edge, paths[edge])
+
+
+def _tree(paths: Paths, collective: Collective, root: int, up: Iterable[Edge], down: Iterable[Edge]) -> Tree:
+    """A tree of weight 1 with the phases that the collective has. `up` edges are (child, parent)."""
+    reduces = collective in (Collective.ALL_REDUCE, Collective.REDUCE, Collective.REDUCE_SCATTER)
+    spreads = collective in (Collective.ALL_REDUCE, Collective.BROADCAST, Collective.ALL_GATHER)
+    return Tree(
+        root,
+        Fraction(1),
+        tuple(_hop(paths, edge) for edge in up) if reduces else (),
+        tuple(_hop(paths, edge) for edge in down) if spreads else (),
+    )
+
+
+def _ring_trees(
+    orders: Sequence[Sequence[int]], paths: Paths, collective: Collective, root: int | None
+) -> tuple[Tree, ...]:
+    """Per root and ring: reduce along the ring into the root, then on from the root to the rank before it.
+
+    Root by root with the rings innermost, so that dealing onto as many channels as there are rings gives each ring one
+    channel that takes its roots in turn.
+    """
+    trees = []
+    n = len(orders[0])
+    for target in range(n) if root is None else [root]:
+        for order in orders:
+            at = order.index(target)
+            turned = [*order[at:], *order[:at]]
+            into = [*turned[1:], target]
+            trees.append(_tree(paths, collective, target, _pairs(into), _pairs(turned)))
+    return tuple(trees)
+
+
+def _pairs(way: Sequence[int]) -> list[Edge]:
+    return list(itertools.pairwise(way))
+
+
+def _one_ring(graph: PlanGraph, paths: Paths, collective: Collective, root: int | None) -> tuple[Tree, ...]:
+    return _ring_trees(disjoint_rings(graph, paths, limit=1), paths, collective, root)
+
+
+def _rings(graph: PlanGraph, paths: Paths, collective: Collective, root: int | None) -> tuple[Tree, ...]:
+    return _ring_trees(disjoint_rings(graph, paths), paths, collective, root)
+
+
+def _chain(graph: PlanGraph, paths: Paths, collective: Collective, root: int | None) -> tuple[Tree, ...]:
+    """NCCL's Tree inside one server: the ring's order as a chain, for every ring, without splitting by roots."""
+    trees = []
+    for order in disjoint_rings(graph, paths):
+        at = order.index(root) if root is not None else 0
+        turned = [*order[at:], *order[:at]]
+        trees.append(_tree(paths, collective, turned[0], _pairs(turned[::-1]), _pairs(turned)))
+    if root is None and collective is not Collective.ALL_REDUCE:
+        raise PackingError(f"a chain has one root, and {collective.value} has one per rank")
+    return tuple(trees)
+
+
+def _double_binary(graph: PlanGraph, paths: Paths, collective: Collective, root: int | None) -> tuple[Tree, ...]:
+    """Two binary trees, half of the data each; a rank that is inner in one is a leaf in the other."""
+    if collective in (Collective.ALL_GATHER, Collective.REDUCE_SCATTER):
+        raise PackingError(f"two trees cannot serve {collective.value}, whose blocks have a root each")
+    names = [rank for rank in graph.ranks if rank != root]
+    n = len(names)
+    first = [_parent(i, n) for i in range(n)]
+    if n % 2:
+        second = [None if (p := first[(i - 1) % n]) is None else (p + 1) % n for i in range(n)]
+    else:
+        second = [None if (p := first[n - 1 - i]) is None else n - 1 - p for i in range(n)]
+    trees = []
+    for parents in (first, second):
+        top = next(i for i in range(n) if parents[i] is None)
+        down = [] if root is None else [(root, names[top])]
+        # Breadth first, so that a parent stands before its children.
+        queue = deque([top])
+        while queue:
+            at = queue.popleft()
+            children = [i for i in range(n) if parents[i] == at]
+            down += [(names[at], names[i]) for i in children]
+            queue += children
+        top_rank = names[top] if root is None else root
+        trees.append(_tree(paths, collective, top_rank, [(b, a) for a, b in reversed(down)], down))
+    return tuple(trees)
+
+
+def _parent(i: int, n: int) -> int | None:
+    """The parent in the in-order binary tree over 0..n-1 that is rooted at 0 with one child; None for 0."""
+    if i == 0:
+        return None
+    low = i & -i
+    up = (i ^ low) | (low << 1)
+    return up if up < n else i ^ low
+
+
+def _one_hop(graph: PlanGraph, paths: Paths, collective: Collective, root: int | None) -> tuple[Tree, ...]:
+    """Stars: every root speaks with every other rank directly."""
+    trees = []
+    for center in graph.ranks if root is None else [root]:
+        others = [rank for rank in graph.ranks if rank != center]
+        # Staggered, so that not all roots begin with the same child.
+        others = [rank for rank in others if rank > center] + [rank for rank in others if rank < center]
+        trees.append(_tree(paths, collective, center, [(r, center) for r in others], [(center, r) for r in others]))
+    return tuple(trees)
+
+
+_Maker = Callable[[PlanGraph, Paths, Collective, "int | None"], tuple[Tree, ...]]
+_MAKERS: dict[str, _Maker] = {
+    "ring": _one_ring,
+    "rings": _rings,
+    "chain": _chain,
+    "double-binary": _double_binary,
+    "one-hop": _one_hop,
+}
+KINDS = tuple(_MAKERS)
+_CHANNEL_PER_RING = ("ring", "rings")
+
+
+def _scaled(graph: PlanGraph, collective: Collective, root: int | None, kind: str, trees: tuple[Tree, ...]) -> Plan:
+    """The trees at the largest equal weight that the links bear together."""
+    load: dict[int, int] = defaultdict(int)
+    for tree in trees:
+        for hop in (*tree.reduce, *tree.broadcast):
+            for link in hop.links:
+                load[link] += 1
+    weight = min(graph.links[link].gbps / times for link, times in load.items())
+    return Plan(
+        collective,
+        root,
+        kind,
+        weight * len(trees),
+        None,
+        False,
+        None,
+        trees=tuple(replace(tree, weight=weight) for tree in trees),
+    )

@@ -1,0 +1,313 @@
+// The event-driven engine of collc.simulate in C++. engine.py defines what it computes; a test compares both to the last
+// digit that their sums of doubles share.
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <functional>
+#include <limits>
+#include <queue>
+#include <tuple>
+#include <vector>
+
+namespace {
+
+constexpr double kInf = std::numeric_limits<double>::infinity();
+constexpr double kEpsilon = 1e-9;
+enum Kind : int32_t { kStart, kArrive, kCredit };
+enum Why : int32_t { kByLaunch, kByOrder, kByData, kBySlot };
+
+}  // namespace
+
+extern "C" {
+
+// Mirrors collc.simulate.compiled._Case. All arrays belong to the caller.
+struct CollcCase {
+  int32_t nloops, nfifos, nlinks, slots;
+  double launch, step, credit;
+  const double *capacity;
+  const int32_t *loop_first_step;  // nloops + 1
+  const int32_t *step_share, *step_lag;
+  const double *step_rate;
+  const int32_t *step_first_recv;  // steps + 1
+  const int32_t *step_first_send;  // steps + 1
+  const int32_t *recvs, *sends;
+  const int32_t *fifo_writer, *fifo_reader;
+  const double *fifo_delay;
+  const int32_t *fifo_first_link;  // nfifos + 1
+  const int32_t *fifo_links;
+  const int32_t *share_chunks;
+  const double *share_each, *share_last;
+};
+
+// One row per executed step, in order of its end; capacity is the caller's.
+struct CollcOutcome {
+  double time;
+  int64_t executed;
+  double *link_bytes;
+  int32_t *loop, *step, *chunk, *why;
+  int64_t *cause;
+  double *begin, *end;
+};
+}
+
+namespace {
+
+struct Flow {
+  int32_t loop;
+  int32_t fifo;  // -1: local
+  bool block;
+  double left, total, rate;
+};
+
+struct Event {
+  double at;
+  int64_t sequence;
+  int32_t kind, which;
+  int64_t cause;
+  bool operator>(const Event &other) const {
+    return std::tie(at, sequence) > std::tie(other.at, other.sequence);
+  }
+};
+
+class Engine {
+ public:
+  Engine(const CollcCase &given, CollcOutcome &made)
+      : c(given), out(made), loops(given.nloops), fifos(given.nfifos), users(given.nlinks + given.nloops) {
+    now = c.launch;
+    end = c.nloops ? c.launch : 0.0;
+    for (int32_t l = 0; l < c.nloops; ++l) {
+      for (int32_t s = c.loop_first_step[l]; s < c.loop_first_step[l + 1]; ++s) {
+        const int32_t chunks = c.share_chunks[c.step_share[s]];
+        if (chunks) loops[l].iterations = std::max(loops[l].iterations, int64_t{chunks} + c.step_lag[s]);
+      }
+      loops[l].at = c.loop_first_step[l];
+    }
+    capacity.assign(c.capacity, c.capacity + c.nlinks);
+    capacity.resize(c.nlinks + c.nloops, kInf);
+    left = capacity;
+    count.assign(capacity.size(), 0);
+  }
+
+  void run() {
+    for (int32_t l = 0; l < c.nloops; ++l) {
+      advance(l, -1, kByLaunch);
+      resume();
+    }
+    while (!heap.empty() || !flows.empty()) move();
+    out.time = end;
+    out.executed = executed;
+  }
+
+ private:
+  struct LoopState {
+    int64_t iteration = 0, iterations = 0;
+    int32_t at = 0, pending = 0, why = kByLaunch;
+    bool busy = false;
+    double began = 0.0;
+    int64_t last = -1, cause = -1;
+  };
+  struct FifoState {
+    int64_t written = 0, freed = 0, arrived = 0, read = 0;
+  };
+
+  template <class Visit>
+  void each_resource(const Flow &flow, Visit visit) const {
+    if (flow.fifo >= 0)
+      for (int32_t i = c.fifo_first_link[flow.fifo]; i < c.fifo_first_link[flow.fifo + 1]; ++i) visit(c.fifo_links[i]);
+    if (flow.block) visit(c.nlinks + flow.loop);
+  }
+
+  // Max-min fairness by water-filling; the tightest resource first, the lower number on a tie.
+  void fill() {
+    touched.clear();
+    for (size_t f = 0; f < flows.size(); ++f) {
+      flows[f].rate = kInf;
+      if (flows[f].block) capacity[c.nlinks + flows[f].loop] = c.step_rate[loops[flows[f].loop].at];
+      each_resource(flows[f], [&](int32_t r) {
+        if (!count[r]++) {
+          touched.push_back(r);
+          users[r].clear();
+          left[r] = capacity[r];
+        }
+        users[r].push_back(static_cast<int32_t>(f));
+      });
+    }
+    for (;;) {
+      int32_t tight = -1;
+      double share = kInf;
+      size_t kept = 0;
+      for (const int32_t r : touched) {
+        if (!count[r]) continue;
+        touched[kept++] = r;
+        const double mine = left[r] / count[r];
+        if (mine < share || (mine == share && mine != kInf && r < tight)) {
+          share = mine;
+          tight = r;
+        }
+      }
+      touched.resize(kept);
+      if (tight < 0) break;
+      for (const int32_t f : users[tight]) {
+        if (flows[f].rate != kInf) continue;
+        flows[f].rate = share;
+        each_resource(flows[f], [&](int32_t r) {
+          left[r] = std::max(0.0, left[r] - share);
+          --count[r];
+        });
+      }
+    }
+    for (const int32_t r : touched) count[r] = 0;
+  }
+
+  void move() {
+    if (changed) fill();
+    changed = false;
+    double soonest = kInf;
+    for (const Flow &flow : flows) soonest = std::min(soonest, flow.left / flow.rate);
+    const double at = std::min(now + soonest, heap.empty() ? kInf : heap.top().at);
+    const double span = at - now;
+    now = at;
+    done.clear();
+    size_t kept = 0;
+    for (size_t f = 0; f < flows.size(); ++f) {
+      Flow flow = flows[f];
+      flow.left -= flow.rate != kInf ? flow.rate * span : flow.left;
+      if (flow.left <= kEpsilon * flow.total) {
+        done.push_back(flow.loop);
+      } else {
+        flows[kept++] = flow;
+      }
+    }
+    flows.resize(kept);
+    changed = !done.empty();
+    for (const int32_t l : done) {
+      if (!--loops[l].pending) {
+        finish(l);
+        resume();
+      }
+    }
+    while (!heap.empty() && heap.top().at <= now * (1 + kEpsilon)) {
+      const Event event = heap.top();
+      heap.pop();
+      if (event.kind == kStart) {
+        start(event.which);
+      } else if (event.kind == kArrive) {
+        ++fifos[event.which].arrived;
+        advance(c.fifo_reader[event.which], event.cause, kByData);
+      } else {
+        ++fifos[event.which].freed;
+        advance(c.fifo_writer[event.which], event.cause, kBySlot);
+      }
+      resume();
+    }
+  }
+
+  void resume() {
+    while (!ended.empty()) {
+      const int32_t l = ended.back();
+      ended.pop_back();
+      advance(l, loops[l].last, kByOrder);
+    }
+  }
+
+  void next(int32_t l) {
+    if (++loops[l].at == c.loop_first_step[l + 1]) {
+      loops[l].at = c.loop_first_step[l];
+      ++loops[l].iteration;
+    }
+  }
+
+  void advance(int32_t l, int64_t cause, int32_t why) {
+    LoopState &loop = loops[l];
+    if (loop.busy) return;
+    for (;; next(l)) {
+      if (loop.iteration >= loop.iterations) return;
+      const int64_t chunk = loop.iteration - c.step_lag[loop.at];
+      if (chunk >= 0 && chunk < c.share_chunks[c.step_share[loop.at]]) break;
+    }
+    const int32_t s = loop.at;
+    for (int32_t i = c.step_first_recv[s]; i < c.step_first_recv[s + 1]; ++i)
+      if (fifos[c.recvs[i]].arrived <= fifos[c.recvs[i]].read) return;
+    for (int32_t i = c.step_first_send[s]; i < c.step_first_send[s + 1]; ++i)
+      if (fifos[c.sends[i]].written - fifos[c.sends[i]].freed >= c.slots) return;
+    for (int32_t i = c.step_first_recv[s]; i < c.step_first_recv[s + 1]; ++i) ++fifos[c.recvs[i]].read;
+    for (int32_t i = c.step_first_send[s]; i < c.step_first_send[s + 1]; ++i) ++fifos[c.sends[i]].written;
+    loop.busy = true;
+    loop.began = now;
+    loop.cause = cause;
+    loop.why = why;
+    if (c.step > 0) {
+      push(c.step, kStart, l, -1);
+    } else {
+      start(l);
+    }
+  }
+
+  void start(int32_t l) {
+    LoopState &loop = loops[l];
+    const int32_t s = loop.at, share = c.step_share[s];
+    const bool final_chunk = loop.iteration - c.step_lag[s] == c.share_chunks[share] - 1;
+    const double size = final_chunk ? c.share_last[share] : c.share_each[share];
+    const bool block = c.step_rate[s] != kInf;
+    loop.pending = 0;
+    for (int32_t i = c.step_first_send[s]; i < c.step_first_send[s + 1]; ++i) {
+      const int32_t f = c.sends[i], first = c.fifo_first_link[f], last = c.fifo_first_link[f + 1];
+      for (int32_t k = first; k < last; ++k) out.link_bytes[c.fifo_links[k]] += size;
+      if ((first < last || block) && size > 0) {
+        flows.push_back({l, f, block, size, size, 0.0});
+        ++loop.pending;
+      }
+    }
+    if (c.step_first_send[s] == c.step_first_send[s + 1] && block && size > 0) {
+      flows.push_back({l, -1, true, size, size, 0.0});
+      ++loop.pending;
+    }
+    if (loop.pending) {
+      changed = true;
+    } else {
+      finish(l);
+    }
+  }
+
+  void finish(int32_t l) {
+    LoopState &loop = loops[l];
+    const int32_t s = loop.at;
+    const int64_t me = executed++;
+    out.loop[me] = l;
+    out.step[me] = s - c.loop_first_step[l];
+    out.chunk[me] = static_cast<int32_t>(loop.iteration - c.step_lag[s]);
+    out.begin[me] = loop.began;
+    out.end[me] = now;
+    out.cause[me] = loop.cause;
+    out.why[me] = loop.why;
+    loop.last = me;
+    end = std::max(end, now);
+    for (int32_t i = c.step_first_recv[s]; i < c.step_first_recv[s + 1]; ++i) push(c.credit, kCredit, c.recvs[i], me);
+    for (int32_t i = c.step_first_send[s]; i < c.step_first_send[s + 1]; ++i)
+      push(c.fifo_delay[c.sends[i]], kArrive, c.sends[i], me);
+    loop.busy = false;
+    next(l);
+    ended.push_back(l);
+  }
+
+  void push(double delay, int32_t kind, int32_t which, int64_t cause) {
+    heap.push({now + delay, sequence++, kind, which, cause});
+  }
+
+  const CollcCase &c;
+  CollcOutcome &out;
+  std::vector<LoopState> loops;
+  std::vector<FifoState> fifos;
+  std::vector<std::vector<int32_t>> users;
+  std::vector<Flow> flows;
+  std::vector<double> capacity, left;
+  std::vector<int32_t> count, touched, done, ended;
+  std::priority_queue<Event, std::vector<Event>, std::greater<Event>> heap;
+  double now = 0.0, end = 0.0;
+  bool changed = false;
+  int64_t sequence = 0, executed = 0;
+};
+
+}  // namespace
+
+extern "C" void collc_simulate(const CollcCase *given, CollcOutcome *made) { Engine(*given, *made).run(); }

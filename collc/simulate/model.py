@@ -1,0 +1,153 @@
+"""A program, its plan and its graph -> a `Case`: flat numbers, all that an engine needs.
+
+Units: microseconds and bytes. A *resource* is anything with a capacity that flows share: a link, or the thread block of
+one channel on one rank. Resources 0..nlinks-1 are the links of the graph.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from collc.errors import IRError
+from collc.ir.interpret import cut_share
+from collc.ir.nodes import Program, Step
+from collc.packing.model import Collective, Hop, Plan, Tree
+from collc.simulate.params import BYTES_PER_US, Machine, Protocol
+from collc.topology.model import PlanGraph
+
+_BLOCK_PER_ROOT = (Collective.ALL_GATHER, Collective.REDUCE_SCATTER)
+
+
+@dataclass(frozen=True, slots=True)
+class CaseStep:
+    """A step of a loop. `rate` is what its thread block moves per microsecond (inf: no limit)."""
+
+    share: int
+    lag: int
+    recv: tuple[int, ...]
+    send: tuple[int, ...]
+    rate: float
+
+
+@dataclass(frozen=True, slots=True)
+class Loop:
+    """One channel on one rank."""
+
+    rank: int
+    channel: int
+    steps: tuple[CaseStep, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class CaseFifo:
+    """A FIFO: its two loops, the links on its way, and the delay after its writer's step."""
+
+    writer: int
+    reader: int
+    links: tuple[int, ...]
+    delay: float
+
+
+@dataclass(frozen=True)
+class Case:
+    """One call, ready to run.
+
+    Args:
+        chunks: per share (number, bytes of each but the last, bytes of the last).
+        capacity: bytes per microsecond of each link, protocol and class efficiency included.
+    """
+
+    loops: tuple[Loop, ...]
+    fifos: tuple[CaseFifo, ...]
+    chunks: tuple[tuple[int, int, int], ...]
+    capacity: tuple[float, ...]
+    slots: int
+    launch: float
+    step: float
+    credit: float
+
+    def size(self, share: int, chunk: int) -> int:
+        """Bytes of a chunk."""
+        number, each, last = self.chunks[share]
+        return last if chunk == number - 1 else each
+
+    @property
+    def executions(self) -> int:
+        """How many steps run, over all chunks."""
+        return sum(self.chunks[step.share][0] for loop in self.loops for step in loop.steps)
+
+
+def fifo_routes(program: Program, plan: Plan) -> tuple[tuple[int, ...], ...]:
+    """The links of each FIFO: `ir.build` numbers FIFOs tree by tree, up edges before down edges.
+
+    Raises:
+        IRError: the program is not a lowering of this plan with one reader per FIFO.
+    """
+    if len(program.fifos) and any(len(f.dsts) != 1 for f in program.fifos):
+        raise IRError("a FIFO with several readers has no single route", hint="simulate the program of target cuda")
+    hops = list(_hops(plan))
+    ends = [(hop.src, hop.dst) for hop in hops]
+    if ends != [(f.src, f.dsts[0]) for f in program.fifos]:
+        raise IRError("the program's FIFOs are not the hops of the plan's trees")
+    return tuple(hop.links for hop in hops)
+
+
+def _hops(plan: Plan) -> Iterator[Hop]:
+    trees: Sequence[Tree] = plan.trees
+    if plan.collective in _BLOCK_PER_ROOT:
+        trees = sorted(plan.trees, key=lambda tree: tree.root)
+    for tree in trees:
+        yield from tree.reduce
+        yield from tree.broadcast
+
+
+def make_case(
+    program: Program, plan: Plan, graph: PlanGraph, machine: Machine, protocol: Protocol, count: int, element_bytes: int
+) -> Case:
+    """Cuts a call of `count` elements (NCCL's count) and attaches speeds and delays."""
+    routes = fifo_routes(program, plan)
+    loops: list[Loop] = []
+    writer, reader = [-1] * len(program.fifos), [-1] * len(program.fifos)
+    for c, channel in enumerate(program.channels):
+        for rank, steps in enumerate(channel.steps):
+            if not steps:
+                continue
+            for step in steps:
+                for f in step.send:
+                    writer[f] = len(loops)
+                for f in step.recv:
+                    reader[f] = len(loops)
+            loops.append(Loop(rank, c, tuple(_step(step, machine, protocol) for step in steps)))
+    fifos = []
+    for f, links in enumerate(routes):
+        extra = sum(float(graph.links[i].latency_us) + machine.link_class(graph.links[i].kind).hop_us for i in links)
+        fifos.append(CaseFifo(writer[f], reader[f], links, protocol.hop_us + extra))
+    return Case(
+        loops=tuple(loops),
+        fifos=tuple(fifos),
+        chunks=tuple(_chunks(program, s, count, element_bytes) for s in range(len(program.shares))),
+        capacity=tuple(
+            float(link.gbps) * BYTES_PER_US * protocol.efficiency * machine.link_class(link.kind).efficiency
+            for link in graph.links
+        ),
+        slots=program.slots,
+        launch=machine.launch_us + protocol.start_us,
+        step=machine.step_us,
+        credit=machine.credit_us,
+    )
+
+
+def _step(step: Step, machine: Machine, protocol: Protocol) -> CaseStep:
+    limits = [protocol.block_gbps, machine.reduce_gbps if step.reduces else None]
+    rate = min((limit * BYTES_PER_US for limit in limits if limit is not None), default=math.inf)
+    return CaseStep(step.share, step.lag, step.recv, step.send, rate)
+
+
+def _chunks(program: Program, share: int, count: int, element_bytes: int) -> tuple[int, int, int]:
+    cut = cut_share(program, share, count, element_bytes)
+    if not cut.nchunks:
+        return (0, 0, 0)
+    last = cut.end - cut.begin - (cut.nchunks - 1) * cut.chunk
+    return (cut.nchunks, cut.chunk * element_bytes, max(last, 0) * element_bytes)

@@ -1,0 +1,94 @@
+"""What the model knows of hardware and protocols: a few numbers, each with its unit.
+
+The defaults are the round figures that NCCL's own cost model is described with: Simple has a hop of about 6 us and the
+full bandwidth, LL 1 us and half of it, LL128 2 us and 120/128 of it, rounded to 95% (Hu et al., "Demystifying NCCL",
+arXiv 2507.04786). `GENERATIONS` holds sets that were fitted to published measurements; docs/validation.md says how.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from collc.errors import UsageError
+from collc.topology.model import LinkKind
+
+# GB/s -> bytes per microsecond.
+BYTES_PER_US = 1000.0
+
+
+@dataclass(frozen=True, slots=True)
+class Protocol:
+    """One way to hand a chunk to the next rank.
+
+    Args:
+        hop_us: from the end of a step until the receiver may use its chunk.
+        efficiency: payload over bytes on the link, in (0, 1].
+        max_chunk: largest payload of a slot in bytes.
+        block_gbps: what one channel (a thread block) moves at most; None: no limit.
+        start_us: added once per call, beside the launch.
+    """
+
+    name: str
+    hop_us: float
+    efficiency: float
+    max_chunk: int
+    block_gbps: float | None = None
+    start_us: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class LinkClass:
+    """What a kind of link costs: the payload share of its nominal speed, and time per hop beside the protocol's."""
+
+    efficiency: float = 1.0
+    hop_us: float = 0.0
+
+
+SIMPLE = Protocol("Simple", 6.0, 1.0, 512 << 10)
+LL = Protocol("LL", 1.0, 0.5, 16 << 10)
+LL128 = Protocol("LL128", 2.0, 0.95, 576000 // 128 * 128)
+
+PROTOCOLS = (SIMPLE, LL, LL128)
+
+
+@dataclass(frozen=True)
+class Machine:
+    """A GPU generation as the model sees it.
+
+    Args:
+        launch_us: once per call: launch and the agreement that all ranks are there.
+        step_us: a channel's fixed work per step (barriers, flags), during which it moves no data.
+        credit_us: from the end of a step until the sender sees its slot free.
+        reduce_gbps: what one channel reduces at most; None: no limit beside the protocol's.
+        classes: per link kind; a kind that is absent costs nothing extra.
+    """
+
+    name: str
+    launch_us: float = 0.0
+    step_us: float = 0.0
+    credit_us: float = 0.0
+    reduce_gbps: float | None = None
+    protocols: tuple[Protocol, ...] = PROTOCOLS
+    classes: Mapping[LinkKind, LinkClass] = field(default_factory=dict)
+
+    def protocol(self, name: str) -> Protocol:
+        """The protocol of a name, without regard to case."""
+        for protocol in self.protocols:
+            if protocol.name.lower() == name.lower():
+                return protocol
+        known = ", ".join(p.name for p in self.protocols)
+        raise UsageError(f"no protocol {name!r}", hint=f"choose one of {known}")
+
+    def link_class(self, kind: LinkKind) -> LinkClass:
+        return self.classes.get(kind, _PLAIN)
+
+    def replace(self, **changes: object) -> Machine:
+        """A copy with some fields changed."""
+        return dataclasses.replace(self, **changes)  # type: ignore[arg-type]
+
+
+_PLAIN = LinkClass()
+
+GENERIC = Machine("generic", launch_us=5.0)

@@ -1,0 +1,132 @@
+"""Candidates: every kind on every known machine passes the lowering's proofs; rates are what theory says."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from fractions import Fraction
+
+import pytest
+
+from collc.errors import PackingError
+from collc.options import CUDA
+from collc.packing.model import Collective
+from collc.pipeline import COMPILED, Recorder, lower
+from collc.schedule.candidates import KINDS, candidate, candidates, shortest_paths, spread
+from collc.topology.graph import plan_graph
+from collc.topology.load import load_topology
+
+MACHINES = ["dgx1v", "dgx1p", "dgx2", "dgx-a100", "pcie-8x4090"]
+
+
+def graph_of(name, gpus=None):
+    return plan_graph(load_topology(name), gpus)
+
+
+@pytest.mark.parametrize("name", MACHINES)
+@pytest.mark.parametrize("collective", COMPILED, ids=lambda c: c.value)
+def test_every_candidate_passes_the_verifier_after_every_pass(name, collective):
+    graph = graph_of(name)
+    root = 3 if collective.rooted else None
+    found = candidates(graph, collective, root)
+    assert "ring" in found
+    for plan in found.values():
+        lower(plan, graph.nranks, CUDA, Recorder())
+        lower(spread(plan, 12), graph.nranks, CUDA, Recorder())
+
+
+@pytest.mark.parametrize("name", MACHINES)
+def test_no_link_is_overloaded_and_one_is_full(name):
+    graph = graph_of(name)
+    for collective in COMPILED:
+        for plan in candidates(graph, collective).values():
+            for shown in (plan, spread(plan, 24)):
+                load = dict.fromkeys(range(len(graph.links)), Fraction(0))
+                for tree in shown.trees:
+                    for hop in (*tree.reduce, *tree.broadcast):
+                        for link in hop.links:
+                            load[link] += tree.weight
+                assert max(load[x.id] / x.gbps for x in graph.links) == 1
+                assert sum(t.weight for t in shown.trees) == plan.rate
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "collective", "rate"),
+    [
+        # The double links close a ring: N / (2(N-1)) of 50; six single rings fill all links of the mesh.
+        ("dgx1v", "ring", Collective.ALL_REDUCE, Fraction(200, 7)),
+        ("dgx1v", "rings", Collective.ALL_REDUCE, Fraction(600, 7)),
+        ("dgx1v", "rings", Collective.ALL_GATHER, Fraction(1200, 7)),
+        ("dgx1v", "rings", Collective.BROADCAST, Fraction(150)),
+        ("dgx1p", "rings", Collective.ALL_REDUCE, Fraction(320, 7)),
+        ("dgx2", "ring", Collective.ALL_REDUCE, Fraction(80)),
+        ("dgx2", "one-hop", Collective.ALL_REDUCE, Fraction(80)),
+        ("dgx2", "one-hop", Collective.BROADCAST, Fraction(10)),
+        # An inner rank of one tree is a leaf of the other: 2 children down, 1 parent up, and the leaf's one link up.
+        ("dgx2", "double-binary", Collective.ALL_REDUCE, Fraction(75)),
+    ],
+)
+def test_rates(name, kind, collective, rate):
+    assert candidate(graph_of(name), collective, None, kind).rate == rate
+
+
+@pytest.mark.parametrize("n", range(2, 17))
+def test_double_binary_trees_are_shallow_and_share_the_inner_work(n):
+    graph = graph_of("dgx2", [f"gpu{i}" for i in range(n)])
+    plan = candidate(graph, Collective.ALL_REDUCE, None, "double-binary")
+    inner = []
+    for tree in plan.trees:
+        parent = {hop.dst: hop.src for hop in tree.broadcast}
+        assert sorted([tree.root, *parent]) == list(range(n))
+        assert {(hop.src, hop.dst) for hop in tree.reduce} == set(parent.items())
+        for rank in parent:
+            depth = 0
+            while rank != tree.root:
+                rank, depth = parent[rank], depth + 1
+                assert depth <= n.bit_length()
+        children = [list(parent.values()).count(rank) for rank in range(n)]
+        assert max(children) <= 2
+        inner.append({rank for rank in range(n) if children[rank]})
+    if n % 2 == 0:
+        assert not inner[0] & inner[1]
+
+
+def test_a_missing_ring_and_a_missing_pair_are_refused():
+    machine = load_topology("dgx1v")
+    # nccl#301: {0, 1, 2, 3, 7} of a DGX-1 has no closed ring of NVLinks.
+    graph = plan_graph(machine, [f"gpu{i}" for i in (0, 1, 2, 3, 7)])
+    with pytest.raises(PackingError, match="no ring closes"):
+        candidate(graph, Collective.ALL_REDUCE, None, "rings")
+    with pytest.raises(PackingError, match="no direct path"):
+        candidate(graph_of("dgx1v"), Collective.ALL_REDUCE, None, "one-hop")
+    with pytest.raises(PackingError, match="have a root each"):
+        candidate(graph_of("dgx2"), Collective.ALL_GATHER, None, "double-binary")
+    with pytest.raises(PackingError, match="flows"):
+        candidate(graph_of("dgx2"), Collective.ALLTOALL, None, "ring")
+
+
+def test_shortest_paths_pass_through_no_rank():
+    graph = graph_of("pcie-8x4090")
+    paths = shortest_paths(graph)
+    assert len(paths) == 56
+    for (a, b), links in paths.items():
+        ends = [graph.links[i] for i in links]
+        assert ends[0].src == a
+        assert ends[-1].dst == b
+        assert all(x.dst == y.src and x.dst >= graph.nranks for x, y in itertools.pairwise(ends))
+
+
+def test_spread_gives_heavy_trees_more_channels_and_rings_whole_ones():
+    graph = graph_of("dgx1v")
+    rings = candidate(graph, Collective.ALL_REDUCE, None, "rings")
+    assert len(spread(rings, 12).trees) == 8 * 12
+    program = lower(spread(rings, 12), 8, dataclasses.replace(CUDA, max_channels=12), Recorder())
+    for channel in program.channels:
+        # One ring per channel: each rank sends to one neighbour alone.
+        for rank, steps in enumerate(channel.steps):
+            peers = {program.fifos[f].dsts for step in steps for f in step.send}
+            assert len(peers) == 1, rank
+
+
+def test_kinds_are_listed():
+    assert set(KINDS) == {"ring", "rings", "chain", "double-binary", "one-hop"}
