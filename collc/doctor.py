@@ -8,21 +8,17 @@ import resource
 import shutil
 import subprocess
 import sys
-import sysconfig
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
 from collc.build.cache import cache_dir
+from collc.build.nvcc import INSTALL_NVCC, MINIMUM_DRIVER, find_nvcc, nvcc_path, site_packages
 from collc.build.toolchain import find_cxx
 from collc.errors import BuildError
 
 OK, MISSING, BROKEN = "ok", "missing", "broken"
 
-# The oldest driver that runs code of a CUDA major version (NVIDIA, "CUDA Compatibility", table of minimum drivers).
-MINIMUM_DRIVER = {11: "450.80.02", 12: "525.60.13", 13: "580.65.06"}
-
-INSTALL_NVCC = "install CUDA, or pip install 'nvidia-cuda-nvcc>=13,<14', or set COLLC_NVCC"
 INSTALL_CXX = "install g++ 10 or newer, or set COLLC_CXX"
 
 
@@ -64,25 +60,6 @@ def examine() -> list[Finding]:
 def host_ready(findings: list[Finding]) -> bool:
     """Whether libraries of the host target can be built and run here."""
     return all(finding.state == OK for finding in findings if "host" in finding.needed_for)
-
-
-def site_packages() -> list[Path]:
-    """Where pip's wheels of CUDA unpack: below `nvidia` of these folders."""
-    return [Path(sysconfig.get_path(name)) for name in ("purelib", "platlib")]
-
-
-def find_nvcc() -> Path | None:
-    """nvcc of COLLC_NVCC, PATH, CUDA_HOME, or of a wheel (nvidia/cu13/bin)."""
-    chosen = os.environ.get("COLLC_NVCC")
-    if chosen:
-        return Path(chosen)
-    on_path = shutil.which("nvcc")
-    if on_path:
-        return Path(on_path)
-    homes = [Path(os.environ[name]) for name in ("CUDA_HOME", "CUDA_PATH") if os.environ.get(name)]
-    homes += [Path("/usr/local/cuda")]
-    homes += [root / "nvidia" / name for root in site_packages() for name in ("cu13", "cuda_nvcc")]
-    return next((home / "bin" / "nvcc" for home in homes if (home / "bin" / "nvcc").is_file()), None)
 
 
 def _compiler() -> Finding:
@@ -175,20 +152,15 @@ def _cache() -> Finding:
 
 def _nvcc() -> list[Finding]:
     use = "--target cuda"
-    path = find_nvcc()
-    if path is None:
+    if nvcc_path() is None:
         return [Finding("nvcc", MISSING, "not on PATH, in CUDA_HOME or a wheel", use, INSTALL_NVCC)]
     try:
-        version = _ask([str(path), "--version"])
-        architectures = re.findall(r"compute_(\w+)", _ask([str(path), "--list-gpu-arch"]))
-    except (OSError, subprocess.SubprocessError) as error:
-        return [Finding("nvcc", BROKEN, f"{path}: {error}", use, INSTALL_NVCC)]
-    release = re.search(r"release (\d+)\.(\d+)", version)
-    name = f"{release[1]}.{release[2]}" if release else "unknown version"
-    major = int(release[1]) if release else 0
-    driver = MINIMUM_DRIVER.get(major, "unknown")
-    sms = f"sm_{architectures[0]} to sm_{architectures[-1]}" if architectures else "unknown architectures"
-    return [Finding("nvcc", OK, f"{name} ({path}): {sms}, needs driver {driver} or newer", use)]
+        nvcc = find_nvcc()
+    except BuildError as error:
+        return [Finding("nvcc", BROKEN, f"{error.where}: {error.what}", use, INSTALL_NVCC)]
+    sms = f"sm_{nvcc.architectures[0]} to sm_{nvcc.architectures[-1]}"
+    detail = f"{nvcc.release} ({nvcc.path}): {sms}, needs driver {nvcc.driver} or newer"
+    return [Finding("nvcc", OK, detail, use)]
 
 
 def _nvrtc() -> Finding:
@@ -239,7 +211,3 @@ def _cannot_load(library: str) -> str:
         return ""
     lines = done.stderr.strip().splitlines()
     return lines[-1].removeprefix("OSError: ") if lines else f"loading it ended with status {done.returncode}"
-
-
-def _ask(command: list[str]) -> str:
-    return subprocess.run(command, capture_output=True, text=True, errors="replace", check=True, timeout=60).stdout

@@ -56,14 +56,14 @@ def test_an_old_nvcc_says_which_driver_it_needs(monkeypatch: pytest.MonkeyPatch,
     fake = tmp_path / "nvcc"
     fake.write_text(
         '#!/bin/sh\nif [ "$1" = --version ]; then echo "Cuda compilation tools, release 12.4, V12.4.1";\n'
-        "else echo compute_50; echo compute_90a; fi\n",
+        "else echo sm_50; echo sm_90; fi\n",
         encoding="utf-8",
     )
     fake.chmod(0o755)
     monkeypatch.setenv("COLLC_NVCC", str(fake))
     detail = findings(collc("doctor", "--json").out)["nvcc"]["detail"]
     assert "12.4" in detail
-    assert "sm_50 to sm_90a" in detail
+    assert "sm_50 to sm_90" in detail
     assert "525.60.13" in detail
 
 

@@ -144,6 +144,28 @@ COLLC_DEVICE uint32_t combine_word<uint8_t, Sum>(uint32_t a, uint32_t b) {
   return add_bytes(a, b);
 }
 
+// The larger of each two bytes: compare all four at once in the high bits, then choose by masks. `flip` has the high bits
+// set for signed bytes, whose order is that of unsigned ones with the sign turned over.
+COLLC_DEVICE uint32_t choose_bytes(uint32_t a, uint32_t b, uint32_t flip, bool larger_ones) {
+  const uint32_t high = 0x80808080u, x = a ^ flip, y = b ^ flip;
+  const uint32_t low_not_less = (x | high) - (y & ~high);
+  const uint32_t not_less = ((x & ~y) | (~(x ^ y) & low_not_less)) & high;
+  const uint32_t mask = (not_less << 1) - (not_less >> 7);
+  return (larger_ones ? b : a) ^ ((a ^ b) & mask);
+}
+#define COLLC_BYTES(type, flip)                                          \
+  template <>                                                            \
+  COLLC_DEVICE uint32_t combine_word<type, Max>(uint32_t a, uint32_t b) { \
+    return choose_bytes(a, b, flip, true);                               \
+  }                                                                      \
+  template <>                                                            \
+  COLLC_DEVICE uint32_t combine_word<type, Min>(uint32_t a, uint32_t b) { \
+    return choose_bytes(a, b, flip, false);                              \
+  }
+COLLC_BYTES(int8_t, 0x80808080u)
+COLLC_BYTES(uint8_t, 0u)
+#undef COLLC_BYTES
+
 #define COLLC_BY_PAIRS(type, op, verb)                                         \
   template <>                                                                  \
   COLLC_DEVICE uint32_t combine_word<type, op>(uint32_t a, uint32_t b) {       \

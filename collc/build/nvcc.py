@@ -1,0 +1,85 @@
+"""Finds nvcc: on PATH, in a CUDA installation, or in the wheels that `pip install 'collc[cuda]'` brings."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sysconfig
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from collc.errors import BuildError
+
+INSTALL_NVCC = "pip install 'collc[cuda]', or put a CUDA 13 nvcc on PATH, or set COLLC_NVCC"
+
+# The oldest driver that runs code of a CUDA major version (NVIDIA, "CUDA Compatibility", table of minimum drivers).
+MINIMUM_DRIVER = {11: "450.80.02", 12: "525.60.13", 13: "580.65.06"}
+
+
+@dataclass(frozen=True)
+class Nvcc:
+    """A CUDA compiler: its command, release (13.0), the line that tells builds apart, its sm numbers in order."""
+
+    path: str
+    release: str
+    version: str
+    architectures: tuple[str, ...]
+
+    @property
+    def driver(self) -> str:
+        """The oldest driver that loads what it builds."""
+        return MINIMUM_DRIVER.get(int(self.release.split(".")[0]), "unknown")
+
+
+def site_packages() -> list[Path]:
+    """Where pip's wheels of CUDA unpack: below `nvidia` of these folders."""
+    return sorted({Path(sysconfig.get_path(name)) for name in ("purelib", "platlib")})
+
+
+def nvcc_path() -> Path | None:
+    """nvcc of COLLC_NVCC, PATH, CUDA_HOME, /usr/local/cuda, or of the wheels (nvidia/cu13/bin)."""
+    chosen = os.environ.get("COLLC_NVCC")
+    if chosen:
+        return Path(chosen)
+    on_path = shutil.which("nvcc")
+    if on_path:
+        return Path(on_path)
+    homes = [Path(os.environ[name]) for name in ("CUDA_HOME", "CUDA_PATH") if os.environ.get(name)]
+    homes += [Path("/usr/local/cuda")]
+    homes += [root / "nvidia" / name for root in site_packages() for name in ("cu13", "cuda_nvcc")]
+    return next((home / "bin" / "nvcc" for home in homes if (home / "bin" / "nvcc").is_file()), None)
+
+
+def find_nvcc() -> Nvcc:
+    """The CUDA compiler of this machine.
+
+    Raises:
+        BuildError: if there is none, or it does not run.
+    """
+    path = nvcc_path()
+    if path is None:
+        raise BuildError("no nvcc found on PATH, in CUDA_HOME or among the installed wheels", hint=INSTALL_NVCC)
+    return _examine(str(path))
+
+
+@cache
+def _examine(path: str) -> Nvcc:
+    version = _ask(path, "--version")
+    codes = re.findall(r"^sm_(\d+)$", _ask(path, "--list-gpu-code"), re.MULTILINE)
+    release = re.search(r"release (\d+\.\d+)", version)
+    if release is None or not codes:
+        raise BuildError("its answer to --version is not nvcc's", where=path, hint=INSTALL_NVCC)
+    return Nvcc(path, release[1], version.strip().splitlines()[-1], tuple(sorted(codes, key=int)))
+
+
+def _ask(path: str, option: str) -> str:
+    try:
+        done = subprocess.run([path, option], capture_output=True, text=True, errors="replace", check=False, timeout=60)
+    except (OSError, subprocess.SubprocessError) as error:
+        raise BuildError(f"cannot run nvcc: {error}", where=path, hint=INSTALL_NVCC) from error
+    if done.returncode != 0:
+        raise BuildError(f"{option} failed with status {done.returncode}", where=path, hint=INSTALL_NVCC)
+    return done.stdout
