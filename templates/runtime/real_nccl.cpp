@@ -8,6 +8,12 @@
 namespace collc {
 namespace {
 
+#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
+constexpr int kDeepBind = 0;  // sanitizers refuse it
+#else
+constexpr int kDeepBind = RTLD_DEEPBIND;
+#endif
+
 struct Real {
   void *handle = nullptr;
   std::string where;
@@ -18,7 +24,7 @@ Real load() {
   const char *chosen = std::getenv("COLLC_NCCL");
   const std::string name = chosen != nullptr && *chosen != '\0' ? chosen : "libnccl.so.2";
   // Its own calls to itself must not come back to us, although we stand before it in the search order.
-  real.handle = dlopen(name.c_str(), RTLD_NOW | RTLD_LOCAL | RTLD_DEEPBIND);
+  real.handle = dlopen(name.c_str(), RTLD_NOW | RTLD_LOCAL | kDeepBind);
   if (real.handle == nullptr) {
     const char *reason = dlerror();
     real.where = "no NCCL was found to take it (" + std::string(reason != nullptr ? reason : name) + "); set COLLC_NCCL";

@@ -20,7 +20,7 @@ enum class RankState : uint32_t { kAbsent = 0, kAttached = 1, kLeft = 2 };
 
 // What a rank is executing, for diagnosis and to catch ranks whose calls differ.
 struct CallRecord {
-  std::atomic<uint64_t> number;     // calls begun so far
+  std::atomic<uint64_t> number;     // of the call that runs; 0 while the record is written
   std::atomic<uint64_t> signature;  // of call `number`
   std::atomic<uint64_t> count;
   std::atomic<uint32_t> collective;

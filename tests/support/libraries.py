@@ -7,7 +7,7 @@ from functools import cache
 from pathlib import Path
 
 from collc.build.cache import cache_dir, cached, content_key
-from collc.build.compile import compile_object
+from collc.build.compile import compile_object, compile_source
 from collc.build.runtime import include_dirs, runtime_units
 from collc.build.toolchain import find_cxx
 from collc.compiler import CompileRequest, compile_topology
@@ -34,20 +34,25 @@ links:
 """
 
 
+def _topology(name: str) -> Path:
+    folder = cache_dir() / "tests"
+    folder.mkdir(parents=True, exist_ok=True)
+    if name not in ("odd", "pair"):
+        return TOPOLOGIES / f"{name}.yaml"
+    text = ODD if name == "odd" else PAIR
+    source = folder / f"{name}-{content_key([text])[:12]}.yaml"
+    source.write_text(text, encoding="utf-8")
+    return source
+
+
 @cache
 def library(name: str) -> Path:
     """The host library of `odd`, `pair` or a machine of topologies/."""
-    folder = cache_dir() / "tests"
-    folder.mkdir(parents=True, exist_ok=True)
-    source = TOPOLOGIES / f"{name}.yaml"
-    if name in ("odd", "pair"):
-        text = ODD if name == "odd" else PAIR
-        source = folder / f"{name}-{content_key([text])[:12]}.yaml"
-        source.write_text(text, encoding="utf-8")
+    source = _topology(name)
     # Compiled anew for every run of the suite; the cache makes that cheap and keeps it true to the sources.
     units = runtime_units(TargetKind.HOST, find_cxx())
     version = content_key([compile_object(unit, find_cxx()).parent.name for unit in units])[:12]
-    out = folder / f"libcollc-{name}-{version}.so"
+    out = cache_dir() / "tests" / f"libcollc-{name}-{version}.so"
     compile_topology(CompileRequest(topology=str(source), output=out, target=TargetKind.HOST))
     return out
 
@@ -63,6 +68,23 @@ def client(source: Path, name: str) -> Path:
 def fake_nccl(source: Path) -> Path:
     """A shared library of a test's own that plays the real NCCL."""
     return _c_program(source, "libfake.so", ["-shared", "-fPIC"])
+
+
+@cache
+def sanitized(source: Path, name: str, flags: tuple[str, ...]) -> Path:
+    """A C client with the runtime and the step tables of a topology in one program, all built with `flags`."""
+    kept = cache_dir() / "tests" / f"{name}-tables.cpp"
+    kept.parent.mkdir(parents=True, exist_ok=True)
+    compile_topology(
+        CompileRequest(
+            topology=str(_topology(name)), output=kept.with_suffix(".so"), target=TargetKind.HOST, keep_source=kept
+        )
+    )
+    compiler, options = find_cxx(), ("-std=c++17", "-O1", "-g", "-pthread", *flags)
+    objects = [compile_object(unit, compiler, options) for unit in runtime_units(TargetKind.HOST, compiler)]
+    objects.append(compile_source(kept.read_text(encoding="utf-8"), "tables", compiler, options))
+    link = [*flags, *map(str, objects), "-lstdc++", "-ldl"]
+    return _c_program(source, f"{source.stem}-{name}", link)
 
 
 def _c_program(source: Path, name: str, link: list[str]) -> Path:

@@ -208,13 +208,15 @@ void HostRank::begin(const Call &call) {
     copy_alone(call);
     return;
   }
+  // Read in the other order by `diagnose`: whoever sees the new signature sees that the old number is gone.
   CallRecord &record = context_.segment->line(context_.rank).call;
+  record.number.store(0, std::memory_order_relaxed);
   record.count.store(call.count, std::memory_order_relaxed);
   record.collective.store(static_cast<uint32_t>(call.collective), std::memory_order_relaxed);
   record.type.store(static_cast<uint32_t>(call.type), std::memory_order_relaxed);
   record.op.store(static_cast<uint32_t>(call.op.average ? ncclAvg : call.op.kind), std::memory_order_relaxed);
   record.root.store(call.root, std::memory_order_relaxed);
-  record.signature.store(call.signature, std::memory_order_relaxed);
+  record.signature.store(call.signature, std::memory_order_release);
   record.number.store(call.number, std::memory_order_release);
 
   place_shares(call, element_bytes_);
@@ -343,8 +345,8 @@ void HostRank::diagnose(int64_t waited_us) {
     if (done()) continue;
     const CallRecord &theirs = memory.line(peer).call;
     const uint64_t number = theirs.number.load(std::memory_order_acquire);
-    const uint64_t signature = theirs.signature.load(std::memory_order_relaxed);
-    if (number == call_.number && signature != call_.signature && theirs.number.load(std::memory_order_acquire) == number)
+    const uint64_t signature = theirs.signature.load(std::memory_order_acquire);
+    if (number == call_.number && signature != call_.signature && theirs.number.load(std::memory_order_relaxed) == number)
       return fail_all(differing_call(context_.placement.plan_rank[peer]));
   }
   if (context_.timeout > 0 && static_cast<double>(waited_us) > context_.timeout * 1e6)

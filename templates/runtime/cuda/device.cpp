@@ -1,0 +1,109 @@
+#include "cuda/device.h"
+
+#include <algorithm>
+#include <map>
+#include <mutex>
+
+extern "C" const unsigned char collc_fatbin[];
+
+namespace collc::cuda {
+namespace {
+
+#define COLLC_NAME(name, type, op) "collc_" #name,
+const char *const kNames[] = {COLLC_KERNELS(COLLC_NAME)};
+#undef COLLC_NAME
+static_assert(sizeof kNames / sizeof *kNames == kTypes * kReductions, "one kernel per type and operation");
+
+constexpr uint32_t kSharedWithoutAsking = 48 << 10;
+
+Status open_device(int number, Device *device) {
+  const Driver &cu = driver();
+  COLLC_RETURN_IF_FAILED(check(cu.device_get(&device->number, number), "opening the GPU"));
+  COLLC_RETURN_IF_FAILED(check(cu.device_uuid(&device->uuid, device->number), "asking the GPU for its name"));
+  int cooperative = 0;
+  COLLC_RETURN_IF_FAILED(
+      check(cu.device_attribute(&device->multiprocessors, kMultiprocessors, device->number), "examining the GPU"));
+  COLLC_RETURN_IF_FAILED(check(cu.device_attribute(&cooperative, kCooperativeLaunch, device->number), "examining the GPU"));
+  device->cooperative = cooperative != 0;
+  COLLC_RETURN_IF_FAILED(check(cu.context_current(&device->context), "finding the GPU's context"));
+  Module module = nullptr;
+  const Result loaded = cu.module_load(&module, collc_fatbin);
+  if (loaded == kInvalidImage || loaded == kNoBinaryForGpu || loaded == kUnsupportedPtx) {
+    int version = 0;
+    cu.driver_version(&version);
+    return fail(ncclUnhandledCudaError,
+                "GPU %d or its driver (for CUDA %d.%d) cannot run this library's kernels: they need sm_75 or newer and "
+                "driver 580 or newer",
+                number, version / 1000, version % 1000 / 10);
+  }
+  COLLC_RETURN_IF_FAILED(check(loaded, "loading the kernels"));
+  for (uint32_t k = 0; k < kTypes * kReductions; ++k) {
+    COLLC_RETURN_IF_FAILED(check(cu.module_function(&device->kernels[k], module, kNames[k]), kNames[k]));
+    COLLC_RETURN_IF_FAILED(check(cu.function_load(device->kernels[k]), kNames[k]));
+  }
+  return {};
+}
+
+}  // namespace
+
+uint32_t Device::resident_blocks(uint32_t threads, uint32_t shared_bytes) const {
+  int least = 1 << 20;
+  for (Function kernel : kernels) {
+    int blocks = 0;
+    if (driver().occupancy(&blocks, kernel, static_cast<int>(threads), shared_bytes) != 0) return 0;
+    least = std::min(least, blocks);
+  }
+  return static_cast<uint32_t>(least * multiprocessors);
+}
+
+Status make_current(int number) {
+  const Driver *cu = nullptr;
+  COLLC_RETURN_IF_FAILED(load_driver(&cu));
+  DeviceNumber device = 0;
+  COLLC_RETURN_IF_FAILED(check(cu->device_get(&device, number), "choosing the GPU"));
+  static std::mutex mutex;
+  static auto *const contexts = new std::map<int, Context>;  // retained once, for the life of the process
+  const std::lock_guard<std::mutex> lock(mutex);
+  Context &context = (*contexts)[number];
+  if (context == nullptr) COLLC_RETURN_IF_FAILED(check(cu->primary_retain(&context, device), "opening the GPU"));
+  return check(cu->context_set(context), "choosing the GPU");
+}
+
+Status current_number(int *number) {
+  const Driver *cu = nullptr;
+  COLLC_RETURN_IF_FAILED(load_driver(&cu));
+  *number = 0;
+  Context context = nullptr;
+  COLLC_RETURN_IF_FAILED(check(cu->context_current(&context), "asking for the current GPU"));
+  if (context == nullptr) return {};
+  DeviceNumber device = 0;
+  COLLC_RETURN_IF_FAILED(check(cu->context_device(&device), "asking for the current GPU"));
+  *number = device;
+  return {};
+}
+
+Status current_device(Device **device) {
+  int number = 0;
+  COLLC_RETURN_IF_FAILED(current_number(&number));
+  static std::mutex mutex;
+  static auto *const devices = new std::map<int, std::unique_ptr<Device>>;
+  const std::lock_guard<std::mutex> lock(mutex);
+  std::unique_ptr<Device> &entry = (*devices)[number];
+  if (entry == nullptr) {
+    auto made = std::make_unique<Device>();
+    COLLC_RETURN_IF_FAILED(open_device(number, made.get()));
+    entry = std::move(made);
+  }
+  *device = entry.get();
+  return {};
+}
+
+Status allow_shared(const Device &device, uint32_t bytes) {
+  if (bytes <= kSharedWithoutAsking) return {};
+  for (Function kernel : device.kernels)
+    COLLC_RETURN_IF_FAILED(check(driver().function_set(kernel, kMaxDynamicShared, static_cast<int>(bytes)),
+                                 "reserving shared memory for the plan's shares"));
+  return {};
+}
+
+}  // namespace collc::cuda

@@ -1,0 +1,31 @@
+// One GPU as this process uses it: its primary context with the kernels in it.
+#pragma once
+#include <memory>
+
+#include "collc/cuda/layout.h"
+#include "cuda/driver.h"
+
+namespace collc::cuda {
+
+struct Device {
+  DeviceNumber number = 0;
+  Context context = nullptr;
+  Uuid uuid = {};
+  int multiprocessors = 0;
+  bool cooperative = false;
+  Function kernels[kTypes * kReductions] = {};
+
+  // Blocks of `threads` threads that run at once, whatever the kernel; 0 if a kernel cannot run so.
+  uint32_t resident_blocks(uint32_t threads, uint32_t shared_bytes) const;
+};
+
+// Makes the primary context of a device current for this thread.
+Status make_current(int number);
+// The device of this thread's context; 0 if it has none yet.
+Status current_number(int *number);
+// The current device with all kernels loaded: done at creation, never while a kernel may spin.
+Status current_device(Device **device);
+// Allows kernels with so much shared memory.
+Status allow_shared(const Device &device, uint32_t bytes);
+
+}  // namespace collc::cuda

@@ -1,0 +1,104 @@
+// The part of the CUDA driver API that the runtime uses, opened when it is first needed: a library loads, and says what
+// is missing, on a machine without CUDA. Declarations are our own; names, values and versions are those of cuda.h.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+
+#include "status.h"
+
+namespace collc::cuda {
+
+using Result = int;  // 0: success
+using DeviceNumber = int;
+using Address = unsigned long long;
+using Context = void *;
+using Module = void *;
+using Function = void *;
+using Stream = void *;
+using Event = void *;
+struct Uuid {
+  unsigned char bytes[16];
+};
+struct IpcHandle {
+  unsigned char bytes[64];
+};
+
+constexpr Result kNotFound = 500, kPeerAccessAlreadyEnabled = 704;
+constexpr Result kInvalidImage = 200, kNoBinaryForGpu = 209, kUnsupportedPtx = 222;
+constexpr int kMultiprocessors = 16, kCooperativeLaunch = 95;  // device attributes
+constexpr int kMaxDynamicShared = 8;                           // function attribute
+constexpr unsigned kHostPortableMapped = 3;
+constexpr unsigned kEventDisableTiming = 2;
+constexpr unsigned kIpcLazyPeerAccess = 1;
+
+// X(member, symbol, arguments)
+#define COLLC_DRIVER(X)                                                                                                \
+  X(init, cuInit, (unsigned))                                                                                          \
+  X(driver_version, cuDriverGetVersion, (int *))                                                                       \
+  X(error_text, cuGetErrorString, (Result, const char **))                                                             \
+  X(device_get, cuDeviceGet, (DeviceNumber *, int))                                                                    \
+  X(device_count, cuDeviceGetCount, (int *))                                                                           \
+  X(device_uuid, cuDeviceGetUuid_v2, (Uuid *, DeviceNumber))                                                           \
+  X(device_attribute, cuDeviceGetAttribute, (int *, int, DeviceNumber))                                                \
+  X(can_access_peer, cuDeviceCanAccessPeer, (int *, DeviceNumber, DeviceNumber))                                       \
+  X(primary_retain, cuDevicePrimaryCtxRetain, (Context *, DeviceNumber))                                               \
+  X(context_current, cuCtxGetCurrent, (Context *))                                                                     \
+  X(context_set, cuCtxSetCurrent, (Context))                                                                           \
+  X(context_push, cuCtxPushCurrent_v2, (Context))                                                                      \
+  X(context_pop, cuCtxPopCurrent_v2, (Context *))                                                                      \
+  X(context_device, cuCtxGetDevice, (DeviceNumber *))                                                                  \
+  X(context_synchronize, cuCtxSynchronize, ())                                                                         \
+  X(enable_peer, cuCtxEnablePeerAccess, (Context, unsigned))                                                           \
+  X(module_load, cuModuleLoadData, (Module *, const void *))                                                           \
+  X(module_function, cuModuleGetFunction, (Function *, Module, const char *))                                          \
+  X(function_set, cuFuncSetAttribute, (Function, int, int))                                                            \
+  X(function_load, cuFuncLoad, (Function))                                                                             \
+  X(occupancy, cuOccupancyMaxActiveBlocksPerMultiprocessor, (int *, Function, int, size_t))                            \
+  X(launch, cuLaunchKernel,                                                                                            \
+    (Function, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, Stream, void **, void **))        \
+  X(launch_cooperative, cuLaunchCooperativeKernel,                                                                     \
+    (Function, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, Stream, void **))                 \
+  X(allocate, cuMemAlloc_v2, (Address *, size_t))                                                                      \
+  X(release, cuMemFree_v2, (Address))                                                                                  \
+  X(allocate_host, cuMemHostAlloc, (void **, size_t, unsigned))                                                        \
+  X(release_host, cuMemFreeHost, (void *))                                                                             \
+  X(host_address, cuMemHostGetDevicePointer_v2, (Address *, void *, unsigned))                                         \
+  X(upload, cuMemcpyHtoD_v2, (Address, const void *, size_t))                                                          \
+  X(fill, cuMemsetD8_v2, (Address, unsigned char, size_t))                                                             \
+  X(copy_async, cuMemcpyAsync, (Address, Address, size_t, Stream))                                                     \
+  X(ipc_get, cuIpcGetMemHandle, (IpcHandle *, Address))                                                                \
+  X(ipc_open, cuIpcOpenMemHandle_v2, (Address *, IpcHandle, unsigned))                                                 \
+  X(ipc_close, cuIpcCloseMemHandle, (Address))                                                                         \
+  X(event_create, cuEventCreate, (Event *, unsigned))                                                                  \
+  X(event_destroy, cuEventDestroy_v2, (Event))                                                                         \
+  X(event_record, cuEventRecord, (Event, Stream))                                                                      \
+  X(stream_wait, cuStreamWaitEvent, (Stream, Event, unsigned))                                                         \
+  X(stream_is_capturing, cuStreamIsCapturing, (Stream, int *))
+
+struct Driver {
+#define COLLC_DECLARE(member, symbol, arguments) Result(*member) arguments;
+  COLLC_DRIVER(COLLC_DECLARE)
+#undef COLLC_DECLARE
+};
+
+// The driver, loaded and initialised once; fails with one line that names what is missing. Valid for ever.
+Status load_driver(const Driver **driver);
+// The same once load_driver has succeeded.
+const Driver &driver();
+
+// ok, or ncclUnhandledCudaError with the driver's words.
+Status check(Result result, const char *what);
+
+// Makes a context current until the end of the scope.
+class Current {
+ public:
+  explicit Current(Context context) { driver().context_push(context); }
+  ~Current() {
+    Context popped;
+    driver().context_pop(&popped);
+  }
+  Current(const Current &) = delete;
+  Current &operator=(const Current &) = delete;
+};
+
+}  // namespace collc::cuda
