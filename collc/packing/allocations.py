@@ -81,13 +81,13 @@ def connected_allocations(
     Raises UsageError if there are too many sets to list.
     """
     wanted = set(range(3, len(topology.gpus) + 1) if sizes is None else sizes)
-    return _grown(topology, _fast_links(topology) if links is None else links, wanted, through_gaps=False)
+    return _grown(topology, fast_links(topology) if links is None else links, wanted, through_gaps=False)
 
 
 def _grown(topology: Topology, links: str | None, wanted: set[int], *, through_gaps: bool) -> list[Allocation]:
     """Grows sets by one GPU at a time and keeps one of each orbit of the machine's symmetry.
 
-    Of GPUs that may change places freely (`_twins`) only the first few are used, so a switch with 72 GPUs costs 72
+    Of GPUs that may change places freely (`twins`) only the first few are used, so a switch with 72 GPUs costs 72
     steps, not 2^72.
 
     Args:
@@ -96,7 +96,7 @@ def _grown(topology: Topology, links: str | None, wanted: set[int], *, through_g
     """
     names = [v.name for v in topology.gpus]
     place = {name: i for i, name in enumerate(names)}
-    twins = _twins(topology)
+    twins = twins(topology)
     orbit: list[tuple[str, ...]] = [()]
     distinct: dict[str, Allocation] = {}
     tried = 0
@@ -128,7 +128,7 @@ def _grown(topology: Topology, links: str | None, wanted: set[int], *, through_g
     return sorted(distinct.values(), key=lambda a: (len(a.gpus), [place[g] for g in a.gpus]))
 
 
-def _twins(topology: Topology) -> list[list[str]]:
+def twins(topology: Topology) -> list[list[str]]:
     """GPUs that any permutation among themselves leaves the machine as it was: same links to the same vertices."""
     near: dict[str, list[tuple[str, str, str, object]]] = {v.name: [] for v in topology.gpus}
     for link in topology.links:
@@ -172,7 +172,7 @@ def _marked(topology: Topology, gpus: Sequence[str], links: str | None) -> str:
     return fingerprint(PlanGraph(topology.name, len(gpus), tuple(vertices), ("",) * len(vertices), made))
 
 
-def _fast_links(topology: Topology) -> str | None:
+def fast_links(topology: Topology) -> str | None:
     """The fast kinds as a --links list, or None (the default rules) on a machine without fast links."""
     kinds = [k.value for k in _FAST if any(link.kind is k for link in topology.links)]
     return ",".join(kinds) or None

@@ -6,8 +6,10 @@ It shares no state with any solver. No plan leaves `collc.packing.plan` without 
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from fractions import Fraction
+from itertools import chain
 
 from collc.errors import CertificateError
 from collc.packing.bound import certificate_bound
@@ -73,7 +75,8 @@ def _check_header(graph: PlanGraph, plan: Plan, where: str) -> None:
 def _check_trees(graph: PlanGraph, plan: Plan, load: list[int], scale: int, where: str) -> None:
     assert plan.rate is not None
     per_root = [Fraction(0)] * graph.nranks
-    good: dict[Hop, None] = {}
+    good: set[Hop] = set()
+    seen: set[int] = set()  # identities of hops that were looked at: trees of large plans share them
     for i, tree in enumerate(plan.trees):
         place = f"{where}.trees[{i}]"
         if not 0 <= tree.root < graph.nranks:
@@ -84,14 +87,15 @@ def _check_trees(graph: PlanGraph, plan: Plan, load: list[int], scale: int, wher
             raise CertificateError(f"the weight {tree.weight} is not positive", where=f"{place}.weight_gbps")
         per_root[tree.root] += tree.weight
         _check_phases(graph, plan.collective, tree, place)
-        use: dict[int, int] = {}
+        use: Counter[int] = Counter()
         for phase, hops in (("reduce", tree.reduce), ("broadcast", tree.broadcast)):
             for j, hop in enumerate(hops):
-                if hop not in good:
-                    _check_path(graph, hop, f"{place}.{phase}[{j}]")
-                    good[hop] = None
-                for link in hop.links:
-                    use[link] = use.get(link, 0) + 1
+                if id(hop) not in seen:
+                    if hop not in good:
+                        _check_path(graph, hop, f"{place}.{phase}[{j}]")
+                        good.add(hop)
+                    seen.add(id(hop))
+            use.update(chain.from_iterable(hop.links for hop in hops))
         weight = int(tree.weight * scale)
         for link, count in use.items():
             load[link] += weight * count

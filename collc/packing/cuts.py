@@ -25,10 +25,12 @@ def broadcast_cut(net: Net, root: int, probes: Sequence[int] | None = None) -> t
     """
     caps, scale = net.integer_caps()
     best: tuple[int, set[int]] | None = None
+    flow = _network(net, caps)
+    fresh = list(flow.residual)
     for v in range(net.nranks) if probes is None else probes:
         if v == root:
             continue
-        flow = _network(net, caps)
+        flow.residual[:] = fresh
         value = flow.maximise(root, v)
         if best is None or value < best[0]:
             best = value, flow.source_side(root)

@@ -29,8 +29,8 @@ _LISTED = 3000
 _LIST_RANKS = 12
 # Up to here the best partition is searched for (a minimum cut per rank); above, only likely ones are tried.
 _PARTITION_LIMIT = 64
-# From so many links on symmetry is worth its search and the many images of each tree.
-SYMMETRY_FROM = 64
+# From so many links or ranks on symmetry is worth its search and the many images of each tree.
+_SYMMETRIC_LINKS, _SYMMETRIC_RANKS = 64, 13
 
 
 @dataclass(frozen=True)
@@ -107,23 +107,34 @@ def upper_bound(
         # The proof takes the smaller of leaving and entering, so either direction's partition is a valid bound.
         if best is None or value < best[0]:
             best = value, Partition(tuple(tuple(sorted(p)) for p in parts))
-        for side_value, side in _reduce_cuts(view):
+        for side_value, side in _reduce_cuts(view, probes):
             if side_value < best[0]:
                 best = side_value, Cut(side)
     assert best is not None
     return best
 
 
-def _reduce_cuts(net: Net) -> list[tuple[Fraction, tuple[int, ...]]]:
-    """The least one-way cut from rank 0 (in both views: to and from it) bounds all_reduce where links are one-sided."""
-    return [] if mirrored_links(net) is not None else [broadcast_cut(net, 0)]
+def _reduce_cuts(net: Net, probes: Sequence[int] | None) -> list[tuple[Fraction, tuple[int, ...]]]:
+    """The least one-way cut from rank 0 (in both views: to and from it) bounds all_reduce where links are one-sided.
+
+    Above _PARTITION_LIMIT ranks only cuts between rank 0 and `probes` or the last rank are tried.
+    """
+    if mirrored_links(net) is not None:
+        return []
+    few = probes is not None and net.nranks > _PARTITION_LIMIT
+    return [broadcast_cut(net, 0, [*(probes or ()), net.nranks - 1] if few else None)]
+
+
+def worth_symmetry(nranks: int, nlinks: int) -> bool:
+    """Whether a graph is large enough to be solved up to its symmetry."""
+    return nlinks >= _SYMMETRIC_LINKS or nranks >= _SYMMETRIC_RANKS
 
 
 def new_problem(
     net: Net, collective: Collective, root: int | None, servers: Sequence[str], *, symmetric: bool = True
 ) -> Problem:
     """The problem with its symmetry, which small graphs do without: there, fewer trees matter more."""
-    if symmetric and net.nlinks >= SYMMETRY_FROM:
+    if symmetric and worth_symmetry(net.nranks, net.nlinks):
         return Problem(net, collective, root, find_symmetry(net, servers, root))
     return Problem(net, collective, root, Symmetry((), tuple(range(net.nlinks)), tuple(range(net.nranks))))
 

@@ -22,14 +22,18 @@ def expand(solved: Solved, collective: Collective, mirror: Sequence[int] | None)
         mirror: for a solution of the opposite collective, each link's equal the other way.
     """
     elements = solved.symmetry.elements() if solved.symmetry.generators else [None]
-    hops: dict[Hop, Hop] = {}
-    weight: dict[tuple[int, tuple[Hop, ...], tuple[Hop, ...]], Fraction] = {}
+    hops: dict[tuple[int, int, tuple[int, ...]], Hop] = {}
+    # Equal hops are one object, so their identities stand for them: hashing millions of hops by value is slow.
+    phases: dict[tuple[int, tuple[int, ...], tuple[int, ...]], tuple[tuple[Hop, ...], tuple[Hop, ...]]] = {}
+    weight: dict[tuple[int, tuple[int, ...], tuple[int, ...]], Fraction] = {}
     for column, total in solved.weights:
         part = total / len(elements)
         for element in elements:
-            key = _Image(element, mirror, hops).tree(column, collective)
+            root, up, down = _Image(element, mirror, hops).tree(column, collective)
+            key = root, tuple(map(id, up)), tuple(map(id, down))
+            phases[key] = up, down
             weight[key] = weight.get(key, Fraction(0)) + part
-    trees = [Tree(root, amount, up, down) for (root, up, down), amount in weight.items()]
+    trees = [Tree(key[0], weight[key], up, down) for key, (up, down) in phases.items()]
     return sorted(trees, key=lambda t: (t.root, -t.weight))
 
 
@@ -40,7 +44,7 @@ class _Image:
         self,
         element: tuple[tuple[int, ...], tuple[int, ...]] | None,
         mirror: Sequence[int] | None,
-        hops: dict[Hop, Hop],
+        hops: dict[tuple[int, int, tuple[int, ...]], Hop],
     ) -> None:
         self._vertex = None if element is None else element[0]
         self._link = None if element is None else element[1]
@@ -60,12 +64,15 @@ class _Image:
         vertex, link, mirror, known = self._vertex, self._link, self._mirror, self._hops
         made = []
         for src, dst, links in reversed(out) if inward else out:
-            path: Sequence[int] = links
+            path = links
             if mirror is not None:
-                path = [mirror[x] for x in path]
+                path = tuple(map(mirror.__getitem__, path))
             if link is not None:
-                path = [link[x] for x in path]
+                path = tuple(map(link.__getitem__, path))
             a, b = (src, dst) if vertex is None else (vertex[src], vertex[dst])
-            hop = Hop(b, a, tuple(reversed(path))) if inward else Hop(a, b, tuple(path))
-            made.append(known.setdefault(hop, hop))
+            key = (b, a, path[::-1]) if inward else (a, b, path)
+            hop = known.get(key)
+            if hop is None:
+                hop = known[key] = Hop(*key)
+            made.append(hop)
         return tuple(made)

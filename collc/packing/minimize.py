@@ -27,7 +27,7 @@ from collc.packing.exact import Problem, Solved
 from collc.packing.generate import Packing
 from collc.packing.model import Collective
 from collc.packing.network import Net, Out, Path
-from collc.packing.thin import thinned
+from collc.packing.thin import thinned, thinnest
 
 Arc = tuple[int, int, Path]
 
@@ -35,6 +35,10 @@ _NODES = 4000
 # Larger programs do not finish in any sensible number of nodes.
 _MAX_BINARIES = 500
 _MAX_PATHS = 4
+# Collectives without one root: trees are listed up to so many, and dived among so often.
+_LISTED = 3000
+_LIST_RANKS = 12
+_DIVES = 60
 
 
 @dataclass(frozen=True)
@@ -106,6 +110,13 @@ def _by_diving(problem: Problem, solved: Solved) -> Fewest:
     depth = max(c.depth() for c, _ in solved.weights)
     best = Packing(solved.rate, solved.weights, None)
     for limit in (depth, depth + 1, None):
+        generator = problem.generator()
+        deepest = problem.net.nranks - 1 if limit is None else limit
+        every = generator.oracle.all_columns(deepest, _LISTED) if problem.net.nranks <= _LIST_RANKS else None
+        if every is not None:
+            generator.fill(every)
+            best = thinnest(generator, best, _DIVES, 4, seed=1)
+            continue
         for rounds, choices in ((6, 1), (4, 3), (2, 6)):
             generator = problem.generator()
             generator.seed(limit)
@@ -113,7 +124,9 @@ def _by_diving(problem: Problem, solved: Solved) -> Fewest:
             generator.improve(limit, solved.rate)
             best = thinned(generator, best, limit, rounds, choices)
     count = len(best.weights)
-    least = 1 if problem.collective is Collective.ALL_REDUCE else _least_of_all(problem, best.rate)
+    least = _least_pairs(problem, best.rate)
+    if problem.collective is not Collective.ALL_REDUCE:
+        least = _least_of_all(problem, best.rate)
     remark = _remark(count, count == least, None)
     return Fewest(best.rate, best.weights, remark if count == least else f"{remark}, {least} at least")
 
@@ -127,6 +140,27 @@ def _least_of_all(problem: Problem, rate: Fraction) -> int:
         if sum(caps) == share * (net.nranks - 1):
             most = max(most, 1 + sum(math.ceil(c / share) for c in caps))
     return most
+
+
+def _least_pairs(problem: Problem, rate: Fraction) -> int:
+    """A lower bound for all_reduce: no pair is heavier than the widest tree that reaches all ranks."""
+    net, turned = problem.net, problem.net.reversed()
+    return math.ceil(rate / max(min(_widest(net, r), _widest(turned, r)) for r in range(net.nranks)))
+
+
+def _widest(net: Net, root: int) -> Fraction:
+    """The largest capacity such that links of at least that much lead from `root` to every rank."""
+    low = Fraction(0)
+    for width in sorted(set(net.caps)):
+        seen, stack = {root}, [root]
+        while stack:
+            heads = [net.heads[x] for x in net.out[stack.pop()] if net.caps[x] >= width]
+            stack += [v for v in dict.fromkeys(heads) if v not in seen]
+            seen.update(heads)
+        if not all(v in seen for v in range(net.nranks)):
+            break
+        low = width
+    return low
 
 
 def _shallower(

@@ -67,5 +67,5 @@ def _certificate(old: Certificate, link: Sequence[int], mapping: Sequence[int]) 
     if isinstance(old, Cut):
         return Cut(tuple(sorted(mapping[v] for v in old.side)))
     if isinstance(old, Partition):
-        return Partition(tuple(tuple(sorted(mapping[v] for v in part)) for part in old.parts))
+        return Partition(tuple(sorted(tuple(sorted(mapping[v] for v in part)) for part in old.parts)))
     return Prices(tuple(sorted((link[x], price) for x, price in old.prices)))

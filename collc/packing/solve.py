@@ -9,7 +9,7 @@ from functools import lru_cache
 from collc.errors import UsageError
 from collc.packing.check import check_packing
 from collc.packing.columns import mirrored_links
-from collc.packing.exact import SYMMETRY_FROM, Solved, new_problem, outward, solve_exact
+from collc.packing.exact import Solved, new_problem, outward, solve_exact, worth_symmetry
 from collc.packing.expand import expand
 from collc.packing.flows import solve_flows
 from collc.packing.minimize import fewest_trees
@@ -66,7 +66,7 @@ def _planned(graph: PlanGraph, collective: Collective, root: int | None, solver:
     sendrecv is about that order, so it keeps it too.
     """
     Net.of(graph).require_connected()
-    if len(graph.links) >= SYMMETRY_FROM or collective is Collective.SENDRECV:
+    if worth_symmetry(graph.nranks, len(graph.links)) or collective is Collective.SENDRECV:
         return _plan(graph, collective, root, solver, tolerance)
     alike, names = canonical_graph(graph, root)
     made = _cached(alike, collective, None if root is None else names.index(root), solver, tolerance)

@@ -1,11 +1,11 @@
 """Symmetry of a graph: many alike GPUs, servers and switch planes make one small LP instead of a huge one.
 
 The packing LP of a graph with a group H of automorphisms has an optimal solution that H leaves alone, so one row per
-orbit of
-links and one tree per orbit of trees are enough. We look for commuting automorphisms of a simple kind: ranks in server
-order are read as numbers in mixed radix (GPU in its server, server in its row, ...), and a digit is rotated. Every
-candidate
-is checked link by link before it is used.
+orbit of links
+and one tree per orbit of trees are enough. We look for commuting automorphisms of a simple kind: ranks in server
+order are read as numbers in mixed radix (GPU in its server, server in its row, ...), and a digit is rotated; where an
+allocation has holes, servers of equal size and GPUs that are twins are rotated instead. Every candidate is checked link
+by link before it is used.
 """
 
 from __future__ import annotations
@@ -70,6 +70,8 @@ def find_symmetry(net: Net, servers: Sequence[str], root: int | None) -> Symmetr
     order = sorted(range(net.nranks), key=lambda r: (first[servers[r]], r))
     refiner = _Refiner(net)
     found = _digits(refiner, order, root)
+    if not found:
+        found = _alike_servers(refiner, servers, order, root) + _twins(refiner, order, root)
     found += _planes(refiner, net)
     return _orbits(net, found)
 
@@ -107,6 +109,48 @@ def _largest(refiner: _Refiner, order: Sequence[int], stride: int, root: int | N
         if made is not None:
             return modulus, made
     return 1, None
+
+
+def _alike_servers(
+    refiner: _Refiner, servers: Sequence[str], order: Sequence[int], root: int | None
+) -> list[Automorphism]:
+    """Where servers differ in size (an allocation with a hole): rotations of the servers of each size."""
+    members: dict[str, list[int]] = {}
+    for rank in order:
+        members.setdefault(servers[rank], []).append(rank)
+    by_size: dict[int, list[list[int]]] = {}
+    for ranks in members.values():
+        if root not in ranks:
+            by_size.setdefault(len(ranks), []).append(ranks)
+    return _rotations(refiner, [list(zip(*group, strict=True)) for _, group in sorted(by_size.items())])
+
+
+def _twins(refiner: _Refiner, order: Sequence[int], root: int | None) -> list[Automorphism]:
+    """Ranks with the same links to the same vertices, rotated: all classes of a size at once, for a small group."""
+    classes: dict[tuple[object, ...], list[int]] = {}
+    for rank in order:
+        if rank != root:
+            classes.setdefault(tuple(sorted(refiner.near[rank])), []).append(rank)
+    by_size: dict[int, list[tuple[int, ...]]] = {}
+    for ranks in classes.values():
+        by_size.setdefault(len(ranks), []).append(tuple(ranks))
+    return _rotations(refiner, [cycles for _, cycles in sorted(by_size.items())])
+
+
+def _rotations(refiner: _Refiner, groups: Sequence[Sequence[tuple[int, ...]]]) -> list[Automorphism]:
+    """For each group of equally long cycles of ranks the automorphism that advances them all, where there is one."""
+    found = []
+    for cycles in groups:
+        length = len(cycles[0]) if cycles else 0
+        if length > 1:
+            image = list(range(refiner.net.nranks))
+            for cycle in cycles:
+                for rank, target in zip(cycle, cycle[1:] + cycle[:1], strict=True):
+                    image[rank] = target
+            made = refiner.extend(image, length)
+            if made is not None:
+                found.append(made)
+    return found
 
 
 def _planes(refiner: _Refiner, net: Net) -> list[Automorphism]:

@@ -1,0 +1,100 @@
+"""Which GPU sets of a machine a library serves: every concrete set, with the allocation whose plan it runs and the part
+that each of its GPUs plays there.
+
+GPUs that may change places freely (all GPUs on one switch, say) form a class, and only sets that take the first members of
+each class are listed: 16 alike GPUs cost 16 entries, not 65,536.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from collc.errors import TopologyError
+from collc.packing.allocations import Allocation, fast_links, twins
+from collc.topology.canonical import fingerprint, match
+from collc.topology.graph import plan_graph
+from collc.topology.model import PlanGraph, Topology
+
+
+@dataclass(frozen=True)
+class GpuSet:
+    """GPUs by ascending index in the topology, the allocation that serves them, and the plan's rank of each."""
+
+    gpus: tuple[int, ...]
+    allocation: int
+    ranks: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class GpuSets:
+    """The GPUs of a machine: names, the class of each by number, and the sets that are served."""
+
+    names: tuple[str, ...]
+    classes: tuple[int, ...]
+    sets: tuple[GpuSet, ...]
+
+
+def written_set(topology: Topology, gpus: Sequence[str]) -> GpuSets:
+    """The one set of a library without allocations: rank i is the i-th GPU as written."""
+    names = tuple(v.name for v in topology.gpus)
+    order = sorted(range(len(gpus)), key=lambda rank: names.index(gpus[rank]))
+    only = GpuSet(tuple(names.index(gpus[rank]) for rank in order), 0, tuple(order))
+    return GpuSets(names, tuple(range(len(names))), (only,))
+
+
+def served_sets(topology: Topology, allocations: Sequence[Allocation], links: str | None) -> GpuSets:
+    """Every set of the machine's GPUs that is one of the allocations up to names.
+
+    Args:
+        links: as in ``--links`` when the allocations were made.
+    """
+    names = tuple(v.name for v in topology.gpus)
+    place = {name: i for i, name in enumerate(names)}
+    classes = list(range(len(names)))
+    for members in twins(topology):
+        for name in members:
+            classes[place[name]] = place[members[0]]
+    numbered = tuple(sorted(set(classes)).index(c) for c in classes)
+    known = {allocation.fingerprint: i for i, allocation in reversed(list(enumerate(allocations)))}
+    found = []
+    for gpus in _foremost_sets(numbered, sorted({len(a.gpus) for a in allocations})):
+        for graph in _graphs(topology, [names[g] for g in gpus], links):
+            number = known.get(fingerprint(graph))
+            if number is None:
+                continue
+            mapping = match(allocations[number].graph, graph)
+            assert mapping is not None, "two different graphs share a fingerprint"
+            found.append(GpuSet(gpus, number, tuple(mapping.index(t) for t in range(len(gpus)))))
+            break
+    return GpuSets(names, numbered, tuple(found))
+
+
+def _foremost_sets(classes: Sequence[int], sizes: Sequence[int]) -> Iterator[tuple[int, ...]]:
+    """Sets that take the first GPUs of each class, by size."""
+    members = [[g for g, c in enumerate(classes) if c == number] for number in range(max(classes) + 1)]
+    for size in sizes:
+        for counts in _compositions([len(m) for m in members], size):
+            yield tuple(sorted(itertools.chain.from_iterable(m[:n] for m, n in zip(members, counts, strict=True))))
+
+
+def _compositions(most: Sequence[int], total: int) -> Iterator[tuple[int, ...]]:
+    """Every way to write `total` as a sum of counts of at most `most` each."""
+    if not most:
+        if total == 0:
+            yield ()
+        return
+    for first in range(min(most[0], total), -1, -1):
+        if total - first <= sum(most[1:]):
+            for rest in _compositions(most[1:], total - first):
+                yield (first, *rest)
+
+
+def _graphs(topology: Topology, gpus: Sequence[str], links: str | None) -> Iterator[PlanGraph]:
+    """The graph of a set by the links that its allocation may have been made with."""
+    for choice in dict.fromkeys((links if links is not None else fast_links(topology), links)):
+        try:
+            yield plan_graph(topology, gpus, choice)
+        except TopologyError:
+            continue
