@@ -2,38 +2,75 @@
 
 from __future__ import annotations
 
+import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import click
 
+from collc.build.cache import cached, content_key
+from collc.build.toolchain import find_cxx, run_tool
 from collc.cli import report
-from collc.errors import CollcError
+from collc.errors import CollcError, UsageError
+from collc.resources import resource_dir
 from collc.topology.dump import dumps_topology
 from collc.topology.model import Topology
+from collc.topology.names import name_problem
+from collc.topology.probe.cpu import probe_cpu
 from collc.topology.probe.dumps import topology_from_dumps
+from collc.topology.probe.live import probe_machine
+from collc.topology.probe.measure import Measured, cpu_numbers, measure, with_measured
 
 # A dump is a few kilobytes; this bounds what a wrong file name can cost.
 _MOST_BYTES = 16 << 20
+_MEASURE_FLAGS = ("-std=c++17", "-O2", "-pthread")
 
 
 @click.command()
 @click.option("--from", "sources", multiple=True, metavar="FILE", help="Read a dump; - is standard input. May repeat.")
+@click.option("--cpu", is_flag=True, help="The cores and NUMA nodes of this machine, for the host target.")
+@click.option("--measure", "timed", is_flag=True, help="Time every pair's copies; written beside the nominal values.")
 @click.option("--gpu-model", metavar="M", help="Such as V100: tells what a dump cannot say.")
 @click.option("--name", metavar="NAME", help="Name of the topology.")
 @click.option("-o", "--output", metavar="FILE", help="Write here instead of standard output.")
 @report.json_option
 @report.debug_option
 def command(
-    sources: tuple[str, ...], gpu_model: str | None, name: str | None, output: str | None, as_json: bool
+    sources: tuple[str, ...],
+    cpu: bool,
+    timed: bool,
+    gpu_model: str | None,
+    name: str | None,
+    output: str | None,
+    as_json: bool,
 ) -> None:
     """Read the links of this machine, or of a dump, and write a topology file.
 
-    A dump is recognised by its content: nvidia-smi topo -m, nvidia-smi nvlink -s and -R, NCCL topology XML, rocm-smi
-    --showtopo. Whatever had to be assumed is a comment in the file and a line on standard error.
+    Without --from: the GPUs that CUDA programs see here, by NVML and sysfs. A dump is recognised by its content:
+    nvidia-smi topo -m, nvidia-smi nvlink -s and -R, NCCL topology XML, rocm-smi --showtopo. Whatever had to be assumed
+    is a comment in the file and a line on standard error.
     """
-    topology = topology_from_dumps([_load(source) for source in sources], gpu_model=gpu_model, name=name)
-    _write(topology, output, as_json)
+    if name is not None and (problem := name_problem(name)):
+        raise UsageError(f"the name `{name[:60]}` {problem}", where="--name")
+    measured: Sequence[Measured] = ()
+    if sources:
+        if cpu or timed:
+            raise UsageError(
+                "a dump cannot be measured or probed", where="--from", hint="leave --cpu and --measure out"
+            )
+        topology = topology_from_dumps([_load(source) for source in sources], gpu_model=gpu_model, name=name)
+    elif cpu:
+        if gpu_model is not None:
+            raise UsageError("cores have no GPU model", where="--gpu-model", hint="leave it or --cpu out")
+        topology = probe_cpu(name=name or "host")
+        measured = measure(_program(), topology, cpu_numbers(topology), kind="host") if timed else ()
+    else:
+        visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+        live = probe_machine(visible=visible, gpu_model=gpu_model, name=name or "probed")
+        topology = live.topology
+        measured = measure(_program(), topology, live.bus_ids, kind="cuda") if timed else ()
+    _write(with_measured(topology, measured) if measured else topology, output, as_json, measured)
 
 
 def _load(source: str) -> tuple[str, str]:
@@ -43,7 +80,19 @@ def _load(source: str) -> tuple[str, str]:
         return source, file.read(_MOST_BYTES).decode("utf-8", "replace")
 
 
-def _write(topology: Topology, output: str | None, as_json: bool) -> None:
+def _program() -> Path:
+    """The compiled templates/probe/measure.cpp, from the cache if it was built before."""
+    compiler = find_cxx()
+    source = resource_dir("templates") / "probe" / "measure.cpp"
+    key = content_key([compiler.version, compiler.machine, *_MEASURE_FLAGS, source.read_bytes()])
+    return cached(
+        key,
+        "measure",
+        lambda made: run_tool([compiler.path, *_MEASURE_FLAGS, "-o", str(made), str(source), "-ldl"]),
+    )
+
+
+def _write(topology: Topology, output: str | None, as_json: bool, measured: Sequence[Measured]) -> None:
     text = dumps_topology(topology)
     for note in topology.notes:
         report.note(f"collc probe: {note}")
@@ -53,16 +102,26 @@ def _write(topology: Topology, output: str | None, as_json: bool) -> None:
         except OSError as error:
             raise CollcError(f"cannot write: {error.strerror}", where=output) from None
     if as_json:
-        report.emit_json(_as_json(topology, output))
+        report.emit_json(_as_json(topology, output, measured))
     elif output in (None, "-"):
         click.echo(text, nl=False)
 
 
-def _as_json(topology: Topology, output: str | None) -> dict[str, object]:
+def _as_json(topology: Topology, output: str | None, measured: Sequence[Measured]) -> dict[str, object]:
     return {
         "name": topology.name,
         "output": output,
         "vertices": [{"name": v.name, "kind": v.kind.value} for v in topology.vertices],
         "links": [{"src": k.src, "dst": k.dst, "kind": k.kind.value, "gbps": str(k.gbps)} for k in topology.links],
-        "assumptions": list(topology.notes),
+        "measured": [
+            {
+                "src": m.src,
+                "dst": m.dst,
+                "gbps": float(m.gbps),
+                "latency_us": float(m.latency_us),
+                "nominal_gbps": None if m.nominal_gbps is None else str(m.nominal_gbps),
+            }
+            for m in measured
+        ],
+        "assumptions": [note for note in topology.notes if not note.startswith("measured ")],
     }

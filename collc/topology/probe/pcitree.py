@@ -1,0 +1,165 @@
+"""PCIe tree, link speeds, NUMA nodes and NICs of this machine from sysfs.
+
+/sys/bus/pci/devices/<bus id> is a link into the tree: every folder on the way is a bridge, the first is the host
+bridge. Where several devices part, there is a PCIe switch; a chain without a fork is one link as fast as its slowest
+part. The largest speed that both ends can do counts, not the current one, which sinks when a device idles.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from fractions import Fraction
+from pathlib import Path
+
+from collc.topology.names import name_problem
+from collc.topology.probe.machine import Machine
+
+_BUS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
+_GTS = re.compile(r"([0-9]{1,3}(?:\.[0-9])?) GT/s")
+# Ethernet below this is for logging in, not for collectives.
+_LEAST_MBPS = 10_000
+
+
+@dataclass
+class _Node:
+    """A bridge or device on the way to something useful."""
+
+    path: Path
+    children: dict[str, _Node] = field(default_factory=dict)
+    device: str | None = None
+
+
+@dataclass
+class PciTree:
+    """The part of the tree that leads to GPUs and NICs. `lost` are GPUs that sysfs does not have."""
+
+    roots: dict[str, _Node] = field(default_factory=dict)
+    lost: list[str] = field(default_factory=list)
+    sysfs: Path = Path("/sys")
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="ascii", errors="replace").strip()
+    except OSError:
+        return ""
+
+
+def speed_of(device: Path) -> Fraction | None:
+    """Payload GB/s of a device's own link at its best; None where sysfs does not know (virtual machines)."""
+    match = _GTS.match(_text(device / "max_link_speed"))
+    width = _text(device / "max_link_width")
+    # 255 stands for an unknown width.
+    if not match or not re.fullmatch("[1-9][0-9]?", width) or not Fraction(match[1]):
+        return None
+    return Fraction(25, 2) * Fraction(match[1]) / 8 * int(width) / 16
+
+
+def read_tree(sysfs: Path, gpus: dict[str, str]) -> tuple[PciTree, dict[str, str]]:
+    """The tree above some GPUs and above all NICs.
+
+    Args:
+        gpus: bus id -> vertex name.
+
+    Returns:
+        The tree, and bus id -> name of the NICs.
+    """
+    tree = PciTree(sysfs=sysfs)
+    nics = _nics(sysfs)
+    for bus, name in {**gpus, **nics}.items():
+        if not _add(tree, bus, name) and bus in gpus:
+            tree.lost.append(name)
+    return tree, nics
+
+
+def _nics(sysfs: Path) -> dict[str, str]:
+    """InfiniBand, RoCE and EFA devices, then Ethernet of 10 Gb/s and more; one per card, by bus id."""
+    found: dict[str, tuple[str, str]] = {}
+    for kind in ("infiniband", "net"):
+        folder = sysfs / "class" / kind
+        names = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
+        for name in names:
+            bus = (folder / name / "device").resolve().name
+            if not _BUS.fullmatch(bus) or name_problem(name):
+                continue
+            mbps = _text(folder / name / "speed")
+            if kind == "net" and not (mbps.isdecimal() and int(mbps) >= _LEAST_MBPS):
+                continue
+            # Functions of one card share its PCIe link.
+            found.setdefault(bus.rpartition(".")[0], (bus, name))
+    # The names of other vertices are taken.
+    taken = re.compile("(gpu|cpu|pcie|nvs)[0-9]+")
+    return {bus: f"nic-{name}" if taken.fullmatch(name) else name for _, (bus, name) in sorted(found.items())}
+
+
+def _add(tree: PciTree, bus: str, name: str) -> bool:
+    """Puts a device and the way to it into the tree. False if sysfs does not have it."""
+    link = tree.sysfs / "bus" / "pci" / "devices" / bus
+    if not link.exists():
+        return False
+    path = link.resolve()
+    way = [path, *path.parents]
+    while way and not re.fullmatch(r"pci[0-9a-f]{4,8}:[0-9a-f]{2}", way[-1].name):
+        way.pop()
+    # A device of a hypervisor's bus may hang elsewhere than below a PCI host bridge.
+    way = way or [path]
+    level = tree.roots
+    for step in reversed(way):
+        node = level.setdefault(step.name, _Node(step))
+        level = node.children
+    node.device = name
+    return True
+
+
+def place(tree: PciTree, machine: Machine) -> None:
+    """Fills in CPUs, PCIe switches, who hangs where and how fast."""
+    for root in tree.roots.values():
+        for child in root.children.values() if root.device is None else [root]:
+            _below(child, _cpu(tree, child, machine), machine)
+    for name in tree.lost:
+        machine.cpus = machine.cpus or ["cpu0"]
+        machine.parent[name] = machine.cpus[0]
+    if tree.lost:
+        who = tree.lost[0] if len(tree.lost) == 1 else f"{len(tree.lost)} GPUs"
+        machine.assume(f"sysfs does not show {who}: placed directly at {machine.cpus[0]}")
+    machine.cpus.sort(key=lambda cpu: int(cpu.removeprefix("cpu")))
+
+
+def _cpu(tree: PciTree, node: _Node, machine: Machine) -> str:
+    """The CPU of a root port, by its NUMA node; node -1 is a machine with one, or a hypervisor that does not tell."""
+    numa = _text(node.path / "numa_node")
+    known = re.fullmatch("[0-9]{1,4}", numa)
+    name = f"cpu{int(numa)}" if known else "cpu0"
+    if name not in machine.cpus:
+        machine.cpus.append(name)
+    if not known and len(_numa_nodes(tree.sysfs)) > 1:
+        machine.assume("PCIe devices without a NUMA node are placed at cpu0")
+    return name
+
+
+def _numa_nodes(sysfs: Path) -> list[Path]:
+    return sorted((sysfs / "devices" / "system" / "node").glob("node[0-9]*"))
+
+
+def _below(top: _Node, parent: str, machine: Machine) -> None:
+    """Vertices of `top` and below; `before` is the least speed on the way from the vertex above so far."""
+    todo: list[tuple[_Node, str, Fraction | None]] = [(top, parent, None)]
+    while todo:
+        node, above, before = todo.pop()
+        known = [speed for speed in (before, speed_of(node.path)) if speed is not None]
+        least = min(known, default=None)
+        name = node.device
+        if name is None and len(node.children) > 1:
+            name = f"pcie{len(machine.switches)}"
+            machine.switches.append(name)
+        if name is None:
+            todo += [(child, above, least) for child in node.children.values()]
+            continue
+        machine.parent[name] = above
+        if least is not None:
+            machine.pcie[name] = least
+        if node.device is None:
+            todo += [(child, name, None) for child in reversed(node.children.values())]
+        elif node.device not in machine.gpus:
+            machine.nics.append(node.device)
