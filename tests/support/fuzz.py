@@ -1,0 +1,248 @@
+"""Damaged dumps and topology files: whatever a reader is given, it answers, or refuses in one line."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from hypothesis import strategies as st
+from support import nccl_text
+from support.topo_text import DGX1P, DGX1V, STYLES, Table, dgx1, render
+
+from collc.errors import CollcError
+from collc.topology import zoo
+from collc.topology.dump import dumps_topology
+from collc.topology.graph import plan_graph
+from collc.topology.load import loads_topology
+from collc.topology.probe.dumps import topology_from_dumps
+from collc.topology.probe.nvml import Gpu
+from collc.topology.probe.visible import choose
+
+_BRIDGED = Table(
+    4, 2, {(0, 1): "NV12", (2, 3): "NV12", (0, 4): "PIX", (1, 4): "PXB"}, ["0-3"] * 4, ["0", "0", "1", "1"]
+)
+_NVLINK = "".join(
+    f"GPU {i}: Tesla V100-SXM2-16GB (UUID: GPU-{i}2345678-0000)\n"
+    + "".join(
+        f"\t Link {k}: 25.781 GB/s\n\t Link {k}: Remote Device 00000000:0{1 - i}:00.0: Link {k}\n" for k in range(2)
+    )
+    for i in range(2)
+)
+_ROCM = """
+============================ ROCm System Management Interface ============================
+================================= Hops between two GPUs ==================================
+       GPU0         GPU1
+GPU0   0            1
+GPU1   1            0
+
+=============================== Link Type between two GPUs ===============================
+       GPU0         GPU1
+GPU0   0            XGMI
+GPU1   XGMI         0
+
+======================================= Numa Nodes =======================================
+GPU[0]\t\t: (Topology) Numa Node: 0
+GPU[1]\t\t: (Topology) Numa Node: 1
+================================== End of ROCm SMI Log ===================================
+"""
+_AMD = nccl_text.system(
+    nccl_text.cpu(
+        0,
+        nccl_text.pci(nccl_text.bus(0), nccl_text.amd(0, {nccl_text.bus(1): 2}, "gfx90a")),
+        nccl_text.pci(nccl_text.bus(1), nccl_text.amd(1, {nccl_text.bus(0): 2}, "gfx90a")),
+    )
+)
+DUMPS = [
+    *(render(_BRIDGED, style, nic_names=("mlx5_0", "mlx5_1")) for style in STYLES),
+    render(dgx1(DGX1V)),
+    render(dgx1(DGX1P), "soc"),
+    nccl_text.mesh(DGX1V, 8),
+    _AMD,
+    _NVLINK,
+    _ROCM,
+]
+_WORDS = [
+    *("X", "NV0", "NV1", "NV18", "NV99", "PIX", "PXB", "PHB", "NODE", "SYS", "SOC", "N/A", "GPU0", "GPU7", "GPU99"),
+    *(
+        "NIC0",
+        "mlx5_0",
+        "Legend:",
+        "NIC Legend:",
+        "CPU Affinity",
+        "NUMA Affinity",
+        "GPU NUMA ID",
+        "\t",
+        "  ",
+        "\x1b[4m",
+    ),
+    *("<gpu", "</gpu>", "<pci", "/>", "<cpu", "<nvlink", "<xgmi", 'busid=""', 'dev="0"', 'count="-1"', 'numaid="-1"'),
+    *(
+        'target="ffffffff:ffff:ff"',
+        'class="0x068000"',
+        "<!DOCTYPE",
+        "<![CDATA[",
+        "&#0;",
+        "&amp;",
+        "\x00",
+        "\ud7ff",
+        "é",
+    ),
+    *("Link 0: 25 GB/s", "<inactive>", "Remote Device", "XGMI", "PCIE", "====", "GPU[0]", "Numa Node: -1", "\u2028"),
+    *(
+        "999999999999999999999",
+        "-1",
+        "1e400",
+        "nan",
+        ".inf",
+        "0x10",
+        "0o7",
+        "1_000",
+        "[",
+        "]",
+        "{",
+        "}",
+        ": ",
+        "- ",
+        "#",
+    ),
+    *(
+        "&a",
+        "*a",
+        "<<:",
+        "!!python/object",
+        "|",
+        ">",
+        "gpus:",
+        "links:",
+        "extends:",
+        "template:",
+        "servers:",
+        "each.gpu0",
+    ),
+    *("between", "from", "count", "x2", "nvlink", "speeds:", "remove:", "format: collc-topology/1", "~", "null", "\r"),
+]
+
+
+@st.composite
+def damaged(draw: st.DrawFn, seeds: list[str]) -> str:
+    """One of `seeds` after some edits of lines, words and characters."""
+    text = draw(st.sampled_from(seeds))
+    for _ in range(draw(st.integers(0, 6))):
+        text = draw(st.sampled_from(_EDITS))(draw, text)
+    return text
+
+
+def _span(draw: st.DrawFn, text: str) -> tuple[int, int]:
+    start = draw(st.integers(0, len(text)))
+    return start, min(len(text), start + draw(st.integers(0, 12)))
+
+
+def _cut(draw: st.DrawFn, text: str) -> str:
+    a, b = _span(draw, text)
+    return text[:a] + text[b:]
+
+
+def _insert(draw: st.DrawFn, text: str) -> str:
+    at = draw(st.integers(0, len(text)))
+    return text[:at] + draw(st.one_of(st.sampled_from(_WORDS), st.text(max_size=4))) + text[at:]
+
+
+def _replace_word(draw: st.DrawFn, text: str) -> str:
+    words = text.split(" ")
+    words[draw(st.integers(0, len(words) - 1))] = draw(st.sampled_from(_WORDS))
+    return " ".join(words)
+
+
+def _lines(draw: st.DrawFn, text: str) -> str:
+    """Drops, doubles or moves a line."""
+    lines = text.split("\n")
+    line = lines.pop(draw(st.integers(0, len(lines) - 1)))
+    for _ in range(draw(st.integers(0, 2))):
+        lines.insert(draw(st.integers(0, len(lines))), line)
+    return "\n".join(lines)
+
+
+def _end(draw: st.DrawFn, text: str) -> str:
+    return text[: draw(st.integers(0, len(text)))]
+
+
+_EDITS: list[Callable[[st.DrawFn, str], str]] = [_cut, _insert, _replace_word, _lines, _lines, _end]
+
+
+def dumps() -> st.SearchStrategy[list[str]]:
+    """One dump, or two that are said to be of one machine."""
+    return st.lists(damaged(DUMPS), min_size=1, max_size=2)
+
+
+def topology_files() -> st.SearchStrategy[str]:
+    names = ("dgx1v", "gb200-nvl72", "hgx-h100", "hgx-h200", "azure-ndv2", "pcie-8x4090")
+    return damaged([(zoo.directory() / f"{name}.yaml").read_text(encoding="utf-8") for name in names])
+
+
+def one_line(error: CollcError) -> None:
+    assert len(str(error).splitlines()) == 1, repr(str(error))
+    assert error.what
+
+
+def check_dumps(texts: list[str]) -> None:
+    """A topology that loads again and may be planned, or one line."""
+    try:
+        topology = topology_from_dumps([(f"file{i}", text) for i, text in enumerate(texts)])
+    except CollcError as error:
+        one_line(error)
+        return
+    written = dumps_topology(topology)
+    assert loads_topology(written) == topology
+    try:
+        plan_graph(topology)
+    except CollcError as error:
+        one_line(error)
+
+
+def check_file(text: str) -> None:
+    try:
+        topology = loads_topology(text, "fuzz.yaml")
+        assert loads_topology(dumps_topology(topology)) == topology
+        plan_graph(topology)
+    except CollcError as error:
+        one_line(error)
+
+
+def variables() -> st.SearchStrategy[str]:
+    """Values of CUDA_VISIBLE_DEVICES."""
+    parts = [
+        "0",
+        "1",
+        "3",
+        "-1",
+        "",
+        " 2 ",
+        "GPU-",
+        "GPU-1a",
+        "GPU-1b0",
+        "MIG-",
+        "MIG-3",
+        "MIG-GPU-1b0/1/0",
+        "٣",
+        "1e3",
+        "٠",
+    ]
+    return st.lists(st.one_of(st.sampled_from(parts), st.text(max_size=6)), max_size=5).map(",".join)
+
+
+def check_variable(value: str) -> None:
+    gpus = [Gpu(i, f"0000:0{i}:00.0", f"GPU-1{'ab'[i % 2]}{i}-0", "V100") for i in range(4)]
+    gpus[3].mig, gpus[3].mig_uuids = True, ["MIG-3a", "MIG-3b"]
+    try:
+        found, _ = choose(gpus, value)
+    except CollcError as error:
+        one_line(error)
+        return
+    assert found
+    assert len({device.gpu.index for device in found}) == len(found)
+
+
+TARGETS: list[tuple[str, Callable[[], st.SearchStrategy[object]], Callable[..., None]]] = [
+    ("dumps", dumps, check_dumps),
+    ("topology files", topology_files, check_file),
+    ("CUDA_VISIBLE_DEVICES", variables, check_variable),
+]
