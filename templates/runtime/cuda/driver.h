@@ -76,9 +76,9 @@ constexpr unsigned kIpcLazyPeerAccess = 1;
   X(stream_is_capturing, cuStreamIsCapturing, (Stream, int *))
 
 struct Driver {
-#define COLLC_DECLARE(member, symbol, arguments) Result(*member) arguments;
-  COLLC_DRIVER(COLLC_DECLARE)
-#undef COLLC_DECLARE
+#define COLLC_DRIVER_MEMBER(member, symbol, arguments) Result(*member) arguments;
+  COLLC_DRIVER(COLLC_DRIVER_MEMBER)
+#undef COLLC_DRIVER_MEMBER
 };
 
 // The driver, loaded and initialised once; fails with one line that names what is missing. Valid for ever.

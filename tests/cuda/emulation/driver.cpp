@@ -72,7 +72,7 @@ char *place_buffer(uint64_t bytes, uint32_t misplacement, const void *data) {
 class World {
  public:
   World(const collc::Tables &tables, EmulatedRun &run) : run_(run) {
-    problem_ = make_device_plan(tables, 0, plan_);
+    problem_ = make_device_plan(tables, tables.allocations[0], plan_);
     if (!problem_.empty()) return;
     auto &emulator = emulation::emulator();
     emulator.reset_memory();

@@ -37,10 +37,7 @@ COLLC_DEVICE void place_shares(const RankState &state, const Program &program, u
   }
 }
 
-// Bytes of shared memory that a block needs for a program.
-constexpr uint32_t shared_bytes(uint32_t nshares) {
-  return static_cast<uint32_t>(kMaxPeers * sizeof(char *) + nshares * sizeof(ShareRange));
-}
+static_assert(sizeof(ShareRange) == kShareBytes, "shared_bytes() counts on it");
 
 template <class T, class Op>
 COLLC_DEVICE void run_block(const Launch &launch) {

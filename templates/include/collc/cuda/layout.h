@@ -18,6 +18,13 @@ constexpr uint32_t kMaxLaunchRanks = 128; // ranks of one cooperative launch; bo
 constexpr uint32_t kMaxPeers = 256;       // FIFO ends that one step may name
 constexpr uint32_t kFlagBytes = 128;      // one flag per line, so that pollers do not share it
 
+constexpr uint32_t kShareBytes = 48;      // a ShareRange of step_program.h
+
+// Bytes of shared memory that a block needs for a program: addresses of a step's slots, then the call's share ranges.
+constexpr uint32_t shared_bytes(uint32_t nshares) {
+  return static_cast<uint32_t>(kMaxPeers * sizeof(char *)) + nshares * kShareBytes;
+}
+
 // One end of a FIFO as its rank sees it. Steps name ends by their place in RankState::ends.
 struct alignas(16) FifoEnd {
   char *slots;            // first slot, in the reader's arena

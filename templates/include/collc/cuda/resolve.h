@@ -93,12 +93,32 @@ inline void add_step(const Tables &tables, const ArenaBuilder &arenas, Step step
   plan.steps.push_back(step);
 }
 
-inline void add_program(const Tables &tables, const ArenaBuilder &arenas, Program program, DevicePlan &plan) {
+// A block belongs to a rank (alltoall: to a pair); in the caller's buffers it lies where that rank's NCCL number says.
+inline uint32_t place_of_block(const Program &program, uint32_t block, const std::vector<uint32_t> &nccl_rank) {
+  const uint32_t n = static_cast<uint32_t>(nccl_rank.size());
+  switch (program.collective) {
+    case Collective::kAllGather:
+    case Collective::kGather:
+    case Collective::kReduceScatter:
+    case Collective::kScatter:
+      return block < n ? nccl_rank[block] : block;
+    case Collective::kAllToAll:
+      return n == 0 ? block : nccl_rank[block / n] * n + nccl_rank[block % n];
+    default:
+      return block;
+  }
+}
+
+inline void add_program(const Tables &tables, const ArenaBuilder &arenas, Program program,
+                        const std::vector<uint32_t> &nccl_rank, DevicePlan &plan) {
   const Share *shares = tables.shares + program.first_share;
   const RankChannel *places = tables.rank_channels + program.first_rank_channel;
   program.first_share = static_cast<uint32_t>(plan.shares.size());
   program.first_rank_channel = static_cast<uint32_t>(plan.rank_channels.size());
-  plan.shares.insert(plan.shares.end(), shares, shares + program.nshares);
+  for (uint32_t s = 0; s < program.nshares; ++s) {
+    plan.shares.push_back(shares[s]);
+    plan.shares.back().block = place_of_block(program, shares[s].block, nccl_rank);
+  }
   for (uint32_t i = 0; i < plan.nranks * program.nchannels; ++i) {
     plan.rank_channels.push_back({static_cast<uint32_t>(plan.steps.size()), places[i].nsteps});
     for (uint32_t s = 0; s < places[i].nsteps; ++s) add_step(tables, arenas, tables.steps[places[i].first_step + s], plan);
@@ -110,15 +130,15 @@ inline void add_program(const Tables &tables, const ArenaBuilder &arenas, Progra
 
 }  // namespace detail
 
-// Returns "" or what the device cannot run.
-inline std::string make_device_plan(const Tables &tables, uint32_t number, DevicePlan &plan) {
-  const Allocation &allocation = tables.allocations[number];
+// Returns "" or what the device cannot run. `nccl_rank` says by rank of the plan which NCCL rank plays it; empty: the same.
+inline std::string make_device_plan(const Tables &tables, const Allocation &allocation, DevicePlan &plan,
+                                    const std::vector<uint32_t> &nccl_rank = {}) {
   plan.nranks = allocation.nranks;
   plan.slots = allocation.slots;
   plan.slot_bytes = allocation.slot_bytes;
   const detail::ArenaBuilder arenas(tables, allocation, plan);
   for (uint32_t p = 0; p < allocation.nprograms; ++p)
-    detail::add_program(tables, arenas, tables.programs[allocation.first_program + p], plan);
+    detail::add_program(tables, arenas, tables.programs[allocation.first_program + p], nccl_rank, plan);
   for (const Step &step : plan.steps)
     if (step.nrecv + step.nsend > kMaxPeers) return "a step of this plan has more than " + std::to_string(kMaxPeers) + " peers";
   for (const Program &program : plan.programs)

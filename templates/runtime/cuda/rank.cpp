@@ -1,0 +1,190 @@
+#include "cuda/rank.h"
+
+#include <cstring>
+
+namespace collc::cuda {
+namespace {
+
+constexpr size_t kReportsAt = 128;  // in the pinned memory, behind the abort flag
+
+volatile uint32_t &word(char *at) { return *reinterpret_cast<volatile uint32_t *>(at); }
+
+}  // namespace
+
+Status CudaRank::open(const RankContext &context, std::unique_ptr<RankBackend> *made) {
+  std::unique_ptr<CudaRank> rank(new CudaRank(context));
+  COLLC_RETURN_IF_FAILED(current_device(&rank->device_));
+  const Driver &cu = driver();
+  COLLC_RETURN_IF_FAILED(check(cu.event_create(&rank->ready_, kEventDisableTiming), "making an event"));
+  COLLC_RETURN_IF_FAILED(check(cu.event_create(&rank->done_, kEventDisableTiming), "making an event"));
+  if (context.nranks > 1) COLLC_RETURN_IF_FAILED(rank->open_memory());
+  *made = std::move(rank);
+  return {};
+}
+
+Status CudaRank::open_memory() {
+  COLLC_RETURN_IF_FAILED(World::join(context_, &world_));
+  plan_rank_ = context_.placement.plan_rank[context_.rank];
+  RankMemory mine;
+  COLLC_RETURN_IF_FAILED(world_->add_rank(plan_rank_, device_, &mine));
+  Bytes message(sizeof mine);
+  std::memcpy(message.data(), &mine, sizeof mine);
+  std::vector<Bytes> all;
+  COLLC_RETURN_IF_FAILED(context_.exchange(message, &all));
+  std::vector<RankMemory> memories(context_.nranks);
+  for (uint32_t r = 0; r < context_.nranks; ++r) {
+    if (all[r].size() != sizeof mine) return fail(ncclInternalError, "rank %u sent a message of another size", r);
+    std::memcpy(&memories[context_.placement.plan_rank[r]], all[r].data(), sizeof mine);
+  }
+  COLLC_RETURN_IF_FAILED(world_->set_peers(memories, context_.placement));
+  COLLC_RETURN_IF_FAILED(choose_threads());
+  COLLC_RETURN_IF_FAILED(make_ends());
+  COLLC_RETURN_IF_FAILED(make_state());
+  watched_ = true;
+  return watch(this);
+}
+
+// As many threads per block as leave all blocks of all ranks that share the GPU resident at once.
+Status CudaRank::choose_threads() {
+  const uint32_t ranks = world_->ranks_on(device_), channels = world_->plan().max_channels;
+  const uint32_t shared = world_->shared_bytes();
+  COLLC_RETURN_IF_FAILED(allow_shared(*device_, shared));
+  if (ranks > kMaxLaunchRanks)
+    return fail(ncclInvalidUsage, "%u ranks share GPU %d; at most %u can", ranks, device_->number, kMaxLaunchRanks);
+  if (ranks > 1 && !device_->cooperative)
+    return fail(ncclInvalidUsage, "GPU %d cannot hold several ranks: it has no cooperative launch", device_->number);
+  for (threads_ = kMaxThreads; threads_ >= kMinThreads; threads_ /= 2) {
+    const uint32_t blocks = device_->resident_blocks(threads_, shared);
+    if (blocks != 0 && (ranks == 1 || ranks * channels <= blocks)) return {};
+  }
+  return fail(ncclInvalidUsage,
+              "%u ranks of %u channels share GPU %d, which cannot hold so many blocks at once: use fewer ranks", ranks,
+              channels, device_->number);
+}
+
+Status CudaRank::make_ends() {
+  const std::vector<EndPlace> &places = world_->plan().ends[plan_rank_];
+  std::vector<FifoEnd> ends(places.size());
+  for (size_t i = 0; i < places.size(); ++i) {
+    const EndPlace &place = places[i];
+    Address mine = 0, theirs = 0;
+    COLLC_RETURN_IF_FAILED(world_->arena_of(plan_rank_, device_, &mine));
+    COLLC_RETURN_IF_FAILED(world_->arena_of(place.peer, device_, &theirs));
+    const Address reader = place.writes ? theirs : mine, writer = place.writes ? mine : theirs;
+    auto *tail = reinterpret_cast<uint64_t *>(reader + place.tail);
+    auto *head = reinterpret_cast<uint64_t *>(writer + place.head);
+    ends[i] = {reinterpret_cast<char *>(reader + place.slots), place.writes ? head : tail, place.writes ? tail : head, 0};
+  }
+  return put_on_device(ends.data(), ends.size() * sizeof(FifoEnd), &ends_);
+}
+
+Status CudaRank::make_state() {
+  const Driver &cu = driver();
+  const size_t bytes = kReportsAt + world_->plan().max_channels * sizeof(Report);
+  void *pinned = nullptr;
+  COLLC_RETURN_IF_FAILED(check(cu.allocate_host(&pinned, bytes, kHostPortableMapped), "allocating pinned memory"));
+  pinned_ = static_cast<char *>(pinned);
+  std::memset(pinned_, 0, bytes);
+  COLLC_RETURN_IF_FAILED(check(cu.host_address(&pinned_at_, pinned, 0), "mapping pinned memory"));
+  DevicePlanPlaces places;
+  COLLC_RETURN_IF_FAILED(world_->upload_plan(device_, &places));
+  RankState state = {};
+  state.programs = reinterpret_cast<const Program *>(places.programs);
+  state.shares = reinterpret_cast<const Share *>(places.shares);
+  state.rank_channels = reinterpret_cast<const RankChannel *>(places.rank_channels);
+  state.steps = reinterpret_cast<const Step *>(places.steps);
+  state.refs = reinterpret_cast<const FifoRef *>(places.refs);
+  state.ends = reinterpret_cast<FifoEnd *>(ends_);
+  state.reports = reinterpret_cast<Report *>(pinned_at_ + kReportsAt);
+  state.abort_flag = reinterpret_cast<uint32_t *>(pinned_at_);
+  state.timeout_ns = static_cast<uint64_t>(context_.timeout * 1e9);
+  state.rank = plan_rank_;
+  state.nranks = context_.nranks;
+  state.slots = world_->plan().slots;
+  state.slot_bytes = world_->plan().slot_bytes;
+  return put_on_device(&state, sizeof state, &state_);
+}
+
+CudaRank::~CudaRank() {
+  if (device_ == nullptr) return;
+  const Driver &cu = driver();
+  const Current current(device_->context);
+  // The watcher still carries an abort to kernels that wait.
+  if (called_) cu.context_synchronize();
+  if (watched_) unwatch(this);
+  if (ends_ != 0) cu.release(ends_);
+  if (state_ != 0) cu.release(state_);
+  if (pinned_ != nullptr) cu.release_host(pinned_);
+  if (ready_ != nullptr) cu.event_destroy(ready_);
+  if (done_ != nullptr) cu.event_destroy(done_);
+}
+
+Status CudaRank::follow_earlier(Stream stream) {
+  if (!called_ || last_stream_ == stream) return {};
+  int capturing = 0;
+  COLLC_RETURN_IF_FAILED(check(driver().stream_is_capturing(stream, &capturing), "asking about the stream"));
+  // A graph starts where its caller puts it; it cannot wait for work outside of it.
+  return capturing != 0 ? Status() : check(driver().stream_wait(stream, done_, 0), "ordering streams");
+}
+
+Status CudaRank::note_call(Stream stream) {
+  int capturing = 0;
+  COLLC_RETURN_IF_FAILED(check(driver().stream_is_capturing(stream, &capturing), "asking about the stream"));
+  if (capturing != 0) return {};
+  COLLC_RETURN_IF_FAILED(check(driver().event_record(done_, stream), "recording an event"));
+  last_stream_ = stream;
+  called_ = true;
+  return {};
+}
+
+void CudaRank::record(const Call &call) {
+  CallRecord &mine = context_.segment->line(context_.rank).call;
+  mine.number.store(0, std::memory_order_relaxed);
+  mine.count.store(call.count, std::memory_order_relaxed);
+  mine.collective.store(static_cast<uint32_t>(call.collective), std::memory_order_relaxed);
+  mine.type.store(static_cast<uint32_t>(call.type), std::memory_order_relaxed);
+  mine.op.store(static_cast<uint32_t>(call.op.average ? ncclAvg : call.op.kind), std::memory_order_relaxed);
+  mine.root.store(call.root, std::memory_order_relaxed);
+  mine.signature.store(call.signature, std::memory_order_release);
+  mine.number.store(call.number, std::memory_order_release);
+}
+
+void CudaRank::look(bool at_peers) {
+  if (word(pinned_) != 0) return;
+  for (uint32_t c = 0; c < world_->plan().max_channels; ++c) {
+    Report report;
+    std::memcpy(&report, pinned_ + kReportsAt + c * sizeof(Report), sizeof report);
+    if (report.state == static_cast<uint32_t>(ReportState::kTimedOut)) return end(describe(report, c));
+  }
+  if (at_peers && !context_.segment->aborted()) look_at_peers();
+  if (context_.stopped() || context_.segment->aborted()) word(pinned_) = 1;
+}
+
+void CudaRank::look_at_peers() {
+  Segment &segment = *context_.segment;
+  const CallRecord &mine = segment.line(context_.rank).call;
+  const uint64_t number = mine.number.load(std::memory_order_acquire);
+  const uint64_t signature = mine.signature.load(std::memory_order_acquire);
+  const bool mine_is_whole = mine.number.load(std::memory_order_acquire) == number;
+  for (uint32_t peer = 0; peer < context_.nranks; ++peer) {
+    if (peer == context_.rank) continue;
+    RankLine &line = segment.line(peer);
+    const bool left = line.state.load(std::memory_order_acquire) == static_cast<uint32_t>(::collc::RankState::kLeft);
+    if (!left && !segment.alive(peer)) return end(fail(ncclRemoteError, "rank %u has died", peer));
+    const uint64_t their_number = line.call.number.load(std::memory_order_acquire);
+    const uint64_t theirs = line.call.signature.load(std::memory_order_acquire);
+    if (line.call.number.load(std::memory_order_acquire) != their_number || !mine_is_whole) continue;
+    if (number != 0 && their_number == number && theirs != signature)
+      return end(fail(ncclInvalidUsage, "ranks %u and %u differ in call %llu (collective, count, type, operation or root)",
+                      context_.rank, peer, static_cast<unsigned long long>(number)));
+  }
+}
+
+Status CudaRank::describe(const Report &report, uint32_t channel) const {
+  const EndPlace &end = world_->plan().ends[plan_rank_][report.peer];
+  return fail(ncclRemoteError, "COLLC_TIMEOUT: after %.1f s rank %u waits for %s rank %u (channel %u, step %u)",
+              context_.timeout, context_.rank, end.writes ? "a free slot of" : "a chunk of",
+              context_.placement.nccl_rank[end.peer], channel, report.step);
+}
+
+}  // namespace collc::cuda

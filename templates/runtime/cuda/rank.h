@@ -1,0 +1,63 @@
+// One rank on the CUDA target: its state on the device, and what the host watches of it.
+#pragma once
+#include <vector>
+
+#include "cuda/world.h"
+
+namespace collc::cuda {
+
+class CudaRank final : public RankBackend {
+ public:
+  static Status open(const RankContext &context, std::unique_ptr<RankBackend> *made);
+  ~CudaRank() override;
+
+  const RankContext &context() const { return context_; }
+  const Device &device() const { return *device_; }
+  const std::shared_ptr<World> &world() const { return world_; }  // null in a communicator of one rank
+  uint32_t rank() const { return context_.rank; }
+  uint32_t plan_rank() const { return plan_rank_; }
+  Address state() const { return state_; }
+  uint32_t threads() const { return threads_; }
+  Event ready() const { return ready_; }
+
+  // Orders `stream` behind this rank's earlier calls on other streams.
+  Status follow_earlier(Stream stream);
+  // Notes that this rank's latest call is on `stream`.
+  Status note_call(Stream stream);
+  // Says what the rank runs, for the others to compare.
+  void record(const Call &call);
+
+  // Called by the watcher every few milliseconds: carries aborts to the kernels and their reports to the communicator.
+  void look(bool at_peers);
+
+ private:
+  explicit CudaRank(const RankContext &context) : context_(context) {}
+  Status open_memory();
+  Status make_ends();
+  Status make_state();
+  Status choose_threads();
+  void end(const Status &status) { context_.segment->abort(status, context_.rank); }
+  void look_at_peers();
+  Status describe(const Report &report, uint32_t channel) const;
+
+  RankContext context_;
+  Device *device_ = nullptr;
+  std::shared_ptr<World> world_;
+  uint32_t plan_rank_ = 0;
+  uint32_t threads_ = 0;
+  Address ends_ = 0;
+  Address state_ = 0;
+  char *pinned_ = nullptr;  // abort flag, then a report per channel
+  Address pinned_at_ = 0;
+  Event ready_ = nullptr;
+  Event done_ = nullptr;
+  Stream last_stream_ = nullptr;
+  bool called_ = false;
+  bool watched_ = false;
+};
+
+// The thread that looks at all ranks of the process; it starts with the first.
+Status watch(CudaRank *rank);
+void unwatch(CudaRank *rank);
+
+}  // namespace collc::cuda

@@ -1,0 +1,70 @@
+#include <pthread.h>
+#include <signal.h>
+#include <time.h>
+
+#include <algorithm>
+#include <system_error>
+#include <thread>
+
+#include "cuda/rank.h"
+
+namespace collc::cuda {
+namespace {
+
+constexpr long kPeriodNs = 5000000;
+constexpr uint32_t kLooksPerPeerLook = 20;
+
+struct Watcher {
+  std::mutex mutex;
+  std::vector<CudaRank *> ranks;
+  bool running = false;
+};
+
+Watcher &watcher() {
+  static auto *const only = new Watcher;  // outlives every thread
+  return *only;
+}
+
+void run() {
+  Watcher &self = watcher();
+  for (uint32_t round = 0;; ++round) {
+    const timespec nap{0, kPeriodNs};
+    nanosleep(&nap, nullptr);
+    const std::lock_guard<std::mutex> lock(self.mutex);
+    if (self.ranks.empty()) {
+      self.running = false;
+      return;
+    }
+    for (CudaRank *rank : self.ranks) rank->look(round % kLooksPerPeerLook == 0);
+  }
+}
+
+}  // namespace
+
+Status watch(CudaRank *rank) {
+  Watcher &self = watcher();
+  const std::lock_guard<std::mutex> lock(self.mutex);
+  self.ranks.push_back(rank);
+  if (self.running) return {};
+  // Signals of the application are for its own threads.
+  sigset_t all, before;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  Status status;
+  try {
+    std::thread(run).detach();
+    self.running = true;
+  } catch (const std::system_error &error) {
+    status = fail(ncclSystemError, "cannot start a thread: %s", error.what());
+  }
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  return status;
+}
+
+void unwatch(CudaRank *rank) {
+  Watcher &self = watcher();
+  const std::lock_guard<std::mutex> lock(self.mutex);
+  self.ranks.erase(std::remove(self.ranks.begin(), self.ranks.end(), rank), self.ranks.end());
+}
+
+}  // namespace collc::cuda

@@ -1,0 +1,196 @@
+#include "cuda/world.h"
+
+#include <time.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "environment.h"
+
+namespace collc::cuda {
+namespace {
+
+constexpr int64_t kPatienceMs = 10000;  // for the ranks of other processes to close what they have mapped
+
+std::mutex worlds_mutex;
+std::map<Segment *, std::weak_ptr<World>> &worlds() {
+  static auto *const all = new std::map<Segment *, std::weak_ptr<World>>;  // outlives every thread
+  return *all;
+}
+
+const unsigned char *process_token() {
+  static unsigned char token[16];
+  static const Status made = random_bytes(token, sizeof token);
+  return token;
+}
+
+// One word per rank in the shared segment: it touches no other rank's memory any more.
+std::atomic<uint32_t> &closed(Segment &segment, uint32_t nccl_rank) {
+  return *reinterpret_cast<std::atomic<uint32_t> *>(segment.memory() + nccl_rank * kLine);
+}
+
+template <class T>
+Status put(const std::vector<T> &rows, Address *at, std::vector<std::pair<const Device *, Address>> &allocated,
+           const Device *device) {
+  COLLC_RETURN_IF_FAILED(put_on_device(rows.data(), rows.size() * sizeof(T), at));
+  allocated.emplace_back(device, *at);
+  return {};
+}
+
+}  // namespace
+
+Status put_on_device(const void *data, size_t bytes, Address *at) {
+  COLLC_RETURN_IF_FAILED(check(driver().allocate(at, std::max(bytes, size_t{16})), "allocating GPU memory"));
+  return bytes == 0 ? Status() : check(driver().upload(*at, data, bytes), "copying the plan to the GPU");
+}
+
+World::World(const RankContext &context)
+    : allocation_(context.placement.allocation), segment_(context.segment), nccl_rank_(context.placement.nccl_rank) {
+  problem_ = make_device_plan(*context.tables, *allocation_, plan_, nccl_rank_);
+}
+
+Status World::join(const RankContext &context, std::shared_ptr<World> *world) {
+  const std::lock_guard<std::mutex> lock(worlds_mutex);
+  std::weak_ptr<World> &entry = worlds()[context.segment.get()];
+  *world = entry.lock();
+  if (*world == nullptr) {
+    world->reset(new World(context));
+    entry = *world;
+  }
+  if (!(*world)->problem_.empty()) return fail(ncclInvalidUsage, "%s", (*world)->problem_.c_str());
+  return {};
+}
+
+uint32_t World::ranks_on(const Device *device) const {
+  uint32_t count = 0;
+  for (const auto &[rank, where] : mine_) count += where == device;
+  return count;
+}
+
+uint32_t World::shared_bytes() const { return cuda::shared_bytes(plan_.max_shares); }
+
+Status World::add_rank(uint32_t plan_rank, const Device *device, RankMemory *memory) {
+  *memory = {};
+  std::memcpy(memory->process, process_token(), sizeof memory->process);
+  memory->uuid = device->uuid;
+  memory->device = device->number;
+  const size_t bytes = plan_.arena_bytes[plan_rank];
+  const Driver &cu = driver();
+  if (const Result made = cu.allocate(&memory->arena, bytes); made != 0) {
+    const Status why = check(made, "allocating");
+    return fail(ncclUnhandledCudaError, "no %.0f MB for the FIFOs of a rank on GPU %d: %s", static_cast<double>(bytes) / 1e6,
+                device->number, why.text().c_str());
+  }
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    allocated_.emplace_back(device, memory->arena);
+    mine_[plan_rank] = device;
+  }
+  COLLC_RETURN_IF_FAILED(check(cu.fill(memory->arena, 0, bytes), "clearing GPU memory"));
+  COLLC_RETURN_IF_FAILED(check(cu.context_synchronize(), "clearing GPU memory"));
+  memory->shareable = cu.ipc_get(&memory->handle, memory->arena) == 0;
+  return {};
+}
+
+Status World::set_peers(const std::vector<RankMemory> &memories, const Placement &placement) {
+  if (!is_set("COLLC_SHARE_GPU")) {
+    for (size_t a = 0; a < memories.size(); ++a)
+      for (size_t b = 0; b < a; ++b)
+        if (std::memcmp(&memories[a].uuid, &memories[b].uuid, sizeof(Uuid)) == 0)
+          return fail(ncclInvalidUsage, "ranks %u and %u are on the same GPU; COLLC_SHARE_GPU=1 allows it",
+                      std::min(placement.nccl_rank[a], placement.nccl_rank[b]),
+                      std::max(placement.nccl_rank[a], placement.nccl_rank[b]));
+  }
+  const std::lock_guard<std::mutex> lock(mutex_);
+  peers_ = memories;
+  return {};
+}
+
+Status World::arena_of(uint32_t peer, const Device *device, Address *arena) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  for (const Mapping &mapping : mappings_) {
+    if (mapping.device != device || mapping.peer != peer) continue;
+    *arena = mapping.at;
+    return {};
+  }
+  return open_peer(peer, device, arena);
+}
+
+// Called with the mutex held.
+Status World::open_peer(uint32_t peer, const Device *device, Address *arena) {
+  const Driver &cu = driver();
+  const RankMemory &memory = peers_[peer];
+  if (std::memcmp(memory.process, process_token(), sizeof memory.process) == 0) {
+    *arena = memory.arena;
+    const Device *theirs = mine_.at(peer);
+    if (theirs == device) return {};
+    int reachable = 0;
+    COLLC_RETURN_IF_FAILED(
+        check(cu.can_access_peer(&reachable, device->number, theirs->number), "asking whether GPUs reach each other"));
+    if (reachable == 0)
+      return fail(ncclUnhandledCudaError, "GPU %d cannot reach the memory of GPU %d, which the plan needs (rank %u)",
+                  device->number, theirs->number, nccl_rank_[peer]);
+    const Result enabled = cu.enable_peer(theirs->context, 0);
+    return enabled == kPeerAccessAlreadyEnabled ? Status() : check(enabled, "giving one GPU access to another's memory");
+  }
+  if (memory.shareable == 0)
+    return fail(ncclUnhandledCudaError, "the GPU memory of rank %u cannot be shared between processes here", nccl_rank_[peer]);
+  const std::string what = format("mapping the GPU memory of rank %u", nccl_rank_[peer]);
+  COLLC_RETURN_IF_FAILED(check(cu.ipc_open(arena, memory.handle, kIpcLazyPeerAccess), what.c_str()));
+  mappings_.push_back({device, peer, *arena});
+  return {};
+}
+
+Status World::upload_plan(const Device *device, DevicePlanPlaces *places) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  const auto known = places_.find(device);
+  if (known != places_.end()) {
+    *places = known->second;
+    return {};
+  }
+  COLLC_RETURN_IF_FAILED(put(plan_.programs, &places->programs, allocated_, device));
+  COLLC_RETURN_IF_FAILED(put(plan_.shares, &places->shares, allocated_, device));
+  COLLC_RETURN_IF_FAILED(put(plan_.rank_channels, &places->rank_channels, allocated_, device));
+  COLLC_RETURN_IF_FAILED(put(plan_.steps, &places->steps, allocated_, device));
+  COLLC_RETURN_IF_FAILED(put(plan_.refs, &places->refs, allocated_, device));
+  places_[device] = *places;
+  return {};
+}
+
+bool World::others_are_done() const {
+  if (segment_->aborted()) return true;
+  for (uint32_t peer = 0; peer < plan_.nranks; ++peer) {
+    const uint32_t rank = nccl_rank_[peer];
+    if (mine_.count(peer) == 0 && closed(*segment_, rank).load(std::memory_order_acquire) == 0 && segment_->alive(rank))
+      return false;
+  }
+  return true;
+}
+
+// The last rank of this process goes. Memory that others have mapped must outlive their use of it; a process that does not
+// close in time keeps the memory until it ends.
+World::~World() {
+  {
+    const std::lock_guard<std::mutex> lock(worlds_mutex);
+    const auto entry = worlds().find(segment_.get());
+    if (entry != worlds().end() && entry->second.expired()) worlds().erase(entry);
+  }
+  const Driver &cu = driver();
+  for (const Mapping &mapping : mappings_) {
+    const Current current(mapping.device->context);
+    cu.ipc_close(mapping.at);
+  }
+  for (const auto &[rank, device] : mine_) closed(*segment_, nccl_rank_[rank]).store(1, std::memory_order_release);
+  const int64_t start = now_ms();
+  while (!others_are_done()) {
+    if (now_ms() - start > kPatienceMs) return;
+    const timespec nap{0, 1000000};
+    nanosleep(&nap, nullptr);
+  }
+  for (const auto &[device, at] : allocated_) {
+    const Current current(device->context);
+    cu.release(at);
+  }
+}
+
+}  // namespace collc::cuda

@@ -1,0 +1,80 @@
+// What the ranks of one communicator in one process share: the plan as the device reads it, and everybody's memory.
+#pragma once
+#include <map>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "backend.h"
+#include "collc/cuda/resolve.h"
+#include "cuda/device.h"
+
+namespace collc::cuda {
+
+// Arrays of the plan on one device.
+struct DevicePlanPlaces {
+  Address programs = 0, shares = 0, rank_channels = 0, steps = 0, refs = 0;
+};
+
+// What a rank tells the others about its memory.
+struct RankMemory {
+  unsigned char process[16];  // random, the same for all ranks of a process
+  Uuid uuid;
+  int device;                 // in that process
+  Address arena;
+  IpcHandle handle;           // of the arena, for other processes
+  uint32_t shareable;         // 0: `handle` could not be made
+};
+
+class World {
+ public:
+  // The world of this process for a communicator; made by whoever asks first.
+  static Status join(const RankContext &context, std::shared_ptr<World> *world);
+  ~World();
+  World(const World &) = delete;
+  World &operator=(const World &) = delete;
+
+  const DevicePlan &plan() const { return plan_; }
+  const Allocation &allocation() const { return *allocation_; }
+  Segment &segment() { return *segment_; }
+  uint32_t nranks() const { return plan_.nranks; }
+  // Ranks of this process on a device; complete once all ranks have exchanged.
+  uint32_t ranks_on(const Device *device) const;
+  // Bytes of shared memory for the largest program.
+  uint32_t shared_bytes() const;
+
+  // Allocates and clears a rank's arena on its device.
+  Status add_rank(uint32_t plan_rank, const Device *device, RankMemory *memory);
+  // Takes all ranks' memories (by rank of the plan); refuses GPUs that are shared without leave.
+  Status set_peers(const std::vector<RankMemory> &memories, const Placement &placement);
+  // Where `peer`'s arena is for kernels on `device`.
+  Status arena_of(uint32_t peer, const Device *device, Address *arena);
+  Status upload_plan(const Device *device, DevicePlanPlaces *places);
+
+ private:
+  World(const RankContext &context);
+  struct Mapping {
+    const Device *device;
+    uint32_t peer;
+    Address at;
+  };
+  Status open_peer(uint32_t peer, const Device *device, Address *arena);
+  bool others_are_done() const;
+
+  std::mutex mutex_;
+  DevicePlan plan_;
+  std::string problem_;
+  const Allocation *allocation_;
+  std::shared_ptr<Segment> segment_;
+  std::vector<uint32_t> nccl_rank_;
+  std::map<uint32_t, const Device *> mine_;  // by rank of the plan
+  std::vector<RankMemory> peers_;
+  std::vector<Mapping> mappings_;
+  std::map<const Device *, DevicePlanPlaces> places_;
+  std::vector<std::pair<const Device *, Address>> allocated_;
+};
+
+// Allocates device memory and fills it.
+Status put_on_device(const void *data, size_t bytes, Address *at);
+
+}  // namespace collc::cuda
