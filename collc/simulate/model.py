@@ -123,7 +123,7 @@ def make_case(
     fifos = []
     for f, links in enumerate(routes):
         extra = sum(float(graph.links[i].latency_us) + machine.link_class(graph.links[i].kind).hop_us for i in links)
-        fifos.append(CaseFifo(writer[f], reader[f], links, protocol.hop_us + extra))
+        fifos.append(CaseFifo(writer[f], reader[f], links, max(0.0, protocol.hop_us - machine.step_us) + extra))
     return Case(
         loops=tuple(loops),
         fifos=tuple(fifos),

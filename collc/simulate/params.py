@@ -23,7 +23,8 @@ class Protocol:
     """One way to hand a chunk to the next rank.
 
     Args:
-        hop_us: from the end of a step until the receiver may use its chunk.
+        hop_us: from a rank's chunk to the next rank's, beside the time of the bytes: the machine's `step_us` and then
+            the delay until the receiver sees the chunk.
         efficiency: payload over bytes on the link, in (0, 1].
         max_chunk: largest payload of a slot in bytes.
         block_gbps: what one channel (a thread block) moves at most; None: no limit.
@@ -91,4 +92,4 @@ class Machine:
 
 _PLAIN = LinkClass()
 
-GENERIC = Machine("generic", launch_us=5.0)
+GENERIC = Machine("generic", launch_us=5.0, step_us=0.5)

@@ -1,0 +1,266 @@
+"""`collc simulate`: how long a plan takes on a topology, by size; the model's choice, NCCL's beside it, and traces."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+
+from collc.cli.report import debug_option, emit_json, json_option, note, progress, table
+from collc.errors import PackingError, UsageError
+from collc.packing.model import Collective
+from collc.pipeline import COMPILED
+from collc.schedule.candidates import rings_of
+from collc.simulate import nccl
+from collc.simulate.choose import Table, choose
+from collc.simulate.generations import MACHINES
+from collc.simulate.plot import plot_comparison
+from collc.simulate.report import chrome_trace, critical_path
+from collc.simulate.run import PLANS, Prediction, Simulator, Variant, short_size, size_series
+from collc.topology.allocation import parse_gpus
+from collc.topology.graph import plan_graph
+from collc.topology.load import load_topology
+from collc.topology.model import PlanGraph
+
+_UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
+
+
+class _Bytes(click.ParamType[int]):
+    """A size as nccl-tests takes it: 8, 64K, 16M, 1G."""
+
+    name = "size"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        if isinstance(value, int):
+            return value
+        found = re.fullmatch(r"(\d{1,13})([KMG]?)B?", str(value), re.IGNORECASE)
+        if not found:
+            self.fail(f"{value!r} is no size such as 8, 64K or 16M", param, ctx)
+        return int(found[1]) * _UNITS[found[2].upper()]
+
+
+# Predictions by size, the table they were chosen by, and the baselines.
+_Document = tuple[list[Prediction], Table | None, dict[str, list[Prediction]]]
+
+
+@dataclass(frozen=True)
+class _Wish:
+    """What of a variant the user fixed; None: the model chooses."""
+
+    plan: str | None
+    proto: str | None
+    chunk: int | None
+    channels: int | None
+
+    def allows(self, variant: Variant) -> bool:
+        return self.proto is None or variant.protocol.lower() == self.proto.lower()
+
+    def fixed(self, simulator: Simulator) -> Variant | None:
+        """The one variant, where plan or chunk or channels leave nothing to choose."""
+        if self.chunk is None and self.channels is None:
+            return None
+        kind = self.plan or "trees"
+        protocol = simulator.machine.protocol(self.proto or "Simple")
+        plan = simulator.plan(kind)
+        own = rings_of(plan) if kind in ("ring", "rings") else len(plan.trees)
+        return Variant(kind, protocol.name, self.chunk or protocol.max_chunk, self.channels or own)
+
+
+@click.command("simulate")
+@click.argument("topology", metavar="TOPO")
+@click.option(
+    "--collective",
+    "collectives",
+    multiple=True,
+    type=click.Choice([c.value for c in COMPILED]),
+    help="Repeatable [all_reduce].",
+)
+@click.option("--root", type=click.IntRange(min=0), help="Root rank of a rooted collective [0].")
+@click.option("--gpus", metavar="LIST", help="The GPUs in rank order, such as 0,1,4,7 or server0:0-2 [all].")
+@click.option("--links", metavar="CLASSES", help="Link classes to use instead of the fast one, or 'all'.")
+@click.option("-b", "--minbytes", type=_Bytes(), default="1K", show_default=True)
+@click.option("-e", "--maxbytes", type=_Bytes(), default="1G", show_default=True)
+@click.option("-i", "--stepbytes", type=_Bytes(), default="1M", show_default=True, help="Added where -f is 1.")
+@click.option("-f", "--stepfactor", type=click.IntRange(min=1), default=4, show_default=True)
+@click.option("--plan", type=click.Choice(PLANS), help="Simulate this plan instead of choosing.")
+@click.option(
+    "--proto", type=click.Choice(["Simple", "LL", "LL128"], case_sensitive=False), help="This protocol alone."
+)
+@click.option("--chunk", type=_Bytes(), help="Most bytes per chunk instead of choosing.")
+@click.option("--channels", type=click.IntRange(1, 512), help="Channels instead of choosing.")
+@click.option(
+    "--model", type=click.Choice(sorted(MACHINES)), default="generic", show_default=True, help="Parameters of a GPU."
+)
+@click.option("--compare", type=click.Choice(["nccl"]), help="Beside it NCCL's ring and tree by NCCL's own rules.")
+@click.option("--plot", type=click.Path(path_type=Path), help="With --compare: draw it (.svg, .png, .pdf).")
+@click.option("--trace", type=click.Path(path_type=Path), help="Chrome trace of the largest size, for Perfetto.")
+@json_option
+@debug_option
+def command(
+    topology: str,
+    collectives: tuple[str, ...],
+    root: int | None,
+    gpus: str | None,
+    links: str | None,
+    minbytes: int,
+    maxbytes: int,
+    stepbytes: int,
+    stepfactor: int,
+    plan: str | None,
+    proto: str | None,
+    chunk: int | None,
+    channels: int | None,
+    model: str,
+    compare: str | None,
+    plot: Path | None,
+    trace: Path | None,
+    as_json: bool,
+) -> None:
+    """Predict how long collectives take on TOPO (a file or a machine of `collc topologies`); choose plans by size."""
+    sizes = _sizes(minbytes, maxbytes, stepbytes, stepfactor)
+    if plot is not None and compare is None:
+        raise UsageError("--plot draws a comparison", hint="add --compare nccl")
+    if (plot or trace) is not None and len(collectives) > 1:
+        raise UsageError("--plot and --trace take one --collective")
+    machine = load_topology(topology)
+    graph = plan_graph(machine, None if gpus is None else parse_gpus(machine, gpus), links)
+    wish = _Wish(plan, proto, chunk, channels)
+    documents: list[_Document] = []
+    for name in collectives or (Collective.ALL_REDUCE.value,):
+        simulator = Simulator(graph, Collective(name), root, MACHINES[model])
+        if simulator.root is not None and simulator.root >= graph.nranks:
+            raise UsageError(f"no rank {root} to be the root", hint=f"ranks are 0 to {graph.nranks - 1}")
+        found, choices = _predict(simulator, wish, sizes)
+        if trace is not None:
+            _write_trace(simulator, found[-1], trace)
+        beside = _nccl(simulator, sizes) if compare else {}
+        if plot is not None:
+            plot_comparison(plot, graph.name, found, beside)
+        documents.append((found, choices, beside))
+        if not as_json:
+            click.echo(_text(graph, found, choices, beside))
+    if as_json:
+        emit_json(_json(graph, documents))
+    for path in filter(None, (trace, plot)):
+        note(f"wrote {path}")
+
+
+def _sizes(least: int, most: int, step: int, factor: int) -> list[int]:
+    if most < least:
+        raise UsageError(f"-e {most} is below -b {least}")
+    if least == 0 or (factor == 1 and step == 0):
+        raise UsageError("sizes from -b to -e never end" if least else "-b 0 moves nothing", hint="use -b 8 -f 2")
+    if most > 1 << 43:
+        raise UsageError(f"-e {most} is beyond 8 TiB")
+    if factor == 1 and (most - least) // step > 10000:
+        raise UsageError(f"{(most - least) // step} sizes are too many", hint="use a larger -i or a factor -f")
+    return size_series(least, most, factor, step)
+
+
+def _predict(simulator: Simulator, wish: _Wish, sizes: Sequence[int]) -> tuple[list[Prediction], Table | None]:
+    show = progress("simulate")
+    if wish.proto is not None and all(p.name.lower() != wish.proto.lower() for p in simulator.protocols):
+        raise UsageError(f"{wish.proto} needs NVLink on every link", hint="choose LL or Simple")
+    variant = None if simulator.graph.nranks == 1 else wish.fixed(simulator)
+    if simulator.graph.nranks == 1:
+        variant = Variant(wish.plan or "trees", "Simple", 512 << 10, 1)
+    if variant is not None:
+        found = []
+        for size in sizes:
+            show(short_size(size))
+            found.append(simulator.predict(variant, size))
+        show("")
+        return found, None
+    kinds = None if wish.plan is None else (wish.plan,)
+    chosen = choose(simulator, sizes, kinds=kinds, only=wish.allows, status=show)
+    show("")
+    return list(chosen.predictions), chosen
+
+
+def _nccl(simulator: Simulator, sizes: Sequence[int]) -> dict[str, list[Prediction]]:
+    """NCCL's own choice, its ring and its tree, as far as it has them."""
+    found = {}
+    for label, kind in (("nccl", None), ("nccl-ring", "rings"), ("nccl-tree", "chain")):
+        try:
+            found[label] = [nccl.predict(simulator, size, kind) for size in sizes]
+        except PackingError:
+            continue
+    return found
+
+
+def _write_trace(simulator: Simulator, last: Prediction, path: Path) -> None:
+    whole = last if not last.extrapolated else simulator.predict(last.variant, last.bytes, whole=True)
+    program = simulator.lowered(whole.variant.plan, whole.variant.channels)[1]
+    path.write_text(json.dumps(chrome_trace(whole, program)), encoding="utf-8")
+
+
+def _link_names(graph: PlanGraph) -> list[str]:
+    return [f"{graph.vertices[x.src].name} -> {graph.vertices[x.dst].name}" for x in graph.links]
+
+
+def _json(graph: PlanGraph, documents: Sequence[_Document]) -> Any:
+    names = _link_names(graph)
+    rows = [p.row() for found, _, _ in documents for p in found]
+    details = []
+    for found, _, _ in documents:
+        for p in found:
+            details.append(
+                {
+                    "collective": p.collective.value,
+                    "bytes": p.bytes,
+                    "chunk_bytes": p.variant.chunk_bytes,
+                    "channels": p.variant.channels,
+                    "extrapolated": p.extrapolated,
+                    "utilisation": dict(zip(names, p.utilisation(graph), strict=True)),
+                    "critical_path": critical_path(p).to_json(),
+                }
+            )
+    value: dict[str, Any] = {"rows": rows, "details": details}
+    tables = {f[0].collective.value: [c.to_json() for c in t.choices] for f, t, _ in documents if t}
+    if tables:
+        value["choices"] = tables
+    if any(beside for _, _, beside in documents):
+        value["compare"] = {
+            f[0].collective.value: {label: [p.row() for p in line] for label, line in beside.items()}
+            for f, _, beside in documents
+        }
+    return value
+
+
+def _text(graph: PlanGraph, found: list[Prediction], choices: Table | None, beside: dict[str, list[Prediction]]) -> str:
+    header = ["bytes", "plan", "proto", "chunk", "channels", "time us", "algbw", "busbw", *beside]
+    rows = []
+    for i, p in enumerate(found):
+        cells = [str(p.bytes), p.variant.plan, p.variant.protocol, short_size(p.variant.chunk_bytes)]
+        cells += [str(p.variant.channels), f"{p.time_us:.2f}", f"{p.algbw_gbps:.2f}", f"{p.busbw_gbps:.2f}"]
+        for line in beside.values():
+            q = line[i]
+            cells.append(f"{q.time_us:.2f} {q.variant.protocol} x{q.time_us / p.time_us:.2f}")
+        rows.append(cells)
+    root = "" if found[0].root is None else f" from rank {found[0].root}"
+    lines = [f"{found[0].collective.value}{root} on {graph.name}: {graph.nranks} ranks, simulated", table(header, rows)]
+    if choices is not None:
+        lines.append("choices:")
+        lines += [f"  from {c.min_bytes:>12} bytes: {c.variant.label()}  ({c.why})" for c in choices.choices]
+    lines.append(_last(graph, found[-1]))
+    return "\n".join(lines)
+
+
+def _last(graph: PlanGraph, last: Prediction) -> str:
+    """The largest size in detail: what its time is made of and which links are busy."""
+    path = critical_path(last)
+    waits = ", ".join(f"{count} by {name}" for name, count in path.waits.items())
+    of = f" (of a call {last.scale:.3g} times smaller)" if last.extrapolated else ""
+    busy = sorted(zip(last.utilisation(graph), _link_names(graph), strict=True), key=lambda pair: (-pair[0], pair[1]))
+    shown = ", ".join(f"{name} {share:.0%}" for share, name in busy[:8])
+    mean = sum(share for share, _ in busy) / len(busy) if busy else 0.0
+    return (
+        f"critical path at {last.bytes} bytes{of}: launch {path.launch:.2f} us, {len(path.steps)} steps "
+        f"{path.work:.2f} us, hops between them {path.hop:.2f} us; released {waits or 'by nothing'}\n"
+        f"links: mean {mean:.0%}; busiest {shown or 'none'}"
+    )

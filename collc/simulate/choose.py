@@ -1,0 +1,193 @@
+"""Which plan, protocol, chunk and number of channels for which size, and why.
+
+The model is asked for every variant at every size of a series; variants that cannot win are not run: no call is faster
+than its launch and its longest chain of hops, nor than its bytes at the plan's rate.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from collc.packing.model import Collective, Plan, Tree
+from collc.simulate.params import BYTES_PER_US, Machine, Protocol
+from collc.simulate.run import Prediction, Simulator, Variant, short_size, size_series, variants
+
+# A later size keeps the choice of the one before unless another is faster by this share: fewer programs in a library.
+GAIN = 0.03
+# Chunks per share beyond which smaller ones bring nothing.
+FINE = 128
+
+
+@dataclass(frozen=True)
+class Choice:
+    """From `min_bytes` on (nccl-tests' bytes), until the next choice: this variant. `why` is one line for people."""
+
+    min_bytes: int
+    variant: Variant
+    time_us: float
+    why: str
+
+    def to_json(self) -> dict[str, object]:
+        return {
+            "min_bytes": self.min_bytes,
+            "plan": self.variant.plan,
+            "proto": self.variant.protocol,
+            "chunk_bytes": self.variant.chunk_bytes,
+            "channels": self.variant.channels,
+            "time_us": self.time_us,
+            "why": self.why,
+        }
+
+
+@dataclass(frozen=True)
+class Table:
+    """The choices of one collective and root, sorted by min_bytes, the first from 0, and what they are read off."""
+
+    collective: Collective
+    root: int | None
+    choices: tuple[Choice, ...]
+    predictions: tuple[Prediction, ...]
+
+
+def choose(
+    simulator: Simulator,
+    sizes: Sequence[int] | None = None,
+    *,
+    kinds: Sequence[str] | None = None,
+    only: Callable[[Variant], bool] = lambda variant: True,
+    status: Callable[[str], None] = lambda text: None,
+) -> Table:
+    """The table of a collective.
+
+    Args:
+        sizes: ascending bytes to decide at; default 1 KiB to 1 GiB in factors of four. Between two sizes with different
+            choices the crossover is taken at their geometric mean.
+        kinds: plans to consider; default every kind that the graph has.
+        only: a further condition on variants, such as a fixed protocol.
+    """
+    sizes = size_series(1 << 10, 1 << 30, 4) if sizes is None else sizes
+    grid = [variant for variant in variants(simulator, kinds) if only(variant)]
+    choices: list[Choice] = []
+    predictions: list[Prediction] = []
+    before: Prediction | None = None
+    for size in sizes:
+        status(short_size(size))
+        best = fastest(simulator, grid, size, first=before.variant if before else None)
+        if before is not None and best.variant != before.variant:
+            kept = simulator.predict(before.variant, size)
+            if kept.time_us <= best.time_us * (1 + GAIN):
+                best = kept
+            else:
+                start = round((sizes[len(predictions) - 1] * size) ** 0.5)
+                choices.append(Choice(start, best.variant, best.time_us, _why(simulator, kept, best)))
+        if before is None:
+            choices.append(Choice(0, best.variant, best.time_us, _first(simulator, best)))
+        predictions.append(best)
+        before = best
+    return Table(simulator.collective, simulator.root, tuple(choices), tuple(predictions))
+
+
+def fastest(simulator: Simulator, grid: Sequence[Variant], size: int, first: Variant | None = None) -> Prediction:
+    """The fastest variant at a size; on a tie the earlier one in the grid. `first` is run first: a likely winner."""
+    grid = sensible(simulator, grid, size)
+    bounds = {v: floor_us(simulator, v, size) for v in grid}
+    order = sorted(range(len(grid)), key=lambda i: (grid[i] != first, bounds[grid[i]], i))
+    best: Prediction | None = None
+    for i in order:
+        if best is not None and bounds[grid[i]] >= best.time_us:
+            continue
+        found = simulator.predict(grid[i], size)
+        if best is None or found.time_us < best.time_us:
+            best = found
+    assert best is not None, "a grid has at least one variant"
+    return best
+
+
+def sensible(simulator: Simulator, grid: Sequence[Variant], size: int) -> list[Variant]:
+    """The grid without chunks that cannot matter at a size.
+
+    Of chunks that hold a whole share only the smallest stays, for they are all one program; chunks of which a share has
+    more than `FINE` go where a larger one exists, for filling the pipeline then costs less than 1/FINE.
+    """
+    kept = []
+    for variant in grid:
+        same = [v.chunk_bytes for v in grid if v != variant and _but_chunk(v) == _but_chunk(variant)]
+        share = size / len(simulator.lowered(variant.plan, variant.channels)[1].shares)
+        if any(share <= chunk < variant.chunk_bytes for chunk in same):
+            continue
+        if share > FINE * variant.chunk_bytes and any(chunk > variant.chunk_bytes for chunk in same):
+            continue
+        kept.append(variant)
+    return kept
+
+
+def _but_chunk(variant: Variant) -> tuple[str, str, int]:
+    return (variant.plan, variant.protocol, variant.channels)
+
+
+def floor_us(simulator: Simulator, variant: Variant, size: int) -> float:
+    """A time that no run of the variant can undercut: launch, the deepest tree's hops, the bytes at the plan's rate."""
+    plan = simulator.plan(variant.plan)
+    protocol = simulator.machine.protocol(variant.protocol)
+    best_class = max(simulator.machine.link_class(x.kind).efficiency for x in simulator.graph.links)
+    assert plan.rate is not None
+    wire = size / (float(plan.rate) * BYTES_PER_US * protocol.efficiency * best_class)
+    # Extrapolated and rounded shares may undercut the fluid bound by a hair.
+    return _start(simulator.machine, protocol) + max(_hops(plan) * _lag(simulator.machine, protocol), 0.98 * wire)
+
+
+def _start(machine: Machine, protocol: Protocol) -> float:
+    return machine.launch_us + protocol.start_us
+
+
+def _lag(machine: Machine, protocol: Protocol) -> float:
+    return max(protocol.hop_us, machine.step_us)
+
+
+def _hops(plan: Plan) -> int:
+    """Hops one after the other in the shallowest tree: a tiny call may use it alone."""
+    return min(_height(tree) for tree in plan.trees)
+
+
+def _height(tree: Tree) -> int:
+    up = {hop.src: hop.dst for hop in tree.reduce}
+    down = {hop.dst: hop.src for hop in tree.broadcast}
+    return max((_climb(up, r) for r in up), default=0) + max((_climb(down, r) for r in down), default=0)
+
+
+def _climb(parent: dict[int, int], rank: int) -> int:
+    hops = 0
+    while rank in parent:
+        rank, hops = parent[rank], hops + 1
+    return hops
+
+
+def _first(simulator: Simulator, best: Prediction) -> str:
+    plan = simulator.plan(best.variant.plan)
+    depth = max(_height(tree) for tree in plan.trees)
+    return f"small calls pay for hops: {depth} of {best.variant.plan} over {best.variant.protocol}"
+
+
+def _why(simulator: Simulator, kept: Prediction, best: Prediction) -> str:
+    old, new = kept.variant, best.variant
+    reasons = []
+    if old.plan != new.plan:
+        a, b = simulator.plan(old.plan), simulator.plan(new.plan)
+        assert a.rate is not None
+        assert b.rate is not None
+        reasons.append(
+            f"{new.plan} instead of {old.plan} (at most {float(b.rate):.4g} against {float(a.rate):.4g} GB/s, "
+            f"{max(map(_height, b.trees))} against {max(map(_height, a.trees))} hops)"
+        )
+    if old.protocol != new.protocol:
+        p, q = simulator.machine.protocol(old.protocol), simulator.machine.protocol(new.protocol)
+        reasons.append(
+            f"{q.name} carries {q.efficiency:.0%} of a link where {p.name} carries {p.efficiency:.0%}, "
+            f"for {q.hop_us:g} instead of {p.hop_us:g} us per hop"
+        )
+    if old.chunk_bytes != new.chunk_bytes and not reasons:
+        reasons.append(f"chunks of {short_size(new.chunk_bytes)} instead of {short_size(old.chunk_bytes)}")
+    if old.channels != new.channels and not reasons:
+        reasons.append(f"{new.channels} channels instead of {old.channels}")
+    return f"{kept.time_us / best.time_us - 1:.0%} faster at {short_size(best.bytes)}: " + "; ".join(reasons)

@@ -1,0 +1,53 @@
+"""Figures, for those who have matplotlib: `pip install collc[plot]`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from collc.errors import BuildError
+from collc.simulate.run import Prediction
+
+
+def figure() -> Any:
+    """matplotlib's Figure class, without a display.
+
+    Raises:
+        BuildError: matplotlib is missing.
+    """
+    try:
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise BuildError("plots need matplotlib", hint="pip install 'collc[plot]'") from error
+    return Figure
+
+
+def save(drawn: Any, path: Path) -> None:
+    """Writes a figure; the same figure gives the same bytes."""
+    known = (".svg", ".png", ".pdf")
+    if path.suffix not in known:
+        raise BuildError(f"no figure format {path.suffix!r}", where=str(path), hint=f"use {', '.join(known)}")
+    import matplotlib
+
+    dates = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}.get(path.suffix, {})
+    with matplotlib.rc_context({"svg.hashsalt": "collc"}):
+        drawn.savefig(path, metadata=dates)
+
+
+def plot_comparison(
+    path: Path, machine: str, own: Sequence[Prediction], beside: Mapping[str, Sequence[Prediction]]
+) -> None:
+    """Time and bus bandwidth over size: the model's choice and the baselines."""
+    drawn = figure()(figsize=(10, 4), layout="constrained")
+    left, right = drawn.subplots(1, 2)
+    for label, line in {"collc": own, **beside}.items():
+        sizes = [p.bytes for p in line]
+        left.loglog(sizes, [p.time_us for p in line], marker=".", label=label)
+        right.semilogx(sizes, [p.busbw_gbps for p in line], marker=".", label=label)
+    left.set(xlabel="bytes", ylabel="time (us)", title=f"{own[0].collective.value} on {machine}, simulated")
+    right.set(xlabel="bytes", ylabel="bus bandwidth (GB/s)")
+    for axes in (left, right):
+        axes.grid(alpha=0.3)
+        axes.legend()
+    save(drawn, path)

@@ -1,0 +1,258 @@
+"""The front door: predict the time of a plan at a size, whole or extrapolated."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from collc.bench.runner import bus_factor, element_count
+from collc.errors import CollcError, UsageError
+from collc.ir.nodes import Program
+from collc.options import CUDA
+from collc.packing import plan as packed_plan
+from collc.packing.check import check_packing
+from collc.packing.model import Collective, Plan
+from collc.pipeline import COMPILED, Recorder, lower
+from collc.schedule.candidates import KINDS, candidate, rings_of, spread
+from collc.simulate import compiled, engine
+from collc.simulate.engine import Outcome
+from collc.simulate.model import Case, make_case
+from collc.simulate.params import GENERIC, Machine, Protocol
+from collc.topology.model import LinkKind, PlanGraph
+
+PLANS = ("trees", *KINDS)
+ELEMENT_BYTES = 4
+# More steps than this are extrapolated from runs of a quarter, half and the whole of it.
+WHOLE_RUN = {True: 40_000, False: 8_000}  # with the C++ engine, without
+# The slopes of those runs must agree this well; else the call is run whole.
+STEADY = 0.01
+# A whole run beyond this is refused: tens of seconds and gigabytes.
+MOST_STEPS = 20_000_000
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One way to run a collective: a kind of plan, a protocol, bytes per chunk, channels."""
+
+    plan: str
+    protocol: str
+    chunk_bytes: int
+    channels: int
+
+    def label(self) -> str:
+        return f"{self.plan}/{self.protocol}/{_size(self.chunk_bytes)}x{self.channels}"
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """What the model says of one call.
+
+    `bytes`, `algbw_gbps` and `busbw_gbps` as nccl-tests counts them. `case` and `outcome` are the run that it comes
+    from; where `scale` is not 1, of a call that was smaller by this factor.
+    """
+
+    collective: Collective
+    root: int | None
+    variant: Variant
+    nranks: int
+    bytes: int
+    time_us: float
+    case: Case
+    outcome: Outcome
+    scale: float
+
+    @property
+    def algbw_gbps(self) -> float:
+        return self.bytes / self.time_us / 1e3 if self.time_us else 0.0
+
+    @property
+    def busbw_gbps(self) -> float:
+        return self.algbw_gbps * bus_factor(self.collective, self.nranks)
+
+    @property
+    def extrapolated(self) -> bool:
+        return self.scale != 1
+
+    def utilisation(self, graph: PlanGraph) -> list[float]:
+        """Per link: payload over what the link could carry in the whole time, nominal speed."""
+        carried = (b * self.scale for b in self.outcome.link_bytes)
+        return [b / (float(x.gbps) * 1e3 * self.time_us) for b, x in zip(carried, graph.links, strict=True)]
+
+    def row(self) -> dict[str, object]:
+        """The JSON row that `collc simulate` and `collc bench` share."""
+        reduces = self.collective in (Collective.ALL_REDUCE, Collective.REDUCE, Collective.REDUCE_SCATTER)
+        return {
+            "collective": self.collective.value,
+            "type": "float",
+            "op": "sum" if reduces else "none",
+            "root": -1 if self.root is None else self.root,
+            "in_place": False,
+            "bytes": self.bytes,
+            "plan": self.variant.plan,
+            "proto": self.variant.protocol,
+            "time_us": self.time_us,
+            "algbw_gbps": self.algbw_gbps,
+            "busbw_gbps": self.busbw_gbps,
+            "wrong": None,
+        }
+
+
+class Simulator:
+    """Predicts one collective on one graph; plans and lowered programs are kept between calls."""
+
+    def __init__(
+        self, graph: PlanGraph, collective: Collective, root: int | None = None, machine: Machine = GENERIC
+    ) -> None:
+        if collective not in COMPILED:
+            names = ", ".join(c.value for c in COMPILED)
+            raise UsageError(f"no program exists for {collective.value}", hint=f"choose one of {names}")
+        self.graph, self.collective, self.machine = graph, collective, machine
+        self.root = (0 if root is None else root) if collective.rooted else None
+        self.plans: dict[str, Plan] = {}
+        self.programs: dict[tuple[str, int], tuple[Plan, Program]] = {}
+
+    def plan(self, kind: str) -> Plan:
+        """The plan of a kind, packed or made on first use.
+
+        Raises:
+            PackingError: this graph has none.
+        """
+        if kind not in self.plans:
+            if kind not in PLANS:
+                raise UsageError(f"no plan {kind!r}", hint=f"choose one of {', '.join(PLANS)}")
+            if kind == "trees":
+                made = packed_plan(self.graph, self.collective, self.root)
+                check_packing(self.graph, made)
+            else:
+                made = candidate(self.graph, self.collective, self.root, kind)
+            self.plans[kind] = made
+        return self.plans[kind]
+
+    @cached_property
+    def kinds(self) -> tuple[str, ...]:
+        """The kinds of plan that this graph has."""
+        found = []
+        for kind in PLANS:
+            try:
+                self.plan(kind)
+            except UsageError:
+                raise
+            except CollcError:
+                continue
+            found.append(kind)
+        return tuple(found)
+
+    @property
+    def protocols(self) -> tuple[Protocol, ...]:
+        """LL128 needs stores of 128 bytes that arrive whole, which only NVLink and its switches promise."""
+        whole = all(x.kind in (LinkKind.NVLINK, LinkKind.NVSWITCH) for x in self.graph.links)
+        return tuple(p for p in self.machine.protocols if whole or p.name != "LL128")
+
+    def lowered(self, kind: str, channels: int) -> tuple[Plan, Program]:
+        """The plan cut for so many channels, and its verified program."""
+        key = (kind, channels)
+        if key not in self.programs:
+            plan = spread(self.plan(kind), channels)
+            per_ring = kind in ("ring", "rings")
+            limit = rings_of(plan) if per_ring else max(CUDA.max_channels, channels)
+            target = dataclasses.replace(CUDA, max_channels=max(1, limit))
+            self.programs[key] = plan, lower(plan, self.graph.nranks, target, Recorder())
+        return self.programs[key]
+
+    def case(self, variant: Variant, count: int) -> Case:
+        """A call of `count` elements of 4 bytes, cut by the protocol's slots."""
+        protocol = self.machine.protocol(variant.protocol)
+        plan, program = self.lowered(variant.plan, variant.channels)
+        chunk = max(16, min(variant.chunk_bytes, protocol.max_chunk) // 16 * 16)
+        return make_case(
+            program.replace(chunk_bytes=chunk), plan, self.graph, self.machine, protocol, count, ELEMENT_BYTES
+        )
+
+    def predict(self, variant: Variant, size: int, *, whole: bool = False) -> Prediction:
+        """The time of a call of `size` bytes (nccl-tests' meaning).
+
+        Args:
+            whole: run every step, however many.
+        """
+        n = self.graph.nranks
+        count = element_count(self.collective, size, ELEMENT_BYTES, n)
+        blocks = n if self.collective in (Collective.ALL_GATHER, Collective.REDUCE_SCATTER) else 1
+        total = count * ELEMENT_BYTES * blocks
+        if n == 1:
+            nothing = Case((), (), (), (0.0,) * len(self.graph.links), 2, self.machine.launch_us, 0.0, 0.0)
+            idle = Outcome(self.machine.launch_us, (0.0,) * len(self.graph.links), ())
+            return Prediction(self.collective, self.root, variant, 1, total, idle.time, nothing, idle, 1)
+        case = self.case(variant, count)
+        fast = compiled.available()
+        limit = WHOLE_RUN[fast]
+        if case.executions > limit and not whole:
+            found = self._extrapolated(variant, count, case.executions, limit)
+            if found is not None:
+                time, small, outcome, scale = found
+                return Prediction(self.collective, self.root, variant, n, total, time, small, outcome, scale)
+        if case.executions > MOST_STEPS:
+            raise UsageError(f"{case.executions} steps are too many to simulate", hint="choose a smaller -e")
+        outcome = _run(case)
+        return Prediction(self.collective, self.root, variant, n, total, outcome.time, case, outcome, 1)
+
+    def _extrapolated(
+        self, variant: Variant, count: int, steps: int, limit: int
+    ) -> tuple[float, Case, Outcome, float] | None:
+        """Once pipelines are full, time grows by the same amount per byte; None where it does not yet."""
+        counts = [int(count * (limit * part / steps)) // 1024 * 1024 for part in (0.25, 0.5, 1)]
+        if counts[0] < 1024:
+            return None
+        cases = [self.case(variant, c) for c in counts]
+        outcomes = [_run(case) for case in cases]
+        first, second = ((outcomes[i + 1].time - outcomes[i].time) / (counts[i + 1] - counts[i]) for i in range(2))
+        if abs(first - second) > STEADY * second:
+            return None
+        time = outcomes[2].time + second * (count - counts[2])
+        return time, cases[2], outcomes[2], count / counts[2]
+
+
+def _run(case: Case) -> Outcome:
+    return compiled.run(case) if compiled.available() else engine.run(case)
+
+
+def size_series(least: int, most: int, factor: int, step: int = 0) -> list[int]:
+    """Sizes from `least` to `most`: times the factor, or plus the step where the factor is 1."""
+    found = []
+    size = least
+    while size <= most:
+        found.append(size)
+        size = size * factor if factor > 1 else size + step
+    return found
+
+
+def _size(size: int) -> str:
+    """64K, 1M; exact, so odd sizes stay in bytes."""
+    for unit, letter in ((1 << 30, "G"), (1 << 20, "M"), (1 << 10, "K")):
+        if size >= unit and size % unit == 0:
+            return f"{size // unit}{letter}"
+    return str(size)
+
+
+short_size = _size
+
+
+def variants(simulator: Simulator, kinds: Sequence[str] | None = None) -> list[Variant]:
+    """The grid that a choice is made from: plans, protocols, chunk sizes, channels.
+
+    Channels: the plan's own number of trees (rings: one per ring), twice that, and the most that the target runs at
+    once. Chunks: from a line to a slot in factors of four.
+    """
+    found = []
+    for kind in kinds if kinds is not None else simulator.kinds:
+        plan = simulator.plan(kind)
+        own = rings_of(plan) if kind in ("ring", "rings") else len(plan.trees)
+        counts = sorted({min(n, max(own, CUDA.max_channels)) for n in (own, 2 * own, CUDA.max_channels)})
+        if kind in ("ring", "rings"):
+            counts = sorted({n // own * own for n in counts})
+        for protocol in simulator.protocols:
+            chunks = [c for c in (4 << 10, 16 << 10, 64 << 10, 256 << 10) if c < protocol.max_chunk]
+            for channels in counts:
+                found += [Variant(kind, protocol.name, chunk, channels) for chunk in (*chunks, protocol.max_chunk)]
+    return found

@@ -1,0 +1,228 @@
+"""The engine against times worked out by hand, and the C++ engine against the Python one."""
+
+from __future__ import annotations
+
+import math
+import random
+from fractions import Fraction
+
+import pytest
+
+from collc.errors import IRError
+from collc.options import CUDA
+from collc.packing.model import Collective, Hop, Plan, Tree
+from collc.pipeline import Recorder, lower
+from collc.schedule.candidates import candidate, spread
+from collc.simulate import compiled, engine
+from collc.simulate.model import Case, CaseFifo, CaseStep, Loop, fifo_routes, make_case
+from collc.simulate.params import LL, SIMPLE, LinkClass, Machine, Protocol
+from collc.topology.graph import plan_graph
+from collc.topology.load import load_topology
+from collc.topology.model import GraphLink, LinkKind, PlanGraph, Vertex, VertexKind
+
+# No cost but the bytes and 3 us per hop.
+BARE = Machine("bare", launch_us=10.0)
+HOP = Protocol("Simple", 3.0, 1.0, 1 << 20)
+
+ENGINES = [engine.run, compiled.run]
+
+
+@pytest.fixture(params=["python", "c++"])
+def run(request):
+    if request.param == "c++" and not compiled.available():
+        pytest.skip("no C++ compiler")
+    return ENGINES[request.param == "c++"]
+
+
+def line(*gbps):
+    """A chain of ranks, links both ways."""
+    n = len(gbps) + 1
+    links = []
+    for i, speed in enumerate(gbps):
+        for a, b in ((i, i + 1), (i + 1, i)):
+            links.append(GraphLink(len(links), a, b, LinkKind.NVLINK, Fraction(speed)))
+    vertices = tuple(Vertex(f"gpu{i}", VertexKind.GPU) for i in range(n))
+    return PlanGraph("line", n, vertices, ("server0",) * n, tuple(links))
+
+
+def chain(graph, collective=Collective.BROADCAST):
+    """Rank 0 to the last, hop by hop."""
+    by_ends = {(x.src, x.dst): x.id for x in graph.links}
+    down = tuple(Hop(i, i + 1, (by_ends[i, i + 1],)) for i in range(graph.nranks - 1))
+    up = tuple(Hop(i + 1, i, (by_ends[i + 1, i],)) for i in reversed(range(graph.nranks - 1)))
+    if collective is Collective.BROADCAST:
+        up = ()
+    root = 0 if collective.rooted else None
+    return Plan(collective, root, "test", Fraction(1), None, False, None, (Tree(0, Fraction(1), up, down),))
+
+
+def simulate(run, graph, plan, size, chunk, machine=BARE, protocol=HOP):
+    program = lower(plan, graph.nranks, CUDA, Recorder()).replace(chunk_bytes=chunk)
+    return run(make_case(program, plan, graph, machine, protocol, size // 4, 4))
+
+
+def test_one_link_is_latency_plus_bytes_over_bandwidth(run):
+    graph = line(25)
+    outcome = simulate(run, graph, chain(graph), 1 << 20, 1 << 20)
+    assert outcome.time == pytest.approx(10 + (1 << 20) / 25e3 + 3, rel=1e-12)
+    assert outcome.link_bytes == (1 << 20, 0)
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 8])
+@pytest.mark.parametrize("chunks", [1, 2, 7, 64])
+def test_a_chain_is_pipelined(run, ranks, chunks):
+    graph = line(*[25] * (ranks - 1))
+    outcome = simulate(run, graph, chain(graph), chunks << 16, 1 << 16)
+    each = (1 << 16) / 25e3
+    # The first chunk pays every hop; the others follow one by one.
+    assert outcome.time == pytest.approx(10 + (ranks - 1) * (each + 3) + (chunks - 1) * each, rel=1e-12)
+
+
+def test_a_chain_runs_at_its_slowest_link(run):
+    graph = line(50, 10, 25)
+    outcome = simulate(run, graph, chain(graph), 64 << 16, 1 << 16)
+    each = (1 << 16) / 1e3
+    expected = 10 + each / 50 + 3 + 64 * each / 10 + 3 + each / 25 + 3
+    assert outcome.time == pytest.approx(expected, rel=1e-12)
+
+
+def test_all_reduce_of_two_goes_up_and_down(run):
+    graph = line(25)
+    outcome = simulate(run, graph, chain(graph, Collective.ALL_REDUCE), 1 << 16, 1 << 16)
+    assert outcome.time == pytest.approx(10 + 2 * ((1 << 16) / 25e3 + 3), rel=1e-12)
+
+
+def test_protocol_efficiency_link_latency_and_class_count(run):
+    graph = line(25)
+    slow = PlanGraph(
+        graph.name,
+        2,
+        graph.vertices,
+        graph.servers,
+        tuple(GraphLink(x.id, x.src, x.dst, LinkKind.PCIE, x.gbps, Fraction(2)) for x in graph.links),
+    )
+    machine = Machine("m", launch_us=10.0, classes={LinkKind.PCIE: LinkClass(efficiency=0.8, hop_us=4.0)})
+    outcome = simulate(run, slow, chain(slow), 16 << 10, 16 << 10, machine, LL)
+    assert outcome.time == pytest.approx(10 + (16 << 10) / (25e3 * 0.5 * 0.8) + 1 + 2 + 4, rel=1e-12)
+
+
+def test_a_step_takes_its_fixed_time_and_the_hop_includes_it(run):
+    graph = line(25)
+    machine = Machine("m", launch_us=10.0, step_us=0.5)
+    outcome = simulate(run, graph, chain(graph), 4 << 16, 1 << 16, machine)
+    each = (1 << 16) / 25e3
+    # The receiver's own step is the last thing that happens; the sender needs 0.5 us before each chunk.
+    assert outcome.time == pytest.approx(10 + 4 * (0.5 + each) + (3 - 0.5) + 0.5, rel=1e-12)
+
+
+def test_blocks_and_reductions_limit_a_channel(run):
+    graph = line(100)
+    machine = Machine("m", launch_us=10.0, reduce_gbps=5.0)
+    protocol = Protocol("Simple", 3.0, 1.0, 1 << 20, block_gbps=20.0)
+    outcome = simulate(run, graph, chain(graph, Collective.ALL_REDUCE), 1 << 16, 1 << 16, machine, protocol)
+    size = (1 << 16) / 1e3
+    # Up at the block's rate, the root reduces and sends at 5, the last copy at the block's rate.
+    assert outcome.time == pytest.approx(10 + size / 20 + 3 + size / 5 + 3 + size / 20, rel=1e-12)
+
+
+def flows_over_one_link(sizes, capacity=1000.0):
+    """Independent loops that each send one chunk over link 0 to a reader that does nothing with it."""
+    loops, fifos, chunks = [], [], []
+    for i, size in enumerate(sizes):
+        loops.append(Loop(0, i, (CaseStep(i, 0, (), (i,), math.inf),)))
+        chunks.append((1, size, size))
+        fifos.append(CaseFifo(i, len(sizes) + i, (0,), 0.0))
+    for i in range(len(sizes)):
+        loops.append(Loop(1, i, (CaseStep(i, 0, (i,), (), math.inf),)))
+    return Case(tuple(loops), tuple(fifos), tuple(chunks), (capacity,), 2, 0.0, 0.0, 0.0)
+
+
+def test_two_flows_share_a_link_evenly(run):
+    size = 1_000_000
+    outcome = run(flows_over_one_link([size, size]))
+    assert [row.end for row in outcome.executions] == pytest.approx([2000.0] * 4)
+    # The shorter one ends when each has had its half; the longer one then has the link alone.
+    outcome = run(flows_over_one_link([size, 2 * size]))
+    assert outcome.executions[0].end == pytest.approx(2000.0)
+    assert outcome.time == pytest.approx(3000.0)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_rates_are_max_min_fair(seed):
+    rng = random.Random(seed)
+    capacity = [rng.uniform(1, 10) for _ in range(6)]
+    paths = [sorted(rng.sample(range(6), rng.randint(1, 3))) for _ in range(rng.randint(1, 12))]
+    rates = engine.fair_rates(paths, capacity)
+    used = [sum(rate for rate, path in zip(rates, paths, strict=True) if r in path) for r in range(6)]
+    assert all(u <= c * (1 + 1e-12) for u, c in zip(used, capacity, strict=True))
+    for rate, path in zip(rates, paths, strict=True):
+        # Every flow has a full resource on which no flow is faster: the definition of max-min fairness.
+        assert any(
+            used[r] >= capacity[r] * (1 - 1e-9)
+            and rate >= max(x for x, p in zip(rates, paths, strict=True) if r in p) * (1 - 1e-9)
+            for r in path
+        )
+
+
+@pytest.mark.parametrize(
+    ("machine", "kind", "collective"),
+    [
+        ("dgx1v", "rings", Collective.ALL_REDUCE),
+        ("dgx1v", "chain", Collective.ALL_REDUCE),
+        ("dgx2", "double-binary", Collective.BROADCAST),
+        ("dgx-a100", "one-hop", Collective.ALL_GATHER),
+        ("pcie-8x4090", "ring", Collective.REDUCE_SCATTER),
+    ],
+)
+def test_both_engines_agree_to_the_last_digit(machine, kind, collective):
+    if not compiled.available():
+        pytest.skip("no C++ compiler")
+    graph = plan_graph(load_topology(machine))
+    plan = spread(candidate(graph, collective, None, kind), 12)
+    program = lower(plan, graph.nranks, CUDA, Recorder()).replace(chunk_bytes=32 << 10)
+    real = Machine("m", launch_us=5.0, step_us=0.3, credit_us=0.7, reduce_gbps=30.0)
+    protocol = Protocol("Simple", 6.0, 0.97, 1 << 20, block_gbps=40.0)
+    case = make_case(program, plan, graph, real, protocol, 300_001, 4)
+    a, b = engine.run(case), compiled.run(case)
+    assert (a.time, a.link_bytes) == (b.time, b.link_bytes)
+    assert list(a.executions) == list(b.executions)
+
+
+def test_every_chunk_runs_once_and_no_step_overlaps_another_of_its_loop(run):
+    graph = plan_graph(load_topology("dgx1v"))
+    plan = spread(candidate(graph, Collective.ALL_REDUCE, None, "rings"), 6)
+    outcome = simulate(run, graph, plan, 10 << 20, 64 << 10, protocol=SIMPLE)
+    seen = set()
+    ends: dict[int, float] = {}
+    for row in outcome.executions:
+        key = (row.loop, row.step, row.chunk)
+        assert key not in seen
+        seen.add(key)
+        assert row.begin >= ends.get(row.loop, 0.0)
+        assert row.end >= row.begin
+        ends[row.loop] = row.end
+        if row.cause >= 0:
+            assert outcome.executions[row.cause].end <= row.begin * (1 + 1e-9)
+
+
+def test_a_call_of_nothing_ends_at_the_launch(run):
+    graph = line(25)
+    assert simulate(run, graph, chain(graph), 0, 1 << 16).time == 10.0
+
+
+def test_a_program_that_stalls_is_refused(run):
+    # A reader without a writer that ever runs: its share has no chunk on the writing side.
+    steps = (CaseStep(0, 0, (), (0,), math.inf),), (CaseStep(1, 0, (0,), (), math.inf),)
+    loops = (Loop(0, 0, steps[0]), Loop(1, 0, steps[1]))
+    case = Case(loops, (CaseFifo(0, 1, (0,), 0.0),), ((0, 0, 0), (1, 8, 8)), (1000.0,), 2, 0.0, 0.0, 0.0)
+    with pytest.raises(IRError, match="1 steps left"):
+        run(case)
+
+
+def test_routes_refuse_a_foreign_plan_and_shared_slots():
+    graph = line(25, 25)
+    plan = chain(graph)
+    program = lower(plan, 3, CUDA, Recorder())
+    assert fifo_routes(program, plan) == ((0,), (2,))
+    with pytest.raises(IRError, match="not the hops"):
+        fifo_routes(program, chain(graph, Collective.ALL_REDUCE))
