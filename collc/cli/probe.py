@@ -75,9 +75,15 @@ def command(
 
 def _load(source: str) -> tuple[str, str]:
     if source == "-":
-        return "<stdin>", sys.stdin.buffer.read(_MOST_BYTES).decode("utf-8", "replace")
+        return "<stdin>", _decode(sys.stdin.buffer.read(_MOST_BYTES))
     with Path(source).open("rb") as file:
-        return source, file.read(_MOST_BYTES).decode("utf-8", "replace")
+        return source, _decode(file.read(_MOST_BYTES))
+
+
+def _decode(data: bytes) -> str:
+    """UTF-8, or UTF-16 with its mark, as PowerShell redirects output."""
+    wide = data.startswith((b"\xff\xfe", b"\xfe\xff"))
+    return data.decode("utf-16" if wide else "utf-8", "replace")
 
 
 def _program() -> Path:

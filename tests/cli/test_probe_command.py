@@ -58,6 +58,13 @@ def test_a_dump_on_standard_output_and_into_a_file(tmp_path: Path) -> None:
     assert load_topology(out).name == "box"
 
 
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-8-sig"])
+def test_files_of_windows_shells(tmp_path: Path, encoding: str) -> None:
+    path = tmp_path / "dgx1v-topo-m.txt"
+    path.write_bytes(DUMP.read_text(encoding="utf-8").replace("\n", "\r\n").encode(encoding))
+    assert collc("probe", "--from", path).out == collc("probe", "--from", DUMP).out
+
+
 def test_json(tmp_path: Path) -> None:
     path = tmp_path / "topo.txt"
     path.write_text(render(dgx1(DGX1V)))

@@ -108,6 +108,15 @@ def test_one_of_two_links_is_dead(ask) -> None:
     assert "gpu1: NVLink 1 of it is down" in answer.notes
 
 
+def test_cards_without_bridges(ask) -> None:
+    box = Box()
+    for _ in range(2):
+        box.gpu("NVIDIA A100-PCIE-40GB", "sm 8 0", *[link(HIDDEN, state=0)] * 12)
+    answer = ask(box)
+    assert fast_links(answer.good) == ""
+    assert "no NVLink of gpu0, gpu1 is up" in answer.notes
+
+
 def test_links_to_the_cpu(ask) -> None:
     box = Box()
     for i in range(2):

@@ -150,3 +150,9 @@ def test_files_of_different_machines_do_not_combine() -> None:
         read(dump("nccl-azure-ndv4.xml"), dump("a100x4-nv12-uneven-numa.txt"))
     with pytest.raises(TopologyError, match="a second dump of this kind"):
         read(dump("a100x4-nv12-uneven-numa.txt"), dump("a100x8-nv12-respaced.txt"))
+
+
+def test_a_dump_without_nvlinks_and_a_table() -> None:
+    topology = read(dump("nccl-aws-p5-new.xml"), dump("h100x8-nv18-spaces.txt"))
+    assert fast_links(topology) == "nvswitch 450x8"
+    assert len(nics(topology)) == 32

@@ -84,7 +84,7 @@ def _nvlinks(machine: Machine, every: Sequence[Gpu], chosen: Sequence[Visible], 
         if device.mig:
             machine.assume(f"gpu{gpu.index} is in MIG mode, in which its NVLinks cannot be used")
             continue
-        if gpu.down:
+        if gpu.down and gpu.links:
             machine.assume(f"gpu{gpu.index}: NVLink {_numbers(gpu.down)} of it {_are(gpu.down)} down")
         for link in gpu.links:
             gbps = _speed(machine, gpu, link, model)
@@ -104,6 +104,9 @@ def _nvlinks(machine: Machine, every: Sequence[Gpu], chosen: Sequence[Visible], 
                     machine.assume(
                         "the other ends of NVLinks are hidden, as in virtual machines: taken as links into an NVSwitch"
                     )
+    bare = [f"gpu{d.gpu.index}" for d in chosen if d.gpu.down and not d.gpu.links and not d.mig]
+    if bare:
+        machine.assume(f"no NVLink of {', '.join(bare)} is up")
     _pairs(machine, counts)
     _switches(machine, every, switched)
 

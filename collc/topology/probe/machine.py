@@ -176,7 +176,7 @@ def _pcie_guess(machine: Machine, model: GpuModel | None, lanes: dict[str, int])
     if model:
         generation, why = model.pcie, f"as {model.name} has"
     elif machine.kind is LinkKind.NVLINK and most:
-        generation = 3 if most <= 6 and not machine.switched else 4 if most <= 12 else 5
+        generation = 3 if most <= 6 else 4 if most <= 12 else 5
         why = f"{most} NVLinks per GPU; --gpu-model would tell"
     elif most:
         generation, why = (5, "MI300X") if _mesh_of_8(lanes) else (4, "MI200 series")
