@@ -96,7 +96,7 @@ def _grown(topology: Topology, links: str | None, wanted: set[int], *, through_g
     """
     names = [v.name for v in topology.gpus]
     place = {name: i for i, name in enumerate(names)}
-    twins = twins(topology)
+    alike = twins(topology)
     orbit: list[tuple[str, ...]] = [()]
     distinct: dict[str, Allocation] = {}
     tried = 0
@@ -105,7 +105,7 @@ def _grown(topology: Topology, links: str | None, wanted: set[int], *, through_g
         sets = dict.fromkeys(
             tuple(sorted({*gpus, name}, key=place.__getitem__)) for gpus in orbit for name in names if name not in gpus
         )
-        foremost = [gpus for gpus in sets if _foremost(gpus, twins)]
+        foremost = [gpus for gpus in sets if _foremost(gpus, alike)]
         tried += len(foremost)
         if tried > _MAX_SETS:
             raise UsageError(

@@ -167,7 +167,7 @@ def solve_exact(problem: Problem, servers: Sequence[str]) -> Solved:
             bound = proven.rate
             certificate = Prices(tuple((i, p) for i, p in enumerate(proven.prices) if p))
         depth, found, generator = _shallowest(problem, proven, least)
-    if generator.complete and len(found.weights) > generator.ngroups:
+    if (generator.complete or net.nranks > _THIN_LIMIT) and len(found.weights) > generator.ngroups:
         found = thinnest(generator, found, _dives(generator), 2)
     for rounds, choices in () if generator.complete else _thinning(net.nranks, depth):
         if len(found.weights) > generator.ngroups:

@@ -1,8 +1,8 @@
 """Which GPU sets of a machine a library serves: every concrete set, with the allocation whose plan it runs and the part
 that each of its GPUs plays there.
 
-GPUs that may change places freely (all GPUs on one switch, say) form a class, and only sets that take the first members of
-each class are listed: 16 alike GPUs cost 16 entries, not 65,536.
+GPUs that may change places freely (all GPUs on one switch, say) form a class, and only sets that take the first members
+of each class are listed: 16 alike GPUs cost 16 entries, not 65,536.
 """
 
 from __future__ import annotations

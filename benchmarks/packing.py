@@ -1,0 +1,260 @@
+"""Measures the packing: seconds, memory, trees and depth, beside ForestColl. `make bench-packing` runs it.
+
+    python benchmarks/packing.py                      prints the tables
+    python benchmarks/packing.py --write FILE         writes them as Markdown
+    FORESTCOLL=FOLDER python benchmarks/packing.py    also runs ForestColl's python on the same graphs in the same run
+
+FOLDER is a checkout of github.com/liangyuRain/ForestColl. Every measurement runs in a process of its own, so nothing is
+cached, and its peak memory is its own.
+"""
+
+from __future__ import annotations
+
+import argparse
+import multiprocessing
+import os
+import resource
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import machines
+
+from collc.packing import Collective, plan
+from collc.packing.allocations import connected_allocations
+from collc.packing.exact import new_problem, problem_bound
+from collc.packing.explain import plan_depth
+from collc.packing.network import Net
+from collc.topology.load import load_topology
+from collc.topology.model import PlanGraph
+
+C = Collective
+LIMIT = 900.0  # seconds that any one measurement may take
+FORESTCOLL_LIMIT = float(os.environ.get("FORESTCOLL_LIMIT", "120"))
+
+
+@dataclass(frozen=True)
+class Case:
+    """A graph, and what ForestColl's public python took for its all_gather on a machine with two cores."""
+
+    name: str
+    graph: Callable[[], PlanGraph]
+    published: str = ""
+
+
+def a100(servers: int) -> Callable[[], PlanGraph]:
+    return lambda: machines.rails(servers, local=300, nic=25, count=2)
+
+
+def h100(servers: int) -> Callable[[], PlanGraph]:
+    return lambda: machines.rails(servers, local=450, nic=50, count=8)
+
+
+CASES = [
+    Case("DGX-1V, 8 GPUs", lambda: machines.machine("dgx1v"), "0.07 s, 22 trees, depth 5"),
+    Case("DGX-1P, 8 GPUs", lambda: machines.machine("dgx1p")),
+    Case("DGX-2, 16 GPUs", lambda: machines.machine("dgx2"), "0.75 s, depth 15"),
+    Case("MI250, 16 dies", lambda: machines.mi250(1)),
+    Case("MI250 x 2, 32 dies", lambda: machines.mi250(2), "33 s"),
+    Case("A100 x 2, 16 GPUs", a100(2), "4.0 s"),
+    Case("A100 x 3, 24 GPUs", a100(3), "14 s"),
+    Case("A100 x 4, 32 GPUs", a100(4), "38 s"),
+    Case("A100 x 8, 64 GPUs", a100(8), "over 320 s"),
+    Case("H100 x 4, 32 GPUs", h100(4), "27 s"),
+    Case("H100 x 32, 256 GPUs", h100(32)),
+    Case("A100 x 128, 1,024 GPUs", a100(128), "about 36 minutes (its paper, Java)"),
+]
+BOUNDS = [("64 GPUs", h100(8), "2.5 s"), ("128 GPUs", h100(16), "7.8 s"), ("256 GPUs", h100(32), "20.4 s")]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--write", type=Path, help="write the tables as Markdown to this file")
+    parser.add_argument("--only", default="", help="measure only graphs whose name contains this text")
+    options = parser.parse_args()
+    folder = os.environ.get("FORESTCOLL")
+    parts = [HEAD.format(cores=os.cpu_count())]
+    parts.append("\n".join(plans(options.only, folder)))
+    if not options.only:
+        parts += ["\n".join(bounds()), "\n".join(others())]
+    text = "\n\n".join(parts) + "\n"
+    if options.write:
+        options.write.write_text(text, encoding="utf-8")
+    else:
+        print(text)
+
+
+HEAD = """# Packing, measured
+
+Written by `make bench-packing` ({cores} cores, one used; Python; HiGHS for floats, flint for rationals). Every row ran
+in a process of its own with nothing cached, and ends with the checker: all loads, trees and certificates recomputed in
+exact arithmetic. Rates are GB/s of algbw, exact and proven optimal unless the row says otherwise; depth is hops from
+the root, for all_reduce of the deeper phase. Times drift between machines and with load: compare rows of one run.
+
+"ForestColl, published" is what its public python took for all_gather on a machine with two cores (search, switch
+removal and packing; no checker); for 1,024 GPUs what its paper states (arXiv 2402.06787). "Same run" is that python on
+the same graph right after ours; "ratio of times" is theirs over ours."""
+
+
+def plans(only: str, folder: str | None) -> list[str]:
+    """A row per graph and collective."""
+    head = ["graph", "collective", "rate", "trees", "depth", "seconds", "MB", "ForestColl, published"]
+    head += ["ForestColl, same run", "ratio of times"] if folder else []
+    lines = ["## Certified plans", "", *row(head), *row(["---"] * len(head))]
+    for case in CASES:
+        if only not in case.name:
+            continue
+        for collective in (C.ALL_GATHER, C.ALL_REDUCE, C.BROADCAST):
+            show(f"{case.name}: {collective.value}")
+            made = measured(lambda case=case, c=collective: planned(case.graph(), c))
+            cells = [case.name, collective.value, *made]
+            cells.append(case.published if collective is C.ALL_GATHER else "")
+            if folder and collective is C.ALL_GATHER:
+                show(f"{case.name}: ForestColl")
+                theirs = measured(lambda case=case: forestcoll(case.graph(), folder), FORESTCOLL_LIMIT)
+                cells += peers(theirs, float(made[3]) if len(made) == 5 else None)
+            elif folder:
+                cells += ["", ""]
+            lines += row(cells)
+    return lines
+
+
+def planned(graph: PlanGraph, collective: Collective) -> list[str]:
+    start = time.perf_counter()
+    made = plan(graph, collective)
+    seconds = time.perf_counter() - start
+    assert made.rate is not None
+    rate = f"{float(made.rate):.2f}" + ("" if made.optimal else f" (bound {float(made.bound or 0):.2f})")
+    return [rate, str(len(made.trees)), str(plan_depth(made)), f"{seconds:.2f}", peak()]
+
+
+def bounds() -> list[str]:
+    """The bound of all_gather alone, proven by a cut."""
+    head = ["graph", "bound", "seconds", "ForestColl, published"]
+    lines = ["## Bounds alone: all_gather on H100 servers", "", *row(head), *row(["---"] * 4)]
+    for name, graph, published in BOUNDS:
+        show(f"bound: {name}")
+        lines += row([name, *measured(lambda graph=graph: bounded(graph())), published])
+    return lines
+
+
+def bounded(graph: PlanGraph) -> list[str]:
+    start = time.perf_counter()
+    problem = new_problem(Net.of(graph), C.ALL_GATHER, None, graph.servers)
+    value, _ = problem_bound(problem, graph.servers)
+    return [str(value), f"{time.perf_counter() - start:.2f}"]
+
+
+def others() -> list[str]:
+    """Small machines: every collective, every allocation, the command."""
+    head = ["what", "seconds"]
+    lines = ["## One machine", "", *row(head), *row(["---"] * 2)]
+    show("one machine")
+    lines += row(["DGX-1V, all nine collectives, library", *measured(every_collective)])
+    lines += row(["the same as a command: `collc plan dgx1v`", *measured(command)])
+    lines += row(["all 46 + 14 allocations of DGX-1V and DGX-1P, five tree collectives", *measured(every_allocation)])
+    return lines
+
+
+def every_collective() -> list[str]:
+    graph = machines.machine("dgx1v")
+    start = time.perf_counter()
+    for collective in Collective:
+        plan(graph, collective)
+    return [f"{time.perf_counter() - start:.2f}"]
+
+
+def every_allocation() -> list[str]:
+    start = time.perf_counter()
+    count = 0
+    for name in ("dgx1v", "dgx1p"):
+        for allocation in connected_allocations(load_topology(name)):
+            count += 1
+            for collective in Collective:
+                if collective.uses_trees:
+                    assert plan(allocation.graph, collective).optimal
+    assert count == 60
+    return [f"{time.perf_counter() - start:.2f}"]
+
+
+def command() -> list[str]:
+    start = time.perf_counter()
+    subprocess.run([sys.executable, "-m", "collc", "plan", "dgx1v"], check=True, stdout=subprocess.DEVNULL)
+    return [f"{time.perf_counter() - start:.2f}"]
+
+
+def forestcoll(graph: PlanGraph, folder: str) -> list[str]:
+    """ForestColl's python on the same graph: [rate, trees, depth, seconds]."""
+    import networkx
+
+    sys.path.insert(0, folder)
+    import pipeline_allgather  # type: ignore[import-not-found]
+
+    topology = networkx.DiGraph()
+    # It sorts vertices, so all names are of one kind.
+    label = {v: (0 if v < graph.nranks else -1, v) for v in range(len(graph.vertices))}
+    for link in graph.links:
+        topology.add_edge(label[link.src], label[link.dst], capacity=float(link.gbps))
+    gpus = [label[v] for v in graph.ranks]
+    start = time.perf_counter()
+    found = pipeline_allgather.optimal_pipeline_spanning_trees(topology, compute_nodes=gpus)
+    seconds = time.perf_counter() - start
+    (use, count), (trees, _) = found
+    deepest = 0
+    for (root, _), paths in trees.items():
+        hops = networkx.DiGraph([(path[0][0], path[-1][-1]) for path in paths])
+        deepest = max(deepest, *networkx.single_source_shortest_path_length(hops, root).values())
+    return [f"{graph.nranks * count / use:.2f}", str(len(trees)), str(deepest), f"{seconds:.2f}"]
+
+
+def peers(theirs: list[str], ours: float | None) -> list[str]:
+    if len(theirs) != 4:
+        return [theirs[0], f"over {FORESTCOLL_LIMIT / ours:.0f}" if ours and "over" in theirs[0] else ""]
+    rate, trees, depth, seconds = theirs
+    return [f"{seconds} s, {rate} GB/s, {trees} trees, depth {depth}", f"{float(seconds) / ours:.1f}" if ours else ""]
+
+
+def measured(work: Callable[[], list[str]], limit: float = LIMIT) -> list[str]:
+    """What `work` returns, from a forked process; one cell that says so if it fails or takes too long."""
+    context = multiprocessing.get_context("fork")
+    ours, theirs = context.Pipe(duplex=False)
+    process = context.Process(target=_answer, args=(work, theirs))
+    process.start()
+    theirs.close()
+    try:
+        if not ours.poll(limit):
+            return [f"over {limit:.0f} s"]
+        answer: Any = ours.recv()
+        return list(answer)
+    except EOFError:
+        return ["failed"]
+    finally:
+        process.kill()
+        process.join()
+
+
+def _answer(work: Callable[[], list[str]], pipe: Any) -> None:
+    try:
+        pipe.send(work())
+    except Exception as error:
+        pipe.send([f"failed: {error}"])
+
+
+def peak() -> str:
+    return str(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024)
+
+
+def row(cells: list[str]) -> list[str]:
+    return ["| " + " | ".join(cells) + " |"]
+
+
+def show(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    main()
