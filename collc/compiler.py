@@ -6,18 +6,22 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from collc.build.compile import Library, compile_library
+from collc.build.compile import Contents, Library, compile_library
 from collc.build.manifest import tree_depth
-from collc.errors import UsageError
+from collc.build.nvcc import find_nvcc
+from collc.errors import BuildError, UsageError
 from collc.ir.nodes import Program
-from collc.options import TARGETS, Target, TargetKind
+from collc.options import TARGETS, TargetKind
+from collc.packing.allocations import allocations
 from collc.packing.document import PlanFile
+from collc.packing.gpu_sets import GpuSets, served_sets, written_set
 from collc.packing.model import Collective
 from collc.pipeline import COMPILED, Recorder, lower, pack, wanted_programs
 from collc.topology.allocation import parse_gpus
 from collc.topology.canonical import fingerprint
 from collc.topology.graph import plan_graph
 from collc.topology.load import load_topology
+from collc.topology.model import PlanGraph
 
 
 @dataclass(frozen=True)
@@ -28,6 +32,7 @@ class CompileRequest:
     output: Path | None = None
     target: TargetKind | None = None
     gpus: str | None = None
+    allocations: str | None = None
     links: str | None = None
     collectives: Sequence[Collective] = COMPILED
     roots: Sequence[int] | None = None
@@ -40,14 +45,23 @@ class CompileResult:
 
     library: Library
     target: TargetKind
-    document: PlanFile
+    documents: tuple[PlanFile, ...]
+    gpu_sets: int
     note: str | None
 
+    @property
+    def nprograms(self) -> int:
+        return sum(len(document.plans) for document in self.documents)
+
     def summary(self) -> str:
-        """One line per collective: rate, bound, trees, depth."""
+        """One line per collective (rate, bound, trees, depth), or the number of allocations if there are several."""
+        if len(self.documents) > 1:
+            sizes = [document.graph.nranks for document in self.documents]
+            lines = [f"{sizes.count(n)} distinct sets of {n} GPUs" for n in sorted(set(sizes))]
+            return "\n".join([*lines, f"{self.gpu_sets} sets of GPUs in all, up to GPUs that may change places"])
         lines = []
         for collective in COMPILED:
-            plans = [plan for plan in self.document.plans if plan.collective is collective]
+            plans = [plan for plan in self.documents[0].plans if plan.collective is collective]
             if not plans or plans[0].rate is None:
                 continue
             slowest = min(plans, key=lambda plan: plan.rate or 0)
@@ -63,23 +77,39 @@ class CompileResult:
         return "\n".join(lines)
 
 
-def make_document(request: CompileRequest, recorder: Recorder, status: Callable[[str], None]) -> PlanFile:
-    """Reads, packs and proves: everything before code."""
+def find_graphs(request: CompileRequest, status: Callable[[str], None]) -> tuple[list[PlanGraph], GpuSets]:
+    """Reads the topology: the graph of every allocation, and the GPU sets that they serve."""
     status("reading the topology")
     topology = load_topology(request.topology)
-    gpus = parse_gpus(topology, request.gpus) if request.gpus else None
-    graph = plan_graph(topology, gpus, request.links)
-    servers = {graph.servers[rank] for rank in graph.ranks}
-    if len(servers) > 1:
-        raise UsageError(
-            f"{topology.name} spans {len(servers)} servers, and libraries run inside one server so far",
-            where=request.topology,
-            hint="choose the GPUs of one server with --gpus; `collc plan` takes several",
-        )
+    if request.allocations is None:
+        gpus = parse_gpus(topology, request.gpus) if request.gpus else None
+        graph = plan_graph(topology, gpus, request.links)
+        names = [graph.vertices[rank].name for rank in graph.ranks]
+        graphs, sets = [graph], written_set(topology, names)
+    elif request.gpus is not None:
+        raise UsageError("--allocations chooses the sets of GPUs", hint="leave --gpus out")
+    else:
+        found = allocations(topology, request.allocations, request.links)
+        graphs, sets = [a.graph for a in found], served_sets(topology, found, request.links)
+    for graph in graphs:
+        servers = {graph.servers[rank] for rank in graph.ranks}
+        if len(servers) > 1:
+            raise UsageError(
+                f"{topology.name} spans {len(servers)} servers, and libraries run inside one server so far",
+                where=request.topology,
+                hint="choose the GPUs of one server with --gpus; `collc plan` takes several",
+            )
+    return graphs, sets
+
+
+def make_document(
+    graph: PlanGraph, request: CompileRequest, recorder: Recorder, status: Callable[[str], None]
+) -> PlanFile:
+    """Packs and proves the plans of one allocation."""
     wanted = wanted_programs(request.collectives, graph.nranks, request.roots)
     status(f"packing {len(wanted)} plans for {graph.nranks} GPUs")
     plans = pack(graph, wanted, recorder)
-    return PlanFile(topology.name, fingerprint(graph), graph, plans)
+    return PlanFile(graph.name, fingerprint(graph), graph, plans)
 
 
 def compile_topology(
@@ -93,28 +123,29 @@ def compile_topology(
     recorder = recorder or Recorder()
     kind, note = choose_target(request.target)
     target = TARGETS[kind]
-    document = make_document(request, recorder, status)
-    programs = []
-    for number, plan in enumerate(document.plans, 1):
-        status(f"lowering {number}/{len(document.plans)}: {plan.collective.value}")
-        programs.append(lower(plan, document.graph.nranks, target, recorder))
-    out = request.output or Path(f"libcollc-{document.name}.so")
+    graphs, sets = find_graphs(request, status)
+    documents: list[PlanFile] = []
+    programs: list[tuple[Program, ...]] = []
+    for number, graph in enumerate(graphs, 1):
+        step = f"allocation {number}/{len(graphs)}: " if len(graphs) > 1 else ""
+        document = make_document(graph, request, recorder, lambda text, step=step: status(step + text))  # type: ignore[misc]
+        status(f"{step}lowering {len(document.plans)} plans")
+        documents.append(document)
+        programs.append(tuple(lower(plan, graph.nranks, target, recorder) for plan in document.plans))
+    out = request.output or Path(f"libcollc-{documents[0].name}.so")
     status(f"building {out}")
+    contents = Contents(tuple(documents), tuple(programs), sets)
     with recorder.timed("compile"):
-        library = _build(document, programs, target, out, request.keep_source)
-    return CompileResult(library, kind, document, note)
+        library = compile_library(contents, target, out, keep_source=request.keep_source)
+    return CompileResult(library, kind, contents.documents, len(sets.sets), note)
 
 
 def choose_target(wanted: TargetKind | None) -> tuple[TargetKind, str | None]:
     """The target, and a line for the user where we chose it."""
     if wanted is not None:
         return wanted, None
-    return TargetKind.HOST, "target host: this version builds for CPUs; see --target"
-
-
-def _build(
-    document: PlanFile, programs: Sequence[Program], target: Target, out: Path, keep_source: Path | None
-) -> Library:
-    if target.kind is TargetKind.HOST:
-        return compile_library(document, programs, target, out, keep_source=keep_source)
-    raise UsageError("the cuda target is not built into this version", hint="use --target host")
+    try:
+        find_nvcc()
+    except BuildError as error:
+        return TargetKind.HOST, f"target host, which runs on CPUs: {error.what}"
+    return TargetKind.CUDA, None

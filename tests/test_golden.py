@@ -8,10 +8,11 @@ import pytest
 from conftest import GOLDEN
 from support.programs import CUDA, HOST, chain, lowered, schedule_of
 
-from collc.build.compile import generate
+from collc.build.compile import Contents, generate
 from collc.build.toolchain import Compiler
 from collc.ir.printer import print_program
 from collc.packing.document import PlanFile
+from collc.packing.gpu_sets import written_set
 from collc.packing.model import Collective
 from collc.pipeline import Recorder, lower, pack
 from collc.topology.canonical import fingerprint
@@ -44,7 +45,9 @@ def _source() -> str:
     """The generated source of a small library: an all_gather over three GPUs of a DGX-1V."""
     document = _document("dgx1v", Collective.ALL_GATHER, ["gpu0", "gpu1", "gpu2"])
     programs = [lower(plan, document.graph.nranks, HOST, Recorder()) for plan in document.plans]
-    text, build_id = generate(document, programs, HOST, Compiler("g++", "g++ (golden) 0.0"))
+    sets = written_set(load_topology("dgx1v"), ["gpu0", "gpu1", "gpu2"])
+    contents = Contents((document,), (tuple(programs),), sets)
+    text, build_id = generate(contents, HOST, Compiler("g++", "g++ (golden) 0.0"))
     # The build id covers the runtime's sources, which change more often than the tables; the manifest and the plan
     # follow it byte by byte and are tested where they are read back.
     assert len(build_id) == 32

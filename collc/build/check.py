@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from fractions import Fraction
 from pathlib import Path
 
@@ -9,7 +10,7 @@ from collc.build.readback import LibraryContents, read_library
 from collc.errors import IRError, RunError
 from collc.ir.nodes import Program
 from collc.ir.verify import verify
-from collc.packing.document import verify_document
+from collc.packing.document import PlanFile, verify_document
 from collc.schedule.model import Schedule
 from collc.schedule.trees import schedule_trees
 
@@ -24,29 +25,39 @@ def check_library(path: Path) -> LibraryContents:
         RunError, CertificateError, IRError: for the first claim that does not hold.
     """
     contents = read_library(path)
-    verify_document(contents.document)
     allocations = contents.manifest.get("allocations")
     claimed = [a.get("fingerprint") for a in allocations] if isinstance(allocations, list) else []
-    if claimed != [contents.document.fingerprint]:
-        raise RunError("its manifest and its plan name different graphs", where=str(path))
-    if len(contents.programs) != len(contents.document.plans):
+    if claimed != [document.fingerprint for document in contents.documents]:
+        raise RunError("its manifest and its plans name different graphs", where=str(path))
+    if len(contents.programs) != len(contents.documents):
         raise RunError(
-            f"it holds {len(contents.programs)} programs for {len(contents.document.plans)} plans", where=str(path)
+            f"it holds programs for {len(contents.programs)} allocations and plans for {len(contents.documents)}",
+            where=str(path),
         )
-    for plan, program in zip(contents.document.plans, contents.programs, strict=True):
+    for document, programs in zip(contents.documents, contents.programs, strict=True):
+        check_allocation(document, programs, path)
+    for one in contents.gpu_sets:
+        nranks = contents.documents[one.allocation].graph.nranks if one.allocation < len(contents.documents) else 0
+        if sorted(one.ranks) != list(range(nranks)):
+            raise RunError(f"its GPU set {one.gpus} does not give every rank of its plan one GPU", where=str(path))
+    return contents
+
+
+def check_allocation(document: PlanFile, programs: Sequence[Program], path: Path) -> None:
+    """Checks one allocation: its plans, its programs, and that they belong together."""
+    verify_document(document)
+    if len(programs) != len(document.plans):
+        raise RunError(f"it holds {len(programs)} programs for {len(document.plans)} plans", where=str(path))
+    for plan, program in zip(document.plans, programs, strict=True):
         label = plan.collective.value if plan.root is None else f"{plan.collective.value} from rank {plan.root}"
         try:
-            if (program.collective, program.root, program.nranks) != (
-                plan.collective,
-                plan.root,
-                contents.document.graph.nranks,
-            ):
+            wanted = (plan.collective, plan.root, document.graph.nranks)
+            if (program.collective, program.root, program.nranks) != wanted:
                 raise IRError("its program is for another collective, root or number of ranks")
             verify(program)
             check_schedule(program, schedule_trees(plan, program.nranks))
         except IRError as error:
             raise IRError(f"{label}: {error}", where=str(path)) from None
-    return contents
 
 
 def check_schedule(program: Program, schedule: Schedule) -> None:

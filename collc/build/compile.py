@@ -14,6 +14,7 @@ from pathlib import Path
 
 from collc import __version__
 from collc.build.cache import cached, content_key
+from collc.build.cuda import build_fatbin, embed
 from collc.build.manifest import make_manifest, manifest_text
 from collc.build.runtime import Unit, headers, include_dirs, runtime_units
 from collc.build.toolchain import Compiler, find_cxx, run_tool
@@ -21,8 +22,9 @@ from collc.codegen.context import SourceContext, TableBuilder, layouts
 from collc.codegen.render import render
 from collc.errors import BuildError
 from collc.ir.nodes import Program
-from collc.options import Target
+from collc.options import Target, TargetKind
 from collc.packing.document import PlanFile, to_json
+from collc.packing.gpu_sets import GpuSets
 
 COMPILE_FLAGS = ("-std=c++17", "-O3", "-fPIC", "-fvisibility=hidden", "-pthread", "-Wall", "-Wextra")
 # nodelete: threads of the runtime may outlive a dlclose.
@@ -44,25 +46,48 @@ class Library:
     size: int
 
 
-def generate(document: PlanFile, programs: Sequence[Program], target: Target, compiler: Compiler) -> tuple[str, str]:
-    """The generated source and the build id of the library that it makes."""
+@dataclass(frozen=True)
+class Contents:
+    """What goes into a library: for every allocation its plans and their programs, and the GPU sets that they serve."""
+
+    documents: tuple[PlanFile, ...]
+    programs: tuple[tuple[Program, ...], ...]
+    gpu_sets: GpuSets
+
+
+def generate(contents: Contents, target: Target, compiler: Compiler, fatbin: bytes = b"") -> tuple[str, str]:
+    """The generated source and the build id of the library that it makes.
+
+    Args:
+        fatbin: the device code that goes with it; empty for the host target.
+    """
     tables = TableBuilder()
-    tables.add_allocation(programs, slot_bytes=target.chunk_bytes)
-    plan = zlib.compress(json.dumps(to_json(document), separators=(",", ":")).encode(), 9)
+    for programs in contents.programs:
+        tables.add_allocation(programs, slot_bytes=target.chunk_bytes)
+    tables.add_gpu_sets(contents.gpu_sets)
+    documents = [to_json(document) for document in contents.documents]
+    plan = zlib.compress(json.dumps(documents, separators=(",", ":")).encode(), 9)
     units = runtime_units(target.kind, compiler)
     fixed = [path.read_bytes() for path in (*(unit.source for unit in units), *headers())]
     flags = [flag for unit in units for flag in unit.flags]
     text = [row.cells for table in tables.tables() for row in table.rows]
-    key = [__version__, compiler.version, *COMPILE_FLAGS, *LINK_FLAGS, *flags, document.name, *text]
-    build_id = content_key([*key, plan, *fixed])[:32]
-    manifest = make_manifest(document, programs, target, compiler.version, build_id, tables.counts())
+    key = [__version__, compiler.version, *COMPILE_FLAGS, *LINK_FLAGS, *flags, contents.documents[0].name, *text]
+    names = "".join(f"{name}\0" for name in contents.gpu_sets.names).encode()
+    build_id = content_key([*key, names, plan, fatbin, *fixed])[:32]
+    manifest = make_manifest(
+        contents.documents, contents.programs, contents.gpu_sets, target, compiler.version, build_id, tables.counts()
+    )
     manifest_bytes = manifest_text(manifest).encode("ascii")
     context = SourceContext(
         version=__version__,
-        fingerprint=document.fingerprint,
+        fingerprint=contents.documents[0].fingerprint,
         layouts=layouts(),
         tables=tables.tables(),
-        nallocations=1,
+        nallocations=len(contents.documents),
+        ngpu_sets=len(contents.gpu_sets.sets),
+        ngpus=len(contents.gpu_sets.names),
+        # Bytes above 127 as what a signed char holds.
+        name_rows=tuple(", ".join(str(b - 256 if b > 127 else b) for b in row) for row in _slices(names)),
         manifest_rows=_byte_rows(manifest_bytes + b"\0"),
         manifest_size=len(manifest_bytes),
         plan_rows=_byte_rows(plan),
@@ -71,26 +96,31 @@ def generate(document: PlanFile, programs: Sequence[Program], target: Target, co
     return render(context), build_id
 
 
+def _slices(data: bytes) -> list[bytes]:
+    return [data[at : at + 24] for at in range(0, len(data), 24)]
+
+
 def _byte_rows(data: bytes) -> tuple[str, ...]:
-    return tuple(", ".join(map(str, data[at : at + 24])) for at in range(0, len(data), 24))
+    return tuple(", ".join(map(str, row)) for row in _slices(data))
 
 
-def compile_library(
-    document: PlanFile, programs: Sequence[Program], target: Target, out: Path, *, keep_source: Path | None = None
-) -> Library:
-    """Builds the host library of one allocation at `out`; writes it whole or not at all.
+def compile_library(contents: Contents, target: Target, out: Path, *, keep_source: Path | None = None) -> Library:
+    """Builds a library at `out`; writes it whole or not at all.
 
     Args:
         keep_source: where to leave the generated source for reading.
     """
     compiler = find_cxx()
-    source, build_id = generate(document, programs, target, compiler)
+    fatbin = build_fatbin() if target.kind is TargetKind.CUDA else None
+    source, build_id = generate(contents, target, compiler, fatbin.read_bytes() if fatbin else b"")
     if keep_source is not None:
         keep_source.write_text(source, encoding="utf-8")
     with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
         tables = pool.submit(compile_source, source, "tables", compiler)
         units = runtime_units(target.kind, compiler)
         objects = [*pool.map(lambda unit: compile_object(unit, compiler), units), tables.result()]
+    if fatbin is not None:
+        objects.append(embed(fatbin, compiler))
 
     key = content_key([compiler.version, *LINK_FLAGS, EXPORTS, build_id, *(path.parent.name for path in objects)])
     linked = cached(key, "library.so", lambda made: _link(compiler, objects, made))

@@ -9,7 +9,6 @@ from pathlib import Path
 
 from collc.build.cache import cached, content_key
 from collc.build.nvcc import Nvcc, find_nvcc
-from collc.build.runtime import headers
 from collc.build.toolchain import Compiler, run_tool
 from collc.resources import resource_dir
 
@@ -63,7 +62,7 @@ def _beside(nvcc: Nvcc, tool: str) -> str:
 def make_ptx(nvcc: Nvcc, architecture: str, source: str | None = None, extra: Sequence[str] = ()) -> Path:
     """The PTX of all kernels, or of a source of the caller's, for compute_`architecture`."""
     text = device_source().read_text(encoding="utf-8") if source is None else source
-    fixed = [path.read_bytes() for path in headers()]
+    fixed = [path.read_bytes() for path in sorted((resource_dir("templates") / "include").rglob("*.h"))]
     key = content_key([nvcc.version, architecture, *PTX_FLAGS, *extra, text, *fixed])
 
     def make(made: Path) -> None:

@@ -10,6 +10,7 @@ from collc import __version__
 from collc.ir.nodes import Program
 from collc.options import Target
 from collc.packing.document import PlanFile
+from collc.packing.gpu_sets import GpuSets
 from collc.packing.model import Plan, Tree
 
 FORMAT = "collc-library/1"
@@ -33,30 +34,38 @@ def _height(parent: Mapping[int, int], root: int) -> int:
 
 
 def make_manifest(
-    document: PlanFile,
-    programs: Sequence[Program],
+    documents: Sequence[PlanFile],
+    programs: Sequence[Sequence[Program]],
+    gpu_sets: GpuSets,
     target: Target,
     compiler: str,
     build_id: str,
     counts: Mapping[str, int],
 ) -> dict[str, Any]:
-    """The manifest of a library with one allocation."""
+    """The manifest of a library; `programs` and `documents` are parallel."""
+    served = [sum(one.allocation == number for one in gpu_sets.sets) for number in range(len(documents))]
     return {
         "format": FORMAT,
-        "name": document.name,
+        "name": documents[0].name,
         "collc": __version__,
         "target": target.kind.value,
         "build_id": build_id,
         "compiler": compiler,
+        "gpus": list(gpu_sets.names),
         "allocations": [
             {
                 "fingerprint": document.fingerprint,
                 "nranks": document.graph.nranks,
                 "gpus": [document.graph.vertices[r].name for r in document.graph.ranks],
+                "gpu_sets": sets,
                 "slots": target.slots,
                 "slot_bytes": target.chunk_bytes,
-                "programs": [_program(plan, program) for plan, program in zip(document.plans, programs, strict=True)],
+                "fifo_bytes": len({(f.src, f.dsts, f.index) for p in made for f in p.fifos})
+                * target.slots
+                * target.chunk_bytes,
+                "programs": [_program(plan, program) for plan, program in zip(document.plans, made, strict=True)],
             }
+            for document, made, sets in zip(documents, programs, served, strict=True)
         ],
         "counts": dict(counts),
     }

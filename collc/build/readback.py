@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import struct
 import zlib
+from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
@@ -19,6 +20,7 @@ from collc.codegen.context import ARRAYS, COLLECTIVES, FLAG_INPUT, FLAG_OUTPUT, 
 from collc.errors import RunError
 from collc.ir.nodes import Channel, Fifo, Program, Share, Step
 from collc.packing.document import PlanFile, from_json
+from collc.packing.gpu_sets import GpuSet
 
 _COLLECTIVE_OF = {number: collective for collective, number in COLLECTIVES.items()}
 _MOST_PLAN_BYTES = 1 << 30
@@ -26,11 +28,12 @@ _MOST_PLAN_BYTES = 1 << 30
 
 @dataclass(frozen=True)
 class LibraryContents:
-    """What a library holds: its manifest, its plans, its programs in the order of the manifest."""
+    """What a library holds: its manifest, and for every allocation its plans and programs in the manifest's order."""
 
     manifest: dict[str, Any]
-    document: PlanFile
-    programs: tuple[Program, ...]
+    documents: tuple[PlanFile, ...]
+    programs: tuple[tuple[Program, ...], ...]
+    gpu_sets: tuple[GpuSet, ...]
 
 
 def read_manifest(path: Path) -> dict[str, Any]:
@@ -56,7 +59,7 @@ def read_library(path: Path) -> LibraryContents:
         try:
             unpack = zlib.decompressobj()
             text = unpack.decompress(elf.data("collc_plan")[:size], _MOST_PLAN_BYTES)
-            document = from_json(json.loads(text), f"{path}: plan")
+            documents = _documents(json.loads(text), path)
         except (zlib.error, ValueError) as error:
             raise RunError(f"its plan cannot be read: {error}", where=str(path)) from None
         counts = manifest.get("counts")
@@ -64,10 +67,11 @@ def read_library(path: Path) -> LibraryContents:
             raise RunError("its manifest does not tell the sizes of the tables", where=str(path))
         tables = {symbol: elf.table(symbol, counts[symbol]) for symbol in ARRAYS}
     try:
-        programs = tuple(_decode(tables))
+        programs = tuple(tuple(_decode(tables, allocation)) for allocation in tables["collc_allocations"])
+        gpu_sets = tuple(_decode_set(tables, row) for row in tables["collc_gpu_sets"])
     except (IndexError, KeyError, ZeroDivisionError) as error:
         raise RunError(f"its step tables are inconsistent ({error})", where=str(path)) from None
-    return LibraryContents(manifest, document, programs)
+    return LibraryContents(manifest, documents, programs, gpu_sets)
 
 
 class _Elf:
@@ -131,13 +135,23 @@ class _Elf:
 Tables = dict[str, list[dict[str, int]]]
 
 
-def _decode(tables: Tables) -> list[Program]:
-    programs = []
-    for allocation in tables["collc_allocations"]:
-        first = allocation["first_program"]
-        for row in tables["collc_programs"][first : first + allocation["nprograms"]]:
-            programs.append(_decode_program(tables, allocation, row))
-    return programs
+def _documents(value: object, path: Path) -> tuple[PlanFile, ...]:
+    if not isinstance(value, list) or not value:
+        raise RunError("it holds no list of plans", where=str(path))
+    return tuple(from_json(one, f"{path}: plan {number}") for number, one in enumerate(value))
+
+
+def _decode_set(tables: Tables, row: dict[str, int]) -> GpuSet:
+    gpus, ranks = (
+        tuple(cell["value"] for cell in _slice(tables[name], row["first"], row["nranks"]))
+        for name in ("collc_set_gpus", "collc_set_ranks")
+    )
+    return GpuSet(gpus, row["allocation"], ranks)
+
+
+def _decode(tables: Tables, allocation: dict[str, int]) -> Iterator[Program]:
+    for row in _slice(tables["collc_programs"], allocation["first_program"], allocation["nprograms"]):
+        yield _decode_program(tables, allocation, row)
 
 
 def _decode_program(tables: Tables, allocation: dict[str, int], row: dict[str, int]) -> Program:

@@ -23,6 +23,11 @@ _STAGES = sorted({name for target in TARGETS.values() for name in stage_names(ta
     "--target", type=click.Choice([k.value for k in TargetKind]), help="cuda where a toolchain is, else host."
 )
 @click.option("--gpus", metavar="LIST", help="The GPUs in rank order, such as 0,1,4,7 or server0:0-2 [all].")
+@click.option(
+    "--allocations",
+    metavar="WHICH",
+    help="Every distinct set of GPUs: connected, all, N..M, or sets as in --gpus with / between them.",
+)
 @click.option("--links", metavar="CLASSES", help="Link classes to use instead of the fast one, or 'all'.")
 @click.option(
     "--collective",
@@ -45,6 +50,7 @@ def command(
     output: Path | None,
     target: str | None,
     gpus: str | None,
+    allocations: str | None,
     links: str | None,
     collectives: tuple[str, ...],
     roots: tuple[int, ...],
@@ -61,6 +67,7 @@ def command(
         output=output,
         target=TargetKind(target) if target else None,
         gpus=gpus,
+        allocations=allocations,
         links=links,
         collectives=tuple(map(Collective, collectives)) or COMPILED,
         roots=roots or None,
@@ -80,9 +87,11 @@ def command(
             "build_id": result.library.build_id,
             "bytes": result.library.size,
             "seconds": round(elapsed, 3),
-            "fingerprint": result.document.fingerprint,
-            "nranks": result.document.graph.nranks,
-            "programs": len(result.document.plans),
+            "fingerprint": result.documents[0].fingerprint,
+            "nranks": max(document.graph.nranks for document in result.documents),
+            "allocations": len(result.documents),
+            "gpu_sets": result.gpu_sets,
+            "programs": result.nprograms,
         }
         if time_stages:
             value["stages"] = {name: round(seconds, 4) for name, seconds in recorder.seconds.items()}
@@ -91,9 +100,10 @@ def command(
     if result.note:
         note(result.note)
     click.echo(result.summary())
+    ranks = " or ".join(map(str, sorted({document.graph.nranks for document in result.documents})))
     click.echo(
-        f"wrote {result.library.path}: target {result.target.value}, {result.document.graph.nranks} ranks, "
-        f"{len(result.document.plans)} programs, {result.library.size / 1e6:.1f} MB, {elapsed:.1f} s"
+        f"wrote {result.library.path}: target {result.target.value}, {ranks} ranks, "
+        f"{result.nprograms} programs, {result.library.size / 1e6:.1f} MB, {elapsed:.1f} s"
     )
     if time_stages:
         rows = [[name, f"{seconds:.3f}"] for name, seconds in recorder.seconds.items()]

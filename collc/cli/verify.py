@@ -35,7 +35,9 @@ def _check(file: Path) -> tuple[str, list[str]]:
         magic = stream.read(4096)
     if magic.startswith(b"\x7fELF"):
         contents = check_library(file)
-        return "library", [*_plan_lines(contents.document), f"{len(contents.programs)} programs proved"]
+        plans = [line for document in contents.documents for line in _plan_lines(document)]
+        proved = sum(map(len, contents.programs))
+        return "library", [*plans, f"{proved} programs proved"]
     text = read_text(file)
     start = text.lstrip()[:1]
     if start == "{":

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from collc.ir.nodes import Fifo, Program, Step
 from collc.ir.printer import print_step
+from collc.packing.gpu_sets import GpuSets
 from collc.packing.model import Collective
 
 # Numbers of collc::Collective.
@@ -68,6 +69,8 @@ STRUCTS: dict[str, tuple[tuple[str, str], ...]] = {
     "FifoRef": (("fifo", "I"), ("reader", "I")),
     "Fifo": (("src", "I"), ("first_reader", "I"), ("nreaders", "I")),
     "Reader": (("rank", "I"),),
+    "GpuSet": (("nranks", "I"), ("first", "I"), ("allocation", "I"), ("reserved", "I")),
+    "Number": (("value", "I"),),
 }
 
 # Exported array -> (its struct, the C++ type of an element).
@@ -80,6 +83,10 @@ ARRAYS: dict[str, tuple[str, str]] = {
     "collc_refs": ("FifoRef", "collc::FifoRef"),
     "collc_fifos": ("Fifo", "collc::Fifo"),
     "collc_fifo_readers": ("Reader", "uint32_t"),
+    "collc_gpu_sets": ("GpuSet", "collc::GpuSet"),
+    "collc_set_gpus": ("Number", "uint32_t"),
+    "collc_set_ranks": ("Number", "uint32_t"),
+    "collc_gpu_classes": ("Number", "uint32_t"),
 }
 
 
@@ -119,6 +126,9 @@ class SourceContext:
     layouts: tuple[StructLayout, ...]
     tables: tuple[Table, ...]
     nallocations: int
+    ngpu_sets: int
+    ngpus: int
+    name_rows: tuple[str, ...]
     manifest_rows: tuple[str, ...]
     manifest_size: int
     plan_rows: tuple[str, ...]
@@ -145,6 +155,18 @@ class TableBuilder:
             (nranks, first_fifo, len(numbers), first_program, len(programs), slots.pop(), slot_bytes, 0),
             f"{nranks} ranks, {len(numbers)} FIFOs",
         )
+
+    def add_gpu_sets(self, sets: GpuSets) -> None:
+        """Adds which GPU sets run which allocation; allocations count in the order in which they were added."""
+        for name, number in zip(sets.names, sets.classes, strict=True):
+            self._append("collc_gpu_classes", (number,), f"class of GPU {sets.names.index(name)}")
+        for one in sets.sets:
+            first = len(self.rows["collc_set_gpus"])
+            text = ",".join(map(str, one.gpus))
+            self._append("collc_gpu_sets", (len(one.gpus), first, one.allocation, 0), f"GPUs {text}")
+            for gpu, rank in zip(one.gpus, one.ranks, strict=True):
+                self._append("collc_set_gpus", (gpu,), f"GPU {gpu} of {text}")
+                self._append("collc_set_ranks", (rank,), f"is rank {rank}")
 
     def counts(self) -> dict[str, int]:
         return {symbol: len(rows) for symbol, rows in self.rows.items()}

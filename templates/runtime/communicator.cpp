@@ -47,7 +47,7 @@ uint64_t this_machine() {
   return hash_of(text);
 }
 
-Status introduce(Introduction *mine, const std::vector<std::string> &gpus) {
+Status introduce(Introduction *mine, const std::vector<uint32_t> &gpus) {
   static std::mutex mutex;
   static uint64_t process;
   static int process_id = 0;
@@ -62,7 +62,7 @@ Status introduce(Introduction *mine, const std::vector<std::string> &gpus) {
   mine->build = build_fingerprint();
   mine->machine = this_machine();
   std::string names;
-  for (const std::string &gpu : gpus) names += gpu + ",";
+  for (const uint32_t gpu : gpus) names += std::to_string(gpu) + ",";
   mine->gpus = hash_of(names);
   cpu_set_t cpus;
   CPU_ZERO(&cpus);
@@ -191,7 +191,7 @@ void Communicator::initialise_in_background(const Origin &origin) {
   pthread_sigmask(SIG_SETMASK, &before, nullptr);
 }
 
-Status Communicator::join(const ncclUniqueId &id, uint32_t nranks, uint32_t rank) {
+Status Communicator::join(const ncclUniqueId &id, uint32_t nranks, uint32_t rank, const std::vector<uint32_t> &gpus) {
   const int64_t start = now_ms();
   nranks_ = nranks;
   rank_ = rank;
@@ -208,9 +208,11 @@ Status Communicator::join(const ncclUniqueId &id, uint32_t nranks, uint32_t rank
     return rendezvous.exchange(message, all);
   };
 
-  const std::vector<std::string> gpus = declared_gpus();
+  gpus_ = gpus;
   Introduction mine;
-  Status status = introduce(&mine, gpus);
+  Status status;
+  if (gpus.empty()) status = declared_gpus(&gpus_);
+  if (status.ok()) status = introduce(&mine, gpus_);
   Bytes message(sizeof mine);
   std::memcpy(message.data(), &mine, sizeof mine);
   std::vector<Bytes> all;
@@ -225,7 +227,7 @@ Status Communicator::join(const ncclUniqueId &id, uint32_t nranks, uint32_t rank
   COLLC_RETURN_IF_FAILED(compare_builds(introductions));
   // All ranks know the same facts, so all come to the same decision.
   status = is_set("COLLC_DISABLE") ? fail(ncclInvalidUsage, "COLLC_DISABLE is set") : compare_places(introductions);
-  if (status.ok()) status = place(nranks_, gpus, &placement_);
+  if (status.ok()) status = place(nranks_, gpus_, &placement_);
   if (!status.ok()) return hand_over(rendezvous, status);
 
   const std::string key = secret_of(id);
@@ -451,7 +453,10 @@ Status Communicator::part_of(Communicator &parent, const std::vector<uint32_t> &
   if (from_first[0] != 1) return fail(ncclRemoteError, "rank %u could not make an id", members[0]);
   std::memcpy(&id, from_first.data() + 1, sizeof id);
   const auto place_of_mine = std::find(members.begin(), members.end(), parent.rank_) - members.begin();
-  return join(id, static_cast<uint32_t>(members.size()), static_cast<uint32_t>(place_of_mine));
+  std::vector<uint32_t> gpus;
+  if (parent.gpus_.size() == parent.nranks_)
+    for (const uint32_t member : members) gpus.push_back(parent.gpus_[member]);
+  return join(id, static_cast<uint32_t>(members.size()), static_cast<uint32_t>(place_of_mine), gpus);
 }
 
 Status Communicator::split(Communicator &parent, int color, int key) {

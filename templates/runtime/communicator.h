@@ -37,8 +37,8 @@ class Communicator {
   // The same in a thread of its own; state() says when it is done.
   void initialise_in_background(const Origin &origin);
 
-  // Origins: meets the other ranks by an id;
-  Status join(const ncclUniqueId &id, uint32_t nranks, uint32_t rank);
+  // Origins: meets the other ranks by an id (`gpus` of a parent's ranks; empty: as COLLC_GPUS says);
+  Status join(const ncclUniqueId &id, uint32_t nranks, uint32_t rank, const std::vector<uint32_t> &gpus = {});
   // takes a communicator that the real NCCL made;
   void wrap(ncclComm_t real, uint32_t nranks, uint32_t rank);
   // is one of the parts of `parent`, ordered by key; `absent` if the colour is negative.
@@ -98,6 +98,7 @@ class Communicator {
   uint32_t rank_ = 0;
   bool absent_ = false;
   uint64_t calls_ = 0;
+  std::vector<uint32_t> gpus_;  // what the ranks stand for, indices of the topology; empty: unknown
   Placement placement_;
   ncclComm_t real_ = nullptr;
   std::shared_ptr<Segment> segment_;

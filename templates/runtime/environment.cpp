@@ -22,7 +22,7 @@ bool is_set(const char *name) {
   return text != nullptr && *text != '\0' && !(text[0] == '0' && text[1] == '\0');
 }
 
-std::vector<std::string> declared_gpus() {
+std::vector<std::string> declared_names() {
   std::vector<std::string> gpus;
   const char *text = std::getenv("COLLC_GPUS");
   if (text == nullptr || *text == '\0') return gpus;

@@ -13,7 +13,7 @@ Status read_number(const char *name, double least, double most, double fallback,
 
 bool is_set(const char *name);
 
-// COLLC_GPUS: the GPUs that the ranks stand for, by index or name, in the order of the ranks; empty if unset.
-std::vector<std::string> declared_gpus();
+// The words of COLLC_GPUS: the GPUs that the ranks stand for, by index or name, in the order of the ranks; empty if unset.
+std::vector<std::string> declared_names();
 
 }  // namespace collc

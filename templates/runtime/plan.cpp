@@ -1,7 +1,10 @@
 #include "plan.h"
 
 #include <algorithm>
+#include <cstring>
 #include <set>
+
+#include "environment.h"
 
 extern "C" {
 extern const collc::Tables collc_tables;
@@ -21,24 +24,96 @@ uint64_t build_fingerprint() {
   return hash;
 }
 
-Status place(uint32_t nranks, const std::vector<std::string> &declared, Placement *placement) {
-  if (!declared.empty() && declared.size() != nranks)
-    return fail(ncclInvalidUsage, "COLLC_GPUS names %zu GPUs for %u ranks", declared.size(), nranks);
+Status declared_gpus(std::vector<uint32_t> *gpus) {
+  gpus->clear();
+  for (const std::string &word : declared_names()) {
+    uint32_t number = tables().ngpus;
+    const char *name = tables().gpu_names;
+    for (uint32_t g = 0; g < tables().ngpus; ++g, name += std::strlen(name) + 1)
+      if (word == name) number = g;
+    if (number == tables().ngpus && !word.empty() && word.size() < 9 && word.find_first_not_of("0123456789") == std::string::npos)
+      number = static_cast<uint32_t>(std::stoul(word));
+    if (number >= tables().ngpus)
+      return fail(ncclInvalidUsage, "COLLC_GPUS: %.60s is no GPU of this library's topology, which has %u", word.c_str(),
+                  tables().ngpus);
+    if (std::find(gpus->begin(), gpus->end(), number) != gpus->end())
+      return fail(ncclInvalidUsage, "COLLC_GPUS names GPU %.60s twice", word.c_str());
+    gpus->push_back(number);
+  }
+  return {};
+}
+
+namespace {
+
+// The set that takes the first members of each class of GPUs instead, and which of its GPUs each rank then stands for.
+std::vector<uint32_t> foremost(const std::vector<uint32_t> &gpus, std::vector<uint32_t> *by_rank) {
+  std::vector<uint32_t> order(gpus.size());
+  for (uint32_t r = 0; r < order.size(); ++r) order[r] = r;
+  std::sort(order.begin(), order.end(), [&](uint32_t a, uint32_t b) { return gpus[a] < gpus[b]; });
+  by_rank->assign(gpus.size(), 0);
+  std::vector<uint32_t> next(tables().ngpus, 0);  // by class: where to go on looking for a member
+  for (const uint32_t r : order) {
+    const uint32_t wanted = tables().gpu_classes[gpus[r]];
+    uint32_t g = next[wanted];
+    while (tables().gpu_classes[g] != wanted) ++g;
+    next[wanted] = g + 1;
+    (*by_rank)[r] = g;
+  }
+  std::vector<uint32_t> set = *by_rank;
+  std::sort(set.begin(), set.end());
+  return set;
+}
+
+// Looks the GPUs up among the compiled sets.
+bool find_set(const std::vector<uint32_t> &gpus, Placement *placement) {
+  std::vector<uint32_t> by_rank;
+  const std::vector<uint32_t> set = foremost(gpus, &by_rank);
+  for (uint32_t s = 0; s < tables().ngpu_sets; ++s) {
+    const GpuSet &candidate = tables().gpu_sets[s];
+    const uint32_t *members = tables().set_gpus + candidate.first;
+    if (candidate.nranks != set.size() || !std::equal(set.begin(), set.end(), members)) continue;
+    placement->allocation = &tables().allocations[candidate.allocation];
+    for (uint32_t r = 0; r < gpus.size(); ++r) {
+      const auto at = std::lower_bound(set.begin(), set.end(), by_rank[r]) - set.begin();
+      placement->plan_rank[r] = tables().set_ranks[candidate.first + static_cast<uint32_t>(at)];
+    }
+    for (uint32_t r = 0; r < gpus.size(); ++r) placement->nccl_rank[placement->plan_rank[r]] = r;
+    return true;
+  }
+  return false;
+}
+
+}  // namespace
+
+Status place(uint32_t nranks, const std::vector<uint32_t> &gpus, Placement *placement) {
   placement->allocation = nullptr;
   placement->plan_rank.resize(nranks);
   placement->nccl_rank.resize(nranks);
   for (uint32_t r = 0; r < nranks; ++r) placement->plan_rank[r] = placement->nccl_rank[r] = r;
   if (nranks == 1) return {};
   std::set<uint32_t> served;
+  const Allocation *any = nullptr;
   for (uint32_t a = 0; a < tables().nallocations; ++a) {
     const Allocation &allocation = tables().allocations[a];
     served.insert(allocation.nranks);
-    if (allocation.nranks == nranks && placement->allocation == nullptr) placement->allocation = &allocation;
+    if (allocation.nranks == nranks && any == nullptr) any = &allocation;
   }
-  if (placement->allocation != nullptr) return {};
-  std::string list;
-  for (const uint32_t n : served) list += (list.empty() ? "" : ", ") + std::to_string(n);
-  return fail(ncclInvalidUsage, "this library was compiled for %s ranks, the communicator has %u", list.c_str(), nranks);
+  if (any == nullptr) {
+    std::string list;
+    for (const uint32_t n : served) list += (list.empty() ? "" : ", ") + std::to_string(n);
+    return fail(ncclInvalidUsage, "this library was compiled for %s ranks, the communicator has %u", list.c_str(), nranks);
+  }
+  if (gpus.size() == nranks) {
+    if (find_set(gpus, placement)) return {};
+    std::string list;
+    for (const uint32_t gpu : gpus) list += (list.empty() ? "" : ",") + std::to_string(gpu);
+    return fail(ncclInvalidUsage, "this library was compiled without the GPUs %s", list.c_str());
+  }
+  // Nobody said which GPUs: the first ones where they are served, else the first allocation of that size as it was written.
+  std::vector<uint32_t> first(nranks);
+  for (uint32_t r = 0; r < nranks; ++r) first[r] = r;
+  if (tables().nallocations == 1 || nranks > tables().ngpus || !find_set(first, placement)) placement->allocation = any;
+  return {};
 }
 
 const Program *choose_program(const Allocation &allocation, Collective collective, int root, uint64_t bytes) {

@@ -13,8 +13,11 @@ const Tables &tables();
 // A number that two builds share only if they are the same build.
 uint64_t build_fingerprint();
 
-// The allocation for `nranks` ranks that stand for the GPUs `declared` (empty: any).
-Status place(uint32_t nranks, const std::vector<std::string> &declared, Placement *placement);
+// COLLC_GPUS as indices of the topology's GPUs, in the order of the ranks; empty if it is unset.
+Status declared_gpus(std::vector<uint32_t> *gpus);
+
+// The allocation for `nranks` ranks that stand for `gpus` (indices of the topology; empty: nobody said which).
+Status place(uint32_t nranks, const std::vector<uint32_t> &gpus, Placement *placement);
 
 // The program for a call of `bytes` (count * element size), or null if the library holds none. `root` is a plan rank or -1.
 const Program *choose_program(const Allocation &allocation, Collective collective, int root, uint64_t bytes);

@@ -25,7 +25,7 @@ from collc.resources import resource_dir
 def context(programs: list[Program]) -> SourceContext:
     tables = TableBuilder()
     tables.add_allocation(programs, slot_bytes=programs[0].chunk_bytes)
-    return SourceContext("0", "g", layouts(), tables.tables(), 1, ("0",), 0, ("0",), 0)
+    return SourceContext("0", "g", layouts(), tables.tables(), 1, 0, 0, ("0",), ("0",), 0, ("0",), 0)
 
 
 def programs(seed: int = 5, target=HOST) -> list[Program]:
@@ -56,7 +56,7 @@ def test_tables_decode_to_the_programs_they_came_from(target):
         ]
         for table in built.tables()
     }
-    decoded = _decode(rows)
+    decoded = list(_decode(rows, rows["collc_allocations"][0]))
     assert len(decoded) == len(made)
     for before, after in zip(made, decoded, strict=True):
         verify(after)

@@ -47,13 +47,15 @@ def _topology(name: str) -> Path:
 
 @cache
 def library(name: str) -> Path:
-    """The host library of `odd`, `pair` or a machine of topologies/."""
-    source = _topology(name)
+    """The host library of `odd`, `pair`, a machine of topologies/, or `machine:allocations`."""
+    machine, _, sets = name.partition(":")
+    source = _topology(machine)
     # Compiled anew for every run of the suite; the cache makes that cheap and keeps it true to the sources.
     units = runtime_units(TargetKind.HOST, find_cxx())
-    version = content_key([compile_object(unit, find_cxx()).parent.name for unit in units])[:12]
-    out = cache_dir() / "tests" / f"libcollc-{name}-{version}.so"
-    compile_topology(CompileRequest(topology=str(source), output=out, target=TargetKind.HOST))
+    version = content_key([sets, *(compile_object(unit, find_cxx()).parent.name for unit in units)])[:12]
+    out = cache_dir() / "tests" / f"libcollc-{machine}-{version}.so"
+    out.parent.mkdir(parents=True, exist_ok=True)
+    compile_topology(CompileRequest(topology=str(source), output=out, target=TargetKind.HOST, allocations=sets or None))
     return out
 
 
@@ -61,7 +63,7 @@ def library(name: str) -> Path:
 def client(source: Path, name: str) -> Path:
     """A C client linked with a library."""
     linked = library(name)
-    return _c_program(source, f"{source.stem}-{name}", [str(linked), f"-Wl,-rpath,{linked.parent}"])
+    return _c_program(source, f"{source.stem}-{linked.stem}", [str(linked), f"-Wl,-rpath,{linked.parent}"])
 
 
 @cache

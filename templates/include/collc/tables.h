@@ -95,6 +95,15 @@ struct Allocation {
   uint32_t reserved;
 };
 
+// GPUs set_gpus[first .. first + nranks), ascending, run `allocation`; the i-th of them is its rank set_ranks[first + i].
+// GPUs of one class (gpu_classes) may change places freely, and only sets of the first members of each class are listed.
+struct GpuSet {
+  uint32_t nranks;
+  uint32_t first;
+  uint32_t allocation;
+  uint32_t reserved;
+};
+
 // Everything that the generated source defines. The arrays are exported by name so that `collc verify` can read back
 // what will actually run.
 struct Tables {
@@ -106,7 +115,14 @@ struct Tables {
   const FifoRef *refs;
   const Fifo *fifos;
   const uint32_t *fifo_readers;
+  const GpuSet *gpu_sets;
+  const uint32_t *set_gpus;
+  const uint32_t *set_ranks;
+  const uint32_t *gpu_classes;
+  const char *gpu_names;  // of all GPUs of the topology, each ended by '\0'
   uint32_t nallocations;
+  uint32_t ngpu_sets;
+  uint32_t ngpus;
 };
 
 }  // namespace collc

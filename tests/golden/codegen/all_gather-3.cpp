@@ -51,6 +51,12 @@ static_assert(offsetof(collc::Fifo, src) == 0, "tables.h and the compiler differ
 static_assert(offsetof(collc::Fifo, first_reader) == 4, "tables.h and the compiler differ: first_reader");
 static_assert(offsetof(collc::Fifo, nreaders) == 8, "tables.h and the compiler differ: nreaders");
 static_assert(sizeof(uint32_t) == 4, "tables.h and the compiler differ: uint32_t");
+static_assert(sizeof(collc::GpuSet) == 16, "tables.h and the compiler differ: collc::GpuSet");
+static_assert(offsetof(collc::GpuSet, nranks) == 0, "tables.h and the compiler differ: nranks");
+static_assert(offsetof(collc::GpuSet, first) == 4, "tables.h and the compiler differ: first");
+static_assert(offsetof(collc::GpuSet, allocation) == 8, "tables.h and the compiler differ: allocation");
+static_assert(offsetof(collc::GpuSet, reserved) == 12, "tables.h and the compiler differ: reserved");
+static_assert(sizeof(uint32_t) == 4, "tables.h and the compiler differ: uint32_t");
 
 #define COLLC_EXPORT __attribute__((visibility("default")))
 
@@ -129,9 +135,48 @@ const uint32_t collc_fifo_readers[] = {
     { 1 },  // fifo 2
 };
 
+extern COLLC_EXPORT const collc::GpuSet collc_gpu_sets[];
+const collc::GpuSet collc_gpu_sets[] = {
+    { 3, 0, 0, 0 },  // GPUs 0,1,2
+};
+
+extern COLLC_EXPORT const uint32_t collc_set_gpus[];
+const uint32_t collc_set_gpus[] = {
+    { 0 },  // GPU 0 of 0,1,2
+    { 1 },  // GPU 1 of 0,1,2
+    { 2 },  // GPU 2 of 0,1,2
+};
+
+extern COLLC_EXPORT const uint32_t collc_set_ranks[];
+const uint32_t collc_set_ranks[] = {
+    { 0 },  // is rank 0
+    { 1 },  // is rank 1
+    { 2 },  // is rank 2
+};
+
+extern COLLC_EXPORT const uint32_t collc_gpu_classes[];
+const uint32_t collc_gpu_classes[] = {
+    { 0 },  // class of GPU 0
+    { 1 },  // class of GPU 1
+    { 2 },  // class of GPU 2
+    { 3 },  // class of GPU 3
+    { 4 },  // class of GPU 4
+    { 5 },  // class of GPU 5
+    { 6 },  // class of GPU 6
+    { 7 },  // class of GPU 7
+};
+
+// Names of the topology's GPUs, each ended by a zero.
+static const char gpu_names[] = {
+    103, 112, 117, 48, 0, 103, 112, 117, 49, 0, 103, 112, 117, 50, 0, 103, 112, 117, 51, 0, 103, 112, 117, 52,
+    0, 103, 112, 117, 53, 0, 103, 112, 117, 54, 0, 103, 112, 117, 55, 0,
+};
+
 extern COLLC_EXPORT const collc::Tables collc_tables;
 const collc::Tables collc_tables = {
-    collc_allocations, collc_programs, collc_shares, collc_rank_channels, collc_steps,
-    collc_refs,        collc_fifos,    collc_fifo_readers, 1,
+    collc_allocations, collc_programs,     collc_shares,   collc_rank_channels, collc_steps,
+    collc_refs,        collc_fifos,        collc_fifo_readers, collc_gpu_sets,  collc_set_gpus,
+    collc_set_ranks,   collc_gpu_classes,  gpu_names,
+    1, 1, 8,
 };
 

@@ -1,0 +1,54 @@
+"""Libraries with several allocations: any order of any served GPUs runs, and parts of a communicator find theirs."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+from support.libraries import client
+
+HERE = Path(__file__).parent
+# Of a DGX-1P: all GPUs, and sets of 3 and 4 of different shape.
+SETS = "dgx1p:0,1,2,3,4,5,6,7/0,1,4/0,1,2,3/0,1,4,6"
+
+
+def run(program: str, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [client(HERE / program, SETS), *arguments],
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+        env={**os.environ, "COLLC_NCCL": "/nowhere", **environment},
+    )
+
+
+@pytest.mark.parametrize("gpus", ["0,1,4", "5,4,1", "gpu7,6,2", "6,1,4,0", "5,7,6,4"])
+def test_any_order_of_the_gpus(gpus: str) -> None:
+    done = run("client.c", "processes", str(len(gpus.split(","))), COLLC_GPUS=gpus)
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout.split()[0]) > 1_000_000
+
+
+@pytest.mark.parametrize(
+    ("gpus", "words"),
+    [
+        ("0,1,2,4", "compiled without the GPUs 0,1,2,4"),
+        ("0,1,99", "99 is no GPU of this library's topology, which has 8"),
+        ("0,1,1", "names GPU 1 twice"),
+        ("0,1,'; DROP", "is no GPU"),
+    ],
+)
+def test_gpus_that_are_not_served(gpus: str, words: str) -> None:
+    done = run("client.c", "processes", str(len(gpus.split(","))), COLLC_GPUS=gpus)
+    assert done.returncode == 1
+    assert words in done.stderr
+
+
+@pytest.mark.parametrize("ways", ["threads", "processes"])
+def test_splits_and_shrinks_find_their_allocations(ways: str) -> None:
+    done = run("parts.c", ways, "8")
+    assert done.returncode == 0, done.stderr
+    assert "elements right" in done.stdout
