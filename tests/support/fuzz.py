@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from fractions import Fraction
+from pathlib import Path
 
 from hypothesis import strategies as st
 from support import nccl_text
@@ -14,7 +16,8 @@ from collc.topology.dump import dumps_topology
 from collc.topology.graph import plan_graph
 from collc.topology.load import loads_topology
 from collc.topology.probe.dumps import topology_from_dumps
-from collc.topology.probe.nvml import Gpu
+from collc.topology.probe.live import assemble
+from collc.topology.probe.nvml import Gpu, NvLink
 from collc.topology.probe.visible import choose
 
 _BRIDGED = Table(
@@ -241,8 +244,50 @@ def check_variable(value: str) -> None:
     assert len({device.gpu.index for device in found}) == len(found)
 
 
+_ENDS = ["", "0000:06:00.0", "0000:07:00.0", "0000:08:00.0", "0000:c0:00.0", "0000:c1:00.0"]
+
+
+@st.composite
+def gpu_lists(draw: st.DrawFn) -> list[Gpu]:
+    """What NVML might say of up to four GPUs, consistent or not."""
+    found = []
+    links = st.builds(
+        NvLink,
+        number=st.integers(0, 17),
+        remote=st.sampled_from(_ENDS),
+        to=st.sampled_from(["gpu", "switch", "cpu", ""]),
+        gbps=st.sampled_from(
+            [None, Fraction(25781, 1000), Fraction(26562, 1000), Fraction(1, 1000), Fraction(4294967)]
+        ),
+        version=st.sampled_from([None, 0, 1, 2, 6, 7, 99]),
+    )
+    for i in range(draw(st.integers(1, 4))):
+        gpu = Gpu(
+            i, f"0000:0{6 + i}:00.0", f"GPU-{i}", draw(st.sampled_from(["Tesla V100", "NVIDIA T4", "Mystery", "\x00"]))
+        )
+        gpu.links = draw(st.lists(links, max_size=5))
+        gpu.down = draw(st.lists(st.integers(0, 35), max_size=2))
+        gpu.mig = draw(st.booleans())
+        gpu.pcie = draw(st.sampled_from([None, (1, 1), (5, 16), (7, 32)]))
+        gpu.c2c = draw(st.sampled_from([None, Fraction(450), Fraction(1, 1000)]))
+        gpu.fabric = draw(st.sampled_from([None, ("ab" * 16, 3)]))
+        found.append(gpu)
+    return found
+
+
+def check_gpus(gpus: list[Gpu]) -> None:
+    try:
+        live = assemble(gpus, None, None, "fuzz", Path("/nonexistent"))
+    except CollcError as error:
+        one_line(error)
+        return
+    assert len(live.bus_ids) == len(live.topology.gpus) == len(gpus)
+    assert loads_topology(dumps_topology(live.topology)) == live.topology
+
+
 TARGETS: list[tuple[str, Callable[[], st.SearchStrategy[object]], Callable[..., None]]] = [
     ("dumps", dumps, check_dumps),
     ("topology files", topology_files, check_file),
     ("CUDA_VISIBLE_DEVICES", variables, check_variable),
+    ("answers of NVML", gpu_lists, check_gpus),
 ]

@@ -31,7 +31,7 @@ MACHINES: dict[str, tuple[int, int, str, str]] = {
     "dgx-a100": (1, 8, "nvswitch 300x8", HALVES),
     "dgx1p": (1, 4, "nvlink 20x16", HALVES),
     "dgx1v": (1, 4, "nvlink 25x8 50x8", HALVES),
-    "dgx2": (1, 0, "nvswitch 150x16", ""),
+    "dgx2": (1, 8, "nvswitch 150x16", "0,1,2,3,4,5,6,7|8,9,10,11,12,13,14,15"),
     "gb200-nvl72": (18, 72, "nvswitch 900x72", ""),
     "hgx-b200": (1, 8, "nvswitch 900x8", HALVES),
     "hgx-h100": (1, 8, "nvswitch 450x8", HALVES),

@@ -47,7 +47,11 @@ def probe_machine(
         UsageError: `visible` or `gpu_model` makes no sense.
     """
     model = model_by_name(gpu_model) if gpu_model else None
-    every = read_nvml()
+    return assemble(read_nvml(), visible, model, name, sysfs)
+
+
+def assemble(every: Sequence[Gpu], visible: str | None, model: GpuModel | None, name: str, sysfs: Path) -> Live:
+    """`probe_machine` once NVML has answered; `every` are all GPUs that it lists."""
     if not every:
         raise TopologyError("the driver shows no GPU", where=_WHERE, hint="does nvidia-smi list one?")
     chosen, notes = choose(every, visible)
