@@ -8,7 +8,7 @@ BIN := $(VENV)/bin
 DEMO := build/demo
 JOBS ?= $(shell nproc --all 2>/dev/null || echo 2)
 
-.PHONY: help setup demo test lint types unit format golden test-wheel clean
+.PHONY: help setup demo test lint types unit format golden test-wheel clean sanitize chaos fuzz bench-packing
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -40,6 +40,18 @@ types: setup
 
 unit: setup
 	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile -m "not slow"
+
+sanitize: setup  ## the runtime under ThreadSanitizer, AddressSanitizer and UBSan (4 minutes)
+	$(BIN)/python -m pytest -m slow tests/runtime/test_sanitize.py
+
+chaos: setup  ## 200 random faults, 10,000 communicators (15 minutes)
+	$(BIN)/python -m pytest -m slow tests/runtime/test_chaos.py
+
+fuzz: setup  ## the readers of dumps against random and damaged text (10 minutes)
+	cd tests && ../$(BIN)/python fuzz_readers.py --seconds 600
+
+bench-packing: setup  ## the packing's table in docs/measurements; FORESTCOLL=<its folder> runs it beside
+	$(BIN)/python benchmarks/packing.py --write docs/measurements/packing.md
 
 format: setup  ## rewrite the Python sources in the house format
 	$(BIN)/ruff check --fix .
