@@ -89,3 +89,35 @@ def shuffled(seed: int) -> list[int]:
     order = list(range(8))
     random.Random(seed).shuffle(order)
     return order
+
+
+def _is_header(line: str) -> bool:
+    return line.lstrip().startswith("GPU0") and " X" not in line
+
+
+def _underlined(text: str) -> str:
+    return "\n".join(
+        "\x1b[4m" + line.replace("\t", "\x1b[0m\t\x1b[4m") + "\x1b[0m" if _is_header(line) else line
+        for line in text.split("\n")
+    )
+
+
+def _each(text: str, before: str) -> str:
+    return "\n".join((before + line).rstrip() for line in text.split("\n"))
+
+
+# What happens to a table on its way from a terminal into a bug report; any of these in this order.
+ACCIDENTS = {
+    "underlined header": _underlined,
+    "old driver": lambda text: text.replace("SYS", "SOC"),
+    "tabs expanded to 8": lambda text: text.expandtabs(8),
+    "tabs expanded to 4": lambda text: text.replace("\t", "    "),
+    "lines stripped": lambda text: "\n".join(line.strip() for line in text.split("\n")),
+    "no legend": lambda text: text.split("\nLegend")[0],
+    "prompt around": lambda text: f"user@host:~$ nvidia-smi topo -m\n{text}\nuser@host:~$ \n",
+    "code fence": lambda text: f"```\n{text}\n```",
+    "indented": lambda text: _each(text, "    "),
+    "commented": lambda text: _each(text, "# "),
+    "quoted": lambda text: _each(text, "> "),
+    "carriage returns": lambda text: text.replace("\n", "\r\n"),
+}

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.machines import fast_links, nics, pairs, sockets
-from support.topo_text import DGX1P, DGX1V, STYLES, Table, dgx1, render, shuffled
+from support.topo_text import ACCIDENTS, DGX1P, DGX1V, STYLES, Table, dgx1, render, shuffled
 
 from collc.errors import TopologyError, UsageError
 from collc.topology.canonical import fingerprint, match
@@ -50,6 +50,16 @@ def test_every_style_says_the_same(table: Table, style: str) -> None:
     found = {key for key, _ in pairs(plain).items() if key[0] < key[1] or key[::-1] not in pairs(plain)}
     assert len(found) == len(joined)
     assert {(f"gpu{a}", f"gpu{b}") for a, b in joined} <= set(pairs(plain))
+
+
+@settings(max_examples=80, deadline=None)
+@given(tables(), st.sets(st.sampled_from(list(ACCIDENTS))))
+def test_accidents_add_up(table: Table, names: set[str]) -> None:
+    text = render(table)
+    for name in ACCIDENTS:
+        if name in names:
+            text = ACCIDENTS[name](text)
+    assert probe(text) == probe(render(table))
 
 
 @settings(max_examples=20, deadline=None)

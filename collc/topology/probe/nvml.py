@@ -126,8 +126,8 @@ def _gpu(index: int) -> Gpu:
     who = f"GPU {index}"
     handle = _ask(who, pynvml.nvmlDeviceGetHandleByIndex, index)
     bus = bus_id(_ask(f"{who}, its bus id", pynvml.nvmlDeviceGetPciInfo, handle).busId)
-    uuid = str(_ask(f"{who}, its UUID", pynvml.nvmlDeviceGetUUID, handle))
-    gpu = Gpu(index, bus, uuid, str(_ask(f"{who}, its name", pynvml.nvmlDeviceGetName, handle)))
+    uuid = str(_maybe(f"{who}, its UUID", pynvml.nvmlDeviceGetUUID, handle) or "")
+    gpu = Gpu(index, bus, uuid, str(_maybe(f"{who}, its name", pynvml.nvmlDeviceGetName, handle) or "GPU"))
     gpu.capability = _maybe(who, pynvml.nvmlDeviceGetCudaComputeCapability, handle) or (0, 0)
     generation = _maybe(who, pynvml.nvmlDeviceGetMaxPcieLinkGeneration, handle)
     width = _maybe(who, pynvml.nvmlDeviceGetMaxPcieLinkWidth, handle)
@@ -167,7 +167,8 @@ def _field(handle: Any, number: int, scope: int = 0) -> int | None:
 
 
 def _links(gpu: Gpu, handle: Any) -> None:
-    count = _maybe(f"GPU {gpu.index}, the number of NVLinks", _field, handle, _LINK_COUNT)
+    # Drivers that do not know the field answer 0 or not at all; then the links are asked until one is not there.
+    count = _maybe(f"GPU {gpu.index}, the number of NVLinks", _field, handle, _LINK_COUNT) or None
     for link in range(_MOST_LINKS if count is None else min(count, _MOST_LINKS)):
         who = f"GPU {gpu.index}, NVLink {link}"
         state = _maybe(who, pynvml.nvmlDeviceGetNvLinkState, handle, link)
