@@ -105,6 +105,26 @@ def test_the_stated_rules(gpus: int, cell: str, expected: str, note: str) -> Non
     assert any(note in n for n in topology.notes), topology.notes
 
 
+@pytest.mark.parametrize(
+    ("gpus", "cell", "model", "expected"),
+    [
+        (3, "NV6", None, "nvlink 150x3"),
+        (3, "NV6", "V100", "nvswitch 150x3"),
+        (3, "NV6", "GH200", "nvlink 150x3"),
+        (3, "NV8", None, "nvswitch 200x3"),
+        (3, "NV8", "H800", "nvswitch 200x3"),
+        (2, "NV8", "H800", "nvlink 200x1"),
+        (4, "NV2", "V100", "nvlink 50x6"),
+        (3, "NV12", "A100", "nvswitch 300x3"),
+    ],
+)
+def test_a_few_gpus_of_a_larger_machine(gpus: int, cell: str, model: str | None, expected: str) -> None:
+    table = Table(gpus, cells={(i, j): cell for i in range(gpus) for j in range(i + 1, gpus)})
+    topology = probe(render(table), model)
+    assert fast_links(topology) == expected
+    assert any("for GPUs of a DGX-2" in n for n in topology.notes) is (model is None and cell == "NV6")
+
+
 def test_assumptions_are_comments_of_the_file() -> None:
     text = dumps_topology(probe(render(dgx1(DGX1V))))
     comments = [line for line in text.splitlines() if line.startswith("# ")]

@@ -80,11 +80,11 @@ def _read(texts: Sequence[Text], name: str, model: GpuModel | None) -> Topology:
         # `nvidia-smi -L` is often pasted in front of the table.
         if looks_like_nvlink(text):
             read_nvlink(text, links)
-    machine = _machine(found, name, links)
-    return build(machine, model or links.model, texts[0].where)
+    known = model or links.model
+    return build(_machine(found, name, links, known), known, texts[0].where)
 
 
-def _machine(found: dict[str, list[Text]], name: str, links: Links) -> Machine:
+def _machine(found: dict[str, list[Text]], name: str, links: Links, model: GpuModel | None) -> Machine:
     if found["rocm"]:
         others = [text for kind in ("topo", "nccl", "nvlink") for text in found[kind]]
         if others:
@@ -93,7 +93,7 @@ def _machine(found: dict[str, list[Text]], name: str, links: Links) -> Machine:
     machine = None
     if found["topo"]:
         text = found["topo"][0]
-        machine = machine_of(read_topo(text), name, text.where)
+        machine = machine_of(read_topo(text), name, text.where, model)
     if found["nccl"]:
         text = found["nccl"][0]
         machine = read_nccl(text.whole, text.where, name, machine)

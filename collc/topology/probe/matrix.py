@@ -12,55 +12,68 @@ from collections.abc import Iterable
 
 from collc.errors import TopologyError
 from collc.topology.probe.machine import Machine
+from collc.topology.probe.models import GpuModel
 from collc.topology.probe.smi import LEVELS, Matrix
 
 _MOST_LINKS = 18
 
 
-def machine_of(matrix: Matrix, name: str, where: str) -> Machine:
+def machine_of(matrix: Matrix, name: str, where: str, model: GpuModel | None = None) -> Machine:
     """The machine that a `topo -m` table describes; speeds are still unknown.
+
+    Args:
+        model: of the GPUs if known; tells links between two GPUs from links into a switch.
 
     Raises:
         TopologyError: the NVLink counts contradict each other.
     """
     gpus = [matrix.devices[i] for i in matrix.gpus]
     machine = Machine(name, gpus=gpus, nics=[d for i, d in enumerate(matrix.devices) if i not in matrix.gpus])
-    _nvlinks(machine, matrix, f"{where}:{matrix.line}")
+    _nvlinks(machine, matrix, f"{where}:{matrix.line}", model)
     _tree(machine, matrix)
     return machine
 
 
-def _nvlinks(machine: Machine, matrix: Matrix, where: str) -> None:
+def _nvlinks(machine: Machine, matrix: Matrix, where: str, model: GpuModel | None) -> None:
     """Counts per pair are links between two GPUs, or, where a GPU cannot have so many, all its links into a switch."""
     names = matrix.devices
+    switches = 0
     for group in _groups(matrix.gpus, matrix.nvlinks):
         pairs = {pair: count for pair, count in matrix.nvlinks.items() if pair[0] in group}
         total = {v: sum(count for pair, count in pairs.items() if v in pair) for v in group}
         counts = set(pairs.values())
-        # NV18 is never a bridge: two GPUs of an HGX box see each other through its switches.
-        if max(total.values(), default=0) <= _MOST_LINKS and counts != {_MOST_LINKS}:
+        even = len(counts) == 1 and len(pairs) == len(group) * (len(group) - 1) // 2
+        most = max(total.values(), default=0)
+        if most <= _MOST_LINKS and not (even and _through_switch(max(counts), len(group), model)):
             machine.direct |= {(names[a], names[b]): count for (a, b), count in pairs.items()}
+            if even and counts == {6} and len(group) == 3 and model is None:
+                machine.assume(
+                    "NV6 between all of 3 GPUs: taken as links between them, as in GH200; for GPUs of a DGX-2 "
+                    "say --gpu-model V100"
+                )
             continue
-        if len(counts) > 1 or len(pairs) != len(group) * (len(group) - 1) // 2:
+        if not even:
             busy = names[max(total, key=lambda v: total[v])]
-            what = f"{busy} would have {max(total.values())} NVLinks, and the counts fit no switch"
+            what = f"{busy} would have {most} NVLinks, and the counts fit no switch"
             raise TopologyError(what, where=where, hint="through a switch all pairs show the same count")
         count = counts.pop()
         machine.switched |= {names[v]: count for v in sorted(group)}
         machine.assume(f"NV{count} between all of {len(group)} GPUs: taken as {count} links of each into one NVSwitch")
-    if (
-        len(
-            {
-                frozenset(group)
-                for group in _groups(matrix.gpus, matrix.nvlinks)
-                if names[min(group)] in machine.switched
-            }
-        )
-        > 1
-    ):
-        raise TopologyError(
-            "several groups of GPUs with switches of their own", where=where, hint="split the dump by hand"
-        )
+        switches += 1
+    if switches > 1:
+        what = "several groups of GPUs with switches of their own"
+        raise TopologyError(what, where=where, hint="split the dump by hand")
+
+
+def _through_switch(count: int, gpus: int, model: GpuModel | None) -> bool:
+    """Whether NV`count` between all of `gpus` GPUs is through a switch although a GPU could have so many links."""
+    if count == _MOST_LINKS:
+        return True  # never a bridge: two GPUs of an HGX box see each other through its switches
+    if gpus < 3:
+        return False
+    if model is not None and model.links >= 6:
+        return count * (gpus - 1) > model.links >= count
+    return count == 8  # A800 and H800; no machine joins three GPUs by 8 links each way
 
 
 def _tree(machine: Machine, matrix: Matrix) -> None:

@@ -8,7 +8,6 @@ Clouds ship skeletons of such files with only the PCIe tree: they get a clear li
 from __future__ import annotations
 
 import re
-from collections import Counter
 from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import NoReturn
@@ -274,12 +273,3 @@ def _pcie_speed(device: Element) -> Fraction | None:
     if not match or width not in _WIDTHS or not Fraction(match[1]):
         return None
     return Fraction(25, 2) * Fraction(match[1]) / 8 * int(width) / 16
-
-
-def gpu_count(machine: Machine) -> Counter[str]:
-    """NVLink or xGMI links per GPU, for messages and tests."""
-    lanes: Counter[str] = Counter(machine.switched)
-    for (a, b), count in machine.direct.items():
-        lanes[a] += count
-        lanes[b] += count
-    return lanes
