@@ -37,6 +37,7 @@ MACHINES: dict[str, tuple[int, int, str, str]] = {
     "hgx-h100": (1, 8, "nvswitch 450x8", HALVES),
     "hgx-h200": (1, 8, "nvswitch 450x8", HALVES),
     "hgx-h800": (1, 8, "nvswitch 200x8", HALVES),
+    "mi250": (1, 8, "xgmi 50x16 100x4 200x8", "0,1,2,3|4,5,6,7|8,9,10,11|12,13,14,15"),
     "mi250x": (1, 4, "xgmi 50x6 100x2 200x4", "0,1,2,3,4,5,6,7"),
     "mi300x": (1, 0, "xgmi 64x28", HALVES),
     "pcie-4xl40s": (1, 0, "", "0,1,2,3"),
