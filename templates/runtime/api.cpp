@@ -242,6 +242,13 @@ COLLC_ALIAS(ncclResult_t, CommInitRankScalable, (ncclComm_t *, int, int, int, nc
 ncclResult_t pncclCommInitAll(ncclComm_t *comms, int ndev, const int *devlist) {
   return guarded("ncclCommInitAll", [&]() -> Status {
     if (comms == nullptr || ndev < 1) return note_failure(fail(ncclInvalidArgument, "%d communicators", ndev));
+    // A device that does not exist must fail here and now, not leave the ranks of the others waiting for it.
+    int before = 0;
+    COLLC_RETURN_IF_FAILED(backend().current_device(&before));
+    Status usable;
+    for (int i = 0; i < ndev && usable.ok(); ++i) usable = backend().use_device(devlist != nullptr ? devlist[i] : i);
+    COLLC_RETURN_IF_FAILED(backend().use_device(before));
+    if (!usable.ok()) return note_failure(usable);
     ncclUniqueId id;
     COLLC_RETURN_IF_FAILED(make_unique_id(&id));
     group_start();

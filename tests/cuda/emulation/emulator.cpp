@@ -122,6 +122,15 @@ char *Emulator::allocate(size_t bytes, size_t align, bool initialised) {
   return pool_ + at;
 }
 
+void Emulator::settle_memory() {
+  for (size_t i = 0; i < used_; ++i) {
+    const bool allocated = shadow_[i].state != 0;
+    shadow_[i] = Shadow{};
+    shadow_[i].state = allocated ? 2 : 0;
+  }
+  flags_.clear();
+}
+
 void Emulator::fail(const std::string &what) {
   if (failure_.empty()) failure_ = what;
   // The fiber cannot go on; the scheduler sees the failure and drops everything.

@@ -75,6 +75,8 @@ class Emulator {
   // Memory. `allocate` leaves a gap around each piece.
   void reset_memory();
   char *allocate(size_t bytes, size_t align, bool initialised);
+  // Everything written so far is known to everybody, as after a synchronisation of all devices.
+  void settle_memory();
 
   // Runs all launches to the end. Returns "" or the first thing that went wrong.
   std::string run(const Options &options, uint32_t nblocks, uint32_t nstreams, std::vector<LaunchRequest> launches);

@@ -1,0 +1,223 @@
+// A libcuda.so.1 for tests: devices are memory of this process, and kernels run on the emulator when somebody
+// synchronises. MOCK_GPUS says how many devices there are, MOCK_BLOCKS how many blocks one holds at once, MOCK_SEED seeds
+// the scheduler. Only what the runtime uses is here; calls are counted by name.
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <map>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "device.cu"
+#include "emulator.h"
+
+#define MOCK extern "C" __attribute__((visibility("default"))) int
+
+namespace {
+
+using Kernel = void (*)(const Launch &);
+struct MockFunction {
+  const char *name;
+  Kernel run;
+};
+#define COLLC_NAMED_KERNEL(name, type, op) {"collc_" #name, &collc_##name},
+const MockFunction kFunctions[] = {COLLC_KERNELS(COLLC_NAMED_KERNEL)};
+
+constexpr int kInvalidValue = 1, kOutOfMemory = 2, kNotFoundHere = 500, kTooLarge = 720, kLaunchFailed = 719;
+constexpr uint32_t kThreads = 64;  // a block that is larger does not fit
+
+struct MockContext {
+  int device;
+};
+struct Pending {
+  const MockFunction *function;
+  Launch arguments;
+  uint32_t blocks, threads;
+  size_t shared;
+  int device;
+  void *stream;
+};
+
+std::recursive_mutex mutex;
+MockContext contexts[64];
+thread_local std::vector<MockContext *> stack;
+std::vector<Pending *> pending;
+std::map<std::string, int> calls;
+std::string failure;
+int capturing = 0;
+
+int setting(const char *name, int fallback) {
+  const char *text = std::getenv(name);
+  return text == nullptr ? fallback : std::atoi(text);
+}
+
+MockContext *current() { return stack.empty() ? nullptr : stack.back(); }
+
+// Runs all launches that wait, side by side.
+int run_pending() {
+  if (pending.empty()) return failure.empty() ? 0 : kLaunchFailed;
+  std::vector<emulation::LaunchRequest> launches;
+  std::map<std::pair<int, void *>, uint32_t> streams;
+  uint32_t blocks = 0;
+  for (const Pending *one : pending) {
+    const uint32_t stream = streams.emplace(std::make_pair(one->device, one->stream), streams.size()).first->second;
+    emulation::LaunchRequest request{stream, one->threads, one->shared, {}, {}, {}};
+    for (uint32_t b = 0; b < one->blocks; ++b) {
+      request.ids.push_back(blocks++);
+      request.devices.push_back(static_cast<uint32_t>(one->device));
+    }
+    request.body = [one] { one->function->run(one->arguments); };
+    launches.push_back(std::move(request));
+  }
+  emulation::Options options;
+  options.seed = static_cast<uint64_t>(setting("MOCK_SEED", 1));
+  auto &emulator = emulation::emulator();
+  emulator.settle_memory();
+  failure = emulator.run(options, blocks, static_cast<uint32_t>(streams.size()), std::move(launches));
+  emulator.settle_memory();
+  for (Pending *one : pending) delete one;
+  pending.clear();
+  if (!failure.empty()) std::fprintf(stderr, "mock: %s\n", failure.c_str());
+  return failure.empty() ? 0 : kLaunchFailed;
+}
+
+int queue(void *function, unsigned blocks, unsigned threads, unsigned shared, void *stream, void **parameters) {
+  if (current() == nullptr || threads > kThreads) return kInvalidValue;
+  auto *one = new Pending{static_cast<MockFunction *>(function), {}, blocks, threads, shared, current()->device, stream};
+  std::memcpy(&one->arguments, parameters[0], sizeof(Launch));
+  pending.push_back(one);
+  return 0;
+}
+
+}  // namespace
+
+#define MOCK_ENTER(name)                                 \
+  const std::lock_guard<std::recursive_mutex> lock(mutex); \
+  ++calls[name]
+
+// For the tests.
+MOCK mock_calls(const char *name) {
+  const std::lock_guard<std::recursive_mutex> lock(mutex);
+  return calls[name];
+}
+MOCK mock_capture(int on) { return capturing = on; }
+
+MOCK cuInit(unsigned) {
+  for (int d = 0; d < 64; ++d) contexts[d].device = d;
+  return 0;
+}
+MOCK cuDriverGetVersion(int *version) { return *version = 13000, 0; }
+MOCK cuGetErrorString(int error, const char **text) {
+  *text = error == kTooLarge ? "too many blocks in cooperative launch" : error == kOutOfMemory ? "out of memory" : "mock error";
+  return 0;
+}
+MOCK cuDeviceGetCount(int *count) { return *count = setting("MOCK_GPUS", 1), 0; }
+MOCK cuDeviceGet(int *device, int number) {
+  *device = number;
+  return number >= 0 && number < setting("MOCK_GPUS", 1) ? 0 : 101;
+}
+MOCK cuDeviceGetUuid_v2(char *uuid, int device) {
+  std::memset(uuid, 0, 16);
+  uuid[0] = static_cast<char>(device + 1);
+  return 0;
+}
+MOCK cuDeviceGetAttribute(int *value, int attribute, int) {
+  *value = attribute == 16 ? setting("MOCK_BLOCKS", 132) : 1;
+  return 0;
+}
+MOCK cuDeviceCanAccessPeer(int *can, int, int) { return *can = setting("MOCK_PEERS", 1), 0; }
+MOCK cuDevicePrimaryCtxRetain(void **context, int device) { return *context = &contexts[device], 0; }
+MOCK cuCtxGetCurrent(void **context) { return *context = current(), 0; }
+MOCK cuCtxSetCurrent(void *context) {
+  stack.assign(1, static_cast<MockContext *>(context));
+  return 0;
+}
+MOCK cuCtxPushCurrent_v2(void *context) { return stack.push_back(static_cast<MockContext *>(context)), 0; }
+MOCK cuCtxPopCurrent_v2(void **context) {
+  *context = current();
+  stack.pop_back();
+  return 0;
+}
+MOCK cuCtxGetDevice(int *device) { return current() == nullptr ? 201 : (*device = current()->device, 0); }
+MOCK cuCtxEnablePeerAccess(void *, unsigned) {
+  MOCK_ENTER("enable_peer");
+  return 0;
+}
+MOCK cuCtxSynchronize() {
+  MOCK_ENTER("synchronize");
+  return run_pending();
+}
+MOCK cuStreamSynchronize(void *) {
+  MOCK_ENTER("synchronize");
+  return run_pending();
+}
+MOCK cuModuleLoadData(void **module, const void *) { return *module = &pending, setting("MOCK_MODULE", 0); }
+MOCK cuModuleGetFunction(void **function, void *, const char *name) {
+  for (const MockFunction &known : kFunctions)
+    if (std::strcmp(known.name, name) == 0) return *function = const_cast<MockFunction *>(&known), 0;
+  return kNotFoundHere;
+}
+MOCK cuFuncSetAttribute(void *, int, int) { return 0; }
+MOCK cuFuncLoad(void *) { return 0; }
+MOCK cuOccupancyMaxActiveBlocksPerMultiprocessor(int *blocks, void *, int threads, size_t) {
+  return *blocks = threads <= static_cast<int>(kThreads), 0;
+}
+MOCK cuLaunchKernel(void *function, unsigned gx, unsigned, unsigned, unsigned bx, unsigned, unsigned, unsigned shared,
+                    void *stream, void **parameters, void **) {
+  MOCK_ENTER("launch");
+  return queue(function, gx, bx, shared, stream, parameters);
+}
+MOCK cuLaunchCooperativeKernel(void *function, unsigned gx, unsigned, unsigned, unsigned bx, unsigned, unsigned,
+                               unsigned shared, void *stream, void **parameters) {
+  MOCK_ENTER("launch_cooperative");
+  if (static_cast<int>(gx) > setting("MOCK_BLOCKS", 132)) return kTooLarge;
+  return queue(function, gx, bx, shared, stream, parameters);
+}
+MOCK cuMemAlloc_v2(unsigned long long *at, size_t bytes) {
+  MOCK_ENTER("allocate");
+  if (bytes > static_cast<size_t>(setting("MOCK_MEGABYTES", 1000)) << 20) return kOutOfMemory;
+  *at = reinterpret_cast<unsigned long long>(emulation::emulator().allocate(bytes, 256, true));
+  return 0;
+}
+MOCK cuMemFree_v2(unsigned long long) {
+  MOCK_ENTER("release");
+  return 0;
+}
+MOCK cuMemHostAlloc(void **at, size_t bytes, unsigned) { return *at = std::calloc(1, bytes), 0; }
+MOCK cuMemFreeHost(void *at) { return std::free(at), 0; }
+MOCK cuMemHostGetDevicePointer_v2(unsigned long long *at, void *host, unsigned) {
+  return *at = reinterpret_cast<unsigned long long>(host), 0;
+}
+MOCK cuMemcpyHtoD_v2(unsigned long long to, const void *from, size_t bytes) {
+  return std::memcpy(reinterpret_cast<void *>(to), from, bytes), 0;
+}
+MOCK cuMemsetD8_v2(unsigned long long to, unsigned char value, size_t bytes) {
+  return std::memset(reinterpret_cast<void *>(to), value, bytes), 0;
+}
+MOCK cuMemcpyAsync(unsigned long long to, unsigned long long from, size_t bytes, void *) {
+  MOCK_ENTER("copy");
+  const int result = run_pending();
+  std::memmove(reinterpret_cast<void *>(to), reinterpret_cast<void *>(from), bytes);
+  return result;
+}
+MOCK cuIpcGetMemHandle(void *, unsigned long long) { return 0; }
+MOCK cuIpcOpenMemHandle_v2(unsigned long long *, const void *, unsigned) { return 801; }
+MOCK cuIpcCloseMemHandle(unsigned long long) { return 0; }
+MOCK cuEventCreate(void **event, unsigned) {
+  MOCK_ENTER("event_create");
+  return *event = &calls, 0;
+}
+MOCK cuEventDestroy_v2(void *) {
+  MOCK_ENTER("event_destroy");
+  return 0;
+}
+MOCK cuEventRecord(void *, void *) {
+  MOCK_ENTER("record");
+  return 0;
+}
+MOCK cuStreamWaitEvent(void *, void *, unsigned) {
+  MOCK_ENTER("wait");
+  return 0;
+}
+MOCK cuStreamIsCapturing(void *, int *status) { return *status = capturing, 0; }

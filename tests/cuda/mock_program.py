@@ -1,0 +1,96 @@
+"""Run by test_cuda_runtime.py in a process of its own: ranks of a CUDA library on the mock driver.
+
+    mock_program.py LIBRARY DEVICES SCRIPT
+
+DEVICES is one device number per rank. SCRIPT is JSON: a list of groups, each a list of calls
+[collective, type, op, root, count, in_place]. Prints a JSON object: what failed, and counts of driver calls.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+
+from collc.bench.data import OPS, TYPES, Case
+from collc.bench.nccl import Nccl
+from collc.packing.model import Collective
+
+
+class Memory:
+    """A buffer from ncclMemAlloc: on the mock, memory that the host can see too."""
+
+    def __init__(self, nccl: Nccl, content: np.ndarray) -> None:
+        at = ctypes.c_void_p()
+        nccl.check(nccl.lib.ncclMemAlloc(ctypes.byref(at), ctypes.c_size_t(max(content.nbytes, 1))), "ncclMemAlloc")
+        assert at.value
+        self.at, self.like = at.value, content
+        ctypes.memmove(self.at, content.ctypes.data, content.nbytes)
+
+    def bytes(self) -> bytes:
+        return ctypes.string_at(self.at, self.like.nbytes)
+
+
+def prepare(nccl: Nccl, case: Case, in_place: bool) -> list[tuple[int, int, Memory, bytes]]:
+    """Per rank: addresses of input and output, the memory of the output, what it must hold at the end."""
+    made = []
+    size = case.kind.size
+    for rank in range(case.nranks):
+        data = case.send_data(rank)
+        many = max(case.send_elements, case.recv_elements) if in_place else case.recv_elements
+        after = np.frombuffer(b"\xcd" * (many * size), dtype=case.kind.carrier).copy()
+        gathers = case.collective is Collective.ALL_GATHER
+        scatters = case.collective is Collective.REDUCE_SCATTER
+        in_at, out_at = (rank * case.count if in_place and chosen else 0 for chosen in (gathers, scatters))
+        if in_place:
+            after[in_at : in_at + case.send_elements] = data
+        output = Memory(nccl, after)
+        start = output.at + in_at * size if in_place else Memory(nccl, data).at
+        result = case.expected(rank)
+        if result is not None:
+            after[out_at : out_at + case.recv_elements] = result
+        made.append((start, output.at + out_at * size, output, after.tobytes()))
+    return made
+
+
+def main() -> dict[str, object]:
+    library, devices, script = sys.argv[1], json.loads(sys.argv[2]), json.loads(sys.argv[3])
+    nccl = Nccl(Path(library))
+    lib, nranks = nccl.lib, len(devices)
+    comms = (ctypes.c_void_p * nranks)()
+    nccl.check(lib.ncclCommInitAll(comms, nranks, (ctypes.c_int * nranks)(*devices)), "ncclCommInitAll")
+    mock = ctypes.CDLL("libcuda.so.1")
+    handles = [ctypes.c_void_p(comm) for comm in comms]
+    wrong = []
+    for number, group in enumerate(script):
+        nccl.check(lib.ncclGroupStart(), "ncclGroupStart")
+        buffers = []
+        for name, type_name, op, root, count, in_place, *only in group:
+            case = Case(Collective(name), nranks, root, count, TYPES[type_name], op)
+            rows = prepare(nccl, case, in_place)
+            for rank in only[0] if only else range(nranks):
+                send, recv, _, _ = rows[rank]
+                code = nccl.call(
+                    case.collective, send, recv, count, case.kind.number, OPS.get(op, 0), root, handles[rank]
+                )
+                nccl.check(code, name)
+            buffers.append(rows)
+        nccl.check(lib.ncclGroupEnd(), "ncclGroupEnd")
+        if mock.cuCtxSynchronize():
+            wrong.append(f"group {number} failed on the device")
+        for call, rows in zip(group, buffers, strict=True):
+            wrong += [f"group {number}, {call}, rank {r}" for r, row in enumerate(rows) if row[2].bytes() != row[3]]
+    for handle in handles:
+        nccl.check(lib.ncclCommDestroy(handle), "ncclCommDestroy")
+    names = ["launch", "launch_cooperative", "copy", "enable_peer", "allocate", "release", "record", "wait"]
+    return {"wrong": wrong, "calls": {name: mock.mock_calls(name.encode()) for name in names}}
+
+
+if __name__ == "__main__":
+    try:
+        print(json.dumps(main()))
+    except Exception as error:
+        print(json.dumps({"error": str(error)}))

@@ -1,0 +1,151 @@
+"""The host side of the CUDA target against a driver of our own, whose kernels run on the CPU emulator."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+from unittest import mock
+
+import cuda_emulator
+import pytest
+from support.libraries import ODD
+
+from collc.build import compile as build
+from collc.build.cache import cache_dir, cached, content_key
+from collc.build.toolchain import find_cxx, run_tool
+from collc.compiler import CompileRequest, compile_topology
+from collc.options import CUDA, TARGETS, TargetKind
+from collc.resources import resource_dir
+
+HERE = Path(__file__).parent
+REDUCTIONS = ("all_reduce", "reduce", "reduce_scatter")
+
+
+@cache
+def mock_driver() -> Path:
+    """The folder of the mock libcuda.so.1."""
+    templates = resource_dir("templates")
+    emulation = HERE / "emulation"
+    sources = sorted([*emulation.iterdir(), *(templates / "include").rglob("*.h"), *(templates / "cuda").glob("*.cu")])
+    compiler = find_cxx()
+
+    def make(made: Path) -> None:
+        include = [f"-I{emulation}", f"-I{templates / 'include'}", f"-I{templates / 'cuda'}"]
+        flags = [*cuda_emulator.FLAGS, "-O1", "-fvisibility=hidden", '-DCOLLC_EMULATION="emulated_device.h"']
+        units = [str(emulation / name) for name in ("emulator.cpp", "mock_driver.cpp")]
+        run_tool([compiler.path, "-shared", "-Wl,-Bsymbolic", *flags, *include, *units, "-o", str(made)])
+
+    return cached(content_key([compiler.version, *(s.read_bytes() for s in sources)]), "libcuda.so.1", make).parent
+
+
+@cache
+def library() -> Path:
+    """A CUDA library of three GPUs with small slots. The mock does not read device code, so there is none in it."""
+    folder = cache_dir() / "tests"
+    folder.mkdir(parents=True, exist_ok=True)
+    topology = folder / f"odd-{content_key([ODD])[:12]}.yaml"
+    topology.write_text(ODD, encoding="utf-8")
+    fatbin = folder / "none.fatbin"
+    fatbin.write_bytes(b"no device code")
+    out = folder / "libcollc-odd-mock.so"
+    small = dataclasses.replace(CUDA, slots=2, chunk_bytes=1024)
+    with (
+        mock.patch.dict(TARGETS, {TargetKind.CUDA: small}),
+        mock.patch.object(build, "build_fatbin", return_value=fatbin),
+    ):
+        compile_topology(CompileRequest(topology=str(topology), output=out, target=TargetKind.CUDA))
+    return out
+
+
+def run(script: list[list[list[object]]], devices: list[int], **settings: str) -> dict[str, object]:
+    environment = {
+        **os.environ,
+        "LD_LIBRARY_PATH": str(mock_driver()),
+        "COLLC_BOOTSTRAP_TIMEOUT": "60",
+        "OPENBLAS_NUM_THREADS": "1",
+        **settings,
+    }
+    done = subprocess.run(
+        [sys.executable, str(HERE / "mock_program.py"), str(library()), json.dumps(devices), json.dumps(script)],
+        capture_output=True,
+        text=True,
+        env=environment,
+        check=False,
+        timeout=120,
+    )
+    assert done.returncode == 0, f"status {done.returncode}: {done.stderr[-2000:]}"
+    answer = json.loads(done.stdout.splitlines()[-1])
+    assert isinstance(answer, dict)
+    return answer
+
+
+def calls_of(type_name: str, in_place: bool) -> list[list[list[object]]]:
+    made: list[list[list[object]]] = []
+    for collective in ("all_reduce", "broadcast", "reduce", "all_gather", "reduce_scatter"):
+        for op in ("sum", "avg", "max") if collective in REDUCTIONS else (None,):
+            made.append([[collective, type_name, op, 1 if collective in ("broadcast", "reduce") else 0, 777, in_place]])
+    return made
+
+
+@pytest.mark.parametrize("in_place", [False, True])
+@pytest.mark.parametrize("type_name", ["float", "half", "int8", "double"])
+def test_ranks_that_share_a_gpu_run_in_one_cooperative_launch(type_name, in_place):
+    script = calls_of(type_name, in_place)
+    answer = run(script, [0, 0, 0], COLLC_SHARE_GPU="1")
+    assert answer.get("wrong") == [], answer
+    assert (answer["calls"]["launch_cooperative"], answer["calls"]["launch"]) == (len(script), 0)
+
+
+@pytest.mark.parametrize("seed", ["1", "2", "3"])
+def test_ranks_on_gpus_of_their_own_reach_each_others_memory(seed):
+    script = calls_of("float", False)
+    answer = run(script, [0, 1, 2], MOCK_GPUS="3", MOCK_SEED=seed)
+    assert answer.get("wrong") == [], answer
+    assert (answer["calls"]["launch_cooperative"], answer["calls"]["launch"]) == (0, 3 * len(script))
+    assert answer["calls"]["enable_peer"] > 0
+
+
+def test_a_group_holds_several_calls_of_each_rank():
+    group = [
+        ["all_reduce", "float", "sum", 0, 1001, False],
+        ["all_gather", "int32", None, 0, 33, False],
+        ["all_reduce", "float", "min", 0, 5, True],
+    ]
+    answer = run([group, group], [0, 1, 1], MOCK_GPUS="2", COLLC_SHARE_GPU="1")
+    assert answer.get("wrong") == [], answer
+
+
+def test_everything_that_was_allocated_is_released():
+    answer = run([], [0, 1, 2], MOCK_GPUS="3")
+    assert answer["calls"]["allocate"] == answer["calls"]["release"] > 0
+
+
+@pytest.mark.parametrize(
+    ("devices", "settings", "words"),
+    [
+        ([0, 0, 0], {}, "are on the same GPU; COLLC_SHARE_GPU=1 allows it"),
+        ([0, 0, 0], {"COLLC_SHARE_GPU": "1", "MOCK_BLOCKS": "2"}, "cannot hold so many blocks at once"),
+        ([0, 1, 2], {"MOCK_GPUS": "3", "MOCK_PEERS": "0"}, "cannot reach the memory of GPU"),
+        ([0, 1, 2], {"MOCK_GPUS": "3", "MOCK_MEGABYTES": "0"}, "MB for the FIFOs of a rank"),
+        ([0, 1, 2], {"MOCK_GPUS": "3", "MOCK_MODULE": "209"}, "need sm_75 or newer and driver 580 or newer"),
+        ([0, 1, 7], {"MOCK_GPUS": "3"}, "choosing the GPU failed"),
+        ([0, 1, 2], {"MOCK_GPUS": "0"}, "the NVIDIA driver shows no GPU"),
+    ],
+)
+def test_what_is_missing_is_said_at_creation(devices, settings, words):
+    assert words in str(run([], devices, **settings).get("error"))
+
+
+def test_without_a_driver_creation_says_so(tmp_path):
+    answer = run([], [0, 0, 0], LD_LIBRARY_PATH=str(tmp_path))
+    assert "needs the NVIDIA driver, which is missing here: libcuda.so.1" in str(answer.get("error"))
+
+
+def test_half_a_group_on_a_shared_gpu_is_refused():
+    answer = run([[["all_reduce", "float", "sum", 0, 9, False, [0, 1]]]], [0, 0, 0], COLLC_SHARE_GPU="1")
+    assert "3 ranks of this process share GPU 0 and must make their calls in one group" in str(answer.get("error"))
