@@ -122,7 +122,40 @@ class Executions(Sequence[Execution]):
 
 
 def _marshal(case: Case) -> tuple[_Case, list[Any]]:
-    """The C view of a case and the arrays that it points into."""
+    """The C view of a case and the arrays that it points into; what does not depend on the size is kept."""
+    kept = _KEPT.get(id(case.loops))
+    if kept is None or kept[0] is not case.loops or kept[1] is not case.fifos:
+        if len(_KEPT) > 64:
+            _KEPT.clear()
+        kept = (case.loops, case.fifos, _fixed(case))
+        _KEPT[id(case.loops)] = kept
+    fields, arrays = kept[2]
+    keep = list(arrays)
+
+    def pointer(values: Iterable[float], dtype: Any, kind: Any) -> Any:
+        keep.append(np.fromiter(values, dtype))
+        return _pointer(keep[-1], kind)
+
+    given = _Case(
+        slots=case.slots,
+        launch=case.launch,
+        step=case.step,
+        credit=case.credit,
+        capacity=pointer(case.capacity, np.float64, _F64),
+        share_chunks=pointer((number for number, _, _ in case.chunks), np.int32, _I32),
+        share_each=pointer((float(each) for _, each, _ in case.chunks), np.float64, _F64),
+        share_last=pointer((float(last) for _, _, last in case.chunks), np.float64, _F64),
+        **fields,
+    )
+    return given, keep
+
+
+# id of loops -> the loops, the FIFOs, (fields, arrays that they point into). Holding the loops keeps the id theirs.
+_KEPT: dict[int, tuple[Any, Any, tuple[dict[str, Any], list[Any]]]] = {}
+
+
+def _fixed(case: Case) -> tuple[dict[str, Any], list[Any]]:
+    """The fields that loops and FIFOs alone decide."""
     steps = [step for loop in case.loops for step in loop.steps]
     keep: list[Any] = []
 
@@ -137,33 +170,25 @@ def _marshal(case: Case) -> tuple[_Case, list[Any]]:
     def firsts(lengths: Iterable[int]) -> Any:
         return ints(accumulate(lengths, initial=0))
 
-    given = _Case(
-        nloops=len(case.loops),
-        nfifos=len(case.fifos),
-        nlinks=len(case.capacity),
-        slots=case.slots,
-        launch=case.launch,
-        step=case.step,
-        credit=case.credit,
-        capacity=floats(case.capacity),
-        loop_first_step=firsts(len(loop.steps) for loop in case.loops),
-        step_share=ints(step.share for step in steps),
-        step_lag=ints(step.lag for step in steps),
-        step_rate=floats(step.rate for step in steps),
-        step_first_recv=firsts(len(step.recv) for step in steps),
-        step_first_send=firsts(len(step.send) for step in steps),
-        recvs=ints(f for step in steps for f in step.recv),
-        sends=ints(f for step in steps for f in step.send),
-        fifo_writer=ints(fifo.writer for fifo in case.fifos),
-        fifo_reader=ints(fifo.reader for fifo in case.fifos),
-        fifo_delay=floats(fifo.delay for fifo in case.fifos),
-        fifo_first_link=firsts(len(fifo.links) for fifo in case.fifos),
-        fifo_links=ints(link for fifo in case.fifos for link in fifo.links),
-        share_chunks=ints(number for number, _, _ in case.chunks),
-        share_each=floats(float(each) for _, each, _ in case.chunks),
-        share_last=floats(float(last) for _, _, last in case.chunks),
-    )
-    return given, keep
+    fields = {
+        "nloops": len(case.loops),
+        "nfifos": len(case.fifos),
+        "nlinks": len(case.capacity),
+        "loop_first_step": firsts(len(loop.steps) for loop in case.loops),
+        "step_share": ints(step.share for step in steps),
+        "step_lag": ints(step.lag for step in steps),
+        "step_rate": floats(step.rate for step in steps),
+        "step_first_recv": firsts(len(step.recv) for step in steps),
+        "step_first_send": firsts(len(step.send) for step in steps),
+        "recvs": ints(f for step in steps for f in step.recv),
+        "sends": ints(f for step in steps for f in step.send),
+        "fifo_writer": ints(fifo.writer for fifo in case.fifos),
+        "fifo_reader": ints(fifo.reader for fifo in case.fifos),
+        "fifo_delay": floats(fifo.delay for fifo in case.fifos),
+        "fifo_first_link": firsts(len(fifo.links) for fifo in case.fifos),
+        "fifo_links": ints(link for fifo in case.fifos for link in fifo.links),
+    }
+    return fields, keep
 
 
 def _pointer(array: npt.NDArray[Any], kind: Any) -> Any:

@@ -86,6 +86,7 @@ class Engine {
     capacity.resize(c.nlinks + c.nloops, kInf);
     left = capacity;
     count.assign(capacity.size(), 0);
+    seen.assign(capacity.size(), 0);
   }
 
   void run() {
@@ -117,21 +118,23 @@ class Engine {
     if (flow.block) visit(c.nlinks + flow.loop);
   }
 
-  // Max-min fairness by water-filling; the tightest resource first, the lower number on a tie.
+  // Max-min fairness by water-filling; the tightest resource first, the lower number on a tie. Only flows that share
+  // resources, directly or through others, with a flow that came or went since are filled again: rates elsewhere stay.
   void fill() {
     touched.clear();
-    for (size_t f = 0; f < flows.size(); ++f) {
-      flows[f].rate = kInf;
-      if (flows[f].block) capacity[c.nlinks + flows[f].loop] = c.step_rate[loops[flows[f].loop].at];
-      each_resource(flows[f], [&](int32_t r) {
-        if (!count[r]++) {
-          touched.push_back(r);
-          users[r].clear();
-          left[r] = capacity[r];
-        }
-        users[r].push_back(static_cast<int32_t>(f));
-      });
+    for (size_t i = 0; i < dirty.size(); ++i) reach(dirty[i]);
+    dirty.clear();
+    for (size_t i = 0; i < touched.size(); ++i) {
+      const int32_t r = touched[i];
+      left[r] = capacity[r];
+      count[r] = static_cast<int32_t>(users[r].size());
+      for (const int32_t f : users[r]) {
+        if (pool[f].rate == kInf) continue;
+        pool[f].rate = kInf;
+        each_resource(pool[f], [&](int32_t other) { reach(other); });
+      }
     }
+    for (const int32_t r : touched) seen[r] = false;
     for (;;) {
       int32_t tight = -1;
       double share = kInf;
@@ -148,38 +151,67 @@ class Engine {
       touched.resize(kept);
       if (tight < 0) break;
       for (const int32_t f : users[tight]) {
-        if (flows[f].rate != kInf) continue;
-        flows[f].rate = share;
-        each_resource(flows[f], [&](int32_t r) {
+        if (pool[f].rate != kInf) continue;
+        pool[f].rate = share;
+        each_resource(pool[f], [&](int32_t r) {
           left[r] = std::max(0.0, left[r] - share);
           --count[r];
         });
       }
     }
-    for (const int32_t r : touched) count[r] = 0;
+  }
+
+  void reach(int32_t r) {
+    if (seen[r]) return;
+    seen[r] = true;
+    touched.push_back(r);
+  }
+
+  void add(const Flow &flow) {
+    int32_t f = static_cast<int32_t>(pool.size());
+    if (unused.empty()) {
+      pool.push_back(flow);
+    } else {
+      f = unused.back();
+      unused.pop_back();
+      pool[f] = flow;
+    }
+    flows.push_back(f);
+    if (flow.block) capacity[c.nlinks + flow.loop] = c.step_rate[loops[flow.loop].at];
+    each_resource(flow, [&](int32_t r) {
+      users[r].push_back(f);
+      dirty.push_back(r);
+    });
+  }
+
+  void remove(int32_t f) {
+    each_resource(pool[f], [&](int32_t r) {
+      users[r].erase(std::find(users[r].begin(), users[r].end(), f));
+      dirty.push_back(r);
+    });
+    unused.push_back(f);
   }
 
   void move() {
-    if (changed) fill();
-    changed = false;
+    if (!dirty.empty()) fill();
     double soonest = kInf;
-    for (const Flow &flow : flows) soonest = std::min(soonest, flow.left / flow.rate);
+    for (const int32_t f : flows) soonest = std::min(soonest, pool[f].left / pool[f].rate);
     const double at = std::min(now + soonest, heap.empty() ? kInf : heap.top().at);
     const double span = at - now;
     now = at;
     done.clear();
     size_t kept = 0;
-    for (size_t f = 0; f < flows.size(); ++f) {
-      Flow flow = flows[f];
+    for (const int32_t f : flows) {
+      Flow &flow = pool[f];
       flow.left -= flow.rate != kInf ? flow.rate * span : flow.left;
       if (flow.left <= kEpsilon * flow.total) {
         done.push_back(flow.loop);
+        remove(f);
       } else {
-        flows[kept++] = flow;
+        flows[kept++] = f;
       }
     }
     flows.resize(kept);
-    changed = !done.empty();
     for (const int32_t l : done) {
       if (!--loops[l].pending) {
         finish(l);
@@ -254,19 +286,15 @@ class Engine {
       const int32_t f = c.sends[i], first = c.fifo_first_link[f], last = c.fifo_first_link[f + 1];
       for (int32_t k = first; k < last; ++k) out.link_bytes[c.fifo_links[k]] += size;
       if ((first < last || block) && size > 0) {
-        flows.push_back({l, f, block, size, size, 0.0});
+        add({l, f, block, size, size, 0.0});
         ++loop.pending;
       }
     }
     if (c.step_first_send[s] == c.step_first_send[s + 1] && block && size > 0) {
-      flows.push_back({l, -1, true, size, size, 0.0});
+      add({l, -1, true, size, size, 0.0});
       ++loop.pending;
     }
-    if (loop.pending) {
-      changed = true;
-    } else {
-      finish(l);
-    }
+    if (!loop.pending) finish(l);
   }
 
   void finish(int32_t l) {
@@ -299,12 +327,13 @@ class Engine {
   std::vector<LoopState> loops;
   std::vector<FifoState> fifos;
   std::vector<std::vector<int32_t>> users;
-  std::vector<Flow> flows;
+  std::vector<Flow> pool;
+  std::vector<int32_t> flows, unused, dirty;  // of the pool: in flight, in order of their start; free; resources to fill
+  std::vector<char> seen;
   std::vector<double> capacity, left;
   std::vector<int32_t> count, touched, done, ended;
   std::priority_queue<Event, std::vector<Event>, std::greater<Event>> heap;
   double now = 0.0, end = 0.0;
-  bool changed = false;
   int64_t sequence = 0, executed = 0;
 };
 

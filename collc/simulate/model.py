@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from collc.errors import IRError
 from collc.ir.interpret import cut_share
@@ -56,12 +56,14 @@ class Case:
 
     Args:
         chunks: per share (number, bytes of each but the last, bytes of the last).
+        steps_of: per share, how many steps work on it.
         capacity: bytes per microsecond of each link, protocol and class efficiency included.
     """
 
     loops: tuple[Loop, ...]
     fifos: tuple[CaseFifo, ...]
     chunks: tuple[tuple[int, int, int], ...]
+    steps_of: tuple[int, ...]
     capacity: tuple[float, ...]
     slots: int
     launch: float
@@ -76,7 +78,7 @@ class Case:
     @property
     def executions(self) -> int:
         """How many steps run, over all chunks."""
-        return sum(self.chunks[step.share][0] for loop in self.loops for step in loop.steps)
+        return sum(number * steps for (number, _, _), steps in zip(self.chunks, self.steps_of, strict=True))
 
 
 def fifo_routes(program: Program, plan: Plan) -> tuple[tuple[int, ...], ...]:
@@ -128,6 +130,7 @@ def make_case(
         loops=tuple(loops),
         fifos=tuple(fifos),
         chunks=tuple(_chunks(program, s, count, element_bytes) for s in range(len(program.shares))),
+        steps_of=_steps_of(loops, len(program.shares)),
         capacity=tuple(
             float(link.gbps) * BYTES_PER_US * protocol.efficiency * machine.link_class(link.kind).efficiency
             for link in graph.links
@@ -137,6 +140,20 @@ def make_case(
         step=machine.step_us,
         credit=machine.credit_us,
     )
+
+
+def with_count(case: Case, program: Program, count: int, element_bytes: int) -> Case:
+    """The same call with another count, or with another chunk size of the same program."""
+    chunks = tuple(_chunks(program, s, count, element_bytes) for s in range(len(program.shares)))
+    return replace(case, chunks=chunks)
+
+
+def _steps_of(loops: Sequence[Loop], nshares: int) -> tuple[int, ...]:
+    found = [0] * nshares
+    for loop in loops:
+        for step in loop.steps:
+            found[step.share] += 1
+    return tuple(found)
 
 
 def _step(step: Step, machine: Machine, protocol: Protocol) -> CaseStep:

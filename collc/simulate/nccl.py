@@ -42,8 +42,12 @@ class Guess:
     time_us: float
 
 
-def rule(simulator: Simulator, size: int, plan: str | None = None) -> Guess:
-    """NCCL's choice of algorithm and protocol for a size; `plan` fixes the algorithm ("rings" or "chain").
+def rule(simulator: Simulator, size: int, plan: str | None = None, protocol: str | None = None) -> Guess:
+    """NCCL's choice of algorithm and protocol for a size.
+
+    Args:
+        plan: "rings" or "chain" (its tree inside one server), as NCCL_ALGO would.
+        protocol: as NCCL_PROTO would.
 
     Raises:
         PackingError: NCCL has no ring here, or no tree for the collective.
@@ -52,7 +56,8 @@ def rule(simulator: Simulator, size: int, plan: str | None = None) -> Guess:
     if simulator.collective is not Collective.ALL_REDUCE:
         # NCCL knows trees for all_reduce alone.
         kinds = [k for k in kinds if k == "rings"]
-    guesses = [_guess(simulator, k, p.name, size) for k in kinds for p in simulator.protocols]
+    protocols = [p.name for p in simulator.protocols if protocol in (None, p.name)]
+    guesses = [_guess(simulator, k, p, size) for k in kinds for p in protocols]
     if not guesses:
         raise PackingError(f"NCCL has no {plan or 'ring'} for {simulator.collective.value} here")
     return min(guesses, key=lambda guess: guess.time_us)
@@ -64,8 +69,8 @@ def _guess(simulator: Simulator, plan: str, protocol: str, size: int) -> Guess:
     rate = simulator.plan(plan).rate
     assert rate is not None
     hops = {Collective.ALL_REDUCE: 2 * (n - 1)}.get(simulator.collective, n - 1)
-    # NCCL reckons in bandwidth of the ring; `rate` is already that of the buffer.
-    bandwidth = float(rate)
+    # NCCL reckons in what its link classes deliver, not in nominal speeds.
+    bandwidth = float(rate) * min(simulator.machine.link_class(x.kind).efficiency for x in simulator.graph.links)
     family = simulator.machine.name if simulator.machine.name in _LL_MOST else "v100"
     per_ring = bandwidth * (hops / n if simulator.collective is Collective.ALL_REDUCE else 1)
     if protocol == "LL":
@@ -79,9 +84,9 @@ def _guess(simulator: Simulator, plan: str, protocol: str, size: int) -> Guess:
     return Guess(plan, protocol, latency + size / (bandwidth * 1e3))
 
 
-def predict(simulator: Simulator, size: int, plan: str | None = None) -> Prediction:
+def predict(simulator: Simulator, size: int, plan: str | None = None, protocol: str | None = None) -> Prediction:
     """The simulated time of what NCCL would run."""
-    guess = rule(simulator, size, plan)
+    guess = rule(simulator, size, plan, protocol)
     return simulator.predict(_variant(simulator, guess, size), size)
 
 

@@ -62,6 +62,7 @@ class Machine:
         launch_us: once per call: launch and the agreement that all ranks are there.
         step_us: a channel's fixed work per step (barriers, flags), during which it moves no data.
         credit_us: from the end of a step until the sender sees its slot free.
+        floor_us: what the host needs to issue a call on all ranks; calls in a row cannot follow each other faster.
         reduce_gbps: what one channel reduces at most; None: no limit beside the protocol's.
         classes: per link kind; a kind that is absent costs nothing extra.
     """
@@ -70,6 +71,7 @@ class Machine:
     launch_us: float = 0.0
     step_us: float = 0.0
     credit_us: float = 0.0
+    floor_us: float = 0.0
     reduce_gbps: float | None = None
     protocols: tuple[Protocol, ...] = PROTOCOLS
     classes: Mapping[LinkKind, LinkClass] = field(default_factory=dict)

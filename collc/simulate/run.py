@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+import numpy as np
+
 from collc.bench.runner import bus_factor, element_count
 from collc.errors import CollcError, UsageError
 from collc.ir.nodes import Program
@@ -18,7 +20,7 @@ from collc.pipeline import COMPILED, Recorder, lower
 from collc.schedule.candidates import KINDS, candidate, rings_of, spread
 from collc.simulate import compiled, engine
 from collc.simulate.engine import Outcome
-from collc.simulate.model import Case, make_case
+from collc.simulate.model import Case, make_case, with_count
 from collc.simulate.params import GENERIC, Machine, Protocol
 from collc.topology.model import LinkKind, PlanGraph
 
@@ -71,6 +73,21 @@ class Prediction:
     def busbw_gbps(self) -> float:
         return self.algbw_gbps * bus_factor(self.collective, self.nranks)
 
+    def period_us(self, machine: Machine) -> float:
+        """The time per call when calls follow each other without a pause, which is what nccl-tests prints.
+
+        A rank begins its next call when its own part of this one is done, so a rank far down a broadcast that waits for
+        its first chunk delays nobody: what counts is each rank's time from its first step to its last.
+        """
+        first: dict[int, float] = {}
+        last: dict[int, float] = {}
+        for loop, begin, end in spans(self.outcome):
+            rank = self.case.loops[loop].rank
+            first[rank] = min(begin, first.get(rank, begin))
+            last[rank] = max(end, last.get(rank, end))
+        busy = max((last[rank] - first[rank] for rank in first), default=0.0)
+        return max(machine.floor_us, self.case.launch + busy + self.time_us - self.outcome.time)
+
     @property
     def extrapolated(self) -> bool:
         return self.scale != 1
@@ -112,6 +129,8 @@ class Simulator:
         self.root = (0 if root is None else root) if collective.rooted else None
         self.plans: dict[str, Plan] = {}
         self.programs: dict[tuple[str, int], tuple[Plan, Program]] = {}
+        self.cases: dict[tuple[str, int, str], Case] = {}
+        self.sized: dict[tuple[str, int, int], Program] = {}
 
     def plan(self, kind: str) -> Plan:
         """The plan of a kind, packed or made on first use.
@@ -166,9 +185,13 @@ class Simulator:
         protocol = self.machine.protocol(variant.protocol)
         plan, program = self.lowered(variant.plan, variant.channels)
         chunk = max(16, min(variant.chunk_bytes, protocol.max_chunk) // 16 * 16)
-        return make_case(
-            program.replace(chunk_bytes=chunk), plan, self.graph, self.machine, protocol, count, ELEMENT_BYTES
-        )
+        key = (variant.plan, variant.channels, protocol.name)
+        if key not in self.cases:
+            self.cases[key] = make_case(program, plan, self.graph, self.machine, protocol, count, ELEMENT_BYTES)
+        sized = (variant.plan, variant.channels, chunk)
+        if sized not in self.sized:
+            self.sized[sized] = program.replace(chunk_bytes=chunk)
+        return with_count(self.cases[key], self.sized[sized], count, ELEMENT_BYTES)
 
     def predict(self, variant: Variant, size: int, *, whole: bool = False) -> Prediction:
         """The time of a call of `size` bytes (nccl-tests' meaning).
@@ -181,7 +204,7 @@ class Simulator:
         blocks = n if self.collective in (Collective.ALL_GATHER, Collective.REDUCE_SCATTER) else 1
         total = count * ELEMENT_BYTES * blocks
         if n == 1:
-            nothing = Case((), (), (), (0.0,) * len(self.graph.links), 2, self.machine.launch_us, 0.0, 0.0)
+            nothing = Case((), (), (), (), (0.0,) * len(self.graph.links), 2, self.machine.launch_us, 0.0, 0.0)
             idle = Outcome(self.machine.launch_us, (0.0,) * len(self.graph.links), ())
             return Prediction(self.collective, self.root, variant, 1, total, idle.time, nothing, idle, 1)
         case = self.case(variant, count)
@@ -215,6 +238,23 @@ class Simulator:
 
 def _run(case: Case) -> Outcome:
     return compiled.run(case) if compiled.available() else engine.run(case)
+
+
+def spans(outcome: Outcome) -> list[tuple[int, float, float]]:
+    """(loop, begin of its first step, end of its last)."""
+    first: dict[int, float] = {}
+    last: dict[int, float] = {}
+    rows = outcome.executions
+    if isinstance(rows, compiled.Executions):
+        loop, _, _, begin, end = rows.columns[:5]
+        for number in np.unique(loop):
+            mine = loop == number
+            first[int(number)], last[int(number)] = float(begin[mine].min()), float(end[mine].max())
+    else:
+        for row in rows:
+            first.setdefault(row.loop, row.begin)
+            last[row.loop] = row.end
+    return [(number, first[number], last[number]) for number in sorted(first)]
 
 
 def size_series(least: int, most: int, factor: int, step: int = 0) -> list[int]:

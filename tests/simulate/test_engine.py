@@ -134,7 +134,7 @@ def flows_over_one_link(sizes, capacity=1000.0):
         fifos.append(CaseFifo(i, len(sizes) + i, (0,), 0.0))
     for i in range(len(sizes)):
         loops.append(Loop(1, i, (CaseStep(i, 0, (i,), (), math.inf),)))
-    return Case(tuple(loops), tuple(fifos), tuple(chunks), (capacity,), 2, 0.0, 0.0, 0.0)
+    return Case(tuple(loops), tuple(fifos), tuple(chunks), (2,) * len(sizes), (capacity,), 2, 0.0, 0.0, 0.0)
 
 
 def test_two_flows_share_a_link_evenly(run):
@@ -214,7 +214,7 @@ def test_a_program_that_stalls_is_refused(run):
     # A reader without a writer that ever runs: its share has no chunk on the writing side.
     steps = (CaseStep(0, 0, (), (0,), math.inf),), (CaseStep(1, 0, (0,), (), math.inf),)
     loops = (Loop(0, 0, steps[0]), Loop(1, 0, steps[1]))
-    case = Case(loops, (CaseFifo(0, 1, (0,), 0.0),), ((0, 0, 0), (1, 8, 8)), (1000.0,), 2, 0.0, 0.0, 0.0)
+    case = Case(loops, (CaseFifo(0, 1, (0,), 0.0),), ((0, 0, 0), (1, 8, 8)), (1, 1), (1000.0,), 2, 0.0, 0.0, 0.0)
     with pytest.raises(IRError, match="1 steps left"):
         run(case)
 
