@@ -18,7 +18,7 @@ from collc.packing.cuts import broadcast_cut, gather_cut, reduce_partition
 from collc.packing.generate import Generator, Packing
 from collc.packing.model import Certificate, Collective, Cut, Partition, Prices
 from collc.packing.network import Net
-from collc.packing.symmetry import Symmetry, find_symmetry
+from collc.packing.symmetry import Symmetry, find_symmetry, no_symmetry
 from collc.packing.thin import thinned, thinnest
 
 _SHALLOW_TRIES = 6
@@ -136,7 +136,7 @@ def new_problem(
     """The problem with its symmetry, which small graphs do without: there, fewer trees matter more."""
     if symmetric and worth_symmetry(net.nranks, net.nlinks):
         return Problem(net, collective, root, find_symmetry(net, servers, root))
-    return Problem(net, collective, root, Symmetry((), tuple(range(net.nlinks)), tuple(range(net.nranks))))
+    return Problem(net, collective, root, no_symmetry(net))
 
 
 def solve_exact(problem: Problem, servers: Sequence[str]) -> Solved:

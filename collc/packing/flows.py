@@ -16,6 +16,10 @@ from collc.packing.columns import Column, Priced
 from collc.packing.generate import Generator
 from collc.packing.model import Collective, Flow, Prices
 from collc.packing.network import Net, T, cheapest_paths
+from collc.packing.symmetry import Symmetry, find_symmetry, no_symmetry, orbits
+
+# From so many ranks on alltoall and sendrecv are solved up to symmetry.
+_SYMMETRY_FROM = 16
 
 
 class FlowOracle:
@@ -67,30 +71,58 @@ class FlowOracle:
         return tuple(reversed(path))
 
 
-def solve_flows(net: Net, collective: Collective, root: int | None) -> tuple[Fraction, tuple[Flow, ...], Prices]:
+def _symmetry(net: Net, collective: Collective, servers: Sequence[str]) -> Symmetry:
+    """What the LP may use; nothing for small graphs and for gather and scatter, which are small LPs anyway.
+
+    sendrecv is about the ring of ranks, so there only symmetries that turn it.
+    """
+    n = net.nranks
+    if n < _SYMMETRY_FROM or collective.rooted:
+        return no_symmetry(net)
+    found = find_symmetry(net, servers, None)
+    if collective is Collective.SENDRECV:
+        turning = [
+            g for g in found.generators if all(g.vertices[(v + 1) % n] == (g.vertices[v] + 1) % n for v in range(n))
+        ]
+        return orbits(net, turning)
+    return found
+
+
+def solve_flows(
+    net: Net, collective: Collective, root: int | None, servers: Sequence[str]
+) -> tuple[Fraction, tuple[Flow, ...], Prices]:
     """(rate, flows, prices that prove the rate), exact. `net` is the graph itself, not reversed.
+
+    Larger graphs are solved up to their symmetry: one source of each orbit of ranks, one row per orbit of links.
+
+    Args:
+        servers: the server's name of every vertex, which symmetry is looked for by.
 
     Raises PackingError if some rank cannot be reached.
     """
     net.require_connected()
     n = net.nranks
     outward = net.reversed() if collective is Collective.GATHER else net
-    targets: list[tuple[int, tuple[int, ...]]]
-    if root is not None:
-        targets = [(root, tuple(v for v in range(n) if v != root))]
-    elif collective is Collective.ALLTOALL:
-        targets = [(u, tuple(v for v in range(n) if v != u)) for u in range(n)]
-    else:
-        targets = [(u, ((u + 1) % n,)) for u in range(n)]
-    generator = Generator(FlowOracle(outward, targets), 1 if collective is Collective.SENDRECV else n)
+    symmetry = _symmetry(outward, collective, servers)
+    sources = [root] if root is not None else sorted(set(symmetry.rank_orbit))
+    shares = [1 if root is not None else symmetry.rank_orbit.count(u) for u in sources]
+    ring = collective is Collective.SENDRECV
+    targets = [(u, ((u + 1) % n,) if ring else tuple(v for v in range(n) if v != u)) for u in sources]
+    number = {link: i for i, link in enumerate(sorted(set(symmetry.link_orbit)))}
+    rows = [number[link] for link in symmetry.link_orbit]
+    generator = Generator(FlowOracle(outward, targets), 1 if ring else n, rows, shares)
     generator.seed(None)
     proven = generator.prove()
     if proven is None or proven.prices is None:
         raise PackingError("the exact solver did not settle this graph", where=collective.value)
     weight: dict[tuple[int, int, tuple[int, ...]], Fraction] = {}
-    for column, amount in proven.weights:
-        for src, dst, path in column.out:
-            key = (dst, src, tuple(reversed(path))) if collective is Collective.GATHER else (src, dst, path)
-            weight[key] = weight.get(key, Fraction(0)) + amount
+    elements = symmetry.elements()
+    for column, total in proven.weights:
+        amount = total / len(elements)
+        for vertex, link in elements:
+            for src, dst, path in column.out:
+                a, b, way = vertex[src], vertex[dst], tuple(map(link.__getitem__, path))
+                key = (b, a, way[::-1]) if collective is Collective.GATHER else (a, b, way)
+                weight[key] = weight.get(key, Fraction(0)) + amount
     flows = tuple(Flow(src, dst, amount, path) for (src, dst, path), amount in sorted(weight.items()))
     return proven.rate, flows, Prices(tuple((i, p) for i, p in enumerate(proven.prices) if p))

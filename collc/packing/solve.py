@@ -80,7 +80,7 @@ def _cached(graph: PlanGraph, collective: Collective, root: int | None, solver: 
 
 def _plan(graph: PlanGraph, collective: Collective, root: int | None, solver: str, tolerance: Fraction) -> Plan:
     if not collective.uses_trees:
-        rate, flows, prices = solve_flows(Net.of(graph), collective, root)
+        rate, flows, prices = solve_flows(Net.of(graph), collective, root, graph.servers)
         return Plan(collective, root, "exact", rate, rate, True, prices, flows=flows)
     solved, mirror, remark = _solve_trees(graph, collective, root, solver, tolerance)
     return Plan(

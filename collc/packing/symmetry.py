@@ -44,7 +44,7 @@ class Symmetry:
 
     def elements(self) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
         """Every product of powers of the generators, as (vertex map, link map)."""
-        nverts = len(self.generators[0].vertices) if self.generators else 0
+        nverts = len(self.generators[0].vertices) if self.generators else len(self.rank_orbit)
         found = [(tuple(range(nverts)), tuple(range(len(self.link_orbit))))]
         for generator in self.generators:
             power, grown = found, list(found)
@@ -56,6 +56,11 @@ class Symmetry:
                 grown += power
             found = grown
         return found
+
+
+def no_symmetry(net: Net) -> Symmetry:
+    """The trivial group: every link and rank its own orbit."""
+    return Symmetry((), tuple(range(net.nlinks)), tuple(range(net.nranks)))
 
 
 def find_symmetry(net: Net, servers: Sequence[str], root: int | None) -> Symmetry:
@@ -73,7 +78,7 @@ def find_symmetry(net: Net, servers: Sequence[str], root: int | None) -> Symmetr
     if not found:
         found = _alike_servers(refiner, servers, order, root) + _twins(refiner, order, root)
     found += _planes(refiner, net)
-    return _orbits(net, found)
+    return orbits(net, found)
 
 
 def _digits(refiner: _Refiner, order: Sequence[int], root: int | None) -> list[Automorphism]:
@@ -233,7 +238,7 @@ class _Refiner:
         return made if power == list(range(net.nverts)) else None
 
 
-def _orbits(net: Net, generators: Sequence[Automorphism]) -> Symmetry:
+def orbits(net: Net, generators: Sequence[Automorphism]) -> Symmetry:
     """Keeps the generators that commute with those before, and joins orbits."""
     kept: list[Automorphism] = []
     for g in generators:

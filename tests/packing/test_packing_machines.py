@@ -147,3 +147,26 @@ def test_a_thousand_gpus() -> None:
     for collective in (C.ALL_GATHER, C.ALL_REDUCE):
         made = proven(machine, collective)
         assert made.rate == Fraction(25600, 127) / (2 if collective is C.ALL_REDUCE else 1)
+
+
+@pytest.mark.parametrize(
+    ("machine", "collective"),
+    [(rails(2, 8), C.ALLTOALL), (rails(2, 8), C.SENDRECV), (without(rails(3, 8), {1}), C.SENDRECV)],
+)
+def test_flows_up_to_symmetry_are_optimal(machine: PlanGraph, collective: Collective) -> None:
+    made = proven(machine, collective)
+    assert float(made.rate or 0) == pytest.approx(best_rate(machine, collective), rel=1e-6)
+
+
+def test_a_ring_of_ranks_that_the_machine_does_not_turn_with_keeps_its_own_rate() -> None:
+    # Ranks alternate between two servers: every send crosses, and turning one server's GPUs would break the ring.
+    machine = rails(2, 8)
+    order = [v for pair in zip(range(8), range(8, 16), strict=True) for v in pair]
+    place = {v: i for i, v in enumerate(order)} | {v: v for v in machine.forwarders}
+    links = [(place[x.src], place[x.dst], x.gbps) for x in machine.links]
+    where = [machine.servers[v] for v in order] + list(machine.servers[16:])
+    mixed = graph(16, links, forwarders=len(machine.forwarders), servers=where)
+    made = proven(mixed, C.SENDRECV)
+    assert made.rate is not None
+    assert float(made.rate) == pytest.approx(best_rate(mixed, C.SENDRECV), rel=1e-6)
+    assert made.rate < 200
