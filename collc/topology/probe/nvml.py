@@ -7,6 +7,7 @@ the GPU and the question: half a machine would be a wrong machine.
 
 from __future__ import annotations
 
+import ctypes
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -224,8 +225,10 @@ def _c2c(gpu: Gpu, handle: Any) -> None:
 
 def _fabric(gpu: Gpu, handle: Any) -> None:
     """Cluster and clique of a GPU that a fabric manager has joined to GPUs of other hosts (NVL72)."""
+    if not hasattr(pynvml, "nvmlDeviceGetGpuFabricInfoV"):
+        return  # nvidia-ml-py before 12.545
     info = pynvml.c_nvmlGpuFabricInfoV_t()
-    done = _maybe(f"GPU {gpu.index}, fabric", pynvml.nvmlDeviceGetGpuFabricInfoV, handle, pynvml.byref(info))
+    done = _maybe(f"GPU {gpu.index}, fabric", pynvml.nvmlDeviceGetGpuFabricInfoV, handle, ctypes.byref(info))
     cluster = bytes(info.clusterUuid)
     if done is not None and info.state == _FABRIC_COMPLETED and any(cluster):
         gpu.fabric = (cluster.hex(), int(info.cliqueId))
