@@ -107,13 +107,14 @@ def fit(generation: str, rounds: int):
         found = [abs(math.log(t / m)) for model in models for _, m, t, _ in errors(model.table, model.times(made))]
         return sum(found) / len(found)
 
-    best, factor = loss(point), 1.5
+    best, factor = loss(point), 1.25
     for _ in range(rounds):
         moved = False
         for key in point:
             for by in (factor, 1 / factor):
                 tried = {**point, key: point[key] * by}
-                if key.startswith("efficiency") and tried[key] > 1:
+                # LL spends half of a link on flags; below a quarter a fit would explain something else with it.
+                if key.startswith("efficiency") and not 0.25 <= tried[key] <= 1:
                     continue
                 value = loss(tried)
                 if value < best * 0.999:
@@ -126,13 +127,11 @@ def fit(generation: str, rounds: int):
 
 def start(machine: Machine):
     """The parameters that are fitted, by name."""
-    point = {"launch": machine.launch_us, "step": machine.step_us}
+    point = {"launch": machine.launch_us}
     if machine.floor_us:
         point["floor"] = machine.floor_us
     for protocol in machine.protocols:
         point[f"hop {protocol.name}"] = protocol.hop_us
-        if protocol.block_gbps is not None:
-            point[f"block {protocol.name}"] = protocol.block_gbps
         if protocol.name != "Simple":
             point[f"efficiency {protocol.name}"] = protocol.efficiency
     for kind, value in machine.classes.items():
@@ -146,7 +145,6 @@ def rebuilt(machine: Machine, point) -> Machine:
         dataclasses.replace(
             p,
             hop_us=point[f"hop {p.name}"],
-            block_gbps=point.get(f"block {p.name}"),
             efficiency=point.get(f"efficiency {p.name}", p.efficiency),
         )
         for p in machine.protocols
@@ -157,7 +155,6 @@ def rebuilt(machine: Machine, point) -> Machine:
     }
     return machine.replace(
         launch_us=point["launch"],
-        step_us=point["step"],
         floor_us=point.get("floor", 0.0),
         protocols=protocols,
         classes=classes,
