@@ -117,6 +117,8 @@ ACCIDENTS = {
     "prompt around": lambda text: f"user@host:~$ nvidia-smi topo -m\n{text}\nuser@host:~$ \n",
     "code fence": lambda text: f"```\n{text}\n```",
     "indented": lambda text: _each(text, "    "),
+    "mpirun": lambda text: _each(text, "[1,0]<stdout>:"),
+    "log": lambda text: _each(text, "2024-05-01T10:00:07.123456Z "),
     "commented": lambda text: _each(text, "# "),
     "quoted": lambda text: _each(text, "> "),
     "carriage returns": lambda text: text.replace("\n", "\r\n"),

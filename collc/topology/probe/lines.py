@@ -1,4 +1,4 @@
-"""Pasted terminal output -> clean lines: colours, comment and quote marks and carriage returns go."""
+"""Pasted terminal output -> clean lines: colours, comment and quote marks, log stamps and carriage returns go."""
 
 from __future__ import annotations
 
@@ -8,7 +8,14 @@ from dataclasses import dataclass
 from collc.errors import TopologyError
 
 _ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\x1b\][^\x07]*\x07|\x1b[()][A-Z0-9]")
-_PREFIX = re.compile(r"^(?:[#>|] ?)+")
+# What may stand in front of every line: comment and quote marks, mpirun's tag, a log's time.
+_PREFIXES = (
+    re.compile(r" *(?:[#>|] ?)+"),
+    re.compile(r" *\[[0-9]+,[0-9]+\](?:<std(?:out|err)>)?: ?"),
+    re.compile(
+        r" *\[?[0-9]{4}-[0-9]{2}-[0-9]{2}[T ][0-9]{2}:[0-9]{2}:[0-9]{2}(?:[.,][0-9]+)?(?:Z|[+-][0-9:]{4,5})?\]? ?"
+    ),
+)
 MAX_CHARS = 4 << 20
 MAX_LINE = 1 << 16
 
@@ -40,7 +47,16 @@ def clean(text: str, where: str) -> Text:
     for number, line in enumerate(raw, 1):
         if len(line) > MAX_LINE:
             raise TopologyError("the line is too long for a dump", where=f"{where}:{number}")
-    full = [line for line in raw if line.strip()]
-    if full and all(_PREFIX.match(line.lstrip()) for line in full):
-        raw = [_PREFIX.sub("", line.lstrip()) for line in raw]
+    raw = _without_prefixes(raw)
     return Text(where, tuple(line.replace("\xa0", " ").rstrip() for line in raw))
+
+
+def _without_prefixes(lines: list[str]) -> list[str]:
+    """The lines without what stands in front of all of them."""
+    for _ in _PREFIXES:
+        full = [line for line in lines if line.strip()]
+        found = next((p for p in _PREFIXES if full and all(p.match(line) for line in full)), None)
+        if found is None:
+            break
+        lines = [found.sub("", line, count=1) for line in lines]
+    return lines
