@@ -15,6 +15,8 @@ from collc.errors import BuildError
 
 INSTALL_NVCC = "pip install 'collc[cuda]', or put a CUDA 13 nvcc on PATH, or set COLLC_NVCC"
 
+SYSTEM_CUDA = Path("/usr/local/cuda")
+
 # The oldest driver that runs code of a CUDA major version (NVIDIA, "CUDA Compatibility", table of minimum drivers).
 MINIMUM_DRIVER = {11: "450.80.02", 12: "525.60.13", 13: "580.65.06"}
 
@@ -48,7 +50,7 @@ def nvcc_path() -> Path | None:
     if on_path:
         return Path(on_path)
     homes = [Path(os.environ[name]) for name in ("CUDA_HOME", "CUDA_PATH") if os.environ.get(name)]
-    homes += [Path("/usr/local/cuda")]
+    homes.append(SYSTEM_CUDA)
     homes += [root / "nvidia" / name for root in site_packages() for name in ("cu13", "cuda_nvcc")]
     return next((home / "bin" / "nvcc" for home in homes if (home / "bin" / "nvcc").is_file()), None)
 

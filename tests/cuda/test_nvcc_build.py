@@ -1,0 +1,179 @@
+"""The kernels as nvcc builds them: architectures, registers, width of accesses, the same bytes every time."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import struct
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from collc import compiler
+from collc.build import cuda, nvcc
+from collc.build.toolchain import find_cxx
+from collc.errors import BuildError
+from collc.options import TargetKind
+
+needs_nvcc = pytest.mark.skipif(nvcc.nvcc_path() is None, reason="no nvcc on PATH, in CUDA_HOME or a wheel")
+KERNELS = 40
+ONE_KERNEL = '#define COLLC_KERNELS(X) X(sum_f32, float, Sum)\n#include "collc/cuda/executor.h"\n' + (
+    "using namespace collc::cuda;\n#define K(name, type, op) COLLC_KERNEL(kMaxThreads) "
+    "collc_##name(COLLC_KERNEL_ARGUMENT(Launch) launch) { run_block<type, op>(launch); }\nCOLLC_KERNELS(K)\n"
+)
+
+
+def images(fatbin: bytes) -> list[tuple[str, int]]:
+    """Kind and architecture of what a fatbin holds (its header: magic, version, header size, size of all images)."""
+    magic, _, header, size = struct.unpack_from("<IHHQ", fatbin)
+    assert (magic, header + size) == (0xBA55ED50, len(fatbin))
+    found, at = [], header
+    while at < len(fatbin):
+        kind, _, header, size = struct.unpack_from("<HHIQ", fatbin, at)
+        (architecture,) = struct.unpack_from("<I", fatbin, at + 28)
+        found.append(({1: "ptx", 2: "sass"}[kind], architecture))
+        at += header + size
+    return found
+
+
+def kernels_of(text: str, start: str) -> dict[str, str]:
+    """The text of each kernel; `start` is a pattern for its first line with the name as group 1."""
+    parts = re.split(start, text, flags=re.MULTILINE)
+    return dict(zip(parts[1::2], parts[2::2], strict=True))
+
+
+@needs_nvcc
+@pytest.mark.nvcc
+def test_the_fatbin_holds_every_generation():
+    made = images(cuda.build_fatbin().read_bytes())
+    assert made == [("sass", 75), ("sass", 80), ("sass", 90), ("sass", 100), ("sass", 120), ("ptx", 80)]
+
+
+@needs_nvcc
+@pytest.mark.nvcc
+@pytest.mark.parametrize(
+    ("virtual", "real"),
+    [
+        pytest.param(virtual, real, marks=() if real in ("75", "90") else pytest.mark.slow)
+        for virtual, reals in cuda.SASS.items()
+        for real in reals
+    ],
+)
+def test_no_kernel_spills_or_uses_local_memory(virtual, real, tmp_path):
+    ptx = cuda.make_ptx(nvcc.find_nvcc(), virtual)
+    command = [nvcc.find_nvcc().path, f"-arch=sm_{real}", "-O3", "-Xptxas", "-v", "-cubin", str(ptx)]
+    done = subprocess.run(
+        [*command, "-o", str(tmp_path / "x.cubin")], capture_output=True, text=True, check=True, timeout=300
+    )
+    frames = re.findall(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads", done.stderr)
+    assert len(frames) >= KERNELS
+    assert set(frames) == {("0", "0", "0")}
+    registers = [int(n) for n in re.findall(r"Used (\d+) registers", done.stderr)]
+    assert len(registers) == KERNELS
+    # 512 threads of 128 registers fill a multiprocessor.
+    assert max(registers) <= 128
+    assert "bytes lmem" not in done.stderr
+
+
+@needs_nvcc
+@pytest.mark.nvcc
+@pytest.mark.parametrize("virtual", cuda.SASS)
+def test_loops_move_sixteen_bytes_at_a_time(virtual):
+    text = cuda.make_ptx(nvcc.find_nvcc(), virtual).read_text()
+    kernels = kernels_of(text, r"^\s*\.visible \.entry (\w+)\(")
+    assert len(kernels) == KERNELS
+    for name, body in kernels.items():
+        accesses = re.findall(r"(?:ld|st)\.global\.v4\.u32|(?:ld|st)\.[\w.]+", body)
+        assert ".local" not in body, name
+        runs = re.findall(
+            r"L{4,}|S{4,}", "".join({"ld": "L", "st": "S"}[a[:2]] if "v4" in a else "." for a in accesses)
+        )
+        # The copy keeps 8 loads in flight, the reduction 4 of each source.
+        assert sum(run.startswith("LLLLLLLL") for run in runs) >= 1, name
+        assert sum(run.startswith("LLLL") for run in runs) >= 2, name
+        assert sum(run.startswith("SSSS") for run in runs) >= 2, name
+
+
+@needs_nvcc
+@pytest.mark.nvcc
+def test_the_machine_code_keeps_the_width():
+    tool = shutil.which("nvdisasm") or str(Path(nvcc.find_nvcc().path).with_name("nvdisasm"))
+    if not os.access(tool, os.X_OK):
+        pytest.skip("no nvdisasm (pip: nvidia-cuda-nvdisasm)")
+    cubin = cuda.make_cubin(nvcc.find_nvcc(), cuda.make_ptx(nvcc.find_nvcc(), "80"), "90")
+    text = subprocess.run([tool, "-c", str(cubin)], capture_output=True, text=True, check=True, timeout=300).stdout
+    kernels = kernels_of(text, r"^\s*\.section\s+\.text\.(collc_\w+),")
+    assert len(kernels) == KERNELS
+    for name, body in kernels.items():
+        assert len(re.findall(r"\bLDG\.E\.128", body)) >= 12, name
+        assert len(re.findall(r"\bSTG\.E\.128", body)) >= 12, name
+        assert not re.search(r"\b(LDL|STL)\b", body), name
+
+
+@needs_nvcc
+@pytest.mark.nvcc
+def test_the_same_source_gives_the_same_bytes(monkeypatch, tmp_path):
+    made = []
+    for folder in ("one", "a-longer-name/two"):
+        monkeypatch.setenv("COLLC_CACHE", str(tmp_path / folder))
+        ptx = cuda.make_ptx(nvcc.find_nvcc(), "80", ONE_KERNEL)
+        cubin = cuda.make_cubin(nvcc.find_nvcc(), ptx, "90")
+        made.append((ptx.read_bytes(), cubin.read_bytes(), cuda.embed(cubin, find_cxx()).read_bytes()))
+    assert made[0] == made[1]
+    assert str(tmp_path).encode() not in b"".join(made[0])
+
+
+@needs_nvcc
+@pytest.mark.nvcc
+@pytest.mark.slow
+def test_the_whole_fatbin_is_reproducible(monkeypatch, tmp_path):
+    first = cuda.build_fatbin().read_bytes()
+    monkeypatch.setenv("COLLC_CACHE", str(tmp_path))
+    assert cuda.build_fatbin().read_bytes() == first
+
+
+@needs_nvcc
+@pytest.mark.nvcc
+def test_an_error_in_the_source_shows_nvccs_words(monkeypatch, tmp_path):
+    monkeypatch.setenv("COLLC_CACHE", str(tmp_path))
+    with pytest.raises(BuildError, match=r"error.*nonsense"):
+        cuda.make_ptx(nvcc.find_nvcc(), "80", "nonsense x;\n")
+
+
+def test_without_nvcc_one_line_says_so_and_the_host_target_is_taken(monkeypatch):
+    monkeypatch.setattr(nvcc, "nvcc_path", lambda: None)
+    with pytest.raises(BuildError, match=r"no nvcc found.*pip install 'collc\[cuda\]'"):
+        nvcc.find_nvcc()
+    kind, note = compiler.choose_target(None)
+    assert kind is TargetKind.HOST
+    assert note is not None
+    assert "no nvcc found" in note
+
+
+def test_the_wheels_are_looked_in_last(monkeypatch, tmp_path):
+    tool = tmp_path / "site" / "nvidia" / "cu13" / "bin" / "nvcc"
+    tool.parent.mkdir(parents=True)
+    tool.write_text('#!/bin/sh\necho "release 13.0, V13.0.88"; echo sm_90; echo sm_75\n', encoding="ascii")
+    tool.chmod(0o755)
+    monkeypatch.setattr(nvcc, "site_packages", lambda: [tmp_path / "site"])
+    for name in ("COLLC_NVCC", "CUDA_PATH"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("CUDA_HOME", str(tmp_path / "absent"))
+    monkeypatch.setattr(shutil, "which", lambda name: None)
+    monkeypatch.setattr(nvcc, "SYSTEM_CUDA", tmp_path / "absent")
+    found = nvcc.find_nvcc()
+    assert (found.path, found.release, found.architectures) == (str(tool), "13.0", ("75", "90"))
+    assert found.driver.startswith("580")
+    home = tmp_path / "home" / "bin" / "nvcc"
+    home.parent.mkdir(parents=True)
+    shutil.copy(tool, home)
+    monkeypatch.setenv("CUDA_HOME", str(home.parent.parent))
+    assert nvcc.find_nvcc().path == str(home)
+
+
+def test_an_nvcc_that_does_not_run_is_named(monkeypatch):
+    monkeypatch.setenv("COLLC_NVCC", "/nonexistent/nvcc")
+    with pytest.raises(BuildError, match=r"/nonexistent/nvcc: cannot run nvcc"):
+        nvcc.find_nvcc()
