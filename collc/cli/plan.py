@@ -7,13 +7,14 @@ from fractions import Fraction
 import click
 
 from collc.cli.plan_sets import one_set, plan_sets, sets_json, sets_text
-from collc.cli.plan_text import explain_plans, summary
+from collc.cli.plan_text import explain_plans, summary, trade_json, trade_text
 from collc.cli.report import debug_option, emit_json, json_option, progress
 from collc.errors import UsageError
 from collc.packing import Collective, Plan, plan
 from collc.packing.allocations import allocations as named_allocations
 from collc.packing.document import plan_file, to_json
 from collc.packing.solve import SOLVERS
+from collc.packing.trade import Trade, depth_trade
 from collc.topology.allocation import parse_gpus
 from collc.topology.graph import plan_graph
 from collc.topology.load import load_topology
@@ -52,6 +53,7 @@ class _FractionType(click.ParamType[Fraction]):
     help="Plan many sets of GPUs, alike ones once: connected (3 or more that the fast links join), all (2 or more), "
     "sizes such as 2..4, or sets such as 0,1,2/4,5.",
 )
+@click.option("--trade", is_flag=True, help="What each depth of the trees can reach, and with how few of them.")
 @click.option("--compare", type=click.Choice(["rings"]), help="The speedup over the best set of NCCL-style rings.")
 @json_option
 @debug_option
@@ -65,6 +67,7 @@ def command(
     solver: str,
     tolerance: Fraction,
     allocations: str | None,
+    trade: bool,
     compare: str | None,
     as_json: bool,
 ) -> None:
@@ -81,19 +84,32 @@ def command(
         else:
             found = one_set(machine, chosen or [v.name for v in machine.gpus], links)
         wanted = list(Collective) if collective is None else [Collective(collective)]
-        rows = plan_sets(machine, found, wanted, solver)
+        sets = plan_sets(machine, found, wanted, solver)
         if as_json:
-            emit_json(sets_json(rows, rings=compare is not None))
+            emit_json(sets_json(sets, rings=compare is not None))
         else:
-            click.echo(sets_text(machine, rows, rings=compare is not None))
+            click.echo(sets_text(machine, sets, rings=compare is not None))
         return
     graph = plan_graph(machine, chosen, links, relay is not None)
+    if trade:
+        rows = _trade(graph, collective, root)
+        if as_json:
+            emit_json({"format": "collc-trade/1", "rows": trade_json(rows)})
+        else:
+            click.echo(trade_text(graph, rows))
+        return
     plans = _plans(graph, collective, root, solver, tolerance)
     if as_json:
         emit_json(to_json(plan_file(graph, plans)))
         return
     click.echo(summary(graph, plans))
     click.echo(explain_plans(graph, plans, whole=collective is not None))
+
+
+def _trade(graph: PlanGraph, collective: str | None, root: int | None) -> tuple[Trade, ...]:
+    if collective is None:
+        raise UsageError("--trade is about one collective", hint="name it with --collective")
+    return depth_trade(graph, Collective(collective), root)
 
 
 def _plans(

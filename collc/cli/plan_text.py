@@ -18,6 +18,7 @@ from collc.packing.explain import (
     tree_depth,
 )
 from collc.packing.model import Flow, Plan, Prices, Tree
+from collc.packing.trade import Trade
 from collc.topology.canonical import fingerprint
 from collc.topology.model import PlanGraph
 
@@ -69,6 +70,19 @@ def explain_plans(graph: PlanGraph, plans: Sequence[Plan], *, whole: bool) -> st
         if whole:
             lines += ["", *(_trees(graph, plan) if plan.trees else _flows(graph, plan)), "", *_links(graph, plan)]
     return "\n".join(lines)
+
+
+def trade_text(graph: PlanGraph, rows: Sequence[Trade]) -> str:
+    """A row per depth that brings a higher rate or fewer trees."""
+    cells = [[str(row.depth), gbps(row.rate), str(row.trees)] for row in rows]
+    return f"{graph.name}: at each depth the best rate, and the fewest trees found\n" + table(
+        ["depth", "GB/s", "trees"], cells, left=0
+    )
+
+
+def trade_json(rows: Sequence[Trade]) -> list[dict[str, object]]:
+    """The same for programs."""
+    return [{"depth": row.depth, "rate_gbps": str(row.rate), "trees": row.trees} for row in rows]
 
 
 def _limits(graph: PlanGraph, plan: Plan, *, detail: bool) -> list[str]:

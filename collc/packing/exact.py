@@ -26,7 +26,7 @@ _SHALLOW_TRIES = 6
 _THIN_LIMIT = 16
 # Where all trees of a depth are at most so many they are listed.
 _LISTED = 3000
-_LIST_RANKS = 12
+LIST_RANKS = 12
 # Up to here the best partition is searched for (a minimum cut per rank); above, only likely ones are tried.
 _PARTITION_LIMIT = 64
 # From so many links or ranks on symmetry is worth its search and the many images of each tree.
@@ -148,7 +148,7 @@ def solve_exact(problem: Problem, servers: Sequence[str]) -> Solved:
     net.require_connected()
     bound, certificate = problem_bound(problem, servers)
     generator = problem.generator()
-    least = _least_depth(generator.oracle)
+    least = least_depth(generator.oracle)
     # Many ranks: the LP over all trees is slow to settle, a shallow one that reaches the bound is not.
     tries = _SHALLOW_TRIES if net.nranks > DENSE_FROM else 1
     found = None
@@ -168,7 +168,7 @@ def solve_exact(problem: Problem, servers: Sequence[str]) -> Solved:
             certificate = Prices(tuple((i, p) for i, p in enumerate(proven.prices) if p))
         depth, found, generator = _shallowest(problem, proven, least)
     if (generator.complete or net.nranks > _THIN_LIMIT) and len(found.weights) > generator.ngroups:
-        found = thinnest(generator, found, _dives(generator), 2)
+        found = thinnest(generator, found, dives(generator), 2)
     for rounds, choices in () if generator.complete else _thinning(net.nranks, depth):
         if len(found.weights) > generator.ngroups:
             found = thinned(generator, found, depth, rounds, choices)
@@ -193,13 +193,13 @@ def _thinning(nranks: int, depth: int) -> tuple[tuple[int, int], ...]:
     return ((6, 1), (3, 2)) if nranks <= 10 else ((3, 1),)
 
 
-def _dives(generator: Generator) -> int:
-    """As many as take about a tenth of a second."""
+def dives(generator: Generator) -> int:
+    """How often to dive for fewer trees: what takes a few tenths of a second."""
     size = len(generator.columns) * generator.master.nrows
     return min(16, max(3, 90_000 // size))
 
 
-def _least_depth(oracle: Oracle) -> int:
+def least_depth(oracle: Oracle) -> int:
     """No tree is shallower than its root's eccentricity in hops: of all roots the worst, for all_reduce the best."""
     eccentric = oracle.reach()
     return min(eccentric) if oracle.ngroups == 1 else max(eccentric)
@@ -207,7 +207,7 @@ def _least_depth(oracle: Oracle) -> int:
 
 def _at_depth(generator: Generator, depth: int, target: Fraction) -> Packing | None:
     """The best packing of trees no deeper than `depth`, or None if floats already fall short of `target`."""
-    every = generator.oracle.all_columns(depth, _LISTED) if generator.net.nranks <= _LIST_RANKS else None
+    every = generator.oracle.all_columns(depth, _LISTED) if generator.net.nranks <= LIST_RANKS else None
     if every is None:
         generator.seed(depth)
     else:

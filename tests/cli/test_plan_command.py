@@ -45,6 +45,17 @@ def test_text_says_what_binds_and_what_one_more_link_brings() -> None:
     assert "2 of depth 2; weights are multiples of rate/2" in out
 
 
+def test_the_trade_between_depth_rate_and_trees() -> None:
+    made = plan_json("dgx1v", "--collective", "broadcast", "--trade")
+    rows = [(r["depth"], r["rate_gbps"], r["trees"]) for r in made["rows"]]
+    # Fewer levels than 4 cost rate; fewer trees than 6 cost depth.
+    assert [r[:2] for r in rows] == [(2, "50"), (3, "125"), (4, "150"), (7, "150")]
+    assert rows[2][2] == 6
+    assert rows[3][2] == 4
+    text = collc("plan", "dgx1p", "--gpus", "0-3", "--collective", "all_reduce", "--trade").out
+    assert text.splitlines()[1].split() == ["depth", "GB/s", "trees"]
+
+
 def test_solvers_say_what_they_prove() -> None:
     few = plan_json("dgx1v", "--collective", "broadcast", "--solver", "ilp")["plans"][0]
     assert (len(few["trees"]), few["rate_gbps"], few["optimal"]) == (4, "150", True)
@@ -99,6 +110,8 @@ def test_machines_with_too_many_rings_show_none() -> None:
         (["--allocations", "all", "--gpus", "0,1"], "--allocations plans all sets"),
         (["--allocations", "all", "--relay", "idle"], "neither --relay nor --root"),
         (["--links", "nvlnk"], "nvlink"),
+        (["--trade"], "--collective"),
+        (["--trade", "--collective", "alltoall"], "no depth to trade"),
     ],
 )
 def test_what_cannot_be_is_one_line(argv: list[str], what: str) -> None:

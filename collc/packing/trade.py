@@ -1,0 +1,71 @@
+"""The trade between depth, rate and number of trees: what each allowed depth can reach at best."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from fractions import Fraction
+
+from collc.errors import UsageError
+from collc.packing.exact import LIST_RANKS, dives, least_depth, new_problem, outward
+from collc.packing.explain import plan_depth
+from collc.packing.model import Collective
+from collc.packing.network import Net
+from collc.packing.solve import plan
+from collc.packing.thin import thinnest
+from collc.topology.model import PlanGraph
+
+# More trees than this are not listed, and the table ends there.
+_LISTED = 4000
+
+
+@dataclass(frozen=True)
+class Trade:
+    """The best rate of trees no deeper than `depth`, exact, and how few trees were found to reach it."""
+
+    depth: int
+    rate: Fraction
+    trees: int
+
+
+def depth_trade(graph: PlanGraph, collective: Collective, root: int | None = None) -> tuple[Trade, ...]:
+    """A row for each depth that brings a higher rate or fewer trees, as far as all trees of that depth can be listed.
+
+    Rates are exact optima of their depth; numbers of trees are the best found. With a root the last row is the plan of
+    the `ilp` solver where it has fewer trees.
+
+    Raises UsageError for collectives without trees and for graphs with too many.
+    """
+    if not collective.uses_trees:
+        raise UsageError(f"{collective.value} is packed as flows, which have no depth to trade")
+    if collective.rooted and root is None:
+        root = 0
+    net = outward(Net.of(graph), collective)
+    net.require_connected()
+    rows: list[Trade] = []
+    problem = new_problem(net, collective, root, graph.servers, symmetric=False)
+    generator = problem.generator()
+    before = 0
+    least = least_depth(generator.oracle) if net.nranks <= LIST_RANKS else net.nranks
+    for depth in range(least, net.nranks):
+        every = generator.oracle.all_columns(depth, _LISTED)
+        if every is None or len(every) == before:
+            break
+        before = len(every)
+        generator.fill(every)
+        found = generator.exact() if {c.group for c in every} == set(range(generator.ngroups)) else None
+        if found is None:
+            continue
+        best = thinnest(generator, found, dives(generator), 2)
+        row = Trade(max(c.depth() for c, _ in best.weights), best.rate, len(best.weights))
+        if not rows or (row.rate, -row.trees) > (rows[-1].rate, -rows[-1].trees):
+            rows.append(row)
+    if not rows:
+        raise UsageError(
+            f"{graph.name} has too many trees to list for {collective.value}", hint="choose fewer GPUs with --gpus"
+        )
+    if collective.rooted:
+        few = plan(graph, collective, root, "ilp")
+        assert few.rate is not None
+        if few.rate == rows[-1].rate and len(few.trees) < rows[-1].trees:
+            rows.append(Trade(plan_depth(few), few.rate, len(few.trees)))
+    return tuple(rows)
