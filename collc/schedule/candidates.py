@@ -84,6 +84,11 @@ def rings_of(plan: Plan) -> int:
     return sum(1 for tree in plan.trees if tree.root == plan.trees[0].root)
 
 
+def channels_of(plan: Plan) -> int:
+    """The channels that a spread plan is meant to be lowered onto: one per tree, or per ring."""
+    return rings_of(plan) if plan.solver in _CHANNEL_PER_RING else len(plan.trees)
+
+
 def shortest_paths(graph: PlanGraph) -> Paths:
     """(source, destination) -> the links of a path with the fewest links, the widest of those; through no other rank.
 

@@ -29,6 +29,8 @@ _LL_MOST = {"v100": 39.0, "a100": 87.7, "h100": 87.7}
 _LL128_CHANNEL = {"v100": 20.0, "a100": 20.0, "h100": 36.7}
 _RING_CHANNELS = 24
 _CHUNK = {"LL": 16 << 10, "LL128": 64 << 10, "Simple": 512 << 10}
+# Bytes that make another channel worth its start: a block's threads times what each should move at least.
+_PER_CHANNEL = {"LL": 32 << 10, "LL128": 64 << 10, "Simple": 64 << 10}
 # NCCL's slices: a chunk is handed on in halves, and small calls use smaller chunks.
 _LEAST_CHUNK = 4 << 10
 
@@ -91,12 +93,19 @@ def predict(simulator: Simulator, size: int, plan: str | None = None, protocol: 
 
 
 def _variant(simulator: Simulator, guess: Guess, size: int) -> Variant:
-    """Channels: twice the rings of a mesh, up to `_RING_CHANNELS` on a switch. Small calls are cut finer."""
+    """Channels and chunks: small calls use few channels (one ring of a mesh) and are cut finer."""
     plan = simulator.plan(guess.plan)
-    own = rings_of(plan) if guess.plan == "rings" else len(plan.trees)
-    channels = 2 * own if own > 1 else max(1, min(_RING_CHANNELS, size // (64 << 10)))
+    kind = guess.plan
+    own = rings_of(plan) if kind == "rings" else len(plan.trees)
+    most = 2 * own if own > 1 else _RING_CHANNELS
+    channels = max(1, min(most, size // _PER_CHANNEL[guess.protocol]))
+    if kind == "rings" and channels < own:
+        kind, own = "ring", 1
+    elif channels < own:
+        channels = own
+    channels = channels // own * own
     chunk = _CHUNK[guess.protocol]
     pieces = channels * (simulator.graph.nranks if guess.plan == "rings" else 8)
     while chunk > _LEAST_CHUNK and chunk * pieces > size:
         chunk //= 2
-    return Variant(guess.plan, guess.protocol, chunk, channels)
+    return Variant(kind, guess.protocol, chunk, channels)

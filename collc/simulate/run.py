@@ -17,7 +17,7 @@ from collc.packing import plan as packed_plan
 from collc.packing.check import check_packing
 from collc.packing.model import Collective, Plan
 from collc.pipeline import COMPILED, Recorder, lower
-from collc.schedule.candidates import KINDS, candidate, rings_of, spread
+from collc.schedule.candidates import KINDS, candidate, channels_of, rings_of, spread
 from collc.simulate import compiled, engine
 from collc.simulate.engine import Outcome
 from collc.simulate.model import Case, make_case, with_count
@@ -174,9 +174,7 @@ class Simulator:
         key = (kind, channels)
         if key not in self.programs:
             plan = spread(self.plan(kind), channels)
-            per_ring = kind in ("ring", "rings")
-            limit = rings_of(plan) if per_ring else max(CUDA.max_channels, channels)
-            target = dataclasses.replace(CUDA, max_channels=max(1, limit))
+            target = dataclasses.replace(CUDA, max_channels=max(1, channels_of(plan)))
             self.programs[key] = plan, lower(plan, self.graph.nranks, target, Recorder())
         return self.programs[key]
 
