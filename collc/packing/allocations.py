@@ -96,7 +96,7 @@ def _grown(topology: Topology, links: str | None, wanted: set[int], *, through_g
     """
     names = [v.name for v in topology.gpus]
     place = {name: i for i, name in enumerate(names)}
-    alike = twins(topology)
+    alike = twins(topology, links)
     orbit: list[tuple[str, ...]] = [()]
     distinct: dict[str, Allocation] = {}
     tried = 0
@@ -128,17 +128,24 @@ def _grown(topology: Topology, links: str | None, wanted: set[int], *, through_g
     return sorted(distinct.values(), key=lambda a: (len(a.gpus), [place[g] for g in a.gpus]))
 
 
-def twins(topology: Topology) -> list[list[str]]:
-    """GPUs that any permutation among themselves leaves the machine as it was: same links to the same vertices."""
+def twins(topology: Topology, links: str | None = None) -> list[list[str]]:
+    """GPUs that any permutation among themselves leaves the machine as it was: same links to the same vertices.
+
+    Args:
+        links: kinds of links that count, as in ``--links``; all by default.
+    """
+    kinds = None if links in (None, "all") else {word.strip() for word in str(links).split(",")}
     near: dict[str, list[tuple[str, str, str, object]]] = {v.name: [] for v in topology.gpus}
     for link in topology.links:
+        if kinds is not None and link.kind.value not in kinds:
+            continue
         for own, other, way in ((link.src, link.dst, "out"), (link.dst, link.src, "in")):
             if own in near:
                 near[own].append((other, way, link.kind.value, link.gbps))
     server = {name: server for server, members in topology.servers.items() for name in members}
     classes: dict[object, list[str]] = {}
-    for name, links in near.items():
-        classes.setdefault((server.get(name), tuple(sorted(links, key=repr))), []).append(name)
+    for name, ends in near.items():
+        classes.setdefault((server.get(name), tuple(sorted(ends, key=repr))), []).append(name)
     return [members for members in classes.values() if len(members) > 1]
 
 

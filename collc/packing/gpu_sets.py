@@ -53,7 +53,9 @@ def served_sets(topology: Topology, allocations: Sequence[Allocation], links: st
     names = tuple(v.name for v in topology.gpus)
     place = {name: i for i, name in enumerate(names)}
     classes = list(range(len(names)))
-    for members in twins(topology):
+    # Only links that some plan uses tell GPUs apart.
+    kinds = sorted({link.kind.value for allocation in allocations for link in allocation.graph.links})
+    for members in twins(topology, ",".join(kinds)):
         for name in members:
             classes[place[name]] = place[members[0]]
     numbered = tuple(sorted(set(classes)).index(c) for c in classes)

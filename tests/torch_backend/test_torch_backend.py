@@ -1,0 +1,63 @@
+"""The collc backend of torch.distributed: every collective, and training beside Gloo."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="the extra `torch` is not installed")
+
+HERE = Path(__file__).parent
+
+
+def torchrun(ranks: int, script: str, *arguments: object) -> str:
+    command = [
+        sys.executable,
+        "-W",
+        "ignore",
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        f"--nproc-per-node={ranks}",
+    ]
+    done = subprocess.run(
+        [*command, str(HERE / script), *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"},
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    return done.stdout
+
+
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_every_collective(ranks: int) -> None:
+    assert "all right" in torchrun(ranks, "collectives.py")
+
+
+def parameters(tmp_path: Path, backend: str, mode: str, ranks: int) -> list[object]:
+    out = tmp_path / f"{backend}.pt"
+    torchrun(ranks, "train.py", backend, mode, out)
+    loaded = torch.load(out)
+    assert isinstance(loaded, list)
+    return loaded
+
+
+def test_ddp_on_two_ranks_gives_gloos_parameters_bit_by_bit(tmp_path: Path) -> None:
+    ours, theirs = (parameters(tmp_path, backend, "ddp", 2) for backend in ("collc", "gloo"))
+    assert len(ours) == 8
+    assert all(torch.equal(a, b) for a, b in zip(ours, theirs, strict=True))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", ["ddp", "fsdp"])
+def test_training_on_four_ranks_agrees_with_gloo(tmp_path: Path, mode: str) -> None:
+    # Four summands in another order: equal up to rounding, which 50 steps amplify.
+    ours, theirs = (parameters(tmp_path, backend, mode, 4) for backend in ("collc", "gloo"))
+    assert all(torch.allclose(a, b, rtol=1e-3, atol=1e-4) for a, b in zip(ours, theirs, strict=True))
