@@ -8,21 +8,31 @@ from pathlib import Path
 import click
 
 from collc.bench.find import find_library
-from collc.build.readback import read_manifest
+from collc.build.numbering import live_numbering
+from collc.build.readback import read_library, read_manifest
 from collc.cli.report import debug_option
 from collc.errors import RunError
+from collc.topology.load import load_topology
 
 
 @click.command("run", context_settings={"ignore_unknown_options": True})
 @click.option("--lib", "library", type=click.Path(path_type=Path), help="The library [the one libcollc-*.so here].")
+@click.option(
+    "--topology",
+    metavar="TOPO",
+    help="This machine, where its GPUs are numbered differently from the one that the library was compiled for.",
+)
 @debug_option
 @click.argument("argv", metavar="-- CMD...", nargs=-1, required=True, type=click.UNPROCESSED)
-def command(library: Path | None, argv: tuple[str, ...]) -> None:
+def command(library: Path | None, topology: str | None, argv: tuple[str, ...]) -> None:
     """Run CMD with the library preloaded, so that its calls of NCCL reach collc."""
     path = find_library(library)
     read_manifest(path)
     before = os.environ.get("LD_PRELOAD")
     environment = {**os.environ, "LD_PRELOAD": f"{path.resolve()}:{before}" if before else str(path.resolve())}
+    if topology is not None:
+        numbering = live_numbering(read_library(path), path, load_topology(topology))
+        environment["COLLC_NUMBERING"] = ",".join(map(str, numbering))
     try:
         os.execvpe(argv[0], list(argv), environment)
     except OSError as error:

@@ -211,7 +211,7 @@ Status Communicator::join(const ncclUniqueId &id, uint32_t nranks, uint32_t rank
   gpus_ = gpus;
   Introduction mine;
   Status status;
-  if (gpus.empty()) status = declared_gpus(&gpus_);
+  if (gpus.empty()) status = declared_gpus(nranks_, &gpus_);
   if (status.ok()) status = introduce(&mine, gpus_);
   Bytes message(sizeof mine);
   std::memcpy(message.data(), &mine, sizeof mine);

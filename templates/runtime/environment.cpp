@@ -22,18 +22,18 @@ bool is_set(const char *name) {
   return text != nullptr && *text != '\0' && !(text[0] == '0' && text[1] == '\0');
 }
 
-std::vector<std::string> declared_names() {
-  std::vector<std::string> gpus;
-  const char *text = std::getenv("COLLC_GPUS");
-  if (text == nullptr || *text == '\0') return gpus;
-  gpus.emplace_back();
+std::vector<std::string> read_list(const char *name) {
+  std::vector<std::string> words;
+  const char *text = std::getenv(name);
+  if (text == nullptr || *text == '\0') return words;
+  words.emplace_back();
   for (const char *at = text; *at != '\0'; ++at) {
     if (*at == ',')
-      gpus.emplace_back();
+      words.emplace_back();
     else if (*at != ' ')
-      gpus.back() += *at;
+      words.back() += *at;
   }
-  return gpus;
+  return words;
 }
 
 }  // namespace collc

@@ -13,7 +13,7 @@ Status read_number(const char *name, double least, double most, double fallback,
 
 bool is_set(const char *name);
 
-// The words of COLLC_GPUS: the GPUs that the ranks stand for, by index or name, in the order of the ranks; empty if unset.
-std::vector<std::string> declared_names();
+// The words between the commas of a variable; empty if it is unset.
+std::vector<std::string> read_list(const char *name);
 
 }  // namespace collc

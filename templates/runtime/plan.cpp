@@ -24,21 +24,42 @@ uint64_t build_fingerprint() {
   return hash;
 }
 
-Status declared_gpus(std::vector<uint32_t> *gpus) {
+namespace {
+
+// The GPUs that a variable lists, by index or name, each once.
+Status read_gpus(const char *variable, std::vector<uint32_t> *gpus) {
   gpus->clear();
-  for (const std::string &word : declared_names()) {
+  for (const std::string &word : read_list(variable)) {
     uint32_t number = tables().ngpus;
     const char *name = tables().gpu_names;
     for (uint32_t g = 0; g < tables().ngpus; ++g, name += std::strlen(name) + 1)
       if (word == name) number = g;
-    if (number == tables().ngpus && !word.empty() && word.size() < 9 && word.find_first_not_of("0123456789") == std::string::npos)
-      number = static_cast<uint32_t>(std::stoul(word));
+    const bool digits = !word.empty() && word.size() < 9 && word.find_first_not_of("0123456789") == std::string::npos;
+    if (number == tables().ngpus && digits) number = static_cast<uint32_t>(std::stoul(word));
     if (number >= tables().ngpus)
-      return fail(ncclInvalidUsage, "COLLC_GPUS: %.60s is no GPU of this library's topology, which has %u", word.c_str(),
+      return fail(ncclInvalidUsage, "%s: %.60s is no GPU of this library's topology, which has %u", variable, word.c_str(),
                   tables().ngpus);
     if (std::find(gpus->begin(), gpus->end(), number) != gpus->end())
-      return fail(ncclInvalidUsage, "COLLC_GPUS names GPU %.60s twice", word.c_str());
+      return fail(ncclInvalidUsage, "%s names GPU %.60s twice", variable, word.c_str());
     gpus->push_back(number);
+  }
+  return {};
+}
+
+}  // namespace
+
+Status declared_gpus(uint32_t nranks, std::vector<uint32_t> *gpus) {
+  COLLC_RETURN_IF_FAILED(read_gpus("COLLC_GPUS", gpus));
+  std::vector<uint32_t> numbering;
+  COLLC_RETURN_IF_FAILED(read_gpus("COLLC_NUMBERING", &numbering));
+  if (numbering.empty()) return {};
+  // The live machine numbers its GPUs in its own way; undeclared ranks stand for its first ones.
+  if (gpus->empty() && nranks <= numbering.size())
+    for (uint32_t r = 0; r < nranks; ++r) gpus->push_back(r);
+  for (uint32_t &gpu : *gpus) {
+    if (gpu >= numbering.size())
+      return fail(ncclInvalidUsage, "COLLC_GPUS names GPU %u, COLLC_NUMBERING has %zu", gpu, numbering.size());
+    gpu = numbering[gpu];
   }
   return {};
 }

@@ -7,7 +7,12 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from support.libraries import client
+from support.libraries import client, library
+
+from collc.build.numbering import live_numbering
+from collc.build.readback import read_library
+from collc.topology.load import load_topology
+from collc.topology.model import LinkKind
 
 HERE = Path(__file__).parent
 # Of a DGX-1P: all GPUs, and sets of 3 and 4 of different shape.
@@ -52,3 +57,28 @@ def test_splits_and_shrinks_find_their_allocations(ways: str) -> None:
     done = run("parts.c", ways, "8")
     assert done.returncode == 0, done.stderr
     assert "elements right" in done.stdout
+
+
+def test_a_machine_that_numbers_its_gpus_otherwise(tmp_path: Path) -> None:
+    """GPU i of this machine is GPU order[i] of the one that the library was compiled for."""
+    order = [3, 0, 6, 5, 1, 7, 2, 4]
+    here = [order.index(g) for g in range(8)]
+    machine = load_topology("dgx1p")
+    links = [k for k in machine.links if k.kind is LinkKind.NVLINK]
+    number = {v.name: i for i, v in enumerate(machine.gpus)}
+    rows = "".join(
+        f"  - {{from: gpu{here[number[k.src]]}, to: gpu{here[number[k.dst]]}, kind: nvlink, gbps: {k.gbps}}}\n"
+        for k in links
+    )
+    live = tmp_path / "live.yaml"
+    live.write_text(f"format: collc-topology/1\nname: live\ngpus: 8\nlinks:\n{rows}", encoding="utf-8")
+    numbering = live_numbering(read_library(library(SETS)), library(SETS), load_topology(str(live)))
+    speeds = {(number[k.src], number[k.dst]) for k in links}
+    assert {(numbering[here[a]], numbering[here[b]]) for a, b in speeds} == speeds
+    # A set that is served there under its own numbers, and one that is not.
+    served = [here[g] for g in (0, 1, 4, 6)]
+    gpus = {"COLLC_NUMBERING": ",".join(map(str, numbering)), "COLLC_GPUS": ",".join(map(str, served))}
+    done = run("client.c", "processes", "4", **gpus)
+    assert done.returncode == 0, done.stderr
+    gpus["COLLC_GPUS"] = ",".join(str(here[g]) for g in (0, 1, 2, 4))
+    assert "compiled without the GPUs" in run("client.c", "processes", "4", **gpus).stderr
