@@ -279,14 +279,14 @@ short_size = _size
 def variants(simulator: Simulator, kinds: Sequence[str] | None = None) -> list[Variant]:
     """The grid that a choice is made from: plans, protocols, chunk sizes, channels.
 
-    Channels: the plan's own number of trees (rings: one per ring), twice that, and the most that the target runs at
-    once. Chunks: from a line to a slot in factors of four.
+    Channels: the plan's own number of trees (rings: one per ring), two and four times that, and the most that the
+    target runs at once. Chunks: from a line to a slot in factors of four.
     """
     found = []
     for kind in kinds if kinds is not None else simulator.kinds:
         plan = simulator.plan(kind)
         own = rings_of(plan) if kind in ("ring", "rings") else len(plan.trees)
-        counts = sorted({min(n, max(own, CUDA.max_channels)) for n in (own, 2 * own, CUDA.max_channels)})
+        counts = sorted({min(n, max(own, CUDA.max_channels)) for n in (own, 2 * own, 4 * own, CUDA.max_channels)})
         if kind in ("ring", "rings"):
             counts = sorted({n // own * own for n in counts})
         for protocol in simulator.protocols:
