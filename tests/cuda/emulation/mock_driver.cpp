@@ -221,3 +221,6 @@ MOCK cuStreamWaitEvent(void *, void *, unsigned) {
   return 0;
 }
 MOCK cuStreamIsCapturing(void *, int *status) { return *status = capturing, 0; }
+MOCK cuMemcpyDtoH_v2(void *to, unsigned long long from, size_t bytes) {
+  return std::memcpy(to, reinterpret_cast<void *>(from), bytes), 0;
+}
