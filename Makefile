@@ -8,7 +8,8 @@ BIN := $(VENV)/bin
 DEMO := build/demo
 JOBS ?= $(shell nproc --all 2>/dev/null || echo 2)
 
-.PHONY: help setup demo test lint types unit format golden test-wheel clean sanitize chaos fuzz bench-packing
+.PHONY: help setup demo test lint types unit format golden test-wheel clean
+.PHONY: sanitize chaos fuzz bench-packing gpu-check test-torch
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -47,8 +48,16 @@ sanitize: setup  ## the runtime under ThreadSanitizer, AddressSanitizer and UBSa
 chaos: setup  ## 200 random faults, 10,000 communicators (15 minutes)
 	$(BIN)/python -m pytest -m slow tests/runtime/test_chaos.py
 
-fuzz: setup  ## the readers of dumps against random and damaged text (10 minutes)
-	cd tests && ../$(BIN)/python fuzz_readers.py --seconds 600
+SECONDS_OF_FUZZ ?= 600
+fuzz: setup  ## damage dumps, topology files and driver answers; readers must answer or refuse
+	PYTHONPATH=tests $(BIN)/python tests/fuzz_readers.py --seconds $(SECONDS_OF_FUZZ)
+
+gpu-check:  ## on a machine with a GPU and nvcc: every collective on it, sanitizer, timings; OUT=folder for the table
+	$(PYTHON) gpu_check/check.py
+
+test-torch: setup  ## the torch.distributed backend: every collective, DDP and FSDP beside Gloo
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check 'torch==2.13.0'
+	$(BIN)/python -m pytest tests/torch_backend
 
 bench-packing: setup  ## the packing's table in docs/measurements; FORESTCOLL=<its folder> runs it beside
 	$(BIN)/python benchmarks/packing.py --write docs/measurements/packing.md

@@ -26,7 +26,11 @@ def command(library: Path, as_json: bool) -> None:
         click.echo(
             f"\n{allocation['nranks']} GPUs ({', '.join(allocation['gpus'])}), graph {allocation['fingerprint']}"
         )
-        click.echo(f"{allocation['slots']} slots of {allocation['slot_bytes']} bytes per FIFO")
+        blocks = max((program["channels"] for program in allocation["programs"]), default=0)
+        click.echo(
+            f"{allocation['slots']} slots of {allocation['slot_bytes']} bytes per FIFO, "
+            f"{allocation['fifo_bytes'] / 1e6:.1f} MB of FIFOs per communicator, at most {blocks} channels per rank"
+        )
         rows = [
             [
                 program["collective"],
