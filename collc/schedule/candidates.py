@@ -5,7 +5,7 @@ and as the baselines to compare with. Each is an ordinary `Plan` (without a cert
 same lowering, verifier and simulator take it. Hops run along shortest paths through switches, never through a rank.
 
 Sources: ring: Patarasuk and Yuan 2009, as used by Baidu 2017; double binary tree: Sanders, Speck and Traeff 2009, as
-used by NCCL 2.4; one-hop trees: Blink (Wang et al., MLSys 2020), section 3.4.
+used by NCCL 2.4; one-hop trees: Blink (Wang et al., MLSys 2020), on DGX-2.
 """
 
 from __future__ import annotations

@@ -49,7 +49,7 @@ class Outcome:
 
 
 def fair_rates(paths: Sequence[Sequence[int]], capacity: Sequence[float]) -> list[float]:
-    """Max-min fair rates of flows by water-filling (Bertsekas and Gallager, Data Networks, section 6.5.2).
+    """Max-min fair rates of flows by water-filling (Bertsekas and Gallager, Data Networks, chapter 6).
 
     Args:
         paths: the resources that each flow uses, each once.
