@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from collc.build.cache import cache_dir
-from collc.build.nvcc import INSTALL_NVCC, MINIMUM_DRIVER, find_nvcc, nvcc_path, site_packages
+from collc.build.nvcc import INSTALL_NVCC, find_nvcc, nvcc_path, site_packages
 from collc.build.toolchain import find_cxx
 from collc.errors import BuildError
 
@@ -48,7 +48,6 @@ def examine() -> list[Finding]:
         _shared_memory(),
         _cache(),
         *_nvcc(),
-        _nvrtc(),
         _library(
             "CUDA driver", "libcuda.so.1", "running --target cuda", "install the NVIDIA driver on the GPU machine"
         ),
@@ -161,16 +160,6 @@ def _nvcc() -> list[Finding]:
     sms = f"sm_{nvcc.architectures[0]} to sm_{nvcc.architectures[-1]}"
     detail = f"{nvcc.release} ({nvcc.path}): {sms}, needs driver {nvcc.driver} or newer"
     return [Finding("nvcc", OK, detail, use)]
-
-
-def _nvrtc() -> Finding:
-    use = "device code for sm_60 and sm_70"
-    for root in site_packages():
-        folder = root / "nvidia" / "cuda_nvrtc" / "lib"
-        if any(folder.glob("libnvrtc.so.12*")):
-            return Finding("NVRTC 12", OK, f"{folder}, needs driver {MINIMUM_DRIVER[12]} or newer", use)
-    hint = "pip install 'nvidia-cuda-nvrtc-cu12==12.9.*'"
-    return Finding("NVRTC 12", MISSING, "no wheel of nvidia-cuda-nvrtc-cu12", use, hint)
 
 
 def _library(name: str, soname: str, use: str, hint: str) -> Finding:
