@@ -67,7 +67,10 @@ class Table:
     predictions: tuple[Prediction, ...]
 
     def entries(self, simulator: Simulator) -> list[Entry]:
-        """What a library needs to hold, in the order of its step tables; neighbours that differ in nothing are one."""
+        """What a library needs to hold, in the order of its step tables; neighbours that differ in nothing are one.
+
+        `simulator` may be that of another root of the same graph: one table then serves all roots.
+        """
         per_rank = simulator.collective in (Collective.ALL_GATHER, Collective.REDUCE_SCATTER)
         parts = simulator.graph.nranks if per_rank else 1
         found: list[Entry] = []

@@ -114,6 +114,15 @@ def test_choices_start_at_nothing_ascend_and_lower():
         assert len(lower(entry.plan, 4, target, Recorder()).channels) <= entry.channels
 
 
+def test_one_table_serves_all_roots():
+    graph = plan_graph(load_topology("dgx1v"), [f"gpu{i}" for i in range(4)])
+    table = choose(Simulator(graph, Collective.BROADCAST, 0), [1 << 10, 64 << 20])
+    for root in (0, 3):
+        for entry in table.entries(Simulator(graph, Collective.BROADCAST, root)):
+            assert entry.plan.root == root
+            assert all(tree.root == root for tree in entry.plan.trees)
+
+
 def test_the_best_of_the_grid_is_chosen():
     model = simulator("dgx-a100", Collective.BROADCAST, [f"gpu{i}" for i in range(3)])
     for size in (4 << 10, 1 << 20):
