@@ -9,7 +9,7 @@ DEMO := build/demo
 JOBS ?= $(shell nproc --all 2>/dev/null || echo 2)
 
 .PHONY: help setup demo test lint types unit format golden test-wheel clean
-.PHONY: sanitize chaos fuzz bench-packing gpu-check test-torch
+.PHONY: sanitize chaos fuzz bench-packing validate gpu-check test-torch
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -51,6 +51,9 @@ chaos: setup  ## 200 random faults, 10,000 communicators (15 minutes)
 SECONDS_OF_FUZZ ?= 600
 fuzz: setup  ## damage dumps, topology files and driver answers; readers must answer or refuse
 	PYTHONPATH=tests $(BIN)/python tests/fuzz_readers.py --seconds $(SECONDS_OF_FUZZ)
+
+validate: setup  ## the simulator against published tables; rewrites the figures of docs/validation.md
+	$(BIN)/python benchmarks/simulate.py report --plots docs/figures
 
 gpu-check:  ## on a machine with a GPU and nvcc: every collective on it, sanitizer, timings; OUT=folder for the table
 	$(PYTHON) gpu_check/check.py

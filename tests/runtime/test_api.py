@@ -172,3 +172,31 @@ def fp8(kind: int, bits: int) -> float:
     if exponent == 0:
         return sign * mantissa * 2.0 ** (1 - bias - mantissa_bits)
     return sign * (1 + mantissa / (1 << mantissa_bits)) * 2.0 ** (exponent - bias)
+
+
+def test_abort_ends_a_stuck_creation() -> None:
+    """A creation that does not block, whose other ranks never come: state at once, and an abort that ends it."""
+    program = f"""
+import ctypes, struct, time
+from pathlib import Path
+from collc.bench.nccl import Nccl, UniqueId
+nccl = Nccl(Path({str(library("odd"))!r}))
+lib = nccl.lib
+unset = -1 << 31
+config = ctypes.create_string_buffer(struct.pack("QIIiiiii", 40, 0xCAFEBEEF, 22809, 0, unset, unset, unset, 0), 40)
+comm, state = ctypes.c_void_p(), ctypes.c_int()
+unique = UniqueId.from_buffer_copy(nccl.unique_id())
+results = [lib.ncclCommInitRankConfig(ctypes.byref(comm), 3, unique, 0, config)]
+start = time.monotonic()
+for _ in range(100):
+    results.append(lib.ncclCommGetAsyncError(comm, ctypes.byref(state)))
+    results.append(state.value)
+asked = time.monotonic() - start
+results.append(lib.ncclAllReduce(None, None, 0, 7, 0, comm, None))
+start = time.monotonic()
+results.append(lib.ncclCommAbort(comm))
+print(*sorted(set(results)), results[0], results[-2], results[-1], asked < 1, time.monotonic() - start < 2)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+    # 7 is ncclInProgress, 5 ncclInvalidUsage: a call on a communicator that is not there yet.
+    assert done.stdout.split() == ["0", "5", "7", "7", "5", "0", "True", "True"], (done.stdout, done.stderr)
