@@ -158,7 +158,8 @@ Status World::upload_plan(const Device *device, DevicePlanPlaces *places) {
 }
 
 bool World::others_are_done() const {
-  if (segment_->aborted()) return true;
+  // Before the exchange nobody knows of our memory.
+  if (peers_.empty() || segment_->aborted()) return true;
   for (uint32_t peer = 0; peer < plan_.nranks; ++peer) {
     const uint32_t rank = nccl_rank_[peer];
     if (mine_.count(peer) == 0 && closed(*segment_, rank).load(std::memory_order_acquire) == 0 && segment_->alive(rank))
