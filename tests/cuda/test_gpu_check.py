@@ -52,4 +52,5 @@ def test_its_generated_sources_fit_the_headers(name):
     include = [f"-I{folder}" for folder in include_dirs()]
     command = [find_cxx().path, "-std=c++17", "-fsyntax-only", *include, str(FOLDER / f"{name}.cpp")]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=100)
-    assert done.returncode == 0, f"write them again with `make gpu-check-sources`: {done.stderr[:500]}"
+    again = f"collc compile {name} --target cuda --root 0 --keep-source gpu_check/{name}.cpp"
+    assert done.returncode == 0, f"write it again ({again}): {done.stderr[:500]}"
