@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from collc.cli.report import debug_option, emit_json, json_option, note, progress, table
-from collc.compiler import CompileRequest, compile_topology
+from collc.compiler import CompileRequest, CompileResult, compile_topology
 from collc.options import TARGETS, TargetKind
 from collc.packing.model import Collective
 from collc.pipeline import COMPILED, Recorder, stage_names
@@ -78,6 +78,10 @@ def command(
     result = compile_topology(request, recorder, status)
     status("")
     elapsed = time.perf_counter() - start
+    _report(result, recorder, elapsed, time_stages, as_json)
+
+
+def _report(result: CompileResult, recorder: Recorder, elapsed: float, time_stages: bool, as_json: bool) -> None:
     for path in recorder.written:
         note(f"wrote {path}")
     if as_json:

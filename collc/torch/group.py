@@ -12,58 +12,27 @@ import queue
 import threading
 from collections.abc import Callable, Sequence
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import _create_work_from_future
 
-from collc.bench.nccl import Nccl, UniqueId
+from collc.bench.nccl import Nccl
 from collc.errors import RunError
+from collc.torch.calls import (
+    BYTES,
+    Communicator,
+    Dense,
+    address_of,
+    nbytes,
+    nccl_operation,
+    nccl_type,
+    require_same_size,
+)
 from collc.torch.library import library_for
 
 Task = Callable[[], Any]
-
-_TYPES: dict[torch.dtype, int] = {
-    torch.int8: 0,
-    torch.uint8: 1,
-    torch.int32: 2,
-    torch.int64: 4,
-    torch.float16: 6,
-    torch.float32: 7,
-    torch.float64: 8,
-    torch.bfloat16: 9,
-    torch.float8_e4m3fn: 10,
-    torch.float8_e5m2: 11,
-    torch.bool: 1,
-}
-_BYTES = 1  # ncclUint8: what collectives that only move data count in
-_OPS = {
-    dist.ReduceOp.SUM: 0,
-    dist.ReduceOp.PRODUCT: 1,
-    dist.ReduceOp.MAX: 2,
-    dist.ReduceOp.MIN: 3,
-    dist.ReduceOp.AVG: 4,
-}
-
-
-class _Communicator:
-    """ctypes on one rank's communicator. Calls block until their buffers are done and release the GIL."""
-
-    def __init__(self, library: Path, nranks: int, rank: int, unique: bytes) -> None:
-        self.nccl = Nccl(library)
-        self.lib = self.nccl.lib
-        self.comm = ctypes.c_void_p()
-        value = UniqueId.from_buffer_copy(unique)
-        self.check(self.lib.ncclCommInitRank(ctypes.byref(self.comm), nranks, value, rank), "ncclCommInitRank")
-
-    def check(self, result: int, what: str) -> None:
-        self.nccl.check(result, what)
-
-    def call(self, name: str, *arguments: object) -> None:
-        function = getattr(self.lib, name)
-        self.check(function(*arguments, self.comm, None), name)
 
 
 class _TransferWork(dist.Work):  # type: ignore[misc]
@@ -108,7 +77,7 @@ class CollcProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
         store.wait(["collc-unique-id"], timeout)
         unique = bytes.fromhex(store.get("collc-unique-id").decode())
         self._rank, self._size = rank, size
-        self._communicator = _Communicator(library, size, rank, unique)
+        self._communicator = Communicator(library, size, rank, unique)
         self._transfers: list[tuple[_TransferWork, str, torch.Tensor, int]] = []
         self._lock = threading.Lock()
         self._tasks: queue.SimpleQueue[tuple[Task, Any] | None] = queue.SimpleQueue()
@@ -182,7 +151,7 @@ class CollcProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
             lib = self._communicator.lib
             self._communicator.check(lib.ncclGroupStart(), "ncclGroupStart")
             for _, name, tensor, peer in pending:
-                self._communicator.call(name, _address(tensor), _nbytes(tensor), _BYTES, peer)
+                self._communicator.call(name, address_of(tensor), nbytes(tensor), BYTES, peer)
             self._communicator.check(lib.ncclGroupEnd(), "ncclGroupEnd")
 
         def settle() -> None:
@@ -202,21 +171,21 @@ class CollcProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
 
     def allreduce(self, tensors: list[torch.Tensor], opts: Any = None) -> dist.Work:
         (tensor,) = tensors
-        kind, op = _type(tensor), _operation(opts, tensor)
+        kind, op = nccl_type(tensor), nccl_operation(opts, tensor)
 
         def run() -> None:
-            with _Dense(tensor) as dense:
-                self._communicator.call("ncclAllReduce", _address(dense), _address(dense), dense.numel(), kind, op)
+            with Dense(tensor) as dense:
+                self._communicator.call("ncclAllReduce", address_of(dense), address_of(dense), dense.numel(), kind, op)
 
         return self._issue(run, tensors)
 
     def allreduce_coalesced(self, tensors: list[torch.Tensor], opts: Any = None) -> dist.Work:
-        parts = [(tensor, _type(tensor), _operation(opts, tensor)) for tensor in tensors]
+        parts = [(tensor, nccl_type(tensor), nccl_operation(opts, tensor)) for tensor in tensors]
 
         def run() -> None:
             for tensor, kind, op in parts:
-                with _Dense(tensor) as dense:
-                    address = _address(dense)
+                with Dense(tensor) as dense:
+                    address = address_of(dense)
                     self._communicator.call("ncclAllReduce", address, address, dense.numel(), kind, op)
 
         return self._issue(run, tensors)
@@ -226,28 +195,28 @@ class CollcProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
         root = int(opts.rootRank)
 
         def run() -> None:
-            with _Dense(tensor) as dense:
-                address = _address(dense)
-                self._communicator.call("ncclBroadcast", address, address, _nbytes(dense), _BYTES, root)
+            with Dense(tensor) as dense:
+                address = address_of(dense)
+                self._communicator.call("ncclBroadcast", address, address, nbytes(dense), BYTES, root)
 
         return self._issue(run, tensors)
 
     def reduce(self, tensors: list[torch.Tensor], opts: Any) -> dist.Work:
         (tensor,) = tensors
-        kind, op, root = _type(tensor), _operation(opts, tensor), int(opts.rootRank)
+        kind, op, root = nccl_type(tensor), nccl_operation(opts, tensor), int(opts.rootRank)
 
         def run() -> None:
-            with _Dense(tensor) as dense:
-                address = _address(dense)
+            with Dense(tensor) as dense:
+                address = address_of(dense)
                 self._communicator.call("ncclReduce", address, address, dense.numel(), kind, op, root)
 
         return self._issue(run, tensors)
 
     def _allgather_base(self, output: torch.Tensor, given: torch.Tensor, opts: Any = None) -> dist.Work:
         def run() -> None:
-            with _Dense(output) as dense:
+            with Dense(output) as dense:
                 source = given.contiguous()
-                self._communicator.call("ncclAllGather", _address(source), _address(dense), _nbytes(source), _BYTES)
+                self._communicator.call("ncclAllGather", address_of(source), address_of(dense), nbytes(source), BYTES)
 
         return self._issue(run, output)
 
@@ -255,12 +224,12 @@ class CollcProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
 
     def allgather(self, outputs: list[list[torch.Tensor]], inputs: list[torch.Tensor], opts: Any = None) -> dist.Work:
         (parts,), (given,) = outputs, inputs
-        _same_size(parts, given)
+        require_same_size(parts, given)
 
         def run() -> None:
             source = given.contiguous()
             flat = torch.empty((self._size, *source.shape), dtype=source.dtype)
-            self._communicator.call("ncclAllGather", _address(source), _address(flat), _nbytes(source), _BYTES)
+            self._communicator.call("ncclAllGather", address_of(source), address_of(flat), nbytes(source), BYTES)
             for part, piece in zip(parts, flat, strict=True):
                 part.copy_(piece)
 
@@ -275,12 +244,14 @@ class CollcProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
     all_gather_single_coalesced = allgather_into_tensor_coalesced
 
     def _reduce_scatter_base(self, output: torch.Tensor, given: torch.Tensor, opts: Any = None) -> dist.Work:
-        kind, op = _type(output), _operation(opts, output)
+        kind, op = nccl_type(output), nccl_operation(opts, output)
 
         def run() -> None:
-            with _Dense(output) as dense:
+            with Dense(output) as dense:
                 source = given.contiguous()
-                self._communicator.call("ncclReduceScatter", _address(source), _address(dense), dense.numel(), kind, op)
+                self._communicator.call(
+                    "ncclReduceScatter", address_of(source), address_of(dense), dense.numel(), kind, op
+                )
 
         return self._issue(run, output)
 
@@ -290,7 +261,7 @@ class CollcProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
         self, outputs: list[torch.Tensor], inputs: list[list[torch.Tensor]], opts: Any = None
     ) -> dist.Work:
         (output,), (parts,) = outputs, inputs
-        _same_size(parts, output)
+        require_same_size(parts, output)
         return self._reduce_scatter_base(output, torch.stack([part.contiguous() for part in parts]), opts)
 
     def reduce_scatter_tensor_coalesced(
@@ -305,12 +276,12 @@ class CollcProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
         (given,), root = inputs, int(opts.rootRank)
         parts = outputs[0] if outputs else []
         if parts:
-            _same_size(parts, given)
+            require_same_size(parts, given)
 
         def run() -> None:
             source = given.contiguous()
             flat = torch.empty((self._size, *source.shape), dtype=source.dtype)
-            self._communicator.call("ncclGather", _address(source), _address(flat), _nbytes(source), _BYTES, root)
+            self._communicator.call("ncclGather", address_of(source), address_of(flat), nbytes(source), BYTES, root)
             for part, piece in zip(parts, flat, strict=False):
                 part.copy_(piece)
 
@@ -320,12 +291,12 @@ class CollcProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
         (output,), root = outputs, int(opts.rootRank)
         parts = inputs[0] if inputs else []
         if parts:
-            _same_size(parts, output)
+            require_same_size(parts, output)
 
         def run() -> None:
             flat = torch.stack([part.contiguous() for part in parts]) if parts else output.contiguous()
-            with _Dense(output) as dense:
-                self._communicator.call("ncclScatter", _address(flat), _address(dense), _nbytes(dense), _BYTES, root)
+            with Dense(output) as dense:
+                self._communicator.call("ncclScatter", address_of(flat), address_of(dense), nbytes(dense), BYTES, root)
 
         return self._issue(run, outputs)
 
@@ -349,7 +320,7 @@ class CollcProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
     ) -> dist.Work:
         def run() -> None:
             source = given.contiguous()
-            with _Dense(output) as dense:
+            with Dense(output) as dense:
                 sent = input_splits or [source.shape[0] // self._size] * self._size
                 received = output_splits or [dense.shape[0] // self._size] * self._size
                 self._exchange(source.split(sent), dense.split(received))
@@ -362,15 +333,15 @@ class CollcProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
         lib = self._communicator.lib
         self._communicator.check(lib.ncclGroupStart(), "ncclGroupStart")
         for peer, (source, place) in enumerate(zip(sources, places, strict=True)):
-            self._communicator.call("ncclSend", _address(source), _nbytes(source), _BYTES, peer)
-            self._communicator.call("ncclRecv", _address(place), _nbytes(place), _BYTES, peer)
+            self._communicator.call("ncclSend", address_of(source), nbytes(source), BYTES, peer)
+            self._communicator.call("ncclRecv", address_of(place), nbytes(place), BYTES, peer)
         self._communicator.check(lib.ncclGroupEnd(), "ncclGroupEnd")
 
     def barrier(self, opts: Any = None) -> dist.Work:
         token = torch.zeros(1, dtype=torch.uint8)
 
         def run() -> None:
-            self._communicator.call("ncclAllReduce", _address(token), _address(token), 1, _BYTES, 2)
+            self._communicator.call("ncclAllReduce", address_of(token), address_of(token), 1, BYTES, 2)
 
         return self._issue(run, [token])
 
@@ -389,53 +360,6 @@ class CollcProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
         with self._lock:
             self._transfers.append((work, name, dense, peer))
         return work
-
-
-class _Dense:
-    """A contiguous tensor for the call; what was not contiguous gets the result back afterwards."""
-
-    def __init__(self, tensor: torch.Tensor) -> None:
-        self.tensor = tensor
-        self.dense = tensor.contiguous()
-
-    def __enter__(self) -> torch.Tensor:
-        return self.dense
-
-    def __exit__(self, kind: object, *_: object) -> None:
-        if kind is None and self.dense is not self.tensor:
-            self.tensor.copy_(self.dense)
-
-
-def _address(tensor: torch.Tensor) -> ctypes.c_void_p:
-    return ctypes.c_void_p(tensor.data_ptr())
-
-
-def _nbytes(tensor: torch.Tensor) -> ctypes.c_size_t:
-    return ctypes.c_size_t(tensor.numel() * tensor.element_size())
-
-
-def _type(tensor: torch.Tensor) -> int:
-    if tensor.device.type != "cpu":
-        raise ValueError(f"the collc backend takes CPU tensors, not {tensor.device}; on GPUs, preload the library")
-    if tensor.dtype not in _TYPES:
-        raise ValueError(f"collc cannot reduce {tensor.dtype}")
-    return _TYPES[tensor.dtype]
-
-
-def _operation(opts: Any, tensor: torch.Tensor) -> int:
-    wanted = getattr(opts, "reduceOp", dist.ReduceOp.SUM)
-    op = next((number for known, number in _OPS.items() if wanted == known), None)
-    if op is None:
-        raise ValueError(f"collc cannot reduce by {wanted}")
-    if tensor.dtype is torch.bool:
-        # Sums of truth values would leave 0 and 1: any is their maximum, all their minimum.
-        return {0: 2, 1: 3}.get(op, op)
-    return op
-
-
-def _same_size(parts: Sequence[torch.Tensor], one: torch.Tensor) -> None:
-    if any(part.numel() != one.numel() or part.dtype != one.dtype for part in parts):
-        raise ValueError("collc needs tensors of one size and type from all ranks")
 
 
 def _make(store: dist.Store, rank: int, size: int, timeout: timedelta) -> CollcProcessGroup:
