@@ -12,6 +12,9 @@
 // flag_load (acquire) before a barrier on the reading side. PTX's causality order runs through both barriers, so no fence
 // is needed. Slots are written by other devices while the kernel runs: never read them by __ldg or const __restrict__.
 //
+// Pascal (sm_60) has no acquire, no release and no scheduling of single lanes: flags are volatile with a system fence beside
+// them, data is read past the first-level cache, and no lane may wait for a lane of its own warp.
+//
 // The tests run the kernels on a CPU: with COLLC_EMULATION defined, the header of that name takes this one's place.
 #pragma once
 #include <cstdint>
@@ -24,7 +27,12 @@
 #define COLLC_DEVICE_CALLED __device__ __noinline__
 #define COLLC_FUNCTION COLLC_DEVICE
 #define COLLC_KERNEL(threads) extern "C" __global__ void __launch_bounds__(threads, 1)
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 700
+#define COLLC_PRE_VOLTA 1
+#define COLLC_KERNEL_ARGUMENT(type) const type
+#else
 #define COLLC_KERNEL_ARGUMENT(type) const __grid_constant__ type
+#endif
 
 namespace collc::cuda {
 
@@ -49,6 +57,17 @@ COLLC_DEVICE char *shared_memory() {
   return bytes;
 }
 
+#if defined(COLLC_PRE_VOLTA)
+COLLC_DEVICE uint64_t flag_load(const uint64_t *flag) {
+  const uint64_t value = *static_cast<const volatile uint64_t *>(flag);
+  __threadfence_system();
+  return value;
+}
+COLLC_DEVICE void flag_store(uint64_t *flag, uint64_t value) {
+  __threadfence_system();
+  *static_cast<volatile uint64_t *>(flag) = value;
+}
+#else
 COLLC_DEVICE uint64_t flag_load(const uint64_t *flag) {
   uint64_t value;
   asm volatile("ld.acquire.sys.global.u64 %0, [%1];" : "=l"(value) : "l"(__cvta_generic_to_global(flag)) : "memory");
@@ -57,10 +76,19 @@ COLLC_DEVICE uint64_t flag_load(const uint64_t *flag) {
 COLLC_DEVICE void flag_store(uint64_t *flag, uint64_t value) {
   asm volatile("st.release.sys.global.u64 [%0], %1;" ::"l"(__cvta_generic_to_global(flag)), "l"(value) : "memory");
 }
+#endif
 
 COLLC_DEVICE void barrier() { __syncthreads(); }
 COLLC_DEVICE bool barrier_or(bool mine) { return __syncthreads_or(mine); }
 
+#if defined(COLLC_PRE_VOLTA)
+COLLC_DEVICE uint32_t host_load(const uint32_t *word) { return *static_cast<const volatile uint32_t *>(word); }
+COLLC_DEVICE void host_store(uint32_t *word, uint32_t value) {
+  __threadfence_system();
+  *static_cast<volatile uint32_t *>(word) = value;
+}
+COLLC_DEVICE void backoff(uint32_t) {}
+#else
 COLLC_DEVICE uint32_t host_load(const uint32_t *word) {
   uint32_t value;
   asm volatile("ld.relaxed.sys.global.u32 %0, [%1];" : "=r"(value) : "l"(__cvta_generic_to_global(word)) : "memory");
@@ -74,17 +102,29 @@ COLLC_DEVICE void host_store(uint32_t *word, uint32_t value) {
 COLLC_DEVICE void backoff(uint32_t spins) {
   if (spins > 4096) __nanosleep(128);
 }
+#endif
 COLLC_DEVICE uint64_t clock_ns() {
   uint64_t now;
   asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(now));
   return now;
 }
 
+#if defined(COLLC_PRE_VOLTA)
+COLLC_DEVICE Pack load(const Pack *from) {
+  Pack got;
+  asm volatile("ld.volatile.global.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(got.word[0]), "=r"(got.word[1]), "=r"(got.word[2]), "=r"(got.word[3])
+               : "l"(__cvta_generic_to_global(from))
+               : "memory");
+  return got;
+}
+#else
 COLLC_DEVICE Pack load(const Pack *from) {
   __builtin_assume(__isGlobal(from));
   const uint4 got = *reinterpret_cast<const uint4 *>(from);
   return Pack{{got.x, got.y, got.z, got.w}};
 }
+#endif
 COLLC_DEVICE void store(Pack *to, const Pack &value) {
   __builtin_assume(__isGlobal(to));
   *reinterpret_cast<uint4 *>(to) = make_uint4(value.word[0], value.word[1], value.word[2], value.word[3]);
@@ -92,7 +132,15 @@ COLLC_DEVICE void store(Pack *to, const Pack &value) {
 template <class T>
 COLLC_DEVICE T load(const T *from) {
   __builtin_assume(__isGlobal(from));
+#if defined(COLLC_PRE_VOLTA)
+  if constexpr (sizeof(T) == 2) {
+    return T{*reinterpret_cast<const volatile uint16_t *>(from)};
+  } else {
+    return *static_cast<const volatile T *>(from);
+  }
+#else
   return *from;
+#endif
 }
 template <class T>
 COLLC_DEVICE void store(T *to, T value) {
