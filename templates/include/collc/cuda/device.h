@@ -59,13 +59,14 @@ COLLC_DEVICE char *shared_memory() {
 
 #if defined(COLLC_PRE_VOLTA)
 COLLC_DEVICE uint64_t flag_load(const uint64_t *flag) {
-  const uint64_t value = *static_cast<const volatile uint64_t *>(flag);
+  uint64_t value;
+  asm volatile("ld.volatile.global.u64 %0, [%1];" : "=l"(value) : "l"(__cvta_generic_to_global(flag)) : "memory");
   __threadfence_system();
   return value;
 }
 COLLC_DEVICE void flag_store(uint64_t *flag, uint64_t value) {
   __threadfence_system();
-  *static_cast<volatile uint64_t *>(flag) = value;
+  asm volatile("st.volatile.global.u64 [%0], %1;" ::"l"(__cvta_generic_to_global(flag)), "l"(value) : "memory");
 }
 #else
 COLLC_DEVICE uint64_t flag_load(const uint64_t *flag) {
@@ -82,10 +83,14 @@ COLLC_DEVICE void barrier() { __syncthreads(); }
 COLLC_DEVICE bool barrier_or(bool mine) { return __syncthreads_or(mine); }
 
 #if defined(COLLC_PRE_VOLTA)
-COLLC_DEVICE uint32_t host_load(const uint32_t *word) { return *static_cast<const volatile uint32_t *>(word); }
+COLLC_DEVICE uint32_t host_load(const uint32_t *word) {
+  uint32_t value;
+  asm volatile("ld.volatile.global.u32 %0, [%1];" : "=r"(value) : "l"(__cvta_generic_to_global(word)) : "memory");
+  return value;
+}
 COLLC_DEVICE void host_store(uint32_t *word, uint32_t value) {
   __threadfence_system();
-  *static_cast<volatile uint32_t *>(word) = value;
+  asm volatile("st.volatile.global.u32 [%0], %1;" ::"l"(__cvta_generic_to_global(word)), "r"(value) : "memory");
 }
 COLLC_DEVICE void backoff(uint32_t) {}
 #else

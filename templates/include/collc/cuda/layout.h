@@ -20,10 +20,12 @@ constexpr uint32_t kFlagBytes = 128;      // one flag per line, so that pollers 
 
 constexpr uint32_t kShareBytes = 48;      // a ShareRange of step_program.h
 
+#if !defined(__CUDACC_RTC__)  // which takes no host code
 // Bytes of shared memory that a block needs for a program: addresses of a step's slots, then the call's share ranges.
 constexpr uint32_t shared_bytes(uint32_t nshares) {
   return static_cast<uint32_t>(kMaxPeers * sizeof(char *)) + nshares * kShareBytes;
 }
+#endif
 
 // One end of a FIFO as its rank sees it. Steps name ends by their place in RankState::ends.
 struct alignas(16) FifoEnd {
