@@ -60,16 +60,23 @@ def library(name: str) -> Path:
 
 
 @cache
-def client(source: Path, name: str) -> Path:
-    """A C client linked with a library."""
+def client(source: Path, name: str, *beside: Path) -> Path:
+    """A C client linked with a library, and with others beside it."""
     linked = library(name)
-    return _c_program(source, f"{source.stem}-{linked.stem}", [str(linked), f"-Wl,-rpath,{linked.parent}"])
+    link = [part for path in (linked, *beside) for part in (str(path), f"-Wl,-rpath,{path.parent}")]
+    return _c_program(source, f"{source.stem}-{linked.stem}", link)
 
 
 @cache
 def fake_nccl(source: Path) -> Path:
     """A shared library of a test's own that plays the real NCCL."""
     return _c_program(source, "libfake.so", ["-shared", "-fPIC"])
+
+
+@cache
+def shared_library(source: Path, *options: str) -> Path:
+    """A shared library of a test's own, to be preloaded."""
+    return _c_program(source, f"{source.stem}.so", ["-shared", "-fPIC", *options, "-ldl"])
 
 
 @cache
