@@ -30,6 +30,7 @@ _MEASURE_FLAGS = ("-std=c++17", "-O2", "-pthread")
 @click.command()
 @click.option("--from", "sources", multiple=True, metavar="FILE", help="Read a dump; - is standard input. May repeat.")
 @click.option("--cpu", is_flag=True, help="The cores and NUMA nodes of this machine, for the host target.")
+@click.option("--ranks", type=int, metavar="N", help="With --cpu: N ranks on those cores; default one on each.")
 @click.option("--measure", "timed", is_flag=True, help="Time every pair's copies; written beside the nominal values.")
 @click.option("--gpu-model", metavar="M", help="Such as V100: tells what a dump cannot say.")
 @click.option("--name", metavar="NAME", help="Name of the topology.")
@@ -39,6 +40,7 @@ _MEASURE_FLAGS = ("-std=c++17", "-O2", "-pthread")
 def command(
     sources: tuple[str, ...],
     cpu: bool,
+    ranks: int | None,
     timed: bool,
     gpu_model: str | None,
     name: str | None,
@@ -53,6 +55,8 @@ def command(
     """
     if name is not None and (problem := name_problem(name)):
         raise UsageError(f"the name `{name[:60]}` {problem}", where="--name")
+    if ranks is not None and (not cpu or timed):
+        raise UsageError("ranks are dealt out to cores, unmeasured", where="--ranks", hint="use it with --cpu alone")
     measured: Sequence[Measured] = ()
     if sources:
         if cpu or timed:
@@ -63,7 +67,7 @@ def command(
     elif cpu:
         if gpu_model is not None:
             raise UsageError("cores have no GPU model", where="--gpu-model", hint="leave it or --cpu out")
-        topology = probe_cpu(name=name or "host")
+        topology = probe_cpu(name=name or "host", ranks=ranks)
         measured = measure(_program(), topology, cpu_numbers(topology), kind="host") if timed else ()
     else:
         visible = os.environ.get("CUDA_VISIBLE_DEVICES")

@@ -49,6 +49,17 @@ def test_only_the_cores_of_this_process(tmp_path: Path) -> None:
     assert cpu_numbers(topology) == ["2", "5"]
 
 
+def test_more_ranks_than_cores_share_them(tmp_path: Path) -> None:
+    topology = probe_cpu(sysfs=sysfs(tmp_path, ["0", "1"], {}), allowed=[0, 1], ranks=5)
+    assert [v.name for v in topology.gpus] == ["core0", "core1", "core0.1", "core1.1", "core0.2"]
+    assert sockets(topology) == "core0,core0.1,core0.2|core1,core1.1"
+    assert {k.gbps for k in topology.links if k.src.startswith("core")} == {Fraction("4.16")}
+    assert "5 ranks on 2 cores, up to 3 share the bandwidth of one" in topology.notes
+    assert loads_topology(dumps_topology(topology)).gpus == topology.gpus
+    with pytest.raises(CollcError, match="0 ranks"):
+        probe_cpu(sysfs=tmp_path, allowed=[0], ranks=0)
+
+
 def test_this_machine() -> None:
     topology = probe_cpu()
     assert 1 <= len(topology.gpus) <= len(os.sched_getaffinity(0))

@@ -23,11 +23,19 @@ NODE_GBPS = Fraction(30)
 MAX_CORES = 512
 
 
-def probe_cpu(*, name: str = "host", sysfs: Path = Path("/sys"), allowed: Iterable[int] | None = None) -> Topology:
+def probe_cpu(
+    *,
+    name: str = "host",
+    sysfs: Path = Path("/sys"),
+    allowed: Iterable[int] | None = None,
+    ranks: int | None = None,
+) -> Topology:
     """The cores that this process may run on and their NUMA nodes; vertex ``core4`` is Linux's CPU 4.
 
     Args:
         allowed: CPU numbers; those of this process if None.
+        ranks: how many ranks, dealt out to the cores in turn; one per core if None. The second on ``core4`` is
+            ``core4.1``. All get the same part of a core's bandwidth: that of the core with the most ranks.
 
     Raises:
         CollcError: no core is left, or there are too many.
@@ -39,20 +47,31 @@ def probe_cpu(*, name: str = "host", sysfs: Path = Path("/sys"), allowed: Iterab
     if len(cores) > MAX_CORES:
         hint = "choose some with taskset -c"
         raise CollcError(f"{len(cores)} cores, at most {MAX_CORES}", where="probe --cpu", hint=hint)
+    if ranks is not None and not 1 <= ranks <= MAX_CORES:
+        raise CollcError(f"{ranks} ranks", where="probe --cpu", hint=f"1 to {MAX_CORES} are possible")
     nodes = _nodes(sysfs)
-    machine = Machine(name, gpus=[f"core{cpu}" for cpu in cores])
-    home = {cpu: nodes.get(cpu, 0) for cpu in cores}
+    used = cores if ranks is None else [cores[rank % len(cores)] for rank in range(ranks)]
+    placed = {_rank_name(cpu, used[:rank].count(cpu)): cpu for rank, cpu in enumerate(used)}
+    machine = Machine(name, gpus=list(placed))
+    home = {cpu: nodes.get(cpu, 0) for cpu in used}
     machine.cpus = [f"cpu{node}" for node in sorted(set(home.values()))]
-    machine.parent = {f"core{cpu}": f"cpu{home[cpu]}" for cpu in cores}
+    machine.parent = {rank: f"cpu{home[cpu]}" for rank, cpu in placed.items()}
     machine.host_kind = dict.fromkeys(machine.gpus, LinkKind.C2C)
-    machine.pcie = dict.fromkeys(machine.gpus, CORE_GBPS)
+    most = -(-len(used) // len(cores))
+    machine.pcie = dict.fromkeys(machine.gpus, Fraction(int(CORE_GBPS / most * 100), 100))
+    if most > 1:
+        machine.assume(f"{len(used)} ranks on {len(cores)} cores, up to {most} share the bandwidth of one")
     machine.assume(f"cores of this machine through shared memory: assumed {float(CORE_GBPS):g} GB/s per core")
     if len(machine.cpus) > 1:
         machine.socket_gbps = NODE_GBPS
         machine.assume(f"between two NUMA nodes: assumed {float(NODE_GBPS):g} GB/s per direction")
-    if len(cores) < len(usable):
+    if ranks is None and len(cores) < len(usable):
         machine.assume(f"{len(usable)} hardware threads: one rank for each of {len(cores)} cores")
     return build(machine, None, "probe --cpu")
+
+
+def _rank_name(cpu: int, before: int) -> str:
+    return f"core{cpu}.{before}" if before else f"core{cpu}"
 
 
 def _one_per_core(sysfs: Path, usable: list[int]) -> list[int]:

@@ -1,0 +1,240 @@
+// One benchmark for every library that reduces float32 between processes of one machine: MPI (compile with -DWITH_MPI and
+// the library's mpicc), or whatever speaks the NCCL API on host memory (link with the library).
+//
+//   peerbench NAME RANKS SECONDS SIZES      SIZES: bytes, separated by commas; under MPI the launcher starts RANKS processes
+//
+// A sample is a batch of back-to-back calls after a barrier, timed by the slowest rank. Printed is the median over
+// the samples of SECONDS seconds (at least 9): NAME,collective,ranks,bytes,median_us,p10_us,p90_us,samples,check.
+// `bytes` are nccl-tests': what each rank holds of all_reduce and broadcast, what it receives in all_gather, what it gives
+// in reduce_scatter. Roots of broadcasts rotate. Buffers are private memory of the process, on 2 MiB pages where there are.
+#define _GNU_SOURCE
+#include <sched.h>
+#include <stdatomic.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#ifdef WITH_MPI
+#include <mpi.h>
+#else
+#include "nccl.h"
+#endif
+
+enum { kAllReduce, kBroadcast, kAllGather, kReduceScatter, kCollectives, kMostSamples = 400 };
+static const char *const kNames[] = {"all_reduce", "broadcast", "all_gather", "reduce_scatter"};
+
+static int nranks, rank;
+static float *input, *output;
+
+static double seconds(void) {
+  struct timespec time;
+  clock_gettime(CLOCK_MONOTONIC, &time);
+  return (double)time.tv_sec + 1e-9 * (double)time.tv_nsec;
+}
+
+static void fail(const char *what) {
+  fprintf(stderr, "peerbench: %s\n", what);
+  exit(1);
+}
+
+#ifdef WITH_MPI
+
+static void start(int argc, char **argv) {
+  int n;
+  MPI_Init(&argc, &argv);
+  MPI_Comm_size(MPI_COMM_WORLD, &n);
+  MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+  if (n != nranks) fail("the launcher started another number of ranks");
+}
+
+static void finish(void) { MPI_Finalize(); }
+static void barrier(void) { MPI_Barrier(MPI_COMM_WORLD); }
+
+// The largest value of any rank.
+static double largest(double value) {
+  double result;
+  MPI_Allreduce(&value, &result, 1, MPI_DOUBLE, MPI_MAX, MPI_COMM_WORLD);
+  return result;
+}
+
+static void call(int collective, size_t count, int root) {
+  const int all = (int)count, part = (int)(count / (size_t)nranks);
+  int result = MPI_SUCCESS;
+  if (collective == kAllReduce) result = MPI_Allreduce(input, output, all, MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD);
+  if (collective == kBroadcast) result = MPI_Bcast(output, all, MPI_FLOAT, root, MPI_COMM_WORLD);
+  if (collective == kAllGather) result = MPI_Allgather(input, part, MPI_FLOAT, output, part, MPI_FLOAT, MPI_COMM_WORLD);
+  if (collective == kReduceScatter)
+    result = MPI_Reduce_scatter_block(input, output, part, MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD);
+  if (result != MPI_SUCCESS) fail("an MPI call failed");
+}
+
+#else
+
+// The ranks are forked here; these lines synchronise the clocks of the benchmark, not the library.
+static struct {
+  _Alignas(64) atomic_int arrived;
+  _Alignas(64) atomic_int round;
+  _Alignas(64) double values[64];
+  ncclUniqueId id;
+} *shared;
+static ncclComm_t communicator;
+
+static void require(ncclResult_t result) {
+  if (result != ncclSuccess) fail(ncclGetLastError(NULL));
+}
+
+static void barrier(void) {
+  const int round = atomic_load(&shared->round);
+  if (atomic_fetch_add(&shared->arrived, 1) + 1 == nranks) {
+    atomic_store(&shared->arrived, 0);
+    atomic_store(&shared->round, round + 1);
+  }
+  for (int spins = 0; atomic_load(&shared->round) == round; ++spins)
+    if (nranks > sysconf(_SC_NPROCESSORS_ONLN) || spins > 20000) sched_yield();
+}
+
+static double largest(double value) {
+  shared->values[rank] = value;
+  barrier();
+  for (int r = 0; r < nranks; ++r)
+    if (shared->values[r] > value) value = shared->values[r];
+  barrier();
+  return value;
+}
+
+static void start(int argc, char **argv) {
+  (void)argc, (void)argv;
+  shared = mmap(NULL, sizeof *shared, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  if (shared == MAP_FAILED || nranks > 64) fail("no memory, or more than 64 ranks");
+  require(ncclGetUniqueId(&shared->id));
+  // The parent only waits: the id's socket is served by the process that made it, which must also be rank 0.
+  for (int r = 1; r < nranks && rank == 0; ++r)
+    if (fork() == 0) rank = r;
+  const long cores = sysconf(_SC_NPROCESSORS_ONLN);
+  if (nranks <= cores) {  // as MPI libraries do by themselves
+    cpu_set_t set;
+    CPU_ZERO(&set);
+    CPU_SET(rank, &set);
+    sched_setaffinity(0, sizeof set, &set);
+  }
+  require(ncclCommInitRank(&communicator, nranks, shared->id, rank));
+}
+
+static void finish(void) {
+  barrier();
+  require(ncclCommDestroy(communicator));
+  if (rank == 0)
+    while (wait(NULL) > 0) continue;
+}
+
+static void call(int collective, size_t count, int root) {
+  const size_t part = count / (size_t)nranks;
+  ncclResult_t result = ncclSuccess;
+  if (collective == kAllReduce) result = ncclAllReduce(input, output, count, ncclFloat, ncclSum, communicator, NULL);
+  if (collective == kBroadcast) result = ncclBroadcast(output, output, count, ncclFloat, root, communicator, NULL);
+  if (collective == kAllGather) result = ncclAllGather(input, output, part, ncclFloat, communicator, NULL);
+  if (collective == kReduceScatter)
+    result = ncclReduceScatter(input, output, part, ncclFloat, ncclSum, communicator, NULL);
+  require(result);
+}
+
+#endif
+
+static float *buffer(size_t bytes) {
+  const size_t page = 2u << 20;
+  bytes = (bytes + page - 1) / page * page;
+  void *memory = aligned_alloc(page, bytes);
+  if (memory == NULL) fail("out of memory");
+  madvise(memory, bytes, MADV_HUGEPAGE);
+  return memory;
+}
+
+static float given(int r, size_t i) { return (float)(r + 1) + (float)(i % 7); }
+
+// Runs the collective once on known values; true if every element that this rank gets is right.
+static int right(int collective, size_t count) {
+  const size_t part = count / (size_t)nranks;
+  for (size_t i = 0; i < count; ++i) {
+    input[i] = given(rank, i);
+    output[i] = collective == kBroadcast && rank == 0 ? given(0, i) : -1;
+  }
+  call(collective, count, 0);
+  const float ranks = (float)nranks, base = ranks * (ranks + 1) / 2;
+  const size_t mine = collective == kReduceScatter ? part : count;
+  for (size_t i = 0; i < mine; ++i) {
+    float expected = given(0, i);
+    if (collective == kAllReduce) expected = base + ranks * (float)(i % 7);
+    if (collective == kAllGather && i / part < (size_t)nranks) expected = given((int)(i / part), i % part);
+    if (collective == kAllGather && i / part >= (size_t)nranks) expected = -1;
+    if (collective == kReduceScatter) expected = base + ranks * (float)(((size_t)rank * part + i) % 7);
+    if (output[i] != expected) return 0;
+  }
+  return 1;
+}
+
+static double sample(int collective, size_t count, long calls) {
+  barrier();
+  const double begin = seconds();
+  for (long i = 0; i < calls; ++i) call(collective, count, (int)(i % nranks));
+  return largest((seconds() - begin) / (double)calls);
+}
+
+static int ascending(const void *a, const void *b) {
+  const double x = *(const double *)a, y = *(const double *)b;
+  return (x > y) - (x < y);
+}
+
+static void measure(const char *name, int collective, size_t bytes, double budget) {
+  const size_t count = bytes / sizeof(float);
+  const int wrong = (int)largest(right(collective, count) ? 0 : 1);
+  memset(input, 0, bytes);
+  memset(output, 0, bytes);
+  // Batches of some 8 ms; every rank is root equally often.
+  long calls = 2;
+  for (int round = 0; round < 2; ++round) {
+    const double time = largest(sample(collective, count, calls));
+    calls = time > 0 ? (long)(0.008 / time) : 1;
+    if (calls > 8000) calls = 8000;
+    calls = (calls / nranks + 1) * nranks;
+  }
+  if (calls == nranks && sample(collective, count, 1) > 0.004) calls = nranks < 4 || collective == kBroadcast ? nranks : 2;
+  double times[kMostSamples];
+  int n = 0;
+  const double begin = seconds();
+  for (int more = 1; more && n < kMostSamples;) {
+    times[n++] = sample(collective, count, calls);
+    more = largest(n < 9 || seconds() - begin < budget ? 1 : 0) > 0;
+    if (largest(seconds() - begin) > 20 * budget) more = 0;
+  }
+  qsort(times, (size_t)n, sizeof times[0], ascending);
+  if (rank == 0)
+    printf("%s,%s,%d,%zu,%.3f,%.3f,%.3f,%d,%s\n", name, kNames[collective], nranks, bytes, 1e6 * times[n / 2],
+           1e6 * times[n / 10], 1e6 * times[n * 9 / 10], n, wrong ? "WRONG" : "ok");
+  fflush(stdout);
+}
+
+int main(int argc, char **argv) {
+  if (argc != 5) fail("usage: peerbench NAME RANKS SECONDS SIZES");
+  nranks = atoi(argv[2]);
+  const double budget = atof(argv[3]);
+  size_t sizes[32], most = 0;
+  int nsizes = 0;
+  for (char *text = strtok(argv[4], ","); text != NULL && nsizes < 32; text = strtok(NULL, ",")) {
+    sizes[nsizes] = strtoull(text, NULL, 10);
+    if (sizes[nsizes] > most) most = sizes[nsizes];
+    ++nsizes;
+  }
+  if (nranks < 2 || budget <= 0 || nsizes == 0) fail("usage: peerbench NAME RANKS SECONDS SIZES");
+  start(argc, argv);
+  input = buffer(most);
+  output = buffer(most);
+  for (int collective = 0; collective < kCollectives; ++collective)
+    for (int s = 0; s < nsizes; ++s) measure(argv[1], collective, sizes[s], budget);
+  finish();
+  return 0;
+}
