@@ -146,7 +146,9 @@ def build(name: str, folder: Path) -> Path:
     assembly = folder / "fatbin.s"
     assembly.write_text(
         ".section .rodata\n.balign 16\n.globl collc_fatbin\n.hidden collc_fatbin\n"
-        f'collc_fatbin:\n.incbin "{fatbin}"\n.section .note.GNU-stack,"",%progbits\n',
+        f'collc_fatbin:\n.incbin "{fatbin}"\n'
+        ".globl collc_device_code\n.hidden collc_device_code\n"
+        'collc_device_code:\n.asciz "sm_80, sm_90, PTX 8.0"\n.section .note.GNU-stack,"",%progbits\n',
         encoding="utf-8",
     )
     sources = [HERE / f"{name}.cpp", *sorted((TEMPLATES / "runtime").glob("*.cpp"))]

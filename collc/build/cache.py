@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import tempfile
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from collc.errors import BuildError
@@ -30,8 +30,12 @@ def content_key(parts: Iterable[str | bytes]) -> str:
     return digest.hexdigest()
 
 
-def cached(key: str, name: str, make: Callable[[Path], None]) -> Path:
-    """The file `name` of entry `key`; `make(path)` writes it if the cache lacks it. Built aside, renamed whole."""
+def cached(key: str, name: str, make: Callable[[Path], None], beside: Sequence[str] = ()) -> Path:
+    """The file `name` of entry `key`; `make(path)` writes it if the cache lacks it. Built aside, renamed whole.
+
+    Args:
+        beside: files that `make` leaves in the same folder and that belong to the entry.
+    """
     entry = cache_dir() / key[:2] / key / name
     if entry.is_file():
         return entry
@@ -40,7 +44,9 @@ def cached(key: str, name: str, make: Callable[[Path], None]) -> Path:
         with tempfile.TemporaryDirectory(dir=entry.parent) as scratch:
             made = Path(scratch) / name
             make(made)
-            made.replace(entry)
+            # The file that says that the entry is there comes last.
+            for other in (*beside, name):
+                made.with_name(other).replace(entry.with_name(other))
     except OSError as error:
         raise BuildError(
             f"cannot write the build cache: {error.strerror}",

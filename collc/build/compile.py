@@ -14,7 +14,7 @@ from pathlib import Path
 
 from collc import __version__
 from collc.build.cache import cached, content_key
-from collc.build.cuda import build_fatbin, embed
+from collc.build.cuda import DeviceCode, build_device_code, embed
 from collc.build.manifest import make_manifest, manifest_text
 from collc.build.runtime import Unit, headers, include_dirs, runtime_units
 from collc.build.toolchain import Compiler, find_cxx, run_tool
@@ -55,11 +55,13 @@ class Contents:
     gpu_sets: GpuSets
 
 
-def generate(contents: Contents, target: Target, compiler: Compiler, fatbin: bytes = b"") -> tuple[str, str]:
+def generate(
+    contents: Contents, target: Target, compiler: Compiler, device: DeviceCode | None = None
+) -> tuple[str, str]:
     """The generated source and the build id of the library that it makes.
 
     Args:
-        fatbin: the device code that goes with it; empty for the host target.
+        device: the device code that goes with it; None for the host target.
     """
     tables = TableBuilder()
     for programs in contents.programs:
@@ -73,10 +75,13 @@ def generate(contents: Contents, target: Target, compiler: Compiler, fatbin: byt
     text = [row.cells for table in tables.tables() for row in table.rows]
     key = [__version__, compiler.version, *COMPILE_FLAGS, *LINK_FLAGS, *flags, contents.documents[0].name, *text]
     names = "".join(f"{name}\0" for name in contents.gpu_sets.names).encode()
-    build_id = content_key([*key, names, plan, fatbin, *fixed])[:32]
+    fatbin = (device.fatbin.read_bytes(), device.text) if device else (b"",)
+    build_id = content_key([*key, names, plan, *fatbin, *fixed])[:32]
     manifest = make_manifest(
         contents.documents, contents.programs, contents.gpu_sets, target, compiler.version, build_id, tables.counts()
     )
+    if device:
+        manifest["device_code"] = device.rows()
     manifest_bytes = manifest_text(manifest).encode("ascii")
     context = SourceContext(
         version=__version__,
@@ -104,23 +109,26 @@ def _byte_rows(data: bytes) -> tuple[str, ...]:
     return tuple(", ".join(map(str, row)) for row in _slices(data))
 
 
-def compile_library(contents: Contents, target: Target, out: Path, *, keep_source: Path | None = None) -> Library:
+def compile_library(
+    contents: Contents, target: Target, out: Path, *, keep_source: Path | None = None, cuda: int | None = None
+) -> Library:
     """Builds a library at `out`; writes it whole or not at all.
 
     Args:
         keep_source: where to leave the generated source for reading.
+        cuda: 12 takes only compilers of CUDA 12 for the device code.
     """
     compiler = find_cxx()
-    fatbin = build_fatbin() if target.kind is TargetKind.CUDA else None
-    source, build_id = generate(contents, target, compiler, fatbin.read_bytes() if fatbin else b"")
+    device = build_device_code(cuda) if target.kind is TargetKind.CUDA else None
+    source, build_id = generate(contents, target, compiler, device)
     if keep_source is not None:
         keep_source.write_text(source, encoding="utf-8")
     with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
         tables = pool.submit(compile_source, source, "tables", compiler)
         units = runtime_units(target.kind, compiler)
         objects = [*pool.map(lambda unit: compile_object(unit, compiler), units), tables.result()]
-    if fatbin is not None:
-        objects.append(embed(fatbin, compiler))
+    if device is not None:
+        objects.append(embed(device, compiler))
 
     key = content_key([compiler.version, *LINK_FLAGS, EXPORTS, build_id, *(path.parent.name for path in objects)])
     linked = cached(key, "library.so", lambda made: _link(compiler, objects, made))

@@ -3,60 +3,129 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from collc.build.cache import cached, content_key
-from collc.build.nvcc import Nvcc, find_nvcc
+from collc.build.fatbin import Image, make_fatbin
+from collc.build.nvcc import Nvcc, find_nvcc, nvcc_path
+from collc.build.nvrtc import Nvrtc, compile_kernels, find_nvrtc, nvrtc_path
 from collc.build.toolchain import Compiler, run_tool
+from collc.errors import BuildError
 from collc.resources import resource_dir
 
-# PTX is made twice, since the sources ask only whether there is sm_80's arithmetic, and most of the time goes there.
-# From it comes SASS for the first chip of each generation, which later chips of its major version run too (8.0 runs on
-# 8.6 to 8.9, 10.0 on 10.3). The PTX for 8.0 is in the fatbin for whatever is newer.
-SASS = {"75": ("75",), "80": ("80", "90", "100", "120")}
+# PTX is made once per entry, since most of the time goes there and the sources ask only whether there is sm_70's memory
+# model and sm_80's arithmetic. From it comes SASS for the first chip of each generation, which later chips of its major
+# version run too (6.0 runs on 6.1, 8.0 on 8.6 to 8.9, 10.0 on 10.3). The PTX for 8.0 is there for whatever is newer.
+SASS = {"60": ("60",), "70": ("70",), "75": ("75",), "80": ("80", "90", "100", "120")}
 PTX = "80"
 PTX_FLAGS = ("-std=c++17", "-O3", "--Werror", "all-warnings", "-allow-unsupported-compiler")
 SASS_FLAGS = ("-O3", "-Xptxas=-warn-spills,-warn-lmem-usage")
+# An nvcc 12 warns that these chips will go.
+OLD_FLAGS = ("-Wno-deprecated-gpu-targets",)
+
+# What CUDA 13's compilers have dropped.
+OLD = ("60", "70")
+# Chips that the oldest driver of CUDA 12 does not know yet: the driver of CUDA 12.8, which brought them.
+YOUNG = {"100": "570.26", "120": "570.26"}
+# PTX is compiled by the driver, which must be as new as the compiler that wrote it (CUDA 12.9's release notes).
+PTX_DRIVER = {"12.9": "575.51.03"}
+
+
+@dataclass(frozen=True)
+class DeviceCode:
+    """A fatbin and what it holds, machine code in the order of the chips, PTX last."""
+
+    fatbin: Path
+    images: tuple[Image, ...]
+
+    @property
+    def text(self) -> str:
+        return needs(self.rows())
+
+    def rows(self) -> list[dict[str, str]]:
+        """What the manifest says of it: code (sm_90, PTX 8.0), its compiler, the oldest driver that loads it."""
+        return [{"code": i.name, "compiler": i.compiler, "driver": i.driver} for i in self.images]
+
+
+def needs(rows: Sequence[Mapping[str, str]]) -> str:
+    """The device code of a manifest with the oldest drivers for it: "sm_80, sm_90 (driver 580.65.06 or newer)"."""
+    drivers = list(dict.fromkeys(row["driver"] for row in rows))
+    groups = [(driver, ", ".join(row["code"] for row in rows if row["driver"] == driver)) for driver in drivers]
+    return "; ".join(f"{names} (driver {driver} or newer)" for driver, names in groups)
 
 
 def device_source() -> Path:
     return resource_dir("templates") / "cuda" / "device.cu"
 
 
-def build_fatbin() -> Path:
-    """The fatbin of the kernels, from the cache if it was built before. The same inputs give the same bytes.
+def find_toolkits(cuda: int | None = None) -> tuple[Nvcc | None, Nvrtc | None]:
+    """The compilers of device code on this machine: nvcc, and an NVRTC for what nvcc lacks or where there is none.
+
+    Args:
+        cuda: 12 takes only what CUDA 12 brings, whose code older drivers run; None: whatever is there.
 
     Raises:
-        BuildError: no nvcc, or it failed.
+        BuildError: neither is there, or nvcc does not run.
     """
-    nvcc = find_nvcc()
+    nvcc = find_nvcc() if nvcc_path() is not None else None
+    if cuda is not None and nvcc is not None and nvcc.major != cuda:
+        nvcc = None
+    if nvcc is None and (cuda is not None or nvrtc_path() is None):
+        # The error says what to install: NVRTC if CUDA 12 was asked for, else nvcc.
+        return (None, find_nvrtc()) if cuda is not None else (find_nvcc(), None)
+    try:
+        return nvcc, find_nvrtc()
+    except BuildError:
+        if nvcc is None or os.environ.get("COLLC_NVRTC"):
+            raise
+        return nvcc, None
+
+
+def build_device_code(cuda: int | None = None) -> DeviceCode:
+    """The kernels for every chip that the compilers here know, from the cache if they were built before.
+
+    The same inputs give the same bytes. Each chip's code is nvcc's where it knows the chip, else NVRTC's.
+
+    Args:
+        cuda: as for `find_toolkits`.
+
+    Raises:
+        BuildError: no compiler, or one failed.
+    """
+    nvcc, nvrtc = find_toolkits(cuda)
+    by_nvcc = [sm for reals in SASS.values() for sm in reals if nvcc and sm in nvcc.architectures]
+    by_nvrtc = [sm for reals in SASS.values() for sm in reals if nvrtc and sm in nvrtc.architectures]
+    by_nvrtc = [sm for sm in by_nvrtc if sm not in by_nvcc]
     with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
-        ptx = dict(zip(SASS, pool.map(lambda a: make_ptx(nvcc, a), SASS), strict=True))
-        wanted = [(virtual, real) for virtual in SASS for real in SASS[virtual] if real in nvcc.architectures]
-        cubins = list(pool.map(lambda pair: make_cubin(nvcc, ptx[pair[0]], pair[1]), wanted))
-    images = [(f"kind=elf,sm={real}", path) for (_, real), path in zip(wanted, cubins, strict=True)]
-    images.append((f"kind=ptx,sm={PTX}", ptx[PTX]))
-
-    def make(made: Path) -> None:
-        # The names of files must not reach the fatbin: they are those of this machine's cache.
-        arguments = []
-        for number, (image, path) in enumerate(images):
-            name = f"{number}{path.suffix}"
-            (made.parent / name).symlink_to(path.resolve())
-            arguments.append(f"--image3={image},file={name}")
-        command = [_beside(nvcc, "fatbinary"), "-64", "--compress-all", "--compress-mode=size"]
-        run_tool([*command, f"--create={made.name}", *arguments], cwd=str(made.parent))
-
-    key = content_key([nvcc.version, *(text for image, path in images for text in (image, path.parent.name))])
-    return cached(key, "collc.fatbin", make)
+        jobs = [pool.submit(partial(_nvcc_images, nvcc, v, by_nvcc)) for v in SASS] if nvcc else []
+        jobs += [pool.submit(partial(_nvrtc_images, nvrtc, sm)) for sm in by_nvrtc] if nvrtc else []
+        images = [image for job in jobs for image in job.result()]
+    images.sort(key=lambda image: (image.kind == "ptx", int(image.sm)))
+    return DeviceCode(make_fatbin(images, nvcc, nvrtc), tuple(images))
 
 
-def _beside(nvcc: Nvcc, tool: str) -> str:
-    """The tool of nvcc's own installation; where nvcc is a script somewhere else, the one on PATH."""
-    path = Path(nvcc.path).resolve().with_name(tool)
-    return str(path) if path.is_file() else tool
+def _nvcc_images(nvcc: Nvcc, virtual: str, wanted: Sequence[str]) -> list[Image]:
+    reals = [sm for sm in SASS[virtual] if sm in wanted]
+    if not reals:
+        return []
+    flags = OLD_FLAGS if virtual in OLD else ()
+    ptx = make_ptx(nvcc, virtual, extra=flags)
+    with ThreadPoolExecutor(len(reals)) as pool:
+        cubins = list(pool.map(lambda real: make_cubin(nvcc, ptx, real, flags), reals))
+    compiler = f"nvcc {nvcc.release}"
+    made = [Image("elf", sm, cubin, compiler, nvcc.driver) for sm, cubin in zip(reals, cubins, strict=True)]
+    return made + [Image("ptx", PTX, ptx, compiler, nvcc.driver)] * (virtual == PTX)
+
+
+def _nvrtc_images(nvrtc: Nvrtc, sm: str) -> list[Image]:
+    made = compile_kernels(nvrtc, sm, device_source().read_text(encoding="utf-8"))
+    compiler = f"NVRTC {nvrtc.release}"
+    images = [Image("elf", sm, made.cubin, compiler, YOUNG.get(sm, nvrtc.driver))]
+    return images + [Image("ptx", PTX, made.ptx, compiler, PTX_DRIVER.get(nvrtc.release, nvrtc.driver))] * (sm == PTX)
 
 
 def make_ptx(nvcc: Nvcc, architecture: str, source: str | None = None, extra: Sequence[str] = ()) -> Path:
@@ -76,27 +145,32 @@ def make_ptx(nvcc: Nvcc, architecture: str, source: str | None = None, extra: Se
     return cached(key, "device.ptx", make)
 
 
-def make_cubin(nvcc: Nvcc, ptx: Path, architecture: str) -> Path:
+def make_cubin(nvcc: Nvcc, ptx: Path, architecture: str, extra: Sequence[str] = ()) -> Path:
     """The machine code of a PTX file for sm_`architecture`."""
     text = ptx.read_bytes()
 
     def make(made: Path) -> None:
         made.with_name("device.ptx").write_bytes(text)
-        command = [nvcc.path, *SASS_FLAGS, f"-arch=sm_{architecture}", "-cubin", "device.ptx", "-o", made.name]
+        command = [nvcc.path, *SASS_FLAGS, *extra, f"-arch=sm_{architecture}", "-cubin", "device.ptx", "-o", made.name]
         run_tool(command, cwd=str(made.parent))
 
-    return cached(content_key([nvcc.version, architecture, *SASS_FLAGS, text]), "device.cubin", make)
+    return cached(content_key([nvcc.version, architecture, *SASS_FLAGS, *extra, text]), "device.cubin", make)
 
 
-def embed(fatbin: Path, compiler: Compiler) -> Path:
-    """An object with the fatbin between the symbols collc_fatbin and collc_fatbin_end."""
-    text = (
-        ".section .rodata\n.balign 16\n.globl collc_fatbin\n.hidden collc_fatbin\n"
-        ".globl collc_fatbin_end\n.hidden collc_fatbin_end\n"
-        'collc_fatbin:\n.incbin "collc.fatbin"\ncollc_fatbin_end:\n'
-        '.section .note.GNU-stack,"",%progbits\n'
-    )
-    data = fatbin.read_bytes()
+def embed(code: DeviceCode, compiler: Compiler) -> Path:
+    """An object with the fatbin as collc_fatbin and what it holds, for messages, as collc_device_code.
+
+    The section is the one in which cuobjdump looks for device code.
+    """
+    lines = [
+        *('.section .nv_fatbin,"a",%progbits', ".balign 16", ".globl collc_fatbin", ".hidden collc_fatbin"),
+        *("collc_fatbin:", '.incbin "collc.fatbin"'),
+        *('.section .rodata.str1.1,"aMS",%progbits,1', ".globl collc_device_code", ".hidden collc_device_code"),
+        *("collc_device_code:", f'.asciz "{code.text}"'),
+        '.section .note.GNU-stack,"",%progbits',
+    ]
+    text = "\n".join(lines) + "\n"
+    data = code.fatbin.read_bytes()
 
     def make(made: Path) -> None:
         made.with_name("collc.fatbin").write_bytes(data)

@@ -31,9 +31,18 @@ class Nvcc:
     architectures: tuple[str, ...]
 
     @property
+    def major(self) -> int:
+        return int(self.release.split(".")[0])
+
+    @property
     def driver(self) -> str:
         """The oldest driver that loads what it builds."""
-        return MINIMUM_DRIVER.get(int(self.release.split(".")[0]), "unknown")
+        return MINIMUM_DRIVER.get(self.major, "unknown")
+
+    def tool(self, name: str) -> str:
+        """A tool of nvcc's own installation; where nvcc is a script somewhere else, the one on PATH."""
+        path = Path(self.path).resolve().with_name(name)
+        return str(path) if path.is_file() else name
 
 
 def site_packages() -> list[Path]:

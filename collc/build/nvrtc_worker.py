@@ -4,8 +4,8 @@ A program by itself, of the standard library alone:
 
     nvrtc_worker.py LIBRARY SOURCE HEADERS CUBIN PTX LOG OPTION...
 
-HEADERS is a folder of headers that stand in for the C++ library's, which NVRTC lacks. The log goes to LOG, and to stderr
-with status 1 if the compilation fails.
+HEADERS is a folder of headers that stand in for the C++ library's, which NVRTC lacks. The log goes to LOG, and to
+stderr with status 1 if the compilation fails.
 """
 
 from __future__ import annotations

@@ -17,6 +17,8 @@ from support.libraries import ODD
 
 from collc.build import compile as build
 from collc.build.cache import cache_dir, cached, content_key
+from collc.build.cuda import DeviceCode
+from collc.build.fatbin import Image
 from collc.build.toolchain import find_cxx, run_tool
 from collc.compiler import CompileRequest, compile_topology
 from collc.options import CUDA, TARGETS, TargetKind
@@ -52,11 +54,12 @@ def library() -> Path:
     topology.write_text(ODD, encoding="utf-8")
     fatbin = folder / "none.fatbin"
     fatbin.write_bytes(b"no device code")
+    code = DeviceCode(fatbin, (Image("elf", "80", fatbin, "no compiler", "1.2"),))
     out = folder / "libcollc-odd-mock.so"
     small = dataclasses.replace(CUDA, slots=2, chunk_bytes=1024)
     with (
         mock.patch.dict(TARGETS, {TargetKind.CUDA: small}),
-        mock.patch.object(build, "build_fatbin", return_value=fatbin),
+        mock.patch.object(build, "build_device_code", return_value=code),
     ):
         compile_topology(CompileRequest(topology=str(topology), output=out, target=TargetKind.CUDA))
     return out
@@ -132,7 +135,11 @@ def test_everything_that_was_allocated_is_released():
         ([0, 0, 0], {"COLLC_SHARE_GPU": "1", "MOCK_BLOCKS": "2"}, "cannot hold so many blocks at once"),
         ([0, 1, 2], {"MOCK_GPUS": "3", "MOCK_PEERS": "0"}, "cannot reach the memory of GPU"),
         ([0, 1, 2], {"MOCK_GPUS": "3", "MOCK_MEGABYTES": "0"}, "MB for the FIFOs of a rank"),
-        ([0, 1, 2], {"MOCK_GPUS": "3", "MOCK_MODULE": "209"}, "need sm_75 or newer and driver 580 or newer"),
+        (
+            [0, 1, 2],
+            {"MOCK_GPUS": "3", "MOCK_MODULE": "209"},
+            "(sm_11) or its driver (for CUDA 13.0) cannot run this library's kernels: sm_80 (driver 1.2 or newer)",
+        ),
         ([0, 1, 7], {"MOCK_GPUS": "3"}, "choosing the GPU failed"),
         ([0, 1, 2], {"MOCK_GPUS": "0"}, "the NVIDIA driver shows no GPU"),
     ],

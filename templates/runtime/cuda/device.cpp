@@ -5,6 +5,7 @@
 #include <mutex>
 
 extern "C" const unsigned char collc_fatbin[];
+extern "C" const char collc_device_code[];  // what is in it: "sm_80, sm_90 (driver 580.65.06 or newer)"
 
 namespace collc::cuda {
 namespace {
@@ -28,18 +29,20 @@ Status open_device(int number, Device *device) {
   COLLC_RETURN_IF_FAILED(check(cu.context_current(&device->context), "finding the GPU's context"));
   Module module = nullptr;
   const Result loaded = cu.module_load(&module, collc_fatbin);
-  if (loaded == kInvalidImage || loaded == kNoBinaryForGpu || loaded == kUnsupportedPtx) {
-    int version = 0;
+  if (loaded == kInvalidImage || loaded == kNoBinaryForGpu || loaded == kInvalidPtx || loaded == kUnsupportedPtx) {
+    int version = 0, major = 0, minor = 0;
     cu.driver_version(&version);
+    cu.device_attribute(&major, kCapabilityMajor, device->number);
+    cu.device_attribute(&minor, kCapabilityMinor, device->number);
     return fail(ncclUnhandledCudaError,
-                "GPU %d or its driver (for CUDA %d.%d) cannot run this library's kernels: they need sm_75 or newer and "
-                "driver 580 or newer",
-                number, version / 1000, version % 1000 / 10);
+                "GPU %d (sm_%d%d) or its driver (for CUDA %d.%d) cannot run this library's kernels: %s", number, major, minor,
+                version / 1000, version % 1000 / 10, collc_device_code);
   }
   COLLC_RETURN_IF_FAILED(check(loaded, "loading the kernels"));
   for (uint32_t k = 0; k < kTypes * kReductions; ++k) {
     COLLC_RETURN_IF_FAILED(check(cu.module_function(&device->kernels[k], module, kNames[k]), kNames[k]));
-    COLLC_RETURN_IF_FAILED(check(cu.function_load(device->kernels[k]), kNames[k]));
+    // Before CUDA 12.4 finding a kernel loads it.
+    if (cu.function_load != nullptr) COLLC_RETURN_IF_FAILED(check(cu.function_load(device->kernels[k]), kNames[k]));
   }
   return {};
 }

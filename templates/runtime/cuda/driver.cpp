@@ -19,8 +19,12 @@ Status open_driver() {
 #define COLLC_FIND(member, symbol, arguments)                                                                \
   loaded_driver.member = reinterpret_cast<Result(*) arguments>(dlsym(library, #symbol));                     \
   if (loaded_driver.member == nullptr)                                                                       \
-    return fail(ncclUnhandledCudaError, "the NVIDIA driver of this machine is too old: it has no %s (580 has)", #symbol);
+    return fail(ncclUnhandledCudaError, "the NVIDIA driver of this machine is too old: it has no %s (525 has)", #symbol);
   COLLC_DRIVER(COLLC_FIND)
+#undef COLLC_FIND
+#define COLLC_FIND(member, symbol, arguments) \
+  loaded_driver.member = reinterpret_cast<Result(*) arguments>(dlsym(library, #symbol));
+  COLLC_NEW_DRIVER(COLLC_FIND)
 #undef COLLC_FIND
   COLLC_RETURN_IF_FAILED(check(loaded_driver.init(0), "starting the NVIDIA driver"));
   int count = 0;

@@ -24,8 +24,9 @@ struct IpcHandle {
 };
 
 constexpr Result kNotFound = 500, kPeerAccessAlreadyEnabled = 704;
-constexpr Result kInvalidImage = 200, kNoBinaryForGpu = 209, kUnsupportedPtx = 222;
+constexpr Result kInvalidImage = 200, kNoBinaryForGpu = 209, kInvalidPtx = 218, kUnsupportedPtx = 222;
 constexpr int kMultiprocessors = 16, kCooperativeLaunch = 95;  // device attributes
+constexpr int kCapabilityMajor = 75, kCapabilityMinor = 76;
 constexpr int kMaxDynamicShared = 8;                           // function attribute
 constexpr unsigned kHostPortableMapped = 3;
 constexpr unsigned kEventDisableTiming = 2;
@@ -52,7 +53,6 @@ constexpr unsigned kIpcLazyPeerAccess = 1;
   X(module_load, cuModuleLoadData, (Module *, const void *))                                                           \
   X(module_function, cuModuleGetFunction, (Function *, Module, const char *))                                          \
   X(function_set, cuFuncSetAttribute, (Function, int, int))                                                            \
-  X(function_load, cuFuncLoad, (Function))                                                                             \
   X(occupancy, cuOccupancyMaxActiveBlocksPerMultiprocessor, (int *, Function, int, size_t))                            \
   X(launch, cuLaunchKernel,                                                                                            \
     (Function, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, Stream, void **, void **))        \
@@ -75,9 +75,13 @@ constexpr unsigned kIpcLazyPeerAccess = 1;
   X(stream_wait, cuStreamWaitEvent, (Stream, Event, unsigned))                                                         \
   X(stream_is_capturing, cuStreamIsCapturing, (Stream, int *))
 
+// What the oldest drivers lack: null there.
+#define COLLC_NEW_DRIVER(X) X(function_load, cuFuncLoad, (Function))
+
 struct Driver {
 #define COLLC_DRIVER_MEMBER(member, symbol, arguments) Result(*member) arguments;
   COLLC_DRIVER(COLLC_DRIVER_MEMBER)
+  COLLC_NEW_DRIVER(COLLC_DRIVER_MEMBER)
 #undef COLLC_DRIVER_MEMBER
 };
 
