@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from collc.build.compile import Contents, Library, compile_library
 from collc.build.manifest import tree_depth
 from collc.build.nvcc import find_nvcc
+from collc.choose import hold, way_for
+from collc.codegen.entry import Entry
 from collc.errors import BuildError, UsageError
-from collc.ir.nodes import Program
 from collc.options import TARGETS, TargetKind
 from collc.packing.allocations import allocations
 from collc.packing.document import PlanFile
 from collc.packing.gpu_sets import GpuSets, served_sets, written_set
-from collc.packing.model import Collective
-from collc.pipeline import COMPILED, Recorder, lower, pack, wanted_programs
+from collc.packing.model import Collective, Plan
+from collc.pipeline import COMPILED, Recorder, pack, wanted_programs
+from collc.schedule.candidates import kind_of
+from collc.simulate.generations import MACHINES
+from collc.simulate.run import short_size
 from collc.topology.allocation import parse_gpus
 from collc.topology.canonical import fingerprint
 from collc.topology.graph import plan_graph
@@ -26,7 +30,12 @@ from collc.topology.model import PlanGraph
 
 @dataclass(frozen=True)
 class CompileRequest:
-    """What to compile. `topology` is a path or a zoo name; None stands for the default of `collc compile`."""
+    """What to compile. `topology` is a path or a zoo name; None stands for the default of `collc compile`.
+
+    Args:
+        model: the model's parameters, a name of `collc.simulate.generations.MACHINES`.
+        tune_candidates: also hold the programs that `collc tune` compares.
+    """
 
     topology: str
     output: Path | None = None
@@ -37,6 +46,8 @@ class CompileRequest:
     collectives: Sequence[Collective] = COMPILED
     roots: Sequence[int] | None = None
     keep_source: Path | None = None
+    model: str = "generic"
+    tune_candidates: bool = False
 
 
 @dataclass(frozen=True)
@@ -48,10 +59,11 @@ class CompileResult:
     documents: tuple[PlanFile, ...]
     gpu_sets: int
     note: str | None
+    entries: tuple[tuple[Entry, ...], ...]
 
     @property
     def nprograms(self) -> int:
-        return sum(len(document.plans) for document in self.documents)
+        return sum(map(len, self.entries))
 
     def summary(self) -> str:
         """One line per collective (rate, bound, trees, depth), or the number of allocations if there are several."""
@@ -61,7 +73,8 @@ class CompileResult:
             return "\n".join([*lines, f"{self.gpu_sets} sets of GPUs in all, up to GPUs that may change places"])
         lines = []
         for collective in COMPILED:
-            plans = [plan for plan in self.documents[0].plans if plan.collective is collective]
+            held = self.documents[0].plans
+            plans = [p for p in held if p.collective is collective and kind_of(p) == "trees"]
             if not plans or plans[0].rate is None:
                 continue
             slowest = min(plans, key=lambda plan: plan.rate or 0)
@@ -74,7 +87,20 @@ class CompileResult:
                 f"{collective.value:<15}{float(slowest.rate):9.2f} GB/s ({slowest.rate}, {proof}): "
                 f"{trees} trees, depth {depth}{roots}"
             )
+            lines += self._crossovers(plans[0])
         return "\n".join(lines)
+
+    def _crossovers(self, packed: Plan) -> list[str]:
+        """One line per entry of the table of a collective, where there is more than one."""
+        plans = self.documents[0].plans
+        found = []
+        for entry in self.entries[0]:
+            plan = plans[entry.plan]
+            if (plan.collective, plan.root) == (packed.collective, packed.root) and entry.when.min_bytes is not None:
+                variant = f"{kind_of(plan)}/{entry.when.protocol}/{short_size(entry.program.chunk_bytes)}"
+                label = f"{variant}x{len(entry.program.channels)}"
+                found.append(f"  from {entry.when.min_bytes:>12} bytes: {label:<28}{entry.why}".rstrip())
+        return found if len(found) > 1 else []
 
 
 def find_graphs(request: CompileRequest, status: Callable[[str], None]) -> tuple[list[PlanGraph], GpuSets]:
@@ -125,19 +151,31 @@ def compile_topology(
     target = TARGETS[kind]
     graphs, sets = find_graphs(request, status)
     documents: list[PlanFile] = []
-    programs: list[tuple[Program, ...]] = []
+    entries: list[tuple[Entry, ...]] = []
+    if request.model not in MACHINES:
+        raise UsageError(f"no parameters {request.model!r}", hint=f"choose one of {', '.join(MACHINES)}")
     for number, graph in enumerate(graphs, 1):
         step = f"allocation {number}/{len(graphs)}: " if len(graphs) > 1 else ""
         document = make_document(graph, request, recorder, lambda text, step=step: status(step + text))  # type: ignore[misc]
         status(f"{step}lowering {len(document.plans)} plans")
-        documents.append(document)
-        programs.append(tuple(lower(plan, graph.nranks, target, recorder) for plan in document.plans))
+        held = hold(
+            graph,
+            document.plans,
+            target,
+            way_for(target, graph.nranks, len(graphs)),
+            machine=MACHINES[request.model],
+            for_tuning=request.tune_candidates,
+            recorder=recorder,
+            status=lambda text, step=step: status(step + text),  # type: ignore[misc]
+        )
+        documents.append(replace(document, plans=held.plans))
+        entries.append(held.entries)
     out = request.output or Path(f"libcollc-{documents[0].name}.so")
     status(f"building {out}")
-    contents = Contents(tuple(documents), tuple(programs), sets)
+    contents = Contents(tuple(documents), tuple(entries), sets)
     with recorder.timed("compile"):
         library = compile_library(contents, target, out, keep_source=request.keep_source)
-    return CompileResult(library, kind, contents.documents, len(sets.sets), note)
+    return CompileResult(library, kind, contents.documents, len(sets.sets), note, contents.entries)
 
 
 def choose_target(wanted: TargetKind | None) -> tuple[TargetKind, str | None]:

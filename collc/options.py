@@ -22,6 +22,9 @@ class Target:
         chunk_bytes: bytes of a slot and most of a chunk, a multiple of 128.
         max_channels: most channels (loops that a rank runs side by side) of one program.
         shares_slots: True where several receivers can read one slot (shared memory).
+        protocols: what the runtime of this target can run, by the names of `collc.codegen.context.PROTOCOLS`.
+        tuning_chunks: chunk sizes that a library for `collc tune` holds of each plan.
+        fifo_bytes: most memory for FIFOs per rank; chunks shrink until it is enough.
     """
 
     kind: TargetKind
@@ -29,11 +32,28 @@ class Target:
     chunk_bytes: int
     max_channels: int
     shares_slots: bool
+    protocols: tuple[str, ...] = ("Simple",)
+    tuning_chunks: tuple[int, ...] = ()
+    fifo_bytes: int = 256 << 20
 
 
 # Host: a chunk stays in a 1 MiB second-level cache between writer and reader; every channel may be a thread's cursor,
 # so there may be many. CUDA: NCCL's slot of 512 KiB and 8 slots; a channel is a thread block.
-HOST = Target(TargetKind.HOST, slots=4, chunk_bytes=128 << 10, max_channels=64, shares_slots=True)
-CUDA = Target(TargetKind.CUDA, slots=8, chunk_bytes=512 << 10, max_channels=32, shares_slots=False)
+HOST = Target(
+    TargetKind.HOST,
+    slots=4,
+    chunk_bytes=128 << 10,
+    max_channels=64,
+    shares_slots=True,
+    tuning_chunks=(8 << 10, 16 << 10, 32 << 10, 64 << 10, 128 << 10),
+)
+CUDA = Target(
+    TargetKind.CUDA,
+    slots=8,
+    chunk_bytes=512 << 10,
+    max_channels=32,
+    shares_slots=False,
+    tuning_chunks=(4 << 10, 16 << 10, 64 << 10, 256 << 10, 512 << 10),
+)
 
 TARGETS = {TargetKind.HOST: HOST, TargetKind.CUDA: CUDA}

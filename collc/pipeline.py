@@ -94,11 +94,12 @@ def pack(graph: PlanGraph, wanted: Sequence[tuple[Collective, int | None]], reco
     return tuple(plans)
 
 
-def lower(plan: Plan, nranks: int, target: Target, recorder: Recorder) -> Program:
-    """A checked plan -> a verified program for the target."""
+def lower(plan: Plan, nranks: int, target: Target, recorder: Recorder, suffix: str = "") -> Program:
+    """A checked plan -> a verified program for the target. `suffix` ends the name of dumped files."""
     with recorder.timed("schedule"):
         schedule = schedule_trees(plan, nranks)
     label = plan.collective.value if plan.root is None else f"{plan.collective.value}-root{plan.root}"
+    label += suffix
     with recorder.timed("build"):
         program = build(schedule, chunk_bytes=target.chunk_bytes)
     _finish("build", label, None, program, recorder)

@@ -10,6 +10,7 @@ from support.programs import CUDA, HOST, chain, lowered, schedule_of
 
 from collc.build.compile import Contents, generate
 from collc.build.toolchain import Compiler
+from collc.codegen.entry import Entry
 from collc.ir.printer import print_program
 from collc.packing.document import PlanFile
 from collc.packing.gpu_sets import written_set
@@ -46,7 +47,7 @@ def _source() -> str:
     document = _document("dgx1v", Collective.ALL_GATHER, ["gpu0", "gpu1", "gpu2"])
     programs = [lower(plan, document.graph.nranks, HOST, Recorder()) for plan in document.plans]
     sets = written_set(load_topology("dgx1v"), ["gpu0", "gpu1", "gpu2"])
-    contents = Contents((document,), (tuple(programs),), sets)
+    contents = Contents((document,), (tuple(Entry(program, n) for n, program in enumerate(programs)),), sets)
     text, build_id = generate(contents, HOST, Compiler("g++", "g++ (golden) 0.0"))
     # The build id covers the runtime's sources, which change more often than the tables; the manifest and the plan
     # follow it byte by byte and are tested where they are read back.

@@ -15,13 +15,13 @@ from pathlib import Path
 from collc import __version__
 from collc.build.cache import cached, content_key
 from collc.build.cuda import DeviceCode, build_device_code, embed
-from collc.build.manifest import make_manifest, manifest_text
+from collc.build.manifest import make_manifest, manifest_text, slot_bytes
 from collc.build.runtime import Unit, headers, include_dirs, runtime_units
 from collc.build.toolchain import Compiler, find_cxx, run_tool
 from collc.codegen.context import SourceContext, TableBuilder, layouts
+from collc.codegen.entry import Entry
 from collc.codegen.render import render
 from collc.errors import BuildError
-from collc.ir.nodes import Program
 from collc.options import Target, TargetKind
 from collc.packing.document import PlanFile, to_json
 from collc.packing.gpu_sets import GpuSets
@@ -48,10 +48,13 @@ class Library:
 
 @dataclass(frozen=True)
 class Contents:
-    """What goes into a library: for every allocation its plans and their programs, and the GPU sets that they serve."""
+    """What goes into a library: for every allocation its plans and its programs, and the GPU sets that they serve.
+
+    The entries of one collective and root are sorted by their bytes, those for tuning last.
+    """
 
     documents: tuple[PlanFile, ...]
-    programs: tuple[tuple[Program, ...], ...]
+    entries: tuple[tuple[Entry, ...], ...]
     gpu_sets: GpuSets
 
 
@@ -64,8 +67,9 @@ def generate(
         device: the device code that goes with it; None for the host target.
     """
     tables = TableBuilder()
-    for programs in contents.programs:
-        tables.add_allocation(programs, slot_bytes=target.chunk_bytes)
+    for entries in contents.entries:
+        programs, when = [entry.program for entry in entries], [entry.when for entry in entries]
+        tables.add_allocation(programs, slot_bytes=slot_bytes(programs), when=when)
     tables.add_gpu_sets(contents.gpu_sets)
     documents = [to_json(document) for document in contents.documents]
     plan = zlib.compress(json.dumps(documents, separators=(",", ":")).encode(), 9)
@@ -78,7 +82,7 @@ def generate(
     fatbin = (device.fatbin.read_bytes(), device.text) if device else (b"",)
     build_id = content_key([*key, names, plan, *fatbin, *fixed])[:32]
     manifest = make_manifest(
-        contents.documents, contents.programs, contents.gpu_sets, target, compiler.version, build_id, tables.counts()
+        contents.documents, contents.entries, contents.gpu_sets, target, compiler.version, build_id, tables.counts()
     )
     if device:
         manifest["device_code"] = device.rows()

@@ -7,11 +7,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from collc import __version__
+from collc.codegen.entry import Entry
 from collc.ir.nodes import Program
 from collc.options import Target
 from collc.packing.document import PlanFile
 from collc.packing.gpu_sets import GpuSets
 from collc.packing.model import Plan, Tree
+from collc.schedule.candidates import kind_of
 
 FORMAT = "collc-library/1"
 
@@ -33,16 +35,21 @@ def _height(parent: Mapping[int, int], root: int) -> int:
     return max((hops(rank) for rank in parent), default=0)
 
 
+def slot_bytes(programs: Sequence[Program]) -> int:
+    """The slots of an allocation: its largest chunk, as a multiple of 128 bytes."""
+    return -(-max(program.chunk_bytes for program in programs) // 128) * 128
+
+
 def make_manifest(
     documents: Sequence[PlanFile],
-    programs: Sequence[Sequence[Program]],
+    entries: Sequence[Sequence[Entry]],
     gpu_sets: GpuSets,
     target: Target,
     compiler: str,
     build_id: str,
     counts: Mapping[str, int],
 ) -> dict[str, Any]:
-    """The manifest of a library; `programs` and `documents` are parallel."""
+    """The manifest of a library; `entries` and `documents` are parallel."""
     served = [sum(one.allocation == number for one in gpu_sets.sets) for number in range(len(documents))]
     return {
         "format": FORMAT,
@@ -59,19 +66,20 @@ def make_manifest(
                 "gpus": [document.graph.vertices[r].name for r in document.graph.ranks],
                 "gpu_sets": sets,
                 "slots": target.slots,
-                "slot_bytes": target.chunk_bytes,
-                "fifo_bytes": len({(f.src, f.dsts, f.index) for p in made for f in p.fifos})
+                "slot_bytes": slot_bytes([entry.program for entry in made]),
+                "fifo_bytes": len({(f.src, f.dsts, f.index) for entry in made for f in entry.program.fifos})
                 * target.slots
-                * target.chunk_bytes,
-                "programs": [_program(plan, program) for plan, program in zip(document.plans, made, strict=True)],
+                * slot_bytes([entry.program for entry in made]),
+                "programs": [_program(document.plans[entry.plan], entry) for entry in made],
             }
-            for document, made, sets in zip(documents, programs, served, strict=True)
+            for document, made, sets in zip(documents, entries, served, strict=True)
         ],
         "counts": dict(counts),
     }
 
 
-def _program(plan: Plan, program: Program) -> dict[str, Any]:
+def _program(plan: Plan, entry: Entry) -> dict[str, Any]:
+    """One row: the plan's own figures, then how it runs. `min_bytes` is null where only a tuning file chooses it."""
     return {
         "collective": plan.collective.value,
         "root": plan.root,
@@ -80,8 +88,15 @@ def _program(plan: Plan, program: Program) -> dict[str, Any]:
         "optimal": plan.optimal,
         "trees": len(plan.trees),
         "depth": max((tree_depth(tree) for tree in plan.trees), default=0),
-        "channels": len(program.channels),
-        "fifos": len(program.fifos),
+        "channels": len(entry.program.channels),
+        "fifos": len(entry.program.fifos),
+        "plan": kind_of(plan),
+        "plan_number": entry.plan,
+        "spread": entry.spread,
+        "proto": entry.when.protocol,
+        "chunk_bytes": entry.program.chunk_bytes,
+        "min_bytes": entry.when.min_bytes,
+        "why": entry.why,
     }
 
 

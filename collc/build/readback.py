@@ -16,23 +16,28 @@ from elftools.elf.elffile import ELFFile
 from elftools.elf.sections import SymbolTableSection
 
 from collc.build.manifest import FORMAT
-from collc.codegen.context import ARRAYS, COLLECTIVES, FLAG_INPUT, FLAG_OUTPUT, STRUCTS
+from collc.codegen.context import ARRAYS, COLLECTIVES, FLAG_INPUT, FLAG_OUTPUT, NEVER, PROTOCOLS, STRUCTS, When
 from collc.errors import RunError
 from collc.ir.nodes import Channel, Fifo, Program, Share, Step
 from collc.packing.document import PlanFile, from_json
 from collc.packing.gpu_sets import GpuSet
 
 _COLLECTIVE_OF = {number: collective for collective, number in COLLECTIVES.items()}
+_PROTOCOL_OF = {number: protocol for protocol, number in PROTOCOLS.items()}
 _MOST_PLAN_BYTES = 1 << 30
 
 
 @dataclass(frozen=True)
 class LibraryContents:
-    """What a library holds: its manifest, and for every allocation its plans and programs in the manifest's order."""
+    """What a library holds: its manifest, and for every allocation its plans, and programs in the manifest's order.
+
+    `when` is parallel to `programs`.
+    """
 
     manifest: dict[str, Any]
     documents: tuple[PlanFile, ...]
     programs: tuple[tuple[Program, ...], ...]
+    when: tuple[tuple[When, ...], ...]
     gpu_sets: tuple[GpuSet, ...]
 
 
@@ -68,10 +73,11 @@ def read_library(path: Path) -> LibraryContents:
         tables = {symbol: elf.table(symbol, counts[symbol]) for symbol in ARRAYS}
     try:
         programs = tuple(tuple(_decode(tables, allocation)) for allocation in tables["collc_allocations"])
+        when = tuple(tuple(_decode_when(tables, allocation)) for allocation in tables["collc_allocations"])
         gpu_sets = tuple(_decode_set(tables, row) for row in tables["collc_gpu_sets"])
     except (IndexError, KeyError, ZeroDivisionError) as error:
         raise RunError(f"its step tables are inconsistent ({error})", where=str(path)) from None
-    return LibraryContents(manifest, documents, programs, gpu_sets)
+    return LibraryContents(manifest, documents, programs, when, gpu_sets)
 
 
 class _Elf:
@@ -149,9 +155,24 @@ def _decode_set(tables: Tables, row: dict[str, int]) -> GpuSet:
     return GpuSet(gpus, row["allocation"], ranks)
 
 
+def _program_rows(tables: Tables, allocation: dict[str, int]) -> list[dict[str, int]]:
+    return _slice(tables["collc_programs"], allocation["first_program"], allocation["nprograms"])
+
+
 def _decode(tables: Tables, allocation: dict[str, int]) -> Iterator[Program]:
-    for row in _slice(tables["collc_programs"], allocation["first_program"], allocation["nprograms"]):
-        yield _decode_program(tables, allocation, row)
+    """Rows that share their steps yield programs that share their objects."""
+    seen: dict[tuple[int, ...], Program] = {}
+    for row in _program_rows(tables, allocation):
+        own = ("min_bytes", "chunk_bytes", "protocol")
+        key = tuple(value for name, value in row.items() if name not in own)
+        if key not in seen:
+            seen[key] = _decode_program(tables, allocation, row)
+        yield seen[key].replace(chunk_bytes=row["chunk_bytes"])
+
+
+def _decode_when(tables: Tables, allocation: dict[str, int]) -> Iterator[When]:
+    for row in _program_rows(tables, allocation):
+        yield When(None if row["min_bytes"] == NEVER else row["min_bytes"], _PROTOCOL_OF[row["protocol"]])
 
 
 def _decode_program(tables: Tables, allocation: dict[str, int], row: dict[str, int]) -> Program:

@@ -12,6 +12,7 @@ from collc.compiler import CompileRequest, CompileResult, compile_topology
 from collc.options import TARGETS, TargetKind
 from collc.packing.model import Collective
 from collc.pipeline import COMPILED, Recorder, stage_names
+from collc.simulate.generations import MACHINES
 
 _STAGES = sorted({name for target in TARGETS.values() for name in stage_names(target)})
 
@@ -37,6 +38,14 @@ _STAGES = sorted({name for target in TARGETS.values() for name in stage_names(ta
     help="Repeatable [all].",
 )
 @click.option("--root", "roots", multiple=True, type=click.IntRange(min=0), help="Roots of broadcast and reduce [all].")
+@click.option(
+    "--model",
+    type=click.Choice(list(MACHINES)),
+    default="generic",
+    show_default=True,
+    help="Parameters of the model that chooses programs by size (target cuda).",
+)
+@click.option("--tune-candidates", is_flag=True, help="Also hold the plans and chunk sizes that `collc tune` compares.")
 @click.option("--keep-source", type=click.Path(path_type=Path), help="Leave the generated source here.")
 @click.option(
     "--dump-after", "dump_after", multiple=True, type=click.Choice(_STAGES), help="Write the IR after a stage."
@@ -54,6 +63,8 @@ def command(
     links: str | None,
     collectives: tuple[str, ...],
     roots: tuple[int, ...],
+    model: str,
+    tune_candidates: bool,
     keep_source: Path | None,
     dump_after: tuple[str, ...],
     dump_dir: Path,
@@ -72,6 +83,8 @@ def command(
         collectives=tuple(map(Collective, collectives)) or COMPILED,
         roots=roots or None,
         keep_source=keep_source,
+        model=model,
+        tune_candidates=tune_candidates,
     )
     status = progress("collc compile")
     start = time.perf_counter()

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from collc.ir.nodes import Fifo, Program, Step
 from collc.ir.printer import print_step
@@ -27,6 +28,12 @@ COLLECTIVES: dict[Collective, int] = {
     Collective.ALLTOALL: 7,
     Collective.SENDRECV: 8,
 }
+
+# Program.protocol.
+PROTOCOLS: dict[str, int] = {"Simple": 0, "LL": 1, "LL128": 2}
+
+# Program.min_bytes of a program that only a tuning file chooses.
+NEVER = (1 << 64) - 1
 
 FLAG_INPUT, FLAG_OUTPUT, FLAG_FINAL = 1, 2, 4
 
@@ -135,18 +142,40 @@ class SourceContext:
     plan_size: int
 
 
+class When(NamedTuple):
+    """From how many bytes a program runs (None: only where a tuning file says so), and over which protocol."""
+
+    min_bytes: int | None = 0
+    protocol: str = "Simple"
+
+
+ALWAYS = When()
+
+
 class TableBuilder:
     """Collects the rows of all allocations of a library."""
 
     def __init__(self) -> None:
         self.rows: dict[str, list[Row]] = {symbol: [] for symbol in ARRAYS}
 
-    def add_allocation(self, programs: Sequence[Program], *, slot_bytes: int) -> None:
-        """Adds one set of ranks with its programs. FIFOs of different programs that join the same ranks are shared."""
+    def add_allocation(
+        self, programs: Sequence[Program], *, slot_bytes: int, when: Sequence[When] | None = None
+    ) -> None:
+        """Adds one set of ranks with its programs. FIFOs of different programs that join the same ranks are shared.
+
+        Programs that share the objects of their shares, FIFOs and channels, and so differ in chunks alone, share rows.
+
+        Args:
+            when: parallel to `programs`; default: each from 0 bytes on.
+        """
         first_fifo, first_program = len(self.rows["collc_fifos"]), len(self.rows["collc_programs"])
         numbers: dict[tuple[int, tuple[int, ...], int], int] = {}
-        for program in programs:
-            self._add_program(program, numbers)
+        places: dict[tuple[int, int, int], tuple[int, int]] = {}
+        for program, rule in zip(programs, when or [ALWAYS] * len(programs), strict=True):
+            same = (id(program.shares), id(program.fifos), id(program.channels))
+            if same not in places:
+                places[same] = self._add_steps(program, numbers)
+            self._add_program(program, rule, *places[same])
         nranks = programs[0].nranks
         slots = {program.slots for program in programs}
         assert len(slots) == 1, "the FIFOs of an allocation are shared, so all its programs have the same slots"
@@ -187,7 +216,8 @@ class TableBuilder:
             assert value < 1 << {"B": 8, "H": 16, "I": 32, "i": 31, "Q": 64}[code], (symbol, value)
         self.rows[symbol].append(Row(_cells(struct, numbers), comment))
 
-    def _add_program(self, program: Program, numbers: dict[tuple[int, tuple[int, ...], int], int]) -> None:
+    def _add_steps(self, program: Program, numbers: dict[tuple[int, tuple[int, ...], int], int]) -> tuple[int, int]:
+        """Adds what a program does; returns its first share and its first rank channel."""
         first_share = len(self.rows["collc_shares"])
         for i, share in enumerate(program.shares):
             den = math.lcm(share.lo.denominator, share.hi.denominator)
@@ -203,13 +233,20 @@ class TableBuilder:
                 self._append("collc_rank_channels", (first_step, len(steps)), f"rank {rank}, channel {c}")
                 for step in steps:
                     self._add_step(program, rank, step, numbers)
+        return first_share, first_rank_channel
+
+    def _add_program(self, program: Program, rule: When, first_share: int, first_rank_channel: int) -> None:
         lags = [step.lag for channel in program.channels for steps in channel.steps for step in steps]
         root = -1 if program.root is None else program.root
         name = program.collective.value + ("" if program.root is None else f" from rank {program.root}")
+        if rule.min_bytes is None:
+            name += ", by tuning only"
+        elif rule.min_bytes:
+            name += f", {rule.min_bytes} bytes and more"
         self._append(
             "collc_programs",
             (
-                0,
+                NEVER if rule.min_bytes is None else rule.min_bytes,
                 COLLECTIVES[program.collective],
                 root,
                 first_share,
@@ -218,7 +255,7 @@ class TableBuilder:
                 len(program.channels),
                 max(lags, default=0),
                 program.chunk_bytes,
-                0,
+                PROTOCOLS[rule.protocol],
                 0,
             ),
             name,
@@ -254,10 +291,11 @@ class TableBuilder:
 
 
 def _cells(struct: str, values: Iterable[int]) -> str:
-    """The initialiser of a row; only the collective is an enum in C++."""
+    """The initialiser of a row; only the collective is an enum in C++, and only NEVER does not fit a signed literal."""
     names = (name for name, _ in STRUCTS[struct])
+    texts = (f"{v}u" if v == NEVER else str(v) for v in values)
     return ", ".join(
-        f"collc::Collective({v})" if name == "collective" else str(v) for name, v in zip(names, values, strict=True)
+        f"collc::Collective({v})" if name == "collective" else v for name, v in zip(names, texts, strict=True)
     )
 
 

@@ -237,6 +237,22 @@ KINDS = tuple(_MAKERS)
 _CHANNEL_PER_RING = ("ring", "rings")
 
 
+def kind_of(plan: Plan) -> str:
+    """`trees` for what a solver packed, else the kind of candidate."""
+    return plan.solver if plan.solver in KINDS else "trees"
+
+
+def with_proof(plan: Plan, packed: Plan) -> Plan:
+    """A candidate with the bound and the certificate of the packed plan of the same graph, collective and root.
+
+    A certificate bounds every plan, so it also tells how far below the best this one stays.
+    """
+    assert (plan.collective, plan.root) == (packed.collective, packed.root)
+    return replace(
+        plan, bound=packed.bound, certificate=packed.certificate, optimal=plan.rate == packed.bound is not None
+    )
+
+
 def _scaled(graph: PlanGraph, collective: Collective, root: int | None, kind: str, trees: tuple[Tree, ...]) -> Plan:
     """The trees at the largest equal weight that the links bear together."""
     load: dict[int, int] = defaultdict(int)

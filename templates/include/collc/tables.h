@@ -61,7 +61,8 @@ struct RankChannel {
 
 // One way to run one collective: rank_channels[first_rank_channel + rank * nchannels + channel].
 // A call of `bytes` (count * element size, NCCL's count) runs the last program of its allocation, collective and root
-// with min_bytes <= bytes; programs of one collective and root are sorted by min_bytes, the first has 0.
+// with min_bytes <= bytes; programs of one collective and root are sorted by min_bytes, the first has 0. Those with
+// 2^64 - 1 run only where a tuning file says so. Programs that differ in chunks alone share their shares and steps.
 struct Program {
   uint64_t min_bytes;
   Collective collective;

@@ -1,0 +1,302 @@
+"""What a library holds for each collective and root: which plan, protocol, chunk and channels from which size on.
+
+Three ways to decide, by `Way`:
+
+- one: the packed trees for every size, which is what the host target gets: its ranks share one memory, whose speeds the
+  model does not know, and `collc tune` measures them;
+- model: `collc.simulate.choose`, the table of one root for all roots;
+- rule: the packed trees for every size, chunks by the time of a pipeline in closed form: microseconds per plan, for
+  libraries with many allocations and for machines too large to simulate.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+
+from collc.build.manifest import tree_depth
+from collc.codegen.context import When
+from collc.codegen.entry import Entry
+from collc.errors import PackingError
+from collc.ir.nodes import Program
+from collc.options import Target, TargetKind
+from collc.packing.columns import mirrored_links
+from collc.packing.model import Collective, Plan
+from collc.packing.network import Net
+from collc.pipeline import Recorder, lower
+from collc.schedule.candidates import KINDS, candidate, channels_of, spread, with_proof
+from collc.schedule.trees import schedule_trees
+from collc.simulate.choose import GAIN, Table, choose
+from collc.simulate.params import BYTES_PER_US, GENERIC, Machine
+from collc.simulate.run import Simulator, short_size, size_series
+from collc.topology.model import PlanGraph
+
+# Sizes at which the model decides: dense where calls are cheap to simulate.
+SIZES = (*size_series(1 << 10, 4 << 20, 4), 32 << 20, 256 << 20)
+# Larger machines take minutes to simulate.
+MODELLED_RANKS = 16
+# Candidates that a library for tuning holds beside the packed trees.
+TUNED_KINDS = ("rings", "ring", "double-binary", "one-hop")
+
+# Slots below cost more steps than memory is worth.
+_LEAST_SLOT = 16 << 10
+_PER_RANK = (Collective.ALL_GATHER, Collective.REDUCE_SCATTER)
+# On links that are equal both ways these are the others' trees turned round, and take the same time.
+_TURNED = {Collective.REDUCE: Collective.BROADCAST, Collective.REDUCE_SCATTER: Collective.ALL_GATHER}
+
+
+class Way(enum.Enum):
+    """How programs are chosen."""
+
+    ONE = "one"
+    MODEL = "model"
+    RULE = "rule"
+
+
+def way_for(target: Target, nranks: int, nallocations: int) -> Way:
+    """The default of a target."""
+    if target.kind is TargetKind.HOST or nranks == 1:
+        return Way.ONE
+    return Way.MODEL if nallocations == 1 and nranks <= MODELLED_RANKS else Way.RULE
+
+
+@dataclass(frozen=True)
+class Held:
+    """The plans of a library, the packed ones first, and the entries that run them."""
+
+    plans: tuple[Plan, ...]
+    entries: tuple[Entry, ...]
+
+
+def hold(
+    graph: PlanGraph,
+    packed: Sequence[Plan],
+    target: Target,
+    way: Way,
+    *,
+    machine: Machine = GENERIC,
+    for_tuning: bool = False,
+    recorder: Recorder | None = None,
+    status: Callable[[str], None] = lambda text: None,
+) -> Held:
+    """Chooses, lowers and verifies the programs of an allocation.
+
+    Args:
+        packed: a proven plan for every collective and root.
+        machine: the parameters of the model.
+        for_tuning: add the candidates that `collc tune` compares.
+    """
+    shelf = _Shelf(graph, packed, target, recorder or Recorder())
+    tables: dict[Collective, Table] = {}
+    for number, plan in enumerate(packed):
+        if way is Way.MODEL:
+            status(f"choosing programs of {plan.collective.value}")
+            table = _table(graph, plan, packed, machine, target, tables)
+            shelf.add_table(number, table)
+        elif way is Way.RULE:
+            for rule in chunk_rule(plan, target, machine):
+                shelf.add(number, 0, rule.chunk_bytes, When(_per_call(plan, graph.nranks, rule.min_bytes)), rule.why)
+        else:
+            shelf.add(number, 0, target.chunk_bytes, When())
+        if for_tuning and graph.nranks > 1:
+            status(f"adding candidates of {plan.collective.value}")
+            shelf.add_for_tuning(number)
+    return Held(tuple(shelf.plans), tuple(shelf.within_memory()))
+
+
+class _Shelf:
+    """The plans, programs and entries of one library so far. Programs of equal steps are one object."""
+
+    def __init__(self, graph: PlanGraph, packed: Sequence[Plan], target: Target, recorder: Recorder) -> None:
+        self.graph, self.target, self.recorder = graph, target, recorder
+        self.plans = list(packed)
+        self.entries: list[Entry] = []
+        self.kinds: dict[tuple[int, str], int] = {}
+        self.programs: dict[tuple[int, int], Program] = {}
+
+    def plan(self, packed: int, kind: str) -> int | None:
+        """The number of the plan of a kind for the collective and root of a packed plan; None if there is none."""
+        if kind == "trees":
+            return packed
+        if (packed, kind) not in self.kinds:
+            of = self.plans[packed]
+            try:
+                made = with_proof(candidate(self.graph, of.collective, of.root, kind), of)
+            except PackingError:
+                return None
+            self.kinds[packed, kind] = len(self.plans)
+            self.plans.append(made)
+        return self.kinds[packed, kind]
+
+    def program(self, number: int, channels: int) -> Program:
+        """The plan spread over so many channels, lowered and verified."""
+        if (number, channels) not in self.programs:
+            plan = self.plans[number]
+            cut = spread(plan, channels) if channels else plan
+            most = min(self.target.max_channels, channels_of(cut)) if channels else self.target.max_channels
+            target = dataclasses.replace(self.target, max_channels=max(1, most))
+            label = f"-{plan.solver}" if plan.solver in KINDS else ""
+            suffix = label + (f"-x{channels}" if channels else "")
+            self.programs[number, channels] = lower(cut, self.graph.nranks, target, self.recorder, suffix)
+        return self.programs[number, channels]
+
+    def add(self, number: int, channels: int, chunk: int, when: When, why: str = "") -> None:
+        """Adds an entry; what the entry before it does anyway is left out."""
+        program = self.program(number, channels)
+        chunk = max(16, min(chunk, self.target.chunk_bytes) // 16 * 16)
+        entry = Entry(program.replace(chunk_bytes=chunk), number, channels, when, why)
+        if when.min_bytes and self._same(self.entries[-1], entry):
+            return
+        self.entries.append(entry)
+
+    def add_table(self, packed: int, table: Table) -> None:
+        """The choices of a table; one whose plan this root does not have is left to the one before."""
+        of = self.plans[packed]
+        first = True
+        for choice in table.choices:
+            number = self.plan(packed, choice.variant.plan)
+            if number is None:
+                if not first:
+                    continue
+                number = packed
+            least = 0 if first else _per_call(of, self.graph.nranks, choice.min_bytes)
+            v = choice.variant
+            self.add(
+                packed if number is None else number, v.channels, v.chunk_bytes, When(least, v.protocol), choice.why
+            )
+            first = False
+
+    def add_for_tuning(self, packed: int) -> None:
+        """Every kind of plan with every chunk size, unless the table has it already or it is the trees of another."""
+        of = self.plans[packed]
+        own = [e for e in self.entries if self._serves(e, of)]
+        shapes: list[object] = []
+        for kind in ("trees", *TUNED_KINDS):
+            number = self.plan(packed, kind)
+            if number is None:
+                continue
+            shape = _shape(self.plans[number], self.graph.nranks)
+            if shape in shapes:
+                continue
+            shapes.append(shape)
+            program = self.program(number, 0)
+            if self._memory([*self.entries, Entry(program, number)], self.target.chunk_bytes) > 1:
+                continue
+            for chunk in self.target.tuning_chunks:
+                entry = Entry(program.replace(chunk_bytes=chunk), number, 0, When(None))
+                if not any(self._same(e, entry) for e in own):
+                    self.entries.append(entry)
+
+    def within_memory(self) -> list[Entry]:
+        """The entries with chunks halved until the FIFOs, which have the largest chunk for a slot, fit."""
+        cap = self.target.chunk_bytes
+        while cap > _LEAST_SLOT and self._memory(self.entries, cap) > 1:
+            cap //= 2
+        found: list[Entry] = []
+        for entry in self.entries:
+            if entry.program.chunk_bytes > cap:
+                program = entry.program.replace(chunk_bytes=cap)
+                why = f"{entry.why}; chunks of {short_size(cap)} at most, for memory" if entry.why else ""
+                entry = dataclasses.replace(entry, program=program, why=why)
+            before = found[-1] if found else None
+            if before is None or entry.when.min_bytes == 0 or not self._same(before, entry):
+                found.append(entry)
+        return found
+
+    def _memory(self, entries: Sequence[Entry], slot_bytes: int) -> float:
+        """The share of the target's memory that the FIFOs of these entries take."""
+        programs = {id(entry.program.fifos): entry.program for entry in entries}.values()
+        fifos = {(f.src, f.dsts, f.index) for program in programs for f in program.fifos}
+        return len(fifos) * self.target.slots * slot_bytes / (self.target.fifo_bytes * self.graph.nranks)
+
+    def _serves(self, entry: Entry, of: Plan) -> bool:
+        plan = self.plans[entry.plan]
+        return (plan.collective, plan.root) == (of.collective, of.root)
+
+    @staticmethod
+    def _same(a: Entry, b: Entry) -> bool:
+        def key(e: Entry) -> tuple[object, ...]:
+            return (e.plan, id(e.program.channels), e.program.chunk_bytes, e.when.protocol)
+
+        return key(a) == key(b)
+
+
+def _shape(plan: Plan, nranks: int) -> frozenset[object]:
+    """What a schedule does: which parts travel along which trees."""
+    parts = schedule_trees(plan, nranks).parts
+    return frozenset((p.block, p.lo, p.hi, frozenset(p.reduce), frozenset(p.broadcast)) for p in parts)
+
+
+def _per_call(plan: Plan, nranks: int, size: int) -> int:
+    """nccl-tests' bytes as NCCL's count times the element size: per rank for all_gather and reduce_scatter."""
+    return -(-size // nranks) if plan.collective in _PER_RANK else size
+
+
+def _table(
+    graph: PlanGraph,
+    plan: Plan,
+    packed: Sequence[Plan],
+    machine: Machine,
+    target: Target,
+    tables: dict[Collective, Table],
+) -> Table:
+    """The table of a collective, made for the first of its roots and kept for the others."""
+    turned = _TURNED.get(plan.collective)
+    if turned and any(p.collective is turned for p in packed) and mirrored_links(Net.of(graph)) is not None:
+        first = next(p for p in packed if p.collective is turned)
+    else:
+        first = next(p for p in packed if p.collective is plan.collective)
+    if first.collective not in tables:
+        simulator = Simulator(graph, first.collective, first.root, machine)
+        simulator.plans["trees"] = first
+        # A ring is one of the rings, and a chain is never chosen.
+        left_out = {"chain", "ring"} if "rings" in simulator.kinds else {"chain"}
+        kinds = [kind for kind in simulator.kinds if kind not in left_out]
+        can = {name.lower() for name in target.protocols}
+        tables[first.collective] = choose(simulator, SIZES, kinds=kinds, only=lambda v: v.protocol.lower() in can)
+    return tables[first.collective]
+
+
+@dataclass(frozen=True)
+class ChunkRule:
+    """From `min_bytes` (nccl-tests' bytes) on: chunks of `chunk_bytes`."""
+
+    min_bytes: int
+    chunk_bytes: int
+    why: str
+
+
+def chunk_rule(plan: Plan, target: Target, machine: Machine = GENERIC) -> list[ChunkRule]:
+    """Chunk sizes for the packed trees as they are, by the time of a pipeline in closed form.
+
+    A tree of weight w GB/s and depth d takes d * (hop + chunk/w) for its first chunk and step + chunk/w for every later
+    one; all trees end together, so the heaviest with the deepest stands for all. A later size keeps the chunk of the
+    size before it unless another is faster by `GAIN`.
+    """
+    assert plan.rate is not None
+    protocol = machine.protocol("Simple")
+    depth = max(tree_depth(tree) for tree in plan.trees)
+    heaviest = max(tree.weight for tree in plan.trees)
+    chunks = [c for c in target.tuning_chunks if c <= target.chunk_bytes]
+
+    def time_us(size: int, chunk: int) -> float:
+        share = max(float(Fraction(size) * heaviest / (plan.rate or 1)), 1.0)
+        each = min(chunk, share) / (float(heaviest) * BYTES_PER_US)
+        later = max(share / chunk, 1.0) - 1
+        return depth * (protocol.hop_us + each) + later * (machine.step_us + each)
+
+    found: list[ChunkRule] = []
+    for at, size in enumerate(SIZES):
+        best = min(chunks, key=lambda chunk: (time_us(size, chunk), chunk))
+        if not found:
+            found.append(ChunkRule(0, best, f"trees of depth {depth}, by a rule"))
+        elif time_us(size, best) * (1 + GAIN) < (kept := time_us(size, found[-1].chunk_bytes)):
+            start = round((SIZES[at - 1] * size) ** 0.5)
+            gain = kept / time_us(size, best) - 1
+            old, new = short_size(found[-1].chunk_bytes), short_size(best)
+            why = f"{gain:.0%} faster at {short_size(size)} by a rule: chunks of {new} instead of {old}"
+            found.append(ChunkRule(start, best, why))
+    return found

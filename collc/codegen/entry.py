@@ -1,0 +1,27 @@
+"""What a library holds beside its plans: programs, each with its plan and the sizes that it serves."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from collc.codegen.context import ALWAYS, When
+from collc.ir.nodes import Program
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One row of a library's table of programs.
+
+    Args:
+        program: lowered and verified; its `chunk_bytes` are at most a slot.
+        plan: number of its plan among the plans of the allocation.
+        spread: the plan's trees were cut into so many (`collc.schedule.candidates.spread`); 0: left as they are.
+        when: from how many bytes of NCCL's count on it runs, and over which protocol.
+        why: one line for people; empty where there was nothing to choose.
+    """
+
+    program: Program
+    plan: int
+    spread: int = 0
+    when: When = ALWAYS
+    why: str = ""
