@@ -28,6 +28,7 @@ Array = npt.NDArray[Any]
 HERE = Path(__file__).resolve().parent / "emulation"
 NOBODY = 0xFFFFFFFF
 FLAGS = ["-std=c++17", "-fPIC", "-Wall", "-Wextra", "-Werror", "-Wno-unknown-pragmas"]
+PASCAL_KERNELS = ("sum_f32, float, Sum", "max_f32, float, Max", "sum_u32, uint32_t, Sum")
 KERNEL_TYPES = {
     "int8": "i8",
     "uint8": "u8",
@@ -108,13 +109,17 @@ class Outcome:
     switches: int = 0
 
 
-def build_emulator(fault: str | None = None) -> ctypes.CDLL:
-    """The emulator with all kernels, or, with a planted fault, with the float sum alone."""
-    return _build(fault)
+def build_emulator(fault: str | None = None, pre_volta: bool = False) -> ctypes.CDLL:
+    """The emulator with all kernels, or, with a planted fault, with the float sum alone.
+
+    Args:
+        pre_volta: take Pascal's verbs and keep the lanes of a warp in step; with the kernels of PASCAL_KERNELS alone.
+    """
+    return _build(fault, pre_volta)
 
 
 @cache
-def _build(fault: str | None) -> ctypes.CDLL:
+def _build(fault: str | None, pre_volta: bool) -> ctypes.CDLL:
     compiler = find_cxx()
     templates = resource_dir("templates")
     sources = sorted([*HERE.iterdir(), *(templates / "include").rglob("*.h"), *(templates / "cuda").glob("*.cu")])
@@ -124,12 +129,16 @@ def _build(fault: str | None) -> ctypes.CDLL:
     cache_root = Path(os.environ.get("COLLC_TEST_CACHE", Path(tempfile.gettempdir()) / f"collc-emulator-{os.getuid()}"))
     folder = cache_root / digest.hexdigest()[:24]
     folder.mkdir(parents=True, exist_ok=True)
-    library = folder / f"{fault or 'whole'}.so"
+    library = folder / f"{fault or 'whole'}{'-pascal' if pre_volta else ''}.so"
     if not library.is_file():
         include = ["-I", str(HERE), "-I", str(templates / "include"), "-I", str(templates / "cuda")]
         defines = ['-DCOLLC_EMULATION="emulated_device.h"']
         if fault:
             defines += ["-Wno-unused-parameter", f"-DCOLLC_FAULT_{fault}", "-DCOLLC_KERNELS(X)=X(sum_f32, float, Sum)"]
+        if pre_volta:
+            # What is ordered before what has nothing to do with types: a few kernels show it.
+            defines.append("-DCOLLC_PRE_VOLTA")
+            defines += [] if fault else ["-DCOLLC_KERNELS(X)=" + " ".join(f"X({k})" for k in PASCAL_KERNELS)]
         with tempfile.TemporaryDirectory(dir=folder) as scratch:
             objects = []
             for name, level in (("emulator.cpp", "-O2"), ("driver.cpp", "-O1")):
@@ -143,7 +152,15 @@ def _build(fault: str | None) -> ctypes.CDLL:
             linked.replace(library)
     loaded = ctypes.CDLL(str(library), mode=os.RTLD_LOCAL)
     loaded.collc_emulate.restype = ctypes.c_int
+    loaded.collc_emulate_waiting_lane.restype = ctypes.c_int
     return loaded
+
+
+def lane_waits(library: ctypes.CDLL, seed: int, *, own_warp: bool) -> str:
+    """What goes wrong when a lane waits for a flag of another lane, of its own warp or of the other one."""
+    message = ctypes.create_string_buffer(400)
+    library.collc_emulate_waiting_lane(ctypes.c_uint64(seed), ctypes.c_uint32(own_warp), message, ctypes.c_size_t(400))
+    return message.value.decode()
 
 
 class PackedTables:

@@ -95,7 +95,9 @@ def situation(seed: int, size: int) -> Situation:
     )
 
 
-def run_case(collective: Collective, type_name: str, op: str | None, seed: int) -> tuple[Outcome, list[str]]:
+def run_case(
+    collective: Collective, type_name: str, op: str | None, seed: int, *, pre_volta: bool = False
+) -> tuple[Outcome, list[str]]:
     """Two calls of different sizes, one behind the other, in the situation of the seed. Returns what differs."""
     kind = TYPES[type_name]
     at = situation(seed, kind.size)
@@ -110,7 +112,7 @@ def run_case(collective: Collective, type_name: str, op: str | None, seed: int) 
         for count in at.counts
     ]
     outcome = emulate(
-        build_emulator(),
+        build_emulator(pre_volta=pre_volta),
         PackedTables([program], CHUNK_BYTES),
         [call for call, _ in made],
         seed=seed,

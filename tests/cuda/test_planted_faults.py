@@ -31,12 +31,14 @@ FAULTS = {
 SEEDS = range(12)
 
 
-def outcome_of(fault: str | None, seed: int, report_races: bool) -> str:
+def outcome_of(fault: str | None, seed: int, report_races: bool, pre_volta: bool = False) -> str:
     """What is wrong with two calls under a fault; "" if nothing shows."""
     program = small_program(Collective.ALL_REDUCE, 3, 7)
     made = [make_call(Case(Collective.ALL_REDUCE, 3, 0, count, TYPES["float"], "sum")) for count in (901, 405)]
     tables = PackedTables([program], CHUNK_BYTES)
-    outcome = emulate(build_emulator(fault), tables, [c for c, _ in made], seed=seed, report_races=report_races)
+    outcome = emulate(
+        build_emulator(fault, pre_volta), tables, [c for c, _ in made], seed=seed, report_races=report_races
+    )
     return outcome.failure or "; ".join(differences(made))
 
 

@@ -16,6 +16,12 @@ struct NamedKernel {
 #define COLLC_NAMED_KERNEL(name, type, op) {#name, &collc_##name},
 const NamedKernel kKernels[] = {COLLC_KERNELS(COLLC_NAMED_KERNEL)};
 
+#if defined(COLLC_PRE_VOLTA)
+constexpr uint32_t kLockstep = kWarp;
+#else
+constexpr uint32_t kLockstep = 0;
+#endif
+
 }  // namespace
 
 extern "C" {
@@ -53,6 +59,9 @@ struct EmulatedRun {
 
 // Returns 0, or 1 with `message` saying what went wrong.
 int collc_emulate(const collc::Tables *tables, EmulatedRun *run, char *message, size_t message_bytes);
+
+// A block of two warps in which a lane waits for another: of its own warp, or of the other one.
+int collc_emulate_waiting_lane(uint64_t seed, uint32_t own_warp, char *message, size_t message_bytes);
 }
 
 namespace {
@@ -120,6 +129,7 @@ class World {
     options.resident = run_.resident;
     options.report_races = run_.report_races != 0;
     options.abort_at = run_.abort_at;
+    options.lockstep = kLockstep;
     for (uint32_t &flag : aborts_) options.abort_flags.push_back(&flag);
     auto &emulator = emulation::emulator();
     const std::string failure =
@@ -195,6 +205,28 @@ class World {
 int collc_emulate(const collc::Tables *tables, EmulatedRun *run, char *message, size_t message_bytes) {
   World world(*tables, *run);
   const std::string failure = world.go();
+  std::snprintf(message, message_bytes, "%s", failure.c_str());
+  return failure.empty() ? 0 : 1;
+}
+
+int collc_emulate_waiting_lane(uint64_t seed, uint32_t own_warp, char *message, size_t message_bytes) {
+  auto &emulator = emulation::emulator();
+  emulator.reset_memory();
+  auto *flag = reinterpret_cast<uint64_t *>(emulator.allocate(sizeof(uint64_t), 256, true));
+  const uint32_t writer = own_warp ? 1 : kWarp + 1;
+  emulation::LaunchRequest request{0, 2 * kWarp, 0, {0}, {0}, {}};
+  request.body = [flag, writer] {
+    if (thread_index() == 0) {
+      for (uint32_t spins = 1; flag_load(flag) == 0; ++spins) backoff(spins);
+    } else if (thread_index() == writer) {
+      flag_store(flag, 1);
+    }
+    barrier();
+  };
+  emulation::Options options;
+  options.seed = seed;
+  options.lockstep = kLockstep;
+  const std::string failure = emulator.run(options, 1, 1, {request});
   std::snprintf(message, message_bytes, "%s", failure.c_str());
   return failure.empty() ? 0 : 1;
 }

@@ -1,4 +1,5 @@
 // The device verbs of collc/cuda/device.h on the emulator. A warp has 4 lanes, so that small blocks have several warps.
+// With COLLC_PRE_VOLTA they are those of Pascal, and a warp's lanes keep step.
 #pragma once
 #include <cmath>
 #include <cstdint>
@@ -42,8 +43,20 @@ constexpr bool kStoreReleases = false;
 #else
 constexpr bool kStoreReleases = true;
 #endif
+#if defined(COLLC_PRE_VOLTA)
+inline uint64_t flag_load(const uint64_t *flag) {
+  const uint64_t value = emulation::emulator().relaxed_load(flag);
+  if (kLoadAcquires) emulation::emulator().fence();
+  return value;
+}
+inline void flag_store(uint64_t *flag, uint64_t value) {
+  if (kStoreReleases) emulation::emulator().fence();
+  emulation::emulator().relaxed_store(flag, value);
+}
+#else
 inline uint64_t flag_load(const uint64_t *flag) { return emulation::emulator().acquire(flag, kLoadAcquires); }
 inline void flag_store(uint64_t *flag, uint64_t value) { emulation::emulator().release(flag, value, kStoreReleases); }
+#endif
 
 inline void barrier() { emulation::emulator().barrier(false); }
 inline bool barrier_or(bool mine) { return emulation::emulator().barrier(mine); }

@@ -185,6 +185,7 @@ void Emulator::read(const void *from, void *to, size_t bytes) {
 }
 
 void Emulator::write(void *to, const void *from, size_t bytes) {
+  keep_step();
   Shadow *marks = shadow(to, bytes, "write");
   char *target = static_cast<char *>(to);
   const Block &block = *current_->block;
@@ -215,6 +216,7 @@ uint64_t Emulator::acquire(const uint64_t *flag, bool is_ordered) {
 }
 
 void Emulator::release(uint64_t *flag, uint64_t value, bool is_ordered) {
+  keep_step();
   pause();
   shadow(flag, sizeof *flag, "flag store");
   if (is_ordered) {
@@ -229,6 +231,60 @@ void Emulator::release(uint64_t *flag, uint64_t value, bool is_ordered) {
   pause();
 }
 
+uint64_t Emulator::relaxed_load(const uint64_t *flag) {
+  pause();
+  shadow(flag, sizeof *flag, "flag load");
+  const auto published = flags_.find(flag);
+  if (published != flags_.end()) join(current_->seen, published->second);
+  return *flag;
+}
+
+void Emulator::fence() {
+  pause();
+  Fiber &fiber = *current_;
+  const uint32_t block = fiber.block->id;
+  join(fiber.learned, fiber.seen);
+  fiber.seen.clear();
+  fiber.fenced = clocks_[block];
+  join(fiber.fenced, fiber.learned);
+  fiber.fenced[block] = intervals_[block] - 1;
+}
+
+void Emulator::relaxed_store(uint64_t *flag, uint64_t value) {
+  keep_step();
+  pause();
+  shadow(flag, sizeof *flag, "flag store");
+  if (!current_->fenced.empty()) flags_[flag] = current_->fenced;
+  *flag = value;
+  wake();
+  pause();
+}
+
+// Holds a lane before a store until its whole warp has come as far.
+void Emulator::keep_step() {
+  if (options_.lockstep == 0) return;
+  current_->held = true;
+  if (release_warp(*current_)) return;
+  current_->runnable = false;
+  switch_to_scheduler();
+}
+
+bool Emulator::release_warp(Fiber &fiber) {
+  if (options_.lockstep == 0) return false;
+  std::vector<Fiber> &fibers = fiber.block->fibers;
+  const size_t first = fiber.thread / options_.lockstep * options_.lockstep;
+  const size_t last = std::min(first + options_.lockstep, fibers.size());
+  for (size_t t = first; t < last; ++t)
+    if (!fibers[t].held && !fibers[t].at_barrier && !fibers[t].finished) return false;
+  for (size_t t = first; t < last; ++t) {
+    if (!fibers[t].held) continue;
+    fibers[t].held = false;
+    fibers[t].runnable = true;
+  }
+  idle_ = 0;
+  return true;
+}
+
 void Emulator::host_write(uint32_t *word, uint32_t value) {
   *word = value;
   wake();
@@ -240,7 +296,9 @@ bool Emulator::barrier(bool vote) {
   if (++block.arrived == block.live) {
     finish_barrier(block);
   } else {
+    current_->at_barrier = true;
     current_->runnable = false;
+    release_warp(*current_);
     switch_to_scheduler();
   }
   const bool result = block.result;
@@ -252,6 +310,7 @@ void Emulator::finish_barrier(Block &block) {
   for (Fiber &fiber : block.fibers) {
     if (!fiber.learned.empty()) join(clocks_[block.id], fiber.learned);
     fiber.learned.clear();
+    fiber.at_barrier = false;
     if (!fiber.finished) fiber.runnable = true;
   }
   ++intervals_[block.id];
@@ -294,6 +353,7 @@ void Emulator::end_fiber() {
   current_->finished = true;
   current_->runnable = false;
   --block.live;
+  release_warp(*current_);
   if (block.live != 0 && block.arrived == block.live) finish_barrier(block);
   switch_to_scheduler();
   std::abort();

@@ -8,7 +8,10 @@
 //   - the value before the last write: with races not reported, a read that is not ordered after it may return that
 //     value, as a GPU with caches and write queues may.
 // Order is tracked by vector clocks with one entry per block: a block's clock counts its barriers, a flag store publishes
-// everything before the last barrier, a flag load brings that to its thread, and the next barrier to its block.
+// everything before the last barrier, a flag load brings that to its thread, and the next barrier to its block. Without
+// acquire and release a fence stands between: one before a store publishes, one after a load makes known.
+// Lanes in lockstep: none stores before all others of its warp are at a store, at a barrier or done. So a lane that waits
+// holds up its warp, and one that waits for its own warp is a deadlock.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -33,6 +36,10 @@ struct Fiber {
   bool runnable = true;   // not at a barrier and not parked
   bool finished = false;
   Clock learned;            // from flag loads since the last barrier; empty: nothing
+  Clock seen;               // from flag loads without acquire, until a fence makes it known
+  Clock fenced;             // what the last fence puts before flag stores without release
+  bool at_barrier = false;
+  bool held = false;        // before a store, until its warp has caught up
 };
 
 struct Block {
@@ -61,6 +68,7 @@ struct Options {
   uint64_t seed = 0;
   uint32_t resident = 0;      // blocks per device at a time; 0: all
   bool report_races = true;   // else unordered reads may return old values
+  uint32_t lockstep = 0;      // lanes that are not scheduled one by one (Pascal: a warp); 0: all threads are
   uint64_t abort_at = 0;      // sets *abort_flags after so many switches; 0: never
   std::vector<uint32_t *> abort_flags;
 };
@@ -88,6 +96,10 @@ class Emulator {
   void write(void *to, const void *from, size_t bytes);
   uint64_t acquire(const uint64_t *flag, bool ordered);
   void release(uint64_t *flag, uint64_t value, bool ordered);
+  // The same without order of their own, and the fence that gives it.
+  uint64_t relaxed_load(const uint64_t *flag);
+  void relaxed_store(uint64_t *flag, uint64_t value);
+  void fence();
   void host_write(uint32_t *word, uint32_t value);
   bool barrier(bool vote);
   void park();
@@ -123,6 +135,8 @@ class Emulator {
   void end_fiber();
   void end_block(Block &block);
   void finish_barrier(Block &block);
+  void keep_step();
+  bool release_warp(Fiber &fiber);
   void wake();
   void loop();
   void switch_to_scheduler();

@@ -1,0 +1,39 @@
+"""Pascal's verbs (volatile flags, system fences, warps in step) in the emulator, with faults planted there too."""
+
+from __future__ import annotations
+
+import pytest
+from cuda_emulator import build_emulator, lane_waits
+from emulated_calls import REDUCING, run_case
+from support.programs import TREE_COLLECTIVES
+from test_planted_faults import FAULTS, SEEDS, outcome_of
+
+
+@pytest.mark.parametrize("collective", TREE_COLLECTIVES, ids=lambda c: c.value)
+@pytest.mark.parametrize("op", ["sum", "max"])
+def test_every_collective_under_many_schedules(collective, op):
+    if op == "max" and collective not in REDUCING:
+        pytest.skip("it does not reduce")
+    for seed in range(3000, 3024):
+        outcome, wrong = run_case(collective, "float", op if collective in REDUCING else None, seed, pre_volta=True)
+        assert (outcome.failure, wrong) == ("", []), f"{collective.value}, seed {seed}"
+
+
+# Those that the verbs have a part in; the others are in the protocol, which is the same.
+OF_THE_VERBS = ("RELAXED_LOAD", "RELAXED_STORE", "PUBLISH_BARRIER", "WAIT_BARRIER")
+
+
+@pytest.mark.parametrize(
+    "fault", [pytest.param(fault, marks=() if fault in OF_THE_VERBS else pytest.mark.slow) for fault in FAULTS]
+)
+def test_a_fault_is_found(fault):
+    found = {seed: outcome_of(fault, seed, report_races=True, pre_volta=True) for seed in SEEDS}
+    assert all(found.values()), f"{fault} was missed under seeds {[s for s in found if not found[s]]}"
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_a_lane_that_waits_for_its_own_warp_is_a_deadlock_on_pascal_alone(seed):
+    pascal, volta = build_emulator(pre_volta=True), build_emulator()
+    assert lane_waits(pascal, seed, own_warp=True).startswith("deadlock")
+    assert lane_waits(pascal, seed, own_warp=False) == ""
+    assert lane_waits(volta, seed, own_warp=True) == ""
