@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
-import json
-import os
-import subprocess
-import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from collc.bench.data import TYPES
+from collc.bench.launchers import Place
+from collc.bench.team import team_of
 from collc.build.readback import read_manifest
-from collc.errors import RunError, UsageError
+from collc.errors import UsageError
 from collc.packing.model import Collective
 
 REDUCING = (Collective.ALL_REDUCE, Collective.REDUCE, Collective.REDUCE_SCATTER)
@@ -97,20 +94,34 @@ def library_ranks(manifest: dict[str, Any], wanted: int | None) -> int:
     return wanted
 
 
-def run_bench(request: BenchRequest, report: Callable[[Row], None]) -> list[Row]:
-    """Measures every case and hands each row to `report` as it comes.
+def cases(request: BenchRequest) -> list[dict[str, Any]]:
+    """The orders for all cases, as collc.bench.worker takes them.
 
     Raises:
-        RunError: a rank failed or died; all ranks are ended then.
+        UsageError: the library cannot do what is asked for.
     """
     manifest = read_manifest(request.library)
     if manifest["target"] != "host":
         raise UsageError("the library is for GPUs, and bench starts ranks on CPUs so far", where=str(request.library))
     nranks = library_ranks(manifest, request.ranks)
     held = {p["collective"] for a in manifest["allocations"] if a["nranks"] == nranks for p in a["programs"]}
+    return list(_orders(request, nranks, held))
+
+
+def run_bench(request: BenchRequest, report: Callable[[Row], None], place: Place | None = None) -> list[Row]:
+    """Measures every case and hands each row to `report` as it comes.
+
+    Args:
+        place: rank 0 of the job, where a launcher started the ranks; request.ranks is its size then.
+
+    Raises:
+        RunError: a rank failed or died; all ranks are ended then.
+    """
+    orders = cases(request)
+    nranks = library_ranks(read_manifest(request.library), request.ranks)
     rows: list[Row] = []
-    with _ranks(request.library, nranks) as team:
-        for order in _orders(request, nranks, held):
+    with team_of(request.library, nranks, place) as team:
+        for order in orders:
             answers = team.all(order)
             row = _row(order, answers, nranks)
             rows.append(row)
@@ -169,73 +180,3 @@ def _row(order: dict[str, Any], answers: Sequence[dict[str, Any]], nranks: int) 
         busbw_gbps=algbw * bus_factor(collective, nranks),
         wrong=sum(checked) if checked else None,
     )
-
-
-class _Team:
-    """The processes of all ranks."""
-
-    def __init__(self, library: Path, nranks: int) -> None:
-        command = [sys.executable, "-m", "collc.bench.worker", str(library)]
-        # The workers' numpy needs no threads of its own; the ranks are the parallelism.
-        environment = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
-        self.processes = [
-            subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment)
-            for _ in range(nranks)
-        ]
-
-    def send(self, rank: int, order: dict[str, Any]) -> None:
-        pipe = self.processes[rank].stdin
-        assert pipe is not None
-        try:
-            pipe.write(json.dumps(order) + "\n")
-            pipe.flush()
-        except BrokenPipeError:
-            raise self.died(rank) from None
-
-    def receive(self, rank: int) -> dict[str, Any]:
-        pipe = self.processes[rank].stdout
-        assert pipe is not None
-        line = pipe.readline()
-        if not line:
-            raise self.died(rank)
-        answer = json.loads(line)
-        if "error" in answer:
-            raise RunError(answer["error"], where=f"rank {rank}")
-        assert isinstance(answer, dict)
-        return answer
-
-    def died(self, rank: int) -> RunError:
-        return RunError(f"the rank ended with status {self.processes[rank].wait(10)}", where=f"rank {rank}")
-
-    def one(self, rank: int, order: dict[str, Any]) -> dict[str, Any]:
-        self.send(rank, order)
-        return self.receive(rank)
-
-    def all(self, order: dict[str, Any]) -> list[dict[str, Any]]:
-        for rank in range(len(self.processes)):
-            self.send(rank, order)
-        return [self.receive(rank) for rank in range(len(self.processes))]
-
-    def kill(self) -> None:
-        for process in self.processes:
-            process.kill()
-        for process in self.processes:
-            process.wait()
-            for pipe in (process.stdin, process.stdout):
-                if pipe:
-                    pipe.close()
-
-
-@contextmanager
-def _ranks(library: Path, nranks: int) -> Iterator[_Team]:
-    team = _Team(library, nranks)
-    try:
-        unique = team.one(0, {"do": "id"})["id"]
-        for rank in range(nranks):
-            team.send(rank, {"do": "init", "id": unique, "rank": rank, "nranks": nranks})
-        for rank in range(nranks):
-            team.receive(rank)
-        yield team
-        team.all({"do": "close"})
-    finally:
-        team.kill()

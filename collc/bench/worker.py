@@ -1,6 +1,6 @@
-"""One rank of a benchmark: a process that reads orders as JSON lines and answers in kind.
+"""One rank of a benchmark: reads orders as JSON objects and answers in kind.
 
-Run by `collc.bench.runner` as ``python -m collc.bench.worker LIBRARY``.
+Run by `collc.bench.team` as ``python -m collc.bench.worker LIBRARY``, or within a process that a launcher started.
 """
 
 from __future__ import annotations
@@ -9,12 +9,15 @@ import ctypes
 import json
 import sys
 import time
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from collc.bench.data import OPS, TYPES, Array, Case
+from collc.bench.launchers import Place
+from collc.bench.meeting import join
 from collc.bench.nccl import Nccl
 from collc.errors import CollcError, RunError
 from collc.packing.model import Collective
@@ -128,25 +131,46 @@ class Rank:
         return {}
 
 
-def main() -> None:
+def serve(library: Path, orders: Iterable[dict[str, Any]], answer: Callable[[dict[str, Any]], None]) -> bool:
+    """Does what it is told until the orders end; true if the last one was to close."""
     rank: Rank | None = None
-    for line in sys.stdin:
-        order = json.loads(line)
+    closed = False
+    for order in orders:
         try:
             if rank is None:
-                rank = Rank(Path(sys.argv[1]))
+                rank = Rank(library)
+            closed = order["do"] == "close"
             match order["do"]:
                 case "id":
-                    answer: dict[str, Any] = {"id": rank.nccl.unique_id().hex()}
+                    answer({"id": rank.nccl.unique_id().hex()})
                 case "init":
-                    answer = rank.init(order)
+                    answer(rank.init(order))
                 case "case":
-                    answer = rank.case(order)
+                    answer(rank.case(order))
                 case _:
-                    answer = rank.close()
+                    answer(rank.close())
         except CollcError as error:
-            answer = {"error": str(error)}
-        print(json.dumps(answer), flush=True)
+            answer({"error": str(error)})
+    return closed
+
+
+def serve_place(library: Path, place: Place) -> bool:
+    """Rank 1, 2 ... of a launcher's job: joins rank 0 and serves it; false if it ended early.
+
+    Raises:
+        RunError: rank 0 did not come.
+    """
+    line = join(place)
+    try:
+        return serve(library, iter(line.receive, None), line.send)
+    except OSError:
+        return False
+    finally:
+        line.close()
+
+
+def main() -> None:
+    serve(Path(sys.argv[1]), map(json.loads, sys.stdin), lambda answer: print(json.dumps(answer), flush=True))
 
 
 if __name__ == "__main__":

@@ -1,16 +1,24 @@
-"""`collc bench`: nccl-tests' table for a library, measured and checked."""
+"""`collc bench`: nccl-tests' table for a library, measured and checked.
+
+One process per rank: started here, or by torchrun, mpirun or srun, whose rank 0 then prints.
+"""
 
 from __future__ import annotations
 
+import os
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import click
 
 from collc.bench.data import OPS, TYPES, parse_names
 from collc.bench.find import find_library
-from collc.bench.runner import BenchRequest, Row, library_ranks, run_bench
+from collc.bench.launchers import Place, find_place
+from collc.bench.runner import BenchRequest, Row, cases, library_ranks, run_bench
 from collc.bench.table import HEADER, footer, left_cells, measured_cells
+from collc.bench.worker import serve_place
 from collc.build.readback import read_manifest
 from collc.cli.report import debug_option, emit_json, json_option
 from collc.errors import RunError, UsageError
@@ -44,6 +52,13 @@ class _Bytes(click.ParamType[int]):
     help="Repeatable [all].",
 )
 @click.option("--ranks", type=click.IntRange(min=1), help="Ranks to start, one process each [as compiled].")
+@click.option(
+    "--launcher",
+    type=click.Choice(["auto", "none"]),
+    default="auto",
+    show_default=True,
+    help="auto: under torchrun, mpirun, mpiexec or srun, this process is one of the ranks.",
+)
 @click.option("-b", "--minbytes", type=_Bytes(), default="8", show_default=True)
 @click.option("-e", "--maxbytes", type=_Bytes(), default="16M", show_default=True)
 @click.option("-i", "--stepbytes", type=_Bytes(), default="1M", show_default=True, help="Added where -f is 1.")
@@ -60,6 +75,7 @@ def command(
     library: Path | None,
     collectives: tuple[str, ...],
     ranks: int | None,
+    launcher: str,
     minbytes: int,
     maxbytes: int,
     stepbytes: int,
@@ -73,32 +89,40 @@ def command(
     as_json: bool,
 ) -> None:
     """Measure LIB, or the one libcollc-*.so here, with one process per rank. Exit code 1 if an element is wrong."""
+    place = find_place(os.environ) if launcher == "auto" else None
     path = find_library(library)
     manifest = read_manifest(path)
-    if maxbytes < minbytes:
-        raise UsageError(f"-e {maxbytes} is below -b {minbytes}")
-    if minbytes == 0 and stepfactor > 1:
-        raise UsageError("-b 0 cannot grow by a factor", hint="use -f 1 -i BYTES")
-    if stepfactor == 1 and stepbytes == 0:
-        raise UsageError("-f 1 -i 0 never reaches -e")
-    held = {program["collective"] for allocation in manifest["allocations"] for program in allocation["programs"]}
-    chosen = [Collective(c) for c in collectives] or [c for c in COMPILED if c.value in held]
-    request = BenchRequest(
-        library=path,
-        collectives=chosen,
-        min_bytes=minbytes,
-        max_bytes=maxbytes,
-        step_bytes=stepbytes,
-        step_factor=stepfactor,
-        iters=iters,
-        warmup=warmup_iters,
-        check=check,
-        types=parse_names(datatype, TYPES, "type"),
-        ops=parse_names(op, OPS, "operation"),
-        root=_root(root),
-        ranks=ranks,
-    )
-    rows = run_bench(request, (lambda row: None) if as_json else _Printer(path, manifest, request))
+    with _refusing_once(place):
+        if place is not None and ranks not in (None, place.size):
+            raise UsageError(f"--ranks {ranks}, but the job has {place.size}", where=place.launcher)
+        if maxbytes < minbytes:
+            raise UsageError(f"-e {maxbytes} is below -b {minbytes}")
+        if minbytes == 0 and stepfactor > 1:
+            raise UsageError("-b 0 cannot grow by a factor", hint="use -f 1 -i BYTES")
+        if stepfactor == 1 and stepbytes == 0:
+            raise UsageError("-f 1 -i 0 never reaches -e")
+        held = {program["collective"] for allocation in manifest["allocations"] for program in allocation["programs"]}
+        request = BenchRequest(
+            library=path,
+            collectives=[Collective(c) for c in collectives] or [c for c in COMPILED if c.value in held],
+            min_bytes=minbytes,
+            max_bytes=maxbytes,
+            step_bytes=stepbytes,
+            step_factor=stepfactor,
+            iters=iters,
+            warmup=warmup_iters,
+            check=check,
+            types=parse_names(datatype, TYPES, "type"),
+            ops=parse_names(op, OPS, "operation"),
+            root=_root(root),
+            ranks=ranks if place is None else place.size,
+        )
+        cases(request)
+    if place is not None and place.rank > 0:
+        if not serve_place(path, place):
+            raise SystemExit(RunError.exit_code)  # rank 0 says why
+        return
+    rows = run_bench(request, (lambda row: None) if as_json else _Printer(path, manifest, request, place), place)
     if as_json:
         emit_json({"rows": [row.to_json() for row in rows]})
     else:
@@ -106,6 +130,17 @@ def command(
     wrong = sum(row.wrong or 0 for row in rows)
     if wrong:
         raise RunError(f"{wrong} elements are wrong", where=str(path))
+
+
+@contextmanager
+def _refusing_once(place: Place | None) -> Iterator[None]:
+    """All ranks of a launcher's job refuse alike; rank 0 alone says so."""
+    try:
+        yield
+    except UsageError as error:
+        if place is not None and place.rank > 0:
+            raise SystemExit(error.exit_code) from None
+        raise
 
 
 def _root(text: str) -> int | None:
@@ -119,8 +154,9 @@ def _root(text: str) -> int | None:
 class _Printer:
     """Prints rows as they come; a line is complete once its in-place half is there."""
 
-    def __init__(self, path: Path, manifest: dict[str, object], request: BenchRequest) -> None:
+    def __init__(self, path: Path, manifest: dict[str, object], request: BenchRequest, place: Place | None) -> None:
         self.path, self.manifest, self.request = path, manifest, request
+        self.started = f"one process each, by {place.launcher}" if place else "one process each"
         self.collective = ""
 
     def __call__(self, row: Row) -> None:
@@ -128,7 +164,7 @@ class _Printer:
             self.collective = row.collective
             ranks = library_ranks(self.manifest, self.request.ranks)
             click.echo(
-                f"# {row.collective}: {self.path}, {ranks} ranks, one process each; "
+                f"# {row.collective}: {self.path}, {ranks} ranks, {self.started}; "
                 f"iters {self.request.iters}, warmup {self.request.warmup}, checks {self.request.check}"
             )
             click.echo(HEADER)

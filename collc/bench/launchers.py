@@ -1,0 +1,133 @@
+"""Recognises the launcher that started this process as one rank of several: torchrun, mpirun, mpiexec or srun."""
+
+from __future__ import annotations
+
+import os
+import socket
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from collc.errors import UsageError
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a launcher put this process.
+
+    `here` is the number of ranks on this machine where the launcher tells it. `job` is a text that the ranks of this
+    job share, and no other job on the machine.
+    """
+
+    launcher: str
+    rank: int
+    size: int
+    here: int | None
+    job: str
+
+
+@dataclass(frozen=True)
+class _Launcher:
+    """The variables that a launcher sets: all of `needs`, rank, size, and what names the job."""
+
+    name: str
+    rank: str
+    size: str
+    here: str
+    needs: tuple[str, ...]
+    job: tuple[str, ...]
+
+
+# In this order: mpirun within an srun finds the variables of both, and its own count.
+_LAUNCHERS = (
+    _Launcher(
+        "torchrun",
+        "RANK",
+        "WORLD_SIZE",
+        "LOCAL_WORLD_SIZE",
+        ("MASTER_ADDR", "MASTER_PORT"),
+        ("TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT", "MASTER_ADDR", "MASTER_PORT"),
+    ),
+    _Launcher(
+        "mpirun (Open MPI)",
+        "OMPI_COMM_WORLD_RANK",
+        "OMPI_COMM_WORLD_SIZE",
+        "OMPI_COMM_WORLD_LOCAL_SIZE",
+        (),
+        ("PMIX_NAMESPACE", "OMPI_MCA_orte_hnp_uri", "OMPI_MCA_ess_base_jobid"),
+    ),
+    # Hydra is the launcher of MPICH, Intel MPI and MVAPICH; srun --mpi=pmi2 sets these too.
+    _Launcher("mpiexec (Hydra)", "PMI_RANK", "PMI_SIZE", "MPI_LOCALNRANKS", (), ("PMI_JOBID", "PMI_PORT")),
+    # Without a step this is the batch script itself, which is no rank.
+    _Launcher(
+        "srun",
+        "SLURM_PROCID",
+        "SLURM_STEP_NUM_TASKS",
+        "",
+        ("SLURM_JOB_ID", "SLURM_STEP_ID"),
+        ("SLURM_JOB_ID", "SLURM_STEP_ID"),
+    ),
+)
+
+
+def find_place(environment: Mapping[str, str]) -> Place | None:
+    """This process's rank in a launcher's job; None without a launcher, or where the job is this process alone.
+
+    COLLC_COMM_ID, any text, replaces what the launcher offers as the job's name.
+
+    Raises:
+        UsageError: the variables contradict each other, or the job covers more machines than this one.
+    """
+    for launcher in _LAUNCHERS:
+        if all(name in environment for name in (launcher.rank, launcher.size, *launcher.needs)):
+            return _place(launcher, environment)
+    return None
+
+
+def _place(launcher: _Launcher, environment: Mapping[str, str]) -> Place | None:
+    rank, size = (_number(environment, name) for name in (launcher.rank, launcher.size))
+    here = _ranks_here(launcher, environment, size)
+    if size == 1:
+        return None
+    if rank >= size:
+        raise UsageError(f"{launcher.rank}={rank} is no rank of {launcher.size}={size}", where=launcher.name)
+    if here is not None and here != size:
+        raise UsageError(
+            f"{here} of the job's {size} ranks are on this machine, and a host library joins ranks of one machine",
+            where=launcher.name,
+            hint="start them all on one node",
+        )
+    return Place(launcher.name, rank, size, here, environment.get("COLLC_COMM_ID") or _job(launcher, environment))
+
+
+def _ranks_here(launcher: _Launcher, environment: Mapping[str, str], size: int) -> int | None:
+    if launcher.name == "srun":
+        nodes = environment.get("SLURM_STEP_NUM_NODES")
+        if nodes is None:
+            return None
+        # How a step's tasks lie on its nodes has a notation of its own; all that matters is whether it is one node.
+        return size if nodes == "1" else size // max(1, _number(environment, "SLURM_STEP_NUM_NODES"))
+    return _number(environment, launcher.here) if launcher.here in environment else None
+
+
+def _number(environment: Mapping[str, str], name: str) -> int:
+    text = environment[name]
+    if not (text.isascii() and text.isdigit() and len(text) < 10):
+        raise UsageError(f"{name}={text!r} is no number of ranks")
+    return int(text)
+
+
+def _job(launcher: _Launcher, environment: Mapping[str, str]) -> str:
+    named = [f"{name}={environment[name]}" for name in launcher.job if name in environment]
+    # MPICH names no job, but the socket to the process that starts a machine's ranks outlives wrapper scripts.
+    return " ".join([launcher.name, *(named or [f"process {_starter(environment.get('PMI_FD', ''))}"])])
+
+
+def _starter(descriptor: str) -> int:
+    """The process at the other end of a socket that was inherited, or else this process's parent."""
+    try:
+        with socket.socket(fileno=os.dup(int(descriptor))) as inherited:
+            found = inherited.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
+            return int(struct.unpack("3i", found)[0]) or os.getppid()
+    except (ValueError, OSError):
+        return os.getppid()

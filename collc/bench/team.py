@@ -1,0 +1,135 @@
+"""The processes of a benchmark's ranks: started here, or by a launcher."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, Protocol
+
+from collc.bench.launchers import Place
+from collc.bench.meeting import Line, gather
+from collc.errors import RunError
+
+
+class _Rank(Protocol):
+    """The way to one rank's worker (collc.bench.worker)."""
+
+    def send(self, order: dict[str, Any]) -> None:
+        """Raises OSError when the worker is gone."""
+
+    def receive(self) -> dict[str, Any] | None:
+        """The worker's next answer; None when it is gone."""
+
+    def fate(self) -> str:
+        """What became of a worker that is gone."""
+
+    def end(self) -> None:
+        """Ends the worker, whatever it does."""
+
+
+class _Started:
+    """A worker that this process started."""
+
+    def __init__(self, library: Path) -> None:
+        command = [sys.executable, "-m", "collc.bench.worker", str(library)]
+        # The workers' numpy needs no threads of its own; the ranks are the parallelism.
+        environment = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+        pipe = subprocess.PIPE
+        self.process = subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, env=environment)
+
+    def send(self, order: dict[str, Any]) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.write(json.dumps(order) + "\n")
+        self.process.stdin.flush()
+
+    def receive(self) -> dict[str, Any] | None:
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        return dict(json.loads(line)) if line else None
+
+    def fate(self) -> str:
+        return f"the rank ended with status {self.process.wait(10)}"
+
+    def end(self) -> None:
+        self.process.kill()
+        self.process.wait()
+        for pipe in (self.process.stdin, self.process.stdout):
+            if pipe:
+                with suppress(BrokenPipeError):
+                    pipe.close()
+
+
+class _Joined:
+    """A worker in a process that a launcher started."""
+
+    def __init__(self, line: Line) -> None:
+        self.line = line
+        self.send, self.receive, self.end = line.send, line.receive, line.close
+
+    def fate(self) -> str:
+        return "the rank ended"
+
+
+class Team:
+    """The workers of all ranks, by rank."""
+
+    def __init__(self, ranks: list[_Rank]) -> None:
+        self.ranks = ranks
+
+    def send(self, rank: int, order: dict[str, Any]) -> None:
+        try:
+            self.ranks[rank].send(order)
+        except OSError:
+            raise RunError(self.ranks[rank].fate(), where=f"rank {rank}") from None
+
+    def receive(self, rank: int) -> dict[str, Any]:
+        answer = self.ranks[rank].receive()
+        if answer is None:
+            raise RunError(self.ranks[rank].fate(), where=f"rank {rank}")
+        if "error" in answer:
+            raise RunError(answer["error"], where=f"rank {rank}")
+        return answer
+
+    def one(self, rank: int, order: dict[str, Any]) -> dict[str, Any]:
+        self.send(rank, order)
+        return self.receive(rank)
+
+    def all(self, order: dict[str, Any]) -> list[dict[str, Any]]:
+        for rank in range(len(self.ranks)):
+            self.send(rank, order)
+        return [self.receive(rank) for rank in range(len(self.ranks))]
+
+    def end(self) -> None:
+        for rank in self.ranks:
+            rank.end()
+
+
+@contextmanager
+def team_of(library: Path, nranks: int, place: Place | None) -> Iterator[Team]:
+    """Ranks with a communicator, ready for cases; all are ended afterwards.
+
+    Without a launcher every rank is a process started here. With one this is its rank 0: that rank's worker is started
+    here as well, and the others come by themselves.
+
+    Raises:
+        RunError: a rank failed, died or did not come.
+    """
+    team = Team([])
+    try:
+        others = [] if place is None else gather(place)
+        team.ranks = [_Started(library) for _ in range(nranks - len(others))]
+        team.ranks += map(_Joined, others)
+        unique = team.one(0, {"do": "id"})["id"]
+        for rank in range(nranks):
+            team.send(rank, {"do": "init", "id": unique, "rank": rank, "nranks": nranks})
+        for rank in range(nranks):
+            team.receive(rank)
+        yield team
+        team.all({"do": "close"})
+    finally:
+        team.end()

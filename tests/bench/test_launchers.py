@@ -1,0 +1,266 @@
+"""`collc bench` as one process per rank of torchrun, mpirun, mpiexec and srun: simulated, and real where they are."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+from support.libraries import library
+
+from collc.bench.launchers import Place, find_place
+from collc.bench.meeting import Line, address_of, gather, join
+from collc.errors import RunError, UsageError
+
+OPTIONS = ["--collective", "all_reduce", "-b", "64", "-e", "1K", "-f", "4", "-n", "2", "-w", "1"]
+COMMAND = [sys.executable, "-m", "collc", "bench"]
+
+
+def torchrun(rank: int, size: int) -> dict[str, str]:
+    shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29501", "TORCHELASTIC_RUN_ID": f"run-{os.getpid()}"}
+    return {"RANK": str(rank), "WORLD_SIZE": str(size), "LOCAL_WORLD_SIZE": str(size), **shared}
+
+
+def open_mpi(rank: int, size: int) -> dict[str, str]:
+    numbers = {"RANK": rank, "SIZE": size, "LOCAL_RANK": rank, "LOCAL_SIZE": size}
+    return {f"OMPI_COMM_WORLD_{k}": str(v) for k, v in numbers.items()} | {"PMIX_NAMESPACE": f"prte-{os.getpid()}@1"}
+
+
+def hydra(rank: int, size: int) -> dict[str, str]:
+    return {"PMI_RANK": str(rank), "PMI_SIZE": str(size), "MPI_LOCALRANKID": str(rank), "MPI_LOCALNRANKS": str(size)}
+
+
+def srun(rank: int, size: int) -> dict[str, str]:
+    step = {"SLURM_JOB_ID": str(os.getpid()), "SLURM_STEP_ID": "0", "SLURM_STEP_NUM_NODES": "1"}
+    return {"SLURM_PROCID": str(rank), "SLURM_STEP_NUM_TASKS": str(size), "SLURM_NTASKS": "99", **step}
+
+
+LAUNCHERS = {
+    "torchrun": torchrun,
+    "mpirun (Open MPI)": open_mpi,
+    "mpiexec (Hydra)": hydra,
+    "srun": srun,
+}
+
+
+@pytest.fixture(autouse=True)
+def _no_launcher_of_our_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    for start in LAUNCHERS.values():
+        for name in start(0, 2):
+            monkeypatch.delenv(name, raising=False)
+
+
+@pytest.mark.parametrize("name", LAUNCHERS)
+def test_a_launchers_variables_are_recognised(name: str) -> None:
+    places = [find_place(LAUNCHERS[name](rank, 3)) for rank in range(3)]
+    assert [(place.launcher, place.rank, place.size, place.here) for place in places if place] == [
+        (name, rank, 3, 3) for rank in range(3)
+    ]
+    assert len({place.job for place in places if place}) == 1
+
+
+@pytest.mark.parametrize("name", LAUNCHERS)
+def test_a_job_of_one_process_starts_its_ranks_itself(name: str) -> None:
+    assert find_place(LAUNCHERS[name](0, 1)) is None
+
+
+def test_no_launcher() -> None:
+    assert find_place({}) is None
+    # A batch script, and a shell of salloc: variables of the job, but no step.
+    assert (
+        find_place({k: v for k, v in srun(0, 4).items() if k not in ("SLURM_STEP_ID", "SLURM_STEP_NUM_TASKS")}) is None
+    )
+
+
+def test_mpirun_within_srun_and_torchrun_within_both_count() -> None:
+    inner = find_place({**srun(0, 2), **open_mpi(3, 4)})
+    assert inner is not None
+    assert (inner.rank, inner.size) == (3, 4)
+    inner = find_place({**srun(0, 2), **open_mpi(3, 4), **torchrun(5, 8)})
+    assert inner is not None
+    assert (inner.rank, inner.size) == (5, 8)
+
+
+def test_jobs_differ() -> None:
+    again = {**torchrun(0, 2), "TORCHELASTIC_RESTART_COUNT": "1"}
+    mine = {**hydra(0, 2), "COLLC_COMM_ID": "mine"}
+    places = [find_place(e) for e in (torchrun(0, 2), again, srun(0, 2), {**srun(0, 2), "SLURM_STEP_ID": "7"}, mine)]
+    assert len({place.job for place in places if place}) == 5
+    assert places[-1] is not None
+    assert places[-1].job == "mine"
+
+
+def test_mpichs_job_is_the_process_behind_the_socket_it_hands_on() -> None:
+    here, there = socket.socketpair()
+    with here, there:
+        place = find_place({**hydra(0, 2), "PMI_FD": str(here.fileno())})
+    assert place is not None
+    assert place.job == f"mpiexec (Hydra) process {os.getpid()}"
+
+
+@pytest.mark.parametrize(
+    "environment",
+    [
+        {**torchrun(0, 8), "LOCAL_WORLD_SIZE": "4"},
+        {**open_mpi(0, 8), "OMPI_COMM_WORLD_LOCAL_SIZE": "4"},
+        {**hydra(0, 8), "MPI_LOCALNRANKS": "4"},
+        {**srun(0, 8), "SLURM_STEP_NUM_NODES": "2"},
+    ],
+)
+def test_several_machines_are_refused(environment: dict[str, str]) -> None:
+    with pytest.raises(UsageError, match="4 of the job's 8 ranks are on this machine"):
+        find_place(environment)
+
+
+@pytest.mark.parametrize(
+    ("rank", "size", "why"), [("3", "3", "no rank of"), ("-1", "3", "no number"), ("", "3", "no number")]
+)
+def test_nonsense_is_refused(rank: str, size: str, why: str) -> None:
+    with pytest.raises(UsageError, match=why):
+        find_place({"PMI_RANK": rank, "PMI_SIZE": size})
+
+
+def processes(start: object, size: int, *options: object, ranks: list[int] | None = None) -> list[tuple[int, str, str]]:
+    """Exit code, standard output and standard error of each rank."""
+    assert callable(start)
+    running = [
+        subprocess.Popen(
+            [*COMMAND, *map(str, options)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "COLLC_BOOTSTRAP_TIMEOUT": "60", **start(rank, size)},
+        )
+        for rank in (range(size) if ranks is None else ranks)
+    ]
+    outputs = [process.communicate(timeout=120) for process in running]
+    return [(process.returncode, out, err) for process, (out, err) in zip(running, outputs, strict=True)]
+
+
+@pytest.mark.parametrize("name", LAUNCHERS)
+def test_rank_0_alone_prints_the_table(name: str) -> None:
+    results = processes(LAUNCHERS[name], 3, library("odd"), *OPTIONS)
+    assert [(code, err) for code, _, err in results] == [(0, "")] * 3, results
+    assert f"3 ranks, one process each, by {name};" in results[0][1]
+    assert [line.split()[0] for line in results[0][1].splitlines() if line[:1] == " "] == ["64", "256", "1024"]
+    assert "# Out of bounds values : 0 OK" in results[0][1]
+    assert [out for _, out, _ in results[1:]] == ["", ""]
+
+
+def test_json_comes_from_rank_0_too() -> None:
+    results = processes(srun, 3, library("odd"), *OPTIONS, "--json")
+    assert [code for code, _, _ in results] == [0] * 3, results
+    assert len(json.loads(results[0][1])["rows"]) == 6
+    assert [out for _, out, _ in results[1:]] == ["", ""]
+
+
+@pytest.mark.parametrize("wrong", [["-e", "8", "-b", "64"], ["--ranks", "2"]])
+def test_a_refusal_is_one_line_of_rank_0(wrong: list[str]) -> None:
+    results = processes(srun, 3, library("odd"), *OPTIONS, *wrong)
+    assert [code for code, _, _ in results] == [2] * 3, results
+    assert [len(err.splitlines()) for _, _, err in results] == [1, 0, 0], results
+
+
+def test_another_number_of_ranks_than_compiled_is_one_line_of_rank_0() -> None:
+    results = processes(open_mpi, 2, library("odd"), *OPTIONS)
+    assert [code for code, _, _ in results] == [2, 2]
+    assert [err for _, _, err in results] == ["collc: the library serves 3 ranks, not 2\n", ""]
+
+
+def test_missing_ranks_are_named() -> None:
+    def impatient(rank: int, size: int) -> dict[str, str]:
+        return {**srun(rank, size), "COLLC_BOOTSTRAP_TIMEOUT": "4"}
+
+    ((code, out, err),) = processes(impatient, 3, library("odd"), *OPTIONS, ranks=[0])
+    assert (code, out) == (1, "")
+    assert "ranks 1, 2 of 3 did not come within 4 s" in err
+    ((code, out, err),) = processes(impatient, 3, library("odd"), *OPTIONS, ranks=[2])
+    assert (code, out) == (1, "")
+    assert "rank 0 did not come within 4 s" in err
+
+
+def test_launcher_none_starts_ranks_here() -> None:
+    ((code, out, err),) = processes(srun, 3, library("odd"), *OPTIONS, "--launcher", "none", ranks=[0])
+    assert (code, err) == (0, "")
+    assert "3 ranks, one process each;" in out
+
+
+def place(rank: int, size: int = 2) -> Place:
+    return Place("test", rank, size, size, f"test {os.getpid()}")
+
+
+def test_strangers_at_the_socket_are_turned_away() -> None:
+    came: list[Line] = []
+
+    def knock() -> None:
+        for message in (
+            b"",
+            b"{}\n",
+            b"GET / HTTP/1.1\r\n\r\n",
+            b'{"rank": 1, "size": 5}\n',
+            b'{"rank": 0, "size": 2}\n',
+        ):
+            while True:
+                with socket.socket(socket.AF_UNIX) as stranger:
+                    try:
+                        stranger.connect(address_of(place(0)))
+                    except ConnectionRefusedError:
+                        continue
+                    stranger.sendall(message)
+                break
+        came.append(join(place(1)))
+
+    visitor = threading.Thread(target=knock)
+    visitor.start()
+    (line,) = gather(place(0))
+    visitor.join()
+    line.send({"do": "close"})
+    assert came[0].receive() == {"do": "close"}
+    line.close()
+    assert came[0].receive() is None
+    came[0].close()
+
+
+def test_two_benchmarks_of_one_job_do_not_mix() -> None:
+    with socket.socket(socket.AF_UNIX) as other:
+        other.bind(address_of(place(0)))
+        with pytest.raises(RunError, match="another benchmark of this job runs"):
+            gather(place(0))
+
+
+def rows_of(command: list[str]) -> list[str]:
+    done = subprocess.run(command, capture_output=True, text=True, timeout=200, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count("# Out of bounds values : 0 OK") == 1
+    return [line for line in done.stdout.splitlines() if line[:1] == " "]
+
+
+@pytest.mark.parametrize("wrapped", [False, True])
+@pytest.mark.parametrize(
+    ("program", "options"),
+    [
+        ("mpirun.openmpi", ["--oversubscribe", *(["--allow-run-as-root"] if os.geteuid() == 0 else [])]),
+        ("mpiexec.hydra", []),
+        ("mpirun.mpich", []),
+    ],
+)
+def test_a_real_launcher(program: str, options: list[str], wrapped: bool) -> None:
+    if shutil.which(program) is None:
+        pytest.skip(f"no {program} here")
+    # A wrapper script that stays: the rank's parent is then not the launcher.
+    shell = ["sh", "-c", '"$@"; exit $?', "sh"] if wrapped else []
+    assert len(rows_of([program, *options, "-np", "3", *shell, *COMMAND, str(library("odd")), *OPTIONS])) == 3
+
+
+def test_real_torchrun(tmp_path: Path) -> None:
+    if importlib.util.find_spec("torch") is None:
+        pytest.skip("the extra `torch` is not installed")
+    run = [sys.executable, "-W", "ignore", "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=3"]
+    assert len(rows_of([*run, "-m", "collc", "bench", str(library("odd")), *OPTIONS])) == 3
