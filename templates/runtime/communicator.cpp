@@ -28,7 +28,8 @@ struct Introduction {
   uint64_t build;
   uint64_t process;  // random: process ids repeat between containers
   uint64_t machine;
-  uint64_t gpus;  // hash of COLLC_GPUS
+  uint64_t gpus;    // hash of COLLC_GPUS
+  uint64_t tuning;  // digest of COLLC_TUNING
   uint64_t cpus[16];
 };
 
@@ -47,7 +48,7 @@ uint64_t this_machine() {
   return hash_of(text);
 }
 
-Status introduce(Introduction *mine, const std::vector<uint32_t> &gpus) {
+Status introduce(Introduction *mine, const std::vector<uint32_t> &gpus, const Tuning &tuning) {
   static std::mutex mutex;
   static uint64_t process;
   static int process_id = 0;
@@ -64,6 +65,7 @@ Status introduce(Introduction *mine, const std::vector<uint32_t> &gpus) {
   std::string names;
   for (const uint32_t gpu : gpus) names += std::to_string(gpu) + ",";
   mine->gpus = hash_of(names);
+  mine->tuning = tuning.digest();
   cpu_set_t cpus;
   CPU_ZERO(&cpus);
   if (sched_getaffinity(0, sizeof cpus, &cpus) == 0) std::memcpy(mine->cpus, &cpus, std::min(sizeof cpus, sizeof mine->cpus));
@@ -75,6 +77,17 @@ Status compare_builds(const std::vector<Introduction> &all) {
   for (size_t r = 1; r < all.size(); ++r)
     if (all[r].build != all[0].build)
       return fail(ncclInvalidUsage, "ranks 0 and %zu load different builds of the library", r);
+  return {};
+}
+
+// Ranks that run different programs would wait for each other forever.
+Status compare_tunings(const std::vector<Introduction> &all) {
+  for (size_t r = 1; r < all.size(); ++r)
+    if (all[r].tuning != all[0].tuning)
+      return fail(ncclInvalidUsage, "ranks 0 and %zu have different tables of COLLC_TUNING%s", r,
+                  all[0].tuning == 0   ? ": rank 0 has none"
+                  : all[r].tuning == 0 ? format(": rank %zu has none", r).c_str()
+                                       : "");
   return {};
 }
 
@@ -209,10 +222,11 @@ Status Communicator::join(const ncclUniqueId &id, uint32_t nranks, uint32_t rank
   };
 
   gpus_ = gpus;
-  Introduction mine;
+  Introduction mine = {};
   Status status;
   if (gpus.empty()) status = declared_gpus(nranks_, &gpus_);
-  if (status.ok()) status = introduce(&mine, gpus_);
+  const Tuning tuning = find_tuning(rank_ == 0);
+  if (status.ok()) status = introduce(&mine, gpus_, tuning);
   Bytes message(sizeof mine);
   std::memcpy(message.data(), &mine, sizeof mine);
   std::vector<Bytes> all;
@@ -229,6 +243,8 @@ Status Communicator::join(const ncclUniqueId &id, uint32_t nranks, uint32_t rank
   status = is_set("COLLC_DISABLE") ? fail(ncclInvalidUsage, "COLLC_DISABLE is set") : compare_places(introductions);
   if (status.ok()) status = place(nranks_, gpus_, &placement_);
   if (!status.ok()) return hand_over(rendezvous, status);
+  COLLC_RETURN_IF_FAILED(compare_tunings(introductions));
+  if (placement_.allocation != nullptr) choices_ = Choices(*placement_.allocation, tuning);
 
   const std::string key = secret_of(id);
   status = share_memory(rendezvous, key, static_cast<uint32_t>(processes.size()));
@@ -342,14 +358,16 @@ Status Communicator::state() const {
   return result == ncclSuccess ? Status() : Status(result, "the real NCCL reports an error");
 }
 
+const Program *Communicator::choose(Collective collective, int root, uint64_t bytes) const {
+  return choices_.find(collective, root < 0 ? -1 : static_cast<int>(placement_.plan_rank[static_cast<uint32_t>(root)]), bytes);
+}
+
 Status Communicator::prepare(Call *call) {
   COLLC_RETURN_IF_FAILED(state());
   const bool transfer = call->work != Work::kProgram;
   call->program = nullptr;
   if (!transfer && nranks_ > 1) {
-    const int root = call->root < 0 ? -1 : static_cast<int>(placement_.plan_rank[static_cast<uint32_t>(call->root)]);
-    call->program =
-        choose_program(*placement_.allocation, call->collective, root, call->count * element_bytes(call->type));
+    call->program = choose(call->collective, call->root, call->count * element_bytes(call->type));
     if (call->program == nullptr)
       return fail(ncclInvalidUsage, "this library was compiled without %s%s", name_of(call->collective),
                   call->root < 0 ? "" : format(" from rank %d", call->root).c_str());

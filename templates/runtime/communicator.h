@@ -11,6 +11,7 @@
 
 #include "backend.h"
 #include "plan.h"
+#include "tuning.h"
 
 namespace collc {
 
@@ -58,6 +59,8 @@ class Communicator {
   // ncclSuccess, ncclInProgress while it is made, else what broke it.
   Status state() const;
 
+  // The program that a call of `bytes` (count * element size) runs, null if there is none; `root` is an NCCL rank or -1.
+  const Program *choose(Collective collective, int root, uint64_t bytes) const;
   // Fills the fields of a call that are the communicator's: program, number, signature.
   Status prepare(Call *call);
 
@@ -100,6 +103,7 @@ class Communicator {
   uint64_t calls_ = 0;
   std::vector<uint32_t> gpus_;  // what the ranks stand for, indices of the topology; empty: unknown
   Placement placement_;
+  Choices choices_;
   ncclComm_t real_ = nullptr;
   std::shared_ptr<Segment> segment_;
   std::unique_ptr<RankBackend> rank_backend_;

@@ -137,15 +137,6 @@ Status place(uint32_t nranks, const std::vector<uint32_t> &gpus, Placement *plac
   return {};
 }
 
-const Program *choose_program(const Allocation &allocation, Collective collective, int root, uint64_t bytes) {
-  const Program *chosen = nullptr;
-  for (uint32_t p = 0; p < allocation.nprograms; ++p) {
-    const Program &program = tables().programs[allocation.first_program + p];
-    if (program.collective == collective && program.root == root && program.min_bytes <= bytes) chosen = &program;
-  }
-  return chosen;
-}
-
 const char *name_of(Collective collective) {
   switch (collective) {
     case Collective::kAllReduce:

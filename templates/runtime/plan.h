@@ -20,9 +20,6 @@ Status declared_gpus(uint32_t nranks, std::vector<uint32_t> *gpus);
 // The allocation for `nranks` ranks that stand for `gpus` (indices of the topology; empty: nobody said which).
 Status place(uint32_t nranks, const std::vector<uint32_t> &gpus, Placement *placement);
 
-// The program for a call of `bytes` (count * element size), or null if the library holds none. `root` is a plan rank or -1.
-const Program *choose_program(const Allocation &allocation, Collective collective, int root, uint64_t bytes);
-
 const char *name_of(Collective collective);
 
 }  // namespace collc
