@@ -7,8 +7,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from collc.build.compile import Contents, Library, compile_library
+from collc.build.cuda import find_toolkits
 from collc.build.manifest import tree_depth
-from collc.build.nvcc import find_nvcc
+from collc.build.nvrtc import INSTALL_NVRTC
 from collc.choose import hold, way_for
 from collc.codegen.entry import Entry
 from collc.errors import BuildError, UsageError
@@ -25,7 +26,7 @@ from collc.topology.allocation import parse_gpus
 from collc.topology.canonical import fingerprint
 from collc.topology.graph import plan_graph
 from collc.topology.load import load_topology
-from collc.topology.model import PlanGraph
+from collc.topology.model import LinkKind, PlanGraph, Topology
 
 
 @dataclass(frozen=True)
@@ -35,6 +36,7 @@ class CompileRequest:
     Args:
         model: the model's parameters, a name of `collc.simulate.generations.MACHINES`.
         tune_candidates: also hold the programs that `collc tune` compares.
+        cuda: 12 takes only compilers of CUDA 12, whose code older drivers run; None: whatever is there.
     """
 
     topology: str
@@ -48,6 +50,7 @@ class CompileRequest:
     keep_source: Path | None = None
     model: str = "generic"
     tune_candidates: bool = False
+    cuda: int | None = None
 
 
 @dataclass(frozen=True)
@@ -147,7 +150,7 @@ def compile_topology(
         CollcError: the topology, the plans or the build failed; nothing is left at the output path.
     """
     recorder = recorder or Recorder()
-    kind, note = choose_target(request.target)
+    kind, note = choose_target(request.target, request.cuda)
     target = TARGETS[kind]
     graphs, sets = find_graphs(request, status)
     documents: list[PlanFile] = []
@@ -174,16 +177,28 @@ def compile_topology(
     status(f"building {out}")
     contents = Contents(tuple(documents), tuple(entries), sets)
     with recorder.timed("compile"):
-        library = compile_library(contents, target, out, keep_source=request.keep_source)
+        library = compile_library(contents, target, out, keep_source=request.keep_source, cuda=request.cuda)
+    if library.device and not library.device.runs_on_old_chips and may_be_old(load_topology(request.topology)):
+        note = f"the GPUs may be Pascal or Volta, for which this library has no code: {INSTALL_NVRTC}"
     return CompileResult(library, kind, contents.documents, len(sets.sets), note, contents.entries)
 
 
-def choose_target(wanted: TargetKind | None) -> tuple[TargetKind, str | None]:
+def may_be_old(topology: Topology) -> bool:
+    """Whether the GPUs may be Pascal or Volta: NVLinks of 20 or 25 GB/s, at most 6 per GPU of the machine."""
+    fast = [link for link in topology.links if link.kind in (LinkKind.NVLINK, LinkKind.NVSWITCH)]
+    leaving = [sum(link.gbps for link in fast if link.src == gpu.name) for gpu in topology.gpus]
+    whole = all(link.gbps % 20 == 0 or link.gbps % 25 == 0 for link in fast)
+    return bool(fast) and whole and max(leaving, default=0) <= 150
+
+
+def choose_target(wanted: TargetKind | None, cuda: int | None = None) -> tuple[TargetKind, str | None]:
     """The target, and a line for the user where we chose it."""
-    if wanted is not None:
-        return wanted, None
+    if wanted is TargetKind.HOST and cuda is not None:
+        raise UsageError("--cuda chooses the compilers of --target cuda", hint="leave one of them out")
+    if wanted is not None or cuda is not None:
+        return wanted or TargetKind.CUDA, None
     try:
-        find_nvcc()
+        find_toolkits()
     except BuildError as error:
         return TargetKind.HOST, f"target host, which runs on CPUs: {error.what}"
     return TargetKind.CUDA, None

@@ -13,7 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from collc.build.cache import cache_dir
+from collc.build.cuda import needs, planned_code
+from collc.build.fatbin import nvfatbin_path
 from collc.build.nvcc import INSTALL_NVCC, find_nvcc, nvcc_path, site_packages
+from collc.build.nvrtc import INSTALL_NVRTC, find_nvrtc, nvrtc_path
 from collc.build.toolchain import find_cxx
 from collc.errors import BuildError
 
@@ -48,6 +51,8 @@ def examine() -> list[Finding]:
         _shared_memory(),
         _cache(),
         *_nvcc(),
+        _nvrtc(),
+        *_device_code(),
         _library(
             "CUDA driver", "libcuda.so.1", "running --target cuda", "install the NVIDIA driver on the GPU machine"
         ),
@@ -160,6 +165,31 @@ def _nvcc() -> list[Finding]:
     sms = f"sm_{nvcc.architectures[0]} to sm_{nvcc.architectures[-1]}"
     detail = f"{nvcc.release} ({nvcc.path}): {sms}, needs driver {nvcc.driver} or newer"
     return [Finding("nvcc", OK, detail, use)]
+
+
+def _nvrtc() -> Finding:
+    name, use = "NVRTC 12", "--target cuda for Pascal and Volta, --cuda 12"
+    if nvrtc_path() is None:
+        return Finding(name, MISSING, "not in a wheel or in /usr/local", use, INSTALL_NVRTC)
+    try:
+        nvrtc = find_nvrtc()
+        nvfatbin_path(nvrtc)
+    except BuildError as error:
+        return Finding(name, BROKEN, f"{error.where or nvrtc_path()}: {error.what}", use, INSTALL_NVRTC)
+    sms = f"sm_{nvrtc.architectures[0]} to sm_{nvrtc.architectures[-1]}"
+    return Finding(name, OK, f"{nvrtc.release} ({nvrtc.path}): {sms}, needs driver {nvrtc.driver} or newer", use)
+
+
+def _device_code() -> list[Finding]:
+    """What a library compiled here could run on, and the oldest driver for each."""
+    nvcc, nvrtc = nvcc_path(), nvrtc_path()
+    if nvcc is None and nvrtc is None:
+        return []
+    try:
+        text = needs(planned_code())
+    except BuildError:
+        return []
+    return [Finding("device code", OK, f"would be {text}", "--target cuda")]
 
 
 def _library(name: str, soname: str, use: str, hint: str) -> Finding:

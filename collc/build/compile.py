@@ -39,11 +39,12 @@ EXPORTS = "{ global: nccl*; pnccl*; collc_*; local: *; };\n"
 
 @dataclass(frozen=True)
 class Library:
-    """A built library: where it is, its build id, its size in bytes."""
+    """A built library: where it is, its build id, its size in bytes, the device code in it (target cuda)."""
 
     path: Path
     build_id: str
     size: int
+    device: DeviceCode | None = None
 
 
 @dataclass(frozen=True)
@@ -137,7 +138,7 @@ def compile_library(
     key = content_key([compiler.version, *LINK_FLAGS, EXPORTS, build_id, *(path.parent.name for path in objects)])
     linked = cached(key, "library.so", lambda made: _link(compiler, objects, made))
     _install(linked, out)
-    return Library(out, build_id, out.stat().st_size)
+    return Library(out, build_id, out.stat().st_size, device)
 
 
 def compile_object(unit: Unit, compiler: Compiler, flags: Sequence[str] = COMPILE_FLAGS) -> Path:

@@ -6,7 +6,6 @@ import os
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 from collc.build.cache import cached, content_key
@@ -29,10 +28,22 @@ OLD_FLAGS = ("-Wno-deprecated-gpu-targets",)
 
 # What CUDA 13's compilers have dropped.
 OLD = ("60", "70")
-# Chips that the oldest driver of CUDA 12 does not know yet: the driver of CUDA 12.8, which brought them.
-YOUNG = {"100": "570.26", "120": "570.26"}
-# PTX is compiled by the driver, which must be as new as the compiler that wrote it (CUDA 12.9's release notes).
-PTX_DRIVER = {"12.9": "575.51.03"}
+# The driver that each release came with (release notes of CUDA, table of toolkits and drivers). The driver compiles
+# PTX, so it must be as new as the compiler that wrote it.
+RELEASE_DRIVER = {
+    "12.0": "525.60.13",
+    "12.1": "530.30.02",
+    "12.2": "535.54.03",
+    "12.3": "545.23.06",
+    "12.4": "550.54.14",
+    "12.5": "555.42.02",
+    "12.6": "560.28.03",
+    "12.8": "570.26",
+    "12.9": "575.51.03",
+    "13.0": "580.65.06",
+}
+# Chips that the oldest driver of CUDA 12 does not know: 12.8 brought them.
+YOUNG = {"100": RELEASE_DRIVER["12.8"], "120": RELEASE_DRIVER["12.8"]}
 
 
 @dataclass(frozen=True)
@@ -46,9 +57,14 @@ class DeviceCode:
     def text(self) -> str:
         return needs(self.rows())
 
+    @property
+    def runs_on_old_chips(self) -> bool:
+        """Whether Pascal and Volta can run it."""
+        return {"sm_60", "sm_70"} <= {image.name for image in self.images}
+
     def rows(self) -> list[dict[str, str]]:
-        """What the manifest says of it: code (sm_90, PTX 8.0), its compiler, the oldest driver that loads it."""
-        return [{"code": i.name, "compiler": i.compiler, "driver": i.driver} for i in self.images]
+        """What the manifest says of it."""
+        return [image.row() for image in self.images]
 
 
 def needs(rows: Sequence[Mapping[str, str]]) -> str:
@@ -85,10 +101,30 @@ def find_toolkits(cuda: int | None = None) -> tuple[Nvcc | None, Nvrtc | None]:
         return nvcc, None
 
 
+def makers(nvcc: Nvcc | None, nvrtc: Nvrtc | None) -> dict[str, Nvcc | Nvrtc]:
+    """Which compiler makes the code of each chip: nvcc where it knows the chip, else NVRTC."""
+    chips = [sm for reals in SASS.values() for sm in reals]
+    found: dict[str, Nvcc | Nvrtc] = {}
+    for sm in chips:
+        for compiler in (nvcc, nvrtc):
+            if compiler and sm in compiler.architectures:
+                found.setdefault(sm, compiler)
+    return found
+
+
+def planned_code(cuda: int | None = None) -> list[dict[str, str]]:
+    """The rows of what `build_device_code` would build, without building it."""
+    by_chip = makers(*find_toolkits(cuda))
+    images = [_image("elf", sm, maker, Path()) for sm, maker in by_chip.items()]
+    if PTX in by_chip:
+        images.append(_image("ptx", PTX, by_chip[PTX], Path()))
+    return [image.row() for image in images]
+
+
 def build_device_code(cuda: int | None = None) -> DeviceCode:
     """The kernels for every chip that the compilers here know, from the cache if they were built before.
 
-    The same inputs give the same bytes. Each chip's code is nvcc's where it knows the chip, else NVRTC's.
+    The same inputs give the same bytes.
 
     Args:
         cuda: as for `find_toolkits`.
@@ -97,12 +133,12 @@ def build_device_code(cuda: int | None = None) -> DeviceCode:
         BuildError: no compiler, or one failed.
     """
     nvcc, nvrtc = find_toolkits(cuda)
-    by_nvcc = [sm for reals in SASS.values() for sm in reals if nvcc and sm in nvcc.architectures]
-    by_nvrtc = [sm for reals in SASS.values() for sm in reals if nvrtc and sm in nvrtc.architectures]
-    by_nvrtc = [sm for sm in by_nvrtc if sm not in by_nvcc]
+    by_chip = makers(nvcc, nvrtc)
     with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
-        jobs = [pool.submit(partial(_nvcc_images, nvcc, v, by_nvcc)) for v in SASS] if nvcc else []
-        jobs += [pool.submit(partial(_nvrtc_images, nvrtc, sm)) for sm in by_nvrtc] if nvrtc else []
+        jobs = [pool.submit(_nvrtc_images, maker, sm) for sm, maker in by_chip.items() if isinstance(maker, Nvrtc)]
+        if nvcc is not None:
+            wanted = [sm for sm, maker in by_chip.items() if maker is nvcc]
+            jobs += [pool.submit(_nvcc_images, nvcc, virtual, wanted) for virtual in SASS]
         images = [image for job in jobs for image in job.result()]
     images.sort(key=lambda image: (image.kind == "ptx", int(image.sm)))
     return DeviceCode(make_fatbin(images, nvcc, nvrtc), tuple(images))
@@ -116,16 +152,22 @@ def _nvcc_images(nvcc: Nvcc, virtual: str, wanted: Sequence[str]) -> list[Image]
     ptx = make_ptx(nvcc, virtual, extra=flags)
     with ThreadPoolExecutor(len(reals)) as pool:
         cubins = list(pool.map(lambda real: make_cubin(nvcc, ptx, real, flags), reals))
-    compiler = f"nvcc {nvcc.release}"
-    made = [Image("elf", sm, cubin, compiler, nvcc.driver) for sm, cubin in zip(reals, cubins, strict=True)]
-    return made + [Image("ptx", PTX, ptx, compiler, nvcc.driver)] * (virtual == PTX)
+    made = [_image("elf", sm, nvcc, cubin) for sm, cubin in zip(reals, cubins, strict=True)]
+    return made + [_image("ptx", PTX, nvcc, ptx)] * (virtual == PTX)
 
 
 def _nvrtc_images(nvrtc: Nvrtc, sm: str) -> list[Image]:
     made = compile_kernels(nvrtc, sm, device_source().read_text(encoding="utf-8"))
-    compiler = f"NVRTC {nvrtc.release}"
-    images = [Image("elf", sm, made.cubin, compiler, YOUNG.get(sm, nvrtc.driver))]
-    return images + [Image("ptx", PTX, made.ptx, compiler, PTX_DRIVER.get(nvrtc.release, nvrtc.driver))] * (sm == PTX)
+    return [_image("elf", sm, nvrtc, made.cubin)] + [_image("ptx", PTX, nvrtc, made.ptx)] * (sm == PTX)
+
+
+def _image(kind: str, sm: str, maker: Nvcc | Nvrtc, path: Path) -> Image:
+    driver = maker.driver
+    if kind == "ptx":
+        driver = RELEASE_DRIVER.get(maker.release, driver)
+    elif maker.release.startswith("12."):
+        driver = YOUNG.get(sm, driver)
+    return Image(kind, sm, path, maker.label, driver)
 
 
 def make_ptx(nvcc: Nvcc, architecture: str, source: str | None = None, extra: Sequence[str] = ()) -> Path:

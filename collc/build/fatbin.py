@@ -42,6 +42,10 @@ class Image:
     def name(self) -> str:
         return f"sm_{self.sm}" if self.kind == "elf" else f"PTX {self.sm[:-1]}.{self.sm[-1]}"
 
+    def row(self) -> dict[str, str]:
+        """What a manifest says of it: code (sm_90, PTX 8.0), its compiler, the oldest driver that loads it."""
+        return {"code": self.name, "compiler": self.compiler, "driver": self.driver}
+
 
 def make_fatbin(images: Sequence[Image], nvcc: Nvcc | None, nvrtc: Nvrtc | None) -> Path:
     """One fatbin of all images, from the cache if it was built before: by nvcc's `fatbinary`, else by nvFatbin.

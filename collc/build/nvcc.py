@@ -31,6 +31,10 @@ class Nvcc:
     architectures: tuple[str, ...]
 
     @property
+    def label(self) -> str:
+        return f"nvcc {self.release}"
+
+    @property
     def major(self) -> int:
         return int(self.release.split(".")[0])
 

@@ -37,6 +37,10 @@ class Nvrtc:
     architectures: tuple[str, ...]
 
     @property
+    def label(self) -> str:
+        return f"NVRTC {self.release}"
+
+    @property
     def driver(self) -> str:
         """The oldest driver that loads what it builds."""
         return MINIMUM_DRIVER[int(self.release.split(".")[0])]

@@ -56,7 +56,7 @@ def main(library: str, source: str, headers: str, cubin: str, ptx: str, log: str
     said = nvrtc.output("ProgramLog", program).rstrip(b"\0").decode(errors="replace")
     Path(log).write_text(said, encoding="utf-8")
     if failed:
-        print(said, file=sys.stderr)
+        sys.stderr.write(f"{said}\n")
         return 1
     Path(cubin).write_bytes(nvrtc.output("CUBIN", program))
     Path(ptx).write_bytes(nvrtc.output("PTX", program).rstrip(b"\0"))

@@ -45,6 +45,11 @@ _STAGES = sorted({name for target in TARGETS.values() for name in stage_names(ta
     show_default=True,
     help="Parameters of the model that chooses programs by size (target cuda).",
 )
+@click.option(
+    "--cuda",
+    type=click.Choice(["12"]),
+    help="Device code by CUDA 12 alone, which drivers from 525 on run (target cuda) [13, and 12 for what it lacks].",
+)
 @click.option("--tune-candidates", is_flag=True, help="Also hold the plans and chunk sizes that `collc tune` compares.")
 @click.option("--keep-source", type=click.Path(path_type=Path), help="Leave the generated source here.")
 @click.option(
@@ -64,6 +69,7 @@ def command(
     collectives: tuple[str, ...],
     roots: tuple[int, ...],
     model: str,
+    cuda: str | None,
     tune_candidates: bool,
     keep_source: Path | None,
     dump_after: tuple[str, ...],
@@ -85,6 +91,7 @@ def command(
         keep_source=keep_source,
         model=model,
         tune_candidates=tune_candidates,
+        cuda=int(cuda) if cuda else None,
     )
     status = progress("collc compile")
     start = time.perf_counter()
@@ -110,6 +117,8 @@ def _report(result: CompileResult, recorder: Recorder, elapsed: float, time_stag
             "gpu_sets": result.gpu_sets,
             "programs": result.nprograms,
         }
+        if result.library.device:
+            value["device_code"] = result.library.device.rows()
         if time_stages:
             value["stages"] = {name: round(seconds, 4) for name, seconds in recorder.seconds.items()}
         emit_json(value)
@@ -122,6 +131,8 @@ def _report(result: CompileResult, recorder: Recorder, elapsed: float, time_stag
         f"wrote {result.library.path}: target {result.target.value}, {ranks} ranks, "
         f"{result.nprograms} programs, {result.library.size / 1e6:.1f} MB, {elapsed:.1f} s"
     )
+    if result.library.device:
+        click.echo(f"device code: {result.library.device.text}")
     if time_stages:
         rows = [[name, f"{seconds:.3f}"] for name, seconds in recorder.seconds.items()]
         click.echo(table(["stage", "seconds"], rows))

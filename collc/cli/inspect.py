@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from collc.build.cuda import needs
 from collc.build.readback import read_manifest
 from collc.cli.report import compact, debug_option, emit_json, json_option, table
 
@@ -22,6 +23,9 @@ def command(library: Path, as_json: bool) -> None:
         return
     click.echo(f"{library}: {manifest['name']}, target {manifest['target']}, collc {manifest['collc']}")
     click.echo(f"build {manifest['build_id']}, {manifest['compiler']}")
+    if manifest.get("device_code"):
+        made = dict.fromkeys(row["compiler"] for row in manifest["device_code"])
+        click.echo(f"device code by {' and '.join(made)}: {needs(manifest['device_code'])}")
     for allocation in manifest["allocations"]:
         click.echo(
             f"\n{allocation['nranks']} GPUs ({', '.join(allocation['gpus'])}), graph {allocation['fingerprint']}"
