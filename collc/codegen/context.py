@@ -71,7 +71,7 @@ STRUCTS: dict[str, tuple[tuple[str, str], ...]] = {
         ("nrecv", "H"),
         ("nsend", "H"),
         ("flags", "B"),
-        ("reserved", "B"),
+        ("input_at", "B"),
     ),
     "FifoRef": (("fifo", "I"), ("reader", "I")),
     "Fifo": (("src", "I"), ("first_reader", "I"), ("nreaders", "I")),

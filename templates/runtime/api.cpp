@@ -65,7 +65,7 @@ Status collective(const CommunicatorPtr &communicator, Collective kind, const vo
   COLLC_RETURN_IF_FAILED(check_buffers(*communicator, call, kind != Collective::kBroadcast || is_root,
                                        kind != Collective::kReduce || is_root));
   if (op != nullptr) COLLC_RETURN_IF_FAILED(make_operation(*communicator, *op, type, &call.op));
-  return submit(communicator, {call});
+  return submit(communicator, call);
 }
 
 // A collective made of transfers: block `r` of `input` goes to rank r, block `r` of `output` comes from it. Null: nothing.
@@ -106,7 +106,7 @@ Status transfer(const CommunicatorPtr &communicator, Work work, const void *inpu
   call.peer = static_cast<uint32_t>(peer);
   if (count == 0) return communicator->state();
   COLLC_RETURN_IF_FAILED(check_buffers(*communicator, call, work == Work::kSend, work == Work::kReceive));
-  return submit(communicator, {call});
+  return submit(communicator, call);
 }
 
 Status create_rank(ncclComm_t *handle, int nranks, const ncclUniqueId &id, int rank, const int *device,

@@ -89,6 +89,12 @@ class Backend {
   // ranks beside them.
   // Sets the status of each. Host: returns when their buffers are done. CUDA: returns when they are on their streams.
   virtual void run(std::vector<Submission> &batch) = 0;
+  // The same for one call outside of a group.
+  virtual void run_one(Submission &submission) {
+    std::vector<Submission> batch{submission};
+    run(batch);
+    submission.status = batch[0].status;
+  }
   // Memory for buffers (ncclMemAlloc); null if there is none.
   virtual void *allocate(size_t bytes) = 0;
   virtual Status release(void *memory) = 0;

@@ -192,6 +192,7 @@ Status Communicator::initialise(const Origin &origin) {
   if (status.ok()) status = origin(this);
   const std::lock_guard<std::mutex> lock(mutex_);
   status_ = status;
+  sound_.store(status.ok() && real_ == nullptr && !absent_ && !stopped_.load(), std::memory_order_release);
   return status;
 }
 
@@ -301,6 +302,7 @@ ncclComm_t Communicator::release_real() {
   const std::lock_guard<std::mutex> lock(mutex_);
   ncclComm_t real = real_;
   real_ = nullptr;
+  sound_.store(false, std::memory_order_release);
   status_ = fail(ncclInvalidUsage, "the communicator was destroyed");
   return real;
 }
@@ -344,6 +346,7 @@ Status Communicator::share_memory(Rendezvous &rendezvous, const std::string &key
 }
 
 Status Communicator::state() const {
+  if (sound_.load(std::memory_order_acquire) && !segment_->aborted()) return {};
   ncclComm_t real = nullptr;
   {
     const std::lock_guard<std::mutex> lock(mutex_);
@@ -505,6 +508,7 @@ Status Communicator::shrink(Communicator &parent, const std::vector<uint32_t> &e
 
 void Communicator::set_failed(const Status &status) {
   const std::lock_guard<std::mutex> lock(mutex_);
+  sound_.store(false, std::memory_order_release);
   if (status_.ok()) status_ = status;
 }
 
@@ -514,6 +518,7 @@ void Communicator::abort() {
   {
     const std::lock_guard<std::mutex> lock(mutex_);
     segment = segment_;
+    sound_.store(false, std::memory_order_release);
     status_ = fail(ncclInvalidUsage, "the communicator was aborted");
   }
   if (segment != nullptr) segment->abort(fail(ncclRemoteError, "ncclCommAbort was called"), rank_);

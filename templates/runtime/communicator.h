@@ -110,6 +110,8 @@ class Communicator {
   std::thread thread_;
   std::vector<Scaling> scalings_;
   std::atomic<bool> stopped_{false};
+  // Served by us, made, and not failed on this rank: state() needs no lock. Then segment_ changes no more.
+  std::atomic<bool> sound_{false};
   mutable std::mutex mutex_;  // guards segment_, real_ and status_, which other threads ask for
   Status status_{ncclInProgress, "the communicator is being made"};
 };

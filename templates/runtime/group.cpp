@@ -1,7 +1,8 @@
 #include "group.h"
 
-#include <unistd.h>
+#include <pthread.h>
 
+#include <atomic>
 #include <deque>
 #include <system_error>
 #include <unordered_map>
@@ -12,9 +13,19 @@
 namespace collc {
 namespace {
 
+// How often this process has been forked off from one that had this library: what it inherited is not its own. A number
+// in memory, because getpid() costs as much as a small call.
+std::atomic<uint32_t> &forks() {
+  static std::atomic<uint32_t> count{[] {
+    pthread_atfork(nullptr, nullptr, [] { forks().fetch_add(1, std::memory_order_relaxed); });
+    return 0u;
+  }()};
+  return count;
+}
+
 struct Entry {
   CommunicatorPtr communicator;
-  int process;
+  uint32_t process;  // forks() when it was made
 };
 
 std::mutex registry_mutex;
@@ -72,7 +83,7 @@ Status run_calls(std::vector<PendingCall> &calls) {
 ncclComm_t add_communicator(const CommunicatorPtr &communicator) {
   const std::lock_guard<std::mutex> lock(registry_mutex);
   auto *const handle = reinterpret_cast<ncclComm_t>(communicator.get());
-  registry()[handle] = {communicator, getpid()};
+  registry()[handle] = {communicator, forks().load(std::memory_order_relaxed)};
   return handle;
 }
 
@@ -118,7 +129,7 @@ Status find_communicator(ncclComm_t handle, CommunicatorPtr *found) {
   const std::lock_guard<std::mutex> lock(registry_mutex);
   const auto entry = registry().find(handle);
   if (entry == registry().end()) return fail(ncclInvalidArgument, "the communicator does not exist (destroyed?)");
-  if (entry->second.process != getpid())
+  if (entry->second.process != forks().load(std::memory_order_relaxed))
     return fail(ncclInvalidUsage, "the communicator belongs to the parent of this forked process");
   *found = entry->second.communicator;
   return {};
@@ -171,6 +182,18 @@ Status submit(const CommunicatorPtr &communicator, const std::vector<Call> &call
   std::vector<PendingCall> &pending = group.depth > 0 ? group.calls : now;
   for (const Call &call : calls) pending.push_back({communicator, call});
   return group.depth > 0 ? Status() : run_calls(now);
+}
+
+Status submit(const CommunicatorPtr &communicator, const Call &call) {
+  if (group.depth > 0) {
+    group.calls.push_back({communicator, call});
+    return {};
+  }
+  Submission submission{communicator->backend_rank(), call, {}};
+  COLLC_RETURN_IF_FAILED(communicator->prepare(&submission.call));
+  backend().run_one(submission);
+  if (!submission.status.ok()) communicator->set_failed(submission.status);
+  return submission.status;
 }
 
 Status create(const CommunicatorPtr &communicator, const Communicator::Origin &origin, ncclComm_t *handle) {

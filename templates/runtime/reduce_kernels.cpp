@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "copy.h"
 #include "reduce.h"
 #include "reduce_types.h"
 
@@ -73,6 +74,15 @@ void reduce(const void *const *sources, uint32_t nsources, void *const *dests, u
     if (finish.divisor != 1)
       for (uint64_t i = 0; i < n; ++i) sum[i] = E::divide(sum[i], finish.divisor);
     Storage *dest = static_cast<Storage *>(dests[0]) + at;
+    if (finish.stream_first) {
+      alignas(64) Storage stored[kTile];
+      for (uint64_t i = 0; i < n; ++i) stored[i] = E::store(sum[i]);
+      stream(dest, stored, n * sizeof(Storage));
+      dest = stored;
+      for (uint32_t j = 1; j < ndests; ++j)
+        std::memcpy(static_cast<Storage *>(dests[j]) + at, dest, n * sizeof(Storage));
+      continue;
+    }
     for (uint64_t i = 0; i < n; ++i) dest[i] = E::store(sum[i]);
     for (uint32_t j = 1; j < ndests; ++j)
       std::memcpy(static_cast<Storage *>(dests[j]) + at, dest, n * sizeof(Storage));

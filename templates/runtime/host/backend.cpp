@@ -15,10 +15,11 @@ constexpr uint64_t kSleepUs = 20000;  // how often a sleeper looks for dead peer
 // The calls of one rank in a group: collectives in order, transfers beside them.
 struct Queue {
   HostRank *rank;
-  std::vector<Submission *> collectives;
+  Submission *const *collectives;
+  size_t count;
   size_t next = 0;  // collectives begun
 
-  bool done() const { return !rank->failure().ok() || (next == collectives.size() && rank->idle()); }
+  bool done() const { return !rank->failure().ok() || (next == count && rank->idle()); }
 };
 
 class HostBackend final : public Backend {
@@ -35,10 +36,13 @@ class HostBackend final : public Backend {
     return host_layout(tables, placement).end();
   }
   Status open(const RankContext &context, std::unique_ptr<RankBackend> *rank) override {
-    *rank = std::make_unique<HostRank>(context);
+    auto made = std::make_unique<HostRank>(context);
+    COLLC_RETURN_IF_FAILED(made->meet());
+    *rank = std::move(made);
     return {};
   }
   void run(std::vector<Submission> &batch) override;
+  void run_one(Submission &submission) override;
   void *allocate(size_t bytes) override { return std::aligned_alloc(kPage, (bytes + kPage - 1) / kPage * kPage); }
   Status release(void *memory) override {
     std::free(memory);
@@ -53,81 +57,120 @@ thread_local int HostBackend::device_ = 0;
 
 // The collective that failed and those behind it; failed transfers know themselves.
 void fail_rest(Queue &queue) {
-  for (size_t i = queue.next == 0 ? 0 : queue.next - 1; i < queue.collectives.size(); ++i)
+  for (size_t i = queue.next == 0 ? 0 : queue.next - 1; i < queue.count; ++i)
     queue.collectives[i]->status = queue.rank->failure();
 }
 
-// Advances all queues once. True if anything moved.
-bool pass(std::vector<Queue> &queues) {
-  bool moved = false;
-  for (Queue &queue : queues) {
-    if (queue.done()) continue;
-    while (queue.rank->done() && queue.next < queue.collectives.size() && queue.rank->failure().ok()) {
-      queue.rank->begin(queue.collectives[queue.next++]->call);
-      queue.rank->advance();
-      moved = true;
-    }
-    moved |= queue.rank->advance();
-    if (!queue.rank->failure().ok()) fail_rest(queue);
-  }
-  return moved;
-}
+// The queues that one thread serves.
+class Service {
+ public:
+  Service(Queue *queues, size_t count) : begin_(queues), end_(queues + count) {}
 
-void set_sleeping(std::vector<Queue> &queues, uint32_t value) {
-  for (Queue &queue : queues)
-    queue.rank->segment().line(queue.rank->rank()).sleeping.store(value, std::memory_order_seq_cst);
-}
-
-void HostBackend::run(std::vector<Submission> &batch) {
-  std::vector<Queue> queues;
-  for (Submission &submission : batch) {
-    auto *rank = static_cast<HostRank *>(submission.rank);
-    auto queue = std::find_if(queues.begin(), queues.end(), [&](const Queue &q) { return q.rank == rank; });
-    if (queue == queues.end()) queue = queues.insert(queues.end(), Queue{rank, {}, 0});
-    if (!rank->failure().ok())
-      submission.status = rank->failure();
-    else if (submission.call.work == Work::kProgram)
-      queue->collectives.push_back(&submission);
-    else
-      rank->post(submission.call, &submission.status);
-  }
-  // All ranks of a group in one thread sleep on one bell; it must lie in memory that all their peers can ring.
-  const auto done = [&] { return std::all_of(queues.begin(), queues.end(), [](const Queue &q) { return q.done(); }); };
-  if (queues.empty()) return;
-  Segment &memory = queues[0].rank->segment();
-  const bool one_segment =
-      std::all_of(queues.begin(), queues.end(), [&](const Queue &q) { return &q.rank->segment() == &memory; });
-  const bool free_cores = queues.size() == 1 && queues[0].rank->cores_are_free();
-  Waiting waiting(free_cores);
-  while (!done()) {
-    if (pass(queues)) {
-      waiting.progressed();
-      continue;
-    }
-    if (waiting.pause()) continue;
-    const int64_t waited = now_us() - waiting.since_us();
-    if (one_segment) {
-      const uint32_t bell = queues[0].rank->rank();
-      const uint32_t heard = memory.line(bell).bell.load(std::memory_order_seq_cst);
-      set_sleeping(queues, bell + 1);
-      const bool moved = pass(queues);  // the second look: whoever publishes from now on rings
-      if (!moved) futex_wait(memory.line(bell).bell, heard, kSleepUs);
-      set_sleeping(queues, 0);
-      if (moved) {
+  // Runs all calls to their ends.
+  void run() {
+    const bool free_cores = end_ - begin_ == 1 && begin_->rank->cores_are_free();
+    Waiting waiting(free_cores);
+    while (!done()) {
+      if (pass()) {
         waiting.progressed();
         continue;
       }
-    } else {
-      // Communicators with different peers: nobody can ring for all of them, so look again soon.
-      timespec nap{0, 200000};
-      nanosleep(&nap, nullptr);
-    }
-    for (Queue &queue : queues) {
-      if (queue.done()) continue;
-      queue.rank->diagnose(waited);
-      if (!queue.rank->failure().ok()) fail_rest(queue);
+      if (waiting.pause()) continue;
+      const int64_t waited = now_us() - waiting.since_us();
+      if (one_segment() ? sleep_until_rung() : nap()) {
+        waiting.progressed();
+        continue;
+      }
+      for (Queue *queue = begin_; queue != end_; ++queue) {
+        if (queue->done()) continue;
+        queue->rank->diagnose(waited);
+        if (!queue->rank->failure().ok()) fail_rest(*queue);
+      }
     }
   }
+
+ private:
+  bool done() const {
+    return std::all_of(begin_, end_, [](const Queue &queue) { return queue.done(); });
+  }
+
+  // Advances all queues once. True if anything moved.
+  bool pass() {
+    bool moved = false;
+    for (Queue *queue = begin_; queue != end_; ++queue) {
+      if (queue->done()) continue;
+      while (queue->rank->done() && queue->next < queue->count && queue->rank->failure().ok()) {
+        queue->rank->begin(queue->collectives[queue->next++]->call);
+        queue->rank->advance();
+        moved = true;
+      }
+      moved |= queue->rank->advance();
+      if (!queue->rank->failure().ok()) fail_rest(*queue);
+    }
+    return moved;
+  }
+
+  // All ranks of a thread sleep on one bell; it must lie in memory that all their peers can ring.
+  bool one_segment() const {
+    return std::all_of(begin_, end_,
+                       [this](const Queue &queue) { return &queue.rank->segment() == &begin_->rank->segment(); });
+  }
+
+  // True if something moved at the second look: whoever publishes after that rings.
+  bool sleep_until_rung() {
+    Segment &memory = begin_->rank->segment();
+    const uint32_t bell = begin_->rank->rank();
+    const uint32_t heard = memory.line(bell).bell.load(std::memory_order_seq_cst);
+    set_sleeping(bell + 1);
+    const bool moved = pass();
+    if (!moved) futex_wait(memory.line(bell).bell, heard, kSleepUs);
+    set_sleeping(0);
+    return moved;
+  }
+
+  void set_sleeping(uint32_t value) {
+    for (Queue *queue = begin_; queue != end_; ++queue)
+      queue->rank->segment().line(queue->rank->rank()).sleeping.store(value, std::memory_order_seq_cst);
+  }
+
+  // Communicators with different peers: nobody can ring for all of them, so look again soon.
+  static bool nap() {
+    const timespec time{0, 200000};
+    nanosleep(&time, nullptr);
+    return false;
+  }
+
+  Queue *begin_, *end_;
+};
+
+void HostBackend::run(std::vector<Submission> &batch) {
+  std::vector<std::pair<HostRank *, std::vector<Submission *>>> ranks;
+  for (Submission &submission : batch) {
+    auto *rank = static_cast<HostRank *>(submission.rank);
+    auto found = std::find_if(ranks.begin(), ranks.end(), [&](const auto &entry) { return entry.first == rank; });
+    if (found == ranks.end()) found = ranks.insert(ranks.end(), {rank, {}});
+    if (!rank->failure().ok())
+      submission.status = rank->failure();
+    else if (submission.call.work == Work::kProgram)
+      found->second.push_back(&submission);
+    else
+      rank->post(submission.call, &submission.status);
+  }
+  std::vector<Queue> queues;
+  for (const auto &[rank, collectives] : ranks) queues.push_back({rank, collectives.data(), collectives.size()});
+  if (!queues.empty()) Service(queues.data(), queues.size()).run();
+}
+
+void HostBackend::run_one(Submission &submission) {
+  auto *rank = static_cast<HostRank *>(submission.rank);
+  if (!rank->failure().ok()) {
+    submission.status = rank->failure();
+    return;
+  }
+  Submission *const one = &submission;
+  Queue queue{rank, &one, submission.call.work == Work::kProgram ? 1u : 0u};
+  if (queue.count == 0) rank->post(submission.call, &submission.status);
+  Service(&queue, 1).run();
 }
 
 }  // namespace

@@ -5,13 +5,15 @@
 
 #include "backend.h"
 #include "collc/step_program.h"
+#include "host/direct.h"
 #include "host/transfers.h"
 #include "reduce.h"
 
 namespace collc {
 
 // Every FIFO has, in shared memory,
-//   a line written by its source: chunks written so far (tail), and for every slot the signature of the call that wrote it;
+//   a line written by its source: chunks written so far (tail), and for every slot a tag: the signature of the call that
+//   wrote it, whose last bit says whether the slot holds the chunk or only its address;
 //   a line per reader: chunks that it has read so far (head);
 //   slots * slot_bytes of data, written once and read by all readers.
 // Counters never wrap (64 bits) and go on from call to call, so nothing is ever reset.
@@ -39,6 +41,8 @@ TransferLayout host_layout(const Tables &tables, const Placement &placement);
 class HostRank final : public RankBackend {
  public:
   explicit HostRank(const RankContext &context);
+  // Finds out how the ranks reach each other's memory; collective.
+  Status meet();
 
   // Makes `call` the current collective.
   void begin(const Call &call);
@@ -63,11 +67,13 @@ class HostRank final : public RankBackend {
   // This rank's end of a FIFO.
   struct End {
     std::atomic<uint64_t> *tail = nullptr;
-    uint64_t *signatures = nullptr;  // per slot; on the tail's line, ordered by it
+    uint64_t *tags = nullptr;        // per slot; on the tail's line, ordered by it
     char *heads = nullptr;           // counters of the readers, a line apart; for a reader its own
     char *slots = nullptr;
     const uint32_t *readers = nullptr;
     uint32_t nreaders = 0;
+    Reach reach = Reach::kSlots;  // of all readers into the source's memory; for a reader its own
+    bool direct = false;          // the source has sent addresses that may still be read
     uint32_t source = 0;    // plan rank
     uint64_t position = 0;  // chunks of earlier calls
     uint64_t seen = 0;      // the peer's counter when last looked at: tail for a reader, least head for a writer
@@ -88,6 +94,7 @@ class HostRank final : public RankBackend {
   void place_shares(const Call &call, uint32_t size);
   void copy_alone(const Call &call);
   void finish_channel(ChannelState &channel);
+  uint64_t output_bytes() const;
   std::string waiting_for(const ChannelState &channel) const;
   std::string waiting_for_any() const;
   // True if what runs cannot end without `peer` (NCCL rank).
@@ -106,6 +113,8 @@ class HostRank final : public RankBackend {
   uint32_t element_bytes_ = 1;
   ReduceFunction reduce_ = nullptr;
   Finish finish_;  // for steps that complete a reduction
+  bool streams_ = false;         // the result is larger than the caches
+  bool failed_to_read_ = false;  // a chunk that came by address may be wrong
   std::vector<ShareRange> shares_;
   // What shares_ was computed for: the same call again, as in training, computes nothing.
   const Program *shares_program_ = nullptr;
@@ -114,6 +123,7 @@ class HostRank final : public RankBackend {
   std::vector<ChannelState> channels_;
   uint32_t remaining_ = 0;  // channels that still run
   Transfers transfers_;
+  Neighbours neighbours_;
   Status failure_;
 };
 

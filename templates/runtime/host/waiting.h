@@ -49,7 +49,7 @@ class Waiting {
 
  private:
   // Waking a thread on another idle core takes some 30 us, so spinning a little longer than that never loses much.
-  static constexpr int64_t kSpinUs = 60;
+  static constexpr int64_t kSpinUs = 1000;
   static constexpr int64_t kYieldUs = 150;
   int64_t spin_us_;
   int64_t start_us_ = 0;

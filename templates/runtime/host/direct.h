@@ -1,0 +1,34 @@
+// Reading what another rank has in memory of its own, without a copy into a slot.
+#pragma once
+#include <vector>
+
+#include "backend.h"
+
+namespace collc {
+
+// How far a rank sees into another's memory.
+enum class Reach : uint8_t {
+  kSlots,   // not at all: everything goes through slots
+  kKernel,  // the kernel copies out of the other process (process_vm_readv), where the system allows that
+  kShared,  // both are in one process: addresses mean the same
+};
+
+// What the ranks of a communicator know of each other's memory, found out once by trying.
+class Neighbours {
+ public:
+  // Collective among the ranks. COLLC_DIRECT=0 leaves only slots.
+  Status meet(const RankContext &context);
+
+  // How `reader` reads this rank's memory.
+  Reach reach_of(uint32_t reader) const { return reach_of_[reader]; }
+  // How this rank reads the memory of `peer`.
+  Reach reach_into(uint32_t peer) const { return reach_into_[peer]; }
+  // Copies from the memory of `peer`, which is kKernel.
+  Status read(uint32_t peer, uint64_t from, void *to, uint64_t bytes) const;
+
+ private:
+  std::vector<Reach> reach_of_, reach_into_;  // by NCCL rank
+  std::vector<int> processes_;
+};
+
+}  // namespace collc

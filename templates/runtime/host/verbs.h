@@ -1,0 +1,218 @@
+// The host's verbs for the step program: a wait that would block returns, so that one thread can run many channels and
+// ranks.
+//
+// A chunk travels in a slot, or, where its readers reach the writer's memory and it is large, the slot holds only its
+// address: that of the writer's input, or of its output once the chunk stands there. The writer's call then ends after its
+// readers have read. What is read so cannot change before: an input chunk is only overwritten (in place) by a result
+// that was reduced from it, and an output chunk is written once.
+#pragma once
+#include <cstring>
+
+#include "copy.h"
+#include "host/rank.h"
+
+namespace collc {
+
+class HostVerbs {
+ public:
+  HostVerbs(HostRank &rank, HostRank::ChannelState &channel) : rank_(rank), channel_(channel) {}
+
+  Progress wait(const Step &step, const FifoRef *recv, const FifoRef *send, const Chunk &chunk) {
+    for (uint32_t i = 0; i < step.nrecv; ++i) {
+      HostRank::End &end = rank_.ends_[recv[i].fifo];
+      const uint64_t need = end.position + chunk.index + 1;
+      if (end.seen < need) {
+        end.seen = end.tail->load(std::memory_order_seq_cst);
+        if (end.seen < need) return block(end.source, chunk);
+      }
+      if (chunk.index == 0 && ((tag(end, chunk) ^ rank_.call_.signature) & ~kDirect) != 0) {
+        rank_.fail_all(rank_.differing_call(end.source));
+        return Progress::kAborted;
+      }
+    }
+    for (uint32_t i = 0; i < step.nsend; ++i) {
+      HostRank::End &end = rank_.ends_[send[i].fifo];
+      const uint64_t passed = end.position + chunk.index;
+      if (passed < end.seen + rank_.slots_) continue;
+      uint32_t slowest = 0;
+      end.seen = least_head(end, &slowest);
+      if (passed >= end.seen + rank_.slots_) return block(slowest, chunk);
+    }
+    return begin_reading(step, recv, chunk);
+  }
+
+  void move(const Step &step, const FifoRef *recv, const FifoRef *send, const ShareRange &share, const Chunk &chunk) {
+    const uint64_t bytes = chunk.elements * rank_.element_bytes_;
+    const char *input = static_cast<const char *>(rank_.call_.input) + (share.in_base + chunk.begin) * rank_.element_bytes_;
+    char *output = static_cast<char *>(rank_.call_.output) + (share.out_base + chunk.begin) * rank_.element_bytes_;
+    const bool has_input = (step.flags & kInput) != 0, has_output = (step.flags & kOutput) != 0;
+    Finish finish = rank_.finish_;
+    if ((step.flags & kFinal) == 0) finish.divisor = 1;
+    if (!has_input) finish.scale_first = false;
+    const bool moves_only = uint32_t{has_input} + step.nrecv == 1 && finish.divisor == 1 && !finish.scale_first;
+
+    const void *sources[kMostPeers + 1];
+    void *dests[kMostPeers + 1];
+    uint32_t nsources = 0, ndests = 0;
+    bool is_read = false;
+    if (has_output) dests[ndests++] = output;
+    for (uint32_t i = 0; i < step.nsend; ++i) {
+      HostRank::End &end = rank_.ends_[send[i].fifo];
+      // Who receives a result only moves it; who receives anything else reduces it, which the kernel cannot.
+      const Reach needed = has_output ? Reach::kKernel : Reach::kShared;
+      const bool is_input = has_input && moves_only;
+      if (bytes >= kLeastDirect && (is_input || has_output) && end.reach >= needed) {
+        const void *place = is_input ? input : output;
+        std::memcpy(slot(end, chunk), &place, sizeof place);
+        tag(end, chunk) = rank_.call_.signature | kDirect;
+        end.direct = true;
+        is_read |= !is_input;
+      } else {
+        dests[ndests++] = slot(end, chunk);
+        tag(end, chunk) = rank_.call_.signature & ~kDirect;
+      }
+    }
+    const bool past_caches = has_output && rank_.streams_ && !is_read;
+
+    for (uint32_t i = 0; i < step.nrecv; ++i) {
+      if (has_input && i == step.input_at) sources[nsources++] = input;
+      const HostRank::End &end = rank_.ends_[recv[i].fifo];
+      const void *at = slot(end, chunk);
+      if ((tag(end, chunk) & kDirect) != 0) {
+        uint64_t address;
+        std::memcpy(&address, at, sizeof address);
+        at = reinterpret_cast<const void *>(address);
+        if (end.reach == Reach::kKernel) at = fetch(end, address, dests[0], bytes);
+      }
+      sources[nsources++] = at;
+    }
+    if (has_input && step.input_at >= step.nrecv) sources[nsources++] = input;
+    if (ndests == 0) return;
+    if (!moves_only) {
+      finish.stream_first = past_caches;
+      rank_.reduce_(sources, nsources, dests, ndests, chunk.elements, finish);
+      return;
+    }
+    for (uint32_t i = 0; i < ndests; ++i) {
+      if (dests[i] == sources[0]) continue;
+      if (i == 0 && past_caches)
+        stream(dests[i], sources[0], bytes);
+      else
+        std::memcpy(dests[i], sources[0], bytes);
+    }
+  }
+
+  void publish(const Step &step, const FifoRef *recv, const FifoRef *send, const Chunk &chunk) {
+    Segment &segment = *rank_.context_.segment;
+    if (end_reading()) return;
+    // Sequentially consistent, together with the sleeper's store and second look: either it sees the counter or we see
+    // that it sleeps.
+    for (uint32_t i = 0; i < step.nsend; ++i) {
+      HostRank::End &end = rank_.ends_[send[i].fifo];
+      end.tail->store(end.position + chunk.index + 1, std::memory_order_seq_cst);
+      for (uint32_t r = 0; r < end.nreaders; ++r) segment.ring(rank_.nccl_rank(end.readers[r]));
+    }
+    for (uint32_t i = 0; i < step.nrecv; ++i) {
+      HostRank::End &end = rank_.ends_[recv[i].fifo];
+      head_of(end, 0).store(end.position + chunk.index + 1, std::memory_order_seq_cst);
+      segment.ring(rank_.nccl_rank(end.source));
+    }
+  }
+
+  // True when everything that this channel has sent by address has been read.
+  bool drained(const ShareRange *shares) {
+    for (uint32_t s = 0; s < channel_.nsteps; ++s) {
+      const Step &step = channel_.steps[s];
+      for (uint32_t i = 0; i < step.nsend; ++i) {
+        HostRank::End &end = rank_.ends_[rank_.refs_[step.first_ref + step.nrecv + i].fifo];
+        if (!end.direct) continue;
+        uint32_t slowest = 0;
+        end.seen = least_head(end, &slowest);
+        if (end.seen < end.position + shares[step.share].nchunks) {
+          channel_.blocked_on = slowest;
+          channel_.chunk = end.seen - end.position;
+          return false;
+        }
+        end.direct = false;
+      }
+    }
+    return true;
+  }
+
+  static constexpr uint32_t kMostPeers = 256;
+  // Below, waiting for readers costs more than a copy.
+  static constexpr uint64_t kLeastDirect = 16 << 10;
+
+ private:
+  // Of a slot's tag, beside the signature of the call: the slot holds an address.
+  static constexpr uint64_t kDirect = 1;
+
+  static std::atomic<uint64_t> &head_of(const HostRank::End &end, uint32_t reader) {
+    return *reinterpret_cast<std::atomic<uint64_t> *>(end.heads + reader * kLine);
+  }
+  static uint64_t least_head(const HostRank::End &end, uint32_t *slowest) {
+    uint64_t least = UINT64_MAX;
+    for (uint32_t r = 0; r < end.nreaders; ++r) {
+      const uint64_t head = head_of(end, r).load(std::memory_order_seq_cst);
+      if (head >= least) continue;
+      least = head;
+      *slowest = end.readers[r];
+    }
+    return least;
+  }
+  uint64_t &tag(const HostRank::End &end, const Chunk &chunk) const {
+    return end.tags[(end.position + chunk.index) % rank_.slots_];
+  }
+  void *slot(const HostRank::End &end, const Chunk &chunk) const {
+    return end.slots + (end.position + chunk.index) % rank_.slots_ * rank_.slot_bytes_;
+  }
+  Progress block(uint32_t plan_rank, const Chunk &chunk) {
+    channel_.blocked_on = plan_rank;
+    channel_.chunk = chunk.index;
+    return Progress::kBlocked;
+  }
+
+  // Before another rank's memory is read. Whoever breaks the communicator may free its buffers: it sets `aborted` first,
+  // then waits until nobody of its process reads.
+  Progress begin_reading(const Step &step, const FifoRef *recv, const Chunk &chunk) {
+    if (rank_.failed_to_read_) return broken();
+    for (uint32_t i = 0; i < step.nrecv; ++i) direct_ |= (tag(rank_.ends_[recv[i].fifo], chunk) & kDirect) != 0;
+    if (!direct_) return Progress::kDone;
+    Segment &segment = *rank_.context_.segment;
+    segment.line(rank_.context_.rank).reading.store(1, std::memory_order_seq_cst);
+    if (!segment.aborted()) return Progress::kDone;
+    segment.line(rank_.context_.rank).reading.store(0, std::memory_order_release);
+    return broken();
+  }
+
+  // True if what was read may not be what the other rank sent: then nothing of it may go on.
+  bool end_reading() {
+    if (!direct_) return false;
+    direct_ = false;
+    Segment &segment = *rank_.context_.segment;
+    segment.line(rank_.context_.rank).reading.store(0, std::memory_order_release);
+    rank_.failed_to_read_ |= segment.aborted();
+    return rank_.failed_to_read_;
+  }
+
+  Progress broken() {
+    rank_.fail_all(rank_.context_.segment->abort_status(rank_.context_.rank));
+    return Progress::kAborted;
+  }
+
+  const void *fetch(const HostRank::End &end, uint64_t from, void *to, uint64_t bytes) {
+    const uint32_t peer = rank_.nccl_rank(end.source);
+    const Status copied = rank_.neighbours_.read(peer, from, to, bytes);
+    if (!copied.ok()) {
+      rank_.context_.segment->abort(copied, rank_.context_.rank);
+      rank_.failed_to_read_ = true;
+    }
+    return to;
+  }
+
+  HostRank &rank_;
+  HostRank::ChannelState &channel_;
+  bool direct_ = false;  // the step reads another rank's memory
+};
+
+}  // namespace collc
