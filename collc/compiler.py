@@ -165,7 +165,7 @@ def compile_topology(
             graph,
             document.plans,
             target,
-            way_for(target, graph.nranks, len(graphs)),
+            way_for(target, graph, len(graphs)),
             machine=MACHINES[request.model],
             for_tuning=request.tune_candidates,
             recorder=recorder,
@@ -184,11 +184,14 @@ def compile_topology(
 
 
 def may_be_old(topology: Topology) -> bool:
-    """Whether the GPUs may be Pascal or Volta: NVLinks of 20 or 25 GB/s, at most 6 per GPU of the machine."""
-    fast = [link for link in topology.links if link.kind in (LinkKind.NVLINK, LinkKind.NVSWITCH)]
-    leaving = [sum(link.gbps for link in fast if link.src == gpu.name) for gpu in topology.gpus]
-    whole = all(link.gbps % 20 == 0 or link.gbps % 25 == 0 for link in fast)
-    return bool(fast) and whole and max(leaving, default=0) <= 150
+    """Whether some GPU may be Pascal or Volta: at most 6 NVLinks, of 20 or 25 GB/s each, in the whole machine."""
+    kinds = (LinkKind.NVLINK, LinkKind.NVSWITCH)
+    for gpu in topology.gpus:
+        links = [link.gbps for link in topology.links if link.src == gpu.name and link.kind in kinds]
+        for speed in (20, 25):
+            if links and all(gbps % speed == 0 for gbps in links) and sum(links) <= 6 * speed:
+                return True
+    return False
 
 
 def choose_target(wanted: TargetKind | None, cuda: int | None = None) -> tuple[TargetKind, str | None]:
