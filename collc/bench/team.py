@@ -35,8 +35,8 @@ class _Rank(Protocol):
 class _Started:
     """A worker that this process started."""
 
-    def __init__(self, library: Path) -> None:
-        command = [sys.executable, "-m", "collc.bench.worker", str(library)]
+    def __init__(self, library: Path, worker: str) -> None:
+        command = [sys.executable, "-m", worker, str(library)]
         # The workers' numpy needs no threads of its own; the ranks are the parallelism.
         environment = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
         pipe = subprocess.PIPE
@@ -110,8 +110,8 @@ class Team:
 
 
 @contextmanager
-def team_of(library: Path, nranks: int, place: Place | None) -> Iterator[Team]:
-    """Ranks with a communicator, ready for cases; all are ended afterwards.
+def team_of(library: Path, nranks: int, place: Place | None, worker: str = "collc.bench.worker") -> Iterator[Team]:
+    """Ranks with a communicator, ready for cases; all are ended afterwards. `worker` is the module that a rank runs.
 
     Without a launcher every rank is a process started here. With one this is its rank 0: that rank's worker is started
     here as well, and the others come by themselves.
@@ -122,7 +122,7 @@ def team_of(library: Path, nranks: int, place: Place | None) -> Iterator[Team]:
     team = Team([])
     try:
         others = [] if place is None else gather(place)
-        team.ranks = [_Started(library) for _ in range(nranks - len(others))]
+        team.ranks = [_Started(library, worker) for _ in range(nranks - len(others))]
         team.ranks += map(_Joined, others)
         unique = team.one(0, {"do": "id"})["id"]
         for rank in range(nranks):

@@ -19,6 +19,7 @@ COMMANDS: dict[str, str] = {
     "probe": "Read the links of this machine, or of a dump, and write a topology file.",
     "compile": "Compile a topology into libcollc-<name>.so, ready to ship.",
     "bench": "Run nccl-tests' table on a library, every element checked.",
+    "tune": "Measure a library on this machine and write the table of programs that suits it.",
     "simulate": "Predict how long collectives take, and choose plans by size.",
     "plan": "Pack spanning trees for a topology and prove the rate.",
     "verify": "Recompute everything that a plan, an IR text or a library claims.",

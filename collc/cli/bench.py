@@ -20,26 +20,10 @@ from collc.bench.runner import BenchRequest, Row, cases, library_ranks, run_benc
 from collc.bench.table import HEADER, footer, left_cells, measured_cells
 from collc.bench.worker import serve_place
 from collc.build.readback import read_manifest
-from collc.cli.report import debug_option, emit_json, json_option
+from collc.cli.report import SIZE, debug_option, emit_json, json_option
 from collc.errors import RunError, UsageError
 from collc.packing.model import Collective
 from collc.pipeline import COMPILED
-
-_UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
-
-
-class _Bytes(click.ParamType[int]):
-    """A size as nccl-tests takes it: 8, 64K, 16M, 1G."""
-
-    name = "size"
-
-    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        if isinstance(value, int):
-            return value
-        found = re.fullmatch(r"(\d{1,15})([KMG]?)B?", str(value), re.IGNORECASE)
-        if not found:
-            self.fail(f"{value!r} is no size such as 8, 64K or 16M", param, ctx)
-        return int(found[1]) * _UNITS[found[2].upper()]
 
 
 @click.command("bench")
@@ -59,9 +43,9 @@ class _Bytes(click.ParamType[int]):
     show_default=True,
     help="auto: under torchrun, mpirun, mpiexec or srun, this process is one of the ranks.",
 )
-@click.option("-b", "--minbytes", type=_Bytes(), default="8", show_default=True)
-@click.option("-e", "--maxbytes", type=_Bytes(), default="16M", show_default=True)
-@click.option("-i", "--stepbytes", type=_Bytes(), default="1M", show_default=True, help="Added where -f is 1.")
+@click.option("-b", "--minbytes", type=SIZE, default="8", show_default=True)
+@click.option("-e", "--maxbytes", type=SIZE, default="16M", show_default=True)
+@click.option("-i", "--stepbytes", type=SIZE, default="1M", show_default=True, help="Added where -f is 1.")
 @click.option("-f", "--stepfactor", type=click.IntRange(min=1), default=4, show_default=True)
 @click.option("-n", "--iters", type=click.IntRange(min=1), default=20, show_default=True)
 @click.option("-w", "--warmup_iters", type=click.IntRange(min=0), default=5, show_default=True)

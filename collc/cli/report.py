@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -12,6 +13,26 @@ import click
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON for programs.")
 debug_option = click.option("--debug", is_flag=True, expose_value=False, help="Show a traceback when something fails.")
+
+
+_UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
+
+
+class Size(click.ParamType[int]):
+    """A size as nccl-tests takes it: 8, 64K, 16M, 1G."""
+
+    name = "size"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        if isinstance(value, int):
+            return value
+        found = re.fullmatch(r"(\d{1,15})([KMG]?)B?", str(value), re.IGNORECASE)
+        if not found:
+            self.fail(f"{value!r} is no size such as 8, 64K or 16M", param, ctx)
+        return int(found[1]) * _UNITS[found[2].upper()]
+
+
+SIZE = Size()
 
 
 def emit_json(value: object) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import Any
 
 import click
 
-from collc.cli.report import debug_option, emit_json, json_option, note, progress, table
+from collc.cli.report import SIZE, debug_option, emit_json, json_option, note, progress, table
 from collc.errors import PackingError, UsageError
 from collc.packing.model import Collective
 from collc.pipeline import COMPILED
@@ -26,23 +25,6 @@ from collc.topology.allocation import parse_gpus
 from collc.topology.graph import plan_graph
 from collc.topology.load import load_topology
 from collc.topology.model import PlanGraph
-
-_UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
-
-
-class _Bytes(click.ParamType[int]):
-    """A size as nccl-tests takes it: 8, 64K, 16M, 1G."""
-
-    name = "size"
-
-    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        if isinstance(value, int):
-            return value
-        found = re.fullmatch(r"(\d{1,13})([KMG]?)B?", str(value), re.IGNORECASE)
-        if not found:
-            self.fail(f"{value!r} is no size such as 8, 64K or 16M", param, ctx)
-        return int(found[1]) * _UNITS[found[2].upper()]
-
 
 # Predictions by size, the table they were chosen by, and the baselines.
 _Document = tuple[list[Prediction], Table | None, dict[str, list[Prediction]]]
@@ -83,15 +65,15 @@ class _Wish:
 @click.option("--root", type=click.IntRange(min=0), help="Root rank of a rooted collective [0].")
 @click.option("--gpus", metavar="LIST", help="The GPUs in rank order, such as 0,1,4,7 or server0:0-2 [all].")
 @click.option("--links", metavar="CLASSES", help="Link classes to use instead of the fast one, or 'all'.")
-@click.option("-b", "--minbytes", type=_Bytes(), default="1K", show_default=True)
-@click.option("-e", "--maxbytes", type=_Bytes(), default="1G", show_default=True)
-@click.option("-i", "--stepbytes", type=_Bytes(), default="1M", show_default=True, help="Added where -f is 1.")
+@click.option("-b", "--minbytes", type=SIZE, default="1K", show_default=True)
+@click.option("-e", "--maxbytes", type=SIZE, default="1G", show_default=True)
+@click.option("-i", "--stepbytes", type=SIZE, default="1M", show_default=True, help="Added where -f is 1.")
 @click.option("-f", "--stepfactor", type=click.IntRange(min=1), default=4, show_default=True)
 @click.option("--plan", type=click.Choice(PLANS), help="Simulate this plan instead of choosing.")
 @click.option(
     "--proto", type=click.Choice(["Simple", "LL", "LL128"], case_sensitive=False), help="This protocol alone."
 )
-@click.option("--chunk", type=_Bytes(), help="Most bytes per chunk instead of choosing.")
+@click.option("--chunk", type=SIZE, help="Most bytes per chunk instead of choosing.")
 @click.option("--channels", type=click.IntRange(1, 512), help="Channels instead of choosing.")
 @click.option(
     "--model", type=click.Choice(sorted(MACHINES)), default="generic", show_default=True, help="Parameters of a GPU."

@@ -365,6 +365,13 @@ const Program *Communicator::choose(Collective collective, int root, uint64_t by
   return choices_.find(collective, root < 0 ? -1 : static_cast<int>(placement_.plan_rank[static_cast<uint32_t>(root)]), bytes);
 }
 
+bool Communicator::force(uint32_t number) {
+  const Allocation *mine = placement_.allocation;
+  if (mine == nullptr || number < mine->first_program || number - mine->first_program >= mine->nprograms) return false;
+  choices_.force(tables().programs[number]);
+  return true;
+}
+
 Status Communicator::prepare(Call *call) {
   COLLC_RETURN_IF_FAILED(state());
   const bool transfer = call->work != Work::kProgram;

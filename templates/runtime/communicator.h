@@ -61,6 +61,9 @@ class Communicator {
 
   // The program that a call of `bytes` (count * element size) runs, null if there is none; `root` is an NCCL rank or -1.
   const Program *choose(Collective collective, int root, uint64_t bytes) const;
+  // From now on every call of the program's collective and root runs it; `number` is among all of the library's
+  // programs. False if it is not of this allocation.
+  bool force(uint32_t number);
   // Fills the fields of a call that are the communicator's: program, number, signature.
   Status prepare(Call *call);
 

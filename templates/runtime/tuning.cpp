@@ -1,3 +1,4 @@
+#include "api.h"
 #include "tuning.h"
 
 #include <fcntl.h>
@@ -12,7 +13,6 @@
 #include <set>
 #include <sstream>
 
-#include "api.h"
 #include "plan.h"
 
 extern "C" {
@@ -21,6 +21,8 @@ extern const char collc_manifest[];
 COLLC_API const char *collc_machine();
 // Which of collc_programs a call of a communicator runs; -1 if we do not serve it or hold no such program.
 COLLC_API int collc_program_of(ncclComm_t comm, uint32_t collective, int root, uint64_t bytes);
+// From now on calls of this program's collective and root run it: on all ranks or none, and while no call runs. 1 if done.
+COLLC_API int collc_force_program(ncclComm_t comm, int program);
 }
 
 namespace collc {
@@ -319,4 +321,14 @@ int collc_program_of(ncclComm_t comm, uint32_t collective, int root, uint64_t by
     return {};
   };
   return collc::with_communicator("collc_program_of", comm, look) == ncclSuccess ? number : -1;
+}
+
+int collc_force_program(ncclComm_t comm, int program) {
+  int done = 0;
+  const auto force = [&](const collc::CommunicatorPtr &found) -> collc::Status {
+    if (collc::check_made(*found).ok() && found->real() == nullptr && program >= 0)
+      done = found->force(static_cast<uint32_t>(program)) ? 1 : 0;
+    return {};
+  };
+  return collc::with_communicator("collc_force_program", comm, force) == ncclSuccess ? done : 0;
 }

@@ -55,6 +55,8 @@ class Choices {
 
   // The program for a call of `bytes` (count * element size), or null if the library holds none. `root` is a plan rank or -1.
   const Program *find(Collective collective, int root, uint64_t bytes) const;
+  // This program alone for its collective and root.
+  void force(const Program &program) { rows(program.collective, program.root) = {{0, &program}}; }
 
  private:
   static constexpr uint32_t kCollectives = 9;

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import json
 import os
 import subprocess
 import sys
@@ -10,32 +11,11 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-from support.libraries import ODD
 from support.ranks import INVALID_USAGE, SUCCESS, ranks
+from support.tunable import tunable
 
 from collc.bench.nccl import Nccl
-from collc.build.cache import cache_dir, content_key
-from collc.build.compile import compile_object
 from collc.build.readback import read_manifest
-from collc.build.runtime import runtime_units
-from collc.build.toolchain import find_cxx
-from collc.compiler import CompileRequest, compile_topology
-from collc.options import TargetKind
-
-ALL_REDUCE = 0
-
-
-@cache
-def tunable() -> Path:
-    """The library of three GPUs with what `collc tune` compares."""
-    units = runtime_units(TargetKind.HOST, find_cxx())
-    version = content_key([ODD, *(compile_object(unit, find_cxx()).parent.name for unit in units)])[:12]
-    out = cache_dir() / "tests" / f"libcollc-tunable-{version}.so"
-    out.parent.mkdir(parents=True, exist_ok=True)
-    source = out.with_suffix(".yaml")
-    source.write_text(ODD)
-    compile_topology(CompileRequest(str(source), out, TargetKind.HOST, tune_candidates=True))
-    return out
 
 
 @cache
@@ -212,3 +192,15 @@ def test_ranks_that_disagree_are_told_so(tmp_path):
             answers = [team.hear(0), tuned.hear(1), team.hear(2)]
     assert [answer["result"] for answer in answers] == [INVALID_USAGE] * 3
     assert all("ranks 0 and 1 have different tables of COLLC_TUNING: rank 0 has none" in a["text"] for a in answers)
+
+
+def test_a_chosen_program_runs_until_another_is(tmp_path):
+    """What `collc tune` measures with: a program is forced on a communicator, and no other allocation's is taken."""
+    number = numbers()[-1]
+    script = CHOOSE.replace(
+        "print(", "force = nccl.lib.collc_force_program\nforce.argtypes = [ctypes.c_void_p, ctypes.c_int]\nprint("
+    ).replace("ask(comms[0], c, r, b)", "(force(comms[0], c), ask(comms[0], 0, -1, b))")
+    asked = f"[[{number}, 0, 8], [{len(programs())}, 0, 8], [-1, 0, 8], [{numbers()[0]}, 0, 8]]"
+    command = [sys.executable, "-c", script, str(tunable()), "3", asked]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    assert json.loads(done.stdout) == [[1, number], [0, number], [0, number], [1, numbers()[0]]]

@@ -1,0 +1,107 @@
+"""What a library offers for one collective and root, read from its manifest."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from collc.errors import RunError
+from collc.packing.model import Collective
+from collc.simulate.run import short_size
+
+Key = tuple[str, str, int, int]  # of a variant: plan, protocol, chunk, spread
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """One program. `number` counts within its allocation; `min_bytes` is that of the embedded table, None: never."""
+
+    number: int
+    collective: Collective
+    root: int | None
+    plan: str
+    protocol: str
+    chunk_bytes: int
+    channels: int
+    spread: int
+    min_bytes: int | None
+
+    @property
+    def key(self) -> Key:
+        return (self.plan, self.protocol, self.chunk_bytes, self.spread)
+
+    @property
+    def family(self) -> tuple[str, str, int]:
+        """What it has in common with those that differ in chunks alone."""
+        return (self.plan, self.protocol, self.spread)
+
+    def label(self) -> str:
+        return f"{self.plan}/{self.protocol}/{short_size(self.chunk_bytes)}x{self.channels}"
+
+
+@dataclass(frozen=True)
+class Offer:
+    """The programs of one allocation."""
+
+    allocation: int
+    first_program: int
+    nranks: int
+    candidates: tuple[Candidate, ...]
+
+    def of(self, collective: Collective, root: int | None) -> list[Candidate]:
+        return [c for c in self.candidates if (c.collective, c.root) == (collective, root)]
+
+    def roots(self, collective: Collective) -> list[int | None]:
+        """Plan ranks; [None] for a collective without roots."""
+        return list(dict.fromkeys(c.root for c in self.candidates if c.collective is collective))
+
+
+def read_offers(manifest: dict[str, Any]) -> list[Offer]:
+    """Every allocation of a library.
+
+    Raises:
+        RunError: the manifest is of a version that could not be tuned.
+    """
+    offers: list[Offer] = []
+    first = 0
+    for number, allocation in enumerate(manifest["allocations"]):
+        rows = allocation["programs"]
+        try:
+            candidates = tuple(
+                Candidate(
+                    i,
+                    Collective(row["collective"]),
+                    row["root"],
+                    row["plan"] + ("+everywhere" if row.get("everywhere") else ""),
+                    row["proto"],
+                    row["chunk_bytes"],
+                    row["channels"],
+                    row["spread"],
+                    row["min_bytes"],
+                )
+                for i, row in enumerate(rows)
+            )
+        except KeyError:
+            raise RunError("the library was compiled by a version that could not be tuned") from None
+        offers.append(Offer(number, first, allocation["nranks"], candidates))
+        first += len(rows)
+    return offers
+
+
+def embedded(candidates: Sequence[Candidate], size: int) -> Candidate:
+    """What the embedded table runs for a call of `size` bytes of NCCL's count."""
+    held = [c for c in candidates if c.min_bytes is not None and c.min_bytes <= size]
+    assert held, "a library has a program for every size"
+    return max(held, key=lambda c: c.min_bytes or 0)
+
+
+def families(candidates: Sequence[Candidate], size: int) -> list[list[Candidate]]:
+    """Candidates by plan, protocol and spread, each with ascending chunks; of chunks that hold a whole call one."""
+    found: dict[tuple[str, str, int], list[Candidate]] = {}
+    for candidate in sorted(candidates, key=lambda c: (c.chunk_bytes, c.number)):
+        members = found.setdefault(candidate.family, [])
+        if not members or (members[-1].chunk_bytes < size and members[-1].chunk_bytes != candidate.chunk_bytes):
+            members.append(candidate)
+    order = {c.family: i for i, c in reversed(list(enumerate(candidates)))}
+    return [found[family] for family in sorted(found, key=lambda family: order[family])]

@@ -1,0 +1,105 @@
+"""What a tuning run writes: the file that COLLC_TUNING names, and its own state to resume from."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from collc.errors import RunError
+from collc.tune.candidates import Candidate
+from collc.tune.search import Point, Row
+
+FORMAT = "collc-tuning/1"
+STATE_FORMAT = "collc-tuning-state/1"
+
+
+@dataclasses.dataclass(frozen=True)
+class FileTable:
+    """The rows of one collective and root (a plan rank) of an allocation, and the programs that they name."""
+
+    allocation: int
+    candidates: Sequence[Candidate]
+    rows: Sequence[Row]
+
+
+def tuning_text(build_id: str, machine: str, tables: Sequence[FileTable], remark: str) -> str:
+    """The file as templates/runtime/tuning.h describes it; the same text for the same tables."""
+    lines = [FORMAT, f"library {build_id}", f"machine {machine}", f"# {remark}"]
+    for table in tables:
+        first = table.candidates[0]
+        by_number = {c.number: c for c in table.candidates}
+        root = "-" if first.root is None else str(first.root)
+        lines.append(f"table {table.allocation} {first.collective.value} {root}")
+        lines += [f"{row.min_bytes} {row.program}  # {by_number[row.program].label()}" for row in table.rows]
+    lines.append(f"end {sum(len(table.rows) for table in tables)}")
+    return "\n".join(lines) + "\n"
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Writes beside the file and renames: a reader sees the old text or the new one.
+
+    Raises:
+        RunError: the folder cannot be written to.
+    """
+    try:
+        with tempfile.NamedTemporaryFile(
+            "w", dir=path.parent, prefix=f".{path.name}.", delete=False, encoding="utf-8"
+        ) as scratch:
+            scratch.write(text)
+            scratch.flush()
+            os.fsync(scratch.fileno())
+        aside = Path(scratch.name)
+        aside.chmod(0o644)
+        aside.replace(path)
+    except OSError as error:
+        raise RunError(f"cannot be written: {error.strerror}", where=str(path)) from error
+
+
+class State:
+    """What was measured so far, kept beside the output. It is used again only by the same run: library, machine,
+    ranks and rules."""
+
+    def __init__(self, output: Path, run: Mapping[str, Any]) -> None:
+        self.path = output.with_name(output.name + ".state")
+        self.run = dict(run)
+        self.points: dict[str, dict[int, Point]] = {}
+
+    def load(self) -> int:
+        """Takes what an interrupted run left; the number of points. A state of another run, or a broken one, is 0."""
+        try:
+            value = json.loads(self.path.read_text(encoding="utf-8"))
+            if value["format"] != STATE_FORMAT or value["run"] != self.run:
+                return 0
+            self.points = {
+                name: {point["bytes"]: _point(point) for point in points} for name, points in value["points"].items()
+            }
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+            self.points = {}
+        return sum(map(len, self.points.values()))
+
+    def add(self, collective: str, point: Point) -> None:
+        self.points.setdefault(collective, {})[point.bytes] = point
+        value = {
+            "format": STATE_FORMAT,
+            "run": self.run,
+            "points": {
+                name: [dataclasses.asdict(point) for point in points.values()] for name, points in self.points.items()
+            },
+        }
+        write_whole(self.path, json.dumps(value, indent=1) + "\n")
+
+    def remove(self) -> None:
+        self.path.unlink(missing_ok=True)
+
+
+def _point(value: dict[str, Any]) -> Point:
+    point = Point(**value)
+    whole = (point.bytes, point.chosen, point.embedded)
+    if not all(isinstance(n, int) and n >= 0 for n in whole):
+        raise ValueError("no point")
+    return point

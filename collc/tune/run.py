@@ -1,0 +1,233 @@
+"""`tune`: measures a library on this machine and writes the table that suits it."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from collc.bench.runner import library_ranks
+from collc.bench.team import Team, team_of
+from collc.build.readback import read_manifest
+from collc.errors import RunError, UsageError
+from collc.packing.model import Collective
+from collc.pipeline import COMPILED
+from collc.simulate.run import short_size, size_series
+from collc.tune.candidates import Candidate, Offer, read_offers
+from collc.tune.files import FileTable, State, tuning_text, write_whole
+from collc.tune.meter import Guard, TeamMeter
+from collc.tune.search import Point, Problem, Row, Rules, table
+
+WORKER = "collc.tune.worker"
+
+
+@dataclass(frozen=True)
+class TuneRequest:
+    """What to tune. `output` None: the library's name with .tuning for .so; `fresh` forgets an interrupted run."""
+
+    library: Path
+    output: Path | None = None
+    collectives: Sequence[Collective] = ()
+    ranks: int | None = None
+    min_bytes: int = 1 << 10
+    max_bytes: int = 16 << 20
+    factor: int = 4
+    fresh: bool = False
+    guard: Guard = field(default_factory=lambda: Guard())
+    rules: Rules = field(default_factory=Rules)
+
+
+@dataclass(frozen=True)
+class Tuned:
+    """One collective: what was found at each size, and the table that comes of it."""
+
+    collective: Collective
+    points: tuple[Point, ...]
+    rows: tuple[Row, ...]
+    candidates: tuple[Candidate, ...]
+
+    def label(self, number: int) -> str:
+        return next(c.label() for c in self.candidates if c.number == number)
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "collective": self.collective.value,
+            "points": [
+                {
+                    "bytes": p.bytes,
+                    "before": self.label(p.embedded),
+                    "before_us": p.embedded_us,
+                    "after": self.label(p.chosen),
+                    "after_us": p.chosen_us,
+                    "settled": p.settled,
+                }
+                for p in self.points
+            ],
+            "table": [{"min_bytes": row.min_bytes, "program": self.label(row.program)} for row in self.rows],
+        }
+
+
+@dataclass(frozen=True)
+class TuneReport:
+    """What was written where. `resumed` points came from an interrupted run."""
+
+    output: Path
+    machine: str
+    nranks: int
+    tuned: tuple[Tuned, ...]
+    resumed: int
+    unsettled: int
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "tuning": str(self.output),
+            "machine": self.machine,
+            "ranks": self.nranks,
+            "resumed": self.resumed,
+            "unsettled": self.unsettled,
+            "collectives": [one.to_json() for one in self.tuned],
+        }
+
+
+def tune(request: TuneRequest, status: Callable[[str], None] = lambda text: None) -> TuneReport:
+    """Measures and writes a tuning file.
+
+    Raises:
+        UsageError: there is nothing to choose from, or the library is not for this kind of machine.
+        RunError: a rank failed or died; what was measured until then is kept for the next run.
+    """
+    manifest = read_manifest(request.library)
+    if manifest["target"] != "host":
+        raise UsageError("the library is for GPUs, and tune starts ranks on CPUs so far", where=str(request.library))
+    nranks = library_ranks(manifest, request.ranks)
+    sizes = size_series(request.min_bytes, request.max_bytes, request.factor)
+    if not sizes or request.factor < 2:
+        raise UsageError("no sizes to measure", hint="-b must not exceed -e, and -f is 2 or more")
+    offers = read_offers(manifest)
+    output = request.output or request.library.with_suffix(".tuning")
+    with _without_tuning(), team_of(request.library, nranks, None, WORKER) as team:
+        machine = str(team.one(0, {"do": "machine"})["machine"])
+        offer = _offer_in_use(team, offers, nranks)
+        collectives = _collectives(request, offer)
+        run = {
+            "library": manifest["build_id"],
+            "machine": machine,
+            "ranks": nranks,
+            "allocation": offer.allocation,
+            "guard": dataclasses.asdict(request.guard),
+            "rules": dataclasses.asdict(request.rules),
+        }
+        state = State(output, run)
+        resumed = 0 if request.fresh else state.load()
+        meter = TeamMeter(team, request.guard, offer.first_program)
+        tuned, tables = [], []
+        for number, collective in enumerate(collectives):
+            progress = _Progress(collective, number, len(collectives), sizes, status)
+            problem = _problem(team, offer, collective, nranks, meter, request.rules)
+            found = _tune_one(problem, sizes, state, progress)
+            tuned.append(found)
+            tables += _tables(offer, found)
+        remark = f"{nranks} ranks, {short_size(sizes[0])} to {short_size(sizes[-1])}"
+        write_whole(output, tuning_text(manifest["build_id"], machine, tables, remark))
+        state.remove()
+    return TuneReport(output, machine, nranks, tuple(tuned), resumed, meter.unsettled)
+
+
+class _without_tuning:
+    """The workers start from the embedded table, whatever this process was started with."""
+
+    def __enter__(self) -> None:
+        self.before = os.environ.pop("COLLC_TUNING", None)
+
+    def __exit__(self, *_: object) -> None:
+        if self.before is not None:
+            os.environ["COLLC_TUNING"] = self.before
+
+
+class _Progress:
+    """Says how far a run is: a bar over collectives and sizes."""
+
+    def __init__(
+        self, collective: Collective, number: int, count: int, sizes: Sequence[int], status: Callable[[str], None]
+    ) -> None:
+        self.collective, self.sizes, self.status = collective, sizes, status
+        self.at, self.count = number * len(sizes), count * len(sizes)
+
+    def __call__(self, done: int) -> None:
+        at = self.at + done
+        bar = "#" * (24 * at // self.count)
+        size = short_size(self.sizes[min(done, len(self.sizes) - 1)])
+        self.status(f"[{bar:<24}] {at}/{self.count} {self.collective.value} {size}")
+
+
+def _offer_in_use(team: Team, offers: Sequence[Offer], nranks: int) -> Offer:
+    """The allocation that the communicator runs on, asked of the library itself."""
+    for collective in COMPILED:
+        program = team.one(0, {"do": "program", "collective": collective.value, "root": _root(collective), "bytes": 64})
+        for offer in offers:
+            if 0 <= program["program"] - offer.first_program < len(offer.candidates):
+                return offer
+    raise RunError(f"the library does not serve {nranks} ranks here", hint="COLLC_DEBUG=INFO says more")
+
+
+def _root(collective: Collective) -> int:
+    return 0 if collective.rooted else -1
+
+
+def _collectives(request: TuneRequest, offer: Offer) -> list[Collective]:
+    held = [c for c in COMPILED if offer.roots(c)]
+    wanted = list(request.collectives) or held
+    for collective in wanted:
+        if collective not in held:
+            names = ", ".join(c.value for c in held)
+            raise UsageError(f"the library holds no {collective.value}", hint=f"it holds {names}")
+    if all(len(offer.of(c, offer.roots(c)[0])) == 1 for c in wanted):
+        raise UsageError(
+            "the library holds one program per collective: nothing to choose from",
+            where=str(request.library),
+            hint="compile it with --tune-candidates",
+        )
+    return wanted
+
+
+def _problem(team: Team, offer: Offer, collective: Collective, nranks: int, meter: TeamMeter, rules: Rules) -> Problem:
+    """The candidates of NCCL's rank 0 as the root: the plan rank that it plays is the library's business."""
+    root = _root(collective)
+    order = {"do": "program", "collective": collective.value, "root": root, "bytes": 64}
+    number = team.one(0, order)["program"] - offer.first_program
+    plan_root = offer.candidates[number].root
+    return Problem(collective, root, nranks, offer.of(collective, plan_root), meter, rules)
+
+
+def _tune_one(problem: Problem, sizes: Sequence[int], state: State, progress: _Progress) -> Tuned:
+    name = problem.collective.value
+    known = {size: point for size, point in state.points.get(name, {}).items() if size in sizes}
+    numbers = {c.number for c in problem.candidates}
+    known = {size: p for size, p in known.items() if {p.chosen, p.embedded} <= numbers}
+    progress(len(known))
+
+    def done(point: Point) -> None:
+        state.add(name, point)
+        progress(sizes.index(point.bytes) + 1)
+
+    rows, points = table(problem, sizes, known, done)
+    return Tuned(problem.collective, tuple(points), tuple(rows), tuple(problem.candidates))
+
+
+def _tables(offer: Offer, found: Tuned) -> list[FileTable]:
+    """The table of one root for all: each root has the same variants, where its graph has such a plan."""
+    keys = {c.number: c.key for c in found.candidates}
+    tables = []
+    for root in offer.roots(found.collective):
+        own = offer.of(found.collective, root)
+        by_key = {c.key: c.number for c in reversed(own)}
+        rows: list[Row] = []
+        for row in found.rows:
+            number = by_key.get(keys[row.program], None if rows else own[0].number)
+            if number is not None and (not rows or number != rows[-1].program):
+                rows.append(Row(row.min_bytes, number))
+        tables.append(FileTable(offer.allocation, own, rows))
+    return tables

@@ -1,0 +1,28 @@
+"""A host library with what `collc tune` compares, built once per suite."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+
+from support.libraries import ODD
+
+from collc.build.cache import cache_dir, content_key
+from collc.build.compile import compile_object
+from collc.build.runtime import runtime_units
+from collc.build.toolchain import find_cxx
+from collc.compiler import CompileRequest, compile_topology
+from collc.options import TargetKind
+
+
+@cache
+def tunable() -> Path:
+    """Three GPUs with unequal links: packed trees, rings, double binary trees and stars, each with several chunks."""
+    units = runtime_units(TargetKind.HOST, find_cxx())
+    version = content_key([ODD, *(compile_object(unit, find_cxx()).parent.name for unit in units)])[:12]
+    out = cache_dir() / "tests" / f"libcollc-tunable-{version}.so"
+    out.parent.mkdir(parents=True, exist_ok=True)
+    source = out.with_suffix(".yaml")
+    source.write_text(ODD)
+    compile_topology(CompileRequest(str(source), out, TargetKind.HOST, tune_candidates=True))
+    return out

@@ -1,0 +1,175 @@
+"""`collc tune` on a real library: what it writes is what the runtime takes, and an interrupted run goes on."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+from support.cli import collc
+from support.libraries import library
+from support.ranks import SUCCESS, ranks
+from support.tunable import tunable
+
+from collc.build.readback import read_manifest
+from collc.errors import RunError, UsageError
+from collc.packing.model import Collective
+from collc.tune import run as tune_run
+from collc.tune.files import State
+from collc.tune.meter import Guard
+from collc.tune.run import TuneRequest, tune
+from collc.tune.search import Point
+
+# One batch per program: these tests ask what is written, not what is fast.
+HASTY = Guard(batch_seconds=0.0, repeats=1, rounds=1, most_iters=1)
+COLLECTIVES = (Collective.ALL_REDUCE, Collective.BROADCAST)
+
+
+def request(output, **changes) -> TuneRequest:
+    values = {"collectives": COLLECTIVES, "min_bytes": 1 << 12, "max_bytes": 1 << 16, "factor": 16, "guard": HASTY}
+    return TuneRequest(tunable(), output, **{**values, **changes})
+
+
+@pytest.fixture(scope="module")
+def tuned(tmp_path_factory):
+    output = tmp_path_factory.mktemp("tune") / "odd.tuning"
+    return tune(request(output))
+
+
+def test_the_runtime_takes_what_was_written(tuned):
+    with ranks(tunable(), 3, COLLC_TUNING=str(tuned.output), COLLC_DEBUG="WARN") as team:
+        assert [answer["result"] for answer in team.init()] == [SUCCESS] * 3
+        for root in range(3):
+            answers = team.all(do="call", collective="broadcast", root=root, count=3000)
+            assert [answer["result"] for answer in answers] == [SUCCESS] * 3
+    script = """
+import ctypes, json, sys
+from pathlib import Path
+from collc.bench.nccl import Nccl
+nccl = Nccl(Path(sys.argv[1]))
+comms = (ctypes.c_void_p * 3)()
+nccl.check(nccl.lib.ncclCommInitAll(comms, 3, None), "ncclCommInitAll")
+ask = nccl.lib.collc_program_of
+ask.argtypes = [ctypes.c_void_p, ctypes.c_uint32, ctypes.c_int, ctypes.c_uint64]
+print(json.dumps([[ask(comms[0], 0, -1, size) for size in json.loads(sys.argv[2])]]))
+"""
+    all_reduce = tuned.tuned[0]
+    sizes = [row.min_bytes for row in all_reduce.rows]
+    command = [sys.executable, "-c", script, str(tunable()), json.dumps(sizes)]
+    environment = {"COLLC_TUNING": str(tuned.output), "PYTHONPATH": ":".join(sys.path)}
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=60, check=True)
+    assert done.stderr == ""
+    assert json.loads(done.stdout) == [[row.program for row in all_reduce.rows]]
+
+
+def test_the_file_names_every_root_and_says_what_it_chose(tuned):
+    lines = tuned.output.read_text().splitlines()
+    manifest = read_manifest(tunable())
+    assert lines[:3] == ["collc-tuning/1", f"library {manifest['build_id']}", f"machine {tuned.machine}"]
+    assert [line for line in lines if line.startswith("table")] == [
+        "table 0 all_reduce -",
+        "table 0 broadcast 0",
+        "table 0 broadcast 1",
+        "table 0 broadcast 2",
+    ]
+    rows = [line.split() for line in lines if line[0].isdigit()]
+    assert lines[-1] == f"end {len(rows)}"
+    programs = manifest["allocations"][0]["programs"]
+    for row in rows:
+        assert row[3].startswith(programs[int(row[1])]["plan"] + "/Simple/")
+    # All roots run the same variants.
+    variants = {}
+    for line in lines[3:-1]:
+        if line.startswith("table"):
+            key = line
+        elif line[0].isdigit():
+            program = programs[int(line.split()[1])]
+            variants.setdefault(key, []).append((program["plan"], program["chunk_bytes"]))
+    assert variants["table 0 broadcast 0"] == variants["table 0 broadcast 1"] == variants["table 0 broadcast 2"]
+
+
+def test_nothing_is_left_beside_the_output(tuned):
+    assert [path.name for path in tuned.output.parent.iterdir()] == ["odd.tuning"]
+
+
+def test_an_interrupted_run_goes_on_where_it_was(tmp_path, monkeypatch):
+    output = tmp_path / "odd.tuning"
+    measured: list[int] = []
+    real = tune_run.TeamMeter.measure
+
+    def dies(self, call, programs):
+        if len(measured) == 12:
+            raise RunError("a rank died")
+        measured.append(call.count)
+        return real(self, call, programs)
+
+    monkeypatch.setattr(tune_run.TeamMeter, "measure", dies)
+    with pytest.raises(RunError, match="a rank died"):
+        tune(request(output))
+    assert not output.exists()
+    state = json.loads((tmp_path / "odd.tuning.state").read_text())
+    points = sum(map(len, state["points"].values()))
+    assert points >= 1
+    monkeypatch.setattr(tune_run.TeamMeter, "measure", real)
+    report = tune(request(output))
+    assert report.resumed == points
+    assert output.exists()
+    assert not (tmp_path / "odd.tuning.state").exists()
+    assert tune(request(output)).resumed == 0
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "{",
+        "[]",
+        "null",
+        '{"format": "collc-tuning-state/1"}',
+        '{"format": "collc-tuning-state/1", "run": {"library": "a"}, "points": {"all_reduce": [1]}}',
+        '{"format": "collc-tuning-state/1", "run": {"library": "a"}, "points": {"all_reduce": [{"bytes": -1}]}}',
+        '{"format": "collc-tuning-state/1", "run": {"library": "b"}, "points": {}}',
+        "[" * 100000,
+    ],
+)
+def test_a_broken_state_counts_as_none(tmp_path, text):
+    (tmp_path / "x.state").write_text(text)
+    state = State(tmp_path / "x", {"library": "a"})
+    assert state.load() == 0
+    assert state.points == {}
+
+
+def test_a_state_comes_back_as_it_was(tmp_path):
+    point = Point(1024, 3, 0, 1.5, 2.5, True)
+    State(tmp_path / "x", {"library": "a"}).add("all_reduce", point)
+    state = State(tmp_path / "x", {"library": "a"})
+    assert state.load() == 1
+    assert state.points == {"all_reduce": {1024: point}}
+    assert State(tmp_path / "x", {"library": "b"}).load() == 0
+
+
+def test_the_command_prints_before_and_after_and_json(tmp_path, monkeypatch):
+    monkeypatch.setattr(tune_run, "Guard", lambda: HASTY)
+    monkeypatch.setenv("COLLC_TUNING", str(tmp_path / "absent"))
+    out = tmp_path / "o.tuning"
+    arguments = ["tune", tunable(), "-o", out, "--collective", "reduce", "-b", "4K", "-e", "4K"]
+    done = collc(*arguments)
+    assert done.code == 0, done
+    assert "reduce, 3 ranks" in done.out
+    assert f"use it with COLLC_TUNING={out}" in done.out
+    value = json.loads(collc(*arguments, "--json").out)
+    assert value["tuning"] == str(out)
+    assert [one["collective"] for one in value["collectives"]] == ["reduce"]
+    assert [point["bytes"] for point in value["collectives"][0]["points"]] == [4096]
+
+
+def test_what_cannot_be_tuned_is_refused(tmp_path):
+    with pytest.raises(UsageError, match=r"nothing to choose from.*--tune-candidates"):
+        tune(TuneRequest(library("odd"), tmp_path / "x"))
+    with pytest.raises(UsageError, match="no sizes"):
+        tune(request(tmp_path / "x", min_bytes=8, max_bytes=4))
+    with pytest.raises(UsageError, match="serves 3 ranks, not 2"):
+        tune(request(tmp_path / "x", ranks=2))
+    with pytest.raises(UsageError, match="holds no alltoall"):
+        tune(request(tmp_path / "x", collectives=(Collective.ALLTOALL,)))
