@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import click
 
 from collc.build.cuda import needs
 from collc.build.readback import read_manifest
 from collc.cli.report import compact, debug_option, emit_json, json_option, table
+from collc.simulate.run import short_size
 
 
 @click.command("inspect")
@@ -35,10 +37,15 @@ def command(library: Path, as_json: bool) -> None:
             f"{allocation['slots']} slots of {allocation['slot_bytes']} bytes per FIFO, "
             f"{allocation['fifo_bytes'] / 1e6:.1f} MB of FIFOs per communicator, at most {blocks} channels per rank"
         )
+        held = [program for program in allocation["programs"] if program["min_bytes"] is not None]
         rows = [
             [
                 program["collective"],
                 "-" if program["root"] is None else str(program["root"]),
+                str(program["min_bytes"]),
+                program["plan"],
+                program["proto"],
+                short_size(program["chunk_bytes"]),
                 "-" if program["rate_gbps"] is None else compact(program["rate_gbps"]),
                 "yes" if program["optimal"] else "no",
                 str(program["trees"]),
@@ -46,6 +53,22 @@ def command(library: Path, as_json: bool) -> None:
                 str(program["channels"]),
                 str(program["fifos"]),
             ]
-            for program in allocation["programs"]
+            for program in held
         ]
-        click.echo(table(["collective", "root", "GB/s", "optimal", "trees", "depth", "channels", "FIFOs"], rows))
+        header = ["collective", "root", "from bytes", "plan", "protocol", "chunk", "GB/s", "optimal"]
+        click.echo(table([*header, "trees", "depth", "channels", "FIFOs"], rows))
+        for line in _reasons(held):
+            click.echo(line)
+        if len(held) < len(allocation["programs"]):
+            click.echo(f"{len(allocation['programs']) - len(held)} more programs for `collc tune` to choose from")
+
+
+def _reasons(programs: list[dict[str, Any]]) -> list[str]:
+    """Why each program begins where it does: once per collective, for its first root."""
+    first: dict[str, Any] = {}
+    lines = []
+    for program in programs:
+        root = first.setdefault(program["collective"], program["root"])
+        if program["root"] == root and program["why"]:
+            lines.append(f"{program['collective']} from {program['min_bytes']} bytes: {program['why']}")
+    return lines
