@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -53,6 +54,15 @@ def test_ddp_on_two_ranks_gives_gloos_parameters_bit_by_bit(tmp_path: Path) -> N
     ours, theirs = (parameters(tmp_path, backend, "ddp", 2) for backend in ("collc", "gloo"))
     assert len(ours) == 8
     assert all(torch.equal(a, b) for a, b in zip(ours, theirs, strict=True))
+
+
+def test_gradient_buckets_are_reduced_while_backward_goes_on() -> None:
+    lines = torchrun(2, "overlap.py").splitlines()
+    trace = json.loads(next(line for line in lines if line.startswith("{")))
+    reductions, backward = trace["reductions"], trace["backward"]
+    assert len(reductions) >= 4, "several buckets"
+    assert len(backward) >= 8 * 3
+    assert reductions[0][0] < max(end for _, end in backward)
 
 
 @pytest.mark.slow
