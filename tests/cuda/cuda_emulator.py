@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from collc.build.toolchain import find_cxx
-from collc.codegen.context import ARRAYS, STRUCTS, TableBuilder
+from collc.codegen.context import ARRAYS, PROTOCOLS, STRUCTS, TableBuilder, When
 from collc.ir.nodes import Program
 from collc.packing.model import Collective
 from collc.resources import resource_dir
@@ -74,6 +74,9 @@ class _Run(ctypes.Structure):
         ("abort_at", ctypes.c_uint64),
         ("timeout_ns", ctypes.c_uint64),
         ("missing_rank", ctypes.c_uint32),
+        ("protocol", ctypes.c_uint32),
+        ("chunk_bytes", ctypes.c_uint32),
+        ("channels", ctypes.c_uint32),
         ("ncalls", ctypes.c_uint32),
         ("calls", ctypes.POINTER(_Call)),
         ("report", ctypes.POINTER(ctypes.c_uint32)),
@@ -135,18 +138,27 @@ def _build(fault: str | None, pre_volta: bool) -> ctypes.CDLL:
         defines = ['-DCOLLC_EMULATION="emulated_device.h"']
         if fault:
             defines += ["-Wno-unused-parameter", f"-DCOLLC_FAULT_{fault}", "-DCOLLC_KERNELS(X)=X(sum_f32, float, Sum)"]
+            defines += ["-DCOLLC_TYPES(X, Y)=X(Y, f32, float)"]
         if pre_volta:
             # What is ordered before what has nothing to do with types: a few kernels show it.
             defines.append("-DCOLLC_PRE_VOLTA")
-            defines += [] if fault else ["-DCOLLC_KERNELS(X)=" + " ".join(f"X({k})" for k in PASCAL_KERNELS)]
+            if not fault:
+                defines.append("-DCOLLC_KERNELS(X)=" + " ".join(f"X({k})" for k in PASCAL_KERNELS))
+                defines.append("-DCOLLC_TYPES(X, Y)=X(Y, f32, float) X(Y, u32, uint32_t)")
+        # The emulator itself is the same with every fault.
+        emulator = folder / "emulator.o"
         with tempfile.TemporaryDirectory(dir=folder) as scratch:
-            objects = []
-            for name, level in (("emulator.cpp", "-O2"), ("driver.cpp", "-O1")):
-                made = Path(scratch) / f"{name}.o"
-                command = [compiler.path, *FLAGS, level, *include, *defines, "-c", str(HERE / name), "-o", str(made)]
-                subprocess.run(command, check=True)
-                objects.append(str(made))
+            for name, level, extra, target in (
+                ("emulator.cpp", "-O2", [], emulator),
+                ("driver.cpp", "-O1", defines, Path(scratch) / "driver.o"),
+            ):
+                if not target.is_file():
+                    made = Path(scratch) / f"made-{target.name}"
+                    command = [compiler.path, *FLAGS, level, *include, *extra, "-c", str(HERE / name), "-o", str(made)]
+                    subprocess.run(command, check=True)
+                    made.replace(target)
             linked = Path(scratch) / "linked.so"
+            objects = [str(emulator), str(Path(scratch) / "driver.o")]
             # Each build has its own emulator: no symbol of one library may resolve to another's.
             subprocess.run([compiler.path, "-shared", "-Wl,-Bsymbolic", *objects, "-o", str(linked)], check=True)
             linked.replace(library)
@@ -166,9 +178,9 @@ def lane_waits(library: ctypes.CDLL, seed: int, *, own_warp: bool) -> str:
 class PackedTables:
     """The tables of one allocation in the memory layout of tables.h."""
 
-    def __init__(self, programs: Sequence[Program], slot_bytes: int) -> None:
+    def __init__(self, programs: Sequence[Program], slot_bytes: int, when: Sequence[When] | None = None) -> None:
         builder = TableBuilder()
-        builder.add_allocation(programs, slot_bytes=slot_bytes)
+        builder.add_allocation(programs, slot_bytes=slot_bytes, when=when)
         self.arrays = {table.symbol: _pack(table.symbol, table.rows) for table in builder.tables()}
         pointers = {name: ctypes.cast(data, ctypes.c_void_p) for name, data in self.arrays.items()}
         self.struct = _Tables(**pointers, nallocations=1)
@@ -189,13 +201,21 @@ def emulate(
     seed: int = 0,
     resident: int = 0,
     report_races: bool = True,
-    threads: int = 8,
+    threads: int = 16,
     one_device: bool = False,
     abort_at: int = 0,
     timeout_ns: int = 0,
     missing_rank: int = NOBODY,
+    protocol: str | None = "Simple",
+    chunk_bytes: int = 0,
+    channels: int = 0,
 ) -> Outcome:
-    """Runs calls in order on every rank; ranks are as far apart as the FIFOs allow."""
+    """Runs calls in order on every rank; ranks are as far apart as the FIFOs allow.
+
+    Args:
+        protocol: that all programs run over; None: as the tables say.
+        chunk_bytes, channels: instead of the programs' own; 0: their own.
+    """
     keep: list[Any] = []
 
     def array(kind: Any, values: Sequence[Any]) -> Any:
@@ -230,6 +250,9 @@ def emulate(
         abort_at,
         timeout_ns,
         missing_rank,
+        NOBODY if protocol is None else PROTOCOLS[protocol],
+        chunk_bytes,
+        channels,
         len(rows),
         array(_Call, rows),
         ctypes.cast(report, ctypes.POINTER(ctypes.c_uint32)),

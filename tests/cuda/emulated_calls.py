@@ -85,7 +85,7 @@ def situation(seed: int, size: int) -> Situation:
     return Situation(
         nranks=rng.randint(2, 4),
         slots=rng.choice([2, 3, 4]),
-        threads=rng.choice([8, 12]),
+        threads=rng.choice([8, 16]),
         resident=rng.choice([0, 1, 2]),
         one_device=rng.random() < 0.25,
         report_races=rng.random() < 0.5,
@@ -96,7 +96,13 @@ def situation(seed: int, size: int) -> Situation:
 
 
 def run_case(
-    collective: Collective, type_name: str, op: str | None, seed: int, *, pre_volta: bool = False
+    collective: Collective,
+    type_name: str,
+    op: str | None,
+    seed: int,
+    protocol: str = "Simple",
+    *,
+    pre_volta: bool = False,
 ) -> tuple[Outcome, list[str]]:
     """Two calls of different sizes, one behind the other, in the situation of the seed. Returns what differs."""
     kind = TYPES[type_name]
@@ -121,6 +127,7 @@ def run_case(
         report_races=at.report_races,
         threads=at.threads,
         one_device=at.one_device,
+        protocol=protocol,
     )
     return outcome, differences(made)
 

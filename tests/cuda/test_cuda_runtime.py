@@ -138,7 +138,7 @@ def test_everything_that_was_allocated_is_released():
         (
             [0, 1, 2],
             {"MOCK_GPUS": "3", "MOCK_MODULE": "209"},
-            "(sm_11) or its driver (for CUDA 13.0) cannot run this library's kernels: sm_80 (driver 1.2 or newer)",
+            "(sm_90) or its driver (for CUDA 13.0) cannot run this library's kernels: sm_80 (driver 1.2 or newer)",
         ),
         ([0, 1, 7], {"MOCK_GPUS": "3"}, "choosing the GPU failed"),
         ([0, 1, 2], {"MOCK_GPUS": "0"}, "the NVIDIA driver shows no GPU"),

@@ -13,6 +13,7 @@ from emulated_calls import CHUNK_BYTES, REDUCING, differences, make_call, run_ca
 from support.programs import TREE_COLLECTIVES
 
 from collc.bench.data import OPS, TYPES, Case
+from collc.codegen.context import When
 from collc.ir.interpret import run
 from collc.packing.model import Collective
 
@@ -24,35 +25,41 @@ CASES = [
 ]
 
 
-def check(collective: Collective, type_name: str, op: str | None, seed: int) -> None:
-    outcome, wrong = run_case(collective, type_name, op, seed)
-    assert (outcome.failure, wrong) == ("", []), f"{collective.value} {type_name} {op}, seed {seed}"
+PROTOCOLS = ("Simple", "LL", "LL128")
+
+
+def check(collective: Collective, type_name: str, op: str | None, seed: int, protocol: str) -> None:
+    outcome, wrong = run_case(collective, type_name, op, seed, protocol)
+    assert (outcome.failure, wrong) == ("", []), f"{collective.value} {type_name} {op}, {protocol}, seed {seed}"
 
 
 @pytest.mark.parametrize("collective", TREE_COLLECTIVES, ids=lambda c: c.value)
-@pytest.mark.parametrize("type_name", TYPES)
-def test_every_type_and_operation(collective, type_name):
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_every_type_and_operation(collective, protocol):
     for number, case in enumerate(CASES):
-        if case[:2] == (collective, type_name):
-            check(*case, seed=number)
+        if case[0] == collective:
+            check(*case, number, protocol)
 
 
 @pytest.mark.parametrize("collective", TREE_COLLECTIVES, ids=lambda c: c.value)
-def test_many_schedules(collective):
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_many_schedules(collective, protocol):
     for seed in range(1000, 1024):
-        check(collective, "float", "sum" if collective in REDUCING else None, seed)
+        check(collective, "float", "sum" if collective in REDUCING else None, seed, protocol)
 
 
-@pytest.mark.parametrize("sweep", range(6))
-def test_all_cases_under_more_seeds(sweep):
+@pytest.mark.parametrize("sweep", range(3))
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_all_cases_under_more_seeds(sweep, protocol):
     for number, case in enumerate(CASES):
-        check(*case, seed=10_000 + 1000 * sweep + number)
+        check(*case, 10_000 + 1000 * sweep + number, protocol)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("sweep", range(6, 126))
-def test_all_cases_under_many_more_seeds(sweep):
-    test_all_cases_under_more_seeds(sweep)
+@pytest.mark.parametrize("sweep", range(3, 43))
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_all_cases_under_many_more_seeds(sweep, protocol):
+    test_all_cases_under_more_seeds(sweep, protocol)
 
 
 def test_the_same_seed_is_the_same_run():
@@ -61,8 +68,9 @@ def test_the_same_seed_is_the_same_run():
     assert first.switches == again.switches > 1000
 
 
+@pytest.mark.parametrize("protocol", PROTOCOLS)
 @pytest.mark.parametrize("kernel", ["sum_f32", "prod_f32", "sum_f64", "sum_f16", "prod_f16", "sum_bf16"])
-def test_floats_have_the_interpreters_bits(kernel):
+def test_floats_have_the_interpreters_bits(kernel, protocol):
     """Inputs whose sums round: the order of reduction is the program's, on every target."""
     carrier = {"f32": "f4", "f64": "f8", "f16": "f2", "bf16": "f4"}[kernel.split("_")[1]]
     rng = np.random.default_rng(3)
@@ -85,7 +93,7 @@ def test_floats_have_the_interpreters_bits(kernel):
 
     outputs = [empty(count, "u2" if size == 2 else carrier) for _ in range(4)]
     call = Call(0, kernel, count, [raw(v) for v in values], outputs)
-    outcome = emulate(build_emulator(), PackedTables([program], CHUNK_BYTES), [call], seed=2)
+    outcome = emulate(build_emulator(), PackedTables([program], CHUNK_BYTES), [call], seed=2, protocol=protocol)
     assert outcome.failure == ""
     assert all(same_bits(got, raw(right)) for got, right in zip(outputs, wanted, strict=True))
 
@@ -107,14 +115,16 @@ def three_calls(nranks: int = 3, seed: int = 1):
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_programs_of_one_communicator_share_its_memory(seed):
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_programs_of_one_communicator_share_its_memory(seed, protocol):
     tables, made = three_calls()
-    outcome = emulate(build_emulator(), tables, [call for call, _ in made], seed=seed)
+    outcome = emulate(build_emulator(), tables, [call for call, _ in made], seed=seed, protocol=protocol)
     assert (outcome.failure, differences(made)) == ("", [])
 
 
 @pytest.mark.parametrize("abort_at", [50, 300, 700])
-def test_an_abort_ends_every_wait(abort_at):
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_an_abort_ends_every_wait(abort_at, protocol):
     tables, made = three_calls()
     outcome = emulate(
         build_emulator(),
@@ -124,22 +134,55 @@ def test_an_abort_ends_every_wait(abort_at):
         abort_at=abort_at,
         report_races=False,
         missing_rank=2,
+        protocol=protocol,
     )
     assert outcome.failure == ""
     assert outcome.reports
     assert {report[0] for report in outcome.reports.values()} == {1}
 
 
-def test_a_silent_peer_is_named_after_the_time_limit():
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_a_silent_peer_is_named_after_the_time_limit(protocol):
     tables, made = three_calls(2)
-    outcome = emulate(build_emulator(), tables, [made[0][0]], seed=3, timeout_ns=5_000_000_000, missing_rank=1)
+    limit = {"timeout_ns": 5_000_000_000, "missing_rank": 1}
+    outcome = emulate(build_emulator(), tables, [made[0][0]], seed=3, protocol=protocol, **limit)
     assert outcome.failure == ""
     state, peer, _, _ = outcome.reports[0]
     assert (state, peer) == (2, 1)
     assert NOBODY not in outcome.reports
 
 
-def test_without_a_time_limit_a_silent_peer_is_a_deadlock_here():
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_without_a_time_limit_a_silent_peer_is_a_deadlock_here(protocol):
     tables, made = three_calls(2)
-    outcome = emulate(build_emulator(), tables, [made[0][0]], seed=3, missing_rank=1)
+    outcome = emulate(build_emulator(), tables, [made[0][0]], seed=3, missing_rank=1, protocol=protocol)
     assert outcome.failure.startswith("deadlock")
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+@pytest.mark.parametrize(("chunk_bytes", "channels"), [(48, 0), (1008, 1), (0, 2)])
+def test_chunks_and_channels_can_be_others_than_the_programs(protocol, chunk_bytes, channels):
+    programs = [small_program(Collective.ALL_REDUCE, 4, 21, trees=5)]
+    made = [make_call(Case(Collective.ALL_REDUCE, 4, 0, count, TYPES["half"], "sum")) for count in (1201, 77)]
+    outcome = emulate(
+        build_emulator(),
+        PackedTables(programs, CHUNK_BYTES),
+        [call for call, _ in made],
+        seed=5,
+        protocol=protocol,
+        chunk_bytes=chunk_bytes,
+        channels=channels,
+    )
+    assert (outcome.failure, differences(made)) == ("", [])
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_protocols_of_one_communicator_keep_apart(seed):
+    """Programs that name their protocols in the tables, on the same FIFOs, call after call."""
+    program = small_program(Collective.ALL_REDUCE, 3, 8)
+    when = [When(0, "LL"), When(1000, "LL128"), When(2000, "Simple")]
+    cases = [Case(Collective.ALL_REDUCE, 3, 0, count, TYPES["float"], "sum") for count in (5, 400, 900, 3, 333, 701)]
+    made = [make_call(case, number % 3) for number, case in enumerate(cases)]
+    tables = PackedTables([program] * 3, CHUNK_BYTES, when)
+    outcome = emulate(build_emulator(), tables, [call for call, _ in made], seed=seed, protocol=None)
+    assert (outcome.failure, differences(made)) == ("", [])

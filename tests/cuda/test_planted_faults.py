@@ -28,17 +28,38 @@ FAULTS = {
     "RELAXED_LOAD": "flags are loaded without acquire",
     "RELAXED_STORE": "flags are stored without release",
 }
+# Of the protocols whose data carry flags.
+LINE_FAULTS = {
+    "LINE_SLOT_WAIT": "a writer does not wait for a free slot",
+    "FLAG_CHECK": "data are taken without a look at their flags",
+    "SAME_FLAG": "a slot's flags are the same each time that it is used",
+    "EARLY_HEAD": "a slot is said to be free before it is read",
+    "LINE_PUBLISH_BARRIER": "no barrier between reading a slot and saying that it is free",
+}
+OF_ALL = ("SHARES_BARRIER", "FINISH_BARRIER", "HEAD_STORE", "POSITION")
 SEEDS = range(12)
 
 
-def outcome_of(fault: str | None, seed: int, report_races: bool, pre_volta: bool = False) -> str:
+def outcome_of(
+    fault: str | None, seed: int, report_races: bool, pre_volta: bool = False, protocol: str = "Simple"
+) -> str:
     """What is wrong with two calls under a fault; "" if nothing shows."""
     program = small_program(Collective.ALL_REDUCE, 3, 7)
     made = [make_call(Case(Collective.ALL_REDUCE, 3, 0, count, TYPES["float"], "sum")) for count in (901, 405)]
     tables = PackedTables([program], CHUNK_BYTES)
-    outcome = emulate(
-        build_emulator(fault, pre_volta), tables, [c for c, _ in made], seed=seed, report_races=report_races
-    )
+    calls = [call for call, _ in made]
+    library = build_emulator(fault, pre_volta)
+    outcome = emulate(library, tables, calls, seed=seed, report_races=report_races, protocol=protocol)
+    return outcome.failure or "; ".join(differences(made))
+
+
+def flags_come_again(fault: str | None, seed: int) -> str:
+    """What is wrong with a chunk that fills its slots, 64 short ones after another; LL has 64 flags here."""
+    program = small_program(Collective.ALL_REDUCE, 3, 7)
+    counts = [96, *[12] * 63, 96]
+    made = [make_call(Case(Collective.ALL_REDUCE, 3, 0, count, TYPES["float"], "sum")) for count in counts]
+    tables = PackedTables([program], CHUNK_BYTES)
+    outcome = emulate(build_emulator(fault), tables, [call for call, _ in made], seed=seed, protocol="LL")
     return outcome.failure or "; ".join(differences(made))
 
 
@@ -46,15 +67,35 @@ def test_the_list_is_complete():
     """Every place in the sources that a fault can be planted at is planted here."""
     folders = [resource_dir("templates") / "include" / "collc" / "cuda", Path(__file__).parent / "emulation"]
     text = "".join(path.read_text() for folder in folders for path in sorted(folder.iterdir()))
-    assert set(re.findall(r"defined\(COLLC_FAULT_(\w+)\)", text)) == set(FAULTS)
+    assert set(re.findall(r"defined\(COLLC_FAULT_(\w+)\)", text)) == {*FAULTS, *LINE_FAULTS, "CLEANING"}
 
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_without_a_fault_nothing_is_found(seed):
-    assert outcome_of(None, seed, report_races=seed % 2 == 0) == ""
+    for protocol in ("Simple", "LL", "LL128"):
+        assert outcome_of(None, seed, report_races=seed % 2 == 0, protocol=protocol) == ""
+    assert flags_come_again(None, seed) == ""
 
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_is_found(fault):
     found = {seed: outcome_of(fault, seed, report_races=True) for seed in SEEDS}
     assert all(found.values()), f"{fault} ({FAULTS[fault]}) was missed under seeds {[s for s in found if not found[s]]}"
+
+
+@pytest.mark.parametrize("protocol", ["LL", "LL128"])
+@pytest.mark.parametrize("fault", [*LINE_FAULTS, *OF_ALL])
+def test_is_found_where_data_carry_flags(fault, protocol):
+    found = {seed: outcome_of(fault, seed, report_races=True, protocol=protocol) for seed in SEEDS}
+    assert all(found.values()), f"{fault} was missed under seeds {[s for s in found if not found[s]]}"
+
+
+@pytest.mark.parametrize("protocol", ["LL", "LL128"])
+@pytest.mark.parametrize("fault", ["FLAG_CHECK", "LINE_SLOT_WAIT", "SAME_FLAG"])
+def test_is_found_by_wrong_data_too(fault, protocol):
+    """Without the emulator's eye on races: what an application would see."""
+    assert any(outcome_of(fault, seed, report_races=False, protocol=protocol) for seed in SEEDS)
+
+
+def test_old_flags_are_found():
+    assert all(flags_come_again("CLEANING", seed) for seed in SEEDS)

@@ -22,11 +22,12 @@ bool reduces(Collective collective) {
          collective == Collective::kReduceScatter;
 }
 
-// The kernel of a call. What only moves data runs as the sum of an unsigned type of that size.
-Status kernel_of(const Device &device, const Call &call, Function *kernel) {
-  uint32_t type = static_cast<uint32_t>(call.type), op = static_cast<uint32_t>(call.op.kind);
+// The kernel of a call, and the operation for it. What only moves data runs as the sum of an unsigned type of that size.
+Status kernel_of(const Device &device, const Call &call, uint32_t protocol, Function *kernel, uint32_t *operation) {
+  uint32_t type = static_cast<uint32_t>(call.type);
+  *operation = static_cast<uint32_t>(call.op.kind);
   if (!reduces(call.collective)) {
-    op = 0;
+    *operation = 0;
     switch (element_bytes(call.type)) {
       case 1: type = 1; break;
       case 2: type = 6; break;
@@ -36,7 +37,7 @@ Status kernel_of(const Device &device, const Call &call, Function *kernel) {
   } else if (type >= kTypes) {
     return fail(ncclInvalidArgument, "reductions of 8-bit floats are not in the CUDA target");
   }
-  *kernel = device.kernels[type * kReductions + op];
+  *kernel = device.kernel(protocol, type, *operation);
   return {};
 }
 
@@ -75,15 +76,16 @@ Status launch(const Together &calls) {
   const World &world = *first.world();
   const Driver &cu = driver();
   const Current current(first.device().context);
-  Function kernel = nullptr;
-  COLLC_RETURN_IF_FAILED(kernel_of(first.device(), call, &kernel));
+  const auto program =
+      static_cast<uint32_t>(call.program - (first.context().tables->programs + world.allocation().first_program));
+  const uint32_t protocol = world.protocol_of(program, call.count * element_bytes(call.type));
   Launch arguments;
   arguments.count = call.count;
-  arguments.program =
-      static_cast<uint32_t>(call.program - (first.context().tables->programs + world.allocation().first_program));
-  arguments.nchannels = call.program->nchannels;
+  arguments.program = program * kProtocols + protocol;
+  arguments.nchannels = world.plan().programs[arguments.program].nchannels;
   arguments.divisor = call.op.average ? world.nranks() : 0;
-  arguments.reserved = 0;
+  Function kernel = nullptr;
+  COLLC_RETURN_IF_FAILED(kernel_of(first.device(), call, protocol, &kernel, &arguments.operation));
   for (size_t i = 0; i < calls.size(); ++i)
     arguments.ranks[i] = {reinterpret_cast<const RankState *>(rank_of(*calls[i]).state()), calls[i]->call.input,
                           calls[i]->call.output};

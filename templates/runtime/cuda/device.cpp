@@ -11,9 +11,10 @@ namespace collc::cuda {
 namespace {
 
 #define COLLC_NAME(name, type, op) "collc_" #name,
-const char *const kNames[] = {COLLC_KERNELS(COLLC_NAME)};
+const char *const kNames[] = {COLLC_KERNELS(COLLC_NAME) COLLC_LL_KERNELS(COLLC_NAME) COLLC_LL128_KERNELS(COLLC_NAME)};
 #undef COLLC_NAME
-static_assert(sizeof kNames / sizeof *kNames == kTypes * kReductions, "one kernel per type and operation");
+static_assert(sizeof kNames / sizeof *kNames == kTypes * (kReductions + 2),
+              "of Simple one kernel per type and operation, of LL and LL128 one per type");
 
 constexpr uint32_t kSharedWithoutAsking = 48 << 10;
 
@@ -26,20 +27,23 @@ Status open_device(int number, Device *device) {
       check(cu.device_attribute(&device->multiprocessors, kMultiprocessors, device->number), "examining the GPU"));
   COLLC_RETURN_IF_FAILED(check(cu.device_attribute(&cooperative, kCooperativeLaunch, device->number), "examining the GPU"));
   device->cooperative = cooperative != 0;
+  int major = 0, minor = 0;
+  COLLC_RETURN_IF_FAILED(check(cu.device_attribute(&major, kCapabilityMajor, device->number), "examining the GPU"));
+  COLLC_RETURN_IF_FAILED(check(cu.device_attribute(&minor, kCapabilityMinor, device->number), "examining the GPU"));
+  device->capability = 10 * major + minor;
   COLLC_RETURN_IF_FAILED(check(cu.context_current(&device->context), "finding the GPU's context"));
   Module module = nullptr;
   const Result loaded = cu.module_load(&module, collc_fatbin);
   if (loaded == kInvalidImage || loaded == kNoBinaryForGpu || loaded == kInvalidPtx || loaded == kUnsupportedPtx) {
-    int version = 0, major = 0, minor = 0;
+    int version = 0;
     cu.driver_version(&version);
-    cu.device_attribute(&major, kCapabilityMajor, device->number);
-    cu.device_attribute(&minor, kCapabilityMinor, device->number);
     return fail(ncclUnhandledCudaError,
                 "GPU %d (sm_%d%d) or its driver (for CUDA %d.%d) cannot run this library's kernels: %s", number, major, minor,
                 version / 1000, version % 1000 / 10, collc_device_code);
   }
   COLLC_RETURN_IF_FAILED(check(loaded, "loading the kernels"));
-  for (uint32_t k = 0; k < kTypes * kReductions; ++k) {
+  device->kernels.resize(kTypes * (device->has_ll128() ? kReductions + 2 : kReductions + 1));
+  for (size_t k = 0; k < device->kernels.size(); ++k) {
     COLLC_RETURN_IF_FAILED(check(cu.module_function(&device->kernels[k], module, kNames[k]), kNames[k]));
     // Before CUDA 12.4 finding a kernel loads it.
     if (cu.function_load != nullptr) COLLC_RETURN_IF_FAILED(check(cu.function_load(device->kernels[k]), kNames[k]));

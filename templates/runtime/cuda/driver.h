@@ -27,6 +27,7 @@ constexpr Result kNotFound = 500, kPeerAccessAlreadyEnabled = 704;
 constexpr Result kInvalidImage = 200, kNoBinaryForGpu = 209, kInvalidPtx = 218, kUnsupportedPtx = 222;
 constexpr int kMultiprocessors = 16, kCooperativeLaunch = 95;  // device attributes
 constexpr int kCapabilityMajor = 75, kCapabilityMinor = 76;
+constexpr int kPeerAtomics = 2;                                // attribute of a pair of devices: NVLink has them
 constexpr int kMaxDynamicShared = 8;                           // function attribute
 constexpr unsigned kHostPortableMapped = 3;
 constexpr unsigned kEventDisableTiming = 2;
@@ -41,6 +42,7 @@ constexpr unsigned kIpcLazyPeerAccess = 1;
   X(device_count, cuDeviceGetCount, (int *))                                                                           \
   X(device_uuid, cuDeviceGetUuid_v2, (Uuid *, DeviceNumber))                                                           \
   X(device_attribute, cuDeviceGetAttribute, (int *, int, DeviceNumber))                                                \
+  X(peer_attribute, cuDeviceGetP2PAttribute, (int *, int, DeviceNumber, DeviceNumber))                                 \
   X(can_access_peer, cuDeviceCanAccessPeer, (int *, DeviceNumber, DeviceNumber))                                       \
   X(primary_retain, cuDevicePrimaryCtxRetain, (Context *, DeviceNumber))                                               \
   X(context_current, cuCtxGetCurrent, (Context *))                                                                     \

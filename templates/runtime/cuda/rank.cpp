@@ -1,6 +1,8 @@
 #include "cuda/rank.h"
 
+#include <cstdio>
 #include <cstring>
+#include <map>
 
 namespace collc::cuda {
 namespace {
@@ -22,8 +24,29 @@ Status CudaRank::open(const RankContext &context, std::unique_ptr<RankBackend> *
   return {};
 }
 
+Status CudaRank::exchange_settings(std::vector<RankSettings> *settings) {
+  RankSettings mine = {};
+  mine.uuid = device_->uuid;
+  mine.has_ll128 = device_->has_ll128();
+  // All hear of a wrong value, not only who has it.
+  const Status read = read_tuning(&mine.tuning);
+  if (!read.ok()) std::snprintf(mine.problem, sizeof mine.problem, "%s", read.text().c_str());
+  Bytes message(sizeof mine);
+  std::memcpy(message.data(), &mine, sizeof mine);
+  std::vector<Bytes> all;
+  COLLC_RETURN_IF_FAILED(context_.exchange(message, &all));
+  settings->resize(context_.nranks);
+  for (uint32_t r = 0; r < context_.nranks; ++r) {
+    if (all[r].size() != sizeof mine) return fail(ncclInternalError, "rank %u sent a message of another size", r);
+    std::memcpy(&(*settings)[r], all[r].data(), sizeof mine);
+  }
+  return {};
+}
+
 Status CudaRank::open_memory() {
-  COLLC_RETURN_IF_FAILED(World::join(context_, &world_));
+  std::vector<RankSettings> settings;
+  COLLC_RETURN_IF_FAILED(exchange_settings(&settings));
+  COLLC_RETURN_IF_FAILED(World::join(context_, settings, &world_));
   plan_rank_ = context_.placement.plan_rank[context_.rank];
   RankMemory mine;
   COLLC_RETURN_IF_FAILED(world_->add_rank(plan_rank_, device_, &mine));
@@ -63,18 +86,14 @@ Status CudaRank::choose_threads() {
 }
 
 Status CudaRank::make_ends() {
-  const std::vector<EndPlace> &places = world_->plan().ends[plan_rank_];
-  std::vector<FifoEnd> ends(places.size());
-  for (size_t i = 0; i < places.size(); ++i) {
-    const EndPlace &place = places[i];
-    Address mine = 0, theirs = 0;
-    COLLC_RETURN_IF_FAILED(world_->arena_of(plan_rank_, device_, &mine));
-    COLLC_RETURN_IF_FAILED(world_->arena_of(place.peer, device_, &theirs));
-    const Address reader = place.writes ? theirs : mine, writer = place.writes ? mine : theirs;
-    auto *tail = reinterpret_cast<uint64_t *>(reader + place.tail);
-    auto *head = reinterpret_cast<uint64_t *>(writer + place.head);
-    ends[i] = {reinterpret_cast<char *>(reader + place.slots), place.writes ? head : tail, place.writes ? tail : head, 0};
-  }
+  const DevicePlan &plan = world_->plan();
+  const std::vector<EndPlace> &places = plan.ends[plan_rank_];
+  std::map<uint32_t, Address> arenas;
+  COLLC_RETURN_IF_FAILED(world_->arena_of(plan_rank_, device_, &arenas[plan_rank_]));
+  for (const EndPlace &place : places)
+    if (arenas.count(place.peer) == 0) COLLC_RETURN_IF_FAILED(world_->arena_of(place.peer, device_, &arenas[place.peer]));
+  std::vector<FifoEnd> ends(places.size() * kProtocols);
+  plan.make_ends(plan_rank_, arenas[plan_rank_], [&](uint32_t peer) { return arenas[peer]; }, ends.data());
   return put_on_device(ends.data(), ends.size() * sizeof(FifoEnd), &ends_);
 }
 
@@ -100,8 +119,9 @@ Status CudaRank::make_state() {
   state.timeout_ns = static_cast<uint64_t>(context_.timeout * 1e9);
   state.rank = plan_rank_;
   state.nranks = context_.nranks;
+  state.nends = static_cast<uint32_t>(world_->plan().ends[plan_rank_].size());
   state.slots = world_->plan().slots;
-  state.slot_bytes = world_->plan().slot_bytes;
+  for (uint32_t p = 0; p < kProtocols; ++p) state.slot_bytes[p] = world_->plan().slot_bytes[p];
   return put_on_device(&state, sizeof state, &state_);
 }
 
@@ -150,12 +170,15 @@ void CudaRank::record(const Call &call) {
 }
 
 void CudaRank::look(bool at_peers) {
-  if (word(pinned_) != 0) return;
+  if (reported_) return;
   for (uint32_t c = 0; c < world_->plan().max_channels; ++c) {
     Report report;
     std::memcpy(&report, pinned_ + kReportsAt + c * sizeof(Report), sizeof report);
-    if (report.state == static_cast<uint32_t>(ReportState::kTimedOut)) return end(describe(report, c));
+    if (report.state != static_cast<uint32_t>(ReportState::kTimedOut)) continue;
+    reported_ = true;
+    return end(describe(report, c));
   }
+  if (word(pinned_) != 0) return;
   if (at_peers && !context_.segment->aborted()) look_at_peers();
   if (context_.stopped() || context_.segment->aborted()) word(pinned_) = 1;
 }

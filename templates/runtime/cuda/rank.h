@@ -32,6 +32,7 @@ class CudaRank final : public RankBackend {
 
  private:
   explicit CudaRank(const RankContext &context) : context_(context) {}
+  Status exchange_settings(std::vector<RankSettings> *settings);
   Status open_memory();
   Status make_ends();
   Status make_state();
@@ -54,6 +55,7 @@ class CudaRank final : public RankBackend {
   Stream last_stream_ = nullptr;
   bool called_ = false;
   bool watched_ = false;
+  bool reported_ = false;  // a kernel has run out of time, and the communicator knows
 };
 
 // The thread that looks at all ranks of the process; it starts with the first.

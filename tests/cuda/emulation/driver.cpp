@@ -14,7 +14,24 @@ struct NamedKernel {
   Kernel run;
 };
 #define COLLC_NAMED_KERNEL(name, type, op) {#name, &collc_##name},
-const NamedKernel kKernels[] = {COLLC_KERNELS(COLLC_NAMED_KERNEL)};
+const NamedKernel kKernels[] = {
+    COLLC_KERNELS(COLLC_NAMED_KERNEL) COLLC_LL_KERNELS(COLLC_NAMED_KERNEL)
+#if !defined(COLLC_PRE_VOLTA)
+    COLLC_LL128_KERNELS(COLLC_NAMED_KERNEL)
+#endif
+};
+
+// The kernel of a protocol for a call that names Simple's: "sum_f32" is operation 0 of "ll_f32".
+Kernel find_kernel(const std::string &simple, uint32_t protocol, uint32_t *operation) {
+  static const char *const kOperations[] = {"sum", "prod", "max", "min"};
+  static const char *const kPrefixes[] = {"", "ll", "ll128"};
+  const std::string op = simple.substr(0, simple.find('_'));
+  for (*operation = 0; *operation < 3 && op != kOperations[*operation];) ++*operation;
+  const std::string name = protocol == kSimple ? simple : kPrefixes[protocol] + simple.substr(simple.find('_'));
+  for (const NamedKernel &known : kKernels)
+    if (name == known.name) return known.run;
+  return nullptr;
+}
 
 #if defined(COLLC_PRE_VOLTA)
 constexpr uint32_t kLockstep = kWarp;
@@ -51,6 +68,9 @@ struct EmulatedRun {
   uint64_t abort_at;
   uint64_t timeout_ns;
   uint32_t missing_rank;  // a rank that does not run at all; 0xffffffff: none
+  uint32_t protocol;      // that every program runs over; 0xffffffff: its own
+  uint32_t chunk_bytes;   // of every program; 0: its own
+  uint32_t channels;      // at most; 0: its own
   uint32_t ncalls;
   const EmulatedCall *calls;
   uint32_t *report;  // per rank: state, peer rank, channel, step of the first report
@@ -81,28 +101,28 @@ char *place_buffer(uint64_t bytes, uint32_t misplacement, const void *data) {
 class World {
  public:
   World(const collc::Tables &tables, EmulatedRun &run) : run_(run) {
-    problem_ = make_device_plan(tables, tables.allocations[0], plan_);
+    Tuning tuning;
+    if (run.protocol < kProtocols) tuning.protocol = static_cast<int32_t>(run.protocol);
+    tuning.chunk_bytes = run.chunk_bytes;
+    tuning.channels = run.channels;
+    problem_ = make_device_plan(tables, tables.allocations[0], plan_, {}, tuning);
     if (!problem_.empty()) return;
     auto &emulator = emulation::emulator();
     emulator.reset_memory();
     const uint32_t n = plan_.nranks;
     for (uint32_t r = 0; r < n; ++r) {
       arenas_.push_back(emulator.allocate(plan_.arena_bytes[r], 4096, false));
-      ends_.emplace_back(plan_.ends[r].size());
+      ends_.emplace_back(plan_.ends[r].size() * kProtocols);
       reports_.emplace_back(plan_.max_channels);
     }
     aborts_.assign(n, 0);
     for (uint32_t r = 0; r < n; ++r) {
-      for (size_t i = 0; i < ends_[r].size(); ++i) {
-        const EndPlace &place = plan_.ends[r][i];
-        char *reader = arenas_[place.writes ? place.peer : r], *writer = arenas_[place.writes ? r : place.peer];
-        auto *tail = reinterpret_cast<uint64_t *>(reader + place.tail);
-        auto *head = reinterpret_cast<uint64_t *>(writer + place.head);
-        ends_[r][i] = {reader + place.slots, place.writes ? head : tail, place.writes ? tail : head, 0};
-      }
+      const auto arena = [&](uint32_t rank) { return reinterpret_cast<uint64_t>(arenas_[rank]); };
+      plan_.make_ends(r, arena(r), arena, ends_[r].data());
       states_.push_back({plan_.programs.data(), plan_.shares.data(), plan_.rank_channels.data(), plan_.steps.data(),
                          plan_.refs.data(), ends_[r].data(), reports_[r].data(), &aborts_[r], run.timeout_ns, r, n,
-                         plan_.slots, plan_.slot_bytes});
+                         static_cast<uint32_t>(plan_.ends[r].size()), plan_.slots,
+                         {plan_.slot_bytes[0], plan_.slot_bytes[1], plan_.slot_bytes[2]}});
     }
   }
 
@@ -112,16 +132,15 @@ class World {
     launches_.reserve(run_.ncalls * plan_.nranks);  // the requests point into it
     for (uint32_t c = 0; c < run_.ncalls; ++c) {
       const EmulatedCall &call = run_.calls[c];
-      Kernel kernel = nullptr;
-      for (const NamedKernel &known : kKernels)
-        if (std::strcmp(known.name, call.kernel) == 0) kernel = known.run;
+      uint32_t operation = 0;
+      const Kernel kernel = find_kernel(call.kernel, plan_.protocol_of(call.program, 0, true), &operation);
       if (kernel == nullptr) return std::string("no kernel ") + call.kernel;
       buffers_.push_back(make_buffers(call));
       if (run_.one_device) {
-        launches.push_back(request(kernel, call, 0, plan_.nranks));
+        launches.push_back(request(kernel, operation, call, 0, plan_.nranks));
       } else {
         for (uint32_t r = 0; r < plan_.nranks; ++r)
-          if (r != run_.missing_rank) launches.push_back(request(kernel, call, r, r + 1));
+          if (r != run_.missing_rank) launches.push_back(request(kernel, operation, call, r, r + 1));
       }
     }
     emulation::Options options;
@@ -151,12 +170,15 @@ class World {
     return made;
   }
 
-  emulation::LaunchRequest request(Kernel kernel, const EmulatedCall &call, uint32_t first, uint32_t last) {
-    const collc::Program &program = plan_.programs[call.program];
+  emulation::LaunchRequest request(Kernel kernel, uint32_t operation, const EmulatedCall &call, uint32_t first,
+                                   uint32_t last) {
+    const uint32_t row = call.program * kProtocols + plan_.protocol_of(call.program, 0, true);
+    const collc::Program &program = plan_.programs[row];
     launches_.push_back({});
     Launch &launch = launches_.back();
     launch.count = call.count;
-    launch.program = call.program;
+    launch.program = row;
+    launch.operation = operation;
     launch.nchannels = program.nchannels;
     launch.divisor = call.divisor;
     emulation::LaunchRequest request{first, run_.threads, shared_bytes(program.nshares), {}, {}, {}};

@@ -1,5 +1,6 @@
-// The device verbs of collc/cuda/device.h on the emulator. A warp has 4 lanes, so that small blocks have several warps.
-// With COLLC_PRE_VOLTA they are those of Pascal, and a warp's lanes keep step.
+// The device verbs of collc/cuda/device.h on the emulator. A warp has 8 lanes, so that small blocks have several warps,
+// and flags of LL have 6 bits, so that they come again after 64 chunks. With COLLC_PRE_VOLTA they are those of Pascal, and a
+// warp's lanes keep step.
 #pragma once
 #include <cmath>
 #include <cstdint>
@@ -15,11 +16,14 @@
 
 namespace collc::cuda {
 
-constexpr uint32_t kWarp = 4;
+constexpr uint32_t kWarp = emulation::kLanes;
 constexpr uint32_t kSpinsPerLook = 1;
 
 struct alignas(16) Pack {
   uint32_t word[4];
+};
+struct alignas(8) Duo {
+  uint32_t word[2];
 };
 struct Half {
   uint16_t bits;
@@ -76,6 +80,31 @@ T load(const T *from) {
 template <class T>
 void store(T *to, const T &value) {
   emulation::emulator().write(to, &value, sizeof(T));
+}
+
+constexpr uint32_t kLLFlags = 63;
+inline bool ll_load(const Pack *from, uint32_t flag, Duo &data) {
+  return emulation::emulator().ll_read(from, flag, data.word);
+}
+inline void ll_store(Pack *to, const Duo &data, uint32_t flag) { emulation::emulator().ll_write(to, data.word, flag); }
+
+constexpr uint32_t kLineLanes = 8;
+template <uint32_t N>
+bool ll128_load(const Pack *lines, uint64_t flag, Pack (&value)[N]) {
+  char *memory = const_cast<char *>(reinterpret_cast<const char *>(lines));
+  emulation::WarpCall call{emulation::WarpCall::kLoad, memory, flag, N, reinterpret_cast<char *>(value), false};
+  return emulation::emulator().warp(call);
+}
+template <uint32_t N>
+void ll128_store(Pack *lines, const Pack (&value)[N]) {
+  Pack mine[N];
+  std::memcpy(mine, value, sizeof mine);
+  emulation::WarpCall call{emulation::WarpCall::kStore, reinterpret_cast<char *>(lines), 0, N, reinterpret_cast<char *>(mine), false};
+  emulation::emulator().warp(call);
+}
+inline bool warp_any(bool mine) {
+  emulation::WarpCall call{emulation::WarpCall::kAny, nullptr, 0, 0, nullptr, mine};
+  return emulation::emulator().warp(call);
 }
 
 template <class To, class From>

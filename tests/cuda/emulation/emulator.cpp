@@ -153,19 +153,35 @@ Emulator::Shadow *Emulator::shadow(const void *at, size_t bytes, const char *wha
   return found;
 }
 
-bool Emulator::ordered(const Stamp &stamp) const {
+bool Emulator::ordered(const Stamp &stamp, const Fiber &fiber) const {
   if (stamp.block == 0xffff) return true;
-  const Block &block = *current_->block;
-  if (stamp.block == block.id) return stamp.interval < intervals_[block.id] || stamp.thread == current_->thread;
+  const Block &block = *fiber.block;
+  if (stamp.block == block.id) return stamp.interval < intervals_[block.id] || stamp.thread == fiber.thread;
   if (clocks_[block.id][stamp.block] >= stamp.interval) return true;
-  return !current_->learned.empty() && current_->learned[stamp.block] >= stamp.interval;
+  return !fiber.learned.empty() && fiber.learned[stamp.block] >= stamp.interval;
+}
+
+Emulator::Stamp Emulator::stamp_of(const Fiber &fiber) const {
+  const Block &block = *fiber.block;
+  return {static_cast<uint16_t>(block.id), static_cast<uint16_t>(fiber.thread), intervals_[block.id]};
+}
+
+void Emulator::note_read(Shadow &mark, const Stamp &here) {
+  if (mark.reader.block != here.block || mark.reader.thread != here.thread) mark.other_reader = mark.reader;
+  mark.reader = here;
+}
+
+void Emulator::check_write(const Shadow &mark, const Fiber &fiber, const void *at) {
+  if (!options_.report_races) return;
+  if (!ordered(mark.writer, fiber)) fail("race: unordered write after write by " + place(at));
+  if (!ordered(mark.reader, fiber) || !ordered(mark.other_reader, fiber))
+    fail("race: unordered write after read by " + place(at));
 }
 
 void Emulator::read(const void *from, void *to, size_t bytes) {
   Shadow *marks = shadow(from, bytes, "read");
   const char *source = static_cast<const char *>(from);
-  const Block &block = *current_->block;
-  const Stamp here{static_cast<uint16_t>(block.id), static_cast<uint16_t>(current_->thread), intervals_[block.id]};
+  const Stamp here = stamp_of(*current_);
   for (size_t piece = 0; piece < bytes; piece += 4) {
     pause();
     const bool stale = random_() & 1;
@@ -177,8 +193,7 @@ void Emulator::read(const void *from, void *to, size_t bytes) {
         if (options_.report_races) fail("race: unordered read after write by " + place(source + i));
         if (stale) value = static_cast<char>(mark.old);
       }
-      if (mark.reader.block != here.block || mark.reader.thread != here.thread) mark.other_reader = mark.reader;
-      mark.reader = here;
+      note_read(mark, here);
       static_cast<char *>(to)[i] = value;
     }
   }
@@ -188,17 +203,12 @@ void Emulator::write(void *to, const void *from, size_t bytes) {
   keep_step();
   Shadow *marks = shadow(to, bytes, "write");
   char *target = static_cast<char *>(to);
-  const Block &block = *current_->block;
-  const Stamp here{static_cast<uint16_t>(block.id), static_cast<uint16_t>(current_->thread), intervals_[block.id]};
+  const Stamp here = stamp_of(*current_);
   for (size_t piece = 0; piece < bytes; piece += 4) {
     pause();
     for (size_t i = piece; i < std::min(bytes, piece + 4); ++i) {
       Shadow &mark = marks[i];
-      if (options_.report_races) {
-        if (!ordered(mark.writer)) fail("race: unordered write after write by " + place(target + i));
-        if (!ordered(mark.reader) || !ordered(mark.other_reader))
-          fail("race: unordered write after read by " + place(target + i));
-      }
+      check_write(mark, *current_, target + i);
       mark.old = static_cast<uint8_t>(target[i]);
       mark.state = 2;
       mark.writer = here;
@@ -210,6 +220,7 @@ void Emulator::write(void *to, const void *from, size_t bytes) {
 uint64_t Emulator::acquire(const uint64_t *flag, bool is_ordered) {
   pause();
   shadow(flag, sizeof *flag, "flag load");
+  watch(*current_, reinterpret_cast<const char *>(flag), reinterpret_cast<const char *>(flag + 1), stores_);
   const auto published = flags_.find(flag);
   if (is_ordered && published != flags_.end()) join(current_->learned, published->second);
   return *flag;
@@ -227,13 +238,14 @@ void Emulator::release(uint64_t *flag, uint64_t value, bool is_ordered) {
     flags_[flag] = clock;
   }
   *flag = value;
-  wake();
+  wake(flag);
   pause();
 }
 
 uint64_t Emulator::relaxed_load(const uint64_t *flag) {
   pause();
   shadow(flag, sizeof *flag, "flag load");
+  watch(*current_, reinterpret_cast<const char *>(flag), reinterpret_cast<const char *>(flag + 1), stores_);
   const auto published = flags_.find(flag);
   if (published != flags_.end()) join(current_->seen, published->second);
   return *flag;
@@ -256,7 +268,7 @@ void Emulator::relaxed_store(uint64_t *flag, uint64_t value) {
   shadow(flag, sizeof *flag, "flag store");
   if (!current_->fenced.empty()) flags_[flag] = current_->fenced;
   *flag = value;
-  wake();
+  wake(flag);
   pause();
 }
 
@@ -288,6 +300,159 @@ bool Emulator::release_warp(Fiber &fiber) {
 void Emulator::host_write(uint32_t *word, uint32_t value) {
   *word = value;
   wake();
+}
+
+// The 8 bytes at `from`, or, if they were stored a short while ago and nothing orders that store before us, the bytes
+// before; *late is then set.
+uint64_t Emulator::read_word(const Fiber &fiber, const char *from, bool *late) {
+  pause();
+  const Shadow *marks = shadow(from, 8, "read");
+  uint64_t value;
+  std::memcpy(&value, from, 8);
+  if (ordered(marks->writer, fiber) || switches_ - marks->when >= kLatest || random_() % 2 != 0) return value;
+  *late = true;
+  for (size_t i = 0; i < 8; ++i) reinterpret_cast<uint8_t *>(&value)[i] = marks[i].old;
+  return value;
+}
+
+void Emulator::write_word(const Fiber &fiber, char *to, uint64_t value) {
+  pause();
+  Shadow *marks = shadow(to, 8, "write");
+  const Stamp here = stamp_of(fiber);
+  for (size_t i = 0; i < 8; ++i) {
+    check_write(marks[i], fiber, to + i);
+    marks[i].old = static_cast<uint8_t>(to[i]);
+    marks[i].state = 2;
+    marks[i].writer = here;
+    marks[i].when = static_cast<uint32_t>(switches_);
+  }
+  std::memcpy(to, &value, 8);
+  wake(to);
+}
+
+// The data at `from` are the fiber's now: whoever writes there must come after.
+void Emulator::take(const Fiber &fiber, const char *from, size_t bytes) {
+  const Stamp here = stamp_of(fiber);
+  for (size_t i = 0; i < bytes; ++i) note_read(shadow_[from - pool_ + i], here);
+}
+
+void Emulator::watch(Fiber &fiber, const char *from, const char *end, uint64_t stores) {
+  fiber.watched = from;
+  fiber.watched_end = end;
+  fiber.looked_at = stores;
+}
+
+bool Emulator::ll_read(const void *from, uint32_t flag, uint32_t (&data)[2]) {
+  const char *at = static_cast<const char *>(from);
+  shadow(at, 16, "read");
+  const uint64_t stores = stores_;
+  bool late = false, there = true;
+  const uint32_t first = random_() % 2;
+  for (const uint32_t half : {first, 1 - first}) {
+    const uint64_t word = read_word(*current_, at + 8 * half, &late);
+    data[half] = static_cast<uint32_t>(word);
+    there &= word >> 32 == flag;
+  }
+  watch(*current_, at, at + 16, late ? ~uint64_t{0} : stores);
+  if (there) take(*current_, at, 16);
+  return there;
+}
+
+void Emulator::ll_write(void *to, const uint32_t (&data)[2], uint32_t flag) {
+  keep_step();
+  char *at = static_cast<char *>(to);
+  shadow(at, 16, "write");
+  const uint32_t first = random_() % 2;
+  for (const uint32_t half : {first, 1 - first})
+    write_word(*current_, at + 8 * half, static_cast<uint64_t>(flag) << 32 | data[half]);
+  pause();
+}
+
+// The last lane to arrive runs the verb for all.
+bool Emulator::warp(WarpCall &call) {
+  std::vector<Fiber> &fibers = current_->block->fibers;
+  const uint32_t first = current_->thread / kLanes * kLanes;
+  if (first + kLanes > fibers.size()) fail("a verb of a warp in a block without whole warps by " + place(call.memory));
+  current_->call = &call;
+  Fiber *lanes[kLanes];
+  bool all = true;
+  for (uint32_t l = 0; l < kLanes; ++l) {
+    lanes[l] = &fibers[first + l];
+    all &= lanes[l]->call != nullptr;
+  }
+  if (!all) {
+    current_->runnable = false;
+    switch_to_scheduler();
+    return call.result;
+  }
+  for (const Fiber *lane : lanes)
+    if (lane->call->kind != call.kind || lane->call->memory != call.memory || lane->call->packs != call.packs ||
+        lane->call->flag != call.flag)
+      fail("lanes of a warp make different calls by " + place(call.memory));
+  bool result = true;
+  if (call.kind == WarpCall::kLoad) result = load_lines(lanes);
+  if (call.kind == WarpCall::kStore) store_lines(lanes);
+  if (call.kind == WarpCall::kAny) result = std::any_of(lanes, lanes + kLanes, [](Fiber *f) { return f->call->result; });
+  for (Fiber *lane : lanes) {
+    lane->call->result = result;
+    lane->call = nullptr;
+    lane->runnable = true;
+  }
+  return result;
+}
+
+void Emulator::shuffle(uint32_t *order, uint32_t count) {
+  for (uint32_t i = 0; i < count; ++i) order[i] = i;
+  std::shuffle(order, order + count, random_);
+}
+
+static_assert(kLineBytes == 16 * kLanes, "one line per access of a warp");
+
+bool Emulator::load_lines(Fiber *const *lanes) {
+  const WarpCall &call = *lanes[0]->call;
+  shadow(call.memory, 16, "read");
+  const uint64_t stores = stores_;
+  constexpr uint32_t kWords = kLineBytes / 8;
+  bool late = false, all = true;
+  for (uint32_t k = 0; k < call.packs; ++k) {
+    char *line = call.memory + k * kLineBytes;
+    uint64_t words[kWords];
+    words[kWords - 1] = read_word(*lanes[kLanes - 1], line + kLineBytes - 8, &late);
+    const bool there = words[kWords - 1] == call.flag;
+    all &= there;
+    uint32_t order[kWords - 1];
+    shuffle(order, kWords - 1);
+    for (const uint32_t w : order) {
+      // Behind a flag that is seen nothing is late.
+      if (there) std::memcpy(&words[w], line + 8 * w, 8);
+      else words[w] = read_word(*lanes[w / 2], line + 8 * w, &late);
+    }
+    for (uint32_t l = 0; l < kLanes; ++l) std::memcpy(lanes[l]->call->values + 16 * k, &words[2 * l], 16);
+  }
+  for (uint32_t l = 0; l < kLanes; ++l) {
+    watch(*lanes[l], call.memory, call.memory + call.packs * kLineBytes, late ? ~uint64_t{0} : stores);
+    for (uint32_t k = 0; all && k < call.packs; ++k) take(*lanes[l], call.memory + k * kLineBytes + 16 * l, 16);
+  }
+  return all;
+}
+
+void Emulator::store_lines(Fiber *const *lanes) {
+  const WarpCall &call = *lanes[0]->call;
+  shadow(call.memory, 16, "write");
+  constexpr uint32_t kWords = kLineBytes / 8;
+  uint32_t lines[64];
+  shuffle(lines, call.packs);
+  for (uint32_t i = 0; i < call.packs; ++i) {
+    const uint32_t k = lines[i];
+    uint32_t order[kWords];
+    shuffle(order, kWords - 1);
+    order[kWords - 1] = kWords - 1;  // the flag
+    for (const uint32_t w : order) {
+      uint64_t value;
+      std::memcpy(&value, lanes[w / 2]->call->values + 16 * k + w % 2 * 8, 8);
+      write_word(*lanes[w / 2], call.memory + k * kLineBytes + 8 * w, value);
+    }
+  }
 }
 
 bool Emulator::barrier(bool vote) {
@@ -324,16 +489,24 @@ void Emulator::pause() {
   if (random_() % switch_odds_ == 0) switch_to_scheduler();
 }
 
-// Nothing that we wait for can change before another fiber stores a flag.
+// Nothing that we wait for can change before another fiber stores there; if one has since we looked, or we saw what was
+// there before a store, we look again.
 void Emulator::park() {
-  current_->runnable = false;
-  parked_.push_back(current_);
+  if (current_->looked_at == stores_) {
+    current_->runnable = false;
+    parked_.push_back(current_);
+  }
   switch_to_scheduler();
 }
 
-void Emulator::wake() {
-  for (Fiber *fiber : parked_) fiber->runnable = true;
-  parked_.clear();
+void Emulator::wake(const void *at) {
+  ++stores_;
+  const auto sleeps_on = [at](Fiber *fiber) {
+    if (at != nullptr && (at < fiber->watched || at >= fiber->watched_end)) return true;
+    fiber->runnable = true;
+    return false;
+  };
+  parked_.erase(std::remove_if(parked_.begin(), parked_.end(), [&](Fiber *f) { return !sleeps_on(f); }), parked_.end());
   idle_ = 0;
 }
 
@@ -487,6 +660,7 @@ std::string Emulator::run(const Options &options, uint32_t nblocks, uint32_t nst
   resident_.assign(ndevices, 0);
   failure_.clear();
   switches_ = idle_ = 0;
+  stores_ = 0;
   clock_ns_ = 1;
   parked_.clear();
   loop();

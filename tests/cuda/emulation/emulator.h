@@ -7,6 +7,9 @@
 //   - the last writer and readers: two accesses that no barrier, flag or stream order puts one before the other are a race;
 //   - the value before the last write: with races not reported, a read that is not ordered after it may return that
 //     value, as a GPU with caches and write queues may.
+// Data with flags beside them (LL, LL128) are read without order. Whoever polls them may see a recent store late; of the
+// 16 bytes of LL each half is whole; of a line of LL128 the flag is never seen before the data. A store there races with
+// the reads that took the data before, not with those that found no flag.
 // Order is tracked by vector clocks with one entry per block: a block's clock counts its barriers, a flag store publishes
 // everything before the last barrier, a flag load brings that to its thread, and the next barrier to its block. Without
 // acquire and release a fence stands between: one before a store publishes, one after a load makes known.
@@ -25,7 +28,21 @@ namespace emulation {
 
 using Clock = std::vector<uint32_t>;
 
+constexpr uint32_t kLanes = 8;          // of a warp, so that small blocks have several
+constexpr uint32_t kLineBytes = 128;
+constexpr uint32_t kLatest = 300;       // switches after which everybody sees a store
+
 struct Block;
+
+// What a lane brings to a verb of its warp: `packs` packs of this lane, kLanes packs apart in memory, or a vote.
+struct WarpCall {
+  enum Kind { kLoad, kStore, kAny } kind;
+  char *memory;
+  uint64_t flag;
+  uint32_t packs;
+  char *values;
+  bool result;
+};
 
 struct Fiber {
   void *stack_pointer = nullptr;
@@ -40,6 +57,10 @@ struct Fiber {
   Clock fenced;             // what the last fence puts before flag stores without release
   bool at_barrier = false;
   bool held = false;        // before a store, until its warp has caught up
+  // What was looked at last, and how many stores there had been then.
+  const char *watched = nullptr, *watched_end = nullptr;
+  uint64_t looked_at = 0;
+  WarpCall *call = nullptr;  // not null while it waits for its warp
 };
 
 struct Block {
@@ -101,6 +122,9 @@ class Emulator {
   void relaxed_store(uint64_t *flag, uint64_t value);
   void fence();
   void host_write(uint32_t *word, uint32_t value);
+  bool ll_read(const void *from, uint32_t flag, uint32_t (&data)[2]);
+  void ll_write(void *to, const uint32_t (&data)[2], uint32_t flag);
+  bool warp(WarpCall &call);
   bool barrier(bool vote);
   void park();
   void pause();
@@ -117,6 +141,7 @@ class Emulator {
     Stamp reader, other_reader;  // the last reads from two different threads
     uint8_t old = 0;
     uint8_t state = 0;  // 0 not allocated, 1 not written, 2 written
+    uint32_t when = 0;  // switches before the last write
   };
   struct Stream {
     std::vector<LaunchRequest> launches;
@@ -126,7 +151,18 @@ class Emulator {
     Clock clock;
   };
 
-  bool ordered(const Stamp &stamp) const;
+  bool ordered(const Stamp &stamp) const { return ordered(stamp, *current_); }
+  bool ordered(const Stamp &stamp, const Fiber &fiber) const;
+  Stamp stamp_of(const Fiber &fiber) const;
+  void note_read(Shadow &mark, const Stamp &here);
+  void check_write(const Shadow &mark, const Fiber &fiber, const void *at);
+  uint64_t read_word(const Fiber &fiber, const char *from, bool *late);
+  void write_word(const Fiber &fiber, char *to, uint64_t value);
+  void take(const Fiber &fiber, const char *from, size_t bytes);
+  void watch(Fiber &fiber, const char *from, const char *end, uint64_t stores);
+  bool load_lines(Fiber *const *lanes);
+  void store_lines(Fiber *const *lanes);
+  void shuffle(uint32_t *order, uint32_t count);
   Shadow *shadow(const void *at, size_t bytes, const char *what);
   void fail(const std::string &what);
   std::string place(const void *at) const;
@@ -137,7 +173,7 @@ class Emulator {
   void finish_barrier(Block &block);
   void keep_step();
   bool release_warp(Fiber &fiber);
-  void wake();
+  void wake(const void *at = nullptr);  // null: everybody
   void loop();
   void switch_to_scheduler();
   static void enter();
@@ -161,7 +197,7 @@ class Emulator {
   std::vector<Fiber *> parked_;  // wait for a flag
   Fiber *current_ = nullptr;
   void *scheduler_ = nullptr;
-  uint64_t switches_ = 0, clock_ns_ = 0;
+  uint64_t switches_ = 0, clock_ns_ = 0, stores_ = 0;
   uint32_t idle_ = 0;
   std::string failure_;
 };

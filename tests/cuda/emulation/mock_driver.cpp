@@ -22,7 +22,8 @@ struct MockFunction {
   Kernel run;
 };
 #define COLLC_NAMED_KERNEL(name, type, op) {"collc_" #name, &collc_##name},
-const MockFunction kFunctions[] = {COLLC_KERNELS(COLLC_NAMED_KERNEL)};
+const MockFunction kFunctions[] = {
+    COLLC_KERNELS(COLLC_NAMED_KERNEL) COLLC_LL_KERNELS(COLLC_NAMED_KERNEL) COLLC_LL128_KERNELS(COLLC_NAMED_KERNEL)};
 
 constexpr int kInvalidValue = 1, kOutOfMemory = 2, kNotFoundHere = 500, kTooLarge = 720, kLaunchFailed = 719;
 constexpr uint32_t kThreads = 64;  // a block that is larger does not fit
@@ -123,9 +124,15 @@ MOCK cuDeviceGetUuid_v2(char *uuid, int device) {
   return 0;
 }
 MOCK cuDeviceGetAttribute(int *value, int attribute, int) {
-  *value = attribute == 16 ? setting("MOCK_BLOCKS", 132) : 1;
+  const int capability = setting("MOCK_CAPABILITY", 90);
+  *value = attribute == 16   ? setting("MOCK_BLOCKS", 132)
+           : attribute == 75 ? capability / 10
+           : attribute == 76 ? capability % 10
+                             : 1;
   return 0;
 }
+// NVLink joins all but the pair that MOCK_PCIE names: 1 for devices 0 and 1, 3 for 1 and 2.
+MOCK cuDeviceGetP2PAttribute(int *value, int, int a, int b) { return *value = a + b != setting("MOCK_PCIE", -1), 0; }
 MOCK cuDeviceCanAccessPeer(int *can, int, int) { return *can = setting("MOCK_PEERS", 1), 0; }
 MOCK cuDevicePrimaryCtxRetain(void **context, int device) { return *context = &contexts[device], 0; }
 MOCK cuCtxGetCurrent(void **context) { return *context = current(), 0; }
@@ -154,6 +161,8 @@ MOCK cuStreamSynchronize(void *) {
 }
 MOCK cuModuleLoadData(void **module, const void *) { return *module = &pending, setting("MOCK_MODULE", 0); }
 MOCK cuModuleGetFunction(void **function, void *, const char *name) {
+  const std::string counted = std::string(name).substr(0, std::string(name).find('_', 6));
+  ++calls[counted];
   for (const MockFunction &known : kFunctions)
     if (std::strcmp(known.name, name) == 0) return *function = const_cast<MockFunction *>(&known), 0;
   return kNotFoundHere;

@@ -5,7 +5,9 @@
 //   barrier, barrier_or                                        all threads of the block
 //   host_load, host_store                                      words in pinned host memory
 //   backoff, clock_ns                                          while waiting
-//   load, store                                                16 bytes or one element, plain accesses
+//   load, store                                                16, 8 bytes or one element, plain accesses
+//   ll_load, ll_store                                          8 bytes of data with two flags
+//   ll128_load, ll128_store, warp_any                          by a whole warp: lines of 128 bytes with a flag each
 //   half and bfloat16 arithmetic                               rounded once per operation
 //
 // Data is moved by plain accesses: they are ordered by a flag_store (release) after a barrier on the writing side and a
@@ -41,6 +43,9 @@ constexpr uint32_t kSpinsPerLook = 256;  // polls between two looks at the abort
 
 struct alignas(16) Pack {
   uint32_t word[4];
+};
+struct alignas(8) Duo {
+  uint32_t word[2];
 };
 struct Half {
   uint16_t bits;
@@ -134,6 +139,20 @@ COLLC_DEVICE void store(Pack *to, const Pack &value) {
   __builtin_assume(__isGlobal(to));
   *reinterpret_cast<uint4 *>(to) = make_uint4(value.word[0], value.word[1], value.word[2], value.word[3]);
 }
+COLLC_DEVICE Duo load(const Duo *from) {
+  __builtin_assume(__isGlobal(from));
+#if defined(COLLC_PRE_VOLTA)
+  const uint64_t got = *reinterpret_cast<const volatile uint64_t *>(from);
+  return Duo{{static_cast<uint32_t>(got), static_cast<uint32_t>(got >> 32)}};
+#else
+  const uint2 got = *reinterpret_cast<const uint2 *>(from);
+  return Duo{{got.x, got.y}};
+#endif
+}
+COLLC_DEVICE void store(Duo *to, const Duo &value) {
+  __builtin_assume(__isGlobal(to));
+  *reinterpret_cast<uint2 *>(to) = make_uint2(value.word[0], value.word[1]);
+}
 template <class T>
 COLLC_DEVICE T load(const T *from) {
   __builtin_assume(__isGlobal(from));
@@ -152,6 +171,78 @@ COLLC_DEVICE void store(T *to, T value) {
   __builtin_assume(__isGlobal(to));
   *to = value;
 }
+
+// LL: data and flags of 4 bytes in turn. Each half, {data, flag}, is one access of 8 bytes, which nothing tears; the two
+// halves may come apart, so both flags are looked at. The flag vouches for its data: no order to other accesses is needed.
+constexpr uint32_t kLLFlags = 0xffffffffu;  // bits of a flag
+
+COLLC_DEVICE void ll_access(const Pack *from, uint64_t &low, uint64_t &high) {
+#if defined(COLLC_PRE_VOLTA)
+  asm volatile("ld.volatile.global.v2.u64 {%0, %1}, [%2];"
+#else
+  asm volatile("ld.relaxed.sys.global.v2.u64 {%0, %1}, [%2];"
+#endif
+               : "=l"(low), "=l"(high)
+               : "l"(__cvta_generic_to_global(from))
+               : "memory");
+}
+COLLC_DEVICE void ll_access(Pack *to, uint64_t low, uint64_t high) {
+#if defined(COLLC_PRE_VOLTA)
+  asm volatile("st.volatile.global.v2.u64 [%0], {%1, %2};" ::"l"(__cvta_generic_to_global(to)), "l"(low), "l"(high)
+#else
+  asm volatile("st.relaxed.sys.global.v2.u64 [%0], {%1, %2};" ::"l"(__cvta_generic_to_global(to)), "l"(low), "l"(high)
+#endif
+               : "memory");
+}
+
+// True if both halves carry the flag.
+COLLC_DEVICE bool ll_load(const Pack *from, uint32_t flag, Duo &data) {
+  uint64_t low, high;
+  ll_access(from, low, high);
+  data.word[0] = static_cast<uint32_t>(low);
+  data.word[1] = static_cast<uint32_t>(high);
+  return low >> 32 == flag && high >> 32 == flag;
+}
+COLLC_DEVICE void ll_store(Pack *to, const Duo &data, uint32_t flag) {
+  const uint64_t high = static_cast<uint64_t>(flag) << 32;
+  ll_access(to, high | data.word[0], high | data.word[1]);
+}
+
+#if !defined(COLLC_PRE_VOLTA)
+// LL128: lines of 128 bytes, each in the hands of kLineLanes neighbouring lanes; the upper half of the last one's pack is the
+// flag. All lanes of a warp call these verbs together. NVLink and the memory of a GPU keep a line that one instruction of
+// a warp stores in one piece: whoever sees its flag sees its data. PCIe does not. (Sources: NCCL allows its LL128 on NVLink
+// only, from sm_70 on; Hu et al., "Demystifying NCCL", arXiv 2507.04786, section III.)
+constexpr uint32_t kLineLanes = 8;
+
+// N x kWarp packs from `lines` on; true for all lanes if every line carries the flag.
+template <uint32_t N>
+COLLC_DEVICE bool ll128_load(const Pack *lines, uint64_t flag, Pack (&value)[N]) {
+  const uint32_t lane = threadIdx.x % kWarp;
+  uint64_t low[N], high[N];
+#pragma unroll
+  for (uint32_t k = 0; k < N; ++k) ll_access(lines + k * kWarp + lane, low[k], high[k]);
+  bool there = true;
+#pragma unroll
+  for (uint32_t k = 0; k < N; ++k) {
+    there &= lane % kLineLanes != kLineLanes - 1 || high[k] == flag;
+    value[k] = Pack{{static_cast<uint32_t>(low[k]), static_cast<uint32_t>(low[k] >> 32), static_cast<uint32_t>(high[k]),
+                     static_cast<uint32_t>(high[k] >> 32)}};
+  }
+  return __all_sync(0xffffffffu, there);
+}
+// The packs of flag lanes hold the flag already.
+template <uint32_t N>
+COLLC_DEVICE void ll128_store(Pack *lines, const Pack (&value)[N]) {
+  const uint32_t lane = threadIdx.x % kWarp;
+  __syncwarp();
+#pragma unroll
+  for (uint32_t k = 0; k < N; ++k)
+    ll_access(lines + k * kWarp + lane, static_cast<uint64_t>(value[k].word[1]) << 32 | value[k].word[0],
+              static_cast<uint64_t>(value[k].word[3]) << 32 | value[k].word[2]);
+}
+COLLC_DEVICE bool warp_any(bool mine) { return __any_sync(0xffffffffu, mine); }
+#endif
 
 COLLC_DEVICE float to_float(Half value) {
   float wide;

@@ -1,5 +1,7 @@
 // What a block does: one channel of one rank, by the step program that all targets share.
 #pragma once
+#include "collc/cuda/ll.h"
+#include "collc/cuda/ll128.h"
 #include "collc/cuda/simple.h"
 
 namespace collc::cuda {
@@ -39,7 +41,8 @@ COLLC_DEVICE void place_shares(const RankState &state, const Program &program, u
 
 static_assert(sizeof(ShareRange) == kShareBytes, "shared_bytes() counts on it");
 
-template <class T, class Op>
+// `Verbs` is a protocol: Simple, LL or LL128.
+template <class T, class Verbs>
 COLLC_DEVICE void run_block(const Launch &launch) {
   const RankCall &call = launch.ranks[block_index() / launch.nchannels];
   const uint32_t channel = block_index() % launch.nchannels;
@@ -51,7 +54,7 @@ COLLC_DEVICE void run_block(const Launch &launch) {
   const Step *steps = state.steps + place.first_step;
 
   char **slots = reinterpret_cast<char **>(shared_memory());
-  ShareRange *shares = reinterpret_cast<ShareRange *>(slots + kMaxPeers);
+  ShareRange *shares = reinterpret_cast<ShareRange *>(shared_memory() + kMaxPeers * (sizeof(char *) + sizeof(uint64_t)));
   place_shares(state, program, launch.count, sizeof(T), shares);
 #if !defined(COLLC_FAULT_SHARES_BARRIER)
   barrier();
@@ -63,7 +66,7 @@ COLLC_DEVICE void run_block(const Launch &launch) {
     const uint64_t last = shares[steps[s].share].nchunks + steps[s].lag;
     if (last > iterations) iterations = last;
   }
-  Simple<T, Op> verbs(state, call, launch, channel, steps, slots);
+  Verbs verbs(state, call, launch, channel, steps, slots);
   Cursor at{0, 0};
   if (run_channel(verbs, steps, place.nsteps, state.refs, shares, iterations, at) != Progress::kDone) return;
   verbs.finish(place.nsteps, state.refs, shares);

@@ -2,7 +2,8 @@
 //
 // Memory. Every rank owns one arena on its device. The slots of a FIFO and its tail (chunks written so far) lie in the
 // reader's arena, its head (chunks read so far) in the writer's, so that data and flags are pushed over the link and every
-// wait polls memory of its own device. Heads, tails and positions only grow over the life of a communicator: a captured
+// wait polls memory of its own device. Every protocol has slots and counters of its own; LL and LL128 have no tails, for
+// their data carry flags. Heads, tails and positions only grow over the life of a communicator: a captured
 // graph may be replayed any number of times, because nothing of a call but its buffers and count is in the arguments.
 #pragma once
 #include <cstddef>
@@ -20,19 +21,27 @@ constexpr uint32_t kFlagBytes = 128;      // one flag per line, so that pollers 
 
 constexpr uint32_t kShareBytes = 48;      // a ShareRange of step_program.h
 
+// Numbers of Program::protocol.
+constexpr uint32_t kSimple = 0, kLL = 1, kLL128 = 2;
+constexpr uint32_t kProtocols = 3;
+
 #if !defined(__CUDACC_RTC__)  // which takes no host code
-// Bytes of shared memory that a block needs for a program: addresses of a step's slots, then the call's share ranges.
+// Bytes of shared memory that a block needs for a program: addresses and flags of a step's slots, then the call's share
+// ranges.
 constexpr uint32_t shared_bytes(uint32_t nshares) {
-  return static_cast<uint32_t>(kMaxPeers * sizeof(char *)) + nshares * kShareBytes;
+  return static_cast<uint32_t>(kMaxPeers * (sizeof(char *) + sizeof(uint64_t))) + nshares * kShareBytes;
 }
 #endif
 
-// One end of a FIFO as its rank sees it. Steps name ends by their place in RankState::ends.
+// One end of a FIFO as its rank sees it, for one protocol. Steps name ends by number; end e of protocol p is
+// RankState::ends[p * nends + e].
 struct alignas(16) FifoEnd {
   char *slots;            // first slot, in the reader's arena
   uint64_t *wait_on;      // in our arena: tail for a reader, head for a writer
   uint64_t *publish_to;   // in the peer's arena: head for a reader, tail for a writer
   uint64_t position;      // chunks that passed here in earlier calls
+  uint64_t seen;          // what *wait_on was when it was last looked at
+  uint64_t reserved;
 };
 
 enum class ReportState : uint32_t { kNone = 0, kAborted = 1, kTimedOut = 2 };
@@ -53,15 +62,16 @@ struct RankState {
   const Share *shares;
   const RankChannel *rank_channels;
   const Step *steps;                // refs resolved: see resolve.h
-  const FifoRef *refs;              // `fifo` is a place in `ends`
+  const FifoRef *refs;              // `fifo` is the number of an end
   FifoEnd *ends;
   Report *reports;                  // pinned host memory, one per channel
   uint32_t *abort_flag;             // pinned host memory: not 0 ends every wait
   uint64_t timeout_ns;              // 0: wait for ever
   uint32_t rank;
   uint32_t nranks;
+  uint32_t nends;
   uint32_t slots;
-  uint32_t slot_bytes;
+  uint32_t slot_bytes[kProtocols];  // with their flags
 };
 
 // One rank of a launch.
@@ -77,31 +87,38 @@ struct Launch {
   uint32_t program;    // within the allocation
   uint32_t nchannels;
   uint32_t divisor;    // of a finished reduction; 0: none (avg divides by the number of ranks)
-  uint32_t reserved;
+  uint32_t operation;  // ncclRedOp_t 0..3, for kernels that are not made for one
   RankCall ranks[kMaxLaunchRanks];
 };
 static_assert(sizeof(Launch) <= 4096, "kernel arguments end at 4 KiB on older drivers");
 
-// Kernel name, element type, operation. Collectives that only move data run the sum kernel of an unsigned type. A test may
-// define a shorter list.
+// Kernels of Simple are made for an element type and an operation each, those of LL and LL128 for a type; they choose the
+// operation per line. Collectives that only move data run as the sum of an unsigned type. A test may define shorter lists.
 #define COLLC_KERNELS_OF_TYPE(X, name, type) \
   X(sum_##name, type, Sum)                   \
   X(prod_##name, type, Prod)                 \
   X(max_##name, type, Max)                   \
   X(min_##name, type, Min)
-#if !defined(COLLC_KERNELS)
-#define COLLC_KERNELS(X)                       \
-  COLLC_KERNELS_OF_TYPE(X, i8, int8_t)         \
-  COLLC_KERNELS_OF_TYPE(X, u8, uint8_t)        \
-  COLLC_KERNELS_OF_TYPE(X, i32, int32_t)       \
-  COLLC_KERNELS_OF_TYPE(X, u32, uint32_t)      \
-  COLLC_KERNELS_OF_TYPE(X, i64, int64_t)       \
-  COLLC_KERNELS_OF_TYPE(X, u64, uint64_t)      \
-  COLLC_KERNELS_OF_TYPE(X, f16, Half)          \
-  COLLC_KERNELS_OF_TYPE(X, f32, float)         \
-  COLLC_KERNELS_OF_TYPE(X, f64, double)        \
-  COLLC_KERNELS_OF_TYPE(X, bf16, Bfloat16)
+#if !defined(COLLC_TYPES)
+#define COLLC_TYPES(X, Y)  \
+  X(Y, i8, int8_t)         \
+  X(Y, u8, uint8_t)        \
+  X(Y, i32, int32_t)       \
+  X(Y, u32, uint32_t)      \
+  X(Y, i64, int64_t)       \
+  X(Y, u64, uint64_t)      \
+  X(Y, f16, Half)          \
+  X(Y, f32, float)         \
+  X(Y, f64, double)        \
+  X(Y, bf16, Bfloat16)
 #endif
+#if !defined(COLLC_KERNELS)
+#define COLLC_KERNELS(X) COLLC_TYPES(COLLC_KERNELS_OF_TYPE, X)
+#endif
+#define COLLC_LL_KERNEL(X, name, type) X(ll_##name, type, LL)
+#define COLLC_LL128_KERNEL(X, name, type) X(ll128_##name, type, LL128)
+#define COLLC_LL_KERNELS(X) COLLC_TYPES(COLLC_LL_KERNEL, X)
+#define COLLC_LL128_KERNELS(X) COLLC_TYPES(COLLC_LL128_KERNEL, X)
 
 constexpr uint32_t kTypes = 10;      // ncclDataType_t 0..9, in the order above
 constexpr uint32_t kReductions = 4;  // ncclRedOp_t 0..3 in the order above; avg is sum with a divisor

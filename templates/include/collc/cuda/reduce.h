@@ -1,4 +1,4 @@
-// Arithmetic on packs of 16 bytes. Every operation rounds once to the element type, left operand first, so that all
+// Arithmetic on packs of 16 bytes and duos of 8. Every operation rounds once to the element type, left operand first, so that all
 // targets and the interpreter get the same bits.
 #pragma once
 #include "collc/cuda/device.h"
@@ -185,7 +185,7 @@ COLLC_BY_PAIRS(Bfloat16, Min, smaller_bfloat16s)
 #endif
 #undef COLLC_BY_PAIRS
 
-// Two 8-byte elements of a pack.
+// Two words that hold one 8-byte element.
 template <class T, class Op>
 COLLC_DEVICE void combine_wide(uint32_t &a_low, uint32_t &a_high, uint32_t b_low, uint32_t b_high) {
   const uint64_t a = static_cast<uint64_t>(a_high) << 32 | a_low, b = static_cast<uint64_t>(b_high) << 32 | b_low;
@@ -194,15 +194,22 @@ COLLC_DEVICE void combine_wide(uint32_t &a_low, uint32_t &a_high, uint32_t b_low
   a_high = static_cast<uint32_t>(result >> 32);
 }
 
+template <class T, class Op, uint32_t N>
+COLLC_DEVICE void combine_words(uint32_t (&a)[N], const uint32_t (&b)[N]) {
+#pragma unroll
+  for (uint32_t i = 0; i < N; ++i) {
+    if constexpr (sizeof(T) < 8) a[i] = combine_word<T, Op>(a[i], b[i]);
+    else if (i % 2 == 0) combine_wide<T, Op>(a[i], a[i + 1], b[i], b[i + 1]);
+  }
+}
 template <class T, class Op>
 COLLC_DEVICE Pack combine(Pack a, const Pack &b) {
-  if constexpr (sizeof(T) == 8) {
-    combine_wide<T, Op>(a.word[0], a.word[1], b.word[0], b.word[1]);
-    combine_wide<T, Op>(a.word[2], a.word[3], b.word[2], b.word[3]);
-  } else {
-#pragma unroll
-    for (uint32_t i = 0; i < 4; ++i) a.word[i] = combine_word<T, Op>(a.word[i], b.word[i]);
-  }
+  combine_words<T, Op>(a.word, b.word);
+  return a;
+}
+template <class T, class Op>
+COLLC_DEVICE Duo combine(Duo a, const Duo &b) {
+  combine_words<T, Op>(a.word, b.word);
   return a;
 }
 
@@ -222,23 +229,32 @@ template <class T>
 COLLC_DEVICE_CALLED T quotient(T value, uint32_t divisor) {
   return divide(value, divisor);
 }
-template <class T>
-COLLC_DEVICE_CALLED Pack quotient(Pack value, uint32_t divisor) {
+template <class T, uint32_t N>
+COLLC_DEVICE void divide_words(uint32_t (&word)[N], uint32_t divisor) {
 #pragma unroll
-  for (uint32_t i = 0; i < 4; ++i) {
+  for (uint32_t i = 0; i < N; ++i) {
     if constexpr (sizeof(T) == 8) {
       if (i % 2 != 0) continue;
-      const uint64_t bits = static_cast<uint64_t>(value.word[i + 1]) << 32 | value.word[i];
+      const uint64_t bits = static_cast<uint64_t>(word[i + 1]) << 32 | word[i];
       const uint64_t result = to_bits(divide(bits_to<T>(bits), divisor));
-      value.word[i] = static_cast<uint32_t>(result);
-      value.word[i + 1] = static_cast<uint32_t>(result >> 32);
+      word[i] = static_cast<uint32_t>(result);
+      word[i + 1] = static_cast<uint32_t>(result >> 32);
     } else {
       uint32_t result = 0;
 #pragma unroll
-      for (uint32_t k = 0; k < kPerWord<T>; ++k) result |= place_bits(divide(take<T>(value.word[i], k), divisor), k);
-      value.word[i] = result;
+      for (uint32_t k = 0; k < kPerWord<T>; ++k) result |= place_bits(divide(take<T>(word[i], k), divisor), k);
+      word[i] = result;
     }
   }
+}
+template <class T>
+COLLC_DEVICE_CALLED Pack quotient(Pack value, uint32_t divisor) {
+  divide_words<T>(value.word, divisor);
+  return value;
+}
+template <class T>
+COLLC_DEVICE_CALLED Duo quotient(Duo value, uint32_t divisor) {
+  divide_words<T>(value.word, divisor);
   return value;
 }
 

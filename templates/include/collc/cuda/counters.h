@@ -1,0 +1,115 @@
+// What the protocols share: ends of FIFOs, waits on their counters, and what happens at the end of a call. Knows no element
+// type.
+//
+// A block is one channel of one rank. Before a step moves its chunk, the first warp waits, one lane per FIFO end, and leaves
+// addresses in shared memory; after it the last warp publishes, so that the next wait does not stand behind the release.
+// A failed wait returns kAborted to all threads alike.
+//
+// COLLC_FAULT_... break a protocol at one place each; only the tests define them, to prove that they would notice.
+#pragma once
+#include "collc/cuda/device.h"
+#include "collc/cuda/layout.h"
+#include "collc/step_program.h"
+
+namespace collc::cuda {
+
+class Counters {
+ public:
+  // After the last step of a call: chunk 0 of the next call follows the last chunk of this one.
+  COLLC_DEVICE void finish(uint32_t nsteps, const FifoRef *refs, const ShareRange *shares) {
+#if !defined(COLLC_FAULT_FINISH_BARRIER)
+    barrier();  // the last warp may still be reading positions
+#endif
+#if !defined(COLLC_FAULT_POSITION)
+#pragma unroll 1
+    for (uint32_t s = thread_index(); s < nsteps; s += thread_count()) {
+      const FifoRef *ref = refs + steps_[s].first_ref;
+#pragma unroll 1
+      for (uint32_t i = 0; i < steps_[s].nrecv + steps_[s].nsend; ++i)
+        ends_[ref[i].fifo].position += shares[steps_[s].share].nchunks;
+    }
+#endif
+  }
+
+ protected:
+  // `steps` are the channel's; `slots` is shared memory for kMaxPeers addresses.
+  COLLC_DEVICE Counters(const RankState &state, const Launch &launch, uint32_t protocol, uint32_t channel,
+                        const Step *steps, char **slots)
+      : state_(state),
+        launch_(launch),
+        ends_(state.ends + protocol * state.nends),
+        slot_bytes_(state.slot_bytes[protocol]),
+        channel_(channel),
+        steps_(steps),
+        slots_(slots) {}
+
+  COLLC_DEVICE char *slot_of(const FifoEnd &end, uint64_t passed) const {
+    const uint32_t slots = state_.slots;
+    const uint64_t slot = (slots & (slots - 1)) == 0 ? passed & (slots - 1) : passed % slots;
+    return end.slots + slot * slot_bytes_;
+  }
+
+  // What a writer waits for: that the chunk which was in the slot before has been read.
+  COLLC_DEVICE uint64_t freed_for(uint64_t passed) const { return passed < state_.slots ? 0 : passed + 1 - state_.slots; }
+
+  // Tells the other ends [first, last) of a step that the chunk is read or written. By the last warp, after a barrier.
+  COLLC_DEVICE void publish_counters([[maybe_unused]] const Step &step, const FifoRef *recv, const Chunk &chunk, uint32_t last) {
+    const uint32_t first = (thread_count() / kWarp - 1) * kWarp;
+    if (thread_index() < first) return;
+#pragma unroll 1
+    for (uint32_t i = thread_index() - first; i < last; i += kWarp) {
+#if defined(COLLC_FAULT_HEAD_STORE)
+      if (i < step.nrecv) continue;
+#elif defined(COLLC_FAULT_TAIL_STORE)
+      if (i >= step.nrecv) continue;
+#endif
+      const FifoEnd &end = ends_[recv[i].fifo];
+      flag_store(end.publish_to, end.position + chunk.index + 1);
+    }
+  }
+
+  COLLC_DEVICE bool wait_for(FifoEnd &end, uint64_t need, const Step &step, uint32_t end_number) {
+    if (end.seen >= need) return true;
+    uint64_t have = flag_load(end.wait_on);
+    const uint64_t start = have >= need ? 0 : start_of_wait();
+#pragma unroll 1
+    for (uint32_t spins = 1; have < need; ++spins) {
+      backoff(spins);
+      have = flag_load(end.wait_on);
+      if (have < need && spins % kSpinsPerLook == 0 && given_up(start, step, end_number, have, need)) return false;
+    }
+    end.seen = have;
+    return true;
+  }
+
+  COLLC_DEVICE uint64_t start_of_wait() const { return state_.timeout_ns == 0 ? 0 : clock_ns(); }
+
+  // Looks whether a wait has to end. One thread of a block may overwrite another's report; each is true, but who is only
+  // aborted leaves the report of whoever timed out first and stopped the whole rank by it.
+  COLLC_DEVICE bool given_up(uint64_t start, const Step &step, uint32_t end_number, uint64_t have, uint64_t need) {
+    ReportState why = ReportState::kNone;
+    if (host_load(state_.abort_flag) != 0) why = ReportState::kAborted;
+    else if (state_.timeout_ns != 0 && clock_ns() - start > state_.timeout_ns) why = ReportState::kTimedOut;
+    if (why == ReportState::kNone) return false;
+    Report &report = state_.reports[channel_];
+    if (why == ReportState::kAborted && host_load(&report.state) != 0) return true;
+    report.peer = end_number;
+    report.program = launch_.program;
+    report.step = static_cast<uint32_t>(&step - steps_);
+    report.have = have;
+    report.need = need;
+    host_store(&report.state, static_cast<uint32_t>(why));
+    if (why == ReportState::kTimedOut) host_store(state_.abort_flag, 1);
+    return true;
+  }
+
+  const RankState &state_;
+  const Launch &launch_;
+  FifoEnd *ends_;
+  uint32_t slot_bytes_;
+  uint32_t channel_;
+  const Step *steps_;
+  char **slots_;
+};
+
+}  // namespace collc::cuda

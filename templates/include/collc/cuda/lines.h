@@ -1,0 +1,135 @@
+// What LL and LL128 share: chunks whose data carry flags, so that every thread (LL) or warp (LL128) waits for its own part.
+//
+// Counters say only which slots are free. The barriers around a step are off the path of the data: a thread that has seen its
+// part passes it on at once.
+#pragma once
+#include "collc/cuda/counters.h"
+#include "collc/cuda/reduce.h"
+
+namespace collc::cuda {
+
+// The caller's buffers for one chunk; null where a step does not use one.
+struct Buffers {
+  const char *input;
+  char *output;
+  uint64_t elements;
+};
+
+// Unit `u` (a Duo or a Pack) of a chunk in the caller's buffers. A buffer off alignment and the end of a chunk go element by
+// element, in functions that are called: they would be most of a kernel.
+template <class T, class U>
+struct Units {
+  static constexpr uint32_t kPerUnit = sizeof(U) / sizeof(T);
+
+  static COLLC_DEVICE uint64_t count(uint64_t elements) { return (elements + kPerUnit - 1) / kPerUnit; }
+  static COLLC_DEVICE bool whole(const char *buffer, uint64_t u, uint64_t elements) {
+    return reinterpret_cast<uint64_t>(buffer) % sizeof(U) == 0 && (u + 1) * kPerUnit <= elements;
+  }
+  static COLLC_DEVICE U get(const char *buffer, uint64_t u, uint64_t elements) {
+    return whole(buffer, u, elements) ? load(reinterpret_cast<const U *>(buffer) + u) : get_parts(buffer, u, elements);
+  }
+  static COLLC_DEVICE void put(char *buffer, uint64_t u, uint64_t elements, const U &value) {
+    if (whole(buffer, u, elements)) store(reinterpret_cast<U *>(buffer) + u, value);
+    else put_parts(buffer, u, elements, value);
+  }
+
+ private:
+  static COLLC_DEVICE_CALLED U get_parts(const char *buffer, uint64_t u, uint64_t elements) {
+    U value{};
+    const T *from = reinterpret_cast<const T *>(buffer) + u * kPerUnit;
+#pragma unroll
+    for (uint32_t k = 0; k < kPerUnit; ++k) {
+      if (u * kPerUnit + k >= elements) continue;
+      if constexpr (sizeof(T) == 8) {
+        const uint64_t bits = to_bits(load(from + k));
+        value.word[2 * k] = static_cast<uint32_t>(bits);
+        value.word[2 * k + 1] = static_cast<uint32_t>(bits >> 32);
+      } else {
+        value.word[k / kPerWord<T>] |= place_bits(load(from + k), k % kPerWord<T>);
+      }
+    }
+    return value;
+  }
+  static COLLC_DEVICE_CALLED void put_parts(char *buffer, uint64_t u, uint64_t elements, U value) {
+    T *to = reinterpret_cast<T *>(buffer) + u * kPerUnit;
+#pragma unroll
+    for (uint32_t k = 0; k < kPerUnit; ++k) {
+      if (u * kPerUnit + k >= elements) continue;
+      if constexpr (sizeof(T) == 8)
+        store(to + k, bits_to<T>(static_cast<uint64_t>(value.word[2 * k + 1]) << 32 | value.word[2 * k]));
+      else store(to + k, take<T>(value.word[k / kPerWord<T>], k % kPerWord<T>));
+    }
+  }
+};
+
+template <class T, class U>
+COLLC_DEVICE U combine_by(uint32_t operation, const U &a, const U &b) {
+  switch (static_cast<Reduction>(operation)) {
+    case Reduction::kProd:
+      return combine<T, Prod>(a, b);
+    case Reduction::kMax:
+      return combine<T, Max>(a, b);
+    case Reduction::kMin:
+      return combine<T, Min>(a, b);
+    default:
+      return combine<T, Sum>(a, b);
+  }
+}
+
+// The part of both protocols that knows no element type.
+class Lines : public Counters {
+ public:
+  COLLC_DEVICE Progress wait(const Step &step, const FifoRef *recv, const FifoRef *, const Chunk &chunk) {
+    bool failed = failed_;
+    if (thread_index() < kWarp) {
+#pragma unroll 1
+      for (uint32_t i = thread_index(); i < step.nrecv + step.nsend; i += kWarp) {
+        FifoEnd &end = ends_[recv[i].fifo];
+        const uint64_t passed = end.position + chunk.index;
+        slots_[i] = slot_of(end, passed);
+        passed_[i] = passed;
+#if !defined(COLLC_FAULT_LINE_SLOT_WAIT)
+        if (i >= step.nrecv) failed |= !wait_for(end, freed_for(passed), step, recv[i].fifo);
+#endif
+      }
+    }
+    return barrier_or(failed) ? Progress::kAborted : Progress::kDone;
+  }
+
+  COLLC_DEVICE void publish(const Step &step, const FifoRef *recv, const FifoRef *, const Chunk &chunk) {
+#if defined(COLLC_FAULT_EARLY_HEAD)
+    barrier();
+#else
+#if !defined(COLLC_FAULT_LINE_PUBLISH_BARRIER)
+    barrier();
+#endif
+    publish_counters(step, recv, chunk, step.nrecv);
+#endif
+  }
+
+ protected:
+  COLLC_DEVICE Lines(const RankState &state, const RankCall &call, const Launch &launch, uint32_t protocol,
+                     uint32_t channel, const Step *steps, char **slots)
+      : Counters(state, launch, protocol, channel, steps, slots),
+        call_(call),
+        passed_(reinterpret_cast<uint64_t *>(slots + kMaxPeers)) {}
+
+  template <class T>
+  COLLC_DEVICE Buffers buffers_of(const Step &step, const ShareRange &share, const Chunk &chunk) const {
+    Buffers made{nullptr, nullptr, chunk.elements};
+    if (step.flags & kInput)
+      made.input = static_cast<const char *>(call_.input) + (share.in_base + chunk.begin) * sizeof(T);
+    if (step.flags & kOutput) made.output = static_cast<char *>(call_.output) + (share.out_base + chunk.begin) * sizeof(T);
+    // In place, a rank's own block already lies where a copy would put it.
+    if (made.input == made.output && step.nrecv == 0) made.output = nullptr;
+    return made;
+  }
+
+  COLLC_DEVICE Pack *slot(uint32_t end) const { return reinterpret_cast<Pack *>(slots_[end]); }
+
+  const RankCall &call_;
+  uint64_t *passed_;     // per end of the step: chunks that passed before this one; in shared memory
+  bool failed_ = false;  // this thread's wait for data has ended without them
+};
+
+}  // namespace collc::cuda

@@ -1,0 +1,94 @@
+// The LL protocol (low latency): every 8 bytes hold 4 bytes of data and a flag, so data are there as soon as they are seen
+// and a hop costs one trip of a store. Half the bytes are flags. Any link carries it, for it needs no more than that 8 bytes
+// stay in one piece.
+//
+// The flag of a chunk is its number in the FIFO, counted from 1, in 32 bits; it is another one each time that a slot is used
+// again. After 2^32 chunks numbers repeat, and a line that only long chunks use could still carry the flag of a chunk long
+// gone. So every 2^31 chunks all slots are written whole once ("cleaned"): no line is ever 2^32 chunks old.
+#pragma once
+#include "collc/cuda/lines.h"
+
+namespace collc::cuda {
+
+template <class T>
+class LL : public Lines {
+ public:
+  COLLC_DEVICE LL(const RankState &state, const RankCall &call, const Launch &launch, uint32_t channel, const Step *steps,
+                  char **slots)
+      : Lines(state, call, launch, kLL, channel, steps, slots) {}
+
+  COLLC_DEVICE void move(const Step &step, [[maybe_unused]] const FifoRef *recv, const FifoRef *, const ShareRange &share,
+                         [[maybe_unused]] const Chunk &chunk) {
+#if defined(COLLC_FAULT_EARLY_HEAD)
+    publish_counters(step, recv, chunk, step.nrecv);
+#endif
+    const Buffers at = buffers_of<T>(step, share, chunk);
+    const uint64_t units = Units<T, Duo>::count(at.elements);
+    const uint32_t divisor = step.flags & kFinal ? launch_.divisor : 0;
+    uint64_t u = thread_index();
+#pragma unroll 1
+    for (; u < units; u += thread_count()) {
+      Duo value{};
+      uint32_t next = 0;
+      if (at.input != nullptr) value = Units<T, Duo>::get(at.input, u, at.elements);
+      else if (!receive(step, recv, next++, u, value)) return;
+#pragma unroll 1
+      for (; next < step.nrecv; ++next) {
+        Duo other;
+        if (!receive(step, recv, next, u, other)) return;
+        value = combine_by<T>(launch_.operation, value, other);
+      }
+      if (divisor != 0) value = quotient<T>(value, divisor);
+      if (at.output != nullptr) Units<T, Duo>::put(at.output, u, at.elements, value);
+#pragma unroll 1
+      for (uint32_t i = step.nrecv; i < step.nrecv + step.nsend; ++i) ll_store(slot(i) + u, value, flag_of(passed_[i]));
+    }
+#if !defined(COLLC_FAULT_CLEANING)
+    clean(step, u);
+#endif
+  }
+
+ private:
+  static constexpr uint64_t kHalf = static_cast<uint64_t>(kLLFlags / 2) + 1;  // half of the flags
+
+  static COLLC_DEVICE uint32_t flag_of(uint64_t passed) {
+#if defined(COLLC_FAULT_SAME_FLAG)
+    return 1;
+#else
+    return static_cast<uint32_t>(passed + 1) & kLLFlags;
+#endif
+  }
+
+  COLLC_DEVICE bool receive(const Step &step, const FifoRef *recv, uint32_t i, uint64_t u, Duo &value) {
+    const Pack *line = slot(i) + u;
+    const uint32_t flag = flag_of(passed_[i]);
+    if (ll_load(line, flag, value)) return true;
+#if defined(COLLC_FAULT_FLAG_CHECK)
+    return true;
+#else
+    const uint64_t start = start_of_wait();
+#pragma unroll 1
+    for (uint32_t spins = 1;; ++spins) {
+      backoff(spins);
+      if (ll_load(line, flag, value)) return true;
+      if (spins % kSpinsPerLook != 0 || !given_up(start, step, recv[i].fifo, passed_[i], passed_[i] + 1)) continue;
+      failed_ = true;
+      return false;
+    }
+#endif
+  }
+
+  // Units from `u` on, in steps of all threads, of slots whose turn it is to be written whole.
+  COLLC_DEVICE void clean(const Step &step, uint64_t u) {
+    const uint64_t units = slot_bytes_ / sizeof(Pack);
+#pragma unroll 1
+    for (uint32_t i = step.nrecv; i < step.nrecv + step.nsend; ++i) {
+      if ((passed_[i] & (kHalf - 1)) + state_.slots < kHalf) continue;
+#pragma unroll 1
+      for (uint64_t line = u; line < units; line += thread_count())
+        ll_store(slot(i) + line, Duo{}, flag_of(passed_[i]));
+    }
+  }
+};
+
+}  // namespace collc::cuda

@@ -1,0 +1,159 @@
+// The LL128 protocol: lines of 128 bytes, 120 of data and a flag of 8, stored by one instruction of a warp. Nearly the whole
+// bandwidth of a link at little more than LL's latency, but only where a line stays in one piece (see ll128_load).
+//
+// A warp moves stripes: two accesses of all lanes, so that the lanes with the flags, which have room for half a pack in each,
+// hold one pack and the others two. Of a stripe's packs lane l holds number l, and if it has no flag, of the remaining ones
+// its place among the lanes without flags. A flag is the chunk's number in the FIFO, counted from 1, in 64 bits: it never
+// comes again.
+#pragma once
+#include "collc/cuda/lines.h"
+
+#if !defined(COLLC_PRE_VOLTA)
+namespace collc::cuda {
+
+template <class T>
+class LL128 : public Lines {
+ public:
+  COLLC_DEVICE LL128(const RankState &state, const RankCall &call, const Launch &launch, uint32_t channel,
+                     const Step *steps, char **slots)
+      : Lines(state, call, launch, kLL128, channel, steps, slots) {}
+
+  COLLC_DEVICE void move(const Step &step, [[maybe_unused]] const FifoRef *recv, const FifoRef *, const ShareRange &share,
+                         [[maybe_unused]] const Chunk &chunk) {
+#if defined(COLLC_FAULT_EARLY_HEAD)
+    publish_counters(step, recv, chunk, step.nrecv);
+#endif
+    const Buffers at = buffers_of<T>(step, share, chunk);
+    const uint64_t stripes = (Units<T, Pack>::count(at.elements) + kStripePacks - 1) / kStripePacks;
+    const uint32_t warp = thread_index() / kWarp, warps = thread_count() / kWarp;
+    uint64_t s = warp * kTogether;
+#pragma unroll 1
+    for (; s + kTogether <= stripes; s += warps * kTogether)
+      if (!run<kTogether>(step, recv, at, s)) return;
+#pragma unroll 1
+    for (const uint64_t end = s + kTogether; s < stripes && s < end; ++s)
+      if (!run<1>(step, recv, at, s)) return;
+  }
+
+ private:
+  static constexpr uint32_t kStripePacks = 2 * kWarp - kWarp / kLineLanes;
+  static constexpr uint32_t kTogether = 2;  // stripes that a warp has in flight
+
+  static COLLC_DEVICE uint32_t lane() { return thread_index() % kWarp; }
+  static COLLC_DEVICE bool has_flag() { return lane() % kLineLanes == kLineLanes - 1; }
+
+  static COLLC_DEVICE uint64_t flag_of(uint64_t passed) {
+#if defined(COLLC_FAULT_SAME_FLAG)
+    return 1;
+#else
+    return passed + 1;
+#endif
+  }
+
+  // N stripes from `first` on, by a warp; value[2 k] and value[2 k + 1] are this lane's packs of stripe k, the second one
+  // without meaning in a lane with flags. False: a wait has ended without data.
+  template <uint32_t N>
+  COLLC_DEVICE bool run(const Step &step, const FifoRef *recv, const Buffers &at, uint64_t first) {
+    Pack value[2 * N];
+    uint32_t next = 0;
+    if (at.input != nullptr) get(at, first, value);
+    else if (!receive(step, recv, next++, first, value)) return false;
+#pragma unroll 1
+    for (; next < step.nrecv; ++next) {
+      Pack other[2 * N];
+      if (!receive(step, recv, next, first, other)) return false;
+      combine_all(value, other);
+    }
+    if ((step.flags & kFinal) != 0 && launch_.divisor != 0) {
+#pragma unroll
+      for (uint32_t k = 0; k < 2 * N; ++k) value[k] = quotient<T>(value[k], launch_.divisor);
+    }
+    if (at.output != nullptr) put(at, first, value);
+#pragma unroll 1
+    for (uint32_t i = step.nrecv; i < step.nrecv + step.nsend; ++i) send(i, first, value);
+    return true;
+  }
+
+  template <uint32_t N>
+  COLLC_DEVICE void get(const Buffers &at, uint64_t first, Pack (&value)[N]) const {
+#pragma unroll
+    for (uint32_t k = 0; k < N; ++k)
+      if (k % 2 == 0 || !has_flag()) value[k] = Units<T, Pack>::get(at.input, pack_of(first, k), at.elements);
+      else value[k] = Pack{};
+  }
+  template <uint32_t N>
+  COLLC_DEVICE void put(const Buffers &at, uint64_t first, const Pack (&value)[N]) const {
+#pragma unroll
+    for (uint32_t k = 0; k < N; ++k)
+      if (k % 2 == 0 || !has_flag()) Units<T, Pack>::put(at.output, pack_of(first, k), at.elements, value[k]);
+  }
+  static COLLC_DEVICE uint64_t pack_of(uint64_t first, uint32_t k) {
+    return (first + k / 2) * kStripePacks + (k % 2 == 0 ? lane() : kWarp + lane() - lane() / kLineLanes);
+  }
+
+  template <uint32_t N>
+  COLLC_DEVICE void combine_all(Pack (&value)[N], const Pack (&other)[N]) const {
+    switch (static_cast<Reduction>(launch_.operation)) {
+      case Reduction::kProd:
+        return combine_each<Prod>(value, other);
+      case Reduction::kMax:
+        return combine_each<Max>(value, other);
+      case Reduction::kMin:
+        return combine_each<Min>(value, other);
+      default:
+        return combine_each<Sum>(value, other);
+    }
+  }
+  template <class Op, uint32_t N>
+  static COLLC_DEVICE void combine_each(Pack (&value)[N], const Pack (&other)[N]) {
+#pragma unroll
+    for (uint32_t k = 0; k < N; ++k) value[k] = combine<T, Op>(value[k], other[k]);
+  }
+
+  template <uint32_t N>
+  COLLC_DEVICE bool receive(const Step &step, const FifoRef *recv, uint32_t i, uint64_t first, Pack (&value)[N]) {
+    const Pack *lines = slot(i) + first * 2 * kWarp;
+    const uint64_t flag = flag_of(passed_[i]);
+    [[maybe_unused]] bool there = ll128_load(lines, flag, value);
+#if !defined(COLLC_FAULT_FLAG_CHECK)
+    const uint64_t start = there ? 0 : start_of_wait();
+#pragma unroll 1
+    for (uint32_t spins = 1; !there; ++spins) {
+      backoff(spins);
+      there = ll128_load(lines, flag, value);
+      if (there || spins % kSpinsPerLook != 0) continue;
+      const bool stop = lane() == 0 && given_up(start, step, recv[i].fifo, passed_[i], flag);
+      if (!warp_any(stop)) continue;
+      failed_ = true;
+      return false;
+    }
+#endif
+    if (has_flag()) {
+#pragma unroll
+      for (uint32_t k = 0; k < N; k += 2) {
+        value[k].word[2] = value[k + 1].word[0];
+        value[k].word[3] = value[k + 1].word[1];
+      }
+    }
+    return true;
+  }
+
+  template <uint32_t N>
+  COLLC_DEVICE void send(uint32_t i, uint64_t first, const Pack (&value)[N]) const {
+    const uint64_t flag = flag_of(passed_[i]);
+    Pack lines[N];
+#pragma unroll
+    for (uint32_t k = 0; k < N; ++k) {
+      lines[k] = value[k];
+      if (!has_flag()) continue;
+      lines[k].word[0] = value[k & ~1u].word[k % 2 * 2];
+      lines[k].word[1] = value[k & ~1u].word[k % 2 * 2 + 1];
+      lines[k].word[2] = static_cast<uint32_t>(flag);
+      lines[k].word[3] = static_cast<uint32_t>(flag >> 32);
+    }
+    ll128_store(slot(i) + first * 2 * kWarp, lines);
+  }
+};
+
+}  // namespace collc::cuda
+#endif

@@ -1,0 +1,77 @@
+// What the user may change about a communicator: COLLC_PROTO, COLLC_CHUNK, COLLC_CHANNELS.
+#include <strings.h>
+
+#include <cmath>
+#include <cstdlib>
+#include <iterator>
+
+#include "cuda/world.h"
+#include "environment.h"
+
+namespace collc::cuda {
+namespace {
+
+const char *const kProtocolNames[] = {"Simple", "LL", "LL128"};
+static_assert(std::size(kProtocolNames) == kProtocols, "one name per protocol");
+
+constexpr uint32_t kMostChunk = 64 << 20, kMostChannels = 1024;
+
+std::string show_protocol(const Tuning &tuning) {
+  return tuning.protocol < 0 ? "no COLLC_PROTO" : format("COLLC_PROTO=%s", kProtocolNames[tuning.protocol]);
+}
+
+std::string show_number(const char *name, uint32_t value) {
+  return value == 0 ? format("no %s", name) : format("%s=%u", name, value);
+}
+
+// 0 where the variable is unset or 0.
+Status read_whole(const char *name, uint32_t most, uint32_t *value) {
+  double number = 0;
+  COLLC_RETURN_IF_FAILED(read_number(name, 0, most, 0, &number));
+  if (number != std::floor(number)) return fail(ncclInvalidUsage, "%s=%.40s is not a whole number", name, std::getenv(name));
+  *value = static_cast<uint32_t>(number);
+  return {};
+}
+
+}  // namespace
+
+Status read_tuning(Tuning *tuning) {
+  *tuning = {};
+  const char *text = std::getenv("COLLC_PROTO");
+  if (text != nullptr && *text != '\0') {
+    for (uint32_t p = 0; p < kProtocols; ++p)
+      if (strcasecmp(text, kProtocolNames[p]) == 0) tuning->protocol = static_cast<int32_t>(p);
+    if (tuning->protocol < 0) return fail(ncclInvalidUsage, "COLLC_PROTO=%.40s is not Simple, LL or LL128", text);
+  }
+  COLLC_RETURN_IF_FAILED(read_whole("COLLC_CHUNK", kMostChunk, &tuning->chunk_bytes));
+  if (tuning->chunk_bytes % 16 != 0)
+    return fail(ncclInvalidUsage, "COLLC_CHUNK=%u is no multiple of 16 bytes", tuning->chunk_bytes);
+  return read_whole("COLLC_CHANNELS", kMostChannels, &tuning->channels);
+}
+
+Status compare_settings(const std::vector<RankSettings> &settings) {
+  const Tuning &first = settings[0].tuning;
+  for (size_t r = 0; r < settings.size(); ++r)
+    if (settings[r].problem[0] != '\0') return fail(ncclInvalidUsage, "rank %zu: %.160s", r, settings[r].problem);
+  for (size_t r = 0; r < settings.size(); ++r) {
+    const Tuning &other = settings[r].tuning;
+    std::string a, b;
+    if (other.protocol != first.protocol) {
+      a = show_protocol(first), b = show_protocol(other);
+    } else if (other.chunk_bytes != first.chunk_bytes) {
+      a = show_number("COLLC_CHUNK", first.chunk_bytes), b = show_number("COLLC_CHUNK", other.chunk_bytes);
+    } else if (other.channels != first.channels) {
+      a = show_number("COLLC_CHANNELS", first.channels), b = show_number("COLLC_CHANNELS", other.channels);
+    } else {
+      continue;
+    }
+    return fail(ncclInvalidUsage, "ranks 0 and %zu disagree: %s on the one, %s on the other", r, a.c_str(), b.c_str());
+  }
+  if (first.protocol == static_cast<int32_t>(kLL128))
+    for (size_t r = 0; r < settings.size(); ++r)
+      if (settings[r].has_ll128 == 0)
+        return fail(ncclInvalidUsage, "COLLC_PROTO=LL128: the GPU of rank %zu is older than sm_70, which LL128 needs", r);
+  return {};
+}
+
+}  // namespace collc::cuda
