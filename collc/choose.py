@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
-from collc.build.manifest import tree_depth
+from collc.build.manifest import fifo_memory, tree_depth
 from collc.codegen.context import When
 from collc.codegen.entry import Entry
 from collc.errors import PackingError
@@ -27,11 +27,11 @@ from collc.packing.columns import mirrored_links
 from collc.packing.model import Collective, Plan
 from collc.packing.network import Net
 from collc.pipeline import Recorder, lower
-from collc.schedule.candidates import KINDS, candidate, channels_of, spread, with_proof
+from collc.schedule.candidates import KINDS, candidate, channels_of, rings_of, spread, with_proof
 from collc.schedule.trees import schedule_trees
 from collc.simulate.choose import GAIN, Table, choose
 from collc.simulate.params import BYTES_PER_US, GENERIC, Machine
-from collc.simulate.run import Simulator, short_size, size_series
+from collc.simulate.run import Simulator, Variant, short_size, size_series
 from collc.topology.model import PlanGraph
 
 # Sizes at which the model decides: dense where calls are cheap to simulate.
@@ -207,10 +207,8 @@ class _Shelf:
         return found
 
     def _memory(self, entries: Sequence[Entry], slot_bytes: int) -> float:
-        """The share of the target's memory that the FIFOs of these entries take."""
-        programs = {id(entry.program.fifos): entry.program for entry in entries}.values()
-        fifos = {(f.src, f.dsts, f.index) for program in programs for f in program.fifos}
-        return len(fifos) * self.target.slots * slot_bytes / (self.target.fifo_bytes * self.graph.nranks)
+        """The share of the target's memory that the FIFOs of these entries take with slots of at most `slot_bytes`."""
+        return fifo_memory(entries, self.target.slots, slot_bytes) / (self.target.fifo_bytes * self.graph.nranks)
 
     def _serves(self, entry: Entry, of: Plan) -> bool:
         plan = self.plans[entry.plan]
@@ -256,7 +254,13 @@ def _table(
         left_out = {"chain", "ring"} if "rings" in simulator.kinds else {"chain"}
         kinds = [kind for kind in simulator.kinds if kind not in left_out]
         can = {name.lower() for name in target.protocols}
-        tables[first.collective] = choose(simulator, SIZES, kinds=kinds, only=lambda v: v.protocol.lower() in can)
+
+        def allowed(variant: Variant) -> bool:
+            # A ring has a FIFO per root and hop: twice the channels would take twice the memory for a few percent.
+            doubled = variant.plan in ("ring", "rings") and variant.channels > rings_of(simulator.plan(variant.plan))
+            return variant.protocol.lower() in can and not doubled
+
+        tables[first.collective] = choose(simulator, SIZES, kinds=kinds, only=allowed)
     return tables[first.collective]
 
 

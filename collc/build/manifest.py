@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from fractions import Fraction
 from typing import Any
 
 from collc import __version__
@@ -40,6 +41,26 @@ def slot_bytes(programs: Sequence[Program]) -> int:
     return -(-max(program.chunk_bytes for program in programs) // 128) * 128
 
 
+# Bytes of a slot per byte of its chunk: LL sends a flag with every 4 bytes, LL128 one with every 120.
+_SLOT_PER_CHUNK = {"Simple": Fraction(1), "LL": Fraction(2), "LL128": Fraction(16, 15)}
+
+
+def fifo_memory(entries: Sequence[Entry], slots: int, most: int | None = None) -> int:
+    """Bytes of all FIFOs of an allocation: each has slots for every protocol in use, as large as its largest chunk.
+
+    Args:
+        most: larger chunks count as this.
+    """
+    programs = {id(entry.program.fifos): entry.program for entry in entries}.values()
+    fifos = {(f.src, f.dsts, f.index) for program in programs for f in program.fifos}
+    largest: dict[str, int] = {}
+    for entry in entries:
+        chunk = entry.program.chunk_bytes if most is None else min(most, entry.program.chunk_bytes)
+        largest[entry.when.protocol] = max(chunk, largest.get(entry.when.protocol, 0))
+    each = sum((_SLOT_PER_CHUNK[protocol] * chunk for protocol, chunk in largest.items()), Fraction(0))
+    return len(fifos) * slots * -(-each.numerator // each.denominator)
+
+
 def make_manifest(
     documents: Sequence[PlanFile],
     entries: Sequence[Sequence[Entry]],
@@ -67,9 +88,7 @@ def make_manifest(
                 "gpu_sets": sets,
                 "slots": target.slots,
                 "slot_bytes": slot_bytes([entry.program for entry in made]),
-                "fifo_bytes": len({(f.src, f.dsts, f.index) for entry in made for f in entry.program.fifos})
-                * target.slots
-                * slot_bytes([entry.program for entry in made]),
+                "fifo_bytes": fifo_memory(made, target.slots),
                 "programs": [_program(document.plans[entry.plan], entry) for entry in made],
             }
             for document, made, sets in zip(documents, entries, served, strict=True)
