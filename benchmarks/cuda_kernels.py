@@ -1,0 +1,220 @@
+"""What the compilers made of the CUDA target's kernels, per kernel and architecture. `make cuda-kernels` runs it.
+
+    python benchmarks/cuda_kernels.py                  prints the tables
+    python benchmarks/cuda_kernels.py --write FILE     writes them as Markdown
+
+No GPU is needed: registers, memory and spills are ptxas' words, widths are counted in the PTX, occupancy is computed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import subprocess
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from collc.build import cuda
+from collc.build.nvcc import Nvcc
+from collc.build.nvrtc import Nvrtc, compile_kernels
+
+THREADS = 512  # of a block: kMaxThreads in layout.h
+# Shared memory that every block has: addresses and flags of a step's FIFO ends; 48 bytes more per share of the program.
+SHARED = 256 * 16
+SHARES = 64
+
+# Of a multiprocessor: threads, blocks, bytes of shared memory. All have 65,536 registers, given to warps by 256, and
+# keep 1 KiB of shared memory per block from sm_80 on. CUDA C++ Programming Guide 13.0, "Technical Specifications per
+# Compute Capability".
+LIMITS = {
+    "60": (2048, 32, 64 << 10),
+    "70": (2048, 32, 96 << 10),
+    "75": (1024, 16, 64 << 10),
+    "80": (2048, 32, 164 << 10),
+    "90": (2048, 32, 228 << 10),
+    "100": (2048, 32, 228 << 10),
+    "120": (1536, 24, 100 << 10),
+}
+REGISTERS = 65_536
+
+_ENTRY = re.compile(r"Compiling entry function '(\w+)' for 'sm_(\d+)'")
+_FRAME = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads")
+_USED = re.compile(r"Used (\d+) registers(?:.*?, (\d+) bytes smem)?(?:.*?, (\d+) bytes lmem)?")
+_WIDE = re.compile(r"\b(ld|st)\.(?:global|relaxed\.sys\.global|volatile\.global)\.(?:v4\.u32|v2\.u64)")
+
+
+@dataclass(frozen=True)
+class Figures:
+    """One kernel on one architecture: registers per thread, the rest in bytes."""
+
+    registers: int
+    stack: int
+    spilled: int
+    shared: int
+    local: int
+
+    def blocks(self, architecture: str, shared: int) -> int:
+        """Blocks of `THREADS` threads that a multiprocessor holds."""
+        threads, most, memory = LIMITS[architecture]
+        warps = THREADS // 32
+        of_registers = REGISTERS // (-(-self.registers * 32 // 256) * 256) // warps
+        kept = 0 if int(architecture) < 80 else 1024
+        return min(threads // THREADS, most, of_registers, memory // (shared + self.shared + kept))
+
+
+def protocol_of(kernel: str) -> str:
+    """The protocol of a kernel by its name."""
+    return {"ll": "LL", "ll128": "LL128"}.get(kernel.split("_")[1], "Simple")
+
+
+def parse(log: str) -> dict[str, Figures]:
+    """ptxas' report (-v), by kernel."""
+    found: dict[str, Figures] = {}
+    parts = _ENTRY.split(log)
+    for name, _, text in zip(parts[1::3], parts[2::3], parts[3::3], strict=True):
+        used = _USED.search(text)
+        frames = [tuple(map(int, m)) for m in _FRAME.findall(text)]
+        assert used, f"ptxas says nothing of {name}"
+        found[name] = Figures(
+            int(used[1]),
+            sum(stack for stack, _, _ in frames),
+            sum(stores + loads for _, stores, loads in frames),
+            int(used[2] or 0),
+            int(used[3] or 0),
+        )
+    return found
+
+
+def widths(ptx: str) -> dict[str, tuple[int, int]]:
+    """16-byte loads and stores of each kernel's code."""
+    parts = re.split(r"^\s*\.visible \.entry (\w+)\(", ptx, flags=re.MULTILINE)
+    counted = {}
+    for name, body in zip(parts[1::2], parts[2::2], strict=True):
+        kinds = _WIDE.findall(body)
+        counted[name] = (kinds.count("ld"), kinds.count("st"))
+    return counted
+
+
+def by_nvcc(nvcc: Nvcc) -> tuple[dict[str, dict[str, Figures]], dict[str, tuple[int, int]]]:
+    """Per architecture and kernel; and the widths in the PTX for sm_80."""
+    pairs = [(v, r) for v, reals in cuda.SASS.items() for r in reals if r in nvcc.architectures]
+    texts = {virtual: cuda.make_ptx(nvcc, virtual) for virtual in dict.fromkeys(v for v, _ in pairs)}
+
+    def figures(pair: tuple[str, str]) -> tuple[str, dict[str, Figures]]:
+        virtual, real = pair
+        with TemporaryDirectory() as scratch:
+            command = [nvcc.path, *cuda.SASS_FLAGS, "-Xptxas", "-v", f"-arch=sm_{real}", "-cubin", str(texts[virtual])]
+            command += ["-o", f"{scratch}/device.cubin"]
+            return real, parse(subprocess.run(command, capture_output=True, text=True, check=True).stderr)
+
+    with ThreadPoolExecutor(2) as pool:
+        found = dict(pool.map(figures, pairs))
+    return found, widths(texts[cuda.PTX].read_text(encoding="utf-8"))
+
+
+def by_nvrtc(nvrtc: Nvrtc, architectures: Iterable[str]) -> dict[str, dict[str, Figures]]:
+    """The same for what only NVRTC compiles."""
+    source = cuda.device_source().read_text(encoding="utf-8")
+    logs = {sm: compile_kernels(nvrtc, sm, source).log for sm in architectures}
+    return {sm: parse(log.read_text(encoding="utf-8")) for sm, log in logs.items()}
+
+
+def markdown(head: Sequence[str], rows: Iterable[Sequence[object]]) -> list[str]:
+    """A table."""
+    lines = ["| " + " | ".join(head) + " |", "|" + " --- |" * len(head)]
+    return lines + ["| " + " | ".join(map(str, row)) + " |" for row in rows]
+
+
+def protocols_table(found: dict[str, dict[str, Figures]]) -> list[str]:
+    """Per protocol and architecture: the worst kernel."""
+    shared = SHARED + 48 * SHARES
+    rows = []
+    for protocol in ("Simple", "LL", "LL128"):
+        for sm, kernels in found.items():
+            mine = [f for name, f in kernels.items() if protocol_of(name) == protocol]
+            if not mine:
+                continue
+            blocks = min(f.blocks(sm, shared) for f in mine)
+            rows.append(
+                (
+                    protocol,
+                    f"sm_{sm}",
+                    len(mine),
+                    max(f.registers for f in mine),
+                    shared + max(f.shared for f in mine),
+                    blocks,
+                    f"{blocks * THREADS / LIMITS[sm][0]:.0%}",
+                    sum(f.spilled for f in mine),
+                    sum(f.local + f.stack for f in mine),
+                )
+            )
+    head = ("protocol", "chip", "kernels", "registers", "shared", "blocks", "occupancy", "spilled", "local")
+    return markdown(head, rows)
+
+
+def kernels_table(found: dict[str, dict[str, Figures]], wide: dict[str, tuple[int, int]]) -> list[str]:
+    """Per kernel: registers on each architecture, spilled and local bytes on all, 16-byte accesses."""
+    rows = []
+    for name in sorted(wide, key=lambda n: (("Simple", "LL", "LL128").index(protocol_of(n)), n)):
+        each = [kernels.get(name) for kernels in found.values()]
+        held = [f for f in each if f]
+        registers = ["-" if f is None else f.registers for f in each]
+        spilled, local = sum(f.spilled for f in held), sum(f.local + f.stack for f in held)
+        rows.append((name.removeprefix("collc_"), protocol_of(name), *registers, spilled, local, *wide[name]))
+    chips = [f"sm_{sm}" for sm in found]
+    return markdown(("kernel", "protocol", *chips, "spilled", "local", "16 B loads", "16 B stores"), rows)
+
+
+def report() -> str:
+    """The whole document."""
+    nvcc, nvrtc = cuda.find_toolkits()
+    assert nvcc, "this needs nvcc"
+    found, wide = by_nvcc(nvcc)
+    made = f"nvcc {nvcc.release}"
+    if nvrtc:
+        old = [sm for sm in cuda.OLD if sm in nvrtc.architectures and sm not in found]
+        found |= by_nvrtc(nvrtc, old)
+        made += f", NVRTC {nvrtc.release} for {', '.join('sm_' + sm for sm in old)}" if old else ""
+    found = dict(sorted(found.items(), key=lambda item: int(item[0])))
+    shared = SHARED + 48 * SHARES
+    lines = [
+        "# Kernels of the CUDA target, as compiled",
+        "",
+        f"Written by `benchmarks/cuda_kernels.py` ({made}). Compiled only: nothing here was run on a GPU.",
+        "",
+        "Registers are per thread, of the worst kernel of a protocol in the first table; spilled and local (with",
+        f"stack) are bytes over all kernels. Shared memory is {SHARED} bytes and 48 per share of the program,",
+        f"here {SHARES} shares: {shared}. Blocks are those of {THREADS} threads that one multiprocessor holds at",
+        "once by its registers, threads and shared memory; occupancy is their threads over the most that it holds.",
+        "A call needs one block per channel, 32 at most, so one block per multiprocessor is enough.",
+        "",
+        "## By protocol",
+        "",
+        *protocols_table(found),
+        "",
+        "## By kernel",
+        "",
+        "16-byte loads and stores are instructions in the PTX for sm_80, unrolled loops counted whole. Those of LL and",
+        "LL128 are relaxed accesses at system scope of two 8-byte words.",
+        "",
+        *kernels_table(found, wide),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--write", type=Path)
+    options = parser.parse_args()
+    text = report()
+    if options.write:
+        options.write.write_text(text, encoding="utf-8")
+    else:
+        print(text, end="")
+
+
+if __name__ == "__main__":
+    main()
