@@ -1,7 +1,12 @@
-"""Which library a command means when none is named."""
+"""Which library a command means when none is named, and which NCCL stands behind it."""
 
 from __future__ import annotations
 
+import os
+import shutil
+import site
+import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 from collc.errors import UsageError
@@ -23,3 +28,29 @@ def find_library(named: Path | None) -> Path:
     if len(found) > 1:
         raise UsageError(f"{len(found)} libraries here: {', '.join(map(str, found))}", hint="name one")
     return found[0]
+
+
+def find_wheel_nccl(program: str, environment: Mapping[str, str]) -> Path | None:
+    """The NCCL that PyTorch's wheels bring, in the Python environment that `program` belongs to; None without one.
+
+    PyTorch finds it by a path of its own that no other library searches, and loads it after a preloaded one. A
+    preloaded library that did not load it first, by its path, has no NCCL to hand calls to, and NCCL's calls to itself
+    then reach the preloaded library.
+    """
+    found = shutil.which(program, path=environment.get("PATH"))
+    prefixes = [Path(found).absolute().parent.parent] if found else []
+    prefixes += [Path(environment[name]) for name in ("VIRTUAL_ENV", "CONDA_PREFIX") if environment.get(name)]
+    prefixes += [Path(sys.prefix)]
+    folders = [
+        packages
+        for prefix in dict.fromkeys(prefixes)
+        for root in (prefix, prefix / "local")
+        for packages in sorted(root.glob("lib*/python3*/*-packages"), reverse=True)
+    ]
+    if site.ENABLE_USER_SITE:
+        folders.append(Path(site.getusersitepackages()))
+    for folder in folders:
+        library = folder / "nvidia" / "nccl" / "lib" / "libnccl.so.2"
+        if os.access(library, os.R_OK):
+            return library
+    return None

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from collc.bench.find import find_library
+from collc.bench.find import find_library, find_wheel_nccl
 from collc.build.numbering import live_numbering
 from collc.build.readback import read_library, read_manifest
 from collc.cli.report import debug_option
@@ -30,6 +30,9 @@ def command(library: Path | None, topology: str | None, argv: tuple[str, ...]) -
     read_manifest(path)
     before = os.environ.get("LD_PRELOAD")
     environment = {**os.environ, "LD_PRELOAD": f"{path.resolve()}:{before}" if before else str(path.resolve())}
+    nccl = None if os.environ.get("COLLC_NCCL") else find_wheel_nccl(argv[0], os.environ)
+    if nccl is not None:
+        environment["COLLC_NCCL"] = str(nccl)
     if topology is not None:
         numbering = live_numbering(read_library(path), path, load_topology(topology))
         environment["COLLC_NUMBERING"] = ",".join(map(str, numbering))
