@@ -1,9 +1,11 @@
 """What a library holds for each collective and root: which plan, protocol, chunk and channels from which size on.
 
-Three ways to decide, by `Way`:
+Four ways to decide, by `Way`:
 
 - one: the packed trees for every size, which is what the host target gets: its ranks share one memory, whose speeds the
   model does not know, and `collc tune` measures them;
+- memory: the same target where the topology is that one memory (`collc probe --cpu`): one hop, as any rank reads what
+  any other has written once, and for small all_reduces the reduction at every rank;
 - model: `collc.simulate.choose`, the table of one root for all roots;
 - rule: the packed trees for every size, chunks by the time of a pipeline in closed form: microseconds per plan, for
   libraries with many allocations and for machines too large to simulate.
@@ -32,7 +34,7 @@ from collc.schedule.trees import schedule_trees
 from collc.simulate.choose import GAIN, Table, choose
 from collc.simulate.params import BYTES_PER_US, GENERIC, Machine
 from collc.simulate.run import Simulator, Variant, short_size, size_series
-from collc.topology.model import PlanGraph
+from collc.topology.model import LinkKind, PlanGraph, VertexKind
 
 # Sizes at which the model decides: dense where calls are cheap to simulate.
 SIZES = (*size_series(1 << 10, 4 << 20, 4), 32 << 20, 256 << 20)
@@ -40,6 +42,10 @@ SIZES = (*size_series(1 << 10, 4 << 20, 4), 32 << 20, 256 << 20)
 MODELLED_RANKS = 16
 # Candidates that a library for tuning holds beside the packed trees.
 TUNED_KINDS = ("rings", "ring", "double-binary", "one-hop")
+
+# Up to this many bytes, all ranks together, an all_reduce that hands every input to everyone is faster than two hops.
+# Measured on 2 cores with 2, 4 and 8 ranks (docs/measurements/host.md).
+EVERYWHERE_BYTES = 64 << 10
 
 # Slots below cost more steps than memory is worth.
 _LEAST_SLOT = 16 << 10
@@ -52,15 +58,25 @@ class Way(enum.Enum):
     """How programs are chosen."""
 
     ONE = "one"
+    MEMORY = "memory"
     MODEL = "model"
     RULE = "rule"
 
 
-def way_for(target: Target, nranks: int, nallocations: int) -> Way:
+def way_for(target: Target, graph: PlanGraph, nallocations: int) -> Way:
     """The default of a target."""
-    if target.kind is TargetKind.HOST or nranks == 1:
+    if target.kind is TargetKind.HOST and graph.nranks > 1 and _is_one_memory(graph):
+        return Way.MEMORY
+    if target.kind is TargetKind.HOST or graph.nranks == 1:
         return Way.ONE
-    return Way.MODEL if nallocations == 1 and nranks <= MODELLED_RANKS else Way.RULE
+    return Way.MODEL if nallocations == 1 and graph.nranks <= MODELLED_RANKS else Way.RULE
+
+
+def _is_one_memory(graph: PlanGraph) -> bool:
+    """Ranks that are cores: nothing but coherent links, to the memory of their socket."""
+    out = [link for link in graph.links if link.src < graph.nranks]
+    cpus = all(graph.vertices[v].kind is VertexKind.CPU for v in graph.forwarders)
+    return cpus and all(link.kind is LinkKind.C2C and link.dst >= graph.nranks for link in out)
 
 
 @dataclass(frozen=True)
@@ -99,6 +115,8 @@ def hold(
         elif way is Way.RULE:
             for rule in chunk_rule(plan, target, machine):
                 shelf.add(number, 0, rule.chunk_bytes, When(_per_call(plan, graph.nranks, rule.min_bytes)), rule.why)
+        elif way is Way.MEMORY:
+            shelf.add_one_hop(number)
         else:
             shelf.add(number, 0, target.chunk_bytes, When())
         if for_tuning and graph.nranks > 1:
@@ -168,6 +186,19 @@ class _Shelf:
                 packed if number is None else number, v.channels, v.chunk_bytes, When(least, v.protocol), choice.why
             )
             first = False
+
+    def add_one_hop(self, packed: int) -> None:
+        """Every root speaks with every other rank directly; small all_reduces are reduced everywhere."""
+        number = self.plan(packed, "one-hop")
+        assert number is not None, "a memory joins all ranks directly"
+        least = 0
+        if self.plans[packed].collective is Collective.ALL_REDUCE:
+            plan = self.plans[number]
+            everywhere = lower(plan, self.graph.nranks, self.target, self.recorder, "-everywhere", everywhere=True)
+            why = "small calls pay for hops: all ranks reduce all inputs"
+            self.entries.append(Entry(everywhere, number, why=why, everywhere=True))
+            least = EVERYWHERE_BYTES // self.graph.nranks
+        self.add(number, 0, self.target.chunk_bytes, When(least), "one memory: one hop, written once")
 
     def add_for_tuning(self, packed: int) -> None:
         """Every kind of plan with every chunk size, unless the table has it already or it is the trees of another."""

@@ -165,7 +165,7 @@ def compile_topology(
             graph,
             document.plans,
             target,
-            way_for(target, graph.nranks, len(graphs)),
+            way_for(target, graph, len(graphs)),
             machine=MACHINES[request.model],
             for_tuning=request.tune_candidates,
             recorder=recorder,

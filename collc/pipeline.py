@@ -1,6 +1,7 @@
 """The compiler, from a topology's graph to programs: every stage by name, in order, verified, timed and dumped.
 
-    pack -> schedule -> build -> fuse_copies -> pipeline_hops -> merge_channels [-> share_slots] -> render -> compile
+    pack -> schedule -> build -> fuse_copies -> pipeline_hops -> merge_channels [-> share_slots] [-> reduce_everywhere]
+         -> render -> compile
 
 The stages from `build` on yield a `Program`, and each is verified before the next one runs. Nothing else calls a pass.
 """
@@ -22,6 +23,7 @@ from collc.ir.verify import verify
 from collc.lower.fuse_copies import fuse_copies
 from collc.lower.merge_channels import merge_channels
 from collc.lower.pipeline_hops import pipeline_hops
+from collc.lower.reduce_everywhere import reduce_everywhere
 from collc.lower.share_slots import share_slots
 from collc.options import Target
 from collc.packing.check import check_packing
@@ -66,8 +68,8 @@ class Recorder:
         return path
 
 
-def passes(target: Target) -> list[tuple[str, Pass]]:
-    """The lowering of a target, in order."""
+def passes(target: Target, everywhere: bool = False) -> list[tuple[str, Pass]]:
+    """The lowering of a target, in order; `everywhere` for an all_reduce of small calls where memory is shared."""
     chosen: list[tuple[str, Pass]] = [
         ("fuse_copies", fuse_copies),
         ("pipeline_hops", lambda program: pipeline_hops(program, slots=target.slots)),
@@ -75,12 +77,14 @@ def passes(target: Target) -> list[tuple[str, Pass]]:
     ]
     if target.shares_slots:
         chosen.append(("share_slots", share_slots))
+    if everywhere:
+        chosen.append(("reduce_everywhere", reduce_everywhere))
     return chosen
 
 
 def stage_names(target: Target) -> list[str]:
     """Names for `--dump-after`: the stages that yield a program."""
-    return ["build", *(name for name, _ in passes(target))]
+    return ["build", *(name for name, _ in passes(target, target.shares_slots))]
 
 
 def pack(graph: PlanGraph, wanted: Sequence[tuple[Collective, int | None]], recorder: Recorder) -> tuple[Plan, ...]:
@@ -94,7 +98,9 @@ def pack(graph: PlanGraph, wanted: Sequence[tuple[Collective, int | None]], reco
     return tuple(plans)
 
 
-def lower(plan: Plan, nranks: int, target: Target, recorder: Recorder, suffix: str = "") -> Program:
+def lower(
+    plan: Plan, nranks: int, target: Target, recorder: Recorder, suffix: str = "", *, everywhere: bool = False
+) -> Program:
     """A checked plan -> a verified program for the target. `suffix` ends the name of dumped files."""
     with recorder.timed("schedule"):
         schedule = schedule_trees(plan, nranks)
@@ -103,7 +109,7 @@ def lower(plan: Plan, nranks: int, target: Target, recorder: Recorder, suffix: s
     with recorder.timed("build"):
         program = build(schedule, chunk_bytes=target.chunk_bytes)
     _finish("build", label, None, program, recorder)
-    for name, run in passes(target):
+    for name, run in passes(target, everywhere):
         before = program
         with recorder.timed(name):
             program = run(before)

@@ -71,7 +71,10 @@ def check_allocation(
             same = (id(program.channels), row["plan_number"], row["spread"])
             if same not in proved:
                 verify(program)
-                check_schedule(program, schedule_trees(spread(plan, row["spread"]), program.nranks))
+                if row.get("everywhere") is True:
+                    check_everywhere(program)
+                else:
+                    check_schedule(program, schedule_trees(spread(plan, row["spread"]), program.nranks))
                 proved.add(same)
             if not 0 < program.chunk_bytes <= claims.get("slot_bytes", 0):
                 raise IRError(f"a chunk of {program.chunk_bytes} bytes does not fit in a slot")
@@ -130,6 +133,14 @@ def check_schedule(program: Program, schedule: Schedule) -> None:
     if found != wanted:
         block, lo, hi, *_ = min(found ^ wanted, key=lambda key: key[:3])
         raise IRError(f"the tree of block {block} [{lo}, {hi}) differs from the plan's")
+
+
+def check_everywhere(program: Program) -> None:
+    """Raises IRError unless every rank hands its whole input to every other, and nothing else moves."""
+    ranks = range(program.nranks)
+    pairs = frozenset((a, b) for a in ranks for b in ranks if a != b)
+    if parts_of(program) != {(0, Fraction(0), Fraction(1), pairs, frozenset())}:
+        raise IRError("its ranks do not hand each other their whole inputs")
 
 
 def parts_of(program: Program) -> set[PartKey]:

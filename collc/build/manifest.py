@@ -112,6 +112,7 @@ def _program(plan: Plan, entry: Entry) -> dict[str, Any]:
         "plan": kind_of(plan),
         "plan_number": entry.plan,
         "spread": entry.spread,
+        "everywhere": entry.everywhere,
         "proto": entry.when.protocol,
         "chunk_bytes": entry.program.chunk_bytes,
         "min_bytes": entry.when.min_bytes,

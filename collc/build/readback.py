@@ -202,9 +202,8 @@ def _decode_program(tables: Tables, allocation: dict[str, int], row: dict[str, i
                 ids = tuple(fifo(ref, step["share"]) for ref in refs)
                 recv, send = ids[: step["nrecv"]], ids[step["nrecv"] :]
                 flags = step["flags"]
-                steps.append(
-                    Step(step["share"], step["lag"], bool(flags & FLAG_INPUT), recv, bool(flags & FLAG_OUTPUT), send)
-                )
+                reads, stores = bool(flags & FLAG_INPUT), bool(flags & FLAG_OUTPUT)
+                steps.append(Step(step["share"], step["lag"], reads, recv, stores, send, step["input_at"]))
             ranks.append(tuple(steps))
         channels.append(Channel(tuple(ranks)))
     return Program(

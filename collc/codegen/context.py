@@ -286,7 +286,7 @@ class TableBuilder:
             self._append("collc_refs", (number, reader), way)
         final = FLAG_FINAL if step.reduces and step.output else 0
         flags = (FLAG_INPUT if step.input else 0) | (FLAG_OUTPUT if step.output else 0) | final
-        cells = (first_ref, step.share, step.lag, len(step.recv), len(step.send), flags, 0)
+        cells = (first_ref, step.share, step.lag, len(step.recv), len(step.send), flags, step.input_at)
         self._append("collc_steps", cells, f"rank {rank}: {print_step(step)}")
 
 

@@ -7,6 +7,7 @@ over before it was read shows.
 
 from __future__ import annotations
 
+import functools
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -161,16 +162,16 @@ class _Run:
         block = self.program.shares[step.share].block
         begin = share.begin + chunk * share.chunk
         end = min(begin + share.chunk, share.end)
-        value: Array | None = None
-        if step.input:
-            base = self.layout.in_blocks[rank][block] * self.count
-            value = self.inputs[rank][base + begin : base + end].copy()
+        sources: list[Array] = []
         for f in step.recv:
             queue = self.queues[f]
             got = queue.slots[queue.read[rank] % self.program.slots]
             assert got is not None
-            value = got.copy() if value is None else self.reduce(value, got)
-        assert value is not None
+            sources.append(got)
+        if step.input:
+            base = self.layout.in_blocks[rank][block] * self.count
+            sources.insert(step.input_at, self.inputs[rank][base + begin : base + end])
+        value = functools.reduce(self.reduce, sources[1:], sources[0].copy())
         if step.output:
             base = self.layout.out_blocks[rank][block] * self.count
             self.outputs[rank][base + begin : base + end] = value

@@ -41,6 +41,7 @@ SHAPES: dict[str, tuple[bool, bool, bool, bool]] = {name: shape for shape, name 
 
 MAX_RANKS = 4096
 MAX_SLOTS = 64
+MAX_INPUT_AT = 255  # the step tables give it a byte
 MAX_CHUNK_BYTES = 1 << 30
 MAX_DENOMINATOR = 1 << 30  # of a share's two boundaries together; the runtime cuts with 64-bit integers
 
@@ -84,8 +85,9 @@ class Fifo:
 class Step:
     """One primitive of one rank: combine own input and received chunks, then store and send the result.
 
-    `recv` and `send` are FIFO ids. The value is own input (if `input`) followed by the received chunks, reduced in that
-    order; it goes to the output (if `output`) and into every FIFO of `send`.
+    `recv` and `send` are FIFO ids. The value is own input (if `input`) and the received chunks, reduced in the order of
+    `recv` with the own input after the first `input_at` of them; it goes to the output (if `output`) and into every
+    FIFO of `send`.
     """
 
     share: int
@@ -94,8 +96,11 @@ class Step:
     recv: tuple[int, ...]
     output: bool
     send: tuple[int, ...]
+    input_at: int = 0
 
     def __post_init__(self) -> None:
+        if not 0 <= self.input_at <= min(len(self.recv), MAX_INPUT_AT) or (self.input_at and not self.input):
+            raise IRError(f"a step with {len(self.recv)} receives has no own input after {self.input_at} of them")
         if self.shape not in _NAMES:
             raise IRError(f"no primitive has the shape (input, recv, output, send) = {self.shape}")
         if self.lag < 0:

@@ -26,6 +26,7 @@ _SHARE = re.compile(r"share (\d{1,9}): block (\d{1,9}) \[(\d{1,40}(?:/\d{1,40})?
 _FIFO = re.compile(r"fifo (\d{1,9}): (\d{1,9}) -> (\d{1,9}(?:,\d{1,9})*) share (\d{1,9}) index (\d{1,9})")
 _STEP = re.compile(
     r"(\w+) share (\d{1,9}) lag (\d{1,9})(?: recv (\d{1,9}(?:,\d{1,9})*))?(?: send (\d{1,9}(?:,\d{1,9})*))?"
+    r"(?: input-after (\d{1,3}))?"
 )
 
 
@@ -57,7 +58,8 @@ def print_step(step: Step) -> str:
     """One step, as it stands on its line."""
     recv = f" recv {_ids(step.recv)}" if step.recv else ""
     send = f" send {_ids(step.send)}" if step.send else ""
-    return f"{step.name} share {step.share} lag {step.lag}{recv}{send}"
+    place = f" input-after {step.input_at}" if step.input_at else ""
+    return f"{step.name} share {step.share} lag {step.lag}{recv}{send}{place}"
 
 
 def _ids(ids: tuple[int, ...]) -> str:
@@ -168,7 +170,8 @@ class _Reader:
                     f"{m[1]} needs {'' if receives else 'no '}recv and {'' if sends else 'no '}send"
                 )
             try:
-                step = Step(int(m[2]), int(m[3]), reads, _parse_ids(m[4]), writes, _parse_ids(m[5]))
+                ids = _parse_ids(m[4]), _parse_ids(m[5])
+                step = Step(int(m[2]), int(m[3]), reads, ids[0], writes, ids[1], int(m[6] or 0))
             except IRError as error:
                 raise self.fail_at_previous(error.what) from None
             found.append(step)

@@ -1,6 +1,6 @@
 """The verifier: proves, for every element count, that a program computes its collective and cannot deadlock.
 
-Four proofs, each of which names the place where it fails:
+Five proofs, each of which names the place where it fails:
 
 1. *Plumbing*: every FIFO is written by one step of its source and read by one step of each destination, all in one
    channel and on one share. Both sides process chunks in order, so the k-th send meets the k-th receive.
@@ -12,6 +12,7 @@ Four proofs, each of which names the place where it fails:
    terminates. Channels share no FIFO, so this holds with any number of them resident, as long as each rank starts
    them in order.
 4. *In-place safety*: a rank stores a chunk only after the last step that reads this chunk of its own input.
+5. *Same bits*: all ranks that store a share store the same expression, operand by operand, so rounding cannot differ.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ class Place(NamedTuple):
 
 
 def verify(program: Program) -> None:
-    """Raises IRError with the place and the reason unless all four proofs hold."""
+    """Raises IRError with the place and the reason unless all five proofs hold."""
     layout = block_layout(program.collective, program.nranks, program.root)
     _check_shares(program, layout)
     writers, readers = _check_plumbing(program)
@@ -127,6 +128,9 @@ def _check_plumbing(program: Program) -> tuple[Writers, Readers]:
 def _check_values(program: Program, layout: BlockLayout, writers: Writers, readers: Readers) -> None:
     values: dict[Place, frozenset[int]] = {}
     stored: dict[tuple[int, int], Place] = {}
+    formulas = _Formulas()
+    written: dict[Place, int] = {}
+    results: dict[int, tuple[int, Place]] = {}
     for place in _in_data_order(program, writers):
         step = _step(program, place)
         where = _where(program, place)
@@ -140,6 +144,10 @@ def _check_values(program: Program, layout: BlockLayout, writers: Writers, reade
                 raise IRError(f"the input of rank {min(value & got)} is reduced twice", where=where)
             value |= got
         values[place] = value
+        operands = [written[writers[f]] for f in step.recv]
+        if step.input:
+            operands.insert(step.input_at, formulas.input(place.rank))
+        written[place] = formulas.reduced(operands)
         if step.output:
             if block not in layout.out_blocks[place.rank]:
                 raise IRError(f"stores block {block}, which is not in the output of rank {place.rank}", where=where)
@@ -147,10 +155,30 @@ def _check_values(program: Program, layout: BlockLayout, writers: Writers, reade
                 raise IRError(f"stores share {step.share} a second time", where=where)
             stored[place.rank, step.share] = place
             _check_complete(program, layout, block, value, where)
+            formula, first = results.setdefault(step.share, (written[place], place))
+            if formula != written[place]:
+                raise IRError(f"reduces in another order than {_where(program, first)} does", where=where)
     for s, share in enumerate(program.shares):
         for rank in range(program.nranks):
             if share.block in layout.out_blocks[rank] and (rank, s) not in stored:
                 raise IRError(f"rank {rank} never stores share {s} of block {share.block}", where=f"share {s}")
+
+
+class _Formulas:
+    """Numbers for expressions: two are equal if and only if their operands are, in order."""
+
+    def __init__(self) -> None:
+        self.numbers: dict[tuple[int, ...], int] = {}
+
+    def input(self, rank: int) -> int:
+        return self.numbers.setdefault((rank,), len(self.numbers))
+
+    def reduced(self, operands: list[int]) -> int:
+        """From left to right, two at a time, as the targets compute."""
+        value = operands[0]
+        for operand in operands[1:]:
+            value = self.numbers.setdefault((value, operand), len(self.numbers))
+        return value
 
 
 def _check_complete(program: Program, layout: BlockLayout, block: int, value: frozenset[int], where: str) -> None:

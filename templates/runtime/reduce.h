@@ -9,8 +9,9 @@ namespace collc {
 
 // What one reduction of a chunk does beside combining.
 struct Finish {
+  static constexpr uint32_t kNone = ~0u;
   uint32_t divisor = 1;       // divide the result by it (avg, where the sum is complete); 1: nothing
-  bool scale_first = false;   // multiply source 0 by `scale` first (PreMulSum, where source 0 is the rank's own input)
+  uint32_t scaled = kNone;      // multiply this source by `scale` first (PreMulSum: the rank's own input)
   bool stream_first = false;  // store dests[0] past the caches
   unsigned char scale[8] = {};  // one element of the type
 };

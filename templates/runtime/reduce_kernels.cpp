@@ -48,7 +48,7 @@ void reduce(const void *const *sources, uint32_t nsources, void *const *dests, u
   using Storage = typename E::Storage;
   using Value = typename E::Value;
   Value scale{};
-  if (finish.scale_first) {
+  if (finish.scaled != Finish::kNone) {
     Storage stored;
     std::memcpy(&stored, finish.scale, sizeof stored);
     scale = E::load(stored);
@@ -58,9 +58,9 @@ void reduce(const void *const *sources, uint32_t nsources, void *const *dests, u
     const uint64_t n = std::min(kTile, elements - at);
     const Storage *first = static_cast<const Storage *>(sources[0]) + at;
     uint32_t next = 1;
-    if (finish.scale_first) {
+    if (finish.scaled == 0) {
       for (uint64_t i = 0; i < n; ++i) sum[i] = E::multiply(E::load(first[i]), scale);
-    } else if (nsources > 1) {
+    } else if (nsources > 1 && finish.scaled != 1) {
       const Storage *second = static_cast<const Storage *>(sources[1]) + at;
       for (uint64_t i = 0; i < n; ++i) sum[i] = Op::template apply<E>(E::load(first[i]), E::load(second[i]));
       next = 2;
@@ -69,7 +69,11 @@ void reduce(const void *const *sources, uint32_t nsources, void *const *dests, u
     }
     for (; next < nsources; ++next) {
       const Storage *source = static_cast<const Storage *>(sources[next]) + at;
-      for (uint64_t i = 0; i < n; ++i) sum[i] = Op::template apply<E>(sum[i], E::load(source[i]));
+      if (finish.scaled == next)
+        for (uint64_t i = 0; i < n; ++i)
+          sum[i] = Op::template apply<E>(sum[i], E::multiply(E::load(source[i]), scale));
+      else
+        for (uint64_t i = 0; i < n; ++i) sum[i] = Op::template apply<E>(sum[i], E::load(source[i]));
     }
     if (finish.divisor != 1)
       for (uint64_t i = 0; i < n; ++i) sum[i] = E::divide(sum[i], finish.divisor);

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import dataclasses
+
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support.programs import CUDA, HOST, TREE_COLLECTIVES, chain, lowered, random_schedule, schedule_of
 
-from collc.ir.nodes import Program
+from collc.errors import IRError
+from collc.ir.interpret import run
+from collc.ir.nodes import Channel, Program
+from collc.ir.printer import parse_program, print_program
 from collc.ir.verify import verify
 from collc.lower.depth import depths
 from collc.lower.merge_channels import merge_channels
+from collc.lower.reduce_everywhere import reduce_everywhere
 from collc.packing.model import Collective
 
 
@@ -33,6 +40,43 @@ def test_fuse_copies_leaves_one_pass_over_memory():
     stages = dict(lowered(schedule))
     assert names(stages["build"], 1) == ["send", "copy"]
     assert names(stages["fuse_copies"], 1) == ["copySend"]
+
+
+def one_hop(nranks: int) -> Program:
+    stars = [[(root, rank) for rank in range(nranks) if rank != root] for root in range(nranks)]
+    return dict(lowered(schedule_of(Collective.ALL_REDUCE, nranks, stars)))["share_slots"]
+
+
+@pytest.mark.parametrize("nranks", [2, 3, 8])
+def test_reduce_everywhere_reduces_in_the_order_of_the_ranks_at_every_rank(nranks):
+    program = reduce_everywhere(one_hop(nranks))
+    verify(program)
+    assert all(names(program, rank) == ["send", "recvReduceCopy"] for rank in range(nranks))
+    count = 37
+    inputs = [np.array([f"({rank},{i})" for i in range(count)], dtype=object) for rank in range(nranks)]
+    outputs = [np.empty(count, dtype=object) for _ in range(nranks)]
+    for seed in range(4):
+        run(program, inputs, outputs, lambda a, b: a + b, count=count, element_bytes=4, seed=seed)
+        for output in outputs:
+            assert list(output) == ["".join(f"({rank},{i})" for rank in range(nranks)) for i in range(count)]
+
+
+def test_another_order_at_one_rank_is_found():
+    program = reduce_everywhere(one_hop(3))
+    steps = list(program.channels[0].steps)
+    send, reduce = steps[2]
+    steps[2] = (send, dataclasses.replace(reduce, input_at=0))
+    with pytest.raises(IRError, match=r"rank 2, step 1 .*reduces in another order than channel 0, rank \d"):
+        verify(program.replace(channels=(Channel(tuple(steps)),)))
+
+
+def test_reduce_everywhere_is_printed_and_read_back():
+    program = reduce_everywhere(one_hop(3))
+    text = print_program(program)
+    assert "recvReduceCopy share 0 lag 0 recv 0,1 input-after 2\n" in text
+    assert parse_program(text) == program
+    with pytest.raises(IRError, match="no own input after 3"):
+        parse_program(text.replace("input-after 2", "input-after 3"))
 
 
 def test_pipeline_hops_counts_hops():

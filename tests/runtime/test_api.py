@@ -39,7 +39,7 @@ def exported(path: Path) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("ways", ["threads", "processes"])
-@pytest.mark.parametrize(("machine", "ranks"), [("odd", 3), ("odd", 1), ("dgx1v", 8)])
+@pytest.mark.parametrize(("machine", "ranks"), [("odd", 3), ("odd", 1), ("cores", 3), ("dgx1v", 8)])
 def test_transfers_operators_splits_and_refusals(machine: str, ranks: int, ways: str) -> None:
     program = client(HERE / "api.c", machine)
     done = subprocess.run([program, ways, str(ranks)], capture_output=True, text=True, timeout=120, check=False)
@@ -128,11 +128,30 @@ print(result, os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
     assert done.stdout.split() == ["0", "5"], done.stderr
 
 
-def test_the_results_are_the_same_bits_on_all_ranks_and_in_every_run() -> None:
-    program = client(HERE / "bits.c", "dgx1v")
-    outputs = {subprocess.run([program, "processes", "8"], capture_output=True, check=True).stdout for _ in range(3)}
-    outputs.add(subprocess.run([program, "threads", "8"], capture_output=True, check=True).stdout)
+@pytest.mark.parametrize(("machine", "ranks"), [("dgx1v", "8"), ("cores", "3")])
+def test_the_results_are_the_same_bits_on_all_ranks_and_in_every_run(machine: str, ranks: str) -> None:
+    program = client(HERE / "bits.c", machine)
+    outputs = {
+        subprocess.run([program, ways, ranks], capture_output=True, check=True, env={**os.environ, **direct}).stdout
+        for ways in ("processes", "processes", "threads")
+        for direct in ({}, {"COLLC_DIRECT": "0"})
+    }
     assert len(outputs) == 1
+
+
+@pytest.mark.parametrize("value", ["2", "yes"])
+def test_a_mistyped_variable_is_heard_of(value: str) -> None:
+    program = client(HERE / "bits.c", "cores")
+    done = subprocess.run(
+        [program, "threads", "3"],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+        env={**os.environ, "COLLC_DIRECT": value},
+    )
+    assert done.returncode == 1
+    assert f"COLLC_DIRECT={value} is not a number from 0 to 1" in done.stderr
 
 
 def test_fp8_is_rounded_to_nearest() -> None:

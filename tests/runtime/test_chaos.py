@@ -45,7 +45,7 @@ def run_one(seed: int) -> None:
     odd_call = rng.random() < 0.25 and fault is nothing
     stranger = rng.random() < 0.3
     limit = {"COLLC_TIMEOUT": "1", "COLLC_BOOTSTRAP_TIMEOUT": "2"}
-    with ranks(library("odd"), NRANKS, **limit) as team:
+    with ranks(library(rng.choice(["odd", "cores"])), NRANKS, **limit) as team:
         unique = bytes.fromhex(team.ask(0, do="id")["id"])
         if stranger:
             (port,) = struct.unpack_from("!H", unique, 8)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 from pathlib import Path
 
@@ -12,10 +13,18 @@ SOURCE = Path(__file__).parent / "client.c"
 
 
 @pytest.mark.parametrize("ways", ["thread", "threads", "processes"])
-@pytest.mark.parametrize(("machine", "ranks"), [("pair", 2), ("odd", 3), ("dgx1v", 8)])
-def test_every_element_of_every_call(machine: str, ranks: int, ways: str) -> None:
+@pytest.mark.parametrize(
+    ("machine", "ranks", "direct"),
+    [("pair", 2, "1"), ("odd", 3, "1"), ("cores", 3, "1"), ("cores", 3, "0"), ("dgx1v", 8, "1")],
+)
+def test_every_element_of_every_call(machine: str, ranks: int, ways: str, direct: str) -> None:
     done = subprocess.run(
-        [client(SOURCE, machine), ways, str(ranks)], capture_output=True, text=True, timeout=240, check=False
+        [client(SOURCE, machine), ways, str(ranks)],
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+        env={**os.environ, "COLLC_DIRECT": direct},
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.endswith("elements right\n")

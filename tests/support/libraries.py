@@ -34,12 +34,26 @@ links:
 """
 
 
+# Three cores of one memory: one hop, and small all_reduces at every rank.
+CORES = """
+format: collc-topology/1
+name: cores
+gpus: [core0, core1, core0.1]
+cpus: [cpu0]
+links:
+  - {between: [core0, cpu0], kind: c2c, gbps: 6.25}
+  - {between: [core1, cpu0], kind: c2c, gbps: 6.25}
+  - {between: [core0.1, cpu0], kind: c2c, gbps: 6.25}
+"""
+_OWN = {"odd": ODD, "pair": PAIR, "cores": CORES}
+
+
 def _topology(name: str) -> Path:
     folder = cache_dir() / "tests"
     folder.mkdir(parents=True, exist_ok=True)
-    if name not in ("odd", "pair"):
+    if name not in _OWN:
         return TOPOLOGIES / f"{name}.yaml"
-    text = ODD if name == "odd" else PAIR
+    text = _OWN[name]
     source = folder / f"{name}-{content_key([text])[:12]}.yaml"
     source.write_text(text, encoding="utf-8")
     return source
@@ -47,7 +61,7 @@ def _topology(name: str) -> Path:
 
 @cache
 def library(name: str) -> Path:
-    """The host library of `odd`, `pair`, a machine of topologies/, or `machine:allocations`."""
+    """The host library of `odd`, `pair`, `cores`, a machine of topologies/, or `machine:allocations`."""
     machine, _, sets = name.partition(":")
     source = _topology(machine)
     # Compiled anew for every run of the suite; the cache makes that cheap and keeps it true to the sources.

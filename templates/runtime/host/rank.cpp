@@ -128,7 +128,6 @@ void HostRank::begin(const Call &call) {
   element_bytes_ = static_cast<uint32_t>(element_bytes(call.type));
   reduce_ = reduce_function(call.type, call.op.kind);
   finish_.divisor = call.op.average ? context_.nranks : 1;
-  finish_.scale_first = call.op.scaled;
   std::memcpy(finish_.scale, call.op.scale, sizeof finish_.scale);
   if (call.program == nullptr) {
     remaining_ = 0;
@@ -171,10 +170,12 @@ void HostRank::copy_alone(const Call &call) {
   void *output = call.output;
   Finish finish = finish_;
   finish.divisor = 1;  // the average of one rank is its input; a scaled sum is not
-  if (finish.scale_first)
+  if (call.op.scaled) {
+    finish.scaled = 0;
     reduce_(&call.input, 1, &output, 1, call.count, finish);
-  else if (call.output != call.input)
+  } else if (call.output != call.input) {
     std::memmove(call.output, call.input, call.count * element_bytes_);
+  }
 }
 
 bool HostRank::advance() {

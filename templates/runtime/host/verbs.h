@@ -48,8 +48,9 @@ class HostVerbs {
     const bool has_input = (step.flags & kInput) != 0, has_output = (step.flags & kOutput) != 0;
     Finish finish = rank_.finish_;
     if ((step.flags & kFinal) == 0) finish.divisor = 1;
-    if (!has_input) finish.scale_first = false;
-    const bool moves_only = uint32_t{has_input} + step.nrecv == 1 && finish.divisor == 1 && !finish.scale_first;
+    if (has_input && rank_.call_.op.scaled) finish.scaled = step.input_at;
+    const bool moves_only =
+        uint32_t{has_input} + step.nrecv == 1 && finish.divisor == 1 && finish.scaled == Finish::kNone;
 
     const void *sources[kMostPeers + 1];
     void *dests[kMostPeers + 1];
@@ -58,10 +59,8 @@ class HostVerbs {
     if (has_output) dests[ndests++] = output;
     for (uint32_t i = 0; i < step.nsend; ++i) {
       HostRank::End &end = rank_.ends_[send[i].fifo];
-      // Who receives a result only moves it; who receives anything else reduces it, which the kernel cannot.
-      const Reach needed = has_output ? Reach::kKernel : Reach::kShared;
       const bool is_input = has_input && moves_only;
-      if (bytes >= kLeastDirect && (is_input || has_output) && end.reach >= needed) {
+      if ((is_input || has_output) && goes_direct(end.reach, has_output, bytes)) {
         const void *place = is_input ? input : output;
         std::memcpy(slot(end, chunk), &place, sizeof place);
         tag(end, chunk) = rank_.call_.signature | kDirect;
@@ -140,10 +139,19 @@ class HostVerbs {
   }
 
   static constexpr uint32_t kMostPeers = 256;
-  // Below, waiting for readers costs more than a copy.
-  static constexpr uint64_t kLeastDirect = 16 << 10;
 
  private:
+  // Below, waiting for readers costs more than a copy; the more so where they need the writer's core.
+  static constexpr uint64_t kLeastDirect = 16 << 10, kLeastDirectCrowded = 64 << 10;
+
+  bool goes_direct(Reach reach, bool is_result, uint64_t bytes) const {
+    if (reach == Reach::kSlots || bytes < (rank_.cores_are_free() ? kLeastDirect : kLeastDirectCrowded)) return false;
+    if (reach == Reach::kShared) return true;
+    // The kernel copies, which is all that is done to a result; anything else is reduced. A root would only wait. And the
+    // kernel cannot stream, which is worth more where cores are short.
+    return is_result && rank_.call_.root < 0 && (rank_.cores_are_free() || !rank_.streams_);
+  }
+
   // Of a slot's tag, beside the signature of the call: the slot holds an address.
   static constexpr uint64_t kDirect = 1;
 

@@ -42,7 +42,7 @@ static_assert(offsetof(collc::Step, lag) == 8, "tables.h and the compiler differ
 static_assert(offsetof(collc::Step, nrecv) == 10, "tables.h and the compiler differ: nrecv");
 static_assert(offsetof(collc::Step, nsend) == 12, "tables.h and the compiler differ: nsend");
 static_assert(offsetof(collc::Step, flags) == 14, "tables.h and the compiler differ: flags");
-static_assert(offsetof(collc::Step, reserved) == 15, "tables.h and the compiler differ: reserved");
+static_assert(offsetof(collc::Step, input_at) == 15, "tables.h and the compiler differ: input_at");
 static_assert(sizeof(collc::FifoRef) == 8, "tables.h and the compiler differ: collc::FifoRef");
 static_assert(offsetof(collc::FifoRef, fifo) == 0, "tables.h and the compiler differ: fifo");
 static_assert(offsetof(collc::FifoRef, reader) == 4, "tables.h and the compiler differ: reader");
