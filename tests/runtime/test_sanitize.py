@@ -16,14 +16,15 @@ ADDRESS = ("-fsanitize=address,undefined", "-fno-sanitize-recover=undefined", "-
 
 
 # Only the first client can hold all ranks in one thread.
-RUNS = [("client", "thread")] + [(p, w) for p in ("client", "api", "bits") for w in ("threads", "processes")]
+RUNS = [("odd", "client", "thread")]
+RUNS += [(m, p, w) for m in ("odd", "cores") for p in ("client", "api", "bits") for w in ("threads", "processes")]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("program", "ways"), RUNS)
+@pytest.mark.parametrize(("machine", "program", "ways"), RUNS)
 @pytest.mark.parametrize("flags", [THREAD, ADDRESS], ids=["thread", "address+undefined"])
-def test_nothing_to_report(program: str, ways: str, flags: tuple[str, ...]) -> None:
-    binary = sanitized(HERE / f"{program}.c", "odd", flags)
+def test_nothing_to_report(machine: str, program: str, ways: str, flags: tuple[str, ...]) -> None:
+    binary = sanitized(HERE / f"{program}.c", machine, flags)
     # setarch: ThreadSanitizer of older compilers cannot place its shadow under high-entropy address randomisation.
     command = ["setarch", "-R", str(binary), ways, "3"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=540, check=False)
