@@ -74,8 +74,9 @@ def lz4_block(data: bytes, size: int) -> bytes:
             break
         distance = data[at] | data[at + 1] << 8
         at += 2
-        for _ in range(length(token & 15) + 4):
-            out.append(out[-distance])
+        wanted = length(token & 15) + 4
+        start = len(out) - distance
+        out += (out[start : start + wanted] * (wanted // distance + 1))[:wanted]
     assert len(out) == size
     return bytes(out)
 
