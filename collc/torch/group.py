@@ -71,10 +71,10 @@ class CollcProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
     def __init__(self, store: dist.Store, rank: int, size: int, timeout: timedelta) -> None:
         super().__init__(rank, size)
         world = dist.get_world_size() if dist.is_initialized() else size
-        library = library_for(max(size, world, 2))
         if rank == 0:
-            store.set("collc-unique-id", Nccl(library).unique_id().hex())
+            store.set("collc-unique-id", Nccl(library_for(max(size, world, 2))).unique_id().hex())
         store.wait(["collc-unique-id"], timeout)
+        library = library_for(max(size, world, 2))  # rank 0 may have compiled it; the others find it then
         unique = bytes.fromhex(store.get("collc-unique-id").decode())
         self._rank, self._size = rank, size
         self._communicator = Communicator(library, size, rank, unique)
