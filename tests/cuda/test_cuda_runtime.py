@@ -153,6 +153,26 @@ def test_without_a_driver_creation_says_so(tmp_path):
     assert "needs the NVIDIA driver, which is missing here: libcuda.so.1" in str(answer.get("error"))
 
 
+def driver_without(symbol: str, folder: Path) -> str:
+    """A folder with the mock driver less one function: its name in the symbol table is another."""
+    whole = (mock_driver() / "libcuda.so.1").read_bytes()
+    name, other = f"\0{symbol}\0".encode(), f"\0{'x' * len(symbol)}\0".encode()
+    assert name in whole
+    (folder / "libcuda.so.1").write_bytes(whole.replace(name, other))
+    return str(folder)
+
+
+def test_drivers_before_cuda_12_4_have_no_way_to_load_a_kernel_early(tmp_path):
+    group = [["all_reduce", "float", "sum", 0, 33, False]]
+    answer = run([group], [0, 1, 2], MOCK_GPUS="3", LD_LIBRARY_PATH=driver_without("cuFuncLoad", tmp_path))
+    assert answer.get("wrong") == [], answer
+
+
+def test_a_driver_that_is_too_old_is_told(tmp_path):
+    answer = run([], [0, 1, 2], MOCK_GPUS="3", LD_LIBRARY_PATH=driver_without("cuStreamIsCapturing", tmp_path))
+    assert "too old: it has no cuStreamIsCapturing (525 has)" in str(answer.get("error"))
+
+
 def test_half_a_group_on_a_shared_gpu_is_refused():
     answer = run([[["all_reduce", "float", "sum", 0, 9, False, [0, 1]]]], [0, 0, 0], COLLC_SHARE_GPU="1")
     assert "3 ranks of this process share GPU 0 and must make their calls in one group" in str(answer.get("error"))
