@@ -99,7 +99,7 @@ def decide(problem: Problem, size: int, before: Candidate | None) -> Point:
 
         walk = miad(sorted(by_chunk), compare, start=start, gain=problem.rules.gain)
         finalists.append(by_chunk[walk.chunk])
-    finalists = _distinct(problem.candidates, problem.per_call(size), finalists)
+    finalists = distinct(problem.candidates, problem.per_call(size), finalists)
     measured = problem.meter.measure(problem.call(size), finalists)
     times = dict(zip(finalists, measured.seconds, strict=True))
     best = min(finalists, key=lambda number: times[number])
@@ -111,7 +111,7 @@ def decide(problem: Problem, size: int, before: Candidate | None) -> Point:
     return Point(size, best, held.number, times[best] * 1e6, times[held.number] * 1e6, measured.settled)
 
 
-def _distinct(candidates: Sequence[Candidate], size: int, numbers: Sequence[int]) -> list[int]:
+def distinct(candidates: Sequence[Candidate], size: int, numbers: Sequence[int]) -> list[int]:
     """The programs without those that do the same as an earlier one at this size: their chunks hold the whole call."""
     by_number = {c.number: c for c in candidates}
     found: dict[object, int] = {}
