@@ -1,8 +1,8 @@
 """One rank as a process that the fault tests can order about: reads JSON lines, answers in kind.
 
 Orders: {"do": "id"}, {"do": "init", nranks, id, rank}, {"do": "call", collective, count, type, op, root, times},
-{"do": "error"}, {"do": "destroy"}, {"do": "abort"}, {"do": "cpu"}, {"do": "open"}. An answer has "result", NCCL's
-number of it.
+{"do": "error"}, {"do": "destroy"}, {"do": "abort"}, {"do": "cpu"}, {"do": "open"}, {"do": "environment", name, value}.
+An answer has "result", NCCL's number of it.
 """
 
 from __future__ import annotations
@@ -46,6 +46,9 @@ class RankProcess:
                 return self.answer(lib.ncclCommDestroy(self.comm))
             case "abort":
                 return self.answer(lib.ncclCommAbort(self.comm))
+            case "environment":
+                os.environ[order["name"]] = order["value"]
+                return {"result": 0}
             case "cpu":
                 return {"result": 0, "seconds": time.process_time()}
             case _:

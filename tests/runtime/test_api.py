@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from elftools.elf.elffile import ELFFile
 from support.libraries import client, fake_nccl, library
+from support.ranks import INVALID_USAGE, ranks
 
 HERE = Path(__file__).parent
 
@@ -139,8 +140,16 @@ def test_the_results_are_the_same_bits_on_all_ranks_and_in_every_run(machine: st
     assert len(outputs) == 1
 
 
-@pytest.mark.parametrize("value", ["2", "yes"])
-def test_a_mistyped_variable_is_heard_of(value: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "value", "said"),
+    [
+        ("COLLC_DIRECT", "2", "COLLC_DIRECT=2 is not a number from 0 to 1"),
+        ("COLLC_DIRECT", "yes", "COLLC_DIRECT=yes is not a number from 0 to 1"),
+        ("COLLC_CHUNK", "big", "COLLC_CHUNK=big is not a number"),
+        ("COLLC_CHUNK", "15", "COLLC_CHUNK=15 is less than 16 bytes"),
+    ],
+)
+def test_a_mistyped_variable_is_heard_of(name: str, value: str, said: str) -> None:
     program = client(HERE / "bits.c", "cores")
     done = subprocess.run(
         [program, "threads", "3"],
@@ -148,10 +157,31 @@ def test_a_mistyped_variable_is_heard_of(value: str) -> None:
         text=True,
         check=False,
         timeout=60,
-        env={**os.environ, "COLLC_DIRECT": value},
+        env={**os.environ, name: value},
     )
     assert done.returncode == 1
-    assert f"COLLC_DIRECT={value} is not a number from 0 to 1" in done.stderr
+    assert said in done.stderr
+
+
+def test_smaller_chunks_give_the_same_bits() -> None:
+    program = client(HERE / "bits.c", "odd")
+    outputs = [
+        subprocess.run([program, "processes", "3"], capture_output=True, check=True, env={**os.environ, **chunk}).stdout
+        for chunk in ({}, {"COLLC_CHUNK": "4096"}, {"COLLC_CHUNK": "100"})
+    ]
+    assert len(set(outputs)) == 1
+
+
+def test_ranks_with_different_chunks_are_told_so() -> None:
+    with ranks(library("odd"), 3) as team:
+        unique = team.ask(0, do="id")["id"]
+        for rank in range(3):
+            team.ask(rank, do="environment", name="COLLC_CHUNK", value=str(4096 * (1 + rank // 2)))
+        for rank in range(3):
+            team.tell(rank, do="init", nranks=3, id=unique, rank=rank)
+        answers = [team.hear(rank) for rank in range(3)]
+    assert {answer["result"] for answer in answers} == {INVALID_USAGE}
+    assert all("COLLC_CHUNK is " in answer["text"] for answer in answers)
 
 
 def test_fp8_is_rounded_to_nearest() -> None:

@@ -15,7 +15,10 @@ namespace {
 // What a rank tells the others, to be found in its memory.
 struct Card {
   int32_t process;
-  uint32_t allowed;
+  uint16_t allowed;
+  uint16_t understood;
+  uint32_t chunk_bytes;  // COLLC_CHUNK
+  uint32_t reserved;
   uint64_t address;  // of this process' token
   uint64_t token;
 };
@@ -57,19 +60,25 @@ Reach try_reach(const Card &mine, const Card &theirs) {
 
 }  // namespace
 
-Status Neighbours::meet(const RankContext &context) {
+Status Neighbours::meet(const RankContext &context, uint32_t chunk_bytes) {
   double allowed = 1;
   const Status understood = read_number("COLLC_DIRECT", 0, 1, 1, &allowed);
-  const Card mine{getpid(), understood.ok() && allowed != 0, reinterpret_cast<uint64_t>(&token()), token()};
+  const bool may = understood.ok() && allowed != 0;
+  const Card mine{getpid(), may, understood.ok(), chunk_bytes, 0, reinterpret_cast<uint64_t>(&token()), token()};
   Bytes message(sizeof mine);
   std::memcpy(message.data(), &mine, sizeof mine);
   std::vector<Bytes> all;
   COLLC_RETURN_IF_FAILED(context.exchange(message, &all));
   Bytes found(context.nranks);
+  Status agreed = understood;
   for (uint32_t peer = 0; peer < context.nranks; ++peer) {
     Card theirs;
     if (all[peer].size() != sizeof theirs) return fail(ncclInternalError, "rank %u says something else than expected", peer);
     std::memcpy(&theirs, all[peer].data(), sizeof theirs);
+    if (agreed.ok() && theirs.chunk_bytes != chunk_bytes)
+      agreed = fail(ncclInvalidUsage, "COLLC_CHUNK is %u on rank %u and %u on rank %u (0: unset)", chunk_bytes, context.rank,
+                    theirs.chunk_bytes, peer);
+    if (agreed.ok() && !theirs.understood) agreed = fail(ncclRemoteError, "rank %u cannot read its COLLC_DIRECT", peer);
     processes_.push_back(theirs.process);
     reach_into_.push_back(try_reach(mine, theirs));
     found[peer] = static_cast<unsigned char>(reach_into_[peer]);
@@ -79,7 +88,7 @@ Status Neighbours::meet(const RankContext &context) {
     if (all[peer].size() != context.nranks) return fail(ncclInternalError, "rank %u says something else than expected", peer);
     reach_of_.push_back(static_cast<Reach>(all[peer][context.rank]));
   }
-  return understood;  // said after the others have been served
+  return agreed;  // said after the others have been served
 }
 
 Status Neighbours::read(uint32_t peer, uint64_t from, void *to, uint64_t bytes) const {

@@ -16,8 +16,8 @@ enum class Reach : uint8_t {
 // What the ranks of a communicator know of each other's memory, found out once by trying.
 class Neighbours {
  public:
-  // Collective among the ranks. COLLC_DIRECT=0 leaves only slots.
-  Status meet(const RankContext &context);
+  // Collective among the ranks. COLLC_DIRECT=0 leaves only slots. `chunk_bytes` must be the same on all ranks.
+  Status meet(const RankContext &context, uint32_t chunk_bytes);
 
   // How `reader` reads this rank's memory.
   Reach reach_of(uint32_t reader) const { return reach_of_[reader]; }

@@ -5,10 +5,13 @@
 #include <algorithm>
 #include <cstring>
 
+#include "environment.h"
 #include "host/verbs.h"
 
 namespace collc {
 namespace {
+
+constexpr double kMostChunk = 1 << 30;
 
 // Results from here on are streamed past the caches, of which each core of today has less.
 constexpr uint64_t kStreamed = 8 << 20;
@@ -96,7 +99,13 @@ Status HostRank::meet() {
   context_.exchange = nullptr;  // only valid while the communicator is made
   RankContext context = context_;
   context.exchange = exchange;
-  COLLC_RETURN_IF_FAILED(neighbours_.meet(context));
+  double limit = 0;
+  const Status readable = read_number("COLLC_CHUNK", 0, kMostChunk, 0, &limit);
+  chunk_limit_ = readable.ok() ? static_cast<uint32_t>(limit) / 16 * 16 : 0;
+  const Status met = neighbours_.meet(context, chunk_limit_);
+  COLLC_RETURN_IF_FAILED(readable);
+  COLLC_RETURN_IF_FAILED(met);
+  if (limit > 0 && chunk_limit_ == 0) return fail(ncclInvalidUsage, "COLLC_CHUNK=%g is less than 16 bytes", limit);
   for (End &end : ends_) {
     if (end.source != plan_rank_) {
       end.reach = neighbours_.reach_into(nccl_rank(end.source));
@@ -113,9 +122,10 @@ void HostRank::place_shares(const Call &call, uint32_t size) {
   const Program &program = *call.program;
   if (shares_program_ == &program && shares_count_ == call.count && shares_element_ == size) return;
   shares_.resize(program.nshares);
+  const uint32_t chunk = chunk_limit_ != 0 ? std::min(chunk_limit_, program.chunk_bytes) : program.chunk_bytes;
   for (uint32_t s = 0; s < program.nshares; ++s) {
     const Share &share = context_.tables->shares[program.first_share + s];
-    shares_[s] = cut_share(share, call.count, size, program.chunk_bytes);
+    shares_[s] = cut_share(share, call.count, size, chunk);
     place_block(context_.placement, program.collective, context_.nranks, share.block, call.count, &shares_[s]);
   }
   shares_program_ = &program;

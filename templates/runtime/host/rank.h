@@ -106,6 +106,7 @@ class HostRank final : public RankBackend {
   uint32_t plan_rank_;
   uint32_t slots_ = 0;
   uint32_t slot_bytes_ = 0;
+  uint32_t chunk_limit_ = 0;  // COLLC_CHUNK; 0: as the program says
   const FifoRef *refs_ = nullptr;
   std::vector<End> ends_;
 
