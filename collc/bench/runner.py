@@ -118,12 +118,14 @@ def run_bench(request: BenchRequest, report: Callable[[Row], None], place: Place
         RunError: a rank failed or died; all ranks are ended then.
     """
     orders = cases(request)
-    nranks = library_ranks(read_manifest(request.library), request.ranks)
+    manifest = read_manifest(request.library)
+    nranks = library_ranks(manifest, request.ranks)
+    programs = [program for allocation in manifest["allocations"] for program in allocation["programs"]]
     rows: list[Row] = []
     with team_of(request.library, nranks, place) as team:
         for order in orders:
             answers = team.all(order)
-            row = _row(order, answers, nranks)
+            row = _row(order, answers, nranks, programs)
             rows.append(row)
             report(row)
     return rows
@@ -158,13 +160,19 @@ def _orders(request: BenchRequest, nranks: int, held: set[str]) -> Iterator[dict
                             }
 
 
-def _row(order: dict[str, Any], answers: Sequence[dict[str, Any]], nranks: int) -> Row:
+def _row(
+    order: dict[str, Any], answers: Sequence[dict[str, Any]], nranks: int, programs: Sequence[dict[str, Any]]
+) -> Row:
+    """`programs` are the manifest's, of all allocations: which of them ran, the library itself says."""
     collective = Collective(order["collective"])
     per_rank = nranks if collective in _PER_RANK else 1
     size = order["count"] * TYPES[order["type"]].size * per_rank
     seconds = sum(answer["seconds"] for answer in answers) / len(answers)
     algbw = size / seconds / 1e9 if seconds else 0.0
     checked = [answer["wrong"] for answer in answers if answer["wrong"] is not None]
+    number = answers[0]["program"]
+    ran = programs[number] if 0 <= number < len(programs) else {}
+    plan = ran.get("plan", "-") + ("+everywhere" if ran.get("everywhere") else "")
     return Row(
         collective=collective.value,
         type=order["type"],
@@ -173,8 +181,8 @@ def _row(order: dict[str, Any], answers: Sequence[dict[str, Any]], nranks: int) 
         in_place=order["in_place"],
         bytes=size,
         count=order["count"],
-        plan="trees",
-        proto="Simple",
+        plan=plan,
+        proto=ran.get("proto", "-"),
         time_us=seconds * 1e6,
         algbw_gbps=algbw,
         busbw_gbps=algbw * bus_factor(collective, nranks),

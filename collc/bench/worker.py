@@ -19,6 +19,7 @@ from collc.bench.data import OPS, TYPES, Array, Case
 from collc.bench.launchers import Place
 from collc.bench.meeting import join
 from collc.bench.nccl import Nccl
+from collc.codegen.context import COLLECTIVES
 from collc.errors import CollcError, RunError
 from collc.packing.model import Collective
 
@@ -90,7 +91,15 @@ class Rank:
         wrong = None
         for _ in range(order["check"]):
             wrong = (wrong or 0) + self.check(case, send, recv, send_at, recv_at, call)
-        return {"seconds": seconds, "wrong": wrong}
+        return {"seconds": seconds, "wrong": wrong, "program": self.program_of(case)}
+
+    def program_of(self, case: Case) -> int:
+        """Which of the library's programs the case runs; -1 where the library does not tell."""
+        ask = getattr(self.nccl.lib, "collc_program_of", None)
+        if ask is None:
+            return -1
+        ask.argtypes = [ctypes.c_void_p, ctypes.c_uint32, ctypes.c_int, ctypes.c_uint64]
+        return int(ask(self.comm, COLLECTIVES[case.collective], case.root, case.count * case.kind.size))
 
     def buffers(self, case: Case, in_place: bool) -> tuple[Buffer, Buffer, int, int]:
         """Send and receive buffers and the byte offsets of the data in them, as NCCL places in-place calls."""
