@@ -53,6 +53,7 @@ CUDA = Target(
     chunk_bytes=512 << 10,
     max_channels=32,
     shares_slots=False,
+    protocols=("Simple", "LL", "LL128"),
     tuning_chunks=(4 << 10, 16 << 10, 64 << 10, 256 << 10, 512 << 10),
 )
 

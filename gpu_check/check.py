@@ -16,6 +16,7 @@ import shutil
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -35,8 +36,13 @@ TYPES = {
     "double": (8, "f8"),
     "bfloat16": (9, "u2"),
 }
+FLOAT = TYPES["float"][0]
 OPS = {"sum": 0, "prod": 1, "max": 2, "min": 3, "avg": 4}
 REDUCING = ("all_reduce", "reduce", "reduce_scatter")
+PROTOCOLS = ("Simple", "LL", "LL128")
+# Libraries that are built: name -> what they are for.
+NAMES = ("hgx-h100", "dgx1v", "chain")
+BUILT: set[str] = set()  # files of this run that are there already
 COLLECTIVES = ("all_reduce", "broadcast", "reduce", "all_gather", "reduce_scatter")
 
 
@@ -87,16 +93,24 @@ class Cuda:
 
 
 class Library:
-    """A built library with a communicator of all its ranks on GPU 0."""
+    """A built library with a communicator of ranks on GPU 0."""
 
-    def __init__(self, path: Path, cuda: Cuda) -> None:
+    def __init__(self, path: Path, cuda: Cuda, nranks: int | None = None, protocol: str | None = None) -> None:
         self.lib, self.cuda = ctypes.CDLL(str(path)), cuda
         self.lib.ncclGetLastError.restype = ctypes.c_char_p
         size = ctypes.c_uint64.in_dll(self.lib, "collc_manifest_size").value
         self.manifest = json.loads((ctypes.c_char * size).in_dll(self.lib, "collc_manifest").raw)
-        self.programs = self.manifest["allocations"][0]["programs"]
-        self.nranks = int(self.manifest["allocations"][0]["nranks"])
+        held = self.manifest["allocations"]
+        self.nranks = nranks or max(int(one["nranks"]) for one in held)
+        served = [one for one in held if one["nranks"] == self.nranks]
+        if not served:
+            raise CheckError(f"{path.name} serves no {self.nranks} ranks")
+        self.programs = served[0]["programs"]
         self.comms = (ctypes.c_void_p * self.nranks)()
+        # Read when the communicator is made.
+        os.environ.pop("COLLC_PROTO", None)
+        if protocol is not None:
+            os.environ["COLLC_PROTO"] = protocol
         self.check(self.lib.ncclCommInitAll(self.comms, self.nranks, (ctypes.c_int * self.nranks)()), "ncclCommInitAll")
 
     def check(self, status: int, what: str) -> None:
@@ -139,7 +153,8 @@ def build(name: str, folder: Path) -> Path:
     include = [f"-I{TEMPLATES / 'include'}", f"-I{TEMPLATES / 'runtime'}"]
     fatbin = folder.parent / "collc.fatbin"
     jobs = []
-    if not fatbin.is_file():
+    if str(fatbin) not in BUILT:
+        BUILT.add(str(fatbin))
         code = ["-gencode=arch=compute_80,code=[sm_80,sm_90,compute_80]", "-fatbin", "-allow-unsupported-compiler"]
         source = str(TEMPLATES / "cuda" / "device.cu")
         jobs.append([nvcc, "-std=c++17", "-O3", "--threads=0", *include, *code, source, "-o", str(fatbin)])
@@ -153,10 +168,13 @@ def build(name: str, folder: Path) -> Path:
     )
     sources = [HERE / f"{name}.cpp", *sorted((TEMPLATES / "runtime").glob("*.cpp"))]
     sources += sorted((TEMPLATES / "runtime" / "cuda").glob("*.cpp"))
-    objects = [str(folder / f"{source.parent.name}-{source.stem}.o") for source in sources]
+    # The runtime is the same in all libraries, and newer than this run only if it was built in it.
+    objects = [str(folder.parent / f"{source.parent.name}-{source.stem}.o") for source in sources]
     flags = ["-std=c++17", "-O2", "-fPIC", "-fvisibility=hidden", "-pthread", "-ffp-contract=off", *include]
-    jobs += [[cxx, *flags, "-c", str(s), "-o", o] for s, o in zip(sources, objects, strict=True)]
+    todo = [pair for pair in zip(sources, objects, strict=True) if pair[1] not in BUILT]
+    jobs += [[cxx, *flags, "-c", str(source), "-o", made] for source, made in todo]
     run_all(jobs)
+    BUILT.update(objects)
     out = folder / f"libcollc-{name}.so"
     link = ["-shared", "-pthread", "-ldl", "-Wl,-z,nodelete", "-o", str(out)]
     run_all([[cxx, "-c", str(assembly), "-o", str(folder / "fatbin.o")]])
@@ -238,13 +256,13 @@ def one_case(library: Library, collective: str, type_name: str, op: str, count: 
     return right
 
 
-def check_results(library: Library, counts: list[int], deadline: float) -> tuple[str, bool]:
-    """Every collective, type and operation; sizes from one element to more than all slots hold."""
+def check_results(library: Library, counts: list[int], types: list[str], deadline: float) -> tuple[str, bool]:
+    """Every collective and operation; sizes from one element to more than all slots hold."""
     done, wrong, left = 0, [], 0
     held = {p["collective"] for p in library.programs}
     for count in counts:
         for collective in (c for c in COLLECTIVES if c in held):
-            for type_name in TYPES:
+            for type_name in types:
                 for op in OPS if collective in REDUCING else ("none",):
                     if time.monotonic() > deadline:
                         left += 1
@@ -256,10 +274,14 @@ def check_results(library: Library, counts: list[int], deadline: float) -> tuple
     return text + (f"; wrong: {', '.join(wrong[:4])}" if wrong else ""), not wrong
 
 
-def seconds(cuda: Cuda, body: Any, rounds: int) -> float:
-    """Median over five of the time of one call among `rounds` back to back."""
+def seconds(cuda: Cuda, body: Any, most: int = 50) -> float:
+    """Median over five of the time of one call among many back to back, some 10 ms of them or `most`."""
     body()
     cuda.synchronize()
+    start = time.perf_counter()
+    body()
+    cuda.synchronize()
+    rounds = max(2, min(most, int(0.01 / (time.perf_counter() - start))))
     times = []
     for _ in range(5):
         start = time.perf_counter()
@@ -270,27 +292,84 @@ def seconds(cuda: Cuda, body: Any, rounds: int) -> float:
     return sorted(times)[2]
 
 
-def measure(library: Library, megabytes: int) -> list[tuple[str, str]]:
-    """Throughput of copy and reduce beside the card's own copy, and the time per hop of a small message."""
-    cuda, n = library.cuda, library.nranks
-    size = megabytes << 20
-    places = [(cuda.allocate(size), cuda.allocate(size)) for _ in range(n)]
-    own = size / seconds(cuda, lambda: cuda.copy(places[0][1], places[0][0], size), 8) / 1e9
-    rows = [("device-to-device copy", f"{own:.0f} GB/s written")]
-    for collective, moved in (("broadcast", n - 1), ("all_reduce", 2 * (n - 1))):
-        took = seconds(cuda, lambda c=collective: library.call(c, places, size // 4, TYPES["float"][0], 0), 4)
-        rate = moved * size / took / 1e9
-        kind = "copied into slots" if collective == "broadcast" else "reduced and copied into slots"
-        rows.append(
-            (f"{collective}, {megabytes} MB, {n} ranks", f"{rate:.0f} GB/s {kind} ({rate / own:.0%} of a copy)")
-        )
-    for collective in ("broadcast", "all_reduce"):
-        depth = max(p["depth"] for p in library.programs if p["collective"] == collective)
-        took = seconds(cuda, lambda c=collective: library.call(c, places, 2, TYPES["float"][0], 0), 50)
-        rows.append((f"{collective}, 8 bytes", f"{took * 1e6:.1f} us, {took * 1e6 / depth:.1f} us per hop of {depth}"))
-    for pair in places:
-        for at in pair:
-            cuda.release(at)
+class Places:
+    """Input and output of every rank, as large as the largest call."""
+
+    def __init__(self, cuda: Cuda, nranks: int, size: int) -> None:
+        self.cuda = cuda
+        self.ends = [(cuda.allocate(size), cuda.allocate(size)) for _ in range(nranks)]
+
+    def release(self) -> None:
+        for at in (at for pair in self.ends for at in pair):
+            self.cuda.release(at)
+
+
+def measure_throughput(path: Path, cuda: Cuda, megabytes: float) -> list[tuple[str, str]]:
+    """Bytes that all ranks together copy and reduce per second, by protocol, beside the card's own copy."""
+    size = int(megabytes * (1 << 20)) // 16 * 16
+    rows, simple = [], {}
+    for protocol in PROTOCOLS:
+        library = Library(path, cuda, None, protocol)
+        places, n = Places(cuda, library.nranks, size), library.nranks
+        to, start = places.ends[0][1], places.ends[0][0]
+        own = size / seconds(cuda, partial(cuda.copy, to, start, size), 8) / 1e9
+        if not rows:
+            rows.append(("device-to-device copy", f"{own:.0f} GB/s written"))
+        for collective, moved in (("broadcast", n - 1), ("all_reduce", 2 * (n - 1))):
+            call = partial(library.call, collective, places.ends, size // 4, FLOAT, 0)
+            rate = moved * size / seconds(cuda, call, 4) / 1e9
+            kind = "copied into slots" if collective == "broadcast" else "reduced and copied into slots"
+            simple.setdefault(collective, rate)
+            beside = "" if protocol == "Simple" else f", {rate / simple[collective]:.0%} of Simple"
+            text = f"{rate:.0f} GB/s {kind} ({rate / own:.0%} of a copy{beside})"
+            rows.append((f"{collective}, {megabytes:g} MB, {n} ranks, {protocol}", text))
+        places.release()
+        library.close()
+    return rows
+
+
+def measure_sizes(path: Path, cuda: Cuda, megabytes: float, deadline: float) -> list[tuple[str, str]]:
+    """all_reduce over 2, 4 and 8 ranks by size, every protocol forced and the library's own choice."""
+    sizes = [s for s in (8, 1 << 10, 16 << 10, 128 << 10, 1 << 20, 8 << 20, 64 << 20) if s <= megabytes * (1 << 20)]
+    rows = [("all_reduce, us", "ranks     bytes" + "".join(f"{p:>10}" for p in (*PROTOCOLS, "chosen")))]
+    for nranks in (2, 4, 8):
+        found: dict[tuple[int, str | None], float] = {}
+        for protocol in (*PROTOCOLS, None):
+            try:
+                library = Library(path, cuda, nranks, protocol)
+            except CheckError as error:
+                rows.append((f"all_reduce, {nranks} ranks", f"{protocol or 'chosen'}: {error}"))
+                continue
+            places = Places(cuda, nranks, sizes[-1])
+            for size in sizes:
+                if time.monotonic() < deadline:
+                    call = partial(library.call, "all_reduce", places.ends, size // 4, FLOAT, 0)
+                    found[size, protocol] = seconds(cuda, call) * 1e6
+            places.release()
+            library.close()
+        for size in sizes:
+            cells = [found.get((size, p)) for p in (*PROTOCOLS, None)]
+            text = "".join(f"{'-' if c is None else format(c, '.1f'):>10}" for c in cells)
+            rows.append(("", f"{nranks:>5}{size:>10}{text}"))
+    return rows
+
+
+def measure_hops(path: Path, cuda: Cuda) -> list[tuple[str, str]]:
+    """The time per hop: how that of 8 bytes down a chain grows with its length, launch and all else being equal."""
+    rows = []
+    for protocol in PROTOCOLS:
+        times = []
+        for nranks in (2, 4, 8):
+            library = Library(path, cuda, nranks, protocol)
+            places = Places(cuda, nranks, 8)
+            took = seconds(cuda, partial(library.call, "broadcast", places.ends, 2, FLOAT, 0))
+            times.append(took * 1e6)
+            places.release()
+            library.close()
+        hops = np.array([1, 3, 7])
+        slope = float(np.polyfit(hops, times, 1)[0])
+        text = ", ".join(f"{t:.1f}" for t in times)
+        rows.append((f"8 bytes down a chain, {protocol}", f"{slope:.2f} us per hop ({text} us for 1, 3, 7 hops)"))
     return rows
 
 
@@ -300,50 +379,77 @@ def sanitize(path: Path) -> tuple[str, bool]:
     if not os.access(tool, os.X_OK):
         return "not run: no compute-sanitizer here", True
     command = [tool, "--error-exitcode=9", sys.executable, str(Path(__file__)), "--library", str(path), "--tiny"]
+    command += ["--types", "int8,float"]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=90, check=False)
     except subprocess.TimeoutExpired:
-        return "not run to the end: more than 100 s", True
+        return "not run to the end: more than 90 s", True
     last = (done.stdout.strip().splitlines() or ["no output"])[-1]
     return ("no errors", True) if done.returncode == 0 else (f"status {done.returncode}: {last}", False)
 
 
 def check_library(name: str, path: Path, options: argparse.Namespace, deadline: float) -> tuple[list[str], bool]:
-    """The rows of the table for one library."""
+    """The rows of the table for one library: results over its own choice of protocols, then over each forced."""
     cuda = Cuda()
-    library = Library(path, cuda)
-    counts = [1, 33] if options.tiny else [1, 33, 100_003, 3_000_001]
-    text, good = check_results(library, counts, deadline)
-    rows = [("results", text)]
-    if not options.tiny:
-        rows += measure(library, options.megabytes)
-    library.close()
-    return [f"{name:<10} {what:<36} {value}" for what, value in rows], good
+    rows, good = [], True
+    ways: list[str | None] = [None, *PROTOCOLS]
+    start = time.monotonic()
+    for number, protocol in enumerate(ways):
+        library = Library(path, cuda, None, protocol)
+        types = options.types.split(",") if options.types else list(TYPES)
+        counts = [33, 100_003, 1, 3_000_001]
+        if options.tiny:
+            types = types if protocol is None else [t for t in types if t in ("int8", "half", "float", "double")]
+            counts = [1, 33] if protocol is None else [33]
+        until = start + (deadline - start) * (number + 1) / len(ways)
+        text, right = check_results(library, counts, types, until)
+        rows.append((f"results, {protocol or 'protocols by the table'}", text))
+        good &= right
+        library.close()
+    return [f"{name:<10} {what:<40} {value}" for what, value in rows], good
+
+
+def measure(name: str, path: Path, options: argparse.Namespace, deadline: float) -> list[str]:
+    """The rows of the table that are times."""
+    cuda = Cuda()
+    if name == "chain":
+        rows = measure_hops(path, cuda)
+    elif name == "hgx-h100":
+        rows = measure_throughput(path, cuda, options.megabytes) + measure_sizes(
+            path, cuda, options.megabytes, deadline
+        )
+    else:
+        rows = []
+    return [f"{name:<10} {what:<40} {value}" for what, value in rows]
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--library", type=Path, action="append", help="use this library instead of building")
-    parser.add_argument("--megabytes", type=int, default=64, help="size of the throughput measurements")
-    parser.add_argument("--seconds", type=float, default=300, help="when to stop starting new checks of results")
+    parser.add_argument("--megabytes", type=float, default=64, help="the largest call that is timed")
+    parser.add_argument("--seconds", type=float, default=200, help="of the checks of results, all together")
+    parser.add_argument("--types", help="check these types alone, separated by commas")
     parser.add_argument("--tiny", action="store_true", help="a few elements, no measurements, no sanitizer")
     options = parser.parse_args()
     os.environ["COLLC_SHARE_GPU"] = "1"
     start = time.monotonic()
     lines, good = [], True
-    names = [p.stem.removeprefix("libcollc-") for p in options.library or []] or ["hgx-h100", "dgx1v"]
+    names = [p.stem.removeprefix("libcollc-") for p in options.library or []] or list(NAMES)
     for number, name in enumerate(names):
-        deadline = start + options.seconds * (number + 1) / len(names)
         try:
             folder = HERE.parent / "build" / "gpu-check" / name
-            path = options.library[number] if options.library else build(name, folder)
-            rows, right = check_library(name, path.resolve(), options, deadline)
+            path = (options.library[number] if options.library else build(name, folder)).resolve()
+            if number == 0:
+                checks = time.monotonic()
+            rows, right = check_library(name, path, options, checks + options.seconds * (number + 1) / len(names))
+            if not options.tiny:
+                rows += measure(name, path, options, time.monotonic() + 60)
             if number == 0 and not options.tiny:
-                text, clean = sanitize(path.resolve())
-                rows.append(f"{name:<10} {'compute-sanitizer':<36} {text}")
+                text, clean = sanitize(path)
+                rows.append(f"{name:<10} {'compute-sanitizer':<40} {text}")
                 right &= clean
         except CheckError as error:
-            rows, right = [f"{name:<10} {'failed':<36} {error}"], False
+            rows, right = [f"{name:<10} {'failed':<40} {error}"], False
         lines += rows
         good &= right
     lines.append(f"{'':<10} {'all checks' if good else 'NOT all checks'} passed in {time.monotonic() - start:.0f} s")

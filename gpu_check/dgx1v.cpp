@@ -42,7 +42,7 @@ static_assert(offsetof(collc::Step, lag) == 8, "tables.h and the compiler differ
 static_assert(offsetof(collc::Step, nrecv) == 10, "tables.h and the compiler differ: nrecv");
 static_assert(offsetof(collc::Step, nsend) == 12, "tables.h and the compiler differ: nsend");
 static_assert(offsetof(collc::Step, flags) == 14, "tables.h and the compiler differ: flags");
-static_assert(offsetof(collc::Step, reserved) == 15, "tables.h and the compiler differ: reserved");
+static_assert(offsetof(collc::Step, input_at) == 15, "tables.h and the compiler differ: input_at");
 static_assert(sizeof(collc::FifoRef) == 8, "tables.h and the compiler differ: collc::FifoRef");
 static_assert(offsetof(collc::FifoRef, fifo) == 0, "tables.h and the compiler differ: fifo");
 static_assert(offsetof(collc::FifoRef, reader) == 4, "tables.h and the compiler differ: reader");
@@ -64,20 +64,58 @@ extern "C" {
 
 extern COLLC_EXPORT const collc::Allocation collc_allocations[];
 const collc::Allocation collc_allocations[] = {
-    { 8, 0, 176, 0, 5, 8, 524288, 0 },  // 8 ranks, 176 FIFOs
+    { 8, 0, 672, 0, 25, 8, 131072, 0 },  // 8 ranks, 672 FIFOs
 };
 
 extern COLLC_EXPORT const collc::Program collc_programs[];
 const collc::Program collc_programs[] = {
-    { 0, collc::Collective(0), -1, 0, 9, 0, 9, 10, 524288, 0, 0 },  // all_reduce
-    { 0, collc::Collective(3), 0, 9, 6, 72, 6, 4, 524288, 0, 0 },  // broadcast from rank 0
-    { 0, collc::Collective(4), 0, 15, 6, 120, 6, 4, 524288, 0, 0 },  // reduce from rank 0
-    { 0, collc::Collective(1), -1, 21, 20, 168, 20, 2, 524288, 0, 0 },  // all_gather
-    { 0, collc::Collective(2), -1, 41, 20, 328, 20, 2, 524288, 0, 0 },  // reduce_scatter
+    { 0, collc::Collective(0), -1, 0, 18, 0, 18, 10, 4096, 1, 0 },  // all_reduce
+    { 131072, collc::Collective(0), -1, 18, 9, 144, 9, 10, 16384, 2, 0 },  // all_reduce, 131072 bytes and more
+    { 524288, collc::Collective(0), -1, 27, 32, 216, 32, 10, 16384, 2, 0 },  // all_reduce, 524288 bytes and more
+    { 2097152, collc::Collective(0), -1, 59, 48, 472, 6, 20, 65536, 2, 0 },  // all_reduce, 2097152 bytes and more
+    { 11863283, collc::Collective(0), -1, 59, 48, 472, 6, 20, 131072, 0, 0 },  // all_reduce, 11863283 bytes and more
+    { 0, collc::Collective(3), 0, 107, 24, 520, 24, 4, 4096, 1, 0 },  // broadcast from rank 0
+    { 32768, collc::Collective(3), 0, 131, 12, 712, 12, 4, 4096, 1, 0 },  // broadcast from rank 0, 32768 bytes and more
+    { 524288, collc::Collective(3), 0, 131, 12, 712, 12, 4, 16384, 2, 0 },  // broadcast from rank 0, 524288 bytes and more
+    { 11863283, collc::Collective(3), 0, 131, 12, 712, 12, 4, 65536, 2, 0 },  // broadcast from rank 0, 11863283 bytes and more
+    { 94906266, collc::Collective(3), 0, 143, 6, 808, 6, 4, 131072, 0, 0 },  // broadcast from rank 0, 94906266 bytes and more
+    { 0, collc::Collective(4), 0, 149, 24, 856, 24, 4, 4096, 1, 0 },  // reduce from rank 0
+    { 32768, collc::Collective(4), 0, 173, 12, 1048, 12, 4, 4096, 1, 0 },  // reduce from rank 0, 32768 bytes and more
+    { 524288, collc::Collective(4), 0, 173, 12, 1048, 12, 4, 16384, 2, 0 },  // reduce from rank 0, 524288 bytes and more
+    { 11863283, collc::Collective(4), 0, 173, 12, 1048, 12, 4, 65536, 2, 0 },  // reduce from rank 0, 11863283 bytes and more
+    { 94906266, collc::Collective(4), 0, 185, 6, 1144, 6, 4, 131072, 0, 0 },  // reduce from rank 0, 94906266 bytes and more
+    { 0, collc::Collective(1), -1, 191, 20, 1192, 20, 2, 4096, 1, 0 },  // all_gather
+    { 4096, collc::Collective(1), -1, 211, 32, 1352, 32, 2, 4096, 1, 0 },  // all_gather, 4096 bytes and more
+    { 65536, collc::Collective(1), -1, 211, 32, 1352, 32, 2, 16384, 2, 0 },  // all_gather, 65536 bytes and more
+    { 1482911, collc::Collective(1), -1, 243, 48, 1608, 6, 7, 131072, 2, 0 },  // all_gather, 1482911 bytes and more
+    { 11863284, collc::Collective(1), -1, 243, 48, 1608, 6, 7, 131072, 0, 0 },  // all_gather, 11863284 bytes and more
+    { 0, collc::Collective(2), -1, 291, 20, 1656, 20, 2, 4096, 1, 0 },  // reduce_scatter
+    { 4096, collc::Collective(2), -1, 311, 32, 1816, 32, 2, 4096, 1, 0 },  // reduce_scatter, 4096 bytes and more
+    { 65536, collc::Collective(2), -1, 311, 32, 1816, 32, 2, 16384, 2, 0 },  // reduce_scatter, 65536 bytes and more
+    { 1482911, collc::Collective(2), -1, 343, 48, 2072, 6, 7, 131072, 2, 0 },  // reduce_scatter, 1482911 bytes and more
+    { 11863284, collc::Collective(2), -1, 343, 48, 2072, 6, 7, 131072, 0, 0 },  // reduce_scatter, 11863284 bytes and more
 };
 
 extern COLLC_EXPORT const collc::Share collc_shares[];
 const collc::Share collc_shares[] = {
+    { 0, 1, 24, 0, 0 },  // share 0: block 0 [0, 1/24)
+    { 1, 2, 24, 0, 0 },  // share 1: block 0 [1/24, 1/12)
+    { 4, 7, 48, 0, 0 },  // share 2: block 0 [1/12, 7/48)
+    { 7, 10, 48, 0, 0 },  // share 3: block 0 [7/48, 5/24)
+    { 10, 13, 48, 0, 0 },  // share 4: block 0 [5/24, 13/48)
+    { 13, 16, 48, 0, 0 },  // share 5: block 0 [13/48, 1/3)
+    { 8, 9, 24, 0, 0 },  // share 6: block 0 [1/3, 3/8)
+    { 9, 10, 24, 0, 0 },  // share 7: block 0 [3/8, 5/12)
+    { 20, 23, 48, 0, 0 },  // share 8: block 0 [5/12, 23/48)
+    { 23, 26, 48, 0, 0 },  // share 9: block 0 [23/48, 13/24)
+    { 13, 14, 24, 0, 0 },  // share 10: block 0 [13/24, 7/12)
+    { 14, 15, 24, 0, 0 },  // share 11: block 0 [7/12, 5/8)
+    { 15, 16, 24, 0, 0 },  // share 12: block 0 [5/8, 2/3)
+    { 16, 17, 24, 0, 0 },  // share 13: block 0 [2/3, 17/24)
+    { 17, 19, 24, 0, 0 },  // share 14: block 0 [17/24, 19/24)
+    { 57, 62, 72, 0, 0 },  // share 15: block 0 [19/24, 31/36)
+    { 62, 67, 72, 0, 0 },  // share 16: block 0 [31/36, 67/72)
+    { 67, 72, 72, 0, 0 },  // share 17: block 0 [67/72, 1)
     { 0, 1, 12, 0, 0 },  // share 0: block 0 [0, 1/12)
     { 2, 5, 24, 0, 0 },  // share 1: block 0 [1/12, 5/24)
     { 5, 8, 24, 0, 0 },  // share 2: block 0 [5/24, 1/3)
@@ -87,12 +125,164 @@ const collc::Share collc_shares[] = {
     { 15, 17, 24, 0, 0 },  // share 6: block 0 [5/8, 17/24)
     { 17, 19, 24, 0, 0 },  // share 7: block 0 [17/24, 19/24)
     { 19, 24, 24, 0, 0 },  // share 8: block 0 [19/24, 1)
+    { 0, 1, 36, 0, 0 },  // share 0: block 0 [0, 1/36)
+    { 1, 2, 36, 0, 0 },  // share 1: block 0 [1/36, 1/18)
+    { 2, 3, 36, 0, 0 },  // share 2: block 0 [1/18, 1/12)
+    { 8, 11, 96, 0, 0 },  // share 3: block 0 [1/12, 11/96)
+    { 11, 14, 96, 0, 0 },  // share 4: block 0 [11/96, 7/48)
+    { 14, 17, 96, 0, 0 },  // share 5: block 0 [7/48, 17/96)
+    { 17, 20, 96, 0, 0 },  // share 6: block 0 [17/96, 5/24)
+    { 20, 23, 96, 0, 0 },  // share 7: block 0 [5/24, 23/96)
+    { 23, 26, 96, 0, 0 },  // share 8: block 0 [23/96, 13/48)
+    { 26, 29, 96, 0, 0 },  // share 9: block 0 [13/48, 29/96)
+    { 29, 32, 96, 0, 0 },  // share 10: block 0 [29/96, 1/3)
+    { 12, 13, 36, 0, 0 },  // share 11: block 0 [1/3, 13/36)
+    { 13, 14, 36, 0, 0 },  // share 12: block 0 [13/36, 7/18)
+    { 14, 15, 36, 0, 0 },  // share 13: block 0 [7/18, 5/12)
+    { 40, 43, 96, 0, 0 },  // share 14: block 0 [5/12, 43/96)
+    { 43, 46, 96, 0, 0 },  // share 15: block 0 [43/96, 23/48)
+    { 46, 49, 96, 0, 0 },  // share 16: block 0 [23/48, 49/96)
+    { 49, 52, 96, 0, 0 },  // share 17: block 0 [49/96, 13/24)
+    { 39, 41, 72, 0, 0 },  // share 18: block 0 [13/24, 41/72)
+    { 41, 43, 72, 0, 0 },  // share 19: block 0 [41/72, 43/72)
+    { 43, 45, 72, 0, 0 },  // share 20: block 0 [43/72, 5/8)
+    { 45, 47, 72, 0, 0 },  // share 21: block 0 [5/8, 47/72)
+    { 47, 49, 72, 0, 0 },  // share 22: block 0 [47/72, 49/72)
+    { 49, 51, 72, 0, 0 },  // share 23: block 0 [49/72, 17/24)
+    { 51, 53, 72, 0, 0 },  // share 24: block 0 [17/24, 53/72)
+    { 53, 55, 72, 0, 0 },  // share 25: block 0 [53/72, 55/72)
+    { 55, 57, 72, 0, 0 },  // share 26: block 0 [55/72, 19/24)
+    { 19, 20, 24, 0, 0 },  // share 27: block 0 [19/24, 5/6)
+    { 20, 21, 24, 0, 0 },  // share 28: block 0 [5/6, 7/8)
+    { 21, 22, 24, 0, 0 },  // share 29: block 0 [7/8, 11/12)
+    { 22, 23, 24, 0, 0 },  // share 30: block 0 [11/12, 23/24)
+    { 23, 24, 24, 0, 0 },  // share 31: block 0 [23/24, 1)
+    { 0, 1, 48, 0, 0 },  // share 0: block 0 [0, 1/48)
+    { 1, 2, 48, 0, 0 },  // share 1: block 0 [1/48, 1/24)
+    { 2, 3, 48, 0, 0 },  // share 2: block 0 [1/24, 1/16)
+    { 3, 4, 48, 0, 0 },  // share 3: block 0 [1/16, 1/12)
+    { 4, 5, 48, 0, 0 },  // share 4: block 0 [1/12, 5/48)
+    { 5, 6, 48, 0, 0 },  // share 5: block 0 [5/48, 1/8)
+    { 6, 7, 48, 0, 0 },  // share 6: block 0 [1/8, 7/48)
+    { 7, 8, 48, 0, 0 },  // share 7: block 0 [7/48, 1/6)
+    { 8, 9, 48, 0, 0 },  // share 8: block 0 [1/6, 3/16)
+    { 9, 10, 48, 0, 0 },  // share 9: block 0 [3/16, 5/24)
+    { 10, 11, 48, 0, 0 },  // share 10: block 0 [5/24, 11/48)
+    { 11, 12, 48, 0, 0 },  // share 11: block 0 [11/48, 1/4)
+    { 12, 13, 48, 0, 0 },  // share 12: block 0 [1/4, 13/48)
+    { 13, 14, 48, 0, 0 },  // share 13: block 0 [13/48, 7/24)
+    { 14, 15, 48, 0, 0 },  // share 14: block 0 [7/24, 5/16)
+    { 15, 16, 48, 0, 0 },  // share 15: block 0 [5/16, 1/3)
+    { 16, 17, 48, 0, 0 },  // share 16: block 0 [1/3, 17/48)
+    { 17, 18, 48, 0, 0 },  // share 17: block 0 [17/48, 3/8)
+    { 18, 19, 48, 0, 0 },  // share 18: block 0 [3/8, 19/48)
+    { 19, 20, 48, 0, 0 },  // share 19: block 0 [19/48, 5/12)
+    { 20, 21, 48, 0, 0 },  // share 20: block 0 [5/12, 7/16)
+    { 21, 22, 48, 0, 0 },  // share 21: block 0 [7/16, 11/24)
+    { 22, 23, 48, 0, 0 },  // share 22: block 0 [11/24, 23/48)
+    { 23, 24, 48, 0, 0 },  // share 23: block 0 [23/48, 1/2)
+    { 24, 25, 48, 0, 0 },  // share 24: block 0 [1/2, 25/48)
+    { 25, 26, 48, 0, 0 },  // share 25: block 0 [25/48, 13/24)
+    { 26, 27, 48, 0, 0 },  // share 26: block 0 [13/24, 9/16)
+    { 27, 28, 48, 0, 0 },  // share 27: block 0 [9/16, 7/12)
+    { 28, 29, 48, 0, 0 },  // share 28: block 0 [7/12, 29/48)
+    { 29, 30, 48, 0, 0 },  // share 29: block 0 [29/48, 5/8)
+    { 30, 31, 48, 0, 0 },  // share 30: block 0 [5/8, 31/48)
+    { 31, 32, 48, 0, 0 },  // share 31: block 0 [31/48, 2/3)
+    { 32, 33, 48, 0, 0 },  // share 32: block 0 [2/3, 11/16)
+    { 33, 34, 48, 0, 0 },  // share 33: block 0 [11/16, 17/24)
+    { 34, 35, 48, 0, 0 },  // share 34: block 0 [17/24, 35/48)
+    { 35, 36, 48, 0, 0 },  // share 35: block 0 [35/48, 3/4)
+    { 36, 37, 48, 0, 0 },  // share 36: block 0 [3/4, 37/48)
+    { 37, 38, 48, 0, 0 },  // share 37: block 0 [37/48, 19/24)
+    { 38, 39, 48, 0, 0 },  // share 38: block 0 [19/24, 13/16)
+    { 39, 40, 48, 0, 0 },  // share 39: block 0 [13/16, 5/6)
+    { 40, 41, 48, 0, 0 },  // share 40: block 0 [5/6, 41/48)
+    { 41, 42, 48, 0, 0 },  // share 41: block 0 [41/48, 7/8)
+    { 42, 43, 48, 0, 0 },  // share 42: block 0 [7/8, 43/48)
+    { 43, 44, 48, 0, 0 },  // share 43: block 0 [43/48, 11/12)
+    { 44, 45, 48, 0, 0 },  // share 44: block 0 [11/12, 15/16)
+    { 45, 46, 48, 0, 0 },  // share 45: block 0 [15/16, 23/24)
+    { 46, 47, 48, 0, 0 },  // share 46: block 0 [23/24, 47/48)
+    { 47, 48, 48, 0, 0 },  // share 47: block 0 [47/48, 1)
+    { 0, 1, 24, 0, 0 },  // share 0: block 0 [0, 1/24)
+    { 1, 2, 24, 0, 0 },  // share 1: block 0 [1/24, 1/12)
+    { 2, 3, 24, 0, 0 },  // share 2: block 0 [1/12, 1/8)
+    { 3, 4, 24, 0, 0 },  // share 3: block 0 [1/8, 1/6)
+    { 4, 5, 24, 0, 0 },  // share 4: block 0 [1/6, 5/24)
+    { 5, 6, 24, 0, 0 },  // share 5: block 0 [5/24, 1/4)
+    { 6, 7, 24, 0, 0 },  // share 6: block 0 [1/4, 7/24)
+    { 7, 8, 24, 0, 0 },  // share 7: block 0 [7/24, 1/3)
+    { 8, 9, 24, 0, 0 },  // share 8: block 0 [1/3, 3/8)
+    { 9, 10, 24, 0, 0 },  // share 9: block 0 [3/8, 5/12)
+    { 10, 11, 24, 0, 0 },  // share 10: block 0 [5/12, 11/24)
+    { 11, 12, 24, 0, 0 },  // share 11: block 0 [11/24, 1/2)
+    { 12, 13, 24, 0, 0 },  // share 12: block 0 [1/2, 13/24)
+    { 13, 14, 24, 0, 0 },  // share 13: block 0 [13/24, 7/12)
+    { 14, 15, 24, 0, 0 },  // share 14: block 0 [7/12, 5/8)
+    { 15, 16, 24, 0, 0 },  // share 15: block 0 [5/8, 2/3)
+    { 16, 17, 24, 0, 0 },  // share 16: block 0 [2/3, 17/24)
+    { 17, 18, 24, 0, 0 },  // share 17: block 0 [17/24, 3/4)
+    { 18, 19, 24, 0, 0 },  // share 18: block 0 [3/4, 19/24)
+    { 19, 20, 24, 0, 0 },  // share 19: block 0 [19/24, 5/6)
+    { 20, 21, 24, 0, 0 },  // share 20: block 0 [5/6, 7/8)
+    { 21, 22, 24, 0, 0 },  // share 21: block 0 [7/8, 11/12)
+    { 22, 23, 24, 0, 0 },  // share 22: block 0 [11/12, 23/24)
+    { 23, 24, 24, 0, 0 },  // share 23: block 0 [23/24, 1)
+    { 0, 1, 12, 0, 0 },  // share 0: block 0 [0, 1/12)
+    { 1, 2, 12, 0, 0 },  // share 1: block 0 [1/12, 1/6)
+    { 2, 3, 12, 0, 0 },  // share 2: block 0 [1/6, 1/4)
+    { 3, 4, 12, 0, 0 },  // share 3: block 0 [1/4, 1/3)
+    { 4, 5, 12, 0, 0 },  // share 4: block 0 [1/3, 5/12)
+    { 5, 6, 12, 0, 0 },  // share 5: block 0 [5/12, 1/2)
+    { 6, 7, 12, 0, 0 },  // share 6: block 0 [1/2, 7/12)
+    { 7, 8, 12, 0, 0 },  // share 7: block 0 [7/12, 2/3)
+    { 8, 9, 12, 0, 0 },  // share 8: block 0 [2/3, 3/4)
+    { 9, 10, 12, 0, 0 },  // share 9: block 0 [3/4, 5/6)
+    { 10, 11, 12, 0, 0 },  // share 10: block 0 [5/6, 11/12)
+    { 11, 12, 12, 0, 0 },  // share 11: block 0 [11/12, 1)
     { 0, 1, 6, 0, 0 },  // share 0: block 0 [0, 1/6)
     { 1, 2, 6, 0, 0 },  // share 1: block 0 [1/6, 1/3)
     { 2, 3, 6, 0, 0 },  // share 2: block 0 [1/3, 1/2)
     { 3, 4, 6, 0, 0 },  // share 3: block 0 [1/2, 2/3)
     { 4, 5, 6, 0, 0 },  // share 4: block 0 [2/3, 5/6)
     { 5, 6, 6, 0, 0 },  // share 5: block 0 [5/6, 1)
+    { 0, 1, 24, 0, 0 },  // share 0: block 0 [0, 1/24)
+    { 1, 2, 24, 0, 0 },  // share 1: block 0 [1/24, 1/12)
+    { 2, 3, 24, 0, 0 },  // share 2: block 0 [1/12, 1/8)
+    { 3, 4, 24, 0, 0 },  // share 3: block 0 [1/8, 1/6)
+    { 4, 5, 24, 0, 0 },  // share 4: block 0 [1/6, 5/24)
+    { 5, 6, 24, 0, 0 },  // share 5: block 0 [5/24, 1/4)
+    { 6, 7, 24, 0, 0 },  // share 6: block 0 [1/4, 7/24)
+    { 7, 8, 24, 0, 0 },  // share 7: block 0 [7/24, 1/3)
+    { 8, 9, 24, 0, 0 },  // share 8: block 0 [1/3, 3/8)
+    { 9, 10, 24, 0, 0 },  // share 9: block 0 [3/8, 5/12)
+    { 10, 11, 24, 0, 0 },  // share 10: block 0 [5/12, 11/24)
+    { 11, 12, 24, 0, 0 },  // share 11: block 0 [11/24, 1/2)
+    { 12, 13, 24, 0, 0 },  // share 12: block 0 [1/2, 13/24)
+    { 13, 14, 24, 0, 0 },  // share 13: block 0 [13/24, 7/12)
+    { 14, 15, 24, 0, 0 },  // share 14: block 0 [7/12, 5/8)
+    { 15, 16, 24, 0, 0 },  // share 15: block 0 [5/8, 2/3)
+    { 16, 17, 24, 0, 0 },  // share 16: block 0 [2/3, 17/24)
+    { 17, 18, 24, 0, 0 },  // share 17: block 0 [17/24, 3/4)
+    { 18, 19, 24, 0, 0 },  // share 18: block 0 [3/4, 19/24)
+    { 19, 20, 24, 0, 0 },  // share 19: block 0 [19/24, 5/6)
+    { 20, 21, 24, 0, 0 },  // share 20: block 0 [5/6, 7/8)
+    { 21, 22, 24, 0, 0 },  // share 21: block 0 [7/8, 11/12)
+    { 22, 23, 24, 0, 0 },  // share 22: block 0 [11/12, 23/24)
+    { 23, 24, 24, 0, 0 },  // share 23: block 0 [23/24, 1)
+    { 0, 1, 12, 0, 0 },  // share 0: block 0 [0, 1/12)
+    { 1, 2, 12, 0, 0 },  // share 1: block 0 [1/12, 1/6)
+    { 2, 3, 12, 0, 0 },  // share 2: block 0 [1/6, 1/4)
+    { 3, 4, 12, 0, 0 },  // share 3: block 0 [1/4, 1/3)
+    { 4, 5, 12, 0, 0 },  // share 4: block 0 [1/3, 5/12)
+    { 5, 6, 12, 0, 0 },  // share 5: block 0 [5/12, 1/2)
+    { 6, 7, 12, 0, 0 },  // share 6: block 0 [1/2, 7/12)
+    { 7, 8, 12, 0, 0 },  // share 7: block 0 [7/12, 2/3)
+    { 8, 9, 12, 0, 0 },  // share 8: block 0 [2/3, 3/4)
+    { 9, 10, 12, 0, 0 },  // share 9: block 0 [3/4, 5/6)
+    { 10, 11, 12, 0, 0 },  // share 10: block 0 [5/6, 11/12)
+    { 11, 12, 12, 0, 0 },  // share 11: block 0 [11/12, 1)
     { 0, 1, 6, 0, 0 },  // share 0: block 0 [0, 1/6)
     { 1, 2, 6, 0, 0 },  // share 1: block 0 [1/6, 1/3)
     { 2, 3, 6, 0, 0 },  // share 2: block 0 [1/3, 1/2)
@@ -119,6 +309,86 @@ const collc::Share collc_shares[] = {
     { 1, 2, 3, 7, 0 },  // share 17: block 7 [1/3, 2/3)
     { 4, 5, 6, 7, 0 },  // share 18: block 7 [2/3, 5/6)
     { 5, 6, 6, 7, 0 },  // share 19: block 7 [5/6, 1)
+    { 0, 1, 4, 0, 0 },  // share 0: block 0 [0, 1/4)
+    { 1, 2, 4, 0, 0 },  // share 1: block 0 [1/4, 1/2)
+    { 2, 3, 4, 0, 0 },  // share 2: block 0 [1/2, 3/4)
+    { 3, 4, 4, 0, 0 },  // share 3: block 0 [3/4, 1)
+    { 0, 1, 6, 1, 0 },  // share 4: block 1 [0, 1/6)
+    { 1, 2, 6, 1, 0 },  // share 5: block 1 [1/6, 1/3)
+    { 2, 3, 6, 1, 0 },  // share 6: block 1 [1/3, 1/2)
+    { 3, 4, 6, 1, 0 },  // share 7: block 1 [1/2, 2/3)
+    { 4, 5, 6, 1, 0 },  // share 8: block 1 [2/3, 5/6)
+    { 5, 6, 6, 1, 0 },  // share 9: block 1 [5/6, 1)
+    { 0, 1, 4, 2, 0 },  // share 10: block 2 [0, 1/4)
+    { 1, 2, 4, 2, 0 },  // share 11: block 2 [1/4, 1/2)
+    { 2, 3, 4, 2, 0 },  // share 12: block 2 [1/2, 3/4)
+    { 3, 4, 4, 2, 0 },  // share 13: block 2 [3/4, 1)
+    { 0, 1, 3, 3, 0 },  // share 14: block 3 [0, 1/3)
+    { 1, 2, 3, 3, 0 },  // share 15: block 3 [1/3, 2/3)
+    { 4, 5, 6, 3, 0 },  // share 16: block 3 [2/3, 5/6)
+    { 5, 6, 6, 3, 0 },  // share 17: block 3 [5/6, 1)
+    { 0, 1, 3, 4, 0 },  // share 18: block 4 [0, 1/3)
+    { 1, 2, 3, 4, 0 },  // share 19: block 4 [1/3, 2/3)
+    { 2, 3, 3, 4, 0 },  // share 20: block 4 [2/3, 1)
+    { 0, 1, 3, 5, 0 },  // share 21: block 5 [0, 1/3)
+    { 1, 2, 3, 5, 0 },  // share 22: block 5 [1/3, 2/3)
+    { 4, 5, 6, 5, 0 },  // share 23: block 5 [2/3, 5/6)
+    { 5, 6, 6, 5, 0 },  // share 24: block 5 [5/6, 1)
+    { 0, 1, 3, 6, 0 },  // share 25: block 6 [0, 1/3)
+    { 1, 2, 3, 6, 0 },  // share 26: block 6 [1/3, 2/3)
+    { 2, 3, 3, 6, 0 },  // share 27: block 6 [2/3, 1)
+    { 0, 1, 3, 7, 0 },  // share 28: block 7 [0, 1/3)
+    { 1, 2, 3, 7, 0 },  // share 29: block 7 [1/3, 2/3)
+    { 4, 5, 6, 7, 0 },  // share 30: block 7 [2/3, 5/6)
+    { 5, 6, 6, 7, 0 },  // share 31: block 7 [5/6, 1)
+    { 0, 1, 6, 0, 0 },  // share 0: block 0 [0, 1/6)
+    { 1, 2, 6, 0, 0 },  // share 1: block 0 [1/6, 1/3)
+    { 2, 3, 6, 0, 0 },  // share 2: block 0 [1/3, 1/2)
+    { 3, 4, 6, 0, 0 },  // share 3: block 0 [1/2, 2/3)
+    { 4, 5, 6, 0, 0 },  // share 4: block 0 [2/3, 5/6)
+    { 5, 6, 6, 0, 0 },  // share 5: block 0 [5/6, 1)
+    { 0, 1, 6, 1, 0 },  // share 6: block 1 [0, 1/6)
+    { 1, 2, 6, 1, 0 },  // share 7: block 1 [1/6, 1/3)
+    { 2, 3, 6, 1, 0 },  // share 8: block 1 [1/3, 1/2)
+    { 3, 4, 6, 1, 0 },  // share 9: block 1 [1/2, 2/3)
+    { 4, 5, 6, 1, 0 },  // share 10: block 1 [2/3, 5/6)
+    { 5, 6, 6, 1, 0 },  // share 11: block 1 [5/6, 1)
+    { 0, 1, 6, 2, 0 },  // share 12: block 2 [0, 1/6)
+    { 1, 2, 6, 2, 0 },  // share 13: block 2 [1/6, 1/3)
+    { 2, 3, 6, 2, 0 },  // share 14: block 2 [1/3, 1/2)
+    { 3, 4, 6, 2, 0 },  // share 15: block 2 [1/2, 2/3)
+    { 4, 5, 6, 2, 0 },  // share 16: block 2 [2/3, 5/6)
+    { 5, 6, 6, 2, 0 },  // share 17: block 2 [5/6, 1)
+    { 0, 1, 6, 3, 0 },  // share 18: block 3 [0, 1/6)
+    { 1, 2, 6, 3, 0 },  // share 19: block 3 [1/6, 1/3)
+    { 2, 3, 6, 3, 0 },  // share 20: block 3 [1/3, 1/2)
+    { 3, 4, 6, 3, 0 },  // share 21: block 3 [1/2, 2/3)
+    { 4, 5, 6, 3, 0 },  // share 22: block 3 [2/3, 5/6)
+    { 5, 6, 6, 3, 0 },  // share 23: block 3 [5/6, 1)
+    { 0, 1, 6, 4, 0 },  // share 24: block 4 [0, 1/6)
+    { 1, 2, 6, 4, 0 },  // share 25: block 4 [1/6, 1/3)
+    { 2, 3, 6, 4, 0 },  // share 26: block 4 [1/3, 1/2)
+    { 3, 4, 6, 4, 0 },  // share 27: block 4 [1/2, 2/3)
+    { 4, 5, 6, 4, 0 },  // share 28: block 4 [2/3, 5/6)
+    { 5, 6, 6, 4, 0 },  // share 29: block 4 [5/6, 1)
+    { 0, 1, 6, 5, 0 },  // share 30: block 5 [0, 1/6)
+    { 1, 2, 6, 5, 0 },  // share 31: block 5 [1/6, 1/3)
+    { 2, 3, 6, 5, 0 },  // share 32: block 5 [1/3, 1/2)
+    { 3, 4, 6, 5, 0 },  // share 33: block 5 [1/2, 2/3)
+    { 4, 5, 6, 5, 0 },  // share 34: block 5 [2/3, 5/6)
+    { 5, 6, 6, 5, 0 },  // share 35: block 5 [5/6, 1)
+    { 0, 1, 6, 6, 0 },  // share 36: block 6 [0, 1/6)
+    { 1, 2, 6, 6, 0 },  // share 37: block 6 [1/6, 1/3)
+    { 2, 3, 6, 6, 0 },  // share 38: block 6 [1/3, 1/2)
+    { 3, 4, 6, 6, 0 },  // share 39: block 6 [1/2, 2/3)
+    { 4, 5, 6, 6, 0 },  // share 40: block 6 [2/3, 5/6)
+    { 5, 6, 6, 6, 0 },  // share 41: block 6 [5/6, 1)
+    { 0, 1, 6, 7, 0 },  // share 42: block 7 [0, 1/6)
+    { 1, 2, 6, 7, 0 },  // share 43: block 7 [1/6, 1/3)
+    { 2, 3, 6, 7, 0 },  // share 44: block 7 [1/3, 1/2)
+    { 3, 4, 6, 7, 0 },  // share 45: block 7 [1/2, 2/3)
+    { 4, 5, 6, 7, 0 },  // share 46: block 7 [2/3, 5/6)
+    { 5, 6, 6, 7, 0 },  // share 47: block 7 [5/6, 1)
     { 0, 1, 1, 0, 0 },  // share 0: block 0 [0, 1)
     { 0, 1, 3, 1, 0 },  // share 1: block 1 [0, 1/3)
     { 1, 2, 3, 1, 0 },  // share 2: block 1 [1/3, 2/3)
@@ -139,1053 +409,6091 @@ const collc::Share collc_shares[] = {
     { 1, 2, 3, 7, 0 },  // share 17: block 7 [1/3, 2/3)
     { 4, 5, 6, 7, 0 },  // share 18: block 7 [2/3, 5/6)
     { 5, 6, 6, 7, 0 },  // share 19: block 7 [5/6, 1)
+    { 0, 1, 4, 0, 0 },  // share 0: block 0 [0, 1/4)
+    { 1, 2, 4, 0, 0 },  // share 1: block 0 [1/4, 1/2)
+    { 2, 3, 4, 0, 0 },  // share 2: block 0 [1/2, 3/4)
+    { 3, 4, 4, 0, 0 },  // share 3: block 0 [3/4, 1)
+    { 0, 1, 6, 1, 0 },  // share 4: block 1 [0, 1/6)
+    { 1, 2, 6, 1, 0 },  // share 5: block 1 [1/6, 1/3)
+    { 2, 3, 6, 1, 0 },  // share 6: block 1 [1/3, 1/2)
+    { 3, 4, 6, 1, 0 },  // share 7: block 1 [1/2, 2/3)
+    { 4, 5, 6, 1, 0 },  // share 8: block 1 [2/3, 5/6)
+    { 5, 6, 6, 1, 0 },  // share 9: block 1 [5/6, 1)
+    { 0, 1, 4, 2, 0 },  // share 10: block 2 [0, 1/4)
+    { 1, 2, 4, 2, 0 },  // share 11: block 2 [1/4, 1/2)
+    { 2, 3, 4, 2, 0 },  // share 12: block 2 [1/2, 3/4)
+    { 3, 4, 4, 2, 0 },  // share 13: block 2 [3/4, 1)
+    { 0, 1, 3, 3, 0 },  // share 14: block 3 [0, 1/3)
+    { 1, 2, 3, 3, 0 },  // share 15: block 3 [1/3, 2/3)
+    { 4, 5, 6, 3, 0 },  // share 16: block 3 [2/3, 5/6)
+    { 5, 6, 6, 3, 0 },  // share 17: block 3 [5/6, 1)
+    { 0, 1, 3, 4, 0 },  // share 18: block 4 [0, 1/3)
+    { 1, 2, 3, 4, 0 },  // share 19: block 4 [1/3, 2/3)
+    { 2, 3, 3, 4, 0 },  // share 20: block 4 [2/3, 1)
+    { 0, 1, 3, 5, 0 },  // share 21: block 5 [0, 1/3)
+    { 1, 2, 3, 5, 0 },  // share 22: block 5 [1/3, 2/3)
+    { 4, 5, 6, 5, 0 },  // share 23: block 5 [2/3, 5/6)
+    { 5, 6, 6, 5, 0 },  // share 24: block 5 [5/6, 1)
+    { 0, 1, 3, 6, 0 },  // share 25: block 6 [0, 1/3)
+    { 1, 2, 3, 6, 0 },  // share 26: block 6 [1/3, 2/3)
+    { 2, 3, 3, 6, 0 },  // share 27: block 6 [2/3, 1)
+    { 0, 1, 3, 7, 0 },  // share 28: block 7 [0, 1/3)
+    { 1, 2, 3, 7, 0 },  // share 29: block 7 [1/3, 2/3)
+    { 4, 5, 6, 7, 0 },  // share 30: block 7 [2/3, 5/6)
+    { 5, 6, 6, 7, 0 },  // share 31: block 7 [5/6, 1)
+    { 0, 1, 6, 0, 0 },  // share 0: block 0 [0, 1/6)
+    { 1, 2, 6, 0, 0 },  // share 1: block 0 [1/6, 1/3)
+    { 2, 3, 6, 0, 0 },  // share 2: block 0 [1/3, 1/2)
+    { 3, 4, 6, 0, 0 },  // share 3: block 0 [1/2, 2/3)
+    { 4, 5, 6, 0, 0 },  // share 4: block 0 [2/3, 5/6)
+    { 5, 6, 6, 0, 0 },  // share 5: block 0 [5/6, 1)
+    { 0, 1, 6, 1, 0 },  // share 6: block 1 [0, 1/6)
+    { 1, 2, 6, 1, 0 },  // share 7: block 1 [1/6, 1/3)
+    { 2, 3, 6, 1, 0 },  // share 8: block 1 [1/3, 1/2)
+    { 3, 4, 6, 1, 0 },  // share 9: block 1 [1/2, 2/3)
+    { 4, 5, 6, 1, 0 },  // share 10: block 1 [2/3, 5/6)
+    { 5, 6, 6, 1, 0 },  // share 11: block 1 [5/6, 1)
+    { 0, 1, 6, 2, 0 },  // share 12: block 2 [0, 1/6)
+    { 1, 2, 6, 2, 0 },  // share 13: block 2 [1/6, 1/3)
+    { 2, 3, 6, 2, 0 },  // share 14: block 2 [1/3, 1/2)
+    { 3, 4, 6, 2, 0 },  // share 15: block 2 [1/2, 2/3)
+    { 4, 5, 6, 2, 0 },  // share 16: block 2 [2/3, 5/6)
+    { 5, 6, 6, 2, 0 },  // share 17: block 2 [5/6, 1)
+    { 0, 1, 6, 3, 0 },  // share 18: block 3 [0, 1/6)
+    { 1, 2, 6, 3, 0 },  // share 19: block 3 [1/6, 1/3)
+    { 2, 3, 6, 3, 0 },  // share 20: block 3 [1/3, 1/2)
+    { 3, 4, 6, 3, 0 },  // share 21: block 3 [1/2, 2/3)
+    { 4, 5, 6, 3, 0 },  // share 22: block 3 [2/3, 5/6)
+    { 5, 6, 6, 3, 0 },  // share 23: block 3 [5/6, 1)
+    { 0, 1, 6, 4, 0 },  // share 24: block 4 [0, 1/6)
+    { 1, 2, 6, 4, 0 },  // share 25: block 4 [1/6, 1/3)
+    { 2, 3, 6, 4, 0 },  // share 26: block 4 [1/3, 1/2)
+    { 3, 4, 6, 4, 0 },  // share 27: block 4 [1/2, 2/3)
+    { 4, 5, 6, 4, 0 },  // share 28: block 4 [2/3, 5/6)
+    { 5, 6, 6, 4, 0 },  // share 29: block 4 [5/6, 1)
+    { 0, 1, 6, 5, 0 },  // share 30: block 5 [0, 1/6)
+    { 1, 2, 6, 5, 0 },  // share 31: block 5 [1/6, 1/3)
+    { 2, 3, 6, 5, 0 },  // share 32: block 5 [1/3, 1/2)
+    { 3, 4, 6, 5, 0 },  // share 33: block 5 [1/2, 2/3)
+    { 4, 5, 6, 5, 0 },  // share 34: block 5 [2/3, 5/6)
+    { 5, 6, 6, 5, 0 },  // share 35: block 5 [5/6, 1)
+    { 0, 1, 6, 6, 0 },  // share 36: block 6 [0, 1/6)
+    { 1, 2, 6, 6, 0 },  // share 37: block 6 [1/6, 1/3)
+    { 2, 3, 6, 6, 0 },  // share 38: block 6 [1/3, 1/2)
+    { 3, 4, 6, 6, 0 },  // share 39: block 6 [1/2, 2/3)
+    { 4, 5, 6, 6, 0 },  // share 40: block 6 [2/3, 5/6)
+    { 5, 6, 6, 6, 0 },  // share 41: block 6 [5/6, 1)
+    { 0, 1, 6, 7, 0 },  // share 42: block 7 [0, 1/6)
+    { 1, 2, 6, 7, 0 },  // share 43: block 7 [1/6, 1/3)
+    { 2, 3, 6, 7, 0 },  // share 44: block 7 [1/3, 1/2)
+    { 3, 4, 6, 7, 0 },  // share 45: block 7 [1/2, 2/3)
+    { 4, 5, 6, 7, 0 },  // share 46: block 7 [2/3, 5/6)
+    { 5, 6, 6, 7, 0 },  // share 47: block 7 [5/6, 1)
 };
 
 extern COLLC_EXPORT const collc::RankChannel collc_rank_channels[];
 const collc::RankChannel collc_rank_channels[] = {
     { 0, 1 },  // rank 0, channel 0
-    { 1, 2 },  // rank 0, channel 1
-    { 3, 2 },  // rank 0, channel 2
-    { 5, 2 },  // rank 0, channel 3
-    { 7, 2 },  // rank 0, channel 4
-    { 9, 2 },  // rank 0, channel 5
-    { 11, 2 },  // rank 0, channel 6
-    { 13, 2 },  // rank 0, channel 7
-    { 15, 2 },  // rank 0, channel 8
-    { 17, 2 },  // rank 1, channel 0
-    { 19, 1 },  // rank 1, channel 1
-    { 20, 2 },  // rank 1, channel 2
-    { 22, 2 },  // rank 1, channel 3
-    { 24, 2 },  // rank 1, channel 4
-    { 26, 2 },  // rank 1, channel 5
-    { 28, 2 },  // rank 1, channel 6
-    { 30, 2 },  // rank 1, channel 7
-    { 32, 2 },  // rank 1, channel 8
-    { 34, 2 },  // rank 2, channel 0
-    { 36, 2 },  // rank 2, channel 1
-    { 38, 1 },  // rank 2, channel 2
-    { 39, 1 },  // rank 2, channel 3
-    { 40, 2 },  // rank 2, channel 4
-    { 42, 2 },  // rank 2, channel 5
-    { 44, 2 },  // rank 2, channel 6
-    { 46, 2 },  // rank 2, channel 7
-    { 48, 2 },  // rank 2, channel 8
-    { 50, 2 },  // rank 3, channel 0
-    { 52, 2 },  // rank 3, channel 1
-    { 54, 2 },  // rank 3, channel 2
-    { 56, 2 },  // rank 3, channel 3
-    { 58, 2 },  // rank 3, channel 4
-    { 60, 2 },  // rank 3, channel 5
-    { 62, 2 },  // rank 3, channel 6
-    { 64, 2 },  // rank 3, channel 7
-    { 66, 2 },  // rank 3, channel 8
-    { 68, 2 },  // rank 4, channel 0
-    { 70, 2 },  // rank 4, channel 1
-    { 72, 2 },  // rank 4, channel 2
-    { 74, 2 },  // rank 4, channel 3
-    { 76, 1 },  // rank 4, channel 4
-    { 77, 2 },  // rank 4, channel 5
-    { 79, 2 },  // rank 4, channel 6
-    { 81, 2 },  // rank 4, channel 7
-    { 83, 2 },  // rank 4, channel 8
-    { 85, 2 },  // rank 5, channel 0
-    { 87, 2 },  // rank 5, channel 1
-    { 89, 2 },  // rank 5, channel 2
-    { 91, 2 },  // rank 5, channel 3
-    { 93, 2 },  // rank 5, channel 4
-    { 95, 1 },  // rank 5, channel 5
-    { 96, 1 },  // rank 5, channel 6
-    { 97, 2 },  // rank 5, channel 7
-    { 99, 2 },  // rank 5, channel 8
-    { 101, 2 },  // rank 6, channel 0
-    { 103, 2 },  // rank 6, channel 1
-    { 105, 2 },  // rank 6, channel 2
-    { 107, 2 },  // rank 6, channel 3
-    { 109, 2 },  // rank 6, channel 4
-    { 111, 2 },  // rank 6, channel 5
-    { 113, 2 },  // rank 6, channel 6
-    { 115, 1 },  // rank 6, channel 7
-    { 116, 2 },  // rank 6, channel 8
-    { 118, 2 },  // rank 7, channel 0
-    { 120, 2 },  // rank 7, channel 1
-    { 122, 2 },  // rank 7, channel 2
-    { 124, 2 },  // rank 7, channel 3
-    { 126, 2 },  // rank 7, channel 4
-    { 128, 2 },  // rank 7, channel 5
-    { 130, 2 },  // rank 7, channel 6
-    { 132, 2 },  // rank 7, channel 7
-    { 134, 1 },  // rank 7, channel 8
-    { 135, 1 },  // rank 0, channel 0
-    { 136, 1 },  // rank 0, channel 1
-    { 137, 1 },  // rank 0, channel 2
-    { 138, 1 },  // rank 0, channel 3
-    { 139, 1 },  // rank 0, channel 4
-    { 140, 1 },  // rank 0, channel 5
-    { 141, 1 },  // rank 1, channel 0
-    { 142, 1 },  // rank 1, channel 1
-    { 143, 1 },  // rank 1, channel 2
-    { 144, 1 },  // rank 1, channel 3
-    { 145, 1 },  // rank 1, channel 4
-    { 146, 1 },  // rank 1, channel 5
-    { 147, 1 },  // rank 2, channel 0
-    { 148, 1 },  // rank 2, channel 1
-    { 149, 1 },  // rank 2, channel 2
-    { 150, 1 },  // rank 2, channel 3
-    { 151, 1 },  // rank 2, channel 4
-    { 152, 1 },  // rank 2, channel 5
-    { 153, 1 },  // rank 3, channel 0
-    { 154, 1 },  // rank 3, channel 1
-    { 155, 1 },  // rank 3, channel 2
-    { 156, 1 },  // rank 3, channel 3
-    { 157, 1 },  // rank 3, channel 4
-    { 158, 1 },  // rank 3, channel 5
-    { 159, 1 },  // rank 4, channel 0
-    { 160, 1 },  // rank 4, channel 1
-    { 161, 1 },  // rank 4, channel 2
-    { 162, 1 },  // rank 4, channel 3
-    { 163, 1 },  // rank 4, channel 4
-    { 164, 1 },  // rank 4, channel 5
-    { 165, 1 },  // rank 5, channel 0
-    { 166, 1 },  // rank 5, channel 1
-    { 167, 1 },  // rank 5, channel 2
-    { 168, 1 },  // rank 5, channel 3
-    { 169, 1 },  // rank 5, channel 4
-    { 170, 1 },  // rank 5, channel 5
-    { 171, 1 },  // rank 6, channel 0
-    { 172, 1 },  // rank 6, channel 1
-    { 173, 1 },  // rank 6, channel 2
-    { 174, 1 },  // rank 6, channel 3
-    { 175, 1 },  // rank 6, channel 4
-    { 176, 1 },  // rank 6, channel 5
-    { 177, 1 },  // rank 7, channel 0
-    { 178, 1 },  // rank 7, channel 1
-    { 179, 1 },  // rank 7, channel 2
-    { 180, 1 },  // rank 7, channel 3
-    { 181, 1 },  // rank 7, channel 4
-    { 182, 1 },  // rank 7, channel 5
-    { 183, 1 },  // rank 0, channel 0
-    { 184, 1 },  // rank 0, channel 1
-    { 185, 1 },  // rank 0, channel 2
-    { 186, 1 },  // rank 0, channel 3
-    { 187, 1 },  // rank 0, channel 4
-    { 188, 1 },  // rank 0, channel 5
-    { 189, 1 },  // rank 1, channel 0
-    { 190, 1 },  // rank 1, channel 1
-    { 191, 1 },  // rank 1, channel 2
-    { 192, 1 },  // rank 1, channel 3
-    { 193, 1 },  // rank 1, channel 4
-    { 194, 1 },  // rank 1, channel 5
-    { 195, 1 },  // rank 2, channel 0
-    { 196, 1 },  // rank 2, channel 1
-    { 197, 1 },  // rank 2, channel 2
-    { 198, 1 },  // rank 2, channel 3
-    { 199, 1 },  // rank 2, channel 4
-    { 200, 1 },  // rank 2, channel 5
-    { 201, 1 },  // rank 3, channel 0
-    { 202, 1 },  // rank 3, channel 1
-    { 203, 1 },  // rank 3, channel 2
-    { 204, 1 },  // rank 3, channel 3
-    { 205, 1 },  // rank 3, channel 4
-    { 206, 1 },  // rank 3, channel 5
-    { 207, 1 },  // rank 4, channel 0
-    { 208, 1 },  // rank 4, channel 1
-    { 209, 1 },  // rank 4, channel 2
-    { 210, 1 },  // rank 4, channel 3
-    { 211, 1 },  // rank 4, channel 4
-    { 212, 1 },  // rank 4, channel 5
-    { 213, 1 },  // rank 5, channel 0
-    { 214, 1 },  // rank 5, channel 1
-    { 215, 1 },  // rank 5, channel 2
-    { 216, 1 },  // rank 5, channel 3
-    { 217, 1 },  // rank 5, channel 4
-    { 218, 1 },  // rank 5, channel 5
-    { 219, 1 },  // rank 6, channel 0
-    { 220, 1 },  // rank 6, channel 1
-    { 221, 1 },  // rank 6, channel 2
-    { 222, 1 },  // rank 6, channel 3
-    { 223, 1 },  // rank 6, channel 4
-    { 224, 1 },  // rank 6, channel 5
-    { 225, 1 },  // rank 7, channel 0
-    { 226, 1 },  // rank 7, channel 1
-    { 227, 1 },  // rank 7, channel 2
-    { 228, 1 },  // rank 7, channel 3
-    { 229, 1 },  // rank 7, channel 4
-    { 230, 1 },  // rank 7, channel 5
-    { 231, 1 },  // rank 0, channel 0
-    { 232, 1 },  // rank 0, channel 1
-    { 233, 1 },  // rank 0, channel 2
-    { 234, 1 },  // rank 0, channel 3
-    { 235, 1 },  // rank 0, channel 4
-    { 236, 1 },  // rank 0, channel 5
-    { 237, 1 },  // rank 0, channel 6
-    { 238, 1 },  // rank 0, channel 7
-    { 239, 1 },  // rank 0, channel 8
-    { 240, 1 },  // rank 0, channel 9
-    { 241, 1 },  // rank 0, channel 10
-    { 242, 1 },  // rank 0, channel 11
-    { 243, 1 },  // rank 0, channel 12
-    { 244, 1 },  // rank 0, channel 13
-    { 245, 1 },  // rank 0, channel 14
-    { 246, 1 },  // rank 0, channel 15
-    { 247, 1 },  // rank 0, channel 16
-    { 248, 1 },  // rank 0, channel 17
-    { 249, 1 },  // rank 0, channel 18
-    { 250, 1 },  // rank 0, channel 19
-    { 251, 1 },  // rank 1, channel 0
-    { 252, 1 },  // rank 1, channel 1
-    { 253, 1 },  // rank 1, channel 2
-    { 254, 1 },  // rank 1, channel 3
-    { 255, 1 },  // rank 1, channel 4
-    { 256, 1 },  // rank 1, channel 5
-    { 257, 1 },  // rank 1, channel 6
-    { 258, 1 },  // rank 1, channel 7
-    { 259, 1 },  // rank 1, channel 8
-    { 260, 1 },  // rank 1, channel 9
-    { 261, 1 },  // rank 1, channel 10
-    { 262, 1 },  // rank 1, channel 11
-    { 263, 1 },  // rank 1, channel 12
-    { 264, 1 },  // rank 1, channel 13
-    { 265, 1 },  // rank 1, channel 14
-    { 266, 1 },  // rank 1, channel 15
-    { 267, 1 },  // rank 1, channel 16
-    { 268, 1 },  // rank 1, channel 17
-    { 269, 1 },  // rank 1, channel 18
-    { 270, 1 },  // rank 1, channel 19
-    { 271, 1 },  // rank 2, channel 0
-    { 272, 1 },  // rank 2, channel 1
-    { 273, 1 },  // rank 2, channel 2
-    { 274, 1 },  // rank 2, channel 3
-    { 275, 1 },  // rank 2, channel 4
-    { 276, 1 },  // rank 2, channel 5
-    { 277, 1 },  // rank 2, channel 6
-    { 278, 1 },  // rank 2, channel 7
-    { 279, 1 },  // rank 2, channel 8
-    { 280, 1 },  // rank 2, channel 9
-    { 281, 1 },  // rank 2, channel 10
-    { 282, 1 },  // rank 2, channel 11
-    { 283, 1 },  // rank 2, channel 12
-    { 284, 1 },  // rank 2, channel 13
-    { 285, 1 },  // rank 2, channel 14
-    { 286, 1 },  // rank 2, channel 15
-    { 287, 1 },  // rank 2, channel 16
-    { 288, 1 },  // rank 2, channel 17
-    { 289, 1 },  // rank 2, channel 18
-    { 290, 1 },  // rank 2, channel 19
-    { 291, 1 },  // rank 3, channel 0
-    { 292, 1 },  // rank 3, channel 1
-    { 293, 1 },  // rank 3, channel 2
-    { 294, 1 },  // rank 3, channel 3
-    { 295, 1 },  // rank 3, channel 4
-    { 296, 1 },  // rank 3, channel 5
-    { 297, 1 },  // rank 3, channel 6
-    { 298, 1 },  // rank 3, channel 7
-    { 299, 1 },  // rank 3, channel 8
-    { 300, 1 },  // rank 3, channel 9
-    { 301, 1 },  // rank 3, channel 10
-    { 302, 1 },  // rank 3, channel 11
-    { 303, 1 },  // rank 3, channel 12
-    { 304, 1 },  // rank 3, channel 13
-    { 305, 1 },  // rank 3, channel 14
-    { 306, 1 },  // rank 3, channel 15
-    { 307, 1 },  // rank 3, channel 16
-    { 308, 1 },  // rank 3, channel 17
-    { 309, 1 },  // rank 3, channel 18
-    { 310, 1 },  // rank 3, channel 19
-    { 311, 1 },  // rank 4, channel 0
-    { 312, 1 },  // rank 4, channel 1
-    { 313, 1 },  // rank 4, channel 2
-    { 314, 1 },  // rank 4, channel 3
-    { 315, 1 },  // rank 4, channel 4
-    { 316, 1 },  // rank 4, channel 5
-    { 317, 1 },  // rank 4, channel 6
-    { 318, 1 },  // rank 4, channel 7
-    { 319, 1 },  // rank 4, channel 8
-    { 320, 1 },  // rank 4, channel 9
-    { 321, 1 },  // rank 4, channel 10
-    { 322, 1 },  // rank 4, channel 11
-    { 323, 1 },  // rank 4, channel 12
-    { 324, 1 },  // rank 4, channel 13
-    { 325, 1 },  // rank 4, channel 14
-    { 326, 1 },  // rank 4, channel 15
-    { 327, 1 },  // rank 4, channel 16
-    { 328, 1 },  // rank 4, channel 17
-    { 329, 1 },  // rank 4, channel 18
-    { 330, 1 },  // rank 4, channel 19
-    { 331, 1 },  // rank 5, channel 0
-    { 332, 1 },  // rank 5, channel 1
-    { 333, 1 },  // rank 5, channel 2
-    { 334, 1 },  // rank 5, channel 3
-    { 335, 1 },  // rank 5, channel 4
-    { 336, 1 },  // rank 5, channel 5
-    { 337, 1 },  // rank 5, channel 6
-    { 338, 1 },  // rank 5, channel 7
-    { 339, 1 },  // rank 5, channel 8
-    { 340, 1 },  // rank 5, channel 9
-    { 341, 1 },  // rank 5, channel 10
-    { 342, 1 },  // rank 5, channel 11
-    { 343, 1 },  // rank 5, channel 12
-    { 344, 1 },  // rank 5, channel 13
-    { 345, 1 },  // rank 5, channel 14
-    { 346, 1 },  // rank 5, channel 15
-    { 347, 1 },  // rank 5, channel 16
-    { 348, 1 },  // rank 5, channel 17
-    { 349, 1 },  // rank 5, channel 18
-    { 350, 1 },  // rank 5, channel 19
-    { 351, 1 },  // rank 6, channel 0
-    { 352, 1 },  // rank 6, channel 1
-    { 353, 1 },  // rank 6, channel 2
-    { 354, 1 },  // rank 6, channel 3
-    { 355, 1 },  // rank 6, channel 4
-    { 356, 1 },  // rank 6, channel 5
-    { 357, 1 },  // rank 6, channel 6
-    { 358, 1 },  // rank 6, channel 7
-    { 359, 1 },  // rank 6, channel 8
-    { 360, 1 },  // rank 6, channel 9
-    { 361, 1 },  // rank 6, channel 10
-    { 362, 1 },  // rank 6, channel 11
-    { 363, 1 },  // rank 6, channel 12
-    { 364, 1 },  // rank 6, channel 13
-    { 365, 1 },  // rank 6, channel 14
-    { 366, 1 },  // rank 6, channel 15
-    { 367, 1 },  // rank 6, channel 16
-    { 368, 1 },  // rank 6, channel 17
-    { 369, 1 },  // rank 6, channel 18
-    { 370, 1 },  // rank 6, channel 19
-    { 371, 1 },  // rank 7, channel 0
-    { 372, 1 },  // rank 7, channel 1
-    { 373, 1 },  // rank 7, channel 2
-    { 374, 1 },  // rank 7, channel 3
-    { 375, 1 },  // rank 7, channel 4
-    { 376, 1 },  // rank 7, channel 5
-    { 377, 1 },  // rank 7, channel 6
-    { 378, 1 },  // rank 7, channel 7
-    { 379, 1 },  // rank 7, channel 8
-    { 380, 1 },  // rank 7, channel 9
-    { 381, 1 },  // rank 7, channel 10
-    { 382, 1 },  // rank 7, channel 11
-    { 383, 1 },  // rank 7, channel 12
-    { 384, 1 },  // rank 7, channel 13
-    { 385, 1 },  // rank 7, channel 14
-    { 386, 1 },  // rank 7, channel 15
-    { 387, 1 },  // rank 7, channel 16
-    { 388, 1 },  // rank 7, channel 17
-    { 389, 1 },  // rank 7, channel 18
-    { 390, 1 },  // rank 7, channel 19
-    { 391, 1 },  // rank 0, channel 0
-    { 392, 1 },  // rank 0, channel 1
-    { 393, 1 },  // rank 0, channel 2
-    { 394, 1 },  // rank 0, channel 3
-    { 395, 1 },  // rank 0, channel 4
-    { 396, 1 },  // rank 0, channel 5
-    { 397, 1 },  // rank 0, channel 6
-    { 398, 1 },  // rank 0, channel 7
-    { 399, 1 },  // rank 0, channel 8
-    { 400, 1 },  // rank 0, channel 9
-    { 401, 1 },  // rank 0, channel 10
-    { 402, 1 },  // rank 0, channel 11
-    { 403, 1 },  // rank 0, channel 12
-    { 404, 1 },  // rank 0, channel 13
-    { 405, 1 },  // rank 0, channel 14
-    { 406, 1 },  // rank 0, channel 15
-    { 407, 1 },  // rank 0, channel 16
-    { 408, 1 },  // rank 0, channel 17
-    { 409, 1 },  // rank 0, channel 18
-    { 410, 1 },  // rank 0, channel 19
-    { 411, 1 },  // rank 1, channel 0
-    { 412, 1 },  // rank 1, channel 1
-    { 413, 1 },  // rank 1, channel 2
-    { 414, 1 },  // rank 1, channel 3
-    { 415, 1 },  // rank 1, channel 4
-    { 416, 1 },  // rank 1, channel 5
-    { 417, 1 },  // rank 1, channel 6
-    { 418, 1 },  // rank 1, channel 7
-    { 419, 1 },  // rank 1, channel 8
-    { 420, 1 },  // rank 1, channel 9
-    { 421, 1 },  // rank 1, channel 10
-    { 422, 1 },  // rank 1, channel 11
-    { 423, 1 },  // rank 1, channel 12
-    { 424, 1 },  // rank 1, channel 13
-    { 425, 1 },  // rank 1, channel 14
-    { 426, 1 },  // rank 1, channel 15
-    { 427, 1 },  // rank 1, channel 16
-    { 428, 1 },  // rank 1, channel 17
-    { 429, 1 },  // rank 1, channel 18
-    { 430, 1 },  // rank 1, channel 19
-    { 431, 1 },  // rank 2, channel 0
-    { 432, 1 },  // rank 2, channel 1
-    { 433, 1 },  // rank 2, channel 2
-    { 434, 1 },  // rank 2, channel 3
-    { 435, 1 },  // rank 2, channel 4
-    { 436, 1 },  // rank 2, channel 5
-    { 437, 1 },  // rank 2, channel 6
-    { 438, 1 },  // rank 2, channel 7
-    { 439, 1 },  // rank 2, channel 8
-    { 440, 1 },  // rank 2, channel 9
-    { 441, 1 },  // rank 2, channel 10
-    { 442, 1 },  // rank 2, channel 11
-    { 443, 1 },  // rank 2, channel 12
-    { 444, 1 },  // rank 2, channel 13
-    { 445, 1 },  // rank 2, channel 14
-    { 446, 1 },  // rank 2, channel 15
-    { 447, 1 },  // rank 2, channel 16
-    { 448, 1 },  // rank 2, channel 17
-    { 449, 1 },  // rank 2, channel 18
-    { 450, 1 },  // rank 2, channel 19
-    { 451, 1 },  // rank 3, channel 0
-    { 452, 1 },  // rank 3, channel 1
-    { 453, 1 },  // rank 3, channel 2
-    { 454, 1 },  // rank 3, channel 3
-    { 455, 1 },  // rank 3, channel 4
-    { 456, 1 },  // rank 3, channel 5
-    { 457, 1 },  // rank 3, channel 6
-    { 458, 1 },  // rank 3, channel 7
-    { 459, 1 },  // rank 3, channel 8
-    { 460, 1 },  // rank 3, channel 9
-    { 461, 1 },  // rank 3, channel 10
-    { 462, 1 },  // rank 3, channel 11
-    { 463, 1 },  // rank 3, channel 12
-    { 464, 1 },  // rank 3, channel 13
-    { 465, 1 },  // rank 3, channel 14
-    { 466, 1 },  // rank 3, channel 15
-    { 467, 1 },  // rank 3, channel 16
-    { 468, 1 },  // rank 3, channel 17
-    { 469, 1 },  // rank 3, channel 18
-    { 470, 1 },  // rank 3, channel 19
-    { 471, 1 },  // rank 4, channel 0
-    { 472, 1 },  // rank 4, channel 1
-    { 473, 1 },  // rank 4, channel 2
-    { 474, 1 },  // rank 4, channel 3
-    { 475, 1 },  // rank 4, channel 4
-    { 476, 1 },  // rank 4, channel 5
-    { 477, 1 },  // rank 4, channel 6
-    { 478, 1 },  // rank 4, channel 7
-    { 479, 1 },  // rank 4, channel 8
-    { 480, 1 },  // rank 4, channel 9
-    { 481, 1 },  // rank 4, channel 10
-    { 482, 1 },  // rank 4, channel 11
-    { 483, 1 },  // rank 4, channel 12
-    { 484, 1 },  // rank 4, channel 13
-    { 485, 1 },  // rank 4, channel 14
-    { 486, 1 },  // rank 4, channel 15
-    { 487, 1 },  // rank 4, channel 16
-    { 488, 1 },  // rank 4, channel 17
-    { 489, 1 },  // rank 4, channel 18
-    { 490, 1 },  // rank 4, channel 19
-    { 491, 1 },  // rank 5, channel 0
-    { 492, 1 },  // rank 5, channel 1
-    { 493, 1 },  // rank 5, channel 2
-    { 494, 1 },  // rank 5, channel 3
-    { 495, 1 },  // rank 5, channel 4
-    { 496, 1 },  // rank 5, channel 5
-    { 497, 1 },  // rank 5, channel 6
-    { 498, 1 },  // rank 5, channel 7
-    { 499, 1 },  // rank 5, channel 8
-    { 500, 1 },  // rank 5, channel 9
-    { 501, 1 },  // rank 5, channel 10
-    { 502, 1 },  // rank 5, channel 11
-    { 503, 1 },  // rank 5, channel 12
-    { 504, 1 },  // rank 5, channel 13
-    { 505, 1 },  // rank 5, channel 14
-    { 506, 1 },  // rank 5, channel 15
-    { 507, 1 },  // rank 5, channel 16
-    { 508, 1 },  // rank 5, channel 17
-    { 509, 1 },  // rank 5, channel 18
-    { 510, 1 },  // rank 5, channel 19
-    { 511, 1 },  // rank 6, channel 0
-    { 512, 1 },  // rank 6, channel 1
-    { 513, 1 },  // rank 6, channel 2
-    { 514, 1 },  // rank 6, channel 3
-    { 515, 1 },  // rank 6, channel 4
-    { 516, 1 },  // rank 6, channel 5
-    { 517, 1 },  // rank 6, channel 6
-    { 518, 1 },  // rank 6, channel 7
-    { 519, 1 },  // rank 6, channel 8
-    { 520, 1 },  // rank 6, channel 9
-    { 521, 1 },  // rank 6, channel 10
-    { 522, 1 },  // rank 6, channel 11
-    { 523, 1 },  // rank 6, channel 12
-    { 524, 1 },  // rank 6, channel 13
-    { 525, 1 },  // rank 6, channel 14
-    { 526, 1 },  // rank 6, channel 15
-    { 527, 1 },  // rank 6, channel 16
-    { 528, 1 },  // rank 6, channel 17
-    { 529, 1 },  // rank 6, channel 18
-    { 530, 1 },  // rank 6, channel 19
-    { 531, 1 },  // rank 7, channel 0
-    { 532, 1 },  // rank 7, channel 1
-    { 533, 1 },  // rank 7, channel 2
-    { 534, 1 },  // rank 7, channel 3
-    { 535, 1 },  // rank 7, channel 4
-    { 536, 1 },  // rank 7, channel 5
-    { 537, 1 },  // rank 7, channel 6
-    { 538, 1 },  // rank 7, channel 7
-    { 539, 1 },  // rank 7, channel 8
-    { 540, 1 },  // rank 7, channel 9
-    { 541, 1 },  // rank 7, channel 10
-    { 542, 1 },  // rank 7, channel 11
-    { 543, 1 },  // rank 7, channel 12
-    { 544, 1 },  // rank 7, channel 13
-    { 545, 1 },  // rank 7, channel 14
-    { 546, 1 },  // rank 7, channel 15
-    { 547, 1 },  // rank 7, channel 16
-    { 548, 1 },  // rank 7, channel 17
-    { 549, 1 },  // rank 7, channel 18
-    { 550, 1 },  // rank 7, channel 19
+    { 1, 1 },  // rank 0, channel 1
+    { 2, 2 },  // rank 0, channel 2
+    { 4, 2 },  // rank 0, channel 3
+    { 6, 2 },  // rank 0, channel 4
+    { 8, 2 },  // rank 0, channel 5
+    { 10, 2 },  // rank 0, channel 6
+    { 12, 2 },  // rank 0, channel 7
+    { 14, 2 },  // rank 0, channel 8
+    { 16, 2 },  // rank 0, channel 9
+    { 18, 2 },  // rank 0, channel 10
+    { 20, 2 },  // rank 0, channel 11
+    { 22, 2 },  // rank 0, channel 12
+    { 24, 2 },  // rank 0, channel 13
+    { 26, 2 },  // rank 0, channel 14
+    { 28, 2 },  // rank 0, channel 15
+    { 30, 2 },  // rank 0, channel 16
+    { 32, 2 },  // rank 0, channel 17
+    { 34, 2 },  // rank 1, channel 0
+    { 36, 2 },  // rank 1, channel 1
+    { 38, 1 },  // rank 1, channel 2
+    { 39, 1 },  // rank 1, channel 3
+    { 40, 2 },  // rank 1, channel 4
+    { 42, 2 },  // rank 1, channel 5
+    { 44, 2 },  // rank 1, channel 6
+    { 46, 2 },  // rank 1, channel 7
+    { 48, 2 },  // rank 1, channel 8
+    { 50, 2 },  // rank 1, channel 9
+    { 52, 2 },  // rank 1, channel 10
+    { 54, 2 },  // rank 1, channel 11
+    { 56, 2 },  // rank 1, channel 12
+    { 58, 2 },  // rank 1, channel 13
+    { 60, 2 },  // rank 1, channel 14
+    { 62, 2 },  // rank 1, channel 15
+    { 64, 2 },  // rank 1, channel 16
+    { 66, 2 },  // rank 1, channel 17
+    { 68, 2 },  // rank 2, channel 0
+    { 70, 2 },  // rank 2, channel 1
+    { 72, 2 },  // rank 2, channel 2
+    { 74, 2 },  // rank 2, channel 3
+    { 76, 1 },  // rank 2, channel 4
+    { 77, 1 },  // rank 2, channel 5
+    { 78, 1 },  // rank 2, channel 6
+    { 79, 1 },  // rank 2, channel 7
+    { 80, 2 },  // rank 2, channel 8
+    { 82, 2 },  // rank 2, channel 9
+    { 84, 2 },  // rank 2, channel 10
+    { 86, 2 },  // rank 2, channel 11
+    { 88, 2 },  // rank 2, channel 12
+    { 90, 2 },  // rank 2, channel 13
+    { 92, 2 },  // rank 2, channel 14
+    { 94, 2 },  // rank 2, channel 15
+    { 96, 2 },  // rank 2, channel 16
+    { 98, 2 },  // rank 2, channel 17
+    { 100, 2 },  // rank 3, channel 0
+    { 102, 2 },  // rank 3, channel 1
+    { 104, 2 },  // rank 3, channel 2
+    { 106, 2 },  // rank 3, channel 3
+    { 108, 2 },  // rank 3, channel 4
+    { 110, 2 },  // rank 3, channel 5
+    { 112, 2 },  // rank 3, channel 6
+    { 114, 2 },  // rank 3, channel 7
+    { 116, 2 },  // rank 3, channel 8
+    { 118, 2 },  // rank 3, channel 9
+    { 120, 2 },  // rank 3, channel 10
+    { 122, 2 },  // rank 3, channel 11
+    { 124, 2 },  // rank 3, channel 12
+    { 126, 2 },  // rank 3, channel 13
+    { 128, 2 },  // rank 3, channel 14
+    { 130, 2 },  // rank 3, channel 15
+    { 132, 2 },  // rank 3, channel 16
+    { 134, 2 },  // rank 3, channel 17
+    { 136, 2 },  // rank 4, channel 0
+    { 138, 2 },  // rank 4, channel 1
+    { 140, 2 },  // rank 4, channel 2
+    { 142, 2 },  // rank 4, channel 3
+    { 144, 2 },  // rank 4, channel 4
+    { 146, 2 },  // rank 4, channel 5
+    { 148, 2 },  // rank 4, channel 6
+    { 150, 2 },  // rank 4, channel 7
+    { 152, 1 },  // rank 4, channel 8
+    { 153, 1 },  // rank 4, channel 9
+    { 154, 2 },  // rank 4, channel 10
+    { 156, 2 },  // rank 4, channel 11
+    { 158, 2 },  // rank 4, channel 12
+    { 160, 2 },  // rank 4, channel 13
+    { 162, 2 },  // rank 4, channel 14
+    { 164, 2 },  // rank 4, channel 15
+    { 166, 2 },  // rank 4, channel 16
+    { 168, 2 },  // rank 4, channel 17
+    { 170, 2 },  // rank 5, channel 0
+    { 172, 2 },  // rank 5, channel 1
+    { 174, 2 },  // rank 5, channel 2
+    { 176, 2 },  // rank 5, channel 3
+    { 178, 2 },  // rank 5, channel 4
+    { 180, 2 },  // rank 5, channel 5
+    { 182, 2 },  // rank 5, channel 6
+    { 184, 2 },  // rank 5, channel 7
+    { 186, 2 },  // rank 5, channel 8
+    { 188, 2 },  // rank 5, channel 9
+    { 190, 1 },  // rank 5, channel 10
+    { 191, 1 },  // rank 5, channel 11
+    { 192, 1 },  // rank 5, channel 12
+    { 193, 1 },  // rank 5, channel 13
+    { 194, 2 },  // rank 5, channel 14
+    { 196, 2 },  // rank 5, channel 15
+    { 198, 2 },  // rank 5, channel 16
+    { 200, 2 },  // rank 5, channel 17
+    { 202, 2 },  // rank 6, channel 0
+    { 204, 2 },  // rank 6, channel 1
+    { 206, 2 },  // rank 6, channel 2
+    { 208, 2 },  // rank 6, channel 3
+    { 210, 2 },  // rank 6, channel 4
+    { 212, 2 },  // rank 6, channel 5
+    { 214, 2 },  // rank 6, channel 6
+    { 216, 2 },  // rank 6, channel 7
+    { 218, 2 },  // rank 6, channel 8
+    { 220, 2 },  // rank 6, channel 9
+    { 222, 2 },  // rank 6, channel 10
+    { 224, 2 },  // rank 6, channel 11
+    { 226, 2 },  // rank 6, channel 12
+    { 228, 2 },  // rank 6, channel 13
+    { 230, 1 },  // rank 6, channel 14
+    { 231, 2 },  // rank 6, channel 15
+    { 233, 2 },  // rank 6, channel 16
+    { 235, 2 },  // rank 6, channel 17
+    { 237, 2 },  // rank 7, channel 0
+    { 239, 2 },  // rank 7, channel 1
+    { 241, 2 },  // rank 7, channel 2
+    { 243, 2 },  // rank 7, channel 3
+    { 245, 2 },  // rank 7, channel 4
+    { 247, 2 },  // rank 7, channel 5
+    { 249, 2 },  // rank 7, channel 6
+    { 251, 2 },  // rank 7, channel 7
+    { 253, 2 },  // rank 7, channel 8
+    { 255, 2 },  // rank 7, channel 9
+    { 257, 2 },  // rank 7, channel 10
+    { 259, 2 },  // rank 7, channel 11
+    { 261, 2 },  // rank 7, channel 12
+    { 263, 2 },  // rank 7, channel 13
+    { 265, 2 },  // rank 7, channel 14
+    { 267, 1 },  // rank 7, channel 15
+    { 268, 1 },  // rank 7, channel 16
+    { 269, 1 },  // rank 7, channel 17
+    { 270, 1 },  // rank 0, channel 0
+    { 271, 2 },  // rank 0, channel 1
+    { 273, 2 },  // rank 0, channel 2
+    { 275, 2 },  // rank 0, channel 3
+    { 277, 2 },  // rank 0, channel 4
+    { 279, 2 },  // rank 0, channel 5
+    { 281, 2 },  // rank 0, channel 6
+    { 283, 2 },  // rank 0, channel 7
+    { 285, 2 },  // rank 0, channel 8
+    { 287, 2 },  // rank 1, channel 0
+    { 289, 1 },  // rank 1, channel 1
+    { 290, 2 },  // rank 1, channel 2
+    { 292, 2 },  // rank 1, channel 3
+    { 294, 2 },  // rank 1, channel 4
+    { 296, 2 },  // rank 1, channel 5
+    { 298, 2 },  // rank 1, channel 6
+    { 300, 2 },  // rank 1, channel 7
+    { 302, 2 },  // rank 1, channel 8
+    { 304, 2 },  // rank 2, channel 0
+    { 306, 2 },  // rank 2, channel 1
+    { 308, 1 },  // rank 2, channel 2
+    { 309, 1 },  // rank 2, channel 3
+    { 310, 2 },  // rank 2, channel 4
+    { 312, 2 },  // rank 2, channel 5
+    { 314, 2 },  // rank 2, channel 6
+    { 316, 2 },  // rank 2, channel 7
+    { 318, 2 },  // rank 2, channel 8
+    { 320, 2 },  // rank 3, channel 0
+    { 322, 2 },  // rank 3, channel 1
+    { 324, 2 },  // rank 3, channel 2
+    { 326, 2 },  // rank 3, channel 3
+    { 328, 2 },  // rank 3, channel 4
+    { 330, 2 },  // rank 3, channel 5
+    { 332, 2 },  // rank 3, channel 6
+    { 334, 2 },  // rank 3, channel 7
+    { 336, 2 },  // rank 3, channel 8
+    { 338, 2 },  // rank 4, channel 0
+    { 340, 2 },  // rank 4, channel 1
+    { 342, 2 },  // rank 4, channel 2
+    { 344, 2 },  // rank 4, channel 3
+    { 346, 1 },  // rank 4, channel 4
+    { 347, 2 },  // rank 4, channel 5
+    { 349, 2 },  // rank 4, channel 6
+    { 351, 2 },  // rank 4, channel 7
+    { 353, 2 },  // rank 4, channel 8
+    { 355, 2 },  // rank 5, channel 0
+    { 357, 2 },  // rank 5, channel 1
+    { 359, 2 },  // rank 5, channel 2
+    { 361, 2 },  // rank 5, channel 3
+    { 363, 2 },  // rank 5, channel 4
+    { 365, 1 },  // rank 5, channel 5
+    { 366, 1 },  // rank 5, channel 6
+    { 367, 2 },  // rank 5, channel 7
+    { 369, 2 },  // rank 5, channel 8
+    { 371, 2 },  // rank 6, channel 0
+    { 373, 2 },  // rank 6, channel 1
+    { 375, 2 },  // rank 6, channel 2
+    { 377, 2 },  // rank 6, channel 3
+    { 379, 2 },  // rank 6, channel 4
+    { 381, 2 },  // rank 6, channel 5
+    { 383, 2 },  // rank 6, channel 6
+    { 385, 1 },  // rank 6, channel 7
+    { 386, 2 },  // rank 6, channel 8
+    { 388, 2 },  // rank 7, channel 0
+    { 390, 2 },  // rank 7, channel 1
+    { 392, 2 },  // rank 7, channel 2
+    { 394, 2 },  // rank 7, channel 3
+    { 396, 2 },  // rank 7, channel 4
+    { 398, 2 },  // rank 7, channel 5
+    { 400, 2 },  // rank 7, channel 6
+    { 402, 2 },  // rank 7, channel 7
+    { 404, 1 },  // rank 7, channel 8
+    { 405, 1 },  // rank 0, channel 0
+    { 406, 1 },  // rank 0, channel 1
+    { 407, 1 },  // rank 0, channel 2
+    { 408, 2 },  // rank 0, channel 3
+    { 410, 2 },  // rank 0, channel 4
+    { 412, 2 },  // rank 0, channel 5
+    { 414, 2 },  // rank 0, channel 6
+    { 416, 2 },  // rank 0, channel 7
+    { 418, 2 },  // rank 0, channel 8
+    { 420, 2 },  // rank 0, channel 9
+    { 422, 2 },  // rank 0, channel 10
+    { 424, 2 },  // rank 0, channel 11
+    { 426, 2 },  // rank 0, channel 12
+    { 428, 2 },  // rank 0, channel 13
+    { 430, 2 },  // rank 0, channel 14
+    { 432, 2 },  // rank 0, channel 15
+    { 434, 2 },  // rank 0, channel 16
+    { 436, 2 },  // rank 0, channel 17
+    { 438, 2 },  // rank 0, channel 18
+    { 440, 2 },  // rank 0, channel 19
+    { 442, 2 },  // rank 0, channel 20
+    { 444, 2 },  // rank 0, channel 21
+    { 446, 2 },  // rank 0, channel 22
+    { 448, 2 },  // rank 0, channel 23
+    { 450, 2 },  // rank 0, channel 24
+    { 452, 2 },  // rank 0, channel 25
+    { 454, 2 },  // rank 0, channel 26
+    { 456, 2 },  // rank 0, channel 27
+    { 458, 2 },  // rank 0, channel 28
+    { 460, 2 },  // rank 0, channel 29
+    { 462, 2 },  // rank 0, channel 30
+    { 464, 2 },  // rank 0, channel 31
+    { 466, 2 },  // rank 1, channel 0
+    { 468, 2 },  // rank 1, channel 1
+    { 470, 2 },  // rank 1, channel 2
+    { 472, 1 },  // rank 1, channel 3
+    { 473, 1 },  // rank 1, channel 4
+    { 474, 1 },  // rank 1, channel 5
+    { 475, 1 },  // rank 1, channel 6
+    { 476, 2 },  // rank 1, channel 7
+    { 478, 2 },  // rank 1, channel 8
+    { 480, 2 },  // rank 1, channel 9
+    { 482, 2 },  // rank 1, channel 10
+    { 484, 2 },  // rank 1, channel 11
+    { 486, 2 },  // rank 1, channel 12
+    { 488, 2 },  // rank 1, channel 13
+    { 490, 2 },  // rank 1, channel 14
+    { 492, 2 },  // rank 1, channel 15
+    { 494, 2 },  // rank 1, channel 16
+    { 496, 2 },  // rank 1, channel 17
+    { 498, 2 },  // rank 1, channel 18
+    { 500, 2 },  // rank 1, channel 19
+    { 502, 2 },  // rank 1, channel 20
+    { 504, 2 },  // rank 1, channel 21
+    { 506, 2 },  // rank 1, channel 22
+    { 508, 2 },  // rank 1, channel 23
+    { 510, 2 },  // rank 1, channel 24
+    { 512, 2 },  // rank 1, channel 25
+    { 514, 2 },  // rank 1, channel 26
+    { 516, 2 },  // rank 1, channel 27
+    { 518, 2 },  // rank 1, channel 28
+    { 520, 2 },  // rank 1, channel 29
+    { 522, 2 },  // rank 1, channel 30
+    { 524, 2 },  // rank 1, channel 31
+    { 526, 2 },  // rank 2, channel 0
+    { 528, 2 },  // rank 2, channel 1
+    { 530, 2 },  // rank 2, channel 2
+    { 532, 2 },  // rank 2, channel 3
+    { 534, 2 },  // rank 2, channel 4
+    { 536, 2 },  // rank 2, channel 5
+    { 538, 2 },  // rank 2, channel 6
+    { 540, 1 },  // rank 2, channel 7
+    { 541, 1 },  // rank 2, channel 8
+    { 542, 1 },  // rank 2, channel 9
+    { 543, 1 },  // rank 2, channel 10
+    { 544, 1 },  // rank 2, channel 11
+    { 545, 1 },  // rank 2, channel 12
+    { 546, 1 },  // rank 2, channel 13
+    { 547, 2 },  // rank 2, channel 14
+    { 549, 2 },  // rank 2, channel 15
+    { 551, 2 },  // rank 2, channel 16
+    { 553, 2 },  // rank 2, channel 17
+    { 555, 2 },  // rank 2, channel 18
+    { 557, 2 },  // rank 2, channel 19
+    { 559, 2 },  // rank 2, channel 20
+    { 561, 2 },  // rank 2, channel 21
+    { 563, 2 },  // rank 2, channel 22
+    { 565, 2 },  // rank 2, channel 23
+    { 567, 2 },  // rank 2, channel 24
+    { 569, 2 },  // rank 2, channel 25
+    { 571, 2 },  // rank 2, channel 26
+    { 573, 2 },  // rank 2, channel 27
+    { 575, 2 },  // rank 2, channel 28
+    { 577, 2 },  // rank 2, channel 29
+    { 579, 2 },  // rank 2, channel 30
+    { 581, 2 },  // rank 2, channel 31
+    { 583, 2 },  // rank 3, channel 0
+    { 585, 2 },  // rank 3, channel 1
+    { 587, 2 },  // rank 3, channel 2
+    { 589, 2 },  // rank 3, channel 3
+    { 591, 2 },  // rank 3, channel 4
+    { 593, 2 },  // rank 3, channel 5
+    { 595, 2 },  // rank 3, channel 6
+    { 597, 2 },  // rank 3, channel 7
+    { 599, 2 },  // rank 3, channel 8
+    { 601, 2 },  // rank 3, channel 9
+    { 603, 2 },  // rank 3, channel 10
+    { 605, 2 },  // rank 3, channel 11
+    { 607, 2 },  // rank 3, channel 12
+    { 609, 2 },  // rank 3, channel 13
+    { 611, 2 },  // rank 3, channel 14
+    { 613, 2 },  // rank 3, channel 15
+    { 615, 2 },  // rank 3, channel 16
+    { 617, 2 },  // rank 3, channel 17
+    { 619, 2 },  // rank 3, channel 18
+    { 621, 2 },  // rank 3, channel 19
+    { 623, 2 },  // rank 3, channel 20
+    { 625, 2 },  // rank 3, channel 21
+    { 627, 2 },  // rank 3, channel 22
+    { 629, 2 },  // rank 3, channel 23
+    { 631, 2 },  // rank 3, channel 24
+    { 633, 2 },  // rank 3, channel 25
+    { 635, 2 },  // rank 3, channel 26
+    { 637, 2 },  // rank 3, channel 27
+    { 639, 2 },  // rank 3, channel 28
+    { 641, 2 },  // rank 3, channel 29
+    { 643, 2 },  // rank 3, channel 30
+    { 645, 2 },  // rank 3, channel 31
+    { 647, 2 },  // rank 4, channel 0
+    { 649, 2 },  // rank 4, channel 1
+    { 651, 2 },  // rank 4, channel 2
+    { 653, 2 },  // rank 4, channel 3
+    { 655, 2 },  // rank 4, channel 4
+    { 657, 2 },  // rank 4, channel 5
+    { 659, 2 },  // rank 4, channel 6
+    { 661, 2 },  // rank 4, channel 7
+    { 663, 2 },  // rank 4, channel 8
+    { 665, 2 },  // rank 4, channel 9
+    { 667, 2 },  // rank 4, channel 10
+    { 669, 2 },  // rank 4, channel 11
+    { 671, 2 },  // rank 4, channel 12
+    { 673, 2 },  // rank 4, channel 13
+    { 675, 1 },  // rank 4, channel 14
+    { 676, 1 },  // rank 4, channel 15
+    { 677, 1 },  // rank 4, channel 16
+    { 678, 1 },  // rank 4, channel 17
+    { 679, 2 },  // rank 4, channel 18
+    { 681, 2 },  // rank 4, channel 19
+    { 683, 2 },  // rank 4, channel 20
+    { 685, 2 },  // rank 4, channel 21
+    { 687, 2 },  // rank 4, channel 22
+    { 689, 2 },  // rank 4, channel 23
+    { 691, 2 },  // rank 4, channel 24
+    { 693, 2 },  // rank 4, channel 25
+    { 695, 2 },  // rank 4, channel 26
+    { 697, 2 },  // rank 4, channel 27
+    { 699, 2 },  // rank 4, channel 28
+    { 701, 2 },  // rank 4, channel 29
+    { 703, 2 },  // rank 4, channel 30
+    { 705, 2 },  // rank 4, channel 31
+    { 707, 2 },  // rank 5, channel 0
+    { 709, 2 },  // rank 5, channel 1
+    { 711, 2 },  // rank 5, channel 2
+    { 713, 2 },  // rank 5, channel 3
+    { 715, 2 },  // rank 5, channel 4
+    { 717, 2 },  // rank 5, channel 5
+    { 719, 2 },  // rank 5, channel 6
+    { 721, 2 },  // rank 5, channel 7
+    { 723, 2 },  // rank 5, channel 8
+    { 725, 2 },  // rank 5, channel 9
+    { 727, 2 },  // rank 5, channel 10
+    { 729, 2 },  // rank 5, channel 11
+    { 731, 2 },  // rank 5, channel 12
+    { 733, 2 },  // rank 5, channel 13
+    { 735, 2 },  // rank 5, channel 14
+    { 737, 2 },  // rank 5, channel 15
+    { 739, 2 },  // rank 5, channel 16
+    { 741, 2 },  // rank 5, channel 17
+    { 743, 1 },  // rank 5, channel 18
+    { 744, 1 },  // rank 5, channel 19
+    { 745, 1 },  // rank 5, channel 20
+    { 746, 1 },  // rank 5, channel 21
+    { 747, 1 },  // rank 5, channel 22
+    { 748, 1 },  // rank 5, channel 23
+    { 749, 2 },  // rank 5, channel 24
+    { 751, 2 },  // rank 5, channel 25
+    { 753, 2 },  // rank 5, channel 26
+    { 755, 2 },  // rank 5, channel 27
+    { 757, 2 },  // rank 5, channel 28
+    { 759, 2 },  // rank 5, channel 29
+    { 761, 2 },  // rank 5, channel 30
+    { 763, 2 },  // rank 5, channel 31
+    { 765, 2 },  // rank 6, channel 0
+    { 767, 2 },  // rank 6, channel 1
+    { 769, 2 },  // rank 6, channel 2
+    { 771, 2 },  // rank 6, channel 3
+    { 773, 2 },  // rank 6, channel 4
+    { 775, 2 },  // rank 6, channel 5
+    { 777, 2 },  // rank 6, channel 6
+    { 779, 2 },  // rank 6, channel 7
+    { 781, 2 },  // rank 6, channel 8
+    { 783, 2 },  // rank 6, channel 9
+    { 785, 2 },  // rank 6, channel 10
+    { 787, 2 },  // rank 6, channel 11
+    { 789, 2 },  // rank 6, channel 12
+    { 791, 2 },  // rank 6, channel 13
+    { 793, 2 },  // rank 6, channel 14
+    { 795, 2 },  // rank 6, channel 15
+    { 797, 2 },  // rank 6, channel 16
+    { 799, 2 },  // rank 6, channel 17
+    { 801, 2 },  // rank 6, channel 18
+    { 803, 2 },  // rank 6, channel 19
+    { 805, 2 },  // rank 6, channel 20
+    { 807, 2 },  // rank 6, channel 21
+    { 809, 2 },  // rank 6, channel 22
+    { 811, 2 },  // rank 6, channel 23
+    { 813, 1 },  // rank 6, channel 24
+    { 814, 1 },  // rank 6, channel 25
+    { 815, 1 },  // rank 6, channel 26
+    { 816, 2 },  // rank 6, channel 27
+    { 818, 2 },  // rank 6, channel 28
+    { 820, 2 },  // rank 6, channel 29
+    { 822, 2 },  // rank 6, channel 30
+    { 824, 2 },  // rank 6, channel 31
+    { 826, 2 },  // rank 7, channel 0
+    { 828, 2 },  // rank 7, channel 1
+    { 830, 2 },  // rank 7, channel 2
+    { 832, 2 },  // rank 7, channel 3
+    { 834, 2 },  // rank 7, channel 4
+    { 836, 2 },  // rank 7, channel 5
+    { 838, 2 },  // rank 7, channel 6
+    { 840, 2 },  // rank 7, channel 7
+    { 842, 2 },  // rank 7, channel 8
+    { 844, 2 },  // rank 7, channel 9
+    { 846, 2 },  // rank 7, channel 10
+    { 848, 2 },  // rank 7, channel 11
+    { 850, 2 },  // rank 7, channel 12
+    { 852, 2 },  // rank 7, channel 13
+    { 854, 2 },  // rank 7, channel 14
+    { 856, 2 },  // rank 7, channel 15
+    { 858, 2 },  // rank 7, channel 16
+    { 860, 2 },  // rank 7, channel 17
+    { 862, 2 },  // rank 7, channel 18
+    { 864, 2 },  // rank 7, channel 19
+    { 866, 2 },  // rank 7, channel 20
+    { 868, 2 },  // rank 7, channel 21
+    { 870, 2 },  // rank 7, channel 22
+    { 872, 2 },  // rank 7, channel 23
+    { 874, 2 },  // rank 7, channel 24
+    { 876, 2 },  // rank 7, channel 25
+    { 878, 2 },  // rank 7, channel 26
+    { 880, 1 },  // rank 7, channel 27
+    { 881, 1 },  // rank 7, channel 28
+    { 882, 1 },  // rank 7, channel 29
+    { 883, 1 },  // rank 7, channel 30
+    { 884, 1 },  // rank 7, channel 31
+    { 885, 15 },  // rank 0, channel 0
+    { 900, 15 },  // rank 0, channel 1
+    { 915, 15 },  // rank 0, channel 2
+    { 930, 15 },  // rank 0, channel 3
+    { 945, 15 },  // rank 0, channel 4
+    { 960, 15 },  // rank 0, channel 5
+    { 975, 15 },  // rank 1, channel 0
+    { 990, 15 },  // rank 1, channel 1
+    { 1005, 15 },  // rank 1, channel 2
+    { 1020, 15 },  // rank 1, channel 3
+    { 1035, 15 },  // rank 1, channel 4
+    { 1050, 15 },  // rank 1, channel 5
+    { 1065, 15 },  // rank 2, channel 0
+    { 1080, 15 },  // rank 2, channel 1
+    { 1095, 15 },  // rank 2, channel 2
+    { 1110, 15 },  // rank 2, channel 3
+    { 1125, 15 },  // rank 2, channel 4
+    { 1140, 15 },  // rank 2, channel 5
+    { 1155, 15 },  // rank 3, channel 0
+    { 1170, 15 },  // rank 3, channel 1
+    { 1185, 15 },  // rank 3, channel 2
+    { 1200, 15 },  // rank 3, channel 3
+    { 1215, 15 },  // rank 3, channel 4
+    { 1230, 15 },  // rank 3, channel 5
+    { 1245, 15 },  // rank 4, channel 0
+    { 1260, 15 },  // rank 4, channel 1
+    { 1275, 15 },  // rank 4, channel 2
+    { 1290, 15 },  // rank 4, channel 3
+    { 1305, 15 },  // rank 4, channel 4
+    { 1320, 15 },  // rank 4, channel 5
+    { 1335, 15 },  // rank 5, channel 0
+    { 1350, 15 },  // rank 5, channel 1
+    { 1365, 15 },  // rank 5, channel 2
+    { 1380, 15 },  // rank 5, channel 3
+    { 1395, 15 },  // rank 5, channel 4
+    { 1410, 15 },  // rank 5, channel 5
+    { 1425, 15 },  // rank 6, channel 0
+    { 1440, 15 },  // rank 6, channel 1
+    { 1455, 15 },  // rank 6, channel 2
+    { 1470, 15 },  // rank 6, channel 3
+    { 1485, 15 },  // rank 6, channel 4
+    { 1500, 15 },  // rank 6, channel 5
+    { 1515, 15 },  // rank 7, channel 0
+    { 1530, 15 },  // rank 7, channel 1
+    { 1545, 15 },  // rank 7, channel 2
+    { 1560, 15 },  // rank 7, channel 3
+    { 1575, 15 },  // rank 7, channel 4
+    { 1590, 15 },  // rank 7, channel 5
+    { 1605, 1 },  // rank 0, channel 0
+    { 1606, 1 },  // rank 0, channel 1
+    { 1607, 1 },  // rank 0, channel 2
+    { 1608, 1 },  // rank 0, channel 3
+    { 1609, 1 },  // rank 0, channel 4
+    { 1610, 1 },  // rank 0, channel 5
+    { 1611, 1 },  // rank 0, channel 6
+    { 1612, 1 },  // rank 0, channel 7
+    { 1613, 1 },  // rank 0, channel 8
+    { 1614, 1 },  // rank 0, channel 9
+    { 1615, 1 },  // rank 0, channel 10
+    { 1616, 1 },  // rank 0, channel 11
+    { 1617, 1 },  // rank 0, channel 12
+    { 1618, 1 },  // rank 0, channel 13
+    { 1619, 1 },  // rank 0, channel 14
+    { 1620, 1 },  // rank 0, channel 15
+    { 1621, 1 },  // rank 0, channel 16
+    { 1622, 1 },  // rank 0, channel 17
+    { 1623, 1 },  // rank 0, channel 18
+    { 1624, 1 },  // rank 0, channel 19
+    { 1625, 1 },  // rank 0, channel 20
+    { 1626, 1 },  // rank 0, channel 21
+    { 1627, 1 },  // rank 0, channel 22
+    { 1628, 1 },  // rank 0, channel 23
+    { 1629, 1 },  // rank 1, channel 0
+    { 1630, 1 },  // rank 1, channel 1
+    { 1631, 1 },  // rank 1, channel 2
+    { 1632, 1 },  // rank 1, channel 3
+    { 1633, 1 },  // rank 1, channel 4
+    { 1634, 1 },  // rank 1, channel 5
+    { 1635, 1 },  // rank 1, channel 6
+    { 1636, 1 },  // rank 1, channel 7
+    { 1637, 1 },  // rank 1, channel 8
+    { 1638, 1 },  // rank 1, channel 9
+    { 1639, 1 },  // rank 1, channel 10
+    { 1640, 1 },  // rank 1, channel 11
+    { 1641, 1 },  // rank 1, channel 12
+    { 1642, 1 },  // rank 1, channel 13
+    { 1643, 1 },  // rank 1, channel 14
+    { 1644, 1 },  // rank 1, channel 15
+    { 1645, 1 },  // rank 1, channel 16
+    { 1646, 1 },  // rank 1, channel 17
+    { 1647, 1 },  // rank 1, channel 18
+    { 1648, 1 },  // rank 1, channel 19
+    { 1649, 1 },  // rank 1, channel 20
+    { 1650, 1 },  // rank 1, channel 21
+    { 1651, 1 },  // rank 1, channel 22
+    { 1652, 1 },  // rank 1, channel 23
+    { 1653, 1 },  // rank 2, channel 0
+    { 1654, 1 },  // rank 2, channel 1
+    { 1655, 1 },  // rank 2, channel 2
+    { 1656, 1 },  // rank 2, channel 3
+    { 1657, 1 },  // rank 2, channel 4
+    { 1658, 1 },  // rank 2, channel 5
+    { 1659, 1 },  // rank 2, channel 6
+    { 1660, 1 },  // rank 2, channel 7
+    { 1661, 1 },  // rank 2, channel 8
+    { 1662, 1 },  // rank 2, channel 9
+    { 1663, 1 },  // rank 2, channel 10
+    { 1664, 1 },  // rank 2, channel 11
+    { 1665, 1 },  // rank 2, channel 12
+    { 1666, 1 },  // rank 2, channel 13
+    { 1667, 1 },  // rank 2, channel 14
+    { 1668, 1 },  // rank 2, channel 15
+    { 1669, 1 },  // rank 2, channel 16
+    { 1670, 1 },  // rank 2, channel 17
+    { 1671, 1 },  // rank 2, channel 18
+    { 1672, 1 },  // rank 2, channel 19
+    { 1673, 1 },  // rank 2, channel 20
+    { 1674, 1 },  // rank 2, channel 21
+    { 1675, 1 },  // rank 2, channel 22
+    { 1676, 1 },  // rank 2, channel 23
+    { 1677, 1 },  // rank 3, channel 0
+    { 1678, 1 },  // rank 3, channel 1
+    { 1679, 1 },  // rank 3, channel 2
+    { 1680, 1 },  // rank 3, channel 3
+    { 1681, 1 },  // rank 3, channel 4
+    { 1682, 1 },  // rank 3, channel 5
+    { 1683, 1 },  // rank 3, channel 6
+    { 1684, 1 },  // rank 3, channel 7
+    { 1685, 1 },  // rank 3, channel 8
+    { 1686, 1 },  // rank 3, channel 9
+    { 1687, 1 },  // rank 3, channel 10
+    { 1688, 1 },  // rank 3, channel 11
+    { 1689, 1 },  // rank 3, channel 12
+    { 1690, 1 },  // rank 3, channel 13
+    { 1691, 1 },  // rank 3, channel 14
+    { 1692, 1 },  // rank 3, channel 15
+    { 1693, 1 },  // rank 3, channel 16
+    { 1694, 1 },  // rank 3, channel 17
+    { 1695, 1 },  // rank 3, channel 18
+    { 1696, 1 },  // rank 3, channel 19
+    { 1697, 1 },  // rank 3, channel 20
+    { 1698, 1 },  // rank 3, channel 21
+    { 1699, 1 },  // rank 3, channel 22
+    { 1700, 1 },  // rank 3, channel 23
+    { 1701, 1 },  // rank 4, channel 0
+    { 1702, 1 },  // rank 4, channel 1
+    { 1703, 1 },  // rank 4, channel 2
+    { 1704, 1 },  // rank 4, channel 3
+    { 1705, 1 },  // rank 4, channel 4
+    { 1706, 1 },  // rank 4, channel 5
+    { 1707, 1 },  // rank 4, channel 6
+    { 1708, 1 },  // rank 4, channel 7
+    { 1709, 1 },  // rank 4, channel 8
+    { 1710, 1 },  // rank 4, channel 9
+    { 1711, 1 },  // rank 4, channel 10
+    { 1712, 1 },  // rank 4, channel 11
+    { 1713, 1 },  // rank 4, channel 12
+    { 1714, 1 },  // rank 4, channel 13
+    { 1715, 1 },  // rank 4, channel 14
+    { 1716, 1 },  // rank 4, channel 15
+    { 1717, 1 },  // rank 4, channel 16
+    { 1718, 1 },  // rank 4, channel 17
+    { 1719, 1 },  // rank 4, channel 18
+    { 1720, 1 },  // rank 4, channel 19
+    { 1721, 1 },  // rank 4, channel 20
+    { 1722, 1 },  // rank 4, channel 21
+    { 1723, 1 },  // rank 4, channel 22
+    { 1724, 1 },  // rank 4, channel 23
+    { 1725, 1 },  // rank 5, channel 0
+    { 1726, 1 },  // rank 5, channel 1
+    { 1727, 1 },  // rank 5, channel 2
+    { 1728, 1 },  // rank 5, channel 3
+    { 1729, 1 },  // rank 5, channel 4
+    { 1730, 1 },  // rank 5, channel 5
+    { 1731, 1 },  // rank 5, channel 6
+    { 1732, 1 },  // rank 5, channel 7
+    { 1733, 1 },  // rank 5, channel 8
+    { 1734, 1 },  // rank 5, channel 9
+    { 1735, 1 },  // rank 5, channel 10
+    { 1736, 1 },  // rank 5, channel 11
+    { 1737, 1 },  // rank 5, channel 12
+    { 1738, 1 },  // rank 5, channel 13
+    { 1739, 1 },  // rank 5, channel 14
+    { 1740, 1 },  // rank 5, channel 15
+    { 1741, 1 },  // rank 5, channel 16
+    { 1742, 1 },  // rank 5, channel 17
+    { 1743, 1 },  // rank 5, channel 18
+    { 1744, 1 },  // rank 5, channel 19
+    { 1745, 1 },  // rank 5, channel 20
+    { 1746, 1 },  // rank 5, channel 21
+    { 1747, 1 },  // rank 5, channel 22
+    { 1748, 1 },  // rank 5, channel 23
+    { 1749, 1 },  // rank 6, channel 0
+    { 1750, 1 },  // rank 6, channel 1
+    { 1751, 1 },  // rank 6, channel 2
+    { 1752, 1 },  // rank 6, channel 3
+    { 1753, 1 },  // rank 6, channel 4
+    { 1754, 1 },  // rank 6, channel 5
+    { 1755, 1 },  // rank 6, channel 6
+    { 1756, 1 },  // rank 6, channel 7
+    { 1757, 1 },  // rank 6, channel 8
+    { 1758, 1 },  // rank 6, channel 9
+    { 1759, 1 },  // rank 6, channel 10
+    { 1760, 1 },  // rank 6, channel 11
+    { 1761, 1 },  // rank 6, channel 12
+    { 1762, 1 },  // rank 6, channel 13
+    { 1763, 1 },  // rank 6, channel 14
+    { 1764, 1 },  // rank 6, channel 15
+    { 1765, 1 },  // rank 6, channel 16
+    { 1766, 1 },  // rank 6, channel 17
+    { 1767, 1 },  // rank 6, channel 18
+    { 1768, 1 },  // rank 6, channel 19
+    { 1769, 1 },  // rank 6, channel 20
+    { 1770, 1 },  // rank 6, channel 21
+    { 1771, 1 },  // rank 6, channel 22
+    { 1772, 1 },  // rank 6, channel 23
+    { 1773, 1 },  // rank 7, channel 0
+    { 1774, 1 },  // rank 7, channel 1
+    { 1775, 1 },  // rank 7, channel 2
+    { 1776, 1 },  // rank 7, channel 3
+    { 1777, 1 },  // rank 7, channel 4
+    { 1778, 1 },  // rank 7, channel 5
+    { 1779, 1 },  // rank 7, channel 6
+    { 1780, 1 },  // rank 7, channel 7
+    { 1781, 1 },  // rank 7, channel 8
+    { 1782, 1 },  // rank 7, channel 9
+    { 1783, 1 },  // rank 7, channel 10
+    { 1784, 1 },  // rank 7, channel 11
+    { 1785, 1 },  // rank 7, channel 12
+    { 1786, 1 },  // rank 7, channel 13
+    { 1787, 1 },  // rank 7, channel 14
+    { 1788, 1 },  // rank 7, channel 15
+    { 1789, 1 },  // rank 7, channel 16
+    { 1790, 1 },  // rank 7, channel 17
+    { 1791, 1 },  // rank 7, channel 18
+    { 1792, 1 },  // rank 7, channel 19
+    { 1793, 1 },  // rank 7, channel 20
+    { 1794, 1 },  // rank 7, channel 21
+    { 1795, 1 },  // rank 7, channel 22
+    { 1796, 1 },  // rank 7, channel 23
+    { 1797, 1 },  // rank 0, channel 0
+    { 1798, 1 },  // rank 0, channel 1
+    { 1799, 1 },  // rank 0, channel 2
+    { 1800, 1 },  // rank 0, channel 3
+    { 1801, 1 },  // rank 0, channel 4
+    { 1802, 1 },  // rank 0, channel 5
+    { 1803, 1 },  // rank 0, channel 6
+    { 1804, 1 },  // rank 0, channel 7
+    { 1805, 1 },  // rank 0, channel 8
+    { 1806, 1 },  // rank 0, channel 9
+    { 1807, 1 },  // rank 0, channel 10
+    { 1808, 1 },  // rank 0, channel 11
+    { 1809, 1 },  // rank 1, channel 0
+    { 1810, 1 },  // rank 1, channel 1
+    { 1811, 1 },  // rank 1, channel 2
+    { 1812, 1 },  // rank 1, channel 3
+    { 1813, 1 },  // rank 1, channel 4
+    { 1814, 1 },  // rank 1, channel 5
+    { 1815, 1 },  // rank 1, channel 6
+    { 1816, 1 },  // rank 1, channel 7
+    { 1817, 1 },  // rank 1, channel 8
+    { 1818, 1 },  // rank 1, channel 9
+    { 1819, 1 },  // rank 1, channel 10
+    { 1820, 1 },  // rank 1, channel 11
+    { 1821, 1 },  // rank 2, channel 0
+    { 1822, 1 },  // rank 2, channel 1
+    { 1823, 1 },  // rank 2, channel 2
+    { 1824, 1 },  // rank 2, channel 3
+    { 1825, 1 },  // rank 2, channel 4
+    { 1826, 1 },  // rank 2, channel 5
+    { 1827, 1 },  // rank 2, channel 6
+    { 1828, 1 },  // rank 2, channel 7
+    { 1829, 1 },  // rank 2, channel 8
+    { 1830, 1 },  // rank 2, channel 9
+    { 1831, 1 },  // rank 2, channel 10
+    { 1832, 1 },  // rank 2, channel 11
+    { 1833, 1 },  // rank 3, channel 0
+    { 1834, 1 },  // rank 3, channel 1
+    { 1835, 1 },  // rank 3, channel 2
+    { 1836, 1 },  // rank 3, channel 3
+    { 1837, 1 },  // rank 3, channel 4
+    { 1838, 1 },  // rank 3, channel 5
+    { 1839, 1 },  // rank 3, channel 6
+    { 1840, 1 },  // rank 3, channel 7
+    { 1841, 1 },  // rank 3, channel 8
+    { 1842, 1 },  // rank 3, channel 9
+    { 1843, 1 },  // rank 3, channel 10
+    { 1844, 1 },  // rank 3, channel 11
+    { 1845, 1 },  // rank 4, channel 0
+    { 1846, 1 },  // rank 4, channel 1
+    { 1847, 1 },  // rank 4, channel 2
+    { 1848, 1 },  // rank 4, channel 3
+    { 1849, 1 },  // rank 4, channel 4
+    { 1850, 1 },  // rank 4, channel 5
+    { 1851, 1 },  // rank 4, channel 6
+    { 1852, 1 },  // rank 4, channel 7
+    { 1853, 1 },  // rank 4, channel 8
+    { 1854, 1 },  // rank 4, channel 9
+    { 1855, 1 },  // rank 4, channel 10
+    { 1856, 1 },  // rank 4, channel 11
+    { 1857, 1 },  // rank 5, channel 0
+    { 1858, 1 },  // rank 5, channel 1
+    { 1859, 1 },  // rank 5, channel 2
+    { 1860, 1 },  // rank 5, channel 3
+    { 1861, 1 },  // rank 5, channel 4
+    { 1862, 1 },  // rank 5, channel 5
+    { 1863, 1 },  // rank 5, channel 6
+    { 1864, 1 },  // rank 5, channel 7
+    { 1865, 1 },  // rank 5, channel 8
+    { 1866, 1 },  // rank 5, channel 9
+    { 1867, 1 },  // rank 5, channel 10
+    { 1868, 1 },  // rank 5, channel 11
+    { 1869, 1 },  // rank 6, channel 0
+    { 1870, 1 },  // rank 6, channel 1
+    { 1871, 1 },  // rank 6, channel 2
+    { 1872, 1 },  // rank 6, channel 3
+    { 1873, 1 },  // rank 6, channel 4
+    { 1874, 1 },  // rank 6, channel 5
+    { 1875, 1 },  // rank 6, channel 6
+    { 1876, 1 },  // rank 6, channel 7
+    { 1877, 1 },  // rank 6, channel 8
+    { 1878, 1 },  // rank 6, channel 9
+    { 1879, 1 },  // rank 6, channel 10
+    { 1880, 1 },  // rank 6, channel 11
+    { 1881, 1 },  // rank 7, channel 0
+    { 1882, 1 },  // rank 7, channel 1
+    { 1883, 1 },  // rank 7, channel 2
+    { 1884, 1 },  // rank 7, channel 3
+    { 1885, 1 },  // rank 7, channel 4
+    { 1886, 1 },  // rank 7, channel 5
+    { 1887, 1 },  // rank 7, channel 6
+    { 1888, 1 },  // rank 7, channel 7
+    { 1889, 1 },  // rank 7, channel 8
+    { 1890, 1 },  // rank 7, channel 9
+    { 1891, 1 },  // rank 7, channel 10
+    { 1892, 1 },  // rank 7, channel 11
+    { 1893, 1 },  // rank 0, channel 0
+    { 1894, 1 },  // rank 0, channel 1
+    { 1895, 1 },  // rank 0, channel 2
+    { 1896, 1 },  // rank 0, channel 3
+    { 1897, 1 },  // rank 0, channel 4
+    { 1898, 1 },  // rank 0, channel 5
+    { 1899, 1 },  // rank 1, channel 0
+    { 1900, 1 },  // rank 1, channel 1
+    { 1901, 1 },  // rank 1, channel 2
+    { 1902, 1 },  // rank 1, channel 3
+    { 1903, 1 },  // rank 1, channel 4
+    { 1904, 1 },  // rank 1, channel 5
+    { 1905, 1 },  // rank 2, channel 0
+    { 1906, 1 },  // rank 2, channel 1
+    { 1907, 1 },  // rank 2, channel 2
+    { 1908, 1 },  // rank 2, channel 3
+    { 1909, 1 },  // rank 2, channel 4
+    { 1910, 1 },  // rank 2, channel 5
+    { 1911, 1 },  // rank 3, channel 0
+    { 1912, 1 },  // rank 3, channel 1
+    { 1913, 1 },  // rank 3, channel 2
+    { 1914, 1 },  // rank 3, channel 3
+    { 1915, 1 },  // rank 3, channel 4
+    { 1916, 1 },  // rank 3, channel 5
+    { 1917, 1 },  // rank 4, channel 0
+    { 1918, 1 },  // rank 4, channel 1
+    { 1919, 1 },  // rank 4, channel 2
+    { 1920, 1 },  // rank 4, channel 3
+    { 1921, 1 },  // rank 4, channel 4
+    { 1922, 1 },  // rank 4, channel 5
+    { 1923, 1 },  // rank 5, channel 0
+    { 1924, 1 },  // rank 5, channel 1
+    { 1925, 1 },  // rank 5, channel 2
+    { 1926, 1 },  // rank 5, channel 3
+    { 1927, 1 },  // rank 5, channel 4
+    { 1928, 1 },  // rank 5, channel 5
+    { 1929, 1 },  // rank 6, channel 0
+    { 1930, 1 },  // rank 6, channel 1
+    { 1931, 1 },  // rank 6, channel 2
+    { 1932, 1 },  // rank 6, channel 3
+    { 1933, 1 },  // rank 6, channel 4
+    { 1934, 1 },  // rank 6, channel 5
+    { 1935, 1 },  // rank 7, channel 0
+    { 1936, 1 },  // rank 7, channel 1
+    { 1937, 1 },  // rank 7, channel 2
+    { 1938, 1 },  // rank 7, channel 3
+    { 1939, 1 },  // rank 7, channel 4
+    { 1940, 1 },  // rank 7, channel 5
+    { 1941, 1 },  // rank 0, channel 0
+    { 1942, 1 },  // rank 0, channel 1
+    { 1943, 1 },  // rank 0, channel 2
+    { 1944, 1 },  // rank 0, channel 3
+    { 1945, 1 },  // rank 0, channel 4
+    { 1946, 1 },  // rank 0, channel 5
+    { 1947, 1 },  // rank 0, channel 6
+    { 1948, 1 },  // rank 0, channel 7
+    { 1949, 1 },  // rank 0, channel 8
+    { 1950, 1 },  // rank 0, channel 9
+    { 1951, 1 },  // rank 0, channel 10
+    { 1952, 1 },  // rank 0, channel 11
+    { 1953, 1 },  // rank 0, channel 12
+    { 1954, 1 },  // rank 0, channel 13
+    { 1955, 1 },  // rank 0, channel 14
+    { 1956, 1 },  // rank 0, channel 15
+    { 1957, 1 },  // rank 0, channel 16
+    { 1958, 1 },  // rank 0, channel 17
+    { 1959, 1 },  // rank 0, channel 18
+    { 1960, 1 },  // rank 0, channel 19
+    { 1961, 1 },  // rank 0, channel 20
+    { 1962, 1 },  // rank 0, channel 21
+    { 1963, 1 },  // rank 0, channel 22
+    { 1964, 1 },  // rank 0, channel 23
+    { 1965, 1 },  // rank 1, channel 0
+    { 1966, 1 },  // rank 1, channel 1
+    { 1967, 1 },  // rank 1, channel 2
+    { 1968, 1 },  // rank 1, channel 3
+    { 1969, 1 },  // rank 1, channel 4
+    { 1970, 1 },  // rank 1, channel 5
+    { 1971, 1 },  // rank 1, channel 6
+    { 1972, 1 },  // rank 1, channel 7
+    { 1973, 1 },  // rank 1, channel 8
+    { 1974, 1 },  // rank 1, channel 9
+    { 1975, 1 },  // rank 1, channel 10
+    { 1976, 1 },  // rank 1, channel 11
+    { 1977, 1 },  // rank 1, channel 12
+    { 1978, 1 },  // rank 1, channel 13
+    { 1979, 1 },  // rank 1, channel 14
+    { 1980, 1 },  // rank 1, channel 15
+    { 1981, 1 },  // rank 1, channel 16
+    { 1982, 1 },  // rank 1, channel 17
+    { 1983, 1 },  // rank 1, channel 18
+    { 1984, 1 },  // rank 1, channel 19
+    { 1985, 1 },  // rank 1, channel 20
+    { 1986, 1 },  // rank 1, channel 21
+    { 1987, 1 },  // rank 1, channel 22
+    { 1988, 1 },  // rank 1, channel 23
+    { 1989, 1 },  // rank 2, channel 0
+    { 1990, 1 },  // rank 2, channel 1
+    { 1991, 1 },  // rank 2, channel 2
+    { 1992, 1 },  // rank 2, channel 3
+    { 1993, 1 },  // rank 2, channel 4
+    { 1994, 1 },  // rank 2, channel 5
+    { 1995, 1 },  // rank 2, channel 6
+    { 1996, 1 },  // rank 2, channel 7
+    { 1997, 1 },  // rank 2, channel 8
+    { 1998, 1 },  // rank 2, channel 9
+    { 1999, 1 },  // rank 2, channel 10
+    { 2000, 1 },  // rank 2, channel 11
+    { 2001, 1 },  // rank 2, channel 12
+    { 2002, 1 },  // rank 2, channel 13
+    { 2003, 1 },  // rank 2, channel 14
+    { 2004, 1 },  // rank 2, channel 15
+    { 2005, 1 },  // rank 2, channel 16
+    { 2006, 1 },  // rank 2, channel 17
+    { 2007, 1 },  // rank 2, channel 18
+    { 2008, 1 },  // rank 2, channel 19
+    { 2009, 1 },  // rank 2, channel 20
+    { 2010, 1 },  // rank 2, channel 21
+    { 2011, 1 },  // rank 2, channel 22
+    { 2012, 1 },  // rank 2, channel 23
+    { 2013, 1 },  // rank 3, channel 0
+    { 2014, 1 },  // rank 3, channel 1
+    { 2015, 1 },  // rank 3, channel 2
+    { 2016, 1 },  // rank 3, channel 3
+    { 2017, 1 },  // rank 3, channel 4
+    { 2018, 1 },  // rank 3, channel 5
+    { 2019, 1 },  // rank 3, channel 6
+    { 2020, 1 },  // rank 3, channel 7
+    { 2021, 1 },  // rank 3, channel 8
+    { 2022, 1 },  // rank 3, channel 9
+    { 2023, 1 },  // rank 3, channel 10
+    { 2024, 1 },  // rank 3, channel 11
+    { 2025, 1 },  // rank 3, channel 12
+    { 2026, 1 },  // rank 3, channel 13
+    { 2027, 1 },  // rank 3, channel 14
+    { 2028, 1 },  // rank 3, channel 15
+    { 2029, 1 },  // rank 3, channel 16
+    { 2030, 1 },  // rank 3, channel 17
+    { 2031, 1 },  // rank 3, channel 18
+    { 2032, 1 },  // rank 3, channel 19
+    { 2033, 1 },  // rank 3, channel 20
+    { 2034, 1 },  // rank 3, channel 21
+    { 2035, 1 },  // rank 3, channel 22
+    { 2036, 1 },  // rank 3, channel 23
+    { 2037, 1 },  // rank 4, channel 0
+    { 2038, 1 },  // rank 4, channel 1
+    { 2039, 1 },  // rank 4, channel 2
+    { 2040, 1 },  // rank 4, channel 3
+    { 2041, 1 },  // rank 4, channel 4
+    { 2042, 1 },  // rank 4, channel 5
+    { 2043, 1 },  // rank 4, channel 6
+    { 2044, 1 },  // rank 4, channel 7
+    { 2045, 1 },  // rank 4, channel 8
+    { 2046, 1 },  // rank 4, channel 9
+    { 2047, 1 },  // rank 4, channel 10
+    { 2048, 1 },  // rank 4, channel 11
+    { 2049, 1 },  // rank 4, channel 12
+    { 2050, 1 },  // rank 4, channel 13
+    { 2051, 1 },  // rank 4, channel 14
+    { 2052, 1 },  // rank 4, channel 15
+    { 2053, 1 },  // rank 4, channel 16
+    { 2054, 1 },  // rank 4, channel 17
+    { 2055, 1 },  // rank 4, channel 18
+    { 2056, 1 },  // rank 4, channel 19
+    { 2057, 1 },  // rank 4, channel 20
+    { 2058, 1 },  // rank 4, channel 21
+    { 2059, 1 },  // rank 4, channel 22
+    { 2060, 1 },  // rank 4, channel 23
+    { 2061, 1 },  // rank 5, channel 0
+    { 2062, 1 },  // rank 5, channel 1
+    { 2063, 1 },  // rank 5, channel 2
+    { 2064, 1 },  // rank 5, channel 3
+    { 2065, 1 },  // rank 5, channel 4
+    { 2066, 1 },  // rank 5, channel 5
+    { 2067, 1 },  // rank 5, channel 6
+    { 2068, 1 },  // rank 5, channel 7
+    { 2069, 1 },  // rank 5, channel 8
+    { 2070, 1 },  // rank 5, channel 9
+    { 2071, 1 },  // rank 5, channel 10
+    { 2072, 1 },  // rank 5, channel 11
+    { 2073, 1 },  // rank 5, channel 12
+    { 2074, 1 },  // rank 5, channel 13
+    { 2075, 1 },  // rank 5, channel 14
+    { 2076, 1 },  // rank 5, channel 15
+    { 2077, 1 },  // rank 5, channel 16
+    { 2078, 1 },  // rank 5, channel 17
+    { 2079, 1 },  // rank 5, channel 18
+    { 2080, 1 },  // rank 5, channel 19
+    { 2081, 1 },  // rank 5, channel 20
+    { 2082, 1 },  // rank 5, channel 21
+    { 2083, 1 },  // rank 5, channel 22
+    { 2084, 1 },  // rank 5, channel 23
+    { 2085, 1 },  // rank 6, channel 0
+    { 2086, 1 },  // rank 6, channel 1
+    { 2087, 1 },  // rank 6, channel 2
+    { 2088, 1 },  // rank 6, channel 3
+    { 2089, 1 },  // rank 6, channel 4
+    { 2090, 1 },  // rank 6, channel 5
+    { 2091, 1 },  // rank 6, channel 6
+    { 2092, 1 },  // rank 6, channel 7
+    { 2093, 1 },  // rank 6, channel 8
+    { 2094, 1 },  // rank 6, channel 9
+    { 2095, 1 },  // rank 6, channel 10
+    { 2096, 1 },  // rank 6, channel 11
+    { 2097, 1 },  // rank 6, channel 12
+    { 2098, 1 },  // rank 6, channel 13
+    { 2099, 1 },  // rank 6, channel 14
+    { 2100, 1 },  // rank 6, channel 15
+    { 2101, 1 },  // rank 6, channel 16
+    { 2102, 1 },  // rank 6, channel 17
+    { 2103, 1 },  // rank 6, channel 18
+    { 2104, 1 },  // rank 6, channel 19
+    { 2105, 1 },  // rank 6, channel 20
+    { 2106, 1 },  // rank 6, channel 21
+    { 2107, 1 },  // rank 6, channel 22
+    { 2108, 1 },  // rank 6, channel 23
+    { 2109, 1 },  // rank 7, channel 0
+    { 2110, 1 },  // rank 7, channel 1
+    { 2111, 1 },  // rank 7, channel 2
+    { 2112, 1 },  // rank 7, channel 3
+    { 2113, 1 },  // rank 7, channel 4
+    { 2114, 1 },  // rank 7, channel 5
+    { 2115, 1 },  // rank 7, channel 6
+    { 2116, 1 },  // rank 7, channel 7
+    { 2117, 1 },  // rank 7, channel 8
+    { 2118, 1 },  // rank 7, channel 9
+    { 2119, 1 },  // rank 7, channel 10
+    { 2120, 1 },  // rank 7, channel 11
+    { 2121, 1 },  // rank 7, channel 12
+    { 2122, 1 },  // rank 7, channel 13
+    { 2123, 1 },  // rank 7, channel 14
+    { 2124, 1 },  // rank 7, channel 15
+    { 2125, 1 },  // rank 7, channel 16
+    { 2126, 1 },  // rank 7, channel 17
+    { 2127, 1 },  // rank 7, channel 18
+    { 2128, 1 },  // rank 7, channel 19
+    { 2129, 1 },  // rank 7, channel 20
+    { 2130, 1 },  // rank 7, channel 21
+    { 2131, 1 },  // rank 7, channel 22
+    { 2132, 1 },  // rank 7, channel 23
+    { 2133, 1 },  // rank 0, channel 0
+    { 2134, 1 },  // rank 0, channel 1
+    { 2135, 1 },  // rank 0, channel 2
+    { 2136, 1 },  // rank 0, channel 3
+    { 2137, 1 },  // rank 0, channel 4
+    { 2138, 1 },  // rank 0, channel 5
+    { 2139, 1 },  // rank 0, channel 6
+    { 2140, 1 },  // rank 0, channel 7
+    { 2141, 1 },  // rank 0, channel 8
+    { 2142, 1 },  // rank 0, channel 9
+    { 2143, 1 },  // rank 0, channel 10
+    { 2144, 1 },  // rank 0, channel 11
+    { 2145, 1 },  // rank 1, channel 0
+    { 2146, 1 },  // rank 1, channel 1
+    { 2147, 1 },  // rank 1, channel 2
+    { 2148, 1 },  // rank 1, channel 3
+    { 2149, 1 },  // rank 1, channel 4
+    { 2150, 1 },  // rank 1, channel 5
+    { 2151, 1 },  // rank 1, channel 6
+    { 2152, 1 },  // rank 1, channel 7
+    { 2153, 1 },  // rank 1, channel 8
+    { 2154, 1 },  // rank 1, channel 9
+    { 2155, 1 },  // rank 1, channel 10
+    { 2156, 1 },  // rank 1, channel 11
+    { 2157, 1 },  // rank 2, channel 0
+    { 2158, 1 },  // rank 2, channel 1
+    { 2159, 1 },  // rank 2, channel 2
+    { 2160, 1 },  // rank 2, channel 3
+    { 2161, 1 },  // rank 2, channel 4
+    { 2162, 1 },  // rank 2, channel 5
+    { 2163, 1 },  // rank 2, channel 6
+    { 2164, 1 },  // rank 2, channel 7
+    { 2165, 1 },  // rank 2, channel 8
+    { 2166, 1 },  // rank 2, channel 9
+    { 2167, 1 },  // rank 2, channel 10
+    { 2168, 1 },  // rank 2, channel 11
+    { 2169, 1 },  // rank 3, channel 0
+    { 2170, 1 },  // rank 3, channel 1
+    { 2171, 1 },  // rank 3, channel 2
+    { 2172, 1 },  // rank 3, channel 3
+    { 2173, 1 },  // rank 3, channel 4
+    { 2174, 1 },  // rank 3, channel 5
+    { 2175, 1 },  // rank 3, channel 6
+    { 2176, 1 },  // rank 3, channel 7
+    { 2177, 1 },  // rank 3, channel 8
+    { 2178, 1 },  // rank 3, channel 9
+    { 2179, 1 },  // rank 3, channel 10
+    { 2180, 1 },  // rank 3, channel 11
+    { 2181, 1 },  // rank 4, channel 0
+    { 2182, 1 },  // rank 4, channel 1
+    { 2183, 1 },  // rank 4, channel 2
+    { 2184, 1 },  // rank 4, channel 3
+    { 2185, 1 },  // rank 4, channel 4
+    { 2186, 1 },  // rank 4, channel 5
+    { 2187, 1 },  // rank 4, channel 6
+    { 2188, 1 },  // rank 4, channel 7
+    { 2189, 1 },  // rank 4, channel 8
+    { 2190, 1 },  // rank 4, channel 9
+    { 2191, 1 },  // rank 4, channel 10
+    { 2192, 1 },  // rank 4, channel 11
+    { 2193, 1 },  // rank 5, channel 0
+    { 2194, 1 },  // rank 5, channel 1
+    { 2195, 1 },  // rank 5, channel 2
+    { 2196, 1 },  // rank 5, channel 3
+    { 2197, 1 },  // rank 5, channel 4
+    { 2198, 1 },  // rank 5, channel 5
+    { 2199, 1 },  // rank 5, channel 6
+    { 2200, 1 },  // rank 5, channel 7
+    { 2201, 1 },  // rank 5, channel 8
+    { 2202, 1 },  // rank 5, channel 9
+    { 2203, 1 },  // rank 5, channel 10
+    { 2204, 1 },  // rank 5, channel 11
+    { 2205, 1 },  // rank 6, channel 0
+    { 2206, 1 },  // rank 6, channel 1
+    { 2207, 1 },  // rank 6, channel 2
+    { 2208, 1 },  // rank 6, channel 3
+    { 2209, 1 },  // rank 6, channel 4
+    { 2210, 1 },  // rank 6, channel 5
+    { 2211, 1 },  // rank 6, channel 6
+    { 2212, 1 },  // rank 6, channel 7
+    { 2213, 1 },  // rank 6, channel 8
+    { 2214, 1 },  // rank 6, channel 9
+    { 2215, 1 },  // rank 6, channel 10
+    { 2216, 1 },  // rank 6, channel 11
+    { 2217, 1 },  // rank 7, channel 0
+    { 2218, 1 },  // rank 7, channel 1
+    { 2219, 1 },  // rank 7, channel 2
+    { 2220, 1 },  // rank 7, channel 3
+    { 2221, 1 },  // rank 7, channel 4
+    { 2222, 1 },  // rank 7, channel 5
+    { 2223, 1 },  // rank 7, channel 6
+    { 2224, 1 },  // rank 7, channel 7
+    { 2225, 1 },  // rank 7, channel 8
+    { 2226, 1 },  // rank 7, channel 9
+    { 2227, 1 },  // rank 7, channel 10
+    { 2228, 1 },  // rank 7, channel 11
+    { 2229, 1 },  // rank 0, channel 0
+    { 2230, 1 },  // rank 0, channel 1
+    { 2231, 1 },  // rank 0, channel 2
+    { 2232, 1 },  // rank 0, channel 3
+    { 2233, 1 },  // rank 0, channel 4
+    { 2234, 1 },  // rank 0, channel 5
+    { 2235, 1 },  // rank 1, channel 0
+    { 2236, 1 },  // rank 1, channel 1
+    { 2237, 1 },  // rank 1, channel 2
+    { 2238, 1 },  // rank 1, channel 3
+    { 2239, 1 },  // rank 1, channel 4
+    { 2240, 1 },  // rank 1, channel 5
+    { 2241, 1 },  // rank 2, channel 0
+    { 2242, 1 },  // rank 2, channel 1
+    { 2243, 1 },  // rank 2, channel 2
+    { 2244, 1 },  // rank 2, channel 3
+    { 2245, 1 },  // rank 2, channel 4
+    { 2246, 1 },  // rank 2, channel 5
+    { 2247, 1 },  // rank 3, channel 0
+    { 2248, 1 },  // rank 3, channel 1
+    { 2249, 1 },  // rank 3, channel 2
+    { 2250, 1 },  // rank 3, channel 3
+    { 2251, 1 },  // rank 3, channel 4
+    { 2252, 1 },  // rank 3, channel 5
+    { 2253, 1 },  // rank 4, channel 0
+    { 2254, 1 },  // rank 4, channel 1
+    { 2255, 1 },  // rank 4, channel 2
+    { 2256, 1 },  // rank 4, channel 3
+    { 2257, 1 },  // rank 4, channel 4
+    { 2258, 1 },  // rank 4, channel 5
+    { 2259, 1 },  // rank 5, channel 0
+    { 2260, 1 },  // rank 5, channel 1
+    { 2261, 1 },  // rank 5, channel 2
+    { 2262, 1 },  // rank 5, channel 3
+    { 2263, 1 },  // rank 5, channel 4
+    { 2264, 1 },  // rank 5, channel 5
+    { 2265, 1 },  // rank 6, channel 0
+    { 2266, 1 },  // rank 6, channel 1
+    { 2267, 1 },  // rank 6, channel 2
+    { 2268, 1 },  // rank 6, channel 3
+    { 2269, 1 },  // rank 6, channel 4
+    { 2270, 1 },  // rank 6, channel 5
+    { 2271, 1 },  // rank 7, channel 0
+    { 2272, 1 },  // rank 7, channel 1
+    { 2273, 1 },  // rank 7, channel 2
+    { 2274, 1 },  // rank 7, channel 3
+    { 2275, 1 },  // rank 7, channel 4
+    { 2276, 1 },  // rank 7, channel 5
+    { 2277, 1 },  // rank 0, channel 0
+    { 2278, 1 },  // rank 0, channel 1
+    { 2279, 1 },  // rank 0, channel 2
+    { 2280, 1 },  // rank 0, channel 3
+    { 2281, 1 },  // rank 0, channel 4
+    { 2282, 1 },  // rank 0, channel 5
+    { 2283, 1 },  // rank 0, channel 6
+    { 2284, 1 },  // rank 0, channel 7
+    { 2285, 1 },  // rank 0, channel 8
+    { 2286, 1 },  // rank 0, channel 9
+    { 2287, 1 },  // rank 0, channel 10
+    { 2288, 1 },  // rank 0, channel 11
+    { 2289, 1 },  // rank 0, channel 12
+    { 2290, 1 },  // rank 0, channel 13
+    { 2291, 1 },  // rank 0, channel 14
+    { 2292, 1 },  // rank 0, channel 15
+    { 2293, 1 },  // rank 0, channel 16
+    { 2294, 1 },  // rank 0, channel 17
+    { 2295, 1 },  // rank 0, channel 18
+    { 2296, 1 },  // rank 0, channel 19
+    { 2297, 1 },  // rank 1, channel 0
+    { 2298, 1 },  // rank 1, channel 1
+    { 2299, 1 },  // rank 1, channel 2
+    { 2300, 1 },  // rank 1, channel 3
+    { 2301, 1 },  // rank 1, channel 4
+    { 2302, 1 },  // rank 1, channel 5
+    { 2303, 1 },  // rank 1, channel 6
+    { 2304, 1 },  // rank 1, channel 7
+    { 2305, 1 },  // rank 1, channel 8
+    { 2306, 1 },  // rank 1, channel 9
+    { 2307, 1 },  // rank 1, channel 10
+    { 2308, 1 },  // rank 1, channel 11
+    { 2309, 1 },  // rank 1, channel 12
+    { 2310, 1 },  // rank 1, channel 13
+    { 2311, 1 },  // rank 1, channel 14
+    { 2312, 1 },  // rank 1, channel 15
+    { 2313, 1 },  // rank 1, channel 16
+    { 2314, 1 },  // rank 1, channel 17
+    { 2315, 1 },  // rank 1, channel 18
+    { 2316, 1 },  // rank 1, channel 19
+    { 2317, 1 },  // rank 2, channel 0
+    { 2318, 1 },  // rank 2, channel 1
+    { 2319, 1 },  // rank 2, channel 2
+    { 2320, 1 },  // rank 2, channel 3
+    { 2321, 1 },  // rank 2, channel 4
+    { 2322, 1 },  // rank 2, channel 5
+    { 2323, 1 },  // rank 2, channel 6
+    { 2324, 1 },  // rank 2, channel 7
+    { 2325, 1 },  // rank 2, channel 8
+    { 2326, 1 },  // rank 2, channel 9
+    { 2327, 1 },  // rank 2, channel 10
+    { 2328, 1 },  // rank 2, channel 11
+    { 2329, 1 },  // rank 2, channel 12
+    { 2330, 1 },  // rank 2, channel 13
+    { 2331, 1 },  // rank 2, channel 14
+    { 2332, 1 },  // rank 2, channel 15
+    { 2333, 1 },  // rank 2, channel 16
+    { 2334, 1 },  // rank 2, channel 17
+    { 2335, 1 },  // rank 2, channel 18
+    { 2336, 1 },  // rank 2, channel 19
+    { 2337, 1 },  // rank 3, channel 0
+    { 2338, 1 },  // rank 3, channel 1
+    { 2339, 1 },  // rank 3, channel 2
+    { 2340, 1 },  // rank 3, channel 3
+    { 2341, 1 },  // rank 3, channel 4
+    { 2342, 1 },  // rank 3, channel 5
+    { 2343, 1 },  // rank 3, channel 6
+    { 2344, 1 },  // rank 3, channel 7
+    { 2345, 1 },  // rank 3, channel 8
+    { 2346, 1 },  // rank 3, channel 9
+    { 2347, 1 },  // rank 3, channel 10
+    { 2348, 1 },  // rank 3, channel 11
+    { 2349, 1 },  // rank 3, channel 12
+    { 2350, 1 },  // rank 3, channel 13
+    { 2351, 1 },  // rank 3, channel 14
+    { 2352, 1 },  // rank 3, channel 15
+    { 2353, 1 },  // rank 3, channel 16
+    { 2354, 1 },  // rank 3, channel 17
+    { 2355, 1 },  // rank 3, channel 18
+    { 2356, 1 },  // rank 3, channel 19
+    { 2357, 1 },  // rank 4, channel 0
+    { 2358, 1 },  // rank 4, channel 1
+    { 2359, 1 },  // rank 4, channel 2
+    { 2360, 1 },  // rank 4, channel 3
+    { 2361, 1 },  // rank 4, channel 4
+    { 2362, 1 },  // rank 4, channel 5
+    { 2363, 1 },  // rank 4, channel 6
+    { 2364, 1 },  // rank 4, channel 7
+    { 2365, 1 },  // rank 4, channel 8
+    { 2366, 1 },  // rank 4, channel 9
+    { 2367, 1 },  // rank 4, channel 10
+    { 2368, 1 },  // rank 4, channel 11
+    { 2369, 1 },  // rank 4, channel 12
+    { 2370, 1 },  // rank 4, channel 13
+    { 2371, 1 },  // rank 4, channel 14
+    { 2372, 1 },  // rank 4, channel 15
+    { 2373, 1 },  // rank 4, channel 16
+    { 2374, 1 },  // rank 4, channel 17
+    { 2375, 1 },  // rank 4, channel 18
+    { 2376, 1 },  // rank 4, channel 19
+    { 2377, 1 },  // rank 5, channel 0
+    { 2378, 1 },  // rank 5, channel 1
+    { 2379, 1 },  // rank 5, channel 2
+    { 2380, 1 },  // rank 5, channel 3
+    { 2381, 1 },  // rank 5, channel 4
+    { 2382, 1 },  // rank 5, channel 5
+    { 2383, 1 },  // rank 5, channel 6
+    { 2384, 1 },  // rank 5, channel 7
+    { 2385, 1 },  // rank 5, channel 8
+    { 2386, 1 },  // rank 5, channel 9
+    { 2387, 1 },  // rank 5, channel 10
+    { 2388, 1 },  // rank 5, channel 11
+    { 2389, 1 },  // rank 5, channel 12
+    { 2390, 1 },  // rank 5, channel 13
+    { 2391, 1 },  // rank 5, channel 14
+    { 2392, 1 },  // rank 5, channel 15
+    { 2393, 1 },  // rank 5, channel 16
+    { 2394, 1 },  // rank 5, channel 17
+    { 2395, 1 },  // rank 5, channel 18
+    { 2396, 1 },  // rank 5, channel 19
+    { 2397, 1 },  // rank 6, channel 0
+    { 2398, 1 },  // rank 6, channel 1
+    { 2399, 1 },  // rank 6, channel 2
+    { 2400, 1 },  // rank 6, channel 3
+    { 2401, 1 },  // rank 6, channel 4
+    { 2402, 1 },  // rank 6, channel 5
+    { 2403, 1 },  // rank 6, channel 6
+    { 2404, 1 },  // rank 6, channel 7
+    { 2405, 1 },  // rank 6, channel 8
+    { 2406, 1 },  // rank 6, channel 9
+    { 2407, 1 },  // rank 6, channel 10
+    { 2408, 1 },  // rank 6, channel 11
+    { 2409, 1 },  // rank 6, channel 12
+    { 2410, 1 },  // rank 6, channel 13
+    { 2411, 1 },  // rank 6, channel 14
+    { 2412, 1 },  // rank 6, channel 15
+    { 2413, 1 },  // rank 6, channel 16
+    { 2414, 1 },  // rank 6, channel 17
+    { 2415, 1 },  // rank 6, channel 18
+    { 2416, 1 },  // rank 6, channel 19
+    { 2417, 1 },  // rank 7, channel 0
+    { 2418, 1 },  // rank 7, channel 1
+    { 2419, 1 },  // rank 7, channel 2
+    { 2420, 1 },  // rank 7, channel 3
+    { 2421, 1 },  // rank 7, channel 4
+    { 2422, 1 },  // rank 7, channel 5
+    { 2423, 1 },  // rank 7, channel 6
+    { 2424, 1 },  // rank 7, channel 7
+    { 2425, 1 },  // rank 7, channel 8
+    { 2426, 1 },  // rank 7, channel 9
+    { 2427, 1 },  // rank 7, channel 10
+    { 2428, 1 },  // rank 7, channel 11
+    { 2429, 1 },  // rank 7, channel 12
+    { 2430, 1 },  // rank 7, channel 13
+    { 2431, 1 },  // rank 7, channel 14
+    { 2432, 1 },  // rank 7, channel 15
+    { 2433, 1 },  // rank 7, channel 16
+    { 2434, 1 },  // rank 7, channel 17
+    { 2435, 1 },  // rank 7, channel 18
+    { 2436, 1 },  // rank 7, channel 19
+    { 2437, 1 },  // rank 0, channel 0
+    { 2438, 1 },  // rank 0, channel 1
+    { 2439, 1 },  // rank 0, channel 2
+    { 2440, 1 },  // rank 0, channel 3
+    { 2441, 1 },  // rank 0, channel 4
+    { 2442, 1 },  // rank 0, channel 5
+    { 2443, 1 },  // rank 0, channel 6
+    { 2444, 1 },  // rank 0, channel 7
+    { 2445, 1 },  // rank 0, channel 8
+    { 2446, 1 },  // rank 0, channel 9
+    { 2447, 1 },  // rank 0, channel 10
+    { 2448, 1 },  // rank 0, channel 11
+    { 2449, 1 },  // rank 0, channel 12
+    { 2450, 1 },  // rank 0, channel 13
+    { 2451, 1 },  // rank 0, channel 14
+    { 2452, 1 },  // rank 0, channel 15
+    { 2453, 1 },  // rank 0, channel 16
+    { 2454, 1 },  // rank 0, channel 17
+    { 2455, 1 },  // rank 0, channel 18
+    { 2456, 1 },  // rank 0, channel 19
+    { 2457, 1 },  // rank 0, channel 20
+    { 2458, 1 },  // rank 0, channel 21
+    { 2459, 1 },  // rank 0, channel 22
+    { 2460, 1 },  // rank 0, channel 23
+    { 2461, 1 },  // rank 0, channel 24
+    { 2462, 1 },  // rank 0, channel 25
+    { 2463, 1 },  // rank 0, channel 26
+    { 2464, 1 },  // rank 0, channel 27
+    { 2465, 1 },  // rank 0, channel 28
+    { 2466, 1 },  // rank 0, channel 29
+    { 2467, 1 },  // rank 0, channel 30
+    { 2468, 1 },  // rank 0, channel 31
+    { 2469, 1 },  // rank 1, channel 0
+    { 2470, 1 },  // rank 1, channel 1
+    { 2471, 1 },  // rank 1, channel 2
+    { 2472, 1 },  // rank 1, channel 3
+    { 2473, 1 },  // rank 1, channel 4
+    { 2474, 1 },  // rank 1, channel 5
+    { 2475, 1 },  // rank 1, channel 6
+    { 2476, 1 },  // rank 1, channel 7
+    { 2477, 1 },  // rank 1, channel 8
+    { 2478, 1 },  // rank 1, channel 9
+    { 2479, 1 },  // rank 1, channel 10
+    { 2480, 1 },  // rank 1, channel 11
+    { 2481, 1 },  // rank 1, channel 12
+    { 2482, 1 },  // rank 1, channel 13
+    { 2483, 1 },  // rank 1, channel 14
+    { 2484, 1 },  // rank 1, channel 15
+    { 2485, 1 },  // rank 1, channel 16
+    { 2486, 1 },  // rank 1, channel 17
+    { 2487, 1 },  // rank 1, channel 18
+    { 2488, 1 },  // rank 1, channel 19
+    { 2489, 1 },  // rank 1, channel 20
+    { 2490, 1 },  // rank 1, channel 21
+    { 2491, 1 },  // rank 1, channel 22
+    { 2492, 1 },  // rank 1, channel 23
+    { 2493, 1 },  // rank 1, channel 24
+    { 2494, 1 },  // rank 1, channel 25
+    { 2495, 1 },  // rank 1, channel 26
+    { 2496, 1 },  // rank 1, channel 27
+    { 2497, 1 },  // rank 1, channel 28
+    { 2498, 1 },  // rank 1, channel 29
+    { 2499, 1 },  // rank 1, channel 30
+    { 2500, 1 },  // rank 1, channel 31
+    { 2501, 1 },  // rank 2, channel 0
+    { 2502, 1 },  // rank 2, channel 1
+    { 2503, 1 },  // rank 2, channel 2
+    { 2504, 1 },  // rank 2, channel 3
+    { 2505, 1 },  // rank 2, channel 4
+    { 2506, 1 },  // rank 2, channel 5
+    { 2507, 1 },  // rank 2, channel 6
+    { 2508, 1 },  // rank 2, channel 7
+    { 2509, 1 },  // rank 2, channel 8
+    { 2510, 1 },  // rank 2, channel 9
+    { 2511, 1 },  // rank 2, channel 10
+    { 2512, 1 },  // rank 2, channel 11
+    { 2513, 1 },  // rank 2, channel 12
+    { 2514, 1 },  // rank 2, channel 13
+    { 2515, 1 },  // rank 2, channel 14
+    { 2516, 1 },  // rank 2, channel 15
+    { 2517, 1 },  // rank 2, channel 16
+    { 2518, 1 },  // rank 2, channel 17
+    { 2519, 1 },  // rank 2, channel 18
+    { 2520, 1 },  // rank 2, channel 19
+    { 2521, 1 },  // rank 2, channel 20
+    { 2522, 1 },  // rank 2, channel 21
+    { 2523, 1 },  // rank 2, channel 22
+    { 2524, 1 },  // rank 2, channel 23
+    { 2525, 1 },  // rank 2, channel 24
+    { 2526, 1 },  // rank 2, channel 25
+    { 2527, 1 },  // rank 2, channel 26
+    { 2528, 1 },  // rank 2, channel 27
+    { 2529, 1 },  // rank 2, channel 28
+    { 2530, 1 },  // rank 2, channel 29
+    { 2531, 1 },  // rank 2, channel 30
+    { 2532, 1 },  // rank 2, channel 31
+    { 2533, 1 },  // rank 3, channel 0
+    { 2534, 1 },  // rank 3, channel 1
+    { 2535, 1 },  // rank 3, channel 2
+    { 2536, 1 },  // rank 3, channel 3
+    { 2537, 1 },  // rank 3, channel 4
+    { 2538, 1 },  // rank 3, channel 5
+    { 2539, 1 },  // rank 3, channel 6
+    { 2540, 1 },  // rank 3, channel 7
+    { 2541, 1 },  // rank 3, channel 8
+    { 2542, 1 },  // rank 3, channel 9
+    { 2543, 1 },  // rank 3, channel 10
+    { 2544, 1 },  // rank 3, channel 11
+    { 2545, 1 },  // rank 3, channel 12
+    { 2546, 1 },  // rank 3, channel 13
+    { 2547, 1 },  // rank 3, channel 14
+    { 2548, 1 },  // rank 3, channel 15
+    { 2549, 1 },  // rank 3, channel 16
+    { 2550, 1 },  // rank 3, channel 17
+    { 2551, 1 },  // rank 3, channel 18
+    { 2552, 1 },  // rank 3, channel 19
+    { 2553, 1 },  // rank 3, channel 20
+    { 2554, 1 },  // rank 3, channel 21
+    { 2555, 1 },  // rank 3, channel 22
+    { 2556, 1 },  // rank 3, channel 23
+    { 2557, 1 },  // rank 3, channel 24
+    { 2558, 1 },  // rank 3, channel 25
+    { 2559, 1 },  // rank 3, channel 26
+    { 2560, 1 },  // rank 3, channel 27
+    { 2561, 1 },  // rank 3, channel 28
+    { 2562, 1 },  // rank 3, channel 29
+    { 2563, 1 },  // rank 3, channel 30
+    { 2564, 1 },  // rank 3, channel 31
+    { 2565, 1 },  // rank 4, channel 0
+    { 2566, 1 },  // rank 4, channel 1
+    { 2567, 1 },  // rank 4, channel 2
+    { 2568, 1 },  // rank 4, channel 3
+    { 2569, 1 },  // rank 4, channel 4
+    { 2570, 1 },  // rank 4, channel 5
+    { 2571, 1 },  // rank 4, channel 6
+    { 2572, 1 },  // rank 4, channel 7
+    { 2573, 1 },  // rank 4, channel 8
+    { 2574, 1 },  // rank 4, channel 9
+    { 2575, 1 },  // rank 4, channel 10
+    { 2576, 1 },  // rank 4, channel 11
+    { 2577, 1 },  // rank 4, channel 12
+    { 2578, 1 },  // rank 4, channel 13
+    { 2579, 1 },  // rank 4, channel 14
+    { 2580, 1 },  // rank 4, channel 15
+    { 2581, 1 },  // rank 4, channel 16
+    { 2582, 1 },  // rank 4, channel 17
+    { 2583, 1 },  // rank 4, channel 18
+    { 2584, 1 },  // rank 4, channel 19
+    { 2585, 1 },  // rank 4, channel 20
+    { 2586, 1 },  // rank 4, channel 21
+    { 2587, 1 },  // rank 4, channel 22
+    { 2588, 1 },  // rank 4, channel 23
+    { 2589, 1 },  // rank 4, channel 24
+    { 2590, 1 },  // rank 4, channel 25
+    { 2591, 1 },  // rank 4, channel 26
+    { 2592, 1 },  // rank 4, channel 27
+    { 2593, 1 },  // rank 4, channel 28
+    { 2594, 1 },  // rank 4, channel 29
+    { 2595, 1 },  // rank 4, channel 30
+    { 2596, 1 },  // rank 4, channel 31
+    { 2597, 1 },  // rank 5, channel 0
+    { 2598, 1 },  // rank 5, channel 1
+    { 2599, 1 },  // rank 5, channel 2
+    { 2600, 1 },  // rank 5, channel 3
+    { 2601, 1 },  // rank 5, channel 4
+    { 2602, 1 },  // rank 5, channel 5
+    { 2603, 1 },  // rank 5, channel 6
+    { 2604, 1 },  // rank 5, channel 7
+    { 2605, 1 },  // rank 5, channel 8
+    { 2606, 1 },  // rank 5, channel 9
+    { 2607, 1 },  // rank 5, channel 10
+    { 2608, 1 },  // rank 5, channel 11
+    { 2609, 1 },  // rank 5, channel 12
+    { 2610, 1 },  // rank 5, channel 13
+    { 2611, 1 },  // rank 5, channel 14
+    { 2612, 1 },  // rank 5, channel 15
+    { 2613, 1 },  // rank 5, channel 16
+    { 2614, 1 },  // rank 5, channel 17
+    { 2615, 1 },  // rank 5, channel 18
+    { 2616, 1 },  // rank 5, channel 19
+    { 2617, 1 },  // rank 5, channel 20
+    { 2618, 1 },  // rank 5, channel 21
+    { 2619, 1 },  // rank 5, channel 22
+    { 2620, 1 },  // rank 5, channel 23
+    { 2621, 1 },  // rank 5, channel 24
+    { 2622, 1 },  // rank 5, channel 25
+    { 2623, 1 },  // rank 5, channel 26
+    { 2624, 1 },  // rank 5, channel 27
+    { 2625, 1 },  // rank 5, channel 28
+    { 2626, 1 },  // rank 5, channel 29
+    { 2627, 1 },  // rank 5, channel 30
+    { 2628, 1 },  // rank 5, channel 31
+    { 2629, 1 },  // rank 6, channel 0
+    { 2630, 1 },  // rank 6, channel 1
+    { 2631, 1 },  // rank 6, channel 2
+    { 2632, 1 },  // rank 6, channel 3
+    { 2633, 1 },  // rank 6, channel 4
+    { 2634, 1 },  // rank 6, channel 5
+    { 2635, 1 },  // rank 6, channel 6
+    { 2636, 1 },  // rank 6, channel 7
+    { 2637, 1 },  // rank 6, channel 8
+    { 2638, 1 },  // rank 6, channel 9
+    { 2639, 1 },  // rank 6, channel 10
+    { 2640, 1 },  // rank 6, channel 11
+    { 2641, 1 },  // rank 6, channel 12
+    { 2642, 1 },  // rank 6, channel 13
+    { 2643, 1 },  // rank 6, channel 14
+    { 2644, 1 },  // rank 6, channel 15
+    { 2645, 1 },  // rank 6, channel 16
+    { 2646, 1 },  // rank 6, channel 17
+    { 2647, 1 },  // rank 6, channel 18
+    { 2648, 1 },  // rank 6, channel 19
+    { 2649, 1 },  // rank 6, channel 20
+    { 2650, 1 },  // rank 6, channel 21
+    { 2651, 1 },  // rank 6, channel 22
+    { 2652, 1 },  // rank 6, channel 23
+    { 2653, 1 },  // rank 6, channel 24
+    { 2654, 1 },  // rank 6, channel 25
+    { 2655, 1 },  // rank 6, channel 26
+    { 2656, 1 },  // rank 6, channel 27
+    { 2657, 1 },  // rank 6, channel 28
+    { 2658, 1 },  // rank 6, channel 29
+    { 2659, 1 },  // rank 6, channel 30
+    { 2660, 1 },  // rank 6, channel 31
+    { 2661, 1 },  // rank 7, channel 0
+    { 2662, 1 },  // rank 7, channel 1
+    { 2663, 1 },  // rank 7, channel 2
+    { 2664, 1 },  // rank 7, channel 3
+    { 2665, 1 },  // rank 7, channel 4
+    { 2666, 1 },  // rank 7, channel 5
+    { 2667, 1 },  // rank 7, channel 6
+    { 2668, 1 },  // rank 7, channel 7
+    { 2669, 1 },  // rank 7, channel 8
+    { 2670, 1 },  // rank 7, channel 9
+    { 2671, 1 },  // rank 7, channel 10
+    { 2672, 1 },  // rank 7, channel 11
+    { 2673, 1 },  // rank 7, channel 12
+    { 2674, 1 },  // rank 7, channel 13
+    { 2675, 1 },  // rank 7, channel 14
+    { 2676, 1 },  // rank 7, channel 15
+    { 2677, 1 },  // rank 7, channel 16
+    { 2678, 1 },  // rank 7, channel 17
+    { 2679, 1 },  // rank 7, channel 18
+    { 2680, 1 },  // rank 7, channel 19
+    { 2681, 1 },  // rank 7, channel 20
+    { 2682, 1 },  // rank 7, channel 21
+    { 2683, 1 },  // rank 7, channel 22
+    { 2684, 1 },  // rank 7, channel 23
+    { 2685, 1 },  // rank 7, channel 24
+    { 2686, 1 },  // rank 7, channel 25
+    { 2687, 1 },  // rank 7, channel 26
+    { 2688, 1 },  // rank 7, channel 27
+    { 2689, 1 },  // rank 7, channel 28
+    { 2690, 1 },  // rank 7, channel 29
+    { 2691, 1 },  // rank 7, channel 30
+    { 2692, 1 },  // rank 7, channel 31
+    { 2693, 8 },  // rank 0, channel 0
+    { 2701, 8 },  // rank 0, channel 1
+    { 2709, 8 },  // rank 0, channel 2
+    { 2717, 8 },  // rank 0, channel 3
+    { 2725, 8 },  // rank 0, channel 4
+    { 2733, 8 },  // rank 0, channel 5
+    { 2741, 8 },  // rank 1, channel 0
+    { 2749, 8 },  // rank 1, channel 1
+    { 2757, 8 },  // rank 1, channel 2
+    { 2765, 8 },  // rank 1, channel 3
+    { 2773, 8 },  // rank 1, channel 4
+    { 2781, 8 },  // rank 1, channel 5
+    { 2789, 8 },  // rank 2, channel 0
+    { 2797, 8 },  // rank 2, channel 1
+    { 2805, 8 },  // rank 2, channel 2
+    { 2813, 8 },  // rank 2, channel 3
+    { 2821, 8 },  // rank 2, channel 4
+    { 2829, 8 },  // rank 2, channel 5
+    { 2837, 8 },  // rank 3, channel 0
+    { 2845, 8 },  // rank 3, channel 1
+    { 2853, 8 },  // rank 3, channel 2
+    { 2861, 8 },  // rank 3, channel 3
+    { 2869, 8 },  // rank 3, channel 4
+    { 2877, 8 },  // rank 3, channel 5
+    { 2885, 8 },  // rank 4, channel 0
+    { 2893, 8 },  // rank 4, channel 1
+    { 2901, 8 },  // rank 4, channel 2
+    { 2909, 8 },  // rank 4, channel 3
+    { 2917, 8 },  // rank 4, channel 4
+    { 2925, 8 },  // rank 4, channel 5
+    { 2933, 8 },  // rank 5, channel 0
+    { 2941, 8 },  // rank 5, channel 1
+    { 2949, 8 },  // rank 5, channel 2
+    { 2957, 8 },  // rank 5, channel 3
+    { 2965, 8 },  // rank 5, channel 4
+    { 2973, 8 },  // rank 5, channel 5
+    { 2981, 8 },  // rank 6, channel 0
+    { 2989, 8 },  // rank 6, channel 1
+    { 2997, 8 },  // rank 6, channel 2
+    { 3005, 8 },  // rank 6, channel 3
+    { 3013, 8 },  // rank 6, channel 4
+    { 3021, 8 },  // rank 6, channel 5
+    { 3029, 8 },  // rank 7, channel 0
+    { 3037, 8 },  // rank 7, channel 1
+    { 3045, 8 },  // rank 7, channel 2
+    { 3053, 8 },  // rank 7, channel 3
+    { 3061, 8 },  // rank 7, channel 4
+    { 3069, 8 },  // rank 7, channel 5
+    { 3077, 1 },  // rank 0, channel 0
+    { 3078, 1 },  // rank 0, channel 1
+    { 3079, 1 },  // rank 0, channel 2
+    { 3080, 1 },  // rank 0, channel 3
+    { 3081, 1 },  // rank 0, channel 4
+    { 3082, 1 },  // rank 0, channel 5
+    { 3083, 1 },  // rank 0, channel 6
+    { 3084, 1 },  // rank 0, channel 7
+    { 3085, 1 },  // rank 0, channel 8
+    { 3086, 1 },  // rank 0, channel 9
+    { 3087, 1 },  // rank 0, channel 10
+    { 3088, 1 },  // rank 0, channel 11
+    { 3089, 1 },  // rank 0, channel 12
+    { 3090, 1 },  // rank 0, channel 13
+    { 3091, 1 },  // rank 0, channel 14
+    { 3092, 1 },  // rank 0, channel 15
+    { 3093, 1 },  // rank 0, channel 16
+    { 3094, 1 },  // rank 0, channel 17
+    { 3095, 1 },  // rank 0, channel 18
+    { 3096, 1 },  // rank 0, channel 19
+    { 3097, 1 },  // rank 1, channel 0
+    { 3098, 1 },  // rank 1, channel 1
+    { 3099, 1 },  // rank 1, channel 2
+    { 3100, 1 },  // rank 1, channel 3
+    { 3101, 1 },  // rank 1, channel 4
+    { 3102, 1 },  // rank 1, channel 5
+    { 3103, 1 },  // rank 1, channel 6
+    { 3104, 1 },  // rank 1, channel 7
+    { 3105, 1 },  // rank 1, channel 8
+    { 3106, 1 },  // rank 1, channel 9
+    { 3107, 1 },  // rank 1, channel 10
+    { 3108, 1 },  // rank 1, channel 11
+    { 3109, 1 },  // rank 1, channel 12
+    { 3110, 1 },  // rank 1, channel 13
+    { 3111, 1 },  // rank 1, channel 14
+    { 3112, 1 },  // rank 1, channel 15
+    { 3113, 1 },  // rank 1, channel 16
+    { 3114, 1 },  // rank 1, channel 17
+    { 3115, 1 },  // rank 1, channel 18
+    { 3116, 1 },  // rank 1, channel 19
+    { 3117, 1 },  // rank 2, channel 0
+    { 3118, 1 },  // rank 2, channel 1
+    { 3119, 1 },  // rank 2, channel 2
+    { 3120, 1 },  // rank 2, channel 3
+    { 3121, 1 },  // rank 2, channel 4
+    { 3122, 1 },  // rank 2, channel 5
+    { 3123, 1 },  // rank 2, channel 6
+    { 3124, 1 },  // rank 2, channel 7
+    { 3125, 1 },  // rank 2, channel 8
+    { 3126, 1 },  // rank 2, channel 9
+    { 3127, 1 },  // rank 2, channel 10
+    { 3128, 1 },  // rank 2, channel 11
+    { 3129, 1 },  // rank 2, channel 12
+    { 3130, 1 },  // rank 2, channel 13
+    { 3131, 1 },  // rank 2, channel 14
+    { 3132, 1 },  // rank 2, channel 15
+    { 3133, 1 },  // rank 2, channel 16
+    { 3134, 1 },  // rank 2, channel 17
+    { 3135, 1 },  // rank 2, channel 18
+    { 3136, 1 },  // rank 2, channel 19
+    { 3137, 1 },  // rank 3, channel 0
+    { 3138, 1 },  // rank 3, channel 1
+    { 3139, 1 },  // rank 3, channel 2
+    { 3140, 1 },  // rank 3, channel 3
+    { 3141, 1 },  // rank 3, channel 4
+    { 3142, 1 },  // rank 3, channel 5
+    { 3143, 1 },  // rank 3, channel 6
+    { 3144, 1 },  // rank 3, channel 7
+    { 3145, 1 },  // rank 3, channel 8
+    { 3146, 1 },  // rank 3, channel 9
+    { 3147, 1 },  // rank 3, channel 10
+    { 3148, 1 },  // rank 3, channel 11
+    { 3149, 1 },  // rank 3, channel 12
+    { 3150, 1 },  // rank 3, channel 13
+    { 3151, 1 },  // rank 3, channel 14
+    { 3152, 1 },  // rank 3, channel 15
+    { 3153, 1 },  // rank 3, channel 16
+    { 3154, 1 },  // rank 3, channel 17
+    { 3155, 1 },  // rank 3, channel 18
+    { 3156, 1 },  // rank 3, channel 19
+    { 3157, 1 },  // rank 4, channel 0
+    { 3158, 1 },  // rank 4, channel 1
+    { 3159, 1 },  // rank 4, channel 2
+    { 3160, 1 },  // rank 4, channel 3
+    { 3161, 1 },  // rank 4, channel 4
+    { 3162, 1 },  // rank 4, channel 5
+    { 3163, 1 },  // rank 4, channel 6
+    { 3164, 1 },  // rank 4, channel 7
+    { 3165, 1 },  // rank 4, channel 8
+    { 3166, 1 },  // rank 4, channel 9
+    { 3167, 1 },  // rank 4, channel 10
+    { 3168, 1 },  // rank 4, channel 11
+    { 3169, 1 },  // rank 4, channel 12
+    { 3170, 1 },  // rank 4, channel 13
+    { 3171, 1 },  // rank 4, channel 14
+    { 3172, 1 },  // rank 4, channel 15
+    { 3173, 1 },  // rank 4, channel 16
+    { 3174, 1 },  // rank 4, channel 17
+    { 3175, 1 },  // rank 4, channel 18
+    { 3176, 1 },  // rank 4, channel 19
+    { 3177, 1 },  // rank 5, channel 0
+    { 3178, 1 },  // rank 5, channel 1
+    { 3179, 1 },  // rank 5, channel 2
+    { 3180, 1 },  // rank 5, channel 3
+    { 3181, 1 },  // rank 5, channel 4
+    { 3182, 1 },  // rank 5, channel 5
+    { 3183, 1 },  // rank 5, channel 6
+    { 3184, 1 },  // rank 5, channel 7
+    { 3185, 1 },  // rank 5, channel 8
+    { 3186, 1 },  // rank 5, channel 9
+    { 3187, 1 },  // rank 5, channel 10
+    { 3188, 1 },  // rank 5, channel 11
+    { 3189, 1 },  // rank 5, channel 12
+    { 3190, 1 },  // rank 5, channel 13
+    { 3191, 1 },  // rank 5, channel 14
+    { 3192, 1 },  // rank 5, channel 15
+    { 3193, 1 },  // rank 5, channel 16
+    { 3194, 1 },  // rank 5, channel 17
+    { 3195, 1 },  // rank 5, channel 18
+    { 3196, 1 },  // rank 5, channel 19
+    { 3197, 1 },  // rank 6, channel 0
+    { 3198, 1 },  // rank 6, channel 1
+    { 3199, 1 },  // rank 6, channel 2
+    { 3200, 1 },  // rank 6, channel 3
+    { 3201, 1 },  // rank 6, channel 4
+    { 3202, 1 },  // rank 6, channel 5
+    { 3203, 1 },  // rank 6, channel 6
+    { 3204, 1 },  // rank 6, channel 7
+    { 3205, 1 },  // rank 6, channel 8
+    { 3206, 1 },  // rank 6, channel 9
+    { 3207, 1 },  // rank 6, channel 10
+    { 3208, 1 },  // rank 6, channel 11
+    { 3209, 1 },  // rank 6, channel 12
+    { 3210, 1 },  // rank 6, channel 13
+    { 3211, 1 },  // rank 6, channel 14
+    { 3212, 1 },  // rank 6, channel 15
+    { 3213, 1 },  // rank 6, channel 16
+    { 3214, 1 },  // rank 6, channel 17
+    { 3215, 1 },  // rank 6, channel 18
+    { 3216, 1 },  // rank 6, channel 19
+    { 3217, 1 },  // rank 7, channel 0
+    { 3218, 1 },  // rank 7, channel 1
+    { 3219, 1 },  // rank 7, channel 2
+    { 3220, 1 },  // rank 7, channel 3
+    { 3221, 1 },  // rank 7, channel 4
+    { 3222, 1 },  // rank 7, channel 5
+    { 3223, 1 },  // rank 7, channel 6
+    { 3224, 1 },  // rank 7, channel 7
+    { 3225, 1 },  // rank 7, channel 8
+    { 3226, 1 },  // rank 7, channel 9
+    { 3227, 1 },  // rank 7, channel 10
+    { 3228, 1 },  // rank 7, channel 11
+    { 3229, 1 },  // rank 7, channel 12
+    { 3230, 1 },  // rank 7, channel 13
+    { 3231, 1 },  // rank 7, channel 14
+    { 3232, 1 },  // rank 7, channel 15
+    { 3233, 1 },  // rank 7, channel 16
+    { 3234, 1 },  // rank 7, channel 17
+    { 3235, 1 },  // rank 7, channel 18
+    { 3236, 1 },  // rank 7, channel 19
+    { 3237, 1 },  // rank 0, channel 0
+    { 3238, 1 },  // rank 0, channel 1
+    { 3239, 1 },  // rank 0, channel 2
+    { 3240, 1 },  // rank 0, channel 3
+    { 3241, 1 },  // rank 0, channel 4
+    { 3242, 1 },  // rank 0, channel 5
+    { 3243, 1 },  // rank 0, channel 6
+    { 3244, 1 },  // rank 0, channel 7
+    { 3245, 1 },  // rank 0, channel 8
+    { 3246, 1 },  // rank 0, channel 9
+    { 3247, 1 },  // rank 0, channel 10
+    { 3248, 1 },  // rank 0, channel 11
+    { 3249, 1 },  // rank 0, channel 12
+    { 3250, 1 },  // rank 0, channel 13
+    { 3251, 1 },  // rank 0, channel 14
+    { 3252, 1 },  // rank 0, channel 15
+    { 3253, 1 },  // rank 0, channel 16
+    { 3254, 1 },  // rank 0, channel 17
+    { 3255, 1 },  // rank 0, channel 18
+    { 3256, 1 },  // rank 0, channel 19
+    { 3257, 1 },  // rank 0, channel 20
+    { 3258, 1 },  // rank 0, channel 21
+    { 3259, 1 },  // rank 0, channel 22
+    { 3260, 1 },  // rank 0, channel 23
+    { 3261, 1 },  // rank 0, channel 24
+    { 3262, 1 },  // rank 0, channel 25
+    { 3263, 1 },  // rank 0, channel 26
+    { 3264, 1 },  // rank 0, channel 27
+    { 3265, 1 },  // rank 0, channel 28
+    { 3266, 1 },  // rank 0, channel 29
+    { 3267, 1 },  // rank 0, channel 30
+    { 3268, 1 },  // rank 0, channel 31
+    { 3269, 1 },  // rank 1, channel 0
+    { 3270, 1 },  // rank 1, channel 1
+    { 3271, 1 },  // rank 1, channel 2
+    { 3272, 1 },  // rank 1, channel 3
+    { 3273, 1 },  // rank 1, channel 4
+    { 3274, 1 },  // rank 1, channel 5
+    { 3275, 1 },  // rank 1, channel 6
+    { 3276, 1 },  // rank 1, channel 7
+    { 3277, 1 },  // rank 1, channel 8
+    { 3278, 1 },  // rank 1, channel 9
+    { 3279, 1 },  // rank 1, channel 10
+    { 3280, 1 },  // rank 1, channel 11
+    { 3281, 1 },  // rank 1, channel 12
+    { 3282, 1 },  // rank 1, channel 13
+    { 3283, 1 },  // rank 1, channel 14
+    { 3284, 1 },  // rank 1, channel 15
+    { 3285, 1 },  // rank 1, channel 16
+    { 3286, 1 },  // rank 1, channel 17
+    { 3287, 1 },  // rank 1, channel 18
+    { 3288, 1 },  // rank 1, channel 19
+    { 3289, 1 },  // rank 1, channel 20
+    { 3290, 1 },  // rank 1, channel 21
+    { 3291, 1 },  // rank 1, channel 22
+    { 3292, 1 },  // rank 1, channel 23
+    { 3293, 1 },  // rank 1, channel 24
+    { 3294, 1 },  // rank 1, channel 25
+    { 3295, 1 },  // rank 1, channel 26
+    { 3296, 1 },  // rank 1, channel 27
+    { 3297, 1 },  // rank 1, channel 28
+    { 3298, 1 },  // rank 1, channel 29
+    { 3299, 1 },  // rank 1, channel 30
+    { 3300, 1 },  // rank 1, channel 31
+    { 3301, 1 },  // rank 2, channel 0
+    { 3302, 1 },  // rank 2, channel 1
+    { 3303, 1 },  // rank 2, channel 2
+    { 3304, 1 },  // rank 2, channel 3
+    { 3305, 1 },  // rank 2, channel 4
+    { 3306, 1 },  // rank 2, channel 5
+    { 3307, 1 },  // rank 2, channel 6
+    { 3308, 1 },  // rank 2, channel 7
+    { 3309, 1 },  // rank 2, channel 8
+    { 3310, 1 },  // rank 2, channel 9
+    { 3311, 1 },  // rank 2, channel 10
+    { 3312, 1 },  // rank 2, channel 11
+    { 3313, 1 },  // rank 2, channel 12
+    { 3314, 1 },  // rank 2, channel 13
+    { 3315, 1 },  // rank 2, channel 14
+    { 3316, 1 },  // rank 2, channel 15
+    { 3317, 1 },  // rank 2, channel 16
+    { 3318, 1 },  // rank 2, channel 17
+    { 3319, 1 },  // rank 2, channel 18
+    { 3320, 1 },  // rank 2, channel 19
+    { 3321, 1 },  // rank 2, channel 20
+    { 3322, 1 },  // rank 2, channel 21
+    { 3323, 1 },  // rank 2, channel 22
+    { 3324, 1 },  // rank 2, channel 23
+    { 3325, 1 },  // rank 2, channel 24
+    { 3326, 1 },  // rank 2, channel 25
+    { 3327, 1 },  // rank 2, channel 26
+    { 3328, 1 },  // rank 2, channel 27
+    { 3329, 1 },  // rank 2, channel 28
+    { 3330, 1 },  // rank 2, channel 29
+    { 3331, 1 },  // rank 2, channel 30
+    { 3332, 1 },  // rank 2, channel 31
+    { 3333, 1 },  // rank 3, channel 0
+    { 3334, 1 },  // rank 3, channel 1
+    { 3335, 1 },  // rank 3, channel 2
+    { 3336, 1 },  // rank 3, channel 3
+    { 3337, 1 },  // rank 3, channel 4
+    { 3338, 1 },  // rank 3, channel 5
+    { 3339, 1 },  // rank 3, channel 6
+    { 3340, 1 },  // rank 3, channel 7
+    { 3341, 1 },  // rank 3, channel 8
+    { 3342, 1 },  // rank 3, channel 9
+    { 3343, 1 },  // rank 3, channel 10
+    { 3344, 1 },  // rank 3, channel 11
+    { 3345, 1 },  // rank 3, channel 12
+    { 3346, 1 },  // rank 3, channel 13
+    { 3347, 1 },  // rank 3, channel 14
+    { 3348, 1 },  // rank 3, channel 15
+    { 3349, 1 },  // rank 3, channel 16
+    { 3350, 1 },  // rank 3, channel 17
+    { 3351, 1 },  // rank 3, channel 18
+    { 3352, 1 },  // rank 3, channel 19
+    { 3353, 1 },  // rank 3, channel 20
+    { 3354, 1 },  // rank 3, channel 21
+    { 3355, 1 },  // rank 3, channel 22
+    { 3356, 1 },  // rank 3, channel 23
+    { 3357, 1 },  // rank 3, channel 24
+    { 3358, 1 },  // rank 3, channel 25
+    { 3359, 1 },  // rank 3, channel 26
+    { 3360, 1 },  // rank 3, channel 27
+    { 3361, 1 },  // rank 3, channel 28
+    { 3362, 1 },  // rank 3, channel 29
+    { 3363, 1 },  // rank 3, channel 30
+    { 3364, 1 },  // rank 3, channel 31
+    { 3365, 1 },  // rank 4, channel 0
+    { 3366, 1 },  // rank 4, channel 1
+    { 3367, 1 },  // rank 4, channel 2
+    { 3368, 1 },  // rank 4, channel 3
+    { 3369, 1 },  // rank 4, channel 4
+    { 3370, 1 },  // rank 4, channel 5
+    { 3371, 1 },  // rank 4, channel 6
+    { 3372, 1 },  // rank 4, channel 7
+    { 3373, 1 },  // rank 4, channel 8
+    { 3374, 1 },  // rank 4, channel 9
+    { 3375, 1 },  // rank 4, channel 10
+    { 3376, 1 },  // rank 4, channel 11
+    { 3377, 1 },  // rank 4, channel 12
+    { 3378, 1 },  // rank 4, channel 13
+    { 3379, 1 },  // rank 4, channel 14
+    { 3380, 1 },  // rank 4, channel 15
+    { 3381, 1 },  // rank 4, channel 16
+    { 3382, 1 },  // rank 4, channel 17
+    { 3383, 1 },  // rank 4, channel 18
+    { 3384, 1 },  // rank 4, channel 19
+    { 3385, 1 },  // rank 4, channel 20
+    { 3386, 1 },  // rank 4, channel 21
+    { 3387, 1 },  // rank 4, channel 22
+    { 3388, 1 },  // rank 4, channel 23
+    { 3389, 1 },  // rank 4, channel 24
+    { 3390, 1 },  // rank 4, channel 25
+    { 3391, 1 },  // rank 4, channel 26
+    { 3392, 1 },  // rank 4, channel 27
+    { 3393, 1 },  // rank 4, channel 28
+    { 3394, 1 },  // rank 4, channel 29
+    { 3395, 1 },  // rank 4, channel 30
+    { 3396, 1 },  // rank 4, channel 31
+    { 3397, 1 },  // rank 5, channel 0
+    { 3398, 1 },  // rank 5, channel 1
+    { 3399, 1 },  // rank 5, channel 2
+    { 3400, 1 },  // rank 5, channel 3
+    { 3401, 1 },  // rank 5, channel 4
+    { 3402, 1 },  // rank 5, channel 5
+    { 3403, 1 },  // rank 5, channel 6
+    { 3404, 1 },  // rank 5, channel 7
+    { 3405, 1 },  // rank 5, channel 8
+    { 3406, 1 },  // rank 5, channel 9
+    { 3407, 1 },  // rank 5, channel 10
+    { 3408, 1 },  // rank 5, channel 11
+    { 3409, 1 },  // rank 5, channel 12
+    { 3410, 1 },  // rank 5, channel 13
+    { 3411, 1 },  // rank 5, channel 14
+    { 3412, 1 },  // rank 5, channel 15
+    { 3413, 1 },  // rank 5, channel 16
+    { 3414, 1 },  // rank 5, channel 17
+    { 3415, 1 },  // rank 5, channel 18
+    { 3416, 1 },  // rank 5, channel 19
+    { 3417, 1 },  // rank 5, channel 20
+    { 3418, 1 },  // rank 5, channel 21
+    { 3419, 1 },  // rank 5, channel 22
+    { 3420, 1 },  // rank 5, channel 23
+    { 3421, 1 },  // rank 5, channel 24
+    { 3422, 1 },  // rank 5, channel 25
+    { 3423, 1 },  // rank 5, channel 26
+    { 3424, 1 },  // rank 5, channel 27
+    { 3425, 1 },  // rank 5, channel 28
+    { 3426, 1 },  // rank 5, channel 29
+    { 3427, 1 },  // rank 5, channel 30
+    { 3428, 1 },  // rank 5, channel 31
+    { 3429, 1 },  // rank 6, channel 0
+    { 3430, 1 },  // rank 6, channel 1
+    { 3431, 1 },  // rank 6, channel 2
+    { 3432, 1 },  // rank 6, channel 3
+    { 3433, 1 },  // rank 6, channel 4
+    { 3434, 1 },  // rank 6, channel 5
+    { 3435, 1 },  // rank 6, channel 6
+    { 3436, 1 },  // rank 6, channel 7
+    { 3437, 1 },  // rank 6, channel 8
+    { 3438, 1 },  // rank 6, channel 9
+    { 3439, 1 },  // rank 6, channel 10
+    { 3440, 1 },  // rank 6, channel 11
+    { 3441, 1 },  // rank 6, channel 12
+    { 3442, 1 },  // rank 6, channel 13
+    { 3443, 1 },  // rank 6, channel 14
+    { 3444, 1 },  // rank 6, channel 15
+    { 3445, 1 },  // rank 6, channel 16
+    { 3446, 1 },  // rank 6, channel 17
+    { 3447, 1 },  // rank 6, channel 18
+    { 3448, 1 },  // rank 6, channel 19
+    { 3449, 1 },  // rank 6, channel 20
+    { 3450, 1 },  // rank 6, channel 21
+    { 3451, 1 },  // rank 6, channel 22
+    { 3452, 1 },  // rank 6, channel 23
+    { 3453, 1 },  // rank 6, channel 24
+    { 3454, 1 },  // rank 6, channel 25
+    { 3455, 1 },  // rank 6, channel 26
+    { 3456, 1 },  // rank 6, channel 27
+    { 3457, 1 },  // rank 6, channel 28
+    { 3458, 1 },  // rank 6, channel 29
+    { 3459, 1 },  // rank 6, channel 30
+    { 3460, 1 },  // rank 6, channel 31
+    { 3461, 1 },  // rank 7, channel 0
+    { 3462, 1 },  // rank 7, channel 1
+    { 3463, 1 },  // rank 7, channel 2
+    { 3464, 1 },  // rank 7, channel 3
+    { 3465, 1 },  // rank 7, channel 4
+    { 3466, 1 },  // rank 7, channel 5
+    { 3467, 1 },  // rank 7, channel 6
+    { 3468, 1 },  // rank 7, channel 7
+    { 3469, 1 },  // rank 7, channel 8
+    { 3470, 1 },  // rank 7, channel 9
+    { 3471, 1 },  // rank 7, channel 10
+    { 3472, 1 },  // rank 7, channel 11
+    { 3473, 1 },  // rank 7, channel 12
+    { 3474, 1 },  // rank 7, channel 13
+    { 3475, 1 },  // rank 7, channel 14
+    { 3476, 1 },  // rank 7, channel 15
+    { 3477, 1 },  // rank 7, channel 16
+    { 3478, 1 },  // rank 7, channel 17
+    { 3479, 1 },  // rank 7, channel 18
+    { 3480, 1 },  // rank 7, channel 19
+    { 3481, 1 },  // rank 7, channel 20
+    { 3482, 1 },  // rank 7, channel 21
+    { 3483, 1 },  // rank 7, channel 22
+    { 3484, 1 },  // rank 7, channel 23
+    { 3485, 1 },  // rank 7, channel 24
+    { 3486, 1 },  // rank 7, channel 25
+    { 3487, 1 },  // rank 7, channel 26
+    { 3488, 1 },  // rank 7, channel 27
+    { 3489, 1 },  // rank 7, channel 28
+    { 3490, 1 },  // rank 7, channel 29
+    { 3491, 1 },  // rank 7, channel 30
+    { 3492, 1 },  // rank 7, channel 31
+    { 3493, 8 },  // rank 0, channel 0
+    { 3501, 8 },  // rank 0, channel 1
+    { 3509, 8 },  // rank 0, channel 2
+    { 3517, 8 },  // rank 0, channel 3
+    { 3525, 8 },  // rank 0, channel 4
+    { 3533, 8 },  // rank 0, channel 5
+    { 3541, 8 },  // rank 1, channel 0
+    { 3549, 8 },  // rank 1, channel 1
+    { 3557, 8 },  // rank 1, channel 2
+    { 3565, 8 },  // rank 1, channel 3
+    { 3573, 8 },  // rank 1, channel 4
+    { 3581, 8 },  // rank 1, channel 5
+    { 3589, 8 },  // rank 2, channel 0
+    { 3597, 8 },  // rank 2, channel 1
+    { 3605, 8 },  // rank 2, channel 2
+    { 3613, 8 },  // rank 2, channel 3
+    { 3621, 8 },  // rank 2, channel 4
+    { 3629, 8 },  // rank 2, channel 5
+    { 3637, 8 },  // rank 3, channel 0
+    { 3645, 8 },  // rank 3, channel 1
+    { 3653, 8 },  // rank 3, channel 2
+    { 3661, 8 },  // rank 3, channel 3
+    { 3669, 8 },  // rank 3, channel 4
+    { 3677, 8 },  // rank 3, channel 5
+    { 3685, 8 },  // rank 4, channel 0
+    { 3693, 8 },  // rank 4, channel 1
+    { 3701, 8 },  // rank 4, channel 2
+    { 3709, 8 },  // rank 4, channel 3
+    { 3717, 8 },  // rank 4, channel 4
+    { 3725, 8 },  // rank 4, channel 5
+    { 3733, 8 },  // rank 5, channel 0
+    { 3741, 8 },  // rank 5, channel 1
+    { 3749, 8 },  // rank 5, channel 2
+    { 3757, 8 },  // rank 5, channel 3
+    { 3765, 8 },  // rank 5, channel 4
+    { 3773, 8 },  // rank 5, channel 5
+    { 3781, 8 },  // rank 6, channel 0
+    { 3789, 8 },  // rank 6, channel 1
+    { 3797, 8 },  // rank 6, channel 2
+    { 3805, 8 },  // rank 6, channel 3
+    { 3813, 8 },  // rank 6, channel 4
+    { 3821, 8 },  // rank 6, channel 5
+    { 3829, 8 },  // rank 7, channel 0
+    { 3837, 8 },  // rank 7, channel 1
+    { 3845, 8 },  // rank 7, channel 2
+    { 3853, 8 },  // rank 7, channel 3
+    { 3861, 8 },  // rank 7, channel 4
+    { 3869, 8 },  // rank 7, channel 5
 };
 
 extern COLLC_EXPORT const collc::Step collc_steps[];
 const collc::Step collc_steps[] = {
     { 0, 0, 2, 3, 3, 7, 0 },  // rank 0: recvReduceCopySend share 0 lag 2 recv 4,5,6 send 7,8,9
-    { 6, 1, 1, 2, 1, 1, 0 },  // rank 0: recvReduceSend share 1 lag 1 recv 14,15 send 19
-    { 9, 1, 9, 1, 2, 2, 0 },  // rank 0: recvCopySend share 1 lag 9 recv 22 send 26,27
-    { 12, 2, 0, 0, 1, 1, 0 },  // rank 0: send share 2 lag 0 send 31
-    { 13, 2, 10, 1, 0, 2, 0 },  // rank 0: recv share 2 lag 10 recv 38
-    { 14, 3, 1, 1, 1, 1, 0 },  // rank 0: recvReduceSend share 3 lag 1 recv 43 send 46
-    { 16, 3, 9, 1, 1, 2, 0 },  // rank 0: recvCopySend share 3 lag 9 recv 51 send 54
-    { 18, 4, 1, 2, 1, 1, 0 },  // rank 0: recvReduceSend share 4 lag 1 recv 56,57 send 60
-    { 21, 4, 9, 1, 2, 2, 0 },  // rank 0: recvCopySend share 4 lag 9 recv 65 send 68,69
-    { 24, 5, 0, 0, 1, 1, 0 },  // rank 0: send share 5 lag 0 send 71
-    { 25, 5, 10, 1, 0, 2, 0 },  // rank 0: recv share 5 lag 10 recv 82
-    { 26, 6, 0, 0, 1, 1, 0 },  // rank 0: send share 6 lag 0 send 84
-    { 27, 6, 10, 1, 0, 2, 0 },  // rank 0: recv share 6 lag 10 recv 97
-    { 28, 7, 0, 0, 1, 1, 0 },  // rank 0: send share 7 lag 0 send 100
-    { 29, 7, 10, 1, 0, 2, 0 },  // rank 0: recv share 7 lag 10 recv 109
-    { 30, 8, 0, 0, 1, 1, 0 },  // rank 0: send share 8 lag 0 send 114
-    { 31, 8, 10, 1, 0, 2, 0 },  // rank 0: recv share 8 lag 10 recv 123
-    { 32, 0, 1, 1, 1, 1, 0 },  // rank 1: recvReduceSend share 0 lag 1 recv 3 send 6
-    { 34, 0, 9, 1, 1, 2, 0 },  // rank 1: recvCopySend share 0 lag 9 recv 7 send 10
-    { 36, 1, 2, 3, 3, 7, 0 },  // rank 1: recvReduceCopySend share 1 lag 2 recv 18,19,20 send 21,22,23
-    { 42, 2, 1, 0, 1, 1, 0 },  // rank 1: send share 2 lag 1 send 33
-    { 43, 2, 9, 1, 0, 2, 0 },  // rank 1: recv share 2 lag 9 recv 36
-    { 44, 3, 1, 1, 1, 1, 0 },  // rank 1: recvReduceSend share 3 lag 1 recv 44 send 47
-    { 46, 3, 9, 1, 1, 2, 0 },  // rank 1: recvCopySend share 3 lag 9 recv 50 send 53
-    { 48, 4, 0, 0, 1, 1, 0 },  // rank 1: send share 4 lag 0 send 59
-    { 49, 4, 10, 1, 0, 2, 0 },  // rank 1: recv share 4 lag 10 recv 66
-    { 50, 5, 1, 2, 1, 1, 0 },  // rank 1: recvReduceSend share 5 lag 1 recv 70,71 send 75
-    { 53, 5, 9, 1, 2, 2, 0 },  // rank 1: recvCopySend share 5 lag 9 recv 78 send 82,83
-    { 56, 6, 1, 2, 1, 1, 0 },  // rank 1: recvReduceSend share 6 lag 1 recv 85,86 send 89
-    { 59, 6, 9, 1, 2, 2, 0 },  // rank 1: recvCopySend share 6 lag 9 recv 92 send 95,96
-    { 62, 7, 0, 0, 1, 1, 0 },  // rank 1: send share 7 lag 0 send 98
-    { 63, 7, 10, 1, 0, 2, 0 },  // rank 1: recv share 7 lag 10 recv 111
-    { 64, 8, 0, 0, 1, 1, 0 },  // rank 1: send share 8 lag 0 send 115
-    { 65, 8, 10, 1, 0, 2, 0 },  // rank 1: recv share 8 lag 10 recv 122
-    { 66, 0, 1, 1, 1, 1, 0 },  // rank 2: recvReduceSend share 0 lag 1 recv 0 send 4
-    { 68, 0, 9, 1, 1, 2, 0 },  // rank 2: recvCopySend share 0 lag 9 recv 9 send 13
-    { 70, 1, 1, 0, 1, 1, 0 },  // rank 2: send share 1 lag 1 send 18
-    { 71, 1, 9, 1, 0, 2, 0 },  // rank 2: recv share 1 lag 9 recv 23
-    { 72, 2, 2, 3, 3, 7, 0 },  // rank 2: recvReduceCopySend share 2 lag 2 recv 32,33,34 send 35,36,37
-    { 78, 3, 2, 4, 4, 7, 0 },  // rank 2: recvReduceCopySend share 3 lag 2 recv 45,46,47,48 send 49,50,51,52
-    { 86, 4, 0, 0, 1, 1, 0 },  // rank 2: send share 4 lag 0 send 56
-    { 87, 4, 10, 1, 0, 2, 0 },  // rank 2: recv share 4 lag 10 recv 69
-    { 88, 5, 0, 0, 1, 1, 0 },  // rank 2: send share 5 lag 0 send 70
-    { 89, 5, 10, 1, 0, 2, 0 },  // rank 2: recv share 5 lag 10 recv 83
-    { 90, 6, 0, 0, 1, 1, 0 },  // rank 2: send share 6 lag 0 send 85
-    { 91, 6, 10, 1, 0, 2, 0 },  // rank 2: recv share 6 lag 10 recv 96
-    { 92, 7, 1, 2, 1, 1, 0 },  // rank 2: recvReduceSend share 7 lag 1 recv 98,99 send 103
-    { 95, 7, 9, 1, 2, 2, 0 },  // rank 2: recvCopySend share 7 lag 9 recv 106 send 110,111
-    { 98, 8, 0, 0, 1, 1, 0 },  // rank 2: send share 8 lag 0 send 113
-    { 99, 8, 10, 1, 0, 2, 0 },  // rank 2: recv share 8 lag 10 recv 124
-    { 100, 0, 0, 0, 1, 1, 0 },  // rank 3: send share 0 lag 0 send 0
-    { 101, 0, 10, 1, 0, 2, 0 },  // rank 3: recv share 0 lag 10 recv 13
-    { 102, 1, 0, 0, 1, 1, 0 },  // rank 3: send share 1 lag 0 send 15
-    { 103, 1, 10, 1, 0, 2, 0 },  // rank 3: recv share 1 lag 10 recv 26
-    { 104, 2, 1, 1, 1, 1, 0 },  // rank 3: recvReduceSend share 2 lag 1 recv 31 send 34
-    { 106, 2, 9, 1, 1, 2, 0 },  // rank 3: recvCopySend share 2 lag 9 recv 35 send 38
-    { 108, 3, 1, 0, 1, 1, 0 },  // rank 3: send share 3 lag 1 send 48
-    { 109, 3, 9, 1, 0, 2, 0 },  // rank 3: recv share 3 lag 9 recv 49
-    { 110, 4, 0, 0, 1, 1, 0 },  // rank 3: send share 4 lag 0 send 57
-    { 111, 4, 10, 1, 0, 2, 0 },  // rank 3: recv share 4 lag 10 recv 68
-    { 112, 5, 0, 0, 1, 1, 0 },  // rank 3: send share 5 lag 0 send 74
-    { 113, 5, 10, 1, 0, 2, 0 },  // rank 3: recv share 5 lag 10 recv 79
-    { 114, 6, 0, 0, 1, 1, 0 },  // rank 3: send share 6 lag 0 send 86
-    { 115, 6, 10, 1, 0, 2, 0 },  // rank 3: recv share 6 lag 10 recv 95
-    { 116, 7, 0, 0, 1, 1, 0 },  // rank 3: send share 7 lag 0 send 99
-    { 117, 7, 10, 1, 0, 2, 0 },  // rank 3: recv share 7 lag 10 recv 110
-    { 118, 8, 1, 3, 1, 1, 0 },  // rank 3: recvReduceSend share 8 lag 1 recv 113,114,115 send 118
-    { 122, 8, 9, 1, 3, 2, 0 },  // rank 3: recvCopySend share 8 lag 9 recv 119 send 122,123,124
-    { 126, 0, 1, 2, 1, 1, 0 },  // rank 4: recvReduceSend share 0 lag 1 recv 1,2 send 5
-    { 129, 0, 9, 1, 2, 2, 0 },  // rank 4: recvCopySend share 0 lag 9 recv 8 send 11,12
-    { 132, 1, 0, 0, 1, 1, 0 },  // rank 4: send share 1 lag 0 send 14
-    { 133, 1, 10, 1, 0, 2, 0 },  // rank 4: recv share 1 lag 10 recv 27
-    { 134, 2, 0, 0, 1, 1, 0 },  // rank 4: send share 2 lag 0 send 28
-    { 135, 2, 10, 1, 0, 2, 0 },  // rank 4: recv share 2 lag 10 recv 41
-    { 136, 3, 0, 0, 1, 1, 0 },  // rank 4: send share 3 lag 0 send 43
-    { 137, 3, 10, 1, 0, 2, 0 },  // rank 4: recv share 3 lag 10 recv 54
-    { 138, 4, 2, 3, 3, 7, 0 },  // rank 4: recvReduceCopySend share 4 lag 2 recv 60,61,62 send 63,64,65
-    { 144, 5, 0, 0, 1, 1, 0 },  // rank 4: send share 5 lag 0 send 73
-    { 145, 5, 10, 1, 0, 2, 0 },  // rank 4: recv share 5 lag 10 recv 80
-    { 146, 6, 1, 1, 1, 1, 0 },  // rank 4: recvReduceSend share 6 lag 1 recv 84 send 88
-    { 148, 6, 9, 1, 1, 2, 0 },  // rank 4: recvCopySend share 6 lag 9 recv 93 send 97
-    { 150, 7, 1, 3, 1, 1, 0 },  // rank 4: recvReduceSend share 7 lag 1 recv 100,101,102 send 104
-    { 154, 7, 9, 1, 3, 2, 0 },  // rank 4: recvCopySend share 7 lag 9 recv 105 send 107,108,109
-    { 158, 8, 1, 0, 1, 1, 0 },  // rank 4: send share 8 lag 1 send 117
-    { 159, 8, 9, 1, 0, 2, 0 },  // rank 4: recv share 8 lag 9 recv 120
-    { 160, 0, 0, 0, 1, 1, 0 },  // rank 5: send share 0 lag 0 send 3
-    { 161, 0, 10, 1, 0, 2, 0 },  // rank 5: recv share 0 lag 10 recv 10
-    { 162, 1, 1, 2, 1, 1, 0 },  // rank 5: recvReduceSend share 1 lag 1 recv 16,17 send 20
-    { 165, 1, 9, 1, 2, 2, 0 },  // rank 5: recvCopySend share 1 lag 9 recv 21 send 24,25
-    { 168, 2, 0, 0, 1, 1, 0 },  // rank 5: send share 2 lag 0 send 29
-    { 169, 2, 10, 1, 0, 2, 0 },  // rank 5: recv share 2 lag 10 recv 40
-    { 170, 3, 0, 0, 1, 1, 0 },  // rank 5: send share 3 lag 0 send 44
-    { 171, 3, 10, 1, 0, 2, 0 },  // rank 5: recv share 3 lag 10 recv 53
-    { 172, 4, 1, 2, 1, 1, 0 },  // rank 5: recvReduceSend share 4 lag 1 recv 58,59 send 61
-    { 175, 4, 9, 1, 2, 2, 0 },  // rank 5: recvCopySend share 4 lag 9 recv 64 send 66,67
-    { 178, 5, 2, 2, 2, 7, 0 },  // rank 5: recvReduceCopySend share 5 lag 2 recv 75,76 send 77,78
-    { 182, 6, 2, 3, 3, 7, 0 },  // rank 5: recvReduceCopySend share 6 lag 2 recv 88,89,90 send 91,92,93
-    { 188, 7, 0, 0, 1, 1, 0 },  // rank 5: send share 7 lag 0 send 101
-    { 189, 7, 10, 1, 0, 2, 0 },  // rank 5: recv share 7 lag 10 recv 108
-    { 190, 8, 0, 0, 1, 1, 0 },  // rank 5: send share 8 lag 0 send 112
-    { 191, 8, 10, 1, 0, 2, 0 },  // rank 5: recv share 8 lag 10 recv 125
-    { 192, 0, 0, 0, 1, 1, 0 },  // rank 6: send share 0 lag 0 send 1
-    { 193, 0, 10, 1, 0, 2, 0 },  // rank 6: recv share 0 lag 10 recv 12
-    { 194, 1, 0, 0, 1, 1, 0 },  // rank 6: send share 1 lag 0 send 16
-    { 195, 1, 10, 1, 0, 2, 0 },  // rank 6: recv share 1 lag 10 recv 25
-    { 196, 2, 1, 3, 1, 1, 0 },  // rank 6: recvReduceSend share 2 lag 1 recv 28,29,30 send 32
-    { 200, 2, 9, 1, 3, 2, 0 },  // rank 6: recvCopySend share 2 lag 9 recv 37 send 39,40,41
-    { 204, 3, 1, 1, 1, 1, 0 },  // rank 6: recvReduceSend share 3 lag 1 recv 42 send 45
-    { 206, 3, 9, 1, 1, 2, 0 },  // rank 6: recvCopySend share 3 lag 9 recv 52 send 55
-    { 208, 4, 0, 0, 1, 1, 0 },  // rank 6: send share 4 lag 0 send 58
-    { 209, 4, 10, 1, 0, 2, 0 },  // rank 6: recv share 4 lag 10 recv 67
-    { 210, 5, 0, 0, 1, 1, 0 },  // rank 6: send share 5 lag 0 send 72
-    { 211, 5, 10, 1, 0, 2, 0 },  // rank 6: recv share 5 lag 10 recv 81
-    { 212, 6, 0, 0, 1, 1, 0 },  // rank 6: send share 6 lag 0 send 87
-    { 213, 6, 10, 1, 0, 2, 0 },  // rank 6: recv share 6 lag 10 recv 94
-    { 214, 7, 2, 2, 2, 7, 0 },  // rank 6: recvReduceCopySend share 7 lag 2 recv 103,104 send 105,106
-    { 218, 8, 1, 1, 1, 1, 0 },  // rank 6: recvReduceSend share 8 lag 1 recv 112 send 116
-    { 220, 8, 9, 1, 1, 2, 0 },  // rank 6: recvCopySend share 8 lag 9 recv 121 send 125
-    { 222, 0, 0, 0, 1, 1, 0 },  // rank 7: send share 0 lag 0 send 2
-    { 223, 0, 10, 1, 0, 2, 0 },  // rank 7: recv share 0 lag 10 recv 11
-    { 224, 1, 0, 0, 1, 1, 0 },  // rank 7: send share 1 lag 0 send 17
-    { 225, 1, 10, 1, 0, 2, 0 },  // rank 7: recv share 1 lag 10 recv 24
-    { 226, 2, 0, 0, 1, 1, 0 },  // rank 7: send share 2 lag 0 send 30
-    { 227, 2, 10, 1, 0, 2, 0 },  // rank 7: recv share 2 lag 10 recv 39
-    { 228, 3, 0, 0, 1, 1, 0 },  // rank 7: send share 3 lag 0 send 42
-    { 229, 3, 10, 1, 0, 2, 0 },  // rank 7: recv share 3 lag 10 recv 55
-    { 230, 4, 1, 0, 1, 1, 0 },  // rank 7: send share 4 lag 1 send 62
-    { 231, 4, 9, 1, 0, 2, 0 },  // rank 7: recv share 4 lag 9 recv 63
-    { 232, 5, 1, 3, 1, 1, 0 },  // rank 7: recvReduceSend share 5 lag 1 recv 72,73,74 send 76
-    { 236, 5, 9, 1, 3, 2, 0 },  // rank 7: recvCopySend share 5 lag 9 recv 77 send 79,80,81
-    { 240, 6, 1, 1, 1, 1, 0 },  // rank 7: recvReduceSend share 6 lag 1 recv 87 send 90
-    { 242, 6, 9, 1, 1, 2, 0 },  // rank 7: recvCopySend share 6 lag 9 recv 91 send 94
-    { 244, 7, 0, 0, 1, 1, 0 },  // rank 7: send share 7 lag 0 send 102
-    { 245, 7, 10, 1, 0, 2, 0 },  // rank 7: recv share 7 lag 10 recv 107
-    { 246, 8, 2, 3, 3, 7, 0 },  // rank 7: recvReduceCopySend share 8 lag 2 recv 116,117,118 send 119,120,121
-    { 252, 0, 0, 0, 1, 3, 0 },  // rank 0: copySend share 0 lag 0 send 0
-    { 253, 1, 0, 0, 1, 3, 0 },  // rank 0: copySend share 1 lag 0 send 7
-    { 254, 2, 0, 0, 1, 3, 0 },  // rank 0: copySend share 2 lag 0 send 14
-    { 255, 3, 0, 0, 1, 3, 0 },  // rank 0: copySend share 3 lag 0 send 21
-    { 256, 4, 0, 0, 1, 3, 0 },  // rank 0: copySend share 4 lag 0 send 28
-    { 257, 5, 0, 0, 1, 3, 0 },  // rank 0: copySend share 5 lag 0 send 35
-    { 258, 0, 1, 1, 3, 2, 0 },  // rank 1: recvCopySend share 0 lag 1 recv 0 send 1,2,3
-    { 262, 1, 2, 1, 0, 2, 0 },  // rank 1: recv share 1 lag 2 recv 8
-    { 263, 2, 4, 1, 0, 2, 0 },  // rank 1: recv share 2 lag 4 recv 19
-    { 264, 3, 3, 1, 0, 2, 0 },  // rank 1: recv share 3 lag 3 recv 25
-    { 265, 4, 2, 1, 2, 2, 0 },  // rank 1: recvCopySend share 4 lag 2 recv 29 send 30,31
-    { 268, 5, 3, 1, 0, 2, 0 },  // rank 1: recv share 5 lag 3 recv 38
-    { 269, 0, 2, 1, 0, 2, 0 },  // rank 2: recv share 0 lag 2 recv 1
-    { 270, 1, 1, 1, 3, 2, 0 },  // rank 2: recvCopySend share 1 lag 1 recv 7 send 8,9,10
-    { 274, 2, 4, 1, 0, 2, 0 },  // rank 2: recv share 2 lag 4 recv 20
-    { 275, 3, 3, 1, 1, 2, 0 },  // rank 2: recvCopySend share 3 lag 3 recv 26 send 27
-    { 277, 4, 3, 1, 0, 2, 0 },  // rank 2: recv share 4 lag 3 recv 30
-    { 278, 5, 2, 1, 1, 2, 0 },  // rank 2: recvCopySend share 5 lag 2 recv 36 send 38
-    { 280, 0, 2, 1, 0, 2, 0 },  // rank 3: recv share 0 lag 2 recv 2
-    { 281, 1, 2, 1, 0, 2, 0 },  // rank 3: recv share 1 lag 2 recv 9
-    { 282, 2, 3, 1, 1, 2, 0 },  // rank 3: recvCopySend share 2 lag 3 recv 16 send 20
-    { 284, 3, 4, 1, 0, 2, 0 },  // rank 3: recv share 3 lag 4 recv 27
-    { 285, 4, 1, 1, 1, 2, 0 },  // rank 3: recvCopySend share 4 lag 1 recv 28 send 29
-    { 287, 5, 1, 1, 2, 2, 0 },  // rank 3: recvCopySend share 5 lag 1 recv 35 send 36,37
-    { 290, 0, 4, 1, 0, 2, 0 },  // rank 4: recv share 0 lag 4 recv 5
-    { 291, 1, 4, 1, 0, 2, 0 },  // rank 4: recv share 1 lag 4 recv 13
-    { 292, 2, 1, 1, 1, 2, 0 },  // rank 4: recvCopySend share 2 lag 1 recv 14 send 15
-    { 294, 3, 1, 1, 3, 2, 0 },  // rank 4: recvCopySend share 3 lag 1 recv 21 send 22,23,24
-    { 298, 4, 4, 1, 0, 2, 0 },  // rank 4: recv share 4 lag 4 recv 32
-    { 299, 5, 3, 1, 0, 2, 0 },  // rank 4: recv share 5 lag 3 recv 39
-    { 300, 0, 2, 1, 1, 2, 0 },  // rank 5: recvCopySend share 0 lag 2 recv 3 send 4
-    { 302, 1, 3, 1, 0, 2, 0 },  // rank 5: recv share 1 lag 3 recv 11
-    { 303, 2, 3, 1, 1, 2, 0 },  // rank 5: recvCopySend share 2 lag 3 recv 17 send 19
-    { 305, 3, 2, 1, 1, 2, 0 },  // rank 5: recvCopySend share 3 lag 2 recv 22 send 25
-    { 307, 4, 3, 1, 3, 2, 0 },  // rank 5: recvCopySend share 4 lag 3 recv 31 send 32,33,34
-    { 311, 5, 4, 1, 0, 2, 0 },  // rank 5: recv share 5 lag 4 recv 41
-    { 312, 0, 3, 1, 2, 2, 0 },  // rank 6: recvCopySend share 0 lag 3 recv 4 send 5,6
-    { 315, 1, 2, 1, 2, 2, 0 },  // rank 6: recvCopySend share 1 lag 2 recv 10 send 11,12
-    { 318, 2, 3, 1, 0, 2, 0 },  // rank 6: recv share 2 lag 3 recv 18
-    { 319, 3, 2, 1, 1, 2, 0 },  // rank 6: recvCopySend share 3 lag 2 recv 23 send 26
-    { 321, 4, 4, 1, 0, 2, 0 },  // rank 6: recv share 4 lag 4 recv 33
-    { 322, 5, 3, 1, 1, 2, 0 },  // rank 6: recvCopySend share 5 lag 3 recv 40 send 41
-    { 324, 0, 4, 1, 0, 2, 0 },  // rank 7: recv share 0 lag 4 recv 6
-    { 325, 1, 3, 1, 1, 2, 0 },  // rank 7: recvCopySend share 1 lag 3 recv 12 send 13
-    { 327, 2, 2, 1, 3, 2, 0 },  // rank 7: recvCopySend share 2 lag 2 recv 15 send 16,17,18
-    { 331, 3, 2, 1, 0, 2, 0 },  // rank 7: recv share 3 lag 2 recv 24
-    { 332, 4, 4, 1, 0, 2, 0 },  // rank 7: recv share 4 lag 4 recv 34
-    { 333, 5, 2, 1, 2, 2, 0 },  // rank 7: recvCopySend share 5 lag 2 recv 37 send 39,40
-    { 336, 0, 4, 1, 0, 7, 0 },  // rank 0: recvReduceCopy share 0 lag 4 recv 6
-    { 337, 1, 4, 1, 0, 7, 0 },  // rank 0: recvReduceCopy share 1 lag 4 recv 13
-    { 338, 2, 4, 1, 0, 7, 0 },  // rank 0: recvReduceCopy share 2 lag 4 recv 20
-    { 339, 3, 4, 1, 0, 7, 0 },  // rank 0: recvReduceCopy share 3 lag 4 recv 27
-    { 340, 4, 4, 1, 0, 7, 0 },  // rank 0: recvReduceCopy share 4 lag 4 recv 34
-    { 341, 5, 4, 1, 0, 7, 0 },  // rank 0: recvReduceCopy share 5 lag 4 recv 41
-    { 342, 0, 3, 3, 1, 1, 0 },  // rank 1: recvReduceSend share 0 lag 3 recv 3,4,5 send 6
-    { 346, 1, 2, 0, 1, 1, 0 },  // rank 1: send share 1 lag 2 send 12
-    { 347, 2, 0, 0, 1, 1, 0 },  // rank 1: send share 2 lag 0 send 15
-    { 348, 3, 1, 0, 1, 1, 0 },  // rank 1: send share 3 lag 1 send 23
-    { 349, 4, 2, 2, 1, 1, 0 },  // rank 1: recvReduceSend share 4 lag 2 recv 31,32 send 33
-    { 352, 5, 1, 0, 1, 1, 0 },  // rank 1: send share 5 lag 1 send 38
-    { 353, 0, 2, 0, 1, 1, 0 },  // rank 2: send share 0 lag 2 send 5
-    { 354, 1, 3, 3, 1, 1, 0 },  // rank 2: recvReduceSend share 1 lag 3 recv 10,11,12 send 13
-    { 358, 2, 0, 0, 1, 1, 0 },  // rank 2: send share 2 lag 0 send 14
-    { 359, 3, 1, 1, 1, 1, 0 },  // rank 2: recvReduceSend share 3 lag 1 recv 21 send 22
-    { 361, 4, 1, 0, 1, 1, 0 },  // rank 2: send share 4 lag 1 send 32
-    { 362, 5, 2, 1, 1, 1, 0 },  // rank 2: recvReduceSend share 5 lag 2 recv 38 send 40
-    { 364, 0, 2, 0, 1, 1, 0 },  // rank 3: send share 0 lag 2 send 4
-    { 365, 1, 2, 0, 1, 1, 0 },  // rank 3: send share 1 lag 2 send 11
-    { 366, 2, 1, 1, 1, 1, 0 },  // rank 3: recvReduceSend share 2 lag 1 recv 14 send 18
-    { 368, 3, 0, 0, 1, 1, 0 },  // rank 3: send share 3 lag 0 send 21
-    { 369, 4, 3, 1, 1, 1, 0 },  // rank 3: recvReduceSend share 4 lag 3 recv 33 send 34
-    { 371, 5, 3, 2, 1, 1, 0 },  // rank 3: recvReduceSend share 5 lag 3 recv 39,40 send 41
-    { 374, 0, 0, 0, 1, 1, 0 },  // rank 4: send share 0 lag 0 send 1
-    { 375, 1, 0, 0, 1, 1, 0 },  // rank 4: send share 1 lag 0 send 7
-    { 376, 2, 3, 1, 1, 1, 0 },  // rank 4: recvReduceSend share 2 lag 3 recv 19 send 20
-    { 378, 3, 3, 3, 1, 1, 0 },  // rank 4: recvReduceSend share 3 lag 3 recv 24,25,26 send 27
-    { 382, 4, 0, 0, 1, 1, 0 },  // rank 4: send share 4 lag 0 send 30
-    { 383, 5, 1, 0, 1, 1, 0 },  // rank 4: send share 5 lag 1 send 37
-    { 384, 0, 2, 1, 1, 1, 0 },  // rank 5: recvReduceSend share 0 lag 2 recv 2 send 3
-    { 386, 1, 1, 0, 1, 1, 0 },  // rank 5: send share 1 lag 1 send 9
-    { 387, 2, 1, 1, 1, 1, 0 },  // rank 5: recvReduceSend share 2 lag 1 recv 15 send 17
-    { 389, 3, 2, 1, 1, 1, 0 },  // rank 5: recvReduceSend share 3 lag 2 recv 23 send 26
-    { 391, 4, 1, 3, 1, 1, 0 },  // rank 5: recvReduceSend share 4 lag 1 recv 28,29,30 send 31
-    { 395, 5, 0, 0, 1, 1, 0 },  // rank 5: send share 5 lag 0 send 35
-    { 396, 0, 1, 2, 1, 1, 0 },  // rank 6: recvReduceSend share 0 lag 1 recv 0,1 send 2
-    { 399, 1, 2, 2, 1, 1, 0 },  // rank 6: recvReduceSend share 1 lag 2 recv 8,9 send 10
-    { 402, 2, 1, 0, 1, 1, 0 },  // rank 6: send share 2 lag 1 send 16
-    { 403, 3, 2, 1, 1, 1, 0 },  // rank 6: recvReduceSend share 3 lag 2 recv 22 send 25
-    { 405, 4, 0, 0, 1, 1, 0 },  // rank 6: send share 4 lag 0 send 29
-    { 406, 5, 1, 1, 1, 1, 0 },  // rank 6: recvReduceSend share 5 lag 1 recv 35 send 36
-    { 408, 0, 0, 0, 1, 1, 0 },  // rank 7: send share 0 lag 0 send 0
-    { 409, 1, 1, 1, 1, 1, 0 },  // rank 7: recvReduceSend share 1 lag 1 recv 7 send 8
-    { 411, 2, 2, 3, 1, 1, 0 },  // rank 7: recvReduceSend share 2 lag 2 recv 16,17,18 send 19
-    { 415, 3, 2, 0, 1, 1, 0 },  // rank 7: send share 3 lag 2 send 24
-    { 416, 4, 0, 0, 1, 1, 0 },  // rank 7: send share 4 lag 0 send 28
-    { 417, 5, 2, 2, 1, 1, 0 },  // rank 7: recvReduceSend share 5 lag 2 recv 36,37 send 39
-    { 420, 0, 0, 0, 3, 3, 0 },  // rank 0: copySend share 0 lag 0 send 0,1,2
-    { 423, 1, 1, 1, 2, 2, 0 },  // rank 0: recvCopySend share 1 lag 1 recv 8 send 11,12
-    { 426, 2, 1, 1, 1, 2, 0 },  // rank 0: recvCopySend share 2 lag 1 recv 15 send 19
-    { 428, 3, 2, 1, 0, 2, 0 },  // rank 0: recv share 3 lag 2 recv 26
-    { 429, 4, 1, 1, 0, 2, 0 },  // rank 0: recv share 4 lag 1 recv 30
-    { 430, 5, 2, 1, 0, 2, 0 },  // rank 0: recv share 5 lag 2 recv 41
-    { 431, 6, 1, 1, 1, 2, 0 },  // rank 0: recvCopySend share 6 lag 1 recv 44 send 46
-    { 433, 7, 1, 1, 0, 2, 0 },  // rank 0: recv share 7 lag 1 recv 50
-    { 434, 8, 1, 1, 3, 2, 0 },  // rank 0: recvCopySend share 8 lag 1 recv 57 send 59,60,62
-    { 438, 9, 1, 1, 1, 2, 0 },  // rank 0: recvCopySend share 9 lag 1 recv 65 send 68
-    { 440, 10, 1, 1, 2, 2, 0 },  // rank 0: recvCopySend share 10 lag 1 recv 72 send 73,76
-    { 443, 11, 2, 1, 0, 2, 0 },  // rank 0: recv share 11 lag 2 recv 82
-    { 444, 12, 2, 1, 0, 2, 0 },  // rank 0: recv share 12 lag 2 recv 89
-    { 445, 13, 2, 1, 0, 2, 0 },  // rank 0: recv share 13 lag 2 recv 95
-    { 446, 14, 2, 1, 0, 2, 0 },  // rank 0: recv share 14 lag 2 recv 103
-    { 447, 15, 2, 1, 0, 2, 0 },  // rank 0: recv share 15 lag 2 recv 111
-    { 448, 16, 2, 1, 0, 2, 0 },  // rank 0: recv share 16 lag 2 recv 116
-    { 449, 17, 2, 1, 0, 2, 0 },  // rank 0: recv share 17 lag 2 recv 124
-    { 450, 18, 2, 1, 0, 2, 0 },  // rank 0: recv share 18 lag 2 recv 130
-    { 451, 19, 2, 1, 0, 2, 0 },  // rank 0: recv share 19 lag 2 recv 138
-    { 452, 0, 1, 1, 1, 2, 0 },  // rank 1: recvCopySend share 0 lag 1 recv 1 send 4
-    { 454, 1, 0, 0, 3, 3, 0 },  // rank 1: copySend share 1 lag 0 send 7,8,9
-    { 457, 2, 0, 0, 3, 3, 0 },  // rank 1: copySend share 2 lag 0 send 14,15,16
-    { 460, 3, 0, 0, 3, 3, 0 },  // rank 1: copySend share 3 lag 0 send 21,22,23
-    { 463, 4, 0, 0, 4, 3, 0 },  // rank 1: copySend share 4 lag 0 send 28,29,30,31
-    { 467, 5, 1, 1, 0, 2, 0 },  // rank 1: recv share 5 lag 1 recv 36
-    { 468, 6, 1, 1, 2, 2, 0 },  // rank 1: recvCopySend share 6 lag 1 recv 43 send 45,48
-    { 471, 7, 2, 1, 0, 2, 0 },  // rank 1: recv share 7 lag 2 recv 53
-    { 472, 8, 2, 1, 0, 2, 0 },  // rank 1: recv share 8 lag 2 recv 59
-    { 473, 9, 1, 1, 0, 2, 0 },  // rank 1: recv share 9 lag 1 recv 64
-    { 474, 10, 2, 1, 0, 2, 0 },  // rank 1: recv share 10 lag 2 recv 74
-    { 475, 11, 1, 1, 2, 2, 0 },  // rank 1: recvCopySend share 11 lag 1 recv 77 send 81,83
-    { 478, 12, 1, 1, 2, 2, 0 },  // rank 1: recvCopySend share 12 lag 1 recv 84 send 88,90
-    { 481, 13, 1, 1, 2, 2, 0 },  // rank 1: recvCopySend share 13 lag 1 recv 92 send 95,97
-    { 484, 14, 1, 1, 3, 2, 0 },  // rank 1: recvCopySend share 14 lag 1 recv 99 send 101,103,104
-    { 488, 15, 2, 1, 0, 2, 0 },  // rank 1: recv share 15 lag 2 recv 109
-    { 489, 16, 2, 1, 0, 2, 0 },  // rank 1: recv share 16 lag 2 recv 115
-    { 490, 17, 2, 1, 0, 2, 0 },  // rank 1: recv share 17 lag 2 recv 123
-    { 491, 18, 2, 1, 0, 2, 0 },  // rank 1: recv share 18 lag 2 recv 129
-    { 492, 19, 2, 1, 0, 2, 0 },  // rank 1: recv share 19 lag 2 recv 137
-    { 493, 0, 2, 1, 0, 2, 0 },  // rank 2: recv share 0 lag 2 recv 6
-    { 494, 1, 1, 1, 0, 2, 0 },  // rank 2: recv share 1 lag 1 recv 9
-    { 495, 2, 1, 1, 1, 2, 0 },  // rank 2: recvCopySend share 2 lag 1 recv 16 send 18
-    { 497, 3, 1, 1, 1, 2, 0 },  // rank 2: recvCopySend share 3 lag 1 recv 23 send 26
-    { 499, 4, 1, 1, 0, 2, 0 },  // rank 2: recv share 4 lag 1 recv 31
-    { 500, 5, 0, 0, 3, 3, 0 },  // rank 2: copySend share 5 lag 0 send 35,36,37
-    { 503, 6, 2, 1, 0, 2, 0 },  // rank 2: recv share 6 lag 2 recv 48
-    { 504, 7, 1, 1, 1, 2, 0 },  // rank 2: recvCopySend share 7 lag 1 recv 51 send 53
-    { 506, 8, 2, 1, 0, 2, 0 },  // rank 2: recv share 8 lag 2 recv 62
-    { 507, 9, 1, 1, 1, 2, 0 },  // rank 2: recvCopySend share 9 lag 1 recv 66 send 69
-    { 509, 10, 2, 1, 0, 2, 0 },  // rank 2: recv share 10 lag 2 recv 76
-    { 510, 11, 2, 1, 0, 2, 0 },  // rank 2: recv share 11 lag 2 recv 83
-    { 511, 12, 2, 1, 0, 2, 0 },  // rank 2: recv share 12 lag 2 recv 90
-    { 512, 13, 2, 1, 0, 2, 0 },  // rank 2: recv share 13 lag 2 recv 97
-    { 513, 14, 2, 1, 0, 2, 0 },  // rank 2: recv share 14 lag 2 recv 104
-    { 514, 15, 1, 1, 3, 2, 0 },  // rank 2: recvCopySend share 15 lag 1 recv 107 send 108,109,111
-    { 518, 16, 2, 1, 0, 2, 0 },  // rank 2: recv share 16 lag 2 recv 118
-    { 519, 17, 2, 1, 0, 2, 0 },  // rank 2: recv share 17 lag 2 recv 125
-    { 520, 18, 2, 1, 0, 2, 0 },  // rank 2: recv share 18 lag 2 recv 132
-    { 521, 19, 2, 1, 0, 2, 0 },  // rank 2: recv share 19 lag 2 recv 139
-    { 522, 0, 1, 1, 1, 2, 0 },  // rank 3: recvCopySend share 0 lag 1 recv 0 send 6
-    { 524, 1, 2, 1, 0, 2, 0 },  // rank 3: recv share 1 lag 2 recv 11
-    { 525, 2, 2, 1, 0, 2, 0 },  // rank 3: recv share 2 lag 2 recv 18
-    { 526, 3, 1, 1, 1, 2, 0 },  // rank 3: recvCopySend share 3 lag 1 recv 21 send 24
-    { 528, 4, 1, 1, 0, 2, 0 },  // rank 3: recv share 4 lag 1 recv 28
-    { 529, 5, 1, 1, 1, 2, 0 },  // rank 3: recvCopySend share 5 lag 1 recv 35 send 41
-    { 531, 6, 0, 0, 3, 3, 0 },  // rank 3: copySend share 6 lag 0 send 42,43,44
-    { 534, 7, 0, 0, 3, 3, 0 },  // rank 3: copySend share 7 lag 0 send 49,50,51
-    { 537, 8, 0, 0, 2, 3, 0 },  // rank 3: copySend share 8 lag 0 send 56,57
-    { 539, 9, 0, 0, 4, 3, 0 },  // rank 3: copySend share 9 lag 0 send 63,64,65,66
-    { 543, 10, 2, 1, 0, 2, 0 },  // rank 3: recv share 10 lag 2 recv 73
-    { 544, 11, 2, 1, 0, 2, 0 },  // rank 3: recv share 11 lag 2 recv 81
-    { 545, 12, 2, 1, 0, 2, 0 },  // rank 3: recv share 12 lag 2 recv 88
-    { 546, 13, 2, 1, 0, 2, 0 },  // rank 3: recv share 13 lag 2 recv 94
-    { 547, 14, 2, 1, 0, 2, 0 },  // rank 3: recv share 14 lag 2 recv 101
-    { 548, 15, 2, 1, 0, 2, 0 },  // rank 3: recv share 15 lag 2 recv 108
-    { 549, 16, 1, 1, 2, 2, 0 },  // rank 3: recvCopySend share 16 lag 1 recv 112 send 116,118
-    { 552, 17, 1, 1, 2, 2, 0 },  // rank 3: recvCopySend share 17 lag 1 recv 119 send 123,125
-    { 555, 18, 1, 1, 2, 2, 0 },  // rank 3: recvCopySend share 18 lag 1 recv 126 send 129,132
-    { 558, 19, 1, 1, 1, 2, 0 },  // rank 3: recvCopySend share 19 lag 1 recv 133 send 137
-    { 560, 0, 1, 1, 2, 2, 0 },  // rank 4: recvCopySend share 0 lag 1 recv 2 send 3,5
-    { 563, 1, 2, 1, 0, 2, 0 },  // rank 4: recv share 1 lag 2 recv 12
-    { 564, 2, 2, 1, 0, 2, 0 },  // rank 4: recv share 2 lag 2 recv 19
-    { 565, 3, 2, 1, 0, 2, 0 },  // rank 4: recv share 3 lag 2 recv 25
-    { 566, 4, 2, 1, 0, 2, 0 },  // rank 4: recv share 4 lag 2 recv 33
-    { 567, 5, 2, 1, 0, 2, 0 },  // rank 4: recv share 5 lag 2 recv 40
-    { 568, 6, 2, 1, 0, 2, 0 },  // rank 4: recv share 6 lag 2 recv 46
-    { 569, 7, 2, 1, 0, 2, 0 },  // rank 4: recv share 7 lag 2 recv 54
-    { 570, 8, 2, 1, 0, 2, 0 },  // rank 4: recv share 8 lag 2 recv 60
-    { 571, 9, 2, 1, 0, 2, 0 },  // rank 4: recv share 9 lag 2 recv 68
-    { 572, 10, 0, 0, 3, 3, 0 },  // rank 4: copySend share 10 lag 0 send 70,71,72
-    { 575, 11, 1, 1, 2, 2, 0 },  // rank 4: recvCopySend share 11 lag 1 recv 78 send 80,82
-    { 578, 12, 1, 1, 1, 2, 0 },  // rank 4: recvCopySend share 12 lag 1 recv 85 send 89
-    { 580, 13, 1, 1, 1, 2, 0 },  // rank 4: recvCopySend share 13 lag 1 recv 93 send 96
-    { 582, 14, 2, 1, 0, 2, 0 },  // rank 4: recv share 14 lag 2 recv 102
-    { 583, 15, 2, 1, 0, 2, 0 },  // rank 4: recv share 15 lag 2 recv 110
-    { 584, 16, 1, 1, 0, 2, 0 },  // rank 4: recv share 16 lag 1 recv 114
-    { 585, 17, 1, 1, 1, 2, 0 },  // rank 4: recvCopySend share 17 lag 1 recv 120 send 124
-    { 587, 18, 1, 1, 1, 2, 0 },  // rank 4: recvCopySend share 18 lag 1 recv 128 send 130
-    { 589, 19, 1, 1, 2, 2, 0 },  // rank 4: recvCopySend share 19 lag 1 recv 134 send 136,138
-    { 592, 0, 2, 1, 0, 2, 0 },  // rank 5: recv share 0 lag 2 recv 4
-    { 593, 1, 1, 1, 2, 2, 0 },  // rank 5: recvCopySend share 1 lag 1 recv 7 send 10,13
-    { 596, 2, 1, 1, 2, 2, 0 },  // rank 5: recvCopySend share 2 lag 1 recv 14 send 17,20
-    { 599, 3, 1, 1, 2, 2, 0 },  // rank 5: recvCopySend share 3 lag 1 recv 22 send 25,27
-    { 602, 4, 1, 1, 3, 2, 0 },  // rank 5: recvCopySend share 4 lag 1 recv 29 send 32,33,34
-    { 606, 5, 2, 1, 0, 2, 0 },  // rank 5: recv share 5 lag 2 recv 39
-    { 607, 6, 2, 1, 0, 2, 0 },  // rank 5: recv share 6 lag 2 recv 45
-    { 608, 7, 2, 1, 0, 2, 0 },  // rank 5: recv share 7 lag 2 recv 52
-    { 609, 8, 2, 1, 0, 2, 0 },  // rank 5: recv share 8 lag 2 recv 58
-    { 610, 9, 2, 1, 0, 2, 0 },  // rank 5: recv share 9 lag 2 recv 67
-    { 611, 10, 1, 1, 1, 2, 0 },  // rank 5: recvCopySend share 10 lag 1 recv 71 send 74
-    { 613, 11, 0, 0, 3, 3, 0 },  // rank 5: copySend share 11 lag 0 send 77,78,79
-    { 616, 12, 0, 0, 3, 3, 0 },  // rank 5: copySend share 12 lag 0 send 84,85,86
-    { 619, 13, 0, 0, 3, 3, 0 },  // rank 5: copySend share 13 lag 0 send 91,92,93
-    { 622, 14, 0, 0, 3, 3, 0 },  // rank 5: copySend share 14 lag 0 send 98,99,100
-    { 625, 15, 1, 1, 0, 2, 0 },  // rank 5: recv share 15 lag 1 recv 106
-    { 626, 16, 1, 1, 2, 2, 0 },  // rank 5: recvCopySend share 16 lag 1 recv 113 send 115,117
-    { 629, 17, 2, 1, 0, 2, 0 },  // rank 5: recv share 17 lag 2 recv 122
-    { 630, 18, 1, 1, 1, 2, 0 },  // rank 5: recvCopySend share 18 lag 1 recv 127 send 131
-    { 632, 19, 2, 1, 0, 2, 0 },  // rank 5: recv share 19 lag 2 recv 136
-    { 633, 0, 2, 1, 0, 2, 0 },  // rank 6: recv share 0 lag 2 recv 5
-    { 634, 1, 2, 1, 0, 2, 0 },  // rank 6: recv share 1 lag 2 recv 13
-    { 635, 2, 2, 1, 0, 2, 0 },  // rank 6: recv share 2 lag 2 recv 20
-    { 636, 3, 2, 1, 0, 2, 0 },  // rank 6: recv share 3 lag 2 recv 27
-    { 637, 4, 2, 1, 0, 2, 0 },  // rank 6: recv share 4 lag 2 recv 34
-    { 638, 5, 1, 1, 3, 2, 0 },  // rank 6: recvCopySend share 5 lag 1 recv 37 send 38,39,40
-    { 642, 6, 2, 1, 0, 2, 0 },  // rank 6: recv share 6 lag 2 recv 47
-    { 643, 7, 2, 1, 0, 2, 0 },  // rank 6: recv share 7 lag 2 recv 55
-    { 644, 8, 2, 1, 0, 2, 0 },  // rank 6: recv share 8 lag 2 recv 61
-    { 645, 9, 2, 1, 0, 2, 0 },  // rank 6: recv share 9 lag 2 recv 69
-    { 646, 10, 2, 1, 0, 2, 0 },  // rank 6: recv share 10 lag 2 recv 75
-    { 647, 11, 1, 1, 0, 2, 0 },  // rank 6: recv share 11 lag 1 recv 79
-    { 648, 12, 1, 1, 1, 2, 0 },  // rank 6: recvCopySend share 12 lag 1 recv 86 send 87
-    { 650, 13, 2, 1, 0, 2, 0 },  // rank 6: recv share 13 lag 2 recv 96
-    { 651, 14, 1, 1, 1, 2, 0 },  // rank 6: recvCopySend share 14 lag 1 recv 100 send 102
-    { 653, 15, 0, 0, 3, 3, 0 },  // rank 6: copySend share 15 lag 0 send 105,106,107
-    { 656, 16, 2, 1, 0, 2, 0 },  // rank 6: recv share 16 lag 2 recv 117
-    { 657, 17, 1, 1, 1, 2, 0 },  // rank 6: recvCopySend share 17 lag 1 recv 121 send 122
-    { 659, 18, 2, 1, 0, 2, 0 },  // rank 6: recv share 18 lag 2 recv 131
-    { 660, 19, 1, 1, 1, 2, 0 },  // rank 6: recvCopySend share 19 lag 1 recv 135 send 139
-    { 662, 0, 2, 1, 0, 2, 0 },  // rank 7: recv share 0 lag 2 recv 3
-    { 663, 1, 2, 1, 0, 2, 0 },  // rank 7: recv share 1 lag 2 recv 10
-    { 664, 2, 2, 1, 0, 2, 0 },  // rank 7: recv share 2 lag 2 recv 17
-    { 665, 3, 2, 1, 0, 2, 0 },  // rank 7: recv share 3 lag 2 recv 24
-    { 666, 4, 2, 1, 0, 2, 0 },  // rank 7: recv share 4 lag 2 recv 32
-    { 667, 5, 2, 1, 0, 2, 0 },  // rank 7: recv share 5 lag 2 recv 38
-    { 668, 6, 1, 1, 1, 2, 0 },  // rank 7: recvCopySend share 6 lag 1 recv 42 send 47
-    { 670, 7, 1, 1, 3, 2, 0 },  // rank 7: recvCopySend share 7 lag 1 recv 49 send 52,54,55
-    { 674, 8, 1, 1, 2, 2, 0 },  // rank 7: recvCopySend share 8 lag 1 recv 56 send 58,61
-    { 677, 9, 1, 1, 1, 2, 0 },  // rank 7: recvCopySend share 9 lag 1 recv 63 send 67
-    { 679, 10, 1, 1, 1, 2, 0 },  // rank 7: recvCopySend share 10 lag 1 recv 70 send 75
-    { 681, 11, 2, 1, 0, 2, 0 },  // rank 7: recv share 11 lag 2 recv 80
-    { 682, 12, 2, 1, 0, 2, 0 },  // rank 7: recv share 12 lag 2 recv 87
-    { 683, 13, 1, 1, 1, 2, 0 },  // rank 7: recvCopySend share 13 lag 1 recv 91 send 94
-    { 685, 14, 1, 1, 0, 2, 0 },  // rank 7: recv share 14 lag 1 recv 98
-    { 686, 15, 1, 1, 1, 2, 0 },  // rank 7: recvCopySend share 15 lag 1 recv 105 send 110
-    { 688, 16, 0, 0, 3, 3, 0 },  // rank 7: copySend share 16 lag 0 send 112,113,114
-    { 691, 17, 0, 0, 3, 3, 0 },  // rank 7: copySend share 17 lag 0 send 119,120,121
-    { 694, 18, 0, 0, 3, 3, 0 },  // rank 7: copySend share 18 lag 0 send 126,127,128
-    { 697, 19, 0, 0, 3, 3, 0 },  // rank 7: copySend share 19 lag 0 send 133,134,135
-    { 700, 0, 2, 3, 0, 7, 0 },  // rank 0: recvReduceCopy share 0 lag 2 recv 4,5,6
-    { 703, 1, 1, 2, 1, 1, 0 },  // rank 0: recvReduceSend share 1 lag 1 recv 8,9 send 12
-    { 706, 2, 1, 1, 1, 1, 0 },  // rank 0: recvReduceSend share 2 lag 1 recv 15 send 19
-    { 708, 3, 0, 0, 1, 1, 0 },  // rank 0: send share 3 lag 0 send 22
-    { 709, 4, 1, 0, 1, 1, 0 },  // rank 0: send share 4 lag 1 send 32
-    { 710, 5, 0, 0, 1, 1, 0 },  // rank 0: send share 5 lag 0 send 35
-    { 711, 6, 1, 1, 1, 1, 0 },  // rank 0: recvReduceSend share 6 lag 1 recv 44 send 46
-    { 713, 7, 1, 0, 1, 1, 0 },  // rank 0: send share 7 lag 1 send 54
-    { 714, 8, 1, 3, 1, 1, 0 },  // rank 0: recvReduceSend share 8 lag 1 recv 56,58,59 send 61
-    { 718, 9, 1, 1, 1, 1, 0 },  // rank 0: recvReduceSend share 9 lag 1 recv 64 send 67
-    { 720, 10, 1, 2, 1, 1, 0 },  // rank 0: recvReduceSend share 10 lag 1 recv 70,73 send 74
-    { 723, 11, 0, 0, 1, 1, 0 },  // rank 0: send share 11 lag 0 send 78
-    { 724, 12, 0, 0, 1, 1, 0 },  // rank 0: send share 12 lag 0 send 85
-    { 725, 13, 0, 0, 1, 1, 0 },  // rank 0: send share 13 lag 0 send 93
-    { 726, 14, 0, 0, 1, 1, 0 },  // rank 0: send share 14 lag 0 send 99
-    { 727, 15, 0, 0, 1, 1, 0 },  // rank 0: send share 15 lag 0 send 105
-    { 728, 16, 0, 0, 1, 1, 0 },  // rank 0: send share 16 lag 0 send 114
-    { 729, 17, 0, 0, 1, 1, 0 },  // rank 0: send share 17 lag 0 send 120
-    { 730, 18, 0, 0, 1, 1, 0 },  // rank 0: send share 18 lag 0 send 128
-    { 731, 19, 0, 0, 1, 1, 0 },  // rank 0: send share 19 lag 0 send 134
-    { 732, 0, 1, 1, 1, 1, 0 },  // rank 1: recvReduceSend share 0 lag 1 recv 2 send 5
-    { 734, 1, 2, 3, 0, 7, 0 },  // rank 1: recvReduceCopy share 1 lag 2 recv 11,12,13
-    { 737, 2, 2, 3, 0, 7, 0 },  // rank 1: recvReduceCopy share 2 lag 2 recv 18,19,20
-    { 740, 3, 2, 3, 0, 7, 0 },  // rank 1: recvReduceCopy share 3 lag 2 recv 25,26,27
-    { 743, 4, 2, 4, 0, 7, 0 },  // rank 1: recvReduceCopy share 4 lag 2 recv 31,32,33,34
-    { 747, 5, 1, 0, 1, 1, 0 },  // rank 1: send share 5 lag 1 send 40
-    { 748, 6, 1, 2, 1, 1, 0 },  // rank 1: recvReduceSend share 6 lag 1 recv 42,45 send 47
-    { 751, 7, 0, 0, 1, 1, 0 },  // rank 1: send share 7 lag 0 send 51
-    { 752, 8, 0, 0, 1, 1, 0 },  // rank 1: send share 8 lag 0 send 59
-    { 753, 9, 1, 0, 1, 1, 0 },  // rank 1: send share 9 lag 1 send 68
-    { 754, 10, 0, 0, 1, 1, 0 },  // rank 1: send share 10 lag 0 send 72
-    { 755, 11, 1, 2, 1, 1, 0 },  // rank 1: recvReduceSend share 11 lag 1 recv 77,79 send 83
-    { 758, 12, 1, 2, 1, 1, 0 },  // rank 1: recvReduceSend share 12 lag 1 recv 84,86 send 90
-    { 761, 13, 1, 2, 1, 1, 0 },  // rank 1: recvReduceSend share 13 lag 1 recv 91,93 send 96
-    { 764, 14, 1, 3, 1, 1, 0 },  // rank 1: recvReduceSend share 14 lag 1 recv 98,99,101 send 103
-    { 768, 15, 0, 0, 1, 1, 0 },  // rank 1: send share 15 lag 0 send 107
-    { 769, 16, 0, 0, 1, 1, 0 },  // rank 1: send share 16 lag 0 send 115
-    { 770, 17, 0, 0, 1, 1, 0 },  // rank 1: send share 17 lag 0 send 121
-    { 771, 18, 0, 0, 1, 1, 0 },  // rank 1: send share 18 lag 0 send 129
-    { 772, 19, 0, 0, 1, 1, 0 },  // rank 1: send share 19 lag 0 send 135
-    { 773, 0, 0, 0, 1, 1, 0 },  // rank 2: send share 0 lag 0 send 0
-    { 774, 1, 1, 0, 1, 1, 0 },  // rank 2: send share 1 lag 1 send 11
-    { 775, 2, 1, 1, 1, 1, 0 },  // rank 2: recvReduceSend share 2 lag 1 recv 16 send 18
-    { 777, 3, 1, 1, 1, 1, 0 },  // rank 2: recvReduceSend share 3 lag 1 recv 22 send 25
-    { 779, 4, 1, 0, 1, 1, 0 },  // rank 2: send share 4 lag 1 send 31
-    { 780, 5, 2, 3, 0, 7, 0 },  // rank 2: recvReduceCopy share 5 lag 2 recv 39,40,41
-    { 783, 6, 0, 0, 1, 1, 0 },  // rank 2: send share 6 lag 0 send 42
-    { 784, 7, 1, 1, 1, 1, 0 },  // rank 2: recvReduceSend share 7 lag 1 recv 51 send 53
-    { 786, 8, 0, 0, 1, 1, 0 },  // rank 2: send share 8 lag 0 send 56
-    { 787, 9, 1, 1, 1, 1, 0 },  // rank 2: recvReduceSend share 9 lag 1 recv 63 send 66
-    { 789, 10, 0, 0, 1, 1, 0 },  // rank 2: send share 10 lag 0 send 70
-    { 790, 11, 0, 0, 1, 1, 0 },  // rank 2: send share 11 lag 0 send 77
-    { 791, 12, 0, 0, 1, 1, 0 },  // rank 2: send share 12 lag 0 send 84
-    { 792, 13, 0, 0, 1, 1, 0 },  // rank 2: send share 13 lag 0 send 91
-    { 793, 14, 0, 0, 1, 1, 0 },  // rank 2: send share 14 lag 0 send 98
-    { 794, 15, 1, 3, 1, 1, 0 },  // rank 2: recvReduceSend share 15 lag 1 recv 105,107,108 send 109
-    { 798, 16, 0, 0, 1, 1, 0 },  // rank 2: send share 16 lag 0 send 112
-    { 799, 17, 0, 0, 1, 1, 0 },  // rank 2: send share 17 lag 0 send 119
-    { 800, 18, 0, 0, 1, 1, 0 },  // rank 2: send share 18 lag 0 send 126
-    { 801, 19, 0, 0, 1, 1, 0 },  // rank 2: send share 19 lag 0 send 133
-    { 802, 0, 1, 1, 1, 1, 0 },  // rank 3: recvReduceSend share 0 lag 1 recv 0 send 6
-    { 804, 1, 0, 0, 1, 1, 0 },  // rank 3: send share 1 lag 0 send 9
-    { 805, 2, 0, 0, 1, 1, 0 },  // rank 3: send share 2 lag 0 send 16
-    { 806, 3, 1, 1, 1, 1, 0 },  // rank 3: recvReduceSend share 3 lag 1 recv 24 send 27
-    { 808, 4, 1, 0, 1, 1, 0 },  // rank 3: send share 4 lag 1 send 34
-    { 809, 5, 1, 1, 1, 1, 0 },  // rank 3: recvReduceSend share 5 lag 1 recv 35 send 41
-    { 811, 6, 2, 3, 0, 7, 0 },  // rank 3: recvReduceCopy share 6 lag 2 recv 46,47,48
-    { 814, 7, 2, 3, 0, 7, 0 },  // rank 3: recvReduceCopy share 7 lag 2 recv 53,54,55
-    { 817, 8, 2, 2, 0, 7, 0 },  // rank 3: recvReduceCopy share 8 lag 2 recv 61,62
-    { 819, 9, 2, 4, 0, 7, 0 },  // rank 3: recvReduceCopy share 9 lag 2 recv 66,67,68,69
-    { 823, 10, 0, 0, 1, 1, 0 },  // rank 3: send share 10 lag 0 send 73
-    { 824, 11, 0, 0, 1, 1, 0 },  // rank 3: send share 11 lag 0 send 79
-    { 825, 12, 0, 0, 1, 1, 0 },  // rank 3: send share 12 lag 0 send 86
-    { 826, 13, 0, 0, 1, 1, 0 },  // rank 3: send share 13 lag 0 send 94
-    { 827, 14, 0, 0, 1, 1, 0 },  // rank 3: send share 14 lag 0 send 101
-    { 828, 15, 0, 0, 1, 1, 0 },  // rank 3: send share 15 lag 0 send 108
-    { 829, 16, 1, 2, 1, 1, 0 },  // rank 3: recvReduceSend share 16 lag 1 recv 112,114 send 118
-    { 832, 17, 1, 2, 1, 1, 0 },  // rank 3: recvReduceSend share 17 lag 1 recv 119,121 send 125
-    { 835, 18, 1, 2, 1, 1, 0 },  // rank 3: recvReduceSend share 18 lag 1 recv 126,129 send 132
-    { 838, 19, 1, 1, 1, 1, 0 },  // rank 3: recvReduceSend share 19 lag 1 recv 135 send 139
-    { 840, 0, 1, 2, 1, 1, 0 },  // rank 4: recvReduceSend share 0 lag 1 recv 1,3 send 4
-    { 843, 1, 0, 0, 1, 1, 0 },  // rank 4: send share 1 lag 0 send 8
-    { 844, 2, 0, 0, 1, 1, 0 },  // rank 4: send share 2 lag 0 send 15
-    { 845, 3, 0, 0, 1, 1, 0 },  // rank 4: send share 3 lag 0 send 23
-    { 846, 4, 0, 0, 1, 1, 0 },  // rank 4: send share 4 lag 0 send 29
-    { 847, 5, 0, 0, 1, 1, 0 },  // rank 4: send share 5 lag 0 send 36
-    { 848, 6, 0, 0, 1, 1, 0 },  // rank 4: send share 6 lag 0 send 44
-    { 849, 7, 0, 0, 1, 1, 0 },  // rank 4: send share 7 lag 0 send 50
-    { 850, 8, 0, 0, 1, 1, 0 },  // rank 4: send share 8 lag 0 send 58
-    { 851, 9, 0, 0, 1, 1, 0 },  // rank 4: send share 9 lag 0 send 64
-    { 852, 10, 2, 3, 0, 7, 0 },  // rank 4: recvReduceCopy share 10 lag 2 recv 74,75,76
-    { 855, 11, 1, 2, 1, 1, 0 },  // rank 4: recvReduceSend share 11 lag 1 recv 78,80 send 82
-    { 858, 12, 1, 1, 1, 1, 0 },  // rank 4: recvReduceSend share 12 lag 1 recv 85 send 89
-    { 860, 13, 1, 1, 1, 1, 0 },  // rank 4: recvReduceSend share 13 lag 1 recv 92 send 95
-    { 862, 14, 0, 0, 1, 1, 0 },  // rank 4: send share 14 lag 0 send 100
-    { 863, 15, 0, 0, 1, 1, 0 },  // rank 4: send share 15 lag 0 send 106
-    { 864, 16, 1, 0, 1, 1, 0 },  // rank 4: send share 16 lag 1 send 116
-    { 865, 17, 1, 1, 1, 1, 0 },  // rank 4: recvReduceSend share 17 lag 1 recv 120 send 124
-    { 867, 18, 1, 1, 1, 1, 0 },  // rank 4: recvReduceSend share 18 lag 1 recv 128 send 130
-    { 869, 19, 1, 2, 1, 1, 0 },  // rank 4: recvReduceSend share 19 lag 1 recv 134,136 send 138
-    { 872, 0, 0, 0, 1, 1, 0 },  // rank 5: send share 0 lag 0 send 2
-    { 873, 1, 1, 2, 1, 1, 0 },  // rank 5: recvReduceSend share 1 lag 1 recv 7,10 send 13
-    { 876, 2, 1, 2, 1, 1, 0 },  // rank 5: recvReduceSend share 2 lag 1 recv 14,17 send 20
-    { 879, 3, 1, 2, 1, 1, 0 },  // rank 5: recvReduceSend share 3 lag 1 recv 21,23 send 26
-    { 882, 4, 1, 3, 1, 1, 0 },  // rank 5: recvReduceSend share 4 lag 1 recv 28,29,30 send 33
-    { 886, 5, 0, 0, 1, 1, 0 },  // rank 5: send share 5 lag 0 send 37
-    { 887, 6, 0, 0, 1, 1, 0 },  // rank 5: send share 6 lag 0 send 45
-    { 888, 7, 0, 0, 1, 1, 0 },  // rank 5: send share 7 lag 0 send 52
-    { 889, 8, 0, 0, 1, 1, 0 },  // rank 5: send share 8 lag 0 send 60
-    { 890, 9, 0, 0, 1, 1, 0 },  // rank 5: send share 9 lag 0 send 65
-    { 891, 10, 1, 1, 1, 1, 0 },  // rank 5: recvReduceSend share 10 lag 1 recv 72 send 75
-    { 893, 11, 2, 3, 0, 7, 0 },  // rank 5: recvReduceCopy share 11 lag 2 recv 81,82,83
-    { 896, 12, 2, 3, 0, 7, 0 },  // rank 5: recvReduceCopy share 12 lag 2 recv 88,89,90
-    { 899, 13, 2, 3, 0, 7, 0 },  // rank 5: recvReduceCopy share 13 lag 2 recv 95,96,97
-    { 902, 14, 2, 3, 0, 7, 0 },  // rank 5: recvReduceCopy share 14 lag 2 recv 102,103,104
-    { 905, 15, 1, 0, 1, 1, 0 },  // rank 5: send share 15 lag 1 send 110
-    { 906, 16, 1, 2, 1, 1, 0 },  // rank 5: recvReduceSend share 16 lag 1 recv 113,115 send 117
-    { 909, 17, 0, 0, 1, 1, 0 },  // rank 5: send share 17 lag 0 send 122
-    { 910, 18, 1, 1, 1, 1, 0 },  // rank 5: recvReduceSend share 18 lag 1 recv 127 send 131
-    { 912, 19, 0, 0, 1, 1, 0 },  // rank 5: send share 19 lag 0 send 136
-    { 913, 0, 0, 0, 1, 1, 0 },  // rank 6: send share 0 lag 0 send 1
-    { 914, 1, 0, 0, 1, 1, 0 },  // rank 6: send share 1 lag 0 send 7
-    { 915, 2, 0, 0, 1, 1, 0 },  // rank 6: send share 2 lag 0 send 14
-    { 916, 3, 0, 0, 1, 1, 0 },  // rank 6: send share 3 lag 0 send 21
-    { 917, 4, 0, 0, 1, 1, 0 },  // rank 6: send share 4 lag 0 send 28
-    { 918, 5, 1, 3, 1, 1, 0 },  // rank 6: recvReduceSend share 5 lag 1 recv 36,37,38 send 39
-    { 922, 6, 0, 0, 1, 1, 0 },  // rank 6: send share 6 lag 0 send 43
-    { 923, 7, 0, 0, 1, 1, 0 },  // rank 6: send share 7 lag 0 send 49
-    { 924, 8, 0, 0, 1, 1, 0 },  // rank 6: send share 8 lag 0 send 57
-    { 925, 9, 0, 0, 1, 1, 0 },  // rank 6: send share 9 lag 0 send 63
-    { 926, 10, 0, 0, 1, 1, 0 },  // rank 6: send share 10 lag 0 send 71
-    { 927, 11, 1, 0, 1, 1, 0 },  // rank 6: send share 11 lag 1 send 81
-    { 928, 12, 1, 1, 1, 1, 0 },  // rank 6: recvReduceSend share 12 lag 1 recv 87 send 88
-    { 930, 13, 0, 0, 1, 1, 0 },  // rank 6: send share 13 lag 0 send 92
-    { 931, 14, 1, 1, 1, 1, 0 },  // rank 6: recvReduceSend share 14 lag 1 recv 100 send 102
-    { 933, 15, 2, 3, 0, 7, 0 },  // rank 6: recvReduceCopy share 15 lag 2 recv 109,110,111
-    { 936, 16, 0, 0, 1, 1, 0 },  // rank 6: send share 16 lag 0 send 113
-    { 937, 17, 1, 1, 1, 1, 0 },  // rank 6: recvReduceSend share 17 lag 1 recv 122 send 123
-    { 939, 18, 0, 0, 1, 1, 0 },  // rank 6: send share 18 lag 0 send 127
-    { 940, 19, 1, 1, 1, 1, 0 },  // rank 6: recvReduceSend share 19 lag 1 recv 133 send 137
-    { 942, 0, 0, 0, 1, 1, 0 },  // rank 7: send share 0 lag 0 send 3
-    { 943, 1, 0, 0, 1, 1, 0 },  // rank 7: send share 1 lag 0 send 10
-    { 944, 2, 0, 0, 1, 1, 0 },  // rank 7: send share 2 lag 0 send 17
-    { 945, 3, 0, 0, 1, 1, 0 },  // rank 7: send share 3 lag 0 send 24
-    { 946, 4, 0, 0, 1, 1, 0 },  // rank 7: send share 4 lag 0 send 30
-    { 947, 5, 0, 0, 1, 1, 0 },  // rank 7: send share 5 lag 0 send 38
-    { 948, 6, 1, 1, 1, 1, 0 },  // rank 7: recvReduceSend share 6 lag 1 recv 43 send 48
-    { 950, 7, 1, 3, 1, 1, 0 },  // rank 7: recvReduceSend share 7 lag 1 recv 49,50,52 send 55
-    { 954, 8, 1, 2, 1, 1, 0 },  // rank 7: recvReduceSend share 8 lag 1 recv 57,60 send 62
-    { 957, 9, 1, 1, 1, 1, 0 },  // rank 7: recvReduceSend share 9 lag 1 recv 65 send 69
-    { 959, 10, 1, 1, 1, 1, 0 },  // rank 7: recvReduceSend share 10 lag 1 recv 71 send 76
-    { 961, 11, 0, 0, 1, 1, 0 },  // rank 7: send share 11 lag 0 send 80
-    { 962, 12, 0, 0, 1, 1, 0 },  // rank 7: send share 12 lag 0 send 87
-    { 963, 13, 1, 1, 1, 1, 0 },  // rank 7: recvReduceSend share 13 lag 1 recv 94 send 97
-    { 965, 14, 1, 0, 1, 1, 0 },  // rank 7: send share 14 lag 1 send 104
-    { 966, 15, 1, 1, 1, 1, 0 },  // rank 7: recvReduceSend share 15 lag 1 recv 106 send 111
-    { 968, 16, 2, 3, 0, 7, 0 },  // rank 7: recvReduceCopy share 16 lag 2 recv 116,117,118
-    { 971, 17, 2, 3, 0, 7, 0 },  // rank 7: recvReduceCopy share 17 lag 2 recv 123,124,125
-    { 974, 18, 2, 3, 0, 7, 0 },  // rank 7: recvReduceCopy share 18 lag 2 recv 130,131,132
-    { 977, 19, 2, 3, 0, 7, 0 },  // rank 7: recvReduceCopy share 19 lag 2 recv 137,138,139
+    { 6, 1, 2, 3, 3, 7, 0 },  // rank 0: recvReduceCopySend share 1 lag 2 recv 18,19,20 send 21,22,23
+    { 12, 2, 1, 2, 1, 1, 0 },  // rank 0: recvReduceSend share 2 lag 1 recv 28,29 send 33
+    { 15, 2, 9, 1, 2, 2, 0 },  // rank 0: recvCopySend share 2 lag 9 recv 36 send 40,41
+    { 18, 3, 1, 2, 1, 1, 0 },  // rank 0: recvReduceSend share 3 lag 1 recv 42,43 send 47
+    { 21, 3, 9, 1, 2, 2, 0 },  // rank 0: recvCopySend share 3 lag 9 recv 50 send 54,55
+    { 24, 4, 0, 0, 1, 1, 0 },  // rank 0: send share 4 lag 0 send 59
+    { 25, 4, 10, 1, 0, 2, 0 },  // rank 0: recv share 4 lag 10 recv 66
+    { 26, 5, 0, 0, 1, 1, 0 },  // rank 0: send share 5 lag 0 send 73
+    { 27, 5, 10, 1, 0, 2, 0 },  // rank 0: recv share 5 lag 10 recv 80
+    { 28, 6, 1, 1, 1, 1, 0 },  // rank 0: recvReduceSend share 6 lag 1 recv 85 send 88
+    { 30, 6, 9, 1, 1, 2, 0 },  // rank 0: recvCopySend share 6 lag 9 recv 93 send 96
+    { 32, 7, 1, 1, 1, 1, 0 },  // rank 0: recvReduceSend share 7 lag 1 recv 99 send 102
+    { 34, 7, 9, 1, 1, 2, 0 },  // rank 0: recvCopySend share 7 lag 9 recv 107 send 110
+    { 36, 8, 1, 2, 1, 1, 0 },  // rank 0: recvReduceSend share 8 lag 1 recv 112,113 send 116
+    { 39, 8, 9, 1, 2, 2, 0 },  // rank 0: recvCopySend share 8 lag 9 recv 121 send 124,125
+    { 42, 9, 1, 2, 1, 1, 0 },  // rank 0: recvReduceSend share 9 lag 1 recv 126,127 send 130
+    { 45, 9, 9, 1, 2, 2, 0 },  // rank 0: recvCopySend share 9 lag 9 recv 135 send 138,139
+    { 48, 10, 0, 0, 1, 1, 0 },  // rank 0: send share 10 lag 0 send 141
+    { 49, 10, 10, 1, 0, 2, 0 },  // rank 0: recv share 10 lag 10 recv 152
+    { 50, 11, 0, 0, 1, 1, 0 },  // rank 0: send share 11 lag 0 send 155
+    { 51, 11, 10, 1, 0, 2, 0 },  // rank 0: recv share 11 lag 10 recv 166
+    { 52, 12, 0, 0, 1, 1, 0 },  // rank 0: send share 12 lag 0 send 168
+    { 53, 12, 10, 1, 0, 2, 0 },  // rank 0: recv share 12 lag 10 recv 181
+    { 54, 13, 0, 0, 1, 1, 0 },  // rank 0: send share 13 lag 0 send 182
+    { 55, 13, 10, 1, 0, 2, 0 },  // rank 0: recv share 13 lag 10 recv 195
+    { 56, 14, 0, 0, 1, 1, 0 },  // rank 0: send share 14 lag 0 send 198
+    { 57, 14, 10, 1, 0, 2, 0 },  // rank 0: recv share 14 lag 10 recv 207
+    { 58, 15, 0, 0, 1, 1, 0 },  // rank 0: send share 15 lag 0 send 212
+    { 59, 15, 10, 1, 0, 2, 0 },  // rank 0: recv share 15 lag 10 recv 221
+    { 60, 16, 0, 0, 1, 1, 0 },  // rank 0: send share 16 lag 0 send 226
+    { 61, 16, 10, 1, 0, 2, 0 },  // rank 0: recv share 16 lag 10 recv 235
+    { 62, 17, 0, 0, 1, 1, 0 },  // rank 0: send share 17 lag 0 send 240
+    { 63, 17, 10, 1, 0, 2, 0 },  // rank 0: recv share 17 lag 10 recv 249
+    { 64, 0, 1, 1, 1, 1, 0 },  // rank 1: recvReduceSend share 0 lag 1 recv 3 send 6
+    { 66, 0, 9, 1, 1, 2, 0 },  // rank 1: recvCopySend share 0 lag 9 recv 7 send 10
+    { 68, 1, 1, 1, 1, 1, 0 },  // rank 1: recvReduceSend share 1 lag 1 recv 17 send 20
+    { 70, 1, 9, 1, 1, 2, 0 },  // rank 1: recvCopySend share 1 lag 9 recv 21 send 24
+    { 72, 2, 2, 3, 3, 7, 0 },  // rank 1: recvReduceCopySend share 2 lag 2 recv 32,33,34 send 35,36,37
+    { 78, 3, 2, 3, 3, 7, 0 },  // rank 1: recvReduceCopySend share 3 lag 2 recv 46,47,48 send 49,50,51
+    { 84, 4, 1, 0, 1, 1, 0 },  // rank 1: send share 4 lag 1 send 61
+    { 85, 4, 9, 1, 0, 2, 0 },  // rank 1: recv share 4 lag 9 recv 64
+    { 86, 5, 1, 0, 1, 1, 0 },  // rank 1: send share 5 lag 1 send 75
+    { 87, 5, 9, 1, 0, 2, 0 },  // rank 1: recv share 5 lag 9 recv 78
+    { 88, 6, 1, 1, 1, 1, 0 },  // rank 1: recvReduceSend share 6 lag 1 recv 86 send 89
+    { 90, 6, 9, 1, 1, 2, 0 },  // rank 1: recvCopySend share 6 lag 9 recv 92 send 95
+    { 92, 7, 1, 1, 1, 1, 0 },  // rank 1: recvReduceSend share 7 lag 1 recv 100 send 103
+    { 94, 7, 9, 1, 1, 2, 0 },  // rank 1: recvCopySend share 7 lag 9 recv 106 send 109
+    { 96, 8, 0, 0, 1, 1, 0 },  // rank 1: send share 8 lag 0 send 115
+    { 97, 8, 10, 1, 0, 2, 0 },  // rank 1: recv share 8 lag 10 recv 122
+    { 98, 9, 0, 0, 1, 1, 0 },  // rank 1: send share 9 lag 0 send 129
+    { 99, 9, 10, 1, 0, 2, 0 },  // rank 1: recv share 9 lag 10 recv 136
+    { 100, 10, 1, 2, 1, 1, 0 },  // rank 1: recvReduceSend share 10 lag 1 recv 140,141 send 145
+    { 103, 10, 9, 1, 2, 2, 0 },  // rank 1: recvCopySend share 10 lag 9 recv 148 send 152,153
+    { 106, 11, 1, 2, 1, 1, 0 },  // rank 1: recvReduceSend share 11 lag 1 recv 154,155 send 159
+    { 109, 11, 9, 1, 2, 2, 0 },  // rank 1: recvCopySend share 11 lag 9 recv 162 send 166,167
+    { 112, 12, 1, 2, 1, 1, 0 },  // rank 1: recvReduceSend share 12 lag 1 recv 169,170 send 173
+    { 115, 12, 9, 1, 2, 2, 0 },  // rank 1: recvCopySend share 12 lag 9 recv 176 send 179,180
+    { 118, 13, 1, 2, 1, 1, 0 },  // rank 1: recvReduceSend share 13 lag 1 recv 183,184 send 187
+    { 121, 13, 9, 1, 2, 2, 0 },  // rank 1: recvCopySend share 13 lag 9 recv 190 send 193,194
+    { 124, 14, 0, 0, 1, 1, 0 },  // rank 1: send share 14 lag 0 send 196
+    { 125, 14, 10, 1, 0, 2, 0 },  // rank 1: recv share 14 lag 10 recv 209
+    { 126, 15, 0, 0, 1, 1, 0 },  // rank 1: send share 15 lag 0 send 213
+    { 127, 15, 10, 1, 0, 2, 0 },  // rank 1: recv share 15 lag 10 recv 220
+    { 128, 16, 0, 0, 1, 1, 0 },  // rank 1: send share 16 lag 0 send 227
+    { 129, 16, 10, 1, 0, 2, 0 },  // rank 1: recv share 16 lag 10 recv 234
+    { 130, 17, 0, 0, 1, 1, 0 },  // rank 1: send share 17 lag 0 send 241
+    { 131, 17, 10, 1, 0, 2, 0 },  // rank 1: recv share 17 lag 10 recv 248
+    { 132, 0, 1, 1, 1, 1, 0 },  // rank 2: recvReduceSend share 0 lag 1 recv 0 send 4
+    { 134, 0, 9, 1, 1, 2, 0 },  // rank 2: recvCopySend share 0 lag 9 recv 9 send 13
+    { 136, 1, 1, 1, 1, 1, 0 },  // rank 2: recvReduceSend share 1 lag 1 recv 14 send 18
+    { 138, 1, 9, 1, 1, 2, 0 },  // rank 2: recvCopySend share 1 lag 9 recv 23 send 27
+    { 140, 2, 1, 0, 1, 1, 0 },  // rank 2: send share 2 lag 1 send 32
+    { 141, 2, 9, 1, 0, 2, 0 },  // rank 2: recv share 2 lag 9 recv 37
+    { 142, 3, 1, 0, 1, 1, 0 },  // rank 2: send share 3 lag 1 send 46
+    { 143, 3, 9, 1, 0, 2, 0 },  // rank 2: recv share 3 lag 9 recv 51
+    { 144, 4, 2, 3, 3, 7, 0 },  // rank 2: recvReduceCopySend share 4 lag 2 recv 60,61,62 send 63,64,65
+    { 150, 5, 2, 3, 3, 7, 0 },  // rank 2: recvReduceCopySend share 5 lag 2 recv 74,75,76 send 77,78,79
+    { 156, 6, 2, 4, 4, 7, 0 },  // rank 2: recvReduceCopySend share 6 lag 2 recv 87,88,89,90 send 91,92,93,94
+    { 164, 7, 2, 4, 4, 7, 0 },  // rank 2: recvReduceCopySend share 7 lag 2 recv 101,102,103,104 send 105,106,107,108
+    { 172, 8, 0, 0, 1, 1, 0 },  // rank 2: send share 8 lag 0 send 112
+    { 173, 8, 10, 1, 0, 2, 0 },  // rank 2: recv share 8 lag 10 recv 125
+    { 174, 9, 0, 0, 1, 1, 0 },  // rank 2: send share 9 lag 0 send 126
+    { 175, 9, 10, 1, 0, 2, 0 },  // rank 2: recv share 9 lag 10 recv 139
+    { 176, 10, 0, 0, 1, 1, 0 },  // rank 2: send share 10 lag 0 send 140
+    { 177, 10, 10, 1, 0, 2, 0 },  // rank 2: recv share 10 lag 10 recv 153
+    { 178, 11, 0, 0, 1, 1, 0 },  // rank 2: send share 11 lag 0 send 154
+    { 179, 11, 10, 1, 0, 2, 0 },  // rank 2: recv share 11 lag 10 recv 167
+    { 180, 12, 0, 0, 1, 1, 0 },  // rank 2: send share 12 lag 0 send 169
+    { 181, 12, 10, 1, 0, 2, 0 },  // rank 2: recv share 12 lag 10 recv 180
+    { 182, 13, 0, 0, 1, 1, 0 },  // rank 2: send share 13 lag 0 send 183
+    { 183, 13, 10, 1, 0, 2, 0 },  // rank 2: recv share 13 lag 10 recv 194
+    { 184, 14, 1, 2, 1, 1, 0 },  // rank 2: recvReduceSend share 14 lag 1 recv 196,197 send 201
+    { 187, 14, 9, 1, 2, 2, 0 },  // rank 2: recvCopySend share 14 lag 9 recv 204 send 208,209
+    { 190, 15, 0, 0, 1, 1, 0 },  // rank 2: send share 15 lag 0 send 211
+    { 191, 15, 10, 1, 0, 2, 0 },  // rank 2: recv share 15 lag 10 recv 222
+    { 192, 16, 0, 0, 1, 1, 0 },  // rank 2: send share 16 lag 0 send 225
+    { 193, 16, 10, 1, 0, 2, 0 },  // rank 2: recv share 16 lag 10 recv 236
+    { 194, 17, 0, 0, 1, 1, 0 },  // rank 2: send share 17 lag 0 send 239
+    { 195, 17, 10, 1, 0, 2, 0 },  // rank 2: recv share 17 lag 10 recv 250
+    { 196, 0, 0, 0, 1, 1, 0 },  // rank 3: send share 0 lag 0 send 0
+    { 197, 0, 10, 1, 0, 2, 0 },  // rank 3: recv share 0 lag 10 recv 13
+    { 198, 1, 0, 0, 1, 1, 0 },  // rank 3: send share 1 lag 0 send 14
+    { 199, 1, 10, 1, 0, 2, 0 },  // rank 3: recv share 1 lag 10 recv 27
+    { 200, 2, 0, 0, 1, 1, 0 },  // rank 3: send share 2 lag 0 send 29
+    { 201, 2, 10, 1, 0, 2, 0 },  // rank 3: recv share 2 lag 10 recv 40
+    { 202, 3, 0, 0, 1, 1, 0 },  // rank 3: send share 3 lag 0 send 43
+    { 203, 3, 10, 1, 0, 2, 0 },  // rank 3: recv share 3 lag 10 recv 54
+    { 204, 4, 1, 1, 1, 1, 0 },  // rank 3: recvReduceSend share 4 lag 1 recv 59 send 62
+    { 206, 4, 9, 1, 1, 2, 0 },  // rank 3: recvCopySend share 4 lag 9 recv 63 send 66
+    { 208, 5, 1, 1, 1, 1, 0 },  // rank 3: recvReduceSend share 5 lag 1 recv 73 send 76
+    { 210, 5, 9, 1, 1, 2, 0 },  // rank 3: recvCopySend share 5 lag 9 recv 77 send 80
+    { 212, 6, 1, 0, 1, 1, 0 },  // rank 3: send share 6 lag 1 send 90
+    { 213, 6, 9, 1, 0, 2, 0 },  // rank 3: recv share 6 lag 9 recv 91
+    { 214, 7, 1, 0, 1, 1, 0 },  // rank 3: send share 7 lag 1 send 104
+    { 215, 7, 9, 1, 0, 2, 0 },  // rank 3: recv share 7 lag 9 recv 105
+    { 216, 8, 0, 0, 1, 1, 0 },  // rank 3: send share 8 lag 0 send 113
+    { 217, 8, 10, 1, 0, 2, 0 },  // rank 3: recv share 8 lag 10 recv 124
+    { 218, 9, 0, 0, 1, 1, 0 },  // rank 3: send share 9 lag 0 send 127
+    { 219, 9, 10, 1, 0, 2, 0 },  // rank 3: recv share 9 lag 10 recv 138
+    { 220, 10, 0, 0, 1, 1, 0 },  // rank 3: send share 10 lag 0 send 144
+    { 221, 10, 10, 1, 0, 2, 0 },  // rank 3: recv share 10 lag 10 recv 149
+    { 222, 11, 0, 0, 1, 1, 0 },  // rank 3: send share 11 lag 0 send 158
+    { 223, 11, 10, 1, 0, 2, 0 },  // rank 3: recv share 11 lag 10 recv 163
+    { 224, 12, 0, 0, 1, 1, 0 },  // rank 3: send share 12 lag 0 send 170
+    { 225, 12, 10, 1, 0, 2, 0 },  // rank 3: recv share 12 lag 10 recv 179
+    { 226, 13, 0, 0, 1, 1, 0 },  // rank 3: send share 13 lag 0 send 184
+    { 227, 13, 10, 1, 0, 2, 0 },  // rank 3: recv share 13 lag 10 recv 193
+    { 228, 14, 0, 0, 1, 1, 0 },  // rank 3: send share 14 lag 0 send 197
+    { 229, 14, 10, 1, 0, 2, 0 },  // rank 3: recv share 14 lag 10 recv 208
+    { 230, 15, 1, 3, 1, 1, 0 },  // rank 3: recvReduceSend share 15 lag 1 recv 211,212,213 send 216
+    { 234, 15, 9, 1, 3, 2, 0 },  // rank 3: recvCopySend share 15 lag 9 recv 217 send 220,221,222
+    { 238, 16, 1, 3, 1, 1, 0 },  // rank 3: recvReduceSend share 16 lag 1 recv 225,226,227 send 230
+    { 242, 16, 9, 1, 3, 2, 0 },  // rank 3: recvCopySend share 16 lag 9 recv 231 send 234,235,236
+    { 246, 17, 1, 3, 1, 1, 0 },  // rank 3: recvReduceSend share 17 lag 1 recv 239,240,241 send 244
+    { 250, 17, 9, 1, 3, 2, 0 },  // rank 3: recvCopySend share 17 lag 9 recv 245 send 248,249,250
+    { 254, 0, 1, 2, 1, 1, 0 },  // rank 4: recvReduceSend share 0 lag 1 recv 1,2 send 5
+    { 257, 0, 9, 1, 2, 2, 0 },  // rank 4: recvCopySend share 0 lag 9 recv 8 send 11,12
+    { 260, 1, 1, 2, 1, 1, 0 },  // rank 4: recvReduceSend share 1 lag 1 recv 15,16 send 19
+    { 263, 1, 9, 1, 2, 2, 0 },  // rank 4: recvCopySend share 1 lag 9 recv 22 send 25,26
+    { 266, 2, 0, 0, 1, 1, 0 },  // rank 4: send share 2 lag 0 send 28
+    { 267, 2, 10, 1, 0, 2, 0 },  // rank 4: recv share 2 lag 10 recv 41
+    { 268, 3, 0, 0, 1, 1, 0 },  // rank 4: send share 3 lag 0 send 42
+    { 269, 3, 10, 1, 0, 2, 0 },  // rank 4: recv share 3 lag 10 recv 55
+    { 270, 4, 0, 0, 1, 1, 0 },  // rank 4: send share 4 lag 0 send 56
+    { 271, 4, 10, 1, 0, 2, 0 },  // rank 4: recv share 4 lag 10 recv 69
+    { 272, 5, 0, 0, 1, 1, 0 },  // rank 4: send share 5 lag 0 send 70
+    { 273, 5, 10, 1, 0, 2, 0 },  // rank 4: recv share 5 lag 10 recv 83
+    { 274, 6, 0, 0, 1, 1, 0 },  // rank 4: send share 6 lag 0 send 85
+    { 275, 6, 10, 1, 0, 2, 0 },  // rank 4: recv share 6 lag 10 recv 96
+    { 276, 7, 0, 0, 1, 1, 0 },  // rank 4: send share 7 lag 0 send 99
+    { 277, 7, 10, 1, 0, 2, 0 },  // rank 4: recv share 7 lag 10 recv 110
+    { 278, 8, 2, 3, 3, 7, 0 },  // rank 4: recvReduceCopySend share 8 lag 2 recv 116,117,118 send 119,120,121
+    { 284, 9, 2, 3, 3, 7, 0 },  // rank 4: recvReduceCopySend share 9 lag 2 recv 130,131,132 send 133,134,135
+    { 290, 10, 0, 0, 1, 1, 0 },  // rank 4: send share 10 lag 0 send 143
+    { 291, 10, 10, 1, 0, 2, 0 },  // rank 4: recv share 10 lag 10 recv 150
+    { 292, 11, 0, 0, 1, 1, 0 },  // rank 4: send share 11 lag 0 send 157
+    { 293, 11, 10, 1, 0, 2, 0 },  // rank 4: recv share 11 lag 10 recv 164
+    { 294, 12, 1, 1, 1, 1, 0 },  // rank 4: recvReduceSend share 12 lag 1 recv 168 send 172
+    { 296, 12, 9, 1, 1, 2, 0 },  // rank 4: recvCopySend share 12 lag 9 recv 177 send 181
+    { 298, 13, 1, 1, 1, 1, 0 },  // rank 4: recvReduceSend share 13 lag 1 recv 182 send 186
+    { 300, 13, 9, 1, 1, 2, 0 },  // rank 4: recvCopySend share 13 lag 9 recv 191 send 195
+    { 302, 14, 1, 3, 1, 1, 0 },  // rank 4: recvReduceSend share 14 lag 1 recv 198,199,200 send 202
+    { 306, 14, 9, 1, 3, 2, 0 },  // rank 4: recvCopySend share 14 lag 9 recv 203 send 205,206,207
+    { 310, 15, 1, 0, 1, 1, 0 },  // rank 4: send share 15 lag 1 send 215
+    { 311, 15, 9, 1, 0, 2, 0 },  // rank 4: recv share 15 lag 9 recv 218
+    { 312, 16, 1, 0, 1, 1, 0 },  // rank 4: send share 16 lag 1 send 229
+    { 313, 16, 9, 1, 0, 2, 0 },  // rank 4: recv share 16 lag 9 recv 232
+    { 314, 17, 1, 0, 1, 1, 0 },  // rank 4: send share 17 lag 1 send 243
+    { 315, 17, 9, 1, 0, 2, 0 },  // rank 4: recv share 17 lag 9 recv 246
+    { 316, 0, 0, 0, 1, 1, 0 },  // rank 5: send share 0 lag 0 send 3
+    { 317, 0, 10, 1, 0, 2, 0 },  // rank 5: recv share 0 lag 10 recv 10
+    { 318, 1, 0, 0, 1, 1, 0 },  // rank 5: send share 1 lag 0 send 17
+    { 319, 1, 10, 1, 0, 2, 0 },  // rank 5: recv share 1 lag 10 recv 24
+    { 320, 2, 1, 2, 1, 1, 0 },  // rank 5: recvReduceSend share 2 lag 1 recv 30,31 send 34
+    { 323, 2, 9, 1, 2, 2, 0 },  // rank 5: recvCopySend share 2 lag 9 recv 35 send 38,39
+    { 326, 3, 1, 2, 1, 1, 0 },  // rank 5: recvReduceSend share 3 lag 1 recv 44,45 send 48
+    { 329, 3, 9, 1, 2, 2, 0 },  // rank 5: recvCopySend share 3 lag 9 recv 49 send 52,53
+    { 332, 4, 0, 0, 1, 1, 0 },  // rank 5: send share 4 lag 0 send 57
+    { 333, 4, 10, 1, 0, 2, 0 },  // rank 5: recv share 4 lag 10 recv 68
+    { 334, 5, 0, 0, 1, 1, 0 },  // rank 5: send share 5 lag 0 send 71
+    { 335, 5, 10, 1, 0, 2, 0 },  // rank 5: recv share 5 lag 10 recv 82
+    { 336, 6, 0, 0, 1, 1, 0 },  // rank 5: send share 6 lag 0 send 86
+    { 337, 6, 10, 1, 0, 2, 0 },  // rank 5: recv share 6 lag 10 recv 95
+    { 338, 7, 0, 0, 1, 1, 0 },  // rank 5: send share 7 lag 0 send 100
+    { 339, 7, 10, 1, 0, 2, 0 },  // rank 5: recv share 7 lag 10 recv 109
+    { 340, 8, 1, 2, 1, 1, 0 },  // rank 5: recvReduceSend share 8 lag 1 recv 114,115 send 117
+    { 343, 8, 9, 1, 2, 2, 0 },  // rank 5: recvCopySend share 8 lag 9 recv 120 send 122,123
+    { 346, 9, 1, 2, 1, 1, 0 },  // rank 5: recvReduceSend share 9 lag 1 recv 128,129 send 131
+    { 349, 9, 9, 1, 2, 2, 0 },  // rank 5: recvCopySend share 9 lag 9 recv 134 send 136,137
+    { 352, 10, 2, 2, 2, 7, 0 },  // rank 5: recvReduceCopySend share 10 lag 2 recv 145,146 send 147,148
+    { 356, 11, 2, 2, 2, 7, 0 },  // rank 5: recvReduceCopySend share 11 lag 2 recv 159,160 send 161,162
+    { 360, 12, 2, 3, 3, 7, 0 },  // rank 5: recvReduceCopySend share 12 lag 2 recv 172,173,174 send 175,176,177
+    { 366, 13, 2, 3, 3, 7, 0 },  // rank 5: recvReduceCopySend share 13 lag 2 recv 186,187,188 send 189,190,191
+    { 372, 14, 0, 0, 1, 1, 0 },  // rank 5: send share 14 lag 0 send 199
+    { 373, 14, 10, 1, 0, 2, 0 },  // rank 5: recv share 14 lag 10 recv 206
+    { 374, 15, 0, 0, 1, 1, 0 },  // rank 5: send share 15 lag 0 send 210
+    { 375, 15, 10, 1, 0, 2, 0 },  // rank 5: recv share 15 lag 10 recv 223
+    { 376, 16, 0, 0, 1, 1, 0 },  // rank 5: send share 16 lag 0 send 224
+    { 377, 16, 10, 1, 0, 2, 0 },  // rank 5: recv share 16 lag 10 recv 237
+    { 378, 17, 0, 0, 1, 1, 0 },  // rank 5: send share 17 lag 0 send 238
+    { 379, 17, 10, 1, 0, 2, 0 },  // rank 5: recv share 17 lag 10 recv 251
+    { 380, 0, 0, 0, 1, 1, 0 },  // rank 6: send share 0 lag 0 send 1
+    { 381, 0, 10, 1, 0, 2, 0 },  // rank 6: recv share 0 lag 10 recv 12
+    { 382, 1, 0, 0, 1, 1, 0 },  // rank 6: send share 1 lag 0 send 15
+    { 383, 1, 10, 1, 0, 2, 0 },  // rank 6: recv share 1 lag 10 recv 26
+    { 384, 2, 0, 0, 1, 1, 0 },  // rank 6: send share 2 lag 0 send 30
+    { 385, 2, 10, 1, 0, 2, 0 },  // rank 6: recv share 2 lag 10 recv 39
+    { 386, 3, 0, 0, 1, 1, 0 },  // rank 6: send share 3 lag 0 send 44
+    { 387, 3, 10, 1, 0, 2, 0 },  // rank 6: recv share 3 lag 10 recv 53
+    { 388, 4, 1, 3, 1, 1, 0 },  // rank 6: recvReduceSend share 4 lag 1 recv 56,57,58 send 60
+    { 392, 4, 9, 1, 3, 2, 0 },  // rank 6: recvCopySend share 4 lag 9 recv 65 send 67,68,69
+    { 396, 5, 1, 3, 1, 1, 0 },  // rank 6: recvReduceSend share 5 lag 1 recv 70,71,72 send 74
+    { 400, 5, 9, 1, 3, 2, 0 },  // rank 6: recvCopySend share 5 lag 9 recv 79 send 81,82,83
+    { 404, 6, 1, 1, 1, 1, 0 },  // rank 6: recvReduceSend share 6 lag 1 recv 84 send 87
+    { 406, 6, 9, 1, 1, 2, 0 },  // rank 6: recvCopySend share 6 lag 9 recv 94 send 97
+    { 408, 7, 1, 1, 1, 1, 0 },  // rank 6: recvReduceSend share 7 lag 1 recv 98 send 101
+    { 410, 7, 9, 1, 1, 2, 0 },  // rank 6: recvCopySend share 7 lag 9 recv 108 send 111
+    { 412, 8, 0, 0, 1, 1, 0 },  // rank 6: send share 8 lag 0 send 114
+    { 413, 8, 10, 1, 0, 2, 0 },  // rank 6: recv share 8 lag 10 recv 123
+    { 414, 9, 0, 0, 1, 1, 0 },  // rank 6: send share 9 lag 0 send 128
+    { 415, 9, 10, 1, 0, 2, 0 },  // rank 6: recv share 9 lag 10 recv 137
+    { 416, 10, 0, 0, 1, 1, 0 },  // rank 6: send share 10 lag 0 send 142
+    { 417, 10, 10, 1, 0, 2, 0 },  // rank 6: recv share 10 lag 10 recv 151
+    { 418, 11, 0, 0, 1, 1, 0 },  // rank 6: send share 11 lag 0 send 156
+    { 419, 11, 10, 1, 0, 2, 0 },  // rank 6: recv share 11 lag 10 recv 165
+    { 420, 12, 0, 0, 1, 1, 0 },  // rank 6: send share 12 lag 0 send 171
+    { 421, 12, 10, 1, 0, 2, 0 },  // rank 6: recv share 12 lag 10 recv 178
+    { 422, 13, 0, 0, 1, 1, 0 },  // rank 6: send share 13 lag 0 send 185
+    { 423, 13, 10, 1, 0, 2, 0 },  // rank 6: recv share 13 lag 10 recv 192
+    { 424, 14, 2, 2, 2, 7, 0 },  // rank 6: recvReduceCopySend share 14 lag 2 recv 201,202 send 203,204
+    { 428, 15, 1, 1, 1, 1, 0 },  // rank 6: recvReduceSend share 15 lag 1 recv 210 send 214
+    { 430, 15, 9, 1, 1, 2, 0 },  // rank 6: recvCopySend share 15 lag 9 recv 219 send 223
+    { 432, 16, 1, 1, 1, 1, 0 },  // rank 6: recvReduceSend share 16 lag 1 recv 224 send 228
+    { 434, 16, 9, 1, 1, 2, 0 },  // rank 6: recvCopySend share 16 lag 9 recv 233 send 237
+    { 436, 17, 1, 1, 1, 1, 0 },  // rank 6: recvReduceSend share 17 lag 1 recv 238 send 242
+    { 438, 17, 9, 1, 1, 2, 0 },  // rank 6: recvCopySend share 17 lag 9 recv 247 send 251
+    { 440, 0, 0, 0, 1, 1, 0 },  // rank 7: send share 0 lag 0 send 2
+    { 441, 0, 10, 1, 0, 2, 0 },  // rank 7: recv share 0 lag 10 recv 11
+    { 442, 1, 0, 0, 1, 1, 0 },  // rank 7: send share 1 lag 0 send 16
+    { 443, 1, 10, 1, 0, 2, 0 },  // rank 7: recv share 1 lag 10 recv 25
+    { 444, 2, 0, 0, 1, 1, 0 },  // rank 7: send share 2 lag 0 send 31
+    { 445, 2, 10, 1, 0, 2, 0 },  // rank 7: recv share 2 lag 10 recv 38
+    { 446, 3, 0, 0, 1, 1, 0 },  // rank 7: send share 3 lag 0 send 45
+    { 447, 3, 10, 1, 0, 2, 0 },  // rank 7: recv share 3 lag 10 recv 52
+    { 448, 4, 0, 0, 1, 1, 0 },  // rank 7: send share 4 lag 0 send 58
+    { 449, 4, 10, 1, 0, 2, 0 },  // rank 7: recv share 4 lag 10 recv 67
+    { 450, 5, 0, 0, 1, 1, 0 },  // rank 7: send share 5 lag 0 send 72
+    { 451, 5, 10, 1, 0, 2, 0 },  // rank 7: recv share 5 lag 10 recv 81
+    { 452, 6, 0, 0, 1, 1, 0 },  // rank 7: send share 6 lag 0 send 84
+    { 453, 6, 10, 1, 0, 2, 0 },  // rank 7: recv share 6 lag 10 recv 97
+    { 454, 7, 0, 0, 1, 1, 0 },  // rank 7: send share 7 lag 0 send 98
+    { 455, 7, 10, 1, 0, 2, 0 },  // rank 7: recv share 7 lag 10 recv 111
+    { 456, 8, 1, 0, 1, 1, 0 },  // rank 7: send share 8 lag 1 send 118
+    { 457, 8, 9, 1, 0, 2, 0 },  // rank 7: recv share 8 lag 9 recv 119
+    { 458, 9, 1, 0, 1, 1, 0 },  // rank 7: send share 9 lag 1 send 132
+    { 459, 9, 9, 1, 0, 2, 0 },  // rank 7: recv share 9 lag 9 recv 133
+    { 460, 10, 1, 3, 1, 1, 0 },  // rank 7: recvReduceSend share 10 lag 1 recv 142,143,144 send 146
+    { 464, 10, 9, 1, 3, 2, 0 },  // rank 7: recvCopySend share 10 lag 9 recv 147 send 149,150,151
+    { 468, 11, 1, 3, 1, 1, 0 },  // rank 7: recvReduceSend share 11 lag 1 recv 156,157,158 send 160
+    { 472, 11, 9, 1, 3, 2, 0 },  // rank 7: recvCopySend share 11 lag 9 recv 161 send 163,164,165
+    { 476, 12, 1, 1, 1, 1, 0 },  // rank 7: recvReduceSend share 12 lag 1 recv 171 send 174
+    { 478, 12, 9, 1, 1, 2, 0 },  // rank 7: recvCopySend share 12 lag 9 recv 175 send 178
+    { 480, 13, 1, 1, 1, 1, 0 },  // rank 7: recvReduceSend share 13 lag 1 recv 185 send 188
+    { 482, 13, 9, 1, 1, 2, 0 },  // rank 7: recvCopySend share 13 lag 9 recv 189 send 192
+    { 484, 14, 0, 0, 1, 1, 0 },  // rank 7: send share 14 lag 0 send 200
+    { 485, 14, 10, 1, 0, 2, 0 },  // rank 7: recv share 14 lag 10 recv 205
+    { 486, 15, 2, 3, 3, 7, 0 },  // rank 7: recvReduceCopySend share 15 lag 2 recv 214,215,216 send 217,218,219
+    { 492, 16, 2, 3, 3, 7, 0 },  // rank 7: recvReduceCopySend share 16 lag 2 recv 228,229,230 send 231,232,233
+    { 498, 17, 2, 3, 3, 7, 0 },  // rank 7: recvReduceCopySend share 17 lag 2 recv 242,243,244 send 245,246,247
+    { 504, 0, 2, 3, 3, 7, 0 },  // rank 0: recvReduceCopySend share 0 lag 2 recv 4,5,6 send 7,8,9
+    { 510, 1, 1, 2, 1, 1, 0 },  // rank 0: recvReduceSend share 1 lag 1 recv 14,15 send 19
+    { 513, 1, 9, 1, 2, 2, 0 },  // rank 0: recvCopySend share 1 lag 9 recv 22 send 26,27
+    { 516, 2, 0, 0, 1, 1, 0 },  // rank 0: send share 2 lag 0 send 31
+    { 517, 2, 10, 1, 0, 2, 0 },  // rank 0: recv share 2 lag 10 recv 38
+    { 518, 3, 1, 1, 1, 1, 0 },  // rank 0: recvReduceSend share 3 lag 1 recv 43 send 46
+    { 520, 3, 9, 1, 1, 2, 0 },  // rank 0: recvCopySend share 3 lag 9 recv 51 send 54
+    { 522, 4, 1, 2, 1, 1, 0 },  // rank 0: recvReduceSend share 4 lag 1 recv 56,57 send 60
+    { 525, 4, 9, 1, 2, 2, 0 },  // rank 0: recvCopySend share 4 lag 9 recv 65 send 68,69
+    { 528, 5, 0, 0, 1, 1, 0 },  // rank 0: send share 5 lag 0 send 71
+    { 529, 5, 10, 1, 0, 2, 0 },  // rank 0: recv share 5 lag 10 recv 82
+    { 530, 6, 0, 0, 1, 1, 0 },  // rank 0: send share 6 lag 0 send 84
+    { 531, 6, 10, 1, 0, 2, 0 },  // rank 0: recv share 6 lag 10 recv 97
+    { 532, 7, 0, 0, 1, 1, 0 },  // rank 0: send share 7 lag 0 send 100
+    { 533, 7, 10, 1, 0, 2, 0 },  // rank 0: recv share 7 lag 10 recv 109
+    { 534, 8, 0, 0, 1, 1, 0 },  // rank 0: send share 8 lag 0 send 114
+    { 535, 8, 10, 1, 0, 2, 0 },  // rank 0: recv share 8 lag 10 recv 123
+    { 536, 0, 1, 1, 1, 1, 0 },  // rank 1: recvReduceSend share 0 lag 1 recv 3 send 6
+    { 538, 0, 9, 1, 1, 2, 0 },  // rank 1: recvCopySend share 0 lag 9 recv 7 send 10
+    { 540, 1, 2, 3, 3, 7, 0 },  // rank 1: recvReduceCopySend share 1 lag 2 recv 18,19,20 send 21,22,23
+    { 546, 2, 1, 0, 1, 1, 0 },  // rank 1: send share 2 lag 1 send 33
+    { 547, 2, 9, 1, 0, 2, 0 },  // rank 1: recv share 2 lag 9 recv 36
+    { 548, 3, 1, 1, 1, 1, 0 },  // rank 1: recvReduceSend share 3 lag 1 recv 44 send 47
+    { 550, 3, 9, 1, 1, 2, 0 },  // rank 1: recvCopySend share 3 lag 9 recv 50 send 53
+    { 552, 4, 0, 0, 1, 1, 0 },  // rank 1: send share 4 lag 0 send 59
+    { 553, 4, 10, 1, 0, 2, 0 },  // rank 1: recv share 4 lag 10 recv 66
+    { 554, 5, 1, 2, 1, 1, 0 },  // rank 1: recvReduceSend share 5 lag 1 recv 70,71 send 75
+    { 557, 5, 9, 1, 2, 2, 0 },  // rank 1: recvCopySend share 5 lag 9 recv 78 send 82,83
+    { 560, 6, 1, 2, 1, 1, 0 },  // rank 1: recvReduceSend share 6 lag 1 recv 85,86 send 89
+    { 563, 6, 9, 1, 2, 2, 0 },  // rank 1: recvCopySend share 6 lag 9 recv 92 send 95,96
+    { 566, 7, 0, 0, 1, 1, 0 },  // rank 1: send share 7 lag 0 send 98
+    { 567, 7, 10, 1, 0, 2, 0 },  // rank 1: recv share 7 lag 10 recv 111
+    { 568, 8, 0, 0, 1, 1, 0 },  // rank 1: send share 8 lag 0 send 115
+    { 569, 8, 10, 1, 0, 2, 0 },  // rank 1: recv share 8 lag 10 recv 122
+    { 570, 0, 1, 1, 1, 1, 0 },  // rank 2: recvReduceSend share 0 lag 1 recv 0 send 4
+    { 572, 0, 9, 1, 1, 2, 0 },  // rank 2: recvCopySend share 0 lag 9 recv 9 send 13
+    { 574, 1, 1, 0, 1, 1, 0 },  // rank 2: send share 1 lag 1 send 18
+    { 575, 1, 9, 1, 0, 2, 0 },  // rank 2: recv share 1 lag 9 recv 23
+    { 576, 2, 2, 3, 3, 7, 0 },  // rank 2: recvReduceCopySend share 2 lag 2 recv 32,33,34 send 35,36,37
+    { 582, 3, 2, 4, 4, 7, 0 },  // rank 2: recvReduceCopySend share 3 lag 2 recv 45,46,47,48 send 49,50,51,52
+    { 590, 4, 0, 0, 1, 1, 0 },  // rank 2: send share 4 lag 0 send 56
+    { 591, 4, 10, 1, 0, 2, 0 },  // rank 2: recv share 4 lag 10 recv 69
+    { 592, 5, 0, 0, 1, 1, 0 },  // rank 2: send share 5 lag 0 send 70
+    { 593, 5, 10, 1, 0, 2, 0 },  // rank 2: recv share 5 lag 10 recv 83
+    { 594, 6, 0, 0, 1, 1, 0 },  // rank 2: send share 6 lag 0 send 85
+    { 595, 6, 10, 1, 0, 2, 0 },  // rank 2: recv share 6 lag 10 recv 96
+    { 596, 7, 1, 2, 1, 1, 0 },  // rank 2: recvReduceSend share 7 lag 1 recv 98,99 send 103
+    { 599, 7, 9, 1, 2, 2, 0 },  // rank 2: recvCopySend share 7 lag 9 recv 106 send 110,111
+    { 602, 8, 0, 0, 1, 1, 0 },  // rank 2: send share 8 lag 0 send 113
+    { 603, 8, 10, 1, 0, 2, 0 },  // rank 2: recv share 8 lag 10 recv 124
+    { 604, 0, 0, 0, 1, 1, 0 },  // rank 3: send share 0 lag 0 send 0
+    { 605, 0, 10, 1, 0, 2, 0 },  // rank 3: recv share 0 lag 10 recv 13
+    { 606, 1, 0, 0, 1, 1, 0 },  // rank 3: send share 1 lag 0 send 15
+    { 607, 1, 10, 1, 0, 2, 0 },  // rank 3: recv share 1 lag 10 recv 26
+    { 608, 2, 1, 1, 1, 1, 0 },  // rank 3: recvReduceSend share 2 lag 1 recv 31 send 34
+    { 610, 2, 9, 1, 1, 2, 0 },  // rank 3: recvCopySend share 2 lag 9 recv 35 send 38
+    { 612, 3, 1, 0, 1, 1, 0 },  // rank 3: send share 3 lag 1 send 48
+    { 613, 3, 9, 1, 0, 2, 0 },  // rank 3: recv share 3 lag 9 recv 49
+    { 614, 4, 0, 0, 1, 1, 0 },  // rank 3: send share 4 lag 0 send 57
+    { 615, 4, 10, 1, 0, 2, 0 },  // rank 3: recv share 4 lag 10 recv 68
+    { 616, 5, 0, 0, 1, 1, 0 },  // rank 3: send share 5 lag 0 send 74
+    { 617, 5, 10, 1, 0, 2, 0 },  // rank 3: recv share 5 lag 10 recv 79
+    { 618, 6, 0, 0, 1, 1, 0 },  // rank 3: send share 6 lag 0 send 86
+    { 619, 6, 10, 1, 0, 2, 0 },  // rank 3: recv share 6 lag 10 recv 95
+    { 620, 7, 0, 0, 1, 1, 0 },  // rank 3: send share 7 lag 0 send 99
+    { 621, 7, 10, 1, 0, 2, 0 },  // rank 3: recv share 7 lag 10 recv 110
+    { 622, 8, 1, 3, 1, 1, 0 },  // rank 3: recvReduceSend share 8 lag 1 recv 113,114,115 send 118
+    { 626, 8, 9, 1, 3, 2, 0 },  // rank 3: recvCopySend share 8 lag 9 recv 119 send 122,123,124
+    { 630, 0, 1, 2, 1, 1, 0 },  // rank 4: recvReduceSend share 0 lag 1 recv 1,2 send 5
+    { 633, 0, 9, 1, 2, 2, 0 },  // rank 4: recvCopySend share 0 lag 9 recv 8 send 11,12
+    { 636, 1, 0, 0, 1, 1, 0 },  // rank 4: send share 1 lag 0 send 14
+    { 637, 1, 10, 1, 0, 2, 0 },  // rank 4: recv share 1 lag 10 recv 27
+    { 638, 2, 0, 0, 1, 1, 0 },  // rank 4: send share 2 lag 0 send 28
+    { 639, 2, 10, 1, 0, 2, 0 },  // rank 4: recv share 2 lag 10 recv 41
+    { 640, 3, 0, 0, 1, 1, 0 },  // rank 4: send share 3 lag 0 send 43
+    { 641, 3, 10, 1, 0, 2, 0 },  // rank 4: recv share 3 lag 10 recv 54
+    { 642, 4, 2, 3, 3, 7, 0 },  // rank 4: recvReduceCopySend share 4 lag 2 recv 60,61,62 send 63,64,65
+    { 648, 5, 0, 0, 1, 1, 0 },  // rank 4: send share 5 lag 0 send 73
+    { 649, 5, 10, 1, 0, 2, 0 },  // rank 4: recv share 5 lag 10 recv 80
+    { 650, 6, 1, 1, 1, 1, 0 },  // rank 4: recvReduceSend share 6 lag 1 recv 84 send 88
+    { 652, 6, 9, 1, 1, 2, 0 },  // rank 4: recvCopySend share 6 lag 9 recv 93 send 97
+    { 654, 7, 1, 3, 1, 1, 0 },  // rank 4: recvReduceSend share 7 lag 1 recv 100,101,102 send 104
+    { 658, 7, 9, 1, 3, 2, 0 },  // rank 4: recvCopySend share 7 lag 9 recv 105 send 107,108,109
+    { 662, 8, 1, 0, 1, 1, 0 },  // rank 4: send share 8 lag 1 send 117
+    { 663, 8, 9, 1, 0, 2, 0 },  // rank 4: recv share 8 lag 9 recv 120
+    { 664, 0, 0, 0, 1, 1, 0 },  // rank 5: send share 0 lag 0 send 3
+    { 665, 0, 10, 1, 0, 2, 0 },  // rank 5: recv share 0 lag 10 recv 10
+    { 666, 1, 1, 2, 1, 1, 0 },  // rank 5: recvReduceSend share 1 lag 1 recv 16,17 send 20
+    { 669, 1, 9, 1, 2, 2, 0 },  // rank 5: recvCopySend share 1 lag 9 recv 21 send 24,25
+    { 672, 2, 0, 0, 1, 1, 0 },  // rank 5: send share 2 lag 0 send 29
+    { 673, 2, 10, 1, 0, 2, 0 },  // rank 5: recv share 2 lag 10 recv 40
+    { 674, 3, 0, 0, 1, 1, 0 },  // rank 5: send share 3 lag 0 send 44
+    { 675, 3, 10, 1, 0, 2, 0 },  // rank 5: recv share 3 lag 10 recv 53
+    { 676, 4, 1, 2, 1, 1, 0 },  // rank 5: recvReduceSend share 4 lag 1 recv 58,59 send 61
+    { 679, 4, 9, 1, 2, 2, 0 },  // rank 5: recvCopySend share 4 lag 9 recv 64 send 66,67
+    { 682, 5, 2, 2, 2, 7, 0 },  // rank 5: recvReduceCopySend share 5 lag 2 recv 75,76 send 77,78
+    { 686, 6, 2, 3, 3, 7, 0 },  // rank 5: recvReduceCopySend share 6 lag 2 recv 88,89,90 send 91,92,93
+    { 692, 7, 0, 0, 1, 1, 0 },  // rank 5: send share 7 lag 0 send 101
+    { 693, 7, 10, 1, 0, 2, 0 },  // rank 5: recv share 7 lag 10 recv 108
+    { 694, 8, 0, 0, 1, 1, 0 },  // rank 5: send share 8 lag 0 send 112
+    { 695, 8, 10, 1, 0, 2, 0 },  // rank 5: recv share 8 lag 10 recv 125
+    { 696, 0, 0, 0, 1, 1, 0 },  // rank 6: send share 0 lag 0 send 1
+    { 697, 0, 10, 1, 0, 2, 0 },  // rank 6: recv share 0 lag 10 recv 12
+    { 698, 1, 0, 0, 1, 1, 0 },  // rank 6: send share 1 lag 0 send 16
+    { 699, 1, 10, 1, 0, 2, 0 },  // rank 6: recv share 1 lag 10 recv 25
+    { 700, 2, 1, 3, 1, 1, 0 },  // rank 6: recvReduceSend share 2 lag 1 recv 28,29,30 send 32
+    { 704, 2, 9, 1, 3, 2, 0 },  // rank 6: recvCopySend share 2 lag 9 recv 37 send 39,40,41
+    { 708, 3, 1, 1, 1, 1, 0 },  // rank 6: recvReduceSend share 3 lag 1 recv 42 send 45
+    { 710, 3, 9, 1, 1, 2, 0 },  // rank 6: recvCopySend share 3 lag 9 recv 52 send 55
+    { 712, 4, 0, 0, 1, 1, 0 },  // rank 6: send share 4 lag 0 send 58
+    { 713, 4, 10, 1, 0, 2, 0 },  // rank 6: recv share 4 lag 10 recv 67
+    { 714, 5, 0, 0, 1, 1, 0 },  // rank 6: send share 5 lag 0 send 72
+    { 715, 5, 10, 1, 0, 2, 0 },  // rank 6: recv share 5 lag 10 recv 81
+    { 716, 6, 0, 0, 1, 1, 0 },  // rank 6: send share 6 lag 0 send 87
+    { 717, 6, 10, 1, 0, 2, 0 },  // rank 6: recv share 6 lag 10 recv 94
+    { 718, 7, 2, 2, 2, 7, 0 },  // rank 6: recvReduceCopySend share 7 lag 2 recv 103,104 send 105,106
+    { 722, 8, 1, 1, 1, 1, 0 },  // rank 6: recvReduceSend share 8 lag 1 recv 112 send 116
+    { 724, 8, 9, 1, 1, 2, 0 },  // rank 6: recvCopySend share 8 lag 9 recv 121 send 125
+    { 726, 0, 0, 0, 1, 1, 0 },  // rank 7: send share 0 lag 0 send 2
+    { 727, 0, 10, 1, 0, 2, 0 },  // rank 7: recv share 0 lag 10 recv 11
+    { 728, 1, 0, 0, 1, 1, 0 },  // rank 7: send share 1 lag 0 send 17
+    { 729, 1, 10, 1, 0, 2, 0 },  // rank 7: recv share 1 lag 10 recv 24
+    { 730, 2, 0, 0, 1, 1, 0 },  // rank 7: send share 2 lag 0 send 30
+    { 731, 2, 10, 1, 0, 2, 0 },  // rank 7: recv share 2 lag 10 recv 39
+    { 732, 3, 0, 0, 1, 1, 0 },  // rank 7: send share 3 lag 0 send 42
+    { 733, 3, 10, 1, 0, 2, 0 },  // rank 7: recv share 3 lag 10 recv 55
+    { 734, 4, 1, 0, 1, 1, 0 },  // rank 7: send share 4 lag 1 send 62
+    { 735, 4, 9, 1, 0, 2, 0 },  // rank 7: recv share 4 lag 9 recv 63
+    { 736, 5, 1, 3, 1, 1, 0 },  // rank 7: recvReduceSend share 5 lag 1 recv 72,73,74 send 76
+    { 740, 5, 9, 1, 3, 2, 0 },  // rank 7: recvCopySend share 5 lag 9 recv 77 send 79,80,81
+    { 744, 6, 1, 1, 1, 1, 0 },  // rank 7: recvReduceSend share 6 lag 1 recv 87 send 90
+    { 746, 6, 9, 1, 1, 2, 0 },  // rank 7: recvCopySend share 6 lag 9 recv 91 send 94
+    { 748, 7, 0, 0, 1, 1, 0 },  // rank 7: send share 7 lag 0 send 102
+    { 749, 7, 10, 1, 0, 2, 0 },  // rank 7: recv share 7 lag 10 recv 107
+    { 750, 8, 2, 3, 3, 7, 0 },  // rank 7: recvReduceCopySend share 8 lag 2 recv 116,117,118 send 119,120,121
+    { 756, 0, 2, 3, 3, 7, 0 },  // rank 0: recvReduceCopySend share 0 lag 2 recv 4,5,6 send 7,8,9
+    { 762, 1, 2, 3, 3, 7, 0 },  // rank 0: recvReduceCopySend share 1 lag 2 recv 18,19,20 send 21,22,23
+    { 768, 2, 2, 3, 3, 7, 0 },  // rank 0: recvReduceCopySend share 2 lag 2 recv 32,33,34 send 35,36,37
+    { 774, 3, 1, 2, 1, 1, 0 },  // rank 0: recvReduceSend share 3 lag 1 recv 42,43 send 47
+    { 777, 3, 9, 1, 2, 2, 0 },  // rank 0: recvCopySend share 3 lag 9 recv 50 send 54,55
+    { 780, 4, 1, 2, 1, 1, 0 },  // rank 0: recvReduceSend share 4 lag 1 recv 56,57 send 61
+    { 783, 4, 9, 1, 2, 2, 0 },  // rank 0: recvCopySend share 4 lag 9 recv 64 send 68,69
+    { 786, 5, 1, 2, 1, 1, 0 },  // rank 0: recvReduceSend share 5 lag 1 recv 70,71 send 75
+    { 789, 5, 9, 1, 2, 2, 0 },  // rank 0: recvCopySend share 5 lag 9 recv 78 send 82,83
+    { 792, 6, 1, 2, 1, 1, 0 },  // rank 0: recvReduceSend share 6 lag 1 recv 84,85 send 89
+    { 795, 6, 9, 1, 2, 2, 0 },  // rank 0: recvCopySend share 6 lag 9 recv 92 send 96,97
+    { 798, 7, 0, 0, 1, 1, 0 },  // rank 0: send share 7 lag 0 send 101
+    { 799, 7, 10, 1, 0, 2, 0 },  // rank 0: recv share 7 lag 10 recv 108
+    { 800, 8, 0, 0, 1, 1, 0 },  // rank 0: send share 8 lag 0 send 115
+    { 801, 8, 10, 1, 0, 2, 0 },  // rank 0: recv share 8 lag 10 recv 122
+    { 802, 9, 0, 0, 1, 1, 0 },  // rank 0: send share 9 lag 0 send 129
+    { 803, 9, 10, 1, 0, 2, 0 },  // rank 0: recv share 9 lag 10 recv 136
+    { 804, 10, 0, 0, 1, 1, 0 },  // rank 0: send share 10 lag 0 send 143
+    { 805, 10, 10, 1, 0, 2, 0 },  // rank 0: recv share 10 lag 10 recv 150
+    { 806, 11, 1, 1, 1, 1, 0 },  // rank 0: recvReduceSend share 11 lag 1 recv 155 send 158
+    { 808, 11, 9, 1, 1, 2, 0 },  // rank 0: recvCopySend share 11 lag 9 recv 163 send 166
+    { 810, 12, 1, 1, 1, 1, 0 },  // rank 0: recvReduceSend share 12 lag 1 recv 169 send 172
+    { 812, 12, 9, 1, 1, 2, 0 },  // rank 0: recvCopySend share 12 lag 9 recv 177 send 180
+    { 814, 13, 1, 1, 1, 1, 0 },  // rank 0: recvReduceSend share 13 lag 1 recv 183 send 186
+    { 816, 13, 9, 1, 1, 2, 0 },  // rank 0: recvCopySend share 13 lag 9 recv 191 send 194
+    { 818, 14, 1, 2, 1, 1, 0 },  // rank 0: recvReduceSend share 14 lag 1 recv 196,197 send 200
+    { 821, 14, 9, 1, 2, 2, 0 },  // rank 0: recvCopySend share 14 lag 9 recv 205 send 208,209
+    { 824, 15, 1, 2, 1, 1, 0 },  // rank 0: recvReduceSend share 15 lag 1 recv 210,211 send 214
+    { 827, 15, 9, 1, 2, 2, 0 },  // rank 0: recvCopySend share 15 lag 9 recv 219 send 222,223
+    { 830, 16, 1, 2, 1, 1, 0 },  // rank 0: recvReduceSend share 16 lag 1 recv 224,225 send 228
+    { 833, 16, 9, 1, 2, 2, 0 },  // rank 0: recvCopySend share 16 lag 9 recv 233 send 236,237
+    { 836, 17, 1, 2, 1, 1, 0 },  // rank 0: recvReduceSend share 17 lag 1 recv 238,239 send 242
+    { 839, 17, 9, 1, 2, 2, 0 },  // rank 0: recvCopySend share 17 lag 9 recv 247 send 250,251
+    { 842, 18, 0, 0, 1, 1, 0 },  // rank 0: send share 18 lag 0 send 253
+    { 843, 18, 10, 1, 0, 2, 0 },  // rank 0: recv share 18 lag 10 recv 264
+    { 844, 19, 0, 0, 1, 1, 0 },  // rank 0: send share 19 lag 0 send 267
+    { 845, 19, 10, 1, 0, 2, 0 },  // rank 0: recv share 19 lag 10 recv 278
+    { 846, 20, 0, 0, 1, 1, 0 },  // rank 0: send share 20 lag 0 send 281
+    { 847, 20, 10, 1, 0, 2, 0 },  // rank 0: recv share 20 lag 10 recv 292
+    { 848, 21, 0, 0, 1, 1, 0 },  // rank 0: send share 21 lag 0 send 294
+    { 849, 21, 10, 1, 0, 2, 0 },  // rank 0: recv share 21 lag 10 recv 307
+    { 850, 22, 0, 0, 1, 1, 0 },  // rank 0: send share 22 lag 0 send 308
+    { 851, 22, 10, 1, 0, 2, 0 },  // rank 0: recv share 22 lag 10 recv 321
+    { 852, 23, 0, 0, 1, 1, 0 },  // rank 0: send share 23 lag 0 send 322
+    { 853, 23, 10, 1, 0, 2, 0 },  // rank 0: recv share 23 lag 10 recv 335
+    { 854, 24, 0, 0, 1, 1, 0 },  // rank 0: send share 24 lag 0 send 338
+    { 855, 24, 10, 1, 0, 2, 0 },  // rank 0: recv share 24 lag 10 recv 347
+    { 856, 25, 0, 0, 1, 1, 0 },  // rank 0: send share 25 lag 0 send 352
+    { 857, 25, 10, 1, 0, 2, 0 },  // rank 0: recv share 25 lag 10 recv 361
+    { 858, 26, 0, 0, 1, 1, 0 },  // rank 0: send share 26 lag 0 send 366
+    { 859, 26, 10, 1, 0, 2, 0 },  // rank 0: recv share 26 lag 10 recv 375
+    { 860, 27, 0, 0, 1, 1, 0 },  // rank 0: send share 27 lag 0 send 380
+    { 861, 27, 10, 1, 0, 2, 0 },  // rank 0: recv share 27 lag 10 recv 389
+    { 862, 28, 0, 0, 1, 1, 0 },  // rank 0: send share 28 lag 0 send 394
+    { 863, 28, 10, 1, 0, 2, 0 },  // rank 0: recv share 28 lag 10 recv 403
+    { 864, 29, 0, 0, 1, 1, 0 },  // rank 0: send share 29 lag 0 send 408
+    { 865, 29, 10, 1, 0, 2, 0 },  // rank 0: recv share 29 lag 10 recv 417
+    { 866, 30, 0, 0, 1, 1, 0 },  // rank 0: send share 30 lag 0 send 422
+    { 867, 30, 10, 1, 0, 2, 0 },  // rank 0: recv share 30 lag 10 recv 431
+    { 868, 31, 0, 0, 1, 1, 0 },  // rank 0: send share 31 lag 0 send 436
+    { 869, 31, 10, 1, 0, 2, 0 },  // rank 0: recv share 31 lag 10 recv 445
+    { 870, 0, 1, 1, 1, 1, 0 },  // rank 1: recvReduceSend share 0 lag 1 recv 3 send 6
+    { 872, 0, 9, 1, 1, 2, 0 },  // rank 1: recvCopySend share 0 lag 9 recv 7 send 10
+    { 874, 1, 1, 1, 1, 1, 0 },  // rank 1: recvReduceSend share 1 lag 1 recv 17 send 20
+    { 876, 1, 9, 1, 1, 2, 0 },  // rank 1: recvCopySend share 1 lag 9 recv 21 send 24
+    { 878, 2, 1, 1, 1, 1, 0 },  // rank 1: recvReduceSend share 2 lag 1 recv 31 send 34
+    { 880, 2, 9, 1, 1, 2, 0 },  // rank 1: recvCopySend share 2 lag 9 recv 35 send 38
+    { 882, 3, 2, 3, 3, 7, 0 },  // rank 1: recvReduceCopySend share 3 lag 2 recv 46,47,48 send 49,50,51
+    { 888, 4, 2, 3, 3, 7, 0 },  // rank 1: recvReduceCopySend share 4 lag 2 recv 60,61,62 send 63,64,65
+    { 894, 5, 2, 3, 3, 7, 0 },  // rank 1: recvReduceCopySend share 5 lag 2 recv 74,75,76 send 77,78,79
+    { 900, 6, 2, 3, 3, 7, 0 },  // rank 1: recvReduceCopySend share 6 lag 2 recv 88,89,90 send 91,92,93
+    { 906, 7, 1, 0, 1, 1, 0 },  // rank 1: send share 7 lag 1 send 103
+    { 907, 7, 9, 1, 0, 2, 0 },  // rank 1: recv share 7 lag 9 recv 106
+    { 908, 8, 1, 0, 1, 1, 0 },  // rank 1: send share 8 lag 1 send 117
+    { 909, 8, 9, 1, 0, 2, 0 },  // rank 1: recv share 8 lag 9 recv 120
+    { 910, 9, 1, 0, 1, 1, 0 },  // rank 1: send share 9 lag 1 send 131
+    { 911, 9, 9, 1, 0, 2, 0 },  // rank 1: recv share 9 lag 9 recv 134
+    { 912, 10, 1, 0, 1, 1, 0 },  // rank 1: send share 10 lag 1 send 145
+    { 913, 10, 9, 1, 0, 2, 0 },  // rank 1: recv share 10 lag 9 recv 148
+    { 914, 11, 1, 1, 1, 1, 0 },  // rank 1: recvReduceSend share 11 lag 1 recv 156 send 159
+    { 916, 11, 9, 1, 1, 2, 0 },  // rank 1: recvCopySend share 11 lag 9 recv 162 send 165
+    { 918, 12, 1, 1, 1, 1, 0 },  // rank 1: recvReduceSend share 12 lag 1 recv 170 send 173
+    { 920, 12, 9, 1, 1, 2, 0 },  // rank 1: recvCopySend share 12 lag 9 recv 176 send 179
+    { 922, 13, 1, 1, 1, 1, 0 },  // rank 1: recvReduceSend share 13 lag 1 recv 184 send 187
+    { 924, 13, 9, 1, 1, 2, 0 },  // rank 1: recvCopySend share 13 lag 9 recv 190 send 193
+    { 926, 14, 0, 0, 1, 1, 0 },  // rank 1: send share 14 lag 0 send 199
+    { 927, 14, 10, 1, 0, 2, 0 },  // rank 1: recv share 14 lag 10 recv 206
+    { 928, 15, 0, 0, 1, 1, 0 },  // rank 1: send share 15 lag 0 send 213
+    { 929, 15, 10, 1, 0, 2, 0 },  // rank 1: recv share 15 lag 10 recv 220
+    { 930, 16, 0, 0, 1, 1, 0 },  // rank 1: send share 16 lag 0 send 227
+    { 931, 16, 10, 1, 0, 2, 0 },  // rank 1: recv share 16 lag 10 recv 234
+    { 932, 17, 0, 0, 1, 1, 0 },  // rank 1: send share 17 lag 0 send 241
+    { 933, 17, 10, 1, 0, 2, 0 },  // rank 1: recv share 17 lag 10 recv 248
+    { 934, 18, 1, 2, 1, 1, 0 },  // rank 1: recvReduceSend share 18 lag 1 recv 252,253 send 257
+    { 937, 18, 9, 1, 2, 2, 0 },  // rank 1: recvCopySend share 18 lag 9 recv 260 send 264,265
+    { 940, 19, 1, 2, 1, 1, 0 },  // rank 1: recvReduceSend share 19 lag 1 recv 266,267 send 271
+    { 943, 19, 9, 1, 2, 2, 0 },  // rank 1: recvCopySend share 19 lag 9 recv 274 send 278,279
+    { 946, 20, 1, 2, 1, 1, 0 },  // rank 1: recvReduceSend share 20 lag 1 recv 280,281 send 285
+    { 949, 20, 9, 1, 2, 2, 0 },  // rank 1: recvCopySend share 20 lag 9 recv 288 send 292,293
+    { 952, 21, 1, 2, 1, 1, 0 },  // rank 1: recvReduceSend share 21 lag 1 recv 295,296 send 299
+    { 955, 21, 9, 1, 2, 2, 0 },  // rank 1: recvCopySend share 21 lag 9 recv 302 send 305,306
+    { 958, 22, 1, 2, 1, 1, 0 },  // rank 1: recvReduceSend share 22 lag 1 recv 309,310 send 313
+    { 961, 22, 9, 1, 2, 2, 0 },  // rank 1: recvCopySend share 22 lag 9 recv 316 send 319,320
+    { 964, 23, 1, 2, 1, 1, 0 },  // rank 1: recvReduceSend share 23 lag 1 recv 323,324 send 327
+    { 967, 23, 9, 1, 2, 2, 0 },  // rank 1: recvCopySend share 23 lag 9 recv 330 send 333,334
+    { 970, 24, 0, 0, 1, 1, 0 },  // rank 1: send share 24 lag 0 send 336
+    { 971, 24, 10, 1, 0, 2, 0 },  // rank 1: recv share 24 lag 10 recv 349
+    { 972, 25, 0, 0, 1, 1, 0 },  // rank 1: send share 25 lag 0 send 350
+    { 973, 25, 10, 1, 0, 2, 0 },  // rank 1: recv share 25 lag 10 recv 363
+    { 974, 26, 0, 0, 1, 1, 0 },  // rank 1: send share 26 lag 0 send 364
+    { 975, 26, 10, 1, 0, 2, 0 },  // rank 1: recv share 26 lag 10 recv 377
+    { 976, 27, 0, 0, 1, 1, 0 },  // rank 1: send share 27 lag 0 send 381
+    { 977, 27, 10, 1, 0, 2, 0 },  // rank 1: recv share 27 lag 10 recv 388
+    { 978, 28, 0, 0, 1, 1, 0 },  // rank 1: send share 28 lag 0 send 395
+    { 979, 28, 10, 1, 0, 2, 0 },  // rank 1: recv share 28 lag 10 recv 402
+    { 980, 29, 0, 0, 1, 1, 0 },  // rank 1: send share 29 lag 0 send 409
+    { 981, 29, 10, 1, 0, 2, 0 },  // rank 1: recv share 29 lag 10 recv 416
+    { 982, 30, 0, 0, 1, 1, 0 },  // rank 1: send share 30 lag 0 send 423
+    { 983, 30, 10, 1, 0, 2, 0 },  // rank 1: recv share 30 lag 10 recv 430
+    { 984, 31, 0, 0, 1, 1, 0 },  // rank 1: send share 31 lag 0 send 437
+    { 985, 31, 10, 1, 0, 2, 0 },  // rank 1: recv share 31 lag 10 recv 444
+    { 986, 0, 1, 1, 1, 1, 0 },  // rank 2: recvReduceSend share 0 lag 1 recv 0 send 4
+    { 988, 0, 9, 1, 1, 2, 0 },  // rank 2: recvCopySend share 0 lag 9 recv 9 send 13
+    { 990, 1, 1, 1, 1, 1, 0 },  // rank 2: recvReduceSend share 1 lag 1 recv 14 send 18
+    { 992, 1, 9, 1, 1, 2, 0 },  // rank 2: recvCopySend share 1 lag 9 recv 23 send 27
+    { 994, 2, 1, 1, 1, 1, 0 },  // rank 2: recvReduceSend share 2 lag 1 recv 28 send 32
+    { 996, 2, 9, 1, 1, 2, 0 },  // rank 2: recvCopySend share 2 lag 9 recv 37 send 41
+    { 998, 3, 1, 0, 1, 1, 0 },  // rank 2: send share 3 lag 1 send 46
+    { 999, 3, 9, 1, 0, 2, 0 },  // rank 2: recv share 3 lag 9 recv 51
+    { 1000, 4, 1, 0, 1, 1, 0 },  // rank 2: send share 4 lag 1 send 60
+    { 1001, 4, 9, 1, 0, 2, 0 },  // rank 2: recv share 4 lag 9 recv 65
+    { 1002, 5, 1, 0, 1, 1, 0 },  // rank 2: send share 5 lag 1 send 74
+    { 1003, 5, 9, 1, 0, 2, 0 },  // rank 2: recv share 5 lag 9 recv 79
+    { 1004, 6, 1, 0, 1, 1, 0 },  // rank 2: send share 6 lag 1 send 88
+    { 1005, 6, 9, 1, 0, 2, 0 },  // rank 2: recv share 6 lag 9 recv 93
+    { 1006, 7, 2, 3, 3, 7, 0 },  // rank 2: recvReduceCopySend share 7 lag 2 recv 102,103,104 send 105,106,107
+    { 1012, 8, 2, 3, 3, 7, 0 },  // rank 2: recvReduceCopySend share 8 lag 2 recv 116,117,118 send 119,120,121
+    { 1018, 9, 2, 3, 3, 7, 0 },  // rank 2: recvReduceCopySend share 9 lag 2 recv 130,131,132 send 133,134,135
+    { 1024, 10, 2, 3, 3, 7, 0 },  // rank 2: recvReduceCopySend share 10 lag 2 recv 144,145,146 send 147,148,149
+    { 1030, 11, 2, 4, 4, 7, 0 },  // rank 2: recvReduceCopySend share 11 lag 2 recv 157,158,159,160 send 161,162,163,164
+    { 1038, 12, 2, 4, 4, 7, 0 },  // rank 2: recvReduceCopySend share 12 lag 2 recv 171,172,173,174 send 175,176,177,178
+    { 1046, 13, 2, 4, 4, 7, 0 },  // rank 2: recvReduceCopySend share 13 lag 2 recv 185,186,187,188 send 189,190,191,192
+    { 1054, 14, 0, 0, 1, 1, 0 },  // rank 2: send share 14 lag 0 send 196
+    { 1055, 14, 10, 1, 0, 2, 0 },  // rank 2: recv share 14 lag 10 recv 209
+    { 1056, 15, 0, 0, 1, 1, 0 },  // rank 2: send share 15 lag 0 send 210
+    { 1057, 15, 10, 1, 0, 2, 0 },  // rank 2: recv share 15 lag 10 recv 223
+    { 1058, 16, 0, 0, 1, 1, 0 },  // rank 2: send share 16 lag 0 send 224
+    { 1059, 16, 10, 1, 0, 2, 0 },  // rank 2: recv share 16 lag 10 recv 237
+    { 1060, 17, 0, 0, 1, 1, 0 },  // rank 2: send share 17 lag 0 send 238
+    { 1061, 17, 10, 1, 0, 2, 0 },  // rank 2: recv share 17 lag 10 recv 251
+    { 1062, 18, 0, 0, 1, 1, 0 },  // rank 2: send share 18 lag 0 send 252
+    { 1063, 18, 10, 1, 0, 2, 0 },  // rank 2: recv share 18 lag 10 recv 265
+    { 1064, 19, 0, 0, 1, 1, 0 },  // rank 2: send share 19 lag 0 send 266
+    { 1065, 19, 10, 1, 0, 2, 0 },  // rank 2: recv share 19 lag 10 recv 279
+    { 1066, 20, 0, 0, 1, 1, 0 },  // rank 2: send share 20 lag 0 send 280
+    { 1067, 20, 10, 1, 0, 2, 0 },  // rank 2: recv share 20 lag 10 recv 293
+    { 1068, 21, 0, 0, 1, 1, 0 },  // rank 2: send share 21 lag 0 send 295
+    { 1069, 21, 10, 1, 0, 2, 0 },  // rank 2: recv share 21 lag 10 recv 306
+    { 1070, 22, 0, 0, 1, 1, 0 },  // rank 2: send share 22 lag 0 send 309
+    { 1071, 22, 10, 1, 0, 2, 0 },  // rank 2: recv share 22 lag 10 recv 320
+    { 1072, 23, 0, 0, 1, 1, 0 },  // rank 2: send share 23 lag 0 send 323
+    { 1073, 23, 10, 1, 0, 2, 0 },  // rank 2: recv share 23 lag 10 recv 334
+    { 1074, 24, 1, 2, 1, 1, 0 },  // rank 2: recvReduceSend share 24 lag 1 recv 336,337 send 341
+    { 1077, 24, 9, 1, 2, 2, 0 },  // rank 2: recvCopySend share 24 lag 9 recv 344 send 348,349
+    { 1080, 25, 1, 2, 1, 1, 0 },  // rank 2: recvReduceSend share 25 lag 1 recv 350,351 send 355
+    { 1083, 25, 9, 1, 2, 2, 0 },  // rank 2: recvCopySend share 25 lag 9 recv 358 send 362,363
+    { 1086, 26, 1, 2, 1, 1, 0 },  // rank 2: recvReduceSend share 26 lag 1 recv 364,365 send 369
+    { 1089, 26, 9, 1, 2, 2, 0 },  // rank 2: recvCopySend share 26 lag 9 recv 372 send 376,377
+    { 1092, 27, 0, 0, 1, 1, 0 },  // rank 2: send share 27 lag 0 send 379
+    { 1093, 27, 10, 1, 0, 2, 0 },  // rank 2: recv share 27 lag 10 recv 390
+    { 1094, 28, 0, 0, 1, 1, 0 },  // rank 2: send share 28 lag 0 send 393
+    { 1095, 28, 10, 1, 0, 2, 0 },  // rank 2: recv share 28 lag 10 recv 404
+    { 1096, 29, 0, 0, 1, 1, 0 },  // rank 2: send share 29 lag 0 send 407
+    { 1097, 29, 10, 1, 0, 2, 0 },  // rank 2: recv share 29 lag 10 recv 418
+    { 1098, 30, 0, 0, 1, 1, 0 },  // rank 2: send share 30 lag 0 send 421
+    { 1099, 30, 10, 1, 0, 2, 0 },  // rank 2: recv share 30 lag 10 recv 432
+    { 1100, 31, 0, 0, 1, 1, 0 },  // rank 2: send share 31 lag 0 send 435
+    { 1101, 31, 10, 1, 0, 2, 0 },  // rank 2: recv share 31 lag 10 recv 446
+    { 1102, 0, 0, 0, 1, 1, 0 },  // rank 3: send share 0 lag 0 send 0
+    { 1103, 0, 10, 1, 0, 2, 0 },  // rank 3: recv share 0 lag 10 recv 13
+    { 1104, 1, 0, 0, 1, 1, 0 },  // rank 3: send share 1 lag 0 send 14
+    { 1105, 1, 10, 1, 0, 2, 0 },  // rank 3: recv share 1 lag 10 recv 27
+    { 1106, 2, 0, 0, 1, 1, 0 },  // rank 3: send share 2 lag 0 send 28
+    { 1107, 2, 10, 1, 0, 2, 0 },  // rank 3: recv share 2 lag 10 recv 41
+    { 1108, 3, 0, 0, 1, 1, 0 },  // rank 3: send share 3 lag 0 send 43
+    { 1109, 3, 10, 1, 0, 2, 0 },  // rank 3: recv share 3 lag 10 recv 54
+    { 1110, 4, 0, 0, 1, 1, 0 },  // rank 3: send share 4 lag 0 send 57
+    { 1111, 4, 10, 1, 0, 2, 0 },  // rank 3: recv share 4 lag 10 recv 68
+    { 1112, 5, 0, 0, 1, 1, 0 },  // rank 3: send share 5 lag 0 send 71
+    { 1113, 5, 10, 1, 0, 2, 0 },  // rank 3: recv share 5 lag 10 recv 82
+    { 1114, 6, 0, 0, 1, 1, 0 },  // rank 3: send share 6 lag 0 send 85
+    { 1115, 6, 10, 1, 0, 2, 0 },  // rank 3: recv share 6 lag 10 recv 96
+    { 1116, 7, 1, 1, 1, 1, 0 },  // rank 3: recvReduceSend share 7 lag 1 recv 101 send 104
+    { 1118, 7, 9, 1, 1, 2, 0 },  // rank 3: recvCopySend share 7 lag 9 recv 105 send 108
+    { 1120, 8, 1, 1, 1, 1, 0 },  // rank 3: recvReduceSend share 8 lag 1 recv 115 send 118
+    { 1122, 8, 9, 1, 1, 2, 0 },  // rank 3: recvCopySend share 8 lag 9 recv 119 send 122
+    { 1124, 9, 1, 1, 1, 1, 0 },  // rank 3: recvReduceSend share 9 lag 1 recv 129 send 132
+    { 1126, 9, 9, 1, 1, 2, 0 },  // rank 3: recvCopySend share 9 lag 9 recv 133 send 136
+    { 1128, 10, 1, 1, 1, 1, 0 },  // rank 3: recvReduceSend share 10 lag 1 recv 143 send 146
+    { 1130, 10, 9, 1, 1, 2, 0 },  // rank 3: recvCopySend share 10 lag 9 recv 147 send 150
+    { 1132, 11, 1, 0, 1, 1, 0 },  // rank 3: send share 11 lag 1 send 160
+    { 1133, 11, 9, 1, 0, 2, 0 },  // rank 3: recv share 11 lag 9 recv 161
+    { 1134, 12, 1, 0, 1, 1, 0 },  // rank 3: send share 12 lag 1 send 174
+    { 1135, 12, 9, 1, 0, 2, 0 },  // rank 3: recv share 12 lag 9 recv 175
+    { 1136, 13, 1, 0, 1, 1, 0 },  // rank 3: send share 13 lag 1 send 188
+    { 1137, 13, 9, 1, 0, 2, 0 },  // rank 3: recv share 13 lag 9 recv 189
+    { 1138, 14, 0, 0, 1, 1, 0 },  // rank 3: send share 14 lag 0 send 197
+    { 1139, 14, 10, 1, 0, 2, 0 },  // rank 3: recv share 14 lag 10 recv 208
+    { 1140, 15, 0, 0, 1, 1, 0 },  // rank 3: send share 15 lag 0 send 211
+    { 1141, 15, 10, 1, 0, 2, 0 },  // rank 3: recv share 15 lag 10 recv 222
+    { 1142, 16, 0, 0, 1, 1, 0 },  // rank 3: send share 16 lag 0 send 225
+    { 1143, 16, 10, 1, 0, 2, 0 },  // rank 3: recv share 16 lag 10 recv 236
+    { 1144, 17, 0, 0, 1, 1, 0 },  // rank 3: send share 17 lag 0 send 239
+    { 1145, 17, 10, 1, 0, 2, 0 },  // rank 3: recv share 17 lag 10 recv 250
+    { 1146, 18, 0, 0, 1, 1, 0 },  // rank 3: send share 18 lag 0 send 256
+    { 1147, 18, 10, 1, 0, 2, 0 },  // rank 3: recv share 18 lag 10 recv 261
+    { 1148, 19, 0, 0, 1, 1, 0 },  // rank 3: send share 19 lag 0 send 270
+    { 1149, 19, 10, 1, 0, 2, 0 },  // rank 3: recv share 19 lag 10 recv 275
+    { 1150, 20, 0, 0, 1, 1, 0 },  // rank 3: send share 20 lag 0 send 284
+    { 1151, 20, 10, 1, 0, 2, 0 },  // rank 3: recv share 20 lag 10 recv 289
+    { 1152, 21, 0, 0, 1, 1, 0 },  // rank 3: send share 21 lag 0 send 296
+    { 1153, 21, 10, 1, 0, 2, 0 },  // rank 3: recv share 21 lag 10 recv 305
+    { 1154, 22, 0, 0, 1, 1, 0 },  // rank 3: send share 22 lag 0 send 310
+    { 1155, 22, 10, 1, 0, 2, 0 },  // rank 3: recv share 22 lag 10 recv 319
+    { 1156, 23, 0, 0, 1, 1, 0 },  // rank 3: send share 23 lag 0 send 324
+    { 1157, 23, 10, 1, 0, 2, 0 },  // rank 3: recv share 23 lag 10 recv 333
+    { 1158, 24, 0, 0, 1, 1, 0 },  // rank 3: send share 24 lag 0 send 337
+    { 1159, 24, 10, 1, 0, 2, 0 },  // rank 3: recv share 24 lag 10 recv 348
+    { 1160, 25, 0, 0, 1, 1, 0 },  // rank 3: send share 25 lag 0 send 351
+    { 1161, 25, 10, 1, 0, 2, 0 },  // rank 3: recv share 25 lag 10 recv 362
+    { 1162, 26, 0, 0, 1, 1, 0 },  // rank 3: send share 26 lag 0 send 365
+    { 1163, 26, 10, 1, 0, 2, 0 },  // rank 3: recv share 26 lag 10 recv 376
+    { 1164, 27, 1, 3, 1, 1, 0 },  // rank 3: recvReduceSend share 27 lag 1 recv 379,380,381 send 384
+    { 1168, 27, 9, 1, 3, 2, 0 },  // rank 3: recvCopySend share 27 lag 9 recv 385 send 388,389,390
+    { 1172, 28, 1, 3, 1, 1, 0 },  // rank 3: recvReduceSend share 28 lag 1 recv 393,394,395 send 398
+    { 1176, 28, 9, 1, 3, 2, 0 },  // rank 3: recvCopySend share 28 lag 9 recv 399 send 402,403,404
+    { 1180, 29, 1, 3, 1, 1, 0 },  // rank 3: recvReduceSend share 29 lag 1 recv 407,408,409 send 412
+    { 1184, 29, 9, 1, 3, 2, 0 },  // rank 3: recvCopySend share 29 lag 9 recv 413 send 416,417,418
+    { 1188, 30, 1, 3, 1, 1, 0 },  // rank 3: recvReduceSend share 30 lag 1 recv 421,422,423 send 426
+    { 1192, 30, 9, 1, 3, 2, 0 },  // rank 3: recvCopySend share 30 lag 9 recv 427 send 430,431,432
+    { 1196, 31, 1, 3, 1, 1, 0 },  // rank 3: recvReduceSend share 31 lag 1 recv 435,436,437 send 440
+    { 1200, 31, 9, 1, 3, 2, 0 },  // rank 3: recvCopySend share 31 lag 9 recv 441 send 444,445,446
+    { 1204, 0, 1, 2, 1, 1, 0 },  // rank 4: recvReduceSend share 0 lag 1 recv 1,2 send 5
+    { 1207, 0, 9, 1, 2, 2, 0 },  // rank 4: recvCopySend share 0 lag 9 recv 8 send 11,12
+    { 1210, 1, 1, 2, 1, 1, 0 },  // rank 4: recvReduceSend share 1 lag 1 recv 15,16 send 19
+    { 1213, 1, 9, 1, 2, 2, 0 },  // rank 4: recvCopySend share 1 lag 9 recv 22 send 25,26
+    { 1216, 2, 1, 2, 1, 1, 0 },  // rank 4: recvReduceSend share 2 lag 1 recv 29,30 send 33
+    { 1219, 2, 9, 1, 2, 2, 0 },  // rank 4: recvCopySend share 2 lag 9 recv 36 send 39,40
+    { 1222, 3, 0, 0, 1, 1, 0 },  // rank 4: send share 3 lag 0 send 42
+    { 1223, 3, 10, 1, 0, 2, 0 },  // rank 4: recv share 3 lag 10 recv 55
+    { 1224, 4, 0, 0, 1, 1, 0 },  // rank 4: send share 4 lag 0 send 56
+    { 1225, 4, 10, 1, 0, 2, 0 },  // rank 4: recv share 4 lag 10 recv 69
+    { 1226, 5, 0, 0, 1, 1, 0 },  // rank 4: send share 5 lag 0 send 70
+    { 1227, 5, 10, 1, 0, 2, 0 },  // rank 4: recv share 5 lag 10 recv 83
+    { 1228, 6, 0, 0, 1, 1, 0 },  // rank 4: send share 6 lag 0 send 84
+    { 1229, 6, 10, 1, 0, 2, 0 },  // rank 4: recv share 6 lag 10 recv 97
+    { 1230, 7, 0, 0, 1, 1, 0 },  // rank 4: send share 7 lag 0 send 98
+    { 1231, 7, 10, 1, 0, 2, 0 },  // rank 4: recv share 7 lag 10 recv 111
+    { 1232, 8, 0, 0, 1, 1, 0 },  // rank 4: send share 8 lag 0 send 112
+    { 1233, 8, 10, 1, 0, 2, 0 },  // rank 4: recv share 8 lag 10 recv 125
+    { 1234, 9, 0, 0, 1, 1, 0 },  // rank 4: send share 9 lag 0 send 126
+    { 1235, 9, 10, 1, 0, 2, 0 },  // rank 4: recv share 9 lag 10 recv 139
+    { 1236, 10, 0, 0, 1, 1, 0 },  // rank 4: send share 10 lag 0 send 140
+    { 1237, 10, 10, 1, 0, 2, 0 },  // rank 4: recv share 10 lag 10 recv 153
+    { 1238, 11, 0, 0, 1, 1, 0 },  // rank 4: send share 11 lag 0 send 155
+    { 1239, 11, 10, 1, 0, 2, 0 },  // rank 4: recv share 11 lag 10 recv 166
+    { 1240, 12, 0, 0, 1, 1, 0 },  // rank 4: send share 12 lag 0 send 169
+    { 1241, 12, 10, 1, 0, 2, 0 },  // rank 4: recv share 12 lag 10 recv 180
+    { 1242, 13, 0, 0, 1, 1, 0 },  // rank 4: send share 13 lag 0 send 183
+    { 1243, 13, 10, 1, 0, 2, 0 },  // rank 4: recv share 13 lag 10 recv 194
+    { 1244, 14, 2, 3, 3, 7, 0 },  // rank 4: recvReduceCopySend share 14 lag 2 recv 200,201,202 send 203,204,205
+    { 1250, 15, 2, 3, 3, 7, 0 },  // rank 4: recvReduceCopySend share 15 lag 2 recv 214,215,216 send 217,218,219
+    { 1256, 16, 2, 3, 3, 7, 0 },  // rank 4: recvReduceCopySend share 16 lag 2 recv 228,229,230 send 231,232,233
+    { 1262, 17, 2, 3, 3, 7, 0 },  // rank 4: recvReduceCopySend share 17 lag 2 recv 242,243,244 send 245,246,247
+    { 1268, 18, 0, 0, 1, 1, 0 },  // rank 4: send share 18 lag 0 send 255
+    { 1269, 18, 10, 1, 0, 2, 0 },  // rank 4: recv share 18 lag 10 recv 262
+    { 1270, 19, 0, 0, 1, 1, 0 },  // rank 4: send share 19 lag 0 send 269
+    { 1271, 19, 10, 1, 0, 2, 0 },  // rank 4: recv share 19 lag 10 recv 276
+    { 1272, 20, 0, 0, 1, 1, 0 },  // rank 4: send share 20 lag 0 send 283
+    { 1273, 20, 10, 1, 0, 2, 0 },  // rank 4: recv share 20 lag 10 recv 290
+    { 1274, 21, 1, 1, 1, 1, 0 },  // rank 4: recvReduceSend share 21 lag 1 recv 294 send 298
+    { 1276, 21, 9, 1, 1, 2, 0 },  // rank 4: recvCopySend share 21 lag 9 recv 303 send 307
+    { 1278, 22, 1, 1, 1, 1, 0 },  // rank 4: recvReduceSend share 22 lag 1 recv 308 send 312
+    { 1280, 22, 9, 1, 1, 2, 0 },  // rank 4: recvCopySend share 22 lag 9 recv 317 send 321
+    { 1282, 23, 1, 1, 1, 1, 0 },  // rank 4: recvReduceSend share 23 lag 1 recv 322 send 326
+    { 1284, 23, 9, 1, 1, 2, 0 },  // rank 4: recvCopySend share 23 lag 9 recv 331 send 335
+    { 1286, 24, 1, 3, 1, 1, 0 },  // rank 4: recvReduceSend share 24 lag 1 recv 338,339,340 send 342
+    { 1290, 24, 9, 1, 3, 2, 0 },  // rank 4: recvCopySend share 24 lag 9 recv 343 send 345,346,347
+    { 1294, 25, 1, 3, 1, 1, 0 },  // rank 4: recvReduceSend share 25 lag 1 recv 352,353,354 send 356
+    { 1298, 25, 9, 1, 3, 2, 0 },  // rank 4: recvCopySend share 25 lag 9 recv 357 send 359,360,361
+    { 1302, 26, 1, 3, 1, 1, 0 },  // rank 4: recvReduceSend share 26 lag 1 recv 366,367,368 send 370
+    { 1306, 26, 9, 1, 3, 2, 0 },  // rank 4: recvCopySend share 26 lag 9 recv 371 send 373,374,375
+    { 1310, 27, 1, 0, 1, 1, 0 },  // rank 4: send share 27 lag 1 send 383
+    { 1311, 27, 9, 1, 0, 2, 0 },  // rank 4: recv share 27 lag 9 recv 386
+    { 1312, 28, 1, 0, 1, 1, 0 },  // rank 4: send share 28 lag 1 send 397
+    { 1313, 28, 9, 1, 0, 2, 0 },  // rank 4: recv share 28 lag 9 recv 400
+    { 1314, 29, 1, 0, 1, 1, 0 },  // rank 4: send share 29 lag 1 send 411
+    { 1315, 29, 9, 1, 0, 2, 0 },  // rank 4: recv share 29 lag 9 recv 414
+    { 1316, 30, 1, 0, 1, 1, 0 },  // rank 4: send share 30 lag 1 send 425
+    { 1317, 30, 9, 1, 0, 2, 0 },  // rank 4: recv share 30 lag 9 recv 428
+    { 1318, 31, 1, 0, 1, 1, 0 },  // rank 4: send share 31 lag 1 send 439
+    { 1319, 31, 9, 1, 0, 2, 0 },  // rank 4: recv share 31 lag 9 recv 442
+    { 1320, 0, 0, 0, 1, 1, 0 },  // rank 5: send share 0 lag 0 send 3
+    { 1321, 0, 10, 1, 0, 2, 0 },  // rank 5: recv share 0 lag 10 recv 10
+    { 1322, 1, 0, 0, 1, 1, 0 },  // rank 5: send share 1 lag 0 send 17
+    { 1323, 1, 10, 1, 0, 2, 0 },  // rank 5: recv share 1 lag 10 recv 24
+    { 1324, 2, 0, 0, 1, 1, 0 },  // rank 5: send share 2 lag 0 send 31
+    { 1325, 2, 10, 1, 0, 2, 0 },  // rank 5: recv share 2 lag 10 recv 38
+    { 1326, 3, 1, 2, 1, 1, 0 },  // rank 5: recvReduceSend share 3 lag 1 recv 44,45 send 48
+    { 1329, 3, 9, 1, 2, 2, 0 },  // rank 5: recvCopySend share 3 lag 9 recv 49 send 52,53
+    { 1332, 4, 1, 2, 1, 1, 0 },  // rank 5: recvReduceSend share 4 lag 1 recv 58,59 send 62
+    { 1335, 4, 9, 1, 2, 2, 0 },  // rank 5: recvCopySend share 4 lag 9 recv 63 send 66,67
+    { 1338, 5, 1, 2, 1, 1, 0 },  // rank 5: recvReduceSend share 5 lag 1 recv 72,73 send 76
+    { 1341, 5, 9, 1, 2, 2, 0 },  // rank 5: recvCopySend share 5 lag 9 recv 77 send 80,81
+    { 1344, 6, 1, 2, 1, 1, 0 },  // rank 5: recvReduceSend share 6 lag 1 recv 86,87 send 90
+    { 1347, 6, 9, 1, 2, 2, 0 },  // rank 5: recvCopySend share 6 lag 9 recv 91 send 94,95
+    { 1350, 7, 0, 0, 1, 1, 0 },  // rank 5: send share 7 lag 0 send 99
+    { 1351, 7, 10, 1, 0, 2, 0 },  // rank 5: recv share 7 lag 10 recv 110
+    { 1352, 8, 0, 0, 1, 1, 0 },  // rank 5: send share 8 lag 0 send 113
+    { 1353, 8, 10, 1, 0, 2, 0 },  // rank 5: recv share 8 lag 10 recv 124
+    { 1354, 9, 0, 0, 1, 1, 0 },  // rank 5: send share 9 lag 0 send 127
+    { 1355, 9, 10, 1, 0, 2, 0 },  // rank 5: recv share 9 lag 10 recv 138
+    { 1356, 10, 0, 0, 1, 1, 0 },  // rank 5: send share 10 lag 0 send 141
+    { 1357, 10, 10, 1, 0, 2, 0 },  // rank 5: recv share 10 lag 10 recv 152
+    { 1358, 11, 0, 0, 1, 1, 0 },  // rank 5: send share 11 lag 0 send 156
+    { 1359, 11, 10, 1, 0, 2, 0 },  // rank 5: recv share 11 lag 10 recv 165
+    { 1360, 12, 0, 0, 1, 1, 0 },  // rank 5: send share 12 lag 0 send 170
+    { 1361, 12, 10, 1, 0, 2, 0 },  // rank 5: recv share 12 lag 10 recv 179
+    { 1362, 13, 0, 0, 1, 1, 0 },  // rank 5: send share 13 lag 0 send 184
+    { 1363, 13, 10, 1, 0, 2, 0 },  // rank 5: recv share 13 lag 10 recv 193
+    { 1364, 14, 1, 2, 1, 1, 0 },  // rank 5: recvReduceSend share 14 lag 1 recv 198,199 send 201
+    { 1367, 14, 9, 1, 2, 2, 0 },  // rank 5: recvCopySend share 14 lag 9 recv 204 send 206,207
+    { 1370, 15, 1, 2, 1, 1, 0 },  // rank 5: recvReduceSend share 15 lag 1 recv 212,213 send 215
+    { 1373, 15, 9, 1, 2, 2, 0 },  // rank 5: recvCopySend share 15 lag 9 recv 218 send 220,221
+    { 1376, 16, 1, 2, 1, 1, 0 },  // rank 5: recvReduceSend share 16 lag 1 recv 226,227 send 229
+    { 1379, 16, 9, 1, 2, 2, 0 },  // rank 5: recvCopySend share 16 lag 9 recv 232 send 234,235
+    { 1382, 17, 1, 2, 1, 1, 0 },  // rank 5: recvReduceSend share 17 lag 1 recv 240,241 send 243
+    { 1385, 17, 9, 1, 2, 2, 0 },  // rank 5: recvCopySend share 17 lag 9 recv 246 send 248,249
+    { 1388, 18, 2, 2, 2, 7, 0 },  // rank 5: recvReduceCopySend share 18 lag 2 recv 257,258 send 259,260
+    { 1392, 19, 2, 2, 2, 7, 0 },  // rank 5: recvReduceCopySend share 19 lag 2 recv 271,272 send 273,274
+    { 1396, 20, 2, 2, 2, 7, 0 },  // rank 5: recvReduceCopySend share 20 lag 2 recv 285,286 send 287,288
+    { 1400, 21, 2, 3, 3, 7, 0 },  // rank 5: recvReduceCopySend share 21 lag 2 recv 298,299,300 send 301,302,303
+    { 1406, 22, 2, 3, 3, 7, 0 },  // rank 5: recvReduceCopySend share 22 lag 2 recv 312,313,314 send 315,316,317
+    { 1412, 23, 2, 3, 3, 7, 0 },  // rank 5: recvReduceCopySend share 23 lag 2 recv 326,327,328 send 329,330,331
+    { 1418, 24, 0, 0, 1, 1, 0 },  // rank 5: send share 24 lag 0 send 339
+    { 1419, 24, 10, 1, 0, 2, 0 },  // rank 5: recv share 24 lag 10 recv 346
+    { 1420, 25, 0, 0, 1, 1, 0 },  // rank 5: send share 25 lag 0 send 353
+    { 1421, 25, 10, 1, 0, 2, 0 },  // rank 5: recv share 25 lag 10 recv 360
+    { 1422, 26, 0, 0, 1, 1, 0 },  // rank 5: send share 26 lag 0 send 367
+    { 1423, 26, 10, 1, 0, 2, 0 },  // rank 5: recv share 26 lag 10 recv 374
+    { 1424, 27, 0, 0, 1, 1, 0 },  // rank 5: send share 27 lag 0 send 378
+    { 1425, 27, 10, 1, 0, 2, 0 },  // rank 5: recv share 27 lag 10 recv 391
+    { 1426, 28, 0, 0, 1, 1, 0 },  // rank 5: send share 28 lag 0 send 392
+    { 1427, 28, 10, 1, 0, 2, 0 },  // rank 5: recv share 28 lag 10 recv 405
+    { 1428, 29, 0, 0, 1, 1, 0 },  // rank 5: send share 29 lag 0 send 406
+    { 1429, 29, 10, 1, 0, 2, 0 },  // rank 5: recv share 29 lag 10 recv 419
+    { 1430, 30, 0, 0, 1, 1, 0 },  // rank 5: send share 30 lag 0 send 420
+    { 1431, 30, 10, 1, 0, 2, 0 },  // rank 5: recv share 30 lag 10 recv 433
+    { 1432, 31, 0, 0, 1, 1, 0 },  // rank 5: send share 31 lag 0 send 434
+    { 1433, 31, 10, 1, 0, 2, 0 },  // rank 5: recv share 31 lag 10 recv 447
+    { 1434, 0, 0, 0, 1, 1, 0 },  // rank 6: send share 0 lag 0 send 1
+    { 1435, 0, 10, 1, 0, 2, 0 },  // rank 6: recv share 0 lag 10 recv 12
+    { 1436, 1, 0, 0, 1, 1, 0 },  // rank 6: send share 1 lag 0 send 15
+    { 1437, 1, 10, 1, 0, 2, 0 },  // rank 6: recv share 1 lag 10 recv 26
+    { 1438, 2, 0, 0, 1, 1, 0 },  // rank 6: send share 2 lag 0 send 29
+    { 1439, 2, 10, 1, 0, 2, 0 },  // rank 6: recv share 2 lag 10 recv 40
+    { 1440, 3, 0, 0, 1, 1, 0 },  // rank 6: send share 3 lag 0 send 44
+    { 1441, 3, 10, 1, 0, 2, 0 },  // rank 6: recv share 3 lag 10 recv 53
+    { 1442, 4, 0, 0, 1, 1, 0 },  // rank 6: send share 4 lag 0 send 58
+    { 1443, 4, 10, 1, 0, 2, 0 },  // rank 6: recv share 4 lag 10 recv 67
+    { 1444, 5, 0, 0, 1, 1, 0 },  // rank 6: send share 5 lag 0 send 72
+    { 1445, 5, 10, 1, 0, 2, 0 },  // rank 6: recv share 5 lag 10 recv 81
+    { 1446, 6, 0, 0, 1, 1, 0 },  // rank 6: send share 6 lag 0 send 86
+    { 1447, 6, 10, 1, 0, 2, 0 },  // rank 6: recv share 6 lag 10 recv 95
+    { 1448, 7, 1, 3, 1, 1, 0 },  // rank 6: recvReduceSend share 7 lag 1 recv 98,99,100 send 102
+    { 1452, 7, 9, 1, 3, 2, 0 },  // rank 6: recvCopySend share 7 lag 9 recv 107 send 109,110,111
+    { 1456, 8, 1, 3, 1, 1, 0 },  // rank 6: recvReduceSend share 8 lag 1 recv 112,113,114 send 116
+    { 1460, 8, 9, 1, 3, 2, 0 },  // rank 6: recvCopySend share 8 lag 9 recv 121 send 123,124,125
+    { 1464, 9, 1, 3, 1, 1, 0 },  // rank 6: recvReduceSend share 9 lag 1 recv 126,127,128 send 130
+    { 1468, 9, 9, 1, 3, 2, 0 },  // rank 6: recvCopySend share 9 lag 9 recv 135 send 137,138,139
+    { 1472, 10, 1, 3, 1, 1, 0 },  // rank 6: recvReduceSend share 10 lag 1 recv 140,141,142 send 144
+    { 1476, 10, 9, 1, 3, 2, 0 },  // rank 6: recvCopySend share 10 lag 9 recv 149 send 151,152,153
+    { 1480, 11, 1, 1, 1, 1, 0 },  // rank 6: recvReduceSend share 11 lag 1 recv 154 send 157
+    { 1482, 11, 9, 1, 1, 2, 0 },  // rank 6: recvCopySend share 11 lag 9 recv 164 send 167
+    { 1484, 12, 1, 1, 1, 1, 0 },  // rank 6: recvReduceSend share 12 lag 1 recv 168 send 171
+    { 1486, 12, 9, 1, 1, 2, 0 },  // rank 6: recvCopySend share 12 lag 9 recv 178 send 181
+    { 1488, 13, 1, 1, 1, 1, 0 },  // rank 6: recvReduceSend share 13 lag 1 recv 182 send 185
+    { 1490, 13, 9, 1, 1, 2, 0 },  // rank 6: recvCopySend share 13 lag 9 recv 192 send 195
+    { 1492, 14, 0, 0, 1, 1, 0 },  // rank 6: send share 14 lag 0 send 198
+    { 1493, 14, 10, 1, 0, 2, 0 },  // rank 6: recv share 14 lag 10 recv 207
+    { 1494, 15, 0, 0, 1, 1, 0 },  // rank 6: send share 15 lag 0 send 212
+    { 1495, 15, 10, 1, 0, 2, 0 },  // rank 6: recv share 15 lag 10 recv 221
+    { 1496, 16, 0, 0, 1, 1, 0 },  // rank 6: send share 16 lag 0 send 226
+    { 1497, 16, 10, 1, 0, 2, 0 },  // rank 6: recv share 16 lag 10 recv 235
+    { 1498, 17, 0, 0, 1, 1, 0 },  // rank 6: send share 17 lag 0 send 240
+    { 1499, 17, 10, 1, 0, 2, 0 },  // rank 6: recv share 17 lag 10 recv 249
+    { 1500, 18, 0, 0, 1, 1, 0 },  // rank 6: send share 18 lag 0 send 254
+    { 1501, 18, 10, 1, 0, 2, 0 },  // rank 6: recv share 18 lag 10 recv 263
+    { 1502, 19, 0, 0, 1, 1, 0 },  // rank 6: send share 19 lag 0 send 268
+    { 1503, 19, 10, 1, 0, 2, 0 },  // rank 6: recv share 19 lag 10 recv 277
+    { 1504, 20, 0, 0, 1, 1, 0 },  // rank 6: send share 20 lag 0 send 282
+    { 1505, 20, 10, 1, 0, 2, 0 },  // rank 6: recv share 20 lag 10 recv 291
+    { 1506, 21, 0, 0, 1, 1, 0 },  // rank 6: send share 21 lag 0 send 297
+    { 1507, 21, 10, 1, 0, 2, 0 },  // rank 6: recv share 21 lag 10 recv 304
+    { 1508, 22, 0, 0, 1, 1, 0 },  // rank 6: send share 22 lag 0 send 311
+    { 1509, 22, 10, 1, 0, 2, 0 },  // rank 6: recv share 22 lag 10 recv 318
+    { 1510, 23, 0, 0, 1, 1, 0 },  // rank 6: send share 23 lag 0 send 325
+    { 1511, 23, 10, 1, 0, 2, 0 },  // rank 6: recv share 23 lag 10 recv 332
+    { 1512, 24, 2, 2, 2, 7, 0 },  // rank 6: recvReduceCopySend share 24 lag 2 recv 341,342 send 343,344
+    { 1516, 25, 2, 2, 2, 7, 0 },  // rank 6: recvReduceCopySend share 25 lag 2 recv 355,356 send 357,358
+    { 1520, 26, 2, 2, 2, 7, 0 },  // rank 6: recvReduceCopySend share 26 lag 2 recv 369,370 send 371,372
+    { 1524, 27, 1, 1, 1, 1, 0 },  // rank 6: recvReduceSend share 27 lag 1 recv 378 send 382
+    { 1526, 27, 9, 1, 1, 2, 0 },  // rank 6: recvCopySend share 27 lag 9 recv 387 send 391
+    { 1528, 28, 1, 1, 1, 1, 0 },  // rank 6: recvReduceSend share 28 lag 1 recv 392 send 396
+    { 1530, 28, 9, 1, 1, 2, 0 },  // rank 6: recvCopySend share 28 lag 9 recv 401 send 405
+    { 1532, 29, 1, 1, 1, 1, 0 },  // rank 6: recvReduceSend share 29 lag 1 recv 406 send 410
+    { 1534, 29, 9, 1, 1, 2, 0 },  // rank 6: recvCopySend share 29 lag 9 recv 415 send 419
+    { 1536, 30, 1, 1, 1, 1, 0 },  // rank 6: recvReduceSend share 30 lag 1 recv 420 send 424
+    { 1538, 30, 9, 1, 1, 2, 0 },  // rank 6: recvCopySend share 30 lag 9 recv 429 send 433
+    { 1540, 31, 1, 1, 1, 1, 0 },  // rank 6: recvReduceSend share 31 lag 1 recv 434 send 438
+    { 1542, 31, 9, 1, 1, 2, 0 },  // rank 6: recvCopySend share 31 lag 9 recv 443 send 447
+    { 1544, 0, 0, 0, 1, 1, 0 },  // rank 7: send share 0 lag 0 send 2
+    { 1545, 0, 10, 1, 0, 2, 0 },  // rank 7: recv share 0 lag 10 recv 11
+    { 1546, 1, 0, 0, 1, 1, 0 },  // rank 7: send share 1 lag 0 send 16
+    { 1547, 1, 10, 1, 0, 2, 0 },  // rank 7: recv share 1 lag 10 recv 25
+    { 1548, 2, 0, 0, 1, 1, 0 },  // rank 7: send share 2 lag 0 send 30
+    { 1549, 2, 10, 1, 0, 2, 0 },  // rank 7: recv share 2 lag 10 recv 39
+    { 1550, 3, 0, 0, 1, 1, 0 },  // rank 7: send share 3 lag 0 send 45
+    { 1551, 3, 10, 1, 0, 2, 0 },  // rank 7: recv share 3 lag 10 recv 52
+    { 1552, 4, 0, 0, 1, 1, 0 },  // rank 7: send share 4 lag 0 send 59
+    { 1553, 4, 10, 1, 0, 2, 0 },  // rank 7: recv share 4 lag 10 recv 66
+    { 1554, 5, 0, 0, 1, 1, 0 },  // rank 7: send share 5 lag 0 send 73
+    { 1555, 5, 10, 1, 0, 2, 0 },  // rank 7: recv share 5 lag 10 recv 80
+    { 1556, 6, 0, 0, 1, 1, 0 },  // rank 7: send share 6 lag 0 send 87
+    { 1557, 6, 10, 1, 0, 2, 0 },  // rank 7: recv share 6 lag 10 recv 94
+    { 1558, 7, 0, 0, 1, 1, 0 },  // rank 7: send share 7 lag 0 send 100
+    { 1559, 7, 10, 1, 0, 2, 0 },  // rank 7: recv share 7 lag 10 recv 109
+    { 1560, 8, 0, 0, 1, 1, 0 },  // rank 7: send share 8 lag 0 send 114
+    { 1561, 8, 10, 1, 0, 2, 0 },  // rank 7: recv share 8 lag 10 recv 123
+    { 1562, 9, 0, 0, 1, 1, 0 },  // rank 7: send share 9 lag 0 send 128
+    { 1563, 9, 10, 1, 0, 2, 0 },  // rank 7: recv share 9 lag 10 recv 137
+    { 1564, 10, 0, 0, 1, 1, 0 },  // rank 7: send share 10 lag 0 send 142
+    { 1565, 10, 10, 1, 0, 2, 0 },  // rank 7: recv share 10 lag 10 recv 151
+    { 1566, 11, 0, 0, 1, 1, 0 },  // rank 7: send share 11 lag 0 send 154
+    { 1567, 11, 10, 1, 0, 2, 0 },  // rank 7: recv share 11 lag 10 recv 167
+    { 1568, 12, 0, 0, 1, 1, 0 },  // rank 7: send share 12 lag 0 send 168
+    { 1569, 12, 10, 1, 0, 2, 0 },  // rank 7: recv share 12 lag 10 recv 181
+    { 1570, 13, 0, 0, 1, 1, 0 },  // rank 7: send share 13 lag 0 send 182
+    { 1571, 13, 10, 1, 0, 2, 0 },  // rank 7: recv share 13 lag 10 recv 195
+    { 1572, 14, 1, 0, 1, 1, 0 },  // rank 7: send share 14 lag 1 send 202
+    { 1573, 14, 9, 1, 0, 2, 0 },  // rank 7: recv share 14 lag 9 recv 203
+    { 1574, 15, 1, 0, 1, 1, 0 },  // rank 7: send share 15 lag 1 send 216
+    { 1575, 15, 9, 1, 0, 2, 0 },  // rank 7: recv share 15 lag 9 recv 217
+    { 1576, 16, 1, 0, 1, 1, 0 },  // rank 7: send share 16 lag 1 send 230
+    { 1577, 16, 9, 1, 0, 2, 0 },  // rank 7: recv share 16 lag 9 recv 231
+    { 1578, 17, 1, 0, 1, 1, 0 },  // rank 7: send share 17 lag 1 send 244
+    { 1579, 17, 9, 1, 0, 2, 0 },  // rank 7: recv share 17 lag 9 recv 245
+    { 1580, 18, 1, 3, 1, 1, 0 },  // rank 7: recvReduceSend share 18 lag 1 recv 254,255,256 send 258
+    { 1584, 18, 9, 1, 3, 2, 0 },  // rank 7: recvCopySend share 18 lag 9 recv 259 send 261,262,263
+    { 1588, 19, 1, 3, 1, 1, 0 },  // rank 7: recvReduceSend share 19 lag 1 recv 268,269,270 send 272
+    { 1592, 19, 9, 1, 3, 2, 0 },  // rank 7: recvCopySend share 19 lag 9 recv 273 send 275,276,277
+    { 1596, 20, 1, 3, 1, 1, 0 },  // rank 7: recvReduceSend share 20 lag 1 recv 282,283,284 send 286
+    { 1600, 20, 9, 1, 3, 2, 0 },  // rank 7: recvCopySend share 20 lag 9 recv 287 send 289,290,291
+    { 1604, 21, 1, 1, 1, 1, 0 },  // rank 7: recvReduceSend share 21 lag 1 recv 297 send 300
+    { 1606, 21, 9, 1, 1, 2, 0 },  // rank 7: recvCopySend share 21 lag 9 recv 301 send 304
+    { 1608, 22, 1, 1, 1, 1, 0 },  // rank 7: recvReduceSend share 22 lag 1 recv 311 send 314
+    { 1610, 22, 9, 1, 1, 2, 0 },  // rank 7: recvCopySend share 22 lag 9 recv 315 send 318
+    { 1612, 23, 1, 1, 1, 1, 0 },  // rank 7: recvReduceSend share 23 lag 1 recv 325 send 328
+    { 1614, 23, 9, 1, 1, 2, 0 },  // rank 7: recvCopySend share 23 lag 9 recv 329 send 332
+    { 1616, 24, 0, 0, 1, 1, 0 },  // rank 7: send share 24 lag 0 send 340
+    { 1617, 24, 10, 1, 0, 2, 0 },  // rank 7: recv share 24 lag 10 recv 345
+    { 1618, 25, 0, 0, 1, 1, 0 },  // rank 7: send share 25 lag 0 send 354
+    { 1619, 25, 10, 1, 0, 2, 0 },  // rank 7: recv share 25 lag 10 recv 359
+    { 1620, 26, 0, 0, 1, 1, 0 },  // rank 7: send share 26 lag 0 send 368
+    { 1621, 26, 10, 1, 0, 2, 0 },  // rank 7: recv share 26 lag 10 recv 373
+    { 1622, 27, 2, 3, 3, 7, 0 },  // rank 7: recvReduceCopySend share 27 lag 2 recv 382,383,384 send 385,386,387
+    { 1628, 28, 2, 3, 3, 7, 0 },  // rank 7: recvReduceCopySend share 28 lag 2 recv 396,397,398 send 399,400,401
+    { 1634, 29, 2, 3, 3, 7, 0 },  // rank 7: recvReduceCopySend share 29 lag 2 recv 410,411,412 send 413,414,415
+    { 1640, 30, 2, 3, 3, 7, 0 },  // rank 7: recvReduceCopySend share 30 lag 2 recv 424,425,426 send 427,428,429
+    { 1646, 31, 2, 3, 3, 7, 0 },  // rank 7: recvReduceCopySend share 31 lag 2 recv 438,439,440 send 441,442,443
+    { 1652, 0, 7, 1, 1, 7, 0 },  // rank 0: recvReduceCopySend share 0 lag 7 recv 6 send 7
+    { 1654, 6, 6, 1, 1, 1, 0 },  // rank 0: recvReduceSend share 6 lag 6 recv 89 send 90
+    { 1656, 6, 20, 1, 0, 2, 0 },  // rank 0: recv share 6 lag 20 recv 97
+    { 1657, 12, 4, 1, 1, 1, 0 },  // rank 0: recvReduceSend share 12 lag 4 recv 171 send 172
+    { 1659, 12, 18, 1, 1, 2, 0 },  // rank 0: recvCopySend share 12 lag 18 recv 179 send 180
+    { 1661, 18, 5, 1, 1, 1, 0 },  // rank 0: recvReduceSend share 18 lag 5 recv 256 send 257
+    { 1663, 18, 19, 1, 1, 2, 0 },  // rank 0: recvCopySend share 18 lag 19 recv 264 send 265
+    { 1665, 24, 0, 0, 1, 1, 0 },  // rank 0: send share 24 lag 0 send 336
+    { 1666, 24, 14, 1, 1, 2, 0 },  // rank 0: recvCopySend share 24 lag 14 recv 343 send 344
+    { 1668, 30, 1, 1, 1, 1, 0 },  // rank 0: recvReduceSend share 30 lag 1 recv 420 send 421
+    { 1670, 30, 15, 1, 1, 2, 0 },  // rank 0: recvCopySend share 30 lag 15 recv 428 send 429
+    { 1672, 36, 3, 1, 1, 1, 0 },  // rank 0: recvReduceSend share 36 lag 3 recv 506 send 507
+    { 1674, 36, 17, 1, 1, 2, 0 },  // rank 0: recvCopySend share 36 lag 17 recv 514 send 515
+    { 1676, 42, 2, 1, 1, 1, 0 },  // rank 0: recvReduceSend share 42 lag 2 recv 589 send 590
+    { 1678, 42, 16, 1, 1, 2, 0 },  // rank 0: recvCopySend share 42 lag 16 recv 597 send 598
+    { 1680, 1, 7, 1, 1, 7, 0 },  // rank 0: recvReduceCopySend share 1 lag 7 recv 20 send 21
+    { 1682, 7, 5, 1, 1, 1, 0 },  // rank 0: recvReduceSend share 7 lag 5 recv 102 send 103
+    { 1684, 7, 19, 1, 1, 2, 0 },  // rank 0: recvCopySend share 7 lag 19 recv 110 send 111
+    { 1686, 13, 6, 1, 1, 1, 0 },  // rank 0: recvReduceSend share 13 lag 6 recv 187 send 188
+    { 1688, 13, 20, 1, 0, 2, 0 },  // rank 0: recv share 13 lag 20 recv 195
+    { 1689, 19, 0, 0, 1, 1, 0 },  // rank 0: send share 19 lag 0 send 266
+    { 1690, 19, 14, 1, 1, 2, 0 },  // rank 0: recvCopySend share 19 lag 14 recv 273 send 274
+    { 1692, 25, 2, 1, 1, 1, 0 },  // rank 0: recvReduceSend share 25 lag 2 recv 351 send 352
+    { 1694, 25, 16, 1, 1, 2, 0 },  // rank 0: recvCopySend share 25 lag 16 recv 359 send 360
+    { 1696, 31, 4, 1, 1, 1, 0 },  // rank 0: recvReduceSend share 31 lag 4 recv 437 send 438
+    { 1698, 31, 18, 1, 1, 2, 0 },  // rank 0: recvCopySend share 31 lag 18 recv 445 send 446
+    { 1700, 37, 3, 1, 1, 1, 0 },  // rank 0: recvReduceSend share 37 lag 3 recv 520 send 521
+    { 1702, 37, 17, 1, 1, 2, 0 },  // rank 0: recvCopySend share 37 lag 17 recv 528 send 529
+    { 1704, 43, 1, 1, 1, 1, 0 },  // rank 0: recvReduceSend share 43 lag 1 recv 602 send 603
+    { 1706, 43, 15, 1, 1, 2, 0 },  // rank 0: recvCopySend share 43 lag 15 recv 610 send 611
+    { 1708, 2, 7, 1, 1, 7, 0 },  // rank 0: recvReduceCopySend share 2 lag 7 recv 34 send 35
+    { 1710, 8, 4, 1, 1, 1, 0 },  // rank 0: recvReduceSend share 8 lag 4 recv 115 send 116
+    { 1712, 8, 18, 1, 1, 2, 0 },  // rank 0: recvCopySend share 8 lag 18 recv 123 send 124
+    { 1714, 14, 5, 1, 1, 1, 0 },  // rank 0: recvReduceSend share 14 lag 5 recv 200 send 201
+    { 1716, 14, 19, 1, 1, 2, 0 },  // rank 0: recvCopySend share 14 lag 19 recv 208 send 209
+    { 1718, 20, 6, 1, 1, 1, 0 },  // rank 0: recvReduceSend share 20 lag 6 recv 285 send 286
+    { 1720, 20, 20, 1, 0, 2, 0 },  // rank 0: recv share 20 lag 20 recv 293
+    { 1721, 26, 0, 0, 1, 1, 0 },  // rank 0: send share 26 lag 0 send 364
+    { 1722, 26, 14, 1, 1, 2, 0 },  // rank 0: recvCopySend share 26 lag 14 recv 371 send 372
+    { 1724, 32, 3, 1, 1, 1, 0 },  // rank 0: recvReduceSend share 32 lag 3 recv 450 send 451
+    { 1726, 32, 17, 1, 1, 2, 0 },  // rank 0: recvCopySend share 32 lag 17 recv 458 send 459
+    { 1728, 38, 2, 1, 1, 1, 0 },  // rank 0: recvReduceSend share 38 lag 2 recv 533 send 534
+    { 1730, 38, 16, 1, 1, 2, 0 },  // rank 0: recvCopySend share 38 lag 16 recv 541 send 542
+    { 1732, 44, 1, 1, 1, 1, 0 },  // rank 0: recvReduceSend share 44 lag 1 recv 616 send 617
+    { 1734, 44, 15, 1, 1, 2, 0 },  // rank 0: recvCopySend share 44 lag 15 recv 624 send 625
+    { 1736, 3, 7, 1, 1, 7, 0 },  // rank 0: recvReduceCopySend share 3 lag 7 recv 48 send 49
+    { 1738, 9, 1, 1, 1, 1, 0 },  // rank 0: recvReduceSend share 9 lag 1 recv 126 send 127
+    { 1740, 9, 15, 1, 1, 2, 0 },  // rank 0: recvCopySend share 9 lag 15 recv 134 send 135
+    { 1742, 15, 0, 0, 1, 1, 0 },  // rank 0: send share 15 lag 0 send 210
+    { 1743, 15, 14, 1, 1, 2, 0 },  // rank 0: recvCopySend share 15 lag 14 recv 217 send 218
+    { 1745, 21, 6, 1, 1, 1, 0 },  // rank 0: recvReduceSend share 21 lag 6 recv 299 send 300
+    { 1747, 21, 20, 1, 0, 2, 0 },  // rank 0: recv share 21 lag 20 recv 307
+    { 1748, 27, 4, 1, 1, 1, 0 },  // rank 0: recvReduceSend share 27 lag 4 recv 381 send 382
+    { 1750, 27, 18, 1, 1, 2, 0 },  // rank 0: recvCopySend share 27 lag 18 recv 389 send 390
+    { 1752, 33, 2, 1, 1, 1, 0 },  // rank 0: recvReduceSend share 33 lag 2 recv 463 send 464
+    { 1754, 33, 16, 1, 1, 2, 0 },  // rank 0: recvCopySend share 33 lag 16 recv 471 send 472
+    { 1756, 39, 3, 1, 1, 1, 0 },  // rank 0: recvReduceSend share 39 lag 3 recv 548 send 549
+    { 1758, 39, 17, 1, 1, 2, 0 },  // rank 0: recvCopySend share 39 lag 17 recv 556 send 557
+    { 1760, 45, 5, 1, 1, 1, 0 },  // rank 0: recvReduceSend share 45 lag 5 recv 634 send 635
+    { 1762, 45, 19, 1, 1, 2, 0 },  // rank 0: recvCopySend share 45 lag 19 recv 642 send 643
+    { 1764, 4, 7, 1, 1, 7, 0 },  // rank 0: recvReduceCopySend share 4 lag 7 recv 62 send 63
+    { 1766, 10, 0, 0, 1, 1, 0 },  // rank 0: send share 10 lag 0 send 140
+    { 1767, 10, 14, 1, 1, 2, 0 },  // rank 0: recvCopySend share 10 lag 14 recv 147 send 148
+    { 1769, 16, 2, 1, 1, 1, 0 },  // rank 0: recvReduceSend share 16 lag 2 recv 225 send 226
+    { 1771, 16, 16, 1, 1, 2, 0 },  // rank 0: recvCopySend share 16 lag 16 recv 233 send 234
+    { 1773, 22, 1, 1, 1, 1, 0 },  // rank 0: recvReduceSend share 22 lag 1 recv 308 send 309
+    { 1775, 22, 15, 1, 1, 2, 0 },  // rank 0: recvCopySend share 22 lag 15 recv 316 send 317
+    { 1777, 28, 6, 1, 1, 1, 0 },  // rank 0: recvReduceSend share 28 lag 6 recv 397 send 398
+    { 1779, 28, 20, 1, 0, 2, 0 },  // rank 0: recv share 28 lag 20 recv 405
+    { 1780, 34, 5, 1, 1, 1, 0 },  // rank 0: recvReduceSend share 34 lag 5 recv 480 send 481
+    { 1782, 34, 19, 1, 1, 2, 0 },  // rank 0: recvCopySend share 34 lag 19 recv 488 send 489
+    { 1784, 40, 3, 1, 1, 1, 0 },  // rank 0: recvReduceSend share 40 lag 3 recv 562 send 563
+    { 1786, 40, 17, 1, 1, 2, 0 },  // rank 0: recvCopySend share 40 lag 17 recv 570 send 571
+    { 1788, 46, 4, 1, 1, 1, 0 },  // rank 0: recvReduceSend share 46 lag 4 recv 647 send 648
+    { 1790, 46, 18, 1, 1, 2, 0 },  // rank 0: recvCopySend share 46 lag 18 recv 655 send 656
+    { 1792, 5, 7, 1, 1, 7, 0 },  // rank 0: recvReduceCopySend share 5 lag 7 recv 76 send 77
+    { 1794, 11, 2, 1, 1, 1, 0 },  // rank 0: recvReduceSend share 11 lag 2 recv 155 send 156
+    { 1796, 11, 16, 1, 1, 2, 0 },  // rank 0: recvCopySend share 11 lag 16 recv 163 send 164
+    { 1798, 17, 1, 1, 1, 1, 0 },  // rank 0: recvReduceSend share 17 lag 1 recv 238 send 239
+    { 1800, 17, 15, 1, 1, 2, 0 },  // rank 0: recvCopySend share 17 lag 15 recv 246 send 247
+    { 1802, 23, 0, 0, 1, 1, 0 },  // rank 0: send share 23 lag 0 send 322
+    { 1803, 23, 14, 1, 1, 2, 0 },  // rank 0: recvCopySend share 23 lag 14 recv 329 send 330
+    { 1805, 29, 6, 1, 1, 1, 0 },  // rank 0: recvReduceSend share 29 lag 6 recv 411 send 412
+    { 1807, 29, 20, 1, 0, 2, 0 },  // rank 0: recv share 29 lag 20 recv 419
+    { 1808, 35, 3, 1, 1, 1, 0 },  // rank 0: recvReduceSend share 35 lag 3 recv 492 send 493
+    { 1810, 35, 17, 1, 1, 2, 0 },  // rank 0: recvCopySend share 35 lag 17 recv 500 send 501
+    { 1812, 41, 4, 1, 1, 1, 0 },  // rank 0: recvReduceSend share 41 lag 4 recv 577 send 578
+    { 1814, 41, 18, 1, 1, 2, 0 },  // rank 0: recvCopySend share 41 lag 18 recv 585 send 586
+    { 1816, 47, 5, 1, 1, 1, 0 },  // rank 0: recvReduceSend share 47 lag 5 recv 662 send 663
+    { 1818, 47, 19, 1, 1, 2, 0 },  // rank 0: recvCopySend share 47 lag 19 recv 670 send 671
+    { 1820, 0, 0, 0, 1, 1, 0 },  // rank 1: send share 0 lag 0 send 0
+    { 1821, 0, 14, 1, 1, 2, 0 },  // rank 1: recvCopySend share 0 lag 14 recv 7 send 8
+    { 1823, 6, 7, 1, 1, 7, 0 },  // rank 1: recvReduceCopySend share 6 lag 7 recv 90 send 91
+    { 1825, 12, 5, 1, 1, 1, 0 },  // rank 1: recvReduceSend share 12 lag 5 recv 172 send 173
+    { 1827, 12, 19, 1, 1, 2, 0 },  // rank 1: recvCopySend share 12 lag 19 recv 180 send 181
+    { 1829, 18, 6, 1, 1, 1, 0 },  // rank 1: recvReduceSend share 18 lag 6 recv 257 send 258
+    { 1831, 18, 20, 1, 0, 2, 0 },  // rank 1: recv share 18 lag 20 recv 265
+    { 1832, 24, 1, 1, 1, 1, 0 },  // rank 1: recvReduceSend share 24 lag 1 recv 336 send 337
+    { 1834, 24, 15, 1, 1, 2, 0 },  // rank 1: recvCopySend share 24 lag 15 recv 344 send 345
+    { 1836, 30, 2, 1, 1, 1, 0 },  // rank 1: recvReduceSend share 30 lag 2 recv 421 send 422
+    { 1838, 30, 16, 1, 1, 2, 0 },  // rank 1: recvCopySend share 30 lag 16 recv 429 send 430
+    { 1840, 36, 4, 1, 1, 1, 0 },  // rank 1: recvReduceSend share 36 lag 4 recv 507 send 508
+    { 1842, 36, 18, 1, 1, 2, 0 },  // rank 1: recvCopySend share 36 lag 18 recv 515 send 516
+    { 1844, 42, 3, 1, 1, 1, 0 },  // rank 1: recvReduceSend share 42 lag 3 recv 590 send 591
+    { 1846, 42, 17, 1, 1, 2, 0 },  // rank 1: recvCopySend share 42 lag 17 recv 598 send 599
+    { 1848, 1, 1, 1, 1, 1, 0 },  // rank 1: recvReduceSend share 1 lag 1 recv 14 send 15
+    { 1850, 1, 15, 1, 1, 2, 0 },  // rank 1: recvCopySend share 1 lag 15 recv 22 send 23
+    { 1852, 7, 7, 1, 1, 7, 0 },  // rank 1: recvReduceCopySend share 7 lag 7 recv 104 send 105
+    { 1854, 13, 0, 0, 1, 1, 0 },  // rank 1: send share 13 lag 0 send 182
+    { 1855, 13, 14, 1, 1, 2, 0 },  // rank 1: recvCopySend share 13 lag 14 recv 189 send 190
+    { 1857, 19, 2, 1, 1, 1, 0 },  // rank 1: recvReduceSend share 19 lag 2 recv 267 send 268
+    { 1859, 19, 16, 1, 1, 2, 0 },  // rank 1: recvCopySend share 19 lag 16 recv 275 send 276
+    { 1861, 25, 4, 1, 1, 1, 0 },  // rank 1: recvReduceSend share 25 lag 4 recv 353 send 354
+    { 1863, 25, 18, 1, 1, 2, 0 },  // rank 1: recvCopySend share 25 lag 18 recv 361 send 362
+    { 1865, 31, 6, 1, 1, 1, 0 },  // rank 1: recvReduceSend share 31 lag 6 recv 439 send 440
+    { 1867, 31, 20, 1, 0, 2, 0 },  // rank 1: recv share 31 lag 20 recv 447
+    { 1868, 37, 5, 1, 1, 1, 0 },  // rank 1: recvReduceSend share 37 lag 5 recv 522 send 523
+    { 1870, 37, 19, 1, 1, 2, 0 },  // rank 1: recvCopySend share 37 lag 19 recv 530 send 531
+    { 1872, 43, 3, 1, 1, 1, 0 },  // rank 1: recvReduceSend share 43 lag 3 recv 604 send 605
+    { 1874, 43, 17, 1, 1, 2, 0 },  // rank 1: recvCopySend share 43 lag 17 recv 612 send 613
+    { 1876, 2, 2, 1, 1, 1, 0 },  // rank 1: recvReduceSend share 2 lag 2 recv 29 send 30
+    { 1878, 2, 16, 1, 1, 2, 0 },  // rank 1: recvCopySend share 2 lag 16 recv 37 send 38
+    { 1880, 8, 7, 1, 1, 7, 0 },  // rank 1: recvReduceCopySend share 8 lag 7 recv 118 send 119
+    { 1882, 14, 0, 0, 1, 1, 0 },  // rank 1: send share 14 lag 0 send 196
+    { 1883, 14, 14, 1, 1, 2, 0 },  // rank 1: recvCopySend share 14 lag 14 recv 203 send 204
+    { 1885, 20, 1, 1, 1, 1, 0 },  // rank 1: recvReduceSend share 20 lag 1 recv 280 send 281
+    { 1887, 20, 15, 1, 1, 2, 0 },  // rank 1: recvCopySend share 20 lag 15 recv 288 send 289
+    { 1889, 26, 3, 1, 1, 1, 0 },  // rank 1: recvReduceSend share 26 lag 3 recv 366 send 367
+    { 1891, 26, 17, 1, 1, 2, 0 },  // rank 1: recvCopySend share 26 lag 17 recv 374 send 375
+    { 1893, 32, 6, 1, 1, 1, 0 },  // rank 1: recvReduceSend share 32 lag 6 recv 453 send 454
+    { 1895, 32, 20, 1, 0, 2, 0 },  // rank 1: recv share 32 lag 20 recv 461
+    { 1896, 38, 5, 1, 1, 1, 0 },  // rank 1: recvReduceSend share 38 lag 5 recv 536 send 537
+    { 1898, 38, 19, 1, 1, 2, 0 },  // rank 1: recvCopySend share 38 lag 19 recv 544 send 545
+    { 1900, 44, 4, 1, 1, 1, 0 },  // rank 1: recvReduceSend share 44 lag 4 recv 619 send 620
+    { 1902, 44, 18, 1, 1, 2, 0 },  // rank 1: recvCopySend share 44 lag 18 recv 627 send 628
+    { 1904, 3, 5, 1, 1, 1, 0 },  // rank 1: recvReduceSend share 3 lag 5 recv 46 send 47
+    { 1906, 3, 19, 1, 1, 2, 0 },  // rank 1: recvCopySend share 3 lag 19 recv 54 send 55
+    { 1908, 9, 7, 1, 1, 7, 0 },  // rank 1: recvReduceCopySend share 9 lag 7 recv 132 send 133
+    { 1910, 15, 6, 1, 1, 1, 0 },  // rank 1: recvReduceSend share 15 lag 6 recv 215 send 216
+    { 1912, 15, 20, 1, 0, 2, 0 },  // rank 1: recv share 15 lag 20 recv 223
+    { 1913, 21, 4, 1, 1, 1, 0 },  // rank 1: recvReduceSend share 21 lag 4 recv 297 send 298
+    { 1915, 21, 18, 1, 1, 2, 0 },  // rank 1: recvCopySend share 21 lag 18 recv 305 send 306
+    { 1917, 27, 2, 1, 1, 1, 0 },  // rank 1: recvReduceSend share 27 lag 2 recv 379 send 380
+    { 1919, 27, 16, 1, 1, 2, 0 },  // rank 1: recvCopySend share 27 lag 16 recv 387 send 388
+    { 1921, 33, 0, 0, 1, 1, 0 },  // rank 1: send share 33 lag 0 send 462
+    { 1922, 33, 14, 1, 1, 2, 0 },  // rank 1: recvCopySend share 33 lag 14 recv 469 send 470
+    { 1924, 39, 1, 1, 1, 1, 0 },  // rank 1: recvReduceSend share 39 lag 1 recv 546 send 547
+    { 1926, 39, 15, 1, 1, 2, 0 },  // rank 1: recvCopySend share 39 lag 15 recv 554 send 555
+    { 1928, 45, 3, 1, 1, 1, 0 },  // rank 1: recvReduceSend share 45 lag 3 recv 632 send 633
+    { 1930, 45, 17, 1, 1, 2, 0 },  // rank 1: recvCopySend share 45 lag 17 recv 640 send 641
+    { 1932, 4, 6, 1, 1, 1, 0 },  // rank 1: recvReduceSend share 4 lag 6 recv 61 send 62
+    { 1934, 4, 20, 1, 0, 2, 0 },  // rank 1: recv share 4 lag 20 recv 69
+    { 1935, 10, 7, 1, 1, 7, 0 },  // rank 1: recvReduceCopySend share 10 lag 7 recv 146 send 147
+    { 1937, 16, 1, 1, 1, 1, 0 },  // rank 1: recvReduceSend share 16 lag 1 recv 224 send 225
+    { 1939, 16, 15, 1, 1, 2, 0 },  // rank 1: recvCopySend share 16 lag 15 recv 232 send 233
+    { 1941, 22, 0, 0, 1, 1, 0 },  // rank 1: send share 22 lag 0 send 308
+    { 1942, 22, 14, 1, 1, 2, 0 },  // rank 1: recvCopySend share 22 lag 14 recv 315 send 316
+    { 1944, 28, 5, 1, 1, 1, 0 },  // rank 1: recvReduceSend share 28 lag 5 recv 396 send 397
+    { 1946, 28, 19, 1, 1, 2, 0 },  // rank 1: recvCopySend share 28 lag 19 recv 404 send 405
+    { 1948, 34, 4, 1, 1, 1, 0 },  // rank 1: recvReduceSend share 34 lag 4 recv 479 send 480
+    { 1950, 34, 18, 1, 1, 2, 0 },  // rank 1: recvCopySend share 34 lag 18 recv 487 send 488
+    { 1952, 40, 2, 1, 1, 1, 0 },  // rank 1: recvReduceSend share 40 lag 2 recv 561 send 562
+    { 1954, 40, 16, 1, 1, 2, 0 },  // rank 1: recvCopySend share 40 lag 16 recv 569 send 570
+    { 1956, 46, 3, 1, 1, 1, 0 },  // rank 1: recvReduceSend share 46 lag 3 recv 646 send 647
+    { 1958, 46, 17, 1, 1, 2, 0 },  // rank 1: recvCopySend share 46 lag 17 recv 654 send 655
+    { 1960, 5, 4, 1, 1, 1, 0 },  // rank 1: recvReduceSend share 5 lag 4 recv 73 send 74
+    { 1962, 5, 18, 1, 1, 2, 0 },  // rank 1: recvCopySend share 5 lag 18 recv 81 send 82
+    { 1964, 11, 7, 1, 1, 7, 0 },  // rank 1: recvReduceCopySend share 11 lag 7 recv 160 send 161
+    { 1966, 17, 6, 1, 1, 1, 0 },  // rank 1: recvReduceSend share 17 lag 6 recv 243 send 244
+    { 1968, 17, 20, 1, 0, 2, 0 },  // rank 1: recv share 17 lag 20 recv 251
+    { 1969, 23, 5, 1, 1, 1, 0 },  // rank 1: recvReduceSend share 23 lag 5 recv 326 send 327
+    { 1971, 23, 19, 1, 1, 2, 0 },  // rank 1: recvCopySend share 23 lag 19 recv 334 send 335
+    { 1973, 29, 3, 1, 1, 1, 0 },  // rank 1: recvReduceSend share 29 lag 3 recv 408 send 409
+    { 1975, 29, 17, 1, 1, 2, 0 },  // rank 1: recvCopySend share 29 lag 17 recv 416 send 417
+    { 1977, 35, 0, 0, 1, 1, 0 },  // rank 1: send share 35 lag 0 send 490
+    { 1978, 35, 14, 1, 1, 2, 0 },  // rank 1: recvCopySend share 35 lag 14 recv 497 send 498
+    { 1980, 41, 1, 1, 1, 1, 0 },  // rank 1: recvReduceSend share 41 lag 1 recv 574 send 575
+    { 1982, 41, 15, 1, 1, 2, 0 },  // rank 1: recvCopySend share 41 lag 15 recv 582 send 583
+    { 1984, 47, 2, 1, 1, 1, 0 },  // rank 1: recvReduceSend share 47 lag 2 recv 659 send 660
+    { 1986, 47, 16, 1, 1, 2, 0 },  // rank 1: recvCopySend share 47 lag 16 recv 667 send 668
+    { 1988, 0, 2, 1, 1, 1, 0 },  // rank 2: recvReduceSend share 0 lag 2 recv 1 send 2
+    { 1990, 0, 16, 1, 1, 2, 0 },  // rank 2: recvCopySend share 0 lag 16 recv 9 send 10
+    { 1992, 6, 1, 1, 1, 1, 0 },  // rank 2: recvReduceSend share 6 lag 1 recv 84 send 85
+    { 1994, 6, 15, 1, 1, 2, 0 },  // rank 2: recvCopySend share 6 lag 15 recv 92 send 93
+    { 1996, 12, 7, 1, 1, 7, 0 },  // rank 2: recvReduceCopySend share 12 lag 7 recv 174 send 175
+    { 1998, 18, 0, 0, 1, 1, 0 },  // rank 2: send share 18 lag 0 send 252
+    { 1999, 18, 14, 1, 1, 2, 0 },  // rank 2: recvCopySend share 18 lag 14 recv 259 send 260
+    { 2001, 24, 3, 1, 1, 1, 0 },  // rank 2: recvReduceSend share 24 lag 3 recv 338 send 339
+    { 2003, 24, 17, 1, 1, 2, 0 },  // rank 2: recvCopySend share 24 lag 17 recv 346 send 347
+    { 2005, 30, 4, 1, 1, 1, 0 },  // rank 2: recvReduceSend share 30 lag 4 recv 423 send 424
+    { 2007, 30, 18, 1, 1, 2, 0 },  // rank 2: recvCopySend share 30 lag 18 recv 431 send 432
+    { 2009, 36, 6, 1, 1, 1, 0 },  // rank 2: recvReduceSend share 36 lag 6 recv 509 send 510
+    { 2011, 36, 20, 1, 0, 2, 0 },  // rank 2: recv share 36 lag 20 recv 517
+    { 2012, 42, 5, 1, 1, 1, 0 },  // rank 2: recvReduceSend share 42 lag 5 recv 592 send 593
+    { 2014, 42, 19, 1, 1, 2, 0 },  // rank 2: recvCopySend share 42 lag 19 recv 600 send 601
+    { 2016, 1, 0, 0, 1, 1, 0 },  // rank 2: send share 1 lag 0 send 14
+    { 2017, 1, 14, 1, 1, 2, 0 },  // rank 2: recvCopySend share 1 lag 14 recv 21 send 22
+    { 2019, 7, 6, 1, 1, 1, 0 },  // rank 2: recvReduceSend share 7 lag 6 recv 103 send 104
+    { 2021, 7, 20, 1, 0, 2, 0 },  // rank 2: recv share 7 lag 20 recv 111
+    { 2022, 13, 7, 1, 1, 7, 0 },  // rank 2: recvReduceCopySend share 13 lag 7 recv 188 send 189
+    { 2024, 19, 1, 1, 1, 1, 0 },  // rank 2: recvReduceSend share 19 lag 1 recv 266 send 267
+    { 2026, 19, 15, 1, 1, 2, 0 },  // rank 2: recvCopySend share 19 lag 15 recv 274 send 275
+    { 2028, 25, 3, 1, 1, 1, 0 },  // rank 2: recvReduceSend share 25 lag 3 recv 352 send 353
+    { 2030, 25, 17, 1, 1, 2, 0 },  // rank 2: recvCopySend share 25 lag 17 recv 360 send 361
+    { 2032, 31, 5, 1, 1, 1, 0 },  // rank 2: recvReduceSend share 31 lag 5 recv 438 send 439
+    { 2034, 31, 19, 1, 1, 2, 0 },  // rank 2: recvCopySend share 31 lag 19 recv 446 send 447
+    { 2036, 37, 4, 1, 1, 1, 0 },  // rank 2: recvReduceSend share 37 lag 4 recv 521 send 522
+    { 2038, 37, 18, 1, 1, 2, 0 },  // rank 2: recvCopySend share 37 lag 18 recv 529 send 530
+    { 2040, 43, 2, 1, 1, 1, 0 },  // rank 2: recvReduceSend share 43 lag 2 recv 603 send 604
+    { 2042, 43, 16, 1, 1, 2, 0 },  // rank 2: recvCopySend share 43 lag 16 recv 611 send 612
+    { 2044, 2, 1, 1, 1, 1, 0 },  // rank 2: recvReduceSend share 2 lag 1 recv 28 send 29
+    { 2046, 2, 15, 1, 1, 2, 0 },  // rank 2: recvCopySend share 2 lag 15 recv 36 send 37
+    { 2048, 8, 6, 1, 1, 1, 0 },  // rank 2: recvReduceSend share 8 lag 6 recv 117 send 118
+    { 2050, 8, 20, 1, 0, 2, 0 },  // rank 2: recv share 8 lag 20 recv 125
+    { 2051, 14, 7, 1, 1, 7, 0 },  // rank 2: recvReduceCopySend share 14 lag 7 recv 202 send 203
+    { 2053, 20, 0, 0, 1, 1, 0 },  // rank 2: send share 20 lag 0 send 280
+    { 2054, 20, 14, 1, 1, 2, 0 },  // rank 2: recvCopySend share 20 lag 14 recv 287 send 288
+    { 2056, 26, 2, 1, 1, 1, 0 },  // rank 2: recvReduceSend share 26 lag 2 recv 365 send 366
+    { 2058, 26, 16, 1, 1, 2, 0 },  // rank 2: recvCopySend share 26 lag 16 recv 373 send 374
+    { 2060, 32, 5, 1, 1, 1, 0 },  // rank 2: recvReduceSend share 32 lag 5 recv 452 send 453
+    { 2062, 32, 19, 1, 1, 2, 0 },  // rank 2: recvCopySend share 32 lag 19 recv 460 send 461
+    { 2064, 38, 4, 1, 1, 1, 0 },  // rank 2: recvReduceSend share 38 lag 4 recv 535 send 536
+    { 2066, 38, 18, 1, 1, 2, 0 },  // rank 2: recvCopySend share 38 lag 18 recv 543 send 544
+    { 2068, 44, 3, 1, 1, 1, 0 },  // rank 2: recvReduceSend share 44 lag 3 recv 618 send 619
+    { 2070, 44, 17, 1, 1, 2, 0 },  // rank 2: recvCopySend share 44 lag 17 recv 626 send 627
+    { 2072, 3, 6, 1, 1, 1, 0 },  // rank 2: recvReduceSend share 3 lag 6 recv 47 send 48
+    { 2074, 3, 20, 1, 0, 2, 0 },  // rank 2: recv share 3 lag 20 recv 55
+    { 2075, 9, 0, 0, 1, 1, 0 },  // rank 2: send share 9 lag 0 send 126
+    { 2076, 9, 14, 1, 1, 2, 0 },  // rank 2: recvCopySend share 9 lag 14 recv 133 send 134
+    { 2078, 15, 7, 1, 1, 7, 0 },  // rank 2: recvReduceCopySend share 15 lag 7 recv 216 send 217
+    { 2080, 21, 5, 1, 1, 1, 0 },  // rank 2: recvReduceSend share 21 lag 5 recv 298 send 299
+    { 2082, 21, 19, 1, 1, 2, 0 },  // rank 2: recvCopySend share 21 lag 19 recv 306 send 307
+    { 2084, 27, 3, 1, 1, 1, 0 },  // rank 2: recvReduceSend share 27 lag 3 recv 380 send 381
+    { 2086, 27, 17, 1, 1, 2, 0 },  // rank 2: recvCopySend share 27 lag 17 recv 388 send 389
+    { 2088, 33, 1, 1, 1, 1, 0 },  // rank 2: recvReduceSend share 33 lag 1 recv 462 send 463
+    { 2090, 33, 15, 1, 1, 2, 0 },  // rank 2: recvCopySend share 33 lag 15 recv 470 send 471
+    { 2092, 39, 2, 1, 1, 1, 0 },  // rank 2: recvReduceSend share 39 lag 2 recv 547 send 548
+    { 2094, 39, 16, 1, 1, 2, 0 },  // rank 2: recvCopySend share 39 lag 16 recv 555 send 556
+    { 2096, 45, 4, 1, 1, 1, 0 },  // rank 2: recvReduceSend share 45 lag 4 recv 633 send 634
+    { 2098, 45, 18, 1, 1, 2, 0 },  // rank 2: recvCopySend share 45 lag 18 recv 641 send 642
+    { 2100, 4, 4, 1, 1, 1, 0 },  // rank 2: recvReduceSend share 4 lag 4 recv 59 send 60
+    { 2102, 4, 18, 1, 1, 2, 0 },  // rank 2: recvCopySend share 4 lag 18 recv 67 send 68
+    { 2104, 10, 5, 1, 1, 1, 0 },  // rank 2: recvReduceSend share 10 lag 5 recv 144 send 145
+    { 2106, 10, 19, 1, 1, 2, 0 },  // rank 2: recvCopySend share 10 lag 19 recv 152 send 153
+    { 2108, 16, 7, 1, 1, 7, 0 },  // rank 2: recvReduceCopySend share 16 lag 7 recv 230 send 231
+    { 2110, 22, 6, 1, 1, 1, 0 },  // rank 2: recvReduceSend share 22 lag 6 recv 313 send 314
+    { 2112, 22, 20, 1, 0, 2, 0 },  // rank 2: recv share 22 lag 20 recv 321
+    { 2113, 28, 3, 1, 1, 1, 0 },  // rank 2: recvReduceSend share 28 lag 3 recv 394 send 395
+    { 2115, 28, 17, 1, 1, 2, 0 },  // rank 2: recvCopySend share 28 lag 17 recv 402 send 403
+    { 2117, 34, 2, 1, 1, 1, 0 },  // rank 2: recvReduceSend share 34 lag 2 recv 477 send 478
+    { 2119, 34, 16, 1, 1, 2, 0 },  // rank 2: recvCopySend share 34 lag 16 recv 485 send 486
+    { 2121, 40, 0, 0, 1, 1, 0 },  // rank 2: send share 40 lag 0 send 560
+    { 2122, 40, 14, 1, 1, 2, 0 },  // rank 2: recvCopySend share 40 lag 14 recv 567 send 568
+    { 2124, 46, 1, 1, 1, 1, 0 },  // rank 2: recvReduceSend share 46 lag 1 recv 644 send 645
+    { 2126, 46, 15, 1, 1, 2, 0 },  // rank 2: recvCopySend share 46 lag 15 recv 652 send 653
+    { 2128, 5, 5, 1, 1, 1, 0 },  // rank 2: recvReduceSend share 5 lag 5 recv 74 send 75
+    { 2130, 5, 19, 1, 1, 2, 0 },  // rank 2: recvCopySend share 5 lag 19 recv 82 send 83
+    { 2132, 11, 0, 0, 1, 1, 0 },  // rank 2: send share 11 lag 0 send 154
+    { 2133, 11, 14, 1, 1, 2, 0 },  // rank 2: recvCopySend share 11 lag 14 recv 161 send 162
+    { 2135, 17, 7, 1, 1, 7, 0 },  // rank 2: recvReduceCopySend share 17 lag 7 recv 244 send 245
+    { 2137, 23, 6, 1, 1, 1, 0 },  // rank 2: recvReduceSend share 23 lag 6 recv 327 send 328
+    { 2139, 23, 20, 1, 0, 2, 0 },  // rank 2: recv share 23 lag 20 recv 335
+    { 2140, 29, 4, 1, 1, 1, 0 },  // rank 2: recvReduceSend share 29 lag 4 recv 409 send 410
+    { 2142, 29, 18, 1, 1, 2, 0 },  // rank 2: recvCopySend share 29 lag 18 recv 417 send 418
+    { 2144, 35, 1, 1, 1, 1, 0 },  // rank 2: recvReduceSend share 35 lag 1 recv 490 send 491
+    { 2146, 35, 15, 1, 1, 2, 0 },  // rank 2: recvCopySend share 35 lag 15 recv 498 send 499
+    { 2148, 41, 2, 1, 1, 1, 0 },  // rank 2: recvReduceSend share 41 lag 2 recv 575 send 576
+    { 2150, 41, 16, 1, 1, 2, 0 },  // rank 2: recvCopySend share 41 lag 16 recv 583 send 584
+    { 2152, 47, 3, 1, 1, 1, 0 },  // rank 2: recvReduceSend share 47 lag 3 recv 660 send 661
+    { 2154, 47, 17, 1, 1, 2, 0 },  // rank 2: recvCopySend share 47 lag 17 recv 668 send 669
+    { 2156, 0, 1, 1, 1, 1, 0 },  // rank 3: recvReduceSend share 0 lag 1 recv 0 send 1
+    { 2158, 0, 15, 1, 1, 2, 0 },  // rank 3: recvCopySend share 0 lag 15 recv 8 send 9
+    { 2160, 6, 0, 0, 1, 1, 0 },  // rank 3: send share 6 lag 0 send 84
+    { 2161, 6, 14, 1, 1, 2, 0 },  // rank 3: recvCopySend share 6 lag 14 recv 91 send 92
+    { 2163, 12, 6, 1, 1, 1, 0 },  // rank 3: recvReduceSend share 12 lag 6 recv 173 send 174
+    { 2165, 12, 20, 1, 0, 2, 0 },  // rank 3: recv share 12 lag 20 recv 181
+    { 2166, 18, 7, 1, 1, 7, 0 },  // rank 3: recvReduceCopySend share 18 lag 7 recv 258 send 259
+    { 2168, 24, 2, 1, 1, 1, 0 },  // rank 3: recvReduceSend share 24 lag 2 recv 337 send 338
+    { 2170, 24, 16, 1, 1, 2, 0 },  // rank 3: recvCopySend share 24 lag 16 recv 345 send 346
+    { 2172, 30, 3, 1, 1, 1, 0 },  // rank 3: recvReduceSend share 30 lag 3 recv 422 send 423
+    { 2174, 30, 17, 1, 1, 2, 0 },  // rank 3: recvCopySend share 30 lag 17 recv 430 send 431
+    { 2176, 36, 5, 1, 1, 1, 0 },  // rank 3: recvReduceSend share 36 lag 5 recv 508 send 509
+    { 2178, 36, 19, 1, 1, 2, 0 },  // rank 3: recvCopySend share 36 lag 19 recv 516 send 517
+    { 2180, 42, 4, 1, 1, 1, 0 },  // rank 3: recvReduceSend share 42 lag 4 recv 591 send 592
+    { 2182, 42, 18, 1, 1, 2, 0 },  // rank 3: recvCopySend share 42 lag 18 recv 599 send 600
+    { 2184, 1, 6, 1, 1, 1, 0 },  // rank 3: recvReduceSend share 1 lag 6 recv 19 send 20
+    { 2186, 1, 20, 1, 0, 2, 0 },  // rank 3: recv share 1 lag 20 recv 27
+    { 2187, 7, 4, 1, 1, 1, 0 },  // rank 3: recvReduceSend share 7 lag 4 recv 101 send 102
+    { 2189, 7, 18, 1, 1, 2, 0 },  // rank 3: recvCopySend share 7 lag 18 recv 109 send 110
+    { 2191, 13, 5, 1, 1, 1, 0 },  // rank 3: recvReduceSend share 13 lag 5 recv 186 send 187
+    { 2193, 13, 19, 1, 1, 2, 0 },  // rank 3: recvCopySend share 13 lag 19 recv 194 send 195
+    { 2195, 19, 7, 1, 1, 7, 0 },  // rank 3: recvReduceCopySend share 19 lag 7 recv 272 send 273
+    { 2197, 25, 1, 1, 1, 1, 0 },  // rank 3: recvReduceSend share 25 lag 1 recv 350 send 351
+    { 2199, 25, 15, 1, 1, 2, 0 },  // rank 3: recvCopySend share 25 lag 15 recv 358 send 359
+    { 2201, 31, 3, 1, 1, 1, 0 },  // rank 3: recvReduceSend share 31 lag 3 recv 436 send 437
+    { 2203, 31, 17, 1, 1, 2, 0 },  // rank 3: recvCopySend share 31 lag 17 recv 444 send 445
+    { 2205, 37, 2, 1, 1, 1, 0 },  // rank 3: recvReduceSend share 37 lag 2 recv 519 send 520
+    { 2207, 37, 16, 1, 1, 2, 0 },  // rank 3: recvCopySend share 37 lag 16 recv 527 send 528
+    { 2209, 43, 0, 0, 1, 1, 0 },  // rank 3: send share 43 lag 0 send 602
+    { 2210, 43, 14, 1, 1, 2, 0 },  // rank 3: recvCopySend share 43 lag 14 recv 609 send 610
+    { 2212, 2, 0, 0, 1, 1, 0 },  // rank 3: send share 2 lag 0 send 28
+    { 2213, 2, 14, 1, 1, 2, 0 },  // rank 3: recvCopySend share 2 lag 14 recv 35 send 36
+    { 2215, 8, 5, 1, 1, 1, 0 },  // rank 3: recvReduceSend share 8 lag 5 recv 116 send 117
+    { 2217, 8, 19, 1, 1, 2, 0 },  // rank 3: recvCopySend share 8 lag 19 recv 124 send 125
+    { 2219, 14, 6, 1, 1, 1, 0 },  // rank 3: recvReduceSend share 14 lag 6 recv 201 send 202
+    { 2221, 14, 20, 1, 0, 2, 0 },  // rank 3: recv share 14 lag 20 recv 209
+    { 2222, 20, 7, 1, 1, 7, 0 },  // rank 3: recvReduceCopySend share 20 lag 7 recv 286 send 287
+    { 2224, 26, 1, 1, 1, 1, 0 },  // rank 3: recvReduceSend share 26 lag 1 recv 364 send 365
+    { 2226, 26, 15, 1, 1, 2, 0 },  // rank 3: recvCopySend share 26 lag 15 recv 372 send 373
+    { 2228, 32, 4, 1, 1, 1, 0 },  // rank 3: recvReduceSend share 32 lag 4 recv 451 send 452
+    { 2230, 32, 18, 1, 1, 2, 0 },  // rank 3: recvCopySend share 32 lag 18 recv 459 send 460
+    { 2232, 38, 3, 1, 1, 1, 0 },  // rank 3: recvReduceSend share 38 lag 3 recv 534 send 535
+    { 2234, 38, 17, 1, 1, 2, 0 },  // rank 3: recvCopySend share 38 lag 17 recv 542 send 543
+    { 2236, 44, 2, 1, 1, 1, 0 },  // rank 3: recvReduceSend share 44 lag 2 recv 617 send 618
+    { 2238, 44, 16, 1, 1, 2, 0 },  // rank 3: recvCopySend share 44 lag 16 recv 625 send 626
+    { 2240, 3, 0, 0, 1, 1, 0 },  // rank 3: send share 3 lag 0 send 42
+    { 2241, 3, 14, 1, 1, 2, 0 },  // rank 3: recvCopySend share 3 lag 14 recv 49 send 50
+    { 2243, 9, 2, 1, 1, 1, 0 },  // rank 3: recvReduceSend share 9 lag 2 recv 127 send 128
+    { 2245, 9, 16, 1, 1, 2, 0 },  // rank 3: recvCopySend share 9 lag 16 recv 135 send 136
+    { 2247, 15, 1, 1, 1, 1, 0 },  // rank 3: recvReduceSend share 15 lag 1 recv 210 send 211
+    { 2249, 15, 15, 1, 1, 2, 0 },  // rank 3: recvCopySend share 15 lag 15 recv 218 send 219
+    { 2251, 21, 7, 1, 1, 7, 0 },  // rank 3: recvReduceCopySend share 21 lag 7 recv 300 send 301
+    { 2253, 27, 5, 1, 1, 1, 0 },  // rank 3: recvReduceSend share 27 lag 5 recv 382 send 383
+    { 2255, 27, 19, 1, 1, 2, 0 },  // rank 3: recvCopySend share 27 lag 19 recv 390 send 391
+    { 2257, 33, 3, 1, 1, 1, 0 },  // rank 3: recvReduceSend share 33 lag 3 recv 464 send 465
+    { 2259, 33, 17, 1, 1, 2, 0 },  // rank 3: recvCopySend share 33 lag 17 recv 472 send 473
+    { 2261, 39, 4, 1, 1, 1, 0 },  // rank 3: recvReduceSend share 39 lag 4 recv 549 send 550
+    { 2263, 39, 18, 1, 1, 2, 0 },  // rank 3: recvCopySend share 39 lag 18 recv 557 send 558
+    { 2265, 45, 6, 1, 1, 1, 0 },  // rank 3: recvReduceSend share 45 lag 6 recv 635 send 636
+    { 2267, 45, 20, 1, 0, 2, 0 },  // rank 3: recv share 45 lag 20 recv 643
+    { 2268, 4, 5, 1, 1, 1, 0 },  // rank 3: recvReduceSend share 4 lag 5 recv 60 send 61
+    { 2270, 4, 19, 1, 1, 2, 0 },  // rank 3: recvCopySend share 4 lag 19 recv 68 send 69
+    { 2272, 10, 6, 1, 1, 1, 0 },  // rank 3: recvReduceSend share 10 lag 6 recv 145 send 146
+    { 2274, 10, 20, 1, 0, 2, 0 },  // rank 3: recv share 10 lag 20 recv 153
+    { 2275, 16, 0, 0, 1, 1, 0 },  // rank 3: send share 16 lag 0 send 224
+    { 2276, 16, 14, 1, 1, 2, 0 },  // rank 3: recvCopySend share 16 lag 14 recv 231 send 232
+    { 2278, 22, 7, 1, 1, 7, 0 },  // rank 3: recvReduceCopySend share 22 lag 7 recv 314 send 315
+    { 2280, 28, 4, 1, 1, 1, 0 },  // rank 3: recvReduceSend share 28 lag 4 recv 395 send 396
+    { 2282, 28, 18, 1, 1, 2, 0 },  // rank 3: recvCopySend share 28 lag 18 recv 403 send 404
+    { 2284, 34, 3, 1, 1, 1, 0 },  // rank 3: recvReduceSend share 34 lag 3 recv 478 send 479
+    { 2286, 34, 17, 1, 1, 2, 0 },  // rank 3: recvCopySend share 34 lag 17 recv 486 send 487
+    { 2288, 40, 1, 1, 1, 1, 0 },  // rank 3: recvReduceSend share 40 lag 1 recv 560 send 561
+    { 2290, 40, 15, 1, 1, 2, 0 },  // rank 3: recvCopySend share 40 lag 15 recv 568 send 569
+    { 2292, 46, 2, 1, 1, 1, 0 },  // rank 3: recvReduceSend share 46 lag 2 recv 645 send 646
+    { 2294, 46, 16, 1, 1, 2, 0 },  // rank 3: recvCopySend share 46 lag 16 recv 653 send 654
+    { 2296, 5, 6, 1, 1, 1, 0 },  // rank 3: recvReduceSend share 5 lag 6 recv 75 send 76
+    { 2298, 5, 20, 1, 0, 2, 0 },  // rank 3: recv share 5 lag 20 recv 83
+    { 2299, 11, 1, 1, 1, 1, 0 },  // rank 3: recvReduceSend share 11 lag 1 recv 154 send 155
+    { 2301, 11, 15, 1, 1, 2, 0 },  // rank 3: recvCopySend share 11 lag 15 recv 162 send 163
+    { 2303, 17, 0, 0, 1, 1, 0 },  // rank 3: send share 17 lag 0 send 238
+    { 2304, 17, 14, 1, 1, 2, 0 },  // rank 3: recvCopySend share 17 lag 14 recv 245 send 246
+    { 2306, 23, 7, 1, 1, 7, 0 },  // rank 3: recvReduceCopySend share 23 lag 7 recv 328 send 329
+    { 2308, 29, 5, 1, 1, 1, 0 },  // rank 3: recvReduceSend share 29 lag 5 recv 410 send 411
+    { 2310, 29, 19, 1, 1, 2, 0 },  // rank 3: recvCopySend share 29 lag 19 recv 418 send 419
+    { 2312, 35, 2, 1, 1, 1, 0 },  // rank 3: recvReduceSend share 35 lag 2 recv 491 send 492
+    { 2314, 35, 16, 1, 1, 2, 0 },  // rank 3: recvCopySend share 35 lag 16 recv 499 send 500
+    { 2316, 41, 3, 1, 1, 1, 0 },  // rank 3: recvReduceSend share 41 lag 3 recv 576 send 577
+    { 2318, 41, 17, 1, 1, 2, 0 },  // rank 3: recvCopySend share 41 lag 17 recv 584 send 585
+    { 2320, 47, 4, 1, 1, 1, 0 },  // rank 3: recvReduceSend share 47 lag 4 recv 661 send 662
+    { 2322, 47, 18, 1, 1, 2, 0 },  // rank 3: recvCopySend share 47 lag 18 recv 669 send 670
+    { 2324, 0, 6, 1, 1, 1, 0 },  // rank 4: recvReduceSend share 0 lag 6 recv 5 send 6
+    { 2326, 0, 20, 1, 0, 2, 0 },  // rank 4: recv share 0 lag 20 recv 13
+    { 2327, 6, 5, 1, 1, 1, 0 },  // rank 4: recvReduceSend share 6 lag 5 recv 88 send 89
+    { 2329, 6, 19, 1, 1, 2, 0 },  // rank 4: recvCopySend share 6 lag 19 recv 96 send 97
+    { 2331, 12, 3, 1, 1, 1, 0 },  // rank 4: recvReduceSend share 12 lag 3 recv 170 send 171
+    { 2333, 12, 17, 1, 1, 2, 0 },  // rank 4: recvCopySend share 12 lag 17 recv 178 send 179
+    { 2335, 18, 4, 1, 1, 1, 0 },  // rank 4: recvReduceSend share 18 lag 4 recv 255 send 256
+    { 2337, 18, 18, 1, 1, 2, 0 },  // rank 4: recvCopySend share 18 lag 18 recv 263 send 264
+    { 2339, 24, 7, 1, 1, 7, 0 },  // rank 4: recvReduceCopySend share 24 lag 7 recv 342 send 343
+    { 2341, 30, 0, 0, 1, 1, 0 },  // rank 4: send share 30 lag 0 send 420
+    { 2342, 30, 14, 1, 1, 2, 0 },  // rank 4: recvCopySend share 30 lag 14 recv 427 send 428
+    { 2344, 36, 2, 1, 1, 1, 0 },  // rank 4: recvReduceSend share 36 lag 2 recv 505 send 506
+    { 2346, 36, 16, 1, 1, 2, 0 },  // rank 4: recvCopySend share 36 lag 16 recv 513 send 514
+    { 2348, 42, 1, 1, 1, 1, 0 },  // rank 4: recvReduceSend share 42 lag 1 recv 588 send 589
+    { 2350, 42, 15, 1, 1, 2, 0 },  // rank 4: recvCopySend share 42 lag 15 recv 596 send 597
+    { 2352, 1, 4, 1, 1, 1, 0 },  // rank 4: recvReduceSend share 1 lag 4 recv 17 send 18
+    { 2354, 1, 18, 1, 1, 2, 0 },  // rank 4: recvCopySend share 1 lag 18 recv 25 send 26
+    { 2356, 7, 2, 1, 1, 1, 0 },  // rank 4: recvReduceSend share 7 lag 2 recv 99 send 100
+    { 2358, 7, 16, 1, 1, 2, 0 },  // rank 4: recvCopySend share 7 lag 16 recv 107 send 108
+    { 2360, 13, 3, 1, 1, 1, 0 },  // rank 4: recvReduceSend share 13 lag 3 recv 184 send 185
+    { 2362, 13, 17, 1, 1, 2, 0 },  // rank 4: recvCopySend share 13 lag 17 recv 192 send 193
+    { 2364, 19, 5, 1, 1, 1, 0 },  // rank 4: recvReduceSend share 19 lag 5 recv 270 send 271
+    { 2366, 19, 19, 1, 1, 2, 0 },  // rank 4: recvCopySend share 19 lag 19 recv 278 send 279
+    { 2368, 25, 7, 1, 1, 7, 0 },  // rank 4: recvReduceCopySend share 25 lag 7 recv 356 send 357
+    { 2370, 31, 1, 1, 1, 1, 0 },  // rank 4: recvReduceSend share 31 lag 1 recv 434 send 435
+    { 2372, 31, 15, 1, 1, 2, 0 },  // rank 4: recvCopySend share 31 lag 15 recv 442 send 443
+    { 2374, 37, 0, 0, 1, 1, 0 },  // rank 4: send share 37 lag 0 send 518
+    { 2375, 37, 14, 1, 1, 2, 0 },  // rank 4: recvCopySend share 37 lag 14 recv 525 send 526
+    { 2377, 43, 6, 1, 1, 1, 0 },  // rank 4: recvReduceSend share 43 lag 6 recv 607 send 608
+    { 2379, 43, 20, 1, 0, 2, 0 },  // rank 4: recv share 43 lag 20 recv 615
+    { 2380, 2, 6, 1, 1, 1, 0 },  // rank 4: recvReduceSend share 2 lag 6 recv 33 send 34
+    { 2382, 2, 20, 1, 0, 2, 0 },  // rank 4: recv share 2 lag 20 recv 41
+    { 2383, 8, 3, 1, 1, 1, 0 },  // rank 4: recvReduceSend share 8 lag 3 recv 114 send 115
+    { 2385, 8, 17, 1, 1, 2, 0 },  // rank 4: recvCopySend share 8 lag 17 recv 122 send 123
+    { 2387, 14, 4, 1, 1, 1, 0 },  // rank 4: recvReduceSend share 14 lag 4 recv 199 send 200
+    { 2389, 14, 18, 1, 1, 2, 0 },  // rank 4: recvCopySend share 14 lag 18 recv 207 send 208
+    { 2391, 20, 5, 1, 1, 1, 0 },  // rank 4: recvReduceSend share 20 lag 5 recv 284 send 285
+    { 2393, 20, 19, 1, 1, 2, 0 },  // rank 4: recvCopySend share 20 lag 19 recv 292 send 293
+    { 2395, 26, 7, 1, 1, 7, 0 },  // rank 4: recvReduceCopySend share 26 lag 7 recv 370 send 371
+    { 2397, 32, 2, 1, 1, 1, 0 },  // rank 4: recvReduceSend share 32 lag 2 recv 449 send 450
+    { 2399, 32, 16, 1, 1, 2, 0 },  // rank 4: recvCopySend share 32 lag 16 recv 457 send 458
+    { 2401, 38, 1, 1, 1, 1, 0 },  // rank 4: recvReduceSend share 38 lag 1 recv 532 send 533
+    { 2403, 38, 15, 1, 1, 2, 0 },  // rank 4: recvCopySend share 38 lag 15 recv 540 send 541
+    { 2405, 44, 0, 0, 1, 1, 0 },  // rank 4: send share 44 lag 0 send 616
+    { 2406, 44, 14, 1, 1, 2, 0 },  // rank 4: recvCopySend share 44 lag 14 recv 623 send 624
+    { 2408, 3, 2, 1, 1, 1, 0 },  // rank 4: recvReduceSend share 3 lag 2 recv 43 send 44
+    { 2410, 3, 16, 1, 1, 2, 0 },  // rank 4: recvCopySend share 3 lag 16 recv 51 send 52
+    { 2412, 9, 4, 1, 1, 1, 0 },  // rank 4: recvReduceSend share 9 lag 4 recv 129 send 130
+    { 2414, 9, 18, 1, 1, 2, 0 },  // rank 4: recvCopySend share 9 lag 18 recv 137 send 138
+    { 2416, 15, 3, 1, 1, 1, 0 },  // rank 4: recvReduceSend share 15 lag 3 recv 212 send 213
+    { 2418, 15, 17, 1, 1, 2, 0 },  // rank 4: recvCopySend share 15 lag 17 recv 220 send 221
+    { 2420, 21, 1, 1, 1, 1, 0 },  // rank 4: recvReduceSend share 21 lag 1 recv 294 send 295
+    { 2422, 21, 15, 1, 1, 2, 0 },  // rank 4: recvCopySend share 21 lag 15 recv 302 send 303
+    { 2424, 27, 7, 1, 1, 7, 0 },  // rank 4: recvReduceCopySend share 27 lag 7 recv 384 send 385
+    { 2426, 33, 5, 1, 1, 1, 0 },  // rank 4: recvReduceSend share 33 lag 5 recv 466 send 467
+    { 2428, 33, 19, 1, 1, 2, 0 },  // rank 4: recvCopySend share 33 lag 19 recv 474 send 475
+    { 2430, 39, 6, 1, 1, 1, 0 },  // rank 4: recvReduceSend share 39 lag 6 recv 551 send 552
+    { 2432, 39, 20, 1, 0, 2, 0 },  // rank 4: recv share 39 lag 20 recv 559
+    { 2433, 45, 0, 0, 1, 1, 0 },  // rank 4: send share 45 lag 0 send 630
+    { 2434, 45, 14, 1, 1, 2, 0 },  // rank 4: recvCopySend share 45 lag 14 recv 637 send 638
+    { 2436, 4, 0, 0, 1, 1, 0 },  // rank 4: send share 4 lag 0 send 56
+    { 2437, 4, 14, 1, 1, 2, 0 },  // rank 4: recvCopySend share 4 lag 14 recv 63 send 64
+    { 2439, 10, 1, 1, 1, 1, 0 },  // rank 4: recvReduceSend share 10 lag 1 recv 140 send 141
+    { 2441, 10, 15, 1, 1, 2, 0 },  // rank 4: recvCopySend share 10 lag 15 recv 148 send 149
+    { 2443, 16, 3, 1, 1, 1, 0 },  // rank 4: recvReduceSend share 16 lag 3 recv 226 send 227
+    { 2445, 16, 17, 1, 1, 2, 0 },  // rank 4: recvCopySend share 16 lag 17 recv 234 send 235
+    { 2447, 22, 2, 1, 1, 1, 0 },  // rank 4: recvReduceSend share 22 lag 2 recv 309 send 310
+    { 2449, 22, 16, 1, 1, 2, 0 },  // rank 4: recvCopySend share 22 lag 16 recv 317 send 318
+    { 2451, 28, 7, 1, 1, 7, 0 },  // rank 4: recvReduceCopySend share 28 lag 7 recv 398 send 399
+    { 2453, 34, 6, 1, 1, 1, 0 },  // rank 4: recvReduceSend share 34 lag 6 recv 481 send 482
+    { 2455, 34, 20, 1, 0, 2, 0 },  // rank 4: recv share 34 lag 20 recv 489
+    { 2456, 40, 4, 1, 1, 1, 0 },  // rank 4: recvReduceSend share 40 lag 4 recv 563 send 564
+    { 2458, 40, 18, 1, 1, 2, 0 },  // rank 4: recvCopySend share 40 lag 18 recv 571 send 572
+    { 2460, 46, 5, 1, 1, 1, 0 },  // rank 4: recvReduceSend share 46 lag 5 recv 648 send 649
+    { 2462, 46, 19, 1, 1, 2, 0 },  // rank 4: recvCopySend share 46 lag 19 recv 656 send 657
+    { 2464, 5, 0, 0, 1, 1, 0 },  // rank 4: send share 5 lag 0 send 70
+    { 2465, 5, 14, 1, 1, 2, 0 },  // rank 4: recvCopySend share 5 lag 14 recv 77 send 78
+    { 2467, 11, 3, 1, 1, 1, 0 },  // rank 4: recvReduceSend share 11 lag 3 recv 156 send 157
+    { 2469, 11, 17, 1, 1, 2, 0 },  // rank 4: recvCopySend share 11 lag 17 recv 164 send 165
+    { 2471, 17, 2, 1, 1, 1, 0 },  // rank 4: recvReduceSend share 17 lag 2 recv 239 send 240
+    { 2473, 17, 16, 1, 1, 2, 0 },  // rank 4: recvCopySend share 17 lag 16 recv 247 send 248
+    { 2475, 23, 1, 1, 1, 1, 0 },  // rank 4: recvReduceSend share 23 lag 1 recv 322 send 323
+    { 2477, 23, 15, 1, 1, 2, 0 },  // rank 4: recvCopySend share 23 lag 15 recv 330 send 331
+    { 2479, 29, 7, 1, 1, 7, 0 },  // rank 4: recvReduceCopySend share 29 lag 7 recv 412 send 413
+    { 2481, 35, 4, 1, 1, 1, 0 },  // rank 4: recvReduceSend share 35 lag 4 recv 493 send 494
+    { 2483, 35, 18, 1, 1, 2, 0 },  // rank 4: recvCopySend share 35 lag 18 recv 501 send 502
+    { 2485, 41, 5, 1, 1, 1, 0 },  // rank 4: recvReduceSend share 41 lag 5 recv 578 send 579
+    { 2487, 41, 19, 1, 1, 2, 0 },  // rank 4: recvCopySend share 41 lag 19 recv 586 send 587
+    { 2489, 47, 6, 1, 1, 1, 0 },  // rank 4: recvReduceSend share 47 lag 6 recv 663 send 664
+    { 2491, 47, 20, 1, 0, 2, 0 },  // rank 4: recv share 47 lag 20 recv 671
+    { 2492, 0, 5, 1, 1, 1, 0 },  // rank 5: recvReduceSend share 0 lag 5 recv 4 send 5
+    { 2494, 0, 19, 1, 1, 2, 0 },  // rank 5: recvCopySend share 0 lag 19 recv 12 send 13
+    { 2496, 6, 4, 1, 1, 1, 0 },  // rank 5: recvReduceSend share 6 lag 4 recv 87 send 88
+    { 2498, 6, 18, 1, 1, 2, 0 },  // rank 5: recvCopySend share 6 lag 18 recv 95 send 96
+    { 2500, 12, 2, 1, 1, 1, 0 },  // rank 5: recvReduceSend share 12 lag 2 recv 169 send 170
+    { 2502, 12, 16, 1, 1, 2, 0 },  // rank 5: recvCopySend share 12 lag 16 recv 177 send 178
+    { 2504, 18, 3, 1, 1, 1, 0 },  // rank 5: recvReduceSend share 18 lag 3 recv 254 send 255
+    { 2506, 18, 17, 1, 1, 2, 0 },  // rank 5: recvCopySend share 18 lag 17 recv 262 send 263
+    { 2508, 24, 6, 1, 1, 1, 0 },  // rank 5: recvReduceSend share 24 lag 6 recv 341 send 342
+    { 2510, 24, 20, 1, 0, 2, 0 },  // rank 5: recv share 24 lag 20 recv 349
+    { 2511, 30, 7, 1, 1, 7, 0 },  // rank 5: recvReduceCopySend share 30 lag 7 recv 426 send 427
+    { 2513, 36, 1, 1, 1, 1, 0 },  // rank 5: recvReduceSend share 36 lag 1 recv 504 send 505
+    { 2515, 36, 15, 1, 1, 2, 0 },  // rank 5: recvCopySend share 36 lag 15 recv 512 send 513
+    { 2517, 42, 0, 0, 1, 1, 0 },  // rank 5: send share 42 lag 0 send 588
+    { 2518, 42, 14, 1, 1, 2, 0 },  // rank 5: recvCopySend share 42 lag 14 recv 595 send 596
+    { 2520, 1, 2, 1, 1, 1, 0 },  // rank 5: recvReduceSend share 1 lag 2 recv 15 send 16
+    { 2522, 1, 16, 1, 1, 2, 0 },  // rank 5: recvCopySend share 1 lag 16 recv 23 send 24
+    { 2524, 7, 0, 0, 1, 1, 0 },  // rank 5: send share 7 lag 0 send 98
+    { 2525, 7, 14, 1, 1, 2, 0 },  // rank 5: recvCopySend share 7 lag 14 recv 105 send 106
+    { 2527, 13, 1, 1, 1, 1, 0 },  // rank 5: recvReduceSend share 13 lag 1 recv 182 send 183
+    { 2529, 13, 15, 1, 1, 2, 0 },  // rank 5: recvCopySend share 13 lag 15 recv 190 send 191
+    { 2531, 19, 3, 1, 1, 1, 0 },  // rank 5: recvReduceSend share 19 lag 3 recv 268 send 269
+    { 2533, 19, 17, 1, 1, 2, 0 },  // rank 5: recvCopySend share 19 lag 17 recv 276 send 277
+    { 2535, 25, 5, 1, 1, 1, 0 },  // rank 5: recvReduceSend share 25 lag 5 recv 354 send 355
+    { 2537, 25, 19, 1, 1, 2, 0 },  // rank 5: recvCopySend share 25 lag 19 recv 362 send 363
+    { 2539, 31, 7, 1, 1, 7, 0 },  // rank 5: recvReduceCopySend share 31 lag 7 recv 440 send 441
+    { 2541, 37, 6, 1, 1, 1, 0 },  // rank 5: recvReduceSend share 37 lag 6 recv 523 send 524
+    { 2543, 37, 20, 1, 0, 2, 0 },  // rank 5: recv share 37 lag 20 recv 531
+    { 2544, 43, 4, 1, 1, 1, 0 },  // rank 5: recvReduceSend share 43 lag 4 recv 605 send 606
+    { 2546, 43, 18, 1, 1, 2, 0 },  // rank 5: recvCopySend share 43 lag 18 recv 613 send 614
+    { 2548, 2, 3, 1, 1, 1, 0 },  // rank 5: recvReduceSend share 2 lag 3 recv 30 send 31
+    { 2550, 2, 17, 1, 1, 2, 0 },  // rank 5: recvCopySend share 2 lag 17 recv 38 send 39
+    { 2552, 8, 0, 0, 1, 1, 0 },  // rank 5: send share 8 lag 0 send 112
+    { 2553, 8, 14, 1, 1, 2, 0 },  // rank 5: recvCopySend share 8 lag 14 recv 119 send 120
+    { 2555, 14, 1, 1, 1, 1, 0 },  // rank 5: recvReduceSend share 14 lag 1 recv 196 send 197
+    { 2557, 14, 15, 1, 1, 2, 0 },  // rank 5: recvCopySend share 14 lag 15 recv 204 send 205
+    { 2559, 20, 2, 1, 1, 1, 0 },  // rank 5: recvReduceSend share 20 lag 2 recv 281 send 282
+    { 2561, 20, 16, 1, 1, 2, 0 },  // rank 5: recvCopySend share 20 lag 16 recv 289 send 290
+    { 2563, 26, 4, 1, 1, 1, 0 },  // rank 5: recvReduceSend share 26 lag 4 recv 367 send 368
+    { 2565, 26, 18, 1, 1, 2, 0 },  // rank 5: recvCopySend share 26 lag 18 recv 375 send 376
+    { 2567, 32, 7, 1, 1, 7, 0 },  // rank 5: recvReduceCopySend share 32 lag 7 recv 454 send 455
+    { 2569, 38, 6, 1, 1, 1, 0 },  // rank 5: recvReduceSend share 38 lag 6 recv 537 send 538
+    { 2571, 38, 20, 1, 0, 2, 0 },  // rank 5: recv share 38 lag 20 recv 545
+    { 2572, 44, 5, 1, 1, 1, 0 },  // rank 5: recvReduceSend share 44 lag 5 recv 620 send 621
+    { 2574, 44, 19, 1, 1, 2, 0 },  // rank 5: recvCopySend share 44 lag 19 recv 628 send 629
+    { 2576, 3, 4, 1, 1, 1, 0 },  // rank 5: recvReduceSend share 3 lag 4 recv 45 send 46
+    { 2578, 3, 18, 1, 1, 2, 0 },  // rank 5: recvCopySend share 3 lag 18 recv 53 send 54
+    { 2580, 9, 6, 1, 1, 1, 0 },  // rank 5: recvReduceSend share 9 lag 6 recv 131 send 132
+    { 2582, 9, 20, 1, 0, 2, 0 },  // rank 5: recv share 9 lag 20 recv 139
+    { 2583, 15, 5, 1, 1, 1, 0 },  // rank 5: recvReduceSend share 15 lag 5 recv 214 send 215
+    { 2585, 15, 19, 1, 1, 2, 0 },  // rank 5: recvCopySend share 15 lag 19 recv 222 send 223
+    { 2587, 21, 3, 1, 1, 1, 0 },  // rank 5: recvReduceSend share 21 lag 3 recv 296 send 297
+    { 2589, 21, 17, 1, 1, 2, 0 },  // rank 5: recvCopySend share 21 lag 17 recv 304 send 305
+    { 2591, 27, 1, 1, 1, 1, 0 },  // rank 5: recvReduceSend share 27 lag 1 recv 378 send 379
+    { 2593, 27, 15, 1, 1, 2, 0 },  // rank 5: recvCopySend share 27 lag 15 recv 386 send 387
+    { 2595, 33, 7, 1, 1, 7, 0 },  // rank 5: recvReduceCopySend share 33 lag 7 recv 468 send 469
+    { 2597, 39, 0, 0, 1, 1, 0 },  // rank 5: send share 39 lag 0 send 546
+    { 2598, 39, 14, 1, 1, 2, 0 },  // rank 5: recvCopySend share 39 lag 14 recv 553 send 554
+    { 2600, 45, 2, 1, 1, 1, 0 },  // rank 5: recvReduceSend share 45 lag 2 recv 631 send 632
+    { 2602, 45, 16, 1, 1, 2, 0 },  // rank 5: recvCopySend share 45 lag 16 recv 639 send 640
+    { 2604, 4, 1, 1, 1, 1, 0 },  // rank 5: recvReduceSend share 4 lag 1 recv 56 send 57
+    { 2606, 4, 15, 1, 1, 2, 0 },  // rank 5: recvCopySend share 4 lag 15 recv 64 send 65
+    { 2608, 10, 2, 1, 1, 1, 0 },  // rank 5: recvReduceSend share 10 lag 2 recv 141 send 142
+    { 2610, 10, 16, 1, 1, 2, 0 },  // rank 5: recvCopySend share 10 lag 16 recv 149 send 150
+    { 2612, 16, 4, 1, 1, 1, 0 },  // rank 5: recvReduceSend share 16 lag 4 recv 227 send 228
+    { 2614, 16, 18, 1, 1, 2, 0 },  // rank 5: recvCopySend share 16 lag 18 recv 235 send 236
+    { 2616, 22, 3, 1, 1, 1, 0 },  // rank 5: recvReduceSend share 22 lag 3 recv 310 send 311
+    { 2618, 22, 17, 1, 1, 2, 0 },  // rank 5: recvCopySend share 22 lag 17 recv 318 send 319
+    { 2620, 28, 0, 0, 1, 1, 0 },  // rank 5: send share 28 lag 0 send 392
+    { 2621, 28, 14, 1, 1, 2, 0 },  // rank 5: recvCopySend share 28 lag 14 recv 399 send 400
+    { 2623, 34, 7, 1, 1, 7, 0 },  // rank 5: recvReduceCopySend share 34 lag 7 recv 482 send 483
+    { 2625, 40, 5, 1, 1, 1, 0 },  // rank 5: recvReduceSend share 40 lag 5 recv 564 send 565
+    { 2627, 40, 19, 1, 1, 2, 0 },  // rank 5: recvCopySend share 40 lag 19 recv 572 send 573
+    { 2629, 46, 6, 1, 1, 1, 0 },  // rank 5: recvReduceSend share 46 lag 6 recv 649 send 650
+    { 2631, 46, 20, 1, 0, 2, 0 },  // rank 5: recv share 46 lag 20 recv 657
+    { 2632, 5, 3, 1, 1, 1, 0 },  // rank 5: recvReduceSend share 5 lag 3 recv 72 send 73
+    { 2634, 5, 17, 1, 1, 2, 0 },  // rank 5: recvCopySend share 5 lag 17 recv 80 send 81
+    { 2636, 11, 6, 1, 1, 1, 0 },  // rank 5: recvReduceSend share 11 lag 6 recv 159 send 160
+    { 2638, 11, 20, 1, 0, 2, 0 },  // rank 5: recv share 11 lag 20 recv 167
+    { 2639, 17, 5, 1, 1, 1, 0 },  // rank 5: recvReduceSend share 17 lag 5 recv 242 send 243
+    { 2641, 17, 19, 1, 1, 2, 0 },  // rank 5: recvCopySend share 17 lag 19 recv 250 send 251
+    { 2643, 23, 4, 1, 1, 1, 0 },  // rank 5: recvReduceSend share 23 lag 4 recv 325 send 326
+    { 2645, 23, 18, 1, 1, 2, 0 },  // rank 5: recvCopySend share 23 lag 18 recv 333 send 334
+    { 2647, 29, 2, 1, 1, 1, 0 },  // rank 5: recvReduceSend share 29 lag 2 recv 407 send 408
+    { 2649, 29, 16, 1, 1, 2, 0 },  // rank 5: recvCopySend share 29 lag 16 recv 415 send 416
+    { 2651, 35, 7, 1, 1, 7, 0 },  // rank 5: recvReduceCopySend share 35 lag 7 recv 496 send 497
+    { 2653, 41, 0, 0, 1, 1, 0 },  // rank 5: send share 41 lag 0 send 574
+    { 2654, 41, 14, 1, 1, 2, 0 },  // rank 5: recvCopySend share 41 lag 14 recv 581 send 582
+    { 2656, 47, 1, 1, 1, 1, 0 },  // rank 5: recvReduceSend share 47 lag 1 recv 658 send 659
+    { 2658, 47, 15, 1, 1, 2, 0 },  // rank 5: recvCopySend share 47 lag 15 recv 666 send 667
+    { 2660, 0, 3, 1, 1, 1, 0 },  // rank 6: recvReduceSend share 0 lag 3 recv 2 send 3
+    { 2662, 0, 17, 1, 1, 2, 0 },  // rank 6: recvCopySend share 0 lag 17 recv 10 send 11
+    { 2664, 6, 2, 1, 1, 1, 0 },  // rank 6: recvReduceSend share 6 lag 2 recv 85 send 86
+    { 2666, 6, 16, 1, 1, 2, 0 },  // rank 6: recvCopySend share 6 lag 16 recv 93 send 94
+    { 2668, 12, 0, 0, 1, 1, 0 },  // rank 6: send share 12 lag 0 send 168
+    { 2669, 12, 14, 1, 1, 2, 0 },  // rank 6: recvCopySend share 12 lag 14 recv 175 send 176
+    { 2671, 18, 1, 1, 1, 1, 0 },  // rank 6: recvReduceSend share 18 lag 1 recv 252 send 253
+    { 2673, 18, 15, 1, 1, 2, 0 },  // rank 6: recvCopySend share 18 lag 15 recv 260 send 261
+    { 2675, 24, 4, 1, 1, 1, 0 },  // rank 6: recvReduceSend share 24 lag 4 recv 339 send 340
+    { 2677, 24, 18, 1, 1, 2, 0 },  // rank 6: recvCopySend share 24 lag 18 recv 347 send 348
+    { 2679, 30, 5, 1, 1, 1, 0 },  // rank 6: recvReduceSend share 30 lag 5 recv 424 send 425
+    { 2681, 30, 19, 1, 1, 2, 0 },  // rank 6: recvCopySend share 30 lag 19 recv 432 send 433
+    { 2683, 36, 7, 1, 1, 7, 0 },  // rank 6: recvReduceCopySend share 36 lag 7 recv 510 send 511
+    { 2685, 42, 6, 1, 1, 1, 0 },  // rank 6: recvReduceSend share 42 lag 6 recv 593 send 594
+    { 2687, 42, 20, 1, 0, 2, 0 },  // rank 6: recv share 42 lag 20 recv 601
+    { 2688, 1, 3, 1, 1, 1, 0 },  // rank 6: recvReduceSend share 1 lag 3 recv 16 send 17
+    { 2690, 1, 17, 1, 1, 2, 0 },  // rank 6: recvCopySend share 1 lag 17 recv 24 send 25
+    { 2692, 7, 1, 1, 1, 1, 0 },  // rank 6: recvReduceSend share 7 lag 1 recv 98 send 99
+    { 2694, 7, 15, 1, 1, 2, 0 },  // rank 6: recvCopySend share 7 lag 15 recv 106 send 107
+    { 2696, 13, 2, 1, 1, 1, 0 },  // rank 6: recvReduceSend share 13 lag 2 recv 183 send 184
+    { 2698, 13, 16, 1, 1, 2, 0 },  // rank 6: recvCopySend share 13 lag 16 recv 191 send 192
+    { 2700, 19, 4, 1, 1, 1, 0 },  // rank 6: recvReduceSend share 19 lag 4 recv 269 send 270
+    { 2702, 19, 18, 1, 1, 2, 0 },  // rank 6: recvCopySend share 19 lag 18 recv 277 send 278
+    { 2704, 25, 6, 1, 1, 1, 0 },  // rank 6: recvReduceSend share 25 lag 6 recv 355 send 356
+    { 2706, 25, 20, 1, 0, 2, 0 },  // rank 6: recv share 25 lag 20 recv 363
+    { 2707, 31, 0, 0, 1, 1, 0 },  // rank 6: send share 31 lag 0 send 434
+    { 2708, 31, 14, 1, 1, 2, 0 },  // rank 6: recvCopySend share 31 lag 14 recv 441 send 442
+    { 2710, 37, 7, 1, 1, 7, 0 },  // rank 6: recvReduceCopySend share 37 lag 7 recv 524 send 525
+    { 2712, 43, 5, 1, 1, 1, 0 },  // rank 6: recvReduceSend share 43 lag 5 recv 606 send 607
+    { 2714, 43, 19, 1, 1, 2, 0 },  // rank 6: recvCopySend share 43 lag 19 recv 614 send 615
+    { 2716, 2, 4, 1, 1, 1, 0 },  // rank 6: recvReduceSend share 2 lag 4 recv 31 send 32
+    { 2718, 2, 18, 1, 1, 2, 0 },  // rank 6: recvCopySend share 2 lag 18 recv 39 send 40
+    { 2720, 8, 1, 1, 1, 1, 0 },  // rank 6: recvReduceSend share 8 lag 1 recv 112 send 113
+    { 2722, 8, 15, 1, 1, 2, 0 },  // rank 6: recvCopySend share 8 lag 15 recv 120 send 121
+    { 2724, 14, 2, 1, 1, 1, 0 },  // rank 6: recvReduceSend share 14 lag 2 recv 197 send 198
+    { 2726, 14, 16, 1, 1, 2, 0 },  // rank 6: recvCopySend share 14 lag 16 recv 205 send 206
+    { 2728, 20, 3, 1, 1, 1, 0 },  // rank 6: recvReduceSend share 20 lag 3 recv 282 send 283
+    { 2730, 20, 17, 1, 1, 2, 0 },  // rank 6: recvCopySend share 20 lag 17 recv 290 send 291
+    { 2732, 26, 5, 1, 1, 1, 0 },  // rank 6: recvReduceSend share 26 lag 5 recv 368 send 369
+    { 2734, 26, 19, 1, 1, 2, 0 },  // rank 6: recvCopySend share 26 lag 19 recv 376 send 377
+    { 2736, 32, 0, 0, 1, 1, 0 },  // rank 6: send share 32 lag 0 send 448
+    { 2737, 32, 14, 1, 1, 2, 0 },  // rank 6: recvCopySend share 32 lag 14 recv 455 send 456
+    { 2739, 38, 7, 1, 1, 7, 0 },  // rank 6: recvReduceCopySend share 38 lag 7 recv 538 send 539
+    { 2741, 44, 6, 1, 1, 1, 0 },  // rank 6: recvReduceSend share 44 lag 6 recv 621 send 622
+    { 2743, 44, 20, 1, 0, 2, 0 },  // rank 6: recv share 44 lag 20 recv 629
+    { 2744, 3, 3, 1, 1, 1, 0 },  // rank 6: recvReduceSend share 3 lag 3 recv 44 send 45
+    { 2746, 3, 17, 1, 1, 2, 0 },  // rank 6: recvCopySend share 3 lag 17 recv 52 send 53
+    { 2748, 9, 5, 1, 1, 1, 0 },  // rank 6: recvReduceSend share 9 lag 5 recv 130 send 131
+    { 2750, 9, 19, 1, 1, 2, 0 },  // rank 6: recvCopySend share 9 lag 19 recv 138 send 139
+    { 2752, 15, 4, 1, 1, 1, 0 },  // rank 6: recvReduceSend share 15 lag 4 recv 213 send 214
+    { 2754, 15, 18, 1, 1, 2, 0 },  // rank 6: recvCopySend share 15 lag 18 recv 221 send 222
+    { 2756, 21, 2, 1, 1, 1, 0 },  // rank 6: recvReduceSend share 21 lag 2 recv 295 send 296
+    { 2758, 21, 16, 1, 1, 2, 0 },  // rank 6: recvCopySend share 21 lag 16 recv 303 send 304
+    { 2760, 27, 0, 0, 1, 1, 0 },  // rank 6: send share 27 lag 0 send 378
+    { 2761, 27, 14, 1, 1, 2, 0 },  // rank 6: recvCopySend share 27 lag 14 recv 385 send 386
+    { 2763, 33, 6, 1, 1, 1, 0 },  // rank 6: recvReduceSend share 33 lag 6 recv 467 send 468
+    { 2765, 33, 20, 1, 0, 2, 0 },  // rank 6: recv share 33 lag 20 recv 475
+    { 2766, 39, 7, 1, 1, 7, 0 },  // rank 6: recvReduceCopySend share 39 lag 7 recv 552 send 553
+    { 2768, 45, 1, 1, 1, 1, 0 },  // rank 6: recvReduceSend share 45 lag 1 recv 630 send 631
+    { 2770, 45, 15, 1, 1, 2, 0 },  // rank 6: recvCopySend share 45 lag 15 recv 638 send 639
+    { 2772, 4, 3, 1, 1, 1, 0 },  // rank 6: recvReduceSend share 4 lag 3 recv 58 send 59
+    { 2774, 4, 17, 1, 1, 2, 0 },  // rank 6: recvCopySend share 4 lag 17 recv 66 send 67
+    { 2776, 10, 4, 1, 1, 1, 0 },  // rank 6: recvReduceSend share 10 lag 4 recv 143 send 144
+    { 2778, 10, 18, 1, 1, 2, 0 },  // rank 6: recvCopySend share 10 lag 18 recv 151 send 152
+    { 2780, 16, 6, 1, 1, 1, 0 },  // rank 6: recvReduceSend share 16 lag 6 recv 229 send 230
+    { 2782, 16, 20, 1, 0, 2, 0 },  // rank 6: recv share 16 lag 20 recv 237
+    { 2783, 22, 5, 1, 1, 1, 0 },  // rank 6: recvReduceSend share 22 lag 5 recv 312 send 313
+    { 2785, 22, 19, 1, 1, 2, 0 },  // rank 6: recvCopySend share 22 lag 19 recv 320 send 321
+    { 2787, 28, 2, 1, 1, 1, 0 },  // rank 6: recvReduceSend share 28 lag 2 recv 393 send 394
+    { 2789, 28, 16, 1, 1, 2, 0 },  // rank 6: recvCopySend share 28 lag 16 recv 401 send 402
+    { 2791, 34, 1, 1, 1, 1, 0 },  // rank 6: recvReduceSend share 34 lag 1 recv 476 send 477
+    { 2793, 34, 15, 1, 1, 2, 0 },  // rank 6: recvCopySend share 34 lag 15 recv 484 send 485
+    { 2795, 40, 7, 1, 1, 7, 0 },  // rank 6: recvReduceCopySend share 40 lag 7 recv 566 send 567
+    { 2797, 46, 0, 0, 1, 1, 0 },  // rank 6: send share 46 lag 0 send 644
+    { 2798, 46, 14, 1, 1, 2, 0 },  // rank 6: recvCopySend share 46 lag 14 recv 651 send 652
+    { 2800, 5, 2, 1, 1, 1, 0 },  // rank 6: recvReduceSend share 5 lag 2 recv 71 send 72
+    { 2802, 5, 16, 1, 1, 2, 0 },  // rank 6: recvCopySend share 5 lag 16 recv 79 send 80
+    { 2804, 11, 5, 1, 1, 1, 0 },  // rank 6: recvReduceSend share 11 lag 5 recv 158 send 159
+    { 2806, 11, 19, 1, 1, 2, 0 },  // rank 6: recvCopySend share 11 lag 19 recv 166 send 167
+    { 2808, 17, 4, 1, 1, 1, 0 },  // rank 6: recvReduceSend share 17 lag 4 recv 241 send 242
+    { 2810, 17, 18, 1, 1, 2, 0 },  // rank 6: recvCopySend share 17 lag 18 recv 249 send 250
+    { 2812, 23, 3, 1, 1, 1, 0 },  // rank 6: recvReduceSend share 23 lag 3 recv 324 send 325
+    { 2814, 23, 17, 1, 1, 2, 0 },  // rank 6: recvCopySend share 23 lag 17 recv 332 send 333
+    { 2816, 29, 1, 1, 1, 1, 0 },  // rank 6: recvReduceSend share 29 lag 1 recv 406 send 407
+    { 2818, 29, 15, 1, 1, 2, 0 },  // rank 6: recvCopySend share 29 lag 15 recv 414 send 415
+    { 2820, 35, 6, 1, 1, 1, 0 },  // rank 6: recvReduceSend share 35 lag 6 recv 495 send 496
+    { 2822, 35, 20, 1, 0, 2, 0 },  // rank 6: recv share 35 lag 20 recv 503
+    { 2823, 41, 7, 1, 1, 7, 0 },  // rank 6: recvReduceCopySend share 41 lag 7 recv 580 send 581
+    { 2825, 47, 0, 0, 1, 1, 0 },  // rank 6: send share 47 lag 0 send 658
+    { 2826, 47, 14, 1, 1, 2, 0 },  // rank 6: recvCopySend share 47 lag 14 recv 665 send 666
+    { 2828, 0, 4, 1, 1, 1, 0 },  // rank 7: recvReduceSend share 0 lag 4 recv 3 send 4
+    { 2830, 0, 18, 1, 1, 2, 0 },  // rank 7: recvCopySend share 0 lag 18 recv 11 send 12
+    { 2832, 6, 3, 1, 1, 1, 0 },  // rank 7: recvReduceSend share 6 lag 3 recv 86 send 87
+    { 2834, 6, 17, 1, 1, 2, 0 },  // rank 7: recvCopySend share 6 lag 17 recv 94 send 95
+    { 2836, 12, 1, 1, 1, 1, 0 },  // rank 7: recvReduceSend share 12 lag 1 recv 168 send 169
+    { 2838, 12, 15, 1, 1, 2, 0 },  // rank 7: recvCopySend share 12 lag 15 recv 176 send 177
+    { 2840, 18, 2, 1, 1, 1, 0 },  // rank 7: recvReduceSend share 18 lag 2 recv 253 send 254
+    { 2842, 18, 16, 1, 1, 2, 0 },  // rank 7: recvCopySend share 18 lag 16 recv 261 send 262
+    { 2844, 24, 5, 1, 1, 1, 0 },  // rank 7: recvReduceSend share 24 lag 5 recv 340 send 341
+    { 2846, 24, 19, 1, 1, 2, 0 },  // rank 7: recvCopySend share 24 lag 19 recv 348 send 349
+    { 2848, 30, 6, 1, 1, 1, 0 },  // rank 7: recvReduceSend share 30 lag 6 recv 425 send 426
+    { 2850, 30, 20, 1, 0, 2, 0 },  // rank 7: recv share 30 lag 20 recv 433
+    { 2851, 36, 0, 0, 1, 1, 0 },  // rank 7: send share 36 lag 0 send 504
+    { 2852, 36, 14, 1, 1, 2, 0 },  // rank 7: recvCopySend share 36 lag 14 recv 511 send 512
+    { 2854, 42, 7, 1, 1, 7, 0 },  // rank 7: recvReduceCopySend share 42 lag 7 recv 594 send 595
+    { 2856, 1, 5, 1, 1, 1, 0 },  // rank 7: recvReduceSend share 1 lag 5 recv 18 send 19
+    { 2858, 1, 19, 1, 1, 2, 0 },  // rank 7: recvCopySend share 1 lag 19 recv 26 send 27
+    { 2860, 7, 3, 1, 1, 1, 0 },  // rank 7: recvReduceSend share 7 lag 3 recv 100 send 101
+    { 2862, 7, 17, 1, 1, 2, 0 },  // rank 7: recvCopySend share 7 lag 17 recv 108 send 109
+    { 2864, 13, 4, 1, 1, 1, 0 },  // rank 7: recvReduceSend share 13 lag 4 recv 185 send 186
+    { 2866, 13, 18, 1, 1, 2, 0 },  // rank 7: recvCopySend share 13 lag 18 recv 193 send 194
+    { 2868, 19, 6, 1, 1, 1, 0 },  // rank 7: recvReduceSend share 19 lag 6 recv 271 send 272
+    { 2870, 19, 20, 1, 0, 2, 0 },  // rank 7: recv share 19 lag 20 recv 279
+    { 2871, 25, 0, 0, 1, 1, 0 },  // rank 7: send share 25 lag 0 send 350
+    { 2872, 25, 14, 1, 1, 2, 0 },  // rank 7: recvCopySend share 25 lag 14 recv 357 send 358
+    { 2874, 31, 2, 1, 1, 1, 0 },  // rank 7: recvReduceSend share 31 lag 2 recv 435 send 436
+    { 2876, 31, 16, 1, 1, 2, 0 },  // rank 7: recvCopySend share 31 lag 16 recv 443 send 444
+    { 2878, 37, 1, 1, 1, 1, 0 },  // rank 7: recvReduceSend share 37 lag 1 recv 518 send 519
+    { 2880, 37, 15, 1, 1, 2, 0 },  // rank 7: recvCopySend share 37 lag 15 recv 526 send 527
+    { 2882, 43, 7, 1, 1, 7, 0 },  // rank 7: recvReduceCopySend share 43 lag 7 recv 608 send 609
+    { 2884, 2, 5, 1, 1, 1, 0 },  // rank 7: recvReduceSend share 2 lag 5 recv 32 send 33
+    { 2886, 2, 19, 1, 1, 2, 0 },  // rank 7: recvCopySend share 2 lag 19 recv 40 send 41
+    { 2888, 8, 2, 1, 1, 1, 0 },  // rank 7: recvReduceSend share 8 lag 2 recv 113 send 114
+    { 2890, 8, 16, 1, 1, 2, 0 },  // rank 7: recvCopySend share 8 lag 16 recv 121 send 122
+    { 2892, 14, 3, 1, 1, 1, 0 },  // rank 7: recvReduceSend share 14 lag 3 recv 198 send 199
+    { 2894, 14, 17, 1, 1, 2, 0 },  // rank 7: recvCopySend share 14 lag 17 recv 206 send 207
+    { 2896, 20, 4, 1, 1, 1, 0 },  // rank 7: recvReduceSend share 20 lag 4 recv 283 send 284
+    { 2898, 20, 18, 1, 1, 2, 0 },  // rank 7: recvCopySend share 20 lag 18 recv 291 send 292
+    { 2900, 26, 6, 1, 1, 1, 0 },  // rank 7: recvReduceSend share 26 lag 6 recv 369 send 370
+    { 2902, 26, 20, 1, 0, 2, 0 },  // rank 7: recv share 26 lag 20 recv 377
+    { 2903, 32, 1, 1, 1, 1, 0 },  // rank 7: recvReduceSend share 32 lag 1 recv 448 send 449
+    { 2905, 32, 15, 1, 1, 2, 0 },  // rank 7: recvCopySend share 32 lag 15 recv 456 send 457
+    { 2907, 38, 0, 0, 1, 1, 0 },  // rank 7: send share 38 lag 0 send 532
+    { 2908, 38, 14, 1, 1, 2, 0 },  // rank 7: recvCopySend share 38 lag 14 recv 539 send 540
+    { 2910, 44, 7, 1, 1, 7, 0 },  // rank 7: recvReduceCopySend share 44 lag 7 recv 622 send 623
+    { 2912, 3, 1, 1, 1, 1, 0 },  // rank 7: recvReduceSend share 3 lag 1 recv 42 send 43
+    { 2914, 3, 15, 1, 1, 2, 0 },  // rank 7: recvCopySend share 3 lag 15 recv 50 send 51
+    { 2916, 9, 3, 1, 1, 1, 0 },  // rank 7: recvReduceSend share 9 lag 3 recv 128 send 129
+    { 2918, 9, 17, 1, 1, 2, 0 },  // rank 7: recvCopySend share 9 lag 17 recv 136 send 137
+    { 2920, 15, 2, 1, 1, 1, 0 },  // rank 7: recvReduceSend share 15 lag 2 recv 211 send 212
+    { 2922, 15, 16, 1, 1, 2, 0 },  // rank 7: recvCopySend share 15 lag 16 recv 219 send 220
+    { 2924, 21, 0, 0, 1, 1, 0 },  // rank 7: send share 21 lag 0 send 294
+    { 2925, 21, 14, 1, 1, 2, 0 },  // rank 7: recvCopySend share 21 lag 14 recv 301 send 302
+    { 2927, 27, 6, 1, 1, 1, 0 },  // rank 7: recvReduceSend share 27 lag 6 recv 383 send 384
+    { 2929, 27, 20, 1, 0, 2, 0 },  // rank 7: recv share 27 lag 20 recv 391
+    { 2930, 33, 4, 1, 1, 1, 0 },  // rank 7: recvReduceSend share 33 lag 4 recv 465 send 466
+    { 2932, 33, 18, 1, 1, 2, 0 },  // rank 7: recvCopySend share 33 lag 18 recv 473 send 474
+    { 2934, 39, 5, 1, 1, 1, 0 },  // rank 7: recvReduceSend share 39 lag 5 recv 550 send 551
+    { 2936, 39, 19, 1, 1, 2, 0 },  // rank 7: recvCopySend share 39 lag 19 recv 558 send 559
+    { 2938, 45, 7, 1, 1, 7, 0 },  // rank 7: recvReduceCopySend share 45 lag 7 recv 636 send 637
+    { 2940, 4, 2, 1, 1, 1, 0 },  // rank 7: recvReduceSend share 4 lag 2 recv 57 send 58
+    { 2942, 4, 16, 1, 1, 2, 0 },  // rank 7: recvCopySend share 4 lag 16 recv 65 send 66
+    { 2944, 10, 3, 1, 1, 1, 0 },  // rank 7: recvReduceSend share 10 lag 3 recv 142 send 143
+    { 2946, 10, 17, 1, 1, 2, 0 },  // rank 7: recvCopySend share 10 lag 17 recv 150 send 151
+    { 2948, 16, 5, 1, 1, 1, 0 },  // rank 7: recvReduceSend share 16 lag 5 recv 228 send 229
+    { 2950, 16, 19, 1, 1, 2, 0 },  // rank 7: recvCopySend share 16 lag 19 recv 236 send 237
+    { 2952, 22, 4, 1, 1, 1, 0 },  // rank 7: recvReduceSend share 22 lag 4 recv 311 send 312
+    { 2954, 22, 18, 1, 1, 2, 0 },  // rank 7: recvCopySend share 22 lag 18 recv 319 send 320
+    { 2956, 28, 1, 1, 1, 1, 0 },  // rank 7: recvReduceSend share 28 lag 1 recv 392 send 393
+    { 2958, 28, 15, 1, 1, 2, 0 },  // rank 7: recvCopySend share 28 lag 15 recv 400 send 401
+    { 2960, 34, 0, 0, 1, 1, 0 },  // rank 7: send share 34 lag 0 send 476
+    { 2961, 34, 14, 1, 1, 2, 0 },  // rank 7: recvCopySend share 34 lag 14 recv 483 send 484
+    { 2963, 40, 6, 1, 1, 1, 0 },  // rank 7: recvReduceSend share 40 lag 6 recv 565 send 566
+    { 2965, 40, 20, 1, 0, 2, 0 },  // rank 7: recv share 40 lag 20 recv 573
+    { 2966, 46, 7, 1, 1, 7, 0 },  // rank 7: recvReduceCopySend share 46 lag 7 recv 650 send 651
+    { 2968, 5, 1, 1, 1, 1, 0 },  // rank 7: recvReduceSend share 5 lag 1 recv 70 send 71
+    { 2970, 5, 15, 1, 1, 2, 0 },  // rank 7: recvCopySend share 5 lag 15 recv 78 send 79
+    { 2972, 11, 4, 1, 1, 1, 0 },  // rank 7: recvReduceSend share 11 lag 4 recv 157 send 158
+    { 2974, 11, 18, 1, 1, 2, 0 },  // rank 7: recvCopySend share 11 lag 18 recv 165 send 166
+    { 2976, 17, 3, 1, 1, 1, 0 },  // rank 7: recvReduceSend share 17 lag 3 recv 240 send 241
+    { 2978, 17, 17, 1, 1, 2, 0 },  // rank 7: recvCopySend share 17 lag 17 recv 248 send 249
+    { 2980, 23, 2, 1, 1, 1, 0 },  // rank 7: recvReduceSend share 23 lag 2 recv 323 send 324
+    { 2982, 23, 16, 1, 1, 2, 0 },  // rank 7: recvCopySend share 23 lag 16 recv 331 send 332
+    { 2984, 29, 0, 0, 1, 1, 0 },  // rank 7: send share 29 lag 0 send 406
+    { 2985, 29, 14, 1, 1, 2, 0 },  // rank 7: recvCopySend share 29 lag 14 recv 413 send 414
+    { 2987, 35, 5, 1, 1, 1, 0 },  // rank 7: recvReduceSend share 35 lag 5 recv 494 send 495
+    { 2989, 35, 19, 1, 1, 2, 0 },  // rank 7: recvCopySend share 35 lag 19 recv 502 send 503
+    { 2991, 41, 6, 1, 1, 1, 0 },  // rank 7: recvReduceSend share 41 lag 6 recv 579 send 580
+    { 2993, 41, 20, 1, 0, 2, 0 },  // rank 7: recv share 41 lag 20 recv 587
+    { 2994, 47, 7, 1, 1, 7, 0 },  // rank 7: recvReduceCopySend share 47 lag 7 recv 664 send 665
+    { 2996, 0, 0, 0, 1, 3, 0 },  // rank 0: copySend share 0 lag 0 send 0
+    { 2997, 1, 0, 0, 1, 3, 0 },  // rank 0: copySend share 1 lag 0 send 7
+    { 2998, 2, 0, 0, 1, 3, 0 },  // rank 0: copySend share 2 lag 0 send 14
+    { 2999, 3, 0, 0, 1, 3, 0 },  // rank 0: copySend share 3 lag 0 send 21
+    { 3000, 4, 0, 0, 1, 3, 0 },  // rank 0: copySend share 4 lag 0 send 28
+    { 3001, 5, 0, 0, 1, 3, 0 },  // rank 0: copySend share 5 lag 0 send 35
+    { 3002, 6, 0, 0, 1, 3, 0 },  // rank 0: copySend share 6 lag 0 send 42
+    { 3003, 7, 0, 0, 1, 3, 0 },  // rank 0: copySend share 7 lag 0 send 49
+    { 3004, 8, 0, 0, 1, 3, 0 },  // rank 0: copySend share 8 lag 0 send 56
+    { 3005, 9, 0, 0, 1, 3, 0 },  // rank 0: copySend share 9 lag 0 send 63
+    { 3006, 10, 0, 0, 1, 3, 0 },  // rank 0: copySend share 10 lag 0 send 70
+    { 3007, 11, 0, 0, 1, 3, 0 },  // rank 0: copySend share 11 lag 0 send 77
+    { 3008, 12, 0, 0, 1, 3, 0 },  // rank 0: copySend share 12 lag 0 send 84
+    { 3009, 13, 0, 0, 1, 3, 0 },  // rank 0: copySend share 13 lag 0 send 91
+    { 3010, 14, 0, 0, 1, 3, 0 },  // rank 0: copySend share 14 lag 0 send 98
+    { 3011, 15, 0, 0, 1, 3, 0 },  // rank 0: copySend share 15 lag 0 send 105
+    { 3012, 16, 0, 0, 1, 3, 0 },  // rank 0: copySend share 16 lag 0 send 112
+    { 3013, 17, 0, 0, 1, 3, 0 },  // rank 0: copySend share 17 lag 0 send 119
+    { 3014, 18, 0, 0, 1, 3, 0 },  // rank 0: copySend share 18 lag 0 send 126
+    { 3015, 19, 0, 0, 1, 3, 0 },  // rank 0: copySend share 19 lag 0 send 133
+    { 3016, 20, 0, 0, 1, 3, 0 },  // rank 0: copySend share 20 lag 0 send 140
+    { 3017, 21, 0, 0, 1, 3, 0 },  // rank 0: copySend share 21 lag 0 send 147
+    { 3018, 22, 0, 0, 1, 3, 0 },  // rank 0: copySend share 22 lag 0 send 154
+    { 3019, 23, 0, 0, 1, 3, 0 },  // rank 0: copySend share 23 lag 0 send 161
+    { 3020, 0, 1, 1, 3, 2, 0 },  // rank 1: recvCopySend share 0 lag 1 recv 0 send 1,2,3
+    { 3024, 1, 1, 1, 3, 2, 0 },  // rank 1: recvCopySend share 1 lag 1 recv 7 send 8,9,10
+    { 3028, 2, 1, 1, 3, 2, 0 },  // rank 1: recvCopySend share 2 lag 1 recv 14 send 15,16,17
+    { 3032, 3, 1, 1, 3, 2, 0 },  // rank 1: recvCopySend share 3 lag 1 recv 21 send 22,23,24
+    { 3036, 4, 2, 1, 0, 2, 0 },  // rank 1: recv share 4 lag 2 recv 29
+    { 3037, 5, 2, 1, 0, 2, 0 },  // rank 1: recv share 5 lag 2 recv 36
+    { 3038, 6, 2, 1, 0, 2, 0 },  // rank 1: recv share 6 lag 2 recv 43
+    { 3039, 7, 2, 1, 0, 2, 0 },  // rank 1: recv share 7 lag 2 recv 50
+    { 3040, 8, 4, 1, 0, 2, 0 },  // rank 1: recv share 8 lag 4 recv 61
+    { 3041, 9, 4, 1, 0, 2, 0 },  // rank 1: recv share 9 lag 4 recv 68
+    { 3042, 10, 4, 1, 0, 2, 0 },  // rank 1: recv share 10 lag 4 recv 75
+    { 3043, 11, 4, 1, 0, 2, 0 },  // rank 1: recv share 11 lag 4 recv 82
+    { 3044, 12, 3, 1, 0, 2, 0 },  // rank 1: recv share 12 lag 3 recv 88
+    { 3045, 13, 3, 1, 0, 2, 0 },  // rank 1: recv share 13 lag 3 recv 95
+    { 3046, 14, 3, 1, 0, 2, 0 },  // rank 1: recv share 14 lag 3 recv 102
+    { 3047, 15, 3, 1, 0, 2, 0 },  // rank 1: recv share 15 lag 3 recv 109
+    { 3048, 16, 2, 1, 2, 2, 0 },  // rank 1: recvCopySend share 16 lag 2 recv 113 send 114,115
+    { 3051, 17, 2, 1, 2, 2, 0 },  // rank 1: recvCopySend share 17 lag 2 recv 120 send 121,122
+    { 3054, 18, 2, 1, 2, 2, 0 },  // rank 1: recvCopySend share 18 lag 2 recv 127 send 128,129
+    { 3057, 19, 2, 1, 2, 2, 0 },  // rank 1: recvCopySend share 19 lag 2 recv 134 send 135,136
+    { 3060, 20, 3, 1, 0, 2, 0 },  // rank 1: recv share 20 lag 3 recv 143
+    { 3061, 21, 3, 1, 0, 2, 0 },  // rank 1: recv share 21 lag 3 recv 150
+    { 3062, 22, 3, 1, 0, 2, 0 },  // rank 1: recv share 22 lag 3 recv 157
+    { 3063, 23, 3, 1, 0, 2, 0 },  // rank 1: recv share 23 lag 3 recv 164
+    { 3064, 0, 2, 1, 0, 2, 0 },  // rank 2: recv share 0 lag 2 recv 1
+    { 3065, 1, 2, 1, 0, 2, 0 },  // rank 2: recv share 1 lag 2 recv 8
+    { 3066, 2, 2, 1, 0, 2, 0 },  // rank 2: recv share 2 lag 2 recv 15
+    { 3067, 3, 2, 1, 0, 2, 0 },  // rank 2: recv share 3 lag 2 recv 22
+    { 3068, 4, 1, 1, 3, 2, 0 },  // rank 2: recvCopySend share 4 lag 1 recv 28 send 29,30,31
+    { 3072, 5, 1, 1, 3, 2, 0 },  // rank 2: recvCopySend share 5 lag 1 recv 35 send 36,37,38
+    { 3076, 6, 1, 1, 3, 2, 0 },  // rank 2: recvCopySend share 6 lag 1 recv 42 send 43,44,45
+    { 3080, 7, 1, 1, 3, 2, 0 },  // rank 2: recvCopySend share 7 lag 1 recv 49 send 50,51,52
+    { 3084, 8, 4, 1, 0, 2, 0 },  // rank 2: recv share 8 lag 4 recv 62
+    { 3085, 9, 4, 1, 0, 2, 0 },  // rank 2: recv share 9 lag 4 recv 69
+    { 3086, 10, 4, 1, 0, 2, 0 },  // rank 2: recv share 10 lag 4 recv 76
+    { 3087, 11, 4, 1, 0, 2, 0 },  // rank 2: recv share 11 lag 4 recv 83
+    { 3088, 12, 3, 1, 1, 2, 0 },  // rank 2: recvCopySend share 12 lag 3 recv 89 send 90
+    { 3090, 13, 3, 1, 1, 2, 0 },  // rank 2: recvCopySend share 13 lag 3 recv 96 send 97
+    { 3092, 14, 3, 1, 1, 2, 0 },  // rank 2: recvCopySend share 14 lag 3 recv 103 send 104
+    { 3094, 15, 3, 1, 1, 2, 0 },  // rank 2: recvCopySend share 15 lag 3 recv 110 send 111
+    { 3096, 16, 3, 1, 0, 2, 0 },  // rank 2: recv share 16 lag 3 recv 114
+    { 3097, 17, 3, 1, 0, 2, 0 },  // rank 2: recv share 17 lag 3 recv 121
+    { 3098, 18, 3, 1, 0, 2, 0 },  // rank 2: recv share 18 lag 3 recv 128
+    { 3099, 19, 3, 1, 0, 2, 0 },  // rank 2: recv share 19 lag 3 recv 135
+    { 3100, 20, 2, 1, 1, 2, 0 },  // rank 2: recvCopySend share 20 lag 2 recv 141 send 143
+    { 3102, 21, 2, 1, 1, 2, 0 },  // rank 2: recvCopySend share 21 lag 2 recv 148 send 150
+    { 3104, 22, 2, 1, 1, 2, 0 },  // rank 2: recvCopySend share 22 lag 2 recv 155 send 157
+    { 3106, 23, 2, 1, 1, 2, 0 },  // rank 2: recvCopySend share 23 lag 2 recv 162 send 164
+    { 3108, 0, 2, 1, 0, 2, 0 },  // rank 3: recv share 0 lag 2 recv 2
+    { 3109, 1, 2, 1, 0, 2, 0 },  // rank 3: recv share 1 lag 2 recv 9
+    { 3110, 2, 2, 1, 0, 2, 0 },  // rank 3: recv share 2 lag 2 recv 16
+    { 3111, 3, 2, 1, 0, 2, 0 },  // rank 3: recv share 3 lag 2 recv 23
+    { 3112, 4, 2, 1, 0, 2, 0 },  // rank 3: recv share 4 lag 2 recv 30
+    { 3113, 5, 2, 1, 0, 2, 0 },  // rank 3: recv share 5 lag 2 recv 37
+    { 3114, 6, 2, 1, 0, 2, 0 },  // rank 3: recv share 6 lag 2 recv 44
+    { 3115, 7, 2, 1, 0, 2, 0 },  // rank 3: recv share 7 lag 2 recv 51
+    { 3116, 8, 3, 1, 1, 2, 0 },  // rank 3: recvCopySend share 8 lag 3 recv 58 send 62
+    { 3118, 9, 3, 1, 1, 2, 0 },  // rank 3: recvCopySend share 9 lag 3 recv 65 send 69
+    { 3120, 10, 3, 1, 1, 2, 0 },  // rank 3: recvCopySend share 10 lag 3 recv 72 send 76
+    { 3122, 11, 3, 1, 1, 2, 0 },  // rank 3: recvCopySend share 11 lag 3 recv 79 send 83
+    { 3124, 12, 4, 1, 0, 2, 0 },  // rank 3: recv share 12 lag 4 recv 90
+    { 3125, 13, 4, 1, 0, 2, 0 },  // rank 3: recv share 13 lag 4 recv 97
+    { 3126, 14, 4, 1, 0, 2, 0 },  // rank 3: recv share 14 lag 4 recv 104
+    { 3127, 15, 4, 1, 0, 2, 0 },  // rank 3: recv share 15 lag 4 recv 111
+    { 3128, 16, 1, 1, 1, 2, 0 },  // rank 3: recvCopySend share 16 lag 1 recv 112 send 113
+    { 3130, 17, 1, 1, 1, 2, 0 },  // rank 3: recvCopySend share 17 lag 1 recv 119 send 120
+    { 3132, 18, 1, 1, 1, 2, 0 },  // rank 3: recvCopySend share 18 lag 1 recv 126 send 127
+    { 3134, 19, 1, 1, 1, 2, 0 },  // rank 3: recvCopySend share 19 lag 1 recv 133 send 134
+    { 3136, 20, 1, 1, 2, 2, 0 },  // rank 3: recvCopySend share 20 lag 1 recv 140 send 141,142
+    { 3139, 21, 1, 1, 2, 2, 0 },  // rank 3: recvCopySend share 21 lag 1 recv 147 send 148,149
+    { 3142, 22, 1, 1, 2, 2, 0 },  // rank 3: recvCopySend share 22 lag 1 recv 154 send 155,156
+    { 3145, 23, 1, 1, 2, 2, 0 },  // rank 3: recvCopySend share 23 lag 1 recv 161 send 162,163
+    { 3148, 0, 4, 1, 0, 2, 0 },  // rank 4: recv share 0 lag 4 recv 5
+    { 3149, 1, 4, 1, 0, 2, 0 },  // rank 4: recv share 1 lag 4 recv 12
+    { 3150, 2, 4, 1, 0, 2, 0 },  // rank 4: recv share 2 lag 4 recv 19
+    { 3151, 3, 4, 1, 0, 2, 0 },  // rank 4: recv share 3 lag 4 recv 26
+    { 3152, 4, 4, 1, 0, 2, 0 },  // rank 4: recv share 4 lag 4 recv 34
+    { 3153, 5, 4, 1, 0, 2, 0 },  // rank 4: recv share 5 lag 4 recv 41
+    { 3154, 6, 4, 1, 0, 2, 0 },  // rank 4: recv share 6 lag 4 recv 48
+    { 3155, 7, 4, 1, 0, 2, 0 },  // rank 4: recv share 7 lag 4 recv 55
+    { 3156, 8, 1, 1, 1, 2, 0 },  // rank 4: recvCopySend share 8 lag 1 recv 56 send 57
+    { 3158, 9, 1, 1, 1, 2, 0 },  // rank 4: recvCopySend share 9 lag 1 recv 63 send 64
+    { 3160, 10, 1, 1, 1, 2, 0 },  // rank 4: recvCopySend share 10 lag 1 recv 70 send 71
+    { 3162, 11, 1, 1, 1, 2, 0 },  // rank 4: recvCopySend share 11 lag 1 recv 77 send 78
+    { 3164, 12, 1, 1, 3, 2, 0 },  // rank 4: recvCopySend share 12 lag 1 recv 84 send 85,86,87
+    { 3168, 13, 1, 1, 3, 2, 0 },  // rank 4: recvCopySend share 13 lag 1 recv 91 send 92,93,94
+    { 3172, 14, 1, 1, 3, 2, 0 },  // rank 4: recvCopySend share 14 lag 1 recv 98 send 99,100,101
+    { 3176, 15, 1, 1, 3, 2, 0 },  // rank 4: recvCopySend share 15 lag 1 recv 105 send 106,107,108
+    { 3180, 16, 4, 1, 0, 2, 0 },  // rank 4: recv share 16 lag 4 recv 116
+    { 3181, 17, 4, 1, 0, 2, 0 },  // rank 4: recv share 17 lag 4 recv 123
+    { 3182, 18, 4, 1, 0, 2, 0 },  // rank 4: recv share 18 lag 4 recv 130
+    { 3183, 19, 4, 1, 0, 2, 0 },  // rank 4: recv share 19 lag 4 recv 137
+    { 3184, 20, 3, 1, 0, 2, 0 },  // rank 4: recv share 20 lag 3 recv 144
+    { 3185, 21, 3, 1, 0, 2, 0 },  // rank 4: recv share 21 lag 3 recv 151
+    { 3186, 22, 3, 1, 0, 2, 0 },  // rank 4: recv share 22 lag 3 recv 158
+    { 3187, 23, 3, 1, 0, 2, 0 },  // rank 4: recv share 23 lag 3 recv 165
+    { 3188, 0, 2, 1, 1, 2, 0 },  // rank 5: recvCopySend share 0 lag 2 recv 3 send 4
+    { 3190, 1, 2, 1, 1, 2, 0 },  // rank 5: recvCopySend share 1 lag 2 recv 10 send 11
+    { 3192, 2, 2, 1, 1, 2, 0 },  // rank 5: recvCopySend share 2 lag 2 recv 17 send 18
+    { 3194, 3, 2, 1, 1, 2, 0 },  // rank 5: recvCopySend share 3 lag 2 recv 24 send 25
+    { 3196, 4, 3, 1, 0, 2, 0 },  // rank 5: recv share 4 lag 3 recv 32
+    { 3197, 5, 3, 1, 0, 2, 0 },  // rank 5: recv share 5 lag 3 recv 39
+    { 3198, 6, 3, 1, 0, 2, 0 },  // rank 5: recv share 6 lag 3 recv 46
+    { 3199, 7, 3, 1, 0, 2, 0 },  // rank 5: recv share 7 lag 3 recv 53
+    { 3200, 8, 3, 1, 1, 2, 0 },  // rank 5: recvCopySend share 8 lag 3 recv 59 send 61
+    { 3202, 9, 3, 1, 1, 2, 0 },  // rank 5: recvCopySend share 9 lag 3 recv 66 send 68
+    { 3204, 10, 3, 1, 1, 2, 0 },  // rank 5: recvCopySend share 10 lag 3 recv 73 send 75
+    { 3206, 11, 3, 1, 1, 2, 0 },  // rank 5: recvCopySend share 11 lag 3 recv 80 send 82
+    { 3208, 12, 2, 1, 1, 2, 0 },  // rank 5: recvCopySend share 12 lag 2 recv 85 send 88
+    { 3210, 13, 2, 1, 1, 2, 0 },  // rank 5: recvCopySend share 13 lag 2 recv 92 send 95
+    { 3212, 14, 2, 1, 1, 2, 0 },  // rank 5: recvCopySend share 14 lag 2 recv 99 send 102
+    { 3214, 15, 2, 1, 1, 2, 0 },  // rank 5: recvCopySend share 15 lag 2 recv 106 send 109
+    { 3216, 16, 3, 1, 3, 2, 0 },  // rank 5: recvCopySend share 16 lag 3 recv 115 send 116,117,118
+    { 3220, 17, 3, 1, 3, 2, 0 },  // rank 5: recvCopySend share 17 lag 3 recv 122 send 123,124,125
+    { 3224, 18, 3, 1, 3, 2, 0 },  // rank 5: recvCopySend share 18 lag 3 recv 129 send 130,131,132
+    { 3228, 19, 3, 1, 3, 2, 0 },  // rank 5: recvCopySend share 19 lag 3 recv 136 send 137,138,139
+    { 3232, 20, 4, 1, 0, 2, 0 },  // rank 5: recv share 20 lag 4 recv 146
+    { 3233, 21, 4, 1, 0, 2, 0 },  // rank 5: recv share 21 lag 4 recv 153
+    { 3234, 22, 4, 1, 0, 2, 0 },  // rank 5: recv share 22 lag 4 recv 160
+    { 3235, 23, 4, 1, 0, 2, 0 },  // rank 5: recv share 23 lag 4 recv 167
+    { 3236, 0, 3, 1, 2, 2, 0 },  // rank 6: recvCopySend share 0 lag 3 recv 4 send 5,6
+    { 3239, 1, 3, 1, 2, 2, 0 },  // rank 6: recvCopySend share 1 lag 3 recv 11 send 12,13
+    { 3242, 2, 3, 1, 2, 2, 0 },  // rank 6: recvCopySend share 2 lag 3 recv 18 send 19,20
+    { 3245, 3, 3, 1, 2, 2, 0 },  // rank 6: recvCopySend share 3 lag 3 recv 25 send 26,27
+    { 3248, 4, 2, 1, 2, 2, 0 },  // rank 6: recvCopySend share 4 lag 2 recv 31 send 32,33
+    { 3251, 5, 2, 1, 2, 2, 0 },  // rank 6: recvCopySend share 5 lag 2 recv 38 send 39,40
+    { 3254, 6, 2, 1, 2, 2, 0 },  // rank 6: recvCopySend share 6 lag 2 recv 45 send 46,47
+    { 3257, 7, 2, 1, 2, 2, 0 },  // rank 6: recvCopySend share 7 lag 2 recv 52 send 53,54
+    { 3260, 8, 3, 1, 0, 2, 0 },  // rank 6: recv share 8 lag 3 recv 60
+    { 3261, 9, 3, 1, 0, 2, 0 },  // rank 6: recv share 9 lag 3 recv 67
+    { 3262, 10, 3, 1, 0, 2, 0 },  // rank 6: recv share 10 lag 3 recv 74
+    { 3263, 11, 3, 1, 0, 2, 0 },  // rank 6: recv share 11 lag 3 recv 81
+    { 3264, 12, 2, 1, 1, 2, 0 },  // rank 6: recvCopySend share 12 lag 2 recv 86 send 89
+    { 3266, 13, 2, 1, 1, 2, 0 },  // rank 6: recvCopySend share 13 lag 2 recv 93 send 96
+    { 3268, 14, 2, 1, 1, 2, 0 },  // rank 6: recvCopySend share 14 lag 2 recv 100 send 103
+    { 3270, 15, 2, 1, 1, 2, 0 },  // rank 6: recvCopySend share 15 lag 2 recv 107 send 110
+    { 3272, 16, 4, 1, 0, 2, 0 },  // rank 6: recv share 16 lag 4 recv 117
+    { 3273, 17, 4, 1, 0, 2, 0 },  // rank 6: recv share 17 lag 4 recv 124
+    { 3274, 18, 4, 1, 0, 2, 0 },  // rank 6: recv share 18 lag 4 recv 131
+    { 3275, 19, 4, 1, 0, 2, 0 },  // rank 6: recv share 19 lag 4 recv 138
+    { 3276, 20, 3, 1, 1, 2, 0 },  // rank 6: recvCopySend share 20 lag 3 recv 145 send 146
+    { 3278, 21, 3, 1, 1, 2, 0 },  // rank 6: recvCopySend share 21 lag 3 recv 152 send 153
+    { 3280, 22, 3, 1, 1, 2, 0 },  // rank 6: recvCopySend share 22 lag 3 recv 159 send 160
+    { 3282, 23, 3, 1, 1, 2, 0 },  // rank 6: recvCopySend share 23 lag 3 recv 166 send 167
+    { 3284, 0, 4, 1, 0, 2, 0 },  // rank 7: recv share 0 lag 4 recv 6
+    { 3285, 1, 4, 1, 0, 2, 0 },  // rank 7: recv share 1 lag 4 recv 13
+    { 3286, 2, 4, 1, 0, 2, 0 },  // rank 7: recv share 2 lag 4 recv 20
+    { 3287, 3, 4, 1, 0, 2, 0 },  // rank 7: recv share 3 lag 4 recv 27
+    { 3288, 4, 3, 1, 1, 2, 0 },  // rank 7: recvCopySend share 4 lag 3 recv 33 send 34
+    { 3290, 5, 3, 1, 1, 2, 0 },  // rank 7: recvCopySend share 5 lag 3 recv 40 send 41
+    { 3292, 6, 3, 1, 1, 2, 0 },  // rank 7: recvCopySend share 6 lag 3 recv 47 send 48
+    { 3294, 7, 3, 1, 1, 2, 0 },  // rank 7: recvCopySend share 7 lag 3 recv 54 send 55
+    { 3296, 8, 2, 1, 3, 2, 0 },  // rank 7: recvCopySend share 8 lag 2 recv 57 send 58,59,60
+    { 3300, 9, 2, 1, 3, 2, 0 },  // rank 7: recvCopySend share 9 lag 2 recv 64 send 65,66,67
+    { 3304, 10, 2, 1, 3, 2, 0 },  // rank 7: recvCopySend share 10 lag 2 recv 71 send 72,73,74
+    { 3308, 11, 2, 1, 3, 2, 0 },  // rank 7: recvCopySend share 11 lag 2 recv 78 send 79,80,81
+    { 3312, 12, 2, 1, 0, 2, 0 },  // rank 7: recv share 12 lag 2 recv 87
+    { 3313, 13, 2, 1, 0, 2, 0 },  // rank 7: recv share 13 lag 2 recv 94
+    { 3314, 14, 2, 1, 0, 2, 0 },  // rank 7: recv share 14 lag 2 recv 101
+    { 3315, 15, 2, 1, 0, 2, 0 },  // rank 7: recv share 15 lag 2 recv 108
+    { 3316, 16, 4, 1, 0, 2, 0 },  // rank 7: recv share 16 lag 4 recv 118
+    { 3317, 17, 4, 1, 0, 2, 0 },  // rank 7: recv share 17 lag 4 recv 125
+    { 3318, 18, 4, 1, 0, 2, 0 },  // rank 7: recv share 18 lag 4 recv 132
+    { 3319, 19, 4, 1, 0, 2, 0 },  // rank 7: recv share 19 lag 4 recv 139
+    { 3320, 20, 2, 1, 2, 2, 0 },  // rank 7: recvCopySend share 20 lag 2 recv 142 send 144,145
+    { 3323, 21, 2, 1, 2, 2, 0 },  // rank 7: recvCopySend share 21 lag 2 recv 149 send 151,152
+    { 3326, 22, 2, 1, 2, 2, 0 },  // rank 7: recvCopySend share 22 lag 2 recv 156 send 158,159
+    { 3329, 23, 2, 1, 2, 2, 0 },  // rank 7: recvCopySend share 23 lag 2 recv 163 send 165,166
+    { 3332, 0, 0, 0, 1, 3, 0 },  // rank 0: copySend share 0 lag 0 send 0
+    { 3333, 1, 0, 0, 1, 3, 0 },  // rank 0: copySend share 1 lag 0 send 7
+    { 3334, 2, 0, 0, 1, 3, 0 },  // rank 0: copySend share 2 lag 0 send 14
+    { 3335, 3, 0, 0, 1, 3, 0 },  // rank 0: copySend share 3 lag 0 send 21
+    { 3336, 4, 0, 0, 1, 3, 0 },  // rank 0: copySend share 4 lag 0 send 28
+    { 3337, 5, 0, 0, 1, 3, 0 },  // rank 0: copySend share 5 lag 0 send 35
+    { 3338, 6, 0, 0, 1, 3, 0 },  // rank 0: copySend share 6 lag 0 send 42
+    { 3339, 7, 0, 0, 1, 3, 0 },  // rank 0: copySend share 7 lag 0 send 49
+    { 3340, 8, 0, 0, 1, 3, 0 },  // rank 0: copySend share 8 lag 0 send 56
+    { 3341, 9, 0, 0, 1, 3, 0 },  // rank 0: copySend share 9 lag 0 send 63
+    { 3342, 10, 0, 0, 1, 3, 0 },  // rank 0: copySend share 10 lag 0 send 70
+    { 3343, 11, 0, 0, 1, 3, 0 },  // rank 0: copySend share 11 lag 0 send 77
+    { 3344, 0, 1, 1, 3, 2, 0 },  // rank 1: recvCopySend share 0 lag 1 recv 0 send 1,2,3
+    { 3348, 1, 1, 1, 3, 2, 0 },  // rank 1: recvCopySend share 1 lag 1 recv 7 send 8,9,10
+    { 3352, 2, 2, 1, 0, 2, 0 },  // rank 1: recv share 2 lag 2 recv 15
+    { 3353, 3, 2, 1, 0, 2, 0 },  // rank 1: recv share 3 lag 2 recv 22
+    { 3354, 4, 4, 1, 0, 2, 0 },  // rank 1: recv share 4 lag 4 recv 33
+    { 3355, 5, 4, 1, 0, 2, 0 },  // rank 1: recv share 5 lag 4 recv 40
+    { 3356, 6, 3, 1, 0, 2, 0 },  // rank 1: recv share 6 lag 3 recv 46
+    { 3357, 7, 3, 1, 0, 2, 0 },  // rank 1: recv share 7 lag 3 recv 53
+    { 3358, 8, 2, 1, 2, 2, 0 },  // rank 1: recvCopySend share 8 lag 2 recv 57 send 58,59
+    { 3361, 9, 2, 1, 2, 2, 0 },  // rank 1: recvCopySend share 9 lag 2 recv 64 send 65,66
+    { 3364, 10, 3, 1, 0, 2, 0 },  // rank 1: recv share 10 lag 3 recv 73
+    { 3365, 11, 3, 1, 0, 2, 0 },  // rank 1: recv share 11 lag 3 recv 80
+    { 3366, 0, 2, 1, 0, 2, 0 },  // rank 2: recv share 0 lag 2 recv 1
+    { 3367, 1, 2, 1, 0, 2, 0 },  // rank 2: recv share 1 lag 2 recv 8
+    { 3368, 2, 1, 1, 3, 2, 0 },  // rank 2: recvCopySend share 2 lag 1 recv 14 send 15,16,17
+    { 3372, 3, 1, 1, 3, 2, 0 },  // rank 2: recvCopySend share 3 lag 1 recv 21 send 22,23,24
+    { 3376, 4, 4, 1, 0, 2, 0 },  // rank 2: recv share 4 lag 4 recv 34
+    { 3377, 5, 4, 1, 0, 2, 0 },  // rank 2: recv share 5 lag 4 recv 41
+    { 3378, 6, 3, 1, 1, 2, 0 },  // rank 2: recvCopySend share 6 lag 3 recv 47 send 48
+    { 3380, 7, 3, 1, 1, 2, 0 },  // rank 2: recvCopySend share 7 lag 3 recv 54 send 55
+    { 3382, 8, 3, 1, 0, 2, 0 },  // rank 2: recv share 8 lag 3 recv 58
+    { 3383, 9, 3, 1, 0, 2, 0 },  // rank 2: recv share 9 lag 3 recv 65
+    { 3384, 10, 2, 1, 1, 2, 0 },  // rank 2: recvCopySend share 10 lag 2 recv 71 send 73
+    { 3386, 11, 2, 1, 1, 2, 0 },  // rank 2: recvCopySend share 11 lag 2 recv 78 send 80
+    { 3388, 0, 2, 1, 0, 2, 0 },  // rank 3: recv share 0 lag 2 recv 2
+    { 3389, 1, 2, 1, 0, 2, 0 },  // rank 3: recv share 1 lag 2 recv 9
+    { 3390, 2, 2, 1, 0, 2, 0 },  // rank 3: recv share 2 lag 2 recv 16
+    { 3391, 3, 2, 1, 0, 2, 0 },  // rank 3: recv share 3 lag 2 recv 23
+    { 3392, 4, 3, 1, 1, 2, 0 },  // rank 3: recvCopySend share 4 lag 3 recv 30 send 34
+    { 3394, 5, 3, 1, 1, 2, 0 },  // rank 3: recvCopySend share 5 lag 3 recv 37 send 41
+    { 3396, 6, 4, 1, 0, 2, 0 },  // rank 3: recv share 6 lag 4 recv 48
+    { 3397, 7, 4, 1, 0, 2, 0 },  // rank 3: recv share 7 lag 4 recv 55
+    { 3398, 8, 1, 1, 1, 2, 0 },  // rank 3: recvCopySend share 8 lag 1 recv 56 send 57
+    { 3400, 9, 1, 1, 1, 2, 0 },  // rank 3: recvCopySend share 9 lag 1 recv 63 send 64
+    { 3402, 10, 1, 1, 2, 2, 0 },  // rank 3: recvCopySend share 10 lag 1 recv 70 send 71,72
+    { 3405, 11, 1, 1, 2, 2, 0 },  // rank 3: recvCopySend share 11 lag 1 recv 77 send 78,79
+    { 3408, 0, 4, 1, 0, 2, 0 },  // rank 4: recv share 0 lag 4 recv 5
+    { 3409, 1, 4, 1, 0, 2, 0 },  // rank 4: recv share 1 lag 4 recv 12
+    { 3410, 2, 4, 1, 0, 2, 0 },  // rank 4: recv share 2 lag 4 recv 20
+    { 3411, 3, 4, 1, 0, 2, 0 },  // rank 4: recv share 3 lag 4 recv 27
+    { 3412, 4, 1, 1, 1, 2, 0 },  // rank 4: recvCopySend share 4 lag 1 recv 28 send 29
+    { 3414, 5, 1, 1, 1, 2, 0 },  // rank 4: recvCopySend share 5 lag 1 recv 35 send 36
+    { 3416, 6, 1, 1, 3, 2, 0 },  // rank 4: recvCopySend share 6 lag 1 recv 42 send 43,44,45
+    { 3420, 7, 1, 1, 3, 2, 0 },  // rank 4: recvCopySend share 7 lag 1 recv 49 send 50,51,52
+    { 3424, 8, 4, 1, 0, 2, 0 },  // rank 4: recv share 8 lag 4 recv 60
+    { 3425, 9, 4, 1, 0, 2, 0 },  // rank 4: recv share 9 lag 4 recv 67
+    { 3426, 10, 3, 1, 0, 2, 0 },  // rank 4: recv share 10 lag 3 recv 74
+    { 3427, 11, 3, 1, 0, 2, 0 },  // rank 4: recv share 11 lag 3 recv 81
+    { 3428, 0, 2, 1, 1, 2, 0 },  // rank 5: recvCopySend share 0 lag 2 recv 3 send 4
+    { 3430, 1, 2, 1, 1, 2, 0 },  // rank 5: recvCopySend share 1 lag 2 recv 10 send 11
+    { 3432, 2, 3, 1, 0, 2, 0 },  // rank 5: recv share 2 lag 3 recv 18
+    { 3433, 3, 3, 1, 0, 2, 0 },  // rank 5: recv share 3 lag 3 recv 25
+    { 3434, 4, 3, 1, 1, 2, 0 },  // rank 5: recvCopySend share 4 lag 3 recv 31 send 33
+    { 3436, 5, 3, 1, 1, 2, 0 },  // rank 5: recvCopySend share 5 lag 3 recv 38 send 40
+    { 3438, 6, 2, 1, 1, 2, 0 },  // rank 5: recvCopySend share 6 lag 2 recv 43 send 46
+    { 3440, 7, 2, 1, 1, 2, 0 },  // rank 5: recvCopySend share 7 lag 2 recv 50 send 53
+    { 3442, 8, 3, 1, 3, 2, 0 },  // rank 5: recvCopySend share 8 lag 3 recv 59 send 60,61,62
+    { 3446, 9, 3, 1, 3, 2, 0 },  // rank 5: recvCopySend share 9 lag 3 recv 66 send 67,68,69
+    { 3450, 10, 4, 1, 0, 2, 0 },  // rank 5: recv share 10 lag 4 recv 76
+    { 3451, 11, 4, 1, 0, 2, 0 },  // rank 5: recv share 11 lag 4 recv 83
+    { 3452, 0, 3, 1, 2, 2, 0 },  // rank 6: recvCopySend share 0 lag 3 recv 4 send 5,6
+    { 3455, 1, 3, 1, 2, 2, 0 },  // rank 6: recvCopySend share 1 lag 3 recv 11 send 12,13
+    { 3458, 2, 2, 1, 2, 2, 0 },  // rank 6: recvCopySend share 2 lag 2 recv 17 send 18,19
+    { 3461, 3, 2, 1, 2, 2, 0 },  // rank 6: recvCopySend share 3 lag 2 recv 24 send 25,26
+    { 3464, 4, 3, 1, 0, 2, 0 },  // rank 6: recv share 4 lag 3 recv 32
+    { 3465, 5, 3, 1, 0, 2, 0 },  // rank 6: recv share 5 lag 3 recv 39
+    { 3466, 6, 2, 1, 1, 2, 0 },  // rank 6: recvCopySend share 6 lag 2 recv 44 send 47
+    { 3468, 7, 2, 1, 1, 2, 0 },  // rank 6: recvCopySend share 7 lag 2 recv 51 send 54
+    { 3470, 8, 4, 1, 0, 2, 0 },  // rank 6: recv share 8 lag 4 recv 61
+    { 3471, 9, 4, 1, 0, 2, 0 },  // rank 6: recv share 9 lag 4 recv 68
+    { 3472, 10, 3, 1, 1, 2, 0 },  // rank 6: recvCopySend share 10 lag 3 recv 75 send 76
+    { 3474, 11, 3, 1, 1, 2, 0 },  // rank 6: recvCopySend share 11 lag 3 recv 82 send 83
+    { 3476, 0, 4, 1, 0, 2, 0 },  // rank 7: recv share 0 lag 4 recv 6
+    { 3477, 1, 4, 1, 0, 2, 0 },  // rank 7: recv share 1 lag 4 recv 13
+    { 3478, 2, 3, 1, 1, 2, 0 },  // rank 7: recvCopySend share 2 lag 3 recv 19 send 20
+    { 3480, 3, 3, 1, 1, 2, 0 },  // rank 7: recvCopySend share 3 lag 3 recv 26 send 27
+    { 3482, 4, 2, 1, 3, 2, 0 },  // rank 7: recvCopySend share 4 lag 2 recv 29 send 30,31,32
+    { 3486, 5, 2, 1, 3, 2, 0 },  // rank 7: recvCopySend share 5 lag 2 recv 36 send 37,38,39
+    { 3490, 6, 2, 1, 0, 2, 0 },  // rank 7: recv share 6 lag 2 recv 45
+    { 3491, 7, 2, 1, 0, 2, 0 },  // rank 7: recv share 7 lag 2 recv 52
+    { 3492, 8, 4, 1, 0, 2, 0 },  // rank 7: recv share 8 lag 4 recv 62
+    { 3493, 9, 4, 1, 0, 2, 0 },  // rank 7: recv share 9 lag 4 recv 69
+    { 3494, 10, 2, 1, 2, 2, 0 },  // rank 7: recvCopySend share 10 lag 2 recv 72 send 74,75
+    { 3497, 11, 2, 1, 2, 2, 0 },  // rank 7: recvCopySend share 11 lag 2 recv 79 send 81,82
+    { 3500, 0, 0, 0, 1, 3, 0 },  // rank 0: copySend share 0 lag 0 send 0
+    { 3501, 1, 0, 0, 1, 3, 0 },  // rank 0: copySend share 1 lag 0 send 7
+    { 3502, 2, 0, 0, 1, 3, 0 },  // rank 0: copySend share 2 lag 0 send 14
+    { 3503, 3, 0, 0, 1, 3, 0 },  // rank 0: copySend share 3 lag 0 send 21
+    { 3504, 4, 0, 0, 1, 3, 0 },  // rank 0: copySend share 4 lag 0 send 28
+    { 3505, 5, 0, 0, 1, 3, 0 },  // rank 0: copySend share 5 lag 0 send 35
+    { 3506, 0, 1, 1, 3, 2, 0 },  // rank 1: recvCopySend share 0 lag 1 recv 0 send 1,2,3
+    { 3510, 1, 2, 1, 0, 2, 0 },  // rank 1: recv share 1 lag 2 recv 8
+    { 3511, 2, 4, 1, 0, 2, 0 },  // rank 1: recv share 2 lag 4 recv 19
+    { 3512, 3, 3, 1, 0, 2, 0 },  // rank 1: recv share 3 lag 3 recv 25
+    { 3513, 4, 2, 1, 2, 2, 0 },  // rank 1: recvCopySend share 4 lag 2 recv 29 send 30,31
+    { 3516, 5, 3, 1, 0, 2, 0 },  // rank 1: recv share 5 lag 3 recv 38
+    { 3517, 0, 2, 1, 0, 2, 0 },  // rank 2: recv share 0 lag 2 recv 1
+    { 3518, 1, 1, 1, 3, 2, 0 },  // rank 2: recvCopySend share 1 lag 1 recv 7 send 8,9,10
+    { 3522, 2, 4, 1, 0, 2, 0 },  // rank 2: recv share 2 lag 4 recv 20
+    { 3523, 3, 3, 1, 1, 2, 0 },  // rank 2: recvCopySend share 3 lag 3 recv 26 send 27
+    { 3525, 4, 3, 1, 0, 2, 0 },  // rank 2: recv share 4 lag 3 recv 30
+    { 3526, 5, 2, 1, 1, 2, 0 },  // rank 2: recvCopySend share 5 lag 2 recv 36 send 38
+    { 3528, 0, 2, 1, 0, 2, 0 },  // rank 3: recv share 0 lag 2 recv 2
+    { 3529, 1, 2, 1, 0, 2, 0 },  // rank 3: recv share 1 lag 2 recv 9
+    { 3530, 2, 3, 1, 1, 2, 0 },  // rank 3: recvCopySend share 2 lag 3 recv 16 send 20
+    { 3532, 3, 4, 1, 0, 2, 0 },  // rank 3: recv share 3 lag 4 recv 27
+    { 3533, 4, 1, 1, 1, 2, 0 },  // rank 3: recvCopySend share 4 lag 1 recv 28 send 29
+    { 3535, 5, 1, 1, 2, 2, 0 },  // rank 3: recvCopySend share 5 lag 1 recv 35 send 36,37
+    { 3538, 0, 4, 1, 0, 2, 0 },  // rank 4: recv share 0 lag 4 recv 5
+    { 3539, 1, 4, 1, 0, 2, 0 },  // rank 4: recv share 1 lag 4 recv 13
+    { 3540, 2, 1, 1, 1, 2, 0 },  // rank 4: recvCopySend share 2 lag 1 recv 14 send 15
+    { 3542, 3, 1, 1, 3, 2, 0 },  // rank 4: recvCopySend share 3 lag 1 recv 21 send 22,23,24
+    { 3546, 4, 4, 1, 0, 2, 0 },  // rank 4: recv share 4 lag 4 recv 32
+    { 3547, 5, 3, 1, 0, 2, 0 },  // rank 4: recv share 5 lag 3 recv 39
+    { 3548, 0, 2, 1, 1, 2, 0 },  // rank 5: recvCopySend share 0 lag 2 recv 3 send 4
+    { 3550, 1, 3, 1, 0, 2, 0 },  // rank 5: recv share 1 lag 3 recv 11
+    { 3551, 2, 3, 1, 1, 2, 0 },  // rank 5: recvCopySend share 2 lag 3 recv 17 send 19
+    { 3553, 3, 2, 1, 1, 2, 0 },  // rank 5: recvCopySend share 3 lag 2 recv 22 send 25
+    { 3555, 4, 3, 1, 3, 2, 0 },  // rank 5: recvCopySend share 4 lag 3 recv 31 send 32,33,34
+    { 3559, 5, 4, 1, 0, 2, 0 },  // rank 5: recv share 5 lag 4 recv 41
+    { 3560, 0, 3, 1, 2, 2, 0 },  // rank 6: recvCopySend share 0 lag 3 recv 4 send 5,6
+    { 3563, 1, 2, 1, 2, 2, 0 },  // rank 6: recvCopySend share 1 lag 2 recv 10 send 11,12
+    { 3566, 2, 3, 1, 0, 2, 0 },  // rank 6: recv share 2 lag 3 recv 18
+    { 3567, 3, 2, 1, 1, 2, 0 },  // rank 6: recvCopySend share 3 lag 2 recv 23 send 26
+    { 3569, 4, 4, 1, 0, 2, 0 },  // rank 6: recv share 4 lag 4 recv 33
+    { 3570, 5, 3, 1, 1, 2, 0 },  // rank 6: recvCopySend share 5 lag 3 recv 40 send 41
+    { 3572, 0, 4, 1, 0, 2, 0 },  // rank 7: recv share 0 lag 4 recv 6
+    { 3573, 1, 3, 1, 1, 2, 0 },  // rank 7: recvCopySend share 1 lag 3 recv 12 send 13
+    { 3575, 2, 2, 1, 3, 2, 0 },  // rank 7: recvCopySend share 2 lag 2 recv 15 send 16,17,18
+    { 3579, 3, 2, 1, 0, 2, 0 },  // rank 7: recv share 3 lag 2 recv 24
+    { 3580, 4, 4, 1, 0, 2, 0 },  // rank 7: recv share 4 lag 4 recv 34
+    { 3581, 5, 2, 1, 2, 2, 0 },  // rank 7: recvCopySend share 5 lag 2 recv 37 send 39,40
+    { 3584, 0, 4, 1, 0, 7, 0 },  // rank 0: recvReduceCopy share 0 lag 4 recv 6
+    { 3585, 1, 4, 1, 0, 7, 0 },  // rank 0: recvReduceCopy share 1 lag 4 recv 13
+    { 3586, 2, 4, 1, 0, 7, 0 },  // rank 0: recvReduceCopy share 2 lag 4 recv 20
+    { 3587, 3, 4, 1, 0, 7, 0 },  // rank 0: recvReduceCopy share 3 lag 4 recv 27
+    { 3588, 4, 4, 1, 0, 7, 0 },  // rank 0: recvReduceCopy share 4 lag 4 recv 34
+    { 3589, 5, 4, 1, 0, 7, 0 },  // rank 0: recvReduceCopy share 5 lag 4 recv 41
+    { 3590, 6, 4, 1, 0, 7, 0 },  // rank 0: recvReduceCopy share 6 lag 4 recv 48
+    { 3591, 7, 4, 1, 0, 7, 0 },  // rank 0: recvReduceCopy share 7 lag 4 recv 55
+    { 3592, 8, 4, 1, 0, 7, 0 },  // rank 0: recvReduceCopy share 8 lag 4 recv 62
+    { 3593, 9, 4, 1, 0, 7, 0 },  // rank 0: recvReduceCopy share 9 lag 4 recv 69
+    { 3594, 10, 4, 1, 0, 7, 0 },  // rank 0: recvReduceCopy share 10 lag 4 recv 76
+    { 3595, 11, 4, 1, 0, 7, 0 },  // rank 0: recvReduceCopy share 11 lag 4 recv 83
+    { 3596, 12, 4, 1, 0, 7, 0 },  // rank 0: recvReduceCopy share 12 lag 4 recv 90
+    { 3597, 13, 4, 1, 0, 7, 0 },  // rank 0: recvReduceCopy share 13 lag 4 recv 97
+    { 3598, 14, 4, 1, 0, 7, 0 },  // rank 0: recvReduceCopy share 14 lag 4 recv 104
+    { 3599, 15, 4, 1, 0, 7, 0 },  // rank 0: recvReduceCopy share 15 lag 4 recv 111
+    { 3600, 16, 4, 1, 0, 7, 0 },  // rank 0: recvReduceCopy share 16 lag 4 recv 118
+    { 3601, 17, 4, 1, 0, 7, 0 },  // rank 0: recvReduceCopy share 17 lag 4 recv 125
+    { 3602, 18, 4, 1, 0, 7, 0 },  // rank 0: recvReduceCopy share 18 lag 4 recv 132
+    { 3603, 19, 4, 1, 0, 7, 0 },  // rank 0: recvReduceCopy share 19 lag 4 recv 139
+    { 3604, 20, 4, 1, 0, 7, 0 },  // rank 0: recvReduceCopy share 20 lag 4 recv 146
+    { 3605, 21, 4, 1, 0, 7, 0 },  // rank 0: recvReduceCopy share 21 lag 4 recv 153
+    { 3606, 22, 4, 1, 0, 7, 0 },  // rank 0: recvReduceCopy share 22 lag 4 recv 160
+    { 3607, 23, 4, 1, 0, 7, 0 },  // rank 0: recvReduceCopy share 23 lag 4 recv 167
+    { 3608, 0, 3, 3, 1, 1, 0 },  // rank 1: recvReduceSend share 0 lag 3 recv 3,4,5 send 6
+    { 3612, 1, 3, 3, 1, 1, 0 },  // rank 1: recvReduceSend share 1 lag 3 recv 10,11,12 send 13
+    { 3616, 2, 3, 3, 1, 1, 0 },  // rank 1: recvReduceSend share 2 lag 3 recv 17,18,19 send 20
+    { 3620, 3, 3, 3, 1, 1, 0 },  // rank 1: recvReduceSend share 3 lag 3 recv 24,25,26 send 27
+    { 3624, 4, 2, 0, 1, 1, 0 },  // rank 1: send share 4 lag 2 send 33
+    { 3625, 5, 2, 0, 1, 1, 0 },  // rank 1: send share 5 lag 2 send 40
+    { 3626, 6, 2, 0, 1, 1, 0 },  // rank 1: send share 6 lag 2 send 47
+    { 3627, 7, 2, 0, 1, 1, 0 },  // rank 1: send share 7 lag 2 send 54
+    { 3628, 8, 0, 0, 1, 1, 0 },  // rank 1: send share 8 lag 0 send 57
+    { 3629, 9, 0, 0, 1, 1, 0 },  // rank 1: send share 9 lag 0 send 64
+    { 3630, 10, 0, 0, 1, 1, 0 },  // rank 1: send share 10 lag 0 send 71
+    { 3631, 11, 0, 0, 1, 1, 0 },  // rank 1: send share 11 lag 0 send 78
+    { 3632, 12, 1, 0, 1, 1, 0 },  // rank 1: send share 12 lag 1 send 86
+    { 3633, 13, 1, 0, 1, 1, 0 },  // rank 1: send share 13 lag 1 send 93
+    { 3634, 14, 1, 0, 1, 1, 0 },  // rank 1: send share 14 lag 1 send 100
+    { 3635, 15, 1, 0, 1, 1, 0 },  // rank 1: send share 15 lag 1 send 107
+    { 3636, 16, 2, 2, 1, 1, 0 },  // rank 1: recvReduceSend share 16 lag 2 recv 115,116 send 117
+    { 3639, 17, 2, 2, 1, 1, 0 },  // rank 1: recvReduceSend share 17 lag 2 recv 122,123 send 124
+    { 3642, 18, 2, 2, 1, 1, 0 },  // rank 1: recvReduceSend share 18 lag 2 recv 129,130 send 131
+    { 3645, 19, 2, 2, 1, 1, 0 },  // rank 1: recvReduceSend share 19 lag 2 recv 136,137 send 138
+    { 3648, 20, 1, 0, 1, 1, 0 },  // rank 1: send share 20 lag 1 send 143
+    { 3649, 21, 1, 0, 1, 1, 0 },  // rank 1: send share 21 lag 1 send 150
+    { 3650, 22, 1, 0, 1, 1, 0 },  // rank 1: send share 22 lag 1 send 157
+    { 3651, 23, 1, 0, 1, 1, 0 },  // rank 1: send share 23 lag 1 send 164
+    { 3652, 0, 2, 0, 1, 1, 0 },  // rank 2: send share 0 lag 2 send 5
+    { 3653, 1, 2, 0, 1, 1, 0 },  // rank 2: send share 1 lag 2 send 12
+    { 3654, 2, 2, 0, 1, 1, 0 },  // rank 2: send share 2 lag 2 send 19
+    { 3655, 3, 2, 0, 1, 1, 0 },  // rank 2: send share 3 lag 2 send 26
+    { 3656, 4, 3, 3, 1, 1, 0 },  // rank 2: recvReduceSend share 4 lag 3 recv 31,32,33 send 34
+    { 3660, 5, 3, 3, 1, 1, 0 },  // rank 2: recvReduceSend share 5 lag 3 recv 38,39,40 send 41
+    { 3664, 6, 3, 3, 1, 1, 0 },  // rank 2: recvReduceSend share 6 lag 3 recv 45,46,47 send 48
+    { 3668, 7, 3, 3, 1, 1, 0 },  // rank 2: recvReduceSend share 7 lag 3 recv 52,53,54 send 55
+    { 3672, 8, 0, 0, 1, 1, 0 },  // rank 2: send share 8 lag 0 send 56
+    { 3673, 9, 0, 0, 1, 1, 0 },  // rank 2: send share 9 lag 0 send 63
+    { 3674, 10, 0, 0, 1, 1, 0 },  // rank 2: send share 10 lag 0 send 70
+    { 3675, 11, 0, 0, 1, 1, 0 },  // rank 2: send share 11 lag 0 send 77
+    { 3676, 12, 1, 1, 1, 1, 0 },  // rank 2: recvReduceSend share 12 lag 1 recv 84 send 85
+    { 3678, 13, 1, 1, 1, 1, 0 },  // rank 2: recvReduceSend share 13 lag 1 recv 91 send 92
+    { 3680, 14, 1, 1, 1, 1, 0 },  // rank 2: recvReduceSend share 14 lag 1 recv 98 send 99
+    { 3682, 15, 1, 1, 1, 1, 0 },  // rank 2: recvReduceSend share 15 lag 1 recv 105 send 106
+    { 3684, 16, 1, 0, 1, 1, 0 },  // rank 2: send share 16 lag 1 send 116
+    { 3685, 17, 1, 0, 1, 1, 0 },  // rank 2: send share 17 lag 1 send 123
+    { 3686, 18, 1, 0, 1, 1, 0 },  // rank 2: send share 18 lag 1 send 130
+    { 3687, 19, 1, 0, 1, 1, 0 },  // rank 2: send share 19 lag 1 send 137
+    { 3688, 20, 2, 1, 1, 1, 0 },  // rank 2: recvReduceSend share 20 lag 2 recv 143 send 145
+    { 3690, 21, 2, 1, 1, 1, 0 },  // rank 2: recvReduceSend share 21 lag 2 recv 150 send 152
+    { 3692, 22, 2, 1, 1, 1, 0 },  // rank 2: recvReduceSend share 22 lag 2 recv 157 send 159
+    { 3694, 23, 2, 1, 1, 1, 0 },  // rank 2: recvReduceSend share 23 lag 2 recv 164 send 166
+    { 3696, 0, 2, 0, 1, 1, 0 },  // rank 3: send share 0 lag 2 send 4
+    { 3697, 1, 2, 0, 1, 1, 0 },  // rank 3: send share 1 lag 2 send 11
+    { 3698, 2, 2, 0, 1, 1, 0 },  // rank 3: send share 2 lag 2 send 18
+    { 3699, 3, 2, 0, 1, 1, 0 },  // rank 3: send share 3 lag 2 send 25
+    { 3700, 4, 2, 0, 1, 1, 0 },  // rank 3: send share 4 lag 2 send 32
+    { 3701, 5, 2, 0, 1, 1, 0 },  // rank 3: send share 5 lag 2 send 39
+    { 3702, 6, 2, 0, 1, 1, 0 },  // rank 3: send share 6 lag 2 send 46
+    { 3703, 7, 2, 0, 1, 1, 0 },  // rank 3: send share 7 lag 2 send 53
+    { 3704, 8, 1, 1, 1, 1, 0 },  // rank 3: recvReduceSend share 8 lag 1 recv 56 send 60
+    { 3706, 9, 1, 1, 1, 1, 0 },  // rank 3: recvReduceSend share 9 lag 1 recv 63 send 67
+    { 3708, 10, 1, 1, 1, 1, 0 },  // rank 3: recvReduceSend share 10 lag 1 recv 70 send 74
+    { 3710, 11, 1, 1, 1, 1, 0 },  // rank 3: recvReduceSend share 11 lag 1 recv 77 send 81
+    { 3712, 12, 0, 0, 1, 1, 0 },  // rank 3: send share 12 lag 0 send 84
+    { 3713, 13, 0, 0, 1, 1, 0 },  // rank 3: send share 13 lag 0 send 91
+    { 3714, 14, 0, 0, 1, 1, 0 },  // rank 3: send share 14 lag 0 send 98
+    { 3715, 15, 0, 0, 1, 1, 0 },  // rank 3: send share 15 lag 0 send 105
+    { 3716, 16, 3, 1, 1, 1, 0 },  // rank 3: recvReduceSend share 16 lag 3 recv 117 send 118
+    { 3718, 17, 3, 1, 1, 1, 0 },  // rank 3: recvReduceSend share 17 lag 3 recv 124 send 125
+    { 3720, 18, 3, 1, 1, 1, 0 },  // rank 3: recvReduceSend share 18 lag 3 recv 131 send 132
+    { 3722, 19, 3, 1, 1, 1, 0 },  // rank 3: recvReduceSend share 19 lag 3 recv 138 send 139
+    { 3724, 20, 3, 2, 1, 1, 0 },  // rank 3: recvReduceSend share 20 lag 3 recv 144,145 send 146
+    { 3727, 21, 3, 2, 1, 1, 0 },  // rank 3: recvReduceSend share 21 lag 3 recv 151,152 send 153
+    { 3730, 22, 3, 2, 1, 1, 0 },  // rank 3: recvReduceSend share 22 lag 3 recv 158,159 send 160
+    { 3733, 23, 3, 2, 1, 1, 0 },  // rank 3: recvReduceSend share 23 lag 3 recv 165,166 send 167
+    { 3736, 0, 0, 0, 1, 1, 0 },  // rank 4: send share 0 lag 0 send 1
+    { 3737, 1, 0, 0, 1, 1, 0 },  // rank 4: send share 1 lag 0 send 8
+    { 3738, 2, 0, 0, 1, 1, 0 },  // rank 4: send share 2 lag 0 send 15
+    { 3739, 3, 0, 0, 1, 1, 0 },  // rank 4: send share 3 lag 0 send 22
+    { 3740, 4, 0, 0, 1, 1, 0 },  // rank 4: send share 4 lag 0 send 28
+    { 3741, 5, 0, 0, 1, 1, 0 },  // rank 4: send share 5 lag 0 send 35
+    { 3742, 6, 0, 0, 1, 1, 0 },  // rank 4: send share 6 lag 0 send 42
+    { 3743, 7, 0, 0, 1, 1, 0 },  // rank 4: send share 7 lag 0 send 49
+    { 3744, 8, 3, 1, 1, 1, 0 },  // rank 4: recvReduceSend share 8 lag 3 recv 61 send 62
+    { 3746, 9, 3, 1, 1, 1, 0 },  // rank 4: recvReduceSend share 9 lag 3 recv 68 send 69
+    { 3748, 10, 3, 1, 1, 1, 0 },  // rank 4: recvReduceSend share 10 lag 3 recv 75 send 76
+    { 3750, 11, 3, 1, 1, 1, 0 },  // rank 4: recvReduceSend share 11 lag 3 recv 82 send 83
+    { 3752, 12, 3, 3, 1, 1, 0 },  // rank 4: recvReduceSend share 12 lag 3 recv 87,88,89 send 90
+    { 3756, 13, 3, 3, 1, 1, 0 },  // rank 4: recvReduceSend share 13 lag 3 recv 94,95,96 send 97
+    { 3760, 14, 3, 3, 1, 1, 0 },  // rank 4: recvReduceSend share 14 lag 3 recv 101,102,103 send 104
+    { 3764, 15, 3, 3, 1, 1, 0 },  // rank 4: recvReduceSend share 15 lag 3 recv 108,109,110 send 111
+    { 3768, 16, 0, 0, 1, 1, 0 },  // rank 4: send share 16 lag 0 send 114
+    { 3769, 17, 0, 0, 1, 1, 0 },  // rank 4: send share 17 lag 0 send 121
+    { 3770, 18, 0, 0, 1, 1, 0 },  // rank 4: send share 18 lag 0 send 128
+    { 3771, 19, 0, 0, 1, 1, 0 },  // rank 4: send share 19 lag 0 send 135
+    { 3772, 20, 1, 0, 1, 1, 0 },  // rank 4: send share 20 lag 1 send 142
+    { 3773, 21, 1, 0, 1, 1, 0 },  // rank 4: send share 21 lag 1 send 149
+    { 3774, 22, 1, 0, 1, 1, 0 },  // rank 4: send share 22 lag 1 send 156
+    { 3775, 23, 1, 0, 1, 1, 0 },  // rank 4: send share 23 lag 1 send 163
+    { 3776, 0, 2, 1, 1, 1, 0 },  // rank 5: recvReduceSend share 0 lag 2 recv 2 send 3
+    { 3778, 1, 2, 1, 1, 1, 0 },  // rank 5: recvReduceSend share 1 lag 2 recv 9 send 10
+    { 3780, 2, 2, 1, 1, 1, 0 },  // rank 5: recvReduceSend share 2 lag 2 recv 16 send 17
+    { 3782, 3, 2, 1, 1, 1, 0 },  // rank 5: recvReduceSend share 3 lag 2 recv 23 send 24
+    { 3784, 4, 1, 0, 1, 1, 0 },  // rank 5: send share 4 lag 1 send 30
+    { 3785, 5, 1, 0, 1, 1, 0 },  // rank 5: send share 5 lag 1 send 37
+    { 3786, 6, 1, 0, 1, 1, 0 },  // rank 5: send share 6 lag 1 send 44
+    { 3787, 7, 1, 0, 1, 1, 0 },  // rank 5: send share 7 lag 1 send 51
+    { 3788, 8, 1, 1, 1, 1, 0 },  // rank 5: recvReduceSend share 8 lag 1 recv 57 send 59
+    { 3790, 9, 1, 1, 1, 1, 0 },  // rank 5: recvReduceSend share 9 lag 1 recv 64 send 66
+    { 3792, 10, 1, 1, 1, 1, 0 },  // rank 5: recvReduceSend share 10 lag 1 recv 71 send 73
+    { 3794, 11, 1, 1, 1, 1, 0 },  // rank 5: recvReduceSend share 11 lag 1 recv 78 send 80
+    { 3796, 12, 2, 1, 1, 1, 0 },  // rank 5: recvReduceSend share 12 lag 2 recv 86 send 89
+    { 3798, 13, 2, 1, 1, 1, 0 },  // rank 5: recvReduceSend share 13 lag 2 recv 93 send 96
+    { 3800, 14, 2, 1, 1, 1, 0 },  // rank 5: recvReduceSend share 14 lag 2 recv 100 send 103
+    { 3802, 15, 2, 1, 1, 1, 0 },  // rank 5: recvReduceSend share 15 lag 2 recv 107 send 110
+    { 3804, 16, 1, 3, 1, 1, 0 },  // rank 5: recvReduceSend share 16 lag 1 recv 112,113,114 send 115
+    { 3808, 17, 1, 3, 1, 1, 0 },  // rank 5: recvReduceSend share 17 lag 1 recv 119,120,121 send 122
+    { 3812, 18, 1, 3, 1, 1, 0 },  // rank 5: recvReduceSend share 18 lag 1 recv 126,127,128 send 129
+    { 3816, 19, 1, 3, 1, 1, 0 },  // rank 5: recvReduceSend share 19 lag 1 recv 133,134,135 send 136
+    { 3820, 20, 0, 0, 1, 1, 0 },  // rank 5: send share 20 lag 0 send 140
+    { 3821, 21, 0, 0, 1, 1, 0 },  // rank 5: send share 21 lag 0 send 147
+    { 3822, 22, 0, 0, 1, 1, 0 },  // rank 5: send share 22 lag 0 send 154
+    { 3823, 23, 0, 0, 1, 1, 0 },  // rank 5: send share 23 lag 0 send 161
+    { 3824, 0, 1, 2, 1, 1, 0 },  // rank 6: recvReduceSend share 0 lag 1 recv 0,1 send 2
+    { 3827, 1, 1, 2, 1, 1, 0 },  // rank 6: recvReduceSend share 1 lag 1 recv 7,8 send 9
+    { 3830, 2, 1, 2, 1, 1, 0 },  // rank 6: recvReduceSend share 2 lag 1 recv 14,15 send 16
+    { 3833, 3, 1, 2, 1, 1, 0 },  // rank 6: recvReduceSend share 3 lag 1 recv 21,22 send 23
+    { 3836, 4, 2, 2, 1, 1, 0 },  // rank 6: recvReduceSend share 4 lag 2 recv 29,30 send 31
+    { 3839, 5, 2, 2, 1, 1, 0 },  // rank 6: recvReduceSend share 5 lag 2 recv 36,37 send 38
+    { 3842, 6, 2, 2, 1, 1, 0 },  // rank 6: recvReduceSend share 6 lag 2 recv 43,44 send 45
+    { 3845, 7, 2, 2, 1, 1, 0 },  // rank 6: recvReduceSend share 7 lag 2 recv 50,51 send 52
+    { 3848, 8, 1, 0, 1, 1, 0 },  // rank 6: send share 8 lag 1 send 58
+    { 3849, 9, 1, 0, 1, 1, 0 },  // rank 6: send share 9 lag 1 send 65
+    { 3850, 10, 1, 0, 1, 1, 0 },  // rank 6: send share 10 lag 1 send 72
+    { 3851, 11, 1, 0, 1, 1, 0 },  // rank 6: send share 11 lag 1 send 79
+    { 3852, 12, 2, 1, 1, 1, 0 },  // rank 6: recvReduceSend share 12 lag 2 recv 85 send 88
+    { 3854, 13, 2, 1, 1, 1, 0 },  // rank 6: recvReduceSend share 13 lag 2 recv 92 send 95
+    { 3856, 14, 2, 1, 1, 1, 0 },  // rank 6: recvReduceSend share 14 lag 2 recv 99 send 102
+    { 3858, 15, 2, 1, 1, 1, 0 },  // rank 6: recvReduceSend share 15 lag 2 recv 106 send 109
+    { 3860, 16, 0, 0, 1, 1, 0 },  // rank 6: send share 16 lag 0 send 113
+    { 3861, 17, 0, 0, 1, 1, 0 },  // rank 6: send share 17 lag 0 send 120
+    { 3862, 18, 0, 0, 1, 1, 0 },  // rank 6: send share 18 lag 0 send 127
+    { 3863, 19, 0, 0, 1, 1, 0 },  // rank 6: send share 19 lag 0 send 134
+    { 3864, 20, 1, 1, 1, 1, 0 },  // rank 6: recvReduceSend share 20 lag 1 recv 140 send 141
+    { 3866, 21, 1, 1, 1, 1, 0 },  // rank 6: recvReduceSend share 21 lag 1 recv 147 send 148
+    { 3868, 22, 1, 1, 1, 1, 0 },  // rank 6: recvReduceSend share 22 lag 1 recv 154 send 155
+    { 3870, 23, 1, 1, 1, 1, 0 },  // rank 6: recvReduceSend share 23 lag 1 recv 161 send 162
+    { 3872, 0, 0, 0, 1, 1, 0 },  // rank 7: send share 0 lag 0 send 0
+    { 3873, 1, 0, 0, 1, 1, 0 },  // rank 7: send share 1 lag 0 send 7
+    { 3874, 2, 0, 0, 1, 1, 0 },  // rank 7: send share 2 lag 0 send 14
+    { 3875, 3, 0, 0, 1, 1, 0 },  // rank 7: send share 3 lag 0 send 21
+    { 3876, 4, 1, 1, 1, 1, 0 },  // rank 7: recvReduceSend share 4 lag 1 recv 28 send 29
+    { 3878, 5, 1, 1, 1, 1, 0 },  // rank 7: recvReduceSend share 5 lag 1 recv 35 send 36
+    { 3880, 6, 1, 1, 1, 1, 0 },  // rank 7: recvReduceSend share 6 lag 1 recv 42 send 43
+    { 3882, 7, 1, 1, 1, 1, 0 },  // rank 7: recvReduceSend share 7 lag 1 recv 49 send 50
+    { 3884, 8, 2, 3, 1, 1, 0 },  // rank 7: recvReduceSend share 8 lag 2 recv 58,59,60 send 61
+    { 3888, 9, 2, 3, 1, 1, 0 },  // rank 7: recvReduceSend share 9 lag 2 recv 65,66,67 send 68
+    { 3892, 10, 2, 3, 1, 1, 0 },  // rank 7: recvReduceSend share 10 lag 2 recv 72,73,74 send 75
+    { 3896, 11, 2, 3, 1, 1, 0 },  // rank 7: recvReduceSend share 11 lag 2 recv 79,80,81 send 82
+    { 3900, 12, 2, 0, 1, 1, 0 },  // rank 7: send share 12 lag 2 send 87
+    { 3901, 13, 2, 0, 1, 1, 0 },  // rank 7: send share 13 lag 2 send 94
+    { 3902, 14, 2, 0, 1, 1, 0 },  // rank 7: send share 14 lag 2 send 101
+    { 3903, 15, 2, 0, 1, 1, 0 },  // rank 7: send share 15 lag 2 send 108
+    { 3904, 16, 0, 0, 1, 1, 0 },  // rank 7: send share 16 lag 0 send 112
+    { 3905, 17, 0, 0, 1, 1, 0 },  // rank 7: send share 17 lag 0 send 119
+    { 3906, 18, 0, 0, 1, 1, 0 },  // rank 7: send share 18 lag 0 send 126
+    { 3907, 19, 0, 0, 1, 1, 0 },  // rank 7: send share 19 lag 0 send 133
+    { 3908, 20, 2, 2, 1, 1, 0 },  // rank 7: recvReduceSend share 20 lag 2 recv 141,142 send 144
+    { 3911, 21, 2, 2, 1, 1, 0 },  // rank 7: recvReduceSend share 21 lag 2 recv 148,149 send 151
+    { 3914, 22, 2, 2, 1, 1, 0 },  // rank 7: recvReduceSend share 22 lag 2 recv 155,156 send 158
+    { 3917, 23, 2, 2, 1, 1, 0 },  // rank 7: recvReduceSend share 23 lag 2 recv 162,163 send 165
+    { 3920, 0, 4, 1, 0, 7, 0 },  // rank 0: recvReduceCopy share 0 lag 4 recv 6
+    { 3921, 1, 4, 1, 0, 7, 0 },  // rank 0: recvReduceCopy share 1 lag 4 recv 13
+    { 3922, 2, 4, 1, 0, 7, 0 },  // rank 0: recvReduceCopy share 2 lag 4 recv 20
+    { 3923, 3, 4, 1, 0, 7, 0 },  // rank 0: recvReduceCopy share 3 lag 4 recv 27
+    { 3924, 4, 4, 1, 0, 7, 0 },  // rank 0: recvReduceCopy share 4 lag 4 recv 34
+    { 3925, 5, 4, 1, 0, 7, 0 },  // rank 0: recvReduceCopy share 5 lag 4 recv 41
+    { 3926, 6, 4, 1, 0, 7, 0 },  // rank 0: recvReduceCopy share 6 lag 4 recv 48
+    { 3927, 7, 4, 1, 0, 7, 0 },  // rank 0: recvReduceCopy share 7 lag 4 recv 55
+    { 3928, 8, 4, 1, 0, 7, 0 },  // rank 0: recvReduceCopy share 8 lag 4 recv 62
+    { 3929, 9, 4, 1, 0, 7, 0 },  // rank 0: recvReduceCopy share 9 lag 4 recv 69
+    { 3930, 10, 4, 1, 0, 7, 0 },  // rank 0: recvReduceCopy share 10 lag 4 recv 76
+    { 3931, 11, 4, 1, 0, 7, 0 },  // rank 0: recvReduceCopy share 11 lag 4 recv 83
+    { 3932, 0, 3, 3, 1, 1, 0 },  // rank 1: recvReduceSend share 0 lag 3 recv 3,4,5 send 6
+    { 3936, 1, 3, 3, 1, 1, 0 },  // rank 1: recvReduceSend share 1 lag 3 recv 10,11,12 send 13
+    { 3940, 2, 2, 0, 1, 1, 0 },  // rank 1: send share 2 lag 2 send 19
+    { 3941, 3, 2, 0, 1, 1, 0 },  // rank 1: send share 3 lag 2 send 26
+    { 3942, 4, 0, 0, 1, 1, 0 },  // rank 1: send share 4 lag 0 send 29
+    { 3943, 5, 0, 0, 1, 1, 0 },  // rank 1: send share 5 lag 0 send 36
+    { 3944, 6, 1, 0, 1, 1, 0 },  // rank 1: send share 6 lag 1 send 44
+    { 3945, 7, 1, 0, 1, 1, 0 },  // rank 1: send share 7 lag 1 send 51
+    { 3946, 8, 2, 2, 1, 1, 0 },  // rank 1: recvReduceSend share 8 lag 2 recv 59,60 send 61
+    { 3949, 9, 2, 2, 1, 1, 0 },  // rank 1: recvReduceSend share 9 lag 2 recv 66,67 send 68
+    { 3952, 10, 1, 0, 1, 1, 0 },  // rank 1: send share 10 lag 1 send 73
+    { 3953, 11, 1, 0, 1, 1, 0 },  // rank 1: send share 11 lag 1 send 80
+    { 3954, 0, 2, 0, 1, 1, 0 },  // rank 2: send share 0 lag 2 send 5
+    { 3955, 1, 2, 0, 1, 1, 0 },  // rank 2: send share 1 lag 2 send 12
+    { 3956, 2, 3, 3, 1, 1, 0 },  // rank 2: recvReduceSend share 2 lag 3 recv 17,18,19 send 20
+    { 3960, 3, 3, 3, 1, 1, 0 },  // rank 2: recvReduceSend share 3 lag 3 recv 24,25,26 send 27
+    { 3964, 4, 0, 0, 1, 1, 0 },  // rank 2: send share 4 lag 0 send 28
+    { 3965, 5, 0, 0, 1, 1, 0 },  // rank 2: send share 5 lag 0 send 35
+    { 3966, 6, 1, 1, 1, 1, 0 },  // rank 2: recvReduceSend share 6 lag 1 recv 42 send 43
+    { 3968, 7, 1, 1, 1, 1, 0 },  // rank 2: recvReduceSend share 7 lag 1 recv 49 send 50
+    { 3970, 8, 1, 0, 1, 1, 0 },  // rank 2: send share 8 lag 1 send 60
+    { 3971, 9, 1, 0, 1, 1, 0 },  // rank 2: send share 9 lag 1 send 67
+    { 3972, 10, 2, 1, 1, 1, 0 },  // rank 2: recvReduceSend share 10 lag 2 recv 73 send 75
+    { 3974, 11, 2, 1, 1, 1, 0 },  // rank 2: recvReduceSend share 11 lag 2 recv 80 send 82
+    { 3976, 0, 2, 0, 1, 1, 0 },  // rank 3: send share 0 lag 2 send 4
+    { 3977, 1, 2, 0, 1, 1, 0 },  // rank 3: send share 1 lag 2 send 11
+    { 3978, 2, 2, 0, 1, 1, 0 },  // rank 3: send share 2 lag 2 send 18
+    { 3979, 3, 2, 0, 1, 1, 0 },  // rank 3: send share 3 lag 2 send 25
+    { 3980, 4, 1, 1, 1, 1, 0 },  // rank 3: recvReduceSend share 4 lag 1 recv 28 send 32
+    { 3982, 5, 1, 1, 1, 1, 0 },  // rank 3: recvReduceSend share 5 lag 1 recv 35 send 39
+    { 3984, 6, 0, 0, 1, 1, 0 },  // rank 3: send share 6 lag 0 send 42
+    { 3985, 7, 0, 0, 1, 1, 0 },  // rank 3: send share 7 lag 0 send 49
+    { 3986, 8, 3, 1, 1, 1, 0 },  // rank 3: recvReduceSend share 8 lag 3 recv 61 send 62
+    { 3988, 9, 3, 1, 1, 1, 0 },  // rank 3: recvReduceSend share 9 lag 3 recv 68 send 69
+    { 3990, 10, 3, 2, 1, 1, 0 },  // rank 3: recvReduceSend share 10 lag 3 recv 74,75 send 76
+    { 3993, 11, 3, 2, 1, 1, 0 },  // rank 3: recvReduceSend share 11 lag 3 recv 81,82 send 83
+    { 3996, 0, 0, 0, 1, 1, 0 },  // rank 4: send share 0 lag 0 send 1
+    { 3997, 1, 0, 0, 1, 1, 0 },  // rank 4: send share 1 lag 0 send 8
+    { 3998, 2, 0, 0, 1, 1, 0 },  // rank 4: send share 2 lag 0 send 14
+    { 3999, 3, 0, 0, 1, 1, 0 },  // rank 4: send share 3 lag 0 send 21
+    { 4000, 4, 3, 1, 1, 1, 0 },  // rank 4: recvReduceSend share 4 lag 3 recv 33 send 34
+    { 4002, 5, 3, 1, 1, 1, 0 },  // rank 4: recvReduceSend share 5 lag 3 recv 40 send 41
+    { 4004, 6, 3, 3, 1, 1, 0 },  // rank 4: recvReduceSend share 6 lag 3 recv 45,46,47 send 48
+    { 4008, 7, 3, 3, 1, 1, 0 },  // rank 4: recvReduceSend share 7 lag 3 recv 52,53,54 send 55
+    { 4012, 8, 0, 0, 1, 1, 0 },  // rank 4: send share 8 lag 0 send 58
+    { 4013, 9, 0, 0, 1, 1, 0 },  // rank 4: send share 9 lag 0 send 65
+    { 4014, 10, 1, 0, 1, 1, 0 },  // rank 4: send share 10 lag 1 send 72
+    { 4015, 11, 1, 0, 1, 1, 0 },  // rank 4: send share 11 lag 1 send 79
+    { 4016, 0, 2, 1, 1, 1, 0 },  // rank 5: recvReduceSend share 0 lag 2 recv 2 send 3
+    { 4018, 1, 2, 1, 1, 1, 0 },  // rank 5: recvReduceSend share 1 lag 2 recv 9 send 10
+    { 4020, 2, 1, 0, 1, 1, 0 },  // rank 5: send share 2 lag 1 send 16
+    { 4021, 3, 1, 0, 1, 1, 0 },  // rank 5: send share 3 lag 1 send 23
+    { 4022, 4, 1, 1, 1, 1, 0 },  // rank 5: recvReduceSend share 4 lag 1 recv 29 send 31
+    { 4024, 5, 1, 1, 1, 1, 0 },  // rank 5: recvReduceSend share 5 lag 1 recv 36 send 38
+    { 4026, 6, 2, 1, 1, 1, 0 },  // rank 5: recvReduceSend share 6 lag 2 recv 44 send 47
+    { 4028, 7, 2, 1, 1, 1, 0 },  // rank 5: recvReduceSend share 7 lag 2 recv 51 send 54
+    { 4030, 8, 1, 3, 1, 1, 0 },  // rank 5: recvReduceSend share 8 lag 1 recv 56,57,58 send 59
+    { 4034, 9, 1, 3, 1, 1, 0 },  // rank 5: recvReduceSend share 9 lag 1 recv 63,64,65 send 66
+    { 4038, 10, 0, 0, 1, 1, 0 },  // rank 5: send share 10 lag 0 send 70
+    { 4039, 11, 0, 0, 1, 1, 0 },  // rank 5: send share 11 lag 0 send 77
+    { 4040, 0, 1, 2, 1, 1, 0 },  // rank 6: recvReduceSend share 0 lag 1 recv 0,1 send 2
+    { 4043, 1, 1, 2, 1, 1, 0 },  // rank 6: recvReduceSend share 1 lag 1 recv 7,8 send 9
+    { 4046, 2, 2, 2, 1, 1, 0 },  // rank 6: recvReduceSend share 2 lag 2 recv 15,16 send 17
+    { 4049, 3, 2, 2, 1, 1, 0 },  // rank 6: recvReduceSend share 3 lag 2 recv 22,23 send 24
+    { 4052, 4, 1, 0, 1, 1, 0 },  // rank 6: send share 4 lag 1 send 30
+    { 4053, 5, 1, 0, 1, 1, 0 },  // rank 6: send share 5 lag 1 send 37
+    { 4054, 6, 2, 1, 1, 1, 0 },  // rank 6: recvReduceSend share 6 lag 2 recv 43 send 46
+    { 4056, 7, 2, 1, 1, 1, 0 },  // rank 6: recvReduceSend share 7 lag 2 recv 50 send 53
+    { 4058, 8, 0, 0, 1, 1, 0 },  // rank 6: send share 8 lag 0 send 57
+    { 4059, 9, 0, 0, 1, 1, 0 },  // rank 6: send share 9 lag 0 send 64
+    { 4060, 10, 1, 1, 1, 1, 0 },  // rank 6: recvReduceSend share 10 lag 1 recv 70 send 71
+    { 4062, 11, 1, 1, 1, 1, 0 },  // rank 6: recvReduceSend share 11 lag 1 recv 77 send 78
+    { 4064, 0, 0, 0, 1, 1, 0 },  // rank 7: send share 0 lag 0 send 0
+    { 4065, 1, 0, 0, 1, 1, 0 },  // rank 7: send share 1 lag 0 send 7
+    { 4066, 2, 1, 1, 1, 1, 0 },  // rank 7: recvReduceSend share 2 lag 1 recv 14 send 15
+    { 4068, 3, 1, 1, 1, 1, 0 },  // rank 7: recvReduceSend share 3 lag 1 recv 21 send 22
+    { 4070, 4, 2, 3, 1, 1, 0 },  // rank 7: recvReduceSend share 4 lag 2 recv 30,31,32 send 33
+    { 4074, 5, 2, 3, 1, 1, 0 },  // rank 7: recvReduceSend share 5 lag 2 recv 37,38,39 send 40
+    { 4078, 6, 2, 0, 1, 1, 0 },  // rank 7: send share 6 lag 2 send 45
+    { 4079, 7, 2, 0, 1, 1, 0 },  // rank 7: send share 7 lag 2 send 52
+    { 4080, 8, 0, 0, 1, 1, 0 },  // rank 7: send share 8 lag 0 send 56
+    { 4081, 9, 0, 0, 1, 1, 0 },  // rank 7: send share 9 lag 0 send 63
+    { 4082, 10, 2, 2, 1, 1, 0 },  // rank 7: recvReduceSend share 10 lag 2 recv 71,72 send 74
+    { 4085, 11, 2, 2, 1, 1, 0 },  // rank 7: recvReduceSend share 11 lag 2 recv 78,79 send 81
+    { 4088, 0, 4, 1, 0, 7, 0 },  // rank 0: recvReduceCopy share 0 lag 4 recv 6
+    { 4089, 1, 4, 1, 0, 7, 0 },  // rank 0: recvReduceCopy share 1 lag 4 recv 13
+    { 4090, 2, 4, 1, 0, 7, 0 },  // rank 0: recvReduceCopy share 2 lag 4 recv 20
+    { 4091, 3, 4, 1, 0, 7, 0 },  // rank 0: recvReduceCopy share 3 lag 4 recv 27
+    { 4092, 4, 4, 1, 0, 7, 0 },  // rank 0: recvReduceCopy share 4 lag 4 recv 34
+    { 4093, 5, 4, 1, 0, 7, 0 },  // rank 0: recvReduceCopy share 5 lag 4 recv 41
+    { 4094, 0, 3, 3, 1, 1, 0 },  // rank 1: recvReduceSend share 0 lag 3 recv 3,4,5 send 6
+    { 4098, 1, 2, 0, 1, 1, 0 },  // rank 1: send share 1 lag 2 send 12
+    { 4099, 2, 0, 0, 1, 1, 0 },  // rank 1: send share 2 lag 0 send 15
+    { 4100, 3, 1, 0, 1, 1, 0 },  // rank 1: send share 3 lag 1 send 23
+    { 4101, 4, 2, 2, 1, 1, 0 },  // rank 1: recvReduceSend share 4 lag 2 recv 31,32 send 33
+    { 4104, 5, 1, 0, 1, 1, 0 },  // rank 1: send share 5 lag 1 send 38
+    { 4105, 0, 2, 0, 1, 1, 0 },  // rank 2: send share 0 lag 2 send 5
+    { 4106, 1, 3, 3, 1, 1, 0 },  // rank 2: recvReduceSend share 1 lag 3 recv 10,11,12 send 13
+    { 4110, 2, 0, 0, 1, 1, 0 },  // rank 2: send share 2 lag 0 send 14
+    { 4111, 3, 1, 1, 1, 1, 0 },  // rank 2: recvReduceSend share 3 lag 1 recv 21 send 22
+    { 4113, 4, 1, 0, 1, 1, 0 },  // rank 2: send share 4 lag 1 send 32
+    { 4114, 5, 2, 1, 1, 1, 0 },  // rank 2: recvReduceSend share 5 lag 2 recv 38 send 40
+    { 4116, 0, 2, 0, 1, 1, 0 },  // rank 3: send share 0 lag 2 send 4
+    { 4117, 1, 2, 0, 1, 1, 0 },  // rank 3: send share 1 lag 2 send 11
+    { 4118, 2, 1, 1, 1, 1, 0 },  // rank 3: recvReduceSend share 2 lag 1 recv 14 send 18
+    { 4120, 3, 0, 0, 1, 1, 0 },  // rank 3: send share 3 lag 0 send 21
+    { 4121, 4, 3, 1, 1, 1, 0 },  // rank 3: recvReduceSend share 4 lag 3 recv 33 send 34
+    { 4123, 5, 3, 2, 1, 1, 0 },  // rank 3: recvReduceSend share 5 lag 3 recv 39,40 send 41
+    { 4126, 0, 0, 0, 1, 1, 0 },  // rank 4: send share 0 lag 0 send 1
+    { 4127, 1, 0, 0, 1, 1, 0 },  // rank 4: send share 1 lag 0 send 7
+    { 4128, 2, 3, 1, 1, 1, 0 },  // rank 4: recvReduceSend share 2 lag 3 recv 19 send 20
+    { 4130, 3, 3, 3, 1, 1, 0 },  // rank 4: recvReduceSend share 3 lag 3 recv 24,25,26 send 27
+    { 4134, 4, 0, 0, 1, 1, 0 },  // rank 4: send share 4 lag 0 send 30
+    { 4135, 5, 1, 0, 1, 1, 0 },  // rank 4: send share 5 lag 1 send 37
+    { 4136, 0, 2, 1, 1, 1, 0 },  // rank 5: recvReduceSend share 0 lag 2 recv 2 send 3
+    { 4138, 1, 1, 0, 1, 1, 0 },  // rank 5: send share 1 lag 1 send 9
+    { 4139, 2, 1, 1, 1, 1, 0 },  // rank 5: recvReduceSend share 2 lag 1 recv 15 send 17
+    { 4141, 3, 2, 1, 1, 1, 0 },  // rank 5: recvReduceSend share 3 lag 2 recv 23 send 26
+    { 4143, 4, 1, 3, 1, 1, 0 },  // rank 5: recvReduceSend share 4 lag 1 recv 28,29,30 send 31
+    { 4147, 5, 0, 0, 1, 1, 0 },  // rank 5: send share 5 lag 0 send 35
+    { 4148, 0, 1, 2, 1, 1, 0 },  // rank 6: recvReduceSend share 0 lag 1 recv 0,1 send 2
+    { 4151, 1, 2, 2, 1, 1, 0 },  // rank 6: recvReduceSend share 1 lag 2 recv 8,9 send 10
+    { 4154, 2, 1, 0, 1, 1, 0 },  // rank 6: send share 2 lag 1 send 16
+    { 4155, 3, 2, 1, 1, 1, 0 },  // rank 6: recvReduceSend share 3 lag 2 recv 22 send 25
+    { 4157, 4, 0, 0, 1, 1, 0 },  // rank 6: send share 4 lag 0 send 29
+    { 4158, 5, 1, 1, 1, 1, 0 },  // rank 6: recvReduceSend share 5 lag 1 recv 35 send 36
+    { 4160, 0, 0, 0, 1, 1, 0 },  // rank 7: send share 0 lag 0 send 0
+    { 4161, 1, 1, 1, 1, 1, 0 },  // rank 7: recvReduceSend share 1 lag 1 recv 7 send 8
+    { 4163, 2, 2, 3, 1, 1, 0 },  // rank 7: recvReduceSend share 2 lag 2 recv 16,17,18 send 19
+    { 4167, 3, 2, 0, 1, 1, 0 },  // rank 7: send share 3 lag 2 send 24
+    { 4168, 4, 0, 0, 1, 1, 0 },  // rank 7: send share 4 lag 0 send 28
+    { 4169, 5, 2, 2, 1, 1, 0 },  // rank 7: recvReduceSend share 5 lag 2 recv 36,37 send 39
+    { 4172, 0, 0, 0, 3, 3, 0 },  // rank 0: copySend share 0 lag 0 send 0,1,2
+    { 4175, 1, 1, 1, 2, 2, 0 },  // rank 0: recvCopySend share 1 lag 1 recv 8 send 11,12
+    { 4178, 2, 1, 1, 1, 2, 0 },  // rank 0: recvCopySend share 2 lag 1 recv 15 send 19
+    { 4180, 3, 2, 1, 0, 2, 0 },  // rank 0: recv share 3 lag 2 recv 26
+    { 4181, 4, 1, 1, 0, 2, 0 },  // rank 0: recv share 4 lag 1 recv 30
+    { 4182, 5, 2, 1, 0, 2, 0 },  // rank 0: recv share 5 lag 2 recv 41
+    { 4183, 6, 1, 1, 1, 2, 0 },  // rank 0: recvCopySend share 6 lag 1 recv 44 send 46
+    { 4185, 7, 1, 1, 0, 2, 0 },  // rank 0: recv share 7 lag 1 recv 50
+    { 4186, 8, 1, 1, 3, 2, 0 },  // rank 0: recvCopySend share 8 lag 1 recv 57 send 59,60,62
+    { 4190, 9, 1, 1, 1, 2, 0 },  // rank 0: recvCopySend share 9 lag 1 recv 65 send 68
+    { 4192, 10, 1, 1, 2, 2, 0 },  // rank 0: recvCopySend share 10 lag 1 recv 72 send 73,76
+    { 4195, 11, 2, 1, 0, 2, 0 },  // rank 0: recv share 11 lag 2 recv 82
+    { 4196, 12, 2, 1, 0, 2, 0 },  // rank 0: recv share 12 lag 2 recv 89
+    { 4197, 13, 2, 1, 0, 2, 0 },  // rank 0: recv share 13 lag 2 recv 95
+    { 4198, 14, 2, 1, 0, 2, 0 },  // rank 0: recv share 14 lag 2 recv 103
+    { 4199, 15, 2, 1, 0, 2, 0 },  // rank 0: recv share 15 lag 2 recv 111
+    { 4200, 16, 2, 1, 0, 2, 0 },  // rank 0: recv share 16 lag 2 recv 116
+    { 4201, 17, 2, 1, 0, 2, 0 },  // rank 0: recv share 17 lag 2 recv 124
+    { 4202, 18, 2, 1, 0, 2, 0 },  // rank 0: recv share 18 lag 2 recv 130
+    { 4203, 19, 2, 1, 0, 2, 0 },  // rank 0: recv share 19 lag 2 recv 138
+    { 4204, 0, 1, 1, 1, 2, 0 },  // rank 1: recvCopySend share 0 lag 1 recv 1 send 4
+    { 4206, 1, 0, 0, 3, 3, 0 },  // rank 1: copySend share 1 lag 0 send 7,8,9
+    { 4209, 2, 0, 0, 3, 3, 0 },  // rank 1: copySend share 2 lag 0 send 14,15,16
+    { 4212, 3, 0, 0, 3, 3, 0 },  // rank 1: copySend share 3 lag 0 send 21,22,23
+    { 4215, 4, 0, 0, 4, 3, 0 },  // rank 1: copySend share 4 lag 0 send 28,29,30,31
+    { 4219, 5, 1, 1, 0, 2, 0 },  // rank 1: recv share 5 lag 1 recv 36
+    { 4220, 6, 1, 1, 2, 2, 0 },  // rank 1: recvCopySend share 6 lag 1 recv 43 send 45,48
+    { 4223, 7, 2, 1, 0, 2, 0 },  // rank 1: recv share 7 lag 2 recv 53
+    { 4224, 8, 2, 1, 0, 2, 0 },  // rank 1: recv share 8 lag 2 recv 59
+    { 4225, 9, 1, 1, 0, 2, 0 },  // rank 1: recv share 9 lag 1 recv 64
+    { 4226, 10, 2, 1, 0, 2, 0 },  // rank 1: recv share 10 lag 2 recv 74
+    { 4227, 11, 1, 1, 2, 2, 0 },  // rank 1: recvCopySend share 11 lag 1 recv 77 send 81,83
+    { 4230, 12, 1, 1, 2, 2, 0 },  // rank 1: recvCopySend share 12 lag 1 recv 84 send 88,90
+    { 4233, 13, 1, 1, 2, 2, 0 },  // rank 1: recvCopySend share 13 lag 1 recv 92 send 95,97
+    { 4236, 14, 1, 1, 3, 2, 0 },  // rank 1: recvCopySend share 14 lag 1 recv 99 send 101,103,104
+    { 4240, 15, 2, 1, 0, 2, 0 },  // rank 1: recv share 15 lag 2 recv 109
+    { 4241, 16, 2, 1, 0, 2, 0 },  // rank 1: recv share 16 lag 2 recv 115
+    { 4242, 17, 2, 1, 0, 2, 0 },  // rank 1: recv share 17 lag 2 recv 123
+    { 4243, 18, 2, 1, 0, 2, 0 },  // rank 1: recv share 18 lag 2 recv 129
+    { 4244, 19, 2, 1, 0, 2, 0 },  // rank 1: recv share 19 lag 2 recv 137
+    { 4245, 0, 2, 1, 0, 2, 0 },  // rank 2: recv share 0 lag 2 recv 6
+    { 4246, 1, 1, 1, 0, 2, 0 },  // rank 2: recv share 1 lag 1 recv 9
+    { 4247, 2, 1, 1, 1, 2, 0 },  // rank 2: recvCopySend share 2 lag 1 recv 16 send 18
+    { 4249, 3, 1, 1, 1, 2, 0 },  // rank 2: recvCopySend share 3 lag 1 recv 23 send 26
+    { 4251, 4, 1, 1, 0, 2, 0 },  // rank 2: recv share 4 lag 1 recv 31
+    { 4252, 5, 0, 0, 3, 3, 0 },  // rank 2: copySend share 5 lag 0 send 35,36,37
+    { 4255, 6, 2, 1, 0, 2, 0 },  // rank 2: recv share 6 lag 2 recv 48
+    { 4256, 7, 1, 1, 1, 2, 0 },  // rank 2: recvCopySend share 7 lag 1 recv 51 send 53
+    { 4258, 8, 2, 1, 0, 2, 0 },  // rank 2: recv share 8 lag 2 recv 62
+    { 4259, 9, 1, 1, 1, 2, 0 },  // rank 2: recvCopySend share 9 lag 1 recv 66 send 69
+    { 4261, 10, 2, 1, 0, 2, 0 },  // rank 2: recv share 10 lag 2 recv 76
+    { 4262, 11, 2, 1, 0, 2, 0 },  // rank 2: recv share 11 lag 2 recv 83
+    { 4263, 12, 2, 1, 0, 2, 0 },  // rank 2: recv share 12 lag 2 recv 90
+    { 4264, 13, 2, 1, 0, 2, 0 },  // rank 2: recv share 13 lag 2 recv 97
+    { 4265, 14, 2, 1, 0, 2, 0 },  // rank 2: recv share 14 lag 2 recv 104
+    { 4266, 15, 1, 1, 3, 2, 0 },  // rank 2: recvCopySend share 15 lag 1 recv 107 send 108,109,111
+    { 4270, 16, 2, 1, 0, 2, 0 },  // rank 2: recv share 16 lag 2 recv 118
+    { 4271, 17, 2, 1, 0, 2, 0 },  // rank 2: recv share 17 lag 2 recv 125
+    { 4272, 18, 2, 1, 0, 2, 0 },  // rank 2: recv share 18 lag 2 recv 132
+    { 4273, 19, 2, 1, 0, 2, 0 },  // rank 2: recv share 19 lag 2 recv 139
+    { 4274, 0, 1, 1, 1, 2, 0 },  // rank 3: recvCopySend share 0 lag 1 recv 0 send 6
+    { 4276, 1, 2, 1, 0, 2, 0 },  // rank 3: recv share 1 lag 2 recv 11
+    { 4277, 2, 2, 1, 0, 2, 0 },  // rank 3: recv share 2 lag 2 recv 18
+    { 4278, 3, 1, 1, 1, 2, 0 },  // rank 3: recvCopySend share 3 lag 1 recv 21 send 24
+    { 4280, 4, 1, 1, 0, 2, 0 },  // rank 3: recv share 4 lag 1 recv 28
+    { 4281, 5, 1, 1, 1, 2, 0 },  // rank 3: recvCopySend share 5 lag 1 recv 35 send 41
+    { 4283, 6, 0, 0, 3, 3, 0 },  // rank 3: copySend share 6 lag 0 send 42,43,44
+    { 4286, 7, 0, 0, 3, 3, 0 },  // rank 3: copySend share 7 lag 0 send 49,50,51
+    { 4289, 8, 0, 0, 2, 3, 0 },  // rank 3: copySend share 8 lag 0 send 56,57
+    { 4291, 9, 0, 0, 4, 3, 0 },  // rank 3: copySend share 9 lag 0 send 63,64,65,66
+    { 4295, 10, 2, 1, 0, 2, 0 },  // rank 3: recv share 10 lag 2 recv 73
+    { 4296, 11, 2, 1, 0, 2, 0 },  // rank 3: recv share 11 lag 2 recv 81
+    { 4297, 12, 2, 1, 0, 2, 0 },  // rank 3: recv share 12 lag 2 recv 88
+    { 4298, 13, 2, 1, 0, 2, 0 },  // rank 3: recv share 13 lag 2 recv 94
+    { 4299, 14, 2, 1, 0, 2, 0 },  // rank 3: recv share 14 lag 2 recv 101
+    { 4300, 15, 2, 1, 0, 2, 0 },  // rank 3: recv share 15 lag 2 recv 108
+    { 4301, 16, 1, 1, 2, 2, 0 },  // rank 3: recvCopySend share 16 lag 1 recv 112 send 116,118
+    { 4304, 17, 1, 1, 2, 2, 0 },  // rank 3: recvCopySend share 17 lag 1 recv 119 send 123,125
+    { 4307, 18, 1, 1, 2, 2, 0 },  // rank 3: recvCopySend share 18 lag 1 recv 126 send 129,132
+    { 4310, 19, 1, 1, 1, 2, 0 },  // rank 3: recvCopySend share 19 lag 1 recv 133 send 137
+    { 4312, 0, 1, 1, 2, 2, 0 },  // rank 4: recvCopySend share 0 lag 1 recv 2 send 3,5
+    { 4315, 1, 2, 1, 0, 2, 0 },  // rank 4: recv share 1 lag 2 recv 12
+    { 4316, 2, 2, 1, 0, 2, 0 },  // rank 4: recv share 2 lag 2 recv 19
+    { 4317, 3, 2, 1, 0, 2, 0 },  // rank 4: recv share 3 lag 2 recv 25
+    { 4318, 4, 2, 1, 0, 2, 0 },  // rank 4: recv share 4 lag 2 recv 33
+    { 4319, 5, 2, 1, 0, 2, 0 },  // rank 4: recv share 5 lag 2 recv 40
+    { 4320, 6, 2, 1, 0, 2, 0 },  // rank 4: recv share 6 lag 2 recv 46
+    { 4321, 7, 2, 1, 0, 2, 0 },  // rank 4: recv share 7 lag 2 recv 54
+    { 4322, 8, 2, 1, 0, 2, 0 },  // rank 4: recv share 8 lag 2 recv 60
+    { 4323, 9, 2, 1, 0, 2, 0 },  // rank 4: recv share 9 lag 2 recv 68
+    { 4324, 10, 0, 0, 3, 3, 0 },  // rank 4: copySend share 10 lag 0 send 70,71,72
+    { 4327, 11, 1, 1, 2, 2, 0 },  // rank 4: recvCopySend share 11 lag 1 recv 78 send 80,82
+    { 4330, 12, 1, 1, 1, 2, 0 },  // rank 4: recvCopySend share 12 lag 1 recv 85 send 89
+    { 4332, 13, 1, 1, 1, 2, 0 },  // rank 4: recvCopySend share 13 lag 1 recv 93 send 96
+    { 4334, 14, 2, 1, 0, 2, 0 },  // rank 4: recv share 14 lag 2 recv 102
+    { 4335, 15, 2, 1, 0, 2, 0 },  // rank 4: recv share 15 lag 2 recv 110
+    { 4336, 16, 1, 1, 0, 2, 0 },  // rank 4: recv share 16 lag 1 recv 114
+    { 4337, 17, 1, 1, 1, 2, 0 },  // rank 4: recvCopySend share 17 lag 1 recv 120 send 124
+    { 4339, 18, 1, 1, 1, 2, 0 },  // rank 4: recvCopySend share 18 lag 1 recv 128 send 130
+    { 4341, 19, 1, 1, 2, 2, 0 },  // rank 4: recvCopySend share 19 lag 1 recv 134 send 136,138
+    { 4344, 0, 2, 1, 0, 2, 0 },  // rank 5: recv share 0 lag 2 recv 4
+    { 4345, 1, 1, 1, 2, 2, 0 },  // rank 5: recvCopySend share 1 lag 1 recv 7 send 10,13
+    { 4348, 2, 1, 1, 2, 2, 0 },  // rank 5: recvCopySend share 2 lag 1 recv 14 send 17,20
+    { 4351, 3, 1, 1, 2, 2, 0 },  // rank 5: recvCopySend share 3 lag 1 recv 22 send 25,27
+    { 4354, 4, 1, 1, 3, 2, 0 },  // rank 5: recvCopySend share 4 lag 1 recv 29 send 32,33,34
+    { 4358, 5, 2, 1, 0, 2, 0 },  // rank 5: recv share 5 lag 2 recv 39
+    { 4359, 6, 2, 1, 0, 2, 0 },  // rank 5: recv share 6 lag 2 recv 45
+    { 4360, 7, 2, 1, 0, 2, 0 },  // rank 5: recv share 7 lag 2 recv 52
+    { 4361, 8, 2, 1, 0, 2, 0 },  // rank 5: recv share 8 lag 2 recv 58
+    { 4362, 9, 2, 1, 0, 2, 0 },  // rank 5: recv share 9 lag 2 recv 67
+    { 4363, 10, 1, 1, 1, 2, 0 },  // rank 5: recvCopySend share 10 lag 1 recv 71 send 74
+    { 4365, 11, 0, 0, 3, 3, 0 },  // rank 5: copySend share 11 lag 0 send 77,78,79
+    { 4368, 12, 0, 0, 3, 3, 0 },  // rank 5: copySend share 12 lag 0 send 84,85,86
+    { 4371, 13, 0, 0, 3, 3, 0 },  // rank 5: copySend share 13 lag 0 send 91,92,93
+    { 4374, 14, 0, 0, 3, 3, 0 },  // rank 5: copySend share 14 lag 0 send 98,99,100
+    { 4377, 15, 1, 1, 0, 2, 0 },  // rank 5: recv share 15 lag 1 recv 106
+    { 4378, 16, 1, 1, 2, 2, 0 },  // rank 5: recvCopySend share 16 lag 1 recv 113 send 115,117
+    { 4381, 17, 2, 1, 0, 2, 0 },  // rank 5: recv share 17 lag 2 recv 122
+    { 4382, 18, 1, 1, 1, 2, 0 },  // rank 5: recvCopySend share 18 lag 1 recv 127 send 131
+    { 4384, 19, 2, 1, 0, 2, 0 },  // rank 5: recv share 19 lag 2 recv 136
+    { 4385, 0, 2, 1, 0, 2, 0 },  // rank 6: recv share 0 lag 2 recv 5
+    { 4386, 1, 2, 1, 0, 2, 0 },  // rank 6: recv share 1 lag 2 recv 13
+    { 4387, 2, 2, 1, 0, 2, 0 },  // rank 6: recv share 2 lag 2 recv 20
+    { 4388, 3, 2, 1, 0, 2, 0 },  // rank 6: recv share 3 lag 2 recv 27
+    { 4389, 4, 2, 1, 0, 2, 0 },  // rank 6: recv share 4 lag 2 recv 34
+    { 4390, 5, 1, 1, 3, 2, 0 },  // rank 6: recvCopySend share 5 lag 1 recv 37 send 38,39,40
+    { 4394, 6, 2, 1, 0, 2, 0 },  // rank 6: recv share 6 lag 2 recv 47
+    { 4395, 7, 2, 1, 0, 2, 0 },  // rank 6: recv share 7 lag 2 recv 55
+    { 4396, 8, 2, 1, 0, 2, 0 },  // rank 6: recv share 8 lag 2 recv 61
+    { 4397, 9, 2, 1, 0, 2, 0 },  // rank 6: recv share 9 lag 2 recv 69
+    { 4398, 10, 2, 1, 0, 2, 0 },  // rank 6: recv share 10 lag 2 recv 75
+    { 4399, 11, 1, 1, 0, 2, 0 },  // rank 6: recv share 11 lag 1 recv 79
+    { 4400, 12, 1, 1, 1, 2, 0 },  // rank 6: recvCopySend share 12 lag 1 recv 86 send 87
+    { 4402, 13, 2, 1, 0, 2, 0 },  // rank 6: recv share 13 lag 2 recv 96
+    { 4403, 14, 1, 1, 1, 2, 0 },  // rank 6: recvCopySend share 14 lag 1 recv 100 send 102
+    { 4405, 15, 0, 0, 3, 3, 0 },  // rank 6: copySend share 15 lag 0 send 105,106,107
+    { 4408, 16, 2, 1, 0, 2, 0 },  // rank 6: recv share 16 lag 2 recv 117
+    { 4409, 17, 1, 1, 1, 2, 0 },  // rank 6: recvCopySend share 17 lag 1 recv 121 send 122
+    { 4411, 18, 2, 1, 0, 2, 0 },  // rank 6: recv share 18 lag 2 recv 131
+    { 4412, 19, 1, 1, 1, 2, 0 },  // rank 6: recvCopySend share 19 lag 1 recv 135 send 139
+    { 4414, 0, 2, 1, 0, 2, 0 },  // rank 7: recv share 0 lag 2 recv 3
+    { 4415, 1, 2, 1, 0, 2, 0 },  // rank 7: recv share 1 lag 2 recv 10
+    { 4416, 2, 2, 1, 0, 2, 0 },  // rank 7: recv share 2 lag 2 recv 17
+    { 4417, 3, 2, 1, 0, 2, 0 },  // rank 7: recv share 3 lag 2 recv 24
+    { 4418, 4, 2, 1, 0, 2, 0 },  // rank 7: recv share 4 lag 2 recv 32
+    { 4419, 5, 2, 1, 0, 2, 0 },  // rank 7: recv share 5 lag 2 recv 38
+    { 4420, 6, 1, 1, 1, 2, 0 },  // rank 7: recvCopySend share 6 lag 1 recv 42 send 47
+    { 4422, 7, 1, 1, 3, 2, 0 },  // rank 7: recvCopySend share 7 lag 1 recv 49 send 52,54,55
+    { 4426, 8, 1, 1, 2, 2, 0 },  // rank 7: recvCopySend share 8 lag 1 recv 56 send 58,61
+    { 4429, 9, 1, 1, 1, 2, 0 },  // rank 7: recvCopySend share 9 lag 1 recv 63 send 67
+    { 4431, 10, 1, 1, 1, 2, 0 },  // rank 7: recvCopySend share 10 lag 1 recv 70 send 75
+    { 4433, 11, 2, 1, 0, 2, 0 },  // rank 7: recv share 11 lag 2 recv 80
+    { 4434, 12, 2, 1, 0, 2, 0 },  // rank 7: recv share 12 lag 2 recv 87
+    { 4435, 13, 1, 1, 1, 2, 0 },  // rank 7: recvCopySend share 13 lag 1 recv 91 send 94
+    { 4437, 14, 1, 1, 0, 2, 0 },  // rank 7: recv share 14 lag 1 recv 98
+    { 4438, 15, 1, 1, 1, 2, 0 },  // rank 7: recvCopySend share 15 lag 1 recv 105 send 110
+    { 4440, 16, 0, 0, 3, 3, 0 },  // rank 7: copySend share 16 lag 0 send 112,113,114
+    { 4443, 17, 0, 0, 3, 3, 0 },  // rank 7: copySend share 17 lag 0 send 119,120,121
+    { 4446, 18, 0, 0, 3, 3, 0 },  // rank 7: copySend share 18 lag 0 send 126,127,128
+    { 4449, 19, 0, 0, 3, 3, 0 },  // rank 7: copySend share 19 lag 0 send 133,134,135
+    { 4452, 0, 0, 0, 3, 3, 0 },  // rank 0: copySend share 0 lag 0 send 0,1,2
+    { 4455, 1, 0, 0, 3, 3, 0 },  // rank 0: copySend share 1 lag 0 send 7,8,9
+    { 4458, 2, 0, 0, 3, 3, 0 },  // rank 0: copySend share 2 lag 0 send 14,15,16
+    { 4461, 3, 0, 0, 3, 3, 0 },  // rank 0: copySend share 3 lag 0 send 21,22,23
+    { 4464, 4, 1, 1, 2, 2, 0 },  // rank 0: recvCopySend share 4 lag 1 recv 29 send 32,33
+    { 4467, 5, 1, 1, 2, 2, 0 },  // rank 0: recvCopySend share 5 lag 1 recv 36 send 39,40
+    { 4470, 6, 1, 1, 1, 2, 0 },  // rank 0: recvCopySend share 6 lag 1 recv 43 send 47
+    { 4472, 7, 1, 1, 1, 2, 0 },  // rank 0: recvCopySend share 7 lag 1 recv 50 send 54
+    { 4474, 8, 2, 1, 0, 2, 0 },  // rank 0: recv share 8 lag 2 recv 61
+    { 4475, 9, 1, 1, 0, 2, 0 },  // rank 0: recv share 9 lag 1 recv 65
+    { 4476, 10, 2, 1, 0, 2, 0 },  // rank 0: recv share 10 lag 2 recv 76
+    { 4477, 11, 2, 1, 0, 2, 0 },  // rank 0: recv share 11 lag 2 recv 83
+    { 4478, 12, 2, 1, 0, 2, 0 },  // rank 0: recv share 12 lag 2 recv 90
+    { 4479, 13, 2, 1, 0, 2, 0 },  // rank 0: recv share 13 lag 2 recv 97
+    { 4480, 14, 1, 1, 1, 2, 0 },  // rank 0: recvCopySend share 14 lag 1 recv 100 send 102
+    { 4482, 15, 1, 1, 0, 2, 0 },  // rank 0: recv share 15 lag 1 recv 106
+    { 4483, 16, 1, 1, 3, 2, 0 },  // rank 0: recvCopySend share 16 lag 1 recv 113 send 115,116,118
+    { 4487, 17, 1, 1, 1, 2, 0 },  // rank 0: recvCopySend share 17 lag 1 recv 121 send 124
+    { 4489, 18, 1, 1, 2, 2, 0 },  // rank 0: recvCopySend share 18 lag 1 recv 128 send 129,132
+    { 4492, 19, 1, 1, 2, 2, 0 },  // rank 0: recvCopySend share 19 lag 1 recv 135 send 136,139
+    { 4495, 20, 1, 1, 2, 2, 0 },  // rank 0: recvCopySend share 20 lag 1 recv 142 send 143,146
+    { 4498, 21, 2, 1, 0, 2, 0 },  // rank 0: recv share 21 lag 2 recv 152
+    { 4499, 22, 2, 1, 0, 2, 0 },  // rank 0: recv share 22 lag 2 recv 159
+    { 4500, 23, 2, 1, 0, 2, 0 },  // rank 0: recv share 23 lag 2 recv 165
+    { 4501, 24, 2, 1, 0, 2, 0 },  // rank 0: recv share 24 lag 2 recv 173
+    { 4502, 25, 2, 1, 0, 2, 0 },  // rank 0: recv share 25 lag 2 recv 181
+    { 4503, 26, 2, 1, 0, 2, 0 },  // rank 0: recv share 26 lag 2 recv 188
+    { 4504, 27, 2, 1, 0, 2, 0 },  // rank 0: recv share 27 lag 2 recv 195
+    { 4505, 28, 2, 1, 0, 2, 0 },  // rank 0: recv share 28 lag 2 recv 200
+    { 4506, 29, 2, 1, 0, 2, 0 },  // rank 0: recv share 29 lag 2 recv 208
+    { 4507, 30, 2, 1, 0, 2, 0 },  // rank 0: recv share 30 lag 2 recv 214
+    { 4508, 31, 2, 1, 0, 2, 0 },  // rank 0: recv share 31 lag 2 recv 222
+    { 4509, 0, 1, 1, 1, 2, 0 },  // rank 1: recvCopySend share 0 lag 1 recv 1 send 4
+    { 4511, 1, 1, 1, 1, 2, 0 },  // rank 1: recvCopySend share 1 lag 1 recv 8 send 11
+    { 4513, 2, 1, 1, 1, 2, 0 },  // rank 1: recvCopySend share 2 lag 1 recv 15 send 18
+    { 4515, 3, 1, 1, 1, 2, 0 },  // rank 1: recvCopySend share 3 lag 1 recv 22 send 25
+    { 4517, 4, 0, 0, 3, 3, 0 },  // rank 1: copySend share 4 lag 0 send 28,29,30
+    { 4520, 5, 0, 0, 3, 3, 0 },  // rank 1: copySend share 5 lag 0 send 35,36,37
+    { 4523, 6, 0, 0, 3, 3, 0 },  // rank 1: copySend share 6 lag 0 send 42,43,44
+    { 4526, 7, 0, 0, 3, 3, 0 },  // rank 1: copySend share 7 lag 0 send 49,50,51
+    { 4529, 8, 0, 0, 3, 3, 0 },  // rank 1: copySend share 8 lag 0 send 56,57,58
+    { 4532, 9, 0, 0, 4, 3, 0 },  // rank 1: copySend share 9 lag 0 send 63,64,65,66
+    { 4536, 10, 1, 1, 0, 2, 0 },  // rank 1: recv share 10 lag 1 recv 71
+    { 4537, 11, 1, 1, 0, 2, 0 },  // rank 1: recv share 11 lag 1 recv 78
+    { 4538, 12, 1, 1, 0, 2, 0 },  // rank 1: recv share 12 lag 1 recv 85
+    { 4539, 13, 1, 1, 0, 2, 0 },  // rank 1: recv share 13 lag 1 recv 92
+    { 4540, 14, 1, 1, 2, 2, 0 },  // rank 1: recvCopySend share 14 lag 1 recv 99 send 101,104
+    { 4543, 15, 2, 1, 0, 2, 0 },  // rank 1: recv share 15 lag 2 recv 109
+    { 4544, 16, 2, 1, 0, 2, 0 },  // rank 1: recv share 16 lag 2 recv 115
+    { 4545, 17, 1, 1, 0, 2, 0 },  // rank 1: recv share 17 lag 1 recv 120
+    { 4546, 18, 2, 1, 0, 2, 0 },  // rank 1: recv share 18 lag 2 recv 130
+    { 4547, 19, 2, 1, 0, 2, 0 },  // rank 1: recv share 19 lag 2 recv 137
+    { 4548, 20, 2, 1, 0, 2, 0 },  // rank 1: recv share 20 lag 2 recv 144
+    { 4549, 21, 1, 1, 2, 2, 0 },  // rank 1: recvCopySend share 21 lag 1 recv 147 send 151,153
+    { 4552, 22, 1, 1, 2, 2, 0 },  // rank 1: recvCopySend share 22 lag 1 recv 154 send 158,160
+    { 4555, 23, 1, 1, 2, 2, 0 },  // rank 1: recvCopySend share 23 lag 1 recv 162 send 165,167
+    { 4558, 24, 1, 1, 3, 2, 0 },  // rank 1: recvCopySend share 24 lag 1 recv 169 send 171,173,174
+    { 4562, 25, 2, 1, 0, 2, 0 },  // rank 1: recv share 25 lag 2 recv 179
+    { 4563, 26, 2, 1, 0, 2, 0 },  // rank 1: recv share 26 lag 2 recv 186
+    { 4564, 27, 2, 1, 0, 2, 0 },  // rank 1: recv share 27 lag 2 recv 193
+    { 4565, 28, 2, 1, 0, 2, 0 },  // rank 1: recv share 28 lag 2 recv 199
+    { 4566, 29, 2, 1, 0, 2, 0 },  // rank 1: recv share 29 lag 2 recv 207
+    { 4567, 30, 2, 1, 0, 2, 0 },  // rank 1: recv share 30 lag 2 recv 213
+    { 4568, 31, 2, 1, 0, 2, 0 },  // rank 1: recv share 31 lag 2 recv 221
+    { 4569, 0, 2, 1, 0, 2, 0 },  // rank 2: recv share 0 lag 2 recv 6
+    { 4570, 1, 2, 1, 0, 2, 0 },  // rank 2: recv share 1 lag 2 recv 13
+    { 4571, 2, 2, 1, 0, 2, 0 },  // rank 2: recv share 2 lag 2 recv 20
+    { 4572, 3, 2, 1, 0, 2, 0 },  // rank 2: recv share 3 lag 2 recv 27
+    { 4573, 4, 1, 1, 0, 2, 0 },  // rank 2: recv share 4 lag 1 recv 30
+    { 4574, 5, 1, 1, 0, 2, 0 },  // rank 2: recv share 5 lag 1 recv 37
+    { 4575, 6, 1, 1, 1, 2, 0 },  // rank 2: recvCopySend share 6 lag 1 recv 44 send 46
+    { 4577, 7, 1, 1, 1, 2, 0 },  // rank 2: recvCopySend share 7 lag 1 recv 51 send 53
+    { 4579, 8, 1, 1, 1, 2, 0 },  // rank 2: recvCopySend share 8 lag 1 recv 58 send 61
+    { 4581, 9, 1, 1, 0, 2, 0 },  // rank 2: recv share 9 lag 1 recv 66
+    { 4582, 10, 0, 0, 3, 3, 0 },  // rank 2: copySend share 10 lag 0 send 70,71,72
+    { 4585, 11, 0, 0, 3, 3, 0 },  // rank 2: copySend share 11 lag 0 send 77,78,79
+    { 4588, 12, 0, 0, 3, 3, 0 },  // rank 2: copySend share 12 lag 0 send 84,85,86
+    { 4591, 13, 0, 0, 3, 3, 0 },  // rank 2: copySend share 13 lag 0 send 91,92,93
+    { 4594, 14, 2, 1, 0, 2, 0 },  // rank 2: recv share 14 lag 2 recv 104
+    { 4595, 15, 1, 1, 1, 2, 0 },  // rank 2: recvCopySend share 15 lag 1 recv 107 send 109
+    { 4597, 16, 2, 1, 0, 2, 0 },  // rank 2: recv share 16 lag 2 recv 118
+    { 4598, 17, 1, 1, 1, 2, 0 },  // rank 2: recvCopySend share 17 lag 1 recv 122 send 125
+    { 4600, 18, 2, 1, 0, 2, 0 },  // rank 2: recv share 18 lag 2 recv 132
+    { 4601, 19, 2, 1, 0, 2, 0 },  // rank 2: recv share 19 lag 2 recv 139
+    { 4602, 20, 2, 1, 0, 2, 0 },  // rank 2: recv share 20 lag 2 recv 146
+    { 4603, 21, 2, 1, 0, 2, 0 },  // rank 2: recv share 21 lag 2 recv 153
+    { 4604, 22, 2, 1, 0, 2, 0 },  // rank 2: recv share 22 lag 2 recv 160
+    { 4605, 23, 2, 1, 0, 2, 0 },  // rank 2: recv share 23 lag 2 recv 167
+    { 4606, 24, 2, 1, 0, 2, 0 },  // rank 2: recv share 24 lag 2 recv 174
+    { 4607, 25, 1, 1, 3, 2, 0 },  // rank 2: recvCopySend share 25 lag 1 recv 177 send 178,179,181
+    { 4611, 26, 1, 1, 3, 2, 0 },  // rank 2: recvCopySend share 26 lag 1 recv 184 send 185,186,188
+    { 4615, 27, 1, 1, 3, 2, 0 },  // rank 2: recvCopySend share 27 lag 1 recv 191 send 192,193,195
+    { 4619, 28, 2, 1, 0, 2, 0 },  // rank 2: recv share 28 lag 2 recv 202
+    { 4620, 29, 2, 1, 0, 2, 0 },  // rank 2: recv share 29 lag 2 recv 209
+    { 4621, 30, 2, 1, 0, 2, 0 },  // rank 2: recv share 30 lag 2 recv 216
+    { 4622, 31, 2, 1, 0, 2, 0 },  // rank 2: recv share 31 lag 2 recv 223
+    { 4623, 0, 1, 1, 1, 2, 0 },  // rank 3: recvCopySend share 0 lag 1 recv 0 send 6
+    { 4625, 1, 1, 1, 1, 2, 0 },  // rank 3: recvCopySend share 1 lag 1 recv 7 send 13
+    { 4627, 2, 1, 1, 1, 2, 0 },  // rank 3: recvCopySend share 2 lag 1 recv 14 send 20
+    { 4629, 3, 1, 1, 1, 2, 0 },  // rank 3: recvCopySend share 3 lag 1 recv 21 send 27
+    { 4631, 4, 2, 1, 0, 2, 0 },  // rank 3: recv share 4 lag 2 recv 32
+    { 4632, 5, 2, 1, 0, 2, 0 },  // rank 3: recv share 5 lag 2 recv 39
+    { 4633, 6, 2, 1, 0, 2, 0 },  // rank 3: recv share 6 lag 2 recv 46
+    { 4634, 7, 2, 1, 0, 2, 0 },  // rank 3: recv share 7 lag 2 recv 53
+    { 4635, 8, 1, 1, 1, 2, 0 },  // rank 3: recvCopySend share 8 lag 1 recv 56 send 59
+    { 4637, 9, 1, 1, 0, 2, 0 },  // rank 3: recv share 9 lag 1 recv 63
+    { 4638, 10, 1, 1, 1, 2, 0 },  // rank 3: recvCopySend share 10 lag 1 recv 70 send 76
+    { 4640, 11, 1, 1, 1, 2, 0 },  // rank 3: recvCopySend share 11 lag 1 recv 77 send 83
+    { 4642, 12, 1, 1, 1, 2, 0 },  // rank 3: recvCopySend share 12 lag 1 recv 84 send 90
+    { 4644, 13, 1, 1, 1, 2, 0 },  // rank 3: recvCopySend share 13 lag 1 recv 91 send 97
+    { 4646, 14, 0, 0, 3, 3, 0 },  // rank 3: copySend share 14 lag 0 send 98,99,100
+    { 4649, 15, 0, 0, 3, 3, 0 },  // rank 3: copySend share 15 lag 0 send 105,106,107
+    { 4652, 16, 0, 0, 2, 3, 0 },  // rank 3: copySend share 16 lag 0 send 112,113
+    { 4654, 17, 0, 0, 4, 3, 0 },  // rank 3: copySend share 17 lag 0 send 119,120,121,122
+    { 4658, 18, 2, 1, 0, 2, 0 },  // rank 3: recv share 18 lag 2 recv 129
+    { 4659, 19, 2, 1, 0, 2, 0 },  // rank 3: recv share 19 lag 2 recv 136
+    { 4660, 20, 2, 1, 0, 2, 0 },  // rank 3: recv share 20 lag 2 recv 143
+    { 4661, 21, 2, 1, 0, 2, 0 },  // rank 3: recv share 21 lag 2 recv 151
+    { 4662, 22, 2, 1, 0, 2, 0 },  // rank 3: recv share 22 lag 2 recv 158
+    { 4663, 23, 2, 1, 0, 2, 0 },  // rank 3: recv share 23 lag 2 recv 164
+    { 4664, 24, 2, 1, 0, 2, 0 },  // rank 3: recv share 24 lag 2 recv 171
+    { 4665, 25, 2, 1, 0, 2, 0 },  // rank 3: recv share 25 lag 2 recv 178
+    { 4666, 26, 2, 1, 0, 2, 0 },  // rank 3: recv share 26 lag 2 recv 185
+    { 4667, 27, 2, 1, 0, 2, 0 },  // rank 3: recv share 27 lag 2 recv 192
+    { 4668, 28, 1, 1, 2, 2, 0 },  // rank 3: recvCopySend share 28 lag 1 recv 196 send 200,202
+    { 4671, 29, 1, 1, 2, 2, 0 },  // rank 3: recvCopySend share 29 lag 1 recv 203 send 207,209
+    { 4674, 30, 1, 1, 2, 2, 0 },  // rank 3: recvCopySend share 30 lag 1 recv 210 send 213,216
+    { 4677, 31, 1, 1, 1, 2, 0 },  // rank 3: recvCopySend share 31 lag 1 recv 217 send 221
+    { 4679, 0, 1, 1, 2, 2, 0 },  // rank 4: recvCopySend share 0 lag 1 recv 2 send 3,5
+    { 4682, 1, 1, 1, 2, 2, 0 },  // rank 4: recvCopySend share 1 lag 1 recv 9 send 10,12
+    { 4685, 2, 1, 1, 2, 2, 0 },  // rank 4: recvCopySend share 2 lag 1 recv 16 send 17,19
+    { 4688, 3, 1, 1, 2, 2, 0 },  // rank 4: recvCopySend share 3 lag 1 recv 23 send 24,26
+    { 4691, 4, 2, 1, 0, 2, 0 },  // rank 4: recv share 4 lag 2 recv 33
+    { 4692, 5, 2, 1, 0, 2, 0 },  // rank 4: recv share 5 lag 2 recv 40
+    { 4693, 6, 2, 1, 0, 2, 0 },  // rank 4: recv share 6 lag 2 recv 47
+    { 4694, 7, 2, 1, 0, 2, 0 },  // rank 4: recv share 7 lag 2 recv 54
+    { 4695, 8, 2, 1, 0, 2, 0 },  // rank 4: recv share 8 lag 2 recv 60
+    { 4696, 9, 2, 1, 0, 2, 0 },  // rank 4: recv share 9 lag 2 recv 68
+    { 4697, 10, 2, 1, 0, 2, 0 },  // rank 4: recv share 10 lag 2 recv 75
+    { 4698, 11, 2, 1, 0, 2, 0 },  // rank 4: recv share 11 lag 2 recv 82
+    { 4699, 12, 2, 1, 0, 2, 0 },  // rank 4: recv share 12 lag 2 recv 89
+    { 4700, 13, 2, 1, 0, 2, 0 },  // rank 4: recv share 13 lag 2 recv 96
+    { 4701, 14, 2, 1, 0, 2, 0 },  // rank 4: recv share 14 lag 2 recv 102
+    { 4702, 15, 2, 1, 0, 2, 0 },  // rank 4: recv share 15 lag 2 recv 110
+    { 4703, 16, 2, 1, 0, 2, 0 },  // rank 4: recv share 16 lag 2 recv 116
+    { 4704, 17, 2, 1, 0, 2, 0 },  // rank 4: recv share 17 lag 2 recv 124
+    { 4705, 18, 0, 0, 3, 3, 0 },  // rank 4: copySend share 18 lag 0 send 126,127,128
+    { 4708, 19, 0, 0, 3, 3, 0 },  // rank 4: copySend share 19 lag 0 send 133,134,135
+    { 4711, 20, 0, 0, 3, 3, 0 },  // rank 4: copySend share 20 lag 0 send 140,141,142
+    { 4714, 21, 1, 1, 2, 2, 0 },  // rank 4: recvCopySend share 21 lag 1 recv 148 send 150,152
+    { 4717, 22, 1, 1, 1, 2, 0 },  // rank 4: recvCopySend share 22 lag 1 recv 155 send 159
+    { 4719, 23, 1, 1, 1, 2, 0 },  // rank 4: recvCopySend share 23 lag 1 recv 163 send 166
+    { 4721, 24, 2, 1, 0, 2, 0 },  // rank 4: recv share 24 lag 2 recv 172
+    { 4722, 25, 2, 1, 0, 2, 0 },  // rank 4: recv share 25 lag 2 recv 180
+    { 4723, 26, 2, 1, 0, 2, 0 },  // rank 4: recv share 26 lag 2 recv 187
+    { 4724, 27, 2, 1, 0, 2, 0 },  // rank 4: recv share 27 lag 2 recv 194
+    { 4725, 28, 1, 1, 0, 2, 0 },  // rank 4: recv share 28 lag 1 recv 198
+    { 4726, 29, 1, 1, 1, 2, 0 },  // rank 4: recvCopySend share 29 lag 1 recv 204 send 208
+    { 4728, 30, 1, 1, 1, 2, 0 },  // rank 4: recvCopySend share 30 lag 1 recv 212 send 214
+    { 4730, 31, 1, 1, 2, 2, 0 },  // rank 4: recvCopySend share 31 lag 1 recv 218 send 220,222
+    { 4733, 0, 2, 1, 0, 2, 0 },  // rank 5: recv share 0 lag 2 recv 4
+    { 4734, 1, 2, 1, 0, 2, 0 },  // rank 5: recv share 1 lag 2 recv 11
+    { 4735, 2, 2, 1, 0, 2, 0 },  // rank 5: recv share 2 lag 2 recv 18
+    { 4736, 3, 2, 1, 0, 2, 0 },  // rank 5: recv share 3 lag 2 recv 25
+    { 4737, 4, 1, 1, 2, 2, 0 },  // rank 5: recvCopySend share 4 lag 1 recv 28 send 31,34
+    { 4740, 5, 1, 1, 2, 2, 0 },  // rank 5: recvCopySend share 5 lag 1 recv 35 send 38,41
+    { 4743, 6, 1, 1, 2, 2, 0 },  // rank 5: recvCopySend share 6 lag 1 recv 42 send 45,48
+    { 4746, 7, 1, 1, 2, 2, 0 },  // rank 5: recvCopySend share 7 lag 1 recv 49 send 52,55
+    { 4749, 8, 1, 1, 2, 2, 0 },  // rank 5: recvCopySend share 8 lag 1 recv 57 send 60,62
+    { 4752, 9, 1, 1, 3, 2, 0 },  // rank 5: recvCopySend share 9 lag 1 recv 64 send 67,68,69
+    { 4756, 10, 2, 1, 0, 2, 0 },  // rank 5: recv share 10 lag 2 recv 74
+    { 4757, 11, 2, 1, 0, 2, 0 },  // rank 5: recv share 11 lag 2 recv 81
+    { 4758, 12, 2, 1, 0, 2, 0 },  // rank 5: recv share 12 lag 2 recv 88
+    { 4759, 13, 2, 1, 0, 2, 0 },  // rank 5: recv share 13 lag 2 recv 95
+    { 4760, 14, 2, 1, 0, 2, 0 },  // rank 5: recv share 14 lag 2 recv 101
+    { 4761, 15, 2, 1, 0, 2, 0 },  // rank 5: recv share 15 lag 2 recv 108
+    { 4762, 16, 2, 1, 0, 2, 0 },  // rank 5: recv share 16 lag 2 recv 114
+    { 4763, 17, 2, 1, 0, 2, 0 },  // rank 5: recv share 17 lag 2 recv 123
+    { 4764, 18, 1, 1, 1, 2, 0 },  // rank 5: recvCopySend share 18 lag 1 recv 127 send 130
+    { 4766, 19, 1, 1, 1, 2, 0 },  // rank 5: recvCopySend share 19 lag 1 recv 134 send 137
+    { 4768, 20, 1, 1, 1, 2, 0 },  // rank 5: recvCopySend share 20 lag 1 recv 141 send 144
+    { 4770, 21, 0, 0, 3, 3, 0 },  // rank 5: copySend share 21 lag 0 send 147,148,149
+    { 4773, 22, 0, 0, 3, 3, 0 },  // rank 5: copySend share 22 lag 0 send 154,155,156
+    { 4776, 23, 0, 0, 3, 3, 0 },  // rank 5: copySend share 23 lag 0 send 161,162,163
+    { 4779, 24, 0, 0, 3, 3, 0 },  // rank 5: copySend share 24 lag 0 send 168,169,170
+    { 4782, 25, 1, 1, 0, 2, 0 },  // rank 5: recv share 25 lag 1 recv 176
+    { 4783, 26, 1, 1, 0, 2, 0 },  // rank 5: recv share 26 lag 1 recv 183
+    { 4784, 27, 1, 1, 0, 2, 0 },  // rank 5: recv share 27 lag 1 recv 190
+    { 4785, 28, 1, 1, 2, 2, 0 },  // rank 5: recvCopySend share 28 lag 1 recv 197 send 199,201
+    { 4788, 29, 2, 1, 0, 2, 0 },  // rank 5: recv share 29 lag 2 recv 206
+    { 4789, 30, 1, 1, 1, 2, 0 },  // rank 5: recvCopySend share 30 lag 1 recv 211 send 215
+    { 4791, 31, 2, 1, 0, 2, 0 },  // rank 5: recv share 31 lag 2 recv 220
+    { 4792, 0, 2, 1, 0, 2, 0 },  // rank 6: recv share 0 lag 2 recv 5
+    { 4793, 1, 2, 1, 0, 2, 0 },  // rank 6: recv share 1 lag 2 recv 12
+    { 4794, 2, 2, 1, 0, 2, 0 },  // rank 6: recv share 2 lag 2 recv 19
+    { 4795, 3, 2, 1, 0, 2, 0 },  // rank 6: recv share 3 lag 2 recv 26
+    { 4796, 4, 2, 1, 0, 2, 0 },  // rank 6: recv share 4 lag 2 recv 34
+    { 4797, 5, 2, 1, 0, 2, 0 },  // rank 6: recv share 5 lag 2 recv 41
+    { 4798, 6, 2, 1, 0, 2, 0 },  // rank 6: recv share 6 lag 2 recv 48
+    { 4799, 7, 2, 1, 0, 2, 0 },  // rank 6: recv share 7 lag 2 recv 55
+    { 4800, 8, 2, 1, 0, 2, 0 },  // rank 6: recv share 8 lag 2 recv 62
+    { 4801, 9, 2, 1, 0, 2, 0 },  // rank 6: recv share 9 lag 2 recv 69
+    { 4802, 10, 1, 1, 3, 2, 0 },  // rank 6: recvCopySend share 10 lag 1 recv 72 send 73,74,75
+    { 4806, 11, 1, 1, 3, 2, 0 },  // rank 6: recvCopySend share 11 lag 1 recv 79 send 80,81,82
+    { 4810, 12, 1, 1, 3, 2, 0 },  // rank 6: recvCopySend share 12 lag 1 recv 86 send 87,88,89
+    { 4814, 13, 1, 1, 3, 2, 0 },  // rank 6: recvCopySend share 13 lag 1 recv 93 send 94,95,96
+    { 4818, 14, 2, 1, 0, 2, 0 },  // rank 6: recv share 14 lag 2 recv 103
+    { 4819, 15, 2, 1, 0, 2, 0 },  // rank 6: recv share 15 lag 2 recv 111
+    { 4820, 16, 2, 1, 0, 2, 0 },  // rank 6: recv share 16 lag 2 recv 117
+    { 4821, 17, 2, 1, 0, 2, 0 },  // rank 6: recv share 17 lag 2 recv 125
+    { 4822, 18, 2, 1, 0, 2, 0 },  // rank 6: recv share 18 lag 2 recv 131
+    { 4823, 19, 2, 1, 0, 2, 0 },  // rank 6: recv share 19 lag 2 recv 138
+    { 4824, 20, 2, 1, 0, 2, 0 },  // rank 6: recv share 20 lag 2 recv 145
+    { 4825, 21, 1, 1, 0, 2, 0 },  // rank 6: recv share 21 lag 1 recv 149
+    { 4826, 22, 1, 1, 1, 2, 0 },  // rank 6: recvCopySend share 22 lag 1 recv 156 send 157
+    { 4828, 23, 2, 1, 0, 2, 0 },  // rank 6: recv share 23 lag 2 recv 166
+    { 4829, 24, 1, 1, 1, 2, 0 },  // rank 6: recvCopySend share 24 lag 1 recv 170 send 172
+    { 4831, 25, 0, 0, 3, 3, 0 },  // rank 6: copySend share 25 lag 0 send 175,176,177
+    { 4834, 26, 0, 0, 3, 3, 0 },  // rank 6: copySend share 26 lag 0 send 182,183,184
+    { 4837, 27, 0, 0, 3, 3, 0 },  // rank 6: copySend share 27 lag 0 send 189,190,191
+    { 4840, 28, 2, 1, 0, 2, 0 },  // rank 6: recv share 28 lag 2 recv 201
+    { 4841, 29, 1, 1, 1, 2, 0 },  // rank 6: recvCopySend share 29 lag 1 recv 205 send 206
+    { 4843, 30, 2, 1, 0, 2, 0 },  // rank 6: recv share 30 lag 2 recv 215
+    { 4844, 31, 1, 1, 1, 2, 0 },  // rank 6: recvCopySend share 31 lag 1 recv 219 send 223
+    { 4846, 0, 2, 1, 0, 2, 0 },  // rank 7: recv share 0 lag 2 recv 3
+    { 4847, 1, 2, 1, 0, 2, 0 },  // rank 7: recv share 1 lag 2 recv 10
+    { 4848, 2, 2, 1, 0, 2, 0 },  // rank 7: recv share 2 lag 2 recv 17
+    { 4849, 3, 2, 1, 0, 2, 0 },  // rank 7: recv share 3 lag 2 recv 24
+    { 4850, 4, 2, 1, 0, 2, 0 },  // rank 7: recv share 4 lag 2 recv 31
+    { 4851, 5, 2, 1, 0, 2, 0 },  // rank 7: recv share 5 lag 2 recv 38
+    { 4852, 6, 2, 1, 0, 2, 0 },  // rank 7: recv share 6 lag 2 recv 45
+    { 4853, 7, 2, 1, 0, 2, 0 },  // rank 7: recv share 7 lag 2 recv 52
+    { 4854, 8, 2, 1, 0, 2, 0 },  // rank 7: recv share 8 lag 2 recv 59
+    { 4855, 9, 2, 1, 0, 2, 0 },  // rank 7: recv share 9 lag 2 recv 67
+    { 4856, 10, 2, 1, 0, 2, 0 },  // rank 7: recv share 10 lag 2 recv 73
+    { 4857, 11, 2, 1, 0, 2, 0 },  // rank 7: recv share 11 lag 2 recv 80
+    { 4858, 12, 2, 1, 0, 2, 0 },  // rank 7: recv share 12 lag 2 recv 87
+    { 4859, 13, 2, 1, 0, 2, 0 },  // rank 7: recv share 13 lag 2 recv 94
+    { 4860, 14, 1, 1, 1, 2, 0 },  // rank 7: recvCopySend share 14 lag 1 recv 98 send 103
+    { 4862, 15, 1, 1, 3, 2, 0 },  // rank 7: recvCopySend share 15 lag 1 recv 105 send 108,110,111
+    { 4866, 16, 1, 1, 2, 2, 0 },  // rank 7: recvCopySend share 16 lag 1 recv 112 send 114,117
+    { 4869, 17, 1, 1, 1, 2, 0 },  // rank 7: recvCopySend share 17 lag 1 recv 119 send 123
+    { 4871, 18, 1, 1, 1, 2, 0 },  // rank 7: recvCopySend share 18 lag 1 recv 126 send 131
+    { 4873, 19, 1, 1, 1, 2, 0 },  // rank 7: recvCopySend share 19 lag 1 recv 133 send 138
+    { 4875, 20, 1, 1, 1, 2, 0 },  // rank 7: recvCopySend share 20 lag 1 recv 140 send 145
+    { 4877, 21, 2, 1, 0, 2, 0 },  // rank 7: recv share 21 lag 2 recv 150
+    { 4878, 22, 2, 1, 0, 2, 0 },  // rank 7: recv share 22 lag 2 recv 157
+    { 4879, 23, 1, 1, 1, 2, 0 },  // rank 7: recvCopySend share 23 lag 1 recv 161 send 164
+    { 4881, 24, 1, 1, 0, 2, 0 },  // rank 7: recv share 24 lag 1 recv 168
+    { 4882, 25, 1, 1, 1, 2, 0 },  // rank 7: recvCopySend share 25 lag 1 recv 175 send 180
+    { 4884, 26, 1, 1, 1, 2, 0 },  // rank 7: recvCopySend share 26 lag 1 recv 182 send 187
+    { 4886, 27, 1, 1, 1, 2, 0 },  // rank 7: recvCopySend share 27 lag 1 recv 189 send 194
+    { 4888, 28, 0, 0, 3, 3, 0 },  // rank 7: copySend share 28 lag 0 send 196,197,198
+    { 4891, 29, 0, 0, 3, 3, 0 },  // rank 7: copySend share 29 lag 0 send 203,204,205
+    { 4894, 30, 0, 0, 3, 3, 0 },  // rank 7: copySend share 30 lag 0 send 210,211,212
+    { 4897, 31, 0, 0, 3, 3, 0 },  // rank 7: copySend share 31 lag 0 send 217,218,219
+    { 4900, 0, 0, 0, 1, 3, 0 },  // rank 0: copySend share 0 lag 0 send 0
+    { 4901, 6, 7, 1, 0, 2, 0 },  // rank 0: recv share 6 lag 7 recv 48
+    { 4902, 12, 5, 1, 1, 2, 0 },  // rank 0: recvCopySend share 12 lag 5 recv 88 send 89
+    { 4904, 18, 6, 1, 1, 2, 0 },  // rank 0: recvCopySend share 18 lag 6 recv 131 send 132
+    { 4906, 24, 1, 1, 1, 2, 0 },  // rank 0: recvCopySend share 24 lag 1 recv 168 send 169
+    { 4908, 30, 2, 1, 1, 2, 0 },  // rank 0: recvCopySend share 30 lag 2 recv 211 send 212
+    { 4910, 36, 4, 1, 1, 2, 0 },  // rank 0: recvCopySend share 36 lag 4 recv 255 send 256
+    { 4912, 42, 3, 1, 1, 2, 0 },  // rank 0: recvCopySend share 42 lag 3 recv 296 send 297
+    { 4914, 1, 0, 0, 1, 3, 0 },  // rank 0: copySend share 1 lag 0 send 7
+    { 4915, 7, 6, 1, 1, 2, 0 },  // rank 0: recvCopySend share 7 lag 6 recv 54 send 55
+    { 4917, 13, 7, 1, 0, 2, 0 },  // rank 0: recv share 13 lag 7 recv 97
+    { 4918, 19, 1, 1, 1, 2, 0 },  // rank 0: recvCopySend share 19 lag 1 recv 133 send 134
+    { 4920, 25, 3, 1, 1, 2, 0 },  // rank 0: recvCopySend share 25 lag 3 recv 177 send 178
+    { 4922, 31, 5, 1, 1, 2, 0 },  // rank 0: recvCopySend share 31 lag 5 recv 221 send 222
+    { 4924, 37, 4, 1, 1, 2, 0 },  // rank 0: recvCopySend share 37 lag 4 recv 262 send 263
+    { 4926, 43, 2, 1, 1, 2, 0 },  // rank 0: recvCopySend share 43 lag 2 recv 302 send 303
+    { 4928, 2, 0, 0, 1, 3, 0 },  // rank 0: copySend share 2 lag 0 send 14
+    { 4929, 8, 5, 1, 1, 2, 0 },  // rank 0: recvCopySend share 8 lag 5 recv 60 send 61
+    { 4931, 14, 6, 1, 1, 2, 0 },  // rank 0: recvCopySend share 14 lag 6 recv 103 send 104
+    { 4933, 20, 7, 1, 0, 2, 0 },  // rank 0: recv share 20 lag 7 recv 146
+    { 4934, 26, 1, 1, 1, 2, 0 },  // rank 0: recvCopySend share 26 lag 1 recv 182 send 183
+    { 4936, 32, 4, 1, 1, 2, 0 },  // rank 0: recvCopySend share 32 lag 4 recv 227 send 228
+    { 4938, 38, 3, 1, 1, 2, 0 },  // rank 0: recvCopySend share 38 lag 3 recv 268 send 269
+    { 4940, 44, 2, 1, 1, 2, 0 },  // rank 0: recvCopySend share 44 lag 2 recv 309 send 310
+    { 4942, 3, 0, 0, 1, 3, 0 },  // rank 0: copySend share 3 lag 0 send 21
+    { 4943, 9, 2, 1, 1, 2, 0 },  // rank 0: recvCopySend share 9 lag 2 recv 64 send 65
+    { 4945, 15, 1, 1, 1, 2, 0 },  // rank 0: recvCopySend share 15 lag 1 recv 105 send 106
+    { 4947, 21, 7, 1, 0, 2, 0 },  // rank 0: recv share 21 lag 7 recv 153
+    { 4948, 27, 5, 1, 1, 2, 0 },  // rank 0: recvCopySend share 27 lag 5 recv 193 send 194
+    { 4950, 33, 3, 1, 1, 2, 0 },  // rank 0: recvCopySend share 33 lag 3 recv 233 send 234
+    { 4952, 39, 4, 1, 1, 2, 0 },  // rank 0: recvCopySend share 39 lag 4 recv 276 send 277
+    { 4954, 45, 6, 1, 1, 2, 0 },  // rank 0: recvCopySend share 45 lag 6 recv 320 send 321
+    { 4956, 4, 0, 0, 1, 3, 0 },  // rank 0: copySend share 4 lag 0 send 28
+    { 4957, 10, 1, 1, 1, 2, 0 },  // rank 0: recvCopySend share 10 lag 1 recv 70 send 71
+    { 4959, 16, 3, 1, 1, 2, 0 },  // rank 0: recvCopySend share 16 lag 3 recv 114 send 115
+    { 4961, 22, 2, 1, 1, 2, 0 },  // rank 0: recvCopySend share 22 lag 2 recv 155 send 156
+    { 4963, 28, 7, 1, 0, 2, 0 },  // rank 0: recv share 28 lag 7 recv 202
+    { 4964, 34, 6, 1, 1, 2, 0 },  // rank 0: recvCopySend share 34 lag 6 recv 243 send 244
+    { 4966, 40, 4, 1, 1, 2, 0 },  // rank 0: recvCopySend share 40 lag 4 recv 283 send 284
+    { 4968, 46, 5, 1, 1, 2, 0 },  // rank 0: recvCopySend share 46 lag 5 recv 326 send 327
+    { 4970, 5, 0, 0, 1, 3, 0 },  // rank 0: copySend share 5 lag 0 send 35
+    { 4971, 11, 3, 1, 1, 2, 0 },  // rank 0: recvCopySend share 11 lag 3 recv 79 send 80
+    { 4973, 17, 2, 1, 1, 2, 0 },  // rank 0: recvCopySend share 17 lag 2 recv 120 send 121
+    { 4975, 23, 1, 1, 1, 2, 0 },  // rank 0: recvCopySend share 23 lag 1 recv 161 send 162
+    { 4977, 29, 7, 1, 0, 2, 0 },  // rank 0: recv share 29 lag 7 recv 209
+    { 4978, 35, 4, 1, 1, 2, 0 },  // rank 0: recvCopySend share 35 lag 4 recv 248 send 249
+    { 4980, 41, 5, 1, 1, 2, 0 },  // rank 0: recvCopySend share 41 lag 5 recv 291 send 292
+    { 4982, 47, 6, 1, 1, 2, 0 },  // rank 0: recvCopySend share 47 lag 6 recv 334 send 335
+    { 4984, 0, 1, 1, 1, 2, 0 },  // rank 1: recvCopySend share 0 lag 1 recv 0 send 1
+    { 4986, 6, 0, 0, 1, 3, 0 },  // rank 1: copySend share 6 lag 0 send 42
+    { 4987, 12, 6, 1, 1, 2, 0 },  // rank 1: recvCopySend share 12 lag 6 recv 89 send 90
+    { 4989, 18, 7, 1, 0, 2, 0 },  // rank 1: recv share 18 lag 7 recv 132
+    { 4990, 24, 2, 1, 1, 2, 0 },  // rank 1: recvCopySend share 24 lag 2 recv 169 send 170
+    { 4992, 30, 3, 1, 1, 2, 0 },  // rank 1: recvCopySend share 30 lag 3 recv 212 send 213
+    { 4994, 36, 5, 1, 1, 2, 0 },  // rank 1: recvCopySend share 36 lag 5 recv 256 send 257
+    { 4996, 42, 4, 1, 1, 2, 0 },  // rank 1: recvCopySend share 42 lag 4 recv 297 send 298
+    { 4998, 1, 2, 1, 1, 2, 0 },  // rank 1: recvCopySend share 1 lag 2 recv 8 send 9
+    { 5000, 7, 0, 0, 1, 3, 0 },  // rank 1: copySend share 7 lag 0 send 49
+    { 5001, 13, 1, 1, 1, 2, 0 },  // rank 1: recvCopySend share 13 lag 1 recv 91 send 92
+    { 5003, 19, 3, 1, 1, 2, 0 },  // rank 1: recvCopySend share 19 lag 3 recv 135 send 136
+    { 5005, 25, 5, 1, 1, 2, 0 },  // rank 1: recvCopySend share 25 lag 5 recv 179 send 180
+    { 5007, 31, 7, 1, 0, 2, 0 },  // rank 1: recv share 31 lag 7 recv 223
+    { 5008, 37, 6, 1, 1, 2, 0 },  // rank 1: recvCopySend share 37 lag 6 recv 264 send 265
+    { 5010, 43, 4, 1, 1, 2, 0 },  // rank 1: recvCopySend share 43 lag 4 recv 304 send 305
+    { 5012, 2, 3, 1, 1, 2, 0 },  // rank 1: recvCopySend share 2 lag 3 recv 16 send 17
+    { 5014, 8, 0, 0, 1, 3, 0 },  // rank 1: copySend share 8 lag 0 send 56
+    { 5015, 14, 1, 1, 1, 2, 0 },  // rank 1: recvCopySend share 14 lag 1 recv 98 send 99
+    { 5017, 20, 2, 1, 1, 2, 0 },  // rank 1: recvCopySend share 20 lag 2 recv 141 send 142
+    { 5019, 26, 4, 1, 1, 2, 0 },  // rank 1: recvCopySend share 26 lag 4 recv 185 send 186
+    { 5021, 32, 7, 1, 0, 2, 0 },  // rank 1: recv share 32 lag 7 recv 230
+    { 5022, 38, 6, 1, 1, 2, 0 },  // rank 1: recvCopySend share 38 lag 6 recv 271 send 272
+    { 5024, 44, 5, 1, 1, 2, 0 },  // rank 1: recvCopySend share 44 lag 5 recv 312 send 313
+    { 5026, 3, 6, 1, 1, 2, 0 },  // rank 1: recvCopySend share 3 lag 6 recv 26 send 27
+    { 5028, 9, 0, 0, 1, 3, 0 },  // rank 1: copySend share 9 lag 0 send 63
+    { 5029, 15, 7, 1, 0, 2, 0 },  // rank 1: recv share 15 lag 7 recv 111
+    { 5030, 21, 5, 1, 1, 2, 0 },  // rank 1: recvCopySend share 21 lag 5 recv 151 send 152
+    { 5032, 27, 3, 1, 1, 2, 0 },  // rank 1: recvCopySend share 27 lag 3 recv 191 send 192
+    { 5034, 33, 1, 1, 1, 2, 0 },  // rank 1: recvCopySend share 33 lag 1 recv 231 send 232
+    { 5036, 39, 2, 1, 1, 2, 0 },  // rank 1: recvCopySend share 39 lag 2 recv 274 send 275
+    { 5038, 45, 4, 1, 1, 2, 0 },  // rank 1: recvCopySend share 45 lag 4 recv 318 send 319
+    { 5040, 4, 7, 1, 0, 2, 0 },  // rank 1: recv share 4 lag 7 recv 34
+    { 5041, 10, 0, 0, 1, 3, 0 },  // rank 1: copySend share 10 lag 0 send 70
+    { 5042, 16, 2, 1, 1, 2, 0 },  // rank 1: recvCopySend share 16 lag 2 recv 113 send 114
+    { 5044, 22, 1, 1, 1, 2, 0 },  // rank 1: recvCopySend share 22 lag 1 recv 154 send 155
+    { 5046, 28, 6, 1, 1, 2, 0 },  // rank 1: recvCopySend share 28 lag 6 recv 201 send 202
+    { 5048, 34, 5, 1, 1, 2, 0 },  // rank 1: recvCopySend share 34 lag 5 recv 242 send 243
+    { 5050, 40, 3, 1, 1, 2, 0 },  // rank 1: recvCopySend share 40 lag 3 recv 282 send 283
+    { 5052, 46, 4, 1, 1, 2, 0 },  // rank 1: recvCopySend share 46 lag 4 recv 325 send 326
+    { 5054, 5, 5, 1, 1, 2, 0 },  // rank 1: recvCopySend share 5 lag 5 recv 39 send 40
+    { 5056, 11, 0, 0, 1, 3, 0 },  // rank 1: copySend share 11 lag 0 send 77
+    { 5057, 17, 7, 1, 0, 2, 0 },  // rank 1: recv share 17 lag 7 recv 125
+    { 5058, 23, 6, 1, 1, 2, 0 },  // rank 1: recvCopySend share 23 lag 6 recv 166 send 167
+    { 5060, 29, 4, 1, 1, 2, 0 },  // rank 1: recvCopySend share 29 lag 4 recv 206 send 207
+    { 5062, 35, 1, 1, 1, 2, 0 },  // rank 1: recvCopySend share 35 lag 1 recv 245 send 246
+    { 5064, 41, 2, 1, 1, 2, 0 },  // rank 1: recvCopySend share 41 lag 2 recv 288 send 289
+    { 5066, 47, 3, 1, 1, 2, 0 },  // rank 1: recvCopySend share 47 lag 3 recv 331 send 332
+    { 5068, 0, 3, 1, 1, 2, 0 },  // rank 2: recvCopySend share 0 lag 3 recv 2 send 3
+    { 5070, 6, 2, 1, 1, 2, 0 },  // rank 2: recvCopySend share 6 lag 2 recv 43 send 44
+    { 5072, 12, 0, 0, 1, 3, 0 },  // rank 2: copySend share 12 lag 0 send 84
+    { 5073, 18, 1, 1, 1, 2, 0 },  // rank 2: recvCopySend share 18 lag 1 recv 126 send 127
+    { 5075, 24, 4, 1, 1, 2, 0 },  // rank 2: recvCopySend share 24 lag 4 recv 171 send 172
+    { 5077, 30, 5, 1, 1, 2, 0 },  // rank 2: recvCopySend share 30 lag 5 recv 214 send 215
+    { 5079, 36, 7, 1, 0, 2, 0 },  // rank 2: recv share 36 lag 7 recv 258
+    { 5080, 42, 6, 1, 1, 2, 0 },  // rank 2: recvCopySend share 42 lag 6 recv 299 send 300
+    { 5082, 1, 1, 1, 1, 2, 0 },  // rank 2: recvCopySend share 1 lag 1 recv 7 send 8
+    { 5084, 7, 7, 1, 0, 2, 0 },  // rank 2: recv share 7 lag 7 recv 55
+    { 5085, 13, 0, 0, 1, 3, 0 },  // rank 2: copySend share 13 lag 0 send 91
+    { 5086, 19, 2, 1, 1, 2, 0 },  // rank 2: recvCopySend share 19 lag 2 recv 134 send 135
+    { 5088, 25, 4, 1, 1, 2, 0 },  // rank 2: recvCopySend share 25 lag 4 recv 178 send 179
+    { 5090, 31, 6, 1, 1, 2, 0 },  // rank 2: recvCopySend share 31 lag 6 recv 222 send 223
+    { 5092, 37, 5, 1, 1, 2, 0 },  // rank 2: recvCopySend share 37 lag 5 recv 263 send 264
+    { 5094, 43, 3, 1, 1, 2, 0 },  // rank 2: recvCopySend share 43 lag 3 recv 303 send 304
+    { 5096, 2, 2, 1, 1, 2, 0 },  // rank 2: recvCopySend share 2 lag 2 recv 15 send 16
+    { 5098, 8, 7, 1, 0, 2, 0 },  // rank 2: recv share 8 lag 7 recv 62
+    { 5099, 14, 0, 0, 1, 3, 0 },  // rank 2: copySend share 14 lag 0 send 98
+    { 5100, 20, 1, 1, 1, 2, 0 },  // rank 2: recvCopySend share 20 lag 1 recv 140 send 141
+    { 5102, 26, 3, 1, 1, 2, 0 },  // rank 2: recvCopySend share 26 lag 3 recv 184 send 185
+    { 5104, 32, 6, 1, 1, 2, 0 },  // rank 2: recvCopySend share 32 lag 6 recv 229 send 230
+    { 5106, 38, 5, 1, 1, 2, 0 },  // rank 2: recvCopySend share 38 lag 5 recv 270 send 271
+    { 5108, 44, 4, 1, 1, 2, 0 },  // rank 2: recvCopySend share 44 lag 4 recv 311 send 312
+    { 5110, 3, 7, 1, 0, 2, 0 },  // rank 2: recv share 3 lag 7 recv 27
+    { 5111, 9, 1, 1, 1, 2, 0 },  // rank 2: recvCopySend share 9 lag 1 recv 63 send 64
+    { 5113, 15, 0, 0, 1, 3, 0 },  // rank 2: copySend share 15 lag 0 send 105
+    { 5114, 21, 6, 1, 1, 2, 0 },  // rank 2: recvCopySend share 21 lag 6 recv 152 send 153
+    { 5116, 27, 4, 1, 1, 2, 0 },  // rank 2: recvCopySend share 27 lag 4 recv 192 send 193
+    { 5118, 33, 2, 1, 1, 2, 0 },  // rank 2: recvCopySend share 33 lag 2 recv 232 send 233
+    { 5120, 39, 3, 1, 1, 2, 0 },  // rank 2: recvCopySend share 39 lag 3 recv 275 send 276
+    { 5122, 45, 5, 1, 1, 2, 0 },  // rank 2: recvCopySend share 45 lag 5 recv 319 send 320
+    { 5124, 4, 5, 1, 1, 2, 0 },  // rank 2: recvCopySend share 4 lag 5 recv 32 send 33
+    { 5126, 10, 6, 1, 1, 2, 0 },  // rank 2: recvCopySend share 10 lag 6 recv 75 send 76
+    { 5128, 16, 0, 0, 1, 3, 0 },  // rank 2: copySend share 16 lag 0 send 112
+    { 5129, 22, 7, 1, 0, 2, 0 },  // rank 2: recv share 22 lag 7 recv 160
+    { 5130, 28, 4, 1, 1, 2, 0 },  // rank 2: recvCopySend share 28 lag 4 recv 199 send 200
+    { 5132, 34, 3, 1, 1, 2, 0 },  // rank 2: recvCopySend share 34 lag 3 recv 240 send 241
+    { 5134, 40, 1, 1, 1, 2, 0 },  // rank 2: recvCopySend share 40 lag 1 recv 280 send 281
+    { 5136, 46, 2, 1, 1, 2, 0 },  // rank 2: recvCopySend share 46 lag 2 recv 323 send 324
+    { 5138, 5, 6, 1, 1, 2, 0 },  // rank 2: recvCopySend share 5 lag 6 recv 40 send 41
+    { 5140, 11, 1, 1, 1, 2, 0 },  // rank 2: recvCopySend share 11 lag 1 recv 77 send 78
+    { 5142, 17, 0, 0, 1, 3, 0 },  // rank 2: copySend share 17 lag 0 send 119
+    { 5143, 23, 7, 1, 0, 2, 0 },  // rank 2: recv share 23 lag 7 recv 167
+    { 5144, 29, 5, 1, 1, 2, 0 },  // rank 2: recvCopySend share 29 lag 5 recv 207 send 208
+    { 5146, 35, 2, 1, 1, 2, 0 },  // rank 2: recvCopySend share 35 lag 2 recv 246 send 247
+    { 5148, 41, 3, 1, 1, 2, 0 },  // rank 2: recvCopySend share 41 lag 3 recv 289 send 290
+    { 5150, 47, 4, 1, 1, 2, 0 },  // rank 2: recvCopySend share 47 lag 4 recv 332 send 333
+    { 5152, 0, 2, 1, 1, 2, 0 },  // rank 3: recvCopySend share 0 lag 2 recv 1 send 2
+    { 5154, 6, 1, 1, 1, 2, 0 },  // rank 3: recvCopySend share 6 lag 1 recv 42 send 43
+    { 5156, 12, 7, 1, 0, 2, 0 },  // rank 3: recv share 12 lag 7 recv 90
+    { 5157, 18, 0, 0, 1, 3, 0 },  // rank 3: copySend share 18 lag 0 send 126
+    { 5158, 24, 3, 1, 1, 2, 0 },  // rank 3: recvCopySend share 24 lag 3 recv 170 send 171
+    { 5160, 30, 4, 1, 1, 2, 0 },  // rank 3: recvCopySend share 30 lag 4 recv 213 send 214
+    { 5162, 36, 6, 1, 1, 2, 0 },  // rank 3: recvCopySend share 36 lag 6 recv 257 send 258
+    { 5164, 42, 5, 1, 1, 2, 0 },  // rank 3: recvCopySend share 42 lag 5 recv 298 send 299
+    { 5166, 1, 7, 1, 0, 2, 0 },  // rank 3: recv share 1 lag 7 recv 13
+    { 5167, 7, 5, 1, 1, 2, 0 },  // rank 3: recvCopySend share 7 lag 5 recv 53 send 54
+    { 5169, 13, 6, 1, 1, 2, 0 },  // rank 3: recvCopySend share 13 lag 6 recv 96 send 97
+    { 5171, 19, 0, 0, 1, 3, 0 },  // rank 3: copySend share 19 lag 0 send 133
+    { 5172, 25, 2, 1, 1, 2, 0 },  // rank 3: recvCopySend share 25 lag 2 recv 176 send 177
+    { 5174, 31, 4, 1, 1, 2, 0 },  // rank 3: recvCopySend share 31 lag 4 recv 220 send 221
+    { 5176, 37, 3, 1, 1, 2, 0 },  // rank 3: recvCopySend share 37 lag 3 recv 261 send 262
+    { 5178, 43, 1, 1, 1, 2, 0 },  // rank 3: recvCopySend share 43 lag 1 recv 301 send 302
+    { 5180, 2, 1, 1, 1, 2, 0 },  // rank 3: recvCopySend share 2 lag 1 recv 14 send 15
+    { 5182, 8, 6, 1, 1, 2, 0 },  // rank 3: recvCopySend share 8 lag 6 recv 61 send 62
+    { 5184, 14, 7, 1, 0, 2, 0 },  // rank 3: recv share 14 lag 7 recv 104
+    { 5185, 20, 0, 0, 1, 3, 0 },  // rank 3: copySend share 20 lag 0 send 140
+    { 5186, 26, 2, 1, 1, 2, 0 },  // rank 3: recvCopySend share 26 lag 2 recv 183 send 184
+    { 5188, 32, 5, 1, 1, 2, 0 },  // rank 3: recvCopySend share 32 lag 5 recv 228 send 229
+    { 5190, 38, 4, 1, 1, 2, 0 },  // rank 3: recvCopySend share 38 lag 4 recv 269 send 270
+    { 5192, 44, 3, 1, 1, 2, 0 },  // rank 3: recvCopySend share 44 lag 3 recv 310 send 311
+    { 5194, 3, 1, 1, 1, 2, 0 },  // rank 3: recvCopySend share 3 lag 1 recv 21 send 22
+    { 5196, 9, 3, 1, 1, 2, 0 },  // rank 3: recvCopySend share 9 lag 3 recv 65 send 66
+    { 5198, 15, 2, 1, 1, 2, 0 },  // rank 3: recvCopySend share 15 lag 2 recv 106 send 107
+    { 5200, 21, 0, 0, 1, 3, 0 },  // rank 3: copySend share 21 lag 0 send 147
+    { 5201, 27, 6, 1, 1, 2, 0 },  // rank 3: recvCopySend share 27 lag 6 recv 194 send 195
+    { 5203, 33, 4, 1, 1, 2, 0 },  // rank 3: recvCopySend share 33 lag 4 recv 234 send 235
+    { 5205, 39, 5, 1, 1, 2, 0 },  // rank 3: recvCopySend share 39 lag 5 recv 277 send 278
+    { 5207, 45, 7, 1, 0, 2, 0 },  // rank 3: recv share 45 lag 7 recv 321
+    { 5208, 4, 6, 1, 1, 2, 0 },  // rank 3: recvCopySend share 4 lag 6 recv 33 send 34
+    { 5210, 10, 7, 1, 0, 2, 0 },  // rank 3: recv share 10 lag 7 recv 76
+    { 5211, 16, 1, 1, 1, 2, 0 },  // rank 3: recvCopySend share 16 lag 1 recv 112 send 113
+    { 5213, 22, 0, 0, 1, 3, 0 },  // rank 3: copySend share 22 lag 0 send 154
+    { 5214, 28, 5, 1, 1, 2, 0 },  // rank 3: recvCopySend share 28 lag 5 recv 200 send 201
+    { 5216, 34, 4, 1, 1, 2, 0 },  // rank 3: recvCopySend share 34 lag 4 recv 241 send 242
+    { 5218, 40, 2, 1, 1, 2, 0 },  // rank 3: recvCopySend share 40 lag 2 recv 281 send 282
+    { 5220, 46, 3, 1, 1, 2, 0 },  // rank 3: recvCopySend share 46 lag 3 recv 324 send 325
+    { 5222, 5, 7, 1, 0, 2, 0 },  // rank 3: recv share 5 lag 7 recv 41
+    { 5223, 11, 2, 1, 1, 2, 0 },  // rank 3: recvCopySend share 11 lag 2 recv 78 send 79
+    { 5225, 17, 1, 1, 1, 2, 0 },  // rank 3: recvCopySend share 17 lag 1 recv 119 send 120
+    { 5227, 23, 0, 0, 1, 3, 0 },  // rank 3: copySend share 23 lag 0 send 161
+    { 5228, 29, 6, 1, 1, 2, 0 },  // rank 3: recvCopySend share 29 lag 6 recv 208 send 209
+    { 5230, 35, 3, 1, 1, 2, 0 },  // rank 3: recvCopySend share 35 lag 3 recv 247 send 248
+    { 5232, 41, 4, 1, 1, 2, 0 },  // rank 3: recvCopySend share 41 lag 4 recv 290 send 291
+    { 5234, 47, 5, 1, 1, 2, 0 },  // rank 3: recvCopySend share 47 lag 5 recv 333 send 334
+    { 5236, 0, 7, 1, 0, 2, 0 },  // rank 4: recv share 0 lag 7 recv 6
+    { 5237, 6, 6, 1, 1, 2, 0 },  // rank 4: recvCopySend share 6 lag 6 recv 47 send 48
+    { 5239, 12, 4, 1, 1, 2, 0 },  // rank 4: recvCopySend share 12 lag 4 recv 87 send 88
+    { 5241, 18, 5, 1, 1, 2, 0 },  // rank 4: recvCopySend share 18 lag 5 recv 130 send 131
+    { 5243, 24, 0, 0, 1, 3, 0 },  // rank 4: copySend share 24 lag 0 send 168
+    { 5244, 30, 1, 1, 1, 2, 0 },  // rank 4: recvCopySend share 30 lag 1 recv 210 send 211
+    { 5246, 36, 3, 1, 1, 2, 0 },  // rank 4: recvCopySend share 36 lag 3 recv 254 send 255
+    { 5248, 42, 2, 1, 1, 2, 0 },  // rank 4: recvCopySend share 42 lag 2 recv 295 send 296
+    { 5250, 1, 5, 1, 1, 2, 0 },  // rank 4: recvCopySend share 1 lag 5 recv 11 send 12
+    { 5252, 7, 3, 1, 1, 2, 0 },  // rank 4: recvCopySend share 7 lag 3 recv 51 send 52
+    { 5254, 13, 4, 1, 1, 2, 0 },  // rank 4: recvCopySend share 13 lag 4 recv 94 send 95
+    { 5256, 19, 6, 1, 1, 2, 0 },  // rank 4: recvCopySend share 19 lag 6 recv 138 send 139
+    { 5258, 25, 0, 0, 1, 3, 0 },  // rank 4: copySend share 25 lag 0 send 175
+    { 5259, 31, 2, 1, 1, 2, 0 },  // rank 4: recvCopySend share 31 lag 2 recv 218 send 219
+    { 5261, 37, 1, 1, 1, 2, 0 },  // rank 4: recvCopySend share 37 lag 1 recv 259 send 260
+    { 5263, 43, 7, 1, 0, 2, 0 },  // rank 4: recv share 43 lag 7 recv 307
+    { 5264, 2, 7, 1, 0, 2, 0 },  // rank 4: recv share 2 lag 7 recv 20
+    { 5265, 8, 4, 1, 1, 2, 0 },  // rank 4: recvCopySend share 8 lag 4 recv 59 send 60
+    { 5267, 14, 5, 1, 1, 2, 0 },  // rank 4: recvCopySend share 14 lag 5 recv 102 send 103
+    { 5269, 20, 6, 1, 1, 2, 0 },  // rank 4: recvCopySend share 20 lag 6 recv 145 send 146
+    { 5271, 26, 0, 0, 1, 3, 0 },  // rank 4: copySend share 26 lag 0 send 182
+    { 5272, 32, 3, 1, 1, 2, 0 },  // rank 4: recvCopySend share 32 lag 3 recv 226 send 227
+    { 5274, 38, 2, 1, 1, 2, 0 },  // rank 4: recvCopySend share 38 lag 2 recv 267 send 268
+    { 5276, 44, 1, 1, 1, 2, 0 },  // rank 4: recvCopySend share 44 lag 1 recv 308 send 309
+    { 5278, 3, 3, 1, 1, 2, 0 },  // rank 4: recvCopySend share 3 lag 3 recv 23 send 24
+    { 5280, 9, 5, 1, 1, 2, 0 },  // rank 4: recvCopySend share 9 lag 5 recv 67 send 68
+    { 5282, 15, 4, 1, 1, 2, 0 },  // rank 4: recvCopySend share 15 lag 4 recv 108 send 109
+    { 5284, 21, 2, 1, 1, 2, 0 },  // rank 4: recvCopySend share 21 lag 2 recv 148 send 149
+    { 5286, 27, 0, 0, 1, 3, 0 },  // rank 4: copySend share 27 lag 0 send 189
+    { 5287, 33, 6, 1, 1, 2, 0 },  // rank 4: recvCopySend share 33 lag 6 recv 236 send 237
+    { 5289, 39, 7, 1, 0, 2, 0 },  // rank 4: recv share 39 lag 7 recv 279
+    { 5290, 45, 1, 1, 1, 2, 0 },  // rank 4: recvCopySend share 45 lag 1 recv 315 send 316
+    { 5292, 4, 1, 1, 1, 2, 0 },  // rank 4: recvCopySend share 4 lag 1 recv 28 send 29
+    { 5294, 10, 2, 1, 1, 2, 0 },  // rank 4: recvCopySend share 10 lag 2 recv 71 send 72
+    { 5296, 16, 4, 1, 1, 2, 0 },  // rank 4: recvCopySend share 16 lag 4 recv 115 send 116
+    { 5298, 22, 3, 1, 1, 2, 0 },  // rank 4: recvCopySend share 22 lag 3 recv 156 send 157
+    { 5300, 28, 0, 0, 1, 3, 0 },  // rank 4: copySend share 28 lag 0 send 196
+    { 5301, 34, 7, 1, 0, 2, 0 },  // rank 4: recv share 34 lag 7 recv 244
+    { 5302, 40, 5, 1, 1, 2, 0 },  // rank 4: recvCopySend share 40 lag 5 recv 284 send 285
+    { 5304, 46, 6, 1, 1, 2, 0 },  // rank 4: recvCopySend share 46 lag 6 recv 327 send 328
+    { 5306, 5, 1, 1, 1, 2, 0 },  // rank 4: recvCopySend share 5 lag 1 recv 35 send 36
+    { 5308, 11, 4, 1, 1, 2, 0 },  // rank 4: recvCopySend share 11 lag 4 recv 80 send 81
+    { 5310, 17, 3, 1, 1, 2, 0 },  // rank 4: recvCopySend share 17 lag 3 recv 121 send 122
+    { 5312, 23, 2, 1, 1, 2, 0 },  // rank 4: recvCopySend share 23 lag 2 recv 162 send 163
+    { 5314, 29, 0, 0, 1, 3, 0 },  // rank 4: copySend share 29 lag 0 send 203
+    { 5315, 35, 5, 1, 1, 2, 0 },  // rank 4: recvCopySend share 35 lag 5 recv 249 send 250
+    { 5317, 41, 6, 1, 1, 2, 0 },  // rank 4: recvCopySend share 41 lag 6 recv 292 send 293
+    { 5319, 47, 7, 1, 0, 2, 0 },  // rank 4: recv share 47 lag 7 recv 335
+    { 5320, 0, 6, 1, 1, 2, 0 },  // rank 5: recvCopySend share 0 lag 6 recv 5 send 6
+    { 5322, 6, 5, 1, 1, 2, 0 },  // rank 5: recvCopySend share 6 lag 5 recv 46 send 47
+    { 5324, 12, 3, 1, 1, 2, 0 },  // rank 5: recvCopySend share 12 lag 3 recv 86 send 87
+    { 5326, 18, 4, 1, 1, 2, 0 },  // rank 5: recvCopySend share 18 lag 4 recv 129 send 130
+    { 5328, 24, 7, 1, 0, 2, 0 },  // rank 5: recv share 24 lag 7 recv 174
+    { 5329, 30, 0, 0, 1, 3, 0 },  // rank 5: copySend share 30 lag 0 send 210
+    { 5330, 36, 2, 1, 1, 2, 0 },  // rank 5: recvCopySend share 36 lag 2 recv 253 send 254
+    { 5332, 42, 1, 1, 1, 2, 0 },  // rank 5: recvCopySend share 42 lag 1 recv 294 send 295
+    { 5334, 1, 3, 1, 1, 2, 0 },  // rank 5: recvCopySend share 1 lag 3 recv 9 send 10
+    { 5336, 7, 1, 1, 1, 2, 0 },  // rank 5: recvCopySend share 7 lag 1 recv 49 send 50
+    { 5338, 13, 2, 1, 1, 2, 0 },  // rank 5: recvCopySend share 13 lag 2 recv 92 send 93
+    { 5340, 19, 4, 1, 1, 2, 0 },  // rank 5: recvCopySend share 19 lag 4 recv 136 send 137
+    { 5342, 25, 6, 1, 1, 2, 0 },  // rank 5: recvCopySend share 25 lag 6 recv 180 send 181
+    { 5344, 31, 0, 0, 1, 3, 0 },  // rank 5: copySend share 31 lag 0 send 217
+    { 5345, 37, 7, 1, 0, 2, 0 },  // rank 5: recv share 37 lag 7 recv 265
+    { 5346, 43, 5, 1, 1, 2, 0 },  // rank 5: recvCopySend share 43 lag 5 recv 305 send 306
+    { 5348, 2, 4, 1, 1, 2, 0 },  // rank 5: recvCopySend share 2 lag 4 recv 17 send 18
+    { 5350, 8, 1, 1, 1, 2, 0 },  // rank 5: recvCopySend share 8 lag 1 recv 56 send 57
+    { 5352, 14, 2, 1, 1, 2, 0 },  // rank 5: recvCopySend share 14 lag 2 recv 99 send 100
+    { 5354, 20, 3, 1, 1, 2, 0 },  // rank 5: recvCopySend share 20 lag 3 recv 142 send 143
+    { 5356, 26, 5, 1, 1, 2, 0 },  // rank 5: recvCopySend share 26 lag 5 recv 186 send 187
+    { 5358, 32, 0, 0, 1, 3, 0 },  // rank 5: copySend share 32 lag 0 send 224
+    { 5359, 38, 7, 1, 0, 2, 0 },  // rank 5: recv share 38 lag 7 recv 272
+    { 5360, 44, 6, 1, 1, 2, 0 },  // rank 5: recvCopySend share 44 lag 6 recv 313 send 314
+    { 5362, 3, 5, 1, 1, 2, 0 },  // rank 5: recvCopySend share 3 lag 5 recv 25 send 26
+    { 5364, 9, 7, 1, 0, 2, 0 },  // rank 5: recv share 9 lag 7 recv 69
+    { 5365, 15, 6, 1, 1, 2, 0 },  // rank 5: recvCopySend share 15 lag 6 recv 110 send 111
+    { 5367, 21, 4, 1, 1, 2, 0 },  // rank 5: recvCopySend share 21 lag 4 recv 150 send 151
+    { 5369, 27, 2, 1, 1, 2, 0 },  // rank 5: recvCopySend share 27 lag 2 recv 190 send 191
+    { 5371, 33, 0, 0, 1, 3, 0 },  // rank 5: copySend share 33 lag 0 send 231
+    { 5372, 39, 1, 1, 1, 2, 0 },  // rank 5: recvCopySend share 39 lag 1 recv 273 send 274
+    { 5374, 45, 3, 1, 1, 2, 0 },  // rank 5: recvCopySend share 45 lag 3 recv 317 send 318
+    { 5376, 4, 2, 1, 1, 2, 0 },  // rank 5: recvCopySend share 4 lag 2 recv 29 send 30
+    { 5378, 10, 3, 1, 1, 2, 0 },  // rank 5: recvCopySend share 10 lag 3 recv 72 send 73
+    { 5380, 16, 5, 1, 1, 2, 0 },  // rank 5: recvCopySend share 16 lag 5 recv 116 send 117
+    { 5382, 22, 4, 1, 1, 2, 0 },  // rank 5: recvCopySend share 22 lag 4 recv 157 send 158
+    { 5384, 28, 1, 1, 1, 2, 0 },  // rank 5: recvCopySend share 28 lag 1 recv 196 send 197
+    { 5386, 34, 0, 0, 1, 3, 0 },  // rank 5: copySend share 34 lag 0 send 238
+    { 5387, 40, 6, 1, 1, 2, 0 },  // rank 5: recvCopySend share 40 lag 6 recv 285 send 286
+    { 5389, 46, 7, 1, 0, 2, 0 },  // rank 5: recv share 46 lag 7 recv 328
+    { 5390, 5, 4, 1, 1, 2, 0 },  // rank 5: recvCopySend share 5 lag 4 recv 38 send 39
+    { 5392, 11, 7, 1, 0, 2, 0 },  // rank 5: recv share 11 lag 7 recv 83
+    { 5393, 17, 6, 1, 1, 2, 0 },  // rank 5: recvCopySend share 17 lag 6 recv 124 send 125
+    { 5395, 23, 5, 1, 1, 2, 0 },  // rank 5: recvCopySend share 23 lag 5 recv 165 send 166
+    { 5397, 29, 3, 1, 1, 2, 0 },  // rank 5: recvCopySend share 29 lag 3 recv 205 send 206
+    { 5399, 35, 0, 0, 1, 3, 0 },  // rank 5: copySend share 35 lag 0 send 245
+    { 5400, 41, 1, 1, 1, 2, 0 },  // rank 5: recvCopySend share 41 lag 1 recv 287 send 288
+    { 5402, 47, 2, 1, 1, 2, 0 },  // rank 5: recvCopySend share 47 lag 2 recv 330 send 331
+    { 5404, 0, 4, 1, 1, 2, 0 },  // rank 6: recvCopySend share 0 lag 4 recv 3 send 4
+    { 5406, 6, 3, 1, 1, 2, 0 },  // rank 6: recvCopySend share 6 lag 3 recv 44 send 45
+    { 5408, 12, 1, 1, 1, 2, 0 },  // rank 6: recvCopySend share 12 lag 1 recv 84 send 85
+    { 5410, 18, 2, 1, 1, 2, 0 },  // rank 6: recvCopySend share 18 lag 2 recv 127 send 128
+    { 5412, 24, 5, 1, 1, 2, 0 },  // rank 6: recvCopySend share 24 lag 5 recv 172 send 173
+    { 5414, 30, 6, 1, 1, 2, 0 },  // rank 6: recvCopySend share 30 lag 6 recv 215 send 216
+    { 5416, 36, 0, 0, 1, 3, 0 },  // rank 6: copySend share 36 lag 0 send 252
+    { 5417, 42, 7, 1, 0, 2, 0 },  // rank 6: recv share 42 lag 7 recv 300
+    { 5418, 1, 4, 1, 1, 2, 0 },  // rank 6: recvCopySend share 1 lag 4 recv 10 send 11
+    { 5420, 7, 2, 1, 1, 2, 0 },  // rank 6: recvCopySend share 7 lag 2 recv 50 send 51
+    { 5422, 13, 3, 1, 1, 2, 0 },  // rank 6: recvCopySend share 13 lag 3 recv 93 send 94
+    { 5424, 19, 5, 1, 1, 2, 0 },  // rank 6: recvCopySend share 19 lag 5 recv 137 send 138
+    { 5426, 25, 7, 1, 0, 2, 0 },  // rank 6: recv share 25 lag 7 recv 181
+    { 5427, 31, 1, 1, 1, 2, 0 },  // rank 6: recvCopySend share 31 lag 1 recv 217 send 218
+    { 5429, 37, 0, 0, 1, 3, 0 },  // rank 6: copySend share 37 lag 0 send 259
+    { 5430, 43, 6, 1, 1, 2, 0 },  // rank 6: recvCopySend share 43 lag 6 recv 306 send 307
+    { 5432, 2, 5, 1, 1, 2, 0 },  // rank 6: recvCopySend share 2 lag 5 recv 18 send 19
+    { 5434, 8, 2, 1, 1, 2, 0 },  // rank 6: recvCopySend share 8 lag 2 recv 57 send 58
+    { 5436, 14, 3, 1, 1, 2, 0 },  // rank 6: recvCopySend share 14 lag 3 recv 100 send 101
+    { 5438, 20, 4, 1, 1, 2, 0 },  // rank 6: recvCopySend share 20 lag 4 recv 143 send 144
+    { 5440, 26, 6, 1, 1, 2, 0 },  // rank 6: recvCopySend share 26 lag 6 recv 187 send 188
+    { 5442, 32, 1, 1, 1, 2, 0 },  // rank 6: recvCopySend share 32 lag 1 recv 224 send 225
+    { 5444, 38, 0, 0, 1, 3, 0 },  // rank 6: copySend share 38 lag 0 send 266
+    { 5445, 44, 7, 1, 0, 2, 0 },  // rank 6: recv share 44 lag 7 recv 314
+    { 5446, 3, 4, 1, 1, 2, 0 },  // rank 6: recvCopySend share 3 lag 4 recv 24 send 25
+    { 5448, 9, 6, 1, 1, 2, 0 },  // rank 6: recvCopySend share 9 lag 6 recv 68 send 69
+    { 5450, 15, 5, 1, 1, 2, 0 },  // rank 6: recvCopySend share 15 lag 5 recv 109 send 110
+    { 5452, 21, 3, 1, 1, 2, 0 },  // rank 6: recvCopySend share 21 lag 3 recv 149 send 150
+    { 5454, 27, 1, 1, 1, 2, 0 },  // rank 6: recvCopySend share 27 lag 1 recv 189 send 190
+    { 5456, 33, 7, 1, 0, 2, 0 },  // rank 6: recv share 33 lag 7 recv 237
+    { 5457, 39, 0, 0, 1, 3, 0 },  // rank 6: copySend share 39 lag 0 send 273
+    { 5458, 45, 2, 1, 1, 2, 0 },  // rank 6: recvCopySend share 45 lag 2 recv 316 send 317
+    { 5460, 4, 4, 1, 1, 2, 0 },  // rank 6: recvCopySend share 4 lag 4 recv 31 send 32
+    { 5462, 10, 5, 1, 1, 2, 0 },  // rank 6: recvCopySend share 10 lag 5 recv 74 send 75
+    { 5464, 16, 7, 1, 0, 2, 0 },  // rank 6: recv share 16 lag 7 recv 118
+    { 5465, 22, 6, 1, 1, 2, 0 },  // rank 6: recvCopySend share 22 lag 6 recv 159 send 160
+    { 5467, 28, 3, 1, 1, 2, 0 },  // rank 6: recvCopySend share 28 lag 3 recv 198 send 199
+    { 5469, 34, 2, 1, 1, 2, 0 },  // rank 6: recvCopySend share 34 lag 2 recv 239 send 240
+    { 5471, 40, 0, 0, 1, 3, 0 },  // rank 6: copySend share 40 lag 0 send 280
+    { 5472, 46, 1, 1, 1, 2, 0 },  // rank 6: recvCopySend share 46 lag 1 recv 322 send 323
+    { 5474, 5, 3, 1, 1, 2, 0 },  // rank 6: recvCopySend share 5 lag 3 recv 37 send 38
+    { 5476, 11, 6, 1, 1, 2, 0 },  // rank 6: recvCopySend share 11 lag 6 recv 82 send 83
+    { 5478, 17, 5, 1, 1, 2, 0 },  // rank 6: recvCopySend share 17 lag 5 recv 123 send 124
+    { 5480, 23, 4, 1, 1, 2, 0 },  // rank 6: recvCopySend share 23 lag 4 recv 164 send 165
+    { 5482, 29, 2, 1, 1, 2, 0 },  // rank 6: recvCopySend share 29 lag 2 recv 204 send 205
+    { 5484, 35, 7, 1, 0, 2, 0 },  // rank 6: recv share 35 lag 7 recv 251
+    { 5485, 41, 0, 0, 1, 3, 0 },  // rank 6: copySend share 41 lag 0 send 287
+    { 5486, 47, 1, 1, 1, 2, 0 },  // rank 6: recvCopySend share 47 lag 1 recv 329 send 330
+    { 5488, 0, 5, 1, 1, 2, 0 },  // rank 7: recvCopySend share 0 lag 5 recv 4 send 5
+    { 5490, 6, 4, 1, 1, 2, 0 },  // rank 7: recvCopySend share 6 lag 4 recv 45 send 46
+    { 5492, 12, 2, 1, 1, 2, 0 },  // rank 7: recvCopySend share 12 lag 2 recv 85 send 86
+    { 5494, 18, 3, 1, 1, 2, 0 },  // rank 7: recvCopySend share 18 lag 3 recv 128 send 129
+    { 5496, 24, 6, 1, 1, 2, 0 },  // rank 7: recvCopySend share 24 lag 6 recv 173 send 174
+    { 5498, 30, 7, 1, 0, 2, 0 },  // rank 7: recv share 30 lag 7 recv 216
+    { 5499, 36, 1, 1, 1, 2, 0 },  // rank 7: recvCopySend share 36 lag 1 recv 252 send 253
+    { 5501, 42, 0, 0, 1, 3, 0 },  // rank 7: copySend share 42 lag 0 send 294
+    { 5502, 1, 6, 1, 1, 2, 0 },  // rank 7: recvCopySend share 1 lag 6 recv 12 send 13
+    { 5504, 7, 4, 1, 1, 2, 0 },  // rank 7: recvCopySend share 7 lag 4 recv 52 send 53
+    { 5506, 13, 5, 1, 1, 2, 0 },  // rank 7: recvCopySend share 13 lag 5 recv 95 send 96
+    { 5508, 19, 7, 1, 0, 2, 0 },  // rank 7: recv share 19 lag 7 recv 139
+    { 5509, 25, 1, 1, 1, 2, 0 },  // rank 7: recvCopySend share 25 lag 1 recv 175 send 176
+    { 5511, 31, 3, 1, 1, 2, 0 },  // rank 7: recvCopySend share 31 lag 3 recv 219 send 220
+    { 5513, 37, 2, 1, 1, 2, 0 },  // rank 7: recvCopySend share 37 lag 2 recv 260 send 261
+    { 5515, 43, 0, 0, 1, 3, 0 },  // rank 7: copySend share 43 lag 0 send 301
+    { 5516, 2, 6, 1, 1, 2, 0 },  // rank 7: recvCopySend share 2 lag 6 recv 19 send 20
+    { 5518, 8, 3, 1, 1, 2, 0 },  // rank 7: recvCopySend share 8 lag 3 recv 58 send 59
+    { 5520, 14, 4, 1, 1, 2, 0 },  // rank 7: recvCopySend share 14 lag 4 recv 101 send 102
+    { 5522, 20, 5, 1, 1, 2, 0 },  // rank 7: recvCopySend share 20 lag 5 recv 144 send 145
+    { 5524, 26, 7, 1, 0, 2, 0 },  // rank 7: recv share 26 lag 7 recv 188
+    { 5525, 32, 2, 1, 1, 2, 0 },  // rank 7: recvCopySend share 32 lag 2 recv 225 send 226
+    { 5527, 38, 1, 1, 1, 2, 0 },  // rank 7: recvCopySend share 38 lag 1 recv 266 send 267
+    { 5529, 44, 0, 0, 1, 3, 0 },  // rank 7: copySend share 44 lag 0 send 308
+    { 5530, 3, 2, 1, 1, 2, 0 },  // rank 7: recvCopySend share 3 lag 2 recv 22 send 23
+    { 5532, 9, 4, 1, 1, 2, 0 },  // rank 7: recvCopySend share 9 lag 4 recv 66 send 67
+    { 5534, 15, 3, 1, 1, 2, 0 },  // rank 7: recvCopySend share 15 lag 3 recv 107 send 108
+    { 5536, 21, 1, 1, 1, 2, 0 },  // rank 7: recvCopySend share 21 lag 1 recv 147 send 148
+    { 5538, 27, 7, 1, 0, 2, 0 },  // rank 7: recv share 27 lag 7 recv 195
+    { 5539, 33, 5, 1, 1, 2, 0 },  // rank 7: recvCopySend share 33 lag 5 recv 235 send 236
+    { 5541, 39, 6, 1, 1, 2, 0 },  // rank 7: recvCopySend share 39 lag 6 recv 278 send 279
+    { 5543, 45, 0, 0, 1, 3, 0 },  // rank 7: copySend share 45 lag 0 send 315
+    { 5544, 4, 3, 1, 1, 2, 0 },  // rank 7: recvCopySend share 4 lag 3 recv 30 send 31
+    { 5546, 10, 4, 1, 1, 2, 0 },  // rank 7: recvCopySend share 10 lag 4 recv 73 send 74
+    { 5548, 16, 6, 1, 1, 2, 0 },  // rank 7: recvCopySend share 16 lag 6 recv 117 send 118
+    { 5550, 22, 5, 1, 1, 2, 0 },  // rank 7: recvCopySend share 22 lag 5 recv 158 send 159
+    { 5552, 28, 2, 1, 1, 2, 0 },  // rank 7: recvCopySend share 28 lag 2 recv 197 send 198
+    { 5554, 34, 1, 1, 1, 2, 0 },  // rank 7: recvCopySend share 34 lag 1 recv 238 send 239
+    { 5556, 40, 7, 1, 0, 2, 0 },  // rank 7: recv share 40 lag 7 recv 286
+    { 5557, 46, 0, 0, 1, 3, 0 },  // rank 7: copySend share 46 lag 0 send 322
+    { 5558, 5, 2, 1, 1, 2, 0 },  // rank 7: recvCopySend share 5 lag 2 recv 36 send 37
+    { 5560, 11, 5, 1, 1, 2, 0 },  // rank 7: recvCopySend share 11 lag 5 recv 81 send 82
+    { 5562, 17, 4, 1, 1, 2, 0 },  // rank 7: recvCopySend share 17 lag 4 recv 122 send 123
+    { 5564, 23, 3, 1, 1, 2, 0 },  // rank 7: recvCopySend share 23 lag 3 recv 163 send 164
+    { 5566, 29, 1, 1, 1, 2, 0 },  // rank 7: recvCopySend share 29 lag 1 recv 203 send 204
+    { 5568, 35, 6, 1, 1, 2, 0 },  // rank 7: recvCopySend share 35 lag 6 recv 250 send 251
+    { 5570, 41, 7, 1, 0, 2, 0 },  // rank 7: recv share 41 lag 7 recv 293
+    { 5571, 47, 0, 0, 1, 3, 0 },  // rank 7: copySend share 47 lag 0 send 329
+    { 5572, 0, 2, 3, 0, 7, 0 },  // rank 0: recvReduceCopy share 0 lag 2 recv 4,5,6
+    { 5575, 1, 1, 2, 1, 1, 0 },  // rank 0: recvReduceSend share 1 lag 1 recv 8,9 send 12
+    { 5578, 2, 1, 1, 1, 1, 0 },  // rank 0: recvReduceSend share 2 lag 1 recv 15 send 19
+    { 5580, 3, 0, 0, 1, 1, 0 },  // rank 0: send share 3 lag 0 send 22
+    { 5581, 4, 1, 0, 1, 1, 0 },  // rank 0: send share 4 lag 1 send 32
+    { 5582, 5, 0, 0, 1, 1, 0 },  // rank 0: send share 5 lag 0 send 35
+    { 5583, 6, 1, 1, 1, 1, 0 },  // rank 0: recvReduceSend share 6 lag 1 recv 44 send 46
+    { 5585, 7, 1, 0, 1, 1, 0 },  // rank 0: send share 7 lag 1 send 54
+    { 5586, 8, 1, 3, 1, 1, 0 },  // rank 0: recvReduceSend share 8 lag 1 recv 56,58,59 send 61
+    { 5590, 9, 1, 1, 1, 1, 0 },  // rank 0: recvReduceSend share 9 lag 1 recv 64 send 67
+    { 5592, 10, 1, 2, 1, 1, 0 },  // rank 0: recvReduceSend share 10 lag 1 recv 70,73 send 74
+    { 5595, 11, 0, 0, 1, 1, 0 },  // rank 0: send share 11 lag 0 send 78
+    { 5596, 12, 0, 0, 1, 1, 0 },  // rank 0: send share 12 lag 0 send 85
+    { 5597, 13, 0, 0, 1, 1, 0 },  // rank 0: send share 13 lag 0 send 93
+    { 5598, 14, 0, 0, 1, 1, 0 },  // rank 0: send share 14 lag 0 send 99
+    { 5599, 15, 0, 0, 1, 1, 0 },  // rank 0: send share 15 lag 0 send 105
+    { 5600, 16, 0, 0, 1, 1, 0 },  // rank 0: send share 16 lag 0 send 114
+    { 5601, 17, 0, 0, 1, 1, 0 },  // rank 0: send share 17 lag 0 send 120
+    { 5602, 18, 0, 0, 1, 1, 0 },  // rank 0: send share 18 lag 0 send 128
+    { 5603, 19, 0, 0, 1, 1, 0 },  // rank 0: send share 19 lag 0 send 134
+    { 5604, 0, 1, 1, 1, 1, 0 },  // rank 1: recvReduceSend share 0 lag 1 recv 2 send 5
+    { 5606, 1, 2, 3, 0, 7, 0 },  // rank 1: recvReduceCopy share 1 lag 2 recv 11,12,13
+    { 5609, 2, 2, 3, 0, 7, 0 },  // rank 1: recvReduceCopy share 2 lag 2 recv 18,19,20
+    { 5612, 3, 2, 3, 0, 7, 0 },  // rank 1: recvReduceCopy share 3 lag 2 recv 25,26,27
+    { 5615, 4, 2, 4, 0, 7, 0 },  // rank 1: recvReduceCopy share 4 lag 2 recv 31,32,33,34
+    { 5619, 5, 1, 0, 1, 1, 0 },  // rank 1: send share 5 lag 1 send 40
+    { 5620, 6, 1, 2, 1, 1, 0 },  // rank 1: recvReduceSend share 6 lag 1 recv 42,45 send 47
+    { 5623, 7, 0, 0, 1, 1, 0 },  // rank 1: send share 7 lag 0 send 51
+    { 5624, 8, 0, 0, 1, 1, 0 },  // rank 1: send share 8 lag 0 send 59
+    { 5625, 9, 1, 0, 1, 1, 0 },  // rank 1: send share 9 lag 1 send 68
+    { 5626, 10, 0, 0, 1, 1, 0 },  // rank 1: send share 10 lag 0 send 72
+    { 5627, 11, 1, 2, 1, 1, 0 },  // rank 1: recvReduceSend share 11 lag 1 recv 77,79 send 83
+    { 5630, 12, 1, 2, 1, 1, 0 },  // rank 1: recvReduceSend share 12 lag 1 recv 84,86 send 90
+    { 5633, 13, 1, 2, 1, 1, 0 },  // rank 1: recvReduceSend share 13 lag 1 recv 91,93 send 96
+    { 5636, 14, 1, 3, 1, 1, 0 },  // rank 1: recvReduceSend share 14 lag 1 recv 98,99,101 send 103
+    { 5640, 15, 0, 0, 1, 1, 0 },  // rank 1: send share 15 lag 0 send 107
+    { 5641, 16, 0, 0, 1, 1, 0 },  // rank 1: send share 16 lag 0 send 115
+    { 5642, 17, 0, 0, 1, 1, 0 },  // rank 1: send share 17 lag 0 send 121
+    { 5643, 18, 0, 0, 1, 1, 0 },  // rank 1: send share 18 lag 0 send 129
+    { 5644, 19, 0, 0, 1, 1, 0 },  // rank 1: send share 19 lag 0 send 135
+    { 5645, 0, 0, 0, 1, 1, 0 },  // rank 2: send share 0 lag 0 send 0
+    { 5646, 1, 1, 0, 1, 1, 0 },  // rank 2: send share 1 lag 1 send 11
+    { 5647, 2, 1, 1, 1, 1, 0 },  // rank 2: recvReduceSend share 2 lag 1 recv 16 send 18
+    { 5649, 3, 1, 1, 1, 1, 0 },  // rank 2: recvReduceSend share 3 lag 1 recv 22 send 25
+    { 5651, 4, 1, 0, 1, 1, 0 },  // rank 2: send share 4 lag 1 send 31
+    { 5652, 5, 2, 3, 0, 7, 0 },  // rank 2: recvReduceCopy share 5 lag 2 recv 39,40,41
+    { 5655, 6, 0, 0, 1, 1, 0 },  // rank 2: send share 6 lag 0 send 42
+    { 5656, 7, 1, 1, 1, 1, 0 },  // rank 2: recvReduceSend share 7 lag 1 recv 51 send 53
+    { 5658, 8, 0, 0, 1, 1, 0 },  // rank 2: send share 8 lag 0 send 56
+    { 5659, 9, 1, 1, 1, 1, 0 },  // rank 2: recvReduceSend share 9 lag 1 recv 63 send 66
+    { 5661, 10, 0, 0, 1, 1, 0 },  // rank 2: send share 10 lag 0 send 70
+    { 5662, 11, 0, 0, 1, 1, 0 },  // rank 2: send share 11 lag 0 send 77
+    { 5663, 12, 0, 0, 1, 1, 0 },  // rank 2: send share 12 lag 0 send 84
+    { 5664, 13, 0, 0, 1, 1, 0 },  // rank 2: send share 13 lag 0 send 91
+    { 5665, 14, 0, 0, 1, 1, 0 },  // rank 2: send share 14 lag 0 send 98
+    { 5666, 15, 1, 3, 1, 1, 0 },  // rank 2: recvReduceSend share 15 lag 1 recv 105,107,108 send 109
+    { 5670, 16, 0, 0, 1, 1, 0 },  // rank 2: send share 16 lag 0 send 112
+    { 5671, 17, 0, 0, 1, 1, 0 },  // rank 2: send share 17 lag 0 send 119
+    { 5672, 18, 0, 0, 1, 1, 0 },  // rank 2: send share 18 lag 0 send 126
+    { 5673, 19, 0, 0, 1, 1, 0 },  // rank 2: send share 19 lag 0 send 133
+    { 5674, 0, 1, 1, 1, 1, 0 },  // rank 3: recvReduceSend share 0 lag 1 recv 0 send 6
+    { 5676, 1, 0, 0, 1, 1, 0 },  // rank 3: send share 1 lag 0 send 9
+    { 5677, 2, 0, 0, 1, 1, 0 },  // rank 3: send share 2 lag 0 send 16
+    { 5678, 3, 1, 1, 1, 1, 0 },  // rank 3: recvReduceSend share 3 lag 1 recv 24 send 27
+    { 5680, 4, 1, 0, 1, 1, 0 },  // rank 3: send share 4 lag 1 send 34
+    { 5681, 5, 1, 1, 1, 1, 0 },  // rank 3: recvReduceSend share 5 lag 1 recv 35 send 41
+    { 5683, 6, 2, 3, 0, 7, 0 },  // rank 3: recvReduceCopy share 6 lag 2 recv 46,47,48
+    { 5686, 7, 2, 3, 0, 7, 0 },  // rank 3: recvReduceCopy share 7 lag 2 recv 53,54,55
+    { 5689, 8, 2, 2, 0, 7, 0 },  // rank 3: recvReduceCopy share 8 lag 2 recv 61,62
+    { 5691, 9, 2, 4, 0, 7, 0 },  // rank 3: recvReduceCopy share 9 lag 2 recv 66,67,68,69
+    { 5695, 10, 0, 0, 1, 1, 0 },  // rank 3: send share 10 lag 0 send 73
+    { 5696, 11, 0, 0, 1, 1, 0 },  // rank 3: send share 11 lag 0 send 79
+    { 5697, 12, 0, 0, 1, 1, 0 },  // rank 3: send share 12 lag 0 send 86
+    { 5698, 13, 0, 0, 1, 1, 0 },  // rank 3: send share 13 lag 0 send 94
+    { 5699, 14, 0, 0, 1, 1, 0 },  // rank 3: send share 14 lag 0 send 101
+    { 5700, 15, 0, 0, 1, 1, 0 },  // rank 3: send share 15 lag 0 send 108
+    { 5701, 16, 1, 2, 1, 1, 0 },  // rank 3: recvReduceSend share 16 lag 1 recv 112,114 send 118
+    { 5704, 17, 1, 2, 1, 1, 0 },  // rank 3: recvReduceSend share 17 lag 1 recv 119,121 send 125
+    { 5707, 18, 1, 2, 1, 1, 0 },  // rank 3: recvReduceSend share 18 lag 1 recv 126,129 send 132
+    { 5710, 19, 1, 1, 1, 1, 0 },  // rank 3: recvReduceSend share 19 lag 1 recv 135 send 139
+    { 5712, 0, 1, 2, 1, 1, 0 },  // rank 4: recvReduceSend share 0 lag 1 recv 1,3 send 4
+    { 5715, 1, 0, 0, 1, 1, 0 },  // rank 4: send share 1 lag 0 send 8
+    { 5716, 2, 0, 0, 1, 1, 0 },  // rank 4: send share 2 lag 0 send 15
+    { 5717, 3, 0, 0, 1, 1, 0 },  // rank 4: send share 3 lag 0 send 23
+    { 5718, 4, 0, 0, 1, 1, 0 },  // rank 4: send share 4 lag 0 send 29
+    { 5719, 5, 0, 0, 1, 1, 0 },  // rank 4: send share 5 lag 0 send 36
+    { 5720, 6, 0, 0, 1, 1, 0 },  // rank 4: send share 6 lag 0 send 44
+    { 5721, 7, 0, 0, 1, 1, 0 },  // rank 4: send share 7 lag 0 send 50
+    { 5722, 8, 0, 0, 1, 1, 0 },  // rank 4: send share 8 lag 0 send 58
+    { 5723, 9, 0, 0, 1, 1, 0 },  // rank 4: send share 9 lag 0 send 64
+    { 5724, 10, 2, 3, 0, 7, 0 },  // rank 4: recvReduceCopy share 10 lag 2 recv 74,75,76
+    { 5727, 11, 1, 2, 1, 1, 0 },  // rank 4: recvReduceSend share 11 lag 1 recv 78,80 send 82
+    { 5730, 12, 1, 1, 1, 1, 0 },  // rank 4: recvReduceSend share 12 lag 1 recv 85 send 89
+    { 5732, 13, 1, 1, 1, 1, 0 },  // rank 4: recvReduceSend share 13 lag 1 recv 92 send 95
+    { 5734, 14, 0, 0, 1, 1, 0 },  // rank 4: send share 14 lag 0 send 100
+    { 5735, 15, 0, 0, 1, 1, 0 },  // rank 4: send share 15 lag 0 send 106
+    { 5736, 16, 1, 0, 1, 1, 0 },  // rank 4: send share 16 lag 1 send 116
+    { 5737, 17, 1, 1, 1, 1, 0 },  // rank 4: recvReduceSend share 17 lag 1 recv 120 send 124
+    { 5739, 18, 1, 1, 1, 1, 0 },  // rank 4: recvReduceSend share 18 lag 1 recv 128 send 130
+    { 5741, 19, 1, 2, 1, 1, 0 },  // rank 4: recvReduceSend share 19 lag 1 recv 134,136 send 138
+    { 5744, 0, 0, 0, 1, 1, 0 },  // rank 5: send share 0 lag 0 send 2
+    { 5745, 1, 1, 2, 1, 1, 0 },  // rank 5: recvReduceSend share 1 lag 1 recv 7,10 send 13
+    { 5748, 2, 1, 2, 1, 1, 0 },  // rank 5: recvReduceSend share 2 lag 1 recv 14,17 send 20
+    { 5751, 3, 1, 2, 1, 1, 0 },  // rank 5: recvReduceSend share 3 lag 1 recv 21,23 send 26
+    { 5754, 4, 1, 3, 1, 1, 0 },  // rank 5: recvReduceSend share 4 lag 1 recv 28,29,30 send 33
+    { 5758, 5, 0, 0, 1, 1, 0 },  // rank 5: send share 5 lag 0 send 37
+    { 5759, 6, 0, 0, 1, 1, 0 },  // rank 5: send share 6 lag 0 send 45
+    { 5760, 7, 0, 0, 1, 1, 0 },  // rank 5: send share 7 lag 0 send 52
+    { 5761, 8, 0, 0, 1, 1, 0 },  // rank 5: send share 8 lag 0 send 60
+    { 5762, 9, 0, 0, 1, 1, 0 },  // rank 5: send share 9 lag 0 send 65
+    { 5763, 10, 1, 1, 1, 1, 0 },  // rank 5: recvReduceSend share 10 lag 1 recv 72 send 75
+    { 5765, 11, 2, 3, 0, 7, 0 },  // rank 5: recvReduceCopy share 11 lag 2 recv 81,82,83
+    { 5768, 12, 2, 3, 0, 7, 0 },  // rank 5: recvReduceCopy share 12 lag 2 recv 88,89,90
+    { 5771, 13, 2, 3, 0, 7, 0 },  // rank 5: recvReduceCopy share 13 lag 2 recv 95,96,97
+    { 5774, 14, 2, 3, 0, 7, 0 },  // rank 5: recvReduceCopy share 14 lag 2 recv 102,103,104
+    { 5777, 15, 1, 0, 1, 1, 0 },  // rank 5: send share 15 lag 1 send 110
+    { 5778, 16, 1, 2, 1, 1, 0 },  // rank 5: recvReduceSend share 16 lag 1 recv 113,115 send 117
+    { 5781, 17, 0, 0, 1, 1, 0 },  // rank 5: send share 17 lag 0 send 122
+    { 5782, 18, 1, 1, 1, 1, 0 },  // rank 5: recvReduceSend share 18 lag 1 recv 127 send 131
+    { 5784, 19, 0, 0, 1, 1, 0 },  // rank 5: send share 19 lag 0 send 136
+    { 5785, 0, 0, 0, 1, 1, 0 },  // rank 6: send share 0 lag 0 send 1
+    { 5786, 1, 0, 0, 1, 1, 0 },  // rank 6: send share 1 lag 0 send 7
+    { 5787, 2, 0, 0, 1, 1, 0 },  // rank 6: send share 2 lag 0 send 14
+    { 5788, 3, 0, 0, 1, 1, 0 },  // rank 6: send share 3 lag 0 send 21
+    { 5789, 4, 0, 0, 1, 1, 0 },  // rank 6: send share 4 lag 0 send 28
+    { 5790, 5, 1, 3, 1, 1, 0 },  // rank 6: recvReduceSend share 5 lag 1 recv 36,37,38 send 39
+    { 5794, 6, 0, 0, 1, 1, 0 },  // rank 6: send share 6 lag 0 send 43
+    { 5795, 7, 0, 0, 1, 1, 0 },  // rank 6: send share 7 lag 0 send 49
+    { 5796, 8, 0, 0, 1, 1, 0 },  // rank 6: send share 8 lag 0 send 57
+    { 5797, 9, 0, 0, 1, 1, 0 },  // rank 6: send share 9 lag 0 send 63
+    { 5798, 10, 0, 0, 1, 1, 0 },  // rank 6: send share 10 lag 0 send 71
+    { 5799, 11, 1, 0, 1, 1, 0 },  // rank 6: send share 11 lag 1 send 81
+    { 5800, 12, 1, 1, 1, 1, 0 },  // rank 6: recvReduceSend share 12 lag 1 recv 87 send 88
+    { 5802, 13, 0, 0, 1, 1, 0 },  // rank 6: send share 13 lag 0 send 92
+    { 5803, 14, 1, 1, 1, 1, 0 },  // rank 6: recvReduceSend share 14 lag 1 recv 100 send 102
+    { 5805, 15, 2, 3, 0, 7, 0 },  // rank 6: recvReduceCopy share 15 lag 2 recv 109,110,111
+    { 5808, 16, 0, 0, 1, 1, 0 },  // rank 6: send share 16 lag 0 send 113
+    { 5809, 17, 1, 1, 1, 1, 0 },  // rank 6: recvReduceSend share 17 lag 1 recv 122 send 123
+    { 5811, 18, 0, 0, 1, 1, 0 },  // rank 6: send share 18 lag 0 send 127
+    { 5812, 19, 1, 1, 1, 1, 0 },  // rank 6: recvReduceSend share 19 lag 1 recv 133 send 137
+    { 5814, 0, 0, 0, 1, 1, 0 },  // rank 7: send share 0 lag 0 send 3
+    { 5815, 1, 0, 0, 1, 1, 0 },  // rank 7: send share 1 lag 0 send 10
+    { 5816, 2, 0, 0, 1, 1, 0 },  // rank 7: send share 2 lag 0 send 17
+    { 5817, 3, 0, 0, 1, 1, 0 },  // rank 7: send share 3 lag 0 send 24
+    { 5818, 4, 0, 0, 1, 1, 0 },  // rank 7: send share 4 lag 0 send 30
+    { 5819, 5, 0, 0, 1, 1, 0 },  // rank 7: send share 5 lag 0 send 38
+    { 5820, 6, 1, 1, 1, 1, 0 },  // rank 7: recvReduceSend share 6 lag 1 recv 43 send 48
+    { 5822, 7, 1, 3, 1, 1, 0 },  // rank 7: recvReduceSend share 7 lag 1 recv 49,50,52 send 55
+    { 5826, 8, 1, 2, 1, 1, 0 },  // rank 7: recvReduceSend share 8 lag 1 recv 57,60 send 62
+    { 5829, 9, 1, 1, 1, 1, 0 },  // rank 7: recvReduceSend share 9 lag 1 recv 65 send 69
+    { 5831, 10, 1, 1, 1, 1, 0 },  // rank 7: recvReduceSend share 10 lag 1 recv 71 send 76
+    { 5833, 11, 0, 0, 1, 1, 0 },  // rank 7: send share 11 lag 0 send 80
+    { 5834, 12, 0, 0, 1, 1, 0 },  // rank 7: send share 12 lag 0 send 87
+    { 5835, 13, 1, 1, 1, 1, 0 },  // rank 7: recvReduceSend share 13 lag 1 recv 94 send 97
+    { 5837, 14, 1, 0, 1, 1, 0 },  // rank 7: send share 14 lag 1 send 104
+    { 5838, 15, 1, 1, 1, 1, 0 },  // rank 7: recvReduceSend share 15 lag 1 recv 106 send 111
+    { 5840, 16, 2, 3, 0, 7, 0 },  // rank 7: recvReduceCopy share 16 lag 2 recv 116,117,118
+    { 5843, 17, 2, 3, 0, 7, 0 },  // rank 7: recvReduceCopy share 17 lag 2 recv 123,124,125
+    { 5846, 18, 2, 3, 0, 7, 0 },  // rank 7: recvReduceCopy share 18 lag 2 recv 130,131,132
+    { 5849, 19, 2, 3, 0, 7, 0 },  // rank 7: recvReduceCopy share 19 lag 2 recv 137,138,139
+    { 5852, 0, 2, 3, 0, 7, 0 },  // rank 0: recvReduceCopy share 0 lag 2 recv 4,5,6
+    { 5855, 1, 2, 3, 0, 7, 0 },  // rank 0: recvReduceCopy share 1 lag 2 recv 11,12,13
+    { 5858, 2, 2, 3, 0, 7, 0 },  // rank 0: recvReduceCopy share 2 lag 2 recv 18,19,20
+    { 5861, 3, 2, 3, 0, 7, 0 },  // rank 0: recvReduceCopy share 3 lag 2 recv 25,26,27
+    { 5864, 4, 1, 2, 1, 1, 0 },  // rank 0: recvReduceSend share 4 lag 1 recv 29,30 send 33
+    { 5867, 5, 1, 2, 1, 1, 0 },  // rank 0: recvReduceSend share 5 lag 1 recv 36,37 send 40
+    { 5870, 6, 1, 1, 1, 1, 0 },  // rank 0: recvReduceSend share 6 lag 1 recv 43 send 47
+    { 5872, 7, 1, 1, 1, 1, 0 },  // rank 0: recvReduceSend share 7 lag 1 recv 50 send 54
+    { 5874, 8, 0, 0, 1, 1, 0 },  // rank 0: send share 8 lag 0 send 57
+    { 5875, 9, 1, 0, 1, 1, 0 },  // rank 0: send share 9 lag 1 send 67
+    { 5876, 10, 0, 0, 1, 1, 0 },  // rank 0: send share 10 lag 0 send 70
+    { 5877, 11, 0, 0, 1, 1, 0 },  // rank 0: send share 11 lag 0 send 77
+    { 5878, 12, 0, 0, 1, 1, 0 },  // rank 0: send share 12 lag 0 send 84
+    { 5879, 13, 0, 0, 1, 1, 0 },  // rank 0: send share 13 lag 0 send 91
+    { 5880, 14, 1, 1, 1, 1, 0 },  // rank 0: recvReduceSend share 14 lag 1 recv 100 send 102
+    { 5882, 15, 1, 0, 1, 1, 0 },  // rank 0: send share 15 lag 1 send 110
+    { 5883, 16, 1, 3, 1, 1, 0 },  // rank 0: recvReduceSend share 16 lag 1 recv 112,114,115 send 117
+    { 5887, 17, 1, 1, 1, 1, 0 },  // rank 0: recvReduceSend share 17 lag 1 recv 120 send 123
+    { 5889, 18, 1, 2, 1, 1, 0 },  // rank 0: recvReduceSend share 18 lag 1 recv 126,129 send 130
+    { 5892, 19, 1, 2, 1, 1, 0 },  // rank 0: recvReduceSend share 19 lag 1 recv 133,136 send 137
+    { 5895, 20, 1, 2, 1, 1, 0 },  // rank 0: recvReduceSend share 20 lag 1 recv 140,143 send 144
+    { 5898, 21, 0, 0, 1, 1, 0 },  // rank 0: send share 21 lag 0 send 148
+    { 5899, 22, 0, 0, 1, 1, 0 },  // rank 0: send share 22 lag 0 send 155
+    { 5900, 23, 0, 0, 1, 1, 0 },  // rank 0: send share 23 lag 0 send 163
+    { 5901, 24, 0, 0, 1, 1, 0 },  // rank 0: send share 24 lag 0 send 169
+    { 5902, 25, 0, 0, 1, 1, 0 },  // rank 0: send share 25 lag 0 send 175
+    { 5903, 26, 0, 0, 1, 1, 0 },  // rank 0: send share 26 lag 0 send 182
+    { 5904, 27, 0, 0, 1, 1, 0 },  // rank 0: send share 27 lag 0 send 189
+    { 5905, 28, 0, 0, 1, 1, 0 },  // rank 0: send share 28 lag 0 send 198
+    { 5906, 29, 0, 0, 1, 1, 0 },  // rank 0: send share 29 lag 0 send 204
+    { 5907, 30, 0, 0, 1, 1, 0 },  // rank 0: send share 30 lag 0 send 212
+    { 5908, 31, 0, 0, 1, 1, 0 },  // rank 0: send share 31 lag 0 send 218
+    { 5909, 0, 1, 1, 1, 1, 0 },  // rank 1: recvReduceSend share 0 lag 1 recv 2 send 5
+    { 5911, 1, 1, 1, 1, 1, 0 },  // rank 1: recvReduceSend share 1 lag 1 recv 9 send 12
+    { 5913, 2, 1, 1, 1, 1, 0 },  // rank 1: recvReduceSend share 2 lag 1 recv 16 send 19
+    { 5915, 3, 1, 1, 1, 1, 0 },  // rank 1: recvReduceSend share 3 lag 1 recv 23 send 26
+    { 5917, 4, 2, 3, 0, 7, 0 },  // rank 1: recvReduceCopy share 4 lag 2 recv 32,33,34
+    { 5920, 5, 2, 3, 0, 7, 0 },  // rank 1: recvReduceCopy share 5 lag 2 recv 39,40,41
+    { 5923, 6, 2, 3, 0, 7, 0 },  // rank 1: recvReduceCopy share 6 lag 2 recv 46,47,48
+    { 5926, 7, 2, 3, 0, 7, 0 },  // rank 1: recvReduceCopy share 7 lag 2 recv 53,54,55
+    { 5929, 8, 2, 3, 0, 7, 0 },  // rank 1: recvReduceCopy share 8 lag 2 recv 60,61,62
+    { 5932, 9, 2, 4, 0, 7, 0 },  // rank 1: recvReduceCopy share 9 lag 2 recv 66,67,68,69
+    { 5936, 10, 1, 0, 1, 1, 0 },  // rank 1: send share 10 lag 1 send 75
+    { 5937, 11, 1, 0, 1, 1, 0 },  // rank 1: send share 11 lag 1 send 82
+    { 5938, 12, 1, 0, 1, 1, 0 },  // rank 1: send share 12 lag 1 send 89
+    { 5939, 13, 1, 0, 1, 1, 0 },  // rank 1: send share 13 lag 1 send 96
+    { 5940, 14, 1, 2, 1, 1, 0 },  // rank 1: recvReduceSend share 14 lag 1 recv 98,101 send 103
+    { 5943, 15, 0, 0, 1, 1, 0 },  // rank 1: send share 15 lag 0 send 107
+    { 5944, 16, 0, 0, 1, 1, 0 },  // rank 1: send share 16 lag 0 send 115
+    { 5945, 17, 1, 0, 1, 1, 0 },  // rank 1: send share 17 lag 1 send 124
+    { 5946, 18, 0, 0, 1, 1, 0 },  // rank 1: send share 18 lag 0 send 128
+    { 5947, 19, 0, 0, 1, 1, 0 },  // rank 1: send share 19 lag 0 send 135
+    { 5948, 20, 0, 0, 1, 1, 0 },  // rank 1: send share 20 lag 0 send 142
+    { 5949, 21, 1, 2, 1, 1, 0 },  // rank 1: recvReduceSend share 21 lag 1 recv 147,149 send 153
+    { 5952, 22, 1, 2, 1, 1, 0 },  // rank 1: recvReduceSend share 22 lag 1 recv 154,156 send 160
+    { 5955, 23, 1, 2, 1, 1, 0 },  // rank 1: recvReduceSend share 23 lag 1 recv 161,163 send 166
+    { 5958, 24, 1, 3, 1, 1, 0 },  // rank 1: recvReduceSend share 24 lag 1 recv 168,169,171 send 173
+    { 5962, 25, 0, 0, 1, 1, 0 },  // rank 1: send share 25 lag 0 send 177
+    { 5963, 26, 0, 0, 1, 1, 0 },  // rank 1: send share 26 lag 0 send 184
+    { 5964, 27, 0, 0, 1, 1, 0 },  // rank 1: send share 27 lag 0 send 191
+    { 5965, 28, 0, 0, 1, 1, 0 },  // rank 1: send share 28 lag 0 send 199
+    { 5966, 29, 0, 0, 1, 1, 0 },  // rank 1: send share 29 lag 0 send 205
+    { 5967, 30, 0, 0, 1, 1, 0 },  // rank 1: send share 30 lag 0 send 213
+    { 5968, 31, 0, 0, 1, 1, 0 },  // rank 1: send share 31 lag 0 send 219
+    { 5969, 0, 0, 0, 1, 1, 0 },  // rank 2: send share 0 lag 0 send 0
+    { 5970, 1, 0, 0, 1, 1, 0 },  // rank 2: send share 1 lag 0 send 7
+    { 5971, 2, 0, 0, 1, 1, 0 },  // rank 2: send share 2 lag 0 send 14
+    { 5972, 3, 0, 0, 1, 1, 0 },  // rank 2: send share 3 lag 0 send 21
+    { 5973, 4, 1, 0, 1, 1, 0 },  // rank 2: send share 4 lag 1 send 32
+    { 5974, 5, 1, 0, 1, 1, 0 },  // rank 2: send share 5 lag 1 send 39
+    { 5975, 6, 1, 1, 1, 1, 0 },  // rank 2: recvReduceSend share 6 lag 1 recv 44 send 46
+    { 5977, 7, 1, 1, 1, 1, 0 },  // rank 2: recvReduceSend share 7 lag 1 recv 51 send 53
+    { 5979, 8, 1, 1, 1, 1, 0 },  // rank 2: recvReduceSend share 8 lag 1 recv 57 send 60
+    { 5981, 9, 1, 0, 1, 1, 0 },  // rank 2: send share 9 lag 1 send 66
+    { 5982, 10, 2, 3, 0, 7, 0 },  // rank 2: recvReduceCopy share 10 lag 2 recv 74,75,76
+    { 5985, 11, 2, 3, 0, 7, 0 },  // rank 2: recvReduceCopy share 11 lag 2 recv 81,82,83
+    { 5988, 12, 2, 3, 0, 7, 0 },  // rank 2: recvReduceCopy share 12 lag 2 recv 88,89,90
+    { 5991, 13, 2, 3, 0, 7, 0 },  // rank 2: recvReduceCopy share 13 lag 2 recv 95,96,97
+    { 5994, 14, 0, 0, 1, 1, 0 },  // rank 2: send share 14 lag 0 send 98
+    { 5995, 15, 1, 1, 1, 1, 0 },  // rank 2: recvReduceSend share 15 lag 1 recv 107 send 109
+    { 5997, 16, 0, 0, 1, 1, 0 },  // rank 2: send share 16 lag 0 send 112
+    { 5998, 17, 1, 1, 1, 1, 0 },  // rank 2: recvReduceSend share 17 lag 1 recv 119 send 122
+    { 6000, 18, 0, 0, 1, 1, 0 },  // rank 2: send share 18 lag 0 send 126
+    { 6001, 19, 0, 0, 1, 1, 0 },  // rank 2: send share 19 lag 0 send 133
+    { 6002, 20, 0, 0, 1, 1, 0 },  // rank 2: send share 20 lag 0 send 140
+    { 6003, 21, 0, 0, 1, 1, 0 },  // rank 2: send share 21 lag 0 send 147
+    { 6004, 22, 0, 0, 1, 1, 0 },  // rank 2: send share 22 lag 0 send 154
+    { 6005, 23, 0, 0, 1, 1, 0 },  // rank 2: send share 23 lag 0 send 161
+    { 6006, 24, 0, 0, 1, 1, 0 },  // rank 2: send share 24 lag 0 send 168
+    { 6007, 25, 1, 3, 1, 1, 0 },  // rank 2: recvReduceSend share 25 lag 1 recv 175,177,178 send 179
+    { 6011, 26, 1, 3, 1, 1, 0 },  // rank 2: recvReduceSend share 26 lag 1 recv 182,184,185 send 186
+    { 6015, 27, 1, 3, 1, 1, 0 },  // rank 2: recvReduceSend share 27 lag 1 recv 189,191,192 send 193
+    { 6019, 28, 0, 0, 1, 1, 0 },  // rank 2: send share 28 lag 0 send 196
+    { 6020, 29, 0, 0, 1, 1, 0 },  // rank 2: send share 29 lag 0 send 203
+    { 6021, 30, 0, 0, 1, 1, 0 },  // rank 2: send share 30 lag 0 send 210
+    { 6022, 31, 0, 0, 1, 1, 0 },  // rank 2: send share 31 lag 0 send 217
+    { 6023, 0, 1, 1, 1, 1, 0 },  // rank 3: recvReduceSend share 0 lag 1 recv 0 send 6
+    { 6025, 1, 1, 1, 1, 1, 0 },  // rank 3: recvReduceSend share 1 lag 1 recv 7 send 13
+    { 6027, 2, 1, 1, 1, 1, 0 },  // rank 3: recvReduceSend share 2 lag 1 recv 14 send 20
+    { 6029, 3, 1, 1, 1, 1, 0 },  // rank 3: recvReduceSend share 3 lag 1 recv 21 send 27
+    { 6031, 4, 0, 0, 1, 1, 0 },  // rank 3: send share 4 lag 0 send 30
+    { 6032, 5, 0, 0, 1, 1, 0 },  // rank 3: send share 5 lag 0 send 37
+    { 6033, 6, 0, 0, 1, 1, 0 },  // rank 3: send share 6 lag 0 send 44
+    { 6034, 7, 0, 0, 1, 1, 0 },  // rank 3: send share 7 lag 0 send 51
+    { 6035, 8, 1, 1, 1, 1, 0 },  // rank 3: recvReduceSend share 8 lag 1 recv 59 send 62
+    { 6037, 9, 1, 0, 1, 1, 0 },  // rank 3: send share 9 lag 1 send 69
+    { 6038, 10, 1, 1, 1, 1, 0 },  // rank 3: recvReduceSend share 10 lag 1 recv 70 send 76
+    { 6040, 11, 1, 1, 1, 1, 0 },  // rank 3: recvReduceSend share 11 lag 1 recv 77 send 83
+    { 6042, 12, 1, 1, 1, 1, 0 },  // rank 3: recvReduceSend share 12 lag 1 recv 84 send 90
+    { 6044, 13, 1, 1, 1, 1, 0 },  // rank 3: recvReduceSend share 13 lag 1 recv 91 send 97
+    { 6046, 14, 2, 3, 0, 7, 0 },  // rank 3: recvReduceCopy share 14 lag 2 recv 102,103,104
+    { 6049, 15, 2, 3, 0, 7, 0 },  // rank 3: recvReduceCopy share 15 lag 2 recv 109,110,111
+    { 6052, 16, 2, 2, 0, 7, 0 },  // rank 3: recvReduceCopy share 16 lag 2 recv 117,118
+    { 6054, 17, 2, 4, 0, 7, 0 },  // rank 3: recvReduceCopy share 17 lag 2 recv 122,123,124,125
+    { 6058, 18, 0, 0, 1, 1, 0 },  // rank 3: send share 18 lag 0 send 129
+    { 6059, 19, 0, 0, 1, 1, 0 },  // rank 3: send share 19 lag 0 send 136
+    { 6060, 20, 0, 0, 1, 1, 0 },  // rank 3: send share 20 lag 0 send 143
+    { 6061, 21, 0, 0, 1, 1, 0 },  // rank 3: send share 21 lag 0 send 149
+    { 6062, 22, 0, 0, 1, 1, 0 },  // rank 3: send share 22 lag 0 send 156
+    { 6063, 23, 0, 0, 1, 1, 0 },  // rank 3: send share 23 lag 0 send 164
+    { 6064, 24, 0, 0, 1, 1, 0 },  // rank 3: send share 24 lag 0 send 171
+    { 6065, 25, 0, 0, 1, 1, 0 },  // rank 3: send share 25 lag 0 send 178
+    { 6066, 26, 0, 0, 1, 1, 0 },  // rank 3: send share 26 lag 0 send 185
+    { 6067, 27, 0, 0, 1, 1, 0 },  // rank 3: send share 27 lag 0 send 192
+    { 6068, 28, 1, 2, 1, 1, 0 },  // rank 3: recvReduceSend share 28 lag 1 recv 196,198 send 202
+    { 6071, 29, 1, 2, 1, 1, 0 },  // rank 3: recvReduceSend share 29 lag 1 recv 203,205 send 209
+    { 6074, 30, 1, 2, 1, 1, 0 },  // rank 3: recvReduceSend share 30 lag 1 recv 210,213 send 216
+    { 6077, 31, 1, 1, 1, 1, 0 },  // rank 3: recvReduceSend share 31 lag 1 recv 219 send 223
+    { 6079, 0, 1, 2, 1, 1, 0 },  // rank 4: recvReduceSend share 0 lag 1 recv 1,3 send 4
+    { 6082, 1, 1, 2, 1, 1, 0 },  // rank 4: recvReduceSend share 1 lag 1 recv 8,10 send 11
+    { 6085, 2, 1, 2, 1, 1, 0 },  // rank 4: recvReduceSend share 2 lag 1 recv 15,17 send 18
+    { 6088, 3, 1, 2, 1, 1, 0 },  // rank 4: recvReduceSend share 3 lag 1 recv 22,24 send 25
+    { 6091, 4, 0, 0, 1, 1, 0 },  // rank 4: send share 4 lag 0 send 29
+    { 6092, 5, 0, 0, 1, 1, 0 },  // rank 4: send share 5 lag 0 send 36
+    { 6093, 6, 0, 0, 1, 1, 0 },  // rank 4: send share 6 lag 0 send 43
+    { 6094, 7, 0, 0, 1, 1, 0 },  // rank 4: send share 7 lag 0 send 50
+    { 6095, 8, 0, 0, 1, 1, 0 },  // rank 4: send share 8 lag 0 send 58
+    { 6096, 9, 0, 0, 1, 1, 0 },  // rank 4: send share 9 lag 0 send 64
+    { 6097, 10, 0, 0, 1, 1, 0 },  // rank 4: send share 10 lag 0 send 71
+    { 6098, 11, 0, 0, 1, 1, 0 },  // rank 4: send share 11 lag 0 send 78
+    { 6099, 12, 0, 0, 1, 1, 0 },  // rank 4: send share 12 lag 0 send 85
+    { 6100, 13, 0, 0, 1, 1, 0 },  // rank 4: send share 13 lag 0 send 92
+    { 6101, 14, 0, 0, 1, 1, 0 },  // rank 4: send share 14 lag 0 send 100
+    { 6102, 15, 0, 0, 1, 1, 0 },  // rank 4: send share 15 lag 0 send 106
+    { 6103, 16, 0, 0, 1, 1, 0 },  // rank 4: send share 16 lag 0 send 114
+    { 6104, 17, 0, 0, 1, 1, 0 },  // rank 4: send share 17 lag 0 send 120
+    { 6105, 18, 2, 3, 0, 7, 0 },  // rank 4: recvReduceCopy share 18 lag 2 recv 130,131,132
+    { 6108, 19, 2, 3, 0, 7, 0 },  // rank 4: recvReduceCopy share 19 lag 2 recv 137,138,139
+    { 6111, 20, 2, 3, 0, 7, 0 },  // rank 4: recvReduceCopy share 20 lag 2 recv 144,145,146
+    { 6114, 21, 1, 2, 1, 1, 0 },  // rank 4: recvReduceSend share 21 lag 1 recv 148,150 send 152
+    { 6117, 22, 1, 1, 1, 1, 0 },  // rank 4: recvReduceSend share 22 lag 1 recv 155 send 159
+    { 6119, 23, 1, 1, 1, 1, 0 },  // rank 4: recvReduceSend share 23 lag 1 recv 162 send 165
+    { 6121, 24, 0, 0, 1, 1, 0 },  // rank 4: send share 24 lag 0 send 170
+    { 6122, 25, 0, 0, 1, 1, 0 },  // rank 4: send share 25 lag 0 send 176
+    { 6123, 26, 0, 0, 1, 1, 0 },  // rank 4: send share 26 lag 0 send 183
+    { 6124, 27, 0, 0, 1, 1, 0 },  // rank 4: send share 27 lag 0 send 190
+    { 6125, 28, 1, 0, 1, 1, 0 },  // rank 4: send share 28 lag 1 send 200
+    { 6126, 29, 1, 1, 1, 1, 0 },  // rank 4: recvReduceSend share 29 lag 1 recv 204 send 208
+    { 6128, 30, 1, 1, 1, 1, 0 },  // rank 4: recvReduceSend share 30 lag 1 recv 212 send 214
+    { 6130, 31, 1, 2, 1, 1, 0 },  // rank 4: recvReduceSend share 31 lag 1 recv 218,220 send 222
+    { 6133, 0, 0, 0, 1, 1, 0 },  // rank 5: send share 0 lag 0 send 2
+    { 6134, 1, 0, 0, 1, 1, 0 },  // rank 5: send share 1 lag 0 send 9
+    { 6135, 2, 0, 0, 1, 1, 0 },  // rank 5: send share 2 lag 0 send 16
+    { 6136, 3, 0, 0, 1, 1, 0 },  // rank 5: send share 3 lag 0 send 23
+    { 6137, 4, 1, 2, 1, 1, 0 },  // rank 5: recvReduceSend share 4 lag 1 recv 28,31 send 34
+    { 6140, 5, 1, 2, 1, 1, 0 },  // rank 5: recvReduceSend share 5 lag 1 recv 35,38 send 41
+    { 6143, 6, 1, 2, 1, 1, 0 },  // rank 5: recvReduceSend share 6 lag 1 recv 42,45 send 48
+    { 6146, 7, 1, 2, 1, 1, 0 },  // rank 5: recvReduceSend share 7 lag 1 recv 49,52 send 55
+    { 6149, 8, 1, 2, 1, 1, 0 },  // rank 5: recvReduceSend share 8 lag 1 recv 56,58 send 61
+    { 6152, 9, 1, 3, 1, 1, 0 },  // rank 5: recvReduceSend share 9 lag 1 recv 63,64,65 send 68
+    { 6156, 10, 0, 0, 1, 1, 0 },  // rank 5: send share 10 lag 0 send 72
+    { 6157, 11, 0, 0, 1, 1, 0 },  // rank 5: send share 11 lag 0 send 79
+    { 6158, 12, 0, 0, 1, 1, 0 },  // rank 5: send share 12 lag 0 send 86
+    { 6159, 13, 0, 0, 1, 1, 0 },  // rank 5: send share 13 lag 0 send 93
+    { 6160, 14, 0, 0, 1, 1, 0 },  // rank 5: send share 14 lag 0 send 101
+    { 6161, 15, 0, 0, 1, 1, 0 },  // rank 5: send share 15 lag 0 send 108
+    { 6162, 16, 0, 0, 1, 1, 0 },  // rank 5: send share 16 lag 0 send 116
+    { 6163, 17, 0, 0, 1, 1, 0 },  // rank 5: send share 17 lag 0 send 121
+    { 6164, 18, 1, 1, 1, 1, 0 },  // rank 5: recvReduceSend share 18 lag 1 recv 128 send 131
+    { 6166, 19, 1, 1, 1, 1, 0 },  // rank 5: recvReduceSend share 19 lag 1 recv 135 send 138
+    { 6168, 20, 1, 1, 1, 1, 0 },  // rank 5: recvReduceSend share 20 lag 1 recv 142 send 145
+    { 6170, 21, 2, 3, 0, 7, 0 },  // rank 5: recvReduceCopy share 21 lag 2 recv 151,152,153
+    { 6173, 22, 2, 3, 0, 7, 0 },  // rank 5: recvReduceCopy share 22 lag 2 recv 158,159,160
+    { 6176, 23, 2, 3, 0, 7, 0 },  // rank 5: recvReduceCopy share 23 lag 2 recv 165,166,167
+    { 6179, 24, 2, 3, 0, 7, 0 },  // rank 5: recvReduceCopy share 24 lag 2 recv 172,173,174
+    { 6182, 25, 1, 0, 1, 1, 0 },  // rank 5: send share 25 lag 1 send 180
+    { 6183, 26, 1, 0, 1, 1, 0 },  // rank 5: send share 26 lag 1 send 187
+    { 6184, 27, 1, 0, 1, 1, 0 },  // rank 5: send share 27 lag 1 send 194
+    { 6185, 28, 1, 2, 1, 1, 0 },  // rank 5: recvReduceSend share 28 lag 1 recv 197,199 send 201
+    { 6188, 29, 0, 0, 1, 1, 0 },  // rank 5: send share 29 lag 0 send 206
+    { 6189, 30, 1, 1, 1, 1, 0 },  // rank 5: recvReduceSend share 30 lag 1 recv 211 send 215
+    { 6191, 31, 0, 0, 1, 1, 0 },  // rank 5: send share 31 lag 0 send 220
+    { 6192, 0, 0, 0, 1, 1, 0 },  // rank 6: send share 0 lag 0 send 1
+    { 6193, 1, 0, 0, 1, 1, 0 },  // rank 6: send share 1 lag 0 send 8
+    { 6194, 2, 0, 0, 1, 1, 0 },  // rank 6: send share 2 lag 0 send 15
+    { 6195, 3, 0, 0, 1, 1, 0 },  // rank 6: send share 3 lag 0 send 22
+    { 6196, 4, 0, 0, 1, 1, 0 },  // rank 6: send share 4 lag 0 send 28
+    { 6197, 5, 0, 0, 1, 1, 0 },  // rank 6: send share 5 lag 0 send 35
+    { 6198, 6, 0, 0, 1, 1, 0 },  // rank 6: send share 6 lag 0 send 42
+    { 6199, 7, 0, 0, 1, 1, 0 },  // rank 6: send share 7 lag 0 send 49
+    { 6200, 8, 0, 0, 1, 1, 0 },  // rank 6: send share 8 lag 0 send 56
+    { 6201, 9, 0, 0, 1, 1, 0 },  // rank 6: send share 9 lag 0 send 63
+    { 6202, 10, 1, 3, 1, 1, 0 },  // rank 6: recvReduceSend share 10 lag 1 recv 71,72,73 send 74
+    { 6206, 11, 1, 3, 1, 1, 0 },  // rank 6: recvReduceSend share 11 lag 1 recv 78,79,80 send 81
+    { 6210, 12, 1, 3, 1, 1, 0 },  // rank 6: recvReduceSend share 12 lag 1 recv 85,86,87 send 88
+    { 6214, 13, 1, 3, 1, 1, 0 },  // rank 6: recvReduceSend share 13 lag 1 recv 92,93,94 send 95
+    { 6218, 14, 0, 0, 1, 1, 0 },  // rank 6: send share 14 lag 0 send 99
+    { 6219, 15, 0, 0, 1, 1, 0 },  // rank 6: send share 15 lag 0 send 105
+    { 6220, 16, 0, 0, 1, 1, 0 },  // rank 6: send share 16 lag 0 send 113
+    { 6221, 17, 0, 0, 1, 1, 0 },  // rank 6: send share 17 lag 0 send 119
+    { 6222, 18, 0, 0, 1, 1, 0 },  // rank 6: send share 18 lag 0 send 127
+    { 6223, 19, 0, 0, 1, 1, 0 },  // rank 6: send share 19 lag 0 send 134
+    { 6224, 20, 0, 0, 1, 1, 0 },  // rank 6: send share 20 lag 0 send 141
+    { 6225, 21, 1, 0, 1, 1, 0 },  // rank 6: send share 21 lag 1 send 151
+    { 6226, 22, 1, 1, 1, 1, 0 },  // rank 6: recvReduceSend share 22 lag 1 recv 157 send 158
+    { 6228, 23, 0, 0, 1, 1, 0 },  // rank 6: send share 23 lag 0 send 162
+    { 6229, 24, 1, 1, 1, 1, 0 },  // rank 6: recvReduceSend share 24 lag 1 recv 170 send 172
+    { 6231, 25, 2, 3, 0, 7, 0 },  // rank 6: recvReduceCopy share 25 lag 2 recv 179,180,181
+    { 6234, 26, 2, 3, 0, 7, 0 },  // rank 6: recvReduceCopy share 26 lag 2 recv 186,187,188
+    { 6237, 27, 2, 3, 0, 7, 0 },  // rank 6: recvReduceCopy share 27 lag 2 recv 193,194,195
+    { 6240, 28, 0, 0, 1, 1, 0 },  // rank 6: send share 28 lag 0 send 197
+    { 6241, 29, 1, 1, 1, 1, 0 },  // rank 6: recvReduceSend share 29 lag 1 recv 206 send 207
+    { 6243, 30, 0, 0, 1, 1, 0 },  // rank 6: send share 30 lag 0 send 211
+    { 6244, 31, 1, 1, 1, 1, 0 },  // rank 6: recvReduceSend share 31 lag 1 recv 217 send 221
+    { 6246, 0, 0, 0, 1, 1, 0 },  // rank 7: send share 0 lag 0 send 3
+    { 6247, 1, 0, 0, 1, 1, 0 },  // rank 7: send share 1 lag 0 send 10
+    { 6248, 2, 0, 0, 1, 1, 0 },  // rank 7: send share 2 lag 0 send 17
+    { 6249, 3, 0, 0, 1, 1, 0 },  // rank 7: send share 3 lag 0 send 24
+    { 6250, 4, 0, 0, 1, 1, 0 },  // rank 7: send share 4 lag 0 send 31
+    { 6251, 5, 0, 0, 1, 1, 0 },  // rank 7: send share 5 lag 0 send 38
+    { 6252, 6, 0, 0, 1, 1, 0 },  // rank 7: send share 6 lag 0 send 45
+    { 6253, 7, 0, 0, 1, 1, 0 },  // rank 7: send share 7 lag 0 send 52
+    { 6254, 8, 0, 0, 1, 1, 0 },  // rank 7: send share 8 lag 0 send 59
+    { 6255, 9, 0, 0, 1, 1, 0 },  // rank 7: send share 9 lag 0 send 65
+    { 6256, 10, 0, 0, 1, 1, 0 },  // rank 7: send share 10 lag 0 send 73
+    { 6257, 11, 0, 0, 1, 1, 0 },  // rank 7: send share 11 lag 0 send 80
+    { 6258, 12, 0, 0, 1, 1, 0 },  // rank 7: send share 12 lag 0 send 87
+    { 6259, 13, 0, 0, 1, 1, 0 },  // rank 7: send share 13 lag 0 send 94
+    { 6260, 14, 1, 1, 1, 1, 0 },  // rank 7: recvReduceSend share 14 lag 1 recv 99 send 104
+    { 6262, 15, 1, 3, 1, 1, 0 },  // rank 7: recvReduceSend share 15 lag 1 recv 105,106,108 send 111
+    { 6266, 16, 1, 2, 1, 1, 0 },  // rank 7: recvReduceSend share 16 lag 1 recv 113,116 send 118
+    { 6269, 17, 1, 1, 1, 1, 0 },  // rank 7: recvReduceSend share 17 lag 1 recv 121 send 125
+    { 6271, 18, 1, 1, 1, 1, 0 },  // rank 7: recvReduceSend share 18 lag 1 recv 127 send 132
+    { 6273, 19, 1, 1, 1, 1, 0 },  // rank 7: recvReduceSend share 19 lag 1 recv 134 send 139
+    { 6275, 20, 1, 1, 1, 1, 0 },  // rank 7: recvReduceSend share 20 lag 1 recv 141 send 146
+    { 6277, 21, 0, 0, 1, 1, 0 },  // rank 7: send share 21 lag 0 send 150
+    { 6278, 22, 0, 0, 1, 1, 0 },  // rank 7: send share 22 lag 0 send 157
+    { 6279, 23, 1, 1, 1, 1, 0 },  // rank 7: recvReduceSend share 23 lag 1 recv 164 send 167
+    { 6281, 24, 1, 0, 1, 1, 0 },  // rank 7: send share 24 lag 1 send 174
+    { 6282, 25, 1, 1, 1, 1, 0 },  // rank 7: recvReduceSend share 25 lag 1 recv 176 send 181
+    { 6284, 26, 1, 1, 1, 1, 0 },  // rank 7: recvReduceSend share 26 lag 1 recv 183 send 188
+    { 6286, 27, 1, 1, 1, 1, 0 },  // rank 7: recvReduceSend share 27 lag 1 recv 190 send 195
+    { 6288, 28, 2, 3, 0, 7, 0 },  // rank 7: recvReduceCopy share 28 lag 2 recv 200,201,202
+    { 6291, 29, 2, 3, 0, 7, 0 },  // rank 7: recvReduceCopy share 29 lag 2 recv 207,208,209
+    { 6294, 30, 2, 3, 0, 7, 0 },  // rank 7: recvReduceCopy share 30 lag 2 recv 214,215,216
+    { 6297, 31, 2, 3, 0, 7, 0 },  // rank 7: recvReduceCopy share 31 lag 2 recv 221,222,223
+    { 6300, 0, 7, 1, 0, 7, 0 },  // rank 0: recvReduceCopy share 0 lag 7 recv 6
+    { 6301, 6, 6, 1, 1, 1, 0 },  // rank 0: recvReduceSend share 6 lag 6 recv 47 send 48
+    { 6303, 12, 4, 1, 1, 1, 0 },  // rank 0: recvReduceSend share 12 lag 4 recv 87 send 88
+    { 6305, 18, 5, 1, 1, 1, 0 },  // rank 0: recvReduceSend share 18 lag 5 recv 130 send 131
+    { 6307, 24, 0, 0, 1, 1, 0 },  // rank 0: send share 24 lag 0 send 168
+    { 6308, 30, 1, 1, 1, 1, 0 },  // rank 0: recvReduceSend share 30 lag 1 recv 210 send 211
+    { 6310, 36, 3, 1, 1, 1, 0 },  // rank 0: recvReduceSend share 36 lag 3 recv 254 send 255
+    { 6312, 42, 2, 1, 1, 1, 0 },  // rank 0: recvReduceSend share 42 lag 2 recv 295 send 296
+    { 6314, 1, 7, 1, 0, 7, 0 },  // rank 0: recvReduceCopy share 1 lag 7 recv 13
+    { 6315, 7, 5, 1, 1, 1, 0 },  // rank 0: recvReduceSend share 7 lag 5 recv 53 send 54
+    { 6317, 13, 6, 1, 1, 1, 0 },  // rank 0: recvReduceSend share 13 lag 6 recv 96 send 97
+    { 6319, 19, 0, 0, 1, 1, 0 },  // rank 0: send share 19 lag 0 send 133
+    { 6320, 25, 2, 1, 1, 1, 0 },  // rank 0: recvReduceSend share 25 lag 2 recv 176 send 177
+    { 6322, 31, 4, 1, 1, 1, 0 },  // rank 0: recvReduceSend share 31 lag 4 recv 220 send 221
+    { 6324, 37, 3, 1, 1, 1, 0 },  // rank 0: recvReduceSend share 37 lag 3 recv 261 send 262
+    { 6326, 43, 1, 1, 1, 1, 0 },  // rank 0: recvReduceSend share 43 lag 1 recv 301 send 302
+    { 6328, 2, 7, 1, 0, 7, 0 },  // rank 0: recvReduceCopy share 2 lag 7 recv 20
+    { 6329, 8, 4, 1, 1, 1, 0 },  // rank 0: recvReduceSend share 8 lag 4 recv 59 send 60
+    { 6331, 14, 5, 1, 1, 1, 0 },  // rank 0: recvReduceSend share 14 lag 5 recv 102 send 103
+    { 6333, 20, 6, 1, 1, 1, 0 },  // rank 0: recvReduceSend share 20 lag 6 recv 145 send 146
+    { 6335, 26, 0, 0, 1, 1, 0 },  // rank 0: send share 26 lag 0 send 182
+    { 6336, 32, 3, 1, 1, 1, 0 },  // rank 0: recvReduceSend share 32 lag 3 recv 226 send 227
+    { 6338, 38, 2, 1, 1, 1, 0 },  // rank 0: recvReduceSend share 38 lag 2 recv 267 send 268
+    { 6340, 44, 1, 1, 1, 1, 0 },  // rank 0: recvReduceSend share 44 lag 1 recv 308 send 309
+    { 6342, 3, 7, 1, 0, 7, 0 },  // rank 0: recvReduceCopy share 3 lag 7 recv 27
+    { 6343, 9, 1, 1, 1, 1, 0 },  // rank 0: recvReduceSend share 9 lag 1 recv 63 send 64
+    { 6345, 15, 0, 0, 1, 1, 0 },  // rank 0: send share 15 lag 0 send 105
+    { 6346, 21, 6, 1, 1, 1, 0 },  // rank 0: recvReduceSend share 21 lag 6 recv 152 send 153
+    { 6348, 27, 4, 1, 1, 1, 0 },  // rank 0: recvReduceSend share 27 lag 4 recv 192 send 193
+    { 6350, 33, 2, 1, 1, 1, 0 },  // rank 0: recvReduceSend share 33 lag 2 recv 232 send 233
+    { 6352, 39, 3, 1, 1, 1, 0 },  // rank 0: recvReduceSend share 39 lag 3 recv 275 send 276
+    { 6354, 45, 5, 1, 1, 1, 0 },  // rank 0: recvReduceSend share 45 lag 5 recv 319 send 320
+    { 6356, 4, 7, 1, 0, 7, 0 },  // rank 0: recvReduceCopy share 4 lag 7 recv 34
+    { 6357, 10, 0, 0, 1, 1, 0 },  // rank 0: send share 10 lag 0 send 70
+    { 6358, 16, 2, 1, 1, 1, 0 },  // rank 0: recvReduceSend share 16 lag 2 recv 113 send 114
+    { 6360, 22, 1, 1, 1, 1, 0 },  // rank 0: recvReduceSend share 22 lag 1 recv 154 send 155
+    { 6362, 28, 6, 1, 1, 1, 0 },  // rank 0: recvReduceSend share 28 lag 6 recv 201 send 202
+    { 6364, 34, 5, 1, 1, 1, 0 },  // rank 0: recvReduceSend share 34 lag 5 recv 242 send 243
+    { 6366, 40, 3, 1, 1, 1, 0 },  // rank 0: recvReduceSend share 40 lag 3 recv 282 send 283
+    { 6368, 46, 4, 1, 1, 1, 0 },  // rank 0: recvReduceSend share 46 lag 4 recv 325 send 326
+    { 6370, 5, 7, 1, 0, 7, 0 },  // rank 0: recvReduceCopy share 5 lag 7 recv 41
+    { 6371, 11, 2, 1, 1, 1, 0 },  // rank 0: recvReduceSend share 11 lag 2 recv 78 send 79
+    { 6373, 17, 1, 1, 1, 1, 0 },  // rank 0: recvReduceSend share 17 lag 1 recv 119 send 120
+    { 6375, 23, 0, 0, 1, 1, 0 },  // rank 0: send share 23 lag 0 send 161
+    { 6376, 29, 6, 1, 1, 1, 0 },  // rank 0: recvReduceSend share 29 lag 6 recv 208 send 209
+    { 6378, 35, 3, 1, 1, 1, 0 },  // rank 0: recvReduceSend share 35 lag 3 recv 247 send 248
+    { 6380, 41, 4, 1, 1, 1, 0 },  // rank 0: recvReduceSend share 41 lag 4 recv 290 send 291
+    { 6382, 47, 5, 1, 1, 1, 0 },  // rank 0: recvReduceSend share 47 lag 5 recv 333 send 334
+    { 6384, 0, 0, 0, 1, 1, 0 },  // rank 1: send share 0 lag 0 send 0
+    { 6385, 6, 7, 1, 0, 7, 0 },  // rank 1: recvReduceCopy share 6 lag 7 recv 48
+    { 6386, 12, 5, 1, 1, 1, 0 },  // rank 1: recvReduceSend share 12 lag 5 recv 88 send 89
+    { 6388, 18, 6, 1, 1, 1, 0 },  // rank 1: recvReduceSend share 18 lag 6 recv 131 send 132
+    { 6390, 24, 1, 1, 1, 1, 0 },  // rank 1: recvReduceSend share 24 lag 1 recv 168 send 169
+    { 6392, 30, 2, 1, 1, 1, 0 },  // rank 1: recvReduceSend share 30 lag 2 recv 211 send 212
+    { 6394, 36, 4, 1, 1, 1, 0 },  // rank 1: recvReduceSend share 36 lag 4 recv 255 send 256
+    { 6396, 42, 3, 1, 1, 1, 0 },  // rank 1: recvReduceSend share 42 lag 3 recv 296 send 297
+    { 6398, 1, 1, 1, 1, 1, 0 },  // rank 1: recvReduceSend share 1 lag 1 recv 7 send 8
+    { 6400, 7, 7, 1, 0, 7, 0 },  // rank 1: recvReduceCopy share 7 lag 7 recv 55
+    { 6401, 13, 0, 0, 1, 1, 0 },  // rank 1: send share 13 lag 0 send 91
+    { 6402, 19, 2, 1, 1, 1, 0 },  // rank 1: recvReduceSend share 19 lag 2 recv 134 send 135
+    { 6404, 25, 4, 1, 1, 1, 0 },  // rank 1: recvReduceSend share 25 lag 4 recv 178 send 179
+    { 6406, 31, 6, 1, 1, 1, 0 },  // rank 1: recvReduceSend share 31 lag 6 recv 222 send 223
+    { 6408, 37, 5, 1, 1, 1, 0 },  // rank 1: recvReduceSend share 37 lag 5 recv 263 send 264
+    { 6410, 43, 3, 1, 1, 1, 0 },  // rank 1: recvReduceSend share 43 lag 3 recv 303 send 304
+    { 6412, 2, 2, 1, 1, 1, 0 },  // rank 1: recvReduceSend share 2 lag 2 recv 15 send 16
+    { 6414, 8, 7, 1, 0, 7, 0 },  // rank 1: recvReduceCopy share 8 lag 7 recv 62
+    { 6415, 14, 0, 0, 1, 1, 0 },  // rank 1: send share 14 lag 0 send 98
+    { 6416, 20, 1, 1, 1, 1, 0 },  // rank 1: recvReduceSend share 20 lag 1 recv 140 send 141
+    { 6418, 26, 3, 1, 1, 1, 0 },  // rank 1: recvReduceSend share 26 lag 3 recv 184 send 185
+    { 6420, 32, 6, 1, 1, 1, 0 },  // rank 1: recvReduceSend share 32 lag 6 recv 229 send 230
+    { 6422, 38, 5, 1, 1, 1, 0 },  // rank 1: recvReduceSend share 38 lag 5 recv 270 send 271
+    { 6424, 44, 4, 1, 1, 1, 0 },  // rank 1: recvReduceSend share 44 lag 4 recv 311 send 312
+    { 6426, 3, 5, 1, 1, 1, 0 },  // rank 1: recvReduceSend share 3 lag 5 recv 25 send 26
+    { 6428, 9, 7, 1, 0, 7, 0 },  // rank 1: recvReduceCopy share 9 lag 7 recv 69
+    { 6429, 15, 6, 1, 1, 1, 0 },  // rank 1: recvReduceSend share 15 lag 6 recv 110 send 111
+    { 6431, 21, 4, 1, 1, 1, 0 },  // rank 1: recvReduceSend share 21 lag 4 recv 150 send 151
+    { 6433, 27, 2, 1, 1, 1, 0 },  // rank 1: recvReduceSend share 27 lag 2 recv 190 send 191
+    { 6435, 33, 0, 0, 1, 1, 0 },  // rank 1: send share 33 lag 0 send 231
+    { 6436, 39, 1, 1, 1, 1, 0 },  // rank 1: recvReduceSend share 39 lag 1 recv 273 send 274
+    { 6438, 45, 3, 1, 1, 1, 0 },  // rank 1: recvReduceSend share 45 lag 3 recv 317 send 318
+    { 6440, 4, 6, 1, 1, 1, 0 },  // rank 1: recvReduceSend share 4 lag 6 recv 33 send 34
+    { 6442, 10, 7, 1, 0, 7, 0 },  // rank 1: recvReduceCopy share 10 lag 7 recv 76
+    { 6443, 16, 1, 1, 1, 1, 0 },  // rank 1: recvReduceSend share 16 lag 1 recv 112 send 113
+    { 6445, 22, 0, 0, 1, 1, 0 },  // rank 1: send share 22 lag 0 send 154
+    { 6446, 28, 5, 1, 1, 1, 0 },  // rank 1: recvReduceSend share 28 lag 5 recv 200 send 201
+    { 6448, 34, 4, 1, 1, 1, 0 },  // rank 1: recvReduceSend share 34 lag 4 recv 241 send 242
+    { 6450, 40, 2, 1, 1, 1, 0 },  // rank 1: recvReduceSend share 40 lag 2 recv 281 send 282
+    { 6452, 46, 3, 1, 1, 1, 0 },  // rank 1: recvReduceSend share 46 lag 3 recv 324 send 325
+    { 6454, 5, 4, 1, 1, 1, 0 },  // rank 1: recvReduceSend share 5 lag 4 recv 38 send 39
+    { 6456, 11, 7, 1, 0, 7, 0 },  // rank 1: recvReduceCopy share 11 lag 7 recv 83
+    { 6457, 17, 6, 1, 1, 1, 0 },  // rank 1: recvReduceSend share 17 lag 6 recv 124 send 125
+    { 6459, 23, 5, 1, 1, 1, 0 },  // rank 1: recvReduceSend share 23 lag 5 recv 165 send 166
+    { 6461, 29, 3, 1, 1, 1, 0 },  // rank 1: recvReduceSend share 29 lag 3 recv 205 send 206
+    { 6463, 35, 0, 0, 1, 1, 0 },  // rank 1: send share 35 lag 0 send 245
+    { 6464, 41, 1, 1, 1, 1, 0 },  // rank 1: recvReduceSend share 41 lag 1 recv 287 send 288
+    { 6466, 47, 2, 1, 1, 1, 0 },  // rank 1: recvReduceSend share 47 lag 2 recv 330 send 331
+    { 6468, 0, 2, 1, 1, 1, 0 },  // rank 2: recvReduceSend share 0 lag 2 recv 1 send 2
+    { 6470, 6, 1, 1, 1, 1, 0 },  // rank 2: recvReduceSend share 6 lag 1 recv 42 send 43
+    { 6472, 12, 7, 1, 0, 7, 0 },  // rank 2: recvReduceCopy share 12 lag 7 recv 90
+    { 6473, 18, 0, 0, 1, 1, 0 },  // rank 2: send share 18 lag 0 send 126
+    { 6474, 24, 3, 1, 1, 1, 0 },  // rank 2: recvReduceSend share 24 lag 3 recv 170 send 171
+    { 6476, 30, 4, 1, 1, 1, 0 },  // rank 2: recvReduceSend share 30 lag 4 recv 213 send 214
+    { 6478, 36, 6, 1, 1, 1, 0 },  // rank 2: recvReduceSend share 36 lag 6 recv 257 send 258
+    { 6480, 42, 5, 1, 1, 1, 0 },  // rank 2: recvReduceSend share 42 lag 5 recv 298 send 299
+    { 6482, 1, 0, 0, 1, 1, 0 },  // rank 2: send share 1 lag 0 send 7
+    { 6483, 7, 6, 1, 1, 1, 0 },  // rank 2: recvReduceSend share 7 lag 6 recv 54 send 55
+    { 6485, 13, 7, 1, 0, 7, 0 },  // rank 2: recvReduceCopy share 13 lag 7 recv 97
+    { 6486, 19, 1, 1, 1, 1, 0 },  // rank 2: recvReduceSend share 19 lag 1 recv 133 send 134
+    { 6488, 25, 3, 1, 1, 1, 0 },  // rank 2: recvReduceSend share 25 lag 3 recv 177 send 178
+    { 6490, 31, 5, 1, 1, 1, 0 },  // rank 2: recvReduceSend share 31 lag 5 recv 221 send 222
+    { 6492, 37, 4, 1, 1, 1, 0 },  // rank 2: recvReduceSend share 37 lag 4 recv 262 send 263
+    { 6494, 43, 2, 1, 1, 1, 0 },  // rank 2: recvReduceSend share 43 lag 2 recv 302 send 303
+    { 6496, 2, 1, 1, 1, 1, 0 },  // rank 2: recvReduceSend share 2 lag 1 recv 14 send 15
+    { 6498, 8, 6, 1, 1, 1, 0 },  // rank 2: recvReduceSend share 8 lag 6 recv 61 send 62
+    { 6500, 14, 7, 1, 0, 7, 0 },  // rank 2: recvReduceCopy share 14 lag 7 recv 104
+    { 6501, 20, 0, 0, 1, 1, 0 },  // rank 2: send share 20 lag 0 send 140
+    { 6502, 26, 2, 1, 1, 1, 0 },  // rank 2: recvReduceSend share 26 lag 2 recv 183 send 184
+    { 6504, 32, 5, 1, 1, 1, 0 },  // rank 2: recvReduceSend share 32 lag 5 recv 228 send 229
+    { 6506, 38, 4, 1, 1, 1, 0 },  // rank 2: recvReduceSend share 38 lag 4 recv 269 send 270
+    { 6508, 44, 3, 1, 1, 1, 0 },  // rank 2: recvReduceSend share 44 lag 3 recv 310 send 311
+    { 6510, 3, 6, 1, 1, 1, 0 },  // rank 2: recvReduceSend share 3 lag 6 recv 26 send 27
+    { 6512, 9, 0, 0, 1, 1, 0 },  // rank 2: send share 9 lag 0 send 63
+    { 6513, 15, 7, 1, 0, 7, 0 },  // rank 2: recvReduceCopy share 15 lag 7 recv 111
+    { 6514, 21, 5, 1, 1, 1, 0 },  // rank 2: recvReduceSend share 21 lag 5 recv 151 send 152
+    { 6516, 27, 3, 1, 1, 1, 0 },  // rank 2: recvReduceSend share 27 lag 3 recv 191 send 192
+    { 6518, 33, 1, 1, 1, 1, 0 },  // rank 2: recvReduceSend share 33 lag 1 recv 231 send 232
+    { 6520, 39, 2, 1, 1, 1, 0 },  // rank 2: recvReduceSend share 39 lag 2 recv 274 send 275
+    { 6522, 45, 4, 1, 1, 1, 0 },  // rank 2: recvReduceSend share 45 lag 4 recv 318 send 319
+    { 6524, 4, 4, 1, 1, 1, 0 },  // rank 2: recvReduceSend share 4 lag 4 recv 31 send 32
+    { 6526, 10, 5, 1, 1, 1, 0 },  // rank 2: recvReduceSend share 10 lag 5 recv 74 send 75
+    { 6528, 16, 7, 1, 0, 7, 0 },  // rank 2: recvReduceCopy share 16 lag 7 recv 118
+    { 6529, 22, 6, 1, 1, 1, 0 },  // rank 2: recvReduceSend share 22 lag 6 recv 159 send 160
+    { 6531, 28, 3, 1, 1, 1, 0 },  // rank 2: recvReduceSend share 28 lag 3 recv 198 send 199
+    { 6533, 34, 2, 1, 1, 1, 0 },  // rank 2: recvReduceSend share 34 lag 2 recv 239 send 240
+    { 6535, 40, 0, 0, 1, 1, 0 },  // rank 2: send share 40 lag 0 send 280
+    { 6536, 46, 1, 1, 1, 1, 0 },  // rank 2: recvReduceSend share 46 lag 1 recv 322 send 323
+    { 6538, 5, 5, 1, 1, 1, 0 },  // rank 2: recvReduceSend share 5 lag 5 recv 39 send 40
+    { 6540, 11, 0, 0, 1, 1, 0 },  // rank 2: send share 11 lag 0 send 77
+    { 6541, 17, 7, 1, 0, 7, 0 },  // rank 2: recvReduceCopy share 17 lag 7 recv 125
+    { 6542, 23, 6, 1, 1, 1, 0 },  // rank 2: recvReduceSend share 23 lag 6 recv 166 send 167
+    { 6544, 29, 4, 1, 1, 1, 0 },  // rank 2: recvReduceSend share 29 lag 4 recv 206 send 207
+    { 6546, 35, 1, 1, 1, 1, 0 },  // rank 2: recvReduceSend share 35 lag 1 recv 245 send 246
+    { 6548, 41, 2, 1, 1, 1, 0 },  // rank 2: recvReduceSend share 41 lag 2 recv 288 send 289
+    { 6550, 47, 3, 1, 1, 1, 0 },  // rank 2: recvReduceSend share 47 lag 3 recv 331 send 332
+    { 6552, 0, 1, 1, 1, 1, 0 },  // rank 3: recvReduceSend share 0 lag 1 recv 0 send 1
+    { 6554, 6, 0, 0, 1, 1, 0 },  // rank 3: send share 6 lag 0 send 42
+    { 6555, 12, 6, 1, 1, 1, 0 },  // rank 3: recvReduceSend share 12 lag 6 recv 89 send 90
+    { 6557, 18, 7, 1, 0, 7, 0 },  // rank 3: recvReduceCopy share 18 lag 7 recv 132
+    { 6558, 24, 2, 1, 1, 1, 0 },  // rank 3: recvReduceSend share 24 lag 2 recv 169 send 170
+    { 6560, 30, 3, 1, 1, 1, 0 },  // rank 3: recvReduceSend share 30 lag 3 recv 212 send 213
+    { 6562, 36, 5, 1, 1, 1, 0 },  // rank 3: recvReduceSend share 36 lag 5 recv 256 send 257
+    { 6564, 42, 4, 1, 1, 1, 0 },  // rank 3: recvReduceSend share 42 lag 4 recv 297 send 298
+    { 6566, 1, 6, 1, 1, 1, 0 },  // rank 3: recvReduceSend share 1 lag 6 recv 12 send 13
+    { 6568, 7, 4, 1, 1, 1, 0 },  // rank 3: recvReduceSend share 7 lag 4 recv 52 send 53
+    { 6570, 13, 5, 1, 1, 1, 0 },  // rank 3: recvReduceSend share 13 lag 5 recv 95 send 96
+    { 6572, 19, 7, 1, 0, 7, 0 },  // rank 3: recvReduceCopy share 19 lag 7 recv 139
+    { 6573, 25, 1, 1, 1, 1, 0 },  // rank 3: recvReduceSend share 25 lag 1 recv 175 send 176
+    { 6575, 31, 3, 1, 1, 1, 0 },  // rank 3: recvReduceSend share 31 lag 3 recv 219 send 220
+    { 6577, 37, 2, 1, 1, 1, 0 },  // rank 3: recvReduceSend share 37 lag 2 recv 260 send 261
+    { 6579, 43, 0, 0, 1, 1, 0 },  // rank 3: send share 43 lag 0 send 301
+    { 6580, 2, 0, 0, 1, 1, 0 },  // rank 3: send share 2 lag 0 send 14
+    { 6581, 8, 5, 1, 1, 1, 0 },  // rank 3: recvReduceSend share 8 lag 5 recv 60 send 61
+    { 6583, 14, 6, 1, 1, 1, 0 },  // rank 3: recvReduceSend share 14 lag 6 recv 103 send 104
+    { 6585, 20, 7, 1, 0, 7, 0 },  // rank 3: recvReduceCopy share 20 lag 7 recv 146
+    { 6586, 26, 1, 1, 1, 1, 0 },  // rank 3: recvReduceSend share 26 lag 1 recv 182 send 183
+    { 6588, 32, 4, 1, 1, 1, 0 },  // rank 3: recvReduceSend share 32 lag 4 recv 227 send 228
+    { 6590, 38, 3, 1, 1, 1, 0 },  // rank 3: recvReduceSend share 38 lag 3 recv 268 send 269
+    { 6592, 44, 2, 1, 1, 1, 0 },  // rank 3: recvReduceSend share 44 lag 2 recv 309 send 310
+    { 6594, 3, 0, 0, 1, 1, 0 },  // rank 3: send share 3 lag 0 send 21
+    { 6595, 9, 2, 1, 1, 1, 0 },  // rank 3: recvReduceSend share 9 lag 2 recv 64 send 65
+    { 6597, 15, 1, 1, 1, 1, 0 },  // rank 3: recvReduceSend share 15 lag 1 recv 105 send 106
+    { 6599, 21, 7, 1, 0, 7, 0 },  // rank 3: recvReduceCopy share 21 lag 7 recv 153
+    { 6600, 27, 5, 1, 1, 1, 0 },  // rank 3: recvReduceSend share 27 lag 5 recv 193 send 194
+    { 6602, 33, 3, 1, 1, 1, 0 },  // rank 3: recvReduceSend share 33 lag 3 recv 233 send 234
+    { 6604, 39, 4, 1, 1, 1, 0 },  // rank 3: recvReduceSend share 39 lag 4 recv 276 send 277
+    { 6606, 45, 6, 1, 1, 1, 0 },  // rank 3: recvReduceSend share 45 lag 6 recv 320 send 321
+    { 6608, 4, 5, 1, 1, 1, 0 },  // rank 3: recvReduceSend share 4 lag 5 recv 32 send 33
+    { 6610, 10, 6, 1, 1, 1, 0 },  // rank 3: recvReduceSend share 10 lag 6 recv 75 send 76
+    { 6612, 16, 0, 0, 1, 1, 0 },  // rank 3: send share 16 lag 0 send 112
+    { 6613, 22, 7, 1, 0, 7, 0 },  // rank 3: recvReduceCopy share 22 lag 7 recv 160
+    { 6614, 28, 4, 1, 1, 1, 0 },  // rank 3: recvReduceSend share 28 lag 4 recv 199 send 200
+    { 6616, 34, 3, 1, 1, 1, 0 },  // rank 3: recvReduceSend share 34 lag 3 recv 240 send 241
+    { 6618, 40, 1, 1, 1, 1, 0 },  // rank 3: recvReduceSend share 40 lag 1 recv 280 send 281
+    { 6620, 46, 2, 1, 1, 1, 0 },  // rank 3: recvReduceSend share 46 lag 2 recv 323 send 324
+    { 6622, 5, 6, 1, 1, 1, 0 },  // rank 3: recvReduceSend share 5 lag 6 recv 40 send 41
+    { 6624, 11, 1, 1, 1, 1, 0 },  // rank 3: recvReduceSend share 11 lag 1 recv 77 send 78
+    { 6626, 17, 0, 0, 1, 1, 0 },  // rank 3: send share 17 lag 0 send 119
+    { 6627, 23, 7, 1, 0, 7, 0 },  // rank 3: recvReduceCopy share 23 lag 7 recv 167
+    { 6628, 29, 5, 1, 1, 1, 0 },  // rank 3: recvReduceSend share 29 lag 5 recv 207 send 208
+    { 6630, 35, 2, 1, 1, 1, 0 },  // rank 3: recvReduceSend share 35 lag 2 recv 246 send 247
+    { 6632, 41, 3, 1, 1, 1, 0 },  // rank 3: recvReduceSend share 41 lag 3 recv 289 send 290
+    { 6634, 47, 4, 1, 1, 1, 0 },  // rank 3: recvReduceSend share 47 lag 4 recv 332 send 333
+    { 6636, 0, 6, 1, 1, 1, 0 },  // rank 4: recvReduceSend share 0 lag 6 recv 5 send 6
+    { 6638, 6, 5, 1, 1, 1, 0 },  // rank 4: recvReduceSend share 6 lag 5 recv 46 send 47
+    { 6640, 12, 3, 1, 1, 1, 0 },  // rank 4: recvReduceSend share 12 lag 3 recv 86 send 87
+    { 6642, 18, 4, 1, 1, 1, 0 },  // rank 4: recvReduceSend share 18 lag 4 recv 129 send 130
+    { 6644, 24, 7, 1, 0, 7, 0 },  // rank 4: recvReduceCopy share 24 lag 7 recv 174
+    { 6645, 30, 0, 0, 1, 1, 0 },  // rank 4: send share 30 lag 0 send 210
+    { 6646, 36, 2, 1, 1, 1, 0 },  // rank 4: recvReduceSend share 36 lag 2 recv 253 send 254
+    { 6648, 42, 1, 1, 1, 1, 0 },  // rank 4: recvReduceSend share 42 lag 1 recv 294 send 295
+    { 6650, 1, 4, 1, 1, 1, 0 },  // rank 4: recvReduceSend share 1 lag 4 recv 10 send 11
+    { 6652, 7, 2, 1, 1, 1, 0 },  // rank 4: recvReduceSend share 7 lag 2 recv 50 send 51
+    { 6654, 13, 3, 1, 1, 1, 0 },  // rank 4: recvReduceSend share 13 lag 3 recv 93 send 94
+    { 6656, 19, 5, 1, 1, 1, 0 },  // rank 4: recvReduceSend share 19 lag 5 recv 137 send 138
+    { 6658, 25, 7, 1, 0, 7, 0 },  // rank 4: recvReduceCopy share 25 lag 7 recv 181
+    { 6659, 31, 1, 1, 1, 1, 0 },  // rank 4: recvReduceSend share 31 lag 1 recv 217 send 218
+    { 6661, 37, 0, 0, 1, 1, 0 },  // rank 4: send share 37 lag 0 send 259
+    { 6662, 43, 6, 1, 1, 1, 0 },  // rank 4: recvReduceSend share 43 lag 6 recv 306 send 307
+    { 6664, 2, 6, 1, 1, 1, 0 },  // rank 4: recvReduceSend share 2 lag 6 recv 19 send 20
+    { 6666, 8, 3, 1, 1, 1, 0 },  // rank 4: recvReduceSend share 8 lag 3 recv 58 send 59
+    { 6668, 14, 4, 1, 1, 1, 0 },  // rank 4: recvReduceSend share 14 lag 4 recv 101 send 102
+    { 6670, 20, 5, 1, 1, 1, 0 },  // rank 4: recvReduceSend share 20 lag 5 recv 144 send 145
+    { 6672, 26, 7, 1, 0, 7, 0 },  // rank 4: recvReduceCopy share 26 lag 7 recv 188
+    { 6673, 32, 2, 1, 1, 1, 0 },  // rank 4: recvReduceSend share 32 lag 2 recv 225 send 226
+    { 6675, 38, 1, 1, 1, 1, 0 },  // rank 4: recvReduceSend share 38 lag 1 recv 266 send 267
+    { 6677, 44, 0, 0, 1, 1, 0 },  // rank 4: send share 44 lag 0 send 308
+    { 6678, 3, 2, 1, 1, 1, 0 },  // rank 4: recvReduceSend share 3 lag 2 recv 22 send 23
+    { 6680, 9, 4, 1, 1, 1, 0 },  // rank 4: recvReduceSend share 9 lag 4 recv 66 send 67
+    { 6682, 15, 3, 1, 1, 1, 0 },  // rank 4: recvReduceSend share 15 lag 3 recv 107 send 108
+    { 6684, 21, 1, 1, 1, 1, 0 },  // rank 4: recvReduceSend share 21 lag 1 recv 147 send 148
+    { 6686, 27, 7, 1, 0, 7, 0 },  // rank 4: recvReduceCopy share 27 lag 7 recv 195
+    { 6687, 33, 5, 1, 1, 1, 0 },  // rank 4: recvReduceSend share 33 lag 5 recv 235 send 236
+    { 6689, 39, 6, 1, 1, 1, 0 },  // rank 4: recvReduceSend share 39 lag 6 recv 278 send 279
+    { 6691, 45, 0, 0, 1, 1, 0 },  // rank 4: send share 45 lag 0 send 315
+    { 6692, 4, 0, 0, 1, 1, 0 },  // rank 4: send share 4 lag 0 send 28
+    { 6693, 10, 1, 1, 1, 1, 0 },  // rank 4: recvReduceSend share 10 lag 1 recv 70 send 71
+    { 6695, 16, 3, 1, 1, 1, 0 },  // rank 4: recvReduceSend share 16 lag 3 recv 114 send 115
+    { 6697, 22, 2, 1, 1, 1, 0 },  // rank 4: recvReduceSend share 22 lag 2 recv 155 send 156
+    { 6699, 28, 7, 1, 0, 7, 0 },  // rank 4: recvReduceCopy share 28 lag 7 recv 202
+    { 6700, 34, 6, 1, 1, 1, 0 },  // rank 4: recvReduceSend share 34 lag 6 recv 243 send 244
+    { 6702, 40, 4, 1, 1, 1, 0 },  // rank 4: recvReduceSend share 40 lag 4 recv 283 send 284
+    { 6704, 46, 5, 1, 1, 1, 0 },  // rank 4: recvReduceSend share 46 lag 5 recv 326 send 327
+    { 6706, 5, 0, 0, 1, 1, 0 },  // rank 4: send share 5 lag 0 send 35
+    { 6707, 11, 3, 1, 1, 1, 0 },  // rank 4: recvReduceSend share 11 lag 3 recv 79 send 80
+    { 6709, 17, 2, 1, 1, 1, 0 },  // rank 4: recvReduceSend share 17 lag 2 recv 120 send 121
+    { 6711, 23, 1, 1, 1, 1, 0 },  // rank 4: recvReduceSend share 23 lag 1 recv 161 send 162
+    { 6713, 29, 7, 1, 0, 7, 0 },  // rank 4: recvReduceCopy share 29 lag 7 recv 209
+    { 6714, 35, 4, 1, 1, 1, 0 },  // rank 4: recvReduceSend share 35 lag 4 recv 248 send 249
+    { 6716, 41, 5, 1, 1, 1, 0 },  // rank 4: recvReduceSend share 41 lag 5 recv 291 send 292
+    { 6718, 47, 6, 1, 1, 1, 0 },  // rank 4: recvReduceSend share 47 lag 6 recv 334 send 335
+    { 6720, 0, 5, 1, 1, 1, 0 },  // rank 5: recvReduceSend share 0 lag 5 recv 4 send 5
+    { 6722, 6, 4, 1, 1, 1, 0 },  // rank 5: recvReduceSend share 6 lag 4 recv 45 send 46
+    { 6724, 12, 2, 1, 1, 1, 0 },  // rank 5: recvReduceSend share 12 lag 2 recv 85 send 86
+    { 6726, 18, 3, 1, 1, 1, 0 },  // rank 5: recvReduceSend share 18 lag 3 recv 128 send 129
+    { 6728, 24, 6, 1, 1, 1, 0 },  // rank 5: recvReduceSend share 24 lag 6 recv 173 send 174
+    { 6730, 30, 7, 1, 0, 7, 0 },  // rank 5: recvReduceCopy share 30 lag 7 recv 216
+    { 6731, 36, 1, 1, 1, 1, 0 },  // rank 5: recvReduceSend share 36 lag 1 recv 252 send 253
+    { 6733, 42, 0, 0, 1, 1, 0 },  // rank 5: send share 42 lag 0 send 294
+    { 6734, 1, 2, 1, 1, 1, 0 },  // rank 5: recvReduceSend share 1 lag 2 recv 8 send 9
+    { 6736, 7, 0, 0, 1, 1, 0 },  // rank 5: send share 7 lag 0 send 49
+    { 6737, 13, 1, 1, 1, 1, 0 },  // rank 5: recvReduceSend share 13 lag 1 recv 91 send 92
+    { 6739, 19, 3, 1, 1, 1, 0 },  // rank 5: recvReduceSend share 19 lag 3 recv 135 send 136
+    { 6741, 25, 5, 1, 1, 1, 0 },  // rank 5: recvReduceSend share 25 lag 5 recv 179 send 180
+    { 6743, 31, 7, 1, 0, 7, 0 },  // rank 5: recvReduceCopy share 31 lag 7 recv 223
+    { 6744, 37, 6, 1, 1, 1, 0 },  // rank 5: recvReduceSend share 37 lag 6 recv 264 send 265
+    { 6746, 43, 4, 1, 1, 1, 0 },  // rank 5: recvReduceSend share 43 lag 4 recv 304 send 305
+    { 6748, 2, 3, 1, 1, 1, 0 },  // rank 5: recvReduceSend share 2 lag 3 recv 16 send 17
+    { 6750, 8, 0, 0, 1, 1, 0 },  // rank 5: send share 8 lag 0 send 56
+    { 6751, 14, 1, 1, 1, 1, 0 },  // rank 5: recvReduceSend share 14 lag 1 recv 98 send 99
+    { 6753, 20, 2, 1, 1, 1, 0 },  // rank 5: recvReduceSend share 20 lag 2 recv 141 send 142
+    { 6755, 26, 4, 1, 1, 1, 0 },  // rank 5: recvReduceSend share 26 lag 4 recv 185 send 186
+    { 6757, 32, 7, 1, 0, 7, 0 },  // rank 5: recvReduceCopy share 32 lag 7 recv 230
+    { 6758, 38, 6, 1, 1, 1, 0 },  // rank 5: recvReduceSend share 38 lag 6 recv 271 send 272
+    { 6760, 44, 5, 1, 1, 1, 0 },  // rank 5: recvReduceSend share 44 lag 5 recv 312 send 313
+    { 6762, 3, 4, 1, 1, 1, 0 },  // rank 5: recvReduceSend share 3 lag 4 recv 24 send 25
+    { 6764, 9, 6, 1, 1, 1, 0 },  // rank 5: recvReduceSend share 9 lag 6 recv 68 send 69
+    { 6766, 15, 5, 1, 1, 1, 0 },  // rank 5: recvReduceSend share 15 lag 5 recv 109 send 110
+    { 6768, 21, 3, 1, 1, 1, 0 },  // rank 5: recvReduceSend share 21 lag 3 recv 149 send 150
+    { 6770, 27, 1, 1, 1, 1, 0 },  // rank 5: recvReduceSend share 27 lag 1 recv 189 send 190
+    { 6772, 33, 7, 1, 0, 7, 0 },  // rank 5: recvReduceCopy share 33 lag 7 recv 237
+    { 6773, 39, 0, 0, 1, 1, 0 },  // rank 5: send share 39 lag 0 send 273
+    { 6774, 45, 2, 1, 1, 1, 0 },  // rank 5: recvReduceSend share 45 lag 2 recv 316 send 317
+    { 6776, 4, 1, 1, 1, 1, 0 },  // rank 5: recvReduceSend share 4 lag 1 recv 28 send 29
+    { 6778, 10, 2, 1, 1, 1, 0 },  // rank 5: recvReduceSend share 10 lag 2 recv 71 send 72
+    { 6780, 16, 4, 1, 1, 1, 0 },  // rank 5: recvReduceSend share 16 lag 4 recv 115 send 116
+    { 6782, 22, 3, 1, 1, 1, 0 },  // rank 5: recvReduceSend share 22 lag 3 recv 156 send 157
+    { 6784, 28, 0, 0, 1, 1, 0 },  // rank 5: send share 28 lag 0 send 196
+    { 6785, 34, 7, 1, 0, 7, 0 },  // rank 5: recvReduceCopy share 34 lag 7 recv 244
+    { 6786, 40, 5, 1, 1, 1, 0 },  // rank 5: recvReduceSend share 40 lag 5 recv 284 send 285
+    { 6788, 46, 6, 1, 1, 1, 0 },  // rank 5: recvReduceSend share 46 lag 6 recv 327 send 328
+    { 6790, 5, 3, 1, 1, 1, 0 },  // rank 5: recvReduceSend share 5 lag 3 recv 37 send 38
+    { 6792, 11, 6, 1, 1, 1, 0 },  // rank 5: recvReduceSend share 11 lag 6 recv 82 send 83
+    { 6794, 17, 5, 1, 1, 1, 0 },  // rank 5: recvReduceSend share 17 lag 5 recv 123 send 124
+    { 6796, 23, 4, 1, 1, 1, 0 },  // rank 5: recvReduceSend share 23 lag 4 recv 164 send 165
+    { 6798, 29, 2, 1, 1, 1, 0 },  // rank 5: recvReduceSend share 29 lag 2 recv 204 send 205
+    { 6800, 35, 7, 1, 0, 7, 0 },  // rank 5: recvReduceCopy share 35 lag 7 recv 251
+    { 6801, 41, 0, 0, 1, 1, 0 },  // rank 5: send share 41 lag 0 send 287
+    { 6802, 47, 1, 1, 1, 1, 0 },  // rank 5: recvReduceSend share 47 lag 1 recv 329 send 330
+    { 6804, 0, 3, 1, 1, 1, 0 },  // rank 6: recvReduceSend share 0 lag 3 recv 2 send 3
+    { 6806, 6, 2, 1, 1, 1, 0 },  // rank 6: recvReduceSend share 6 lag 2 recv 43 send 44
+    { 6808, 12, 0, 0, 1, 1, 0 },  // rank 6: send share 12 lag 0 send 84
+    { 6809, 18, 1, 1, 1, 1, 0 },  // rank 6: recvReduceSend share 18 lag 1 recv 126 send 127
+    { 6811, 24, 4, 1, 1, 1, 0 },  // rank 6: recvReduceSend share 24 lag 4 recv 171 send 172
+    { 6813, 30, 5, 1, 1, 1, 0 },  // rank 6: recvReduceSend share 30 lag 5 recv 214 send 215
+    { 6815, 36, 7, 1, 0, 7, 0 },  // rank 6: recvReduceCopy share 36 lag 7 recv 258
+    { 6816, 42, 6, 1, 1, 1, 0 },  // rank 6: recvReduceSend share 42 lag 6 recv 299 send 300
+    { 6818, 1, 3, 1, 1, 1, 0 },  // rank 6: recvReduceSend share 1 lag 3 recv 9 send 10
+    { 6820, 7, 1, 1, 1, 1, 0 },  // rank 6: recvReduceSend share 7 lag 1 recv 49 send 50
+    { 6822, 13, 2, 1, 1, 1, 0 },  // rank 6: recvReduceSend share 13 lag 2 recv 92 send 93
+    { 6824, 19, 4, 1, 1, 1, 0 },  // rank 6: recvReduceSend share 19 lag 4 recv 136 send 137
+    { 6826, 25, 6, 1, 1, 1, 0 },  // rank 6: recvReduceSend share 25 lag 6 recv 180 send 181
+    { 6828, 31, 0, 0, 1, 1, 0 },  // rank 6: send share 31 lag 0 send 217
+    { 6829, 37, 7, 1, 0, 7, 0 },  // rank 6: recvReduceCopy share 37 lag 7 recv 265
+    { 6830, 43, 5, 1, 1, 1, 0 },  // rank 6: recvReduceSend share 43 lag 5 recv 305 send 306
+    { 6832, 2, 4, 1, 1, 1, 0 },  // rank 6: recvReduceSend share 2 lag 4 recv 17 send 18
+    { 6834, 8, 1, 1, 1, 1, 0 },  // rank 6: recvReduceSend share 8 lag 1 recv 56 send 57
+    { 6836, 14, 2, 1, 1, 1, 0 },  // rank 6: recvReduceSend share 14 lag 2 recv 99 send 100
+    { 6838, 20, 3, 1, 1, 1, 0 },  // rank 6: recvReduceSend share 20 lag 3 recv 142 send 143
+    { 6840, 26, 5, 1, 1, 1, 0 },  // rank 6: recvReduceSend share 26 lag 5 recv 186 send 187
+    { 6842, 32, 0, 0, 1, 1, 0 },  // rank 6: send share 32 lag 0 send 224
+    { 6843, 38, 7, 1, 0, 7, 0 },  // rank 6: recvReduceCopy share 38 lag 7 recv 272
+    { 6844, 44, 6, 1, 1, 1, 0 },  // rank 6: recvReduceSend share 44 lag 6 recv 313 send 314
+    { 6846, 3, 3, 1, 1, 1, 0 },  // rank 6: recvReduceSend share 3 lag 3 recv 23 send 24
+    { 6848, 9, 5, 1, 1, 1, 0 },  // rank 6: recvReduceSend share 9 lag 5 recv 67 send 68
+    { 6850, 15, 4, 1, 1, 1, 0 },  // rank 6: recvReduceSend share 15 lag 4 recv 108 send 109
+    { 6852, 21, 2, 1, 1, 1, 0 },  // rank 6: recvReduceSend share 21 lag 2 recv 148 send 149
+    { 6854, 27, 0, 0, 1, 1, 0 },  // rank 6: send share 27 lag 0 send 189
+    { 6855, 33, 6, 1, 1, 1, 0 },  // rank 6: recvReduceSend share 33 lag 6 recv 236 send 237
+    { 6857, 39, 7, 1, 0, 7, 0 },  // rank 6: recvReduceCopy share 39 lag 7 recv 279
+    { 6858, 45, 1, 1, 1, 1, 0 },  // rank 6: recvReduceSend share 45 lag 1 recv 315 send 316
+    { 6860, 4, 3, 1, 1, 1, 0 },  // rank 6: recvReduceSend share 4 lag 3 recv 30 send 31
+    { 6862, 10, 4, 1, 1, 1, 0 },  // rank 6: recvReduceSend share 10 lag 4 recv 73 send 74
+    { 6864, 16, 6, 1, 1, 1, 0 },  // rank 6: recvReduceSend share 16 lag 6 recv 117 send 118
+    { 6866, 22, 5, 1, 1, 1, 0 },  // rank 6: recvReduceSend share 22 lag 5 recv 158 send 159
+    { 6868, 28, 2, 1, 1, 1, 0 },  // rank 6: recvReduceSend share 28 lag 2 recv 197 send 198
+    { 6870, 34, 1, 1, 1, 1, 0 },  // rank 6: recvReduceSend share 34 lag 1 recv 238 send 239
+    { 6872, 40, 7, 1, 0, 7, 0 },  // rank 6: recvReduceCopy share 40 lag 7 recv 286
+    { 6873, 46, 0, 0, 1, 1, 0 },  // rank 6: send share 46 lag 0 send 322
+    { 6874, 5, 2, 1, 1, 1, 0 },  // rank 6: recvReduceSend share 5 lag 2 recv 36 send 37
+    { 6876, 11, 5, 1, 1, 1, 0 },  // rank 6: recvReduceSend share 11 lag 5 recv 81 send 82
+    { 6878, 17, 4, 1, 1, 1, 0 },  // rank 6: recvReduceSend share 17 lag 4 recv 122 send 123
+    { 6880, 23, 3, 1, 1, 1, 0 },  // rank 6: recvReduceSend share 23 lag 3 recv 163 send 164
+    { 6882, 29, 1, 1, 1, 1, 0 },  // rank 6: recvReduceSend share 29 lag 1 recv 203 send 204
+    { 6884, 35, 6, 1, 1, 1, 0 },  // rank 6: recvReduceSend share 35 lag 6 recv 250 send 251
+    { 6886, 41, 7, 1, 0, 7, 0 },  // rank 6: recvReduceCopy share 41 lag 7 recv 293
+    { 6887, 47, 0, 0, 1, 1, 0 },  // rank 6: send share 47 lag 0 send 329
+    { 6888, 0, 4, 1, 1, 1, 0 },  // rank 7: recvReduceSend share 0 lag 4 recv 3 send 4
+    { 6890, 6, 3, 1, 1, 1, 0 },  // rank 7: recvReduceSend share 6 lag 3 recv 44 send 45
+    { 6892, 12, 1, 1, 1, 1, 0 },  // rank 7: recvReduceSend share 12 lag 1 recv 84 send 85
+    { 6894, 18, 2, 1, 1, 1, 0 },  // rank 7: recvReduceSend share 18 lag 2 recv 127 send 128
+    { 6896, 24, 5, 1, 1, 1, 0 },  // rank 7: recvReduceSend share 24 lag 5 recv 172 send 173
+    { 6898, 30, 6, 1, 1, 1, 0 },  // rank 7: recvReduceSend share 30 lag 6 recv 215 send 216
+    { 6900, 36, 0, 0, 1, 1, 0 },  // rank 7: send share 36 lag 0 send 252
+    { 6901, 42, 7, 1, 0, 7, 0 },  // rank 7: recvReduceCopy share 42 lag 7 recv 300
+    { 6902, 1, 5, 1, 1, 1, 0 },  // rank 7: recvReduceSend share 1 lag 5 recv 11 send 12
+    { 6904, 7, 3, 1, 1, 1, 0 },  // rank 7: recvReduceSend share 7 lag 3 recv 51 send 52
+    { 6906, 13, 4, 1, 1, 1, 0 },  // rank 7: recvReduceSend share 13 lag 4 recv 94 send 95
+    { 6908, 19, 6, 1, 1, 1, 0 },  // rank 7: recvReduceSend share 19 lag 6 recv 138 send 139
+    { 6910, 25, 0, 0, 1, 1, 0 },  // rank 7: send share 25 lag 0 send 175
+    { 6911, 31, 2, 1, 1, 1, 0 },  // rank 7: recvReduceSend share 31 lag 2 recv 218 send 219
+    { 6913, 37, 1, 1, 1, 1, 0 },  // rank 7: recvReduceSend share 37 lag 1 recv 259 send 260
+    { 6915, 43, 7, 1, 0, 7, 0 },  // rank 7: recvReduceCopy share 43 lag 7 recv 307
+    { 6916, 2, 5, 1, 1, 1, 0 },  // rank 7: recvReduceSend share 2 lag 5 recv 18 send 19
+    { 6918, 8, 2, 1, 1, 1, 0 },  // rank 7: recvReduceSend share 8 lag 2 recv 57 send 58
+    { 6920, 14, 3, 1, 1, 1, 0 },  // rank 7: recvReduceSend share 14 lag 3 recv 100 send 101
+    { 6922, 20, 4, 1, 1, 1, 0 },  // rank 7: recvReduceSend share 20 lag 4 recv 143 send 144
+    { 6924, 26, 6, 1, 1, 1, 0 },  // rank 7: recvReduceSend share 26 lag 6 recv 187 send 188
+    { 6926, 32, 1, 1, 1, 1, 0 },  // rank 7: recvReduceSend share 32 lag 1 recv 224 send 225
+    { 6928, 38, 0, 0, 1, 1, 0 },  // rank 7: send share 38 lag 0 send 266
+    { 6929, 44, 7, 1, 0, 7, 0 },  // rank 7: recvReduceCopy share 44 lag 7 recv 314
+    { 6930, 3, 1, 1, 1, 1, 0 },  // rank 7: recvReduceSend share 3 lag 1 recv 21 send 22
+    { 6932, 9, 3, 1, 1, 1, 0 },  // rank 7: recvReduceSend share 9 lag 3 recv 65 send 66
+    { 6934, 15, 2, 1, 1, 1, 0 },  // rank 7: recvReduceSend share 15 lag 2 recv 106 send 107
+    { 6936, 21, 0, 0, 1, 1, 0 },  // rank 7: send share 21 lag 0 send 147
+    { 6937, 27, 6, 1, 1, 1, 0 },  // rank 7: recvReduceSend share 27 lag 6 recv 194 send 195
+    { 6939, 33, 4, 1, 1, 1, 0 },  // rank 7: recvReduceSend share 33 lag 4 recv 234 send 235
+    { 6941, 39, 5, 1, 1, 1, 0 },  // rank 7: recvReduceSend share 39 lag 5 recv 277 send 278
+    { 6943, 45, 7, 1, 0, 7, 0 },  // rank 7: recvReduceCopy share 45 lag 7 recv 321
+    { 6944, 4, 2, 1, 1, 1, 0 },  // rank 7: recvReduceSend share 4 lag 2 recv 29 send 30
+    { 6946, 10, 3, 1, 1, 1, 0 },  // rank 7: recvReduceSend share 10 lag 3 recv 72 send 73
+    { 6948, 16, 5, 1, 1, 1, 0 },  // rank 7: recvReduceSend share 16 lag 5 recv 116 send 117
+    { 6950, 22, 4, 1, 1, 1, 0 },  // rank 7: recvReduceSend share 22 lag 4 recv 157 send 158
+    { 6952, 28, 1, 1, 1, 1, 0 },  // rank 7: recvReduceSend share 28 lag 1 recv 196 send 197
+    { 6954, 34, 0, 0, 1, 1, 0 },  // rank 7: send share 34 lag 0 send 238
+    { 6955, 40, 6, 1, 1, 1, 0 },  // rank 7: recvReduceSend share 40 lag 6 recv 285 send 286
+    { 6957, 46, 7, 1, 0, 7, 0 },  // rank 7: recvReduceCopy share 46 lag 7 recv 328
+    { 6958, 5, 1, 1, 1, 1, 0 },  // rank 7: recvReduceSend share 5 lag 1 recv 35 send 36
+    { 6960, 11, 4, 1, 1, 1, 0 },  // rank 7: recvReduceSend share 11 lag 4 recv 80 send 81
+    { 6962, 17, 3, 1, 1, 1, 0 },  // rank 7: recvReduceSend share 17 lag 3 recv 121 send 122
+    { 6964, 23, 2, 1, 1, 1, 0 },  // rank 7: recvReduceSend share 23 lag 2 recv 162 send 163
+    { 6966, 29, 0, 0, 1, 1, 0 },  // rank 7: send share 29 lag 0 send 203
+    { 6967, 35, 5, 1, 1, 1, 0 },  // rank 7: recvReduceSend share 35 lag 5 recv 249 send 250
+    { 6969, 41, 6, 1, 1, 1, 0 },  // rank 7: recvReduceSend share 41 lag 6 recv 292 send 293
+    { 6971, 47, 7, 1, 0, 7, 0 },  // rank 7: recvReduceCopy share 47 lag 7 recv 335
 };
 
 extern COLLC_EXPORT const collc::FifoRef collc_refs[];
@@ -1196,980 +6504,6972 @@ const collc::FifoRef collc_refs[] = {
     { 7, 0 },  // send to 1
     { 8, 0 },  // send to 4
     { 9, 0 },  // send to 2
-    { 14, 0 },  // receive from rank 4
-    { 15, 0 },  // receive from rank 3
-    { 19, 0 },  // send to 1
-    { 22, 0 },  // receive from rank 1
-    { 26, 0 },  // send to 3
-    { 27, 0 },  // send to 4
-    { 31, 0 },  // send to 3
-    { 38, 0 },  // receive from rank 3
-    { 43, 0 },  // receive from rank 4
-    { 46, 0 },  // send to 2
-    { 51, 0 },  // receive from rank 2
-    { 54, 0 },  // send to 4
-    { 56, 0 },  // receive from rank 2
-    { 57, 0 },  // receive from rank 3
-    { 60, 0 },  // send to 4
-    { 65, 0 },  // receive from rank 4
-    { 68, 0 },  // send to 3
-    { 69, 0 },  // send to 2
-    { 71, 0 },  // send to 1
-    { 82, 0 },  // receive from rank 1
-    { 84, 0 },  // send to 4
-    { 97, 0 },  // receive from rank 4
-    { 100, 0 },  // send to 4
-    { 109, 0 },  // receive from rank 4
-    { 114, 0 },  // send to 3
-    { 123, 0 },  // receive from rank 3
-    { 3, 0 },  // receive from rank 5
-    { 6, 0 },  // send to 0
-    { 7, 0 },  // receive from rank 0
-    { 10, 0 },  // send to 5
     { 18, 0 },  // receive from rank 2
-    { 19, 0 },  // receive from rank 0
-    { 20, 0 },  // receive from rank 5
-    { 21, 0 },  // send to 5
-    { 22, 0 },  // send to 0
+    { 19, 0 },  // receive from rank 4
+    { 20, 0 },  // receive from rank 1
+    { 21, 0 },  // send to 1
+    { 22, 0 },  // send to 4
     { 23, 0 },  // send to 2
-    { 33, 0 },  // send to 2
-    { 36, 0 },  // receive from rank 2
-    { 44, 0 },  // receive from rank 5
-    { 47, 0 },  // send to 2
-    { 50, 0 },  // receive from rank 2
-    { 53, 0 },  // send to 5
-    { 59, 0 },  // send to 5
-    { 66, 0 },  // receive from rank 5
-    { 70, 0 },  // receive from rank 2
-    { 71, 0 },  // receive from rank 0
-    { 75, 0 },  // send to 5
-    { 78, 0 },  // receive from rank 5
-    { 82, 0 },  // send to 0
-    { 83, 0 },  // send to 2
-    { 85, 0 },  // receive from rank 2
-    { 86, 0 },  // receive from rank 3
-    { 89, 0 },  // send to 5
-    { 92, 0 },  // receive from rank 5
-    { 95, 0 },  // send to 3
-    { 96, 0 },  // send to 2
-    { 98, 0 },  // send to 2
-    { 111, 0 },  // receive from rank 2
-    { 115, 0 },  // send to 3
-    { 122, 0 },  // receive from rank 3
-    { 0, 0 },  // receive from rank 3
-    { 4, 0 },  // send to 0
-    { 9, 0 },  // receive from rank 0
-    { 13, 0 },  // send to 3
-    { 18, 0 },  // send to 1
-    { 23, 0 },  // receive from rank 1
-    { 32, 0 },  // receive from rank 6
-    { 33, 0 },  // receive from rank 1
-    { 34, 0 },  // receive from rank 3
-    { 35, 0 },  // send to 3
-    { 36, 0 },  // send to 1
-    { 37, 0 },  // send to 6
-    { 45, 0 },  // receive from rank 6
-    { 46, 0 },  // receive from rank 0
-    { 47, 0 },  // receive from rank 1
-    { 48, 0 },  // receive from rank 3
-    { 49, 0 },  // send to 3
-    { 50, 0 },  // send to 1
-    { 51, 0 },  // send to 0
-    { 52, 0 },  // send to 6
-    { 56, 0 },  // send to 0
-    { 69, 0 },  // receive from rank 0
-    { 70, 0 },  // send to 1
-    { 83, 0 },  // receive from rank 1
-    { 85, 0 },  // send to 1
-    { 96, 0 },  // receive from rank 1
-    { 98, 0 },  // receive from rank 1
-    { 99, 0 },  // receive from rank 3
-    { 103, 0 },  // send to 6
-    { 106, 0 },  // receive from rank 6
-    { 110, 0 },  // send to 3
-    { 111, 0 },  // send to 1
-    { 113, 0 },  // send to 3
-    { 124, 0 },  // receive from rank 3
-    { 0, 0 },  // send to 2
-    { 13, 0 },  // receive from rank 2
-    { 15, 0 },  // send to 0
-    { 26, 0 },  // receive from rank 0
-    { 31, 0 },  // receive from rank 0
-    { 34, 0 },  // send to 2
-    { 35, 0 },  // receive from rank 2
-    { 38, 0 },  // send to 0
-    { 48, 0 },  // send to 2
-    { 49, 0 },  // receive from rank 2
-    { 57, 0 },  // send to 0
-    { 68, 0 },  // receive from rank 0
-    { 74, 0 },  // send to 7
-    { 79, 0 },  // receive from rank 7
-    { 86, 0 },  // send to 1
-    { 95, 0 },  // receive from rank 1
-    { 99, 0 },  // send to 2
-    { 110, 0 },  // receive from rank 2
-    { 113, 0 },  // receive from rank 2
-    { 114, 0 },  // receive from rank 0
-    { 115, 0 },  // receive from rank 1
-    { 118, 0 },  // send to 7
-    { 119, 0 },  // receive from rank 7
-    { 122, 0 },  // send to 1
-    { 123, 0 },  // send to 0
-    { 124, 0 },  // send to 2
-    { 1, 0 },  // receive from rank 6
-    { 2, 0 },  // receive from rank 7
-    { 5, 0 },  // send to 0
-    { 8, 0 },  // receive from rank 0
-    { 11, 0 },  // send to 7
-    { 12, 0 },  // send to 6
-    { 14, 0 },  // send to 0
-    { 27, 0 },  // receive from rank 0
-    { 28, 0 },  // send to 6
-    { 41, 0 },  // receive from rank 6
-    { 43, 0 },  // send to 0
-    { 54, 0 },  // receive from rank 0
-    { 60, 0 },  // receive from rank 0
-    { 61, 0 },  // receive from rank 5
-    { 62, 0 },  // receive from rank 7
-    { 63, 0 },  // send to 7
-    { 64, 0 },  // send to 5
-    { 65, 0 },  // send to 0
-    { 73, 0 },  // send to 7
-    { 80, 0 },  // receive from rank 7
-    { 84, 0 },  // receive from rank 0
-    { 88, 0 },  // send to 5
-    { 93, 0 },  // receive from rank 5
-    { 97, 0 },  // send to 0
-    { 100, 0 },  // receive from rank 0
-    { 101, 0 },  // receive from rank 5
-    { 102, 0 },  // receive from rank 7
-    { 104, 0 },  // send to 6
-    { 105, 0 },  // receive from rank 6
-    { 107, 0 },  // send to 7
-    { 108, 0 },  // send to 5
-    { 109, 0 },  // send to 0
-    { 117, 0 },  // send to 7
-    { 120, 0 },  // receive from rank 7
-    { 3, 0 },  // send to 1
-    { 10, 0 },  // receive from rank 1
-    { 16, 0 },  // receive from rank 6
-    { 17, 0 },  // receive from rank 7
-    { 20, 0 },  // send to 1
-    { 21, 0 },  // receive from rank 1
-    { 24, 0 },  // send to 7
-    { 25, 0 },  // send to 6
-    { 29, 0 },  // send to 6
-    { 40, 0 },  // receive from rank 6
-    { 44, 0 },  // send to 1
-    { 53, 0 },  // receive from rank 1
-    { 58, 0 },  // receive from rank 6
-    { 59, 0 },  // receive from rank 1
-    { 61, 0 },  // send to 4
-    { 64, 0 },  // receive from rank 4
-    { 66, 0 },  // send to 1
-    { 67, 0 },  // send to 6
-    { 75, 0 },  // receive from rank 1
-    { 76, 0 },  // receive from rank 7
-    { 77, 0 },  // send to 7
-    { 78, 0 },  // send to 1
-    { 88, 0 },  // receive from rank 4
-    { 89, 0 },  // receive from rank 1
-    { 90, 0 },  // receive from rank 7
-    { 91, 0 },  // send to 7
-    { 92, 0 },  // send to 1
-    { 93, 0 },  // send to 4
-    { 101, 0 },  // send to 4
-    { 108, 0 },  // receive from rank 4
-    { 112, 0 },  // send to 6
-    { 125, 0 },  // receive from rank 6
-    { 1, 0 },  // send to 4
-    { 12, 0 },  // receive from rank 4
-    { 16, 0 },  // send to 5
-    { 25, 0 },  // receive from rank 5
     { 28, 0 },  // receive from rank 4
-    { 29, 0 },  // receive from rank 5
-    { 30, 0 },  // receive from rank 7
-    { 32, 0 },  // send to 2
-    { 37, 0 },  // receive from rank 2
-    { 39, 0 },  // send to 7
-    { 40, 0 },  // send to 5
+    { 29, 0 },  // receive from rank 3
+    { 33, 0 },  // send to 1
+    { 36, 0 },  // receive from rank 1
+    { 40, 0 },  // send to 3
     { 41, 0 },  // send to 4
-    { 42, 0 },  // receive from rank 7
-    { 45, 0 },  // send to 2
-    { 52, 0 },  // receive from rank 2
-    { 55, 0 },  // send to 7
-    { 58, 0 },  // send to 5
-    { 67, 0 },  // receive from rank 5
-    { 72, 0 },  // send to 7
-    { 81, 0 },  // receive from rank 7
-    { 87, 0 },  // send to 7
-    { 94, 0 },  // receive from rank 7
-    { 103, 0 },  // receive from rank 2
-    { 104, 0 },  // receive from rank 4
-    { 105, 0 },  // send to 4
-    { 106, 0 },  // send to 2
-    { 112, 0 },  // receive from rank 5
-    { 116, 0 },  // send to 7
-    { 121, 0 },  // receive from rank 7
-    { 125, 0 },  // send to 5
-    { 2, 0 },  // send to 4
-    { 11, 0 },  // receive from rank 4
-    { 17, 0 },  // send to 5
-    { 24, 0 },  // receive from rank 5
-    { 30, 0 },  // send to 6
-    { 39, 0 },  // receive from rank 6
-    { 42, 0 },  // send to 6
-    { 55, 0 },  // receive from rank 6
-    { 62, 0 },  // send to 4
-    { 63, 0 },  // receive from rank 4
-    { 72, 0 },  // receive from rank 6
-    { 73, 0 },  // receive from rank 4
-    { 74, 0 },  // receive from rank 3
-    { 76, 0 },  // send to 5
-    { 77, 0 },  // receive from rank 5
-    { 79, 0 },  // send to 3
-    { 80, 0 },  // send to 4
-    { 81, 0 },  // send to 6
-    { 87, 0 },  // receive from rank 6
-    { 90, 0 },  // send to 5
-    { 91, 0 },  // receive from rank 5
-    { 94, 0 },  // send to 6
-    { 102, 0 },  // send to 4
-    { 107, 0 },  // receive from rank 4
-    { 116, 0 },  // receive from rank 6
-    { 117, 0 },  // receive from rank 4
-    { 118, 0 },  // receive from rank 3
-    { 119, 0 },  // send to 3
-    { 120, 0 },  // send to 4
-    { 121, 0 },  // send to 6
-    { 7, 0 },  // send to 1
-    { 9, 0 },  // send to 2
-    { 8, 0 },  // send to 4
-    { 27, 0 },  // send to 4
-    { 26, 0 },  // send to 3
-    { 31, 0 },  // send to 3
-    { 7, 0 },  // receive from rank 0
-    { 23, 0 },  // send to 2
-    { 95, 0 },  // send to 3
-    { 10, 0 },  // send to 5
-    { 18, 0 },  // receive from rank 2
-    { 3, 0 },  // receive from rank 5
-    { 20, 0 },  // receive from rank 5
-    { 86, 0 },  // receive from rank 3
-    { 33, 0 },  // send to 2
-    { 21, 0 },  // send to 5
-    { 36, 0 },  // receive from rank 2
-    { 23, 0 },  // receive from rank 1
-    { 9, 0 },  // receive from rank 0
-    { 18, 0 },  // send to 1
-    { 13, 0 },  // send to 3
-    { 37, 0 },  // send to 6
-    { 0, 0 },  // receive from rank 3
-    { 32, 0 },  // receive from rank 6
-    { 35, 0 },  // send to 3
-    { 33, 0 },  // receive from rank 1
-    { 34, 0 },  // receive from rank 3
-    { 36, 0 },  // send to 1
-    { 95, 0 },  // receive from rank 1
-    { 13, 0 },  // receive from rank 2
-    { 79, 0 },  // receive from rank 7
-    { 0, 0 },  // send to 2
-    { 35, 0 },  // receive from rank 2
-    { 26, 0 },  // receive from rank 0
-    { 86, 0 },  // send to 1
-    { 31, 0 },  // receive from rank 0
-    { 34, 0 },  // send to 2
-    { 74, 0 },  // send to 7
-    { 1, 0 },  // receive from rank 6
-    { 2, 0 },  // receive from rank 7
-    { 8, 0 },  // receive from rank 0
-    { 11, 0 },  // send to 7
-    { 27, 0 },  // receive from rank 0
-    { 64, 0 },  // send to 5
-    { 12, 0 },  // send to 6
-    { 63, 0 },  // send to 7
-    { 61, 0 },  // receive from rank 5
-    { 62, 0 },  // receive from rank 7
-    { 10, 0 },  // receive from rank 1
-    { 25, 0 },  // send to 6
-    { 16, 0 },  // receive from rank 6
-    { 17, 0 },  // receive from rank 7
-    { 3, 0 },  // send to 1
-    { 64, 0 },  // receive from rank 4
-    { 20, 0 },  // send to 1
-    { 21, 0 },  // receive from rank 1
-    { 61, 0 },  // send to 4
-    { 29, 0 },  // send to 6
-    { 24, 0 },  // send to 7
-    { 40, 0 },  // receive from rank 6
-    { 25, 0 },  // receive from rank 5
-    { 1, 0 },  // send to 4
-    { 39, 0 },  // send to 7
-    { 37, 0 },  // receive from rank 2
-    { 16, 0 },  // send to 5
-    { 55, 0 },  // send to 7
-    { 30, 0 },  // receive from rank 7
-    { 12, 0 },  // receive from rank 4
-    { 32, 0 },  // send to 2
-    { 29, 0 },  // receive from rank 5
-    { 42, 0 },  // receive from rank 7
-    { 40, 0 },  // send to 5
-    { 39, 0 },  // receive from rank 6
-    { 55, 0 },  // receive from rank 6
-    { 2, 0 },  // send to 4
-    { 11, 0 },  // receive from rank 4
-    { 79, 0 },  // send to 3
-    { 17, 0 },  // send to 5
-    { 30, 0 },  // send to 6
-    { 63, 0 },  // receive from rank 4
-    { 24, 0 },  // receive from rank 5
-    { 74, 0 },  // receive from rank 3
-    { 62, 0 },  // send to 4
-    { 42, 0 },  // send to 6
-    { 6, 0 },  // receive from rank 1
-    { 4, 0 },  // receive from rank 2
-    { 5, 0 },  // receive from rank 4
-    { 14, 0 },  // receive from rank 4
-    { 15, 0 },  // receive from rank 3
-    { 38, 0 },  // receive from rank 3
-    { 3, 0 },  // receive from rank 5
-    { 86, 0 },  // receive from rank 3
-    { 18, 0 },  // receive from rank 2
-    { 6, 0 },  // send to 0
-    { 23, 0 },  // send to 2
-    { 10, 0 },  // send to 5
-    { 21, 0 },  // send to 5
-    { 20, 0 },  // receive from rank 5
-    { 36, 0 },  // receive from rank 2
-    { 95, 0 },  // send to 3
-    { 33, 0 },  // send to 2
-    { 18, 0 },  // send to 1
-    { 32, 0 },  // receive from rank 6
-    { 0, 0 },  // receive from rank 3
-    { 23, 0 },  // receive from rank 1
-    { 4, 0 },  // send to 0
-    { 13, 0 },  // send to 3
-    { 34, 0 },  // receive from rank 3
-    { 37, 0 },  // send to 6
-    { 36, 0 },  // send to 1
-    { 33, 0 },  // receive from rank 1
-    { 35, 0 },  // send to 3
-    { 86, 0 },  // send to 1
-    { 0, 0 },  // send to 2
-    { 13, 0 },  // receive from rank 2
-    { 74, 0 },  // send to 7
-    { 34, 0 },  // send to 2
-    { 95, 0 },  // receive from rank 1
-    { 15, 0 },  // send to 0
-    { 79, 0 },  // receive from rank 7
-    { 35, 0 },  // receive from rank 2
-    { 38, 0 },  // send to 0
-    { 12, 0 },  // send to 6
-    { 11, 0 },  // send to 7
-    { 2, 0 },  // receive from rank 7
-    { 5, 0 },  // send to 0
-    { 62, 0 },  // receive from rank 7
-    { 1, 0 },  // receive from rank 6
-    { 61, 0 },  // receive from rank 5
-    { 14, 0 },  // send to 0
-    { 64, 0 },  // send to 5
-    { 63, 0 },  // send to 7
-    { 16, 0 },  // receive from rank 6
-    { 3, 0 },  // send to 1
-    { 25, 0 },  // send to 6
-    { 10, 0 },  // receive from rank 1
-    { 24, 0 },  // send to 7
-    { 21, 0 },  // receive from rank 1
-    { 61, 0 },  // send to 4
-    { 17, 0 },  // receive from rank 7
-    { 40, 0 },  // receive from rank 6
-    { 64, 0 },  // receive from rank 4
-    { 20, 0 },  // send to 1
-    { 29, 0 },  // send to 6
-    { 30, 0 },  // receive from rank 7
-    { 12, 0 },  // receive from rank 4
-    { 16, 0 },  // send to 5
-    { 42, 0 },  // receive from rank 7
-    { 25, 0 },  // receive from rank 5
-    { 32, 0 },  // send to 2
-    { 39, 0 },  // send to 7
-    { 37, 0 },  // receive from rank 2
-    { 1, 0 },  // send to 4
-    { 40, 0 },  // send to 5
-    { 29, 0 },  // receive from rank 5
-    { 55, 0 },  // send to 7
-    { 30, 0 },  // send to 6
-    { 11, 0 },  // receive from rank 4
-    { 42, 0 },  // send to 6
-    { 39, 0 },  // receive from rank 6
-    { 24, 0 },  // receive from rank 5
-    { 74, 0 },  // receive from rank 3
-    { 2, 0 },  // send to 4
-    { 62, 0 },  // send to 4
-    { 17, 0 },  // send to 5
-    { 55, 0 },  // receive from rank 6
-    { 63, 0 },  // receive from rank 4
-    { 79, 0 },  // send to 3
-    { 26, 0 },  // send to 3
-    { 7, 0 },  // send to 1
-    { 8, 0 },  // send to 4
-    { 6, 0 },  // receive from rank 1
-    { 31, 0 },  // send to 3
-    { 27, 0 },  // send to 4
-    { 22, 0 },  // receive from rank 1
-    { 54, 0 },  // send to 4
-    { 4, 0 },  // receive from rank 2
-    { 82, 0 },  // receive from rank 1
-    { 15, 0 },  // receive from rank 3
-    { 38, 0 },  // receive from rank 3
-    { 60, 0 },  // send to 4
-    { 57, 0 },  // receive from rank 3
-    { 123, 0 },  // receive from rank 3
-    { 19, 0 },  // send to 1
-    { 84, 0 },  // send to 4
-    { 9, 0 },  // send to 2
-    { 129, 0 },  // receive from rank 3
-    { 100, 0 },  // send to 4
-    { 5, 0 },  // receive from rank 4
-    { 68, 0 },  // send to 3
-    { 46, 0 },  // send to 2
-    { 14, 0 },  // receive from rank 4
-    { 43, 0 },  // receive from rank 4
-    { 138, 0 },  // receive from rank 1
-    { 143, 0 },  // receive from rank 1
-    { 51, 0 },  // receive from rank 2
-    { 146, 0 },  // receive from rank 3
-    { 65, 0 },  // receive from rank 4
-    { 97, 0 },  // receive from rank 4
-    { 109, 0 },  // receive from rank 4
-    { 7, 0 },  // receive from rank 0
-    { 10, 0 },  // send to 5
-    { 21, 0 },  // send to 5
-    { 6, 0 },  // send to 0
-    { 23, 0 },  // send to 2
-    { 53, 0 },  // send to 5
-    { 22, 0 },  // send to 0
-    { 33, 0 },  // send to 2
-    { 95, 0 },  // send to 3
-    { 59, 0 },  // send to 5
-    { 47, 0 },  // send to 2
-    { 115, 0 },  // send to 3
-    { 75, 0 },  // send to 5
-    { 82, 0 },  // send to 0
-    { 83, 0 },  // send to 2
-    { 18, 0 },  // receive from rank 2
-    { 86, 0 },  // receive from rank 3
-    { 89, 0 },  // send to 5
-    { 96, 0 },  // send to 2
-    { 36, 0 },  // receive from rank 2
-    { 19, 0 },  // receive from rank 0
-    { 122, 0 },  // receive from rank 3
-    { 3, 0 },  // receive from rank 5
-    { 20, 0 },  // receive from rank 5
-    { 131, 0 },  // send to 3
-    { 98, 0 },  // send to 2
-    { 44, 0 },  // receive from rank 5
-    { 134, 0 },  // send to 3
-    { 135, 0 },  // send to 2
-    { 66, 0 },  // receive from rank 5
-    { 138, 0 },  // send to 0
+    { 42, 0 },  // receive from rank 4
+    { 43, 0 },  // receive from rank 3
+    { 47, 0 },  // send to 1
+    { 50, 0 },  // receive from rank 1
+    { 54, 0 },  // send to 3
+    { 55, 0 },  // send to 4
+    { 59, 0 },  // send to 3
+    { 66, 0 },  // receive from rank 3
+    { 73, 0 },  // send to 3
+    { 80, 0 },  // receive from rank 3
+    { 85, 0 },  // receive from rank 4
+    { 88, 0 },  // send to 2
+    { 93, 0 },  // receive from rank 2
+    { 96, 0 },  // send to 4
+    { 99, 0 },  // receive from rank 4
+    { 102, 0 },  // send to 2
+    { 107, 0 },  // receive from rank 2
+    { 110, 0 },  // send to 4
+    { 112, 0 },  // receive from rank 2
+    { 113, 0 },  // receive from rank 3
+    { 116, 0 },  // send to 4
+    { 121, 0 },  // receive from rank 4
+    { 124, 0 },  // send to 3
+    { 125, 0 },  // send to 2
+    { 126, 0 },  // receive from rank 2
+    { 127, 0 },  // receive from rank 3
+    { 130, 0 },  // send to 4
+    { 135, 0 },  // receive from rank 4
+    { 138, 0 },  // send to 3
     { 139, 0 },  // send to 2
-    { 78, 0 },  // receive from rank 5
-    { 142, 0 },  // send to 3
-    { 143, 0 },  // send to 0
-    { 144, 0 },  // send to 2
-    { 50, 0 },  // receive from rank 2
-    { 92, 0 },  // receive from rank 5
-    { 149, 0 },  // receive from rank 3
-    { 152, 0 },  // receive from rank 3
-    { 158, 0 },  // receive from rank 3
-    { 0, 0 },  // receive from rank 3
-    { 23, 0 },  // receive from rank 1
-    { 33, 0 },  // receive from rank 1
-    { 13, 0 },  // send to 3
-    { 47, 0 },  // receive from rank 1
-    { 4, 0 },  // send to 0
-    { 83, 0 },  // receive from rank 1
-    { 35, 0 },  // send to 3
-    { 18, 0 },  // send to 1
-    { 37, 0 },  // send to 6
-    { 96, 0 },  // receive from rank 1
-    { 34, 0 },  // receive from rank 3
-    { 36, 0 },  // send to 1
-    { 9, 0 },  // receive from rank 0
-    { 48, 0 },  // receive from rank 3
-    { 52, 0 },  // send to 6
-    { 46, 0 },  // receive from rank 0
-    { 98, 0 },  // receive from rank 1
-    { 135, 0 },  // receive from rank 1
-    { 139, 0 },  // receive from rank 1
-    { 144, 0 },  // receive from rank 1
-    { 32, 0 },  // receive from rank 6
-    { 49, 0 },  // send to 3
-    { 50, 0 },  // send to 1
-    { 51, 0 },  // send to 0
-    { 99, 0 },  // receive from rank 3
-    { 124, 0 },  // receive from rank 3
-    { 154, 0 },  // receive from rank 3
-    { 45, 0 },  // receive from rank 6
-    { 26, 0 },  // receive from rank 0
-    { 0, 0 },  // send to 2
-    { 31, 0 },  // receive from rank 0
-    { 13, 0 },  // receive from rank 2
-    { 95, 0 },  // receive from rank 1
-    { 74, 0 },  // send to 7
-    { 115, 0 },  // receive from rank 1
-    { 35, 0 },  // receive from rank 2
-    { 15, 0 },  // send to 0
-    { 118, 0 },  // send to 7
-    { 86, 0 },  // send to 1
-    { 38, 0 },  // send to 0
-    { 126, 0 },  // send to 7
-    { 57, 0 },  // send to 0
-    { 34, 0 },  // send to 2
-    { 127, 0 },  // send to 7
-    { 123, 0 },  // send to 0
-    { 128, 0 },  // send to 7
-    { 122, 0 },  // send to 1
-    { 129, 0 },  // send to 0
-    { 48, 0 },  // send to 2
-    { 68, 0 },  // receive from rank 0
-    { 131, 0 },  // receive from rank 1
-    { 134, 0 },  // receive from rank 1
-    { 79, 0 },  // receive from rank 7
-    { 142, 0 },  // receive from rank 1
-    { 49, 0 },  // receive from rank 2
-    { 119, 0 },  // receive from rank 7
-    { 146, 0 },  // send to 0
-    { 99, 0 },  // send to 2
-    { 148, 0 },  // receive from rank 7
-    { 149, 0 },  // send to 1
-    { 124, 0 },  // send to 2
-    { 150, 0 },  // receive from rank 7
-    { 152, 0 },  // send to 1
-    { 154, 0 },  // send to 2
-    { 155, 0 },  // receive from rank 7
-    { 158, 0 },  // send to 1
-    { 8, 0 },  // receive from rank 0
-    { 11, 0 },  // send to 7
-    { 12, 0 },  // send to 6
-    { 27, 0 },  // receive from rank 0
-    { 54, 0 },  // receive from rank 0
-    { 61, 0 },  // receive from rank 5
-    { 93, 0 },  // receive from rank 5
-    { 1, 0 },  // receive from rank 6
-    { 60, 0 },  // receive from rank 0
-    { 2, 0 },  // receive from rank 7
-    { 84, 0 },  // receive from rank 0
-    { 100, 0 },  // receive from rank 0
-    { 63, 0 },  // send to 7
-    { 64, 0 },  // send to 5
-    { 5, 0 },  // send to 0
-    { 101, 0 },  // receive from rank 5
-    { 73, 0 },  // send to 7
-    { 14, 0 },  // send to 0
-    { 132, 0 },  // receive from rank 5
-    { 43, 0 },  // send to 0
-    { 137, 0 },  // receive from rank 5
-    { 28, 0 },  // send to 6
-    { 41, 0 },  // receive from rank 6
-    { 62, 0 },  // receive from rank 7
-    { 80, 0 },  // receive from rank 7
-    { 102, 0 },  // receive from rank 7
-    { 65, 0 },  // send to 0
-    { 120, 0 },  // receive from rank 7
-    { 97, 0 },  // send to 0
-    { 156, 0 },  // receive from rank 7
-    { 88, 0 },  // send to 5
-    { 109, 0 },  // send to 0
-    { 10, 0 },  // receive from rank 1
-    { 21, 0 },  // receive from rank 1
-    { 24, 0 },  // send to 7
-    { 25, 0 },  // send to 6
-    { 53, 0 },  // receive from rank 1
-    { 77, 0 },  // send to 7
-    { 29, 0 },  // send to 6
-    { 59, 0 },  // receive from rank 1
-    { 61, 0 },  // send to 4
-    { 67, 0 },  // send to 6
-    { 75, 0 },  // receive from rank 1
-    { 91, 0 },  // send to 7
-    { 93, 0 },  // send to 4
-    { 112, 0 },  // send to 6
-    { 16, 0 },  // receive from rank 6
-    { 89, 0 },  // receive from rank 1
-    { 17, 0 },  // receive from rank 7
-    { 76, 0 },  // receive from rank 7
-    { 90, 0 },  // receive from rank 7
-    { 64, 0 },  // receive from rank 4
-    { 3, 0 },  // send to 1
-    { 20, 0 },  // send to 1
-    { 101, 0 },  // send to 4
-    { 130, 0 },  // send to 6
-    { 44, 0 },  // send to 1
-    { 132, 0 },  // send to 4
-    { 133, 0 },  // send to 6
-    { 136, 0 },  // send to 7
-    { 66, 0 },  // send to 1
-    { 137, 0 },  // send to 4
-    { 140, 0 },  // send to 7
-    { 78, 0 },  // send to 1
-    { 141, 0 },  // send to 6
-    { 40, 0 },  // receive from rank 6
-    { 145, 0 },  // receive from rank 7
-    { 92, 0 },  // send to 1
-    { 147, 0 },  // send to 6
-    { 58, 0 },  // receive from rank 6
-    { 151, 0 },  // receive from rank 7
-    { 153, 0 },  // send to 6
-    { 88, 0 },  // receive from rank 4
-    { 12, 0 },  // receive from rank 4
-    { 25, 0 },  // receive from rank 5
-    { 29, 0 },  // receive from rank 5
-    { 67, 0 },  // receive from rank 5
-    { 112, 0 },  // receive from rank 5
-    { 37, 0 },  // receive from rank 2
-    { 39, 0 },  // send to 7
-    { 16, 0 },  // send to 5
-    { 1, 0 },  // send to 4
-    { 30, 0 },  // receive from rank 7
-    { 42, 0 },  // receive from rank 7
-    { 81, 0 },  // receive from rank 7
-    { 52, 0 },  // receive from rank 2
-    { 94, 0 },  // receive from rank 7
-    { 130, 0 },  // receive from rank 5
-    { 133, 0 },  // receive from rank 5
-    { 55, 0 },  // send to 7
-    { 28, 0 },  // receive from rank 4
-    { 141, 0 },  // receive from rank 5
-    { 41, 0 },  // send to 4
-    { 72, 0 },  // send to 7
-    { 40, 0 },  // send to 5
-    { 32, 0 },  // send to 2
-    { 147, 0 },  // receive from rank 5
-    { 121, 0 },  // receive from rank 7
-    { 58, 0 },  // send to 5
-    { 153, 0 },  // receive from rank 5
-    { 157, 0 },  // receive from rank 7
-    { 45, 0 },  // send to 2
-    { 11, 0 },  // receive from rank 4
-    { 24, 0 },  // receive from rank 5
-    { 77, 0 },  // receive from rank 5
-    { 74, 0 },  // receive from rank 3
-    { 91, 0 },  // receive from rank 5
-    { 39, 0 },  // receive from rank 6
-    { 118, 0 },  // receive from rank 3
-    { 30, 0 },  // send to 6
-    { 126, 0 },  // receive from rank 3
-    { 17, 0 },  // send to 5
-    { 2, 0 },  // send to 4
-    { 42, 0 },  // send to 6
-    { 127, 0 },  // receive from rank 3
-    { 76, 0 },  // send to 5
-    { 81, 0 },  // send to 6
-    { 128, 0 },  // receive from rank 3
-    { 90, 0 },  // send to 5
-    { 63, 0 },  // receive from rank 4
-    { 94, 0 },  // send to 6
-    { 73, 0 },  // receive from rank 4
-    { 55, 0 },  // receive from rank 6
-    { 136, 0 },  // receive from rank 5
-    { 79, 0 },  // send to 3
-    { 140, 0 },  // receive from rank 5
-    { 72, 0 },  // receive from rank 6
-    { 62, 0 },  // send to 4
-    { 119, 0 },  // send to 3
-    { 145, 0 },  // send to 5
-    { 80, 0 },  // send to 4
-    { 148, 0 },  // send to 3
-    { 102, 0 },  // send to 4
-    { 121, 0 },  // send to 6
-    { 150, 0 },  // send to 3
-    { 151, 0 },  // send to 5
-    { 120, 0 },  // send to 4
-    { 155, 0 },  // send to 3
-    { 156, 0 },  // send to 4
-    { 157, 0 },  // send to 6
-    { 5, 0 },  // receive from rank 4
-    { 6, 0 },  // receive from rank 1
-    { 15, 0 },  // receive from rank 3
-    { 14, 0 },  // receive from rank 4
-    { 38, 0 },  // receive from rank 3
-    { 7, 0 },  // send to 1
-    { 43, 0 },  // receive from rank 4
-    { 19, 0 },  // send to 1
-    { 9, 0 },  // send to 2
-    { 71, 0 },  // send to 1
-    { 26, 0 },  // send to 3
-    { 65, 0 },  // receive from rank 4
-    { 31, 0 },  // send to 3
-    { 68, 0 },  // send to 3
-    { 4, 0 },  // receive from rank 2
-    { 97, 0 },  // receive from rank 4
-    { 22, 0 },  // receive from rank 1
-    { 114, 0 },  // send to 3
-    { 109, 0 },  // receive from rank 4
-    { 159, 0 },  // send to 3
-    { 51, 0 },  // receive from rank 2
-    { 57, 0 },  // receive from rank 3
-    { 8, 0 },  // send to 4
-    { 27, 0 },  // send to 4
-    { 54, 0 },  // send to 4
-    { 165, 0 },  // send to 1
-    { 168, 0 },  // send to 1
-    { 46, 0 },  // send to 2
-    { 171, 0 },  // send to 3
-    { 60, 0 },  // send to 4
-    { 84, 0 },  // send to 4
-    { 100, 0 },  // send to 4
+    { 141, 0 },  // send to 1
+    { 152, 0 },  // receive from rank 1
+    { 155, 0 },  // send to 1
+    { 166, 0 },  // receive from rank 1
+    { 168, 0 },  // send to 4
+    { 181, 0 },  // receive from rank 4
+    { 182, 0 },  // send to 4
+    { 195, 0 },  // receive from rank 4
+    { 198, 0 },  // send to 4
+    { 207, 0 },  // receive from rank 4
+    { 212, 0 },  // send to 3
+    { 221, 0 },  // receive from rank 3
+    { 226, 0 },  // send to 3
+    { 235, 0 },  // receive from rank 3
+    { 240, 0 },  // send to 3
+    { 249, 0 },  // receive from rank 3
     { 3, 0 },  // receive from rank 5
     { 6, 0 },  // send to 0
-    { 18, 0 },  // receive from rank 2
     { 7, 0 },  // receive from rank 0
-    { 20, 0 },  // receive from rank 5
-    { 36, 0 },  // receive from rank 2
-    { 19, 0 },  // receive from rank 0
-    { 44, 0 },  // receive from rank 5
-    { 50, 0 },  // receive from rank 2
-    { 66, 0 },  // receive from rank 5
-    { 86, 0 },  // receive from rank 3
-    { 70, 0 },  // receive from rank 2
-    { 71, 0 },  // receive from rank 0
-    { 78, 0 },  // receive from rank 5
-    { 122, 0 },  // receive from rank 3
-    { 23, 0 },  // send to 2
-    { 85, 0 },  // receive from rank 2
-    { 92, 0 },  // receive from rank 5
-    { 95, 0 },  // send to 3
-    { 33, 0 },  // send to 2
-    { 22, 0 },  // send to 0
-    { 115, 0 },  // send to 3
     { 10, 0 },  // send to 5
-    { 111, 0 },  // receive from rank 2
-    { 149, 0 },  // receive from rank 3
-    { 21, 0 },  // send to 5
-    { 161, 0 },  // receive from rank 2
-    { 152, 0 },  // receive from rank 3
-    { 53, 0 },  // send to 5
-    { 164, 0 },  // receive from rank 2
-    { 165, 0 },  // receive from rank 0
-    { 59, 0 },  // send to 5
-    { 167, 0 },  // receive from rank 2
-    { 168, 0 },  // receive from rank 0
-    { 158, 0 },  // receive from rank 3
-    { 75, 0 },  // send to 5
-    { 47, 0 },  // send to 2
-    { 89, 0 },  // send to 5
-    { 131, 0 },  // send to 3
-    { 134, 0 },  // send to 3
-    { 142, 0 },  // send to 3
-    { 13, 0 },  // send to 3
-    { 18, 0 },  // send to 1
+    { 17, 0 },  // receive from rank 5
+    { 20, 0 },  // send to 0
+    { 21, 0 },  // receive from rank 0
+    { 24, 0 },  // send to 5
+    { 32, 0 },  // receive from rank 2
+    { 33, 0 },  // receive from rank 0
+    { 34, 0 },  // receive from rank 5
+    { 35, 0 },  // send to 5
+    { 36, 0 },  // send to 0
+    { 37, 0 },  // send to 2
+    { 46, 0 },  // receive from rank 2
+    { 47, 0 },  // receive from rank 0
+    { 48, 0 },  // receive from rank 5
+    { 49, 0 },  // send to 5
+    { 50, 0 },  // send to 0
+    { 51, 0 },  // send to 2
+    { 61, 0 },  // send to 2
+    { 64, 0 },  // receive from rank 2
+    { 75, 0 },  // send to 2
+    { 78, 0 },  // receive from rank 2
+    { 86, 0 },  // receive from rank 5
+    { 89, 0 },  // send to 2
+    { 92, 0 },  // receive from rank 2
+    { 95, 0 },  // send to 5
+    { 100, 0 },  // receive from rank 5
+    { 103, 0 },  // send to 2
+    { 106, 0 },  // receive from rank 2
+    { 109, 0 },  // send to 5
+    { 115, 0 },  // send to 5
+    { 122, 0 },  // receive from rank 5
+    { 129, 0 },  // send to 5
+    { 136, 0 },  // receive from rank 5
+    { 140, 0 },  // receive from rank 2
+    { 141, 0 },  // receive from rank 0
+    { 145, 0 },  // send to 5
+    { 148, 0 },  // receive from rank 5
+    { 152, 0 },  // send to 0
+    { 153, 0 },  // send to 2
+    { 154, 0 },  // receive from rank 2
+    { 155, 0 },  // receive from rank 0
+    { 159, 0 },  // send to 5
+    { 162, 0 },  // receive from rank 5
+    { 166, 0 },  // send to 0
+    { 167, 0 },  // send to 2
+    { 169, 0 },  // receive from rank 2
+    { 170, 0 },  // receive from rank 3
+    { 173, 0 },  // send to 5
+    { 176, 0 },  // receive from rank 5
+    { 179, 0 },  // send to 3
+    { 180, 0 },  // send to 2
+    { 183, 0 },  // receive from rank 2
+    { 184, 0 },  // receive from rank 3
+    { 187, 0 },  // send to 5
+    { 190, 0 },  // receive from rank 5
+    { 193, 0 },  // send to 3
+    { 194, 0 },  // send to 2
+    { 196, 0 },  // send to 2
+    { 209, 0 },  // receive from rank 2
+    { 213, 0 },  // send to 3
+    { 220, 0 },  // receive from rank 3
+    { 227, 0 },  // send to 3
+    { 234, 0 },  // receive from rank 3
+    { 241, 0 },  // send to 3
+    { 248, 0 },  // receive from rank 3
     { 0, 0 },  // receive from rank 3
-    { 36, 0 },  // send to 1
-    { 9, 0 },  // receive from rank 0
-    { 50, 0 },  // send to 1
-    { 70, 0 },  // send to 1
-    { 32, 0 },  // receive from rank 6
-    { 23, 0 },  // receive from rank 1
-    { 34, 0 },  // receive from rank 3
-    { 85, 0 },  // send to 1
-    { 33, 0 },  // receive from rank 1
-    { 35, 0 },  // send to 3
     { 4, 0 },  // send to 0
-    { 45, 0 },  // receive from rank 6
-    { 49, 0 },  // send to 3
-    { 51, 0 },  // send to 0
-    { 111, 0 },  // send to 1
-    { 161, 0 },  // send to 1
-    { 164, 0 },  // send to 1
-    { 167, 0 },  // send to 1
-    { 46, 0 },  // receive from rank 0
-    { 47, 0 },  // receive from rank 1
-    { 48, 0 },  // receive from rank 3
-    { 37, 0 },  // send to 6
-    { 110, 0 },  // send to 3
-    { 113, 0 },  // send to 3
-    { 172, 0 },  // send to 3
-    { 52, 0 },  // send to 6
-    { 13, 0 },  // receive from rank 2
-    { 15, 0 },  // send to 0
-    { 38, 0 },  // send to 0
+    { 9, 0 },  // receive from rank 0
+    { 13, 0 },  // send to 3
+    { 14, 0 },  // receive from rank 3
+    { 18, 0 },  // send to 0
+    { 23, 0 },  // receive from rank 0
+    { 27, 0 },  // send to 3
+    { 32, 0 },  // send to 1
+    { 37, 0 },  // receive from rank 1
+    { 46, 0 },  // send to 1
+    { 51, 0 },  // receive from rank 1
+    { 60, 0 },  // receive from rank 6
+    { 61, 0 },  // receive from rank 1
+    { 62, 0 },  // receive from rank 3
+    { 63, 0 },  // send to 3
+    { 64, 0 },  // send to 1
+    { 65, 0 },  // send to 6
+    { 74, 0 },  // receive from rank 6
+    { 75, 0 },  // receive from rank 1
+    { 76, 0 },  // receive from rank 3
+    { 77, 0 },  // send to 3
+    { 78, 0 },  // send to 1
+    { 79, 0 },  // send to 6
+    { 87, 0 },  // receive from rank 6
+    { 88, 0 },  // receive from rank 0
+    { 89, 0 },  // receive from rank 1
+    { 90, 0 },  // receive from rank 3
+    { 91, 0 },  // send to 3
+    { 92, 0 },  // send to 1
+    { 93, 0 },  // send to 0
+    { 94, 0 },  // send to 6
+    { 101, 0 },  // receive from rank 6
+    { 102, 0 },  // receive from rank 0
+    { 103, 0 },  // receive from rank 1
+    { 104, 0 },  // receive from rank 3
+    { 105, 0 },  // send to 3
+    { 106, 0 },  // send to 1
+    { 107, 0 },  // send to 0
+    { 108, 0 },  // send to 6
+    { 112, 0 },  // send to 0
+    { 125, 0 },  // receive from rank 0
+    { 126, 0 },  // send to 0
+    { 139, 0 },  // receive from rank 0
+    { 140, 0 },  // send to 1
+    { 153, 0 },  // receive from rank 1
+    { 154, 0 },  // send to 1
+    { 167, 0 },  // receive from rank 1
+    { 169, 0 },  // send to 1
+    { 180, 0 },  // receive from rank 1
+    { 183, 0 },  // send to 1
+    { 194, 0 },  // receive from rank 1
+    { 196, 0 },  // receive from rank 1
+    { 197, 0 },  // receive from rank 3
+    { 201, 0 },  // send to 6
+    { 204, 0 },  // receive from rank 6
+    { 208, 0 },  // send to 3
+    { 209, 0 },  // send to 1
+    { 211, 0 },  // send to 3
+    { 222, 0 },  // receive from rank 3
+    { 225, 0 },  // send to 3
+    { 236, 0 },  // receive from rank 3
+    { 239, 0 },  // send to 3
+    { 250, 0 },  // receive from rank 3
     { 0, 0 },  // send to 2
-    { 79, 0 },  // receive from rank 7
-    { 86, 0 },  // send to 1
-    { 122, 0 },  // send to 1
-    { 26, 0 },  // receive from rank 0
-    { 34, 0 },  // send to 2
-    { 31, 0 },  // receive from rank 0
-    { 95, 0 },  // receive from rank 1
-    { 119, 0 },  // receive from rank 7
-    { 35, 0 },  // receive from rank 2
-    { 68, 0 },  // receive from rank 0
-    { 148, 0 },  // receive from rank 7
-    { 114, 0 },  // receive from rank 0
-    { 150, 0 },  // receive from rank 7
-    { 49, 0 },  // receive from rank 2
-    { 159, 0 },  // receive from rank 0
-    { 115, 0 },  // receive from rank 1
-    { 155, 0 },  // receive from rank 7
-    { 57, 0 },  // send to 0
-    { 149, 0 },  // send to 1
-    { 152, 0 },  // send to 1
-    { 74, 0 },  // send to 7
-    { 158, 0 },  // send to 1
-    { 48, 0 },  // send to 2
-    { 110, 0 },  // receive from rank 2
-    { 171, 0 },  // receive from rank 0
-    { 118, 0 },  // send to 7
-    { 113, 0 },  // receive from rank 2
-    { 131, 0 },  // receive from rank 1
-    { 126, 0 },  // send to 7
-    { 172, 0 },  // receive from rank 2
-    { 134, 0 },  // receive from rank 1
-    { 127, 0 },  // send to 7
-    { 142, 0 },  // receive from rank 1
-    { 128, 0 },  // send to 7
+    { 13, 0 },  // receive from rank 2
+    { 14, 0 },  // send to 2
+    { 27, 0 },  // receive from rank 2
+    { 29, 0 },  // send to 0
+    { 40, 0 },  // receive from rank 0
+    { 43, 0 },  // send to 0
+    { 54, 0 },  // receive from rank 0
+    { 59, 0 },  // receive from rank 0
+    { 62, 0 },  // send to 2
+    { 63, 0 },  // receive from rank 2
+    { 66, 0 },  // send to 0
+    { 73, 0 },  // receive from rank 0
+    { 76, 0 },  // send to 2
+    { 77, 0 },  // receive from rank 2
+    { 80, 0 },  // send to 0
+    { 90, 0 },  // send to 2
+    { 91, 0 },  // receive from rank 2
+    { 104, 0 },  // send to 2
+    { 105, 0 },  // receive from rank 2
+    { 113, 0 },  // send to 0
+    { 124, 0 },  // receive from rank 0
+    { 127, 0 },  // send to 0
+    { 138, 0 },  // receive from rank 0
+    { 144, 0 },  // send to 7
+    { 149, 0 },  // receive from rank 7
+    { 158, 0 },  // send to 7
+    { 163, 0 },  // receive from rank 7
+    { 170, 0 },  // send to 1
+    { 179, 0 },  // receive from rank 1
+    { 184, 0 },  // send to 1
+    { 193, 0 },  // receive from rank 1
+    { 197, 0 },  // send to 2
+    { 208, 0 },  // receive from rank 2
+    { 211, 0 },  // receive from rank 2
+    { 212, 0 },  // receive from rank 0
+    { 213, 0 },  // receive from rank 1
+    { 216, 0 },  // send to 7
+    { 217, 0 },  // receive from rank 7
+    { 220, 0 },  // send to 1
+    { 221, 0 },  // send to 0
+    { 222, 0 },  // send to 2
+    { 225, 0 },  // receive from rank 2
+    { 226, 0 },  // receive from rank 0
+    { 227, 0 },  // receive from rank 1
+    { 230, 0 },  // send to 7
+    { 231, 0 },  // receive from rank 7
+    { 234, 0 },  // send to 1
+    { 235, 0 },  // send to 0
+    { 236, 0 },  // send to 2
+    { 239, 0 },  // receive from rank 2
+    { 240, 0 },  // receive from rank 0
+    { 241, 0 },  // receive from rank 1
+    { 244, 0 },  // send to 7
+    { 245, 0 },  // receive from rank 7
+    { 248, 0 },  // send to 1
+    { 249, 0 },  // send to 0
+    { 250, 0 },  // send to 2
     { 1, 0 },  // receive from rank 6
     { 2, 0 },  // receive from rank 7
     { 5, 0 },  // send to 0
-    { 14, 0 },  // send to 0
-    { 43, 0 },  // send to 0
-    { 64, 0 },  // send to 5
-    { 88, 0 },  // send to 5
-    { 12, 0 },  // send to 6
-    { 65, 0 },  // send to 0
-    { 11, 0 },  // send to 7
-    { 97, 0 },  // send to 0
-    { 109, 0 },  // send to 0
     { 8, 0 },  // receive from rank 0
-    { 61, 0 },  // receive from rank 5
-    { 62, 0 },  // receive from rank 7
-    { 27, 0 },  // receive from rank 0
-    { 80, 0 },  // receive from rank 7
-    { 108, 0 },  // send to 5
-    { 54, 0 },  // receive from rank 0
-    { 163, 0 },  // send to 5
-    { 41, 0 },  // receive from rank 6
-    { 166, 0 },  // send to 5
-    { 28, 0 },  // send to 6
-    { 63, 0 },  // send to 7
-    { 73, 0 },  // send to 7
-    { 60, 0 },  // receive from rank 0
-    { 107, 0 },  // send to 7
-    { 84, 0 },  // receive from rank 0
-    { 117, 0 },  // send to 7
-    { 100, 0 },  // receive from rank 0
-    { 93, 0 },  // receive from rank 5
-    { 175, 0 },  // send to 7
+    { 11, 0 },  // send to 7
+    { 12, 0 },  // send to 6
+    { 15, 0 },  // receive from rank 6
+    { 16, 0 },  // receive from rank 7
+    { 19, 0 },  // send to 0
+    { 22, 0 },  // receive from rank 0
+    { 25, 0 },  // send to 7
+    { 26, 0 },  // send to 6
+    { 28, 0 },  // send to 0
+    { 41, 0 },  // receive from rank 0
+    { 42, 0 },  // send to 0
+    { 55, 0 },  // receive from rank 0
+    { 56, 0 },  // send to 6
+    { 69, 0 },  // receive from rank 6
+    { 70, 0 },  // send to 6
+    { 83, 0 },  // receive from rank 6
+    { 85, 0 },  // send to 0
+    { 96, 0 },  // receive from rank 0
+    { 99, 0 },  // send to 0
+    { 110, 0 },  // receive from rank 0
+    { 116, 0 },  // receive from rank 0
+    { 117, 0 },  // receive from rank 5
+    { 118, 0 },  // receive from rank 7
+    { 119, 0 },  // send to 7
+    { 120, 0 },  // send to 5
+    { 121, 0 },  // send to 0
+    { 130, 0 },  // receive from rank 0
+    { 131, 0 },  // receive from rank 5
+    { 132, 0 },  // receive from rank 7
+    { 133, 0 },  // send to 7
+    { 134, 0 },  // send to 5
+    { 135, 0 },  // send to 0
+    { 143, 0 },  // send to 7
+    { 150, 0 },  // receive from rank 7
+    { 157, 0 },  // send to 7
+    { 164, 0 },  // receive from rank 7
+    { 168, 0 },  // receive from rank 0
+    { 172, 0 },  // send to 5
+    { 177, 0 },  // receive from rank 5
+    { 181, 0 },  // send to 0
+    { 182, 0 },  // receive from rank 0
+    { 186, 0 },  // send to 5
+    { 191, 0 },  // receive from rank 5
+    { 195, 0 },  // send to 0
+    { 198, 0 },  // receive from rank 0
+    { 199, 0 },  // receive from rank 5
+    { 200, 0 },  // receive from rank 7
+    { 202, 0 },  // send to 6
+    { 203, 0 },  // receive from rank 6
+    { 205, 0 },  // send to 7
+    { 206, 0 },  // send to 5
+    { 207, 0 },  // send to 0
+    { 215, 0 },  // send to 7
+    { 218, 0 },  // receive from rank 7
+    { 229, 0 },  // send to 7
+    { 232, 0 },  // receive from rank 7
+    { 243, 0 },  // send to 7
+    { 246, 0 },  // receive from rank 7
     { 3, 0 },  // send to 1
-    { 16, 0 },  // receive from rank 6
-    { 17, 0 },  // receive from rank 7
-    { 20, 0 },  // send to 1
-    { 40, 0 },  // receive from rank 6
-    { 76, 0 },  // receive from rank 7
-    { 44, 0 },  // send to 1
-    { 58, 0 },  // receive from rank 6
-    { 64, 0 },  // receive from rank 4
-    { 66, 0 },  // send to 1
-    { 125, 0 },  // receive from rank 6
-    { 88, 0 },  // receive from rank 4
-    { 90, 0 },  // receive from rank 7
-    { 78, 0 },  // send to 1
-    { 25, 0 },  // send to 6
-    { 92, 0 },  // send to 1
-    { 24, 0 },  // send to 7
-    { 77, 0 },  // send to 7
-    { 91, 0 },  // send to 7
     { 10, 0 },  // receive from rank 1
-    { 61, 0 },  // send to 4
-    { 160, 0 },  // receive from rank 6
-    { 108, 0 },  // receive from rank 4
-    { 21, 0 },  // receive from rank 1
-    { 162, 0 },  // receive from rank 6
-    { 163, 0 },  // receive from rank 4
-    { 53, 0 },  // receive from rank 1
-    { 166, 0 },  // receive from rank 4
-    { 59, 0 },  // receive from rank 1
-    { 145, 0 },  // receive from rank 7
-    { 169, 0 },  // receive from rank 6
-    { 75, 0 },  // receive from rank 1
-    { 151, 0 },  // receive from rank 7
-    { 29, 0 },  // send to 6
-    { 170, 0 },  // receive from rank 6
-    { 89, 0 },  // receive from rank 1
-    { 136, 0 },  // send to 7
-    { 67, 0 },  // send to 6
-    { 173, 0 },  // receive from rank 6
-    { 140, 0 },  // send to 7
-    { 93, 0 },  // send to 4
+    { 17, 0 },  // send to 1
+    { 24, 0 },  // receive from rank 1
+    { 30, 0 },  // receive from rank 6
+    { 31, 0 },  // receive from rank 7
+    { 34, 0 },  // send to 1
+    { 35, 0 },  // receive from rank 1
+    { 38, 0 },  // send to 7
+    { 39, 0 },  // send to 6
+    { 44, 0 },  // receive from rank 6
+    { 45, 0 },  // receive from rank 7
+    { 48, 0 },  // send to 1
+    { 49, 0 },  // receive from rank 1
+    { 52, 0 },  // send to 7
+    { 53, 0 },  // send to 6
+    { 57, 0 },  // send to 6
+    { 68, 0 },  // receive from rank 6
+    { 71, 0 },  // send to 6
+    { 82, 0 },  // receive from rank 6
+    { 86, 0 },  // send to 1
+    { 95, 0 },  // receive from rank 1
+    { 100, 0 },  // send to 1
+    { 109, 0 },  // receive from rank 1
+    { 114, 0 },  // receive from rank 6
+    { 115, 0 },  // receive from rank 1
+    { 117, 0 },  // send to 4
+    { 120, 0 },  // receive from rank 4
+    { 122, 0 },  // send to 1
+    { 123, 0 },  // send to 6
+    { 128, 0 },  // receive from rank 6
+    { 129, 0 },  // receive from rank 1
+    { 131, 0 },  // send to 4
+    { 134, 0 },  // receive from rank 4
+    { 136, 0 },  // send to 1
+    { 137, 0 },  // send to 6
+    { 145, 0 },  // receive from rank 1
+    { 146, 0 },  // receive from rank 7
+    { 147, 0 },  // send to 7
+    { 148, 0 },  // send to 1
+    { 159, 0 },  // receive from rank 1
+    { 160, 0 },  // receive from rank 7
+    { 161, 0 },  // send to 7
+    { 162, 0 },  // send to 1
+    { 172, 0 },  // receive from rank 4
+    { 173, 0 },  // receive from rank 1
+    { 174, 0 },  // receive from rank 7
+    { 175, 0 },  // send to 7
+    { 176, 0 },  // send to 1
+    { 177, 0 },  // send to 4
+    { 186, 0 },  // receive from rank 4
+    { 187, 0 },  // receive from rank 1
+    { 188, 0 },  // receive from rank 7
+    { 189, 0 },  // send to 7
+    { 190, 0 },  // send to 1
+    { 191, 0 },  // send to 4
+    { 199, 0 },  // send to 4
+    { 206, 0 },  // receive from rank 4
+    { 210, 0 },  // send to 6
+    { 223, 0 },  // receive from rank 6
+    { 224, 0 },  // send to 6
+    { 237, 0 },  // receive from rank 6
+    { 238, 0 },  // send to 6
+    { 251, 0 },  // receive from rank 6
     { 1, 0 },  // send to 4
-    { 16, 0 },  // send to 5
-    { 40, 0 },  // send to 5
-    { 58, 0 },  // send to 5
-    { 125, 0 },  // send to 5
     { 12, 0 },  // receive from rank 4
-    { 25, 0 },  // receive from rank 5
-    { 30, 0 },  // receive from rank 7
-    { 32, 0 },  // send to 2
-    { 39, 0 },  // send to 7
-    { 55, 0 },  // send to 7
-    { 72, 0 },  // send to 7
-    { 45, 0 },  // send to 2
-    { 87, 0 },  // send to 7
-    { 160, 0 },  // send to 5
-    { 42, 0 },  // receive from rank 7
-    { 162, 0 },  // send to 5
-    { 41, 0 },  // send to 4
-    { 28, 0 },  // receive from rank 4
-    { 169, 0 },  // send to 5
-    { 37, 0 },  // receive from rank 2
-    { 29, 0 },  // receive from rank 5
-    { 81, 0 },  // receive from rank 7
-    { 170, 0 },  // send to 5
-    { 67, 0 },  // receive from rank 5
-    { 116, 0 },  // send to 7
-    { 173, 0 },  // send to 5
-    { 52, 0 },  // receive from rank 2
-    { 174, 0 },  // send to 7
+    { 15, 0 },  // send to 4
+    { 26, 0 },  // receive from rank 4
+    { 30, 0 },  // send to 5
+    { 39, 0 },  // receive from rank 5
+    { 44, 0 },  // send to 5
+    { 53, 0 },  // receive from rank 5
+    { 56, 0 },  // receive from rank 4
+    { 57, 0 },  // receive from rank 5
+    { 58, 0 },  // receive from rank 7
+    { 60, 0 },  // send to 2
+    { 65, 0 },  // receive from rank 2
+    { 67, 0 },  // send to 7
+    { 68, 0 },  // send to 5
+    { 69, 0 },  // send to 4
+    { 70, 0 },  // receive from rank 4
+    { 71, 0 },  // receive from rank 5
+    { 72, 0 },  // receive from rank 7
+    { 74, 0 },  // send to 2
+    { 79, 0 },  // receive from rank 2
+    { 81, 0 },  // send to 7
+    { 82, 0 },  // send to 5
+    { 83, 0 },  // send to 4
+    { 84, 0 },  // receive from rank 7
+    { 87, 0 },  // send to 2
+    { 94, 0 },  // receive from rank 2
+    { 97, 0 },  // send to 7
+    { 98, 0 },  // receive from rank 7
+    { 101, 0 },  // send to 2
+    { 108, 0 },  // receive from rank 2
+    { 111, 0 },  // send to 7
+    { 114, 0 },  // send to 5
+    { 123, 0 },  // receive from rank 5
+    { 128, 0 },  // send to 5
+    { 137, 0 },  // receive from rank 5
+    { 142, 0 },  // send to 7
+    { 151, 0 },  // receive from rank 7
+    { 156, 0 },  // send to 7
+    { 165, 0 },  // receive from rank 7
+    { 171, 0 },  // send to 7
+    { 178, 0 },  // receive from rank 7
+    { 185, 0 },  // send to 7
+    { 192, 0 },  // receive from rank 7
+    { 201, 0 },  // receive from rank 2
+    { 202, 0 },  // receive from rank 4
+    { 203, 0 },  // send to 4
+    { 204, 0 },  // send to 2
+    { 210, 0 },  // receive from rank 5
+    { 214, 0 },  // send to 7
+    { 219, 0 },  // receive from rank 7
+    { 223, 0 },  // send to 5
+    { 224, 0 },  // receive from rank 5
+    { 228, 0 },  // send to 7
+    { 233, 0 },  // receive from rank 7
+    { 237, 0 },  // send to 5
+    { 238, 0 },  // receive from rank 5
+    { 242, 0 },  // send to 7
+    { 247, 0 },  // receive from rank 7
+    { 251, 0 },  // send to 5
     { 2, 0 },  // send to 4
-    { 17, 0 },  // send to 5
-    { 76, 0 },  // send to 5
-    { 79, 0 },  // send to 3
-    { 90, 0 },  // send to 5
-    { 30, 0 },  // send to 6
-    { 39, 0 },  // receive from rank 6
-    { 119, 0 },  // send to 3
-    { 55, 0 },  // receive from rank 6
     { 11, 0 },  // receive from rank 4
-    { 24, 0 },  // receive from rank 5
-    { 148, 0 },  // send to 3
-    { 72, 0 },  // receive from rank 6
-    { 77, 0 },  // receive from rank 5
-    { 150, 0 },  // send to 3
-    { 91, 0 },  // receive from rank 5
-    { 155, 0 },  // send to 3
+    { 16, 0 },  // send to 4
+    { 25, 0 },  // receive from rank 4
+    { 31, 0 },  // send to 5
+    { 38, 0 },  // receive from rank 5
+    { 45, 0 },  // send to 5
+    { 52, 0 },  // receive from rank 5
+    { 58, 0 },  // send to 6
+    { 67, 0 },  // receive from rank 6
+    { 72, 0 },  // send to 6
+    { 81, 0 },  // receive from rank 6
+    { 84, 0 },  // send to 6
+    { 97, 0 },  // receive from rank 6
+    { 98, 0 },  // send to 6
+    { 111, 0 },  // receive from rank 6
+    { 118, 0 },  // send to 4
+    { 119, 0 },  // receive from rank 4
+    { 132, 0 },  // send to 4
+    { 133, 0 },  // receive from rank 4
+    { 142, 0 },  // receive from rank 6
+    { 143, 0 },  // receive from rank 4
+    { 144, 0 },  // receive from rank 3
+    { 146, 0 },  // send to 5
+    { 147, 0 },  // receive from rank 5
+    { 149, 0 },  // send to 3
+    { 150, 0 },  // send to 4
+    { 151, 0 },  // send to 6
+    { 156, 0 },  // receive from rank 6
+    { 157, 0 },  // receive from rank 4
+    { 158, 0 },  // receive from rank 3
+    { 160, 0 },  // send to 5
+    { 161, 0 },  // receive from rank 5
+    { 163, 0 },  // send to 3
+    { 164, 0 },  // send to 4
+    { 165, 0 },  // send to 6
+    { 171, 0 },  // receive from rank 6
+    { 174, 0 },  // send to 5
+    { 175, 0 },  // receive from rank 5
+    { 178, 0 },  // send to 6
+    { 185, 0 },  // receive from rank 6
+    { 188, 0 },  // send to 5
+    { 189, 0 },  // receive from rank 5
+    { 192, 0 },  // send to 6
+    { 200, 0 },  // send to 4
+    { 205, 0 },  // receive from rank 4
+    { 214, 0 },  // receive from rank 6
+    { 215, 0 },  // receive from rank 4
+    { 216, 0 },  // receive from rank 3
+    { 217, 0 },  // send to 3
+    { 218, 0 },  // send to 4
+    { 219, 0 },  // send to 6
+    { 228, 0 },  // receive from rank 6
+    { 229, 0 },  // receive from rank 4
+    { 230, 0 },  // receive from rank 3
+    { 231, 0 },  // send to 3
+    { 232, 0 },  // send to 4
+    { 233, 0 },  // send to 6
+    { 242, 0 },  // receive from rank 6
+    { 243, 0 },  // receive from rank 4
+    { 244, 0 },  // receive from rank 3
+    { 245, 0 },  // send to 3
+    { 246, 0 },  // send to 4
+    { 247, 0 },  // send to 6
+    { 4, 0 },  // receive from rank 2
+    { 5, 0 },  // receive from rank 4
+    { 6, 0 },  // receive from rank 1
+    { 7, 0 },  // send to 1
+    { 8, 0 },  // send to 4
+    { 9, 0 },  // send to 2
+    { 19, 0 },  // receive from rank 4
+    { 29, 0 },  // receive from rank 3
+    { 21, 0 },  // send to 1
+    { 20, 0 },  // receive from rank 1
+    { 40, 0 },  // send to 3
+    { 22, 0 },  // send to 4
+    { 54, 0 },  // send to 3
+    { 43, 0 },  // receive from rank 3
+    { 28, 0 },  // receive from rank 4
+    { 23, 0 },  // send to 2
+    { 18, 0 },  // receive from rank 2
+    { 41, 0 },  // send to 4
+    { 93, 0 },  // receive from rank 2
+    { 66, 0 },  // receive from rank 3
+    { 55, 0 },  // send to 4
+    { 42, 0 },  // receive from rank 4
+    { 59, 0 },  // send to 3
+    { 88, 0 },  // send to 2
+    { 33, 0 },  // send to 1
+    { 36, 0 },  // receive from rank 1
+    { 96, 0 },  // send to 4
+    { 85, 0 },  // receive from rank 4
+    { 110, 0 },  // send to 4
+    { 99, 0 },  // receive from rank 4
+    { 73, 0 },  // send to 3
+    { 80, 0 },  // receive from rank 3
+    { 3, 0 },  // receive from rank 5
+    { 6, 0 },  // send to 0
+    { 7, 0 },  // receive from rank 0
+    { 10, 0 },  // send to 5
+    { 32, 0 },  // receive from rank 2
+    { 21, 0 },  // receive from rank 0
+    { 17, 0 },  // receive from rank 5
+    { 24, 0 },  // send to 5
+    { 20, 0 },  // send to 0
+    { 37, 0 },  // send to 2
+    { 51, 0 },  // send to 2
+    { 46, 0 },  // receive from rank 2
+    { 34, 0 },  // receive from rank 5
+    { 61, 0 },  // send to 2
+    { 64, 0 },  // receive from rank 2
+    { 35, 0 },  // send to 5
+    { 49, 0 },  // send to 5
+    { 48, 0 },  // receive from rank 5
+    { 78, 0 },  // receive from rank 2
+    { 33, 0 },  // receive from rank 0
+    { 95, 0 },  // send to 5
+    { 86, 0 },  // receive from rank 5
+    { 36, 0 },  // send to 0
+    { 75, 0 },  // send to 2
+    { 92, 0 },  // receive from rank 2
+    { 170, 0 },  // receive from rank 3
+    { 109, 0 },  // send to 5
+    { 100, 0 },  // receive from rank 5
+    { 179, 0 },  // send to 3
+    { 89, 0 },  // send to 2
+    { 103, 0 },  // send to 2
+    { 106, 0 },  // receive from rank 2
+    { 193, 0 },  // send to 3
+    { 184, 0 },  // receive from rank 3
+    { 0, 0 },  // receive from rank 3
+    { 4, 0 },  // send to 0
+    { 9, 0 },  // receive from rank 0
+    { 13, 0 },  // send to 3
+    { 32, 0 },  // send to 1
+    { 37, 0 },  // receive from rank 1
+    { 60, 0 },  // receive from rank 6
+    { 51, 0 },  // receive from rank 1
+    { 14, 0 },  // receive from rank 3
+    { 27, 0 },  // send to 3
+    { 46, 0 },  // send to 1
+    { 65, 0 },  // send to 6
+    { 74, 0 },  // receive from rank 6
+    { 23, 0 },  // receive from rank 0
+    { 61, 0 },  // receive from rank 1
+    { 62, 0 },  // receive from rank 3
+    { 63, 0 },  // send to 3
+    { 64, 0 },  // send to 1
+    { 18, 0 },  // send to 0
+    { 79, 0 },  // send to 6
+    { 93, 0 },  // send to 0
+    { 88, 0 },  // receive from rank 0
+    { 78, 0 },  // send to 1
+    { 75, 0 },  // receive from rank 1
+    { 92, 0 },  // send to 1
+    { 89, 0 },  // receive from rank 1
+    { 103, 0 },  // receive from rank 1
+    { 76, 0 },  // receive from rank 3
+    { 94, 0 },  // send to 6
     { 87, 0 },  // receive from rank 6
-    { 62, 0 },  // send to 4
-    { 80, 0 },  // send to 4
-    { 42, 0 },  // send to 6
-    { 74, 0 },  // receive from rank 3
-    { 145, 0 },  // send to 5
-    { 151, 0 },  // send to 5
-    { 63, 0 },  // receive from rank 4
-    { 81, 0 },  // send to 6
-    { 73, 0 },  // receive from rank 4
-    { 136, 0 },  // receive from rank 5
-    { 118, 0 },  // receive from rank 3
-    { 116, 0 },  // receive from rank 6
-    { 107, 0 },  // receive from rank 4
-    { 126, 0 },  // receive from rank 3
-    { 117, 0 },  // receive from rank 4
-    { 140, 0 },  // receive from rank 5
+    { 77, 0 },  // send to 3
+    { 106, 0 },  // send to 1
+    { 91, 0 },  // send to 3
+    { 90, 0 },  // receive from rank 3
+    { 0, 0 },  // send to 2
+    { 13, 0 },  // receive from rank 2
+    { 29, 0 },  // send to 0
+    { 40, 0 },  // receive from rank 0
+    { 54, 0 },  // receive from rank 0
+    { 14, 0 },  // send to 2
+    { 27, 0 },  // receive from rank 2
+    { 43, 0 },  // send to 0
+    { 62, 0 },  // send to 2
+    { 63, 0 },  // receive from rank 2
+    { 66, 0 },  // send to 0
+    { 59, 0 },  // receive from rank 0
+    { 144, 0 },  // send to 7
+    { 149, 0 },  // receive from rank 7
+    { 170, 0 },  // send to 1
+    { 179, 0 },  // receive from rank 1
+    { 76, 0 },  // send to 2
+    { 77, 0 },  // receive from rank 2
+    { 91, 0 },  // receive from rank 2
+    { 73, 0 },  // receive from rank 0
+    { 193, 0 },  // receive from rank 1
+    { 158, 0 },  // send to 7
+    { 163, 0 },  // receive from rank 7
+    { 184, 0 },  // send to 1
+    { 80, 0 },  // send to 0
+    { 90, 0 },  // send to 2
+    { 1, 0 },  // receive from rank 6
+    { 2, 0 },  // receive from rank 7
+    { 5, 0 },  // send to 0
+    { 8, 0 },  // receive from rank 0
+    { 11, 0 },  // send to 7
+    { 12, 0 },  // send to 6
+    { 19, 0 },  // send to 0
+    { 22, 0 },  // receive from rank 0
+    { 26, 0 },  // send to 6
+    { 15, 0 },  // receive from rank 6
+    { 28, 0 },  // send to 0
+    { 41, 0 },  // receive from rank 0
+    { 55, 0 },  // receive from rank 0
+    { 117, 0 },  // receive from rank 5
+    { 16, 0 },  // receive from rank 7
+    { 25, 0 },  // send to 7
+    { 120, 0 },  // send to 5
+    { 42, 0 },  // send to 0
+    { 119, 0 },  // send to 7
+    { 118, 0 },  // receive from rank 7
+    { 96, 0 },  // receive from rank 0
+    { 134, 0 },  // send to 5
+    { 131, 0 },  // receive from rank 5
+    { 85, 0 },  // send to 0
+    { 110, 0 },  // receive from rank 0
+    { 177, 0 },  // receive from rank 5
+    { 132, 0 },  // receive from rank 7
+    { 56, 0 },  // send to 6
+    { 69, 0 },  // receive from rank 6
+    { 133, 0 },  // send to 7
+    { 172, 0 },  // send to 5
+    { 99, 0 },  // send to 0
+    { 143, 0 },  // send to 7
+    { 150, 0 },  // receive from rank 7
+    { 3, 0 },  // send to 1
+    { 10, 0 },  // receive from rank 1
+    { 30, 0 },  // receive from rank 6
+    { 31, 0 },  // receive from rank 7
+    { 17, 0 },  // send to 1
+    { 24, 0 },  // receive from rank 1
+    { 38, 0 },  // send to 7
+    { 39, 0 },  // send to 6
+    { 53, 0 },  // send to 6
+    { 44, 0 },  // receive from rank 6
+    { 34, 0 },  // send to 1
+    { 35, 0 },  // receive from rank 1
+    { 68, 0 },  // receive from rank 6
+    { 49, 0 },  // receive from rank 1
+    { 117, 0 },  // send to 4
+    { 120, 0 },  // receive from rank 4
+    { 48, 0 },  // send to 1
+    { 57, 0 },  // send to 6
+    { 95, 0 },  // receive from rank 1
+    { 45, 0 },  // receive from rank 7
+    { 52, 0 },  // send to 7
+    { 86, 0 },  // send to 1
+    { 134, 0 },  // receive from rank 4
+    { 109, 0 },  // receive from rank 1
+    { 146, 0 },  // receive from rank 7
+    { 147, 0 },  // send to 7
+    { 100, 0 },  // send to 1
+    { 131, 0 },  // send to 4
+    { 177, 0 },  // send to 4
+    { 172, 0 },  // receive from rank 4
+    { 71, 0 },  // send to 6
+    { 82, 0 },  // receive from rank 6
+    { 1, 0 },  // send to 4
+    { 12, 0 },  // receive from rank 4
+    { 30, 0 },  // send to 5
+    { 39, 0 },  // receive from rank 5
+    { 26, 0 },  // receive from rank 4
+    { 53, 0 },  // receive from rank 5
+    { 58, 0 },  // receive from rank 7
+    { 60, 0 },  // send to 2
+    { 65, 0 },  // receive from rank 2
+    { 67, 0 },  // send to 7
+    { 44, 0 },  // send to 5
+    { 15, 0 },  // send to 4
+    { 72, 0 },  // receive from rank 7
+    { 74, 0 },  // send to 2
+    { 79, 0 },  // receive from rank 2
+    { 81, 0 },  // send to 7
+    { 68, 0 },  // send to 5
+    { 57, 0 },  // receive from rank 5
+    { 97, 0 },  // send to 7
+    { 84, 0 },  // receive from rank 7
+    { 111, 0 },  // send to 7
+    { 98, 0 },  // receive from rank 7
+    { 94, 0 },  // receive from rank 2
+    { 56, 0 },  // receive from rank 4
+    { 69, 0 },  // send to 4
+    { 87, 0 },  // send to 2
+    { 71, 0 },  // receive from rank 5
+    { 142, 0 },  // send to 7
+    { 151, 0 },  // receive from rank 7
+    { 82, 0 },  // send to 5
+    { 2, 0 },  // send to 4
+    { 11, 0 },  // receive from rank 4
+    { 31, 0 },  // send to 5
+    { 38, 0 },  // receive from rank 5
+    { 58, 0 },  // send to 6
+    { 67, 0 },  // receive from rank 6
+    { 72, 0 },  // send to 6
+    { 81, 0 },  // receive from rank 6
+    { 16, 0 },  // send to 4
+    { 25, 0 },  // receive from rank 4
+    { 97, 0 },  // receive from rank 6
+    { 119, 0 },  // receive from rank 4
+    { 144, 0 },  // receive from rank 3
+    { 45, 0 },  // send to 5
+    { 52, 0 },  // receive from rank 5
+    { 149, 0 },  // send to 3
+    { 118, 0 },  // send to 4
+    { 84, 0 },  // send to 6
+    { 111, 0 },  // receive from rank 6
+    { 146, 0 },  // send to 5
+    { 147, 0 },  // receive from rank 5
+    { 98, 0 },  // send to 6
+    { 132, 0 },  // send to 4
+    { 133, 0 },  // receive from rank 4
+    { 142, 0 },  // receive from rank 6
+    { 143, 0 },  // receive from rank 4
+    { 158, 0 },  // receive from rank 3
+    { 163, 0 },  // send to 3
+    { 150, 0 },  // send to 4
+    { 151, 0 },  // send to 6
+    { 4, 0 },  // receive from rank 2
+    { 5, 0 },  // receive from rank 4
+    { 6, 0 },  // receive from rank 1
+    { 7, 0 },  // send to 1
+    { 8, 0 },  // send to 4
+    { 9, 0 },  // send to 2
+    { 18, 0 },  // receive from rank 2
+    { 19, 0 },  // receive from rank 4
+    { 20, 0 },  // receive from rank 1
+    { 21, 0 },  // send to 1
+    { 22, 0 },  // send to 4
+    { 23, 0 },  // send to 2
+    { 93, 0 },  // receive from rank 2
+    { 28, 0 },  // receive from rank 4
+    { 36, 0 },  // receive from rank 1
+    { 33, 0 },  // send to 1
+    { 41, 0 },  // send to 4
+    { 88, 0 },  // send to 2
+    { 42, 0 },  // receive from rank 4
+    { 29, 0 },  // receive from rank 3
+    { 47, 0 },  // send to 1
+    { 50, 0 },  // receive from rank 1
+    { 40, 0 },  // send to 3
+    { 55, 0 },  // send to 4
+    { 85, 0 },  // receive from rank 4
+    { 43, 0 },  // receive from rank 3
+    { 141, 0 },  // send to 1
+    { 152, 0 },  // receive from rank 1
+    { 54, 0 },  // send to 3
+    { 96, 0 },  // send to 4
+    { 99, 0 },  // receive from rank 4
+    { 66, 0 },  // receive from rank 3
+    { 155, 0 },  // send to 1
+    { 166, 0 },  // receive from rank 1
+    { 59, 0 },  // send to 3
+    { 110, 0 },  // send to 4
+    { 121, 0 },  // receive from rank 4
+    { 80, 0 },  // receive from rank 3
+    { 252, 0 },  // send to 1
+    { 253, 0 },  // receive from rank 1
+    { 73, 0 },  // send to 3
+    { 116, 0 },  // send to 4
+    { 124, 0 },  // send to 3
+    { 113, 0 },  // receive from rank 3
+    { 138, 0 },  // send to 3
     { 127, 0 },  // receive from rank 3
-    { 174, 0 },  // receive from rank 6
-    { 175, 0 },  // receive from rank 4
-    { 128, 0 },  // receive from rank 3
+    { 212, 0 },  // send to 3
+    { 221, 0 },  // receive from rank 3
+    { 226, 0 },  // send to 3
+    { 235, 0 },  // receive from rank 3
+    { 135, 0 },  // receive from rank 4
+    { 102, 0 },  // send to 2
+    { 107, 0 },  // receive from rank 2
+    { 130, 0 },  // send to 4
+    { 181, 0 },  // receive from rank 4
+    { 125, 0 },  // send to 2
+    { 112, 0 },  // receive from rank 2
+    { 168, 0 },  // send to 4
+    { 195, 0 },  // receive from rank 4
+    { 139, 0 },  // send to 2
+    { 126, 0 },  // receive from rank 2
+    { 182, 0 },  // send to 4
+    { 262, 0 },  // receive from rank 2
+    { 249, 0 },  // receive from rank 3
+    { 198, 0 },  // send to 4
+    { 207, 0 },  // receive from rank 4
+    { 240, 0 },  // send to 3
+    { 263, 0 },  // send to 2
+    { 264, 0 },  // receive from rank 2
+    { 265, 0 },  // receive from rank 3
+    { 267, 0 },  // send to 4
+    { 268, 0 },  // receive from rank 4
+    { 270, 0 },  // send to 3
+    { 271, 0 },  // send to 2
+    { 272, 0 },  // receive from rank 2
+    { 273, 0 },  // receive from rank 3
+    { 276, 0 },  // send to 4
+    { 277, 0 },  // receive from rank 4
+    { 280, 0 },  // send to 3
+    { 281, 0 },  // send to 2
+    { 282, 0 },  // receive from rank 2
+    { 283, 0 },  // receive from rank 3
+    { 286, 0 },  // send to 4
+    { 287, 0 },  // receive from rank 4
+    { 290, 0 },  // send to 3
+    { 291, 0 },  // send to 2
+    { 293, 0 },  // send to 1
+    { 296, 0 },  // receive from rank 1
+    { 299, 0 },  // send to 1
+    { 302, 0 },  // receive from rank 1
+    { 305, 0 },  // send to 1
+    { 310, 0 },  // receive from rank 1
+    { 312, 0 },  // send to 4
+    { 319, 0 },  // receive from rank 4
+    { 320, 0 },  // send to 4
+    { 331, 0 },  // receive from rank 4
+    { 332, 0 },  // send to 4
+    { 343, 0 },  // receive from rank 4
+    { 346, 0 },  // send to 4
+    { 355, 0 },  // receive from rank 4
+    { 360, 0 },  // send to 4
+    { 369, 0 },  // receive from rank 4
+    { 374, 0 },  // send to 4
+    { 383, 0 },  // receive from rank 4
+    { 388, 0 },  // send to 3
+    { 393, 0 },  // receive from rank 3
+    { 398, 0 },  // send to 3
+    { 403, 0 },  // receive from rank 3
+    { 408, 0 },  // send to 3
+    { 417, 0 },  // receive from rank 3
+    { 422, 0 },  // send to 3
+    { 431, 0 },  // receive from rank 3
+    { 436, 0 },  // send to 3
+    { 445, 0 },  // receive from rank 3
+    { 3, 0 },  // receive from rank 5
+    { 6, 0 },  // send to 0
+    { 7, 0 },  // receive from rank 0
+    { 10, 0 },  // send to 5
+    { 17, 0 },  // receive from rank 5
+    { 20, 0 },  // send to 0
+    { 21, 0 },  // receive from rank 0
+    { 24, 0 },  // send to 5
+    { 34, 0 },  // receive from rank 5
+    { 36, 0 },  // send to 0
+    { 33, 0 },  // receive from rank 0
+    { 35, 0 },  // send to 5
+    { 32, 0 },  // receive from rank 2
+    { 47, 0 },  // receive from rank 0
+    { 48, 0 },  // receive from rank 5
+    { 49, 0 },  // send to 5
+    { 50, 0 },  // send to 0
+    { 37, 0 },  // send to 2
+    { 46, 0 },  // receive from rank 2
+    { 141, 0 },  // receive from rank 0
+    { 86, 0 },  // receive from rank 5
+    { 95, 0 },  // send to 5
+    { 152, 0 },  // send to 0
+    { 51, 0 },  // send to 2
+    { 64, 0 },  // receive from rank 2
+    { 155, 0 },  // receive from rank 0
+    { 100, 0 },  // receive from rank 5
+    { 109, 0 },  // send to 5
+    { 166, 0 },  // send to 0
+    { 61, 0 },  // send to 2
+    { 78, 0 },  // receive from rank 2
+    { 252, 0 },  // receive from rank 0
+    { 122, 0 },  // receive from rank 5
+    { 115, 0 },  // send to 5
+    { 253, 0 },  // send to 0
+    { 75, 0 },  // send to 2
+    { 89, 0 },  // send to 2
+    { 92, 0 },  // receive from rank 2
+    { 103, 0 },  // send to 2
+    { 106, 0 },  // receive from rank 2
+    { 153, 0 },  // send to 2
+    { 140, 0 },  // receive from rank 2
+    { 167, 0 },  // send to 2
+    { 154, 0 },  // receive from rank 2
+    { 136, 0 },  // receive from rank 5
+    { 180, 0 },  // send to 2
+    { 169, 0 },  // receive from rank 2
+    { 129, 0 },  // send to 5
+    { 148, 0 },  // receive from rank 5
+    { 194, 0 },  // send to 2
+    { 183, 0 },  // receive from rank 2
+    { 145, 0 },  // send to 5
+    { 162, 0 },  // receive from rank 5
+    { 196, 0 },  // send to 2
+    { 209, 0 },  // receive from rank 2
+    { 159, 0 },  // send to 5
+    { 173, 0 },  // send to 5
+    { 176, 0 },  // receive from rank 5
+    { 187, 0 },  // send to 5
+    { 190, 0 },  // receive from rank 5
+    { 275, 0 },  // send to 5
+    { 278, 0 },  // receive from rank 5
+    { 285, 0 },  // send to 5
+    { 288, 0 },  // receive from rank 5
+    { 292, 0 },  // receive from rank 2
+    { 293, 0 },  // receive from rank 0
+    { 294, 0 },  // send to 5
+    { 295, 0 },  // receive from rank 5
+    { 296, 0 },  // send to 0
+    { 297, 0 },  // send to 2
+    { 298, 0 },  // receive from rank 2
+    { 299, 0 },  // receive from rank 0
+    { 300, 0 },  // send to 5
+    { 301, 0 },  // receive from rank 5
+    { 302, 0 },  // send to 0
+    { 303, 0 },  // send to 2
+    { 304, 0 },  // receive from rank 2
+    { 305, 0 },  // receive from rank 0
+    { 306, 0 },  // send to 5
+    { 309, 0 },  // receive from rank 5
+    { 310, 0 },  // send to 0
+    { 311, 0 },  // send to 2
+    { 313, 0 },  // receive from rank 2
+    { 170, 0 },  // receive from rank 3
+    { 314, 0 },  // send to 5
+    { 317, 0 },  // receive from rank 5
+    { 179, 0 },  // send to 3
+    { 318, 0 },  // send to 2
+    { 321, 0 },  // receive from rank 2
+    { 184, 0 },  // receive from rank 3
+    { 324, 0 },  // send to 5
+    { 327, 0 },  // receive from rank 5
+    { 193, 0 },  // send to 3
+    { 330, 0 },  // send to 2
+    { 333, 0 },  // receive from rank 2
+    { 220, 0 },  // receive from rank 3
+    { 336, 0 },  // send to 5
+    { 339, 0 },  // receive from rank 5
+    { 213, 0 },  // send to 3
+    { 342, 0 },  // send to 2
+    { 344, 0 },  // send to 2
+    { 357, 0 },  // receive from rank 2
+    { 358, 0 },  // send to 2
+    { 371, 0 },  // receive from rank 2
+    { 372, 0 },  // send to 2
+    { 385, 0 },  // receive from rank 2
+    { 227, 0 },  // send to 3
+    { 234, 0 },  // receive from rank 3
+    { 241, 0 },  // send to 3
+    { 248, 0 },  // receive from rank 3
+    { 409, 0 },  // send to 3
+    { 416, 0 },  // receive from rank 3
+    { 423, 0 },  // send to 3
+    { 430, 0 },  // receive from rank 3
+    { 437, 0 },  // send to 3
+    { 444, 0 },  // receive from rank 3
+    { 0, 0 },  // receive from rank 3
+    { 4, 0 },  // send to 0
+    { 9, 0 },  // receive from rank 0
+    { 13, 0 },  // send to 3
+    { 14, 0 },  // receive from rank 3
+    { 18, 0 },  // send to 0
+    { 23, 0 },  // receive from rank 0
+    { 27, 0 },  // send to 3
+    { 62, 0 },  // receive from rank 3
+    { 93, 0 },  // send to 0
+    { 88, 0 },  // receive from rank 0
+    { 63, 0 },  // send to 3
+    { 32, 0 },  // send to 1
+    { 37, 0 },  // receive from rank 1
+    { 46, 0 },  // send to 1
+    { 51, 0 },  // receive from rank 1
+    { 64, 0 },  // send to 1
+    { 61, 0 },  // receive from rank 1
+    { 78, 0 },  // send to 1
+    { 75, 0 },  // receive from rank 1
+    { 60, 0 },  // receive from rank 6
+    { 89, 0 },  // receive from rank 1
+    { 76, 0 },  // receive from rank 3
+    { 77, 0 },  // send to 3
+    { 92, 0 },  // send to 1
+    { 65, 0 },  // send to 6
+    { 74, 0 },  // receive from rank 6
+    { 103, 0 },  // receive from rank 1
+    { 90, 0 },  // receive from rank 3
+    { 91, 0 },  // send to 3
+    { 106, 0 },  // send to 1
+    { 79, 0 },  // send to 6
+    { 87, 0 },  // receive from rank 6
+    { 153, 0 },  // receive from rank 1
+    { 104, 0 },  // receive from rank 3
+    { 105, 0 },  // send to 3
+    { 140, 0 },  // send to 1
+    { 94, 0 },  // send to 6
+    { 101, 0 },  // receive from rank 6
+    { 167, 0 },  // receive from rank 1
+    { 197, 0 },  // receive from rank 3
+    { 208, 0 },  // send to 3
+    { 154, 0 },  // send to 1
+    { 108, 0 },  // send to 6
+    { 204, 0 },  // receive from rank 6
+    { 102, 0 },  // receive from rank 0
+    { 180, 0 },  // receive from rank 1
+    { 222, 0 },  // receive from rank 3
+    { 211, 0 },  // send to 3
+    { 169, 0 },  // send to 1
+    { 107, 0 },  // send to 0
+    { 201, 0 },  // send to 6
+    { 258, 0 },  // receive from rank 6
+    { 125, 0 },  // receive from rank 0
+    { 194, 0 },  // receive from rank 1
+    { 236, 0 },  // receive from rank 3
+    { 225, 0 },  // send to 3
+    { 183, 0 },  // send to 1
+    { 112, 0 },  // send to 0
+    { 259, 0 },  // send to 6
+    { 260, 0 },  // receive from rank 6
+    { 139, 0 },  // receive from rank 0
+    { 196, 0 },  // receive from rank 1
+    { 250, 0 },  // receive from rank 3
+    { 239, 0 },  // send to 3
+    { 209, 0 },  // send to 1
+    { 126, 0 },  // send to 0
+    { 261, 0 },  // send to 6
+    { 262, 0 },  // send to 0
+    { 263, 0 },  // receive from rank 0
+    { 264, 0 },  // send to 0
+    { 271, 0 },  // receive from rank 0
+    { 272, 0 },  // send to 0
+    { 281, 0 },  // receive from rank 0
+    { 282, 0 },  // send to 0
+    { 291, 0 },  // receive from rank 0
+    { 292, 0 },  // send to 1
+    { 297, 0 },  // receive from rank 1
+    { 298, 0 },  // send to 1
+    { 303, 0 },  // receive from rank 1
+    { 304, 0 },  // send to 1
+    { 311, 0 },  // receive from rank 1
+    { 313, 0 },  // send to 1
+    { 318, 0 },  // receive from rank 1
+    { 321, 0 },  // send to 1
+    { 330, 0 },  // receive from rank 1
+    { 333, 0 },  // send to 1
+    { 342, 0 },  // receive from rank 1
+    { 344, 0 },  // receive from rank 1
+    { 345, 0 },  // receive from rank 3
+    { 349, 0 },  // send to 6
+    { 352, 0 },  // receive from rank 6
+    { 356, 0 },  // send to 3
+    { 357, 0 },  // send to 1
+    { 358, 0 },  // receive from rank 1
+    { 359, 0 },  // receive from rank 3
+    { 363, 0 },  // send to 6
+    { 366, 0 },  // receive from rank 6
+    { 370, 0 },  // send to 3
+    { 371, 0 },  // send to 1
+    { 372, 0 },  // receive from rank 1
+    { 373, 0 },  // receive from rank 3
+    { 377, 0 },  // send to 6
+    { 380, 0 },  // receive from rank 6
+    { 384, 0 },  // send to 3
+    { 385, 0 },  // send to 1
+    { 387, 0 },  // send to 3
+    { 394, 0 },  // receive from rank 3
+    { 397, 0 },  // send to 3
+    { 404, 0 },  // receive from rank 3
+    { 407, 0 },  // send to 3
+    { 418, 0 },  // receive from rank 3
+    { 421, 0 },  // send to 3
+    { 432, 0 },  // receive from rank 3
+    { 435, 0 },  // send to 3
+    { 446, 0 },  // receive from rank 3
+    { 0, 0 },  // send to 2
+    { 13, 0 },  // receive from rank 2
+    { 14, 0 },  // send to 2
+    { 27, 0 },  // receive from rank 2
+    { 62, 0 },  // send to 2
+    { 63, 0 },  // receive from rank 2
+    { 29, 0 },  // send to 0
+    { 40, 0 },  // receive from rank 0
+    { 43, 0 },  // send to 0
+    { 54, 0 },  // receive from rank 0
+    { 66, 0 },  // send to 0
+    { 59, 0 },  // receive from rank 0
+    { 80, 0 },  // send to 0
+    { 73, 0 },  // receive from rank 0
+    { 124, 0 },  // receive from rank 0
+    { 76, 0 },  // send to 2
+    { 77, 0 },  // receive from rank 2
+    { 113, 0 },  // send to 0
+    { 138, 0 },  // receive from rank 0
+    { 90, 0 },  // send to 2
+    { 91, 0 },  // receive from rank 2
+    { 127, 0 },  // send to 0
+    { 212, 0 },  // receive from rank 0
+    { 104, 0 },  // send to 2
+    { 105, 0 },  // receive from rank 2
+    { 221, 0 },  // send to 0
+    { 226, 0 },  // receive from rank 0
+    { 197, 0 },  // send to 2
+    { 208, 0 },  // receive from rank 2
+    { 235, 0 },  // send to 0
+    { 222, 0 },  // send to 2
+    { 211, 0 },  // receive from rank 2
+    { 236, 0 },  // send to 2
+    { 225, 0 },  // receive from rank 2
+    { 250, 0 },  // send to 2
+    { 239, 0 },  // receive from rank 2
+    { 249, 0 },  // send to 0
+    { 240, 0 },  // receive from rank 0
+    { 265, 0 },  // send to 0
+    { 270, 0 },  // receive from rank 0
+    { 273, 0 },  // send to 0
+    { 280, 0 },  // receive from rank 0
+    { 283, 0 },  // send to 0
+    { 290, 0 },  // receive from rank 0
+    { 144, 0 },  // send to 7
+    { 149, 0 },  // receive from rank 7
+    { 158, 0 },  // send to 7
+    { 163, 0 },  // receive from rank 7
+    { 216, 0 },  // send to 7
+    { 217, 0 },  // receive from rank 7
+    { 170, 0 },  // send to 1
+    { 179, 0 },  // receive from rank 1
+    { 184, 0 },  // send to 1
+    { 193, 0 },  // receive from rank 1
+    { 220, 0 },  // send to 1
+    { 213, 0 },  // receive from rank 1
+    { 345, 0 },  // send to 2
+    { 356, 0 },  // receive from rank 2
+    { 359, 0 },  // send to 2
+    { 370, 0 },  // receive from rank 2
+    { 373, 0 },  // send to 2
+    { 384, 0 },  // receive from rank 2
+    { 387, 0 },  // receive from rank 2
+    { 388, 0 },  // receive from rank 0
+    { 227, 0 },  // receive from rank 1
+    { 230, 0 },  // send to 7
+    { 231, 0 },  // receive from rank 7
+    { 234, 0 },  // send to 1
+    { 393, 0 },  // send to 0
+    { 394, 0 },  // send to 2
+    { 397, 0 },  // receive from rank 2
+    { 398, 0 },  // receive from rank 0
+    { 241, 0 },  // receive from rank 1
+    { 244, 0 },  // send to 7
+    { 245, 0 },  // receive from rank 7
+    { 248, 0 },  // send to 1
+    { 403, 0 },  // send to 0
+    { 404, 0 },  // send to 2
+    { 407, 0 },  // receive from rank 2
+    { 408, 0 },  // receive from rank 0
+    { 409, 0 },  // receive from rank 1
+    { 412, 0 },  // send to 7
+    { 413, 0 },  // receive from rank 7
+    { 416, 0 },  // send to 1
+    { 417, 0 },  // send to 0
+    { 418, 0 },  // send to 2
+    { 421, 0 },  // receive from rank 2
+    { 422, 0 },  // receive from rank 0
+    { 423, 0 },  // receive from rank 1
+    { 426, 0 },  // send to 7
+    { 427, 0 },  // receive from rank 7
+    { 430, 0 },  // send to 1
+    { 431, 0 },  // send to 0
+    { 432, 0 },  // send to 2
+    { 435, 0 },  // receive from rank 2
+    { 436, 0 },  // receive from rank 0
+    { 437, 0 },  // receive from rank 1
+    { 440, 0 },  // send to 7
+    { 441, 0 },  // receive from rank 7
+    { 444, 0 },  // send to 1
+    { 445, 0 },  // send to 0
+    { 446, 0 },  // send to 2
+    { 1, 0 },  // receive from rank 6
+    { 2, 0 },  // receive from rank 7
+    { 5, 0 },  // send to 0
+    { 8, 0 },  // receive from rank 0
+    { 11, 0 },  // send to 7
+    { 12, 0 },  // send to 6
+    { 15, 0 },  // receive from rank 6
+    { 16, 0 },  // receive from rank 7
+    { 19, 0 },  // send to 0
+    { 22, 0 },  // receive from rank 0
+    { 25, 0 },  // send to 7
+    { 26, 0 },  // send to 6
+    { 69, 0 },  // receive from rank 6
+    { 118, 0 },  // receive from rank 7
+    { 28, 0 },  // send to 0
+    { 41, 0 },  // receive from rank 0
+    { 119, 0 },  // send to 7
+    { 56, 0 },  // send to 6
+    { 42, 0 },  // send to 0
+    { 55, 0 },  // receive from rank 0
+    { 85, 0 },  // send to 0
+    { 96, 0 },  // receive from rank 0
+    { 99, 0 },  // send to 0
+    { 110, 0 },  // receive from rank 0
+    { 121, 0 },  // send to 0
+    { 116, 0 },  // receive from rank 0
+    { 70, 0 },  // send to 6
+    { 83, 0 },  // receive from rank 6
+    { 202, 0 },  // send to 6
+    { 203, 0 },  // receive from rank 6
+    { 254, 0 },  // send to 6
+    { 255, 0 },  // receive from rank 6
+    { 256, 0 },  // send to 6
+    { 257, 0 },  // receive from rank 6
+    { 135, 0 },  // send to 0
+    { 130, 0 },  // receive from rank 0
+    { 181, 0 },  // send to 0
+    { 168, 0 },  // receive from rank 0
+    { 195, 0 },  // send to 0
+    { 182, 0 },  // receive from rank 0
+    { 198, 0 },  // receive from rank 0
+    { 117, 0 },  // receive from rank 5
+    { 132, 0 },  // receive from rank 7
+    { 133, 0 },  // send to 7
+    { 120, 0 },  // send to 5
+    { 207, 0 },  // send to 0
+    { 267, 0 },  // receive from rank 0
+    { 131, 0 },  // receive from rank 5
+    { 150, 0 },  // receive from rank 7
+    { 143, 0 },  // send to 7
+    { 134, 0 },  // send to 5
+    { 268, 0 },  // send to 0
+    { 276, 0 },  // receive from rank 0
+    { 177, 0 },  // receive from rank 5
+    { 164, 0 },  // receive from rank 7
+    { 157, 0 },  // send to 7
+    { 172, 0 },  // send to 5
+    { 277, 0 },  // send to 0
+    { 286, 0 },  // receive from rank 0
+    { 191, 0 },  // receive from rank 5
+    { 200, 0 },  // receive from rank 7
+    { 205, 0 },  // send to 7
+    { 186, 0 },  // send to 5
+    { 287, 0 },  // send to 0
+    { 215, 0 },  // send to 7
+    { 218, 0 },  // receive from rank 7
+    { 229, 0 },  // send to 7
+    { 232, 0 },  // receive from rank 7
+    { 243, 0 },  // send to 7
+    { 246, 0 },  // receive from rank 7
+    { 312, 0 },  // receive from rank 0
+    { 206, 0 },  // send to 5
+    { 199, 0 },  // receive from rank 5
+    { 319, 0 },  // send to 0
+    { 320, 0 },  // receive from rank 0
+    { 323, 0 },  // send to 5
+    { 328, 0 },  // receive from rank 5
+    { 331, 0 },  // send to 0
+    { 332, 0 },  // receive from rank 0
+    { 335, 0 },  // send to 5
+    { 340, 0 },  // receive from rank 5
+    { 343, 0 },  // send to 0
+    { 346, 0 },  // receive from rank 0
+    { 347, 0 },  // receive from rank 5
+    { 348, 0 },  // receive from rank 7
+    { 350, 0 },  // send to 6
+    { 351, 0 },  // receive from rank 6
+    { 353, 0 },  // send to 7
+    { 354, 0 },  // send to 5
+    { 355, 0 },  // send to 0
+    { 360, 0 },  // receive from rank 0
+    { 361, 0 },  // receive from rank 5
+    { 362, 0 },  // receive from rank 7
+    { 364, 0 },  // send to 6
+    { 365, 0 },  // receive from rank 6
+    { 367, 0 },  // send to 7
+    { 368, 0 },  // send to 5
+    { 369, 0 },  // send to 0
+    { 374, 0 },  // receive from rank 0
+    { 375, 0 },  // receive from rank 5
+    { 376, 0 },  // receive from rank 7
+    { 378, 0 },  // send to 6
+    { 379, 0 },  // receive from rank 6
+    { 381, 0 },  // send to 7
+    { 382, 0 },  // send to 5
+    { 383, 0 },  // send to 0
+    { 390, 0 },  // send to 7
+    { 391, 0 },  // receive from rank 7
+    { 400, 0 },  // send to 7
+    { 401, 0 },  // receive from rank 7
+    { 411, 0 },  // send to 7
+    { 414, 0 },  // receive from rank 7
+    { 425, 0 },  // send to 7
+    { 428, 0 },  // receive from rank 7
+    { 439, 0 },  // send to 7
+    { 442, 0 },  // receive from rank 7
+    { 3, 0 },  // send to 1
+    { 10, 0 },  // receive from rank 1
+    { 17, 0 },  // send to 1
+    { 24, 0 },  // receive from rank 1
+    { 34, 0 },  // send to 1
+    { 35, 0 },  // receive from rank 1
+    { 30, 0 },  // receive from rank 6
+    { 31, 0 },  // receive from rank 7
+    { 48, 0 },  // send to 1
+    { 49, 0 },  // receive from rank 1
+    { 38, 0 },  // send to 7
+    { 39, 0 },  // send to 6
+    { 44, 0 },  // receive from rank 6
+    { 45, 0 },  // receive from rank 7
+    { 86, 0 },  // send to 1
+    { 95, 0 },  // receive from rank 1
+    { 52, 0 },  // send to 7
+    { 53, 0 },  // send to 6
+    { 68, 0 },  // receive from rank 6
+    { 146, 0 },  // receive from rank 7
+    { 100, 0 },  // send to 1
+    { 109, 0 },  // receive from rank 1
+    { 147, 0 },  // send to 7
+    { 57, 0 },  // send to 6
+    { 82, 0 },  // receive from rank 6
+    { 160, 0 },  // receive from rank 7
+    { 122, 0 },  // send to 1
+    { 115, 0 },  // receive from rank 1
+    { 161, 0 },  // send to 7
+    { 71, 0 },  // send to 6
+    { 123, 0 },  // send to 6
+    { 114, 0 },  // receive from rank 6
+    { 137, 0 },  // send to 6
+    { 128, 0 },  // receive from rank 6
+    { 210, 0 },  // send to 6
+    { 223, 0 },  // receive from rank 6
+    { 224, 0 },  // send to 6
+    { 237, 0 },  // receive from rank 6
+    { 136, 0 },  // send to 1
+    { 129, 0 },  // receive from rank 1
+    { 148, 0 },  // send to 1
+    { 145, 0 },  // receive from rank 1
+    { 162, 0 },  // send to 1
+    { 159, 0 },  // receive from rank 1
+    { 251, 0 },  // receive from rank 6
+    { 173, 0 },  // receive from rank 1
+    { 117, 0 },  // send to 4
+    { 120, 0 },  // receive from rank 4
+    { 176, 0 },  // send to 1
+    { 238, 0 },  // send to 6
+    { 266, 0 },  // receive from rank 6
+    { 187, 0 },  // receive from rank 1
+    { 131, 0 },  // send to 4
+    { 134, 0 },  // receive from rank 4
+    { 190, 0 },  // send to 1
+    { 269, 0 },  // send to 6
+    { 274, 0 },  // receive from rank 6
+    { 275, 0 },  // receive from rank 1
+    { 177, 0 },  // send to 4
+    { 172, 0 },  // receive from rank 4
+    { 278, 0 },  // send to 1
+    { 279, 0 },  // send to 6
+    { 284, 0 },  // receive from rank 6
+    { 285, 0 },  // receive from rank 1
+    { 191, 0 },  // send to 4
+    { 186, 0 },  // receive from rank 4
+    { 288, 0 },  // send to 1
+    { 289, 0 },  // send to 6
+    { 294, 0 },  // receive from rank 1
+    { 174, 0 },  // receive from rank 7
+    { 175, 0 },  // send to 7
+    { 295, 0 },  // send to 1
+    { 300, 0 },  // receive from rank 1
+    { 188, 0 },  // receive from rank 7
+    { 189, 0 },  // send to 7
+    { 301, 0 },  // send to 1
+    { 306, 0 },  // receive from rank 1
+    { 307, 0 },  // receive from rank 7
+    { 308, 0 },  // send to 7
+    { 309, 0 },  // send to 1
+    { 206, 0 },  // receive from rank 4
+    { 314, 0 },  // receive from rank 1
+    { 315, 0 },  // receive from rank 7
+    { 316, 0 },  // send to 7
+    { 317, 0 },  // send to 1
+    { 199, 0 },  // send to 4
+    { 323, 0 },  // receive from rank 4
+    { 324, 0 },  // receive from rank 1
+    { 325, 0 },  // receive from rank 7
+    { 326, 0 },  // send to 7
+    { 327, 0 },  // send to 1
+    { 328, 0 },  // send to 4
+    { 335, 0 },  // receive from rank 4
+    { 336, 0 },  // receive from rank 1
+    { 337, 0 },  // receive from rank 7
+    { 338, 0 },  // send to 7
+    { 339, 0 },  // send to 1
+    { 340, 0 },  // send to 4
+    { 347, 0 },  // send to 4
+    { 354, 0 },  // receive from rank 4
+    { 361, 0 },  // send to 4
+    { 368, 0 },  // receive from rank 4
+    { 375, 0 },  // send to 4
+    { 382, 0 },  // receive from rank 4
+    { 386, 0 },  // send to 6
+    { 395, 0 },  // receive from rank 6
+    { 396, 0 },  // send to 6
+    { 405, 0 },  // receive from rank 6
+    { 406, 0 },  // send to 6
+    { 419, 0 },  // receive from rank 6
+    { 420, 0 },  // send to 6
+    { 433, 0 },  // receive from rank 6
+    { 434, 0 },  // send to 6
+    { 447, 0 },  // receive from rank 6
+    { 1, 0 },  // send to 4
+    { 12, 0 },  // receive from rank 4
+    { 15, 0 },  // send to 4
+    { 26, 0 },  // receive from rank 4
+    { 69, 0 },  // send to 4
+    { 56, 0 },  // receive from rank 4
+    { 30, 0 },  // send to 5
+    { 39, 0 },  // receive from rank 5
+    { 44, 0 },  // send to 5
+    { 53, 0 },  // receive from rank 5
+    { 68, 0 },  // send to 5
+    { 57, 0 },  // receive from rank 5
+    { 82, 0 },  // send to 5
+    { 71, 0 },  // receive from rank 5
+    { 70, 0 },  // receive from rank 4
+    { 123, 0 },  // receive from rank 5
+    { 58, 0 },  // receive from rank 7
+    { 60, 0 },  // send to 2
+    { 65, 0 },  // receive from rank 2
+    { 67, 0 },  // send to 7
+    { 114, 0 },  // send to 5
+    { 83, 0 },  // send to 4
+    { 202, 0 },  // receive from rank 4
+    { 137, 0 },  // receive from rank 5
+    { 72, 0 },  // receive from rank 7
+    { 74, 0 },  // send to 2
+    { 79, 0 },  // receive from rank 2
+    { 81, 0 },  // send to 7
+    { 128, 0 },  // send to 5
+    { 203, 0 },  // send to 4
+    { 254, 0 },  // receive from rank 4
+    { 210, 0 },  // receive from rank 5
+    { 84, 0 },  // receive from rank 7
+    { 87, 0 },  // send to 2
+    { 94, 0 },  // receive from rank 2
+    { 97, 0 },  // send to 7
+    { 223, 0 },  // send to 5
+    { 255, 0 },  // send to 4
+    { 256, 0 },  // receive from rank 4
+    { 224, 0 },  // receive from rank 5
+    { 98, 0 },  // receive from rank 7
+    { 101, 0 },  // send to 2
+    { 108, 0 },  // receive from rank 2
+    { 111, 0 },  // send to 7
+    { 237, 0 },  // send to 5
+    { 257, 0 },  // send to 4
+    { 151, 0 },  // receive from rank 7
+    { 204, 0 },  // send to 2
+    { 201, 0 },  // receive from rank 2
+    { 142, 0 },  // send to 7
+    { 165, 0 },  // receive from rank 7
+    { 258, 0 },  // send to 2
+    { 259, 0 },  // receive from rank 2
+    { 156, 0 },  // send to 7
+    { 178, 0 },  // receive from rank 7
+    { 260, 0 },  // send to 2
+    { 261, 0 },  // receive from rank 2
+    { 171, 0 },  // send to 7
+    { 251, 0 },  // send to 5
+    { 238, 0 },  // receive from rank 5
+    { 266, 0 },  // send to 5
+    { 269, 0 },  // receive from rank 5
+    { 274, 0 },  // send to 5
+    { 279, 0 },  // receive from rank 5
+    { 284, 0 },  // send to 5
+    { 289, 0 },  // receive from rank 5
+    { 185, 0 },  // send to 7
+    { 192, 0 },  // receive from rank 7
+    { 214, 0 },  // send to 7
+    { 219, 0 },  // receive from rank 7
+    { 228, 0 },  // send to 7
+    { 233, 0 },  // receive from rank 7
+    { 242, 0 },  // send to 7
+    { 247, 0 },  // receive from rank 7
+    { 322, 0 },  // send to 7
+    { 329, 0 },  // receive from rank 7
+    { 334, 0 },  // send to 7
+    { 341, 0 },  // receive from rank 7
+    { 349, 0 },  // receive from rank 2
+    { 350, 0 },  // receive from rank 4
+    { 351, 0 },  // send to 4
+    { 352, 0 },  // send to 2
+    { 363, 0 },  // receive from rank 2
+    { 364, 0 },  // receive from rank 4
+    { 365, 0 },  // send to 4
+    { 366, 0 },  // send to 2
+    { 377, 0 },  // receive from rank 2
+    { 378, 0 },  // receive from rank 4
+    { 379, 0 },  // send to 4
+    { 380, 0 },  // send to 2
+    { 386, 0 },  // receive from rank 5
+    { 389, 0 },  // send to 7
+    { 392, 0 },  // receive from rank 7
+    { 395, 0 },  // send to 5
+    { 396, 0 },  // receive from rank 5
+    { 399, 0 },  // send to 7
+    { 402, 0 },  // receive from rank 7
+    { 405, 0 },  // send to 5
+    { 406, 0 },  // receive from rank 5
+    { 410, 0 },  // send to 7
+    { 415, 0 },  // receive from rank 7
+    { 419, 0 },  // send to 5
+    { 420, 0 },  // receive from rank 5
+    { 424, 0 },  // send to 7
+    { 429, 0 },  // receive from rank 7
+    { 433, 0 },  // send to 5
+    { 434, 0 },  // receive from rank 5
+    { 438, 0 },  // send to 7
+    { 443, 0 },  // receive from rank 7
+    { 447, 0 },  // send to 5
+    { 2, 0 },  // send to 4
+    { 11, 0 },  // receive from rank 4
+    { 16, 0 },  // send to 4
+    { 25, 0 },  // receive from rank 4
+    { 118, 0 },  // send to 4
+    { 119, 0 },  // receive from rank 4
+    { 31, 0 },  // send to 5
+    { 38, 0 },  // receive from rank 5
+    { 45, 0 },  // send to 5
+    { 52, 0 },  // receive from rank 5
+    { 146, 0 },  // send to 5
+    { 147, 0 },  // receive from rank 5
+    { 160, 0 },  // send to 5
+    { 161, 0 },  // receive from rank 5
+    { 58, 0 },  // send to 6
+    { 67, 0 },  // receive from rank 6
+    { 72, 0 },  // send to 6
+    { 81, 0 },  // receive from rank 6
+    { 84, 0 },  // send to 6
+    { 97, 0 },  // receive from rank 6
+    { 98, 0 },  // send to 6
+    { 111, 0 },  // receive from rank 6
+    { 151, 0 },  // send to 6
+    { 142, 0 },  // receive from rank 6
+    { 165, 0 },  // send to 6
+    { 156, 0 },  // receive from rank 6
+    { 178, 0 },  // send to 6
+    { 171, 0 },  // receive from rank 6
+    { 132, 0 },  // send to 4
+    { 133, 0 },  // receive from rank 4
+    { 150, 0 },  // send to 4
+    { 143, 0 },  // receive from rank 4
+    { 164, 0 },  // send to 4
+    { 157, 0 },  // receive from rank 4
+    { 200, 0 },  // send to 4
+    { 205, 0 },  // receive from rank 4
+    { 185, 0 },  // receive from rank 6
+    { 215, 0 },  // receive from rank 4
+    { 144, 0 },  // receive from rank 3
+    { 174, 0 },  // send to 5
+    { 175, 0 },  // receive from rank 5
+    { 149, 0 },  // send to 3
+    { 218, 0 },  // send to 4
+    { 192, 0 },  // send to 6
+    { 214, 0 },  // receive from rank 6
+    { 229, 0 },  // receive from rank 4
+    { 158, 0 },  // receive from rank 3
+    { 188, 0 },  // send to 5
+    { 189, 0 },  // receive from rank 5
+    { 163, 0 },  // send to 3
+    { 232, 0 },  // send to 4
+    { 219, 0 },  // send to 6
+    { 228, 0 },  // receive from rank 6
+    { 243, 0 },  // receive from rank 4
+    { 216, 0 },  // receive from rank 3
+    { 307, 0 },  // send to 5
+    { 308, 0 },  // receive from rank 5
+    { 217, 0 },  // send to 3
+    { 246, 0 },  // send to 4
+    { 233, 0 },  // send to 6
+    { 242, 0 },  // receive from rank 6
+    { 315, 0 },  // send to 5
+    { 316, 0 },  // receive from rank 5
+    { 247, 0 },  // send to 6
+    { 322, 0 },  // receive from rank 6
+    { 325, 0 },  // send to 5
+    { 326, 0 },  // receive from rank 5
+    { 329, 0 },  // send to 6
+    { 334, 0 },  // receive from rank 6
+    { 337, 0 },  // send to 5
+    { 338, 0 },  // receive from rank 5
+    { 341, 0 },  // send to 6
+    { 348, 0 },  // send to 4
+    { 353, 0 },  // receive from rank 4
+    { 362, 0 },  // send to 4
+    { 367, 0 },  // receive from rank 4
+    { 376, 0 },  // send to 4
+    { 381, 0 },  // receive from rank 4
+    { 389, 0 },  // receive from rank 6
+    { 390, 0 },  // receive from rank 4
+    { 230, 0 },  // receive from rank 3
+    { 231, 0 },  // send to 3
+    { 391, 0 },  // send to 4
+    { 392, 0 },  // send to 6
+    { 399, 0 },  // receive from rank 6
+    { 400, 0 },  // receive from rank 4
+    { 244, 0 },  // receive from rank 3
+    { 245, 0 },  // send to 3
+    { 401, 0 },  // send to 4
+    { 402, 0 },  // send to 6
+    { 410, 0 },  // receive from rank 6
+    { 411, 0 },  // receive from rank 4
+    { 412, 0 },  // receive from rank 3
+    { 413, 0 },  // send to 3
+    { 414, 0 },  // send to 4
+    { 415, 0 },  // send to 6
+    { 424, 0 },  // receive from rank 6
+    { 425, 0 },  // receive from rank 4
+    { 426, 0 },  // receive from rank 3
+    { 427, 0 },  // send to 3
+    { 428, 0 },  // send to 4
+    { 429, 0 },  // send to 6
+    { 438, 0 },  // receive from rank 6
+    { 439, 0 },  // receive from rank 4
+    { 440, 0 },  // receive from rank 3
+    { 441, 0 },  // send to 3
+    { 442, 0 },  // send to 4
+    { 443, 0 },  // send to 6
+    { 5, 0 },  // receive from rank 4
+    { 7, 0 },  // send to 1
+    { 28, 0 },  // receive from rank 4
+    { 21, 0 },  // send to 1
+    { 42, 0 },  // receive from rank 4
+    { 121, 0 },  // receive from rank 4
+    { 33, 0 },  // send to 1
+    { 135, 0 },  // receive from rank 4
+    { 47, 0 },  // send to 1
+    { 207, 0 },  // receive from rank 4
+    { 141, 0 },  // send to 1
+    { 268, 0 },  // receive from rank 4
+    { 155, 0 },  // send to 1
+    { 252, 0 },  // send to 1
+    { 319, 0 },  // receive from rank 4
+    { 293, 0 },  // send to 1
+    { 343, 0 },  // receive from rank 4
+    { 299, 0 },  // send to 1
+    { 355, 0 },  // receive from rank 4
+    { 305, 0 },  // send to 1
+    { 506, 0 },  // receive from rank 4
+    { 507, 0 },  // send to 1
+    { 514, 0 },  // receive from rank 4
+    { 515, 0 },  // send to 1
+    { 589, 0 },  // receive from rank 4
+    { 590, 0 },  // send to 1
+    { 597, 0 },  // receive from rank 4
+    { 598, 0 },  // send to 1
+    { 29, 0 },  // receive from rank 3
+    { 9, 0 },  // send to 2
+    { 66, 0 },  // receive from rank 3
+    { 23, 0 },  // send to 2
+    { 80, 0 },  // receive from rank 3
+    { 88, 0 },  // send to 2
+    { 221, 0 },  // receive from rank 3
+    { 102, 0 },  // send to 2
+    { 235, 0 },  // receive from rank 3
+    { 125, 0 },  // send to 2
+    { 273, 0 },  // receive from rank 3
+    { 139, 0 },  // send to 2
+    { 393, 0 },  // receive from rank 3
+    { 263, 0 },  // send to 2
+    { 403, 0 },  // receive from rank 3
+    { 271, 0 },  // send to 2
+    { 445, 0 },  // receive from rank 3
+    { 281, 0 },  // send to 2
+    { 472, 0 },  // receive from rank 3
+    { 291, 0 },  // send to 2
+    { 520, 0 },  // receive from rank 3
+    { 521, 0 },  // send to 2
+    { 528, 0 },  // receive from rank 3
+    { 529, 0 },  // send to 2
+    { 602, 0 },  // receive from rank 3
+    { 603, 0 },  // send to 2
+    { 610, 0 },  // receive from rank 3
+    { 611, 0 },  // send to 2
+    { 19, 0 },  // receive from rank 4
+    { 40, 0 },  // send to 3
+    { 85, 0 },  // receive from rank 4
+    { 59, 0 },  // send to 3
+    { 99, 0 },  // receive from rank 4
+    { 73, 0 },  // send to 3
+    { 181, 0 },  // receive from rank 4
+    { 212, 0 },  // send to 3
+    { 195, 0 },  // receive from rank 4
+    { 226, 0 },  // send to 3
+    { 277, 0 },  // receive from rank 4
+    { 280, 0 },  // send to 3
+    { 287, 0 },  // receive from rank 4
+    { 388, 0 },  // send to 3
+    { 331, 0 },  // receive from rank 4
+    { 398, 0 },  // send to 3
+    { 369, 0 },  // receive from rank 4
+    { 436, 0 },  // send to 3
+    { 383, 0 },  // receive from rank 4
+    { 479, 0 },  // send to 3
+    { 533, 0 },  // receive from rank 4
+    { 534, 0 },  // send to 3
+    { 541, 0 },  // receive from rank 4
+    { 542, 0 },  // send to 3
+    { 616, 0 },  // receive from rank 4
+    { 617, 0 },  // send to 3
+    { 624, 0 },  // receive from rank 4
+    { 625, 0 },  // send to 3
+    { 4, 0 },  // receive from rank 2
+    { 54, 0 },  // send to 3
+    { 18, 0 },  // receive from rank 2
+    { 124, 0 },  // send to 3
+    { 93, 0 },  // receive from rank 2
+    { 138, 0 },  // send to 3
+    { 240, 0 },  // send to 3
+    { 107, 0 },  // receive from rank 2
+    { 270, 0 },  // send to 3
+    { 112, 0 },  // receive from rank 2
+    { 290, 0 },  // send to 3
+    { 126, 0 },  // receive from rank 2
+    { 262, 0 },  // receive from rank 2
+    { 408, 0 },  // send to 3
+    { 264, 0 },  // receive from rank 2
+    { 422, 0 },  // send to 3
+    { 272, 0 },  // receive from rank 2
+    { 481, 0 },  // send to 3
+    { 282, 0 },  // receive from rank 2
+    { 485, 0 },  // send to 3
+    { 548, 0 },  // receive from rank 2
+    { 549, 0 },  // send to 3
+    { 556, 0 },  // receive from rank 2
+    { 557, 0 },  // send to 3
+    { 634, 0 },  // receive from rank 2
+    { 635, 0 },  // send to 3
+    { 642, 0 },  // receive from rank 2
+    { 643, 0 },  // send to 3
+    { 6, 0 },  // receive from rank 1
+    { 8, 0 },  // send to 4
+    { 41, 0 },  // send to 4
+    { 20, 0 },  // receive from rank 1
+    { 55, 0 },  // send to 4
+    { 36, 0 },  // receive from rank 1
+    { 116, 0 },  // send to 4
+    { 50, 0 },  // receive from rank 1
+    { 130, 0 },  // send to 4
+    { 152, 0 },  // receive from rank 1
+    { 198, 0 },  // send to 4
+    { 166, 0 },  // receive from rank 1
+    { 267, 0 },  // send to 4
+    { 253, 0 },  // receive from rank 1
+    { 312, 0 },  // send to 4
+    { 296, 0 },  // receive from rank 1
+    { 302, 0 },  // receive from rank 1
+    { 332, 0 },  // send to 4
+    { 310, 0 },  // receive from rank 1
+    { 346, 0 },  // send to 4
+    { 562, 0 },  // receive from rank 1
+    { 563, 0 },  // send to 4
+    { 570, 0 },  // receive from rank 1
+    { 571, 0 },  // send to 4
+    { 647, 0 },  // receive from rank 1
+    { 648, 0 },  // send to 4
+    { 655, 0 },  // receive from rank 1
+    { 656, 0 },  // send to 4
+    { 43, 0 },  // receive from rank 3
+    { 22, 0 },  // send to 4
+    { 113, 0 },  // receive from rank 3
+    { 96, 0 },  // send to 4
+    { 127, 0 },  // receive from rank 3
+    { 110, 0 },  // send to 4
+    { 249, 0 },  // receive from rank 3
+    { 168, 0 },  // send to 4
+    { 265, 0 },  // receive from rank 3
+    { 182, 0 },  // send to 4
+    { 276, 0 },  // send to 4
+    { 283, 0 },  // receive from rank 3
+    { 286, 0 },  // send to 4
+    { 417, 0 },  // receive from rank 3
+    { 320, 0 },  // send to 4
+    { 431, 0 },  // receive from rank 3
+    { 496, 0 },  // receive from rank 3
+    { 360, 0 },  // send to 4
+    { 501, 0 },  // receive from rank 3
+    { 374, 0 },  // send to 4
+    { 577, 0 },  // receive from rank 3
+    { 578, 0 },  // send to 4
+    { 585, 0 },  // receive from rank 3
+    { 586, 0 },  // send to 4
+    { 662, 0 },  // receive from rank 3
+    { 663, 0 },  // send to 4
+    { 670, 0 },  // receive from rank 3
+    { 671, 0 },  // send to 4
+    { 179, 0 },  // send to 3
+    { 7, 0 },  // receive from rank 0
+    { 193, 0 },  // send to 3
+    { 21, 0 },  // receive from rank 0
+    { 213, 0 },  // send to 3
+    { 33, 0 },  // receive from rank 0
+    { 227, 0 },  // send to 3
+    { 47, 0 },  // receive from rank 0
+    { 241, 0 },  // send to 3
+    { 141, 0 },  // receive from rank 0
+    { 409, 0 },  // send to 3
+    { 155, 0 },  // receive from rank 0
+    { 252, 0 },  // receive from rank 0
+    { 423, 0 },  // send to 3
+    { 293, 0 },  // receive from rank 0
+    { 437, 0 },  // send to 3
+    { 299, 0 },  // receive from rank 0
+    { 460, 0 },  // send to 3
+    { 305, 0 },  // receive from rank 0
+    { 463, 0 },  // send to 3
+    { 507, 0 },  // receive from rank 0
+    { 508, 0 },  // send to 3
+    { 515, 0 },  // receive from rank 0
+    { 516, 0 },  // send to 3
+    { 590, 0 },  // receive from rank 0
+    { 591, 0 },  // send to 3
+    { 598, 0 },  // receive from rank 0
+    { 599, 0 },  // send to 3
+    { 32, 0 },  // receive from rank 2
+    { 10, 0 },  // send to 5
+    { 46, 0 },  // receive from rank 2
+    { 24, 0 },  // send to 5
+    { 92, 0 },  // receive from rank 2
+    { 95, 0 },  // send to 5
+    { 115, 0 },  // send to 5
+    { 140, 0 },  // receive from rank 2
+    { 129, 0 },  // send to 5
+    { 169, 0 },  // receive from rank 2
+    { 173, 0 },  // send to 5
+    { 183, 0 },  // receive from rank 2
+    { 187, 0 },  // send to 5
+    { 298, 0 },  // receive from rank 2
+    { 294, 0 },  // send to 5
+    { 304, 0 },  // receive from rank 2
+    { 300, 0 },  // send to 5
+    { 333, 0 },  // receive from rank 2
+    { 324, 0 },  // send to 5
+    { 357, 0 },  // receive from rank 2
+    { 522, 0 },  // receive from rank 2
+    { 523, 0 },  // send to 5
+    { 530, 0 },  // receive from rank 2
+    { 531, 0 },  // send to 5
+    { 604, 0 },  // receive from rank 2
+    { 605, 0 },  // send to 5
+    { 612, 0 },  // receive from rank 2
+    { 613, 0 },  // send to 5
+    { 64, 0 },  // receive from rank 2
+    { 35, 0 },  // send to 5
+    { 78, 0 },  // receive from rank 2
+    { 49, 0 },  // send to 5
+    { 106, 0 },  // receive from rank 2
+    { 109, 0 },  // send to 5
+    { 145, 0 },  // send to 5
+    { 154, 0 },  // receive from rank 2
+    { 159, 0 },  // send to 5
+    { 209, 0 },  // receive from rank 2
+    { 275, 0 },  // send to 5
+    { 292, 0 },  // receive from rank 2
+    { 285, 0 },  // send to 5
+    { 313, 0 },  // receive from rank 2
+    { 306, 0 },  // send to 5
+    { 321, 0 },  // receive from rank 2
+    { 314, 0 },  // send to 5
+    { 371, 0 },  // receive from rank 2
+    { 336, 0 },  // send to 5
+    { 385, 0 },  // receive from rank 2
+    { 536, 0 },  // receive from rank 2
+    { 537, 0 },  // send to 5
+    { 544, 0 },  // receive from rank 2
+    { 545, 0 },  // send to 5
+    { 619, 0 },  // receive from rank 2
+    { 620, 0 },  // send to 5
+    { 627, 0 },  // receive from rank 2
+    { 628, 0 },  // send to 5
+    { 3, 0 },  // receive from rank 5
+    { 37, 0 },  // send to 2
+    { 17, 0 },  // receive from rank 5
+    { 51, 0 },  // send to 2
+    { 86, 0 },  // receive from rank 5
+    { 89, 0 },  // send to 2
+    { 122, 0 },  // receive from rank 5
+    { 153, 0 },  // send to 2
+    { 136, 0 },  // receive from rank 5
+    { 176, 0 },  // receive from rank 5
+    { 180, 0 },  // send to 2
+    { 190, 0 },  // receive from rank 5
+    { 194, 0 },  // send to 2
+    { 295, 0 },  // receive from rank 5
+    { 303, 0 },  // send to 2
+    { 301, 0 },  // receive from rank 5
+    { 311, 0 },  // send to 2
+    { 342, 0 },  // send to 2
+    { 327, 0 },  // receive from rank 5
+    { 344, 0 },  // send to 2
+    { 546, 0 },  // receive from rank 5
+    { 547, 0 },  // send to 2
+    { 554, 0 },  // receive from rank 5
+    { 555, 0 },  // send to 2
+    { 632, 0 },  // receive from rank 5
+    { 633, 0 },  // send to 2
+    { 640, 0 },  // receive from rank 5
+    { 641, 0 },  // send to 2
+    { 170, 0 },  // receive from rank 3
+    { 6, 0 },  // send to 0
+    { 184, 0 },  // receive from rank 3
+    { 220, 0 },  // receive from rank 3
+    { 20, 0 },  // send to 0
+    { 234, 0 },  // receive from rank 3
+    { 36, 0 },  // send to 0
+    { 248, 0 },  // receive from rank 3
+    { 50, 0 },  // send to 0
+    { 152, 0 },  // send to 0
+    { 416, 0 },  // receive from rank 3
+    { 166, 0 },  // send to 0
+    { 430, 0 },  // receive from rank 3
+    { 253, 0 },  // send to 0
+    { 444, 0 },  // receive from rank 3
+    { 296, 0 },  // send to 0
+    { 490, 0 },  // receive from rank 3
+    { 302, 0 },  // send to 0
+    { 494, 0 },  // receive from rank 3
+    { 310, 0 },  // send to 0
+    { 561, 0 },  // receive from rank 3
+    { 562, 0 },  // send to 0
+    { 569, 0 },  // receive from rank 3
+    { 570, 0 },  // send to 0
+    { 646, 0 },  // receive from rank 3
+    { 647, 0 },  // send to 0
+    { 654, 0 },  // receive from rank 3
+    { 655, 0 },  // send to 0
+    { 34, 0 },  // receive from rank 5
+    { 61, 0 },  // send to 2
+    { 48, 0 },  // receive from rank 5
+    { 75, 0 },  // send to 2
+    { 100, 0 },  // receive from rank 5
+    { 103, 0 },  // send to 2
+    { 148, 0 },  // receive from rank 5
+    { 167, 0 },  // send to 2
+    { 162, 0 },  // receive from rank 5
+    { 278, 0 },  // receive from rank 5
+    { 196, 0 },  // send to 2
+    { 288, 0 },  // receive from rank 5
+    { 297, 0 },  // send to 2
+    { 309, 0 },  // receive from rank 5
+    { 318, 0 },  // send to 2
+    { 317, 0 },  // receive from rank 5
+    { 330, 0 },  // send to 2
+    { 358, 0 },  // send to 2
+    { 339, 0 },  // receive from rank 5
+    { 372, 0 },  // send to 2
+    { 574, 0 },  // receive from rank 5
+    { 575, 0 },  // send to 2
+    { 582, 0 },  // receive from rank 5
+    { 583, 0 },  // send to 2
+    { 659, 0 },  // receive from rank 5
+    { 660, 0 },  // send to 2
+    { 667, 0 },  // receive from rank 5
+    { 668, 0 },  // send to 2
+    { 0, 0 },  // receive from rank 3
+    { 65, 0 },  // send to 6
+    { 14, 0 },  // receive from rank 3
+    { 79, 0 },  // send to 6
+    { 90, 0 },  // receive from rank 3
+    { 94, 0 },  // send to 6
+    { 104, 0 },  // receive from rank 3
+    { 108, 0 },  // send to 6
+    { 236, 0 },  // receive from rank 3
+    { 201, 0 },  // send to 6
+    { 259, 0 },  // send to 6
+    { 345, 0 },  // receive from rank 3
+    { 261, 0 },  // send to 6
+    { 373, 0 },  // receive from rank 3
+    { 349, 0 },  // send to 6
+    { 394, 0 },  // receive from rank 3
+    { 363, 0 },  // send to 6
+    { 432, 0 },  // receive from rank 3
+    { 377, 0 },  // send to 6
+    { 446, 0 },  // receive from rank 3
+    { 464, 0 },  // send to 6
+    { 509, 0 },  // receive from rank 3
+    { 510, 0 },  // send to 6
+    { 517, 0 },  // receive from rank 3
+    { 592, 0 },  // receive from rank 3
+    { 593, 0 },  // send to 6
+    { 600, 0 },  // receive from rank 3
+    { 601, 0 },  // send to 6
+    { 32, 0 },  // send to 1
+    { 9, 0 },  // receive from rank 0
+    { 46, 0 },  // send to 1
+    { 23, 0 },  // receive from rank 0
+    { 92, 0 },  // send to 1
+    { 88, 0 },  // receive from rank 0
+    { 102, 0 },  // receive from rank 0
+    { 140, 0 },  // send to 1
+    { 125, 0 },  // receive from rank 0
+    { 169, 0 },  // send to 1
+    { 139, 0 },  // receive from rank 0
+    { 183, 0 },  // send to 1
+    { 263, 0 },  // receive from rank 0
+    { 298, 0 },  // send to 1
+    { 271, 0 },  // receive from rank 0
+    { 304, 0 },  // send to 1
+    { 281, 0 },  // receive from rank 0
+    { 333, 0 },  // send to 1
+    { 291, 0 },  // receive from rank 0
+    { 357, 0 },  // send to 1
+    { 521, 0 },  // receive from rank 0
+    { 522, 0 },  // send to 1
+    { 529, 0 },  // receive from rank 0
+    { 530, 0 },  // send to 1
+    { 603, 0 },  // receive from rank 0
+    { 604, 0 },  // send to 1
+    { 611, 0 },  // receive from rank 0
+    { 612, 0 },  // send to 1
+    { 62, 0 },  // receive from rank 3
+    { 64, 0 },  // send to 1
+    { 76, 0 },  // receive from rank 3
+    { 78, 0 },  // send to 1
+    { 197, 0 },  // receive from rank 3
+    { 106, 0 },  // send to 1
+    { 222, 0 },  // receive from rank 3
+    { 250, 0 },  // receive from rank 3
+    { 154, 0 },  // send to 1
+    { 209, 0 },  // send to 1
+    { 359, 0 },  // receive from rank 3
+    { 292, 0 },  // send to 1
+    { 404, 0 },  // receive from rank 3
+    { 313, 0 },  // send to 1
+    { 418, 0 },  // receive from rank 3
+    { 321, 0 },  // send to 1
+    { 475, 0 },  // receive from rank 3
+    { 371, 0 },  // send to 1
+    { 480, 0 },  // receive from rank 3
+    { 385, 0 },  // send to 1
+    { 535, 0 },  // receive from rank 3
+    { 536, 0 },  // send to 1
+    { 543, 0 },  // receive from rank 3
+    { 544, 0 },  // send to 1
+    { 618, 0 },  // receive from rank 3
+    { 619, 0 },  // send to 1
+    { 626, 0 },  // receive from rank 3
+    { 627, 0 },  // send to 1
+    { 37, 0 },  // receive from rank 1
+    { 4, 0 },  // send to 0
+    { 51, 0 },  // receive from rank 1
+    { 18, 0 },  // send to 0
+    { 89, 0 },  // receive from rank 1
+    { 93, 0 },  // send to 0
+    { 153, 0 },  // receive from rank 1
+    { 107, 0 },  // send to 0
+    { 180, 0 },  // receive from rank 1
+    { 112, 0 },  // send to 0
+    { 194, 0 },  // receive from rank 1
+    { 126, 0 },  // send to 0
+    { 303, 0 },  // receive from rank 1
+    { 262, 0 },  // send to 0
+    { 311, 0 },  // receive from rank 1
+    { 264, 0 },  // send to 0
+    { 342, 0 },  // receive from rank 1
+    { 272, 0 },  // send to 0
+    { 344, 0 },  // receive from rank 1
+    { 282, 0 },  // send to 0
+    { 547, 0 },  // receive from rank 1
+    { 548, 0 },  // send to 0
+    { 555, 0 },  // receive from rank 1
+    { 556, 0 },  // send to 0
+    { 633, 0 },  // receive from rank 1
+    { 634, 0 },  // send to 0
+    { 641, 0 },  // receive from rank 1
+    { 642, 0 },  // send to 0
+    { 60, 0 },  // receive from rank 6
+    { 13, 0 },  // send to 3
+    { 74, 0 },  // receive from rank 6
+    { 27, 0 },  // send to 3
+    { 87, 0 },  // receive from rank 6
+    { 91, 0 },  // send to 3
+    { 101, 0 },  // receive from rank 6
+    { 105, 0 },  // send to 3
+    { 204, 0 },  // receive from rank 6
+    { 225, 0 },  // send to 3
+    { 258, 0 },  // receive from rank 6
+    { 356, 0 },  // send to 3
+    { 260, 0 },  // receive from rank 6
+    { 352, 0 },  // receive from rank 6
+    { 384, 0 },  // send to 3
+    { 366, 0 },  // receive from rank 6
+    { 387, 0 },  // send to 3
+    { 380, 0 },  // receive from rank 6
+    { 421, 0 },  // send to 3
+    { 493, 0 },  // receive from rank 6
+    { 435, 0 },  // send to 3
+    { 560, 0 },  // send to 3
+    { 567, 0 },  // receive from rank 6
+    { 568, 0 },  // send to 3
+    { 644, 0 },  // receive from rank 6
+    { 645, 0 },  // send to 3
+    { 652, 0 },  // receive from rank 6
+    { 653, 0 },  // send to 3
+    { 61, 0 },  // receive from rank 1
+    { 63, 0 },  // send to 3
+    { 75, 0 },  // receive from rank 1
+    { 77, 0 },  // send to 3
+    { 208, 0 },  // send to 3
+    { 103, 0 },  // receive from rank 1
+    { 211, 0 },  // send to 3
+    { 167, 0 },  // receive from rank 1
+    { 239, 0 },  // send to 3
+    { 196, 0 },  // receive from rank 1
+    { 370, 0 },  // send to 3
+    { 297, 0 },  // receive from rank 1
+    { 318, 0 },  // receive from rank 1
+    { 397, 0 },  // send to 3
+    { 330, 0 },  // receive from rank 1
+    { 407, 0 },  // send to 3
+    { 358, 0 },  // receive from rank 1
+    { 495, 0 },  // send to 3
+    { 372, 0 },  // receive from rank 1
+    { 500, 0 },  // send to 3
+    { 575, 0 },  // receive from rank 1
+    { 576, 0 },  // send to 3
+    { 583, 0 },  // receive from rank 1
+    { 584, 0 },  // send to 3
+    { 660, 0 },  // receive from rank 1
+    { 661, 0 },  // send to 3
+    { 668, 0 },  // receive from rank 1
+    { 669, 0 },  // send to 3
+    { 179, 0 },  // receive from rank 1
+    { 0, 0 },  // send to 2
+    { 193, 0 },  // receive from rank 1
+    { 14, 0 },  // send to 2
+    { 90, 0 },  // send to 2
+    { 213, 0 },  // receive from rank 1
+    { 104, 0 },  // send to 2
+    { 227, 0 },  // receive from rank 1
+    { 236, 0 },  // send to 2
+    { 241, 0 },  // receive from rank 1
+    { 409, 0 },  // receive from rank 1
+    { 345, 0 },  // send to 2
+    { 423, 0 },  // receive from rank 1
+    { 373, 0 },  // send to 2
+    { 437, 0 },  // receive from rank 1
+    { 394, 0 },  // send to 2
+    { 460, 0 },  // receive from rank 1
+    { 432, 0 },  // send to 2
+    { 463, 0 },  // receive from rank 1
+    { 446, 0 },  // send to 2
+    { 508, 0 },  // receive from rank 1
+    { 509, 0 },  // send to 2
+    { 516, 0 },  // receive from rank 1
+    { 517, 0 },  // send to 2
+    { 591, 0 },  // receive from rank 1
+    { 592, 0 },  // send to 2
+    { 599, 0 },  // receive from rank 1
+    { 600, 0 },  // send to 2
+    { 149, 0 },  // receive from rank 7
+    { 29, 0 },  // send to 0
+    { 163, 0 },  // receive from rank 7
+    { 217, 0 },  // receive from rank 7
+    { 66, 0 },  // send to 0
+    { 231, 0 },  // receive from rank 7
+    { 80, 0 },  // send to 0
+    { 245, 0 },  // receive from rank 7
+    { 221, 0 },  // send to 0
+    { 413, 0 },  // receive from rank 7
+    { 235, 0 },  // send to 0
+    { 427, 0 },  // receive from rank 7
+    { 273, 0 },  // send to 0
+    { 441, 0 },  // receive from rank 7
+    { 393, 0 },  // send to 0
+    { 448, 0 },  // receive from rank 7
+    { 403, 0 },  // send to 0
+    { 467, 0 },  // receive from rank 7
+    { 445, 0 },  // send to 0
+    { 471, 0 },  // receive from rank 7
+    { 472, 0 },  // send to 0
+    { 519, 0 },  // receive from rank 7
+    { 520, 0 },  // send to 0
+    { 527, 0 },  // receive from rank 7
+    { 528, 0 },  // send to 0
+    { 602, 0 },  // send to 0
+    { 609, 0 },  // receive from rank 7
+    { 610, 0 },  // send to 0
+    { 62, 0 },  // send to 2
+    { 40, 0 },  // receive from rank 0
+    { 76, 0 },  // send to 2
+    { 59, 0 },  // receive from rank 0
+    { 197, 0 },  // send to 2
+    { 73, 0 },  // receive from rank 0
+    { 222, 0 },  // send to 2
+    { 212, 0 },  // receive from rank 0
+    { 250, 0 },  // send to 2
+    { 226, 0 },  // receive from rank 0
+    { 280, 0 },  // receive from rank 0
+    { 359, 0 },  // send to 2
+    { 388, 0 },  // receive from rank 0
+    { 404, 0 },  // send to 2
+    { 398, 0 },  // receive from rank 0
+    { 418, 0 },  // send to 2
+    { 436, 0 },  // receive from rank 0
+    { 475, 0 },  // send to 2
+    { 479, 0 },  // receive from rank 0
+    { 480, 0 },  // send to 2
+    { 534, 0 },  // receive from rank 0
+    { 535, 0 },  // send to 2
+    { 542, 0 },  // receive from rank 0
+    { 543, 0 },  // send to 2
+    { 617, 0 },  // receive from rank 0
+    { 618, 0 },  // send to 2
+    { 625, 0 },  // receive from rank 0
+    { 626, 0 },  // send to 2
+    { 144, 0 },  // send to 7
+    { 54, 0 },  // receive from rank 0
+    { 158, 0 },  // send to 7
+    { 124, 0 },  // receive from rank 0
+    { 216, 0 },  // send to 7
+    { 138, 0 },  // receive from rank 0
+    { 230, 0 },  // send to 7
+    { 240, 0 },  // receive from rank 0
+    { 244, 0 },  // send to 7
+    { 270, 0 },  // receive from rank 0
+    { 412, 0 },  // send to 7
+    { 290, 0 },  // receive from rank 0
+    { 426, 0 },  // send to 7
+    { 408, 0 },  // receive from rank 0
+    { 440, 0 },  // send to 7
+    { 422, 0 },  // receive from rank 0
+    { 455, 0 },  // send to 7
+    { 481, 0 },  // receive from rank 0
+    { 482, 0 },  // send to 7
+    { 485, 0 },  // receive from rank 0
+    { 486, 0 },  // send to 7
+    { 549, 0 },  // receive from rank 0
+    { 550, 0 },  // send to 7
+    { 557, 0 },  // receive from rank 0
+    { 558, 0 },  // send to 7
+    { 635, 0 },  // receive from rank 0
+    { 636, 0 },  // send to 7
+    { 643, 0 },  // receive from rank 0
+    { 13, 0 },  // receive from rank 2
+    { 170, 0 },  // send to 1
+    { 27, 0 },  // receive from rank 2
+    { 184, 0 },  // send to 1
+    { 91, 0 },  // receive from rank 2
+    { 220, 0 },  // send to 1
+    { 105, 0 },  // receive from rank 2
+    { 234, 0 },  // send to 1
+    { 225, 0 },  // receive from rank 2
+    { 248, 0 },  // send to 1
+    { 356, 0 },  // receive from rank 2
+    { 416, 0 },  // send to 1
+    { 384, 0 },  // receive from rank 2
+    { 430, 0 },  // send to 1
+    { 387, 0 },  // receive from rank 2
+    { 444, 0 },  // send to 1
+    { 421, 0 },  // receive from rank 2
+    { 490, 0 },  // send to 1
+    { 435, 0 },  // receive from rank 2
+    { 494, 0 },  // send to 1
+    { 560, 0 },  // receive from rank 2
+    { 561, 0 },  // send to 1
+    { 568, 0 },  // receive from rank 2
+    { 569, 0 },  // send to 1
+    { 645, 0 },  // receive from rank 2
+    { 646, 0 },  // send to 1
+    { 653, 0 },  // receive from rank 2
+    { 654, 0 },  // send to 1
+    { 63, 0 },  // receive from rank 2
+    { 43, 0 },  // send to 0
+    { 77, 0 },  // receive from rank 2
+    { 208, 0 },  // receive from rank 2
+    { 113, 0 },  // send to 0
+    { 211, 0 },  // receive from rank 2
+    { 127, 0 },  // send to 0
+    { 249, 0 },  // send to 0
+    { 239, 0 },  // receive from rank 2
+    { 265, 0 },  // send to 0
+    { 370, 0 },  // receive from rank 2
+    { 283, 0 },  // send to 0
+    { 397, 0 },  // receive from rank 2
+    { 417, 0 },  // send to 0
+    { 407, 0 },  // receive from rank 2
+    { 431, 0 },  // send to 0
+    { 495, 0 },  // receive from rank 2
+    { 496, 0 },  // send to 0
+    { 500, 0 },  // receive from rank 2
+    { 501, 0 },  // send to 0
+    { 576, 0 },  // receive from rank 2
+    { 577, 0 },  // send to 0
+    { 584, 0 },  // receive from rank 2
+    { 585, 0 },  // send to 0
+    { 661, 0 },  // receive from rank 2
+    { 662, 0 },  // send to 0
+    { 669, 0 },  // receive from rank 2
+    { 670, 0 },  // send to 0
+    { 117, 0 },  // receive from rank 5
+    { 5, 0 },  // send to 0
+    { 131, 0 },  // receive from rank 5
+    { 177, 0 },  // receive from rank 5
+    { 28, 0 },  // send to 0
+    { 191, 0 },  // receive from rank 5
+    { 42, 0 },  // send to 0
+    { 199, 0 },  // receive from rank 5
+    { 121, 0 },  // send to 0
+    { 328, 0 },  // receive from rank 5
+    { 135, 0 },  // send to 0
+    { 340, 0 },  // receive from rank 5
+    { 207, 0 },  // send to 0
+    { 347, 0 },  // receive from rank 5
+    { 268, 0 },  // send to 0
+    { 361, 0 },  // receive from rank 5
+    { 319, 0 },  // send to 0
+    { 343, 0 },  // send to 0
+    { 375, 0 },  // receive from rank 5
+    { 355, 0 },  // send to 0
+    { 505, 0 },  // receive from rank 5
+    { 506, 0 },  // send to 0
+    { 513, 0 },  // receive from rank 5
+    { 514, 0 },  // send to 0
+    { 588, 0 },  // receive from rank 5
+    { 589, 0 },  // send to 0
+    { 596, 0 },  // receive from rank 5
+    { 597, 0 },  // send to 0
+    { 1, 0 },  // receive from rank 6
+    { 11, 0 },  // send to 7
+    { 15, 0 },  // receive from rank 6
+    { 25, 0 },  // send to 7
+    { 69, 0 },  // receive from rank 6
+    { 143, 0 },  // send to 7
+    { 83, 0 },  // receive from rank 6
+    { 157, 0 },  // send to 7
+    { 203, 0 },  // receive from rank 6
+    { 229, 0 },  // send to 7
+    { 255, 0 },  // receive from rank 6
+    { 243, 0 },  // send to 7
+    { 257, 0 },  // receive from rank 6
+    { 381, 0 },  // send to 7
+    { 351, 0 },  // receive from rank 6
+    { 390, 0 },  // send to 7
+    { 365, 0 },  // receive from rank 6
+    { 425, 0 },  // send to 7
+    { 379, 0 },  // receive from rank 6
+    { 466, 0 },  // send to 7
+    { 469, 0 },  // receive from rank 6
+    { 470, 0 },  // send to 7
+    { 518, 0 },  // send to 7
+    { 525, 0 },  // receive from rank 6
+    { 526, 0 },  // send to 7
+    { 607, 0 },  // receive from rank 6
+    { 608, 0 },  // send to 7
+    { 615, 0 },  // receive from rank 6
+    { 2, 0 },  // receive from rank 7
+    { 19, 0 },  // send to 0
+    { 16, 0 },  // receive from rank 7
+    { 150, 0 },  // receive from rank 7
+    { 85, 0 },  // send to 0
+    { 164, 0 },  // receive from rank 7
+    { 99, 0 },  // send to 0
+    { 232, 0 },  // receive from rank 7
+    { 181, 0 },  // send to 0
+    { 246, 0 },  // receive from rank 7
+    { 195, 0 },  // send to 0
+    { 376, 0 },  // receive from rank 7
+    { 277, 0 },  // send to 0
+    { 391, 0 },  // receive from rank 7
+    { 287, 0 },  // send to 0
+    { 428, 0 },  // receive from rank 7
+    { 331, 0 },  // send to 0
+    { 474, 0 },  // receive from rank 7
+    { 369, 0 },  // send to 0
+    { 478, 0 },  // receive from rank 7
+    { 383, 0 },  // send to 0
+    { 532, 0 },  // receive from rank 7
+    { 533, 0 },  // send to 0
+    { 540, 0 },  // receive from rank 7
+    { 541, 0 },  // send to 0
+    { 616, 0 },  // send to 0
+    { 623, 0 },  // receive from rank 7
+    { 624, 0 },  // send to 0
+    { 118, 0 },  // receive from rank 7
+    { 12, 0 },  // send to 6
+    { 132, 0 },  // receive from rank 7
+    { 26, 0 },  // send to 6
+    { 200, 0 },  // receive from rank 7
+    { 56, 0 },  // send to 6
+    { 218, 0 },  // receive from rank 7
+    { 70, 0 },  // send to 6
+    { 348, 0 },  // receive from rank 7
+    { 202, 0 },  // send to 6
+    { 362, 0 },  // receive from rank 7
+    { 254, 0 },  // send to 6
+    { 401, 0 },  // receive from rank 7
+    { 256, 0 },  // send to 6
+    { 414, 0 },  // receive from rank 7
+    { 350, 0 },  // send to 6
+    { 442, 0 },  // receive from rank 7
+    { 364, 0 },  // send to 6
+    { 483, 0 },  // receive from rank 7
+    { 378, 0 },  // send to 6
+    { 487, 0 },  // receive from rank 7
+    { 488, 0 },  // send to 6
+    { 551, 0 },  // receive from rank 7
+    { 552, 0 },  // send to 6
+    { 559, 0 },  // receive from rank 7
+    { 630, 0 },  // send to 6
+    { 637, 0 },  // receive from rank 7
+    { 638, 0 },  // send to 6
+    { 120, 0 },  // send to 5
+    { 8, 0 },  // receive from rank 0
+    { 134, 0 },  // send to 5
+    { 41, 0 },  // receive from rank 0
+    { 172, 0 },  // send to 5
+    { 55, 0 },  // receive from rank 0
+    { 186, 0 },  // send to 5
+    { 116, 0 },  // receive from rank 0
+    { 206, 0 },  // send to 5
+    { 130, 0 },  // receive from rank 0
+    { 323, 0 },  // send to 5
+    { 198, 0 },  // receive from rank 0
+    { 335, 0 },  // send to 5
+    { 267, 0 },  // receive from rank 0
+    { 354, 0 },  // send to 5
+    { 312, 0 },  // receive from rank 0
+    { 368, 0 },  // send to 5
+    { 332, 0 },  // receive from rank 0
+    { 382, 0 },  // send to 5
+    { 346, 0 },  // receive from rank 0
+    { 563, 0 },  // receive from rank 0
+    { 564, 0 },  // send to 5
+    { 571, 0 },  // receive from rank 0
+    { 572, 0 },  // send to 5
+    { 648, 0 },  // receive from rank 0
+    { 649, 0 },  // send to 5
+    { 656, 0 },  // receive from rank 0
+    { 657, 0 },  // send to 5
+    { 119, 0 },  // send to 7
+    { 22, 0 },  // receive from rank 0
+    { 133, 0 },  // send to 7
+    { 96, 0 },  // receive from rank 0
+    { 205, 0 },  // send to 7
+    { 110, 0 },  // receive from rank 0
+    { 215, 0 },  // send to 7
+    { 168, 0 },  // receive from rank 0
+    { 353, 0 },  // send to 7
+    { 182, 0 },  // receive from rank 0
+    { 367, 0 },  // send to 7
+    { 276, 0 },  // receive from rank 0
+    { 400, 0 },  // send to 7
+    { 286, 0 },  // receive from rank 0
+    { 411, 0 },  // send to 7
+    { 320, 0 },  // receive from rank 0
+    { 439, 0 },  // send to 7
+    { 360, 0 },  // receive from rank 0
+    { 497, 0 },  // send to 7
+    { 374, 0 },  // receive from rank 0
+    { 502, 0 },  // send to 7
+    { 578, 0 },  // receive from rank 0
+    { 579, 0 },  // send to 7
+    { 586, 0 },  // receive from rank 0
+    { 587, 0 },  // send to 7
+    { 663, 0 },  // receive from rank 0
+    { 664, 0 },  // send to 7
+    { 671, 0 },  // receive from rank 0
+    { 31, 0 },  // receive from rank 7
+    { 117, 0 },  // send to 4
+    { 45, 0 },  // receive from rank 7
+    { 131, 0 },  // send to 4
+    { 146, 0 },  // receive from rank 7
+    { 177, 0 },  // send to 4
+    { 160, 0 },  // receive from rank 7
+    { 191, 0 },  // send to 4
+    { 174, 0 },  // receive from rank 7
+    { 199, 0 },  // send to 4
+    { 188, 0 },  // receive from rank 7
+    { 328, 0 },  // send to 4
+    { 307, 0 },  // receive from rank 7
+    { 340, 0 },  // send to 4
+    { 315, 0 },  // receive from rank 7
+    { 347, 0 },  // send to 4
+    { 325, 0 },  // receive from rank 7
+    { 361, 0 },  // send to 4
+    { 337, 0 },  // receive from rank 7
+    { 462, 0 },  // receive from rank 7
+    { 375, 0 },  // send to 4
+    { 504, 0 },  // receive from rank 7
+    { 505, 0 },  // send to 4
+    { 512, 0 },  // receive from rank 7
+    { 513, 0 },  // send to 4
+    { 588, 0 },  // send to 4
+    { 595, 0 },  // receive from rank 7
+    { 596, 0 },  // send to 4
+    { 10, 0 },  // receive from rank 1
+    { 39, 0 },  // send to 6
+    { 24, 0 },  // receive from rank 1
+    { 53, 0 },  // send to 6
+    { 123, 0 },  // send to 6
+    { 95, 0 },  // receive from rank 1
+    { 137, 0 },  // send to 6
+    { 115, 0 },  // receive from rank 1
+    { 238, 0 },  // send to 6
+    { 129, 0 },  // receive from rank 1
+    { 269, 0 },  // send to 6
+    { 173, 0 },  // receive from rank 1
+    { 386, 0 },  // send to 6
+    { 187, 0 },  // receive from rank 1
+    { 396, 0 },  // send to 6
+    { 294, 0 },  // receive from rank 1
+    { 434, 0 },  // send to 6
+    { 300, 0 },  // receive from rank 1
+    { 449, 0 },  // send to 6
+    { 324, 0 },  // receive from rank 1
+    { 468, 0 },  // send to 6
+    { 523, 0 },  // receive from rank 1
+    { 524, 0 },  // send to 6
+    { 531, 0 },  // receive from rank 1
+    { 605, 0 },  // receive from rank 1
+    { 606, 0 },  // send to 6
+    { 613, 0 },  // receive from rank 1
+    { 614, 0 },  // send to 6
+    { 35, 0 },  // receive from rank 1
+    { 57, 0 },  // send to 6
+    { 49, 0 },  // receive from rank 1
+    { 71, 0 },  // send to 6
+    { 210, 0 },  // send to 6
+    { 109, 0 },  // receive from rank 1
+    { 224, 0 },  // send to 6
+    { 145, 0 },  // receive from rank 1
+    { 279, 0 },  // send to 6
+    { 159, 0 },  // receive from rank 1
+    { 289, 0 },  // send to 6
+    { 275, 0 },  // receive from rank 1
+    { 406, 0 },  // send to 6
+    { 285, 0 },  // receive from rank 1
+    { 420, 0 },  // send to 6
+    { 306, 0 },  // receive from rank 1
+    { 450, 0 },  // send to 6
+    { 314, 0 },  // receive from rank 1
+    { 452, 0 },  // send to 6
+    { 336, 0 },  // receive from rank 1
+    { 476, 0 },  // send to 6
+    { 537, 0 },  // receive from rank 1
+    { 538, 0 },  // send to 6
+    { 545, 0 },  // receive from rank 1
+    { 620, 0 },  // receive from rank 1
+    { 621, 0 },  // send to 6
+    { 628, 0 },  // receive from rank 1
+    { 629, 0 },  // send to 6
+    { 30, 0 },  // receive from rank 6
+    { 3, 0 },  // send to 1
+    { 44, 0 },  // receive from rank 6
+    { 17, 0 },  // send to 1
+    { 114, 0 },  // receive from rank 6
+    { 86, 0 },  // send to 1
+    { 128, 0 },  // receive from rank 6
+    { 251, 0 },  // receive from rank 6
+    { 122, 0 },  // send to 1
+    { 266, 0 },  // receive from rank 6
+    { 136, 0 },  // send to 1
+    { 395, 0 },  // receive from rank 6
+    { 176, 0 },  // send to 1
+    { 405, 0 },  // receive from rank 6
+    { 190, 0 },  // send to 1
+    { 447, 0 },  // receive from rank 6
+    { 295, 0 },  // send to 1
+    { 454, 0 },  // receive from rank 6
+    { 301, 0 },  // send to 1
+    { 484, 0 },  // receive from rank 6
+    { 327, 0 },  // send to 1
+    { 546, 0 },  // send to 1
+    { 553, 0 },  // receive from rank 6
+    { 554, 0 },  // send to 1
+    { 631, 0 },  // receive from rank 6
+    { 632, 0 },  // send to 1
+    { 639, 0 },  // receive from rank 6
+    { 640, 0 },  // send to 1
+    { 120, 0 },  // receive from rank 4
+    { 38, 0 },  // send to 7
+    { 134, 0 },  // receive from rank 4
+    { 52, 0 },  // send to 7
+    { 172, 0 },  // receive from rank 4
+    { 147, 0 },  // send to 7
+    { 186, 0 },  // receive from rank 4
+    { 161, 0 },  // send to 7
+    { 206, 0 },  // receive from rank 4
+    { 175, 0 },  // send to 7
+    { 323, 0 },  // receive from rank 4
+    { 189, 0 },  // send to 7
+    { 335, 0 },  // receive from rank 4
+    { 308, 0 },  // send to 7
+    { 354, 0 },  // receive from rank 4
+    { 316, 0 },  // send to 7
+    { 326, 0 },  // send to 7
+    { 368, 0 },  // receive from rank 4
+    { 338, 0 },  // send to 7
+    { 382, 0 },  // receive from rank 4
+    { 491, 0 },  // send to 7
+    { 564, 0 },  // receive from rank 4
+    { 565, 0 },  // send to 7
+    { 572, 0 },  // receive from rank 4
+    { 573, 0 },  // send to 7
+    { 649, 0 },  // receive from rank 4
+    { 650, 0 },  // send to 7
+    { 657, 0 },  // receive from rank 4
+    { 68, 0 },  // receive from rank 6
+    { 34, 0 },  // send to 1
+    { 82, 0 },  // receive from rank 6
+    { 48, 0 },  // send to 1
+    { 223, 0 },  // receive from rank 6
+    { 100, 0 },  // send to 1
+    { 237, 0 },  // receive from rank 6
+    { 274, 0 },  // receive from rank 6
+    { 148, 0 },  // send to 1
+    { 284, 0 },  // receive from rank 6
+    { 162, 0 },  // send to 1
+    { 419, 0 },  // receive from rank 6
+    { 278, 0 },  // send to 1
+    { 433, 0 },  // receive from rank 6
+    { 288, 0 },  // send to 1
+    { 457, 0 },  // receive from rank 6
+    { 309, 0 },  // send to 1
+    { 459, 0 },  // receive from rank 6
+    { 317, 0 },  // send to 1
+    { 499, 0 },  // receive from rank 6
+    { 339, 0 },  // send to 1
+    { 574, 0 },  // send to 1
+    { 581, 0 },  // receive from rank 6
+    { 582, 0 },  // send to 1
+    { 658, 0 },  // receive from rank 6
+    { 659, 0 },  // send to 1
+    { 666, 0 },  // receive from rank 6
+    { 667, 0 },  // send to 1
+    { 65, 0 },  // receive from rank 2
+    { 67, 0 },  // send to 7
+    { 79, 0 },  // receive from rank 2
+    { 81, 0 },  // send to 7
+    { 94, 0 },  // receive from rank 2
+    { 142, 0 },  // send to 7
+    { 108, 0 },  // receive from rank 2
+    { 156, 0 },  // send to 7
+    { 214, 0 },  // send to 7
+    { 201, 0 },  // receive from rank 2
+    { 228, 0 },  // send to 7
+    { 259, 0 },  // receive from rank 2
+    { 334, 0 },  // send to 7
+    { 261, 0 },  // receive from rank 2
+    { 389, 0 },  // send to 7
+    { 349, 0 },  // receive from rank 2
+    { 424, 0 },  // send to 7
+    { 363, 0 },  // receive from rank 2
+    { 438, 0 },  // send to 7
+    { 377, 0 },  // receive from rank 2
+    { 461, 0 },  // send to 7
+    { 464, 0 },  // receive from rank 2
+    { 465, 0 },  // send to 7
+    { 510, 0 },  // receive from rank 2
+    { 511, 0 },  // send to 7
+    { 593, 0 },  // receive from rank 2
+    { 594, 0 },  // send to 7
+    { 601, 0 },  // receive from rank 2
+    { 39, 0 },  // receive from rank 5
+    { 1, 0 },  // send to 4
+    { 53, 0 },  // receive from rank 5
+    { 15, 0 },  // send to 4
+    { 123, 0 },  // receive from rank 5
+    { 69, 0 },  // send to 4
+    { 137, 0 },  // receive from rank 5
+    { 83, 0 },  // send to 4
+    { 238, 0 },  // receive from rank 5
+    { 203, 0 },  // send to 4
+    { 269, 0 },  // receive from rank 5
+    { 255, 0 },  // send to 4
+    { 386, 0 },  // receive from rank 5
+    { 257, 0 },  // send to 4
+    { 396, 0 },  // receive from rank 5
+    { 351, 0 },  // send to 4
+    { 434, 0 },  // receive from rank 5
+    { 365, 0 },  // send to 4
+    { 449, 0 },  // receive from rank 5
+    { 379, 0 },  // send to 4
+    { 468, 0 },  // receive from rank 5
+    { 469, 0 },  // send to 4
+    { 524, 0 },  // receive from rank 5
+    { 525, 0 },  // send to 4
+    { 606, 0 },  // receive from rank 5
+    { 607, 0 },  // send to 4
+    { 614, 0 },  // receive from rank 5
+    { 615, 0 },  // send to 4
+    { 57, 0 },  // receive from rank 5
+    { 97, 0 },  // send to 7
+    { 71, 0 },  // receive from rank 5
+    { 111, 0 },  // send to 7
+    { 210, 0 },  // receive from rank 5
+    { 171, 0 },  // send to 7
+    { 224, 0 },  // receive from rank 5
+    { 185, 0 },  // send to 7
+    { 279, 0 },  // receive from rank 5
+    { 242, 0 },  // send to 7
+    { 289, 0 },  // receive from rank 5
+    { 322, 0 },  // send to 7
+    { 406, 0 },  // receive from rank 5
+    { 399, 0 },  // send to 7
+    { 420, 0 },  // receive from rank 5
+    { 410, 0 },  // send to 7
+    { 450, 0 },  // receive from rank 5
+    { 451, 0 },  // send to 7
+    { 452, 0 },  // receive from rank 5
+    { 453, 0 },  // send to 7
+    { 473, 0 },  // send to 7
+    { 476, 0 },  // receive from rank 5
+    { 477, 0 },  // send to 7
+    { 538, 0 },  // receive from rank 5
+    { 539, 0 },  // send to 7
+    { 621, 0 },  // receive from rank 5
+    { 622, 0 },  // send to 7
+    { 629, 0 },  // receive from rank 5
+    { 12, 0 },  // receive from rank 4
+    { 30, 0 },  // send to 5
+    { 26, 0 },  // receive from rank 4
+    { 44, 0 },  // send to 5
+    { 56, 0 },  // receive from rank 4
+    { 114, 0 },  // send to 5
+    { 70, 0 },  // receive from rank 4
+    { 128, 0 },  // send to 5
+    { 202, 0 },  // receive from rank 4
+    { 251, 0 },  // send to 5
+    { 254, 0 },  // receive from rank 4
+    { 266, 0 },  // send to 5
+    { 256, 0 },  // receive from rank 4
+    { 395, 0 },  // send to 5
+    { 350, 0 },  // receive from rank 4
+    { 405, 0 },  // send to 5
+    { 447, 0 },  // send to 5
+    { 364, 0 },  // receive from rank 4
+    { 454, 0 },  // send to 5
+    { 378, 0 },  // receive from rank 4
+    { 484, 0 },  // send to 5
+    { 488, 0 },  // receive from rank 4
+    { 552, 0 },  // receive from rank 4
+    { 553, 0 },  // send to 5
+    { 630, 0 },  // receive from rank 4
+    { 631, 0 },  // send to 5
+    { 638, 0 },  // receive from rank 4
+    { 639, 0 },  // send to 5
+    { 58, 0 },  // receive from rank 7
+    { 60, 0 },  // send to 2
+    { 72, 0 },  // receive from rank 7
+    { 74, 0 },  // send to 2
+    { 151, 0 },  // receive from rank 7
+    { 87, 0 },  // send to 2
+    { 165, 0 },  // receive from rank 7
+    { 101, 0 },  // send to 2
+    { 219, 0 },  // receive from rank 7
+    { 204, 0 },  // send to 2
+    { 233, 0 },  // receive from rank 7
+    { 341, 0 },  // receive from rank 7
+    { 258, 0 },  // send to 2
+    { 392, 0 },  // receive from rank 7
+    { 260, 0 },  // send to 2
+    { 429, 0 },  // receive from rank 7
+    { 352, 0 },  // send to 2
+    { 443, 0 },  // receive from rank 7
+    { 366, 0 },  // send to 2
+    { 489, 0 },  // receive from rank 7
+    { 380, 0 },  // send to 2
+    { 492, 0 },  // receive from rank 7
+    { 493, 0 },  // send to 2
+    { 566, 0 },  // receive from rank 7
+    { 567, 0 },  // send to 2
+    { 644, 0 },  // send to 2
+    { 651, 0 },  // receive from rank 7
+    { 652, 0 },  // send to 2
+    { 84, 0 },  // receive from rank 7
+    { 68, 0 },  // send to 5
+    { 98, 0 },  // receive from rank 7
+    { 82, 0 },  // send to 5
+    { 178, 0 },  // receive from rank 7
+    { 223, 0 },  // send to 5
+    { 192, 0 },  // receive from rank 7
+    { 237, 0 },  // send to 5
+    { 247, 0 },  // receive from rank 7
+    { 274, 0 },  // send to 5
+    { 329, 0 },  // receive from rank 7
+    { 284, 0 },  // send to 5
+    { 402, 0 },  // receive from rank 7
+    { 419, 0 },  // send to 5
+    { 415, 0 },  // receive from rank 7
+    { 433, 0 },  // send to 5
+    { 456, 0 },  // receive from rank 7
+    { 457, 0 },  // send to 5
+    { 458, 0 },  // receive from rank 7
+    { 459, 0 },  // send to 5
+    { 498, 0 },  // receive from rank 7
+    { 499, 0 },  // send to 5
+    { 503, 0 },  // receive from rank 7
+    { 580, 0 },  // receive from rank 7
+    { 581, 0 },  // send to 5
+    { 658, 0 },  // send to 5
+    { 665, 0 },  // receive from rank 7
+    { 666, 0 },  // send to 5
+    { 67, 0 },  // receive from rank 6
+    { 31, 0 },  // send to 5
+    { 81, 0 },  // receive from rank 6
+    { 45, 0 },  // send to 5
+    { 142, 0 },  // receive from rank 6
+    { 146, 0 },  // send to 5
+    { 156, 0 },  // receive from rank 6
+    { 160, 0 },  // send to 5
+    { 214, 0 },  // receive from rank 6
+    { 174, 0 },  // send to 5
+    { 228, 0 },  // receive from rank 6
+    { 188, 0 },  // send to 5
+    { 334, 0 },  // receive from rank 6
+    { 307, 0 },  // send to 5
+    { 389, 0 },  // receive from rank 6
+    { 315, 0 },  // send to 5
+    { 424, 0 },  // receive from rank 6
+    { 325, 0 },  // send to 5
+    { 438, 0 },  // receive from rank 6
+    { 337, 0 },  // send to 5
+    { 461, 0 },  // receive from rank 6
+    { 462, 0 },  // send to 5
+    { 465, 0 },  // receive from rank 6
+    { 504, 0 },  // send to 5
+    { 511, 0 },  // receive from rank 6
+    { 512, 0 },  // send to 5
+    { 594, 0 },  // receive from rank 6
+    { 595, 0 },  // send to 5
+    { 11, 0 },  // receive from rank 4
+    { 149, 0 },  // send to 3
+    { 25, 0 },  // receive from rank 4
+    { 163, 0 },  // send to 3
+    { 143, 0 },  // receive from rank 4
+    { 217, 0 },  // send to 3
+    { 157, 0 },  // receive from rank 4
+    { 231, 0 },  // send to 3
+    { 229, 0 },  // receive from rank 4
+    { 245, 0 },  // send to 3
+    { 243, 0 },  // receive from rank 4
+    { 413, 0 },  // send to 3
+    { 381, 0 },  // receive from rank 4
+    { 427, 0 },  // send to 3
+    { 390, 0 },  // receive from rank 4
+    { 441, 0 },  // send to 3
+    { 425, 0 },  // receive from rank 4
+    { 448, 0 },  // send to 3
+    { 466, 0 },  // receive from rank 4
+    { 467, 0 },  // send to 3
+    { 470, 0 },  // receive from rank 4
+    { 471, 0 },  // send to 3
+    { 518, 0 },  // receive from rank 4
+    { 519, 0 },  // send to 3
+    { 526, 0 },  // receive from rank 4
+    { 527, 0 },  // send to 3
+    { 608, 0 },  // receive from rank 4
+    { 609, 0 },  // send to 3
+    { 97, 0 },  // receive from rank 6
+    { 2, 0 },  // send to 4
+    { 111, 0 },  // receive from rank 6
+    { 16, 0 },  // send to 4
+    { 171, 0 },  // receive from rank 6
+    { 150, 0 },  // send to 4
+    { 185, 0 },  // receive from rank 6
+    { 164, 0 },  // send to 4
+    { 242, 0 },  // receive from rank 6
+    { 232, 0 },  // send to 4
+    { 322, 0 },  // receive from rank 6
+    { 246, 0 },  // send to 4
+    { 399, 0 },  // receive from rank 6
+    { 376, 0 },  // send to 4
+    { 410, 0 },  // receive from rank 6
+    { 391, 0 },  // send to 4
+    { 451, 0 },  // receive from rank 6
+    { 428, 0 },  // send to 4
+    { 453, 0 },  // receive from rank 6
+    { 473, 0 },  // receive from rank 6
+    { 474, 0 },  // send to 4
+    { 477, 0 },  // receive from rank 6
+    { 478, 0 },  // send to 4
+    { 532, 0 },  // send to 4
+    { 539, 0 },  // receive from rank 6
+    { 540, 0 },  // send to 4
+    { 622, 0 },  // receive from rank 6
+    { 623, 0 },  // send to 4
+    { 144, 0 },  // receive from rank 3
+    { 118, 0 },  // send to 4
+    { 158, 0 },  // receive from rank 3
+    { 132, 0 },  // send to 4
+    { 216, 0 },  // receive from rank 3
+    { 200, 0 },  // send to 4
+    { 230, 0 },  // receive from rank 3
+    { 218, 0 },  // send to 4
+    { 244, 0 },  // receive from rank 3
+    { 348, 0 },  // send to 4
+    { 412, 0 },  // receive from rank 3
+    { 362, 0 },  // send to 4
+    { 401, 0 },  // send to 4
+    { 426, 0 },  // receive from rank 3
+    { 414, 0 },  // send to 4
+    { 440, 0 },  // receive from rank 3
+    { 442, 0 },  // send to 4
+    { 455, 0 },  // receive from rank 3
+    { 482, 0 },  // receive from rank 3
+    { 483, 0 },  // send to 4
+    { 486, 0 },  // receive from rank 3
+    { 487, 0 },  // send to 4
+    { 550, 0 },  // receive from rank 3
+    { 551, 0 },  // send to 4
+    { 558, 0 },  // receive from rank 3
+    { 559, 0 },  // send to 4
+    { 636, 0 },  // receive from rank 3
+    { 637, 0 },  // send to 4
+    { 38, 0 },  // receive from rank 5
+    { 58, 0 },  // send to 6
+    { 52, 0 },  // receive from rank 5
+    { 72, 0 },  // send to 6
+    { 147, 0 },  // receive from rank 5
+    { 151, 0 },  // send to 6
+    { 161, 0 },  // receive from rank 5
+    { 165, 0 },  // send to 6
+    { 175, 0 },  // receive from rank 5
+    { 219, 0 },  // send to 6
+    { 189, 0 },  // receive from rank 5
+    { 233, 0 },  // send to 6
+    { 308, 0 },  // receive from rank 5
+    { 341, 0 },  // send to 6
+    { 316, 0 },  // receive from rank 5
+    { 392, 0 },  // send to 6
+    { 326, 0 },  // receive from rank 5
+    { 429, 0 },  // send to 6
+    { 338, 0 },  // receive from rank 5
+    { 443, 0 },  // send to 6
+    { 489, 0 },  // send to 6
+    { 491, 0 },  // receive from rank 5
+    { 492, 0 },  // send to 6
+    { 565, 0 },  // receive from rank 5
+    { 566, 0 },  // send to 6
+    { 573, 0 },  // receive from rank 5
+    { 650, 0 },  // receive from rank 5
+    { 651, 0 },  // send to 6
+    { 119, 0 },  // receive from rank 4
+    { 84, 0 },  // send to 6
+    { 133, 0 },  // receive from rank 4
+    { 98, 0 },  // send to 6
+    { 205, 0 },  // receive from rank 4
+    { 178, 0 },  // send to 6
+    { 215, 0 },  // receive from rank 4
+    { 192, 0 },  // send to 6
+    { 353, 0 },  // receive from rank 4
+    { 247, 0 },  // send to 6
+    { 367, 0 },  // receive from rank 4
+    { 329, 0 },  // send to 6
+    { 400, 0 },  // receive from rank 4
+    { 402, 0 },  // send to 6
+    { 411, 0 },  // receive from rank 4
+    { 415, 0 },  // send to 6
+    { 456, 0 },  // send to 6
+    { 439, 0 },  // receive from rank 4
+    { 458, 0 },  // send to 6
+    { 497, 0 },  // receive from rank 4
+    { 498, 0 },  // send to 6
+    { 502, 0 },  // receive from rank 4
+    { 503, 0 },  // send to 6
+    { 579, 0 },  // receive from rank 4
+    { 580, 0 },  // send to 6
+    { 587, 0 },  // receive from rank 4
+    { 664, 0 },  // receive from rank 4
+    { 665, 0 },  // send to 6
+    { 7, 0 },  // send to 1
+    { 21, 0 },  // send to 1
+    { 33, 0 },  // send to 1
+    { 47, 0 },  // send to 1
+    { 9, 0 },  // send to 2
+    { 23, 0 },  // send to 2
+    { 88, 0 },  // send to 2
+    { 102, 0 },  // send to 2
+    { 8, 0 },  // send to 4
+    { 22, 0 },  // send to 4
+    { 41, 0 },  // send to 4
+    { 55, 0 },  // send to 4
+    { 96, 0 },  // send to 4
+    { 110, 0 },  // send to 4
+    { 116, 0 },  // send to 4
+    { 130, 0 },  // send to 4
+    { 40, 0 },  // send to 3
+    { 54, 0 },  // send to 3
+    { 59, 0 },  // send to 3
+    { 73, 0 },  // send to 3
+    { 124, 0 },  // send to 3
+    { 138, 0 },  // send to 3
+    { 212, 0 },  // send to 3
+    { 226, 0 },  // send to 3
+    { 7, 0 },  // receive from rank 0
+    { 37, 0 },  // send to 2
+    { 179, 0 },  // send to 3
+    { 10, 0 },  // send to 5
+    { 21, 0 },  // receive from rank 0
+    { 51, 0 },  // send to 2
+    { 193, 0 },  // send to 3
+    { 24, 0 },  // send to 5
+    { 33, 0 },  // receive from rank 0
+    { 61, 0 },  // send to 2
+    { 213, 0 },  // send to 3
+    { 35, 0 },  // send to 5
+    { 47, 0 },  // receive from rank 0
+    { 75, 0 },  // send to 2
+    { 227, 0 },  // send to 3
+    { 49, 0 },  // send to 5
+    { 32, 0 },  // receive from rank 2
+    { 46, 0 },  // receive from rank 2
+    { 64, 0 },  // receive from rank 2
+    { 78, 0 },  // receive from rank 2
+    { 3, 0 },  // receive from rank 5
+    { 17, 0 },  // receive from rank 5
+    { 34, 0 },  // receive from rank 5
+    { 48, 0 },  // receive from rank 5
+    { 86, 0 },  // receive from rank 5
+    { 100, 0 },  // receive from rank 5
+    { 122, 0 },  // receive from rank 5
+    { 136, 0 },  // receive from rank 5
+    { 170, 0 },  // receive from rank 3
+    { 89, 0 },  // send to 2
+    { 95, 0 },  // send to 5
+    { 184, 0 },  // receive from rank 3
+    { 103, 0 },  // send to 2
+    { 109, 0 },  // send to 5
+    { 220, 0 },  // receive from rank 3
+    { 153, 0 },  // send to 2
+    { 115, 0 },  // send to 5
+    { 234, 0 },  // receive from rank 3
+    { 167, 0 },  // send to 2
+    { 129, 0 },  // send to 5
+    { 92, 0 },  // receive from rank 2
+    { 106, 0 },  // receive from rank 2
+    { 140, 0 },  // receive from rank 2
+    { 154, 0 },  // receive from rank 2
+    { 37, 0 },  // receive from rank 1
+    { 51, 0 },  // receive from rank 1
+    { 61, 0 },  // receive from rank 1
+    { 75, 0 },  // receive from rank 1
+    { 9, 0 },  // receive from rank 0
+    { 32, 0 },  // send to 1
+    { 13, 0 },  // send to 3
+    { 65, 0 },  // send to 6
+    { 23, 0 },  // receive from rank 0
+    { 46, 0 },  // send to 1
+    { 27, 0 },  // send to 3
+    { 79, 0 },  // send to 6
+    { 88, 0 },  // receive from rank 0
+    { 64, 0 },  // send to 1
+    { 63, 0 },  // send to 3
+    { 94, 0 },  // send to 6
+    { 102, 0 },  // receive from rank 0
+    { 78, 0 },  // send to 1
+    { 77, 0 },  // send to 3
+    { 108, 0 },  // send to 6
+    { 0, 0 },  // receive from rank 3
+    { 14, 0 },  // receive from rank 3
+    { 62, 0 },  // receive from rank 3
+    { 76, 0 },  // receive from rank 3
+    { 60, 0 },  // receive from rank 6
+    { 91, 0 },  // send to 3
+    { 74, 0 },  // receive from rank 6
+    { 105, 0 },  // send to 3
+    { 87, 0 },  // receive from rank 6
+    { 208, 0 },  // send to 3
+    { 101, 0 },  // receive from rank 6
+    { 211, 0 },  // send to 3
+    { 89, 0 },  // receive from rank 1
+    { 103, 0 },  // receive from rank 1
+    { 153, 0 },  // receive from rank 1
+    { 167, 0 },  // receive from rank 1
+    { 90, 0 },  // receive from rank 3
+    { 92, 0 },  // send to 1
+    { 104, 0 },  // receive from rank 3
+    { 106, 0 },  // send to 1
+    { 197, 0 },  // receive from rank 3
+    { 140, 0 },  // send to 1
+    { 222, 0 },  // receive from rank 3
+    { 154, 0 },  // send to 1
+    { 179, 0 },  // receive from rank 1
+    { 193, 0 },  // receive from rank 1
+    { 213, 0 },  // receive from rank 1
+    { 227, 0 },  // receive from rank 1
+    { 13, 0 },  // receive from rank 2
+    { 27, 0 },  // receive from rank 2
+    { 63, 0 },  // receive from rank 2
+    { 77, 0 },  // receive from rank 2
+    { 149, 0 },  // receive from rank 7
+    { 0, 0 },  // send to 2
+    { 163, 0 },  // receive from rank 7
+    { 14, 0 },  // send to 2
+    { 217, 0 },  // receive from rank 7
+    { 62, 0 },  // send to 2
+    { 231, 0 },  // receive from rank 7
+    { 76, 0 },  // send to 2
+    { 91, 0 },  // receive from rank 2
+    { 105, 0 },  // receive from rank 2
+    { 208, 0 },  // receive from rank 2
+    { 211, 0 },  // receive from rank 2
+    { 40, 0 },  // receive from rank 0
+    { 170, 0 },  // send to 1
+    { 54, 0 },  // receive from rank 0
+    { 184, 0 },  // send to 1
+    { 59, 0 },  // receive from rank 0
+    { 220, 0 },  // send to 1
+    { 73, 0 },  // receive from rank 0
+    { 234, 0 },  // send to 1
+    { 124, 0 },  // receive from rank 0
+    { 90, 0 },  // send to 2
+    { 144, 0 },  // send to 7
+    { 138, 0 },  // receive from rank 0
+    { 104, 0 },  // send to 2
+    { 158, 0 },  // send to 7
+    { 212, 0 },  // receive from rank 0
+    { 197, 0 },  // send to 2
+    { 216, 0 },  // send to 7
+    { 226, 0 },  // receive from rank 0
+    { 222, 0 },  // send to 2
+    { 230, 0 },  // send to 7
+    { 1, 0 },  // receive from rank 6
+    { 15, 0 },  // receive from rank 6
+    { 69, 0 },  // receive from rank 6
+    { 83, 0 },  // receive from rank 6
+    { 2, 0 },  // receive from rank 7
+    { 16, 0 },  // receive from rank 7
+    { 118, 0 },  // receive from rank 7
+    { 132, 0 },  // receive from rank 7
+    { 8, 0 },  // receive from rank 0
+    { 11, 0 },  // send to 7
+    { 22, 0 },  // receive from rank 0
+    { 25, 0 },  // send to 7
+    { 41, 0 },  // receive from rank 0
+    { 119, 0 },  // send to 7
+    { 55, 0 },  // receive from rank 0
+    { 133, 0 },  // send to 7
+    { 96, 0 },  // receive from rank 0
+    { 120, 0 },  // send to 5
+    { 12, 0 },  // send to 6
+    { 143, 0 },  // send to 7
+    { 110, 0 },  // receive from rank 0
+    { 134, 0 },  // send to 5
+    { 26, 0 },  // send to 6
+    { 157, 0 },  // send to 7
+    { 116, 0 },  // receive from rank 0
+    { 172, 0 },  // send to 5
+    { 56, 0 },  // send to 6
+    { 205, 0 },  // send to 7
+    { 130, 0 },  // receive from rank 0
+    { 186, 0 },  // send to 5
+    { 70, 0 },  // send to 6
+    { 215, 0 },  // send to 7
+    { 117, 0 },  // receive from rank 5
+    { 131, 0 },  // receive from rank 5
+    { 177, 0 },  // receive from rank 5
+    { 191, 0 },  // receive from rank 5
+    { 150, 0 },  // receive from rank 7
+    { 164, 0 },  // receive from rank 7
+    { 200, 0 },  // receive from rank 7
+    { 218, 0 },  // receive from rank 7
+    { 10, 0 },  // receive from rank 1
+    { 39, 0 },  // send to 6
+    { 24, 0 },  // receive from rank 1
+    { 53, 0 },  // send to 6
+    { 35, 0 },  // receive from rank 1
+    { 57, 0 },  // send to 6
+    { 49, 0 },  // receive from rank 1
+    { 71, 0 },  // send to 6
+    { 30, 0 },  // receive from rank 6
+    { 44, 0 },  // receive from rank 6
+    { 68, 0 },  // receive from rank 6
+    { 82, 0 },  // receive from rank 6
+    { 31, 0 },  // receive from rank 7
+    { 3, 0 },  // send to 1
+    { 45, 0 },  // receive from rank 7
+    { 17, 0 },  // send to 1
+    { 146, 0 },  // receive from rank 7
+    { 34, 0 },  // send to 1
+    { 160, 0 },  // receive from rank 7
+    { 48, 0 },  // send to 1
+    { 120, 0 },  // receive from rank 4
+    { 86, 0 },  // send to 1
+    { 134, 0 },  // receive from rank 4
+    { 100, 0 },  // send to 1
+    { 172, 0 },  // receive from rank 4
+    { 122, 0 },  // send to 1
+    { 186, 0 },  // receive from rank 4
+    { 136, 0 },  // send to 1
+    { 95, 0 },  // receive from rank 1
+    { 117, 0 },  // send to 4
+    { 123, 0 },  // send to 6
+    { 38, 0 },  // send to 7
+    { 109, 0 },  // receive from rank 1
+    { 131, 0 },  // send to 4
+    { 137, 0 },  // send to 6
+    { 52, 0 },  // send to 7
+    { 115, 0 },  // receive from rank 1
+    { 177, 0 },  // send to 4
+    { 210, 0 },  // send to 6
+    { 147, 0 },  // send to 7
+    { 129, 0 },  // receive from rank 1
+    { 191, 0 },  // send to 4
+    { 224, 0 },  // send to 6
+    { 161, 0 },  // send to 7
+    { 114, 0 },  // receive from rank 6
+    { 128, 0 },  // receive from rank 6
+    { 223, 0 },  // receive from rank 6
+    { 237, 0 },  // receive from rank 6
+    { 39, 0 },  // receive from rank 5
+    { 1, 0 },  // send to 4
+    { 67, 0 },  // send to 7
+    { 53, 0 },  // receive from rank 5
+    { 15, 0 },  // send to 4
+    { 81, 0 },  // send to 7
+    { 57, 0 },  // receive from rank 5
+    { 69, 0 },  // send to 4
+    { 97, 0 },  // send to 7
+    { 71, 0 },  // receive from rank 5
+    { 83, 0 },  // send to 4
+    { 111, 0 },  // send to 7
+    { 65, 0 },  // receive from rank 2
+    { 30, 0 },  // send to 5
+    { 142, 0 },  // send to 7
+    { 79, 0 },  // receive from rank 2
+    { 44, 0 },  // send to 5
+    { 156, 0 },  // send to 7
+    { 94, 0 },  // receive from rank 2
+    { 68, 0 },  // send to 5
+    { 171, 0 },  // send to 7
+    { 108, 0 },  // receive from rank 2
+    { 82, 0 },  // send to 5
+    { 185, 0 },  // send to 7
+    { 58, 0 },  // receive from rank 7
+    { 72, 0 },  // receive from rank 7
+    { 84, 0 },  // receive from rank 7
+    { 98, 0 },  // receive from rank 7
+    { 12, 0 },  // receive from rank 4
+    { 60, 0 },  // send to 2
+    { 26, 0 },  // receive from rank 4
+    { 74, 0 },  // send to 2
+    { 56, 0 },  // receive from rank 4
+    { 87, 0 },  // send to 2
+    { 70, 0 },  // receive from rank 4
+    { 101, 0 },  // send to 2
+    { 123, 0 },  // receive from rank 5
+    { 137, 0 },  // receive from rank 5
+    { 210, 0 },  // receive from rank 5
+    { 224, 0 },  // receive from rank 5
+    { 151, 0 },  // receive from rank 7
+    { 114, 0 },  // send to 5
+    { 165, 0 },  // receive from rank 7
+    { 128, 0 },  // send to 5
+    { 178, 0 },  // receive from rank 7
+    { 223, 0 },  // send to 5
+    { 192, 0 },  // receive from rank 7
+    { 237, 0 },  // send to 5
+    { 67, 0 },  // receive from rank 6
+    { 81, 0 },  // receive from rank 6
+    { 97, 0 },  // receive from rank 6
+    { 111, 0 },  // receive from rank 6
+    { 142, 0 },  // receive from rank 6
+    { 2, 0 },  // send to 4
+    { 156, 0 },  // receive from rank 6
+    { 16, 0 },  // send to 4
+    { 171, 0 },  // receive from rank 6
+    { 118, 0 },  // send to 4
+    { 185, 0 },  // receive from rank 6
+    { 132, 0 },  // send to 4
+    { 11, 0 },  // receive from rank 4
+    { 149, 0 },  // send to 3
+    { 31, 0 },  // send to 5
+    { 58, 0 },  // send to 6
+    { 25, 0 },  // receive from rank 4
+    { 163, 0 },  // send to 3
+    { 45, 0 },  // send to 5
+    { 72, 0 },  // send to 6
+    { 119, 0 },  // receive from rank 4
+    { 217, 0 },  // send to 3
+    { 146, 0 },  // send to 5
+    { 84, 0 },  // send to 6
+    { 133, 0 },  // receive from rank 4
+    { 231, 0 },  // send to 3
+    { 160, 0 },  // send to 5
+    { 98, 0 },  // send to 6
+    { 143, 0 },  // receive from rank 4
+    { 157, 0 },  // receive from rank 4
+    { 205, 0 },  // receive from rank 4
+    { 215, 0 },  // receive from rank 4
+    { 38, 0 },  // receive from rank 5
+    { 52, 0 },  // receive from rank 5
+    { 147, 0 },  // receive from rank 5
+    { 161, 0 },  // receive from rank 5
+    { 144, 0 },  // receive from rank 3
+    { 150, 0 },  // send to 4
+    { 151, 0 },  // send to 6
+    { 158, 0 },  // receive from rank 3
+    { 164, 0 },  // send to 4
+    { 165, 0 },  // send to 6
+    { 216, 0 },  // receive from rank 3
+    { 200, 0 },  // send to 4
+    { 178, 0 },  // send to 6
+    { 230, 0 },  // receive from rank 3
+    { 218, 0 },  // send to 4
+    { 192, 0 },  // send to 6
+    { 7, 0 },  // send to 1
+    { 21, 0 },  // send to 1
+    { 9, 0 },  // send to 2
+    { 23, 0 },  // send to 2
+    { 8, 0 },  // send to 4
+    { 22, 0 },  // send to 4
+    { 41, 0 },  // send to 4
+    { 55, 0 },  // send to 4
+    { 40, 0 },  // send to 3
+    { 54, 0 },  // send to 3
+    { 59, 0 },  // send to 3
+    { 73, 0 },  // send to 3
+    { 7, 0 },  // receive from rank 0
+    { 37, 0 },  // send to 2
+    { 179, 0 },  // send to 3
+    { 10, 0 },  // send to 5
+    { 21, 0 },  // receive from rank 0
+    { 51, 0 },  // send to 2
+    { 193, 0 },  // send to 3
+    { 24, 0 },  // send to 5
+    { 32, 0 },  // receive from rank 2
+    { 46, 0 },  // receive from rank 2
+    { 3, 0 },  // receive from rank 5
+    { 17, 0 },  // receive from rank 5
+    { 34, 0 },  // receive from rank 5
+    { 48, 0 },  // receive from rank 5
+    { 170, 0 },  // receive from rank 3
+    { 61, 0 },  // send to 2
+    { 35, 0 },  // send to 5
+    { 184, 0 },  // receive from rank 3
+    { 75, 0 },  // send to 2
+    { 49, 0 },  // send to 5
+    { 64, 0 },  // receive from rank 2
+    { 78, 0 },  // receive from rank 2
+    { 37, 0 },  // receive from rank 1
+    { 51, 0 },  // receive from rank 1
+    { 9, 0 },  // receive from rank 0
+    { 32, 0 },  // send to 1
+    { 13, 0 },  // send to 3
+    { 65, 0 },  // send to 6
+    { 23, 0 },  // receive from rank 0
+    { 46, 0 },  // send to 1
+    { 27, 0 },  // send to 3
+    { 79, 0 },  // send to 6
+    { 0, 0 },  // receive from rank 3
+    { 14, 0 },  // receive from rank 3
+    { 60, 0 },  // receive from rank 6
+    { 63, 0 },  // send to 3
+    { 74, 0 },  // receive from rank 6
+    { 77, 0 },  // send to 3
+    { 61, 0 },  // receive from rank 1
+    { 75, 0 },  // receive from rank 1
+    { 62, 0 },  // receive from rank 3
+    { 64, 0 },  // send to 1
+    { 76, 0 },  // receive from rank 3
+    { 78, 0 },  // send to 1
+    { 179, 0 },  // receive from rank 1
+    { 193, 0 },  // receive from rank 1
+    { 13, 0 },  // receive from rank 2
+    { 27, 0 },  // receive from rank 2
+    { 149, 0 },  // receive from rank 7
+    { 0, 0 },  // send to 2
+    { 163, 0 },  // receive from rank 7
+    { 14, 0 },  // send to 2
+    { 63, 0 },  // receive from rank 2
+    { 77, 0 },  // receive from rank 2
+    { 40, 0 },  // receive from rank 0
+    { 170, 0 },  // send to 1
+    { 54, 0 },  // receive from rank 0
+    { 184, 0 },  // send to 1
+    { 59, 0 },  // receive from rank 0
+    { 62, 0 },  // send to 2
+    { 144, 0 },  // send to 7
+    { 73, 0 },  // receive from rank 0
+    { 76, 0 },  // send to 2
+    { 158, 0 },  // send to 7
+    { 1, 0 },  // receive from rank 6
+    { 15, 0 },  // receive from rank 6
+    { 2, 0 },  // receive from rank 7
+    { 16, 0 },  // receive from rank 7
+    { 8, 0 },  // receive from rank 0
+    { 11, 0 },  // send to 7
+    { 22, 0 },  // receive from rank 0
+    { 25, 0 },  // send to 7
+    { 41, 0 },  // receive from rank 0
+    { 120, 0 },  // send to 5
+    { 12, 0 },  // send to 6
+    { 119, 0 },  // send to 7
+    { 55, 0 },  // receive from rank 0
+    { 134, 0 },  // send to 5
+    { 26, 0 },  // send to 6
+    { 133, 0 },  // send to 7
+    { 117, 0 },  // receive from rank 5
+    { 131, 0 },  // receive from rank 5
+    { 118, 0 },  // receive from rank 7
+    { 132, 0 },  // receive from rank 7
+    { 10, 0 },  // receive from rank 1
+    { 39, 0 },  // send to 6
+    { 24, 0 },  // receive from rank 1
+    { 53, 0 },  // send to 6
+    { 30, 0 },  // receive from rank 6
+    { 44, 0 },  // receive from rank 6
+    { 31, 0 },  // receive from rank 7
+    { 3, 0 },  // send to 1
+    { 45, 0 },  // receive from rank 7
+    { 17, 0 },  // send to 1
+    { 120, 0 },  // receive from rank 4
+    { 34, 0 },  // send to 1
+    { 134, 0 },  // receive from rank 4
+    { 48, 0 },  // send to 1
+    { 35, 0 },  // receive from rank 1
+    { 117, 0 },  // send to 4
+    { 57, 0 },  // send to 6
+    { 38, 0 },  // send to 7
+    { 49, 0 },  // receive from rank 1
+    { 131, 0 },  // send to 4
+    { 71, 0 },  // send to 6
+    { 52, 0 },  // send to 7
+    { 68, 0 },  // receive from rank 6
+    { 82, 0 },  // receive from rank 6
+    { 39, 0 },  // receive from rank 5
+    { 1, 0 },  // send to 4
+    { 67, 0 },  // send to 7
+    { 53, 0 },  // receive from rank 5
+    { 15, 0 },  // send to 4
+    { 81, 0 },  // send to 7
+    { 65, 0 },  // receive from rank 2
+    { 30, 0 },  // send to 5
+    { 97, 0 },  // send to 7
+    { 79, 0 },  // receive from rank 2
+    { 44, 0 },  // send to 5
+    { 111, 0 },  // send to 7
+    { 58, 0 },  // receive from rank 7
+    { 72, 0 },  // receive from rank 7
+    { 12, 0 },  // receive from rank 4
+    { 60, 0 },  // send to 2
+    { 26, 0 },  // receive from rank 4
+    { 74, 0 },  // send to 2
+    { 57, 0 },  // receive from rank 5
+    { 71, 0 },  // receive from rank 5
+    { 84, 0 },  // receive from rank 7
+    { 68, 0 },  // send to 5
+    { 98, 0 },  // receive from rank 7
+    { 82, 0 },  // send to 5
+    { 67, 0 },  // receive from rank 6
+    { 81, 0 },  // receive from rank 6
+    { 97, 0 },  // receive from rank 6
+    { 2, 0 },  // send to 4
+    { 111, 0 },  // receive from rank 6
+    { 16, 0 },  // send to 4
+    { 11, 0 },  // receive from rank 4
+    { 149, 0 },  // send to 3
+    { 31, 0 },  // send to 5
+    { 58, 0 },  // send to 6
+    { 25, 0 },  // receive from rank 4
+    { 163, 0 },  // send to 3
+    { 45, 0 },  // send to 5
+    { 72, 0 },  // send to 6
+    { 119, 0 },  // receive from rank 4
+    { 133, 0 },  // receive from rank 4
+    { 38, 0 },  // receive from rank 5
+    { 52, 0 },  // receive from rank 5
+    { 144, 0 },  // receive from rank 3
+    { 118, 0 },  // send to 4
+    { 84, 0 },  // send to 6
+    { 158, 0 },  // receive from rank 3
+    { 132, 0 },  // send to 4
+    { 98, 0 },  // send to 6
+    { 7, 0 },  // send to 1
+    { 9, 0 },  // send to 2
+    { 8, 0 },  // send to 4
+    { 22, 0 },  // send to 4
+    { 40, 0 },  // send to 3
+    { 54, 0 },  // send to 3
+    { 7, 0 },  // receive from rank 0
+    { 37, 0 },  // send to 2
+    { 179, 0 },  // send to 3
+    { 10, 0 },  // send to 5
+    { 32, 0 },  // receive from rank 2
+    { 3, 0 },  // receive from rank 5
+    { 17, 0 },  // receive from rank 5
+    { 170, 0 },  // receive from rank 3
+    { 51, 0 },  // send to 2
+    { 24, 0 },  // send to 5
+    { 46, 0 },  // receive from rank 2
+    { 37, 0 },  // receive from rank 1
+    { 9, 0 },  // receive from rank 0
+    { 32, 0 },  // send to 1
+    { 13, 0 },  // send to 3
+    { 65, 0 },  // send to 6
+    { 0, 0 },  // receive from rank 3
+    { 60, 0 },  // receive from rank 6
+    { 27, 0 },  // send to 3
+    { 51, 0 },  // receive from rank 1
+    { 14, 0 },  // receive from rank 3
+    { 46, 0 },  // send to 1
+    { 179, 0 },  // receive from rank 1
+    { 13, 0 },  // receive from rank 2
+    { 149, 0 },  // receive from rank 7
+    { 0, 0 },  // send to 2
+    { 27, 0 },  // receive from rank 2
+    { 40, 0 },  // receive from rank 0
+    { 170, 0 },  // send to 1
+    { 54, 0 },  // receive from rank 0
+    { 14, 0 },  // send to 2
+    { 144, 0 },  // send to 7
+    { 1, 0 },  // receive from rank 6
+    { 2, 0 },  // receive from rank 7
+    { 8, 0 },  // receive from rank 0
+    { 11, 0 },  // send to 7
+    { 22, 0 },  // receive from rank 0
+    { 120, 0 },  // send to 5
+    { 12, 0 },  // send to 6
+    { 25, 0 },  // send to 7
+    { 117, 0 },  // receive from rank 5
+    { 16, 0 },  // receive from rank 7
+    { 10, 0 },  // receive from rank 1
+    { 39, 0 },  // send to 6
+    { 30, 0 },  // receive from rank 6
+    { 31, 0 },  // receive from rank 7
+    { 3, 0 },  // send to 1
+    { 120, 0 },  // receive from rank 4
+    { 17, 0 },  // send to 1
+    { 24, 0 },  // receive from rank 1
+    { 117, 0 },  // send to 4
+    { 53, 0 },  // send to 6
+    { 38, 0 },  // send to 7
+    { 44, 0 },  // receive from rank 6
+    { 39, 0 },  // receive from rank 5
+    { 1, 0 },  // send to 4
+    { 67, 0 },  // send to 7
+    { 65, 0 },  // receive from rank 2
+    { 30, 0 },  // send to 5
+    { 81, 0 },  // send to 7
+    { 58, 0 },  // receive from rank 7
+    { 12, 0 },  // receive from rank 4
+    { 60, 0 },  // send to 2
+    { 53, 0 },  // receive from rank 5
+    { 72, 0 },  // receive from rank 7
+    { 44, 0 },  // send to 5
+    { 67, 0 },  // receive from rank 6
+    { 81, 0 },  // receive from rank 6
+    { 2, 0 },  // send to 4
+    { 11, 0 },  // receive from rank 4
+    { 149, 0 },  // send to 3
+    { 31, 0 },  // send to 5
+    { 58, 0 },  // send to 6
+    { 25, 0 },  // receive from rank 4
+    { 38, 0 },  // receive from rank 5
+    { 144, 0 },  // receive from rank 3
+    { 16, 0 },  // send to 4
+    { 72, 0 },  // send to 6
+    { 6, 0 },  // receive from rank 1
+    { 20, 0 },  // receive from rank 1
+    { 36, 0 },  // receive from rank 1
+    { 50, 0 },  // receive from rank 1
+    { 4, 0 },  // receive from rank 2
+    { 18, 0 },  // receive from rank 2
+    { 93, 0 },  // receive from rank 2
+    { 107, 0 },  // receive from rank 2
+    { 5, 0 },  // receive from rank 4
+    { 19, 0 },  // receive from rank 4
+    { 28, 0 },  // receive from rank 4
+    { 42, 0 },  // receive from rank 4
+    { 85, 0 },  // receive from rank 4
+    { 99, 0 },  // receive from rank 4
+    { 121, 0 },  // receive from rank 4
+    { 135, 0 },  // receive from rank 4
+    { 29, 0 },  // receive from rank 3
+    { 43, 0 },  // receive from rank 3
+    { 66, 0 },  // receive from rank 3
+    { 80, 0 },  // receive from rank 3
+    { 113, 0 },  // receive from rank 3
+    { 127, 0 },  // receive from rank 3
+    { 221, 0 },  // receive from rank 3
+    { 235, 0 },  // receive from rank 3
+    { 3, 0 },  // receive from rank 5
+    { 170, 0 },  // receive from rank 3
+    { 32, 0 },  // receive from rank 2
+    { 6, 0 },  // send to 0
+    { 17, 0 },  // receive from rank 5
+    { 184, 0 },  // receive from rank 3
+    { 46, 0 },  // receive from rank 2
+    { 20, 0 },  // send to 0
+    { 34, 0 },  // receive from rank 5
+    { 220, 0 },  // receive from rank 3
+    { 64, 0 },  // receive from rank 2
+    { 36, 0 },  // send to 0
+    { 48, 0 },  // receive from rank 5
+    { 234, 0 },  // receive from rank 3
+    { 78, 0 },  // receive from rank 2
+    { 50, 0 },  // send to 0
+    { 37, 0 },  // send to 2
+    { 51, 0 },  // send to 2
+    { 61, 0 },  // send to 2
+    { 75, 0 },  // send to 2
+    { 10, 0 },  // send to 5
+    { 24, 0 },  // send to 5
+    { 35, 0 },  // send to 5
+    { 49, 0 },  // send to 5
+    { 95, 0 },  // send to 5
+    { 109, 0 },  // send to 5
+    { 115, 0 },  // send to 5
+    { 129, 0 },  // send to 5
+    { 86, 0 },  // receive from rank 5
+    { 92, 0 },  // receive from rank 2
+    { 179, 0 },  // send to 3
+    { 100, 0 },  // receive from rank 5
+    { 106, 0 },  // receive from rank 2
+    { 193, 0 },  // send to 3
+    { 122, 0 },  // receive from rank 5
+    { 140, 0 },  // receive from rank 2
+    { 213, 0 },  // send to 3
+    { 136, 0 },  // receive from rank 5
+    { 154, 0 },  // receive from rank 2
+    { 227, 0 },  // send to 3
+    { 89, 0 },  // send to 2
+    { 103, 0 },  // send to 2
+    { 153, 0 },  // send to 2
+    { 167, 0 },  // send to 2
+    { 32, 0 },  // send to 1
+    { 46, 0 },  // send to 1
+    { 64, 0 },  // send to 1
+    { 78, 0 },  // send to 1
+    { 60, 0 },  // receive from rank 6
+    { 0, 0 },  // receive from rank 3
+    { 37, 0 },  // receive from rank 1
+    { 4, 0 },  // send to 0
+    { 74, 0 },  // receive from rank 6
+    { 14, 0 },  // receive from rank 3
+    { 51, 0 },  // receive from rank 1
+    { 18, 0 },  // send to 0
+    { 87, 0 },  // receive from rank 6
+    { 62, 0 },  // receive from rank 3
+    { 61, 0 },  // receive from rank 1
+    { 93, 0 },  // send to 0
+    { 101, 0 },  // receive from rank 6
+    { 76, 0 },  // receive from rank 3
+    { 75, 0 },  // receive from rank 1
+    { 107, 0 },  // send to 0
+    { 13, 0 },  // send to 3
+    { 27, 0 },  // send to 3
+    { 63, 0 },  // send to 3
+    { 77, 0 },  // send to 3
+    { 90, 0 },  // receive from rank 3
+    { 65, 0 },  // send to 6
+    { 104, 0 },  // receive from rank 3
+    { 79, 0 },  // send to 6
+    { 197, 0 },  // receive from rank 3
+    { 94, 0 },  // send to 6
+    { 222, 0 },  // receive from rank 3
+    { 108, 0 },  // send to 6
+    { 92, 0 },  // send to 1
+    { 106, 0 },  // send to 1
+    { 140, 0 },  // send to 1
+    { 154, 0 },  // send to 1
+    { 89, 0 },  // receive from rank 1
+    { 91, 0 },  // send to 3
+    { 103, 0 },  // receive from rank 1
+    { 105, 0 },  // send to 3
+    { 153, 0 },  // receive from rank 1
+    { 208, 0 },  // send to 3
+    { 167, 0 },  // receive from rank 1
+    { 211, 0 },  // send to 3
+    { 170, 0 },  // send to 1
+    { 184, 0 },  // send to 1
+    { 220, 0 },  // send to 1
+    { 234, 0 },  // send to 1
+    { 0, 0 },  // send to 2
+    { 14, 0 },  // send to 2
+    { 62, 0 },  // send to 2
+    { 76, 0 },  // send to 2
+    { 13, 0 },  // receive from rank 2
+    { 144, 0 },  // send to 7
+    { 27, 0 },  // receive from rank 2
+    { 158, 0 },  // send to 7
+    { 63, 0 },  // receive from rank 2
+    { 216, 0 },  // send to 7
+    { 77, 0 },  // receive from rank 2
+    { 230, 0 },  // send to 7
+    { 90, 0 },  // send to 2
+    { 104, 0 },  // send to 2
+    { 197, 0 },  // send to 2
+    { 222, 0 },  // send to 2
+    { 179, 0 },  // receive from rank 1
+    { 29, 0 },  // send to 0
+    { 193, 0 },  // receive from rank 1
+    { 43, 0 },  // send to 0
+    { 213, 0 },  // receive from rank 1
+    { 66, 0 },  // send to 0
+    { 227, 0 },  // receive from rank 1
+    { 80, 0 },  // send to 0
+    { 149, 0 },  // receive from rank 7
+    { 91, 0 },  // receive from rank 2
+    { 113, 0 },  // send to 0
+    { 163, 0 },  // receive from rank 7
+    { 105, 0 },  // receive from rank 2
+    { 127, 0 },  // send to 0
+    { 217, 0 },  // receive from rank 7
+    { 208, 0 },  // receive from rank 2
+    { 221, 0 },  // send to 0
+    { 231, 0 },  // receive from rank 7
+    { 211, 0 },  // receive from rank 2
+    { 235, 0 },  // send to 0
+    { 12, 0 },  // send to 6
+    { 26, 0 },  // send to 6
+    { 56, 0 },  // send to 6
+    { 70, 0 },  // send to 6
+    { 11, 0 },  // send to 7
+    { 25, 0 },  // send to 7
+    { 119, 0 },  // send to 7
+    { 133, 0 },  // send to 7
+    { 2, 0 },  // receive from rank 7
+    { 5, 0 },  // send to 0
+    { 16, 0 },  // receive from rank 7
+    { 19, 0 },  // send to 0
+    { 118, 0 },  // receive from rank 7
+    { 28, 0 },  // send to 0
+    { 132, 0 },  // receive from rank 7
+    { 42, 0 },  // send to 0
+    { 150, 0 },  // receive from rank 7
+    { 1, 0 },  // receive from rank 6
+    { 117, 0 },  // receive from rank 5
+    { 85, 0 },  // send to 0
+    { 164, 0 },  // receive from rank 7
+    { 15, 0 },  // receive from rank 6
+    { 131, 0 },  // receive from rank 5
+    { 99, 0 },  // send to 0
+    { 200, 0 },  // receive from rank 7
+    { 69, 0 },  // receive from rank 6
+    { 177, 0 },  // receive from rank 5
+    { 121, 0 },  // send to 0
+    { 218, 0 },  // receive from rank 7
+    { 83, 0 },  // receive from rank 6
+    { 191, 0 },  // receive from rank 5
+    { 135, 0 },  // send to 0
+    { 120, 0 },  // send to 5
+    { 134, 0 },  // send to 5
+    { 172, 0 },  // send to 5
+    { 186, 0 },  // send to 5
+    { 143, 0 },  // send to 7
+    { 157, 0 },  // send to 7
+    { 205, 0 },  // send to 7
+    { 215, 0 },  // send to 7
+    { 30, 0 },  // receive from rank 6
+    { 3, 0 },  // send to 1
+    { 44, 0 },  // receive from rank 6
+    { 17, 0 },  // send to 1
+    { 68, 0 },  // receive from rank 6
+    { 34, 0 },  // send to 1
+    { 82, 0 },  // receive from rank 6
+    { 48, 0 },  // send to 1
+    { 39, 0 },  // send to 6
+    { 53, 0 },  // send to 6
+    { 57, 0 },  // send to 6
+    { 71, 0 },  // send to 6
+    { 10, 0 },  // receive from rank 1
+    { 38, 0 },  // send to 7
+    { 24, 0 },  // receive from rank 1
+    { 52, 0 },  // send to 7
+    { 35, 0 },  // receive from rank 1
+    { 147, 0 },  // send to 7
+    { 49, 0 },  // receive from rank 1
+    { 161, 0 },  // send to 7
+    { 95, 0 },  // receive from rank 1
+    { 117, 0 },  // send to 4
+    { 109, 0 },  // receive from rank 1
+    { 131, 0 },  // send to 4
+    { 115, 0 },  // receive from rank 1
+    { 177, 0 },  // send to 4
+    { 129, 0 },  // receive from rank 1
+    { 191, 0 },  // send to 4
+    { 31, 0 },  // receive from rank 7
+    { 114, 0 },  // receive from rank 6
+    { 120, 0 },  // receive from rank 4
+    { 86, 0 },  // send to 1
+    { 45, 0 },  // receive from rank 7
+    { 128, 0 },  // receive from rank 6
+    { 134, 0 },  // receive from rank 4
+    { 100, 0 },  // send to 1
+    { 146, 0 },  // receive from rank 7
+    { 223, 0 },  // receive from rank 6
+    { 172, 0 },  // receive from rank 4
+    { 122, 0 },  // send to 1
+    { 160, 0 },  // receive from rank 7
+    { 237, 0 },  // receive from rank 6
+    { 186, 0 },  // receive from rank 4
+    { 136, 0 },  // send to 1
+    { 123, 0 },  // send to 6
+    { 137, 0 },  // send to 6
+    { 210, 0 },  // send to 6
+    { 224, 0 },  // send to 6
+    { 58, 0 },  // receive from rank 7
+    { 12, 0 },  // receive from rank 4
+    { 30, 0 },  // send to 5
+    { 72, 0 },  // receive from rank 7
+    { 26, 0 },  // receive from rank 4
+    { 44, 0 },  // send to 5
+    { 84, 0 },  // receive from rank 7
+    { 56, 0 },  // receive from rank 4
+    { 68, 0 },  // send to 5
+    { 98, 0 },  // receive from rank 7
+    { 70, 0 },  // receive from rank 4
+    { 82, 0 },  // send to 5
+    { 151, 0 },  // receive from rank 7
+    { 39, 0 },  // receive from rank 5
+    { 60, 0 },  // send to 2
+    { 165, 0 },  // receive from rank 7
+    { 53, 0 },  // receive from rank 5
+    { 74, 0 },  // send to 2
+    { 178, 0 },  // receive from rank 7
+    { 57, 0 },  // receive from rank 5
+    { 87, 0 },  // send to 2
+    { 192, 0 },  // receive from rank 7
+    { 71, 0 },  // receive from rank 5
+    { 101, 0 },  // send to 2
+    { 67, 0 },  // send to 7
+    { 81, 0 },  // send to 7
+    { 97, 0 },  // send to 7
+    { 111, 0 },  // send to 7
+    { 65, 0 },  // receive from rank 2
+    { 1, 0 },  // send to 4
+    { 79, 0 },  // receive from rank 2
+    { 15, 0 },  // send to 4
+    { 94, 0 },  // receive from rank 2
+    { 69, 0 },  // send to 4
+    { 108, 0 },  // receive from rank 2
+    { 83, 0 },  // send to 4
+    { 114, 0 },  // send to 5
+    { 128, 0 },  // send to 5
+    { 223, 0 },  // send to 5
+    { 237, 0 },  // send to 5
+    { 123, 0 },  // receive from rank 5
+    { 142, 0 },  // send to 7
+    { 137, 0 },  // receive from rank 5
+    { 156, 0 },  // send to 7
+    { 210, 0 },  // receive from rank 5
+    { 171, 0 },  // send to 7
+    { 224, 0 },  // receive from rank 5
+    { 185, 0 },  // send to 7
+    { 58, 0 },  // send to 6
+    { 72, 0 },  // send to 6
+    { 84, 0 },  // send to 6
+    { 98, 0 },  // send to 6
+    { 11, 0 },  // receive from rank 4
+    { 151, 0 },  // send to 6
+    { 25, 0 },  // receive from rank 4
+    { 165, 0 },  // send to 6
+    { 119, 0 },  // receive from rank 4
+    { 178, 0 },  // send to 6
+    { 133, 0 },  // receive from rank 4
+    { 192, 0 },  // send to 6
+    { 67, 0 },  // receive from rank 6
+    { 38, 0 },  // receive from rank 5
+    { 144, 0 },  // receive from rank 3
+    { 2, 0 },  // send to 4
+    { 81, 0 },  // receive from rank 6
+    { 52, 0 },  // receive from rank 5
+    { 158, 0 },  // receive from rank 3
+    { 16, 0 },  // send to 4
+    { 97, 0 },  // receive from rank 6
+    { 147, 0 },  // receive from rank 5
+    { 216, 0 },  // receive from rank 3
+    { 118, 0 },  // send to 4
+    { 111, 0 },  // receive from rank 6
+    { 161, 0 },  // receive from rank 5
+    { 230, 0 },  // receive from rank 3
+    { 132, 0 },  // send to 4
+    { 150, 0 },  // send to 4
+    { 164, 0 },  // send to 4
+    { 200, 0 },  // send to 4
+    { 218, 0 },  // send to 4
+    { 31, 0 },  // send to 5
+    { 45, 0 },  // send to 5
+    { 146, 0 },  // send to 5
+    { 160, 0 },  // send to 5
+    { 142, 0 },  // receive from rank 6
+    { 143, 0 },  // receive from rank 4
+    { 149, 0 },  // send to 3
+    { 156, 0 },  // receive from rank 6
+    { 157, 0 },  // receive from rank 4
+    { 163, 0 },  // send to 3
+    { 171, 0 },  // receive from rank 6
+    { 205, 0 },  // receive from rank 4
+    { 217, 0 },  // send to 3
+    { 185, 0 },  // receive from rank 6
+    { 215, 0 },  // receive from rank 4
+    { 231, 0 },  // send to 3
+    { 6, 0 },  // receive from rank 1
+    { 20, 0 },  // receive from rank 1
+    { 4, 0 },  // receive from rank 2
+    { 18, 0 },  // receive from rank 2
+    { 5, 0 },  // receive from rank 4
+    { 19, 0 },  // receive from rank 4
+    { 28, 0 },  // receive from rank 4
+    { 42, 0 },  // receive from rank 4
+    { 29, 0 },  // receive from rank 3
+    { 43, 0 },  // receive from rank 3
+    { 66, 0 },  // receive from rank 3
+    { 80, 0 },  // receive from rank 3
+    { 3, 0 },  // receive from rank 5
+    { 170, 0 },  // receive from rank 3
+    { 32, 0 },  // receive from rank 2
+    { 6, 0 },  // send to 0
+    { 17, 0 },  // receive from rank 5
+    { 184, 0 },  // receive from rank 3
+    { 46, 0 },  // receive from rank 2
+    { 20, 0 },  // send to 0
+    { 37, 0 },  // send to 2
+    { 51, 0 },  // send to 2
+    { 10, 0 },  // send to 5
+    { 24, 0 },  // send to 5
+    { 35, 0 },  // send to 5
+    { 49, 0 },  // send to 5
+    { 34, 0 },  // receive from rank 5
+    { 64, 0 },  // receive from rank 2
+    { 179, 0 },  // send to 3
+    { 48, 0 },  // receive from rank 5
+    { 78, 0 },  // receive from rank 2
+    { 193, 0 },  // send to 3
+    { 61, 0 },  // send to 2
+    { 75, 0 },  // send to 2
+    { 32, 0 },  // send to 1
+    { 46, 0 },  // send to 1
+    { 60, 0 },  // receive from rank 6
+    { 0, 0 },  // receive from rank 3
+    { 37, 0 },  // receive from rank 1
+    { 4, 0 },  // send to 0
+    { 74, 0 },  // receive from rank 6
+    { 14, 0 },  // receive from rank 3
+    { 51, 0 },  // receive from rank 1
+    { 18, 0 },  // send to 0
+    { 13, 0 },  // send to 3
+    { 27, 0 },  // send to 3
+    { 62, 0 },  // receive from rank 3
+    { 65, 0 },  // send to 6
+    { 76, 0 },  // receive from rank 3
+    { 79, 0 },  // send to 6
+    { 64, 0 },  // send to 1
+    { 78, 0 },  // send to 1
+    { 61, 0 },  // receive from rank 1
+    { 63, 0 },  // send to 3
+    { 75, 0 },  // receive from rank 1
+    { 77, 0 },  // send to 3
+    { 170, 0 },  // send to 1
+    { 184, 0 },  // send to 1
+    { 0, 0 },  // send to 2
+    { 14, 0 },  // send to 2
+    { 13, 0 },  // receive from rank 2
+    { 144, 0 },  // send to 7
+    { 27, 0 },  // receive from rank 2
+    { 158, 0 },  // send to 7
+    { 62, 0 },  // send to 2
+    { 76, 0 },  // send to 2
+    { 179, 0 },  // receive from rank 1
+    { 29, 0 },  // send to 0
+    { 193, 0 },  // receive from rank 1
+    { 43, 0 },  // send to 0
+    { 149, 0 },  // receive from rank 7
+    { 63, 0 },  // receive from rank 2
+    { 66, 0 },  // send to 0
+    { 163, 0 },  // receive from rank 7
+    { 77, 0 },  // receive from rank 2
+    { 80, 0 },  // send to 0
+    { 12, 0 },  // send to 6
+    { 26, 0 },  // send to 6
+    { 11, 0 },  // send to 7
+    { 25, 0 },  // send to 7
+    { 2, 0 },  // receive from rank 7
+    { 5, 0 },  // send to 0
+    { 16, 0 },  // receive from rank 7
+    { 19, 0 },  // send to 0
+    { 118, 0 },  // receive from rank 7
+    { 1, 0 },  // receive from rank 6
+    { 117, 0 },  // receive from rank 5
+    { 28, 0 },  // send to 0
+    { 132, 0 },  // receive from rank 7
+    { 15, 0 },  // receive from rank 6
+    { 131, 0 },  // receive from rank 5
+    { 42, 0 },  // send to 0
+    { 120, 0 },  // send to 5
+    { 134, 0 },  // send to 5
+    { 119, 0 },  // send to 7
+    { 133, 0 },  // send to 7
+    { 30, 0 },  // receive from rank 6
+    { 3, 0 },  // send to 1
+    { 44, 0 },  // receive from rank 6
+    { 17, 0 },  // send to 1
+    { 39, 0 },  // send to 6
+    { 53, 0 },  // send to 6
+    { 10, 0 },  // receive from rank 1
+    { 38, 0 },  // send to 7
+    { 24, 0 },  // receive from rank 1
+    { 52, 0 },  // send to 7
+    { 35, 0 },  // receive from rank 1
+    { 117, 0 },  // send to 4
+    { 49, 0 },  // receive from rank 1
+    { 131, 0 },  // send to 4
+    { 31, 0 },  // receive from rank 7
+    { 68, 0 },  // receive from rank 6
+    { 120, 0 },  // receive from rank 4
+    { 34, 0 },  // send to 1
+    { 45, 0 },  // receive from rank 7
+    { 82, 0 },  // receive from rank 6
+    { 134, 0 },  // receive from rank 4
+    { 48, 0 },  // send to 1
+    { 57, 0 },  // send to 6
+    { 71, 0 },  // send to 6
+    { 58, 0 },  // receive from rank 7
+    { 12, 0 },  // receive from rank 4
+    { 30, 0 },  // send to 5
+    { 72, 0 },  // receive from rank 7
+    { 26, 0 },  // receive from rank 4
+    { 44, 0 },  // send to 5
+    { 84, 0 },  // receive from rank 7
+    { 39, 0 },  // receive from rank 5
+    { 60, 0 },  // send to 2
+    { 98, 0 },  // receive from rank 7
+    { 53, 0 },  // receive from rank 5
+    { 74, 0 },  // send to 2
+    { 67, 0 },  // send to 7
+    { 81, 0 },  // send to 7
+    { 65, 0 },  // receive from rank 2
+    { 1, 0 },  // send to 4
+    { 79, 0 },  // receive from rank 2
+    { 15, 0 },  // send to 4
+    { 68, 0 },  // send to 5
+    { 82, 0 },  // send to 5
+    { 57, 0 },  // receive from rank 5
+    { 97, 0 },  // send to 7
+    { 71, 0 },  // receive from rank 5
+    { 111, 0 },  // send to 7
+    { 58, 0 },  // send to 6
+    { 72, 0 },  // send to 6
+    { 11, 0 },  // receive from rank 4
+    { 84, 0 },  // send to 6
+    { 25, 0 },  // receive from rank 4
+    { 98, 0 },  // send to 6
+    { 67, 0 },  // receive from rank 6
+    { 38, 0 },  // receive from rank 5
+    { 144, 0 },  // receive from rank 3
+    { 2, 0 },  // send to 4
+    { 81, 0 },  // receive from rank 6
+    { 52, 0 },  // receive from rank 5
+    { 158, 0 },  // receive from rank 3
+    { 16, 0 },  // send to 4
+    { 118, 0 },  // send to 4
+    { 132, 0 },  // send to 4
+    { 31, 0 },  // send to 5
+    { 45, 0 },  // send to 5
+    { 97, 0 },  // receive from rank 6
+    { 119, 0 },  // receive from rank 4
+    { 149, 0 },  // send to 3
+    { 111, 0 },  // receive from rank 6
+    { 133, 0 },  // receive from rank 4
+    { 163, 0 },  // send to 3
+    { 6, 0 },  // receive from rank 1
+    { 4, 0 },  // receive from rank 2
+    { 5, 0 },  // receive from rank 4
+    { 19, 0 },  // receive from rank 4
+    { 29, 0 },  // receive from rank 3
+    { 43, 0 },  // receive from rank 3
+    { 3, 0 },  // receive from rank 5
+    { 170, 0 },  // receive from rank 3
+    { 32, 0 },  // receive from rank 2
+    { 6, 0 },  // send to 0
+    { 37, 0 },  // send to 2
+    { 10, 0 },  // send to 5
+    { 24, 0 },  // send to 5
+    { 17, 0 },  // receive from rank 5
+    { 46, 0 },  // receive from rank 2
+    { 179, 0 },  // send to 3
+    { 51, 0 },  // send to 2
+    { 32, 0 },  // send to 1
+    { 60, 0 },  // receive from rank 6
+    { 0, 0 },  // receive from rank 3
+    { 37, 0 },  // receive from rank 1
+    { 4, 0 },  // send to 0
+    { 13, 0 },  // send to 3
+    { 14, 0 },  // receive from rank 3
+    { 65, 0 },  // send to 6
+    { 46, 0 },  // send to 1
+    { 51, 0 },  // receive from rank 1
+    { 27, 0 },  // send to 3
+    { 170, 0 },  // send to 1
+    { 0, 0 },  // send to 2
+    { 13, 0 },  // receive from rank 2
+    { 144, 0 },  // send to 7
+    { 14, 0 },  // send to 2
+    { 179, 0 },  // receive from rank 1
+    { 29, 0 },  // send to 0
+    { 149, 0 },  // receive from rank 7
+    { 27, 0 },  // receive from rank 2
+    { 43, 0 },  // send to 0
+    { 12, 0 },  // send to 6
+    { 11, 0 },  // send to 7
+    { 2, 0 },  // receive from rank 7
+    { 5, 0 },  // send to 0
+    { 16, 0 },  // receive from rank 7
+    { 1, 0 },  // receive from rank 6
+    { 117, 0 },  // receive from rank 5
+    { 19, 0 },  // send to 0
+    { 120, 0 },  // send to 5
+    { 25, 0 },  // send to 7
+    { 30, 0 },  // receive from rank 6
+    { 3, 0 },  // send to 1
+    { 39, 0 },  // send to 6
+    { 10, 0 },  // receive from rank 1
+    { 38, 0 },  // send to 7
+    { 24, 0 },  // receive from rank 1
+    { 117, 0 },  // send to 4
+    { 31, 0 },  // receive from rank 7
+    { 44, 0 },  // receive from rank 6
+    { 120, 0 },  // receive from rank 4
+    { 17, 0 },  // send to 1
+    { 53, 0 },  // send to 6
+    { 58, 0 },  // receive from rank 7
+    { 12, 0 },  // receive from rank 4
+    { 30, 0 },  // send to 5
+    { 72, 0 },  // receive from rank 7
+    { 39, 0 },  // receive from rank 5
+    { 60, 0 },  // send to 2
+    { 67, 0 },  // send to 7
+    { 65, 0 },  // receive from rank 2
+    { 1, 0 },  // send to 4
+    { 44, 0 },  // send to 5
+    { 53, 0 },  // receive from rank 5
+    { 81, 0 },  // send to 7
+    { 58, 0 },  // send to 6
+    { 11, 0 },  // receive from rank 4
+    { 72, 0 },  // send to 6
+    { 67, 0 },  // receive from rank 6
+    { 38, 0 },  // receive from rank 5
+    { 144, 0 },  // receive from rank 3
+    { 2, 0 },  // send to 4
+    { 16, 0 },  // send to 4
+    { 31, 0 },  // send to 5
+    { 81, 0 },  // receive from rank 6
+    { 25, 0 },  // receive from rank 4
+    { 149, 0 },  // send to 3
+    { 40, 0 },  // send to 3
+    { 7, 0 },  // send to 1
+    { 8, 0 },  // send to 4
+    { 6, 0 },  // receive from rank 1
+    { 54, 0 },  // send to 3
+    { 22, 0 },  // send to 4
+    { 20, 0 },  // receive from rank 1
+    { 41, 0 },  // send to 4
+    { 4, 0 },  // receive from rank 2
+    { 36, 0 },  // receive from rank 1
+    { 29, 0 },  // receive from rank 3
+    { 43, 0 },  // receive from rank 3
+    { 55, 0 },  // send to 4
+    { 66, 0 },  // receive from rank 3
+    { 80, 0 },  // receive from rank 3
+    { 21, 0 },  // send to 1
+    { 96, 0 },  // send to 4
+    { 9, 0 },  // send to 2
+    { 113, 0 },  // receive from rank 3
+    { 110, 0 },  // send to 4
+    { 5, 0 },  // receive from rank 4
+    { 59, 0 },  // send to 3
+    { 23, 0 },  // send to 2
+    { 19, 0 },  // receive from rank 4
+    { 28, 0 },  // receive from rank 4
+    { 50, 0 },  // receive from rank 1
+    { 152, 0 },  // receive from rank 1
+    { 18, 0 },  // receive from rank 2
+    { 127, 0 },  // receive from rank 3
+    { 42, 0 },  // receive from rank 4
+    { 85, 0 },  // receive from rank 4
+    { 99, 0 },  // receive from rank 4
+    { 7, 0 },  // receive from rank 0
+    { 10, 0 },  // send to 5
+    { 24, 0 },  // send to 5
+    { 6, 0 },  // send to 0
+    { 37, 0 },  // send to 2
+    { 35, 0 },  // send to 5
+    { 20, 0 },  // send to 0
+    { 51, 0 },  // send to 2
+    { 179, 0 },  // send to 3
+    { 49, 0 },  // send to 5
+    { 61, 0 },  // send to 2
+    { 193, 0 },  // send to 3
+    { 95, 0 },  // send to 5
+    { 36, 0 },  // send to 0
+    { 75, 0 },  // send to 2
+    { 32, 0 },  // receive from rank 2
+    { 170, 0 },  // receive from rank 3
+    { 109, 0 },  // send to 5
+    { 89, 0 },  // send to 2
+    { 46, 0 },  // receive from rank 2
+    { 21, 0 },  // receive from rank 0
+    { 184, 0 },  // receive from rank 3
+    { 3, 0 },  // receive from rank 5
+    { 17, 0 },  // receive from rank 5
+    { 213, 0 },  // send to 3
+    { 103, 0 },  // send to 2
+    { 34, 0 },  // receive from rank 5
+    { 227, 0 },  // send to 3
+    { 153, 0 },  // send to 2
+    { 48, 0 },  // receive from rank 5
+    { 50, 0 },  // send to 0
+    { 167, 0 },  // send to 2
+    { 86, 0 },  // receive from rank 5
+    { 241, 0 },  // send to 3
+    { 152, 0 },  // send to 0
+    { 180, 0 },  // send to 2
+    { 64, 0 },  // receive from rank 2
+    { 100, 0 },  // receive from rank 5
+    { 220, 0 },  // receive from rank 3
+    { 234, 0 },  // receive from rank 3
+    { 248, 0 },  // receive from rank 3
+    { 0, 0 },  // receive from rank 3
+    { 37, 0 },  // receive from rank 1
+    { 51, 0 },  // receive from rank 1
+    { 13, 0 },  // send to 3
+    { 61, 0 },  // receive from rank 1
+    { 4, 0 },  // send to 0
+    { 75, 0 },  // receive from rank 1
+    { 27, 0 },  // send to 3
+    { 32, 0 },  // send to 1
+    { 65, 0 },  // send to 6
+    { 89, 0 },  // receive from rank 1
+    { 14, 0 },  // receive from rank 3
+    { 46, 0 },  // send to 1
+    { 9, 0 },  // receive from rank 0
+    { 62, 0 },  // receive from rank 3
+    { 79, 0 },  // send to 6
+    { 23, 0 },  // receive from rank 0
+    { 103, 0 },  // receive from rank 1
+    { 153, 0 },  // receive from rank 1
+    { 167, 0 },  // receive from rank 1
+    { 180, 0 },  // receive from rank 1
+    { 60, 0 },  // receive from rank 6
+    { 63, 0 },  // send to 3
+    { 64, 0 },  // send to 1
+    { 18, 0 },  // send to 0
+    { 76, 0 },  // receive from rank 3
+    { 90, 0 },  // receive from rank 3
+    { 104, 0 },  // receive from rank 3
+    { 74, 0 },  // receive from rank 6
+    { 40, 0 },  // receive from rank 0
+    { 0, 0 },  // send to 2
+    { 54, 0 },  // receive from rank 0
+    { 13, 0 },  // receive from rank 2
+    { 179, 0 },  // receive from rank 1
+    { 144, 0 },  // send to 7
+    { 193, 0 },  // receive from rank 1
+    { 27, 0 },  // receive from rank 2
+    { 29, 0 },  // send to 0
+    { 158, 0 },  // send to 7
+    { 170, 0 },  // send to 1
+    { 43, 0 },  // send to 0
+    { 216, 0 },  // send to 7
+    { 66, 0 },  // send to 0
+    { 14, 0 },  // send to 2
+    { 230, 0 },  // send to 7
+    { 80, 0 },  // send to 0
+    { 244, 0 },  // send to 7
+    { 184, 0 },  // send to 1
+    { 113, 0 },  // send to 0
+    { 62, 0 },  // send to 2
+    { 59, 0 },  // receive from rank 0
+    { 213, 0 },  // receive from rank 1
+    { 227, 0 },  // receive from rank 1
+    { 149, 0 },  // receive from rank 7
+    { 241, 0 },  // receive from rank 1
+    { 63, 0 },  // receive from rank 2
+    { 163, 0 },  // receive from rank 7
+    { 127, 0 },  // send to 0
+    { 76, 0 },  // send to 2
+    { 217, 0 },  // receive from rank 7
+    { 220, 0 },  // send to 1
+    { 90, 0 },  // send to 2
+    { 231, 0 },  // receive from rank 7
+    { 234, 0 },  // send to 1
+    { 104, 0 },  // send to 2
+    { 245, 0 },  // receive from rank 7
+    { 248, 0 },  // send to 1
+    { 8, 0 },  // receive from rank 0
+    { 11, 0 },  // send to 7
+    { 12, 0 },  // send to 6
+    { 22, 0 },  // receive from rank 0
+    { 41, 0 },  // receive from rank 0
+    { 117, 0 },  // receive from rank 5
+    { 131, 0 },  // receive from rank 5
+    { 1, 0 },  // receive from rank 6
+    { 55, 0 },  // receive from rank 0
+    { 2, 0 },  // receive from rank 7
+    { 96, 0 },  // receive from rank 0
+    { 110, 0 },  // receive from rank 0
+    { 25, 0 },  // send to 7
+    { 120, 0 },  // send to 5
+    { 5, 0 },  // send to 0
+    { 177, 0 },  // receive from rank 5
+    { 119, 0 },  // send to 7
+    { 19, 0 },  // send to 0
+    { 191, 0 },  // receive from rank 5
+    { 28, 0 },  // send to 0
+    { 199, 0 },  // receive from rank 5
+    { 26, 0 },  // send to 6
+    { 15, 0 },  // receive from rank 6
+    { 16, 0 },  // receive from rank 7
+    { 118, 0 },  // receive from rank 7
+    { 132, 0 },  // receive from rank 7
+    { 42, 0 },  // send to 0
+    { 150, 0 },  // receive from rank 7
+    { 85, 0 },  // send to 0
+    { 164, 0 },  // receive from rank 7
+    { 134, 0 },  // send to 5
+    { 99, 0 },  // send to 0
+    { 10, 0 },  // receive from rank 1
+    { 24, 0 },  // receive from rank 1
+    { 38, 0 },  // send to 7
+    { 39, 0 },  // send to 6
+    { 35, 0 },  // receive from rank 1
+    { 52, 0 },  // send to 7
+    { 53, 0 },  // send to 6
+    { 49, 0 },  // receive from rank 1
+    { 117, 0 },  // send to 4
+    { 57, 0 },  // send to 6
+    { 95, 0 },  // receive from rank 1
+    { 147, 0 },  // send to 7
+    { 131, 0 },  // send to 4
+    { 71, 0 },  // send to 6
+    { 30, 0 },  // receive from rank 6
+    { 109, 0 },  // receive from rank 1
+    { 31, 0 },  // receive from rank 7
+    { 45, 0 },  // receive from rank 7
+    { 146, 0 },  // receive from rank 7
+    { 120, 0 },  // receive from rank 4
+    { 3, 0 },  // send to 1
+    { 17, 0 },  // send to 1
+    { 177, 0 },  // send to 4
+    { 123, 0 },  // send to 6
+    { 34, 0 },  // send to 1
+    { 191, 0 },  // send to 4
+    { 137, 0 },  // send to 6
+    { 161, 0 },  // send to 7
+    { 48, 0 },  // send to 1
+    { 199, 0 },  // send to 4
+    { 175, 0 },  // send to 7
+    { 86, 0 },  // send to 1
+    { 210, 0 },  // send to 6
+    { 44, 0 },  // receive from rank 6
+    { 160, 0 },  // receive from rank 7
+    { 100, 0 },  // send to 1
+    { 224, 0 },  // send to 6
+    { 68, 0 },  // receive from rank 6
+    { 174, 0 },  // receive from rank 7
+    { 238, 0 },  // send to 6
+    { 134, 0 },  // receive from rank 4
+    { 12, 0 },  // receive from rank 4
+    { 39, 0 },  // receive from rank 5
+    { 53, 0 },  // receive from rank 5
+    { 57, 0 },  // receive from rank 5
+    { 71, 0 },  // receive from rank 5
+    { 65, 0 },  // receive from rank 2
+    { 67, 0 },  // send to 7
+    { 30, 0 },  // send to 5
+    { 1, 0 },  // send to 4
+    { 58, 0 },  // receive from rank 7
+    { 72, 0 },  // receive from rank 7
+    { 84, 0 },  // receive from rank 7
+    { 79, 0 },  // receive from rank 2
+    { 98, 0 },  // receive from rank 7
+    { 123, 0 },  // receive from rank 5
+    { 137, 0 },  // receive from rank 5
+    { 81, 0 },  // send to 7
+    { 26, 0 },  // receive from rank 4
+    { 210, 0 },  // receive from rank 5
+    { 15, 0 },  // send to 4
+    { 97, 0 },  // send to 7
+    { 44, 0 },  // send to 5
+    { 60, 0 },  // send to 2
+    { 224, 0 },  // receive from rank 5
+    { 151, 0 },  // receive from rank 7
+    { 68, 0 },  // send to 5
+    { 238, 0 },  // receive from rank 5
+    { 165, 0 },  // receive from rank 7
+    { 74, 0 },  // send to 2
+    { 11, 0 },  // receive from rank 4
+    { 38, 0 },  // receive from rank 5
+    { 52, 0 },  // receive from rank 5
+    { 144, 0 },  // receive from rank 3
+    { 147, 0 },  // receive from rank 5
+    { 67, 0 },  // receive from rank 6
+    { 158, 0 },  // receive from rank 3
+    { 58, 0 },  // send to 6
+    { 216, 0 },  // receive from rank 3
+    { 31, 0 },  // send to 5
+    { 2, 0 },  // send to 4
+    { 72, 0 },  // send to 6
+    { 230, 0 },  // receive from rank 3
+    { 45, 0 },  // send to 5
+    { 84, 0 },  // send to 6
+    { 244, 0 },  // receive from rank 3
+    { 146, 0 },  // send to 5
+    { 25, 0 },  // receive from rank 4
+    { 98, 0 },  // send to 6
+    { 119, 0 },  // receive from rank 4
+    { 81, 0 },  // receive from rank 6
+    { 161, 0 },  // receive from rank 5
+    { 149, 0 },  // send to 3
+    { 175, 0 },  // receive from rank 5
+    { 97, 0 },  // receive from rank 6
+    { 16, 0 },  // send to 4
+    { 163, 0 },  // send to 3
+    { 160, 0 },  // send to 5
+    { 118, 0 },  // send to 4
+    { 217, 0 },  // send to 3
+    { 132, 0 },  // send to 4
+    { 151, 0 },  // send to 6
+    { 231, 0 },  // send to 3
+    { 174, 0 },  // send to 5
+    { 150, 0 },  // send to 4
+    { 245, 0 },  // send to 3
+    { 164, 0 },  // send to 4
+    { 165, 0 },  // send to 6
+    { 40, 0 },  // send to 3
+    { 7, 0 },  // send to 1
+    { 8, 0 },  // send to 4
+    { 54, 0 },  // send to 3
+    { 21, 0 },  // send to 1
+    { 22, 0 },  // send to 4
+    { 59, 0 },  // send to 3
+    { 33, 0 },  // send to 1
+    { 41, 0 },  // send to 4
+    { 73, 0 },  // send to 3
+    { 47, 0 },  // send to 1
+    { 55, 0 },  // send to 4
+    { 6, 0 },  // receive from rank 1
+    { 124, 0 },  // send to 3
+    { 96, 0 },  // send to 4
+    { 20, 0 },  // receive from rank 1
+    { 138, 0 },  // send to 3
+    { 110, 0 },  // send to 4
+    { 36, 0 },  // receive from rank 1
+    { 116, 0 },  // send to 4
+    { 50, 0 },  // receive from rank 1
+    { 130, 0 },  // send to 4
+    { 4, 0 },  // receive from rank 2
+    { 152, 0 },  // receive from rank 1
+    { 29, 0 },  // receive from rank 3
+    { 43, 0 },  // receive from rank 3
+    { 66, 0 },  // receive from rank 3
+    { 80, 0 },  // receive from rank 3
+    { 113, 0 },  // receive from rank 3
+    { 168, 0 },  // send to 4
+    { 127, 0 },  // receive from rank 3
+    { 221, 0 },  // receive from rank 3
+    { 141, 0 },  // send to 1
+    { 182, 0 },  // send to 4
+    { 9, 0 },  // send to 2
+    { 235, 0 },  // receive from rank 3
+    { 198, 0 },  // send to 4
+    { 5, 0 },  // receive from rank 4
+    { 212, 0 },  // send to 3
+    { 23, 0 },  // send to 2
+    { 19, 0 },  // receive from rank 4
+    { 226, 0 },  // send to 3
+    { 88, 0 },  // send to 2
+    { 28, 0 },  // receive from rank 4
+    { 240, 0 },  // send to 3
+    { 102, 0 },  // send to 2
+    { 42, 0 },  // receive from rank 4
+    { 85, 0 },  // receive from rank 4
+    { 166, 0 },  // receive from rank 1
+    { 253, 0 },  // receive from rank 1
+    { 18, 0 },  // receive from rank 2
+    { 93, 0 },  // receive from rank 2
+    { 107, 0 },  // receive from rank 2
+    { 249, 0 },  // receive from rank 3
+    { 99, 0 },  // receive from rank 4
+    { 121, 0 },  // receive from rank 4
+    { 135, 0 },  // receive from rank 4
+    { 7, 0 },  // receive from rank 0
+    { 10, 0 },  // send to 5
+    { 21, 0 },  // receive from rank 0
+    { 24, 0 },  // send to 5
+    { 33, 0 },  // receive from rank 0
+    { 35, 0 },  // send to 5
+    { 47, 0 },  // receive from rank 0
+    { 49, 0 },  // send to 5
+    { 95, 0 },  // send to 5
+    { 6, 0 },  // send to 0
+    { 37, 0 },  // send to 2
+    { 109, 0 },  // send to 5
+    { 20, 0 },  // send to 0
+    { 51, 0 },  // send to 2
+    { 115, 0 },  // send to 5
+    { 36, 0 },  // send to 0
+    { 61, 0 },  // send to 2
+    { 129, 0 },  // send to 5
+    { 50, 0 },  // send to 0
+    { 75, 0 },  // send to 2
+    { 179, 0 },  // send to 3
+    { 145, 0 },  // send to 5
+    { 89, 0 },  // send to 2
+    { 193, 0 },  // send to 3
+    { 159, 0 },  // send to 5
+    { 152, 0 },  // send to 0
+    { 103, 0 },  // send to 2
+    { 32, 0 },  // receive from rank 2
+    { 46, 0 },  // receive from rank 2
+    { 64, 0 },  // receive from rank 2
+    { 78, 0 },  // receive from rank 2
+    { 170, 0 },  // receive from rank 3
+    { 173, 0 },  // send to 5
+    { 153, 0 },  // send to 2
+    { 92, 0 },  // receive from rank 2
+    { 141, 0 },  // receive from rank 0
+    { 184, 0 },  // receive from rank 3
+    { 3, 0 },  // receive from rank 5
+    { 17, 0 },  // receive from rank 5
+    { 34, 0 },  // receive from rank 5
+    { 48, 0 },  // receive from rank 5
+    { 213, 0 },  // send to 3
+    { 167, 0 },  // send to 2
+    { 86, 0 },  // receive from rank 5
+    { 227, 0 },  // send to 3
+    { 180, 0 },  // send to 2
+    { 100, 0 },  // receive from rank 5
+    { 166, 0 },  // send to 0
+    { 194, 0 },  // send to 2
+    { 122, 0 },  // receive from rank 5
+    { 241, 0 },  // send to 3
+    { 253, 0 },  // send to 0
+    { 196, 0 },  // send to 2
+    { 106, 0 },  // receive from rank 2
+    { 140, 0 },  // receive from rank 2
+    { 154, 0 },  // receive from rank 2
+    { 136, 0 },  // receive from rank 5
+    { 220, 0 },  // receive from rank 3
+    { 234, 0 },  // receive from rank 3
+    { 248, 0 },  // receive from rank 3
+    { 0, 0 },  // receive from rank 3
+    { 14, 0 },  // receive from rank 3
+    { 62, 0 },  // receive from rank 3
+    { 76, 0 },  // receive from rank 3
+    { 37, 0 },  // receive from rank 1
+    { 51, 0 },  // receive from rank 1
+    { 61, 0 },  // receive from rank 1
+    { 13, 0 },  // send to 3
+    { 75, 0 },  // receive from rank 1
+    { 27, 0 },  // send to 3
+    { 89, 0 },  // receive from rank 1
+    { 4, 0 },  // send to 0
+    { 103, 0 },  // receive from rank 1
+    { 63, 0 },  // send to 3
+    { 32, 0 },  // send to 1
+    { 65, 0 },  // send to 6
+    { 77, 0 },  // send to 3
+    { 46, 0 },  // send to 1
+    { 79, 0 },  // send to 6
+    { 91, 0 },  // send to 3
+    { 64, 0 },  // send to 1
+    { 94, 0 },  // send to 6
+    { 105, 0 },  // send to 3
+    { 78, 0 },  // send to 1
+    { 108, 0 },  // send to 6
+    { 153, 0 },  // receive from rank 1
+    { 90, 0 },  // receive from rank 3
+    { 92, 0 },  // send to 1
+    { 9, 0 },  // receive from rank 0
+    { 104, 0 },  // receive from rank 3
+    { 201, 0 },  // send to 6
+    { 23, 0 },  // receive from rank 0
+    { 88, 0 },  // receive from rank 0
+    { 102, 0 },  // receive from rank 0
+    { 167, 0 },  // receive from rank 1
+    { 180, 0 },  // receive from rank 1
+    { 194, 0 },  // receive from rank 1
+    { 196, 0 },  // receive from rank 1
+    { 60, 0 },  // receive from rank 6
+    { 208, 0 },  // send to 3
+    { 106, 0 },  // send to 1
+    { 18, 0 },  // send to 0
+    { 74, 0 },  // receive from rank 6
+    { 211, 0 },  // send to 3
+    { 140, 0 },  // send to 1
+    { 93, 0 },  // send to 0
+    { 87, 0 },  // receive from rank 6
+    { 225, 0 },  // send to 3
+    { 154, 0 },  // send to 1
+    { 107, 0 },  // send to 0
+    { 197, 0 },  // receive from rank 3
+    { 222, 0 },  // receive from rank 3
+    { 236, 0 },  // receive from rank 3
+    { 101, 0 },  // receive from rank 6
+    { 40, 0 },  // receive from rank 0
+    { 0, 0 },  // send to 2
+    { 54, 0 },  // receive from rank 0
+    { 14, 0 },  // send to 2
+    { 59, 0 },  // receive from rank 0
+    { 62, 0 },  // send to 2
+    { 73, 0 },  // receive from rank 0
+    { 76, 0 },  // send to 2
+    { 124, 0 },  // receive from rank 0
+    { 138, 0 },  // receive from rank 0
+    { 13, 0 },  // receive from rank 2
+    { 27, 0 },  // receive from rank 2
+    { 179, 0 },  // receive from rank 1
+    { 144, 0 },  // send to 7
+    { 193, 0 },  // receive from rank 1
+    { 63, 0 },  // receive from rank 2
+    { 29, 0 },  // send to 0
+    { 77, 0 },  // receive from rank 2
+    { 43, 0 },  // send to 0
+    { 91, 0 },  // receive from rank 2
+    { 66, 0 },  // send to 0
+    { 105, 0 },  // receive from rank 2
+    { 80, 0 },  // send to 0
+    { 158, 0 },  // send to 7
+    { 170, 0 },  // send to 1
+    { 113, 0 },  // send to 0
+    { 216, 0 },  // send to 7
+    { 127, 0 },  // send to 0
+    { 90, 0 },  // send to 2
+    { 230, 0 },  // send to 7
+    { 221, 0 },  // send to 0
+    { 244, 0 },  // send to 7
+    { 184, 0 },  // send to 1
+    { 235, 0 },  // send to 0
+    { 104, 0 },  // send to 2
+    { 212, 0 },  // receive from rank 0
+    { 226, 0 },  // receive from rank 0
+    { 240, 0 },  // receive from rank 0
+    { 213, 0 },  // receive from rank 1
+    { 227, 0 },  // receive from rank 1
+    { 149, 0 },  // receive from rank 7
+    { 241, 0 },  // receive from rank 1
+    { 208, 0 },  // receive from rank 2
+    { 211, 0 },  // receive from rank 2
+    { 225, 0 },  // receive from rank 2
+    { 163, 0 },  // receive from rank 7
+    { 249, 0 },  // send to 0
+    { 197, 0 },  // send to 2
+    { 217, 0 },  // receive from rank 7
+    { 220, 0 },  // send to 1
+    { 222, 0 },  // send to 2
+    { 231, 0 },  // receive from rank 7
+    { 234, 0 },  // send to 1
+    { 236, 0 },  // send to 2
+    { 245, 0 },  // receive from rank 7
+    { 248, 0 },  // send to 1
+    { 8, 0 },  // receive from rank 0
+    { 11, 0 },  // send to 7
+    { 12, 0 },  // send to 6
+    { 22, 0 },  // receive from rank 0
+    { 25, 0 },  // send to 7
+    { 26, 0 },  // send to 6
+    { 41, 0 },  // receive from rank 0
+    { 119, 0 },  // send to 7
+    { 56, 0 },  // send to 6
+    { 55, 0 },  // receive from rank 0
+    { 133, 0 },  // send to 7
+    { 70, 0 },  // send to 6
+    { 96, 0 },  // receive from rank 0
+    { 110, 0 },  // receive from rank 0
+    { 116, 0 },  // receive from rank 0
+    { 130, 0 },  // receive from rank 0
+    { 117, 0 },  // receive from rank 5
+    { 131, 0 },  // receive from rank 5
+    { 1, 0 },  // receive from rank 6
+    { 15, 0 },  // receive from rank 6
+    { 69, 0 },  // receive from rank 6
+    { 83, 0 },  // receive from rank 6
+    { 168, 0 },  // receive from rank 0
+    { 2, 0 },  // receive from rank 7
+    { 182, 0 },  // receive from rank 0
+    { 198, 0 },  // receive from rank 0
+    { 143, 0 },  // send to 7
+    { 120, 0 },  // send to 5
+    { 5, 0 },  // send to 0
+    { 157, 0 },  // send to 7
+    { 134, 0 },  // send to 5
+    { 19, 0 },  // send to 0
+    { 205, 0 },  // send to 7
+    { 172, 0 },  // send to 5
+    { 28, 0 },  // send to 0
+    { 177, 0 },  // receive from rank 5
+    { 215, 0 },  // send to 7
+    { 42, 0 },  // send to 0
+    { 191, 0 },  // receive from rank 5
+    { 85, 0 },  // send to 0
+    { 199, 0 },  // receive from rank 5
+    { 202, 0 },  // send to 6
+    { 203, 0 },  // receive from rank 6
+    { 16, 0 },  // receive from rank 7
+    { 118, 0 },  // receive from rank 7
+    { 132, 0 },  // receive from rank 7
+    { 150, 0 },  // receive from rank 7
+    { 164, 0 },  // receive from rank 7
+    { 99, 0 },  // send to 0
+    { 200, 0 },  // receive from rank 7
+    { 121, 0 },  // send to 0
+    { 218, 0 },  // receive from rank 7
+    { 186, 0 },  // send to 5
+    { 135, 0 },  // send to 0
+    { 10, 0 },  // receive from rank 1
+    { 24, 0 },  // receive from rank 1
+    { 35, 0 },  // receive from rank 1
+    { 49, 0 },  // receive from rank 1
+    { 95, 0 },  // receive from rank 1
+    { 38, 0 },  // send to 7
+    { 39, 0 },  // send to 6
+    { 109, 0 },  // receive from rank 1
+    { 52, 0 },  // send to 7
+    { 53, 0 },  // send to 6
+    { 115, 0 },  // receive from rank 1
+    { 147, 0 },  // send to 7
+    { 57, 0 },  // send to 6
+    { 129, 0 },  // receive from rank 1
+    { 161, 0 },  // send to 7
+    { 71, 0 },  // send to 6
+    { 145, 0 },  // receive from rank 1
+    { 117, 0 },  // send to 4
+    { 123, 0 },  // send to 6
+    { 159, 0 },  // receive from rank 1
+    { 175, 0 },  // send to 7
+    { 131, 0 },  // send to 4
+    { 137, 0 },  // send to 6
+    { 30, 0 },  // receive from rank 6
+    { 44, 0 },  // receive from rank 6
+    { 68, 0 },  // receive from rank 6
+    { 82, 0 },  // receive from rank 6
+    { 173, 0 },  // receive from rank 1
+    { 31, 0 },  // receive from rank 7
+    { 45, 0 },  // receive from rank 7
+    { 146, 0 },  // receive from rank 7
+    { 120, 0 },  // receive from rank 4
+    { 3, 0 },  // send to 1
+    { 134, 0 },  // receive from rank 4
+    { 17, 0 },  // send to 1
+    { 172, 0 },  // receive from rank 4
+    { 34, 0 },  // send to 1
+    { 48, 0 },  // send to 1
+    { 177, 0 },  // send to 4
+    { 210, 0 },  // send to 6
+    { 86, 0 },  // send to 1
+    { 191, 0 },  // send to 4
+    { 224, 0 },  // send to 6
+    { 189, 0 },  // send to 7
+    { 100, 0 },  // send to 1
+    { 199, 0 },  // send to 4
+    { 308, 0 },  // send to 7
+    { 122, 0 },  // send to 1
+    { 238, 0 },  // send to 6
+    { 114, 0 },  // receive from rank 6
+    { 128, 0 },  // receive from rank 6
+    { 223, 0 },  // receive from rank 6
+    { 160, 0 },  // receive from rank 7
+    { 136, 0 },  // send to 1
+    { 269, 0 },  // send to 6
+    { 237, 0 },  // receive from rank 6
+    { 174, 0 },  // receive from rank 7
+    { 279, 0 },  // send to 6
+    { 186, 0 },  // receive from rank 4
+    { 12, 0 },  // receive from rank 4
+    { 26, 0 },  // receive from rank 4
+    { 56, 0 },  // receive from rank 4
+    { 70, 0 },  // receive from rank 4
+    { 39, 0 },  // receive from rank 5
+    { 53, 0 },  // receive from rank 5
+    { 57, 0 },  // receive from rank 5
+    { 71, 0 },  // receive from rank 5
+    { 123, 0 },  // receive from rank 5
+    { 137, 0 },  // receive from rank 5
+    { 65, 0 },  // receive from rank 2
+    { 67, 0 },  // send to 7
+    { 30, 0 },  // send to 5
+    { 1, 0 },  // send to 4
+    { 79, 0 },  // receive from rank 2
+    { 81, 0 },  // send to 7
+    { 44, 0 },  // send to 5
+    { 15, 0 },  // send to 4
+    { 94, 0 },  // receive from rank 2
+    { 97, 0 },  // send to 7
+    { 68, 0 },  // send to 5
+    { 69, 0 },  // send to 4
+    { 108, 0 },  // receive from rank 2
+    { 111, 0 },  // send to 7
+    { 82, 0 },  // send to 5
+    { 83, 0 },  // send to 4
+    { 58, 0 },  // receive from rank 7
+    { 72, 0 },  // receive from rank 7
+    { 84, 0 },  // receive from rank 7
+    { 201, 0 },  // receive from rank 2
+    { 98, 0 },  // receive from rank 7
+    { 151, 0 },  // receive from rank 7
+    { 165, 0 },  // receive from rank 7
+    { 210, 0 },  // receive from rank 5
+    { 224, 0 },  // receive from rank 5
+    { 142, 0 },  // send to 7
+    { 202, 0 },  // receive from rank 4
+    { 238, 0 },  // receive from rank 5
+    { 203, 0 },  // send to 4
+    { 156, 0 },  // send to 7
+    { 114, 0 },  // send to 5
+    { 60, 0 },  // send to 2
+    { 171, 0 },  // send to 7
+    { 128, 0 },  // send to 5
+    { 74, 0 },  // send to 2
+    { 185, 0 },  // send to 7
+    { 223, 0 },  // send to 5
+    { 87, 0 },  // send to 2
+    { 269, 0 },  // receive from rank 5
+    { 178, 0 },  // receive from rank 7
+    { 237, 0 },  // send to 5
+    { 279, 0 },  // receive from rank 5
+    { 192, 0 },  // receive from rank 7
+    { 101, 0 },  // send to 2
+    { 11, 0 },  // receive from rank 4
+    { 25, 0 },  // receive from rank 4
+    { 119, 0 },  // receive from rank 4
+    { 133, 0 },  // receive from rank 4
+    { 38, 0 },  // receive from rank 5
+    { 52, 0 },  // receive from rank 5
+    { 147, 0 },  // receive from rank 5
+    { 161, 0 },  // receive from rank 5
+    { 144, 0 },  // receive from rank 3
+    { 175, 0 },  // receive from rank 5
+    { 67, 0 },  // receive from rank 6
+    { 81, 0 },  // receive from rank 6
+    { 97, 0 },  // receive from rank 6
+    { 111, 0 },  // receive from rank 6
+    { 158, 0 },  // receive from rank 3
+    { 58, 0 },  // send to 6
+    { 216, 0 },  // receive from rank 3
+    { 31, 0 },  // send to 5
+    { 2, 0 },  // send to 4
+    { 72, 0 },  // send to 6
+    { 230, 0 },  // receive from rank 3
+    { 45, 0 },  // send to 5
+    { 84, 0 },  // send to 6
+    { 244, 0 },  // receive from rank 3
+    { 146, 0 },  // send to 5
+    { 143, 0 },  // receive from rank 4
+    { 98, 0 },  // send to 6
+    { 157, 0 },  // receive from rank 4
+    { 151, 0 },  // send to 6
+    { 205, 0 },  // receive from rank 4
+    { 165, 0 },  // send to 6
+    { 215, 0 },  // receive from rank 4
+    { 142, 0 },  // receive from rank 6
+    { 189, 0 },  // receive from rank 5
+    { 149, 0 },  // send to 3
+    { 308, 0 },  // receive from rank 5
+    { 156, 0 },  // receive from rank 6
+    { 16, 0 },  // send to 4
+    { 171, 0 },  // receive from rank 6
+    { 118, 0 },  // send to 4
+    { 185, 0 },  // receive from rank 6
+    { 132, 0 },  // send to 4
+    { 163, 0 },  // send to 3
+    { 160, 0 },  // send to 5
+    { 150, 0 },  // send to 4
+    { 217, 0 },  // send to 3
+    { 164, 0 },  // send to 4
+    { 178, 0 },  // send to 6
+    { 231, 0 },  // send to 3
+    { 174, 0 },  // send to 5
+    { 200, 0 },  // send to 4
+    { 245, 0 },  // send to 3
+    { 218, 0 },  // send to 4
+    { 192, 0 },  // send to 6
+    { 7, 0 },  // send to 1
+    { 5, 0 },  // receive from rank 4
+    { 28, 0 },  // receive from rank 4
+    { 21, 0 },  // send to 1
+    { 85, 0 },  // receive from rank 4
+    { 33, 0 },  // send to 1
+    { 121, 0 },  // receive from rank 4
+    { 47, 0 },  // send to 1
+    { 181, 0 },  // receive from rank 4
+    { 141, 0 },  // send to 1
+    { 207, 0 },  // receive from rank 4
+    { 155, 0 },  // send to 1
+    { 277, 0 },  // receive from rank 4
+    { 252, 0 },  // send to 1
+    { 9, 0 },  // send to 2
+    { 29, 0 },  // receive from rank 3
+    { 23, 0 },  // send to 2
+    { 66, 0 },  // receive from rank 3
+    { 113, 0 },  // receive from rank 3
+    { 88, 0 },  // send to 2
+    { 221, 0 },  // receive from rank 3
+    { 102, 0 },  // send to 2
+    { 249, 0 },  // receive from rank 3
+    { 125, 0 },  // send to 2
+    { 273, 0 },  // receive from rank 3
+    { 139, 0 },  // send to 2
+    { 393, 0 },  // receive from rank 3
+    { 263, 0 },  // send to 2
+    { 40, 0 },  // send to 3
+    { 19, 0 },  // receive from rank 4
+    { 59, 0 },  // send to 3
+    { 42, 0 },  // receive from rank 4
+    { 124, 0 },  // send to 3
+    { 99, 0 },  // receive from rank 4
+    { 135, 0 },  // receive from rank 4
+    { 212, 0 },  // send to 3
+    { 195, 0 },  // receive from rank 4
+    { 240, 0 },  // send to 3
+    { 268, 0 },  // receive from rank 4
+    { 280, 0 },  // send to 3
+    { 287, 0 },  // receive from rank 4
+    { 388, 0 },  // send to 3
+    { 54, 0 },  // send to 3
+    { 4, 0 },  // receive from rank 2
+    { 73, 0 },  // send to 3
+    { 18, 0 },  // receive from rank 2
+    { 138, 0 },  // send to 3
+    { 93, 0 },  // receive from rank 2
+    { 107, 0 },  // receive from rank 2
+    { 226, 0 },  // send to 3
+    { 112, 0 },  // receive from rank 2
+    { 270, 0 },  // send to 3
+    { 126, 0 },  // receive from rank 2
+    { 290, 0 },  // send to 3
+    { 262, 0 },  // receive from rank 2
+    { 398, 0 },  // send to 3
+    { 8, 0 },  // send to 4
+    { 6, 0 },  // receive from rank 1
+    { 41, 0 },  // send to 4
+    { 20, 0 },  // receive from rank 1
+    { 96, 0 },  // send to 4
+    { 36, 0 },  // receive from rank 1
+    { 116, 0 },  // send to 4
+    { 50, 0 },  // receive from rank 1
+    { 152, 0 },  // receive from rank 1
+    { 168, 0 },  // send to 4
+    { 166, 0 },  // receive from rank 1
+    { 198, 0 },  // send to 4
+    { 253, 0 },  // receive from rank 1
+    { 276, 0 },  // send to 4
+    { 22, 0 },  // send to 4
+    { 43, 0 },  // receive from rank 3
+    { 55, 0 },  // send to 4
+    { 80, 0 },  // receive from rank 3
+    { 110, 0 },  // send to 4
+    { 127, 0 },  // receive from rank 3
+    { 130, 0 },  // send to 4
+    { 235, 0 },  // receive from rank 3
+    { 265, 0 },  // receive from rank 3
+    { 182, 0 },  // send to 4
+    { 283, 0 },  // receive from rank 3
+    { 267, 0 },  // send to 4
+    { 403, 0 },  // receive from rank 3
+    { 286, 0 },  // send to 4
+    { 7, 0 },  // receive from rank 0
+    { 179, 0 },  // send to 3
+    { 193, 0 },  // send to 3
+    { 21, 0 },  // receive from rank 0
+    { 213, 0 },  // send to 3
+    { 33, 0 },  // receive from rank 0
+    { 47, 0 },  // receive from rank 0
+    { 227, 0 },  // send to 3
+    { 141, 0 },  // receive from rank 0
+    { 241, 0 },  // send to 3
+    { 155, 0 },  // receive from rank 0
+    { 409, 0 },  // send to 3
+    { 252, 0 },  // receive from rank 0
+    { 423, 0 },  // send to 3
+    { 32, 0 },  // receive from rank 2
+    { 10, 0 },  // send to 5
+    { 35, 0 },  // send to 5
+    { 64, 0 },  // receive from rank 2
+    { 95, 0 },  // send to 5
+    { 92, 0 },  // receive from rank 2
+    { 115, 0 },  // send to 5
+    { 140, 0 },  // receive from rank 2
+    { 145, 0 },  // send to 5
+    { 169, 0 },  // receive from rank 2
+    { 209, 0 },  // receive from rank 2
+    { 173, 0 },  // send to 5
+    { 298, 0 },  // receive from rank 2
+    { 275, 0 },  // send to 5
+    { 46, 0 },  // receive from rank 2
+    { 24, 0 },  // send to 5
+    { 49, 0 },  // send to 5
+    { 78, 0 },  // receive from rank 2
+    { 109, 0 },  // send to 5
+    { 106, 0 },  // receive from rank 2
+    { 129, 0 },  // send to 5
+    { 154, 0 },  // receive from rank 2
+    { 159, 0 },  // send to 5
+    { 183, 0 },  // receive from rank 2
+    { 292, 0 },  // receive from rank 2
+    { 187, 0 },  // send to 5
+    { 304, 0 },  // receive from rank 2
+    { 285, 0 },  // send to 5
+    { 3, 0 },  // receive from rank 5
+    { 37, 0 },  // send to 2
+    { 61, 0 },  // send to 2
+    { 34, 0 },  // receive from rank 5
+    { 86, 0 },  // receive from rank 5
+    { 89, 0 },  // send to 2
+    { 122, 0 },  // receive from rank 5
+    { 153, 0 },  // send to 2
+    { 148, 0 },  // receive from rank 5
+    { 180, 0 },  // send to 2
+    { 176, 0 },  // receive from rank 5
+    { 196, 0 },  // send to 2
+    { 278, 0 },  // receive from rank 5
+    { 303, 0 },  // send to 2
+    { 170, 0 },  // receive from rank 3
+    { 6, 0 },  // send to 0
+    { 184, 0 },  // receive from rank 3
+    { 20, 0 },  // send to 0
+    { 220, 0 },  // receive from rank 3
+    { 36, 0 },  // send to 0
+    { 234, 0 },  // receive from rank 3
+    { 50, 0 },  // send to 0
+    { 248, 0 },  // receive from rank 3
+    { 152, 0 },  // send to 0
+    { 416, 0 },  // receive from rank 3
+    { 166, 0 },  // send to 0
+    { 430, 0 },  // receive from rank 3
+    { 253, 0 },  // send to 0
+    { 17, 0 },  // receive from rank 5
+    { 51, 0 },  // send to 2
+    { 75, 0 },  // send to 2
+    { 48, 0 },  // receive from rank 5
+    { 100, 0 },  // receive from rank 5
+    { 103, 0 },  // send to 2
+    { 136, 0 },  // receive from rank 5
+    { 167, 0 },  // send to 2
+    { 162, 0 },  // receive from rank 5
+    { 194, 0 },  // send to 2
+    { 190, 0 },  // receive from rank 5
+    { 297, 0 },  // send to 2
+    { 288, 0 },  // receive from rank 5
+    { 311, 0 },  // send to 2
+    { 0, 0 },  // receive from rank 3
+    { 65, 0 },  // send to 6
+    { 62, 0 },  // receive from rank 3
+    { 79, 0 },  // send to 6
+    { 94, 0 },  // send to 6
+    { 90, 0 },  // receive from rank 3
+    { 108, 0 },  // send to 6
+    { 197, 0 },  // receive from rank 3
+    { 201, 0 },  // send to 6
+    { 236, 0 },  // receive from rank 3
+    { 259, 0 },  // send to 6
+    { 345, 0 },  // receive from rank 3
+    { 373, 0 },  // receive from rank 3
+    { 261, 0 },  // send to 6
+    { 9, 0 },  // receive from rank 0
+    { 32, 0 },  // send to 1
+    { 23, 0 },  // receive from rank 0
+    { 64, 0 },  // send to 1
+    { 88, 0 },  // receive from rank 0
+    { 92, 0 },  // send to 1
+    { 102, 0 },  // receive from rank 0
+    { 140, 0 },  // send to 1
+    { 125, 0 },  // receive from rank 0
+    { 169, 0 },  // send to 1
+    { 139, 0 },  // receive from rank 0
+    { 209, 0 },  // send to 1
+    { 263, 0 },  // receive from rank 0
+    { 298, 0 },  // send to 1
+    { 14, 0 },  // receive from rank 3
+    { 46, 0 },  // send to 1
+    { 76, 0 },  // receive from rank 3
+    { 78, 0 },  // send to 1
+    { 104, 0 },  // receive from rank 3
+    { 106, 0 },  // send to 1
+    { 222, 0 },  // receive from rank 3
+    { 154, 0 },  // send to 1
+    { 250, 0 },  // receive from rank 3
+    { 183, 0 },  // send to 1
+    { 359, 0 },  // receive from rank 3
+    { 292, 0 },  // send to 1
+    { 394, 0 },  // receive from rank 3
+    { 304, 0 },  // send to 1
+    { 37, 0 },  // receive from rank 1
+    { 61, 0 },  // receive from rank 1
+    { 4, 0 },  // send to 0
+    { 18, 0 },  // send to 0
+    { 89, 0 },  // receive from rank 1
+    { 93, 0 },  // send to 0
+    { 153, 0 },  // receive from rank 1
+    { 107, 0 },  // send to 0
+    { 180, 0 },  // receive from rank 1
+    { 112, 0 },  // send to 0
+    { 196, 0 },  // receive from rank 1
+    { 126, 0 },  // send to 0
+    { 303, 0 },  // receive from rank 1
+    { 262, 0 },  // send to 0
+    { 60, 0 },  // receive from rank 6
+    { 13, 0 },  // send to 3
+    { 74, 0 },  // receive from rank 6
+    { 63, 0 },  // send to 3
+    { 91, 0 },  // send to 3
+    { 87, 0 },  // receive from rank 6
+    { 101, 0 },  // receive from rank 6
+    { 208, 0 },  // send to 3
+    { 204, 0 },  // receive from rank 6
+    { 225, 0 },  // send to 3
+    { 258, 0 },  // receive from rank 6
+    { 356, 0 },  // send to 3
+    { 260, 0 },  // receive from rank 6
+    { 384, 0 },  // send to 3
+    { 51, 0 },  // receive from rank 1
+    { 27, 0 },  // send to 3
+    { 75, 0 },  // receive from rank 1
+    { 77, 0 },  // send to 3
+    { 105, 0 },  // send to 3
+    { 103, 0 },  // receive from rank 1
+    { 167, 0 },  // receive from rank 1
+    { 211, 0 },  // send to 3
+    { 194, 0 },  // receive from rank 1
+    { 239, 0 },  // send to 3
+    { 297, 0 },  // receive from rank 1
+    { 370, 0 },  // send to 3
+    { 311, 0 },  // receive from rank 1
+    { 387, 0 },  // send to 3
+    { 179, 0 },  // receive from rank 1
+    { 0, 0 },  // send to 2
+    { 193, 0 },  // receive from rank 1
+    { 62, 0 },  // send to 2
+    { 213, 0 },  // receive from rank 1
+    { 90, 0 },  // send to 2
+    { 227, 0 },  // receive from rank 1
+    { 197, 0 },  // send to 2
+    { 241, 0 },  // receive from rank 1
+    { 236, 0 },  // send to 2
+    { 409, 0 },  // receive from rank 1
+    { 345, 0 },  // send to 2
+    { 423, 0 },  // receive from rank 1
+    { 373, 0 },  // send to 2
+    { 149, 0 },  // receive from rank 7
+    { 163, 0 },  // receive from rank 7
+    { 29, 0 },  // send to 0
+    { 217, 0 },  // receive from rank 7
+    { 66, 0 },  // send to 0
+    { 113, 0 },  // send to 0
+    { 231, 0 },  // receive from rank 7
+    { 221, 0 },  // send to 0
+    { 245, 0 },  // receive from rank 7
+    { 249, 0 },  // send to 0
+    { 413, 0 },  // receive from rank 7
+    { 273, 0 },  // send to 0
+    { 427, 0 },  // receive from rank 7
+    { 393, 0 },  // send to 0
+    { 40, 0 },  // receive from rank 0
+    { 14, 0 },  // send to 2
+    { 59, 0 },  // receive from rank 0
+    { 76, 0 },  // send to 2
+    { 124, 0 },  // receive from rank 0
+    { 104, 0 },  // send to 2
+    { 212, 0 },  // receive from rank 0
+    { 222, 0 },  // send to 2
+    { 240, 0 },  // receive from rank 0
+    { 250, 0 },  // send to 2
+    { 280, 0 },  // receive from rank 0
+    { 359, 0 },  // send to 2
+    { 388, 0 },  // receive from rank 0
+    { 394, 0 },  // send to 2
+    { 54, 0 },  // receive from rank 0
+    { 144, 0 },  // send to 7
+    { 73, 0 },  // receive from rank 0
+    { 158, 0 },  // send to 7
+    { 138, 0 },  // receive from rank 0
+    { 216, 0 },  // send to 7
+    { 230, 0 },  // send to 7
+    { 226, 0 },  // receive from rank 0
+    { 244, 0 },  // send to 7
+    { 270, 0 },  // receive from rank 0
+    { 412, 0 },  // send to 7
+    { 290, 0 },  // receive from rank 0
+    { 426, 0 },  // send to 7
+    { 398, 0 },  // receive from rank 0
+    { 13, 0 },  // receive from rank 2
+    { 170, 0 },  // send to 1
+    { 63, 0 },  // receive from rank 2
+    { 91, 0 },  // receive from rank 2
+    { 184, 0 },  // send to 1
+    { 220, 0 },  // send to 1
+    { 208, 0 },  // receive from rank 2
+    { 234, 0 },  // send to 1
+    { 225, 0 },  // receive from rank 2
+    { 248, 0 },  // send to 1
+    { 356, 0 },  // receive from rank 2
+    { 416, 0 },  // send to 1
+    { 384, 0 },  // receive from rank 2
+    { 430, 0 },  // send to 1
+    { 27, 0 },  // receive from rank 2
+    { 77, 0 },  // receive from rank 2
+    { 43, 0 },  // send to 0
+    { 105, 0 },  // receive from rank 2
+    { 80, 0 },  // send to 0
+    { 127, 0 },  // send to 0
+    { 211, 0 },  // receive from rank 2
+    { 235, 0 },  // send to 0
+    { 239, 0 },  // receive from rank 2
+    { 265, 0 },  // send to 0
+    { 370, 0 },  // receive from rank 2
+    { 283, 0 },  // send to 0
+    { 387, 0 },  // receive from rank 2
+    { 403, 0 },  // send to 0
+    { 117, 0 },  // receive from rank 5
+    { 131, 0 },  // receive from rank 5
+    { 5, 0 },  // send to 0
+    { 177, 0 },  // receive from rank 5
+    { 28, 0 },  // send to 0
+    { 191, 0 },  // receive from rank 5
+    { 85, 0 },  // send to 0
+    { 121, 0 },  // send to 0
+    { 199, 0 },  // receive from rank 5
+    { 181, 0 },  // send to 0
+    { 328, 0 },  // receive from rank 5
+    { 207, 0 },  // send to 0
+    { 340, 0 },  // receive from rank 5
+    { 277, 0 },  // send to 0
+    { 1, 0 },  // receive from rank 6
+    { 11, 0 },  // send to 7
+    { 15, 0 },  // receive from rank 6
+    { 119, 0 },  // send to 7
+    { 69, 0 },  // receive from rank 6
+    { 143, 0 },  // send to 7
+    { 83, 0 },  // receive from rank 6
+    { 205, 0 },  // send to 7
+    { 229, 0 },  // send to 7
+    { 203, 0 },  // receive from rank 6
+    { 353, 0 },  // send to 7
+    { 255, 0 },  // receive from rank 6
+    { 381, 0 },  // send to 7
+    { 257, 0 },  // receive from rank 6
+    { 2, 0 },  // receive from rank 7
+    { 118, 0 },  // receive from rank 7
+    { 19, 0 },  // send to 0
+    { 150, 0 },  // receive from rank 7
+    { 42, 0 },  // send to 0
+    { 200, 0 },  // receive from rank 7
+    { 99, 0 },  // send to 0
+    { 135, 0 },  // send to 0
+    { 232, 0 },  // receive from rank 7
+    { 195, 0 },  // send to 0
+    { 348, 0 },  // receive from rank 7
+    { 268, 0 },  // send to 0
+    { 376, 0 },  // receive from rank 7
+    { 287, 0 },  // send to 0
+    { 16, 0 },  // receive from rank 7
+    { 12, 0 },  // send to 6
+    { 132, 0 },  // receive from rank 7
+    { 26, 0 },  // send to 6
+    { 164, 0 },  // receive from rank 7
+    { 56, 0 },  // send to 6
+    { 218, 0 },  // receive from rank 7
+    { 70, 0 },  // send to 6
+    { 202, 0 },  // send to 6
+    { 246, 0 },  // receive from rank 7
+    { 254, 0 },  // send to 6
+    { 362, 0 },  // receive from rank 7
+    { 391, 0 },  // receive from rank 7
+    { 256, 0 },  // send to 6
+    { 8, 0 },  // receive from rank 0
+    { 120, 0 },  // send to 5
+    { 41, 0 },  // receive from rank 0
+    { 134, 0 },  // send to 5
+    { 96, 0 },  // receive from rank 0
+    { 172, 0 },  // send to 5
+    { 116, 0 },  // receive from rank 0
+    { 186, 0 },  // send to 5
+    { 206, 0 },  // send to 5
+    { 168, 0 },  // receive from rank 0
+    { 198, 0 },  // receive from rank 0
+    { 323, 0 },  // send to 5
+    { 276, 0 },  // receive from rank 0
+    { 335, 0 },  // send to 5
+    { 22, 0 },  // receive from rank 0
+    { 25, 0 },  // send to 7
+    { 55, 0 },  // receive from rank 0
+    { 133, 0 },  // send to 7
+    { 110, 0 },  // receive from rank 0
+    { 157, 0 },  // send to 7
+    { 130, 0 },  // receive from rank 0
+    { 215, 0 },  // send to 7
+    { 243, 0 },  // send to 7
+    { 182, 0 },  // receive from rank 0
+    { 367, 0 },  // send to 7
+    { 267, 0 },  // receive from rank 0
+    { 390, 0 },  // send to 7
+    { 286, 0 },  // receive from rank 0
+    { 31, 0 },  // receive from rank 7
+    { 117, 0 },  // send to 4
+    { 45, 0 },  // receive from rank 7
+    { 131, 0 },  // send to 4
+    { 146, 0 },  // receive from rank 7
+    { 177, 0 },  // send to 4
+    { 160, 0 },  // receive from rank 7
+    { 191, 0 },  // send to 4
+    { 174, 0 },  // receive from rank 7
+    { 199, 0 },  // send to 4
+    { 188, 0 },  // receive from rank 7
+    { 328, 0 },  // send to 4
+    { 307, 0 },  // receive from rank 7
+    { 340, 0 },  // send to 4
+    { 10, 0 },  // receive from rank 1
+    { 39, 0 },  // send to 6
+    { 35, 0 },  // receive from rank 1
+    { 57, 0 },  // send to 6
+    { 95, 0 },  // receive from rank 1
+    { 123, 0 },  // send to 6
+    { 115, 0 },  // receive from rank 1
+    { 210, 0 },  // send to 6
+    { 145, 0 },  // receive from rank 1
+    { 238, 0 },  // send to 6
+    { 279, 0 },  // send to 6
+    { 173, 0 },  // receive from rank 1
+    { 275, 0 },  // receive from rank 1
+    { 386, 0 },  // send to 6
+    { 24, 0 },  // receive from rank 1
+    { 53, 0 },  // send to 6
+    { 49, 0 },  // receive from rank 1
+    { 71, 0 },  // send to 6
+    { 109, 0 },  // receive from rank 1
+    { 137, 0 },  // send to 6
+    { 129, 0 },  // receive from rank 1
+    { 224, 0 },  // send to 6
+    { 159, 0 },  // receive from rank 1
+    { 269, 0 },  // send to 6
+    { 289, 0 },  // send to 6
+    { 187, 0 },  // receive from rank 1
+    { 285, 0 },  // receive from rank 1
+    { 396, 0 },  // send to 6
+    { 30, 0 },  // receive from rank 6
+    { 3, 0 },  // send to 1
+    { 68, 0 },  // receive from rank 6
+    { 114, 0 },  // receive from rank 6
+    { 34, 0 },  // send to 1
+    { 223, 0 },  // receive from rank 6
+    { 86, 0 },  // send to 1
+    { 251, 0 },  // receive from rank 6
+    { 122, 0 },  // send to 1
+    { 148, 0 },  // send to 1
+    { 274, 0 },  // receive from rank 6
+    { 176, 0 },  // send to 1
+    { 395, 0 },  // receive from rank 6
+    { 278, 0 },  // send to 1
+    { 120, 0 },  // receive from rank 4
+    { 38, 0 },  // send to 7
+    { 134, 0 },  // receive from rank 4
+    { 52, 0 },  // send to 7
+    { 172, 0 },  // receive from rank 4
+    { 147, 0 },  // send to 7
+    { 186, 0 },  // receive from rank 4
+    { 161, 0 },  // send to 7
+    { 206, 0 },  // receive from rank 4
+    { 175, 0 },  // send to 7
+    { 189, 0 },  // send to 7
+    { 323, 0 },  // receive from rank 4
+    { 308, 0 },  // send to 7
+    { 335, 0 },  // receive from rank 4
+    { 44, 0 },  // receive from rank 6
+    { 17, 0 },  // send to 1
+    { 82, 0 },  // receive from rank 6
+    { 128, 0 },  // receive from rank 6
+    { 48, 0 },  // send to 1
+    { 237, 0 },  // receive from rank 6
+    { 100, 0 },  // send to 1
+    { 266, 0 },  // receive from rank 6
+    { 136, 0 },  // send to 1
+    { 162, 0 },  // send to 1
+    { 284, 0 },  // receive from rank 6
+    { 190, 0 },  // send to 1
+    { 405, 0 },  // receive from rank 6
+    { 288, 0 },  // send to 1
+    { 65, 0 },  // receive from rank 2
+    { 67, 0 },  // send to 7
+    { 79, 0 },  // receive from rank 2
+    { 97, 0 },  // send to 7
+    { 94, 0 },  // receive from rank 2
+    { 142, 0 },  // send to 7
+    { 108, 0 },  // receive from rank 2
+    { 171, 0 },  // send to 7
+    { 201, 0 },  // receive from rank 2
+    { 214, 0 },  // send to 7
+    { 259, 0 },  // receive from rank 2
+    { 242, 0 },  // send to 7
+    { 334, 0 },  // send to 7
+    { 261, 0 },  // receive from rank 2
+    { 39, 0 },  // receive from rank 5
+    { 1, 0 },  // send to 4
+    { 57, 0 },  // receive from rank 5
+    { 15, 0 },  // send to 4
+    { 123, 0 },  // receive from rank 5
+    { 69, 0 },  // send to 4
+    { 210, 0 },  // receive from rank 5
+    { 83, 0 },  // send to 4
+    { 238, 0 },  // receive from rank 5
+    { 279, 0 },  // receive from rank 5
+    { 203, 0 },  // send to 4
+    { 255, 0 },  // send to 4
+    { 386, 0 },  // receive from rank 5
+    { 257, 0 },  // send to 4
+    { 53, 0 },  // receive from rank 5
+    { 81, 0 },  // send to 7
+    { 71, 0 },  // receive from rank 5
+    { 111, 0 },  // send to 7
+    { 137, 0 },  // receive from rank 5
+    { 156, 0 },  // send to 7
+    { 224, 0 },  // receive from rank 5
+    { 185, 0 },  // send to 7
+    { 269, 0 },  // receive from rank 5
+    { 228, 0 },  // send to 7
+    { 289, 0 },  // receive from rank 5
+    { 322, 0 },  // send to 7
+    { 389, 0 },  // send to 7
+    { 396, 0 },  // receive from rank 5
+    { 12, 0 },  // receive from rank 4
+    { 30, 0 },  // send to 5
+    { 26, 0 },  // receive from rank 4
+    { 68, 0 },  // send to 5
+    { 56, 0 },  // receive from rank 4
+    { 114, 0 },  // send to 5
+    { 70, 0 },  // receive from rank 4
+    { 223, 0 },  // send to 5
+    { 202, 0 },  // receive from rank 4
+    { 251, 0 },  // send to 5
+    { 254, 0 },  // receive from rank 4
+    { 274, 0 },  // send to 5
+    { 256, 0 },  // receive from rank 4
+    { 395, 0 },  // send to 5
+    { 58, 0 },  // receive from rank 7
+    { 60, 0 },  // send to 2
+    { 84, 0 },  // receive from rank 7
+    { 74, 0 },  // send to 2
+    { 151, 0 },  // receive from rank 7
+    { 178, 0 },  // receive from rank 7
+    { 87, 0 },  // send to 2
+    { 219, 0 },  // receive from rank 7
+    { 101, 0 },  // send to 2
+    { 247, 0 },  // receive from rank 7
+    { 204, 0 },  // send to 2
+    { 258, 0 },  // send to 2
+    { 341, 0 },  // receive from rank 7
+    { 260, 0 },  // send to 2
+    { 72, 0 },  // receive from rank 7
+    { 44, 0 },  // send to 5
+    { 98, 0 },  // receive from rank 7
+    { 82, 0 },  // send to 5
+    { 165, 0 },  // receive from rank 7
+    { 128, 0 },  // send to 5
+    { 192, 0 },  // receive from rank 7
+    { 237, 0 },  // send to 5
+    { 233, 0 },  // receive from rank 7
+    { 266, 0 },  // send to 5
+    { 329, 0 },  // receive from rank 7
+    { 284, 0 },  // send to 5
+    { 392, 0 },  // receive from rank 7
+    { 405, 0 },  // send to 5
+    { 67, 0 },  // receive from rank 6
+    { 31, 0 },  // send to 5
+    { 97, 0 },  // receive from rank 6
+    { 45, 0 },  // send to 5
+    { 142, 0 },  // receive from rank 6
+    { 146, 0 },  // send to 5
+    { 171, 0 },  // receive from rank 6
+    { 160, 0 },  // send to 5
+    { 214, 0 },  // receive from rank 6
+    { 174, 0 },  // send to 5
+    { 242, 0 },  // receive from rank 6
+    { 334, 0 },  // receive from rank 6
+    { 188, 0 },  // send to 5
+    { 307, 0 },  // send to 5
+    { 11, 0 },  // receive from rank 4
+    { 149, 0 },  // send to 3
+    { 119, 0 },  // receive from rank 4
+    { 163, 0 },  // send to 3
+    { 143, 0 },  // receive from rank 4
+    { 217, 0 },  // send to 3
+    { 205, 0 },  // receive from rank 4
+    { 229, 0 },  // receive from rank 4
+    { 231, 0 },  // send to 3
+    { 353, 0 },  // receive from rank 4
+    { 245, 0 },  // send to 3
+    { 381, 0 },  // receive from rank 4
+    { 413, 0 },  // send to 3
+    { 427, 0 },  // send to 3
+    { 81, 0 },  // receive from rank 6
+    { 2, 0 },  // send to 4
+    { 111, 0 },  // receive from rank 6
+    { 118, 0 },  // send to 4
+    { 156, 0 },  // receive from rank 6
+    { 150, 0 },  // send to 4
+    { 185, 0 },  // receive from rank 6
+    { 200, 0 },  // send to 4
+    { 228, 0 },  // receive from rank 6
+    { 322, 0 },  // receive from rank 6
+    { 232, 0 },  // send to 4
+    { 389, 0 },  // receive from rank 6
+    { 348, 0 },  // send to 4
+    { 376, 0 },  // send to 4
+    { 144, 0 },  // receive from rank 3
+    { 16, 0 },  // send to 4
+    { 158, 0 },  // receive from rank 3
+    { 132, 0 },  // send to 4
+    { 216, 0 },  // receive from rank 3
+    { 164, 0 },  // send to 4
+    { 230, 0 },  // receive from rank 3
+    { 218, 0 },  // send to 4
+    { 244, 0 },  // receive from rank 3
+    { 412, 0 },  // receive from rank 3
+    { 246, 0 },  // send to 4
+    { 426, 0 },  // receive from rank 3
+    { 362, 0 },  // send to 4
+    { 391, 0 },  // send to 4
+    { 38, 0 },  // receive from rank 5
+    { 58, 0 },  // send to 6
+    { 52, 0 },  // receive from rank 5
+    { 84, 0 },  // send to 6
+    { 147, 0 },  // receive from rank 5
+    { 151, 0 },  // send to 6
+    { 161, 0 },  // receive from rank 5
+    { 178, 0 },  // send to 6
+    { 175, 0 },  // receive from rank 5
+    { 219, 0 },  // send to 6
+    { 189, 0 },  // receive from rank 5
+    { 247, 0 },  // send to 6
+    { 308, 0 },  // receive from rank 5
+    { 341, 0 },  // send to 6
+    { 25, 0 },  // receive from rank 4
+    { 72, 0 },  // send to 6
+    { 133, 0 },  // receive from rank 4
+    { 98, 0 },  // send to 6
+    { 157, 0 },  // receive from rank 4
+    { 165, 0 },  // send to 6
+    { 215, 0 },  // receive from rank 4
+    { 192, 0 },  // send to 6
+    { 243, 0 },  // receive from rank 4
+    { 233, 0 },  // send to 6
+    { 367, 0 },  // receive from rank 4
+    { 329, 0 },  // send to 6
+    { 390, 0 },  // receive from rank 4
+    { 392, 0 },  // send to 6
+    { 5, 0 },  // receive from rank 4
+    { 6, 0 },  // receive from rank 1
+    { 29, 0 },  // receive from rank 3
+    { 19, 0 },  // receive from rank 4
+    { 43, 0 },  // receive from rank 3
+    { 7, 0 },  // send to 1
+    { 28, 0 },  // receive from rank 4
+    { 21, 0 },  // send to 1
+    { 9, 0 },  // send to 2
+    { 33, 0 },  // send to 1
+    { 40, 0 },  // send to 3
+    { 42, 0 },  // receive from rank 4
+    { 54, 0 },  // send to 3
+    { 59, 0 },  // send to 3
+    { 4, 0 },  // receive from rank 2
+    { 85, 0 },  // receive from rank 4
+    { 20, 0 },  // receive from rank 1
+    { 73, 0 },  // send to 3
+    { 99, 0 },  // receive from rank 4
+    { 124, 0 },  // send to 3
+    { 18, 0 },  // receive from rank 2
+    { 66, 0 },  // receive from rank 3
+    { 8, 0 },  // send to 4
+    { 22, 0 },  // send to 4
+    { 41, 0 },  // send to 4
+    { 47, 0 },  // send to 1
+    { 141, 0 },  // send to 1
+    { 23, 0 },  // send to 2
+    { 138, 0 },  // send to 3
+    { 55, 0 },  // send to 4
+    { 96, 0 },  // send to 4
+    { 110, 0 },  // send to 4
+    { 3, 0 },  // receive from rank 5
+    { 6, 0 },  // send to 0
+    { 32, 0 },  // receive from rank 2
+    { 7, 0 },  // receive from rank 0
+    { 17, 0 },  // receive from rank 5
+    { 46, 0 },  // receive from rank 2
+    { 21, 0 },  // receive from rank 0
+    { 34, 0 },  // receive from rank 5
+    { 64, 0 },  // receive from rank 2
+    { 48, 0 },  // receive from rank 5
+    { 170, 0 },  // receive from rank 3
+    { 78, 0 },  // receive from rank 2
+    { 33, 0 },  // receive from rank 0
+    { 86, 0 },  // receive from rank 5
+    { 184, 0 },  // receive from rank 3
+    { 37, 0 },  // send to 2
+    { 92, 0 },  // receive from rank 2
+    { 100, 0 },  // receive from rank 5
+    { 179, 0 },  // send to 3
+    { 51, 0 },  // send to 2
+    { 20, 0 },  // send to 0
+    { 193, 0 },  // send to 3
+    { 10, 0 },  // send to 5
+    { 106, 0 },  // receive from rank 2
+    { 220, 0 },  // receive from rank 3
+    { 24, 0 },  // send to 5
+    { 140, 0 },  // receive from rank 2
+    { 234, 0 },  // receive from rank 3
+    { 35, 0 },  // send to 5
+    { 154, 0 },  // receive from rank 2
+    { 47, 0 },  // receive from rank 0
+    { 49, 0 },  // send to 5
+    { 169, 0 },  // receive from rank 2
+    { 141, 0 },  // receive from rank 0
+    { 248, 0 },  // receive from rank 3
+    { 95, 0 },  // send to 5
+    { 61, 0 },  // send to 2
+    { 109, 0 },  // send to 5
+    { 213, 0 },  // send to 3
+    { 227, 0 },  // send to 3
+    { 241, 0 },  // send to 3
+    { 13, 0 },  // send to 3
+    { 32, 0 },  // send to 1
+    { 0, 0 },  // receive from rank 3
+    { 46, 0 },  // send to 1
+    { 9, 0 },  // receive from rank 0
+    { 64, 0 },  // send to 1
+    { 78, 0 },  // send to 1
+    { 60, 0 },  // receive from rank 6
+    { 37, 0 },  // receive from rank 1
+    { 14, 0 },  // receive from rank 3
+    { 92, 0 },  // send to 1
+    { 51, 0 },  // receive from rank 1
+    { 27, 0 },  // send to 3
+    { 4, 0 },  // send to 0
+    { 74, 0 },  // receive from rank 6
+    { 63, 0 },  // send to 3
+    { 18, 0 },  // send to 0
+    { 106, 0 },  // send to 1
+    { 140, 0 },  // send to 1
+    { 154, 0 },  // send to 1
+    { 169, 0 },  // send to 1
+    { 23, 0 },  // receive from rank 0
+    { 61, 0 },  // receive from rank 1
+    { 62, 0 },  // receive from rank 3
+    { 65, 0 },  // send to 6
+    { 77, 0 },  // send to 3
+    { 91, 0 },  // send to 3
+    { 105, 0 },  // send to 3
+    { 79, 0 },  // send to 6
+    { 13, 0 },  // receive from rank 2
+    { 29, 0 },  // send to 0
+    { 43, 0 },  // send to 0
+    { 0, 0 },  // send to 2
+    { 149, 0 },  // receive from rank 7
+    { 170, 0 },  // send to 1
+    { 184, 0 },  // send to 1
+    { 40, 0 },  // receive from rank 0
+    { 14, 0 },  // send to 2
+    { 54, 0 },  // receive from rank 0
+    { 179, 0 },  // receive from rank 1
+    { 163, 0 },  // receive from rank 7
+    { 27, 0 },  // receive from rank 2
+    { 59, 0 },  // receive from rank 0
+    { 217, 0 },  // receive from rank 7
+    { 73, 0 },  // receive from rank 0
+    { 231, 0 },  // receive from rank 7
+    { 63, 0 },  // receive from rank 2
+    { 124, 0 },  // receive from rank 0
+    { 193, 0 },  // receive from rank 1
+    { 245, 0 },  // receive from rank 7
+    { 66, 0 },  // send to 0
+    { 220, 0 },  // send to 1
+    { 234, 0 },  // send to 1
+    { 144, 0 },  // send to 7
+    { 248, 0 },  // send to 1
+    { 62, 0 },  // send to 2
+    { 77, 0 },  // receive from rank 2
+    { 138, 0 },  // receive from rank 0
+    { 158, 0 },  // send to 7
+    { 91, 0 },  // receive from rank 2
+    { 213, 0 },  // receive from rank 1
+    { 216, 0 },  // send to 7
+    { 105, 0 },  // receive from rank 2
+    { 227, 0 },  // receive from rank 1
+    { 230, 0 },  // send to 7
+    { 241, 0 },  // receive from rank 1
+    { 244, 0 },  // send to 7
+    { 1, 0 },  // receive from rank 6
+    { 2, 0 },  // receive from rank 7
+    { 5, 0 },  // send to 0
+    { 19, 0 },  // send to 0
+    { 28, 0 },  // send to 0
+    { 120, 0 },  // send to 5
+    { 134, 0 },  // send to 5
+    { 12, 0 },  // send to 6
+    { 42, 0 },  // send to 0
+    { 11, 0 },  // send to 7
+    { 85, 0 },  // send to 0
+    { 99, 0 },  // send to 0
+    { 8, 0 },  // receive from rank 0
+    { 117, 0 },  // receive from rank 5
+    { 16, 0 },  // receive from rank 7
+    { 22, 0 },  // receive from rank 0
+    { 118, 0 },  // receive from rank 7
+    { 172, 0 },  // send to 5
+    { 41, 0 },  // receive from rank 0
+    { 186, 0 },  // send to 5
+    { 15, 0 },  // receive from rank 6
+    { 206, 0 },  // send to 5
+    { 26, 0 },  // send to 6
+    { 25, 0 },  // send to 7
+    { 119, 0 },  // send to 7
+    { 55, 0 },  // receive from rank 0
+    { 133, 0 },  // send to 7
+    { 96, 0 },  // receive from rank 0
+    { 143, 0 },  // send to 7
+    { 110, 0 },  // receive from rank 0
+    { 131, 0 },  // receive from rank 5
+    { 157, 0 },  // send to 7
+    { 3, 0 },  // send to 1
+    { 30, 0 },  // receive from rank 6
+    { 31, 0 },  // receive from rank 7
+    { 17, 0 },  // send to 1
+    { 44, 0 },  // receive from rank 6
+    { 45, 0 },  // receive from rank 7
+    { 34, 0 },  // send to 1
+    { 68, 0 },  // receive from rank 6
+    { 120, 0 },  // receive from rank 4
+    { 48, 0 },  // send to 1
+    { 82, 0 },  // receive from rank 6
+    { 134, 0 },  // receive from rank 4
+    { 146, 0 },  // receive from rank 7
+    { 86, 0 },  // send to 1
+    { 39, 0 },  // send to 6
+    { 100, 0 },  // send to 1
+    { 38, 0 },  // send to 7
+    { 52, 0 },  // send to 7
+    { 147, 0 },  // send to 7
+    { 10, 0 },  // receive from rank 1
+    { 117, 0 },  // send to 4
+    { 114, 0 },  // receive from rank 6
+    { 172, 0 },  // receive from rank 4
+    { 24, 0 },  // receive from rank 1
+    { 128, 0 },  // receive from rank 6
+    { 186, 0 },  // receive from rank 4
+    { 35, 0 },  // receive from rank 1
+    { 206, 0 },  // receive from rank 4
+    { 49, 0 },  // receive from rank 1
+    { 160, 0 },  // receive from rank 7
+    { 223, 0 },  // receive from rank 6
+    { 95, 0 },  // receive from rank 1
+    { 174, 0 },  // receive from rank 7
+    { 53, 0 },  // send to 6
+    { 237, 0 },  // receive from rank 6
+    { 109, 0 },  // receive from rank 1
+    { 161, 0 },  // send to 7
+    { 57, 0 },  // send to 6
+    { 251, 0 },  // receive from rank 6
+    { 175, 0 },  // send to 7
+    { 131, 0 },  // send to 4
+    { 1, 0 },  // send to 4
+    { 30, 0 },  // send to 5
+    { 44, 0 },  // send to 5
+    { 68, 0 },  // send to 5
+    { 82, 0 },  // send to 5
+    { 12, 0 },  // receive from rank 4
+    { 39, 0 },  // receive from rank 5
+    { 58, 0 },  // receive from rank 7
+    { 60, 0 },  // send to 2
+    { 67, 0 },  // send to 7
+    { 81, 0 },  // send to 7
+    { 97, 0 },  // send to 7
+    { 74, 0 },  // send to 2
+    { 111, 0 },  // send to 7
+    { 114, 0 },  // send to 5
+    { 72, 0 },  // receive from rank 7
+    { 128, 0 },  // send to 5
+    { 15, 0 },  // send to 4
+    { 26, 0 },  // receive from rank 4
+    { 223, 0 },  // send to 5
+    { 65, 0 },  // receive from rank 2
+    { 53, 0 },  // receive from rank 5
+    { 84, 0 },  // receive from rank 7
+    { 237, 0 },  // send to 5
+    { 57, 0 },  // receive from rank 5
+    { 142, 0 },  // send to 7
+    { 251, 0 },  // send to 5
+    { 79, 0 },  // receive from rank 2
+    { 156, 0 },  // send to 7
+    { 2, 0 },  // send to 4
+    { 31, 0 },  // send to 5
+    { 45, 0 },  // send to 5
+    { 149, 0 },  // send to 3
+    { 146, 0 },  // send to 5
+    { 58, 0 },  // send to 6
+    { 67, 0 },  // receive from rank 6
+    { 163, 0 },  // send to 3
+    { 81, 0 },  // receive from rank 6
+    { 11, 0 },  // receive from rank 4
+    { 38, 0 },  // receive from rank 5
+    { 217, 0 },  // send to 3
+    { 97, 0 },  // receive from rank 6
+    { 52, 0 },  // receive from rank 5
+    { 231, 0 },  // send to 3
+    { 147, 0 },  // receive from rank 5
+    { 245, 0 },  // send to 3
+    { 111, 0 },  // receive from rank 6
+    { 16, 0 },  // send to 4
+    { 118, 0 },  // send to 4
+    { 72, 0 },  // send to 6
+    { 144, 0 },  // receive from rank 3
+    { 160, 0 },  // send to 5
+    { 174, 0 },  // send to 5
+    { 25, 0 },  // receive from rank 4
+    { 84, 0 },  // send to 6
+    { 119, 0 },  // receive from rank 4
+    { 161, 0 },  // receive from rank 5
+    { 158, 0 },  // receive from rank 3
+    { 142, 0 },  // receive from rank 6
+    { 133, 0 },  // receive from rank 4
+    { 216, 0 },  // receive from rank 3
+    { 143, 0 },  // receive from rank 4
+    { 175, 0 },  // receive from rank 5
+    { 230, 0 },  // receive from rank 3
+    { 156, 0 },  // receive from rank 6
+    { 157, 0 },  // receive from rank 4
+    { 244, 0 },  // receive from rank 3
+    { 5, 0 },  // receive from rank 4
+    { 6, 0 },  // receive from rank 1
+    { 29, 0 },  // receive from rank 3
+    { 19, 0 },  // receive from rank 4
+    { 20, 0 },  // receive from rank 1
+    { 43, 0 },  // receive from rank 3
+    { 28, 0 },  // receive from rank 4
+    { 36, 0 },  // receive from rank 1
+    { 66, 0 },  // receive from rank 3
+    { 42, 0 },  // receive from rank 4
+    { 50, 0 },  // receive from rank 1
+    { 80, 0 },  // receive from rank 3
+    { 85, 0 },  // receive from rank 4
+    { 113, 0 },  // receive from rank 3
+    { 7, 0 },  // send to 1
+    { 99, 0 },  // receive from rank 4
+    { 127, 0 },  // receive from rank 3
+    { 21, 0 },  // send to 1
+    { 121, 0 },  // receive from rank 4
+    { 33, 0 },  // send to 1
+    { 135, 0 },  // receive from rank 4
+    { 47, 0 },  // send to 1
+    { 9, 0 },  // send to 2
+    { 141, 0 },  // send to 1
+    { 40, 0 },  // send to 3
+    { 54, 0 },  // send to 3
+    { 59, 0 },  // send to 3
+    { 73, 0 },  // send to 3
+    { 181, 0 },  // receive from rank 4
+    { 124, 0 },  // send to 3
+    { 138, 0 },  // send to 3
+    { 4, 0 },  // receive from rank 2
+    { 195, 0 },  // receive from rank 4
+    { 152, 0 },  // receive from rank 1
+    { 212, 0 },  // send to 3
+    { 207, 0 },  // receive from rank 4
+    { 226, 0 },  // send to 3
+    { 18, 0 },  // receive from rank 2
+    { 221, 0 },  // receive from rank 3
+    { 8, 0 },  // send to 4
+    { 93, 0 },  // receive from rank 2
+    { 235, 0 },  // receive from rank 3
+    { 22, 0 },  // send to 4
+    { 107, 0 },  // receive from rank 2
+    { 249, 0 },  // receive from rank 3
+    { 41, 0 },  // send to 4
+    { 55, 0 },  // send to 4
+    { 96, 0 },  // send to 4
+    { 155, 0 },  // send to 1
+    { 252, 0 },  // send to 1
+    { 23, 0 },  // send to 2
+    { 88, 0 },  // send to 2
+    { 102, 0 },  // send to 2
+    { 240, 0 },  // send to 3
+    { 110, 0 },  // send to 4
+    { 116, 0 },  // send to 4
+    { 130, 0 },  // send to 4
+    { 3, 0 },  // receive from rank 5
+    { 6, 0 },  // send to 0
+    { 17, 0 },  // receive from rank 5
+    { 20, 0 },  // send to 0
+    { 34, 0 },  // receive from rank 5
+    { 36, 0 },  // send to 0
+    { 48, 0 },  // receive from rank 5
+    { 50, 0 },  // send to 0
+    { 32, 0 },  // receive from rank 2
+    { 7, 0 },  // receive from rank 0
+    { 86, 0 },  // receive from rank 5
+    { 46, 0 },  // receive from rank 2
+    { 21, 0 },  // receive from rank 0
+    { 100, 0 },  // receive from rank 5
+    { 64, 0 },  // receive from rank 2
+    { 33, 0 },  // receive from rank 0
+    { 122, 0 },  // receive from rank 5
+    { 78, 0 },  // receive from rank 2
+    { 47, 0 },  // receive from rank 0
+    { 136, 0 },  // receive from rank 5
+    { 92, 0 },  // receive from rank 2
+    { 148, 0 },  // receive from rank 5
+    { 170, 0 },  // receive from rank 3
+    { 106, 0 },  // receive from rank 2
+    { 141, 0 },  // receive from rank 0
+    { 162, 0 },  // receive from rank 5
+    { 184, 0 },  // receive from rank 3
+    { 37, 0 },  // send to 2
+    { 51, 0 },  // send to 2
+    { 61, 0 },  // send to 2
+    { 75, 0 },  // send to 2
+    { 140, 0 },  // receive from rank 2
+    { 176, 0 },  // receive from rank 5
+    { 179, 0 },  // send to 3
+    { 89, 0 },  // send to 2
+    { 152, 0 },  // send to 0
+    { 193, 0 },  // send to 3
+    { 10, 0 },  // send to 5
+    { 24, 0 },  // send to 5
+    { 35, 0 },  // send to 5
+    { 154, 0 },  // receive from rank 2
+    { 220, 0 },  // receive from rank 3
+    { 49, 0 },  // send to 5
+    { 169, 0 },  // receive from rank 2
+    { 234, 0 },  // receive from rank 3
+    { 95, 0 },  // send to 5
+    { 183, 0 },  // receive from rank 2
+    { 155, 0 },  // receive from rank 0
+    { 109, 0 },  // send to 5
+    { 209, 0 },  // receive from rank 2
+    { 252, 0 },  // receive from rank 0
+    { 248, 0 },  // receive from rank 3
+    { 115, 0 },  // send to 5
+    { 103, 0 },  // send to 2
+    { 153, 0 },  // send to 2
+    { 167, 0 },  // send to 2
+    { 129, 0 },  // send to 5
+    { 213, 0 },  // send to 3
+    { 227, 0 },  // send to 3
+    { 241, 0 },  // send to 3
+    { 13, 0 },  // send to 3
+    { 27, 0 },  // send to 3
+    { 63, 0 },  // send to 3
+    { 77, 0 },  // send to 3
+    { 32, 0 },  // send to 1
+    { 46, 0 },  // send to 1
+    { 0, 0 },  // receive from rank 3
+    { 64, 0 },  // send to 1
+    { 14, 0 },  // receive from rank 3
+    { 78, 0 },  // send to 1
+    { 9, 0 },  // receive from rank 0
+    { 92, 0 },  // send to 1
+    { 106, 0 },  // send to 1
+    { 60, 0 },  // receive from rank 6
+    { 37, 0 },  // receive from rank 1
+    { 62, 0 },  // receive from rank 3
+    { 74, 0 },  // receive from rank 6
+    { 51, 0 },  // receive from rank 1
+    { 76, 0 },  // receive from rank 3
+    { 87, 0 },  // receive from rank 6
+    { 61, 0 },  // receive from rank 1
+    { 90, 0 },  // receive from rank 3
+    { 101, 0 },  // receive from rank 6
+    { 75, 0 },  // receive from rank 1
+    { 104, 0 },  // receive from rank 3
+    { 140, 0 },  // send to 1
+    { 89, 0 },  // receive from rank 1
+    { 91, 0 },  // send to 3
+    { 4, 0 },  // send to 0
+    { 204, 0 },  // receive from rank 6
+    { 105, 0 },  // send to 3
+    { 18, 0 },  // send to 0
+    { 93, 0 },  // send to 0
+    { 107, 0 },  // send to 0
+    { 154, 0 },  // send to 1
+    { 169, 0 },  // send to 1
+    { 183, 0 },  // send to 1
+    { 209, 0 },  // send to 1
+    { 23, 0 },  // receive from rank 0
+    { 103, 0 },  // receive from rank 1
+    { 197, 0 },  // receive from rank 3
+    { 65, 0 },  // send to 6
+    { 88, 0 },  // receive from rank 0
+    { 153, 0 },  // receive from rank 1
+    { 222, 0 },  // receive from rank 3
+    { 79, 0 },  // send to 6
+    { 102, 0 },  // receive from rank 0
+    { 167, 0 },  // receive from rank 1
+    { 236, 0 },  // receive from rank 3
+    { 94, 0 },  // send to 6
+    { 208, 0 },  // send to 3
+    { 211, 0 },  // send to 3
+    { 225, 0 },  // send to 3
+    { 108, 0 },  // send to 6
+    { 13, 0 },  // receive from rank 2
+    { 29, 0 },  // send to 0
+    { 27, 0 },  // receive from rank 2
+    { 43, 0 },  // send to 0
+    { 63, 0 },  // receive from rank 2
+    { 66, 0 },  // send to 0
+    { 77, 0 },  // receive from rank 2
+    { 80, 0 },  // send to 0
+    { 113, 0 },  // send to 0
+    { 127, 0 },  // send to 0
+    { 0, 0 },  // send to 2
+    { 14, 0 },  // send to 2
+    { 149, 0 },  // receive from rank 7
+    { 170, 0 },  // send to 1
+    { 184, 0 },  // send to 1
+    { 40, 0 },  // receive from rank 0
+    { 62, 0 },  // send to 2
+    { 54, 0 },  // receive from rank 0
+    { 76, 0 },  // send to 2
+    { 59, 0 },  // receive from rank 0
+    { 90, 0 },  // send to 2
+    { 73, 0 },  // receive from rank 0
+    { 104, 0 },  // send to 2
+    { 124, 0 },  // receive from rank 0
+    { 179, 0 },  // receive from rank 1
+    { 163, 0 },  // receive from rank 7
+    { 91, 0 },  // receive from rank 2
+    { 138, 0 },  // receive from rank 0
+    { 217, 0 },  // receive from rank 7
+    { 212, 0 },  // receive from rank 0
+    { 231, 0 },  // receive from rank 7
+    { 105, 0 },  // receive from rank 2
+    { 226, 0 },  // receive from rank 0
+    { 193, 0 },  // receive from rank 1
+    { 245, 0 },  // receive from rank 7
+    { 221, 0 },  // send to 0
+    { 235, 0 },  // send to 0
+    { 249, 0 },  // send to 0
+    { 220, 0 },  // send to 1
+    { 234, 0 },  // send to 1
+    { 144, 0 },  // send to 7
+    { 248, 0 },  // send to 1
+    { 197, 0 },  // send to 2
+    { 222, 0 },  // send to 2
+    { 236, 0 },  // send to 2
+    { 208, 0 },  // receive from rank 2
+    { 240, 0 },  // receive from rank 0
+    { 158, 0 },  // send to 7
+    { 211, 0 },  // receive from rank 2
+    { 213, 0 },  // receive from rank 1
+    { 216, 0 },  // send to 7
+    { 225, 0 },  // receive from rank 2
+    { 227, 0 },  // receive from rank 1
+    { 230, 0 },  // send to 7
+    { 241, 0 },  // receive from rank 1
+    { 244, 0 },  // send to 7
+    { 1, 0 },  // receive from rank 6
+    { 2, 0 },  // receive from rank 7
+    { 5, 0 },  // send to 0
+    { 15, 0 },  // receive from rank 6
+    { 16, 0 },  // receive from rank 7
+    { 19, 0 },  // send to 0
+    { 69, 0 },  // receive from rank 6
+    { 118, 0 },  // receive from rank 7
+    { 28, 0 },  // send to 0
+    { 83, 0 },  // receive from rank 6
+    { 132, 0 },  // receive from rank 7
+    { 42, 0 },  // send to 0
+    { 85, 0 },  // send to 0
+    { 99, 0 },  // send to 0
+    { 121, 0 },  // send to 0
+    { 135, 0 },  // send to 0
+    { 120, 0 },  // send to 5
+    { 134, 0 },  // send to 5
+    { 12, 0 },  // send to 6
+    { 26, 0 },  // send to 6
+    { 56, 0 },  // send to 6
+    { 70, 0 },  // send to 6
+    { 181, 0 },  // send to 0
+    { 11, 0 },  // send to 7
+    { 195, 0 },  // send to 0
+    { 207, 0 },  // send to 0
+    { 8, 0 },  // receive from rank 0
+    { 117, 0 },  // receive from rank 5
+    { 150, 0 },  // receive from rank 7
+    { 22, 0 },  // receive from rank 0
+    { 131, 0 },  // receive from rank 5
+    { 164, 0 },  // receive from rank 7
+    { 41, 0 },  // receive from rank 0
+    { 177, 0 },  // receive from rank 5
+    { 200, 0 },  // receive from rank 7
+    { 55, 0 },  // receive from rank 0
+    { 218, 0 },  // receive from rank 7
+    { 172, 0 },  // send to 5
+    { 96, 0 },  // receive from rank 0
+    { 186, 0 },  // send to 5
+    { 203, 0 },  // receive from rank 6
+    { 206, 0 },  // send to 5
+    { 202, 0 },  // send to 6
+    { 25, 0 },  // send to 7
+    { 119, 0 },  // send to 7
+    { 133, 0 },  // send to 7
+    { 143, 0 },  // send to 7
+    { 110, 0 },  // receive from rank 0
+    { 157, 0 },  // send to 7
+    { 116, 0 },  // receive from rank 0
+    { 205, 0 },  // send to 7
+    { 130, 0 },  // receive from rank 0
+    { 191, 0 },  // receive from rank 5
+    { 215, 0 },  // send to 7
+    { 3, 0 },  // send to 1
+    { 17, 0 },  // send to 1
+    { 34, 0 },  // send to 1
+    { 48, 0 },  // send to 1
+    { 30, 0 },  // receive from rank 6
+    { 31, 0 },  // receive from rank 7
+    { 86, 0 },  // send to 1
+    { 44, 0 },  // receive from rank 6
+    { 45, 0 },  // receive from rank 7
+    { 100, 0 },  // send to 1
+    { 68, 0 },  // receive from rank 6
+    { 146, 0 },  // receive from rank 7
+    { 122, 0 },  // send to 1
+    { 82, 0 },  // receive from rank 6
+    { 160, 0 },  // receive from rank 7
+    { 136, 0 },  // send to 1
+    { 114, 0 },  // receive from rank 6
+    { 120, 0 },  // receive from rank 4
+    { 148, 0 },  // send to 1
+    { 128, 0 },  // receive from rank 6
+    { 134, 0 },  // receive from rank 4
+    { 174, 0 },  // receive from rank 7
+    { 162, 0 },  // send to 1
+    { 39, 0 },  // send to 6
+    { 53, 0 },  // send to 6
+    { 57, 0 },  // send to 6
+    { 71, 0 },  // send to 6
+    { 176, 0 },  // send to 1
+    { 38, 0 },  // send to 7
+    { 52, 0 },  // send to 7
+    { 147, 0 },  // send to 7
+    { 10, 0 },  // receive from rank 1
+    { 117, 0 },  // send to 4
+    { 24, 0 },  // receive from rank 1
+    { 131, 0 },  // send to 4
+    { 35, 0 },  // receive from rank 1
+    { 177, 0 },  // send to 4
+    { 223, 0 },  // receive from rank 6
+    { 172, 0 },  // receive from rank 4
+    { 49, 0 },  // receive from rank 1
+    { 237, 0 },  // receive from rank 6
+    { 186, 0 },  // receive from rank 4
+    { 95, 0 },  // receive from rank 1
+    { 206, 0 },  // receive from rank 4
+    { 109, 0 },  // receive from rank 1
+    { 188, 0 },  // receive from rank 7
+    { 251, 0 },  // receive from rank 6
+    { 115, 0 },  // receive from rank 1
+    { 307, 0 },  // receive from rank 7
+    { 123, 0 },  // send to 6
+    { 137, 0 },  // send to 6
+    { 210, 0 },  // send to 6
+    { 266, 0 },  // receive from rank 6
+    { 129, 0 },  // receive from rank 1
+    { 161, 0 },  // send to 7
+    { 224, 0 },  // send to 6
+    { 274, 0 },  // receive from rank 6
+    { 175, 0 },  // send to 7
+    { 191, 0 },  // send to 4
+    { 1, 0 },  // send to 4
+    { 15, 0 },  // send to 4
+    { 69, 0 },  // send to 4
+    { 83, 0 },  // send to 4
+    { 30, 0 },  // send to 5
+    { 44, 0 },  // send to 5
+    { 68, 0 },  // send to 5
+    { 82, 0 },  // send to 5
+    { 114, 0 },  // send to 5
+    { 128, 0 },  // send to 5
+    { 12, 0 },  // receive from rank 4
+    { 39, 0 },  // receive from rank 5
+    { 58, 0 },  // receive from rank 7
+    { 60, 0 },  // send to 2
+    { 26, 0 },  // receive from rank 4
+    { 53, 0 },  // receive from rank 5
+    { 72, 0 },  // receive from rank 7
+    { 74, 0 },  // send to 2
+    { 56, 0 },  // receive from rank 4
+    { 57, 0 },  // receive from rank 5
+    { 84, 0 },  // receive from rank 7
+    { 87, 0 },  // send to 2
+    { 70, 0 },  // receive from rank 4
+    { 71, 0 },  // receive from rank 5
+    { 98, 0 },  // receive from rank 7
+    { 101, 0 },  // send to 2
+    { 67, 0 },  // send to 7
+    { 81, 0 },  // send to 7
+    { 97, 0 },  // send to 7
+    { 204, 0 },  // send to 2
+    { 111, 0 },  // send to 7
+    { 142, 0 },  // send to 7
+    { 156, 0 },  // send to 7
+    { 223, 0 },  // send to 5
+    { 151, 0 },  // receive from rank 7
+    { 237, 0 },  // send to 5
+    { 203, 0 },  // send to 4
+    { 202, 0 },  // receive from rank 4
+    { 251, 0 },  // send to 5
+    { 65, 0 },  // receive from rank 2
+    { 123, 0 },  // receive from rank 5
+    { 165, 0 },  // receive from rank 7
+    { 79, 0 },  // receive from rank 2
+    { 137, 0 },  // receive from rank 5
+    { 178, 0 },  // receive from rank 7
+    { 94, 0 },  // receive from rank 2
+    { 210, 0 },  // receive from rank 5
+    { 192, 0 },  // receive from rank 7
+    { 266, 0 },  // send to 5
+    { 224, 0 },  // receive from rank 5
+    { 171, 0 },  // send to 7
+    { 274, 0 },  // send to 5
+    { 108, 0 },  // receive from rank 2
+    { 185, 0 },  // send to 7
+    { 2, 0 },  // send to 4
+    { 16, 0 },  // send to 4
+    { 118, 0 },  // send to 4
+    { 132, 0 },  // send to 4
+    { 31, 0 },  // send to 5
+    { 45, 0 },  // send to 5
+    { 146, 0 },  // send to 5
+    { 160, 0 },  // send to 5
+    { 149, 0 },  // send to 3
+    { 174, 0 },  // send to 5
+    { 58, 0 },  // send to 6
+    { 72, 0 },  // send to 6
+    { 84, 0 },  // send to 6
+    { 98, 0 },  // send to 6
+    { 67, 0 },  // receive from rank 6
+    { 163, 0 },  // send to 3
+    { 81, 0 },  // receive from rank 6
+    { 11, 0 },  // receive from rank 4
+    { 38, 0 },  // receive from rank 5
+    { 217, 0 },  // send to 3
+    { 97, 0 },  // receive from rank 6
+    { 52, 0 },  // receive from rank 5
+    { 231, 0 },  // send to 3
+    { 147, 0 },  // receive from rank 5
+    { 245, 0 },  // send to 3
+    { 111, 0 },  // receive from rank 6
+    { 150, 0 },  // send to 4
+    { 142, 0 },  // receive from rank 6
+    { 164, 0 },  // send to 4
+    { 156, 0 },  // receive from rank 6
+    { 200, 0 },  // send to 4
+    { 218, 0 },  // send to 4
+    { 151, 0 },  // send to 6
+    { 144, 0 },  // receive from rank 3
+    { 188, 0 },  // send to 5
+    { 307, 0 },  // send to 5
+    { 25, 0 },  // receive from rank 4
+    { 165, 0 },  // send to 6
+    { 119, 0 },  // receive from rank 4
+    { 178, 0 },  // send to 6
+    { 133, 0 },  // receive from rank 4
+    { 192, 0 },  // send to 6
+    { 143, 0 },  // receive from rank 4
+    { 161, 0 },  // receive from rank 5
+    { 158, 0 },  // receive from rank 3
+    { 171, 0 },  // receive from rank 6
+    { 157, 0 },  // receive from rank 4
+    { 216, 0 },  // receive from rank 3
+    { 205, 0 },  // receive from rank 4
+    { 175, 0 },  // receive from rank 5
+    { 230, 0 },  // receive from rank 3
+    { 185, 0 },  // receive from rank 6
+    { 215, 0 },  // receive from rank 4
+    { 244, 0 },  // receive from rank 3
+    { 5, 0 },  // receive from rank 4
+    { 28, 0 },  // receive from rank 4
+    { 7, 0 },  // send to 1
+    { 85, 0 },  // receive from rank 4
+    { 21, 0 },  // send to 1
+    { 121, 0 },  // receive from rank 4
+    { 33, 0 },  // send to 1
+    { 47, 0 },  // send to 1
+    { 181, 0 },  // receive from rank 4
+    { 141, 0 },  // send to 1
+    { 207, 0 },  // receive from rank 4
+    { 155, 0 },  // send to 1
+    { 277, 0 },  // receive from rank 4
+    { 252, 0 },  // send to 1
+    { 29, 0 },  // receive from rank 3
+    { 66, 0 },  // receive from rank 3
+    { 9, 0 },  // send to 2
+    { 113, 0 },  // receive from rank 3
+    { 23, 0 },  // send to 2
+    { 88, 0 },  // send to 2
+    { 221, 0 },  // receive from rank 3
+    { 102, 0 },  // send to 2
+    { 249, 0 },  // receive from rank 3
+    { 125, 0 },  // send to 2
+    { 273, 0 },  // receive from rank 3
+    { 139, 0 },  // send to 2
+    { 393, 0 },  // receive from rank 3
+    { 263, 0 },  // send to 2
+    { 19, 0 },  // receive from rank 4
+    { 42, 0 },  // receive from rank 4
+    { 40, 0 },  // send to 3
+    { 99, 0 },  // receive from rank 4
+    { 59, 0 },  // send to 3
+    { 135, 0 },  // receive from rank 4
+    { 124, 0 },  // send to 3
+    { 212, 0 },  // send to 3
+    { 195, 0 },  // receive from rank 4
+    { 240, 0 },  // send to 3
+    { 268, 0 },  // receive from rank 4
+    { 280, 0 },  // send to 3
+    { 287, 0 },  // receive from rank 4
+    { 388, 0 },  // send to 3
+    { 4, 0 },  // receive from rank 2
+    { 18, 0 },  // receive from rank 2
+    { 54, 0 },  // send to 3
+    { 73, 0 },  // send to 3
+    { 93, 0 },  // receive from rank 2
+    { 138, 0 },  // send to 3
+    { 107, 0 },  // receive from rank 2
+    { 226, 0 },  // send to 3
+    { 112, 0 },  // receive from rank 2
+    { 270, 0 },  // send to 3
+    { 126, 0 },  // receive from rank 2
+    { 290, 0 },  // send to 3
+    { 262, 0 },  // receive from rank 2
+    { 398, 0 },  // send to 3
+    { 6, 0 },  // receive from rank 1
+    { 8, 0 },  // send to 4
+    { 20, 0 },  // receive from rank 1
+    { 41, 0 },  // send to 4
+    { 36, 0 },  // receive from rank 1
+    { 96, 0 },  // send to 4
+    { 50, 0 },  // receive from rank 1
+    { 116, 0 },  // send to 4
+    { 152, 0 },  // receive from rank 1
+    { 168, 0 },  // send to 4
+    { 166, 0 },  // receive from rank 1
+    { 198, 0 },  // send to 4
+    { 253, 0 },  // receive from rank 1
+    { 276, 0 },  // send to 4
+    { 43, 0 },  // receive from rank 3
+    { 80, 0 },  // receive from rank 3
+    { 22, 0 },  // send to 4
+    { 127, 0 },  // receive from rank 3
+    { 55, 0 },  // send to 4
+    { 110, 0 },  // send to 4
+    { 235, 0 },  // receive from rank 3
+    { 130, 0 },  // send to 4
+    { 265, 0 },  // receive from rank 3
+    { 182, 0 },  // send to 4
+    { 283, 0 },  // receive from rank 3
+    { 267, 0 },  // send to 4
+    { 403, 0 },  // receive from rank 3
+    { 286, 0 },  // send to 4
+    { 179, 0 },  // send to 3
+    { 7, 0 },  // receive from rank 0
+    { 21, 0 },  // receive from rank 0
+    { 193, 0 },  // send to 3
+    { 33, 0 },  // receive from rank 0
+    { 213, 0 },  // send to 3
+    { 47, 0 },  // receive from rank 0
+    { 227, 0 },  // send to 3
+    { 141, 0 },  // receive from rank 0
+    { 241, 0 },  // send to 3
+    { 155, 0 },  // receive from rank 0
+    { 409, 0 },  // send to 3
+    { 252, 0 },  // receive from rank 0
+    { 423, 0 },  // send to 3
+    { 32, 0 },  // receive from rank 2
+    { 10, 0 },  // send to 5
+    { 64, 0 },  // receive from rank 2
+    { 35, 0 },  // send to 5
+    { 92, 0 },  // receive from rank 2
+    { 95, 0 },  // send to 5
+    { 140, 0 },  // receive from rank 2
+    { 115, 0 },  // send to 5
+    { 169, 0 },  // receive from rank 2
+    { 145, 0 },  // send to 5
+    { 209, 0 },  // receive from rank 2
+    { 173, 0 },  // send to 5
+    { 298, 0 },  // receive from rank 2
+    { 275, 0 },  // send to 5
+    { 46, 0 },  // receive from rank 2
+    { 24, 0 },  // send to 5
+    { 78, 0 },  // receive from rank 2
+    { 49, 0 },  // send to 5
+    { 106, 0 },  // receive from rank 2
+    { 109, 0 },  // send to 5
+    { 154, 0 },  // receive from rank 2
+    { 129, 0 },  // send to 5
+    { 183, 0 },  // receive from rank 2
+    { 159, 0 },  // send to 5
+    { 292, 0 },  // receive from rank 2
+    { 187, 0 },  // send to 5
+    { 304, 0 },  // receive from rank 2
+    { 285, 0 },  // send to 5
+    { 3, 0 },  // receive from rank 5
+    { 37, 0 },  // send to 2
+    { 34, 0 },  // receive from rank 5
+    { 86, 0 },  // receive from rank 5
+    { 61, 0 },  // send to 2
+    { 122, 0 },  // receive from rank 5
+    { 89, 0 },  // send to 2
+    { 148, 0 },  // receive from rank 5
+    { 153, 0 },  // send to 2
+    { 180, 0 },  // send to 2
+    { 176, 0 },  // receive from rank 5
+    { 196, 0 },  // send to 2
+    { 278, 0 },  // receive from rank 5
+    { 303, 0 },  // send to 2
+    { 170, 0 },  // receive from rank 3
+    { 6, 0 },  // send to 0
+    { 184, 0 },  // receive from rank 3
+    { 220, 0 },  // receive from rank 3
+    { 20, 0 },  // send to 0
+    { 36, 0 },  // send to 0
+    { 234, 0 },  // receive from rank 3
+    { 50, 0 },  // send to 0
+    { 248, 0 },  // receive from rank 3
+    { 152, 0 },  // send to 0
+    { 416, 0 },  // receive from rank 3
+    { 166, 0 },  // send to 0
+    { 430, 0 },  // receive from rank 3
+    { 253, 0 },  // send to 0
+    { 17, 0 },  // receive from rank 5
+    { 51, 0 },  // send to 2
+    { 48, 0 },  // receive from rank 5
+    { 100, 0 },  // receive from rank 5
+    { 75, 0 },  // send to 2
+    { 136, 0 },  // receive from rank 5
+    { 103, 0 },  // send to 2
+    { 162, 0 },  // receive from rank 5
+    { 167, 0 },  // send to 2
+    { 194, 0 },  // send to 2
+    { 190, 0 },  // receive from rank 5
+    { 297, 0 },  // send to 2
+    { 288, 0 },  // receive from rank 5
+    { 311, 0 },  // send to 2
+    { 0, 0 },  // receive from rank 3
+    { 65, 0 },  // send to 6
+    { 62, 0 },  // receive from rank 3
+    { 79, 0 },  // send to 6
+    { 90, 0 },  // receive from rank 3
+    { 94, 0 },  // send to 6
+    { 197, 0 },  // receive from rank 3
+    { 108, 0 },  // send to 6
+    { 236, 0 },  // receive from rank 3
+    { 201, 0 },  // send to 6
+    { 345, 0 },  // receive from rank 3
+    { 259, 0 },  // send to 6
+    { 373, 0 },  // receive from rank 3
+    { 261, 0 },  // send to 6
+    { 32, 0 },  // send to 1
+    { 9, 0 },  // receive from rank 0
+    { 64, 0 },  // send to 1
+    { 23, 0 },  // receive from rank 0
+    { 88, 0 },  // receive from rank 0
+    { 92, 0 },  // send to 1
+    { 102, 0 },  // receive from rank 0
+    { 140, 0 },  // send to 1
+    { 125, 0 },  // receive from rank 0
+    { 169, 0 },  // send to 1
+    { 139, 0 },  // receive from rank 0
+    { 209, 0 },  // send to 1
+    { 263, 0 },  // receive from rank 0
+    { 298, 0 },  // send to 1
+    { 14, 0 },  // receive from rank 3
+    { 46, 0 },  // send to 1
+    { 76, 0 },  // receive from rank 3
+    { 78, 0 },  // send to 1
+    { 104, 0 },  // receive from rank 3
+    { 106, 0 },  // send to 1
+    { 222, 0 },  // receive from rank 3
+    { 154, 0 },  // send to 1
+    { 250, 0 },  // receive from rank 3
+    { 183, 0 },  // send to 1
+    { 359, 0 },  // receive from rank 3
+    { 292, 0 },  // send to 1
+    { 394, 0 },  // receive from rank 3
+    { 304, 0 },  // send to 1
+    { 37, 0 },  // receive from rank 1
+    { 4, 0 },  // send to 0
+    { 18, 0 },  // send to 0
+    { 61, 0 },  // receive from rank 1
+    { 89, 0 },  // receive from rank 1
+    { 93, 0 },  // send to 0
+    { 153, 0 },  // receive from rank 1
+    { 107, 0 },  // send to 0
+    { 180, 0 },  // receive from rank 1
+    { 112, 0 },  // send to 0
+    { 196, 0 },  // receive from rank 1
+    { 126, 0 },  // send to 0
+    { 303, 0 },  // receive from rank 1
+    { 262, 0 },  // send to 0
+    { 60, 0 },  // receive from rank 6
+    { 13, 0 },  // send to 3
+    { 74, 0 },  // receive from rank 6
+    { 63, 0 },  // send to 3
+    { 87, 0 },  // receive from rank 6
+    { 101, 0 },  // receive from rank 6
+    { 91, 0 },  // send to 3
+    { 204, 0 },  // receive from rank 6
+    { 208, 0 },  // send to 3
+    { 258, 0 },  // receive from rank 6
+    { 225, 0 },  // send to 3
+    { 356, 0 },  // send to 3
+    { 260, 0 },  // receive from rank 6
+    { 384, 0 },  // send to 3
+    { 51, 0 },  // receive from rank 1
+    { 27, 0 },  // send to 3
+    { 77, 0 },  // send to 3
+    { 75, 0 },  // receive from rank 1
+    { 103, 0 },  // receive from rank 1
+    { 105, 0 },  // send to 3
+    { 167, 0 },  // receive from rank 1
+    { 211, 0 },  // send to 3
+    { 194, 0 },  // receive from rank 1
+    { 239, 0 },  // send to 3
+    { 297, 0 },  // receive from rank 1
+    { 370, 0 },  // send to 3
+    { 311, 0 },  // receive from rank 1
+    { 387, 0 },  // send to 3
+    { 179, 0 },  // receive from rank 1
+    { 0, 0 },  // send to 2
+    { 62, 0 },  // send to 2
+    { 193, 0 },  // receive from rank 1
+    { 90, 0 },  // send to 2
+    { 213, 0 },  // receive from rank 1
+    { 227, 0 },  // receive from rank 1
+    { 197, 0 },  // send to 2
+    { 241, 0 },  // receive from rank 1
+    { 236, 0 },  // send to 2
+    { 409, 0 },  // receive from rank 1
+    { 345, 0 },  // send to 2
+    { 423, 0 },  // receive from rank 1
+    { 373, 0 },  // send to 2
+    { 149, 0 },  // receive from rank 7
+    { 29, 0 },  // send to 0
+    { 163, 0 },  // receive from rank 7
+    { 66, 0 },  // send to 0
+    { 217, 0 },  // receive from rank 7
+    { 113, 0 },  // send to 0
+    { 231, 0 },  // receive from rank 7
+    { 245, 0 },  // receive from rank 7
+    { 221, 0 },  // send to 0
+    { 413, 0 },  // receive from rank 7
+    { 249, 0 },  // send to 0
+    { 427, 0 },  // receive from rank 7
+    { 273, 0 },  // send to 0
+    { 393, 0 },  // send to 0
+    { 14, 0 },  // send to 2
+    { 40, 0 },  // receive from rank 0
+    { 76, 0 },  // send to 2
+    { 59, 0 },  // receive from rank 0
+    { 104, 0 },  // send to 2
+    { 124, 0 },  // receive from rank 0
+    { 212, 0 },  // receive from rank 0
+    { 222, 0 },  // send to 2
+    { 240, 0 },  // receive from rank 0
+    { 250, 0 },  // send to 2
+    { 280, 0 },  // receive from rank 0
+    { 359, 0 },  // send to 2
+    { 388, 0 },  // receive from rank 0
+    { 394, 0 },  // send to 2
+    { 144, 0 },  // send to 7
+    { 54, 0 },  // receive from rank 0
+    { 158, 0 },  // send to 7
+    { 73, 0 },  // receive from rank 0
+    { 216, 0 },  // send to 7
+    { 138, 0 },  // receive from rank 0
+    { 226, 0 },  // receive from rank 0
+    { 230, 0 },  // send to 7
+    { 270, 0 },  // receive from rank 0
+    { 244, 0 },  // send to 7
+    { 290, 0 },  // receive from rank 0
+    { 412, 0 },  // send to 7
+    { 398, 0 },  // receive from rank 0
+    { 426, 0 },  // send to 7
+    { 13, 0 },  // receive from rank 2
+    { 170, 0 },  // send to 1
+    { 63, 0 },  // receive from rank 2
+    { 184, 0 },  // send to 1
+    { 220, 0 },  // send to 1
+    { 91, 0 },  // receive from rank 2
+    { 208, 0 },  // receive from rank 2
+    { 234, 0 },  // send to 1
+    { 225, 0 },  // receive from rank 2
+    { 248, 0 },  // send to 1
+    { 356, 0 },  // receive from rank 2
+    { 416, 0 },  // send to 1
+    { 384, 0 },  // receive from rank 2
+    { 430, 0 },  // send to 1
+    { 27, 0 },  // receive from rank 2
+    { 43, 0 },  // send to 0
+    { 77, 0 },  // receive from rank 2
+    { 80, 0 },  // send to 0
+    { 127, 0 },  // send to 0
+    { 105, 0 },  // receive from rank 2
+    { 211, 0 },  // receive from rank 2
+    { 235, 0 },  // send to 0
+    { 239, 0 },  // receive from rank 2
+    { 265, 0 },  // send to 0
+    { 370, 0 },  // receive from rank 2
+    { 283, 0 },  // send to 0
+    { 387, 0 },  // receive from rank 2
+    { 403, 0 },  // send to 0
+    { 117, 0 },  // receive from rank 5
+    { 5, 0 },  // send to 0
+    { 131, 0 },  // receive from rank 5
+    { 28, 0 },  // send to 0
+    { 177, 0 },  // receive from rank 5
+    { 85, 0 },  // send to 0
+    { 191, 0 },  // receive from rank 5
+    { 121, 0 },  // send to 0
+    { 199, 0 },  // receive from rank 5
+    { 181, 0 },  // send to 0
+    { 328, 0 },  // receive from rank 5
+    { 207, 0 },  // send to 0
+    { 340, 0 },  // receive from rank 5
+    { 277, 0 },  // send to 0
+    { 1, 0 },  // receive from rank 6
+    { 11, 0 },  // send to 7
+    { 15, 0 },  // receive from rank 6
+    { 119, 0 },  // send to 7
+    { 69, 0 },  // receive from rank 6
+    { 143, 0 },  // send to 7
+    { 83, 0 },  // receive from rank 6
+    { 205, 0 },  // send to 7
+    { 203, 0 },  // receive from rank 6
+    { 255, 0 },  // receive from rank 6
+    { 229, 0 },  // send to 7
+    { 353, 0 },  // send to 7
+    { 257, 0 },  // receive from rank 6
+    { 381, 0 },  // send to 7
+    { 2, 0 },  // receive from rank 7
+    { 19, 0 },  // send to 0
+    { 118, 0 },  // receive from rank 7
+    { 42, 0 },  // send to 0
+    { 150, 0 },  // receive from rank 7
+    { 99, 0 },  // send to 0
+    { 200, 0 },  // receive from rank 7
+    { 135, 0 },  // send to 0
+    { 232, 0 },  // receive from rank 7
+    { 348, 0 },  // receive from rank 7
+    { 195, 0 },  // send to 0
+    { 376, 0 },  // receive from rank 7
+    { 268, 0 },  // send to 0
+    { 287, 0 },  // send to 0
+    { 16, 0 },  // receive from rank 7
+    { 12, 0 },  // send to 6
+    { 132, 0 },  // receive from rank 7
+    { 26, 0 },  // send to 6
+    { 164, 0 },  // receive from rank 7
+    { 56, 0 },  // send to 6
+    { 218, 0 },  // receive from rank 7
+    { 70, 0 },  // send to 6
+    { 246, 0 },  // receive from rank 7
+    { 362, 0 },  // receive from rank 7
+    { 202, 0 },  // send to 6
+    { 391, 0 },  // receive from rank 7
+    { 254, 0 },  // send to 6
+    { 256, 0 },  // send to 6
+    { 120, 0 },  // send to 5
+    { 8, 0 },  // receive from rank 0
+    { 134, 0 },  // send to 5
+    { 41, 0 },  // receive from rank 0
+    { 172, 0 },  // send to 5
+    { 96, 0 },  // receive from rank 0
+    { 186, 0 },  // send to 5
+    { 116, 0 },  // receive from rank 0
+    { 168, 0 },  // receive from rank 0
+    { 206, 0 },  // send to 5
+    { 198, 0 },  // receive from rank 0
+    { 323, 0 },  // send to 5
+    { 276, 0 },  // receive from rank 0
+    { 335, 0 },  // send to 5
+    { 25, 0 },  // send to 7
+    { 22, 0 },  // receive from rank 0
+    { 133, 0 },  // send to 7
+    { 55, 0 },  // receive from rank 0
+    { 157, 0 },  // send to 7
+    { 110, 0 },  // receive from rank 0
+    { 215, 0 },  // send to 7
+    { 130, 0 },  // receive from rank 0
+    { 182, 0 },  // receive from rank 0
+    { 243, 0 },  // send to 7
+    { 267, 0 },  // receive from rank 0
+    { 367, 0 },  // send to 7
+    { 286, 0 },  // receive from rank 0
+    { 390, 0 },  // send to 7
+    { 31, 0 },  // receive from rank 7
+    { 117, 0 },  // send to 4
+    { 45, 0 },  // receive from rank 7
+    { 131, 0 },  // send to 4
+    { 146, 0 },  // receive from rank 7
+    { 177, 0 },  // send to 4
+    { 160, 0 },  // receive from rank 7
+    { 191, 0 },  // send to 4
+    { 174, 0 },  // receive from rank 7
+    { 199, 0 },  // send to 4
+    { 188, 0 },  // receive from rank 7
+    { 307, 0 },  // receive from rank 7
+    { 328, 0 },  // send to 4
+    { 340, 0 },  // send to 4
+    { 10, 0 },  // receive from rank 1
+    { 39, 0 },  // send to 6
+    { 57, 0 },  // send to 6
+    { 35, 0 },  // receive from rank 1
+    { 123, 0 },  // send to 6
+    { 95, 0 },  // receive from rank 1
+    { 210, 0 },  // send to 6
+    { 115, 0 },  // receive from rank 1
+    { 238, 0 },  // send to 6
+    { 145, 0 },  // receive from rank 1
+    { 173, 0 },  // receive from rank 1
+    { 279, 0 },  // send to 6
+    { 275, 0 },  // receive from rank 1
+    { 386, 0 },  // send to 6
+    { 24, 0 },  // receive from rank 1
+    { 53, 0 },  // send to 6
+    { 71, 0 },  // send to 6
+    { 49, 0 },  // receive from rank 1
+    { 137, 0 },  // send to 6
+    { 109, 0 },  // receive from rank 1
+    { 224, 0 },  // send to 6
+    { 129, 0 },  // receive from rank 1
+    { 269, 0 },  // send to 6
+    { 159, 0 },  // receive from rank 1
+    { 187, 0 },  // receive from rank 1
+    { 289, 0 },  // send to 6
+    { 285, 0 },  // receive from rank 1
+    { 396, 0 },  // send to 6
+    { 30, 0 },  // receive from rank 6
+    { 3, 0 },  // send to 1
+    { 68, 0 },  // receive from rank 6
+    { 34, 0 },  // send to 1
+    { 114, 0 },  // receive from rank 6
+    { 86, 0 },  // send to 1
+    { 223, 0 },  // receive from rank 6
+    { 122, 0 },  // send to 1
+    { 251, 0 },  // receive from rank 6
+    { 148, 0 },  // send to 1
+    { 274, 0 },  // receive from rank 6
+    { 176, 0 },  // send to 1
+    { 395, 0 },  // receive from rank 6
+    { 278, 0 },  // send to 1
+    { 120, 0 },  // receive from rank 4
+    { 38, 0 },  // send to 7
+    { 134, 0 },  // receive from rank 4
+    { 52, 0 },  // send to 7
+    { 172, 0 },  // receive from rank 4
+    { 147, 0 },  // send to 7
+    { 186, 0 },  // receive from rank 4
+    { 161, 0 },  // send to 7
+    { 175, 0 },  // send to 7
+    { 206, 0 },  // receive from rank 4
+    { 323, 0 },  // receive from rank 4
+    { 189, 0 },  // send to 7
+    { 335, 0 },  // receive from rank 4
+    { 308, 0 },  // send to 7
+    { 44, 0 },  // receive from rank 6
+    { 17, 0 },  // send to 1
+    { 82, 0 },  // receive from rank 6
+    { 48, 0 },  // send to 1
+    { 128, 0 },  // receive from rank 6
+    { 100, 0 },  // send to 1
+    { 237, 0 },  // receive from rank 6
+    { 136, 0 },  // send to 1
+    { 266, 0 },  // receive from rank 6
+    { 162, 0 },  // send to 1
+    { 284, 0 },  // receive from rank 6
+    { 190, 0 },  // send to 1
+    { 405, 0 },  // receive from rank 6
+    { 288, 0 },  // send to 1
+    { 65, 0 },  // receive from rank 2
+    { 67, 0 },  // send to 7
+    { 79, 0 },  // receive from rank 2
+    { 97, 0 },  // send to 7
+    { 142, 0 },  // send to 7
+    { 94, 0 },  // receive from rank 2
+    { 171, 0 },  // send to 7
+    { 108, 0 },  // receive from rank 2
+    { 214, 0 },  // send to 7
+    { 201, 0 },  // receive from rank 2
+    { 242, 0 },  // send to 7
+    { 259, 0 },  // receive from rank 2
+    { 261, 0 },  // receive from rank 2
+    { 334, 0 },  // send to 7
+    { 39, 0 },  // receive from rank 5
+    { 1, 0 },  // send to 4
+    { 57, 0 },  // receive from rank 5
+    { 15, 0 },  // send to 4
+    { 123, 0 },  // receive from rank 5
+    { 69, 0 },  // send to 4
+    { 210, 0 },  // receive from rank 5
+    { 83, 0 },  // send to 4
+    { 238, 0 },  // receive from rank 5
+    { 203, 0 },  // send to 4
+    { 255, 0 },  // send to 4
+    { 279, 0 },  // receive from rank 5
+    { 386, 0 },  // receive from rank 5
+    { 257, 0 },  // send to 4
+    { 53, 0 },  // receive from rank 5
+    { 81, 0 },  // send to 7
+    { 71, 0 },  // receive from rank 5
+    { 111, 0 },  // send to 7
+    { 137, 0 },  // receive from rank 5
+    { 156, 0 },  // send to 7
+    { 224, 0 },  // receive from rank 5
+    { 185, 0 },  // send to 7
+    { 269, 0 },  // receive from rank 5
+    { 228, 0 },  // send to 7
+    { 322, 0 },  // send to 7
+    { 289, 0 },  // receive from rank 5
+    { 396, 0 },  // receive from rank 5
+    { 389, 0 },  // send to 7
+    { 12, 0 },  // receive from rank 4
+    { 30, 0 },  // send to 5
+    { 26, 0 },  // receive from rank 4
+    { 68, 0 },  // send to 5
+    { 56, 0 },  // receive from rank 4
+    { 114, 0 },  // send to 5
+    { 70, 0 },  // receive from rank 4
+    { 223, 0 },  // send to 5
+    { 251, 0 },  // send to 5
+    { 202, 0 },  // receive from rank 4
+    { 274, 0 },  // send to 5
+    { 254, 0 },  // receive from rank 4
+    { 256, 0 },  // receive from rank 4
+    { 395, 0 },  // send to 5
+    { 58, 0 },  // receive from rank 7
+    { 60, 0 },  // send to 2
+    { 84, 0 },  // receive from rank 7
+    { 74, 0 },  // send to 2
+    { 151, 0 },  // receive from rank 7
+    { 87, 0 },  // send to 2
+    { 178, 0 },  // receive from rank 7
+    { 101, 0 },  // send to 2
+    { 219, 0 },  // receive from rank 7
+    { 204, 0 },  // send to 2
+    { 247, 0 },  // receive from rank 7
+    { 258, 0 },  // send to 2
+    { 341, 0 },  // receive from rank 7
+    { 260, 0 },  // send to 2
+    { 72, 0 },  // receive from rank 7
+    { 44, 0 },  // send to 5
+    { 98, 0 },  // receive from rank 7
+    { 82, 0 },  // send to 5
+    { 165, 0 },  // receive from rank 7
+    { 128, 0 },  // send to 5
+    { 192, 0 },  // receive from rank 7
+    { 237, 0 },  // send to 5
+    { 233, 0 },  // receive from rank 7
+    { 266, 0 },  // send to 5
+    { 329, 0 },  // receive from rank 7
+    { 284, 0 },  // send to 5
+    { 392, 0 },  // receive from rank 7
+    { 405, 0 },  // send to 5
+    { 67, 0 },  // receive from rank 6
+    { 31, 0 },  // send to 5
+    { 97, 0 },  // receive from rank 6
+    { 45, 0 },  // send to 5
+    { 142, 0 },  // receive from rank 6
+    { 146, 0 },  // send to 5
+    { 171, 0 },  // receive from rank 6
+    { 160, 0 },  // send to 5
+    { 214, 0 },  // receive from rank 6
+    { 174, 0 },  // send to 5
+    { 242, 0 },  // receive from rank 6
+    { 188, 0 },  // send to 5
+    { 307, 0 },  // send to 5
+    { 334, 0 },  // receive from rank 6
+    { 11, 0 },  // receive from rank 4
+    { 149, 0 },  // send to 3
+    { 119, 0 },  // receive from rank 4
+    { 163, 0 },  // send to 3
+    { 143, 0 },  // receive from rank 4
+    { 217, 0 },  // send to 3
+    { 205, 0 },  // receive from rank 4
+    { 231, 0 },  // send to 3
+    { 245, 0 },  // send to 3
+    { 229, 0 },  // receive from rank 4
+    { 413, 0 },  // send to 3
+    { 353, 0 },  // receive from rank 4
+    { 427, 0 },  // send to 3
+    { 381, 0 },  // receive from rank 4
+    { 81, 0 },  // receive from rank 6
+    { 2, 0 },  // send to 4
+    { 111, 0 },  // receive from rank 6
+    { 118, 0 },  // send to 4
+    { 156, 0 },  // receive from rank 6
+    { 150, 0 },  // send to 4
+    { 185, 0 },  // receive from rank 6
+    { 200, 0 },  // send to 4
+    { 228, 0 },  // receive from rank 6
+    { 232, 0 },  // send to 4
+    { 322, 0 },  // receive from rank 6
+    { 348, 0 },  // send to 4
+    { 376, 0 },  // send to 4
+    { 389, 0 },  // receive from rank 6
+    { 144, 0 },  // receive from rank 3
+    { 16, 0 },  // send to 4
+    { 158, 0 },  // receive from rank 3
+    { 132, 0 },  // send to 4
+    { 216, 0 },  // receive from rank 3
+    { 164, 0 },  // send to 4
+    { 218, 0 },  // send to 4
+    { 230, 0 },  // receive from rank 3
+    { 246, 0 },  // send to 4
+    { 244, 0 },  // receive from rank 3
+    { 362, 0 },  // send to 4
+    { 412, 0 },  // receive from rank 3
+    { 391, 0 },  // send to 4
+    { 426, 0 },  // receive from rank 3
+    { 38, 0 },  // receive from rank 5
+    { 58, 0 },  // send to 6
+    { 52, 0 },  // receive from rank 5
+    { 84, 0 },  // send to 6
+    { 147, 0 },  // receive from rank 5
+    { 151, 0 },  // send to 6
+    { 161, 0 },  // receive from rank 5
+    { 178, 0 },  // send to 6
+    { 175, 0 },  // receive from rank 5
+    { 219, 0 },  // send to 6
+    { 247, 0 },  // send to 6
+    { 189, 0 },  // receive from rank 5
+    { 341, 0 },  // send to 6
+    { 308, 0 },  // receive from rank 5
+    { 25, 0 },  // receive from rank 4
+    { 72, 0 },  // send to 6
+    { 133, 0 },  // receive from rank 4
+    { 98, 0 },  // send to 6
+    { 157, 0 },  // receive from rank 4
+    { 165, 0 },  // send to 6
+    { 215, 0 },  // receive from rank 4
+    { 192, 0 },  // send to 6
+    { 233, 0 },  // send to 6
+    { 243, 0 },  // receive from rank 4
+    { 329, 0 },  // send to 6
+    { 367, 0 },  // receive from rank 4
+    { 392, 0 },  // send to 6
+    { 390, 0 },  // receive from rank 4
 };
 
 extern COLLC_EXPORT const collc::Fifo collc_fifos[];
@@ -2188,168 +13488,664 @@ const collc::Fifo collc_fifos[] = {
     { 4, 11, 1 },  // fifo 11: 4 -> 7
     { 4, 12, 1 },  // fifo 12: 4 -> 6
     { 2, 13, 1 },  // fifo 13: 2 -> 3
-    { 4, 14, 1 },  // fifo 14: 4 -> 0
-    { 3, 15, 1 },  // fifo 15: 3 -> 0
-    { 6, 16, 1 },  // fifo 16: 6 -> 5
-    { 7, 17, 1 },  // fifo 17: 7 -> 5
-    { 2, 18, 1 },  // fifo 18: 2 -> 1
-    { 0, 19, 1 },  // fifo 19: 0 -> 1
-    { 5, 20, 1 },  // fifo 20: 5 -> 1
-    { 1, 21, 1 },  // fifo 21: 1 -> 5
-    { 1, 22, 1 },  // fifo 22: 1 -> 0
-    { 1, 23, 1 },  // fifo 23: 1 -> 2
-    { 5, 24, 1 },  // fifo 24: 5 -> 7
-    { 5, 25, 1 },  // fifo 25: 5 -> 6
-    { 0, 26, 1 },  // fifo 26: 0 -> 3
-    { 0, 27, 1 },  // fifo 27: 0 -> 4
-    { 4, 28, 1 },  // fifo 28: 4 -> 6
-    { 5, 29, 1 },  // fifo 29: 5 -> 6
-    { 7, 30, 1 },  // fifo 30: 7 -> 6
-    { 0, 31, 1 },  // fifo 31: 0 -> 3
-    { 6, 32, 1 },  // fifo 32: 6 -> 2
-    { 1, 33, 1 },  // fifo 33: 1 -> 2
-    { 3, 34, 1 },  // fifo 34: 3 -> 2
-    { 2, 35, 1 },  // fifo 35: 2 -> 3
-    { 2, 36, 1 },  // fifo 36: 2 -> 1
-    { 2, 37, 1 },  // fifo 37: 2 -> 6
-    { 3, 38, 1 },  // fifo 38: 3 -> 0
-    { 6, 39, 1 },  // fifo 39: 6 -> 7
-    { 6, 40, 1 },  // fifo 40: 6 -> 5
-    { 6, 41, 1 },  // fifo 41: 6 -> 4
-    { 7, 42, 1 },  // fifo 42: 7 -> 6
-    { 4, 43, 1 },  // fifo 43: 4 -> 0
-    { 5, 44, 1 },  // fifo 44: 5 -> 1
-    { 6, 45, 1 },  // fifo 45: 6 -> 2
-    { 0, 46, 1 },  // fifo 46: 0 -> 2
-    { 1, 47, 1 },  // fifo 47: 1 -> 2
-    { 3, 48, 1 },  // fifo 48: 3 -> 2
-    { 2, 49, 1 },  // fifo 49: 2 -> 3
-    { 2, 50, 1 },  // fifo 50: 2 -> 1
-    { 2, 51, 1 },  // fifo 51: 2 -> 0
-    { 2, 52, 1 },  // fifo 52: 2 -> 6
-    { 1, 53, 1 },  // fifo 53: 1 -> 5
-    { 0, 54, 1 },  // fifo 54: 0 -> 4
-    { 6, 55, 1 },  // fifo 55: 6 -> 7
-    { 2, 56, 1 },  // fifo 56: 2 -> 0
-    { 3, 57, 1 },  // fifo 57: 3 -> 0
-    { 6, 58, 1 },  // fifo 58: 6 -> 5
-    { 1, 59, 1 },  // fifo 59: 1 -> 5
-    { 0, 60, 1 },  // fifo 60: 0 -> 4
-    { 5, 61, 1 },  // fifo 61: 5 -> 4
-    { 7, 62, 1 },  // fifo 62: 7 -> 4
-    { 4, 63, 1 },  // fifo 63: 4 -> 7
-    { 4, 64, 1 },  // fifo 64: 4 -> 5
-    { 4, 65, 1 },  // fifo 65: 4 -> 0
-    { 5, 66, 1 },  // fifo 66: 5 -> 1
-    { 5, 67, 1 },  // fifo 67: 5 -> 6
-    { 0, 68, 1 },  // fifo 68: 0 -> 3
-    { 0, 69, 1 },  // fifo 69: 0 -> 2
-    { 2, 70, 1 },  // fifo 70: 2 -> 1
-    { 0, 71, 1 },  // fifo 71: 0 -> 1
-    { 6, 72, 1 },  // fifo 72: 6 -> 7
-    { 4, 73, 1 },  // fifo 73: 4 -> 7
-    { 3, 74, 1 },  // fifo 74: 3 -> 7
-    { 1, 75, 1 },  // fifo 75: 1 -> 5
-    { 7, 76, 1 },  // fifo 76: 7 -> 5
-    { 5, 77, 1 },  // fifo 77: 5 -> 7
-    { 5, 78, 1 },  // fifo 78: 5 -> 1
-    { 7, 79, 1 },  // fifo 79: 7 -> 3
-    { 7, 80, 1 },  // fifo 80: 7 -> 4
-    { 7, 81, 1 },  // fifo 81: 7 -> 6
-    { 1, 82, 1 },  // fifo 82: 1 -> 0
-    { 1, 83, 1 },  // fifo 83: 1 -> 2
-    { 0, 84, 1 },  // fifo 84: 0 -> 4
-    { 2, 85, 1 },  // fifo 85: 2 -> 1
-    { 3, 86, 1 },  // fifo 86: 3 -> 1
-    { 6, 87, 1 },  // fifo 87: 6 -> 7
-    { 4, 88, 1 },  // fifo 88: 4 -> 5
-    { 1, 89, 1 },  // fifo 89: 1 -> 5
-    { 7, 90, 1 },  // fifo 90: 7 -> 5
-    { 5, 91, 1 },  // fifo 91: 5 -> 7
-    { 5, 92, 1 },  // fifo 92: 5 -> 1
-    { 5, 93, 1 },  // fifo 93: 5 -> 4
-    { 7, 94, 1 },  // fifo 94: 7 -> 6
-    { 1, 95, 1 },  // fifo 95: 1 -> 3
-    { 1, 96, 1 },  // fifo 96: 1 -> 2
-    { 4, 97, 1 },  // fifo 97: 4 -> 0
-    { 1, 98, 1 },  // fifo 98: 1 -> 2
-    { 3, 99, 1 },  // fifo 99: 3 -> 2
-    { 0, 100, 1 },  // fifo 100: 0 -> 4
-    { 5, 101, 1 },  // fifo 101: 5 -> 4
-    { 7, 102, 1 },  // fifo 102: 7 -> 4
-    { 2, 103, 1 },  // fifo 103: 2 -> 6
-    { 4, 104, 1 },  // fifo 104: 4 -> 6
-    { 6, 105, 1 },  // fifo 105: 6 -> 4
-    { 6, 106, 1 },  // fifo 106: 6 -> 2
-    { 4, 107, 1 },  // fifo 107: 4 -> 7
-    { 4, 108, 1 },  // fifo 108: 4 -> 5
-    { 4, 109, 1 },  // fifo 109: 4 -> 0
-    { 2, 110, 1 },  // fifo 110: 2 -> 3
-    { 2, 111, 1 },  // fifo 111: 2 -> 1
-    { 5, 112, 1 },  // fifo 112: 5 -> 6
-    { 2, 113, 1 },  // fifo 113: 2 -> 3
-    { 0, 114, 1 },  // fifo 114: 0 -> 3
-    { 1, 115, 1 },  // fifo 115: 1 -> 3
-    { 6, 116, 1 },  // fifo 116: 6 -> 7
-    { 4, 117, 1 },  // fifo 117: 4 -> 7
-    { 3, 118, 1 },  // fifo 118: 3 -> 7
-    { 7, 119, 1 },  // fifo 119: 7 -> 3
-    { 7, 120, 1 },  // fifo 120: 7 -> 4
-    { 7, 121, 1 },  // fifo 121: 7 -> 6
-    { 3, 122, 1 },  // fifo 122: 3 -> 1
-    { 3, 123, 1 },  // fifo 123: 3 -> 0
-    { 3, 124, 1 },  // fifo 124: 3 -> 2
-    { 6, 125, 1 },  // fifo 125: 6 -> 5
-    { 3, 126, 1 },  // fifo 126: 3 -> 7
-    { 3, 127, 1 },  // fifo 127: 3 -> 7
-    { 3, 128, 1 },  // fifo 128: 3 -> 7
-    { 3, 129, 1 },  // fifo 129: 3 -> 0
-    { 5, 130, 1 },  // fifo 130: 5 -> 6
-    { 1, 131, 1 },  // fifo 131: 1 -> 3
-    { 5, 132, 1 },  // fifo 132: 5 -> 4
-    { 5, 133, 1 },  // fifo 133: 5 -> 6
-    { 1, 134, 1 },  // fifo 134: 1 -> 3
-    { 1, 135, 1 },  // fifo 135: 1 -> 2
-    { 5, 136, 1 },  // fifo 136: 5 -> 7
-    { 5, 137, 1 },  // fifo 137: 5 -> 4
-    { 1, 138, 1 },  // fifo 138: 1 -> 0
-    { 1, 139, 1 },  // fifo 139: 1 -> 2
-    { 5, 140, 1 },  // fifo 140: 5 -> 7
-    { 5, 141, 1 },  // fifo 141: 5 -> 6
-    { 1, 142, 1 },  // fifo 142: 1 -> 3
-    { 1, 143, 1 },  // fifo 143: 1 -> 0
-    { 1, 144, 1 },  // fifo 144: 1 -> 2
-    { 7, 145, 1 },  // fifo 145: 7 -> 5
-    { 3, 146, 1 },  // fifo 146: 3 -> 0
-    { 5, 147, 1 },  // fifo 147: 5 -> 6
-    { 7, 148, 1 },  // fifo 148: 7 -> 3
-    { 3, 149, 1 },  // fifo 149: 3 -> 1
-    { 7, 150, 1 },  // fifo 150: 7 -> 3
-    { 7, 151, 1 },  // fifo 151: 7 -> 5
-    { 3, 152, 1 },  // fifo 152: 3 -> 1
-    { 5, 153, 1 },  // fifo 153: 5 -> 6
-    { 3, 154, 1 },  // fifo 154: 3 -> 2
-    { 7, 155, 1 },  // fifo 155: 7 -> 3
-    { 7, 156, 1 },  // fifo 156: 7 -> 4
-    { 7, 157, 1 },  // fifo 157: 7 -> 6
-    { 3, 158, 1 },  // fifo 158: 3 -> 1
-    { 0, 159, 1 },  // fifo 159: 0 -> 3
-    { 6, 160, 1 },  // fifo 160: 6 -> 5
-    { 2, 161, 1 },  // fifo 161: 2 -> 1
-    { 6, 162, 1 },  // fifo 162: 6 -> 5
-    { 4, 163, 1 },  // fifo 163: 4 -> 5
-    { 2, 164, 1 },  // fifo 164: 2 -> 1
-    { 0, 165, 1 },  // fifo 165: 0 -> 1
-    { 4, 166, 1 },  // fifo 166: 4 -> 5
-    { 2, 167, 1 },  // fifo 167: 2 -> 1
-    { 0, 168, 1 },  // fifo 168: 0 -> 1
-    { 6, 169, 1 },  // fifo 169: 6 -> 5
-    { 6, 170, 1 },  // fifo 170: 6 -> 5
-    { 0, 171, 1 },  // fifo 171: 0 -> 3
-    { 2, 172, 1 },  // fifo 172: 2 -> 3
-    { 6, 173, 1 },  // fifo 173: 6 -> 5
-    { 6, 174, 1 },  // fifo 174: 6 -> 7
-    { 4, 175, 1 },  // fifo 175: 4 -> 7
+    { 3, 14, 1 },  // fifo 14: 3 -> 2
+    { 6, 15, 1 },  // fifo 15: 6 -> 4
+    { 7, 16, 1 },  // fifo 16: 7 -> 4
+    { 5, 17, 1 },  // fifo 17: 5 -> 1
+    { 2, 18, 1 },  // fifo 18: 2 -> 0
+    { 4, 19, 1 },  // fifo 19: 4 -> 0
+    { 1, 20, 1 },  // fifo 20: 1 -> 0
+    { 0, 21, 1 },  // fifo 21: 0 -> 1
+    { 0, 22, 1 },  // fifo 22: 0 -> 4
+    { 0, 23, 1 },  // fifo 23: 0 -> 2
+    { 1, 24, 1 },  // fifo 24: 1 -> 5
+    { 4, 25, 1 },  // fifo 25: 4 -> 7
+    { 4, 26, 1 },  // fifo 26: 4 -> 6
+    { 2, 27, 1 },  // fifo 27: 2 -> 3
+    { 4, 28, 1 },  // fifo 28: 4 -> 0
+    { 3, 29, 1 },  // fifo 29: 3 -> 0
+    { 6, 30, 1 },  // fifo 30: 6 -> 5
+    { 7, 31, 1 },  // fifo 31: 7 -> 5
+    { 2, 32, 1 },  // fifo 32: 2 -> 1
+    { 0, 33, 1 },  // fifo 33: 0 -> 1
+    { 5, 34, 1 },  // fifo 34: 5 -> 1
+    { 1, 35, 1 },  // fifo 35: 1 -> 5
+    { 1, 36, 1 },  // fifo 36: 1 -> 0
+    { 1, 37, 1 },  // fifo 37: 1 -> 2
+    { 5, 38, 1 },  // fifo 38: 5 -> 7
+    { 5, 39, 1 },  // fifo 39: 5 -> 6
+    { 0, 40, 1 },  // fifo 40: 0 -> 3
+    { 0, 41, 1 },  // fifo 41: 0 -> 4
+    { 4, 42, 1 },  // fifo 42: 4 -> 0
+    { 3, 43, 1 },  // fifo 43: 3 -> 0
+    { 6, 44, 1 },  // fifo 44: 6 -> 5
+    { 7, 45, 1 },  // fifo 45: 7 -> 5
+    { 2, 46, 1 },  // fifo 46: 2 -> 1
+    { 0, 47, 1 },  // fifo 47: 0 -> 1
+    { 5, 48, 1 },  // fifo 48: 5 -> 1
+    { 1, 49, 1 },  // fifo 49: 1 -> 5
+    { 1, 50, 1 },  // fifo 50: 1 -> 0
+    { 1, 51, 1 },  // fifo 51: 1 -> 2
+    { 5, 52, 1 },  // fifo 52: 5 -> 7
+    { 5, 53, 1 },  // fifo 53: 5 -> 6
+    { 0, 54, 1 },  // fifo 54: 0 -> 3
+    { 0, 55, 1 },  // fifo 55: 0 -> 4
+    { 4, 56, 1 },  // fifo 56: 4 -> 6
+    { 5, 57, 1 },  // fifo 57: 5 -> 6
+    { 7, 58, 1 },  // fifo 58: 7 -> 6
+    { 0, 59, 1 },  // fifo 59: 0 -> 3
+    { 6, 60, 1 },  // fifo 60: 6 -> 2
+    { 1, 61, 1 },  // fifo 61: 1 -> 2
+    { 3, 62, 1 },  // fifo 62: 3 -> 2
+    { 2, 63, 1 },  // fifo 63: 2 -> 3
+    { 2, 64, 1 },  // fifo 64: 2 -> 1
+    { 2, 65, 1 },  // fifo 65: 2 -> 6
+    { 3, 66, 1 },  // fifo 66: 3 -> 0
+    { 6, 67, 1 },  // fifo 67: 6 -> 7
+    { 6, 68, 1 },  // fifo 68: 6 -> 5
+    { 6, 69, 1 },  // fifo 69: 6 -> 4
+    { 4, 70, 1 },  // fifo 70: 4 -> 6
+    { 5, 71, 1 },  // fifo 71: 5 -> 6
+    { 7, 72, 1 },  // fifo 72: 7 -> 6
+    { 0, 73, 1 },  // fifo 73: 0 -> 3
+    { 6, 74, 1 },  // fifo 74: 6 -> 2
+    { 1, 75, 1 },  // fifo 75: 1 -> 2
+    { 3, 76, 1 },  // fifo 76: 3 -> 2
+    { 2, 77, 1 },  // fifo 77: 2 -> 3
+    { 2, 78, 1 },  // fifo 78: 2 -> 1
+    { 2, 79, 1 },  // fifo 79: 2 -> 6
+    { 3, 80, 1 },  // fifo 80: 3 -> 0
+    { 6, 81, 1 },  // fifo 81: 6 -> 7
+    { 6, 82, 1 },  // fifo 82: 6 -> 5
+    { 6, 83, 1 },  // fifo 83: 6 -> 4
+    { 7, 84, 1 },  // fifo 84: 7 -> 6
+    { 4, 85, 1 },  // fifo 85: 4 -> 0
+    { 5, 86, 1 },  // fifo 86: 5 -> 1
+    { 6, 87, 1 },  // fifo 87: 6 -> 2
+    { 0, 88, 1 },  // fifo 88: 0 -> 2
+    { 1, 89, 1 },  // fifo 89: 1 -> 2
+    { 3, 90, 1 },  // fifo 90: 3 -> 2
+    { 2, 91, 1 },  // fifo 91: 2 -> 3
+    { 2, 92, 1 },  // fifo 92: 2 -> 1
+    { 2, 93, 1 },  // fifo 93: 2 -> 0
+    { 2, 94, 1 },  // fifo 94: 2 -> 6
+    { 1, 95, 1 },  // fifo 95: 1 -> 5
+    { 0, 96, 1 },  // fifo 96: 0 -> 4
+    { 6, 97, 1 },  // fifo 97: 6 -> 7
+    { 7, 98, 1 },  // fifo 98: 7 -> 6
+    { 4, 99, 1 },  // fifo 99: 4 -> 0
+    { 5, 100, 1 },  // fifo 100: 5 -> 1
+    { 6, 101, 1 },  // fifo 101: 6 -> 2
+    { 0, 102, 1 },  // fifo 102: 0 -> 2
+    { 1, 103, 1 },  // fifo 103: 1 -> 2
+    { 3, 104, 1 },  // fifo 104: 3 -> 2
+    { 2, 105, 1 },  // fifo 105: 2 -> 3
+    { 2, 106, 1 },  // fifo 106: 2 -> 1
+    { 2, 107, 1 },  // fifo 107: 2 -> 0
+    { 2, 108, 1 },  // fifo 108: 2 -> 6
+    { 1, 109, 1 },  // fifo 109: 1 -> 5
+    { 0, 110, 1 },  // fifo 110: 0 -> 4
+    { 6, 111, 1 },  // fifo 111: 6 -> 7
+    { 2, 112, 1 },  // fifo 112: 2 -> 0
+    { 3, 113, 1 },  // fifo 113: 3 -> 0
+    { 6, 114, 1 },  // fifo 114: 6 -> 5
+    { 1, 115, 1 },  // fifo 115: 1 -> 5
+    { 0, 116, 1 },  // fifo 116: 0 -> 4
+    { 5, 117, 1 },  // fifo 117: 5 -> 4
+    { 7, 118, 1 },  // fifo 118: 7 -> 4
+    { 4, 119, 1 },  // fifo 119: 4 -> 7
+    { 4, 120, 1 },  // fifo 120: 4 -> 5
+    { 4, 121, 1 },  // fifo 121: 4 -> 0
+    { 5, 122, 1 },  // fifo 122: 5 -> 1
+    { 5, 123, 1 },  // fifo 123: 5 -> 6
+    { 0, 124, 1 },  // fifo 124: 0 -> 3
+    { 0, 125, 1 },  // fifo 125: 0 -> 2
+    { 2, 126, 1 },  // fifo 126: 2 -> 0
+    { 3, 127, 1 },  // fifo 127: 3 -> 0
+    { 6, 128, 1 },  // fifo 128: 6 -> 5
+    { 1, 129, 1 },  // fifo 129: 1 -> 5
+    { 0, 130, 1 },  // fifo 130: 0 -> 4
+    { 5, 131, 1 },  // fifo 131: 5 -> 4
+    { 7, 132, 1 },  // fifo 132: 7 -> 4
+    { 4, 133, 1 },  // fifo 133: 4 -> 7
+    { 4, 134, 1 },  // fifo 134: 4 -> 5
+    { 4, 135, 1 },  // fifo 135: 4 -> 0
+    { 5, 136, 1 },  // fifo 136: 5 -> 1
+    { 5, 137, 1 },  // fifo 137: 5 -> 6
+    { 0, 138, 1 },  // fifo 138: 0 -> 3
+    { 0, 139, 1 },  // fifo 139: 0 -> 2
+    { 2, 140, 1 },  // fifo 140: 2 -> 1
+    { 0, 141, 1 },  // fifo 141: 0 -> 1
+    { 6, 142, 1 },  // fifo 142: 6 -> 7
+    { 4, 143, 1 },  // fifo 143: 4 -> 7
+    { 3, 144, 1 },  // fifo 144: 3 -> 7
+    { 1, 145, 1 },  // fifo 145: 1 -> 5
+    { 7, 146, 1 },  // fifo 146: 7 -> 5
+    { 5, 147, 1 },  // fifo 147: 5 -> 7
+    { 5, 148, 1 },  // fifo 148: 5 -> 1
+    { 7, 149, 1 },  // fifo 149: 7 -> 3
+    { 7, 150, 1 },  // fifo 150: 7 -> 4
+    { 7, 151, 1 },  // fifo 151: 7 -> 6
+    { 1, 152, 1 },  // fifo 152: 1 -> 0
+    { 1, 153, 1 },  // fifo 153: 1 -> 2
+    { 2, 154, 1 },  // fifo 154: 2 -> 1
+    { 0, 155, 1 },  // fifo 155: 0 -> 1
+    { 6, 156, 1 },  // fifo 156: 6 -> 7
+    { 4, 157, 1 },  // fifo 157: 4 -> 7
+    { 3, 158, 1 },  // fifo 158: 3 -> 7
+    { 1, 159, 1 },  // fifo 159: 1 -> 5
+    { 7, 160, 1 },  // fifo 160: 7 -> 5
+    { 5, 161, 1 },  // fifo 161: 5 -> 7
+    { 5, 162, 1 },  // fifo 162: 5 -> 1
+    { 7, 163, 1 },  // fifo 163: 7 -> 3
+    { 7, 164, 1 },  // fifo 164: 7 -> 4
+    { 7, 165, 1 },  // fifo 165: 7 -> 6
+    { 1, 166, 1 },  // fifo 166: 1 -> 0
+    { 1, 167, 1 },  // fifo 167: 1 -> 2
+    { 0, 168, 1 },  // fifo 168: 0 -> 4
+    { 2, 169, 1 },  // fifo 169: 2 -> 1
+    { 3, 170, 1 },  // fifo 170: 3 -> 1
+    { 6, 171, 1 },  // fifo 171: 6 -> 7
+    { 4, 172, 1 },  // fifo 172: 4 -> 5
+    { 1, 173, 1 },  // fifo 173: 1 -> 5
+    { 7, 174, 1 },  // fifo 174: 7 -> 5
+    { 5, 175, 1 },  // fifo 175: 5 -> 7
+    { 5, 176, 1 },  // fifo 176: 5 -> 1
+    { 5, 177, 1 },  // fifo 177: 5 -> 4
+    { 7, 178, 1 },  // fifo 178: 7 -> 6
+    { 1, 179, 1 },  // fifo 179: 1 -> 3
+    { 1, 180, 1 },  // fifo 180: 1 -> 2
+    { 4, 181, 1 },  // fifo 181: 4 -> 0
+    { 0, 182, 1 },  // fifo 182: 0 -> 4
+    { 2, 183, 1 },  // fifo 183: 2 -> 1
+    { 3, 184, 1 },  // fifo 184: 3 -> 1
+    { 6, 185, 1 },  // fifo 185: 6 -> 7
+    { 4, 186, 1 },  // fifo 186: 4 -> 5
+    { 1, 187, 1 },  // fifo 187: 1 -> 5
+    { 7, 188, 1 },  // fifo 188: 7 -> 5
+    { 5, 189, 1 },  // fifo 189: 5 -> 7
+    { 5, 190, 1 },  // fifo 190: 5 -> 1
+    { 5, 191, 1 },  // fifo 191: 5 -> 4
+    { 7, 192, 1 },  // fifo 192: 7 -> 6
+    { 1, 193, 1 },  // fifo 193: 1 -> 3
+    { 1, 194, 1 },  // fifo 194: 1 -> 2
+    { 4, 195, 1 },  // fifo 195: 4 -> 0
+    { 1, 196, 1 },  // fifo 196: 1 -> 2
+    { 3, 197, 1 },  // fifo 197: 3 -> 2
+    { 0, 198, 1 },  // fifo 198: 0 -> 4
+    { 5, 199, 1 },  // fifo 199: 5 -> 4
+    { 7, 200, 1 },  // fifo 200: 7 -> 4
+    { 2, 201, 1 },  // fifo 201: 2 -> 6
+    { 4, 202, 1 },  // fifo 202: 4 -> 6
+    { 6, 203, 1 },  // fifo 203: 6 -> 4
+    { 6, 204, 1 },  // fifo 204: 6 -> 2
+    { 4, 205, 1 },  // fifo 205: 4 -> 7
+    { 4, 206, 1 },  // fifo 206: 4 -> 5
+    { 4, 207, 1 },  // fifo 207: 4 -> 0
+    { 2, 208, 1 },  // fifo 208: 2 -> 3
+    { 2, 209, 1 },  // fifo 209: 2 -> 1
+    { 5, 210, 1 },  // fifo 210: 5 -> 6
+    { 2, 211, 1 },  // fifo 211: 2 -> 3
+    { 0, 212, 1 },  // fifo 212: 0 -> 3
+    { 1, 213, 1 },  // fifo 213: 1 -> 3
+    { 6, 214, 1 },  // fifo 214: 6 -> 7
+    { 4, 215, 1 },  // fifo 215: 4 -> 7
+    { 3, 216, 1 },  // fifo 216: 3 -> 7
+    { 7, 217, 1 },  // fifo 217: 7 -> 3
+    { 7, 218, 1 },  // fifo 218: 7 -> 4
+    { 7, 219, 1 },  // fifo 219: 7 -> 6
+    { 3, 220, 1 },  // fifo 220: 3 -> 1
+    { 3, 221, 1 },  // fifo 221: 3 -> 0
+    { 3, 222, 1 },  // fifo 222: 3 -> 2
+    { 6, 223, 1 },  // fifo 223: 6 -> 5
+    { 5, 224, 1 },  // fifo 224: 5 -> 6
+    { 2, 225, 1 },  // fifo 225: 2 -> 3
+    { 0, 226, 1 },  // fifo 226: 0 -> 3
+    { 1, 227, 1 },  // fifo 227: 1 -> 3
+    { 6, 228, 1 },  // fifo 228: 6 -> 7
+    { 4, 229, 1 },  // fifo 229: 4 -> 7
+    { 3, 230, 1 },  // fifo 230: 3 -> 7
+    { 7, 231, 1 },  // fifo 231: 7 -> 3
+    { 7, 232, 1 },  // fifo 232: 7 -> 4
+    { 7, 233, 1 },  // fifo 233: 7 -> 6
+    { 3, 234, 1 },  // fifo 234: 3 -> 1
+    { 3, 235, 1 },  // fifo 235: 3 -> 0
+    { 3, 236, 1 },  // fifo 236: 3 -> 2
+    { 6, 237, 1 },  // fifo 237: 6 -> 5
+    { 5, 238, 1 },  // fifo 238: 5 -> 6
+    { 2, 239, 1 },  // fifo 239: 2 -> 3
+    { 0, 240, 1 },  // fifo 240: 0 -> 3
+    { 1, 241, 1 },  // fifo 241: 1 -> 3
+    { 6, 242, 1 },  // fifo 242: 6 -> 7
+    { 4, 243, 1 },  // fifo 243: 4 -> 7
+    { 3, 244, 1 },  // fifo 244: 3 -> 7
+    { 7, 245, 1 },  // fifo 245: 7 -> 3
+    { 7, 246, 1 },  // fifo 246: 7 -> 4
+    { 7, 247, 1 },  // fifo 247: 7 -> 6
+    { 3, 248, 1 },  // fifo 248: 3 -> 1
+    { 3, 249, 1 },  // fifo 249: 3 -> 0
+    { 3, 250, 1 },  // fifo 250: 3 -> 2
+    { 6, 251, 1 },  // fifo 251: 6 -> 5
+    { 0, 252, 1 },  // fifo 252: 0 -> 1
+    { 1, 253, 1 },  // fifo 253: 1 -> 0
+    { 4, 254, 1 },  // fifo 254: 4 -> 6
+    { 6, 255, 1 },  // fifo 255: 6 -> 4
+    { 4, 256, 1 },  // fifo 256: 4 -> 6
+    { 6, 257, 1 },  // fifo 257: 6 -> 4
+    { 6, 258, 1 },  // fifo 258: 6 -> 2
+    { 2, 259, 1 },  // fifo 259: 2 -> 6
+    { 6, 260, 1 },  // fifo 260: 6 -> 2
+    { 2, 261, 1 },  // fifo 261: 2 -> 6
+    { 2, 262, 1 },  // fifo 262: 2 -> 0
+    { 0, 263, 1 },  // fifo 263: 0 -> 2
+    { 2, 264, 1 },  // fifo 264: 2 -> 0
+    { 3, 265, 1 },  // fifo 265: 3 -> 0
+    { 6, 266, 1 },  // fifo 266: 6 -> 5
+    { 0, 267, 1 },  // fifo 267: 0 -> 4
+    { 4, 268, 1 },  // fifo 268: 4 -> 0
+    { 5, 269, 1 },  // fifo 269: 5 -> 6
+    { 0, 270, 1 },  // fifo 270: 0 -> 3
+    { 0, 271, 1 },  // fifo 271: 0 -> 2
+    { 2, 272, 1 },  // fifo 272: 2 -> 0
+    { 3, 273, 1 },  // fifo 273: 3 -> 0
+    { 6, 274, 1 },  // fifo 274: 6 -> 5
+    { 1, 275, 1 },  // fifo 275: 1 -> 5
+    { 0, 276, 1 },  // fifo 276: 0 -> 4
+    { 4, 277, 1 },  // fifo 277: 4 -> 0
+    { 5, 278, 1 },  // fifo 278: 5 -> 1
+    { 5, 279, 1 },  // fifo 279: 5 -> 6
+    { 0, 280, 1 },  // fifo 280: 0 -> 3
+    { 0, 281, 1 },  // fifo 281: 0 -> 2
+    { 2, 282, 1 },  // fifo 282: 2 -> 0
+    { 3, 283, 1 },  // fifo 283: 3 -> 0
+    { 6, 284, 1 },  // fifo 284: 6 -> 5
+    { 1, 285, 1 },  // fifo 285: 1 -> 5
+    { 0, 286, 1 },  // fifo 286: 0 -> 4
+    { 4, 287, 1 },  // fifo 287: 4 -> 0
+    { 5, 288, 1 },  // fifo 288: 5 -> 1
+    { 5, 289, 1 },  // fifo 289: 5 -> 6
+    { 0, 290, 1 },  // fifo 290: 0 -> 3
+    { 0, 291, 1 },  // fifo 291: 0 -> 2
+    { 2, 292, 1 },  // fifo 292: 2 -> 1
+    { 0, 293, 1 },  // fifo 293: 0 -> 1
+    { 1, 294, 1 },  // fifo 294: 1 -> 5
+    { 5, 295, 1 },  // fifo 295: 5 -> 1
+    { 1, 296, 1 },  // fifo 296: 1 -> 0
+    { 1, 297, 1 },  // fifo 297: 1 -> 2
+    { 2, 298, 1 },  // fifo 298: 2 -> 1
+    { 0, 299, 1 },  // fifo 299: 0 -> 1
+    { 1, 300, 1 },  // fifo 300: 1 -> 5
+    { 5, 301, 1 },  // fifo 301: 5 -> 1
+    { 1, 302, 1 },  // fifo 302: 1 -> 0
+    { 1, 303, 1 },  // fifo 303: 1 -> 2
+    { 2, 304, 1 },  // fifo 304: 2 -> 1
+    { 0, 305, 1 },  // fifo 305: 0 -> 1
+    { 1, 306, 1 },  // fifo 306: 1 -> 5
+    { 7, 307, 1 },  // fifo 307: 7 -> 5
+    { 5, 308, 1 },  // fifo 308: 5 -> 7
+    { 5, 309, 1 },  // fifo 309: 5 -> 1
+    { 1, 310, 1 },  // fifo 310: 1 -> 0
+    { 1, 311, 1 },  // fifo 311: 1 -> 2
+    { 0, 312, 1 },  // fifo 312: 0 -> 4
+    { 2, 313, 1 },  // fifo 313: 2 -> 1
+    { 1, 314, 1 },  // fifo 314: 1 -> 5
+    { 7, 315, 1 },  // fifo 315: 7 -> 5
+    { 5, 316, 1 },  // fifo 316: 5 -> 7
+    { 5, 317, 1 },  // fifo 317: 5 -> 1
+    { 1, 318, 1 },  // fifo 318: 1 -> 2
+    { 4, 319, 1 },  // fifo 319: 4 -> 0
+    { 0, 320, 1 },  // fifo 320: 0 -> 4
+    { 2, 321, 1 },  // fifo 321: 2 -> 1
+    { 6, 322, 1 },  // fifo 322: 6 -> 7
+    { 4, 323, 1 },  // fifo 323: 4 -> 5
+    { 1, 324, 1 },  // fifo 324: 1 -> 5
+    { 7, 325, 1 },  // fifo 325: 7 -> 5
+    { 5, 326, 1 },  // fifo 326: 5 -> 7
+    { 5, 327, 1 },  // fifo 327: 5 -> 1
+    { 5, 328, 1 },  // fifo 328: 5 -> 4
+    { 7, 329, 1 },  // fifo 329: 7 -> 6
+    { 1, 330, 1 },  // fifo 330: 1 -> 2
+    { 4, 331, 1 },  // fifo 331: 4 -> 0
+    { 0, 332, 1 },  // fifo 332: 0 -> 4
+    { 2, 333, 1 },  // fifo 333: 2 -> 1
+    { 6, 334, 1 },  // fifo 334: 6 -> 7
+    { 4, 335, 1 },  // fifo 335: 4 -> 5
+    { 1, 336, 1 },  // fifo 336: 1 -> 5
+    { 7, 337, 1 },  // fifo 337: 7 -> 5
+    { 5, 338, 1 },  // fifo 338: 5 -> 7
+    { 5, 339, 1 },  // fifo 339: 5 -> 1
+    { 5, 340, 1 },  // fifo 340: 5 -> 4
+    { 7, 341, 1 },  // fifo 341: 7 -> 6
+    { 1, 342, 1 },  // fifo 342: 1 -> 2
+    { 4, 343, 1 },  // fifo 343: 4 -> 0
+    { 1, 344, 1 },  // fifo 344: 1 -> 2
+    { 3, 345, 1 },  // fifo 345: 3 -> 2
+    { 0, 346, 1 },  // fifo 346: 0 -> 4
+    { 5, 347, 1 },  // fifo 347: 5 -> 4
+    { 7, 348, 1 },  // fifo 348: 7 -> 4
+    { 2, 349, 1 },  // fifo 349: 2 -> 6
+    { 4, 350, 1 },  // fifo 350: 4 -> 6
+    { 6, 351, 1 },  // fifo 351: 6 -> 4
+    { 6, 352, 1 },  // fifo 352: 6 -> 2
+    { 4, 353, 1 },  // fifo 353: 4 -> 7
+    { 4, 354, 1 },  // fifo 354: 4 -> 5
+    { 4, 355, 1 },  // fifo 355: 4 -> 0
+    { 2, 356, 1 },  // fifo 356: 2 -> 3
+    { 2, 357, 1 },  // fifo 357: 2 -> 1
+    { 1, 358, 1 },  // fifo 358: 1 -> 2
+    { 3, 359, 1 },  // fifo 359: 3 -> 2
+    { 0, 360, 1 },  // fifo 360: 0 -> 4
+    { 5, 361, 1 },  // fifo 361: 5 -> 4
+    { 7, 362, 1 },  // fifo 362: 7 -> 4
+    { 2, 363, 1 },  // fifo 363: 2 -> 6
+    { 4, 364, 1 },  // fifo 364: 4 -> 6
+    { 6, 365, 1 },  // fifo 365: 6 -> 4
+    { 6, 366, 1 },  // fifo 366: 6 -> 2
+    { 4, 367, 1 },  // fifo 367: 4 -> 7
+    { 4, 368, 1 },  // fifo 368: 4 -> 5
+    { 4, 369, 1 },  // fifo 369: 4 -> 0
+    { 2, 370, 1 },  // fifo 370: 2 -> 3
+    { 2, 371, 1 },  // fifo 371: 2 -> 1
+    { 1, 372, 1 },  // fifo 372: 1 -> 2
+    { 3, 373, 1 },  // fifo 373: 3 -> 2
+    { 0, 374, 1 },  // fifo 374: 0 -> 4
+    { 5, 375, 1 },  // fifo 375: 5 -> 4
+    { 7, 376, 1 },  // fifo 376: 7 -> 4
+    { 2, 377, 1 },  // fifo 377: 2 -> 6
+    { 4, 378, 1 },  // fifo 378: 4 -> 6
+    { 6, 379, 1 },  // fifo 379: 6 -> 4
+    { 6, 380, 1 },  // fifo 380: 6 -> 2
+    { 4, 381, 1 },  // fifo 381: 4 -> 7
+    { 4, 382, 1 },  // fifo 382: 4 -> 5
+    { 4, 383, 1 },  // fifo 383: 4 -> 0
+    { 2, 384, 1 },  // fifo 384: 2 -> 3
+    { 2, 385, 1 },  // fifo 385: 2 -> 1
+    { 5, 386, 1 },  // fifo 386: 5 -> 6
+    { 2, 387, 1 },  // fifo 387: 2 -> 3
+    { 0, 388, 1 },  // fifo 388: 0 -> 3
+    { 6, 389, 1 },  // fifo 389: 6 -> 7
+    { 4, 390, 1 },  // fifo 390: 4 -> 7
+    { 7, 391, 1 },  // fifo 391: 7 -> 4
+    { 7, 392, 1 },  // fifo 392: 7 -> 6
+    { 3, 393, 1 },  // fifo 393: 3 -> 0
+    { 3, 394, 1 },  // fifo 394: 3 -> 2
+    { 6, 395, 1 },  // fifo 395: 6 -> 5
+    { 5, 396, 1 },  // fifo 396: 5 -> 6
+    { 2, 397, 1 },  // fifo 397: 2 -> 3
+    { 0, 398, 1 },  // fifo 398: 0 -> 3
+    { 6, 399, 1 },  // fifo 399: 6 -> 7
+    { 4, 400, 1 },  // fifo 400: 4 -> 7
+    { 7, 401, 1 },  // fifo 401: 7 -> 4
+    { 7, 402, 1 },  // fifo 402: 7 -> 6
+    { 3, 403, 1 },  // fifo 403: 3 -> 0
+    { 3, 404, 1 },  // fifo 404: 3 -> 2
+    { 6, 405, 1 },  // fifo 405: 6 -> 5
+    { 5, 406, 1 },  // fifo 406: 5 -> 6
+    { 2, 407, 1 },  // fifo 407: 2 -> 3
+    { 0, 408, 1 },  // fifo 408: 0 -> 3
+    { 1, 409, 1 },  // fifo 409: 1 -> 3
+    { 6, 410, 1 },  // fifo 410: 6 -> 7
+    { 4, 411, 1 },  // fifo 411: 4 -> 7
+    { 3, 412, 1 },  // fifo 412: 3 -> 7
+    { 7, 413, 1 },  // fifo 413: 7 -> 3
+    { 7, 414, 1 },  // fifo 414: 7 -> 4
+    { 7, 415, 1 },  // fifo 415: 7 -> 6
+    { 3, 416, 1 },  // fifo 416: 3 -> 1
+    { 3, 417, 1 },  // fifo 417: 3 -> 0
+    { 3, 418, 1 },  // fifo 418: 3 -> 2
+    { 6, 419, 1 },  // fifo 419: 6 -> 5
+    { 5, 420, 1 },  // fifo 420: 5 -> 6
+    { 2, 421, 1 },  // fifo 421: 2 -> 3
+    { 0, 422, 1 },  // fifo 422: 0 -> 3
+    { 1, 423, 1 },  // fifo 423: 1 -> 3
+    { 6, 424, 1 },  // fifo 424: 6 -> 7
+    { 4, 425, 1 },  // fifo 425: 4 -> 7
+    { 3, 426, 1 },  // fifo 426: 3 -> 7
+    { 7, 427, 1 },  // fifo 427: 7 -> 3
+    { 7, 428, 1 },  // fifo 428: 7 -> 4
+    { 7, 429, 1 },  // fifo 429: 7 -> 6
+    { 3, 430, 1 },  // fifo 430: 3 -> 1
+    { 3, 431, 1 },  // fifo 431: 3 -> 0
+    { 3, 432, 1 },  // fifo 432: 3 -> 2
+    { 6, 433, 1 },  // fifo 433: 6 -> 5
+    { 5, 434, 1 },  // fifo 434: 5 -> 6
+    { 2, 435, 1 },  // fifo 435: 2 -> 3
+    { 0, 436, 1 },  // fifo 436: 0 -> 3
+    { 1, 437, 1 },  // fifo 437: 1 -> 3
+    { 6, 438, 1 },  // fifo 438: 6 -> 7
+    { 4, 439, 1 },  // fifo 439: 4 -> 7
+    { 3, 440, 1 },  // fifo 440: 3 -> 7
+    { 7, 441, 1 },  // fifo 441: 7 -> 3
+    { 7, 442, 1 },  // fifo 442: 7 -> 4
+    { 7, 443, 1 },  // fifo 443: 7 -> 6
+    { 3, 444, 1 },  // fifo 444: 3 -> 1
+    { 3, 445, 1 },  // fifo 445: 3 -> 0
+    { 3, 446, 1 },  // fifo 446: 3 -> 2
+    { 6, 447, 1 },  // fifo 447: 6 -> 5
+    { 7, 448, 1 },  // fifo 448: 7 -> 3
+    { 5, 449, 1 },  // fifo 449: 5 -> 6
+    { 5, 450, 1 },  // fifo 450: 5 -> 6
+    { 6, 451, 1 },  // fifo 451: 6 -> 7
+    { 5, 452, 1 },  // fifo 452: 5 -> 6
+    { 6, 453, 1 },  // fifo 453: 6 -> 7
+    { 6, 454, 1 },  // fifo 454: 6 -> 5
+    { 3, 455, 1 },  // fifo 455: 3 -> 7
+    { 7, 456, 1 },  // fifo 456: 7 -> 6
+    { 6, 457, 1 },  // fifo 457: 6 -> 5
+    { 7, 458, 1 },  // fifo 458: 7 -> 6
+    { 6, 459, 1 },  // fifo 459: 6 -> 5
+    { 1, 460, 1 },  // fifo 460: 1 -> 3
+    { 6, 461, 1 },  // fifo 461: 6 -> 7
+    { 7, 462, 1 },  // fifo 462: 7 -> 5
+    { 1, 463, 1 },  // fifo 463: 1 -> 3
+    { 2, 464, 1 },  // fifo 464: 2 -> 6
+    { 6, 465, 1 },  // fifo 465: 6 -> 7
+    { 4, 466, 1 },  // fifo 466: 4 -> 7
+    { 7, 467, 1 },  // fifo 467: 7 -> 3
+    { 5, 468, 1 },  // fifo 468: 5 -> 6
+    { 6, 469, 1 },  // fifo 469: 6 -> 4
+    { 4, 470, 1 },  // fifo 470: 4 -> 7
+    { 7, 471, 1 },  // fifo 471: 7 -> 3
+    { 3, 472, 1 },  // fifo 472: 3 -> 0
+    { 6, 473, 1 },  // fifo 473: 6 -> 7
+    { 7, 474, 1 },  // fifo 474: 7 -> 4
+    { 3, 475, 1 },  // fifo 475: 3 -> 2
+    { 5, 476, 1 },  // fifo 476: 5 -> 6
+    { 6, 477, 1 },  // fifo 477: 6 -> 7
+    { 7, 478, 1 },  // fifo 478: 7 -> 4
+    { 0, 479, 1 },  // fifo 479: 0 -> 3
+    { 3, 480, 1 },  // fifo 480: 3 -> 2
+    { 0, 481, 1 },  // fifo 481: 0 -> 3
+    { 3, 482, 1 },  // fifo 482: 3 -> 7
+    { 7, 483, 1 },  // fifo 483: 7 -> 4
+    { 6, 484, 1 },  // fifo 484: 6 -> 5
+    { 0, 485, 1 },  // fifo 485: 0 -> 3
+    { 3, 486, 1 },  // fifo 486: 3 -> 7
+    { 7, 487, 1 },  // fifo 487: 7 -> 4
+    { 4, 488, 1 },  // fifo 488: 4 -> 6
+    { 7, 489, 1 },  // fifo 489: 7 -> 6
+    { 3, 490, 1 },  // fifo 490: 3 -> 1
+    { 5, 491, 1 },  // fifo 491: 5 -> 7
+    { 7, 492, 1 },  // fifo 492: 7 -> 6
+    { 6, 493, 1 },  // fifo 493: 6 -> 2
+    { 3, 494, 1 },  // fifo 494: 3 -> 1
+    { 2, 495, 1 },  // fifo 495: 2 -> 3
+    { 3, 496, 1 },  // fifo 496: 3 -> 0
+    { 4, 497, 1 },  // fifo 497: 4 -> 7
+    { 7, 498, 1 },  // fifo 498: 7 -> 6
+    { 6, 499, 1 },  // fifo 499: 6 -> 5
+    { 2, 500, 1 },  // fifo 500: 2 -> 3
+    { 3, 501, 1 },  // fifo 501: 3 -> 0
+    { 4, 502, 1 },  // fifo 502: 4 -> 7
+    { 7, 503, 1 },  // fifo 503: 7 -> 6
+    { 7, 504, 1 },  // fifo 504: 7 -> 5
+    { 5, 505, 1 },  // fifo 505: 5 -> 4
+    { 4, 506, 1 },  // fifo 506: 4 -> 0
+    { 0, 507, 1 },  // fifo 507: 0 -> 1
+    { 1, 508, 1 },  // fifo 508: 1 -> 3
+    { 3, 509, 1 },  // fifo 509: 3 -> 2
+    { 2, 510, 1 },  // fifo 510: 2 -> 6
+    { 6, 511, 1 },  // fifo 511: 6 -> 7
+    { 7, 512, 1 },  // fifo 512: 7 -> 5
+    { 5, 513, 1 },  // fifo 513: 5 -> 4
+    { 4, 514, 1 },  // fifo 514: 4 -> 0
+    { 0, 515, 1 },  // fifo 515: 0 -> 1
+    { 1, 516, 1 },  // fifo 516: 1 -> 3
+    { 3, 517, 1 },  // fifo 517: 3 -> 2
+    { 4, 518, 1 },  // fifo 518: 4 -> 7
+    { 7, 519, 1 },  // fifo 519: 7 -> 3
+    { 3, 520, 1 },  // fifo 520: 3 -> 0
+    { 0, 521, 1 },  // fifo 521: 0 -> 2
+    { 2, 522, 1 },  // fifo 522: 2 -> 1
+    { 1, 523, 1 },  // fifo 523: 1 -> 5
+    { 5, 524, 1 },  // fifo 524: 5 -> 6
+    { 6, 525, 1 },  // fifo 525: 6 -> 4
+    { 4, 526, 1 },  // fifo 526: 4 -> 7
+    { 7, 527, 1 },  // fifo 527: 7 -> 3
+    { 3, 528, 1 },  // fifo 528: 3 -> 0
+    { 0, 529, 1 },  // fifo 529: 0 -> 2
+    { 2, 530, 1 },  // fifo 530: 2 -> 1
+    { 1, 531, 1 },  // fifo 531: 1 -> 5
+    { 7, 532, 1 },  // fifo 532: 7 -> 4
+    { 4, 533, 1 },  // fifo 533: 4 -> 0
+    { 0, 534, 1 },  // fifo 534: 0 -> 3
+    { 3, 535, 1 },  // fifo 535: 3 -> 2
+    { 2, 536, 1 },  // fifo 536: 2 -> 1
+    { 1, 537, 1 },  // fifo 537: 1 -> 5
+    { 5, 538, 1 },  // fifo 538: 5 -> 6
+    { 6, 539, 1 },  // fifo 539: 6 -> 7
+    { 7, 540, 1 },  // fifo 540: 7 -> 4
+    { 4, 541, 1 },  // fifo 541: 4 -> 0
+    { 0, 542, 1 },  // fifo 542: 0 -> 3
+    { 3, 543, 1 },  // fifo 543: 3 -> 2
+    { 2, 544, 1 },  // fifo 544: 2 -> 1
+    { 1, 545, 1 },  // fifo 545: 1 -> 5
+    { 5, 546, 1 },  // fifo 546: 5 -> 1
+    { 1, 547, 1 },  // fifo 547: 1 -> 2
+    { 2, 548, 1 },  // fifo 548: 2 -> 0
+    { 0, 549, 1 },  // fifo 549: 0 -> 3
+    { 3, 550, 1 },  // fifo 550: 3 -> 7
+    { 7, 551, 1 },  // fifo 551: 7 -> 4
+    { 4, 552, 1 },  // fifo 552: 4 -> 6
+    { 6, 553, 1 },  // fifo 553: 6 -> 5
+    { 5, 554, 1 },  // fifo 554: 5 -> 1
+    { 1, 555, 1 },  // fifo 555: 1 -> 2
+    { 2, 556, 1 },  // fifo 556: 2 -> 0
+    { 0, 557, 1 },  // fifo 557: 0 -> 3
+    { 3, 558, 1 },  // fifo 558: 3 -> 7
+    { 7, 559, 1 },  // fifo 559: 7 -> 4
+    { 2, 560, 1 },  // fifo 560: 2 -> 3
+    { 3, 561, 1 },  // fifo 561: 3 -> 1
+    { 1, 562, 1 },  // fifo 562: 1 -> 0
+    { 0, 563, 1 },  // fifo 563: 0 -> 4
+    { 4, 564, 1 },  // fifo 564: 4 -> 5
+    { 5, 565, 1 },  // fifo 565: 5 -> 7
+    { 7, 566, 1 },  // fifo 566: 7 -> 6
+    { 6, 567, 1 },  // fifo 567: 6 -> 2
+    { 2, 568, 1 },  // fifo 568: 2 -> 3
+    { 3, 569, 1 },  // fifo 569: 3 -> 1
+    { 1, 570, 1 },  // fifo 570: 1 -> 0
+    { 0, 571, 1 },  // fifo 571: 0 -> 4
+    { 4, 572, 1 },  // fifo 572: 4 -> 5
+    { 5, 573, 1 },  // fifo 573: 5 -> 7
+    { 5, 574, 1 },  // fifo 574: 5 -> 1
+    { 1, 575, 1 },  // fifo 575: 1 -> 2
+    { 2, 576, 1 },  // fifo 576: 2 -> 3
+    { 3, 577, 1 },  // fifo 577: 3 -> 0
+    { 0, 578, 1 },  // fifo 578: 0 -> 4
+    { 4, 579, 1 },  // fifo 579: 4 -> 7
+    { 7, 580, 1 },  // fifo 580: 7 -> 6
+    { 6, 581, 1 },  // fifo 581: 6 -> 5
+    { 5, 582, 1 },  // fifo 582: 5 -> 1
+    { 1, 583, 1 },  // fifo 583: 1 -> 2
+    { 2, 584, 1 },  // fifo 584: 2 -> 3
+    { 3, 585, 1 },  // fifo 585: 3 -> 0
+    { 0, 586, 1 },  // fifo 586: 0 -> 4
+    { 4, 587, 1 },  // fifo 587: 4 -> 7
+    { 5, 588, 1 },  // fifo 588: 5 -> 4
+    { 4, 589, 1 },  // fifo 589: 4 -> 0
+    { 0, 590, 1 },  // fifo 590: 0 -> 1
+    { 1, 591, 1 },  // fifo 591: 1 -> 3
+    { 3, 592, 1 },  // fifo 592: 3 -> 2
+    { 2, 593, 1 },  // fifo 593: 2 -> 6
+    { 6, 594, 1 },  // fifo 594: 6 -> 7
+    { 7, 595, 1 },  // fifo 595: 7 -> 5
+    { 5, 596, 1 },  // fifo 596: 5 -> 4
+    { 4, 597, 1 },  // fifo 597: 4 -> 0
+    { 0, 598, 1 },  // fifo 598: 0 -> 1
+    { 1, 599, 1 },  // fifo 599: 1 -> 3
+    { 3, 600, 1 },  // fifo 600: 3 -> 2
+    { 2, 601, 1 },  // fifo 601: 2 -> 6
+    { 3, 602, 1 },  // fifo 602: 3 -> 0
+    { 0, 603, 1 },  // fifo 603: 0 -> 2
+    { 2, 604, 1 },  // fifo 604: 2 -> 1
+    { 1, 605, 1 },  // fifo 605: 1 -> 5
+    { 5, 606, 1 },  // fifo 606: 5 -> 6
+    { 6, 607, 1 },  // fifo 607: 6 -> 4
+    { 4, 608, 1 },  // fifo 608: 4 -> 7
+    { 7, 609, 1 },  // fifo 609: 7 -> 3
+    { 3, 610, 1 },  // fifo 610: 3 -> 0
+    { 0, 611, 1 },  // fifo 611: 0 -> 2
+    { 2, 612, 1 },  // fifo 612: 2 -> 1
+    { 1, 613, 1 },  // fifo 613: 1 -> 5
+    { 5, 614, 1 },  // fifo 614: 5 -> 6
+    { 6, 615, 1 },  // fifo 615: 6 -> 4
+    { 4, 616, 1 },  // fifo 616: 4 -> 0
+    { 0, 617, 1 },  // fifo 617: 0 -> 3
+    { 3, 618, 1 },  // fifo 618: 3 -> 2
+    { 2, 619, 1 },  // fifo 619: 2 -> 1
+    { 1, 620, 1 },  // fifo 620: 1 -> 5
+    { 5, 621, 1 },  // fifo 621: 5 -> 6
+    { 6, 622, 1 },  // fifo 622: 6 -> 7
+    { 7, 623, 1 },  // fifo 623: 7 -> 4
+    { 4, 624, 1 },  // fifo 624: 4 -> 0
+    { 0, 625, 1 },  // fifo 625: 0 -> 3
+    { 3, 626, 1 },  // fifo 626: 3 -> 2
+    { 2, 627, 1 },  // fifo 627: 2 -> 1
+    { 1, 628, 1 },  // fifo 628: 1 -> 5
+    { 5, 629, 1 },  // fifo 629: 5 -> 6
+    { 4, 630, 1 },  // fifo 630: 4 -> 6
+    { 6, 631, 1 },  // fifo 631: 6 -> 5
+    { 5, 632, 1 },  // fifo 632: 5 -> 1
+    { 1, 633, 1 },  // fifo 633: 1 -> 2
+    { 2, 634, 1 },  // fifo 634: 2 -> 0
+    { 0, 635, 1 },  // fifo 635: 0 -> 3
+    { 3, 636, 1 },  // fifo 636: 3 -> 7
+    { 7, 637, 1 },  // fifo 637: 7 -> 4
+    { 4, 638, 1 },  // fifo 638: 4 -> 6
+    { 6, 639, 1 },  // fifo 639: 6 -> 5
+    { 5, 640, 1 },  // fifo 640: 5 -> 1
+    { 1, 641, 1 },  // fifo 641: 1 -> 2
+    { 2, 642, 1 },  // fifo 642: 2 -> 0
+    { 0, 643, 1 },  // fifo 643: 0 -> 3
+    { 6, 644, 1 },  // fifo 644: 6 -> 2
+    { 2, 645, 1 },  // fifo 645: 2 -> 3
+    { 3, 646, 1 },  // fifo 646: 3 -> 1
+    { 1, 647, 1 },  // fifo 647: 1 -> 0
+    { 0, 648, 1 },  // fifo 648: 0 -> 4
+    { 4, 649, 1 },  // fifo 649: 4 -> 5
+    { 5, 650, 1 },  // fifo 650: 5 -> 7
+    { 7, 651, 1 },  // fifo 651: 7 -> 6
+    { 6, 652, 1 },  // fifo 652: 6 -> 2
+    { 2, 653, 1 },  // fifo 653: 2 -> 3
+    { 3, 654, 1 },  // fifo 654: 3 -> 1
+    { 1, 655, 1 },  // fifo 655: 1 -> 0
+    { 0, 656, 1 },  // fifo 656: 0 -> 4
+    { 4, 657, 1 },  // fifo 657: 4 -> 5
+    { 6, 658, 1 },  // fifo 658: 6 -> 5
+    { 5, 659, 1 },  // fifo 659: 5 -> 1
+    { 1, 660, 1 },  // fifo 660: 1 -> 2
+    { 2, 661, 1 },  // fifo 661: 2 -> 3
+    { 3, 662, 1 },  // fifo 662: 3 -> 0
+    { 0, 663, 1 },  // fifo 663: 0 -> 4
+    { 4, 664, 1 },  // fifo 664: 4 -> 7
+    { 7, 665, 1 },  // fifo 665: 7 -> 6
+    { 6, 666, 1 },  // fifo 666: 6 -> 5
+    { 5, 667, 1 },  // fifo 667: 5 -> 1
+    { 1, 668, 1 },  // fifo 668: 1 -> 2
+    { 2, 669, 1 },  // fifo 669: 2 -> 3
+    { 3, 670, 1 },  // fifo 670: 3 -> 0
+    { 0, 671, 1 },  // fifo 671: 0 -> 4
 };
 
 extern COLLC_EXPORT const uint32_t collc_fifo_readers[];
@@ -2368,168 +14164,664 @@ const uint32_t collc_fifo_readers[] = {
     { 7 },  // fifo 11
     { 6 },  // fifo 12
     { 3 },  // fifo 13
-    { 0 },  // fifo 14
-    { 0 },  // fifo 15
-    { 5 },  // fifo 16
-    { 5 },  // fifo 17
-    { 1 },  // fifo 18
-    { 1 },  // fifo 19
-    { 1 },  // fifo 20
-    { 5 },  // fifo 21
-    { 0 },  // fifo 22
+    { 2 },  // fifo 14
+    { 4 },  // fifo 15
+    { 4 },  // fifo 16
+    { 1 },  // fifo 17
+    { 0 },  // fifo 18
+    { 0 },  // fifo 19
+    { 0 },  // fifo 20
+    { 1 },  // fifo 21
+    { 4 },  // fifo 22
     { 2 },  // fifo 23
-    { 7 },  // fifo 24
-    { 6 },  // fifo 25
-    { 3 },  // fifo 26
-    { 4 },  // fifo 27
-    { 6 },  // fifo 28
-    { 6 },  // fifo 29
-    { 6 },  // fifo 30
-    { 3 },  // fifo 31
-    { 2 },  // fifo 32
-    { 2 },  // fifo 33
-    { 2 },  // fifo 34
-    { 3 },  // fifo 35
-    { 1 },  // fifo 36
-    { 6 },  // fifo 37
-    { 0 },  // fifo 38
-    { 7 },  // fifo 39
-    { 5 },  // fifo 40
+    { 5 },  // fifo 24
+    { 7 },  // fifo 25
+    { 6 },  // fifo 26
+    { 3 },  // fifo 27
+    { 0 },  // fifo 28
+    { 0 },  // fifo 29
+    { 5 },  // fifo 30
+    { 5 },  // fifo 31
+    { 1 },  // fifo 32
+    { 1 },  // fifo 33
+    { 1 },  // fifo 34
+    { 5 },  // fifo 35
+    { 0 },  // fifo 36
+    { 2 },  // fifo 37
+    { 7 },  // fifo 38
+    { 6 },  // fifo 39
+    { 3 },  // fifo 40
     { 4 },  // fifo 41
-    { 6 },  // fifo 42
+    { 0 },  // fifo 42
     { 0 },  // fifo 43
-    { 1 },  // fifo 44
-    { 2 },  // fifo 45
-    { 2 },  // fifo 46
-    { 2 },  // fifo 47
-    { 2 },  // fifo 48
-    { 3 },  // fifo 49
-    { 1 },  // fifo 50
-    { 0 },  // fifo 51
-    { 6 },  // fifo 52
-    { 5 },  // fifo 53
-    { 4 },  // fifo 54
-    { 7 },  // fifo 55
-    { 0 },  // fifo 56
-    { 0 },  // fifo 57
-    { 5 },  // fifo 58
-    { 5 },  // fifo 59
-    { 4 },  // fifo 60
-    { 4 },  // fifo 61
-    { 4 },  // fifo 62
-    { 7 },  // fifo 63
-    { 5 },  // fifo 64
-    { 0 },  // fifo 65
-    { 1 },  // fifo 66
-    { 6 },  // fifo 67
-    { 3 },  // fifo 68
-    { 2 },  // fifo 69
-    { 1 },  // fifo 70
-    { 1 },  // fifo 71
-    { 7 },  // fifo 72
-    { 7 },  // fifo 73
-    { 7 },  // fifo 74
-    { 5 },  // fifo 75
-    { 5 },  // fifo 76
-    { 7 },  // fifo 77
+    { 5 },  // fifo 44
+    { 5 },  // fifo 45
+    { 1 },  // fifo 46
+    { 1 },  // fifo 47
+    { 1 },  // fifo 48
+    { 5 },  // fifo 49
+    { 0 },  // fifo 50
+    { 2 },  // fifo 51
+    { 7 },  // fifo 52
+    { 6 },  // fifo 53
+    { 3 },  // fifo 54
+    { 4 },  // fifo 55
+    { 6 },  // fifo 56
+    { 6 },  // fifo 57
+    { 6 },  // fifo 58
+    { 3 },  // fifo 59
+    { 2 },  // fifo 60
+    { 2 },  // fifo 61
+    { 2 },  // fifo 62
+    { 3 },  // fifo 63
+    { 1 },  // fifo 64
+    { 6 },  // fifo 65
+    { 0 },  // fifo 66
+    { 7 },  // fifo 67
+    { 5 },  // fifo 68
+    { 4 },  // fifo 69
+    { 6 },  // fifo 70
+    { 6 },  // fifo 71
+    { 6 },  // fifo 72
+    { 3 },  // fifo 73
+    { 2 },  // fifo 74
+    { 2 },  // fifo 75
+    { 2 },  // fifo 76
+    { 3 },  // fifo 77
     { 1 },  // fifo 78
-    { 3 },  // fifo 79
-    { 4 },  // fifo 80
-    { 6 },  // fifo 81
-    { 0 },  // fifo 82
-    { 2 },  // fifo 83
-    { 4 },  // fifo 84
-    { 1 },  // fifo 85
+    { 6 },  // fifo 79
+    { 0 },  // fifo 80
+    { 7 },  // fifo 81
+    { 5 },  // fifo 82
+    { 4 },  // fifo 83
+    { 6 },  // fifo 84
+    { 0 },  // fifo 85
     { 1 },  // fifo 86
-    { 7 },  // fifo 87
-    { 5 },  // fifo 88
-    { 5 },  // fifo 89
-    { 5 },  // fifo 90
-    { 7 },  // fifo 91
+    { 2 },  // fifo 87
+    { 2 },  // fifo 88
+    { 2 },  // fifo 89
+    { 2 },  // fifo 90
+    { 3 },  // fifo 91
     { 1 },  // fifo 92
-    { 4 },  // fifo 93
+    { 0 },  // fifo 93
     { 6 },  // fifo 94
-    { 3 },  // fifo 95
-    { 2 },  // fifo 96
-    { 0 },  // fifo 97
-    { 2 },  // fifo 98
-    { 2 },  // fifo 99
-    { 4 },  // fifo 100
-    { 4 },  // fifo 101
-    { 4 },  // fifo 102
-    { 6 },  // fifo 103
-    { 6 },  // fifo 104
-    { 4 },  // fifo 105
-    { 2 },  // fifo 106
-    { 7 },  // fifo 107
-    { 5 },  // fifo 108
-    { 0 },  // fifo 109
-    { 3 },  // fifo 110
-    { 1 },  // fifo 111
-    { 6 },  // fifo 112
-    { 3 },  // fifo 113
-    { 3 },  // fifo 114
-    { 3 },  // fifo 115
-    { 7 },  // fifo 116
-    { 7 },  // fifo 117
-    { 7 },  // fifo 118
-    { 3 },  // fifo 119
-    { 4 },  // fifo 120
-    { 6 },  // fifo 121
+    { 5 },  // fifo 95
+    { 4 },  // fifo 96
+    { 7 },  // fifo 97
+    { 6 },  // fifo 98
+    { 0 },  // fifo 99
+    { 1 },  // fifo 100
+    { 2 },  // fifo 101
+    { 2 },  // fifo 102
+    { 2 },  // fifo 103
+    { 2 },  // fifo 104
+    { 3 },  // fifo 105
+    { 1 },  // fifo 106
+    { 0 },  // fifo 107
+    { 6 },  // fifo 108
+    { 5 },  // fifo 109
+    { 4 },  // fifo 110
+    { 7 },  // fifo 111
+    { 0 },  // fifo 112
+    { 0 },  // fifo 113
+    { 5 },  // fifo 114
+    { 5 },  // fifo 115
+    { 4 },  // fifo 116
+    { 4 },  // fifo 117
+    { 4 },  // fifo 118
+    { 7 },  // fifo 119
+    { 5 },  // fifo 120
+    { 0 },  // fifo 121
     { 1 },  // fifo 122
-    { 0 },  // fifo 123
-    { 2 },  // fifo 124
-    { 5 },  // fifo 125
-    { 7 },  // fifo 126
-    { 7 },  // fifo 127
-    { 7 },  // fifo 128
-    { 0 },  // fifo 129
-    { 6 },  // fifo 130
-    { 3 },  // fifo 131
+    { 6 },  // fifo 123
+    { 3 },  // fifo 124
+    { 2 },  // fifo 125
+    { 0 },  // fifo 126
+    { 0 },  // fifo 127
+    { 5 },  // fifo 128
+    { 5 },  // fifo 129
+    { 4 },  // fifo 130
+    { 4 },  // fifo 131
     { 4 },  // fifo 132
-    { 6 },  // fifo 133
-    { 3 },  // fifo 134
-    { 2 },  // fifo 135
-    { 7 },  // fifo 136
-    { 4 },  // fifo 137
-    { 0 },  // fifo 138
+    { 7 },  // fifo 133
+    { 5 },  // fifo 134
+    { 0 },  // fifo 135
+    { 1 },  // fifo 136
+    { 6 },  // fifo 137
+    { 3 },  // fifo 138
     { 2 },  // fifo 139
-    { 7 },  // fifo 140
-    { 6 },  // fifo 141
-    { 3 },  // fifo 142
-    { 0 },  // fifo 143
-    { 2 },  // fifo 144
+    { 1 },  // fifo 140
+    { 1 },  // fifo 141
+    { 7 },  // fifo 142
+    { 7 },  // fifo 143
+    { 7 },  // fifo 144
     { 5 },  // fifo 145
-    { 0 },  // fifo 146
-    { 6 },  // fifo 147
-    { 3 },  // fifo 148
-    { 1 },  // fifo 149
-    { 3 },  // fifo 150
-    { 5 },  // fifo 151
-    { 1 },  // fifo 152
-    { 6 },  // fifo 153
-    { 2 },  // fifo 154
-    { 3 },  // fifo 155
-    { 4 },  // fifo 156
-    { 6 },  // fifo 157
-    { 1 },  // fifo 158
-    { 3 },  // fifo 159
+    { 5 },  // fifo 146
+    { 7 },  // fifo 147
+    { 1 },  // fifo 148
+    { 3 },  // fifo 149
+    { 4 },  // fifo 150
+    { 6 },  // fifo 151
+    { 0 },  // fifo 152
+    { 2 },  // fifo 153
+    { 1 },  // fifo 154
+    { 1 },  // fifo 155
+    { 7 },  // fifo 156
+    { 7 },  // fifo 157
+    { 7 },  // fifo 158
+    { 5 },  // fifo 159
     { 5 },  // fifo 160
-    { 1 },  // fifo 161
-    { 5 },  // fifo 162
-    { 5 },  // fifo 163
-    { 1 },  // fifo 164
-    { 1 },  // fifo 165
-    { 5 },  // fifo 166
-    { 1 },  // fifo 167
-    { 1 },  // fifo 168
-    { 5 },  // fifo 169
-    { 5 },  // fifo 170
-    { 3 },  // fifo 171
-    { 3 },  // fifo 172
+    { 7 },  // fifo 161
+    { 1 },  // fifo 162
+    { 3 },  // fifo 163
+    { 4 },  // fifo 164
+    { 6 },  // fifo 165
+    { 0 },  // fifo 166
+    { 2 },  // fifo 167
+    { 4 },  // fifo 168
+    { 1 },  // fifo 169
+    { 1 },  // fifo 170
+    { 7 },  // fifo 171
+    { 5 },  // fifo 172
     { 5 },  // fifo 173
-    { 7 },  // fifo 174
+    { 5 },  // fifo 174
     { 7 },  // fifo 175
+    { 1 },  // fifo 176
+    { 4 },  // fifo 177
+    { 6 },  // fifo 178
+    { 3 },  // fifo 179
+    { 2 },  // fifo 180
+    { 0 },  // fifo 181
+    { 4 },  // fifo 182
+    { 1 },  // fifo 183
+    { 1 },  // fifo 184
+    { 7 },  // fifo 185
+    { 5 },  // fifo 186
+    { 5 },  // fifo 187
+    { 5 },  // fifo 188
+    { 7 },  // fifo 189
+    { 1 },  // fifo 190
+    { 4 },  // fifo 191
+    { 6 },  // fifo 192
+    { 3 },  // fifo 193
+    { 2 },  // fifo 194
+    { 0 },  // fifo 195
+    { 2 },  // fifo 196
+    { 2 },  // fifo 197
+    { 4 },  // fifo 198
+    { 4 },  // fifo 199
+    { 4 },  // fifo 200
+    { 6 },  // fifo 201
+    { 6 },  // fifo 202
+    { 4 },  // fifo 203
+    { 2 },  // fifo 204
+    { 7 },  // fifo 205
+    { 5 },  // fifo 206
+    { 0 },  // fifo 207
+    { 3 },  // fifo 208
+    { 1 },  // fifo 209
+    { 6 },  // fifo 210
+    { 3 },  // fifo 211
+    { 3 },  // fifo 212
+    { 3 },  // fifo 213
+    { 7 },  // fifo 214
+    { 7 },  // fifo 215
+    { 7 },  // fifo 216
+    { 3 },  // fifo 217
+    { 4 },  // fifo 218
+    { 6 },  // fifo 219
+    { 1 },  // fifo 220
+    { 0 },  // fifo 221
+    { 2 },  // fifo 222
+    { 5 },  // fifo 223
+    { 6 },  // fifo 224
+    { 3 },  // fifo 225
+    { 3 },  // fifo 226
+    { 3 },  // fifo 227
+    { 7 },  // fifo 228
+    { 7 },  // fifo 229
+    { 7 },  // fifo 230
+    { 3 },  // fifo 231
+    { 4 },  // fifo 232
+    { 6 },  // fifo 233
+    { 1 },  // fifo 234
+    { 0 },  // fifo 235
+    { 2 },  // fifo 236
+    { 5 },  // fifo 237
+    { 6 },  // fifo 238
+    { 3 },  // fifo 239
+    { 3 },  // fifo 240
+    { 3 },  // fifo 241
+    { 7 },  // fifo 242
+    { 7 },  // fifo 243
+    { 7 },  // fifo 244
+    { 3 },  // fifo 245
+    { 4 },  // fifo 246
+    { 6 },  // fifo 247
+    { 1 },  // fifo 248
+    { 0 },  // fifo 249
+    { 2 },  // fifo 250
+    { 5 },  // fifo 251
+    { 1 },  // fifo 252
+    { 0 },  // fifo 253
+    { 6 },  // fifo 254
+    { 4 },  // fifo 255
+    { 6 },  // fifo 256
+    { 4 },  // fifo 257
+    { 2 },  // fifo 258
+    { 6 },  // fifo 259
+    { 2 },  // fifo 260
+    { 6 },  // fifo 261
+    { 0 },  // fifo 262
+    { 2 },  // fifo 263
+    { 0 },  // fifo 264
+    { 0 },  // fifo 265
+    { 5 },  // fifo 266
+    { 4 },  // fifo 267
+    { 0 },  // fifo 268
+    { 6 },  // fifo 269
+    { 3 },  // fifo 270
+    { 2 },  // fifo 271
+    { 0 },  // fifo 272
+    { 0 },  // fifo 273
+    { 5 },  // fifo 274
+    { 5 },  // fifo 275
+    { 4 },  // fifo 276
+    { 0 },  // fifo 277
+    { 1 },  // fifo 278
+    { 6 },  // fifo 279
+    { 3 },  // fifo 280
+    { 2 },  // fifo 281
+    { 0 },  // fifo 282
+    { 0 },  // fifo 283
+    { 5 },  // fifo 284
+    { 5 },  // fifo 285
+    { 4 },  // fifo 286
+    { 0 },  // fifo 287
+    { 1 },  // fifo 288
+    { 6 },  // fifo 289
+    { 3 },  // fifo 290
+    { 2 },  // fifo 291
+    { 1 },  // fifo 292
+    { 1 },  // fifo 293
+    { 5 },  // fifo 294
+    { 1 },  // fifo 295
+    { 0 },  // fifo 296
+    { 2 },  // fifo 297
+    { 1 },  // fifo 298
+    { 1 },  // fifo 299
+    { 5 },  // fifo 300
+    { 1 },  // fifo 301
+    { 0 },  // fifo 302
+    { 2 },  // fifo 303
+    { 1 },  // fifo 304
+    { 1 },  // fifo 305
+    { 5 },  // fifo 306
+    { 5 },  // fifo 307
+    { 7 },  // fifo 308
+    { 1 },  // fifo 309
+    { 0 },  // fifo 310
+    { 2 },  // fifo 311
+    { 4 },  // fifo 312
+    { 1 },  // fifo 313
+    { 5 },  // fifo 314
+    { 5 },  // fifo 315
+    { 7 },  // fifo 316
+    { 1 },  // fifo 317
+    { 2 },  // fifo 318
+    { 0 },  // fifo 319
+    { 4 },  // fifo 320
+    { 1 },  // fifo 321
+    { 7 },  // fifo 322
+    { 5 },  // fifo 323
+    { 5 },  // fifo 324
+    { 5 },  // fifo 325
+    { 7 },  // fifo 326
+    { 1 },  // fifo 327
+    { 4 },  // fifo 328
+    { 6 },  // fifo 329
+    { 2 },  // fifo 330
+    { 0 },  // fifo 331
+    { 4 },  // fifo 332
+    { 1 },  // fifo 333
+    { 7 },  // fifo 334
+    { 5 },  // fifo 335
+    { 5 },  // fifo 336
+    { 5 },  // fifo 337
+    { 7 },  // fifo 338
+    { 1 },  // fifo 339
+    { 4 },  // fifo 340
+    { 6 },  // fifo 341
+    { 2 },  // fifo 342
+    { 0 },  // fifo 343
+    { 2 },  // fifo 344
+    { 2 },  // fifo 345
+    { 4 },  // fifo 346
+    { 4 },  // fifo 347
+    { 4 },  // fifo 348
+    { 6 },  // fifo 349
+    { 6 },  // fifo 350
+    { 4 },  // fifo 351
+    { 2 },  // fifo 352
+    { 7 },  // fifo 353
+    { 5 },  // fifo 354
+    { 0 },  // fifo 355
+    { 3 },  // fifo 356
+    { 1 },  // fifo 357
+    { 2 },  // fifo 358
+    { 2 },  // fifo 359
+    { 4 },  // fifo 360
+    { 4 },  // fifo 361
+    { 4 },  // fifo 362
+    { 6 },  // fifo 363
+    { 6 },  // fifo 364
+    { 4 },  // fifo 365
+    { 2 },  // fifo 366
+    { 7 },  // fifo 367
+    { 5 },  // fifo 368
+    { 0 },  // fifo 369
+    { 3 },  // fifo 370
+    { 1 },  // fifo 371
+    { 2 },  // fifo 372
+    { 2 },  // fifo 373
+    { 4 },  // fifo 374
+    { 4 },  // fifo 375
+    { 4 },  // fifo 376
+    { 6 },  // fifo 377
+    { 6 },  // fifo 378
+    { 4 },  // fifo 379
+    { 2 },  // fifo 380
+    { 7 },  // fifo 381
+    { 5 },  // fifo 382
+    { 0 },  // fifo 383
+    { 3 },  // fifo 384
+    { 1 },  // fifo 385
+    { 6 },  // fifo 386
+    { 3 },  // fifo 387
+    { 3 },  // fifo 388
+    { 7 },  // fifo 389
+    { 7 },  // fifo 390
+    { 4 },  // fifo 391
+    { 6 },  // fifo 392
+    { 0 },  // fifo 393
+    { 2 },  // fifo 394
+    { 5 },  // fifo 395
+    { 6 },  // fifo 396
+    { 3 },  // fifo 397
+    { 3 },  // fifo 398
+    { 7 },  // fifo 399
+    { 7 },  // fifo 400
+    { 4 },  // fifo 401
+    { 6 },  // fifo 402
+    { 0 },  // fifo 403
+    { 2 },  // fifo 404
+    { 5 },  // fifo 405
+    { 6 },  // fifo 406
+    { 3 },  // fifo 407
+    { 3 },  // fifo 408
+    { 3 },  // fifo 409
+    { 7 },  // fifo 410
+    { 7 },  // fifo 411
+    { 7 },  // fifo 412
+    { 3 },  // fifo 413
+    { 4 },  // fifo 414
+    { 6 },  // fifo 415
+    { 1 },  // fifo 416
+    { 0 },  // fifo 417
+    { 2 },  // fifo 418
+    { 5 },  // fifo 419
+    { 6 },  // fifo 420
+    { 3 },  // fifo 421
+    { 3 },  // fifo 422
+    { 3 },  // fifo 423
+    { 7 },  // fifo 424
+    { 7 },  // fifo 425
+    { 7 },  // fifo 426
+    { 3 },  // fifo 427
+    { 4 },  // fifo 428
+    { 6 },  // fifo 429
+    { 1 },  // fifo 430
+    { 0 },  // fifo 431
+    { 2 },  // fifo 432
+    { 5 },  // fifo 433
+    { 6 },  // fifo 434
+    { 3 },  // fifo 435
+    { 3 },  // fifo 436
+    { 3 },  // fifo 437
+    { 7 },  // fifo 438
+    { 7 },  // fifo 439
+    { 7 },  // fifo 440
+    { 3 },  // fifo 441
+    { 4 },  // fifo 442
+    { 6 },  // fifo 443
+    { 1 },  // fifo 444
+    { 0 },  // fifo 445
+    { 2 },  // fifo 446
+    { 5 },  // fifo 447
+    { 3 },  // fifo 448
+    { 6 },  // fifo 449
+    { 6 },  // fifo 450
+    { 7 },  // fifo 451
+    { 6 },  // fifo 452
+    { 7 },  // fifo 453
+    { 5 },  // fifo 454
+    { 7 },  // fifo 455
+    { 6 },  // fifo 456
+    { 5 },  // fifo 457
+    { 6 },  // fifo 458
+    { 5 },  // fifo 459
+    { 3 },  // fifo 460
+    { 7 },  // fifo 461
+    { 5 },  // fifo 462
+    { 3 },  // fifo 463
+    { 6 },  // fifo 464
+    { 7 },  // fifo 465
+    { 7 },  // fifo 466
+    { 3 },  // fifo 467
+    { 6 },  // fifo 468
+    { 4 },  // fifo 469
+    { 7 },  // fifo 470
+    { 3 },  // fifo 471
+    { 0 },  // fifo 472
+    { 7 },  // fifo 473
+    { 4 },  // fifo 474
+    { 2 },  // fifo 475
+    { 6 },  // fifo 476
+    { 7 },  // fifo 477
+    { 4 },  // fifo 478
+    { 3 },  // fifo 479
+    { 2 },  // fifo 480
+    { 3 },  // fifo 481
+    { 7 },  // fifo 482
+    { 4 },  // fifo 483
+    { 5 },  // fifo 484
+    { 3 },  // fifo 485
+    { 7 },  // fifo 486
+    { 4 },  // fifo 487
+    { 6 },  // fifo 488
+    { 6 },  // fifo 489
+    { 1 },  // fifo 490
+    { 7 },  // fifo 491
+    { 6 },  // fifo 492
+    { 2 },  // fifo 493
+    { 1 },  // fifo 494
+    { 3 },  // fifo 495
+    { 0 },  // fifo 496
+    { 7 },  // fifo 497
+    { 6 },  // fifo 498
+    { 5 },  // fifo 499
+    { 3 },  // fifo 500
+    { 0 },  // fifo 501
+    { 7 },  // fifo 502
+    { 6 },  // fifo 503
+    { 5 },  // fifo 504
+    { 4 },  // fifo 505
+    { 0 },  // fifo 506
+    { 1 },  // fifo 507
+    { 3 },  // fifo 508
+    { 2 },  // fifo 509
+    { 6 },  // fifo 510
+    { 7 },  // fifo 511
+    { 5 },  // fifo 512
+    { 4 },  // fifo 513
+    { 0 },  // fifo 514
+    { 1 },  // fifo 515
+    { 3 },  // fifo 516
+    { 2 },  // fifo 517
+    { 7 },  // fifo 518
+    { 3 },  // fifo 519
+    { 0 },  // fifo 520
+    { 2 },  // fifo 521
+    { 1 },  // fifo 522
+    { 5 },  // fifo 523
+    { 6 },  // fifo 524
+    { 4 },  // fifo 525
+    { 7 },  // fifo 526
+    { 3 },  // fifo 527
+    { 0 },  // fifo 528
+    { 2 },  // fifo 529
+    { 1 },  // fifo 530
+    { 5 },  // fifo 531
+    { 4 },  // fifo 532
+    { 0 },  // fifo 533
+    { 3 },  // fifo 534
+    { 2 },  // fifo 535
+    { 1 },  // fifo 536
+    { 5 },  // fifo 537
+    { 6 },  // fifo 538
+    { 7 },  // fifo 539
+    { 4 },  // fifo 540
+    { 0 },  // fifo 541
+    { 3 },  // fifo 542
+    { 2 },  // fifo 543
+    { 1 },  // fifo 544
+    { 5 },  // fifo 545
+    { 1 },  // fifo 546
+    { 2 },  // fifo 547
+    { 0 },  // fifo 548
+    { 3 },  // fifo 549
+    { 7 },  // fifo 550
+    { 4 },  // fifo 551
+    { 6 },  // fifo 552
+    { 5 },  // fifo 553
+    { 1 },  // fifo 554
+    { 2 },  // fifo 555
+    { 0 },  // fifo 556
+    { 3 },  // fifo 557
+    { 7 },  // fifo 558
+    { 4 },  // fifo 559
+    { 3 },  // fifo 560
+    { 1 },  // fifo 561
+    { 0 },  // fifo 562
+    { 4 },  // fifo 563
+    { 5 },  // fifo 564
+    { 7 },  // fifo 565
+    { 6 },  // fifo 566
+    { 2 },  // fifo 567
+    { 3 },  // fifo 568
+    { 1 },  // fifo 569
+    { 0 },  // fifo 570
+    { 4 },  // fifo 571
+    { 5 },  // fifo 572
+    { 7 },  // fifo 573
+    { 1 },  // fifo 574
+    { 2 },  // fifo 575
+    { 3 },  // fifo 576
+    { 0 },  // fifo 577
+    { 4 },  // fifo 578
+    { 7 },  // fifo 579
+    { 6 },  // fifo 580
+    { 5 },  // fifo 581
+    { 1 },  // fifo 582
+    { 2 },  // fifo 583
+    { 3 },  // fifo 584
+    { 0 },  // fifo 585
+    { 4 },  // fifo 586
+    { 7 },  // fifo 587
+    { 4 },  // fifo 588
+    { 0 },  // fifo 589
+    { 1 },  // fifo 590
+    { 3 },  // fifo 591
+    { 2 },  // fifo 592
+    { 6 },  // fifo 593
+    { 7 },  // fifo 594
+    { 5 },  // fifo 595
+    { 4 },  // fifo 596
+    { 0 },  // fifo 597
+    { 1 },  // fifo 598
+    { 3 },  // fifo 599
+    { 2 },  // fifo 600
+    { 6 },  // fifo 601
+    { 0 },  // fifo 602
+    { 2 },  // fifo 603
+    { 1 },  // fifo 604
+    { 5 },  // fifo 605
+    { 6 },  // fifo 606
+    { 4 },  // fifo 607
+    { 7 },  // fifo 608
+    { 3 },  // fifo 609
+    { 0 },  // fifo 610
+    { 2 },  // fifo 611
+    { 1 },  // fifo 612
+    { 5 },  // fifo 613
+    { 6 },  // fifo 614
+    { 4 },  // fifo 615
+    { 0 },  // fifo 616
+    { 3 },  // fifo 617
+    { 2 },  // fifo 618
+    { 1 },  // fifo 619
+    { 5 },  // fifo 620
+    { 6 },  // fifo 621
+    { 7 },  // fifo 622
+    { 4 },  // fifo 623
+    { 0 },  // fifo 624
+    { 3 },  // fifo 625
+    { 2 },  // fifo 626
+    { 1 },  // fifo 627
+    { 5 },  // fifo 628
+    { 6 },  // fifo 629
+    { 6 },  // fifo 630
+    { 5 },  // fifo 631
+    { 1 },  // fifo 632
+    { 2 },  // fifo 633
+    { 0 },  // fifo 634
+    { 3 },  // fifo 635
+    { 7 },  // fifo 636
+    { 4 },  // fifo 637
+    { 6 },  // fifo 638
+    { 5 },  // fifo 639
+    { 1 },  // fifo 640
+    { 2 },  // fifo 641
+    { 0 },  // fifo 642
+    { 3 },  // fifo 643
+    { 2 },  // fifo 644
+    { 3 },  // fifo 645
+    { 1 },  // fifo 646
+    { 0 },  // fifo 647
+    { 4 },  // fifo 648
+    { 5 },  // fifo 649
+    { 7 },  // fifo 650
+    { 6 },  // fifo 651
+    { 2 },  // fifo 652
+    { 3 },  // fifo 653
+    { 1 },  // fifo 654
+    { 0 },  // fifo 655
+    { 4 },  // fifo 656
+    { 5 },  // fifo 657
+    { 5 },  // fifo 658
+    { 1 },  // fifo 659
+    { 2 },  // fifo 660
+    { 3 },  // fifo 661
+    { 0 },  // fifo 662
+    { 4 },  // fifo 663
+    { 7 },  // fifo 664
+    { 6 },  // fifo 665
+    { 5 },  // fifo 666
+    { 1 },  // fifo 667
+    { 2 },  // fifo 668
+    { 3 },  // fifo 669
+    { 0 },  // fifo 670
+    { 4 },  // fifo 671
 };
 
 extern COLLC_EXPORT const collc::GpuSet collc_gpu_sets[];
@@ -2589,15 +14881,15 @@ const collc::Tables collc_tables = {
 
 // JSON: what `collc inspect` prints.
 extern COLLC_EXPORT const uint64_t collc_manifest_size;
-const uint64_t collc_manifest_size = 1977;
+const uint64_t collc_manifest_size = 13321;
 extern COLLC_EXPORT const char collc_manifest[];
 const char collc_manifest[] = {
     123, 10, 32, 34, 102, 111, 114, 109, 97, 116, 34, 58, 32, 34, 99, 111, 108, 108, 99, 45, 108, 105, 98, 114,
     97, 114, 121, 47, 49, 34, 44, 10, 32, 34, 110, 97, 109, 101, 34, 58, 32, 34, 100, 103, 120, 49, 118, 34,
     44, 10, 32, 34, 99, 111, 108, 108, 99, 34, 58, 32, 34, 48, 46, 49, 46, 48, 34, 44, 10, 32, 34, 116,
     97, 114, 103, 101, 116, 34, 58, 32, 34, 99, 117, 100, 97, 34, 44, 10, 32, 34, 98, 117, 105, 108, 100, 95,
-    105, 100, 34, 58, 32, 34, 55, 57, 54, 52, 56, 48, 99, 50, 102, 48, 101, 57, 101, 51, 51, 49, 101, 53,
-    48, 55, 100, 50, 56, 98, 51, 53, 48, 52, 50, 55, 50, 48, 34, 44, 10, 32, 34, 99, 111, 109, 112, 105,
+    105, 100, 34, 58, 32, 34, 48, 48, 50, 49, 100, 56, 50, 101, 57, 50, 99, 100, 98, 99, 57, 100, 99, 97,
+    57, 98, 100, 100, 48, 99, 99, 56, 98, 97, 101, 49, 48, 56, 34, 44, 10, 32, 34, 99, 111, 109, 112, 105,
     108, 101, 114, 34, 58, 32, 34, 103, 43, 43, 32, 40, 68, 101, 98, 105, 97, 110, 32, 49, 50, 46, 50, 46,
     48, 45, 49, 52, 43, 100, 101, 98, 49, 50, 117, 49, 41, 32, 49, 50, 46, 50, 46, 48, 34, 44, 10, 32,
     34, 103, 112, 117, 115, 34, 58, 32, 91, 10, 32, 32, 34, 103, 112, 117, 48, 34, 44, 10, 32, 32, 34, 103,
@@ -2614,18 +14906,109 @@ const char collc_manifest[] = {
     32, 34, 103, 112, 117, 53, 34, 44, 10, 32, 32, 32, 32, 34, 103, 112, 117, 54, 34, 44, 10, 32, 32, 32,
     32, 34, 103, 112, 117, 55, 34, 10, 32, 32, 32, 93, 44, 10, 32, 32, 32, 34, 103, 112, 117, 95, 115, 101,
     116, 115, 34, 58, 32, 49, 44, 10, 32, 32, 32, 34, 115, 108, 111, 116, 115, 34, 58, 32, 56, 44, 10, 32,
-    32, 32, 34, 115, 108, 111, 116, 95, 98, 121, 116, 101, 115, 34, 58, 32, 53, 50, 52, 50, 56, 56, 44, 10,
-    32, 32, 32, 34, 102, 105, 102, 111, 95, 98, 121, 116, 101, 115, 34, 58, 32, 55, 51, 56, 49, 57, 55, 53,
-    48, 52, 44, 10, 32, 32, 32, 34, 112, 114, 111, 103, 114, 97, 109, 115, 34, 58, 32, 91, 10, 32, 32, 32,
-    32, 123, 10, 32, 32, 32, 32, 32, 34, 99, 111, 108, 108, 101, 99, 116, 105, 118, 101, 34, 58, 32, 34, 97,
-    108, 108, 95, 114, 101, 100, 117, 99, 101, 34, 44, 10, 32, 32, 32, 32, 32, 34, 114, 111, 111, 116, 34, 58,
-    32, 110, 117, 108, 108, 44, 10, 32, 32, 32, 32, 32, 34, 114, 97, 116, 101, 95, 103, 98, 112, 115, 34, 58,
-    32, 34, 54, 48, 48, 47, 55, 34, 44, 10, 32, 32, 32, 32, 32, 34, 98, 111, 117, 110, 100, 95, 103, 98,
-    112, 115, 34, 58, 32, 34, 54, 48, 48, 47, 55, 34, 44, 10, 32, 32, 32, 32, 32, 34, 111, 112, 116, 105,
-    109, 97, 108, 34, 58, 32, 116, 114, 117, 101, 44, 10, 32, 32, 32, 32, 32, 34, 116, 114, 101, 101, 115, 34,
-    58, 32, 57, 44, 10, 32, 32, 32, 32, 32, 34, 100, 101, 112, 116, 104, 34, 58, 32, 52, 44, 10, 32, 32,
-    32, 32, 32, 34, 99, 104, 97, 110, 110, 101, 108, 115, 34, 58, 32, 57, 44, 10, 32, 32, 32, 32, 32, 34,
-    102, 105, 102, 111, 115, 34, 58, 32, 49, 50, 54, 10, 32, 32, 32, 32, 125, 44, 10, 32, 32, 32, 32, 123,
+    32, 32, 34, 115, 108, 111, 116, 95, 98, 121, 116, 101, 115, 34, 58, 32, 49, 51, 49, 48, 55, 50, 44, 10,
+    32, 32, 32, 34, 102, 105, 102, 111, 95, 98, 121, 116, 101, 115, 34, 58, 32, 49, 53, 48, 48, 51, 48, 55,
+    50, 48, 48, 44, 10, 32, 32, 32, 34, 112, 114, 111, 103, 114, 97, 109, 115, 34, 58, 32, 91, 10, 32, 32,
+    32, 32, 123, 10, 32, 32, 32, 32, 32, 34, 99, 111, 108, 108, 101, 99, 116, 105, 118, 101, 34, 58, 32, 34,
+    97, 108, 108, 95, 114, 101, 100, 117, 99, 101, 34, 44, 10, 32, 32, 32, 32, 32, 34, 114, 111, 111, 116, 34,
+    58, 32, 110, 117, 108, 108, 44, 10, 32, 32, 32, 32, 32, 34, 114, 97, 116, 101, 95, 103, 98, 112, 115, 34,
+    58, 32, 34, 54, 48, 48, 47, 55, 34, 44, 10, 32, 32, 32, 32, 32, 34, 98, 111, 117, 110, 100, 95, 103,
+    98, 112, 115, 34, 58, 32, 34, 54, 48, 48, 47, 55, 34, 44, 10, 32, 32, 32, 32, 32, 34, 111, 112, 116,
+    105, 109, 97, 108, 34, 58, 32, 116, 114, 117, 101, 44, 10, 32, 32, 32, 32, 32, 34, 116, 114, 101, 101, 115,
+    34, 58, 32, 57, 44, 10, 32, 32, 32, 32, 32, 34, 100, 101, 112, 116, 104, 34, 58, 32, 52, 44, 10, 32,
+    32, 32, 32, 32, 34, 99, 104, 97, 110, 110, 101, 108, 115, 34, 58, 32, 49, 56, 44, 10, 32, 32, 32, 32,
+    32, 34, 102, 105, 102, 111, 115, 34, 58, 32, 50, 53, 50, 44, 10, 32, 32, 32, 32, 32, 34, 112, 108, 97,
+    110, 34, 58, 32, 34, 116, 114, 101, 101, 115, 34, 44, 10, 32, 32, 32, 32, 32, 34, 112, 108, 97, 110, 95,
+    110, 117, 109, 98, 101, 114, 34, 58, 32, 48, 44, 10, 32, 32, 32, 32, 32, 34, 115, 112, 114, 101, 97, 100,
+    34, 58, 32, 49, 56, 44, 10, 32, 32, 32, 32, 32, 34, 101, 118, 101, 114, 121, 119, 104, 101, 114, 101, 34,
+    58, 32, 102, 97, 108, 115, 101, 44, 10, 32, 32, 32, 32, 32, 34, 112, 114, 111, 116, 111, 34, 58, 32, 34,
+    76, 76, 34, 44, 10, 32, 32, 32, 32, 32, 34, 99, 104, 117, 110, 107, 95, 98, 121, 116, 101, 115, 34, 58,
+    32, 52, 48, 57, 54, 44, 10, 32, 32, 32, 32, 32, 34, 109, 105, 110, 95, 98, 121, 116, 101, 115, 34, 58,
+    32, 48, 44, 10, 32, 32, 32, 32, 32, 34, 119, 104, 121, 34, 58, 32, 34, 115, 109, 97, 108, 108, 32, 99,
+    97, 108, 108, 115, 32, 112, 97, 121, 32, 102, 111, 114, 32, 104, 111, 112, 115, 58, 32, 52, 32, 111, 102, 32,
+    116, 114, 101, 101, 115, 32, 111, 118, 101, 114, 32, 76, 76, 34, 10, 32, 32, 32, 32, 125, 44, 10, 32, 32,
+    32, 32, 123, 10, 32, 32, 32, 32, 32, 34, 99, 111, 108, 108, 101, 99, 116, 105, 118, 101, 34, 58, 32, 34,
+    97, 108, 108, 95, 114, 101, 100, 117, 99, 101, 34, 44, 10, 32, 32, 32, 32, 32, 34, 114, 111, 111, 116, 34,
+    58, 32, 110, 117, 108, 108, 44, 10, 32, 32, 32, 32, 32, 34, 114, 97, 116, 101, 95, 103, 98, 112, 115, 34,
+    58, 32, 34, 54, 48, 48, 47, 55, 34, 44, 10, 32, 32, 32, 32, 32, 34, 98, 111, 117, 110, 100, 95, 103,
+    98, 112, 115, 34, 58, 32, 34, 54, 48, 48, 47, 55, 34, 44, 10, 32, 32, 32, 32, 32, 34, 111, 112, 116,
+    105, 109, 97, 108, 34, 58, 32, 116, 114, 117, 101, 44, 10, 32, 32, 32, 32, 32, 34, 116, 114, 101, 101, 115,
+    34, 58, 32, 57, 44, 10, 32, 32, 32, 32, 32, 34, 100, 101, 112, 116, 104, 34, 58, 32, 52, 44, 10, 32,
+    32, 32, 32, 32, 34, 99, 104, 97, 110, 110, 101, 108, 115, 34, 58, 32, 57, 44, 10, 32, 32, 32, 32, 32,
+    34, 102, 105, 102, 111, 115, 34, 58, 32, 49, 50, 54, 44, 10, 32, 32, 32, 32, 32, 34, 112, 108, 97, 110,
+    34, 58, 32, 34, 116, 114, 101, 101, 115, 34, 44, 10, 32, 32, 32, 32, 32, 34, 112, 108, 97, 110, 95, 110,
+    117, 109, 98, 101, 114, 34, 58, 32, 48, 44, 10, 32, 32, 32, 32, 32, 34, 115, 112, 114, 101, 97, 100, 34,
+    58, 32, 57, 44, 10, 32, 32, 32, 32, 32, 34, 101, 118, 101, 114, 121, 119, 104, 101, 114, 101, 34, 58, 32,
+    102, 97, 108, 115, 101, 44, 10, 32, 32, 32, 32, 32, 34, 112, 114, 111, 116, 111, 34, 58, 32, 34, 76, 76,
+    49, 50, 56, 34, 44, 10, 32, 32, 32, 32, 32, 34, 99, 104, 117, 110, 107, 95, 98, 121, 116, 101, 115, 34,
+    58, 32, 49, 54, 51, 56, 52, 44, 10, 32, 32, 32, 32, 32, 34, 109, 105, 110, 95, 98, 121, 116, 101, 115,
+    34, 58, 32, 49, 51, 49, 48, 55, 50, 44, 10, 32, 32, 32, 32, 32, 34, 119, 104, 121, 34, 58, 32, 34,
+    49, 51, 37, 32, 102, 97, 115, 116, 101, 114, 32, 97, 116, 32, 50, 53, 54, 75, 58, 32, 76, 76, 49, 50,
+    56, 32, 99, 97, 114, 114, 105, 101, 115, 32, 57, 53, 37, 32, 111, 102, 32, 97, 32, 108, 105, 110, 107, 32,
+    119, 104, 101, 114, 101, 32, 76, 76, 32, 99, 97, 114, 114, 105, 101, 115, 32, 53, 48, 37, 44, 32, 102, 111,
+    114, 32, 50, 32, 105, 110, 115, 116, 101, 97, 100, 32, 111, 102, 32, 49, 32, 117, 115, 32, 112, 101, 114, 32,
+    104, 111, 112, 34, 10, 32, 32, 32, 32, 125, 44, 10, 32, 32, 32, 32, 123, 10, 32, 32, 32, 32, 32, 34,
+    99, 111, 108, 108, 101, 99, 116, 105, 118, 101, 34, 58, 32, 34, 97, 108, 108, 95, 114, 101, 100, 117, 99, 101,
+    34, 44, 10, 32, 32, 32, 32, 32, 34, 114, 111, 111, 116, 34, 58, 32, 110, 117, 108, 108, 44, 10, 32, 32,
+    32, 32, 32, 34, 114, 97, 116, 101, 95, 103, 98, 112, 115, 34, 58, 32, 34, 54, 48, 48, 47, 55, 34, 44,
+    10, 32, 32, 32, 32, 32, 34, 98, 111, 117, 110, 100, 95, 103, 98, 112, 115, 34, 58, 32, 34, 54, 48, 48,
+    47, 55, 34, 44, 10, 32, 32, 32, 32, 32, 34, 111, 112, 116, 105, 109, 97, 108, 34, 58, 32, 116, 114, 117,
+    101, 44, 10, 32, 32, 32, 32, 32, 34, 116, 114, 101, 101, 115, 34, 58, 32, 57, 44, 10, 32, 32, 32, 32,
+    32, 34, 100, 101, 112, 116, 104, 34, 58, 32, 52, 44, 10, 32, 32, 32, 32, 32, 34, 99, 104, 97, 110, 110,
+    101, 108, 115, 34, 58, 32, 51, 50, 44, 10, 32, 32, 32, 32, 32, 34, 102, 105, 102, 111, 115, 34, 58, 32,
+    52, 52, 56, 44, 10, 32, 32, 32, 32, 32, 34, 112, 108, 97, 110, 34, 58, 32, 34, 116, 114, 101, 101, 115,
+    34, 44, 10, 32, 32, 32, 32, 32, 34, 112, 108, 97, 110, 95, 110, 117, 109, 98, 101, 114, 34, 58, 32, 48,
+    44, 10, 32, 32, 32, 32, 32, 34, 115, 112, 114, 101, 97, 100, 34, 58, 32, 51, 50, 44, 10, 32, 32, 32,
+    32, 32, 34, 101, 118, 101, 114, 121, 119, 104, 101, 114, 101, 34, 58, 32, 102, 97, 108, 115, 101, 44, 10, 32,
+    32, 32, 32, 32, 34, 112, 114, 111, 116, 111, 34, 58, 32, 34, 76, 76, 49, 50, 56, 34, 44, 10, 32, 32,
+    32, 32, 32, 34, 99, 104, 117, 110, 107, 95, 98, 121, 116, 101, 115, 34, 58, 32, 49, 54, 51, 56, 52, 44,
+    10, 32, 32, 32, 32, 32, 34, 109, 105, 110, 95, 98, 121, 116, 101, 115, 34, 58, 32, 53, 50, 52, 50, 56,
+    56, 44, 10, 32, 32, 32, 32, 32, 34, 119, 104, 121, 34, 58, 32, 34, 50, 56, 37, 32, 102, 97, 115, 116,
+    101, 114, 32, 97, 116, 32, 49, 77, 58, 32, 51, 50, 32, 99, 104, 97, 110, 110, 101, 108, 115, 32, 105, 110,
+    115, 116, 101, 97, 100, 32, 111, 102, 32, 57, 34, 10, 32, 32, 32, 32, 125, 44, 10, 32, 32, 32, 32, 123,
+    10, 32, 32, 32, 32, 32, 34, 99, 111, 108, 108, 101, 99, 116, 105, 118, 101, 34, 58, 32, 34, 97, 108, 108,
+    95, 114, 101, 100, 117, 99, 101, 34, 44, 10, 32, 32, 32, 32, 32, 34, 114, 111, 111, 116, 34, 58, 32, 110,
+    117, 108, 108, 44, 10, 32, 32, 32, 32, 32, 34, 114, 97, 116, 101, 95, 103, 98, 112, 115, 34, 58, 32, 34,
+    54, 48, 48, 47, 55, 34, 44, 10, 32, 32, 32, 32, 32, 34, 98, 111, 117, 110, 100, 95, 103, 98, 112, 115,
+    34, 58, 32, 34, 54, 48, 48, 47, 55, 34, 44, 10, 32, 32, 32, 32, 32, 34, 111, 112, 116, 105, 109, 97,
+    108, 34, 58, 32, 116, 114, 117, 101, 44, 10, 32, 32, 32, 32, 32, 34, 116, 114, 101, 101, 115, 34, 58, 32,
+    52, 56, 44, 10, 32, 32, 32, 32, 32, 34, 100, 101, 112, 116, 104, 34, 58, 32, 49, 52, 44, 10, 32, 32,
+    32, 32, 32, 34, 99, 104, 97, 110, 110, 101, 108, 115, 34, 58, 32, 54, 44, 10, 32, 32, 32, 32, 32, 34,
+    102, 105, 102, 111, 115, 34, 58, 32, 54, 55, 50, 44, 10, 32, 32, 32, 32, 32, 34, 112, 108, 97, 110, 34,
+    58, 32, 34, 114, 105, 110, 103, 115, 34, 44, 10, 32, 32, 32, 32, 32, 34, 112, 108, 97, 110, 95, 110, 117,
+    109, 98, 101, 114, 34, 58, 32, 53, 44, 10, 32, 32, 32, 32, 32, 34, 115, 112, 114, 101, 97, 100, 34, 58,
+    32, 54, 44, 10, 32, 32, 32, 32, 32, 34, 101, 118, 101, 114, 121, 119, 104, 101, 114, 101, 34, 58, 32, 102,
+    97, 108, 115, 101, 44, 10, 32, 32, 32, 32, 32, 34, 112, 114, 111, 116, 111, 34, 58, 32, 34, 76, 76, 49,
+    50, 56, 34, 44, 10, 32, 32, 32, 32, 32, 34, 99, 104, 117, 110, 107, 95, 98, 121, 116, 101, 115, 34, 58,
+    32, 54, 53, 53, 51, 54, 44, 10, 32, 32, 32, 32, 32, 34, 109, 105, 110, 95, 98, 121, 116, 101, 115, 34,
+    58, 32, 50, 48, 57, 55, 49, 53, 50, 44, 10, 32, 32, 32, 32, 32, 34, 119, 104, 121, 34, 58, 32, 34,
+    51, 54, 37, 32, 102, 97, 115, 116, 101, 114, 32, 97, 116, 32, 52, 77, 58, 32, 114, 105, 110, 103, 115, 32,
+    105, 110, 115, 116, 101, 97, 100, 32, 111, 102, 32, 116, 114, 101, 101, 115, 32, 40, 97, 116, 32, 109, 111, 115,
+    116, 32, 56, 53, 46, 55, 49, 32, 97, 103, 97, 105, 110, 115, 116, 32, 56, 53, 46, 55, 49, 32, 71, 66,
+    47, 115, 44, 32, 49, 52, 32, 97, 103, 97, 105, 110, 115, 116, 32, 52, 32, 104, 111, 112, 115, 41, 34, 10,
+    32, 32, 32, 32, 125, 44, 10, 32, 32, 32, 32, 123, 10, 32, 32, 32, 32, 32, 34, 99, 111, 108, 108, 101,
+    99, 116, 105, 118, 101, 34, 58, 32, 34, 97, 108, 108, 95, 114, 101, 100, 117, 99, 101, 34, 44, 10, 32, 32,
+    32, 32, 32, 34, 114, 111, 111, 116, 34, 58, 32, 110, 117, 108, 108, 44, 10, 32, 32, 32, 32, 32, 34, 114,
+    97, 116, 101, 95, 103, 98, 112, 115, 34, 58, 32, 34, 54, 48, 48, 47, 55, 34, 44, 10, 32, 32, 32, 32,
+    32, 34, 98, 111, 117, 110, 100, 95, 103, 98, 112, 115, 34, 58, 32, 34, 54, 48, 48, 47, 55, 34, 44, 10,
+    32, 32, 32, 32, 32, 34, 111, 112, 116, 105, 109, 97, 108, 34, 58, 32, 116, 114, 117, 101, 44, 10, 32, 32,
+    32, 32, 32, 34, 116, 114, 101, 101, 115, 34, 58, 32, 52, 56, 44, 10, 32, 32, 32, 32, 32, 34, 100, 101,
+    112, 116, 104, 34, 58, 32, 49, 52, 44, 10, 32, 32, 32, 32, 32, 34, 99, 104, 97, 110, 110, 101, 108, 115,
+    34, 58, 32, 54, 44, 10, 32, 32, 32, 32, 32, 34, 102, 105, 102, 111, 115, 34, 58, 32, 54, 55, 50, 44,
+    10, 32, 32, 32, 32, 32, 34, 112, 108, 97, 110, 34, 58, 32, 34, 114, 105, 110, 103, 115, 34, 44, 10, 32,
+    32, 32, 32, 32, 34, 112, 108, 97, 110, 95, 110, 117, 109, 98, 101, 114, 34, 58, 32, 53, 44, 10, 32, 32,
+    32, 32, 32, 34, 115, 112, 114, 101, 97, 100, 34, 58, 32, 54, 44, 10, 32, 32, 32, 32, 32, 34, 101, 118,
+    101, 114, 121, 119, 104, 101, 114, 101, 34, 58, 32, 102, 97, 108, 115, 101, 44, 10, 32, 32, 32, 32, 32, 34,
+    112, 114, 111, 116, 111, 34, 58, 32, 34, 83, 105, 109, 112, 108, 101, 34, 44, 10, 32, 32, 32, 32, 32, 34,
+    99, 104, 117, 110, 107, 95, 98, 121, 116, 101, 115, 34, 58, 32, 49, 51, 49, 48, 55, 50, 44, 10, 32, 32,
+    32, 32, 32, 34, 109, 105, 110, 95, 98, 121, 116, 101, 115, 34, 58, 32, 49, 49, 56, 54, 51, 50, 56, 51,
+    44, 10, 32, 32, 32, 32, 32, 34, 119, 104, 121, 34, 58, 32, 34, 49, 55, 37, 32, 102, 97, 115, 116, 101,
+    114, 32, 97, 116, 32, 51, 50, 77, 58, 32, 83, 105, 109, 112, 108, 101, 32, 99, 97, 114, 114, 105, 101, 115,
+    32, 49, 48, 48, 37, 32, 111, 102, 32, 97, 32, 108, 105, 110, 107, 32, 119, 104, 101, 114, 101, 32, 76, 76,
+    49, 50, 56, 32, 99, 97, 114, 114, 105, 101, 115, 32, 57, 53, 37, 44, 32, 102, 111, 114, 32, 54, 32, 105,
+    110, 115, 116, 101, 97, 100, 32, 111, 102, 32, 50, 32, 117, 115, 32, 112, 101, 114, 32, 104, 111, 112, 59, 32,
+    99, 104, 117, 110, 107, 115, 32, 111, 102, 32, 49, 50, 56, 75, 32, 97, 116, 32, 109, 111, 115, 116, 44, 32,
+    102, 111, 114, 32, 109, 101, 109, 111, 114, 121, 34, 10, 32, 32, 32, 32, 125, 44, 10, 32, 32, 32, 32, 123,
     10, 32, 32, 32, 32, 32, 34, 99, 111, 108, 108, 101, 99, 116, 105, 118, 101, 34, 58, 32, 34, 98, 114, 111,
     97, 100, 99, 97, 115, 116, 34, 44, 10, 32, 32, 32, 32, 32, 34, 114, 111, 111, 116, 34, 58, 32, 48, 44,
     10, 32, 32, 32, 32, 32, 34, 114, 97, 116, 101, 95, 103, 98, 112, 115, 34, 58, 32, 34, 49, 53, 48, 34,
@@ -2633,25 +15016,310 @@ const char collc_manifest[] = {
     48, 34, 44, 10, 32, 32, 32, 32, 32, 34, 111, 112, 116, 105, 109, 97, 108, 34, 58, 32, 116, 114, 117, 101,
     44, 10, 32, 32, 32, 32, 32, 34, 116, 114, 101, 101, 115, 34, 58, 32, 54, 44, 10, 32, 32, 32, 32, 32,
     34, 100, 101, 112, 116, 104, 34, 58, 32, 52, 44, 10, 32, 32, 32, 32, 32, 34, 99, 104, 97, 110, 110, 101,
-    108, 115, 34, 58, 32, 54, 44, 10, 32, 32, 32, 32, 32, 34, 102, 105, 102, 111, 115, 34, 58, 32, 52, 50,
-    10, 32, 32, 32, 32, 125, 44, 10, 32, 32, 32, 32, 123, 10, 32, 32, 32, 32, 32, 34, 99, 111, 108, 108,
-    101, 99, 116, 105, 118, 101, 34, 58, 32, 34, 114, 101, 100, 117, 99, 101, 34, 44, 10, 32, 32, 32, 32, 32,
+    108, 115, 34, 58, 32, 50, 52, 44, 10, 32, 32, 32, 32, 32, 34, 102, 105, 102, 111, 115, 34, 58, 32, 49,
+    54, 56, 44, 10, 32, 32, 32, 32, 32, 34, 112, 108, 97, 110, 34, 58, 32, 34, 116, 114, 101, 101, 115, 34,
+    44, 10, 32, 32, 32, 32, 32, 34, 112, 108, 97, 110, 95, 110, 117, 109, 98, 101, 114, 34, 58, 32, 49, 44,
+    10, 32, 32, 32, 32, 32, 34, 115, 112, 114, 101, 97, 100, 34, 58, 32, 50, 52, 44, 10, 32, 32, 32, 32,
+    32, 34, 101, 118, 101, 114, 121, 119, 104, 101, 114, 101, 34, 58, 32, 102, 97, 108, 115, 101, 44, 10, 32, 32,
+    32, 32, 32, 34, 112, 114, 111, 116, 111, 34, 58, 32, 34, 76, 76, 34, 44, 10, 32, 32, 32, 32, 32, 34,
+    99, 104, 117, 110, 107, 95, 98, 121, 116, 101, 115, 34, 58, 32, 52, 48, 57, 54, 44, 10, 32, 32, 32, 32,
+    32, 34, 109, 105, 110, 95, 98, 121, 116, 101, 115, 34, 58, 32, 48, 44, 10, 32, 32, 32, 32, 32, 34, 119,
+    104, 121, 34, 58, 32, 34, 115, 109, 97, 108, 108, 32, 99, 97, 108, 108, 115, 32, 112, 97, 121, 32, 102, 111,
+    114, 32, 104, 111, 112, 115, 58, 32, 52, 32, 111, 102, 32, 116, 114, 101, 101, 115, 32, 111, 118, 101, 114, 32,
+    76, 76, 34, 10, 32, 32, 32, 32, 125, 44, 10, 32, 32, 32, 32, 123, 10, 32, 32, 32, 32, 32, 34, 99,
+    111, 108, 108, 101, 99, 116, 105, 118, 101, 34, 58, 32, 34, 98, 114, 111, 97, 100, 99, 97, 115, 116, 34, 44,
+    10, 32, 32, 32, 32, 32, 34, 114, 111, 111, 116, 34, 58, 32, 48, 44, 10, 32, 32, 32, 32, 32, 34, 114,
+    97, 116, 101, 95, 103, 98, 112, 115, 34, 58, 32, 34, 49, 53, 48, 34, 44, 10, 32, 32, 32, 32, 32, 34,
+    98, 111, 117, 110, 100, 95, 103, 98, 112, 115, 34, 58, 32, 34, 49, 53, 48, 34, 44, 10, 32, 32, 32, 32,
+    32, 34, 111, 112, 116, 105, 109, 97, 108, 34, 58, 32, 116, 114, 117, 101, 44, 10, 32, 32, 32, 32, 32, 34,
+    116, 114, 101, 101, 115, 34, 58, 32, 54, 44, 10, 32, 32, 32, 32, 32, 34, 100, 101, 112, 116, 104, 34, 58,
+    32, 52, 44, 10, 32, 32, 32, 32, 32, 34, 99, 104, 97, 110, 110, 101, 108, 115, 34, 58, 32, 49, 50, 44,
+    10, 32, 32, 32, 32, 32, 34, 102, 105, 102, 111, 115, 34, 58, 32, 56, 52, 44, 10, 32, 32, 32, 32, 32,
+    34, 112, 108, 97, 110, 34, 58, 32, 34, 116, 114, 101, 101, 115, 34, 44, 10, 32, 32, 32, 32, 32, 34, 112,
+    108, 97, 110, 95, 110, 117, 109, 98, 101, 114, 34, 58, 32, 49, 44, 10, 32, 32, 32, 32, 32, 34, 115, 112,
+    114, 101, 97, 100, 34, 58, 32, 49, 50, 44, 10, 32, 32, 32, 32, 32, 34, 101, 118, 101, 114, 121, 119, 104,
+    101, 114, 101, 34, 58, 32, 102, 97, 108, 115, 101, 44, 10, 32, 32, 32, 32, 32, 34, 112, 114, 111, 116, 111,
+    34, 58, 32, 34, 76, 76, 34, 44, 10, 32, 32, 32, 32, 32, 34, 99, 104, 117, 110, 107, 95, 98, 121, 116,
+    101, 115, 34, 58, 32, 52, 48, 57, 54, 44, 10, 32, 32, 32, 32, 32, 34, 109, 105, 110, 95, 98, 121, 116,
+    101, 115, 34, 58, 32, 51, 50, 55, 54, 56, 44, 10, 32, 32, 32, 32, 32, 34, 119, 104, 121, 34, 58, 32,
+    34, 53, 37, 32, 102, 97, 115, 116, 101, 114, 32, 97, 116, 32, 54, 52, 75, 58, 32, 49, 50, 32, 99, 104,
+    97, 110, 110, 101, 108, 115, 32, 105, 110, 115, 116, 101, 97, 100, 32, 111, 102, 32, 50, 52, 34, 10, 32, 32,
+    32, 32, 125, 44, 10, 32, 32, 32, 32, 123, 10, 32, 32, 32, 32, 32, 34, 99, 111, 108, 108, 101, 99, 116,
+    105, 118, 101, 34, 58, 32, 34, 98, 114, 111, 97, 100, 99, 97, 115, 116, 34, 44, 10, 32, 32, 32, 32, 32,
     34, 114, 111, 111, 116, 34, 58, 32, 48, 44, 10, 32, 32, 32, 32, 32, 34, 114, 97, 116, 101, 95, 103, 98,
     112, 115, 34, 58, 32, 34, 49, 53, 48, 34, 44, 10, 32, 32, 32, 32, 32, 34, 98, 111, 117, 110, 100, 95,
     103, 98, 112, 115, 34, 58, 32, 34, 49, 53, 48, 34, 44, 10, 32, 32, 32, 32, 32, 34, 111, 112, 116, 105,
     109, 97, 108, 34, 58, 32, 116, 114, 117, 101, 44, 10, 32, 32, 32, 32, 32, 34, 116, 114, 101, 101, 115, 34,
     58, 32, 54, 44, 10, 32, 32, 32, 32, 32, 34, 100, 101, 112, 116, 104, 34, 58, 32, 52, 44, 10, 32, 32,
-    32, 32, 32, 34, 99, 104, 97, 110, 110, 101, 108, 115, 34, 58, 32, 54, 44, 10, 32, 32, 32, 32, 32, 34,
-    102, 105, 102, 111, 115, 34, 58, 32, 52, 50, 10, 32, 32, 32, 32, 125, 44, 10, 32, 32, 32, 32, 123, 10,
-    32, 32, 32, 32, 32, 34, 99, 111, 108, 108, 101, 99, 116, 105, 118, 101, 34, 58, 32, 34, 97, 108, 108, 95,
-    103, 97, 116, 104, 101, 114, 34, 44, 10, 32, 32, 32, 32, 32, 34, 114, 111, 111, 116, 34, 58, 32, 110, 117,
-    108, 108, 44, 10, 32, 32, 32, 32, 32, 34, 114, 97, 116, 101, 95, 103, 98, 112, 115, 34, 58, 32, 34, 49,
-    50, 48, 48, 47, 55, 34, 44, 10, 32, 32, 32, 32, 32, 34, 98, 111, 117, 110, 100, 95, 103, 98, 112, 115,
-    34, 58, 32, 34, 49, 50, 48, 48, 47, 55, 34, 44, 10, 32, 32, 32, 32, 32, 34, 111, 112, 116, 105, 109,
-    97, 108, 34, 58, 32, 116, 114, 117, 101, 44, 10, 32, 32, 32, 32, 32, 34, 116, 114, 101, 101, 115, 34, 58,
-    32, 50, 48, 44, 10, 32, 32, 32, 32, 32, 34, 100, 101, 112, 116, 104, 34, 58, 32, 50, 44, 10, 32, 32,
-    32, 32, 32, 34, 99, 104, 97, 110, 110, 101, 108, 115, 34, 58, 32, 50, 48, 44, 10, 32, 32, 32, 32, 32,
-    34, 102, 105, 102, 111, 115, 34, 58, 32, 49, 52, 48, 10, 32, 32, 32, 32, 125, 44, 10, 32, 32, 32, 32,
+    32, 32, 32, 34, 99, 104, 97, 110, 110, 101, 108, 115, 34, 58, 32, 49, 50, 44, 10, 32, 32, 32, 32, 32,
+    34, 102, 105, 102, 111, 115, 34, 58, 32, 56, 52, 44, 10, 32, 32, 32, 32, 32, 34, 112, 108, 97, 110, 34,
+    58, 32, 34, 116, 114, 101, 101, 115, 34, 44, 10, 32, 32, 32, 32, 32, 34, 112, 108, 97, 110, 95, 110, 117,
+    109, 98, 101, 114, 34, 58, 32, 49, 44, 10, 32, 32, 32, 32, 32, 34, 115, 112, 114, 101, 97, 100, 34, 58,
+    32, 49, 50, 44, 10, 32, 32, 32, 32, 32, 34, 101, 118, 101, 114, 121, 119, 104, 101, 114, 101, 34, 58, 32,
+    102, 97, 108, 115, 101, 44, 10, 32, 32, 32, 32, 32, 34, 112, 114, 111, 116, 111, 34, 58, 32, 34, 76, 76,
+    49, 50, 56, 34, 44, 10, 32, 32, 32, 32, 32, 34, 99, 104, 117, 110, 107, 95, 98, 121, 116, 101, 115, 34,
+    58, 32, 49, 54, 51, 56, 52, 44, 10, 32, 32, 32, 32, 32, 34, 109, 105, 110, 95, 98, 121, 116, 101, 115,
+    34, 58, 32, 53, 50, 52, 50, 56, 56, 44, 10, 32, 32, 32, 32, 32, 34, 119, 104, 121, 34, 58, 32, 34,
+    51, 51, 37, 32, 102, 97, 115, 116, 101, 114, 32, 97, 116, 32, 49, 77, 58, 32, 76, 76, 49, 50, 56, 32,
+    99, 97, 114, 114, 105, 101, 115, 32, 57, 53, 37, 32, 111, 102, 32, 97, 32, 108, 105, 110, 107, 32, 119, 104,
+    101, 114, 101, 32, 76, 76, 32, 99, 97, 114, 114, 105, 101, 115, 32, 53, 48, 37, 44, 32, 102, 111, 114, 32,
+    50, 32, 105, 110, 115, 116, 101, 97, 100, 32, 111, 102, 32, 49, 32, 117, 115, 32, 112, 101, 114, 32, 104, 111,
+    112, 34, 10, 32, 32, 32, 32, 125, 44, 10, 32, 32, 32, 32, 123, 10, 32, 32, 32, 32, 32, 34, 99, 111,
+    108, 108, 101, 99, 116, 105, 118, 101, 34, 58, 32, 34, 98, 114, 111, 97, 100, 99, 97, 115, 116, 34, 44, 10,
+    32, 32, 32, 32, 32, 34, 114, 111, 111, 116, 34, 58, 32, 48, 44, 10, 32, 32, 32, 32, 32, 34, 114, 97,
+    116, 101, 95, 103, 98, 112, 115, 34, 58, 32, 34, 49, 53, 48, 34, 44, 10, 32, 32, 32, 32, 32, 34, 98,
+    111, 117, 110, 100, 95, 103, 98, 112, 115, 34, 58, 32, 34, 49, 53, 48, 34, 44, 10, 32, 32, 32, 32, 32,
+    34, 111, 112, 116, 105, 109, 97, 108, 34, 58, 32, 116, 114, 117, 101, 44, 10, 32, 32, 32, 32, 32, 34, 116,
+    114, 101, 101, 115, 34, 58, 32, 54, 44, 10, 32, 32, 32, 32, 32, 34, 100, 101, 112, 116, 104, 34, 58, 32,
+    52, 44, 10, 32, 32, 32, 32, 32, 34, 99, 104, 97, 110, 110, 101, 108, 115, 34, 58, 32, 49, 50, 44, 10,
+    32, 32, 32, 32, 32, 34, 102, 105, 102, 111, 115, 34, 58, 32, 56, 52, 44, 10, 32, 32, 32, 32, 32, 34,
+    112, 108, 97, 110, 34, 58, 32, 34, 116, 114, 101, 101, 115, 34, 44, 10, 32, 32, 32, 32, 32, 34, 112, 108,
+    97, 110, 95, 110, 117, 109, 98, 101, 114, 34, 58, 32, 49, 44, 10, 32, 32, 32, 32, 32, 34, 115, 112, 114,
+    101, 97, 100, 34, 58, 32, 49, 50, 44, 10, 32, 32, 32, 32, 32, 34, 101, 118, 101, 114, 121, 119, 104, 101,
+    114, 101, 34, 58, 32, 102, 97, 108, 115, 101, 44, 10, 32, 32, 32, 32, 32, 34, 112, 114, 111, 116, 111, 34,
+    58, 32, 34, 76, 76, 49, 50, 56, 34, 44, 10, 32, 32, 32, 32, 32, 34, 99, 104, 117, 110, 107, 95, 98,
+    121, 116, 101, 115, 34, 58, 32, 54, 53, 53, 51, 54, 44, 10, 32, 32, 32, 32, 32, 34, 109, 105, 110, 95,
+    98, 121, 116, 101, 115, 34, 58, 32, 49, 49, 56, 54, 51, 50, 56, 51, 44, 10, 32, 32, 32, 32, 32, 34,
+    119, 104, 121, 34, 58, 32, 34, 49, 56, 37, 32, 102, 97, 115, 116, 101, 114, 32, 97, 116, 32, 51, 50, 77,
+    58, 32, 99, 104, 117, 110, 107, 115, 32, 111, 102, 32, 54, 52, 75, 32, 105, 110, 115, 116, 101, 97, 100, 32,
+    111, 102, 32, 49, 54, 75, 34, 10, 32, 32, 32, 32, 125, 44, 10, 32, 32, 32, 32, 123, 10, 32, 32, 32,
+    32, 32, 34, 99, 111, 108, 108, 101, 99, 116, 105, 118, 101, 34, 58, 32, 34, 98, 114, 111, 97, 100, 99, 97,
+    115, 116, 34, 44, 10, 32, 32, 32, 32, 32, 34, 114, 111, 111, 116, 34, 58, 32, 48, 44, 10, 32, 32, 32,
+    32, 32, 34, 114, 97, 116, 101, 95, 103, 98, 112, 115, 34, 58, 32, 34, 49, 53, 48, 34, 44, 10, 32, 32,
+    32, 32, 32, 34, 98, 111, 117, 110, 100, 95, 103, 98, 112, 115, 34, 58, 32, 34, 49, 53, 48, 34, 44, 10,
+    32, 32, 32, 32, 32, 34, 111, 112, 116, 105, 109, 97, 108, 34, 58, 32, 116, 114, 117, 101, 44, 10, 32, 32,
+    32, 32, 32, 34, 116, 114, 101, 101, 115, 34, 58, 32, 54, 44, 10, 32, 32, 32, 32, 32, 34, 100, 101, 112,
+    116, 104, 34, 58, 32, 52, 44, 10, 32, 32, 32, 32, 32, 34, 99, 104, 97, 110, 110, 101, 108, 115, 34, 58,
+    32, 54, 44, 10, 32, 32, 32, 32, 32, 34, 102, 105, 102, 111, 115, 34, 58, 32, 52, 50, 44, 10, 32, 32,
+    32, 32, 32, 34, 112, 108, 97, 110, 34, 58, 32, 34, 116, 114, 101, 101, 115, 34, 44, 10, 32, 32, 32, 32,
+    32, 34, 112, 108, 97, 110, 95, 110, 117, 109, 98, 101, 114, 34, 58, 32, 49, 44, 10, 32, 32, 32, 32, 32,
+    34, 115, 112, 114, 101, 97, 100, 34, 58, 32, 54, 44, 10, 32, 32, 32, 32, 32, 34, 101, 118, 101, 114, 121,
+    119, 104, 101, 114, 101, 34, 58, 32, 102, 97, 108, 115, 101, 44, 10, 32, 32, 32, 32, 32, 34, 112, 114, 111,
+    116, 111, 34, 58, 32, 34, 83, 105, 109, 112, 108, 101, 34, 44, 10, 32, 32, 32, 32, 32, 34, 99, 104, 117,
+    110, 107, 95, 98, 121, 116, 101, 115, 34, 58, 32, 49, 51, 49, 48, 55, 50, 44, 10, 32, 32, 32, 32, 32,
+    34, 109, 105, 110, 95, 98, 121, 116, 101, 115, 34, 58, 32, 57, 52, 57, 48, 54, 50, 54, 54, 44, 10, 32,
+    32, 32, 32, 32, 34, 119, 104, 121, 34, 58, 32, 34, 56, 37, 32, 102, 97, 115, 116, 101, 114, 32, 97, 116,
+    32, 50, 53, 54, 77, 58, 32, 83, 105, 109, 112, 108, 101, 32, 99, 97, 114, 114, 105, 101, 115, 32, 49, 48,
+    48, 37, 32, 111, 102, 32, 97, 32, 108, 105, 110, 107, 32, 119, 104, 101, 114, 101, 32, 76, 76, 49, 50, 56,
+    32, 99, 97, 114, 114, 105, 101, 115, 32, 57, 53, 37, 44, 32, 102, 111, 114, 32, 54, 32, 105, 110, 115, 116,
+    101, 97, 100, 32, 111, 102, 32, 50, 32, 117, 115, 32, 112, 101, 114, 32, 104, 111, 112, 59, 32, 99, 104, 117,
+    110, 107, 115, 32, 111, 102, 32, 49, 50, 56, 75, 32, 97, 116, 32, 109, 111, 115, 116, 44, 32, 102, 111, 114,
+    32, 109, 101, 109, 111, 114, 121, 34, 10, 32, 32, 32, 32, 125, 44, 10, 32, 32, 32, 32, 123, 10, 32, 32,
+    32, 32, 32, 34, 99, 111, 108, 108, 101, 99, 116, 105, 118, 101, 34, 58, 32, 34, 114, 101, 100, 117, 99, 101,
+    34, 44, 10, 32, 32, 32, 32, 32, 34, 114, 111, 111, 116, 34, 58, 32, 48, 44, 10, 32, 32, 32, 32, 32,
+    34, 114, 97, 116, 101, 95, 103, 98, 112, 115, 34, 58, 32, 34, 49, 53, 48, 34, 44, 10, 32, 32, 32, 32,
+    32, 34, 98, 111, 117, 110, 100, 95, 103, 98, 112, 115, 34, 58, 32, 34, 49, 53, 48, 34, 44, 10, 32, 32,
+    32, 32, 32, 34, 111, 112, 116, 105, 109, 97, 108, 34, 58, 32, 116, 114, 117, 101, 44, 10, 32, 32, 32, 32,
+    32, 34, 116, 114, 101, 101, 115, 34, 58, 32, 54, 44, 10, 32, 32, 32, 32, 32, 34, 100, 101, 112, 116, 104,
+    34, 58, 32, 52, 44, 10, 32, 32, 32, 32, 32, 34, 99, 104, 97, 110, 110, 101, 108, 115, 34, 58, 32, 50,
+    52, 44, 10, 32, 32, 32, 32, 32, 34, 102, 105, 102, 111, 115, 34, 58, 32, 49, 54, 56, 44, 10, 32, 32,
+    32, 32, 32, 34, 112, 108, 97, 110, 34, 58, 32, 34, 116, 114, 101, 101, 115, 34, 44, 10, 32, 32, 32, 32,
+    32, 34, 112, 108, 97, 110, 95, 110, 117, 109, 98, 101, 114, 34, 58, 32, 50, 44, 10, 32, 32, 32, 32, 32,
+    34, 115, 112, 114, 101, 97, 100, 34, 58, 32, 50, 52, 44, 10, 32, 32, 32, 32, 32, 34, 101, 118, 101, 114,
+    121, 119, 104, 101, 114, 101, 34, 58, 32, 102, 97, 108, 115, 101, 44, 10, 32, 32, 32, 32, 32, 34, 112, 114,
+    111, 116, 111, 34, 58, 32, 34, 76, 76, 34, 44, 10, 32, 32, 32, 32, 32, 34, 99, 104, 117, 110, 107, 95,
+    98, 121, 116, 101, 115, 34, 58, 32, 52, 48, 57, 54, 44, 10, 32, 32, 32, 32, 32, 34, 109, 105, 110, 95,
+    98, 121, 116, 101, 115, 34, 58, 32, 48, 44, 10, 32, 32, 32, 32, 32, 34, 119, 104, 121, 34, 58, 32, 34,
+    115, 109, 97, 108, 108, 32, 99, 97, 108, 108, 115, 32, 112, 97, 121, 32, 102, 111, 114, 32, 104, 111, 112, 115,
+    58, 32, 52, 32, 111, 102, 32, 116, 114, 101, 101, 115, 32, 111, 118, 101, 114, 32, 76, 76, 34, 10, 32, 32,
+    32, 32, 125, 44, 10, 32, 32, 32, 32, 123, 10, 32, 32, 32, 32, 32, 34, 99, 111, 108, 108, 101, 99, 116,
+    105, 118, 101, 34, 58, 32, 34, 114, 101, 100, 117, 99, 101, 34, 44, 10, 32, 32, 32, 32, 32, 34, 114, 111,
+    111, 116, 34, 58, 32, 48, 44, 10, 32, 32, 32, 32, 32, 34, 114, 97, 116, 101, 95, 103, 98, 112, 115, 34,
+    58, 32, 34, 49, 53, 48, 34, 44, 10, 32, 32, 32, 32, 32, 34, 98, 111, 117, 110, 100, 95, 103, 98, 112,
+    115, 34, 58, 32, 34, 49, 53, 48, 34, 44, 10, 32, 32, 32, 32, 32, 34, 111, 112, 116, 105, 109, 97, 108,
+    34, 58, 32, 116, 114, 117, 101, 44, 10, 32, 32, 32, 32, 32, 34, 116, 114, 101, 101, 115, 34, 58, 32, 54,
+    44, 10, 32, 32, 32, 32, 32, 34, 100, 101, 112, 116, 104, 34, 58, 32, 52, 44, 10, 32, 32, 32, 32, 32,
+    34, 99, 104, 97, 110, 110, 101, 108, 115, 34, 58, 32, 49, 50, 44, 10, 32, 32, 32, 32, 32, 34, 102, 105,
+    102, 111, 115, 34, 58, 32, 56, 52, 44, 10, 32, 32, 32, 32, 32, 34, 112, 108, 97, 110, 34, 58, 32, 34,
+    116, 114, 101, 101, 115, 34, 44, 10, 32, 32, 32, 32, 32, 34, 112, 108, 97, 110, 95, 110, 117, 109, 98, 101,
+    114, 34, 58, 32, 50, 44, 10, 32, 32, 32, 32, 32, 34, 115, 112, 114, 101, 97, 100, 34, 58, 32, 49, 50,
+    44, 10, 32, 32, 32, 32, 32, 34, 101, 118, 101, 114, 121, 119, 104, 101, 114, 101, 34, 58, 32, 102, 97, 108,
+    115, 101, 44, 10, 32, 32, 32, 32, 32, 34, 112, 114, 111, 116, 111, 34, 58, 32, 34, 76, 76, 34, 44, 10,
+    32, 32, 32, 32, 32, 34, 99, 104, 117, 110, 107, 95, 98, 121, 116, 101, 115, 34, 58, 32, 52, 48, 57, 54,
+    44, 10, 32, 32, 32, 32, 32, 34, 109, 105, 110, 95, 98, 121, 116, 101, 115, 34, 58, 32, 51, 50, 55, 54,
+    56, 44, 10, 32, 32, 32, 32, 32, 34, 119, 104, 121, 34, 58, 32, 34, 53, 37, 32, 102, 97, 115, 116, 101,
+    114, 32, 97, 116, 32, 54, 52, 75, 58, 32, 49, 50, 32, 99, 104, 97, 110, 110, 101, 108, 115, 32, 105, 110,
+    115, 116, 101, 97, 100, 32, 111, 102, 32, 50, 52, 34, 10, 32, 32, 32, 32, 125, 44, 10, 32, 32, 32, 32,
+    123, 10, 32, 32, 32, 32, 32, 34, 99, 111, 108, 108, 101, 99, 116, 105, 118, 101, 34, 58, 32, 34, 114, 101,
+    100, 117, 99, 101, 34, 44, 10, 32, 32, 32, 32, 32, 34, 114, 111, 111, 116, 34, 58, 32, 48, 44, 10, 32,
+    32, 32, 32, 32, 34, 114, 97, 116, 101, 95, 103, 98, 112, 115, 34, 58, 32, 34, 49, 53, 48, 34, 44, 10,
+    32, 32, 32, 32, 32, 34, 98, 111, 117, 110, 100, 95, 103, 98, 112, 115, 34, 58, 32, 34, 49, 53, 48, 34,
+    44, 10, 32, 32, 32, 32, 32, 34, 111, 112, 116, 105, 109, 97, 108, 34, 58, 32, 116, 114, 117, 101, 44, 10,
+    32, 32, 32, 32, 32, 34, 116, 114, 101, 101, 115, 34, 58, 32, 54, 44, 10, 32, 32, 32, 32, 32, 34, 100,
+    101, 112, 116, 104, 34, 58, 32, 52, 44, 10, 32, 32, 32, 32, 32, 34, 99, 104, 97, 110, 110, 101, 108, 115,
+    34, 58, 32, 49, 50, 44, 10, 32, 32, 32, 32, 32, 34, 102, 105, 102, 111, 115, 34, 58, 32, 56, 52, 44,
+    10, 32, 32, 32, 32, 32, 34, 112, 108, 97, 110, 34, 58, 32, 34, 116, 114, 101, 101, 115, 34, 44, 10, 32,
+    32, 32, 32, 32, 34, 112, 108, 97, 110, 95, 110, 117, 109, 98, 101, 114, 34, 58, 32, 50, 44, 10, 32, 32,
+    32, 32, 32, 34, 115, 112, 114, 101, 97, 100, 34, 58, 32, 49, 50, 44, 10, 32, 32, 32, 32, 32, 34, 101,
+    118, 101, 114, 121, 119, 104, 101, 114, 101, 34, 58, 32, 102, 97, 108, 115, 101, 44, 10, 32, 32, 32, 32, 32,
+    34, 112, 114, 111, 116, 111, 34, 58, 32, 34, 76, 76, 49, 50, 56, 34, 44, 10, 32, 32, 32, 32, 32, 34,
+    99, 104, 117, 110, 107, 95, 98, 121, 116, 101, 115, 34, 58, 32, 49, 54, 51, 56, 52, 44, 10, 32, 32, 32,
+    32, 32, 34, 109, 105, 110, 95, 98, 121, 116, 101, 115, 34, 58, 32, 53, 50, 52, 50, 56, 56, 44, 10, 32,
+    32, 32, 32, 32, 34, 119, 104, 121, 34, 58, 32, 34, 51, 51, 37, 32, 102, 97, 115, 116, 101, 114, 32, 97,
+    116, 32, 49, 77, 58, 32, 76, 76, 49, 50, 56, 32, 99, 97, 114, 114, 105, 101, 115, 32, 57, 53, 37, 32,
+    111, 102, 32, 97, 32, 108, 105, 110, 107, 32, 119, 104, 101, 114, 101, 32, 76, 76, 32, 99, 97, 114, 114, 105,
+    101, 115, 32, 53, 48, 37, 44, 32, 102, 111, 114, 32, 50, 32, 105, 110, 115, 116, 101, 97, 100, 32, 111, 102,
+    32, 49, 32, 117, 115, 32, 112, 101, 114, 32, 104, 111, 112, 34, 10, 32, 32, 32, 32, 125, 44, 10, 32, 32,
+    32, 32, 123, 10, 32, 32, 32, 32, 32, 34, 99, 111, 108, 108, 101, 99, 116, 105, 118, 101, 34, 58, 32, 34,
+    114, 101, 100, 117, 99, 101, 34, 44, 10, 32, 32, 32, 32, 32, 34, 114, 111, 111, 116, 34, 58, 32, 48, 44,
+    10, 32, 32, 32, 32, 32, 34, 114, 97, 116, 101, 95, 103, 98, 112, 115, 34, 58, 32, 34, 49, 53, 48, 34,
+    44, 10, 32, 32, 32, 32, 32, 34, 98, 111, 117, 110, 100, 95, 103, 98, 112, 115, 34, 58, 32, 34, 49, 53,
+    48, 34, 44, 10, 32, 32, 32, 32, 32, 34, 111, 112, 116, 105, 109, 97, 108, 34, 58, 32, 116, 114, 117, 101,
+    44, 10, 32, 32, 32, 32, 32, 34, 116, 114, 101, 101, 115, 34, 58, 32, 54, 44, 10, 32, 32, 32, 32, 32,
+    34, 100, 101, 112, 116, 104, 34, 58, 32, 52, 44, 10, 32, 32, 32, 32, 32, 34, 99, 104, 97, 110, 110, 101,
+    108, 115, 34, 58, 32, 49, 50, 44, 10, 32, 32, 32, 32, 32, 34, 102, 105, 102, 111, 115, 34, 58, 32, 56,
+    52, 44, 10, 32, 32, 32, 32, 32, 34, 112, 108, 97, 110, 34, 58, 32, 34, 116, 114, 101, 101, 115, 34, 44,
+    10, 32, 32, 32, 32, 32, 34, 112, 108, 97, 110, 95, 110, 117, 109, 98, 101, 114, 34, 58, 32, 50, 44, 10,
+    32, 32, 32, 32, 32, 34, 115, 112, 114, 101, 97, 100, 34, 58, 32, 49, 50, 44, 10, 32, 32, 32, 32, 32,
+    34, 101, 118, 101, 114, 121, 119, 104, 101, 114, 101, 34, 58, 32, 102, 97, 108, 115, 101, 44, 10, 32, 32, 32,
+    32, 32, 34, 112, 114, 111, 116, 111, 34, 58, 32, 34, 76, 76, 49, 50, 56, 34, 44, 10, 32, 32, 32, 32,
+    32, 34, 99, 104, 117, 110, 107, 95, 98, 121, 116, 101, 115, 34, 58, 32, 54, 53, 53, 51, 54, 44, 10, 32,
+    32, 32, 32, 32, 34, 109, 105, 110, 95, 98, 121, 116, 101, 115, 34, 58, 32, 49, 49, 56, 54, 51, 50, 56,
+    51, 44, 10, 32, 32, 32, 32, 32, 34, 119, 104, 121, 34, 58, 32, 34, 49, 56, 37, 32, 102, 97, 115, 116,
+    101, 114, 32, 97, 116, 32, 51, 50, 77, 58, 32, 99, 104, 117, 110, 107, 115, 32, 111, 102, 32, 54, 52, 75,
+    32, 105, 110, 115, 116, 101, 97, 100, 32, 111, 102, 32, 49, 54, 75, 34, 10, 32, 32, 32, 32, 125, 44, 10,
+    32, 32, 32, 32, 123, 10, 32, 32, 32, 32, 32, 34, 99, 111, 108, 108, 101, 99, 116, 105, 118, 101, 34, 58,
+    32, 34, 114, 101, 100, 117, 99, 101, 34, 44, 10, 32, 32, 32, 32, 32, 34, 114, 111, 111, 116, 34, 58, 32,
+    48, 44, 10, 32, 32, 32, 32, 32, 34, 114, 97, 116, 101, 95, 103, 98, 112, 115, 34, 58, 32, 34, 49, 53,
+    48, 34, 44, 10, 32, 32, 32, 32, 32, 34, 98, 111, 117, 110, 100, 95, 103, 98, 112, 115, 34, 58, 32, 34,
+    49, 53, 48, 34, 44, 10, 32, 32, 32, 32, 32, 34, 111, 112, 116, 105, 109, 97, 108, 34, 58, 32, 116, 114,
+    117, 101, 44, 10, 32, 32, 32, 32, 32, 34, 116, 114, 101, 101, 115, 34, 58, 32, 54, 44, 10, 32, 32, 32,
+    32, 32, 34, 100, 101, 112, 116, 104, 34, 58, 32, 52, 44, 10, 32, 32, 32, 32, 32, 34, 99, 104, 97, 110,
+    110, 101, 108, 115, 34, 58, 32, 54, 44, 10, 32, 32, 32, 32, 32, 34, 102, 105, 102, 111, 115, 34, 58, 32,
+    52, 50, 44, 10, 32, 32, 32, 32, 32, 34, 112, 108, 97, 110, 34, 58, 32, 34, 116, 114, 101, 101, 115, 34,
+    44, 10, 32, 32, 32, 32, 32, 34, 112, 108, 97, 110, 95, 110, 117, 109, 98, 101, 114, 34, 58, 32, 50, 44,
+    10, 32, 32, 32, 32, 32, 34, 115, 112, 114, 101, 97, 100, 34, 58, 32, 54, 44, 10, 32, 32, 32, 32, 32,
+    34, 101, 118, 101, 114, 121, 119, 104, 101, 114, 101, 34, 58, 32, 102, 97, 108, 115, 101, 44, 10, 32, 32, 32,
+    32, 32, 34, 112, 114, 111, 116, 111, 34, 58, 32, 34, 83, 105, 109, 112, 108, 101, 34, 44, 10, 32, 32, 32,
+    32, 32, 34, 99, 104, 117, 110, 107, 95, 98, 121, 116, 101, 115, 34, 58, 32, 49, 51, 49, 48, 55, 50, 44,
+    10, 32, 32, 32, 32, 32, 34, 109, 105, 110, 95, 98, 121, 116, 101, 115, 34, 58, 32, 57, 52, 57, 48, 54,
+    50, 54, 54, 44, 10, 32, 32, 32, 32, 32, 34, 119, 104, 121, 34, 58, 32, 34, 56, 37, 32, 102, 97, 115,
+    116, 101, 114, 32, 97, 116, 32, 50, 53, 54, 77, 58, 32, 83, 105, 109, 112, 108, 101, 32, 99, 97, 114, 114,
+    105, 101, 115, 32, 49, 48, 48, 37, 32, 111, 102, 32, 97, 32, 108, 105, 110, 107, 32, 119, 104, 101, 114, 101,
+    32, 76, 76, 49, 50, 56, 32, 99, 97, 114, 114, 105, 101, 115, 32, 57, 53, 37, 44, 32, 102, 111, 114, 32,
+    54, 32, 105, 110, 115, 116, 101, 97, 100, 32, 111, 102, 32, 50, 32, 117, 115, 32, 112, 101, 114, 32, 104, 111,
+    112, 59, 32, 99, 104, 117, 110, 107, 115, 32, 111, 102, 32, 49, 50, 56, 75, 32, 97, 116, 32, 109, 111, 115,
+    116, 44, 32, 102, 111, 114, 32, 109, 101, 109, 111, 114, 121, 34, 10, 32, 32, 32, 32, 125, 44, 10, 32, 32,
+    32, 32, 123, 10, 32, 32, 32, 32, 32, 34, 99, 111, 108, 108, 101, 99, 116, 105, 118, 101, 34, 58, 32, 34,
+    97, 108, 108, 95, 103, 97, 116, 104, 101, 114, 34, 44, 10, 32, 32, 32, 32, 32, 34, 114, 111, 111, 116, 34,
+    58, 32, 110, 117, 108, 108, 44, 10, 32, 32, 32, 32, 32, 34, 114, 97, 116, 101, 95, 103, 98, 112, 115, 34,
+    58, 32, 34, 49, 50, 48, 48, 47, 55, 34, 44, 10, 32, 32, 32, 32, 32, 34, 98, 111, 117, 110, 100, 95,
+    103, 98, 112, 115, 34, 58, 32, 34, 49, 50, 48, 48, 47, 55, 34, 44, 10, 32, 32, 32, 32, 32, 34, 111,
+    112, 116, 105, 109, 97, 108, 34, 58, 32, 116, 114, 117, 101, 44, 10, 32, 32, 32, 32, 32, 34, 116, 114, 101,
+    101, 115, 34, 58, 32, 50, 48, 44, 10, 32, 32, 32, 32, 32, 34, 100, 101, 112, 116, 104, 34, 58, 32, 50,
+    44, 10, 32, 32, 32, 32, 32, 34, 99, 104, 97, 110, 110, 101, 108, 115, 34, 58, 32, 50, 48, 44, 10, 32,
+    32, 32, 32, 32, 34, 102, 105, 102, 111, 115, 34, 58, 32, 49, 52, 48, 44, 10, 32, 32, 32, 32, 32, 34,
+    112, 108, 97, 110, 34, 58, 32, 34, 116, 114, 101, 101, 115, 34, 44, 10, 32, 32, 32, 32, 32, 34, 112, 108,
+    97, 110, 95, 110, 117, 109, 98, 101, 114, 34, 58, 32, 51, 44, 10, 32, 32, 32, 32, 32, 34, 115, 112, 114,
+    101, 97, 100, 34, 58, 32, 50, 48, 44, 10, 32, 32, 32, 32, 32, 34, 101, 118, 101, 114, 121, 119, 104, 101,
+    114, 101, 34, 58, 32, 102, 97, 108, 115, 101, 44, 10, 32, 32, 32, 32, 32, 34, 112, 114, 111, 116, 111, 34,
+    58, 32, 34, 76, 76, 34, 44, 10, 32, 32, 32, 32, 32, 34, 99, 104, 117, 110, 107, 95, 98, 121, 116, 101,
+    115, 34, 58, 32, 52, 48, 57, 54, 44, 10, 32, 32, 32, 32, 32, 34, 109, 105, 110, 95, 98, 121, 116, 101,
+    115, 34, 58, 32, 48, 44, 10, 32, 32, 32, 32, 32, 34, 119, 104, 121, 34, 58, 32, 34, 115, 109, 97, 108,
+    108, 32, 99, 97, 108, 108, 115, 32, 112, 97, 121, 32, 102, 111, 114, 32, 104, 111, 112, 115, 58, 32, 50, 32,
+    111, 102, 32, 116, 114, 101, 101, 115, 32, 111, 118, 101, 114, 32, 76, 76, 34, 10, 32, 32, 32, 32, 125, 44,
+    10, 32, 32, 32, 32, 123, 10, 32, 32, 32, 32, 32, 34, 99, 111, 108, 108, 101, 99, 116, 105, 118, 101, 34,
+    58, 32, 34, 97, 108, 108, 95, 103, 97, 116, 104, 101, 114, 34, 44, 10, 32, 32, 32, 32, 32, 34, 114, 111,
+    111, 116, 34, 58, 32, 110, 117, 108, 108, 44, 10, 32, 32, 32, 32, 32, 34, 114, 97, 116, 101, 95, 103, 98,
+    112, 115, 34, 58, 32, 34, 49, 50, 48, 48, 47, 55, 34, 44, 10, 32, 32, 32, 32, 32, 34, 98, 111, 117,
+    110, 100, 95, 103, 98, 112, 115, 34, 58, 32, 34, 49, 50, 48, 48, 47, 55, 34, 44, 10, 32, 32, 32, 32,
+    32, 34, 111, 112, 116, 105, 109, 97, 108, 34, 58, 32, 116, 114, 117, 101, 44, 10, 32, 32, 32, 32, 32, 34,
+    116, 114, 101, 101, 115, 34, 58, 32, 50, 48, 44, 10, 32, 32, 32, 32, 32, 34, 100, 101, 112, 116, 104, 34,
+    58, 32, 50, 44, 10, 32, 32, 32, 32, 32, 34, 99, 104, 97, 110, 110, 101, 108, 115, 34, 58, 32, 51, 50,
+    44, 10, 32, 32, 32, 32, 32, 34, 102, 105, 102, 111, 115, 34, 58, 32, 50, 50, 52, 44, 10, 32, 32, 32,
+    32, 32, 34, 112, 108, 97, 110, 34, 58, 32, 34, 116, 114, 101, 101, 115, 34, 44, 10, 32, 32, 32, 32, 32,
+    34, 112, 108, 97, 110, 95, 110, 117, 109, 98, 101, 114, 34, 58, 32, 51, 44, 10, 32, 32, 32, 32, 32, 34,
+    115, 112, 114, 101, 97, 100, 34, 58, 32, 51, 50, 44, 10, 32, 32, 32, 32, 32, 34, 101, 118, 101, 114, 121,
+    119, 104, 101, 114, 101, 34, 58, 32, 102, 97, 108, 115, 101, 44, 10, 32, 32, 32, 32, 32, 34, 112, 114, 111,
+    116, 111, 34, 58, 32, 34, 76, 76, 34, 44, 10, 32, 32, 32, 32, 32, 34, 99, 104, 117, 110, 107, 95, 98,
+    121, 116, 101, 115, 34, 58, 32, 52, 48, 57, 54, 44, 10, 32, 32, 32, 32, 32, 34, 109, 105, 110, 95, 98,
+    121, 116, 101, 115, 34, 58, 32, 52, 48, 57, 54, 44, 10, 32, 32, 32, 32, 32, 34, 119, 104, 121, 34, 58,
+    32, 34, 51, 37, 32, 102, 97, 115, 116, 101, 114, 32, 97, 116, 32, 54, 52, 75, 58, 32, 51, 50, 32, 99,
+    104, 97, 110, 110, 101, 108, 115, 32, 105, 110, 115, 116, 101, 97, 100, 32, 111, 102, 32, 50, 48, 34, 10, 32,
+    32, 32, 32, 125, 44, 10, 32, 32, 32, 32, 123, 10, 32, 32, 32, 32, 32, 34, 99, 111, 108, 108, 101, 99,
+    116, 105, 118, 101, 34, 58, 32, 34, 97, 108, 108, 95, 103, 97, 116, 104, 101, 114, 34, 44, 10, 32, 32, 32,
+    32, 32, 34, 114, 111, 111, 116, 34, 58, 32, 110, 117, 108, 108, 44, 10, 32, 32, 32, 32, 32, 34, 114, 97,
+    116, 101, 95, 103, 98, 112, 115, 34, 58, 32, 34, 49, 50, 48, 48, 47, 55, 34, 44, 10, 32, 32, 32, 32,
+    32, 34, 98, 111, 117, 110, 100, 95, 103, 98, 112, 115, 34, 58, 32, 34, 49, 50, 48, 48, 47, 55, 34, 44,
+    10, 32, 32, 32, 32, 32, 34, 111, 112, 116, 105, 109, 97, 108, 34, 58, 32, 116, 114, 117, 101, 44, 10, 32,
+    32, 32, 32, 32, 34, 116, 114, 101, 101, 115, 34, 58, 32, 50, 48, 44, 10, 32, 32, 32, 32, 32, 34, 100,
+    101, 112, 116, 104, 34, 58, 32, 50, 44, 10, 32, 32, 32, 32, 32, 34, 99, 104, 97, 110, 110, 101, 108, 115,
+    34, 58, 32, 51, 50, 44, 10, 32, 32, 32, 32, 32, 34, 102, 105, 102, 111, 115, 34, 58, 32, 50, 50, 52,
+    44, 10, 32, 32, 32, 32, 32, 34, 112, 108, 97, 110, 34, 58, 32, 34, 116, 114, 101, 101, 115, 34, 44, 10,
+    32, 32, 32, 32, 32, 34, 112, 108, 97, 110, 95, 110, 117, 109, 98, 101, 114, 34, 58, 32, 51, 44, 10, 32,
+    32, 32, 32, 32, 34, 115, 112, 114, 101, 97, 100, 34, 58, 32, 51, 50, 44, 10, 32, 32, 32, 32, 32, 34,
+    101, 118, 101, 114, 121, 119, 104, 101, 114, 101, 34, 58, 32, 102, 97, 108, 115, 101, 44, 10, 32, 32, 32, 32,
+    32, 34, 112, 114, 111, 116, 111, 34, 58, 32, 34, 76, 76, 49, 50, 56, 34, 44, 10, 32, 32, 32, 32, 32,
+    34, 99, 104, 117, 110, 107, 95, 98, 121, 116, 101, 115, 34, 58, 32, 49, 54, 51, 56, 52, 44, 10, 32, 32,
+    32, 32, 32, 34, 109, 105, 110, 95, 98, 121, 116, 101, 115, 34, 58, 32, 54, 53, 53, 51, 54, 44, 10, 32,
+    32, 32, 32, 32, 34, 119, 104, 121, 34, 58, 32, 34, 51, 50, 37, 32, 102, 97, 115, 116, 101, 114, 32, 97,
+    116, 32, 49, 77, 58, 32, 76, 76, 49, 50, 56, 32, 99, 97, 114, 114, 105, 101, 115, 32, 57, 53, 37, 32,
+    111, 102, 32, 97, 32, 108, 105, 110, 107, 32, 119, 104, 101, 114, 101, 32, 76, 76, 32, 99, 97, 114, 114, 105,
+    101, 115, 32, 53, 48, 37, 44, 32, 102, 111, 114, 32, 50, 32, 105, 110, 115, 116, 101, 97, 100, 32, 111, 102,
+    32, 49, 32, 117, 115, 32, 112, 101, 114, 32, 104, 111, 112, 34, 10, 32, 32, 32, 32, 125, 44, 10, 32, 32,
+    32, 32, 123, 10, 32, 32, 32, 32, 32, 34, 99, 111, 108, 108, 101, 99, 116, 105, 118, 101, 34, 58, 32, 34,
+    97, 108, 108, 95, 103, 97, 116, 104, 101, 114, 34, 44, 10, 32, 32, 32, 32, 32, 34, 114, 111, 111, 116, 34,
+    58, 32, 110, 117, 108, 108, 44, 10, 32, 32, 32, 32, 32, 34, 114, 97, 116, 101, 95, 103, 98, 112, 115, 34,
+    58, 32, 34, 49, 50, 48, 48, 47, 55, 34, 44, 10, 32, 32, 32, 32, 32, 34, 98, 111, 117, 110, 100, 95,
+    103, 98, 112, 115, 34, 58, 32, 34, 49, 50, 48, 48, 47, 55, 34, 44, 10, 32, 32, 32, 32, 32, 34, 111,
+    112, 116, 105, 109, 97, 108, 34, 58, 32, 116, 114, 117, 101, 44, 10, 32, 32, 32, 32, 32, 34, 116, 114, 101,
+    101, 115, 34, 58, 32, 52, 56, 44, 10, 32, 32, 32, 32, 32, 34, 100, 101, 112, 116, 104, 34, 58, 32, 55,
+    44, 10, 32, 32, 32, 32, 32, 34, 99, 104, 97, 110, 110, 101, 108, 115, 34, 58, 32, 54, 44, 10, 32, 32,
+    32, 32, 32, 34, 102, 105, 102, 111, 115, 34, 58, 32, 51, 51, 54, 44, 10, 32, 32, 32, 32, 32, 34, 112,
+    108, 97, 110, 34, 58, 32, 34, 114, 105, 110, 103, 115, 34, 44, 10, 32, 32, 32, 32, 32, 34, 112, 108, 97,
+    110, 95, 110, 117, 109, 98, 101, 114, 34, 58, 32, 54, 44, 10, 32, 32, 32, 32, 32, 34, 115, 112, 114, 101,
+    97, 100, 34, 58, 32, 54, 44, 10, 32, 32, 32, 32, 32, 34, 101, 118, 101, 114, 121, 119, 104, 101, 114, 101,
+    34, 58, 32, 102, 97, 108, 115, 101, 44, 10, 32, 32, 32, 32, 32, 34, 112, 114, 111, 116, 111, 34, 58, 32,
+    34, 76, 76, 49, 50, 56, 34, 44, 10, 32, 32, 32, 32, 32, 34, 99, 104, 117, 110, 107, 95, 98, 121, 116,
+    101, 115, 34, 58, 32, 49, 51, 49, 48, 55, 50, 44, 10, 32, 32, 32, 32, 32, 34, 109, 105, 110, 95, 98,
+    121, 116, 101, 115, 34, 58, 32, 49, 52, 56, 50, 57, 49, 49, 44, 10, 32, 32, 32, 32, 32, 34, 119, 104,
+    121, 34, 58, 32, 34, 49, 57, 37, 32, 102, 97, 115, 116, 101, 114, 32, 97, 116, 32, 51, 50, 77, 58, 32,
+    114, 105, 110, 103, 115, 32, 105, 110, 115, 116, 101, 97, 100, 32, 111, 102, 32, 116, 114, 101, 101, 115, 32, 40,
+    97, 116, 32, 109, 111, 115, 116, 32, 49, 55, 49, 46, 52, 32, 97, 103, 97, 105, 110, 115, 116, 32, 49, 55,
+    49, 46, 52, 32, 71, 66, 47, 115, 44, 32, 55, 32, 97, 103, 97, 105, 110, 115, 116, 32, 50, 32, 104, 111,
+    112, 115, 41, 59, 32, 99, 104, 117, 110, 107, 115, 32, 111, 102, 32, 49, 50, 56, 75, 32, 97, 116, 32, 109,
+    111, 115, 116, 44, 32, 102, 111, 114, 32, 109, 101, 109, 111, 114, 121, 34, 10, 32, 32, 32, 32, 125, 44, 10,
+    32, 32, 32, 32, 123, 10, 32, 32, 32, 32, 32, 34, 99, 111, 108, 108, 101, 99, 116, 105, 118, 101, 34, 58,
+    32, 34, 97, 108, 108, 95, 103, 97, 116, 104, 101, 114, 34, 44, 10, 32, 32, 32, 32, 32, 34, 114, 111, 111,
+    116, 34, 58, 32, 110, 117, 108, 108, 44, 10, 32, 32, 32, 32, 32, 34, 114, 97, 116, 101, 95, 103, 98, 112,
+    115, 34, 58, 32, 34, 49, 50, 48, 48, 47, 55, 34, 44, 10, 32, 32, 32, 32, 32, 34, 98, 111, 117, 110,
+    100, 95, 103, 98, 112, 115, 34, 58, 32, 34, 49, 50, 48, 48, 47, 55, 34, 44, 10, 32, 32, 32, 32, 32,
+    34, 111, 112, 116, 105, 109, 97, 108, 34, 58, 32, 116, 114, 117, 101, 44, 10, 32, 32, 32, 32, 32, 34, 116,
+    114, 101, 101, 115, 34, 58, 32, 52, 56, 44, 10, 32, 32, 32, 32, 32, 34, 100, 101, 112, 116, 104, 34, 58,
+    32, 55, 44, 10, 32, 32, 32, 32, 32, 34, 99, 104, 97, 110, 110, 101, 108, 115, 34, 58, 32, 54, 44, 10,
+    32, 32, 32, 32, 32, 34, 102, 105, 102, 111, 115, 34, 58, 32, 51, 51, 54, 44, 10, 32, 32, 32, 32, 32,
+    34, 112, 108, 97, 110, 34, 58, 32, 34, 114, 105, 110, 103, 115, 34, 44, 10, 32, 32, 32, 32, 32, 34, 112,
+    108, 97, 110, 95, 110, 117, 109, 98, 101, 114, 34, 58, 32, 54, 44, 10, 32, 32, 32, 32, 32, 34, 115, 112,
+    114, 101, 97, 100, 34, 58, 32, 54, 44, 10, 32, 32, 32, 32, 32, 34, 101, 118, 101, 114, 121, 119, 104, 101,
+    114, 101, 34, 58, 32, 102, 97, 108, 115, 101, 44, 10, 32, 32, 32, 32, 32, 34, 112, 114, 111, 116, 111, 34,
+    58, 32, 34, 83, 105, 109, 112, 108, 101, 34, 44, 10, 32, 32, 32, 32, 32, 34, 99, 104, 117, 110, 107, 95,
+    98, 121, 116, 101, 115, 34, 58, 32, 49, 51, 49, 48, 55, 50, 44, 10, 32, 32, 32, 32, 32, 34, 109, 105,
+    110, 95, 98, 121, 116, 101, 115, 34, 58, 32, 49, 49, 56, 54, 51, 50, 56, 52, 44, 10, 32, 32, 32, 32,
+    32, 34, 119, 104, 121, 34, 58, 32, 34, 52, 37, 32, 102, 97, 115, 116, 101, 114, 32, 97, 116, 32, 50, 53,
+    54, 77, 58, 32, 83, 105, 109, 112, 108, 101, 32, 99, 97, 114, 114, 105, 101, 115, 32, 49, 48, 48, 37, 32,
+    111, 102, 32, 97, 32, 108, 105, 110, 107, 32, 119, 104, 101, 114, 101, 32, 76, 76, 49, 50, 56, 32, 99, 97,
+    114, 114, 105, 101, 115, 32, 57, 53, 37, 44, 32, 102, 111, 114, 32, 54, 32, 105, 110, 115, 116, 101, 97, 100,
+    32, 111, 102, 32, 50, 32, 117, 115, 32, 112, 101, 114, 32, 104, 111, 112, 59, 32, 99, 104, 117, 110, 107, 115,
+    32, 111, 102, 32, 49, 50, 56, 75, 32, 97, 116, 32, 109, 111, 115, 116, 44, 32, 102, 111, 114, 32, 109, 101,
+    109, 111, 114, 121, 34, 10, 32, 32, 32, 32, 125, 44, 10, 32, 32, 32, 32, 123, 10, 32, 32, 32, 32, 32,
+    34, 99, 111, 108, 108, 101, 99, 116, 105, 118, 101, 34, 58, 32, 34, 114, 101, 100, 117, 99, 101, 95, 115, 99,
+    97, 116, 116, 101, 114, 34, 44, 10, 32, 32, 32, 32, 32, 34, 114, 111, 111, 116, 34, 58, 32, 110, 117, 108,
+    108, 44, 10, 32, 32, 32, 32, 32, 34, 114, 97, 116, 101, 95, 103, 98, 112, 115, 34, 58, 32, 34, 49, 50,
+    48, 48, 47, 55, 34, 44, 10, 32, 32, 32, 32, 32, 34, 98, 111, 117, 110, 100, 95, 103, 98, 112, 115, 34,
+    58, 32, 34, 49, 50, 48, 48, 47, 55, 34, 44, 10, 32, 32, 32, 32, 32, 34, 111, 112, 116, 105, 109, 97,
+    108, 34, 58, 32, 116, 114, 117, 101, 44, 10, 32, 32, 32, 32, 32, 34, 116, 114, 101, 101, 115, 34, 58, 32,
+    50, 48, 44, 10, 32, 32, 32, 32, 32, 34, 100, 101, 112, 116, 104, 34, 58, 32, 50, 44, 10, 32, 32, 32,
+    32, 32, 34, 99, 104, 97, 110, 110, 101, 108, 115, 34, 58, 32, 50, 48, 44, 10, 32, 32, 32, 32, 32, 34,
+    102, 105, 102, 111, 115, 34, 58, 32, 49, 52, 48, 44, 10, 32, 32, 32, 32, 32, 34, 112, 108, 97, 110, 34,
+    58, 32, 34, 116, 114, 101, 101, 115, 34, 44, 10, 32, 32, 32, 32, 32, 34, 112, 108, 97, 110, 95, 110, 117,
+    109, 98, 101, 114, 34, 58, 32, 52, 44, 10, 32, 32, 32, 32, 32, 34, 115, 112, 114, 101, 97, 100, 34, 58,
+    32, 50, 48, 44, 10, 32, 32, 32, 32, 32, 34, 101, 118, 101, 114, 121, 119, 104, 101, 114, 101, 34, 58, 32,
+    102, 97, 108, 115, 101, 44, 10, 32, 32, 32, 32, 32, 34, 112, 114, 111, 116, 111, 34, 58, 32, 34, 76, 76,
+    34, 44, 10, 32, 32, 32, 32, 32, 34, 99, 104, 117, 110, 107, 95, 98, 121, 116, 101, 115, 34, 58, 32, 52,
+    48, 57, 54, 44, 10, 32, 32, 32, 32, 32, 34, 109, 105, 110, 95, 98, 121, 116, 101, 115, 34, 58, 32, 48,
+    44, 10, 32, 32, 32, 32, 32, 34, 119, 104, 121, 34, 58, 32, 34, 115, 109, 97, 108, 108, 32, 99, 97, 108,
+    108, 115, 32, 112, 97, 121, 32, 102, 111, 114, 32, 104, 111, 112, 115, 58, 32, 50, 32, 111, 102, 32, 116, 114,
+    101, 101, 115, 32, 111, 118, 101, 114, 32, 76, 76, 34, 10, 32, 32, 32, 32, 125, 44, 10, 32, 32, 32, 32,
     123, 10, 32, 32, 32, 32, 32, 34, 99, 111, 108, 108, 101, 99, 116, 105, 118, 101, 34, 58, 32, 34, 114, 101,
     100, 117, 99, 101, 95, 115, 99, 97, 116, 116, 101, 114, 34, 44, 10, 32, 32, 32, 32, 32, 34, 114, 111, 111,
     116, 34, 58, 32, 110, 117, 108, 108, 44, 10, 32, 32, 32, 32, 32, 34, 114, 97, 116, 101, 95, 103, 98, 112,
@@ -2659,101 +15327,249 @@ const char collc_manifest[] = {
     100, 95, 103, 98, 112, 115, 34, 58, 32, 34, 49, 50, 48, 48, 47, 55, 34, 44, 10, 32, 32, 32, 32, 32,
     34, 111, 112, 116, 105, 109, 97, 108, 34, 58, 32, 116, 114, 117, 101, 44, 10, 32, 32, 32, 32, 32, 34, 116,
     114, 101, 101, 115, 34, 58, 32, 50, 48, 44, 10, 32, 32, 32, 32, 32, 34, 100, 101, 112, 116, 104, 34, 58,
-    32, 50, 44, 10, 32, 32, 32, 32, 32, 34, 99, 104, 97, 110, 110, 101, 108, 115, 34, 58, 32, 50, 48, 44,
-    10, 32, 32, 32, 32, 32, 34, 102, 105, 102, 111, 115, 34, 58, 32, 49, 52, 48, 10, 32, 32, 32, 32, 125,
-    10, 32, 32, 32, 93, 10, 32, 32, 125, 10, 32, 93, 44, 10, 32, 34, 99, 111, 117, 110, 116, 115, 34, 58,
-    32, 123, 10, 32, 32, 34, 99, 111, 108, 108, 99, 95, 97, 108, 108, 111, 99, 97, 116, 105, 111, 110, 115, 34,
-    58, 32, 49, 44, 10, 32, 32, 34, 99, 111, 108, 108, 99, 95, 112, 114, 111, 103, 114, 97, 109, 115, 34, 58,
-    32, 53, 44, 10, 32, 32, 34, 99, 111, 108, 108, 99, 95, 115, 104, 97, 114, 101, 115, 34, 58, 32, 54, 49,
+    32, 50, 44, 10, 32, 32, 32, 32, 32, 34, 99, 104, 97, 110, 110, 101, 108, 115, 34, 58, 32, 51, 50, 44,
+    10, 32, 32, 32, 32, 32, 34, 102, 105, 102, 111, 115, 34, 58, 32, 50, 50, 52, 44, 10, 32, 32, 32, 32,
+    32, 34, 112, 108, 97, 110, 34, 58, 32, 34, 116, 114, 101, 101, 115, 34, 44, 10, 32, 32, 32, 32, 32, 34,
+    112, 108, 97, 110, 95, 110, 117, 109, 98, 101, 114, 34, 58, 32, 52, 44, 10, 32, 32, 32, 32, 32, 34, 115,
+    112, 114, 101, 97, 100, 34, 58, 32, 51, 50, 44, 10, 32, 32, 32, 32, 32, 34, 101, 118, 101, 114, 121, 119,
+    104, 101, 114, 101, 34, 58, 32, 102, 97, 108, 115, 101, 44, 10, 32, 32, 32, 32, 32, 34, 112, 114, 111, 116,
+    111, 34, 58, 32, 34, 76, 76, 34, 44, 10, 32, 32, 32, 32, 32, 34, 99, 104, 117, 110, 107, 95, 98, 121,
+    116, 101, 115, 34, 58, 32, 52, 48, 57, 54, 44, 10, 32, 32, 32, 32, 32, 34, 109, 105, 110, 95, 98, 121,
+    116, 101, 115, 34, 58, 32, 52, 48, 57, 54, 44, 10, 32, 32, 32, 32, 32, 34, 119, 104, 121, 34, 58, 32,
+    34, 51, 37, 32, 102, 97, 115, 116, 101, 114, 32, 97, 116, 32, 54, 52, 75, 58, 32, 51, 50, 32, 99, 104,
+    97, 110, 110, 101, 108, 115, 32, 105, 110, 115, 116, 101, 97, 100, 32, 111, 102, 32, 50, 48, 34, 10, 32, 32,
+    32, 32, 125, 44, 10, 32, 32, 32, 32, 123, 10, 32, 32, 32, 32, 32, 34, 99, 111, 108, 108, 101, 99, 116,
+    105, 118, 101, 34, 58, 32, 34, 114, 101, 100, 117, 99, 101, 95, 115, 99, 97, 116, 116, 101, 114, 34, 44, 10,
+    32, 32, 32, 32, 32, 34, 114, 111, 111, 116, 34, 58, 32, 110, 117, 108, 108, 44, 10, 32, 32, 32, 32, 32,
+    34, 114, 97, 116, 101, 95, 103, 98, 112, 115, 34, 58, 32, 34, 49, 50, 48, 48, 47, 55, 34, 44, 10, 32,
+    32, 32, 32, 32, 34, 98, 111, 117, 110, 100, 95, 103, 98, 112, 115, 34, 58, 32, 34, 49, 50, 48, 48, 47,
+    55, 34, 44, 10, 32, 32, 32, 32, 32, 34, 111, 112, 116, 105, 109, 97, 108, 34, 58, 32, 116, 114, 117, 101,
+    44, 10, 32, 32, 32, 32, 32, 34, 116, 114, 101, 101, 115, 34, 58, 32, 50, 48, 44, 10, 32, 32, 32, 32,
+    32, 34, 100, 101, 112, 116, 104, 34, 58, 32, 50, 44, 10, 32, 32, 32, 32, 32, 34, 99, 104, 97, 110, 110,
+    101, 108, 115, 34, 58, 32, 51, 50, 44, 10, 32, 32, 32, 32, 32, 34, 102, 105, 102, 111, 115, 34, 58, 32,
+    50, 50, 52, 44, 10, 32, 32, 32, 32, 32, 34, 112, 108, 97, 110, 34, 58, 32, 34, 116, 114, 101, 101, 115,
+    34, 44, 10, 32, 32, 32, 32, 32, 34, 112, 108, 97, 110, 95, 110, 117, 109, 98, 101, 114, 34, 58, 32, 52,
+    44, 10, 32, 32, 32, 32, 32, 34, 115, 112, 114, 101, 97, 100, 34, 58, 32, 51, 50, 44, 10, 32, 32, 32,
+    32, 32, 34, 101, 118, 101, 114, 121, 119, 104, 101, 114, 101, 34, 58, 32, 102, 97, 108, 115, 101, 44, 10, 32,
+    32, 32, 32, 32, 34, 112, 114, 111, 116, 111, 34, 58, 32, 34, 76, 76, 49, 50, 56, 34, 44, 10, 32, 32,
+    32, 32, 32, 34, 99, 104, 117, 110, 107, 95, 98, 121, 116, 101, 115, 34, 58, 32, 49, 54, 51, 56, 52, 44,
+    10, 32, 32, 32, 32, 32, 34, 109, 105, 110, 95, 98, 121, 116, 101, 115, 34, 58, 32, 54, 53, 53, 51, 54,
+    44, 10, 32, 32, 32, 32, 32, 34, 119, 104, 121, 34, 58, 32, 34, 51, 50, 37, 32, 102, 97, 115, 116, 101,
+    114, 32, 97, 116, 32, 49, 77, 58, 32, 76, 76, 49, 50, 56, 32, 99, 97, 114, 114, 105, 101, 115, 32, 57,
+    53, 37, 32, 111, 102, 32, 97, 32, 108, 105, 110, 107, 32, 119, 104, 101, 114, 101, 32, 76, 76, 32, 99, 97,
+    114, 114, 105, 101, 115, 32, 53, 48, 37, 44, 32, 102, 111, 114, 32, 50, 32, 105, 110, 115, 116, 101, 97, 100,
+    32, 111, 102, 32, 49, 32, 117, 115, 32, 112, 101, 114, 32, 104, 111, 112, 34, 10, 32, 32, 32, 32, 125, 44,
+    10, 32, 32, 32, 32, 123, 10, 32, 32, 32, 32, 32, 34, 99, 111, 108, 108, 101, 99, 116, 105, 118, 101, 34,
+    58, 32, 34, 114, 101, 100, 117, 99, 101, 95, 115, 99, 97, 116, 116, 101, 114, 34, 44, 10, 32, 32, 32, 32,
+    32, 34, 114, 111, 111, 116, 34, 58, 32, 110, 117, 108, 108, 44, 10, 32, 32, 32, 32, 32, 34, 114, 97, 116,
+    101, 95, 103, 98, 112, 115, 34, 58, 32, 34, 49, 50, 48, 48, 47, 55, 34, 44, 10, 32, 32, 32, 32, 32,
+    34, 98, 111, 117, 110, 100, 95, 103, 98, 112, 115, 34, 58, 32, 34, 49, 50, 48, 48, 47, 55, 34, 44, 10,
+    32, 32, 32, 32, 32, 34, 111, 112, 116, 105, 109, 97, 108, 34, 58, 32, 116, 114, 117, 101, 44, 10, 32, 32,
+    32, 32, 32, 34, 116, 114, 101, 101, 115, 34, 58, 32, 52, 56, 44, 10, 32, 32, 32, 32, 32, 34, 100, 101,
+    112, 116, 104, 34, 58, 32, 55, 44, 10, 32, 32, 32, 32, 32, 34, 99, 104, 97, 110, 110, 101, 108, 115, 34,
+    58, 32, 54, 44, 10, 32, 32, 32, 32, 32, 34, 102, 105, 102, 111, 115, 34, 58, 32, 51, 51, 54, 44, 10,
+    32, 32, 32, 32, 32, 34, 112, 108, 97, 110, 34, 58, 32, 34, 114, 105, 110, 103, 115, 34, 44, 10, 32, 32,
+    32, 32, 32, 34, 112, 108, 97, 110, 95, 110, 117, 109, 98, 101, 114, 34, 58, 32, 55, 44, 10, 32, 32, 32,
+    32, 32, 34, 115, 112, 114, 101, 97, 100, 34, 58, 32, 54, 44, 10, 32, 32, 32, 32, 32, 34, 101, 118, 101,
+    114, 121, 119, 104, 101, 114, 101, 34, 58, 32, 102, 97, 108, 115, 101, 44, 10, 32, 32, 32, 32, 32, 34, 112,
+    114, 111, 116, 111, 34, 58, 32, 34, 76, 76, 49, 50, 56, 34, 44, 10, 32, 32, 32, 32, 32, 34, 99, 104,
+    117, 110, 107, 95, 98, 121, 116, 101, 115, 34, 58, 32, 49, 51, 49, 48, 55, 50, 44, 10, 32, 32, 32, 32,
+    32, 34, 109, 105, 110, 95, 98, 121, 116, 101, 115, 34, 58, 32, 49, 52, 56, 50, 57, 49, 49, 44, 10, 32,
+    32, 32, 32, 32, 34, 119, 104, 121, 34, 58, 32, 34, 49, 57, 37, 32, 102, 97, 115, 116, 101, 114, 32, 97,
+    116, 32, 51, 50, 77, 58, 32, 114, 105, 110, 103, 115, 32, 105, 110, 115, 116, 101, 97, 100, 32, 111, 102, 32,
+    116, 114, 101, 101, 115, 32, 40, 97, 116, 32, 109, 111, 115, 116, 32, 49, 55, 49, 46, 52, 32, 97, 103, 97,
+    105, 110, 115, 116, 32, 49, 55, 49, 46, 52, 32, 71, 66, 47, 115, 44, 32, 55, 32, 97, 103, 97, 105, 110,
+    115, 116, 32, 50, 32, 104, 111, 112, 115, 41, 59, 32, 99, 104, 117, 110, 107, 115, 32, 111, 102, 32, 49, 50,
+    56, 75, 32, 97, 116, 32, 109, 111, 115, 116, 44, 32, 102, 111, 114, 32, 109, 101, 109, 111, 114, 121, 34, 10,
+    32, 32, 32, 32, 125, 44, 10, 32, 32, 32, 32, 123, 10, 32, 32, 32, 32, 32, 34, 99, 111, 108, 108, 101,
+    99, 116, 105, 118, 101, 34, 58, 32, 34, 114, 101, 100, 117, 99, 101, 95, 115, 99, 97, 116, 116, 101, 114, 34,
+    44, 10, 32, 32, 32, 32, 32, 34, 114, 111, 111, 116, 34, 58, 32, 110, 117, 108, 108, 44, 10, 32, 32, 32,
+    32, 32, 34, 114, 97, 116, 101, 95, 103, 98, 112, 115, 34, 58, 32, 34, 49, 50, 48, 48, 47, 55, 34, 44,
+    10, 32, 32, 32, 32, 32, 34, 98, 111, 117, 110, 100, 95, 103, 98, 112, 115, 34, 58, 32, 34, 49, 50, 48,
+    48, 47, 55, 34, 44, 10, 32, 32, 32, 32, 32, 34, 111, 112, 116, 105, 109, 97, 108, 34, 58, 32, 116, 114,
+    117, 101, 44, 10, 32, 32, 32, 32, 32, 34, 116, 114, 101, 101, 115, 34, 58, 32, 52, 56, 44, 10, 32, 32,
+    32, 32, 32, 34, 100, 101, 112, 116, 104, 34, 58, 32, 55, 44, 10, 32, 32, 32, 32, 32, 34, 99, 104, 97,
+    110, 110, 101, 108, 115, 34, 58, 32, 54, 44, 10, 32, 32, 32, 32, 32, 34, 102, 105, 102, 111, 115, 34, 58,
+    32, 51, 51, 54, 44, 10, 32, 32, 32, 32, 32, 34, 112, 108, 97, 110, 34, 58, 32, 34, 114, 105, 110, 103,
+    115, 34, 44, 10, 32, 32, 32, 32, 32, 34, 112, 108, 97, 110, 95, 110, 117, 109, 98, 101, 114, 34, 58, 32,
+    55, 44, 10, 32, 32, 32, 32, 32, 34, 115, 112, 114, 101, 97, 100, 34, 58, 32, 54, 44, 10, 32, 32, 32,
+    32, 32, 34, 101, 118, 101, 114, 121, 119, 104, 101, 114, 101, 34, 58, 32, 102, 97, 108, 115, 101, 44, 10, 32,
+    32, 32, 32, 32, 34, 112, 114, 111, 116, 111, 34, 58, 32, 34, 83, 105, 109, 112, 108, 101, 34, 44, 10, 32,
+    32, 32, 32, 32, 34, 99, 104, 117, 110, 107, 95, 98, 121, 116, 101, 115, 34, 58, 32, 49, 51, 49, 48, 55,
+    50, 44, 10, 32, 32, 32, 32, 32, 34, 109, 105, 110, 95, 98, 121, 116, 101, 115, 34, 58, 32, 49, 49, 56,
+    54, 51, 50, 56, 52, 44, 10, 32, 32, 32, 32, 32, 34, 119, 104, 121, 34, 58, 32, 34, 52, 37, 32, 102,
+    97, 115, 116, 101, 114, 32, 97, 116, 32, 50, 53, 54, 77, 58, 32, 83, 105, 109, 112, 108, 101, 32, 99, 97,
+    114, 114, 105, 101, 115, 32, 49, 48, 48, 37, 32, 111, 102, 32, 97, 32, 108, 105, 110, 107, 32, 119, 104, 101,
+    114, 101, 32, 76, 76, 49, 50, 56, 32, 99, 97, 114, 114, 105, 101, 115, 32, 57, 53, 37, 44, 32, 102, 111,
+    114, 32, 54, 32, 105, 110, 115, 116, 101, 97, 100, 32, 111, 102, 32, 50, 32, 117, 115, 32, 112, 101, 114, 32,
+    104, 111, 112, 59, 32, 99, 104, 117, 110, 107, 115, 32, 111, 102, 32, 49, 50, 56, 75, 32, 97, 116, 32, 109,
+    111, 115, 116, 44, 32, 102, 111, 114, 32, 109, 101, 109, 111, 114, 121, 34, 10, 32, 32, 32, 32, 125, 10, 32,
+    32, 32, 93, 10, 32, 32, 125, 10, 32, 93, 44, 10, 32, 34, 99, 111, 117, 110, 116, 115, 34, 58, 32, 123,
+    10, 32, 32, 34, 99, 111, 108, 108, 99, 95, 97, 108, 108, 111, 99, 97, 116, 105, 111, 110, 115, 34, 58, 32,
+    49, 44, 10, 32, 32, 34, 99, 111, 108, 108, 99, 95, 112, 114, 111, 103, 114, 97, 109, 115, 34, 58, 32, 50,
+    53, 44, 10, 32, 32, 34, 99, 111, 108, 108, 99, 95, 115, 104, 97, 114, 101, 115, 34, 58, 32, 51, 57, 49,
     44, 10, 32, 32, 34, 99, 111, 108, 108, 99, 95, 114, 97, 110, 107, 95, 99, 104, 97, 110, 110, 101, 108, 115,
-    34, 58, 32, 52, 56, 56, 44, 10, 32, 32, 34, 99, 111, 108, 108, 99, 95, 115, 116, 101, 112, 115, 34, 58,
-    32, 53, 53, 49, 44, 10, 32, 32, 34, 99, 111, 108, 108, 99, 95, 114, 101, 102, 115, 34, 58, 32, 57, 56,
-    48, 44, 10, 32, 32, 34, 99, 111, 108, 108, 99, 95, 102, 105, 102, 111, 115, 34, 58, 32, 49, 55, 54, 44,
-    10, 32, 32, 34, 99, 111, 108, 108, 99, 95, 102, 105, 102, 111, 95, 114, 101, 97, 100, 101, 114, 115, 34, 58,
-    32, 49, 55, 54, 44, 10, 32, 32, 34, 99, 111, 108, 108, 99, 95, 103, 112, 117, 95, 115, 101, 116, 115, 34,
-    58, 32, 49, 44, 10, 32, 32, 34, 99, 111, 108, 108, 99, 95, 115, 101, 116, 95, 103, 112, 117, 115, 34, 58,
-    32, 56, 44, 10, 32, 32, 34, 99, 111, 108, 108, 99, 95, 115, 101, 116, 95, 114, 97, 110, 107, 115, 34, 58,
-    32, 56, 44, 10, 32, 32, 34, 99, 111, 108, 108, 99, 95, 103, 112, 117, 95, 99, 108, 97, 115, 115, 101, 115,
-    34, 58, 32, 56, 10, 32, 125, 10, 125, 0,
+    34, 58, 32, 50, 49, 50, 48, 44, 10, 32, 32, 34, 99, 111, 108, 108, 99, 95, 115, 116, 101, 112, 115, 34,
+    58, 32, 51, 56, 55, 55, 44, 10, 32, 32, 34, 99, 111, 108, 108, 99, 95, 114, 101, 102, 115, 34, 58, 32,
+    54, 57, 55, 50, 44, 10, 32, 32, 34, 99, 111, 108, 108, 99, 95, 102, 105, 102, 111, 115, 34, 58, 32, 54,
+    55, 50, 44, 10, 32, 32, 34, 99, 111, 108, 108, 99, 95, 102, 105, 102, 111, 95, 114, 101, 97, 100, 101, 114,
+    115, 34, 58, 32, 54, 55, 50, 44, 10, 32, 32, 34, 99, 111, 108, 108, 99, 95, 103, 112, 117, 95, 115, 101,
+    116, 115, 34, 58, 32, 49, 44, 10, 32, 32, 34, 99, 111, 108, 108, 99, 95, 115, 101, 116, 95, 103, 112, 117,
+    115, 34, 58, 32, 56, 44, 10, 32, 32, 34, 99, 111, 108, 108, 99, 95, 115, 101, 116, 95, 114, 97, 110, 107,
+    115, 34, 58, 32, 56, 44, 10, 32, 32, 34, 99, 111, 108, 108, 99, 95, 103, 112, 117, 95, 99, 108, 97, 115,
+    115, 101, 115, 34, 58, 32, 56, 10, 32, 125, 44, 10, 32, 34, 100, 101, 118, 105, 99, 101, 95, 99, 111, 100,
+    101, 34, 58, 32, 91, 10, 32, 32, 123, 10, 32, 32, 32, 34, 99, 111, 100, 101, 34, 58, 32, 34, 115, 109,
+    95, 55, 53, 34, 44, 10, 32, 32, 32, 34, 99, 111, 109, 112, 105, 108, 101, 114, 34, 58, 32, 34, 110, 118,
+    99, 99, 32, 49, 51, 46, 48, 34, 44, 10, 32, 32, 32, 34, 100, 114, 105, 118, 101, 114, 34, 58, 32, 34,
+    53, 56, 48, 46, 54, 53, 46, 48, 54, 34, 10, 32, 32, 125, 44, 10, 32, 32, 123, 10, 32, 32, 32, 34,
+    99, 111, 100, 101, 34, 58, 32, 34, 115, 109, 95, 56, 48, 34, 44, 10, 32, 32, 32, 34, 99, 111, 109, 112,
+    105, 108, 101, 114, 34, 58, 32, 34, 110, 118, 99, 99, 32, 49, 51, 46, 48, 34, 44, 10, 32, 32, 32, 34,
+    100, 114, 105, 118, 101, 114, 34, 58, 32, 34, 53, 56, 48, 46, 54, 53, 46, 48, 54, 34, 10, 32, 32, 125,
+    44, 10, 32, 32, 123, 10, 32, 32, 32, 34, 99, 111, 100, 101, 34, 58, 32, 34, 115, 109, 95, 57, 48, 34,
+    44, 10, 32, 32, 32, 34, 99, 111, 109, 112, 105, 108, 101, 114, 34, 58, 32, 34, 110, 118, 99, 99, 32, 49,
+    51, 46, 48, 34, 44, 10, 32, 32, 32, 34, 100, 114, 105, 118, 101, 114, 34, 58, 32, 34, 53, 56, 48, 46,
+    54, 53, 46, 48, 54, 34, 10, 32, 32, 125, 44, 10, 32, 32, 123, 10, 32, 32, 32, 34, 99, 111, 100, 101,
+    34, 58, 32, 34, 115, 109, 95, 49, 48, 48, 34, 44, 10, 32, 32, 32, 34, 99, 111, 109, 112, 105, 108, 101,
+    114, 34, 58, 32, 34, 110, 118, 99, 99, 32, 49, 51, 46, 48, 34, 44, 10, 32, 32, 32, 34, 100, 114, 105,
+    118, 101, 114, 34, 58, 32, 34, 53, 56, 48, 46, 54, 53, 46, 48, 54, 34, 10, 32, 32, 125, 44, 10, 32,
+    32, 123, 10, 32, 32, 32, 34, 99, 111, 100, 101, 34, 58, 32, 34, 115, 109, 95, 49, 50, 48, 34, 44, 10,
+    32, 32, 32, 34, 99, 111, 109, 112, 105, 108, 101, 114, 34, 58, 32, 34, 110, 118, 99, 99, 32, 49, 51, 46,
+    48, 34, 44, 10, 32, 32, 32, 34, 100, 114, 105, 118, 101, 114, 34, 58, 32, 34, 53, 56, 48, 46, 54, 53,
+    46, 48, 54, 34, 10, 32, 32, 125, 44, 10, 32, 32, 123, 10, 32, 32, 32, 34, 99, 111, 100, 101, 34, 58,
+    32, 34, 80, 84, 88, 32, 56, 46, 48, 34, 44, 10, 32, 32, 32, 34, 99, 111, 109, 112, 105, 108, 101, 114,
+    34, 58, 32, 34, 110, 118, 99, 99, 32, 49, 51, 46, 48, 34, 44, 10, 32, 32, 32, 34, 100, 114, 105, 118,
+    101, 114, 34, 58, 32, 34, 53, 56, 48, 46, 54, 53, 46, 48, 54, 34, 10, 32, 32, 125, 10, 32, 93, 10,
+    125, 0,
 };
 
 // The plans with their certificates, as `collc plan --json` prints them, compressed by zlib: what `collc verify` checks.
 extern COLLC_EXPORT const uint64_t collc_plan_size;
-const uint64_t collc_plan_size = 1720;
+const uint64_t collc_plan_size = 2934;
 extern COLLC_EXPORT const unsigned char collc_plan[];
 const unsigned char collc_plan[] = {
-    120, 218, 221, 90, 219, 110, 219, 56, 16, 253, 23, 61, 171, 168, 72, 221, 156, 252, 138, 97, 4, 138, 172, 56,
-    66, 93, 219, 144, 229, 180, 139, 160, 255, 190, 164, 46, 228, 161, 52, 20, 41, 109, 22, 88, 44, 138, 22, 140,
-    194, 209, 225, 204, 156, 185, 81, 221, 127, 6, 111, 215, 230, 103, 209, 6, 207, 65, 121, 61, 159, 203, 111, 183,
-    115, 113, 249, 206, 130, 48, 104, 175, 183, 235, 249, 122, 250, 43, 120, 254, 12, 46, 197, 207, 74, 236, 56, 158,
-    126, 179, 15, 241, 171, 183, 250, 114, 170, 154, 91, 83, 95, 164, 220, 137, 125, 75, 138, 42, 79, 202, 39, 46,
-    254, 102, 233, 83, 180, 203, 226, 244, 245, 173, 204, 142, 101, 92, 29, 95, 171, 99, 22, 252, 9, 131, 166, 184,
-    252, 184, 7, 207, 251, 207, 110, 21, 60, 71, 97, 112, 186, 61, 164, 252, 237, 17, 137, 151, 222, 171, 230, 163,
-    106, 196, 207, 253, 34, 18, 50, 227, 86, 6, 91, 217, 242, 86, 14, 91, 249, 242, 214, 24, 182, 198, 203, 91,
-    19, 216, 154, 44, 111, 77, 97, 107, 186, 188, 53, 131, 173, 217, 242, 214, 28, 182, 230, 228, 214, 131, 120, 248,
-    171, 110, 203, 247, 74, 26, 89, 252, 116, 174, 71, 123, 215, 199, 206, 218, 247, 166, 212, 214, 62, 222, 91, 109,
-    207, 31, 245, 69, 108, 9, 46, 31, 82, 70, 252, 124, 122, 189, 9, 201, 128, 167, 221, 9, 164, 56, 3, 113,
-    134, 226, 145, 151, 56, 183, 161, 115, 47, 241, 24, 196, 249, 122, 244, 196, 134, 30, 219, 197, 211, 72, 137, 167,
-    32, 30, 123, 162, 131, 120, 102, 67, 79, 188, 196, 115, 16, 79, 214, 163, 239, 108, 142, 227, 94, 226, 79, 54,
-    203, 51, 47, 113, 22, 217, 224, 99, 63, 218, 49, 155, 237, 61, 105, 203, 109, 248, 169, 223, 249, 145, 121, 233,
-    6, 253, 19, 155, 253, 252, 168, 199, 172, 220, 243, 115, 31, 203, 108, 248, 153, 159, 253, 144, 125, 217, 250, 192,
-    101, 59, 219, 249, 115, 63, 121, 228, 95, 190, 158, 63, 60, 178, 69, 79, 234, 39, 207, 108, 254, 79, 252, 228,
-    185, 13, 223, 207, 254, 60, 182, 217, 223, 19, 63, 177, 225, 231, 94, 252, 225, 169, 205, 254, 126, 201, 139, 103,
-    54, 251, 101, 126, 242, 86, 254, 249, 197, 47, 223, 217, 240, 253, 248, 199, 173, 252, 243, 227, 79, 28, 217, 206,
-    239, 103, 255, 152, 217, 240, 29, 246, 19, 245, 95, 54, 114, 125, 253, 151, 141, 93, 85, 182, 245, 135, 236, 225,
-    138, 243, 249, 165, 169, 142, 143, 178, 18, 18, 205, 245, 42, 222, 119, 121, 156, 207, 2, 231, 122, 238, 91, 138,
-    234, 119, 81, 182, 242, 151, 69, 91, 189, 12, 239, 204, 162, 232, 187, 196, 127, 189, 62, 46, 199, 233, 195, 235,
-    173, 173, 127, 22, 231, 224, 185, 109, 30, 85, 24, 148, 85, 211, 214, 111, 117, 41, 196, 101, 239, 56, 156, 242,
-    86, 136, 167, 109, 125, 189, 8, 1, 185, 150, 71, 219, 247, 117, 236, 16, 238, 251, 148, 58, 44, 248, 184, 136,
-    199, 69, 50, 46, 210, 113, 145, 141, 139, 60, 56, 28, 68, 119, 217, 54, 85, 53, 116, 151, 157, 78, 194, 240,
-    191, 170, 250, 244, 222, 190, 40, 171, 116, 103, 29, 84, 23, 216, 113, 200, 195, 61, 75, 15, 226, 61, 89, 152,
-    132, 123, 30, 203, 101, 222, 45, 187, 167, 105, 200, 196, 134, 238, 41, 15, 163, 112, 223, 173, 18, 185, 202, 229,
-    138, 201, 21, 59, 136, 101, 240, 218, 92, 139, 99, 89, 72, 223, 236, 247, 145, 20, 139, 228, 142, 72, 190, 43,
-    235, 87, 2, 139, 247, 82, 169, 248, 135, 247, 175, 202, 197, 195, 164, 95, 102, 98, 201, 123, 168, 88, 108, 16,
-    79, 15, 93, 247, 215, 41, 195, 166, 202, 228, 233, 68, 25, 125, 172, 88, 174, 6, 173, 4, 20, 207, 123, 173,
-    228, 242, 169, 127, 191, 56, 222, 83, 127, 168, 241, 160, 74, 211, 169, 46, 112, 218, 81, 93, 185, 18, 202, 236,
-    122, 57, 169, 193, 176, 148, 26, 12, 202, 10, 13, 18, 52, 0, 168, 194, 61, 84, 81, 182, 128, 151, 230, 114,
-    25, 51, 243, 253, 89, 231, 194, 220, 60, 148, 242, 235, 84, 25, 101, 89, 52, 2, 151, 239, 101, 217, 212, 114,
-    66, 175, 56, 154, 24, 81, 177, 100, 73, 157, 25, 205, 224, 224, 218, 73, 64, 45, 208, 1, 89, 178, 85, 155,
-    145, 167, 160, 23, 56, 81, 51, 82, 169, 8, 202, 36, 78, 223, 232, 247, 147, 52, 35, 145, 210, 206, 108, 204,
-    8, 174, 169, 50, 70, 40, 200, 215, 69, 86, 123, 89, 136, 214, 91, 14, 148, 73, 157, 158, 161, 34, 1, 60,
-    15, 103, 138, 229, 146, 237, 38, 42, 170, 160, 154, 106, 99, 132, 133, 58, 120, 222, 57, 236, 105, 146, 100, 128,
-    30, 243, 8, 91, 165, 142, 182, 184, 86, 44, 238, 224, 217, 76, 51, 101, 226, 237, 234, 24, 110, 5, 29, 164,
-    146, 145, 201, 225, 209, 143, 160, 78, 230, 84, 135, 8, 1, 23, 171, 12, 214, 171, 52, 50, 85, 7, 146, 61,
-    196, 158, 139, 129, 68, 184, 129, 58, 249, 84, 29, 198, 167, 161, 3, 188, 133, 119, 105, 10, 131, 229, 28, 36,
-    156, 42, 228, 36, 22, 176, 64, 135, 173, 81, 254, 134, 8, 62, 252, 233, 116, 50, 250, 5, 13, 21, 234, 210,
-    186, 216, 43, 176, 52, 154, 118, 10, 253, 35, 175, 62, 161, 124, 200, 247, 221, 235, 163, 180, 218, 208, 31, 248,
-    212, 119, 46, 59, 50, 75, 33, 214, 92, 50, 248, 169, 168, 15, 190, 49, 216, 49, 79, 145, 94, 176, 99, 22,
-    199, 188, 12, 236, 81, 20, 53, 106, 139, 114, 185, 78, 146, 43, 97, 199, 208, 0, 206, 24, 212, 80, 45, 0,
-    80, 3, 2, 90, 87, 154, 205, 184, 16, 55, 170, 134, 195, 105, 232, 170, 71, 53, 60, 94, 184, 99, 228, 0,
-    189, 209, 209, 224, 93, 149, 42, 192, 209, 42, 171, 109, 135, 85, 1, 4, 245, 65, 251, 156, 142, 197, 197, 88,
-    155, 244, 229, 255, 225, 64, 179, 244, 55, 202, 235, 64, 109, 131, 98, 202, 83, 218, 78, 170, 143, 118, 249, 1,
-    91, 68, 96, 56, 112, 25, 162, 88, 209, 11, 220, 164, 217, 49, 246, 49, 43, 48, 33, 132, 129, 91, 16, 183,
-    80, 38, 129, 15, 192, 2, 162, 12, 186, 64, 225, 240, 116, 67, 7, 175, 135, 204, 5, 140, 223, 0, 10, 153,
-    2, 220, 8, 209, 109, 12, 70, 218, 141, 42, 179, 142, 69, 102, 5, 166, 225, 59, 170, 250, 105, 223, 65, 78,
-    3, 159, 104, 204, 121, 88, 201, 145, 247, 84, 180, 239, 34, 144, 86, 140, 188, 140, 83, 51, 175, 122, 186, 53,
-    198, 194, 241, 246, 112, 184, 68, 27, 238, 178, 134, 43, 149, 225, 102, 161, 31, 112, 125, 162, 145, 13, 141, 147,
-    37, 73, 81, 195, 168, 97, 85, 152, 70, 85, 240, 82, 149, 128, 89, 26, 182, 141, 227, 226, 124, 70, 132, 248,
-    253, 247, 96, 141, 206, 107, 21, 238, 208, 207, 77, 112, 169, 102, 2, 27, 87, 149, 6, 32, 34, 245, 12, 245,
-    229, 192, 142, 9, 125, 94, 6, 151, 38, 89, 146, 89, 174, 25, 218, 49, 57, 147, 185, 33, 246, 241, 49, 216,
-    146, 108, 103, 201, 209, 211, 24, 76, 102, 35, 213, 122, 92, 162, 119, 38, 111, 86, 168, 210, 191, 4, 76, 249,
-    152, 4, 6, 52, 42, 178, 141, 75, 146, 217, 68, 188, 30, 118, 121, 108, 48, 14, 163, 103, 207, 129, 11, 75,
-    247, 10, 36, 181, 92, 19, 152, 78, 25, 198, 80, 189, 164, 113, 234, 227, 97, 122, 166, 133, 130, 100, 228, 75,
-    21, 120, 120, 17, 232, 61, 173, 175, 3, 134, 96, 218, 12, 76, 249, 216, 99, 160, 87, 37, 86, 39, 21, 40,
-    16, 95, 13, 172, 52, 54, 134, 96, 149, 51, 22, 47, 70, 50, 47, 114, 217, 242, 210, 124, 10, 177, 196, 49,
-    209, 49, 230, 62, 78, 182, 77, 96, 212, 45, 179, 142, 50, 48, 9, 85, 140, 215, 35, 47, 142, 34, 70, 168,
-    227, 77, 178, 7, 50, 229, 102, 167, 206, 36, 220, 90, 157, 157, 200, 148, 206, 144, 89, 200, 67, 40, 70, 216,
-    199, 179, 151, 187, 104, 242, 218, 255, 115, 47, 73, 14, 61, 198, 120, 1, 249, 119, 54, 222, 96, 188, 18, 213,
-    158, 57, 111, 254, 140, 161, 99, 254, 89, 195, 251, 91, 198, 23, 96, 46, 151, 249, 149, 160, 179, 43, 65, 0,
-    213, 151, 70, 192, 80, 99, 210, 25, 65, 169, 113, 122, 43, 170, 129, 229, 167, 32, 141, 202, 221, 84, 210, 229,
-    219, 249, 129, 199, 241, 89, 199, 221, 193, 81, 119, 252, 198, 88, 73, 124, 87, 32, 111, 98, 149, 7, 86, 129,
-    186, 38, 88, 219, 64, 50, 30, 192, 11, 149, 219, 191, 205, 144, 170, 234, 160, 36, 199, 176, 109, 152, 198, 5,
-    186, 54, 234, 178, 122, 14, 251, 38, 62, 105, 137, 80, 21, 38, 0, 157, 44, 28, 159, 161, 182, 126, 46, 26,
-    95, 10, 53, 196, 184, 137, 161, 34, 76, 157, 239, 107, 81, 169, 114, 190, 22, 149, 224, 146, 14, 27, 149, 246,
-    117, 54, 128, 33, 193, 245, 45, 105, 27, 170, 134, 50, 174, 37, 224, 99, 22, 245, 205, 145, 66, 205, 124, 50,
-    147, 206, 189, 68, 180, 210, 119, 112, 84, 230, 242, 232, 208, 44, 165, 21, 234, 128, 142, 18, 234, 63, 10, 80,
-    151, 140, 91, 97, 53, 161, 32, 34, 157, 23, 113, 94, 176, 132, 107, 105, 109, 137, 19, 252, 3, 109, 9, 88,
-    229, 48, 139, 182, 42, 41, 56, 181, 237, 254, 252, 13, 131, 65, 211, 24,
+    120, 218, 221, 92, 235, 142, 219, 182, 18, 126, 23, 253, 118, 81, 221, 181, 187, 175, 178, 88, 4, 94, 219, 217,
+    24, 117, 236, 133, 215, 155, 246, 32, 232, 187, 31, 202, 182, 200, 161, 56, 36, 103, 196, 145, 210, 22, 69, 10,
+    198, 17, 245, 233, 227, 92, 56, 23, 74, 207, 63, 179, 175, 167, 243, 247, 245, 37, 123, 202, 54, 167, 195, 97,
+    243, 219, 251, 97, 125, 252, 189, 200, 86, 217, 229, 244, 126, 58, 156, 222, 254, 151, 61, 253, 204, 142, 235, 239,
+    59, 117, 197, 246, 237, 175, 226, 135, 250, 167, 175, 251, 227, 219, 238, 252, 126, 222, 31, 251, 121, 111, 197, 111,
+    245, 122, 215, 213, 155, 199, 82, 253, 105, 155, 199, 252, 161, 173, 154, 215, 175, 155, 118, 187, 169, 118, 219, 215,
+    221, 182, 205, 254, 94, 101, 231, 245, 241, 143, 143, 236, 233, 249, 231, 117, 148, 61, 229, 171, 236, 237, 253, 179,
+    159, 255, 254, 153, 171, 155, 126, 236, 206, 63, 118, 103, 245, 247, 219, 32, 87, 115, 134, 75, 11, 112, 105, 17,
+    190, 180, 4, 151, 150, 225, 75, 43, 112, 105, 21, 190, 180, 6, 151, 214, 225, 75, 27, 112, 105, 19, 190, 180,
+    5, 151, 182, 225, 75, 59, 112, 105, 135, 94, 250, 162, 126, 252, 115, 127, 217, 124, 219, 245, 139, 172, 254, 118,
+    216, 15, 235, 189, 223, 94, 87, 251, 227, 188, 49, 171, 189, 253, 184, 152, 245, 252, 99, 127, 84, 151, 100, 199,
+    31, 253, 28, 245, 247, 183, 215, 119, 53, 51, 43, 155, 235, 19, 244, 211, 11, 48, 189, 128, 211, 115, 210, 244,
+    210, 135, 94, 146, 166, 87, 96, 122, 201, 71, 175, 125, 232, 149, 127, 122, 147, 235, 233, 13, 152, 94, 17, 209,
+    193, 244, 214, 135, 94, 147, 166, 119, 96, 122, 205, 71, 127, 240, 9, 174, 36, 77, 127, 244, 173, 124, 65, 154,
+    94, 228, 62, 248, 138, 166, 118, 133, 111, 237, 137, 106, 91, 250, 240, 27, 218, 243, 67, 205, 107, 38, 240, 175,
+    125, 235, 71, 83, 189, 194, 171, 123, 52, 241, 21, 173, 15, 191, 165, 173, 31, 212, 190, 150, 111, 184, 197, 131,
+    239, 249, 59, 218, 124, 168, 127, 29, 95, 127, 202, 220, 103, 61, 13, 109, 126, 225, 147, 127, 77, 155, 95, 250,
+    240, 105, 235, 95, 86, 190, 245, 39, 226, 215, 62, 252, 142, 164, 63, 101, 227, 91, 127, 154, 243, 42, 91, 223,
+    250, 181, 180, 249, 94, 253, 163, 217, 111, 249, 224, 195, 167, 233, 95, 233, 213, 63, 154, 254, 84, 185, 239, 249,
+    105, 235, 95, 21, 62, 252, 200, 250, 169, 253, 191, 15, 228, 110, 251, 127, 31, 216, 237, 54, 151, 253, 143, 62,
+    134, 91, 31, 14, 95, 206, 187, 237, 231, 102, 167, 102, 156, 79, 39, 117, 191, 227, 231, 225, 160, 112, 78, 135,
+    91, 72, 177, 251, 107, 189, 185, 244, 255, 184, 190, 236, 190, 220, 239, 217, 230, 249, 239, 61, 254, 235, 233, 243,
+    184, 29, 255, 120, 122, 191, 236, 191, 175, 15, 217, 211, 229, 252, 185, 91, 101, 155, 221, 249, 178, 255, 186, 223,
+    168, 233, 125, 236, 120, 127, 202, 247, 181, 250, 245, 178, 63, 29, 213, 132, 126, 220, 63, 218, 243, 109, 31, 123,
+    89, 61, 223, 92, 234, 125, 80, 14, 131, 106, 24, 212, 195, 160, 25, 6, 237, 48, 232, 178, 151, 23, 21, 93,
+    94, 206, 187, 221, 61, 186, 188, 114, 82, 11, 255, 231, 110, 255, 246, 237, 242, 69, 175, 202, 245, 89, 239, 212,
+    21, 118, 181, 42, 87, 207, 69, 243, 162, 238, 211, 174, 234, 213, 115, 89, 245, 195, 238, 58, 188, 254, 218, 172,
+    10, 117, 193, 245, 215, 114, 149, 175, 158, 175, 163, 186, 31, 117, 253, 168, 232, 71, 197, 139, 26, 102, 175, 231,
+    211, 122, 187, 89, 247, 178, 121, 126, 206, 251, 105, 121, 127, 69, 222, 223, 171, 189, 141, 20, 86, 121, 155, 213,
+    168, 255, 149, 183, 91, 117, 234, 199, 250, 54, 108, 213, 176, 188, 65, 85, 234, 2, 245, 235, 203, 53, 250, 187,
+    146, 41, 198, 100, 186, 102, 68, 198, 60, 86, 213, 143, 238, 172, 20, 84, 217, 221, 88, 245, 195, 199, 219, 253,
+    213, 227, 61, 222, 30, 106, 120, 80, 205, 116, 204, 5, 60, 237, 64, 183, 31, 41, 50, 15, 183, 121, 61, 131,
+    251, 176, 103, 112, 39, 171, 24, 212, 112, 1, 0, 149, 146, 64, 69, 175, 5, 184, 105, 215, 15, 171, 194, 190,
+    127, 123, 21, 97, 103, 63, 148, 150, 235, 152, 140, 94, 89, 184, 8, 101, 127, 223, 162, 29, 175, 156, 226, 85,
+    229, 163, 69, 212, 90, 18, 162, 227, 168, 25, 120, 112, 35, 36, 160, 90, 128, 3, 212, 146, 169, 108, 6, 61,
+    5, 188, 128, 16, 141, 70, 106, 138, 128, 76, 29, 149, 141, 185, 63, 170, 102, 40, 82, 115, 93, 182, 194, 50,
+    174, 49, 25, 203, 20, 250, 219, 229, 222, 245, 242, 40, 218, 109, 229, 0, 153, 38, 42, 25, 204, 18, 128, 228,
+    193, 51, 85, 253, 176, 120, 24, 81, 212, 70, 53, 102, 99, 153, 133, 126, 240, 238, 42, 176, 199, 145, 147, 1,
+    234, 225, 90, 24, 139, 142, 89, 113, 67, 172, 186, 194, 23, 14, 51, 189, 196, 211, 233, 88, 98, 5, 28, 122,
+    146, 185, 173, 195, 131, 28, 1, 157, 54, 74, 7, 49, 129, 152, 86, 89, 90, 175, 221, 200, 152, 14, 112, 246,
+    192, 246, 98, 26, 136, 152, 27, 160, 211, 141, 233, 20, 229, 216, 116, 128, 222, 130, 123, 25, 21, 6, 43, 23,
+    81, 194, 49, 161, 168, 98, 1, 45, 48, 102, 107, 109, 127, 119, 11, 126, 249, 251, 202, 201, 138, 23, 12, 212,
+    202, 108, 173, 193, 88, 161, 104, 242, 113, 164, 112, 251, 137, 20, 39, 108, 62, 251, 251, 125, 236, 183, 253, 170,
+    221, 227, 3, 202, 254, 94, 246, 17, 153, 103, 35, 54, 186, 100, 233, 167, 86, 125, 32, 27, 75, 59, 92, 23,
+    73, 130, 29, 188, 56, 244, 203, 64, 123, 180, 138, 90, 123, 139, 22, 185, 113, 146, 76, 216, 193, 52, 128, 206,
+    88, 170, 161, 67, 0, 160, 26, 192, 160, 205, 78, 51, 25, 23, 216, 141, 222, 195, 193, 211, 224, 187, 30, 22,
+    240, 144, 112, 7, 203, 1, 234, 13, 5, 13, 164, 171, 93, 5, 16, 180, 246, 106, 211, 97, 181, 1, 129, 253,
+    193, 200, 28, 183, 197, 160, 173, 141, 226, 242, 127, 176, 161, 121, 226, 27, 45, 117, 160, 218, 150, 138, 105, 73,
+    153, 117, 210, 113, 116, 76, 14, 48, 68, 4, 26, 14, 116, 25, 88, 177, 86, 47, 32, 38, 163, 29, 67, 28,
+    195, 192, 4, 38, 12, 116, 11, 216, 45, 216, 38, 129, 62, 0, 45, 64, 182, 193, 24, 40, 120, 120, 60, 160,
+    3, 183, 7, 158, 11, 104, 252, 4, 80, 224, 41, 128, 24, 129, 117, 91, 137, 145, 17, 163, 246, 172, 195, 38,
+    195, 192, 180, 100, 135, 237, 126, 70, 118, 192, 167, 1, 153, 24, 76, 215, 172, 250, 148, 247, 109, 125, 249, 166,
+    12, 137, 145, 242, 22, 37, 150, 243, 234, 95, 167, 218, 216, 106, 168, 30, 222, 139, 104, 247, 90, 214, 189, 164,
+    114, 175, 44, 220, 18, 92, 138, 53, 22, 247, 192, 201, 227, 164, 176, 100, 212, 90, 85, 144, 141, 106, 227, 197,
+    118, 130, 194, 19, 176, 77, 76, 23, 221, 28, 17, 216, 239, 124, 176, 86, 228, 197, 194, 189, 199, 115, 35, 92,
+    44, 152, 128, 129, 171, 118, 3, 192, 34, 77, 14, 37, 14, 28, 201, 208, 221, 109, 48, 148, 201, 162, 154, 21,
+    203, 161, 35, 153, 51, 234, 27, 42, 138, 140, 193, 90, 162, 225, 44, 154, 122, 90, 137, 137, 147, 82, 241, 113,
+    145, 216, 25, 173, 172, 96, 91, 127, 8, 24, 147, 49, 10, 12, 208, 48, 203, 182, 138, 36, 78, 70, 204, 135,
+    13, 167, 13, 214, 195, 152, 220, 243, 174, 11, 161, 186, 2, 170, 90, 177, 12, 204, 184, 12, 43, 169, 14, 49,
+    110, 40, 18, 198, 115, 90, 176, 33, 89, 254, 82, 27, 30, 44, 4, 146, 179, 117, 30, 48, 48, 166, 201, 192,
+    152, 140, 9, 9, 189, 222, 98, 141, 83, 1, 27, 132, 52, 176, 102, 108, 37, 193, 218, 103, 4, 11, 35, 45,
+    73, 185, 124, 126, 201, 205, 66, 60, 118, 140, 68, 140, 29, 69, 200, 190, 12, 12, 171, 50, 27, 43, 3, 75,
+    130, 109, 198, 124, 228, 96, 42, 98, 153, 58, 172, 36, 19, 144, 49, 49, 71, 57, 163, 112, 92, 206, 81, 100,
+    140, 51, 240, 44, 232, 67, 104, 141, 240, 167, 103, 95, 62, 84, 144, 119, 249, 47, 199, 146, 104, 210, 99, 165,
+    23, 192, 255, 58, 233, 13, 180, 87, 100, 183, 47, 162, 149, 63, 43, 233, 112, 219, 26, 228, 94, 134, 0, 102,
+    120, 155, 103, 130, 58, 37, 65, 0, 106, 138, 70, 64, 67, 173, 76, 103, 0, 197, 210, 233, 169, 168, 22, 22,
+    141, 32, 142, 90, 198, 85, 201, 108, 223, 209, 6, 79, 164, 173, 19, 143, 224, 176, 26, 191, 149, 86, 34, 125,
+    5, 180, 18, 171, 37, 192, 2, 141, 101, 176, 190, 132, 100, 120, 0, 18, 106, 233, 239, 205, 160, 84, 141, 81,
+    162, 105, 216, 52, 76, 171, 128, 110, 22, 53, 76, 47, 178, 190, 53, 197, 45, 33, 84, 65, 6, 96, 156, 69,
+    164, 13, 53, 181, 93, 52, 220, 20, 236, 33, 86, 37, 6, 179, 48, 253, 124, 178, 168, 216, 118, 206, 69, 69,
+    116, 201, 152, 141, 118, 251, 198, 27, 128, 36, 33, 214, 75, 154, 134, 106, 160, 172, 178, 4, 104, 102, 97, 61,
+    71, 12, 181, 165, 120, 38, 227, 123, 17, 107, 197, 107, 112, 152, 231, 34, 68, 104, 158, 173, 21, 236, 3, 198,
+    74, 176, 131, 2, 88, 145, 113, 42, 172, 81, 40, 96, 145, 209, 66, 28, 9, 22, 17, 45, 206, 22, 121, 130,
+    4, 182, 8, 172, 22, 152, 135, 173, 118, 10, 81, 182, 120, 93, 49, 124, 148, 230, 188, 63, 190, 125, 252, 231,
+    142, 210, 168, 101, 46, 234, 81, 179, 22, 20, 127, 49, 115, 177, 250, 91, 58, 210, 192, 234, 212, 129, 38, 94,
+    26, 70, 184, 26, 61, 102, 4, 11, 219, 145, 62, 33, 222, 111, 211, 161, 47, 161, 61, 56, 9, 130, 199, 199,
+    90, 178, 24, 174, 219, 139, 12, 9, 8, 105, 136, 77, 129, 224, 242, 193, 91, 44, 145, 14, 20, 210, 2, 10,
+    240, 73, 130, 224, 241, 177, 218, 43, 218, 235, 225, 65, 177, 213, 246, 0, 189, 79, 223, 121, 52, 164, 65, 59,
+    9, 131, 203, 8, 107, 210, 197, 197, 226, 182, 116, 104, 157, 110, 62, 68, 36, 109, 10, 89, 16, 223, 177, 153,
+    160, 230, 197, 95, 205, 79, 117, 158, 44, 66, 83, 188, 217, 10, 241, 95, 129, 67, 131, 105, 16, 9, 116, 66,
+    30, 108, 21, 246, 89, 84, 58, 108, 8, 30, 29, 147, 227, 36, 122, 36, 151, 207, 216, 5, 78, 131, 224, 209,
+    17, 244, 66, 14, 159, 33, 177, 77, 196, 224, 202, 199, 113, 84, 171, 73, 174, 41, 36, 159, 20, 136, 80, 121,
+    198, 165, 51, 193, 143, 225, 33, 153, 123, 78, 53, 197, 87, 2, 12, 30, 31, 57, 39, 228, 240, 145, 10, 12,
+    69, 248, 240, 189, 16, 155, 15, 13, 130, 71, 71, 46, 202, 114, 232, 72, 185, 77, 22, 31, 36, 14, 155, 230,
+    143, 2, 199, 188, 211, 48, 184, 124, 82, 92, 90, 72, 60, 82, 94, 51, 92, 166, 116, 156, 181, 148, 19, 114,
+    218, 229, 82, 65, 33, 139, 143, 92, 18, 233, 240, 241, 199, 121, 28, 8, 174, 120, 132, 124, 80, 72, 58, 73,
+    73, 47, 139, 78, 90, 66, 26, 162, 35, 149, 243, 178, 232, 200, 5, 88, 14, 31, 41, 167, 201, 52, 30, 169,
+    252, 49, 96, 60, 73, 78, 51, 208, 12, 193, 232, 136, 85, 200, 156, 19, 57, 180, 144, 47, 138, 193, 35, 68,
+    76, 59, 163, 238, 40, 240, 146, 81, 18, 4, 87, 60, 82, 245, 177, 128, 116, 82, 32, 120, 116, 248, 94, 12,
+    143, 191, 92, 54, 9, 142, 18, 111, 15, 212, 148, 154, 65, 82, 169, 13, 188, 225, 232, 208, 17, 43, 231, 49,
+    109, 39, 165, 210, 22, 226, 35, 85, 204, 11, 55, 4, 157, 26, 162, 148, 7, 114, 78, 162, 177, 19, 91, 28,
+    131, 199, 39, 169, 206, 6, 155, 185, 14, 29, 161, 82, 30, 147, 77, 66, 153, 141, 202, 38, 165, 146, 199, 98,
+    35, 86, 23, 243, 31, 243, 76, 130, 224, 177, 73, 115, 103, 32, 248, 10, 188, 13, 154, 232, 50, 39, 75, 39,
+    169, 42, 70, 147, 14, 27, 34, 116, 228, 0, 147, 78, 74, 137, 13, 158, 178, 246, 159, 115, 77, 44, 227, 177,
+    248, 136, 133, 86, 254, 119, 117, 211, 252, 37, 83, 58, 9, 206, 44, 200, 70, 200, 95, 178, 216, 136, 249, 31,
+    135, 141, 80, 36, 200, 98, 35, 87, 15, 115, 232, 164, 120, 73, 252, 125, 210, 233, 210, 225, 251, 31, 182, 116,
+    104, 16, 145, 227, 54, 14, 27, 169, 176, 202, 57, 216, 45, 229, 48, 89, 124, 196, 202, 97, 254, 115, 234, 105,
+    41, 46, 139, 141, 88, 198, 232, 176, 17, 242, 151, 76, 54, 66, 25, 99, 136, 77, 74, 245, 142, 197, 70, 206,
+    253, 56, 116, 164, 2, 65, 38, 31, 33, 255, 19, 162, 147, 146, 224, 78, 122, 79, 24, 59, 207, 247, 239, 120,
+    183, 3, 123, 91, 102, 177, 179, 117, 93, 246, 139, 14, 193, 117, 217, 47, 58, 173, 22, 4, 158, 243, 88, 89,
+    151, 253, 170, 227, 95, 93, 246, 139, 206, 105, 133, 94, 143, 158, 247, 64, 85, 232, 77, 244, 89, 143, 62, 145,
+    129, 165, 15, 41, 33, 192, 139, 156, 38, 66, 112, 151, 57, 245, 19, 36, 60, 227, 241, 28, 228, 205, 251, 101,
+    206, 209, 32, 192, 203, 28, 120, 153, 0, 44, 114, 50, 5, 193, 93, 230, 8, 73, 232, 227, 10, 179, 158, 245,
+    8, 3, 207, 120, 42, 3, 249, 218, 192, 50, 199, 39, 16, 224, 69, 206, 57, 132, 9, 207, 120, 34, 33, 244,
+    93, 135, 89, 207, 14, 32, 192, 203, 52, 249, 131, 34, 158, 177, 27, 143, 124, 199, 98, 153, 174, 121, 232, 3,
+    26, 115, 246, 183, 131, 132, 103, 108, 68, 35, 184, 139, 180, 140, 17, 220, 133, 122, 187, 97, 9, 207, 216, 133,
+    69, 62, 220, 177, 76, 187, 20, 1, 94, 164, 177, 25, 198, 157, 175, 5, 25, 250, 38, 204, 156, 205, 194, 208,
+    151, 89, 102, 237, 234, 81, 9, 75, 247, 223, 66, 31, 132, 153, 181, 81, 134, 0, 47, 210, 210, 10, 19, 158,
+    175, 249, 132, 224, 46, 210, 38, 66, 112, 151, 233, 231, 76, 32, 44, 210, 121, 65, 190, 125, 179, 76, 139, 36,
+    244, 209, 157, 57, 155, 25, 8, 238, 34, 109, 135, 48, 238, 124, 13, 2, 4, 119, 153, 74, 126, 24, 88, 184,
+    230, 78, 251, 166, 210, 191, 190, 238, 62, 203, 171, 242, 241, 122, 236, 28, 239, 179, 115, 80, 231, 72, 119, 41,
+    168, 242, 185, 110, 28, 117, 150, 180, 128, 2, 43, 159, 19, 20, 60, 193, 10, 21, 110, 226, 168, 51, 100, 3,
+    76, 80, 153, 84, 160, 96, 124, 204, 73, 174, 6, 25, 71, 157, 165, 87, 84, 112, 62, 14, 35, 86, 126, 44,
+    9, 223, 174, 146, 207, 0, 74, 130, 251, 151, 239, 16, 77, 71, 77, 105, 15, 149, 4, 117, 146, 239, 121, 150,
+    4, 215, 36, 95, 112, 164, 160, 138, 87, 27, 43, 206, 231, 141, 196, 122, 66, 21, 65, 172, 242, 205, 251, 74,
+    32, 128, 97, 119, 131, 226, 160, 51, 132, 250, 21, 193, 88, 229, 91, 155, 21, 203, 247, 75, 117, 235, 107, 2,
+    234, 12, 71, 80, 106, 130, 92, 197, 83, 214, 154, 229, 14, 165, 206, 158, 212, 156, 207, 125, 74, 213, 95, 106,
+    66, 204, 36, 95, 78, 164, 72, 85, 42, 79, 101, 124, 180, 112, 142, 118, 79, 67, 144, 170, 120, 21, 177, 225,
+    69, 76, 50, 37, 196, 134, 224, 13, 197, 15, 152, 52, 60, 77, 18, 42, 181, 240, 168, 10, 29, 45, 105, 9,
+    84, 229, 203, 134, 45, 47, 107, 149, 233, 85, 182, 188, 221, 92, 166, 96, 216, 18, 92, 161, 120, 71, 167, 229,
+    101, 84, 66, 39, 73, 38, 83, 77, 233, 229, 116, 4, 80, 249, 214, 100, 199, 10, 247, 133, 206, 143, 116, 172,
+    173, 70, 168, 209, 78, 1, 21, 239, 178, 119, 156, 239, 74, 139, 53, 111, 58, 129, 80, 137, 218, 185, 185, 254,
+    247, 127, 81, 208, 155, 213,
 };
 
 }  // extern "C"

@@ -24,13 +24,7 @@ Status CudaRank::open(const RankContext &context, std::unique_ptr<RankBackend> *
   return {};
 }
 
-Status CudaRank::exchange_settings(std::vector<RankSettings> *settings) {
-  RankSettings mine = {};
-  mine.uuid = device_->uuid;
-  mine.has_ll128 = device_->has_ll128();
-  // All hear of a wrong value, not only who has it.
-  const Status read = read_tuning(&mine.tuning);
-  if (!read.ok()) std::snprintf(mine.problem, sizeof mine.problem, "%s", read.text().c_str());
+Status CudaRank::exchange_settings(const RankSettings &mine, std::vector<RankSettings> *settings) {
   Bytes message(sizeof mine);
   std::memcpy(message.data(), &mine, sizeof mine);
   std::vector<Bytes> all;
@@ -43,10 +37,29 @@ Status CudaRank::exchange_settings(std::vector<RankSettings> *settings) {
   return {};
 }
 
-Status CudaRank::open_memory() {
+// What all ranks of the communicator do alike: what their users ask for, and whether LL128 runs between all of them.
+Status CudaRank::agree(Tuning *tuning, bool *has_ll128) {
+  RankSettings mine = {};
+  mine.uuid = device_->uuid;
+  mine.has_ll128 = device_->has_ll128();
+  mine.cut_off = kNobody;
+  // All hear of a wrong value, not only who has it.
+  const Status read = read_tuning(&mine.tuning);
+  if (!read.ok()) std::snprintf(mine.problem, sizeof mine.problem, "%s", read.text().c_str());
   std::vector<RankSettings> settings;
-  COLLC_RETURN_IF_FAILED(exchange_settings(&settings));
-  COLLC_RETURN_IF_FAILED(World::join(context_, settings, &world_));
+  COLLC_RETURN_IF_FAILED(exchange_settings(mine, &settings));
+  COLLC_RETURN_IF_FAILED(compare_settings(settings));
+  COLLC_RETURN_IF_FAILED(find_cut_off(context_, device_, settings, &mine.cut_off));
+  COLLC_RETURN_IF_FAILED(exchange_settings(mine, &settings));
+  *tuning = mine.tuning;
+  return decide_ll128(settings, has_ll128);
+}
+
+Status CudaRank::open_memory() {
+  Tuning tuning;
+  bool has_ll128 = false;
+  COLLC_RETURN_IF_FAILED(agree(&tuning, &has_ll128));
+  COLLC_RETURN_IF_FAILED(World::join(context_, tuning, has_ll128, &world_));
   plan_rank_ = context_.placement.plan_rank[context_.rank];
   RankMemory mine;
   COLLC_RETURN_IF_FAILED(world_->add_rank(plan_rank_, device_, &mine));

@@ -32,7 +32,8 @@ class CudaRank final : public RankBackend {
 
  private:
   explicit CudaRank(const RankContext &context) : context_(context) {}
-  Status exchange_settings(std::vector<RankSettings> *settings);
+  Status exchange_settings(const RankSettings &mine, std::vector<RankSettings> *settings);
+  Status agree(Tuning *tuning, bool *has_ll128);
   Status open_memory();
   Status make_ends();
   Status make_state();

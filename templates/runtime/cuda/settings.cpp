@@ -3,6 +3,7 @@
 
 #include <cmath>
 #include <cstdlib>
+#include <cstring>
 #include <iterator>
 
 #include "cuda/world.h"
@@ -67,10 +68,53 @@ Status compare_settings(const std::vector<RankSettings> &settings) {
     }
     return fail(ncclInvalidUsage, "ranks 0 and %zu disagree: %s on the one, %s on the other", r, a.c_str(), b.c_str());
   }
-  if (first.protocol == static_cast<int32_t>(kLL128))
-    for (size_t r = 0; r < settings.size(); ++r)
-      if (settings[r].has_ll128 == 0)
-        return fail(ncclInvalidUsage, "COLLC_PROTO=LL128: the GPU of rank %zu is older than sm_70, which LL128 needs", r);
+  return {};
+}
+
+// NVLink has atomics between GPUs; PCIe has none or carries them apart, and tears lines.
+Status find_cut_off(const RankContext &context, const Device *device, const std::vector<RankSettings> &settings,
+                    uint32_t *peer) {
+  *peer = kNobody;
+  const Driver &cu = driver();
+  int devices = 0;
+  COLLC_RETURN_IF_FAILED(check(cu.device_count(&devices), "counting GPUs"));
+  const auto reaches = [&](const Uuid &theirs) {
+    if (std::memcmp(&theirs, &device->uuid, sizeof theirs) == 0) return true;
+    for (int d = 0; d < devices; ++d) {
+      DeviceNumber number = 0;
+      Uuid uuid = {};
+      int atomics = 0;
+      if (cu.device_get(&number, d) != 0 || cu.device_uuid(&uuid, number) != 0) continue;
+      if (std::memcmp(&theirs, &uuid, sizeof uuid) != 0) continue;
+      return cu.peer_attribute(&atomics, kPeerAtomics, device->number, number) == 0 && atomics != 0;
+    }
+    return false;  // a GPU that this process does not see
+  };
+  const Allocation &allocation = *context.placement.allocation;
+  const uint32_t me = context.placement.plan_rank[context.rank];
+  for (uint32_t f = 0; f < allocation.nfifos && *peer == kNobody; ++f) {
+    const Fifo &fifo = context.tables->fifos[allocation.first_fifo + f];
+    const uint32_t *readers = context.tables->fifo_readers + fifo.first_reader;
+    for (uint32_t r = 0; r < fifo.nreaders; ++r) {
+      if (fifo.src != me && readers[r] != me) continue;
+      const uint32_t other = context.placement.nccl_rank[fifo.src == me ? readers[r] : fifo.src];
+      if (!reaches(settings[other].uuid)) *peer = other;
+    }
+  }
+  return {};
+}
+
+Status decide_ll128(const std::vector<RankSettings> &settings, bool *runs) {
+  *runs = true;
+  const bool forced = settings[0].tuning.protocol == static_cast<int32_t>(kLL128);
+  for (size_t r = 0; r < settings.size(); ++r) {
+    const RankSettings &one = settings[r];
+    *runs &= one.has_ll128 != 0 && one.cut_off == kNobody;
+    if (forced && one.has_ll128 == 0)
+      return fail(ncclInvalidUsage, "COLLC_PROTO=LL128: the GPU of rank %zu is older than sm_70, which LL128 needs", r);
+    if (forced && one.cut_off != kNobody)
+      return fail(ncclInvalidUsage, "COLLC_PROTO=LL128: no NVLink joins ranks %zu and %u", r, one.cut_off);
+  }
   return {};
 }
 

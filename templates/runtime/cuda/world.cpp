@@ -44,24 +44,17 @@ Status put_on_device(const void *data, size_t bytes, Address *at) {
   return bytes == 0 ? Status() : check(driver().upload(*at, data, bytes), "copying the plan to the GPU");
 }
 
-World::World(const RankContext &context, const std::vector<RankSettings> &settings)
+World::World(const RankContext &context, const Tuning &tuning, bool has_ll128)
     : allocation_(context.placement.allocation), segment_(context.segment), nccl_rank_(context.placement.nccl_rank) {
-  bool has_ll128 = true;
-  for (const uint32_t rank : nccl_rank_) {
-    uuids_.push_back(settings[rank].uuid);
-    has_ll128 &= settings[rank].has_ll128 != 0;
-  }
-  problem_ = make_device_plan(*context.tables, *allocation_, plan_, nccl_rank_, settings[0].tuning, has_ll128);
+  problem_ = make_device_plan(*context.tables, *allocation_, plan_, nccl_rank_, tuning, has_ll128);
 }
 
-Status World::join(const RankContext &context, const std::vector<RankSettings> &settings,
-                   std::shared_ptr<World> *world) {
-  COLLC_RETURN_IF_FAILED(compare_settings(settings));
+Status World::join(const RankContext &context, const Tuning &tuning, bool has_ll128, std::shared_ptr<World> *world) {
   const std::lock_guard<std::mutex> lock(worlds_mutex);
   std::weak_ptr<World> &entry = worlds()[context.segment.get()];
   *world = entry.lock();
   if (*world == nullptr) {
-    world->reset(new World(context, settings));
+    world->reset(new World(context, tuning, has_ll128));
     entry = *world;
   }
   if (!(*world)->problem_.empty()) return fail(ncclInvalidUsage, "%s", (*world)->problem_.c_str());
@@ -95,33 +88,7 @@ Status World::add_rank(uint32_t plan_rank, const Device *device, RankMemory *mem
   }
   COLLC_RETURN_IF_FAILED(check(cu.fill(memory->arena, 0, bytes), "clearing GPU memory"));
   COLLC_RETURN_IF_FAILED(check(cu.context_synchronize(), "clearing GPU memory"));
-  COLLC_RETURN_IF_FAILED(find_peer_without_lines(plan_rank, device, &memory->without_lines));
   memory->shareable = cu.ipc_get(&memory->handle, memory->arena) == 0;
-  return {};
-}
-
-// A peer of `plan_rank` whose link may tear lines of LL128; NVLink has atomics, PCIe mostly not, and never keeps lines.
-Status World::find_peer_without_lines(uint32_t plan_rank, const Device *device, uint32_t *peer) const {
-  *peer = kAllLines;
-  if (!plan_.uses(kLL128)) return {};
-  const Driver &cu = driver();
-  int devices = 0;
-  COLLC_RETURN_IF_FAILED(check(cu.device_count(&devices), "counting GPUs"));
-  for (const EndPlace &end : plan_.ends[plan_rank]) {
-    const Uuid &theirs = uuids_[end.peer];
-    if (std::memcmp(&theirs, &device->uuid, sizeof theirs) == 0) continue;
-    int atomics = 0;  // a GPU that this process does not see counts as one without
-    for (int d = 0; d < devices; ++d) {
-      DeviceNumber number = 0;
-      Uuid uuid = {};
-      if (cu.device_get(&number, d) != 0 || cu.device_uuid(&uuid, number) != 0) continue;
-      if (std::memcmp(&theirs, &uuid, sizeof uuid) != 0) continue;
-      if (cu.peer_attribute(&atomics, kPeerAtomics, device->number, number) != 0) atomics = 0;
-    }
-    if (atomics != 0) continue;
-    *peer = end.peer;
-    return {};
-  }
   return {};
 }
 
@@ -134,18 +101,8 @@ Status World::set_peers(const std::vector<RankMemory> &memories, const Placement
                       std::min(placement.nccl_rank[a], placement.nccl_rank[b]),
                       std::max(placement.nccl_rank[a], placement.nccl_rank[b]));
   }
-  bool lines = plan_.uses(kLL128);
-  for (size_t rank = 0; rank < memories.size(); ++rank) {
-    const uint32_t peer = memories[rank].without_lines;
-    if (peer == kAllLines) continue;
-    lines = false;
-    if (plan_.tuning.protocol == static_cast<int32_t>(kLL128))
-      return fail(ncclInvalidUsage, "COLLC_PROTO=LL128: no NVLink joins ranks %u and %u", placement.nccl_rank[rank],
-                  placement.nccl_rank[peer]);
-  }
   const std::lock_guard<std::mutex> lock(mutex_);
   peers_ = memories;
-  carries_ll128_ = lines;
   return {};
 }
 

@@ -24,14 +24,16 @@ struct RankMemory {
   Address arena;
   IpcHandle handle;           // of the arena, for other processes
   uint32_t shareable;         // 0: `handle` could not be made
-  uint32_t without_lines;     // by rank of the plan: a peer that LL128 does not reach; kAllLines: none
 };
+
+constexpr uint32_t kNobody = 0xffffffff;
 
 // What a rank tells the others before anybody allocates: where it is, and what its user asks for.
 struct RankSettings {
   Uuid uuid;
   Tuning tuning;
   uint32_t has_ll128;         // its GPU has the kernels
+  uint32_t cut_off;           // a rank that LL128's lines do not reach from here; kNobody: none. Known after a second round
   char problem[160];          // what is wrong with a variable; empty: nothing
 };
 
@@ -39,15 +41,16 @@ struct RankSettings {
 Status read_tuning(Tuning *tuning);
 // Names the first rank that has a wrong value, or the first two that differ.
 Status compare_settings(const std::vector<RankSettings> &settings);
-
-constexpr uint32_t kAllLines = 0xffffffff;  // in the place of a peer whose link does not carry LL128
+// The NCCL rank of a peer in the plan whose link to this rank on `device` may tear lines of LL128, or kNobody.
+Status find_cut_off(const RankContext &context, const Device *device, const std::vector<RankSettings> &settings,
+                    uint32_t *peer);
+// Whether LL128 runs everywhere; fails where COLLC_PROTO asks for it and it does not.
+Status decide_ll128(const std::vector<RankSettings> &settings, bool *runs);
 
 class World {
  public:
-  // The world of this process for a communicator; made by whoever asks first. `settings` of all ranks, by NCCL rank; they
-  // must agree.
-  static Status join(const RankContext &context, const std::vector<RankSettings> &settings,
-                     std::shared_ptr<World> *world);
+  // The world of this process for a communicator; made by whoever asks first.
+  static Status join(const RankContext &context, const Tuning &tuning, bool has_ll128, std::shared_ptr<World> *world);
   ~World();
   World(const World &) = delete;
   World &operator=(const World &) = delete;
@@ -59,27 +62,25 @@ class World {
   // Ranks of this process on a device; complete once all ranks have exchanged.
   uint32_t ranks_on(const Device *device) const;
   // What a call of `bytes` (count * element size) of a program of the tables runs over; the same on all ranks.
-  uint32_t protocol_of(uint32_t program, uint64_t bytes) const { return plan_.protocol_of(program, bytes, carries_ll128_); }
+  uint32_t protocol_of(uint32_t program, uint64_t bytes) const { return plan_.protocol_of(program, bytes); }
   // Bytes of shared memory for the largest program.
   uint32_t shared_bytes() const;
 
   // Allocates and clears a rank's arena on its device.
   Status add_rank(uint32_t plan_rank, const Device *device, RankMemory *memory);
-  // Takes all ranks' memories (by rank of the plan); refuses GPUs that are shared without leave, and LL128 where
-  // COLLC_PROTO asks for it and a link does not carry it.
+  // Takes all ranks' memories (by rank of the plan); refuses GPUs that are shared without leave.
   Status set_peers(const std::vector<RankMemory> &memories, const Placement &placement);
   // Where `peer`'s arena is for kernels on `device`.
   Status arena_of(uint32_t peer, const Device *device, Address *arena);
   Status upload_plan(const Device *device, DevicePlanPlaces *places);
 
  private:
-  World(const RankContext &context, const std::vector<RankSettings> &settings);
+  World(const RankContext &context, const Tuning &tuning, bool has_ll128);
   struct Mapping {
     const Device *device;
     uint32_t peer;
     Address at;
   };
-  Status find_peer_without_lines(uint32_t plan_rank, const Device *device, uint32_t *peer) const;
   Status open_peer(uint32_t peer, const Device *device, Address *arena);
   bool others_are_done() const;
 
@@ -89,8 +90,6 @@ class World {
   const Allocation *allocation_;
   std::shared_ptr<Segment> segment_;
   std::vector<uint32_t> nccl_rank_;
-  std::vector<Uuid> uuids_;                  // by rank of the plan
-  bool carries_ll128_ = false;
   std::map<uint32_t, const Device *> mine_;  // by rank of the plan
   std::vector<RankMemory> peers_;
   std::vector<Mapping> mappings_;

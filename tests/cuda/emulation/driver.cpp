@@ -133,7 +133,7 @@ class World {
     for (uint32_t c = 0; c < run_.ncalls; ++c) {
       const EmulatedCall &call = run_.calls[c];
       uint32_t operation = 0;
-      const Kernel kernel = find_kernel(call.kernel, plan_.protocol_of(call.program, 0, true), &operation);
+      const Kernel kernel = find_kernel(call.kernel, plan_.protocol_of(call.program, 0), &operation);
       if (kernel == nullptr) return std::string("no kernel ") + call.kernel;
       buffers_.push_back(make_buffers(call));
       if (run_.one_device) {
@@ -172,7 +172,7 @@ class World {
 
   emulation::LaunchRequest request(Kernel kernel, uint32_t operation, const EmulatedCall &call, uint32_t first,
                                    uint32_t last) {
-    const uint32_t row = call.program * kProtocols + plan_.protocol_of(call.program, 0, true);
+    const uint32_t row = call.program * kProtocols + plan_.protocol_of(call.program, 0);
     const collc::Program &program = plan_.programs[row];
     launches_.push_back({});
     Launch &launch = launches_.back();

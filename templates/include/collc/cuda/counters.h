@@ -52,8 +52,9 @@ class Counters {
   // What a writer waits for: that the chunk which was in the slot before has been read.
   COLLC_DEVICE uint64_t freed_for(uint64_t passed) const { return passed < state_.slots ? 0 : passed + 1 - state_.slots; }
 
-  // Tells the other ends [first, last) of a step that the chunk is read or written. By the last warp, after a barrier.
-  COLLC_DEVICE void publish_counters([[maybe_unused]] const Step &step, const FifoRef *recv, const Chunk &chunk, uint32_t last) {
+  // Tells the other ends of ends [0, last) of a step that the chunk is read or written. By the last warp, after a barrier.
+  COLLC_DEVICE void publish_counters([[maybe_unused]] const Step &step, const FifoRef *recv, const Chunk &chunk,
+                                     uint32_t last) {
     const uint32_t first = (thread_count() / kWarp - 1) * kWarp;
     if (thread_index() < first) return;
 #pragma unroll 1

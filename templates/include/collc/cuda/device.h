@@ -215,11 +215,13 @@ COLLC_DEVICE void ll_store(Pack *to, const Duo &data, uint32_t flag) {
 // only, from sm_70 on; Hu et al., "Demystifying NCCL", arXiv 2507.04786, section III.)
 constexpr uint32_t kLineLanes = 8;
 
-// N x kWarp packs from `lines` on; true for all lanes if every line carries the flag.
+// N x kWarp packs from `lines` on; true for all lanes if every line carries the flag. The lanes come together first, so that
+// one instruction reads a line: a lane that read its part before the flag's lane might hold old data.
 template <uint32_t N>
 COLLC_DEVICE bool ll128_load(const Pack *lines, uint64_t flag, Pack (&value)[N]) {
   const uint32_t lane = threadIdx.x % kWarp;
   uint64_t low[N], high[N];
+  __syncwarp();
 #pragma unroll
   for (uint32_t k = 0; k < N; ++k) ll_access(lines + k * kWarp + lane, low[k], high[k]);
   bool there = true;

@@ -41,6 +41,7 @@ constexpr uint32_t slot_bytes_for(uint32_t protocol, uint32_t chunk_bytes) {
 // the writer's.
 struct EndPlace {
   struct Memory {
+    bool used = false;  // by a program that runs over the protocol
     size_t slots = 0;
     size_t tail = 0;
     size_t head = 0;
@@ -59,6 +60,7 @@ struct DevicePlan {
   uint32_t max_channels = 0;
   uint32_t max_shares = 0;
   bool by_size = false;                     // the tables leave protocols open
+  bool has_ll128 = false;                   // all devices have its kernels, all links carry its lines
   Tuning tuning;
   std::vector<uint32_t> own_protocols;      // of the tables' programs
   std::vector<Program> programs;            // row p * kProtocols + q: program p of the tables over protocol q
@@ -69,16 +71,23 @@ struct DevicePlan {
   std::vector<std::vector<EndPlace>> ends;  // per rank
   std::vector<size_t> arena_bytes;          // per rank
 
-  bool uses(uint32_t protocol) const { return slot_bytes[protocol] != 0; }
-
-  // What a call of `bytes` of the tables' program `program` runs over. `lines`: whether every link carries LL128.
-  uint32_t protocol_of(uint32_t program, uint64_t bytes, bool lines) const {
+  // What a call of `bytes` of the tables' program `program` runs over.
+  uint32_t protocol_of(uint32_t program, uint64_t bytes) const {
     if (tuning.protocol >= 0) return static_cast<uint32_t>(tuning.protocol);
-    lines &= uses(kLL128);
+    if (!by_size) return own_protocol(program);
+    if (bytes <= (has_ll128 ? kLLMost : kLLMostWithoutLL128)) return kLL;
+    return has_ll128 && bytes <= kLL128Most ? kLL128 : kSimple;
+  }
+  // Whether some call of a program runs over a protocol.
+  bool runs_over(uint32_t program, uint32_t protocol) const {
+    if (tuning.protocol >= 0) return static_cast<uint32_t>(tuning.protocol) == protocol;
+    if (!by_size) return own_protocol(program) == protocol;
+    return protocol != kLL128 || has_ll128;
+  }
+  // Where a link does not carry LL128, its programs run over Simple.
+  uint32_t own_protocol(uint32_t program) const {
     const uint32_t own = own_protocols[program];
-    if (!by_size) return own == kLL128 && !lines ? kSimple : own;
-    if (bytes <= (lines ? kLLMost : kLLMostWithoutLL128)) return kLL;
-    return lines && bytes <= kLL128Most ? kLL128 : kSimple;
+    return own == kLL128 && !has_ll128 ? kSimple : own;
   }
 
   // The ends of `rank` for all protocols, kProtocols * ends[rank].size() of them. `mine` is its arena, arena(peer) that of
@@ -91,8 +100,8 @@ struct DevicePlan {
         const EndPlace &place = places[i];
         FifoEnd &end = made[protocol * places.size() + i];
         end = {};
-        if (!uses(protocol)) continue;
         const EndPlace::Memory &memory = place.memory[protocol];
+        if (!memory.used) continue;
         const uint64_t theirs = arena(place.peer);
         const uint64_t reader = place.writes ? theirs : mine, writer = place.writes ? mine : theirs;
         auto *head = reinterpret_cast<uint64_t *>(writer + memory.head);
@@ -120,26 +129,34 @@ class ArenaBuilder {
     }
   }
 
+  // A program needs a FIFO over a protocol.
+  void use(uint32_t fifo, uint32_t protocol) {
+    for (const Numbers &numbers : numbers_[fifo]) {
+      EndPlace &writer = plan_.ends[numbers.src][numbers.write_end];
+      writer.memory[protocol].used = other(writer).memory[protocol].used = true;
+    }
+  }
+
   // Finds room for everything; once it is known which protocols run and how large their slots are.
   void lay_out() {
-    for (uint32_t protocol = 0; protocol < kProtocols; ++protocol) {
-      if (!plan_.uses(protocol)) continue;
+    for (uint32_t protocol = 0; protocol < kProtocols; ++protocol)
       for (uint32_t rank = 0; rank < plan_.nranks; ++rank)
         for (EndPlace &end : plan_.ends[rank]) {
           EndPlace::Memory &memory = end.memory[protocol];
+          if (!memory.used) continue;
           if (end.writes) memory.head = other(end).memory[protocol].head = take(rank, kFlagBytes);
           else if (protocol == kSimple) memory.tail = other(end).memory[protocol].tail = take(rank, kFlagBytes);
         }
-    }
     for (uint32_t protocol = 0; protocol < kProtocols; ++protocol)
       for (uint32_t rank = 0; rank < plan_.nranks; ++rank)
         for (EndPlace &end : plan_.ends[rank])
-          if (!end.writes)
+          if (!end.writes && end.memory[protocol].used)
             end.memory[protocol].slots = other(end).memory[protocol].slots =
                 take(rank, static_cast<size_t>(plan_.slots) * plan_.slot_bytes[protocol]);
   }
 
   struct Numbers {
+    uint32_t src;
     uint32_t write_end;  // within the writer
     uint32_t read_end;   // within that reader
   };
@@ -156,7 +173,9 @@ class ArenaBuilder {
     return at;
   }
   void add(uint32_t fifo, uint32_t src, uint32_t reader, uint32_t dst) {
-    numbers_[fifo].push_back({static_cast<uint32_t>(plan_.ends[src].size()), static_cast<uint32_t>(plan_.ends[dst].size())});
+    const auto write_end = static_cast<uint32_t>(plan_.ends[src].size());
+    const auto read_end = static_cast<uint32_t>(plan_.ends[dst].size());
+    numbers_[fifo].push_back({src, write_end, read_end});
     plan_.ends[src].push_back({fifo, reader, dst, true, {}});
     plan_.ends[dst].push_back({fifo, reader, src, false, {}});
   }
@@ -235,18 +254,9 @@ inline uint32_t chunk_for(const Program &program, uint32_t protocol, const Tunin
   return std::min(program.chunk_bytes, protocol == kLL ? kLLChunk : kLL128Chunk);
 }
 
-inline bool wants(const DevicePlan &plan, uint32_t protocol, bool has_ll128) {
-  if (plan.tuning.protocol >= 0) return static_cast<uint32_t>(plan.tuning.protocol) == protocol;
-  if (protocol == kLL128 && !has_ll128) return false;
-  if (plan.by_size) return true;
-  const auto named = [&](uint32_t p) {
-    return std::find(plan.own_protocols.begin(), plan.own_protocols.end(), p) != plan.own_protocols.end();
-  };
-  // Where a link does not carry LL128, its programs run over Simple.
-  return named(protocol) || (protocol == kSimple && named(kLL128));
-}
-
-inline void add_program(const Program &program, const Rows &rows, bool has_ll128, DevicePlan &plan) {
+inline void add_program(const Tables &tables, uint32_t number, const Program &program, const Rows &rows,
+                        ArenaBuilder &arenas, DevicePlan &plan) {
+  const RankChannel *places = tables.rank_channels + program.first_rank_channel;
   for (uint32_t protocol = 0; protocol < kProtocols; ++protocol) {
     Program row = program;
     row.first_share = rows.first_share;
@@ -254,9 +264,15 @@ inline void add_program(const Program &program, const Rows &rows, bool has_ll128
     row.nchannels = rows.nchannels;
     row.protocol = protocol;
     row.chunk_bytes = chunk_for(program, protocol, plan.tuning);
-    if (wants(plan, protocol, has_ll128))
-      plan.slot_bytes[protocol] = std::max(plan.slot_bytes[protocol], slot_bytes_for(protocol, row.chunk_bytes));
     plan.programs.push_back(row);
+    if (!plan.runs_over(number, protocol)) continue;
+    plan.slot_bytes[protocol] = std::max(plan.slot_bytes[protocol], slot_bytes_for(protocol, row.chunk_bytes));
+    for (uint32_t c = 0; c < plan.nranks * program.nchannels; ++c)
+      for (uint32_t s = 0; s < places[c].nsteps; ++s) {
+        const Step &step = tables.steps[places[c].first_step + s];
+        for (uint32_t i = 0; i < step.nsend; ++i)
+          arenas.use(tables.refs[step.first_ref + step.nrecv + i].fifo, protocol);
+      }
   }
   plan.max_channels = std::max(plan.max_channels, rows.nchannels);
   plan.max_shares = std::max(plan.max_shares, program.nshares);
@@ -265,7 +281,7 @@ inline void add_program(const Program &program, const Rows &rows, bool has_ll128
 }  // namespace detail
 
 // Returns "" or what the device cannot run. `nccl_rank` says by rank of the plan which NCCL rank plays it; empty: the same.
-// `has_ll128`: the devices have LL128's kernels.
+// `has_ll128`: the devices have LL128's kernels and the links carry its lines.
 inline std::string make_device_plan(const Tables &tables, const Allocation &allocation, DevicePlan &plan,
                                     const std::vector<uint32_t> &nccl_rank = {}, const Tuning &tuning = {},
                                     bool has_ll128 = true) {
@@ -273,6 +289,7 @@ inline std::string make_device_plan(const Tables &tables, const Allocation &allo
   plan.slots = allocation.slots;
   plan.tuning = tuning;
   plan.by_size = true;
+  plan.has_ll128 = has_ll128;
   detail::ArenaBuilder arenas(tables, allocation, plan);
   const Program *programs = tables.programs + allocation.first_program;
   for (uint32_t p = 0; p < allocation.nprograms; ++p) {
@@ -285,12 +302,14 @@ inline std::string make_device_plan(const Tables &tables, const Allocation &allo
   for (uint32_t p = 0; p < allocation.nprograms; ++p) {
     const std::pair<uint32_t, uint32_t> key{programs[p].first_share, programs[p].first_rank_channel};
     if (known.count(key) == 0) known[key] = detail::add_rows(tables, arenas, programs[p], nccl_rank, plan);
-    detail::add_program(programs[p], known[key], has_ll128, plan);
+    detail::add_program(tables, p, programs[p], known[key], arenas, plan);
   }
   arenas.lay_out();
   for (const Step &step : plan.steps) {
-    if (step.nrecv + step.nsend > kMaxPeers) return "a step of this plan has more than " + std::to_string(kMaxPeers) + " peers";
-    if (step.input_at != 0) return "a step of this plan reduces its own input behind received chunks, which the kernels do not";
+    if (step.nrecv + step.nsend > kMaxPeers)
+      return "a step of this plan has more than " + std::to_string(kMaxPeers) + " peers";
+    if (step.input_at != 0)
+      return "a step of this plan reduces its own input behind received chunks, which the kernels do not";
   }
   return "";
 }
