@@ -93,17 +93,33 @@ class CompileResult:
             lines += self._crossovers(plans[0])
         return "\n".join(lines)
 
-    def _crossovers(self, packed: Plan) -> list[str]:
-        """One line per entry of the table of a collective, where there is more than one."""
+    def table_of(self, packed: Plan) -> list[tuple[int, str, str]]:
+        """(from bytes, variant, why) of the first allocation, for the collective and root of a plan."""
         plans = self.documents[0].plans
         found = []
         for entry in self.entries[0]:
             plan = plans[entry.plan]
             if (plan.collective, plan.root) == (packed.collective, packed.root) and entry.when.min_bytes is not None:
-                variant = f"{kind_of(plan)}/{entry.when.protocol}/{short_size(entry.program.chunk_bytes)}"
-                label = f"{variant}x{len(entry.program.channels)}"
-                found.append(f"  from {entry.when.min_bytes:>12} bytes: {label:<28}{entry.why}".rstrip())
-        return found if len(found) > 1 else []
+                kind = kind_of(plan) + ("+everywhere" if entry.everywhere else "")
+                chunk = short_size(entry.program.chunk_bytes)
+                label = f"{kind}/{entry.when.protocol}/{chunk}x{len(entry.program.channels)}"
+                found.append((entry.when.min_bytes, label, entry.why))
+        return found
+
+    def tables(self) -> dict[str, list[dict[str, object]]]:
+        """The table of every collective, of its first root, as JSON values."""
+        found: dict[str, list[dict[str, object]]] = {}
+        for plan in self.documents[0].plans:
+            if plan.collective.value not in found:
+                rows = self.table_of(plan)
+                found[plan.collective.value] = [{"min_bytes": b, "variant": v, "why": w} for b, v, w in rows]
+        return found
+
+    def _crossovers(self, packed: Plan) -> list[str]:
+        """One line per entry of the table of a collective, where there is more than one."""
+        rows = self.table_of(packed)
+        lines = [f"  from {least:>12} bytes: {label:<28}{why}".rstrip() for least, label, why in rows]
+        return lines if len(lines) > 1 else []
 
 
 def find_graphs(request: CompileRequest, status: Callable[[str], None]) -> tuple[list[PlanGraph], GpuSets]:

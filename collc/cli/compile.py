@@ -116,6 +116,7 @@ def _report(result: CompileResult, recorder: Recorder, elapsed: float, time_stag
             "allocations": len(result.documents),
             "gpu_sets": result.gpu_sets,
             "programs": result.nprograms,
+            "tables": result.tables(),
         }
         if result.library.device:
             value["device_code"] = result.library.device.rows()

@@ -13,6 +13,7 @@ from collc.errors import CertificateError, CollcError, UsageError
 from collc.ir.printer import parse_program
 from collc.ir.verify import verify
 from collc.packing.document import PlanFile, from_json, verify_document
+from collc.schedule.candidates import kind_of
 
 
 @click.command("verify")
@@ -64,6 +65,8 @@ def _plan_lines(document: PlanFile) -> list[str]:
     lines = [f"graph {document.fingerprint}: {document.graph.nranks} GPUs, {len(document.graph.links)} links"]
     for plan in document.plans:
         name = plan.collective.value if plan.root is None else f"{plan.collective.value} from rank {plan.root}"
+        if kind_of(plan) != "trees":
+            name += f" by {kind_of(plan)}"
         proof = "optimal" if plan.optimal else f"at most {plan.bound}"
         lines.append(f"{name}: {plan.rate} GB/s, {proof}")
     return lines

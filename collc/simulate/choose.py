@@ -10,7 +10,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from collc.packing.model import Collective, Plan, Tree
-from collc.schedule.candidates import channels_of, spread
 from collc.simulate.params import BYTES_PER_US, Machine, Protocol
 from collc.simulate.run import Prediction, Simulator, Variant, short_size, size_series, variants
 
@@ -42,22 +41,6 @@ class Choice:
 
 
 @dataclass(frozen=True)
-class Entry:
-    """One program of a library: from `min_bytes` of NCCL's count times the element size on (per rank for all_gather
-    and reduce_scatter), lower `plan` onto at most `channels` channels with chunks of `chunk_bytes`."""
-
-    min_bytes: int
-    plan: Plan
-    protocol: str
-    chunk_bytes: int
-    channels: int
-    why: str
-
-    def minus_size(self) -> tuple[Plan, str, int, int]:
-        return (self.plan, self.protocol, self.chunk_bytes, self.channels)
-
-
-@dataclass(frozen=True)
 class Table:
     """The choices of one collective and root, sorted by min_bytes, the first from 0, and what they are read off."""
 
@@ -65,22 +48,6 @@ class Table:
     root: int | None
     choices: tuple[Choice, ...]
     predictions: tuple[Prediction, ...]
-
-    def entries(self, simulator: Simulator) -> list[Entry]:
-        """What a library needs to hold, in the order of its step tables; neighbours that differ in nothing are one.
-
-        `simulator` may be that of another root of the same graph: one table then serves all roots.
-        """
-        per_rank = simulator.collective in (Collective.ALL_GATHER, Collective.REDUCE_SCATTER)
-        parts = simulator.graph.nranks if per_rank else 1
-        found: list[Entry] = []
-        for choice in self.choices:
-            v = choice.variant
-            plan = spread(simulator.plan(v.plan), v.channels)
-            entry = Entry(-(-choice.min_bytes // parts), plan, v.protocol, v.chunk_bytes, channels_of(plan), choice.why)
-            if not found or entry.minus_size() != found[-1].minus_size():
-                found.append(entry)
-        return found
 
 
 def choose(
