@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from collc.bench.breakdown import ChannelShare, shares
 from collc.bench.data import TYPES
 from collc.bench.launchers import Place
 from collc.bench.team import team_of
@@ -40,7 +41,10 @@ class BenchRequest:
 
 @dataclass(frozen=True)
 class Row:
-    """One measurement. `wrong` counts elements over all ranks and checks; None when unchecked."""
+    """One measurement. `wrong` counts elements over all ranks and checks; None when unchecked.
+
+    `breakdown` is empty unless the library counts (`collc.bench.breakdown`).
+    """
 
     collective: str
     type: str
@@ -55,9 +59,11 @@ class Row:
     algbw_gbps: float
     busbw_gbps: float
     wrong: int | None
+    breakdown: Sequence[ChannelShare] = ()
 
     def to_json(self) -> dict[str, Any]:
-        return {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.name != "count"}
+        hidden = {"count"} if self.breakdown else {"count", "breakdown"}
+        return {name: value for name, value in dataclasses.asdict(self).items() if name not in hidden}
 
 
 def bus_factor(collective: Collective, nranks: int) -> float:
@@ -187,4 +193,5 @@ def _row(
         algbw_gbps=algbw,
         busbw_gbps=algbw * bus_factor(collective, nranks),
         wrong=sum(checked) if checked else None,
+        breakdown=shares(answers, max(1, order["iters"])),
     )

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from collc.bench.breakdown import read_times, since
 from collc.bench.data import OPS, TYPES, Array, Case
 from collc.bench.launchers import Place
 from collc.bench.meeting import join
@@ -87,11 +88,13 @@ class Rank:
 
         send.put(case.send_data(self.rank), send_at)
         call(order["warmup"])
+        before = read_times(self.nccl.lib, self.comm)
         seconds = call(order["iters"]) / max(1, order["iters"])
+        times = since(before, read_times(self.nccl.lib, self.comm))
         wrong = None
         for _ in range(order["check"]):
             wrong = (wrong or 0) + self.check(case, send, recv, send_at, recv_at, call)
-        return {"seconds": seconds, "wrong": wrong, "program": self.program_of(case)}
+        return {"seconds": seconds, "wrong": wrong, "program": self.program_of(case), "times": times}
 
     def program_of(self, case: Case) -> int:
         """Which of the library's programs the case runs; -1 where the library does not tell."""

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import click
 
+from collc.bench.breakdown import VARIABLE, show
 from collc.bench.data import OPS, TYPES, parse_names
 from collc.bench.find import find_library
 from collc.bench.launchers import Place, find_place
@@ -53,6 +54,7 @@ from collc.pipeline import COMPILED
 @click.option("-d", "--datatype", default="float", show_default=True, help="A type, several with commas, or all.")
 @click.option("-o", "--op", default="sum", show_default=True, help="An operation, several with commas, or all.")
 @click.option("-r", "--root", default="0", show_default=True, help="A rank, or all.")
+@click.option("--breakdown", is_flag=True, help="Also waiting, copying and reducing, by channel.")
 @json_option
 @debug_option
 def command(
@@ -70,9 +72,12 @@ def command(
     datatype: str,
     op: str,
     root: str,
+    breakdown: bool,
     as_json: bool,
 ) -> None:
     """Measure LIB, or the one libcollc-*.so here, with one process per rank. Exit code 1 if an element is wrong."""
+    if breakdown:
+        os.environ[VARIABLE] = "1"
     place = find_place(os.environ) if launcher == "auto" else None
     path = find_library(library)
     manifest = read_manifest(path)
@@ -142,6 +147,7 @@ class _Printer:
         self.path, self.manifest, self.request = path, manifest, request
         self.started = f"one process each, by {place.launcher}" if place else "one process each"
         self.collective = ""
+        self.left: Row | None = None
 
     def __call__(self, row: Row) -> None:
         if row.collective != self.collective:
@@ -154,5 +160,9 @@ class _Printer:
             click.echo(HEADER)
         if row.in_place:
             click.echo("  " + measured_cells(row))
+            for half, done in (("out of place", self.left), ("in place", row)):
+                if done is not None and done.breakdown:
+                    click.echo("\n".join([f"# {half}:", *show(done.breakdown)]))
         else:
+            self.left = row
             click.echo(f"{left_cells(row)}  {measured_cells(row)}", nl=False)

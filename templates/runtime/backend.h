@@ -62,10 +62,19 @@ struct RankContext {
   std::function<bool()> stopped;
 };
 
+// Where the time of a channel's calls went, in nanoseconds.
+struct ChannelTimes {
+  uint64_t waiting = 0;  // for chunks, for free slots, for a turn beside other channels and ranks of the thread
+  uint64_t copying = 0;
+  uint64_t reducing = 0;
+};
+
 // The backend's state of one rank. Destroyed when no call runs.
 class RankBackend {
  public:
   virtual ~RankBackend() = default;
+  // By channel, of all calls so far; empty unless COLLC_BREAKDOWN was set at creation.
+  virtual std::vector<ChannelTimes> times() const { return {}; }
 };
 
 // One call and the rank that makes it.

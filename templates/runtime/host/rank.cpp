@@ -7,6 +7,7 @@
 
 #include "environment.h"
 #include "host/verbs.h"
+#include "host/waiting.h"
 
 namespace collc {
 namespace {
@@ -97,6 +98,7 @@ HostRank::HostRank(const RankContext &context)
 Status HostRank::meet() {
   const auto exchange = context_.exchange;
   context_.exchange = nullptr;  // only valid while the communicator is made
+  timed_ = is_set("COLLC_BREAKDOWN");
   RankContext context = context_;
   context.exchange = exchange;
   double limit = 0;
@@ -159,6 +161,10 @@ void HostRank::begin(const Call &call) {
   place_shares(call, element_bytes_);
   const Program &program = *call.program;
   channels_.resize(program.nchannels);
+  if (timed_) {
+    begun_ns_ = now_ns();
+    times_.resize(std::max<size_t>(times_.size(), program.nchannels));
+  }
   remaining_ = 0;
   for (uint32_t c = 0; c < program.nchannels; ++c) {
     const RankChannel &place =
@@ -211,6 +217,7 @@ bool HostRank::advance() {
 void HostRank::finish_channel(ChannelState &channel) {
   channel.done = true;
   --remaining_;
+  if (timed_) times_[static_cast<size_t>(&channel - channels_.data())].waiting += now_ns() - begun_ns_ - channel.busy_ns;
   for (uint32_t s = 0; s < channel.nsteps; ++s) {
     const Step &step = channel.steps[s];
     for (uint32_t i = 0; i < step.nrecv + step.nsend; ++i)

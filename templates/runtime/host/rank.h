@@ -52,6 +52,7 @@ class HostRank final : public RankBackend {
   bool advance();
   bool done() const { return remaining_ == 0; }
   bool idle() const { return done() && transfers_.idle(); }
+  std::vector<ChannelTimes> times() const override { return times_; }
   // What broke the communicator; then nothing runs any more.
   const Status &failure() const { return failure_; }
   // Looks for reasons never to be served: an abort, a dead peer, a peer that calls something else, the time limit.
@@ -87,6 +88,7 @@ class HostRank final : public RankBackend {
     bool done = true;
     uint32_t blocked_on = 0;  // plan rank
     uint64_t chunk = 0;
+    uint64_t busy_ns = 0;  // of this call
   };
 
   // Ends what runs and breaks the communicator for all ranks.
@@ -106,6 +108,9 @@ class HostRank final : public RankBackend {
   uint32_t plan_rank_;
   uint32_t slots_ = 0;
   uint32_t slot_bytes_ = 0;
+  bool timed_ = false;  // COLLC_BREAKDOWN
+  uint64_t begun_ns_ = 0;
+  std::vector<ChannelTimes> times_;
   uint32_t chunk_limit_ = 0;  // COLLC_CHUNK; 0: as the program says
   const FifoRef *refs_ = nullptr;
   std::vector<End> ends_;

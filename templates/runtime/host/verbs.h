@@ -10,6 +10,7 @@
 
 #include "copy.h"
 #include "host/rank.h"
+#include "host/waiting.h"
 
 namespace collc {
 
@@ -42,6 +43,20 @@ class HostVerbs {
   }
 
   void move(const Step &step, const FifoRef *recv, const FifoRef *send, const ShareRange &share, const Chunk &chunk) {
+    if (!rank_.timed_) {
+      move_chunk(step, recv, send, share, chunk);
+      return;
+    }
+    const uint64_t begin = now_ns();
+    const bool reduced = move_chunk(step, recv, send, share, chunk);
+    const uint64_t took = now_ns() - begin;
+    ChannelTimes &times = rank_.times_[static_cast<size_t>(&channel_ - rank_.channels_.data())];
+    (reduced ? times.reducing : times.copying) += took;
+    channel_.busy_ns += took;
+  }
+
+  // True if it computed, false if it only moved data.
+  bool move_chunk(const Step &step, const FifoRef *recv, const FifoRef *send, const ShareRange &share, const Chunk &chunk) {
     const uint64_t bytes = chunk.elements * rank_.element_bytes_;
     const char *input = static_cast<const char *>(rank_.call_.input) + (share.in_base + chunk.begin) * rank_.element_bytes_;
     char *output = static_cast<char *>(rank_.call_.output) + (share.out_base + chunk.begin) * rank_.element_bytes_;
@@ -86,11 +101,11 @@ class HostVerbs {
       sources[nsources++] = at;
     }
     if (has_input && step.input_at >= step.nrecv) sources[nsources++] = input;
-    if (ndests == 0) return;
+    if (ndests == 0) return false;
     if (!moves_only) {
       finish.stream_first = past_caches;
       rank_.reduce_(sources, nsources, dests, ndests, chunk.elements, finish);
-      return;
+      return true;
     }
     for (uint32_t i = 0; i < ndests; ++i) {
       if (dests[i] == sources[0]) continue;
@@ -99,6 +114,7 @@ class HostVerbs {
       else
         std::memcpy(dests[i], sources[0], bytes);
     }
+    return false;
   }
 
   void publish(const Step &step, const FifoRef *recv, const FifoRef *send, const Chunk &chunk) {

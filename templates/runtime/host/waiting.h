@@ -16,11 +16,13 @@ inline void cpu_relax() {
 #endif
 }
 
-inline int64_t now_us() {
+inline uint64_t now_ns() {
   timespec time;
   clock_gettime(CLOCK_MONOTONIC, &time);
-  return static_cast<int64_t>(time.tv_sec) * 1000000 + time.tv_nsec / 1000;
+  return static_cast<uint64_t>(time.tv_sec) * 1000000000 + static_cast<uint64_t>(time.tv_nsec);
 }
+
+inline int64_t now_us() { return static_cast<int64_t>(now_ns() / 1000); }
 
 // One wait. `pause` returns false when it is time to sleep.
 class Waiting {
