@@ -1,0 +1,77 @@
+"""benchmarks/cuda_kernels.py: what it reads from ptxas and PTX, occupancy, and that its table names every kernel."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from collc.resources import resource_dir
+
+ROOT = Path(__file__).parents[2]
+SCRIPT = ROOT / "benchmarks" / "cuda_kernels.py"
+TABLE = ROOT / "docs" / "measurements" / "cuda-kernels.md"
+
+pytestmark = pytest.mark.skipif(not SCRIPT.is_file(), reason="benchmarks are in the source tree alone")
+
+LOG = """ptxas info    : 0 bytes gmem
+ptxas info    : Compiling entry function 'collc_ll_f32' for 'sm_90'
+ptxas info    : Function properties for collc_ll_f32
+    0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads
+ptxas info    : Used 68 registers, used 1 barriers, 16 bytes smem
+ptxas info    : Compiling entry function 'collc_sum_i8' for 'sm_90'
+ptxas info    : Function properties for collc_sum_i8
+    8 bytes stack frame, 4 bytes spill stores, 12 bytes spill loads
+ptxas info    : Used 255 registers, used 1 barriers, 8 bytes lmem
+"""
+PTX = """
+.visible .entry collc_ll_f32(
+  ld.relaxed.sys.global.v2.u64 {%rd1, %rd2}, [%rd3];
+  ld.global.v2.u32 {%r1, %r2}, [%rd3];
+  st.relaxed.sys.global.v2.u64 [%rd3], {%rd1, %rd2};
+.visible .entry collc_sum_i8(
+  ld.global.v4.u32 {%r1, %r2, %r3, %r4}, [%rd3];
+"""
+
+
+@pytest.fixture(scope="module")
+def script() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("cuda_kernels", SCRIPT)
+    assert spec
+    assert spec.loader
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["cuda_kernels"] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_it_reads_what_ptxas_says(script):
+    found = script.parse(LOG)
+    assert found["collc_ll_f32"] == script.Figures(68, 0, 0, 16, 0)
+    assert found["collc_sum_i8"] == script.Figures(255, 8, 16, 0, 8)
+
+
+def test_it_counts_wide_accesses(script):
+    assert script.widths(PTX) == {"collc_ll_f32": (1, 1), "collc_sum_i8": (1, 0)}
+
+
+@pytest.mark.parametrize(
+    ("registers", "architecture", "blocks"),
+    # By registers: 64 for each of 512 threads leave two blocks, 128 one, 129 none. Then by threads.
+    [(64, "90", 2), (65, "90", 1), (128, "90", 1), (129, "90", 0), (32, "75", 2), (32, "120", 3), (16, "80", 4)],
+)
+def test_occupancy_is_what_registers_and_threads_leave(script, registers, architecture, blocks):
+    assert script.Figures(registers, 0, 0, 0, 0).blocks(architecture, 4096) == blocks
+
+
+def test_the_table_holds_every_kernel_and_no_spill():
+    rows = [line.split("|")[1:-1] for line in TABLE.read_text().splitlines() if re.match(r"\| \w+_[a-z]+\d+ \|", line)]
+    layout = (resource_dir("templates") / "include" / "collc" / "cuda" / "layout.h").read_text()
+    types = re.findall(r"X\(Y, (\w+), ", layout)
+    prefixes = ["sum", "prod", "max", "min", "ll", "ll128"]
+    assert sorted(row[0].strip() for row in rows) == sorted(f"{p}_{t}" for p in prefixes for t in types)
+    assert {(row[-4].strip(), row[-3].strip()) for row in rows} == {("0", "0")}
