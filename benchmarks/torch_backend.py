@@ -134,7 +134,7 @@ def size_text(size: int) -> str:
     return f"{size >> 20} MiB" if size >= 1 << 20 else f"{size >> 10} KiB"
 
 
-def report(results: dict[int, Any]) -> str:
+def report(results: dict[int, Any], loads: list[float]) -> str:
     import torch
 
     lines = [
@@ -144,6 +144,7 @@ def report(results: dict[int, Any]) -> str:
         f"{os.cpu_count()} cores ({platform.machine()}), one thread per rank.",
         f"Both backends in the same processes, {ROUNDS} rounds in turn; medians of milliseconds on rank 0. A ratio is",
         "Gloo's time over collc's within a round, so above 1 collc is faster; the last column is its range.",
+        f"Load of the machine when it began and ended: {loads[0]:.0f} and {loads[1]:.0f}; niceness {os.nice(0)}.",
     ]
     for ranks, result in results.items():
         lines += ["", f"## {ranks} ranks", "", "| | Gloo ms | collc ms | ratio | rounds |", "|---|---|---|---|---|"]
@@ -196,7 +197,9 @@ def main() -> None:
         draw_overlap(arguments.overlap)
         return
     tiny = ["--tiny"] if arguments.tiny else []
-    text = report({ranks: torchrun(ranks, HERE, *tiny) for ranks in arguments.ranks})
+    before = os.getloadavg()[0]
+    results = {ranks: torchrun(ranks, HERE, *tiny) for ranks in arguments.ranks}
+    text = report(results, [before, os.getloadavg()[0]])
     if arguments.write:
         arguments.write.write_text(text, encoding="utf-8")
     else:
