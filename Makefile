@@ -9,7 +9,7 @@ DEMO := build/demo
 JOBS ?= $(shell nproc --all 2>/dev/null || echo 2)
 
 .PHONY: help setup demo test lint types unit format golden test-wheel clean
-.PHONY: sanitize chaos fuzz bench-peers bench-packing validate gpu-check test-torch
+.PHONY: sanitize chaos fuzz bench-peers bench-packing bench-tune bench-torch cuda-kernels blink test-nccl-tests validate gpu-check test-torch
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -65,9 +65,26 @@ test-torch: setup  ## the torch.distributed backend: every collective, DDP and F
 bench-packing: setup  ## the packing's table in docs/measurements; FORESTCOLL=<its folder> runs it beside
 	$(BIN)/python benchmarks/packing.py --write docs/measurements/packing.md
 
+test-nccl-tests: setup  ## nccl-tests' programs over the host target; NCCL_TESTS=<folder of built programs>
+	@test -n "$(NCCL_TESTS)" || { echo "say NCCL_TESTS=<folder>: docs/nccl-tests.md tells what to build" >&2; exit 2; }
+	NCCL_TESTS='$(NCCL_TESTS)' $(BIN)/python -m pytest -m slow tests/nccl_tests
+
 bench-peers: setup  ## the host target beside MPI on this machine; MPI_ENV=<folder of wheels>, see benchmarks/peers.py
 	$(BIN)/python benchmarks/peers.py $(if $(MPI_ENV),--env $(MPI_ENV)) \
 	  --write docs/measurements/host.md --plot docs/figures/host-peers.png
+
+bench-tune: setup  ## is what collc tune chooses within 10% of the best? On an idle machine
+	$(BIN)/python benchmarks/tune.py --write docs/measurements/tune.md
+
+bench-torch: setup  ## collc.torch beside Gloo: all_reduce by size, a training step
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check 'torch==2.13.0'
+	$(BIN)/python benchmarks/torch_backend.py --write docs/measurements/torch.md
+
+cuda-kernels: setup  ## what the compilers made of the CUDA kernels: registers, occupancy, spills, widths
+	$(BIN)/python benchmarks/cuda_kernels.py --write docs/measurements/cuda-kernels.md
+
+blink: setup  ## Blink's claims in plans and model: docs/blink.md
+	$(BIN)/python benchmarks/blink.py --write docs/blink.md
 
 format: setup  ## rewrite the Python sources in the house format
 	$(BIN)/ruff check --fix .
