@@ -11,6 +11,7 @@ import argparse
 import os
 import platform
 import tempfile
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -85,8 +86,9 @@ def check(library: Path, ranks: int, found: Tuned, sizes: list[int], guard: Guar
     return checks
 
 
-def run(options: argparse.Namespace) -> list[Check]:
-    checks = []
+def run(options: argparse.Namespace, save: Callable[[list[Check]], None]) -> list[Check]:
+    """All checks; `save` gets those so far after every collective."""
+    checks: list[Check] = []
     folder = Path(options.folder or tempfile.mkdtemp(prefix="collc-tune-"))
     folder.mkdir(parents=True, exist_ok=True)
     for ranks in options.ranks:
@@ -98,6 +100,7 @@ def run(options: argparse.Namespace) -> list[Check]:
         report = tune(TuneRequest(library, collectives=collectives, max_bytes=options.most, guard=options.guard))
         for found in report.tuned:
             checks += check(library, ranks, found, size_series(K, options.most, 2), options.guard)
+            save(checks)
     return checks
 
 
@@ -147,11 +150,14 @@ def main() -> None:
     options = parser.parse_args()
     options.guard = Guard(rounds=options.rounds)
     load = os.getloadavg()[0]
-    text = page(run(options), load)
+
+    def save(checks: list[Check]) -> None:
+        if options.write is not None:
+            options.write.write_text(page(checks, load), encoding="utf-8")
+
+    checks = run(options, save)
     if options.write is None:
-        print(text, end="")
-    else:
-        options.write.write_text(text, encoding="utf-8")
+        print(page(checks, load), end="")
 
 
 if __name__ == "__main__":
