@@ -71,3 +71,32 @@ def test_training_on_four_ranks_agrees_with_gloo(tmp_path: Path, mode: str) -> N
     # Four summands in another order: equal up to rounding, which 50 steps amplify.
     ours, theirs = (parameters(tmp_path, backend, mode, 4) for backend in ("collc", "gloo"))
     assert all(torch.allclose(a, b, rtol=1e-3, atol=1e-4) for a, b in zip(ours, theirs, strict=True))
+
+
+@pytest.mark.slow
+def test_the_benchmark_beside_gloo_prints_its_table() -> None:
+    program = HERE.parents[1] / "benchmarks" / "torch_backend.py"
+    if not program.is_file():
+        pytest.skip("benchmarks are in the source tree alone")
+    done = subprocess.run(
+        [sys.executable, str(program), "--tiny", "--ranks", "2"],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    rows = [line for line in done.stdout.splitlines() if line.startswith(("| all_reduce", "| DDP step"))]
+    assert len(rows) == 3
+    assert all(float(cell) > 0 for row in rows for cell in row.split("|")[2:5])
+
+
+def test_the_step_for_a_gpu_says_why_it_skips() -> None:
+    program = HERE.parents[1] / "gpu_check" / "torch_step.py"
+    if not program.is_file():
+        pytest.skip("gpu_check is in the checkout, not in the wheel")
+    if torch.cuda.is_available():
+        pytest.skip("a GPU is here: run it by itself")
+    done = subprocess.run([sys.executable, str(program)], capture_output=True, text=True, timeout=100, check=False)
+    assert (done.returncode, done.stdout.count("\n")) == (0, 1)
+    assert done.stdout.startswith(f"torch step skipped: PyTorch {torch.__version__} finds no GPU")
