@@ -86,6 +86,7 @@ def main() -> dict[str, object]:
     for handle in handles:
         nccl.check(lib.ncclCommDestroy(handle), "ncclCommDestroy")
     names = ["launch", "launch_cooperative", "copy", "enable_peer", "allocate", "release", "record", "wait"]
+    names += ["Simple", "LL", "LL128"]
     return {"wrong": wrong, "calls": {name: mock.mock_calls(name.encode()) for name in names}}
 
 

@@ -2,24 +2,44 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import subprocess
 import sys
 from pathlib import Path
+from unittest import mock
 
 import pytest
+import test_cuda_runtime
+from support.libraries import ODD
 from test_cuda_runtime import calls_of, library, mock_driver, run
+
+from collc.build import compile as build
+from collc.build.cache import cache_dir
+from collc.build.cuda import DeviceCode
+from collc.build.fatbin import Image
+from collc.compiler import CompileRequest, compile_topology
+from collc.options import CUDA, TARGETS, TargetKind
 
 HERE = Path(__file__).parent
 SHARED = {"COLLC_SHARE_GPU": "1"}
 OWN = {"MOCK_GPUS": "3"}
 
 
+def launched(answer: dict[str, object]) -> dict[str, int]:
+    """Kernels that ran, by protocol."""
+    calls = answer["calls"]
+    assert isinstance(calls, dict)
+    return {name: calls[name] for name in ("Simple", "LL", "LL128") if calls[name]}
+
+
 @pytest.mark.parametrize("protocol", ["Simple", "ll", "LL128"])
 @pytest.mark.parametrize("type_name", ["float", "int8"])
 def test_every_collective_over_a_forced_protocol(protocol, type_name):
-    answer = run(calls_of(type_name, False), [0, 0, 0], COLLC_PROTO=protocol, **SHARED)
+    script = calls_of(type_name, False)
+    answer = run(script, [0, 0, 0], COLLC_PROTO=protocol, **SHARED)
     assert answer.get("wrong") == [], answer
+    assert launched(answer) == {protocol.replace("ll", "LL"): len(script)}
 
 
 @pytest.mark.parametrize("protocol", ["LL", "LL128"])
@@ -35,10 +55,45 @@ def test_chunks_and_channels_are_the_users(protocol):
     assert answer.get("wrong") == [], answer
 
 
-def test_sizes_choose_the_protocol_where_the_tables_do_not():
-    script = [[["all_reduce", "int8", "sum", 0, count, False]] for count in (100, 200_000)]
-    answer = run(script, [0, 1, 2], **OWN)
+BY_SIZE = [[["all_reduce", "int8", "sum", 0, count, False]] for count in (100, 200_000)]
+
+
+def test_what_runs_is_what_the_tables_say():
+    """The library's tables were made by the simulator: LL for small calls, LL128 from 128 KiB on."""
+    answer = run(BY_SIZE, [0, 1, 2], **OWN)
     assert answer.get("wrong") == [], answer
+    assert launched(answer) == {"LL": 3, "LL128": 3}
+
+
+def by_rule() -> Path:
+    """A library for two sets of GPUs, whose tables hold nothing but Simple."""
+    folder = cache_dir() / "tests"
+    topology = folder / "odd-by-rule.yaml"
+    library()  # makes the folder and the file that stands for device code
+    topology.write_text(ODD, encoding="utf-8")
+    fatbin = folder / "none.fatbin"
+    code = DeviceCode(fatbin, (Image("elf", "80", fatbin, "no compiler", "1.2"),))
+    out = folder / "libcollc-odd-by-rule-mock.so"
+    small = dataclasses.replace(CUDA, slots=2, chunk_bytes=4096)
+    request = CompileRequest(topology=str(topology), output=out, target=TargetKind.CUDA, allocations="0-1/0-2")
+    with (
+        mock.patch.dict(TARGETS, {TargetKind.CUDA: small}),
+        mock.patch.object(build, "build_device_code", return_value=code),
+    ):
+        compile_topology(request)
+    return out
+
+
+@pytest.mark.parametrize(
+    ("settings", "protocols"),
+    [({}, {"LL": 3, "LL128": 3}), ({"MOCK_PCIE": "1"}, {"LL": 6}), ({"COLLC_PROTO": "Simple"}, {"Simple": 6})],
+)
+def test_sizes_choose_where_the_tables_hold_nothing_but_simple(settings, protocols, monkeypatch):
+    path = by_rule()
+    monkeypatch.setattr(test_cuda_runtime, "library", lambda: path)
+    answer = run(BY_SIZE, [0, 1, 2], **OWN, **settings)
+    assert answer.get("wrong") == [], answer
+    assert launched(answer) == protocols
 
 
 @pytest.mark.parametrize(
@@ -61,10 +116,10 @@ def test_what_cannot_be_is_refused_with_one_line(settings, words):
 
 
 @pytest.mark.parametrize("settings", [{"MOCK_PCIE": "3"}, {"MOCK_CAPABILITY": "61"}])
-def test_without_nvlink_or_volta_sizes_choose_another(settings):
-    script = [[["all_reduce", "int8", "sum", 0, count, False]] for count in (100, 600_000)]
-    answer = run(script, [0, 1, 2], **OWN, **settings)
+def test_without_nvlink_or_volta_nothing_runs_over_ll128(settings):
+    answer = run(BY_SIZE, [0, 1, 2], **OWN, **settings)
     assert answer.get("wrong") == [], answer
+    assert launched(answer) == {"LL": 3, "Simple": 3}
 
 
 @pytest.mark.parametrize(

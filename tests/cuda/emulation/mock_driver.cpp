@@ -87,6 +87,8 @@ int queue(void *function, unsigned blocks, unsigned threads, unsigned shared, vo
   if (current() == nullptr || threads > kThreads) return kInvalidValue;
   auto *one = new Pending{static_cast<MockFunction *>(function), {}, blocks, threads, shared, current()->device, stream};
   std::memcpy(&one->arguments, parameters[0], sizeof(Launch));
+  const std::string name = one->function->name;
+  ++calls[name.rfind("collc_ll128_", 0) == 0 ? "LL128" : name.rfind("collc_ll_", 0) == 0 ? "LL" : "Simple"];
   pending.push_back(one);
   return 0;
 }
@@ -161,8 +163,6 @@ MOCK cuStreamSynchronize(void *) {
 }
 MOCK cuModuleLoadData(void **module, const void *) { return *module = &pending, setting("MOCK_MODULE", 0); }
 MOCK cuModuleGetFunction(void **function, void *, const char *name) {
-  const std::string counted = std::string(name).substr(0, std::string(name).find('_', 6));
-  ++calls[counted];
   for (const MockFunction &known : kFunctions)
     if (std::strcmp(known.name, name) == 0) return *function = const_cast<MockFunction *>(&known), 0;
   return kNotFoundHere;
