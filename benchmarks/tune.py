@@ -114,8 +114,8 @@ def page(checks: list[Check], load: float) -> str:
         "",
         f"{os.cpu_count()} CPUs ({platform.machine()}), load average {load:.1f} when it began.",
         "",
-        "| ranks, collective | sizes | chosen within 10% of the best | embedded within 10% | not settled |",
-        "|---|--:|--:|--:|--:|",
+        "| ranks, collective | sizes | chosen within 10% of best | embedded within 10% | settled | of these within 10% |",
+        "|---|--:|--:|--:|--:|--:|",
     ]
     groups: dict[tuple[int, str], list[Check]] = {}
     for one in checks:
@@ -124,8 +124,9 @@ def page(checks: list[Check], load: float) -> str:
     for (ranks, name), rows in sorted(groups.items(), key=lambda item: (item[0][0], item[0][1] == "all")):
         good = sum(row.good for row in rows) / len(rows)
         before = sum(row.embedded_us <= row.best_us * (1 + WITHIN) for row in rows) / len(rows)
-        restless = sum(not row.settled for row in rows)
-        lines.append(f"| {ranks}, {name} | {len(rows)} | {good:.0%} | {before:.0%} | {restless} |")
+        calm = [row for row in rows if row.settled]
+        of_calm = f"{sum(row.good for row in calm) / len(calm):.0%}" if calm else "-"
+        lines.append(f"| {ranks}, {name} | {len(rows)} | {good:.0%} | {before:.0%} | {len(calm)} | {of_calm} |")
     lines += [
         "",
         "| ranks, collective | bytes | chosen | us | best | us | embedded us |",

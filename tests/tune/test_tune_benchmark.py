@@ -37,8 +37,8 @@ def test_the_page_counts_sizes_within_ten_percent(script):
         return script.Check(2, "all_reduce", 1024, "a", chosen, "b", 100.0, embedded, settled)
 
     text = script.page([one(100, 300), one(110, 110), one(111, 100), one(250, 400, False)], 0.5)
-    assert "| 2, all_reduce | 4 | 50% | 50% | 1 |" in text
-    assert "| 2, all | 4 | 50% | 50% | 1 |" in text
+    assert "| 2, all_reduce | 4 | 50% | 50% | 3 | 67% |" in text
+    assert "| 2, all | 4 | 50% | 50% | 3 | 67% |" in text
     assert "| 2, all_reduce | 1K | a | 250.00 | b | 100.00 | 400.00 ? |" in text
 
 
