@@ -114,7 +114,7 @@ def page(checks: list[Check], load: float) -> str:
         "",
         f"{os.cpu_count()} CPUs ({platform.machine()}), load average {load:.1f} when it began.",
         "",
-        "| ranks, collective | sizes | chosen within 10% of best | embedded within 10% | settled | of these within 10% |",
+        "| ranks, collective | sizes | chosen within 10% | embedded within 10% | settled | of these within 10% |",
         "|---|--:|--:|--:|--:|--:|",
     ]
     groups: dict[tuple[int, str], list[Check]] = {}
