@@ -74,7 +74,7 @@ class CompileResult:
             sizes = [document.graph.nranks for document in self.documents]
             lines = [f"{sizes.count(n)} distinct sets of {n} GPUs" for n in sorted(set(sizes))]
             lines.append(f"{self.gpu_sets} sets of GPUs in all, up to GPUs that may change places")
-            if any(entry.when.min_bytes for entries in self.entries for entry in entries):
+            if any("by a rule" in entry.why for entries in self.entries for entry in entries):
                 lines.append("chunk sizes by a rule; a library for one set of GPUs asks the model for plans too")
             return "\n".join(lines)
         lines = []

@@ -59,9 +59,10 @@ ncclResult_t run(const char *function, ncclComm_t comm, Theirs theirs, Ours ours
     CommunicatorPtr found;
     COLLC_RETURN_IF_FAILED(note_failure(find_communicator(comm, &found)));
     if (!check_made(*found).ok()) return note_failure(fail(ncclInvalidUsage, "the communicator is still being made"));
-    if (found->real() == nullptr) return note_failure(ours(found));
+    const ncclComm_t real = found->real();
+    if (real == nullptr) return note_failure(ours(found));
     COLLC_RETURN_IF_FAILED(note_failure(enter_real_group()));
-    return forwarded(theirs(found->real()));
+    return forwarded(theirs(real));
   });
 }
 

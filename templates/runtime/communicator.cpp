@@ -300,8 +300,7 @@ void Communicator::wrap(ncclComm_t real, uint32_t nranks, uint32_t rank) {
 
 ncclComm_t Communicator::release_real() {
   const std::lock_guard<std::mutex> lock(mutex_);
-  ncclComm_t real = real_;
-  real_ = nullptr;
+  const ncclComm_t real = real_.exchange(nullptr);
   sound_.store(false, std::memory_order_release);
   status_ = fail(ncclInvalidUsage, "the communicator was destroyed");
   return real;

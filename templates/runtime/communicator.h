@@ -54,7 +54,7 @@ class Communicator {
   const Config &config() const { return config_; }
   RankBackend *backend_rank() { return rank_backend_.get(); }
   // Null if we serve it.
-  ncclComm_t real() const { return real_; }
+  ncclComm_t real() const { return real_.load(std::memory_order_acquire); }
 
   // ncclSuccess, ncclInProgress while it is made, else what broke it.
   Status state() const;
@@ -107,7 +107,7 @@ class Communicator {
   std::vector<uint32_t> gpus_;  // what the ranks stand for, indices of the topology; empty: unknown
   Placement placement_;
   Choices choices_;
-  ncclComm_t real_ = nullptr;
+  std::atomic<ncclComm_t> real_{nullptr};
   std::shared_ptr<Segment> segment_;
   std::unique_ptr<RankBackend> rank_backend_;
   std::thread thread_;

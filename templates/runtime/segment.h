@@ -44,6 +44,7 @@ struct alignas(2 * kLine) RankLine {
   std::atomic<uint32_t> state;     // RankState
   // Not 0 while the rank reads the memory of another rank of its process.
   alignas(kLine) std::atomic<uint32_t> reading;
+  std::atomic<uint32_t> core;  // that it was last seen on
   alignas(kLine) CallRecord call;
   alignas(kLine) Mail mail;
 };

@@ -5,10 +5,12 @@ from __future__ import annotations
 import signal
 import socket
 import struct
+import subprocess
 import time
+from pathlib import Path
 
 import pytest
-from support.libraries import library
+from support.libraries import client, library
 from support.ranks import INTERNAL_ERROR, INVALID_ARGUMENT, INVALID_USAGE, REMOTE_ERROR, SUCCESS, SYSTEM_ERROR, ranks
 
 
@@ -190,3 +192,12 @@ def test_many_communicators_leak_nothing() -> None:
                 time.sleep(0.2)  # the listener of the last one ends in a thread of its own
                 opened.append(team.ask(0, do="open"))
         assert opened[0] == opened[1]
+
+
+@pytest.mark.parametrize("ways", ["threads", "processes"])
+@pytest.mark.parametrize("machine", ["odd", "cores"])
+def test_buffers_may_go_as_soon_as_a_call_has_failed(machine: str, ways: str) -> None:
+    program = client(Path(__file__).parent / "abort.c", machine)
+    done = subprocess.run([program, ways, "3"], capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, (done.returncode, done.stderr)
+    assert int(done.stdout.split()[0]) > 0

@@ -75,7 +75,7 @@ class Service {
         waiting.progressed();
         continue;
       }
-      if (waiting.pause()) continue;
+      if (waiting.pause([this] { return begin_->rank->shares_core(); })) continue;
       const int64_t waited = now_us() - waiting.since_us();
       if (one_segment() ? sleep_until_rung() : nap()) {
         waiting.progressed();

@@ -1,4 +1,6 @@
 // Why a rank waits: words for people, and the reasons to stop waiting.
+#include <sched.h>
+
 #include "host/rank.h"
 #include "plan.h"
 
@@ -43,6 +45,19 @@ bool HostRank::waits_for(uint32_t peer) const {
   for (const ChannelState &channel : channels_)
     if (!channel.done && nccl_rank(channel.blocked_on) == peer) return true;
   return transfers_.waits_for(peer);
+}
+
+bool HostRank::shares_core() const {
+  const int core = sched_getcpu();
+  if (core < 0) return false;
+  const auto mine = static_cast<uint32_t>(core);
+  context_.segment->line(context_.rank).core.store(mine, std::memory_order_relaxed);
+  for (const ChannelState &channel : channels_) {
+    if (channel.done) continue;
+    const uint32_t peer = nccl_rank(channel.blocked_on);
+    if (peer != context_.rank && context_.segment->line(peer).core.load(std::memory_order_relaxed) == mine) return true;
+  }
+  return false;
 }
 
 void HostRank::diagnose(int64_t waited_us) {

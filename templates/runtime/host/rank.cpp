@@ -157,6 +157,9 @@ void HostRank::begin(const Call &call) {
   record.signature.store(call.signature, std::memory_order_release);
   record.number.store(call.number, std::memory_order_release);
 
+  const int core = sched_getcpu();
+  context_.segment->line(context_.rank).core.store(core < 0 ? UINT32_MAX : static_cast<uint32_t>(core),
+                                                   std::memory_order_relaxed);
   streams_ = output_bytes() >= kStreamed;
   place_shares(call, element_bytes_);
   const Program &program = *call.program;

@@ -60,6 +60,8 @@ class HostRank final : public RankBackend {
 
   Segment &segment() { return *context_.segment; }
   uint32_t rank() const { return context_.rank; }
+  // True if a rank that this one waits for was last seen on this core.
+  bool shares_core() const;
   bool cores_are_free() const { return context_.nranks <= context_.cores; }
 
  private:

@@ -1,5 +1,5 @@
 // How a thread waits for other ranks: spin while that is likely to be short and cores are free, then hand the core over,
-// then sleep until a bell rings.
+// then sleep until a bell rings. Who waits for a rank on its own core hands it over at once.
 #pragma once
 #include <sched.h>
 #include <time.h>
@@ -31,16 +31,23 @@ class Waiting {
 
   void progressed() { rounds_ = 0; }
 
-  bool pause() {
-    if (rounds_++ == 0) start_us_ = now_us();
+  template <class SharesCore>
+  bool pause(SharesCore shares_core) {
+    if (rounds_++ == 0) {
+      start_us_ = now_us();
+      waited_us_ = 0;
+      limit_us_ = spin_us_;
+    }
     // The clock costs as much as a few pauses.
-    if (rounds_ % 16 == 0) waited_us_ = now_us() - start_us_;
-    if (rounds_ == 1) waited_us_ = 0;
-    if (waited_us_ < spin_us_) {
+    if (rounds_ % 16 == 0) {
+      waited_us_ = now_us() - start_us_;
+      if (waited_us_ < limit_us_ && shares_core()) limit_us_ = waited_us_;
+    }
+    if (waited_us_ < limit_us_) {
       cpu_relax();
       return true;
     }
-    if (waited_us_ < spin_us_ + kYieldUs) {
+    if (waited_us_ < limit_us_ + kYieldUs) {
       sched_yield();
       return true;
     }
@@ -50,12 +57,14 @@ class Waiting {
   int64_t since_us() const { return start_us_; }
 
  private:
-  // Waking a thread on another idle core takes some 30 us, so spinning a little longer than that never loses much.
+  // Waking a thread on another idle core takes some 30 us. Spinning much longer pays where others want the core: what is
+  // given away comes back after a time slice of milliseconds.
   static constexpr int64_t kSpinUs = 1000;
   static constexpr int64_t kYieldUs = 150;
   int64_t spin_us_;
   int64_t start_us_ = 0;
   int64_t waited_us_ = 0;
+  int64_t limit_us_ = 0;  // of this wait's spinning
   uint32_t rounds_ = 0;
 };
 

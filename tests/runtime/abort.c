@@ -1,0 +1,83 @@
+/* Rank 0 aborts in the middle of large calls and unmaps its buffers at once: nobody may read them then, and nobody's call
+ * may succeed with what they held. Many rounds, so that the abort meets every moment of a call. Prints how many calls
+ * succeeded before.
+ */
+#include <sys/mman.h>
+#include <time.h>
+
+#include "launch.h"
+
+enum { ROUNDS = 30 };
+static const size_t COUNT = 1 << 18; /* floats per rank */
+
+typedef struct {
+  ncclComm_t comm;
+  long nanoseconds;
+} Delay;
+
+static void *abort_soon(void *argument) {
+  const Delay *delay = argument;
+  struct timespec time = {0, delay->nanoseconds};
+  nanosleep(&time, NULL);
+  check(ncclCommAbort(delay->comm), "ncclCommAbort");
+  return NULL;
+}
+
+static float *pages(size_t count) {
+  void *memory = mmap(NULL, count * sizeof(float), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  require(memory != MAP_FAILED, "memory");
+  return memory;
+}
+
+static struct {
+  pthread_barrier_t together;
+  ncclUniqueId id;
+} * shared;
+
+static size_t body(int rank, ncclUniqueId unused) {
+  size_t calls = 0, i;
+  int round, r;
+  (void)unused;
+  for (round = 0; round < ROUNDS; ++round) {
+    ncclComm_t comm = NULL;
+    float *input = pages(COUNT), *output = pages(COUNT * (size_t)nranks);
+    pthread_t aborter;
+    Delay delay;
+    ncclResult_t result = ncclSuccess;
+    if (rank == 0) check(ncclGetUniqueId(&shared->id), "ncclGetUniqueId");
+    pthread_barrier_wait(&shared->together);
+    check(ncclCommInitRank(&comm, nranks, shared->id, rank), "ncclCommInitRank");
+    for (i = 0; i < COUNT; ++i) input[i] = (float)(rank + 1);
+    pthread_barrier_wait(&shared->together);
+    delay.comm = comm;
+    delay.nanoseconds = round % 2 ? 50000L * round : 4000000L * round;
+    if (rank == 0) require(pthread_create(&aborter, NULL, abort_soon, &delay) == 0, "thread");
+    while (result == ncclSuccess) {
+      memset(output, 0, COUNT * (size_t)nranks * sizeof *output);
+      result = ncclAllGather(input, output, COUNT, ncclFloat32, comm, NULL);
+      if (result != ncclSuccess) break;
+      ++calls;
+      for (r = 0; r < nranks; ++r)
+        for (i = 0; i < COUNT; i += 4099)
+          require(output[(size_t)r * COUNT + i] == (float)(r + 1), "what a call that succeeded gathered");
+    }
+    munmap(input, COUNT * sizeof *input);
+    munmap(output, COUNT * (size_t)nranks * sizeof *output);
+    if (rank == 0) pthread_join(aborter, NULL);
+    if (rank != 0) check(ncclCommDestroy(comm), "ncclCommDestroy");
+    pthread_barrier_wait(&shared->together);
+  }
+  return calls;
+}
+
+int main(int argc, char **argv) {
+  pthread_barrierattr_t for_processes;
+  if (argc != 3 || (nranks = atoi(argv[2])) < 2 || nranks > MOST_RANKS) return 2;
+  shared = mmap(NULL, sizeof *shared, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  require(shared != MAP_FAILED, "memory");
+  pthread_barrierattr_init(&for_processes);
+  pthread_barrierattr_setpshared(&for_processes, PTHREAD_PROCESS_SHARED);
+  pthread_barrier_init(&shared->together, &for_processes, (unsigned)nranks);
+  printf("%lu calls\n", (unsigned long)(strcmp(argv[1], "threads") == 0 ? run_threads(body) : run_processes(body)));
+  return 0;
+}
