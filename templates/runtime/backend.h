@@ -55,6 +55,7 @@ struct RankContext {
   uint32_t nranks;
   uint32_t rank;   // NCCL rank
   uint32_t cores;  // CPU cores that the ranks may use, all together
+  uint32_t most_channels = 0;  // maxCTAs of the configuration; 0: as many as the tables say
   double timeout;  // seconds a data wait may take; 0: no limit
   // Sends a message to all ranks and receives theirs; collective among the ranks of the communicator.
   std::function<Status(const Bytes &, std::vector<Bytes> *)> exchange;

@@ -174,6 +174,7 @@ Status read_config(const ncclConfig_t *given, Config *config) {
   if ((least_given && known.minCTAs <= 0) || (most_given && known.maxCTAs <= 0) ||
       (least_given && most_given && known.minCTAs > known.maxCTAs))
     return fail(ncclInvalidArgument, "minCTAs %d and maxCTAs %d do not fit together", known.minCTAs, known.maxCTAs);
+  config->most_channels = most_given ? static_cast<uint32_t>(known.maxCTAs) : 0;
   return {};
 }
 
@@ -214,6 +215,7 @@ Status Communicator::join(const ncclUniqueId &id, uint32_t nranks, uint32_t rank
   context.tables = &tables();
   context.nranks = nranks_;
   context.rank = rank_;
+  context.most_channels = config_.most_channels;
   context.stopped = [this] { return stopped_.load(); };
 
   Rendezvous rendezvous(context.stopped);

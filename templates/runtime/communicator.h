@@ -18,6 +18,7 @@ namespace collc {
 // What ncclConfig_t says, as far as the caller's version of it goes.
 struct Config {
   bool blocking = true;
+  uint32_t most_channels = 0;  // maxCTAs; 0: not said
   Bytes raw;  // the caller's struct for the real NCCL; empty without one
   ncclConfig_t *for_real() const;
 };

@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import ctypes
 import json
+import os
 import sys
 from pathlib import Path
 
 import numpy as np
 
 from collc.bench.data import OPS, TYPES, Case
-from collc.bench.nccl import Nccl
+from collc.bench.nccl import Nccl, UniqueId
 from collc.packing.model import Collective
 
 
@@ -56,13 +57,44 @@ def prepare(nccl: Nccl, case: Case, in_place: bool) -> list[tuple[int, int, Memo
     return made
 
 
+class Config(ctypes.Structure):
+    """ncclConfig_t as far as maxCTAs and the network after it: callers of older versions hand over a shorter one."""
+
+    _fields_ = [
+        ("size", ctypes.c_size_t),
+        ("magic", ctypes.c_uint),
+        ("version", ctypes.c_uint),
+        *((name, ctypes.c_int) for name in ("blocking", "cgaClusterSize", "minCTAs", "maxCTAs")),
+        ("netName", ctypes.c_void_p),
+    ]
+
+
+def init_with_config(nccl: Nccl, mock: ctypes.CDLL, comms: ctypes.Array[ctypes.c_void_p], most: int) -> None:
+    """All ranks on GPU 0, with maxCTAs."""
+    context, undefined = ctypes.c_void_p(), -(1 << 31)
+    assert mock.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0) == 0
+    assert mock.cuCtxSetCurrent(context) == 0
+    config = Config(ctypes.sizeof(Config), 0xCAFEBEEF, 21400, undefined, undefined, undefined, most, None)
+    unique = UniqueId.from_buffer_copy(nccl.unique_id())
+    lib, nranks, size = nccl.lib, len(comms), ctypes.sizeof(ctypes.c_void_p)
+    nccl.check(lib.ncclGroupStart(), "ncclGroupStart")
+    for rank in range(nranks):
+        place = ctypes.c_void_p(ctypes.addressof(comms) + rank * size)
+        code = lib.ncclCommInitRankConfig(place, nranks, unique, rank, ctypes.byref(config))
+        nccl.check(code, "ncclCommInitRankConfig")
+    nccl.check(lib.ncclGroupEnd(), "ncclGroupEnd")
+
+
 def main() -> dict[str, object]:
     library, devices, script = sys.argv[1], json.loads(sys.argv[2]), json.loads(sys.argv[3])
     nccl = Nccl(Path(library))
     lib, nranks = nccl.lib, len(devices)
     comms = (ctypes.c_void_p * nranks)()
-    nccl.check(lib.ncclCommInitAll(comms, nranks, (ctypes.c_int * nranks)(*devices)), "ncclCommInitAll")
     mock = ctypes.CDLL("libcuda.so.1")
+    if most := os.environ.get("MOCK_MAX_CTAS"):
+        init_with_config(nccl, mock, comms, int(most))
+    else:
+        nccl.check(lib.ncclCommInitAll(comms, nranks, (ctypes.c_int * nranks)(*devices)), "ncclCommInitAll")
     handles = [ctypes.c_void_p(comm) for comm in comms]
     wrong = []
     for number, group in enumerate(script):
@@ -86,7 +118,7 @@ def main() -> dict[str, object]:
     for handle in handles:
         nccl.check(lib.ncclCommDestroy(handle), "ncclCommDestroy")
     names = ["launch", "launch_cooperative", "copy", "enable_peer", "allocate", "release", "record", "wait"]
-    names += ["Simple", "LL", "LL128"]
+    names += ["Simple", "LL", "LL128", "blocks"]
     return {"wrong": wrong, "calls": {name: mock.mock_calls(name.encode()) for name in names}}
 
 

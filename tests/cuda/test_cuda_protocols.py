@@ -55,6 +55,19 @@ def test_chunks_and_channels_are_the_users(protocol):
     assert answer.get("wrong") == [], answer
 
 
+def test_max_ctas_limits_the_blocks_of_a_launch():
+    """Three ranks on one GPU, one block per rank and channel."""
+    script = [[["all_gather", "float", None, 0, 30_000, False]]]
+    blocks = {}
+    for most in ("1", "2", ""):
+        answer = run(script, [0, 0, 0], **SHARED, **({"MOCK_MAX_CTAS": most} if most else {}))
+        assert answer.get("wrong") == [], answer
+        blocks[most] = answer["calls"]["blocks"]
+    assert blocks["1"] == 3
+    assert blocks["2"] == 6
+    assert blocks[""] > 6
+
+
 BY_SIZE = [[["all_reduce", "int8", "sum", 0, count, False]] for count in (100, 200_000)]
 
 

@@ -45,6 +45,7 @@ Status CudaRank::agree(Tuning *tuning, bool *has_ll128) {
   mine.cut_off = kNobody;
   // All hear of a wrong value, not only who has it.
   const Status read = read_tuning(&mine.tuning);
+  if (mine.tuning.channels == 0) mine.tuning.channels = context_.most_channels;
   if (!read.ok()) std::snprintf(mine.problem, sizeof mine.problem, "%s", read.text().c_str());
   std::vector<RankSettings> settings;
   COLLC_RETURN_IF_FAILED(exchange_settings(mine, &settings));

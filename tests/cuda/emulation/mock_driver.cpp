@@ -90,6 +90,7 @@ int queue(void *function, unsigned blocks, unsigned threads, unsigned shared, vo
   const std::string name = one->function->name;
   ++calls[name.rfind("collc_ll128_", 0) == 0 ? "LL128" : name.rfind("collc_ll_", 0) == 0 ? "LL" : "Simple"];
   pending.push_back(one);
+  calls["blocks"] = std::max(calls["blocks"], static_cast<int>(blocks));
   return 0;
 }
 
