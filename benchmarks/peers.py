@@ -26,7 +26,7 @@ import subprocess
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -157,8 +157,8 @@ def _yielding(out: Path) -> Path:
     return library
 
 
-def measure(peers: Sequence[Peer], rounds: int, seconds: float, limit: float) -> tuple[Cells, list[str]]:
-    """The median of every cell in every round, and what failed."""
+def measure(peers: Sequence[Peer], rounds: int, seconds: float, limit: float) -> Iterator[tuple[Cells, list[str]]]:
+    """After every round: the median of every cell in every round so far, and what failed."""
     cells: Cells = defaultdict(list)
     notes = []
     given_up: set[tuple[str, int]] = set()
@@ -182,7 +182,7 @@ def measure(peers: Sequence[Peer], rounds: int, seconds: float, limit: float) ->
                 if done.returncode != 0:
                     said = (done.stderr.strip().splitlines() or ["no message"])[-1]
                     notes.append(f"{peer.name} with {ranks} ranks ended with {done.returncode}: {said[:200]}")
-    return cells, notes
+        yield cells, notes
 
 
 def run_limited(command: list[str], env: dict[str, str], limit: float) -> subprocess.CompletedProcess[str] | None:
@@ -307,13 +307,15 @@ def main() -> None:
     parser.add_argument("--plot", type=Path)
     given = parser.parse_args()
     peers = build(given.build, given.env)
-    cells, notes = measure(peers, given.rounds, given.seconds, given.limit)
-    page, ratios = report(peers, cells, notes, given.rounds)
-    if given.plot:
-        plot(peers, cells, given.plot)
-    if given.write:
-        given.write.write_text(page, encoding="utf-8")
-    else:
+    page, ratios = "", list[float]()
+    # Written after every round: an interrupted run keeps what it has.
+    for done, (cells, notes) in enumerate(measure(peers, given.rounds, given.seconds, given.limit), 1):
+        page, ratios = report(peers, cells, notes, done)
+        if given.plot:
+            plot(peers, cells, given.plot)
+        if given.write:
+            given.write.write_text(page, encoding="utf-8")
+    if not given.write:
         print(page)
     if ratios:
         print(f"geometric mean {math.exp(statistics.fmean(map(math.log, ratios))):.3f}, largest {max(ratios):.2f}")
