@@ -69,8 +69,9 @@ class Config(ctypes.Structure):
     ]
 
 
-def init_with_config(nccl: Nccl, mock: ctypes.CDLL, comms: ctypes.Array[ctypes.c_void_p], most: int) -> None:
+def init_with_config(nccl: Nccl, comms: ctypes.Array[ctypes.c_void_p], most: int) -> None:
     """All ranks on GPU 0, with maxCTAs."""
+    mock = ctypes.CDLL("libcuda.so.1")
     context, undefined = ctypes.c_void_p(), -(1 << 31)
     assert mock.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0) == 0
     assert mock.cuCtxSetCurrent(context) == 0
@@ -90,11 +91,11 @@ def main() -> dict[str, object]:
     nccl = Nccl(Path(library))
     lib, nranks = nccl.lib, len(devices)
     comms = (ctypes.c_void_p * nranks)()
-    mock = ctypes.CDLL("libcuda.so.1")
     if most := os.environ.get("MOCK_MAX_CTAS"):
-        init_with_config(nccl, mock, comms, int(most))
+        init_with_config(nccl, comms, int(most))
     else:
         nccl.check(lib.ncclCommInitAll(comms, nranks, (ctypes.c_int * nranks)(*devices)), "ncclCommInitAll")
+    mock = ctypes.CDLL("libcuda.so.1")
     handles = [ctypes.c_void_p(comm) for comm in comms]
     wrong = []
     for number, group in enumerate(script):

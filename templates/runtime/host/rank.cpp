@@ -205,7 +205,7 @@ bool HostRank::advance() {
     HostVerbs verbs(*this, channel);
     const Progress progress =
         run_channel(verbs, channel.steps, channel.nsteps, refs_, shares_.data(), channel.iterations, channel.at);
-    if (progress == Progress::kDone && failed_to_read_) fail_all(context_.segment->abort_status(context_.rank));
+    if (failed_to_read_ && failure_.ok()) fail_all(context_.segment->abort_status(context_.rank));
     if (progress == Progress::kAborted || failed_to_read_) return true;
     const bool ended = progress == Progress::kDone && verbs.drained(shares_.data());
     if (ended) finish_channel(channel);
