@@ -57,6 +57,7 @@ validate: setup  ## the simulator against published tables; rewrites the figures
 
 gpu-check:  ## on a machine with a GPU and nvcc: every collective on it, sanitizer, timings; OUT=folder for the table
 	$(PYTHON) gpu_check/check.py
+	$(PYTHON) gpu_check/torch_step.py
 
 test-torch: setup  ## the torch.distributed backend: every collective, DDP and FSDP beside Gloo
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check 'torch==2.13.0'
