@@ -43,8 +43,8 @@ MODELLED_RANKS = 16
 # Candidates that a library for tuning holds beside the packed trees.
 TUNED_KINDS = ("rings", "ring", "double-binary", "one-hop")
 
-# Up to this many bytes, all ranks together, an all_reduce that hands every input to everyone is faster than two hops.
-# Measured on 2 cores with 2, 4 and 8 ranks (docs/measurements/host.md).
+# Up to this many bytes, all ranks together, an all_reduce hands every input to everyone. Every rank then reduces this
+# much, which takes about as long as the second hop that it saves.
 EVERYWHERE_BYTES = 64 << 10
 
 # Slots below cost more steps than memory is worth.
@@ -176,10 +176,8 @@ class _Shelf:
         first = True
         for choice in table.choices:
             number = self.plan(packed, choice.variant.plan)
-            if number is None:
-                if not first:
-                    continue
-                number = packed
+            if number is None and not first:
+                continue
             least = 0 if first else _per_call(of, self.graph.nranks, choice.min_bytes)
             v = choice.variant
             self.add(

@@ -84,12 +84,7 @@ def command(
     with _refusing_once(place):
         if place is not None and ranks not in (None, place.size):
             raise UsageError(f"--ranks {ranks}, but the job has {place.size}", where=place.launcher)
-        if maxbytes < minbytes:
-            raise UsageError(f"-e {maxbytes} is below -b {minbytes}")
-        if minbytes == 0 and stepfactor > 1:
-            raise UsageError("-b 0 cannot grow by a factor", hint="use -f 1 -i BYTES")
-        if stepfactor == 1 and stepbytes == 0:
-            raise UsageError("-f 1 -i 0 never reaches -e")
+        _check_sizes(minbytes, maxbytes, stepbytes, stepfactor)
         held = {program["collective"] for allocation in manifest["allocations"] for program in allocation["programs"]}
         request = BenchRequest(
             library=path,
@@ -130,6 +125,15 @@ def _refusing_once(place: Place | None) -> Iterator[None]:
         if place is not None and place.rank > 0:
             raise SystemExit(error.exit_code) from None
         raise
+
+
+def _check_sizes(minbytes: int, maxbytes: int, stepbytes: int, stepfactor: int) -> None:
+    if maxbytes < minbytes:
+        raise UsageError(f"-e {maxbytes} is below -b {minbytes}")
+    if minbytes == 0 and stepfactor > 1:
+        raise UsageError("-b 0 cannot grow by a factor", hint="use -f 1 -i BYTES")
+    if stepfactor == 1 and stepbytes == 0:
+        raise UsageError("-f 1 -i 0 never reaches -e")
 
 
 def _root(text: str) -> int | None:

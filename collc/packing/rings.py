@@ -7,6 +7,7 @@ Blink.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from fractions import Fraction
 from typing import Any
 
@@ -21,6 +22,8 @@ from collc.topology.model import PlanGraph
 MAX_GPUS = 9
 _NODES = 20000
 
+Load = tuple[tuple[int, int], ...]
+
 
 def best_rings(graph: PlanGraph, unit: Fraction) -> int:
     """The most rings, each in one direction and one link wide, that fit on the links together.
@@ -31,32 +34,40 @@ def best_rings(graph: PlanGraph, unit: Fraction) -> int:
     if n > MAX_GPUS:
         raise UsageError(f"rings of {n} GPUs are too many to list", hint=f"choose at most {MAX_GPUS} with --gpus")
     loads = _ring_loads(Net.of(graph))
-    if not loads:
-        return 0
+    return sum(most_rings(loads, [int(link.gbps // unit) for link in graph.links])) if loads else 0
+
+
+def most_rings(loads: Sequence[Load], room: Sequence[int]) -> list[int]:
+    """How often to take each load so that the most rings fit: an integer program.
+
+    Args:
+        loads: a ring each, as (link, how many of its hops run over it).
+        room: how many hops fit on each link.
+    """
     solver: Any = highspy.Highs()  # type: ignore[no-untyped-call]
     solver.setOptionValue("output_flag", False)
     solver.setOptionValue("threads", 1)
     solver.setOptionValue("mip_max_nodes", _NODES)
     solver.changeObjectiveSense(highspy.ObjSense.kMaximize)
     empty = np.array([], dtype=np.int32), np.array([], dtype=np.float64)
-    for link in graph.links:
-        solver.addRow(-highspy.kHighsInf, float(link.gbps // unit), 0, *empty)
+    for hops in room:
+        solver.addRow(-highspy.kHighsInf, float(hops), 0, *empty)
     for j, load in enumerate(loads):
         rows = np.array([link for link, _ in load], dtype=np.int32)
         values = np.array([float(times) for _, times in load])
         solver.addCol(1.0, 0.0, highspy.kHighsInf, len(rows), rows, values)
         solver.changeColIntegrality(j, highspy.HighsVarType.kInteger)
     solver.run()
-    return round(float(sum(solver.getSolution().col_value)))
+    return [round(float(value)) for value in solver.getSolution().col_value]
 
 
-def _ring_loads(net: Net) -> list[tuple[tuple[int, int], ...]]:
+def _ring_loads(net: Net) -> list[Load]:
     """The distinct loads (link, times) of all directed rings through all ranks, hops by their shortest paths."""
     ones = [1] * net.nlinks
     hops = Distances(net, ones, net.nlinks + 1)
     n = net.nranks
     near = [[v for v in range(n) if hops.cost[u][v] < hops.big] for u in range(n)]
-    found: dict[tuple[tuple[int, int], ...], None] = {}
+    found: dict[Load, None] = {}
     stack: list[tuple[int, ...]] = [(0,)]
     while stack:
         way = stack.pop()

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import Any
-
-import highspy
-import numpy as np
 
 from collc.errors import PackingError
+from collc.packing.rings import Load, most_rings
 from collc.topology.model import PlanGraph
 
 # All rings are listed up to this many ranks; above, one ring is searched for.
 LISTED = 9
-_NODES = 20000
 _SEARCH = 200_000
 
 Paths = dict[tuple[int, int], tuple[int, ...]]
@@ -36,22 +32,22 @@ def disjoint_rings(graph: PlanGraph, paths: Paths, *, limit: int | None = None) 
     if not listed:
         raise PackingError("no ring closes over these GPUs")
     unit = min(link.gbps for link in graph.links)
-    room = {link.id: int(link.gbps // unit) for link in graph.links}
+    room = [int(link.gbps // unit) for link in graph.links]
 
-    def overload(load: tuple[tuple[int, int], ...]) -> float:
+    def overload(load: Load) -> float:
         return max(times / room[link] for link, times in load)
 
     fitting = {load: order for load, order in listed.items() if overload(load) <= 1}
     if not fitting or limit == 1:
         return [listed[min(listed, key=overload)]]
-    chosen = _most(list(fitting), room)
-    rings = [fitting[load] for load, times in chosen for _ in range(times)]
+    taken = most_rings(list(fitting), room)
+    rings = [order for order, times in zip(fitting.values(), taken, strict=True) for _ in range(times)]
     return rings if limit is None else rings[:limit]
 
 
-def _listed(n: int, paths: Paths) -> dict[tuple[tuple[int, int], ...], Order]:
+def _listed(n: int, paths: Paths) -> dict[Load, Order]:
     """Load (link, times) -> the first ring with that load."""
-    found: dict[tuple[tuple[int, int], ...], Order] = {}
+    found: dict[Load, Order] = {}
     stack: list[Order] = [(0,)]
     while stack:
         way = stack.pop()
@@ -61,25 +57,6 @@ def _listed(n: int, paths: Paths) -> dict[tuple[tuple[int, int], ...], Order]:
             load = Counter(link for edge in zip(way, (*way[1:], 0), strict=True) for link in paths[edge])
             found.setdefault(tuple(sorted(load.items())), way)
     return found
-
-
-def _most(loads: list[tuple[tuple[int, int], ...]], room: dict[int, int]) -> list[tuple[Any, int]]:
-    """The loads to take, and how often: an integer program."""
-    solver: Any = highspy.Highs()  # type: ignore[no-untyped-call]
-    solver.setOptionValue("output_flag", False)
-    solver.setOptionValue("threads", 1)
-    solver.setOptionValue("mip_max_nodes", _NODES)
-    solver.changeObjectiveSense(highspy.ObjSense.kMaximize)
-    empty = np.array([], dtype=np.int32), np.array([], dtype=np.float64)
-    for link in sorted(room):
-        solver.addRow(-highspy.kHighsInf, float(room[link]), 0, *empty)
-    for j, load in enumerate(loads):
-        rows = np.array([link for link, _ in load], dtype=np.int32)
-        solver.addCol(1.0, 0.0, highspy.kHighsInf, len(rows), rows, np.array([float(times) for _, times in load]))
-        solver.changeColIntegrality(j, highspy.HighsVarType.kInteger)
-    solver.run()
-    values = solver.getSolution().col_value
-    return [(load, round(values[j])) for j, load in enumerate(loads) if round(values[j])]
 
 
 def _search(n: int, paths: Paths) -> Order:

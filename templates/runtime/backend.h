@@ -40,6 +40,20 @@ struct Call {
   uint64_t signature;  // the same on all ranks whose calls match; of a transfer, at both its ends
 };
 
+// Tells the other ranks what `rank` begins. They read in the other order: whoever sees the new signature sees that the old
+// number is gone.
+inline void record_call(Segment &segment, uint32_t rank, const Call &call) {
+  CallRecord &record = segment.line(rank).call;
+  record.number.store(0, std::memory_order_relaxed);
+  record.count.store(call.count, std::memory_order_relaxed);
+  record.collective.store(static_cast<uint32_t>(call.collective), std::memory_order_relaxed);
+  record.type.store(static_cast<uint32_t>(call.type), std::memory_order_relaxed);
+  record.op.store(static_cast<uint32_t>(call.op.average ? ncclAvg : call.op.kind), std::memory_order_relaxed);
+  record.root.store(call.root, std::memory_order_relaxed);
+  record.signature.store(call.signature, std::memory_order_release);
+  record.number.store(call.number, std::memory_order_release);
+}
+
 // Which plan serves a communicator, and who plays which part: NCCL rank <-> rank of the plan.
 struct Placement {
   const Allocation *allocation = nullptr;  // null for one rank

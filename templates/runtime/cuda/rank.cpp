@@ -171,18 +171,6 @@ Status CudaRank::note_call(Stream stream) {
   return {};
 }
 
-void CudaRank::record(const Call &call) {
-  CallRecord &mine = context_.segment->line(context_.rank).call;
-  mine.number.store(0, std::memory_order_relaxed);
-  mine.count.store(call.count, std::memory_order_relaxed);
-  mine.collective.store(static_cast<uint32_t>(call.collective), std::memory_order_relaxed);
-  mine.type.store(static_cast<uint32_t>(call.type), std::memory_order_relaxed);
-  mine.op.store(static_cast<uint32_t>(call.op.average ? ncclAvg : call.op.kind), std::memory_order_relaxed);
-  mine.root.store(call.root, std::memory_order_relaxed);
-  mine.signature.store(call.signature, std::memory_order_release);
-  mine.number.store(call.number, std::memory_order_release);
-}
-
 void CudaRank::look(bool at_peers) {
   if (reported_) return;
   for (uint32_t c = 0; c < world_->plan().max_channels; ++c) {

@@ -25,7 +25,7 @@ class CudaRank final : public RankBackend {
   // Notes that this rank's latest call is on `stream`.
   Status note_call(Stream stream);
   // Says what the rank runs, for the others to compare.
-  void record(const Call &call);
+  void record(const Call &call) { record_call(*context_.segment, context_.rank, call); }
 
   // Called by the watcher every few milliseconds: carries aborts to the kernels and their reports to the communicator.
   void look(bool at_peers);

@@ -37,7 +37,7 @@ class HostBackend final : public Backend {
   }
   Status open(const RankContext &context, std::unique_ptr<RankBackend> *rank) override {
     auto made = std::make_unique<HostRank>(context);
-    COLLC_RETURN_IF_FAILED(made->meet());
+    COLLC_RETURN_IF_FAILED(made->meet(context));
     *rank = std::move(made);
     return {};
   }

@@ -71,6 +71,8 @@ HostRank::HostRank(const RankContext &context)
     : context_(context),
       plan_rank_(context.placement.plan_rank[context.rank]),
       transfers_(*context.segment, host_layout(*context.tables, context.placement), context.rank) {
+  context_.exchange = nullptr;  // only valid while the communicator is made
+  timed_ = is_set("COLLC_BREAKDOWN");
   if (context_.placement.allocation == nullptr) return;
   const Tables &tables = *context_.tables;
   const Allocation &allocation = *context_.placement.allocation;
@@ -95,12 +97,7 @@ HostRank::HostRank(const RankContext &context)
   }
 }
 
-Status HostRank::meet() {
-  const auto exchange = context_.exchange;
-  context_.exchange = nullptr;  // only valid while the communicator is made
-  timed_ = is_set("COLLC_BREAKDOWN");
-  RankContext context = context_;
-  context.exchange = exchange;
+Status HostRank::meet(const RankContext &context) {
   double limit = 0;
   const Status readable = read_number("COLLC_CHUNK", 0, kMostChunk, 0, &limit);
   chunk_limit_ = readable.ok() ? static_cast<uint32_t>(limit) / 16 * 16 : 0;
@@ -146,17 +143,7 @@ void HostRank::begin(const Call &call) {
     copy_alone(call);
     return;
   }
-  // Read in the other order by `diagnose`: whoever sees the new signature sees that the old number is gone.
-  CallRecord &record = context_.segment->line(context_.rank).call;
-  record.number.store(0, std::memory_order_relaxed);
-  record.count.store(call.count, std::memory_order_relaxed);
-  record.collective.store(static_cast<uint32_t>(call.collective), std::memory_order_relaxed);
-  record.type.store(static_cast<uint32_t>(call.type), std::memory_order_relaxed);
-  record.op.store(static_cast<uint32_t>(call.op.average ? ncclAvg : call.op.kind), std::memory_order_relaxed);
-  record.root.store(call.root, std::memory_order_relaxed);
-  record.signature.store(call.signature, std::memory_order_release);
-  record.number.store(call.number, std::memory_order_release);
-
+  record_call(*context_.segment, context_.rank, call);
   const int core = sched_getcpu();
   context_.segment->line(context_.rank).core.store(core < 0 ? UINT32_MAX : static_cast<uint32_t>(core),
                                                    std::memory_order_relaxed);

@@ -41,8 +41,8 @@ TransferLayout host_layout(const Tables &tables, const Placement &placement);
 class HostRank final : public RankBackend {
  public:
   explicit HostRank(const RankContext &context);
-  // Finds out how the ranks reach each other's memory; collective.
-  Status meet();
+  // Finds out how the ranks reach each other's memory; collective, while the communicator is made.
+  Status meet(const RankContext &context);
 
   // Makes `call` the current collective.
   void begin(const Call &call);

@@ -19,6 +19,7 @@ class HostVerbs {
   HostVerbs(HostRank &rank, HostRank::ChannelState &channel) : rank_(rank), channel_(channel) {}
 
   Progress wait(const Step &step, const FifoRef *recv, const FifoRef *send, const Chunk &chunk) {
+    direct_ = false;
     for (uint32_t i = 0; i < step.nrecv; ++i) {
       HostRank::End &end = rank_.ends_[recv[i].fifo];
       const uint64_t need = end.position + chunk.index + 1;
@@ -26,10 +27,12 @@ class HostVerbs {
         end.seen = end.tail->load(std::memory_order_seq_cst);
         if (end.seen < need) return block(end.source, chunk);
       }
-      if (chunk.index == 0 && ((tag(end, chunk) ^ rank_.call_.signature) & ~kDirect) != 0) {
+      const uint64_t written = tag(end, chunk);
+      if (chunk.index == 0 && ((written ^ rank_.call_.signature) & ~kDirect) != 0) {
         rank_.fail_all(rank_.differing_call(end.source));
         return Progress::kAborted;
       }
+      direct_ |= (written & kDirect) != 0;
     }
     for (uint32_t i = 0; i < step.nsend; ++i) {
       HostRank::End &end = rank_.ends_[send[i].fifo];
@@ -39,7 +42,7 @@ class HostVerbs {
       end.seen = least_head(end, &slowest);
       if (passed >= end.seen + rank_.slots_) return block(slowest, chunk);
     }
-    return begin_reading(step, recv, chunk);
+    return begin_reading();
   }
 
   void move(const Step &step, const FifoRef *recv, const FifoRef *send, const ShareRange &share, const Chunk &chunk) {
@@ -70,11 +73,11 @@ class HostVerbs {
     const void *sources[kMostPeers + 1];
     void *dests[kMostPeers + 1];
     uint32_t nsources = 0, ndests = 0;
-    bool is_read = false;
+    const bool is_input = has_input && moves_only;  // what is sent is the input as it stands
+    bool is_read = false;                           // the output, by others
     if (has_output) dests[ndests++] = output;
     for (uint32_t i = 0; i < step.nsend; ++i) {
       HostRank::End &end = rank_.ends_[send[i].fifo];
-      const bool is_input = has_input && moves_only;
       if ((is_input || has_output) && goes_direct(end.reach, has_output, bytes)) {
         const void *place = is_input ? input : output;
         std::memcpy(slot(end, chunk), &place, sizeof place);
@@ -198,9 +201,8 @@ class HostVerbs {
 
   // Before another rank's memory is read. Whoever breaks the communicator may free its buffers: it sets `aborted` first,
   // then waits until nobody of its process reads.
-  Progress begin_reading(const Step &step, const FifoRef *recv, const Chunk &chunk) {
+  Progress begin_reading() {
     if (rank_.failed_to_read_) return broken();
-    for (uint32_t i = 0; i < step.nrecv; ++i) direct_ |= (tag(rank_.ends_[recv[i].fifo], chunk) & kDirect) != 0;
     if (!direct_) return Progress::kDone;
     Segment &segment = *rank_.context_.segment;
     segment.line(rank_.context_.rank).reading.store(1, std::memory_order_seq_cst);
@@ -212,7 +214,6 @@ class HostVerbs {
   // True if what was read may not be what the other rank sent: then nothing of it may go on.
   bool end_reading() {
     if (!direct_) return false;
-    direct_ = false;
     Segment &segment = *rank_.context_.segment;
     segment.line(rank_.context_.rank).reading.store(0, std::memory_order_release);
     rank_.failed_to_read_ |= segment.aborted();
