@@ -91,22 +91,25 @@ Readers = dict[tuple[int, int], Place]
 def _check_plumbing(program: Program) -> tuple[Writers, Readers]:
     writers: Writers = {}
     readers: Readers = {}
+
+    def wrong(place: Place, problem: str) -> IRError:
+        return IRError(problem, where=_where(program, place))
+
     for place, step in _places(program):
-        where = _where(program, place)
         for f in (*step.recv, *step.send):
             if program.fifos[f].share != step.share:
-                raise IRError(f"works on share {step.share} but fifo {f} carries {program.fifos[f].share}", where=where)
+                raise wrong(place, f"works on share {step.share} but fifo {f} carries {program.fifos[f].share}")
         for f in step.send:
             if program.fifos[f].src != place.rank:
-                raise IRError(f"sends into fifo {f}, which belongs to rank {program.fifos[f].src}", where=where)
+                raise wrong(place, f"sends into fifo {f}, which belongs to rank {program.fifos[f].src}")
             if f in writers:
-                raise IRError(f"sends into fifo {f}, as {_where(program, writers[f])} does", where=where)
+                raise wrong(place, f"sends into fifo {f}, as {_where(program, writers[f])} does")
             writers[f] = place
         for f in step.recv:
             if place.rank not in program.fifos[f].dsts:
-                raise IRError(f"receives from fifo {f}, which does not lead here", where=where)
+                raise wrong(place, f"receives from fifo {f}, which does not lead here")
             if (f, place.rank) in readers:
-                raise IRError(f"receives from fifo {f} a second time", where=where)
+                raise wrong(place, f"receives from fifo {f} a second time")
             readers[f, place.rank] = place
     for f, fifo in enumerate(program.fifos):
         if f not in writers:
@@ -126,22 +129,27 @@ def _check_plumbing(program: Program) -> tuple[Writers, Readers]:
 
 
 def _check_values(program: Program, layout: BlockLayout, writers: Writers, readers: Readers) -> None:
-    values: dict[Place, frozenset[int]] = {}
+    # A set of ranks is a number with their bits: with hundreds of ranks, sets would take gigabytes.
+    values: dict[Place, int] = {}
     stored: dict[tuple[int, int], Place] = {}
     formulas = _Formulas()
     written: dict[Place, int] = {}
     results: dict[int, tuple[int, Place]] = {}
+    complete: dict[int, int] = {}
+
+    def wrong(place: Place, problem: str) -> IRError:
+        return IRError(problem, where=_where(program, place))
+
     for place in _in_data_order(program, writers):
         step = _step(program, place)
-        where = _where(program, place)
         block = program.shares[step.share].block
         if step.input and block not in layout.in_blocks[place.rank]:
-            raise IRError(f"reads block {block}, which is not in the input of rank {place.rank}", where=where)
-        value: frozenset[int] = frozenset([place.rank]) if step.input else frozenset()
+            raise wrong(place, f"reads block {block}, which is not in the input of rank {place.rank}")
+        value = 1 << place.rank if step.input else 0
         for f in step.recv:
             got = values[writers[f]]
             if value & got:
-                raise IRError(f"the input of rank {min(value & got)} is reduced twice", where=where)
+                raise wrong(place, f"the input of rank {_ranks(value & got)[0]} is reduced twice")
             value |= got
         values[place] = value
         operands = [written[writers[f]] for f in step.recv]
@@ -150,14 +158,21 @@ def _check_values(program: Program, layout: BlockLayout, writers: Writers, reade
         written[place] = formulas.reduced(operands)
         if step.output:
             if block not in layout.out_blocks[place.rank]:
-                raise IRError(f"stores block {block}, which is not in the output of rank {place.rank}", where=where)
+                raise wrong(place, f"stores block {block}, which is not in the output of rank {place.rank}")
             if (place.rank, step.share) in stored:
-                raise IRError(f"stores share {step.share} a second time", where=where)
+                raise wrong(place, f"stores share {step.share} a second time")
             stored[place.rank, step.share] = place
-            _check_complete(program, layout, block, value, where)
+            if block not in complete:
+                complete[block] = _complete(program, layout, block)
+            if value != complete[block]:
+                missing, extra = _ranks(complete[block] & ~value), _ranks(value & ~complete[block])
+                problem = (
+                    f"lacks the input of ranks {missing}" if missing else f"holds the input of ranks {extra} too many"
+                )
+                raise wrong(place, f"stores an incomplete result: it {problem}")
             formula, first = results.setdefault(step.share, (written[place], place))
             if formula != written[place]:
-                raise IRError(f"reduces in another order than {_where(program, first)} does", where=where)
+                raise wrong(place, f"reduces in another order than {_where(program, first)} does")
     for s, share in enumerate(program.shares):
         for rank in range(program.nranks):
             if share.block in layout.out_blocks[rank] and (rank, s) not in stored:
@@ -181,24 +196,26 @@ class _Formulas:
         return value
 
 
-def _check_complete(program: Program, layout: BlockLayout, block: int, value: frozenset[int], where: str) -> None:
+def _complete(program: Program, layout: BlockLayout, block: int) -> int:
+    """The ranks whose input a stored block must hold, one bit each."""
     expected = contributors(program.collective, program.nranks, block)
     if expected is None:
         expected = frozenset(r for r in range(program.nranks) if block in layout.in_blocks[r])
-    if value != expected:
-        missing, extra = sorted(expected - value), sorted(value - expected)
-        problem = f"lacks the input of ranks {missing}" if missing else f"holds the input of ranks {extra} too many"
-        raise IRError(f"stores an incomplete result: it {problem}", where=where)
+    return sum(1 << rank for rank in expected)
+
+
+def _ranks(bits: int) -> list[int]:
+    return [rank for rank in range(bits.bit_length()) if bits >> rank & 1]
 
 
 def _in_data_order(program: Program, writers: Writers) -> Iterator[Place]:
     """Steps so that a FIFO's writer comes before its readers."""
     done: set[Place] = set()
-    for start, _ in _places(program):
-        stack = [(start, iter(_step(program, start).recv))]
-        open_places = {start}
+    for start, first in _places(program):
         if start in done:
             continue
+        stack = [(start, iter(first.recv))]
+        open_places = {start}
         while stack:
             place, recv = stack[-1]
             f = next(recv, None)
@@ -216,57 +233,64 @@ def _in_data_order(program: Program, writers: Writers) -> Iterator[Place]:
                 stack.append((source, iter(_step(program, source).recv)))
 
 
+# Step `waiter` in iteration i waits for step `source` in iteration i - distance: (waiter, source, distance, why, FIFO),
+# the steps numbered in their channel. Plain tuples, for there are millions.
+_Wait = tuple[int, int, int, str, int]
+
+
 def _check_progress(program: Program, writers: Writers, readers: Readers) -> None:
     """No cycle of waits whose iteration distances sum to 0 or less, channel by channel."""
-    edges: dict[int, list[tuple[Place, Place, int, str]]] = defaultdict(list)
-    for c, channel in enumerate(program.channels):
-        for r, steps in enumerate(channel.steps):
-            for s in range(len(steps)):
-                before = s - 1 if s else len(steps) - 1
-                edges[c].append((Place(c, r, s), Place(c, r, before), 0 if s else 1, "runs after"))
+    crossing: list[list[tuple[int, Place]]] = [[] for _ in program.channels]
     for (f, _), reader in readers.items():
-        writer = writers[f]
-        send, recv = _step(program, writer), _step(program, reader)
-        edges[writer.channel].append((reader, writer, recv.lag - send.lag, f"receives fifo {f} from"))
-        free = program.slots + send.lag - recv.lag
-        edges[writer.channel].append((writer, reader, free, f"needs a slot of fifo {f} freed by"))
-    for c in sorted(edges):
-        cycle = _tight_cycle(edges[c])
+        crossing[reader.channel].append((f, reader))
+    for c, channel in enumerate(program.channels):
+        first, count = [], 0
+        waits: list[_Wait] = []
+        for steps in channel.steps:
+            first.append(count)
+            for n in range(count, count + len(steps)):
+                before = n - 1 if n > count else count + len(steps) - 1
+                waits.append((n, before, int(n == count), "runs after", -1))
+            count += len(steps)
+        for f, reader in crossing[c]:
+            writer = writers[f]
+            ahead = _step(program, reader).lag - _step(program, writer).lag
+            r, w = first[reader.rank] + reader.number, first[writer.rank] + writer.number
+            waits.append((r, w, ahead, "receives fifo {} from", f))
+            waits.append((w, r, program.slots - ahead, "needs a slot of fifo {} freed by", f))
+        cycle = _tight_cycle(waits, count)
         if cycle:
-            waits = ", which ".join(f"{why} {_where(program, other)}" for other, why in cycle)
-            first = _where(program, cycle[-1][0])
-            raise IRError(f"deadlock with {program.slots} slots: {waits}", where=first)
+            places = [Place(c, r, s) for r, steps in enumerate(channel.steps) for s in range(len(steps))]
+            text = ", which ".join(f"{why.format(f)} {_where(program, places[s])}" for _, s, _, why, f in cycle)
+            last = _where(program, places[cycle[-1][1]])
+            raise IRError(f"deadlock with {program.slots} slots: {text}", where=last)
 
 
-def _tight_cycle(edges: list[tuple[Place, Place, int, str]]) -> list[tuple[Place, str]]:
-    """A cycle whose distances sum to <= 0 as (place waited for, why), or [] if there is none.
+def _tight_cycle(waits: list[_Wait], nodes: int) -> list[_Wait]:
+    """A cycle whose distances sum to <= 0, or [] if there is none.
 
     Bellman-Ford on weights d * (V + 1) - 1: they sum to less than 0 exactly on cycles with sum(d) <= 0. O(V E).
     """
-    nodes = {node for a, b, _, _ in edges for node in (a, b)}
-    scale = len(nodes) + 1
-    potential = dict.fromkeys(sorted(nodes), 0)
-    cause: dict[Place, tuple[Place, str]] = {}
-    changed: Place | None = None
-    for _ in range(len(nodes)):
-        changed = None
-        for waiter, source, distance, why in edges:
-            weight = potential[source] + distance * scale - 1
-            if weight < potential[waiter]:
-                potential[waiter] = weight
-                cause[waiter] = (source, why)
+    potential = [0] * nodes
+    cause = [-1] * nodes
+    changed = -1
+    for _ in range(nodes):
+        changed = -1
+        for i, (waiter, source, distance, _, _) in enumerate(waits):
+            reached = potential[source] + distance * (nodes + 1) - 1
+            if reached < potential[waiter]:
+                potential[waiter] = reached
+                cause[waiter] = i
                 changed = waiter
-        if changed is None:
+        if changed < 0:
             return []
-    assert changed is not None
-    for _ in range(len(nodes)):
-        changed = cause[changed][0]
-    cycle: list[tuple[Place, str]] = []
+    for _ in range(nodes):
+        changed = waits[cause[changed]][1]
+    cycle: list[_Wait] = []
     at = changed
     while not cycle or at != changed:
-        source, why = cause[at]
-        cycle.append((source, why))
-        at = source
+        cycle.append(waits[cause[at]])
+        at = cycle[-1][1]
     return cycle
 
 
