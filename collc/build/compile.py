@@ -124,14 +124,19 @@ def compile_library(
         cuda: 12 takes only compilers of CUDA 12 for the device code.
     """
     compiler = find_cxx()
-    device = build_device_code(cuda) if target.kind is TargetKind.CUDA else None
-    source, build_id = generate(contents, target, compiler, device)
-    if keep_source is not None:
-        keep_source.write_text(source, encoding="utf-8")
     with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
-        tables = pool.submit(compile_source, source, "tables", compiler)
-        units = runtime_units(target.kind, compiler)
-        objects = [*pool.map(lambda unit: compile_object(unit, compiler), units), tables.result()]
+        device_job = pool.submit(build_device_code, cuda) if target.kind is TargetKind.CUDA else None
+        jobs = [pool.submit(compile_object, unit, compiler) for unit in runtime_units(target.kind, compiler)]
+        try:
+            device = device_job.result() if device_job else None
+            source, build_id = generate(contents, target, compiler, device)
+            if keep_source is not None:
+                keep_source.write_text(source, encoding="utf-8")
+            jobs.append(pool.submit(compile_source, source, "tables", compiler))
+            objects = [job.result() for job in jobs]
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
     if device is not None:
         objects.append(embed(device, compiler))
 

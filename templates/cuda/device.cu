@@ -1,19 +1,15 @@
-// The kernels of the CUDA target: table executors, one per type and operation for Simple, one per type for LL and LL128.
+// The kernels of the CUDA target: table executors, one per protocol and element type.
 // They know no topology, so they are compiled once and embedded in every library.
 #include "collc/cuda/executor.h"
 
 using namespace collc::cuda;
 
-#define COLLC_DEFINE_KERNEL(name, type, op)                                       \
-  COLLC_KERNEL(kMaxThreads) collc_##name(COLLC_KERNEL_ARGUMENT(Launch) launch) {  \
-    run_block<type, Simple<type, op>>(launch);                                    \
-  }
-#define COLLC_DEFINE_LINE_KERNEL(name, type, protocol)                            \
+#define COLLC_DEFINE_KERNEL(name, type, protocol)                                 \
   COLLC_KERNEL(kMaxThreads) collc_##name(COLLC_KERNEL_ARGUMENT(Launch) launch) {  \
     run_block<type, protocol<type>>(launch);                                      \
   }
-COLLC_KERNELS(COLLC_DEFINE_KERNEL)
-COLLC_LL_KERNELS(COLLC_DEFINE_LINE_KERNEL)
+COLLC_SIMPLE_KERNELS(COLLC_DEFINE_KERNEL)
+COLLC_LL_KERNELS(COLLC_DEFINE_KERNEL)
 #if !defined(COLLC_PRE_VOLTA)
-COLLC_LL128_KERNELS(COLLC_DEFINE_LINE_KERNEL)
+COLLC_LL128_KERNELS(COLLC_DEFINE_KERNEL)
 #endif

@@ -23,8 +23,8 @@ ptxas info    : Compiling entry function 'collc_ll_f32' for 'sm_90'
 ptxas info    : Function properties for collc_ll_f32
     0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads
 ptxas info    : Used 68 registers, used 1 barriers, 16 bytes smem
-ptxas info    : Compiling entry function 'collc_sum_i8' for 'sm_90'
-ptxas info    : Function properties for collc_sum_i8
+ptxas info    : Compiling entry function 'collc_simple_i8' for 'sm_90'
+ptxas info    : Function properties for collc_simple_i8
     8 bytes stack frame, 4 bytes spill stores, 12 bytes spill loads
 ptxas info    : Used 255 registers, used 1 barriers, 8 bytes lmem
 """
@@ -33,7 +33,7 @@ PTX = """
   ld.relaxed.sys.global.v2.u64 {%rd1, %rd2}, [%rd3];
   ld.global.v2.u32 {%r1, %r2}, [%rd3];
   st.relaxed.sys.global.v2.u64 [%rd3], {%rd1, %rd2};
-.visible .entry collc_sum_i8(
+.visible .entry collc_simple_i8(
   ld.global.v4.u32 {%r1, %r2, %r3, %r4}, [%rd3];
 """
 
@@ -52,11 +52,11 @@ def script() -> ModuleType:
 def test_it_reads_what_ptxas_says(script):
     found = script.parse(LOG)
     assert found["collc_ll_f32"] == script.Figures(68, 0, 0, 16, 0)
-    assert found["collc_sum_i8"] == script.Figures(255, 8, 16, 0, 8)
+    assert found["collc_simple_i8"] == script.Figures(255, 8, 16, 0, 8)
 
 
 def test_it_counts_wide_accesses(script):
-    assert script.widths(PTX) == {"collc_ll_f32": (1, 1), "collc_sum_i8": (1, 0)}
+    assert script.widths(PTX) == {"collc_ll_f32": (1, 1), "collc_simple_i8": (1, 0)}
 
 
 @pytest.mark.parametrize(

@@ -148,7 +148,7 @@ def test_no_kernel_spills_or_uses_local_memory(architecture: str) -> None:
     made = compiled(architecture)
     log = made.log.read_text(encoding="utf-8")
     kernels = re.findall(r"Compiling entry function '(collc_\w+)'", log)
-    assert len(kernels) == len(set(kernels)) >= 40
+    assert len(kernels) == len(set(kernels)) == (20 if architecture == "60" else 30)
     frames = re.findall(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads", log)
     assert len(frames) >= len(kernels)
     assert set(frames) == {("0", "0", "0")}
@@ -189,9 +189,9 @@ def test_each_has_the_instructions_of_its_chip(architecture: str) -> None:
 @pytest.mark.parametrize("architecture", OLD)
 def test_loops_move_sixteen_bytes_at_a_time(architecture: str) -> None:
     text = compiled(architecture).ptx.read_text(encoding="ascii")
-    simple = r"^\s*\.visible \.entry (collc_(?:sum|prod|max|min)_\w+)\("
+    simple = r"^\s*\.visible \.entry (collc_simple_\w+)\("
     kernels = kernels_of(text, simple)
-    assert len(kernels) == 40
+    assert len(kernels) == 10
     load = r"ld\.volatile\.global\.v4\.u32" if architecture == "60" else r"ld\.global\.v4\.u32"
     for name, body in kernels.items():
         wide = re.findall(rf"{load}|st\.global\.v4\.u32|(?:ld|st)\.[\w.]+", body)

@@ -37,7 +37,7 @@ Status kernel_of(const Device &device, const Call &call, uint32_t protocol, Func
   } else if (type >= kTypes) {
     return fail(ncclInvalidArgument, "reductions of 8-bit floats are not in the CUDA target");
   }
-  *kernel = device.kernel(protocol, type, *operation);
+  *kernel = device.kernel(protocol, type);
   return {};
 }
 

@@ -15,13 +15,11 @@ struct Device {
   int multiprocessors = 0;
   bool cooperative = false;
   int capability = 0;  // 90: sm_90
-  // Of Simple by type and operation, then of LL by type, then of LL128 by type, where the GPU has that.
+  // By protocol, then by type; without LL128 where the GPU lacks that.
   std::vector<Function> kernels;
 
   bool has_ll128() const { return capability >= 70; }
-  Function kernel(uint32_t protocol, uint32_t type, uint32_t operation) const {
-    return kernels[protocol == kSimple ? type * kReductions + operation : (kReductions + protocol - 1) * kTypes + type];
-  }
+  Function kernel(uint32_t protocol, uint32_t type) const { return kernels[protocol * kTypes + type]; }
   // Blocks of `threads` threads that run at once, whatever the kernel; 0 if a kernel cannot run so.
   uint32_t resident_blocks(uint32_t threads, uint32_t shared_bytes) const;
 };

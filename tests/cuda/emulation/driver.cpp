@@ -13,21 +13,21 @@ struct NamedKernel {
   const char *name;
   Kernel run;
 };
-#define COLLC_NAMED_KERNEL(name, type, op) {#name, &collc_##name},
+#define COLLC_NAMED_KERNEL(name, type, protocol) {#name, &collc_##name},
 const NamedKernel kKernels[] = {
-    COLLC_KERNELS(COLLC_NAMED_KERNEL) COLLC_LL_KERNELS(COLLC_NAMED_KERNEL)
+    COLLC_SIMPLE_KERNELS(COLLC_NAMED_KERNEL) COLLC_LL_KERNELS(COLLC_NAMED_KERNEL)
 #if !defined(COLLC_PRE_VOLTA)
     COLLC_LL128_KERNELS(COLLC_NAMED_KERNEL)
 #endif
 };
 
-// The kernel of a protocol for a call that names Simple's: "sum_f32" is operation 0 of "ll_f32".
-Kernel find_kernel(const std::string &simple, uint32_t protocol, uint32_t *operation) {
+// The kernel of a protocol for a reduction: "sum_f32" is operation 0 of "ll_f32".
+Kernel find_kernel(const std::string &reduction, uint32_t protocol, uint32_t *operation) {
   static const char *const kOperations[] = {"sum", "prod", "max", "min"};
-  static const char *const kPrefixes[] = {"", "ll", "ll128"};
-  const std::string op = simple.substr(0, simple.find('_'));
+  static const char *const kPrefixes[] = {"simple", "ll", "ll128"};
+  const std::string op = reduction.substr(0, reduction.find('_'));
   for (*operation = 0; *operation < 3 && op != kOperations[*operation];) ++*operation;
-  const std::string name = protocol == kSimple ? simple : kPrefixes[protocol] + simple.substr(simple.find('_'));
+  const std::string name = kPrefixes[protocol] + reduction.substr(reduction.find('_'));
   for (const NamedKernel &known : kKernels)
     if (name == known.name) return known.run;
   return nullptr;

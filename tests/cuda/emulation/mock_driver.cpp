@@ -21,9 +21,9 @@ struct MockFunction {
   const char *name;
   Kernel run;
 };
-#define COLLC_NAMED_KERNEL(name, type, op) {"collc_" #name, &collc_##name},
+#define COLLC_NAMED_KERNEL(name, type, protocol) {"collc_" #name, &collc_##name},
 const MockFunction kFunctions[] = {
-    COLLC_KERNELS(COLLC_NAMED_KERNEL) COLLC_LL_KERNELS(COLLC_NAMED_KERNEL) COLLC_LL128_KERNELS(COLLC_NAMED_KERNEL)};
+    COLLC_SIMPLE_KERNELS(COLLC_NAMED_KERNEL) COLLC_LL_KERNELS(COLLC_NAMED_KERNEL) COLLC_LL128_KERNELS(COLLC_NAMED_KERNEL)};
 
 constexpr int kInvalidValue = 1, kOutOfMemory = 2, kNotFoundHere = 500, kTooLarge = 720, kLaunchFailed = 719;
 constexpr uint32_t kThreads = 64;  // a block that is larger does not fit

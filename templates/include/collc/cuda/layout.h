@@ -87,18 +87,13 @@ struct Launch {
   uint32_t program;    // within the allocation
   uint32_t nchannels;
   uint32_t divisor;    // of a finished reduction; 0: none (avg divides by the number of ranks)
-  uint32_t operation;  // ncclRedOp_t 0..3, for kernels that are not made for one
+  uint32_t operation;  // ncclRedOp_t 0..3
   RankCall ranks[kMaxLaunchRanks];
 };
 static_assert(sizeof(Launch) <= 4096, "kernel arguments end at 4 KiB on older drivers");
 
-// Kernels of Simple are made for an element type and an operation each, those of LL and LL128 for a type; they choose the
-// operation per line. Collectives that only move data run as the sum of an unsigned type. A test may define shorter lists.
-#define COLLC_KERNELS_OF_TYPE(X, name, type) \
-  X(sum_##name, type, Sum)                   \
-  X(prod_##name, type, Prod)                 \
-  X(max_##name, type, Max)                   \
-  X(min_##name, type, Min)
+// A kernel is made for a protocol and an element type. Simple chooses the operation per chunk, LL and LL128 per line.
+// Collectives that only move data run as the sum of an unsigned type. A test may define a shorter list of types.
 #if !defined(COLLC_TYPES)
 #define COLLC_TYPES(X, Y)  \
   X(Y, i8, int8_t)         \
@@ -112,15 +107,13 @@ static_assert(sizeof(Launch) <= 4096, "kernel arguments end at 4 KiB on older dr
   X(Y, f64, double)        \
   X(Y, bf16, Bfloat16)
 #endif
-#if !defined(COLLC_KERNELS)
-#define COLLC_KERNELS(X) COLLC_TYPES(COLLC_KERNELS_OF_TYPE, X)
-#endif
+#define COLLC_SIMPLE_KERNEL(X, name, type) X(simple_##name, type, Simple)
 #define COLLC_LL_KERNEL(X, name, type) X(ll_##name, type, LL)
 #define COLLC_LL128_KERNEL(X, name, type) X(ll128_##name, type, LL128)
+#define COLLC_SIMPLE_KERNELS(X) COLLC_TYPES(COLLC_SIMPLE_KERNEL, X)
 #define COLLC_LL_KERNELS(X) COLLC_TYPES(COLLC_LL_KERNEL, X)
 #define COLLC_LL128_KERNELS(X) COLLC_TYPES(COLLC_LL128_KERNEL, X)
 
 constexpr uint32_t kTypes = 10;      // ncclDataType_t 0..9, in the order above
-constexpr uint32_t kReductions = 4;  // ncclRedOp_t 0..3 in the order above; avg is sum with a divisor
 
 }  // namespace collc::cuda

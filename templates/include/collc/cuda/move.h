@@ -15,7 +15,7 @@ struct Places {
 // Moves units [begin, end) of a chunk; a unit U is a Pack or an element. Full segments of N x kWarp units are dealt to the
 // warps in turn, so that a thread keeps N accesses in flight at constant distances from one address; what is left is spread
 // over all threads.
-template <class T, class Op, class U>
+template <class T, class U>
 struct Mover {
   static constexpr uint32_t kCopyUnroll = sizeof(U) == 16 ? 8 : 4;
   static constexpr uint32_t kReduceUnroll = 4;
@@ -44,7 +44,7 @@ struct Mover {
     for (uint32_t d = 0; d < to.nrest; ++d) put(to.rest[d], value, i);
   }
 
-  template <uint32_t N>
+  template <class Op, uint32_t N>
   static COLLC_DEVICE void combine_all(U (&value)[N], const U (&other)[N]) {
 #pragma unroll
     for (uint32_t k = 0; k < N; ++k) value[k] = combine<T, Op>(value[k], other[k]);
@@ -60,6 +60,7 @@ struct Mover {
     }
   };
 
+  template <class Op>
   struct Reduce {
     static constexpr uint32_t kUnroll = kReduceUnroll;
     template <uint32_t N>
@@ -69,7 +70,7 @@ struct Mover {
 #pragma unroll 1
       for (uint32_t s = 0; s < from.nrest; ++s) {
         get(from.rest[s], other, i);
-        combine_all(value, other);
+        combine_all<Op>(value, other);
       }
       if constexpr (Op::kind == Reduction::kSum) {
         if (divisor != 0) {
@@ -96,28 +97,37 @@ struct Mover {
     for (uint64_t i = begin + thread; i < end; i += threads) Work::template group<1>(from, to, divisor, i);
   }
 
-  static COLLC_DEVICE void run(const Places &from, const Places &to, uint32_t divisor, uint64_t begin, uint64_t end) {
+  static COLLC_DEVICE void run(const Places &from, const Places &to, uint32_t operation, uint32_t divisor,
+                               uint64_t begin, uint64_t end) {
     if (begin == end) return;
-    if (from.nrest == 0 || from.first == nullptr) {
-      spread<Copy>(Places{from.first != nullptr ? from.first : from.rest[0], nullptr, 0}, to, 0, begin, end);
-    } else {
-      spread<Reduce>(from, to, divisor, begin, end);
+    if (from.nrest == 0 || from.first == nullptr)
+      return spread<Copy>(Places{from.first != nullptr ? from.first : from.rest[0], nullptr, 0}, to, 0, begin, end);
+    switch (static_cast<Reduction>(operation)) {
+      case Reduction::kProd:
+        return spread<Reduce<Prod>>(from, to, 0, begin, end);
+      case Reduction::kMax:
+        return spread<Reduce<Max>>(from, to, 0, begin, end);
+      case Reduction::kMin:
+        return spread<Reduce<Min>>(from, to, 0, begin, end);
+      default:
+        return spread<Reduce<Sum>>(from, to, divisor, begin, end);
     }
   }
 };
 
 // Slots are aligned, so only the caller's buffers decide whether 16 bytes can be moved at once.
-template <class T, class Op>
-COLLC_DEVICE void move_chunk(const Places &from, const Places &to, uint32_t divisor, uint64_t elements) {
+template <class T>
+COLLC_DEVICE void move_chunk(const Places &from, const Places &to, uint32_t operation, uint32_t divisor,
+                             uint64_t elements) {
   if (to.first == nullptr && to.nrest == 0) return;
   const uint64_t misplaced = reinterpret_cast<uint64_t>(from.first) | reinterpret_cast<uint64_t>(to.first);
   uint64_t done = 0;
   if (misplaced % sizeof(Pack) == 0) {
     const uint64_t packs = elements * sizeof(T) / sizeof(Pack);
-    Mover<T, Op, Pack>::run(from, to, divisor, 0, packs);
+    Mover<T, Pack>::run(from, to, operation, divisor, 0, packs);
     done = packs * (sizeof(Pack) / sizeof(T));
   }
-  Mover<T, Op, T>::run(from, to, divisor, done, elements);
+  Mover<T, T>::run(from, to, operation, divisor, done, elements);
 }
 
 }  // namespace collc::cuda

@@ -8,7 +8,7 @@
 
 namespace collc::cuda {
 
-template <class T, class Op>
+template <class T>
 class Simple : public Counters {
  public:
   COLLC_DEVICE Simple(const RankState &state, const RankCall &call, const Launch &launch, uint32_t channel,
@@ -52,7 +52,7 @@ class Simple : public Counters {
       to.first = static_cast<char *>(call_.output) + (share.out_base + chunk.begin) * sizeof(T);
     // In place, a rank's own block already lies where a copy would put it.
     if (from.first == to.first && step.nrecv == 0) to.first = nullptr;
-    move_chunk<T, Op>(from, to, step.flags & kFinal ? launch_.divisor : 0, chunk.elements);
+    move_chunk<T>(from, to, launch_.operation, step.flags & kFinal ? launch_.divisor : 0, chunk.elements);
   }
 
   COLLC_DEVICE void publish(const Step &step, const FifoRef *recv, const FifoRef *, const Chunk &chunk) {
