@@ -130,7 +130,7 @@ static struct {
   ncclUniqueId id;
 } *shared;
 static PER_RANK ncclComm_t communicator;
-static int as_threads;
+static int as_threads, crowded;
 static void run_rank(void);
 
 static void *thread(void *number) {
@@ -150,7 +150,7 @@ static void barrier(void) {
     atomic_store(&shared->round, round + 1);
   }
   for (int spins = 0; atomic_load(&shared->round) == round; ++spins)
-    if (nranks > sysconf(_SC_NPROCESSORS_ONLN) || spins > 20000) sched_yield();
+    if (crowded || spins > 20000) sched_yield();
 }
 
 static double largest(double value) {
@@ -163,6 +163,7 @@ static double largest(double value) {
 }
 
 static void start(int argc, char **argv) {
+  crowded = nranks > sysconf(_SC_NPROCESSORS_ONLN);
   as_threads = argc == 6 && strcmp(argv[5], "threads") == 0;
   shared = mmap(NULL, sizeof *shared, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   if (shared == MAP_FAILED || nranks > 64) fail("no memory, or more than 64 ranks");
@@ -176,8 +177,7 @@ static void start(int argc, char **argv) {
 }
 
 static void join(void) {
-  const long cores = sysconf(_SC_NPROCESSORS_ONLN);
-  if (nranks <= cores) {  // as MPI libraries do by themselves
+  if (!crowded) {  // as MPI libraries do by themselves
     cpu_set_t set;
     CPU_ZERO(&set);
     CPU_SET(rank, &set);

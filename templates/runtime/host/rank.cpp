@@ -17,6 +17,9 @@ constexpr double kMostChunk = 1 << 30;
 // Results from here on are streamed past the caches, of which each core of today has less.
 constexpr uint64_t kStreamed = 8 << 20;
 
+// Calls from here on have steps long enough to matter to others.
+constexpr uint64_t kServesFirst = 16 << 10;
+
 uint64_t lines(uint64_t bytes) { return (bytes + kLine - 1) / kLine * kLine; }
 
 // Where a block lies in the caller's buffers, in elements; NCCL's conventions. `block` counts ranks of the plan.
@@ -148,6 +151,7 @@ void HostRank::begin(const Call &call) {
   context_.segment->line(context_.rank).core.store(core < 0 ? UINT32_MAX : static_cast<uint32_t>(core),
                                                    std::memory_order_relaxed);
   streams_ = output_bytes() >= kStreamed;
+  serves_first_ = call.count * element_bytes_ >= kServesFirst;
   place_shares(call, element_bytes_);
   const Program &program = *call.program;
   channels_.resize(program.nchannels);
@@ -186,10 +190,27 @@ void HostRank::copy_alone(const Call &call) {
 
 bool HostRank::advance() {
   bool moved = false;
+  if (serves_first_ && remaining_ != 0) {
+    // What others wait for goes first, then a chunk of our own: who reduces all it can before it hands out its input lets
+    // the others wait for as long.
+    moved = advance_channels(0);
+    if (failure_.ok()) moved |= advance_channels(1);
+  } else {
+    moved = advance_channels(UINT32_MAX);
+  }
+  Status failed;
+  moved |= transfers_.advance(&failed);
+  if (!failed.ok()) fail_all(failed);
+  return moved;
+}
+
+// Each channel as far as it goes with so many steps that receive.
+bool HostRank::advance_channels(uint32_t receives) {
+  bool moved = false;
   for (ChannelState &channel : channels_) {
     if (channel.done) continue;
     const Cursor before = channel.at;
-    HostVerbs verbs(*this, channel);
+    HostVerbs verbs(*this, channel, receives);
     const Progress progress =
         run_channel(verbs, channel.steps, channel.nsteps, refs_, shares_.data(), channel.iterations, channel.at);
     if (failed_to_read_ && failure_.ok()) fail_all(context_.segment->abort_status(context_.rank));
@@ -198,9 +219,6 @@ bool HostRank::advance() {
     if (ended) finish_channel(channel);
     moved |= ended || channel.at.iteration != before.iteration || channel.at.step != before.step;
   }
-  Status failed;
-  moved |= transfers_.advance(&failed);
-  if (!failed.ok()) fail_all(failed);
   return moved;
 }
 

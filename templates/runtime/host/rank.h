@@ -97,6 +97,7 @@ class HostRank final : public RankBackend {
   void fail_all(const Status &status);
   void place_shares(const Call &call, uint32_t size);
   void copy_alone(const Call &call);
+  bool advance_channels(uint32_t receives);
   void finish_channel(ChannelState &channel);
   uint64_t output_bytes() const;
   std::string waiting_for(const ChannelState &channel) const;
@@ -122,6 +123,7 @@ class HostRank final : public RankBackend {
   ReduceFunction reduce_ = nullptr;
   Finish finish_;  // for steps that complete a reduction
   bool streams_ = false;         // the result is larger than the caches
+  bool serves_first_ = false;    // sends go before steps that receive
   bool failed_to_read_ = false;  // a chunk that came by address may be wrong
   std::vector<ShareRange> shares_;
   // What shares_ was computed for: the same call again, as in training, computes nothing.

@@ -16,10 +16,13 @@ namespace collc {
 
 class HostVerbs {
  public:
-  HostVerbs(HostRank &rank, HostRank::ChannelState &channel) : rank_(rank), channel_(channel) {}
+  // `receives`: how many steps that receive may run.
+  HostVerbs(HostRank &rank, HostRank::ChannelState &channel, uint32_t receives)
+      : rank_(rank), channel_(channel), receives_(receives) {}
 
   Progress wait(const Step &step, const FifoRef *recv, const FifoRef *send, const Chunk &chunk) {
     direct_ = false;
+    if (step.nrecv > 0 && receives_ == 0) return Progress::kBlocked;
     for (uint32_t i = 0; i < step.nrecv; ++i) {
       HostRank::End &end = rank_.ends_[recv[i].fifo];
       const uint64_t need = end.position + chunk.index + 1;
@@ -122,6 +125,7 @@ class HostVerbs {
 
   void publish(const Step &step, const FifoRef *recv, const FifoRef *send, const Chunk &chunk) {
     Segment &segment = *rank_.context_.segment;
+    if (step.nrecv > 0) --receives_;
     if (end_reading()) return;
     // Sequentially consistent, together with the sleeper's store and second look: either it sees the counter or we see
     // that it sleeps.
@@ -237,6 +241,7 @@ class HostVerbs {
 
   HostRank &rank_;
   HostRank::ChannelState &channel_;
+  uint32_t receives_;
   bool direct_ = false;  // the step reads another rank's memory
 };
 
