@@ -37,6 +37,7 @@ class CompileRequest:
         model: the model's parameters, a name of `collc.simulate.generations.MACHINES`.
         tune_candidates: also hold the programs that `collc tune` compares.
         cuda: 12 takes only compilers of CUDA 12, whose code older drivers run; None: whatever is there.
+        counters: kernels that count where their time goes, for `collc bench --breakdown` (target cuda).
     """
 
     topology: str
@@ -51,6 +52,7 @@ class CompileRequest:
     model: str = "generic"
     tune_candidates: bool = False
     cuda: int | None = None
+    counters: bool = False
 
 
 @dataclass(frozen=True)
@@ -169,7 +171,7 @@ def compile_topology(
         CollcError: the topology, the plans or the build failed; nothing is left at the output path.
     """
     recorder = recorder or Recorder()
-    kind, note = choose_target(request.target, request.cuda)
+    kind, note = choose_target(request.target, request.cuda, request.counters)
     target = TARGETS[kind]
     graphs, sets = find_graphs(request, status)
     documents: list[PlanFile] = []
@@ -196,7 +198,9 @@ def compile_topology(
     status(f"building {out}")
     contents = Contents(tuple(documents), tuple(entries), sets)
     with recorder.timed("compile"):
-        library = compile_library(contents, target, out, keep_source=request.keep_source, cuda=request.cuda)
+        library = compile_library(
+            contents, target, out, keep_source=request.keep_source, cuda=request.cuda, counters=request.counters
+        )
     if library.device and not library.device.runs_on_old_chips and may_be_old(load_topology(request.topology)):
         note = f"the GPUs may be Pascal or Volta, for which this library has no code: {INSTALL_NVRTC}"
     return CompileResult(library, kind, contents.documents, len(sets.sets), note, contents.entries)
@@ -213,11 +217,15 @@ def may_be_old(topology: Topology) -> bool:
     return False
 
 
-def choose_target(wanted: TargetKind | None, cuda: int | None = None) -> tuple[TargetKind, str | None]:
+def choose_target(
+    wanted: TargetKind | None, cuda: int | None = None, counters: bool = False
+) -> tuple[TargetKind, str | None]:
     """The target, and a line for the user where we chose it."""
     if wanted is TargetKind.HOST and cuda is not None:
         raise UsageError("--cuda chooses the compilers of --target cuda", hint="leave one of them out")
-    if wanted is not None or cuda is not None:
+    if wanted is TargetKind.HOST and counters:
+        raise UsageError("--counters is for --target cuda", hint="libraries for host count without it")
+    if wanted is not None or cuda is not None or counters:
         return wanted or TargetKind.CUDA, None
     try:
         find_toolkits()

@@ -80,13 +80,17 @@ def generate(
     text = [row.cells for table in tables.tables() for row in table.rows]
     key = [__version__, compiler.version, *COMPILE_FLAGS, *LINK_FLAGS, *flags, contents.documents[0].name, *text]
     names = "".join(f"{name}\0" for name in contents.gpu_sets.names).encode()
-    fatbin = (device.fatbin.read_bytes(), device.text) if device else (b"",)
+    fatbin: list[str | bytes] = [device.fatbin.read_bytes(), device.text] if device else [b""]
+    if device and device.counters:
+        fatbin.append("counters")
     build_id = content_key([*key, names, plan, *fatbin, *fixed])[:32]
     manifest = make_manifest(
         contents.documents, contents.entries, contents.gpu_sets, target, compiler.version, build_id, tables.counts()
     )
     if device:
         manifest["device_code"] = device.rows()
+        if device.counters:
+            manifest["counters"] = True
     manifest_bytes = manifest_text(manifest).encode("ascii")
     context = SourceContext(
         version=__version__,
@@ -115,17 +119,24 @@ def _byte_rows(data: bytes) -> tuple[str, ...]:
 
 
 def compile_library(
-    contents: Contents, target: Target, out: Path, *, keep_source: Path | None = None, cuda: int | None = None
+    contents: Contents,
+    target: Target,
+    out: Path,
+    *,
+    keep_source: Path | None = None,
+    cuda: int | None = None,
+    counters: bool = False,
 ) -> Library:
     """Builds a library at `out`; writes it whole or not at all.
 
     Args:
         keep_source: where to leave the generated source for reading.
         cuda: 12 takes only compilers of CUDA 12 for the device code.
+        counters: kernels that count where their time goes (target cuda).
     """
     compiler = find_cxx()
     with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
-        device_job = pool.submit(build_device_code, cuda) if target.kind is TargetKind.CUDA else None
+        device_job = pool.submit(build_device_code, cuda, counters) if target.kind is TargetKind.CUDA else None
         jobs = [pool.submit(compile_object, unit, compiler) for unit in runtime_units(target.kind, compiler)]
         try:
             device = device_job.result() if device_job else None

@@ -26,6 +26,9 @@ SASS_FLAGS = ("-O3", "-Xptxas=-warn-spills,-warn-lmem-usage")
 # An nvcc 12 warns that these chips will go.
 OLD_FLAGS = ("-Wno-deprecated-gpu-targets",)
 
+# Makes the kernels count where their time goes (templates/include/collc/cuda/tally.h).
+COUNTERS_FLAGS = ("-DCOLLC_COUNTERS",)
+
 # What CUDA 13's compilers have dropped.
 OLD = ("60", "70")
 # The driver that each release came with (release notes of CUDA, table of toolkits and drivers). The driver compiles
@@ -48,10 +51,11 @@ YOUNG = {"100": RELEASE_DRIVER["12.8"], "120": RELEASE_DRIVER["12.8"]}
 
 @dataclass(frozen=True)
 class DeviceCode:
-    """A fatbin and what it holds, machine code in the order of the chips, PTX last."""
+    """A fatbin and what it holds, machine code in the order of the chips, PTX last; whether its kernels count."""
 
     fatbin: Path
     images: tuple[Image, ...]
+    counters: bool = False
 
     @property
     def text(self) -> str:
@@ -121,43 +125,47 @@ def planned_code(cuda: int | None = None) -> list[dict[str, str]]:
     return [image.row() for image in images]
 
 
-def build_device_code(cuda: int | None = None) -> DeviceCode:
+def build_device_code(cuda: int | None = None, counters: bool = False) -> DeviceCode:
     """The kernels for every chip that the compilers here know, from the cache if they were built before.
 
     The same inputs give the same bytes.
 
     Args:
         cuda: as for `find_toolkits`.
+        counters: kernels that count where their time goes.
 
     Raises:
         BuildError: no compiler, or one failed.
     """
     nvcc, nvrtc = find_toolkits(cuda)
     by_chip = makers(nvcc, nvrtc)
+    flags = COUNTERS_FLAGS if counters else ()
     with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
-        jobs = [pool.submit(_nvrtc_images, maker, sm) for sm, maker in by_chip.items() if isinstance(maker, Nvrtc)]
+        jobs = [
+            pool.submit(_nvrtc_images, maker, sm, flags) for sm, maker in by_chip.items() if isinstance(maker, Nvrtc)
+        ]
         if nvcc is not None:
             wanted = [sm for sm, maker in by_chip.items() if maker is nvcc]
-            jobs += [pool.submit(_nvcc_images, nvcc, virtual, wanted) for virtual in SASS]
+            jobs += [pool.submit(_nvcc_images, nvcc, virtual, wanted, flags) for virtual in SASS]
         images = [image for job in jobs for image in job.result()]
     images.sort(key=lambda image: (image.kind == "ptx", int(image.sm)))
-    return DeviceCode(make_fatbin(images, nvcc, nvrtc), tuple(images))
+    return DeviceCode(make_fatbin(images, nvcc, nvrtc), tuple(images), counters)
 
 
-def _nvcc_images(nvcc: Nvcc, virtual: str, wanted: Sequence[str]) -> list[Image]:
+def _nvcc_images(nvcc: Nvcc, virtual: str, wanted: Sequence[str], extra: Sequence[str]) -> list[Image]:
     reals = [sm for sm in SASS[virtual] if sm in wanted]
     if not reals:
         return []
     flags = OLD_FLAGS if virtual in OLD else ()
-    ptx = make_ptx(nvcc, virtual, extra=flags)
+    ptx = make_ptx(nvcc, virtual, extra=(*flags, *extra))
     with ThreadPoolExecutor(len(reals)) as pool:
         cubins = list(pool.map(lambda real: make_cubin(nvcc, ptx, real, flags), reals))
     made = [_image("elf", sm, nvcc, cubin) for sm, cubin in zip(reals, cubins, strict=True)]
     return made + [_image("ptx", PTX, nvcc, ptx)] * (virtual == PTX)
 
 
-def _nvrtc_images(nvrtc: Nvrtc, sm: str) -> list[Image]:
-    made = compile_kernels(nvrtc, sm, device_source().read_text(encoding="utf-8"))
+def _nvrtc_images(nvrtc: Nvrtc, sm: str, extra: Sequence[str]) -> list[Image]:
+    made = compile_kernels(nvrtc, sm, device_source().read_text(encoding="utf-8"), extra)
     return [_image("elf", sm, nvrtc, made.cubin)] + [_image("ptx", PTX, nvrtc, made.ptx)] * (sm == PTX)
 
 
@@ -202,6 +210,8 @@ def make_cubin(nvcc: Nvcc, ptx: Path, architecture: str, extra: Sequence[str] = 
 def embed(code: DeviceCode, compiler: Compiler) -> Path:
     """An object with the fatbin as collc_fatbin and what it holds, for messages, as collc_device_code.
 
+    Kernels that count come with the symbol collc_counters, which the runtime looks for.
+
     The section is the one in which cuobjdump looks for device code.
     """
     lines = [
@@ -209,6 +219,7 @@ def embed(code: DeviceCode, compiler: Compiler) -> Path:
         *("collc_fatbin:", '.incbin "collc.fatbin"'),
         *('.section .rodata.str1.1,"aMS",%progbits,1', ".globl collc_device_code", ".hidden collc_device_code"),
         *("collc_device_code:", f'.asciz "{code.text}"'),
+        *((".globl collc_counters", ".hidden collc_counters", "collc_counters: .byte 1") if code.counters else ()),
         '.section .note.GNU-stack,"",%progbits',
     ]
     text = "\n".join(lines) + "\n"

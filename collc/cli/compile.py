@@ -50,6 +50,7 @@ _STAGES = sorted({name for target in TARGETS.values() for name in stage_names(ta
     type=click.Choice(["12"]),
     help="Device code by CUDA 12 alone, which drivers from 525 on run (target cuda) [13, and 12 for what it lacks].",
 )
+@click.option("--counters", is_flag=True, help="Kernels that count for `collc bench --breakdown` (target cuda).")
 @click.option("--tune-candidates", is_flag=True, help="Also hold the plans and chunk sizes that `collc tune` compares.")
 @click.option("--keep-source", type=click.Path(path_type=Path), help="Leave the generated source here.")
 @click.option(
@@ -70,6 +71,7 @@ def command(
     roots: tuple[int, ...],
     model: str,
     cuda: str | None,
+    counters: bool,
     tune_candidates: bool,
     keep_source: Path | None,
     dump_after: tuple[str, ...],
@@ -92,6 +94,7 @@ def command(
         model=model,
         tune_candidates=tune_candidates,
         cuda=int(cuda) if cuda else None,
+        counters=counters,
     )
     status = progress("collc compile")
     start = time.perf_counter()
@@ -133,7 +136,8 @@ def _report(result: CompileResult, recorder: Recorder, elapsed: float, time_stag
         f"{result.nprograms} programs, {result.library.size / 1e6:.1f} MB, {elapsed:.1f} s"
     )
     if result.library.device:
-        click.echo(f"device code: {result.library.device.text}")
+        counting = ", which counts (collc bench --breakdown)" if result.library.device.counters else ""
+        click.echo(f"device code: {result.library.device.text}{counting}")
     if time_stages:
         rows = [[name, f"{seconds:.3f}"] for name, seconds in recorder.seconds.items()]
         click.echo(table(["stage", "seconds"], rows))

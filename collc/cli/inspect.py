@@ -28,6 +28,8 @@ def command(library: Path, as_json: bool) -> None:
     if manifest.get("device_code"):
         made = dict.fromkeys(row["compiler"] for row in manifest["device_code"])
         click.echo(f"device code by {' and '.join(made)}: {needs(manifest['device_code'])}")
+        counts = "by channel (bench --breakdown)" if manifest.get("counters") else "not built in"
+        click.echo(f"counters of waiting, copying and reducing: {counts}")
     for allocation in manifest["allocations"]:
         click.echo(
             f"\n{allocation['nranks']} GPUs ({', '.join(allocation['gpus'])}), graph {allocation['fingerprint']}"

@@ -88,7 +88,8 @@ struct ChannelTimes {
 class RankBackend {
  public:
   virtual ~RankBackend() = default;
-  // By channel, of all calls so far; empty unless COLLC_BREAKDOWN was set at creation.
+  // By channel, of all calls so far; empty unless COLLC_BREAKDOWN was set at creation and the backend counts: CUDA's kernels
+  // do where they were built for it.
   virtual std::vector<ChannelTimes> times() const { return {}; }
 };
 

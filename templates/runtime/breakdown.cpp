@@ -6,7 +6,7 @@
 extern "C" {
 
 // Writes waiting, copying and reducing of up to `most` channels of this rank, in nanoseconds since creation; returns how
-// many channels there are, 0 unless COLLC_BREAKDOWN was set at creation.
+// many channels there are, 0 unless COLLC_BREAKDOWN was set at creation (CUDA: and the kernels were built to count).
 COLLC_API uint32_t collc_breakdown(ncclComm_t comm, uint64_t *times, uint32_t most) {
   uint32_t channels = 0;
   const auto read = [&](const collc::CommunicatorPtr &found) -> collc::Status {

@@ -27,6 +27,7 @@ from collc.resources import resource_dir
 Array = npt.NDArray[Any]
 HERE = Path(__file__).resolve().parent / "emulation"
 NOBODY = 0xFFFFFFFF
+MOST_CHANNELS = 32  # as in driver.cpp
 FLAGS = ["-std=c++17", "-fPIC", "-Wall", "-Wextra", "-Werror", "-Wno-unknown-pragmas"]
 KERNEL_TYPES = {
     "int8": "i8",
@@ -80,6 +81,8 @@ class _Run(ctypes.Structure):
         ("calls", ctypes.POINTER(_Call)),
         ("report", ctypes.POINTER(ctypes.c_uint32)),
         ("switches", ctypes.c_uint64),
+        ("ticks", ctypes.POINTER(ctypes.c_uint64)),
+        ("late_rank", ctypes.c_uint32),
     ]
 
 
@@ -104,24 +107,29 @@ class Call:
 
 @dataclass
 class Outcome:
-    """What a run came to: "" or what went wrong, the first report of each rank that gave up, how often it switched."""
+    """What a run came to: "" or what went wrong, the first report of each rank that gave up, how often it switched.
+
+    ticks: per rank and channel (waiting, copying, reducing, nanoseconds of all three); zeros unless the kernels count.
+    """
 
     failure: str
     reports: dict[int, tuple[int, int, int, int]] = field(default_factory=dict)
     switches: int = 0
+    ticks: list[list[tuple[int, ...]]] = field(default_factory=list)
 
 
-def build_emulator(fault: str | None = None, pre_volta: bool = False) -> ctypes.CDLL:
+def build_emulator(fault: str | None = None, pre_volta: bool = False, counters: bool = False) -> ctypes.CDLL:
     """The emulator with all kernels, or, with a planted fault, with float's alone.
 
     Args:
         pre_volta: take Pascal's verbs and keep the lanes of a warp in step; with the kernels of f32 and u32 alone.
+        counters: kernels that count where their time goes; those of f32 and u32 alone.
     """
-    return _build(fault, pre_volta)
+    return _build(fault, pre_volta, counters)
 
 
 @cache
-def _build(fault: str | None, pre_volta: bool) -> ctypes.CDLL:
+def _build(fault: str | None, pre_volta: bool, counters: bool) -> ctypes.CDLL:
     compiler = find_cxx()
     templates = resource_dir("templates")
     sources = sorted([*HERE.iterdir(), *(templates / "include").rglob("*.h"), *(templates / "cuda").glob("*.cu")])
@@ -131,17 +139,19 @@ def _build(fault: str | None, pre_volta: bool) -> ctypes.CDLL:
     cache_root = Path(os.environ.get("COLLC_TEST_CACHE", Path(tempfile.gettempdir()) / f"collc-emulator-{os.getuid()}"))
     folder = cache_root / digest.hexdigest()[:24]
     folder.mkdir(parents=True, exist_ok=True)
-    library = folder / f"{fault or 'whole'}{'-pascal' if pre_volta else ''}.so"
+    library = folder / f"{fault or 'whole'}{'-pascal' if pre_volta else ''}{'-counters' if counters else ''}.so"
     if not library.is_file():
         include = ["-I", str(HERE), "-I", str(templates / "include"), "-I", str(templates / "cuda")]
         defines = ['-DCOLLC_EMULATION="emulated_device.h"']
         if fault:
             defines += ["-Wno-unused-parameter", f"-DCOLLC_FAULT_{fault}", "-DCOLLC_TYPES(X, Y)=X(Y, f32, float)"]
         if pre_volta:
-            # What is ordered before what has nothing to do with types: two show it.
             defines.append("-DCOLLC_PRE_VOLTA")
-            if not fault:
-                defines.append("-DCOLLC_TYPES(X, Y)=X(Y, f32, float) X(Y, u32, uint32_t)")
+        if counters:
+            defines.append("-DCOLLC_COUNTERS")
+        if (pre_volta or counters) and not fault:
+            # What is ordered before what, and what is counted, has nothing to do with types: two show it.
+            defines.append("-DCOLLC_TYPES(X, Y)=X(Y, f32, float) X(Y, u32, uint32_t)")
         # The emulator itself is the same with every fault.
         emulator = folder / "emulator.o"
         with tempfile.TemporaryDirectory(dir=folder) as scratch:
@@ -206,12 +216,14 @@ def emulate(
     protocol: str | None = "Simple",
     chunk_bytes: int = 0,
     channels: int = 0,
+    late_rank: int = NOBODY,
 ) -> Outcome:
     """Runs calls in order on every rank; ranks are as far apart as the FIFOs allow.
 
     Args:
         protocol: that all programs run over; None: as the tables say.
         chunk_bytes, channels: instead of the programs' own; 0: their own.
+        late_rank: begins a (pretended) second after all others have come to wait for it.
     """
     keep: list[Any] = []
 
@@ -238,6 +250,7 @@ def emulate(
         for call in calls
     ]
     report = (ctypes.c_uint32 * (4 * tables.nranks))()
+    ticks = (ctypes.c_uint64 * (4 * MOST_CHANNELS * tables.nranks))()
     run = _Run(
         seed,
         resident,
@@ -254,13 +267,17 @@ def emulate(
         array(_Call, rows),
         ctypes.cast(report, ctypes.POINTER(ctypes.c_uint32)),
         0,
+        ctypes.cast(ticks, ctypes.POINTER(ctypes.c_uint64)),
+        late_rank,
     )
     message = ctypes.create_string_buffer(400)
     failed = library.collc_emulate(ctypes.byref(tables.struct), ctypes.byref(run), message, ctypes.c_size_t(400))
     text = message.value.decode()
     assert bool(failed) == bool(text)
     reports = {r: tuple(report[4 * r : 4 * r + 4]) for r in range(tables.nranks) if report[4 * r]}
-    return Outcome(text, reports, run.switches)  # type: ignore[arg-type]
+    rows = [tuple(ticks[4 * c : 4 * c + 4]) for c in range(MOST_CHANNELS * tables.nranks)]
+    per_rank = [rows[r * MOST_CHANNELS : (r + 1) * MOST_CHANNELS] for r in range(tables.nranks)]
+    return Outcome(text, reports, run.switches, per_rank)  # type: ignore[arg-type]
 
 
 def buffers_of(collective: Collective, nranks: int, root: int | None, count: int) -> tuple[list[int], list[int]]:

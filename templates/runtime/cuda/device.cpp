@@ -5,6 +5,7 @@
 #include <mutex>
 
 extern "C" const unsigned char collc_fatbin[];
+extern "C" __attribute__((weak)) const char collc_counters[];  // there if the kernels count
 extern "C" const char collc_device_code[];  // what is in it: "sm_80, sm_90 (driver 580.65.06 or newer)"
 
 namespace collc::cuda {
@@ -61,6 +62,8 @@ uint32_t Device::resident_blocks(uint32_t threads, uint32_t shared_bytes) const 
   }
   return static_cast<uint32_t>(least * multiprocessors);
 }
+
+bool kernels_count() { return collc_counters != nullptr; }
 
 Status make_current(int number) {
   const Driver *cu = nullptr;

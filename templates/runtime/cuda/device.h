@@ -24,6 +24,8 @@ struct Device {
   uint32_t resident_blocks(uint32_t threads, uint32_t shared_bytes) const;
 };
 
+// Whether this library's kernels count where their time goes (`collc compile --counters`).
+bool kernels_count();
 // Makes the primary context of a device current for this thread.
 Status make_current(int number);
 // The device of this thread's context; 0 if it has none yet.

@@ -66,6 +66,7 @@ constexpr unsigned kIpcLazyPeerAccess = 1;
   X(release_host, cuMemFreeHost, (void *))                                                                             \
   X(host_address, cuMemHostGetDevicePointer_v2, (Address *, void *, unsigned))                                         \
   X(upload, cuMemcpyHtoD_v2, (Address, const void *, size_t))                                                          \
+  X(download, cuMemcpyDtoH_v2, (void *, Address, size_t))                                                              \
   X(fill, cuMemsetD8_v2, (Address, unsigned char, size_t))                                                             \
   X(copy_async, cuMemcpyAsync, (Address, Address, size_t, Stream))                                                     \
   X(ipc_get, cuIpcGetMemHandle, (IpcHandle *, Address))                                                                \

@@ -4,6 +4,8 @@
 #include <cstring>
 #include <map>
 
+#include "environment.h"
+
 namespace collc::cuda {
 namespace {
 
@@ -136,7 +138,32 @@ Status CudaRank::make_state() {
   state.nends = static_cast<uint32_t>(world_->plan().ends[plan_rank_].size());
   state.slots = world_->plan().slots;
   for (uint32_t p = 0; p < kProtocols; ++p) state.slot_bytes[p] = world_->plan().slot_bytes[p];
+  if (kernels_count()) {
+    const std::vector<ChannelTicks> none(world_->plan().max_channels);
+    COLLC_RETURN_IF_FAILED(put_on_device(none.data(), none.size() * sizeof(ChannelTicks), &ticks_));
+    state.ticks = reinterpret_cast<ChannelTicks *>(ticks_);
+    timed_ = is_set("COLLC_BREAKDOWN");
+  }
   return put_on_device(&state, sizeof state, &state_);
+}
+
+std::vector<ChannelTimes> CudaRank::times() const {
+  if (!timed_) return {};
+  std::vector<ChannelTicks> sums(world_->plan().max_channels);
+  const Current current(device_->context);
+  if (driver().context_synchronize() != 0 || driver().download(sums.data(), ticks_, sums.size() * sizeof sums[0]) != 0)
+    return {};
+  std::vector<ChannelTimes> times;
+  for (const ChannelTicks &one : sums) {
+    double all = 0;
+    for (const uint64_t spent : one.spent) all += static_cast<double>(spent);
+    const double tick = all == 0 ? 0 : static_cast<double>(one.ns) / all;
+    const auto ns = [&](Activity what) {
+      return static_cast<uint64_t>(static_cast<double>(one.spent[static_cast<uint32_t>(what)]) * tick);
+    };
+    times.push_back({ns(Activity::kWaiting), ns(Activity::kCopying), ns(Activity::kReducing)});
+  }
+  return times;
 }
 
 CudaRank::~CudaRank() {
@@ -148,6 +175,7 @@ CudaRank::~CudaRank() {
   if (watched_) unwatch(this);
   if (ends_ != 0) cu.release(ends_);
   if (state_ != 0) cu.release(state_);
+  if (ticks_ != 0) cu.release(ticks_);
   if (pinned_ != nullptr) cu.release_host(pinned_);
   if (ready_ != nullptr) cu.event_destroy(ready_);
   if (done_ != nullptr) cu.event_destroy(done_);

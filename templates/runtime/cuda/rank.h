@@ -18,6 +18,8 @@ class CudaRank final : public RankBackend {
   uint32_t plan_rank() const { return plan_rank_; }
   Address state() const { return state_; }
   uint32_t threads() const { return threads_; }
+  // Waits until this GPU has done what it was given.
+  std::vector<ChannelTimes> times() const override;
   Event ready() const { return ready_; }
 
   // Orders `stream` behind this rank's earlier calls on other streams.
@@ -49,6 +51,7 @@ class CudaRank final : public RankBackend {
   uint32_t threads_ = 0;
   Address ends_ = 0;
   Address state_ = 0;
+  Address ticks_ = 0;  // a ChannelTicks per channel; 0 unless the kernels count
   char *pinned_ = nullptr;  // abort flag, then a report per channel
   Address pinned_at_ = 0;
   Event ready_ = nullptr;
@@ -56,6 +59,7 @@ class CudaRank final : public RankBackend {
   Stream last_stream_ = nullptr;
   bool called_ = false;
   bool watched_ = false;
+  bool timed_ = false;     // the kernels count, and COLLC_BREAKDOWN asks for it
   bool reported_ = false;  // a kernel has run out of time, and the communicator knows
 };
 

@@ -33,6 +33,8 @@ Kernel find_kernel(const std::string &reduction, uint32_t protocol, uint32_t *op
   return nullptr;
 }
 
+constexpr uint32_t kMostChannels = 32;  // whose ticks are handed over
+constexpr uint32_t kNumbers = sizeof(ChannelTicks) / sizeof(uint64_t);
 #if defined(COLLC_PRE_VOLTA)
 constexpr uint32_t kLockstep = kWarp;
 #else
@@ -75,6 +77,8 @@ struct EmulatedRun {
   const EmulatedCall *calls;
   uint32_t *report;  // per rank: state, peer rank, channel, step of the first report
   uint64_t switches;
+  uint64_t *ticks;  // per rank and channel, kMostChannels per rank: ChannelTicks
+  uint32_t late_rank;  // comes a second after all others have begun to wait; 0xffffffff: none
 };
 
 // Returns 0, or 1 with `message` saying what went wrong.
@@ -114,6 +118,7 @@ class World {
       arenas_.push_back(emulator.allocate(plan_.arena_bytes[r], 4096, false));
       ends_.emplace_back(plan_.ends[r].size() * kProtocols);
       reports_.emplace_back(plan_.max_channels);
+      ticks_.emplace_back(plan_.max_channels);
     }
     aborts_.assign(n, 0);
     for (uint32_t r = 0; r < n; ++r) {
@@ -122,7 +127,7 @@ class World {
       states_.push_back({plan_.programs.data(), plan_.shares.data(), plan_.rank_channels.data(), plan_.steps.data(),
                          plan_.refs.data(), ends_[r].data(), reports_[r].data(), &aborts_[r], run.timeout_ns, r, n,
                          static_cast<uint32_t>(plan_.ends[r].size()), plan_.slots,
-                         {plan_.slot_bytes[0], plan_.slot_bytes[1], plan_.slot_bytes[2]}});
+                         {plan_.slot_bytes[0], plan_.slot_bytes[1], plan_.slot_bytes[2]}, ticks_[r].data()});
     }
   }
 
@@ -148,6 +153,7 @@ class World {
     options.resident = run_.resident;
     options.report_races = run_.report_races != 0;
     options.abort_at = run_.abort_at;
+    options.late_stream = run_.late_rank;
     options.lockstep = kLockstep;
     for (uint32_t &flag : aborts_) options.abort_flags.push_back(&flag);
     auto &emulator = emulation::emulator();
@@ -207,6 +213,8 @@ class World {
         report[2] = c;
         report[3] = reports_[r][c].step;
       }
+      for (uint32_t c = 0; c < plan_.max_channels && c < kMostChannels; ++c)
+        std::memcpy(run_.ticks + (r * kMostChannels + c) * kNumbers, &ticks_[r][c], sizeof(ChannelTicks));
     }
   }
 
@@ -216,6 +224,7 @@ class World {
   std::vector<char *> arenas_;
   std::vector<std::vector<FifoEnd>> ends_;
   std::vector<std::vector<Report>> reports_;
+  std::vector<std::vector<ChannelTicks>> ticks_;
   std::vector<uint32_t> aborts_;
   std::vector<RankState> states_;
   std::vector<Launch> launches_;

@@ -71,6 +71,16 @@ inline void host_store(uint32_t *word, uint32_t value) { emulation::emulator().h
 inline void backoff(uint32_t) { emulation::emulator().park(); }
 inline uint64_t clock_ns() { return emulation::emulator().now(); }
 
+#if defined(COLLC_COUNTERS)
+constexpr uint32_t kTallyBytes = emulation::kOwnShared;
+// Ten in a nanosecond, so that who takes one for the other is found out.
+inline uint64_t ticks() { return 10 * emulation::emulator().now(); }
+inline char *tally_memory() {
+  std::vector<char> &shared = emulation::emulator().current()->block->shared;
+  return shared.data() + shared.size() - kTallyBytes;
+}
+#endif
+
 template <class T>
 T load(const T *from) {
   T value;

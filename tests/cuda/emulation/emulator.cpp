@@ -538,6 +538,7 @@ void Emulator::start_blocks() {
   std::shuffle(order.begin(), order.end(), random_);
   for (uint32_t s : order) {
     Stream &stream = streams_[s];
+    if (s == options_.late_stream && idle_ == 0) continue;
     if (stream.running == 0 && stream.waiting.empty() && stream.next < stream.launches.size()) {
       const size_t launch = stream.next++;
       for (uint32_t b = 0; b < stream.launches[launch].ids.size(); ++b) stream.waiting.emplace_back(launch, b);
@@ -560,7 +561,7 @@ void Emulator::start_block(Stream &stream, uint32_t number, size_t launch, uint3
   block->device = request.devices[index];
   block->stream = number;
   block->body = request.body;
-  block->shared.assign(request.shared_bytes, static_cast<char>(0xa5));
+  block->shared.assign((request.shared_bytes + 15) / 16 * 16 + kOwnShared, static_cast<char>(0xa5));
   block->live = request.threads;
   block->fibers.resize(request.threads);
   ++resident_[block->device];
@@ -602,10 +603,16 @@ void Emulator::end_block(Block &block) {
   idle_ = 0;
 }
 
+bool Emulator::late_is_left() const {
+  if (options_.late_stream >= streams_.size()) return false;
+  const Stream &late = streams_[options_.late_stream];
+  return late.next < late.launches.size() || !late.waiting.empty();
+}
+
 void Emulator::loop() {
   start_blocks();
   std::vector<Fiber *> ready;
-  while (!fibers_.empty() && failure_.empty()) {
+  while ((!fibers_.empty() || late_is_left()) && failure_.empty()) {
     ready.clear();
     for (Fiber *fiber : fibers_)
       if (fiber->runnable) ready.push_back(fiber);
@@ -615,6 +622,7 @@ void Emulator::loop() {
         return;
       }
       clock_ns_ += 1000000000;
+      if (options_.late_stream < streams_.size()) start_blocks();
       for (Fiber *fiber : parked_) fiber->runnable = true;
       parked_.clear();
       continue;

@@ -31,6 +31,7 @@ using Clock = std::vector<uint32_t>;
 constexpr uint32_t kLanes = 8;          // of a warp, so that small blocks have several
 constexpr uint32_t kLineBytes = 128;
 constexpr uint32_t kLatest = 300;       // switches after which everybody sees a store
+constexpr uint32_t kOwnShared = 64;     // bytes of shared memory that a kernel has beside what its launch asks for
 
 struct Block;
 
@@ -91,6 +92,7 @@ struct Options {
   bool report_races = true;   // else unordered reads may return old values
   uint32_t lockstep = 0;      // lanes that are not scheduled one by one (Pascal: a warp); 0: all threads are
   uint64_t abort_at = 0;      // sets *abort_flags after so many switches; 0: never
+  uint32_t late_stream = 0xffffffff;  // starts only when nobody else can go on, and a second after that
   std::vector<uint32_t *> abort_flags;
 };
 
@@ -128,7 +130,7 @@ class Emulator {
   bool barrier(bool vote);
   void park();
   void pause();
-  uint64_t now() const { return clock_ns_; }
+  uint64_t now() const { return clock_ns_ + switches_; }
 
  private:
   struct Stamp {
@@ -174,6 +176,7 @@ class Emulator {
   void keep_step();
   bool release_warp(Fiber &fiber);
   void wake(const void *at = nullptr);  // null: everybody
+  bool late_is_left() const;
   void loop();
   void switch_to_scheduler();
   static void enter();

@@ -5,6 +5,7 @@
 //   barrier, barrier_or                                        all threads of the block
 //   host_load, host_store                                      words in pinned host memory
 //   backoff, clock_ns                                          while waiting
+//   ticks, tally_memory                                        with COLLC_COUNTERS alone: see tally.h
 //   load, store                                                16, 8 bytes or one element, plain accesses
 //   ll_load, ll_store                                          8 bytes of data with two flags
 //   ll128_load, ll128_store, warp_any                          by a whole warp: lines of 128 bytes with a flag each
@@ -118,6 +119,20 @@ COLLC_DEVICE uint64_t clock_ns() {
   asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(now));
   return now;
 }
+
+#if defined(COLLC_COUNTERS)
+constexpr uint32_t kTallyBytes = 64;
+// The multiprocessor's clock: finer than globaltimer, which on many GPUs moves once in a microsecond.
+COLLC_DEVICE uint64_t ticks() {
+  uint64_t now;
+  asm volatile("mov.u64 %0, %%clock64;" : "=l"(now)::"memory");
+  return now;
+}
+COLLC_DEVICE char *tally_memory() {
+  __shared__ __align__(16) char bytes[kTallyBytes];
+  return bytes;
+}
+#endif
 
 #if defined(COLLC_PRE_VOLTA)
 COLLC_DEVICE Pack load(const Pack *from) {

@@ -3,6 +3,7 @@
 #include "collc/cuda/ll.h"
 #include "collc/cuda/ll128.h"
 #include "collc/cuda/simple.h"
+#include "collc/cuda/tally.h"
 
 namespace collc::cuda {
 
@@ -66,10 +67,12 @@ COLLC_DEVICE void run_block(const Launch &launch) {
     const uint64_t last = shares[steps[s].share].nchunks + steps[s].lag;
     if (last > iterations) iterations = last;
   }
-  Verbs verbs(state, call, launch, channel, steps, slots);
+  Counted<Verbs> verbs(state, call, launch, channel, steps, slots);
   Cursor at{0, 0};
-  if (run_channel(verbs, steps, place.nsteps, state.refs, shares, iterations, at) != Progress::kDone) return;
-  verbs.finish(place.nsteps, state.refs, shares);
+  begin_tally();
+  const Progress ended = run_channel(verbs, steps, place.nsteps, state.refs, shares, iterations, at);
+  end_tally(state, channel);
+  if (ended == Progress::kDone) verbs.finish(place.nsteps, state.refs, shares);
 }
 
 }  // namespace collc::cuda

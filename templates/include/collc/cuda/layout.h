@@ -56,6 +56,15 @@ struct Report {
   uint64_t need;     // the value that was waited for
 };
 
+// What a channel has done in all calls so far, by kernels that are built to count (tally.h): ticks of the multiprocessor's
+// clock, and the nanoseconds that all of them together took, which give a tick its length.
+enum class Activity : uint32_t { kWaiting = 0, kCopying = 1, kReducing = 2 };
+constexpr uint32_t kActivities = 3;
+struct ChannelTicks {
+  uint64_t spent[kActivities];
+  uint64_t ns;
+};
+
 // A rank as the device sees it; written once, when the communicator is made.
 struct RankState {
   const Program *programs;          // of this allocation
@@ -72,6 +81,7 @@ struct RankState {
   uint32_t nends;
   uint32_t slots;
   uint32_t slot_bytes[kProtocols];  // with their flags
+  ChannelTicks *ticks;              // in device memory, one per channel; null unless the kernels count
 };
 
 // One rank of a launch.

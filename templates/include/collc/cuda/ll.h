@@ -7,6 +7,7 @@
 // gone. So every 2^31 chunks all slots are written whole once ("cleaned"): no line is ever 2^32 chunks old.
 #pragma once
 #include "collc/cuda/lines.h"
+#include "collc/cuda/tally.h"
 
 namespace collc::cuda {
 
@@ -67,10 +68,14 @@ class LL : public Lines {
     return true;
 #else
     const uint64_t start = start_of_wait();
+    const Activity before = turn_to(Activity::kWaiting);
 #pragma unroll 1
     for (uint32_t spins = 1;; ++spins) {
       backoff(spins);
-      if (ll_load(line, flag, value)) return true;
+      if (ll_load(line, flag, value)) {
+        turn_to(before);
+        return true;
+      }
       if (spins % kSpinsPerLook != 0 || !given_up(start, step, recv[i].fifo, passed_[i], passed_[i] + 1)) continue;
       failed_ = true;
       return false;

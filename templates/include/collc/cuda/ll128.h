@@ -7,6 +7,7 @@
 // comes again.
 #pragma once
 #include "collc/cuda/lines.h"
+#include "collc/cuda/tally.h"
 
 #if !defined(COLLC_PRE_VOLTA)
 namespace collc::cuda {
@@ -116,7 +117,9 @@ class LL128 : public Lines {
     const uint64_t flag = flag_of(passed_[i]);
     [[maybe_unused]] bool there = ll128_load(lines, flag, value);
 #if !defined(COLLC_FAULT_FLAG_CHECK)
+    const bool waits = !there;
     const uint64_t start = there ? 0 : start_of_wait();
+    const Activity before = waits ? turn_to(Activity::kWaiting) : Activity::kWaiting;
 #pragma unroll 1
     for (uint32_t spins = 1; !there; ++spins) {
       backoff(spins);
@@ -127,6 +130,7 @@ class LL128 : public Lines {
       failed_ = true;
       return false;
     }
+    if (waits) turn_to(before);
 #endif
     if (has_flag()) {
 #pragma unroll
