@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
+
+from collc.errors import UsageError
 
 VARIABLE = "COLLC_BREAKDOWN"  # must be set when the communicator is made
 _MOST_CHANNELS = 1024
@@ -20,6 +23,20 @@ class ChannelShare:
     waiting_us: float
     copying_us: float
     reducing_us: float
+
+
+def check_counts(library: Path, manifest: Mapping[str, Any]) -> None:
+    """Whether a library can tell where its time goes: on the host always, on CUDA if its kernels were built to count.
+
+    Raises:
+        UsageError: they were not.
+    """
+    if manifest["target"] == "cuda" and not manifest.get("counters"):
+        raise UsageError(
+            "the kernels of this library do not count where their time goes",
+            where=str(library),
+            hint="build it with `collc compile TOPO --target cuda --counters`",
+        )
 
 
 def read_times(lib: ctypes.CDLL, comm: ctypes.c_void_p) -> Times:

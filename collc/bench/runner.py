@@ -11,7 +11,7 @@ from typing import Any
 from collc.bench.breakdown import ChannelShare, shares
 from collc.bench.data import TYPES
 from collc.bench.launchers import Place
-from collc.bench.team import team_of
+from collc.bench.team import gpu_team_of, team_of
 from collc.build.readback import read_manifest
 from collc.errors import UsageError
 from collc.packing.model import Collective
@@ -107,8 +107,6 @@ def cases(request: BenchRequest) -> list[dict[str, Any]]:
         UsageError: the library cannot do what is asked for.
     """
     manifest = read_manifest(request.library)
-    if manifest["target"] != "host":
-        raise UsageError("the library is for GPUs, and bench starts ranks on CPUs so far", where=str(request.library))
     nranks = library_ranks(manifest, request.ranks)
     held = {p["collective"] for a in manifest["allocations"] if a["nranks"] == nranks for p in a["programs"]}
     return list(_orders(request, nranks, held))
@@ -128,7 +126,8 @@ def run_bench(request: BenchRequest, report: Callable[[Row], None], place: Place
     nranks = library_ranks(manifest, request.ranks)
     programs = [program for allocation in manifest["allocations"] for program in allocation["programs"]]
     rows: list[Row] = []
-    with team_of(request.library, nranks, place) as team:
+    on_gpus = manifest["target"] == "cuda"
+    with gpu_team_of(request.library, nranks) if on_gpus else team_of(request.library, nranks, place) as team:
         for order in orders:
             answers = team.all(order)
             row = _row(order, answers, nranks, programs)
@@ -188,7 +187,7 @@ def _row(
         bytes=size,
         count=order["count"],
         plan=plan,
-        proto=ran.get("proto", "-"),
+        proto=answers[0]["proto"] or ran.get("proto", "-"),
         time_us=seconds * 1e6,
         algbw_gbps=algbw,
         busbw_gbps=algbw * bus_factor(collective, nranks),

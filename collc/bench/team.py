@@ -92,7 +92,7 @@ class Team:
         if answer is None:
             raise RunError(self.ranks[rank].fate(), where=f"rank {rank}")
         if "error" in answer:
-            raise RunError(answer["error"], where=f"rank {rank}")
+            raise RunError(answer["error"], where=f"rank {rank}" if len(self.ranks) > 1 else None)
         return answer
 
     def one(self, rank: int, order: dict[str, Any]) -> dict[str, Any]:
@@ -107,6 +107,33 @@ class Team:
     def end(self) -> None:
         for rank in self.ranks:
             rank.end()
+
+
+class GpuTeam:
+    """All ranks in one process (collc.bench.gpus)."""
+
+    def __init__(self, team: Team) -> None:
+        self.team = team
+
+    def all(self, order: dict[str, Any]) -> list[dict[str, Any]]:
+        return list(self.team.one(0, order)["ranks"])
+
+
+@contextmanager
+def gpu_team_of(library: Path, nranks: int) -> Iterator[GpuTeam]:
+    """Ranks with a communicator on this machine's GPUs, ready for cases; ended afterwards.
+
+    Raises:
+        RunError: there is no GPU, or a rank failed.
+    """
+    team = Team([_Started(library, "collc.bench.gpus")])
+    try:
+        gpus = GpuTeam(team)
+        gpus.all({"do": "init", "nranks": nranks})
+        yield gpus
+        gpus.all({"do": "close"})
+    finally:
+        team.end()
 
 
 @contextmanager

@@ -11,7 +11,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -20,12 +20,12 @@ from collc.bench.data import OPS, TYPES, Array, Case
 from collc.bench.launchers import Place
 from collc.bench.meeting import join
 from collc.bench.nccl import Nccl
-from collc.codegen.context import COLLECTIVES
+from collc.codegen.context import COLLECTIVES, PROTOCOLS
 from collc.errors import CollcError, RunError
 from collc.packing.model import Collective
 
 GUARD = 64  # bytes on both sides of every buffer that nobody may touch
-_GUARD_BYTE, _UNWRITTEN = 0xC3, 0xA5
+_GUARD_BYTE, UNWRITTEN = 0xC3, 0xA5
 
 
 class Buffer:
@@ -47,6 +47,60 @@ class Buffer:
         return bool((self.all[:GUARD] == _GUARD_BYTE).all() and (self.all[GUARD + size :] == _GUARD_BYTE).all())
 
 
+SomeBuffer = TypeVar("SomeBuffer", bound=Buffer)
+
+
+def make_buffers(
+    case: Case, rank: int, in_place: bool, make: Callable[[int], SomeBuffer]
+) -> tuple[SomeBuffer, SomeBuffer, int, int]:
+    """Send and receive buffers and the byte offsets of the data in them, as NCCL places in-place calls."""
+    size = case.kind.size
+    send_bytes, recv_bytes = case.send_elements * size, case.recv_elements * size
+    if not in_place:
+        return make(send_bytes), make(recv_bytes), 0, 0
+    both = make(max(send_bytes, recv_bytes))
+    block = rank * case.count * size
+    send_at = block if case.collective is Collective.ALL_GATHER else 0
+    recv_at = block if case.collective is Collective.REDUCE_SCATTER else 0
+    return both, both, send_at, recv_at
+
+
+def count_wrong(case: Case, rank: int, send: Buffer, recv: Buffer, recv_at: int) -> int:
+    """Elements that are not what one call on a fresh input and an unwritten output leaves.
+
+    Raises:
+        RunError: something beside the buffers was written.
+    """
+    if not (send.intact() and recv.intact()):
+        raise RunError(f"{case.collective.value} wrote outside its buffer", where=f"rank {rank}")
+    wrong = 0
+    expected = case.expected(rank)
+    if expected is not None:
+        raw = expected.view(np.uint8)
+        got = recv.data[recv_at : recv_at + raw.size]
+        wrong += int((got.reshape(-1, case.kind.size) != raw.reshape(-1, case.kind.size)).any(axis=1).sum())
+    elif recv is not send:
+        wrong += int((recv.data != UNWRITTEN).sum())
+    if recv is not send:
+        wrong += int((send.data != case.send_data(rank).view(np.uint8)).sum())  # an input may not change
+    return wrong
+
+
+def what_runs(nccl: Nccl, comm: ctypes.c_void_p, case: Case) -> dict[str, Any]:
+    """`program`: which of the library's programs the case runs, -1 where the library does not tell; `proto`: over what,
+    None where it does not tell that."""
+    found = []
+    for name in ("collc_program_of", "collc_protocol_of"):
+        ask = getattr(nccl.lib, name, None)
+        if ask is None:
+            found.append(-1)
+            continue
+        ask.argtypes = [ctypes.c_void_p, ctypes.c_uint32, ctypes.c_int, ctypes.c_uint64]
+        found.append(int(ask(comm, COLLECTIVES[case.collective], case.root, case.count * case.kind.size)))
+    names = {number: name for name, number in PROTOCOLS.items()}
+    return {"program": found[0], "proto": names.get(found[1])}
+
+
 class Rank:
     """The state of one rank."""
 
@@ -65,7 +119,7 @@ class Rank:
         assert self.comm is not None
         kind = TYPES[order["type"]]
         case = Case(Collective(order["collective"]), self.nranks, order["root"], order["count"], kind, order["op"])
-        send, recv, send_at, recv_at = self.buffers(case, order["in_place"])
+        send, recv, send_at, recv_at = make_buffers(case, self.rank, order["in_place"], Buffer)
         op = OPS[case.op] if case.op else 0
 
         def call(times: int) -> float:
@@ -94,47 +148,14 @@ class Rank:
         wrong = None
         for _ in range(order["check"]):
             wrong = (wrong or 0) + self.check(case, send, recv, send_at, recv_at, call)
-        return {"seconds": seconds, "wrong": wrong, "program": self.program_of(case), "times": times}
-
-    def program_of(self, case: Case) -> int:
-        """Which of the library's programs the case runs; -1 where the library does not tell."""
-        ask = getattr(self.nccl.lib, "collc_program_of", None)
-        if ask is None:
-            return -1
-        ask.argtypes = [ctypes.c_void_p, ctypes.c_uint32, ctypes.c_int, ctypes.c_uint64]
-        return int(ask(self.comm, COLLECTIVES[case.collective], case.root, case.count * case.kind.size))
-
-    def buffers(self, case: Case, in_place: bool) -> tuple[Buffer, Buffer, int, int]:
-        """Send and receive buffers and the byte offsets of the data in them, as NCCL places in-place calls."""
-        size = case.kind.size
-        send_bytes, recv_bytes = case.send_elements * size, case.recv_elements * size
-        if not in_place:
-            return Buffer(send_bytes), Buffer(recv_bytes), 0, 0
-        both = Buffer(max(send_bytes, recv_bytes))
-        block = self.rank * case.count * size
-        send_at = block if case.collective is Collective.ALL_GATHER else 0
-        recv_at = block if case.collective is Collective.REDUCE_SCATTER else 0
-        return both, both, send_at, recv_at
+        return {"seconds": seconds, "wrong": wrong, "times": times, **what_runs(self.nccl, self.comm, case)}
 
     def check(self, case: Case, send: Buffer, recv: Buffer, send_at: int, recv_at: int, call: Any) -> int:
         """Runs the case once on fresh data and counts the elements that are wrong."""
-        recv.data[:] = _UNWRITTEN
-        mine = case.send_data(self.rank)
-        send.put(mine, send_at)
+        recv.data[:] = UNWRITTEN
+        send.put(case.send_data(self.rank), send_at)
         call(1)
-        if not (send.intact() and recv.intact()):
-            raise RunError(f"{case.collective.value} wrote outside its buffer", where=f"rank {self.rank}")
-        wrong = 0
-        expected = case.expected(self.rank)
-        if expected is not None:
-            raw = expected.view(np.uint8)
-            got = recv.data[recv_at : recv_at + raw.size]
-            wrong += int((got.reshape(-1, case.kind.size) != raw.reshape(-1, case.kind.size)).any(axis=1).sum())
-        elif recv is not send:
-            wrong += int((recv.data != _UNWRITTEN).sum())
-        if recv is not send:
-            wrong += int((send.data != mine.view(np.uint8)).sum())  # an input may not change
-        return wrong
+        return count_wrong(case, self.rank, send, recv, recv_at)
 
     def close(self) -> dict[str, Any]:
         if self.comm is not None:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import click
 
-from collc.bench.breakdown import VARIABLE, show
+from collc.bench.breakdown import VARIABLE, check_counts, show
 from collc.bench.data import OPS, TYPES, parse_names
 from collc.bench.find import find_library
 from collc.bench.launchers import Place, find_place
@@ -75,13 +75,21 @@ def command(
     breakdown: bool,
     as_json: bool,
 ) -> None:
-    """Measure LIB, or the one libcollc-*.so here, with one process per rank. Exit code 1 if an element is wrong."""
+    """Measure LIB, or the one libcollc-*.so here. Exit code 1 if an element is wrong.
+
+    One process per rank; a library for CUDA has all its ranks in one process, on the GPUs in turn.
+    """
     if breakdown:
         os.environ[VARIABLE] = "1"
     place = find_place(os.environ) if launcher == "auto" else None
     path = find_library(library)
     manifest = read_manifest(path)
     with _refusing_once(place):
+        if place is not None and manifest["target"] == "cuda":
+            what = f"on GPUs one process holds all ranks, and {place.launcher} started {place.size}"
+            raise UsageError(what, where=str(path), hint="run it once, or with --launcher none")
+        if breakdown:
+            check_counts(path, manifest)
         if place is not None and ranks not in (None, place.size):
             raise UsageError(f"--ranks {ranks}, but the job has {place.size}", where=place.launcher)
         _check_sizes(minbytes, maxbytes, stepbytes, stepfactor)
@@ -150,6 +158,8 @@ class _Printer:
     def __init__(self, path: Path, manifest: dict[str, object], request: BenchRequest, place: Place | None) -> None:
         self.path, self.manifest, self.request = path, manifest, request
         self.started = f"one process each, by {place.launcher}" if place else "one process each"
+        if manifest["target"] == "cuda":
+            self.started = "on GPUs, all in one process"
         self.collective = ""
         self.left: Row | None = None
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from collc.bench.data import TYPES, Case
 from collc.bench.runner import REDUCING
-from collc.bench.worker import Rank
+from collc.bench.worker import Buffer, Rank, make_buffers
 from collc.codegen.context import COLLECTIVES
 from collc.errors import CollcError, RunError
 from collc.packing.model import Collective
@@ -55,7 +55,7 @@ class TunedRank(Rank):
         case = Case(
             collective, self.nranks, order["root"], order["count"], FLOAT, "sum" if collective in REDUCING else None
         )
-        send, recv, send_at, recv_at = self.buffers(case, False)
+        send, recv, send_at, recv_at = make_buffers(case, self.rank, False, Buffer)
         send.put(case.send_data(self.rank), send_at)
         addresses = (send.address + send_at, recv.address + recv_at)
         programs, iters = order["programs"], order["iters"]

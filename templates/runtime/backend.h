@@ -91,6 +91,8 @@ class RankBackend {
   // By channel, of all calls so far; empty unless COLLC_BREAKDOWN was set at creation and the backend counts: CUDA's kernels
   // do where they were built for it.
   virtual std::vector<ChannelTimes> times() const { return {}; }
+  // What a call of `bytes` (count times the element size) of a program runs over, as tables number protocols.
+  virtual uint32_t protocol_of(const Program &program, uint64_t) const { return program.protocol; }
 };
 
 // One call and the rank that makes it.

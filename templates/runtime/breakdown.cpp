@@ -1,4 +1,4 @@
-// Where the time of a communicator's calls went, for `collc bench --breakdown`.
+// What `collc bench` asks beside NCCL's API: where the time of calls went, and what they ran over.
 #include <algorithm>
 
 #include "api.h"
@@ -21,6 +21,21 @@ COLLC_API uint32_t collc_breakdown(ncclComm_t comm, uint64_t *times, uint32_t mo
     return {};
   };
   return collc::with_communicator("collc_breakdown", comm, read) == ncclSuccess ? channels : 0;
+}
+
+// The number of the protocol that such a call (`bytes`: count times the element size) runs over, as tables number them; -1
+// where no program would run.
+COLLC_API int collc_protocol_of(ncclComm_t comm, uint32_t collective, int root, uint64_t bytes) {
+  int protocol = -1;
+  const auto look = [&](const collc::CommunicatorPtr &found) -> collc::Status {
+    if (!collc::check_made(*found).ok() || found->real() != nullptr || found->backend_rank() == nullptr ||
+        root >= static_cast<int>(found->nranks()))
+      return {};
+    const collc::Program *program = found->choose(static_cast<collc::Collective>(collective), root, bytes);
+    if (program != nullptr) protocol = static_cast<int>(found->backend_rank()->protocol_of(*program, bytes));
+    return {};
+  };
+  return collc::with_communicator("collc_protocol_of", comm, look) == ncclSuccess ? protocol : -1;
 }
 
 }  // extern "C"

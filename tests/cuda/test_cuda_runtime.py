@@ -29,8 +29,8 @@ REDUCTIONS = ("all_reduce", "reduce", "reduce_scatter")
 
 
 @cache
-def mock_driver() -> Path:
-    """The folder of the mock libcuda.so.1."""
+def mock_driver(counters: bool = False) -> Path:
+    """The folder of the mock libcuda.so.1, whose kernels may count where their time goes."""
     templates = resource_dir("templates")
     emulation = HERE / "emulation"
     sources = sorted([*emulation.iterdir(), *(templates / "include").rglob("*.h"), *(templates / "cuda").glob("*.cu")])
@@ -39,14 +39,16 @@ def mock_driver() -> Path:
     def make(made: Path) -> None:
         include = [f"-I{emulation}", f"-I{templates / 'include'}", f"-I{templates / 'cuda'}"]
         flags = [*cuda_emulator.FLAGS, "-O1", "-fvisibility=hidden", '-DCOLLC_EMULATION="emulated_device.h"']
+        flags += ["-DCOLLC_COUNTERS"] * counters
         units = [str(emulation / name) for name in ("emulator.cpp", "mock_driver.cpp")]
         run_tool([compiler.path, "-shared", "-Wl,-Bsymbolic", *flags, *include, *units, "-o", str(made)])
 
-    return cached(content_key([compiler.version, *(s.read_bytes() for s in sources)]), "libcuda.so.1", make).parent
+    key = [compiler.version, *["counters"] * counters, *(s.read_bytes() for s in sources)]
+    return cached(content_key(key), "libcuda.so.1", make).parent
 
 
 @cache
-def library() -> Path:
+def library(counters: bool = False) -> Path:
     """A CUDA library of three GPUs with small slots. The mock does not read device code, so there is none in it."""
     folder = cache_dir() / "tests"
     folder.mkdir(parents=True, exist_ok=True)
@@ -54,8 +56,8 @@ def library() -> Path:
     topology.write_text(ODD, encoding="utf-8")
     fatbin = folder / "none.fatbin"
     fatbin.write_bytes(b"no device code")
-    code = DeviceCode(fatbin, (Image("elf", "80", fatbin, "no compiler", "1.2"),))
-    out = folder / "libcollc-odd-mock.so"
+    code = DeviceCode(fatbin, (Image("elf", "80", fatbin, "no compiler", "1.2"),), counters)
+    out = folder / f"libcollc-odd-{'counting' if counters else 'mock'}.so"
     small = dataclasses.replace(CUDA, slots=2, chunk_bytes=1024)
     with (
         mock.patch.dict(TARGETS, {TargetKind.CUDA: small}),

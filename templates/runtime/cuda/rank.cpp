@@ -147,6 +147,12 @@ Status CudaRank::make_state() {
   return put_on_device(&state, sizeof state, &state_);
 }
 
+uint32_t CudaRank::protocol_of(const Program &program, uint64_t bytes) const {
+  if (world_ == nullptr) return program.protocol;
+  const Program *first = context_.tables->programs + world_->allocation().first_program;
+  return world_->protocol_of(static_cast<uint32_t>(&program - first), bytes);
+}
+
 std::vector<ChannelTimes> CudaRank::times() const {
   if (!timed_) return {};
   std::vector<ChannelTicks> sums(world_->plan().max_channels);

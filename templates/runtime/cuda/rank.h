@@ -20,6 +20,7 @@ class CudaRank final : public RankBackend {
   uint32_t threads() const { return threads_; }
   // Waits until this GPU has done what it was given.
   std::vector<ChannelTimes> times() const override;
+  uint32_t protocol_of(const Program &program, uint64_t bytes) const override;
   Event ready() const { return ready_; }
 
   // Orders `stream` behind this rank's earlier calls on other streams.

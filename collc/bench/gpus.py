@@ -1,0 +1,208 @@
+"""All ranks of a benchmark on GPUs, in one process: reads orders as JSON objects and answers in kind.
+
+Run by `collc.bench.team` as ``python -m collc.bench.gpus LIBRARY``. Ranks sit on the GPUs in turn; more ranks than GPUs
+need COLLC_SHARE_GPU=1. An answer holds one object per rank, of the form that `collc.bench.worker` answers with.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import sys
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from collc.bench.breakdown import read_times, since
+from collc.bench.data import OPS, TYPES, Case
+from collc.bench.nccl import Nccl
+from collc.bench.worker import GUARD, UNWRITTEN, Buffer, count_wrong, make_buffers, what_runs
+from collc.errors import CollcError, RunError
+from collc.packing.model import Collective
+
+
+class Driver:
+    """The calls of the CUDA driver that a benchmark makes itself, and the GPUs' contexts.
+
+    Raises:
+        RunError: there is no driver or no GPU, or a call failed.
+    """
+
+    def __init__(self) -> None:
+        try:
+            self.lib = ctypes.CDLL("libcuda.so.1")
+        except OSError as error:
+            raise RunError(f"no NVIDIA driver here: {error}") from None
+        self("cuInit", 0)
+        count = ctypes.c_int()
+        self("cuDeviceGetCount", ctypes.byref(count))
+        if count.value == 0:
+            raise RunError("the NVIDIA driver shows no GPU")
+        self.contexts = []
+        for device in range(count.value):
+            context = ctypes.c_void_p()
+            self("cuDevicePrimaryCtxRetain", ctypes.byref(context), device)
+            self.contexts.append(context)
+
+    def __call__(self, name: str, *arguments: object) -> None:
+        status = getattr(self.lib, name)(*arguments)
+        if status:
+            raise RunError(f"{name} failed with CUDA error {status}")
+
+    def use(self, device: int) -> None:
+        self("cuCtxSetCurrent", self.contexts[device])
+
+    def synchronize(self) -> None:
+        for device in range(len(self.contexts)):
+            self.use(device)
+            self("cuCtxSynchronize")
+
+
+class GpuBuffer(Buffer):
+    """Bytes between two guards on a GPU, with their image on the host."""
+
+    def __init__(self, driver: Driver, device: int, size: int) -> None:
+        super().__init__(size)
+        self.driver, self.device = driver, device
+        at = ctypes.c_uint64()
+        driver.use(device)
+        driver("cuMemAlloc_v2", ctypes.byref(at), ctypes.c_size_t(self.all.nbytes))
+        self.start = at.value
+        self.address = self.start + GUARD
+        self.upload()
+
+    def upload(self) -> None:
+        self.driver.use(self.device)
+        host, size = ctypes.c_void_p(self.all.ctypes.data), ctypes.c_size_t(self.all.nbytes)
+        self.driver("cuMemcpyHtoD_v2", ctypes.c_uint64(self.start), host, size)
+
+    def download(self) -> None:
+        self.driver.use(self.device)
+        host, size = ctypes.c_void_p(self.all.ctypes.data), ctypes.c_size_t(self.all.nbytes)
+        self.driver("cuMemcpyDtoH_v2", host, ctypes.c_uint64(self.start), size)
+
+    def release(self) -> None:
+        self.driver.use(self.device)
+        self.driver("cuMemFree_v2", ctypes.c_uint64(self.start))
+
+
+class Ranks:
+    """The state of all ranks."""
+
+    def __init__(self, library: Path) -> None:
+        self.nccl = Nccl(library)
+        self.driver = Driver()
+        self.devices: list[int] = []
+        self.comms: list[ctypes.c_void_p] = []
+
+    def init(self, order: dict[str, Any]) -> list[dict[str, Any]]:
+        nranks = order["nranks"]
+        self.devices = [rank % len(self.driver.contexts) for rank in range(nranks)]
+        made = (ctypes.c_void_p * nranks)()
+        status = self.nccl.lib.ncclCommInitAll(made, nranks, (ctypes.c_int * nranks)(*self.devices))
+        self.nccl.check(status, "ncclCommInitAll")
+        self.comms = [ctypes.c_void_p(comm) for comm in made]
+        return [{} for _ in self.comms]
+
+    def case(self, order: dict[str, Any]) -> list[dict[str, Any]]:
+        """Warms up, times and checks one case."""
+        case = Case(
+            Collective(order["collective"]),
+            len(self.comms),
+            order["root"],
+            order["count"],
+            TYPES[order["type"]],
+            order["op"],
+        )
+        places = [
+            make_buffers(case, rank, order["in_place"], partial(GpuBuffer, self.driver, device))
+            for rank, device in enumerate(self.devices)
+        ]
+        buffers = list({id(buffer): buffer for place in places for buffer in place[:2]}.values())
+        try:
+            return self._measure(order, case, places, buffers)
+        finally:
+            for buffer in buffers:
+                buffer.release()
+
+    def _measure(
+        self,
+        order: dict[str, Any],
+        case: Case,
+        places: list[tuple[GpuBuffer, GpuBuffer, int, int]],
+        buffers: list[GpuBuffer],
+    ) -> list[dict[str, Any]]:
+        for rank, (send, _, send_at, _) in enumerate(places):
+            send.put(case.send_data(rank), send_at)
+        for buffer in buffers:
+            buffer.upload()
+        self._call(order["warmup"], case, places)
+        before = [read_times(self.nccl.lib, comm) for comm in self.comms]
+        start = time.perf_counter()
+        self._call(order["iters"], case, places)
+        seconds = (time.perf_counter() - start) / max(1, order["iters"])
+        after = [read_times(self.nccl.lib, comm) for comm in self.comms]
+        wrong: list[int | None] = [0 if order["check"] else None for _ in self.comms]
+        for _ in range(order["check"]):
+            for rank, (send, recv, send_at, _) in enumerate(places):
+                recv.data[:] = UNWRITTEN
+                send.put(case.send_data(rank), send_at)
+            for buffer in buffers:
+                buffer.upload()
+            self._call(1, case, places)
+            for buffer in buffers:
+                buffer.download()
+            for rank, (send, recv, _, recv_at) in enumerate(places):
+                wrong[rank] = (wrong[rank] or 0) + count_wrong(case, rank, send, recv, recv_at)
+        runs = what_runs(self.nccl, self.comms[0], case)
+        return [
+            {"seconds": seconds, "wrong": wrong[rank], "times": since(before[rank], after[rank]), **runs}
+            for rank in range(len(self.comms))
+        ]
+
+    def _call(self, times: int, case: Case, places: list[tuple[GpuBuffer, GpuBuffer, int, int]]) -> None:
+        """The collective so many times on all ranks, to the end."""
+        lib, op = self.nccl.lib, OPS[case.op] if case.op else 0
+        for _ in range(times):
+            self.nccl.check(lib.ncclGroupStart(), "ncclGroupStart")
+            for comm, (send, recv, send_at, recv_at) in zip(self.comms, places, strict=True):
+                start, end = send.address + send_at, recv.address + recv_at
+                code = self.nccl.call(case.collective, start, end, case.count, case.kind.number, op, case.root, comm)
+                self.nccl.check(code, case.collective.value)
+            self.nccl.check(lib.ncclGroupEnd(), "ncclGroupEnd")
+        self.driver.synchronize()
+
+    def close(self) -> list[dict[str, Any]]:
+        for comm in self.comms:
+            self.nccl.check(self.nccl.lib.ncclCommDestroy(comm), "ncclCommDestroy")
+        answers: list[dict[str, Any]] = [{} for _ in self.comms]
+        self.comms = []
+        return answers
+
+
+def serve(library: Path, orders: Any, answer: Callable[[dict[str, Any]], None]) -> None:
+    """Does what it is told until the orders end."""
+    ranks: Ranks | None = None
+    for order in orders:
+        try:
+            if ranks is None:
+                ranks = Ranks(library)
+            match order["do"]:
+                case "init":
+                    answer({"ranks": ranks.init(order)})
+                case "case":
+                    answer({"ranks": ranks.case(order)})
+                case _:
+                    answer({"ranks": ranks.close()})
+        except CollcError as error:
+            answer({"error": str(error)})
+
+
+def main() -> None:
+    serve(Path(sys.argv[1]), map(json.loads, sys.stdin), lambda answer: print(json.dumps(answer), flush=True))
+
+
+if __name__ == "__main__":
+    main()

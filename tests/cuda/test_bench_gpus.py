@@ -1,0 +1,121 @@
+"""`collc bench` with a library for CUDA, on the mock driver: its table, and where the time went (--breakdown)."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+from test_cuda_runtime import library, mock_driver
+
+PROTOCOLS = ("Simple", "LL", "LL128")
+
+
+def bench(
+    *options: str, counters: bool = False, driver: bool = True, **settings: str
+) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1", "COLLC_SHARE_GPU": "1", **settings}
+    environment["LD_LIBRARY_PATH"] = str(mock_driver(counters)) if driver else ""
+    command = [
+        sys.executable,
+        "-m",
+        "collc",
+        "bench",
+        str(library(counters)),
+        "-b",
+        "4K",
+        "-e",
+        "4K",
+        "-n",
+        "2",
+        "-w",
+        "1",
+    ]
+    return subprocess.run(
+        [*command, *options], capture_output=True, text=True, env=environment, check=False, timeout=200
+    )
+
+
+@pytest.mark.parametrize("gpus", ["1", "3"])
+def test_every_collective_is_measured_and_right(gpus):
+    done = bench("--json", "-r", "1", MOCK_GPUS=gpus)
+    assert done.returncode == 0, done.stderr
+    rows = json.loads(done.stdout)["rows"]
+    assert {row["collective"] for row in rows} == {"all_reduce", "broadcast", "reduce", "all_gather", "reduce_scatter"}
+    assert len(rows) == 10
+    for row in rows:
+        assert row["wrong"] == 0
+        assert row["time_us"] > 0
+        assert "breakdown" not in row
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_the_table_names_the_protocol_that_ran(protocol):
+    done = bench("--collective", "all_reduce", "--json", COLLC_PROTO=protocol)
+    assert done.returncode == 0, done.stderr
+    assert {row["proto"] for row in json.loads(done.stdout)["rows"]} == {protocol}
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_where_the_time_went(protocol):
+    """The mock's clock counts its own switches, one to a nanosecond: parts mean nothing beside its wall clock."""
+    options = ("--collective", "all_reduce", "--collective", "broadcast", "--breakdown")
+    done = bench(*options, "--json", counters=True, COLLC_PROTO=protocol)
+    assert done.returncode == 0, done.stderr
+    for row in json.loads(done.stdout)["rows"]:
+        assert row["wrong"] == 0
+        parts = {
+            name: sum(one[f"{name}_us"] for one in row["breakdown"]) for name in ("waiting", "copying", "reducing")
+        }
+        assert parts["waiting"] > 0
+        assert parts["copying"] > 0
+        assert (parts["reducing"] > 0) == (row["collective"] == "all_reduce")
+    shown = bench(*options, counters=True, COLLC_PROTO=protocol).stdout
+    assert "# out of place:" in shown
+    assert "#   channel 0: waiting " in shown
+
+
+def test_a_library_that_counts_does_so_when_asked():
+    done = bench("--collective", "broadcast", "--json", counters=True)
+    assert done.returncode == 0, done.stderr
+    assert all("breakdown" not in row for row in json.loads(done.stdout)["rows"])
+
+
+def test_a_library_that_does_not_count_says_how_to_build_one():
+    done = bench("--breakdown")
+    assert done.returncode == 2
+    assert len(done.stderr.splitlines()) == 1
+    assert "do not count where their time goes" in done.stderr
+    assert "--target cuda --counters" in done.stderr
+
+
+def test_without_a_driver_bench_says_so():
+    done = bench(driver=False)
+    assert done.returncode == 1
+    assert done.stderr.count("\n") == 1
+    assert "no NVIDIA driver here" in done.stderr
+
+
+def test_a_launcher_of_several_processes_is_refused_once():
+    torchrun = {"RANK": "0", "WORLD_SIZE": "3", "LOCAL_RANK": "0", "MASTER_ADDR": "localhost", "MASTER_PORT": "29555"}
+    done = bench("--collective", "broadcast", **torchrun)
+    assert done.returncode == 2
+    assert "on GPUs one process holds all ranks" in done.stderr
+
+
+def test_inspect_says_whether_there_are_counters():
+    said = {}
+    for counters in (False, True):
+        command = [sys.executable, "-m", "collc", "inspect", str(library(counters))]
+        said[counters] = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert "counters of waiting, copying and reducing: not built in" in said[False]
+    assert "counters of waiting, copying and reducing: by channel (bench --breakdown)" in said[True]
+
+
+def test_counters_are_for_kernels(tmp_path):
+    command = [sys.executable, "-m", "collc", "compile", "dgx1v", "--target", "host", "--counters"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
+    assert done.returncode == 2
+    assert "--counters is for --target cuda" in done.stderr
