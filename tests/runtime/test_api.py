@@ -39,6 +39,16 @@ def exported(path: Path) -> dict[str, str]:
         return {s.name: s["st_info"]["bind"] for s in table.iter_symbols() if s["st_shndx"] != "SHN_UNDEF" and s.name}
 
 
+def imported(path: Path) -> tuple[set[str], set[str]]:
+    """The libraries and the symbols that a library needs."""
+    with path.open("rb") as file:
+        elf = ELFFile(file)
+        tags = elf.get_section_by_name(".dynamic").iter_tags()
+        needed = {tag.needed for tag in tags if tag.entry.d_tag == "DT_NEEDED"}
+        symbols = elf.get_section_by_name(".dynsym").iter_symbols()
+        return needed, {s.name for s in symbols if s["st_shndx"] == "SHN_UNDEF" and s.name}
+
+
 @pytest.mark.parametrize("ways", ["threads", "processes"])
 @pytest.mark.parametrize(("machine", "ranks"), [("odd", 3), ("odd", 1), ("cores", 3), ("dgx1v", 8)])
 def test_transfers_operators_splits_and_refusals(machine: str, ranks: int, ways: str) -> None:
@@ -55,6 +65,14 @@ def test_every_name_is_there_and_nothing_else() -> None:
         assert symbols.get(f"nccl{name}") == "STB_WEAK", name
     own = {name for name in symbols if name.startswith("collc_")}
     assert set(symbols) == {f"{p}nccl{n}" for n in NAMES for p in ("", "p")} | TEAMS | own
+
+
+def test_it_runs_on_an_older_glibc_than_it_was_linked_with() -> None:
+    libraries, symbols = imported(library("odd"))
+    assert {name.split(".so")[0].split("-")[0] for name in libraries} <= {"libc", "libgcc_s", "libm", "libdl", "libpthread", "ld"}
+    # 2.35 and 2.36: copies of libgcc and of parts of the C++ library that nothing here calls would ask for them.
+    assert not symbols & {"arc4random", "_dl_find_object"}
+    assert "getrandom" in symbols
 
 
 def test_the_real_nccl_takes_what_the_plan_does_not_serve() -> None:
