@@ -69,7 +69,14 @@ def test_every_name_is_there_and_nothing_else() -> None:
 
 def test_it_runs_on_an_older_glibc_than_it_was_linked_with() -> None:
     libraries, symbols = imported(library("odd"))
-    assert {name.split(".so")[0].split("-")[0] for name in libraries} <= {"libc", "libgcc_s", "libm", "libdl", "libpthread", "ld"}
+    assert {name.split(".so")[0].split("-")[0] for name in libraries} <= {
+        "libc",
+        "libgcc_s",
+        "libm",
+        "libdl",
+        "libpthread",
+        "ld",
+    }
     # 2.35 and 2.36: copies of libgcc and of parts of the C++ library that nothing here calls would ask for them.
     assert not symbols & {"arc4random", "_dl_find_object"}
     assert "getrandom" in symbols
