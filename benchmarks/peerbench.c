@@ -2,10 +2,10 @@
 // the library's mpicc), oneCCL (as C++ with -DWITH_MPI -DWITH_CCL), or whatever speaks the NCCL API on host memory (link
 // with the library).
 //
-//   peerbench NAME RANKS SECONDS SIZES [threads]
+//   peerbench NAME RANKS SECONDS SIZES [threads|memalloc]
 //
 // SIZES: bytes, separated by commas. Under MPI the launcher starts RANKS processes; else they are forked here, or are
-// threads of this process.
+// threads of this process. memalloc: buffers from ncclMemAlloc.
 //
 // A sample is a batch of back-to-back calls after a barrier, timed by the slowest rank. Printed is the median over
 // the samples of SECONDS seconds (at least 9): NAME,collective,ranks,bytes,median_us,p10_us,p90_us,samples,check.
@@ -130,7 +130,7 @@ static struct {
   ncclUniqueId id;
 } *shared;
 static PER_RANK ncclComm_t communicator;
-static int as_threads, crowded;
+static int as_threads, from_memalloc, crowded;
 static void run_rank(void);
 
 static void *thread(void *number) {
@@ -165,6 +165,7 @@ static double largest(double value) {
 static void start(int argc, char **argv) {
   crowded = nranks > sysconf(_SC_NPROCESSORS_ONLN);
   as_threads = argc == 6 && strcmp(argv[5], "threads") == 0;
+  from_memalloc = argc == 6 && strcmp(argv[5], "memalloc") == 0;
   shared = mmap(NULL, sizeof *shared, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   if (shared == MAP_FAILED || nranks > 64) fail("no memory, or more than 64 ranks");
   require(ncclGetUniqueId(&shared->id));
@@ -210,6 +211,13 @@ static void call(int collective, size_t count, int root) {
 static float *buffer(size_t bytes) {
   const size_t page = 2u << 20;
   bytes = (bytes + page - 1) / page * page;
+#ifndef WITH_MPI
+  if (from_memalloc) {
+    void *allocated = NULL;
+    require(ncclMemAlloc(&allocated, bytes));
+    return (float *)allocated;
+  }
+#endif
   void *memory = aligned_alloc(page, bytes);
   if (memory == NULL) fail("out of memory");
   madvise(memory, bytes, MADV_HUGEPAGE);
@@ -295,7 +303,7 @@ static void run_rank(void) {
 }
 
 int main(int argc, char **argv) {
-  static const char usage[] = "usage: peerbench NAME RANKS SECONDS SIZES [threads]";
+  static const char usage[] = "usage: peerbench NAME RANKS SECONDS SIZES [threads|memalloc]";
   if (argc != 5 && argc != 6) fail(usage);
   name = argv[1];
   nranks = atoi(argv[2]);

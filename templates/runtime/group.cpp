@@ -29,6 +29,7 @@ struct Entry {
 };
 
 std::mutex registry_mutex;
+std::atomic<uint64_t> registry_state{0};  // changes with it
 std::unordered_map<ncclComm_t, Entry> &registry() {
   static auto *const all = new std::unordered_map<ncclComm_t, Entry>;  // outlives every thread
   return *all;
@@ -55,6 +56,15 @@ struct Group {
 };
 
 thread_local Group group;
+
+// What this thread asked for last: ranks that are threads would all take the same lock for every call.
+struct LastFound {
+  ncclComm_t handle = nullptr;
+  uint64_t state = 0;  // of the registry
+  uint32_t process = 0;
+  std::weak_ptr<Communicator> communicator;
+};
+thread_local LastFound last_found;
 
 Status run_calls(std::vector<PendingCall> &calls) {
   std::vector<Submission> batch;
@@ -84,6 +94,7 @@ ncclComm_t add_communicator(const CommunicatorPtr &communicator) {
   const std::lock_guard<std::mutex> lock(registry_mutex);
   auto *const handle = reinterpret_cast<ncclComm_t>(communicator.get());
   registry()[handle] = {communicator, forks().load(std::memory_order_relaxed)};
+  registry_state.fetch_add(1, std::memory_order_release);
   return handle;
 }
 
@@ -126,12 +137,19 @@ Status run_creations(std::deque<PendingCreation> &creations) {
 
 Status find_communicator(ncclComm_t handle, CommunicatorPtr *found) {
   if (handle == nullptr) return fail(ncclInvalidArgument, "the communicator is NULL");
+  const uint32_t process = forks().load(std::memory_order_relaxed);
+  LastFound &last = last_found;
+  if (last.handle == handle && last.process == process && last.state == registry_state.load(std::memory_order_acquire)) {
+    *found = last.communicator.lock();
+    if (*found != nullptr) return {};
+  }
   const std::lock_guard<std::mutex> lock(registry_mutex);
   const auto entry = registry().find(handle);
   if (entry == registry().end()) return fail(ncclInvalidArgument, "the communicator does not exist (destroyed?)");
-  if (entry->second.process != forks().load(std::memory_order_relaxed))
+  if (entry->second.process != process)
     return fail(ncclInvalidUsage, "the communicator belongs to the parent of this forked process");
   *found = entry->second.communicator;
+  last = {handle, registry_state.load(std::memory_order_relaxed), process, *found};
   return {};
 }
 
@@ -139,6 +157,7 @@ Status remove_communicator(ncclComm_t handle, CommunicatorPtr *removed) {
   COLLC_RETURN_IF_FAILED(find_communicator(handle, removed));
   const std::lock_guard<std::mutex> lock(registry_mutex);
   if (registry().erase(handle) == 0) return fail(ncclInvalidArgument, "the communicator does not exist (destroyed?)");
+  registry_state.fetch_add(1, std::memory_order_release);
   return {};
 }
 

@@ -5,6 +5,9 @@
  *   client threads NRANKS     one thread per rank
  *   client processes NRANKS   one process per rank
  *
+ * A third argument says where buffers come from: "malloc", "memalloc" (ncclMemAlloc), "mixed" (ncclMemAlloc on odd ranks),
+ * "kept" (ncclMemAlloc, and one buffer in three is used again). Offsets within them differ from case to case.
+ *
  * Prints the number of checked elements; exits with 1 after the first wrong one or failed call.
  */
 #include "launch.h"
@@ -77,7 +80,9 @@ static long reduced(int op, size_t i) {
 typedef struct {
   ncclComm_t comm;
   int rank;
-  unsigned char *send, *recv, *store; /* where the data begins; what to free */
+  unsigned char *send, *recv, *store; /* where the data begins; its first guard */
+  unsigned char *allocated;           /* what to free */
+  size_t room, cases;
   size_t send_count, recv_count;
 } Rank;
 
@@ -86,13 +91,37 @@ typedef struct {
   size_t count;
 } Case;
 
+static int from_memalloc, mixed, kept;
+
+static unsigned char *allocate(Rank *me, size_t bytes) {
+  const size_t offset = (size_t)(me->cases++ % 5) * 24;
+  if (kept && me->allocated != NULL && me->room >= bytes + offset) return me->allocated + offset;
+  if (me->allocated != NULL) check(ncclMemFree(me->allocated), "ncclMemFree");
+  me->room = bytes + offset;
+  if (from_memalloc && (!mixed || me->rank % 2 == 1)) {
+    void *memory = NULL;
+    check(ncclMemAlloc(&memory, me->room), "ncclMemAlloc");
+    me->allocated = memory;
+    return me->allocated + offset;
+  }
+  me->allocated = NULL;
+  return malloc(bytes);
+}
+
+static void release(Rank *me) {
+  if (me->allocated == NULL) return free(me->store);
+  if (kept && me->cases % 3 != 0) return;
+  check(ncclMemFree(me->allocated), "ncclMemFree");
+  me->allocated = NULL;
+}
+
 static void prepare(Rank *me, const Case *c) {
   const size_t size = (size_t)sizes[c->type], n = (size_t)nranks, mine = (size_t)me->rank * c->count * size;
   size_t i, total, first;
   me->send_count = c->collective == REDUCE_SCATTER ? c->count * n : c->count;
   me->recv_count = c->collective == ALL_GATHER ? c->count * n : c->count;
   total = (me->send_count + me->recv_count) * size + 3 * GUARD;
-  me->store = malloc(total);
+  me->store = allocate(me, total);
   memset(me->store, guard, total);
   me->send = me->store + GUARD;
   me->recv = me->send + me->send_count * size + GUARD;
@@ -153,7 +182,7 @@ static size_t verify(Rank *me, const Case *c) {
       fprintf(stderr, "%s: rank %d wrote before its buffer\n", names[c->collective], me->rank);
       exit(1);
     }
-  free(me->store);
+  release(me);
   return checked;
 }
 
@@ -208,6 +237,7 @@ static size_t run_rank(int rank, ncclUniqueId id) {
   check(ncclCommUserRank(me.comm, &mine), "ncclCommUserRank");
   require(count == nranks && mine == rank, "size and rank");
   checked = each_case(run_one, &me);
+  check(ncclMemFree(me.allocated), "ncclMemFree");
   check(ncclCommGetAsyncError(me.comm, &state), "ncclCommGetAsyncError");
   check(state, "the communicator");
   check(ncclCommDestroy(me.comm), "ncclCommDestroy");
@@ -217,7 +247,10 @@ static size_t run_rank(int rank, ncclUniqueId id) {
 int main(int argc, char **argv) {
   size_t checked = 0;
   int r;
-  if (argc != 3 || (nranks = atoi(argv[2])) < 1 || nranks > MOST_RANKS) return 2;
+  if (argc < 3 || argc > 4 || (nranks = atoi(argv[2])) < 1 || nranks > MOST_RANKS) return 2;
+  mixed = argc == 4 && strcmp(argv[3], "mixed") == 0;
+  kept = argc == 4 && strcmp(argv[3], "kept") == 0;
+  from_memalloc = mixed || kept || (argc == 4 && strcmp(argv[3], "memalloc") == 0);
   if (strcmp(argv[1], "thread") == 0) {
     ncclComm_t comms[MOST_RANKS];
     Rank ranks[MOST_RANKS] = {{0}};
@@ -225,6 +258,7 @@ int main(int argc, char **argv) {
     for (r = 0; r < nranks; ++r) ranks[r].comm = comms[r], ranks[r].rank = r;
     checked = each_case(run_group, ranks);
     for (r = 0; r < nranks; ++r) check(ncclCommDestroy(comms[r]), "ncclCommDestroy");
+    for (r = 0; r < nranks; ++r) check(ncclMemFree(ranks[r].allocated), "ncclMemFree");
   } else {
     checked = strcmp(argv[1], "threads") == 0 ? run_threads(run_rank) : run_processes(run_rank);
   }

@@ -2,8 +2,8 @@
 #include "backend.h"
 
 #include <algorithm>
-#include <cstdlib>
 
+#include "host/buffers.h"
 #include "host/rank.h"
 #include "host/waiting.h"
 
@@ -43,9 +43,9 @@ class HostBackend final : public Backend {
   }
   void run(std::vector<Submission> &batch) override;
   void run_one(Submission &submission) override;
-  void *allocate(size_t bytes) override { return std::aligned_alloc(kPage, (bytes + kPage - 1) / kPage * kPage); }
+  void *allocate(size_t bytes) override { return allocate_buffer(bytes); }
   Status release(void *memory) override {
-    std::free(memory);
+    release_buffer(memory);
     return {};
   }
 

@@ -6,6 +6,8 @@
 
 #include <cerrno>
 #include <cstring>
+#include <memory>
+#include <mutex>
 
 #include "environment.h"
 
@@ -21,15 +23,21 @@ struct Card {
   uint32_t reserved;
   uint64_t address;  // of this process' token
   uint64_t token;
+  BufferHandle probe;  // a buffer to try with
 };
 
-// A number that no other process has, for process numbers mean different things in different containers.
+constexpr unsigned char kMaps = 16;  // of an answer, beside a Reach
+
+// A number that no other process has, for process numbers mean different things in different containers. A forked child is
+// another process.
 const uint64_t &token() {
-  static const uint64_t number = [] {
-    uint64_t random = 0;
-    while (getrandom(&random, sizeof random, 0) != sizeof random) continue;
-    return random;
-  }();
+  static std::mutex mutex;
+  static uint64_t number;
+  static int process = 0;
+  const std::lock_guard<std::mutex> lock(mutex);
+  if (process != getpid())
+    while (getrandom(&number, sizeof number, 0) != sizeof number) continue;
+  process = getpid();
   return number;
 }
 
@@ -58,13 +66,22 @@ Reach try_reach(const Card &mine, const Card &theirs) {
   return copied && found == theirs.token ? Reach::kKernel : Reach::kSlots;
 }
 
+// True if this process can map buffers of another.
+bool try_map(const Card &mine, const Card &theirs) {
+  if (!mine.allowed || !theirs.allowed || mine.token == theirs.token) return false;
+  return MappedBuffers().translate(theirs.process, theirs.probe, theirs.probe.base, sizeof(uint64_t)) != nullptr;
+}
+
 }  // namespace
 
 Status Neighbours::meet(const RankContext &context, uint32_t chunk_bytes) {
   double allowed = 1;
   const Status understood = read_number("COLLC_DIRECT", 0, 1, 1, &allowed);
   const bool may = understood.ok() && allowed != 0;
-  const Card mine{getpid(), may, understood.ok(), chunk_bytes, 0, reinterpret_cast<uint64_t>(&token()), token()};
+  // Kept until all have tried to map it.
+  const std::unique_ptr<void, void (*)(void *)> probe(allocate_buffer(sizeof(uint64_t)), release_buffer);
+  const Card mine{getpid(), may, understood.ok(), chunk_bytes, 0, reinterpret_cast<uint64_t>(&token()), token(),
+                  BufferLookup().find(probe.get(), sizeof(uint64_t))};
   Bytes message(sizeof mine);
   std::memcpy(message.data(), &mine, sizeof mine);
   std::vector<Bytes> all;
@@ -81,12 +98,15 @@ Status Neighbours::meet(const RankContext &context, uint32_t chunk_bytes) {
     if (agreed.ok() && !theirs.understood) agreed = fail(ncclRemoteError, "rank %u cannot read its COLLC_DIRECT", peer);
     processes_.push_back(theirs.process);
     reach_into_.push_back(try_reach(mine, theirs));
-    found[peer] = static_cast<unsigned char>(reach_into_[peer]);
+    maps_into_.push_back(try_map(mine, theirs));
+    found[peer] = static_cast<unsigned char>(static_cast<unsigned char>(reach_into_[peer]) | (maps_into_[peer] ? kMaps : 0));
   }
   COLLC_RETURN_IF_FAILED(context.exchange(found, &all));
   for (uint32_t peer = 0; peer < context.nranks; ++peer) {
     if (all[peer].size() != context.nranks) return fail(ncclInternalError, "rank %u says something else than expected", peer);
-    reach_of_.push_back(static_cast<Reach>(all[peer][context.rank]));
+    const unsigned char answer = all[peer][context.rank];
+    reach_of_.push_back(static_cast<Reach>(answer % kMaps));
+    maps_of_.push_back((answer & kMaps) != 0);
   }
   return agreed;  // said after the others have been served
 }

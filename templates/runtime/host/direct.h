@@ -3,10 +3,11 @@
 #include <vector>
 
 #include "backend.h"
+#include "host/buffers.h"
 
 namespace collc {
 
-// How far a rank sees into another's memory.
+// How far a rank sees into another's private memory.
 enum class Reach : uint8_t {
   kSlots,   // not at all: everything goes through slots
   kKernel,  // the kernel copies out of the other process (process_vm_readv), where the system allows that
@@ -23,11 +24,16 @@ class Neighbours {
   Reach reach_of(uint32_t reader) const { return reach_of_[reader]; }
   // How this rank reads the memory of `peer`.
   Reach reach_into(uint32_t peer) const { return reach_into_[peer]; }
+  // True if `reader` can map this process' buffers of ncclMemAlloc, and this rank those of `peer`.
+  bool maps_of(uint32_t reader) const { return maps_of_[reader]; }
+  bool maps_into(uint32_t peer) const { return maps_into_[peer]; }
+  int process_of(uint32_t peer) const { return processes_[peer]; }
   // Copies from the memory of `peer`, which is kKernel.
   Status read(uint32_t peer, uint64_t from, void *to, uint64_t bytes) const;
 
  private:
   std::vector<Reach> reach_of_, reach_into_;  // by NCCL rank
+  std::vector<bool> maps_of_, maps_into_;
   std::vector<int> processes_;
 };
 

@@ -53,7 +53,8 @@ FifoLayout::FifoLayout(const Tables &tables, const Allocation &allocation) {
     const Fifo &fifo = tables.fifos[allocation.first_fifo + f];
     FifoPlace place = {};
     place.tail = at;
-    place.heads = at + source_line;
+    place.sights = at + source_line;
+    place.heads = place.sights + allocation.slots * sizeof(Sight);
     at = place.heads + fifo.nreaders * kLine;
     places_.push_back(place);
   }
@@ -90,6 +91,7 @@ HostRank::HostRank(const RankContext &context)
     End &end = ends_[f];
     end.tail = reinterpret_cast<std::atomic<uint64_t> *>(memory + layout[f].tail);
     end.tags = reinterpret_cast<uint64_t *>(memory + layout[f].tail) + 1;
+    end.sights = reinterpret_cast<Sight *>(memory + layout[f].sights);
     end.slots = memory + layout[f].slots;
     end.heads = memory + layout[f].heads;
     end.readers = tables.fifo_readers + fifo.first_reader;
@@ -114,8 +116,12 @@ Status HostRank::meet(const RankContext &context) {
       continue;
     }
     end.reach = Reach::kShared;
-    for (uint32_t r = 0; r < end.nreaders; ++r)
-      end.reach = std::min(end.reach, neighbours_.reach_of(nccl_rank(end.readers[r])));
+    end.maps = true;
+    for (uint32_t r = 0; r < end.nreaders; ++r) {
+      const uint32_t reader = nccl_rank(end.readers[r]);
+      end.reach = std::min(end.reach, neighbours_.reach_of(reader));
+      end.maps &= neighbours_.reach_of(reader) == Reach::kShared || neighbours_.maps_of(reader);
+    }
   }
   return {};
 }
@@ -150,6 +156,8 @@ void HostRank::begin(const Call &call) {
   const int core = sched_getcpu();
   context_.segment->line(context_.rank).core.store(core < 0 ? UINT32_MAX : static_cast<uint32_t>(core),
                                                    std::memory_order_relaxed);
+  mapped_.tidy();
+  offers_buffers_ = false;
   streams_ = output_bytes() >= kStreamed;
   serves_first_ = call.count * element_bytes_ >= kServesFirst;
   place_shares(call, element_bytes_);
@@ -198,6 +206,7 @@ bool HostRank::advance() {
   } else {
     moved = advance_channels(UINT32_MAX);
   }
+  if (!moved && offers_buffers_) moved = serve_refused();
   Status failed;
   moved |= transfers_.advance(&failed);
   if (!failed.ok()) fail_all(failed);

@@ -5,6 +5,7 @@
 
 #include "backend.h"
 #include "collc/step_program.h"
+#include "host/buffers.h"
 #include "host/direct.h"
 #include "host/transfers.h"
 #include "reduce.h"
@@ -14,14 +15,32 @@ namespace collc {
 // Every FIFO has, in shared memory,
 //   a line written by its source: chunks written so far (tail), and for every slot a tag: the signature of the call that
 //   wrote it, whose last bit says whether the slot holds the chunk or only its address;
-//   a line per reader: chunks that it has read so far (head);
+//   a line per slot: where the chunk stands, if the slot holds only its address;
+//   a line per reader: chunks that it has read so far (head), and one that it cannot map (see refuse.cpp);
 //   slots * slot_bytes of data, written once and read by all readers.
 // Counters never wrap (64 bits) and go on from call to call, so nothing is ever reset.
 struct FifoPlace {
   uint64_t tail;   // offsets in the target's shared memory
+  uint64_t sights;
   uint64_t heads;  // of reader 0
   uint64_t slots;
 };
+
+// Where a chunk stands that did not pass through its slot.
+struct alignas(kLine) Sight {
+  uint64_t address;  // in its writer's process
+  uint64_t bytes;
+  BufferHandle buffer;  // that the address is in; number 0: none
+  uint64_t copied;      // the writer's: the chunk is in the slot after all
+};
+
+// A reader's line of a FIFO.
+struct ReaderLine {
+  std::atomic<uint64_t> head;     // chunks read
+  std::atomic<uint64_t> refused;  // 1 + the last chunk that it could not map
+  std::atomic<uint64_t> served;   // the last such number whose chunk the writer has put into its slot
+};
+static_assert(sizeof(ReaderLine) <= kLine, "a line per reader");
 
 // Where the FIFOs of an allocation lie in the target's shared memory.
 class FifoLayout {
@@ -71,11 +90,13 @@ class HostRank final : public RankBackend {
   struct End {
     std::atomic<uint64_t> *tail = nullptr;
     uint64_t *tags = nullptr;        // per slot; on the tail's line, ordered by it
+    Sight *sights = nullptr;         // per slot, ordered by the tail
     char *heads = nullptr;           // counters of the readers, a line apart; for a reader its own
     char *slots = nullptr;
     const uint32_t *readers = nullptr;
     uint32_t nreaders = 0;
     Reach reach = Reach::kSlots;  // of all readers into the source's memory; for a reader its own
+    bool maps = false;            // all readers see the source's buffers of ncclMemAlloc
     bool direct = false;          // the source has sent addresses that may still be read
     uint32_t source = 0;    // plan rank
     uint64_t position = 0;  // chunks of earlier calls
@@ -98,6 +119,8 @@ class HostRank final : public RankBackend {
   void place_shares(const Call &call, uint32_t size);
   void copy_alone(const Call &call);
   bool advance_channels(uint32_t receives);
+  // Puts chunks into their slots that a reader could not map.
+  bool serve_refused();
   void finish_channel(ChannelState &channel);
   uint64_t output_bytes() const;
   std::string waiting_for(const ChannelState &channel) const;
@@ -134,6 +157,9 @@ class HostRank final : public RankBackend {
   uint32_t remaining_ = 0;  // channels that still run
   Transfers transfers_;
   Neighbours neighbours_;
+  BufferLookup input_buffer_, output_buffer_;
+  MappedBuffers mapped_;
+  bool offers_buffers_ = false;  // this call has sent addresses that readers map
   Status failure_;
 };
 

@@ -2,8 +2,8 @@
 // ranks.
 //
 // A chunk travels in a slot, or, where its readers reach the writer's memory and it is large, the slot holds only its
-// address: that of the writer's input, or of its output once the chunk stands there. The writer's call then ends after its
-// readers have read. What is read so cannot change before: an input chunk is only overwritten (in place) by a result
+// address: that of the writer's input, or of its output once the chunk stands there. Readers in other processes map the
+// buffer where it is one of ncclMemAlloc. The writer's call then ends after its readers have read. What is read so cannot change before: an input chunk is only overwritten (in place) by a result
 // that was reduced from it, and an output chunk is written once.
 #pragma once
 #include <cstring>
@@ -35,7 +35,9 @@ class HostVerbs {
         rank_.fail_all(rank_.differing_call(end.source));
         return Progress::kAborted;
       }
-      direct_ |= (written & kDirect) != 0;
+      if ((written & kDirect) == 0) continue;
+      direct_ = true;
+      if (!can_see(end, chunk)) return block(end.source, chunk);
     }
     for (uint32_t i = 0; i < step.nsend; ++i) {
       HostRank::End &end = rank_.ends_[send[i].fifo];
@@ -81,9 +83,7 @@ class HostVerbs {
     if (has_output) dests[ndests++] = output;
     for (uint32_t i = 0; i < step.nsend; ++i) {
       HostRank::End &end = rank_.ends_[send[i].fifo];
-      if ((is_input || has_output) && goes_direct(end.reach, has_output, bytes)) {
-        const void *place = is_input ? input : output;
-        std::memcpy(slot(end, chunk), &place, sizeof place);
+      if ((is_input || has_output) && goes_direct(end, is_input, has_output, is_input ? input : output, bytes, sight(end, chunk))) {
         tag(end, chunk) = rank_.call_.signature | kDirect;
         end.direct = true;
         is_read |= !is_input;
@@ -97,14 +97,7 @@ class HostVerbs {
     for (uint32_t i = 0; i < step.nrecv; ++i) {
       if (has_input && i == step.input_at) sources[nsources++] = input;
       const HostRank::End &end = rank_.ends_[recv[i].fifo];
-      const void *at = slot(end, chunk);
-      if ((tag(end, chunk) & kDirect) != 0) {
-        uint64_t address;
-        std::memcpy(&address, at, sizeof address);
-        at = reinterpret_cast<const void *>(address);
-        if (end.reach == Reach::kKernel) at = fetch(end, address, dests[0], bytes);
-      }
-      sources[nsources++] = at;
+      sources[nsources++] = (tag(end, chunk) & kDirect) != 0 ? look(end, chunk, dests[0], bytes) : slot(end, chunk);
     }
     if (has_input && step.input_at >= step.nrecv) sources[nsources++] = input;
     if (ndests == 0) return false;
@@ -167,20 +160,60 @@ class HostVerbs {
   // Below, waiting for readers costs more than a copy; the more so where they need the writer's core.
   static constexpr uint64_t kLeastDirect = 16 << 10, kLeastDirectCrowded = 64 << 10;
 
-  bool goes_direct(Reach reach, bool is_result, uint64_t bytes) const {
-    if (reach == Reach::kSlots || bytes < (rank_.cores_are_free() ? kLeastDirect : kLeastDirectCrowded)) return false;
-    if (reach == Reach::kShared) return true;
+  // Whether a chunk is sent as its address; then `sight` says where it stands: in the input, if that is what is sent.
+  bool goes_direct(const HostRank::End &end, bool is_input, bool is_result, const void *at, uint64_t bytes, Sight &sight) {
+    if (bytes < (rank_.cores_are_free() ? kLeastDirect : kLeastDirectCrowded)) return false;
+    sight.address = reinterpret_cast<uint64_t>(at);
+    sight.bytes = bytes;
+    sight.copied = 0;
+    sight.buffer.number = 0;
+    if (end.reach == Reach::kShared) return true;
+    if (end.maps) {
+      sight.buffer = (is_input ? rank_.input_buffer_ : rank_.output_buffer_).find(at, bytes);
+      if (sight.buffer.number != 0) return rank_.offers_buffers_ = true;
+    }
+    if (end.reach != Reach::kKernel) return false;
     // The kernel copies, which is all that is done to a result; anything else is reduced. A root would only wait. And the
     // kernel cannot stream, which is worth more where cores are short.
     return is_result && rank_.call_.root < 0 && (rank_.cores_are_free() || !rank_.streams_);
   }
 
+  // Before a chunk is read that was sent as an address: whether it can be. If not, its writer is asked to put it into the
+  // slot.
+  bool can_see(const HostRank::End &end, const Chunk &chunk) {
+    if (end.reach == Reach::kShared || sight(end, chunk).buffer.number == 0 || map(end, chunk) != nullptr) return true;
+    ReaderLine &line = reader_line(end, 0);
+    const uint64_t number = end.position + chunk.index + 1;
+    if (line.served.load(std::memory_order_acquire) == number) return true;
+    if (line.refused.load(std::memory_order_relaxed) != number) {
+      line.refused.store(number, std::memory_order_seq_cst);
+      rank_.context_.segment->ring(rank_.nccl_rank(end.source));
+    }
+    return false;
+  }
+
+  const void *map(const HostRank::End &end, const Chunk &chunk) {
+    const Sight &seen = sight(end, chunk);
+    const int process = rank_.neighbours_.process_of(rank_.nccl_rank(end.source));
+    return rank_.mapped_.translate(process, seen.buffer, seen.address, seen.bytes);
+  }
+
+  // Where to read a chunk that was sent as an address; `to`: where the kernel may put it.
+  const void *look(const HostRank::End &end, const Chunk &chunk, void *to, uint64_t bytes) {
+    const Sight &seen = sight(end, chunk);
+    if (end.reach == Reach::kShared) return reinterpret_cast<const void *>(seen.address);
+    if (seen.buffer.number == 0) return fetch(end, seen.address, to, bytes);
+    const void *at = map(end, chunk);
+    return at != nullptr ? at : slot(end, chunk);
+  }
+
   // Of a slot's tag, beside the signature of the call: the slot holds an address.
   static constexpr uint64_t kDirect = 1;
 
-  static std::atomic<uint64_t> &head_of(const HostRank::End &end, uint32_t reader) {
-    return *reinterpret_cast<std::atomic<uint64_t> *>(end.heads + reader * kLine);
+  static ReaderLine &reader_line(const HostRank::End &end, uint32_t reader) {
+    return *reinterpret_cast<ReaderLine *>(end.heads + reader * kLine);
   }
+  static std::atomic<uint64_t> &head_of(const HostRank::End &end, uint32_t reader) { return reader_line(end, reader).head; }
   static uint64_t least_head(const HostRank::End &end, uint32_t *slowest) {
     uint64_t least = UINT64_MAX;
     for (uint32_t r = 0; r < end.nreaders; ++r) {
@@ -193,6 +226,9 @@ class HostVerbs {
   }
   uint64_t &tag(const HostRank::End &end, const Chunk &chunk) const {
     return end.tags[(end.position + chunk.index) % rank_.slots_];
+  }
+  Sight &sight(const HostRank::End &end, const Chunk &chunk) const {
+    return end.sights[(end.position + chunk.index) % rank_.slots_];
   }
   void *slot(const HostRank::End &end, const Chunk &chunk) const {
     return end.slots + (end.position + chunk.index) % rank_.slots_ * rank_.slot_bytes_;

@@ -1,0 +1,192 @@
+#include "host/buffers.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/random.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <cstdlib>
+#include <map>
+#include <mutex>
+
+#include "segment.h"
+
+#ifndef MADV_POPULATE_WRITE
+#define MADV_POPULATE_WRITE 23
+#endif
+
+namespace collc {
+namespace {
+
+constexpr uint64_t kHugePage = 2 << 20;
+
+// The page behind a buffer.
+struct Trailer {
+  std::atomic<uint64_t> number;
+  std::atomic<uint32_t> freed;
+};
+
+uint64_t whole_pages(uint64_t bytes) { return (bytes + kPage - 1) / kPage * kPage; }
+
+Trailer &trailer_of(const char *at, uint64_t bytes) {
+  return *reinterpret_cast<Trailer *>(const_cast<char *>(at) + whole_pages(bytes));
+}
+
+struct Owned {
+  BufferHandle handle;
+  int process;  // a forked child has its parent's buffers, but does not free them for others
+};
+
+// The buffers of this process, by address.
+struct Registry {
+  std::mutex mutex;
+  std::map<uint64_t, Owned> buffers;
+  std::atomic<uint64_t> state{0};  // changes with them
+};
+
+Registry &registry() {
+  static auto *const only = new Registry;  // outlives every thread
+  return *only;
+}
+
+// Maps a file; where it is large, on a border of huge pages.
+char *map_aligned(int file, uint64_t bytes) {
+  const uint64_t align = bytes >= kHugePage ? kHugePage : kPage;
+  void *place = mmap(nullptr, bytes + align, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (place == MAP_FAILED) return nullptr;
+  char *begin = static_cast<char *>(place);
+  const uint64_t lead = (align - reinterpret_cast<uintptr_t>(begin) % align) % align;
+  void *made = mmap(begin + lead, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, file, 0);
+  if (made == MAP_FAILED) {
+    munmap(begin, bytes + align);
+    return nullptr;
+  }
+  if (lead > 0) munmap(begin, lead);
+  if (lead < align) munmap(begin + lead + bytes, align - lead);
+  if (bytes >= kHugePage) madvise(made, bytes, MADV_HUGEPAGE);
+  return begin + lead;
+}
+
+// Reserved now: running out of memory later would be a SIGBUS.
+bool reserve(int file, char *at, uint64_t bytes) {
+  if (madvise(at, bytes, MADV_POPULATE_WRITE) == 0) return true;
+  return errno == EINVAL && posix_fallocate(file, 0, static_cast<off_t>(bytes)) == 0;
+}
+
+bool make_buffer(uint64_t bytes, BufferHandle *handle) {
+  handle->bytes = bytes;
+  if (getrandom(&handle->number, sizeof handle->number, 0) != sizeof handle->number || handle->number == 0) return false;
+  handle->descriptor = memfd_create("collc-buffer", MFD_CLOEXEC);
+  if (handle->descriptor < 0) return false;
+  const uint64_t total = whole_pages(bytes) + kPage;
+  char *at = nullptr;
+  if (ftruncate(handle->descriptor, static_cast<off_t>(total)) == 0) at = map_aligned(handle->descriptor, total);
+  if (at != nullptr && !reserve(handle->descriptor, at, total)) {
+    munmap(at, total);
+    at = nullptr;
+  }
+  if (at == nullptr) {
+    close(handle->descriptor);
+    return false;
+  }
+  trailer_of(at, bytes).number.store(handle->number, std::memory_order_release);
+  handle->base = reinterpret_cast<uint64_t>(at);
+  return true;
+}
+
+}  // namespace
+
+void *allocate_buffer(size_t bytes) {
+  if (bytes > SIZE_MAX / 2) return nullptr;
+  BufferHandle handle;
+  if (!make_buffer(bytes, &handle)) return std::aligned_alloc(kPage, whole_pages(bytes));
+  Registry &all = registry();
+  const std::lock_guard<std::mutex> lock(all.mutex);
+  all.buffers[handle.base] = {handle, getpid()};
+  all.state.fetch_add(1, std::memory_order_release);
+  return reinterpret_cast<void *>(handle.base);
+}
+
+void release_buffer(void *memory) {
+  Registry &all = registry();
+  Owned owned = {};
+  {
+    const std::lock_guard<std::mutex> lock(all.mutex);
+    const auto found = all.buffers.find(reinterpret_cast<uint64_t>(memory));
+    if (found != all.buffers.end()) {
+      owned = found->second;
+      all.buffers.erase(found);
+      all.state.fetch_add(1, std::memory_order_release);
+    }
+  }
+  if (owned.handle.number == 0) return std::free(memory);
+  char *at = static_cast<char *>(memory);
+  if (owned.process == getpid()) trailer_of(at, owned.handle.bytes).freed.store(1, std::memory_order_release);
+  munmap(at, whole_pages(owned.handle.bytes) + kPage);
+  close(owned.handle.descriptor);
+}
+
+const BufferHandle &BufferLookup::find(const void *address, uint64_t bytes) {
+  static const BufferHandle none;
+  Registry &all = registry();
+  const auto at = reinterpret_cast<uint64_t>(address);
+  const uint64_t state = all.state.load(std::memory_order_acquire);
+  if (state == 0) return none;
+  if (state == state_ && last_.holds(at, bytes)) return last_;
+  const std::lock_guard<std::mutex> lock(all.mutex);
+  auto found = all.buffers.upper_bound(at);
+  if (found == all.buffers.begin() || !(--found)->second.handle.holds(at, bytes)) return none;
+  last_ = found->second.handle;
+  state_ = all.state.load(std::memory_order_relaxed);
+  return last_;
+}
+
+MappedBuffers::~MappedBuffers() {
+  for (const auto &[number, mapping] : all_) munmap(mapping.at, whole_pages(mapping.bytes) + kPage);
+}
+
+const void *MappedBuffers::translate(int process, const BufferHandle &handle, uint64_t address, uint64_t bytes) {
+  if (!handle.holds(address, bytes)) return nullptr;
+  const uint64_t offset = address - handle.base;
+  if (last_ == handle.number) return last_at_ + offset;
+  auto found = all_.find(handle.number);
+  if (found == all_.end()) {
+    char path[64];
+    std::snprintf(path, sizeof path, "/proc/%d/fd/%d", process, handle.descriptor);
+    const int file = open(path, O_RDONLY | O_CLOEXEC);
+    if (file < 0) return nullptr;
+    const uint64_t total = whole_pages(handle.bytes) + kPage;
+    struct stat info;
+    void *made = MAP_FAILED;
+    if (fstat(file, &info) == 0 && static_cast<uint64_t>(info.st_size) == total)
+      made = mmap(nullptr, total, PROT_READ, MAP_SHARED, file, 0);
+    close(file);
+    if (made == MAP_FAILED) return nullptr;
+    char *at = static_cast<char *>(made);
+    if (trailer_of(at, handle.bytes).number.load(std::memory_order_acquire) != handle.number) {
+      munmap(made, total);
+      return nullptr;
+    }
+    madvise(made, total, MADV_DONTFORK);
+    found = all_.emplace(handle.number, Mapping{at, handle.bytes}).first;
+  }
+  last_ = handle.number;
+  last_at_ = found->second.at;
+  return last_at_ + offset;
+}
+
+void MappedBuffers::tidy() {
+  if (all_.empty()) return;
+  auto next = all_.begin();
+  std::advance(next, turn_++ % all_.size());
+  const Mapping mapping = next->second;
+  if (trailer_of(mapping.at, mapping.bytes).freed.load(std::memory_order_acquire) == 0) return;
+  all_.erase(next);
+  last_ = 0;
+  munmap(mapping.at, whole_pages(mapping.bytes) + kPage);
+}
+
+}  // namespace collc
