@@ -28,8 +28,8 @@ from collc.packing.gpu_sets import GpuSets
 
 COMPILE_FLAGS = ("-std=c++17", "-O3", "-fPIC", "-fvisibility=hidden", "-pthread", "-Wall", "-Wextra")
 # nodelete: threads of the runtime may outlive a dlclose.
-# static: the C++ library of the build machine need not be on the cluster. libgcc_s is everywhere, and a copy of it would
-# ask for the build machine's glibc; so would what gc-sections drops of the C++ library.
+# static: the C++ library of the build machine need not be on the cluster. libgcc_s is everywhere, and a copy of it
+# would ask for the build machine's glibc; so would what gc-sections drops of the C++ library.
 LINK_FLAGS = (
     *("-shared", "-pthread", "-ldl", "-static-libstdc++", "-Wl,--gc-sections"),
     *("-Wl,-z,defs", "-Wl,-z,relro,-z,now", "-Wl,-z,nodelete", "-Wl,--exclude-libs,ALL"),
