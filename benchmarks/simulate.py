@@ -41,6 +41,7 @@ class Model:
     def times(self, machine: Machine):
         self.simulator.machine = machine
         self.simulator.cases.clear()
+        self.simulator.lumpers.clear()
         wanted = self.table.get("algorithm"), self.table.get("protocol")
         return [nccl.predict(self.simulator, size, *wanted).period_us(machine) for size, _ in self.table["rows"]]
 

@@ -14,13 +14,12 @@ from collc.cli.report import SIZE, debug_option, emit_json, json_option, note, p
 from collc.errors import PackingError, UsageError
 from collc.packing.model import Collective
 from collc.pipeline import COMPILED
-from collc.schedule.candidates import rings_of
 from collc.simulate import nccl
 from collc.simulate.choose import Table, choose
 from collc.simulate.generations import MACHINES
 from collc.simulate.plot import plot_comparison
 from collc.simulate.report import chrome_trace, critical_path
-from collc.simulate.run import PLANS, Prediction, Simulator, Variant, short_size, size_series
+from collc.simulate.run import PLANS, Prediction, Simulator, Variant, own_channels, short_size, size_series
 from collc.topology.allocation import parse_gpus
 from collc.topology.graph import plan_graph
 from collc.topology.load import load_topology
@@ -48,9 +47,8 @@ class _Wish:
             return None
         kind = self.plan or "trees"
         protocol = simulator.machine.protocol(self.proto or "Simple")
-        plan = simulator.plan(kind)
-        own = rings_of(plan) if kind in ("ring", "rings") else len(plan.trees)
-        return Variant(kind, protocol.name, self.chunk or protocol.max_chunk, self.channels or own)
+        channels = self.channels or own_channels(simulator.plan(kind))
+        return Variant(kind, protocol.name, self.chunk or protocol.max_chunk, channels)
 
 
 @click.command("simulate")

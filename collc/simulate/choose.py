@@ -113,7 +113,7 @@ def sensible(simulator: Simulator, grid: Sequence[Variant], size: int) -> list[V
     kept = []
     for variant in grid:
         same = [v.chunk_bytes for v in grid if v != variant and _but_chunk(v) == _but_chunk(variant)]
-        share = size / len(simulator.lowered(variant.plan, variant.channels)[1].shares)
+        share = size / len(simulator.spread(variant.plan, variant.channels).trees)
         if any(share <= chunk < variant.chunk_bytes for chunk in same):
             continue
         if share > FINE * variant.chunk_bytes and any(chunk > variant.chunk_bytes for chunk in same):
@@ -151,16 +151,22 @@ def _hops(plan: Plan) -> int:
 
 
 def _height(tree: Tree) -> int:
-    up = {hop.src: hop.dst for hop in tree.reduce}
-    down = {hop.dst: hop.src for hop in tree.broadcast}
-    return max((_climb(up, r) for r in up), default=0) + max((_climb(down, r) for r in down), default=0)
+    return _longest({hop.src: hop.dst for hop in tree.reduce}) + _longest({hop.dst: hop.src for hop in tree.broadcast})
 
 
-def _climb(parent: dict[int, int], rank: int) -> int:
-    hops = 0
-    while rank in parent:
-        rank, hops = parent[rank], hops + 1
-    return hops
+def _longest(parent: dict[int, int]) -> int:
+    """Hops of the longest way to a root. O(ranks): each rank's way is climbed once."""
+    depth: dict[int, int] = {}
+    for rank in parent:
+        way = []
+        while rank in parent and rank not in depth:
+            way.append(rank)
+            rank = parent[rank]
+        at = depth.get(rank, 0)
+        for below in reversed(way):
+            at += 1
+            depth[below] = at
+    return max(depth.values(), default=0)
 
 
 def _first(simulator: Simulator, best: Prediction) -> str:

@@ -34,7 +34,8 @@ struct CollcCase {
   const int32_t *fifo_writer, *fifo_reader;
   const double *fifo_delay;
   const int32_t *fifo_first_link;  // nfifos + 1
-  const int32_t *fifo_links;
+  const int32_t *fifo_links, *fifo_weights;  // how often the FIFO's flow counts on each link
+  const int32_t *fifo_copies;                // and on its thread block
   const int32_t *share_chunks;
   const double *share_each, *share_last;
 };
@@ -86,6 +87,7 @@ class Engine {
     capacity.resize(c.nlinks + c.nloops, kInf);
     left = capacity;
     count.assign(capacity.size(), 0);
+    users_of.assign(capacity.size(), 0);
     seen.assign(capacity.size(), 0);
   }
 
@@ -114,8 +116,9 @@ class Engine {
   template <class Visit>
   void each_resource(const Flow &flow, Visit visit) const {
     if (flow.fifo >= 0)
-      for (int32_t i = c.fifo_first_link[flow.fifo]; i < c.fifo_first_link[flow.fifo + 1]; ++i) visit(c.fifo_links[i]);
-    if (flow.block) visit(c.nlinks + flow.loop);
+      for (int32_t i = c.fifo_first_link[flow.fifo]; i < c.fifo_first_link[flow.fifo + 1]; ++i)
+        visit(c.fifo_links[i], c.fifo_weights[i]);
+    if (flow.block) visit(c.nlinks + flow.loop, flow.fifo >= 0 ? c.fifo_copies[flow.fifo] : 1);
   }
 
   // Max-min fairness by water-filling; the tightest resource first, the lower number on a tie. Only flows that share
@@ -127,11 +130,11 @@ class Engine {
     for (size_t i = 0; i < touched.size(); ++i) {
       const int32_t r = touched[i];
       left[r] = capacity[r];
-      count[r] = static_cast<int32_t>(users[r].size());
+      count[r] = users_of[r];
       for (const int32_t f : users[r]) {
         if (pool[f].rate == kInf) continue;
         pool[f].rate = kInf;
-        each_resource(pool[f], [&](int32_t other) { reach(other); });
+        each_resource(pool[f], [&](int32_t other, int32_t) { reach(other); });
       }
     }
     for (const int32_t r : touched) seen[r] = false;
@@ -153,9 +156,9 @@ class Engine {
       for (const int32_t f : users[tight]) {
         if (pool[f].rate != kInf) continue;
         pool[f].rate = share;
-        each_resource(pool[f], [&](int32_t r) {
-          left[r] = std::max(0.0, left[r] - share);
-          --count[r];
+        each_resource(pool[f], [&](int32_t r, int32_t weight) {
+          left[r] = std::max(0.0, left[r] - share * weight);
+          count[r] -= weight;
         });
       }
     }
@@ -178,15 +181,17 @@ class Engine {
     }
     flows.push_back(f);
     if (flow.block) capacity[c.nlinks + flow.loop] = c.step_rate[loops[flow.loop].at];
-    each_resource(flow, [&](int32_t r) {
+    each_resource(flow, [&](int32_t r, int32_t weight) {
       users[r].push_back(f);
+      users_of[r] += weight;
       dirty.push_back(r);
     });
   }
 
   void remove(int32_t f) {
-    each_resource(pool[f], [&](int32_t r) {
+    each_resource(pool[f], [&](int32_t r, int32_t weight) {
       users[r].erase(std::find(users[r].begin(), users[r].end(), f));
+      users_of[r] -= weight;
       dirty.push_back(r);
     });
     unused.push_back(f);
@@ -284,7 +289,7 @@ class Engine {
     loop.pending = 0;
     for (int32_t i = c.step_first_send[s]; i < c.step_first_send[s + 1]; ++i) {
       const int32_t f = c.sends[i], first = c.fifo_first_link[f], last = c.fifo_first_link[f + 1];
-      for (int32_t k = first; k < last; ++k) out.link_bytes[c.fifo_links[k]] += size;
+      for (int32_t k = first; k < last; ++k) out.link_bytes[c.fifo_links[k]] += size * c.fifo_weights[k];
       if ((first < last || block) && size > 0) {
         add({l, f, block, size, size, 0.0});
         ++loop.pending;
@@ -331,7 +336,7 @@ class Engine {
   std::vector<int32_t> flows, unused, dirty;  // of the pool: in flight, in order of their start; free; resources to fill
   std::vector<char> seen;
   std::vector<double> capacity, left;
-  std::vector<int32_t> count, touched, done, ended;
+  std::vector<int32_t> users_of, count, touched, done, ended;  // users_of: flows of a resource by their weights
   std::priority_queue<Event, std::vector<Event>, std::greater<Event>> heap;
   double now = 0.0, end = 0.0;
   int64_t sequence = 0, executed = 0;

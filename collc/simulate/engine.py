@@ -13,8 +13,8 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 from collc.errors import IRError
 from collc.simulate.model import Case, CaseStep
@@ -41,27 +41,34 @@ class Execution:
 
 @dataclass(frozen=True)
 class Outcome:
-    """A run: total microseconds, bytes carried by each link, and every execution in order of its end."""
+    """A run: total microseconds, bytes carried by each link, and every execution in order of its end.
+
+    Where loops that behave alike were simulated once, the executions are those of one of them, and `alike` names all
+    that this one stands for; a loop that is absent stands for itself.
+    """
 
     time: float
     link_bytes: tuple[float, ...]
     executions: Sequence[Execution]
+    alike: Mapping[int, Sequence[int]] = field(default_factory=dict)
 
 
-def fair_rates(paths: Sequence[Sequence[int]], capacity: Sequence[float]) -> list[float]:
+def fair_rates(paths: Sequence[Sequence[tuple[int, int]]], capacity: Sequence[float]) -> list[float]:
     """Max-min fair rates of flows by water-filling (Bertsekas and Gallager, Data Networks, chapter 6).
 
     Args:
-        paths: the resources that each flow uses, each once.
+        paths: the resources that each flow uses, each once, and how often it counts there: a flow that stands for
+            several like it takes its rate times this number.
         capacity: of each resource.
     """
     rates = [math.inf] * len(paths)
     left = list(capacity)
     users: dict[int, list[int]] = {}
+    count: dict[int, int] = {}
     for flow, path in enumerate(paths):
-        for resource in path:
+        for resource, weight in path:
             users.setdefault(resource, []).append(flow)
-    count = {resource: len(flows) for resource, flows in users.items()}
+            count[resource] = count.get(resource, 0) + weight
     while count:
         tight = min(count, key=lambda resource: (left[resource] / count[resource], resource))
         share = left[tight] / count[tight]
@@ -70,9 +77,9 @@ def fair_rates(paths: Sequence[Sequence[int]], capacity: Sequence[float]) -> lis
         for flow in users[tight]:
             if rates[flow] == math.inf:
                 rates[flow] = share
-                for resource in paths[flow]:
-                    left[resource] = max(0.0, left[resource] - share)
-                    count[resource] -= 1
+                for resource, weight in paths[flow]:
+                    left[resource] = max(0.0, left[resource] - share * weight)
+                    count[resource] -= weight
                     if not count[resource]:
                         del count[resource]
     return rates
@@ -81,7 +88,7 @@ def fair_rates(paths: Sequence[Sequence[int]], capacity: Sequence[float]) -> lis
 @dataclass(slots=True)
 class _Flow:
     loop: int
-    path: tuple[int, ...]
+    path: tuple[tuple[int, int], ...]
     left: float
     total: float
     rate: float = 0.0
@@ -223,12 +230,16 @@ class Engine:
         case = self.case
         step = self._step(loop)
         size = float(case.size(step.share, self.iteration[loop] - step.lag))
-        block = () if step.rate == math.inf else (len(case.capacity) + loop,)
-        paths = [(*case.fifos[f].links, *block) for f in step.send] or [block]
+        limited = step.rate != math.inf
+        paths = []
+        for fifo in (case.fifos[f] for f in step.send):
+            path = list(zip(fifo.links, fifo.weights or (1,) * len(fifo.links), strict=True))
+            for link, weight in path:
+                self.link_bytes[link] += size * weight
+            paths.append((*path, *([(len(case.capacity) + loop, fifo.copies)] if limited else [])))
+        if not step.send and limited:
+            paths.append(((len(case.capacity) + loop, 1),))
         paths = [path for path in paths if path]
-        for f in step.send:
-            for link in case.fifos[f].links:
-                self.link_bytes[link] += size
         self.pending[loop] = len(paths)
         if not paths or not size:
             self.pending[loop] = 0

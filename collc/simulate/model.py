@@ -42,12 +42,18 @@ class Loop:
 
 @dataclass(frozen=True, slots=True)
 class CaseFifo:
-    """A FIFO: its two loops, the links on its way, and the delay after its writer's step."""
+    """A FIFO: its two loops, the links on its way, and the delay after its writer's step.
+
+    Where FIFOs that behave alike are simulated as one (`collc.simulate.lump`), `weights` says how many of them cross
+    each of `links` (empty: one each) and `copies` how many of them one step sends into.
+    """
 
     writer: int
     reader: int
     links: tuple[int, ...]
     delay: float
+    weights: tuple[int, ...] = ()
+    copies: int = 1
 
 
 @dataclass(frozen=True)
@@ -130,7 +136,7 @@ def make_case(
         loops=tuple(loops),
         fifos=tuple(fifos),
         chunks=tuple(_chunks(program, s, count, element_bytes) for s in range(len(program.shares))),
-        steps_of=_steps_of(loops, len(program.shares)),
+        steps_of=steps_of(loops, len(program.shares)),
         capacity=tuple(
             float(link.gbps) * BYTES_PER_US * protocol.efficiency * machine.link_class(link.kind).efficiency
             for link in graph.links
@@ -148,7 +154,8 @@ def with_count(case: Case, program: Program, count: int, element_bytes: int) -> 
     return replace(case, chunks=chunks)
 
 
-def _steps_of(loops: Sequence[Loop], nshares: int) -> tuple[int, ...]:
+def steps_of(loops: Sequence[Loop], nshares: int) -> tuple[int, ...]:
+    """Per share, how many steps work on it."""
     found = [0] * nshares
     for loop in loops:
         for step in loop.steps:

@@ -18,8 +18,10 @@ from collc.packing.check import check_packing
 from collc.packing.model import Collective, Plan
 from collc.pipeline import COMPILED, Recorder, lower
 from collc.schedule.candidates import KINDS, candidate, channels_of, rings_of, spread
-from collc.simulate import compiled, engine
+from collc.simulate import compiled
+from collc.simulate.compiled import run_fastest
 from collc.simulate.engine import Outcome
+from collc.simulate.lump import Lumped, Lumper, unlumped
 from collc.simulate.model import Case, make_case, with_count
 from collc.simulate.params import GENERIC, Machine, Protocol
 from collc.topology.model import LinkKind, PlanGraph
@@ -30,6 +32,12 @@ ELEMENT_BYTES = 4
 WHOLE_RUN = {True: 40_000, False: 8_000}  # with the C++ engine, without
 # The slopes of those runs must agree this well; else the call is run whole.
 STEADY = 0.01
+# Calls of more steps than this are lumped first: below, finding out what is alike takes longer than running it.
+LUMPED_FROM = 4_000
+# Programs with more FIFOs are no candidates: lowering and verifying take a second per 15,000.
+MOST_FIFOS = 200_000
+# And are refused beyond this: minutes and gigabytes.
+LARGEST_PROGRAM = 1_000_000
 # A whole run beyond this is refused: tens of seconds and gigabytes.
 MOST_STEPS = 20_000_000
 
@@ -82,9 +90,9 @@ class Prediction:
         first: dict[int, float] = {}
         last: dict[int, float] = {}
         for loop, begin, end in spans(self.outcome):
-            rank = self.case.loops[loop].rank
-            first[rank] = min(begin, first.get(rank, begin))
-            last[rank] = max(end, last.get(rank, end))
+            for rank in {self.case.loops[i].rank for i in self.outcome.alike.get(loop, (loop,))}:
+                first[rank] = min(begin, first.get(rank, begin))
+                last[rank] = max(end, last.get(rank, end))
         busy = max((last[rank] - first[rank] for rank in first), default=0.0)
         return max(machine.floor_us, self.case.launch + busy + self.time_us - self.outcome.time)
 
@@ -128,8 +136,10 @@ class Simulator:
         self.graph, self.collective, self.machine = graph, collective, machine
         self.root = (0 if root is None else root) if collective.rooted else None
         self.plans: dict[str, Plan] = {}
+        self.spreads: dict[tuple[str, int], Plan] = {}
         self.programs: dict[tuple[str, int], tuple[Plan, Program]] = {}
         self.cases: dict[tuple[str, int, str], Case] = {}
+        self.lumpers: dict[int, Lumper] = {}
         self.sized: dict[tuple[str, int, int], Program] = {}
 
     def plan(self, kind: str) -> Plan:
@@ -169,12 +179,31 @@ class Simulator:
         whole = all(x.kind in (LinkKind.NVLINK, LinkKind.NVSWITCH) for x in self.graph.links)
         return tuple(p for p in self.machine.protocols if whole or p.name != "LL128")
 
+    def spread(self, kind: str, channels: int) -> Plan:
+        """The plan cut into parts for so many channels."""
+        key = (kind, channels)
+        if key not in self.spreads:
+            self.spreads[key] = spread(self.plan(kind), channels)
+        return self.spreads[key]
+
+    def fifos(self, kind: str, channels: int) -> int:
+        """How many FIFOs the program has: one per hop."""
+        return sum(len(tree.reduce) + len(tree.broadcast) for tree in self.spread(kind, channels).trees)
+
     def lowered(self, kind: str, channels: int) -> tuple[Plan, Program]:
-        """The plan cut for so many channels, and its verified program."""
+        """The plan cut for so many channels, and its verified program.
+
+        Raises:
+            UsageError: it would be too large.
+        """
         key = (kind, channels)
         if key not in self.programs:
-            plan = spread(self.plan(kind), channels)
-            target = dataclasses.replace(CUDA, max_channels=max(1, channels_of(plan)))
+            size = self.fifos(kind, channels)
+            if size > LARGEST_PROGRAM:
+                problem = f"{kind} over {channels} channels is a program of {size} FIFOs, too large to simulate"
+                raise UsageError(problem, hint="choose fewer --channels or another --plan")
+            plan = self.spread(kind, channels)
+            target = dataclasses.replace(CUDA, max_channels=max(1, min(channels, channels_of(plan))))
             self.programs[key] = plan, lower(plan, self.graph.nranks, target, Recorder())
         return self.programs[key]
 
@@ -206,16 +235,18 @@ class Simulator:
             idle = Outcome(self.machine.launch_us, (0.0,) * len(self.graph.links), ())
             return Prediction(self.collective, self.root, variant, 1, total, idle.time, nothing, idle, 1)
         case = self.case(variant, count)
-        fast = compiled.available()
-        limit = WHOLE_RUN[fast]
-        if case.executions > limit and not whole:
-            found = self._extrapolated(variant, count, case.executions, limit)
+        small = self._lumped(case).case
+        steps = small.executions
+        # At least eight chunks of every share: fewer say nothing of a pipeline.
+        limit = max(WHOLE_RUN[compiled.available()], 8 * sum(small.steps_of))
+        if steps > limit and not whole:
+            found = self._extrapolated(variant, count, steps, limit)
             if found is not None:
-                time, small, outcome, scale = found
-                return Prediction(self.collective, self.root, variant, n, total, time, small, outcome, scale)
-        if case.executions > MOST_STEPS:
-            raise UsageError(f"{case.executions} steps are too many to simulate", hint="choose a smaller -e")
-        outcome = _run(case)
+                time, short, outcome, scale = found
+                return Prediction(self.collective, self.root, variant, n, total, time, short, outcome, scale)
+        if steps > MOST_STEPS:
+            raise UsageError(f"{steps} steps are too many to simulate", hint="choose a smaller -e")
+        outcome = self._run(case)
         return Prediction(self.collective, self.root, variant, n, total, outcome.time, case, outcome, 1)
 
     def _extrapolated(
@@ -226,16 +257,26 @@ class Simulator:
         if counts[0] < 1024:
             return None
         cases = [self.case(variant, c) for c in counts]
-        outcomes = [_run(case) for case in cases]
+        outcomes = [self._run(case) for case in cases]
         first, second = ((outcomes[i + 1].time - outcomes[i].time) / (counts[i + 1] - counts[i]) for i in range(2))
         if abs(first - second) > STEADY * second:
             return None
         time = outcomes[2].time + second * (count - counts[2])
         return time, cases[2], outcomes[2], count / counts[2]
 
+    def _lumped(self, case: Case) -> Lumped:
+        """The call with what behaves alike taken together; small calls as they are."""
+        if case.executions <= LUMPED_FROM:
+            return unlumped(case)
+        # The lumper holds the loops, so their id stays theirs.
+        key = id(case.loops)
+        if key not in self.lumpers:
+            self.lumpers[key] = Lumper(case)
+        return self.lumpers[key].lump(case.chunks)
 
-def _run(case: Case) -> Outcome:
-    return compiled.run(case) if compiled.available() else engine.run(case)
+    def _run(self, case: Case) -> Outcome:
+        lumped = self._lumped(case)
+        return lumped.unfold(run_fastest(lumped.case))
 
 
 def spans(outcome: Outcome) -> list[tuple[int, float, float]]:
@@ -276,19 +317,30 @@ def _size(size: int) -> str:
 short_size = _size
 
 
+def own_channels(plan: Plan) -> int:
+    """The channels that a plan has by itself, as far as the target runs them at once: one per tree, or per ring."""
+    return min(rings_of(plan) if plan.solver in ("ring", "rings") else len(plan.trees), CUDA.max_channels)
+
+
 def variants(simulator: Simulator, kinds: Sequence[str] | None = None) -> list[Variant]:
     """The grid that a choice is made from: plans, protocols, chunk sizes, channels.
 
     Channels: the plan's own number of trees (rings: one per ring), two and four times that, and the most that the
-    target runs at once. Chunks: from a line to a slot in factors of four.
+    target runs at once; of these the fewest alone where a program would have more than MOST_FIFOS. Chunks: from a line
+    to a slot in factors of four. A plan equal to an earlier one, such as the only ring, is left out.
     """
     found = []
+    seen: list[Plan] = []
     for kind in kinds if kinds is not None else simulator.kinds:
         plan = simulator.plan(kind)
-        own = rings_of(plan) if kind in ("ring", "rings") else len(plan.trees)
-        counts = sorted({min(n, max(own, CUDA.max_channels)) for n in (own, 2 * own, 4 * own, CUDA.max_channels)})
+        if any(plan.trees == other.trees for other in seen):
+            continue
+        seen.append(plan)
+        own = own_channels(plan)
+        counts = sorted({min(n, CUDA.max_channels) for n in (own, 2 * own, 4 * own, CUDA.max_channels)})
         if kind in ("ring", "rings"):
             counts = sorted({n // own * own for n in counts})
+        counts = [n for n in counts if n == counts[0] or simulator.fifos(kind, n) <= MOST_FIFOS]
         for protocol in simulator.protocols:
             chunks = [c for c in (4 << 10, 16 << 10, 64 << 10, 256 << 10) if c < protocol.max_chunk]
             for channels in counts:

@@ -152,7 +152,7 @@ def test_rates_are_max_min_fair(seed):
     rng = random.Random(seed)
     capacity = [rng.uniform(1, 10) for _ in range(6)]
     paths = [sorted(rng.sample(range(6), rng.randint(1, 3))) for _ in range(rng.randint(1, 12))]
-    rates = engine.fair_rates(paths, capacity)
+    rates = engine.fair_rates([[(r, 1) for r in path] for path in paths], capacity)
     used = [sum(rate for rate, path in zip(rates, paths, strict=True) if r in path) for r in range(6)]
     assert all(u <= c * (1 + 1e-12) for u, c in zip(used, capacity, strict=True))
     for rate, path in zip(rates, paths, strict=True):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 
 import pytest
@@ -65,6 +66,7 @@ def test_eight_gpus_one_gib_all_trees_in_under_a_second():
 )
 def test_extrapolation_meets_the_full_run(monkeypatch, name, collective, variant):
     monkeypatch.setattr(run, "WHOLE_RUN", {True: 20_000, False: 20_000})
+    monkeypatch.setattr(run, "LUMPED_FROM", math.inf)
     model = simulator(name, collective)
     short = model.predict(variant, 256 << 20)
     whole = model.predict(variant, 256 << 20, whole=True)
