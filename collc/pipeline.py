@@ -1,7 +1,7 @@
 """The compiler, from a topology's graph to programs: every stage by name, in order, verified, timed and dumped.
 
-    pack -> schedule -> build -> fuse_copies -> pipeline_hops -> merge_channels [-> share_slots] [-> reduce_everywhere]
-         -> render -> compile
+    pack -> schedule -> build -> fuse_copies -> pipeline_hops [-> take_turns] -> merge_channels [-> share_slots]
+         [-> reduce_everywhere] -> render -> compile
 
 The stages from `build` on yield a `Program`, and each is verified before the next one runs. Nothing else calls a pass.
 """
@@ -25,9 +25,11 @@ from collc.lower.merge_channels import merge_channels
 from collc.lower.pipeline_hops import pipeline_hops
 from collc.lower.reduce_everywhere import reduce_everywhere
 from collc.lower.share_slots import share_slots
+from collc.lower.take_turns import take_turns
 from collc.options import Target
 from collc.packing.check import check_packing
 from collc.packing.model import Collective, Plan
+from collc.schedule.candidates import is_rings
 from collc.schedule.trees import schedule_trees
 from collc.topology.model import PlanGraph
 
@@ -68,13 +70,20 @@ class Recorder:
         return path
 
 
-def passes(target: Target, everywhere: bool = False) -> list[tuple[str, Pass]]:
-    """The lowering of a target, in order; `everywhere` for an all_reduce of small calls where memory is shared."""
+def passes(target: Target, everywhere: bool = False, *, rings: bool = False) -> list[tuple[str, Pass]]:
+    """The lowering of a target, in order.
+
+    Args:
+        everywhere: an all_reduce of small calls where memory is shared.
+        rings: each channel is a ring, whose trees take turns in the order of their roots.
+    """
     chosen: list[tuple[str, Pass]] = [
         ("fuse_copies", fuse_copies),
         ("pipeline_hops", lambda program: pipeline_hops(program, slots=target.slots)),
-        ("merge_channels", lambda program: merge_channels(program, limit=target.max_channels)),
     ]
+    if not target.shares_slots and not rings:
+        chosen.append(("take_turns", lambda program: take_turns(program, limit=target.max_channels)))
+    chosen.append(("merge_channels", lambda program: merge_channels(program, limit=target.max_channels)))
     if target.shares_slots:
         chosen.append(("share_slots", share_slots))
     if everywhere:
@@ -109,7 +118,7 @@ def lower(
     with recorder.timed("build"):
         program = build(schedule, chunk_bytes=target.chunk_bytes)
     _finish("build", label, None, program, recorder)
-    for name, run in passes(target, everywhere):
+    for name, run in passes(target, everywhere, rings=is_rings(plan)):
         before = program
         with recorder.timed(name):
             program = run(before)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Callable
 
-from collc.ir.nodes import Channel, Program
+from collc.ir.nodes import Channel, Program, Step
 
 Depths = dict[tuple[int, int], int]
 
@@ -43,3 +44,28 @@ def _set(found: Depths, rank: int, child: int, share: int) -> bool:
         return False
     found[child, share] = found[rank, share] + 1
     return True
+
+
+def carries_result(step: Step) -> bool:
+    """Whether what the step sends or stores is finished."""
+    return step.output or not step.input
+
+
+def hops_before(program: Program, channel: Channel) -> Callable[[int, Step], int]:
+    """(rank, step) -> hops that a chunk has made when the step gets it, from the deepest leaf of the reduction on.
+
+    A chunk reaches a rank a hops below the root after H - a hops, where H is the height of the reduction tree, the root
+    after H, and a rank b hops down the broadcast tree after H + b.
+    """
+    up = depths(program, channel, finished=False)
+    down = depths(program, channel, finished=True)
+    height: dict[int, int] = {}
+    for (_, share), depth in up.items():
+        height[share] = max(height.get(share, 0), depth)
+
+    def hops(rank: int, step: Step) -> int:
+        top = height.get(step.share, 0)
+        key = (rank, step.share)
+        return top + down[key] if carries_result(step) and down.get(key) else top - up.get(key, 0)
+
+    return hops

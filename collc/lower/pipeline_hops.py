@@ -23,8 +23,8 @@ from __future__ import annotations
 
 import dataclasses
 
-from collc.ir.nodes import Channel, Program
-from collc.lower.depth import depths
+from collc.ir.nodes import Channel, Program, Step
+from collc.lower.depth import carries_result, hops_before
 
 
 def pipeline_hops(program: Program, *, slots: int) -> Program:
@@ -35,21 +35,17 @@ def pipeline_hops(program: Program, *, slots: int) -> Program:
 
 
 def _pipeline(program: Program, channel: Channel, slack: int) -> Channel:
-    up = depths(program, channel, finished=False)
-    down = depths(program, channel, finished=True)
-    height: dict[int, int] = {}
-    for (_, share), depth in up.items():
-        height[share] = max(height.get(share, 0), depth)
+    hops = hops_before(program, channel)
+    reduced = {step.share for steps in channel.steps for step in steps if step.send and not carries_result(step)}
 
-    def lag(rank: int, share: int, carries_result: bool) -> int:
-        top = height.get(share, 0)
-        if not carries_result or not down.get((rank, share)):
-            return top - up.get((rank, share), 0)
-        return top + down[rank, share] + (slack if top else 0)
+    def lag(rank: int, step: Step) -> int:
+        # The root's step ends the reduction and begins the broadcast: it is not held back.
+        handed_down = carries_result(step) and not step.input
+        return hops(rank, step) + (slack if handed_down and step.share in reduced else 0)
 
     return Channel(
         tuple(
-            tuple(dataclasses.replace(step, lag=lag(rank, step.share, step.output or not step.input)) for step in steps)
+            tuple(dataclasses.replace(step, lag=lag(rank, step)) for step in steps)
             for rank, steps in enumerate(channel.steps)
         )
     )

@@ -17,20 +17,29 @@ from dataclasses import replace
 from fractions import Fraction
 
 from collc.errors import PackingError
+from collc.options import CUDA
 from collc.packing.model import Collective, Hop, Plan, Tree
 from collc.schedule.candidate_rings import disjoint_rings
 from collc.topology.model import PlanGraph
+
+# As many thread blocks of one program as GPUs run beside each other and beside the user's kernels.
+MOST_CHANNELS = CUDA.max_channels
+# Parts that take turns in each of so many blocks: enough for orders that differ, few enough to fill pipelines fast.
+TURNS = 3
 
 Paths = dict[tuple[int, int], tuple[int, ...]]
 Edge = tuple[int, int]
 
 
-def candidate(graph: PlanGraph, collective: Collective, root: int | None, kind: str) -> Plan:
+def candidate(
+    graph: PlanGraph, collective: Collective, root: int | None, kind: str, paths: Paths | None = None
+) -> Plan:
     """The plan of one kind.
 
     Args:
         root: of a rooted collective (default 0), else None.
         kind: one of KINDS.
+        paths: the graph's `shortest_paths`, where they are at hand.
 
     Raises:
         PackingError: the graph has no such plan (no ring closes, or some pair has no direct path), or the kind does not
@@ -41,7 +50,7 @@ def candidate(graph: PlanGraph, collective: Collective, root: int | None, kind: 
     if graph.nranks < 2:
         raise PackingError(f"a {kind} plan needs two GPUs or more")
     root = (0 if root is None else root) if collective.rooted else None
-    trees = _MAKERS[kind](graph, shortest_paths(graph), collective, root)
+    trees = _MAKERS[kind](graph, shortest_paths(graph) if paths is None else paths, collective, root)
     return _scaled(graph, collective, root, kind, trees)
 
 
@@ -63,12 +72,13 @@ def spread(plan: Plan, channels: int) -> Plan:
 
     A copy becomes a channel, that is a thread block: more blocks move more data at once, and where weights differ each
     tree gets blocks in proportion. Plans with more trees than `channels` stay as they are; plans of one tree per root
-    get the same number of copies of every tree.
+    get the same number of copies of every tree. Beyond `MOST_CHANNELS` copies take turns in a block
+    (`collc.lower.take_turns`).
     """
     if not plan.trees:
         return plan
     count = [1] * len(plan.trees)
-    if plan.solver in _CHANNEL_PER_RING:
+    if is_rings(plan):
         each = max(1, channels // rings_of(plan))
         count = [each] * len(plan.trees)
     else:
@@ -85,8 +95,13 @@ def rings_of(plan: Plan) -> int:
 
 
 def channels_of(plan: Plan) -> int:
-    """The channels that a spread plan is meant to be lowered onto: one per tree, or per ring."""
-    return rings_of(plan) if plan.solver in _CHANNEL_PER_RING else len(plan.trees)
+    """The channels that a spread plan is meant to be lowered onto: one per ring, or per tree up to `MOST_CHANNELS`."""
+    return rings_of(plan) if is_rings(plan) else min(len(plan.trees), MOST_CHANNELS)
+
+
+def is_rings(plan: Plan) -> bool:
+    """Whether a channel serves the trees of all roots of one ring."""
+    return plan.solver in _CHANNEL_PER_RING
 
 
 def shortest_paths(graph: PlanGraph) -> Paths:

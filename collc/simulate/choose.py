@@ -9,14 +9,17 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from collc.packing.model import Collective, Plan, Tree
+from collc.packing.model import Collective
+from collc.schedule.candidates import MOST_CHANNELS, TURNS
 from collc.simulate.params import BYTES_PER_US, Machine, Protocol
-from collc.simulate.run import Prediction, Simulator, Variant, short_size, size_series, variants
+from collc.simulate.run import MOST_FIFOS, Prediction, Simulator, Variant, short_size, size_series, variants
 
 # A later size keeps the choice of the one before unless another is faster by this share: fewer programs in a library.
 GAIN = 0.03
 # Chunks per share beyond which smaller ones bring nothing.
 FINE = 128
+# Chunks of parts that take turns: many in flight, so none may be large.
+_TURN_CHUNKS = (16 << 10, 32 << 10, 64 << 10, 128 << 10)
 
 
 @dataclass(frozen=True)
@@ -67,7 +70,7 @@ def choose(
         only: a further condition on variants, such as a fixed protocol.
     """
     sizes = size_series(1 << 10, 1 << 30, 4) if sizes is None else sizes
-    grid = [variant for variant in variants(simulator, kinds) if only(variant)]
+    grid = [variant for variant in (*variants(simulator, kinds), *in_turns(simulator, kinds)) if only(variant)]
     choices: list[Choice] = []
     predictions: list[Prediction] = []
     before: Prediction | None = None
@@ -86,6 +89,23 @@ def choose(
         predictions.append(best)
         before = best
     return Table(simulator.collective, simulator.root, tuple(choices), tuple(predictions))
+
+
+def in_turns(simulator: Simulator, kinds: Sequence[str] | None = None) -> list[Variant]:
+    """The packed trees cut into more parts than there are channels, which take turns: for calls that fill pipelines."""
+    parts = TURNS * MOST_CHANNELS
+    if "trees" not in (simulator.kinds if kinds is None else kinds):
+        return []
+    if len(simulator.plan("trees").trees) >= parts or simulator.fifos("trees", parts) > MOST_FIFOS:
+        return []
+    # LL, which halves the bandwidth, is for calls of a few chunks.
+    wide = [protocol for protocol in simulator.protocols if protocol.name != "LL"]
+    return [
+        Variant("trees", protocol.name, chunk, parts)
+        for protocol in wide
+        for chunk in _TURN_CHUNKS
+        if chunk <= protocol.max_chunk
+    ]
 
 
 def fastest(simulator: Simulator, grid: Sequence[Variant], size: int, first: Variant | None = None) -> Prediction:
@@ -127,14 +147,18 @@ def _but_chunk(variant: Variant) -> tuple[str, str, int]:
 
 
 def floor_us(simulator: Simulator, variant: Variant, size: int) -> float:
-    """A time that no run of the variant can undercut: launch, the deepest tree's hops, the bytes at the plan's rate."""
+    """A time that no run of the variant can undercut: launch, the hops of a tree, the bytes at the plan's rate.
+
+    Of the shallowest tree: a tiny call may use that one alone.
+    """
     plan = simulator.plan(variant.plan)
+    shallowest = min(simulator.heights(variant.plan))
     protocol = simulator.machine.protocol(variant.protocol)
     best_class = max(simulator.machine.link_class(x.kind).efficiency for x in simulator.graph.links)
     assert plan.rate is not None
     wire = size / (float(plan.rate) * BYTES_PER_US * protocol.efficiency * best_class)
     # Extrapolated and rounded shares may undercut the fluid bound by a hair.
-    return _start(simulator.machine, protocol) + max(_hops(plan) * _lag(simulator.machine, protocol), 0.98 * wire)
+    return _start(simulator.machine, protocol) + max(shallowest * _lag(simulator.machine, protocol), 0.98 * wire)
 
 
 def _start(machine: Machine, protocol: Protocol) -> float:
@@ -145,34 +169,15 @@ def _lag(machine: Machine, protocol: Protocol) -> float:
     return max(protocol.hop_us, machine.step_us)
 
 
-def _hops(plan: Plan) -> int:
-    """Hops one after the other in the shallowest tree: a tiny call may use it alone."""
-    return min(_height(tree) for tree in plan.trees)
-
-
-def _height(tree: Tree) -> int:
-    return _longest({hop.src: hop.dst for hop in tree.reduce}) + _longest({hop.dst: hop.src for hop in tree.broadcast})
-
-
-def _longest(parent: dict[int, int]) -> int:
-    """Hops of the longest way to a root. O(ranks): each rank's way is climbed once."""
-    depth: dict[int, int] = {}
-    for rank in parent:
-        way = []
-        while rank in parent and rank not in depth:
-            way.append(rank)
-            rank = parent[rank]
-        at = depth.get(rank, 0)
-        for below in reversed(way):
-            at += 1
-            depth[below] = at
-    return max(depth.values(), default=0)
-
-
 def _first(simulator: Simulator, best: Prediction) -> str:
-    plan = simulator.plan(best.variant.plan)
-    depth = max(_height(tree) for tree in plan.trees)
+    depth = max(simulator.heights(best.variant.plan))
     return f"small calls pay for hops: {depth} of {best.variant.plan} over {best.variant.protocol}"
+
+
+def _channels(variant: Variant) -> str:
+    if variant.channels > MOST_CHANNELS:
+        return f"{variant.channels} parts that take turns in {MOST_CHANNELS} channels"
+    return f"{variant.channels} channels"
 
 
 def _why(simulator: Simulator, kept: Prediction, best: Prediction) -> str:
@@ -184,7 +189,7 @@ def _why(simulator: Simulator, kept: Prediction, best: Prediction) -> str:
         assert b.rate is not None
         reasons.append(
             f"{new.plan} instead of {old.plan} (at most {float(b.rate):.4g} against {float(a.rate):.4g} GB/s, "
-            f"{max(map(_height, b.trees))} against {max(map(_height, a.trees))} hops)"
+            f"{max(simulator.heights(new.plan))} against {max(simulator.heights(old.plan))} hops)"
         )
     if old.protocol != new.protocol:
         p, q = simulator.machine.protocol(old.protocol), simulator.machine.protocol(new.protocol)
@@ -195,5 +200,5 @@ def _why(simulator: Simulator, kept: Prediction, best: Prediction) -> str:
     if old.chunk_bytes != new.chunk_bytes and not reasons:
         reasons.append(f"chunks of {short_size(new.chunk_bytes)} instead of {short_size(old.chunk_bytes)}")
     if old.channels != new.channels and not reasons:
-        reasons.append(f"{new.channels} channels instead of {old.channels}")
+        reasons.append(f"{_channels(new)} instead of {_channels(old)}")
     return f"{kept.time_us / best.time_us - 1:.0%} faster at {short_size(best.bytes)}: " + "; ".join(reasons)

@@ -6,19 +6,21 @@ import dataclasses
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.programs import CUDA, HOST, TREE_COLLECTIVES, chain, lowered, random_schedule, schedule_of
 
 from collc.errors import IRError
-from collc.ir.interpret import run
+from collc.ir.interpret import run, run_on_sets
 from collc.ir.nodes import Channel, Program
 from collc.ir.printer import parse_program, print_program
 from collc.ir.verify import verify
 from collc.lower.depth import depths
 from collc.lower.merge_channels import merge_channels
 from collc.lower.reduce_everywhere import reduce_everywhere
+from collc.lower.take_turns import take_turns
 from collc.packing.model import Collective
+from collc.pipeline import passes
 
 
 def names(program: Program, rank: int) -> list[str]:
@@ -126,3 +128,53 @@ def test_depths_follow_both_phases():
     program = dict(lowered(schedule_of(Collective.ALL_REDUCE, 4, [chain(4, 1)])))["build"]
     assert depths(program, program.channels[0], finished=False) == {(0, 0): 1, (1, 0): 0, (2, 0): 1, (3, 0): 2}
     assert depths(program, program.channels[0], finished=True) == {(0, 0): 1, (1, 0): 0, (2, 0): 1, (3, 0): 2}
+
+
+@given(st.sampled_from(TREE_COLLECTIVES), st.integers(2, 8), st.integers(0, 99), st.integers(1, 5))
+def test_take_turns_keeps_every_step_and_always_waits_for_an_earlier_moment(collective, nranks, seed, limit):
+    before = dict(lowered(random_schedule(collective, nranks, seed, trees=6), CUDA))["pipeline_hops"]
+    after = take_turns(before, limit=limit)
+    verify(after)
+    # Two slots are enough: nobody is more than two iterations ahead.
+    verify(after.replace(slots=2) if len(before.channels) > limit else after)
+    assert len(after.channels) == min(limit, len(before.channels))
+
+    def bare(program: Program, rank: int) -> list[str]:
+        steps = [step for channel in program.channels for step in channel.steps[rank]]
+        return sorted(repr(dataclasses.replace(step, lag=0)) for step in steps)
+
+    for rank in range(nranks):
+        assert bare(after, rank) == bare(before, rank)
+
+
+@settings(max_examples=20)
+@given(st.sampled_from(TREE_COLLECTIVES), st.integers(2, 6), st.integers(0, 99))
+def test_programs_that_take_turns_compute_their_collective(collective, nranks, seed):
+    before = dict(lowered(random_schedule(collective, nranks, seed, trees=6), CUDA))["pipeline_hops"]
+    after = take_turns(before, limit=2)
+    wanted = run_on_sets(before, chunks=7, seed=seed)
+    for resident in (1, None):
+        for got, want in zip(run_on_sets(after, chunks=7, seed=seed, resident=resident), wanted, strict=True):
+            assert list(got) == list(want)
+
+
+def test_take_turns_gives_each_block_an_order_of_its_own():
+    schedule = schedule_of(Collective.ALL_REDUCE, 4, [chain(4, 1)] * 24)
+    program = take_turns(dict(lowered(schedule, CUDA))["pipeline_hops"], limit=8)
+    assert {len(channel.steps[0]) for channel in program.channels} == {6}
+
+    def order(channel: Channel) -> str:
+        return "".join("U" if step.input else "D" for step in channel.steps[0])
+
+    assert len({order(channel) for channel in program.channels}) > 3
+    # The same bits every time.
+    assert program == take_turns(dict(lowered(schedule, CUDA))["pipeline_hops"], limit=8)
+    # Pipelines fill in fewer rounds than there are hops.
+    assert max(step.lag for channel in program.channels for steps in channel.steps for step in steps) <= 4
+
+
+def test_rings_keep_the_order_of_their_roots():
+    names = [name for name, _ in passes(CUDA, rings=True)]
+    assert "take_turns" not in names
+    assert "take_turns" in [name for name, _ in passes(CUDA)]
+    assert "take_turns" not in [name for name, _ in passes(HOST)]
