@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
+#include "element.h"
 #include "environment.h"
-#include "reduce.h"
 #include "rendezvous.h"
 
 using namespace collc;

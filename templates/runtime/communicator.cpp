@@ -14,10 +14,10 @@
 #include <map>
 #include <set>
 
+#include "element.h"
 #include "environment.h"
 #include "exchange_fd.h"
 #include "real_nccl.h"
-#include "reduce.h"
 #include "rendezvous.h"
 
 namespace collc {

@@ -5,7 +5,7 @@
 #include <array>
 
 #include "cuda/rank.h"
-#include "reduce.h"
+#include "element.h"
 
 namespace collc {
 namespace cuda {

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "element.h"
 #include "environment.h"
 #include "host/verbs.h"
 #include "host/waiting.h"

@@ -7,8 +7,8 @@
 #include "collc/step_program.h"
 #include "host/buffers.h"
 #include "host/direct.h"
+#include "host/reduce.h"
 #include "host/transfers.h"
-#include "reduce.h"
 
 namespace collc {
 

@@ -1,6 +1,5 @@
 // Element-wise reduction on the CPU.
 #pragma once
-#include <cstddef>
 #include <cstdint>
 
 #include "nccl.h"
@@ -10,9 +9,9 @@ namespace collc {
 // What one reduction of a chunk does beside combining.
 struct Finish {
   static constexpr uint32_t kNone = ~0u;
-  uint32_t divisor = 1;       // divide the result by it (avg, where the sum is complete); 1: nothing
+  uint32_t divisor = 1;         // divide the result by it (avg, where the sum is complete); 1: nothing
   uint32_t scaled = kNone;      // multiply this source by `scale` first (PreMulSum: the rank's own input)
-  bool stream_first = false;  // store dests[0] past the caches
+  bool stream_first = false;    // store dests[0] past the caches
   unsigned char scale[8] = {};  // one element of the type
 };
 
@@ -24,8 +23,5 @@ using ReduceFunction = void (*)(const void *const *sources, uint32_t nsources, v
 // The function for a type and one of ncclSum, ncclProd, ncclMax, ncclMin, for the CPU that runs this; null for types
 // that NCCL does not name. Averages and scaled sums are sums with a Finish.
 ReduceFunction reduce_function(ncclDataType_t type, ncclRedOp_t op);
-
-// Bytes of an element; 0 for a number that is no type.
-size_t element_bytes(ncclDataType_t type);
 
 }  // namespace collc

@@ -8,8 +8,8 @@
 #endif
 
 #include "copy.h"
-#include "reduce.h"
-#include "reduce_types.h"
+#include "host/reduce.h"
+#include "host/reduce_types.h"
 
 #ifndef COLLC_ISA
 #define COLLC_ISA baseline

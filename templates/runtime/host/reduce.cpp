@@ -1,4 +1,4 @@
-#include "reduce.h"
+#include "host/reduce.h"
 
 namespace collc {
 
@@ -19,29 +19,6 @@ ReduceFunction reduce_function(ncclDataType_t type, ncclRedOp_t op) {
   if (has_v3) return v3::find(type, op);
 #endif
   return baseline::find(type, op);
-}
-
-size_t element_bytes(ncclDataType_t type) {
-  switch (type) {
-    case ncclInt8:
-    case ncclUint8:
-    case ncclFloat8e4m3:
-    case ncclFloat8e5m2:
-      return 1;
-    case ncclFloat16:
-    case ncclBfloat16:
-      return 2;
-    case ncclInt32:
-    case ncclUint32:
-    case ncclFloat32:
-      return 4;
-    case ncclInt64:
-    case ncclUint64:
-    case ncclFloat64:
-      return 8;
-    default:
-      return 0;
-  }
 }
 
 }  // namespace collc
