@@ -246,9 +246,7 @@ def report(peers: Sequence[Peer], cells: Cells, notes: Sequence[str], rounds: in
                 row = []
                 for size in SIZES:
                     value = median.get((peer.name, collective, ranks, size))
-                    others = [
-                        median.get((p.name, collective, ranks, size)) for p in peers if p.name not in NOT_PEERS
-                    ]
+                    others = [median.get((p.name, collective, ranks, size)) for p in peers if p.name not in NOT_PEERS]
                     known = [v for v in others if v is not None]
                     text = "-" if value is None else f"{value:.3g}" if value < 1000 else f"{value:.0f}"
                     if peer.name == OURS and value is not None and known:
