@@ -29,7 +29,7 @@ from collc.lower.take_turns import take_turns
 from collc.options import Target
 from collc.packing.check import check_packing
 from collc.packing.model import Collective, Plan
-from collc.schedule.candidates import is_rings
+from collc.schedule.candidates import has_copies
 from collc.schedule.trees import schedule_trees
 from collc.topology.model import PlanGraph
 
@@ -70,18 +70,18 @@ class Recorder:
         return path
 
 
-def passes(target: Target, everywhere: bool = False, *, rings: bool = False) -> list[tuple[str, Pass]]:
+def passes(target: Target, everywhere: bool = False, *, turns: bool = True) -> list[tuple[str, Pass]]:
     """The lowering of a target, in order.
 
     Args:
         everywhere: an all_reduce of small calls where memory is shared.
-        rings: each channel is a ring, whose trees take turns in the order of their roots.
+        turns: channels beyond the target's take turns in orders of their own, where slots are not shared.
     """
     chosen: list[tuple[str, Pass]] = [
         ("fuse_copies", fuse_copies),
         ("pipeline_hops", lambda program: pipeline_hops(program, slots=target.slots)),
     ]
-    if not target.shares_slots and not rings:
+    if turns and not target.shares_slots:
         chosen.append(("take_turns", lambda program: take_turns(program, limit=target.max_channels)))
     chosen.append(("merge_channels", lambda program: merge_channels(program, limit=target.max_channels)))
     if target.shares_slots:
@@ -118,7 +118,7 @@ def lower(
     with recorder.timed("build"):
         program = build(schedule, chunk_bytes=target.chunk_bytes)
     _finish("build", label, None, program, recorder)
-    for name, run in passes(target, everywhere, rings=is_rings(plan)):
+    for name, run in passes(target, everywhere, turns=has_copies(plan)):
         before = program
         with recorder.timed(name):
             program = run(before)

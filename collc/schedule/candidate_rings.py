@@ -71,5 +71,6 @@ def _search(n: int, paths: Paths) -> Order:
         way = stack.pop()
         if len(way) == n and (way[-1], 0) in paths:
             return way
-        stack += [(*way, v) for v in range(n - 1, 0, -1) if v not in way and (way[-1], v) in paths]
+        on_it = set(way)
+        stack += [(*way, v) for v in range(n - 1, 0, -1) if v not in on_it and (way[-1], v) in paths]
     raise PackingError("no ring closes over these GPUs, or none was found in the time given to it")

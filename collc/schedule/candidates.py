@@ -95,13 +95,24 @@ def rings_of(plan: Plan) -> int:
 
 
 def channels_of(plan: Plan) -> int:
-    """The channels that a spread plan is meant to be lowered onto: one per ring, or per tree up to `MOST_CHANNELS`."""
-    return rings_of(plan) if is_rings(plan) else min(len(plan.trees), MOST_CHANNELS)
+    """The channels that a spread plan is meant to be lowered onto: one per ring, or per tree; copies beyond
+    `MOST_CHANNELS` take turns."""
+    if is_rings(plan):
+        return rings_of(plan)
+    return min(len(plan.trees), MOST_CHANNELS) if has_copies(plan) else len(plan.trees)
 
 
 def is_rings(plan: Plan) -> bool:
     """Whether a channel serves the trees of all roots of one ring."""
     return plan.solver in _CHANNEL_PER_RING
+
+
+def has_copies(plan: Plan) -> bool:
+    """Whether trees were cut into copies, which may take turns.
+
+    A plan as it was packed, such as a tree per rank of a large machine, is often alike all round: that is kept.
+    """
+    return not is_rings(plan) and any(a == b for a, b in itertools.pairwise(plan.trees))
 
 
 def shortest_paths(graph: PlanGraph) -> Paths:

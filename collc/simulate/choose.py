@@ -96,7 +96,7 @@ def in_turns(simulator: Simulator, kinds: Sequence[str] | None = None) -> list[V
     parts = TURNS * MOST_CHANNELS
     if "trees" not in (simulator.kinds if kinds is None else kinds):
         return []
-    if len(simulator.plan("trees").trees) >= parts or simulator.fifos("trees", parts) > MOST_FIFOS:
+    if 2 * len(simulator.plan("trees").trees) > parts or simulator.fifos("trees", parts) > MOST_FIFOS:
         return []
     # LL, which halves the bandwidth, is for calls of a few chunks.
     wide = [protocol for protocol in simulator.protocols if protocol.name != "LL"]

@@ -173,8 +173,7 @@ def test_take_turns_gives_each_block_an_order_of_its_own():
     assert max(step.lag for channel in program.channels for steps in channel.steps for step in steps) <= 4
 
 
-def test_rings_keep_the_order_of_their_roots():
-    names = [name for name, _ in passes(CUDA, rings=True)]
-    assert "take_turns" not in names
+def test_turns_are_for_blocks_that_have_slots_of_their_own():
     assert "take_turns" in [name for name, _ in passes(CUDA)]
+    assert "take_turns" not in [name for name, _ in passes(CUDA, turns=False)]
     assert "take_turns" not in [name for name, _ in passes(HOST)]

@@ -10,9 +10,10 @@ import pytest
 
 from collc.errors import PackingError
 from collc.options import CUDA
+from collc.packing import plan as packed_plan
 from collc.packing.model import Collective
 from collc.pipeline import COMPILED, Recorder, lower
-from collc.schedule.candidates import KINDS, candidate, candidates, shortest_paths, spread
+from collc.schedule.candidates import KINDS, candidate, candidates, channels_of, has_copies, shortest_paths, spread
 from collc.topology.graph import plan_graph
 from collc.topology.load import load_topology
 
@@ -130,3 +131,22 @@ def test_spread_gives_heavy_trees_more_channels_and_rings_whole_ones():
 
 def test_kinds_are_listed():
     assert set(KINDS) == {"ring", "rings", "chain", "double-binary", "one-hop"}
+
+
+def test_copies_beyond_the_channels_take_turns_and_rings_and_plans_as_packed_do_not():
+    graph = graph_of("dgx1v")
+    trees = packed_plan(graph, Collective.ALL_REDUCE, None)
+    rings = candidate(graph, Collective.ALL_REDUCE, None, "rings")
+    assert not has_copies(trees)
+    assert has_copies(spread(trees, 24))
+    assert not has_copies(spread(rings, 24))
+    assert channels_of(trees) == 9
+    assert channels_of(spread(trees, 24)) == 24
+    assert channels_of(spread(trees, 96)) == 32
+    assert channels_of(spread(rings, 24)) == 24
+
+    cut = spread(trees, 96)
+    turning = lower(cut, 8, CUDA, Recorder())
+    orders = {tuple(step.input for step in channel.steps[0]) for channel in turning.channels}
+    assert len(turning.channels) == 32
+    assert len(orders) > 8

@@ -1,0 +1,213 @@
+"""How much of its bound a plan reaches in the model: `python benchmarks/pacing.py --write docs/measurements/pacing.md`.
+
+For machines and allocations, every collective and three large sizes: the packed trees with a thread block per part
+(`one part a block`), with parts that take turns in blocks (`collc.lower.take_turns`), and the rings. Then the causes:
+all_reduce with one thing changed at a time.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+
+from collc.errors import PackingError
+from collc.ir.build import build
+from collc.ir.nodes import Program
+from collc.ir.verify import verify
+from collc.lower.fuse_copies import fuse_copies
+from collc.lower.merge_channels import merge_channels
+from collc.lower.pipeline_hops import pipeline_hops
+from collc.lower.take_turns import take_turns
+from collc.packing.model import Collective, Plan
+from collc.schedule.candidates import MOST_CHANNELS, TURNS, spread
+from collc.schedule.trees import schedule_trees
+from collc.simulate.choose import in_turns
+from collc.simulate.params import GENERIC, Machine
+from collc.simulate.run import Simulator, Variant, variants
+from collc.topology.allocation import parse_gpus
+from collc.topology.graph import plan_graph
+from collc.topology.load import load_topology
+from collc.topology.model import PlanGraph
+
+SIZES = (64 << 20, 256 << 20, 1 << 30)
+LEAST_CHUNK = 32 << 10
+MACHINES: tuple[tuple[str, str | None], ...] = (
+    ("dgx1v", None),
+    ("dgx1v", "0,1,2"),
+    ("dgx1v", "0-4"),
+    ("dgx1v", "1,4,5,6,7"),
+    ("dgx1v", "0-5"),
+    ("dgx1v", "0-6"),
+    ("dgx1p", None),
+    ("ac922", None),
+    ("a100x4-nv4", None),
+    ("hgx-h100", None),
+    ("pcie-8x4090", None),
+    ("mi250", None),
+)
+COLLECTIVES = (
+    Collective.ALL_REDUCE,
+    Collective.BROADCAST,
+    Collective.REDUCE,
+    Collective.ALL_GATHER,
+    Collective.REDUCE_SCATTER,
+)
+# The factors are shown at this size and chunk, on these.
+SIZE, CHUNK = 256 << 20, 64 << 10
+FACTORS_ON: tuple[tuple[str, str | None], ...] = (
+    ("dgx1v", "0-4"),
+    ("dgx1v", "0-6"),
+    ("dgx1v", None),
+    ("dgx1p", None),
+    ("ac922", None),
+)
+
+INTRODUCTION = """# Packed trees and their bound, in the model
+
+Written by `python benchmarks/pacing.py --write docs/measurements/pacing.md`: simulated algbw over the bound that the
+plan proves, generic parameters, Simple (which carries all of a link), the best chunk and number of channels. "One part
+a block" gives every part of the data (a tree's, or a copy's of one) a channel of its own, 32 at most; "in turns" cuts
+the trees into 96 parts, of which three take turns in a channel, in an order that differs from channel to channel
+(`collc/lower/take_turns.py`). "Rings" are the most rings that fit, as NCCL would search them, over the same bound.
+"""
+
+CAUSES = """## Causes
+
+all_reduce of 256 MiB in chunks of 64 KiB, simulated over bound, one thing changed at a time.
+
+"""
+
+READING = """
+What this says:
+
+- Neither latency nor slots nor fixed time per step is the cause, and more blocks of the same kind do not help.
+- A block that goes up a tree and then down it uses one link after the other. Links serve all flows equally, so blocks
+  with the same steps in the same order fall into step, and up and down links are busy in turn: exactly half of the
+  bound where a plan is one tree.
+- Cutting finer changes nothing by itself: parts that take turns in one order fall into step as well. Orders that differ
+  do it: a network of 32 blocks that each visit S links in turn keeps them 32/(32 + S - 1) busy.
+- Parts of unequal width were the cause in all_gather and reduce_scatter: shares of one link are equal, so a block with
+  a wider part ends later. Three parts a block, neighbours in the plan, give every block as much.
+"""
+
+
+def graph_of(machine: str, gpus: str | None) -> PlanGraph:
+    topology = load_topology(machine)
+    return plan_graph(topology, parse_gpus(topology, gpus) if gpus else None)
+
+
+def best(simulator: Simulator, grid: Iterable[Variant], size: int) -> float | None:
+    """The highest algbw of the variants over Simple in chunks that large calls use; None where there are none."""
+    sound = [v for v in grid if v.protocol == "Simple" and v.chunk_bytes >= LEAST_CHUNK]
+    return max((simulator.predict(v, size).algbw_gbps for v in sound), default=None)
+
+
+def row(machine: str, gpus: str | None, graph: PlanGraph, collective: Collective) -> list[str]:
+    simulator = Simulator(graph, collective, None)
+    plan = simulator.plan("trees")
+    assert plan.bound is not None
+    bound = float(plan.bound)
+    cells = [f"{machine} {gpus or 'all'}", collective.value, f"{bound:.1f}", str(len(plan.trees))]
+    grids: list[Sequence[Variant]] = [variants(simulator, ["trees"]), in_turns(simulator)]
+    try:
+        simulator.plan("rings")
+        grids.append(variants(simulator, ["rings"]))
+    except PackingError:
+        grids.append(())
+    for grid in grids:
+        found = [best(simulator, grid, size) for size in SIZES]
+        cells += ["-" if algbw is None else f"{algbw / bound:.0%}" for algbw in found]
+    return cells
+
+
+def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    lines = ["| " + " | ".join(header) + " |", "|---|---|" + "--:|" * (len(header) - 2)]
+    return "\n".join([*lines, *("| " + " | ".join(cells) + " |" for cells in rows)])
+
+
+def results() -> str:
+    sizes = [f"{size >> 20} MiB" for size in SIZES]
+    header = ["GPUs", "collective", "bound GB/s", "trees"]
+    header += [f"{name}, {size}" for name in ("one part a block", "in turns", "rings") for size in sizes]
+    rows = []
+    for machine, gpus in MACHINES:
+        graph = graph_of(machine, gpus)
+        for collective in COLLECTIVES:
+            rows.append(row(machine, gpus, graph, collective))
+            print(" ".join(rows[-1]), flush=True)
+    return table(header, rows)
+
+
+def lowered(
+    plan: Plan, nranks: int, parts: int, slots: int, deal: Callable[[Program], Program]
+) -> tuple[Plan, Program]:
+    """The plan in so many parts, with the steps of a GPU's program."""
+    cut = spread(plan, parts)
+    program = fuse_copies(build(schedule_trees(cut, nranks), chunk_bytes=CHUNK))
+    program = deal(pipeline_hops(program, slots=slots))
+    verify(program)
+    return cut, program
+
+
+def alone(program: Program) -> Program:
+    """A block for every part."""
+    return program
+
+
+def one_order(program: Program) -> Program:
+    """Parts share blocks and take turns in the same order everywhere."""
+    return merge_channels(program, limit=MOST_CHANNELS)
+
+
+def own_orders(program: Program) -> Program:
+    return take_turns(program, limit=MOST_CHANNELS)
+
+
+_QUICK = GENERIC.replace(
+    step_us=0.0, protocols=tuple(dataclasses.replace(p, hop_us=0.0) for p in GENERIC.protocols), name="no latency"
+)
+_DEAL = Callable[[Program], Program]
+FACTORS: tuple[tuple[str, int, int, _DEAL, Machine], ...] = (
+    ("a block per tree", 0, 8, alone, GENERIC),
+    ("32 blocks, a part each", 32, 8, alone, GENERIC),
+    ("the same, no latency, no time per step", 32, 8, alone, _QUICK),
+    ("the same, 32 slots instead of 8", 32, 32, alone, GENERIC),
+    ("96 blocks, a part each", 96, 8, alone, GENERIC),
+    ("32 blocks, 3 parts each, one order for all", TURNS * MOST_CHANNELS, 8, one_order, GENERIC),
+    ("32 blocks, 3 parts each, orders that differ", TURNS * MOST_CHANNELS, 8, own_orders, GENERIC),
+    ("the same, 4 slots instead of 8", TURNS * MOST_CHANNELS, 4, own_orders, GENERIC),
+)
+
+
+def causes() -> str:
+    rows = []
+    graphs = [graph_of(machine, gpus) for machine, gpus in FACTORS_ON]
+    for name, parts, slots, deal, machine in FACTORS:
+        cells = [name]
+        for graph in graphs:
+            simulator = Simulator(graph, Collective.ALL_REDUCE, None, machine)
+            plan = simulator.plan("trees")
+            assert plan.bound is not None
+            simulator.programs["trees", 1] = lowered(plan, graph.nranks, parts, slots, deal)
+            found = simulator.predict(Variant("trees", "Simple", CHUNK, 1), SIZE)
+            cells.append(f"{found.algbw_gbps / float(plan.bound):.0%}")
+        rows.append(cells)
+        print(" ".join(cells), flush=True)
+    header = ["", *(f"{machine} {gpus or 'all'}" for machine, gpus in FACTORS_ON)]
+    return table(header, rows).replace("|---|---|", "|---|--:|", 1)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--write", type=Path, help="the document to write")
+    arguments = parser.parse_args()
+    why = causes()
+    text = "\n".join([INTRODUCTION, results(), "", CAUSES + why + READING])
+    if arguments.write:
+        arguments.write.write_text(text, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
