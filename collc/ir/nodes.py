@@ -167,12 +167,13 @@ class Program:
                 raise IRError(f"has steps for {len(channel.steps)} ranks, not {self.nranks}", where=f"channel {c}")
             for r, steps in enumerate(channel.steps):
                 for s, step in enumerate(steps):
-                    where = f"channel {c}, rank {r}, step {s} ({step.name})"
+                    wrong = []
                     if not 0 <= step.share < len(self.shares):
-                        raise IRError(f"names share {step.share}, which does not exist", where=where)
-                    for f in (*step.recv, *step.send):
-                        if not 0 <= f < len(self.fifos):
-                            raise IRError(f"names FIFO {f}, which does not exist", where=where)
+                        wrong.append(f"share {step.share}")
+                    wrong += [f"FIFO {f}" for f in (*step.recv, *step.send) if not 0 <= f < len(self.fifos)]
+                    if wrong:
+                        where = f"channel {c}, rank {r}, step {s} ({step.name})"
+                        raise IRError(f"names {wrong[0]}, which does not exist", where=where)
 
     def replace(self, **changes: object) -> Program:
         """A copy with some fields changed; checked again."""

@@ -14,10 +14,9 @@ from collc.errors import CollcError, UsageError
 from collc.ir.nodes import Program
 from collc.options import CUDA
 from collc.packing import plan as packed_plan
-from collc.packing.check import check_packing
-from collc.packing.model import Collective, Plan
+from collc.packing.model import Collective, Plan, Tree
 from collc.pipeline import COMPILED, Recorder, lower
-from collc.schedule.candidates import KINDS, candidate, channels_of, rings_of, spread
+from collc.schedule.candidates import KINDS, Paths, candidate, channels_of, rings_of, shortest_paths, spread
 from collc.simulate import compiled
 from collc.simulate.compiled import run_fastest
 from collc.simulate.engine import Outcome
@@ -137,6 +136,7 @@ class Simulator:
         self.root = (0 if root is None else root) if collective.rooted else None
         self.plans: dict[str, Plan] = {}
         self.spreads: dict[tuple[str, int], Plan] = {}
+        self._heights: dict[str, tuple[int, ...]] = {}
         self.programs: dict[tuple[str, int], tuple[Plan, Program]] = {}
         self.cases: dict[tuple[str, int, str], Case] = {}
         self.lumpers: dict[int, Lumper] = {}
@@ -153,11 +153,20 @@ class Simulator:
                 raise UsageError(f"no plan {kind!r}", hint=f"choose one of {', '.join(PLANS)}")
             if kind == "trees":
                 made = packed_plan(self.graph, self.collective, self.root)
-                check_packing(self.graph, made)
             else:
-                made = candidate(self.graph, self.collective, self.root, kind)
+                made = candidate(self.graph, self.collective, self.root, kind, self.paths)
             self.plans[kind] = made
         return self.plans[kind]
+
+    def heights(self, kind: str) -> tuple[int, ...]:
+        """Per tree of the plan, how many hops follow each other: up the longest way, then down it."""
+        if kind not in self._heights:
+            self._heights[kind] = tuple(_height(tree) for tree in self.plan(kind).trees)
+        return self._heights[kind]
+
+    @cached_property
+    def paths(self) -> Paths:
+        return shortest_paths(self.graph)
 
     @cached_property
     def kinds(self) -> tuple[str, ...]:
@@ -315,6 +324,25 @@ def _size(size: int) -> str:
 
 
 short_size = _size
+
+
+def _height(tree: Tree) -> int:
+    return _longest({hop.src: hop.dst for hop in tree.reduce}) + _longest({hop.dst: hop.src for hop in tree.broadcast})
+
+
+def _longest(parent: dict[int, int]) -> int:
+    """Hops of the longest way to a root. O(ranks): each rank's way is climbed once."""
+    depth: dict[int, int] = {}
+    for rank in parent:
+        way = []
+        while rank in parent and rank not in depth:
+            way.append(rank)
+            rank = parent[rank]
+        at = depth.get(rank, 0)
+        for below in reversed(way):
+            at += 1
+            depth[below] = at
+    return max(depth.values(), default=0)
 
 
 def own_channels(plan: Plan) -> int:
