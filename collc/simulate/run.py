@@ -16,6 +16,7 @@ from collc.options import CUDA
 from collc.packing import plan as packed_plan
 from collc.packing.model import Collective, Plan, Tree
 from collc.pipeline import COMPILED, Recorder, lower
+from collc.schedule.candidate_rings import LISTED
 from collc.schedule.candidates import KINDS, Paths, candidate, channels_of, rings_of, shortest_paths, spread
 from collc.simulate import compiled
 from collc.simulate.compiled import run_fastest
@@ -153,6 +154,9 @@ class Simulator:
                 raise UsageError(f"no plan {kind!r}", hint=f"choose one of {', '.join(PLANS)}")
             if kind == "trees":
                 made = packed_plan(self.graph, self.collective, self.root)
+            elif kind == "rings" and self.graph.nranks > LISTED:
+                # On so many ranks only one ring is searched for.
+                made = dataclasses.replace(self.plan("ring"), solver=kind)
             else:
                 made = candidate(self.graph, self.collective, self.root, kind, self.paths)
             self.plans[kind] = made
