@@ -23,7 +23,7 @@ from collc.build.manifest import fifo_memory, tree_depth
 from collc.codegen.context import When
 from collc.codegen.entry import Entry
 from collc.errors import PackingError
-from collc.ir.nodes import Program
+from collc.ir.nodes import MAX_CHUNK_BYTES, Program
 from collc.options import Target, TargetKind
 from collc.packing.columns import mirrored_links
 from collc.packing.model import Collective, Plan
@@ -49,6 +49,8 @@ EVERYWHERE_BYTES = 64 << 10
 
 # Slots below cost more steps than memory is worth.
 _LEAST_SLOT = 16 << 10
+# So often is the model asked again because of memory; then chunks are cut without asking.
+_RECHOICES = 2
 _PER_RANK = (Collective.ALL_GATHER, Collective.REDUCE_SCATTER)
 # On links that are equal both ways these are the others' trees turned round, and take the same time.
 _TURNED = {Collective.REDUCE: Collective.BROADCAST, Collective.REDUCE_SCATTER: Collective.ALL_GATHER}
@@ -105,13 +107,40 @@ def hold(
         machine: the parameters of the model.
         for_tuning: add the candidates that `collc tune` compares.
     """
-    shelf = _Shelf(graph, packed, target, recorder or Recorder())
-    tables: dict[Collective, Table] = {}
+    recorder = recorder or Recorder()
+    if way is not Way.MODEL:
+        return _filled(graph, packed, target, way, machine, None, for_tuning, recorder, status).held()
+    model = _Model(graph, packed, target, machine)
+    shelf = _filled(graph, packed, target, way, machine, model, for_tuning, recorder, status)
+    # Slots are as large as the largest chunk of any program. Where memory asks for smaller ones, another number of
+    # channels may be best, so the model is asked again.
+    for _ in range(_RECHOICES):
+        fitting = shelf.fitting_chunk()
+        if fitting >= model.most_bytes:
+            break
+        status(f"choosing again: slots of {short_size(fitting)} fit the memory for FIFOs")
+        model.limit(fitting)
+        shelf = _filled(graph, packed, target, way, machine, model, for_tuning, recorder, status)
+    return shelf.held()
+
+
+def _filled(
+    graph: PlanGraph,
+    packed: Sequence[Plan],
+    target: Target,
+    way: Way,
+    machine: Machine,
+    model: _Model | None,
+    for_tuning: bool,
+    recorder: Recorder,
+    status: Callable[[str], None],
+) -> _Shelf:
+    """The programs of every plan, chosen in a way."""
+    shelf = _Shelf(graph, packed, target, recorder)
     for number, plan in enumerate(packed):
-        if way is Way.MODEL:
+        if model is not None:
             status(f"choosing programs of {plan.collective.value}")
-            table = _table(graph, plan, packed, machine, target, tables)
-            shelf.add_table(number, table)
+            shelf.add_table(number, model.table(plan))
         elif way is Way.RULE:
             for rule in chunk_rule(plan, target, machine):
                 shelf.add(number, 0, rule.chunk_bytes, When(_per_call(plan, graph.nranks, rule.min_bytes)), rule.why)
@@ -122,7 +151,7 @@ def hold(
         if for_tuning and graph.nranks > 1:
             status(f"adding candidates of {plan.collective.value}")
             shelf.add_for_tuning(number)
-    return Held(tuple(shelf.plans), tuple(shelf.within_memory()))
+    return shelf
 
 
 class _Shelf:
@@ -219,11 +248,19 @@ class _Shelf:
                 if not any(self._same(e, entry) for e in own):
                     self.entries.append(entry)
 
-    def within_memory(self) -> list[Entry]:
-        """The entries with chunks halved until the FIFOs, which have the largest chunk for a slot, fit."""
+    def held(self) -> Held:
+        return Held(tuple(self.plans), tuple(self.within_memory()))
+
+    def fitting_chunk(self) -> int:
+        """The largest chunk, by halves of the target's, with which the FIFOs fit the memory for them."""
         cap = self.target.chunk_bytes
         while cap > _LEAST_SLOT and self._memory(self.entries, cap) > 1:
             cap //= 2
+        return cap
+
+    def within_memory(self) -> list[Entry]:
+        """The entries with chunks halved until the FIFOs, which have the largest chunk for a slot, fit."""
+        cap = self.fitting_chunk()
         found: list[Entry] = []
         for entry in self.entries:
             if entry.program.chunk_bytes > cap:
@@ -262,35 +299,48 @@ def _per_call(plan: Plan, nranks: int, size: int) -> int:
     return -(-size // nranks) if plan.collective in _PER_RANK else size
 
 
-def _table(
-    graph: PlanGraph,
-    plan: Plan,
-    packed: Sequence[Plan],
-    machine: Machine,
-    target: Target,
-    tables: dict[Collective, Table],
-) -> Table:
-    """The table of a collective, made for the first of its roots and kept for the others."""
-    turned = _TURNED.get(plan.collective)
-    if turned and any(p.collective is turned for p in packed) and mirrored_links(Net.of(graph)) is not None:
-        first = next(p for p in packed if p.collective is turned)
-    else:
-        first = next(p for p in packed if p.collective is plan.collective)
-    if first.collective not in tables:
-        simulator = Simulator(graph, first.collective, first.root, machine)
-        simulator.plans["trees"] = first
+class _Model:
+    """The tables of one allocation: of each collective for the first of its roots, kept for the others."""
+
+    def __init__(self, graph: PlanGraph, packed: Sequence[Plan], target: Target, machine: Machine) -> None:
+        self.graph, self.packed, self.target, self.machine = graph, packed, target, machine
+        self.most_bytes = target.chunk_bytes
+        self.simulators: dict[Collective, Simulator] = {}
+        self.tables: dict[Collective, Table] = {}
+        self.turns = mirrored_links(Net.of(graph)) is not None
+
+    def limit(self, chunk_bytes: int) -> None:
+        """Chunks beyond this are out of the question from now on; what was chosen so far is forgotten."""
+        self.most_bytes = chunk_bytes
+        self.tables.clear()
+
+    def table(self, plan: Plan) -> Table:
+        turned = _TURNED.get(plan.collective) if self.turns else None
+        named = [p for p in self.packed if p.collective is turned]
+        first = (named or [p for p in self.packed if p.collective is plan.collective])[0]
+        if first.collective not in self.tables:
+            self.tables[first.collective] = self._choose(first)
+        return self.tables[first.collective]
+
+    def _choose(self, plan: Plan) -> Table:
+        if plan.collective not in self.simulators:
+            made = Simulator(self.graph, plan.collective, plan.root, self.machine)
+            made.plans["trees"] = plan
+            self.simulators[plan.collective] = made
+        simulator = self.simulators[plan.collective]
         # A ring is one of the rings, and a chain is never chosen.
         left_out = {"chain", "ring"} if "rings" in simulator.kinds else {"chain"}
         kinds = [kind for kind in simulator.kinds if kind not in left_out]
-        can = {name.lower() for name in target.protocols}
+        can = {name.lower() for name in self.target.protocols}
+        # Until memory says otherwise a protocol's own largest chunk may be above the target's.
+        most = self.most_bytes if self.most_bytes < self.target.chunk_bytes else MAX_CHUNK_BYTES
 
         def allowed(variant: Variant) -> bool:
             # A ring has a FIFO per root and hop: twice the channels would take twice the memory for a few percent.
             doubled = variant.plan in ("ring", "rings") and variant.channels > rings_of(simulator.plan(variant.plan))
-            return variant.protocol.lower() in can and not doubled
+            return variant.protocol.lower() in can and variant.chunk_bytes <= most and not doubled
 
-        tables[first.collective] = choose(simulator, SIZES, kinds=kinds, only=allowed)
-    return tables[first.collective]
+        return choose(simulator, SIZES, kinds=kinds, only=allowed)
 
 
 @dataclass(frozen=True)
