@@ -19,7 +19,7 @@ struct BufferHandle {
   uint64_t base = 0;    // in the owner's process
   uint64_t bytes = 0;
   int32_t descriptor = -1;
-  int32_t reserved = 0;
+  uint32_t mark = 0;  // the holder's own
 
   bool holds(uint64_t address, uint64_t length) const {
     return number != 0 && address >= base && length <= bytes && address - base <= bytes - length;

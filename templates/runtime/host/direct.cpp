@@ -1,10 +1,12 @@
 #include "host/direct.h"
 
+#include <strings.h>
 #include <sys/random.h>
 #include <sys/uio.h>
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstdlib>
 #include <cstring>
 #include <memory>
 #include <mutex>
@@ -20,7 +22,7 @@ struct Card {
   uint16_t allowed;
   uint16_t understood;
   uint32_t chunk_bytes;  // COLLC_CHUNK
-  uint32_t reserved;
+  Protocol protocol;     // COLLC_PROTO
   uint64_t address;  // of this process' token
   uint64_t token;
   BufferHandle probe;  // a buffer to try with
@@ -74,13 +76,26 @@ bool try_map(const Card &mine, const Card &theirs) {
 
 }  // namespace
 
-Status Neighbours::meet(const RankContext &context, uint32_t chunk_bytes) {
+Status read_protocol(Protocol *protocol) {
+  *protocol = Protocol::kBySize;
+  const char *text = std::getenv("COLLC_PROTO");
+  if (text == nullptr || *text == '\0') return {};
+  if (strcasecmp(text, "Simple") == 0)
+    *protocol = Protocol::kSimple;
+  else if (strcasecmp(text, "LL") == 0 || strcasecmp(text, "LL128") == 0)
+    *protocol = Protocol::kLines;
+  else
+    return fail(ncclInvalidUsage, "COLLC_PROTO=%.40s is not Simple, LL or LL128", text);
+  return {};
+}
+
+Status Neighbours::meet(const RankContext &context, uint32_t chunk_bytes, Protocol protocol) {
   double allowed = 1;
   const Status understood = read_number("COLLC_DIRECT", 0, 1, 1, &allowed);
   const bool may = understood.ok() && allowed != 0;
   // Kept until all have tried to map it.
   const std::unique_ptr<void, void (*)(void *)> probe(allocate_buffer(sizeof(uint64_t)), release_buffer);
-  const Card mine{getpid(), may, understood.ok(), chunk_bytes, 0, reinterpret_cast<uint64_t>(&token()), token(),
+  const Card mine{getpid(), may, understood.ok(), chunk_bytes, protocol, reinterpret_cast<uint64_t>(&token()), token(),
                   BufferLookup().find(probe.get(), sizeof(uint64_t))};
   Bytes message(sizeof mine);
   std::memcpy(message.data(), &mine, sizeof mine);
@@ -95,6 +110,8 @@ Status Neighbours::meet(const RankContext &context, uint32_t chunk_bytes) {
     if (agreed.ok() && theirs.chunk_bytes != chunk_bytes)
       agreed = fail(ncclInvalidUsage, "COLLC_CHUNK is %u on rank %u and %u on rank %u (0: unset)", chunk_bytes, context.rank,
                     theirs.chunk_bytes, peer);
+    if (agreed.ok() && theirs.protocol != protocol)
+      agreed = fail(ncclInvalidUsage, "ranks %u and %u have different COLLC_PROTO", context.rank, peer);
     if (agreed.ok() && !theirs.understood) agreed = fail(ncclRemoteError, "rank %u cannot read its COLLC_DIRECT", peer);
     processes_.push_back(theirs.process);
     reach_into_.push_back(try_reach(mine, theirs));

@@ -7,6 +7,11 @@
 
 namespace collc {
 
+// COLLC_PROTO: how chunks travel that do not go by address. The host has one protocol beside Simple: a cache line that
+// holds flag and data, which LL and LL128 both stand for.
+enum class Protocol : uint32_t { kBySize, kSimple, kLines };
+Status read_protocol(Protocol *protocol);
+
 // How far a rank sees into another's private memory.
 enum class Reach : uint8_t {
   kSlots,   // not at all: everything goes through slots
@@ -17,8 +22,8 @@ enum class Reach : uint8_t {
 // What the ranks of a communicator know of each other's memory, found out once by trying.
 class Neighbours {
  public:
-  // Collective among the ranks. COLLC_DIRECT=0 leaves only slots. `chunk_bytes` must be the same on all ranks.
-  Status meet(const RankContext &context, uint32_t chunk_bytes);
+  // Collective among the ranks. COLLC_DIRECT=0 leaves only slots. `chunk_bytes` and `protocol` must be the same on all ranks.
+  Status meet(const RankContext &context, uint32_t chunk_bytes, Protocol protocol);
 
   // How `reader` reads this rank's memory.
   Reach reach_of(uint32_t reader) const { return reach_of_[reader]; }

@@ -21,8 +21,6 @@ constexpr uint64_t kStreamed = 8 << 20;
 // Calls from here on have steps long enough to matter to others.
 constexpr uint64_t kServesFirst = 16 << 10;
 
-uint64_t lines(uint64_t bytes) { return (bytes + kLine - 1) / kLine * kLine; }
-
 // Where a block lies in the caller's buffers, in elements; NCCL's conventions. `block` counts ranks of the plan.
 void place_block(const Placement &placement, Collective collective, uint32_t nranks, uint32_t block, uint64_t count,
                  ShareRange *range) {
@@ -48,14 +46,12 @@ void place_block(const Placement &placement, Collective collective, uint32_t nra
 }  // namespace
 
 FifoLayout::FifoLayout(const Tables &tables, const Allocation &allocation) {
-  const uint64_t source_line = lines((1 + uint64_t{allocation.slots}) * sizeof(uint64_t));
   uint64_t at = 0;
   for (uint32_t f = 0; f < allocation.nfifos; ++f) {
     const Fifo &fifo = tables.fifos[allocation.first_fifo + f];
     FifoPlace place = {};
-    place.tail = at;
-    place.sights = at + source_line;
-    place.heads = place.sights + allocation.slots * sizeof(Sight);
+    place.lines = at;
+    place.heads = place.lines + allocation.slots * sizeof(SlotLine);
     at = place.heads + fifo.nreaders * kLine;
     places_.push_back(place);
   }
@@ -90,9 +86,7 @@ HostRank::HostRank(const RankContext &context)
   for (uint32_t f = 0; f < allocation.nfifos; ++f) {
     const Fifo &fifo = tables.fifos[allocation.first_fifo + f];
     End &end = ends_[f];
-    end.tail = reinterpret_cast<std::atomic<uint64_t> *>(memory + layout[f].tail);
-    end.tags = reinterpret_cast<uint64_t *>(memory + layout[f].tail) + 1;
-    end.sights = reinterpret_cast<Sight *>(memory + layout[f].sights);
+    end.lines = reinterpret_cast<SlotLine *>(memory + layout[f].lines);
     end.slots = memory + layout[f].slots;
     end.heads = memory + layout[f].heads;
     end.readers = tables.fifo_readers + fifo.first_reader;
@@ -107,10 +101,16 @@ Status HostRank::meet(const RankContext &context) {
   double limit = 0;
   const Status readable = read_number("COLLC_CHUNK", 0, kMostChunk, 0, &limit);
   chunk_limit_ = readable.ok() ? static_cast<uint32_t>(limit) / 16 * 16 : 0;
-  const Status met = neighbours_.meet(context, chunk_limit_);
+  Protocol protocol = Protocol::kBySize;
+  const Status known = read_protocol(&protocol);
+  const Status met = neighbours_.meet(context, chunk_limit_, protocol);
   COLLC_RETURN_IF_FAILED(readable);
+  COLLC_RETURN_IF_FAILED(known);
   COLLC_RETURN_IF_FAILED(met);
   if (limit > 0 && chunk_limit_ == 0) return fail(ncclInvalidUsage, "COLLC_CHUNK=%g is less than 16 bytes", limit);
+  if (protocol == Protocol::kSimple) line_bytes_ = 0;
+  if (protocol == Protocol::kLines)
+    chunk_limit_ = chunk_limit_ == 0 ? SlotLine::kData : std::min(chunk_limit_, SlotLine::kData);
   for (End &end : ends_) {
     if (end.source != plan_rank_) {
       end.reach = neighbours_.reach_into(nccl_rank(end.source));
@@ -137,9 +137,27 @@ void HostRank::place_shares(const Call &call, uint32_t size) {
     shares_[s] = cut_share(share, call.count, size, chunk);
     place_block(context_.placement, program.collective, context_.nranks, share.block, call.count, &shares_[s]);
   }
+  if (shares_program_ != &program) shares_input_ = reduces_what_it_sends(program);
   shares_program_ = &program;
   shares_count_ = call.count;
   shares_element_ = size;
+}
+
+// True if this rank sends its input of a share to others and also stores a result that it reduces from it: in place, that
+// overwrites what they may not have read.
+bool HostRank::reduces_what_it_sends(const Program &program) const {
+  std::vector<uint8_t> found(program.nshares, 0);
+  for (uint32_t c = 0; c < program.nchannels; ++c) {
+    const RankChannel &place =
+        context_.tables->rank_channels[program.first_rank_channel + plan_rank_ * program.nchannels + c];
+    for (uint32_t s = 0; s < place.nsteps; ++s) {
+      const Step &step = context_.tables->steps[place.first_step + s];
+      if ((step.flags & kInput) == 0) continue;
+      if (step.nrecv == 0 && step.nsend > 0) found[step.share] |= 1;
+      if (step.nrecv > 0 && (step.flags & kOutput) != 0) found[step.share] |= 2;
+    }
+  }
+  return std::find(found.begin(), found.end(), 3) != found.end();
 }
 
 void HostRank::begin(const Call &call) {
@@ -162,6 +180,9 @@ void HostRank::begin(const Call &call) {
   streams_ = output_bytes() >= kStreamed;
   serves_first_ = call.count * element_bytes_ >= kServesFirst;
   place_shares(call, element_bytes_);
+  const auto input = reinterpret_cast<uintptr_t>(call.input), output = reinterpret_cast<uintptr_t>(call.output);
+  const bool apart = output >= input + input_bytes() || input >= output + output_bytes();
+  keeps_input_ = apart || !shares_input_;
   const Program &program = *call.program;
   channels_.resize(program.nchannels);
   if (timed_) {
@@ -253,6 +274,11 @@ void HostRank::fail_all(const Status &status) {
   for (uint32_t peer = 0; peer < context_.nranks; ++peer)
     if (neighbours_.reach_of(peer) == Reach::kShared)
       while (context_.segment->line(peer).reading.load(std::memory_order_seq_cst) != 0) sched_yield();
+}
+
+uint64_t HostRank::input_bytes() const {
+  const bool everyones = call_.collective == Collective::kReduceScatter;
+  return call_.count * element_bytes_ * (everyones ? context_.nranks : 1);
 }
 
 // What the call leaves in this rank's output.

@@ -13,26 +13,36 @@
 namespace collc {
 
 // Every FIFO has, in shared memory,
-//   a line written by its source: chunks written so far (tail), and for every slot a tag: the signature of the call that
-//   wrote it, whose last bit says whether the slot holds the chunk or only its address;
-//   a line per slot: where the chunk stands, if the slot holds only its address;
+//   a line per slot, written by its source: the number of the chunk that is there, from 1, and a tag: the signature of the
+//   call that wrote it, whose last bit says that only its address is there. The rest of the line holds that address, or
+//   the chunk itself if it is that small: then a reader misses its cache once;
 //   a line per reader: chunks that it has read so far (head), and one that it cannot map (see refuse.cpp);
 //   slots * slot_bytes of data, written once and read by all readers.
-// Counters never wrap (64 bits) and go on from call to call, so nothing is ever reset.
+// Numbers never wrap (64 bits) and go on from call to call, so nothing is ever reset.
 struct FifoPlace {
-  uint64_t tail;   // offsets in the target's shared memory
-  uint64_t sights;
+  uint64_t lines;  // offsets in the target's shared memory
   uint64_t heads;  // of reader 0
   uint64_t slots;
 };
 
 // Where a chunk stands that did not pass through its slot.
-struct alignas(kLine) Sight {
+struct Sight {
   uint64_t address;  // in its writer's process
   uint64_t bytes;
-  BufferHandle buffer;  // that the address is in; number 0: none
-  uint64_t copied;      // the writer's: the chunk is in the slot after all
+  // That the address is in; number 0: none. The writer's mark: the chunk is in the slot after all.
+  BufferHandle buffer;
 };
+
+struct alignas(kLine) SlotLine {
+  static constexpr uint32_t kData = kLine - 2 * sizeof(uint64_t);
+  std::atomic<uint64_t> number;
+  uint64_t tag;
+  union {  // ordered by the number, as is the slot
+    Sight sight;
+    unsigned char data[kData];
+  };
+};
+static_assert(sizeof(SlotLine) == kLine && sizeof(Sight) == SlotLine::kData, "a line per slot");
 
 // A reader's line of a FIFO.
 struct ReaderLine {
@@ -88,9 +98,7 @@ class HostRank final : public RankBackend {
 
   // This rank's end of a FIFO.
   struct End {
-    std::atomic<uint64_t> *tail = nullptr;
-    uint64_t *tags = nullptr;        // per slot; on the tail's line, ordered by it
-    Sight *sights = nullptr;         // per slot, ordered by the tail
+    SlotLine *lines = nullptr;
     char *heads = nullptr;           // counters of the readers, a line apart; for a reader its own
     char *slots = nullptr;
     const uint32_t *readers = nullptr;
@@ -100,7 +108,7 @@ class HostRank final : public RankBackend {
     bool direct = false;          // the source has sent addresses that may still be read
     uint32_t source = 0;    // plan rank
     uint64_t position = 0;  // chunks of earlier calls
-    uint64_t seen = 0;      // the peer's counter when last looked at: tail for a reader, least head for a writer
+    uint64_t seen = 0;      // a writer's: the least head when last looked at
   };
 
   struct ChannelState {
@@ -117,11 +125,13 @@ class HostRank final : public RankBackend {
   // Ends what runs and breaks the communicator for all ranks.
   void fail_all(const Status &status);
   void place_shares(const Call &call, uint32_t size);
+  bool reduces_what_it_sends(const Program &program) const;
   void copy_alone(const Call &call);
   bool advance_channels(uint32_t receives);
   // Puts chunks into their slots that a reader could not map.
   bool serve_refused();
   void finish_channel(ChannelState &channel);
+  uint64_t input_bytes() const;
   uint64_t output_bytes() const;
   std::string waiting_for(const ChannelState &channel) const;
   std::string waiting_for_any() const;
@@ -138,6 +148,7 @@ class HostRank final : public RankBackend {
   uint64_t begun_ns_ = 0;
   std::vector<ChannelTimes> times_;
   uint32_t chunk_limit_ = 0;  // COLLC_CHUNK; 0: as the program says
+  uint32_t line_bytes_ = SlotLine::kData;  // up to so many bytes a chunk travels in its slot's line
   const FifoRef *refs_ = nullptr;
   std::vector<End> ends_;
 
@@ -149,8 +160,10 @@ class HostRank final : public RankBackend {
   bool serves_first_ = false;    // sends go before steps that receive
   bool failed_to_read_ = false;  // a chunk that came by address may be wrong
   std::vector<ShareRange> shares_;
+  bool keeps_input_ = true;  // what is sent of the input stands until it was read
   // What shares_ was computed for: the same call again, as in training, computes nothing.
   const Program *shares_program_ = nullptr;
+  bool shares_input_ = false;  // reduces_what_it_sends()
   uint64_t shares_count_ = 0;
   uint32_t shares_element_ = 0;
   std::vector<ChannelState> channels_;

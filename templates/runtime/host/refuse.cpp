@@ -19,10 +19,10 @@ bool HostRank::serve_refused() {
           const uint64_t number = line.refused.load(std::memory_order_acquire);
           if (number == line.served.load(std::memory_order_relaxed)) continue;
           const uint64_t at = (number - 1) % slots_;
-          Sight &sight = end.sights[at];
-          if (sight.copied != number)
+          Sight &sight = end.lines[at].sight;
+          if (sight.buffer.mark == 0)
             std::memcpy(end.slots + at * slot_bytes_, reinterpret_cast<const void *>(sight.address), sight.bytes);
-          sight.copied = number;
+          sight.buffer.mark = 1;
           line.served.store(number, std::memory_order_seq_cst);
           context_.segment->ring(nccl_rank(end.readers[r]));
           served = true;

@@ -3,8 +3,9 @@
 //
 // A chunk travels in a slot, or, where its readers reach the writer's memory and it is large, the slot holds only its
 // address: that of the writer's input, or of its output once the chunk stands there. Readers in other processes map the
-// buffer where it is one of ncclMemAlloc. The writer's call then ends after its readers have read. What is read so cannot change before: an input chunk is only overwritten (in place) by a result
-// that was reduced from it, and an output chunk is written once.
+// buffer where it is one of ncclMemAlloc. The writer's call then ends after its readers have read. What is read so cannot
+// change before: an input chunk is only overwritten (in place) by a result that its reader has reduced from it (where a
+// rank does that itself, `keeps_input_` is false), and an output chunk is written once.
 #pragma once
 #include <cstring>
 
@@ -24,13 +25,10 @@ class HostVerbs {
     direct_ = false;
     if (step.nrecv > 0 && receives_ == 0) return Progress::kBlocked;
     for (uint32_t i = 0; i < step.nrecv; ++i) {
-      HostRank::End &end = rank_.ends_[recv[i].fifo];
-      const uint64_t need = end.position + chunk.index + 1;
-      if (end.seen < need) {
-        end.seen = end.tail->load(std::memory_order_seq_cst);
-        if (end.seen < need) return block(end.source, chunk);
-      }
-      const uint64_t written = tag(end, chunk);
+      const HostRank::End &end = rank_.ends_[recv[i].fifo];
+      const SlotLine &line = line_of(end, chunk);
+      if (line.number.load(std::memory_order_seq_cst) < end.position + chunk.index + 1) return block(end.source, chunk);
+      const uint64_t written = line.tag;
       if (chunk.index == 0 && ((written ^ rank_.call_.signature) & ~kDirect) != 0) {
         rank_.fail_all(rank_.differing_call(end.source));
         return Progress::kAborted;
@@ -83,13 +81,14 @@ class HostVerbs {
     if (has_output) dests[ndests++] = output;
     for (uint32_t i = 0; i < step.nsend; ++i) {
       HostRank::End &end = rank_.ends_[send[i].fifo];
-      if ((is_input || has_output) && goes_direct(end, is_input, has_output, is_input ? input : output, bytes, sight(end, chunk))) {
-        tag(end, chunk) = rank_.call_.signature | kDirect;
+      SlotLine &line = line_of(end, chunk);
+      if ((is_input || has_output) && goes_direct(end, is_input, has_output, is_input ? input : output, bytes, line.sight)) {
+        line.tag = rank_.call_.signature | kDirect;
         end.direct = true;
         is_read |= !is_input;
       } else {
-        dests[ndests++] = slot(end, chunk);
-        tag(end, chunk) = rank_.call_.signature & ~kDirect;
+        dests[ndests++] = place_of(end, chunk, bytes);
+        line.tag = rank_.call_.signature & ~kDirect;
       }
     }
     const bool past_caches = has_output && rank_.streams_ && !is_read;
@@ -97,7 +96,8 @@ class HostVerbs {
     for (uint32_t i = 0; i < step.nrecv; ++i) {
       if (has_input && i == step.input_at) sources[nsources++] = input;
       const HostRank::End &end = rank_.ends_[recv[i].fifo];
-      sources[nsources++] = (tag(end, chunk) & kDirect) != 0 ? look(end, chunk, dests[0], bytes) : slot(end, chunk);
+      const bool direct = (line_of(end, chunk).tag & kDirect) != 0;
+      sources[nsources++] = direct ? look(end, chunk, dests[0], bytes) : place_of(end, chunk, bytes);
     }
     if (has_input && step.input_at >= step.nrecv) sources[nsources++] = input;
     if (ndests == 0) return false;
@@ -120,11 +120,11 @@ class HostVerbs {
     Segment &segment = *rank_.context_.segment;
     if (step.nrecv > 0) --receives_;
     if (end_reading()) return;
-    // Sequentially consistent, together with the sleeper's store and second look: either it sees the counter or we see
+    // Sequentially consistent, together with the sleeper's store and second look: either it sees the number or we see
     // that it sleeps.
     for (uint32_t i = 0; i < step.nsend; ++i) {
       HostRank::End &end = rank_.ends_[send[i].fifo];
-      end.tail->store(end.position + chunk.index + 1, std::memory_order_seq_cst);
+      line_of(end, chunk).number.store(end.position + chunk.index + 1, std::memory_order_seq_cst);
       for (uint32_t r = 0; r < end.nreaders; ++r) segment.ring(rank_.nccl_rank(end.readers[r]));
     }
     for (uint32_t i = 0; i < step.nrecv; ++i) {
@@ -163,9 +163,9 @@ class HostVerbs {
   // Whether a chunk is sent as its address; then `sight` says where it stands: in the input, if that is what is sent.
   bool goes_direct(const HostRank::End &end, bool is_input, bool is_result, const void *at, uint64_t bytes, Sight &sight) {
     if (bytes < (rank_.cores_are_free() ? kLeastDirect : kLeastDirectCrowded)) return false;
+    if (is_input && !rank_.keeps_input_) return false;
     sight.address = reinterpret_cast<uint64_t>(at);
     sight.bytes = bytes;
-    sight.copied = 0;
     sight.buffer.number = 0;
     if (end.reach == Reach::kShared) return true;
     if (end.maps) {
@@ -181,7 +181,7 @@ class HostVerbs {
   // Before a chunk is read that was sent as an address: whether it can be. If not, its writer is asked to put it into the
   // slot.
   bool can_see(const HostRank::End &end, const Chunk &chunk) {
-    if (end.reach == Reach::kShared || sight(end, chunk).buffer.number == 0 || map(end, chunk) != nullptr) return true;
+    if (end.reach == Reach::kShared || line_of(end, chunk).sight.buffer.number == 0 || map(end, chunk) != nullptr) return true;
     ReaderLine &line = reader_line(end, 0);
     const uint64_t number = end.position + chunk.index + 1;
     if (line.served.load(std::memory_order_acquire) == number) return true;
@@ -193,14 +193,14 @@ class HostVerbs {
   }
 
   const void *map(const HostRank::End &end, const Chunk &chunk) {
-    const Sight &seen = sight(end, chunk);
+    const Sight &seen = line_of(end, chunk).sight;
     const int process = rank_.neighbours_.process_of(rank_.nccl_rank(end.source));
     return rank_.mapped_.translate(process, seen.buffer, seen.address, seen.bytes);
   }
 
   // Where to read a chunk that was sent as an address; `to`: where the kernel may put it.
   const void *look(const HostRank::End &end, const Chunk &chunk, void *to, uint64_t bytes) {
-    const Sight &seen = sight(end, chunk);
+    const Sight &seen = line_of(end, chunk).sight;
     if (end.reach == Reach::kShared) return reinterpret_cast<const void *>(seen.address);
     if (seen.buffer.number == 0) return fetch(end, seen.address, to, bytes);
     const void *at = map(end, chunk);
@@ -224,11 +224,12 @@ class HostVerbs {
     }
     return least;
   }
-  uint64_t &tag(const HostRank::End &end, const Chunk &chunk) const {
-    return end.tags[(end.position + chunk.index) % rank_.slots_];
+  SlotLine &line_of(const HostRank::End &end, const Chunk &chunk) const {
+    return end.lines[(end.position + chunk.index) % rank_.slots_];
   }
-  Sight &sight(const HostRank::End &end, const Chunk &chunk) const {
-    return end.sights[(end.position + chunk.index) % rank_.slots_];
+  // Where a chunk is that travels itself.
+  void *place_of(const HostRank::End &end, const Chunk &chunk, uint64_t bytes) const {
+    return bytes <= rank_.line_bytes_ ? line_of(end, chunk).data : slot(end, chunk);
   }
   void *slot(const HostRank::End &end, const Chunk &chunk) const {
     return end.slots + (end.position + chunk.index) % rank_.slots_ * rank_.slot_bytes_;
