@@ -42,6 +42,11 @@ REDUCING = ("all_reduce", "reduce", "reduce_scatter")
 PROTOCOLS = ("Simple", "LL", "LL128")
 # Libraries that are built: name -> what they are for.
 NAMES = ("hgx-h100", "dgx1v", "chain")
+RANKS = (2, 4, 8)
+SIZES = (8, 1 << 10, 16 << 10, 128 << 10, 1 << 20, 8 << 20, 64 << 20)
+# NCCL allows several ranks on one GPU from this version on, with NCCL_MULTI_RANK_GPU_ENABLE=1; older ones refuse it
+# ("Duplicate GPU detected").
+OLDEST_NCCL = 23003
 BUILT: set[str] = set()  # files of this run that are there already
 COLLECTIVES = ("all_reduce", "broadcast", "reduce", "all_gather", "reduce_scatter")
 
@@ -106,6 +111,7 @@ class Library:
         if not served:
             raise CheckError(f"{path.name} serves no {self.nranks} ranks")
         self.programs = served[0]["programs"]
+        self.streams: list[ctypes.c_void_p | None] = [None] * self.nranks
         self.comms = (ctypes.c_void_p * self.nranks)()
         # Read when the communicator is made.
         os.environ.pop("COLLC_PROTO", None)
@@ -121,26 +127,41 @@ class Library:
         """One call on all ranks, from root 0 where there is one; `ends` are addresses of input and output."""
         lib = self.lib
         self.check(lib.ncclGroupStart(), "ncclGroupStart")
-        for handle, (send, recv) in zip(self.comms, ends, strict=True):
+        for handle, (send, recv), stream in zip(self.comms, ends, self.streams, strict=True):
             comm = ctypes.c_void_p(handle)
             head = (ctypes.c_void_p(send), ctypes.c_void_p(recv), ctypes.c_size_t(count), dtype)
             match collective:
                 case "all_reduce":
-                    status = lib.ncclAllReduce(*head, op, comm, None)
+                    status = lib.ncclAllReduce(*head, op, comm, stream)
                 case "reduce_scatter":
-                    status = lib.ncclReduceScatter(*head, op, comm, None)
+                    status = lib.ncclReduceScatter(*head, op, comm, stream)
                 case "reduce":
-                    status = lib.ncclReduce(*head, op, 0, comm, None)
+                    status = lib.ncclReduce(*head, op, 0, comm, stream)
                 case "broadcast":
-                    status = lib.ncclBroadcast(*head, 0, comm, None)
+                    status = lib.ncclBroadcast(*head, 0, comm, stream)
                 case _:
-                    status = lib.ncclAllGather(*head, comm, None)
+                    status = lib.ncclAllGather(*head, comm, stream)
             self.check(status, collective)
         self.check(lib.ncclGroupEnd(), "ncclGroupEnd")
 
     def close(self) -> None:
         for handle in self.comms:
             self.check(self.lib.ncclCommDestroy(ctypes.c_void_p(handle)), "ncclCommDestroy")
+
+
+class RealNccl(Library):
+    """NCCL itself, all ranks on GPU 0, each on a stream of its own: their kernels must run side by side."""
+
+    def __init__(self, path: Path, cuda: Cuda, nranks: int) -> None:
+        self.lib, self.cuda, self.nranks = ctypes.CDLL(str(path)), cuda, nranks
+        self.lib.ncclGetLastError.restype = ctypes.c_char_p
+        self.streams = []
+        for _ in range(nranks):
+            stream = ctypes.c_void_p()
+            cuda("cuStreamCreate", ctypes.byref(stream), 1)  # does not wait for the null stream
+            self.streams.append(stream)
+        self.comms = (ctypes.c_void_p * nranks)()
+        self.check(self.lib.ncclCommInitAll(self.comms, nranks, (ctypes.c_int * nranks)()), "ncclCommInitAll")
 
 
 def build(name: str, folder: Path) -> Path:
@@ -328,30 +349,131 @@ def measure_throughput(path: Path, cuda: Cuda, megabytes: float) -> list[tuple[s
     return rows
 
 
+def time_sizes(library: Library, megabytes: float, deadline: float) -> dict[int, float]:
+    """Microseconds of an all_reduce by its size; sizes whose turn comes after the deadline are left out."""
+    sizes = [size for size in SIZES if size <= megabytes * (1 << 20)]
+    places, found = Places(library.cuda, library.nranks, sizes[-1]), {}
+    for size in sizes:
+        if time.monotonic() < deadline:
+            call = partial(library.call, "all_reduce", places.ends, size // 4, FLOAT, 0)
+            found[size] = seconds(library.cuda, call) * 1e6
+    places.release()
+    return found
+
+
+def size_rows(nranks: int, found: dict[str, dict[int, float]]) -> list[tuple[str, str]]:
+    """The rows of one number of ranks: a size, and its time by each way in the order of `found`."""
+    rows = []
+    for size in sorted({size for times in found.values() for size in times}):
+        cells = "".join(f"{'-' if size not in t else format(t[size], '.1f'):>10}" for t in found.values())
+        rows.append(("", f"{nranks:>5}{size:>10}{cells}"))
+    return rows
+
+
+def sizes_header(who: str) -> tuple[str, str]:
+    return f"all_reduce{who}, us", "ranks     bytes" + "".join(f"{p:>10}" for p in (*PROTOCOLS, "chosen"))
+
+
 def measure_sizes(path: Path, cuda: Cuda, megabytes: float, deadline: float) -> list[tuple[str, str]]:
     """all_reduce over 2, 4 and 8 ranks by size, every protocol forced and the library's own choice."""
-    sizes = [s for s in (8, 1 << 10, 16 << 10, 128 << 10, 1 << 20, 8 << 20, 64 << 20) if s <= megabytes * (1 << 20)]
-    rows = [("all_reduce, us", "ranks     bytes" + "".join(f"{p:>10}" for p in (*PROTOCOLS, "chosen")))]
-    for nranks in (2, 4, 8):
-        found: dict[tuple[int, str | None], float] = {}
+    rows = [sizes_header("")]
+    for nranks in RANKS:
+        found: dict[str, dict[int, float]] = {}
         for protocol in (*PROTOCOLS, None):
             try:
                 library = Library(path, cuda, nranks, protocol)
             except CheckError as error:
                 rows.append((f"all_reduce, {nranks} ranks", f"{protocol or 'chosen'}: {error}"))
+                found[protocol or "chosen"] = {}
                 continue
-            places = Places(cuda, nranks, sizes[-1])
-            for size in sizes:
-                if time.monotonic() < deadline:
-                    call = partial(library.call, "all_reduce", places.ends, size // 4, FLOAT, 0)
-                    found[size, protocol] = seconds(cuda, call) * 1e6
-            places.release()
+            found[protocol or "chosen"] = time_sizes(library, megabytes, deadline)
             library.close()
-        for size in sizes:
-            cells = [found.get((size, p)) for p in (*PROTOCOLS, None)]
-            text = "".join(f"{'-' if c is None else format(c, '.1f'):>10}" for c in cells)
-            rows.append(("", f"{nranks:>5}{size:>10}{text}"))
+        rows += size_rows(nranks, found)
     return rows
+
+
+def find_nccl() -> Path | None:
+    """NCCL_LIB, NCCL_HOME/lib/libnccl.so.2, or that of a wheel (PyTorch's) of this Python; None without one."""
+    if os.environ.get("NCCL_LIB"):
+        return Path(os.environ["NCCL_LIB"])
+    places = [Path(os.environ["NCCL_HOME"]) / "lib"] if os.environ.get("NCCL_HOME") else []
+    places += [Path(folder) / "nvidia" / "nccl" / "lib" for folder in sys.path if folder]
+    return next((place / "libnccl.so.2" for place in places if (place / "libnccl.so.2").is_file()), None)
+
+
+def nccl_version(path: Path) -> int:
+    """As ncclGetVersion says it: 23003 is 2.30.3."""
+    version = ctypes.c_int()
+    try:
+        ctypes.CDLL(str(path)).ncclGetVersion(ctypes.byref(version))
+    except (OSError, AttributeError) as error:
+        raise CheckError(str(error)) from error
+    return version.value
+
+
+def measure_nccl(
+    megabytes: float, limit: float = 80, ranks: tuple[int, ...] = RANKS, oldest: int = OLDEST_NCCL
+) -> list[tuple[str, str]]:
+    """The table of `measure_sizes` for the real NCCL, or why there is none.
+
+    Every protocol runs in a process of its own, which is ended after its part of `limit` seconds: NCCL reads variables
+    once, and does not promise that the kernels of ranks on one GPU run side by side.
+    """
+    path = find_nccl()
+    if path is None:
+        return [("all_reduce, NCCL", "not run: no NCCL here; NCCL_LIB=FILE or NCCL_HOME=FOLDER names one")]
+    try:
+        number = nccl_version(path)
+    except CheckError as error:
+        return [("all_reduce, NCCL", f"not run: {error}")]
+    name = f"NCCL {number // 10000}.{number // 100 % 100}.{number % 100}"
+    if number < oldest:
+        return [(f"all_reduce, {name}", "not run: before 2.30.3 it allows one rank per GPU")]
+    found: dict[int, dict[str, dict[int, float]]] = {nranks: {} for nranks in ranks}
+    rows = [sizes_header(f", {name}")]
+    for protocol in (*PROTOCOLS, None):
+        way = protocol or "chosen"
+        environment = {**os.environ, "NCCL_MULTI_RANK_GPU_ENABLE": "1"}
+        environment.pop("NCCL_PROTO", None)
+        if protocol is not None:
+            environment["NCCL_PROTO"] = protocol
+        command = [sys.executable, str(Path(__file__).resolve()), "--nccl", str(path), "--megabytes", str(megabytes)]
+        command += ["--ranks", ",".join(map(str, ranks))]
+        each = limit / (len(PROTOCOLS) + 1)
+        process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        try:
+            said, log = process.communicate(timeout=each)
+            reason = f"status {process.returncode}: {(log.strip().splitlines() or ['no words'])[-1][:200]}"
+        except subprocess.TimeoutExpired:
+            process.kill()
+            said, _ = process.communicate()
+            reason = f"did not end within {each:.0f} s, as when the kernels of its ranks wait for each other"
+        for line in said.splitlines():
+            answer = json.loads(line)
+            if "error" in answer:
+                reason = answer["error"]
+            else:
+                found[answer["ranks"]][way] = {int(size): took for size, took in answer["times"].items()}
+        for nranks in ranks:
+            if way not in found[nranks]:
+                rows.append((f"all_reduce, {name}, {nranks} ranks", f"{way}: not run: {reason}"))
+                found[nranks][way] = {}
+    return rows + [row for nranks in ranks for row in size_rows(nranks, found[nranks])]
+
+
+def time_nccl(path: Path, megabytes: float, ranks: list[int]) -> int:
+    """What `measure_nccl` starts: prints a JSON object per number of ranks as soon as it is measured."""
+    try:
+        cuda = Cuda()
+        for nranks in ranks:
+            library = RealNccl(path, cuda, nranks)
+            times = time_sizes(library, megabytes, time.monotonic() + 60)
+            print(json.dumps({"ranks": nranks, "times": times}), flush=True)
+            library.close()
+    except CheckError as error:
+        print(json.dumps({"error": str(error)}), flush=True)
+        return 1
+    return 0
 
 
 def measure_hops(path: Path, cuda: Cuda) -> list[tuple[str, str]]:
@@ -418,6 +540,7 @@ def measure(name: str, path: Path, options: argparse.Namespace, deadline: float)
         rows = measure_throughput(path, cuda, options.megabytes) + measure_sizes(
             path, cuda, options.megabytes, deadline
         )
+        rows += measure_nccl(options.megabytes)
     else:
         rows = []
     return [f"{name:<10} {what:<40} {value}" for what, value in rows]
@@ -429,9 +552,13 @@ def main() -> int:
     parser.add_argument("--megabytes", type=float, default=64, help="the largest call that is timed")
     parser.add_argument("--seconds", type=float, default=200, help="of the checks of results, all together")
     parser.add_argument("--types", help="check these types alone, separated by commas")
+    parser.add_argument("--nccl", type=Path, help=argparse.SUPPRESS)
+    parser.add_argument("--ranks", default="", help=argparse.SUPPRESS)
     parser.add_argument("--tiny", action="store_true", help="a few elements, no measurements, no sanitizer")
     options = parser.parse_args()
     os.environ["COLLC_SHARE_GPU"] = "1"
+    if options.nccl:
+        return time_nccl(options.nccl, options.megabytes, list(map(int, options.ranks.split(","))))
     start = time.monotonic()
     lines, good = [], True
     names = [p.stem.removeprefix("libcollc-") for p in options.library or []] or list(NAMES)

@@ -17,6 +17,21 @@ Status read_number(const char *name, double least, double most, double fallback,
   return {};
 }
 
+Status read_whole(const char *name, uint32_t most, uint32_t *value) {
+  double number = 0;
+  COLLC_RETURN_IF_FAILED(read_number(name, 0, most, 0, &number));
+  if (number != std::floor(number)) return fail(ncclInvalidUsage, "%s=%.40s is not a whole number", name, std::getenv(name));
+  *value = static_cast<uint32_t>(number);
+  return {};
+}
+
+Status read_chunk(uint32_t *bytes) {
+  constexpr uint32_t kMost = 64 << 20;
+  COLLC_RETURN_IF_FAILED(read_whole("COLLC_CHUNK", kMost, bytes));
+  if (*bytes % 16 != 0) return fail(ncclInvalidUsage, "COLLC_CHUNK=%u is no multiple of 16 bytes", *bytes);
+  return {};
+}
+
 bool is_set(const char *name) {
   const char *text = std::getenv(name);
   return text != nullptr && *text != '\0' && !(text[0] == '0' && text[1] == '\0');

@@ -11,6 +11,13 @@ namespace collc {
 // The value of `name`, or `fallback` if it is unset or empty; ncclInvalidUsage when it is no number of [least, most].
 Status read_number(const char *name, double least, double most, double fallback, double *value);
 
+// The same for a whole number; 0 where the variable is unset or 0.
+Status read_whole(const char *name, uint32_t most, uint32_t *value);
+
+// COLLC_CHUNK: bytes that a chunk may have, a multiple of 16 (no chunk may split an element or a vector) up to 64 MiB; 0: as
+// the program says.
+Status read_chunk(uint32_t *bytes);
+
 bool is_set(const char *name);
 
 // The words between the commas of a variable; empty if it is unset.

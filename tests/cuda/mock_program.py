@@ -22,12 +22,15 @@ from collc.packing.model import Collective
 
 
 class Memory:
-    """A buffer from ncclMemAlloc: on the mock, memory that the host can see too."""
+    """A buffer from ncclMemAlloc: on the mock, memory that the host can see too. Never freed, but counted."""
+
+    made = 0
 
     def __init__(self, nccl: Nccl, content: np.ndarray) -> None:
         at = ctypes.c_void_p()
         nccl.check(nccl.lib.ncclMemAlloc(ctypes.byref(at), ctypes.c_size_t(max(content.nbytes, 1))), "ncclMemAlloc")
         assert at.value
+        Memory.made += 1
         self.at, self.like = at.value, content
         ctypes.memmove(self.at, content.ctypes.data, content.nbytes)
 

@@ -69,6 +69,42 @@ def test_times_of_a_missing_size_are_left_out():
     )
 
 
+def nccl_rows(oldest: str, **settings: str) -> str:
+    """The rows of NCCL, whose part a library for the mock plays, which takes three ranks alone."""
+    program = (
+        "import sys; sys.path.insert(0, sys.argv[1]); import check\n"
+        "sys.path[:] = sys.argv[1:]\n"  # no NCCL of a wheel
+        f"rows = check.measure_nccl(0.001, 60, (3, 2), {oldest})\n"
+        "print('\\n'.join(f'{what}: {value}' for what, value in rows))\n"
+    )
+    environment = {**os.environ, "LD_LIBRARY_PATH": str(mock_driver()), "COLLC_SHARE_GPU": "1", **settings}
+    command = [sys.executable, "-c", program, str(FOLDER)]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False, timeout=200)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_nccl_has_the_same_table_where_it_runs():
+    said = nccl_rows("0", NCCL_LIB=str(library()))
+    assert re.search(
+        r"^all_reduce, NCCL 2\.\d+\.\d+, us: ranks     bytes    Simple        LL     LL128    chosen$", said, re.M
+    )
+    assert re.search(r"^:     3         8( +\d+\.\d){4}$", said, re.M)
+    for way in ("Simple", "LL", "LL128", "chosen"):
+        assert re.search(rf"2 ranks: {way}: not run: ncclCommInitAll: ", said)
+
+
+def test_an_nccl_that_allows_one_rank_per_gpu_is_not_run():
+    said = nccl_rows("23003", NCCL_LIB=str(library()))
+    assert re.fullmatch(r"all_reduce, NCCL 2\.\d+\.\d+: not run: before 2\.30\.3 it allows one rank per GPU\n", said)
+
+
+def test_what_is_no_nccl_is_not_run(tmp_path):
+    (tmp_path / "libnccl.so.2").write_text("nothing")
+    assert "all_reduce, NCCL: not run: " in nccl_rows("0", NCCL_LIB=str(tmp_path / "libnccl.so.2"))
+    assert "NCCL_LIB=FILE or NCCL_HOME=FOLDER names one" in nccl_rows("0", NCCL_HOME=str(tmp_path / "none"))
+
+
 @pytest.mark.parametrize("name", ["hgx-h100", "dgx1v", "chain"])
 def test_its_generated_sources_fit_the_headers(name):
     include = [f"-I{folder}" for folder in include_dirs()]

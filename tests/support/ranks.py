@@ -21,10 +21,10 @@ SUCCESS, SYSTEM_ERROR, INTERNAL_ERROR, INVALID_ARGUMENT, INVALID_USAGE, REMOTE_E
 class Ranks:
     """One process per rank; `tell` sends an order, `hear` waits for its answer."""
 
-    def __init__(self, library: Path, nranks: int, environment: dict[str, str]) -> None:
+    def __init__(self, library: Path, nranks: int, environment: dict[str, str], program: Path = _PROGRAM) -> None:
         self.processes = [
             subprocess.Popen(
-                [sys.executable, str(_PROGRAM), str(library)],
+                [sys.executable, str(program), str(library)],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 text=True,

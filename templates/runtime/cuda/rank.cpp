@@ -40,29 +40,29 @@ Status CudaRank::exchange_settings(const RankSettings &mine, std::vector<RankSet
 }
 
 // What all ranks of the communicator do alike: what their users ask for, and whether LL128 runs between all of them.
-Status CudaRank::agree(Tuning *tuning, bool *has_ll128) {
+Status CudaRank::agree(Overrides *overrides, bool *has_ll128) {
   RankSettings mine = {};
   mine.uuid = device_->uuid;
   mine.has_ll128 = device_->has_ll128();
   mine.cut_off = kNobody;
   // All hear of a wrong value, not only who has it.
-  const Status read = read_tuning(&mine.tuning);
-  if (mine.tuning.channels == 0) mine.tuning.channels = context_.most_channels;
+  const Status read = read_overrides(&mine.overrides);
+  if (mine.overrides.channels == 0) mine.overrides.channels = context_.most_channels;
   if (!read.ok()) std::snprintf(mine.problem, sizeof mine.problem, "%s", read.text().c_str());
   std::vector<RankSettings> settings;
   COLLC_RETURN_IF_FAILED(exchange_settings(mine, &settings));
   COLLC_RETURN_IF_FAILED(compare_settings(settings));
   COLLC_RETURN_IF_FAILED(find_cut_off(context_, device_, settings, &mine.cut_off));
   COLLC_RETURN_IF_FAILED(exchange_settings(mine, &settings));
-  *tuning = mine.tuning;
+  *overrides = mine.overrides;
   return decide_ll128(settings, has_ll128);
 }
 
 Status CudaRank::open_memory() {
-  Tuning tuning;
+  Overrides overrides;
   bool has_ll128 = false;
-  COLLC_RETURN_IF_FAILED(agree(&tuning, &has_ll128));
-  COLLC_RETURN_IF_FAILED(World::join(context_, tuning, has_ll128, &world_));
+  COLLC_RETURN_IF_FAILED(agree(&overrides, &has_ll128));
+  COLLC_RETURN_IF_FAILED(World::join(context_, overrides, has_ll128, &world_));
   plan_rank_ = context_.placement.plan_rank[context_.rank];
   RankMemory mine;
   COLLC_RETURN_IF_FAILED(world_->add_rank(plan_rank_, device_, &mine));
@@ -179,6 +179,8 @@ CudaRank::~CudaRank() {
   // The watcher still carries an abort to kernels that wait.
   if (called_) cu.context_synchronize();
   if (watched_) unwatch(this);
+  // Before memory is freed, which may wait for kernels of other GPUs: those that wait for this rank must hear that it goes.
+  if (context_.segment != nullptr) context_.segment->leave(context_.rank);
   if (ends_ != 0) cu.release(ends_);
   if (state_ != 0) cu.release(state_);
   if (ticks_ != 0) cu.release(ticks_);
@@ -233,6 +235,9 @@ void CudaRank::look_at_peers() {
     const uint64_t their_number = line.call.number.load(std::memory_order_acquire);
     const uint64_t theirs = line.call.signature.load(std::memory_order_acquire);
     if (line.call.number.load(std::memory_order_acquire) != their_number || !mine_is_whole) continue;
+    if (left && their_number < number)
+      return end(fail(ncclRemoteError, "rank %u has destroyed its communicator before call %llu", peer,
+                      static_cast<unsigned long long>(number)));
     if (number != 0 && their_number == number && theirs != signature)
       return end(fail(ncclInvalidUsage, "ranks %u and %u differ in call %llu (collective, count, type, operation or root)",
                       context_.rank, peer, static_cast<unsigned long long>(number)));

@@ -36,7 +36,7 @@ class CudaRank final : public RankBackend {
  private:
   explicit CudaRank(const RankContext &context) : context_(context) {}
   Status exchange_settings(const RankSettings &mine, std::vector<RankSettings> *settings);
-  Status agree(Tuning *tuning, bool *has_ll128);
+  Status agree(Overrides *overrides, bool *has_ll128);
   Status open_memory();
   Status make_ends();
   Status make_state();

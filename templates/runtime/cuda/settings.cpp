@@ -1,7 +1,6 @@
-// What the user may change about a communicator: COLLC_PROTO, COLLC_CHUNK, COLLC_CHANNELS.
+// What the user may override of the tables for a communicator: COLLC_PROTO, COLLC_CHUNK, COLLC_CHANNELS.
 #include <strings.h>
 
-#include <cmath>
 #include <cstdlib>
 #include <cstring>
 #include <iterator>
@@ -15,47 +14,36 @@ namespace {
 const char *const kProtocolNames[] = {"Simple", "LL", "LL128"};
 static_assert(std::size(kProtocolNames) == kProtocols, "one name per protocol");
 
-constexpr uint32_t kMostChunk = 64 << 20, kMostChannels = 1024;
+constexpr uint32_t kMostChannels = 1024;
 
-std::string show_protocol(const Tuning &tuning) {
-  return tuning.protocol < 0 ? "no COLLC_PROTO" : format("COLLC_PROTO=%s", kProtocolNames[tuning.protocol]);
+std::string show_protocol(const Overrides &overrides) {
+  return overrides.protocol < 0 ? "no COLLC_PROTO" : format("COLLC_PROTO=%s", kProtocolNames[overrides.protocol]);
 }
 
 std::string show_number(const char *name, uint32_t value) {
   return value == 0 ? format("no %s", name) : format("%s=%u", name, value);
 }
 
-// 0 where the variable is unset or 0.
-Status read_whole(const char *name, uint32_t most, uint32_t *value) {
-  double number = 0;
-  COLLC_RETURN_IF_FAILED(read_number(name, 0, most, 0, &number));
-  if (number != std::floor(number)) return fail(ncclInvalidUsage, "%s=%.40s is not a whole number", name, std::getenv(name));
-  *value = static_cast<uint32_t>(number);
-  return {};
-}
-
 }  // namespace
 
-Status read_tuning(Tuning *tuning) {
-  *tuning = {};
+Status read_overrides(Overrides *overrides) {
+  *overrides = {};
   const char *text = std::getenv("COLLC_PROTO");
   if (text != nullptr && *text != '\0') {
     for (uint32_t p = 0; p < kProtocols; ++p)
-      if (strcasecmp(text, kProtocolNames[p]) == 0) tuning->protocol = static_cast<int32_t>(p);
-    if (tuning->protocol < 0) return fail(ncclInvalidUsage, "COLLC_PROTO=%.40s is not Simple, LL or LL128", text);
+      if (strcasecmp(text, kProtocolNames[p]) == 0) overrides->protocol = static_cast<int32_t>(p);
+    if (overrides->protocol < 0) return fail(ncclInvalidUsage, "COLLC_PROTO=%.40s is not Simple, LL or LL128", text);
   }
-  COLLC_RETURN_IF_FAILED(read_whole("COLLC_CHUNK", kMostChunk, &tuning->chunk_bytes));
-  if (tuning->chunk_bytes % 16 != 0)
-    return fail(ncclInvalidUsage, "COLLC_CHUNK=%u is no multiple of 16 bytes", tuning->chunk_bytes);
-  return read_whole("COLLC_CHANNELS", kMostChannels, &tuning->channels);
+  COLLC_RETURN_IF_FAILED(read_chunk(&overrides->chunk_bytes));
+  return read_whole("COLLC_CHANNELS", kMostChannels, &overrides->channels);
 }
 
 Status compare_settings(const std::vector<RankSettings> &settings) {
-  const Tuning &first = settings[0].tuning;
+  const Overrides &first = settings[0].overrides;
   for (size_t r = 0; r < settings.size(); ++r)
     if (settings[r].problem[0] != '\0') return fail(ncclInvalidUsage, "rank %zu: %.160s", r, settings[r].problem);
   for (size_t r = 0; r < settings.size(); ++r) {
-    const Tuning &other = settings[r].tuning;
+    const Overrides &other = settings[r].overrides;
     std::string a, b;
     if (other.protocol != first.protocol) {
       a = show_protocol(first), b = show_protocol(other);
@@ -106,7 +94,7 @@ Status find_cut_off(const RankContext &context, const Device *device, const std:
 
 Status decide_ll128(const std::vector<RankSettings> &settings, bool *runs) {
   *runs = true;
-  const bool forced = settings[0].tuning.protocol == static_cast<int32_t>(kLL128);
+  const bool forced = settings[0].overrides.protocol == static_cast<int32_t>(kLL128);
   for (size_t r = 0; r < settings.size(); ++r) {
     const RankSettings &one = settings[r];
     *runs &= one.has_ll128 != 0 && one.cut_off == kNobody;

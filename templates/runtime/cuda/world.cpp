@@ -44,17 +44,17 @@ Status put_on_device(const void *data, size_t bytes, Address *at) {
   return bytes == 0 ? Status() : check(driver().upload(*at, data, bytes), "copying the plan to the GPU");
 }
 
-World::World(const RankContext &context, const Tuning &tuning, bool has_ll128)
+World::World(const RankContext &context, const Overrides &overrides, bool has_ll128)
     : allocation_(context.placement.allocation), segment_(context.segment), nccl_rank_(context.placement.nccl_rank) {
-  problem_ = make_device_plan(*context.tables, *allocation_, plan_, nccl_rank_, tuning, has_ll128);
+  problem_ = make_device_plan(*context.tables, *allocation_, plan_, nccl_rank_, overrides, has_ll128);
 }
 
-Status World::join(const RankContext &context, const Tuning &tuning, bool has_ll128, std::shared_ptr<World> *world) {
+Status World::join(const RankContext &context, const Overrides &overrides, bool has_ll128, std::shared_ptr<World> *world) {
   const std::lock_guard<std::mutex> lock(worlds_mutex);
   std::weak_ptr<World> &entry = worlds()[context.segment.get()];
   *world = entry.lock();
   if (*world == nullptr) {
-    world->reset(new World(context, tuning, has_ll128));
+    world->reset(new World(context, overrides, has_ll128));
     entry = *world;
   }
   if (!(*world)->problem_.empty()) return fail(ncclInvalidUsage, "%s", (*world)->problem_.c_str());

@@ -31,14 +31,14 @@ constexpr uint32_t kNobody = 0xffffffff;
 // What a rank tells the others before anybody allocates: where it is, and what its user asks for.
 struct RankSettings {
   Uuid uuid;
-  Tuning tuning;
+  Overrides overrides;
   uint32_t has_ll128;         // its GPU has the kernels
   uint32_t cut_off;           // a rank that LL128's lines do not reach from here; kNobody: none. Known after a second round
   char problem[160];          // what is wrong with a variable; empty: nothing
 };
 
 // COLLC_PROTO, COLLC_CHUNK and COLLC_CHANNELS.
-Status read_tuning(Tuning *tuning);
+Status read_overrides(Overrides *overrides);
 // Names the first rank that has a wrong value, or the first two that differ.
 Status compare_settings(const std::vector<RankSettings> &settings);
 // The NCCL rank of a peer in the plan whose link to this rank on `device` may tear lines of LL128, or kNobody.
@@ -50,7 +50,7 @@ Status decide_ll128(const std::vector<RankSettings> &settings, bool *runs);
 class World {
  public:
   // The world of this process for a communicator; made by whoever asks first.
-  static Status join(const RankContext &context, const Tuning &tuning, bool has_ll128, std::shared_ptr<World> *world);
+  static Status join(const RankContext &context, const Overrides &overrides, bool has_ll128, std::shared_ptr<World> *world);
   ~World();
   World(const World &) = delete;
   World &operator=(const World &) = delete;
@@ -75,7 +75,7 @@ class World {
   Status upload_plan(const Device *device, DevicePlanPlaces *places);
 
  private:
-  World(const RankContext &context, const Tuning &tuning, bool has_ll128);
+  World(const RankContext &context, const Overrides &overrides, bool has_ll128);
   struct Mapping {
     const Device *device;
     uint32_t peer;

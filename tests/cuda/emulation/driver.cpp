@@ -105,11 +105,11 @@ char *place_buffer(uint64_t bytes, uint32_t misplacement, const void *data) {
 class World {
  public:
   World(const collc::Tables &tables, EmulatedRun &run) : run_(run) {
-    Tuning tuning;
-    if (run.protocol < kProtocols) tuning.protocol = static_cast<int32_t>(run.protocol);
-    tuning.chunk_bytes = run.chunk_bytes;
-    tuning.channels = run.channels;
-    problem_ = make_device_plan(tables, tables.allocations[0], plan_, {}, tuning);
+    Overrides overrides;
+    if (run.protocol < kProtocols) overrides.protocol = static_cast<int32_t>(run.protocol);
+    overrides.chunk_bytes = run.chunk_bytes;
+    overrides.channels = run.channels;
+    problem_ = make_device_plan(tables, tables.allocations[0], plan_, {}, overrides);
     if (!problem_.empty()) return;
     auto &emulator = emulation::emulator();
     emulator.reset_memory();

@@ -1,6 +1,7 @@
 #include "emulator.h"
 
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cstdio>
@@ -120,6 +121,10 @@ char *Emulator::allocate(size_t bytes, size_t align, bool initialised) {
   for (size_t i = at; i < at + bytes; ++i) shadow_[i].state = initialised ? 2 : 1;
   used_ = at + bytes + kGap;
   return pool_ + at;
+}
+
+void Emulator::release(const char *at, size_t bytes) {
+  for (size_t i = 0; i < bytes; ++i) shadow_[at - pool_ + i] = Shadow{};
 }
 
 void Emulator::settle_memory() {
@@ -617,11 +622,13 @@ void Emulator::loop() {
     for (Fiber *fiber : fibers_)
       if (fiber->runnable) ready.push_back(fiber);
     if (ready.empty()) {
-      if (++idle_ > kFakeSeconds) {
+      const bool patient = options_.patience_ms != 0;
+      if (++idle_ > (patient ? options_.patience_ms : kFakeSeconds)) {
         failure_ = "deadlock: " + std::to_string(parked_.size()) + " threads wait for flags that nobody will store";
         return;
       }
-      clock_ns_ += 1000000000;
+      if (patient) usleep(1000);
+      clock_ns_ += patient ? 1000000 : 1000000000;
       if (options_.late_stream < streams_.size()) start_blocks();
       for (Fiber *fiber : parked_) fiber->runnable = true;
       parked_.clear();

@@ -92,6 +92,7 @@ struct Options {
   bool report_races = true;   // else unordered reads may return old values
   uint32_t lockstep = 0;      // lanes that are not scheduled one by one (Pascal: a warp); 0: all threads are
   uint64_t abort_at = 0;      // sets *abort_flags after so many switches; 0: never
+  uint32_t patience_ms = 0;   // so long in real time others may set flags while all wait; 0: jump ahead by seconds instead
   uint32_t late_stream = 0xffffffff;  // starts only when nobody else can go on, and a second after that
   std::vector<uint32_t *> abort_flags;
 };
@@ -106,6 +107,8 @@ class Emulator {
   // Memory. `allocate` leaves a gap around each piece.
   void reset_memory();
   char *allocate(size_t bytes, size_t align, bool initialised);
+  // Kernels may not touch it from now on. Its place is not used again.
+  void release(const char *at, size_t bytes);
   // Everything written so far is known to everybody, as after a synchronisation of all devices.
   void settle_memory();
 

@@ -1,6 +1,8 @@
 // A libcuda.so.1 for tests: devices are memory of this process, and kernels run on the emulator when somebody
 // synchronises. MOCK_GPUS says how many devices there are, MOCK_BLOCKS how many blocks one holds at once, MOCK_SEED seeds
-// the scheduler. Only what the runtime uses is here; calls are counted by name.
+// the scheduler. MOCK_PATIENCE_MS lets kernels that all wait do so in real time, for what the host may do meanwhile. With
+// MOCK_IPC the memory of another process can be opened, but nothing that either writes ever arrives. Only what the runtime uses is here; calls are counted by name.
+#include <atomic>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -45,8 +47,10 @@ MockContext contexts[64];
 thread_local std::vector<MockContext *> stack;
 std::vector<Pending *> pending;
 std::map<std::string, int> calls;
+std::atomic<int> busy[64];  // launches that have not ended, by device
 std::string failure;
 int capturing = 0;
+std::map<unsigned long long, size_t> sizes;  // of what was allocated
 
 int setting(const char *name, int fallback) {
   const char *text = std::getenv(name);
@@ -73,11 +77,15 @@ int run_pending() {
   }
   emulation::Options options;
   options.seed = static_cast<uint64_t>(setting("MOCK_SEED", 1));
+  options.patience_ms = static_cast<uint32_t>(setting("MOCK_PATIENCE_MS", 0));
   auto &emulator = emulation::emulator();
   emulator.settle_memory();
   failure = emulator.run(options, blocks, static_cast<uint32_t>(streams.size()), std::move(launches));
   emulator.settle_memory();
-  for (Pending *one : pending) delete one;
+  for (Pending *one : pending) {
+    --busy[one->device];
+    delete one;
+  }
   pending.clear();
   if (!failure.empty()) std::fprintf(stderr, "mock: %s\n", failure.c_str());
   return failure.empty() ? 0 : kLaunchFailed;
@@ -90,6 +98,7 @@ int queue(void *function, unsigned blocks, unsigned threads, unsigned shared, vo
   const std::string name = one->function->name;
   ++calls[name.rfind("collc_ll128_", 0) == 0 ? "LL128" : name.rfind("collc_ll_", 0) == 0 ? "LL" : "Simple"];
   pending.push_back(one);
+  ++busy[one->device];
   calls["blocks"] = std::max(calls["blocks"], static_cast<int>(blocks));
   return 0;
 }
@@ -155,7 +164,13 @@ MOCK cuCtxEnablePeerAccess(void *, unsigned) {
   return 0;
 }
 MOCK cuCtxSynchronize() {
-  MOCK_ENTER("synchronize");
+  std::unique_lock<std::recursive_mutex> lock(mutex, std::try_to_lock);
+  if (!lock.owns_lock()) {
+    // Kernels run; those of other GPUs are nobody's business here.
+    if (current() != nullptr && busy[current()->device] == 0) return 0;
+    lock.lock();
+  }
+  ++calls["synchronize"];
   return run_pending();
 }
 MOCK cuStreamSynchronize(void *) {
@@ -188,10 +203,12 @@ MOCK cuMemAlloc_v2(unsigned long long *at, size_t bytes) {
   MOCK_ENTER("allocate");
   if (bytes > static_cast<size_t>(setting("MOCK_MEGABYTES", 1000)) << 20) return kOutOfMemory;
   *at = reinterpret_cast<unsigned long long>(emulation::emulator().allocate(bytes, 256, true));
+  sizes[*at] = bytes;
   return 0;
 }
-MOCK cuMemFree_v2(unsigned long long) {
+MOCK cuMemFree_v2(unsigned long long at) {
   MOCK_ENTER("release");
+  emulation::emulator().release(reinterpret_cast<const char *>(at), sizes[at]);
   return 0;
 }
 MOCK cuMemHostAlloc(void **at, size_t bytes, unsigned) { return *at = std::calloc(1, bytes), 0; }
@@ -211,8 +228,23 @@ MOCK cuMemcpyAsync(unsigned long long to, unsigned long long from, size_t bytes,
   std::memmove(reinterpret_cast<void *>(to), reinterpret_cast<void *>(from), bytes);
   return result;
 }
-MOCK cuIpcGetMemHandle(void *, unsigned long long) { return 0; }
-MOCK cuIpcOpenMemHandle_v2(unsigned long long *, const void *, unsigned) { return 801; }
+MOCK cuIpcGetMemHandle(void *handle, unsigned long long at) {
+  MOCK_ENTER("ipc_get");
+  std::memcpy(handle, &sizes[at], sizeof(size_t));
+  return 0;
+}
+struct MockHandle {
+  size_t bytes;
+  char rest[56];
+};
+MOCK cuIpcOpenMemHandle_v2(unsigned long long *at, MockHandle handle, unsigned) {
+  MOCK_ENTER("ipc_open");
+  if (setting("MOCK_IPC", 0) == 0) return 801;
+  char *made = emulation::emulator().allocate(handle.bytes, 256, true);
+  std::memset(made, 0, handle.bytes);
+  *at = reinterpret_cast<unsigned long long>(made);
+  return 0;
+}
 MOCK cuIpcCloseMemHandle(unsigned long long) { return 0; }
 MOCK cuEventCreate(void **event, unsigned) {
   MOCK_ENTER("event_create");
@@ -229,6 +261,10 @@ MOCK cuEventRecord(void *, void *) {
 MOCK cuStreamWaitEvent(void *, void *, unsigned) {
   MOCK_ENTER("wait");
   return 0;
+}
+MOCK cuStreamCreate(void **stream, unsigned) {
+  MOCK_ENTER("stream_create");
+  return *stream = reinterpret_cast<void *>(static_cast<uintptr_t>(calls["stream_create"])), 0;
 }
 MOCK cuStreamIsCapturing(void *, int *status) { return *status = capturing, 0; }
 MOCK cuMemcpyDtoH_v2(void *to, unsigned long long from, size_t bytes) {

@@ -14,8 +14,8 @@
 
 namespace collc::cuda {
 
-// What a user may change about all programs of a communicator.
-struct Tuning {
+// What a user may override of the tables for a communicator: COLLC_PROTO, COLLC_CHUNK, COLLC_CHANNELS.
+struct Overrides {
   int32_t protocol = -1;     // of every call; -1: as the tables say, or by size
   uint32_t chunk_bytes = 0;  // 0: as the tables say
   uint32_t channels = 0;     // at most; 0: as many as the tables say
@@ -61,7 +61,7 @@ struct DevicePlan {
   uint32_t max_shares = 0;
   bool by_size = false;                     // the tables leave protocols open
   bool has_ll128 = false;                   // all devices have its kernels, all links carry its lines
-  Tuning tuning;
+  Overrides overrides;
   std::vector<uint32_t> own_protocols;      // of the tables' programs
   std::vector<Program> programs;            // row p * kProtocols + q: program p of the tables over protocol q
   std::vector<Share> shares;
@@ -73,14 +73,14 @@ struct DevicePlan {
 
   // What a call of `bytes` of the tables' program `program` runs over.
   uint32_t protocol_of(uint32_t program, uint64_t bytes) const {
-    if (tuning.protocol >= 0) return static_cast<uint32_t>(tuning.protocol);
+    if (overrides.protocol >= 0) return static_cast<uint32_t>(overrides.protocol);
     if (!by_size) return own_protocol(program);
     if (bytes <= (has_ll128 ? kLLMost : kLLMostWithoutLL128)) return kLL;
     return has_ll128 && bytes <= kLL128Most ? kLL128 : kSimple;
   }
   // Whether some call of a program runs over a protocol.
   bool runs_over(uint32_t program, uint32_t protocol) const {
-    if (tuning.protocol >= 0) return static_cast<uint32_t>(tuning.protocol) == protocol;
+    if (overrides.protocol >= 0) return static_cast<uint32_t>(overrides.protocol) == protocol;
     if (!by_size) return own_protocol(program) == protocol;
     return protocol != kLL128 || has_ll128;
   }
@@ -244,12 +244,12 @@ inline Rows add_rows(const Tables &tables, const ArenaBuilder &arenas, const Pro
     plan.shares.push_back(tables.shares[program.first_share + s]);
     plan.shares.back().block = place_of_block(program, plan.shares.back().block, nccl_rank);
   }
-  rows.nchannels = add_channels(tables, arenas, program, plan.tuning.channels, plan);
+  rows.nchannels = add_channels(tables, arenas, program, plan.overrides.channels, plan);
   return rows;
 }
 
-inline uint32_t chunk_for(const Program &program, uint32_t protocol, const Tuning &tuning) {
-  if (tuning.chunk_bytes != 0) return tuning.chunk_bytes;
+inline uint32_t chunk_for(const Program &program, uint32_t protocol, const Overrides &overrides) {
+  if (overrides.chunk_bytes != 0) return overrides.chunk_bytes;
   if (protocol == program.protocol || protocol == kSimple) return program.chunk_bytes;
   return std::min(program.chunk_bytes, protocol == kLL ? kLLChunk : kLL128Chunk);
 }
@@ -263,7 +263,7 @@ inline void add_program(const Tables &tables, uint32_t number, const Program &pr
     row.first_rank_channel = rows.first_rank_channel;
     row.nchannels = rows.nchannels;
     row.protocol = protocol;
-    row.chunk_bytes = chunk_for(program, protocol, plan.tuning);
+    row.chunk_bytes = chunk_for(program, protocol, plan.overrides);
     plan.programs.push_back(row);
     if (!plan.runs_over(number, protocol)) continue;
     plan.slot_bytes[protocol] = std::max(plan.slot_bytes[protocol], slot_bytes_for(protocol, row.chunk_bytes));
@@ -283,11 +283,11 @@ inline void add_program(const Tables &tables, uint32_t number, const Program &pr
 // Returns "" or what the device cannot run. `nccl_rank` says by rank of the plan which NCCL rank plays it; empty: the same.
 // `has_ll128`: the devices have LL128's kernels and the links carry its lines.
 inline std::string make_device_plan(const Tables &tables, const Allocation &allocation, DevicePlan &plan,
-                                    const std::vector<uint32_t> &nccl_rank = {}, const Tuning &tuning = {},
+                                    const std::vector<uint32_t> &nccl_rank = {}, const Overrides &overrides = {},
                                     bool has_ll128 = true) {
   plan.nranks = allocation.nranks;
   plan.slots = allocation.slots;
-  plan.tuning = tuning;
+  plan.overrides = overrides;
   plan.by_size = true;
   plan.has_ll128 = has_ll128;
   detail::ArenaBuilder arenas(tables, allocation, plan);

@@ -1,0 +1,84 @@
+"""Run by test_cuda_chaos.py: one rank in a process of its own on the mock driver, which the test orders about.
+
+Orders and answers are those of tests/runtime/rank_process.py. With MOCK_IPC other ranks' memory can be mapped, but
+nothing arrives: every call waits until something ends it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from collc.bench.nccl import Nccl
+from collc.packing.model import Collective
+
+
+class RankProcess:
+    def __init__(self, library: Path) -> None:
+        self.nccl = Nccl(library)
+        self.mock = ctypes.CDLL("libcuda.so.1")
+        self.comm = ctypes.c_void_p()
+
+    def do(self, order: dict[str, Any]) -> dict[str, Any]:
+        lib = self.nccl.lib
+        match order["do"]:
+            case "id":
+                return {"result": 0, "id": self.nccl.unique_id().hex()}
+            case "init":
+                context = ctypes.c_void_p()
+                self.mock.cuInit(0)
+                self.mock.cuDevicePrimaryCtxRetain(ctypes.byref(context), order["rank"])
+                self.mock.cuCtxSetCurrent(context)
+                try:
+                    self.comm = self.nccl.comm(order["nranks"], bytes.fromhex(order["id"]), order["rank"])
+                except Exception as error:
+                    return {"result": -1, "text": str(error)}
+                return {"result": 0}
+            case "call":
+                return self.call(order)
+            case "error":
+                state = ctypes.c_int(-1)
+                lib.ncclCommGetAsyncError(self.comm, ctypes.byref(state))
+                return {"result": state.value}
+            case "destroy":
+                return self.answer(lib.ncclCommDestroy(self.comm))
+            case _:
+                return self.answer(lib.ncclCommAbort(self.comm))
+
+    def call(self, order: dict[str, Any]) -> dict[str, Any]:
+        """One call to its end, and what the communicator says then."""
+        count, start = order.get("count", 100), time.monotonic()
+        at = ctypes.c_void_p()
+        self.nccl.check(self.nccl.lib.ncclMemAlloc(ctypes.byref(at), ctypes.c_size_t(8 * count * 8)), "ncclMemAlloc")
+        assert at.value
+        buffers = (at.value, at.value + 4 * count * 8)
+        name = Collective(order.get("collective", "all_reduce"))
+        result = self.nccl.call(name, *buffers, count, order.get("type", 7), order.get("op", 0), 0, self.comm)
+        if result == 0:
+            self.mock.cuCtxSynchronize()
+            state = ctypes.c_int(0)
+            while state.value == 0 and time.monotonic() - start < order.get("seconds", 20):
+                self.nccl.lib.ncclCommGetAsyncError(self.comm, ctypes.byref(state))
+                time.sleep(0.01)
+            # A call on a broken communicator says why it is broken.
+            result = self.nccl.call(name, *buffers, count, order.get("type", 7), order.get("op", 0), 0, self.comm)
+        return {**self.answer(result), "seconds": time.monotonic() - start}
+
+    def answer(self, result: int) -> dict[str, Any]:
+        return {"result": result, "text": self.nccl.lib.ncclGetLastError(None).decode() if result else ""}
+
+
+def main() -> None:
+    os.environ["MOCK_GPUS"] = "3"
+    rank = RankProcess(Path(sys.argv[1]))
+    for line in sys.stdin:
+        print(json.dumps(rank.do(json.loads(line))), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,168 @@
+"""The CUDA target under each protocol on the mock driver: random calls, and random faults.
+
+Ranks of one process really exchange data there. Ranks of several processes do not (the mock's shared memory is silent),
+so between processes it is tested how waits end.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from support.ranks import INVALID_USAGE, REMOTE_ERROR, SUCCESS, Ranks
+from test_cuda_runtime import library, mock_driver
+
+HERE = Path(__file__).parent
+PROTOCOLS = ("Simple", "LL", "LL128")
+
+
+def chaos(kind: str, seeds: range, **settings: str) -> dict[str, str]:
+    """What happened under each seed; nothing is left behind, and only the forced protocol ran."""
+    environment = {
+        **os.environ,
+        "LD_LIBRARY_PATH": str(mock_driver()),
+        "COLLC_BOOTSTRAP_TIMEOUT": "60",
+        "OPENBLAS_NUM_THREADS": "1",
+        "MOCK_PATIENCE_MS": "20000",
+        **settings,
+    }
+    command = [sys.executable, str(HERE / "mock_chaos.py"), str(library()), kind, *map(str, seeds)]
+    done = subprocess.run(
+        command, capture_output=True, text=True, env=environment, check=False, timeout=60 + 30 * len(seeds)
+    )
+    assert done.returncode == 0, f"status {done.returncode}: {done.stderr[-2000:]}"
+    answer = json.loads(done.stdout.splitlines()[-1])
+    assert "error" not in answer, answer
+    calls = answer["calls"]
+    assert calls["allocate"] == calls["release"] > 0
+    assert calls["event_create"] == calls["event_destroy"] > 0
+    assert {name for name in PROTOCOLS if calls[name]} == {settings["COLLC_PROTO"]}
+    assert answer["threads"] <= 3  # this one, one that waited for the device, the watcher
+    assert answer["descriptors"] < 16
+    said = answer["said"]
+    assert set(said) == set(map(str, seeds))
+    return dict(said)
+
+
+def check_conformance(protocol: str, seeds: range) -> None:
+    own = chaos("conformance", seeds, COLLC_PROTO=protocol, MOCK_GPUS="3")
+    shared = chaos("conformance", seeds, COLLC_PROTO=protocol, COLLC_SHARE_GPU="1")
+    small = chaos(
+        "conformance", seeds, COLLC_PROTO=protocol, COLLC_SHARE_GPU="1", COLLC_CHUNK="176", COLLC_CHANNELS="2"
+    )
+    assert {*own.values(), *shared.values(), *small.values()} == {""}
+
+
+def check_faults(protocol: str, seeds: range) -> None:
+    said = chaos("faults", seeds, COLLC_PROTO=protocol, MOCK_GPUS="3")
+    assert [line for line in said.values() if "OUT OF ORDER" in line] == []
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_random_calls_in_groups_and_split_communicators(protocol):
+    check_conformance(protocol, range(2))
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_random_faults(protocol):
+    check_faults(protocol, range(4))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("sweep", range(1, 21))
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_many_random_calls(protocol, sweep):
+    check_conformance(protocol, range(10 * sweep, 10 * sweep + 10))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("sweep", range(1, 21))
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_many_random_faults(protocol, sweep):
+    check_faults(protocol, range(10 * sweep, 10 * sweep + 10))
+
+
+@contextmanager
+def processes(protocol: str, **settings: str) -> Iterator[Ranks]:
+    """Three ranks as processes on three GPUs, with a communicator."""
+    environment = {"LD_LIBRARY_PATH": str(mock_driver()), "MOCK_IPC": "1", "MOCK_PATIENCE_MS": "20000"}
+    team = Ranks(library(), 3, {**environment, "COLLC_PROTO": protocol, **settings}, HERE / "mock_rank.py")
+    try:
+        assert [answer["result"] for answer in team.init()] == [SUCCESS] * 3
+        yield team
+    finally:
+        team.close()
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_a_killed_rank_ends_the_others_waits(protocol):
+    with processes(protocol) as team:
+        for rank in (0, 2):
+            team.tell(rank, do="call", count=3000)
+        time.sleep(0.3)
+        team.signal(1, signal.SIGKILL)
+        for rank in (0, 2):
+            answer = team.hear(rank)
+            assert answer["result"] == REMOTE_ERROR
+            assert "rank 1 has died" in answer["text"]
+            assert answer["seconds"] < 10
+            assert team.ask(rank, do="destroy")["result"] == SUCCESS
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_a_stopped_rank_ends_at_the_time_limit(protocol):
+    with processes(protocol, COLLC_TIMEOUT="0.5") as team:
+        team.signal(2, signal.SIGSTOP)
+        for rank in (0, 1):
+            team.tell(rank, do="call")
+        answers = [team.hear(rank) for rank in (0, 1)]
+        assert [answer["result"] for answer in answers] == [REMOTE_ERROR] * 2
+        assert all("COLLC_TIMEOUT: after 0.5 s" in answer["text"] for answer in answers)
+        team.signal(2, signal.SIGCONT)
+        assert team.ask(2, do="call")["result"] == REMOTE_ERROR
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_abort_and_departure_free_the_others(protocol):
+    for farewell, words in (
+        ("abort", "ncclCommAbort was called"),
+        ("destroy", "rank 1 has destroyed its communicator"),
+    ):
+        with processes(protocol) as team:
+            for rank in (0, 2):
+                team.tell(rank, do="call")
+            time.sleep(0.2)
+            assert team.ask(1, do=farewell)["result"] == SUCCESS
+            answers = [team.hear(rank) for rank in (0, 2)]
+            assert [answer["result"] for answer in answers] == [REMOTE_ERROR] * 2
+            assert any(words in answer["text"] for answer in answers)
+
+
+def check_difference(protocol: str, odd_one: dict[str, object]) -> None:
+    with processes(protocol) as team:
+        for rank in (0, 1):
+            team.tell(rank, do="call")
+        team.tell(2, do="call", **odd_one)
+        answers = [team.hear(rank) for rank in range(3)]
+        assert {answer["result"] for answer in answers} <= {INVALID_USAGE, REMOTE_ERROR}
+        assert all("differ in call 1" in answer["text"] for answer in answers)
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_a_rank_that_calls_something_else_is_found(protocol):
+    check_difference(protocol, {"count": 101})
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+@pytest.mark.parametrize("odd_one", [{"collective": "broadcast"}, {"type": 8}, {"op": 2}], ids=str)
+def test_a_rank_that_differs_otherwise_is_found(protocol, odd_one):
+    check_difference(protocol, odd_one)
