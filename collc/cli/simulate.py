@@ -77,6 +77,7 @@ class _Wish:
 @click.option(
     "--model", type=click.Choice(sorted(MACHINES)), default="generic", show_default=True, help="Parameters of a GPU."
 )
+@click.option("--copy-engine", is_flag=True, help="Move chunks over PCIe by launched copies, as Blink does.")
 @click.option("--compare", type=click.Choice(["nccl"]), help="Beside it NCCL's ring and tree by NCCL's own rules.")
 @click.option("--plot", type=click.Path(path_type=Path), help="With --compare: draw it (.svg, .png, .pdf).")
 @click.option("--trace", type=click.Path(path_type=Path), help="Chrome trace of the largest size, for Perfetto.")
@@ -97,6 +98,7 @@ def command(
     chunk: int | None,
     channels: int | None,
     model: str,
+    copy_engine: bool,
     compare: str | None,
     plot: Path | None,
     trace: Path | None,
@@ -113,9 +115,10 @@ def command(
     machine = load_topology(topology)
     graph = plan_graph(machine, None if gpus is None else parse_gpus(machine, gpus), links)
     wish = _Wish(plan, proto, chunk, channels)
+    parameters = MACHINES[model].with_copies() if copy_engine else MACHINES[model]
     documents: list[_Document] = []
     for name in collectives or (Collective.ALL_REDUCE.value,):
-        simulator = Simulator(graph, Collective(name), root, MACHINES[model])
+        simulator = Simulator(graph, Collective(name), root, parameters)
         if simulator.root is not None and simulator.root >= graph.nranks:
             raise UsageError(f"no rank {root} to be the root", hint=f"ranks are 0 to {graph.nranks - 1}")
         found, choices = _predict(simulator, wish, sizes)
@@ -148,6 +151,8 @@ def _sizes(least: int, most: int, step: int, factor: int) -> list[int]:
 def _predict(simulator: Simulator, wish: _Wish, sizes: Sequence[int]) -> tuple[list[Prediction], Table | None]:
     show = progress("simulate")
     if wish.proto is not None and all(p.name.lower() != wish.proto.lower() for p in simulator.protocols):
+        if simulator.machine.copies:
+            raise UsageError(f"{wish.proto} has no use for a copy engine", hint="choose Simple")
         raise UsageError(f"{wish.proto} needs NVLink on every link", hint="choose LL or Simple")
     variant = None if simulator.graph.nranks == 1 else wish.fixed(simulator)
     if simulator.graph.nranks == 1:

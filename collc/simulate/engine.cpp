@@ -27,7 +27,7 @@ struct CollcCase {
   const double *capacity;
   const int32_t *loop_first_step;  // nloops + 1
   const int32_t *step_share, *step_lag;
-  const double *step_rate;
+  const double *step_rate, *step_launch;
   const int32_t *step_first_recv;  // steps + 1
   const int32_t *step_first_send;  // steps + 1
   const int32_t *recvs, *sends;
@@ -273,8 +273,8 @@ class Engine {
     loop.began = now;
     loop.cause = cause;
     loop.why = why;
-    if (c.step > 0) {
-      push(c.step, kStart, l, -1);
+    if (c.step + c.step_launch[s] > 0) {
+      push(c.step + c.step_launch[s], kStart, l, -1);
     } else {
       start(l);
     }

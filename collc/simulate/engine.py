@@ -215,8 +215,8 @@ class Engine:
             self.written[f] += 1
         self.busy[loop] = True
         self.began[loop], self.because[loop] = self.now, (cause, why)
-        if case.step > 0:
-            self._push(case.step, START, loop, -1)
+        if case.step + step.launch > 0:
+            self._push(case.step + step.launch, START, loop, -1)
         else:
             self._start(loop)
 

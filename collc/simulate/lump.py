@@ -83,7 +83,7 @@ class Lumper:
         steps = [(number, step) for loop in case.loops for number, step in enumerate(loop.steps)]
         self.loop_of_step = _ints(i for i, loop in enumerate(case.loops) for _ in loop.steps)
         self.share_of_step = _ints(step.share for _, step in steps)
-        self.kind_of_step = _numbered((number, step.lag, step.rate) for number, step in steps)
+        self.kind_of_step = _numbered((number, step.lag, step.rate, step.launch) for number, step in steps)
         self.writer, self.reader = _ints([-1] * len(case.fifos)), _ints([-1] * len(case.fifos))
         self.writer[_ints(f for _, step in steps for f in step.send)] = _ints(
             i for i, (_, step) in enumerate(steps) for _ in step.send
@@ -147,7 +147,7 @@ class Lumper:
 
         loops = []
         for old in (case.loops[i] for i in first):
-            made = (CaseStep(s.share, s.lag, of(s.recv), of(s.send), s.rate) for s in old.steps)
+            made = (CaseStep(s.share, s.lag, of(s.recv), of(s.send), s.rate, s.launch) for s in old.steps)
             loops.append(Loop(old.rank, old.channel, tuple(made)))
         capacity = np.zeros(classes.links.max(initial=-1) + 1)
         capacity[classes.links] = case.capacity

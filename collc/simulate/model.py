@@ -1,7 +1,7 @@
 """A program, its plan and its graph -> a `Case`: flat numbers, all that an engine needs.
 
-Units: microseconds and bytes. A *resource* is anything with a capacity that flows share: a link, or the thread block of
-one channel on one rank. Resources 0..nlinks-1 are the links of the graph.
+Units: microseconds and bytes. A *resource* is anything with a capacity that flows share: a link, the copy engine of a
+rank, or the thread block of one channel on one rank. The first resources are the links of the graph.
 """
 
 from __future__ import annotations
@@ -22,13 +22,15 @@ _BLOCK_PER_ROOT = (Collective.ALL_GATHER, Collective.REDUCE_SCATTER)
 
 @dataclass(frozen=True, slots=True)
 class CaseStep:
-    """A step of a loop. `rate` is what its thread block moves per microsecond (inf: no limit)."""
+    """A step of a loop. `rate` is what its thread block moves per microsecond (inf: no limit), `launch` what its copies
+    cost before their bytes move."""
 
     share: int
     lag: int
     recv: tuple[int, ...]
     send: tuple[int, ...]
     rate: float
+    launch: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +65,7 @@ class Case:
     Args:
         chunks: per share (number, bytes of each but the last, bytes of the last).
         steps_of: per share, how many steps work on it.
-        capacity: bytes per microsecond of each link, protocol and class efficiency included.
+        capacity: bytes per microsecond of each link, protocol and class efficiency included, then of copy engines.
     """
 
     loops: tuple[Loop, ...]
@@ -116,6 +118,8 @@ def make_case(
 ) -> Case:
     """Cuts a call of `count` elements (NCCL's count) and attaches speeds and delays."""
     routes = fifo_routes(program, plan)
+    engine = machine.copies
+    copied = [engine is not None and any(graph.links[i].kind in engine.kinds for i in links) for links in routes]
     loops: list[Loop] = []
     writer, reader = [-1] * len(program.fifos), [-1] * len(program.fifos)
     for c, channel in enumerate(program.channels):
@@ -127,19 +131,26 @@ def make_case(
                     writer[f] = len(loops)
                 for f in step.recv:
                     reader[f] = len(loops)
-            loops.append(Loop(rank, c, tuple(_step(step, machine, protocol) for step in steps)))
+            loops.append(Loop(rank, c, tuple(_step(step, machine, protocol, copied) for step in steps)))
     fifos = []
     for f, links in enumerate(routes):
         extra = sum(float(graph.links[i].latency_us) + machine.link_class(graph.links[i].kind).hop_us for i in links)
-        fifos.append(CaseFifo(writer[f], reader[f], links, max(0.0, protocol.hop_us - machine.step_us) + extra))
+        delay = max(0.0, protocol.hop_us - machine.step_us) + extra
+        if copied[f] and engine is not None and engine.gbps is not None:
+            links = (*links, len(graph.links) + program.fifos[f].src)
+        fifos.append(CaseFifo(writer[f], reader[f], links, delay))
+    engines = () if engine is None or engine.gbps is None else (engine.gbps * BYTES_PER_US,) * program.nranks
     return Case(
         loops=tuple(loops),
         fifos=tuple(fifos),
         chunks=tuple(_chunks(program, s, count, element_bytes) for s in range(len(program.shares))),
         steps_of=steps_of(loops, len(program.shares)),
-        capacity=tuple(
-            float(link.gbps) * BYTES_PER_US * protocol.efficiency * machine.link_class(link.kind).efficiency
-            for link in graph.links
+        capacity=(
+            *(
+                float(link.gbps) * BYTES_PER_US * protocol.efficiency * machine.link_class(link.kind).efficiency
+                for link in graph.links
+            ),
+            *engines,
         ),
         slots=program.slots,
         launch=machine.launch_us + protocol.start_us,
@@ -163,10 +174,11 @@ def steps_of(loops: Sequence[Loop], nshares: int) -> tuple[int, ...]:
     return tuple(found)
 
 
-def _step(step: Step, machine: Machine, protocol: Protocol) -> CaseStep:
+def _step(step: Step, machine: Machine, protocol: Protocol, copied: Sequence[bool]) -> CaseStep:
     limits = [protocol.block_gbps, machine.reduce_gbps if step.reduces else None]
     rate = min((limit * BYTES_PER_US for limit in limits if limit is not None), default=math.inf)
-    return CaseStep(step.share, step.lag, step.recv, step.send, rate)
+    launch = machine.copies.launch_us * sum(copied[f] for f in step.send) if machine.copies else 0.0
+    return CaseStep(step.share, step.lag, step.recv, step.send, rate, launch)
 
 
 def _chunks(program: Program, share: int, count: int, element_bytes: int) -> tuple[int, int, int]:

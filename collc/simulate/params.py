@@ -47,6 +47,25 @@ class LinkClass:
     hop_us: float = 0.0
 
 
+@dataclass(frozen=True, slots=True)
+class CopyEngine:
+    """Chunks over links of some kinds are moved by copies that are launched, not by stores of the thread block.
+
+    collc's kernels never do this: they store into the receiver's memory over PCIe as over NVLink. Blink's generated
+    code does (one cudaMemcpyPeerAsync per chunk and hop; Wang et al., MLSys 2020, section 4), and NCCL may.
+
+    Args:
+        launch_us: what one copy costs beside its bytes; the copies of a step are launched one after the other. 5 to 7
+            us were measured for cudaMemcpyAsync (Wu et al., "DualPath", arXiv 2602.21548, section 5.2).
+        gbps: what the engine of a GPU moves at most, all its channels together; None: what the links carry.
+        kinds: a hop that crosses such a link is a copy.
+    """
+
+    launch_us: float = 6.0
+    gbps: float | None = None
+    kinds: tuple[LinkKind, ...] = (LinkKind.PCIE,)
+
+
 SIMPLE = Protocol("Simple", 6.0, 1.0, 512 << 10)
 LL = Protocol("LL", 1.0, 0.5, 16 << 10)
 LL128 = Protocol("LL128", 2.0, 0.95, 576000 // 128 * 128)
@@ -65,6 +84,7 @@ class Machine:
         floor_us: what the host needs to issue a call on all ranks; calls in a row cannot follow each other faster.
         reduce_gbps: what one channel reduces at most; None: no limit beside the protocol's.
         classes: per link kind; a kind that is absent costs nothing extra.
+        copies: a copy engine in place of stores; None, as collc's programs run: no hop uses one.
     """
 
     name: str
@@ -75,6 +95,7 @@ class Machine:
     reduce_gbps: float | None = None
     protocols: tuple[Protocol, ...] = PROTOCOLS
     classes: Mapping[LinkKind, LinkClass] = field(default_factory=dict)
+    copies: CopyEngine | None = None
 
     def protocol(self, name: str) -> Protocol:
         """The protocol of a name, without regard to case."""
@@ -86,6 +107,10 @@ class Machine:
 
     def link_class(self, kind: LinkKind) -> LinkClass:
         return self.classes.get(kind, _PLAIN)
+
+    def with_copies(self) -> Machine:
+        """The machine with a copy engine, which Simple alone can use: LL and LL128 put flags beside the data."""
+        return self.replace(protocols=tuple(p for p in self.protocols if p.name == "Simple"), copies=CopyEngine())
 
     def replace(self, **changes: object) -> Machine:
         """A copy with some fields changed."""

@@ -102,8 +102,9 @@ class Prediction:
 
     def utilisation(self, graph: PlanGraph) -> list[float]:
         """Per link: payload over what the link could carry in the whole time, nominal speed."""
+        # Copy engines come after the links.
         carried = (b * self.scale for b in self.outcome.link_bytes)
-        return [b / (float(x.gbps) * 1e3 * self.time_us) for b, x in zip(carried, graph.links, strict=True)]
+        return [b / (float(x.gbps) * 1e3 * self.time_us) for b, x in zip(carried, graph.links, strict=False)]
 
     def row(self) -> dict[str, object]:
         """The JSON row that `collc simulate` and `collc bench` share."""

@@ -147,3 +147,14 @@ def test_ll128_is_refused_without_nvlink():
 def test_a_plan_that_the_graph_lacks_is_refused():
     result = collc("simulate", "dgx1v", "--gpus", "0,1,2,3,7", "-b", "1M", "-e", "1M", "--plan", "rings")
     assert "no ring closes" in refused(result)
+
+
+def test_a_copy_engine_costs_a_launch_per_chunk():
+    argv = ("pcie-4xl40s", "-b", "64K", "-e", "64M", "-f", "1024", "--plan", "rings")
+    plain, copied = rows(*argv)["rows"], rows(*argv, "--copy-engine")["rows"]
+    assert [row["proto"] for row in copied] == ["Simple", "Simple"]
+    small, large = (b["time_us"] / a["time_us"] for a, b in zip(plain, copied, strict=True))
+    assert small > 1.5
+    assert 1 < large < small
+    refusal = refused(collc("simulate", *argv, "--copy-engine", "--proto", "LL"), code=2)
+    assert "no use for a copy engine" in refusal

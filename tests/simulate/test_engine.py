@@ -15,7 +15,7 @@ from collc.pipeline import Recorder, lower
 from collc.schedule.candidates import candidate, spread
 from collc.simulate import compiled, engine
 from collc.simulate.model import Case, CaseFifo, CaseStep, Loop, fifo_routes, make_case
-from collc.simulate.params import LL, SIMPLE, LinkClass, Machine, Protocol
+from collc.simulate.params import LL, SIMPLE, CopyEngine, LinkClass, Machine, Protocol
 from collc.topology.graph import plan_graph
 from collc.topology.load import load_topology
 from collc.topology.model import GraphLink, LinkKind, PlanGraph, Vertex, VertexKind
@@ -123,6 +123,43 @@ def test_blocks_and_reductions_limit_a_channel(run):
     size = (1 << 16) / 1e3
     # Up at the block's rate, the root reduces and sends at 5, the last copy at the block's rate.
     assert outcome.time == pytest.approx(10 + size / 20 + 3 + size / 5 + 3 + size / 20, rel=1e-12)
+
+
+def pcie_star(gbps=25):
+    """Rank 0 with a PCIe link to each of two others and back."""
+    ends = [(0, 1), (0, 2), (1, 0), (2, 0)]
+    links = tuple(GraphLink(i, a, b, LinkKind.PCIE, Fraction(gbps)) for i, (a, b) in enumerate(ends))
+    return PlanGraph("star", 3, tuple(Vertex(f"gpu{i}", VertexKind.GPU) for i in range(3)), ("server0",) * 3, links)
+
+
+def star():
+    """Rank 0 to both others at once."""
+    hops = (Hop(0, 1, (0,)), Hop(0, 2, (1,)))
+    return Plan(Collective.BROADCAST, 0, "test", Fraction(1), None, False, None, (Tree(0, Fraction(1), (), hops),))
+
+
+def test_a_copy_engine_launches_a_copy_per_chunk_and_hop(run):
+    copies = BARE.replace(copies=CopyEngine(launch_us=6.0))
+    each = (1 << 20) / 25e3
+    # Two copies are launched per chunk, then both links are busy at once.
+    outcome = simulate(run, pcie_star(), star(), 4 << 20, 1 << 20, copies)
+    assert outcome.time == pytest.approx(10 + 4 * (2 * 6 + each) + 3, rel=1e-12)
+    # Stores of kernels launch nothing.
+    assert simulate(run, pcie_star(), star(), 4 << 20, 1 << 20).time == pytest.approx(10 + 4 * each + 3, rel=1e-12)
+    # NVLink needs no copy engine.
+    graph = line(25)
+    assert simulate(run, graph, chain(graph), 1 << 20, 1 << 20, copies).time == pytest.approx(10 + each + 3, rel=1e-12)
+
+
+def test_a_gpu_has_one_copy_engine_for_all_its_copies(run):
+    copies = BARE.replace(copies=CopyEngine(launch_us=6.0, gbps=20.0))
+    outcome = simulate(run, pcie_star(), star(), 1 << 20, 1 << 20, copies)
+    assert outcome.time == pytest.approx(10 + 2 * 6 + (1 << 20) / 10e3 + 3, rel=1e-12)
+    # The engine is shared by channels, and its bytes stand behind those of the links.
+    twice = spread(star(), 2)
+    outcome = simulate(run, pcie_star(), twice, 1 << 20, 1 << 20, copies)
+    assert outcome.time == pytest.approx(10 + 2 * 6 + (1 << 20) / 10e3 + 3, rel=1e-12)
+    assert outcome.link_bytes == (1 << 20, 1 << 20, 0, 0, 2 << 20, 0, 0)
 
 
 def flows_over_one_link(sizes, capacity=1000.0):
