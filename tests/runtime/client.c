@@ -109,8 +109,8 @@ static unsigned char *allocate(Rank *me, size_t bytes) {
 }
 
 static void release(Rank *me) {
-  if (me->allocated == NULL) return free(me->store);
-  if (kept && me->cases % 3 != 0) return;
+  if (me->allocated == NULL) free(me->store);
+  if (me->allocated == NULL || (kept && me->cases % 3 != 0)) return;
   check(ncclMemFree(me->allocated), "ncclMemFree");
   me->allocated = NULL;
 }
