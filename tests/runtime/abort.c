@@ -1,6 +1,6 @@
 /* Rank 0 aborts in the middle of large calls and unmaps its buffers at once: nobody may read them then, and nobody's call
  * may succeed with what they held. Many rounds, so that the abort meets every moment of a call. Prints how many calls
- * succeeded before.
+ * succeeded before. With "memalloc" as a third argument the buffers come from ncclMemAlloc: they are overwritten and freed.
  */
 #include <sys/mman.h>
 #include <time.h>
@@ -23,10 +23,26 @@ static void *abort_soon(void *argument) {
   return NULL;
 }
 
+static int from_memalloc;
+
 static float *pages(size_t count) {
+  if (from_memalloc) {
+    void *buffer = NULL;
+    check(ncclMemAlloc(&buffer, count * sizeof(float)), "ncclMemAlloc");
+    return buffer;
+  }
   void *memory = mmap(NULL, count * sizeof(float), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   require(memory != MAP_FAILED, "memory");
   return memory;
+}
+
+static void give_back(float *buffer, size_t count) {
+  if (!from_memalloc) {
+    munmap(buffer, count * sizeof *buffer);
+    return;
+  }
+  memset(buffer, 0xff, count * sizeof *buffer);
+  check(ncclMemFree(buffer), "ncclMemFree");
 }
 
 static struct {
@@ -61,8 +77,8 @@ static size_t body(int rank, ncclUniqueId unused) {
         for (i = 0; i < COUNT; i += 4099)
           require(output[(size_t)r * COUNT + i] == (float)(r + 1), "what a call that succeeded gathered");
     }
-    munmap(input, COUNT * sizeof *input);
-    munmap(output, COUNT * (size_t)nranks * sizeof *output);
+    give_back(input, COUNT);
+    give_back(output, COUNT * (size_t)nranks);
     if (rank == 0) pthread_join(aborter, NULL);
     if (rank != 0) check(ncclCommDestroy(comm), "ncclCommDestroy");
     pthread_barrier_wait(&shared->together);
@@ -72,7 +88,8 @@ static size_t body(int rank, ncclUniqueId unused) {
 
 int main(int argc, char **argv) {
   pthread_barrierattr_t for_processes;
-  if (argc != 3 || (nranks = atoi(argv[2])) < 2 || nranks > MOST_RANKS) return 2;
+  from_memalloc = argc == 4 && strcmp(argv[3], "memalloc") == 0;
+  if (argc < 3 || argc > 4 || (nranks = atoi(argv[2])) < 2 || nranks > MOST_RANKS) return 2;
   shared = mmap(NULL, sizeof *shared, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   require(shared != MAP_FAILED, "memory");
   pthread_barrierattr_init(&for_processes);
