@@ -7,8 +7,8 @@ import dataclasses
 import pytest
 
 from collc.build.manifest import fifo_memory
-from collc.choose import Way, hold
-from collc.options import CUDA
+from collc.choose import Way, chunk_rule, hold, rules
+from collc.options import CUDA, HOST
 from collc.packing.model import Collective
 from collc.pipeline import Recorder, pack
 from collc.schedule.candidates import MOST_CHANNELS, TURNS
@@ -89,3 +89,32 @@ def test_a_library_holds_turns_within_its_memory_and_is_chosen_for_it():
     assert fifo_memory(held.entries, CUDA.slots) <= tight.fifo_bytes * graph.nranks
     # Chosen for small slots, not cut afterwards.
     assert not any("for memory" in e.why for e in held.entries)
+
+
+def test_by_rule_turns_are_for_trees_whose_blocks_would_go_up_and_down_by_turns():
+    topology = load_topology("dgx1v")
+    graph = plan_graph(topology, parse_gpus(topology, "0-4"))
+    reduce, gather = pack(graph, [(Collective.ALL_REDUCE, None), (Collective.ALL_GATHER, None)], Recorder())
+    found = rules(reduce, graph.nranks, CUDA)
+    assert [rule.channels for rule in found[-2:]] == [PARTS, PARTS]
+    assert [rule.min_bytes for rule in found] == sorted({rule.min_bytes for rule in found})
+    assert found[0].channels == 0
+    assert rules(gather, graph.nranks, CUDA) == chunk_rule(gather, CUDA)
+    assert rules(reduce, graph.nranks, HOST) == chunk_rule(reduce, HOST)
+    # Stars of one hop: no rank both hands up and down.
+    mesh = plan_graph(load_topology("a100x4-nv4"), None)
+    (stars,) = pack(mesh, [(Collective.ALL_REDUCE, None)], Recorder())
+    assert rules(stars, mesh.nranks, CUDA) == chunk_rule(stars, CUDA)
+
+    held = hold(graph, [reduce], CUDA, Way.RULE)
+    assert [len(e.program.channels) for e in held.entries][-1] == MOST_CHANNELS
+    assert all("by a rule" in e.why for e in held.entries)
+
+
+def test_turns_are_left_out_where_their_slots_do_not_fit():
+    topology = load_topology("dgx1v")
+    graph = plan_graph(topology, parse_gpus(topology, "0-4"))
+    plans = pack(graph, [(Collective.ALL_REDUCE, None)], Recorder())
+    held = hold(graph, plans, dataclasses.replace(CUDA, fifo_bytes=4 << 20), Way.RULE)
+    assert all(e.spread <= MOST_CHANNELS for e in held.entries)
+    assert fifo_memory(held.entries, CUDA.slots) <= (4 << 20) * graph.nranks
