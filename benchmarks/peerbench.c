@@ -2,6 +2,9 @@
 // the library's mpicc), oneCCL (as C++ with -DWITH_MPI -DWITH_CCL), or whatever speaks the NCCL API on host memory (link
 // with the library).
 //
+// With -DFLOOR it is the bound of a single copy, and needs no library: all buffers are mapped by all ranks, and between two
+// barriers each rank reads what it needs and writes it where it belongs.
+//
 //   peerbench NAME RANKS SECONDS SIZES [threads|memalloc]
 //
 // SIZES: bytes, separated by commas. Under MPI the launcher starts RANKS processes; else they are forked here, or are
@@ -30,7 +33,11 @@
 #else
 #include <pthread.h>
 
+#ifdef FLOOR
+#include <immintrin.h>
+#else
 #include "nccl.h"
+#endif
 #endif
 #ifdef WITH_CCL
 #include <oneapi/ccl.hpp>
@@ -49,6 +56,8 @@ static const char *const kNames[] = {"all_reduce", "broadcast", "all_gather", "r
 static int nranks;
 static PER_RANK int rank;
 static PER_RANK float *input, *output;
+static size_t sizes[32], most;
+static int nsizes;
 
 static double seconds(void) {
   struct timespec time;
@@ -127,9 +136,18 @@ static struct {
   _Alignas(64) atomic_int arrived;
   _Alignas(64) atomic_int round;
   _Alignas(64) double values[64];
+#ifndef FLOOR
   ncclUniqueId id;
+#endif
 } *shared;
+#ifdef FLOOR
+static float *inputs[64], *outputs[64];
+#else
 static PER_RANK ncclComm_t communicator;
+static void require(ncclResult_t result) {
+  if (result != ncclSuccess) fail(ncclGetLastError(NULL));
+}
+#endif
 static int as_threads, from_memalloc, crowded;
 static void run_rank(void);
 
@@ -139,17 +157,13 @@ static void *thread(void *number) {
   return NULL;
 }
 
-static void require(ncclResult_t result) {
-  if (result != ncclSuccess) fail(ncclGetLastError(NULL));
-}
-
 static void barrier(void) {
-  const int round = atomic_load(&shared->round);
+  const int round = atomic_load_explicit(&shared->round, memory_order_acquire);
   if (atomic_fetch_add(&shared->arrived, 1) + 1 == nranks) {
-    atomic_store(&shared->arrived, 0);
-    atomic_store(&shared->round, round + 1);
+    atomic_store_explicit(&shared->arrived, 0, memory_order_relaxed);
+    atomic_store_explicit(&shared->round, round + 1, memory_order_release);
   }
-  for (int spins = 0; atomic_load(&shared->round) == round; ++spins)
+  for (int spins = 0; atomic_load_explicit(&shared->round, memory_order_acquire) == round; ++spins)
     if (crowded || spins > 20000) sched_yield();
 }
 
@@ -168,7 +182,17 @@ static void start(int argc, char **argv) {
   from_memalloc = argc == 6 && strcmp(argv[5], "memalloc") == 0;
   shared = mmap(NULL, sizeof *shared, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   if (shared == MAP_FAILED || nranks > 64) fail("no memory, or more than 64 ranks");
+#ifdef FLOOR
+  for (int r = 0; r < nranks; ++r) {
+    inputs[r] = (float *)mmap(NULL, most, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    outputs[r] = (float *)mmap(NULL, most, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (inputs[r] == MAP_FAILED || outputs[r] == MAP_FAILED) fail("out of memory");
+    madvise(inputs[r], most, MADV_HUGEPAGE);
+    madvise(outputs[r], most, MADV_HUGEPAGE);
+  }
+#else
   require(ncclGetUniqueId(&shared->id));
+#endif
   // The parent only waits: the id's socket is served by the process that made it, which must also be rank 0.
   for (int r = 1; r < nranks && rank == 0; ++r) {
     pthread_t unused;
@@ -184,16 +208,71 @@ static void join(void) {
     CPU_SET(rank, &set);
     sched_setaffinity(0, sizeof set, &set);
   }
+#ifndef FLOOR
   require(ncclCommInitRank(&communicator, nranks, shared->id, rank));
+#endif
 }
 
 static void finish(void) {
   barrier();
+#ifndef FLOOR
   require(ncclCommDestroy(communicator));
+#endif
   if (rank == 0)
     while (!as_threads && wait(NULL) > 0) continue;
   if (as_threads) barrier();  // the process ends with rank 0
 }
+
+#ifdef FLOOR
+
+// The sum of elements [lo, hi) of all inputs into `n` outputs; large results past the caches.
+static void add(float *const *in, float *const *out, int n, size_t lo, size_t hi, int past) {
+  size_t i = lo;
+  for (; i < hi && ((uintptr_t)(out[0] + i) & 31) != 0; ++i) {
+    float sum = in[0][i];
+    for (int r = 1; r < nranks; ++r) sum += in[r][i];
+    for (int o = 0; o < n; ++o) out[o][i] = sum;
+  }
+  for (; i + 16 <= hi; i += 16) {
+    __m256 a = _mm256_loadu_ps(in[0] + i), b = _mm256_loadu_ps(in[0] + i + 8);
+    for (int r = 1; r < nranks; ++r) {
+      a = _mm256_add_ps(a, _mm256_loadu_ps(in[r] + i));
+      b = _mm256_add_ps(b, _mm256_loadu_ps(in[r] + i + 8));
+    }
+    for (int o = 0; o < n; ++o) {
+      if (past) {
+        _mm256_stream_ps(out[o] + i, a);
+        _mm256_stream_ps(out[o] + i + 8, b);
+      } else {
+        _mm256_storeu_ps(out[o] + i, a);
+        _mm256_storeu_ps(out[o] + i + 8, b);
+      }
+    }
+  }
+  for (; i < hi; ++i) {
+    float sum = in[0][i];
+    for (int r = 1; r < nranks; ++r) sum += in[r][i];
+    for (int o = 0; o < n; ++o) out[o][i] = sum;
+  }
+  _mm_sfence();
+}
+
+static void call(int collective, size_t count, int root) {
+  const size_t part = count / (size_t)nranks, bytes = part * sizeof(float), first = (size_t)rank * part;
+  const int past = count * sizeof(float) >= 8u << 20;
+  float *in[64];
+  barrier();
+  if (collective == kAllReduce) add(inputs, outputs, nranks, first, rank == nranks - 1 ? count : first + part, past);
+  if (collective == kBroadcast && rank != root) memcpy(output, outputs[root], count * sizeof(float));
+  for (int r = 0; r < nranks && collective == kAllGather; ++r) memcpy(output + (size_t)r * part, inputs[r], bytes);
+  if (collective == kReduceScatter) {
+    for (int r = 0; r < nranks; ++r) in[r] = inputs[r] + first;
+    add(in, &output, 1, 0, part, past);
+  }
+  barrier();
+}
+
+#else
 
 static void call(int collective, size_t count, int root) {
   const size_t part = count / (size_t)nranks;
@@ -207,11 +286,14 @@ static void call(int collective, size_t count, int root) {
 }
 
 #endif
+#endif
 
 static float *buffer(size_t bytes) {
   const size_t page = 2u << 20;
   bytes = (bytes + page - 1) / page * page;
-#ifndef WITH_MPI
+#ifdef FLOOR
+  return input == NULL ? inputs[rank] : outputs[rank];
+#elif !defined(WITH_MPI)
   if (from_memalloc) {
     void *allocated = NULL;
     require(ncclMemAlloc(&allocated, bytes));
@@ -290,8 +372,6 @@ static void measure(const char *name, int collective, size_t bytes, double budge
 
 static const char *name;
 static double budget;
-static size_t sizes[32], most;
-static int nsizes;
 
 static void run_rank(void) {
   join();

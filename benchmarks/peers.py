@@ -39,7 +39,8 @@ COLLECTIVES = ("all_reduce", "broadcast", "all_gather", "reduce_scatter")
 OURS = "collc"
 THREADS = "collc-threads"  # the same ranks as threads of one process
 MEMALLOC = "collc-memalloc"  # buffers from ncclMemAlloc
-NOT_PEERS = (OURS, THREADS, MEMALLOC)  # shown beside the peers
+FLOOR = "single-copy"  # no library: the bound for buffers that all ranks see
+NOT_PEERS = (OURS, THREADS, MEMALLOC, FLOOR)  # shown beside the peers
 
 Cells = dict[tuple[str, str, int, int], list[float]]
 
@@ -138,10 +139,14 @@ def _ours(out: Path) -> list[Peer]:
     include = f"-I{HERE.parent / 'templates' / 'include'}"
     link = [str(library), f"-Wl,-rpath,{library.parent.resolve()}", "-pthread"]
     subprocess.run(["gcc", "-O2", include, str(HERE / "peerbench.c"), "-o", str(program), *link], check=True)
+    floor = out / "peerbench-floor"
+    options = ["-O2", "-mavx2", "-DFLOOR", "-pthread"]
+    subprocess.run(["gcc", *options, str(HERE / "peerbench.c"), "-o", str(floor)], check=True)
     return [
         Peer(OURS, "this checkout", program, []),
         Peer(THREADS, "the same library, ranks as threads of one process", program, [], arguments=["threads"]),
         Peer(MEMALLOC, "the same library, buffers from ncclMemAlloc", program, [], arguments=["memalloc"]),
+        Peer(FLOOR, "no library, every buffer mapped by all: the bound of a single copy", floor, []),
     ]
 
 
