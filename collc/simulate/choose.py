@@ -200,5 +200,5 @@ def _why(simulator: Simulator, kept: Prediction, best: Prediction) -> str:
     if old.chunk_bytes != new.chunk_bytes and not reasons:
         reasons.append(f"chunks of {short_size(new.chunk_bytes)} instead of {short_size(old.chunk_bytes)}")
     if old.channels != new.channels and not reasons:
-        reasons.append(f"{_channels(new)} instead of {_channels(old)}")
+        reasons.append(f"{_channels(new)} instead of {old.channels}")
     return f"{kept.time_us / best.time_us - 1:.0%} faster at {short_size(best.bytes)}: " + "; ".join(reasons)
