@@ -10,7 +10,10 @@ import sys
 import pytest
 from test_cuda_runtime import library, mock_driver
 
+from collc.build.readback import read_manifest
+
 PROTOCOLS = ("Simple", "LL", "LL128")
+SMALL = ("-b", "4K", "-e", "4K", "-n", "2", "-w", "1")
 
 
 def bench(
@@ -18,21 +21,7 @@ def bench(
 ) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1", "COLLC_SHARE_GPU": "1", **settings}
     environment["LD_LIBRARY_PATH"] = str(mock_driver(counters)) if driver else ""
-    command = [
-        sys.executable,
-        "-m",
-        "collc",
-        "bench",
-        str(library(counters)),
-        "-b",
-        "4K",
-        "-e",
-        "4K",
-        "-n",
-        "2",
-        "-w",
-        "1",
-    ]
+    command = [sys.executable, "-m", "collc", "bench", str(library(counters)), *SMALL]
     return subprocess.run(
         [*command, *options], capture_output=True, text=True, env=environment, check=False, timeout=200
     )
@@ -72,15 +61,16 @@ def test_where_the_time_went(protocol):
         assert parts["waiting"] > 0
         assert parts["copying"] > 0
         assert (parts["reducing"] > 0) == (row["collective"] == "all_reduce")
-    shown = bench(*options, counters=True, COLLC_PROTO=protocol).stdout
+
+
+def test_the_table_shows_it_when_asked():
+    shown = bench("--collective", "broadcast", "--breakdown", counters=True).stdout
     assert "# out of place:" in shown
     assert "#   channel 0: waiting " in shown
-
-
-def test_a_library_that_counts_does_so_when_asked():
-    done = bench("--collective", "broadcast", "--json", counters=True)
-    assert done.returncode == 0, done.stderr
-    assert all("breakdown" not in row for row in json.loads(done.stdout)["rows"])
+    assert "on GPUs, all in one process" in shown
+    silent = bench("--collective", "broadcast", counters=True).stdout
+    assert "channel 0" not in silent
+    assert "# Out of bounds values : 0 OK" in silent
 
 
 def test_a_library_that_does_not_count_says_how_to_build_one():
@@ -112,6 +102,14 @@ def test_inspect_says_whether_there_are_counters():
         said[counters] = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     assert "counters of waiting, copying and reducing: not built in" in said[False]
     assert "counters of waiting, copying and reducing: by channel (bench --breakdown)" in said[True]
+
+
+def test_counters_make_another_library():
+    """Same plan, same stand-in for device code: what tells them apart is the switch alone."""
+    manifests = {counters: read_manifest(library(counters)) for counters in (False, True)}
+    assert manifests[True]["build_id"] != manifests[False]["build_id"]
+    assert manifests[True]["counters"] is True
+    assert "counters" not in manifests[False]
 
 
 def test_counters_are_for_kernels(tmp_path):

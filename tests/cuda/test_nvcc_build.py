@@ -144,6 +144,33 @@ def test_the_same_source_gives_the_same_bytes(monkeypatch, tmp_path):
 
 @needs_nvcc
 @pytest.mark.nvcc
+def test_only_kernels_that_count_read_the_clock():
+    plain = cuda.make_ptx(nvcc.find_nvcc(), "80", ONE_KERNEL)
+    counting = cuda.make_ptx(nvcc.find_nvcc(), "80", ONE_KERNEL, cuda.COUNTERS_FLAGS)
+    assert plain != counting  # entries of the cache
+    assert "%clock64" not in plain.read_text()
+    assert counting.read_text().count("%clock64") >= 3
+
+
+@needs_nvcc
+@pytest.mark.nvcc
+@pytest.mark.slow
+@pytest.mark.parametrize(("virtual", "real"), [("75", "75"), *(("80", real) for real in cuda.SASS["80"])])
+def test_kernels_that_count_do_not_spill_either(virtual, real, tmp_path):
+    ptx = cuda.make_ptx(nvcc.find_nvcc(), virtual, extra=cuda.COUNTERS_FLAGS)
+    command = [nvcc.find_nvcc().path, f"-arch=sm_{real}", "-O3", "-Xptxas", "-v", "-cubin", str(ptx)]
+    done = subprocess.run(
+        [*command, "-o", str(tmp_path / "x.cubin")], capture_output=True, text=True, check=True, timeout=300
+    )
+    frames = re.findall(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads", done.stderr)
+    assert set(frames) == {("0", "0", "0")}
+    registers = [int(n) for n in re.findall(r"Used (\d+) registers", done.stderr)]
+    assert len(registers) == KERNELS
+    assert max(registers) <= 128
+
+
+@needs_nvcc
+@pytest.mark.nvcc
 @pytest.mark.slow
 def test_the_whole_fatbin_is_reproducible(monkeypatch, tmp_path):
     first = cuda.build_device_code().fatbin.read_bytes()
