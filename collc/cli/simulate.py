@@ -178,6 +178,8 @@ def _nccl(simulator: Simulator, sizes: Sequence[int]) -> dict[str, list[Predicti
             found[label] = [nccl.predict(simulator, size, kind) for size in sizes]
         except PackingError:
             continue
+        except UsageError as error:
+            note(f"{label} is left out: {error}")
     return found
 
 

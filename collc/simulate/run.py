@@ -38,8 +38,10 @@ LUMPED_FROM = 4_000
 MOST_FIFOS = 200_000
 # And are refused beyond this: minutes and gigabytes.
 LARGEST_PROGRAM = 1_000_000
-# A whole run beyond this is refused: tens of seconds and gigabytes.
+# A run beyond this is refused: tens of seconds and gigabytes.
 MOST_STEPS = 20_000_000
+# And one of more steps times loops, for a step may change the rates of all: some twenty seconds.
+MOST_WORK = 2_000_000_000
 
 
 @dataclass(frozen=True)
@@ -254,20 +256,25 @@ class Simulator:
         # At least eight chunks of every share: fewer say nothing of a pipeline.
         limit = max(WHOLE_RUN[compiled.available()], 8 * sum(small.steps_of))
         if steps > limit and not whole:
+            _require_feasible(limit, len(small.loops))
             found = self._extrapolated(variant, count, steps, limit)
             if found is not None:
                 time, short, outcome, scale = found
                 return Prediction(self.collective, self.root, variant, n, total, time, short, outcome, scale)
-        if steps > MOST_STEPS:
-            raise UsageError(f"{steps} steps are too many to simulate", hint="choose a smaller -e")
+        _require_feasible(steps, len(small.loops))
         outcome = self._run(case)
         return Prediction(self.collective, self.root, variant, n, total, outcome.time, case, outcome, 1)
 
     def _extrapolated(
         self, variant: Variant, count: int, steps: int, limit: int
     ) -> tuple[float, Case, Outcome, float] | None:
-        """Once pipelines are full, time grows by the same amount per byte; None where it does not yet."""
-        counts = [int(count * (limit * part / steps)) // 1024 * 1024 for part in (0.25, 0.5, 1)]
+        """Once pipelines are full, time grows by the same amount per byte; None where it does not yet.
+
+        The shorter calls have fewer chunks of the same size: of other sizes their steps would cost another share.
+        """
+        number, each, last = max(self.case(variant, count).chunks, key=lambda chunks: chunks[0] * chunks[1])
+        chunks = [int(number * limit * part / steps) for part in (0.25, 0.5, 1)]
+        counts = [int(count * n * each / ((number - 1) * each + last)) // 1024 * 1024 for n in chunks]
         if counts[0] < 1024:
             return None
         cases = [self.case(variant, c) for c in counts]
@@ -291,6 +298,14 @@ class Simulator:
     def _run(self, case: Case) -> Outcome:
         lumped = self._lumped(case)
         return lumped.unfold(run_fastest(lumped.case))
+
+
+def _require_feasible(steps: int, loops: int) -> None:
+    if steps > MOST_STEPS:
+        raise UsageError(f"{steps} steps are too many to simulate", hint="choose a smaller -e")
+    if steps * loops > MOST_WORK:
+        problem = f"{steps} steps in {loops} loops that all differ are too many to simulate"
+        raise UsageError(problem, hint="choose a smaller -e, or whole servers, whose symmetry saves most of the work")
 
 
 def spans(outcome: Outcome) -> list[tuple[int, float, float]]:

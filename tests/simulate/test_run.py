@@ -154,3 +154,23 @@ def test_parameters_make_sense(machine):
         assert 0 < protocol.efficiency <= 1
         assert protocol.max_chunk % 16 == 0
     assert all(0 < c.efficiency <= 1 for c in machine.classes.values())
+
+
+def test_what_is_too_large_to_simulate_is_refused(monkeypatch):
+    model = simulator("dgx1v", Collective.ALL_REDUCE)
+    variant = Variant("rings", "Simple", 512 << 10, 12)
+    monkeypatch.setattr(run, "MOST_WORK", 1000)
+    with pytest.raises(UsageError, match="loops that all differ"):
+        model.predict(variant, GIB)
+    monkeypatch.setattr(run, "LARGEST_PROGRAM", 1000)
+    with pytest.raises(UsageError, match="FIFOs, too large"):
+        model.predict(Variant("rings", "Simple", 512 << 10, 24), GIB)
+
+
+def test_candidates_with_too_many_fifos_keep_their_fewest_channels(monkeypatch):
+    model = simulator("dgx1v", Collective.ALL_REDUCE)
+    assert {v.channels for v in variants(model, ["rings"])} == {6, 12, 24, 30}
+    monkeypatch.setattr(run, "MOST_FIFOS", 1400)
+    assert {v.channels for v in variants(model, ["rings"])} == {6, 12}
+    monkeypatch.setattr(run, "MOST_FIFOS", 1)
+    assert {v.channels for v in variants(model, ["rings"])} == {6}
