@@ -204,7 +204,7 @@ def main() -> None:
     parser.add_argument("--write", type=Path, help="the document to write")
     arguments = parser.parse_args()
     why = causes()
-    text = "\n".join([INTRODUCTION, results(), "", CAUSES + why + READING])
+    text = "\n".join([INTRODUCTION, results(), "", CAUSES + why + "\n" + READING])
     if arguments.write:
         arguments.write.write_text(text, encoding="utf-8")
 
