@@ -19,7 +19,7 @@ constexpr double kMostChunk = 1 << 30;
 constexpr uint64_t kStreamed = 8 << 20;
 
 // Calls from here on have steps long enough to matter to others.
-constexpr uint64_t kServesFirst = 16 << 10;
+constexpr uint64_t kServesFirst = 16 << 10, kServesFirstCrowded = 256 << 10;
 
 // Where a block lies in the caller's buffers, in elements; NCCL's conventions. `block` counts ranks of the plan.
 void place_block(const Placement &placement, Collective collective, uint32_t nranks, uint32_t block, uint64_t count,
@@ -49,8 +49,10 @@ FifoLayout::FifoLayout(const Tables &tables, const Allocation &allocation) {
   uint64_t at = 0;
   for (uint32_t f = 0; f < allocation.nfifos; ++f) {
     const Fifo &fifo = tables.fifos[allocation.first_fifo + f];
+    const uint64_t source_line = ((1 + uint64_t{allocation.slots}) * sizeof(uint64_t) + kLine - 1) / kLine * kLine;
     FifoPlace place = {};
-    place.lines = at;
+    place.tail = at;
+    place.lines = at + source_line;
     place.heads = place.lines + allocation.slots * sizeof(SlotLine);
     at = place.heads + fifo.nreaders * kLine;
     places_.push_back(place);
@@ -86,6 +88,8 @@ HostRank::HostRank(const RankContext &context)
   for (uint32_t f = 0; f < allocation.nfifos; ++f) {
     const Fifo &fifo = tables.fifos[allocation.first_fifo + f];
     End &end = ends_[f];
+    end.tail = reinterpret_cast<std::atomic<uint64_t> *>(memory + layout[f].tail);
+    end.tags = reinterpret_cast<uint64_t *>(memory + layout[f].tail) + 1;
     end.lines = reinterpret_cast<SlotLine *>(memory + layout[f].lines);
     end.slots = memory + layout[f].slots;
     end.heads = memory + layout[f].heads;
@@ -175,10 +179,10 @@ void HostRank::begin(const Call &call) {
   const int core = sched_getcpu();
   context_.segment->line(context_.rank).core.store(core < 0 ? UINT32_MAX : static_cast<uint32_t>(core),
                                                    std::memory_order_relaxed);
-  mapped_.tidy();
+  for (int look = 0; look < 4; ++look) mapped_.tidy();  // more than a call can add by habit
   offers_buffers_ = false;
   streams_ = output_bytes() >= kStreamed;
-  serves_first_ = call.count * element_bytes_ >= kServesFirst;
+  serves_first_ = call.count * element_bytes_ >= (cores_are_free() ? kServesFirst : kServesFirstCrowded);
   place_shares(call, element_bytes_);
   const auto input = reinterpret_cast<uintptr_t>(call.input), output = reinterpret_cast<uintptr_t>(call.output);
   const bool apart = output >= input + input_bytes() || input >= output + output_bytes();

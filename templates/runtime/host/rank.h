@@ -13,14 +13,16 @@
 namespace collc {
 
 // Every FIFO has, in shared memory,
-//   a line per slot, written by its source: the number of the chunk that is there, from 1, and a tag: the signature of the
-//   call that wrote it, whose last bit says that only its address is there. The rest of the line holds that address, or
-//   the chunk itself if it is that small: then a reader misses its cache once;
+//   a line written by its source: chunks written so far (tail), and for every slot a tag: the signature of the call that
+//   wrote it, whose last bit says that only its address is there. Who is behind learns of several chunks at once;
+//   a line per slot: the chunk's address; or, instead of all that, the chunk itself with its number (from 1) and tag if it
+//   is that small: then a reader misses its cache once;
 //   a line per reader: chunks that it has read so far (head), and one that it cannot map (see refuse.cpp);
 //   slots * slot_bytes of data, written once and read by all readers.
 // Numbers never wrap (64 bits) and go on from call to call, so nothing is ever reset.
 struct FifoPlace {
-  uint64_t lines;  // offsets in the target's shared memory
+  uint64_t tail;  // offsets in the target's shared memory
+  uint64_t lines;
   uint64_t heads;  // of reader 0
   uint64_t slots;
 };
@@ -98,6 +100,8 @@ class HostRank final : public RankBackend {
 
   // This rank's end of a FIFO.
   struct End {
+    std::atomic<uint64_t> *tail = nullptr;
+    uint64_t *tags = nullptr;  // per slot; on the tail's line, ordered by it
     SlotLine *lines = nullptr;
     char *heads = nullptr;           // counters of the readers, a line apart; for a reader its own
     char *slots = nullptr;
@@ -108,7 +112,7 @@ class HostRank final : public RankBackend {
     bool direct = false;          // the source has sent addresses that may still be read
     uint32_t source = 0;    // plan rank
     uint64_t position = 0;  // chunks of earlier calls
-    uint64_t seen = 0;      // a writer's: the least head when last looked at
+    uint64_t seen = 0;      // the peer's counter when last looked at: tail for a reader, least head for a writer
   };
 
   struct ChannelState {

@@ -25,10 +25,15 @@ class HostVerbs {
     direct_ = false;
     if (step.nrecv > 0 && receives_ == 0) return Progress::kBlocked;
     for (uint32_t i = 0; i < step.nrecv; ++i) {
-      const HostRank::End &end = rank_.ends_[recv[i].fifo];
-      const SlotLine &line = line_of(end, chunk);
-      if (line.number.load(std::memory_order_seq_cst) < end.position + chunk.index + 1) return block(end.source, chunk);
-      const uint64_t written = line.tag;
+      HostRank::End &end = rank_.ends_[recv[i].fifo];
+      const uint64_t need = end.position + chunk.index + 1;
+      if (in_line(chunk)) {
+        if (line_of(end, chunk).number.load(std::memory_order_seq_cst) < need) return block(end.source, chunk);
+      } else if (end.seen < need) {
+        end.seen = end.tail->load(std::memory_order_seq_cst);
+        if (end.seen < need) return block(end.source, chunk);
+      }
+      const uint64_t written = tag(end, chunk);
       if (chunk.index == 0 && ((written ^ rank_.call_.signature) & ~kDirect) != 0) {
         rank_.fail_all(rank_.differing_call(end.source));
         return Progress::kAborted;
@@ -81,14 +86,14 @@ class HostVerbs {
     if (has_output) dests[ndests++] = output;
     for (uint32_t i = 0; i < step.nsend; ++i) {
       HostRank::End &end = rank_.ends_[send[i].fifo];
-      SlotLine &line = line_of(end, chunk);
-      if ((is_input || has_output) && goes_direct(end, is_input, has_output, is_input ? input : output, bytes, line.sight)) {
-        line.tag = rank_.call_.signature | kDirect;
+      const void *at = is_input ? input : output;
+      if ((is_input || has_output) && goes_direct(end, is_input, has_output, at, bytes, line_of(end, chunk).sight)) {
+        tag(end, chunk) = rank_.call_.signature | kDirect;
         end.direct = true;
         is_read |= !is_input;
       } else {
-        dests[ndests++] = place_of(end, chunk, bytes);
-        line.tag = rank_.call_.signature & ~kDirect;
+        dests[ndests++] = place_of(end, chunk);
+        tag(end, chunk) = rank_.call_.signature & ~kDirect;
       }
     }
     const bool past_caches = has_output && rank_.streams_ && !is_read;
@@ -96,8 +101,8 @@ class HostVerbs {
     for (uint32_t i = 0; i < step.nrecv; ++i) {
       if (has_input && i == step.input_at) sources[nsources++] = input;
       const HostRank::End &end = rank_.ends_[recv[i].fifo];
-      const bool direct = (line_of(end, chunk).tag & kDirect) != 0;
-      sources[nsources++] = direct ? look(end, chunk, dests[0], bytes) : place_of(end, chunk, bytes);
+      const bool direct = (tag(end, chunk) & kDirect) != 0;
+      sources[nsources++] = direct ? look(end, chunk, dests[0], bytes) : place_of(end, chunk);
     }
     if (has_input && step.input_at >= step.nrecv) sources[nsources++] = input;
     if (ndests == 0) return false;
@@ -124,7 +129,8 @@ class HostVerbs {
     // that it sleeps.
     for (uint32_t i = 0; i < step.nsend; ++i) {
       HostRank::End &end = rank_.ends_[send[i].fifo];
-      line_of(end, chunk).number.store(end.position + chunk.index + 1, std::memory_order_seq_cst);
+      std::atomic<uint64_t> &number = in_line(chunk) ? line_of(end, chunk).number : *end.tail;
+      number.store(end.position + chunk.index + 1, std::memory_order_seq_cst);
       for (uint32_t r = 0; r < end.nreaders; ++r) segment.ring(rank_.nccl_rank(end.readers[r]));
     }
     for (uint32_t i = 0; i < step.nrecv; ++i) {
@@ -227,9 +233,14 @@ class HostVerbs {
   SlotLine &line_of(const HostRank::End &end, const Chunk &chunk) const {
     return end.lines[(end.position + chunk.index) % rank_.slots_];
   }
+  // True if the chunk travels in its slot's line; the same at both ends.
+  bool in_line(const Chunk &chunk) const { return chunk.elements * rank_.element_bytes_ <= rank_.line_bytes_; }
+  uint64_t &tag(const HostRank::End &end, const Chunk &chunk) const {
+    return in_line(chunk) ? line_of(end, chunk).tag : end.tags[(end.position + chunk.index) % rank_.slots_];
+  }
   // Where a chunk is that travels itself.
-  void *place_of(const HostRank::End &end, const Chunk &chunk, uint64_t bytes) const {
-    return bytes <= rank_.line_bytes_ ? line_of(end, chunk).data : slot(end, chunk);
+  void *place_of(const HostRank::End &end, const Chunk &chunk) const {
+    return in_line(chunk) ? line_of(end, chunk).data : slot(end, chunk);
   }
   void *slot(const HostRank::End &end, const Chunk &chunk) const {
     return end.slots + (end.position + chunk.index) % rank_.slots_ * rank_.slot_bytes_;
