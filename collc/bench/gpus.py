@@ -200,8 +200,13 @@ def serve(library: Path, orders: Any, answer: Callable[[dict[str, Any]], None]) 
             answer({"error": str(error)})
 
 
+def _answer(answer: dict[str, Any]) -> None:
+    sys.stdout.write(json.dumps(answer) + "\n")
+    sys.stdout.flush()
+
+
 def main() -> None:
-    serve(Path(sys.argv[1]), map(json.loads, sys.stdin), lambda answer: print(json.dumps(answer), flush=True))
+    serve(Path(sys.argv[1]), map(json.loads, sys.stdin), _answer)
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ from collc.build.check import check_allocation
 from collc.build.compile import Contents, generate
 from collc.build.manifest import make_manifest, slot_bytes
 from collc.build.toolchain import Compiler
-from collc.choose import Held, Way, chunk_rule, hold
+from collc.choose import Held, Way, hold
 from collc.codegen.context import NEVER, TableBuilder
 from collc.errors import CollcError
 from collc.ir.verify import verify
@@ -26,6 +26,7 @@ from collc.packing.model import Collective, Plan
 from collc.pipeline import COMPILED, Recorder, pack, wanted_programs
 from collc.schedule.candidates import candidate, kind_of, with_proof
 from collc.schedule.trees import schedule_trees
+from collc.simulate.rules import chunk_rule
 from collc.topology.canonical import fingerprint
 from collc.topology.graph import plan_graph
 from collc.topology.load import load_topology

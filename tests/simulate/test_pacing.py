@@ -7,13 +7,14 @@ import dataclasses
 import pytest
 
 from collc.build.manifest import fifo_memory
-from collc.choose import Way, chunk_rule, hold, rules
+from collc.choose import Way, hold
 from collc.options import CUDA, HOST
 from collc.packing.model import Collective
 from collc.pipeline import Recorder, pack
 from collc.schedule.candidates import MOST_CHANNELS, TURNS
 from collc.simulate import compiled
 from collc.simulate.choose import choose, in_turns
+from collc.simulate.rules import chunk_rule, rules
 from collc.simulate.run import Simulator, Variant
 from collc.topology.allocation import parse_gpus
 from collc.topology.graph import plan_graph
