@@ -9,7 +9,7 @@ DEMO := build/demo
 JOBS ?= $(shell nproc --all 2>/dev/null || echo 2)
 
 .PHONY: help setup demo test lint types unit format golden test-wheel clean
-.PHONY: sanitize chaos fuzz bench-peers bench-packing bench-tune bench-torch cuda-kernels blink test-nccl-tests validate gpu-check test-torch
+.PHONY: sanitize chaos chaos-protocols fuzz bench-peers bench-packing bench-pacing bench-tune bench-torch cuda-kernels blink test-nccl-tests validate gpu-check test-torch
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -48,6 +48,9 @@ sanitize: setup  ## the runtime under ThreadSanitizer, AddressSanitizer and UBSa
 chaos: setup  ## 200 random faults, 10,000 communicators (15 minutes)
 	$(BIN)/python -m pytest -m slow tests/runtime/test_chaos.py
 
+chaos-protocols: setup  ## random calls and faults with each protocol forced: host, and CUDA on a driver of the tests
+	$(BIN)/python -m pytest -m slow tests/cuda/test_cuda_chaos.py tests/runtime/test_forced_protocols.py
+
 SECONDS_OF_FUZZ ?= 600
 fuzz: setup  ## damage dumps, topology files and driver answers; readers must answer or refuse
 	PYTHONPATH=tests $(BIN)/python tests/fuzz_readers.py --seconds $(SECONDS_OF_FUZZ)
@@ -65,6 +68,9 @@ test-torch: setup  ## the torch.distributed backend: every collective, DDP and F
 
 bench-packing: setup  ## the packing's table in docs/measurements; FORESTCOLL=<its folder> runs it beside
 	$(BIN)/python benchmarks/packing.py --write docs/measurements/packing.md
+
+bench-pacing: setup  ## what programs of packed trees reach of their proven rates, in the model (8 minutes)
+	$(BIN)/python benchmarks/pacing.py --write docs/measurements/pacing.md
 
 test-nccl-tests: setup  ## nccl-tests' programs over the host target; NCCL_TESTS=<folder of built programs>
 	@test -n "$(NCCL_TESTS)" || { echo "say NCCL_TESTS=<folder>: docs/nccl-tests.md tells what to build" >&2; exit 2; }
