@@ -13,8 +13,6 @@
 namespace collc {
 namespace {
 
-constexpr double kMostChunk = 1 << 30;
-
 // Results from here on are streamed past the caches, of which each core of today has less.
 constexpr uint64_t kStreamed = 8 << 20;
 
@@ -102,16 +100,13 @@ HostRank::HostRank(const RankContext &context)
 }
 
 Status HostRank::meet(const RankContext &context) {
-  double limit = 0;
-  const Status readable = read_number("COLLC_CHUNK", 0, kMostChunk, 0, &limit);
-  chunk_limit_ = readable.ok() ? static_cast<uint32_t>(limit) / 16 * 16 : 0;
+  const Status readable = read_chunk(&chunk_limit_);
   Protocol protocol = Protocol::kBySize;
   const Status known = read_protocol(&protocol);
   const Status met = neighbours_.meet(context, chunk_limit_, protocol);
   COLLC_RETURN_IF_FAILED(readable);
   COLLC_RETURN_IF_FAILED(known);
   COLLC_RETURN_IF_FAILED(met);
-  if (limit > 0 && chunk_limit_ == 0) return fail(ncclInvalidUsage, "COLLC_CHUNK=%g is less than 16 bytes", limit);
   if (protocol == Protocol::kSimple) line_bytes_ = 0;
   if (protocol == Protocol::kLines)
     chunk_limit_ = chunk_limit_ == 0 ? SlotLine::kData : std::min(chunk_limit_, SlotLine::kData);

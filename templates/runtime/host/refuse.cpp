@@ -17,6 +17,8 @@ bool HostRank::serve_refused() {
         for (uint32_t r = 0; end.direct && r < end.nreaders; ++r) {
           auto &line = *reinterpret_cast<ReaderLine *>(end.heads + r * kLine);
           const uint64_t number = line.refused.load(std::memory_order_acquire);
+          // It may have mapped the buffer after all, and read: then the slot is another chunk's, or no chunk's any more.
+          if (number <= line.head.load(std::memory_order_acquire)) continue;
           if (number == line.served.load(std::memory_order_relaxed)) continue;
           const uint64_t at = (number - 1) % slots_;
           Sight &sight = end.lines[at].sight;
