@@ -45,11 +45,11 @@ class Guard:
         rounds: after so many the medians are taken as they are.
     """
 
-    batch_seconds: float = 0.002
+    batch_seconds: float = 0.005
     repeats: int = 5
-    tolerance: float = 0.02
-    rounds: int = 6
-    most_iters: int = 200
+    tolerance: float = 0.01
+    rounds: int = 10
+    most_iters: int = 1000
 
 
 class TeamMeter:
