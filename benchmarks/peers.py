@@ -290,6 +290,8 @@ def plot(peers: Sequence[Peer], cells: Cells, path: Path) -> None:
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
+    # One colour per library in all panels.
+    colours = {peer.name: plt.get_cmap("tab20")(number) for number, peer in enumerate(peers)}
     figure, axes = plt.subplots(len(COLLECTIVES), len(RANKS), figsize=(12, 13), sharex=True)
     for row, collective in enumerate(COLLECTIVES):
         for column, ranks in enumerate(RANKS):
@@ -302,9 +304,8 @@ def plot(peers: Sequence[Peer], cells: Cells, path: Path) -> None:
                 ]
                 if points:
                     ours = peer.name == OURS
-                    axis.plot(
-                        *zip(*points, strict=True), marker="o", markersize=3, lw=2.5 if ours else 1, label=peer.name
-                    )
+                    style = {"marker": "o", "markersize": 3, "color": colours[peer.name], "lw": 2.5 if ours else 1}
+                    axis.plot(*zip(*points, strict=True), label=peer.name, **style)
             axis.set_xscale("log", base=2)
             axis.set_yscale("log")
             axis.set_title(f"{collective}, {ranks} ranks", fontsize=9)
