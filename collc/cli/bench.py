@@ -85,13 +85,10 @@ def command(
     path = find_library(library)
     manifest = read_manifest(path)
     with _refusing_once(place):
-        if place is not None and manifest["target"] == "cuda":
-            what = f"on GPUs one process holds all ranks, and {place.launcher} started {place.size}"
-            raise UsageError(what, where=str(path), hint="run it once, or with --launcher none")
+        if place is not None:
+            _check_job(place, path, manifest["target"], ranks)
         if breakdown:
             check_counts(path, manifest)
-        if place is not None and ranks not in (None, place.size):
-            raise UsageError(f"--ranks {ranks}, but the job has {place.size}", where=place.launcher)
         _check_sizes(minbytes, maxbytes, stepbytes, stepfactor)
         held = {program["collective"] for allocation in manifest["allocations"] for program in allocation["programs"]}
         request = BenchRequest(
@@ -133,6 +130,14 @@ def _refusing_once(place: Place | None) -> Iterator[None]:
         if place is not None and place.rank > 0:
             raise SystemExit(error.exit_code) from None
         raise
+
+
+def _check_job(place: Place, path: Path, target: str, ranks: int | None) -> None:
+    if target == "cuda":
+        what = f"on GPUs one process holds all ranks, and {place.launcher} started {place.size}"
+        raise UsageError(what, where=str(path), hint="run it once, or with --launcher none")
+    if ranks not in (None, place.size):
+        raise UsageError(f"--ranks {ranks}, but the job has {place.size}", where=place.launcher)
 
 
 def _check_sizes(minbytes: int, maxbytes: int, stepbytes: int, stepfactor: int) -> None:

@@ -7,48 +7,29 @@ nothing arrives: every call waits until something ends it.
 from __future__ import annotations
 
 import ctypes
-import json
 import os
 import sys
 import time
 from pathlib import Path
 from typing import Any
 
-from collc.bench.nccl import Nccl
+from rank_process import RankProcess, serve
+
 from collc.packing.model import Collective
 
 
-class RankProcess:
+class MockRank(RankProcess):
     def __init__(self, library: Path) -> None:
-        self.nccl = Nccl(library)
+        super().__init__(library)
         self.mock = ctypes.CDLL("libcuda.so.1")
-        self.comm = ctypes.c_void_p()
 
     def do(self, order: dict[str, Any]) -> dict[str, Any]:
-        lib = self.nccl.lib
-        match order["do"]:
-            case "id":
-                return {"result": 0, "id": self.nccl.unique_id().hex()}
-            case "init":
-                context = ctypes.c_void_p()
-                self.mock.cuInit(0)
-                self.mock.cuDevicePrimaryCtxRetain(ctypes.byref(context), order["rank"])
-                self.mock.cuCtxSetCurrent(context)
-                try:
-                    self.comm = self.nccl.comm(order["nranks"], bytes.fromhex(order["id"]), order["rank"])
-                except Exception as error:
-                    return {"result": -1, "text": str(error)}
-                return {"result": 0}
-            case "call":
-                return self.call(order)
-            case "error":
-                state = ctypes.c_int(-1)
-                lib.ncclCommGetAsyncError(self.comm, ctypes.byref(state))
-                return {"result": state.value}
-            case "destroy":
-                return self.answer(lib.ncclCommDestroy(self.comm))
-            case _:
-                return self.answer(lib.ncclCommAbort(self.comm))
+        if order["do"] == "init":
+            context = ctypes.c_void_p()
+            self.mock.cuInit(0)
+            self.mock.cuDevicePrimaryCtxRetain(ctypes.byref(context), order["rank"])
+            self.mock.cuCtxSetCurrent(context)
+        return super().do(order)
 
     def call(self, order: dict[str, Any]) -> dict[str, Any]:
         """One call to its end, and what the communicator says then."""
@@ -69,16 +50,7 @@ class RankProcess:
             result = self.nccl.call(name, *buffers, count, order.get("type", 7), order.get("op", 0), 0, self.comm)
         return {**self.answer(result), "seconds": time.monotonic() - start}
 
-    def answer(self, result: int) -> dict[str, Any]:
-        return {"result": result, "text": self.nccl.lib.ncclGetLastError(None).decode() if result else ""}
-
-
-def main() -> None:
-    os.environ["MOCK_GPUS"] = "3"
-    rank = RankProcess(Path(sys.argv[1]))
-    for line in sys.stdin:
-        print(json.dumps(rank.do(json.loads(line))), flush=True)
-
 
 if __name__ == "__main__":
-    main()
+    os.environ["MOCK_GPUS"] = "3"
+    serve(MockRank(Path(sys.argv[1])))

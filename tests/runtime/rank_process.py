@@ -82,11 +82,10 @@ class RankProcess:
         return {"result": result, "text": self.nccl.lib.ncclGetLastError(None).decode() if result else ""}
 
 
-def main() -> None:
-    rank = RankProcess(Path(sys.argv[1]))
+def serve(rank: RankProcess) -> None:
     for line in sys.stdin:
         print(json.dumps(rank.do(json.loads(line))), flush=True)
 
 
 if __name__ == "__main__":
-    main()
+    serve(RankProcess(Path(sys.argv[1])))

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 from pathlib import Path
 
 import pytest
-from support.libraries import client
+from support.libraries import client, run_client
 
 SOURCE = Path(__file__).parent / "client.c"
 
@@ -18,16 +17,7 @@ SOURCE = Path(__file__).parent / "client.c"
     [("pair", 2, "1"), ("odd", 3, "1"), ("cores", 3, "1"), ("cores", 3, "0"), ("dgx1v", 8, "1")],
 )
 def test_every_element_of_every_call(machine: str, ranks: int, ways: str, direct: str) -> None:
-    done = subprocess.run(
-        [client(SOURCE, machine), ways, str(ranks)],
-        capture_output=True,
-        text=True,
-        timeout=240,
-        check=False,
-        env={**os.environ, "COLLC_DIRECT": direct},
-    )
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.endswith("elements right\n")
+    done = run_client([client(SOURCE, machine), ways, str(ranks)], COLLC_DIRECT=direct)
     assert int(done.stdout.split()[0]) > 1_000_000
 
 

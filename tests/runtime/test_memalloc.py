@@ -8,53 +8,46 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from support.libraries import client, shared_library
+from support.libraries import client, run_client, shared_library
 
 HERE = Path(__file__).parent
-
-
-def run(command: list[str | Path], ending: str = "elements right\n", **env: str) -> subprocess.CompletedProcess[str]:
-    done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False, env={**os.environ, **env})
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.endswith(ending)
-    return done
 
 
 @pytest.mark.parametrize(("ways", "direct"), [("processes", "1"), ("processes", "0"), ("threads", "1")])
 @pytest.mark.parametrize(("machine", "ranks"), [("pair", 2), ("odd", 3), ("cores", 3)])
 def test_buffers_come_and_go_and_leave_nothing(machine: str, ranks: int, ways: str, direct: str) -> None:
-    done = run([client(HERE / "memalloc.c", machine), ways, str(ranks)], COLLC_DIRECT=direct)
+    done = run_client([client(HERE / "memalloc.c", machine), ways, str(ranks)], COLLC_DIRECT=direct)
     assert int(done.stdout.split()[0]) > 5_000_000
 
 
 @pytest.mark.parametrize("machine", ["odd", "cores"])
 def test_what_cannot_be_mapped_comes_through_slots(machine: str) -> None:
     preload = str(shared_library(HERE / "refuse_open.c"))
-    done = run([client(HERE / "memalloc.c", machine), "processes", "3"], LD_PRELOAD=preload, FIRST_TRIES="2")
+    done = run_client([client(HERE / "memalloc.c", machine), "processes", "3"], LD_PRELOAD=preload, FIRST_TRIES="2")
     assert sum(map(int, re.findall(r"refused (\d+) times", done.stderr))) > 10
 
 
 @pytest.mark.parametrize("ways", ["threads", "processes"])
 def test_an_abort_while_others_read_such_buffers(ways: str) -> None:
-    run([client(HERE / "abort.c", "cores"), ways, "3", "memalloc"], " calls\n")
+    run_client([client(HERE / "abort.c", "cores"), ways, "3", "memalloc"], " calls\n")
 
 
 @pytest.mark.parametrize("ways", ["threads", "processes"])
 @pytest.mark.parametrize("buffers", ["memalloc", "mixed", "kept"])
 @pytest.mark.parametrize(("machine", "ranks"), [("odd", 3), ("cores", 3)])
 def test_every_call_on_such_buffers(machine: str, ranks: int, buffers: str, ways: str) -> None:
-    run([client(HERE / "client.c", machine), ways, str(ranks), buffers])
+    run_client([client(HERE / "client.c", machine), ways, str(ranks), buffers])
 
 
 @pytest.mark.parametrize(
     ("protocol", "machine"), [("Simple", "cores"), ("simple", "odd"), ("LL", "cores"), ("LL128", "odd")]
 )
 def test_every_call_with_a_protocol_forced(machine: str, protocol: str) -> None:
-    run([client(HERE / "client.c", machine), "thread", "3", "mixed"], COLLC_PROTO=protocol)
+    run_client([client(HERE / "client.c", machine), "thread", "3", "mixed"], COLLC_PROTO=protocol)
 
 
 def test_small_chunks_travel_in_lines_between_processes() -> None:
-    run([client(HERE / "client.c", "pair"), "processes", "2"], COLLC_PROTO="LL")
+    run_client([client(HERE / "client.c", "pair"), "processes", "2"], COLLC_PROTO="LL")
 
 
 def test_a_protocol_that_is_none_is_refused() -> None:

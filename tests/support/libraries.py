@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 from functools import cache
 from pathlib import Path
@@ -79,6 +80,18 @@ def client(source: Path, name: str, *beside: Path) -> Path:
     linked = library(name)
     link = [part for path in (linked, *beside) for part in (str(path), f"-Wl,-rpath,{path.parent}")]
     return _c_program(source, f"{source.stem}-{linked.stem}", link)
+
+
+def run_client(
+    command: list[str | Path], ending: str = "elements right\n", timeout: float = 240, **env: str
+) -> subprocess.CompletedProcess[str]:
+    """Runs a client to its good end: status 0, and `ending` as the last it prints."""
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=timeout, check=False, env={**os.environ, **env}
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.endswith(ending)
+    return done
 
 
 @cache

@@ -22,13 +22,15 @@ class Ranks:
     """One process per rank; `tell` sends an order, `hear` waits for its answer."""
 
     def __init__(self, library: Path, nranks: int, environment: dict[str, str], program: Path = _PROGRAM) -> None:
+        # Programs build on that of the host target.
+        path = os.pathsep.join(filter(None, [str(_PROGRAM.parent), os.environ.get("PYTHONPATH")]))
         self.processes = [
             subprocess.Popen(
                 [sys.executable, str(program), str(library)],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 text=True,
-                env={**os.environ, "OPENBLAS_NUM_THREADS": "1", **environment},
+                env={**os.environ, "OPENBLAS_NUM_THREADS": "1", "PYTHONPATH": path, **environment},
             )
             for _ in range(nranks)
         ]
