@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from collc.build.compile import Contents, Library, compile_library
+from collc.build.compile import Contents, Library, Parts, compile_library
 from collc.build.cuda import find_toolkits
 from collc.build.manifest import tree_depth
 from collc.build.nvrtc import INSTALL_NVRTC
@@ -174,33 +174,37 @@ def compile_topology(
     kind, note = choose_target(request.target, request.cuda, request.counters)
     target = TARGETS[kind]
     graphs, sets = find_graphs(request, status)
-    documents: list[PlanFile] = []
-    entries: list[tuple[Entry, ...]] = []
     if request.model not in MACHINES:
         raise UsageError(f"no parameters {request.model!r}", hint=f"choose one of {', '.join(MACHINES)}")
-    for number, graph in enumerate(graphs, 1):
-        step = f"allocation {number}/{len(graphs)}: " if len(graphs) > 1 else ""
-        document = make_document(graph, request, recorder, lambda text, step=step: status(step + text))  # type: ignore[misc]
-        status(f"{step}lowering {len(document.plans)} plans")
-        held = hold(
-            graph,
-            document.plans,
-            target,
-            way_for(target, graph, len(graphs)),
-            machine=MACHINES[request.model],
-            for_tuning=request.tune_candidates,
-            recorder=recorder,
-            status=lambda text, step=step: status(step + text),  # type: ignore[misc]
-        )
-        documents.append(replace(document, plans=held.plans))
-        entries.append(held.entries)
-    out = request.output or Path(f"libcollc-{documents[0].name}.so")
-    status(f"building {out}")
-    contents = Contents(tuple(documents), tuple(entries), sets)
-    with recorder.timed("compile"):
-        library = compile_library(
-            contents, target, out, keep_source=request.keep_source, cuda=request.cuda, counters=request.counters
-        )
+    steps = [f"allocation {n}/{len(graphs)}: " if len(graphs) > 1 else "" for n in range(1, len(graphs) + 1)]
+
+    def told(step: str) -> Callable[[str], None]:
+        return lambda text: status(step + text)
+
+    packed = [make_document(graph, request, recorder, told(s)) for graph, s in zip(graphs, steps, strict=True)]
+    documents: list[PlanFile] = []
+    entries: list[tuple[Entry, ...]] = []
+    # What can be wrong with the input has been found: the compilers start beside the planning.
+    with Parts(kind, cuda=request.cuda, counters=request.counters) as parts:
+        for document, step in zip(packed, steps, strict=True):
+            status(f"{step}lowering {len(document.plans)} plans")
+            held = hold(
+                document.graph,
+                document.plans,
+                target,
+                way_for(target, document.graph, len(graphs)),
+                machine=MACHINES[request.model],
+                for_tuning=request.tune_candidates,
+                recorder=recorder,
+                status=told(step),
+            )
+            documents.append(replace(document, plans=held.plans))
+            entries.append(held.entries)
+        out = request.output or Path(f"libcollc-{documents[0].name}.so")
+        status(f"building {out}")
+        contents = Contents(tuple(documents), tuple(entries), sets)
+        with recorder.timed("compile"):
+            library = compile_library(contents, target, out, parts, keep_source=request.keep_source)
     if library.device and not library.device.runs_on_old_chips and may_be_old(load_topology(request.topology)):
         note = f"the GPUs may be Pascal or Volta, for which this library has no code: {INSTALL_NVRTC}"
     return CompileResult(library, kind, contents.documents, len(sets.sets), note, contents.entries)

@@ -119,36 +119,52 @@ def _byte_rows(data: bytes) -> tuple[str, ...]:
     return tuple(", ".join(map(str, row)) for row in _slices(data))
 
 
+class Parts:
+    """The parts of a library that know no topology, in the making from now on: a context, left when they are used.
+
+    Planning takes one core at most, and the compilers the others.
+
+    Args:
+        cuda: 12 takes only compilers of CUDA 12 for the device code.
+        counters: kernels that count where their time goes (target cuda).
+    """
+
+    def __init__(self, kind: TargetKind, *, cuda: int | None = None, counters: bool = False) -> None:
+        self.compiler = find_cxx()
+        units = runtime_units(kind, self.compiler)
+        self._pool = ThreadPoolExecutor(os.cpu_count() or 1)
+        self._device = self._pool.submit(build_device_code, cuda, counters) if kind is TargetKind.CUDA else None
+        self._objects = [self._pool.submit(compile_object, unit, self.compiler) for unit in units]
+
+    def __enter__(self) -> Parts:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+    def device(self) -> DeviceCode | None:
+        """The device code; None for the host target."""
+        return self._device.result() if self._device else None
+
+    def objects(self, tables: str) -> list[Path]:
+        """The objects of the runtime and of the source `tables`."""
+        own = self._pool.submit(compile_source, tables, "tables", self.compiler)
+        return [job.result() for job in (*self._objects, own)]
+
+
 def compile_library(
-    contents: Contents,
-    target: Target,
-    out: Path,
-    *,
-    keep_source: Path | None = None,
-    cuda: int | None = None,
-    counters: bool = False,
+    contents: Contents, target: Target, out: Path, parts: Parts, *, keep_source: Path | None = None
 ) -> Library:
     """Builds a library at `out`; writes it whole or not at all.
 
     Args:
         keep_source: where to leave the generated source for reading.
-        cuda: 12 takes only compilers of CUDA 12 for the device code.
-        counters: kernels that count where their time goes (target cuda).
     """
-    compiler = find_cxx()
-    with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
-        device_job = pool.submit(build_device_code, cuda, counters) if target.kind is TargetKind.CUDA else None
-        jobs = [pool.submit(compile_object, unit, compiler) for unit in runtime_units(target.kind, compiler)]
-        try:
-            device = device_job.result() if device_job else None
-            source, build_id = generate(contents, target, compiler, device)
-            if keep_source is not None:
-                keep_source.write_text(source, encoding="utf-8")
-            jobs.append(pool.submit(compile_source, source, "tables", compiler))
-            objects = [job.result() for job in jobs]
-        except BaseException:
-            pool.shutdown(wait=False, cancel_futures=True)
-            raise
+    compiler, device = parts.compiler, parts.device()
+    source, build_id = generate(contents, target, compiler, device)
+    if keep_source is not None:
+        keep_source.write_text(source, encoding="utf-8")
+    objects = parts.objects(source)
     if device is not None:
         objects.append(embed(device, compiler))
 
