@@ -20,6 +20,15 @@ def test_buffers_come_and_go_and_leave_nothing(machine: str, ranks: int, ways: s
     assert int(done.stdout.split()[0]) > 5_000_000
 
 
+@pytest.mark.parametrize(
+    ("ways", "buffers"), [("threads", "malloc"), ("processes", "memalloc"), ("processes", "malloc")]
+)
+@pytest.mark.parametrize(("machine", "ranks"), [("pair", 2), ("cores", 3)])
+def test_results_larger_than_the_caches(machine: str, ranks: int, ways: str, buffers: str) -> None:
+    done = run_client([client(HERE / "large.c", machine), ways, str(ranks), buffers])
+    assert int(done.stdout.split()[0]) == 6 * 4_400_003 * ranks
+
+
 @pytest.mark.parametrize("machine", ["odd", "cores"])
 def test_what_cannot_be_mapped_comes_through_slots(machine: str) -> None:
     preload = str(shared_library(HERE / "refuse_open.c"))

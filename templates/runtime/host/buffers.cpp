@@ -148,7 +148,7 @@ MappedBuffers::~MappedBuffers() {
   for (const auto &[number, mapping] : all_) munmap(mapping.at, whole_pages(mapping.bytes) + kPage);
 }
 
-const void *MappedBuffers::translate(int process, const BufferHandle &handle, uint64_t address, uint64_t bytes) {
+char *MappedBuffers::translate(int process, const BufferHandle &handle, uint64_t address, uint64_t bytes) {
   if (!handle.holds(address, bytes)) return nullptr;
   const uint64_t offset = address - handle.base;
   if (last_ == handle.number) return last_at_ + offset;
@@ -156,13 +156,13 @@ const void *MappedBuffers::translate(int process, const BufferHandle &handle, ui
   if (found == all_.end()) {
     char path[64];
     std::snprintf(path, sizeof path, "/proc/%d/fd/%d", process, handle.descriptor);
-    const int file = open(path, O_RDONLY | O_CLOEXEC);
+    const int file = open(path, O_RDWR | O_CLOEXEC);
     if (file < 0) return nullptr;
     const uint64_t total = whole_pages(handle.bytes) + kPage;
     struct stat info;
     void *made = MAP_FAILED;
     if (fstat(file, &info) == 0 && static_cast<uint64_t>(info.st_size) == total)
-      made = mmap(nullptr, total, PROT_READ, MAP_SHARED, file, 0);
+      made = mmap(nullptr, total, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
     close(file);
     if (made == MAP_FAILED) return nullptr;
     char *at = static_cast<char *>(made);

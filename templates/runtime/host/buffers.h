@@ -1,5 +1,5 @@
 // Buffers of ncclMemAlloc, which ranks in other processes can map: one copy instead of two, and reductions straight from
-// where the data stands.
+// where the data stands to where they belong.
 //
 // A buffer is a memfd of its own. Behind its last page lies one more, with a random number that is the buffer's and a flag
 // that its owner sets when it frees the buffer. Whoever is told number, descriptor and size opens the file below
@@ -50,7 +50,7 @@ class MappedBuffers {
   MappedBuffers &operator=(const MappedBuffers &) = delete;
 
   // Where `address` of the process `process` lies here, mapping the buffer if that is new; null if it cannot be had.
-  const void *translate(int process, const BufferHandle &handle, uint64_t address, uint64_t bytes);
+  char *translate(int process, const BufferHandle &handle, uint64_t address, uint64_t bytes);
   // Looks at one of the buffers in turn, and unmaps it if its owner has freed it.
   void tidy();
 
@@ -61,7 +61,7 @@ class MappedBuffers {
   };
   std::unordered_map<uint64_t, Mapping> all_;  // by number
   uint64_t last_ = 0;                          // number and place of the one last used
-  const char *last_at_ = nullptr;
+  char *last_at_ = nullptr;
   size_t turn_ = 0;
 };
 

@@ -44,7 +44,7 @@ void place_block(const Placement &placement, Collective collective, uint32_t nra
 }  // namespace
 
 FifoLayout::FifoLayout(const Tables &tables, const Allocation &allocation) {
-  uint64_t at = 0;
+  uint64_t at = allocation.nranks * kLine;
   for (uint32_t f = 0; f < allocation.nfifos; ++f) {
     const Fifo &fifo = tables.fifos[allocation.first_fifo + f];
     const uint64_t source_line = ((1 + uint64_t{allocation.slots}) * sizeof(uint64_t) + kLine - 1) / kLine * kLine;
@@ -182,6 +182,7 @@ void HostRank::begin(const Call &call) {
   const auto input = reinterpret_cast<uintptr_t>(call.input), output = reinterpret_cast<uintptr_t>(call.output);
   const bool apart = output >= input + input_bytes() || input >= output + output_bytes();
   keeps_input_ = apart || !shares_input_;
+  if (call.collective == Collective::kAllReduce && output_bytes() >= least_direct()) offer_output(call);
   const Program &program = *call.program;
   channels_.resize(program.nchannels);
   if (timed_) {
@@ -203,6 +204,14 @@ void HostRank::begin(const Call &call) {
     channel.done = channel.iterations == 0;
     if (!channel.done) ++remaining_;
   }
+}
+
+// Tells who reduces the parts of an all_reduce where to put them.
+void HostRank::offer_output(const Call &call) {
+  ResultPlace &place = result_place(plan_rank_);
+  place.address = reinterpret_cast<uint64_t>(call.output);
+  place.buffer = output_buffer_.find(call.output, output_bytes());
+  place.signature.store(call.signature, std::memory_order_release);
 }
 
 void HostRank::copy_alone(const Call &call) {

@@ -14,7 +14,7 @@ namespace collc {
 
 // Every FIFO has, in shared memory,
 //   a line written by its source: chunks written so far (tail), and for every slot a tag: the signature of the call that
-//   wrote it, whose last bit says that only its address is there. Who is behind learns of several chunks at once;
+//   wrote it, whose last bits say where the chunk is if not in the slot. Who is behind learns of several chunks at once;
 //   a line per slot: the chunk's address; or, instead of all that, the chunk itself with its number (from 1) and tag if it
 //   is that small: then a reader misses its cache once;
 //   a line per reader: chunks that it has read so far (head), and one that it cannot map (see refuse.cpp);
@@ -54,7 +54,15 @@ struct ReaderLine {
 };
 static_assert(sizeof(ReaderLine) <= kLine, "a line per reader");
 
-// Where the FIFOs of an allocation lie in the target's shared memory.
+// Where a rank wants its result, for those who can write there: a line per rank. It is the rank's until it has it all.
+struct ResultPlace {
+  std::atomic<uint64_t> signature;  // of the call; it tells calls apart
+  uint64_t address;                 // of the output, in the rank's process
+  BufferHandle buffer;              // that the output is in; number 0: none
+};
+static_assert(sizeof(ResultPlace) <= kLine, "a line per rank");
+
+// Where the result places and then the FIFOs of an allocation lie in the target's shared memory.
 class FifoLayout {
  public:
   FifoLayout(const Tables &tables, const Allocation &allocation);
@@ -94,6 +102,9 @@ class HostRank final : public RankBackend {
   // True if a rank that this one waits for was last seen on this core.
   bool shares_core() const;
   bool cores_are_free() const { return context_.nranks <= context_.cores; }
+  // Chunks from here on go by address: below, waiting for readers costs more than a copy; the more so where they need the
+  // writer's core.
+  uint64_t least_direct() const { return cores_are_free() ? 16 << 10 : 64 << 10; }
 
  private:
   friend class HostVerbs;
@@ -131,6 +142,10 @@ class HostRank final : public RankBackend {
   void place_shares(const Call &call, uint32_t size);
   bool reduces_what_it_sends(const Program &program) const;
   void copy_alone(const Call &call);
+  void offer_output(const Call &call);
+  ResultPlace &result_place(uint32_t plan_rank) const {
+    return *reinterpret_cast<ResultPlace *>(context_.segment->memory() + plan_rank * kLine);
+  }
   bool advance_channels(uint32_t receives);
   // Puts chunks into their slots that a reader could not map.
   bool serve_refused();

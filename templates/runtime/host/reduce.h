@@ -11,12 +11,12 @@ struct Finish {
   static constexpr uint32_t kNone = ~0u;
   uint32_t divisor = 1;         // divide the result by it (avg, where the sum is complete); 1: nothing
   uint32_t scaled = kNone;      // multiply this source by `scale` first (PreMulSum: the rank's own input)
-  bool stream_first = false;    // store dests[0] past the caches
+  uint32_t streamed = 0;        // store so many of the first dests past the caches: all alike within a cache line
   unsigned char scale[8] = {};  // one element of the type
 };
 
 // result = sources[0] op sources[1] op ..., left to right, stored in every dests[j]. Each element is computed in the type,
-// or in f32 for types of 16 and 8 bits, which are rounded to nearest even once per call. A destination may be source 0.
+// or in f32 for types of 16 and 8 bits, which are rounded to nearest even once per call. A destination may be a source.
 using ReduceFunction = void (*)(const void *const *sources, uint32_t nsources, void *const *dests, uint32_t ndests,
                                 uint64_t elements, const Finish &finish);
 

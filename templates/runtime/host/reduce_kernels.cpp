@@ -103,9 +103,10 @@ inline void store_past(void *at, const V &value) {
 }
 
 // The same as `reduce` for types that are computed in themselves and nothing beside: the sums stay in registers, so that
-// reading, adding and writing overlap. `past` is for dests[0].
+// reading, adding and writing overlap. `past` is for the first `streamed` of dests.
 template <class T, class Op, bool past>
-void combine(const char *const *sources, uint32_t nsources, char *const *dests, uint32_t ndests, uint64_t bytes) {
+void combine(const char *const *sources, uint32_t nsources, char *const *dests, uint32_t ndests, uint64_t bytes,
+             uint32_t streamed) {
   using V = typename Lanes<typename Lane<T, Op>::Type>::Type;
   using InMemory = typename Lanes<typename Lane<T, Op>::Type>::InMemory;
   constexpr uint64_t kBlock = 4 * sizeof(V);
@@ -137,8 +138,8 @@ void combine(const char *const *sources, uint32_t nsources, char *const *dests, 
       Op::template lanes<V>(d, V(next[3].value));
     }
     uint32_t dest = 0;
-    if (past) {
-      char *to = dests[dest++] + at;
+    for (; past && dest < streamed; ++dest) {
+      char *to = dests[dest] + at;
       store_past(to, a);
       store_past(to + sizeof(V), b);
       store_past(to + 2 * sizeof(V), c);
@@ -163,9 +164,9 @@ void reduce(const void *const *sources, uint32_t nsources, void *const *dests, u
     if (nsources > 1 && finish.divisor == 1 && finish.scaled == Finish::kNone) {
       const auto *from = reinterpret_cast<const char *const *>(sources);
       auto *to = reinterpret_cast<char *const *>(dests);
-      const bool past = finish.stream_first && reinterpret_cast<uintptr_t>(dests[0]) % sizeof(T) == 0;
-      if (past) return combine<T, Op, true>(from, nsources, to, ndests, elements * sizeof(T));
-      return combine<T, Op, false>(from, nsources, to, ndests, elements * sizeof(T));
+      const bool past = finish.streamed != 0 && reinterpret_cast<uintptr_t>(dests[0]) % sizeof(T) == 0;
+      if (past) return combine<T, Op, true>(from, nsources, to, ndests, elements * sizeof(T), finish.streamed);
+      return combine<T, Op, false>(from, nsources, to, ndests, elements * sizeof(T), 0);
     }
   }
   using Storage = typename E::Storage;
@@ -201,13 +202,14 @@ void reduce(const void *const *sources, uint32_t nsources, void *const *dests, u
     if (finish.divisor != 1)
       for (uint64_t i = 0; i < n; ++i) sum[i] = E::divide(sum[i], finish.divisor);
     Storage *dest = static_cast<Storage *>(dests[0]) + at;
-    if (finish.stream_first) {
+    if (finish.streamed != 0) {
       alignas(64) Storage stored[kTile];
       for (uint64_t i = 0; i < n; ++i) stored[i] = E::store(sum[i]);
-      stream(dest, stored, n * sizeof(Storage));
-      dest = stored;
-      for (uint32_t j = 1; j < ndests; ++j)
-        std::memcpy(static_cast<Storage *>(dests[j]) + at, dest, n * sizeof(Storage));
+      for (uint32_t j = 0; j < ndests; ++j) {
+        Storage *to = static_cast<Storage *>(dests[j]) + at;
+        if (j < finish.streamed) stream(to, stored, n * sizeof(Storage));
+        else std::memcpy(to, stored, n * sizeof(Storage));
+      }
       continue;
     }
     for (uint64_t i = 0; i < n; ++i) dest[i] = E::store(sum[i]);

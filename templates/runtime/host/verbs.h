@@ -6,6 +6,9 @@
 // buffer where it is one of ncclMemAlloc. The writer's call then ends after its readers have read. What is read so cannot
 // change before: an input chunk is only overwritten (in place) by a result that its reader has reduced from it (where a
 // rank does that itself, `keeps_input_` is false), and an output chunk is written once.
+//
+// Who completes a chunk of an all_reduce writes it into the outputs of its readers too, where it can: they wait for it
+// anyway, and need not read what another core has just written. Everyone's inputs of that chunk have been used by then.
 #pragma once
 #include <cstring>
 
@@ -34,7 +37,7 @@ class HostVerbs {
         if (end.seen < need) return block(end.source, chunk);
       }
       const uint64_t written = tag(end, chunk);
-      if (chunk.index == 0 && ((written ^ rank_.call_.signature) & ~kDirect) != 0) {
+      if (chunk.index == 0 && ((written ^ rank_.call_.signature) & ~kMarks) != 0) {
         rank_.fail_all(rank_.differing_call(end.source));
         return Progress::kAborted;
       }
@@ -50,6 +53,7 @@ class HostVerbs {
       end.seen = least_head(end, &slowest);
       if (passed >= end.seen + rank_.slots_) return block(slowest, chunk);
     }
+    direct_ |= completes(step, chunk);
     return begin_reading();
   }
 
@@ -84,16 +88,22 @@ class HostVerbs {
     const bool is_input = has_input && moves_only;  // what is sent is the input as it stands
     bool is_read = false;                           // the output, by others
     if (has_output) dests[ndests++] = output;
+    uint32_t alike = ndests;  // results in outputs that a store past the caches suits at the same time
+    const bool completed = completes(step, chunk);
     for (uint32_t i = 0; i < step.nsend; ++i) {
       HostRank::End &end = rank_.ends_[send[i].fifo];
       const void *at = is_input ? input : output;
-      if ((is_input || has_output) && goes_direct(end, is_input, has_output, at, bytes, line_of(end, chunk).sight)) {
-        tag(end, chunk) = rank_.call_.signature | kDirect;
+      if (completed && place_results(end, chunk, dests + ndests)) {
+        tag(end, chunk) = (rank_.call_.signature & ~kMarks) | kPlaced;
+        for (uint32_t r = 0; r < end.nreaders; ++r, ++ndests)
+          if (alike == ndests && (as_number(dests[ndests]) - as_number(output)) % kLine == 0) ++alike;
+      } else if ((is_input || has_output) && goes_direct(end, is_input, has_output, at, bytes, line_of(end, chunk).sight)) {
+        tag(end, chunk) = (rank_.call_.signature & ~kMarks) | kDirect;
         end.direct = true;
         is_read |= !is_input;
       } else {
         dests[ndests++] = place_of(end, chunk);
-        tag(end, chunk) = rank_.call_.signature & ~kDirect;
+        tag(end, chunk) = rank_.call_.signature & ~kMarks;
       }
     }
     const bool past_caches = has_output && rank_.streams_ && !is_read;
@@ -101,13 +111,15 @@ class HostVerbs {
     for (uint32_t i = 0; i < step.nrecv; ++i) {
       if (has_input && i == step.input_at) sources[nsources++] = input;
       const HostRank::End &end = rank_.ends_[recv[i].fifo];
-      const bool direct = (tag(end, chunk) & kDirect) != 0;
-      sources[nsources++] = direct ? look(end, chunk, dests[0], bytes) : place_of(end, chunk);
+      const uint64_t mark = tag(end, chunk) & kMarks;
+      sources[nsources++] = mark == kPlaced   ? output
+                            : mark == kDirect ? look(end, chunk, dests[0], bytes)
+                                              : place_of(end, chunk);
     }
     if (has_input && step.input_at >= step.nrecv) sources[nsources++] = input;
     if (ndests == 0) return false;
     if (!moves_only) {
-      finish.stream_first = past_caches;
+      finish.streamed = past_caches ? alike : 0;
       rank_.reduce_(sources, nsources, dests, ndests, chunk.elements, finish);
       return true;
     }
@@ -163,12 +175,36 @@ class HostVerbs {
   static constexpr uint32_t kMostPeers = 256;
 
  private:
-  // Below, waiting for readers costs more than a copy; the more so where they need the writer's core.
-  static constexpr uint64_t kLeastDirect = 16 << 10, kLeastDirectCrowded = 64 << 10;
+  static uintptr_t as_number(const void *at) { return reinterpret_cast<uintptr_t>(at); }
+
+  // Whether a step completes a chunk of an all_reduce that others need too.
+  bool completes(const Step &step, const Chunk &chunk) const {
+    return rank_.call_.collective == Collective::kAllReduce && (step.flags & kOutput) != 0 && step.nsend > 0 &&
+           step.nrecv + ((step.flags & kInput) != 0 ? 1u : 0u) > 1 &&
+           chunk.elements * rank_.element_bytes_ >= rank_.least_direct();
+  }
+
+  // Where the readers of a FIFO want a chunk of the result; false if this rank cannot write there.
+  bool place_results(const HostRank::End &end, const Chunk &chunk, void **places) {
+    const uint64_t offset = chunk.begin * rank_.element_bytes_, bytes = chunk.elements * rank_.element_bytes_;
+    for (uint32_t r = 0; r < end.nreaders; ++r) {
+      const uint32_t reader = rank_.nccl_rank(end.readers[r]);
+      const ResultPlace &wanted = rank_.result_place(end.readers[r]);
+      if (wanted.signature.load(std::memory_order_acquire) != rank_.call_.signature) return false;
+      if (rank_.neighbours_.reach_into(reader) == Reach::kShared)
+        places[r] = reinterpret_cast<char *>(wanted.address) + offset;
+      else if (rank_.neighbours_.maps_into(reader))
+        places[r] = rank_.mapped_.translate(rank_.neighbours_.process_of(reader), wanted.buffer, wanted.address + offset, bytes);
+      else
+        return false;
+      if (places[r] == nullptr) return false;
+    }
+    return true;
+  }
 
   // Whether a chunk is sent as its address; then `sight` says where it stands: in the input, if that is what is sent.
   bool goes_direct(const HostRank::End &end, bool is_input, bool is_result, const void *at, uint64_t bytes, Sight &sight) {
-    if (bytes < (rank_.cores_are_free() ? kLeastDirect : kLeastDirectCrowded)) return false;
+    if (bytes < rank_.least_direct()) return false;
     if (is_input && !rank_.keeps_input_) return false;
     sight.address = reinterpret_cast<uint64_t>(at);
     sight.bytes = bytes;
@@ -213,8 +249,9 @@ class HostVerbs {
     return at != nullptr ? at : slot(end, chunk);
   }
 
-  // Of a slot's tag, beside the signature of the call: the slot holds an address.
-  static constexpr uint64_t kDirect = 1;
+  // Of a slot's tag, in place of the last bits of the call's signature: the slot holds an address; or the chunk stands in the
+  // reader's output already.
+  static constexpr uint64_t kDirect = 1, kPlaced = 2, kMarks = 3;
 
   static ReaderLine &reader_line(const HostRank::End &end, uint32_t reader) {
     return *reinterpret_cast<ReaderLine *>(end.heads + reader * kLine);
