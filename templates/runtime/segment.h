@@ -91,7 +91,8 @@ class Segment {
 
   // Ends the communicator for all ranks; the first caller's words stay.
   void abort(const Status &status, uint32_t rank);
-  bool aborted() const { return control_->aborted.load(std::memory_order_acquire) != 0; }
+  // Sequentially consistent: of a rank that begins to read and one that aborts, at least one sees the other.
+  bool aborted() const { return control_->aborted.load(std::memory_order_seq_cst) != 0; }
   // What the abort says to rank `rank`.
   Status abort_status(uint32_t rank) const;
 

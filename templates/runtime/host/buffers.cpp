@@ -9,8 +9,10 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <map>
 #include <mutex>
+#include <string>
 
 #include "segment.h"
 
@@ -22,6 +24,7 @@ namespace collc {
 namespace {
 
 constexpr uint64_t kHugePage = 2 << 20;
+constexpr char kName[] = "collc-buffer";
 
 // The page behind a buffer.
 struct Trailer {
@@ -76,10 +79,19 @@ bool reserve(int file, char *at, uint64_t bytes) {
   return errno == EINVAL && posix_fallocate(file, 0, static_cast<off_t>(bytes)) == 0;
 }
 
+// True if a name below /proc is that of a buffer. In another container the number of a process means another one, perhaps
+// this: opening and closing a communicator's segment would drop its locks, and opening a pipe would wait.
+bool is_buffer(const char *path) {
+  char target[64] = {};
+  if (readlink(path, target, sizeof target - 1) < 0) return false;
+  const std::string wanted = std::string("/memfd:") + kName;
+  return std::strncmp(target, wanted.c_str(), wanted.size()) == 0;
+}
+
 bool make_buffer(uint64_t bytes, BufferHandle *handle) {
   handle->bytes = bytes;
   if (getrandom(&handle->number, sizeof handle->number, 0) != sizeof handle->number || handle->number == 0) return false;
-  handle->descriptor = memfd_create("collc-buffer", MFD_CLOEXEC);
+  handle->descriptor = memfd_create(kName, MFD_CLOEXEC);
   if (handle->descriptor < 0) return false;
   const uint64_t total = whole_pages(bytes) + kPage;
   char *at = nullptr;
@@ -156,7 +168,7 @@ char *MappedBuffers::translate(int process, const BufferHandle &handle, uint64_t
   if (found == all_.end()) {
     char path[64];
     std::snprintf(path, sizeof path, "/proc/%d/fd/%d", process, handle.descriptor);
-    const int file = open(path, O_RDWR | O_CLOEXEC);
+    const int file = is_buffer(path) ? open(path, O_RDWR | O_CLOEXEC | O_NONBLOCK) : -1;
     if (file < 0) return nullptr;
     const uint64_t total = whole_pages(handle.bytes) + kPage;
     struct stat info;

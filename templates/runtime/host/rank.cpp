@@ -182,7 +182,7 @@ void HostRank::begin(const Call &call) {
   const auto input = reinterpret_cast<uintptr_t>(call.input), output = reinterpret_cast<uintptr_t>(call.output);
   const bool apart = output >= input + input_bytes() || input >= output + output_bytes();
   keeps_input_ = apart || !shares_input_;
-  if (call.collective == Collective::kAllReduce && output_bytes() >= least_direct()) offer_output(call);
+  if (call.collective == Collective::kAllReduce && output_bytes() >= kLeastDirect) offer_output(call);
   const Program &program = *call.program;
   channels_.resize(program.nchannels);
   if (timed_) {

@@ -102,9 +102,8 @@ class HostRank final : public RankBackend {
   // True if a rank that this one waits for was last seen on this core.
   bool shares_core() const;
   bool cores_are_free() const { return context_.nranks <= context_.cores; }
-  // Chunks from here on go by address: below, waiting for readers costs more than a copy; the more so where they need the
-  // writer's core.
-  uint64_t least_direct() const { return cores_are_free() ? 16 << 10 : 64 << 10; }
+  // Chunks from here on go by address: below, waiting for readers costs more than a copy.
+  static constexpr uint64_t kLeastDirect = 4 << 10;
 
  private:
   friend class HostVerbs;

@@ -16,7 +16,7 @@ bool HostRank::serve_refused() {
         const End &end = ends_[refs_[step.first_ref + step.nrecv + i].fifo];
         for (uint32_t r = 0; end.direct && r < end.nreaders; ++r) {
           auto &line = *reinterpret_cast<ReaderLine *>(end.heads + r * kLine);
-          const uint64_t number = line.refused.load(std::memory_order_acquire);
+          const uint64_t number = line.refused.load(std::memory_order_seq_cst);
           // It may have mapped the buffer after all, and read: then the slot is another chunk's, or no chunk's any more.
           if (number <= line.head.load(std::memory_order_acquire)) continue;
           if (number == line.served.load(std::memory_order_relaxed)) continue;

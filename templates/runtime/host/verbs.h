@@ -175,13 +175,16 @@ class HostVerbs {
   static constexpr uint32_t kMostPeers = 256;
 
  private:
+  // From here on the kernel copies between processes; a call of it costs more, and most where readers need the writer's core.
+  static constexpr uint64_t kLeastKernel = 16 << 10, kLeastKernelCrowded = 64 << 10;
+
   static uintptr_t as_number(const void *at) { return reinterpret_cast<uintptr_t>(at); }
 
   // Whether a step completes a chunk of an all_reduce that others need too.
   bool completes(const Step &step, const Chunk &chunk) const {
     return rank_.call_.collective == Collective::kAllReduce && (step.flags & kOutput) != 0 && step.nsend > 0 &&
            step.nrecv + ((step.flags & kInput) != 0 ? 1u : 0u) > 1 &&
-           chunk.elements * rank_.element_bytes_ >= rank_.least_direct();
+           chunk.elements * rank_.element_bytes_ >= HostRank::kLeastDirect;
   }
 
   // Where the readers of a FIFO want a chunk of the result; false if this rank cannot write there.
@@ -204,7 +207,7 @@ class HostVerbs {
 
   // Whether a chunk is sent as its address; then `sight` says where it stands: in the input, if that is what is sent.
   bool goes_direct(const HostRank::End &end, bool is_input, bool is_result, const void *at, uint64_t bytes, Sight &sight) {
-    if (bytes < rank_.least_direct()) return false;
+    if (bytes < HostRank::kLeastDirect) return false;
     if (is_input && !rank_.keeps_input_) return false;
     sight.address = reinterpret_cast<uint64_t>(at);
     sight.bytes = bytes;
@@ -215,6 +218,7 @@ class HostVerbs {
       if (sight.buffer.number != 0) return rank_.offers_buffers_ = true;
     }
     if (end.reach != Reach::kKernel) return false;
+    if (bytes < (rank_.cores_are_free() ? kLeastKernel : kLeastKernelCrowded)) return false;
     // The kernel copies, which is all that is done to a result; anything else is reduced. A root would only wait. And the
     // kernel cannot stream, which is worth more where cores are short.
     return is_result && rank_.call_.root < 0 && (rank_.cores_are_free() || !rank_.streams_);
@@ -226,7 +230,7 @@ class HostVerbs {
     if (end.reach == Reach::kShared || line_of(end, chunk).sight.buffer.number == 0 || map(end, chunk) != nullptr) return true;
     ReaderLine &line = reader_line(end, 0);
     const uint64_t number = end.position + chunk.index + 1;
-    if (line.served.load(std::memory_order_acquire) == number) return true;
+    if (line.served.load(std::memory_order_seq_cst) == number) return true;
     if (line.refused.load(std::memory_order_relaxed) != number) {
       line.refused.store(number, std::memory_order_seq_cst);
       rank_.context_.segment->ring(rank_.nccl_rank(end.source));
@@ -304,7 +308,8 @@ class HostVerbs {
   bool end_reading() {
     if (!direct_) return false;
     Segment &segment = *rank_.context_.segment;
-    segment.line(rank_.context_.rank).reading.store(0, std::memory_order_release);
+    // An exchange, so that the look at `aborted` comes after all that was read.
+    segment.line(rank_.context_.rank).reading.exchange(0, std::memory_order_acq_rel);
     rank_.failed_to_read_ |= segment.aborted();
     return rank_.failed_to_read_;
   }
