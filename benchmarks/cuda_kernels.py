@@ -43,7 +43,7 @@ REGISTERS = 65_536
 _ENTRY = re.compile(r"Compiling entry function '(\w+)' for 'sm_(\d+)'")
 _FRAME = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads")
 _USED = re.compile(r"Used (\d+) registers(?:.*?, (\d+) bytes smem)?(?:.*?, (\d+) bytes lmem)?")
-_WIDE = re.compile(r"\b(ld|st)\.(?:global|relaxed\.sys\.global|volatile\.global)\.(?:v4\.u32|v2\.u64)")
+_WIDE = re.compile(r"\b(ld|st)\.(?:global|relaxed\.sys\.global|volatile\.global)\.(?:v4\.[uf]32|v2\.u64)")
 
 
 @dataclass(frozen=True)

@@ -106,6 +106,15 @@ def test_ranks_that_share_a_gpu_run_in_one_cooperative_launch(type_name, in_plac
     assert (answer["calls"]["launch_cooperative"], answer["calls"]["launch"]) == (len(script), 0)
 
 
+def test_signed_and_unsigned_integers_of_one_kernel_are_told_apart():
+    """Negative values for signed types, values from 128 on for unsigned ones."""
+    integers = ("int8", "uint8", "int32", "uint32", "int64", "uint64")
+    ops = ("sum", "prod", "max", "min", "avg")
+    script = [[["all_reduce", kind, op, 0, 333, False]] for kind in integers for op in ops]
+    answer = run(script, [0, 0, 0], COLLC_SHARE_GPU="1")
+    assert answer.get("wrong") == [], answer
+
+
 @pytest.mark.parametrize("seed", ["1", "2", "3"])
 def test_ranks_on_gpus_of_their_own_reach_each_others_memory(seed):
     script = calls_of("float", False)

@@ -22,22 +22,22 @@ bool reduces(Collective collective) {
          collective == Collective::kReduceScatter;
 }
 
-// The kernel of a call, and the operation for it. What only moves data runs as the sum of an unsigned type of that size.
-Status kernel_of(const Device &device, const Call &call, uint32_t protocol, Function *kernel, uint32_t *operation) {
-  uint32_t type = static_cast<uint32_t>(call.type);
-  *operation = static_cast<uint32_t>(call.op.kind);
+// How a call is put to the kernels. What only moves data runs as the sum of a type of that size.
+Status reducing_of(const Call &call, Reducing *how) {
+  auto type = static_cast<uint32_t>(call.type);
   if (!reduces(call.collective)) {
-    *operation = 0;
     switch (element_bytes(call.type)) {
       case 1: type = 1; break;
       case 2: type = 6; break;
       case 4: type = 3; break;
       default: type = 5; break;
     }
+    *how = reducing(type, 0);
   } else if (type >= kTypes) {
     return fail(ncclInvalidArgument, "reductions of 8-bit floats are not in the CUDA target");
+  } else {
+    *how = reducing(type, static_cast<uint32_t>(call.op.kind));
   }
-  *kernel = device.kernel(protocol, type);
   return {};
 }
 
@@ -84,8 +84,11 @@ Status launch(const Together &calls) {
   arguments.program = program * kProtocols + protocol;
   arguments.nchannels = world.plan().programs[arguments.program].nchannels;
   arguments.divisor = call.op.average ? world.nranks() : 0;
-  Function kernel = nullptr;
-  COLLC_RETURN_IF_FAILED(kernel_of(first.device(), call, protocol, &kernel, &arguments.operation));
+  Reducing how{};
+  COLLC_RETURN_IF_FAILED(reducing_of(call, &how));
+  arguments.operation = how.operation;
+  arguments.flip = how.flip;
+  const Function kernel = first.device().kernel(protocol, how.kernel_type);
   for (size_t i = 0; i < calls.size(); ++i)
     arguments.ranks[i] = {reinterpret_cast<const RankState *>(rank_of(*calls[i]).state()), calls[i]->call.input,
                           calls[i]->call.output};

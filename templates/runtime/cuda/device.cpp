@@ -14,7 +14,7 @@ namespace {
 #define COLLC_NAME(name, type, protocol) "collc_" #name,
 const char *const kNames[] = {COLLC_SIMPLE_KERNELS(COLLC_NAME) COLLC_LL_KERNELS(COLLC_NAME) COLLC_LL128_KERNELS(COLLC_NAME)};
 #undef COLLC_NAME
-static_assert(sizeof kNames / sizeof *kNames == kTypes * kProtocols, "one kernel per protocol and type");
+static_assert(sizeof kNames / sizeof *kNames == kKernelTypes * kProtocols, "one kernel per protocol and type");
 
 constexpr uint32_t kSharedWithoutAsking = 48 << 10;
 
@@ -42,7 +42,7 @@ Status open_device(int number, Device *device) {
                 version / 1000, version % 1000 / 10, collc_device_code);
   }
   COLLC_RETURN_IF_FAILED(check(loaded, "loading the kernels"));
-  device->kernels.resize(kTypes * (device->has_ll128() ? kProtocols : kLL128));
+  device->kernels.resize(kKernelTypes * (device->has_ll128() ? kProtocols : kLL128));
   for (size_t k = 0; k < device->kernels.size(); ++k) {
     COLLC_RETURN_IF_FAILED(check(cu.module_function(&device->kernels[k], module, kNames[k]), kNames[k]));
     // Before CUDA 12.4 finding a kernel loads it.

@@ -15,11 +15,11 @@ struct Device {
   int multiprocessors = 0;
   bool cooperative = false;
   int capability = 0;  // 90: sm_90
-  // By protocol, then by type; without LL128 where the GPU lacks that.
+  // By protocol, then by kernel type (layout.h); without LL128 where the GPU lacks that.
   std::vector<Function> kernels;
 
   bool has_ll128() const { return capability >= 70; }
-  Function kernel(uint32_t protocol, uint32_t type) const { return kernels[protocol * kTypes + type]; }
+  Function kernel(uint32_t protocol, uint32_t type) const { return kernels[protocol * kKernelTypes + type]; }
   // Blocks of `threads` threads that run at once, whatever the kernel; 0 if a kernel cannot run so.
   uint32_t resident_blocks(uint32_t threads, uint32_t shared_bytes) const;
 };

@@ -21,13 +21,19 @@ const NamedKernel kKernels[] = {
 #endif
 };
 
-// The kernel of a protocol for a reduction: "sum_f32" is operation 0 of "ll_f32".
-Kernel find_kernel(const std::string &reduction, uint32_t protocol, uint32_t *operation) {
+// The kernel of a protocol for a reduction such as "max_i32", put to it as the host side does; null if there is none.
+Kernel find_kernel(const std::string &reduction, uint32_t protocol, Reducing *how) {
   static const char *const kOperations[] = {"sum", "prod", "max", "min"};
-  static const char *const kPrefixes[] = {"simple", "ll", "ll128"};
-  const std::string op = reduction.substr(0, reduction.find('_'));
-  for (*operation = 0; *operation < 3 && op != kOperations[*operation];) ++*operation;
-  const std::string name = kPrefixes[protocol] + reduction.substr(reduction.find('_'));
+  static const char *const kTypeNames[] = {"i8", "u8", "i32", "u32", "i64", "u64", "f16", "f32", "f64", "bf16"};
+  static const char *const kKernelNames[] = {"u8", "u32", "u64", "f16", "f32", "f64", "bf16"};
+  static const char *const kPrefixes[] = {"simple_", "ll_", "ll128_"};
+  const std::string op = reduction.substr(0, reduction.find('_')), type_name = reduction.substr(op.size() + 1);
+  uint32_t operation = 0, type = 0;
+  while (operation < 3 && op != kOperations[operation]) ++operation;
+  while (type < kTypes && type_name != kTypeNames[type]) ++type;
+  if (type == kTypes) return nullptr;
+  *how = reducing(type, operation);
+  const std::string name = std::string(kPrefixes[protocol]) + kKernelNames[how->kernel_type];
   for (const NamedKernel &known : kKernels)
     if (name == known.name) return known.run;
   return nullptr;
@@ -137,15 +143,15 @@ class World {
     launches_.reserve(run_.ncalls * plan_.nranks);  // the requests point into it
     for (uint32_t c = 0; c < run_.ncalls; ++c) {
       const EmulatedCall &call = run_.calls[c];
-      uint32_t operation = 0;
-      const Kernel kernel = find_kernel(call.kernel, plan_.protocol_of(call.program, 0), &operation);
+      Reducing how{};
+      const Kernel kernel = find_kernel(call.kernel, plan_.protocol_of(call.program, 0), &how);
       if (kernel == nullptr) return std::string("no kernel ") + call.kernel;
       buffers_.push_back(make_buffers(call));
       if (run_.one_device) {
-        launches.push_back(request(kernel, operation, call, 0, plan_.nranks));
+        launches.push_back(request(kernel, how, call, 0, plan_.nranks));
       } else {
         for (uint32_t r = 0; r < plan_.nranks; ++r)
-          if (r != run_.missing_rank) launches.push_back(request(kernel, operation, call, r, r + 1));
+          if (r != run_.missing_rank) launches.push_back(request(kernel, how, call, r, r + 1));
       }
     }
     emulation::Options options;
@@ -176,7 +182,7 @@ class World {
     return made;
   }
 
-  emulation::LaunchRequest request(Kernel kernel, uint32_t operation, const EmulatedCall &call, uint32_t first,
+  emulation::LaunchRequest request(Kernel kernel, const Reducing &how, const EmulatedCall &call, uint32_t first,
                                    uint32_t last) {
     const uint32_t row = call.program * kProtocols + plan_.protocol_of(call.program, 0);
     const collc::Program &program = plan_.programs[row];
@@ -184,7 +190,8 @@ class World {
     Launch &launch = launches_.back();
     launch.count = call.count;
     launch.program = row;
-    launch.operation = operation;
+    launch.operation = how.operation;
+    launch.flip = how.flip;
     launch.nchannels = program.nchannels;
     launch.divisor = call.divisor;
     emulation::LaunchRequest request{first, run_.threads, shared_bytes(program.nshares), {}, {}, {}};

@@ -128,12 +128,17 @@ template <class T>
 T bits_to(uint32_t bits) { return reinterpret<T>(bits); }
 template <class T>
 T bits_to(uint64_t bits) { return reinterpret<T>(bits); }
-inline uint32_t to_bits(int32_t value) { return reinterpret<uint32_t>(value); }
 inline uint32_t to_bits(uint32_t value) { return value; }
 inline uint32_t to_bits(float value) { return reinterpret<uint32_t>(value); }
-inline uint64_t to_bits(int64_t value) { return reinterpret<uint64_t>(value); }
 inline uint64_t to_bits(uint64_t value) { return value; }
 inline uint64_t to_bits(double value) { return reinterpret<uint64_t>(value); }
+
+inline uint32_t spread_signs(uint32_t word) {
+  uint32_t spread = 0;
+  for (uint32_t byte = 0; byte < 4; ++byte)
+    if (word >> (8 * byte) & 0x80) spread |= 0xffu << (8 * byte);
+  return spread;
+}
 
 inline float larger(float a, float b) { return std::fmax(a, b); }
 inline float smaller(float a, float b) { return std::fmin(a, b); }

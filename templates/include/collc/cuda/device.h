@@ -10,6 +10,7 @@
 //   ll_load, ll_store                                          8 bytes of data with two flags
 //   ll128_load, ll128_store, warp_any                          by a whole warp: lines of 128 bytes with a flag each
 //   half and bfloat16 arithmetic                               rounded once per operation
+//   spread_signs                                               of the bytes in a word
 //
 // Data is moved by plain accesses: they are ordered by a flag_store (release) after a barrier on the writing side and a
 // flag_load (acquire) before a barrier on the reading side. PTX's causality order runs through both barriers, so no fence
@@ -278,7 +279,7 @@ COLLC_DEVICE Bfloat16 to_bfloat16(float value) {
   asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(narrow.bits) : "f"(value));
 #else
   const uint32_t bits = __float_as_uint(value);
-  narrow.bits = (bits & 0x7fffffffu) > 0x7f800000u ? 0x7fff : (bits + 0x7fffu + (bits >> 16 & 1)) >> 16;
+  narrow.bits = value != value ? 0x7fff : (bits + 0x7fffu + (bits >> 16 & 1)) >> 16;
 #endif
   return narrow;
 }
@@ -291,25 +292,26 @@ COLLC_DEVICE double smaller(double a, double b) { return fmin(a, b); }
 template <class T>
 COLLC_DEVICE T bits_to(uint32_t bits);
 template <>
-COLLC_DEVICE int32_t bits_to<int32_t>(uint32_t bits) { return static_cast<int32_t>(bits); }
-template <>
 COLLC_DEVICE uint32_t bits_to<uint32_t>(uint32_t bits) { return bits; }
 template <>
 COLLC_DEVICE float bits_to<float>(uint32_t bits) { return __uint_as_float(bits); }
 template <class T>
 COLLC_DEVICE T bits_to(uint64_t bits);
 template <>
-COLLC_DEVICE int64_t bits_to<int64_t>(uint64_t bits) { return static_cast<int64_t>(bits); }
-template <>
 COLLC_DEVICE uint64_t bits_to<uint64_t>(uint64_t bits) { return bits; }
 template <>
 COLLC_DEVICE double bits_to<double>(uint64_t bits) { return __longlong_as_double(static_cast<long long>(bits)); }
-COLLC_DEVICE uint32_t to_bits(int32_t value) { return static_cast<uint32_t>(value); }
 COLLC_DEVICE uint32_t to_bits(uint32_t value) { return value; }
 COLLC_DEVICE uint32_t to_bits(float value) { return __float_as_uint(value); }
-COLLC_DEVICE uint64_t to_bits(int64_t value) { return static_cast<uint64_t>(value); }
 COLLC_DEVICE uint64_t to_bits(uint64_t value) { return value; }
 COLLC_DEVICE uint64_t to_bits(double value) { return static_cast<uint64_t>(__double_as_longlong(value)); }
+
+// 0xff for every byte whose highest bit is set, else 0.
+COLLC_DEVICE uint32_t spread_signs(uint32_t word) {
+  uint32_t spread;
+  asm("prmt.b32 %0, %1, %1, 0xba98;" : "=r"(spread) : "r"(word));
+  return spread;
+}
 
 // Two narrow values in a word at once, where the machine can; each flag says which of these verbs there are.
 #define COLLC_PAIR_VERB(name, text)                           \

@@ -94,23 +94,21 @@ struct RankCall {
 // The arguments of every kernel. Blocks are ranks x channels: block b runs channel b % nchannels of ranks[b / nchannels].
 struct Launch {
   uint64_t count;      // NCCL's count, in elements
+  uint64_t flip;       // of integers: see Reducing
   uint32_t program;    // within the allocation
   uint32_t nchannels;
   uint32_t divisor;    // of a finished reduction; 0: none (avg divides by the number of ranks)
-  uint32_t operation;  // ncclRedOp_t 0..3
+  uint32_t operation;  // ncclRedOp_t 0..3; of integers never min
   RankCall ranks[kMaxLaunchRanks];
 };
 static_assert(sizeof(Launch) <= 4096, "kernel arguments end at 4 KiB on older drivers");
 
 // A kernel is made for a protocol and an element type. Simple chooses the operation per chunk, LL and LL128 per line.
-// Collectives that only move data run as the sum of an unsigned type. A test may define a shorter list of types.
+// Collectives that only move data run as the sum of a type of that size. A test may define a shorter list of types.
 #if !defined(COLLC_TYPES)
 #define COLLC_TYPES(X, Y)  \
-  X(Y, i8, int8_t)         \
   X(Y, u8, uint8_t)        \
-  X(Y, i32, int32_t)       \
   X(Y, u32, uint32_t)      \
-  X(Y, i64, int64_t)       \
   X(Y, u64, uint64_t)      \
   X(Y, f16, Half)          \
   X(Y, f32, float)         \
@@ -124,6 +122,28 @@ static_assert(sizeof(Launch) <= 4096, "kernel arguments end at 4 KiB on older dr
 #define COLLC_LL_KERNELS(X) COLLC_TYPES(COLLC_LL_KERNEL, X)
 #define COLLC_LL128_KERNELS(X) COLLC_TYPES(COLLC_LL128_KERNEL, X)
 
-constexpr uint32_t kTypes = 10;      // ncclDataType_t 0..9, in the order above
+constexpr uint32_t kTypes = 10;       // ncclDataType_t 0..9
+constexpr uint32_t kKernelTypes = 7;  // in the order above
+
+// How a reduction is put to the kernels. Integers of one width share a kernel, for sums and products of signed ones have the
+// same bits, and so has the largest once `flip` has turned bits of all values over and back: the sign's makes the order of
+// signed integers that of unsigned ones, all bits make the smallest the largest. (NCCL's FuncMinMax does the same.) Of a sum,
+// `flip` has the sign's bit for the division that an average ends with.
+struct Reducing {
+  uint32_t kernel_type;
+  uint32_t operation;
+  uint64_t flip;
+};
+
+#if !defined(__CUDACC_RTC__)
+// `type` is below kTypes, `operation` an ncclRedOp_t 0..3.
+constexpr Reducing reducing(uint32_t type, uint32_t operation) {
+  constexpr uint64_t kSigns[] = {0x8080808080808080u, 0, 0x8000000080000000u, 0, 0x8000000000000000u, 0};
+  constexpr uint32_t kMax = 2, kMin = 3, kIntegers = 6;
+  if (type >= kIntegers) return {type - kIntegers / 2, operation, 0};
+  if (operation != kMin) return {type / 2, operation, kSigns[type]};
+  return {type / 2, kMax, ~kSigns[type]};
+}
+#endif
 
 }  // namespace collc::cuda

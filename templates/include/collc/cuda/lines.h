@@ -15,10 +15,28 @@ struct Buffers {
   uint64_t elements;
 };
 
-// Unit `u` (a Duo or a Pack) of a chunk in the caller's buffers. A buffer off alignment and the end of a chunk go element by
-// element, in functions that are called: they would be most of a kernel.
+// What has as many bytes as a type, so that kernels share what only moves bits.
+template <uint32_t bytes>
+struct Raw {
+  using type = uint32_t;
+};
+template <>
+struct Raw<1> {
+  using type = uint8_t;
+};
+template <>
+struct Raw<2> {
+  using type = Half;
+};
+template <>
+struct Raw<8> {
+  using type = uint64_t;
+};
+
+// Unit `u` (a Duo or a Pack) of a chunk in the caller's buffers; T is raw. A buffer off alignment and the end of a chunk go
+// element by element, in functions that are called: they would be most of a kernel.
 template <class T, class U>
-struct Units {
+struct RawUnits {
   static constexpr uint32_t kPerUnit = sizeof(U) / sizeof(T);
 
   static COLLC_DEVICE uint64_t count(uint64_t elements) { return (elements + kPerUnit - 1) / kPerUnit; }
@@ -63,16 +81,20 @@ struct Units {
 };
 
 template <class T, class U>
-COLLC_DEVICE U combine_by(uint32_t operation, const U &a, const U &b) {
-  switch (static_cast<Reduction>(operation)) {
+using Units = RawUnits<typename Raw<sizeof(T)>::type, U>;
+
+template <class T, class U>
+COLLC_DEVICE U combine_by(const Launch &launch, const U &a, const U &b) {
+  switch (static_cast<Reduction>(launch.operation)) {
     case Reduction::kProd:
-      return combine<T, Prod>(a, b);
+      return combine<T, Prod>(a, b, launch.flip);
     case Reduction::kMax:
-      return combine<T, Max>(a, b);
+      return combine<T, Max>(a, b, launch.flip);
     case Reduction::kMin:
-      return combine<T, Min>(a, b);
+      if constexpr (!kIsInteger<T>) return combine<T, Min>(a, b, launch.flip);
+      [[fallthrough]];
     default:
-      return combine<T, Sum>(a, b);
+      return combine<T, Sum>(a, b, launch.flip);
   }
 }
 

@@ -37,9 +37,9 @@ class LL : public Lines {
       for (; next < step.nrecv; ++next) {
         Duo other;
         if (!receive(step, recv, next, u, other)) return;
-        value = combine_by<T>(launch_.operation, value, other);
+        value = combine_by<T>(launch_, value, other);
       }
-      if (divisor != 0) value = quotient<T>(value, divisor);
+      if (divisor != 0) value = quotient<T>(value, divisor, launch_.flip);
       if (at.output != nullptr) Units<T, Duo>::put(at.output, u, at.elements, value);
 #pragma unroll 1
       for (uint32_t i = step.nrecv; i < step.nrecv + step.nsend; ++i) ll_store(slot(i) + u, value, flag_of(passed_[i]));

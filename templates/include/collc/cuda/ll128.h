@@ -67,7 +67,7 @@ class LL128 : public Lines {
     }
     if ((step.flags & kFinal) != 0 && launch_.divisor != 0) {
 #pragma unroll
-      for (uint32_t k = 0; k < 2 * N; ++k) value[k] = quotient<T>(value[k], launch_.divisor);
+      for (uint32_t k = 0; k < 2 * N; ++k) value[k] = quotient<T>(value[k], launch_.divisor, launch_.flip);
     }
     if (at.output != nullptr) put(at, first, value);
 #pragma unroll 1
@@ -100,15 +100,16 @@ class LL128 : public Lines {
       case Reduction::kMax:
         return combine_each<Max>(value, other);
       case Reduction::kMin:
-        return combine_each<Min>(value, other);
+        if constexpr (!kIsInteger<T>) return combine_each<Min>(value, other);
+        [[fallthrough]];
       default:
         return combine_each<Sum>(value, other);
     }
   }
   template <class Op, uint32_t N>
-  static COLLC_DEVICE void combine_each(Pack (&value)[N], const Pack (&other)[N]) {
+  COLLC_DEVICE void combine_each(Pack (&value)[N], const Pack (&other)[N]) const {
 #pragma unroll
-    for (uint32_t k = 0; k < N; ++k) value[k] = combine<T, Op>(value[k], other[k]);
+    for (uint32_t k = 0; k < N; ++k) value[k] = combine<T, Op>(value[k], other[k], launch_.flip);
   }
 
   template <uint32_t N>

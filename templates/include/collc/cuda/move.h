@@ -45,15 +45,15 @@ struct Mover {
   }
 
   template <class Op, uint32_t N>
-  static COLLC_DEVICE void combine_all(U (&value)[N], const U (&other)[N]) {
+  static COLLC_DEVICE void combine_all(U (&value)[N], const U (&other)[N], uint64_t flip) {
 #pragma unroll
-    for (uint32_t k = 0; k < N; ++k) value[k] = combine<T, Op>(value[k], other[k]);
+    for (uint32_t k = 0; k < N; ++k) value[k] = combine<T, Op>(value[k], other[k], flip);
   }
 
   struct Copy {
     static constexpr uint32_t kUnroll = kCopyUnroll;
     template <uint32_t N>
-    static COLLC_DEVICE void group(const Places &from, const Places &to, uint32_t, uint64_t i) {
+    static COLLC_DEVICE void group(const Places &from, const Places &to, const Arithmetic &, uint64_t i) {
       U value[N];
       get(from.first, value, i);
       put_all(to, value, i);
@@ -64,18 +64,18 @@ struct Mover {
   struct Reduce {
     static constexpr uint32_t kUnroll = kReduceUnroll;
     template <uint32_t N>
-    static COLLC_DEVICE void group(const Places &from, const Places &to, uint32_t divisor, uint64_t i) {
+    static COLLC_DEVICE void group(const Places &from, const Places &to, const Arithmetic &how, uint64_t i) {
       U value[N], other[N];
       get(from.first, value, i);
 #pragma unroll 1
       for (uint32_t s = 0; s < from.nrest; ++s) {
         get(from.rest[s], other, i);
-        combine_all<Op>(value, other);
+        combine_all<Op>(value, other, how.flip);
       }
       if constexpr (Op::kind == Reduction::kSum) {
-        if (divisor != 0) {
+        if (how.divisor != 0) {
 #pragma unroll
-          for (uint32_t k = 0; k < N; ++k) value[k] = quotient<T>(value[k], divisor);
+          for (uint32_t k = 0; k < N; ++k) value[k] = quotient<T>(value[k], how.divisor, how.flip);
         }
       }
       put_all(to, value, i);
@@ -83,51 +83,51 @@ struct Mover {
   };
 
   template <class Work>
-  static COLLC_DEVICE void spread(const Places &from, const Places &to, uint32_t divisor, uint64_t begin, uint64_t end) {
+  static COLLC_DEVICE void spread(const Places &from, const Places &to, const Arithmetic &how, uint64_t begin,
+                                  uint64_t end) {
     constexpr uint32_t kSegment = Work::kUnroll * kWarp;
     const uint32_t threads = thread_count(), thread = thread_index();
     if (end - begin > threads) {
       const uint64_t rest = begin + (end - begin) / kSegment * kSegment;
       uint64_t i = begin + thread / kWarp * kSegment + thread % kWarp;
 #pragma unroll 1
-      for (; i < rest; i += Work::kUnroll * threads) Work::template group<Work::kUnroll>(from, to, divisor, i);
+      for (; i < rest; i += Work::kUnroll * threads) Work::template group<Work::kUnroll>(from, to, how, i);
       begin = rest;
     }
 #pragma unroll 1
-    for (uint64_t i = begin + thread; i < end; i += threads) Work::template group<1>(from, to, divisor, i);
+    for (uint64_t i = begin + thread; i < end; i += threads) Work::template group<1>(from, to, how, i);
   }
 
-  static COLLC_DEVICE void run(const Places &from, const Places &to, uint32_t operation, uint32_t divisor,
-                               uint64_t begin, uint64_t end) {
+  static COLLC_DEVICE void run(const Places &from, const Places &to, const Arithmetic &how, uint64_t begin, uint64_t end) {
     if (begin == end) return;
     if (from.nrest == 0 || from.first == nullptr)
-      return spread<Copy>(Places{from.first != nullptr ? from.first : from.rest[0], nullptr, 0}, to, 0, begin, end);
-    switch (static_cast<Reduction>(operation)) {
+      return spread<Copy>(Places{from.first != nullptr ? from.first : from.rest[0], nullptr, 0}, to, how, begin, end);
+    switch (static_cast<Reduction>(how.operation)) {
       case Reduction::kProd:
-        return spread<Reduce<Prod>>(from, to, 0, begin, end);
+        return spread<Reduce<Prod>>(from, to, how, begin, end);
       case Reduction::kMax:
-        return spread<Reduce<Max>>(from, to, 0, begin, end);
+        return spread<Reduce<Max>>(from, to, how, begin, end);
       case Reduction::kMin:
-        return spread<Reduce<Min>>(from, to, 0, begin, end);
+        if constexpr (!kIsInteger<T>) return spread<Reduce<Min>>(from, to, how, begin, end);
+        [[fallthrough]];
       default:
-        return spread<Reduce<Sum>>(from, to, divisor, begin, end);
+        return spread<Reduce<Sum>>(from, to, how, begin, end);
     }
   }
 };
 
 // Slots are aligned, so only the caller's buffers decide whether 16 bytes can be moved at once.
 template <class T>
-COLLC_DEVICE void move_chunk(const Places &from, const Places &to, uint32_t operation, uint32_t divisor,
-                             uint64_t elements) {
+COLLC_DEVICE void move_chunk(const Places &from, const Places &to, const Arithmetic &how, uint64_t elements) {
   if (to.first == nullptr && to.nrest == 0) return;
   const uint64_t misplaced = reinterpret_cast<uint64_t>(from.first) | reinterpret_cast<uint64_t>(to.first);
   uint64_t done = 0;
   if (misplaced % sizeof(Pack) == 0) {
     const uint64_t packs = elements * sizeof(T) / sizeof(Pack);
-    Mover<T, Pack>::run(from, to, operation, divisor, 0, packs);
+    Mover<T, Pack>::run(from, to, how, 0, packs);
     done = packs * (sizeof(Pack) / sizeof(T));
   }
-  Mover<T, T>::run(from, to, operation, divisor, done, elements);
+  Mover<T, T>::run(from, to, how, done, elements);
 }
 
 }  // namespace collc::cuda

@@ -7,18 +7,14 @@ namespace collc::cuda {
 
 enum class Reduction : uint32_t { kSum, kProd, kMax, kMin };
 
+template <class A, class B>
+constexpr bool kSame = false;
+template <class A>
+constexpr bool kSame<A, A> = true;
+
+// Signed integers run as unsigned ones: see Launch::flip.
 template <class T>
-struct IsFloating {
-  static constexpr bool value = false;
-};
-template <>
-struct IsFloating<float> {
-  static constexpr bool value = true;
-};
-template <>
-struct IsFloating<double> {
-  static constexpr bool value = true;
-};
+constexpr bool kIsInteger = kSame<T, uint8_t> || kSame<T, uint32_t> || kSame<T, uint64_t>;
 
 // Narrow floats are computed in float: 24 bits of precision are more than twice theirs plus two, so rounding the exact
 // float operation once more gives the correctly rounded result.
@@ -41,65 +37,48 @@ struct Wide<Bfloat16> {
   static COLLC_DEVICE Bfloat16 narrow(float value) { return to_bfloat16(value); }
 };
 
-// Integers wrap: computed unsigned, where overflow is defined.
-template <class T>
-struct Unsigned {
-  using type = T;
-};
-template <>
-struct Unsigned<int8_t> {
-  using type = uint32_t;
-};
-template <>
-struct Unsigned<uint8_t> {
-  using type = uint32_t;
-};
-template <>
-struct Unsigned<int32_t> {
-  using type = uint32_t;
-};
-template <>
-struct Unsigned<int64_t> {
-  using type = uint64_t;
-};
-
+// `flip` is Launch::flip, which only integers ask for.
 struct Sum {
   static constexpr Reduction kind = Reduction::kSum;
   template <class W>
-  static COLLC_DEVICE W apply(W a, W b) {
-    using U = typename Unsigned<W>::type;
-    return static_cast<W>(static_cast<U>(a) + static_cast<U>(b));
+  static COLLC_DEVICE W apply(W a, W b, uint64_t) {
+    return static_cast<W>(a + b);
   }
 };
 struct Prod {
   static constexpr Reduction kind = Reduction::kProd;
   template <class W>
-  static COLLC_DEVICE W apply(W a, W b) {
-    using U = typename Unsigned<W>::type;
-    return static_cast<W>(static_cast<U>(a) * static_cast<U>(b));
+  static COLLC_DEVICE W apply(W a, W b, uint64_t) {
+    return static_cast<W>(a * b);
   }
 };
 // Of a number and a NaN, the number, as fmax and NCCL do.
 struct Max {
   static constexpr Reduction kind = Reduction::kMax;
   template <class W>
-  static COLLC_DEVICE W apply(W a, W b) {
-    if constexpr (IsFloating<W>::value) return larger(a, b);
-    else return a < b ? b : a;
+  static COLLC_DEVICE W apply(W a, W b, [[maybe_unused]] uint64_t flip) {
+    if constexpr (kIsInteger<W>) return static_cast<W>(a ^ flip) < static_cast<W>(b ^ flip) ? b : a;
+    else return larger(a, b);
   }
 };
-struct Min {
+struct Min {  // of floats: for integers it is Max with other bits turned over
   static constexpr Reduction kind = Reduction::kMin;
   template <class W>
-  static COLLC_DEVICE W apply(W a, W b) {
-    if constexpr (IsFloating<W>::value) return smaller(a, b);
-    else return b < a ? b : a;
+  static COLLC_DEVICE W apply(W a, W b, uint64_t) {
+    return smaller(a, b);
   }
 };
 
+// What a step does to elements: Launch's words of these names; the divisor is 0 unless the step finishes a result.
+struct Arithmetic {
+  uint32_t operation;
+  uint32_t divisor;
+  uint64_t flip;
+};
+
 template <class T, class Op>
-COLLC_DEVICE T combine(T a, T b) {
-  return Wide<T>::narrow(Op::apply(Wide<T>::widen(a), Wide<T>::widen(b)));
+COLLC_DEVICE T combine(T a, T b, uint64_t flip) {
+  return Wide<T>::narrow(Op::apply(Wide<T>::widen(a), Wide<T>::widen(b), flip));
 }
 
 template <class T>
@@ -124,52 +103,47 @@ COLLC_DEVICE uint32_t place_bits(T value, uint32_t place) {
 }
 
 template <class T, class Op>
-COLLC_DEVICE uint32_t combine_word(uint32_t a, uint32_t b) {
+COLLC_DEVICE uint32_t combine_word(uint32_t a, uint32_t b, uint64_t flip) {
   uint32_t result = 0;
 #pragma unroll
-  for (uint32_t i = 0; i < kPerWord<T>; ++i) result |= place_bits(combine<T, Op>(take<T>(a, i), take<T>(b, i)), i);
+  for (uint32_t i = 0; i < kPerWord<T>; ++i) result |= place_bits(combine<T, Op>(take<T>(a, i), take<T>(b, i), flip), i);
   return result;
 }
 
-// Sums of bytes need no unpacking: add the low seven bits, then the high bits without carry.
+// Four bytes at once. A sum: add the low seven bits, then the high bits without carry.
 COLLC_DEVICE uint32_t add_bytes(uint32_t a, uint32_t b) {
   return ((a & 0x7f7f7f7fu) + (b & 0x7f7f7f7fu)) ^ ((a ^ b) & 0x80808080u);
 }
-template <>
-COLLC_DEVICE uint32_t combine_word<int8_t, Sum>(uint32_t a, uint32_t b) {
-  return add_bytes(a, b);
+// A product's low byte comes from the low bytes of its factors alone. So byte k of the result is that of a product of two words:
+// one with nothing below byte k, the other with its byte k at the bottom.
+COLLC_DEVICE uint32_t multiply_bytes(uint32_t a, uint32_t b) {
+  const uint32_t low = (a * b & 0xffu) | ((a & 0xff00u) * (b >> 8) & 0xff00u);
+  return (a & 0xff000000u) * (b >> 24) + (low | ((a & 0xff0000u) * (b >> 16) & 0xff0000u));
 }
-template <>
-COLLC_DEVICE uint32_t combine_word<uint8_t, Sum>(uint32_t a, uint32_t b) {
-  return add_bytes(a, b);
-}
-
-// The larger of each two bytes: compare all four at once in the high bits, then choose by masks. `flip` has the high bits
-// set for signed bytes, whose order is that of unsigned ones with the sign turned over.
-COLLC_DEVICE uint32_t choose_bytes(uint32_t a, uint32_t b, uint32_t flip, bool larger_ones) {
+// The larger: compare all four at once in the high bits, then choose by masks.
+COLLC_DEVICE uint32_t larger_bytes(uint32_t a, uint32_t b, uint32_t flip) {
   const uint32_t high = 0x80808080u, x = a ^ flip, y = b ^ flip;
   const uint32_t low_not_less = (x | high) - (y & ~high);
-  const uint32_t not_less = ((x & ~y) | (~(x ^ y) & low_not_less)) & high;
-  const uint32_t mask = (not_less << 1) - (not_less >> 7);
-  return (larger_ones ? b : a) ^ ((a ^ b) & mask);
+  const uint32_t mask = spread_signs((x & ~y) | (~(x ^ y) & low_not_less));
+  return (a & mask) | (b & ~mask);
 }
-#define COLLC_BYTES(type, flip)                                          \
-  template <>                                                            \
-  COLLC_DEVICE uint32_t combine_word<type, Max>(uint32_t a, uint32_t b) { \
-    return choose_bytes(a, b, flip, true);                               \
-  }                                                                      \
-  template <>                                                            \
-  COLLC_DEVICE uint32_t combine_word<type, Min>(uint32_t a, uint32_t b) { \
-    return choose_bytes(a, b, flip, false);                              \
-  }
-COLLC_BYTES(int8_t, 0x80808080u)
-COLLC_BYTES(uint8_t, 0u)
-#undef COLLC_BYTES
+template <>
+COLLC_DEVICE uint32_t combine_word<uint8_t, Sum>(uint32_t a, uint32_t b, uint64_t) {
+  return add_bytes(a, b);
+}
+template <>
+COLLC_DEVICE uint32_t combine_word<uint8_t, Prod>(uint32_t a, uint32_t b, uint64_t) {
+  return multiply_bytes(a, b);
+}
+template <>
+COLLC_DEVICE uint32_t combine_word<uint8_t, Max>(uint32_t a, uint32_t b, uint64_t flip) {
+  return larger_bytes(a, b, static_cast<uint32_t>(flip));
+}
 
-#define COLLC_BY_PAIRS(type, op, verb)                                         \
-  template <>                                                                  \
-  COLLC_DEVICE uint32_t combine_word<type, op>(uint32_t a, uint32_t b) {       \
-    return verb(a, b);                                                         \
+#define COLLC_BY_PAIRS(type, op, verb)                                           \
+  template <>                                                                    \
+  COLLC_DEVICE uint32_t combine_word<type, op>(uint32_t a, uint32_t b, uint64_t) { \
+    return verb(a, b);                                                           \
   }
 #if COLLC_PAIRS_OF_HALVES
 COLLC_BY_PAIRS(Half, Sum, add_halves)
@@ -183,79 +157,138 @@ COLLC_BY_PAIRS(Bfloat16, Prod, multiply_bfloat16s)
 COLLC_BY_PAIRS(Bfloat16, Max, larger_bfloat16s)
 COLLC_BY_PAIRS(Bfloat16, Min, smaller_bfloat16s)
 #endif
+#if !COLLC_PAIRS_OF_ALL
+// The larger of two bfloat16 as floats is one of them, or NaN: nothing to round.
+COLLC_DEVICE uint32_t upper_halves(float low, float high) { return to_bits(low) >> 16 | (to_bits(high) & 0xffff0000u); }
+COLLC_DEVICE uint32_t larger_bfloat16s(uint32_t a, uint32_t b) {
+  return upper_halves(larger(bits_to<float>(a << 16), bits_to<float>(b << 16)),
+                      larger(bits_to<float>(a & 0xffff0000u), bits_to<float>(b & 0xffff0000u)));
+}
+COLLC_DEVICE uint32_t smaller_bfloat16s(uint32_t a, uint32_t b) {
+  return upper_halves(smaller(bits_to<float>(a << 16), bits_to<float>(b << 16)),
+                      smaller(bits_to<float>(a & 0xffff0000u), bits_to<float>(b & 0xffff0000u)));
+}
+COLLC_BY_PAIRS(Bfloat16, Max, larger_bfloat16s)
+COLLC_BY_PAIRS(Bfloat16, Min, smaller_bfloat16s)
+#endif
 #undef COLLC_BY_PAIRS
 
 // Two words that hold one 8-byte element.
 template <class T, class Op>
-COLLC_DEVICE void combine_wide(uint32_t &a_low, uint32_t &a_high, uint32_t b_low, uint32_t b_high) {
+COLLC_DEVICE void combine_wide(uint32_t &a_low, uint32_t &a_high, uint32_t b_low, uint32_t b_high, uint64_t flip) {
   const uint64_t a = static_cast<uint64_t>(a_high) << 32 | a_low, b = static_cast<uint64_t>(b_high) << 32 | b_low;
-  const uint64_t result = to_bits(combine<T, Op>(bits_to<T>(a), bits_to<T>(b)));
+  const uint64_t result = to_bits(combine<T, Op>(bits_to<T>(a), bits_to<T>(b), flip));
   a_low = static_cast<uint32_t>(result);
   a_high = static_cast<uint32_t>(result >> 32);
 }
 
 template <class T, class Op, uint32_t N>
-COLLC_DEVICE void combine_words(uint32_t (&a)[N], const uint32_t (&b)[N]) {
+COLLC_DEVICE void combine_words(uint32_t (&a)[N], const uint32_t (&b)[N], uint64_t flip) {
 #pragma unroll
   for (uint32_t i = 0; i < N; ++i) {
-    if constexpr (sizeof(T) < 8) a[i] = combine_word<T, Op>(a[i], b[i]);
-    else if (i % 2 == 0) combine_wide<T, Op>(a[i], a[i + 1], b[i], b[i + 1]);
+    if constexpr (sizeof(T) < 8) a[i] = combine_word<T, Op>(a[i], b[i], flip);
+    else if (i % 2 == 0) combine_wide<T, Op>(a[i], a[i + 1], b[i], b[i + 1], flip);
   }
 }
-template <class T, class Op>
-COLLC_DEVICE Pack combine(Pack a, const Pack &b) {
-  combine_words<T, Op>(a.word, b.word);
+// Long and rare, products of bytes and, where they are computed one by one, of bfloat16 are called.
+#if COLLC_PAIRS_OF_ALL
+template <class T>
+constexpr bool kCallsProduct = kSame<T, uint8_t>;
+#else
+template <class T>
+constexpr bool kCallsProduct = kSame<T, uint8_t> || kSame<T, Bfloat16>;
+#endif
+template <class T, class U>
+COLLC_DEVICE_CALLED U called_product(U a, U b) {
+  combine_words<T, Prod>(a.word, b.word, 0);
+  return a;
+}
+template <class T, class Op, class U>
+COLLC_DEVICE U combine_unit(U a, const U &b, uint64_t flip) {
+  if constexpr (kCallsProduct<T> && kSame<Op, Prod>) return called_product<T>(a, b);
+  combine_words<T, Op>(a.word, b.word, flip);
   return a;
 }
 template <class T, class Op>
-COLLC_DEVICE Duo combine(Duo a, const Duo &b) {
-  combine_words<T, Op>(a.word, b.word);
-  return a;
+COLLC_DEVICE Pack combine(const Pack &a, const Pack &b, uint64_t flip) {
+  return combine_unit<T, Op>(a, b, flip);
+}
+template <class T, class Op>
+COLLC_DEVICE Duo combine(const Duo &a, const Duo &b, uint64_t flip) {
+  return combine_unit<T, Op>(a, b, flip);
 }
 
-// The end of an average; integers divide toward zero.
+// The end of an average; integers divide toward zero. `flip` has the sign's bit set if they have a sign: what is divided is
+// the magnitude.
 template <class T>
-COLLC_DEVICE T divide(T value, uint32_t divisor) {
-  if constexpr (sizeof(T) == 1) {
-    return static_cast<T>(value / static_cast<decltype(+value)>(divisor));
+COLLC_DEVICE T divide(T value, uint32_t divisor, [[maybe_unused]] uint64_t flip) {
+  if constexpr (kIsInteger<T>) {
+    const T negative = static_cast<T>(0 - ((value & static_cast<T>(flip)) >> (8 * sizeof(T) - 1)));
+    const T quotient = static_cast<T>(static_cast<T>((value ^ negative) - negative) / divisor);
+    return static_cast<T>((quotient ^ negative) - negative);
   } else {
     using W = typename Wide<T>::type;
     return Wide<T>::narrow(Wide<T>::widen(value) / static_cast<W>(divisor));
   }
 }
 
-// Called, not inlined: sixteen divisions would be most of a kernel.
-template <class T>
-COLLC_DEVICE_CALLED T quotient(T value, uint32_t divisor) {
-  return divide(value, divisor);
+// Four bytes. `inverse` is 2^16 / divisor rounded up: too large by less than 1, so that a byte times it, over 2^16, is too
+// large by less than 2^8 / 2^16, while a quotient misses the next whole number by 1 / divisor at least. Of divisors beyond
+// 2^8 the inverse is at most 2^8, and every quotient is 0.
+COLLC_DEVICE uint32_t divide_bytes(uint32_t word, uint32_t inverse, uint32_t flip) {
+  const uint32_t negative = spread_signs(word & flip), one = negative & 0x01010101u;
+  const uint32_t magnitude = add_bytes(word ^ negative, one);
+  uint32_t result = 0;
+#pragma unroll
+  for (uint32_t k = 0; k < 4; ++k) result |= (take<uint8_t>(magnitude, k) * inverse >> 16) << (8 * k);
+  return add_bytes(result ^ negative, one);
 }
+
 template <class T, uint32_t N>
-COLLC_DEVICE void divide_words(uint32_t (&word)[N], uint32_t divisor) {
+COLLC_DEVICE void divide_words(uint32_t (&word)[N], uint32_t divisor, uint64_t flip) {
+  [[maybe_unused]] const uint32_t inverse = sizeof(T) == 1 ? 65535 / divisor + 1 : 0;
 #pragma unroll
   for (uint32_t i = 0; i < N; ++i) {
     if constexpr (sizeof(T) == 8) {
       if (i % 2 != 0) continue;
       const uint64_t bits = static_cast<uint64_t>(word[i + 1]) << 32 | word[i];
-      const uint64_t result = to_bits(divide(bits_to<T>(bits), divisor));
+      const uint64_t result = to_bits(divide(bits_to<T>(bits), divisor, flip));
       word[i] = static_cast<uint32_t>(result);
       word[i + 1] = static_cast<uint32_t>(result >> 32);
+    } else if constexpr (sizeof(T) == 1) {
+      word[i] = divide_bytes(word[i], inverse, static_cast<uint32_t>(flip));
     } else {
       uint32_t result = 0;
 #pragma unroll
-      for (uint32_t k = 0; k < kPerWord<T>; ++k) result |= place_bits(divide(take<T>(word[i], k), divisor), k);
+      for (uint32_t k = 0; k < kPerWord<T>; ++k) result |= place_bits(divide(take<T>(word[i], k), divisor, flip), k);
       word[i] = result;
     }
   }
 }
-template <class T>
-COLLC_DEVICE_CALLED Pack quotient(Pack value, uint32_t divisor) {
-  divide_words<T>(value.word, divisor);
-  return value;
+
+// U is T, a Pack or a Duo of them.
+template <class T, class U>
+COLLC_DEVICE U divide_each(U value, uint32_t divisor, uint64_t flip) {
+  if constexpr (kSame<T, U>) {
+    return divide(value, divisor, flip);
+  } else {
+    divide_words<T>(value.word, divisor, flip);
+    return value;
+  }
 }
-template <class T>
-COLLC_DEVICE_CALLED Duo quotient(Duo value, uint32_t divisor) {
-  divide_words<T>(value.word, divisor);
-  return value;
+// Called, not inlined: sixteen divisions would be most of a kernel.
+template <class T, class U>
+COLLC_DEVICE_CALLED U integer_quotient(U value, uint32_t divisor, uint64_t flip) {
+  return divide_each<T>(value, divisor, flip);
+}
+template <class T, class U>
+COLLC_DEVICE_CALLED U floating_quotient(U value, uint32_t divisor) {
+  return divide_each<T>(value, divisor, 0);
+}
+template <class T, class U>
+COLLC_DEVICE U quotient(const U &value, uint32_t divisor, [[maybe_unused]] uint64_t flip) {
+  if constexpr (kIsInteger<T>) return integer_quotient<T>(value, divisor, flip);
+  else return floating_quotient<T>(value, divisor);
 }
 
 }  // namespace collc::cuda

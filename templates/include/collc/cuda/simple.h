@@ -52,7 +52,8 @@ class Simple : public Counters {
       to.first = static_cast<char *>(call_.output) + (share.out_base + chunk.begin) * sizeof(T);
     // In place, a rank's own block already lies where a copy would put it.
     if (from.first == to.first && step.nrecv == 0) to.first = nullptr;
-    move_chunk<T>(from, to, launch_.operation, step.flags & kFinal ? launch_.divisor : 0, chunk.elements);
+    const Arithmetic how{launch_.operation, step.flags & kFinal ? launch_.divisor : 0, launch_.flip};
+    move_chunk<T>(from, to, how, chunk.elements);
   }
 
   COLLC_DEVICE void publish(const Step &step, const FifoRef *recv, const FifoRef *, const Chunk &chunk) {
