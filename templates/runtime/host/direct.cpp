@@ -21,13 +21,13 @@ struct Card {
   int32_t process;
   uint16_t allowed;
   uint16_t understood;
-  uint32_t chunk_bytes;  // COLLC_CHUNK
-  Protocol protocol;     // COLLC_PROTO
+  Overrides overrides;
   uint64_t address;  // of this process' token
   uint64_t token;
   BufferHandle probe;  // a buffer to try with
 };
 
+constexpr uint32_t kMostChannels = 64;
 constexpr unsigned char kMaps = 16;  // of an answer, beside a Reach
 
 // A number that no other process has, for process numbers mean different things in different containers. A forked child is
@@ -74,10 +74,7 @@ bool try_map(const Card &mine, const Card &theirs) {
   return MappedBuffers().translate(theirs.process, theirs.probe, theirs.probe.base, sizeof(uint64_t)) != nullptr;
 }
 
-}  // namespace
-
 Status read_protocol(Protocol *protocol) {
-  *protocol = Protocol::kBySize;
   const char *text = std::getenv("COLLC_PROTO");
   if (text == nullptr || *text == '\0') return {};
   if (strcasecmp(text, "Simple") == 0)
@@ -89,13 +86,35 @@ Status read_protocol(Protocol *protocol) {
   return {};
 }
 
-Status Neighbours::meet(const RankContext &context, uint32_t chunk_bytes, Protocol protocol) {
+Status same_number(const char *name, uint32_t mine, uint32_t rank, uint32_t theirs, uint32_t peer) {
+  if (mine == theirs) return {};
+  return fail(ncclInvalidUsage, "%s is %u on rank %u and %u on rank %u (0: unset)", name, mine, rank, theirs, peer);
+}
+
+// An error where the overrides of two ranks differ.
+Status same(const Overrides &mine, uint32_t rank, const Overrides &theirs, uint32_t peer) {
+  COLLC_RETURN_IF_FAILED(same_number("COLLC_CHUNK", mine.chunk_bytes, rank, theirs.chunk_bytes, peer));
+  COLLC_RETURN_IF_FAILED(same_number("COLLC_CHANNELS", mine.channels, rank, theirs.channels, peer));
+  if (mine.protocol == theirs.protocol) return {};
+  return fail(ncclInvalidUsage, "ranks %u and %u have different COLLC_PROTO", rank, peer);
+}
+
+}  // namespace
+
+Status read_overrides(Overrides *overrides) {
+  *overrides = {};
+  COLLC_RETURN_IF_FAILED(read_chunk(&overrides->chunk_bytes));
+  COLLC_RETURN_IF_FAILED(read_whole("COLLC_CHANNELS", kMostChannels, &overrides->channels));
+  return read_protocol(&overrides->protocol);
+}
+
+Status Neighbours::meet(const RankContext &context, const Overrides &overrides) {
   double allowed = 1;
   const Status understood = read_number("COLLC_DIRECT", 0, 1, 1, &allowed);
   const bool may = understood.ok() && allowed != 0;
   // Kept until all have tried to map it.
   const std::unique_ptr<void, void (*)(void *)> probe(allocate_buffer(sizeof(uint64_t)), release_buffer);
-  const Card mine{getpid(), may, understood.ok(), chunk_bytes, protocol, reinterpret_cast<uint64_t>(&token()), token(),
+  const Card mine{getpid(), may, understood.ok(), overrides, reinterpret_cast<uint64_t>(&token()), token(),
                   BufferLookup().find(probe.get(), sizeof(uint64_t))};
   Bytes message(sizeof mine);
   std::memcpy(message.data(), &mine, sizeof mine);
@@ -107,11 +126,7 @@ Status Neighbours::meet(const RankContext &context, uint32_t chunk_bytes, Protoc
     Card theirs;
     if (all[peer].size() != sizeof theirs) return fail(ncclInternalError, "rank %u says something else than expected", peer);
     std::memcpy(&theirs, all[peer].data(), sizeof theirs);
-    if (agreed.ok() && theirs.chunk_bytes != chunk_bytes)
-      agreed = fail(ncclInvalidUsage, "COLLC_CHUNK is %u on rank %u and %u on rank %u (0: unset)", chunk_bytes, context.rank,
-                    theirs.chunk_bytes, peer);
-    if (agreed.ok() && theirs.protocol != protocol)
-      agreed = fail(ncclInvalidUsage, "ranks %u and %u have different COLLC_PROTO", context.rank, peer);
+    if (agreed.ok()) agreed = same(overrides, context.rank, theirs.overrides, peer);
     if (agreed.ok() && !theirs.understood) agreed = fail(ncclRemoteError, "rank %u cannot read its COLLC_DIRECT", peer);
     processes_.push_back(theirs.process);
     reach_into_.push_back(try_reach(mine, theirs));

@@ -10,7 +10,14 @@ namespace collc {
 // COLLC_PROTO: how chunks travel that do not go by address. The host has one protocol beside Simple: a cache line that
 // holds flag and data, which LL and LL128 both stand for.
 enum class Protocol : uint32_t { kBySize, kSimple, kLines };
-Status read_protocol(Protocol *protocol);
+
+// What a user may override of the tables for a communicator, the same on all ranks.
+struct Overrides {
+  uint32_t chunk_bytes = 0;  // COLLC_CHUNK; 0: as the program says
+  uint32_t channels = 0;     // COLLC_CHANNELS, that run side by side; 0: as many as the program has
+  Protocol protocol = Protocol::kBySize;
+};
+Status read_overrides(Overrides *overrides);
 
 // How far a rank sees into another's private memory.
 enum class Reach : uint8_t {
@@ -22,8 +29,8 @@ enum class Reach : uint8_t {
 // What the ranks of a communicator know of each other's memory, found out once by trying.
 class Neighbours {
  public:
-  // Collective among the ranks. COLLC_DIRECT=0 leaves only slots. `chunk_bytes` and `protocol` must be the same on all ranks.
-  Status meet(const RankContext &context, uint32_t chunk_bytes, Protocol protocol);
+  // Collective among the ranks, which must have the same overrides. COLLC_DIRECT=0 leaves only slots.
+  Status meet(const RankContext &context, const Overrides &overrides);
 
   // How `reader` reads this rank's memory.
   Reach reach_of(uint32_t reader) const { return reach_of_[reader]; }

@@ -100,15 +100,15 @@ HostRank::HostRank(const RankContext &context)
 }
 
 Status HostRank::meet(const RankContext &context) {
-  const Status readable = read_chunk(&chunk_limit_);
-  Protocol protocol = Protocol::kBySize;
-  const Status known = read_protocol(&protocol);
-  const Status met = neighbours_.meet(context, chunk_limit_, protocol);
+  Overrides overrides;
+  const Status readable = read_overrides(&overrides);
+  const Status met = neighbours_.meet(context, overrides);
   COLLC_RETURN_IF_FAILED(readable);
-  COLLC_RETURN_IF_FAILED(known);
   COLLC_RETURN_IF_FAILED(met);
-  if (protocol == Protocol::kSimple) line_bytes_ = 0;
-  if (protocol == Protocol::kLines)
+  chunk_limit_ = overrides.chunk_bytes;
+  channel_limit_ = overrides.channels != 0 ? overrides.channels : context.most_channels;
+  if (overrides.protocol == Protocol::kSimple) line_bytes_ = 0;
+  if (overrides.protocol == Protocol::kLines)
     chunk_limit_ = chunk_limit_ == 0 ? SlotLine::kData : std::min(chunk_limit_, SlotLine::kData);
   for (End &end : ends_) {
     if (end.source != plan_rank_) {
@@ -195,6 +195,7 @@ void HostRank::begin(const Call &call) {
         context_.tables->rank_channels[program.first_rank_channel + plan_rank_ * program.nchannels + c];
     ChannelState &channel = channels_[c];
     channel = {};
+    channel.blocked_on = plan_rank_;  // by nobody yet
     channel.steps = context_.tables->steps + place.first_step;
     channel.nsteps = place.nsteps;
     for (uint32_t s = 0; s < place.nsteps; ++s) {
@@ -246,8 +247,11 @@ bool HostRank::advance() {
 // Each channel as far as it goes with so many steps that receive.
 bool HostRank::advance_channels(uint32_t receives) {
   bool moved = false;
-  for (ChannelState &channel : channels_) {
+  for (size_t c = 0; c < channels_.size(); ++c) {
+    ChannelState &channel = channels_[c];
     if (channel.done) continue;
+    // With fewer than the program has, each goes on with a further one when it has ended one.
+    if (channel_limit_ != 0 && c >= channel_limit_ && !channels_[c - channel_limit_].done) continue;
     const Cursor before = channel.at;
     HostVerbs verbs(*this, channel, receives);
     const Progress progress =

@@ -165,7 +165,8 @@ class HostRank final : public RankBackend {
   bool timed_ = false;  // COLLC_BREAKDOWN
   uint64_t begun_ns_ = 0;
   std::vector<ChannelTimes> times_;
-  uint32_t chunk_limit_ = 0;  // COLLC_CHUNK; 0: as the program says
+  uint32_t chunk_limit_ = 0;    // COLLC_CHUNK; 0: as the program says
+  uint32_t channel_limit_ = 0;  // channels that run side by side; 0: all
   uint32_t line_bytes_ = SlotLine::kData;  // up to so many bytes a chunk travels in its slot's line
   const FifoRef *refs_ = nullptr;
   std::vector<End> ends_;
