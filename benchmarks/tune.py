@@ -15,13 +15,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from collc.bench.sizes import size_series
 from collc.bench.team import team_of
 from collc.build.readback import read_manifest
 from collc.compiler import CompileRequest, compile_topology
 from collc.options import TargetKind
 from collc.packing.model import Collective
 from collc.pipeline import COMPILED
-from collc.simulate.run import short_size, size_series
+from collc.simulate.run import short_size
 from collc.tune.candidates import embedded, read_offers
 from collc.tune.meter import Guard, TeamMeter
 from collc.tune.run import WORKER, Tuned, TuneRequest, tune

@@ -18,9 +18,11 @@ from typing import Any
 from collc.bench.breakdown import read_times, since
 from collc.bench.data import OPS, TYPES, Case
 from collc.bench.nccl import Nccl
-from collc.bench.worker import GUARD, UNWRITTEN, Buffer, count_wrong, make_buffers, what_runs
-from collc.errors import CollcError, RunError
+from collc.bench.worker import FAILURES, GUARD, UNWRITTEN, Buffer, count_wrong, make_buffers, said, what_runs
+from collc.errors import RunError
 from collc.packing.model import Collective
+
+_OUT_OF_MEMORY = 2  # CUDA_ERROR_OUT_OF_MEMORY
 
 
 class Driver:
@@ -49,7 +51,8 @@ class Driver:
     def __call__(self, name: str, *arguments: object) -> None:
         status = getattr(self.lib, name)(*arguments)
         if status:
-            raise RunError(f"{name} failed with CUDA error {status}")
+            hint = "no memory on the GPU: choose a smaller -e" if status == _OUT_OF_MEMORY else None
+            raise RunError(f"{name} failed with CUDA error {status}", hint=hint)
 
     def use(self, device: int) -> None:
         self("cuCtxSetCurrent", self.contexts[device])
@@ -191,13 +194,14 @@ def serve(library: Path, orders: Any, answer: Callable[[dict[str, Any]], None]) 
                 ranks = Ranks(library)
             match order["do"]:
                 case "init":
-                    answer({"ranks": ranks.init(order)})
+                    done: dict[str, Any] = {"ranks": ranks.init(order)}
                 case "case":
-                    answer({"ranks": ranks.case(order)})
+                    done = {"ranks": ranks.case(order)}
                 case _:
-                    answer({"ranks": ranks.close()})
-        except CollcError as error:
-            answer({"error": str(error)})
+                    done = {"ranks": ranks.close()}
+        except FAILURES as error:
+            done = {"error": said(error)}
+        answer(done)
 
 
 def _answer(answer: dict[str, Any]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,6 +11,7 @@ from typing import Any
 from collc.bench.breakdown import ChannelShare, shares
 from collc.bench.data import TYPES
 from collc.bench.launchers import Place
+from collc.bench.sizes import check_memory, size_series
 from collc.bench.team import gpu_team_of, team_of
 from collc.build.readback import read_manifest
 from collc.errors import UsageError
@@ -73,14 +74,6 @@ def bus_factor(collective: Collective, nranks: int) -> float:
     return (nranks - 1) / nranks if collective in _PER_RANK else 1.0
 
 
-def sizes(request: BenchRequest) -> Iterator[int]:
-    """Bytes from min to max, times the factor, or plus the step where the factor is 1."""
-    size = request.min_bytes
-    while size <= request.max_bytes:
-        yield size
-        size = size * request.step_factor if request.step_factor > 1 else size + request.step_bytes
-
-
 def element_count(collective: Collective, size: int, element_bytes: int, nranks: int) -> int:
     """NCCL's count for a total size; blocks of per-rank collectives are multiples of 16 bytes, as in nccl-tests."""
     count = size // element_bytes
@@ -88,6 +81,11 @@ def element_count(collective: Collective, size: int, element_bytes: int, nranks:
         unit = 16 // element_bytes
         return count // nranks // unit * unit
     return count
+
+
+def buffer_bytes(collectives: Iterable[Collective], size: int, nranks: int) -> int:
+    """The most that the buffers of all ranks take for calls of one size, which are out of place."""
+    return max((nranks * size + size * (1 if c in _PER_RANK else nranks) for c in collectives), default=0)
 
 
 def library_ranks(manifest: dict[str, Any], wanted: int | None) -> int:
@@ -109,7 +107,9 @@ def cases(request: BenchRequest) -> list[dict[str, Any]]:
     manifest = read_manifest(request.library)
     nranks = library_ranks(manifest, request.ranks)
     held = {p["collective"] for a in manifest["allocations"] if a["nranks"] == nranks for p in a["programs"]}
-    return list(_orders(request, nranks, held))
+    sizes = size_series(request.min_bytes, request.max_bytes, request.step_factor, request.step_bytes)
+    check_memory(buffer_bytes(request.collectives, sizes[-1], nranks), str(request.library))
+    return list(_orders(request, sizes, nranks, held))
 
 
 def run_bench(request: BenchRequest, report: Callable[[Row], None], place: Place | None = None) -> list[Row]:
@@ -136,7 +136,7 @@ def run_bench(request: BenchRequest, report: Callable[[Row], None], place: Place
     return rows
 
 
-def _orders(request: BenchRequest, nranks: int, held: set[str]) -> Iterator[dict[str, Any]]:
+def _orders(request: BenchRequest, sizes: Sequence[int], nranks: int, held: set[str]) -> Iterator[dict[str, Any]]:
     for collective in request.collectives:
         if collective.value not in held:
             raise UsageError(f"the library holds no {collective.value}", hint=f"it holds {', '.join(sorted(held))}")
@@ -148,7 +148,7 @@ def _orders(request: BenchRequest, nranks: int, held: set[str]) -> Iterator[dict
         for kind in request.types:
             for op in request.ops if collective in REDUCING else [None]:
                 for root in roots:
-                    for size in sizes(request):
+                    for size in sizes:
                         count = element_count(collective, size, TYPES[kind].size, nranks)
                         for in_place in (False, True):
                             yield {

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import selectors
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -24,6 +26,9 @@ class _Rank(Protocol):
 
     def receive(self) -> dict[str, Any] | None:
         """The worker's next answer; None when it is gone."""
+
+    def fileno(self) -> int:
+        """A descriptor that is readable once an answer comes or the worker is gone."""
 
     def fate(self) -> str:
         """What became of a worker that is gone."""
@@ -52,8 +57,14 @@ class _Started:
         line = self.process.stdout.readline()
         return dict(json.loads(line)) if line else None
 
+    def fileno(self) -> int:
+        assert self.process.stdout is not None
+        return self.process.stdout.fileno()
+
     def fate(self) -> str:
-        return f"the rank ended with status {self.process.wait(10)}"
+        status = self.process.wait(10)
+        killed = ", killed perhaps for want of memory: choose a smaller -e" if status == -signal.SIGKILL else ""
+        return f"the rank ended with status {status}{killed}"
 
     def end(self) -> None:
         self.process.kill()
@@ -70,6 +81,7 @@ class _Joined:
     def __init__(self, line: Line) -> None:
         self.line = line
         self.send, self.receive, self.end = line.send, line.receive, line.close
+        self.fileno = line.connection.fileno
 
     def fate(self) -> str:
         return "the rank ended"
@@ -102,7 +114,19 @@ class Team:
     def all(self, order: dict[str, Any]) -> list[dict[str, Any]]:
         for rank in range(len(self.ranks)):
             self.send(rank, order)
-        return [self.receive(rank) for rank in range(len(self.ranks))]
+        return self.receive_all()
+
+    def receive_all(self) -> list[dict[str, Any]]:
+        """An answer of each rank, taken as they come: a rank that fails need not wait for one that waits for it."""
+        answers: dict[int, dict[str, Any]] = {}
+        with selectors.DefaultSelector() as selector:
+            for number, rank in enumerate(self.ranks):
+                selector.register(rank.fileno(), selectors.EVENT_READ, number)
+            while len(answers) < len(self.ranks):
+                for key, _ in selector.select():
+                    answers[key.data] = self.receive(key.data)
+                    selector.unregister(key.fileobj)
+        return [answers[number] for number in range(len(self.ranks))]
 
     def end(self) -> None:
         for rank in self.ranks:
@@ -154,8 +178,7 @@ def team_of(library: Path, nranks: int, place: Place | None, worker: str = "coll
         unique = team.one(0, {"do": "id"})["id"]
         for rank in range(nranks):
             team.send(rank, {"do": "init", "id": unique, "rank": rank, "nranks": nranks})
-        for rank in range(nranks):
-            team.receive(rank)
+        team.receive_all()
         yield team
         team.all({"do": "close"})
     finally:

@@ -47,6 +47,19 @@ class Buffer:
         return bool((self.all[:GUARD] == _GUARD_BYTE).all() and (self.all[GUARD + size :] == _GUARD_BYTE).all())
 
 
+# What a rank answers with an error; anything else is a bug of ours and ends it.
+FAILURES = (CollcError, MemoryError, OSError)
+
+
+def said(error: BaseException) -> str:
+    """A failure as its rank tells it, with what to do."""
+    if isinstance(error, MemoryError):
+        return str(RunError(f"no memory for its buffers: {error}".rstrip(": "), hint="choose a smaller -e"))
+    if isinstance(error, OSError):
+        return str(RunError(error.strerror or str(error), where=error.filename, hint="`collc doctor` looks for causes"))
+    return str(error)
+
+
 SomeBuffer = TypeVar("SomeBuffer", bound=Buffer)
 
 
@@ -157,6 +170,17 @@ class Rank:
         call(1)
         return count_wrong(case, self.rank, send, recv, recv_at)
 
+    def obey(self, order: dict[str, Any]) -> dict[str, Any]:
+        match order["do"]:
+            case "id":
+                return {"id": self.nccl.unique_id().hex()}
+            case "init":
+                return self.init(order)
+            case "case":
+                return self.case(order)
+            case _:
+                return self.close()
+
     def close(self) -> dict[str, Any]:
         if self.comm is not None:
             self.nccl.check(self.nccl.lib.ncclCommDestroy(self.comm), "ncclCommDestroy")
@@ -173,17 +197,10 @@ def serve(library: Path, orders: Iterable[dict[str, Any]], answer: Callable[[dic
             if rank is None:
                 rank = Rank(library)
             closed = order["do"] == "close"
-            match order["do"]:
-                case "id":
-                    answer({"id": rank.nccl.unique_id().hex()})
-                case "init":
-                    answer(rank.init(order))
-                case "case":
-                    answer(rank.case(order))
-                case _:
-                    answer(rank.close())
-        except CollcError as error:
-            answer({"error": str(error)})
+            done = rank.obey(order)
+        except FAILURES as error:
+            done = {"error": said(error)}
+        answer(done)
     return closed
 
 

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import difflib
 import importlib
 import os
+import re
 import sys
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import click
 
 from collc import __version__
-from collc.errors import CollcError
+from collc.errors import CollcError, UsageError
 
 # Command -> its one-line help. The module collc.cli.<name> defines `command`; it is imported only when asked for, so
 # that `collc --help` does not pay for solvers.
@@ -100,14 +102,41 @@ def main(argv: list[str] | None = None) -> Any:
 def _run(args: list[str]) -> int:
     try:
         code = cli.main(args, prog_name="collc", standalone_mode=False)
-    except click.ClickException as error:
+    except click.exceptions.NoArgsIsHelpError as error:
         error.show()
-        return 2
+        return error.exit_code
+    except click.UsageError as error:
+        raise _our_own(error, args) from error
+    except click.ClickException as error:
+        raise CollcError(error.format_message()) from error
     except click.exceptions.Abort:
         return 130
     except click.exceptions.Exit as stop:
         return stop.exit_code
     return code if isinstance(code, int) else 0
+
+
+def _our_own(error: click.UsageError, args: list[str]) -> UsageError:
+    """click's four lines as the one of every other refusal: what, where, and what to do."""
+    # Some of click's errors do not know the command that they are about.
+    command = error.ctx.info_name if error.ctx and error.ctx.parent else next((a for a in args if a in COMMANDS), None)
+    where, hint = command, f"see `collc {command} --help`" if command else "see `collc --help`"
+    what = error.message
+    near: Sequence[str] = ()
+    if isinstance(error, click.NoSuchOption):
+        near = error.possibilities or ()
+    elif isinstance(error, click.BadParameter) and not isinstance(error, click.MissingParameter):
+        named = error.param.get_error_hint(error.ctx) if error.param and error.ctx else error.param_hint
+        where = named.replace("'", "") if isinstance(named, str) else command
+        what = re.sub("is not a valid integer( range)?", "is no whole number", what)
+    elif command is None and args and not args[0].startswith("-"):
+        near = difflib.get_close_matches(args[0], COMMANDS)
+        what = f"no such command {args[0]!r}"
+    else:
+        what = error.format_message()
+    hint = f"did you mean {' or '.join(near)}? {hint}" if near else hint
+    what = " ".join(what.split()).rstrip(".")
+    return UsageError(what[:1].lower() + what[1:], where=where, hint=hint)
 
 
 def _fail(error: BaseException, debug: bool, line: str, code: int) -> None:

@@ -89,7 +89,6 @@ def command(
             _check_job(place, path, manifest["target"], ranks)
         if breakdown:
             check_counts(path, manifest)
-        _check_sizes(minbytes, maxbytes, stepbytes, stepfactor)
         held = {program["collective"] for allocation in manifest["allocations"] for program in allocation["programs"]}
         request = BenchRequest(
             library=path,
@@ -138,15 +137,6 @@ def _check_job(place: Place, path: Path, target: str, ranks: int | None) -> None
         raise UsageError(what, where=str(path), hint="run it once, or with --launcher none")
     if ranks not in (None, place.size):
         raise UsageError(f"--ranks {ranks}, but the job has {place.size}", where=place.launcher)
-
-
-def _check_sizes(minbytes: int, maxbytes: int, stepbytes: int, stepfactor: int) -> None:
-    if maxbytes < minbytes:
-        raise UsageError(f"-e {maxbytes} is below -b {minbytes}")
-    if minbytes == 0 and stepfactor > 1:
-        raise UsageError("-b 0 cannot grow by a factor", hint="use -f 1 -i BYTES")
-    if stepfactor == 1 and stepbytes == 0:
-        raise UsageError("-f 1 -i 0 never reaches -e")
 
 
 def _root(text: str) -> int | None:

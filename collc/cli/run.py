@@ -11,7 +11,7 @@ from collc.bench.find import find_library, find_wheel_nccl
 from collc.build.numbering import live_numbering
 from collc.build.readback import read_library, read_manifest
 from collc.cli.report import debug_option
-from collc.errors import RunError
+from collc.errors import RunError, UsageError
 from collc.topology.load import load_topology
 
 
@@ -26,6 +26,11 @@ from collc.topology.load import load_topology
 @click.argument("argv", metavar="-- CMD...", nargs=-1, required=True, type=click.UNPROCESSED)
 def command(library: Path | None, topology: str | None, argv: tuple[str, ...]) -> None:
     """Run CMD with the library preloaded, so that its calls of NCCL reach collc."""
+    # What click does not know here may be an option of the command.
+    if argv[0].startswith("-"):
+        raise UsageError(f"no such option {argv[0]!r}", where="run", hint="see `collc run --help`")
+    if argv[0].endswith(".so"):
+        raise UsageError("is a library, not a command", where=argv[0], hint=f"write `--lib {argv[0]} -- CMD`")
     path = find_library(library)
     read_manifest(path)
     before = os.environ.get("LD_PRELOAD")

@@ -5,13 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from fractions import Fraction
 
+from collc.bench.sizes import size_series
 from collc.build.manifest import tree_depth
 from collc.options import Target
 from collc.packing.model import Plan, Tree
 from collc.schedule.candidates import MOST_CHANNELS, TURNS
 from collc.simulate.choose import GAIN
 from collc.simulate.params import BYTES_PER_US, GENERIC, Machine
-from collc.simulate.run import short_size, size_series
+from collc.simulate.run import short_size
 
 # Sizes at which is decided: dense where calls are cheap to simulate.
 SIZES = (*size_series(1 << 10, 4 << 20, 4), 32 << 20, 256 << 20)

@@ -325,16 +325,6 @@ def spans(outcome: Outcome) -> list[tuple[int, float, float]]:
     return [(number, first[number], last[number]) for number in sorted(first)]
 
 
-def size_series(least: int, most: int, factor: int, step: int = 0) -> list[int]:
-    """Sizes from `least` to `most`: times the factor, or plus the step where the factor is 1."""
-    found = []
-    size = least
-    while size <= most:
-        found.append(size)
-        size = size * factor if factor > 1 else size + step
-    return found
-
-
 def _size(size: int) -> str:
     """64K, 1M; exact, so odd sizes stay in bytes."""
     for unit, letter in ((1 << 30, "G"), (1 << 20, "M"), (1 << 10, "K")):

@@ -9,13 +9,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from collc.bench.runner import library_ranks
+from collc.bench.runner import buffer_bytes, library_ranks
+from collc.bench.sizes import check_memory, size_series
 from collc.bench.team import Team, team_of
 from collc.build.readback import read_manifest
 from collc.errors import RunError, UsageError
 from collc.packing.model import Collective
 from collc.pipeline import COMPILED
-from collc.simulate.run import short_size, size_series
+from collc.simulate.run import short_size
 from collc.tune.candidates import Candidate, Offer, read_offers
 from collc.tune.files import FileTable, State, tuning_text, write_whole
 from collc.tune.meter import Guard, TeamMeter
@@ -104,9 +105,9 @@ def tune(request: TuneRequest, status: Callable[[str], None] = lambda text: None
         raise UsageError("the library is for GPUs, and tune starts ranks on CPUs so far", where=str(request.library))
     nranks = library_ranks(manifest, request.ranks)
     sizes = size_series(request.min_bytes, request.max_bytes, request.factor)
-    if not sizes or request.factor < 2:
-        raise UsageError("no sizes to measure", hint="-b must not exceed -e, and -f is 2 or more")
     offers = read_offers(manifest)
+    wanted = request.collectives or [c for c in COMPILED if any(offer.roots(c) for offer in offers)]
+    check_memory(buffer_bytes(wanted, sizes[-1], nranks), str(request.library))
     output = request.output or request.library.with_suffix(".tuning")
     with _without_tuning(), team_of(request.library, nranks, None, WORKER) as team:
         machine = str(team.one(0, {"do": "machine"})["machine"])

@@ -14,9 +14,9 @@ from typing import Any
 
 from collc.bench.data import TYPES, Case
 from collc.bench.runner import REDUCING
-from collc.bench.worker import Buffer, Rank, make_buffers
+from collc.bench.worker import FAILURES, Buffer, Rank, make_buffers, said
 from collc.codegen.context import COLLECTIVES
-from collc.errors import CollcError, RunError
+from collc.errors import RunError
 from collc.packing.model import Collective
 
 FLOAT = TYPES["float"]
@@ -83,10 +83,6 @@ class TunedRank(Rank):
 
     def obey(self, order: dict[str, Any]) -> dict[str, Any]:
         match order["do"]:
-            case "id":
-                return {"id": self.nccl.unique_id().hex()}
-            case "init":
-                return self.init(order)
             case "machine":
                 return self.machine()
             case "program":
@@ -94,7 +90,7 @@ class TunedRank(Rank):
             case "measure":
                 return self.measure(order)
             case _:
-                return self.close()
+                return super().obey(order)
 
 
 def main() -> None:
@@ -104,8 +100,8 @@ def main() -> None:
             if rank is None:
                 rank = TunedRank(Path(sys.argv[1]))
             answer = rank.obey(json.loads(line))
-        except CollcError as error:
-            answer = {"error": str(error)}
+        except FAILURES as error:
+            answer = {"error": said(error)}
         sys.stdout.write(json.dumps(answer) + "\n")
         sys.stdout.flush()
 

@@ -167,8 +167,13 @@ def test_the_command_prints_before_and_after_and_json(tmp_path, monkeypatch):
 def test_what_cannot_be_tuned_is_refused(tmp_path):
     with pytest.raises(UsageError, match=r"nothing to choose from.*--tune-candidates"):
         tune(TuneRequest(library("odd"), tmp_path / "x"))
-    with pytest.raises(UsageError, match="no sizes"):
-        tune(request(tmp_path / "x", min_bytes=8, max_bytes=4))
+    for changes, said in (
+        ({"min_bytes": 8, "max_bytes": 4}, "-e 4 is below -b 8"),
+        ({"min_bytes": 0}, "-b 0 cannot grow"),
+        ({"factor": 1}, "never end"),
+    ):
+        with pytest.raises(UsageError, match=said):
+            tune(request(tmp_path / "x", **changes))
     with pytest.raises(UsageError, match="serves 3 ranks, not 2"):
         tune(request(tmp_path / "x", ranks=2))
     with pytest.raises(UsageError, match="holds no alltoall"):
