@@ -106,7 +106,7 @@ class Bench:
         while len(times) < MOST_SAMPLES:
             times.append(self.sample(call, calls))
             spent = self.largest(time.perf_counter() - begin)
-            if spent > 20 * budget or (len(times) >= 9 and spent > budget):
+            if len(times) >= 3 and spent > (budget if len(times) >= 9 else 6 * budget):
                 break
         return sorted(times), wrong
 

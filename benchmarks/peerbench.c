@@ -11,7 +11,7 @@
 // threads of this process. memalloc: buffers from ncclMemAlloc.
 //
 // A sample is a batch of back-to-back calls after a barrier, timed by the slowest rank. Printed is the median over
-// the samples of SECONDS seconds (at least 9): NAME,collective,ranks,bytes,median_us,p10_us,p90_us,samples,check.
+// the samples of SECONDS seconds (at least 9; of slow calls, at least 3 in six times as long): NAME,collective,ranks,bytes,median_us,p10_us,p90_us,samples,check.
 // `bytes` are nccl-tests': what each rank holds of all_reduce and broadcast, what it receives in all_gather, what it gives
 // in reduce_scatter. Roots of broadcasts rotate. Buffers are private memory of the process, on 2 MiB pages where there are.
 #ifndef _GNU_SOURCE
@@ -348,20 +348,21 @@ static void measure(const char *name, int collective, size_t bytes, double budge
   memset(output, 0, bytes);
   // Batches of some 8 ms; every rank is root equally often.
   long calls = 2;
-  for (int round = 0; round < 2; ++round) {
-    const double time = largest(sample(collective, count, calls));
+  double time = 0;
+  for (int round = 0; round < 2 && time < 0.01; ++round) {
+    time = sample(collective, count, calls);
     calls = time > 0 ? (long)(0.008 / time) : 1;
     if (calls > 8000) calls = 8000;
     calls = (calls / nranks + 1) * nranks;
   }
-  if (calls == nranks && sample(collective, count, 1) > 0.004) calls = nranks < 4 || collective == kBroadcast ? nranks : 2;
+  if (calls == nranks && time > 0.004) calls = nranks < 4 || collective == kBroadcast ? nranks : 2;
   double times[kMostSamples];
   int n = 0;
   const double begin = seconds();
   for (int more = 1; more && n < kMostSamples;) {
     times[n++] = sample(collective, count, calls);
-    more = largest(n < 9 || seconds() - begin < budget ? 1 : 0) > 0;
-    if (largest(seconds() - begin) > 20 * budget) more = 0;
+    const double spent = largest(seconds() - begin);
+    more = n < 3 || (n < 9 ? spent < 6 * budget : spent < budget);
   }
   qsort(times, (size_t)n, sizeof times[0], ascending);
   if (rank == 0)

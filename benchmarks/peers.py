@@ -272,8 +272,31 @@ def report(peers: Sequence[Peer], cells: Cells, notes: Sequence[str], rounds: in
             "![collc beside the best peer](../figures/host-peers.png)",
             "",
         ]
+    lines += beside_floor(median)
     lines += [f"- {note}" for note in dict.fromkeys(notes)]
     return "\n".join(lines).rstrip() + "\n", ratios
+
+
+def beside_floor(median: dict[tuple[str, str, int, int], float]) -> list[str]:
+    """Where buffers are seen by all ranks: the worst collective's time over that of a single copy."""
+    lines = [
+        "## Buffers that all ranks see",
+        "",
+        "Time over that of a single copy, the worst of the four collectives.",
+        "",
+        "| ranks | | " + " | ".join(map(short, SIZES)) + " |",
+        "|---|---|" + "---|" * len(SIZES),
+    ]
+    for ranks in RANKS:
+        for name in (THREADS, MEMALLOC):
+            row = []
+            for size in SIZES:
+                keys = [(collective, ranks, size) for collective in COLLECTIVES]
+                known = [key for key in keys if (name, *key) in median and (FLOOR, *key) in median]
+                worst = max((median[name, *key] / median[FLOOR, *key] for key in known), default=math.nan)
+                row.append("-" if math.isnan(worst) else f"{worst:.2f}")
+            lines.append(f"| {ranks} | {name} | " + " | ".join(row) + " |")
+    return [*lines, ""]
 
 
 def processor() -> str:
