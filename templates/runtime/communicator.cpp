@@ -30,6 +30,7 @@ struct Introduction {
   uint64_t machine;
   uint64_t gpus;    // hash of COLLC_GPUS
   uint64_t tuning;  // digest of COLLC_TUNING
+  uint64_t disabled;  // 1: COLLC_DISABLE
   uint64_t cpus[16];
 };
 
@@ -66,6 +67,7 @@ Status introduce(Introduction *mine, const std::vector<uint32_t> &gpus, const Tu
   for (const uint32_t gpu : gpus) names += std::to_string(gpu) + ",";
   mine->gpus = hash_of(names);
   mine->tuning = tuning.digest();
+  mine->disabled = is_set("COLLC_DISABLE") ? 1 : 0;
   cpu_set_t cpus;
   CPU_ZERO(&cpus);
   if (sched_getaffinity(0, sizeof cpus, &cpus) == 0) std::memcpy(mine->cpus, &cpus, std::min(sizeof cpus, sizeof mine->cpus));
@@ -98,6 +100,16 @@ Status compare_places(const std::vector<Introduction> &all) {
     if (all[r].gpus != all[0].gpus) return fail(ncclInvalidUsage, "ranks 0 and %zu have different COLLC_GPUS", r);
   }
   return {};
+}
+
+// One rank that leaves everything to the real NCCL needs the others there.
+Status compare_disabled(const std::vector<Introduction> &all) {
+  std::vector<uint32_t> ranks;
+  for (uint32_t r = 0; r < all.size(); ++r)
+    if (all[r].disabled != 0) ranks.push_back(r);
+  if (ranks.empty()) return {};
+  if (ranks.size() == all.size()) return fail(ncclInvalidUsage, "COLLC_DISABLE is set");
+  return fail(ncclInvalidUsage, "COLLC_DISABLE is set on rank%s %s", ranks.size() == 1 ? "" : "s", list_ranks(ranks).c_str());
 }
 
 uint32_t count_cores(const std::vector<Introduction> &all) {
@@ -211,7 +223,10 @@ Status Communicator::join(const ncclUniqueId &id, uint32_t nranks, uint32_t rank
   nranks_ = nranks;
   rank_ = rank;
   RankContext context;
-  COLLC_RETURN_IF_FAILED(read_number("COLLC_TIMEOUT", 0, 1e9, 0, &context.timeout));
+  // A wrong value is told to the others at the first exchange: who did not come would let them wait.
+  Status status = bootstrap_seconds(&bootstrap_seconds_);
+  const Status limit = read_number("COLLC_TIMEOUT", 0, 1e9, 0, &context.timeout);
+  if (status.ok()) status = limit;
   context.tables = &tables();
   context.nranks = nranks_;
   context.rank = rank_;
@@ -219,15 +234,14 @@ Status Communicator::join(const ncclUniqueId &id, uint32_t nranks, uint32_t rank
   context.stopped = [this] { return stopped_.load(); };
 
   Rendezvous rendezvous(context.stopped);
-  COLLC_RETURN_IF_FAILED(rendezvous.join(id, nranks_, rank_));
+  COLLC_RETURN_IF_FAILED(rendezvous.join(id, nranks_, rank_, bootstrap_seconds_));
   context.exchange = [&rendezvous](const Bytes &message, std::vector<Bytes> *all) {
     return rendezvous.exchange(message, all);
   };
 
   gpus_ = gpus;
   Introduction mine = {};
-  Status status;
-  if (gpus.empty()) status = declared_gpus(nranks_, &gpus_);
+  if (status.ok() && gpus.empty()) status = declared_gpus(nranks_, &gpus_);
   const Tuning tuning = find_tuning(rank_ == 0);
   if (status.ok()) status = introduce(&mine, gpus_, tuning);
   Bytes message(sizeof mine);
@@ -235,22 +249,24 @@ Status Communicator::join(const ncclUniqueId &id, uint32_t nranks, uint32_t rank
   std::vector<Bytes> all;
   COLLC_RETURN_IF_FAILED(rendezvous.exchange(message, &all, status));
   std::vector<Introduction> introductions(nranks_);
-  std::set<uint64_t> processes;
+  std::vector<uint64_t> owners(nranks_);
   for (uint32_t r = 0; r < nranks_; ++r) {
     if (all[r].size() != sizeof mine) return fail(ncclInvalidUsage, "rank %u loads another version of collc", r);
     std::memcpy(&introductions[r], all[r].data(), sizeof mine);
-    processes.insert(introductions[r].process);
+    owners[r] = introductions[r].process;
   }
   COLLC_RETURN_IF_FAILED(compare_builds(introductions));
   // All ranks know the same facts, so all come to the same decision.
-  status = is_set("COLLC_DISABLE") ? fail(ncclInvalidUsage, "COLLC_DISABLE is set") : compare_places(introductions);
+  status = compare_disabled(introductions);
+  if (status.ok()) status = compare_places(introductions);
   if (status.ok()) status = place(nranks_, gpus_, &placement_);
   if (!status.ok()) return hand_over(rendezvous, status);
+  COLLC_RETURN_IF_FAILED(check_gpus(nranks_, gpus_));
   COLLC_RETURN_IF_FAILED(compare_tunings(introductions));
   if (placement_.allocation != nullptr) choices_ = Choices(*placement_.allocation, tuning);
 
   const std::string key = secret_of(id);
-  status = share_memory(rendezvous, key, static_cast<uint32_t>(processes.size()));
+  status = share_memory(rendezvous, key, owners);
   const Status together = rendezvous.exchange({}, &all, status);  // nobody goes on before all have mapped it
   forget(key);
   COLLC_RETURN_IF_FAILED(together);
@@ -258,8 +274,9 @@ Status Communicator::join(const ncclUniqueId &id, uint32_t nranks, uint32_t rank
   context.segment = segment_;
   context.cores = count_cores(introductions);
   COLLC_RETURN_IF_FAILED(rendezvous.exchange({}, &all, backend().open(context, &rank_backend_)));
+  rendezvous.leave();
   log(LogLevel::kInfo, "rank %u of %u: communicator made in %lld ms: %zu processes, %u cores, %.1f MB shared", rank_, nranks_,
-      static_cast<long long>(now_ms() - start), processes.size(), context.cores,
+      static_cast<long long>(now_ms() - start), std::set<uint64_t>(owners.begin(), owners.end()).size(), context.cores,
       static_cast<double>(segment_->control().bytes) / 1e6);
   return {};
 }
@@ -277,6 +294,7 @@ Status Communicator::hand_over(Rendezvous &rendezvous, const Status &reason) {
   std::memcpy(message.data(), &id, sizeof id);
   std::vector<Bytes> all;
   COLLC_RETURN_IF_FAILED(rendezvous.exchange(message, &all, ready));
+  rendezvous.leave();
   std::memcpy(&id, all[0].data(), std::min(sizeof id, all[0].size()));
   static std::atomic<bool> said{false};
   if (rank_ == 0 && !said.exchange(true))
@@ -308,7 +326,7 @@ ncclComm_t Communicator::release_real() {
   return real;
 }
 
-Status Communicator::share_memory(Rendezvous &rendezvous, const std::string &key, uint32_t processes) {
+Status Communicator::share_memory(Rendezvous &rendezvous, const std::string &key, const std::vector<uint64_t> &owners) {
   const uint64_t bytes = backend().shared_bytes(tables(), placement_);
   std::shared_ptr<Segment> segment;
   std::vector<Bytes> all;
@@ -324,19 +342,22 @@ Status Communicator::share_memory(Rendezvous &rendezvous, const std::string &key
     if (status.ok()) status = server.listen(name);
     claim(key, &first)->set(status, segment);
     COLLC_RETURN_IF_FAILED(rendezvous.exchange(bytes_of(name), &all, status));
-    COLLC_RETURN_IF_FAILED(server.serve(segment->fd(), key, processes - 1, stop));
+    status = server.serve(segment->fd(), key, owners, rank_, rendezvous.seconds(), stop);
+    if (!status.ok()) return stop() ? rendezvous.verdict() : status;
   } else {
     COLLC_RETURN_IF_FAILED(rendezvous.exchange({}, &all));
     const std::shared_ptr<Pending> entry = claim(key, &first);
     if (first) {
       int fd = -1;
-      Status status = fetch_fd(std::string(all[0].begin(), all[0].end()), key, stop, &fd);
+      Status status =
+          fetch_fd(std::string(all[0].begin(), all[0].end()), key, rank_, rendezvous.seconds(), stop, &fd);
+      if (!status.ok() && stop()) status = rendezvous.verdict();
       if (status.ok()) status = Segment::adopt(fd, nranks_, bytes, &segment);
       entry->set(status, segment);
     }
     std::unique_lock<std::mutex> lock(entry->mutex);
     while (!entry->ready && !stop()) entry->changed.wait_for(lock, std::chrono::milliseconds(50));
-    if (!entry->ready) return fail(ncclRemoteError, "a rank left while memory was shared");
+    if (!entry->ready) return rendezvous.verdict();
     COLLC_RETURN_IF_FAILED(entry->status);
     segment = entry->segment;
   }
@@ -445,8 +466,7 @@ Status Communicator::correspond(const std::vector<uint32_t> &members, const Byte
   mine.number.store(number, std::memory_order_release);
   answers->clear();
   const int64_t start = now_ms();
-  double seconds = 0;
-  COLLC_RETURN_IF_FAILED(bootstrap_seconds(&seconds));
+  const double seconds = bootstrap_seconds_;
   for (const uint32_t member : members) {
     Mail &theirs = segment_->line(member).mail;
     for (long nap_us = 20; theirs.number.load(std::memory_order_acquire) < number; nap_us = std::min(2 * nap_us, 2000L)) {

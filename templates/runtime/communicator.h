@@ -92,7 +92,8 @@ class Communicator {
     const void *address;
   };
 
-  Status share_memory(class Rendezvous &rendezvous, const std::string &key, uint32_t processes);
+  // `owners`: a number of its process for each rank.
+  Status share_memory(class Rendezvous &rendezvous, const std::string &key, const std::vector<uint64_t> &owners);
   Status hand_over(class Rendezvous &rendezvous, const Status &reason);
   // Sends up to Mail::kBytes to `members` (ranks, this one included) and receives theirs, in the order of `members`.
   Status correspond(const std::vector<uint32_t> &members, const Bytes &message, std::vector<Bytes> *answers);
@@ -105,6 +106,7 @@ class Communicator {
   uint32_t rank_ = 0;
   bool absent_ = false;
   uint64_t calls_ = 0;
+  double bootstrap_seconds_ = 0;  // when it was made; for its splits
   std::vector<uint32_t> gpus_;  // what the ranks stand for, indices of the topology; empty: unknown
   Placement placement_;
   Choices choices_;

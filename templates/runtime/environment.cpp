@@ -28,8 +28,10 @@ Status read_whole(const char *name, uint32_t most, uint32_t *value) {
 Status read_chunk(uint32_t *bytes) {
   constexpr uint32_t kMost = 64 << 20;
   COLLC_RETURN_IF_FAILED(read_whole("COLLC_CHUNK", kMost, bytes));
-  if (*bytes % 16 != 0) return fail(ncclInvalidUsage, "COLLC_CHUNK=%u is no multiple of 16 bytes", *bytes);
-  return {};
+  if (*bytes % 16 == 0) return {};
+  const uint32_t said = *bytes;
+  *bytes = 0;
+  return fail(ncclInvalidUsage, "COLLC_CHUNK=%u is no multiple of 16 bytes", said);
 }
 
 bool is_set(const char *name) {

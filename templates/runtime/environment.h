@@ -15,7 +15,7 @@ Status read_number(const char *name, double least, double most, double fallback,
 Status read_whole(const char *name, uint32_t most, uint32_t *value);
 
 // COLLC_CHUNK: bytes that a chunk may have, a multiple of 16 (no chunk may split an element or a vector) up to 64 MiB; 0: as
-// the program says.
+// the program says, also where the value is wrong.
 Status read_chunk(uint32_t *bytes);
 
 bool is_set(const char *name);

@@ -9,6 +9,7 @@
 #include <cerrno>
 #include <cstddef>
 #include <cstring>
+#include <set>
 
 #include "rendezvous.h"
 
@@ -76,18 +77,28 @@ bool same_user(int socket) {
   return getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &peer, &size) == 0 && peer.uid == geteuid();
 }
 
-bool knows(int socket, const std::string &secret, const std::function<bool()> &stop) {
+// What a client says: the secret and its rank. False if it is no client of ours, or too slow.
+bool introduced(int socket, const std::string &secret, const std::function<bool()> &stop, int64_t deadline, uint32_t *rank) {
   std::string said;
-  const int64_t deadline = now_ms() + kClientMs;
-  while (said.size() < secret.size()) {
+  const size_t size = secret.size() + sizeof *rank;
+  while (said.size() < size) {
     char part[64];
-    const size_t most = std::min(sizeof part, secret.size() - said.size());
     if (!readable(socket, stop, deadline)) return false;
-    const ssize_t n = recv(socket, part, most, MSG_DONTWAIT);
+    const ssize_t n = recv(socket, part, std::min(sizeof part, size - said.size()), MSG_DONTWAIT);
     if (n <= 0) return false;
     said.append(part, static_cast<size_t>(n));
   }
-  return said == secret;
+  std::memcpy(rank, said.data() + secret.size(), sizeof *rank);
+  return said.compare(0, secret.size(), secret) == 0;
+}
+
+// A server with a full queue makes its clients try again.
+bool connect_to(int socket, const sockaddr_un &address, socklen_t size, const std::function<bool()> &stop, int64_t deadline) {
+  while (connect(socket, reinterpret_cast<const sockaddr *>(&address), size) != 0) {
+    if ((errno != EAGAIN && errno != EINTR) || stop() || now_ms() > deadline) return false;
+    poll(nullptr, 0, kSliceMs);
+  }
+  return true;
 }
 
 }  // namespace
@@ -100,37 +111,53 @@ Status FdServer::listen(const std::string &name) {
   socket_ = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
   sockaddr_un address;
   const socklen_t size = abstract_address(name, &address);
-  if (socket_ < 0 || bind(socket_, reinterpret_cast<sockaddr *>(&address), size) != 0 || ::listen(socket_, 128) != 0)
+  if (socket_ < 0 || bind(socket_, reinterpret_cast<sockaddr *>(&address), size) != 0 || ::listen(socket_, 1024) != 0)
     return fail_errno("cannot open a local socket", errno);
   return {};
 }
 
-Status FdServer::serve(int fd, const std::string &secret, uint32_t clients, const std::function<bool()> &stop) {
-  const int64_t never = INT64_MAX;
-  while (clients > 0) {
-    if (!readable(socket_, stop, never)) return fail(ncclRemoteError, "a rank left while memory was shared");
+Status FdServer::serve(int fd, const std::string &secret, const std::vector<uint64_t> &owners, uint32_t self, double seconds,
+                       const std::function<bool()> &stop) {
+  const int64_t deadline = now_ms() + static_cast<int64_t>(seconds * 1000);
+  std::set<uint64_t> awaited(owners.begin(), owners.end());
+  awaited.erase(owners[self]);
+  while (!awaited.empty()) {
+    if (!readable(socket_, stop, deadline)) {
+      if (stop()) return fail(ncclRemoteError, "a rank left while memory was shared");
+      std::vector<uint32_t> missing;
+      for (uint32_t r = 0; r < owners.size(); ++r)
+        if (awaited.count(owners[r]) != 0) missing.push_back(r);
+      return fail(ncclSystemError, "%s", too_late(missing, "fetch the shared memory", seconds).c_str());
+    }
     const int client = accept4(socket_, nullptr, nullptr, SOCK_CLOEXEC);
     if (client < 0) continue;
-    if (same_user(client) && knows(client, secret, stop) && send_fd(client, fd)) --clients;
+    uint32_t rank = 0;
+    const bool known = same_user(client) && introduced(client, secret, stop, std::min(deadline, now_ms() + kClientMs), &rank);
+    if (known && rank < owners.size() && send_fd(client, fd)) awaited.erase(owners[rank]);
     close(client);
   }
   return {};
 }
 
-Status fetch_fd(const std::string &name, const std::string &secret, const std::function<bool()> &stop, int *fd) {
-  const int server = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+Status fetch_fd(const std::string &name, const std::string &secret, uint32_t rank, double seconds,
+                const std::function<bool()> &stop, int *fd) {
+  // Not blocking: rank 0 may be stopped.
+  const int server = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
   if (server < 0) return fail_errno("cannot open a local socket", errno);
   sockaddr_un address;
   const socklen_t size = abstract_address(name, &address);
+  const int64_t deadline = now_ms() + static_cast<int64_t>(seconds * 1000);
+  const std::string words = secret + std::string(reinterpret_cast<const char *>(&rank), sizeof rank);
   *fd = -1;
   int error = 0;
-  if (connect(server, reinterpret_cast<sockaddr *>(&address), size) != 0)
+  if (!connect_to(server, address, size, stop, deadline))
     error = errno;
-  else if (send(server, secret.data(), secret.size(), MSG_NOSIGNAL) == static_cast<ssize_t>(secret.size()) &&
-           readable(server, stop, INT64_MAX))
+  else if (send(server, words.data(), words.size(), MSG_NOSIGNAL) == static_cast<ssize_t>(words.size()) &&
+           readable(server, stop, deadline))
     *fd = receive_fd(server);
   close(server);
   if (*fd >= 0) return {};
+  if (now_ms() >= deadline) return fail(ncclSystemError, "%s", too_late({0}, "hand out its shared memory", seconds).c_str());
   return fail(ncclSystemError, "rank 0's shared memory is out of reach%s%s (are all ranks on one machine, in one container?)",
               error != 0 ? ": " : "", error != 0 ? fail_errno("connect", error).text().c_str() : "");
 }

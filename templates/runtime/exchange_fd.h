@@ -1,7 +1,9 @@
 // Handing a file descriptor to other processes of this machine.
 #pragma once
+#include <cstdint>
 #include <functional>
 #include <string>
+#include <vector>
 
 #include "status.h"
 
@@ -16,14 +18,18 @@ class FdServer {
   FdServer &operator=(const FdServer &) = delete;
 
   Status listen(const std::string &name);
-  // Gives `fd` to `clients` processes of this user that know `secret`; others are dropped. `stop` is polled.
-  Status serve(int fd, const std::string &secret, uint32_t clients, const std::function<bool()> &stop);
+  // Gives `fd` to one rank of each process that knows `secret` and is of this user; others are dropped. `owners` has a
+  // number of its process for each rank; this one is rank `self`. Ends after `seconds`, naming the ranks that did not
+  // come, or when `stop`, which is polled, turns true.
+  Status serve(int fd, const std::string &secret, const std::vector<uint64_t> &owners, uint32_t self, double seconds,
+               const std::function<bool()> &stop);
 
  private:
   int socket_ = -1;
 };
 
-// Receives the descriptor from the server called `name`.
-Status fetch_fd(const std::string &name, const std::string &secret, const std::function<bool()> &stop, int *fd);
+// Receives the descriptor from the server called `name`, as rank `rank`; within `seconds`, or until `stop` turns true.
+Status fetch_fd(const std::string &name, const std::string &secret, uint32_t rank, double seconds,
+                const std::function<bool()> &stop, int *fd);
 
 }  // namespace collc

@@ -137,6 +137,12 @@ Status place(uint32_t nranks, const std::vector<uint32_t> &gpus, Placement *plac
   return {};
 }
 
+Status check_gpus(uint32_t nranks, const std::vector<uint32_t> &gpus) {
+  if (gpus.empty() || gpus.size() >= nranks) return {};
+  return fail(ncclInvalidUsage, "COLLC_GPUS names %zu GPU%s for a communicator of %u ranks: name one for each, in the ranks' order",
+              gpus.size(), gpus.size() == 1 ? "" : "s", nranks);
+}
+
 const char *name_of(Collective collective) {
   switch (collective) {
     case Collective::kAllReduce:

@@ -20,6 +20,10 @@ Status declared_gpus(uint32_t nranks, std::vector<uint32_t> *gpus);
 // The allocation for `nranks` ranks that stand for `gpus` (indices of the topology; empty: nobody said which).
 Status place(uint32_t nranks, const std::vector<uint32_t> &gpus, Placement *placement);
 
+// Fails if COLLC_GPUS (`gpus`, as declared_gpus reads it) names fewer GPUs than there are ranks. A longer list is one for
+// other communicators, of all ranks of a job, say: then nobody said which GPUs these ranks are.
+Status check_gpus(uint32_t nranks, const std::vector<uint32_t> &gpus);
+
 const char *name_of(Collective collective);
 
 }  // namespace collc

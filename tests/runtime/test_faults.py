@@ -119,6 +119,7 @@ def test_missing_ranks_are_named() -> None:
 def test_a_rank_that_dies_during_creation() -> None:
     with ranks(library("odd"), 3) as team:
         unique = team.ask(0, do="id")["id"]
+        team.ask(1, do="open")  # it has started
         for rank in (0, 1):
             team.tell(rank, do="init", nranks=3, id=unique, rank=rank)
         time.sleep(0.5)
