@@ -8,7 +8,8 @@
 namespace collc {
 namespace {
 
-// All queues together stay below this; with few ranks the slots are as large as pays.
+// The slots of all queues together have no more than this, up to 362 ranks: then a slot is one cache line. With few ranks
+// slots are as large as pays. The two lines of counters of each queue come on top: 8 MiB in all with 256 ranks.
 constexpr uint64_t kMostBytes = 32 << 20;
 constexpr uint64_t kMostSlotBytes = 128 << 10;
 
@@ -23,7 +24,8 @@ struct Transfers::Queue {
 
 TransferLayout::TransferLayout(uint32_t nranks, uint64_t begin) : nranks_(nranks), begin_(begin) {
   const uint64_t fair = kMostBytes / (uint64_t{nranks} * nranks * kSlots);
-  slot_bytes_ = static_cast<uint32_t>(std::clamp(fair / kPage * kPage, uint64_t{kPage}, kMostSlotBytes));
+  const uint64_t unit = fair >= kPage ? kPage : kLine;
+  slot_bytes_ = static_cast<uint32_t>(std::clamp(fair / unit * unit, uint64_t{kLine}, kMostSlotBytes));
   queue_bytes_ = 2 * kLine + uint64_t{kSlots} * slot_bytes_;
 }
 

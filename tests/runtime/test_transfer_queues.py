@@ -1,0 +1,50 @@
+"""The shared memory of sends and receives, which every communicator reserves for all pairs of its ranks."""
+
+from __future__ import annotations
+
+import subprocess
+from functools import cache
+from pathlib import Path
+
+from collc.build.cache import cached, content_key
+from collc.build.compile import compile_object, compile_source
+from collc.build.runtime import runtime_units
+from collc.build.toolchain import find_cxx
+from collc.options import TargetKind
+
+SOURCE = Path(__file__).parent / "transfer_queues.cpp"
+MOST_SLOT_BYTES = 32 << 20  # kMostBytes of host/transfers.cpp, for all slots together
+LINE = 64
+
+
+@cache
+def program() -> Path:
+    compiler = find_cxx()
+    units = [unit for unit in runtime_units(TargetKind.HOST, compiler) if unit.name in PARTS]
+    assert len(units) == len(PARTS)
+    objects = [compile_object(unit, compiler) for unit in units]
+    objects.append(compile_source(SOURCE.read_text(encoding="utf-8"), SOURCE.stem, compiler))
+    command = [compiler.path, *map(str, objects), "-lstdc++", "-pthread"]
+
+    def make(made: Path) -> None:
+        subprocess.run([*command, "-o", str(made)], check=True)
+
+    return cached(content_key(command), SOURCE.stem, make)
+
+
+PARTS = {"host_transfers", "segment", "status"}
+
+
+def test_the_queues_of_many_ranks_stay_small_and_work() -> None:
+    numbers = range(1, 363)
+    done = subprocess.run([program(), *map(str, numbers)], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    rows = [tuple(map(int, line.split())) for line in done.stdout.splitlines()]
+    assert [row[0] for row in rows] == list(numbers)
+    for nranks, slot, slots, end in rows:
+        assert slot >= LINE, nranks
+        assert slot % LINE == 0, nranks
+        assert slots <= MOST_SLOT_BYTES, nranks
+        assert end == slots + nranks**2 * 2 * LINE
+    # Nothing is given away: the memory is used, until slots are as large as pays.
+    assert all(slots > MOST_SLOT_BYTES / 2 or slot == 128 << 10 for _, slot, slots, _ in rows)
