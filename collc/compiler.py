@@ -10,10 +10,12 @@ from collc.build.compile import Contents, Library, Parts, compile_library
 from collc.build.cuda import find_toolkits
 from collc.build.manifest import tree_depth
 from collc.build.nvrtc import INSTALL_NVRTC
+from collc.build.toolchain import find_cxx
 from collc.choose import hold, way_for
 from collc.codegen.entry import Entry
 from collc.errors import BuildError, UsageError
 from collc.options import TARGETS, TargetKind
+from collc.outputs import check_output
 from collc.packing.allocations import allocations
 from collc.packing.document import PlanFile
 from collc.packing.gpu_sets import GpuSets, served_sets, written_set
@@ -34,7 +36,7 @@ class CompileRequest:
     """What to compile. `topology` is a path or a zoo name; None stands for the default of `collc compile`.
 
     Args:
-        model: the model's parameters, a name of `collc.simulate.generations.MACHINES`.
+        model: the model's parameters, a name of `collc.simulate.generations.MACHINES` (target cuda) [generic].
         tune_candidates: also hold the programs that `collc tune` compares.
         cuda: 12 takes only compilers of CUDA 12, whose code older drivers run; None: whatever is there.
         counters: kernels that count where their time goes, for `collc bench --breakdown` (target cuda).
@@ -49,7 +51,7 @@ class CompileRequest:
     collectives: Sequence[Collective] = COMPILED
     roots: Sequence[int] | None = None
     keep_source: Path | None = None
-    model: str = "generic"
+    model: str | None = None
     tune_candidates: bool = False
     cuda: int | None = None
     counters: bool = False
@@ -132,7 +134,7 @@ def find_graphs(request: CompileRequest, status: Callable[[str], None]) -> tuple
     status("reading the topology")
     topology = load_topology(request.topology)
     if request.allocations is None:
-        gpus = parse_gpus(topology, request.gpus) if request.gpus else None
+        gpus = None if request.gpus is None else parse_gpus(topology, request.gpus)
         graph = plan_graph(topology, gpus, request.links)
         names = [graph.vertices[rank].name for rank in graph.ranks]
         graphs, sets = [graph], written_set(topology, names)
@@ -156,6 +158,9 @@ def make_document(
     graph: PlanGraph, request: CompileRequest, recorder: Recorder, status: Callable[[str], None]
 ) -> PlanFile:
     """Packs and proves the plans of one allocation."""
+    if request.roots is not None and not any(collective.rooted for collective in request.collectives):
+        names = ", ".join(collective.value for collective in request.collectives)
+        raise UsageError(f"{names} has no root", where="--root", hint="leave --root out")
     wanted = wanted_programs(request.collectives, graph.nranks, request.roots)
     status(f"packing {len(wanted)} plans for {graph.nranks} GPUs")
     plans = pack(graph, wanted, recorder)
@@ -171,11 +176,18 @@ def compile_topology(
         CollcError: the topology, the plans or the build failed; nothing is left at the output path.
     """
     recorder = recorder or Recorder()
-    kind, note = choose_target(request.target, request.cuda, request.counters)
-    target = TARGETS[kind]
+    kind, note = choose_target(request.target, request.cuda, request.counters, request.model)
+    target, model = TARGETS[kind], request.model or "generic"
+    if model not in MACHINES:
+        raise UsageError(f"no parameters {model!r}", hint=f"choose one of {', '.join(MACHINES)}")
     graphs, sets = find_graphs(request, status)
-    if request.model not in MACHINES:
-        raise UsageError(f"no parameters {request.model!r}", hint=f"choose one of {', '.join(MACHINES)}")
+    out = request.output or Path(f"libcollc-{graphs[0].name}.so")
+    check_output(out)
+    if request.keep_source is not None:
+        check_output(request.keep_source, replaced=False)
+    find_cxx()
+    if kind is TargetKind.CUDA:
+        find_toolkits(request.cuda)
     steps = [f"allocation {n}/{len(graphs)}: " if len(graphs) > 1 else "" for n in range(1, len(graphs) + 1)]
 
     def told(step: str) -> Callable[[str], None]:
@@ -193,14 +205,13 @@ def compile_topology(
                 document.plans,
                 target,
                 way_for(target, document.graph, len(graphs)),
-                machine=MACHINES[request.model],
+                machine=MACHINES[model],
                 for_tuning=request.tune_candidates,
                 recorder=recorder,
                 status=told(step),
             )
             documents.append(replace(document, plans=held.plans))
             entries.append(held.entries)
-        out = request.output or Path(f"libcollc-{documents[0].name}.so")
         status(f"building {out}")
         contents = Contents(tuple(documents), tuple(entries), sets)
         with recorder.timed("compile"):
@@ -222,17 +233,22 @@ def may_be_old(topology: Topology) -> bool:
 
 
 def choose_target(
-    wanted: TargetKind | None, cuda: int | None = None, counters: bool = False
+    wanted: TargetKind | None, cuda: int | None = None, counters: bool = False, model: str | None = None
 ) -> tuple[TargetKind, str | None]:
     """The target, and a line for the user where we chose it."""
     if wanted is TargetKind.HOST and cuda is not None:
         raise UsageError("--cuda chooses the compilers of --target cuda", hint="leave one of them out")
     if wanted is TargetKind.HOST and counters:
         raise UsageError("--counters is for --target cuda", hint="libraries for host count without it")
+    if wanted is TargetKind.HOST and model is not None:
+        raise UsageError(
+            "--model describes GPUs, for --target cuda", hint="leave one of them out; `collc tune` measures a host"
+        )
     if wanted is not None or cuda is not None or counters:
         return wanted or TargetKind.CUDA, None
     try:
         find_toolkits()
     except BuildError as error:
-        return TargetKind.HOST, f"target host, which runs on CPUs: {error.what}"
+        ignored = "" if model is None else f"; --model {model}, which is for target cuda, is not used"
+        return TargetKind.HOST, f"target host, which runs on CPUs: {error.what}{ignored}"
     return TargetKind.CUDA, None

@@ -153,7 +153,7 @@ def wanted_programs(
         if not collective.rooted:
             wanted.append((collective, None))
             continue
-        for root in range(nranks) if roots is None else roots:
+        for root in range(nranks) if roots is None else dict.fromkeys(roots):
             if not 0 <= root < nranks:
                 raise UsageError(f"root {root} is no rank of 0..{nranks - 1}")
             wanted.append((collective, root))

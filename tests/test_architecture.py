@@ -21,7 +21,7 @@ LAYERS = [
     ["collc.lower"],
     ["collc.codegen"],
     ["collc.build"],
-    ["collc.simulate", "collc.bench", "collc.show"],
+    ["collc.simulate", "collc.bench"],
     ["collc.choose", "collc.tune"],
     ["collc.pipeline", "collc.doctor"],
     ["collc.compiler"],

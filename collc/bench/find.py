@@ -19,6 +19,8 @@ def find_library(named: Path | None) -> Path:
         UsageError: if the file does not exist, or there is none or more than one to choose from.
     """
     if named is not None:
+        if named.is_dir():
+            raise UsageError("this is a folder, not a library", where=str(named), hint="name the library in it")
         if not named.is_file():
             raise UsageError("no such library", where=str(named), hint="build one with `collc compile TOPO`")
         return named

@@ -44,6 +44,12 @@ def cached(key: str, name: str, make: Callable[[Path], None], beside: Sequence[s
         with tempfile.TemporaryDirectory(dir=entry.parent) as scratch:
             made = Path(scratch) / name
             make(made)
+            if not made.is_file():
+                raise BuildError(
+                    f"its tool made no {name}",
+                    where=str(entry.parent),
+                    hint="COLLC_CXX and COLLC_NVCC must be compilers",
+                )
             # The file that says that the entry is there comes last.
             for other in (*beside, name):
                 made.with_name(other).replace(entry.with_name(other))

@@ -91,7 +91,9 @@ class _Elf:
             symbols = self.elf.get_section_by_name(".dynsym")
         except (ELFError, ValueError, KeyError, IndexError):
             self.file.close()
-            raise RunError("is not a shared library", where=str(path)) from None
+            raise RunError(
+                "is not a shared library", where=str(path), hint="name one that `collc compile` wrote, whole"
+            ) from None
         self.symbols = symbols if isinstance(symbols, SymbolTableSection) else None
 
     def __enter__(self) -> _Elf:

@@ -38,9 +38,15 @@ def find_cxx() -> Compiler:
 
 
 def _ask(path: str, option: str) -> str:
-    done = subprocess.run([path, option], capture_output=True, text=True, check=False, env=_plain_env())
+    where = f"COLLC_CXX={path}" if os.environ.get("COLLC_CXX") else path
+    hint = "set COLLC_CXX to a C++17 compiler such as g++ 10 or newer"
+    try:
+        done = subprocess.run([path, option], capture_output=True, text=True, check=False, env=_plain_env())
+    except OSError as error:
+        raise BuildError(f"cannot run it: {error.strerror}", where=where, hint=hint) from None
     if done.returncode != 0 or not done.stdout:
-        raise BuildError(f"{path} {option} failed with status {done.returncode}")
+        problem = f"`{option}` failed with status {done.returncode}" if done.returncode else f"`{option}` says nothing"
+        raise BuildError(f"is no C++ compiler: {problem}", where=where, hint=hint)
     return done.stdout.splitlines()[0].strip()
 
 

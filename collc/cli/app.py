@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import errno
 import importlib
 import os
 import re
@@ -31,6 +32,17 @@ COMMANDS: dict[str, str] = {
     "run": "Run a command with a library preloaded in place of NCCL.",
     "doctor": "Report what this machine has and lacks for each target.",
     "topologies": "List the machines that come with collc.",
+}
+
+
+# What to do about the operating system's refusals.
+_HINTS = {
+    errno.ENOENT: "check the name",
+    errno.EISDIR: "name a file, not a folder",
+    errno.ENOTDIR: "a part of the name before the last is a file",
+    errno.EACCES: "its owner can allow it with chmod",
+    errno.ENOSPC: "make room, or choose another disk",
+    errno.ENAMETOOLONG: "choose a shorter name",
 }
 
 
@@ -92,9 +104,10 @@ def main(argv: list[str] | None = None) -> Any:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
     except (OSError, UnicodeError) as error:
-        where = f"{error.filename}: " if isinstance(error, OSError) and error.filename else ""
+        where = str(error.filename) if isinstance(error, OSError) and error.filename else None
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-        _fail(error, debug, f"{where}{reason}", 1)
+        hint = _HINTS.get(error.errno or 0) if isinstance(error, OSError) else None
+        _fail(error, debug, str(CollcError(reason, where=where, hint=hint)), 1)
     except (MemoryError, RecursionError) as error:
         _fail(error, debug, f"the input is too large for this machine ({type(error).__name__})", 1)
 

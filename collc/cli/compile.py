@@ -9,6 +9,7 @@ import click
 
 from collc.cli.report import debug_option, emit_json, json_option, note, progress, table
 from collc.compiler import CompileRequest, CompileResult, compile_topology
+from collc.errors import UsageError
 from collc.options import TARGETS, TargetKind
 from collc.packing.model import Collective
 from collc.pipeline import COMPILED, Recorder, stage_names
@@ -41,9 +42,7 @@ _STAGES = sorted({name for target in TARGETS.values() for name in stage_names(ta
 @click.option(
     "--model",
     type=click.Choice(list(MACHINES)),
-    default="generic",
-    show_default=True,
-    help="Parameters of the model that chooses programs by size (target cuda).",
+    help="Parameters of the model that chooses programs by size (target cuda) [generic].",
 )
 @click.option(
     "--cuda",
@@ -69,7 +68,7 @@ def command(
     links: str | None,
     collectives: tuple[str, ...],
     roots: tuple[int, ...],
-    model: str,
+    model: str | None,
     cuda: str | None,
     counters: bool,
     tune_candidates: bool,
@@ -80,6 +79,8 @@ def command(
     as_json: bool,
 ) -> None:
     """Compile TOPO, a file or a machine of `collc topologies`, into a library with the NCCL API."""
+    if dump_after and dump_dir.exists() and not dump_dir.is_dir():
+        raise UsageError("is no folder", where=f"--dump-dir {dump_dir}", hint="name a folder, which may be new")
     recorder = Recorder(frozenset(dump_after), dump_dir)
     request = CompileRequest(
         topology=topology,
@@ -123,6 +124,8 @@ def _report(result: CompileResult, recorder: Recorder, elapsed: float, time_stag
         }
         if result.library.device:
             value["device_code"] = result.library.device.rows()
+        if result.note:
+            value["note"] = result.note
         if time_stages:
             value["stages"] = {name: round(seconds, 4) for name, seconds in recorder.seconds.items()}
         emit_json(value)

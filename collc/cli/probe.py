@@ -13,6 +13,7 @@ from collc.build.cache import cached, content_key
 from collc.build.toolchain import find_cxx, run_tool
 from collc.cli import report
 from collc.errors import CollcError, UsageError
+from collc.outputs import check_output
 from collc.resources import resource_dir
 from collc.topology.dump import dumps_topology
 from collc.topology.model import Topology
@@ -57,6 +58,8 @@ def command(
         raise UsageError(f"the name `{name[:60]}` {problem}", where="--name")
     if ranks is not None and (not cpu or timed):
         raise UsageError("ranks are dealt out to cores, unmeasured", where="--ranks", hint="use it with --cpu alone")
+    if output not in (None, "-"):
+        check_output(Path(str(output)), replaced=False)
     measured: Sequence[Measured] = ()
     if sources:
         if cpu or timed:

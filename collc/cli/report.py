@@ -11,6 +11,8 @@ from typing import Any
 
 import click
 
+from collc.errors import CollcError
+
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON for programs.")
 debug_option = click.option("--debug", is_flag=True, expose_value=False, help="Show a traceback when something fails.")
 
@@ -68,12 +70,22 @@ def progress(label: str) -> Callable[[str], None]:
     return show
 
 
-def read_text(path: str | Path, *, limit: int = 64 << 20) -> str:
-    """A user's text file as UTF-8; `-` is standard input."""
-    if str(path) == "-":
-        return sys.stdin.read(limit)
-    with open(path, encoding="utf-8") as file:
-        return file.read(limit)
+def read_text(path: Path, *, limit: int = 256 << 20) -> str:
+    """A user's text file: UTF-8, or UTF-16 with its mark, as PowerShell redirects output.
+
+    Raises:
+        CollcError: it is larger than `limit` bytes, or no such text.
+    """
+    with path.open("rb") as file:
+        data = file.read(limit + 1)
+    if len(data) > limit:
+        raise CollcError(f"is larger than {limit >> 20} MiB", where=str(path))
+    wide = data.startswith((b"\xff\xfe", b"\xfe\xff"))
+    try:
+        return data.decode("utf-16" if wide else "utf-8-sig")
+    except UnicodeDecodeError as error:
+        problem = f"is no text: byte 0x{data[error.start]:02x} at {error.start} is not UTF-{16 if wide else 8}"
+        raise CollcError(problem, where=str(path), hint="is it the right file?") from None
 
 
 def compact(value: Any) -> str:

@@ -14,6 +14,7 @@ import click
 from collc.bench.sizes import size_series
 from collc.cli.report import SIZE, debug_option, emit_json, json_option, note, progress, table
 from collc.errors import PackingError, UsageError
+from collc.outputs import check_output
 from collc.packing.model import Collective
 from collc.pipeline import COMPILED
 from collc.simulate import nccl
@@ -21,7 +22,7 @@ from collc.simulate.choose import Table, choose
 from collc.simulate.generations import MACHINES
 from collc.simulate.plot import plot_comparison
 from collc.simulate.report import chrome_trace, critical_path
-from collc.simulate.run import PLANS, Prediction, Simulator, Variant, own_channels, short_size
+from collc.simulate.run import LEAST_CHUNK, PLANS, Prediction, Simulator, Variant, own_channels, short_size
 from collc.topology.allocation import parse_gpus
 from collc.topology.graph import plan_graph
 from collc.topology.load import load_topology
@@ -111,8 +112,15 @@ def command(
     sizes = _sizes(minbytes, maxbytes, stepbytes, stepfactor)
     if plot is not None and compare is None:
         raise UsageError("--plot draws a comparison", hint="add --compare nccl")
+    if root is not None and not any(Collective(name).rooted for name in collectives):
+        names = ", ".join(collectives) or Collective.ALL_REDUCE.value
+        raise UsageError(f"{names} has no root", where="--root", hint="leave --root out")
+    if chunk is not None and chunk < LEAST_CHUNK:
+        raise UsageError(f"{chunk} bytes are no chunk", where="--chunk", hint=f"choose {LEAST_CHUNK} or more")
     if (plot or trace) is not None and len(collectives) > 1:
         raise UsageError("--plot and --trace take one --collective")
+    for path in filter(None, (trace, plot)):
+        check_output(path, replaced=False)
     machine = load_topology(topology)
     graph = plan_graph(machine, None if gpus is None else parse_gpus(machine, gpus), links)
     wish = _Wish(plan, proto, chunk, channels)

@@ -58,7 +58,9 @@ def _check(file: Path) -> tuple[str, list[str]]:
         verify(program)
         name = program.collective.value if program.root is None else f"{program.collective.value} from {program.root}"
         return "program", [f"{name}: {program.nranks} ranks, {len(program.channels)} channels, {program.slots} slots"]
-    raise UsageError("is no plan, IR text or library", where=str(file))
+    raise UsageError(
+        "is no plan, IR text or library", where=str(file), hint="give what `collc plan --json` or `collc compile` wrote"
+    )
 
 
 def _plan_lines(document: PlanFile) -> list[str]:

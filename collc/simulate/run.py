@@ -28,6 +28,7 @@ from collc.topology.model import LinkKind, PlanGraph
 
 PLANS = ("trees", *KINDS)
 ELEMENT_BYTES = 4
+LEAST_CHUNK = 16  # and chunks are multiples of it
 # More steps than this are extrapolated from runs of a quarter, half and the whole of it.
 WHOLE_RUN = {True: 40_000, False: 8_000}  # with the C++ engine, without
 # The slopes of those runs must agree this well; else the call is run whole.
@@ -227,7 +228,7 @@ class Simulator:
         """A call of `count` elements of 4 bytes, cut by the protocol's slots."""
         protocol = self.machine.protocol(variant.protocol)
         plan, program = self.lowered(variant.plan, variant.channels)
-        chunk = max(16, min(variant.chunk_bytes, protocol.max_chunk) // 16 * 16)
+        chunk = max(LEAST_CHUNK, min(variant.chunk_bytes, protocol.max_chunk) // LEAST_CHUNK * LEAST_CHUNK)
         key = (variant.plan, variant.channels, protocol.name)
         if key not in self.cases:
             self.cases[key] = make_case(program, plan, self.graph, self.machine, protocol, count, ELEMENT_BYTES)

@@ -57,12 +57,14 @@ def loads_topology(text: str, where: str = "<text>") -> Topology:
 
 def _fetch(source: str, directory: Path, where: str) -> tuple[str, str, Path]:
     """Text, name for messages and directory of a file, or of a zoo machine if there is no such file."""
+    if not source:
+        raise TopologyError("the name is empty", where=where or "topology", hint="name a file or a known machine")
     path = directory / source
     try:
         if not path.exists() and (known := zoo.find(source)):
             path = known
         if path.is_dir():
-            raise TopologyError("this is a directory, not a topology file", where=where)
+            raise TopologyError("this is a directory, not a topology file", where=where, hint="name a file in it")
         with path.open("rb") as file:
             data = file.read(MAX_BYTES + 1)
     except FileNotFoundError:
@@ -71,7 +73,7 @@ def _fetch(source: str, directory: Path, where: str) -> tuple[str, str, Path]:
         ) from None
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-        raise TopologyError(f"cannot read `{source}`: {reason}", where=where) from None
+        raise TopologyError(f"cannot read `{source}`: {reason}", where=where, hint="check its rights") from None
     return decode(data, str(path)), str(path), path.parent
 
 

@@ -85,7 +85,9 @@ def parse(text: str, where: str) -> Node:
     bad = _CONTROL.search(text)
     if bad:
         line = text.count("\n", 0, bad.start()) + 1
-        raise TopologyError(f"control character 0x{ord(bad[0]):02x} in the text", where=f"{where}:{line}")
+        raise TopologyError(
+            f"control character 0x{ord(bad[0]):02x} in the text", where=f"{where}:{line}", hint="is it the right file?"
+        )
     loader = _Loader(text)
     try:
         return _Builder(where).build(loader)

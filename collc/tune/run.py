@@ -14,6 +14,7 @@ from collc.bench.sizes import check_memory, size_series
 from collc.bench.team import Team, team_of
 from collc.build.readback import read_manifest
 from collc.errors import RunError, UsageError
+from collc.outputs import check_output
 from collc.packing.model import Collective
 from collc.pipeline import COMPILED
 from collc.simulate.run import short_size
@@ -105,10 +106,11 @@ def tune(request: TuneRequest, status: Callable[[str], None] = lambda text: None
         raise UsageError("the library is for GPUs, and tune starts ranks on CPUs so far", where=str(request.library))
     nranks = library_ranks(manifest, request.ranks)
     sizes = size_series(request.min_bytes, request.max_bytes, request.factor)
+    output = request.output or request.library.with_suffix(".tuning")
+    check_output(output)
     offers = read_offers(manifest)
     wanted = request.collectives or [c for c in COMPILED if any(offer.roots(c) for offer in offers)]
     check_memory(buffer_bytes(wanted, sizes[-1], nranks), str(request.library))
-    output = request.output or request.library.with_suffix(".tuning")
     with _without_tuning(), team_of(request.library, nranks, None, WORKER) as team:
         machine = str(team.one(0, {"do": "machine"})["machine"])
         offer = _offer_in_use(team, offers, nranks)

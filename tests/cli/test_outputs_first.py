@@ -1,0 +1,132 @@
+"""Where a command would write is looked at before the long work, and so are the compilers."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from pathlib import Path
+
+import pytest
+from support.cli import collc, refused
+from support.tunable import tunable
+
+from collc import compiler
+from collc.build import toolchain
+from collc.cli import probe, simulate
+from collc.errors import CollcError
+from collc.outputs import check_output
+from collc.tune import run as tune_run
+
+
+def started(*_: object, **__: object) -> None:
+    raise AssertionError("the long work had begun")
+
+
+@pytest.fixture(autouse=True)
+def _no_long_work(monkeypatch):
+    tunable()
+    monkeypatch.setattr(compiler, "make_document", started)
+    monkeypatch.setattr(compiler, "Parts", started)
+    monkeypatch.setattr(tune_run, "team_of", started)
+    monkeypatch.setattr(simulate, "_predict", started)
+    monkeypatch.setattr(probe, "probe_cpu", started)
+
+
+WRITERS = {
+    "compile": ["compile", "dgx1v", "--target", "host", "-o"],
+    "compile source": ["compile", "dgx1v", "--target", "host", "--keep-source"],
+    "tune": ["tune", "LIBRARY", "-o"],
+    "simulate trace": ["simulate", "dgx1v", "--trace"],
+    "simulate plot": ["simulate", "dgx1v", "--compare", "nccl", "--plot"],
+    "probe": ["probe", "--cpu", "-o"],
+}
+
+
+@pytest.mark.parametrize("name", WRITERS)
+def test_a_folder_or_a_missing_one(tmp_path, name):
+    words = [tunable() if word == "LIBRARY" else word for word in WRITERS[name]]
+    assert f"{tmp_path}: cannot write: this is a folder" in refused(collc(*words, tmp_path))
+    missing = tmp_path / "none" / "file"
+    line = refused(collc(*words, missing))
+    assert line == f"collc: {missing}: cannot write: there is no folder {missing.parent} (make the folder first)"
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_empty_name():
+    assert ".: cannot write: this is a folder" in refused(collc("compile", "dgx1v", "--target", "host", "-o", ""))
+
+
+def test_a_device_is_not_replaced(tmp_path):
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    with pytest.raises(CollcError, match="no ordinary file"):
+        check_output(pipe)
+    check_output(pipe, replaced=False)
+    check_output(tmp_path / "new")
+
+
+def test_a_folder_without_permission():
+    folder = Path(tempfile.mkdtemp())
+    folder.chmod(0o555)
+    root = os.geteuid() == 0
+    try:
+        if root:
+            os.setegid(65534)
+            os.seteuid(65534)
+        with pytest.raises(CollcError, match="permission denied"):
+            check_output(folder / "file")
+    finally:
+        if root:
+            os.seteuid(0)
+            os.setegid(0)
+        shutil.rmtree(folder)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--root", "9"], "root 9 is no rank of 0..7"),
+        (["--collective", "all_reduce", "--root", "1"], "--root: all_reduce has no root"),
+        (["--dump-after", "build", "--dump-dir", "FILE"], "is no folder"),
+    ],
+)
+def test_other_mistakes_are_found_before_the_compilers_start(monkeypatch, tmp_path, options, said):
+    monkeypatch.undo()
+    monkeypatch.setattr(compiler, "Parts", started)
+    file = tmp_path / "file"
+    file.write_text("")
+    words = [str(file) if word == "FILE" else word for word in options]
+    assert said in refused(collc("compile", "dgx1v", "--target", "host", "-o", tmp_path / "l.so", *words), code=2)
+
+
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        ("/bin/false", "COLLC_CXX=/bin/false: is no C++ compiler: `--version` failed with status 1"),
+        ("/bin/true", "COLLC_CXX=/bin/true: is no C++ compiler: "),
+        ("TEXT", "cannot run it: Exec format error"),
+        ("/bin/no-such-compiler", "which is no command"),
+    ],
+)
+def test_a_compiler_that_is_none(monkeypatch, tmp_path, command, said):
+    text = tmp_path / "text"
+    text.write_bytes(b"\0nothing to run")
+    text.chmod(0o755)
+    monkeypatch.setenv("COLLC_CXX", str(text) if command == "TEXT" else command)
+    toolchain.find_cxx.cache_clear()
+    try:
+        line = refused(collc("compile", "dgx1v", "--target", "host", "-o", tmp_path / "l.so"))
+    finally:
+        toolchain.find_cxx.cache_clear()
+    assert said in line
+    assert line.endswith(")")
+    assert "to a C++17 compiler" in line
+
+
+def test_a_tool_that_makes_nothing(monkeypatch, tmp_path):
+    from collc.build.cache import cached
+
+    monkeypatch.setenv("COLLC_CACHE", str(tmp_path))
+    with pytest.raises(CollcError, match="its tool made no thing"):
+        cached("0" * 64, "thing", lambda made: None)
