@@ -1,8 +1,6 @@
 #include "communicator.h"
 
 #include <pthread.h>
-#include <sched.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
@@ -17,110 +15,12 @@
 #include "element.h"
 #include "environment.h"
 #include "exchange_fd.h"
+#include "introduction.h"
 #include "real_nccl.h"
 #include "rendezvous.h"
 
 namespace collc {
 namespace {
-
-// What every rank tells the others first.
-struct Introduction {
-  uint64_t build;
-  uint64_t process;  // random: process ids repeat between containers
-  uint64_t machine;
-  uint64_t gpus;    // hash of COLLC_GPUS
-  uint64_t tuning;  // digest of COLLC_TUNING
-  uint64_t disabled;  // 1: COLLC_DISABLE
-  uint64_t cpus[16];
-};
-
-uint64_t hash_of(const std::string &text) {
-  uint64_t hash = 0xcbf29ce484222325;
-  for (const char c : text) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3;
-  return hash;
-}
-
-uint64_t this_machine() {
-  char text[64] = "";
-  if (std::FILE *file = std::fopen("/proc/sys/kernel/random/boot_id", "re")) {
-    if (std::fgets(text, sizeof text, file) == nullptr) text[0] = '\0';
-    std::fclose(file);
-  }
-  return hash_of(text);
-}
-
-Status introduce(Introduction *mine, const std::vector<uint32_t> &gpus, const Tuning &tuning) {
-  static std::mutex mutex;
-  static uint64_t process;
-  static int process_id = 0;
-  std::memset(mine, 0, sizeof *mine);
-  {
-    const std::lock_guard<std::mutex> lock(mutex);
-    // A forked child is another process.
-    if (process_id != getpid()) COLLC_RETURN_IF_FAILED(random_bytes(&process, sizeof process));
-    process_id = getpid();
-    mine->process = process;
-  }
-  mine->build = build_fingerprint();
-  mine->machine = this_machine();
-  std::string names;
-  for (const uint32_t gpu : gpus) names += std::to_string(gpu) + ",";
-  mine->gpus = hash_of(names);
-  mine->tuning = tuning.digest();
-  mine->disabled = is_set("COLLC_DISABLE") ? 1 : 0;
-  cpu_set_t cpus;
-  CPU_ZERO(&cpus);
-  if (sched_getaffinity(0, sizeof cpus, &cpus) == 0) std::memcpy(mine->cpus, &cpus, std::min(sizeof cpus, sizeof mine->cpus));
-  return {};
-}
-
-// Ranks that do not fit together are told so, in the same words everywhere.
-Status compare_builds(const std::vector<Introduction> &all) {
-  for (size_t r = 1; r < all.size(); ++r)
-    if (all[r].build != all[0].build)
-      return fail(ncclInvalidUsage, "ranks 0 and %zu load different builds of the library", r);
-  return {};
-}
-
-// Ranks that run different programs would wait for each other forever.
-Status compare_tunings(const std::vector<Introduction> &all) {
-  for (size_t r = 1; r < all.size(); ++r)
-    if (all[r].tuning != all[0].tuning)
-      return fail(ncclInvalidUsage, "ranks 0 and %zu have different tables of COLLC_TUNING%s", r,
-                  all[0].tuning == 0   ? ": rank 0 has none"
-                  : all[r].tuning == 0 ? format(": rank %zu has none", r).c_str()
-                                       : "");
-  return {};
-}
-
-Status compare_places(const std::vector<Introduction> &all) {
-  for (size_t r = 1; r < all.size(); ++r) {
-    if (all[r].machine != all[0].machine)
-      return fail(ncclInvalidUsage, "ranks 0 and %zu are on different machines; this library serves one machine", r);
-    if (all[r].gpus != all[0].gpus) return fail(ncclInvalidUsage, "ranks 0 and %zu have different COLLC_GPUS", r);
-  }
-  return {};
-}
-
-// One rank that leaves everything to the real NCCL needs the others there.
-Status compare_disabled(const std::vector<Introduction> &all) {
-  std::vector<uint32_t> ranks;
-  for (uint32_t r = 0; r < all.size(); ++r)
-    if (all[r].disabled != 0) ranks.push_back(r);
-  if (ranks.empty()) return {};
-  if (ranks.size() == all.size()) return fail(ncclInvalidUsage, "COLLC_DISABLE is set");
-  return fail(ncclInvalidUsage, "COLLC_DISABLE is set on rank%s %s", ranks.size() == 1 ? "" : "s", list_ranks(ranks).c_str());
-}
-
-uint32_t count_cores(const std::vector<Introduction> &all) {
-  uint32_t cores = 0;
-  for (size_t word = 0; word < std::size(all[0].cpus); ++word) {
-    uint64_t together = 0;
-    for (const Introduction &one : all) together |= one.cpus[word];
-    cores += static_cast<uint32_t>(__builtin_popcountll(together));
-  }
-  return std::max(cores, 1u);
-}
 
 // A segment that several ranks of this process are about to share.
 struct Pending {

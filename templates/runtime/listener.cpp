@@ -14,6 +14,7 @@ namespace collc {
 namespace {
 
 constexpr int64_t kLingerMs = 20000;    // how long the last answer may take to be read
+constexpr int64_t kTellMs = 60000;      // how long ranks that join a failed creation are told why, at most
 constexpr int64_t kAnswerMs = 10000;    // a rank that takes nothing of an answer for so long is lost
 constexpr int64_t kGraceMs = 2000;      // a rank that waits for another by itself knows more, and speaks first
 constexpr int kTickMs = 200;            // how often the clock is looked at where somebody waits
@@ -95,7 +96,7 @@ void Listener::serve() {
 }
 
 bool Listener::over() const {
-  if (failure_ != ncclSuccess && now_ms() - failed_ms_ > limit_ms_) return true;
+  if (failure_ != ncclSuccess && now_ms() - failed_ms_ > std::min(limit_ms_, kTellMs)) return true;
   return nranks_ != 0 && ranks_.size() == nranks_ &&
          std::all_of(ranks_.begin(), ranks_.end(), [](const auto &r) { return r.second.fd < 0; });
 }

@@ -168,5 +168,5 @@ def test_gpus_that_do_not_fit_the_ranks(gpus: str, said: str) -> None:
 def test_a_list_for_more_ranks_is_one_for_other_communicators() -> None:
     with ranks(library("pair"), 1, COLLC_GPUS="1,0") as team:
         assert [answer["result"] for answer in team.init()] == [SUCCESS]
-    with ranks(library("dgx1p:0,1,2,3,4,5,6,7/0,1,4"), 3, COLLC_GPUS="7,6,5,4,3,2,1,0") as team:
+    with ranks(library("dgx1p:0,1,2,3,4,5,6,7/0,1,4/0,1,2,3/0,1,4,6"), 3, COLLC_GPUS="7,6,5,4,3,2,1,0") as team:
         assert [answer["result"] for answer in team.init()] == [SUCCESS] * 3

@@ -41,7 +41,7 @@ class Transfers {
   std::string describe() const;
 
  private:
-  // The shared part of a queue; the slots follow it. `sizes` tells what the sender of each slot thinks it sends.
+  // The shared part of a queue; the slots follow it. `signatures` tell what the sender of each slot sends.
   struct Queue;
   struct Transfer {
     uint32_t peer;
