@@ -9,7 +9,7 @@ DEMO := build/demo
 JOBS ?= $(shell nproc --all 2>/dev/null || echo 2)
 
 .PHONY: help setup demo test lint types unit format golden test-wheel clean
-.PHONY: sanitize chaos chaos-protocols fuzz bench-peers bench-waiting bench-packing bench-pacing bench-tune bench-torch cuda-kernels blink test-nccl-tests validate gpu-check test-torch
+.PHONY: sanitize chaos chaos-protocols fuzz bench-peers bench-waiting bench-packing bench-pacing bench-tune bench-torch cuda-kernels blink test-nccl-tests validate gpu-check gpu-check-torch gpu-check-sources test-torch
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -58,9 +58,14 @@ fuzz: setup  ## damage dumps, topology files and driver answers; readers must an
 validate: setup  ## the simulator against published tables; rewrites the figures of docs/validation.md
 	$(BIN)/python benchmarks/simulate.py report --plots docs/figures
 
-gpu-check:  ## on a machine with a GPU and nvcc: every collective on it, sanitizer, timings; OUT=folder for the table
+gpu-check:  ## on a machine with a GPU and nvcc: every collective on it, sanitizer, timings; OUT=folder for the table (8 minutes)
 	$(PYTHON) gpu_check/check.py
+
+gpu-check-torch:  ## on such a machine with PyTorch and collc: its nccl backend over a library, 4 ranks (4 minutes)
 	$(PYTHON) gpu_check/torch_step.py
+
+gpu-check-sources: setup  ## write the generated sources that gpu-check starts from again
+	$(BIN)/python gpu_check/render.py
 
 test-torch: setup  ## the torch.distributed backend: every collective, DDP and FSDP beside Gloo
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check 'torch==2.13.0'

@@ -64,80 +64,27 @@ extern "C" {
 
 extern COLLC_EXPORT const collc::Allocation collc_allocations[];
 const collc::Allocation collc_allocations[] = {
-    { 2, 0, 2, 0, 25, 8, 524288, 0 },  // 2 ranks, 2 FIFOs
-    { 4, 2, 16, 25, 23, 8, 524288, 0 },  // 4 ranks, 16 FIFOs
-    { 8, 18, 80, 48, 19, 8, 524288, 0 },  // 8 ranks, 80 FIFOs
+    { 2, 0, 1, 0, 5, 8, 524288, 0 },  // 2 ranks, 1 FIFOs
+    { 4, 1, 3, 5, 5, 8, 524288, 0 },  // 4 ranks, 3 FIFOs
+    { 8, 4, 7, 10, 4, 8, 524288, 0 },  // 8 ranks, 7 FIFOs
 };
 
 extern COLLC_EXPORT const collc::Program collc_programs[];
 const collc::Program collc_programs[] = {
-    { 0, collc::Collective(0), -1, 0, 1, 0, 1, 8, 4096, 0, 0 },  // all_reduce
-    { 8192, collc::Collective(0), -1, 0, 1, 0, 1, 8, 16384, 0, 0 },  // all_reduce, 8192 bytes and more
-    { 32768, collc::Collective(0), -1, 0, 1, 0, 1, 8, 65536, 0, 0 },  // all_reduce, 32768 bytes and more
-    { 524288, collc::Collective(0), -1, 0, 1, 0, 1, 8, 262144, 0, 0 },  // all_reduce, 524288 bytes and more
-    { 11863283, collc::Collective(0), -1, 0, 1, 0, 1, 8, 524288, 0, 0 },  // all_reduce, 11863283 bytes and more
-    { 0, collc::Collective(3), 0, 1, 1, 2, 1, 1, 4096, 0, 0 },  // broadcast from rank 0
-    { 8192, collc::Collective(3), 0, 1, 1, 2, 1, 1, 16384, 0, 0 },  // broadcast from rank 0, 8192 bytes and more
-    { 32768, collc::Collective(3), 0, 1, 1, 2, 1, 1, 65536, 0, 0 },  // broadcast from rank 0, 32768 bytes and more
-    { 131072, collc::Collective(3), 0, 1, 1, 2, 1, 1, 262144, 0, 0 },  // broadcast from rank 0, 131072 bytes and more
-    { 524288, collc::Collective(3), 0, 1, 1, 2, 1, 1, 524288, 0, 0 },  // broadcast from rank 0, 524288 bytes and more
-    { 0, collc::Collective(4), 0, 2, 1, 4, 1, 1, 4096, 0, 0 },  // reduce from rank 0
-    { 8192, collc::Collective(4), 0, 2, 1, 4, 1, 1, 16384, 0, 0 },  // reduce from rank 0, 8192 bytes and more
-    { 32768, collc::Collective(4), 0, 2, 1, 4, 1, 1, 65536, 0, 0 },  // reduce from rank 0, 32768 bytes and more
-    { 131072, collc::Collective(4), 0, 2, 1, 4, 1, 1, 262144, 0, 0 },  // reduce from rank 0, 131072 bytes and more
-    { 524288, collc::Collective(4), 0, 2, 1, 4, 1, 1, 524288, 0, 0 },  // reduce from rank 0, 524288 bytes and more
-    { 0, collc::Collective(1), -1, 3, 2, 6, 2, 1, 4096, 0, 0 },  // all_gather
-    { 4096, collc::Collective(1), -1, 3, 2, 6, 2, 1, 16384, 0, 0 },  // all_gather, 4096 bytes and more
-    { 16384, collc::Collective(1), -1, 3, 2, 6, 2, 1, 65536, 0, 0 },  // all_gather, 16384 bytes and more
-    { 65536, collc::Collective(1), -1, 3, 2, 6, 2, 1, 262144, 0, 0 },  // all_gather, 65536 bytes and more
-    { 262144, collc::Collective(1), -1, 3, 2, 6, 2, 1, 524288, 0, 0 },  // all_gather, 262144 bytes and more
-    { 0, collc::Collective(2), -1, 5, 2, 10, 2, 1, 4096, 0, 0 },  // reduce_scatter
-    { 4096, collc::Collective(2), -1, 5, 2, 10, 2, 1, 16384, 0, 0 },  // reduce_scatter, 4096 bytes and more
-    { 16384, collc::Collective(2), -1, 5, 2, 10, 2, 1, 65536, 0, 0 },  // reduce_scatter, 16384 bytes and more
-    { 65536, collc::Collective(2), -1, 5, 2, 10, 2, 1, 262144, 0, 0 },  // reduce_scatter, 65536 bytes and more
-    { 262144, collc::Collective(2), -1, 5, 2, 10, 2, 1, 524288, 0, 0 },  // reduce_scatter, 262144 bytes and more
-    { 0, collc::Collective(0), -1, 7, 1, 14, 1, 10, 4096, 0, 0 },  // all_reduce
-    { 8192, collc::Collective(0), -1, 7, 1, 14, 1, 10, 16384, 0, 0 },  // all_reduce, 8192 bytes and more
-    { 131072, collc::Collective(0), -1, 7, 1, 14, 1, 10, 65536, 0, 0 },  // all_reduce, 131072 bytes and more
-    { 2097152, collc::Collective(0), -1, 7, 1, 14, 1, 10, 262144, 0, 0 },  // all_reduce, 2097152 bytes and more
-    { 94906266, collc::Collective(0), -1, 7, 1, 14, 1, 10, 524288, 0, 0 },  // all_reduce, 94906266 bytes and more
-    { 0, collc::Collective(3), 0, 8, 1, 18, 1, 3, 4096, 0, 0 },  // broadcast from rank 0
-    { 8192, collc::Collective(3), 0, 8, 1, 18, 1, 3, 16384, 0, 0 },  // broadcast from rank 0, 8192 bytes and more
-    { 131072, collc::Collective(3), 0, 8, 1, 18, 1, 3, 65536, 0, 0 },  // broadcast from rank 0, 131072 bytes and more
-    { 2097152, collc::Collective(3), 0, 8, 1, 18, 1, 3, 262144, 0, 0 },  // broadcast from rank 0, 2097152 bytes and more
-    { 94906266, collc::Collective(3), 0, 8, 1, 18, 1, 3, 524288, 0, 0 },  // broadcast from rank 0, 94906266 bytes and more
-    { 0, collc::Collective(4), 0, 9, 1, 22, 1, 3, 4096, 0, 0 },  // reduce from rank 0
-    { 8192, collc::Collective(4), 0, 9, 1, 22, 1, 3, 16384, 0, 0 },  // reduce from rank 0, 8192 bytes and more
-    { 131072, collc::Collective(4), 0, 9, 1, 22, 1, 3, 65536, 0, 0 },  // reduce from rank 0, 131072 bytes and more
-    { 2097152, collc::Collective(4), 0, 9, 1, 22, 1, 3, 262144, 0, 0 },  // reduce from rank 0, 2097152 bytes and more
-    { 94906266, collc::Collective(4), 0, 9, 1, 22, 1, 3, 524288, 0, 0 },  // reduce from rank 0, 94906266 bytes and more
-    { 0, collc::Collective(1), -1, 10, 4, 26, 4, 3, 4096, 0, 0 },  // all_gather
-    { 32768, collc::Collective(1), -1, 10, 4, 26, 4, 3, 16384, 0, 0 },  // all_gather, 32768 bytes and more
-    { 524288, collc::Collective(1), -1, 10, 4, 26, 4, 3, 65536, 0, 0 },  // all_gather, 524288 bytes and more
-    { 2965821, collc::Collective(1), -1, 10, 4, 26, 4, 3, 262144, 0, 0 },  // all_gather, 2965821 bytes and more
-    { 0, collc::Collective(2), -1, 14, 4, 42, 4, 3, 4096, 0, 0 },  // reduce_scatter
-    { 32768, collc::Collective(2), -1, 14, 4, 42, 4, 3, 16384, 0, 0 },  // reduce_scatter, 32768 bytes and more
-    { 524288, collc::Collective(2), -1, 14, 4, 42, 4, 3, 65536, 0, 0 },  // reduce_scatter, 524288 bytes and more
-    { 2965821, collc::Collective(2), -1, 14, 4, 42, 4, 3, 262144, 0, 0 },  // reduce_scatter, 2965821 bytes and more
-    { 0, collc::Collective(0), -1, 18, 1, 58, 1, 14, 4096, 0, 0 },  // all_reduce
-    { 32768, collc::Collective(0), -1, 18, 1, 58, 1, 14, 16384, 0, 0 },  // all_reduce, 32768 bytes and more
-    { 524288, collc::Collective(0), -1, 18, 1, 58, 1, 14, 65536, 0, 0 },  // all_reduce, 524288 bytes and more
-    { 11863283, collc::Collective(0), -1, 18, 1, 58, 1, 14, 262144, 0, 0 },  // all_reduce, 11863283 bytes and more
-    { 94906266, collc::Collective(0), -1, 18, 1, 58, 1, 14, 524288, 0, 0 },  // all_reduce, 94906266 bytes and more
-    { 0, collc::Collective(3), 0, 19, 1, 66, 1, 7, 4096, 0, 0 },  // broadcast from rank 0
-    { 32768, collc::Collective(3), 0, 19, 1, 66, 1, 7, 16384, 0, 0 },  // broadcast from rank 0, 32768 bytes and more
-    { 524288, collc::Collective(3), 0, 19, 1, 66, 1, 7, 65536, 0, 0 },  // broadcast from rank 0, 524288 bytes and more
-    { 11863283, collc::Collective(3), 0, 19, 1, 66, 1, 7, 524288, 0, 0 },  // broadcast from rank 0, 11863283 bytes and more
-    { 0, collc::Collective(4), 0, 20, 1, 74, 1, 7, 4096, 0, 0 },  // reduce from rank 0
-    { 32768, collc::Collective(4), 0, 20, 1, 74, 1, 7, 16384, 0, 0 },  // reduce from rank 0, 32768 bytes and more
-    { 524288, collc::Collective(4), 0, 20, 1, 74, 1, 7, 65536, 0, 0 },  // reduce from rank 0, 524288 bytes and more
-    { 11863283, collc::Collective(4), 0, 20, 1, 74, 1, 7, 524288, 0, 0 },  // reduce from rank 0, 11863283 bytes and more
-    { 0, collc::Collective(1), -1, 21, 8, 82, 8, 7, 4096, 0, 0 },  // all_gather
-    { 262144, collc::Collective(1), -1, 21, 8, 82, 8, 7, 16384, 0, 0 },  // all_gather, 262144 bytes and more
-    { 1482911, collc::Collective(1), -1, 21, 8, 82, 8, 7, 65536, 0, 0 },  // all_gather, 1482911 bytes and more
-    { 0, collc::Collective(2), -1, 29, 8, 146, 8, 7, 4096, 0, 0 },  // reduce_scatter
-    { 262144, collc::Collective(2), -1, 29, 8, 146, 8, 7, 16384, 0, 0 },  // reduce_scatter, 262144 bytes and more
-    { 1482911, collc::Collective(2), -1, 29, 8, 146, 8, 7, 65536, 0, 0 },  // reduce_scatter, 1482911 bytes and more
+    { 0, collc::Collective(3), 0, 0, 1, 0, 1, 1, 4096, 0, 0 },  // broadcast from rank 0
+    { 8192, collc::Collective(3), 0, 0, 1, 0, 1, 1, 16384, 0, 0 },  // broadcast from rank 0, 8192 bytes and more
+    { 32768, collc::Collective(3), 0, 0, 1, 0, 1, 1, 65536, 0, 0 },  // broadcast from rank 0, 32768 bytes and more
+    { 131072, collc::Collective(3), 0, 0, 1, 0, 1, 1, 262144, 0, 0 },  // broadcast from rank 0, 131072 bytes and more
+    { 524288, collc::Collective(3), 0, 0, 1, 0, 1, 1, 524288, 0, 0 },  // broadcast from rank 0, 524288 bytes and more
+    { 0, collc::Collective(3), 0, 1, 1, 2, 1, 3, 4096, 0, 0 },  // broadcast from rank 0
+    { 8192, collc::Collective(3), 0, 1, 1, 2, 1, 3, 16384, 0, 0 },  // broadcast from rank 0, 8192 bytes and more
+    { 131072, collc::Collective(3), 0, 1, 1, 2, 1, 3, 65536, 0, 0 },  // broadcast from rank 0, 131072 bytes and more
+    { 2097152, collc::Collective(3), 0, 1, 1, 2, 1, 3, 262144, 0, 0 },  // broadcast from rank 0, 2097152 bytes and more
+    { 94906266, collc::Collective(3), 0, 1, 1, 2, 1, 3, 524288, 0, 0 },  // broadcast from rank 0, 94906266 bytes and more
+    { 0, collc::Collective(3), 0, 2, 1, 6, 1, 7, 4096, 0, 0 },  // broadcast from rank 0
+    { 32768, collc::Collective(3), 0, 2, 1, 6, 1, 7, 16384, 0, 0 },  // broadcast from rank 0, 32768 bytes and more
+    { 524288, collc::Collective(3), 0, 2, 1, 6, 1, 7, 65536, 0, 0 },  // broadcast from rank 0, 524288 bytes and more
+    { 11863283, collc::Collective(3), 0, 2, 1, 6, 1, 7, 524288, 0, 0 },  // broadcast from rank 0, 11863283 bytes and more
 };
 
 extern COLLC_EXPORT const collc::Share collc_shares[];
@@ -145,1055 +92,98 @@ const collc::Share collc_shares[] = {
     { 0, 1, 1, 0, 0 },  // share 0: block 0 [0, 1)
     { 0, 1, 1, 0, 0 },  // share 0: block 0 [0, 1)
     { 0, 1, 1, 0, 0 },  // share 0: block 0 [0, 1)
-    { 0, 1, 1, 0, 0 },  // share 0: block 0 [0, 1)
-    { 0, 1, 1, 1, 0 },  // share 1: block 1 [0, 1)
-    { 0, 1, 1, 0, 0 },  // share 0: block 0 [0, 1)
-    { 0, 1, 1, 1, 0 },  // share 1: block 1 [0, 1)
-    { 0, 1, 1, 0, 0 },  // share 0: block 0 [0, 1)
-    { 0, 1, 1, 0, 0 },  // share 0: block 0 [0, 1)
-    { 0, 1, 1, 0, 0 },  // share 0: block 0 [0, 1)
-    { 0, 1, 1, 0, 0 },  // share 0: block 0 [0, 1)
-    { 0, 1, 1, 1, 0 },  // share 1: block 1 [0, 1)
-    { 0, 1, 1, 2, 0 },  // share 2: block 2 [0, 1)
-    { 0, 1, 1, 3, 0 },  // share 3: block 3 [0, 1)
-    { 0, 1, 1, 0, 0 },  // share 0: block 0 [0, 1)
-    { 0, 1, 1, 1, 0 },  // share 1: block 1 [0, 1)
-    { 0, 1, 1, 2, 0 },  // share 2: block 2 [0, 1)
-    { 0, 1, 1, 3, 0 },  // share 3: block 3 [0, 1)
-    { 0, 1, 1, 0, 0 },  // share 0: block 0 [0, 1)
-    { 0, 1, 1, 0, 0 },  // share 0: block 0 [0, 1)
-    { 0, 1, 1, 0, 0 },  // share 0: block 0 [0, 1)
-    { 0, 1, 1, 0, 0 },  // share 0: block 0 [0, 1)
-    { 0, 1, 1, 1, 0 },  // share 1: block 1 [0, 1)
-    { 0, 1, 1, 2, 0 },  // share 2: block 2 [0, 1)
-    { 0, 1, 1, 3, 0 },  // share 3: block 3 [0, 1)
-    { 0, 1, 1, 4, 0 },  // share 4: block 4 [0, 1)
-    { 0, 1, 1, 5, 0 },  // share 5: block 5 [0, 1)
-    { 0, 1, 1, 6, 0 },  // share 6: block 6 [0, 1)
-    { 0, 1, 1, 7, 0 },  // share 7: block 7 [0, 1)
-    { 0, 1, 1, 0, 0 },  // share 0: block 0 [0, 1)
-    { 0, 1, 1, 1, 0 },  // share 1: block 1 [0, 1)
-    { 0, 1, 1, 2, 0 },  // share 2: block 2 [0, 1)
-    { 0, 1, 1, 3, 0 },  // share 3: block 3 [0, 1)
-    { 0, 1, 1, 4, 0 },  // share 4: block 4 [0, 1)
-    { 0, 1, 1, 5, 0 },  // share 5: block 5 [0, 1)
-    { 0, 1, 1, 6, 0 },  // share 6: block 6 [0, 1)
-    { 0, 1, 1, 7, 0 },  // share 7: block 7 [0, 1)
 };
 
 extern COLLC_EXPORT const collc::RankChannel collc_rank_channels[];
 const collc::RankChannel collc_rank_channels[] = {
-    { 0, 2 },  // rank 0, channel 0
-    { 2, 1 },  // rank 1, channel 0
-    { 3, 1 },  // rank 0, channel 0
-    { 4, 1 },  // rank 1, channel 0
-    { 5, 1 },  // rank 0, channel 0
-    { 6, 1 },  // rank 1, channel 0
-    { 7, 1 },  // rank 0, channel 0
-    { 8, 1 },  // rank 0, channel 1
-    { 9, 1 },  // rank 1, channel 0
-    { 10, 1 },  // rank 1, channel 1
-    { 11, 1 },  // rank 0, channel 0
-    { 12, 1 },  // rank 0, channel 1
-    { 13, 1 },  // rank 1, channel 0
-    { 14, 1 },  // rank 1, channel 1
-    { 15, 2 },  // rank 0, channel 0
-    { 17, 2 },  // rank 1, channel 0
-    { 19, 1 },  // rank 2, channel 0
-    { 20, 2 },  // rank 3, channel 0
-    { 22, 1 },  // rank 0, channel 0
-    { 23, 1 },  // rank 1, channel 0
-    { 24, 1 },  // rank 2, channel 0
-    { 25, 1 },  // rank 3, channel 0
-    { 26, 1 },  // rank 0, channel 0
-    { 27, 1 },  // rank 1, channel 0
-    { 28, 1 },  // rank 2, channel 0
-    { 29, 1 },  // rank 3, channel 0
-    { 30, 1 },  // rank 0, channel 0
-    { 31, 1 },  // rank 0, channel 1
-    { 32, 1 },  // rank 0, channel 2
-    { 33, 1 },  // rank 0, channel 3
-    { 34, 1 },  // rank 1, channel 0
-    { 35, 1 },  // rank 1, channel 1
-    { 36, 1 },  // rank 1, channel 2
-    { 37, 1 },  // rank 1, channel 3
-    { 38, 1 },  // rank 2, channel 0
-    { 39, 1 },  // rank 2, channel 1
-    { 40, 1 },  // rank 2, channel 2
-    { 41, 1 },  // rank 2, channel 3
-    { 42, 1 },  // rank 3, channel 0
-    { 43, 1 },  // rank 3, channel 1
-    { 44, 1 },  // rank 3, channel 2
-    { 45, 1 },  // rank 3, channel 3
-    { 46, 1 },  // rank 0, channel 0
-    { 47, 1 },  // rank 0, channel 1
-    { 48, 1 },  // rank 0, channel 2
-    { 49, 1 },  // rank 0, channel 3
-    { 50, 1 },  // rank 1, channel 0
-    { 51, 1 },  // rank 1, channel 1
-    { 52, 1 },  // rank 1, channel 2
-    { 53, 1 },  // rank 1, channel 3
-    { 54, 1 },  // rank 2, channel 0
-    { 55, 1 },  // rank 2, channel 1
-    { 56, 1 },  // rank 2, channel 2
-    { 57, 1 },  // rank 2, channel 3
-    { 58, 1 },  // rank 3, channel 0
-    { 59, 1 },  // rank 3, channel 1
-    { 60, 1 },  // rank 3, channel 2
-    { 61, 1 },  // rank 3, channel 3
-    { 62, 2 },  // rank 0, channel 0
-    { 64, 2 },  // rank 1, channel 0
-    { 66, 2 },  // rank 2, channel 0
-    { 68, 2 },  // rank 3, channel 0
-    { 70, 1 },  // rank 4, channel 0
-    { 71, 2 },  // rank 5, channel 0
-    { 73, 2 },  // rank 6, channel 0
-    { 75, 2 },  // rank 7, channel 0
-    { 77, 1 },  // rank 0, channel 0
-    { 78, 1 },  // rank 1, channel 0
-    { 79, 1 },  // rank 2, channel 0
-    { 80, 1 },  // rank 3, channel 0
-    { 81, 1 },  // rank 4, channel 0
-    { 82, 1 },  // rank 5, channel 0
-    { 83, 1 },  // rank 6, channel 0
-    { 84, 1 },  // rank 7, channel 0
-    { 85, 1 },  // rank 0, channel 0
-    { 86, 1 },  // rank 1, channel 0
-    { 87, 1 },  // rank 2, channel 0
-    { 88, 1 },  // rank 3, channel 0
-    { 89, 1 },  // rank 4, channel 0
-    { 90, 1 },  // rank 5, channel 0
-    { 91, 1 },  // rank 6, channel 0
-    { 92, 1 },  // rank 7, channel 0
-    { 93, 1 },  // rank 0, channel 0
-    { 94, 1 },  // rank 0, channel 1
-    { 95, 1 },  // rank 0, channel 2
-    { 96, 1 },  // rank 0, channel 3
-    { 97, 1 },  // rank 0, channel 4
-    { 98, 1 },  // rank 0, channel 5
-    { 99, 1 },  // rank 0, channel 6
-    { 100, 1 },  // rank 0, channel 7
-    { 101, 1 },  // rank 1, channel 0
-    { 102, 1 },  // rank 1, channel 1
-    { 103, 1 },  // rank 1, channel 2
-    { 104, 1 },  // rank 1, channel 3
-    { 105, 1 },  // rank 1, channel 4
-    { 106, 1 },  // rank 1, channel 5
-    { 107, 1 },  // rank 1, channel 6
-    { 108, 1 },  // rank 1, channel 7
-    { 109, 1 },  // rank 2, channel 0
-    { 110, 1 },  // rank 2, channel 1
-    { 111, 1 },  // rank 2, channel 2
-    { 112, 1 },  // rank 2, channel 3
-    { 113, 1 },  // rank 2, channel 4
-    { 114, 1 },  // rank 2, channel 5
-    { 115, 1 },  // rank 2, channel 6
-    { 116, 1 },  // rank 2, channel 7
-    { 117, 1 },  // rank 3, channel 0
-    { 118, 1 },  // rank 3, channel 1
-    { 119, 1 },  // rank 3, channel 2
-    { 120, 1 },  // rank 3, channel 3
-    { 121, 1 },  // rank 3, channel 4
-    { 122, 1 },  // rank 3, channel 5
-    { 123, 1 },  // rank 3, channel 6
-    { 124, 1 },  // rank 3, channel 7
-    { 125, 1 },  // rank 4, channel 0
-    { 126, 1 },  // rank 4, channel 1
-    { 127, 1 },  // rank 4, channel 2
-    { 128, 1 },  // rank 4, channel 3
-    { 129, 1 },  // rank 4, channel 4
-    { 130, 1 },  // rank 4, channel 5
-    { 131, 1 },  // rank 4, channel 6
-    { 132, 1 },  // rank 4, channel 7
-    { 133, 1 },  // rank 5, channel 0
-    { 134, 1 },  // rank 5, channel 1
-    { 135, 1 },  // rank 5, channel 2
-    { 136, 1 },  // rank 5, channel 3
-    { 137, 1 },  // rank 5, channel 4
-    { 138, 1 },  // rank 5, channel 5
-    { 139, 1 },  // rank 5, channel 6
-    { 140, 1 },  // rank 5, channel 7
-    { 141, 1 },  // rank 6, channel 0
-    { 142, 1 },  // rank 6, channel 1
-    { 143, 1 },  // rank 6, channel 2
-    { 144, 1 },  // rank 6, channel 3
-    { 145, 1 },  // rank 6, channel 4
-    { 146, 1 },  // rank 6, channel 5
-    { 147, 1 },  // rank 6, channel 6
-    { 148, 1 },  // rank 6, channel 7
-    { 149, 1 },  // rank 7, channel 0
-    { 150, 1 },  // rank 7, channel 1
-    { 151, 1 },  // rank 7, channel 2
-    { 152, 1 },  // rank 7, channel 3
-    { 153, 1 },  // rank 7, channel 4
-    { 154, 1 },  // rank 7, channel 5
-    { 155, 1 },  // rank 7, channel 6
-    { 156, 1 },  // rank 7, channel 7
-    { 157, 1 },  // rank 0, channel 0
-    { 158, 1 },  // rank 0, channel 1
-    { 159, 1 },  // rank 0, channel 2
-    { 160, 1 },  // rank 0, channel 3
-    { 161, 1 },  // rank 0, channel 4
-    { 162, 1 },  // rank 0, channel 5
-    { 163, 1 },  // rank 0, channel 6
-    { 164, 1 },  // rank 0, channel 7
-    { 165, 1 },  // rank 1, channel 0
-    { 166, 1 },  // rank 1, channel 1
-    { 167, 1 },  // rank 1, channel 2
-    { 168, 1 },  // rank 1, channel 3
-    { 169, 1 },  // rank 1, channel 4
-    { 170, 1 },  // rank 1, channel 5
-    { 171, 1 },  // rank 1, channel 6
-    { 172, 1 },  // rank 1, channel 7
-    { 173, 1 },  // rank 2, channel 0
-    { 174, 1 },  // rank 2, channel 1
-    { 175, 1 },  // rank 2, channel 2
-    { 176, 1 },  // rank 2, channel 3
-    { 177, 1 },  // rank 2, channel 4
-    { 178, 1 },  // rank 2, channel 5
-    { 179, 1 },  // rank 2, channel 6
-    { 180, 1 },  // rank 2, channel 7
-    { 181, 1 },  // rank 3, channel 0
-    { 182, 1 },  // rank 3, channel 1
-    { 183, 1 },  // rank 3, channel 2
-    { 184, 1 },  // rank 3, channel 3
-    { 185, 1 },  // rank 3, channel 4
-    { 186, 1 },  // rank 3, channel 5
-    { 187, 1 },  // rank 3, channel 6
-    { 188, 1 },  // rank 3, channel 7
-    { 189, 1 },  // rank 4, channel 0
-    { 190, 1 },  // rank 4, channel 1
-    { 191, 1 },  // rank 4, channel 2
-    { 192, 1 },  // rank 4, channel 3
-    { 193, 1 },  // rank 4, channel 4
-    { 194, 1 },  // rank 4, channel 5
-    { 195, 1 },  // rank 4, channel 6
-    { 196, 1 },  // rank 4, channel 7
-    { 197, 1 },  // rank 5, channel 0
-    { 198, 1 },  // rank 5, channel 1
-    { 199, 1 },  // rank 5, channel 2
-    { 200, 1 },  // rank 5, channel 3
-    { 201, 1 },  // rank 5, channel 4
-    { 202, 1 },  // rank 5, channel 5
-    { 203, 1 },  // rank 5, channel 6
-    { 204, 1 },  // rank 5, channel 7
-    { 205, 1 },  // rank 6, channel 0
-    { 206, 1 },  // rank 6, channel 1
-    { 207, 1 },  // rank 6, channel 2
-    { 208, 1 },  // rank 6, channel 3
-    { 209, 1 },  // rank 6, channel 4
-    { 210, 1 },  // rank 6, channel 5
-    { 211, 1 },  // rank 6, channel 6
-    { 212, 1 },  // rank 6, channel 7
-    { 213, 1 },  // rank 7, channel 0
-    { 214, 1 },  // rank 7, channel 1
-    { 215, 1 },  // rank 7, channel 2
-    { 216, 1 },  // rank 7, channel 3
-    { 217, 1 },  // rank 7, channel 4
-    { 218, 1 },  // rank 7, channel 5
-    { 219, 1 },  // rank 7, channel 6
-    { 220, 1 },  // rank 7, channel 7
+    { 0, 1 },  // rank 0, channel 0
+    { 1, 1 },  // rank 1, channel 0
+    { 2, 1 },  // rank 0, channel 0
+    { 3, 1 },  // rank 1, channel 0
+    { 4, 1 },  // rank 2, channel 0
+    { 5, 1 },  // rank 3, channel 0
+    { 6, 1 },  // rank 0, channel 0
+    { 7, 1 },  // rank 1, channel 0
+    { 8, 1 },  // rank 2, channel 0
+    { 9, 1 },  // rank 3, channel 0
+    { 10, 1 },  // rank 4, channel 0
+    { 11, 1 },  // rank 5, channel 0
+    { 12, 1 },  // rank 6, channel 0
+    { 13, 1 },  // rank 7, channel 0
 };
 
 extern COLLC_EXPORT const collc::Step collc_steps[];
 const collc::Step collc_steps[] = {
-    { 0, 0, 0, 0, 1, 1, 0 },  // rank 0: send share 0 lag 0 send 0
-    { 1, 0, 8, 1, 0, 2, 0 },  // rank 0: recv share 0 lag 8 recv 1
-    { 2, 0, 1, 1, 1, 7, 0 },  // rank 1: recvReduceCopySend share 0 lag 1 recv 0 send 1
-    { 4, 0, 0, 0, 1, 3, 0 },  // rank 0: copySend share 0 lag 0 send 0
-    { 5, 0, 1, 1, 0, 2, 0 },  // rank 1: recv share 0 lag 1 recv 0
-    { 6, 0, 1, 1, 0, 7, 0 },  // rank 0: recvReduceCopy share 0 lag 1 recv 0
-    { 7, 0, 0, 0, 1, 1, 0 },  // rank 1: send share 0 lag 0 send 0
+    { 0, 0, 0, 0, 1, 3, 0 },  // rank 0: copySend share 0 lag 0 send 0
+    { 1, 0, 1, 1, 0, 2, 0 },  // rank 1: recv share 0 lag 1 recv 0
+    { 2, 0, 0, 0, 1, 3, 0 },  // rank 0: copySend share 0 lag 0 send 0
+    { 3, 0, 1, 1, 1, 2, 0 },  // rank 1: recvCopySend share 0 lag 1 recv 0 send 1
+    { 5, 0, 2, 1, 1, 2, 0 },  // rank 2: recvCopySend share 0 lag 2 recv 1 send 2
+    { 7, 0, 3, 1, 0, 2, 0 },  // rank 3: recv share 0 lag 3 recv 2
     { 8, 0, 0, 0, 1, 3, 0 },  // rank 0: copySend share 0 lag 0 send 0
-    { 9, 1, 1, 1, 0, 2, 0 },  // rank 0: recv share 1 lag 1 recv 1
-    { 10, 0, 1, 1, 0, 2, 0 },  // rank 1: recv share 0 lag 1 recv 0
-    { 11, 1, 0, 0, 1, 3, 0 },  // rank 1: copySend share 1 lag 0 send 1
-    { 12, 0, 1, 1, 0, 7, 0 },  // rank 0: recvReduceCopy share 0 lag 1 recv 0
-    { 13, 1, 0, 0, 1, 1, 0 },  // rank 0: send share 1 lag 0 send 1
-    { 14, 0, 0, 0, 1, 1, 0 },  // rank 1: send share 0 lag 0 send 0
-    { 15, 1, 1, 1, 0, 7, 0 },  // rank 1: recvReduceCopy share 1 lag 1 recv 1
-    { 16, 0, 0, 0, 1, 1, 0 },  // rank 0: send share 0 lag 0 send 0
-    { 17, 0, 10, 1, 0, 2, 0 },  // rank 0: recv share 0 lag 10 recv 5
-    { 18, 0, 1, 1, 1, 1, 0 },  // rank 1: recvReduceSend share 0 lag 1 recv 0 send 1
-    { 20, 0, 9, 1, 1, 2, 0 },  // rank 1: recvCopySend share 0 lag 9 recv 4 send 5
-    { 22, 0, 2, 2, 2, 7, 0 },  // rank 2: recvReduceCopySend share 0 lag 2 recv 1,2 send 3,4
-    { 26, 0, 1, 0, 1, 1, 0 },  // rank 3: send share 0 lag 1 send 2
-    { 27, 0, 9, 1, 0, 2, 0 },  // rank 3: recv share 0 lag 9 recv 3
-    { 28, 0, 0, 0, 1, 3, 0 },  // rank 0: copySend share 0 lag 0 send 0
-    { 29, 0, 1, 1, 1, 2, 0 },  // rank 1: recvCopySend share 0 lag 1 recv 0 send 1
-    { 31, 0, 2, 1, 1, 2, 0 },  // rank 2: recvCopySend share 0 lag 2 recv 1 send 2
-    { 33, 0, 3, 1, 0, 2, 0 },  // rank 3: recv share 0 lag 3 recv 2
-    { 34, 0, 3, 1, 0, 7, 0 },  // rank 0: recvReduceCopy share 0 lag 3 recv 2
-    { 35, 0, 2, 1, 1, 1, 0 },  // rank 1: recvReduceSend share 0 lag 2 recv 1 send 2
-    { 37, 0, 1, 1, 1, 1, 0 },  // rank 2: recvReduceSend share 0 lag 1 recv 0 send 1
-    { 39, 0, 0, 0, 1, 1, 0 },  // rank 3: send share 0 lag 0 send 0
-    { 40, 0, 0, 0, 1, 3, 0 },  // rank 0: copySend share 0 lag 0 send 0
-    { 41, 1, 1, 1, 0, 2, 0 },  // rank 0: recv share 1 lag 1 recv 3
-    { 42, 2, 2, 1, 0, 2, 0 },  // rank 0: recv share 2 lag 2 recv 8
-    { 43, 3, 3, 1, 0, 2, 0 },  // rank 0: recv share 3 lag 3 recv 11
-    { 44, 0, 1, 1, 1, 2, 0 },  // rank 1: recvCopySend share 0 lag 1 recv 0 send 1
-    { 46, 1, 0, 0, 2, 3, 0 },  // rank 1: copySend share 1 lag 0 send 3,4
-    { 48, 2, 1, 1, 1, 2, 0 },  // rank 1: recvCopySend share 2 lag 1 recv 7 send 8
-    { 50, 3, 2, 1, 1, 2, 0 },  // rank 1: recvCopySend share 3 lag 2 recv 10 send 11
-    { 52, 0, 2, 1, 1, 2, 0 },  // rank 2: recvCopySend share 0 lag 2 recv 1 send 2
-    { 54, 1, 1, 1, 1, 2, 0 },  // rank 2: recvCopySend share 1 lag 1 recv 4 send 5
-    { 56, 2, 0, 0, 2, 3, 0 },  // rank 2: copySend share 2 lag 0 send 6,7
-    { 58, 3, 1, 1, 1, 2, 0 },  // rank 2: recvCopySend share 3 lag 1 recv 9 send 10
-    { 60, 0, 3, 1, 0, 2, 0 },  // rank 3: recv share 0 lag 3 recv 2
-    { 61, 1, 2, 1, 0, 2, 0 },  // rank 3: recv share 1 lag 2 recv 5
-    { 62, 2, 1, 1, 0, 2, 0 },  // rank 3: recv share 2 lag 1 recv 6
-    { 63, 3, 0, 0, 1, 3, 0 },  // rank 3: copySend share 3 lag 0 send 9
-    { 64, 0, 3, 1, 0, 7, 0 },  // rank 0: recvReduceCopy share 0 lag 3 recv 2
-    { 65, 1, 1, 0, 1, 1, 0 },  // rank 0: send share 1 lag 1 send 5
-    { 66, 2, 0, 0, 1, 1, 0 },  // rank 0: send share 2 lag 0 send 6
-    { 67, 3, 0, 0, 1, 1, 0 },  // rank 0: send share 3 lag 0 send 9
-    { 68, 0, 2, 1, 1, 1, 0 },  // rank 1: recvReduceSend share 0 lag 2 recv 1 send 2
-    { 70, 1, 2, 2, 0, 7, 0 },  // rank 1: recvReduceCopy share 1 lag 2 recv 4,5
-    { 72, 2, 1, 1, 1, 1, 0 },  // rank 1: recvReduceSend share 2 lag 1 recv 6 send 7
-    { 74, 3, 1, 1, 1, 1, 0 },  // rank 1: recvReduceSend share 3 lag 1 recv 9 send 10
-    { 76, 0, 1, 1, 1, 1, 0 },  // rank 2: recvReduceSend share 0 lag 1 recv 0 send 1
-    { 78, 1, 1, 1, 1, 1, 0 },  // rank 2: recvReduceSend share 1 lag 1 recv 3 send 4
-    { 80, 2, 2, 2, 0, 7, 0 },  // rank 2: recvReduceCopy share 2 lag 2 recv 7,8
-    { 82, 3, 2, 1, 1, 1, 0 },  // rank 2: recvReduceSend share 3 lag 2 recv 10 send 11
-    { 84, 0, 0, 0, 1, 1, 0 },  // rank 3: send share 0 lag 0 send 0
-    { 85, 1, 0, 0, 1, 1, 0 },  // rank 3: send share 1 lag 0 send 3
-    { 86, 2, 1, 0, 1, 1, 0 },  // rank 3: send share 2 lag 1 send 8
-    { 87, 3, 3, 1, 0, 7, 0 },  // rank 3: recvReduceCopy share 3 lag 3 recv 11
-    { 88, 0, 0, 0, 1, 1, 0 },  // rank 0: send share 0 lag 0 send 0
-    { 89, 0, 14, 1, 0, 2, 0 },  // rank 0: recv share 0 lag 14 recv 13
-    { 90, 0, 1, 1, 1, 1, 0 },  // rank 1: recvReduceSend share 0 lag 1 recv 0 send 2
-    { 92, 0, 13, 1, 1, 2, 0 },  // rank 1: recvCopySend share 0 lag 13 recv 11 send 13
-    { 94, 0, 2, 1, 1, 1, 0 },  // rank 2: recvReduceSend share 0 lag 2 recv 2 send 4
-    { 96, 0, 12, 1, 1, 2, 0 },  // rank 2: recvCopySend share 0 lag 12 recv 9 send 11
-    { 98, 0, 3, 1, 1, 1, 0 },  // rank 3: recvReduceSend share 0 lag 3 recv 4 send 6
-    { 100, 0, 11, 1, 1, 2, 0 },  // rank 3: recvCopySend share 0 lag 11 recv 7 send 9
-    { 102, 0, 4, 2, 2, 7, 0 },  // rank 4: recvReduceCopySend share 0 lag 4 recv 5,6 send 7,8
-    { 106, 0, 3, 1, 1, 1, 0 },  // rank 5: recvReduceSend share 0 lag 3 recv 3 send 5
-    { 108, 0, 11, 1, 1, 2, 0 },  // rank 5: recvCopySend share 0 lag 11 recv 8 send 10
-    { 110, 0, 2, 1, 1, 1, 0 },  // rank 6: recvReduceSend share 0 lag 2 recv 1 send 3
-    { 112, 0, 12, 1, 1, 2, 0 },  // rank 6: recvCopySend share 0 lag 12 recv 10 send 12
-    { 114, 0, 1, 0, 1, 1, 0 },  // rank 7: send share 0 lag 1 send 1
-    { 115, 0, 13, 1, 0, 2, 0 },  // rank 7: recv share 0 lag 13 recv 12
-    { 116, 0, 0, 0, 1, 3, 0 },  // rank 0: copySend share 0 lag 0 send 0
-    { 117, 0, 1, 1, 1, 2, 0 },  // rank 1: recvCopySend share 0 lag 1 recv 0 send 1
-    { 119, 0, 2, 1, 1, 2, 0 },  // rank 2: recvCopySend share 0 lag 2 recv 1 send 2
-    { 121, 0, 3, 1, 1, 2, 0 },  // rank 3: recvCopySend share 0 lag 3 recv 2 send 3
-    { 123, 0, 4, 1, 1, 2, 0 },  // rank 4: recvCopySend share 0 lag 4 recv 3 send 4
-    { 125, 0, 5, 1, 1, 2, 0 },  // rank 5: recvCopySend share 0 lag 5 recv 4 send 5
-    { 127, 0, 6, 1, 1, 2, 0 },  // rank 6: recvCopySend share 0 lag 6 recv 5 send 6
-    { 129, 0, 7, 1, 0, 2, 0 },  // rank 7: recv share 0 lag 7 recv 6
-    { 130, 0, 7, 1, 0, 7, 0 },  // rank 0: recvReduceCopy share 0 lag 7 recv 6
-    { 131, 0, 6, 1, 1, 1, 0 },  // rank 1: recvReduceSend share 0 lag 6 recv 5 send 6
-    { 133, 0, 5, 1, 1, 1, 0 },  // rank 2: recvReduceSend share 0 lag 5 recv 4 send 5
-    { 135, 0, 4, 1, 1, 1, 0 },  // rank 3: recvReduceSend share 0 lag 4 recv 3 send 4
-    { 137, 0, 3, 1, 1, 1, 0 },  // rank 4: recvReduceSend share 0 lag 3 recv 2 send 3
-    { 139, 0, 2, 1, 1, 1, 0 },  // rank 5: recvReduceSend share 0 lag 2 recv 1 send 2
-    { 141, 0, 1, 1, 1, 1, 0 },  // rank 6: recvReduceSend share 0 lag 1 recv 0 send 1
-    { 143, 0, 0, 0, 1, 1, 0 },  // rank 7: send share 0 lag 0 send 0
-    { 144, 0, 0, 0, 1, 3, 0 },  // rank 0: copySend share 0 lag 0 send 0
-    { 145, 1, 1, 1, 0, 2, 0 },  // rank 0: recv share 1 lag 1 recv 7
-    { 146, 2, 2, 1, 0, 2, 0 },  // rank 0: recv share 2 lag 2 recv 16
-    { 147, 3, 3, 1, 0, 2, 0 },  // rank 0: recv share 3 lag 3 recv 25
-    { 148, 4, 4, 1, 0, 2, 0 },  // rank 0: recv share 4 lag 4 recv 34
-    { 149, 5, 5, 1, 0, 2, 0 },  // rank 0: recv share 5 lag 5 recv 41
-    { 150, 6, 6, 1, 0, 2, 0 },  // rank 0: recv share 6 lag 6 recv 48
-    { 151, 7, 7, 1, 0, 2, 0 },  // rank 0: recv share 7 lag 7 recv 55
-    { 152, 0, 1, 1, 1, 2, 0 },  // rank 1: recvCopySend share 0 lag 1 recv 0 send 1
-    { 154, 1, 0, 0, 2, 3, 0 },  // rank 1: copySend share 1 lag 0 send 7,8
-    { 156, 2, 1, 1, 1, 2, 0 },  // rank 1: recvCopySend share 2 lag 1 recv 15 send 16
-    { 158, 3, 2, 1, 1, 2, 0 },  // rank 1: recvCopySend share 3 lag 2 recv 24 send 25
-    { 160, 4, 3, 1, 1, 2, 0 },  // rank 1: recvCopySend share 4 lag 3 recv 33 send 34
-    { 162, 5, 4, 1, 1, 2, 0 },  // rank 1: recvCopySend share 5 lag 4 recv 40 send 41
-    { 164, 6, 5, 1, 1, 2, 0 },  // rank 1: recvCopySend share 6 lag 5 recv 47 send 48
-    { 166, 7, 6, 1, 1, 2, 0 },  // rank 1: recvCopySend share 7 lag 6 recv 54 send 55
-    { 168, 0, 2, 1, 1, 2, 0 },  // rank 2: recvCopySend share 0 lag 2 recv 1 send 2
-    { 170, 1, 1, 1, 1, 2, 0 },  // rank 2: recvCopySend share 1 lag 1 recv 8 send 9
-    { 172, 2, 0, 0, 2, 3, 0 },  // rank 2: copySend share 2 lag 0 send 14,15
-    { 174, 3, 1, 1, 1, 2, 0 },  // rank 2: recvCopySend share 3 lag 1 recv 22 send 24
-    { 176, 4, 2, 1, 1, 2, 0 },  // rank 2: recvCopySend share 4 lag 2 recv 30 send 33
-    { 178, 5, 3, 1, 1, 2, 0 },  // rank 2: recvCopySend share 5 lag 3 recv 39 send 40
-    { 180, 6, 4, 1, 1, 2, 0 },  // rank 2: recvCopySend share 6 lag 4 recv 46 send 47
-    { 182, 7, 5, 1, 1, 2, 0 },  // rank 2: recvCopySend share 7 lag 5 recv 53 send 54
-    { 184, 0, 3, 1, 1, 2, 0 },  // rank 3: recvCopySend share 0 lag 3 recv 2 send 3
-    { 186, 1, 2, 1, 1, 2, 0 },  // rank 3: recvCopySend share 1 lag 2 recv 9 send 10
-    { 188, 2, 1, 1, 1, 2, 0 },  // rank 3: recvCopySend share 2 lag 1 recv 14 send 17
-    { 190, 3, 0, 0, 2, 3, 0 },  // rank 3: copySend share 3 lag 0 send 21,22
-    { 192, 4, 1, 1, 1, 2, 0 },  // rank 3: recvCopySend share 4 lag 1 recv 28 send 30
-    { 194, 5, 2, 1, 1, 2, 0 },  // rank 3: recvCopySend share 5 lag 2 recv 38 send 39
-    { 196, 6, 3, 1, 1, 2, 0 },  // rank 3: recvCopySend share 6 lag 3 recv 45 send 46
-    { 198, 7, 4, 1, 1, 2, 0 },  // rank 3: recvCopySend share 7 lag 4 recv 52 send 53
-    { 200, 0, 4, 1, 1, 2, 0 },  // rank 4: recvCopySend share 0 lag 4 recv 3 send 4
-    { 202, 1, 3, 1, 1, 2, 0 },  // rank 4: recvCopySend share 1 lag 3 recv 10 send 11
-    { 204, 2, 2, 1, 1, 2, 0 },  // rank 4: recvCopySend share 2 lag 2 recv 17 send 18
-    { 206, 3, 1, 1, 1, 2, 0 },  // rank 4: recvCopySend share 3 lag 1 recv 21 send 23
-    { 208, 4, 0, 0, 2, 3, 0 },  // rank 4: copySend share 4 lag 0 send 28,29
-    { 210, 5, 1, 1, 1, 2, 0 },  // rank 4: recvCopySend share 5 lag 1 recv 35 send 38
-    { 212, 6, 2, 1, 1, 2, 0 },  // rank 4: recvCopySend share 6 lag 2 recv 44 send 45
-    { 214, 7, 3, 1, 1, 2, 0 },  // rank 4: recvCopySend share 7 lag 3 recv 51 send 52
-    { 216, 0, 5, 1, 1, 2, 0 },  // rank 5: recvCopySend share 0 lag 5 recv 4 send 5
-    { 218, 1, 4, 1, 1, 2, 0 },  // rank 5: recvCopySend share 1 lag 4 recv 11 send 12
-    { 220, 2, 3, 1, 1, 2, 0 },  // rank 5: recvCopySend share 2 lag 3 recv 18 send 19
-    { 222, 3, 2, 1, 1, 2, 0 },  // rank 5: recvCopySend share 3 lag 2 recv 23 send 26
-    { 224, 4, 1, 1, 1, 2, 0 },  // rank 5: recvCopySend share 4 lag 1 recv 29 send 31
-    { 226, 5, 0, 0, 2, 3, 0 },  // rank 5: copySend share 5 lag 0 send 35,36
-    { 228, 6, 1, 1, 1, 2, 0 },  // rank 5: recvCopySend share 6 lag 1 recv 43 send 44
-    { 230, 7, 2, 1, 1, 2, 0 },  // rank 5: recvCopySend share 7 lag 2 recv 50 send 51
-    { 232, 0, 6, 1, 1, 2, 0 },  // rank 6: recvCopySend share 0 lag 6 recv 5 send 6
-    { 234, 1, 5, 1, 1, 2, 0 },  // rank 6: recvCopySend share 1 lag 5 recv 12 send 13
-    { 236, 2, 4, 1, 1, 2, 0 },  // rank 6: recvCopySend share 2 lag 4 recv 19 send 20
-    { 238, 3, 3, 1, 1, 2, 0 },  // rank 6: recvCopySend share 3 lag 3 recv 26 send 27
-    { 240, 4, 2, 1, 1, 2, 0 },  // rank 6: recvCopySend share 4 lag 2 recv 31 send 32
-    { 242, 5, 1, 1, 1, 2, 0 },  // rank 6: recvCopySend share 5 lag 1 recv 36 send 37
-    { 244, 6, 0, 0, 2, 3, 0 },  // rank 6: copySend share 6 lag 0 send 42,43
-    { 246, 7, 1, 1, 1, 2, 0 },  // rank 6: recvCopySend share 7 lag 1 recv 49 send 50
-    { 248, 0, 7, 1, 0, 2, 0 },  // rank 7: recv share 0 lag 7 recv 6
-    { 249, 1, 6, 1, 0, 2, 0 },  // rank 7: recv share 1 lag 6 recv 13
-    { 250, 2, 5, 1, 0, 2, 0 },  // rank 7: recv share 2 lag 5 recv 20
-    { 251, 3, 4, 1, 0, 2, 0 },  // rank 7: recv share 3 lag 4 recv 27
-    { 252, 4, 3, 1, 0, 2, 0 },  // rank 7: recv share 4 lag 3 recv 32
-    { 253, 5, 2, 1, 0, 2, 0 },  // rank 7: recv share 5 lag 2 recv 37
-    { 254, 6, 1, 1, 0, 2, 0 },  // rank 7: recv share 6 lag 1 recv 42
-    { 255, 7, 0, 0, 1, 3, 0 },  // rank 7: copySend share 7 lag 0 send 49
-    { 256, 0, 7, 1, 0, 7, 0 },  // rank 0: recvReduceCopy share 0 lag 7 recv 6
-    { 257, 1, 5, 0, 1, 1, 0 },  // rank 0: send share 1 lag 5 send 13
-    { 258, 2, 3, 0, 1, 1, 0 },  // rank 0: send share 2 lag 3 send 18
-    { 259, 3, 1, 0, 1, 1, 0 },  // rank 0: send share 3 lag 1 send 23
-    { 260, 4, 0, 0, 1, 1, 0 },  // rank 0: send share 4 lag 0 send 28
-    { 261, 5, 0, 0, 1, 1, 0 },  // rank 0: send share 5 lag 0 send 35
-    { 262, 6, 0, 0, 1, 1, 0 },  // rank 0: send share 6 lag 0 send 42
-    { 263, 7, 0, 0, 1, 1, 0 },  // rank 0: send share 7 lag 0 send 49
-    { 264, 0, 6, 1, 1, 1, 0 },  // rank 1: recvReduceSend share 0 lag 6 recv 5 send 6
-    { 266, 1, 6, 2, 0, 7, 0 },  // rank 1: recvReduceCopy share 1 lag 6 recv 12,13
-    { 268, 2, 4, 1, 1, 1, 0 },  // rank 1: recvReduceSend share 2 lag 4 recv 18 send 19
-    { 270, 3, 2, 1, 1, 1, 0 },  // rank 1: recvReduceSend share 3 lag 2 recv 23 send 24
-    { 272, 4, 1, 1, 1, 1, 0 },  // rank 1: recvReduceSend share 4 lag 1 recv 28 send 29
-    { 274, 5, 1, 1, 1, 1, 0 },  // rank 1: recvReduceSend share 5 lag 1 recv 35 send 36
-    { 276, 6, 1, 1, 1, 1, 0 },  // rank 1: recvReduceSend share 6 lag 1 recv 42 send 43
-    { 278, 7, 1, 1, 1, 1, 0 },  // rank 1: recvReduceSend share 7 lag 1 recv 49 send 50
-    { 280, 0, 5, 1, 1, 1, 0 },  // rank 2: recvReduceSend share 0 lag 5 recv 4 send 5
-    { 282, 1, 5, 1, 1, 1, 0 },  // rank 2: recvReduceSend share 1 lag 5 recv 11 send 12
-    { 284, 2, 5, 2, 0, 7, 0 },  // rank 2: recvReduceCopy share 2 lag 5 recv 19,20
-    { 286, 3, 3, 1, 1, 1, 0 },  // rank 2: recvReduceSend share 3 lag 3 recv 24 send 26
-    { 288, 4, 2, 1, 1, 1, 0 },  // rank 2: recvReduceSend share 4 lag 2 recv 29 send 32
-    { 290, 5, 2, 1, 1, 1, 0 },  // rank 2: recvReduceSend share 5 lag 2 recv 36 send 37
-    { 292, 6, 2, 1, 1, 1, 0 },  // rank 2: recvReduceSend share 6 lag 2 recv 43 send 44
-    { 294, 7, 2, 1, 1, 1, 0 },  // rank 2: recvReduceSend share 7 lag 2 recv 50 send 51
-    { 296, 0, 4, 1, 1, 1, 0 },  // rank 3: recvReduceSend share 0 lag 4 recv 3 send 4
-    { 298, 1, 4, 1, 1, 1, 0 },  // rank 3: recvReduceSend share 1 lag 4 recv 10 send 11
-    { 300, 2, 4, 1, 1, 1, 0 },  // rank 3: recvReduceSend share 2 lag 4 recv 17 send 20
-    { 302, 3, 4, 2, 0, 7, 0 },  // rank 3: recvReduceCopy share 3 lag 4 recv 26,27
-    { 304, 4, 3, 1, 1, 1, 0 },  // rank 3: recvReduceSend share 4 lag 3 recv 32 send 34
-    { 306, 5, 3, 1, 1, 1, 0 },  // rank 3: recvReduceSend share 5 lag 3 recv 37 send 38
-    { 308, 6, 3, 1, 1, 1, 0 },  // rank 3: recvReduceSend share 6 lag 3 recv 44 send 45
-    { 310, 7, 3, 1, 1, 1, 0 },  // rank 3: recvReduceSend share 7 lag 3 recv 51 send 52
-    { 312, 0, 3, 1, 1, 1, 0 },  // rank 4: recvReduceSend share 0 lag 3 recv 2 send 3
-    { 314, 1, 3, 1, 1, 1, 0 },  // rank 4: recvReduceSend share 1 lag 3 recv 9 send 10
-    { 316, 2, 3, 1, 1, 1, 0 },  // rank 4: recvReduceSend share 2 lag 3 recv 16 send 17
-    { 318, 3, 3, 1, 1, 1, 0 },  // rank 4: recvReduceSend share 3 lag 3 recv 25 send 27
-    { 320, 4, 4, 2, 0, 7, 0 },  // rank 4: recvReduceCopy share 4 lag 4 recv 33,34
-    { 322, 5, 4, 1, 1, 1, 0 },  // rank 4: recvReduceSend share 5 lag 4 recv 38 send 41
-    { 324, 6, 4, 1, 1, 1, 0 },  // rank 4: recvReduceSend share 6 lag 4 recv 45 send 46
-    { 326, 7, 4, 1, 1, 1, 0 },  // rank 4: recvReduceSend share 7 lag 4 recv 52 send 53
-    { 328, 0, 2, 1, 1, 1, 0 },  // rank 5: recvReduceSend share 0 lag 2 recv 1 send 2
-    { 330, 1, 2, 1, 1, 1, 0 },  // rank 5: recvReduceSend share 1 lag 2 recv 8 send 9
-    { 332, 2, 2, 1, 1, 1, 0 },  // rank 5: recvReduceSend share 2 lag 2 recv 15 send 16
-    { 334, 3, 2, 1, 1, 1, 0 },  // rank 5: recvReduceSend share 3 lag 2 recv 22 send 25
-    { 336, 4, 3, 1, 1, 1, 0 },  // rank 5: recvReduceSend share 4 lag 3 recv 31 send 33
-    { 338, 5, 5, 2, 0, 7, 0 },  // rank 5: recvReduceCopy share 5 lag 5 recv 40,41
-    { 340, 6, 5, 1, 1, 1, 0 },  // rank 5: recvReduceSend share 6 lag 5 recv 46 send 47
-    { 342, 7, 5, 1, 1, 1, 0 },  // rank 5: recvReduceSend share 7 lag 5 recv 53 send 54
-    { 344, 0, 1, 1, 1, 1, 0 },  // rank 6: recvReduceSend share 0 lag 1 recv 0 send 1
-    { 346, 1, 1, 1, 1, 1, 0 },  // rank 6: recvReduceSend share 1 lag 1 recv 7 send 8
-    { 348, 2, 1, 1, 1, 1, 0 },  // rank 6: recvReduceSend share 2 lag 1 recv 14 send 15
-    { 350, 3, 1, 1, 1, 1, 0 },  // rank 6: recvReduceSend share 3 lag 1 recv 21 send 22
-    { 352, 4, 2, 1, 1, 1, 0 },  // rank 6: recvReduceSend share 4 lag 2 recv 30 send 31
-    { 354, 5, 4, 1, 1, 1, 0 },  // rank 6: recvReduceSend share 5 lag 4 recv 39 send 40
-    { 356, 6, 6, 2, 0, 7, 0 },  // rank 6: recvReduceCopy share 6 lag 6 recv 47,48
-    { 358, 7, 6, 1, 1, 1, 0 },  // rank 6: recvReduceSend share 7 lag 6 recv 54 send 55
-    { 360, 0, 0, 0, 1, 1, 0 },  // rank 7: send share 0 lag 0 send 0
-    { 361, 1, 0, 0, 1, 1, 0 },  // rank 7: send share 1 lag 0 send 7
-    { 362, 2, 0, 0, 1, 1, 0 },  // rank 7: send share 2 lag 0 send 14
-    { 363, 3, 0, 0, 1, 1, 0 },  // rank 7: send share 3 lag 0 send 21
-    { 364, 4, 1, 0, 1, 1, 0 },  // rank 7: send share 4 lag 1 send 30
-    { 365, 5, 3, 0, 1, 1, 0 },  // rank 7: send share 5 lag 3 send 39
-    { 366, 6, 5, 0, 1, 1, 0 },  // rank 7: send share 6 lag 5 send 48
-    { 367, 7, 7, 1, 0, 7, 0 },  // rank 7: recvReduceCopy share 7 lag 7 recv 55
+    { 9, 0, 1, 1, 1, 2, 0 },  // rank 1: recvCopySend share 0 lag 1 recv 0 send 1
+    { 11, 0, 2, 1, 1, 2, 0 },  // rank 2: recvCopySend share 0 lag 2 recv 1 send 2
+    { 13, 0, 3, 1, 1, 2, 0 },  // rank 3: recvCopySend share 0 lag 3 recv 2 send 3
+    { 15, 0, 4, 1, 1, 2, 0 },  // rank 4: recvCopySend share 0 lag 4 recv 3 send 4
+    { 17, 0, 5, 1, 1, 2, 0 },  // rank 5: recvCopySend share 0 lag 5 recv 4 send 5
+    { 19, 0, 6, 1, 1, 2, 0 },  // rank 6: recvCopySend share 0 lag 6 recv 5 send 6
+    { 21, 0, 7, 1, 0, 2, 0 },  // rank 7: recv share 0 lag 7 recv 6
 };
 
 extern COLLC_EXPORT const collc::FifoRef collc_refs[];
 const collc::FifoRef collc_refs[] = {
     { 0, 0 },  // send to 1
-    { 1, 0 },  // receive from rank 1
     { 0, 0 },  // receive from rank 0
-    { 1, 0 },  // send to 0
-    { 0, 0 },  // send to 1
-    { 0, 0 },  // receive from rank 0
-    { 1, 0 },  // receive from rank 1
-    { 1, 0 },  // send to 0
-    { 0, 0 },  // send to 1
-    { 1, 0 },  // receive from rank 1
-    { 0, 0 },  // receive from rank 0
-    { 1, 0 },  // send to 0
-    { 1, 0 },  // receive from rank 1
-    { 0, 0 },  // send to 1
-    { 1, 0 },  // send to 0
-    { 0, 0 },  // receive from rank 0
-    { 0, 0 },  // send to 1
-    { 5, 0 },  // receive from rank 1
-    { 0, 0 },  // receive from rank 0
-    { 1, 0 },  // send to 2
-    { 4, 0 },  // receive from rank 2
-    { 5, 0 },  // send to 0
-    { 1, 0 },  // receive from rank 1
-    { 2, 0 },  // receive from rank 3
-    { 3, 0 },  // send to 3
-    { 4, 0 },  // send to 1
-    { 2, 0 },  // send to 2
-    { 3, 0 },  // receive from rank 2
     { 0, 0 },  // send to 1
     { 0, 0 },  // receive from rank 0
     { 1, 0 },  // send to 2
     { 1, 0 },  // receive from rank 1
-    { 3, 0 },  // send to 3
-    { 3, 0 },  // receive from rank 2
-    { 5, 0 },  // receive from rank 1
-    { 4, 0 },  // receive from rank 2
-    { 5, 0 },  // send to 0
-    { 2, 0 },  // receive from rank 3
-    { 4, 0 },  // send to 1
-    { 2, 0 },  // send to 2
+    { 2, 0 },  // send to 3
+    { 2, 0 },  // receive from rank 2
     { 0, 0 },  // send to 1
-    { 5, 0 },  // receive from rank 1
-    { 9, 0 },  // receive from rank 1
-    { 11, 0 },  // receive from rank 1
     { 0, 0 },  // receive from rank 0
     { 1, 0 },  // send to 2
-    { 5, 0 },  // send to 0
-    { 6, 0 },  // send to 2
-    { 4, 0 },  // receive from rank 2
-    { 9, 0 },  // send to 0
-    { 10, 0 },  // receive from rank 2
-    { 11, 0 },  // send to 0
     { 1, 0 },  // receive from rank 1
-    { 3, 0 },  // send to 3
-    { 6, 0 },  // receive from rank 1
-    { 7, 0 },  // send to 3
-    { 8, 0 },  // send to 3
-    { 4, 0 },  // send to 1
-    { 2, 0 },  // receive from rank 3
-    { 10, 0 },  // send to 1
-    { 3, 0 },  // receive from rank 2
-    { 7, 0 },  // receive from rank 2
-    { 8, 0 },  // receive from rank 2
-    { 2, 0 },  // send to 2
-    { 5, 0 },  // receive from rank 1
-    { 0, 0 },  // send to 1
-    { 13, 0 },  // send to 1
-    { 15, 0 },  // send to 1
-    { 4, 0 },  // receive from rank 2
-    { 5, 0 },  // send to 0
-    { 10, 0 },  // receive from rank 2
-    { 0, 0 },  // receive from rank 0
-    { 13, 0 },  // receive from rank 0
-    { 1, 0 },  // send to 2
-    { 15, 0 },  // receive from rank 0
-    { 6, 0 },  // send to 2
-    { 2, 0 },  // receive from rank 3
-    { 4, 0 },  // send to 1
-    { 12, 0 },  // receive from rank 3
-    { 10, 0 },  // send to 1
-    { 1, 0 },  // receive from rank 1
-    { 14, 0 },  // receive from rank 3
-    { 6, 0 },  // receive from rank 1
-    { 3, 0 },  // send to 3
-    { 2, 0 },  // send to 2
-    { 12, 0 },  // send to 2
-    { 14, 0 },  // send to 2
-    { 3, 0 },  // receive from rank 2
-    { 0, 0 },  // send to 1
-    { 13, 0 },  // receive from rank 1
-    { 0, 0 },  // receive from rank 0
-    { 2, 0 },  // send to 2
-    { 11, 0 },  // receive from rank 2
-    { 13, 0 },  // send to 0
-    { 2, 0 },  // receive from rank 1
-    { 4, 0 },  // send to 3
-    { 9, 0 },  // receive from rank 3
-    { 11, 0 },  // send to 1
-    { 4, 0 },  // receive from rank 2
-    { 6, 0 },  // send to 4
-    { 7, 0 },  // receive from rank 4
-    { 9, 0 },  // send to 2
+    { 2, 0 },  // send to 3
+    { 2, 0 },  // receive from rank 2
+    { 3, 0 },  // send to 4
+    { 3, 0 },  // receive from rank 3
+    { 4, 0 },  // send to 5
+    { 4, 0 },  // receive from rank 4
+    { 5, 0 },  // send to 6
     { 5, 0 },  // receive from rank 5
-    { 6, 0 },  // receive from rank 3
-    { 7, 0 },  // send to 3
-    { 8, 0 },  // send to 5
-    { 3, 0 },  // receive from rank 6
-    { 5, 0 },  // send to 4
-    { 8, 0 },  // receive from rank 4
-    { 10, 0 },  // send to 6
-    { 1, 0 },  // receive from rank 7
-    { 3, 0 },  // send to 5
-    { 10, 0 },  // receive from rank 5
-    { 12, 0 },  // send to 7
-    { 1, 0 },  // send to 6
-    { 12, 0 },  // receive from rank 6
-    { 0, 0 },  // send to 1
-    { 0, 0 },  // receive from rank 0
-    { 2, 0 },  // send to 2
-    { 2, 0 },  // receive from rank 1
-    { 4, 0 },  // send to 3
-    { 4, 0 },  // receive from rank 2
-    { 6, 0 },  // send to 4
-    { 6, 0 },  // receive from rank 3
-    { 8, 0 },  // send to 5
-    { 8, 0 },  // receive from rank 4
-    { 10, 0 },  // send to 6
-    { 10, 0 },  // receive from rank 5
-    { 12, 0 },  // send to 7
-    { 12, 0 },  // receive from rank 6
-    { 13, 0 },  // receive from rank 1
-    { 11, 0 },  // receive from rank 2
-    { 13, 0 },  // send to 0
-    { 9, 0 },  // receive from rank 3
-    { 11, 0 },  // send to 1
-    { 7, 0 },  // receive from rank 4
-    { 9, 0 },  // send to 2
-    { 5, 0 },  // receive from rank 5
-    { 7, 0 },  // send to 3
-    { 3, 0 },  // receive from rank 6
-    { 5, 0 },  // send to 4
-    { 1, 0 },  // receive from rank 7
-    { 3, 0 },  // send to 5
-    { 1, 0 },  // send to 6
-    { 0, 0 },  // send to 1
-    { 13, 0 },  // receive from rank 1
-    { 21, 0 },  // receive from rank 1
-    { 29, 0 },  // receive from rank 1
-    { 37, 0 },  // receive from rank 1
-    { 43, 0 },  // receive from rank 1
-    { 49, 0 },  // receive from rank 1
-    { 55, 0 },  // receive from rank 1
-    { 0, 0 },  // receive from rank 0
-    { 2, 0 },  // send to 2
-    { 13, 0 },  // send to 0
-    { 14, 0 },  // send to 2
-    { 11, 0 },  // receive from rank 2
-    { 21, 0 },  // send to 0
-    { 28, 0 },  // receive from rank 2
-    { 29, 0 },  // send to 0
-    { 36, 0 },  // receive from rank 2
-    { 37, 0 },  // send to 0
-    { 42, 0 },  // receive from rank 2
-    { 43, 0 },  // send to 0
-    { 48, 0 },  // receive from rank 2
-    { 49, 0 },  // send to 0
-    { 54, 0 },  // receive from rank 2
-    { 55, 0 },  // send to 0
-    { 2, 0 },  // receive from rank 1
-    { 4, 0 },  // send to 3
-    { 14, 0 },  // receive from rank 1
-    { 15, 0 },  // send to 3
-    { 20, 0 },  // send to 3
-    { 11, 0 },  // send to 1
-    { 9, 0 },  // receive from rank 3
-    { 28, 0 },  // send to 1
-    { 33, 0 },  // receive from rank 3
-    { 36, 0 },  // send to 1
-    { 41, 0 },  // receive from rank 3
-    { 42, 0 },  // send to 1
-    { 47, 0 },  // receive from rank 3
-    { 48, 0 },  // send to 1
-    { 53, 0 },  // receive from rank 3
-    { 54, 0 },  // send to 1
-    { 4, 0 },  // receive from rank 2
-    { 6, 0 },  // send to 4
-    { 15, 0 },  // receive from rank 2
-    { 16, 0 },  // send to 4
-    { 20, 0 },  // receive from rank 2
-    { 22, 0 },  // send to 4
-    { 26, 0 },  // send to 4
-    { 9, 0 },  // send to 2
-    { 7, 0 },  // receive from rank 4
-    { 33, 0 },  // send to 2
-    { 40, 0 },  // receive from rank 4
-    { 41, 0 },  // send to 2
-    { 46, 0 },  // receive from rank 4
-    { 47, 0 },  // send to 2
-    { 52, 0 },  // receive from rank 4
-    { 53, 0 },  // send to 2
-    { 6, 0 },  // receive from rank 3
-    { 8, 0 },  // send to 5
-    { 16, 0 },  // receive from rank 3
-    { 17, 0 },  // send to 5
-    { 22, 0 },  // receive from rank 3
-    { 23, 0 },  // send to 5
-    { 26, 0 },  // receive from rank 3
-    { 27, 0 },  // send to 5
-    { 7, 0 },  // send to 3
-    { 32, 0 },  // send to 5
-    { 5, 0 },  // receive from rank 5
-    { 40, 0 },  // send to 3
-    { 45, 0 },  // receive from rank 5
-    { 46, 0 },  // send to 3
-    { 51, 0 },  // receive from rank 5
-    { 52, 0 },  // send to 3
-    { 8, 0 },  // receive from rank 4
-    { 10, 0 },  // send to 6
-    { 17, 0 },  // receive from rank 4
-    { 18, 0 },  // send to 6
-    { 23, 0 },  // receive from rank 4
-    { 24, 0 },  // send to 6
-    { 27, 0 },  // receive from rank 4
-    { 30, 0 },  // send to 6
-    { 32, 0 },  // receive from rank 4
-    { 34, 0 },  // send to 6
-    { 5, 0 },  // send to 4
-    { 38, 0 },  // send to 6
-    { 3, 0 },  // receive from rank 6
-    { 45, 0 },  // send to 4
-    { 50, 0 },  // receive from rank 6
-    { 51, 0 },  // send to 4
-    { 10, 0 },  // receive from rank 5
-    { 12, 0 },  // send to 7
-    { 18, 0 },  // receive from rank 5
-    { 19, 0 },  // send to 7
-    { 24, 0 },  // receive from rank 5
-    { 25, 0 },  // send to 7
-    { 30, 0 },  // receive from rank 5
-    { 31, 0 },  // send to 7
-    { 34, 0 },  // receive from rank 5
-    { 35, 0 },  // send to 7
-    { 38, 0 },  // receive from rank 5
-    { 39, 0 },  // send to 7
-    { 44, 0 },  // send to 7
-    { 3, 0 },  // send to 5
-    { 1, 0 },  // receive from rank 7
-    { 50, 0 },  // send to 5
-    { 12, 0 },  // receive from rank 6
-    { 19, 0 },  // receive from rank 6
-    { 25, 0 },  // receive from rank 6
-    { 31, 0 },  // receive from rank 6
-    { 35, 0 },  // receive from rank 6
-    { 39, 0 },  // receive from rank 6
-    { 44, 0 },  // receive from rank 6
-    { 1, 0 },  // send to 6
-    { 13, 0 },  // receive from rank 1
-    { 0, 0 },  // send to 1
-    { 59, 0 },  // send to 1
-    { 62, 0 },  // send to 1
-    { 64, 0 },  // send to 1
-    { 69, 0 },  // send to 1
-    { 73, 0 },  // send to 1
-    { 77, 0 },  // send to 1
-    { 11, 0 },  // receive from rank 2
-    { 13, 0 },  // send to 0
-    { 28, 0 },  // receive from rank 2
-    { 0, 0 },  // receive from rank 0
-    { 59, 0 },  // receive from rank 0
-    { 2, 0 },  // send to 2
-    { 62, 0 },  // receive from rank 0
-    { 14, 0 },  // send to 2
-    { 64, 0 },  // receive from rank 0
-    { 65, 0 },  // send to 2
-    { 69, 0 },  // receive from rank 0
-    { 70, 0 },  // send to 2
-    { 73, 0 },  // receive from rank 0
-    { 74, 0 },  // send to 2
-    { 77, 0 },  // receive from rank 0
-    { 78, 0 },  // send to 2
-    { 9, 0 },  // receive from rank 3
-    { 11, 0 },  // send to 1
-    { 33, 0 },  // receive from rank 3
-    { 28, 0 },  // send to 1
-    { 2, 0 },  // receive from rank 1
-    { 41, 0 },  // receive from rank 3
-    { 14, 0 },  // receive from rank 1
-    { 4, 0 },  // send to 3
-    { 65, 0 },  // receive from rank 1
-    { 15, 0 },  // send to 3
-    { 70, 0 },  // receive from rank 1
-    { 20, 0 },  // send to 3
-    { 74, 0 },  // receive from rank 1
-    { 75, 0 },  // send to 3
-    { 78, 0 },  // receive from rank 1
-    { 79, 0 },  // send to 3
-    { 7, 0 },  // receive from rank 4
-    { 9, 0 },  // send to 2
-    { 40, 0 },  // receive from rank 4
-    { 33, 0 },  // send to 2
-    { 46, 0 },  // receive from rank 4
-    { 41, 0 },  // send to 2
-    { 4, 0 },  // receive from rank 2
-    { 52, 0 },  // receive from rank 4
-    { 15, 0 },  // receive from rank 2
-    { 6, 0 },  // send to 4
-    { 20, 0 },  // receive from rank 2
-    { 16, 0 },  // send to 4
-    { 75, 0 },  // receive from rank 2
-    { 22, 0 },  // send to 4
-    { 79, 0 },  // receive from rank 2
-    { 26, 0 },  // send to 4
-    { 5, 0 },  // receive from rank 5
-    { 7, 0 },  // send to 3
-    { 45, 0 },  // receive from rank 5
-    { 40, 0 },  // send to 3
-    { 51, 0 },  // receive from rank 5
-    { 46, 0 },  // send to 3
-    { 63, 0 },  // receive from rank 5
-    { 52, 0 },  // send to 3
-    { 68, 0 },  // receive from rank 5
-    { 6, 0 },  // receive from rank 3
-    { 16, 0 },  // receive from rank 3
-    { 8, 0 },  // send to 5
-    { 22, 0 },  // receive from rank 3
-    { 17, 0 },  // send to 5
-    { 26, 0 },  // receive from rank 3
-    { 23, 0 },  // send to 5
-    { 3, 0 },  // receive from rank 6
-    { 5, 0 },  // send to 4
-    { 50, 0 },  // receive from rank 6
-    { 45, 0 },  // send to 4
-    { 58, 0 },  // receive from rank 6
-    { 51, 0 },  // send to 4
-    { 61, 0 },  // receive from rank 6
-    { 63, 0 },  // send to 4
-    { 67, 0 },  // receive from rank 6
-    { 68, 0 },  // send to 4
-    { 72, 0 },  // receive from rank 6
-    { 8, 0 },  // receive from rank 4
-    { 17, 0 },  // receive from rank 4
-    { 10, 0 },  // send to 6
-    { 23, 0 },  // receive from rank 4
-    { 18, 0 },  // send to 6
-    { 1, 0 },  // receive from rank 7
-    { 3, 0 },  // send to 5
-    { 56, 0 },  // receive from rank 7
-    { 50, 0 },  // send to 5
-    { 57, 0 },  // receive from rank 7
-    { 58, 0 },  // send to 5
-    { 60, 0 },  // receive from rank 7
-    { 61, 0 },  // send to 5
-    { 66, 0 },  // receive from rank 7
-    { 67, 0 },  // send to 5
-    { 71, 0 },  // receive from rank 7
-    { 72, 0 },  // send to 5
-    { 10, 0 },  // receive from rank 5
-    { 76, 0 },  // receive from rank 7
-    { 18, 0 },  // receive from rank 5
-    { 12, 0 },  // send to 7
-    { 1, 0 },  // send to 6
-    { 56, 0 },  // send to 6
-    { 57, 0 },  // send to 6
-    { 60, 0 },  // send to 6
-    { 66, 0 },  // send to 6
-    { 71, 0 },  // send to 6
-    { 76, 0 },  // send to 6
-    { 12, 0 },  // receive from rank 6
+    { 6, 0 },  // send to 7
+    { 6, 0 },  // receive from rank 6
 };
 
 extern COLLC_EXPORT const collc::Fifo collc_fifos[];
 const collc::Fifo collc_fifos[] = {
     { 0, 0, 1 },  // fifo 0: 0 -> 1
-    { 1, 1, 1 },  // fifo 1: 1 -> 0
-    { 0, 2, 1 },  // fifo 0: 0 -> 1
-    { 1, 3, 1 },  // fifo 1: 1 -> 2
-    { 3, 4, 1 },  // fifo 2: 3 -> 2
-    { 2, 5, 1 },  // fifo 3: 2 -> 3
-    { 2, 6, 1 },  // fifo 4: 2 -> 1
-    { 1, 7, 1 },  // fifo 5: 1 -> 0
-    { 1, 8, 1 },  // fifo 6: 1 -> 2
-    { 2, 9, 1 },  // fifo 7: 2 -> 3
-    { 2, 10, 1 },  // fifo 8: 2 -> 3
-    { 1, 11, 1 },  // fifo 9: 1 -> 0
-    { 2, 12, 1 },  // fifo 10: 2 -> 1
-    { 1, 13, 1 },  // fifo 11: 1 -> 0
-    { 3, 14, 1 },  // fifo 12: 3 -> 2
-    { 0, 15, 1 },  // fifo 13: 0 -> 1
-    { 3, 16, 1 },  // fifo 14: 3 -> 2
-    { 0, 17, 1 },  // fifo 15: 0 -> 1
-    { 0, 18, 1 },  // fifo 0: 0 -> 1
-    { 7, 19, 1 },  // fifo 1: 7 -> 6
-    { 1, 20, 1 },  // fifo 2: 1 -> 2
-    { 6, 21, 1 },  // fifo 3: 6 -> 5
-    { 2, 22, 1 },  // fifo 4: 2 -> 3
-    { 5, 23, 1 },  // fifo 5: 5 -> 4
-    { 3, 24, 1 },  // fifo 6: 3 -> 4
-    { 4, 25, 1 },  // fifo 7: 4 -> 3
-    { 4, 26, 1 },  // fifo 8: 4 -> 5
-    { 3, 27, 1 },  // fifo 9: 3 -> 2
-    { 5, 28, 1 },  // fifo 10: 5 -> 6
-    { 2, 29, 1 },  // fifo 11: 2 -> 1
-    { 6, 30, 1 },  // fifo 12: 6 -> 7
-    { 1, 31, 1 },  // fifo 13: 1 -> 0
-    { 1, 32, 1 },  // fifo 14: 1 -> 2
-    { 2, 33, 1 },  // fifo 15: 2 -> 3
-    { 3, 34, 1 },  // fifo 16: 3 -> 4
-    { 4, 35, 1 },  // fifo 17: 4 -> 5
-    { 5, 36, 1 },  // fifo 18: 5 -> 6
-    { 6, 37, 1 },  // fifo 19: 6 -> 7
-    { 2, 38, 1 },  // fifo 20: 2 -> 3
-    { 1, 39, 1 },  // fifo 21: 1 -> 0
-    { 3, 40, 1 },  // fifo 22: 3 -> 4
-    { 4, 41, 1 },  // fifo 23: 4 -> 5
-    { 5, 42, 1 },  // fifo 24: 5 -> 6
-    { 6, 43, 1 },  // fifo 25: 6 -> 7
-    { 3, 44, 1 },  // fifo 26: 3 -> 4
-    { 4, 45, 1 },  // fifo 27: 4 -> 5
-    { 2, 46, 1 },  // fifo 28: 2 -> 1
-    { 1, 47, 1 },  // fifo 29: 1 -> 0
-    { 5, 48, 1 },  // fifo 30: 5 -> 6
-    { 6, 49, 1 },  // fifo 31: 6 -> 7
-    { 4, 50, 1 },  // fifo 32: 4 -> 5
-    { 3, 51, 1 },  // fifo 33: 3 -> 2
-    { 5, 52, 1 },  // fifo 34: 5 -> 6
-    { 6, 53, 1 },  // fifo 35: 6 -> 7
-    { 2, 54, 1 },  // fifo 36: 2 -> 1
-    { 1, 55, 1 },  // fifo 37: 1 -> 0
-    { 5, 56, 1 },  // fifo 38: 5 -> 6
-    { 6, 57, 1 },  // fifo 39: 6 -> 7
-    { 4, 58, 1 },  // fifo 40: 4 -> 3
-    { 3, 59, 1 },  // fifo 41: 3 -> 2
-    { 2, 60, 1 },  // fifo 42: 2 -> 1
-    { 1, 61, 1 },  // fifo 43: 1 -> 0
-    { 6, 62, 1 },  // fifo 44: 6 -> 7
-    { 5, 63, 1 },  // fifo 45: 5 -> 4
-    { 4, 64, 1 },  // fifo 46: 4 -> 3
-    { 3, 65, 1 },  // fifo 47: 3 -> 2
-    { 2, 66, 1 },  // fifo 48: 2 -> 1
-    { 1, 67, 1 },  // fifo 49: 1 -> 0
-    { 6, 68, 1 },  // fifo 50: 6 -> 5
-    { 5, 69, 1 },  // fifo 51: 5 -> 4
-    { 4, 70, 1 },  // fifo 52: 4 -> 3
-    { 3, 71, 1 },  // fifo 53: 3 -> 2
-    { 2, 72, 1 },  // fifo 54: 2 -> 1
-    { 1, 73, 1 },  // fifo 55: 1 -> 0
-    { 7, 74, 1 },  // fifo 56: 7 -> 6
-    { 7, 75, 1 },  // fifo 57: 7 -> 6
-    { 6, 76, 1 },  // fifo 58: 6 -> 5
-    { 0, 77, 1 },  // fifo 59: 0 -> 1
-    { 7, 78, 1 },  // fifo 60: 7 -> 6
-    { 6, 79, 1 },  // fifo 61: 6 -> 5
-    { 0, 80, 1 },  // fifo 62: 0 -> 1
-    { 5, 81, 1 },  // fifo 63: 5 -> 4
-    { 0, 82, 1 },  // fifo 64: 0 -> 1
-    { 1, 83, 1 },  // fifo 65: 1 -> 2
-    { 7, 84, 1 },  // fifo 66: 7 -> 6
-    { 6, 85, 1 },  // fifo 67: 6 -> 5
-    { 5, 86, 1 },  // fifo 68: 5 -> 4
-    { 0, 87, 1 },  // fifo 69: 0 -> 1
-    { 1, 88, 1 },  // fifo 70: 1 -> 2
-    { 7, 89, 1 },  // fifo 71: 7 -> 6
-    { 6, 90, 1 },  // fifo 72: 6 -> 5
-    { 0, 91, 1 },  // fifo 73: 0 -> 1
-    { 1, 92, 1 },  // fifo 74: 1 -> 2
-    { 2, 93, 1 },  // fifo 75: 2 -> 3
-    { 7, 94, 1 },  // fifo 76: 7 -> 6
-    { 0, 95, 1 },  // fifo 77: 0 -> 1
-    { 1, 96, 1 },  // fifo 78: 1 -> 2
-    { 2, 97, 1 },  // fifo 79: 2 -> 3
+    { 0, 1, 1 },  // fifo 0: 0 -> 1
+    { 1, 2, 1 },  // fifo 1: 1 -> 2
+    { 2, 3, 1 },  // fifo 2: 2 -> 3
+    { 0, 4, 1 },  // fifo 0: 0 -> 1
+    { 1, 5, 1 },  // fifo 1: 1 -> 2
+    { 2, 6, 1 },  // fifo 2: 2 -> 3
+    { 3, 7, 1 },  // fifo 3: 3 -> 4
+    { 4, 8, 1 },  // fifo 4: 4 -> 5
+    { 5, 9, 1 },  // fifo 5: 5 -> 6
+    { 6, 10, 1 },  // fifo 6: 6 -> 7
 };
 
 extern COLLC_EXPORT const uint32_t collc_fifo_readers[];
 const uint32_t collc_fifo_readers[] = {
     { 1 },  // fifo 0
-    { 0 },  // fifo 1
     { 1 },  // fifo 0
     { 2 },  // fifo 1
-    { 2 },  // fifo 2
-    { 3 },  // fifo 3
-    { 1 },  // fifo 4
-    { 0 },  // fifo 5
-    { 2 },  // fifo 6
-    { 3 },  // fifo 7
-    { 3 },  // fifo 8
-    { 0 },  // fifo 9
-    { 1 },  // fifo 10
-    { 0 },  // fifo 11
-    { 2 },  // fifo 12
-    { 1 },  // fifo 13
-    { 2 },  // fifo 14
-    { 1 },  // fifo 15
+    { 3 },  // fifo 2
     { 1 },  // fifo 0
-    { 6 },  // fifo 1
-    { 2 },  // fifo 2
-    { 5 },  // fifo 3
-    { 3 },  // fifo 4
-    { 4 },  // fifo 5
-    { 4 },  // fifo 6
-    { 3 },  // fifo 7
-    { 5 },  // fifo 8
-    { 2 },  // fifo 9
-    { 6 },  // fifo 10
-    { 1 },  // fifo 11
-    { 7 },  // fifo 12
-    { 0 },  // fifo 13
-    { 2 },  // fifo 14
-    { 3 },  // fifo 15
-    { 4 },  // fifo 16
-    { 5 },  // fifo 17
-    { 6 },  // fifo 18
-    { 7 },  // fifo 19
-    { 3 },  // fifo 20
-    { 0 },  // fifo 21
-    { 4 },  // fifo 22
-    { 5 },  // fifo 23
-    { 6 },  // fifo 24
-    { 7 },  // fifo 25
-    { 4 },  // fifo 26
-    { 5 },  // fifo 27
-    { 1 },  // fifo 28
-    { 0 },  // fifo 29
-    { 6 },  // fifo 30
-    { 7 },  // fifo 31
-    { 5 },  // fifo 32
-    { 2 },  // fifo 33
-    { 6 },  // fifo 34
-    { 7 },  // fifo 35
-    { 1 },  // fifo 36
-    { 0 },  // fifo 37
-    { 6 },  // fifo 38
-    { 7 },  // fifo 39
-    { 3 },  // fifo 40
-    { 2 },  // fifo 41
-    { 1 },  // fifo 42
-    { 0 },  // fifo 43
-    { 7 },  // fifo 44
-    { 4 },  // fifo 45
-    { 3 },  // fifo 46
-    { 2 },  // fifo 47
-    { 1 },  // fifo 48
-    { 0 },  // fifo 49
-    { 5 },  // fifo 50
-    { 4 },  // fifo 51
-    { 3 },  // fifo 52
-    { 2 },  // fifo 53
-    { 1 },  // fifo 54
-    { 0 },  // fifo 55
-    { 6 },  // fifo 56
-    { 6 },  // fifo 57
-    { 5 },  // fifo 58
-    { 1 },  // fifo 59
-    { 6 },  // fifo 60
-    { 5 },  // fifo 61
-    { 1 },  // fifo 62
-    { 4 },  // fifo 63
-    { 1 },  // fifo 64
-    { 2 },  // fifo 65
-    { 6 },  // fifo 66
-    { 5 },  // fifo 67
-    { 4 },  // fifo 68
-    { 1 },  // fifo 69
-    { 2 },  // fifo 70
-    { 6 },  // fifo 71
-    { 5 },  // fifo 72
-    { 1 },  // fifo 73
-    { 2 },  // fifo 74
-    { 3 },  // fifo 75
-    { 6 },  // fifo 76
-    { 1 },  // fifo 77
-    { 2 },  // fifo 78
-    { 3 },  // fifo 79
+    { 2 },  // fifo 1
+    { 3 },  // fifo 2
+    { 4 },  // fifo 3
+    { 5 },  // fifo 4
+    { 6 },  // fifo 5
+    { 7 },  // fifo 6
 };
 
 extern COLLC_EXPORT const collc::GpuSet collc_gpu_sets[];
@@ -1333,214 +323,85 @@ const collc::Tables collc_tables = {
 
 // JSON: what `collc inspect` prints.
 extern COLLC_EXPORT const uint64_t collc_manifest_size;
-const uint64_t collc_manifest_size = 31214;
+const uint64_t collc_manifest_size = 7442;
 extern COLLC_EXPORT const char collc_manifest[];
 const char collc_manifest[] = {
     123, 10, 32, 34, 102, 111, 114, 109, 97, 116, 34, 58, 32, 34, 99, 111, 108, 108, 99, 45, 108, 105, 98, 114,
     97, 114, 121, 47, 49, 34, 44, 10, 32, 34, 110, 97, 109, 101, 34, 58, 32, 34, 99, 104, 97, 105, 110, 34,
     44, 10, 32, 34, 99, 111, 108, 108, 99, 34, 58, 32, 34, 48, 46, 49, 46, 48, 34, 44, 10, 32, 34, 116,
     97, 114, 103, 101, 116, 34, 58, 32, 34, 99, 117, 100, 97, 34, 44, 10, 32, 34, 98, 117, 105, 108, 100, 95,
-    105, 100, 34, 58, 32, 34, 55, 48, 102, 101, 57, 97, 101, 100, 55, 99, 53, 49, 52, 99, 100, 53, 56, 56,
-    57, 50, 52, 55, 101, 54, 53, 97, 52, 57, 102, 98, 100, 101, 34, 44, 10, 32, 34, 99, 111, 109, 112, 105,
-    108, 101, 114, 34, 58, 32, 34, 103, 43, 43, 32, 40, 68, 101, 98, 105, 97, 110, 32, 49, 50, 46, 50, 46,
-    48, 45, 49, 52, 43, 100, 101, 98, 49, 50, 117, 49, 41, 32, 49, 50, 46, 50, 46, 48, 34, 44, 10, 32,
-    34, 103, 112, 117, 115, 34, 58, 32, 91, 10, 32, 32, 34, 103, 112, 117, 48, 34, 44, 10, 32, 32, 34, 103,
-    112, 117, 49, 34, 44, 10, 32, 32, 34, 103, 112, 117, 50, 34, 44, 10, 32, 32, 34, 103, 112, 117, 51, 34,
-    44, 10, 32, 32, 34, 103, 112, 117, 52, 34, 44, 10, 32, 32, 34, 103, 112, 117, 53, 34, 44, 10, 32, 32,
-    34, 103, 112, 117, 54, 34, 44, 10, 32, 32, 34, 103, 112, 117, 55, 34, 10, 32, 93, 44, 10, 32, 34, 97,
-    108, 108, 111, 99, 97, 116, 105, 111, 110, 115, 34, 58, 32, 91, 10, 32, 32, 123, 10, 32, 32, 32, 34, 102,
-    105, 110, 103, 101, 114, 112, 114, 105, 110, 116, 34, 58, 32, 34, 103, 49, 45, 50, 98, 52, 51, 99, 100, 52,
-    98, 101, 49, 101, 56, 97, 99, 57, 98, 53, 57, 57, 57, 54, 56, 57, 55, 52, 57, 49, 97, 99, 49, 101,
-    98, 34, 44, 10, 32, 32, 32, 34, 110, 114, 97, 110, 107, 115, 34, 58, 32, 50, 44, 10, 32, 32, 32, 34,
-    103, 112, 117, 115, 34, 58, 32, 91, 10, 32, 32, 32, 32, 34, 103, 112, 117, 48, 34, 44, 10, 32, 32, 32,
-    32, 34, 103, 112, 117, 49, 34, 10, 32, 32, 32, 93, 44, 10, 32, 32, 32, 34, 103, 112, 117, 95, 115, 101,
-    116, 115, 34, 58, 32, 55, 44, 10, 32, 32, 32, 34, 115, 108, 111, 116, 115, 34, 58, 32, 56, 44, 10, 32,
-    32, 32, 34, 115, 108, 111, 116, 95, 98, 121, 116, 101, 115, 34, 58, 32, 53, 50, 52, 50, 56, 56, 44, 10,
-    32, 32, 32, 34, 102, 105, 102, 111, 95, 98, 121, 116, 101, 115, 34, 58, 32, 56, 51, 56, 56, 54, 48, 56,
-    44, 10, 32, 32, 32, 34, 112, 114, 111, 103, 114, 97, 109, 115, 34, 58, 32, 91, 10, 32, 32, 32, 32, 123,
-    10, 32, 32, 32, 32, 32, 34, 99, 111, 108, 108, 101, 99, 116, 105, 118, 101, 34, 58, 32, 34, 97, 108, 108,
-    95, 114, 101, 100, 117, 99, 101, 34, 44, 10, 32, 32, 32, 32, 32, 34, 114, 111, 111, 116, 34, 58, 32, 110,
-    117, 108, 108, 44, 10, 32, 32, 32, 32, 32, 34, 114, 97, 116, 101, 95, 103, 98, 112, 115, 34, 58, 32, 34,
-    53, 48, 34, 44, 10, 32, 32, 32, 32, 32, 34, 98, 111, 117, 110, 100, 95, 103, 98, 112, 115, 34, 58, 32,
-    34, 53, 48, 34, 44, 10, 32, 32, 32, 32, 32, 34, 111, 112, 116, 105, 109, 97, 108, 34, 58, 32, 116, 114,
-    117, 101, 44, 10, 32, 32, 32, 32, 32, 34, 116, 114, 101, 101, 115, 34, 58, 32, 49, 44, 10, 32, 32, 32,
-    32, 32, 34, 100, 101, 112, 116, 104, 34, 58, 32, 50, 44, 10, 32, 32, 32, 32, 32, 34, 99, 104, 97, 110,
-    110, 101, 108, 115, 34, 58, 32, 49, 44, 10, 32, 32, 32, 32, 32, 34, 102, 105, 102, 111, 115, 34, 58, 32,
-    50, 44, 10, 32, 32, 32, 32, 32, 34, 112, 108, 97, 110, 34, 58, 32, 34, 116, 114, 101, 101, 115, 34, 44,
-    10, 32, 32, 32, 32, 32, 34, 112, 108, 97, 110, 95, 110, 117, 109, 98, 101, 114, 34, 58, 32, 48, 44, 10,
-    32, 32, 32, 32, 32, 34, 115, 112, 114, 101, 97, 100, 34, 58, 32, 48, 44, 10, 32, 32, 32, 32, 32, 34,
-    101, 118, 101, 114, 121, 119, 104, 101, 114, 101, 34, 58, 32, 102, 97, 108, 115, 101, 44, 10, 32, 32, 32, 32,
-    32, 34, 112, 114, 111, 116, 111, 34, 58, 32, 34, 83, 105, 109, 112, 108, 101, 34, 44, 10, 32, 32, 32, 32,
-    32, 34, 99, 104, 117, 110, 107, 95, 98, 121, 116, 101, 115, 34, 58, 32, 52, 48, 57, 54, 44, 10, 32, 32,
-    32, 32, 32, 34, 109, 105, 110, 95, 98, 121, 116, 101, 115, 34, 58, 32, 48, 44, 10, 32, 32, 32, 32, 32,
-    34, 119, 104, 121, 34, 58, 32, 34, 116, 114, 101, 101, 115, 32, 111, 102, 32, 100, 101, 112, 116, 104, 32, 50,
-    44, 32, 98, 121, 32, 97, 32, 114, 117, 108, 101, 34, 10, 32, 32, 32, 32, 125, 44, 10, 32, 32, 32, 32,
-    123, 10, 32, 32, 32, 32, 32, 34, 99, 111, 108, 108, 101, 99, 116, 105, 118, 101, 34, 58, 32, 34, 97, 108,
-    108, 95, 114, 101, 100, 117, 99, 101, 34, 44, 10, 32, 32, 32, 32, 32, 34, 114, 111, 111, 116, 34, 58, 32,
-    110, 117, 108, 108, 44, 10, 32, 32, 32, 32, 32, 34, 114, 97, 116, 101, 95, 103, 98, 112, 115, 34, 58, 32,
-    34, 53, 48, 34, 44, 10, 32, 32, 32, 32, 32, 34, 98, 111, 117, 110, 100, 95, 103, 98, 112, 115, 34, 58,
-    32, 34, 53, 48, 34, 44, 10, 32, 32, 32, 32, 32, 34, 111, 112, 116, 105, 109, 97, 108, 34, 58, 32, 116,
-    114, 117, 101, 44, 10, 32, 32, 32, 32, 32, 34, 116, 114, 101, 101, 115, 34, 58, 32, 49, 44, 10, 32, 32,
-    32, 32, 32, 34, 100, 101, 112, 116, 104, 34, 58, 32, 50, 44, 10, 32, 32, 32, 32, 32, 34, 99, 104, 97,
-    110, 110, 101, 108, 115, 34, 58, 32, 49, 44, 10, 32, 32, 32, 32, 32, 34, 102, 105, 102, 111, 115, 34, 58,
-    32, 50, 44, 10, 32, 32, 32, 32, 32, 34, 112, 108, 97, 110, 34, 58, 32, 34, 116, 114, 101, 101, 115, 34,
-    44, 10, 32, 32, 32, 32, 32, 34, 112, 108, 97, 110, 95, 110, 117, 109, 98, 101, 114, 34, 58, 32, 48, 44,
-    10, 32, 32, 32, 32, 32, 34, 115, 112, 114, 101, 97, 100, 34, 58, 32, 48, 44, 10, 32, 32, 32, 32, 32,
-    34, 101, 118, 101, 114, 121, 119, 104, 101, 114, 101, 34, 58, 32, 102, 97, 108, 115, 101, 44, 10, 32, 32, 32,
-    32, 32, 34, 112, 114, 111, 116, 111, 34, 58, 32, 34, 83, 105, 109, 112, 108, 101, 34, 44, 10, 32, 32, 32,
-    32, 32, 34, 99, 104, 117, 110, 107, 95, 98, 121, 116, 101, 115, 34, 58, 32, 49, 54, 51, 56, 52, 44, 10,
-    32, 32, 32, 32, 32, 34, 109, 105, 110, 95, 98, 121, 116, 101, 115, 34, 58, 32, 56, 49, 57, 50, 44, 10,
-    32, 32, 32, 32, 32, 34, 119, 104, 121, 34, 58, 32, 34, 49, 48, 37, 32, 102, 97, 115, 116, 101, 114, 32,
-    97, 116, 32, 49, 54, 75, 32, 98, 121, 32, 97, 32, 114, 117, 108, 101, 58, 32, 99, 104, 117, 110, 107, 115,
-    32, 111, 102, 32, 49, 54, 75, 32, 105, 110, 115, 116, 101, 97, 100, 32, 111, 102, 32, 52, 75, 34, 10, 32,
-    32, 32, 32, 125, 44, 10, 32, 32, 32, 32, 123, 10, 32, 32, 32, 32, 32, 34, 99, 111, 108, 108, 101, 99,
-    116, 105, 118, 101, 34, 58, 32, 34, 97, 108, 108, 95, 114, 101, 100, 117, 99, 101, 34, 44, 10, 32, 32, 32,
-    32, 32, 34, 114, 111, 111, 116, 34, 58, 32, 110, 117, 108, 108, 44, 10, 32, 32, 32, 32, 32, 34, 114, 97,
-    116, 101, 95, 103, 98, 112, 115, 34, 58, 32, 34, 53, 48, 34, 44, 10, 32, 32, 32, 32, 32, 34, 98, 111,
-    117, 110, 100, 95, 103, 98, 112, 115, 34, 58, 32, 34, 53, 48, 34, 44, 10, 32, 32, 32, 32, 32, 34, 111,
-    112, 116, 105, 109, 97, 108, 34, 58, 32, 116, 114, 117, 101, 44, 10, 32, 32, 32, 32, 32, 34, 116, 114, 101,
-    101, 115, 34, 58, 32, 49, 44, 10, 32, 32, 32, 32, 32, 34, 100, 101, 112, 116, 104, 34, 58, 32, 50, 44,
-    10, 32, 32, 32, 32, 32, 34, 99, 104, 97, 110, 110, 101, 108, 115, 34, 58, 32, 49, 44, 10, 32, 32, 32,
-    32, 32, 34, 102, 105, 102, 111, 115, 34, 58, 32, 50, 44, 10, 32, 32, 32, 32, 32, 34, 112, 108, 97, 110,
-    34, 58, 32, 34, 116, 114, 101, 101, 115, 34, 44, 10, 32, 32, 32, 32, 32, 34, 112, 108, 97, 110, 95, 110,
-    117, 109, 98, 101, 114, 34, 58, 32, 48, 44, 10, 32, 32, 32, 32, 32, 34, 115, 112, 114, 101, 97, 100, 34,
-    58, 32, 48, 44, 10, 32, 32, 32, 32, 32, 34, 101, 118, 101, 114, 121, 119, 104, 101, 114, 101, 34, 58, 32,
-    102, 97, 108, 115, 101, 44, 10, 32, 32, 32, 32, 32, 34, 112, 114, 111, 116, 111, 34, 58, 32, 34, 83, 105,
-    109, 112, 108, 101, 34, 44, 10, 32, 32, 32, 32, 32, 34, 99, 104, 117, 110, 107, 95, 98, 121, 116, 101, 115,
-    34, 58, 32, 54, 53, 53, 51, 54, 44, 10, 32, 32, 32, 32, 32, 34, 109, 105, 110, 95, 98, 121, 116, 101,
-    115, 34, 58, 32, 51, 50, 55, 54, 56, 44, 10, 32, 32, 32, 32, 32, 34, 119, 104, 121, 34, 58, 32, 34,
-    52, 37, 32, 102, 97, 115, 116, 101, 114, 32, 97, 116, 32, 54, 52, 75, 32, 98, 121, 32, 97, 32, 114, 117,
-    108, 101, 58, 32, 99, 104, 117, 110, 107, 115, 32, 111, 102, 32, 54, 52, 75, 32, 105, 110, 115, 116, 101, 97,
-    100, 32, 111, 102, 32, 49, 54, 75, 34, 10, 32, 32, 32, 32, 125, 44, 10, 32, 32, 32, 32, 123, 10, 32,
-    32, 32, 32, 32, 34, 99, 111, 108, 108, 101, 99, 116, 105, 118, 101, 34, 58, 32, 34, 97, 108, 108, 95, 114,
-    101, 100, 117, 99, 101, 34, 44, 10, 32, 32, 32, 32, 32, 34, 114, 111, 111, 116, 34, 58, 32, 110, 117, 108,
-    108, 44, 10, 32, 32, 32, 32, 32, 34, 114, 97, 116, 101, 95, 103, 98, 112, 115, 34, 58, 32, 34, 53, 48,
+    105, 100, 34, 58, 32, 34, 99, 52, 53, 97, 49, 54, 57, 48, 100, 100, 100, 101, 102, 102, 101, 101, 101, 56,
+    52, 98, 97, 50, 98, 48, 56, 56, 49, 54, 102, 53, 57, 49, 34, 44, 10, 32, 34, 99, 111, 109, 112, 105,
+    108, 101, 114, 34, 58, 32, 34, 97, 110, 121, 32, 99, 111, 109, 112, 105, 108, 101, 114, 34, 44, 10, 32, 34,
+    103, 112, 117, 115, 34, 58, 32, 91, 10, 32, 32, 34, 103, 112, 117, 48, 34, 44, 10, 32, 32, 34, 103, 112,
+    117, 49, 34, 44, 10, 32, 32, 34, 103, 112, 117, 50, 34, 44, 10, 32, 32, 34, 103, 112, 117, 51, 34, 44,
+    10, 32, 32, 34, 103, 112, 117, 52, 34, 44, 10, 32, 32, 34, 103, 112, 117, 53, 34, 44, 10, 32, 32, 34,
+    103, 112, 117, 54, 34, 44, 10, 32, 32, 34, 103, 112, 117, 55, 34, 10, 32, 93, 44, 10, 32, 34, 97, 108,
+    108, 111, 99, 97, 116, 105, 111, 110, 115, 34, 58, 32, 91, 10, 32, 32, 123, 10, 32, 32, 32, 34, 102, 105,
+    110, 103, 101, 114, 112, 114, 105, 110, 116, 34, 58, 32, 34, 103, 49, 45, 50, 98, 52, 51, 99, 100, 52, 98,
+    101, 49, 101, 56, 97, 99, 57, 98, 53, 57, 57, 57, 54, 56, 57, 55, 52, 57, 49, 97, 99, 49, 101, 98,
+    34, 44, 10, 32, 32, 32, 34, 110, 114, 97, 110, 107, 115, 34, 58, 32, 50, 44, 10, 32, 32, 32, 34, 103,
+    112, 117, 115, 34, 58, 32, 91, 10, 32, 32, 32, 32, 34, 103, 112, 117, 48, 34, 44, 10, 32, 32, 32, 32,
+    34, 103, 112, 117, 49, 34, 10, 32, 32, 32, 93, 44, 10, 32, 32, 32, 34, 103, 112, 117, 95, 115, 101, 116,
+    115, 34, 58, 32, 55, 44, 10, 32, 32, 32, 34, 115, 108, 111, 116, 115, 34, 58, 32, 56, 44, 10, 32, 32,
+    32, 34, 115, 108, 111, 116, 95, 98, 121, 116, 101, 115, 34, 58, 32, 53, 50, 52, 50, 56, 56, 44, 10, 32,
+    32, 32, 34, 102, 105, 102, 111, 95, 98, 121, 116, 101, 115, 34, 58, 32, 52, 49, 57, 52, 51, 48, 52, 44,
+    10, 32, 32, 32, 34, 112, 114, 111, 103, 114, 97, 109, 115, 34, 58, 32, 91, 10, 32, 32, 32, 32, 123, 10,
+    32, 32, 32, 32, 32, 34, 99, 111, 108, 108, 101, 99, 116, 105, 118, 101, 34, 58, 32, 34, 98, 114, 111, 97,
+    100, 99, 97, 115, 116, 34, 44, 10, 32, 32, 32, 32, 32, 34, 114, 111, 111, 116, 34, 58, 32, 48, 44, 10,
+    32, 32, 32, 32, 32, 34, 114, 97, 116, 101, 95, 103, 98, 112, 115, 34, 58, 32, 34, 53, 48, 34, 44, 10,
+    32, 32, 32, 32, 32, 34, 98, 111, 117, 110, 100, 95, 103, 98, 112, 115, 34, 58, 32, 34, 53, 48, 34, 44,
+    10, 32, 32, 32, 32, 32, 34, 111, 112, 116, 105, 109, 97, 108, 34, 58, 32, 116, 114, 117, 101, 44, 10, 32,
+    32, 32, 32, 32, 34, 116, 114, 101, 101, 115, 34, 58, 32, 49, 44, 10, 32, 32, 32, 32, 32, 34, 100, 101,
+    112, 116, 104, 34, 58, 32, 49, 44, 10, 32, 32, 32, 32, 32, 34, 99, 104, 97, 110, 110, 101, 108, 115, 34,
+    58, 32, 49, 44, 10, 32, 32, 32, 32, 32, 34, 102, 105, 102, 111, 115, 34, 58, 32, 49, 44, 10, 32, 32,
+    32, 32, 32, 34, 112, 108, 97, 110, 34, 58, 32, 34, 116, 114, 101, 101, 115, 34, 44, 10, 32, 32, 32, 32,
+    32, 34, 112, 108, 97, 110, 95, 110, 117, 109, 98, 101, 114, 34, 58, 32, 48, 44, 10, 32, 32, 32, 32, 32,
+    34, 115, 112, 114, 101, 97, 100, 34, 58, 32, 48, 44, 10, 32, 32, 32, 32, 32, 34, 101, 118, 101, 114, 121,
+    119, 104, 101, 114, 101, 34, 58, 32, 102, 97, 108, 115, 101, 44, 10, 32, 32, 32, 32, 32, 34, 112, 114, 111,
+    116, 111, 34, 58, 32, 34, 83, 105, 109, 112, 108, 101, 34, 44, 10, 32, 32, 32, 32, 32, 34, 99, 104, 117,
+    110, 107, 95, 98, 121, 116, 101, 115, 34, 58, 32, 52, 48, 57, 54, 44, 10, 32, 32, 32, 32, 32, 34, 109,
+    105, 110, 95, 98, 121, 116, 101, 115, 34, 58, 32, 48, 44, 10, 32, 32, 32, 32, 32, 34, 119, 104, 121, 34,
+    58, 32, 34, 116, 114, 101, 101, 115, 32, 111, 102, 32, 100, 101, 112, 116, 104, 32, 49, 44, 32, 98, 121, 32,
+    97, 32, 114, 117, 108, 101, 34, 10, 32, 32, 32, 32, 125, 44, 10, 32, 32, 32, 32, 123, 10, 32, 32, 32,
+    32, 32, 34, 99, 111, 108, 108, 101, 99, 116, 105, 118, 101, 34, 58, 32, 34, 98, 114, 111, 97, 100, 99, 97,
+    115, 116, 34, 44, 10, 32, 32, 32, 32, 32, 34, 114, 111, 111, 116, 34, 58, 32, 48, 44, 10, 32, 32, 32,
+    32, 32, 34, 114, 97, 116, 101, 95, 103, 98, 112, 115, 34, 58, 32, 34, 53, 48, 34, 44, 10, 32, 32, 32,
+    32, 32, 34, 98, 111, 117, 110, 100, 95, 103, 98, 112, 115, 34, 58, 32, 34, 53, 48, 34, 44, 10, 32, 32,
+    32, 32, 32, 34, 111, 112, 116, 105, 109, 97, 108, 34, 58, 32, 116, 114, 117, 101, 44, 10, 32, 32, 32, 32,
+    32, 34, 116, 114, 101, 101, 115, 34, 58, 32, 49, 44, 10, 32, 32, 32, 32, 32, 34, 100, 101, 112, 116, 104,
+    34, 58, 32, 49, 44, 10, 32, 32, 32, 32, 32, 34, 99, 104, 97, 110, 110, 101, 108, 115, 34, 58, 32, 49,
+    44, 10, 32, 32, 32, 32, 32, 34, 102, 105, 102, 111, 115, 34, 58, 32, 49, 44, 10, 32, 32, 32, 32, 32,
+    34, 112, 108, 97, 110, 34, 58, 32, 34, 116, 114, 101, 101, 115, 34, 44, 10, 32, 32, 32, 32, 32, 34, 112,
+    108, 97, 110, 95, 110, 117, 109, 98, 101, 114, 34, 58, 32, 48, 44, 10, 32, 32, 32, 32, 32, 34, 115, 112,
+    114, 101, 97, 100, 34, 58, 32, 48, 44, 10, 32, 32, 32, 32, 32, 34, 101, 118, 101, 114, 121, 119, 104, 101,
+    114, 101, 34, 58, 32, 102, 97, 108, 115, 101, 44, 10, 32, 32, 32, 32, 32, 34, 112, 114, 111, 116, 111, 34,
+    58, 32, 34, 83, 105, 109, 112, 108, 101, 34, 44, 10, 32, 32, 32, 32, 32, 34, 99, 104, 117, 110, 107, 95,
+    98, 121, 116, 101, 115, 34, 58, 32, 49, 54, 51, 56, 52, 44, 10, 32, 32, 32, 32, 32, 34, 109, 105, 110,
+    95, 98, 121, 116, 101, 115, 34, 58, 32, 56, 49, 57, 50, 44, 10, 32, 32, 32, 32, 32, 34, 119, 104, 121,
+    34, 58, 32, 34, 50, 52, 37, 32, 102, 97, 115, 116, 101, 114, 32, 97, 116, 32, 49, 54, 75, 32, 98, 121,
+    32, 97, 32, 114, 117, 108, 101, 58, 32, 99, 104, 117, 110, 107, 115, 32, 111, 102, 32, 49, 54, 75, 32, 105,
+    110, 115, 116, 101, 97, 100, 32, 111, 102, 32, 52, 75, 34, 10, 32, 32, 32, 32, 125, 44, 10, 32, 32, 32,
+    32, 123, 10, 32, 32, 32, 32, 32, 34, 99, 111, 108, 108, 101, 99, 116, 105, 118, 101, 34, 58, 32, 34, 98,
+    114, 111, 97, 100, 99, 97, 115, 116, 34, 44, 10, 32, 32, 32, 32, 32, 34, 114, 111, 111, 116, 34, 58, 32,
+    48, 44, 10, 32, 32, 32, 32, 32, 34, 114, 97, 116, 101, 95, 103, 98, 112, 115, 34, 58, 32, 34, 53, 48,
     34, 44, 10, 32, 32, 32, 32, 32, 34, 98, 111, 117, 110, 100, 95, 103, 98, 112, 115, 34, 58, 32, 34, 53,
     48, 34, 44, 10, 32, 32, 32, 32, 32, 34, 111, 112, 116, 105, 109, 97, 108, 34, 58, 32, 116, 114, 117, 101,
     44, 10, 32, 32, 32, 32, 32, 34, 116, 114, 101, 101, 115, 34, 58, 32, 49, 44, 10, 32, 32, 32, 32, 32,
-    34, 100, 101, 112, 116, 104, 34, 58, 32, 50, 44, 10, 32, 32, 32, 32, 32, 34, 99, 104, 97, 110, 110, 101,
-    108, 115, 34, 58, 32, 49, 44, 10, 32, 32, 32, 32, 32, 34, 102, 105, 102, 111, 115, 34, 58, 32, 50, 44,
+    34, 100, 101, 112, 116, 104, 34, 58, 32, 49, 44, 10, 32, 32, 32, 32, 32, 34, 99, 104, 97, 110, 110, 101,
+    108, 115, 34, 58, 32, 49, 44, 10, 32, 32, 32, 32, 32, 34, 102, 105, 102, 111, 115, 34, 58, 32, 49, 44,
     10, 32, 32, 32, 32, 32, 34, 112, 108, 97, 110, 34, 58, 32, 34, 116, 114, 101, 101, 115, 34, 44, 10, 32,
     32, 32, 32, 32, 34, 112, 108, 97, 110, 95, 110, 117, 109, 98, 101, 114, 34, 58, 32, 48, 44, 10, 32, 32,
     32, 32, 32, 34, 115, 112, 114, 101, 97, 100, 34, 58, 32, 48, 44, 10, 32, 32, 32, 32, 32, 34, 101, 118,
     101, 114, 121, 119, 104, 101, 114, 101, 34, 58, 32, 102, 97, 108, 115, 101, 44, 10, 32, 32, 32, 32, 32, 34,
     112, 114, 111, 116, 111, 34, 58, 32, 34, 83, 105, 109, 112, 108, 101, 34, 44, 10, 32, 32, 32, 32, 32, 34,
-    99, 104, 117, 110, 107, 95, 98, 121, 116, 101, 115, 34, 58, 32, 50, 54, 50, 49, 52, 52, 44, 10, 32, 32,
-    32, 32, 32, 34, 109, 105, 110, 95, 98, 121, 116, 101, 115, 34, 58, 32, 53, 50, 52, 50, 56, 56, 44, 10,
-    32, 32, 32, 32, 32, 34, 119, 104, 121, 34, 58, 32, 34, 53, 37, 32, 102, 97, 115, 116, 101, 114, 32, 97,
-    116, 32, 49, 77, 32, 98, 121, 32, 97, 32, 114, 117, 108, 101, 58, 32, 99, 104, 117, 110, 107, 115, 32, 111,
-    102, 32, 50, 53, 54, 75, 32, 105, 110, 115, 116, 101, 97, 100, 32, 111, 102, 32, 54, 52, 75, 34, 10, 32,
-    32, 32, 32, 125, 44, 10, 32, 32, 32, 32, 123, 10, 32, 32, 32, 32, 32, 34, 99, 111, 108, 108, 101, 99,
-    116, 105, 118, 101, 34, 58, 32, 34, 97, 108, 108, 95, 114, 101, 100, 117, 99, 101, 34, 44, 10, 32, 32, 32,
-    32, 32, 34, 114, 111, 111, 116, 34, 58, 32, 110, 117, 108, 108, 44, 10, 32, 32, 32, 32, 32, 34, 114, 97,
-    116, 101, 95, 103, 98, 112, 115, 34, 58, 32, 34, 53, 48, 34, 44, 10, 32, 32, 32, 32, 32, 34, 98, 111,
-    117, 110, 100, 95, 103, 98, 112, 115, 34, 58, 32, 34, 53, 48, 34, 44, 10, 32, 32, 32, 32, 32, 34, 111,
-    112, 116, 105, 109, 97, 108, 34, 58, 32, 116, 114, 117, 101, 44, 10, 32, 32, 32, 32, 32, 34, 116, 114, 101,
-    101, 115, 34, 58, 32, 49, 44, 10, 32, 32, 32, 32, 32, 34, 100, 101, 112, 116, 104, 34, 58, 32, 50, 44,
-    10, 32, 32, 32, 32, 32, 34, 99, 104, 97, 110, 110, 101, 108, 115, 34, 58, 32, 49, 44, 10, 32, 32, 32,
-    32, 32, 34, 102, 105, 102, 111, 115, 34, 58, 32, 50, 44, 10, 32, 32, 32, 32, 32, 34, 112, 108, 97, 110,
-    34, 58, 32, 34, 116, 114, 101, 101, 115, 34, 44, 10, 32, 32, 32, 32, 32, 34, 112, 108, 97, 110, 95, 110,
-    117, 109, 98, 101, 114, 34, 58, 32, 48, 44, 10, 32, 32, 32, 32, 32, 34, 115, 112, 114, 101, 97, 100, 34,
-    58, 32, 48, 44, 10, 32, 32, 32, 32, 32, 34, 101, 118, 101, 114, 121, 119, 104, 101, 114, 101, 34, 58, 32,
-    102, 97, 108, 115, 101, 44, 10, 32, 32, 32, 32, 32, 34, 112, 114, 111, 116, 111, 34, 58, 32, 34, 83, 105,
-    109, 112, 108, 101, 34, 44, 10, 32, 32, 32, 32, 32, 34, 99, 104, 117, 110, 107, 95, 98, 121, 116, 101, 115,
-    34, 58, 32, 53, 50, 52, 50, 56, 56, 44, 10, 32, 32, 32, 32, 32, 34, 109, 105, 110, 95, 98, 121, 116,
-    101, 115, 34, 58, 32, 49, 49, 56, 54, 51, 50, 56, 51, 44, 10, 32, 32, 32, 32, 32, 34, 119, 104, 121,
-    34, 58, 32, 34, 52, 37, 32, 102, 97, 115, 116, 101, 114, 32, 97, 116, 32, 51, 50, 77, 32, 98, 121, 32,
-    97, 32, 114, 117, 108, 101, 58, 32, 99, 104, 117, 110, 107, 115, 32, 111, 102, 32, 53, 49, 50, 75, 32, 105,
-    110, 115, 116, 101, 97, 100, 32, 111, 102, 32, 50, 53, 54, 75, 34, 10, 32, 32, 32, 32, 125, 44, 10, 32,
-    32, 32, 32, 123, 10, 32, 32, 32, 32, 32, 34, 99, 111, 108, 108, 101, 99, 116, 105, 118, 101, 34, 58, 32,
-    34, 98, 114, 111, 97, 100, 99, 97, 115, 116, 34, 44, 10, 32, 32, 32, 32, 32, 34, 114, 111, 111, 116, 34,
-    58, 32, 48, 44, 10, 32, 32, 32, 32, 32, 34, 114, 97, 116, 101, 95, 103, 98, 112, 115, 34, 58, 32, 34,
-    53, 48, 34, 44, 10, 32, 32, 32, 32, 32, 34, 98, 111, 117, 110, 100, 95, 103, 98, 112, 115, 34, 58, 32,
-    34, 53, 48, 34, 44, 10, 32, 32, 32, 32, 32, 34, 111, 112, 116, 105, 109, 97, 108, 34, 58, 32, 116, 114,
-    117, 101, 44, 10, 32, 32, 32, 32, 32, 34, 116, 114, 101, 101, 115, 34, 58, 32, 49, 44, 10, 32, 32, 32,
-    32, 32, 34, 100, 101, 112, 116, 104, 34, 58, 32, 49, 44, 10, 32, 32, 32, 32, 32, 34, 99, 104, 97, 110,
-    110, 101, 108, 115, 34, 58, 32, 49, 44, 10, 32, 32, 32, 32, 32, 34, 102, 105, 102, 111, 115, 34, 58, 32,
-    49, 44, 10, 32, 32, 32, 32, 32, 34, 112, 108, 97, 110, 34, 58, 32, 34, 116, 114, 101, 101, 115, 34, 44,
-    10, 32, 32, 32, 32, 32, 34, 112, 108, 97, 110, 95, 110, 117, 109, 98, 101, 114, 34, 58, 32, 49, 44, 10,
-    32, 32, 32, 32, 32, 34, 115, 112, 114, 101, 97, 100, 34, 58, 32, 48, 44, 10, 32, 32, 32, 32, 32, 34,
-    101, 118, 101, 114, 121, 119, 104, 101, 114, 101, 34, 58, 32, 102, 97, 108, 115, 101, 44, 10, 32, 32, 32, 32,
-    32, 34, 112, 114, 111, 116, 111, 34, 58, 32, 34, 83, 105, 109, 112, 108, 101, 34, 44, 10, 32, 32, 32, 32,
-    32, 34, 99, 104, 117, 110, 107, 95, 98, 121, 116, 101, 115, 34, 58, 32, 52, 48, 57, 54, 44, 10, 32, 32,
-    32, 32, 32, 34, 109, 105, 110, 95, 98, 121, 116, 101, 115, 34, 58, 32, 48, 44, 10, 32, 32, 32, 32, 32,
-    34, 119, 104, 121, 34, 58, 32, 34, 116, 114, 101, 101, 115, 32, 111, 102, 32, 100, 101, 112, 116, 104, 32, 49,
-    44, 32, 98, 121, 32, 97, 32, 114, 117, 108, 101, 34, 10, 32, 32, 32, 32, 125, 44, 10, 32, 32, 32, 32,
-    123, 10, 32, 32, 32, 32, 32, 34, 99, 111, 108, 108, 101, 99, 116, 105, 118, 101, 34, 58, 32, 34, 98, 114,
-    111, 97, 100, 99, 97, 115, 116, 34, 44, 10, 32, 32, 32, 32, 32, 34, 114, 111, 111, 116, 34, 58, 32, 48,
-    44, 10, 32, 32, 32, 32, 32, 34, 114, 97, 116, 101, 95, 103, 98, 112, 115, 34, 58, 32, 34, 53, 48, 34,
-    44, 10, 32, 32, 32, 32, 32, 34, 98, 111, 117, 110, 100, 95, 103, 98, 112, 115, 34, 58, 32, 34, 53, 48,
-    34, 44, 10, 32, 32, 32, 32, 32, 34, 111, 112, 116, 105, 109, 97, 108, 34, 58, 32, 116, 114, 117, 101, 44,
-    10, 32, 32, 32, 32, 32, 34, 116, 114, 101, 101, 115, 34, 58, 32, 49, 44, 10, 32, 32, 32, 32, 32, 34,
-    100, 101, 112, 116, 104, 34, 58, 32, 49, 44, 10, 32, 32, 32, 32, 32, 34, 99, 104, 97, 110, 110, 101, 108,
-    115, 34, 58, 32, 49, 44, 10, 32, 32, 32, 32, 32, 34, 102, 105, 102, 111, 115, 34, 58, 32, 49, 44, 10,
-    32, 32, 32, 32, 32, 34, 112, 108, 97, 110, 34, 58, 32, 34, 116, 114, 101, 101, 115, 34, 44, 10, 32, 32,
-    32, 32, 32, 34, 112, 108, 97, 110, 95, 110, 117, 109, 98, 101, 114, 34, 58, 32, 49, 44, 10, 32, 32, 32,
-    32, 32, 34, 115, 112, 114, 101, 97, 100, 34, 58, 32, 48, 44, 10, 32, 32, 32, 32, 32, 34, 101, 118, 101,
-    114, 121, 119, 104, 101, 114, 101, 34, 58, 32, 102, 97, 108, 115, 101, 44, 10, 32, 32, 32, 32, 32, 34, 112,
-    114, 111, 116, 111, 34, 58, 32, 34, 83, 105, 109, 112, 108, 101, 34, 44, 10, 32, 32, 32, 32, 32, 34, 99,
-    104, 117, 110, 107, 95, 98, 121, 116, 101, 115, 34, 58, 32, 49, 54, 51, 56, 52, 44, 10, 32, 32, 32, 32,
-    32, 34, 109, 105, 110, 95, 98, 121, 116, 101, 115, 34, 58, 32, 56, 49, 57, 50, 44, 10, 32, 32, 32, 32,
-    32, 34, 119, 104, 121, 34, 58, 32, 34, 50, 52, 37, 32, 102, 97, 115, 116, 101, 114, 32, 97, 116, 32, 49,
-    54, 75, 32, 98, 121, 32, 97, 32, 114, 117, 108, 101, 58, 32, 99, 104, 117, 110, 107, 115, 32, 111, 102, 32,
-    49, 54, 75, 32, 105, 110, 115, 116, 101, 97, 100, 32, 111, 102, 32, 52, 75, 34, 10, 32, 32, 32, 32, 125,
-    44, 10, 32, 32, 32, 32, 123, 10, 32, 32, 32, 32, 32, 34, 99, 111, 108, 108, 101, 99, 116, 105, 118, 101,
-    34, 58, 32, 34, 98, 114, 111, 97, 100, 99, 97, 115, 116, 34, 44, 10, 32, 32, 32, 32, 32, 34, 114, 111,
-    111, 116, 34, 58, 32, 48, 44, 10, 32, 32, 32, 32, 32, 34, 114, 97, 116, 101, 95, 103, 98, 112, 115, 34,
-    58, 32, 34, 53, 48, 34, 44, 10, 32, 32, 32, 32, 32, 34, 98, 111, 117, 110, 100, 95, 103, 98, 112, 115,
-    34, 58, 32, 34, 53, 48, 34, 44, 10, 32, 32, 32, 32, 32, 34, 111, 112, 116, 105, 109, 97, 108, 34, 58,
-    32, 116, 114, 117, 101, 44, 10, 32, 32, 32, 32, 32, 34, 116, 114, 101, 101, 115, 34, 58, 32, 49, 44, 10,
-    32, 32, 32, 32, 32, 34, 100, 101, 112, 116, 104, 34, 58, 32, 49, 44, 10, 32, 32, 32, 32, 32, 34, 99,
-    104, 97, 110, 110, 101, 108, 115, 34, 58, 32, 49, 44, 10, 32, 32, 32, 32, 32, 34, 102, 105, 102, 111, 115,
-    34, 58, 32, 49, 44, 10, 32, 32, 32, 32, 32, 34, 112, 108, 97, 110, 34, 58, 32, 34, 116, 114, 101, 101,
-    115, 34, 44, 10, 32, 32, 32, 32, 32, 34, 112, 108, 97, 110, 95, 110, 117, 109, 98, 101, 114, 34, 58, 32,
-    49, 44, 10, 32, 32, 32, 32, 32, 34, 115, 112, 114, 101, 97, 100, 34, 58, 32, 48, 44, 10, 32, 32, 32,
-    32, 32, 34, 101, 118, 101, 114, 121, 119, 104, 101, 114, 101, 34, 58, 32, 102, 97, 108, 115, 101, 44, 10, 32,
-    32, 32, 32, 32, 34, 112, 114, 111, 116, 111, 34, 58, 32, 34, 83, 105, 109, 112, 108, 101, 34, 44, 10, 32,
-    32, 32, 32, 32, 34, 99, 104, 117, 110, 107, 95, 98, 121, 116, 101, 115, 34, 58, 32, 54, 53, 53, 51, 54,
-    44, 10, 32, 32, 32, 32, 32, 34, 109, 105, 110, 95, 98, 121, 116, 101, 115, 34, 58, 32, 51, 50, 55, 54,
-    56, 44, 10, 32, 32, 32, 32, 32, 34, 119, 104, 121, 34, 58, 32, 34, 50, 49, 37, 32, 102, 97, 115, 116,
-    101, 114, 32, 97, 116, 32, 54, 52, 75, 32, 98, 121, 32, 97, 32, 114, 117, 108, 101, 58, 32, 99, 104, 117,
-    110, 107, 115, 32, 111, 102, 32, 54, 52, 75, 32, 105, 110, 115, 116, 101, 97, 100, 32, 111, 102, 32, 49, 54,
-    75, 34, 10, 32, 32, 32, 32, 125, 44, 10, 32, 32, 32, 32, 123, 10, 32, 32, 32, 32, 32, 34, 99, 111,
-    108, 108, 101, 99, 116, 105, 118, 101, 34, 58, 32, 34, 98, 114, 111, 97, 100, 99, 97, 115, 116, 34, 44, 10,
-    32, 32, 32, 32, 32, 34, 114, 111, 111, 116, 34, 58, 32, 48, 44, 10, 32, 32, 32, 32, 32, 34, 114, 97,
-    116, 101, 95, 103, 98, 112, 115, 34, 58, 32, 34, 53, 48, 34, 44, 10, 32, 32, 32, 32, 32, 34, 98, 111,
-    117, 110, 100, 95, 103, 98, 112, 115, 34, 58, 32, 34, 53, 48, 34, 44, 10, 32, 32, 32, 32, 32, 34, 111,
-    112, 116, 105, 109, 97, 108, 34, 58, 32, 116, 114, 117, 101, 44, 10, 32, 32, 32, 32, 32, 34, 116, 114, 101,
-    101, 115, 34, 58, 32, 49, 44, 10, 32, 32, 32, 32, 32, 34, 100, 101, 112, 116, 104, 34, 58, 32, 49, 44,
-    10, 32, 32, 32, 32, 32, 34, 99, 104, 97, 110, 110, 101, 108, 115, 34, 58, 32, 49, 44, 10, 32, 32, 32,
-    32, 32, 34, 102, 105, 102, 111, 115, 34, 58, 32, 49, 44, 10, 32, 32, 32, 32, 32, 34, 112, 108, 97, 110,
-    34, 58, 32, 34, 116, 114, 101, 101, 115, 34, 44, 10, 32, 32, 32, 32, 32, 34, 112, 108, 97, 110, 95, 110,
-    117, 109, 98, 101, 114, 34, 58, 32, 49, 44, 10, 32, 32, 32, 32, 32, 34, 115, 112, 114, 101, 97, 100, 34,
-    58, 32, 48, 44, 10, 32, 32, 32, 32, 32, 34, 101, 118, 101, 114, 121, 119, 104, 101, 114, 101, 34, 58, 32,
-    102, 97, 108, 115, 101, 44, 10, 32, 32, 32, 32, 32, 34, 112, 114, 111, 116, 111, 34, 58, 32, 34, 83, 105,
-    109, 112, 108, 101, 34, 44, 10, 32, 32, 32, 32, 32, 34, 99, 104, 117, 110, 107, 95, 98, 121, 116, 101, 115,
-    34, 58, 32, 50, 54, 50, 49, 52, 52, 44, 10, 32, 32, 32, 32, 32, 34, 109, 105, 110, 95, 98, 121, 116,
-    101, 115, 34, 58, 32, 49, 51, 49, 48, 55, 50, 44, 10, 32, 32, 32, 32, 32, 34, 119, 104, 121, 34, 58,
-    32, 34, 49, 51, 37, 32, 102, 97, 115, 116, 101, 114, 32, 97, 116, 32, 50, 53, 54, 75, 32, 98, 121, 32,
-    97, 32, 114, 117, 108, 101, 58, 32, 99, 104, 117, 110, 107, 115, 32, 111, 102, 32, 50, 53, 54, 75, 32, 105,
-    110, 115, 116, 101, 97, 100, 32, 111, 102, 32, 54, 52, 75, 34, 10, 32, 32, 32, 32, 125, 44, 10, 32, 32,
-    32, 32, 123, 10, 32, 32, 32, 32, 32, 34, 99, 111, 108, 108, 101, 99, 116, 105, 118, 101, 34, 58, 32, 34,
-    98, 114, 111, 97, 100, 99, 97, 115, 116, 34, 44, 10, 32, 32, 32, 32, 32, 34, 114, 111, 111, 116, 34, 58,
-    32, 48, 44, 10, 32, 32, 32, 32, 32, 34, 114, 97, 116, 101, 95, 103, 98, 112, 115, 34, 58, 32, 34, 53,
-    48, 34, 44, 10, 32, 32, 32, 32, 32, 34, 98, 111, 117, 110, 100, 95, 103, 98, 112, 115, 34, 58, 32, 34,
-    53, 48, 34, 44, 10, 32, 32, 32, 32, 32, 34, 111, 112, 116, 105, 109, 97, 108, 34, 58, 32, 116, 114, 117,
-    101, 44, 10, 32, 32, 32, 32, 32, 34, 116, 114, 101, 101, 115, 34, 58, 32, 49, 44, 10, 32, 32, 32, 32,
-    32, 34, 100, 101, 112, 116, 104, 34, 58, 32, 49, 44, 10, 32, 32, 32, 32, 32, 34, 99, 104, 97, 110, 110,
-    101, 108, 115, 34, 58, 32, 49, 44, 10, 32, 32, 32, 32, 32, 34, 102, 105, 102, 111, 115, 34, 58, 32, 49,
-    44, 10, 32, 32, 32, 32, 32, 34, 112, 108, 97, 110, 34, 58, 32, 34, 116, 114, 101, 101, 115, 34, 44, 10,
-    32, 32, 32, 32, 32, 34, 112, 108, 97, 110, 95, 110, 117, 109, 98, 101, 114, 34, 58, 32, 49, 44, 10, 32,
-    32, 32, 32, 32, 34, 115, 112, 114, 101, 97, 100, 34, 58, 32, 48, 44, 10, 32, 32, 32, 32, 32, 34, 101,
-    118, 101, 114, 121, 119, 104, 101, 114, 101, 34, 58, 32, 102, 97, 108, 115, 101, 44, 10, 32, 32, 32, 32, 32,
-    34, 112, 114, 111, 116, 111, 34, 58, 32, 34, 83, 105, 109, 112, 108, 101, 34, 44, 10, 32, 32, 32, 32, 32,
-    34, 99, 104, 117, 110, 107, 95, 98, 121, 116, 101, 115, 34, 58, 32, 53, 50, 52, 50, 56, 56, 44, 10, 32,
-    32, 32, 32, 32, 34, 109, 105, 110, 95, 98, 121, 116, 101, 115, 34, 58, 32, 53, 50, 52, 50, 56, 56, 44,
-    10, 32, 32, 32, 32, 32, 34, 119, 104, 121, 34, 58, 32, 34, 52, 37, 32, 102, 97, 115, 116, 101, 114, 32,
-    97, 116, 32, 49, 77, 32, 98, 121, 32, 97, 32, 114, 117, 108, 101, 58, 32, 99, 104, 117, 110, 107, 115, 32,
-    111, 102, 32, 53, 49, 50, 75, 32, 105, 110, 115, 116, 101, 97, 100, 32, 111, 102, 32, 50, 53, 54, 75, 34,
-    10, 32, 32, 32, 32, 125, 44, 10, 32, 32, 32, 32, 123, 10, 32, 32, 32, 32, 32, 34, 99, 111, 108, 108,
-    101, 99, 116, 105, 118, 101, 34, 58, 32, 34, 114, 101, 100, 117, 99, 101, 34, 44, 10, 32, 32, 32, 32, 32,
+    99, 104, 117, 110, 107, 95, 98, 121, 116, 101, 115, 34, 58, 32, 54, 53, 53, 51, 54, 44, 10, 32, 32, 32,
+    32, 32, 34, 109, 105, 110, 95, 98, 121, 116, 101, 115, 34, 58, 32, 51, 50, 55, 54, 56, 44, 10, 32, 32,
+    32, 32, 32, 34, 119, 104, 121, 34, 58, 32, 34, 50, 49, 37, 32, 102, 97, 115, 116, 101, 114, 32, 97, 116,
+    32, 54, 52, 75, 32, 98, 121, 32, 97, 32, 114, 117, 108, 101, 58, 32, 99, 104, 117, 110, 107, 115, 32, 111,
+    102, 32, 54, 52, 75, 32, 105, 110, 115, 116, 101, 97, 100, 32, 111, 102, 32, 49, 54, 75, 34, 10, 32, 32,
+    32, 32, 125, 44, 10, 32, 32, 32, 32, 123, 10, 32, 32, 32, 32, 32, 34, 99, 111, 108, 108, 101, 99, 116,
+    105, 118, 101, 34, 58, 32, 34, 98, 114, 111, 97, 100, 99, 97, 115, 116, 34, 44, 10, 32, 32, 32, 32, 32,
     34, 114, 111, 111, 116, 34, 58, 32, 48, 44, 10, 32, 32, 32, 32, 32, 34, 114, 97, 116, 101, 95, 103, 98,
     112, 115, 34, 58, 32, 34, 53, 48, 34, 44, 10, 32, 32, 32, 32, 32, 34, 98, 111, 117, 110, 100, 95, 103,
     98, 112, 115, 34, 58, 32, 34, 53, 48, 34, 44, 10, 32, 32, 32, 32, 32, 34, 111, 112, 116, 105, 109, 97,
@@ -1549,372 +410,44 @@ const char collc_manifest[] = {
     32, 34, 99, 104, 97, 110, 110, 101, 108, 115, 34, 58, 32, 49, 44, 10, 32, 32, 32, 32, 32, 34, 102, 105,
     102, 111, 115, 34, 58, 32, 49, 44, 10, 32, 32, 32, 32, 32, 34, 112, 108, 97, 110, 34, 58, 32, 34, 116,
     114, 101, 101, 115, 34, 44, 10, 32, 32, 32, 32, 32, 34, 112, 108, 97, 110, 95, 110, 117, 109, 98, 101, 114,
-    34, 58, 32, 50, 44, 10, 32, 32, 32, 32, 32, 34, 115, 112, 114, 101, 97, 100, 34, 58, 32, 48, 44, 10,
+    34, 58, 32, 48, 44, 10, 32, 32, 32, 32, 32, 34, 115, 112, 114, 101, 97, 100, 34, 58, 32, 48, 44, 10,
     32, 32, 32, 32, 32, 34, 101, 118, 101, 114, 121, 119, 104, 101, 114, 101, 34, 58, 32, 102, 97, 108, 115, 101,
     44, 10, 32, 32, 32, 32, 32, 34, 112, 114, 111, 116, 111, 34, 58, 32, 34, 83, 105, 109, 112, 108, 101, 34,
-    44, 10, 32, 32, 32, 32, 32, 34, 99, 104, 117, 110, 107, 95, 98, 121, 116, 101, 115, 34, 58, 32, 52, 48,
-    57, 54, 44, 10, 32, 32, 32, 32, 32, 34, 109, 105, 110, 95, 98, 121, 116, 101, 115, 34, 58, 32, 48, 44,
-    10, 32, 32, 32, 32, 32, 34, 119, 104, 121, 34, 58, 32, 34, 116, 114, 101, 101, 115, 32, 111, 102, 32, 100,
-    101, 112, 116, 104, 32, 49, 44, 32, 98, 121, 32, 97, 32, 114, 117, 108, 101, 34, 10, 32, 32, 32, 32, 125,
-    44, 10, 32, 32, 32, 32, 123, 10, 32, 32, 32, 32, 32, 34, 99, 111, 108, 108, 101, 99, 116, 105, 118, 101,
-    34, 58, 32, 34, 114, 101, 100, 117, 99, 101, 34, 44, 10, 32, 32, 32, 32, 32, 34, 114, 111, 111, 116, 34,
-    58, 32, 48, 44, 10, 32, 32, 32, 32, 32, 34, 114, 97, 116, 101, 95, 103, 98, 112, 115, 34, 58, 32, 34,
-    53, 48, 34, 44, 10, 32, 32, 32, 32, 32, 34, 98, 111, 117, 110, 100, 95, 103, 98, 112, 115, 34, 58, 32,
-    34, 53, 48, 34, 44, 10, 32, 32, 32, 32, 32, 34, 111, 112, 116, 105, 109, 97, 108, 34, 58, 32, 116, 114,
-    117, 101, 44, 10, 32, 32, 32, 32, 32, 34, 116, 114, 101, 101, 115, 34, 58, 32, 49, 44, 10, 32, 32, 32,
-    32, 32, 34, 100, 101, 112, 116, 104, 34, 58, 32, 49, 44, 10, 32, 32, 32, 32, 32, 34, 99, 104, 97, 110,
-    110, 101, 108, 115, 34, 58, 32, 49, 44, 10, 32, 32, 32, 32, 32, 34, 102, 105, 102, 111, 115, 34, 58, 32,
-    49, 44, 10, 32, 32, 32, 32, 32, 34, 112, 108, 97, 110, 34, 58, 32, 34, 116, 114, 101, 101, 115, 34, 44,
-    10, 32, 32, 32, 32, 32, 34, 112, 108, 97, 110, 95, 110, 117, 109, 98, 101, 114, 34, 58, 32, 50, 44, 10,
-    32, 32, 32, 32, 32, 34, 115, 112, 114, 101, 97, 100, 34, 58, 32, 48, 44, 10, 32, 32, 32, 32, 32, 34,
-    101, 118, 101, 114, 121, 119, 104, 101, 114, 101, 34, 58, 32, 102, 97, 108, 115, 101, 44, 10, 32, 32, 32, 32,
-    32, 34, 112, 114, 111, 116, 111, 34, 58, 32, 34, 83, 105, 109, 112, 108, 101, 34, 44, 10, 32, 32, 32, 32,
-    32, 34, 99, 104, 117, 110, 107, 95, 98, 121, 116, 101, 115, 34, 58, 32, 49, 54, 51, 56, 52, 44, 10, 32,
-    32, 32, 32, 32, 34, 109, 105, 110, 95, 98, 121, 116, 101, 115, 34, 58, 32, 56, 49, 57, 50, 44, 10, 32,
-    32, 32, 32, 32, 34, 119, 104, 121, 34, 58, 32, 34, 50, 52, 37, 32, 102, 97, 115, 116, 101, 114, 32, 97,
-    116, 32, 49, 54, 75, 32, 98, 121, 32, 97, 32, 114, 117, 108, 101, 58, 32, 99, 104, 117, 110, 107, 115, 32,
-    111, 102, 32, 49, 54, 75, 32, 105, 110, 115, 116, 101, 97, 100, 32, 111, 102, 32, 52, 75, 34, 10, 32, 32,
-    32, 32, 125, 44, 10, 32, 32, 32, 32, 123, 10, 32, 32, 32, 32, 32, 34, 99, 111, 108, 108, 101, 99, 116,
-    105, 118, 101, 34, 58, 32, 34, 114, 101, 100, 117, 99, 101, 34, 44, 10, 32, 32, 32, 32, 32, 34, 114, 111,
-    111, 116, 34, 58, 32, 48, 44, 10, 32, 32, 32, 32, 32, 34, 114, 97, 116, 101, 95, 103, 98, 112, 115, 34,
-    58, 32, 34, 53, 48, 34, 44, 10, 32, 32, 32, 32, 32, 34, 98, 111, 117, 110, 100, 95, 103, 98, 112, 115,
-    34, 58, 32, 34, 53, 48, 34, 44, 10, 32, 32, 32, 32, 32, 34, 111, 112, 116, 105, 109, 97, 108, 34, 58,
-    32, 116, 114, 117, 101, 44, 10, 32, 32, 32, 32, 32, 34, 116, 114, 101, 101, 115, 34, 58, 32, 49, 44, 10,
-    32, 32, 32, 32, 32, 34, 100, 101, 112, 116, 104, 34, 58, 32, 49, 44, 10, 32, 32, 32, 32, 32, 34, 99,
-    104, 97, 110, 110, 101, 108, 115, 34, 58, 32, 49, 44, 10, 32, 32, 32, 32, 32, 34, 102, 105, 102, 111, 115,
-    34, 58, 32, 49, 44, 10, 32, 32, 32, 32, 32, 34, 112, 108, 97, 110, 34, 58, 32, 34, 116, 114, 101, 101,
-    115, 34, 44, 10, 32, 32, 32, 32, 32, 34, 112, 108, 97, 110, 95, 110, 117, 109, 98, 101, 114, 34, 58, 32,
-    50, 44, 10, 32, 32, 32, 32, 32, 34, 115, 112, 114, 101, 97, 100, 34, 58, 32, 48, 44, 10, 32, 32, 32,
-    32, 32, 34, 101, 118, 101, 114, 121, 119, 104, 101, 114, 101, 34, 58, 32, 102, 97, 108, 115, 101, 44, 10, 32,
-    32, 32, 32, 32, 34, 112, 114, 111, 116, 111, 34, 58, 32, 34, 83, 105, 109, 112, 108, 101, 34, 44, 10, 32,
-    32, 32, 32, 32, 34, 99, 104, 117, 110, 107, 95, 98, 121, 116, 101, 115, 34, 58, 32, 54, 53, 53, 51, 54,
-    44, 10, 32, 32, 32, 32, 32, 34, 109, 105, 110, 95, 98, 121, 116, 101, 115, 34, 58, 32, 51, 50, 55, 54,
-    56, 44, 10, 32, 32, 32, 32, 32, 34, 119, 104, 121, 34, 58, 32, 34, 50, 49, 37, 32, 102, 97, 115, 116,
-    101, 114, 32, 97, 116, 32, 54, 52, 75, 32, 98, 121, 32, 97, 32, 114, 117, 108, 101, 58, 32, 99, 104, 117,
-    110, 107, 115, 32, 111, 102, 32, 54, 52, 75, 32, 105, 110, 115, 116, 101, 97, 100, 32, 111, 102, 32, 49, 54,
-    75, 34, 10, 32, 32, 32, 32, 125, 44, 10, 32, 32, 32, 32, 123, 10, 32, 32, 32, 32, 32, 34, 99, 111,
-    108, 108, 101, 99, 116, 105, 118, 101, 34, 58, 32, 34, 114, 101, 100, 117, 99, 101, 34, 44, 10, 32, 32, 32,
-    32, 32, 34, 114, 111, 111, 116, 34, 58, 32, 48, 44, 10, 32, 32, 32, 32, 32, 34, 114, 97, 116, 101, 95,
-    103, 98, 112, 115, 34, 58, 32, 34, 53, 48, 34, 44, 10, 32, 32, 32, 32, 32, 34, 98, 111, 117, 110, 100,
-    95, 103, 98, 112, 115, 34, 58, 32, 34, 53, 48, 34, 44, 10, 32, 32, 32, 32, 32, 34, 111, 112, 116, 105,
-    109, 97, 108, 34, 58, 32, 116, 114, 117, 101, 44, 10, 32, 32, 32, 32, 32, 34, 116, 114, 101, 101, 115, 34,
-    58, 32, 49, 44, 10, 32, 32, 32, 32, 32, 34, 100, 101, 112, 116, 104, 34, 58, 32, 49, 44, 10, 32, 32,
-    32, 32, 32, 34, 99, 104, 97, 110, 110, 101, 108, 115, 34, 58, 32, 49, 44, 10, 32, 32, 32, 32, 32, 34,
-    102, 105, 102, 111, 115, 34, 58, 32, 49, 44, 10, 32, 32, 32, 32, 32, 34, 112, 108, 97, 110, 34, 58, 32,
-    34, 116, 114, 101, 101, 115, 34, 44, 10, 32, 32, 32, 32, 32, 34, 112, 108, 97, 110, 95, 110, 117, 109, 98,
-    101, 114, 34, 58, 32, 50, 44, 10, 32, 32, 32, 32, 32, 34, 115, 112, 114, 101, 97, 100, 34, 58, 32, 48,
-    44, 10, 32, 32, 32, 32, 32, 34, 101, 118, 101, 114, 121, 119, 104, 101, 114, 101, 34, 58, 32, 102, 97, 108,
-    115, 101, 44, 10, 32, 32, 32, 32, 32, 34, 112, 114, 111, 116, 111, 34, 58, 32, 34, 83, 105, 109, 112, 108,
-    101, 34, 44, 10, 32, 32, 32, 32, 32, 34, 99, 104, 117, 110, 107, 95, 98, 121, 116, 101, 115, 34, 58, 32,
-    50, 54, 50, 49, 52, 52, 44, 10, 32, 32, 32, 32, 32, 34, 109, 105, 110, 95, 98, 121, 116, 101, 115, 34,
-    58, 32, 49, 51, 49, 48, 55, 50, 44, 10, 32, 32, 32, 32, 32, 34, 119, 104, 121, 34, 58, 32, 34, 49,
-    51, 37, 32, 102, 97, 115, 116, 101, 114, 32, 97, 116, 32, 50, 53, 54, 75, 32, 98, 121, 32, 97, 32, 114,
-    117, 108, 101, 58, 32, 99, 104, 117, 110, 107, 115, 32, 111, 102, 32, 50, 53, 54, 75, 32, 105, 110, 115, 116,
-    101, 97, 100, 32, 111, 102, 32, 54, 52, 75, 34, 10, 32, 32, 32, 32, 125, 44, 10, 32, 32, 32, 32, 123,
-    10, 32, 32, 32, 32, 32, 34, 99, 111, 108, 108, 101, 99, 116, 105, 118, 101, 34, 58, 32, 34, 114, 101, 100,
-    117, 99, 101, 34, 44, 10, 32, 32, 32, 32, 32, 34, 114, 111, 111, 116, 34, 58, 32, 48, 44, 10, 32, 32,
-    32, 32, 32, 34, 114, 97, 116, 101, 95, 103, 98, 112, 115, 34, 58, 32, 34, 53, 48, 34, 44, 10, 32, 32,
-    32, 32, 32, 34, 98, 111, 117, 110, 100, 95, 103, 98, 112, 115, 34, 58, 32, 34, 53, 48, 34, 44, 10, 32,
-    32, 32, 32, 32, 34, 111, 112, 116, 105, 109, 97, 108, 34, 58, 32, 116, 114, 117, 101, 44, 10, 32, 32, 32,
-    32, 32, 34, 116, 114, 101, 101, 115, 34, 58, 32, 49, 44, 10, 32, 32, 32, 32, 32, 34, 100, 101, 112, 116,
-    104, 34, 58, 32, 49, 44, 10, 32, 32, 32, 32, 32, 34, 99, 104, 97, 110, 110, 101, 108, 115, 34, 58, 32,
-    49, 44, 10, 32, 32, 32, 32, 32, 34, 102, 105, 102, 111, 115, 34, 58, 32, 49, 44, 10, 32, 32, 32, 32,
-    32, 34, 112, 108, 97, 110, 34, 58, 32, 34, 116, 114, 101, 101, 115, 34, 44, 10, 32, 32, 32, 32, 32, 34,
-    112, 108, 97, 110, 95, 110, 117, 109, 98, 101, 114, 34, 58, 32, 50, 44, 10, 32, 32, 32, 32, 32, 34, 115,
-    112, 114, 101, 97, 100, 34, 58, 32, 48, 44, 10, 32, 32, 32, 32, 32, 34, 101, 118, 101, 114, 121, 119, 104,
-    101, 114, 101, 34, 58, 32, 102, 97, 108, 115, 101, 44, 10, 32, 32, 32, 32, 32, 34, 112, 114, 111, 116, 111,
-    34, 58, 32, 34, 83, 105, 109, 112, 108, 101, 34, 44, 10, 32, 32, 32, 32, 32, 34, 99, 104, 117, 110, 107,
-    95, 98, 121, 116, 101, 115, 34, 58, 32, 53, 50, 52, 50, 56, 56, 44, 10, 32, 32, 32, 32, 32, 34, 109,
-    105, 110, 95, 98, 121, 116, 101, 115, 34, 58, 32, 53, 50, 52, 50, 56, 56, 44, 10, 32, 32, 32, 32, 32,
-    34, 119, 104, 121, 34, 58, 32, 34, 52, 37, 32, 102, 97, 115, 116, 101, 114, 32, 97, 116, 32, 49, 77, 32,
-    98, 121, 32, 97, 32, 114, 117, 108, 101, 58, 32, 99, 104, 117, 110, 107, 115, 32, 111, 102, 32, 53, 49, 50,
-    75, 32, 105, 110, 115, 116, 101, 97, 100, 32, 111, 102, 32, 50, 53, 54, 75, 34, 10, 32, 32, 32, 32, 125,
-    44, 10, 32, 32, 32, 32, 123, 10, 32, 32, 32, 32, 32, 34, 99, 111, 108, 108, 101, 99, 116, 105, 118, 101,
-    34, 58, 32, 34, 97, 108, 108, 95, 103, 97, 116, 104, 101, 114, 34, 44, 10, 32, 32, 32, 32, 32, 34, 114,
-    111, 111, 116, 34, 58, 32, 110, 117, 108, 108, 44, 10, 32, 32, 32, 32, 32, 34, 114, 97, 116, 101, 95, 103,
-    98, 112, 115, 34, 58, 32, 34, 49, 48, 48, 34, 44, 10, 32, 32, 32, 32, 32, 34, 98, 111, 117, 110, 100,
-    95, 103, 98, 112, 115, 34, 58, 32, 34, 49, 48, 48, 34, 44, 10, 32, 32, 32, 32, 32, 34, 111, 112, 116,
-    105, 109, 97, 108, 34, 58, 32, 116, 114, 117, 101, 44, 10, 32, 32, 32, 32, 32, 34, 116, 114, 101, 101, 115,
-    34, 58, 32, 50, 44, 10, 32, 32, 32, 32, 32, 34, 100, 101, 112, 116, 104, 34, 58, 32, 49, 44, 10, 32,
-    32, 32, 32, 32, 34, 99, 104, 97, 110, 110, 101, 108, 115, 34, 58, 32, 50, 44, 10, 32, 32, 32, 32, 32,
-    34, 102, 105, 102, 111, 115, 34, 58, 32, 50, 44, 10, 32, 32, 32, 32, 32, 34, 112, 108, 97, 110, 34, 58,
-    32, 34, 116, 114, 101, 101, 115, 34, 44, 10, 32, 32, 32, 32, 32, 34, 112, 108, 97, 110, 95, 110, 117, 109,
-    98, 101, 114, 34, 58, 32, 51, 44, 10, 32, 32, 32, 32, 32, 34, 115, 112, 114, 101, 97, 100, 34, 58, 32,
-    48, 44, 10, 32, 32, 32, 32, 32, 34, 101, 118, 101, 114, 121, 119, 104, 101, 114, 101, 34, 58, 32, 102, 97,
-    108, 115, 101, 44, 10, 32, 32, 32, 32, 32, 34, 112, 114, 111, 116, 111, 34, 58, 32, 34, 83, 105, 109, 112,
-    108, 101, 34, 44, 10, 32, 32, 32, 32, 32, 34, 99, 104, 117, 110, 107, 95, 98, 121, 116, 101, 115, 34, 58,
-    32, 52, 48, 57, 54, 44, 10, 32, 32, 32, 32, 32, 34, 109, 105, 110, 95, 98, 121, 116, 101, 115, 34, 58,
-    32, 48, 44, 10, 32, 32, 32, 32, 32, 34, 119, 104, 121, 34, 58, 32, 34, 116, 114, 101, 101, 115, 32, 111,
-    102, 32, 100, 101, 112, 116, 104, 32, 49, 44, 32, 98, 121, 32, 97, 32, 114, 117, 108, 101, 34, 10, 32, 32,
-    32, 32, 125, 44, 10, 32, 32, 32, 32, 123, 10, 32, 32, 32, 32, 32, 34, 99, 111, 108, 108, 101, 99, 116,
-    105, 118, 101, 34, 58, 32, 34, 97, 108, 108, 95, 103, 97, 116, 104, 101, 114, 34, 44, 10, 32, 32, 32, 32,
-    32, 34, 114, 111, 111, 116, 34, 58, 32, 110, 117, 108, 108, 44, 10, 32, 32, 32, 32, 32, 34, 114, 97, 116,
-    101, 95, 103, 98, 112, 115, 34, 58, 32, 34, 49, 48, 48, 34, 44, 10, 32, 32, 32, 32, 32, 34, 98, 111,
-    117, 110, 100, 95, 103, 98, 112, 115, 34, 58, 32, 34, 49, 48, 48, 34, 44, 10, 32, 32, 32, 32, 32, 34,
-    111, 112, 116, 105, 109, 97, 108, 34, 58, 32, 116, 114, 117, 101, 44, 10, 32, 32, 32, 32, 32, 34, 116, 114,
-    101, 101, 115, 34, 58, 32, 50, 44, 10, 32, 32, 32, 32, 32, 34, 100, 101, 112, 116, 104, 34, 58, 32, 49,
-    44, 10, 32, 32, 32, 32, 32, 34, 99, 104, 97, 110, 110, 101, 108, 115, 34, 58, 32, 50, 44, 10, 32, 32,
-    32, 32, 32, 34, 102, 105, 102, 111, 115, 34, 58, 32, 50, 44, 10, 32, 32, 32, 32, 32, 34, 112, 108, 97,
-    110, 34, 58, 32, 34, 116, 114, 101, 101, 115, 34, 44, 10, 32, 32, 32, 32, 32, 34, 112, 108, 97, 110, 95,
-    110, 117, 109, 98, 101, 114, 34, 58, 32, 51, 44, 10, 32, 32, 32, 32, 32, 34, 115, 112, 114, 101, 97, 100,
-    34, 58, 32, 48, 44, 10, 32, 32, 32, 32, 32, 34, 101, 118, 101, 114, 121, 119, 104, 101, 114, 101, 34, 58,
-    32, 102, 97, 108, 115, 101, 44, 10, 32, 32, 32, 32, 32, 34, 112, 114, 111, 116, 111, 34, 58, 32, 34, 83,
-    105, 109, 112, 108, 101, 34, 44, 10, 32, 32, 32, 32, 32, 34, 99, 104, 117, 110, 107, 95, 98, 121, 116, 101,
-    115, 34, 58, 32, 49, 54, 51, 56, 52, 44, 10, 32, 32, 32, 32, 32, 34, 109, 105, 110, 95, 98, 121, 116,
-    101, 115, 34, 58, 32, 52, 48, 57, 54, 44, 10, 32, 32, 32, 32, 32, 34, 119, 104, 121, 34, 58, 32, 34,
-    56, 37, 32, 102, 97, 115, 116, 101, 114, 32, 97, 116, 32, 49, 54, 75, 32, 98, 121, 32, 97, 32, 114, 117,
-    108, 101, 58, 32, 99, 104, 117, 110, 107, 115, 32, 111, 102, 32, 49, 54, 75, 32, 105, 110, 115, 116, 101, 97,
-    100, 32, 111, 102, 32, 52, 75, 34, 10, 32, 32, 32, 32, 125, 44, 10, 32, 32, 32, 32, 123, 10, 32, 32,
-    32, 32, 32, 34, 99, 111, 108, 108, 101, 99, 116, 105, 118, 101, 34, 58, 32, 34, 97, 108, 108, 95, 103, 97,
-    116, 104, 101, 114, 34, 44, 10, 32, 32, 32, 32, 32, 34, 114, 111, 111, 116, 34, 58, 32, 110, 117, 108, 108,
-    44, 10, 32, 32, 32, 32, 32, 34, 114, 97, 116, 101, 95, 103, 98, 112, 115, 34, 58, 32, 34, 49, 48, 48,
-    34, 44, 10, 32, 32, 32, 32, 32, 34, 98, 111, 117, 110, 100, 95, 103, 98, 112, 115, 34, 58, 32, 34, 49,
-    48, 48, 34, 44, 10, 32, 32, 32, 32, 32, 34, 111, 112, 116, 105, 109, 97, 108, 34, 58, 32, 116, 114, 117,
-    101, 44, 10, 32, 32, 32, 32, 32, 34, 116, 114, 101, 101, 115, 34, 58, 32, 50, 44, 10, 32, 32, 32, 32,
-    32, 34, 100, 101, 112, 116, 104, 34, 58, 32, 49, 44, 10, 32, 32, 32, 32, 32, 34, 99, 104, 97, 110, 110,
-    101, 108, 115, 34, 58, 32, 50, 44, 10, 32, 32, 32, 32, 32, 34, 102, 105, 102, 111, 115, 34, 58, 32, 50,
-    44, 10, 32, 32, 32, 32, 32, 34, 112, 108, 97, 110, 34, 58, 32, 34, 116, 114, 101, 101, 115, 34, 44, 10,
-    32, 32, 32, 32, 32, 34, 112, 108, 97, 110, 95, 110, 117, 109, 98, 101, 114, 34, 58, 32, 51, 44, 10, 32,
-    32, 32, 32, 32, 34, 115, 112, 114, 101, 97, 100, 34, 58, 32, 48, 44, 10, 32, 32, 32, 32, 32, 34, 101,
-    118, 101, 114, 121, 119, 104, 101, 114, 101, 34, 58, 32, 102, 97, 108, 115, 101, 44, 10, 32, 32, 32, 32, 32,
-    34, 112, 114, 111, 116, 111, 34, 58, 32, 34, 83, 105, 109, 112, 108, 101, 34, 44, 10, 32, 32, 32, 32, 32,
-    34, 99, 104, 117, 110, 107, 95, 98, 121, 116, 101, 115, 34, 58, 32, 54, 53, 53, 51, 54, 44, 10, 32, 32,
-    32, 32, 32, 34, 109, 105, 110, 95, 98, 121, 116, 101, 115, 34, 58, 32, 49, 54, 51, 56, 52, 44, 10, 32,
-    32, 32, 32, 32, 34, 119, 104, 121, 34, 58, 32, 34, 56, 37, 32, 102, 97, 115, 116, 101, 114, 32, 97, 116,
-    32, 54, 52, 75, 32, 98, 121, 32, 97, 32, 114, 117, 108, 101, 58, 32, 99, 104, 117, 110, 107, 115, 32, 111,
-    102, 32, 54, 52, 75, 32, 105, 110, 115, 116, 101, 97, 100, 32, 111, 102, 32, 49, 54, 75, 34, 10, 32, 32,
-    32, 32, 125, 44, 10, 32, 32, 32, 32, 123, 10, 32, 32, 32, 32, 32, 34, 99, 111, 108, 108, 101, 99, 116,
-    105, 118, 101, 34, 58, 32, 34, 97, 108, 108, 95, 103, 97, 116, 104, 101, 114, 34, 44, 10, 32, 32, 32, 32,
-    32, 34, 114, 111, 111, 116, 34, 58, 32, 110, 117, 108, 108, 44, 10, 32, 32, 32, 32, 32, 34, 114, 97, 116,
-    101, 95, 103, 98, 112, 115, 34, 58, 32, 34, 49, 48, 48, 34, 44, 10, 32, 32, 32, 32, 32, 34, 98, 111,
-    117, 110, 100, 95, 103, 98, 112, 115, 34, 58, 32, 34, 49, 48, 48, 34, 44, 10, 32, 32, 32, 32, 32, 34,
-    111, 112, 116, 105, 109, 97, 108, 34, 58, 32, 116, 114, 117, 101, 44, 10, 32, 32, 32, 32, 32, 34, 116, 114,
-    101, 101, 115, 34, 58, 32, 50, 44, 10, 32, 32, 32, 32, 32, 34, 100, 101, 112, 116, 104, 34, 58, 32, 49,
-    44, 10, 32, 32, 32, 32, 32, 34, 99, 104, 97, 110, 110, 101, 108, 115, 34, 58, 32, 50, 44, 10, 32, 32,
-    32, 32, 32, 34, 102, 105, 102, 111, 115, 34, 58, 32, 50, 44, 10, 32, 32, 32, 32, 32, 34, 112, 108, 97,
-    110, 34, 58, 32, 34, 116, 114, 101, 101, 115, 34, 44, 10, 32, 32, 32, 32, 32, 34, 112, 108, 97, 110, 95,
-    110, 117, 109, 98, 101, 114, 34, 58, 32, 51, 44, 10, 32, 32, 32, 32, 32, 34, 115, 112, 114, 101, 97, 100,
-    34, 58, 32, 48, 44, 10, 32, 32, 32, 32, 32, 34, 101, 118, 101, 114, 121, 119, 104, 101, 114, 101, 34, 58,
-    32, 102, 97, 108, 115, 101, 44, 10, 32, 32, 32, 32, 32, 34, 112, 114, 111, 116, 111, 34, 58, 32, 34, 83,
-    105, 109, 112, 108, 101, 34, 44, 10, 32, 32, 32, 32, 32, 34, 99, 104, 117, 110, 107, 95, 98, 121, 116, 101,
-    115, 34, 58, 32, 50, 54, 50, 49, 52, 52, 44, 10, 32, 32, 32, 32, 32, 34, 109, 105, 110, 95, 98, 121,
-    116, 101, 115, 34, 58, 32, 54, 53, 53, 51, 54, 44, 10, 32, 32, 32, 32, 32, 34, 119, 104, 121, 34, 58,
-    32, 34, 54, 37, 32, 102, 97, 115, 116, 101, 114, 32, 97, 116, 32, 50, 53, 54, 75, 32, 98, 121, 32, 97,
-    32, 114, 117, 108, 101, 58, 32, 99, 104, 117, 110, 107, 115, 32, 111, 102, 32, 50, 53, 54, 75, 32, 105, 110,
-    115, 116, 101, 97, 100, 32, 111, 102, 32, 54, 52, 75, 34, 10, 32, 32, 32, 32, 125, 44, 10, 32, 32, 32,
-    32, 123, 10, 32, 32, 32, 32, 32, 34, 99, 111, 108, 108, 101, 99, 116, 105, 118, 101, 34, 58, 32, 34, 97,
-    108, 108, 95, 103, 97, 116, 104, 101, 114, 34, 44, 10, 32, 32, 32, 32, 32, 34, 114, 111, 111, 116, 34, 58,
-    32, 110, 117, 108, 108, 44, 10, 32, 32, 32, 32, 32, 34, 114, 97, 116, 101, 95, 103, 98, 112, 115, 34, 58,
-    32, 34, 49, 48, 48, 34, 44, 10, 32, 32, 32, 32, 32, 34, 98, 111, 117, 110, 100, 95, 103, 98, 112, 115,
-    34, 58, 32, 34, 49, 48, 48, 34, 44, 10, 32, 32, 32, 32, 32, 34, 111, 112, 116, 105, 109, 97, 108, 34,
-    58, 32, 116, 114, 117, 101, 44, 10, 32, 32, 32, 32, 32, 34, 116, 114, 101, 101, 115, 34, 58, 32, 50, 44,
-    10, 32, 32, 32, 32, 32, 34, 100, 101, 112, 116, 104, 34, 58, 32, 49, 44, 10, 32, 32, 32, 32, 32, 34,
-    99, 104, 97, 110, 110, 101, 108, 115, 34, 58, 32, 50, 44, 10, 32, 32, 32, 32, 32, 34, 102, 105, 102, 111,
-    115, 34, 58, 32, 50, 44, 10, 32, 32, 32, 32, 32, 34, 112, 108, 97, 110, 34, 58, 32, 34, 116, 114, 101,
-    101, 115, 34, 44, 10, 32, 32, 32, 32, 32, 34, 112, 108, 97, 110, 95, 110, 117, 109, 98, 101, 114, 34, 58,
-    32, 51, 44, 10, 32, 32, 32, 32, 32, 34, 115, 112, 114, 101, 97, 100, 34, 58, 32, 48, 44, 10, 32, 32,
-    32, 32, 32, 34, 101, 118, 101, 114, 121, 119, 104, 101, 114, 101, 34, 58, 32, 102, 97, 108, 115, 101, 44, 10,
-    32, 32, 32, 32, 32, 34, 112, 114, 111, 116, 111, 34, 58, 32, 34, 83, 105, 109, 112, 108, 101, 34, 44, 10,
-    32, 32, 32, 32, 32, 34, 99, 104, 117, 110, 107, 95, 98, 121, 116, 101, 115, 34, 58, 32, 53, 50, 52, 50,
-    56, 56, 44, 10, 32, 32, 32, 32, 32, 34, 109, 105, 110, 95, 98, 121, 116, 101, 115, 34, 58, 32, 50, 54,
-    50, 49, 52, 52, 44, 10, 32, 32, 32, 32, 32, 34, 119, 104, 121, 34, 58, 32, 34, 51, 37, 32, 102, 97,
-    115, 116, 101, 114, 32, 97, 116, 32, 49, 77, 32, 98, 121, 32, 97, 32, 114, 117, 108, 101, 58, 32, 99, 104,
-    117, 110, 107, 115, 32, 111, 102, 32, 53, 49, 50, 75, 32, 105, 110, 115, 116, 101, 97, 100, 32, 111, 102, 32,
-    50, 53, 54, 75, 34, 10, 32, 32, 32, 32, 125, 44, 10, 32, 32, 32, 32, 123, 10, 32, 32, 32, 32, 32,
-    34, 99, 111, 108, 108, 101, 99, 116, 105, 118, 101, 34, 58, 32, 34, 114, 101, 100, 117, 99, 101, 95, 115, 99,
-    97, 116, 116, 101, 114, 34, 44, 10, 32, 32, 32, 32, 32, 34, 114, 111, 111, 116, 34, 58, 32, 110, 117, 108,
-    108, 44, 10, 32, 32, 32, 32, 32, 34, 114, 97, 116, 101, 95, 103, 98, 112, 115, 34, 58, 32, 34, 49, 48,
-    48, 34, 44, 10, 32, 32, 32, 32, 32, 34, 98, 111, 117, 110, 100, 95, 103, 98, 112, 115, 34, 58, 32, 34,
-    49, 48, 48, 34, 44, 10, 32, 32, 32, 32, 32, 34, 111, 112, 116, 105, 109, 97, 108, 34, 58, 32, 116, 114,
-    117, 101, 44, 10, 32, 32, 32, 32, 32, 34, 116, 114, 101, 101, 115, 34, 58, 32, 50, 44, 10, 32, 32, 32,
-    32, 32, 34, 100, 101, 112, 116, 104, 34, 58, 32, 49, 44, 10, 32, 32, 32, 32, 32, 34, 99, 104, 97, 110,
-    110, 101, 108, 115, 34, 58, 32, 50, 44, 10, 32, 32, 32, 32, 32, 34, 102, 105, 102, 111, 115, 34, 58, 32,
-    50, 44, 10, 32, 32, 32, 32, 32, 34, 112, 108, 97, 110, 34, 58, 32, 34, 116, 114, 101, 101, 115, 34, 44,
-    10, 32, 32, 32, 32, 32, 34, 112, 108, 97, 110, 95, 110, 117, 109, 98, 101, 114, 34, 58, 32, 52, 44, 10,
-    32, 32, 32, 32, 32, 34, 115, 112, 114, 101, 97, 100, 34, 58, 32, 48, 44, 10, 32, 32, 32, 32, 32, 34,
-    101, 118, 101, 114, 121, 119, 104, 101, 114, 101, 34, 58, 32, 102, 97, 108, 115, 101, 44, 10, 32, 32, 32, 32,
-    32, 34, 112, 114, 111, 116, 111, 34, 58, 32, 34, 83, 105, 109, 112, 108, 101, 34, 44, 10, 32, 32, 32, 32,
-    32, 34, 99, 104, 117, 110, 107, 95, 98, 121, 116, 101, 115, 34, 58, 32, 52, 48, 57, 54, 44, 10, 32, 32,
-    32, 32, 32, 34, 109, 105, 110, 95, 98, 121, 116, 101, 115, 34, 58, 32, 48, 44, 10, 32, 32, 32, 32, 32,
-    34, 119, 104, 121, 34, 58, 32, 34, 116, 114, 101, 101, 115, 32, 111, 102, 32, 100, 101, 112, 116, 104, 32, 49,
-    44, 32, 98, 121, 32, 97, 32, 114, 117, 108, 101, 34, 10, 32, 32, 32, 32, 125, 44, 10, 32, 32, 32, 32,
-    123, 10, 32, 32, 32, 32, 32, 34, 99, 111, 108, 108, 101, 99, 116, 105, 118, 101, 34, 58, 32, 34, 114, 101,
-    100, 117, 99, 101, 95, 115, 99, 97, 116, 116, 101, 114, 34, 44, 10, 32, 32, 32, 32, 32, 34, 114, 111, 111,
-    116, 34, 58, 32, 110, 117, 108, 108, 44, 10, 32, 32, 32, 32, 32, 34, 114, 97, 116, 101, 95, 103, 98, 112,
-    115, 34, 58, 32, 34, 49, 48, 48, 34, 44, 10, 32, 32, 32, 32, 32, 34, 98, 111, 117, 110, 100, 95, 103,
-    98, 112, 115, 34, 58, 32, 34, 49, 48, 48, 34, 44, 10, 32, 32, 32, 32, 32, 34, 111, 112, 116, 105, 109,
-    97, 108, 34, 58, 32, 116, 114, 117, 101, 44, 10, 32, 32, 32, 32, 32, 34, 116, 114, 101, 101, 115, 34, 58,
-    32, 50, 44, 10, 32, 32, 32, 32, 32, 34, 100, 101, 112, 116, 104, 34, 58, 32, 49, 44, 10, 32, 32, 32,
-    32, 32, 34, 99, 104, 97, 110, 110, 101, 108, 115, 34, 58, 32, 50, 44, 10, 32, 32, 32, 32, 32, 34, 102,
-    105, 102, 111, 115, 34, 58, 32, 50, 44, 10, 32, 32, 32, 32, 32, 34, 112, 108, 97, 110, 34, 58, 32, 34,
-    116, 114, 101, 101, 115, 34, 44, 10, 32, 32, 32, 32, 32, 34, 112, 108, 97, 110, 95, 110, 117, 109, 98, 101,
-    114, 34, 58, 32, 52, 44, 10, 32, 32, 32, 32, 32, 34, 115, 112, 114, 101, 97, 100, 34, 58, 32, 48, 44,
-    10, 32, 32, 32, 32, 32, 34, 101, 118, 101, 114, 121, 119, 104, 101, 114, 101, 34, 58, 32, 102, 97, 108, 115,
-    101, 44, 10, 32, 32, 32, 32, 32, 34, 112, 114, 111, 116, 111, 34, 58, 32, 34, 83, 105, 109, 112, 108, 101,
-    34, 44, 10, 32, 32, 32, 32, 32, 34, 99, 104, 117, 110, 107, 95, 98, 121, 116, 101, 115, 34, 58, 32, 49,
-    54, 51, 56, 52, 44, 10, 32, 32, 32, 32, 32, 34, 109, 105, 110, 95, 98, 121, 116, 101, 115, 34, 58, 32,
-    52, 48, 57, 54, 44, 10, 32, 32, 32, 32, 32, 34, 119, 104, 121, 34, 58, 32, 34, 56, 37, 32, 102, 97,
-    115, 116, 101, 114, 32, 97, 116, 32, 49, 54, 75, 32, 98, 121, 32, 97, 32, 114, 117, 108, 101, 58, 32, 99,
-    104, 117, 110, 107, 115, 32, 111, 102, 32, 49, 54, 75, 32, 105, 110, 115, 116, 101, 97, 100, 32, 111, 102, 32,
-    52, 75, 34, 10, 32, 32, 32, 32, 125, 44, 10, 32, 32, 32, 32, 123, 10, 32, 32, 32, 32, 32, 34, 99,
-    111, 108, 108, 101, 99, 116, 105, 118, 101, 34, 58, 32, 34, 114, 101, 100, 117, 99, 101, 95, 115, 99, 97, 116,
-    116, 101, 114, 34, 44, 10, 32, 32, 32, 32, 32, 34, 114, 111, 111, 116, 34, 58, 32, 110, 117, 108, 108, 44,
-    10, 32, 32, 32, 32, 32, 34, 114, 97, 116, 101, 95, 103, 98, 112, 115, 34, 58, 32, 34, 49, 48, 48, 34,
-    44, 10, 32, 32, 32, 32, 32, 34, 98, 111, 117, 110, 100, 95, 103, 98, 112, 115, 34, 58, 32, 34, 49, 48,
-    48, 34, 44, 10, 32, 32, 32, 32, 32, 34, 111, 112, 116, 105, 109, 97, 108, 34, 58, 32, 116, 114, 117, 101,
-    44, 10, 32, 32, 32, 32, 32, 34, 116, 114, 101, 101, 115, 34, 58, 32, 50, 44, 10, 32, 32, 32, 32, 32,
-    34, 100, 101, 112, 116, 104, 34, 58, 32, 49, 44, 10, 32, 32, 32, 32, 32, 34, 99, 104, 97, 110, 110, 101,
-    108, 115, 34, 58, 32, 50, 44, 10, 32, 32, 32, 32, 32, 34, 102, 105, 102, 111, 115, 34, 58, 32, 50, 44,
-    10, 32, 32, 32, 32, 32, 34, 112, 108, 97, 110, 34, 58, 32, 34, 116, 114, 101, 101, 115, 34, 44, 10, 32,
-    32, 32, 32, 32, 34, 112, 108, 97, 110, 95, 110, 117, 109, 98, 101, 114, 34, 58, 32, 52, 44, 10, 32, 32,
-    32, 32, 32, 34, 115, 112, 114, 101, 97, 100, 34, 58, 32, 48, 44, 10, 32, 32, 32, 32, 32, 34, 101, 118,
-    101, 114, 121, 119, 104, 101, 114, 101, 34, 58, 32, 102, 97, 108, 115, 101, 44, 10, 32, 32, 32, 32, 32, 34,
-    112, 114, 111, 116, 111, 34, 58, 32, 34, 83, 105, 109, 112, 108, 101, 34, 44, 10, 32, 32, 32, 32, 32, 34,
-    99, 104, 117, 110, 107, 95, 98, 121, 116, 101, 115, 34, 58, 32, 54, 53, 53, 51, 54, 44, 10, 32, 32, 32,
-    32, 32, 34, 109, 105, 110, 95, 98, 121, 116, 101, 115, 34, 58, 32, 49, 54, 51, 56, 52, 44, 10, 32, 32,
-    32, 32, 32, 34, 119, 104, 121, 34, 58, 32, 34, 56, 37, 32, 102, 97, 115, 116, 101, 114, 32, 97, 116, 32,
-    54, 52, 75, 32, 98, 121, 32, 97, 32, 114, 117, 108, 101, 58, 32, 99, 104, 117, 110, 107, 115, 32, 111, 102,
-    32, 54, 52, 75, 32, 105, 110, 115, 116, 101, 97, 100, 32, 111, 102, 32, 49, 54, 75, 34, 10, 32, 32, 32,
-    32, 125, 44, 10, 32, 32, 32, 32, 123, 10, 32, 32, 32, 32, 32, 34, 99, 111, 108, 108, 101, 99, 116, 105,
-    118, 101, 34, 58, 32, 34, 114, 101, 100, 117, 99, 101, 95, 115, 99, 97, 116, 116, 101, 114, 34, 44, 10, 32,
-    32, 32, 32, 32, 34, 114, 111, 111, 116, 34, 58, 32, 110, 117, 108, 108, 44, 10, 32, 32, 32, 32, 32, 34,
-    114, 97, 116, 101, 95, 103, 98, 112, 115, 34, 58, 32, 34, 49, 48, 48, 34, 44, 10, 32, 32, 32, 32, 32,
-    34, 98, 111, 117, 110, 100, 95, 103, 98, 112, 115, 34, 58, 32, 34, 49, 48, 48, 34, 44, 10, 32, 32, 32,
-    32, 32, 34, 111, 112, 116, 105, 109, 97, 108, 34, 58, 32, 116, 114, 117, 101, 44, 10, 32, 32, 32, 32, 32,
-    34, 116, 114, 101, 101, 115, 34, 58, 32, 50, 44, 10, 32, 32, 32, 32, 32, 34, 100, 101, 112, 116, 104, 34,
-    58, 32, 49, 44, 10, 32, 32, 32, 32, 32, 34, 99, 104, 97, 110, 110, 101, 108, 115, 34, 58, 32, 50, 44,
-    10, 32, 32, 32, 32, 32, 34, 102, 105, 102, 111, 115, 34, 58, 32, 50, 44, 10, 32, 32, 32, 32, 32, 34,
-    112, 108, 97, 110, 34, 58, 32, 34, 116, 114, 101, 101, 115, 34, 44, 10, 32, 32, 32, 32, 32, 34, 112, 108,
-    97, 110, 95, 110, 117, 109, 98, 101, 114, 34, 58, 32, 52, 44, 10, 32, 32, 32, 32, 32, 34, 115, 112, 114,
-    101, 97, 100, 34, 58, 32, 48, 44, 10, 32, 32, 32, 32, 32, 34, 101, 118, 101, 114, 121, 119, 104, 101, 114,
-    101, 34, 58, 32, 102, 97, 108, 115, 101, 44, 10, 32, 32, 32, 32, 32, 34, 112, 114, 111, 116, 111, 34, 58,
-    32, 34, 83, 105, 109, 112, 108, 101, 34, 44, 10, 32, 32, 32, 32, 32, 34, 99, 104, 117, 110, 107, 95, 98,
-    121, 116, 101, 115, 34, 58, 32, 50, 54, 50, 49, 52, 52, 44, 10, 32, 32, 32, 32, 32, 34, 109, 105, 110,
-    95, 98, 121, 116, 101, 115, 34, 58, 32, 54, 53, 53, 51, 54, 44, 10, 32, 32, 32, 32, 32, 34, 119, 104,
-    121, 34, 58, 32, 34, 54, 37, 32, 102, 97, 115, 116, 101, 114, 32, 97, 116, 32, 50, 53, 54, 75, 32, 98,
-    121, 32, 97, 32, 114, 117, 108, 101, 58, 32, 99, 104, 117, 110, 107, 115, 32, 111, 102, 32, 50, 53, 54, 75,
-    32, 105, 110, 115, 116, 101, 97, 100, 32, 111, 102, 32, 54, 52, 75, 34, 10, 32, 32, 32, 32, 125, 44, 10,
-    32, 32, 32, 32, 123, 10, 32, 32, 32, 32, 32, 34, 99, 111, 108, 108, 101, 99, 116, 105, 118, 101, 34, 58,
-    32, 34, 114, 101, 100, 117, 99, 101, 95, 115, 99, 97, 116, 116, 101, 114, 34, 44, 10, 32, 32, 32, 32, 32,
-    34, 114, 111, 111, 116, 34, 58, 32, 110, 117, 108, 108, 44, 10, 32, 32, 32, 32, 32, 34, 114, 97, 116, 101,
-    95, 103, 98, 112, 115, 34, 58, 32, 34, 49, 48, 48, 34, 44, 10, 32, 32, 32, 32, 32, 34, 98, 111, 117,
-    110, 100, 95, 103, 98, 112, 115, 34, 58, 32, 34, 49, 48, 48, 34, 44, 10, 32, 32, 32, 32, 32, 34, 111,
-    112, 116, 105, 109, 97, 108, 34, 58, 32, 116, 114, 117, 101, 44, 10, 32, 32, 32, 32, 32, 34, 116, 114, 101,
-    101, 115, 34, 58, 32, 50, 44, 10, 32, 32, 32, 32, 32, 34, 100, 101, 112, 116, 104, 34, 58, 32, 49, 44,
-    10, 32, 32, 32, 32, 32, 34, 99, 104, 97, 110, 110, 101, 108, 115, 34, 58, 32, 50, 44, 10, 32, 32, 32,
-    32, 32, 34, 102, 105, 102, 111, 115, 34, 58, 32, 50, 44, 10, 32, 32, 32, 32, 32, 34, 112, 108, 97, 110,
-    34, 58, 32, 34, 116, 114, 101, 101, 115, 34, 44, 10, 32, 32, 32, 32, 32, 34, 112, 108, 97, 110, 95, 110,
-    117, 109, 98, 101, 114, 34, 58, 32, 52, 44, 10, 32, 32, 32, 32, 32, 34, 115, 112, 114, 101, 97, 100, 34,
-    58, 32, 48, 44, 10, 32, 32, 32, 32, 32, 34, 101, 118, 101, 114, 121, 119, 104, 101, 114, 101, 34, 58, 32,
-    102, 97, 108, 115, 101, 44, 10, 32, 32, 32, 32, 32, 34, 112, 114, 111, 116, 111, 34, 58, 32, 34, 83, 105,
-    109, 112, 108, 101, 34, 44, 10, 32, 32, 32, 32, 32, 34, 99, 104, 117, 110, 107, 95, 98, 121, 116, 101, 115,
-    34, 58, 32, 53, 50, 52, 50, 56, 56, 44, 10, 32, 32, 32, 32, 32, 34, 109, 105, 110, 95, 98, 121, 116,
-    101, 115, 34, 58, 32, 50, 54, 50, 49, 52, 52, 44, 10, 32, 32, 32, 32, 32, 34, 119, 104, 121, 34, 58,
-    32, 34, 51, 37, 32, 102, 97, 115, 116, 101, 114, 32, 97, 116, 32, 49, 77, 32, 98, 121, 32, 97, 32, 114,
-    117, 108, 101, 58, 32, 99, 104, 117, 110, 107, 115, 32, 111, 102, 32, 53, 49, 50, 75, 32, 105, 110, 115, 116,
-    101, 97, 100, 32, 111, 102, 32, 50, 53, 54, 75, 34, 10, 32, 32, 32, 32, 125, 10, 32, 32, 32, 93, 10,
-    32, 32, 125, 44, 10, 32, 32, 123, 10, 32, 32, 32, 34, 102, 105, 110, 103, 101, 114, 112, 114, 105, 110, 116,
-    34, 58, 32, 34, 103, 49, 45, 100, 55, 57, 56, 53, 51, 56, 51, 50, 56, 53, 98, 48, 56, 100, 54, 48,
-    100, 55, 55, 55, 98, 49, 56, 55, 101, 98, 99, 101, 52, 102, 49, 34, 44, 10, 32, 32, 32, 34, 110, 114,
-    97, 110, 107, 115, 34, 58, 32, 52, 44, 10, 32, 32, 32, 34, 103, 112, 117, 115, 34, 58, 32, 91, 10, 32,
-    32, 32, 32, 34, 103, 112, 117, 48, 34, 44, 10, 32, 32, 32, 32, 34, 103, 112, 117, 49, 34, 44, 10, 32,
-    32, 32, 32, 34, 103, 112, 117, 50, 34, 44, 10, 32, 32, 32, 32, 34, 103, 112, 117, 51, 34, 10, 32, 32,
-    32, 93, 44, 10, 32, 32, 32, 34, 103, 112, 117, 95, 115, 101, 116, 115, 34, 58, 32, 53, 44, 10, 32, 32,
-    32, 34, 115, 108, 111, 116, 115, 34, 58, 32, 56, 44, 10, 32, 32, 32, 34, 115, 108, 111, 116, 95, 98, 121,
-    116, 101, 115, 34, 58, 32, 53, 50, 52, 50, 56, 56, 44, 10, 32, 32, 32, 34, 102, 105, 102, 111, 95, 98,
-    121, 116, 101, 115, 34, 58, 32, 54, 55, 49, 48, 56, 56, 54, 52, 44, 10, 32, 32, 32, 34, 112, 114, 111,
-    103, 114, 97, 109, 115, 34, 58, 32, 91, 10, 32, 32, 32, 32, 123, 10, 32, 32, 32, 32, 32, 34, 99, 111,
-    108, 108, 101, 99, 116, 105, 118, 101, 34, 58, 32, 34, 97, 108, 108, 95, 114, 101, 100, 117, 99, 101, 34, 44,
-    10, 32, 32, 32, 32, 32, 34, 114, 111, 111, 116, 34, 58, 32, 110, 117, 108, 108, 44, 10, 32, 32, 32, 32,
-    32, 34, 114, 97, 116, 101, 95, 103, 98, 112, 115, 34, 58, 32, 34, 53, 48, 34, 44, 10, 32, 32, 32, 32,
-    32, 34, 98, 111, 117, 110, 100, 95, 103, 98, 112, 115, 34, 58, 32, 34, 53, 48, 34, 44, 10, 32, 32, 32,
-    32, 32, 34, 111, 112, 116, 105, 109, 97, 108, 34, 58, 32, 116, 114, 117, 101, 44, 10, 32, 32, 32, 32, 32,
-    34, 116, 114, 101, 101, 115, 34, 58, 32, 49, 44, 10, 32, 32, 32, 32, 32, 34, 100, 101, 112, 116, 104, 34,
-    58, 32, 52, 44, 10, 32, 32, 32, 32, 32, 34, 99, 104, 97, 110, 110, 101, 108, 115, 34, 58, 32, 49, 44,
-    10, 32, 32, 32, 32, 32, 34, 102, 105, 102, 111, 115, 34, 58, 32, 54, 44, 10, 32, 32, 32, 32, 32, 34,
-    112, 108, 97, 110, 34, 58, 32, 34, 116, 114, 101, 101, 115, 34, 44, 10, 32, 32, 32, 32, 32, 34, 112, 108,
-    97, 110, 95, 110, 117, 109, 98, 101, 114, 34, 58, 32, 48, 44, 10, 32, 32, 32, 32, 32, 34, 115, 112, 114,
-    101, 97, 100, 34, 58, 32, 48, 44, 10, 32, 32, 32, 32, 32, 34, 101, 118, 101, 114, 121, 119, 104, 101, 114,
-    101, 34, 58, 32, 102, 97, 108, 115, 101, 44, 10, 32, 32, 32, 32, 32, 34, 112, 114, 111, 116, 111, 34, 58,
-    32, 34, 83, 105, 109, 112, 108, 101, 34, 44, 10, 32, 32, 32, 32, 32, 34, 99, 104, 117, 110, 107, 95, 98,
-    121, 116, 101, 115, 34, 58, 32, 52, 48, 57, 54, 44, 10, 32, 32, 32, 32, 32, 34, 109, 105, 110, 95, 98,
-    121, 116, 101, 115, 34, 58, 32, 48, 44, 10, 32, 32, 32, 32, 32, 34, 119, 104, 121, 34, 58, 32, 34, 116,
-    114, 101, 101, 115, 32, 111, 102, 32, 100, 101, 112, 116, 104, 32, 52, 44, 32, 98, 121, 32, 97, 32, 114, 117,
-    108, 101, 34, 10, 32, 32, 32, 32, 125, 44, 10, 32, 32, 32, 32, 123, 10, 32, 32, 32, 32, 32, 34, 99,
-    111, 108, 108, 101, 99, 116, 105, 118, 101, 34, 58, 32, 34, 97, 108, 108, 95, 114, 101, 100, 117, 99, 101, 34,
-    44, 10, 32, 32, 32, 32, 32, 34, 114, 111, 111, 116, 34, 58, 32, 110, 117, 108, 108, 44, 10, 32, 32, 32,
-    32, 32, 34, 114, 97, 116, 101, 95, 103, 98, 112, 115, 34, 58, 32, 34, 53, 48, 34, 44, 10, 32, 32, 32,
-    32, 32, 34, 98, 111, 117, 110, 100, 95, 103, 98, 112, 115, 34, 58, 32, 34, 53, 48, 34, 44, 10, 32, 32,
-    32, 32, 32, 34, 111, 112, 116, 105, 109, 97, 108, 34, 58, 32, 116, 114, 117, 101, 44, 10, 32, 32, 32, 32,
-    32, 34, 116, 114, 101, 101, 115, 34, 58, 32, 49, 44, 10, 32, 32, 32, 32, 32, 34, 100, 101, 112, 116, 104,
-    34, 58, 32, 52, 44, 10, 32, 32, 32, 32, 32, 34, 99, 104, 97, 110, 110, 101, 108, 115, 34, 58, 32, 49,
-    44, 10, 32, 32, 32, 32, 32, 34, 102, 105, 102, 111, 115, 34, 58, 32, 54, 44, 10, 32, 32, 32, 32, 32,
-    34, 112, 108, 97, 110, 34, 58, 32, 34, 116, 114, 101, 101, 115, 34, 44, 10, 32, 32, 32, 32, 32, 34, 112,
-    108, 97, 110, 95, 110, 117, 109, 98, 101, 114, 34, 58, 32, 48, 44, 10, 32, 32, 32, 32, 32, 34, 115, 112,
-    114, 101, 97, 100, 34, 58, 32, 48, 44, 10, 32, 32, 32, 32, 32, 34, 101, 118, 101, 114, 121, 119, 104, 101,
-    114, 101, 34, 58, 32, 102, 97, 108, 115, 101, 44, 10, 32, 32, 32, 32, 32, 34, 112, 114, 111, 116, 111, 34,
-    58, 32, 34, 83, 105, 109, 112, 108, 101, 34, 44, 10, 32, 32, 32, 32, 32, 34, 99, 104, 117, 110, 107, 95,
-    98, 121, 116, 101, 115, 34, 58, 32, 49, 54, 51, 56, 52, 44, 10, 32, 32, 32, 32, 32, 34, 109, 105, 110,
-    95, 98, 121, 116, 101, 115, 34, 58, 32, 56, 49, 57, 50, 44, 10, 32, 32, 32, 32, 32, 34, 119, 104, 121,
-    34, 58, 32, 34, 51, 37, 32, 102, 97, 115, 116, 101, 114, 32, 97, 116, 32, 49, 54, 75, 32, 98, 121, 32,
-    97, 32, 114, 117, 108, 101, 58, 32, 99, 104, 117, 110, 107, 115, 32, 111, 102, 32, 49, 54, 75, 32, 105, 110,
-    115, 116, 101, 97, 100, 32, 111, 102, 32, 52, 75, 34, 10, 32, 32, 32, 32, 125, 44, 10, 32, 32, 32, 32,
-    123, 10, 32, 32, 32, 32, 32, 34, 99, 111, 108, 108, 101, 99, 116, 105, 118, 101, 34, 58, 32, 34, 97, 108,
-    108, 95, 114, 101, 100, 117, 99, 101, 34, 44, 10, 32, 32, 32, 32, 32, 34, 114, 111, 111, 116, 34, 58, 32,
-    110, 117, 108, 108, 44, 10, 32, 32, 32, 32, 32, 34, 114, 97, 116, 101, 95, 103, 98, 112, 115, 34, 58, 32,
-    34, 53, 48, 34, 44, 10, 32, 32, 32, 32, 32, 34, 98, 111, 117, 110, 100, 95, 103, 98, 112, 115, 34, 58,
-    32, 34, 53, 48, 34, 44, 10, 32, 32, 32, 32, 32, 34, 111, 112, 116, 105, 109, 97, 108, 34, 58, 32, 116,
-    114, 117, 101, 44, 10, 32, 32, 32, 32, 32, 34, 116, 114, 101, 101, 115, 34, 58, 32, 49, 44, 10, 32, 32,
-    32, 32, 32, 34, 100, 101, 112, 116, 104, 34, 58, 32, 52, 44, 10, 32, 32, 32, 32, 32, 34, 99, 104, 97,
-    110, 110, 101, 108, 115, 34, 58, 32, 49, 44, 10, 32, 32, 32, 32, 32, 34, 102, 105, 102, 111, 115, 34, 58,
-    32, 54, 44, 10, 32, 32, 32, 32, 32, 34, 112, 108, 97, 110, 34, 58, 32, 34, 116, 114, 101, 101, 115, 34,
-    44, 10, 32, 32, 32, 32, 32, 34, 112, 108, 97, 110, 95, 110, 117, 109, 98, 101, 114, 34, 58, 32, 48, 44,
-    10, 32, 32, 32, 32, 32, 34, 115, 112, 114, 101, 97, 100, 34, 58, 32, 48, 44, 10, 32, 32, 32, 32, 32,
-    34, 101, 118, 101, 114, 121, 119, 104, 101, 114, 101, 34, 58, 32, 102, 97, 108, 115, 101, 44, 10, 32, 32, 32,
-    32, 32, 34, 112, 114, 111, 116, 111, 34, 58, 32, 34, 83, 105, 109, 112, 108, 101, 34, 44, 10, 32, 32, 32,
-    32, 32, 34, 99, 104, 117, 110, 107, 95, 98, 121, 116, 101, 115, 34, 58, 32, 54, 53, 53, 51, 54, 44, 10,
-    32, 32, 32, 32, 32, 34, 109, 105, 110, 95, 98, 121, 116, 101, 115, 34, 58, 32, 49, 51, 49, 48, 55, 50,
-    44, 10, 32, 32, 32, 32, 32, 34, 119, 104, 121, 34, 58, 32, 34, 57, 37, 32, 102, 97, 115, 116, 101, 114,
-    32, 97, 116, 32, 50, 53, 54, 75, 32, 98, 121, 32, 97, 32, 114, 117, 108, 101, 58, 32, 99, 104, 117, 110,
-    107, 115, 32, 111, 102, 32, 54, 52, 75, 32, 105, 110, 115, 116, 101, 97, 100, 32, 111, 102, 32, 49, 54, 75,
-    34, 10, 32, 32, 32, 32, 125, 44, 10, 32, 32, 32, 32, 123, 10, 32, 32, 32, 32, 32, 34, 99, 111, 108,
-    108, 101, 99, 116, 105, 118, 101, 34, 58, 32, 34, 97, 108, 108, 95, 114, 101, 100, 117, 99, 101, 34, 44, 10,
-    32, 32, 32, 32, 32, 34, 114, 111, 111, 116, 34, 58, 32, 110, 117, 108, 108, 44, 10, 32, 32, 32, 32, 32,
-    34, 114, 97, 116, 101, 95, 103, 98, 112, 115, 34, 58, 32, 34, 53, 48, 34, 44, 10, 32, 32, 32, 32, 32,
-    34, 98, 111, 117, 110, 100, 95, 103, 98, 112, 115, 34, 58, 32, 34, 53, 48, 34, 44, 10, 32, 32, 32, 32,
-    32, 34, 111, 112, 116, 105, 109, 97, 108, 34, 58, 32, 116, 114, 117, 101, 44, 10, 32, 32, 32, 32, 32, 34,
-    116, 114, 101, 101, 115, 34, 58, 32, 49, 44, 10, 32, 32, 32, 32, 32, 34, 100, 101, 112, 116, 104, 34, 58,
-    32, 52, 44, 10, 32, 32, 32, 32, 32, 34, 99, 104, 97, 110, 110, 101, 108, 115, 34, 58, 32, 49, 44, 10,
-    32, 32, 32, 32, 32, 34, 102, 105, 102, 111, 115, 34, 58, 32, 54, 44, 10, 32, 32, 32, 32, 32, 34, 112,
-    108, 97, 110, 34, 58, 32, 34, 116, 114, 101, 101, 115, 34, 44, 10, 32, 32, 32, 32, 32, 34, 112, 108, 97,
-    110, 95, 110, 117, 109, 98, 101, 114, 34, 58, 32, 48, 44, 10, 32, 32, 32, 32, 32, 34, 115, 112, 114, 101,
-    97, 100, 34, 58, 32, 48, 44, 10, 32, 32, 32, 32, 32, 34, 101, 118, 101, 114, 121, 119, 104, 101, 114, 101,
-    34, 58, 32, 102, 97, 108, 115, 101, 44, 10, 32, 32, 32, 32, 32, 34, 112, 114, 111, 116, 111, 34, 58, 32,
-    34, 83, 105, 109, 112, 108, 101, 34, 44, 10, 32, 32, 32, 32, 32, 34, 99, 104, 117, 110, 107, 95, 98, 121,
-    116, 101, 115, 34, 58, 32, 50, 54, 50, 49, 52, 52, 44, 10, 32, 32, 32, 32, 32, 34, 109, 105, 110, 95,
-    98, 121, 116, 101, 115, 34, 58, 32, 50, 48, 57, 55, 49, 53, 50, 44, 10, 32, 32, 32, 32, 32, 34, 119,
-    104, 121, 34, 58, 32, 34, 57, 37, 32, 102, 97, 115, 116, 101, 114, 32, 97, 116, 32, 52, 77, 32, 98, 121,
-    32, 97, 32, 114, 117, 108, 101, 58, 32, 99, 104, 117, 110, 107, 115, 32, 111, 102, 32, 50, 53, 54, 75, 32,
-    105, 110, 115, 116, 101, 97, 100, 32, 111, 102, 32, 54, 52, 75, 34, 10, 32, 32, 32, 32, 125, 44, 10, 32,
-    32, 32, 32, 123, 10, 32, 32, 32, 32, 32, 34, 99, 111, 108, 108, 101, 99, 116, 105, 118, 101, 34, 58, 32,
-    34, 97, 108, 108, 95, 114, 101, 100, 117, 99, 101, 34, 44, 10, 32, 32, 32, 32, 32, 34, 114, 111, 111, 116,
-    34, 58, 32, 110, 117, 108, 108, 44, 10, 32, 32, 32, 32, 32, 34, 114, 97, 116, 101, 95, 103, 98, 112, 115,
-    34, 58, 32, 34, 53, 48, 34, 44, 10, 32, 32, 32, 32, 32, 34, 98, 111, 117, 110, 100, 95, 103, 98, 112,
-    115, 34, 58, 32, 34, 53, 48, 34, 44, 10, 32, 32, 32, 32, 32, 34, 111, 112, 116, 105, 109, 97, 108, 34,
-    58, 32, 116, 114, 117, 101, 44, 10, 32, 32, 32, 32, 32, 34, 116, 114, 101, 101, 115, 34, 58, 32, 49, 44,
-    10, 32, 32, 32, 32, 32, 34, 100, 101, 112, 116, 104, 34, 58, 32, 52, 44, 10, 32, 32, 32, 32, 32, 34,
-    99, 104, 97, 110, 110, 101, 108, 115, 34, 58, 32, 49, 44, 10, 32, 32, 32, 32, 32, 34, 102, 105, 102, 111,
-    115, 34, 58, 32, 54, 44, 10, 32, 32, 32, 32, 32, 34, 112, 108, 97, 110, 34, 58, 32, 34, 116, 114, 101,
-    101, 115, 34, 44, 10, 32, 32, 32, 32, 32, 34, 112, 108, 97, 110, 95, 110, 117, 109, 98, 101, 114, 34, 58,
-    32, 48, 44, 10, 32, 32, 32, 32, 32, 34, 115, 112, 114, 101, 97, 100, 34, 58, 32, 48, 44, 10, 32, 32,
-    32, 32, 32, 34, 101, 118, 101, 114, 121, 119, 104, 101, 114, 101, 34, 58, 32, 102, 97, 108, 115, 101, 44, 10,
-    32, 32, 32, 32, 32, 34, 112, 114, 111, 116, 111, 34, 58, 32, 34, 83, 105, 109, 112, 108, 101, 34, 44, 10,
-    32, 32, 32, 32, 32, 34, 99, 104, 117, 110, 107, 95, 98, 121, 116, 101, 115, 34, 58, 32, 53, 50, 52, 50,
-    56, 56, 44, 10, 32, 32, 32, 32, 32, 34, 109, 105, 110, 95, 98, 121, 116, 101, 115, 34, 58, 32, 57, 52,
-    57, 48, 54, 50, 54, 54, 44, 10, 32, 32, 32, 32, 32, 34, 119, 104, 121, 34, 58, 32, 34, 52, 37, 32,
-    102, 97, 115, 116, 101, 114, 32, 97, 116, 32, 50, 53, 54, 77, 32, 98, 121, 32, 97, 32, 114, 117, 108, 101,
-    58, 32, 99, 104, 117, 110, 107, 115, 32, 111, 102, 32, 53, 49, 50, 75, 32, 105, 110, 115, 116, 101, 97, 100,
-    32, 111, 102, 32, 50, 53, 54, 75, 34, 10, 32, 32, 32, 32, 125, 44, 10, 32, 32, 32, 32, 123, 10, 32,
+    44, 10, 32, 32, 32, 32, 32, 34, 99, 104, 117, 110, 107, 95, 98, 121, 116, 101, 115, 34, 58, 32, 50, 54,
+    50, 49, 52, 52, 44, 10, 32, 32, 32, 32, 32, 34, 109, 105, 110, 95, 98, 121, 116, 101, 115, 34, 58, 32,
+    49, 51, 49, 48, 55, 50, 44, 10, 32, 32, 32, 32, 32, 34, 119, 104, 121, 34, 58, 32, 34, 49, 51, 37,
+    32, 102, 97, 115, 116, 101, 114, 32, 97, 116, 32, 50, 53, 54, 75, 32, 98, 121, 32, 97, 32, 114, 117, 108,
+    101, 58, 32, 99, 104, 117, 110, 107, 115, 32, 111, 102, 32, 50, 53, 54, 75, 32, 105, 110, 115, 116, 101, 97,
+    100, 32, 111, 102, 32, 54, 52, 75, 34, 10, 32, 32, 32, 32, 125, 44, 10, 32, 32, 32, 32, 123, 10, 32,
+    32, 32, 32, 32, 34, 99, 111, 108, 108, 101, 99, 116, 105, 118, 101, 34, 58, 32, 34, 98, 114, 111, 97, 100,
+    99, 97, 115, 116, 34, 44, 10, 32, 32, 32, 32, 32, 34, 114, 111, 111, 116, 34, 58, 32, 48, 44, 10, 32,
+    32, 32, 32, 32, 34, 114, 97, 116, 101, 95, 103, 98, 112, 115, 34, 58, 32, 34, 53, 48, 34, 44, 10, 32,
+    32, 32, 32, 32, 34, 98, 111, 117, 110, 100, 95, 103, 98, 112, 115, 34, 58, 32, 34, 53, 48, 34, 44, 10,
+    32, 32, 32, 32, 32, 34, 111, 112, 116, 105, 109, 97, 108, 34, 58, 32, 116, 114, 117, 101, 44, 10, 32, 32,
+    32, 32, 32, 34, 116, 114, 101, 101, 115, 34, 58, 32, 49, 44, 10, 32, 32, 32, 32, 32, 34, 100, 101, 112,
+    116, 104, 34, 58, 32, 49, 44, 10, 32, 32, 32, 32, 32, 34, 99, 104, 97, 110, 110, 101, 108, 115, 34, 58,
+    32, 49, 44, 10, 32, 32, 32, 32, 32, 34, 102, 105, 102, 111, 115, 34, 58, 32, 49, 44, 10, 32, 32, 32,
+    32, 32, 34, 112, 108, 97, 110, 34, 58, 32, 34, 116, 114, 101, 101, 115, 34, 44, 10, 32, 32, 32, 32, 32,
+    34, 112, 108, 97, 110, 95, 110, 117, 109, 98, 101, 114, 34, 58, 32, 48, 44, 10, 32, 32, 32, 32, 32, 34,
+    115, 112, 114, 101, 97, 100, 34, 58, 32, 48, 44, 10, 32, 32, 32, 32, 32, 34, 101, 118, 101, 114, 121, 119,
+    104, 101, 114, 101, 34, 58, 32, 102, 97, 108, 115, 101, 44, 10, 32, 32, 32, 32, 32, 34, 112, 114, 111, 116,
+    111, 34, 58, 32, 34, 83, 105, 109, 112, 108, 101, 34, 44, 10, 32, 32, 32, 32, 32, 34, 99, 104, 117, 110,
+    107, 95, 98, 121, 116, 101, 115, 34, 58, 32, 53, 50, 52, 50, 56, 56, 44, 10, 32, 32, 32, 32, 32, 34,
+    109, 105, 110, 95, 98, 121, 116, 101, 115, 34, 58, 32, 53, 50, 52, 50, 56, 56, 44, 10, 32, 32, 32, 32,
+    32, 34, 119, 104, 121, 34, 58, 32, 34, 52, 37, 32, 102, 97, 115, 116, 101, 114, 32, 97, 116, 32, 49, 77,
+    32, 98, 121, 32, 97, 32, 114, 117, 108, 101, 58, 32, 99, 104, 117, 110, 107, 115, 32, 111, 102, 32, 53, 49,
+    50, 75, 32, 105, 110, 115, 116, 101, 97, 100, 32, 111, 102, 32, 50, 53, 54, 75, 34, 10, 32, 32, 32, 32,
+    125, 10, 32, 32, 32, 93, 10, 32, 32, 125, 44, 10, 32, 32, 123, 10, 32, 32, 32, 34, 102, 105, 110, 103,
+    101, 114, 112, 114, 105, 110, 116, 34, 58, 32, 34, 103, 49, 45, 100, 55, 57, 56, 53, 51, 56, 51, 50, 56,
+    53, 98, 48, 56, 100, 54, 48, 100, 55, 55, 55, 98, 49, 56, 55, 101, 98, 99, 101, 52, 102, 49, 34, 44,
+    10, 32, 32, 32, 34, 110, 114, 97, 110, 107, 115, 34, 58, 32, 52, 44, 10, 32, 32, 32, 34, 103, 112, 117,
+    115, 34, 58, 32, 91, 10, 32, 32, 32, 32, 34, 103, 112, 117, 48, 34, 44, 10, 32, 32, 32, 32, 34, 103,
+    112, 117, 49, 34, 44, 10, 32, 32, 32, 32, 34, 103, 112, 117, 50, 34, 44, 10, 32, 32, 32, 32, 34, 103,
+    112, 117, 51, 34, 10, 32, 32, 32, 93, 44, 10, 32, 32, 32, 34, 103, 112, 117, 95, 115, 101, 116, 115, 34,
+    58, 32, 53, 44, 10, 32, 32, 32, 34, 115, 108, 111, 116, 115, 34, 58, 32, 56, 44, 10, 32, 32, 32, 34,
+    115, 108, 111, 116, 95, 98, 121, 116, 101, 115, 34, 58, 32, 53, 50, 52, 50, 56, 56, 44, 10, 32, 32, 32,
+    34, 102, 105, 102, 111, 95, 98, 121, 116, 101, 115, 34, 58, 32, 49, 50, 53, 56, 50, 57, 49, 50, 44, 10,
+    32, 32, 32, 34, 112, 114, 111, 103, 114, 97, 109, 115, 34, 58, 32, 91, 10, 32, 32, 32, 32, 123, 10, 32,
     32, 32, 32, 32, 34, 99, 111, 108, 108, 101, 99, 116, 105, 118, 101, 34, 58, 32, 34, 98, 114, 111, 97, 100,
     99, 97, 115, 116, 34, 44, 10, 32, 32, 32, 32, 32, 34, 114, 111, 111, 116, 34, 58, 32, 48, 44, 10, 32,
     32, 32, 32, 32, 34, 114, 97, 116, 101, 95, 103, 98, 112, 115, 34, 58, 32, 34, 53, 48, 34, 44, 10, 32,
@@ -1924,7 +457,7 @@ const char collc_manifest[] = {
     116, 104, 34, 58, 32, 51, 44, 10, 32, 32, 32, 32, 32, 34, 99, 104, 97, 110, 110, 101, 108, 115, 34, 58,
     32, 49, 44, 10, 32, 32, 32, 32, 32, 34, 102, 105, 102, 111, 115, 34, 58, 32, 51, 44, 10, 32, 32, 32,
     32, 32, 34, 112, 108, 97, 110, 34, 58, 32, 34, 116, 114, 101, 101, 115, 34, 44, 10, 32, 32, 32, 32, 32,
-    34, 112, 108, 97, 110, 95, 110, 117, 109, 98, 101, 114, 34, 58, 32, 49, 44, 10, 32, 32, 32, 32, 32, 34,
+    34, 112, 108, 97, 110, 95, 110, 117, 109, 98, 101, 114, 34, 58, 32, 48, 44, 10, 32, 32, 32, 32, 32, 34,
     115, 112, 114, 101, 97, 100, 34, 58, 32, 48, 44, 10, 32, 32, 32, 32, 32, 34, 101, 118, 101, 114, 121, 119,
     104, 101, 114, 101, 34, 58, 32, 102, 97, 108, 115, 101, 44, 10, 32, 32, 32, 32, 32, 34, 112, 114, 111, 116,
     111, 34, 58, 32, 34, 83, 105, 109, 112, 108, 101, 34, 44, 10, 32, 32, 32, 32, 32, 34, 99, 104, 117, 110,
@@ -1941,7 +474,7 @@ const char collc_manifest[] = {
     58, 32, 51, 44, 10, 32, 32, 32, 32, 32, 34, 99, 104, 97, 110, 110, 101, 108, 115, 34, 58, 32, 49, 44,
     10, 32, 32, 32, 32, 32, 34, 102, 105, 102, 111, 115, 34, 58, 32, 51, 44, 10, 32, 32, 32, 32, 32, 34,
     112, 108, 97, 110, 34, 58, 32, 34, 116, 114, 101, 101, 115, 34, 44, 10, 32, 32, 32, 32, 32, 34, 112, 108,
-    97, 110, 95, 110, 117, 109, 98, 101, 114, 34, 58, 32, 49, 44, 10, 32, 32, 32, 32, 32, 34, 115, 112, 114,
+    97, 110, 95, 110, 117, 109, 98, 101, 114, 34, 58, 32, 48, 44, 10, 32, 32, 32, 32, 32, 34, 115, 112, 114,
     101, 97, 100, 34, 58, 32, 48, 44, 10, 32, 32, 32, 32, 32, 34, 101, 118, 101, 114, 121, 119, 104, 101, 114,
     101, 34, 58, 32, 102, 97, 108, 115, 101, 44, 10, 32, 32, 32, 32, 32, 34, 112, 114, 111, 116, 111, 34, 58,
     32, 34, 83, 105, 109, 112, 108, 101, 34, 44, 10, 32, 32, 32, 32, 32, 34, 99, 104, 117, 110, 107, 95, 98,
@@ -1959,7 +492,7 @@ const char collc_manifest[] = {
     101, 112, 116, 104, 34, 58, 32, 51, 44, 10, 32, 32, 32, 32, 32, 34, 99, 104, 97, 110, 110, 101, 108, 115,
     34, 58, 32, 49, 44, 10, 32, 32, 32, 32, 32, 34, 102, 105, 102, 111, 115, 34, 58, 32, 51, 44, 10, 32,
     32, 32, 32, 32, 34, 112, 108, 97, 110, 34, 58, 32, 34, 116, 114, 101, 101, 115, 34, 44, 10, 32, 32, 32,
-    32, 32, 34, 112, 108, 97, 110, 95, 110, 117, 109, 98, 101, 114, 34, 58, 32, 49, 44, 10, 32, 32, 32, 32,
+    32, 32, 34, 112, 108, 97, 110, 95, 110, 117, 109, 98, 101, 114, 34, 58, 32, 48, 44, 10, 32, 32, 32, 32,
     32, 34, 115, 112, 114, 101, 97, 100, 34, 58, 32, 48, 44, 10, 32, 32, 32, 32, 32, 34, 101, 118, 101, 114,
     121, 119, 104, 101, 114, 101, 34, 58, 32, 102, 97, 108, 115, 101, 44, 10, 32, 32, 32, 32, 32, 34, 112, 114,
     111, 116, 111, 34, 58, 32, 34, 83, 105, 109, 112, 108, 101, 34, 44, 10, 32, 32, 32, 32, 32, 34, 99, 104,
@@ -1978,7 +511,7 @@ const char collc_manifest[] = {
     32, 34, 99, 104, 97, 110, 110, 101, 108, 115, 34, 58, 32, 49, 44, 10, 32, 32, 32, 32, 32, 34, 102, 105,
     102, 111, 115, 34, 58, 32, 51, 44, 10, 32, 32, 32, 32, 32, 34, 112, 108, 97, 110, 34, 58, 32, 34, 116,
     114, 101, 101, 115, 34, 44, 10, 32, 32, 32, 32, 32, 34, 112, 108, 97, 110, 95, 110, 117, 109, 98, 101, 114,
-    34, 58, 32, 49, 44, 10, 32, 32, 32, 32, 32, 34, 115, 112, 114, 101, 97, 100, 34, 58, 32, 48, 44, 10,
+    34, 58, 32, 48, 44, 10, 32, 32, 32, 32, 32, 34, 115, 112, 114, 101, 97, 100, 34, 58, 32, 48, 44, 10,
     32, 32, 32, 32, 32, 34, 101, 118, 101, 114, 121, 119, 104, 101, 114, 101, 34, 58, 32, 102, 97, 108, 115, 101,
     44, 10, 32, 32, 32, 32, 32, 34, 112, 114, 111, 116, 111, 34, 58, 32, 34, 83, 105, 109, 112, 108, 101, 34,
     44, 10, 32, 32, 32, 32, 32, 34, 99, 104, 117, 110, 107, 95, 98, 121, 116, 101, 115, 34, 58, 32, 50, 54,
@@ -1996,7 +529,7 @@ const char collc_manifest[] = {
     104, 34, 58, 32, 51, 44, 10, 32, 32, 32, 32, 32, 34, 99, 104, 97, 110, 110, 101, 108, 115, 34, 58, 32,
     49, 44, 10, 32, 32, 32, 32, 32, 34, 102, 105, 102, 111, 115, 34, 58, 32, 51, 44, 10, 32, 32, 32, 32,
     32, 34, 112, 108, 97, 110, 34, 58, 32, 34, 116, 114, 101, 101, 115, 34, 44, 10, 32, 32, 32, 32, 32, 34,
-    112, 108, 97, 110, 95, 110, 117, 109, 98, 101, 114, 34, 58, 32, 49, 44, 10, 32, 32, 32, 32, 32, 34, 115,
+    112, 108, 97, 110, 95, 110, 117, 109, 98, 101, 114, 34, 58, 32, 48, 44, 10, 32, 32, 32, 32, 32, 34, 115,
     112, 114, 101, 97, 100, 34, 58, 32, 48, 44, 10, 32, 32, 32, 32, 32, 34, 101, 118, 101, 114, 121, 119, 104,
     101, 114, 101, 34, 58, 32, 102, 97, 108, 115, 101, 44, 10, 32, 32, 32, 32, 32, 34, 112, 114, 111, 116, 111,
     34, 58, 32, 34, 83, 105, 109, 112, 108, 101, 34, 44, 10, 32, 32, 32, 32, 32, 34, 99, 104, 117, 110, 107,
@@ -2005,687 +538,134 @@ const char collc_manifest[] = {
     32, 32, 34, 119, 104, 121, 34, 58, 32, 34, 52, 37, 32, 102, 97, 115, 116, 101, 114, 32, 97, 116, 32, 50,
     53, 54, 77, 32, 98, 121, 32, 97, 32, 114, 117, 108, 101, 58, 32, 99, 104, 117, 110, 107, 115, 32, 111, 102,
     32, 53, 49, 50, 75, 32, 105, 110, 115, 116, 101, 97, 100, 32, 111, 102, 32, 50, 53, 54, 75, 34, 10, 32,
-    32, 32, 32, 125, 44, 10, 32, 32, 32, 32, 123, 10, 32, 32, 32, 32, 32, 34, 99, 111, 108, 108, 101, 99,
-    116, 105, 118, 101, 34, 58, 32, 34, 114, 101, 100, 117, 99, 101, 34, 44, 10, 32, 32, 32, 32, 32, 34, 114,
-    111, 111, 116, 34, 58, 32, 48, 44, 10, 32, 32, 32, 32, 32, 34, 114, 97, 116, 101, 95, 103, 98, 112, 115,
-    34, 58, 32, 34, 53, 48, 34, 44, 10, 32, 32, 32, 32, 32, 34, 98, 111, 117, 110, 100, 95, 103, 98, 112,
-    115, 34, 58, 32, 34, 53, 48, 34, 44, 10, 32, 32, 32, 32, 32, 34, 111, 112, 116, 105, 109, 97, 108, 34,
-    58, 32, 116, 114, 117, 101, 44, 10, 32, 32, 32, 32, 32, 34, 116, 114, 101, 101, 115, 34, 58, 32, 49, 44,
-    10, 32, 32, 32, 32, 32, 34, 100, 101, 112, 116, 104, 34, 58, 32, 51, 44, 10, 32, 32, 32, 32, 32, 34,
-    99, 104, 97, 110, 110, 101, 108, 115, 34, 58, 32, 49, 44, 10, 32, 32, 32, 32, 32, 34, 102, 105, 102, 111,
-    115, 34, 58, 32, 51, 44, 10, 32, 32, 32, 32, 32, 34, 112, 108, 97, 110, 34, 58, 32, 34, 116, 114, 101,
-    101, 115, 34, 44, 10, 32, 32, 32, 32, 32, 34, 112, 108, 97, 110, 95, 110, 117, 109, 98, 101, 114, 34, 58,
-    32, 50, 44, 10, 32, 32, 32, 32, 32, 34, 115, 112, 114, 101, 97, 100, 34, 58, 32, 48, 44, 10, 32, 32,
-    32, 32, 32, 34, 101, 118, 101, 114, 121, 119, 104, 101, 114, 101, 34, 58, 32, 102, 97, 108, 115, 101, 44, 10,
-    32, 32, 32, 32, 32, 34, 112, 114, 111, 116, 111, 34, 58, 32, 34, 83, 105, 109, 112, 108, 101, 34, 44, 10,
-    32, 32, 32, 32, 32, 34, 99, 104, 117, 110, 107, 95, 98, 121, 116, 101, 115, 34, 58, 32, 52, 48, 57, 54,
-    44, 10, 32, 32, 32, 32, 32, 34, 109, 105, 110, 95, 98, 121, 116, 101, 115, 34, 58, 32, 48, 44, 10, 32,
-    32, 32, 32, 32, 34, 119, 104, 121, 34, 58, 32, 34, 116, 114, 101, 101, 115, 32, 111, 102, 32, 100, 101, 112,
-    116, 104, 32, 51, 44, 32, 98, 121, 32, 97, 32, 114, 117, 108, 101, 34, 10, 32, 32, 32, 32, 125, 44, 10,
-    32, 32, 32, 32, 123, 10, 32, 32, 32, 32, 32, 34, 99, 111, 108, 108, 101, 99, 116, 105, 118, 101, 34, 58,
-    32, 34, 114, 101, 100, 117, 99, 101, 34, 44, 10, 32, 32, 32, 32, 32, 34, 114, 111, 111, 116, 34, 58, 32,
-    48, 44, 10, 32, 32, 32, 32, 32, 34, 114, 97, 116, 101, 95, 103, 98, 112, 115, 34, 58, 32, 34, 53, 48,
-    34, 44, 10, 32, 32, 32, 32, 32, 34, 98, 111, 117, 110, 100, 95, 103, 98, 112, 115, 34, 58, 32, 34, 53,
-    48, 34, 44, 10, 32, 32, 32, 32, 32, 34, 111, 112, 116, 105, 109, 97, 108, 34, 58, 32, 116, 114, 117, 101,
-    44, 10, 32, 32, 32, 32, 32, 34, 116, 114, 101, 101, 115, 34, 58, 32, 49, 44, 10, 32, 32, 32, 32, 32,
-    34, 100, 101, 112, 116, 104, 34, 58, 32, 51, 44, 10, 32, 32, 32, 32, 32, 34, 99, 104, 97, 110, 110, 101,
-    108, 115, 34, 58, 32, 49, 44, 10, 32, 32, 32, 32, 32, 34, 102, 105, 102, 111, 115, 34, 58, 32, 51, 44,
-    10, 32, 32, 32, 32, 32, 34, 112, 108, 97, 110, 34, 58, 32, 34, 116, 114, 101, 101, 115, 34, 44, 10, 32,
-    32, 32, 32, 32, 34, 112, 108, 97, 110, 95, 110, 117, 109, 98, 101, 114, 34, 58, 32, 50, 44, 10, 32, 32,
-    32, 32, 32, 34, 115, 112, 114, 101, 97, 100, 34, 58, 32, 48, 44, 10, 32, 32, 32, 32, 32, 34, 101, 118,
-    101, 114, 121, 119, 104, 101, 114, 101, 34, 58, 32, 102, 97, 108, 115, 101, 44, 10, 32, 32, 32, 32, 32, 34,
-    112, 114, 111, 116, 111, 34, 58, 32, 34, 83, 105, 109, 112, 108, 101, 34, 44, 10, 32, 32, 32, 32, 32, 34,
-    99, 104, 117, 110, 107, 95, 98, 121, 116, 101, 115, 34, 58, 32, 49, 54, 51, 56, 52, 44, 10, 32, 32, 32,
-    32, 32, 34, 109, 105, 110, 95, 98, 121, 116, 101, 115, 34, 58, 32, 56, 49, 57, 50, 44, 10, 32, 32, 32,
-    32, 32, 34, 119, 104, 121, 34, 58, 32, 34, 53, 37, 32, 102, 97, 115, 116, 101, 114, 32, 97, 116, 32, 49,
-    54, 75, 32, 98, 121, 32, 97, 32, 114, 117, 108, 101, 58, 32, 99, 104, 117, 110, 107, 115, 32, 111, 102, 32,
-    49, 54, 75, 32, 105, 110, 115, 116, 101, 97, 100, 32, 111, 102, 32, 52, 75, 34, 10, 32, 32, 32, 32, 125,
-    44, 10, 32, 32, 32, 32, 123, 10, 32, 32, 32, 32, 32, 34, 99, 111, 108, 108, 101, 99, 116, 105, 118, 101,
-    34, 58, 32, 34, 114, 101, 100, 117, 99, 101, 34, 44, 10, 32, 32, 32, 32, 32, 34, 114, 111, 111, 116, 34,
-    58, 32, 48, 44, 10, 32, 32, 32, 32, 32, 34, 114, 97, 116, 101, 95, 103, 98, 112, 115, 34, 58, 32, 34,
-    53, 48, 34, 44, 10, 32, 32, 32, 32, 32, 34, 98, 111, 117, 110, 100, 95, 103, 98, 112, 115, 34, 58, 32,
-    34, 53, 48, 34, 44, 10, 32, 32, 32, 32, 32, 34, 111, 112, 116, 105, 109, 97, 108, 34, 58, 32, 116, 114,
-    117, 101, 44, 10, 32, 32, 32, 32, 32, 34, 116, 114, 101, 101, 115, 34, 58, 32, 49, 44, 10, 32, 32, 32,
-    32, 32, 34, 100, 101, 112, 116, 104, 34, 58, 32, 51, 44, 10, 32, 32, 32, 32, 32, 34, 99, 104, 97, 110,
-    110, 101, 108, 115, 34, 58, 32, 49, 44, 10, 32, 32, 32, 32, 32, 34, 102, 105, 102, 111, 115, 34, 58, 32,
-    51, 44, 10, 32, 32, 32, 32, 32, 34, 112, 108, 97, 110, 34, 58, 32, 34, 116, 114, 101, 101, 115, 34, 44,
-    10, 32, 32, 32, 32, 32, 34, 112, 108, 97, 110, 95, 110, 117, 109, 98, 101, 114, 34, 58, 32, 50, 44, 10,
-    32, 32, 32, 32, 32, 34, 115, 112, 114, 101, 97, 100, 34, 58, 32, 48, 44, 10, 32, 32, 32, 32, 32, 34,
-    101, 118, 101, 114, 121, 119, 104, 101, 114, 101, 34, 58, 32, 102, 97, 108, 115, 101, 44, 10, 32, 32, 32, 32,
-    32, 34, 112, 114, 111, 116, 111, 34, 58, 32, 34, 83, 105, 109, 112, 108, 101, 34, 44, 10, 32, 32, 32, 32,
-    32, 34, 99, 104, 117, 110, 107, 95, 98, 121, 116, 101, 115, 34, 58, 32, 54, 53, 53, 51, 54, 44, 10, 32,
-    32, 32, 32, 32, 34, 109, 105, 110, 95, 98, 121, 116, 101, 115, 34, 58, 32, 49, 51, 49, 48, 55, 50, 44,
-    10, 32, 32, 32, 32, 32, 34, 119, 104, 121, 34, 58, 32, 34, 49, 53, 37, 32, 102, 97, 115, 116, 101, 114,
-    32, 97, 116, 32, 50, 53, 54, 75, 32, 98, 121, 32, 97, 32, 114, 117, 108, 101, 58, 32, 99, 104, 117, 110,
-    107, 115, 32, 111, 102, 32, 54, 52, 75, 32, 105, 110, 115, 116, 101, 97, 100, 32, 111, 102, 32, 49, 54, 75,
-    34, 10, 32, 32, 32, 32, 125, 44, 10, 32, 32, 32, 32, 123, 10, 32, 32, 32, 32, 32, 34, 99, 111, 108,
-    108, 101, 99, 116, 105, 118, 101, 34, 58, 32, 34, 114, 101, 100, 117, 99, 101, 34, 44, 10, 32, 32, 32, 32,
-    32, 34, 114, 111, 111, 116, 34, 58, 32, 48, 44, 10, 32, 32, 32, 32, 32, 34, 114, 97, 116, 101, 95, 103,
-    98, 112, 115, 34, 58, 32, 34, 53, 48, 34, 44, 10, 32, 32, 32, 32, 32, 34, 98, 111, 117, 110, 100, 95,
-    103, 98, 112, 115, 34, 58, 32, 34, 53, 48, 34, 44, 10, 32, 32, 32, 32, 32, 34, 111, 112, 116, 105, 109,
-    97, 108, 34, 58, 32, 116, 114, 117, 101, 44, 10, 32, 32, 32, 32, 32, 34, 116, 114, 101, 101, 115, 34, 58,
-    32, 49, 44, 10, 32, 32, 32, 32, 32, 34, 100, 101, 112, 116, 104, 34, 58, 32, 51, 44, 10, 32, 32, 32,
-    32, 32, 34, 99, 104, 97, 110, 110, 101, 108, 115, 34, 58, 32, 49, 44, 10, 32, 32, 32, 32, 32, 34, 102,
-    105, 102, 111, 115, 34, 58, 32, 51, 44, 10, 32, 32, 32, 32, 32, 34, 112, 108, 97, 110, 34, 58, 32, 34,
-    116, 114, 101, 101, 115, 34, 44, 10, 32, 32, 32, 32, 32, 34, 112, 108, 97, 110, 95, 110, 117, 109, 98, 101,
-    114, 34, 58, 32, 50, 44, 10, 32, 32, 32, 32, 32, 34, 115, 112, 114, 101, 97, 100, 34, 58, 32, 48, 44,
-    10, 32, 32, 32, 32, 32, 34, 101, 118, 101, 114, 121, 119, 104, 101, 114, 101, 34, 58, 32, 102, 97, 108, 115,
-    101, 44, 10, 32, 32, 32, 32, 32, 34, 112, 114, 111, 116, 111, 34, 58, 32, 34, 83, 105, 109, 112, 108, 101,
-    34, 44, 10, 32, 32, 32, 32, 32, 34, 99, 104, 117, 110, 107, 95, 98, 121, 116, 101, 115, 34, 58, 32, 50,
-    54, 50, 49, 52, 52, 44, 10, 32, 32, 32, 32, 32, 34, 109, 105, 110, 95, 98, 121, 116, 101, 115, 34, 58,
-    32, 50, 48, 57, 55, 49, 53, 50, 44, 10, 32, 32, 32, 32, 32, 34, 119, 104, 121, 34, 58, 32, 34, 49,
-    51, 37, 32, 102, 97, 115, 116, 101, 114, 32, 97, 116, 32, 52, 77, 32, 98, 121, 32, 97, 32, 114, 117, 108,
-    101, 58, 32, 99, 104, 117, 110, 107, 115, 32, 111, 102, 32, 50, 53, 54, 75, 32, 105, 110, 115, 116, 101, 97,
-    100, 32, 111, 102, 32, 54, 52, 75, 34, 10, 32, 32, 32, 32, 125, 44, 10, 32, 32, 32, 32, 123, 10, 32,
-    32, 32, 32, 32, 34, 99, 111, 108, 108, 101, 99, 116, 105, 118, 101, 34, 58, 32, 34, 114, 101, 100, 117, 99,
-    101, 34, 44, 10, 32, 32, 32, 32, 32, 34, 114, 111, 111, 116, 34, 58, 32, 48, 44, 10, 32, 32, 32, 32,
-    32, 34, 114, 97, 116, 101, 95, 103, 98, 112, 115, 34, 58, 32, 34, 53, 48, 34, 44, 10, 32, 32, 32, 32,
-    32, 34, 98, 111, 117, 110, 100, 95, 103, 98, 112, 115, 34, 58, 32, 34, 53, 48, 34, 44, 10, 32, 32, 32,
-    32, 32, 34, 111, 112, 116, 105, 109, 97, 108, 34, 58, 32, 116, 114, 117, 101, 44, 10, 32, 32, 32, 32, 32,
-    34, 116, 114, 101, 101, 115, 34, 58, 32, 49, 44, 10, 32, 32, 32, 32, 32, 34, 100, 101, 112, 116, 104, 34,
-    58, 32, 51, 44, 10, 32, 32, 32, 32, 32, 34, 99, 104, 97, 110, 110, 101, 108, 115, 34, 58, 32, 49, 44,
-    10, 32, 32, 32, 32, 32, 34, 102, 105, 102, 111, 115, 34, 58, 32, 51, 44, 10, 32, 32, 32, 32, 32, 34,
-    112, 108, 97, 110, 34, 58, 32, 34, 116, 114, 101, 101, 115, 34, 44, 10, 32, 32, 32, 32, 32, 34, 112, 108,
-    97, 110, 95, 110, 117, 109, 98, 101, 114, 34, 58, 32, 50, 44, 10, 32, 32, 32, 32, 32, 34, 115, 112, 114,
-    101, 97, 100, 34, 58, 32, 48, 44, 10, 32, 32, 32, 32, 32, 34, 101, 118, 101, 114, 121, 119, 104, 101, 114,
-    101, 34, 58, 32, 102, 97, 108, 115, 101, 44, 10, 32, 32, 32, 32, 32, 34, 112, 114, 111, 116, 111, 34, 58,
-    32, 34, 83, 105, 109, 112, 108, 101, 34, 44, 10, 32, 32, 32, 32, 32, 34, 99, 104, 117, 110, 107, 95, 98,
-    121, 116, 101, 115, 34, 58, 32, 53, 50, 52, 50, 56, 56, 44, 10, 32, 32, 32, 32, 32, 34, 109, 105, 110,
-    95, 98, 121, 116, 101, 115, 34, 58, 32, 57, 52, 57, 48, 54, 50, 54, 54, 44, 10, 32, 32, 32, 32, 32,
-    34, 119, 104, 121, 34, 58, 32, 34, 52, 37, 32, 102, 97, 115, 116, 101, 114, 32, 97, 116, 32, 50, 53, 54,
-    77, 32, 98, 121, 32, 97, 32, 114, 117, 108, 101, 58, 32, 99, 104, 117, 110, 107, 115, 32, 111, 102, 32, 53,
-    49, 50, 75, 32, 105, 110, 115, 116, 101, 97, 100, 32, 111, 102, 32, 50, 53, 54, 75, 34, 10, 32, 32, 32,
-    32, 125, 44, 10, 32, 32, 32, 32, 123, 10, 32, 32, 32, 32, 32, 34, 99, 111, 108, 108, 101, 99, 116, 105,
-    118, 101, 34, 58, 32, 34, 97, 108, 108, 95, 103, 97, 116, 104, 101, 114, 34, 44, 10, 32, 32, 32, 32, 32,
-    34, 114, 111, 111, 116, 34, 58, 32, 110, 117, 108, 108, 44, 10, 32, 32, 32, 32, 32, 34, 114, 97, 116, 101,
-    95, 103, 98, 112, 115, 34, 58, 32, 34, 50, 48, 48, 47, 51, 34, 44, 10, 32, 32, 32, 32, 32, 34, 98,
-    111, 117, 110, 100, 95, 103, 98, 112, 115, 34, 58, 32, 34, 50, 48, 48, 47, 51, 34, 44, 10, 32, 32, 32,
-    32, 32, 34, 111, 112, 116, 105, 109, 97, 108, 34, 58, 32, 116, 114, 117, 101, 44, 10, 32, 32, 32, 32, 32,
-    34, 116, 114, 101, 101, 115, 34, 58, 32, 52, 44, 10, 32, 32, 32, 32, 32, 34, 100, 101, 112, 116, 104, 34,
-    58, 32, 51, 44, 10, 32, 32, 32, 32, 32, 34, 99, 104, 97, 110, 110, 101, 108, 115, 34, 58, 32, 52, 44,
-    10, 32, 32, 32, 32, 32, 34, 102, 105, 102, 111, 115, 34, 58, 32, 49, 50, 44, 10, 32, 32, 32, 32, 32,
-    34, 112, 108, 97, 110, 34, 58, 32, 34, 116, 114, 101, 101, 115, 34, 44, 10, 32, 32, 32, 32, 32, 34, 112,
-    108, 97, 110, 95, 110, 117, 109, 98, 101, 114, 34, 58, 32, 51, 44, 10, 32, 32, 32, 32, 32, 34, 115, 112,
-    114, 101, 97, 100, 34, 58, 32, 48, 44, 10, 32, 32, 32, 32, 32, 34, 101, 118, 101, 114, 121, 119, 104, 101,
-    114, 101, 34, 58, 32, 102, 97, 108, 115, 101, 44, 10, 32, 32, 32, 32, 32, 34, 112, 114, 111, 116, 111, 34,
-    58, 32, 34, 83, 105, 109, 112, 108, 101, 34, 44, 10, 32, 32, 32, 32, 32, 34, 99, 104, 117, 110, 107, 95,
-    98, 121, 116, 101, 115, 34, 58, 32, 52, 48, 57, 54, 44, 10, 32, 32, 32, 32, 32, 34, 109, 105, 110, 95,
-    98, 121, 116, 101, 115, 34, 58, 32, 48, 44, 10, 32, 32, 32, 32, 32, 34, 119, 104, 121, 34, 58, 32, 34,
-    116, 114, 101, 101, 115, 32, 111, 102, 32, 100, 101, 112, 116, 104, 32, 51, 44, 32, 98, 121, 32, 97, 32, 114,
-    117, 108, 101, 34, 10, 32, 32, 32, 32, 125, 44, 10, 32, 32, 32, 32, 123, 10, 32, 32, 32, 32, 32, 34,
-    99, 111, 108, 108, 101, 99, 116, 105, 118, 101, 34, 58, 32, 34, 97, 108, 108, 95, 103, 97, 116, 104, 101, 114,
-    34, 44, 10, 32, 32, 32, 32, 32, 34, 114, 111, 111, 116, 34, 58, 32, 110, 117, 108, 108, 44, 10, 32, 32,
-    32, 32, 32, 34, 114, 97, 116, 101, 95, 103, 98, 112, 115, 34, 58, 32, 34, 50, 48, 48, 47, 51, 34, 44,
-    10, 32, 32, 32, 32, 32, 34, 98, 111, 117, 110, 100, 95, 103, 98, 112, 115, 34, 58, 32, 34, 50, 48, 48,
-    47, 51, 34, 44, 10, 32, 32, 32, 32, 32, 34, 111, 112, 116, 105, 109, 97, 108, 34, 58, 32, 116, 114, 117,
-    101, 44, 10, 32, 32, 32, 32, 32, 34, 116, 114, 101, 101, 115, 34, 58, 32, 52, 44, 10, 32, 32, 32, 32,
-    32, 34, 100, 101, 112, 116, 104, 34, 58, 32, 51, 44, 10, 32, 32, 32, 32, 32, 34, 99, 104, 97, 110, 110,
-    101, 108, 115, 34, 58, 32, 52, 44, 10, 32, 32, 32, 32, 32, 34, 102, 105, 102, 111, 115, 34, 58, 32, 49,
-    50, 44, 10, 32, 32, 32, 32, 32, 34, 112, 108, 97, 110, 34, 58, 32, 34, 116, 114, 101, 101, 115, 34, 44,
-    10, 32, 32, 32, 32, 32, 34, 112, 108, 97, 110, 95, 110, 117, 109, 98, 101, 114, 34, 58, 32, 51, 44, 10,
-    32, 32, 32, 32, 32, 34, 115, 112, 114, 101, 97, 100, 34, 58, 32, 48, 44, 10, 32, 32, 32, 32, 32, 34,
-    101, 118, 101, 114, 121, 119, 104, 101, 114, 101, 34, 58, 32, 102, 97, 108, 115, 101, 44, 10, 32, 32, 32, 32,
-    32, 34, 112, 114, 111, 116, 111, 34, 58, 32, 34, 83, 105, 109, 112, 108, 101, 34, 44, 10, 32, 32, 32, 32,
-    32, 34, 99, 104, 117, 110, 107, 95, 98, 121, 116, 101, 115, 34, 58, 32, 49, 54, 51, 56, 52, 44, 10, 32,
-    32, 32, 32, 32, 34, 109, 105, 110, 95, 98, 121, 116, 101, 115, 34, 58, 32, 51, 50, 55, 54, 56, 44, 10,
-    32, 32, 32, 32, 32, 34, 119, 104, 121, 34, 58, 32, 34, 49, 56, 37, 32, 102, 97, 115, 116, 101, 114, 32,
-    97, 116, 32, 50, 53, 54, 75, 32, 98, 121, 32, 97, 32, 114, 117, 108, 101, 58, 32, 99, 104, 117, 110, 107,
-    115, 32, 111, 102, 32, 49, 54, 75, 32, 105, 110, 115, 116, 101, 97, 100, 32, 111, 102, 32, 52, 75, 34, 10,
-    32, 32, 32, 32, 125, 44, 10, 32, 32, 32, 32, 123, 10, 32, 32, 32, 32, 32, 34, 99, 111, 108, 108, 101,
-    99, 116, 105, 118, 101, 34, 58, 32, 34, 97, 108, 108, 95, 103, 97, 116, 104, 101, 114, 34, 44, 10, 32, 32,
-    32, 32, 32, 34, 114, 111, 111, 116, 34, 58, 32, 110, 117, 108, 108, 44, 10, 32, 32, 32, 32, 32, 34, 114,
-    97, 116, 101, 95, 103, 98, 112, 115, 34, 58, 32, 34, 50, 48, 48, 47, 51, 34, 44, 10, 32, 32, 32, 32,
-    32, 34, 98, 111, 117, 110, 100, 95, 103, 98, 112, 115, 34, 58, 32, 34, 50, 48, 48, 47, 51, 34, 44, 10,
+    32, 32, 32, 125, 10, 32, 32, 32, 93, 10, 32, 32, 125, 44, 10, 32, 32, 123, 10, 32, 32, 32, 34, 102,
+    105, 110, 103, 101, 114, 112, 114, 105, 110, 116, 34, 58, 32, 34, 103, 49, 45, 48, 54, 98, 100, 50, 48, 48,
+    56, 100, 52, 50, 49, 56, 52, 102, 49, 102, 54, 101, 48, 49, 57, 53, 99, 53, 50, 49, 99, 101, 57, 97,
+    102, 34, 44, 10, 32, 32, 32, 34, 110, 114, 97, 110, 107, 115, 34, 58, 32, 56, 44, 10, 32, 32, 32, 34,
+    103, 112, 117, 115, 34, 58, 32, 91, 10, 32, 32, 32, 32, 34, 103, 112, 117, 48, 34, 44, 10, 32, 32, 32,
+    32, 34, 103, 112, 117, 49, 34, 44, 10, 32, 32, 32, 32, 34, 103, 112, 117, 50, 34, 44, 10, 32, 32, 32,
+    32, 34, 103, 112, 117, 51, 34, 44, 10, 32, 32, 32, 32, 34, 103, 112, 117, 52, 34, 44, 10, 32, 32, 32,
+    32, 34, 103, 112, 117, 53, 34, 44, 10, 32, 32, 32, 32, 34, 103, 112, 117, 54, 34, 44, 10, 32, 32, 32,
+    32, 34, 103, 112, 117, 55, 34, 10, 32, 32, 32, 93, 44, 10, 32, 32, 32, 34, 103, 112, 117, 95, 115, 101,
+    116, 115, 34, 58, 32, 49, 44, 10, 32, 32, 32, 34, 115, 108, 111, 116, 115, 34, 58, 32, 56, 44, 10, 32,
+    32, 32, 34, 115, 108, 111, 116, 95, 98, 121, 116, 101, 115, 34, 58, 32, 53, 50, 52, 50, 56, 56, 44, 10,
+    32, 32, 32, 34, 102, 105, 102, 111, 95, 98, 121, 116, 101, 115, 34, 58, 32, 50, 57, 51, 54, 48, 49, 50,
+    56, 44, 10, 32, 32, 32, 34, 112, 114, 111, 103, 114, 97, 109, 115, 34, 58, 32, 91, 10, 32, 32, 32, 32,
+    123, 10, 32, 32, 32, 32, 32, 34, 99, 111, 108, 108, 101, 99, 116, 105, 118, 101, 34, 58, 32, 34, 98, 114,
+    111, 97, 100, 99, 97, 115, 116, 34, 44, 10, 32, 32, 32, 32, 32, 34, 114, 111, 111, 116, 34, 58, 32, 48,
+    44, 10, 32, 32, 32, 32, 32, 34, 114, 97, 116, 101, 95, 103, 98, 112, 115, 34, 58, 32, 34, 53, 48, 34,
+    44, 10, 32, 32, 32, 32, 32, 34, 98, 111, 117, 110, 100, 95, 103, 98, 112, 115, 34, 58, 32, 34, 53, 48,
+    34, 44, 10, 32, 32, 32, 32, 32, 34, 111, 112, 116, 105, 109, 97, 108, 34, 58, 32, 116, 114, 117, 101, 44,
+    10, 32, 32, 32, 32, 32, 34, 116, 114, 101, 101, 115, 34, 58, 32, 49, 44, 10, 32, 32, 32, 32, 32, 34,
+    100, 101, 112, 116, 104, 34, 58, 32, 55, 44, 10, 32, 32, 32, 32, 32, 34, 99, 104, 97, 110, 110, 101, 108,
+    115, 34, 58, 32, 49, 44, 10, 32, 32, 32, 32, 32, 34, 102, 105, 102, 111, 115, 34, 58, 32, 55, 44, 10,
+    32, 32, 32, 32, 32, 34, 112, 108, 97, 110, 34, 58, 32, 34, 116, 114, 101, 101, 115, 34, 44, 10, 32, 32,
+    32, 32, 32, 34, 112, 108, 97, 110, 95, 110, 117, 109, 98, 101, 114, 34, 58, 32, 48, 44, 10, 32, 32, 32,
+    32, 32, 34, 115, 112, 114, 101, 97, 100, 34, 58, 32, 48, 44, 10, 32, 32, 32, 32, 32, 34, 101, 118, 101,
+    114, 121, 119, 104, 101, 114, 101, 34, 58, 32, 102, 97, 108, 115, 101, 44, 10, 32, 32, 32, 32, 32, 34, 112,
+    114, 111, 116, 111, 34, 58, 32, 34, 83, 105, 109, 112, 108, 101, 34, 44, 10, 32, 32, 32, 32, 32, 34, 99,
+    104, 117, 110, 107, 95, 98, 121, 116, 101, 115, 34, 58, 32, 52, 48, 57, 54, 44, 10, 32, 32, 32, 32, 32,
+    34, 109, 105, 110, 95, 98, 121, 116, 101, 115, 34, 58, 32, 48, 44, 10, 32, 32, 32, 32, 32, 34, 119, 104,
+    121, 34, 58, 32, 34, 116, 114, 101, 101, 115, 32, 111, 102, 32, 100, 101, 112, 116, 104, 32, 55, 44, 32, 98,
+    121, 32, 97, 32, 114, 117, 108, 101, 34, 10, 32, 32, 32, 32, 125, 44, 10, 32, 32, 32, 32, 123, 10, 32,
+    32, 32, 32, 32, 34, 99, 111, 108, 108, 101, 99, 116, 105, 118, 101, 34, 58, 32, 34, 98, 114, 111, 97, 100,
+    99, 97, 115, 116, 34, 44, 10, 32, 32, 32, 32, 32, 34, 114, 111, 111, 116, 34, 58, 32, 48, 44, 10, 32,
+    32, 32, 32, 32, 34, 114, 97, 116, 101, 95, 103, 98, 112, 115, 34, 58, 32, 34, 53, 48, 34, 44, 10, 32,
+    32, 32, 32, 32, 34, 98, 111, 117, 110, 100, 95, 103, 98, 112, 115, 34, 58, 32, 34, 53, 48, 34, 44, 10,
     32, 32, 32, 32, 32, 34, 111, 112, 116, 105, 109, 97, 108, 34, 58, 32, 116, 114, 117, 101, 44, 10, 32, 32,
-    32, 32, 32, 34, 116, 114, 101, 101, 115, 34, 58, 32, 52, 44, 10, 32, 32, 32, 32, 32, 34, 100, 101, 112,
-    116, 104, 34, 58, 32, 51, 44, 10, 32, 32, 32, 32, 32, 34, 99, 104, 97, 110, 110, 101, 108, 115, 34, 58,
-    32, 52, 44, 10, 32, 32, 32, 32, 32, 34, 102, 105, 102, 111, 115, 34, 58, 32, 49, 50, 44, 10, 32, 32,
-    32, 32, 32, 34, 112, 108, 97, 110, 34, 58, 32, 34, 116, 114, 101, 101, 115, 34, 44, 10, 32, 32, 32, 32,
-    32, 34, 112, 108, 97, 110, 95, 110, 117, 109, 98, 101, 114, 34, 58, 32, 51, 44, 10, 32, 32, 32, 32, 32,
-    34, 115, 112, 114, 101, 97, 100, 34, 58, 32, 48, 44, 10, 32, 32, 32, 32, 32, 34, 101, 118, 101, 114, 121,
-    119, 104, 101, 114, 101, 34, 58, 32, 102, 97, 108, 115, 101, 44, 10, 32, 32, 32, 32, 32, 34, 112, 114, 111,
-    116, 111, 34, 58, 32, 34, 83, 105, 109, 112, 108, 101, 34, 44, 10, 32, 32, 32, 32, 32, 34, 99, 104, 117,
-    110, 107, 95, 98, 121, 116, 101, 115, 34, 58, 32, 54, 53, 53, 51, 54, 44, 10, 32, 32, 32, 32, 32, 34,
-    109, 105, 110, 95, 98, 121, 116, 101, 115, 34, 58, 32, 53, 50, 52, 50, 56, 56, 44, 10, 32, 32, 32, 32,
-    32, 34, 119, 104, 121, 34, 58, 32, 34, 49, 57, 37, 32, 102, 97, 115, 116, 101, 114, 32, 97, 116, 32, 52,
-    77, 32, 98, 121, 32, 97, 32, 114, 117, 108, 101, 58, 32, 99, 104, 117, 110, 107, 115, 32, 111, 102, 32, 54,
-    52, 75, 32, 105, 110, 115, 116, 101, 97, 100, 32, 111, 102, 32, 49, 54, 75, 34, 10, 32, 32, 32, 32, 125,
-    44, 10, 32, 32, 32, 32, 123, 10, 32, 32, 32, 32, 32, 34, 99, 111, 108, 108, 101, 99, 116, 105, 118, 101,
-    34, 58, 32, 34, 97, 108, 108, 95, 103, 97, 116, 104, 101, 114, 34, 44, 10, 32, 32, 32, 32, 32, 34, 114,
-    111, 111, 116, 34, 58, 32, 110, 117, 108, 108, 44, 10, 32, 32, 32, 32, 32, 34, 114, 97, 116, 101, 95, 103,
-    98, 112, 115, 34, 58, 32, 34, 50, 48, 48, 47, 51, 34, 44, 10, 32, 32, 32, 32, 32, 34, 98, 111, 117,
-    110, 100, 95, 103, 98, 112, 115, 34, 58, 32, 34, 50, 48, 48, 47, 51, 34, 44, 10, 32, 32, 32, 32, 32,
-    34, 111, 112, 116, 105, 109, 97, 108, 34, 58, 32, 116, 114, 117, 101, 44, 10, 32, 32, 32, 32, 32, 34, 116,
-    114, 101, 101, 115, 34, 58, 32, 52, 44, 10, 32, 32, 32, 32, 32, 34, 100, 101, 112, 116, 104, 34, 58, 32,
-    51, 44, 10, 32, 32, 32, 32, 32, 34, 99, 104, 97, 110, 110, 101, 108, 115, 34, 58, 32, 52, 44, 10, 32,
-    32, 32, 32, 32, 34, 102, 105, 102, 111, 115, 34, 58, 32, 49, 50, 44, 10, 32, 32, 32, 32, 32, 34, 112,
-    108, 97, 110, 34, 58, 32, 34, 116, 114, 101, 101, 115, 34, 44, 10, 32, 32, 32, 32, 32, 34, 112, 108, 97,
-    110, 95, 110, 117, 109, 98, 101, 114, 34, 58, 32, 51, 44, 10, 32, 32, 32, 32, 32, 34, 115, 112, 114, 101,
-    97, 100, 34, 58, 32, 48, 44, 10, 32, 32, 32, 32, 32, 34, 101, 118, 101, 114, 121, 119, 104, 101, 114, 101,
-    34, 58, 32, 102, 97, 108, 115, 101, 44, 10, 32, 32, 32, 32, 32, 34, 112, 114, 111, 116, 111, 34, 58, 32,
-    34, 83, 105, 109, 112, 108, 101, 34, 44, 10, 32, 32, 32, 32, 32, 34, 99, 104, 117, 110, 107, 95, 98, 121,
-    116, 101, 115, 34, 58, 32, 50, 54, 50, 49, 52, 52, 44, 10, 32, 32, 32, 32, 32, 34, 109, 105, 110, 95,
-    98, 121, 116, 101, 115, 34, 58, 32, 50, 57, 54, 53, 56, 50, 49, 44, 10, 32, 32, 32, 32, 32, 34, 119,
-    104, 121, 34, 58, 32, 34, 52, 37, 32, 102, 97, 115, 116, 101, 114, 32, 97, 116, 32, 51, 50, 77, 32, 98,
-    121, 32, 97, 32, 114, 117, 108, 101, 58, 32, 99, 104, 117, 110, 107, 115, 32, 111, 102, 32, 50, 53, 54, 75,
-    32, 105, 110, 115, 116, 101, 97, 100, 32, 111, 102, 32, 54, 52, 75, 34, 10, 32, 32, 32, 32, 125, 44, 10,
+    32, 32, 32, 34, 116, 114, 101, 101, 115, 34, 58, 32, 49, 44, 10, 32, 32, 32, 32, 32, 34, 100, 101, 112,
+    116, 104, 34, 58, 32, 55, 44, 10, 32, 32, 32, 32, 32, 34, 99, 104, 97, 110, 110, 101, 108, 115, 34, 58,
+    32, 49, 44, 10, 32, 32, 32, 32, 32, 34, 102, 105, 102, 111, 115, 34, 58, 32, 55, 44, 10, 32, 32, 32,
+    32, 32, 34, 112, 108, 97, 110, 34, 58, 32, 34, 116, 114, 101, 101, 115, 34, 44, 10, 32, 32, 32, 32, 32,
+    34, 112, 108, 97, 110, 95, 110, 117, 109, 98, 101, 114, 34, 58, 32, 48, 44, 10, 32, 32, 32, 32, 32, 34,
+    115, 112, 114, 101, 97, 100, 34, 58, 32, 48, 44, 10, 32, 32, 32, 32, 32, 34, 101, 118, 101, 114, 121, 119,
+    104, 101, 114, 101, 34, 58, 32, 102, 97, 108, 115, 101, 44, 10, 32, 32, 32, 32, 32, 34, 112, 114, 111, 116,
+    111, 34, 58, 32, 34, 83, 105, 109, 112, 108, 101, 34, 44, 10, 32, 32, 32, 32, 32, 34, 99, 104, 117, 110,
+    107, 95, 98, 121, 116, 101, 115, 34, 58, 32, 49, 54, 51, 56, 52, 44, 10, 32, 32, 32, 32, 32, 34, 109,
+    105, 110, 95, 98, 121, 116, 101, 115, 34, 58, 32, 51, 50, 55, 54, 56, 44, 10, 32, 32, 32, 32, 32, 34,
+    119, 104, 121, 34, 58, 32, 34, 49, 48, 37, 32, 102, 97, 115, 116, 101, 114, 32, 97, 116, 32, 54, 52, 75,
+    32, 98, 121, 32, 97, 32, 114, 117, 108, 101, 58, 32, 99, 104, 117, 110, 107, 115, 32, 111, 102, 32, 49, 54,
+    75, 32, 105, 110, 115, 116, 101, 97, 100, 32, 111, 102, 32, 52, 75, 34, 10, 32, 32, 32, 32, 125, 44, 10,
     32, 32, 32, 32, 123, 10, 32, 32, 32, 32, 32, 34, 99, 111, 108, 108, 101, 99, 116, 105, 118, 101, 34, 58,
-    32, 34, 114, 101, 100, 117, 99, 101, 95, 115, 99, 97, 116, 116, 101, 114, 34, 44, 10, 32, 32, 32, 32, 32,
-    34, 114, 111, 111, 116, 34, 58, 32, 110, 117, 108, 108, 44, 10, 32, 32, 32, 32, 32, 34, 114, 97, 116, 101,
-    95, 103, 98, 112, 115, 34, 58, 32, 34, 50, 48, 48, 47, 51, 34, 44, 10, 32, 32, 32, 32, 32, 34, 98,
-    111, 117, 110, 100, 95, 103, 98, 112, 115, 34, 58, 32, 34, 50, 48, 48, 47, 51, 34, 44, 10, 32, 32, 32,
-    32, 32, 34, 111, 112, 116, 105, 109, 97, 108, 34, 58, 32, 116, 114, 117, 101, 44, 10, 32, 32, 32, 32, 32,
-    34, 116, 114, 101, 101, 115, 34, 58, 32, 52, 44, 10, 32, 32, 32, 32, 32, 34, 100, 101, 112, 116, 104, 34,
-    58, 32, 51, 44, 10, 32, 32, 32, 32, 32, 34, 99, 104, 97, 110, 110, 101, 108, 115, 34, 58, 32, 52, 44,
-    10, 32, 32, 32, 32, 32, 34, 102, 105, 102, 111, 115, 34, 58, 32, 49, 50, 44, 10, 32, 32, 32, 32, 32,
-    34, 112, 108, 97, 110, 34, 58, 32, 34, 116, 114, 101, 101, 115, 34, 44, 10, 32, 32, 32, 32, 32, 34, 112,
-    108, 97, 110, 95, 110, 117, 109, 98, 101, 114, 34, 58, 32, 52, 44, 10, 32, 32, 32, 32, 32, 34, 115, 112,
-    114, 101, 97, 100, 34, 58, 32, 48, 44, 10, 32, 32, 32, 32, 32, 34, 101, 118, 101, 114, 121, 119, 104, 101,
-    114, 101, 34, 58, 32, 102, 97, 108, 115, 101, 44, 10, 32, 32, 32, 32, 32, 34, 112, 114, 111, 116, 111, 34,
-    58, 32, 34, 83, 105, 109, 112, 108, 101, 34, 44, 10, 32, 32, 32, 32, 32, 34, 99, 104, 117, 110, 107, 95,
-    98, 121, 116, 101, 115, 34, 58, 32, 52, 48, 57, 54, 44, 10, 32, 32, 32, 32, 32, 34, 109, 105, 110, 95,
-    98, 121, 116, 101, 115, 34, 58, 32, 48, 44, 10, 32, 32, 32, 32, 32, 34, 119, 104, 121, 34, 58, 32, 34,
-    116, 114, 101, 101, 115, 32, 111, 102, 32, 100, 101, 112, 116, 104, 32, 51, 44, 32, 98, 121, 32, 97, 32, 114,
-    117, 108, 101, 34, 10, 32, 32, 32, 32, 125, 44, 10, 32, 32, 32, 32, 123, 10, 32, 32, 32, 32, 32, 34,
-    99, 111, 108, 108, 101, 99, 116, 105, 118, 101, 34, 58, 32, 34, 114, 101, 100, 117, 99, 101, 95, 115, 99, 97,
-    116, 116, 101, 114, 34, 44, 10, 32, 32, 32, 32, 32, 34, 114, 111, 111, 116, 34, 58, 32, 110, 117, 108, 108,
-    44, 10, 32, 32, 32, 32, 32, 34, 114, 97, 116, 101, 95, 103, 98, 112, 115, 34, 58, 32, 34, 50, 48, 48,
-    47, 51, 34, 44, 10, 32, 32, 32, 32, 32, 34, 98, 111, 117, 110, 100, 95, 103, 98, 112, 115, 34, 58, 32,
-    34, 50, 48, 48, 47, 51, 34, 44, 10, 32, 32, 32, 32, 32, 34, 111, 112, 116, 105, 109, 97, 108, 34, 58,
-    32, 116, 114, 117, 101, 44, 10, 32, 32, 32, 32, 32, 34, 116, 114, 101, 101, 115, 34, 58, 32, 52, 44, 10,
-    32, 32, 32, 32, 32, 34, 100, 101, 112, 116, 104, 34, 58, 32, 51, 44, 10, 32, 32, 32, 32, 32, 34, 99,
-    104, 97, 110, 110, 101, 108, 115, 34, 58, 32, 52, 44, 10, 32, 32, 32, 32, 32, 34, 102, 105, 102, 111, 115,
-    34, 58, 32, 49, 50, 44, 10, 32, 32, 32, 32, 32, 34, 112, 108, 97, 110, 34, 58, 32, 34, 116, 114, 101,
-    101, 115, 34, 44, 10, 32, 32, 32, 32, 32, 34, 112, 108, 97, 110, 95, 110, 117, 109, 98, 101, 114, 34, 58,
-    32, 52, 44, 10, 32, 32, 32, 32, 32, 34, 115, 112, 114, 101, 97, 100, 34, 58, 32, 48, 44, 10, 32, 32,
-    32, 32, 32, 34, 101, 118, 101, 114, 121, 119, 104, 101, 114, 101, 34, 58, 32, 102, 97, 108, 115, 101, 44, 10,
-    32, 32, 32, 32, 32, 34, 112, 114, 111, 116, 111, 34, 58, 32, 34, 83, 105, 109, 112, 108, 101, 34, 44, 10,
-    32, 32, 32, 32, 32, 34, 99, 104, 117, 110, 107, 95, 98, 121, 116, 101, 115, 34, 58, 32, 49, 54, 51, 56,
-    52, 44, 10, 32, 32, 32, 32, 32, 34, 109, 105, 110, 95, 98, 121, 116, 101, 115, 34, 58, 32, 51, 50, 55,
-    54, 56, 44, 10, 32, 32, 32, 32, 32, 34, 119, 104, 121, 34, 58, 32, 34, 49, 56, 37, 32, 102, 97, 115,
-    116, 101, 114, 32, 97, 116, 32, 50, 53, 54, 75, 32, 98, 121, 32, 97, 32, 114, 117, 108, 101, 58, 32, 99,
-    104, 117, 110, 107, 115, 32, 111, 102, 32, 49, 54, 75, 32, 105, 110, 115, 116, 101, 97, 100, 32, 111, 102, 32,
-    52, 75, 34, 10, 32, 32, 32, 32, 125, 44, 10, 32, 32, 32, 32, 123, 10, 32, 32, 32, 32, 32, 34, 99,
-    111, 108, 108, 101, 99, 116, 105, 118, 101, 34, 58, 32, 34, 114, 101, 100, 117, 99, 101, 95, 115, 99, 97, 116,
-    116, 101, 114, 34, 44, 10, 32, 32, 32, 32, 32, 34, 114, 111, 111, 116, 34, 58, 32, 110, 117, 108, 108, 44,
-    10, 32, 32, 32, 32, 32, 34, 114, 97, 116, 101, 95, 103, 98, 112, 115, 34, 58, 32, 34, 50, 48, 48, 47,
-    51, 34, 44, 10, 32, 32, 32, 32, 32, 34, 98, 111, 117, 110, 100, 95, 103, 98, 112, 115, 34, 58, 32, 34,
-    50, 48, 48, 47, 51, 34, 44, 10, 32, 32, 32, 32, 32, 34, 111, 112, 116, 105, 109, 97, 108, 34, 58, 32,
-    116, 114, 117, 101, 44, 10, 32, 32, 32, 32, 32, 34, 116, 114, 101, 101, 115, 34, 58, 32, 52, 44, 10, 32,
-    32, 32, 32, 32, 34, 100, 101, 112, 116, 104, 34, 58, 32, 51, 44, 10, 32, 32, 32, 32, 32, 34, 99, 104,
-    97, 110, 110, 101, 108, 115, 34, 58, 32, 52, 44, 10, 32, 32, 32, 32, 32, 34, 102, 105, 102, 111, 115, 34,
-    58, 32, 49, 50, 44, 10, 32, 32, 32, 32, 32, 34, 112, 108, 97, 110, 34, 58, 32, 34, 116, 114, 101, 101,
-    115, 34, 44, 10, 32, 32, 32, 32, 32, 34, 112, 108, 97, 110, 95, 110, 117, 109, 98, 101, 114, 34, 58, 32,
-    52, 44, 10, 32, 32, 32, 32, 32, 34, 115, 112, 114, 101, 97, 100, 34, 58, 32, 48, 44, 10, 32, 32, 32,
-    32, 32, 34, 101, 118, 101, 114, 121, 119, 104, 101, 114, 101, 34, 58, 32, 102, 97, 108, 115, 101, 44, 10, 32,
-    32, 32, 32, 32, 34, 112, 114, 111, 116, 111, 34, 58, 32, 34, 83, 105, 109, 112, 108, 101, 34, 44, 10, 32,
-    32, 32, 32, 32, 34, 99, 104, 117, 110, 107, 95, 98, 121, 116, 101, 115, 34, 58, 32, 54, 53, 53, 51, 54,
-    44, 10, 32, 32, 32, 32, 32, 34, 109, 105, 110, 95, 98, 121, 116, 101, 115, 34, 58, 32, 53, 50, 52, 50,
-    56, 56, 44, 10, 32, 32, 32, 32, 32, 34, 119, 104, 121, 34, 58, 32, 34, 49, 57, 37, 32, 102, 97, 115,
-    116, 101, 114, 32, 97, 116, 32, 52, 77, 32, 98, 121, 32, 97, 32, 114, 117, 108, 101, 58, 32, 99, 104, 117,
-    110, 107, 115, 32, 111, 102, 32, 54, 52, 75, 32, 105, 110, 115, 116, 101, 97, 100, 32, 111, 102, 32, 49, 54,
-    75, 34, 10, 32, 32, 32, 32, 125, 44, 10, 32, 32, 32, 32, 123, 10, 32, 32, 32, 32, 32, 34, 99, 111,
-    108, 108, 101, 99, 116, 105, 118, 101, 34, 58, 32, 34, 114, 101, 100, 117, 99, 101, 95, 115, 99, 97, 116, 116,
-    101, 114, 34, 44, 10, 32, 32, 32, 32, 32, 34, 114, 111, 111, 116, 34, 58, 32, 110, 117, 108, 108, 44, 10,
-    32, 32, 32, 32, 32, 34, 114, 97, 116, 101, 95, 103, 98, 112, 115, 34, 58, 32, 34, 50, 48, 48, 47, 51,
-    34, 44, 10, 32, 32, 32, 32, 32, 34, 98, 111, 117, 110, 100, 95, 103, 98, 112, 115, 34, 58, 32, 34, 50,
-    48, 48, 47, 51, 34, 44, 10, 32, 32, 32, 32, 32, 34, 111, 112, 116, 105, 109, 97, 108, 34, 58, 32, 116,
-    114, 117, 101, 44, 10, 32, 32, 32, 32, 32, 34, 116, 114, 101, 101, 115, 34, 58, 32, 52, 44, 10, 32, 32,
-    32, 32, 32, 34, 100, 101, 112, 116, 104, 34, 58, 32, 51, 44, 10, 32, 32, 32, 32, 32, 34, 99, 104, 97,
-    110, 110, 101, 108, 115, 34, 58, 32, 52, 44, 10, 32, 32, 32, 32, 32, 34, 102, 105, 102, 111, 115, 34, 58,
-    32, 49, 50, 44, 10, 32, 32, 32, 32, 32, 34, 112, 108, 97, 110, 34, 58, 32, 34, 116, 114, 101, 101, 115,
-    34, 44, 10, 32, 32, 32, 32, 32, 34, 112, 108, 97, 110, 95, 110, 117, 109, 98, 101, 114, 34, 58, 32, 52,
-    44, 10, 32, 32, 32, 32, 32, 34, 115, 112, 114, 101, 97, 100, 34, 58, 32, 48, 44, 10, 32, 32, 32, 32,
-    32, 34, 101, 118, 101, 114, 121, 119, 104, 101, 114, 101, 34, 58, 32, 102, 97, 108, 115, 101, 44, 10, 32, 32,
-    32, 32, 32, 34, 112, 114, 111, 116, 111, 34, 58, 32, 34, 83, 105, 109, 112, 108, 101, 34, 44, 10, 32, 32,
-    32, 32, 32, 34, 99, 104, 117, 110, 107, 95, 98, 121, 116, 101, 115, 34, 58, 32, 50, 54, 50, 49, 52, 52,
-    44, 10, 32, 32, 32, 32, 32, 34, 109, 105, 110, 95, 98, 121, 116, 101, 115, 34, 58, 32, 50, 57, 54, 53,
-    56, 50, 49, 44, 10, 32, 32, 32, 32, 32, 34, 119, 104, 121, 34, 58, 32, 34, 52, 37, 32, 102, 97, 115,
-    116, 101, 114, 32, 97, 116, 32, 51, 50, 77, 32, 98, 121, 32, 97, 32, 114, 117, 108, 101, 58, 32, 99, 104,
-    117, 110, 107, 115, 32, 111, 102, 32, 50, 53, 54, 75, 32, 105, 110, 115, 116, 101, 97, 100, 32, 111, 102, 32,
-    54, 52, 75, 34, 10, 32, 32, 32, 32, 125, 10, 32, 32, 32, 93, 10, 32, 32, 125, 44, 10, 32, 32, 123,
-    10, 32, 32, 32, 34, 102, 105, 110, 103, 101, 114, 112, 114, 105, 110, 116, 34, 58, 32, 34, 103, 49, 45, 48,
-    54, 98, 100, 50, 48, 48, 56, 100, 52, 50, 49, 56, 52, 102, 49, 102, 54, 101, 48, 49, 57, 53, 99, 53,
-    50, 49, 99, 101, 57, 97, 102, 34, 44, 10, 32, 32, 32, 34, 110, 114, 97, 110, 107, 115, 34, 58, 32, 56,
-    44, 10, 32, 32, 32, 34, 103, 112, 117, 115, 34, 58, 32, 91, 10, 32, 32, 32, 32, 34, 103, 112, 117, 48,
-    34, 44, 10, 32, 32, 32, 32, 34, 103, 112, 117, 49, 34, 44, 10, 32, 32, 32, 32, 34, 103, 112, 117, 50,
-    34, 44, 10, 32, 32, 32, 32, 34, 103, 112, 117, 51, 34, 44, 10, 32, 32, 32, 32, 34, 103, 112, 117, 52,
-    34, 44, 10, 32, 32, 32, 32, 34, 103, 112, 117, 53, 34, 44, 10, 32, 32, 32, 32, 34, 103, 112, 117, 54,
-    34, 44, 10, 32, 32, 32, 32, 34, 103, 112, 117, 55, 34, 10, 32, 32, 32, 93, 44, 10, 32, 32, 32, 34,
-    103, 112, 117, 95, 115, 101, 116, 115, 34, 58, 32, 49, 44, 10, 32, 32, 32, 34, 115, 108, 111, 116, 115, 34,
-    58, 32, 56, 44, 10, 32, 32, 32, 34, 115, 108, 111, 116, 95, 98, 121, 116, 101, 115, 34, 58, 32, 53, 50,
-    52, 50, 56, 56, 44, 10, 32, 32, 32, 34, 102, 105, 102, 111, 95, 98, 121, 116, 101, 115, 34, 58, 32, 51,
-    51, 53, 53, 52, 52, 51, 50, 48, 44, 10, 32, 32, 32, 34, 112, 114, 111, 103, 114, 97, 109, 115, 34, 58,
-    32, 91, 10, 32, 32, 32, 32, 123, 10, 32, 32, 32, 32, 32, 34, 99, 111, 108, 108, 101, 99, 116, 105, 118,
-    101, 34, 58, 32, 34, 97, 108, 108, 95, 114, 101, 100, 117, 99, 101, 34, 44, 10, 32, 32, 32, 32, 32, 34,
-    114, 111, 111, 116, 34, 58, 32, 110, 117, 108, 108, 44, 10, 32, 32, 32, 32, 32, 34, 114, 97, 116, 101, 95,
-    103, 98, 112, 115, 34, 58, 32, 34, 53, 48, 34, 44, 10, 32, 32, 32, 32, 32, 34, 98, 111, 117, 110, 100,
-    95, 103, 98, 112, 115, 34, 58, 32, 34, 53, 48, 34, 44, 10, 32, 32, 32, 32, 32, 34, 111, 112, 116, 105,
-    109, 97, 108, 34, 58, 32, 116, 114, 117, 101, 44, 10, 32, 32, 32, 32, 32, 34, 116, 114, 101, 101, 115, 34,
-    58, 32, 49, 44, 10, 32, 32, 32, 32, 32, 34, 100, 101, 112, 116, 104, 34, 58, 32, 56, 44, 10, 32, 32,
-    32, 32, 32, 34, 99, 104, 97, 110, 110, 101, 108, 115, 34, 58, 32, 49, 44, 10, 32, 32, 32, 32, 32, 34,
-    102, 105, 102, 111, 115, 34, 58, 32, 49, 52, 44, 10, 32, 32, 32, 32, 32, 34, 112, 108, 97, 110, 34, 58,
+    32, 34, 98, 114, 111, 97, 100, 99, 97, 115, 116, 34, 44, 10, 32, 32, 32, 32, 32, 34, 114, 111, 111, 116,
+    34, 58, 32, 48, 44, 10, 32, 32, 32, 32, 32, 34, 114, 97, 116, 101, 95, 103, 98, 112, 115, 34, 58, 32,
+    34, 53, 48, 34, 44, 10, 32, 32, 32, 32, 32, 34, 98, 111, 117, 110, 100, 95, 103, 98, 112, 115, 34, 58,
+    32, 34, 53, 48, 34, 44, 10, 32, 32, 32, 32, 32, 34, 111, 112, 116, 105, 109, 97, 108, 34, 58, 32, 116,
+    114, 117, 101, 44, 10, 32, 32, 32, 32, 32, 34, 116, 114, 101, 101, 115, 34, 58, 32, 49, 44, 10, 32, 32,
+    32, 32, 32, 34, 100, 101, 112, 116, 104, 34, 58, 32, 55, 44, 10, 32, 32, 32, 32, 32, 34, 99, 104, 97,
+    110, 110, 101, 108, 115, 34, 58, 32, 49, 44, 10, 32, 32, 32, 32, 32, 34, 102, 105, 102, 111, 115, 34, 58,
+    32, 55, 44, 10, 32, 32, 32, 32, 32, 34, 112, 108, 97, 110, 34, 58, 32, 34, 116, 114, 101, 101, 115, 34,
+    44, 10, 32, 32, 32, 32, 32, 34, 112, 108, 97, 110, 95, 110, 117, 109, 98, 101, 114, 34, 58, 32, 48, 44,
+    10, 32, 32, 32, 32, 32, 34, 115, 112, 114, 101, 97, 100, 34, 58, 32, 48, 44, 10, 32, 32, 32, 32, 32,
+    34, 101, 118, 101, 114, 121, 119, 104, 101, 114, 101, 34, 58, 32, 102, 97, 108, 115, 101, 44, 10, 32, 32, 32,
+    32, 32, 34, 112, 114, 111, 116, 111, 34, 58, 32, 34, 83, 105, 109, 112, 108, 101, 34, 44, 10, 32, 32, 32,
+    32, 32, 34, 99, 104, 117, 110, 107, 95, 98, 121, 116, 101, 115, 34, 58, 32, 54, 53, 53, 51, 54, 44, 10,
+    32, 32, 32, 32, 32, 34, 109, 105, 110, 95, 98, 121, 116, 101, 115, 34, 58, 32, 53, 50, 52, 50, 56, 56,
+    44, 10, 32, 32, 32, 32, 32, 34, 119, 104, 121, 34, 58, 32, 34, 50, 51, 37, 32, 102, 97, 115, 116, 101,
+    114, 32, 97, 116, 32, 49, 77, 32, 98, 121, 32, 97, 32, 114, 117, 108, 101, 58, 32, 99, 104, 117, 110, 107,
+    115, 32, 111, 102, 32, 54, 52, 75, 32, 105, 110, 115, 116, 101, 97, 100, 32, 111, 102, 32, 49, 54, 75, 34,
+    10, 32, 32, 32, 32, 125, 44, 10, 32, 32, 32, 32, 123, 10, 32, 32, 32, 32, 32, 34, 99, 111, 108, 108,
+    101, 99, 116, 105, 118, 101, 34, 58, 32, 34, 98, 114, 111, 97, 100, 99, 97, 115, 116, 34, 44, 10, 32, 32,
+    32, 32, 32, 34, 114, 111, 111, 116, 34, 58, 32, 48, 44, 10, 32, 32, 32, 32, 32, 34, 114, 97, 116, 101,
+    95, 103, 98, 112, 115, 34, 58, 32, 34, 53, 48, 34, 44, 10, 32, 32, 32, 32, 32, 34, 98, 111, 117, 110,
+    100, 95, 103, 98, 112, 115, 34, 58, 32, 34, 53, 48, 34, 44, 10, 32, 32, 32, 32, 32, 34, 111, 112, 116,
+    105, 109, 97, 108, 34, 58, 32, 116, 114, 117, 101, 44, 10, 32, 32, 32, 32, 32, 34, 116, 114, 101, 101, 115,
+    34, 58, 32, 49, 44, 10, 32, 32, 32, 32, 32, 34, 100, 101, 112, 116, 104, 34, 58, 32, 55, 44, 10, 32,
+    32, 32, 32, 32, 34, 99, 104, 97, 110, 110, 101, 108, 115, 34, 58, 32, 49, 44, 10, 32, 32, 32, 32, 32,
+    34, 102, 105, 102, 111, 115, 34, 58, 32, 55, 44, 10, 32, 32, 32, 32, 32, 34, 112, 108, 97, 110, 34, 58,
     32, 34, 116, 114, 101, 101, 115, 34, 44, 10, 32, 32, 32, 32, 32, 34, 112, 108, 97, 110, 95, 110, 117, 109,
     98, 101, 114, 34, 58, 32, 48, 44, 10, 32, 32, 32, 32, 32, 34, 115, 112, 114, 101, 97, 100, 34, 58, 32,
     48, 44, 10, 32, 32, 32, 32, 32, 34, 101, 118, 101, 114, 121, 119, 104, 101, 114, 101, 34, 58, 32, 102, 97,
     108, 115, 101, 44, 10, 32, 32, 32, 32, 32, 34, 112, 114, 111, 116, 111, 34, 58, 32, 34, 83, 105, 109, 112,
     108, 101, 34, 44, 10, 32, 32, 32, 32, 32, 34, 99, 104, 117, 110, 107, 95, 98, 121, 116, 101, 115, 34, 58,
-    32, 52, 48, 57, 54, 44, 10, 32, 32, 32, 32, 32, 34, 109, 105, 110, 95, 98, 121, 116, 101, 115, 34, 58,
-    32, 48, 44, 10, 32, 32, 32, 32, 32, 34, 119, 104, 121, 34, 58, 32, 34, 116, 114, 101, 101, 115, 32, 111,
-    102, 32, 100, 101, 112, 116, 104, 32, 56, 44, 32, 98, 121, 32, 97, 32, 114, 117, 108, 101, 34, 10, 32, 32,
-    32, 32, 125, 44, 10, 32, 32, 32, 32, 123, 10, 32, 32, 32, 32, 32, 34, 99, 111, 108, 108, 101, 99, 116,
-    105, 118, 101, 34, 58, 32, 34, 97, 108, 108, 95, 114, 101, 100, 117, 99, 101, 34, 44, 10, 32, 32, 32, 32,
-    32, 34, 114, 111, 111, 116, 34, 58, 32, 110, 117, 108, 108, 44, 10, 32, 32, 32, 32, 32, 34, 114, 97, 116,
-    101, 95, 103, 98, 112, 115, 34, 58, 32, 34, 53, 48, 34, 44, 10, 32, 32, 32, 32, 32, 34, 98, 111, 117,
-    110, 100, 95, 103, 98, 112, 115, 34, 58, 32, 34, 53, 48, 34, 44, 10, 32, 32, 32, 32, 32, 34, 111, 112,
-    116, 105, 109, 97, 108, 34, 58, 32, 116, 114, 117, 101, 44, 10, 32, 32, 32, 32, 32, 34, 116, 114, 101, 101,
-    115, 34, 58, 32, 49, 44, 10, 32, 32, 32, 32, 32, 34, 100, 101, 112, 116, 104, 34, 58, 32, 56, 44, 10,
-    32, 32, 32, 32, 32, 34, 99, 104, 97, 110, 110, 101, 108, 115, 34, 58, 32, 49, 44, 10, 32, 32, 32, 32,
-    32, 34, 102, 105, 102, 111, 115, 34, 58, 32, 49, 52, 44, 10, 32, 32, 32, 32, 32, 34, 112, 108, 97, 110,
-    34, 58, 32, 34, 116, 114, 101, 101, 115, 34, 44, 10, 32, 32, 32, 32, 32, 34, 112, 108, 97, 110, 95, 110,
-    117, 109, 98, 101, 114, 34, 58, 32, 48, 44, 10, 32, 32, 32, 32, 32, 34, 115, 112, 114, 101, 97, 100, 34,
-    58, 32, 48, 44, 10, 32, 32, 32, 32, 32, 34, 101, 118, 101, 114, 121, 119, 104, 101, 114, 101, 34, 58, 32,
-    102, 97, 108, 115, 101, 44, 10, 32, 32, 32, 32, 32, 34, 112, 114, 111, 116, 111, 34, 58, 32, 34, 83, 105,
-    109, 112, 108, 101, 34, 44, 10, 32, 32, 32, 32, 32, 34, 99, 104, 117, 110, 107, 95, 98, 121, 116, 101, 115,
-    34, 58, 32, 49, 54, 51, 56, 52, 44, 10, 32, 32, 32, 32, 32, 34, 109, 105, 110, 95, 98, 121, 116, 101,
-    115, 34, 58, 32, 51, 50, 55, 54, 56, 44, 10, 32, 32, 32, 32, 32, 34, 119, 104, 121, 34, 58, 32, 34,
-    56, 37, 32, 102, 97, 115, 116, 101, 114, 32, 97, 116, 32, 54, 52, 75, 32, 98, 121, 32, 97, 32, 114, 117,
-    108, 101, 58, 32, 99, 104, 117, 110, 107, 115, 32, 111, 102, 32, 49, 54, 75, 32, 105, 110, 115, 116, 101, 97,
-    100, 32, 111, 102, 32, 52, 75, 34, 10, 32, 32, 32, 32, 125, 44, 10, 32, 32, 32, 32, 123, 10, 32, 32,
-    32, 32, 32, 34, 99, 111, 108, 108, 101, 99, 116, 105, 118, 101, 34, 58, 32, 34, 97, 108, 108, 95, 114, 101,
-    100, 117, 99, 101, 34, 44, 10, 32, 32, 32, 32, 32, 34, 114, 111, 111, 116, 34, 58, 32, 110, 117, 108, 108,
-    44, 10, 32, 32, 32, 32, 32, 34, 114, 97, 116, 101, 95, 103, 98, 112, 115, 34, 58, 32, 34, 53, 48, 34,
-    44, 10, 32, 32, 32, 32, 32, 34, 98, 111, 117, 110, 100, 95, 103, 98, 112, 115, 34, 58, 32, 34, 53, 48,
-    34, 44, 10, 32, 32, 32, 32, 32, 34, 111, 112, 116, 105, 109, 97, 108, 34, 58, 32, 116, 114, 117, 101, 44,
-    10, 32, 32, 32, 32, 32, 34, 116, 114, 101, 101, 115, 34, 58, 32, 49, 44, 10, 32, 32, 32, 32, 32, 34,
-    100, 101, 112, 116, 104, 34, 58, 32, 56, 44, 10, 32, 32, 32, 32, 32, 34, 99, 104, 97, 110, 110, 101, 108,
-    115, 34, 58, 32, 49, 44, 10, 32, 32, 32, 32, 32, 34, 102, 105, 102, 111, 115, 34, 58, 32, 49, 52, 44,
-    10, 32, 32, 32, 32, 32, 34, 112, 108, 97, 110, 34, 58, 32, 34, 116, 114, 101, 101, 115, 34, 44, 10, 32,
-    32, 32, 32, 32, 34, 112, 108, 97, 110, 95, 110, 117, 109, 98, 101, 114, 34, 58, 32, 48, 44, 10, 32, 32,
-    32, 32, 32, 34, 115, 112, 114, 101, 97, 100, 34, 58, 32, 48, 44, 10, 32, 32, 32, 32, 32, 34, 101, 118,
-    101, 114, 121, 119, 104, 101, 114, 101, 34, 58, 32, 102, 97, 108, 115, 101, 44, 10, 32, 32, 32, 32, 32, 34,
-    112, 114, 111, 116, 111, 34, 58, 32, 34, 83, 105, 109, 112, 108, 101, 34, 44, 10, 32, 32, 32, 32, 32, 34,
-    99, 104, 117, 110, 107, 95, 98, 121, 116, 101, 115, 34, 58, 32, 54, 53, 53, 51, 54, 44, 10, 32, 32, 32,
-    32, 32, 34, 109, 105, 110, 95, 98, 121, 116, 101, 115, 34, 58, 32, 53, 50, 52, 50, 56, 56, 44, 10, 32,
-    32, 32, 32, 32, 34, 119, 104, 121, 34, 58, 32, 34, 50, 48, 37, 32, 102, 97, 115, 116, 101, 114, 32, 97,
-    116, 32, 49, 77, 32, 98, 121, 32, 97, 32, 114, 117, 108, 101, 58, 32, 99, 104, 117, 110, 107, 115, 32, 111,
-    102, 32, 54, 52, 75, 32, 105, 110, 115, 116, 101, 97, 100, 32, 111, 102, 32, 49, 54, 75, 34, 10, 32, 32,
-    32, 32, 125, 44, 10, 32, 32, 32, 32, 123, 10, 32, 32, 32, 32, 32, 34, 99, 111, 108, 108, 101, 99, 116,
-    105, 118, 101, 34, 58, 32, 34, 97, 108, 108, 95, 114, 101, 100, 117, 99, 101, 34, 44, 10, 32, 32, 32, 32,
-    32, 34, 114, 111, 111, 116, 34, 58, 32, 110, 117, 108, 108, 44, 10, 32, 32, 32, 32, 32, 34, 114, 97, 116,
-    101, 95, 103, 98, 112, 115, 34, 58, 32, 34, 53, 48, 34, 44, 10, 32, 32, 32, 32, 32, 34, 98, 111, 117,
-    110, 100, 95, 103, 98, 112, 115, 34, 58, 32, 34, 53, 48, 34, 44, 10, 32, 32, 32, 32, 32, 34, 111, 112,
-    116, 105, 109, 97, 108, 34, 58, 32, 116, 114, 117, 101, 44, 10, 32, 32, 32, 32, 32, 34, 116, 114, 101, 101,
-    115, 34, 58, 32, 49, 44, 10, 32, 32, 32, 32, 32, 34, 100, 101, 112, 116, 104, 34, 58, 32, 56, 44, 10,
-    32, 32, 32, 32, 32, 34, 99, 104, 97, 110, 110, 101, 108, 115, 34, 58, 32, 49, 44, 10, 32, 32, 32, 32,
-    32, 34, 102, 105, 102, 111, 115, 34, 58, 32, 49, 52, 44, 10, 32, 32, 32, 32, 32, 34, 112, 108, 97, 110,
-    34, 58, 32, 34, 116, 114, 101, 101, 115, 34, 44, 10, 32, 32, 32, 32, 32, 34, 112, 108, 97, 110, 95, 110,
-    117, 109, 98, 101, 114, 34, 58, 32, 48, 44, 10, 32, 32, 32, 32, 32, 34, 115, 112, 114, 101, 97, 100, 34,
-    58, 32, 48, 44, 10, 32, 32, 32, 32, 32, 34, 101, 118, 101, 114, 121, 119, 104, 101, 114, 101, 34, 58, 32,
-    102, 97, 108, 115, 101, 44, 10, 32, 32, 32, 32, 32, 34, 112, 114, 111, 116, 111, 34, 58, 32, 34, 83, 105,
-    109, 112, 108, 101, 34, 44, 10, 32, 32, 32, 32, 32, 34, 99, 104, 117, 110, 107, 95, 98, 121, 116, 101, 115,
-    34, 58, 32, 50, 54, 50, 49, 52, 52, 44, 10, 32, 32, 32, 32, 32, 34, 109, 105, 110, 95, 98, 121, 116,
-    101, 115, 34, 58, 32, 49, 49, 56, 54, 51, 50, 56, 51, 44, 10, 32, 32, 32, 32, 32, 34, 119, 104, 121,
-    34, 58, 32, 34, 50, 48, 37, 32, 102, 97, 115, 116, 101, 114, 32, 97, 116, 32, 51, 50, 77, 32, 98, 121,
-    32, 97, 32, 114, 117, 108, 101, 58, 32, 99, 104, 117, 110, 107, 115, 32, 111, 102, 32, 50, 53, 54, 75, 32,
-    105, 110, 115, 116, 101, 97, 100, 32, 111, 102, 32, 54, 52, 75, 34, 10, 32, 32, 32, 32, 125, 44, 10, 32,
-    32, 32, 32, 123, 10, 32, 32, 32, 32, 32, 34, 99, 111, 108, 108, 101, 99, 116, 105, 118, 101, 34, 58, 32,
-    34, 97, 108, 108, 95, 114, 101, 100, 117, 99, 101, 34, 44, 10, 32, 32, 32, 32, 32, 34, 114, 111, 111, 116,
-    34, 58, 32, 110, 117, 108, 108, 44, 10, 32, 32, 32, 32, 32, 34, 114, 97, 116, 101, 95, 103, 98, 112, 115,
-    34, 58, 32, 34, 53, 48, 34, 44, 10, 32, 32, 32, 32, 32, 34, 98, 111, 117, 110, 100, 95, 103, 98, 112,
-    115, 34, 58, 32, 34, 53, 48, 34, 44, 10, 32, 32, 32, 32, 32, 34, 111, 112, 116, 105, 109, 97, 108, 34,
-    58, 32, 116, 114, 117, 101, 44, 10, 32, 32, 32, 32, 32, 34, 116, 114, 101, 101, 115, 34, 58, 32, 49, 44,
-    10, 32, 32, 32, 32, 32, 34, 100, 101, 112, 116, 104, 34, 58, 32, 56, 44, 10, 32, 32, 32, 32, 32, 34,
-    99, 104, 97, 110, 110, 101, 108, 115, 34, 58, 32, 49, 44, 10, 32, 32, 32, 32, 32, 34, 102, 105, 102, 111,
-    115, 34, 58, 32, 49, 52, 44, 10, 32, 32, 32, 32, 32, 34, 112, 108, 97, 110, 34, 58, 32, 34, 116, 114,
-    101, 101, 115, 34, 44, 10, 32, 32, 32, 32, 32, 34, 112, 108, 97, 110, 95, 110, 117, 109, 98, 101, 114, 34,
-    58, 32, 48, 44, 10, 32, 32, 32, 32, 32, 34, 115, 112, 114, 101, 97, 100, 34, 58, 32, 48, 44, 10, 32,
-    32, 32, 32, 32, 34, 101, 118, 101, 114, 121, 119, 104, 101, 114, 101, 34, 58, 32, 102, 97, 108, 115, 101, 44,
-    10, 32, 32, 32, 32, 32, 34, 112, 114, 111, 116, 111, 34, 58, 32, 34, 83, 105, 109, 112, 108, 101, 34, 44,
-    10, 32, 32, 32, 32, 32, 34, 99, 104, 117, 110, 107, 95, 98, 121, 116, 101, 115, 34, 58, 32, 53, 50, 52,
-    50, 56, 56, 44, 10, 32, 32, 32, 32, 32, 34, 109, 105, 110, 95, 98, 121, 116, 101, 115, 34, 58, 32, 57,
-    52, 57, 48, 54, 50, 54, 54, 44, 10, 32, 32, 32, 32, 32, 34, 119, 104, 121, 34, 58, 32, 34, 52, 37,
-    32, 102, 97, 115, 116, 101, 114, 32, 97, 116, 32, 50, 53, 54, 77, 32, 98, 121, 32, 97, 32, 114, 117, 108,
-    101, 58, 32, 99, 104, 117, 110, 107, 115, 32, 111, 102, 32, 53, 49, 50, 75, 32, 105, 110, 115, 116, 101, 97,
-    100, 32, 111, 102, 32, 50, 53, 54, 75, 34, 10, 32, 32, 32, 32, 125, 44, 10, 32, 32, 32, 32, 123, 10,
-    32, 32, 32, 32, 32, 34, 99, 111, 108, 108, 101, 99, 116, 105, 118, 101, 34, 58, 32, 34, 98, 114, 111, 97,
-    100, 99, 97, 115, 116, 34, 44, 10, 32, 32, 32, 32, 32, 34, 114, 111, 111, 116, 34, 58, 32, 48, 44, 10,
-    32, 32, 32, 32, 32, 34, 114, 97, 116, 101, 95, 103, 98, 112, 115, 34, 58, 32, 34, 53, 48, 34, 44, 10,
-    32, 32, 32, 32, 32, 34, 98, 111, 117, 110, 100, 95, 103, 98, 112, 115, 34, 58, 32, 34, 53, 48, 34, 44,
-    10, 32, 32, 32, 32, 32, 34, 111, 112, 116, 105, 109, 97, 108, 34, 58, 32, 116, 114, 117, 101, 44, 10, 32,
-    32, 32, 32, 32, 34, 116, 114, 101, 101, 115, 34, 58, 32, 49, 44, 10, 32, 32, 32, 32, 32, 34, 100, 101,
-    112, 116, 104, 34, 58, 32, 55, 44, 10, 32, 32, 32, 32, 32, 34, 99, 104, 97, 110, 110, 101, 108, 115, 34,
-    58, 32, 49, 44, 10, 32, 32, 32, 32, 32, 34, 102, 105, 102, 111, 115, 34, 58, 32, 55, 44, 10, 32, 32,
-    32, 32, 32, 34, 112, 108, 97, 110, 34, 58, 32, 34, 116, 114, 101, 101, 115, 34, 44, 10, 32, 32, 32, 32,
-    32, 34, 112, 108, 97, 110, 95, 110, 117, 109, 98, 101, 114, 34, 58, 32, 49, 44, 10, 32, 32, 32, 32, 32,
-    34, 115, 112, 114, 101, 97, 100, 34, 58, 32, 48, 44, 10, 32, 32, 32, 32, 32, 34, 101, 118, 101, 114, 121,
-    119, 104, 101, 114, 101, 34, 58, 32, 102, 97, 108, 115, 101, 44, 10, 32, 32, 32, 32, 32, 34, 112, 114, 111,
-    116, 111, 34, 58, 32, 34, 83, 105, 109, 112, 108, 101, 34, 44, 10, 32, 32, 32, 32, 32, 34, 99, 104, 117,
-    110, 107, 95, 98, 121, 116, 101, 115, 34, 58, 32, 52, 48, 57, 54, 44, 10, 32, 32, 32, 32, 32, 34, 109,
-    105, 110, 95, 98, 121, 116, 101, 115, 34, 58, 32, 48, 44, 10, 32, 32, 32, 32, 32, 34, 119, 104, 121, 34,
-    58, 32, 34, 116, 114, 101, 101, 115, 32, 111, 102, 32, 100, 101, 112, 116, 104, 32, 55, 44, 32, 98, 121, 32,
-    97, 32, 114, 117, 108, 101, 34, 10, 32, 32, 32, 32, 125, 44, 10, 32, 32, 32, 32, 123, 10, 32, 32, 32,
-    32, 32, 34, 99, 111, 108, 108, 101, 99, 116, 105, 118, 101, 34, 58, 32, 34, 98, 114, 111, 97, 100, 99, 97,
-    115, 116, 34, 44, 10, 32, 32, 32, 32, 32, 34, 114, 111, 111, 116, 34, 58, 32, 48, 44, 10, 32, 32, 32,
-    32, 32, 34, 114, 97, 116, 101, 95, 103, 98, 112, 115, 34, 58, 32, 34, 53, 48, 34, 44, 10, 32, 32, 32,
-    32, 32, 34, 98, 111, 117, 110, 100, 95, 103, 98, 112, 115, 34, 58, 32, 34, 53, 48, 34, 44, 10, 32, 32,
-    32, 32, 32, 34, 111, 112, 116, 105, 109, 97, 108, 34, 58, 32, 116, 114, 117, 101, 44, 10, 32, 32, 32, 32,
-    32, 34, 116, 114, 101, 101, 115, 34, 58, 32, 49, 44, 10, 32, 32, 32, 32, 32, 34, 100, 101, 112, 116, 104,
-    34, 58, 32, 55, 44, 10, 32, 32, 32, 32, 32, 34, 99, 104, 97, 110, 110, 101, 108, 115, 34, 58, 32, 49,
-    44, 10, 32, 32, 32, 32, 32, 34, 102, 105, 102, 111, 115, 34, 58, 32, 55, 44, 10, 32, 32, 32, 32, 32,
-    34, 112, 108, 97, 110, 34, 58, 32, 34, 116, 114, 101, 101, 115, 34, 44, 10, 32, 32, 32, 32, 32, 34, 112,
-    108, 97, 110, 95, 110, 117, 109, 98, 101, 114, 34, 58, 32, 49, 44, 10, 32, 32, 32, 32, 32, 34, 115, 112,
-    114, 101, 97, 100, 34, 58, 32, 48, 44, 10, 32, 32, 32, 32, 32, 34, 101, 118, 101, 114, 121, 119, 104, 101,
-    114, 101, 34, 58, 32, 102, 97, 108, 115, 101, 44, 10, 32, 32, 32, 32, 32, 34, 112, 114, 111, 116, 111, 34,
-    58, 32, 34, 83, 105, 109, 112, 108, 101, 34, 44, 10, 32, 32, 32, 32, 32, 34, 99, 104, 117, 110, 107, 95,
-    98, 121, 116, 101, 115, 34, 58, 32, 49, 54, 51, 56, 52, 44, 10, 32, 32, 32, 32, 32, 34, 109, 105, 110,
-    95, 98, 121, 116, 101, 115, 34, 58, 32, 51, 50, 55, 54, 56, 44, 10, 32, 32, 32, 32, 32, 34, 119, 104,
-    121, 34, 58, 32, 34, 49, 48, 37, 32, 102, 97, 115, 116, 101, 114, 32, 97, 116, 32, 54, 52, 75, 32, 98,
-    121, 32, 97, 32, 114, 117, 108, 101, 58, 32, 99, 104, 117, 110, 107, 115, 32, 111, 102, 32, 49, 54, 75, 32,
-    105, 110, 115, 116, 101, 97, 100, 32, 111, 102, 32, 52, 75, 34, 10, 32, 32, 32, 32, 125, 44, 10, 32, 32,
-    32, 32, 123, 10, 32, 32, 32, 32, 32, 34, 99, 111, 108, 108, 101, 99, 116, 105, 118, 101, 34, 58, 32, 34,
-    98, 114, 111, 97, 100, 99, 97, 115, 116, 34, 44, 10, 32, 32, 32, 32, 32, 34, 114, 111, 111, 116, 34, 58,
-    32, 48, 44, 10, 32, 32, 32, 32, 32, 34, 114, 97, 116, 101, 95, 103, 98, 112, 115, 34, 58, 32, 34, 53,
-    48, 34, 44, 10, 32, 32, 32, 32, 32, 34, 98, 111, 117, 110, 100, 95, 103, 98, 112, 115, 34, 58, 32, 34,
-    53, 48, 34, 44, 10, 32, 32, 32, 32, 32, 34, 111, 112, 116, 105, 109, 97, 108, 34, 58, 32, 116, 114, 117,
-    101, 44, 10, 32, 32, 32, 32, 32, 34, 116, 114, 101, 101, 115, 34, 58, 32, 49, 44, 10, 32, 32, 32, 32,
-    32, 34, 100, 101, 112, 116, 104, 34, 58, 32, 55, 44, 10, 32, 32, 32, 32, 32, 34, 99, 104, 97, 110, 110,
-    101, 108, 115, 34, 58, 32, 49, 44, 10, 32, 32, 32, 32, 32, 34, 102, 105, 102, 111, 115, 34, 58, 32, 55,
-    44, 10, 32, 32, 32, 32, 32, 34, 112, 108, 97, 110, 34, 58, 32, 34, 116, 114, 101, 101, 115, 34, 44, 10,
-    32, 32, 32, 32, 32, 34, 112, 108, 97, 110, 95, 110, 117, 109, 98, 101, 114, 34, 58, 32, 49, 44, 10, 32,
-    32, 32, 32, 32, 34, 115, 112, 114, 101, 97, 100, 34, 58, 32, 48, 44, 10, 32, 32, 32, 32, 32, 34, 101,
-    118, 101, 114, 121, 119, 104, 101, 114, 101, 34, 58, 32, 102, 97, 108, 115, 101, 44, 10, 32, 32, 32, 32, 32,
-    34, 112, 114, 111, 116, 111, 34, 58, 32, 34, 83, 105, 109, 112, 108, 101, 34, 44, 10, 32, 32, 32, 32, 32,
-    34, 99, 104, 117, 110, 107, 95, 98, 121, 116, 101, 115, 34, 58, 32, 54, 53, 53, 51, 54, 44, 10, 32, 32,
-    32, 32, 32, 34, 109, 105, 110, 95, 98, 121, 116, 101, 115, 34, 58, 32, 53, 50, 52, 50, 56, 56, 44, 10,
-    32, 32, 32, 32, 32, 34, 119, 104, 121, 34, 58, 32, 34, 50, 51, 37, 32, 102, 97, 115, 116, 101, 114, 32,
-    97, 116, 32, 49, 77, 32, 98, 121, 32, 97, 32, 114, 117, 108, 101, 58, 32, 99, 104, 117, 110, 107, 115, 32,
-    111, 102, 32, 54, 52, 75, 32, 105, 110, 115, 116, 101, 97, 100, 32, 111, 102, 32, 49, 54, 75, 34, 10, 32,
-    32, 32, 32, 125, 44, 10, 32, 32, 32, 32, 123, 10, 32, 32, 32, 32, 32, 34, 99, 111, 108, 108, 101, 99,
-    116, 105, 118, 101, 34, 58, 32, 34, 98, 114, 111, 97, 100, 99, 97, 115, 116, 34, 44, 10, 32, 32, 32, 32,
-    32, 34, 114, 111, 111, 116, 34, 58, 32, 48, 44, 10, 32, 32, 32, 32, 32, 34, 114, 97, 116, 101, 95, 103,
-    98, 112, 115, 34, 58, 32, 34, 53, 48, 34, 44, 10, 32, 32, 32, 32, 32, 34, 98, 111, 117, 110, 100, 95,
-    103, 98, 112, 115, 34, 58, 32, 34, 53, 48, 34, 44, 10, 32, 32, 32, 32, 32, 34, 111, 112, 116, 105, 109,
-    97, 108, 34, 58, 32, 116, 114, 117, 101, 44, 10, 32, 32, 32, 32, 32, 34, 116, 114, 101, 101, 115, 34, 58,
-    32, 49, 44, 10, 32, 32, 32, 32, 32, 34, 100, 101, 112, 116, 104, 34, 58, 32, 55, 44, 10, 32, 32, 32,
-    32, 32, 34, 99, 104, 97, 110, 110, 101, 108, 115, 34, 58, 32, 49, 44, 10, 32, 32, 32, 32, 32, 34, 102,
-    105, 102, 111, 115, 34, 58, 32, 55, 44, 10, 32, 32, 32, 32, 32, 34, 112, 108, 97, 110, 34, 58, 32, 34,
-    116, 114, 101, 101, 115, 34, 44, 10, 32, 32, 32, 32, 32, 34, 112, 108, 97, 110, 95, 110, 117, 109, 98, 101,
-    114, 34, 58, 32, 49, 44, 10, 32, 32, 32, 32, 32, 34, 115, 112, 114, 101, 97, 100, 34, 58, 32, 48, 44,
-    10, 32, 32, 32, 32, 32, 34, 101, 118, 101, 114, 121, 119, 104, 101, 114, 101, 34, 58, 32, 102, 97, 108, 115,
-    101, 44, 10, 32, 32, 32, 32, 32, 34, 112, 114, 111, 116, 111, 34, 58, 32, 34, 83, 105, 109, 112, 108, 101,
-    34, 44, 10, 32, 32, 32, 32, 32, 34, 99, 104, 117, 110, 107, 95, 98, 121, 116, 101, 115, 34, 58, 32, 53,
-    50, 52, 50, 56, 56, 44, 10, 32, 32, 32, 32, 32, 34, 109, 105, 110, 95, 98, 121, 116, 101, 115, 34, 58,
-    32, 49, 49, 56, 54, 51, 50, 56, 51, 44, 10, 32, 32, 32, 32, 32, 34, 119, 104, 121, 34, 58, 32, 34,
-    50, 49, 37, 32, 102, 97, 115, 116, 101, 114, 32, 97, 116, 32, 51, 50, 77, 32, 98, 121, 32, 97, 32, 114,
-    117, 108, 101, 58, 32, 99, 104, 117, 110, 107, 115, 32, 111, 102, 32, 53, 49, 50, 75, 32, 105, 110, 115, 116,
-    101, 97, 100, 32, 111, 102, 32, 54, 52, 75, 34, 10, 32, 32, 32, 32, 125, 44, 10, 32, 32, 32, 32, 123,
-    10, 32, 32, 32, 32, 32, 34, 99, 111, 108, 108, 101, 99, 116, 105, 118, 101, 34, 58, 32, 34, 114, 101, 100,
-    117, 99, 101, 34, 44, 10, 32, 32, 32, 32, 32, 34, 114, 111, 111, 116, 34, 58, 32, 48, 44, 10, 32, 32,
-    32, 32, 32, 34, 114, 97, 116, 101, 95, 103, 98, 112, 115, 34, 58, 32, 34, 53, 48, 34, 44, 10, 32, 32,
-    32, 32, 32, 34, 98, 111, 117, 110, 100, 95, 103, 98, 112, 115, 34, 58, 32, 34, 53, 48, 34, 44, 10, 32,
-    32, 32, 32, 32, 34, 111, 112, 116, 105, 109, 97, 108, 34, 58, 32, 116, 114, 117, 101, 44, 10, 32, 32, 32,
-    32, 32, 34, 116, 114, 101, 101, 115, 34, 58, 32, 49, 44, 10, 32, 32, 32, 32, 32, 34, 100, 101, 112, 116,
-    104, 34, 58, 32, 55, 44, 10, 32, 32, 32, 32, 32, 34, 99, 104, 97, 110, 110, 101, 108, 115, 34, 58, 32,
-    49, 44, 10, 32, 32, 32, 32, 32, 34, 102, 105, 102, 111, 115, 34, 58, 32, 55, 44, 10, 32, 32, 32, 32,
-    32, 34, 112, 108, 97, 110, 34, 58, 32, 34, 116, 114, 101, 101, 115, 34, 44, 10, 32, 32, 32, 32, 32, 34,
-    112, 108, 97, 110, 95, 110, 117, 109, 98, 101, 114, 34, 58, 32, 50, 44, 10, 32, 32, 32, 32, 32, 34, 115,
-    112, 114, 101, 97, 100, 34, 58, 32, 48, 44, 10, 32, 32, 32, 32, 32, 34, 101, 118, 101, 114, 121, 119, 104,
-    101, 114, 101, 34, 58, 32, 102, 97, 108, 115, 101, 44, 10, 32, 32, 32, 32, 32, 34, 112, 114, 111, 116, 111,
-    34, 58, 32, 34, 83, 105, 109, 112, 108, 101, 34, 44, 10, 32, 32, 32, 32, 32, 34, 99, 104, 117, 110, 107,
-    95, 98, 121, 116, 101, 115, 34, 58, 32, 52, 48, 57, 54, 44, 10, 32, 32, 32, 32, 32, 34, 109, 105, 110,
-    95, 98, 121, 116, 101, 115, 34, 58, 32, 48, 44, 10, 32, 32, 32, 32, 32, 34, 119, 104, 121, 34, 58, 32,
-    34, 116, 114, 101, 101, 115, 32, 111, 102, 32, 100, 101, 112, 116, 104, 32, 55, 44, 32, 98, 121, 32, 97, 32,
-    114, 117, 108, 101, 34, 10, 32, 32, 32, 32, 125, 44, 10, 32, 32, 32, 32, 123, 10, 32, 32, 32, 32, 32,
-    34, 99, 111, 108, 108, 101, 99, 116, 105, 118, 101, 34, 58, 32, 34, 114, 101, 100, 117, 99, 101, 34, 44, 10,
-    32, 32, 32, 32, 32, 34, 114, 111, 111, 116, 34, 58, 32, 48, 44, 10, 32, 32, 32, 32, 32, 34, 114, 97,
-    116, 101, 95, 103, 98, 112, 115, 34, 58, 32, 34, 53, 48, 34, 44, 10, 32, 32, 32, 32, 32, 34, 98, 111,
-    117, 110, 100, 95, 103, 98, 112, 115, 34, 58, 32, 34, 53, 48, 34, 44, 10, 32, 32, 32, 32, 32, 34, 111,
-    112, 116, 105, 109, 97, 108, 34, 58, 32, 116, 114, 117, 101, 44, 10, 32, 32, 32, 32, 32, 34, 116, 114, 101,
-    101, 115, 34, 58, 32, 49, 44, 10, 32, 32, 32, 32, 32, 34, 100, 101, 112, 116, 104, 34, 58, 32, 55, 44,
-    10, 32, 32, 32, 32, 32, 34, 99, 104, 97, 110, 110, 101, 108, 115, 34, 58, 32, 49, 44, 10, 32, 32, 32,
-    32, 32, 34, 102, 105, 102, 111, 115, 34, 58, 32, 55, 44, 10, 32, 32, 32, 32, 32, 34, 112, 108, 97, 110,
-    34, 58, 32, 34, 116, 114, 101, 101, 115, 34, 44, 10, 32, 32, 32, 32, 32, 34, 112, 108, 97, 110, 95, 110,
-    117, 109, 98, 101, 114, 34, 58, 32, 50, 44, 10, 32, 32, 32, 32, 32, 34, 115, 112, 114, 101, 97, 100, 34,
-    58, 32, 48, 44, 10, 32, 32, 32, 32, 32, 34, 101, 118, 101, 114, 121, 119, 104, 101, 114, 101, 34, 58, 32,
-    102, 97, 108, 115, 101, 44, 10, 32, 32, 32, 32, 32, 34, 112, 114, 111, 116, 111, 34, 58, 32, 34, 83, 105,
-    109, 112, 108, 101, 34, 44, 10, 32, 32, 32, 32, 32, 34, 99, 104, 117, 110, 107, 95, 98, 121, 116, 101, 115,
-    34, 58, 32, 49, 54, 51, 56, 52, 44, 10, 32, 32, 32, 32, 32, 34, 109, 105, 110, 95, 98, 121, 116, 101,
-    115, 34, 58, 32, 51, 50, 55, 54, 56, 44, 10, 32, 32, 32, 32, 32, 34, 119, 104, 121, 34, 58, 32, 34,
-    49, 48, 37, 32, 102, 97, 115, 116, 101, 114, 32, 97, 116, 32, 54, 52, 75, 32, 98, 121, 32, 97, 32, 114,
-    117, 108, 101, 58, 32, 99, 104, 117, 110, 107, 115, 32, 111, 102, 32, 49, 54, 75, 32, 105, 110, 115, 116, 101,
-    97, 100, 32, 111, 102, 32, 52, 75, 34, 10, 32, 32, 32, 32, 125, 44, 10, 32, 32, 32, 32, 123, 10, 32,
-    32, 32, 32, 32, 34, 99, 111, 108, 108, 101, 99, 116, 105, 118, 101, 34, 58, 32, 34, 114, 101, 100, 117, 99,
-    101, 34, 44, 10, 32, 32, 32, 32, 32, 34, 114, 111, 111, 116, 34, 58, 32, 48, 44, 10, 32, 32, 32, 32,
-    32, 34, 114, 97, 116, 101, 95, 103, 98, 112, 115, 34, 58, 32, 34, 53, 48, 34, 44, 10, 32, 32, 32, 32,
-    32, 34, 98, 111, 117, 110, 100, 95, 103, 98, 112, 115, 34, 58, 32, 34, 53, 48, 34, 44, 10, 32, 32, 32,
-    32, 32, 34, 111, 112, 116, 105, 109, 97, 108, 34, 58, 32, 116, 114, 117, 101, 44, 10, 32, 32, 32, 32, 32,
-    34, 116, 114, 101, 101, 115, 34, 58, 32, 49, 44, 10, 32, 32, 32, 32, 32, 34, 100, 101, 112, 116, 104, 34,
-    58, 32, 55, 44, 10, 32, 32, 32, 32, 32, 34, 99, 104, 97, 110, 110, 101, 108, 115, 34, 58, 32, 49, 44,
-    10, 32, 32, 32, 32, 32, 34, 102, 105, 102, 111, 115, 34, 58, 32, 55, 44, 10, 32, 32, 32, 32, 32, 34,
-    112, 108, 97, 110, 34, 58, 32, 34, 116, 114, 101, 101, 115, 34, 44, 10, 32, 32, 32, 32, 32, 34, 112, 108,
-    97, 110, 95, 110, 117, 109, 98, 101, 114, 34, 58, 32, 50, 44, 10, 32, 32, 32, 32, 32, 34, 115, 112, 114,
-    101, 97, 100, 34, 58, 32, 48, 44, 10, 32, 32, 32, 32, 32, 34, 101, 118, 101, 114, 121, 119, 104, 101, 114,
-    101, 34, 58, 32, 102, 97, 108, 115, 101, 44, 10, 32, 32, 32, 32, 32, 34, 112, 114, 111, 116, 111, 34, 58,
-    32, 34, 83, 105, 109, 112, 108, 101, 34, 44, 10, 32, 32, 32, 32, 32, 34, 99, 104, 117, 110, 107, 95, 98,
-    121, 116, 101, 115, 34, 58, 32, 54, 53, 53, 51, 54, 44, 10, 32, 32, 32, 32, 32, 34, 109, 105, 110, 95,
-    98, 121, 116, 101, 115, 34, 58, 32, 53, 50, 52, 50, 56, 56, 44, 10, 32, 32, 32, 32, 32, 34, 119, 104,
-    121, 34, 58, 32, 34, 50, 51, 37, 32, 102, 97, 115, 116, 101, 114, 32, 97, 116, 32, 49, 77, 32, 98, 121,
-    32, 97, 32, 114, 117, 108, 101, 58, 32, 99, 104, 117, 110, 107, 115, 32, 111, 102, 32, 54, 52, 75, 32, 105,
-    110, 115, 116, 101, 97, 100, 32, 111, 102, 32, 49, 54, 75, 34, 10, 32, 32, 32, 32, 125, 44, 10, 32, 32,
-    32, 32, 123, 10, 32, 32, 32, 32, 32, 34, 99, 111, 108, 108, 101, 99, 116, 105, 118, 101, 34, 58, 32, 34,
-    114, 101, 100, 117, 99, 101, 34, 44, 10, 32, 32, 32, 32, 32, 34, 114, 111, 111, 116, 34, 58, 32, 48, 44,
-    10, 32, 32, 32, 32, 32, 34, 114, 97, 116, 101, 95, 103, 98, 112, 115, 34, 58, 32, 34, 53, 48, 34, 44,
-    10, 32, 32, 32, 32, 32, 34, 98, 111, 117, 110, 100, 95, 103, 98, 112, 115, 34, 58, 32, 34, 53, 48, 34,
-    44, 10, 32, 32, 32, 32, 32, 34, 111, 112, 116, 105, 109, 97, 108, 34, 58, 32, 116, 114, 117, 101, 44, 10,
-    32, 32, 32, 32, 32, 34, 116, 114, 101, 101, 115, 34, 58, 32, 49, 44, 10, 32, 32, 32, 32, 32, 34, 100,
-    101, 112, 116, 104, 34, 58, 32, 55, 44, 10, 32, 32, 32, 32, 32, 34, 99, 104, 97, 110, 110, 101, 108, 115,
-    34, 58, 32, 49, 44, 10, 32, 32, 32, 32, 32, 34, 102, 105, 102, 111, 115, 34, 58, 32, 55, 44, 10, 32,
-    32, 32, 32, 32, 34, 112, 108, 97, 110, 34, 58, 32, 34, 116, 114, 101, 101, 115, 34, 44, 10, 32, 32, 32,
-    32, 32, 34, 112, 108, 97, 110, 95, 110, 117, 109, 98, 101, 114, 34, 58, 32, 50, 44, 10, 32, 32, 32, 32,
-    32, 34, 115, 112, 114, 101, 97, 100, 34, 58, 32, 48, 44, 10, 32, 32, 32, 32, 32, 34, 101, 118, 101, 114,
-    121, 119, 104, 101, 114, 101, 34, 58, 32, 102, 97, 108, 115, 101, 44, 10, 32, 32, 32, 32, 32, 34, 112, 114,
-    111, 116, 111, 34, 58, 32, 34, 83, 105, 109, 112, 108, 101, 34, 44, 10, 32, 32, 32, 32, 32, 34, 99, 104,
-    117, 110, 107, 95, 98, 121, 116, 101, 115, 34, 58, 32, 53, 50, 52, 50, 56, 56, 44, 10, 32, 32, 32, 32,
-    32, 34, 109, 105, 110, 95, 98, 121, 116, 101, 115, 34, 58, 32, 49, 49, 56, 54, 51, 50, 56, 51, 44, 10,
-    32, 32, 32, 32, 32, 34, 119, 104, 121, 34, 58, 32, 34, 50, 49, 37, 32, 102, 97, 115, 116, 101, 114, 32,
-    97, 116, 32, 51, 50, 77, 32, 98, 121, 32, 97, 32, 114, 117, 108, 101, 58, 32, 99, 104, 117, 110, 107, 115,
-    32, 111, 102, 32, 53, 49, 50, 75, 32, 105, 110, 115, 116, 101, 97, 100, 32, 111, 102, 32, 54, 52, 75, 34,
-    10, 32, 32, 32, 32, 125, 44, 10, 32, 32, 32, 32, 123, 10, 32, 32, 32, 32, 32, 34, 99, 111, 108, 108,
-    101, 99, 116, 105, 118, 101, 34, 58, 32, 34, 97, 108, 108, 95, 103, 97, 116, 104, 101, 114, 34, 44, 10, 32,
-    32, 32, 32, 32, 34, 114, 111, 111, 116, 34, 58, 32, 110, 117, 108, 108, 44, 10, 32, 32, 32, 32, 32, 34,
-    114, 97, 116, 101, 95, 103, 98, 112, 115, 34, 58, 32, 34, 52, 48, 48, 47, 55, 34, 44, 10, 32, 32, 32,
-    32, 32, 34, 98, 111, 117, 110, 100, 95, 103, 98, 112, 115, 34, 58, 32, 34, 52, 48, 48, 47, 55, 34, 44,
-    10, 32, 32, 32, 32, 32, 34, 111, 112, 116, 105, 109, 97, 108, 34, 58, 32, 116, 114, 117, 101, 44, 10, 32,
-    32, 32, 32, 32, 34, 116, 114, 101, 101, 115, 34, 58, 32, 56, 44, 10, 32, 32, 32, 32, 32, 34, 100, 101,
-    112, 116, 104, 34, 58, 32, 55, 44, 10, 32, 32, 32, 32, 32, 34, 99, 104, 97, 110, 110, 101, 108, 115, 34,
-    58, 32, 56, 44, 10, 32, 32, 32, 32, 32, 34, 102, 105, 102, 111, 115, 34, 58, 32, 53, 54, 44, 10, 32,
-    32, 32, 32, 32, 34, 112, 108, 97, 110, 34, 58, 32, 34, 116, 114, 101, 101, 115, 34, 44, 10, 32, 32, 32,
-    32, 32, 34, 112, 108, 97, 110, 95, 110, 117, 109, 98, 101, 114, 34, 58, 32, 51, 44, 10, 32, 32, 32, 32,
-    32, 34, 115, 112, 114, 101, 97, 100, 34, 58, 32, 48, 44, 10, 32, 32, 32, 32, 32, 34, 101, 118, 101, 114,
-    121, 119, 104, 101, 114, 101, 34, 58, 32, 102, 97, 108, 115, 101, 44, 10, 32, 32, 32, 32, 32, 34, 112, 114,
-    111, 116, 111, 34, 58, 32, 34, 83, 105, 109, 112, 108, 101, 34, 44, 10, 32, 32, 32, 32, 32, 34, 99, 104,
-    117, 110, 107, 95, 98, 121, 116, 101, 115, 34, 58, 32, 52, 48, 57, 54, 44, 10, 32, 32, 32, 32, 32, 34,
-    109, 105, 110, 95, 98, 121, 116, 101, 115, 34, 58, 32, 48, 44, 10, 32, 32, 32, 32, 32, 34, 119, 104, 121,
-    34, 58, 32, 34, 116, 114, 101, 101, 115, 32, 111, 102, 32, 100, 101, 112, 116, 104, 32, 55, 44, 32, 98, 121,
-    32, 97, 32, 114, 117, 108, 101, 34, 10, 32, 32, 32, 32, 125, 44, 10, 32, 32, 32, 32, 123, 10, 32, 32,
-    32, 32, 32, 34, 99, 111, 108, 108, 101, 99, 116, 105, 118, 101, 34, 58, 32, 34, 97, 108, 108, 95, 103, 97,
-    116, 104, 101, 114, 34, 44, 10, 32, 32, 32, 32, 32, 34, 114, 111, 111, 116, 34, 58, 32, 110, 117, 108, 108,
-    44, 10, 32, 32, 32, 32, 32, 34, 114, 97, 116, 101, 95, 103, 98, 112, 115, 34, 58, 32, 34, 52, 48, 48,
-    47, 55, 34, 44, 10, 32, 32, 32, 32, 32, 34, 98, 111, 117, 110, 100, 95, 103, 98, 112, 115, 34, 58, 32,
-    34, 52, 48, 48, 47, 55, 34, 44, 10, 32, 32, 32, 32, 32, 34, 111, 112, 116, 105, 109, 97, 108, 34, 58,
-    32, 116, 114, 117, 101, 44, 10, 32, 32, 32, 32, 32, 34, 116, 114, 101, 101, 115, 34, 58, 32, 56, 44, 10,
-    32, 32, 32, 32, 32, 34, 100, 101, 112, 116, 104, 34, 58, 32, 55, 44, 10, 32, 32, 32, 32, 32, 34, 99,
-    104, 97, 110, 110, 101, 108, 115, 34, 58, 32, 56, 44, 10, 32, 32, 32, 32, 32, 34, 102, 105, 102, 111, 115,
-    34, 58, 32, 53, 54, 44, 10, 32, 32, 32, 32, 32, 34, 112, 108, 97, 110, 34, 58, 32, 34, 116, 114, 101,
-    101, 115, 34, 44, 10, 32, 32, 32, 32, 32, 34, 112, 108, 97, 110, 95, 110, 117, 109, 98, 101, 114, 34, 58,
-    32, 51, 44, 10, 32, 32, 32, 32, 32, 34, 115, 112, 114, 101, 97, 100, 34, 58, 32, 48, 44, 10, 32, 32,
-    32, 32, 32, 34, 101, 118, 101, 114, 121, 119, 104, 101, 114, 101, 34, 58, 32, 102, 97, 108, 115, 101, 44, 10,
-    32, 32, 32, 32, 32, 34, 112, 114, 111, 116, 111, 34, 58, 32, 34, 83, 105, 109, 112, 108, 101, 34, 44, 10,
-    32, 32, 32, 32, 32, 34, 99, 104, 117, 110, 107, 95, 98, 121, 116, 101, 115, 34, 58, 32, 49, 54, 51, 56,
-    52, 44, 10, 32, 32, 32, 32, 32, 34, 109, 105, 110, 95, 98, 121, 116, 101, 115, 34, 58, 32, 50, 54, 50,
-    49, 52, 52, 44, 10, 32, 32, 32, 32, 32, 34, 119, 104, 121, 34, 58, 32, 34, 50, 54, 37, 32, 102, 97,
-    115, 116, 101, 114, 32, 97, 116, 32, 52, 77, 32, 98, 121, 32, 97, 32, 114, 117, 108, 101, 58, 32, 99, 104,
-    117, 110, 107, 115, 32, 111, 102, 32, 49, 54, 75, 32, 105, 110, 115, 116, 101, 97, 100, 32, 111, 102, 32, 52,
-    75, 34, 10, 32, 32, 32, 32, 125, 44, 10, 32, 32, 32, 32, 123, 10, 32, 32, 32, 32, 32, 34, 99, 111,
-    108, 108, 101, 99, 116, 105, 118, 101, 34, 58, 32, 34, 97, 108, 108, 95, 103, 97, 116, 104, 101, 114, 34, 44,
-    10, 32, 32, 32, 32, 32, 34, 114, 111, 111, 116, 34, 58, 32, 110, 117, 108, 108, 44, 10, 32, 32, 32, 32,
-    32, 34, 114, 97, 116, 101, 95, 103, 98, 112, 115, 34, 58, 32, 34, 52, 48, 48, 47, 55, 34, 44, 10, 32,
-    32, 32, 32, 32, 34, 98, 111, 117, 110, 100, 95, 103, 98, 112, 115, 34, 58, 32, 34, 52, 48, 48, 47, 55,
-    34, 44, 10, 32, 32, 32, 32, 32, 34, 111, 112, 116, 105, 109, 97, 108, 34, 58, 32, 116, 114, 117, 101, 44,
-    10, 32, 32, 32, 32, 32, 34, 116, 114, 101, 101, 115, 34, 58, 32, 56, 44, 10, 32, 32, 32, 32, 32, 34,
-    100, 101, 112, 116, 104, 34, 58, 32, 55, 44, 10, 32, 32, 32, 32, 32, 34, 99, 104, 97, 110, 110, 101, 108,
-    115, 34, 58, 32, 56, 44, 10, 32, 32, 32, 32, 32, 34, 102, 105, 102, 111, 115, 34, 58, 32, 53, 54, 44,
-    10, 32, 32, 32, 32, 32, 34, 112, 108, 97, 110, 34, 58, 32, 34, 116, 114, 101, 101, 115, 34, 44, 10, 32,
-    32, 32, 32, 32, 34, 112, 108, 97, 110, 95, 110, 117, 109, 98, 101, 114, 34, 58, 32, 51, 44, 10, 32, 32,
-    32, 32, 32, 34, 115, 112, 114, 101, 97, 100, 34, 58, 32, 48, 44, 10, 32, 32, 32, 32, 32, 34, 101, 118,
-    101, 114, 121, 119, 104, 101, 114, 101, 34, 58, 32, 102, 97, 108, 115, 101, 44, 10, 32, 32, 32, 32, 32, 34,
-    112, 114, 111, 116, 111, 34, 58, 32, 34, 83, 105, 109, 112, 108, 101, 34, 44, 10, 32, 32, 32, 32, 32, 34,
-    99, 104, 117, 110, 107, 95, 98, 121, 116, 101, 115, 34, 58, 32, 54, 53, 53, 51, 54, 44, 10, 32, 32, 32,
-    32, 32, 34, 109, 105, 110, 95, 98, 121, 116, 101, 115, 34, 58, 32, 49, 52, 56, 50, 57, 49, 49, 44, 10,
-    32, 32, 32, 32, 32, 34, 119, 104, 121, 34, 58, 32, 34, 56, 37, 32, 102, 97, 115, 116, 101, 114, 32, 97,
-    116, 32, 51, 50, 77, 32, 98, 121, 32, 97, 32, 114, 117, 108, 101, 58, 32, 99, 104, 117, 110, 107, 115, 32,
-    111, 102, 32, 54, 52, 75, 32, 105, 110, 115, 116, 101, 97, 100, 32, 111, 102, 32, 49, 54, 75, 34, 10, 32,
-    32, 32, 32, 125, 44, 10, 32, 32, 32, 32, 123, 10, 32, 32, 32, 32, 32, 34, 99, 111, 108, 108, 101, 99,
-    116, 105, 118, 101, 34, 58, 32, 34, 114, 101, 100, 117, 99, 101, 95, 115, 99, 97, 116, 116, 101, 114, 34, 44,
-    10, 32, 32, 32, 32, 32, 34, 114, 111, 111, 116, 34, 58, 32, 110, 117, 108, 108, 44, 10, 32, 32, 32, 32,
-    32, 34, 114, 97, 116, 101, 95, 103, 98, 112, 115, 34, 58, 32, 34, 52, 48, 48, 47, 55, 34, 44, 10, 32,
-    32, 32, 32, 32, 34, 98, 111, 117, 110, 100, 95, 103, 98, 112, 115, 34, 58, 32, 34, 52, 48, 48, 47, 55,
-    34, 44, 10, 32, 32, 32, 32, 32, 34, 111, 112, 116, 105, 109, 97, 108, 34, 58, 32, 116, 114, 117, 101, 44,
-    10, 32, 32, 32, 32, 32, 34, 116, 114, 101, 101, 115, 34, 58, 32, 56, 44, 10, 32, 32, 32, 32, 32, 34,
-    100, 101, 112, 116, 104, 34, 58, 32, 55, 44, 10, 32, 32, 32, 32, 32, 34, 99, 104, 97, 110, 110, 101, 108,
-    115, 34, 58, 32, 56, 44, 10, 32, 32, 32, 32, 32, 34, 102, 105, 102, 111, 115, 34, 58, 32, 53, 54, 44,
-    10, 32, 32, 32, 32, 32, 34, 112, 108, 97, 110, 34, 58, 32, 34, 116, 114, 101, 101, 115, 34, 44, 10, 32,
-    32, 32, 32, 32, 34, 112, 108, 97, 110, 95, 110, 117, 109, 98, 101, 114, 34, 58, 32, 52, 44, 10, 32, 32,
-    32, 32, 32, 34, 115, 112, 114, 101, 97, 100, 34, 58, 32, 48, 44, 10, 32, 32, 32, 32, 32, 34, 101, 118,
-    101, 114, 121, 119, 104, 101, 114, 101, 34, 58, 32, 102, 97, 108, 115, 101, 44, 10, 32, 32, 32, 32, 32, 34,
-    112, 114, 111, 116, 111, 34, 58, 32, 34, 83, 105, 109, 112, 108, 101, 34, 44, 10, 32, 32, 32, 32, 32, 34,
-    99, 104, 117, 110, 107, 95, 98, 121, 116, 101, 115, 34, 58, 32, 52, 48, 57, 54, 44, 10, 32, 32, 32, 32,
-    32, 34, 109, 105, 110, 95, 98, 121, 116, 101, 115, 34, 58, 32, 48, 44, 10, 32, 32, 32, 32, 32, 34, 119,
-    104, 121, 34, 58, 32, 34, 116, 114, 101, 101, 115, 32, 111, 102, 32, 100, 101, 112, 116, 104, 32, 55, 44, 32,
-    98, 121, 32, 97, 32, 114, 117, 108, 101, 34, 10, 32, 32, 32, 32, 125, 44, 10, 32, 32, 32, 32, 123, 10,
-    32, 32, 32, 32, 32, 34, 99, 111, 108, 108, 101, 99, 116, 105, 118, 101, 34, 58, 32, 34, 114, 101, 100, 117,
-    99, 101, 95, 115, 99, 97, 116, 116, 101, 114, 34, 44, 10, 32, 32, 32, 32, 32, 34, 114, 111, 111, 116, 34,
-    58, 32, 110, 117, 108, 108, 44, 10, 32, 32, 32, 32, 32, 34, 114, 97, 116, 101, 95, 103, 98, 112, 115, 34,
-    58, 32, 34, 52, 48, 48, 47, 55, 34, 44, 10, 32, 32, 32, 32, 32, 34, 98, 111, 117, 110, 100, 95, 103,
-    98, 112, 115, 34, 58, 32, 34, 52, 48, 48, 47, 55, 34, 44, 10, 32, 32, 32, 32, 32, 34, 111, 112, 116,
-    105, 109, 97, 108, 34, 58, 32, 116, 114, 117, 101, 44, 10, 32, 32, 32, 32, 32, 34, 116, 114, 101, 101, 115,
-    34, 58, 32, 56, 44, 10, 32, 32, 32, 32, 32, 34, 100, 101, 112, 116, 104, 34, 58, 32, 55, 44, 10, 32,
-    32, 32, 32, 32, 34, 99, 104, 97, 110, 110, 101, 108, 115, 34, 58, 32, 56, 44, 10, 32, 32, 32, 32, 32,
-    34, 102, 105, 102, 111, 115, 34, 58, 32, 53, 54, 44, 10, 32, 32, 32, 32, 32, 34, 112, 108, 97, 110, 34,
-    58, 32, 34, 116, 114, 101, 101, 115, 34, 44, 10, 32, 32, 32, 32, 32, 34, 112, 108, 97, 110, 95, 110, 117,
-    109, 98, 101, 114, 34, 58, 32, 52, 44, 10, 32, 32, 32, 32, 32, 34, 115, 112, 114, 101, 97, 100, 34, 58,
-    32, 48, 44, 10, 32, 32, 32, 32, 32, 34, 101, 118, 101, 114, 121, 119, 104, 101, 114, 101, 34, 58, 32, 102,
-    97, 108, 115, 101, 44, 10, 32, 32, 32, 32, 32, 34, 112, 114, 111, 116, 111, 34, 58, 32, 34, 83, 105, 109,
-    112, 108, 101, 34, 44, 10, 32, 32, 32, 32, 32, 34, 99, 104, 117, 110, 107, 95, 98, 121, 116, 101, 115, 34,
-    58, 32, 49, 54, 51, 56, 52, 44, 10, 32, 32, 32, 32, 32, 34, 109, 105, 110, 95, 98, 121, 116, 101, 115,
-    34, 58, 32, 50, 54, 50, 49, 52, 52, 44, 10, 32, 32, 32, 32, 32, 34, 119, 104, 121, 34, 58, 32, 34,
-    50, 54, 37, 32, 102, 97, 115, 116, 101, 114, 32, 97, 116, 32, 52, 77, 32, 98, 121, 32, 97, 32, 114, 117,
-    108, 101, 58, 32, 99, 104, 117, 110, 107, 115, 32, 111, 102, 32, 49, 54, 75, 32, 105, 110, 115, 116, 101, 97,
-    100, 32, 111, 102, 32, 52, 75, 34, 10, 32, 32, 32, 32, 125, 44, 10, 32, 32, 32, 32, 123, 10, 32, 32,
-    32, 32, 32, 34, 99, 111, 108, 108, 101, 99, 116, 105, 118, 101, 34, 58, 32, 34, 114, 101, 100, 117, 99, 101,
-    95, 115, 99, 97, 116, 116, 101, 114, 34, 44, 10, 32, 32, 32, 32, 32, 34, 114, 111, 111, 116, 34, 58, 32,
-    110, 117, 108, 108, 44, 10, 32, 32, 32, 32, 32, 34, 114, 97, 116, 101, 95, 103, 98, 112, 115, 34, 58, 32,
-    34, 52, 48, 48, 47, 55, 34, 44, 10, 32, 32, 32, 32, 32, 34, 98, 111, 117, 110, 100, 95, 103, 98, 112,
-    115, 34, 58, 32, 34, 52, 48, 48, 47, 55, 34, 44, 10, 32, 32, 32, 32, 32, 34, 111, 112, 116, 105, 109,
-    97, 108, 34, 58, 32, 116, 114, 117, 101, 44, 10, 32, 32, 32, 32, 32, 34, 116, 114, 101, 101, 115, 34, 58,
-    32, 56, 44, 10, 32, 32, 32, 32, 32, 34, 100, 101, 112, 116, 104, 34, 58, 32, 55, 44, 10, 32, 32, 32,
-    32, 32, 34, 99, 104, 97, 110, 110, 101, 108, 115, 34, 58, 32, 56, 44, 10, 32, 32, 32, 32, 32, 34, 102,
-    105, 102, 111, 115, 34, 58, 32, 53, 54, 44, 10, 32, 32, 32, 32, 32, 34, 112, 108, 97, 110, 34, 58, 32,
-    34, 116, 114, 101, 101, 115, 34, 44, 10, 32, 32, 32, 32, 32, 34, 112, 108, 97, 110, 95, 110, 117, 109, 98,
-    101, 114, 34, 58, 32, 52, 44, 10, 32, 32, 32, 32, 32, 34, 115, 112, 114, 101, 97, 100, 34, 58, 32, 48,
-    44, 10, 32, 32, 32, 32, 32, 34, 101, 118, 101, 114, 121, 119, 104, 101, 114, 101, 34, 58, 32, 102, 97, 108,
-    115, 101, 44, 10, 32, 32, 32, 32, 32, 34, 112, 114, 111, 116, 111, 34, 58, 32, 34, 83, 105, 109, 112, 108,
-    101, 34, 44, 10, 32, 32, 32, 32, 32, 34, 99, 104, 117, 110, 107, 95, 98, 121, 116, 101, 115, 34, 58, 32,
-    54, 53, 53, 51, 54, 44, 10, 32, 32, 32, 32, 32, 34, 109, 105, 110, 95, 98, 121, 116, 101, 115, 34, 58,
-    32, 49, 52, 56, 50, 57, 49, 49, 44, 10, 32, 32, 32, 32, 32, 34, 119, 104, 121, 34, 58, 32, 34, 56,
-    37, 32, 102, 97, 115, 116, 101, 114, 32, 97, 116, 32, 51, 50, 77, 32, 98, 121, 32, 97, 32, 114, 117, 108,
-    101, 58, 32, 99, 104, 117, 110, 107, 115, 32, 111, 102, 32, 54, 52, 75, 32, 105, 110, 115, 116, 101, 97, 100,
-    32, 111, 102, 32, 49, 54, 75, 34, 10, 32, 32, 32, 32, 125, 10, 32, 32, 32, 93, 10, 32, 32, 125, 10,
-    32, 93, 44, 10, 32, 34, 99, 111, 117, 110, 116, 115, 34, 58, 32, 123, 10, 32, 32, 34, 99, 111, 108, 108,
-    99, 95, 97, 108, 108, 111, 99, 97, 116, 105, 111, 110, 115, 34, 58, 32, 51, 44, 10, 32, 32, 34, 99, 111,
-    108, 108, 99, 95, 112, 114, 111, 103, 114, 97, 109, 115, 34, 58, 32, 54, 55, 44, 10, 32, 32, 34, 99, 111,
-    108, 108, 99, 95, 115, 104, 97, 114, 101, 115, 34, 58, 32, 51, 55, 44, 10, 32, 32, 34, 99, 111, 108, 108,
-    99, 95, 114, 97, 110, 107, 95, 99, 104, 97, 110, 110, 101, 108, 115, 34, 58, 32, 50, 49, 48, 44, 10, 32,
-    32, 34, 99, 111, 108, 108, 99, 95, 115, 116, 101, 112, 115, 34, 58, 32, 50, 50, 49, 44, 10, 32, 32, 34,
-    99, 111, 108, 108, 99, 95, 114, 101, 102, 115, 34, 58, 32, 51, 54, 56, 44, 10, 32, 32, 34, 99, 111, 108,
-    108, 99, 95, 102, 105, 102, 111, 115, 34, 58, 32, 57, 56, 44, 10, 32, 32, 34, 99, 111, 108, 108, 99, 95,
-    102, 105, 102, 111, 95, 114, 101, 97, 100, 101, 114, 115, 34, 58, 32, 57, 56, 44, 10, 32, 32, 34, 99, 111,
-    108, 108, 99, 95, 103, 112, 117, 95, 115, 101, 116, 115, 34, 58, 32, 49, 51, 44, 10, 32, 32, 34, 99, 111,
-    108, 108, 99, 95, 115, 101, 116, 95, 103, 112, 117, 115, 34, 58, 32, 52, 50, 44, 10, 32, 32, 34, 99, 111,
-    108, 108, 99, 95, 115, 101, 116, 95, 114, 97, 110, 107, 115, 34, 58, 32, 52, 50, 44, 10, 32, 32, 34, 99,
-    111, 108, 108, 99, 95, 103, 112, 117, 95, 99, 108, 97, 115, 115, 101, 115, 34, 58, 32, 56, 10, 32, 125, 44,
-    10, 32, 34, 100, 101, 118, 105, 99, 101, 95, 99, 111, 100, 101, 34, 58, 32, 91, 10, 32, 32, 123, 10, 32,
-    32, 32, 34, 99, 111, 100, 101, 34, 58, 32, 34, 115, 109, 95, 55, 53, 34, 44, 10, 32, 32, 32, 34, 99,
-    111, 109, 112, 105, 108, 101, 114, 34, 58, 32, 34, 110, 118, 99, 99, 32, 49, 51, 46, 48, 34, 44, 10, 32,
-    32, 32, 34, 100, 114, 105, 118, 101, 114, 34, 58, 32, 34, 53, 56, 48, 46, 54, 53, 46, 48, 54, 34, 10,
-    32, 32, 125, 44, 10, 32, 32, 123, 10, 32, 32, 32, 34, 99, 111, 100, 101, 34, 58, 32, 34, 115, 109, 95,
-    56, 48, 34, 44, 10, 32, 32, 32, 34, 99, 111, 109, 112, 105, 108, 101, 114, 34, 58, 32, 34, 110, 118, 99,
-    99, 32, 49, 51, 46, 48, 34, 44, 10, 32, 32, 32, 34, 100, 114, 105, 118, 101, 114, 34, 58, 32, 34, 53,
-    56, 48, 46, 54, 53, 46, 48, 54, 34, 10, 32, 32, 125, 44, 10, 32, 32, 123, 10, 32, 32, 32, 34, 99,
-    111, 100, 101, 34, 58, 32, 34, 115, 109, 95, 57, 48, 34, 44, 10, 32, 32, 32, 34, 99, 111, 109, 112, 105,
-    108, 101, 114, 34, 58, 32, 34, 110, 118, 99, 99, 32, 49, 51, 46, 48, 34, 44, 10, 32, 32, 32, 34, 100,
-    114, 105, 118, 101, 114, 34, 58, 32, 34, 53, 56, 48, 46, 54, 53, 46, 48, 54, 34, 10, 32, 32, 125, 44,
-    10, 32, 32, 123, 10, 32, 32, 32, 34, 99, 111, 100, 101, 34, 58, 32, 34, 115, 109, 95, 49, 48, 48, 34,
-    44, 10, 32, 32, 32, 34, 99, 111, 109, 112, 105, 108, 101, 114, 34, 58, 32, 34, 110, 118, 99, 99, 32, 49,
-    51, 46, 48, 34, 44, 10, 32, 32, 32, 34, 100, 114, 105, 118, 101, 114, 34, 58, 32, 34, 53, 56, 48, 46,
-    54, 53, 46, 48, 54, 34, 10, 32, 32, 125, 44, 10, 32, 32, 123, 10, 32, 32, 32, 34, 99, 111, 100, 101,
-    34, 58, 32, 34, 115, 109, 95, 49, 50, 48, 34, 44, 10, 32, 32, 32, 34, 99, 111, 109, 112, 105, 108, 101,
-    114, 34, 58, 32, 34, 110, 118, 99, 99, 32, 49, 51, 46, 48, 34, 44, 10, 32, 32, 32, 34, 100, 114, 105,
-    118, 101, 114, 34, 58, 32, 34, 53, 56, 48, 46, 54, 53, 46, 48, 54, 34, 10, 32, 32, 125, 44, 10, 32,
-    32, 123, 10, 32, 32, 32, 34, 99, 111, 100, 101, 34, 58, 32, 34, 80, 84, 88, 32, 56, 46, 48, 34, 44,
-    10, 32, 32, 32, 34, 99, 111, 109, 112, 105, 108, 101, 114, 34, 58, 32, 34, 110, 118, 99, 99, 32, 49, 51,
-    46, 48, 34, 44, 10, 32, 32, 32, 34, 100, 114, 105, 118, 101, 114, 34, 58, 32, 34, 53, 56, 48, 46, 54,
-    53, 46, 48, 54, 34, 10, 32, 32, 125, 10, 32, 93, 10, 125, 0,
+    32, 53, 50, 52, 50, 56, 56, 44, 10, 32, 32, 32, 32, 32, 34, 109, 105, 110, 95, 98, 121, 116, 101, 115,
+    34, 58, 32, 49, 49, 56, 54, 51, 50, 56, 51, 44, 10, 32, 32, 32, 32, 32, 34, 119, 104, 121, 34, 58,
+    32, 34, 50, 49, 37, 32, 102, 97, 115, 116, 101, 114, 32, 97, 116, 32, 51, 50, 77, 32, 98, 121, 32, 97,
+    32, 114, 117, 108, 101, 58, 32, 99, 104, 117, 110, 107, 115, 32, 111, 102, 32, 53, 49, 50, 75, 32, 105, 110,
+    115, 116, 101, 97, 100, 32, 111, 102, 32, 54, 52, 75, 34, 10, 32, 32, 32, 32, 125, 10, 32, 32, 32, 93,
+    10, 32, 32, 125, 10, 32, 93, 44, 10, 32, 34, 99, 111, 117, 110, 116, 115, 34, 58, 32, 123, 10, 32, 32,
+    34, 99, 111, 108, 108, 99, 95, 97, 108, 108, 111, 99, 97, 116, 105, 111, 110, 115, 34, 58, 32, 51, 44, 10,
+    32, 32, 34, 99, 111, 108, 108, 99, 95, 112, 114, 111, 103, 114, 97, 109, 115, 34, 58, 32, 49, 52, 44, 10,
+    32, 32, 34, 99, 111, 108, 108, 99, 95, 115, 104, 97, 114, 101, 115, 34, 58, 32, 51, 44, 10, 32, 32, 34,
+    99, 111, 108, 108, 99, 95, 114, 97, 110, 107, 95, 99, 104, 97, 110, 110, 101, 108, 115, 34, 58, 32, 49, 52,
+    44, 10, 32, 32, 34, 99, 111, 108, 108, 99, 95, 115, 116, 101, 112, 115, 34, 58, 32, 49, 52, 44, 10, 32,
+    32, 34, 99, 111, 108, 108, 99, 95, 114, 101, 102, 115, 34, 58, 32, 50, 50, 44, 10, 32, 32, 34, 99, 111,
+    108, 108, 99, 95, 102, 105, 102, 111, 115, 34, 58, 32, 49, 49, 44, 10, 32, 32, 34, 99, 111, 108, 108, 99,
+    95, 102, 105, 102, 111, 95, 114, 101, 97, 100, 101, 114, 115, 34, 58, 32, 49, 49, 44, 10, 32, 32, 34, 99,
+    111, 108, 108, 99, 95, 103, 112, 117, 95, 115, 101, 116, 115, 34, 58, 32, 49, 51, 44, 10, 32, 32, 34, 99,
+    111, 108, 108, 99, 95, 115, 101, 116, 95, 103, 112, 117, 115, 34, 58, 32, 52, 50, 44, 10, 32, 32, 34, 99,
+    111, 108, 108, 99, 95, 115, 101, 116, 95, 114, 97, 110, 107, 115, 34, 58, 32, 52, 50, 44, 10, 32, 32, 34,
+    99, 111, 108, 108, 99, 95, 103, 112, 117, 95, 99, 108, 97, 115, 115, 101, 115, 34, 58, 32, 56, 10, 32, 125,
+    10, 125, 0,
 };
 
 // The plans with their certificates, as `collc plan --json` prints them, compressed by zlib: what `collc verify` checks.
 extern COLLC_EXPORT const uint64_t collc_plan_size;
-const uint64_t collc_plan_size = 1001;
+const uint64_t collc_plan_size = 523;
 extern COLLC_EXPORT const unsigned char collc_plan[];
 const unsigned char collc_plan[] = {
-    120, 218, 237, 88, 219, 110, 163, 48, 16, 253, 23, 63, 123, 85, 223, 192, 144, 95, 65, 81, 5, 198, 73, 80,
-    41, 32, 66, 218, 93, 85, 253, 247, 181, 203, 205, 105, 136, 99, 210, 100, 183, 201, 174, 242, 98, 156, 57, 115,
-    230, 198, 140, 77, 244, 6, 86, 101, 253, 28, 55, 96, 1, 68, 153, 231, 226, 71, 149, 199, 197, 3, 6, 16,
-    52, 101, 85, 230, 229, 250, 23, 88, 188, 129, 34, 126, 150, 90, 98, 19, 103, 133, 250, 107, 149, 21, 107, 89,
-    87, 117, 86, 104, 220, 26, 255, 32, 9, 163, 34, 101, 137, 196, 50, 136, 69, 152, 120, 97, 24, 250, 65, 200,
-    89, 136, 99, 129, 101, 2, 222, 33, 168, 227, 226, 105, 11, 22, 209, 219, 199, 10, 44, 16, 4, 235, 106, 167,
-    241, 213, 14, 41, 165, 91, 89, 191, 200, 90, 61, 183, 11, 164, 48, 189, 40, 54, 68, 241, 164, 232, 82, 109,
-    190, 102, 141, 216, 72, 77, 161, 158, 242, 172, 103, 203, 210, 15, 174, 109, 45, 70, 174, 116, 219, 140, 218, 158,
-    178, 66, 137, 128, 226, 69, 99, 212, 243, 58, 169, 20, 18, 120, 173, 5, 26, 142, 13, 56, 54, 225, 200, 14,
-    87, 118, 232, 112, 182, 118, 232, 240, 74, 209, 100, 47, 58, 146, 113, 158, 63, 214, 50, 221, 9, 169, 16, 117,
-    89, 42, 125, 197, 46, 207, 21, 79, 153, 183, 174, 201, 159, 177, 104, 244, 159, 113, 35, 31, 71, 157, 16, 36,
-    229, 174, 72, 247, 118, 202, 170, 201, 158, 227, 28, 44, 154, 122, 39, 33, 16, 178, 110, 178, 85, 38, 20, 80,
-    231, 174, 179, 175, 138, 213, 110, 147, 149, 58, 127, 122, 173, 141, 138, 90, 31, 150, 48, 106, 61, 91, 46, 85,
-    158, 154, 90, 202, 46, 79, 31, 118, 41, 231, 95, 101, 182, 222, 52, 123, 156, 157, 241, 74, 7, 130, 24, 70,
-    104, 185, 84, 206, 38, 117, 25, 167, 34, 214, 209, 137, 34, 12, 17, 140, 176, 218, 127, 95, 234, 56, 238, 185,
-    63, 10, 246, 222, 163, 43, 186, 46, 118, 90, 219, 54, 75, 181, 189, 157, 203, 19, 142, 162, 73, 71, 247, 124,
-    26, 124, 157, 240, 233, 83, 58, 191, 173, 67, 99, 230, 108, 25, 210, 5, 186, 142, 155, 141, 178, 127, 70, 129,
-    98, 116, 224, 85, 187, 245, 215, 242, 4, 237, 101, 236, 92, 177, 109, 212, 30, 183, 202, 228, 230, 102, 98, 50,
-    149, 106, 56, 251, 189, 126, 239, 226, 113, 137, 65, 145, 242, 48, 240, 104, 64, 73, 224, 37, 40, 72, 125, 148,
-    114, 206, 19, 28, 112, 153, 8, 201, 86, 248, 234, 131, 98, 16, 37, 134, 40, 177, 139, 82, 67, 148, 222, 208,
-    248, 233, 224, 228, 24, 156, 56, 193, 169, 1, 39, 243, 141, 103, 199, 224, 212, 9, 238, 25, 112, 58, 195, 248,
-    155, 27, 189, 237, 130, 244, 11, 58, 61, 140, 137, 227, 75, 171, 94, 118, 72, 96, 68, 244, 138, 234, 149, 119,
-    56, 160, 9, 164, 48, 98, 90, 130, 104, 20, 109, 81, 247, 59, 180, 205, 152, 244, 190, 223, 199, 32, 239, 51,
-    236, 154, 201, 243, 134, 59, 65, 232, 129, 126, 246, 181, 223, 60, 215, 93, 216, 119, 146, 182, 248, 221, 156, 111,
-    205, 112, 207, 177, 109, 230, 29, 234, 234, 35, 119, 66, 23, 113, 209, 101, 127, 199, 6, 93, 212, 69, 215, 220,
-    44, 159, 127, 100, 249, 102, 153, 118, 45, 244, 147, 105, 182, 43, 154, 56, 52, 146, 147, 138, 172, 13, 247, 116,
-    130, 237, 138, 204, 46, 117, 177, 35, 24, 242, 147, 84, 229, 50, 72, 25, 193, 129, 58, 114, 173, 124, 137, 112,
-    232, 9, 143, 96, 33, 195, 120, 117, 163, 71, 176, 65, 148, 25, 162, 204, 46, 234, 25, 162, 158, 93, 212, 55,
-    68, 125, 187, 40, 55, 68, 249, 255, 227, 226, 77, 28, 23, 59, 184, 127, 12, 206, 156, 224, 220, 128, 179, 249,
-    198, 7, 199, 224, 158, 19, 60, 52, 224, 222, 124, 227, 49, 58, 134, 247, 221, 240, 102, 221, 249, 243, 205, 199,
-    228, 24, 158, 187, 225, 205, 202, 227, 51, 236, 191, 131, 171, 66, 187, 96, 253, 194, 235, 23, 126, 191, 224, 211,
-    215, 9, 230, 124, 157, 224, 208, 87, 147, 137, 238, 207, 39, 31, 122, 234, 17, 155, 163, 74, 13, 62, 200, 96,
-    20, 182, 115, 80, 173, 252, 195, 139, 7, 211, 178, 92, 75, 48, 173, 32, 48, 103, 166, 198, 107, 38, 180, 63,
-    155, 125, 200, 213, 38, 249, 23, 175, 40, 99, 28, 205, 120, 25, 81, 26, 98, 115, 31, 151, 25, 163, 210, 140,
-    250, 26, 171, 106, 172, 158, 63, 115, 237, 97, 234, 220, 203, 63, 71, 165, 223, 188, 204, 97, 24, 246, 51, 162,
-    107, 214, 93, 207, 108, 95, 96, 199, 131, 50, 191, 86, 77, 89, 79, 213, 124, 206, 229, 233, 44, 86, 226, 194,
-    106, 187, 102, 157, 197, 74, 93, 88, 71, 189, 99, 37, 142, 12, 83, 150, 156, 96, 101, 46, 172, 206, 221, 211,
-    232, 153, 214, 219, 146, 231, 194, 58, 190, 127, 211, 12, 174, 111, 229, 192, 234, 187, 176, 26, 4, 95, 234, 5,
-    3, 43, 119, 97, 189, 94, 7, 58, 255, 74, 126, 67, 93, 232, 242, 173, 252, 100, 11, 186, 20, 165, 227, 39,
-    128, 115, 41, 191, 240, 177, 192, 133, 114, 74, 253, 104, 198, 216, 35, 123, 131, 28, 58, 143, 253, 251, 196, 180,
-    25, 214, 163, 224, 233, 182, 227, 246, 73, 196, 236, 234, 211, 102, 244, 221, 209, 161, 231, 204, 167, 156, 28, 36,
-    131, 29, 14, 13, 231, 66, 148, 123, 103, 63, 245, 251, 13, 144, 236, 58, 120,
+    120, 218, 237, 149, 219, 142, 219, 32, 16, 134, 223, 133, 107, 86, 5, 204, 193, 246, 171, 32, 171, 194, 24, 59,
+    104, 29, 219, 34, 36, 219, 42, 218, 119, 47, 196, 57, 176, 82, 29, 217, 210, 246, 98, 219, 42, 55, 3, 254,
+    191, 153, 63, 48, 99, 203, 51, 104, 71, 183, 87, 30, 148, 64, 143, 125, 175, 95, 166, 94, 13, 223, 48, 128,
+    192, 143, 211, 216, 143, 221, 79, 80, 158, 193, 160, 246, 38, 42, 118, 202, 14, 225, 81, 107, 135, 206, 184, 201,
+    217, 33, 114, 29, 126, 33, 53, 205, 116, 67, 107, 131, 77, 174, 116, 81, 179, 162, 40, 120, 94, 8, 90, 96,
+    165, 177, 169, 193, 59, 4, 78, 13, 175, 7, 80, 202, 243, 37, 2, 37, 130, 160, 155, 142, 145, 159, 142, 40,
+    36, 61, 24, 119, 50, 46, 172, 231, 0, 5, 230, 38, 197, 137, 20, 255, 86, 90, 133, 205, 55, 235, 245, 206,
+    196, 18, 97, 213, 219, 91, 53, 219, 92, 106, 29, 156, 126, 212, 106, 14, 254, 145, 237, 213, 14, 65, 2, 134,
+    83, 100, 194, 186, 171, 167, 64, 2, 54, 59, 136, 56, 78, 112, 156, 226, 232, 57, 30, 124, 196, 227, 156, 125,
+    196, 227, 53, 218, 219, 83, 60, 201, 218, 141, 170, 209, 42, 228, 9, 7, 51, 142, 126, 182, 56, 246, 243, 223,
+    50, 63, 148, 190, 60, 81, 222, 124, 127, 228, 131, 160, 30, 143, 67, 243, 97, 103, 156, 188, 221, 171, 30, 148,
+    222, 29, 13, 4, 218, 56, 111, 91, 171, 3, 24, 239, 237, 234, 77, 31, 99, 182, 131, 109, 194, 166, 156, 125,
+    87, 225, 70, 188, 51, 230, 122, 35, 55, 11, 111, 198, 118, 59, 255, 177, 230, 221, 106, 41, 37, 130, 24, 74,
+    84, 85, 213, 123, 252, 193, 207, 233, 158, 70, 20, 57, 203, 242, 140, 228, 172, 70, 121, 195, 81, 35, 132, 168,
+    113, 46, 76, 173, 13, 109, 241, 31, 239, 158, 187, 148, 36, 82, 242, 92, 154, 37, 210, 236, 11, 245, 228, 21,
+    39, 75, 56, 89, 133, 103, 9, 78, 182, 155, 167, 75, 120, 182, 10, 103, 9, 158, 109, 48, 255, 247, 206, 35,
+    148, 24, 18, 40, 73, 140, 8, 204, 160, 164, 159, 60, 163, 136, 215, 13, 65, 97, 58, 41, 193, 121, 152, 201,
+    150, 27, 132, 11, 166, 25, 193, 218, 20, 170, 253, 162, 51, 122, 151, 210, 68, 74, 159, 75, 89, 34, 101, 207,
+    165, 60, 145, 242, 231, 82, 145, 72, 197, 255, 247, 201, 151, 120, 159, 92, 113, 190, 132, 211, 85, 184, 72, 112,
+    186, 221, 124, 190, 132, 179, 85, 120, 145, 224, 108, 187, 121, 140, 150, 120, 190, 142, 79, 251, 142, 111, 183, 143,
+    201, 18, 47, 214, 241, 105, 231, 137, 13, 254, 255, 173, 111, 9, 148, 25, 164, 80, 242, 24, 81, 200, 160, 204,
+    99, 196, 32, 15, 226, 11, 194, 161, 8, 33, 185, 125, 117, 170, 95, 60, 86, 194, 107,
 };
 
 }  // extern "C"

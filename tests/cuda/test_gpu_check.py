@@ -3,111 +3,324 @@
 from __future__ import annotations
 
 import ast
+import importlib.util
 import os
 import re
+import shutil
 import subprocess
 import sys
+import time
+import zlib
+from functools import cache
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 from test_cuda_runtime import library, mock_driver
 
+from collc.build import cuda, nvcc
+from collc.build.cache import cache_dir
 from collc.build.runtime import include_dirs
 from collc.build.toolchain import find_cxx
 
 FOLDER = Path(__file__).parent.parent.parent / "gpu_check"
+# What runs where there is a GPU; the other files write what it starts from, or need PyTorch.
+MODULES = ("check", "table", "building", "gpu", "results", "measures")
+SOURCES = ("hgx-h100", "dgx1v", "chain")
 
 pytestmark = pytest.mark.skipif(not FOLDER.is_dir(), reason="gpu_check is in the checkout, not in the wheel")
 
 
 def run(*arguments: str, **settings: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, str(FOLDER / "check.py"), *arguments]
-    return subprocess.run(
-        command, capture_output=True, text=True, env={**os.environ, **settings}, check=False, timeout=400
-    )
+    environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1", **settings}
+    return subprocess.run(command, capture_output=True, text=True, env=environment, check=False, timeout=400)
 
 
-def test_it_checks_every_type_and_operation():
-    done = run("--library", str(library()), "--tiny", "--seconds", "300", LD_LIBRARY_PATH=str(mock_driver()))
+def on_the_mock(*arguments: str, **settings: str) -> subprocess.CompletedProcess[str]:
+    given = ("--library", str(library()), "--tiny", *arguments)
+    return run(*given, **{"LD_LIBRARY_PATH": str(mock_driver()), **settings})
+
+
+def table_of(done: subprocess.CompletedProcess[str]) -> str:
+    """What was printed last."""
+    return done.stdout.split("\n\n", 1)[1]
+
+
+def test_it_checks_every_type_and_operation(tmp_path):
+    out = tmp_path / "not" / "there"
+    done = on_the_mock("--stretch", "10", "--parts", "results", OUT=str(out))
     assert done.returncode == 0, done.stdout + done.stderr
     assert re.search(r"results, protocols by the table +340 of 340 right", done.stdout)
     for protocol in ("Simple", "LL", "LL128"):
         assert re.search(rf"results, {protocol} +68 of 68 right", done.stdout)
     assert done.stdout.splitlines()[-1].strip().startswith("all checks passed in")
+    assert (out / "gpu-check.txt").read_text() == table_of(done)
+
+
+def test_it_checks_calls_in_place_transfers_streams_and_graphs():
+    done = on_the_mock("--stretch", "10", "--parts", "in place,transfers,streams,graphs")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert re.search(r"results in place +24 of 24 right", done.stdout)
+    for transfer in ("gather", "scatter", "all_to_all", "send and receive"):
+        assert re.search(rf"results, {transfer} +3 of 3 right", done.stdout)
+    for what in ("copy in, call, copy out", "calls take turns on two", "two communicators"):
+        assert re.search(rf"streams: {what} +right", done.stdout)
+    for what in ("all ranks on one stream", "streams joined by events"):
+        assert re.search(rf"graph: {what} +right, 3 replays", done.stdout)
 
 
 def test_without_a_driver_it_fails_with_one_line():
-    done = run("--library", str(library()), "--tiny", LD_LIBRARY_PATH="")
+    done = on_the_mock("--parts", "results", LD_LIBRARY_PATH="")
     assert done.returncode == 1
     assert "no NVIDIA driver here" in done.stdout
-    assert "Traceback" not in done.stderr
+    assert re.search(r"results: LL128 +not run: there is no GPU to run it on", done.stdout)
+    assert "Traceback" not in done.stdout + done.stderr
+
+
+def test_a_folder_that_cannot_be_made_is_told_before_anything_runs(tmp_path):
+    (tmp_path / "file").write_text("")
+    done = on_the_mock(OUT=str(tmp_path / "file" / "below"))
+    assert done.returncode == 1
+    assert re.fullmatch(r"cannot write to OUT: .*\n", done.stdout)
+    assert done.stderr == ""
+
+
+@cache
+def faulty_driver() -> Path:
+    """The mock driver, on which the kernels of LL never end and those of LL128 give wrong results."""
+    folder = cache_dir() / "tests" / "faulty"
+    folder.mkdir(parents=True, exist_ok=True)
+    shutil.copy(mock_driver() / "libcuda.so.1", folder / "libmock.so")
+    (folder / "faulty.cpp").write_text(
+        "#include <cstdlib>\n#include <cstring>\n#include <dlfcn.h>\n#include <unistd.h>\n"
+        'extern "C" int cuCtxSynchronize() {\n'
+        '  const char *protocol = std::getenv("COLLC_PROTO");\n'
+        '  if (protocol != nullptr && std::strcmp(protocol, "LL") == 0) for (;;) pause();\n'
+        '  return reinterpret_cast<int (*)()>(dlsym(RTLD_NEXT, "cuCtxSynchronize"))();\n}\n'
+        'extern "C" int cuMemcpyDtoH_v2(char *to, unsigned long long from, size_t bytes) {\n'
+        '  const char *protocol = std::getenv("COLLC_PROTO");\n'
+        "  std::memcpy(to, reinterpret_cast<void *>(from), bytes);\n"
+        '  if (protocol != nullptr && std::strcmp(protocol, "LL128") == 0) to[0] ^= 1;\n'
+        "  return 0;\n}\n"
+    )
+    command = [find_cxx().path, "-shared", "-fPIC", "-Wl,--no-as-needed", str(folder / "faulty.cpp")]
+    command += [str(folder / "libmock.so"), "-ldl", "-o", str(folder / "libcuda.so.1")]
+    subprocess.run(command, check=True, timeout=60)
+    return folder
+
+
+def test_a_part_that_hangs_is_ended_and_the_others_have_their_rows(tmp_path):
+    driver = str(faulty_driver())
+    settings = {"LD_LIBRARY_PATH": driver, "OUT": str(tmp_path)}
+    done = on_the_mock("--parts", "results,in place", "--types", "int8", **settings)
+    assert done.returncode == 1
+    written = (tmp_path / "gpu-check.txt").read_text()
+    assert written == table_of(done)
+    assert re.search(r"results, Simple +\d+ of \d+ right", written)
+    assert re.search(r"results: LL +NOT ENDED: killed after 9 s", written)
+    assert re.search(r"results, LL128 +0 of \d+ right.*; wrong: all_reduce int8 sum 33", written)
+    assert re.search(r"results in place +24 of 24 right", written)
+    assert written.splitlines()[-1].strip().startswith("NOT all checks passed in")
+
+
+def test_the_watchdog_prints_what_there_is(tmp_path):
+    program = (
+        "import sys; sys.path.insert(0, sys.argv[1]); import check\n"
+        "check.WATCHDOG = 6\n"
+        "sys.argv = [sys.argv[0], '--library', sys.argv[2], '--tiny', '--parts', 'results', '--types', 'int8']\n"
+        "before = check.library_parts\n"
+        "def two(*given): return {k: [p._replace(seconds=300.) for p in v][-2:] for k, v in before(*given).items()}\n"
+        "check.library_parts = two\n"
+        "sys.exit(check.main())\n"
+    )
+    environment = {**os.environ, "LD_LIBRARY_PATH": str(faulty_driver()), "OUT": str(tmp_path)}
+    start = time.monotonic()
+    command = [sys.executable, "-c", program, str(FOLDER), str(library())]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False, timeout=100)
+    assert time.monotonic() - start < 20
+    assert done.returncode == 1, done.stderr
+    written = (tmp_path / "gpu-check.txt").read_text()
+    assert written == table_of(done)
+    assert re.search(r"results: LL +not run to its end: the time of the whole check is over", written)
+    assert re.search(r"results: LL128 +not run: the time of the whole check is over", written)
+    assert written.splitlines()[-1].strip().startswith("NOT all checks passed, ended by the watchdog after")
+
+
+def loaded(name: str) -> ModuleType:
+    """A module of the folder; its name stays free for others."""
+    spec = importlib.util.spec_from_file_location(f"gpu_check_{name}", FOLDER / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_times_of_all_parts_add_up_to_less_than_the_watchdogs():
+    program = (
+        "import sys; from pathlib import Path; sys.path.insert(0, sys.argv[1]); import check\n"
+        "options = check.parse([]); check.SANITIZER = ('sh',)\n"
+        "libraries = {name: Path(name) for name in check.NAMES}\n"
+        "parts = [*check.first_parts(Path(), options), *check.later_parts(libraries, options)]\n"
+        "assert {p.name.split(':')[0] for p in parts} >= {'results', 'throughput', 'hops', 'sizes', 'graphs', 'nccl'}\n"
+        "print(sum(part.seconds for part in parts), check.WATCHDOG)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program, str(FOLDER)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    together, watchdog = map(float, done.stdout.split())
+    assert 200 < together < watchdog < 480
 
 
 def test_it_imports_nothing_but_the_standard_library_and_numpy():
-    tree = ast.parse((FOLDER / "check.py").read_text(encoding="utf-8"))
-    names = {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
-    names |= {node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
-    assert {name.split(".")[0] for name in names} - {"numpy"} <= sys.stdlib_module_names
+    for module in MODULES:
+        tree = ast.parse((FOLDER / f"{module}.py").read_text(encoding="utf-8"), feature_version=(3, 9))
+        names = {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
+        names |= {node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
+        assert {name.split(".")[0] for name in names} - {"numpy", *MODULES} <= sys.stdlib_module_names
+        # Python 3.9 has no zip(strict=...).
+        calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
+        assert not [call for call in calls for keyword in call.keywords if keyword.arg == "strict"]
 
 
-def test_times_of_a_missing_size_are_left_out():
-    """What is measured, on the mock, whose times mean nothing: three ranks alone are served."""
+def measured(statements: str, **settings: str) -> str:
+    """The rows that measurements make on the mock, whose times mean nothing; three ranks alone are served."""
     program = (
-        "import sys, time; sys.path.insert(0, sys.argv[1]); import check; from pathlib import Path\n"
-        "cuda, path = check.Cuda(), Path(sys.argv[2])\n"
-        "rows = check.measure_sizes(path, cuda, 0.001, time.monotonic() + 100)\n"
-        "rows += check.measure_throughput(path, cuda, 0.001)\n"
-        "print('\\n'.join(f'{what}: {value}' for what, value in rows))\n"
-    )
-    environment = {**os.environ, "LD_LIBRARY_PATH": str(mock_driver()), "COLLC_SHARE_GPU": "1"}
-    command = [sys.executable, "-c", program, str(FOLDER), str(library())]
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False, timeout=300)
-    assert done.returncode == 0, done.stderr
-    assert "all_reduce, 2 ranks: LL: libcollc-odd-mock.so serves no 2 ranks" in done.stdout
-    assert re.search(
-        r"broadcast, 0\.001 MB, 3 ranks, LL128: \d+ GB/s copied into slots \(\d+% of a copy, \d+% of", done.stdout
-    )
-
-
-def nccl_rows(oldest: str, **settings: str) -> str:
-    """The rows of NCCL, whose part a library for the mock plays, which takes three ranks alone."""
-    program = (
-        "import sys; sys.path.insert(0, sys.argv[1]); import check\n"
-        "sys.path[:] = sys.argv[1:]\n"  # no NCCL of a wheel
-        f"rows = check.measure_nccl(0.001, 60, (3, 2), {oldest})\n"
-        "print('\\n'.join(f'{what}: {value}' for what, value in rows))\n"
+        "import sys, time; sys.path.insert(0, sys.argv[1]); import measures; from pathlib import Path\n"
+        "sys.path[:] = sys.argv[1:2] + [p for p in sys.path if 'nvidia' not in p]\n"
+        "path, until, found = Path(sys.argv[2]), time.monotonic() + 100, []\n"
+        f"{statements}\n"
+        "print('\\n'.join(f'{row[0]}: {row[1]}' for row in found if isinstance(row, tuple)))\n"
     )
     environment = {**os.environ, "LD_LIBRARY_PATH": str(mock_driver()), "COLLC_SHARE_GPU": "1", **settings}
-    command = [sys.executable, "-c", program, str(FOLDER)]
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False, timeout=200)
+    command = [sys.executable, "-c", program, str(FOLDER), str(library())]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False, timeout=300)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
 
-def test_nccl_has_the_same_table_where_it_runs():
-    said = nccl_rows("0", NCCL_LIB=str(library()))
-    assert re.search(
-        r"^all_reduce, NCCL 2\.\d+\.\d+, us: ranks     bytes    Simple        LL     LL128    chosen$", said, re.M
+def test_throughput_and_sizes_have_their_rows():
+    said = measured(
+        "found += measures.throughput(path, 'Simple', 0.001, {})\n"
+        "rates = next(one for one in found if isinstance(one, dict))['rates']\n"
+        "found += measures.throughput(path, 'LL128', 0.001, rates)\n"
+        "measures.RANKS = (3, 2)\n"
+        "found += measures.sizes(path, 'Simple', 0.001, False, until)\n"
+        "found += measures.sizes(path, 'LL', 0.001, True, until)\n"
     )
-    assert re.search(r"^:     3         8( +\d+\.\d){4}$", said, re.M)
-    for way in ("Simple", "LL", "LL128", "chosen"):
-        assert re.search(rf"2 ranks: {way}: not run: ncclCommInitAll: ", said)
+    assert re.search(r"^device-to-device copy: \d+ GB/s written", said, re.M)
+    assert re.search(r"^broadcast, 0\.001 MB, 3 ranks, Simple: \d+ GB/s copied into slots \(\d+% of", said, re.M)
+    assert re.search(r"^all_reduce, 0\.001 MB, 3 ranks, LL128: .* \(\d+% of a copy, \d+% of Simple\)", said, re.M)
+    assert re.search(r"^all_reduce, us: called one by one +8B +1K$", said, re.M)
+    assert re.search(r"^all_reduce, us: in graphs +8B +1K$", said, re.M)
+    assert re.search(r"^  3 ranks, Simple:( +\d+\.\d){2}$", said, re.M)
+    assert re.search(r"^  3 ranks, LL:( +\d+\.\d){2}$", said, re.M)
+    assert re.search(r"^  2 ranks, LL: not run: .* serves no 2 ranks", said, re.M)
+
+
+def test_hops_are_measured_in_calls_and_in_graphs():
+    said = measured("measures.RANKS = (3, 3)\nfound += measures.hops(path, 'LL')\n")
+    for how in ("called", "in a graph"):
+        assert re.search(rf"^8 bytes down a chain, LL, {how}: -?\d+\.\d\d us per hop", said, re.M)
+
+
+NCCL = "measures.RANKS = (3, 2)\nfound += measures.nccl({way!r}, 0.001, {oldest}, until)"
+
+
+def test_nccl_has_the_same_rows_where_it_runs():
+    """A library for the mock, which takes three ranks alone, plays its part."""
+    said = measured(NCCL.format(way="Simple", oldest=0), NCCL_LIB=str(library()))
+    assert re.search(r"^all_reduce, NCCL 2\.\d+\.\d+, us: called one by one +8B +1K$", said, re.M)
+    assert re.search(r"^  NCCL 2\.\d+\.\d+, 3 ranks, Simple:( +\d+\.\d){2}$", said, re.M)
+    assert re.search(r"2 ranks, Simple: not run: ncclCommInitAll: ", said)
 
 
 def test_an_nccl_that_allows_one_rank_per_gpu_is_not_run():
-    said = nccl_rows("23003", NCCL_LIB=str(library()))
+    said = measured(NCCL.format(way="chosen", oldest=23003), NCCL_LIB=str(library()))
     assert re.fullmatch(r"all_reduce, NCCL 2\.\d+\.\d+: not run: before 2\.30\.3 it allows one rank per GPU\n", said)
 
 
 def test_what_is_no_nccl_is_not_run(tmp_path):
     (tmp_path / "libnccl.so.2").write_text("nothing")
-    assert "all_reduce, NCCL: not run: " in nccl_rows("0", NCCL_LIB=str(tmp_path / "libnccl.so.2"))
-    assert "NCCL_LIB=FILE or NCCL_HOME=FOLDER names one" in nccl_rows("0", NCCL_HOME=str(tmp_path / "none"))
+    said = measured(NCCL.format(way="LL", oldest=0), NCCL_LIB=str(tmp_path / "libnccl.so.2"))
+    assert "all_reduce, NCCL: not run: " in said
 
 
-@pytest.mark.parametrize("name", ["hgx-h100", "dgx1v", "chain"])
+def parts_of(source: str) -> tuple[str, bytes]:
+    """A generated source without its manifest, and the plan that it holds, unpacked (zlib's bytes may differ)."""
+    manifest = re.compile(r"^const uint64_t collc_manifest_size = .*?^};$", re.S | re.M)
+    plan = re.compile(
+        r"^const uint64_t collc_plan_size = .*?^const unsigned char collc_plan\[\] = \{(.*?)^};$", re.S | re.M
+    )
+    assert len(manifest.findall(source)) == 1
+    packed = plan.findall(source)
+    assert len(packed) == 1
+    return plan.sub("", manifest.sub("", source)), zlib.decompress(bytes(map(int, re.findall(r"\d+", packed[0]))))
+
+
+@pytest.mark.parametrize("name", SOURCES)
+def test_its_generated_sources_are_what_collc_writes_today(name):
+    """`make gpu-check-sources` writes them again."""
+    kept = parts_of((FOLDER / f"{name}.cpp").read_text(encoding="ascii"))
+    fresh = parts_of(loaded("render").rendered(name))
+    assert kept[0].splitlines() == fresh[0].splitlines()
+    assert kept[1] == fresh[1]
+
+
+@pytest.mark.skipif(nvcc.nvcc_path() is None, reason="no nvcc on PATH, in CUDA_HOME or a wheel")
+@pytest.mark.nvcc
+def test_what_is_built_loads_without_a_driver(tmp_path):
+    """One of the sources with the real tools; the kernels are those that other tests have in the cache already."""
+    fatbin = cuda.build_device_code().fatbin
+    program = (
+        "import sys, time; sys.path.insert(0, sys.argv[1]); import building, measures; from pathlib import Path\n"
+        "source, folder, code = map(Path, sys.argv[2:])\n"
+        "print(*building.build([source], folder, 90, time.monotonic() + 200, optimise='-O0', fatbin=code))\n"
+    )
+    command = [sys.executable, "-c", program, *map(str, (FOLDER, FOLDER / "chain.cpp", tmp_path / "made", fatbin))]
+    environment = {**os.environ, "PATH": f"{Path(find_cxx().path).parent}:{os.environ['PATH']}"}
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=250, env=environment)
+    assert done.returncode == 0, done.stderr
+    check = (
+        "import ctypes, sys\n"
+        "lib = ctypes.CDLL(sys.argv[1]); lib.ncclGetLastError.restype = ctypes.c_char_p\n"
+        "assert ctypes.c_uint64.in_dll(lib, 'collc_manifest_size').value > 1000\n"
+        "status = lib.ncclCommInitAll((ctypes.c_void_p * 2)(), 2, (ctypes.c_int * 2)())\n"
+        "print(status, lib.ncclGetLastError(None).decode())\n"
+    )
+    made = done.stdout.strip()
+    assert Path(made).name == "libcollc-chain.so"
+    environment = {**os.environ, "LD_LIBRARY_PATH": ""}
+    asked = subprocess.run(
+        [sys.executable, "-c", check, made], capture_output=True, text=True, env=environment, check=False
+    )
+    assert re.match(r"[1-9]\d* .*libcuda\.so\.1", asked.stdout), asked.stdout + asked.stderr
+
+
+@pytest.mark.skipif(nvcc.nvcc_path() is None, reason="no nvcc on PATH, in CUDA_HOME or a wheel")
+@pytest.mark.nvcc
+def test_its_command_for_the_kernels_is_one_that_nvcc_takes(tmp_path):
+    """With a source of one empty kernel: the whole of them takes a minute."""
+    (tmp_path / "device.cu").write_text('extern "C" __global__ void nothing() {}\n')
+    program = (
+        "import sys, time; sys.path.insert(0, sys.argv[1]); import building; from pathlib import Path\n"
+        "building.DEVICE_SOURCE = Path(sys.argv[2])\n"
+        "for sm in (75, 90):\n"
+        "    made = Path(sys.argv[2]).with_suffix(f'.{sm}')\n"
+        "    building.run_all([building.device_job(sm, made)], time.monotonic() + 60)\n"
+        "    print(len(made.read_bytes()))\n"
+    )
+    folder = str(Path(nvcc.find_nvcc().path).parent)
+    environment = {**os.environ, "PATH": f"{folder}:{os.environ['PATH']}"}
+    command = [sys.executable, "-c", program, str(FOLDER), str(tmp_path / "device.cu")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=150, env=environment)
+    assert done.returncode == 0, done.stderr
+    assert all(int(size) > 500 for size in done.stdout.split())
+
+
+@pytest.mark.parametrize("name", SOURCES)
 def test_its_generated_sources_fit_the_headers(name):
     include = [f"-I{folder}" for folder in include_dirs()]
     command = [find_cxx().path, "-std=c++17", "-fsyntax-only", *include, str(FOLDER / f"{name}.cpp")]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=100)
-    assert done.returncode == 0, f"write it again (docs/cuda.md says how): {done.stderr[:500]}"
+    assert done.returncode == 0, f"make gpu-check-sources writes it again: {done.stderr[:500]}"

@@ -537,6 +537,15 @@ void Emulator::end_fiber() {
   std::abort();
 }
 
+bool Emulator::may_start(const LaunchRequest &request) const {
+  for (const auto &[other, launches] : request.after) {
+    const Stream &stream = streams_[other];
+    const bool at_work = stream.running != 0 || !stream.waiting.empty();
+    if (stream.next - (at_work ? 1 : 0) < launches) return false;
+  }
+  return true;
+}
+
 void Emulator::start_blocks() {
   std::vector<uint32_t> order(streams_.size());
   for (uint32_t s = 0; s < order.size(); ++s) order[s] = s;
@@ -544,8 +553,10 @@ void Emulator::start_blocks() {
   for (uint32_t s : order) {
     Stream &stream = streams_[s];
     if (s == options_.late_stream && idle_ == 0) continue;
-    if (stream.running == 0 && stream.waiting.empty() && stream.next < stream.launches.size()) {
+    if (stream.running == 0 && stream.waiting.empty() && stream.next < stream.launches.size() &&
+        may_start(stream.launches[stream.next])) {
       const size_t launch = stream.next++;
+      for (const auto &[other, launches] : stream.launches[launch].after) join(stream.clock, streams_[other].clock);
       for (uint32_t b = 0; b < stream.launches[launch].ids.size(); ++b) stream.waiting.emplace_back(launch, b);
     }
     while (!stream.waiting.empty()) {

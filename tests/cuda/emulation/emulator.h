@@ -84,6 +84,8 @@ struct LaunchRequest {
   std::vector<uint32_t> ids;      // per block
   std::vector<uint32_t> devices;  // per block
   std::function<void()> body;
+  // Starts when so many launches of a stream have ended: (stream, launches).
+  std::vector<std::pair<uint32_t, uint32_t>> after = {};
 };
 
 struct Options {
@@ -172,6 +174,7 @@ class Emulator {
   void fail(const std::string &what);
   std::string place(const void *at) const;
   void start_blocks();
+  bool may_start(const LaunchRequest &request) const;
   void start_block(Stream &stream, uint32_t number, size_t launch, uint32_t index);
   void end_fiber();
   void end_block(Block &block);

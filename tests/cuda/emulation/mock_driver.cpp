@@ -1,7 +1,9 @@
 // A libcuda.so.1 for tests: devices are memory of this process, and kernels run on the emulator when somebody
 // synchronises. MOCK_GPUS says how many devices there are, MOCK_BLOCKS how many blocks one holds at once, MOCK_SEED seeds
 // the scheduler. MOCK_PATIENCE_MS lets kernels that all wait do so in real time, for what the host may do meanwhile. With
-// MOCK_IPC the memory of another process can be opened, but nothing that either writes ever arrives. Only what the runtime uses is here; calls are counted by name.
+// MOCK_IPC the memory of another process can be opened, but nothing that either writes ever arrives. Launches wait for
+// those before them on their stream and for events, and for nothing else. Only what the runtime and its tests use is here;
+// calls are counted by name.
 #include <atomic>
 #include <cstdio>
 #include <cstdlib>
@@ -13,6 +15,7 @@
 
 #include "device.cu"
 #include "emulator.h"
+#include "mock_streams.h"
 
 #define MOCK extern "C" __attribute__((visibility("default"))) int
 
@@ -33,14 +36,20 @@ constexpr uint32_t kThreads = 64;  // a block that is larger does not fit
 struct MockContext {
   int device;
 };
-struct Pending {
+struct Launching {
   const MockFunction *function;
   Launch arguments;
   uint32_t blocks, threads;
   size_t shared;
   int device;
-  void *stream;
 };
+struct Pending : Launching {
+  mock::StreamKey stream;
+  uint64_t number;
+  mock::Ids after;
+};
+using MockGraph = mock::Graph<Launching>;
+using MockEvent = mock::Event<Launching>;
 
 std::recursive_mutex mutex;
 MockContext contexts[64];
@@ -49,7 +58,9 @@ std::vector<Pending *> pending;
 std::map<std::string, int> calls;
 std::atomic<int> busy[64];  // launches that have not ended, by device
 std::string failure;
-int capturing = 0;
+mock::Streams<Launching> streams;
+uint64_t last_launch = 0;
+uintptr_t last_stream = 0;
 std::map<unsigned long long, size_t> sizes;  // of what was allocated
 
 int setting(const char *name, int fallback) {
@@ -59,20 +70,31 @@ int setting(const char *name, int fallback) {
 
 MockContext *current() { return stack.empty() ? nullptr : stack.back(); }
 
-// Runs all launches that wait, side by side.
+mock::StreamKey key_of(void *stream) {
+  return {stream == nullptr && current() != nullptr ? current()->device : 0, stream};
+}
+
+// Runs all launches that wait, side by side where nothing puts one before the other.
 int run_pending() {
   if (pending.empty()) return failure.empty() ? 0 : kLaunchFailed;
   std::vector<emulation::LaunchRequest> launches;
-  std::map<std::pair<int, void *>, uint32_t> streams;
+  std::map<std::pair<int, mock::StreamKey>, uint32_t> numbers;
+  std::map<uint64_t, std::pair<uint32_t, uint32_t>> places;  // launch -> stream and how many end with it there
+  std::vector<uint32_t> lengths;
   uint32_t blocks = 0;
   for (const Pending *one : pending) {
-    const uint32_t stream = streams.emplace(std::make_pair(one->device, one->stream), streams.size()).first->second;
-    emulation::LaunchRequest request{stream, one->threads, one->shared, {}, {}, {}};
+    const auto [found, is_new] = numbers.emplace(std::make_pair(one->device, one->stream), numbers.size());
+    if (is_new) lengths.push_back(0);
+    emulation::LaunchRequest request{found->second, one->threads, one->shared, {}, {}, {}};
+    places[one->number] = {found->second, ++lengths[found->second]};
     for (uint32_t b = 0; b < one->blocks; ++b) {
       request.ids.push_back(blocks++);
       request.devices.push_back(static_cast<uint32_t>(one->device));
     }
     request.body = [one] { one->function->run(one->arguments); };
+    // What is not waiting here has ended.
+    for (const uint64_t earlier : one->after)
+      if (places.count(earlier) != 0 && places[earlier].first != found->second) request.after.push_back(places[earlier]);
     launches.push_back(std::move(request));
   }
   emulation::Options options;
@@ -80,7 +102,7 @@ int run_pending() {
   options.patience_ms = static_cast<uint32_t>(setting("MOCK_PATIENCE_MS", 0));
   auto &emulator = emulation::emulator();
   emulator.settle_memory();
-  failure = emulator.run(options, blocks, static_cast<uint32_t>(streams.size()), std::move(launches));
+  failure = emulator.run(options, blocks, static_cast<uint32_t>(numbers.size()), std::move(launches));
   emulator.settle_memory();
   for (Pending *one : pending) {
     --busy[one->device];
@@ -91,15 +113,33 @@ int run_pending() {
   return failure.empty() ? 0 : kLaunchFailed;
 }
 
-int queue(void *function, unsigned blocks, unsigned threads, unsigned shared, void *stream, void **parameters) {
-  if (current() == nullptr || threads > kThreads) return kInvalidValue;
-  auto *one = new Pending{static_cast<MockFunction *>(function), {}, blocks, threads, shared, current()->device, stream};
-  std::memcpy(&one->arguments, parameters[0], sizeof(Launch));
-  const std::string name = one->function->name;
-  ++calls[name.rfind("collc_ll128_", 0) == 0 ? "LL128" : name.rfind("collc_ll_", 0) == 0 ? "LL" : "Simple"];
+uint64_t add_pending(const Launching &what, const mock::StreamKey &stream, const mock::Ids &after) {
+  auto *one = new Pending{what, stream, ++last_launch, after};
   pending.push_back(one);
   ++busy[one->device];
+  return one->number;
+}
+
+int copy_now(unsigned long long to, unsigned long long from, size_t bytes) {
+  const int result = run_pending();
+  std::memmove(reinterpret_cast<void *>(to), reinterpret_cast<void *>(from), bytes);
+  return result;
+}
+
+int queue(void *function, unsigned blocks, unsigned threads, unsigned shared, void *stream, void **parameters) {
+  if (current() == nullptr || threads > kThreads) return kInvalidValue;
+  Launching one{static_cast<MockFunction *>(function), {}, blocks, threads, shared, current()->device};
+  std::memcpy(&one.arguments, parameters[0], sizeof(Launch));
+  const std::string name = one.function->name;
+  ++calls[name.rfind("collc_ll128_", 0) == 0 ? "LL128" : name.rfind("collc_ll_", 0) == 0 ? "LL" : "Simple"];
   calls["blocks"] = std::max(calls["blocks"], static_cast<int>(blocks));
+  const mock::StreamKey key = key_of(stream);
+  if (MockGraph *graph = streams.capturing(key)) {
+    graph->add({one, key, {}});
+    return graph->broken;
+  }
+  const mock::Ids before = streams.waits(key);
+  streams.add_launch(key, add_pending(one, key, before));
   return 0;
 }
 
@@ -114,7 +154,6 @@ MOCK mock_calls(const char *name) {
   const std::lock_guard<std::recursive_mutex> lock(mutex);
   return calls[name];
 }
-MOCK mock_capture(int on) { return capturing = on; }
 
 MOCK cuInit(unsigned) {
   for (int d = 0; d < 64; ++d) contexts[d].device = d;
@@ -124,6 +163,10 @@ MOCK cuDriverGetVersion(int *version) { return *version = 13000, 0; }
 MOCK cuGetErrorString(int error, const char **text) {
   *text = error == kTooLarge ? "too many blocks in cooperative launch" : error == kOutOfMemory ? "out of memory" : "mock error";
   return 0;
+}
+MOCK cuDeviceGetName(char *name, int size, int) { return std::snprintf(name, static_cast<size_t>(size), "mock"), 0; }
+MOCK cuDeviceTotalMem_v2(size_t *bytes, int) {
+  return *bytes = static_cast<size_t>(setting("MOCK_MEGABYTES", 1000)) << 20, 0;
 }
 MOCK cuDeviceGetCount(int *count) { return *count = setting("MOCK_GPUS", 1), 0; }
 MOCK cuDeviceGet(int *device, int number) {
@@ -171,10 +214,12 @@ MOCK cuCtxSynchronize() {
     lock.lock();
   }
   ++calls["synchronize"];
+  if (const int refused = streams.forbidden()) return refused;
   return run_pending();
 }
 MOCK cuStreamSynchronize(void *) {
   MOCK_ENTER("synchronize");
+  if (const int refused = streams.forbidden()) return refused;
   return run_pending();
 }
 MOCK cuModuleLoadData(void **module, const void *) { return *module = &pending, setting("MOCK_MODULE", 0); }
@@ -201,6 +246,7 @@ MOCK cuLaunchCooperativeKernel(void *function, unsigned gx, unsigned, unsigned, 
 }
 MOCK cuMemAlloc_v2(unsigned long long *at, size_t bytes) {
   MOCK_ENTER("allocate");
+  if (const int refused = streams.forbidden()) return refused;
   if (bytes > static_cast<size_t>(setting("MOCK_MEGABYTES", 1000)) << 20) return kOutOfMemory;
   *at = reinterpret_cast<unsigned long long>(emulation::emulator().allocate(bytes, 256, true));
   sizes[*at] = bytes;
@@ -208,6 +254,7 @@ MOCK cuMemAlloc_v2(unsigned long long *at, size_t bytes) {
 }
 MOCK cuMemFree_v2(unsigned long long at) {
   MOCK_ENTER("release");
+  if (const int refused = streams.forbidden()) return refused;
   emulation::emulator().release(reinterpret_cast<const char *>(at), sizes[at]);
   return 0;
 }
@@ -222,11 +269,14 @@ MOCK cuMemcpyHtoD_v2(unsigned long long to, const void *from, size_t bytes) {
 MOCK cuMemsetD8_v2(unsigned long long to, unsigned char value, size_t bytes) {
   return std::memset(reinterpret_cast<void *>(to), value, bytes), 0;
 }
-MOCK cuMemcpyAsync(unsigned long long to, unsigned long long from, size_t bytes, void *) {
+MOCK cuMemcpyAsync(unsigned long long to, unsigned long long from, size_t bytes, void *stream) {
   MOCK_ENTER("copy");
-  const int result = run_pending();
-  std::memmove(reinterpret_cast<void *>(to), reinterpret_cast<void *>(from), bytes);
-  return result;
+  const mock::StreamKey key = key_of(stream);
+  if (MockGraph *graph = streams.capturing(key)) {
+    graph->add({{}, key, {}, true, to, from, bytes});
+    return graph->broken;
+  }
+  return copy_now(to, from, bytes);
 }
 MOCK cuIpcGetMemHandle(void *handle, unsigned long long at) {
   MOCK_ENTER("ipc_get");
@@ -246,27 +296,66 @@ MOCK cuIpcOpenMemHandle_v2(unsigned long long *at, MockHandle handle, unsigned) 
   return 0;
 }
 MOCK cuIpcCloseMemHandle(unsigned long long) { return 0; }
-MOCK cuEventCreate(void **event, unsigned) {
+MOCK cuEventCreate(MockEvent **event, unsigned) {
   MOCK_ENTER("event_create");
-  return *event = &calls, 0;
+  return *event = new MockEvent, 0;
 }
-MOCK cuEventDestroy_v2(void *) {
+MOCK cuEventDestroy_v2(MockEvent *event) {
   MOCK_ENTER("event_destroy");
-  return 0;
+  return delete event, 0;
 }
-MOCK cuEventRecord(void *, void *) {
+MOCK cuEventRecord(MockEvent *event, void *stream) {
   MOCK_ENTER("record");
-  return 0;
+  return streams.record(*event, key_of(stream));
 }
-MOCK cuStreamWaitEvent(void *, void *, unsigned) {
+MOCK cuStreamWaitEvent(void *stream, MockEvent *event, unsigned) {
   MOCK_ENTER("wait");
-  return 0;
+  return streams.wait(key_of(stream), *event);
 }
 MOCK cuStreamCreate(void **stream, unsigned) {
   MOCK_ENTER("stream_create");
-  return *stream = reinterpret_cast<void *>(static_cast<uintptr_t>(calls["stream_create"])), 0;
+  return *stream = reinterpret_cast<void *>(++last_stream), 0;
 }
-MOCK cuStreamIsCapturing(void *, int *status) { return *status = capturing, 0; }
+MOCK cuStreamIsCapturing(void *stream, int *status) {
+  MOCK_ENTER("is_capturing");
+  return *status = streams.capturing(key_of(stream)) != nullptr, 0;
+}
+MOCK cuStreamBeginCapture_v2(void *stream, int) {
+  MOCK_ENTER("begin_capture");
+  return streams.begin(key_of(stream));
+}
+MOCK cuStreamEndCapture(void *stream, MockGraph **graph) {
+  MOCK_ENTER("end_capture");
+  return streams.end(key_of(stream), graph);
+}
+MOCK cuGraphInstantiateWithFlags(MockGraph **ready, const MockGraph *graph, unsigned long long) {
+  MOCK_ENTER("instantiate");
+  return *ready = new MockGraph(*graph), 0;
+}
+MOCK cuGraphDestroy(MockGraph *graph) { return delete graph, 0; }
+MOCK cuGraphExecDestroy(MockGraph *graph) { return delete graph, 0; }
+MOCK cuGraphLaunch(const MockGraph *graph, void *stream) {
+  MOCK_ENTER("graph_launch");
+  const mock::StreamKey key = key_of(stream);
+  const mock::Ids before = streams.waits(key);
+  mock::Ids all = before;
+  std::vector<uint64_t> numbers;
+  for (const auto &node : graph->nodes) {
+    if (node.is_copy) {
+      if (const int result = copy_now(node.to, node.from, node.bytes)) return result;
+      numbers.push_back(0);
+      continue;
+    }
+    mock::Ids after = before;
+    for (const size_t earlier : node.after) after.insert(numbers[earlier]);
+    // On a stream that nothing else knows: its order within the graph is all that counts.
+    const mock::StreamKey own{0, reinterpret_cast<void *>(++last_stream)};
+    numbers.push_back(add_pending(node.launching, own, after));
+    all.insert(numbers.back());
+  }
+  streams.set_waits(key, all);
+  return 0;
+}
 MOCK cuMemcpyDtoH_v2(void *to, unsigned long long from, size_t bytes) {
   return std::memcpy(to, reinterpret_cast<void *>(from), bytes), 0;
 }

@@ -1,0 +1,88 @@
+"""Builds the libraries that check.py runs: the generated sources beside it, the runtime, the kernels."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from gpu import CheckError
+
+HERE = Path(__file__).resolve().parent
+TEMPLATES = HERE.parent / "templates"
+DEVICE_SOURCE = TEMPLATES / "cuda" / "device.cu"
+FLAGS = ("-std=c++17", "-fPIC", "-fvisibility=hidden", "-pthread", "-ffp-contract=off")
+INCLUDE = (f"-I{TEMPLATES / 'include'}", f"-I{TEMPLATES / 'runtime'}")
+# The chips that nvcc 13 makes code for.
+OLDEST, WITH_ITS_ARITHMETIC = 75, 80
+
+
+def tool(names: tuple[str, ...], purpose: str) -> str:
+    found = next((path for path in map(shutil.which, names) if path), None)
+    if found is None:
+        raise CheckError(f"no {purpose} here ({', '.join(names)}); --library takes libraries that are built already")
+    return found
+
+
+def run_one(job: list[str], deadline: float) -> None:
+    left = max(0.1, deadline - time.monotonic())
+    try:
+        done = subprocess.run(
+            job, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, timeout=left, check=False
+        )
+    except subprocess.TimeoutExpired as error:
+        raise CheckError(f"{Path(job[0]).name} did not end in its time") from error
+    if done.returncode:
+        words = next((line for line in done.stderr.splitlines() if "error" in line), done.stderr[-400:])
+        raise CheckError(f"{Path(job[0]).name} ended with status {done.returncode}: {words}")
+
+
+def run_all(jobs: list[list[str]], deadline: float) -> None:
+    """Runs commands side by side, as many as there are cores; ends them when the time is over."""
+    with ThreadPoolExecutor(max(os.cpu_count() or 1, 2)) as pool:
+        list(pool.map(lambda job: run_one(job, deadline), jobs))
+
+
+def device_job(sm: int, fatbin: Path) -> list[str]:
+    """The command that compiles the kernels for one kind of chip, through the PTX that collc's libraries hold."""
+    if sm < OLDEST:
+        raise CheckError(f"nvcc 13 makes no code for sm_{sm}; --library takes libraries that are built already")
+    nvcc = tool(("nvcc", "/usr/local/cuda/bin/nvcc"), "CUDA compiler")
+    virtual = WITH_ITS_ARITHMETIC if sm >= WITH_ITS_ARITHMETIC else OLDEST
+    code = f"-gencode=arch=compute_{virtual},code=[sm_{sm},compute_{virtual}]"
+    flags = ["-std=c++17", "-O3", *INCLUDE, code, "-fatbin", "-allow-unsupported-compiler"]
+    return [nvcc, *flags, str(DEVICE_SOURCE), "-o", str(fatbin)]
+
+
+def build(
+    sources: list[Path], folder: Path, sm: int, deadline: float, *, optimise: str = "-O2", fatbin: Path | None = None
+) -> list[Path]:
+    """Compiles generated sources with the runtime and the kernels: libcollc-NAME.so for NAME.cpp, in `folder`.
+
+    Args:
+        fatbin: device code that is there already.
+    """
+    cxx = tool(("g++", "clang++"), "C++ compiler")
+    folder.mkdir(parents=True, exist_ok=True)
+    code = fatbin or folder / "collc.fatbin"
+    jobs = [] if fatbin else [device_job(sm, code)]
+    runtime = sorted((TEMPLATES / "runtime").glob("*.cpp")) + sorted((TEMPLATES / "runtime" / "cuda").glob("*.cpp"))
+    objects = {source: str(folder / f"{source.parent.name}-{source.stem}.o") for source in (*sources, *runtime)}
+    jobs += [[cxx, *FLAGS, optimise, *INCLUDE, "-c", str(source), "-o", made] for source, made in objects.items()]
+    run_all(jobs, deadline)
+    assembly = folder / "fatbin.s"
+    assembly.write_text(
+        ".section .rodata\n.balign 16\n.globl collc_fatbin\n.hidden collc_fatbin\n"
+        f'collc_fatbin:\n.incbin "{code}"\n'
+        ".globl collc_device_code\n.hidden collc_device_code\n"
+        f'collc_device_code:\n.asciz "sm_{sm}, PTX"\n.section .note.GNU-stack,"",%progbits\n',
+        encoding="utf-8",
+    )
+    made = [folder / f"libcollc-{source.stem}.so" for source in sources]
+    common = [*(objects[source] for source in runtime), str(assembly)]
+    link = ["-shared", "-pthread", "-ldl", "-Wl,-z,nodelete"]
+    run_all([[cxx, objects[s], *common, *link, "-o", str(out)] for s, out in zip(sources, made)], deadline)  # noqa: B905
+    return made

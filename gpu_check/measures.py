@@ -1,0 +1,200 @@
+"""Parts of check.py that are times."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import sys
+import time
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from gpu import FLOAT, CheckError, Cuda, Graph, Library, Places, RealNccl
+
+RANKS = (2, 4, 8)
+SIZES = (8, 1 << 10, 16 << 10, 128 << 10, 1 << 20, 8 << 20, 64 << 20)
+# NCCL allows several ranks on one GPU from this version on, with NCCL_MULTI_RANK_GPU_ENABLE=1; older ones refuse it
+# ("Duplicate GPU detected").
+OLDEST_NCCL = 23003
+# Calls of a graph that is timed: enough to hide its launch.
+IN_A_GRAPH = 20
+PLACE = len("called one by one")
+Rows = Iterator["tuple[str, str]"]
+
+
+def seconds(cuda: Cuda, body: Any, most: int = 50) -> float:
+    """Median over five of the time of one call among many back to back, some 10 ms of them or `most`."""
+    body()
+    cuda.synchronize()
+    start = time.perf_counter()
+    body()
+    cuda.synchronize()
+    rounds = max(2, min(most, int(0.01 / (time.perf_counter() - start))))
+    times = []
+    for _ in range(5):
+        start = time.perf_counter()
+        for _ in range(rounds):
+            body()
+        cuda.synchronize()
+        times.append((time.perf_counter() - start) / rounds)
+    return sorted(times)[2]
+
+
+def seconds_in_a_graph(library: Library, body: Any) -> float:
+    """The same for calls that a graph holds: without the time that a CPU takes to make them."""
+
+    def several() -> None:
+        for _ in range(IN_A_GRAPH):
+            body()
+
+    before, stream = library.streams, library.cuda.stream()
+    library.streams = [stream] * library.nranks
+    graph = Graph(library.cuda, stream, several)
+    took = seconds(library.cuda, graph.launch) / IN_A_GRAPH
+    graph.close()
+    library.streams = before
+    return took
+
+
+def throughput(path: Path, protocol: str, megabytes: float, simple: dict[str, float]) -> Iterator[Any]:
+    """Bytes that all ranks together copy and reduce per second, beside the card's own copy.
+
+    Yields rows, and Simple's rates by collective as a fact, which comes back as `simple`.
+    """
+    cuda = Cuda()
+    size = int(megabytes * (1 << 20)) // 16 * 16
+    library, rates = Library(path, cuda, None, protocol), {}
+    places, n = Places(cuda, library.nranks, size), library.nranks
+    own = size / seconds(cuda, partial(cuda.copy, places.ends[0][1], places.ends[0][0], size), 8) / 1e9
+    if protocol == "Simple":
+        yield "device-to-device copy", f"{own:.0f} GB/s written"
+    for collective, moved in (("broadcast", n - 1), ("all_reduce", 2 * (n - 1))):
+        call = partial(library.call, collective, places.ends, size // 4, FLOAT, 0)
+        rate = moved * size / seconds(cuda, call, 4) / 1e9
+        rates[collective] = rate
+        kind = "copied into slots" if collective == "broadcast" else "reduced and copied into slots"
+        beside = f", {rate / simple[collective]:.0%} of Simple" if collective in simple else ""
+        text = f"{rate:.0f} GB/s {kind} ({rate / own:.0%} of a copy{beside})"
+        yield f"{collective}, {megabytes:g} MB, {n} ranks, {protocol}", text
+    if protocol == "Simple":
+        yield {"rates": rates}
+    places.release()
+    library.close()
+
+
+def short(size: int) -> str:
+    return f"{size >> 20}M" if size >= 1 << 20 else f"{size >> 10}K" if size >= 1 << 10 else f"{size}B"
+
+
+def sizes_header(megabytes: float) -> str:
+    return "".join(f"{short(size):>10}" for size in SIZES if size <= megabytes * (1 << 20))
+
+
+def time_sizes(library: Library, megabytes: float, deadline: float, graph: bool = False) -> str:
+    """Microseconds of an all_reduce by size, as cells; a dash where the turn came after the deadline."""
+    sizes = [size for size in SIZES if size <= megabytes * (1 << 20)]
+    places, cells = Places(library.cuda, library.nranks, sizes[-1]), ""
+    for size in sizes:
+        if time.monotonic() > deadline:
+            cells += f"{'-':>10}"
+            continue
+        call = partial(library.call, "all_reduce", places.ends, size // 4, FLOAT, 0)
+        took = seconds_in_a_graph(library, call) if graph else seconds(library.cuda, call)
+        cells += f"{took * 1e6:>10.1f}"
+    places.release()
+    return cells
+
+
+def sizes(path: Path, way: str, megabytes: float, graph: bool, deadline: float) -> Rows:
+    """all_reduce over 2, 4 and 8 ranks by size, over one protocol or the library's own choice."""
+    cuda = Cuda()
+    if way == "Simple":
+        yield "all_reduce, us", f"called one by one{sizes_header(megabytes)}"
+    elif graph and way == "LL":
+        yield "all_reduce, us", "in graphs".ljust(PLACE) + sizes_header(megabytes)
+    for nranks in RANKS:
+        what = f"  {nranks} ranks, {way}"
+        try:
+            library = Library(path, cuda, nranks, None if way == "chosen" else way)
+        except CheckError as error:
+            yield what, f"not run: {error}"
+            continue
+        yield what, " " * PLACE + time_sizes(library, megabytes, deadline, graph)
+        library.close()
+
+
+def hops(path: Path, protocol: str) -> Rows:
+    """The time per hop: how that of 8 bytes down a chain grows with its length, launch and all else being equal."""
+    cuda = Cuda()
+    times: dict[bool, list[float]] = {False: [], True: []}
+    for graph in (False, True):
+        for nranks in RANKS:
+            library = Library(path, cuda, nranks, protocol)
+            places = Places(cuda, nranks, 8)
+            call = partial(library.call, "broadcast", places.ends, 2, FLOAT, 0)
+            took = seconds_in_a_graph(library, call) if graph else seconds(cuda, call)
+            times[graph].append(took * 1e6)
+            places.release()
+            library.close()
+        slope = float(np.polyfit([n - 1 for n in RANKS], times[graph], 1)[0])
+        text = ", ".join(f"{t:.1f}" for t in times[graph])
+        how = "in a graph" if graph else "called"
+        yield f"8 bytes down a chain, {protocol}, {how}", f"{slope:.2f} us per hop ({text} us for 1, 3, 7 hops)"
+
+
+def find_nccl() -> Path | None:
+    """NCCL_LIB, NCCL_HOME/lib/libnccl.so.2, or that of a wheel (PyTorch's) of this Python; None without one."""
+    if os.environ.get("NCCL_LIB"):
+        return Path(os.environ["NCCL_LIB"])
+    places = [Path(os.environ["NCCL_HOME"]) / "lib"] if os.environ.get("NCCL_HOME") else []
+    places += [Path(folder) / "nvidia" / "nccl" / "lib" for folder in sys.path if folder]
+    return next((place / "libnccl.so.2" for place in places if (place / "libnccl.so.2").is_file()), None)
+
+
+def nccl_version(path: Path) -> int:
+    """As ncclGetVersion says it: 23003 is 2.30.3."""
+    version = ctypes.c_int()
+    try:
+        ctypes.CDLL(str(path)).ncclGetVersion(ctypes.byref(version))
+    except (OSError, AttributeError) as error:
+        raise CheckError(str(error)) from error
+    return version.value
+
+
+def nccl(protocol: str, megabytes: float, oldest: int, deadline: float) -> Rows:
+    """The rows of `sizes` for the real NCCL, or why there are none.
+
+    NCCL reads variables once, and does not promise that the kernels of ranks on one GPU run side by side: a process per
+    protocol, which is ended when its time is over.
+    """
+    path = find_nccl()
+    if path is None:
+        yield "all_reduce, NCCL", "not run: no NCCL here; NCCL_LIB=FILE or NCCL_HOME=FOLDER names one"
+        return
+    os.environ["NCCL_MULTI_RANK_GPU_ENABLE"] = "1"
+    os.environ.pop("NCCL_PROTO", None)
+    if protocol != "chosen":
+        os.environ["NCCL_PROTO"] = protocol
+    try:
+        number = nccl_version(path)
+    except CheckError as error:
+        yield "all_reduce, NCCL", f"not run: {error}"
+        return
+    name = f"NCCL {number // 10000}.{number // 100 % 100}.{number % 100}"
+    if number < oldest:
+        yield f"all_reduce, {name}", "not run: before 2.30.3 it allows one rank per GPU"
+        return
+    if protocol == "Simple":
+        yield f"all_reduce, {name}, us", f"called one by one{sizes_header(megabytes)}"
+    for nranks in RANKS:
+        what = f"  {name}, {nranks} ranks, {protocol}"
+        try:
+            library = RealNccl(path, Cuda(), nranks)
+        except CheckError as error:
+            yield what, f"not run: {error}"
+            continue
+        yield what, " " * PLACE + time_sizes(library, megabytes, deadline)
+        library.close()

@@ -1,0 +1,362 @@
+"""Parts of check.py that compare results with a reference, byte for byte."""
+
+from __future__ import annotations
+
+import ctypes
+import time
+from collections.abc import Callable, Iterator
+from functools import lru_cache, partial
+from typing import NamedTuple
+
+import numpy as np
+from gpu import OPS, TYPES, Graph, Library
+
+REDUCING = ("all_reduce", "reduce", "reduce_scatter")
+COLLECTIVES = ("all_reduce", "broadcast", "reduce", "all_gather", "reduce_scatter")
+# Made of transfers, which are copies on this target.
+TRANSFERS = ("gather", "scatter", "all_to_all", "send and receive")
+UNTOUCHED = 0xCD
+
+
+class Case(NamedTuple):
+    collective: str
+    type_name: str
+    op: str  # "none" where nothing is reduced
+    count: int
+    in_place: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.collective} {self.type_name} {self.op} {self.count}{' in place' * self.in_place}"
+
+
+def encode(numbers: np.ndarray, type_name: str) -> np.ndarray:
+    """Small integers as the bits of a type."""
+    if type_name == "bfloat16":
+        return (numbers.astype("f4").view("u4") >> 16).astype("u2")
+    return numbers.astype(TYPES[type_name][1])
+
+
+@lru_cache(maxsize=32)
+def numbers_of(rank: int, nranks: int, elements: int, op: str, salt: int = 0) -> np.ndarray:
+    """A rank's input: integers for which every partial result is exact in every type."""
+    i = np.arange(elements, dtype=np.int64)
+    mixed = (i * 2654435761 + rank * 40503 + 977 + salt * 7919) % 65521
+    if op == "prod":
+        return np.where((i + rank) % max(nranks, 6) < 5, 1 + mixed % 2, 1)
+    if op == "avg":
+        return np.where(i % nranks == rank, nranks, 0)
+    return mixed % (7 if op == "sum" else 100)
+
+
+def lengths(collective: str, nranks: int, count: int) -> tuple[int, int]:
+    """Elements of input and output of a rank."""
+    send = nranks if collective in ("reduce_scatter", "scatter", "all_to_all") else 1
+    recv = nranks if collective in ("all_gather", "gather", "all_to_all") else 1
+    return send * count, recv * count
+
+
+@lru_cache(maxsize=4)
+def expected(collective: str, nranks: int, count: int, op: str, salt: int = 0) -> list[np.ndarray | None]:
+    """What each rank must hold, as integers; None where its output is not touched."""
+    inputs = [numbers_of(r, nranks, lengths(collective, nranks, count)[0], op, salt) for r in range(nranks)]
+    nothing: list[np.ndarray | None] = [None] * (nranks - 1)
+    if collective == "broadcast":
+        return [inputs[0]] * nranks
+    if collective == "all_gather":
+        return [np.concatenate(inputs)] * nranks
+    if collective == "gather":
+        return [np.concatenate(inputs), *nothing]
+    if collective == "scatter":
+        return [inputs[0][r * count : (r + 1) * count] for r in range(nranks)]
+    if collective == "all_to_all":
+        return [np.concatenate([i[r * count : (r + 1) * count] for i in inputs]) for r in range(nranks)]
+    if collective == "send and receive":
+        return [inputs[r - 1] for r in range(nranks)]
+    whole = np.stack(inputs)
+    total = {"prod": whole.prod, "max": whole.max, "min": whole.min}.get(op, whole.sum)(axis=0)
+    total = total // nranks if op == "avg" else total
+    if collective == "all_reduce":
+        return [total] * nranks
+    if collective == "reduce":
+        return [total, *nothing]
+    return [total[r * count : (r + 1) * count] for r in range(nranks)]
+
+
+class Buffers:
+    """Memory of one call on all ranks; `shift` elements put it off alignment."""
+
+    def __init__(self, library: Library, case: Case, shift: int = 0) -> None:
+        self.library, self.cuda, self.case = library, library.cuda, case
+        n, (number, self.carrier) = library.nranks, TYPES[case.type_name]
+        size = np.dtype(self.carrier).itemsize
+        self.number, self.size = number, size
+        self.send, self.recv = lengths(case.collective, n, case.count)
+        self.starts: list[int] = []
+        self.ends: list[tuple[int, int]] = []
+        for rank in range(n):
+            if case.in_place:
+                at = self.allocate((max(self.send, self.recv) + shift) * size) + shift * size
+                inside = rank * case.count * size
+                sends_part, recvs_part = self.recv > self.send, self.send > self.recv
+                self.ends.append((at + inside * sends_part, at + inside * recvs_part))
+            else:
+                at = self.allocate((self.send + shift) * size) + shift * size
+                self.ends.append((at, self.allocate((self.recv + shift) * size) + shift * size))
+
+    def allocate(self, size: int) -> int:
+        self.starts.append(self.cuda.allocate(size))
+        return self.starts[-1]
+
+    def inputs(self, salt: int = 0) -> list[np.ndarray]:
+        n, case = self.library.nranks, self.case
+        return [encode(numbers_of(r, n, self.send, case.op, salt), case.type_name) for r in range(n)]
+
+    def fill(self, salt: int = 0) -> None:
+        untouched = np.full(self.recv * self.size, UNTOUCHED, "u1")
+        for (send, recv), data in zip(self.ends, self.inputs(salt)):  # noqa: B905 (Python 3.9 has no strict)
+            self.cuda.put(recv, untouched)
+            self.cuda.put(send, data)
+        # Streams that do not wait for the null stream would not wait for these copies.
+        self.cuda.synchronize()
+
+    def call(self) -> None:
+        case = self.case
+        if case.collective == "send and receive":
+            self.library.pass_on(self.ends, case.count, self.number)
+        else:
+            self.library.call(case.collective, self.ends, case.count, self.number, OPS.get(case.op, 0))
+
+    def wanted(self, salt: int = 0) -> list[bytes]:
+        """What every rank's output must hold, as bytes."""
+        case, n = self.case, self.library.nranks
+        found = []
+        for rank, result in enumerate(expected(case.collective, n, case.count, case.op, salt)):
+            if result is not None:
+                found.append(encode(result, case.type_name).tobytes())
+            elif case.in_place:  # of a rank that only sends
+                found.append(self.inputs(salt)[rank].tobytes())
+            else:
+                found.append(bytes([UNTOUCHED]) * (self.recv * self.size))
+        return found
+
+    def right(self, salt: int = 0) -> bool:
+        wanted = self.wanted(salt)
+        return all(
+            self.cuda.get(end[1], self.recv, self.carrier).tobytes() == wanted[r] for r, end in enumerate(self.ends)
+        )
+
+    def release(self) -> None:
+        for at in self.starts:
+            self.cuda.release(at)
+
+
+def one_case(library: Library, case: Case, shift: int) -> bool:
+    """Runs one call and compares every byte."""
+    buffers = Buffers(library, case, shift)
+    buffers.fill()
+    buffers.call()
+    library.cuda.synchronize()
+    right = buffers.right()
+    if not right:
+        library.look()  # raises if the kernels gave up
+    buffers.release()
+    return right
+
+
+def check_cases(library: Library, cases: Iterator[Case], deadline: float) -> tuple[str, bool]:
+    """Runs cases until the time is over."""
+    done, wrong, left = 0, [], 0
+    for case in cases:
+        if time.monotonic() > deadline:
+            left += 1
+            continue
+        done += 1
+        if not one_case(library, case, int(done % 3 == 0)):
+            wrong.append(str(case))
+    text = f"{done - len(wrong)} of {done} right" + (f", {left} not run: out of time" if left else "")
+    return text + (f"; wrong: {', '.join(wrong[:4])}" if wrong else ""), not wrong and done > 0
+
+
+def held(library: Library) -> list[str]:
+    named = {p["collective"] for p in library.programs}
+    return [collective for collective in COLLECTIVES if collective in named]
+
+
+def all_cases(library: Library, types: list[str], tiny: bool, one_count: bool = False) -> Iterator[Case]:
+    """Every collective, type and operation; sizes from one element to more than all slots hold."""
+    counts = (33, 1) if tiny else (33, 100_003, 1, 3_000_001)
+    for count in counts[:1] if one_count else counts:
+        large = count > 1_000_000
+        for collective in held(library):
+            for op in OPS if collective in REDUCING else ("none",):
+                if large and op not in ("sum", "none"):
+                    continue
+                for type_name in types:
+                    if not large or type_name in ("int8", "bfloat16", "float", "double"):
+                        yield Case(collective, type_name, op, count)
+
+
+def in_place(library: Library, tiny: bool, deadline: float) -> Iterator[tuple[str, str, bool]]:
+    """Calls whose input lies in their output."""
+    cases = [
+        Case(collective, type_name, op, count, True)
+        for count in ((33,) if tiny else (33, 100_003))
+        for collective in held(library)
+        for op in (("sum", "max") if collective in REDUCING else ("none",))
+        for type_name in ("float", "int8", "bfloat16")
+    ]
+    yield ("results in place", *check_cases(library, iter(cases), deadline))
+
+
+def transfers(library: Library, tiny: bool, deadline: float) -> Iterator[tuple[str, str, bool]]:
+    """Gather, scatter, all-to-all, sends and receives around a ring."""
+    for collective in TRANSFERS:
+        cases = [
+            Case(collective, type_name, "none", count)
+            for count in ((33,) if tiny else (33, 1, 100_003))
+            for type_name in ("float", "int8", "double")
+        ]
+        yield (f"results, {collective}", *check_cases(library, iter(cases), deadline))
+
+
+def in_order(library: Library, tiny: bool) -> bool:
+    """On streams of their own the ranks copy the input in, call, and copy the result out; nothing waits in between."""
+    cuda, n = library.cuda, library.nranks
+    count = 1001 if tiny else 2_000_003
+    case = Case("all_reduce", "float", "sum", count)
+    buffers, staged, taken = (Buffers(library, case) for _ in range(3))
+    staged.fill()
+    for send, _ in buffers.ends:
+        cuda.put(send, np.full(count, 1e6, "f4"))
+    cuda.synchronize()
+    for rank in range(n):
+        stream, bytes_of = library.streams[rank], count * 4
+        # A later rank's copies take longer, so that the launch has to wait for each stream by itself.
+        for _ in range(1 if tiny else 1 + 4 * rank):
+            cuda.copy(buffers.ends[rank][0], staged.ends[rank][0], bytes_of, stream)
+    buffers.call()
+    for rank in range(n):
+        cuda.copy(taken.ends[rank][1], buffers.ends[rank][1], count * 4, library.streams[rank])
+    cuda.synchronize()
+    right = taken.right()
+    for one in (buffers, staged, taken):
+        one.release()
+    return right
+
+
+def in_turn(library: Library, tiny: bool, streams: list[list[ctypes.c_void_p | None]]) -> bool:
+    """Calls that take turns on two sets of streams, each on the result of the one before."""
+    cuda, n = library.cuda, library.nranks
+    case = Case("all_reduce", "double", "sum", 501 if tiny else 1_000_003)
+    buffers = Buffers(library, case)
+    buffers.fill()
+    there_and_back = [buffers.ends, [(recv, send) for send, recv in buffers.ends]]
+    before = library.streams
+    for turn in range(3):
+        library.streams = streams[turn % 2]
+        library.call("all_reduce", there_and_back[turn % 2], case.count, buffers.number, 0)
+    cuda.synchronize()
+    library.streams = before
+    wanted = encode(expected("all_reduce", n, case.count, "sum")[0] * (n * n), "double").tobytes()
+    right = all(cuda.get(recv, case.count, "f8").tobytes() == wanted for _, recv in buffers.ends)
+    buffers.release()
+    return right
+
+
+def two_communicators(library: Library, tiny: bool) -> bool:
+    """Calls of two communicators, each on a stream of its own, with nothing between them."""
+    cuda = library.cuda
+    other = Library(library.path, cuda, library.nranks)
+    case = Case("all_reduce", "float", "sum", 77 if tiny else 300_001)
+    mine, theirs = Buffers(library, case), Buffers(other, case)
+    mine.fill()
+    theirs.fill(1)
+    library.streams, other.streams = ([cuda.stream()] * library.nranks for _ in range(2))
+    for _ in range(2 if tiny else 10):
+        mine.call()
+        theirs.call()
+    cuda.synchronize()
+    right = mine.right() and theirs.right(1)
+    for one in (mine, theirs):
+        one.release()
+    other.close()
+    return right
+
+
+def streams(library: Library, tiny: bool, deadline: float) -> Iterator[tuple[str, str, bool]]:
+    """Work ordered by streams alone."""
+    cuda = library.cuda
+    sets: list[list[ctypes.c_void_p | None]] = [[cuda.stream() for _ in range(library.nranks)] for _ in range(2)]
+    library.streams = sets[0]
+    checks: list[tuple[str, Callable[[], bool]]] = [
+        ("streams: copy in, call, copy out", partial(in_order, library, tiny)),
+        ("streams: calls take turns on two", partial(in_turn, library, tiny, sets)),
+        ("streams: two communicators", partial(two_communicators, library, tiny)),
+    ]
+    for what, check in checks:
+        if time.monotonic() > deadline:
+            yield what, "not run: out of time", True
+            continue
+        right = check()
+        if not right:
+            library.look()
+        yield what, "right" if right else "wrong", right
+
+
+def replay(library: Library, cases: list[Case], joined: bool) -> list[str]:
+    """Captures calls and launches the graph with new data each time, plain calls in between; what was wrong."""
+    cuda, main = library.cuda, library.cuda.stream()
+    others = [cuda.stream() for _ in range(library.nranks - 1)] if joined else []
+    library.streams = [main, *others] if joined else [main] * library.nranks
+    all_buffers = [Buffers(library, case) for case in cases]
+    wrong = []
+
+    def body() -> None:
+        for other in others:
+            cuda.follow(other, main)
+        for buffers in all_buffers:
+            buffers.call()
+        for other in others:
+            cuda.follow(main, other)
+
+    graph = Graph(cuda, main, body)
+    for salt in range(3):
+        for buffers in all_buffers:
+            buffers.fill(salt)
+        graph.launch()
+        cuda.synchronize()
+        wrong += [f"replay {salt}: {buffers.case}" for buffers in all_buffers if not buffers.right(salt)]
+        all_buffers[0].fill(salt + 1)
+        all_buffers[0].call()
+        cuda.synchronize()
+        if not all_buffers[0].right(salt + 1):
+            wrong.append(f"the plain call after replay {salt}")
+    graph.close()
+    for buffers in all_buffers:
+        buffers.release()
+    return wrong
+
+
+def graphs(library: Library, tiny: bool, deadline: float) -> Iterator[tuple[str, str, bool]]:
+    """Calls captured in a graph and replayed."""
+    cases = [
+        Case("all_reduce", "float", "sum", 101 if tiny else 1_003),
+        Case("broadcast", "int8", "none", 55 if tiny else 400_007),
+        Case("all_gather", "half", "none", 33),
+        Case("reduce_scatter", "double", "max", 17 if tiny else 3_001),
+        Case("send and receive", "float", "none", 9),
+        *([] if tiny else [Case("all_reduce", "bfloat16", "sum", 6_000_001)]),
+    ]
+    cases = [case for case in cases if case.collective in (*held(library), *TRANSFERS)]
+    for what, joined in (("graph: all ranks on one stream", False), ("graph: streams joined by events", True)):
+        if time.monotonic() > deadline:
+            yield what, "not run: out of time", True
+            continue
+        wrong = replay(library, cases, joined)
+        if wrong:
+            library.look()
+        yield (
+            what,
+            f"wrong: {', '.join(wrong[:3])}" if wrong else "right, 3 replays with plain calls between",
+            not wrong,
+        )

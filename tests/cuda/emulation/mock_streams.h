@@ -1,0 +1,135 @@
+// Streams, events and graphs of the mock driver: which launch waits for which, and what a capture forbids.
+#pragma once
+#include <algorithm>
+#include <cstdint>
+#include <map>
+#include <set>
+#include <utility>
+#include <vector>
+
+namespace mock {
+
+constexpr int kUnsupported = 900, kUnjoined = 904, kIsolation = 905, kInvalidated = 901, kIllegalState = 401;
+
+using StreamKey = std::pair<int, void *>;  // device, for the null stream alone, and handle
+using Ids = std::set<uint64_t>;            // of launches
+
+// One operation of a graph: a launch, or a copy, in the order of its capture. `after` are positions of earlier ones.
+template <class Launching>
+struct Node {
+  Launching launching;
+  StreamKey stream;
+  std::set<size_t> after;
+  bool is_copy = false;
+  unsigned long long to = 0, from = 0;
+  size_t bytes = 0;
+};
+
+template <class Launching>
+struct Graph {
+  StreamKey origin;
+  std::vector<Node<Launching>> nodes;
+  // Per stream: the positions of the last operations that what comes next on it waits for.
+  std::map<StreamKey, std::set<size_t>> reaches;
+  int broken = 0;
+
+  // The position of a new operation of a stream.
+  size_t add(Node<Launching> node) {
+    node.after = reaches[node.stream];
+    reaches[node.stream] = {nodes.size()};
+    nodes.push_back(std::move(node));
+    return nodes.size() - 1;
+  }
+
+  // Everything before some positions, with them.
+  std::set<size_t> before(const std::set<size_t> &positions) const {
+    std::set<size_t> found = positions;
+    for (size_t at = nodes.size(); at-- > 0;)
+      if (found.count(at) != 0) found.insert(nodes[at].after.begin(), nodes[at].after.end());
+    return found;
+  }
+};
+
+template <class Launching>
+struct Event {
+  Graph<Launching> *graph = nullptr;  // recorded in a capture
+  std::set<size_t> reaches;
+  Ids launches;  // recorded outside of one
+  bool recorded = false;
+};
+
+// All state of streams. Launches outside of captures have numbers from 1.
+template <class Launching>
+class Streams {
+ public:
+  Graph<Launching> *capturing(const StreamKey &key) const {
+    const auto found = captures_.find(key);
+    return found == captures_.end() ? nullptr : found->second;
+  }
+  // What no thread may do while a stream is capturing in the global mode; it breaks the captures.
+  int forbidden() {
+    for (auto &[key, graph] : captures_) graph->broken = kUnsupported;
+    return captures_.empty() ? 0 : kUnsupported;
+  }
+
+  int begin(const StreamKey &key) {
+    if (key.second == nullptr) return kUnsupported;
+    if (capturing(key) != nullptr) return kIllegalState;
+    auto *graph = new Graph<Launching>;
+    graph->origin = key;
+    captures_[key] = graph;
+    return 0;
+  }
+
+  int end(const StreamKey &key, Graph<Launching> **made) {
+    Graph<Launching> *graph = capturing(key);
+    if (graph == nullptr) return kIllegalState;
+    for (auto it = captures_.begin(); it != captures_.end();) it = it->second == graph ? captures_.erase(it) : ++it;
+    int status = graph->broken;
+    if (status == 0 && graph->origin != key) status = kUnjoined;
+    if (status == 0 && graph->before(graph->reaches[key]).size() != graph->nodes.size()) status = kUnjoined;
+    *made = status == 0 ? graph : nullptr;
+    return status;
+  }
+
+  // The launches that a new one of a stream has to wait for.
+  Ids add_launch(const StreamKey &key, uint64_t number) {
+    const Ids before = waits_[key];
+    waits_[key] = {number};
+    return before;
+  }
+  const Ids &waits(const StreamKey &key) { return waits_[key]; }
+  void set_waits(const StreamKey &key, const Ids &launches) { waits_[key] = launches; }
+
+  int record(Event<Launching> &event, const StreamKey &key) {
+    event = {};
+    event.recorded = true;
+    event.graph = capturing(key);
+    if (event.graph != nullptr) event.reaches = event.graph->reaches[key];
+    else event.launches = waits_[key];
+    return 0;
+  }
+
+  int wait(const StreamKey &key, const Event<Launching> &event) {
+    if (!event.recorded) return 0;
+    Graph<Launching> *graph = capturing(key);
+    if (event.graph == nullptr) {
+      // A graph cannot wait for what is outside of it.
+      if (graph != nullptr) return graph->broken = kIsolation;
+      waits_[key].insert(event.launches.begin(), event.launches.end());
+      return 0;
+    }
+    const bool captured = std::any_of(captures_.begin(), captures_.end(),
+                                      [&](const auto &one) { return one.second == event.graph; });
+    if (!captured || (graph != nullptr && graph != event.graph)) return kIsolation;
+    captures_[key] = event.graph;
+    event.graph->reaches[key].insert(event.reaches.begin(), event.reaches.end());
+    return 0;
+  }
+
+ private:
+  std::map<StreamKey, Graph<Launching> *> captures_;
+  std::map<StreamKey, Ids> waits_;
+};
+
+}  // namespace mock
