@@ -6,15 +6,19 @@ resident, checks that no two accesses race, and in other runs hands out the old 
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import pytest
 from cuda_emulator import NOBODY, Call, PackedTables, build_emulator, empty, emulate, same_bits
 from emulated_calls import CHUNK_BYTES, REDUCING, differences, make_call, run_case, small_program
-from support.programs import TREE_COLLECTIVES
+from support.programs import TREE_COLLECTIVES, final, lowered, random_schedule, schedule_of
 
 from collc.bench.data import OPS, TYPES, Case
 from collc.codegen.context import When
 from collc.ir.interpret import run
+from collc.ir.nodes import Program
+from collc.options import CUDA
 from collc.packing.model import Collective
 
 CASES = [
@@ -60,6 +64,40 @@ def test_all_cases_under_more_seeds(sweep, protocol):
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_all_cases_under_many_more_seeds(sweep, protocol):
     test_all_cases_under_more_seeds(sweep, protocol)
+
+
+@pytest.mark.parametrize("collective", TREE_COLLECTIVES, ids=lambda c: c.value)
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_more_trees_than_channels_take_turns(collective, protocol):
+    for seed in range(3):
+        target = dataclasses.replace(CUDA, chunk_bytes=CHUNK_BYTES, slots=2 + seed, max_channels=2)
+        stages = lowered(random_schedule(collective, 4, seed, trees=7), target)
+        assert "take_turns" in [name for name, _ in stages]
+        check_calls(stages[-1][1], collective, (901, 77), seed, protocol, in_place=seed == 1)
+
+
+@pytest.mark.parametrize("collective", [Collective.ALL_REDUCE, Collective.BROADCAST, Collective.REDUCE], ids=str)
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_more_ends_of_a_step_than_lanes(collective, protocol):
+    """A star of 12 ranks, where the emulator's warps have 8 lanes."""
+    root = None if collective is Collective.ALL_REDUCE else 0
+    star = schedule_of(collective, 12, [[(0, rank) for rank in range(1, 12)]], root)
+    program = final(star, dataclasses.replace(CUDA, chunk_bytes=CHUNK_BYTES, slots=2))
+    check_calls(program, collective, (301, 77), 5, protocol)
+
+
+def check_calls(
+    program: Program, collective: Collective, counts: tuple[int, ...], seed: int, protocol: str, in_place: bool = False
+) -> None:
+    op = "sum" if collective in REDUCING else None
+    cases = [Case(collective, program.nranks, program.root or 0, count, TYPES["float"], op) for count in counts]
+    made = [make_call(case, in_place=in_place) for case in cases]
+    tables = PackedTables([program], CHUNK_BYTES)
+    resident = 1 + seed if seed else 0
+    outcome = emulate(
+        build_emulator(), tables, [call for call, _ in made], seed=seed, protocol=protocol, resident=resident
+    )
+    assert (outcome.failure, differences(made)) == ("", [])
 
 
 def test_the_same_seed_is_the_same_run():

@@ -115,7 +115,11 @@ class Lines : public Counters {
 #endif
       }
     }
+#if defined(COLLC_FAULT_LINE_WAIT_BARRIER)
+    return failed ? Progress::kAborted : Progress::kDone;
+#else
     return barrier_or(failed) ? Progress::kAborted : Progress::kDone;
+#endif
   }
 
   COLLC_DEVICE void publish(const Step &step, const FifoRef *recv, const FifoRef *, const Chunk &chunk) {
