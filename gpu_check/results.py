@@ -129,9 +129,12 @@ class Buffers:
     def wanted(self, salt: int = 0) -> list[bytes]:
         """What every rank's output must hold, as bytes."""
         case, n = self.case, self.library.nranks
-        found = []
-        for rank, result in enumerate(expected(case.collective, n, case.count, case.op, salt)):
-            if result is not None:
+        found: list[bytes] = []
+        results = expected(case.collective, n, case.count, case.op, salt)
+        for rank, result in enumerate(results):
+            if rank and result is not None and result is results[0]:
+                found.append(found[0])
+            elif result is not None:
                 found.append(encode(result, case.type_name).tobytes())
             elif case.in_place:  # of a rank that only sends
                 found.append(self.inputs(salt)[rank].tobytes())
@@ -191,9 +194,11 @@ def all_cases(library: Library, types: list[str], tiny: bool, one_count: bool = 
             for op in OPS if collective in REDUCING else ("none",):
                 if large and op not in ("sum", "none"):
                     continue
+                # Those whose inputs or outputs are of all ranks.
+                wide = large and collective in ("all_gather", "reduce_scatter")
                 for type_name in types:
                     if not large or type_name in ("int8", "bfloat16", "float", "double"):
-                        yield Case(collective, type_name, op, count)
+                        yield Case(collective, type_name, op, 400_003 if wide else count)
 
 
 def in_place(library: Library, tiny: bool, deadline: float) -> Iterator[tuple[str, str, bool]]:
@@ -303,19 +308,30 @@ def streams(library: Library, tiny: bool, deadline: float) -> Iterator[tuple[str
         yield what, "right" if right else "wrong", right
 
 
-def replay(library: Library, cases: list[Case], joined: bool) -> list[str]:
-    """Captures calls and launches the graph with new data each time, plain calls in between; what was wrong."""
+def replay(library: Library, cases: list[Case], sets: int) -> list[str]:
+    """Captures calls and launches the graph with new data each time, plain calls in between; what was wrong.
+
+    Args:
+        sets: the calls take turns on so many sets of a stream per rank, which only the graph's begin and end join; 0:
+            all ranks on one stream.
+    """
     cuda, main = library.cuda, library.cuda.stream()
-    others = [cuda.stream() for _ in range(library.nranks - 1)] if joined else []
-    library.streams = [main, *others] if joined else [main] * library.nranks
+    others = [cuda.stream() for _ in range(sets * library.nranks - 1)]
+    every = [main, *others]
+    turns = [every[at : at + library.nranks] for at in range(0, len(every), library.nranks)]
+    if sets == 0:
+        turns = [[main] * library.nranks]
+    library.streams = turns[0]
     all_buffers = [Buffers(library, case) for case in cases]
     wrong = []
 
     def body() -> None:
         for other in others:
             cuda.follow(other, main)
-        for buffers in all_buffers:
+        for number, buffers in enumerate(all_buffers):
+            library.streams = turns[number % len(turns)]
             buffers.call()
+        library.streams = turns[0]
         for other in others:
             cuda.follow(main, other)
 
@@ -348,11 +364,13 @@ def graphs(library: Library, tiny: bool, deadline: float) -> Iterator[tuple[str,
         *([] if tiny else [Case("all_reduce", "bfloat16", "sum", 6_000_001)]),
     ]
     cases = [case for case in cases if case.collective in (*held(library), *TRANSFERS)]
-    for what, joined in (("graph: all ranks on one stream", False), ("graph: streams joined by events", True)):
+    ways = ("all ranks on one stream", "streams joined by events", "calls take turns on two sets")
+    for sets, what in enumerate(ways):
+        what = f"graph: {what}"
         if time.monotonic() > deadline:
             yield what, "not run: out of time", True
             continue
-        wrong = replay(library, cases, joined)
+        wrong = replay(library, cases, sets)
         if wrong:
             library.look()
         yield (

@@ -66,7 +66,7 @@ def test_it_checks_calls_in_place_transfers_streams_and_graphs():
         assert re.search(rf"results, {transfer} +3 of 3 right", done.stdout)
     for what in ("copy in, call, copy out", "calls take turns on two", "two communicators"):
         assert re.search(rf"streams: {what} +right", done.stdout)
-    for what in ("all ranks on one stream", "streams joined by events"):
+    for what in ("all ranks on one stream", "streams joined by events", "calls take turns on two sets"):
         assert re.search(rf"graph: {what} +right, 3 replays", done.stdout)
 
 

@@ -79,7 +79,9 @@ constexpr unsigned kIpcLazyPeerAccess = 1;
   X(stream_is_capturing, cuStreamIsCapturing, (Stream, int *))
 
 // What the oldest drivers lack: null there.
-#define COLLC_NEW_DRIVER(X) X(function_load, cuFuncLoad, (Function))
+#define COLLC_NEW_DRIVER(X)                \
+  X(function_load, cuFuncLoad, (Function)) \
+  X(stream_capture_info, cuStreamGetCaptureInfo_v2, (Stream, int *, uint64_t *, void **, const void **, size_t *))
 
 struct Driver {
 #define COLLC_DRIVER_MEMBER(member, symbol, arguments) Result(*member) arguments;

@@ -11,6 +11,22 @@ namespace {
 
 constexpr size_t kReportsAt = 128;  // in the pinned memory, behind the abort flag
 
+constexpr uint64_t kUnknownCapture = UINT64_MAX;
+
+// The capture that a stream takes part in; 0: none.
+Status capture_of(Stream stream, uint64_t *capture) {
+  const Driver &cu = driver();
+  int state = 0;
+  uint64_t number = kUnknownCapture;
+  if (cu.stream_capture_info != nullptr)
+    COLLC_RETURN_IF_FAILED(
+        check(cu.stream_capture_info(stream, &state, &number, nullptr, nullptr, nullptr), "asking about the stream"));
+  else
+    COLLC_RETURN_IF_FAILED(check(cu.stream_is_capturing(stream, &state), "asking about the stream"));
+  *capture = state != 0 ? number : 0;
+  return {};
+}
+
 volatile uint32_t &word(char *at) { return *reinterpret_cast<volatile uint32_t *>(at); }
 
 }  // namespace
@@ -20,7 +36,8 @@ Status CudaRank::open(const RankContext &context, std::unique_ptr<RankBackend> *
   COLLC_RETURN_IF_FAILED(current_device(&rank->device_));
   const Driver &cu = driver();
   COLLC_RETURN_IF_FAILED(check(cu.event_create(&rank->ready_, kEventDisableTiming), "making an event"));
-  COLLC_RETURN_IF_FAILED(check(cu.event_create(&rank->done_, kEventDisableTiming), "making an event"));
+  COLLC_RETURN_IF_FAILED(check(cu.event_create(&rank->plain_.done, kEventDisableTiming), "making an event"));
+  COLLC_RETURN_IF_FAILED(check(cu.event_create(&rank->captured_.done, kEventDisableTiming), "making an event"));
   if (context.nranks > 1) COLLC_RETURN_IF_FAILED(rank->open_memory());
   *made = std::move(rank);
   return {};
@@ -186,24 +203,29 @@ CudaRank::~CudaRank() {
   if (ticks_ != 0) cu.release(ticks_);
   if (pinned_ != nullptr) cu.release_host(pinned_);
   if (ready_ != nullptr) cu.event_destroy(ready_);
-  if (done_ != nullptr) cu.event_destroy(done_);
+  if (plain_.done != nullptr) cu.event_destroy(plain_.done);
+  if (captured_.done != nullptr) cu.event_destroy(captured_.done);
 }
 
+// A graph starts where its caller puts it; it cannot wait for work outside of it.
 Status CudaRank::follow_earlier(Stream stream) {
-  if (!called_ || last_stream_ == stream) return {};
-  int capturing = 0;
-  COLLC_RETURN_IF_FAILED(check(driver().stream_is_capturing(stream, &capturing), "asking about the stream"));
-  // A graph starts where its caller puts it; it cannot wait for work outside of it.
-  return capturing != 0 ? Status() : check(driver().stream_wait(stream, done_, 0), "ordering streams");
+  if (!called_) return {};
+  uint64_t capture = 0;
+  COLLC_RETURN_IF_FAILED(capture_of(stream, &capture));
+  const Latest &latest = capture != 0 ? captured_ : plain_;
+  if (!latest.is_there || latest.stream == stream || latest.capture != capture || capture == kUnknownCapture) return {};
+  return check(driver().stream_wait(stream, latest.done, 0), "ordering streams");
 }
 
 Status CudaRank::note_call(Stream stream) {
-  int capturing = 0;
-  COLLC_RETURN_IF_FAILED(check(driver().stream_is_capturing(stream, &capturing), "asking about the stream"));
-  if (capturing != 0) return {};
-  COLLC_RETURN_IF_FAILED(check(driver().event_record(done_, stream), "recording an event"));
-  last_stream_ = stream;
   called_ = true;
+  uint64_t capture = 0;
+  COLLC_RETURN_IF_FAILED(capture_of(stream, &capture));
+  Latest &latest = capture != 0 ? captured_ : plain_;
+  COLLC_RETURN_IF_FAILED(check(driver().event_record(latest.done, stream), "recording an event"));
+  latest.stream = stream;
+  latest.capture = capture;
+  latest.is_there = true;
   return {};
 }
 

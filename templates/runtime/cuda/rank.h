@@ -23,7 +23,7 @@ class CudaRank final : public RankBackend {
   uint32_t protocol_of(const Program &program, uint64_t bytes) const override;
   Event ready() const { return ready_; }
 
-  // Orders `stream` behind this rank's earlier calls on other streams.
+  // Orders `stream` behind this rank's earlier calls on other streams; inside of a capture, behind those of the capture.
   Status follow_earlier(Stream stream);
   // Notes that this rank's latest call is on `stream`.
   Status note_call(Stream stream);
@@ -56,9 +56,14 @@ class CudaRank final : public RankBackend {
   char *pinned_ = nullptr;  // abort flag, then a report per channel
   Address pinned_at_ = 0;
   Event ready_ = nullptr;
-  Event done_ = nullptr;
-  Stream last_stream_ = nullptr;
-  bool called_ = false;
+  // The latest call outside of captures, and the latest one of a capture.
+  struct Latest {
+    Event done = nullptr;
+    Stream stream = nullptr;
+    uint64_t capture = 0;
+    bool is_there = false;
+  } plain_, captured_;
+  bool called_ = false;  // kernels may run, of a graph perhaps
   bool watched_ = false;
   bool timed_ = false;     // the kernels count, and COLLC_BREAKDOWN asks for it
   bool reported_ = false;  // a kernel has run out of time, and the communicator knows

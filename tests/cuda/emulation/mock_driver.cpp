@@ -320,6 +320,13 @@ MOCK cuStreamIsCapturing(void *stream, int *status) {
   MOCK_ENTER("is_capturing");
   return *status = streams.capturing(key_of(stream)) != nullptr, 0;
 }
+MOCK cuStreamGetCaptureInfo_v2(void *stream, int *status, uint64_t *number, void **, const void **, size_t *) {
+  MOCK_ENTER("is_capturing");
+  const MockGraph *graph = streams.capturing(key_of(stream));
+  *status = graph != nullptr;
+  if (graph != nullptr) *number = graph->number;
+  return 0;
+}
 MOCK cuStreamBeginCapture_v2(void *stream, int) {
   MOCK_ENTER("begin_capture");
   return streams.begin(key_of(stream));

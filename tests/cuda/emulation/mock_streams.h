@@ -28,6 +28,7 @@ struct Node {
 template <class Launching>
 struct Graph {
   StreamKey origin;
+  uint64_t number = 0;  // of its capture
   std::vector<Node<Launching>> nodes;
   // Per stream: the positions of the last operations that what comes next on it waits for.
   std::map<StreamKey, std::set<size_t>> reaches;
@@ -77,6 +78,7 @@ class Streams {
     if (capturing(key) != nullptr) return kIllegalState;
     auto *graph = new Graph<Launching>;
     graph->origin = key;
+    graph->number = ++last_capture_;
     captures_[key] = graph;
     return 0;
   }
@@ -130,6 +132,7 @@ class Streams {
  private:
   std::map<StreamKey, Graph<Launching> *> captures_;
   std::map<StreamKey, Ids> waits_;
+  uint64_t last_capture_ = 0;
 };
 
 }  // namespace mock
