@@ -34,7 +34,7 @@ _MEASURE_FLAGS = ("-std=c++17", "-O2", "-pthread")
 @click.option("--ranks", type=int, metavar="N", help="With --cpu: N ranks on those cores; default one on each.")
 @click.option("--measure", "timed", is_flag=True, help="Time every pair's copies; written beside the nominal values.")
 @click.option("--gpu-model", metavar="M", help="Such as V100: tells what a dump cannot say.")
-@click.option("--name", metavar="NAME", help="Name of the topology.")
+@click.option("--name", metavar="NAME", help="Name of the topology [that of -o].")
 @click.option("-o", "--output", metavar="FILE", help="Write here instead of standard output.")
 @report.json_option
 @report.debug_option
@@ -58,8 +58,10 @@ def command(
         raise UsageError(f"the name `{name[:60]}` {problem}", where="--name")
     if ranks is not None and (not cpu or timed):
         raise UsageError("ranks are dealt out to cores, unmeasured", where="--ranks", hint="use it with --cpu alone")
-    if output not in (None, "-"):
-        check_output(Path(str(output)), replaced=False)
+    if output is not None and output != "-":
+        check_output(Path(output), replaced=False)
+        stem = Path(output).stem
+        name = stem if name is None and name_problem(stem) is None else name
     measured: Sequence[Measured] = ()
     if sources:
         if cpu or timed:

@@ -75,7 +75,19 @@ def test_json(tmp_path: Path) -> None:
     assert answer["assumptions"]
 
 
+def test_the_topology_is_called_as_its_file(tmp_path: Path) -> None:
+    """So `collc compile box.yaml` writes libcollc-box.so."""
+    out = tmp_path / "box.yaml"
+    assert collc("probe", "--from", DUMP, "-o", out).code == 0
+    assert "\nname: box\n" in out.read_text()
+    assert collc("probe", "--from", DUMP, "-o", out, "--name", "lab").code == 0
+    assert "\nname: lab\n" in out.read_text()
+    assert collc("probe", "--from", DUMP, "-o", tmp_path / "7").code == 0
+    assert "\nname: dgx1v-topo-m\n" in (tmp_path / "7").read_text()
+
+
 def test_refusals(tmp_path: Path) -> None:
+    assert "no GPU model is known as ``" in refused(collc("probe", "--from", DUMP, "--gpu-model", ""), code=2)
     assert "No such file" in refused(collc("probe", "--from", tmp_path / "none.txt"))
     assert "cannot write" in refused_last(collc("probe", "--from", DUMP, "-o", tmp_path / "no" / "box.yaml"))
     for extra in (["--cpu"], ["--measure"]):

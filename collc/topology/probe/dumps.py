@@ -38,7 +38,7 @@ def topology_from_dumps(
         TopologyError: a dump is damaged or not known; names the line.
         UsageError: the model is not known.
     """
-    model = model_by_name(gpu_model) if gpu_model else None
+    model = model_by_name(gpu_model) if gpu_model is not None else None
     texts = [clean(text, where) for where, text in dumps]
     title = name or _name(texts[0].where)
     return _read(texts, title, model)

@@ -46,7 +46,7 @@ def probe_machine(
         CollcError: there is no driver or no GPU, or NVML fails in the middle.
         UsageError: `visible` or `gpu_model` makes no sense.
     """
-    model = model_by_name(gpu_model) if gpu_model else None
+    model = model_by_name(gpu_model) if gpu_model is not None else None
     return assemble(read_nvml(), visible, model, name, sysfs)
 
 
