@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from fractions import Fraction
 
 import click
@@ -20,6 +21,8 @@ from collc.topology.graph import plan_graph
 from collc.topology.load import load_topology
 from collc.topology.model import PlanGraph
 
+_SHARE = re.compile(r"[+-]?(\d{1,30}(\.\d{0,30})?|\.\d{1,30})([eE][+-]?\d{1,2})?|\d{1,30}/\d{1,30}")
+
 
 class _FractionType(click.ParamType[Fraction]):
     """An exact share: 0.05 or 1/20."""
@@ -28,8 +31,11 @@ class _FractionType(click.ParamType[Fraction]):
 
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> Fraction:
         try:
-            share = Fraction(str(value))
-        except (ValueError, ZeroDivisionError):
+            # A short text alone: the digits of 1e999999999 would take minutes to write down.
+            share = Fraction(str(value)) if _SHARE.fullmatch(str(value)) else None
+        except ZeroDivisionError:
+            share = None
+        if share is None:
             self.fail(f"{value!r} is no share such as 0.05", param, ctx)
         if not 0 <= share < 1:
             self.fail(f"{value} is not between 0 and 1", param, ctx)

@@ -27,12 +27,17 @@ def test_unknown_options_of_every_command(name):
         ("plan dgx1v --root -1", "--root: -1 is not in the range x>=0 (see `collc plan --help`)"),
         ("compile dgx1v --target tpu", "--target: 'tpu' is not one of 'host', 'cuda' (see `collc compile --help`)"),
         ("bench -b x", "-b / --minbytes: 'x' is no size such as 8, 64K or 16M (see `collc bench --help`)"),
+        ("plan dgx1v --tolerance 1e999999999", "--tolerance: '1e999999999' is no share such as 0.05"),
+        ("plan dgx1v --tolerance 1/0", "--tolerance: '1/0' is no share such as 0.05"),
+        ("probe --cpu --ranks 0", "probe --cpu: 0 ranks (1 to 512 are possible)"),
+        ("plan dgx1v --tolerance 1.5", "--tolerance: 1.5 is not between 0 and 1"),
         ("tune -b -8", "-b / --minbytes: '-8' is no size such as 8, 64K or 16M (see `collc tune --help`)"),
         ("run lib.so -- train", "lib.so: is a library, not a command (write `--lib lib.so -- CMD`)"),
     ],
 )
 def test_other_mistakes(command, line):
-    assert refused(collc(*command.split()), code=2) == f"collc: {line}"
+    hint = "" if line.endswith(")") else f" (see `collc {command.split()[0]} --help`)"
+    assert refused(collc(*command.split()), code=2) == f"collc: {line}{hint}"
 
 
 def test_help_and_tracebacks_stay():

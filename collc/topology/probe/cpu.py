@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from fractions import Fraction
 from pathlib import Path
 
-from collc.errors import CollcError
+from collc.errors import CollcError, UsageError
 from collc.topology.model import LinkKind, Topology
 from collc.topology.probe.machine import Machine, build
 
@@ -48,7 +48,7 @@ def probe_cpu(
         hint = "choose some with taskset -c"
         raise CollcError(f"{len(cores)} cores, at most {MAX_CORES}", where="probe --cpu", hint=hint)
     if ranks is not None and not 1 <= ranks <= MAX_CORES:
-        raise CollcError(f"{ranks} ranks", where="probe --cpu", hint=f"1 to {MAX_CORES} are possible")
+        raise UsageError(f"{ranks} ranks", where="probe --cpu", hint=f"1 to {MAX_CORES} are possible")
     nodes = _nodes(sysfs)
     used = cores if ranks is None else [cores[rank % len(cores)] for rank in range(ranks)]
     placed = {_rank_name(cpu, used[:rank].count(cpu)): cpu for rank, cpu in enumerate(used)}
