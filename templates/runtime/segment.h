@@ -42,7 +42,7 @@ struct alignas(2 * kLine) RankLine {
   std::atomic<uint32_t> bell;      // counts wakes; a futex
   std::atomic<uint32_t> sleeping;  // 0: awake; else 1 + the rank whose bell wakes this one
   std::atomic<uint32_t> state;     // RankState
-  // Not 0 while the rank reads the memory of another rank of its process.
+  // Not 0 while the rank reads or writes the memory of another rank.
   alignas(kLine) std::atomic<uint32_t> reading;
   std::atomic<uint32_t> core;  // that it was last seen on
   alignas(kLine) CallRecord call;

@@ -16,6 +16,9 @@ namespace {
 // Results from here on are streamed past the caches, of which each core of today has less.
 constexpr uint64_t kStreamed = 8 << 20;
 
+// A write into another's output takes less, unless its rank is stopped.
+constexpr int64_t kWriterUs = 500000;
+
 // Calls from here on have steps long enough to matter to others.
 constexpr uint64_t kServesFirst = 16 << 10, kServesFirstCrowded = 256 << 10;
 
@@ -176,6 +179,7 @@ void HostRank::begin(const Call &call) {
                                                    std::memory_order_relaxed);
   for (int look = 0; look < 4; ++look) mapped_.tidy();  // calls map fewer
   offers_buffers_ = false;
+  offers_output_ = false;
   streams_ = output_bytes() >= kStreamed;
   serves_first_ = call.count * element_bytes_ >= (cores_are_free() ? kServesFirst : kServesFirstCrowded);
   place_shares(call, element_bytes_);
@@ -212,6 +216,7 @@ void HostRank::offer_output(const Call &call) {
   ResultPlace &place = result_place(plan_rank_);
   place.address = reinterpret_cast<uint64_t>(call.output);
   place.buffer = output_buffer_.find(call.output, output_bytes());
+  offers_output_ = place.buffer.number != 0;
   place.signature.store(call.signature, std::memory_order_release);
 }
 
@@ -282,10 +287,23 @@ void HostRank::fail_all(const Status &status) {
   remaining_ = 0;
   for (ChannelState &channel : channels_) channel.done = true;
   transfers_.fail(failure_);
-  // Our buffers are the caller's again: nobody may read them any more.
-  for (uint32_t peer = 0; peer < context_.nranks; ++peer)
+  // Our buffers are the caller's again: nobody of this process may read them any more, and nobody write there.
+  for (uint32_t peer = 0; peer < context_.nranks; ++peer) {
     if (neighbours_.reach_of(peer) == Reach::kShared)
       while (context_.segment->line(peer).reading.load(std::memory_order_seq_cst) != 0) sched_yield();
+    else if (offers_output_ && neighbours_.maps_of(peer))
+      wait_for_writer(peer);
+  }
+}
+
+// A peer in another process that is writing into our output ends that soon; if it was stopped there, it may go on at any
+// time, and then writes into memory that is ours no more.
+void HostRank::wait_for_writer(uint32_t peer) {
+  const int64_t start = now_us();
+  while (context_.segment->line(peer).reading.load(std::memory_order_seq_cst) != 0 && context_.segment->alive(peer)) {
+    if (now_us() - start > kWriterUs) return detach_buffer(call_.output);
+    sched_yield();
+  }
 }
 
 uint64_t HostRank::input_bytes() const {

@@ -142,6 +142,7 @@ class HostRank final : public RankBackend {
   bool reduces_what_it_sends(const Program &program) const;
   void copy_alone(const Call &call);
   void offer_output(const Call &call);
+  void wait_for_writer(uint32_t peer);
   ResultPlace &result_place(uint32_t plan_rank) const {
     return *reinterpret_cast<ResultPlace *>(context_.segment->memory() + plan_rank * kLine);
   }
@@ -192,6 +193,7 @@ class HostRank final : public RankBackend {
   BufferLookup input_buffer_, output_buffer_;
   MappedBuffers mapped_;
   bool offers_buffers_ = false;  // this call has sent addresses that readers map
+  bool offers_output_ = false;   // others may write into this call's output, a buffer of ncclMemAlloc
   Status failure_;
 };
 
