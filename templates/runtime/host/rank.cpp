@@ -284,6 +284,7 @@ void HostRank::finish_channel(ChannelState &channel) {
 void HostRank::fail_all(const Status &status) {
   context_.segment->abort(status, context_.rank);
   if (failure_.ok()) failure_ = status;
+  const bool was_running = remaining_ != 0;
   remaining_ = 0;
   for (ChannelState &channel : channels_) channel.done = true;
   transfers_.fail(failure_);
@@ -291,7 +292,7 @@ void HostRank::fail_all(const Status &status) {
   for (uint32_t peer = 0; peer < context_.nranks; ++peer) {
     if (neighbours_.reach_of(peer) == Reach::kShared)
       while (context_.segment->line(peer).reading.load(std::memory_order_seq_cst) != 0) sched_yield();
-    else if (offers_output_ && neighbours_.maps_of(peer))
+    else if (was_running && offers_output_ && neighbours_.maps_of(peer))
       wait_for_writer(peer);
   }
 }
