@@ -12,10 +12,11 @@ from types import SimpleNamespace
 import pytest
 from support.cli import collc, refused
 from support.libraries import library
+from support.tunable import tunable
 
 from collc.bench import gpus, worker
 from collc.bench.meeting import Line
-from collc.bench.sizes import MOST_SIZES, size_series
+from collc.bench.sizes import MOST_SIZES, memory, size_series
 from collc.bench.team import Team, _Joined, _Started
 from collc.errors import RunError, UsageError
 
@@ -61,9 +62,20 @@ def test_buffers_beyond_the_machines_memory(command):
     assert "choose a smaller -e" in line
 
 
-def test_a_rank_without_memory_says_so_in_one_line():
-    limited = 'ulimit -v 1500000; exec "$0" -m collc bench "$1" --collective all_reduce -b 1G -e 1G -n 1'
-    command = ["bash", "-c", limited, sys.executable, str(library("pair"))]
+def test_a_containers_memory_counts(tmp_path):
+    whole = memory(tmp_path / "none")
+    limit = tmp_path / "memory.max"
+    for text, held in (("1048576\n", 1 << 20), ("max\n", whole), (f"{1 << 60}\n", whole), ("\n", whole)):
+        limit.write_text(text)
+        assert memory(limit) == held
+
+
+@pytest.mark.parametrize("name", ["bench", "tune"])
+def test_a_rank_without_memory_says_so_in_one_line(tmp_path, name):
+    subject = str(library("pair") if name == "bench" else tunable())
+    options = "--collective all_reduce -b 1G -e 1G" + ("" if name == "bench" else f" -o {tmp_path / 'out'}")
+    limited = f'ulimit -v 1500000; exec "$0" -m collc {name} "$1" {options}'
+    command = ["bash", "-c", limited, sys.executable, subject]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 1
     line = done.stderr.strip()

@@ -14,7 +14,7 @@ from support.tunable import tunable
 from collc import compiler
 from collc.build import toolchain
 from collc.cli import probe, simulate
-from collc.errors import CollcError
+from collc.errors import BuildError, CollcError
 from collc.outputs import check_output
 from collc.tune import run as tune_run
 
@@ -122,6 +122,16 @@ def test_a_compiler_that_is_none(monkeypatch, tmp_path, command, said):
     assert said in line
     assert line.endswith(")")
     assert "to a C++17 compiler" in line
+
+
+def test_a_missing_compiler_of_device_code_is_found_before_the_planning(monkeypatch, tmp_path):
+    def none(cuda: int | None = None) -> None:
+        raise BuildError("no nvcc found", hint="install it")
+
+    monkeypatch.setattr(compiler, "find_toolkits", none)
+    words = ("compile", "dgx1v", "-o", tmp_path / "l.so")
+    assert refused(collc(*words, "--target", "cuda")) == "collc: no nvcc found (install it)"
+    assert refused(collc(*words, "--cuda", "12")) == "collc: no nvcc found (install it)"
 
 
 def test_a_tool_that_makes_nothing(monkeypatch, tmp_path):
