@@ -25,7 +25,17 @@ from typing import Any
 import building
 import measures
 import results
-from gpu import CAPABILITY_MAJOR, CAPABILITY_MINOR, MULTIPROCESSORS, PROTOCOLS, TYPES, CheckError, Cuda, Library
+from gpu import (
+    CAPABILITY_MAJOR,
+    CAPABILITY_MINOR,
+    MULTIPROCESSORS,
+    PROTOCOLS,
+    TYPES,
+    CheckError,
+    Cuda,
+    Library,
+    Progress,
+)
 from table import Part, Runner, Table
 
 HERE = Path(__file__).resolve().parent
@@ -55,9 +65,12 @@ def library_parts(name: str, path: Path, options: argparse.Namespace) -> dict[st
     if name == "hgx-h100" and not options.tiny:
         found["throughput"] = [part("throughput", p, 10.0, *size) for p in PROTOCOLS]
         found["sizes"] = [part("sizes", p, 9.0, *size) for p in (*PROTOCOLS, "chosen")]
-        found["sizes in graphs"] = [part("sizes", p, 6.0, *size, "--graph") for p in ("LL", "LL128", "chosen")]
+        found["sizes in graphs"] = [
+            part("sizes", p, 6.0, *size, "--graph")._replace(name=f"sizes: {p}, in graphs")
+            for p in ("LL", "LL128", "chosen")
+        ]
     if name == "chain" and not options.tiny:
-        found["hops"] = [part("hops", p, 8.0) for p in PROTOCOLS]
+        found["hops"] = [part("hops", p, 12.0) for p in PROTOCOLS]
     return found
 
 
@@ -87,7 +100,7 @@ def later_parts(libraries: dict[str, Path], options: argparse.Namespace) -> list
 
 
 def first_parts(folder: Path, options: argparse.Namespace) -> list[Part]:
-    device = Part("device", "", (), 15.0)
+    device = Part("device", "", (), 20.0)
     return [device] if options.library else [device, Part("build", "", ("--folder", str(folder)), 90.0)]
 
 
@@ -158,6 +171,7 @@ def rows_of(options: argparse.Namespace) -> Iterator[Any]:
 def run_part(options: argparse.Namespace) -> int:
     """What `Runner` starts: prints a JSON object per row."""
     good = True
+    Progress.tell = lambda text: print(json.dumps({"at": text}), flush=True)
     try:
         for found in rows_of(options):
             if isinstance(found, dict):
@@ -209,7 +223,8 @@ def main() -> int:
         libraries = {path.stem.replace("libcollc-", "", 1): path.resolve() for path in options.library}
     else:
         for path in libraries.values():  # of an earlier run
-            path.unlink() if path.is_file() else None
+            if path.is_file():
+                path.unlink()
     first, later = first_parts(folder, options), chosen(later_parts(libraries, options), options)
     first = [part._replace(seconds=part.seconds * options.stretch) for part in first]
     no_gpu = "there is no GPU to run it on"

@@ -38,6 +38,12 @@ class CheckError(Exception):
     """Something that this check needs failed."""
 
 
+class Progress:
+    """Where a part is: what its row says should it not end. check.py sets `tell`."""
+
+    tell: Callable[[str], None] = staticmethod(lambda text: None)
+
+
 class Cuda:
     """The few calls of the driver API that the check makes itself, on GPU 0."""
 
@@ -151,6 +157,7 @@ class Library:
         self.create()
 
     def create(self) -> None:
+        Progress.tell(f"making a communicator of {self.nranks} ranks")
         self.lib.ncclGetLastError.restype = ctypes.c_char_p
         self.comms = (ctypes.c_void_p * self.nranks)()
         self.check(self.lib.ncclCommInitAll(self.comms, self.nranks, (ctypes.c_int * self.nranks)()), "ncclCommInitAll")

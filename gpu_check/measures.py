@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from gpu import FLOAT, CheckError, Cuda, Graph, Library, Places, RealNccl
+from gpu import FLOAT, CheckError, Cuda, Graph, Library, Places, Progress, RealNccl
 
 RANKS = (2, 4, 8)
 SIZES = (8, 1 << 10, 16 << 10, 128 << 10, 1 << 20, 8 << 20, 64 << 20)
@@ -72,6 +72,7 @@ def throughput(path: Path, protocol: str, megabytes: float, simple: dict[str, fl
     if protocol == "Simple":
         yield "device-to-device copy", f"{own:.0f} GB/s written"
     for collective, moved in (("broadcast", n - 1), ("all_reduce", 2 * (n - 1))):
+        Progress.tell(collective)
         call = partial(library.call, collective, places.ends, size // 4, FLOAT, 0)
         rate = moved * size / seconds(cuda, call, 4) / 1e9
         rates[collective] = rate
@@ -101,6 +102,7 @@ def time_sizes(library: Library, megabytes: float, deadline: float, graph: bool 
         if time.monotonic() > deadline:
             cells += f"{'-':>10}"
             continue
+        Progress.tell(f"{library.nranks} ranks, {size} bytes")
         call = partial(library.call, "all_reduce", places.ends, size // 4, FLOAT, 0)
         took = seconds_in_a_graph(library, call) if graph else seconds(library.cuda, call)
         cells += f"{took * 1e6:>10.1f}"
@@ -132,6 +134,7 @@ def hops(path: Path, protocol: str) -> Rows:
     times: dict[bool, list[float]] = {False: [], True: []}
     for graph in (False, True):
         for nranks in RANKS:
+            Progress.tell(f"{nranks} ranks{', in a graph' * graph}")
             library = Library(path, cuda, nranks, protocol)
             places = Places(cuda, nranks, 8)
             call = partial(library.call, "broadcast", places.ends, 2, FLOAT, 0)

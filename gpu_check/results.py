@@ -9,7 +9,7 @@ from functools import lru_cache, partial
 from typing import NamedTuple
 
 import numpy as np
-from gpu import OPS, TYPES, Graph, Library
+from gpu import OPS, TYPES, Graph, Library, Progress
 
 REDUCING = ("all_reduce", "reduce", "reduce_scatter")
 COLLECTIVES = ("all_reduce", "broadcast", "reduce", "all_gather", "reduce_scatter")
@@ -155,6 +155,7 @@ class Buffers:
 
 def one_case(library: Library, case: Case, shift: int) -> bool:
     """Runs one call and compares every byte."""
+    Progress.tell(str(case))
     buffers = Buffers(library, case, shift)
     buffers.fill()
     buffers.call()
@@ -302,6 +303,7 @@ def streams(library: Library, tiny: bool, deadline: float) -> Iterator[tuple[str
         if time.monotonic() > deadline:
             yield what, "not run: out of time", True
             continue
+        Progress.tell(what)
         right = check()
         if not right:
             library.look()
@@ -370,6 +372,7 @@ def graphs(library: Library, tiny: bool, deadline: float) -> Iterator[tuple[str,
         if time.monotonic() > deadline:
             yield what, "not run: out of time", True
             continue
+        Progress.tell(what)
         wrong = replay(library, cases, sets)
         if wrong:
             library.look()

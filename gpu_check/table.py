@@ -183,16 +183,20 @@ class Runner:
         said = "".join(errors)
         self.table.note(f"== {part.library} {part.name}\n{said}" if said else "")
         if not ended:
-            text = f"NOT ENDED: killed after {part.seconds:.0f} s"
+            text = f"NOT ENDED: killed after {part.seconds:.0f} s{self.place()}"
             self.table.add(part.library, part.name, text, not part.must_pass)
         elif process.returncode not in (0, 1) or (process.returncode == 1 and not self.told):
             words = (said.strip().splitlines() or ["no words"])[-1][:200]
-            text = f"FAILED: status {process.returncode}: {words}"
+            text = f"FAILED: status {process.returncode}{self.place()}: {words}"
             self.table.add(part.library, part.name, text, not part.must_pass)
+
+    def place(self) -> str:
+        """Where a part was when it was heard of last."""
+        return f", at its no. {self.reached}, {self.at}" if self.reached else ""
 
     def take(self, part: Part, lines: queue.Queue[str | None], deadline: float) -> bool:
         """Rows of a part as they come; whether it ended by itself."""
-        self.told = False
+        self.told, self.at, self.reached = False, "", 0
         while True:
             try:
                 line = lines.get(timeout=max(0.0, deadline - time.monotonic()))
@@ -209,6 +213,9 @@ class Runner:
                     self.table.add(part.library, "compute-sanitizer", line.strip(" =\n"), clean)
                 continue
             self.facts.update(answer.get("facts", {}))
+            if "at" in answer:
+                self.reached += 1
+                self.at = answer["at"]
             if "row" in answer:
                 good = bool(answer["good"])
                 self.told |= not good

@@ -86,24 +86,44 @@ def test_a_folder_that_cannot_be_made_is_told_before_anything_runs(tmp_path):
     assert done.stderr == ""
 
 
+FAULTY = r"""
+#include <cstdlib>
+#include <cstring>
+#include <dlfcn.h>
+#include <unistd.h>
+
+static bool launched = false;
+using Launch = int (*)(void *, int, int, int, int, int, int, int, void *, void **);
+
+static bool forced(const char *protocol) {
+  const char *value = std::getenv("COLLC_PROTO");
+  return value != nullptr && std::strcmp(value, protocol) == 0;
+}
+extern "C" int cuLaunchCooperativeKernel(void *kernel, int gx, int gy, int gz, int bx, int by, int bz, int shared,
+                                         void *stream, void **parameters) {
+  launched = true;
+  const auto next = reinterpret_cast<Launch>(dlsym(RTLD_NEXT, "cuLaunchCooperativeKernel"));
+  return next(kernel, gx, gy, gz, bx, by, bz, shared, stream, parameters);
+}
+extern "C" int cuCtxSynchronize() {
+  while (launched && forced("LL")) pause();
+  return reinterpret_cast<int (*)()>(dlsym(RTLD_NEXT, "cuCtxSynchronize"))();
+}
+extern "C" int cuMemcpyDtoH_v2(char *to, unsigned long long from, size_t bytes) {
+  std::memcpy(to, reinterpret_cast<void *>(from), bytes);
+  if (forced("LL128")) to[0] ^= 1;
+  return 0;
+}
+"""
+
+
 @cache
 def faulty_driver() -> Path:
     """The mock driver, on which the kernels of LL never end and those of LL128 give wrong results."""
     folder = cache_dir() / "tests" / "faulty"
     folder.mkdir(parents=True, exist_ok=True)
     shutil.copy(mock_driver() / "libcuda.so.1", folder / "libmock.so")
-    (folder / "faulty.cpp").write_text(
-        "#include <cstdlib>\n#include <cstring>\n#include <dlfcn.h>\n#include <unistd.h>\n"
-        'extern "C" int cuCtxSynchronize() {\n'
-        '  const char *protocol = std::getenv("COLLC_PROTO");\n'
-        '  if (protocol != nullptr && std::strcmp(protocol, "LL") == 0) for (;;) pause();\n'
-        '  return reinterpret_cast<int (*)()>(dlsym(RTLD_NEXT, "cuCtxSynchronize"))();\n}\n'
-        'extern "C" int cuMemcpyDtoH_v2(char *to, unsigned long long from, size_t bytes) {\n'
-        '  const char *protocol = std::getenv("COLLC_PROTO");\n'
-        "  std::memcpy(to, reinterpret_cast<void *>(from), bytes);\n"
-        '  if (protocol != nullptr && std::strcmp(protocol, "LL128") == 0) to[0] ^= 1;\n'
-        "  return 0;\n}\n"
-    )
+    (folder / "faulty.cpp").write_text(FAULTY)
     command = [find_cxx().path, "-shared", "-fPIC", "-Wl,--no-as-needed", str(folder / "faulty.cpp")]
     command += [str(folder / "libmock.so"), "-ldl", "-o", str(folder / "libcuda.so.1")]
     subprocess.run(command, check=True, timeout=60)
@@ -118,7 +138,7 @@ def test_a_part_that_hangs_is_ended_and_the_others_have_their_rows(tmp_path):
     written = (tmp_path / "gpu-check.txt").read_text()
     assert written == table_of(done)
     assert re.search(r"results, Simple +\d+ of \d+ right", written)
-    assert re.search(r"results: LL +NOT ENDED: killed after 9 s", written)
+    assert re.search(r"results: LL +NOT ENDED: killed after 9 s, at its no. 2, all_reduce int8 sum 33", written)
     assert re.search(r"results, LL128 +0 of \d+ right.*; wrong: all_reduce int8 sum 33", written)
     assert re.search(r"results in place +24 of 24 right", written)
     assert written.splitlines()[-1].strip().startswith("NOT all checks passed in")
