@@ -41,7 +41,7 @@ Trailer &trailer_of(const char *at, uint64_t bytes) {
 struct Owned {
   BufferHandle handle;
   int process;            // a forked child has its parent's buffers, but does not free them for others
-  bool detached = false;  // nobody else has it any more
+  bool detached = false;  // parts of it are nobody else's any more
 };
 
 // The buffers of this process, by address.
@@ -137,35 +137,28 @@ void release_buffer(void *memory) {
   }
   if (owned.handle.number == 0) return std::free(memory);
   char *at = static_cast<char *>(memory);
-  if (owned.detached) {
-    munmap(at, whole_pages(owned.handle.bytes) + kPage);
-    return;
-  }
   if (owned.process == getpid()) trailer_of(at, owned.handle.bytes).freed.store(1, std::memory_order_release);
   munmap(at, whole_pages(owned.handle.bytes) + kPage);
   close(owned.handle.descriptor);
 }
 
-void detach_buffer(const void *address) {
+bool detach_buffer(const void *address, uint64_t bytes) {
   Registry &all = registry();
   const std::lock_guard<std::mutex> lock(all.mutex);
   const auto at = reinterpret_cast<uint64_t>(address);
   auto found = all.buffers.upper_bound(at);
-  if (found == all.buffers.begin() || !(--found)->second.handle.holds(at, 0) || found->second.detached) return;
-  const BufferHandle &handle = found->second.handle;
-  const uint64_t total = whole_pages(handle.bytes) + kPage;
-  char *const base = reinterpret_cast<char *>(handle.base);
-  void *const other = mmap(nullptr, total, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (other == MAP_FAILED) return;
-  trailer_of(base, handle.bytes).freed.store(1, std::memory_order_release);
-  std::memcpy(other, base, handle.bytes);
-  if (mremap(other, total, total, MREMAP_MAYMOVE | MREMAP_FIXED, base) == MAP_FAILED) {
-    munmap(other, total);
-    return;
-  }
-  close(handle.descriptor);
+  if (found == all.buffers.begin() || !(--found)->second.handle.holds(at, bytes)) return true;
   found->second.detached = true;
   all.state.fetch_add(1, std::memory_order_release);
+  // Only these pages: other communicators may be at work on the rest.
+  const uint64_t begin = at / kPage * kPage, length = whole_pages(at + bytes - begin);
+  void *const target = reinterpret_cast<void *>(begin);
+  void *const other = mmap(nullptr, length, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (other == MAP_FAILED) return false;
+  std::memcpy(other, target, length);
+  if (mremap(other, length, length, MREMAP_MAYMOVE | MREMAP_FIXED, target) != MAP_FAILED) return true;
+  munmap(other, length);
+  return false;
 }
 
 const BufferHandle &BufferLookup::find(const void *address, uint64_t bytes) {

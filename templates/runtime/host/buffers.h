@@ -30,9 +30,9 @@ struct BufferHandle {
 void *allocate_buffer(size_t bytes);
 // Gives it back; null is nothing.
 void release_buffer(void *memory);
-// Puts other memory with the same contents under the buffer that `address` is in, so that whoever has mapped it cannot
-// write there any more.
-void detach_buffer(const void *address);
+// Puts other memory with the same contents under these bytes of a buffer, so that whoever has mapped it cannot write there
+// any more; the buffer is not offered again. False if there is no memory for that.
+bool detach_buffer(const void *address, uint64_t bytes);
 
 // Looks buffers of this process up, and remembers the last one: for one caller, who asks about the same ones again.
 class BufferLookup {

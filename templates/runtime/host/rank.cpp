@@ -103,6 +103,8 @@ HostRank::HostRank(const RankContext &context)
 }
 
 Status HostRank::meet(const RankContext &context) {
+  if (!ends_.empty() && context.nranks > HostVerbs::kMostPeers)
+    return fail(ncclInvalidUsage, "the host target runs plans of at most %u ranks", HostVerbs::kMostPeers);
   Overrides overrides;
   const Status readable = read_overrides(&overrides);
   const Status met = neighbours_.meet(context, overrides);
@@ -289,21 +291,31 @@ void HostRank::fail_all(const Status &status) {
   for (ChannelState &channel : channels_) channel.done = true;
   transfers_.fail(failure_);
   // Our buffers are the caller's again: nobody of this process may read them any more, and nobody write there.
+  const int64_t start = now_us();
   for (uint32_t peer = 0; peer < context_.nranks; ++peer) {
     if (neighbours_.reach_of(peer) == Reach::kShared)
-      while (context_.segment->line(peer).reading.load(std::memory_order_seq_cst) != 0) sched_yield();
+      while (is_reading(peer)) sched_yield();
     else if (was_running && offers_output_ && neighbours_.maps_of(peer))
-      wait_for_writer(peer);
+      wait_for_writer(peer, start);
   }
+}
+
+bool HostRank::is_reading(uint32_t peer) const {
+  return context_.segment->line(peer).reading.load(std::memory_order_seq_cst) != 0;
 }
 
 // A peer in another process that is writing into our output ends that soon; if it was stopped there, it may go on at any
 // time, and then writes into memory that is ours no more.
-void HostRank::wait_for_writer(uint32_t peer) {
-  const int64_t start = now_us();
-  while (context_.segment->line(peer).reading.load(std::memory_order_seq_cst) != 0 && context_.segment->alive(peer)) {
-    if (now_us() - start > kWriterUs) return detach_buffer(call_.output);
-    sched_yield();
+void HostRank::wait_for_writer(uint32_t peer, int64_t start_us) {
+  while (is_reading(peer) && context_.segment->alive(peer)) {
+    if (now_us() - start_us < kWriterUs) {
+      sched_yield();
+      continue;
+    }
+    if (!detach_buffer(call_.output, output_bytes()))
+      failure_ = fail(failure_.code(), "%s; rank %u may still write into the output", failure_.text().c_str(), peer);
+    offers_output_ = false;  // no peer has it any more
+    return;
   }
 }
 

@@ -142,7 +142,8 @@ class HostRank final : public RankBackend {
   bool reduces_what_it_sends(const Program &program) const;
   void copy_alone(const Call &call);
   void offer_output(const Call &call);
-  void wait_for_writer(uint32_t peer);
+  bool is_reading(uint32_t peer) const;
+  void wait_for_writer(uint32_t peer, int64_t start_us);
   ResultPlace &result_place(uint32_t plan_rank) const {
     return *reinterpret_cast<ResultPlace *>(context_.segment->memory() + plan_rank * kLine);
   }

@@ -10,6 +10,7 @@
 // Who completes a chunk of an all_reduce writes it into the outputs of its readers too, where it can: they wait for it
 // anyway, and need not read what another core has just written. Everyone's inputs of that chunk have been used by then.
 #pragma once
+#include <algorithm>
 #include <cstring>
 
 #include "copy.h"
@@ -163,7 +164,7 @@ class HostVerbs {
         end.seen = least_head(end, &slowest);
         if (end.seen < end.position + shares[step.share].nchunks) {
           channel_.blocked_on = slowest;
-          channel_.chunk = end.seen - end.position;
+          channel_.chunk = std::max(end.seen, end.position) - end.position;
           return false;
         }
         end.direct = false;
