@@ -131,15 +131,21 @@ def _wheels(out: Path, env: Path, root_allowed: dict[str, str], yielding: dict[s
     return found
 
 
-def _ours(out: Path) -> list[Peer]:
-    topology, library, program = out / "host.yaml", out / "libcollc-host.so", out / "peerbench-collc"
+def build_over_collc(out: Path, kind: str, env: dict[str, str] | None = None) -> tuple[Path, Path]:
+    """A host library for up to eight ranks here, compiled in the environment `env`, and peerbench over it."""
+    topology, library, program = out / "host.yaml", out / f"libcollc-{kind}.so", out / f"peerbench-{kind}"
     collc = [sys.executable, "-m", "collc"]
     subprocess.run([*collc, "probe", "--cpu", "--ranks", str(max(RANKS)), "-o", str(topology)], check=True)
-    wanted = ["--allocations", f"{min(RANKS)}..{max(RANKS)}"]
-    subprocess.run([*collc, "compile", str(topology), "--target", "host", *wanted, "-o", str(library)], check=True)
+    wanted = ["--target", "host", "--allocations", f"{min(RANKS)}..{max(RANKS)}", "-o", str(library)]
+    subprocess.run([*collc, "compile", str(topology), *wanted], check=True, env=env)
     include = f"-I{HERE.parent / 'templates' / 'include'}"
     link = [str(library), f"-Wl,-rpath,{library.parent.resolve()}", "-pthread"]
     subprocess.run(["gcc", "-O2", include, str(HERE / "peerbench.c"), "-o", str(program), *link], check=True)
+    return library, program
+
+
+def _ours(out: Path) -> list[Peer]:
+    program = build_over_collc(out, "host")[1]
     floor = out / "peerbench-floor"
     options = ["-O2", "-mavx2", "-DFLOOR", "-pthread"]
     subprocess.run(["gcc", *options, str(HERE / "peerbench.c"), "-o", str(floor)], check=True)

@@ -14,29 +14,26 @@ import multiprocessing
 import os
 import statistics
 import subprocess
-import sys
 import time
 from collections import defaultdict
 from multiprocessing.connection import Connection
 from pathlib import Path
 
-from peers import COLLECTIVES, SIZES, cores, processor, short
+from peers import COLLECTIVES, RANKS, SIZES, build_over_collc, cores, processor, short
 
 from collc.bench.nccl import Nccl
 
-HERE = Path(__file__).parent
 SPINNING = "g++ -DCOLLC_SPIN_ONLY"
-RANKS = 8
+WAITING = max(RANKS)
 LATE = 1.0  # seconds
 FLOAT32, SUM = 7, 0
 
 Times = dict[tuple[str, str, int], list[float]]
 
 
-def build(out: Path, kind: str) -> Path:
-    """peerbench over a library of the runtime that waits in the way of `kind`."""
+def build(out: Path, kind: str) -> tuple[Path, Path]:
+    """A library of the runtime that waits in the way of `kind`, and peerbench over it."""
     out.mkdir(parents=True, exist_ok=True)
-    topology, library, program = out / "host.yaml", out / f"libcollc-{kind}.so", out / f"peerbench-{kind}"
     env = dict(os.environ)
     if kind == "spinning":
         compiler = out / "g++-spinning"
@@ -44,16 +41,7 @@ def build(out: Path, kind: str) -> Path:
         compiler.chmod(0o755)
         # Objects are named by their sources and the compiler's version, which is that of the other build.
         env |= {"COLLC_CXX": str(compiler.resolve()), "COLLC_CACHE": str((out / "cache-spinning").resolve())}
-    collc = [sys.executable, "-m", "collc"]
-    subprocess.run([*collc, "probe", "--cpu", "--ranks", str(RANKS), "-o", str(topology)], check=True)
-    wanted = ["--allocations", f"2..{RANKS}"]
-    subprocess.run(
-        [*collc, "compile", str(topology), "--target", "host", *wanted, "-o", str(library)], check=True, env=env
-    )
-    include = f"-I{HERE.parent / 'templates' / 'include'}"
-    link = [str(library), f"-Wl,-rpath,{library.parent.resolve()}", "-pthread"]
-    subprocess.run(["gcc", "-O2", include, str(HERE / "peerbench.c"), "-o", str(program), *link], check=True)
-    return program
+    return build_over_collc(out, kind, env)
 
 
 def measure(programs: dict[str, Path], rounds: int, seconds: float) -> Times:
@@ -77,7 +65,7 @@ def late_rank(library: Path, rank: int, pipe: Connection) -> None:
     if rank == 0:
         pipe.send(nccl.unique_id())
     unique = pipe.recv()
-    comm = nccl.comm(RANKS, unique, rank)
+    comm = nccl.comm(WAITING, unique, rank)
     given, found = (ctypes.c_float * 1024)(), (ctypes.c_float * 1024)()
     nccl.check(nccl.lib.ncclAllReduce(given, found, 1024, FLOAT32, SUM, comm, None), "ncclAllReduce")
     before = time.process_time()
@@ -92,7 +80,7 @@ def cpu_of_waiting(library: Path) -> float:
     """Seconds of CPU that all ranks use together while they wait a second for one of them."""
     context = multiprocessing.get_context("spawn")
     pipes, jobs = [], []
-    for rank in range(RANKS):
+    for rank in range(WAITING):
         mine, theirs = context.Pipe()
         jobs.append(context.Process(target=late_rank, args=(library, rank, theirs)))
         pipes.append(mine)
@@ -131,7 +119,7 @@ def report(times: Times, cpu: list[float], rounds: int) -> str:
         "",
         f"Geometric mean of the ratios {mean:.2f}, largest {max(ratios):.2f}.",
         "",
-        f"{RANKS} ranks that wait a second for one of them use {statistics.median(cpu) * 1e3:.0f} ms of CPU together",
+        f"{WAITING} ranks that wait a second for one of them use {statistics.median(cpu) * 1e3:.0f} ms of CPU together",
         f"(median of {len(cpu)}; {min(cpu) * 1e3:.0f} to {max(cpu) * 1e3:.0f}).",
     ]
     return "\n".join(lines) + "\n"
@@ -144,9 +132,11 @@ def main() -> None:
     parser.add_argument("--build", type=Path, default=Path("build/waiting"))
     parser.add_argument("--write", type=Path, help="the page to write; default: print it")
     given = parser.parse_args()
-    programs = {kind: build(given.build, kind) for kind in ("waiting", "spinning")}
-    cpu = [cpu_of_waiting(given.build / "libcollc-waiting.so") for _ in range(5)]
-    page = report(measure(programs, given.rounds, given.seconds), cpu, given.rounds)
+    built = {kind: build(given.build, kind) for kind in ("waiting", "spinning")}
+    cpu = [cpu_of_waiting(built["waiting"][0]) for _ in range(5)]
+    page = report(
+        measure({kind: program for kind, (_, program) in built.items()}, given.rounds, given.seconds), cpu, given.rounds
+    )
     if given.write:
         given.write.write_text(page, encoding="utf-8")
     print(page)

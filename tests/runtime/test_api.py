@@ -172,6 +172,7 @@ def test_the_results_are_the_same_bits_on_all_ranks_and_in_every_run(machine: st
         ("COLLC_DIRECT", "yes", "COLLC_DIRECT=yes is not a number from 0 to 1"),
         ("COLLC_CHUNK", "big", "COLLC_CHUNK=big is not a number"),
         ("COLLC_CHUNK", "15", "COLLC_CHUNK=15 is no multiple of 16 bytes"),
+        *(("COLLC_CHANNELS", value, f"COLLC_CHANNELS={value} is not a ") for value in ("banana", "-3", "65", "1.5")),
     ],
 )
 def test_a_mistyped_variable_is_heard_of(name: str, value: str, said: str) -> None:
@@ -197,16 +198,17 @@ def test_smaller_chunks_give_the_same_bits() -> None:
     assert len(set(outputs)) == 1
 
 
-def test_ranks_with_different_chunks_are_told_so() -> None:
+@pytest.mark.parametrize(("name", "least"), [("COLLC_CHUNK", 4096), ("COLLC_CHANNELS", 1)])
+def test_ranks_with_different_overrides_are_told_so(name: str, least: int) -> None:
     with ranks(library("odd"), 3) as team:
         unique = team.ask(0, do="id")["id"]
         for rank in range(3):
-            team.ask(rank, do="environment", name="COLLC_CHUNK", value=str(4096 * (1 + rank // 2)))
+            team.ask(rank, do="environment", name=name, value=str(least * (1 + rank // 2)))
         for rank in range(3):
             team.tell(rank, do="init", nranks=3, id=unique, rank=rank)
         answers = [team.hear(rank) for rank in range(3)]
     assert {answer["result"] for answer in answers} == {INVALID_USAGE}
-    assert all("COLLC_CHUNK is " in answer["text"] for answer in answers)
+    assert all(f"{name} is " in answer["text"] for answer in answers)
 
 
 def test_fp8_is_rounded_to_nearest() -> None:

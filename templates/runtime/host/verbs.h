@@ -54,7 +54,8 @@ class HostVerbs {
       end.seen = least_head(end, &slowest);
       if (passed >= end.seen + rank_.slots_) return block(slowest, chunk);
     }
-    direct_ |= completes(step, chunk);
+    completes_ = completes(step, chunk);
+    direct_ |= completes_;
     return begin_reading();
   }
 
@@ -90,11 +91,10 @@ class HostVerbs {
     bool is_read = false;                           // the output, by others
     if (has_output) dests[ndests++] = output;
     uint32_t alike = ndests;  // results in outputs that a store past the caches suits at the same time
-    const bool completed = completes(step, chunk);
     for (uint32_t i = 0; i < step.nsend; ++i) {
       HostRank::End &end = rank_.ends_[send[i].fifo];
       const void *at = is_input ? input : output;
-      if (completed && place_results(end, chunk, dests + ndests)) {
+      if (completes_ && place_results(end, chunk, dests + ndests)) {
         tag(end, chunk) = (rank_.call_.signature & ~kMarks) | kPlaced;
         for (uint32_t r = 0; r < end.nreaders; ++r, ++ndests)
           if (alike == ndests && (as_number(dests[ndests]) - as_number(output)) % kLine == 0) ++alike;
@@ -333,7 +333,8 @@ class HostVerbs {
   HostRank &rank_;
   HostRank::ChannelState &channel_;
   uint32_t receives_;
-  bool direct_ = false;  // the step reads another rank's memory
+  bool direct_ = false;     // the step reads or writes another rank's memory
+  bool completes_ = false;  // the step completes a chunk that others need
 };
 
 }  // namespace collc
