@@ -127,7 +127,7 @@ def report(times: Times, cpu: list[float], rounds: int) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--seconds", type=float, default=0.1, help="per point and round")
     parser.add_argument("--build", type=Path, default=Path("build/waiting"))
     parser.add_argument("--write", type=Path, help="the page to write; default: print it")
