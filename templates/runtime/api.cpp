@@ -16,9 +16,11 @@ using namespace collc;
 namespace {
 
 Status check_buffers(const Communicator &communicator, const Call &call, bool sends, bool receives) {
-  if (element_bytes(call.type) == 0) return fail(ncclInvalidArgument, "type %d does not exist", static_cast<int>(call.type));
-  const uint64_t most = (uint64_t{1} << 62) / element_bytes(call.type) / communicator.nranks();
-  if (call.count > most) return fail(ncclInvalidArgument, "a count of %llu is absurd", static_cast<unsigned long long>(call.count));
+  uint64_t bytes = element_bytes(call.type);
+  if (bytes == 0) return fail(ncclInvalidArgument, "type %d does not exist", static_cast<int>(call.type));
+  const bool overflows = __builtin_mul_overflow(bytes, call.count, &bytes) ||
+                         __builtin_mul_overflow(bytes, uint64_t{communicator.nranks()}, &bytes);
+  if (overflows || bytes > uint64_t{1} << 62) return fail(ncclInvalidArgument, "a count of %llu is absurd", static_cast<unsigned long long>(call.count));
   if (sends && call.input == nullptr) return fail(ncclInvalidArgument, "the send buffer is NULL");
   if (receives && call.output == nullptr) return fail(ncclInvalidArgument, "the receive buffer is NULL");
   return {};

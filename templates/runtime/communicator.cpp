@@ -22,6 +22,13 @@
 namespace collc {
 namespace {
 
+// Spreads a number over all bits; no two numbers become the same.
+uint64_t mix(uint64_t number) {
+  number ^= number >> 32;
+  number *= 0x9e3779b97f4a7c15;
+  return number ^ number >> 29;
+}
+
 // A segment that several ranks of this process are about to share.
 struct Pending {
   std::mutex mutex;
@@ -267,8 +274,7 @@ Status Communicator::share_memory(Rendezvous &rendezvous, const std::string &key
   return {};
 }
 
-Status Communicator::state() const {
-  if (sound_.load(std::memory_order_acquire) && !segment_->aborted()) return {};
+Status Communicator::look() const {
   ncclComm_t real = nullptr;
   {
     const std::lock_guard<std::mutex> lock(mutex_);
@@ -305,17 +311,11 @@ Status Communicator::prepare(Call *call) {
                   call->root < 0 ? "" : format(" from rank %d", call->root).c_str());
   }
   call->number = transfer ? 0 : ++calls_;
-  uint64_t signature = 0x9e3779b97f4a7c15 * (call->number + 1);
   const uint64_t operation =
       static_cast<uint64_t>(call->op.kind) + (call->op.average ? 16 : 0) + (call->op.scaled ? 32 : 0);
-  const uint64_t parts[] = {call->count, static_cast<uint64_t>(call->collective), static_cast<uint64_t>(call->type),
-                            operation, static_cast<uint64_t>(call->root + 1)};
-  for (const uint64_t part : parts) {
-    signature ^= part + 0x9e3779b97f4a7c15 + (signature << 6) + (signature >> 2);
-    signature *= 0xff51afd7ed558ccd;
-    signature ^= signature >> 32;
-  }
-  call->signature = signature;
+  const uint64_t kind = static_cast<uint64_t>(call->collective) | static_cast<uint64_t>(call->type) << 8 | operation << 16 |
+                        static_cast<uint64_t>(call->root + 1) << 32;
+  call->signature = mix(mix(call->number ^ mix(call->count)) ^ kind);
   return {};
 }
 

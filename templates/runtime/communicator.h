@@ -58,7 +58,9 @@ class Communicator {
   ncclComm_t real() const { return real_.load(std::memory_order_acquire); }
 
   // ncclSuccess, ncclInProgress while it is made, else what broke it.
-  Status state() const;
+  Status state() const { return is_sound() ? Status() : look(); }
+  // Served by us, made, and not failed.
+  bool is_sound() const { return sound_.load(std::memory_order_acquire) && !segment_->aborted(); }
 
   // The program that a call of `bytes` (count * element size) runs, null if there is none; `root` is an NCCL rank or -1.
   const Program *choose(Collective collective, int root, uint64_t bytes) const;
@@ -92,6 +94,7 @@ class Communicator {
     const void *address;
   };
 
+  Status look() const;  // state(), under the lock
   // `owners`: a number of its process for each rank.
   Status share_memory(class Rendezvous &rendezvous, const std::string &key, const std::vector<uint64_t> &owners);
   Status hand_over(class Rendezvous &rendezvous, const Status &reason);

@@ -227,9 +227,8 @@ Status create(const CommunicatorPtr &communicator, const Communicator::Origin &o
   return run_creations(one);
 }
 
-Status note_failure(const Status &status) {
-  if (group.depth > 0 && group.failure.ok() && !status.ok()) group.failure = status;
-  return status;
+void keep_failure(const Status &status) {
+  if (group.depth > 0 && group.failure.ok()) group.failure = status;
 }
 
 }  // namespace collc

@@ -31,6 +31,10 @@ Status submit(const CommunicatorPtr &communicator, const Call &call);
 Status create(const CommunicatorPtr &communicator, const Communicator::Origin &origin, ncclComm_t *handle);
 
 // Lets the open group fail with this status too, and returns it.
-Status note_failure(const Status &status);
+void keep_failure(const Status &status);
+inline Status note_failure(Status status) {
+  if (!status.ok()) keep_failure(status);
+  return status;
+}
 
 }  // namespace collc

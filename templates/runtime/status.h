@@ -1,25 +1,32 @@
 // Results with words: what went wrong, where, what to do.
 #pragma once
 #include <cstdarg>
+#include <memory>
 #include <string>
 
 #include "nccl.h"
 
 namespace collc {
 
-// An outcome of the runtime. Errors carry the sentence that ncclGetLastError returns.
+// An outcome of the runtime. Errors carry the sentence that ncclGetLastError returns; success is a null pointer, because
+// every call returns it many times.
 class [[nodiscard]] Status {
  public:
   Status() = default;
-  Status(ncclResult_t code, std::string text) : code_(code), text_(std::move(text)) {}
+  Status(ncclResult_t code, std::string text) {
+    if (code != ncclSuccess) failure_ = std::make_shared<const Failure>(Failure{code, std::move(text)});
+  }
 
-  bool ok() const { return code_ == ncclSuccess; }
-  ncclResult_t code() const { return code_; }
-  const std::string &text() const { return text_; }
+  bool ok() const { return failure_ == nullptr; }
+  ncclResult_t code() const { return ok() ? ncclSuccess : failure_->code; }
+  std::string text() const { return ok() ? std::string() : failure_->text; }
 
  private:
-  ncclResult_t code_ = ncclSuccess;
-  std::string text_;
+  struct Failure {
+    ncclResult_t code;
+    std::string text;
+  };
+  std::shared_ptr<const Failure> failure_;
 };
 
 __attribute__((format(printf, 1, 2))) std::string format(const char *pattern, ...);

@@ -81,6 +81,8 @@ HostRank::HostRank(const RankContext &context)
   const Tables &tables = *context_.tables;
   const Allocation &allocation = *context_.placement.allocation;
   slots_ = allocation.slots;
+  if ((slots_ & (slots_ - 1)) == 0) slot_mask_ = slots_ - 1;
+  cuts_.resize(allocation.nprograms);
   slot_bytes_ = allocation.slot_bytes;
   refs_ = tables.refs;
   const FifoLayout layout(tables, allocation);
@@ -131,20 +133,30 @@ Status HostRank::meet(const RankContext &context) {
   return {};
 }
 
-void HostRank::place_shares(const Call &call, uint32_t size) {
+const HostRank::Cut &HostRank::cut(const Call &call) {
   const Program &program = *call.program;
-  if (shares_program_ == &program && shares_count_ == call.count && shares_element_ == size) return;
-  shares_.resize(program.nshares);
+  Cut &cut = cuts_[static_cast<size_t>(&program - context_.tables->programs) - context_.placement.allocation->first_program];
+  if (cut.count == call.count && cut.element_bytes == element_bytes_) return cut;
+  if (cut.count == 0) cut.reduces_what_it_sends = reduces_what_it_sends(program);
+  cut.count = call.count;
+  cut.element_bytes = element_bytes_;
+  cut.shares.resize(program.nshares);
   const uint32_t chunk = chunk_limit_ != 0 ? std::min(chunk_limit_, program.chunk_bytes) : program.chunk_bytes;
   for (uint32_t s = 0; s < program.nshares; ++s) {
     const Share &share = context_.tables->shares[program.first_share + s];
-    shares_[s] = cut_share(share, call.count, size, chunk);
-    place_block(context_.placement, program.collective, context_.nranks, share.block, call.count, &shares_[s]);
+    cut.shares[s] = cut_share(share, call.count, element_bytes_, chunk);
+    place_block(context_.placement, program.collective, context_.nranks, share.block, call.count, &cut.shares[s]);
   }
-  if (shares_program_ != &program) shares_input_ = reduces_what_it_sends(program);
-  shares_program_ = &program;
-  shares_count_ = call.count;
-  shares_element_ = size;
+  cut.iterations.assign(program.nchannels, 0);
+  for (uint32_t c = 0; c < program.nchannels; ++c) {
+    const RankChannel &place = rank_channel(program, c);
+    for (uint32_t s = 0; s < place.nsteps; ++s) {
+      const Step &step = context_.tables->steps[place.first_step + s];
+      const uint64_t chunks = cut.shares[step.share].nchunks;
+      if (chunks != 0) cut.iterations[c] = std::max(cut.iterations[c], chunks + step.lag);
+    }
+  }
+  return cut;
 }
 
 // True if this rank sends its input of a share to others and also stores a result that it reduces from it: in place, that
@@ -152,8 +164,7 @@ void HostRank::place_shares(const Call &call, uint32_t size) {
 bool HostRank::reduces_what_it_sends(const Program &program) const {
   std::vector<uint8_t> found(program.nshares, 0);
   for (uint32_t c = 0; c < program.nchannels; ++c) {
-    const RankChannel &place =
-        context_.tables->rank_channels[program.first_rank_channel + plan_rank_ * program.nchannels + c];
+    const RankChannel &place = rank_channel(program, c);
     for (uint32_t s = 0; s < place.nsteps; ++s) {
       const Step &step = context_.tables->steps[place.first_step + s];
       if ((step.flags & kInput) == 0) continue;
@@ -184,10 +195,10 @@ void HostRank::begin(const Call &call) {
   offers_output_ = false;
   streams_ = output_bytes() >= kStreamed;
   serves_first_ = call.count * element_bytes_ >= (cores_are_free() ? kServesFirst : kServesFirstCrowded);
-  place_shares(call, element_bytes_);
+  cut_ = &cut(call);
   const auto input = reinterpret_cast<uintptr_t>(call.input), output = reinterpret_cast<uintptr_t>(call.output);
   const bool apart = output >= input + input_bytes() || input >= output + output_bytes();
-  keeps_input_ = apart || !shares_input_;
+  keeps_input_ = apart || !cut_->reduces_what_it_sends;
   if (call.collective == Collective::kAllReduce && output_bytes() >= kLeastDirect) offer_output(call);
   const Program &program = *call.program;
   channels_.resize(program.nchannels);
@@ -197,17 +208,13 @@ void HostRank::begin(const Call &call) {
   }
   remaining_ = 0;
   for (uint32_t c = 0; c < program.nchannels; ++c) {
-    const RankChannel &place =
-        context_.tables->rank_channels[program.first_rank_channel + plan_rank_ * program.nchannels + c];
+    const RankChannel &place = rank_channel(program, c);
     ChannelState &channel = channels_[c];
     channel = {};
     channel.blocked_on = plan_rank_;  // by nobody yet
     channel.steps = context_.tables->steps + place.first_step;
     channel.nsteps = place.nsteps;
-    for (uint32_t s = 0; s < place.nsteps; ++s) {
-      const uint64_t chunks = shares_[channel.steps[s].share].nchunks;
-      if (chunks != 0) channel.iterations = std::max(channel.iterations, chunks + channel.steps[s].lag);
-    }
+    channel.iterations = cut_->iterations[c];
     channel.done = channel.iterations == 0;
     if (!channel.done) ++remaining_;
   }
@@ -241,10 +248,11 @@ bool HostRank::advance() {
     // the others wait for as long.
     moved = advance_channels(0);
     if (failure_.ok()) moved |= advance_channels(1);
-  } else {
+  } else if (remaining_ != 0) {
     moved = advance_channels(UINT32_MAX);
   }
   if (!moved && offers_buffers_) moved = serve_refused();
+  if (transfers_.idle()) return moved;
   Status failed;
   moved |= transfers_.advance(&failed);
   if (!failed.ok()) fail_all(failed);
@@ -262,10 +270,10 @@ bool HostRank::advance_channels(uint32_t receives) {
     const Cursor before = channel.at;
     HostVerbs verbs(*this, channel, receives);
     const Progress progress =
-        run_channel(verbs, channel.steps, channel.nsteps, refs_, shares_.data(), channel.iterations, channel.at);
+        run_channel(verbs, channel.steps, channel.nsteps, refs_, cut_->shares.data(), channel.iterations, channel.at);
     if (failed_to_read_ && failure_.ok()) fail_all(context_.segment->abort_status(context_.rank));
     if (progress == Progress::kAborted || failed_to_read_) return true;
-    const bool ended = progress == Progress::kDone && verbs.drained(shares_.data());
+    const bool ended = progress == Progress::kDone && verbs.drained(cut_->shares.data());
     if (ended) finish_channel(channel);
     moved |= ended || channel.at.iteration != before.iteration || channel.at.step != before.step;
   }
@@ -279,7 +287,7 @@ void HostRank::finish_channel(ChannelState &channel) {
   for (uint32_t s = 0; s < channel.nsteps; ++s) {
     const Step &step = channel.steps[s];
     for (uint32_t i = 0; i < step.nrecv + step.nsend; ++i)
-      ends_[refs_[step.first_ref + i].fifo].position += shares_[step.share].nchunks;
+      ends_[refs_[step.first_ref + i].fifo].position += cut_->shares[step.share].nchunks;
   }
 }
 

@@ -136,9 +136,18 @@ class HostRank final : public RankBackend {
     uint64_t busy_ns = 0;  // of this call
   };
 
+  // How the last call of a program was cut: the same call again, as in training, computes nothing.
+  struct Cut {
+    uint64_t count = 0;
+    uint32_t element_bytes = 0;
+    std::vector<ShareRange> shares;
+    std::vector<uint64_t> iterations;  // by channel
+    bool reduces_what_it_sends = false;
+  };
+
   // Ends what runs and breaks the communicator for all ranks.
   void fail_all(const Status &status);
-  void place_shares(const Call &call, uint32_t size);
+  const Cut &cut(const Call &call);
   bool reduces_what_it_sends(const Program &program) const;
   void copy_alone(const Call &call);
   void offer_output(const Call &call);
@@ -158,11 +167,17 @@ class HostRank final : public RankBackend {
   // True if what runs cannot end without `peer` (NCCL rank).
   bool waits_for(uint32_t peer) const;
   Status differing_call(uint32_t plan_rank) const;
+  const RankChannel &rank_channel(const Program &program, uint32_t channel) const {
+    return context_.tables->rank_channels[program.first_rank_channel + plan_rank_ * program.nchannels + channel];
+  }
+  // Where chunk `number` of a FIFO goes. A division costs as much as a line of another core.
+  uint64_t slot_of(uint64_t number) const { return slot_mask_ != 0 ? number & slot_mask_ : number % slots_; }
   uint32_t nccl_rank(uint32_t plan_rank) const { return context_.placement.nccl_rank[plan_rank]; }
 
   RankContext context_;
   uint32_t plan_rank_;
   uint32_t slots_ = 0;
+  uint32_t slot_mask_ = 0;  // 0: slots_ is no power of two
   uint32_t slot_bytes_ = 0;
   bool timed_ = false;  // COLLC_BREAKDOWN
   uint64_t begun_ns_ = 0;
@@ -180,13 +195,9 @@ class HostRank final : public RankBackend {
   bool streams_ = false;         // the result is larger than the caches
   bool serves_first_ = false;    // sends go before steps that receive
   bool failed_to_read_ = false;  // a chunk that came by address may be wrong
-  std::vector<ShareRange> shares_;
+  std::vector<Cut> cuts_;  // by program of the allocation
+  const Cut *cut_ = nullptr;  // of the current call
   bool keeps_input_ = true;  // what is sent of the input stands until it was read
-  // What shares_ was computed for: the same call again, as in training, computes nothing.
-  const Program *shares_program_ = nullptr;
-  bool shares_input_ = false;  // reduces_what_it_sends()
-  uint64_t shares_count_ = 0;
-  uint32_t shares_element_ = 0;
   std::vector<ChannelState> channels_;
   uint32_t remaining_ = 0;  // channels that still run
   Transfers transfers_;

@@ -20,7 +20,7 @@ bool HostRank::serve_refused() {
           // It may have mapped the buffer after all, and read: then the slot is another chunk's, or no chunk's any more.
           if (number <= line.head.load(std::memory_order_acquire)) continue;
           if (number == line.served.load(std::memory_order_relaxed)) continue;
-          const uint64_t at = (number - 1) % slots_;
+          const uint64_t at = slot_of(number - 1);
           Sight &sight = end.lines[at].sight;
           if (sight.buffer.mark == 0)
             std::memcpy(end.slots + at * slot_bytes_, reinterpret_cast<const void *>(sight.address), sight.bytes);

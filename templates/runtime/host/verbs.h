@@ -86,6 +86,7 @@ class HostVerbs {
 
     const void *sources[kMostPeers + 1];
     void *dests[kMostPeers + 1];
+    uint8_t marks[kMostPeers + 1];
     uint32_t nsources = 0, ndests = 0;
     const bool is_input = has_input && moves_only;  // what is sent is the input as it stands
     bool is_read = false;                           // the output, by others
@@ -95,16 +96,16 @@ class HostVerbs {
       HostRank::End &end = rank_.ends_[send[i].fifo];
       const void *at = is_input ? input : output;
       if (completes_ && place_results(end, chunk, dests + ndests)) {
-        tag(end, chunk) = (rank_.call_.signature & ~kMarks) | kPlaced;
+        marks[i] = kPlaced;
         for (uint32_t r = 0; r < end.nreaders; ++r, ++ndests)
           if (alike == ndests && (as_number(dests[ndests]) - as_number(output)) % kLine == 0) ++alike;
       } else if ((is_input || has_output) && goes_direct(end, is_input, has_output, at, bytes, line_of(end, chunk).sight)) {
-        tag(end, chunk) = (rank_.call_.signature & ~kMarks) | kDirect;
+        marks[i] = kDirect;
         end.direct = true;
         is_read |= !is_input;
       } else {
+        marks[i] = 0;
         dests[ndests++] = place_of(end, chunk);
-        tag(end, chunk) = rank_.call_.signature & ~kMarks;
       }
     }
     const bool past_caches = has_output && rank_.streams_ && !is_read;
@@ -118,20 +119,22 @@ class HostVerbs {
                                               : place_of(end, chunk);
     }
     if (has_input && step.input_at >= step.nrecv) sources[nsources++] = input;
-    if (ndests == 0) return false;
-    if (!moves_only) {
+    const bool reduces = ndests != 0 && !moves_only;
+    if (reduces) {
       finish.streamed = past_caches ? alike : 0;
       rank_.reduce_(sources, nsources, dests, ndests, chunk.elements, finish);
-      return true;
     }
-    for (uint32_t i = 0; i < ndests; ++i) {
+    for (uint32_t i = 0; i < ndests && moves_only; ++i) {
       if (dests[i] == sources[0]) continue;
       if (i == 0 && past_caches)
         stream(dests[i], sources[0], bytes);
       else
         std::memcpy(dests[i], sources[0], bytes);
     }
-    return false;
+    // Last, just before the number: the readers look at this line all the time, and take it away after each store.
+    for (uint32_t i = 0; i < step.nsend; ++i)
+      tag(rank_.ends_[send[i].fifo], chunk) = (rank_.call_.signature & ~kMarks) | marks[i];
+    return reduces;
   }
 
   void publish(const Step &step, const FifoRef *recv, const FifoRef *send, const Chunk &chunk) {
@@ -273,19 +276,19 @@ class HostVerbs {
     return least;
   }
   SlotLine &line_of(const HostRank::End &end, const Chunk &chunk) const {
-    return end.lines[(end.position + chunk.index) % rank_.slots_];
+    return end.lines[rank_.slot_of(end.position + chunk.index)];
   }
   // True if the chunk travels in its slot's line; the same at both ends.
   bool in_line(const Chunk &chunk) const { return chunk.elements * rank_.element_bytes_ <= rank_.line_bytes_; }
   uint64_t &tag(const HostRank::End &end, const Chunk &chunk) const {
-    return in_line(chunk) ? line_of(end, chunk).tag : end.tags[(end.position + chunk.index) % rank_.slots_];
+    return in_line(chunk) ? line_of(end, chunk).tag : end.tags[rank_.slot_of(end.position + chunk.index)];
   }
   // Where a chunk is that travels itself.
   void *place_of(const HostRank::End &end, const Chunk &chunk) const {
     return in_line(chunk) ? line_of(end, chunk).data : slot(end, chunk);
   }
   void *slot(const HostRank::End &end, const Chunk &chunk) const {
-    return end.slots + (end.position + chunk.index) % rank_.slots_ * rank_.slot_bytes_;
+    return end.slots + rank_.slot_of(end.position + chunk.index) * rank_.slot_bytes_;
   }
   Progress block(uint32_t plan_rank, const Chunk &chunk) {
     channel_.blocked_on = plan_rank;
