@@ -210,15 +210,16 @@ char *MappedBuffers::translate(int process, const BufferHandle &handle, uint64_t
   return last_at_ + offset;
 }
 
-void MappedBuffers::tidy() {
-  if (all_.empty()) return;
-  auto next = all_.begin();
-  std::advance(next, turn_++ % all_.size());
-  const Mapping mapping = next->second;
-  if (trailer_of(mapping.at, mapping.bytes).freed.load(std::memory_order_acquire) == 0) return;
-  all_.erase(next);
-  last_ = 0;
-  munmap(mapping.at, whole_pages(mapping.bytes) + kPage);
+void MappedBuffers::tidy_some() {
+  for (int look = 0; look < 4 && !all_.empty(); ++look) {  // calls map fewer
+    auto next = all_.begin();
+    std::advance(next, turn_++ % all_.size());
+    const Mapping mapping = next->second;
+    if (trailer_of(mapping.at, mapping.bytes).freed.load(std::memory_order_acquire) == 0) continue;
+    all_.erase(next);
+    last_ = 0;
+    munmap(mapping.at, whole_pages(mapping.bytes) + kPage);
+  }
 }
 
 }  // namespace collc

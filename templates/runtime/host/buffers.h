@@ -54,14 +54,18 @@ class MappedBuffers {
 
   // Where `address` of the process `process` lies here, mapping the buffer if that is new; null if it cannot be had.
   char *translate(int process, const BufferHandle &handle, uint64_t address, uint64_t bytes);
-  // Looks at one of the buffers in turn, and unmaps it if its owner has freed it.
-  void tidy();
+  // Looks at some of the buffers in turn, and unmaps those whose owners have freed them.
+  void tidy() {
+    if (!all_.empty()) tidy_some();
+  }
 
  private:
   struct Mapping {
     char *at;
     uint64_t bytes;
   };
+  void tidy_some();
+
   std::unordered_map<uint64_t, Mapping> all_;  // by number
   uint64_t last_ = 0;                          // number and place of the one last used
   char *last_at_ = nullptr;

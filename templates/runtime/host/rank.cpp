@@ -190,7 +190,7 @@ void HostRank::begin(const Call &call) {
   const int core = sched_getcpu();
   context_.segment->line(context_.rank).core.store(core < 0 ? UINT32_MAX : static_cast<uint32_t>(core),
                                                    std::memory_order_relaxed);
-  for (int look = 0; look < 4; ++look) mapped_.tidy();  // calls map fewer
+  mapped_.tidy();
   offers_buffers_ = false;
   offers_output_ = false;
   streams_ = output_bytes() >= kStreamed;

@@ -38,13 +38,14 @@ class Waiting {
     return true;
 #endif
     if (rounds_++ == 0) {
-      start_us_ = now_us();
       waited_us_ = 0;
       limit_us_ = spin_us_;
     }
-    // The clock costs as much as a few pauses.
-    if (rounds_ % 16 == 0) {
-      waited_us_ = now_us() - start_us_;
+    // The clock costs as much as a few pauses: short waits never read it.
+    if (rounds_ % kLook == 0) {
+      const int64_t now = now_us();
+      if (rounds_ == kLook) start_us_ = now;
+      waited_us_ = now - start_us_;
       if (waited_us_ < limit_us_ && shares_core()) limit_us_ = waited_us_;
     }
     if (waited_us_ < limit_us_) {
@@ -58,6 +59,7 @@ class Waiting {
     return false;
   }
 
+  // Some rounds after its begin; once `pause` has returned false.
   int64_t since_us() const { return start_us_; }
 
  private:
@@ -65,6 +67,7 @@ class Waiting {
   // given away comes back after a time slice of milliseconds.
   static constexpr int64_t kSpinUs = 1000;
   static constexpr int64_t kYieldUs = 150;
+  static constexpr uint32_t kLook = 16;  // rounds
   int64_t spin_us_;
   int64_t start_us_ = 0;
   int64_t waited_us_ = 0;
