@@ -21,6 +21,12 @@ def test_every_element_of_every_call(machine: str, ranks: int, ways: str, direct
     assert int(done.stdout.split()[0]) > 1_000_000
 
 
+@pytest.mark.parametrize("ways", ["threads", "processes"])
+def test_the_kernel_copies_several_chunks_at_a_time(ways: str) -> None:
+    done = run_client([client(SOURCE.with_name("ahead.c"), "cores"), ways, "3"])
+    assert int(done.stdout.split()[0]) == 3 * 12 * (3 + 1) * 300_007
+
+
 def test_one_rank_needs_no_plan() -> None:
     done = subprocess.run(
         [client(SOURCE, "odd"), "thread", "1"], capture_output=True, text=True, timeout=60, check=False

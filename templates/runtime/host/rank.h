@@ -122,6 +122,7 @@ class HostRank final : public RankBackend {
     bool direct = false;          // the source has sent addresses that may still be read
     uint32_t source = 0;    // plan rank
     uint64_t position = 0;  // chunks of earlier calls
+    uint64_t fetched = 0;   // chunks that the kernel has copied for a reader, in this call or an earlier one
     uint64_t seen = 0;      // the peer's counter when last looked at: tail for a reader, least head for a writer
   };
 

@@ -112,10 +112,10 @@ class HostVerbs {
 
     for (uint32_t i = 0; i < step.nrecv; ++i) {
       if (has_input && i == step.input_at) sources[nsources++] = input;
-      const HostRank::End &end = rank_.ends_[recv[i].fifo];
+      HostRank::End &end = rank_.ends_[recv[i].fifo];
       const uint64_t mark = tag(end, chunk) & kMarks;
       sources[nsources++] = mark == kPlaced   ? output
-                            : mark == kDirect ? look(end, chunk, dests[0], bytes)
+                            : mark == kDirect ? look(end, share, chunk, dests[0], bytes)
                                               : place_of(end, chunk);
     }
     if (has_input && step.input_at >= step.nrecv) sources[nsources++] = input;
@@ -249,10 +249,10 @@ class HostVerbs {
   }
 
   // Where to read a chunk that was sent as an address; `to`: where the kernel may put it.
-  const void *look(const HostRank::End &end, const Chunk &chunk, void *to, uint64_t bytes) {
+  const void *look(HostRank::End &end, const ShareRange &share, const Chunk &chunk, void *to, uint64_t bytes) {
     const Sight &seen = line_of(end, chunk).sight;
     if (end.reach == Reach::kShared) return reinterpret_cast<const void *>(seen.address);
-    if (seen.buffer.number == 0) return fetch(end, seen.address, to, bytes);
+    if (seen.buffer.number == 0) return fetch(end, share, chunk, to, bytes);
     const void *at = map(end, chunk);
     return at != nullptr ? at : slot(end, chunk);
   }
@@ -323,7 +323,19 @@ class HostVerbs {
     return Progress::kAborted;
   }
 
-  const void *fetch(const HostRank::End &end, uint64_t from, void *to, uint64_t bytes) {
+  // What it reads goes to the output and nowhere else, so that chunks that follow in memory, and are there already, come with
+  // the same call.
+  const void *fetch(HostRank::End &end, const ShareRange &share, const Chunk &chunk, void *to, uint64_t bytes) {
+    if (end.position + chunk.index < end.fetched) return to;
+    const uint64_t from = line_of(end, chunk).sight.address, written = end.tail->load(std::memory_order_acquire);
+    Chunk next = chunk;
+    while (++next.index < share.nchunks && end.position + next.index < written) {
+      const Sight &sight = line_of(end, next).sight;
+      const bool follows = (tag(end, next) & kMarks) == kDirect && sight.buffer.number == 0 && sight.address == from + bytes;
+      if (!follows) break;
+      bytes += sight.bytes;
+    }
+    end.fetched = end.position + next.index;
     const uint32_t peer = rank_.nccl_rank(end.source);
     const Status copied = rank_.neighbours_.read(peer, from, to, bytes);
     if (!copied.ok()) {
