@@ -3,13 +3,15 @@
     python benchmarks/cuda_kernels.py                  prints the tables
     python benchmarks/cuda_kernels.py --write FILE     writes them as Markdown
 
-No GPU is needed: registers, memory and spills are ptxas' words, widths are counted in the PTX, occupancy is computed.
+No GPU is needed: registers, memory and spills are ptxas' words, widths are counted in the PTX and, by nvdisasm, in the
+machine code, occupancy is computed.
 """
 
 from __future__ import annotations
 
 import argparse
 import re
+import shutil
 import subprocess
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -44,6 +46,10 @@ _ENTRY = re.compile(r"Compiling entry function '(\w+)' for 'sm_(\d+)'")
 _FRAME = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads")
 _USED = re.compile(r"Used (\d+) registers(?:.*?, (\d+) bytes smem)?(?:.*?, (\d+) bytes lmem)?")
 _WIDE = re.compile(r"\b(ld|st)\.(?:global|relaxed\.sys\.global|volatile\.global)\.(?:v4\.[uf]32|v2\.u64)")
+_CODE = re.compile(r"^\s*\.section\s+\.text\.(collc_\w+),", re.MULTILINE)
+LOOKED_AT = "90"  # the architecture whose machine code is read
+
+Widths = dict[str, tuple[int, int]]  # 16-byte loads and stores by kernel
 
 
 @dataclass(frozen=True)
@@ -88,7 +94,7 @@ def parse(log: str) -> dict[str, Figures]:
     return found
 
 
-def widths(ptx: str) -> dict[str, tuple[int, int]]:
+def widths(ptx: str) -> Widths:
     """16-byte loads and stores of each kernel's code."""
     parts = re.split(r"^\s*\.visible \.entry (\w+)\(", ptx, flags=re.MULTILINE)
     counted = {}
@@ -98,7 +104,19 @@ def widths(ptx: str) -> dict[str, tuple[int, int]]:
     return counted
 
 
-def by_nvcc(nvcc: Nvcc) -> tuple[dict[str, dict[str, Figures]], dict[str, tuple[int, int]]]:
+def widths_of_code(nvcc: Nvcc) -> Widths:
+    """The same of the machine code for `LOOKED_AT`; empty without nvdisasm."""
+    tool = shutil.which(nvcc.tool("nvdisasm"))
+    if tool is None:
+        return {}
+    virtual = next(v for v, reals in cuda.SASS.items() if LOOKED_AT in reals)
+    cubin = cuda.make_cubin(nvcc, cuda.make_ptx(nvcc, virtual), LOOKED_AT)
+    parts = _CODE.split(subprocess.run([tool, "-c", str(cubin)], capture_output=True, text=True, check=True).stdout)
+    code = zip(parts[1::2], parts[2::2], strict=True)
+    return {name: (body.count("LDG.E.128"), body.count("STG.E.128")) for name, body in code}
+
+
+def by_nvcc(nvcc: Nvcc) -> tuple[dict[str, dict[str, Figures]], Widths]:
     """Per architecture and kernel; and the widths in the PTX for sm_80."""
     pairs = [(v, r) for v, reals in cuda.SASS.items() for r in reals if r in nvcc.architectures]
     texts = {virtual: cuda.make_ptx(nvcc, virtual) for virtual in dict.fromkeys(v for v, _ in pairs)}
@@ -155,15 +173,16 @@ def protocols_table(found: dict[str, dict[str, Figures]]) -> list[str]:
     return markdown(head, rows)
 
 
-def kernels_table(found: dict[str, dict[str, Figures]], wide: dict[str, tuple[int, int]]) -> list[str]:
-    """Per kernel: registers on each architecture, spilled and local bytes on all, 16-byte accesses."""
+def kernels_table(found: dict[str, dict[str, Figures]], wide: Widths, code: Widths) -> list[str]:
+    """Per kernel: registers on each architecture, spilled and local bytes on all, 16-byte accesses in PTX and code."""
     rows = []
     for name in sorted(wide, key=lambda n: (("Simple", "LL", "LL128").index(protocol_of(n)), n)):
         each = [kernels.get(name) for kernels in found.values()]
         held = [f for f in each if f]
         registers = ["-" if f is None else f.registers for f in each]
         spilled, local = sum(f.spilled for f in held), sum(f.local + f.stack for f in held)
-        rows.append((name.removeprefix("collc_"), protocol_of(name), *registers, spilled, local, *wide[name]))
+        both = [f"{of_ptx}, {of_code}" for of_ptx, of_code in zip(wide[name], code.get(name, ("-", "-")), strict=True)]
+        rows.append((name.removeprefix("collc_"), protocol_of(name), *registers, spilled, local, *both))
     chips = [f"sm_{sm}" for sm in found]
     return markdown(("kernel", "protocol", *chips, "spilled", "local", "16 B loads", "16 B stores"), rows)
 
@@ -197,10 +216,11 @@ def report() -> str:
         "",
         "## By kernel",
         "",
-        "16-byte loads and stores are instructions in the PTX for sm_80, unrolled loops counted whole. Those of LL and",
-        "LL128 are relaxed accesses at system scope of two 8-byte words.",
+        f"16-byte loads and stores are instructions in the PTX for sm_80, then in the machine code for sm_{LOOKED_AT}",
+        "(LDG.E.128, STG.E.128), unrolled loops counted whole. Those of LL and LL128 are relaxed accesses at system",
+        "scope of two 8-byte words.",
         "",
-        *kernels_table(found, wide),
+        *kernels_table(found, wide, widths_of_code(nvcc)),
     ]
     return "\n".join(lines) + "\n"
 
