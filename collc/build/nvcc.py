@@ -44,9 +44,12 @@ class Nvcc:
         return MINIMUM_DRIVER.get(self.major, "unknown")
 
     def tool(self, name: str) -> str:
-        """A tool of nvcc's installation or of the wheels; where nvcc is a script somewhere else, the one on PATH."""
-        homes = [Path(self.path).resolve().parent, *(root / "nvidia" / "cu13" / "bin" for root in site_packages())]
-        return next((str(home / name) for home in homes if (home / name).is_file()), name)
+        """A tool of nvcc's own installation; where nvcc is a script elsewhere, that on PATH; else a wheel's."""
+        path = Path(self.path).resolve().with_name(name)
+        if path.is_file():
+            return str(path)
+        wheels = [root / "nvidia" / "cu13" / "bin" / name for root in site_packages()]
+        return name if shutil.which(name) else next((str(tool) for tool in wheels if tool.is_file()), name)
 
 
 def site_packages() -> list[Path]:

@@ -30,8 +30,9 @@ Status submit(const CommunicatorPtr &communicator, const Call &call);
 // if that fails, or if this rank is in no part.
 Status create(const CommunicatorPtr &communicator, const Communicator::Origin &origin, ncclComm_t *handle);
 
-// Lets the open group fail with this status too, and returns it.
+// Lets the open group fail with this status too.
 void keep_failure(const Status &status);
+// The same if it is a failure; returns it.
 inline Status note_failure(Status status) {
   if (!status.ok()) keep_failure(status);
   return status;

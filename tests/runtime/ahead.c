@@ -3,6 +3,7 @@
  *
  *   ahead processes|threads NRANKS       threads read each other's memory themselves
  */
+#include <errno.h>
 #include <sys/syscall.h>
 #include <sys/uio.h>
 
@@ -10,14 +11,16 @@
 
 enum { COUNT = 300007, ROUNDS = 12, CHUNK = 128 << 10 };
 
-static int by_kernel;
+static int by_kernel, refused; /* refused: kernels that restrict tracing do not copy, and slots serve */
 static size_t largest; /* bytes of one copy */
 
 /* In place of libc's. */
 ssize_t process_vm_readv(pid_t process, const struct iovec *local, unsigned long nlocal, const struct iovec *remote,
                          unsigned long nremote, unsigned long flags) {
-  if (local->iov_len > largest) largest = local->iov_len;
-  return syscall(SYS_process_vm_readv, process, local, nlocal, remote, nremote, flags);
+  const ssize_t copied = syscall(SYS_process_vm_readv, process, local, nlocal, remote, nremote, flags);
+  if (copied > 0 && (size_t)copied > largest) largest = (size_t)copied;
+  if (copied < 0 && (errno == EPERM || errno == ENOSYS)) refused = 1;
+  return copied;
 }
 
 /* The sum over all ranks is what rank n(n+1)/2 - 1 would give. */
@@ -47,7 +50,7 @@ static size_t body(int rank, ncclUniqueId id) {
     for (i = 0; i < COUNT; ++i, ++checked)
       require((in_place ? input : output)[i] == given(nranks * (nranks + 1) / 2 - 1, round, i), "an element of a sum");
   }
-  require((largest > CHUNK) == by_kernel, "chunks that came with one copy");
+  require((largest > CHUNK) == (by_kernel && !refused), "chunks that came with one copy");
   check(ncclCommDestroy(comm), "ncclCommDestroy");
   free(input), free(output);
   return checked;
