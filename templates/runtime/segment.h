@@ -56,6 +56,7 @@ struct Control {
   std::atomic<uint32_t> attached;
   // Set once, by the rank that fails first; the text is complete when `aborted` is 2.
   alignas(kLine) std::atomic<uint32_t> aborted;
+  std::atomic<uint32_t> sleepers;  // ranks whose `sleeping` is set, or soon; where 0, nobody needs a look at each rank
   int32_t abort_code;
   uint32_t abort_rank;
   char abort_text[400];
@@ -96,8 +97,20 @@ class Segment {
   // What the abort says to rank `rank`.
   Status abort_status(uint32_t rank) const;
 
-  // Wakes `rank` if it sleeps. Call after a seq_cst store of what it waits for.
+  // Says that `rank` sleeps, to be woken by the bell of rank `bell`. Then look once more at what it waits for.
+  void set_sleeping(uint32_t rank, uint32_t bell) {
+    control_->sleepers.fetch_add(1, std::memory_order_seq_cst);
+    lines_[rank].sleeping.store(1 + bell, std::memory_order_seq_cst);
+  }
+  void set_awake(uint32_t rank) {
+    lines_[rank].sleeping.store(0, std::memory_order_seq_cst);
+    control_->sleepers.fetch_sub(1, std::memory_order_seq_cst);
+  }
+  // False if there is nobody to ring for. Call after a seq_cst store of what they may wait for.
+  bool has_sleepers() const { return control_->sleepers.load(std::memory_order_seq_cst) != 0; }
+  // Wakes `rank` if it sleeps. Call after such a store, too.
   void ring(uint32_t rank) {
+    if (!has_sleepers()) return;
     const uint32_t sleeping = lines_[rank].sleeping.load(std::memory_order_seq_cst);
     if (sleeping != 0) wake(sleeping - 1);
   }

@@ -1,6 +1,7 @@
 /* Buffers of ncclMemAlloc that come and go: allocated anew for every round at sizes that differ, called upon at odd offsets,
  * freed before the next round begins, inherited and freed by a forked child in between. Every element is checked, and in
- * the end no descriptor and no mapping is left (counted where ranks are processes). Prints how many elements were right.
+ * the end no descriptor and no mapping is left (counted where ranks are processes). MAPS=1 in the environment: others' buffers
+ * must have been mapped; 0: they must not. Prints how many elements were right.
  */
 #include <dirent.h>
 #include <unistd.h>
@@ -74,6 +75,7 @@ static size_t body(int rank, ncclUniqueId id) {
     check(ncclMemFree(output), "ncclMemFree");
   }
   /* Two of our own, those of the others of this round, and some of theirs that we have yet to find freed. */
+  require(!alone || getenv("MAPS") == NULL || (most > 2) == (atoi(getenv("MAPS")) != 0), "others' buffers are mapped, or not");
   require(!alone || (most >= 2 && most <= 2 + 24 * (nranks - 1)), "freed buffers are unmapped while calls go on");
   check(ncclCommDestroy(comm), "ncclCommDestroy");
   require(!alone || mapped_buffers() == 0, "no mapping is left");

@@ -21,6 +21,18 @@ def test_buffers_come_and_go_and_leave_nothing(machine: str, ranks: int, ways: s
 
 
 @pytest.mark.parametrize(
+    ("machine", "settings", "maps"),
+    [
+        ("cores", {}, "1"),
+        ("cores", {"COLLC_DIRECT": "0"}, "0"),
+        ("cores", {"COLLC_PROTO": "Simple"}, "0"),
+    ],
+)
+def test_programs_of_one_hop_map_such_buffers(machine: str, settings: dict[str, str], maps: str) -> None:
+    run_client([client(HERE / "memalloc.c", machine), "processes", "3"], MAPS=maps, **settings)
+
+
+@pytest.mark.parametrize(
     ("ways", "buffers"), [("threads", "malloc"), ("processes", "memalloc"), ("processes", "malloc")]
 )
 @pytest.mark.parametrize(("machine", "ranks"), [("pair", 2), ("cores", 3)])
@@ -29,10 +41,9 @@ def test_results_larger_than_the_caches(machine: str, ranks: int, ways: str, buf
     assert int(done.stdout.split()[0]) == 6 * 4_400_003 * ranks
 
 
-@pytest.mark.parametrize("machine", ["odd", "cores"])
-def test_what_cannot_be_mapped_comes_through_slots(machine: str) -> None:
+def test_what_cannot_be_mapped_comes_through_slots() -> None:
     preload = str(shared_library(HERE / "refuse_open.c"))
-    done = run_client([client(HERE / "memalloc.c", machine), "processes", "3"], LD_PRELOAD=preload, FIRST_TRIES="2")
+    done = run_client([client(HERE / "memalloc.c", "cores"), "processes", "3"], LD_PRELOAD=preload, FIRST_TRIES="2")
     assert sum(map(int, re.findall(r"refused (\d+) times", done.stderr))) > 10
 
 

@@ -121,16 +121,11 @@ class Service {
     Segment &memory = begin_->rank->segment();
     const uint32_t bell = begin_->rank->rank();
     const uint32_t heard = memory.line(bell).bell.load(std::memory_order_seq_cst);
-    set_sleeping(bell + 1);
+    for (Queue *queue = begin_; queue != end_; ++queue) memory.set_sleeping(queue->rank->rank(), bell);
     const bool moved = pass();
     if (!moved) futex_wait(memory.line(bell).bell, heard, kSleepUs);
-    set_sleeping(0);
+    for (Queue *queue = begin_; queue != end_; ++queue) memory.set_awake(queue->rank->rank());
     return moved;
-  }
-
-  void set_sleeping(uint32_t value) {
-    for (Queue *queue = begin_; queue != end_; ++queue)
-      queue->rank->segment().line(queue->rank->rank()).sleeping.store(value, std::memory_order_seq_cst);
   }
 
   // Communicators with different peers: nobody can ring for all of them, so look again soon.

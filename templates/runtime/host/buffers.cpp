@@ -6,6 +6,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdio>
 #include <cstdlib>
@@ -112,6 +113,8 @@ bool make_buffer(uint64_t bytes, BufferHandle *handle) {
 
 }  // namespace
 
+std::atomic<uint32_t> live_buffers{0};
+
 void *allocate_buffer(size_t bytes) {
   if (bytes > SIZE_MAX / 2) return nullptr;
   BufferHandle handle;
@@ -119,6 +122,7 @@ void *allocate_buffer(size_t bytes) {
   Registry &all = registry();
   const std::lock_guard<std::mutex> lock(all.mutex);
   all.buffers[handle.base] = {handle, getpid()};
+  live_buffers.fetch_add(1, std::memory_order_relaxed);
   all.state.fetch_add(1, std::memory_order_release);
   return reinterpret_cast<void *>(handle.base);
 }
@@ -132,6 +136,7 @@ void release_buffer(void *memory) {
     if (found != all.buffers.end()) {
       owned = found->second;
       all.buffers.erase(found);
+      live_buffers.fetch_sub(1, std::memory_order_relaxed);
       all.state.fetch_add(1, std::memory_order_release);
     }
   }
@@ -166,13 +171,21 @@ const BufferHandle &BufferLookup::find(const void *address, uint64_t bytes) {
   Registry &all = registry();
   const auto at = reinterpret_cast<uint64_t>(address);
   const uint64_t state = all.state.load(std::memory_order_acquire);
-  if (state == 0) return none;
+  if (state == state_ && at == last_missed_) return none;
   if (state == state_ && last_.holds(at, bytes)) return last_;
   const std::lock_guard<std::mutex> lock(all.mutex);
+  const uint64_t now = all.state.load(std::memory_order_relaxed);
+  if (now != state_) {
+    last_ = {};
+    last_missed_ = 0;
+    state_ = now;
+  }
   auto found = all.buffers.upper_bound(at);
-  if (found == all.buffers.begin() || !(--found)->second.handle.holds(at, bytes) || found->second.detached) return none;
+  if (found == all.buffers.begin() || !(--found)->second.handle.holds(at, bytes) || found->second.detached) {
+    last_missed_ = at;
+    return none;
+  }
   last_ = found->second.handle;
-  state_ = all.state.load(std::memory_order_relaxed);
   return last_;
 }
 
@@ -210,8 +223,8 @@ char *MappedBuffers::translate(int process, const BufferHandle &handle, uint64_t
   return last_at_ + offset;
 }
 
-void MappedBuffers::tidy_some() {
-  for (int look = 0; look < 4 && !all_.empty(); ++look) {  // calls map fewer
+void MappedBuffers::tidy(size_t looks) {
+  for (looks = std::min(looks, all_.size()); looks > 0 && !all_.empty(); --looks) {
     auto next = all_.begin();
     std::advance(next, turn_++ % all_.size());
     const Mapping mapping = next->second;

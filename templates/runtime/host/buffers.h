@@ -19,7 +19,7 @@ struct BufferHandle {
   uint64_t base = 0;    // in the owner's process
   uint64_t bytes = 0;
   int32_t descriptor = -1;
-  uint32_t mark = 0;  // the holder's own
+  uint32_t reserved = 0;
 
   bool holds(uint64_t address, uint64_t length) const {
     return number != 0 && address >= base && length <= bytes && address - base <= bytes - length;
@@ -30,18 +30,22 @@ struct BufferHandle {
 void *allocate_buffer(size_t bytes);
 // Gives it back; null is nothing.
 void release_buffer(void *memory);
+// True if this process has such buffers.
+extern std::atomic<uint32_t> live_buffers;
+inline bool has_buffers() { return live_buffers.load(std::memory_order_relaxed) != 0; }
 // Puts other memory with the same contents under these bytes of a buffer, so that whoever has mapped it cannot write there
 // any more; the buffer is not offered again. False if there is no memory for that.
 bool detach_buffer(const void *address, uint64_t bytes);
 
-// Looks buffers of this process up, and remembers the last one: for one caller, who asks about the same ones again.
+// Looks buffers of this process up, and remembers the last answers: for one caller, who asks about the same ones again.
 class BufferLookup {
  public:
   const BufferHandle &find(const void *address, uint64_t bytes);
 
  private:
   BufferHandle last_;
-  uint64_t state_ = UINT64_MAX;  // of all buffers, when `last_` was found
+  uint64_t last_missed_ = 0;     // an address in none
+  uint64_t state_ = UINT64_MAX;  // of all buffers, when these were found
 };
 
 // The buffers of other processes that a rank has mapped.
@@ -54,17 +58,14 @@ class MappedBuffers {
 
   // Where `address` of the process `process` lies here, mapping the buffer if that is new; null if it cannot be had.
   char *translate(int process, const BufferHandle &handle, uint64_t address, uint64_t bytes);
-  // Looks at some of the buffers in turn, and unmaps those whose owners have freed them.
-  void tidy() {
-    if (!all_.empty()) tidy_some();
-  }
+  // Looks at so many of the buffers, in turn, and unmaps those whose owners have freed them.
+  void tidy(size_t looks);
 
  private:
   struct Mapping {
     char *at;
     uint64_t bytes;
   };
-  void tidy_some();
 
   std::unordered_map<uint64_t, Mapping> all_;  // by number
   uint64_t last_ = 0;                          // number and place of the one last used

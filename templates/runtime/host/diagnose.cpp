@@ -15,33 +15,37 @@ Status HostRank::differing_call(uint32_t plan_rank) const {
   const uint32_t peer = nccl_rank(plan_rank);
   const CallRecord &theirs = context_.segment->line(peer).call;
   const uint64_t number = theirs.number.load(std::memory_order_acquire);
-  const std::string mine = describe(static_cast<uint32_t>(call_.collective), call_.count, static_cast<uint32_t>(call_.type),
-                                    static_cast<uint32_t>(call_.op.average ? ncclAvg : call_.op.kind), call_.root);
+  const std::string mine = describe(static_cast<uint32_t>(call_->collective), call_->count, static_cast<uint32_t>(call_->type),
+                                    static_cast<uint32_t>(call_->op.average ? ncclAvg : call_->op.kind), call_->root);
   const std::string other = describe(theirs.collective.load(std::memory_order_relaxed), theirs.count.load(std::memory_order_relaxed),
                                      theirs.type.load(std::memory_order_relaxed), theirs.op.load(std::memory_order_relaxed),
                                      theirs.root.load(std::memory_order_relaxed));
   return fail(ncclInvalidUsage, "calls differ: call %llu of rank %u is %s; call %llu of rank %u is %s",
-              static_cast<unsigned long long>(call_.number), context_.rank, mine.c_str(),
+              static_cast<unsigned long long>(call_->number), context_.rank, mine.c_str(),
               static_cast<unsigned long long>(number), peer, other.c_str());
 }
 
 std::string HostRank::waiting_for(const ChannelState &channel) const {
   if (channel.at.iteration == channel.iterations)
     return format("rank %u waits for rank %u to read chunk %llu of %s (channel %u)", context_.rank,
-                  nccl_rank(channel.blocked_on), static_cast<unsigned long long>(channel.chunk), name_of(call_.collective),
+                  nccl_rank(channel.blocked_on), static_cast<unsigned long long>(channel.chunk), name_of(call_->collective),
                   static_cast<uint32_t>(&channel - channels_.data()));
   return format("rank %u waits for rank %u in %s (channel %u, step %u, chunk %llu)", context_.rank,
-                nccl_rank(channel.blocked_on), name_of(call_.collective), static_cast<uint32_t>(&channel - channels_.data()),
+                nccl_rank(channel.blocked_on), name_of(call_->collective), static_cast<uint32_t>(&channel - channels_.data()),
                 channel.at.step, static_cast<unsigned long long>(channel.chunk));
 }
 
 std::string HostRank::waiting_for_any() const {
+  if (mode_ != Mode::kFifos)
+    return format("rank %u waits for rank %u to %s %s", context_.rank, single_copy_.blocked_on(),
+                  mode_ == Mode::kAgreeing ? "begin" : "finish", name_of(call_->collective));
   for (const ChannelState &channel : channels_)
     if (!channel.done) return waiting_for(channel);
   return transfers_.describe();
 }
 
 bool HostRank::waits_for(uint32_t peer) const {
+  if (mode_ != Mode::kFifos) return single_copy_.blocked_on() == peer || transfers_.waits_for(peer);
   for (const ChannelState &channel : channels_)
     if (!channel.done && nccl_rank(channel.blocked_on) == peer) return true;
   return transfers_.waits_for(peer);
@@ -52,6 +56,8 @@ bool HostRank::shares_core() const {
   if (core < 0) return false;
   const auto mine = static_cast<uint32_t>(core);
   context_.segment->line(context_.rank).core.store(mine, std::memory_order_relaxed);
+  if (mode_ != Mode::kFifos)
+    return context_.segment->line(single_copy_.blocked_on()).core.load(std::memory_order_relaxed) == mine;
   for (const ChannelState &channel : channels_) {
     if (channel.done) continue;
     const uint32_t peer = nccl_rank(channel.blocked_on);
@@ -84,7 +90,7 @@ void HostRank::diagnose(int64_t waited_us) {
     const CallRecord &theirs = memory.line(peer).call;
     const uint64_t number = theirs.number.load(std::memory_order_acquire);
     const uint64_t signature = theirs.signature.load(std::memory_order_acquire);
-    if (number == call_.number && signature != call_.signature && theirs.number.load(std::memory_order_relaxed) == number)
+    if (number == call_->number && signature != call_->signature && theirs.number.load(std::memory_order_relaxed) == number)
       return fail_all(differing_call(context_.placement.plan_rank[peer]));
   }
   if (context_.timeout > 0 && static_cast<double>(waited_us) > context_.timeout * 1e6)

@@ -130,12 +130,17 @@ Status Neighbours::meet(const RankContext &context, const Overrides &overrides) 
     if (agreed.ok() && !theirs.understood) agreed = fail(ncclRemoteError, "rank %u cannot read its COLLC_DIRECT", peer);
     processes_.push_back(theirs.process);
     reach_into_.push_back(try_reach(mine, theirs));
-    maps_into_.push_back(try_map(mine, theirs));
-    found[peer] = static_cast<unsigned char>(static_cast<unsigned char>(reach_into_[peer]) | (maps_into_[peer] ? kMaps : 0));
+    found[peer] = static_cast<unsigned char>(static_cast<unsigned char>(reach_into_[peer]) | (try_map(mine, theirs) ? kMaps : 0));
   }
   COLLC_RETURN_IF_FAILED(context.exchange(found, &all));
+  see_all_ = share_all_ = true;
   for (uint32_t peer = 0; peer < context.nranks; ++peer) {
     if (all[peer].size() != context.nranks) return fail(ncclInternalError, "rank %u says something else than expected", peer);
+    for (uint32_t other = 0; other < context.nranks; ++other) {
+      const bool shares = other == peer || static_cast<Reach>(all[peer][other] % kMaps) == Reach::kShared;
+      share_all_ &= shares;
+      see_all_ &= shares || (all[peer][other] & kMaps) != 0;
+    }
     const unsigned char answer = all[peer][context.rank];
     reach_of_.push_back(static_cast<Reach>(answer % kMaps));
     maps_of_.push_back((answer & kMaps) != 0);

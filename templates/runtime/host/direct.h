@@ -36,17 +36,22 @@ class Neighbours {
   Reach reach_of(uint32_t reader) const { return reach_of_[reader]; }
   // How this rank reads the memory of `peer`.
   Reach reach_into(uint32_t peer) const { return reach_into_[peer]; }
-  // True if `reader` can map this process' buffers of ncclMemAlloc, and this rank those of `peer`.
+  // True if `reader` can map this process' buffers of ncclMemAlloc.
   bool maps_of(uint32_t reader) const { return maps_of_[reader]; }
-  bool maps_into(uint32_t peer) const { return maps_into_[peer]; }
   int process_of(uint32_t peer) const { return processes_[peer]; }
+  // True if every rank sees every other's buffers, given that they are of ncclMemAlloc where processes differ; the same on
+  // all ranks.
+  bool see_all() const { return see_all_; }
+  // True if all ranks are in one process.
+  bool share_all() const { return share_all_; }
   // Copies from the memory of `peer`, which is kKernel.
   Status read(uint32_t peer, uint64_t from, void *to, uint64_t bytes) const;
 
  private:
   std::vector<Reach> reach_of_, reach_into_;  // by NCCL rank
-  std::vector<bool> maps_of_, maps_into_;
+  std::vector<bool> maps_of_;
   std::vector<int> processes_;
+  bool see_all_ = false, share_all_ = false;
 };
 
 }  // namespace collc

@@ -47,7 +47,7 @@ void place_block(const Placement &placement, Collective collective, uint32_t nra
 }  // namespace
 
 FifoLayout::FifoLayout(const Tables &tables, const Allocation &allocation) {
-  uint64_t at = allocation.nranks * kLine;
+  uint64_t at = Offers::bytes(allocation.nranks);
   for (uint32_t f = 0; f < allocation.nfifos; ++f) {
     const Fifo &fifo = tables.fifos[allocation.first_fifo + f];
     const uint64_t source_line = ((1 + uint64_t{allocation.slots}) * sizeof(uint64_t) + kLine - 1) / kLine * kLine;
@@ -74,6 +74,7 @@ TransferLayout host_layout(const Tables &tables, const Placement &placement) {
 HostRank::HostRank(const RankContext &context)
     : context_(context),
       plan_rank_(context.placement.plan_rank[context.rank]),
+      single_copy_(*context.segment, *reinterpret_cast<Offers *>(context.segment->memory()), context.rank, neighbours_),
       transfers_(*context.segment, host_layout(*context.tables, context.placement), context.rank) {
   context_.exchange = nullptr;  // only valid while the communicator is made
   timed_ = is_set("COLLC_BREAKDOWN");
@@ -114,6 +115,7 @@ Status HostRank::meet(const RankContext &context) {
   COLLC_RETURN_IF_FAILED(met);
   chunk_limit_ = overrides.chunk_bytes;
   channel_limit_ = overrides.channels != 0 ? overrides.channels : context.most_channels;
+  forced_ = overrides.protocol != Protocol::kBySize;
   if (overrides.protocol == Protocol::kSimple) line_bytes_ = 0;
   if (overrides.protocol == Protocol::kLines)
     chunk_limit_ = chunk_limit_ == 0 ? SlotLine::kData : std::min(chunk_limit_, SlotLine::kData);
@@ -123,12 +125,8 @@ Status HostRank::meet(const RankContext &context) {
       continue;
     }
     end.reach = Reach::kShared;
-    end.maps = true;
-    for (uint32_t r = 0; r < end.nreaders; ++r) {
-      const uint32_t reader = nccl_rank(end.readers[r]);
-      end.reach = std::min(end.reach, neighbours_.reach_of(reader));
-      end.maps &= neighbours_.reach_of(reader) == Reach::kShared || neighbours_.maps_of(reader);
-    }
+    for (uint32_t r = 0; r < end.nreaders; ++r)
+      end.reach = std::min(end.reach, neighbours_.reach_of(nccl_rank(end.readers[r])));
   }
   return {};
 }
@@ -137,7 +135,10 @@ const HostRank::Cut &HostRank::cut(const Call &call) {
   const Program &program = *call.program;
   Cut &cut = cuts_[static_cast<size_t>(&program - context_.tables->programs) - context_.placement.allocation->first_program];
   if (cut.count == call.count && cut.element_bytes == element_bytes_) return cut;
-  if (cut.count == 0) cut.reduces_what_it_sends = reduces_what_it_sends(program);
+  if (cut.count == 0) {
+    cut.reduces_what_it_sends = reduces_what_it_sends(program);
+    if (neighbours_.see_all()) cut.hop = one_hop(*context_.tables, context_.placement, program, context_.rank);
+  }
   cut.count = call.count;
   cut.element_bytes = element_bytes_;
   cut.shares.resize(program.nshares);
@@ -156,6 +157,7 @@ const HostRank::Cut &HostRank::cut(const Call &call) {
       if (chunks != 0) cut.iterations[c] = std::max(cut.iterations[c], chunks + step.lag);
     }
   }
+  if (cut.hop.is) find_own_steps(program, &cut);
   return cut;
 }
 
@@ -176,36 +178,41 @@ bool HostRank::reduces_what_it_sends(const Program &program) const {
 }
 
 void HostRank::begin(const Call &call) {
-  call_ = call;
+  call_ = &call;
   element_bytes_ = static_cast<uint32_t>(element_bytes(call.type));
-  reduce_ = reduce_function(call.type, call.op.kind);
   finish_.divisor = call.op.average ? context_.nranks : 1;
   std::memcpy(finish_.scale, call.op.scale, sizeof finish_.scale);
+  mode_ = Mode::kFifos;
   if (call.program == nullptr) {
     remaining_ = 0;
+    reduce_ = reduce_function(call.type, call.op.kind);
     copy_alone(call);
     return;
   }
-  record_call(*context_.segment, context_.rank, call);
-  const int core = sched_getcpu();
-  context_.segment->line(context_.rank).core.store(core < 0 ? UINT32_MAX : static_cast<uint32_t>(core),
-                                                   std::memory_order_relaxed);
-  mapped_.tidy();
-  offers_buffers_ = false;
-  offers_output_ = false;
-  streams_ = output_bytes() >= kStreamed;
-  serves_first_ = call.count * element_bytes_ >= (cores_are_free() ? kServesFirst : kServesFirstCrowded);
   cut_ = &cut(call);
   const auto input = reinterpret_cast<uintptr_t>(call.input), output = reinterpret_cast<uintptr_t>(call.output);
   const bool apart = output >= input + input_bytes() || input >= output + output_bytes();
   keeps_input_ = apart || !cut_->reduces_what_it_sends;
-  if (call.collective == Collective::kAllReduce && output_bytes() >= kLeastDirect) offer_output(call);
-  const Program &program = *call.program;
-  channels_.resize(program.nchannels);
+  // First of all: it takes its time until the others see it.
+  if (cut_->hop.is && !single_copy_.is_idle()) offer(apart);
+  record_call(*context_.segment, context_.rank, call);
+  const int core = sched_getcpu();
+  context_.segment->line(context_.rank).core.store(core < 0 ? UINT32_MAX : static_cast<uint32_t>(core),
+                                                   std::memory_order_relaxed);
+  reduce_ = reduce_function(call.type, call.op.kind);
+  streams_ = output_bytes() >= kStreamed;
   if (timed_) {
     begun_ns_ = now_ns();
-    times_.resize(std::max<size_t>(times_.size(), program.nchannels));
+    times_.resize(std::max<size_t>(times_.size(), call.program->nchannels));
   }
+  if (mode_ == Mode::kFifos) begin_fifos();
+}
+
+void HostRank::begin_fifos() {
+  mode_ = Mode::kFifos;
+  const Program &program = *call_->program;
+  serves_first_ = call_->count * element_bytes_ >= (cores_are_free() ? kServesFirst : kServesFirstCrowded);
+  channels_.resize(program.nchannels);
   remaining_ = 0;
   for (uint32_t c = 0; c < program.nchannels; ++c) {
     const RankChannel &place = rank_channel(program, c);
@@ -218,15 +225,6 @@ void HostRank::begin(const Call &call) {
     channel.done = channel.iterations == 0;
     if (!channel.done) ++remaining_;
   }
-}
-
-// Tells who reduces the parts of an all_reduce where to put them.
-void HostRank::offer_output(const Call &call) {
-  ResultPlace &place = result_place(plan_rank_);
-  place.address = reinterpret_cast<uint64_t>(call.output);
-  place.buffer = output_buffer_.find(call.output, output_bytes());
-  offers_output_ = place.buffer.number != 0;
-  place.signature.store(call.signature, std::memory_order_release);
 }
 
 void HostRank::copy_alone(const Call &call) {
@@ -243,7 +241,9 @@ void HostRank::copy_alone(const Call &call) {
 
 bool HostRank::advance() {
   bool moved = false;
-  if (serves_first_ && remaining_ != 0) {
+  if (mode_ != Mode::kFifos) {
+    moved = advance_single_copy();
+  } else if (serves_first_ && remaining_ != 0) {
     // What others wait for goes first, then a chunk of our own: who reduces all it can before it hands out its input lets
     // the others wait for as long.
     moved = advance_channels(0);
@@ -251,7 +251,6 @@ bool HostRank::advance() {
   } else if (remaining_ != 0) {
     moved = advance_channels(UINT32_MAX);
   }
-  if (!moved && offers_buffers_) moved = serve_refused();
   if (transfers_.idle()) return moved;
   Status failed;
   moved |= transfers_.advance(&failed);
@@ -294,8 +293,9 @@ void HostRank::finish_channel(ChannelState &channel) {
 void HostRank::fail_all(const Status &status) {
   context_.segment->abort(status, context_.rank);
   if (failure_.ok()) failure_ = status;
-  const bool was_running = remaining_ != 0;
+  const bool was_running = !done();
   remaining_ = 0;
+  mode_ = Mode::kFifos;
   for (ChannelState &channel : channels_) channel.done = true;
   transfers_.fail(failure_);
   // Our buffers are the caller's again: nobody of this process may read them any more, and nobody write there.
@@ -303,7 +303,7 @@ void HostRank::fail_all(const Status &status) {
   for (uint32_t peer = 0; peer < context_.nranks; ++peer) {
     if (neighbours_.reach_of(peer) == Reach::kShared)
       while (is_reading(peer)) sched_yield();
-    else if (was_running && offers_output_ && neighbours_.maps_of(peer))
+    else if (was_running && single_copy_.offers_output() && neighbours_.maps_of(peer))
       wait_for_writer(peer, start);
   }
 }
@@ -320,22 +320,22 @@ void HostRank::wait_for_writer(uint32_t peer, int64_t start_us) {
       sched_yield();
       continue;
     }
-    if (!detach_buffer(call_.output, output_bytes()))
+    if (!detach_buffer(call_->output, output_bytes()))
       failure_ = fail(failure_.code(), "%s; rank %u may still write into the output", failure_.text().c_str(), peer);
-    offers_output_ = false;  // no peer has it any more
+    single_copy_.withdraw();  // no peer has it any more
     return;
   }
 }
 
 uint64_t HostRank::input_bytes() const {
-  const bool everyones = call_.collective == Collective::kReduceScatter;
-  return call_.count * element_bytes_ * (everyones ? context_.nranks : 1);
+  const bool everyones = call_->collective == Collective::kReduceScatter;
+  return call_->count * element_bytes_ * (everyones ? context_.nranks : 1);
 }
 
 // What the call leaves in this rank's output.
 uint64_t HostRank::output_bytes() const {
-  const bool everyones = call_.collective == Collective::kAllGather;
-  return call_.count * element_bytes_ * (everyones ? context_.nranks : 1);
+  const bool everyones = call_->collective == Collective::kAllGather;
+  return call_->count * element_bytes_ * (everyones ? context_.nranks : 1);
 }
 
 }  // namespace collc

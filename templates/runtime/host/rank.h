@@ -5,9 +5,9 @@
 
 #include "backend.h"
 #include "collc/step_program.h"
-#include "host/buffers.h"
 #include "host/direct.h"
 #include "host/reduce.h"
+#include "host/single_copy.h"
 #include "host/transfers.h"
 
 namespace collc {
@@ -17,7 +17,7 @@ namespace collc {
 //   wrote it, whose last bits say where the chunk is if not in the slot. Who is behind learns of several chunks at once;
 //   a line per slot: the chunk's address; or, instead of all that, the chunk itself with its number (from 1) and tag if it
 //   is that small: then a reader misses its cache once;
-//   a line per reader: chunks that it has read so far (head), and one that it cannot map (see refuse.cpp);
+//   a line per reader: chunks that it has read so far (head);
 //   slots * slot_bytes of data, written once and read by all readers.
 // Numbers never wrap (64 bits) and go on from call to call, so nothing is ever reset.
 struct FifoPlace {
@@ -31,8 +31,6 @@ struct FifoPlace {
 struct Sight {
   uint64_t address;  // in its writer's process
   uint64_t bytes;
-  // That the address is in; number 0: none. The writer's mark: the chunk is in the slot after all.
-  BufferHandle buffer;
 };
 
 struct alignas(kLine) SlotLine {
@@ -44,25 +42,9 @@ struct alignas(kLine) SlotLine {
     unsigned char data[kData];
   };
 };
-static_assert(sizeof(SlotLine) == kLine && sizeof(Sight) == SlotLine::kData, "a line per slot");
+static_assert(sizeof(SlotLine) == kLine, "a line per slot");
 
-// A reader's line of a FIFO.
-struct ReaderLine {
-  std::atomic<uint64_t> head;     // chunks read
-  std::atomic<uint64_t> refused;  // 1 + the last chunk that it could not map
-  std::atomic<uint64_t> served;   // the last such number whose chunk the writer has put into its slot
-};
-static_assert(sizeof(ReaderLine) <= kLine, "a line per reader");
-
-// Where a rank wants its result, for those who can write there: a line per rank. It is the rank's until it has it all.
-struct ResultPlace {
-  std::atomic<uint64_t> signature;  // of the call; it tells calls apart
-  uint64_t address;                 // of the output, in the rank's process
-  BufferHandle buffer;              // that the output is in; number 0: none
-};
-static_assert(sizeof(ResultPlace) <= kLine, "a line per rank");
-
-// Where the result places and then the FIFOs of an allocation lie in the target's shared memory.
+// Where the offers and then the FIFOs of an allocation lie in the target's shared memory.
 class FifoLayout {
  public:
   FifoLayout(const Tables &tables, const Allocation &allocation);
@@ -83,13 +65,13 @@ class HostRank final : public RankBackend {
   // Finds out how the ranks reach each other's memory; collective, while the communicator is made.
   Status meet(const RankContext &context);
 
-  // Makes `call` the current collective.
+  // Makes `call` the current collective; it stands until that is done.
   void begin(const Call &call);
   // Adds a transfer beside it; its status is set if it fails.
   void post(const Call &call, Status *status) { transfers_.post(call, status); }
   // Advances every channel and transfer as far as it goes; returns true if any moved.
   bool advance();
-  bool done() const { return remaining_ == 0; }
+  bool done() const { return remaining_ == 0 && mode_ == Mode::kFifos; }
   bool idle() const { return done() && transfers_.idle(); }
   std::vector<ChannelTimes> times() const override { return times_; }
   // What broke the communicator; then nothing runs any more.
@@ -118,7 +100,6 @@ class HostRank final : public RankBackend {
     const uint32_t *readers = nullptr;
     uint32_t nreaders = 0;
     Reach reach = Reach::kSlots;  // of all readers into the source's memory; for a reader its own
-    bool maps = false;            // all readers see the source's buffers of ncclMemAlloc
     bool direct = false;          // the source has sent addresses that may still be read
     uint32_t source = 0;    // plan rank
     uint64_t position = 0;  // chunks of earlier calls
@@ -137,6 +118,12 @@ class HostRank final : public RankBackend {
     uint64_t busy_ns = 0;  // of this call
   };
 
+  // A step in which this rank computes or copies in a call of a single copy.
+  struct OwnStep {
+    const Step *step;
+    uint32_t channel;
+  };
+
   // How the last call of a program was cut: the same call again, as in training, computes nothing.
   struct Cut {
     uint64_t count = 0;
@@ -144,6 +131,15 @@ class HostRank final : public RankBackend {
     std::vector<ShareRange> shares;
     std::vector<uint64_t> iterations;  // by channel
     bool reduces_what_it_sends = false;
+    OneHop hop;
+    std::vector<OwnStep> own_steps;  // of a program of one hop
+  };
+
+  // How the current call runs.
+  enum class Mode : uint8_t {
+    kFifos,
+    kAgreeing,   // on buffers that all see, or FIFOs
+    kFinishing,  // on such buffers, waits until others are done with its own
   };
 
   // Ends what runs and breaks the communicator for all ranks.
@@ -151,16 +147,23 @@ class HostRank final : public RankBackend {
   const Cut &cut(const Call &call);
   bool reduces_what_it_sends(const Program &program) const;
   void copy_alone(const Call &call);
-  void offer_output(const Call &call);
   bool is_reading(uint32_t peer) const;
   void wait_for_writer(uint32_t peer, int64_t start_us);
-  ResultPlace &result_place(uint32_t plan_rank) const {
-    return *reinterpret_cast<ResultPlace *>(context_.segment->memory() + plan_rank * kLine);
-  }
   bool advance_channels(uint32_t receives);
-  // Puts chunks into their slots that a reader could not map.
-  bool serve_refused();
+  void begin_fifos();
+  // A call on buffers that all ranks see (single_copy_call.cpp).
+  void find_own_steps(const Program &program, Cut *cut) const;
+  bool pays_to_offer() const;
+  void offer(bool apart);
+  bool in_place() const;
+  bool advance_single_copy();
+  void run_single_copy();
+  void move_piece(const OwnStep &own, const ShareRange &share, uint64_t begin, uint64_t elements);
   void finish_channel(ChannelState &channel);
+  void count_time(size_t channel, uint64_t nanoseconds, bool reduced) {
+    (reduced ? times_[channel].reducing : times_[channel].copying) += nanoseconds;
+    channels_[channel].busy_ns += nanoseconds;
+  }
   uint64_t input_bytes() const;
   uint64_t output_bytes() const;
   std::string waiting_for(const ChannelState &channel) const;
@@ -185,11 +188,12 @@ class HostRank final : public RankBackend {
   std::vector<ChannelTimes> times_;
   uint32_t chunk_limit_ = 0;    // COLLC_CHUNK; 0: as the program says
   uint32_t channel_limit_ = 0;  // channels that run side by side; 0: all
+  bool forced_ = false;  // COLLC_PROTO: everything goes through FIFOs
   uint32_t line_bytes_ = SlotLine::kData;  // up to so many bytes a chunk travels in its slot's line
   const FifoRef *refs_ = nullptr;
   std::vector<End> ends_;
 
-  Call call_ = {};
+  const Call *call_ = nullptr;  // the last one that was begun
   uint32_t element_bytes_ = 1;
   ReduceFunction reduce_ = nullptr;
   Finish finish_;  // for steps that complete a reduction
@@ -198,15 +202,13 @@ class HostRank final : public RankBackend {
   bool failed_to_read_ = false;  // a chunk that came by address may be wrong
   std::vector<Cut> cuts_;  // by program of the allocation
   const Cut *cut_ = nullptr;  // of the current call
+  Mode mode_ = Mode::kFifos;
+  SingleCopy single_copy_;
   bool keeps_input_ = true;  // what is sent of the input stands until it was read
   std::vector<ChannelState> channels_;
   uint32_t remaining_ = 0;  // channels that still run
   Transfers transfers_;
   Neighbours neighbours_;
-  BufferLookup input_buffer_, output_buffer_;
-  MappedBuffers mapped_;
-  bool offers_buffers_ = false;  // this call has sent addresses that readers map
-  bool offers_output_ = false;   // others may write into this call's output, a buffer of ncclMemAlloc
   Status failure_;
 };
 

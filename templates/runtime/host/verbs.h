@@ -2,13 +2,10 @@
 // ranks.
 //
 // A chunk travels in a slot, or, where its readers reach the writer's memory and it is large, the slot holds only its
-// address: that of the writer's input, or of its output once the chunk stands there. Readers in other processes map the
-// buffer where it is one of ncclMemAlloc. The writer's call then ends after its readers have read. What is read so cannot
-// change before: an input chunk is only overwritten (in place) by a result that its reader has reduced from it (where a
-// rank does that itself, `keeps_input_` is false), and an output chunk is written once.
-//
-// Who completes a chunk of an all_reduce writes it into the outputs of its readers too, where it can: they wait for it
-// anyway, and need not read what another core has just written. Everyone's inputs of that chunk have been used by then.
+// address: that of the writer's input, or of its output once the chunk stands there. The writer's call then ends after its
+// readers have read. What is read so cannot change before: an input chunk is only overwritten (in place) by a result that
+// its reader has reduced from it (where a rank does that itself, `keeps_input_` is false), and an output chunk is written
+// once.
 #pragma once
 #include <algorithm>
 #include <cstring>
@@ -38,13 +35,11 @@ class HostVerbs {
         if (end.seen < need) return block(end.source, chunk);
       }
       const uint64_t written = tag(end, chunk);
-      if (chunk.index == 0 && ((written ^ rank_.call_.signature) & ~kMarks) != 0) {
+      if (chunk.index == 0 && ((written ^ rank_.call_->signature) & ~kDirect) != 0) {
         rank_.fail_all(rank_.differing_call(end.source));
         return Progress::kAborted;
       }
-      if ((written & kDirect) == 0) continue;
-      direct_ = true;
-      if (!can_see(end, chunk)) return block(end.source, chunk);
+      direct_ |= (written & kDirect) != 0;
     }
     for (uint32_t i = 0; i < step.nsend; ++i) {
       HostRank::End &end = rank_.ends_[send[i].fifo];
@@ -54,8 +49,6 @@ class HostVerbs {
       end.seen = least_head(end, &slowest);
       if (passed >= end.seen + rank_.slots_) return block(slowest, chunk);
     }
-    completes_ = completes(step, chunk);
-    direct_ |= completes_;
     return begin_reading();
   }
 
@@ -66,21 +59,18 @@ class HostVerbs {
     }
     const uint64_t begin = now_ns();
     const bool reduced = move_chunk(step, recv, send, share, chunk);
-    const uint64_t took = now_ns() - begin;
-    ChannelTimes &times = rank_.times_[static_cast<size_t>(&channel_ - rank_.channels_.data())];
-    (reduced ? times.reducing : times.copying) += took;
-    channel_.busy_ns += took;
+    rank_.count_time(static_cast<size_t>(&channel_ - rank_.channels_.data()), now_ns() - begin, reduced);
   }
 
   // True if it computed, false if it only moved data.
   bool move_chunk(const Step &step, const FifoRef *recv, const FifoRef *send, const ShareRange &share, const Chunk &chunk) {
     const uint64_t bytes = chunk.elements * rank_.element_bytes_;
-    const char *input = static_cast<const char *>(rank_.call_.input) + (share.in_base + chunk.begin) * rank_.element_bytes_;
-    char *output = static_cast<char *>(rank_.call_.output) + (share.out_base + chunk.begin) * rank_.element_bytes_;
+    const char *input = static_cast<const char *>(rank_.call_->input) + (share.in_base + chunk.begin) * rank_.element_bytes_;
+    char *output = static_cast<char *>(rank_.call_->output) + (share.out_base + chunk.begin) * rank_.element_bytes_;
     const bool has_input = (step.flags & kInput) != 0, has_output = (step.flags & kOutput) != 0;
     Finish finish = rank_.finish_;
     if ((step.flags & kFinal) == 0) finish.divisor = 1;
-    if (has_input && rank_.call_.op.scaled) finish.scaled = step.input_at;
+    if (has_input && rank_.call_->op.scaled) finish.scaled = step.input_at;
     const bool moves_only =
         uint32_t{has_input} + step.nrecv == 1 && finish.divisor == 1 && finish.scaled == Finish::kNone;
 
@@ -91,15 +81,10 @@ class HostVerbs {
     const bool is_input = has_input && moves_only;  // what is sent is the input as it stands
     bool is_read = false;                           // the output, by others
     if (has_output) dests[ndests++] = output;
-    uint32_t alike = ndests;  // results in outputs that a store past the caches suits at the same time
     for (uint32_t i = 0; i < step.nsend; ++i) {
       HostRank::End &end = rank_.ends_[send[i].fifo];
       const void *at = is_input ? input : output;
-      if (completes_ && place_results(end, chunk, dests + ndests)) {
-        marks[i] = kPlaced;
-        for (uint32_t r = 0; r < end.nreaders; ++r, ++ndests)
-          if (alike == ndests && (as_number(dests[ndests]) - as_number(output)) % kLine == 0) ++alike;
-      } else if ((is_input || has_output) && goes_direct(end, is_input, has_output, at, bytes, line_of(end, chunk).sight)) {
+      if ((is_input || has_output) && goes_direct(end, is_input, has_output, at, bytes, line_of(end, chunk).sight)) {
         marks[i] = kDirect;
         end.direct = true;
         is_read |= !is_input;
@@ -113,15 +98,13 @@ class HostVerbs {
     for (uint32_t i = 0; i < step.nrecv; ++i) {
       if (has_input && i == step.input_at) sources[nsources++] = input;
       HostRank::End &end = rank_.ends_[recv[i].fifo];
-      const uint64_t mark = tag(end, chunk) & kMarks;
-      sources[nsources++] = mark == kPlaced   ? output
-                            : mark == kDirect ? look(end, share, chunk, dests[0], bytes)
-                                              : place_of(end, chunk);
+      const bool by_address = (tag(end, chunk) & kDirect) != 0;
+      sources[nsources++] = by_address ? look(end, share, chunk, dests[0], bytes) : place_of(end, chunk);
     }
     if (has_input && step.input_at >= step.nrecv) sources[nsources++] = input;
     const bool reduces = ndests != 0 && !moves_only;
     if (reduces) {
-      finish.streamed = past_caches ? alike : 0;
+      finish.streamed = past_caches ? 1 : 0;
       rank_.reduce_(sources, nsources, dests, ndests, chunk.elements, finish);
     }
     for (uint32_t i = 0; i < ndests && moves_only; ++i) {
@@ -133,7 +116,7 @@ class HostVerbs {
     }
     // Last, just before the number: the readers look at this line all the time, and take it away after each store.
     for (uint32_t i = 0; i < step.nsend; ++i)
-      tag(rank_.ends_[send[i].fifo], chunk) = (rank_.call_.signature & ~kMarks) | marks[i];
+      tag(rank_.ends_[send[i].fifo], chunk) = (rank_.call_->signature & ~kDirect) | marks[i];
     return reduces;
   }
 
@@ -182,89 +165,33 @@ class HostVerbs {
   // From here on the kernel copies between processes; a call of it costs more, and most where readers need the writer's core.
   static constexpr uint64_t kLeastKernel = 16 << 10, kLeastKernelCrowded = 64 << 10;
 
-  static uintptr_t as_number(const void *at) { return reinterpret_cast<uintptr_t>(at); }
-
-  // Whether a step completes a chunk of an all_reduce that others need too.
-  bool completes(const Step &step, const Chunk &chunk) const {
-    return rank_.call_.collective == Collective::kAllReduce && (step.flags & kOutput) != 0 && step.nsend > 0 &&
-           step.nrecv + ((step.flags & kInput) != 0 ? 1u : 0u) > 1 &&
-           chunk.elements * rank_.element_bytes_ >= HostRank::kLeastDirect;
-  }
-
-  // Where the readers of a FIFO want a chunk of the result; false if this rank cannot write there.
-  bool place_results(const HostRank::End &end, const Chunk &chunk, void **places) {
-    const uint64_t offset = chunk.begin * rank_.element_bytes_, bytes = chunk.elements * rank_.element_bytes_;
-    for (uint32_t r = 0; r < end.nreaders; ++r) {
-      const uint32_t reader = rank_.nccl_rank(end.readers[r]);
-      const ResultPlace &wanted = rank_.result_place(end.readers[r]);
-      if (wanted.signature.load(std::memory_order_acquire) != rank_.call_.signature) return false;
-      if (rank_.neighbours_.reach_into(reader) == Reach::kShared)
-        places[r] = reinterpret_cast<char *>(wanted.address) + offset;
-      else if (rank_.neighbours_.maps_into(reader))
-        places[r] = rank_.mapped_.translate(rank_.neighbours_.process_of(reader), wanted.buffer, wanted.address + offset, bytes);
-      else
-        return false;
-      if (places[r] == nullptr) return false;
-    }
-    return true;
-  }
-
   // Whether a chunk is sent as its address; then `sight` says where it stands: in the input, if that is what is sent.
   bool goes_direct(const HostRank::End &end, bool is_input, bool is_result, const void *at, uint64_t bytes, Sight &sight) {
     if (bytes < HostRank::kLeastDirect) return false;
     if (is_input && !rank_.keeps_input_) return false;
     sight.address = reinterpret_cast<uint64_t>(at);
     sight.bytes = bytes;
-    sight.buffer.number = 0;
     if (end.reach == Reach::kShared) return true;
-    if (end.maps) {
-      sight.buffer = (is_input ? rank_.input_buffer_ : rank_.output_buffer_).find(at, bytes);
-      if (sight.buffer.number != 0) return rank_.offers_buffers_ = true;
-    }
     if (end.reach != Reach::kKernel) return false;
     if (bytes < (rank_.cores_are_free() ? kLeastKernel : kLeastKernelCrowded)) return false;
     // The kernel copies, which is all that is done to a result; anything else is reduced. A root would only wait. And the
     // kernel cannot stream, which is worth more where cores are short.
-    return is_result && rank_.call_.root < 0 && (rank_.cores_are_free() || !rank_.streams_);
-  }
-
-  // Before a chunk is read that was sent as an address: whether it can be. If not, its writer is asked to put it into the
-  // slot.
-  bool can_see(const HostRank::End &end, const Chunk &chunk) {
-    if (end.reach == Reach::kShared || line_of(end, chunk).sight.buffer.number == 0 || map(end, chunk) != nullptr) return true;
-    ReaderLine &line = reader_line(end, 0);
-    const uint64_t number = end.position + chunk.index + 1;
-    if (line.served.load(std::memory_order_seq_cst) == number) return true;
-    if (line.refused.load(std::memory_order_relaxed) != number) {
-      line.refused.store(number, std::memory_order_seq_cst);
-      rank_.context_.segment->ring(rank_.nccl_rank(end.source));
-    }
-    return false;
-  }
-
-  const void *map(const HostRank::End &end, const Chunk &chunk) {
-    const Sight &seen = line_of(end, chunk).sight;
-    const int process = rank_.neighbours_.process_of(rank_.nccl_rank(end.source));
-    return rank_.mapped_.translate(process, seen.buffer, seen.address, seen.bytes);
+    return is_result && rank_.call_->root < 0 && (rank_.cores_are_free() || !rank_.streams_);
   }
 
   // Where to read a chunk that was sent as an address; `to`: where the kernel may put it.
   const void *look(HostRank::End &end, const ShareRange &share, const Chunk &chunk, void *to, uint64_t bytes) {
     const Sight &seen = line_of(end, chunk).sight;
     if (end.reach == Reach::kShared) return reinterpret_cast<const void *>(seen.address);
-    if (seen.buffer.number == 0) return fetch(end, share, chunk, to, bytes);
-    const void *at = map(end, chunk);
-    return at != nullptr ? at : slot(end, chunk);
+    return fetch(end, share, chunk, to, bytes);
   }
 
-  // Of a slot's tag, in place of the last bits of the call's signature: the slot holds an address; or the chunk stands in the
-  // reader's output already.
-  static constexpr uint64_t kDirect = 1, kPlaced = 2, kMarks = 3;
+  // Of a slot's tag, in place of the last bit of the call's signature: the slot holds an address.
+  static constexpr uint64_t kDirect = 1;
 
-  static ReaderLine &reader_line(const HostRank::End &end, uint32_t reader) {
-    return *reinterpret_cast<ReaderLine *>(end.heads + reader * kLine);
+  static std::atomic<uint64_t> &head_of(const HostRank::End &end, uint32_t reader) {
+    return *reinterpret_cast<std::atomic<uint64_t> *>(end.heads + reader * kLine);
   }
-  static std::atomic<uint64_t> &head_of(const HostRank::End &end, uint32_t reader) { return reader_line(end, reader).head; }
   static uint64_t least_head(const HostRank::End &end, uint32_t *slowest) {
     uint64_t least = UINT64_MAX;
     for (uint32_t r = 0; r < end.nreaders; ++r) {
@@ -331,7 +258,7 @@ class HostVerbs {
     Chunk next = chunk;
     while (++next.index < share.nchunks && end.position + next.index < written) {
       const Sight &sight = line_of(end, next).sight;
-      const bool follows = (tag(end, next) & kMarks) == kDirect && sight.buffer.number == 0 && sight.address == from + bytes;
+      const bool follows = (tag(end, next) & kDirect) != 0 && sight.address == from + bytes;
       if (!follows) break;
       bytes += sight.bytes;
     }
@@ -348,8 +275,7 @@ class HostVerbs {
   HostRank &rank_;
   HostRank::ChannelState &channel_;
   uint32_t receives_;
-  bool direct_ = false;     // the step reads or writes another rank's memory
-  bool completes_ = false;  // the step completes a chunk that others need
+  bool direct_ = false;  // the step reads another rank's memory
 };
 
 }  // namespace collc

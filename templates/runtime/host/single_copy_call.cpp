@@ -1,0 +1,143 @@
+// A rank's part of a call on buffers that all ranks see: from the inputs of all to where the results belong.
+#include <algorithm>
+#include <cstring>
+
+#include "copy.h"
+#include "host/rank.h"
+#include "host/verbs.h"
+#include "host/waiting.h"
+
+namespace collc {
+namespace {
+
+// Between two looks at whether the communicator is broken: others may wait for us to leave their buffers alone.
+constexpr uint64_t kPiece = 4 << 20;
+
+// Less goes through FIFOs where ranks share cores, and less than kLeastDirect of a root: there nobody waits until all have
+// finished.
+constexpr uint64_t kLeastCrowded = 2 << 10;
+
+// How many of the first dests lie the same within a cache line.
+uint32_t alike(void *const *dests, uint32_t ndests) {
+  const auto place = [dests](uint32_t i) { return reinterpret_cast<uintptr_t>(dests[i]) % kLine; };
+  uint32_t count = 1;
+  while (count < ndests && place(count) == place(0)) ++count;
+  return count;
+}
+
+}  // namespace
+
+// The steps in which this rank computes or copies. What it only sends stands in its input, and a result that another rank
+// completes is put into its output.
+void HostRank::find_own_steps(const Program &program, Cut *cut) const {
+  cut->own_steps.clear();
+  for (uint32_t c = 0; c < program.nchannels; ++c) {
+    const RankChannel &place = rank_channel(program, c);
+    for (uint32_t s = 0; s < place.nsteps; ++s) {
+      const Step &step = context_.tables->steps[place.first_step + s];
+      const bool arrives = cut->hop.completes && step.nrecv == 1 && (step.flags & kInput) == 0;
+      if ((step.flags & kOutput) != 0 && !arrives && cut->shares[step.share].nchunks != 0) cut->own_steps.push_back({&step, c});
+    }
+  }
+}
+
+// Whether a single copy is worth it; all ranks come to the same answer.
+bool HostRank::pays_to_offer() const {
+  if (forced_) return false;
+  const bool rooted = cut_->hop.senders.size() == 1;
+  if (cores_are_free() && (!rooted || context_.nranks == 2)) return true;
+  return output_bytes() >= (rooted ? kLeastDirect : kLeastCrowded);
+}
+
+// Offers the buffers of the call to all ranks.
+void HostRank::offer(bool apart) {
+  if (!pays_to_offer()) return;
+  const bool allowed = keeps_input_ && !call_->op.scaled && (apart || in_place());
+  if (single_copy_.begin(*call_, cut_->hop, allowed, input_bytes(), output_bytes())) mode_ = Mode::kAgreeing;
+}
+
+// As NCCL understands it.
+bool HostRank::in_place() const {
+  const char *input = static_cast<const char *>(call_->input), *output = static_cast<const char *>(call_->output);
+  const uint64_t before = context_.rank * call_->count * element_bytes_;
+  if (call_->collective == Collective::kAllGather) return input == output + before;
+  if (call_->collective == Collective::kReduceScatter) return output == input + before;
+  return input == output;
+}
+
+bool HostRank::advance_single_copy() {
+  if (mode_ == Mode::kAgreeing) {
+    switch (single_copy_.agree()) {
+      case SingleCopy::Agreement::kOpen:
+        return false;
+      case SingleCopy::Agreement::kFifos:
+        begin_fifos();
+        return true;
+      case SingleCopy::Agreement::kDiffers:
+        fail_all(differing_call(context_.placement.plan_rank[single_copy_.blocked_on()]));
+        return true;
+      case SingleCopy::Agreement::kDirect:
+        run_single_copy();
+        break;
+    }
+    if (mode_ != Mode::kFinishing) return true;
+  }
+  if (!single_copy_.others_finished()) return false;
+  mode_ = Mode::kFifos;
+  for (uint32_t c = 0; timed_ && c < call_->program->nchannels; ++c) times_[c].waiting += now_ns() - begun_ns_ - channels_[c].busy_ns;
+  return true;
+}
+
+void HostRank::run_single_copy() {
+  if (timed_) channels_.assign(call_->program->nchannels, {});
+  Segment &segment = *context_.segment;
+  std::atomic<uint32_t> &reading = segment.line(context_.rank).reading;
+  reading.store(1, std::memory_order_seq_cst);
+  for (const OwnStep &own : cut_->own_steps) {
+    const ShareRange &share = cut_->shares[own.step->share];
+    const uint64_t piece = kPiece / element_bytes_;
+    for (uint64_t begin = share.begin; begin < share.end && !segment.aborted(); begin += piece)
+      move_piece(own, share, begin, std::min(piece, share.end - begin));
+  }
+  reading.store(0, std::memory_order_release);
+  mode_ = Mode::kFinishing;
+  single_copy_.finish();  // sequentially consistent, so that the look at `aborted` comes after all that was read
+  if (segment.aborted()) fail_all(segment.abort_status(context_.rank));
+}
+
+void HostRank::move_piece(const OwnStep &own, const ShareRange &share, uint64_t begin, uint64_t elements) {
+  const Step &step = *own.step;
+  const uint64_t start = timed_ ? now_ns() : 0;
+  const uint64_t from = (share.in_base + begin) * element_bytes_, to = (share.out_base + begin) * element_bytes_;
+  const char *const input = static_cast<const char *>(call_->input) + from;
+  const bool has_input = (step.flags & kInput) != 0;
+  const FifoRef *const recv = refs_ + step.first_ref, *const send = recv + step.nrecv;
+  const void *sources[HostVerbs::kMostPeers + 1];
+  void *dests[HostVerbs::kMostPeers + 1];
+  uint32_t nsources = 0, ndests = 0;
+  for (uint32_t i = 0; i < step.nrecv; ++i) {
+    if (has_input && i == step.input_at) sources[nsources++] = input;
+    sources[nsources++] = single_copy_.input_of(nccl_rank(ends_[recv[i].fifo].source)) + from;
+  }
+  if (has_input && step.input_at >= step.nrecv) sources[nsources++] = input;
+  dests[ndests++] = static_cast<char *>(call_->output) + to;
+  Finish finish = finish_;
+  if ((step.flags & kFinal) == 0) finish.divisor = 1;
+  const bool reduces = nsources > 1 || finish.divisor != 1;
+  if (reduces) {
+    for (uint32_t i = 0; step.nrecv > 0 && i < step.nsend; ++i) {
+      const End &end = ends_[send[i].fifo];
+      for (uint32_t r = 0; r < end.nreaders; ++r) dests[ndests++] = single_copy_.output_of(nccl_rank(end.readers[r])) + to;
+    }
+    if (streams_) finish.streamed = alike(dests, ndests);
+    reduce_(sources, nsources, dests, ndests, elements, finish);
+  } else if (dests[0] != sources[0]) {
+    if (streams_)
+      stream(dests[0], sources[0], elements * element_bytes_);
+    else
+      std::memcpy(dests[0], sources[0], elements * element_bytes_);
+  }
+  if (timed_) count_time(own.channel, now_ns() - start, reduces);
+}
+
+}  // namespace collc
