@@ -56,7 +56,9 @@ def _topology(name: str) -> Path:
         return TOPOLOGIES / f"{name}.yaml"
     text = _OWN[name]
     source = folder / f"{name}-{content_key([text])[:12]}.yaml"
-    source.write_text(text, encoding="utf-8")
+    draft = source.with_suffix(f".{os.getpid()}")  # other workers may be reading it
+    draft.write_text(text, encoding="utf-8")
+    draft.replace(source)
     return source
 
 
