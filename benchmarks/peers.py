@@ -37,10 +37,6 @@ SIZES = (1 << 10, 64 << 10, 1 << 20, 16 << 20, 64 << 20)
 RANKS = (2, 4, 8)
 COLLECTIVES = ("all_reduce", "broadcast", "all_gather", "reduce_scatter")
 OURS = "collc"
-THREADS = "collc-threads"  # the same ranks as threads of one process
-MEMALLOC = "collc-memalloc"  # buffers from ncclMemAlloc
-FLOOR = "single-copy"  # no library: the bound for buffers that all ranks see
-NOT_PEERS = (OURS, THREADS, MEMALLOC, FLOOR)  # shown beside the peers
 
 Cells = dict[tuple[str, str, int, int], list[float]]
 
@@ -58,14 +54,13 @@ class Peer:
     crowded_env: dict[str, str] = field(default_factory=dict)
     most: int = max(RANKS)  # ranks
     script: list[str] = field(default_factory=list)  # before the arguments that all take
-    arguments: list[str] = field(default_factory=list)  # after them
 
     def command(self, ranks: int, seconds: float) -> list[str]:
         sizes = ",".join(map(str, SIZES))
         launch = [*self.launch, *(self.crowded if ranks > cores() else [])]
         count = ["-n", str(ranks)] if launch else []
         own = [self.name, str(ranks), str(seconds), sizes]
-        return [*launch, *count, str(self.program), *self.script, *own, *self.arguments]
+        return [*launch, *count, str(self.program), *self.script, *own]
 
     def environment(self, ranks: int) -> dict[str, str]:
         return {**os.environ, **self.env, **(self.crowded_env if ranks > cores() else {})}
@@ -78,7 +73,7 @@ def cores() -> int:
 def build(out: Path, env: Path | None) -> list[Peer]:
     """Compiles the benchmark for collc and for every MPI that is found."""
     out.mkdir(parents=True, exist_ok=True)
-    peers = _ours(out)
+    peers = [Peer(OURS, "this checkout", build_over_collc(out, "host")[1], [])]
     root_allowed = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
     root_allowed |= {"PRTE_ALLOW_RUN_AS_ROOT": "1", "PRTE_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
     yielding = {"LD_PRELOAD": str(_yielding(out).resolve())}
@@ -142,19 +137,6 @@ def build_over_collc(out: Path, kind: str, env: dict[str, str] | None = None) ->
     link = [str(library), f"-Wl,-rpath,{library.parent.resolve()}", "-pthread"]
     subprocess.run(["gcc", "-O2", include, str(HERE / "peerbench.c"), "-o", str(program), *link], check=True)
     return library, program
-
-
-def _ours(out: Path) -> list[Peer]:
-    program = build_over_collc(out, "host")[1]
-    floor = out / "peerbench-floor"
-    options = ["-O2", "-mavx2", "-DFLOOR", "-pthread"]
-    subprocess.run(["gcc", *options, str(HERE / "peerbench.c"), "-o", str(floor)], check=True)
-    return [
-        Peer(OURS, "this checkout", program, []),
-        Peer(THREADS, "the same library, ranks as threads of one process", program, [], arguments=["threads"]),
-        Peer(MEMALLOC, "the same library, buffers from ncclMemAlloc", program, [], arguments=["memalloc"]),
-        Peer(FLOOR, "no library, every buffer mapped by all: the bound of a single copy", floor, []),
-    ]
 
 
 def _mpi(
@@ -258,7 +240,7 @@ def report(peers: Sequence[Peer], cells: Cells, notes: Sequence[str], rounds: in
                 row = []
                 for size in SIZES:
                     value = median.get((peer.name, collective, ranks, size))
-                    others = [median.get((p.name, collective, ranks, size)) for p in peers if p.name not in NOT_PEERS]
+                    others = [median.get((p.name, collective, ranks, size)) for p in peers if p.name != OURS]
                     known = [v for v in others if v is not None]
                     text = "-" if value is None else f"{value:.3g}" if value < 1000 else f"{value:.0f}"
                     if peer.name == OURS and value is not None and known:
@@ -278,31 +260,8 @@ def report(peers: Sequence[Peer], cells: Cells, notes: Sequence[str], rounds: in
             "![collc beside the best peer](../figures/host-peers.png)",
             "",
         ]
-    lines += beside_floor(median)
     lines += [f"- {note}" for note in dict.fromkeys(notes)]
     return "\n".join(lines).rstrip() + "\n", ratios
-
-
-def beside_floor(median: dict[tuple[str, str, int, int], float]) -> list[str]:
-    """Where buffers are seen by all ranks: the worst collective's time over that of a single copy."""
-    lines = [
-        "## Buffers that all ranks see",
-        "",
-        "Time over that of a single copy, the worst of the four collectives.",
-        "",
-        "| ranks | | " + " | ".join(map(short, SIZES)) + " |",
-        "|---|---|" + "---|" * len(SIZES),
-    ]
-    for ranks in RANKS:
-        for name in (THREADS, MEMALLOC):
-            row = []
-            for size in SIZES:
-                keys = [(collective, ranks, size) for collective in COLLECTIVES]
-                known = [key for key in keys if (name, *key) in median and (FLOOR, *key) in median]
-                worst = max((median[name, *key] / median[FLOOR, *key] for key in known), default=math.nan)
-                row.append("-" if math.isnan(worst) else f"{worst:.2f}")
-            lines.append(f"| {ranks} | {name} | " + " | ".join(row) + " |")
-    return [*lines, ""]
 
 
 def processor() -> str:

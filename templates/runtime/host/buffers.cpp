@@ -57,7 +57,7 @@ Registry &registry() {
   return *only;
 }
 
-// Maps a file; where it is large, on a border of huge pages.
+// Maps a file; where it is large, on a border of huge pages: elsewhere these are mapped by small ones.
 char *map_aligned(int file, uint64_t bytes) {
   const uint64_t align = bytes >= kHugePage ? kHugePage : kPage;
   void *place = mmap(nullptr, bytes + align, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -205,17 +205,15 @@ char *MappedBuffers::translate(int process, const BufferHandle &handle, uint64_t
     if (file < 0) return nullptr;
     const uint64_t total = whole_pages(handle.bytes) + kPage;
     struct stat info;
-    void *made = MAP_FAILED;
-    if (fstat(file, &info) == 0 && static_cast<uint64_t>(info.st_size) == total)
-      made = mmap(nullptr, total, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+    char *at = nullptr;
+    if (fstat(file, &info) == 0 && static_cast<uint64_t>(info.st_size) == total) at = map_aligned(file, total);
     close(file);
-    if (made == MAP_FAILED) return nullptr;
-    char *at = static_cast<char *>(made);
+    if (at == nullptr) return nullptr;
     if (trailer_of(at, handle.bytes).number.load(std::memory_order_acquire) != handle.number) {
-      munmap(made, total);
+      munmap(at, total);
       return nullptr;
     }
-    madvise(made, total, MADV_DONTFORK);
+    madvise(at, total, MADV_DONTFORK);
     found = all_.emplace(handle.number, Mapping{at, handle.bytes}).first;
   }
   last_ = handle.number;
