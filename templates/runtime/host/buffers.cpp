@@ -196,7 +196,6 @@ MappedBuffers::~MappedBuffers() {
 char *MappedBuffers::translate(int process, const BufferHandle &handle, uint64_t address, uint64_t bytes) {
   if (!handle.holds(address, bytes)) return nullptr;
   const uint64_t offset = address - handle.base;
-  if (last_ == handle.number) return last_at_ + offset;
   auto found = all_.find(handle.number);
   if (found == all_.end()) {
     char path[64];
@@ -216,9 +215,7 @@ char *MappedBuffers::translate(int process, const BufferHandle &handle, uint64_t
     madvise(at, total, MADV_DONTFORK);
     found = all_.emplace(handle.number, Mapping{at, handle.bytes}).first;
   }
-  last_ = handle.number;
-  last_at_ = found->second.at;
-  return last_at_ + offset;
+  return found->second.at + offset;
 }
 
 void MappedBuffers::tidy(size_t looks) {
@@ -228,7 +225,6 @@ void MappedBuffers::tidy(size_t looks) {
     const Mapping mapping = next->second;
     if (trailer_of(mapping.at, mapping.bytes).freed.load(std::memory_order_acquire) == 0) continue;
     all_.erase(next);
-    last_ = 0;
     munmap(mapping.at, whole_pages(mapping.bytes) + kPage);
   }
 }

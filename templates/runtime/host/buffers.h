@@ -68,8 +68,6 @@ class MappedBuffers {
   };
 
   std::unordered_map<uint64_t, Mapping> all_;  // by number
-  uint64_t last_ = 0;                          // number and place of the one last used
-  char *last_at_ = nullptr;
   size_t turn_ = 0;
 };
 

@@ -55,11 +55,11 @@ OneHop one_hop(const Tables &tables, const Placement &placement, const Program &
   for_each_step(tables, nranks, program, [&](uint32_t, const Step &step) {
     if (step.nrecv == 0) return;
     is &= (step.flags & kOutput) != 0;
-    const bool takes_result = found.completes && step.nrecv == 1 && (step.flags & kInput) == 0;
-    is &= !takes_result || step.nsend == 0;
+    const bool takes = takes_result(found, step);
+    is &= !takes || step.nsend == 0;
     for (uint32_t i = 0; i < step.nrecv; ++i) {
       const auto from = sent.find(key(tables.refs[step.first_ref + i].fifo, step.share));
-      is &= from != sent.end() && (from->second == Sent::kResult) == takes_result;
+      is &= from != sent.end() && (from->second == Sent::kResult) == takes;
     }
   });
   found.is = is;

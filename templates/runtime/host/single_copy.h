@@ -30,6 +30,10 @@ struct OneHop {
   std::vector<uint32_t> senders;  // NCCL ranks
   bool sends = false;             // this rank is one of them
 };
+// True if another rank completes what a step receives: in a call of a single copy it puts that into our output itself.
+inline bool takes_result(const OneHop &program, const Step &step) {
+  return program.completes && step.nrecv == 1 && (step.flags & kInput) == 0;
+}
 OneHop one_hop(const Tables &tables, const Placement &placement, const Program &program, uint32_t rank);
 
 // What one rank tells all others of its calls. Written by the rank.

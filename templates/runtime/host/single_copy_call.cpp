@@ -35,8 +35,8 @@ void HostRank::find_own_steps(const Program &program, Cut *cut) const {
     const RankChannel &place = rank_channel(program, c);
     for (uint32_t s = 0; s < place.nsteps; ++s) {
       const Step &step = context_.tables->steps[place.first_step + s];
-      const bool arrives = cut->hop.completes && step.nrecv == 1 && (step.flags & kInput) == 0;
-      if ((step.flags & kOutput) != 0 && !arrives && cut->shares[step.share].nchunks != 0) cut->own_steps.push_back({&step, c});
+      if ((step.flags & kOutput) == 0 || takes_result(cut->hop, step)) continue;
+      if (cut->shares[step.share].nchunks != 0) cut->own_steps.push_back({&step, c});
     }
   }
 }
