@@ -41,9 +41,10 @@ def test_results_larger_than_the_caches(machine: str, ranks: int, ways: str, buf
     assert int(done.stdout.split()[0]) == 6 * 4_400_003 * ranks
 
 
-def test_what_cannot_be_mapped_comes_through_slots() -> None:
+@pytest.mark.parametrize("machine", ["odd", "cores"])
+def test_what_cannot_be_mapped_comes_through_slots(machine: str) -> None:
     preload = str(shared_library(HERE / "refuse_open.c"))
-    done = run_client([client(HERE / "memalloc.c", "cores"), "processes", "3"], LD_PRELOAD=preload, FIRST_TRIES="2")
+    done = run_client([client(HERE / "memalloc.c", machine), "processes", "3"], LD_PRELOAD=preload, FIRST_TRIES="2")
     assert sum(map(int, re.findall(r"refused (\d+) times", done.stderr))) > 10
 
 
