@@ -25,7 +25,7 @@ from collc.bench.nccl import Nccl
 from collc.packing.model import Collective
 
 NRANKS = 3
-DEADLINE = 30.0
+DEADLINE = 90.0
 SUCCESS, INVALID_USAGE, REMOTE_ERROR = 0, 5, 6
 COLLECTIVES = ("all_reduce", "broadcast", "reduce", "all_gather", "reduce_scatter")
 REDUCING = ("all_reduce", "reduce", "reduce_scatter")

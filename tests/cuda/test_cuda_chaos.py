@@ -36,7 +36,7 @@ def chaos(kind: str, seeds: range, **settings: str) -> dict[str, str]:
     }
     command = [sys.executable, str(HERE / "mock_chaos.py"), str(library()), kind, *map(str, seeds)]
     done = subprocess.run(
-        command, capture_output=True, text=True, env=environment, check=False, timeout=60 + 30 * len(seeds)
+        command, capture_output=True, text=True, env=environment, check=False, timeout=200 + 90 * len(seeds)
     )
     assert done.returncode == 0, f"status {done.returncode}: {done.stderr[-2000:]}"
     answer = json.loads(done.stdout.splitlines()[-1])

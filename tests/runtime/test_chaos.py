@@ -17,7 +17,7 @@ from support.ranks import INVALID_ARGUMENT, INVALID_USAGE, REMOTE_ERROR, SUCCESS
 
 NRANKS = 3
 NAMED = {SUCCESS, SYSTEM_ERROR, INVALID_ARGUMENT, INVALID_USAGE, REMOTE_ERROR}
-DEADLINE = 20.0
+DEADLINE = 100.0
 CALLS = ("all_reduce", "broadcast", "reduce", "all_gather", "reduce_scatter")
 
 Fault = Callable[[Ranks, int, random.Random], None]

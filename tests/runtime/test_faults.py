@@ -28,7 +28,7 @@ def test_a_killed_rank_is_named_and_the_next_communicator_works() -> None:
             answer = team.hear(rank)
             assert answer["result"] == REMOTE_ERROR
             assert "rank 1 has died" in answer["text"]
-            assert answer["seconds"] < 2
+            assert answer["seconds"] < 20  # not one of the time limits
             assert team.ask(rank, do="error")["result"] == REMOTE_ERROR
             assert team.ask(rank, do="call")["result"] == REMOTE_ERROR  # it stays broken
             assert team.ask(rank, do="destroy")["result"] == SUCCESS

@@ -41,7 +41,7 @@ class Ranks:
         pipe.write(json.dumps(order) + "\n")
         pipe.flush()
 
-    def hear(self, rank: int, timeout: float = 30) -> dict[str, Any]:
+    def hear(self, rank: int, timeout: float = 150) -> dict[str, Any]:
         pipe = self.processes[rank].stdout
         assert pipe is not None
         ready, _, _ = select.select([pipe], [], [], timeout)
