@@ -44,15 +44,18 @@ Status make_operation(const Communicator &communicator, ncclRedOp_t op, ncclData
 
 Call make_call(Work work, Collective kind, const void *input, void *output, size_t count, ncclDataType_t type, int root,
                cudaStream_t stream) {
-  Call call = {};
+  Call call;  // field by field: GCC clears what is `= {}` with a string instruction, which takes a while to start
   call.work = work;
+  call.peer = 0;
   call.collective = kind;
+  call.program = nullptr;
   call.input = input;
   call.output = output;
   call.count = count;
   call.type = type;
   call.root = root;
   call.stream = stream;
+  call.number = call.signature = 0;
   return call;
 }
 
@@ -420,8 +423,10 @@ ncclResult_t pncclRedOpDestroy(ncclRedOp_t op, ncclComm_t comm) {
 COLLC_ALIAS(ncclResult_t, RedOpDestroy, (ncclRedOp_t, ncclComm_t));
 
 ncclResult_t pncclGroupStart(void) {
-  group_start();
-  return ncclSuccess;
+  return guarded("ncclGroupStart", []() -> Status {
+    group_start();
+    return {};
+  });
 }
 COLLC_ALIAS(ncclResult_t, GroupStart, (void));
 

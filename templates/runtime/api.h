@@ -58,6 +58,7 @@ ncclResult_t run(const char *function, ncclComm_t comm, Theirs theirs, Ours ours
   return guarded(function, [&]() -> Status {
     CommunicatorPtr found;
     COLLC_RETURN_IF_FAILED(note_failure(find_communicator(comm, &found)));
+    if (found->is_sound()) return note_failure(ours(found));
     if (!check_made(*found).ok()) return note_failure(fail(ncclInvalidUsage, "the communicator is still being made"));
     const ncclComm_t real = found->real();
     if (real == nullptr) return note_failure(ours(found));

@@ -4,8 +4,11 @@
 
 #include <atomic>
 #include <deque>
+#include <memory>
+#include <new>
 #include <system_error>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "real_nccl.h"
@@ -13,23 +16,16 @@
 namespace collc {
 namespace {
 
-// How often this process has been forked off from one that had this library: what it inherited is not its own. A number
-// in memory, because getpid() costs as much as a small call.
-std::atomic<uint32_t> &forks() {
-  static std::atomic<uint32_t> count{[] {
-    pthread_atfork(nullptr, nullptr, [] { forks().fetch_add(1, std::memory_order_relaxed); });
-    return 0u;
-  }()};
-  return count;
-}
+// How often this process has been forked off from one that had this library: what it inherited is not its own.
+std::atomic<uint32_t> forks{0};
 
 struct Entry {
   CommunicatorPtr communicator;
-  uint32_t process;  // forks() when it was made
+  uint32_t forks;  // when it was made
 };
 
 std::mutex registry_mutex;
-std::atomic<uint64_t> registry_state{0};  // changes with it
+std::atomic<uint64_t> registry_state{0};  // changes with it, and in a forked child
 std::unordered_map<ncclComm_t, Entry> &registry() {
   static auto *const all = new std::unordered_map<ncclComm_t, Entry>;  // outlives every thread
   return *all;
@@ -48,23 +44,33 @@ struct PendingCreation {
 };
 
 struct Group {
-  int depth = 0;
+  int depth = 1;
   bool real_open = false;
   Status failure;
   std::vector<PendingCall> calls;
   std::deque<PendingCreation> creations;  // stable addresses: threads hold them
 };
 
-thread_local Group group;
+thread_local Group *group = nullptr;  // the open one; a pointer, which no call has to construct
+
+// Of a thread that ends with a group open.
+struct LeftOpen {
+  ~LeftOpen() { delete std::exchange(group, nullptr); }
+};
 
 // What this thread asked for last: ranks that are threads would all take the same lock for every call.
 struct LastFound {
   ncclComm_t handle = nullptr;
   uint64_t state = 0;  // of the registry
-  uint32_t process = 0;
   std::weak_ptr<Communicator> communicator;
+  ~LastFound();
 };
-thread_local LastFound last_found;
+thread_local LastFound *last_found = nullptr;  // likewise
+thread_local bool is_ending = false;  // what has a destructor is gone in this thread, but calls may still come
+LastFound::~LastFound() {
+  last_found = nullptr;
+  is_ending = true;
+}
 
 Status run_calls(std::vector<PendingCall> &calls) {
   std::vector<Submission> batch;
@@ -91,9 +97,15 @@ Status run_calls(std::vector<PendingCall> &calls) {
 }
 
 ncclComm_t add_communicator(const CommunicatorPtr &communicator) {
+  static const int registered =
+      pthread_atfork(nullptr, nullptr, [] {
+        forks.fetch_add(1, std::memory_order_relaxed);
+        registry_state.fetch_add(1, std::memory_order_relaxed);
+      });
+  if (registered != 0) throw std::bad_alloc();
   const std::lock_guard<std::mutex> lock(registry_mutex);
   auto *const handle = reinterpret_cast<ncclComm_t>(communicator.get());
-  registry()[handle] = {communicator, forks().load(std::memory_order_relaxed)};
+  registry()[handle] = {communicator, forks.load(std::memory_order_relaxed)};
   registry_state.fetch_add(1, std::memory_order_release);
   return handle;
 }
@@ -133,24 +145,33 @@ Status run_creations(std::deque<PendingCreation> &creations) {
   return first;
 }
 
-}  // namespace
-
-Status find_communicator(ncclComm_t handle, CommunicatorPtr *found) {
+// find_communicator() where it is not the one that this thread found last.
+Status look_up(ncclComm_t handle, CommunicatorPtr *found) {
   if (handle == nullptr) return fail(ncclInvalidArgument, "the communicator is NULL");
-  const uint32_t process = forks().load(std::memory_order_relaxed);
-  LastFound &last = last_found;
-  if (last.handle == handle && last.process == process && last.state == registry_state.load(std::memory_order_acquire)) {
-    *found = last.communicator.lock();
-    if (*found != nullptr) return {};
-  }
   const std::lock_guard<std::mutex> lock(registry_mutex);
   const auto entry = registry().find(handle);
   if (entry == registry().end()) return fail(ncclInvalidArgument, "the communicator does not exist (destroyed?)");
-  if (entry->second.process != process)
+  if (entry->second.forks != forks.load(std::memory_order_relaxed))
     return fail(ncclInvalidUsage, "the communicator belongs to the parent of this forked process");
   *found = entry->second.communicator;
-  last = {handle, registry_state.load(std::memory_order_relaxed), process, *found};
+  if (is_ending) return {};
+  static thread_local LastFound last;
+  last.handle = handle;
+  last.state = registry_state.load(std::memory_order_relaxed);
+  last.communicator = *found;
+  last_found = &last;
   return {};
+}
+
+}  // namespace
+
+Status find_communicator(ncclComm_t handle, CommunicatorPtr *found) {
+  const LastFound *const last = last_found;
+  if (last != nullptr && last->handle == handle && last->state == registry_state.load(std::memory_order_acquire)) {
+    *found = last->communicator.lock();
+    if (*found != nullptr) return {};
+  }
+  return look_up(handle, found);
 }
 
 Status remove_communicator(ncclComm_t handle, CommunicatorPtr *removed) {
@@ -161,13 +182,20 @@ Status remove_communicator(ncclComm_t handle, CommunicatorPtr *removed) {
   return {};
 }
 
-void group_start() { ++group.depth; }
+void group_start() {
+  if (group != nullptr) {
+    ++group->depth;
+    return;
+  }
+  group = new Group;
+  static thread_local LeftOpen left_open;
+}
 
 Status group_end() {
-  if (group.depth == 0) return fail(ncclInvalidUsage, "ncclGroupEnd without ncclGroupStart");
-  if (--group.depth > 0) return {};
-  Group ended;
-  std::swap(ended, group);
+  if (group == nullptr) return fail(ncclInvalidUsage, "ncclGroupEnd without ncclGroupStart");
+  if (--group->depth > 0) return {};
+  const std::unique_ptr<Group> owner(std::exchange(group, nullptr));
+  Group &ended = *owner;
   Status real;
   if (ended.real_open) {
     const ncclResult_t result = call_real(pncclGroupEnd, "ncclGroupEnd");
@@ -186,26 +214,26 @@ Status group_end() {
   return real.ok() ? status : real;
 }
 
-bool in_group() { return group.depth > 0; }
+bool in_group() { return group != nullptr; }
 
 Status enter_real_group() {
-  if (group.depth == 0 || group.real_open) return {};
+  if (group == nullptr || group->real_open) return {};
   const ncclResult_t result = call_real(pncclGroupStart, "ncclGroupStart");
   if (result != ncclSuccess) return fail(result, "the real NCCL cannot start a group");
-  group.real_open = true;
+  group->real_open = true;
   return {};
 }
 
 Status submit(const CommunicatorPtr &communicator, const std::vector<Call> &calls) {
   std::vector<PendingCall> now;
-  std::vector<PendingCall> &pending = group.depth > 0 ? group.calls : now;
+  std::vector<PendingCall> &pending = group != nullptr ? group->calls : now;
   for (const Call &call : calls) pending.push_back({communicator, call});
-  return group.depth > 0 ? Status() : run_calls(now);
+  return group != nullptr ? Status() : run_calls(now);
 }
 
 Status submit(const CommunicatorPtr &communicator, const Call &call) {
-  if (group.depth > 0) {
-    group.calls.push_back({communicator, call});
+  if (group != nullptr) {
+    group->calls.push_back({communicator, call});
     return {};
   }
   Submission submission{communicator->backend_rank(), call, {}};
@@ -218,8 +246,8 @@ Status submit(const CommunicatorPtr &communicator, const Call &call) {
 Status create(const CommunicatorPtr &communicator, const Communicator::Origin &origin, ncclComm_t *handle) {
   *handle = add_communicator(communicator);
   PendingCreation creation{communicator, origin, handle, {}};
-  if (group.depth > 0) {
-    group.creations.push_back(std::move(creation));
+  if (group != nullptr) {
+    group->creations.push_back(std::move(creation));
     return {};
   }
   std::deque<PendingCreation> one;
@@ -228,7 +256,7 @@ Status create(const CommunicatorPtr &communicator, const Communicator::Origin &o
 }
 
 void keep_failure(const Status &status) {
-  if (group.depth > 0 && group.failure.ok()) group.failure = status;
+  if (group != nullptr && group->failure.ok()) group->failure = status;
 }
 
 }  // namespace collc

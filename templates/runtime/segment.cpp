@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <linux/futex.h>
+#include <linux/membarrier.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -101,6 +102,8 @@ Status Segment::attach(uint32_t rank) {
   struct flock lock = record(rank, F_WRLCK);
   if (fcntl(fd_, F_SETLK, &lock) != 0) return fail(ncclInvalidUsage, "rank %u is taken by another process", rank);
   local_[rank].store(true, std::memory_order_release);
+  if (syscall(SYS_membarrier, MEMBARRIER_CMD_REGISTER_GLOBAL_EXPEDITED, 0) != 0)
+    control_->unfenced.fetch_add(1, std::memory_order_seq_cst);
   lines_[rank].state.store(static_cast<uint32_t>(RankState::kAttached), std::memory_order_seq_cst);
   control_->attached.fetch_add(1, std::memory_order_seq_cst);
   return {};
@@ -131,7 +134,16 @@ void Segment::abort(const Status &status, uint32_t rank) {
     std::snprintf(control_->abort_text, sizeof control_->abort_text, "%s", status.text().c_str());
     control_->aborted.store(2, std::memory_order_seq_cst);
   }
+  settle();  // also if another was first: it may not have come to that yet
   for (uint32_t r = 0; r < nranks(); ++r) ring(r);
+}
+
+void Segment::settle() {
+  if (!kFencesCost || control_->unfenced.load(std::memory_order_relaxed) != 0) return;
+  // Out of memory, or forbidden since it was registered: no processor keeps a store to itself for that long.
+  if (syscall(SYS_membarrier, MEMBARRIER_CMD_GLOBAL_EXPEDITED, 0) == 0) return;
+  timespec rest{0, 1000000};
+  while (nanosleep(&rest, &rest) != 0 && errno == EINTR) continue;
 }
 
 Status Segment::abort_status(uint32_t rank) const {

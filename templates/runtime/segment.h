@@ -3,6 +3,12 @@
 // It is a memfd, so nothing ever appears in /dev/shm and nothing outlives the last process. Every process maps it once,
 // whatever number of ranks it holds. A rank is alive as long as its process holds a POSIX record lock on byte `rank` of the
 // file: the kernel drops the lock when the process ends, however it ends, and a forked child does not inherit it.
+//
+// Of two ranks that each store a word and then look at the other's, one must see what the other stored: of one that shows a
+// chunk and one that falls asleep; of one that begins to read a buffer and one that breaks the communicator and may free it.
+// One side of each pair comes with every chunk, the other is rare. So the frequent side stores as if it were alone (show) and
+// the rare one pays for both (settle), with Linux's membarrier. Where a process may not use that, frequent stores are
+// sequentially consistent, which on x86 costs as much as a line of another core.
 #pragma once
 #include <atomic>
 #include <cstdint>
@@ -15,6 +21,13 @@ namespace collc {
 
 constexpr size_t kLine = 64;  // a cache line
 constexpr size_t kPage = 4096;
+
+// Whether a sequentially consistent store costs more than one that releases.
+#if defined(__x86_64__)
+constexpr bool kFencesCost = true;
+#else
+constexpr bool kFencesCost = false;
+#endif
 
 enum class RankState : uint32_t { kAbsent = 0, kAttached = 1, kLeft = 2 };
 
@@ -54,6 +67,7 @@ struct Control {
   uint64_t bytes;
   uint32_t nranks;
   std::atomic<uint32_t> attached;
+  std::atomic<uint32_t> unfenced;  // ranks whose process has no membarrier; does not change once all are attached
   // Set once, by the rank that fails first; the text is complete when `aborted` is 2.
   alignas(kLine) std::atomic<uint32_t> aborted;
   std::atomic<uint32_t> sleepers;  // ranks whose `sleeping` is set, or soon; where 0, nobody needs a look at each rank
@@ -92,12 +106,25 @@ class Segment {
 
   // Ends the communicator for all ranks; the first caller's words stay.
   void abort(const Status &status, uint32_t rank);
-  // Sequentially consistent: of a rank that begins to read and one that aborts, at least one sees the other.
+  // Of a rank that shows that it reads, and then looks here, and one that aborts, at least one sees the other.
   bool aborted() const { return control_->aborted.load(std::memory_order_seq_cst) != 0; }
   // What the abort says to rank `rank`.
   Status abort_status(uint32_t rank) const;
 
-  // Says that `rank` sleeps, to be woken by the bell of rank `bell`. Then look once more at what it waits for.
+  // The frequent side: stores what others may sleep or wait for; looks that follow in the program come after it.
+  template <class T>
+  void show(std::atomic<T> &word, T value) {
+    if (kFencesCost && control_->unfenced.load(std::memory_order_relaxed) == 0) {
+      word.store(value, std::memory_order_release);
+      std::atomic_signal_fence(std::memory_order_seq_cst);
+    } else {
+      word.store(value, std::memory_order_seq_cst);
+    }
+  }
+  // The rare side: after a sequentially consistent store, before a look at what others show.
+  void settle();
+
+  // Says that `rank` sleeps, to be woken by the bell of rank `bell`. Then settle, and look once more at what it waits for.
   void set_sleeping(uint32_t rank, uint32_t bell) {
     control_->sleepers.fetch_add(1, std::memory_order_seq_cst);
     lines_[rank].sleeping.store(1 + bell, std::memory_order_seq_cst);
@@ -106,9 +133,9 @@ class Segment {
     lines_[rank].sleeping.store(0, std::memory_order_seq_cst);
     control_->sleepers.fetch_sub(1, std::memory_order_seq_cst);
   }
-  // False if there is nobody to ring for. Call after a seq_cst store of what they may wait for.
+  // False if there is nobody to ring for. Call after what they may wait for was shown.
   bool has_sleepers() const { return control_->sleepers.load(std::memory_order_seq_cst) != 0; }
-  // Wakes `rank` if it sleeps. Call after such a store, too.
+  // Wakes `rank` if it sleeps. Also to be called after that.
   void ring(uint32_t rank) {
     if (!has_sleepers()) return;
     const uint32_t sleeping = lines_[rank].sleeping.load(std::memory_order_seq_cst);

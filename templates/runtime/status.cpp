@@ -10,7 +10,7 @@
 namespace collc {
 namespace {
 
-thread_local std::string last_error_text;
+thread_local char last_error_text[640];  // has no destructor: calls may come when the thread's others have run
 
 LogLevel read_level() {
   const char *text = std::getenv("COLLC_DEBUG");
@@ -27,6 +27,14 @@ std::string vformat(const char *pattern, va_list arguments) {
 }
 
 }  // namespace
+
+Status::Status(ncclResult_t code, std::string text) {
+  if (code != ncclSuccess) failure_.reset(new Failure{code, std::move(text)});
+}
+
+void Status::Drop::operator()(Failure *failure) const { delete failure; }
+
+Status::Failure *Status::copy() const { return new Failure(*failure_); }
 
 std::string format(const char *pattern, ...) {
   va_list arguments;
@@ -50,12 +58,12 @@ Status fail_errno(const std::string &what, int error_number) {
   return Status(ncclSystemError, what + ": " + strerror_r(error_number, text, sizeof text));
 }
 
-const char *last_error() { return last_error_text.c_str(); }
+const char *last_error() { return last_error_text; }
 
 ncclResult_t report(const Status &status) {
   if (!status.ok() && status.code() != ncclInProgress) {
-    last_error_text = status.text();
-    log(LogLevel::kWarn, "%s", status.text().c_str());
+    std::snprintf(last_error_text, sizeof last_error_text, "%s", status.text().c_str());
+    log(LogLevel::kWarn, "%s", last_error_text);
   }
   return status.code();
 }

@@ -9,13 +9,15 @@
 namespace collc {
 
 // An outcome of the runtime. Errors carry the sentence that ncclGetLastError returns; success is a null pointer, because
-// every call returns it many times.
+// every call returns it many times, and what a failure takes stands out of line for the same reason.
 class [[nodiscard]] Status {
  public:
   Status() = default;
-  Status(ncclResult_t code, std::string text) {
-    if (code != ncclSuccess) failure_ = std::make_shared<const Failure>(Failure{code, std::move(text)});
-  }
+  Status(ncclResult_t code, std::string text);
+  Status(Status &&other) = default;
+  Status(const Status &other) : failure_(other.ok() ? nullptr : other.copy()) {}
+  Status &operator=(Status &&other) = default;
+  Status &operator=(const Status &other) { return *this = Status(other); }
 
   bool ok() const { return failure_ == nullptr; }
   ncclResult_t code() const { return ok() ? ncclSuccess : failure_->code; }
@@ -26,7 +28,12 @@ class [[nodiscard]] Status {
     ncclResult_t code;
     std::string text;
   };
-  std::shared_ptr<const Failure> failure_;
+  struct Drop {
+    void operator()(Failure *failure) const;
+  };
+  Failure *copy() const;
+
+  std::unique_ptr<Failure, Drop> failure_;
 };
 
 __attribute__((format(printf, 1, 2))) std::string format(const char *pattern, ...);

@@ -1,6 +1,7 @@
-/* Rank 0 aborts in the middle of large calls and unmaps its buffers at once: nobody may read them then, and nobody's call
- * may succeed with what they held. Many rounds, so that the abort meets every moment of a call. Prints how many calls
- * succeeded before. With "memalloc" as a third argument the buffers come from ncclMemAlloc: they are overwritten and freed.
+/* Rank 0 aborts in the middle of large calls and unmaps its buffers at once: nobody may read or write them then, and
+ * nobody's call may succeed with what they held, or without what the others should have brought. Many rounds, so that
+ * the abort meets every moment of a call. Prints how many calls succeeded before. With "memalloc" as a third argument
+ * the buffers come from ncclMemAlloc: they are overwritten and freed.
  */
 #include <sys/mman.h>
 #include <time.h>
@@ -8,7 +9,7 @@
 #include "launch.h"
 
 enum { ROUNDS = 30 };
-static const size_t COUNT = 1 << 18; /* floats per rank */
+static const size_t COUNT = 1 << 18; /* floats that a rank gives to an all_gather */
 
 typedef struct {
   ncclComm_t comm;
@@ -56,29 +57,36 @@ static size_t body(int rank, ncclUniqueId unused) {
   (void)unused;
   for (round = 0; round < ROUNDS; ++round) {
     ncclComm_t comm = NULL;
-    float *input = pages(COUNT), *output = pages(COUNT * (size_t)nranks);
+    const int gathers = round / 2 % 2 == 0;
+    const size_t most = 4 * COUNT * (size_t)nranks, count = gathers ? COUNT : most;
+    float *input = pages(most), *output = pages(most);
     pthread_t aborter;
     Delay delay;
     ncclResult_t result = ncclSuccess;
     if (rank == 0) check(ncclGetUniqueId(&shared->id), "ncclGetUniqueId");
     pthread_barrier_wait(&shared->together);
     check(ncclCommInitRank(&comm, nranks, shared->id, rank), "ncclCommInitRank");
-    for (i = 0; i < COUNT; ++i) input[i] = (float)(rank + 1);
+    for (i = 0; i < most; ++i) input[i] = (float)(rank + 1);
     pthread_barrier_wait(&shared->together);
     delay.comm = comm;
     delay.nanoseconds = round % 2 ? 50000L * round : 4000000L * round;
     if (rank == 0) require(pthread_create(&aborter, NULL, abort_soon, &delay) == 0, "thread");
     while (result == ncclSuccess) {
-      memset(output, 0, COUNT * (size_t)nranks * sizeof *output);
-      result = ncclAllGather(input, output, COUNT, ncclFloat32, comm, NULL);
+      memset(output, 0, most * sizeof *output);
+      if (gathers)
+        result = ncclAllGather(input, output, count, ncclFloat32, comm, NULL);
+      else
+        result = ncclAllReduce(input, output, count, ncclFloat32, ncclSum, comm, NULL);
       if (result != ncclSuccess) break;
       ++calls;
-      for (r = 0; r < nranks; ++r)
+      for (r = 0; gathers && r < nranks; ++r)
         for (i = 0; i < COUNT; i += 4099)
           require(output[(size_t)r * COUNT + i] == (float)(r + 1), "what a call that succeeded gathered");
+      for (i = 0; !gathers && i < count; i += 4099)
+        require(output[i] == (float)(nranks * (nranks + 1) / 2), "what a call that succeeded reduced");
     }
-    give_back(input, COUNT);
-    give_back(output, COUNT * (size_t)nranks);
+    give_back(input, most);
+    give_back(output, most);
     if (rank == 0) pthread_join(aborter, NULL);
     if (rank != 0) check(ncclCommDestroy(comm), "ncclCommDestroy");
     pthread_barrier_wait(&shared->together);

@@ -16,7 +16,7 @@ ADDRESS = ("-fsanitize=address,undefined", "-fno-sanitize-recover=undefined", "-
 
 
 # Only the first client can hold all ranks in one thread.
-RUNS = [("odd", "client", "thread"), ("cores", "abort", "threads")]
+RUNS = [("odd", "client", "thread"), ("cores", "abort", "threads"), ("cores", "at_exit", "threads")]
 RUNS += [("cores", p, w) for p in ("large", "ahead", "memalloc") for w in ("threads", "processes")]
 RUNS += [(m, p, w) for m in ("odd", "cores") for p in ("client", "api", "bits") for w in ("threads", "processes")]
 

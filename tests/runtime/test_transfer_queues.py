@@ -3,41 +3,23 @@
 from __future__ import annotations
 
 import subprocess
-from functools import cache
 from pathlib import Path
 
-from collc.build.cache import cached, content_key
-from collc.build.compile import compile_object, compile_source
-from collc.build.runtime import runtime_units
-from collc.build.toolchain import find_cxx
-from collc.options import TargetKind
+from support.libraries import runtime_program
 
 SOURCE = Path(__file__).parent / "transfer_queues.cpp"
 MOST_SLOT_BYTES = 32 << 20  # kMostBytes of host/transfers.cpp, for all slots together
 LINE = 64
 
 
-@cache
-def program() -> Path:
-    compiler = find_cxx()
-    units = [unit for unit in runtime_units(TargetKind.HOST, compiler) if unit.name in PARTS]
-    assert len(units) == len(PARTS)
-    objects = [compile_object(unit, compiler) for unit in units]
-    objects.append(compile_source(SOURCE.read_text(encoding="utf-8"), SOURCE.stem, compiler))
-    command = [compiler.path, *map(str, objects), "-lstdc++", "-pthread"]
-
-    def make(made: Path) -> None:
-        subprocess.run([*command, "-o", str(made)], check=True)
-
-    return cached(content_key(command), SOURCE.stem, make)
-
-
-PARTS = {"host_transfers", "segment", "status"}
+PARTS = frozenset({"host_transfers", "segment", "status"})
 
 
 def test_the_queues_of_many_ranks_stay_small_and_work() -> None:
     numbers = range(1, 363)
-    done = subprocess.run([program(), *map(str, numbers)], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(
+        [runtime_program(SOURCE, PARTS), *map(str, numbers)], capture_output=True, text=True, timeout=60, check=False
+    )
     assert done.returncode == 0, done.stderr
     rows = [tuple(map(int, line.split())) for line in done.stdout.splitlines()]
     assert [row[0] for row in rows] == list(numbers)

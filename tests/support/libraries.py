@@ -109,6 +109,22 @@ def shared_library(source: Path, *options: str) -> Path:
 
 
 @cache
+def runtime_program(source: Path, parts: frozenset[str]) -> Path:
+    """A C++ program of a test's own with these units of the host target's runtime."""
+    compiler = find_cxx()
+    units = [unit for unit in runtime_units(TargetKind.HOST, compiler) if unit.name in parts]
+    assert len(units) == len(parts)
+    objects = [compile_object(unit, compiler) for unit in units]
+    objects.append(compile_source(source.read_text(encoding="utf-8"), source.stem, compiler))
+    command = [compiler.path, *map(str, objects), "-lstdc++", "-pthread"]
+
+    def make(made: Path) -> None:
+        subprocess.run([*command, "-o", str(made)], check=True)
+
+    return cached(content_key(command), source.stem, make)
+
+
+@cache
 def sanitized(source: Path, name: str, flags: tuple[str, ...]) -> Path:
     """A C client with the runtime and the step tables of a topology in one program, all built with `flags`."""
     kept = cache_dir() / "tests" / f"{name}-tables.cpp"

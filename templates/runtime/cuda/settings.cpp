@@ -1,61 +1,15 @@
-// What the user may override of the tables for a communicator: COLLC_PROTO, COLLC_CHUNK, COLLC_CHANNELS.
-#include <strings.h>
-
-#include <cstdlib>
+// What the ranks of a communicator must agree on before anybody allocates.
 #include <cstring>
-#include <iterator>
 
 #include "cuda/world.h"
-#include "environment.h"
 
 namespace collc::cuda {
-namespace {
-
-const char *const kProtocolNames[] = {"Simple", "LL", "LL128"};
-static_assert(std::size(kProtocolNames) == kProtocols, "one name per protocol");
-
-constexpr uint32_t kMostChannels = 1024;
-
-std::string show_protocol(const Overrides &overrides) {
-  return overrides.protocol < 0 ? "no COLLC_PROTO" : format("COLLC_PROTO=%s", kProtocolNames[overrides.protocol]);
-}
-
-std::string show_number(const char *name, uint32_t value) {
-  return value == 0 ? format("no %s", name) : format("%s=%u", name, value);
-}
-
-}  // namespace
-
-Status read_overrides(Overrides *overrides) {
-  *overrides = {};
-  const char *text = std::getenv("COLLC_PROTO");
-  if (text != nullptr && *text != '\0') {
-    for (uint32_t p = 0; p < kProtocols; ++p)
-      if (strcasecmp(text, kProtocolNames[p]) == 0) overrides->protocol = static_cast<int32_t>(p);
-    if (overrides->protocol < 0) return fail(ncclInvalidUsage, "COLLC_PROTO=%.40s is not Simple, LL or LL128", text);
-  }
-  COLLC_RETURN_IF_FAILED(read_chunk(&overrides->chunk_bytes));
-  return read_whole("COLLC_CHANNELS", kMostChannels, &overrides->channels);
-}
 
 Status compare_settings(const std::vector<RankSettings> &settings) {
-  const Overrides &first = settings[0].overrides;
   for (size_t r = 0; r < settings.size(); ++r)
     if (settings[r].problem[0] != '\0') return fail(ncclInvalidUsage, "rank %zu: %.160s", r, settings[r].problem);
-  for (size_t r = 0; r < settings.size(); ++r) {
-    const Overrides &other = settings[r].overrides;
-    std::string a, b;
-    if (other.protocol != first.protocol) {
-      a = show_protocol(first), b = show_protocol(other);
-    } else if (other.chunk_bytes != first.chunk_bytes) {
-      a = show_number("COLLC_CHUNK", first.chunk_bytes), b = show_number("COLLC_CHUNK", other.chunk_bytes);
-    } else if (other.channels != first.channels) {
-      a = show_number("COLLC_CHANNELS", first.channels), b = show_number("COLLC_CHANNELS", other.channels);
-    } else {
-      continue;
-    }
-    return fail(ncclInvalidUsage, "ranks 0 and %zu disagree: %s on the one, %s on the other", r, a.c_str(), b.c_str());
-  }
+  for (uint32_t r = 0; r < settings.size(); ++r)
+    COLLC_RETURN_IF_FAILED(compare_overrides(settings[0].overrides, settings[r].overrides, r));
   return {};
 }
 

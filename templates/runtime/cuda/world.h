@@ -8,6 +8,7 @@
 #include "backend.h"
 #include "collc/cuda/resolve.h"
 #include "cuda/device.h"
+#include "overrides.h"
 
 namespace collc::cuda {
 
@@ -37,8 +38,6 @@ struct RankSettings {
   char problem[160];          // what is wrong with a variable; empty: nothing
 };
 
-// COLLC_PROTO, COLLC_CHUNK and COLLC_CHANNELS.
-Status read_overrides(Overrides *overrides);
 // Names the first rank that has a wrong value, or the first two that differ.
 Status compare_settings(const std::vector<RankSettings> &settings);
 // The NCCL rank of a peer in the plan whose link to this rank on `device` may tear lines of LL128, or kNobody.

@@ -11,6 +11,7 @@ namespace collc {
 namespace {
 
 constexpr uint64_t kSleepUs = 20000;  // how often a sleeper looks for dead peers
+constexpr uint32_t kPolls = 64;       // looks of a rank with a core of its own before it waits in earnest
 
 // The calls of one rank in a group: collectives in order, transfers beside them.
 struct Queue {
@@ -122,6 +123,7 @@ class Service {
     const uint32_t bell = begin_->rank->rank();
     const uint32_t heard = memory.line(bell).bell.load(std::memory_order_seq_cst);
     for (Queue *queue = begin_; queue != end_; ++queue) memory.set_sleeping(queue->rank->rank(), bell);
+    memory.settle();
     const bool moved = pass();
     if (!moved) futex_wait(memory.line(bell).bell, heard, kSleepUs);
     for (Queue *queue = begin_; queue != end_; ++queue) memory.set_awake(queue->rank->rank());
@@ -162,10 +164,19 @@ void HostBackend::run_one(Submission &submission) {
     submission.status = rank->failure();
     return;
   }
+  // Begun here: on the way into a service others would already be waiting.
+  const bool collective = submission.call.work == Work::kProgram;
+  if (collective)
+    rank->begin(submission.call);
+  else
+    rank->post(submission.call, &submission.status);
+  rank->advance();
+  for (uint32_t i = 0; i < kPolls && rank->cores_are_free() && !rank->idle(); ++i)
+    if (!rank->advance()) cpu_relax();
   Submission *const one = &submission;
-  Queue queue{rank, &one, submission.call.work == Work::kProgram ? 1u : 0u};
-  if (queue.count == 0) rank->post(submission.call, &submission.status);
-  Service(&queue, 1).run();
+  Queue queue{rank, &one, collective ? size_t{1} : 0, collective ? size_t{1} : 0};
+  if (!rank->failure().ok()) fail_rest(queue);
+  if (!queue.done()) Service(&queue, 1).run();
 }
 
 }  // namespace

@@ -1,12 +1,10 @@
 #include "host/direct.h"
 
-#include <strings.h>
 #include <sys/random.h>
 #include <sys/uio.h>
 #include <unistd.h>
 
 #include <cerrno>
-#include <cstdlib>
 #include <cstring>
 #include <memory>
 #include <mutex>
@@ -27,7 +25,6 @@ struct Card {
   BufferHandle probe;  // a buffer to try with
 };
 
-constexpr uint32_t kMostChannels = 64;
 constexpr unsigned char kMaps = 16;  // of an answer, beside a Reach
 
 // A number that no other process has, for process numbers mean different things in different containers. A forked child is
@@ -74,39 +71,7 @@ bool try_map(const Card &mine, const Card &theirs) {
   return MappedBuffers().translate(theirs.process, theirs.probe, theirs.probe.base, sizeof(uint64_t)) != nullptr;
 }
 
-Status read_protocol(Protocol *protocol) {
-  const char *text = std::getenv("COLLC_PROTO");
-  if (text == nullptr || *text == '\0') return {};
-  if (strcasecmp(text, "Simple") == 0)
-    *protocol = Protocol::kSimple;
-  else if (strcasecmp(text, "LL") == 0 || strcasecmp(text, "LL128") == 0)
-    *protocol = Protocol::kLines;
-  else
-    return fail(ncclInvalidUsage, "COLLC_PROTO=%.40s is not Simple, LL or LL128", text);
-  return {};
-}
-
-Status same_number(const char *name, uint32_t mine, uint32_t rank, uint32_t theirs, uint32_t peer) {
-  if (mine == theirs) return {};
-  return fail(ncclInvalidUsage, "%s is %u on rank %u and %u on rank %u (0: unset)", name, mine, rank, theirs, peer);
-}
-
-// An error where the overrides of two ranks differ.
-Status same(const Overrides &mine, uint32_t rank, const Overrides &theirs, uint32_t peer) {
-  COLLC_RETURN_IF_FAILED(same_number("COLLC_CHUNK", mine.chunk_bytes, rank, theirs.chunk_bytes, peer));
-  COLLC_RETURN_IF_FAILED(same_number("COLLC_CHANNELS", mine.channels, rank, theirs.channels, peer));
-  if (mine.protocol == theirs.protocol) return {};
-  return fail(ncclInvalidUsage, "ranks %u and %u have different COLLC_PROTO", rank, peer);
-}
-
 }  // namespace
-
-Status read_overrides(Overrides *overrides) {
-  *overrides = {};
-  COLLC_RETURN_IF_FAILED(read_chunk(&overrides->chunk_bytes));
-  COLLC_RETURN_IF_FAILED(read_whole("COLLC_CHANNELS", kMostChannels, &overrides->channels));
-  return read_protocol(&overrides->protocol);
-}
 
 Status Neighbours::meet(const RankContext &context, const Overrides &overrides) {
   double allowed = 1;
@@ -122,11 +87,13 @@ Status Neighbours::meet(const RankContext &context, const Overrides &overrides) 
   COLLC_RETURN_IF_FAILED(context.exchange(message, &all));
   Bytes found(context.nranks);
   Status agreed = understood;
+  Overrides first;
   for (uint32_t peer = 0; peer < context.nranks; ++peer) {
     Card theirs;
     if (all[peer].size() != sizeof theirs) return fail(ncclInternalError, "rank %u says something else than expected", peer);
     std::memcpy(&theirs, all[peer].data(), sizeof theirs);
-    if (agreed.ok()) agreed = same(overrides, context.rank, theirs.overrides, peer);
+    if (peer == 0) first = theirs.overrides;
+    if (agreed.ok()) agreed = compare_overrides(first, theirs.overrides, peer);
     if (agreed.ok() && !theirs.understood) agreed = fail(ncclRemoteError, "rank %u cannot read its COLLC_DIRECT", peer);
     processes_.push_back(theirs.process);
     reach_into_.push_back(try_reach(mine, theirs));

@@ -4,20 +4,9 @@
 
 #include "backend.h"
 #include "host/buffers.h"
+#include "overrides.h"
 
 namespace collc {
-
-// COLLC_PROTO: how chunks travel that do not go by address. The host has one protocol beside Simple: a cache line that
-// holds flag and data, which LL and LL128 both stand for.
-enum class Protocol : uint32_t { kBySize, kSimple, kLines };
-
-// What a user may override of the tables for a communicator, the same on all ranks.
-struct Overrides {
-  uint32_t chunk_bytes = 0;  // COLLC_CHUNK; 0: as the program says
-  uint32_t channels = 0;     // COLLC_CHANNELS, that run side by side; 0: as many as the program has
-  Protocol protocol = Protocol::kBySize;
-};
-Status read_overrides(Overrides *overrides);
 
 // How far a rank sees into another's private memory.
 enum class Reach : uint8_t {

@@ -115,9 +115,10 @@ Status HostRank::meet(const RankContext &context) {
   COLLC_RETURN_IF_FAILED(met);
   chunk_limit_ = overrides.chunk_bytes;
   channel_limit_ = overrides.channels != 0 ? overrides.channels : context.most_channels;
-  forced_ = overrides.protocol != Protocol::kBySize;
-  if (overrides.protocol == Protocol::kSimple) line_bytes_ = 0;
-  if (overrides.protocol == Protocol::kLines)
+  forced_ = overrides.protocol >= 0;
+  if (overrides.protocol == Overrides::kSimple) line_bytes_ = 0;
+  // One protocol beside Simple, a cache line that holds flag and data: LL and LL128 both stand for it.
+  if (overrides.protocol > Overrides::kSimple)
     chunk_limit_ = chunk_limit_ == 0 ? SlotLine::kData : std::min(chunk_limit_, SlotLine::kData);
   for (End &end : ends_) {
     if (end.source != plan_rank_) {
@@ -185,7 +186,7 @@ void HostRank::begin(const Call &call) {
   mode_ = Mode::kFifos;
   if (call.program == nullptr) {
     remaining_ = 0;
-    reduce_ = reduce_function(call.type, call.op.kind);
+    choose_reduction();
     copy_alone(call);
     return;
   }
@@ -199,13 +200,20 @@ void HostRank::begin(const Call &call) {
   const int core = sched_getcpu();
   context_.segment->line(context_.rank).core.store(core < 0 ? UINT32_MAX : static_cast<uint32_t>(core),
                                                    std::memory_order_relaxed);
-  reduce_ = reduce_function(call.type, call.op.kind);
+  choose_reduction();
   streams_ = output_bytes() >= kStreamed;
   if (timed_) {
     begun_ns_ = now_ns();
     times_.resize(std::max<size_t>(times_.size(), call.program->nchannels));
   }
   if (mode_ == Mode::kFifos) begin_fifos();
+}
+
+void HostRank::choose_reduction() {
+  if (reduce_ != nullptr && reduced_type_ == call_->type && reduced_op_ == call_->op.kind) return;
+  reduced_type_ = call_->type;
+  reduced_op_ = call_->op.kind;
+  reduce_ = reduce_function(reduced_type_, reduced_op_);
 }
 
 void HostRank::begin_fifos() {

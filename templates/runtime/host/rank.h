@@ -132,7 +132,8 @@ class HostRank final : public RankBackend {
     std::vector<uint64_t> iterations;  // by channel
     bool reduces_what_it_sends = false;
     OneHop hop;
-    std::vector<OwnStep> own_steps;  // of a program of one hop
+    std::vector<OwnStep> own_steps;  // of a program of one hop; first those that need other ranks' buffers,
+    size_t nreceiving = 0;           // so many
   };
 
   // How the current call runs.
@@ -146,6 +147,7 @@ class HostRank final : public RankBackend {
   void fail_all(const Status &status);
   const Cut &cut(const Call &call);
   bool reduces_what_it_sends(const Program &program) const;
+  void choose_reduction();
   void copy_alone(const Call &call);
   bool is_reading(uint32_t peer) const;
   void wait_for_writer(uint32_t peer, int64_t start_us);
@@ -158,6 +160,7 @@ class HostRank final : public RankBackend {
   bool in_place() const;
   bool advance_single_copy();
   void run_single_copy();
+  void run_own_steps(size_t begin, size_t end);
   void move_piece(const OwnStep &own, const ShareRange &share, uint64_t begin, uint64_t elements);
   void finish_channel(ChannelState &channel);
   void count_time(size_t channel, uint64_t nanoseconds, bool reduced) {
@@ -195,7 +198,9 @@ class HostRank final : public RankBackend {
 
   const Call *call_ = nullptr;  // the last one that was begun
   uint32_t element_bytes_ = 1;
-  ReduceFunction reduce_ = nullptr;
+  ReduceFunction reduce_ = nullptr;  // of the last type and operation
+  ncclDataType_t reduced_type_ = {};
+  ncclRedOp_t reduced_op_ = {};
   Finish finish_;  // for steps that complete a reduction
   bool streams_ = false;         // the result is larger than the caches
   bool serves_first_ = false;    // sends go before steps that receive

@@ -96,7 +96,7 @@ bool SingleCopy::begin(const Call &call, const OneHop &program, bool allowed, ui
   const uint64_t flags = offered_ ? kOffered | (has_new_ ? kNew : 0) : 0;
   // Whoever sees this signature sees that the old number is gone.
   mine.signature.store(signature_ | flags, std::memory_order_release);
-  mine.number.store(number_, std::memory_order_seq_cst);
+  segment_.show(mine.number, number_);
   ring_all();
   return offered_;
 }
@@ -150,7 +150,7 @@ SingleCopy::Agreement SingleCopy::agree() {
     const Agreement offers = collect_offers();
     if (offers != Agreement::kDirect || !has_new_) return offers;
     const uint64_t failed = map_offered() ? 0 : 1;
-    offers_[rank_].mapped.store(2 * number_ + failed, std::memory_order_seq_cst);
+    segment_.show(offers_[rank_].mapped, 2 * number_ + failed);
     ring_all();
     said_mapped_ = true;
     next_ = 0;
@@ -220,7 +220,7 @@ char *SingleCopy::locate(uint32_t peer, const Offer::Place &place, int which) {
 
 void SingleCopy::finish() {
   next_ = 0;
-  offers_[rank_].finished.store(number_, std::memory_order_seq_cst);
+  segment_.show(offers_[rank_].finished, number_);
   ring_all();
 }
 

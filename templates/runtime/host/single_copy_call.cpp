@@ -11,7 +11,7 @@ namespace collc {
 namespace {
 
 // Between two looks at whether the communicator is broken: others may wait for us to leave their buffers alone.
-constexpr uint64_t kPiece = 4 << 20;
+constexpr uint64_t kPiece = 1 << 20;
 
 // Less goes through FIFOs where ranks share cores, and less than kLeastDirect of a root: there nobody waits until all have
 // finished.
@@ -39,6 +39,9 @@ void HostRank::find_own_steps(const Program &program, Cut *cut) const {
       if (cut->shares[step.share].nchunks != 0) cut->own_steps.push_back({&step, c});
     }
   }
+  const auto receives = [](const OwnStep &own) { return own.step->nrecv != 0; };
+  const auto local = std::stable_partition(cut->own_steps.begin(), cut->own_steps.end(), receives);
+  cut->nreceiving = static_cast<size_t>(local - cut->own_steps.begin());
 }
 
 // Whether a single copy is worth it; all ranks come to the same answer.
@@ -92,17 +95,25 @@ void HostRank::run_single_copy() {
   if (timed_) channels_.assign(call_->program->nchannels, {});
   Segment &segment = *context_.segment;
   std::atomic<uint32_t> &reading = segment.line(context_.rank).reading;
-  reading.store(1, std::memory_order_seq_cst);
-  for (const OwnStep &own : cut_->own_steps) {
-    const ShareRange &share = cut_->shares[own.step->share];
-    const uint64_t piece = kPiece / element_bytes_;
-    for (uint64_t begin = share.begin; begin < share.end && !segment.aborted(); begin += piece)
-      move_piece(own, share, begin, std::min(piece, share.end - begin));
-  }
-  reading.store(0, std::memory_order_release);
+  segment.show(reading, 1u);
+  run_own_steps(0, cut_->nreceiving);
+  // Who was stopped in the middle must not say that it has finished. The look at `aborted` comes after all that was read.
+  segment.show(reading, 0u);
+  if (segment.aborted()) return fail_all(segment.abort_status(context_.rank));
   mode_ = Mode::kFinishing;
-  single_copy_.finish();  // sequentially consistent, so that the look at `aborted` comes after all that was read
+  single_copy_.finish();
+  run_own_steps(cut_->nreceiving, cut_->own_steps.size());  // while that is on its way
   if (segment.aborted()) fail_all(segment.abort_status(context_.rank));
+}
+
+void HostRank::run_own_steps(size_t begin, size_t end) {
+  const uint64_t piece = kPiece / element_bytes_;
+  for (size_t i = begin; i < end; ++i) {
+    const OwnStep &own = cut_->own_steps[i];
+    const ShareRange &share = cut_->shares[own.step->share];
+    for (uint64_t at = share.begin; at < share.end && !context_.segment->aborted(); at += piece)
+      move_piece(own, share, at, std::min(piece, share.end - at));
+  }
 }
 
 void HostRank::move_piece(const OwnStep &own, const ShareRange &share, uint64_t begin, uint64_t elements) {

@@ -76,12 +76,11 @@ bool Transfers::advance_one(Transfer &transfer, Status *failure) {
     char *slot = shared.slots + position % TransferLayout::kSlots * layout_.slot_bytes();
     const uint64_t bytes = std::min<uint64_t>(transfer.bytes - transfer.done, layout_.slot_bytes());
     uint64_t &signature = shared.signatures[position % TransferLayout::kSlots];
-    // Sequentially consistent for the same reason as the FIFOs of programs: sleepers look once more after they said so.
     if (transfer.sends) {
       if (position >= shared.head.load(std::memory_order_seq_cst) + TransferLayout::kSlots) break;
       std::memcpy(slot, transfer.data + transfer.done, bytes);
       signature = transfer.signature;
-      shared.tail.store(++position, std::memory_order_seq_cst);
+      segment_.show(shared.tail, ++position);
     } else {
       if (shared.tail.load(std::memory_order_seq_cst) <= position) break;
       if (signature != transfer.signature) {
@@ -91,7 +90,7 @@ bool Transfers::advance_one(Transfer &transfer, Status *failure) {
         return true;
       }
       std::memcpy(transfer.data + transfer.done, slot, bytes);
-      shared.head.store(++position, std::memory_order_seq_cst);
+      segment_.show(shared.head, ++position);
     }
     transfer.done += bytes;
     segment_.ring(transfer.peer);

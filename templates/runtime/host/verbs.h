@@ -124,17 +124,16 @@ class HostVerbs {
     Segment &segment = *rank_.context_.segment;
     if (step.nrecv > 0) --receives_;
     if (end_reading()) return;
-    // Sequentially consistent, together with the sleeper's store and second look: either it sees the number or we see
-    // that it sleeps.
+    // Either who falls asleep sees the number at its second look or we see that it sleeps.
     for (uint32_t i = 0; i < step.nsend; ++i) {
       HostRank::End &end = rank_.ends_[send[i].fifo];
       std::atomic<uint64_t> &number = in_line(chunk) ? line_of(end, chunk).number : *end.tail;
-      number.store(end.position + chunk.index + 1, std::memory_order_seq_cst);
+      segment.show(number, end.position + chunk.index + 1);
       for (uint32_t r = 0; r < end.nreaders; ++r) segment.ring(rank_.nccl_rank(end.readers[r]));
     }
     for (uint32_t i = 0; i < step.nrecv; ++i) {
       HostRank::End &end = rank_.ends_[recv[i].fifo];
-      head_of(end, 0).store(end.position + chunk.index + 1, std::memory_order_seq_cst);
+      segment.show(head_of(end, 0), end.position + chunk.index + 1);
       segment.ring(rank_.nccl_rank(end.source));
     }
   }
@@ -229,7 +228,7 @@ class HostVerbs {
     if (rank_.failed_to_read_) return broken();
     if (!direct_) return Progress::kDone;
     Segment &segment = *rank_.context_.segment;
-    segment.line(rank_.context_.rank).reading.store(1, std::memory_order_seq_cst);
+    segment.show(segment.line(rank_.context_.rank).reading, 1u);
     if (!segment.aborted()) return Progress::kDone;
     segment.line(rank_.context_.rank).reading.store(0, std::memory_order_release);
     return broken();
@@ -239,8 +238,8 @@ class HostVerbs {
   bool end_reading() {
     if (!direct_) return false;
     Segment &segment = *rank_.context_.segment;
-    // An exchange, so that the look at `aborted` comes after all that was read.
-    segment.line(rank_.context_.rank).reading.exchange(0, std::memory_order_acq_rel);
+    // The look at `aborted` comes after that, and so after all that was read.
+    segment.show(segment.line(rank_.context_.rank).reading, 0u);
     rank_.failed_to_read_ |= segment.aborted();
     return rank_.failed_to_read_;
   }

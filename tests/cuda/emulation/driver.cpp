@@ -111,7 +111,7 @@ char *place_buffer(uint64_t bytes, uint32_t misplacement, const void *data) {
 class World {
  public:
   World(const collc::Tables &tables, EmulatedRun &run) : run_(run) {
-    Overrides overrides;
+    collc::Overrides overrides;
     if (run.protocol < kProtocols) overrides.protocol = static_cast<int32_t>(run.protocol);
     overrides.chunk_bytes = run.chunk_bytes;
     overrides.channels = run.channels;

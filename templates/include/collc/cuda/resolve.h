@@ -11,15 +11,9 @@
 #include <vector>
 
 #include "collc/cuda/layout.h"
+#include "collc/overrides.h"
 
 namespace collc::cuda {
-
-// What a user may override of the tables for a communicator: COLLC_PROTO, COLLC_CHUNK, COLLC_CHANNELS.
-struct Overrides {
-  int32_t protocol = -1;     // of every call; -1: as the tables say, or by size
-  uint32_t chunk_bytes = 0;  // 0: as the tables say
-  uint32_t channels = 0;     // at most; 0: as many as the tables say
-};
 
 // Bytes of a chunk for protocols that the tables do not mention.
 constexpr uint32_t kLLChunk = 16 << 10, kLL128Chunk = 120 << 10;
