@@ -160,6 +160,7 @@ class HostRank final : public RankBackend {
   bool in_place() const;
   bool advance_single_copy();
   void run_single_copy();
+  void prefetch_output() const;
   void run_own_steps(size_t begin, size_t end);
   void move_piece(const OwnStep &own, const ShareRange &share, uint64_t begin, uint64_t elements);
   void finish_channel(ChannelState &channel);

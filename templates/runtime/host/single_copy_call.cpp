@@ -17,6 +17,9 @@ constexpr uint64_t kPiece = 1 << 20;
 // finished.
 constexpr uint64_t kLeastCrowded = 2 << 10;
 
+// Of larger shares the lines are not taken back before: there are more than a core waits for at a time.
+constexpr uint64_t kMostPrefetched = 4 << 10;
+
 // How many of the first dests lie the same within a cache line.
 uint32_t alike(void *const *dests, uint32_t ndests) {
   const auto place = [dests](uint32_t i) { return reinterpret_cast<uintptr_t>(dests[i]) % kLine; };
@@ -56,7 +59,20 @@ bool HostRank::pays_to_offer() const {
 void HostRank::offer(bool apart) {
   if (!pays_to_offer()) return;
   const bool allowed = keeps_input_ && !call_->op.scaled && (apart || in_place());
-  if (single_copy_.begin(*call_, cut_->hop, allowed, input_bytes(), output_bytes())) mode_ = Mode::kAgreeing;
+  if (!single_copy_.begin(*call_, cut_->hop, allowed, input_bytes(), output_bytes())) return;
+  mode_ = Mode::kAgreeing;
+  prefetch_output();
+}
+
+// Takes the lines of small results back from those who have read them, while we wait for the offers.
+void HostRank::prefetch_output() const {
+  for (size_t i = 0; i < cut_->nreceiving; ++i) {
+    const ShareRange &share = cut_->shares[cut_->own_steps[i].step->share];
+    const uint64_t bytes = (share.end - share.begin) * element_bytes_;
+    if (bytes > kMostPrefetched) continue;
+    const char *const output = static_cast<const char *>(call_->output) + (share.out_base + share.begin) * element_bytes_;
+    for (uint64_t at = 0; at < bytes; at += kLine) prefetch_to_write(output + at);
+  }
 }
 
 // As NCCL understands it.
