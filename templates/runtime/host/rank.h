@@ -132,8 +132,8 @@ class HostRank final : public RankBackend {
     std::vector<uint64_t> iterations;  // by channel
     bool reduces_what_it_sends = false;
     OneHop hop;
-    std::vector<OwnStep> own_steps;  // of a program of one hop; first those that need other ranks' buffers,
-    size_t nreceiving = 0;           // so many
+    std::vector<OwnStep> own_steps;  // of a program of one hop
+    size_t nbefore = 0;              // so many of them before this rank says that it has finished; others need no peer
   };
 
   // How the current call runs.
@@ -170,6 +170,7 @@ class HostRank final : public RankBackend {
   }
   uint64_t input_bytes() const;
   uint64_t output_bytes() const;
+  bool is_streamed() const;
   std::string waiting_for(const ChannelState &channel) const;
   std::string waiting_for_any() const;
   // True if what runs cannot end without `peer` (NCCL rank).
@@ -203,7 +204,7 @@ class HostRank final : public RankBackend {
   ncclDataType_t reduced_type_ = {};
   ncclRedOp_t reduced_op_ = {};
   Finish finish_;  // for steps that complete a reduction
-  bool streams_ = false;         // the result is larger than the caches
+  bool streams_ = false;         // the result goes past the caches
   bool serves_first_ = false;    // sends go before steps that receive
   bool failed_to_read_ = false;  // a chunk that came by address may be wrong
   std::vector<Cut> cuts_;  // by program of the allocation

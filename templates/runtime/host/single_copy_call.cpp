@@ -17,6 +17,10 @@ constexpr uint64_t kPiece = 1 << 20;
 // finished.
 constexpr uint64_t kLeastCrowded = 2 << 10;
 
+// From here on all ranks read the same input at the same time, their own like the others', so that the shared cache or the
+// memory hands it out once. Of less each rank copies its own last, while others hear that it has finished.
+constexpr uint64_t kTogether = 1 << 20;
+
 // Of larger shares the lines are not taken back before: there are more than a core waits for at a time.
 constexpr uint64_t kMostPrefetched = 4 << 10;
 
@@ -42,9 +46,18 @@ void HostRank::find_own_steps(const Program &program, Cut *cut) const {
       if (cut->shares[step.share].nchunks != 0) cut->own_steps.push_back({&step, c});
     }
   }
-  const auto receives = [](const OwnStep &own) { return own.step->nrecv != 0; };
-  const auto local = std::stable_partition(cut->own_steps.begin(), cut->own_steps.end(), receives);
-  cut->nreceiving = static_cast<size_t>(local - cut->own_steps.begin());
+  cut->nbefore = cut->own_steps.size();
+  if (output_bytes() >= kTogether) {
+    const auto source = [this](const OwnStep &own) {
+      return own.step->nrecv == 0 ? context_.rank : nccl_rank(ends_[refs_[own.step->first_ref].fifo].source);
+    };
+    std::stable_sort(cut->own_steps.begin(), cut->own_steps.end(),
+                     [&source](const OwnStep &a, const OwnStep &b) { return source(a) < source(b); });
+  } else {
+    const auto receives = [](const OwnStep &own) { return own.step->nrecv != 0; };
+    const auto local = std::stable_partition(cut->own_steps.begin(), cut->own_steps.end(), receives);
+    cut->nbefore = static_cast<size_t>(local - cut->own_steps.begin());
+  }
 }
 
 // Whether a single copy is worth it; all ranks come to the same answer.
@@ -66,7 +79,7 @@ void HostRank::offer(bool apart) {
 
 // Takes the lines of small results back from those who have read them, while we wait for the offers.
 void HostRank::prefetch_output() const {
-  for (size_t i = 0; i < cut_->nreceiving; ++i) {
+  for (size_t i = 0; i < cut_->nbefore; ++i) {
     const ShareRange &share = cut_->shares[cut_->own_steps[i].step->share];
     const uint64_t bytes = (share.end - share.begin) * element_bytes_;
     if (bytes > kMostPrefetched) continue;
@@ -112,13 +125,13 @@ void HostRank::run_single_copy() {
   Segment &segment = *context_.segment;
   std::atomic<uint32_t> &reading = segment.line(context_.rank).reading;
   segment.show(reading, 1u);
-  run_own_steps(0, cut_->nreceiving);
+  run_own_steps(0, cut_->nbefore);
   // Who was stopped in the middle must not say that it has finished. The look at `aborted` comes after all that was read.
   segment.show(reading, 0u);
   if (segment.aborted()) return fail_all(segment.abort_status(context_.rank));
   mode_ = Mode::kFinishing;
   single_copy_.finish();
-  run_own_steps(cut_->nreceiving, cut_->own_steps.size());  // while that is on its way
+  run_own_steps(cut_->nbefore, cut_->own_steps.size());  // while that is on its way
   if (segment.aborted()) fail_all(segment.abort_status(context_.rank));
 }
 
