@@ -9,7 +9,7 @@ DEMO := build/demo
 JOBS ?= $(shell nproc --all 2>/dev/null || echo 2)
 
 .PHONY: help setup demo test lint types unit format golden test-wheel clean
-.PHONY: sanitize chaos chaos-protocols fuzz bench-peers bench-single-copy bench-waiting bench-packing bench-pacing bench-tune bench-torch cuda-kernels blink test-nccl-tests validate gpu-check gpu-check-torch gpu-check-sources test-torch
+.PHONY: sanitize chaos chaos-protocols fuzz bench-peers bench-references bench-waiting bench-packing bench-pacing bench-tune bench-torch cuda-kernels blink test-nccl-tests validate gpu-check gpu-check-torch gpu-check-sources test-torch
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -85,8 +85,8 @@ bench-peers: setup  ## the host target beside MPI and Gloo on this machine; MPI_
 	$(BIN)/python benchmarks/peers.py $(if $(MPI_ENV),--env $(MPI_ENV)) \
 	  --write docs/measurements/host.md --plot docs/figures/host-peers.png
 
-bench-single-copy: setup  ## the host target beside the bound of a single copy: threads, and processes with ncclMemAlloc
-	$(BIN)/python benchmarks/single_copy.py --write docs/measurements/single-copy.md
+bench-references: setup  ## the host target beside references of one copy (threads, ncclMemAlloc) and of two (private buffers)
+	$(BIN)/python benchmarks/references.py --write docs/measurements/references.md
 
 bench-waiting: setup  ## 2 pinned ranks beside a build that only spins, and the CPU time of 8 ranks that wait
 	$(BIN)/python benchmarks/waiting.py --write docs/measurements/waiting.md

@@ -2,13 +2,12 @@
 // the library's mpicc), oneCCL (as C++ with -DWITH_MPI -DWITH_CCL), or whatever speaks the NCCL API on host memory (link
 // with the library).
 //
-// With -DFLOOR it is the bound of a single copy, and needs no library: all buffers are mapped by all ranks, and between two
-// barriers each rank reads what it needs and writes it where it belongs.
+// With -DREFERENCE it needs no library: it is one of the two references of references.h.
 //
-//   peerbench NAME RANKS SECONDS SIZES [threads|memalloc]
+//   peerbench NAME RANKS SECONDS SIZES [threads|memalloc|two-copies]
 //
 // SIZES: bytes, separated by commas. Under MPI the launcher starts RANKS processes; else they are forked here, or are
-// threads of this process. memalloc: buffers from ncclMemAlloc.
+// threads of this process. memalloc: buffers from ncclMemAlloc; two-copies: the second reference.
 //
 // A sample is a batch of back-to-back calls after a barrier, timed by the slowest rank. Printed is the median over
 // the samples of SECONDS seconds (at least 9; of slow calls, at least 3 in six times as long): NAME,collective,ranks,bytes,median_us,p10_us,p90_us,samples,check.
@@ -33,9 +32,7 @@
 #else
 #include <pthread.h>
 
-#ifdef FLOOR
-#include <immintrin.h>
-#else
+#ifndef REFERENCE
 #include "nccl.h"
 #endif
 #endif
@@ -136,13 +133,11 @@ static struct {
   _Alignas(64) atomic_int arrived;
   _Alignas(64) atomic_int round;
   _Alignas(64) double values[64];
-#ifndef FLOOR
+#ifndef REFERENCE
   ncclUniqueId id;
 #endif
 } *shared;
-#ifdef FLOOR
-static float *inputs[64], *outputs[64];
-#else
+#ifndef REFERENCE
 static PER_RANK ncclComm_t communicator;
 static void require(ncclResult_t result) {
   if (result != ncclSuccess) fail(ncclGetLastError(NULL));
@@ -176,20 +171,18 @@ static double largest(double value) {
   return value;
 }
 
+#ifdef REFERENCE
+#include "references.h"
+#endif
+
 static void start(int argc, char **argv) {
   crowded = nranks > sysconf(_SC_NPROCESSORS_ONLN);
   as_threads = argc == 6 && strcmp(argv[5], "threads") == 0;
   from_memalloc = argc == 6 && strcmp(argv[5], "memalloc") == 0;
   shared = mmap(NULL, sizeof *shared, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   if (shared == MAP_FAILED || nranks > 64) fail("no memory, or more than 64 ranks");
-#ifdef FLOOR
-  for (int r = 0; r < nranks; ++r) {
-    inputs[r] = (float *)mmap(NULL, most, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    outputs[r] = (float *)mmap(NULL, most, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    if (inputs[r] == MAP_FAILED || outputs[r] == MAP_FAILED) fail("out of memory");
-    madvise(inputs[r], most, MADV_HUGEPAGE);
-    madvise(outputs[r], most, MADV_HUGEPAGE);
-  }
+#ifdef REFERENCE
+  map_shared(argc == 6 && strcmp(argv[5], "two-copies") == 0);
 #else
   require(ncclGetUniqueId(&shared->id));
 #endif
@@ -208,14 +201,14 @@ static void join(void) {
     CPU_SET(rank, &set);
     sched_setaffinity(0, sizeof set, &set);
   }
-#ifndef FLOOR
+#ifndef REFERENCE
   require(ncclCommInitRank(&communicator, nranks, shared->id, rank));
 #endif
 }
 
 static void finish(void) {
   barrier();
-#ifndef FLOOR
+#ifndef REFERENCE
   require(ncclCommDestroy(communicator));
 #endif
   if (rank == 0)
@@ -223,56 +216,7 @@ static void finish(void) {
   if (as_threads) barrier();  // the process ends with rank 0
 }
 
-#ifdef FLOOR
-
-// The sum of elements [lo, hi) of all inputs into `n` outputs; large results past the caches.
-static void add(float *const *in, float *const *out, int n, size_t lo, size_t hi, int past) {
-  size_t i = lo;
-  for (; i < hi && ((uintptr_t)(out[0] + i) & 31) != 0; ++i) {
-    float sum = in[0][i];
-    for (int r = 1; r < nranks; ++r) sum += in[r][i];
-    for (int o = 0; o < n; ++o) out[o][i] = sum;
-  }
-  for (; i + 16 <= hi; i += 16) {
-    __m256 a = _mm256_loadu_ps(in[0] + i), b = _mm256_loadu_ps(in[0] + i + 8);
-    for (int r = 1; r < nranks; ++r) {
-      a = _mm256_add_ps(a, _mm256_loadu_ps(in[r] + i));
-      b = _mm256_add_ps(b, _mm256_loadu_ps(in[r] + i + 8));
-    }
-    for (int o = 0; o < n; ++o) {
-      if (past) {
-        _mm256_stream_ps(out[o] + i, a);
-        _mm256_stream_ps(out[o] + i + 8, b);
-      } else {
-        _mm256_storeu_ps(out[o] + i, a);
-        _mm256_storeu_ps(out[o] + i + 8, b);
-      }
-    }
-  }
-  for (; i < hi; ++i) {
-    float sum = in[0][i];
-    for (int r = 1; r < nranks; ++r) sum += in[r][i];
-    for (int o = 0; o < n; ++o) out[o][i] = sum;
-  }
-  _mm_sfence();
-}
-
-static void call(int collective, size_t count, int root) {
-  const size_t part = count / (size_t)nranks, bytes = part * sizeof(float), first = (size_t)rank * part;
-  const int past = count * sizeof(float) >= 8u << 20;
-  float *in[64];
-  barrier();
-  if (collective == kAllReduce) add(inputs, outputs, nranks, first, rank == nranks - 1 ? count : first + part, past);
-  if (collective == kBroadcast && rank != root) memcpy(output, outputs[root], count * sizeof(float));
-  for (int r = 0; r < nranks && collective == kAllGather; ++r) memcpy(output + (size_t)r * part, inputs[r], bytes);
-  if (collective == kReduceScatter) {
-    for (int r = 0; r < nranks; ++r) in[r] = inputs[r] + first;
-    add(in, &output, 1, 0, part, past);
-  }
-  barrier();
-}
-
-#else
+#ifndef REFERENCE
 
 static void call(int collective, size_t count, int root) {
   const size_t part = count / (size_t)nranks;
@@ -291,8 +235,8 @@ static void call(int collective, size_t count, int root) {
 static float *buffer(size_t bytes) {
   const size_t page = 2u << 20;
   bytes = (bytes + page - 1) / page * page;
-#ifdef FLOOR
-  return input == NULL ? inputs[rank] : outputs[rank];
+#ifdef REFERENCE
+  if (!two_copies) return input == NULL ? inputs[rank] : outputs[rank];
 #elif !defined(WITH_MPI)
   if (from_memalloc) {
     void *allocated = NULL;

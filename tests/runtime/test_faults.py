@@ -137,6 +137,7 @@ def test_a_rank_that_dies_during_creation() -> None:
 def test_ranks_that_do_not_fit(second: dict[str, int], words: str) -> None:
     with ranks(library("odd"), 2, COLLC_BOOTSTRAP_TIMEOUT="1") as team:
         unique = team.ask(0, do="id")["id"]
+        team.ask(1, do="open")  # it has started
         team.tell(0, do="init", nranks=3, id=unique, rank=0)
         time.sleep(0.3)
         answer = team.ask(1, do="init", id=unique, **second)
