@@ -13,6 +13,7 @@ import argparse
 import re
 import shutil
 import subprocess
+import time
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -202,7 +203,8 @@ def report() -> str:
     lines = [
         "# Kernels of the CUDA target, as compiled",
         "",
-        f"Written by `benchmarks/cuda_kernels.py` ({made}). Compiled only: nothing here was run on a GPU.",
+        f"{time.strftime('%Y-%m-%d')}, {made}. Written by `make cuda-kernels`. Compiled only: nothing here was run on",
+        "a GPU.",
         "",
         "Registers are per thread, of the worst kernel of a protocol in the first table; spilled and local (with",
         f"stack) are bytes over all kernels. Shared memory is {SHARED} bytes and 48 per share of the program,",
