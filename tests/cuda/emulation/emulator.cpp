@@ -7,6 +7,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <iterator>
 
 #if !defined(__x86_64__)
 #include <ucontext.h>
@@ -108,23 +109,42 @@ void Emulator::reset_memory() {
   std::memset(pool_, 0, used_);
   std::fill(shadow_, shadow_ + used_, Shadow{});
   used_ = 0;
+  allocated_.clear();
   flags_.clear();
 }
 
 char *Emulator::allocate(size_t bytes, size_t align, bool initialised) {
-  const size_t at = (used_ + kGap + align - 1) / align * align;
-  if (at + bytes + kGap > pool_bytes_) {
-    std::fprintf(stderr, "emulator: out of memory\n");
-    std::abort();
-  }
-  std::fill(shadow_ + used_, shadow_ + at + bytes + kGap, Shadow{});
+  size_t at = (used_ + kGap + align - 1) / align * align;
+  if (at + bytes + kGap > pool_bytes_) at = released_space(bytes, align);
+  const size_t begin = std::min(at, used_), end = at + bytes + kGap;
+  std::fill(shadow_ + begin, shadow_ + end, Shadow{});
   for (size_t i = at; i < at + bytes; ++i) shadow_[i].state = initialised ? 2 : 1;
-  used_ = at + bytes + kGap;
+  allocated_[at] = bytes;
+  used_ = std::max(used_, end);
   return pool_ + at;
+}
+
+// Only when there is no fresh memory left: as long as there is, who uses what was released is found out.
+size_t Emulator::released_space(size_t bytes, size_t align) {
+  size_t end = 0;
+  for (const auto &[next, size] : allocated_) {
+    const size_t at = (end + kGap + align - 1) / align * align;
+    if (at + bytes + kGap <= next) {
+      for (auto flag = flags_.begin(); flag != flags_.end();) {
+        const char *where = static_cast<const char *>(flag->first);
+        flag = where >= pool_ + at && where < pool_ + at + bytes ? flags_.erase(flag) : std::next(flag);
+      }
+      return at;
+    }
+    end = next + size;
+  }
+  std::fprintf(stderr, "emulator: out of memory\n");
+  std::abort();
 }
 
 void Emulator::release(const char *at, size_t bytes) {
   for (size_t i = 0; i < bytes; ++i) shadow_[at - pool_ + i] = Shadow{};
+  allocated_.erase(static_cast<size_t>(at - pool_));
 }
 
 void Emulator::settle_memory() {

@@ -19,6 +19,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <random>
 #include <string>
 #include <unordered_map>
@@ -109,7 +110,7 @@ class Emulator {
   // Memory. `allocate` leaves a gap around each piece.
   void reset_memory();
   char *allocate(size_t bytes, size_t align, bool initialised);
-  // Kernels may not touch it from now on. Its place is not used again.
+  // Kernels may not touch it from now on. Its place is not used again while there is another.
   void release(const char *at, size_t bytes);
   // Everything written so far is known to everybody, as after a synchronisation of all devices.
   void settle_memory();
@@ -180,6 +181,7 @@ class Emulator {
   void end_block(Block &block);
   void finish_barrier(Block &block);
   void keep_step();
+  size_t released_space(size_t bytes, size_t align);
   bool release_warp(Fiber &fiber);
   void wake(const void *at = nullptr);  // null: everybody
   bool late_is_left() const;
@@ -191,6 +193,7 @@ class Emulator {
   char *pool_;
   Shadow *shadow_;
   size_t used_ = 0;
+  std::map<size_t, size_t> allocated_;  // offset, bytes
 
   Options options_;
   std::mt19937_64 random_;
