@@ -101,10 +101,13 @@ def test_a_rank_that_dies_between_rounds_while_the_others_are_busy() -> None:
         ("COLLC_BOOTSTRAP_TIMEOUT", "-1", "COLLC_BOOTSTRAP_TIMEOUT=-1 is not a number from 0.1 to 1e+06"),
         ("COLLC_GPUS", "0,1,x", "COLLC_GPUS: x is no GPU of this library's topology, which has 3"),
         ("COLLC_CHUNK", "15", "COLLC_CHUNK=15 is no multiple of 16 bytes"),
+        ("COLLC_PROTO", "LLL", "COLLC_PROTO=LLL is not Simple, LL or LL128"),
+        ("COLLC_DIRECT", "2", "COLLC_DIRECT=2 is not a number from 0 to 1"),
     ],
 )
 def test_a_variable_that_is_wrong_on_one_rank_ends_all(name: str, value: str, said: str) -> None:
-    with ranks(library("odd"), 3) as team:
+    # The others have said something else, which is no news beside that.
+    with ranks(library("odd"), 3, COLLC_PROTO="LL", COLLC_CHUNK="4096") as team:
         team.ask(1, do="environment", name=name, value=value)
         begin(team)
         answers, seconds = outcome(team, [0, 1, 2])

@@ -18,7 +18,7 @@ namespace {
 struct Card {
   int32_t process;
   uint16_t allowed;
-  uint16_t understood;
+  uint16_t understood;  // its variables
   Overrides overrides;
   uint64_t address;  // of this process' token
   uint64_t token;
@@ -73,9 +73,9 @@ bool try_map(const Card &mine, const Card &theirs) {
 
 }  // namespace
 
-Status Neighbours::meet(const RankContext &context, const Overrides &overrides) {
+Status Neighbours::meet(const RankContext &context, Status understood, const Overrides &overrides) {
   double allowed = 1;
-  const Status understood = read_number("COLLC_DIRECT", 0, 1, 1, &allowed);
+  if (understood.ok()) understood = read_number("COLLC_DIRECT", 0, 1, 1, &allowed);
   const bool may = understood.ok() && allowed != 0;
   // Kept until all have tried to map it.
   const std::unique_ptr<void, void (*)(void *)> probe(allocate_buffer(sizeof(uint64_t)), release_buffer);
@@ -88,13 +88,14 @@ Status Neighbours::meet(const RankContext &context, const Overrides &overrides) 
   Bytes found(context.nranks);
   Status agreed = understood;
   Overrides first;
+  bool all_understood = true;
   for (uint32_t peer = 0; peer < context.nranks; ++peer) {
     Card theirs;
     if (all[peer].size() != sizeof theirs) return fail(ncclInternalError, "rank %u says something else than expected", peer);
     std::memcpy(&theirs, all[peer].data(), sizeof theirs);
     if (peer == 0) first = theirs.overrides;
-    if (agreed.ok()) agreed = compare_overrides(first, theirs.overrides, peer);
-    if (agreed.ok() && !theirs.understood) agreed = fail(ncclRemoteError, "rank %u cannot read its COLLC_DIRECT", peer);
+    all_understood &= theirs.understood != 0;  // a rank that has not says at the next exchange what is wrong
+    if (agreed.ok() && all_understood) agreed = compare_overrides(first, theirs.overrides, peer);
     processes_.push_back(theirs.process);
     reach_into_.push_back(try_reach(mine, theirs));
     found[peer] = static_cast<unsigned char>(static_cast<unsigned char>(reach_into_[peer]) | (try_map(mine, theirs) ? kMaps : 0));

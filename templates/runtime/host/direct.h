@@ -18,8 +18,9 @@ enum class Reach : uint8_t {
 // What the ranks of a communicator know of each other's memory, found out once by trying.
 class Neighbours {
  public:
-  // Collective among the ranks, which must have the same overrides. COLLC_DIRECT=0 leaves only slots.
-  Status meet(const RankContext &context, const Overrides &overrides);
+  // Collective among the ranks, which must have the same overrides and have `understood` theirs. COLLC_DIRECT=0 leaves
+  // only slots.
+  Status meet(const RankContext &context, Status understood, const Overrides &overrides);
 
   // How `reader` reads this rank's memory.
   Reach reach_of(uint32_t reader) const { return reach_of_[reader]; }

@@ -123,10 +123,8 @@ Status HostRank::meet(const RankContext &context) {
   if (!ends_.empty() && context.nranks > HostVerbs::kMostPeers)
     return fail(ncclInvalidUsage, "the host target runs plans of at most %u ranks", HostVerbs::kMostPeers);
   Overrides overrides;
-  const Status readable = read_overrides(&overrides);
-  const Status met = neighbours_.meet(context, overrides);
-  COLLC_RETURN_IF_FAILED(readable);
-  COLLC_RETURN_IF_FAILED(met);
+  const Status understood = read_overrides(&overrides);
+  COLLC_RETURN_IF_FAILED(neighbours_.meet(context, understood, overrides));
   chunk_limit_ = overrides.chunk_bytes;
   channel_limit_ = overrides.channels != 0 ? overrides.channels : context.most_channels;
   forced_ = overrides.protocol >= 0;
