@@ -1,7 +1,8 @@
 """One rank as a process that the fault tests can order about: reads JSON lines, answers in kind.
 
 Orders: {"do": "id"}, {"do": "init", nranks, id, rank}, {"do": "call", collective, count, type, op, root, times},
-{"do": "error"}, {"do": "destroy"}, {"do": "abort"}, {"do": "cpu"}, {"do": "open"}, {"do": "environment", name, value}.
+{"do": "error"}, {"do": "destroy"}, {"do": "abort"}, {"do": "cpu"}, {"do": "open"}, {"do": "barriers"},
+{"do": "environment", name, value}.
 An answer has "result", NCCL's number of it.
 """
 
@@ -49,6 +50,8 @@ class RankProcess:
             case "environment":
                 os.environ[order["name"]] = order["value"]
                 return {"result": 0}
+            case "barriers":  # with refuse_membarrier.c preloaded
+                return {"result": 0, "count": ctypes.CDLL(None).barriers()}
             case "cpu":
                 return {"result": 0, "seconds": time.process_time()}
             case _:

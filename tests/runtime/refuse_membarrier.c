@@ -1,6 +1,7 @@
 /* Preloaded: membarrier fails. REFUSE=all: in every process; =one: in the first that asks, of those forked from this one;
  * =late: only once it has been registered for; =none: nowhere. With ENDLESS=1 a futex waits without a time limit, so that a
- * wake that gets lost is never made up for. Says at the end how often it refused.
+ * wake that gets lost is never made up for. Says at the end how often it refused; barriers() says how often the process
+ * asked for one.
  */
 #include <dlfcn.h>
 #include <errno.h>
@@ -15,13 +16,15 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-static atomic_int refused;
+static atomic_int refused, asked;
 static atomic_int *chosen; /* process, shared with those forked from this one */
 
 __attribute__((constructor)) static void begin(void) {
   chosen = mmap(NULL, sizeof *chosen, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   if (chosen == MAP_FAILED) abort();
 }
+
+int barriers(void) { return asked; }
 
 static int is(const char *variable, const char *value) {
   const char *text = getenv(variable);
@@ -43,6 +46,7 @@ long syscall(long number, ...) {
   va_start(rest, number);
   for (int i = 0; i < 6; ++i) a[i] = va_arg(rest, long);
   va_end(rest);
+  if (number == SYS_membarrier && a[0] == MEMBARRIER_CMD_GLOBAL_EXPEDITED) ++asked;
   if (number == SYS_membarrier && refuses(a[0])) {
     ++refused;
     errno = is("REFUSE", "late") ? EPERM : ENOSYS;
