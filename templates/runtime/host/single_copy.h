@@ -3,8 +3,8 @@
 // A program of one hop, in which everything that is received is the input of its sender or the result of a reduction that
 // goes to all, needs no more of the other ranks than where their buffers are, when inputs stand and when they have been
 // used. So every rank offers its buffers when it begins the call. If all that send offer theirs, each rank reads the inputs
-// where they stand, stores its result where it belongs, in an all_reduce in every rank's output, says that it has finished,
-// and waits until all have. If one of them does not (its buffers are private to its process, or overlap), the call goes
+// where they stand, stores its result where it belongs, in an all_reduce in every rank's output, says that it needs no
+// buffer of others any more, and waits until all have. If one of them does not (its buffers are private to its process, or overlap), the call goes
 // through FIFOs. That follows from the offers alone, so all ranks come to the same end without a word more.
 //
 // Ranks whose buffers are all private lose no time with that: offers begin once a rank has something to offer. It says from
@@ -73,7 +73,7 @@ class SingleCopy {
   // What the ranks have agreed on, as far as this one knows.
   enum class Agreement : uint32_t { kOpen, kFifos, kDirect, kDiffers };
   Agreement agree();
-  // All of this rank's part of the call is done.
+  // This rank needs nobody's buffers any more.
   void finish();
   // True if nobody needs this rank's buffers any more.
   bool others_finished();

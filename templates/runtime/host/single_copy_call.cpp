@@ -21,7 +21,7 @@ constexpr uint64_t kLeastCrowded = 2 << 10;
 // memory hands it out once. Of less each rank copies its own last, while others hear that it has finished.
 constexpr uint64_t kTogether = 1 << 20;
 
-// Of larger shares the lines are not taken back before: there are more than a core waits for at a time.
+// Of more the lines are not taken back before: a core waits for so many at a time.
 constexpr uint64_t kMostPrefetched = 4 << 10;
 
 // How many of the first dests lie the same within a cache line.
@@ -79,10 +79,12 @@ void HostRank::offer(bool apart) {
 
 // Takes the lines of small results back from those who have read them, while we wait for the offers.
 void HostRank::prefetch_output() const {
+  uint64_t left = kMostPrefetched;
   for (size_t i = 0; i < cut_->nbefore; ++i) {
     const ShareRange &share = cut_->shares[cut_->own_steps[i].step->share];
     const uint64_t bytes = (share.end - share.begin) * element_bytes_;
-    if (bytes > kMostPrefetched) continue;
+    if (bytes > left) return;
+    left -= bytes;
     const char *const output = static_cast<const char *>(call_->output) + (share.out_base + share.begin) * element_bytes_;
     for (uint64_t at = 0; at < bytes; at += kLine) prefetch_to_write(output + at);
   }
