@@ -2,12 +2,12 @@
 // the library's mpicc), oneCCL (as C++ with -DWITH_MPI -DWITH_CCL), or whatever speaks the NCCL API on host memory (link
 // with the library).
 //
-// With -DREFERENCE it needs no library: it is one of the two references of references.h.
+// With -DREFERENCE it needs no library: it is one of the references of references.h.
 //
 //   peerbench NAME RANKS SECONDS SIZES [threads|memalloc|two-copies]
 //
 // SIZES: bytes, separated by commas. Under MPI the launcher starts RANKS processes; else they are forked here, or are
-// threads of this process. memalloc: buffers from ncclMemAlloc; two-copies: the second reference.
+// threads of this process. memalloc: buffers from ncclMemAlloc; two-copies: that reference.
 //
 // A sample is a batch of back-to-back calls after a barrier, timed by the slowest rank. Printed is the median over
 // the samples of SECONDS seconds (at least 9; of slow calls, at least 3 in six times as long): NAME,collective,ranks,bytes,median_us,p10_us,p90_us,samples,check.
@@ -328,7 +328,7 @@ static void run_rank(void) {
 }
 
 int main(int argc, char **argv) {
-  static const char usage[] = "usage: peerbench NAME RANKS SECONDS SIZES [threads|memalloc]";
+  static const char usage[] = "usage: peerbench NAME RANKS SECONDS SIZES [threads|memalloc|two-copies]";
   if (argc != 5 && argc != 6) fail(usage);
   name = argv[1];
   nranks = atoi(argv[2]);

@@ -1,10 +1,12 @@
-// What to hold the host target against where no library does it: two programs that know their ranks and nothing else.
+// What to hold the host target against where no library does it: programs that know their ranks and nothing else. They are
+// plain, no bounds: copies are those of memcpy, and every barrier is one counter.
 //
-// A single copy: all buffers are mapped by all ranks, and between two barriers each rank reads what it needs and writes it
-// where it belongs.
+// A single copy: all buffers are seen by all ranks, and between two barriers each rank reads what it needs and writes it
+// where it belongs. Ranks are threads with private memory, or processes that have mapped shared memory.
 //
-// Two copies, for private buffers: each rank copies its input into memory that all have mapped, and what it needs out of
-// it, one or two barriers apart, a mebibyte at a time. Of an all_reduce each rank sums its part of every piece in between.
+// Two copies, for private buffers of processes: each rank copies its input into memory that all have mapped, and what it
+// needs out of it, one or two barriers apart, a mebibyte at a time (of a broadcast half of one, so that the root goes on).
+// Of an all_reduce each rank sums its part of every piece in between.
 #pragma once
 #include <immintrin.h>
 
@@ -15,7 +17,8 @@ static float *inputs[64], *outputs[64];  // of a single copy
 static float *staged[64], *result;       // of two copies
 
 static float *map_one(size_t bytes) {
-  float *const at = (float *)mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  const int whose = as_threads ? MAP_PRIVATE : MAP_SHARED;
+  float *const at = (float *)mmap(NULL, bytes, PROT_READ | PROT_WRITE, whose | MAP_ANONYMOUS, -1, 0);
   if (at == MAP_FAILED) fail("out of memory");
   madvise(at, bytes, MADV_HUGEPAGE);
   return at;
