@@ -5,6 +5,7 @@ Arguments: the backend, `ddp` or `fsdp`, the file to write.
 
 from __future__ import annotations
 
+import os
 import sys
 
 import torch
@@ -50,6 +51,9 @@ def main() -> None:
         torch.save([p.detach() for p in parameters], out)
     dist.barrier()
     dist.destroy_process_group()
+    if backend == "gloo":
+        # Its group ends with `trained`: it joins a thread, which may wait for the interpreter's lock, and holds that.
+        os._exit(0)
 
 
 if __name__ == "__main__":
