@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import math
 import os
 import platform
 import shutil
@@ -251,7 +250,7 @@ def report(peers: Sequence[Peer], cells: Cells, notes: Sequence[str], rounds: in
                 lines.append(f"| {ranks} | {name} | " + " | ".join(row) + " |")
         lines.append("")
     if ratios:
-        mean = math.exp(statistics.fmean(map(math.log, ratios)))
+        mean = statistics.geometric_mean(ratios)
         above = sum(ratio > 1.3 for ratio in ratios)
         lines += [
             f"Against the best peer at each of the {len(ratios)} points: geometric mean of the time ratios {mean:.2f},",
@@ -329,7 +328,7 @@ def main() -> None:
     if not given.write:
         print(page)
     if ratios:
-        print(f"geometric mean {math.exp(statistics.fmean(map(math.log, ratios))):.3f}, largest {max(ratios):.2f}")
+        print(f"geometric mean {statistics.geometric_mean(ratios):.3f}, largest {max(ratios):.2f}")
 
 
 if __name__ == "__main__":

@@ -26,12 +26,14 @@ static float *map_one(size_t bytes) {
 
 static void map_shared(int two) {
   two_copies = two;
-  result = map_one(kPiece * sizeof(float));
+  if (two) result = map_one(kPiece * sizeof(float));
   for (int r = 0; r < nranks; ++r) {
-    staged[r] = map_one(kPiece * sizeof(float));
-    if (two) continue;
-    inputs[r] = map_one(most);
-    outputs[r] = map_one(most);
+    if (two) {
+      staged[r] = map_one(kPiece * sizeof(float));
+    } else {
+      inputs[r] = map_one(most);
+      outputs[r] = map_one(most);
+    }
   }
 }
 

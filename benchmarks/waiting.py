@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import ctypes
-import math
 import multiprocessing
 import os
 import statistics
@@ -114,7 +113,7 @@ def report(times: Times, cpu: list[float], rounds: int) -> str:
             ratios.append(ours / spinning)
             row.append(f"{ours:.3g} / {spinning:.3g} ({ratios[-1]:.2f})")
         lines.append(f"| {collective} | " + " | ".join(row) + " |")
-    mean = math.exp(statistics.fmean(map(math.log, ratios)))
+    mean = statistics.geometric_mean(ratios)
     lines += [
         "",
         f"Geometric mean of the ratios {mean:.2f}, largest {max(ratios):.2f}.",

@@ -4,8 +4,8 @@
 // goes to all, needs no more of the other ranks than where their buffers are, when inputs stand and when they have been
 // used. So every rank offers its buffers when it begins the call. If all that send offer theirs, each rank reads the inputs
 // where they stand, stores its result where it belongs, in an all_reduce in every rank's output, says that it needs no
-// buffer of others any more, and waits until all have. If one of them does not (its buffers are private to its process, or overlap), the call goes
-// through FIFOs. That follows from the offers alone, so all ranks come to the same end without a word more.
+// buffer of others any more, and waits until all have. If one of them does not (its buffers are private to its process, or
+// overlap), the call goes through FIFOs. That follows from the offers alone, so all ranks come to the same end without a word more.
 //
 // Ranks whose buffers are all private lose no time with that: offers begin once a rank has something to offer. It says from
 // which call on it will speak, the others follow, and each says from which call on it listens to all. Only what all listen
