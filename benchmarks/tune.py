@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import argparse
 import os
-import platform
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+
+from measured import provenance
 
 from collc.bench.sizes import size_series
 from collc.bench.team import team_of
@@ -110,10 +111,10 @@ def page(checks: list[Check], load: float) -> str:
     lines = [
         "# The chosen program against the best one, on the host target",
         "",
-        "Written by `python benchmarks/tune.py --write docs/measurements/tune.md`: after `collc tune`, every candidate",
+        "Written by `make bench-tune`: after `collc tune`, every candidate",
         "is measured side by side at twice as many sizes as were tuned; float32, medians.",
         "",
-        f"{os.cpu_count()} CPUs ({platform.machine()}), load average {load:.1f} when it began.",
+        f"{provenance()}; load average {load:.1f} when it began.",
         "",
         "| ranks, collective | sizes | chosen within 10% | embedded within 10% | settled | of these within 10% |",
         "|---|--:|--:|--:|--:|--:|",

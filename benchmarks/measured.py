@@ -1,0 +1,24 @@
+"""When and where a page of measurements was made."""
+
+from __future__ import annotations
+
+import os
+import platform
+import time
+from pathlib import Path
+
+
+def cores() -> int:
+    return len(os.sched_getaffinity(0))
+
+
+def processor() -> str:
+    for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
+        if line.startswith("model name"):
+            return line.split(":", 1)[1].strip()
+    return platform.machine()
+
+
+def provenance() -> str:
+    """The date, the processor, the cores that this process may use, and the kernel."""
+    return f"{time.strftime('%Y-%m-%d')}, {processor()}, {cores()} cores, Linux {platform.release()}"
