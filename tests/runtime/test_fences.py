@@ -95,6 +95,21 @@ def test_no_wake_is_lost(refuse: str) -> None:
         assert slept == [fenced(refuse)] * 3
 
 
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="elsewhere who falls asleep asks for no membarrier")
+def test_who_sleeps_on_pays_once() -> None:
+    """Looking for dead ranks every 20 ms does not interrupt other cores."""
+    with ranks(library("cores"), 3, **refusing("none")) as team:
+        assert [answer["result"] for answer in team.init()] == [SUCCESS] * 3
+        before = barriers(team)
+        for rank in (0, 1):
+            team.tell(rank, do="call")
+        time.sleep(1)
+        team.tell(2, do="call")
+        assert [team.hear(rank)["result"] for rank in range(3)] == [SUCCESS] * 3
+        asked = [after - count for after, count in zip(barriers(team), before, strict=True)]
+        assert all(1 <= asked[rank] <= 10 for rank in (0, 1)), asked
+
+
 @pytest.mark.parametrize("refuse", ["none", "all"])
 def test_who_breaks_a_communicator_pays_for_the_fence(refuse: str) -> None:
     with ranks(library("cores"), 3, **refusing(refuse)) as team:

@@ -73,6 +73,7 @@ class Service {
     Waiting waiting(free_cores);
     while (!done()) {
       if (pass()) {
+        wake_up();
         waiting.progressed();
         continue;
       }
@@ -88,6 +89,7 @@ class Service {
         if (!queue->rank->failure().ok()) fail_rest(*queue);
       }
     }
+    wake_up();
   }
 
  private:
@@ -117,17 +119,30 @@ class Service {
                        [this](const Queue &queue) { return &queue.rank->segment() == &begin_->rank->segment(); });
   }
 
-  // True if something moved at the second look: whoever publishes after that rings.
+  // True if something moved at the second look: whoever publishes after that rings. Who was not rung for stays asleep.
   bool sleep_until_rung() {
     Segment &memory = begin_->rank->segment();
-    const uint32_t bell = begin_->rank->rank();
-    const uint32_t heard = memory.line(bell).bell.load(std::memory_order_seq_cst);
-    for (Queue *queue = begin_; queue != end_; ++queue) memory.set_sleeping(queue->rank->rank(), bell);
-    memory.settle();
+    std::atomic<uint32_t> &bell = memory.line(begin_->rank->rank()).bell;
+    const uint32_t heard = bell.load(std::memory_order_seq_cst);
+    if (!asleep_) fall_asleep();
     const bool moved = pass();
-    if (!moved) futex_wait(memory.line(bell).bell, heard, kSleepUs);
-    for (Queue *queue = begin_; queue != end_; ++queue) memory.set_awake(queue->rank->rank());
+    if (!moved) futex_wait(bell, heard, kSleepUs);
+    if (moved || bell.load(std::memory_order_relaxed) != heard) wake_up();
     return moved;
+  }
+
+  void fall_asleep() {
+    Segment &memory = begin_->rank->segment();
+    for (Queue *queue = begin_; queue != end_; ++queue)
+      memory.set_sleeping(queue->rank->rank(), begin_->rank->rank());
+    memory.settle();
+    asleep_ = true;
+  }
+
+  void wake_up() {
+    if (!asleep_) return;
+    for (Queue *queue = begin_; queue != end_; ++queue) queue->rank->segment().set_awake(queue->rank->rank());
+    asleep_ = false;
   }
 
   // Communicators with different peers: nobody can ring for all of them, so look again soon.
@@ -138,6 +153,7 @@ class Service {
   }
 
   Queue *begin_, *end_;
+  bool asleep_ = false;  // its ranks are marked as such
 };
 
 void HostBackend::run(std::vector<Submission> &batch) {
