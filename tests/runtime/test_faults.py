@@ -95,6 +95,23 @@ def test_a_rank_that_leaves_early_is_named() -> None:
         assert any("rank 1 has destroyed its communicator" in str(answer["text"]) for answer in answers)
 
 
+@pytest.mark.parametrize("leaver", [1, 2])
+def test_who_leaves_after_its_part_disturbs_nobody(leaver: int) -> None:
+    """Rank 0 last looked before that part came, and still waits for the third rank when it learns of the leave."""
+    with ranks(library("cores"), 3) as team:
+        assert results(team.init()) == [SUCCESS] * 3
+        team.tell(0, do="call", collective="reduce", count=100)
+        time.sleep(0.3)  # it sleeps
+        team.signal(0, signal.SIGSTOP)
+        assert team.ask(leaver, do="call", collective="reduce", count=100)["result"] == SUCCESS
+        assert team.ask(leaver, do="destroy")["result"] == SUCCESS
+        team.signal(0, signal.SIGCONT)
+        time.sleep(0.3)
+        team.tell(3 - leaver, do="call", collective="reduce", count=100)
+        answers = [team.hear(rank) for rank in (0, 3 - leaver)]
+        assert results(answers) == [SUCCESS] * 2, answers
+
+
 def test_abort_frees_the_others() -> None:
     with ranks(library("odd"), 3) as team:
         assert results(team.init()) == [SUCCESS] * 3

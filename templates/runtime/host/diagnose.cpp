@@ -84,6 +84,7 @@ void HostRank::diagnose(int64_t waited_us) {
     }
     if (left && waits_for(peer)) {
       if (advance()) return;
+      if (!waits_for(peer)) continue;  // its part was there; now it is another that we wait for
       return fail_all(fail(ncclRemoteError, "rank %u has destroyed its communicator; %s", peer, waiting_for_any().c_str()));
     }
     if (done()) continue;
