@@ -40,6 +40,7 @@ struct CallRecord {
   std::atomic<uint32_t> type;
   std::atomic<uint32_t> op;
   std::atomic<int32_t> root;
+  std::atomic<uint64_t> finished;  // on the host: the last call of which this rank owes nobody anything
 };
 
 // A small message to the other ranks of a communicator that exists. Two buffers in turn: who posts message n + 2 has seen

@@ -10,8 +10,10 @@ import time
 from pathlib import Path
 
 import pytest
-from support.libraries import client, library
+from support.libraries import client, library, run_client
 from support.ranks import INTERNAL_ERROR, INVALID_ARGUMENT, INVALID_USAGE, REMOTE_ERROR, SUCCESS, SYSTEM_ERROR, ranks
+
+HERE = Path(__file__).parent
 
 
 def results(answers: list[dict[str, object]]) -> list[object]:
@@ -95,21 +97,37 @@ def test_a_rank_that_leaves_early_is_named() -> None:
         assert any("rank 1 has destroyed its communicator" in str(answer["text"]) for answer in answers)
 
 
-@pytest.mark.parametrize("leaver", [1, 2])
-def test_who_leaves_after_its_part_disturbs_nobody(leaver: int) -> None:
-    """Rank 0 last looked before that part came, and still waits for the third rank when it learns of the leave."""
+@pytest.mark.parametrize("goes", ["destroys", "dies"])
+@pytest.mark.parametrize("first", [1, 2])
+def test_who_goes_after_its_part_disturbs_nobody(first: int, goes: str) -> None:
+    """Rank 0 last looked before that part came, and still waits for the third rank when it learns of the end."""
     with ranks(library("cores"), 3) as team:
         assert results(team.init()) == [SUCCESS] * 3
-        team.tell(0, do="call", collective="reduce", count=100)
+        team.tell(0, do="call", collective="reduce")
         time.sleep(0.3)  # it sleeps
         team.signal(0, signal.SIGSTOP)
-        assert team.ask(leaver, do="call", collective="reduce", count=100)["result"] == SUCCESS
-        assert team.ask(leaver, do="destroy")["result"] == SUCCESS
+        assert team.ask(first, do="call", collective="reduce")["result"] == SUCCESS
+        if goes == "dies":
+            team.signal(first, signal.SIGKILL)
+            team.processes[first].wait(10)
+        else:
+            assert team.ask(first, do="destroy")["result"] == SUCCESS
         team.signal(0, signal.SIGCONT)
         time.sleep(0.3)
-        team.tell(3 - leaver, do="call", collective="reduce", count=100)
-        answers = [team.hear(rank) for rank in (0, 3 - leaver)]
+        others = [0, 3 - first]
+        team.tell(others[1], do="call", collective="reduce")
+        answers = [team.hear(rank) for rank in others]
         assert results(answers) == [SUCCESS] * 2, answers
+        answers = team.all(others, do="call")
+        assert results(answers) == [REMOTE_ERROR] * 2
+        why = "has died" if goes == "dies" else "has destroyed its communicator"
+        assert any(f"rank {first} {why}" in str(answer["text"]) for answer in answers)
+
+
+@pytest.mark.parametrize(("machine", "nranks", "rounds"), [("odd", 3, 200), ("dgx1v", 8, 80)])
+@pytest.mark.parametrize("way", [{}, {"COLLC_PROTO": "Simple", "COLLC_DIRECT": "1"}], ids=["as it is", "direct"])
+def test_processes_end_when_they_like(machine: str, nranks: int, rounds: int, way: dict[str, str]) -> None:
+    run_client([client(HERE / "ends.c", machine), str(nranks), str(rounds), "1"], f"{rounds} rounds right\n", **way)
 
 
 def test_abort_frees_the_others() -> None:
@@ -216,7 +234,7 @@ def test_many_communicators_leak_nothing() -> None:
 @pytest.mark.parametrize("ways", ["threads", "processes"])
 @pytest.mark.parametrize("machine", ["odd", "cores"])
 def test_buffers_may_go_as_soon_as_a_call_has_failed(machine: str, ways: str) -> None:
-    program = client(Path(__file__).parent / "abort.c", machine)
+    program = client(HERE / "abort.c", machine)
     done = subprocess.run([program, ways, "3"], capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, (done.returncode, done.stderr)
     assert int(done.stdout.split()[0]) > 0

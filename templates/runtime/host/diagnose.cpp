@@ -44,13 +44,6 @@ std::string HostRank::waiting_for_any() const {
   return transfers_.describe();
 }
 
-bool HostRank::waits_for(uint32_t peer) const {
-  if (mode_ != Mode::kFifos) return single_copy_.blocked_on() == peer || transfers_.waits_for(peer);
-  for (const ChannelState &channel : channels_)
-    if (!channel.done && nccl_rank(channel.blocked_on) == peer) return true;
-  return transfers_.waits_for(peer);
-}
-
 bool HostRank::shares_core() const {
   const int core = sched_getcpu();
   if (core < 0) return false;
@@ -73,22 +66,19 @@ void HostRank::diagnose(int64_t waited_us) {
   if (context_.stopped()) return fail_all(fail(ncclInvalidUsage, "the communicator was aborted"));
   for (uint32_t peer = 0; peer < context_.nranks; ++peer) {
     if (peer == context_.rank) continue;
+    const CallRecord &theirs = memory.line(peer).call;
     const bool left =
         memory.line(peer).state.load(std::memory_order_acquire) == static_cast<uint32_t>(RankState::kLeft);
-    // A collective needs everyone in the end, a transfer only its peer.
-    const bool needed = !done() || transfers_.waits_for(peer);
-    if (needed && !memory.alive(peer)) {
-      // What it published before its end counts; only who still waits then is lost.
+    // What it did before its end is seen after that. A collective needs all parts in the end, a transfer only its peer's.
+    const bool gone = left || !memory.alive(peer);
+    const bool ran = done() || theirs.finished.load(std::memory_order_acquire) >= call_->number;
+    const bool owes = !ran || transfers_.waits_for(peer);
+    if (gone && owes) {
       if (advance()) return;
-      return fail_all(fail(ncclRemoteError, "rank %u has died; %s", peer, waiting_for_any().c_str()));
-    }
-    if (left && waits_for(peer)) {
-      if (advance()) return;
-      if (!waits_for(peer)) continue;  // its part was there; now it is another that we wait for
-      return fail_all(fail(ncclRemoteError, "rank %u has destroyed its communicator; %s", peer, waiting_for_any().c_str()));
+      return fail_all(fail(ncclRemoteError, "rank %u has %s; %s", peer, left ? "destroyed its communicator" : "died",
+                           waiting_for_any().c_str()));
     }
     if (done()) continue;
-    const CallRecord &theirs = memory.line(peer).call;
     const uint64_t number = theirs.number.load(std::memory_order_acquire);
     const uint64_t signature = theirs.signature.load(std::memory_order_acquire);
     if (number == call_->number && signature != call_->signature && theirs.number.load(std::memory_order_relaxed) == number)

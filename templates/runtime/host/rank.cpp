@@ -245,6 +245,7 @@ void HostRank::begin_fifos() {
     channel.done = channel.iterations == 0;
     if (!channel.done) ++remaining_;
   }
+  if (remaining_ == 0) finish_call();
 }
 
 void HostRank::copy_alone(const Call &call) {
@@ -301,7 +302,7 @@ bool HostRank::advance_channels(uint32_t receives) {
 
 void HostRank::finish_channel(ChannelState &channel) {
   channel.done = true;
-  --remaining_;
+  if (--remaining_ == 0) finish_call();
   if (timed_) times_[static_cast<size_t>(&channel - channels_.data())].waiting += now_ns() - begun_ns_ - channel.busy_ns;
   for (uint32_t s = 0; s < channel.nsteps; ++s) {
     const Step &step = channel.steps[s];

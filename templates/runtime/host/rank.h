@@ -164,6 +164,10 @@ class HostRank final : public RankBackend {
   void run_own_steps(size_t begin, size_t end);
   void move_piece(const OwnStep &own, const ShareRange &share, uint64_t begin, uint64_t elements);
   void finish_channel(ChannelState &channel);
+  // Says that others need no more of this rank for the call that runs.
+  void finish_call() {
+    context_.segment->line(context_.rank).call.finished.store(call_->number, std::memory_order_release);
+  }
   void count_time(size_t channel, uint64_t nanoseconds, bool reduced) {
     (reduced ? times_[channel].reducing : times_[channel].copying) += nanoseconds;
     channels_[channel].busy_ns += nanoseconds;
@@ -173,8 +177,6 @@ class HostRank final : public RankBackend {
   bool is_streamed() const;
   std::string waiting_for(const ChannelState &channel) const;
   std::string waiting_for_any() const;
-  // True if what runs cannot end without `peer` (NCCL rank).
-  bool waits_for(uint32_t peer) const;
   Status differing_call(uint32_t plan_rank) const;
   const RankChannel &rank_channel(const Program &program, uint32_t channel) const {
     return context_.tables->rank_channels[program.first_rank_channel + plan_rank_ * program.nchannels + channel];
