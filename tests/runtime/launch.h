@@ -10,21 +10,11 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "check.h"
+
 enum { MOST_RANKS = 16 };
 
 static int nranks;
-
-static void check(ncclResult_t result, const char *what) {
-  if (result == ncclSuccess) return;
-  fprintf(stderr, "%s: %s: %s\n", what, ncclGetErrorString(result), ncclGetLastError(NULL));
-  exit(1);
-}
-
-static void require(int holds, const char *what) {
-  if (holds) return;
-  fprintf(stderr, "wrong: %s\n", what);
-  exit(1);
-}
 
 typedef size_t (*RankBody)(int rank, ncclUniqueId id);
 
