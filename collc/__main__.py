@@ -2,6 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import sys
+
+# `-m` puts the current folder before Python's own library. collc is found already; what else lies there stays unread.
+if not sys.flags.safe_path and sys.path and os.path.realpath(sys.path[0]) == os.path.realpath(os.getcwd()):
+    del sys.path[0]
+
 from collc.cli import main
 
 main()

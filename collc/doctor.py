@@ -5,13 +5,12 @@ from __future__ import annotations
 import os
 import re
 import resource
-import shutil
 import subprocess
-import sys
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
+from collc.build import try_load
 from collc.build.cache import cache_dir
 from collc.build.cuda import needs, planned_code
 from collc.build.fatbin import nvfatbin_path
@@ -19,6 +18,7 @@ from collc.build.nvcc import INSTALL_NVCC, find_nvcc, nvcc_path, site_packages
 from collc.build.nvrtc import INSTALL_NVRTC, find_nvrtc, nvrtc_path
 from collc.build.toolchain import find_cxx
 from collc.errors import BuildError
+from collc.process import find_program, python_script, safe_environment
 
 OK, MISSING, BROKEN = "ok", "missing", "broken"
 
@@ -69,7 +69,7 @@ def host_ready(findings: list[Finding]) -> bool:
 def _compiler() -> Finding:
     use = "--target host"
     chosen = os.environ.get("COLLC_CXX")
-    if not any(shutil.which(name) for name in ([chosen] if chosen else ["g++", "clang++"])):
+    if not any(find_program(name) for name in ([chosen] if chosen else ["g++", "clang++"])):
         reason = f"COLLC_CXX names {chosen!r}, which is no command" if chosen else "no C++ compiler found"
         return Finding("C++ compiler", MISSING, reason, use, INSTALL_CXX)
     try:
@@ -96,6 +96,8 @@ def _cannot_build(compiler: str) -> str:
             errors="replace",
             check=False,
             timeout=60,
+            cwd=folder,
+            env=safe_environment(),
         )
     if done.returncode == 0:
         return ""
@@ -221,7 +223,7 @@ def _state(library: str, reason: str) -> str:
 
 def _cannot_load(library: str) -> str:
     """Why the loader cannot open it; "" if it can. Asked in another process: a driver may start threads."""
-    command = [sys.executable, "-c", "import ctypes, sys; ctypes.CDLL(sys.argv[1])", library]
+    command = python_script(try_load.__file__, library)
     try:
         done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False, timeout=60)
     except (OSError, subprocess.SubprocessError) as error:
@@ -229,4 +231,4 @@ def _cannot_load(library: str) -> str:
     if done.returncode == 0:
         return ""
     lines = done.stderr.strip().splitlines()
-    return lines[-1].removeprefix("OSError: ") if lines else f"loading it ended with status {done.returncode}"
+    return lines[-1] if lines else f"loading it ended with status {done.returncode}"

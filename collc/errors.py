@@ -59,7 +59,21 @@ class RunError(CollcError):
     """A library cannot be loaded, run or inspected."""
 
 
+def visible(text: str, keep: str = "") -> str:
+    """`text` with what a terminal would obey, or not show, as backslash escapes.
+
+    That is every character that Python does not call printable: controls (C0, C1, DEL), formats (bidi overrides and
+    isolates, marks, zero-width characters), line and paragraph separators, surrogates of undecodable bytes.
+
+    Args:
+        keep: characters to leave as they are, such as a newline.
+    """
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() or c in keep else c.encode("unicode_escape").decode("ascii") for c in text)
+
+
 def _one_line(text: str) -> str:
     """Control characters of hostile input must not break the promise of one line."""
-    shown = "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
+    shown = visible(text)
     return shown if len(shown) <= 500 else shown[:497] + "..."

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
 import selectors
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -15,7 +15,8 @@ from typing import Any, Protocol
 
 from collc.bench.launchers import Place
 from collc.bench.meeting import Line, gather
-from collc.errors import RunError
+from collc.errors import RunError, visible
+from collc.process import python_module, safe_environment
 
 
 class _Rank(Protocol):
@@ -41,11 +42,24 @@ class _Started:
     """A worker that this process started."""
 
     def __init__(self, library: Path, worker: str) -> None:
-        command = [sys.executable, "-m", worker, str(library)]
+        command = python_module(worker, str(library))
         # The workers' numpy needs no threads of its own; the ranks are the parallelism.
-        environment = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+        environment = {**safe_environment(), "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
         pipe = subprocess.PIPE
-        self.process = subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, env=environment)
+        with _sigint_later():
+            self.process = subprocess.Popen(
+                command, stdin=pipe, stdout=pipe, stderr=pipe, text=True, errors="replace", env=environment
+            )
+        self.relay = threading.Thread(target=self._relay, daemon=True)
+        self.relay.start()
+
+    def _relay(self) -> None:
+        """Passes on what the worker, and the library in it, say on stderr, without what a terminal would obey."""
+        assert self.process.stderr is not None
+        with suppress(ValueError, OSError):
+            while line := self.process.stderr.readline(4096):
+                sys.stderr.write(visible(line, keep="\n\t"))
+                sys.stderr.flush()
 
     def send(self, order: dict[str, Any]) -> None:
         assert self.process.stdin is not None
@@ -69,10 +83,22 @@ class _Started:
     def end(self) -> None:
         self.process.kill()
         self.process.wait()
+        # Until the last word, unless somebody else holds the other end.
+        self.relay.join(1)
         for pipe in (self.process.stdin, self.process.stdout):
             if pipe:
                 with suppress(BrokenPipeError):
                     pipe.close()
+
+
+@contextmanager
+def _sigint_later() -> Iterator[None]:
+    """Ctrl-C waits until the process that is started meanwhile is ours to end, and until it can end without a word."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 class _Joined:

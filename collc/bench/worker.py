@@ -1,6 +1,6 @@
 """One rank of a benchmark: reads orders as JSON objects and answers in kind.
 
-Run by `collc.bench.team` as ``python -m collc.bench.worker LIBRARY``, or within a process that a launcher started.
+Run by `collc.bench.team` in a process of its own (`main`), or within a process that a launcher started.
 """
 
 from __future__ import annotations

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import subprocess
 import sysconfig
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ from functools import cache
 from pathlib import Path
 
 from collc.errors import BuildError
+from collc.process import find_program, safe_environment
 
 INSTALL_NVCC = "pip install 'collc[cuda]', or put a CUDA 13 nvcc on PATH, or set COLLC_NVCC"
 
@@ -49,7 +49,7 @@ class Nvcc:
         if path.is_file():
             return str(path)
         wheels = [root / "nvidia" / "cu13" / "bin" / name for root in site_packages()]
-        return name if shutil.which(name) else next((str(tool) for tool in wheels if tool.is_file()), name)
+        return find_program(name) or next((str(tool) for tool in wheels if tool.is_file()), name)
 
 
 def site_packages() -> list[Path]:
@@ -62,7 +62,7 @@ def nvcc_path() -> Path | None:
     chosen = os.environ.get("COLLC_NVCC")
     if chosen:
         return Path(chosen)
-    on_path = shutil.which("nvcc")
+    on_path = find_program("nvcc")
     if on_path:
         return Path(on_path)
     homes = [Path(os.environ[name]) for name in ("CUDA_HOME", "CUDA_PATH") if os.environ.get(name)]
@@ -95,7 +95,15 @@ def _examine(path: str) -> Nvcc:
 
 def _ask(path: str, option: str) -> str:
     try:
-        done = subprocess.run([path, option], capture_output=True, text=True, errors="replace", check=False, timeout=60)
+        done = subprocess.run(
+            [path, option],
+            capture_output=True,
+            text=True,
+            errors="replace",
+            check=False,
+            timeout=60,
+            env=safe_environment(),
+        )
     except (OSError, subprocess.SubprocessError) as error:
         raise BuildError(f"cannot run nvcc: {error}", where=path, hint=INSTALL_NVCC) from error
     if done.returncode != 0:

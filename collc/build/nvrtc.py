@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import ctypes
 import os
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -18,6 +17,7 @@ from collc.build.cache import cached, content_key
 from collc.build.nvcc import MINIMUM_DRIVER, site_packages
 from collc.build.toolchain import run_tool
 from collc.errors import BuildError
+from collc.process import python_script
 from collc.resources import resource_dir
 
 INSTALL_NVRTC = "pip install 'collc[cuda12]', or set COLLC_NVRTC to a libnvrtc.so.12"
@@ -115,7 +115,7 @@ def compile_kernels(nvrtc: Nvrtc, architecture: str, source: str, extra: Sequenc
 
     def make(made: Path) -> None:
         made.with_name("device.cu").write_text(source, encoding="utf-8")
-        worker = [sys.executable, "-I", str(Path(nvrtc_worker.__file__).resolve()), nvrtc.path, "device.cu"]
+        worker = python_script(nvrtc_worker.__file__, nvrtc.path, "device.cu")
         places = [str(stand_ins().resolve()), made.name, "device.ptx", "device.log"]
         include = f"-I{(resource_dir('templates') / 'include').resolve()}"
         run_tool([*worker, *places, f"-arch=sm_{architecture}", *FLAGS, *extra, include], cwd=str(made.parent))

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
+import tempfile
 from dataclasses import dataclass
 from functools import cache
 
 from collc.errors import BuildError
+from collc.process import find_program, safe_environment
 
 
 @dataclass(frozen=True)
@@ -29,7 +30,7 @@ def find_cxx() -> Compiler:
     """
     chosen = os.environ.get("COLLC_CXX")
     for name in [chosen] if chosen else ["g++", "clang++"]:
-        path = shutil.which(name)
+        path = find_program(name)
         if path:
             return Compiler(path, _ask(path, "--version"), _ask(path, "-dumpmachine"))
     if chosen:
@@ -41,7 +42,9 @@ def _ask(path: str, option: str) -> str:
     where = f"COLLC_CXX={path}" if os.environ.get("COLLC_CXX") else path
     hint = "set COLLC_CXX to a C++17 compiler such as g++ 10 or newer"
     try:
-        done = subprocess.run([path, option], capture_output=True, text=True, check=False, env=_plain_env())
+        done = subprocess.run(
+            [path, option], capture_output=True, text=True, errors="replace", check=False, env=_plain_env()
+        )
     except OSError as error:
         raise BuildError(f"cannot run it: {error.strerror}", where=where, hint=hint) from None
     if done.returncode != 0 or not done.stdout:
@@ -52,16 +55,19 @@ def _ask(path: str, option: str) -> str:
 
 def _plain_env() -> dict[str, str]:
     """Without translations, so that versions and logs read the same everywhere."""
-    return {**os.environ, "LC_ALL": "C"}
+    return {**safe_environment(), "LC_ALL": "C"}
 
 
 def run_tool(command: list[str], *, cwd: str | None = None) -> None:
-    """Runs a compiler or linker.
+    """Runs a compiler or linker in `cwd`, or else in an empty folder: the files in that of the user are not ours.
 
     Raises:
         BuildError: with the command, the status and the end of its log.
     """
-    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=cwd, env=_plain_env())
+    with tempfile.TemporaryDirectory(prefix="collc-") as empty:
+        done = subprocess.run(
+            command, capture_output=True, text=True, errors="replace", check=False, cwd=cwd or empty, env=_plain_env()
+        )
     if done.returncode:
         log = (done.stderr or done.stdout).strip().splitlines()
         errors = [line for line in log if "error" in line.lower()] or log[-1:] or ["no output"]

@@ -9,8 +9,7 @@ import os
 import re
 import sys
 import traceback
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import Any
 
 import click
@@ -55,8 +54,7 @@ class _Group(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in COMMANDS:
             return None
-        with _without_drawing():
-            module = importlib.import_module(f"collc.cli.{cmd_name}")
+        module = importlib.import_module(f"collc.cli.{cmd_name}")
         command = module.command
         assert isinstance(command, click.Command)
         return command
@@ -64,19 +62,6 @@ class _Group(click.Group):
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
             formatter.write_dl(list(COMMANDS.items()))
-
-
-@contextmanager
-def _without_drawing() -> Iterator[None]:
-    """igraph imports matplotlib where there is one, which takes longer than many commands; no graph is drawn here."""
-    hidden = "matplotlib" not in sys.modules
-    if hidden:
-        sys.modules["matplotlib"] = None  # type: ignore[assignment]
-    try:
-        yield
-    finally:
-        if hidden:
-            del sys.modules["matplotlib"]
 
 
 @click.group(cls=_Group, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120})

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Mapping, Sequence
+from contextlib import chdir
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +19,9 @@ def figure() -> Any:
         BuildError: matplotlib is missing.
     """
     try:
-        from matplotlib.figure import Figure
+        # matplotlib reads a `matplotlibrc` of the current folder before the user's own.
+        with tempfile.TemporaryDirectory(prefix="collc-") as empty, chdir(empty):
+            from matplotlib.figure import Figure
     except ImportError as error:
         raise BuildError("plots need matplotlib", hint="pip install 'collc[plot]'") from error
     return Figure

@@ -11,8 +11,7 @@ import hashlib
 from collections import defaultdict
 from collections.abc import Sequence
 
-import igraph
-
+from collc.topology.graphs import igraph
 from collc.topology.model import PlanGraph
 
 PREFIX = "g1-"

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 
-import igraph
-
+from collc.topology.graphs import igraph
 from collc.topology.model import Link
 
 

@@ -1,0 +1,21 @@
+"""Opens the shared library that it is given, in a process of its own: ``try_load.py LIBRARY``.
+
+A program by itself, of the standard library alone. Whoever cannot open it says why on stderr, with status 1.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+
+
+def main(library: str) -> None:
+    """Opens the library, which runs its constructors."""
+    try:
+        ctypes.CDLL(library)
+    except OSError as error:
+        raise SystemExit(str(error)) from None
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
