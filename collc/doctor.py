@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from collc.build import try_load
-from collc.build.cache import cache_dir
+from collc.build.cache import CacheProblem, cache_dir, check_cache
 from collc.build.cuda import needs, planned_code
 from collc.build.fatbin import nvfatbin_path
 from collc.build.nvcc import INSTALL_NVCC, find_nvcc, nvcc_path, site_packages
@@ -145,15 +145,13 @@ def _limits() -> str:
 
 
 def _cache() -> Finding:
-    folder = cache_dir()
+    use = "building each part but once"
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=folder):
-            pass
-    except OSError as error:
-        hint = "set COLLC_CACHE to a folder that can be written"
-        return Finding("build cache", BROKEN, f"{folder}: {error.strerror}", "--target host, --target cuda", hint)
-    return Finding("build cache", OK, str(folder), "--target host, --target cuda")
+        check_cache()
+    except CacheProblem as problem:
+        hint = "set COLLC_CACHE to a folder that this user alone can write to; until then every run builds anew"
+        return Finding("build cache", BROKEN, str(problem), use, hint)
+    return Finding("build cache", OK, str(cache_dir()), use)
 
 
 def _nvcc() -> list[Finding]:

@@ -1,30 +1,55 @@
-"""A build cache keyed by content: what went in names what came out, so an entry never goes stale."""
+"""A build cache keyed by content: what went in names what came out, so an entry never goes stale.
+
+Entries are loaded and run, so they are taken only from where nobody else can have put them: folder and files belong to
+this user or the superuser, and only the owner writes to them. A cache that cannot be trusted or written is no obstacle:
+what it should hold is built in a folder of this process.
+"""
 
 from __future__ import annotations
 
+import atexit
 import hashlib
+import logging
 import os
+import shutil
+import stat
 import tempfile
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from functools import cache
 from pathlib import Path
 
 from collc.errors import BuildError
 
+_LOG = logging.getLogger("collc")
+_WRITERS = stat.S_IWGRP | stat.S_IWOTH
+_SAID: set[str] = set()
+
+
+class CacheProblem(Exception):
+    """Why the cache cannot be used; the text says what and where."""
+
 
 def cache_dir() -> Path:
-    """COLLC_CACHE, else collc below XDG_CACHE_HOME, else ~/.cache/collc."""
+    """COLLC_CACHE, else collc below XDG_CACHE_HOME, else ~/.cache/collc; absolute."""
     chosen = os.environ.get("COLLC_CACHE")
     if chosen:
-        return Path(chosen)
-    base = os.environ.get("XDG_CACHE_HOME")
-    return (Path(base) if base else Path.home() / ".cache") / "collc"
+        return Path(os.path.abspath(chosen))
+    base = os.environ.get("XDG_CACHE_HOME", "")
+    # A relative path there is to be ignored (XDG Base Directory Specification).
+    if os.path.isabs(base):
+        return Path(base) / "collc"
+    try:
+        return Path.home() / ".cache" / "collc"
+    except RuntimeError:  # no HOME, and nobody by this user's number
+        return Path("/nonexistent/.cache/collc")
 
 
 def content_key(parts: Iterable[str | bytes]) -> str:
     """A key for a sequence of texts; the boundaries between them count."""
     digest = hashlib.sha256()
     for part in parts:
-        data = part.encode() if isinstance(part, str) else part
+        data = part.encode(errors="surrogateescape") if isinstance(part, str) else part
         digest.update(len(data).to_bytes(8, "little"))
         digest.update(data)
     return digest.hexdigest()
@@ -36,27 +61,166 @@ def cached(key: str, name: str, make: Callable[[Path], None], beside: Sequence[s
     Args:
         beside: files that `make` leaves in the same folder and that belong to the entry.
     """
-    entry = cache_dir() / key[:2] / key / name
-    if entry.is_file():
-        return entry
     try:
-        entry.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=entry.parent) as scratch:
-            made = Path(scratch) / name
+        folder = _folder(_root(), (key[:2], key))
+        if all(_is_ours(folder / file) for file in (*beside, name)):
+            return folder / name
+        scratch = _scratch(folder)
+    except CacheProblem as problem:
+        _say(str(problem))
+        folder = _private() / key
+        if (folder / name).is_file():
+            return folder / name
+        folder.mkdir(mode=0o700, exist_ok=True)
+        scratch = _scratch(folder)
+    try:
+        with scratch as aside:
+            made = Path(aside) / name
             make(made)
             if not made.is_file():
                 raise BuildError(
                     f"its tool made no {name}",
-                    where=str(entry.parent),
+                    where=str(folder),
                     hint="COLLC_CXX and COLLC_NVCC must be compilers",
                 )
             # The file that says that the entry is there comes last.
             for other in (*beside, name):
-                made.with_name(other).replace(entry.with_name(other))
+                source = made.with_name(other)
+                source.chmod(source.stat().st_mode & ~_WRITERS)
+                source.replace(folder / other)
     except OSError as error:
         raise BuildError(
-            f"cannot write the build cache: {error.strerror}",
-            where=str(entry.parent),
-            hint="set COLLC_CACHE to a folder",
+            f"cannot write the build cache: {error.strerror}", where=str(folder), hint="set COLLC_CACHE to a folder"
         ) from error
-    return entry
+    return folder / name
+
+
+def check_cache() -> None:
+    """Makes the cache's folder if it is missing, and looks whether it can be used.
+
+    Raises:
+        CacheProblem: others may write to it, or this process may not.
+    """
+    with _scratch(_root()):
+        pass
+
+
+def safe_folder(name: str) -> Path:
+    """A folder of the cache for files that belong to no entry.
+
+    Raises:
+        CacheProblem: there can be none that is ours alone.
+    """
+    folder = _folder(_root(), (name,))
+    with _scratch(folder):
+        pass
+    return folder
+
+
+def _scratch(folder: Path) -> tempfile.TemporaryDirectory[str]:
+    try:
+        return tempfile.TemporaryDirectory(dir=folder, prefix=".building-")
+    except OSError as error:
+        raise CacheProblem(f"the build cache {cache_dir()} cannot be written: {error.strerror}") from None
+
+
+def _root() -> Path:
+    """The folder of the cache without symbolic links, made if it is missing.
+
+    Raises:
+        CacheProblem: somebody else could put entries there.
+    """
+    named = cache_dir()
+    try:
+        if named.is_symlink() and named.lstat().st_uid not in (os.geteuid(), 0):
+            raise CacheProblem(f"the build cache {named} is a link of another user")
+        _make(named)
+        root = named.resolve()
+        _distrust(root)
+        for parent in root.parents:
+            mode = parent.stat().st_mode
+            if mode & stat.S_IWOTH and not mode & stat.S_ISVTX:
+                raise CacheProblem(f"the build cache is not safe: everybody may write to {parent}")
+    except (OSError, RuntimeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else str(error)
+        raise CacheProblem(f"the build cache {named} cannot be used: {reason}") from None
+    return root
+
+
+def _make(folder: Path) -> None:
+    """The folder and what it lies in, for this user to write to, whatever the umask says."""
+    if folder.is_dir():
+        return
+    if folder.parent != folder:
+        _make(folder.parent)
+    with suppress(FileExistsError):
+        folder.mkdir(mode=0o755)
+
+
+def _distrust(folder: Path) -> None:
+    found = folder.stat()
+    if not stat.S_ISDIR(found.st_mode):
+        raise CacheProblem(f"the build cache {folder} is no folder")
+    if found.st_uid not in (os.geteuid(), 0):
+        raise CacheProblem(f"the build cache is not safe: {folder} belongs to another user")
+    if found.st_mode & _WRITERS:
+        raise CacheProblem(f"the build cache is not safe: others may write to {folder} (remove it, or chmod go-w)")
+
+
+def _folder(root: Path, names: Sequence[str]) -> Path:
+    """The folder below the root, which is safe; what others left in its place, or could write to, goes."""
+    folder = root
+    for name in names:
+        folder = folder / name
+        try:
+            with suppress(FileNotFoundError):
+                found = folder.lstat()
+                if stat.S_ISDIR(found.st_mode) and found.st_uid in (os.geteuid(), 0) and not found.st_mode & _WRITERS:
+                    continue
+                if stat.S_ISDIR(found.st_mode):
+                    shutil.rmtree(folder)
+                else:
+                    folder.unlink()
+                _LOG.warning("%s in the build cache could be written by others: it is built anew", folder)
+            _make(folder)
+        except OSError as error:
+            raise CacheProblem(f"the build cache {root} cannot be written: {error.strerror}") from None
+    return folder
+
+
+def _is_ours(file: Path) -> bool:
+    """Whether it is a file that this user or the superuser wrote, and nobody else can write to."""
+    try:
+        found = file.lstat()
+    except OSError:
+        return False
+    if stat.S_ISREG(found.st_mode) and found.st_uid in (os.geteuid(), 0) and not found.st_mode & _WRITERS:
+        return True
+    _LOG.warning("%s in the build cache is not this user's alone: it is built anew", file)
+    return False
+
+
+def _say(text: str) -> None:
+    """Once, for a build of many parts."""
+    if text in _SAID:
+        return
+    _SAID.add(text)
+    _LOG.warning("%s: this run builds in a temporary folder; COLLC_CACHE names another cache", text)
+
+
+@cache
+def _private() -> Path:
+    """A folder of this process alone, gone with it."""
+    try:
+        folder = tempfile.mkdtemp(prefix="collc-")
+    except OSError as error:
+        raise BuildError(
+            f"no temporary folder can be made: {error.strerror}", hint="set COLLC_CACHE or TMPDIR to a folder"
+        ) from None
+    atexit.register(_end, folder, os.getpid())
+    return Path(folder)
+
+
+def _end(folder: str, owner: int) -> None:
+    if os.getpid() == owner:  # a forked child leaves it alone
+        shutil.rmtree(folder, ignore_errors=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import errno
 import importlib
+import logging
 import os
 import re
 import sys
@@ -15,7 +16,7 @@ from typing import Any
 import click
 
 from collc import __version__
-from collc.errors import CollcError, UsageError
+from collc.errors import CollcError, UsageError, visible
 
 # Command -> its one-line help. The module collc.cli.<name> defines `command`; it is imported only when asked for, so
 # that `collc --help` does not pay for solvers.
@@ -71,9 +72,20 @@ def cli(debug: bool) -> None:
     """Compile collective communication for the GPUs that you really have."""
 
 
+class _Lines(logging.Handler):
+    """What the library notes on its way: a line each."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        click.echo(f"collc: {visible(record.getMessage())}", err=True)
+
+
+_LINES = _Lines(logging.WARNING)
+
+
 def main(argv: list[str] | None = None) -> Any:
     """Runs the command line and exits: 0 on success, 2 for a usage error, 1 for any other failure."""
     args = sys.argv[1:] if argv is None else argv
+    logging.getLogger("collc").addHandler(_LINES)
     # `--debug` may stand anywhere, before or after the command.
     own = args[: args.index("--")] if "--" in args else args
     debug = "--debug" in own

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 from collc import __version__
-from collc.build.cache import cache_dir, content_key
+from collc.build.cache import cached, content_key
 from collc.build.runtime import headers, runtime_units
 from collc.build.toolchain import find_cxx
 from collc.compiler import CompileRequest, compile_topology
@@ -38,19 +38,15 @@ def library_for(ranks: int) -> Path:
     text = _SHARED_MEMORY.format(ranks=ranks, links=links)
     units = runtime_units(TargetKind.HOST, find_cxx())
     sources = [path.read_bytes() for path in (*(unit.source for unit in units), *headers())]
-    folder = cache_dir() / "torch" / content_key([__version__, find_cxx().version, text, *sources])[:24]
-    library = folder / f"libcollc-shared-memory-{ranks}.so"
-    if not library.is_file():
-        folder.mkdir(parents=True, exist_ok=True)
-        topology = folder / f"{os.getpid()}.yaml"
+    name = f"libcollc-shared-memory-{ranks}.so"
+
+    def make(made: Path) -> None:
+        # Every rank may do this at a time: the library appears whole, whoever is first.
+        topology = made.with_name("shared-memory.yaml")
         topology.write_text(text, encoding="utf-8")
-        try:
-            # Every rank may do this at a time: the library appears whole, whoever is first.
-            compile_topology(
-                CompileRequest(
-                    topology=str(topology), output=library, target=TargetKind.HOST, allocations=f"2..{ranks}"
-                )
-            )
-        finally:
-            topology.unlink()
-    return library
+        wanted = f"2..{ranks}"
+        compile_topology(
+            CompileRequest(topology=str(topology), output=made, target=TargetKind.HOST, allocations=wanted)
+        )
+
+    return cached(content_key(["torch", __version__, find_cxx().version, text, *sources]), name, make)

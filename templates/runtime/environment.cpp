@@ -4,11 +4,20 @@
 #include <cstdlib>
 
 namespace collc {
+namespace {
+
+const char *unless_empty(const char *text) { return text != nullptr && *text != '\0' ? text : nullptr; }
+
+}  // namespace
+
+const char *read_text(const char *name) { return unless_empty(std::getenv(name)); }
+
+const char *read_path(const char *name) { return unless_empty(secure_getenv(name)); }
 
 Status read_number(const char *name, double least, double most, double fallback, double *value) {
   *value = fallback;
-  const char *text = std::getenv(name);
-  if (text == nullptr || *text == '\0') return {};
+  const char *text = read_text(name);
+  if (text == nullptr) return {};
   char *end = nullptr;
   const double number = std::strtod(text, &end);
   if (*end != '\0' || !std::isfinite(number) || number < least || number > most)
@@ -20,7 +29,7 @@ Status read_number(const char *name, double least, double most, double fallback,
 Status read_whole(const char *name, uint32_t most, uint32_t *value) {
   double number = 0;
   COLLC_RETURN_IF_FAILED(read_number(name, 0, most, 0, &number));
-  if (number != std::floor(number)) return fail(ncclInvalidUsage, "%s=%.40s is not a whole number", name, std::getenv(name));
+  if (number != std::floor(number)) return fail(ncclInvalidUsage, "%s=%.40s is not a whole number", name, read_text(name));
   *value = static_cast<uint32_t>(number);
   return {};
 }
@@ -35,14 +44,14 @@ Status read_chunk(uint32_t *bytes) {
 }
 
 bool is_set(const char *name) {
-  const char *text = std::getenv(name);
-  return text != nullptr && *text != '\0' && !(text[0] == '0' && text[1] == '\0');
+  const char *text = read_text(name);
+  return text != nullptr && !(text[0] == '0' && text[1] == '\0');
 }
 
 std::vector<std::string> read_list(const char *name) {
   std::vector<std::string> words;
-  const char *text = std::getenv(name);
-  if (text == nullptr || *text == '\0') return words;
+  const char *text = read_text(name);
+  if (text == nullptr) return words;
   words.emplace_back();
   for (const char *at = text; *at != '\0'; ++at) {
     if (*at == ',')

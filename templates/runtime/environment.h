@@ -1,4 +1,5 @@
-// Environment variables, read once per use with bounds. Whoever mistypes one hears of it.
+// Environment variables, read once per use with bounds. Whoever mistypes one hears of it. Nothing else in the runtime
+// asks the environment.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -7,6 +8,13 @@
 #include "status.h"
 
 namespace collc {
+
+// The text of a variable; null if it is unset or empty.
+const char *read_text(const char *name);
+
+// The same for a variable that names a file to load or read. A program with more rights than its caller (setuid, file
+// capabilities) must not open what the caller names, so there it is as if unset.
+const char *read_path(const char *name);
 
 // The value of `name`, or `fallback` if it is unset or empty; ncclInvalidUsage when it is no number of [least, most].
 Status read_number(const char *name, double least, double most, double fallback, double *value);

@@ -2,7 +2,6 @@
 
 #include <strings.h>
 
-#include <cstdlib>
 #include <iterator>
 
 #include "collc/cuda/layout.h"
@@ -33,8 +32,8 @@ Status disagreement(uint32_t rank, const std::string &first, const std::string &
 
 Status read_overrides(Overrides *overrides) {
   *overrides = {};
-  const char *text = std::getenv("COLLC_PROTO");
-  if (text != nullptr && *text != '\0') {
+  const char *text = read_text("COLLC_PROTO");
+  if (text != nullptr) {
     for (size_t p = 0; p < std::size(kProtocolNames); ++p)
       if (strcasecmp(text, kProtocolNames[p]) == 0) overrides->protocol = static_cast<int32_t>(p);
     if (overrides->protocol < 0) return fail(ncclInvalidUsage, "COLLC_PROTO=%.40s is not Simple, LL or LL128", text);

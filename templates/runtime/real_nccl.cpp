@@ -2,8 +2,9 @@
 
 #include <dlfcn.h>
 
-#include <cstdlib>
 #include <cstring>
+
+#include "environment.h"
 
 namespace collc {
 namespace {
@@ -21,8 +22,8 @@ struct Real {
 
 Real load() {
   Real real;
-  const char *chosen = std::getenv("COLLC_NCCL");
-  const std::string name = chosen != nullptr && *chosen != '\0' ? chosen : "libnccl.so.2";
+  const char *chosen = read_path("COLLC_NCCL");
+  const std::string name = chosen != nullptr ? chosen : "libnccl.so.2";
   // Its own calls to itself must not come back to us, although we stand before it in the search order.
   real.handle = dlopen(name.c_str(), RTLD_NOW | RTLD_LOCAL | kDeepBind);
   if (real.handle == nullptr) {
@@ -49,7 +50,7 @@ const Real &real() {
 // PyTorch opens the real NCCL by its absolute path; unless it was opened with RTLD_DEEPBIND before, its calls to itself
 // would then bind to us.
 __attribute__((constructor)) void load_before_others() {
-  const char *preload = std::getenv("LD_PRELOAD");
+  const char *preload = read_path("LD_PRELOAD");
   if (preload != nullptr && std::strstr(preload, "collc") != nullptr) real();
 }
 
@@ -59,6 +60,6 @@ void *find_real(const char *function) { return real().handle != nullptr ? dlsym(
 
 bool have_real() { return real().handle != nullptr; }
 
-std::string describe_real() { return real().where; }
+std::string describe_real() { return printable(real().where); }
 
 }  // namespace collc

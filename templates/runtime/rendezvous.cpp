@@ -58,9 +58,9 @@ std::string name_of(const Id &id) {
 // The address that other ranks can reach: of COLLC_SOCKET_IFNAME or NCCL_SOCKET_IFNAME (a prefix), else of the first
 // interface that is up and neither loopback nor a container bridge, else the loopback's.
 Status choose_address(Id *id) {
-  const char *wanted = std::getenv("COLLC_SOCKET_IFNAME");
-  if (wanted == nullptr || *wanted == '\0') wanted = std::getenv("NCCL_SOCKET_IFNAME");
-  if (wanted != nullptr && (*wanted == '\0' || *wanted == '^')) wanted = nullptr;
+  const char *wanted = read_text("COLLC_SOCKET_IFNAME");
+  if (wanted == nullptr) wanted = read_text("NCCL_SOCKET_IFNAME");
+  if (wanted != nullptr && *wanted == '^') wanted = nullptr;
   if (wanted != nullptr && *wanted == '=') ++wanted;
   ifaddrs *all = nullptr;
   if (getifaddrs(&all) != 0) return fail_errno("cannot list the network interfaces", errno);

@@ -4,8 +4,9 @@
 #include <unistd.h>
 
 #include <cstdio>
-#include <cstdlib>
 #include <cstring>
+
+#include "environment.h"
 
 namespace collc {
 namespace {
@@ -13,8 +14,8 @@ namespace {
 thread_local char last_error_text[640];  // has no destructor: calls may come when the thread's others have run
 
 LogLevel read_level() {
-  const char *text = std::getenv("COLLC_DEBUG");
-  if (text == nullptr || *text == '\0') return LogLevel::kNone;
+  const char *text = read_text("COLLC_DEBUG");
+  if (text == nullptr) return LogLevel::kNone;
   if (strcasecmp(text, "TRACE") == 0) return LogLevel::kTrace;
   if (strcasecmp(text, "INFO") == 0) return LogLevel::kInfo;
   return strcasecmp(text, "WARN") == 0 || strcasecmp(text, "VERSION") == 0 ? LogLevel::kWarn : LogLevel::kNone;
@@ -29,12 +30,29 @@ std::string vformat(const char *pattern, va_list arguments) {
 }  // namespace
 
 Status::Status(ncclResult_t code, std::string text) {
-  if (code != ncclSuccess) failure_.reset(new Failure{code, std::move(text)});
+  if (code != ncclSuccess) failure_.reset(new Failure{code, printable(std::move(text))});
 }
 
 void Status::Drop::operator()(Failure *failure) const { delete failure; }
 
 Status::Failure *Status::copy() const { return new Failure(*failure_); }
+
+std::string printable(std::string text) {
+  const auto byte = [&text](size_t at) { return at < text.size() ? static_cast<unsigned char>(text[at]) : 0u; };
+  const auto within = [](unsigned value, unsigned least, unsigned most) { return value >= least && value <= most; };
+  for (size_t at = 0; at < text.size(); ++at) {
+    const unsigned one = byte(at), two = byte(at + 1), three = byte(at + 2);
+    size_t bytes = 0;
+    if (one < 0x20 || one == 0x7f) bytes = 1;
+    if (one == 0xc2 && within(two, 0x80, 0x9f)) bytes = 2;                                         // C1
+    if (one == 0xd8 && two == 0x9c) bytes = 2;                                                     // Arabic letter mark
+    if (one == 0xe2 && two == 0x80 && (within(three, 0x8b, 0x8f) || within(three, 0xa8, 0xae))) bytes = 3;
+    if (one == 0xe2 && two == 0x81 && within(three, 0xa0, 0xaf)) bytes = 3;
+    if (one == 0xef && two == 0xbb && three == 0xbf) bytes = 3;                                    // byte order mark
+    for (size_t i = at; i < at + bytes; ++i) text[i] = '?';
+  }
+  return text;
+}
 
 std::string format(const char *pattern, ...) {
   va_list arguments;
@@ -77,7 +95,7 @@ void log(LogLevel level, const char *pattern, ...) {
   if (!logs(level)) return;
   va_list arguments;
   va_start(arguments, pattern);
-  const std::string text = vformat(pattern, arguments);
+  const std::string text = printable(vformat(pattern, arguments));
   va_end(arguments);
   static const char *const names[] = {"", "WARN", "INFO", "TRACE"};
   char line[640];

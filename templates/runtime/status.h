@@ -43,6 +43,10 @@ __attribute__((format(printf, 2, 3))) Status fail(ncclResult_t code, const char 
 // ncclSystemError with the text of `error_number`, "what: No space left on device".
 Status fail_errno(const std::string &what, int error_number);
 
+// UTF-8 text with '?' in place of every byte of what a terminal would obey or not show: controls, bidi marks and overrides,
+// zero-width characters. Messages quote variables, files and other libraries.
+std::string printable(std::string text);
+
 // The sentence of the last error in this thread; never null.
 const char *last_error();
 

@@ -13,6 +13,7 @@
 #include <set>
 #include <sstream>
 
+#include "environment.h"
 #include "plan.h"
 
 extern "C" {
@@ -267,8 +268,8 @@ Status read_tuning(const char *path, Tuning *tuning) {
 
 Tuning find_tuning(bool speaks) {
   Tuning tuning;
-  const char *path = std::getenv("COLLC_TUNING");
-  if (path == nullptr || *path == '\0') return tuning;
+  const char *path = read_path("COLLC_TUNING");
+  if (path == nullptr) return tuning;
   const Status status = read_tuning(path, &tuning);
   if (status.ok() || !speaks) return tuning;
   static std::mutex mutex;
