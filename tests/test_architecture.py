@@ -13,7 +13,7 @@ ROOT = Path(collc.__file__).parent
 
 # A module may import from its own layer or an earlier one. Longest prefix wins.
 LAYERS = [
-    ["collc.errors", "collc.process", "collc.start", "collc.resources", "collc.options", "collc"],
+    ["collc.errors", "collc.process", "collc.inputs", "collc.start", "collc.resources", "collc.options", "collc"],
     ["collc.topology"],
     ["collc.packing"],
     ["collc.schedule"],

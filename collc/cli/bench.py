@@ -77,6 +77,8 @@ def command(
 ) -> None:
     """Measure LIB, or the one libcollc-*.so here. Exit code 1 if an element is wrong.
 
+    This runs the library's code: name only one that you trust (`collc inspect` and `collc verify` do not run it).
+
     One process per rank; a library for CUDA has all its ranks in one process, on the GPUs in turn.
     """
     if breakdown:

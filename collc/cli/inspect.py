@@ -10,6 +10,7 @@ import click
 from collc.build.cuda import needs
 from collc.build.readback import read_manifest
 from collc.cli.report import compact, debug_option, emit_json, json_option, table
+from collc.inputs import open_input
 from collc.simulate.run import short_size
 
 
@@ -19,6 +20,7 @@ from collc.simulate.run import short_size
 @debug_option
 def command(library: Path, as_json: bool) -> None:
     """Print the manifest of LIBRARY without running it."""
+    open_input(library).close()
     manifest = read_manifest(library)
     if as_json:
         emit_json(manifest)

@@ -13,6 +13,7 @@ from collc.build.cache import cached, content_key
 from collc.build.toolchain import find_cxx, run_tool
 from collc.cli import report
 from collc.errors import CollcError, UsageError
+from collc.inputs import read_input
 from collc.outputs import check_output
 from collc.resources import resource_dir
 from collc.topology.dump import dumps_topology
@@ -84,9 +85,11 @@ def command(
 
 def _load(source: str) -> tuple[str, str]:
     if source == "-":
-        return "<stdin>", _decode(sys.stdin.buffer.read(_MOST_BYTES))
-    with Path(source).open("rb") as file:
-        return source, _decode(file.read(_MOST_BYTES))
+        data = sys.stdin.buffer.read(_MOST_BYTES + 1)
+        if len(data) > _MOST_BYTES:
+            raise CollcError(f"is larger than {_MOST_BYTES >> 20} MiB", where="<stdin>", hint="is it a dump?")
+        return "<stdin>", _decode(data)
+    return source, _decode(read_input(Path(source), limit=_MOST_BYTES))
 
 
 def _decode(data: bytes) -> str:

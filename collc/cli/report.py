@@ -12,6 +12,7 @@ from typing import Any
 import click
 
 from collc.errors import CollcError
+from collc.inputs import read_input
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON for programs.")
 debug_option = click.option("--debug", is_flag=True, expose_value=False, help="Show a traceback when something fails.")
@@ -74,12 +75,9 @@ def read_text(path: Path, *, limit: int = 256 << 20) -> str:
     """A user's text file: UTF-8, or UTF-16 with its mark, as PowerShell redirects output.
 
     Raises:
-        CollcError: it is larger than `limit` bytes, or no such text.
+        CollcError: it is no ordinary file, larger than `limit` bytes, or no such text.
     """
-    with path.open("rb") as file:
-        data = file.read(limit + 1)
-    if len(data) > limit:
-        raise CollcError(f"is larger than {limit >> 20} MiB", where=str(path))
+    data = read_input(path, limit=limit)
     wide = data.startswith((b"\xff\xfe", b"\xfe\xff"))
     try:
         return data.decode("utf-16" if wide else "utf-8-sig")

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import shutil
 from pathlib import Path
 
 import click
 
 from collc.bench.find import find_library, find_wheel_nccl
 from collc.build.numbering import live_numbering
+from collc.build.preload import check_preload, preload_name
 from collc.build.readback import read_library, read_manifest
 from collc.cli.report import debug_option
 from collc.errors import RunError, UsageError
@@ -25,7 +27,10 @@ from collc.topology.load import load_topology
 @debug_option
 @click.argument("argv", metavar="-- CMD...", nargs=-1, required=True, type=click.UNPROCESSED)
 def command(library: Path | None, topology: str | None, argv: tuple[str, ...]) -> None:
-    """Run CMD with the library preloaded, so that its calls of NCCL reach collc."""
+    """Run CMD with the library preloaded, so that its calls of NCCL reach collc.
+
+    The library's code runs in CMD and in what it starts: name only a library that you trust as you trust CMD.
+    """
     # What click does not know here may be an option of the command.
     if argv[0].startswith("-"):
         raise UsageError(f"no such option {argv[0]!r}", where="run", hint="see `collc run --help`")
@@ -33,8 +38,14 @@ def command(library: Path | None, topology: str | None, argv: tuple[str, ...]) -
         raise UsageError("is a library, not a command", where=argv[0], hint=f"write `--lib {argv[0]} -- CMD`")
     path = find_library(library)
     read_manifest(path)
-    before = os.environ.get("LD_PRELOAD")
-    environment = {**os.environ, "LD_PRELOAD": f"{path.resolve()}:{before}" if before else str(path.resolve())}
+    program = shutil.which(argv[0])
+    if program is None:
+        there = os.path.dirname(argv[0]) and os.path.exists(argv[0])
+        reason = "Permission denied" if there else "No such file or directory"
+        raise RunError(f"cannot run it: {reason}", where=argv[0], hint="name a program after --")
+    preload, before = preload_name(path), os.environ.get("LD_PRELOAD")
+    environment = {**os.environ, "LD_PRELOAD": f"{preload}:{before}" if before else preload}
+    check_preload(Path(program), preload, environment)
     nccl = None if os.environ.get("COLLC_NCCL") else find_wheel_nccl(argv[0], os.environ)
     if nccl is not None:
         environment["COLLC_NCCL"] = str(nccl)
@@ -42,6 +53,7 @@ def command(library: Path | None, topology: str | None, argv: tuple[str, ...]) -
         numbering = live_numbering(read_library(path), path, load_topology(topology))
         environment["COLLC_NUMBERING"] = ",".join(map(str, numbering))
     try:
-        os.execvpe(argv[0], list(argv), environment)
-    except OSError as error:
-        raise RunError(f"cannot run it: {error.strerror}", where=argv[0]) from error
+        os.execve(program, list(argv), environment)
+    except (OSError, ValueError) as error:
+        reason = (isinstance(error, OSError) and error.strerror) or str(error)
+        raise RunError(f"cannot run it: {reason}", where=argv[0], hint="name a program after --") from error

@@ -42,7 +42,10 @@ def command(
     fresh: bool,
     as_json: bool,
 ) -> None:
-    """Measure LIB, or the one libcollc-*.so here, and write which program suits which size on this machine."""
+    """Measure LIB, or the one libcollc-*.so here, and write which program suits which size on this machine.
+
+    This runs the library's code: name only one that you trust (`collc inspect` and `collc verify` do not run it).
+    """
     request = TuneRequest(
         library=find_library(library),
         output=output,

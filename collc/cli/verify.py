@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import click
@@ -10,9 +9,10 @@ import click
 from collc.build.check import check_library
 from collc.cli.report import debug_option, emit_json, json_option, read_text
 from collc.errors import CertificateError, CollcError, UsageError
+from collc.inputs import open_input
 from collc.ir.printer import parse_program
 from collc.ir.verify import verify
-from collc.packing.document import PlanFile, from_json, verify_document
+from collc.packing.document import PlanFile, parse_plan, verify_document
 from collc.schedule.candidates import kind_of
 
 
@@ -32,7 +32,7 @@ def command(file: Path, as_json: bool) -> None:
 
 
 def _check(file: Path) -> tuple[str, list[str]]:
-    with open(file, "rb") as stream:
+    with open_input(file) as stream:
         magic = stream.read(4096)
     if magic.startswith(b"\x7fELF"):
         contents = check_library(file)
@@ -42,11 +42,7 @@ def _check(file: Path) -> tuple[str, list[str]]:
     text = read_text(file)
     start = text.lstrip()[:1]
     if start == "{":
-        try:
-            value = json.loads(text)
-        except (ValueError, RecursionError) as error:
-            raise CertificateError(f"is not JSON: {error}", where=str(file)) from None
-        document = from_json(value, str(file))
+        document = parse_plan(text, str(file))
         try:
             verify_document(document)
         except CollcError as error:

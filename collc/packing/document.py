@@ -122,8 +122,9 @@ def parse_plan(text: str, where: str = "plan") -> PlanFile:
     def pairs(items: list[tuple[str, Any]]) -> dict[str, Any]:
         table = dict(items)
         if len(table) != len(items):
-            keys = [key for key, _ in items]
-            fail(f"the key {_short(next(k for k in keys if keys.count(k) > 1))} is given twice in one object")
+            seen: set[str] = set()
+            twice = next(key for key, _ in items if key in seen or seen.add(key))  # type: ignore[func-returns-value]
+            fail(f"the key {_short(twice)} is given twice in one object")
         return table
 
     try:

@@ -10,6 +10,8 @@ from collc.topology.model import Link, LinkKind, Topology, Vertex, VertexKind
 from collc.topology.names import name_problem
 
 MAX_VERTICES = 65536
+# One direction of one kind between two vertices is a link; 4,096 GPUs in racks of 72 have 150,000.
+MAX_LINKS = 262_144
 DEFAULT_SERVER = "server0"
 
 

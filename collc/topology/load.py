@@ -8,9 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from collc.errors import TopologyError
+from collc.errors import CollcError, TopologyError
+from collc.inputs import read_input
 from collc.topology import zoo
-from collc.topology.draft import MAX_VERTICES, Draft
+from collc.topology.draft import MAX_LINKS, MAX_VERTICES, Draft
 from collc.topology.fields import LinkSpec, Reader, Speed
 from collc.topology.model import LinkKind, Topology, Vertex, VertexKind
 from collc.topology.names import name_problem
@@ -65,8 +66,9 @@ def _fetch(source: str, directory: Path, where: str) -> tuple[str, str, Path]:
             path = known
         if path.is_dir():
             raise TopologyError("this is a directory, not a topology file", where=where, hint="name a file in it")
-        with path.open("rb") as file:
-            data = file.read(MAX_BYTES + 1)
+        data = read_input(path, limit=MAX_BYTES)
+    except CollcError as error:
+        raise TopologyError(error.what, where=where, hint=error.hint) from None
     except FileNotFoundError:
         raise TopologyError(
             f"no file and no known machine is called `{source}`", where=where, hint=zoo.suggest(source)
@@ -142,11 +144,24 @@ class _Loader:
             part = self.body(reader, template, directory, whole=False, outer=draft)
         else:
             part = self.other(reader, template, directory, "template")
+        _check_size(reader, template, draft, part, len(names))
         for name in names:
             problem = draft.add_server(name, part)
             if problem:
                 reader.fail(problem, template, "choose another name for the server")
         return names
+
+
+def _check_size(reader: Reader, template: Node, draft: Draft, part: Draft, servers: int) -> None:
+    """A few words may stand for millions of links: counted before any is made."""
+    for what, before, each, most in (
+        ("vertices", len(draft.vertices), len(part.vertices), MAX_VERTICES),
+        ("links", len(draft.links), len(part.links), MAX_LINKS),
+    ):
+        number = before + servers * each
+        if number > most:
+            problem = f"{servers} servers of {each} {what} are {number}, more than {most}"
+            reader.fail(problem, template, "take fewer servers")
 
 
 def _default_name(where: str) -> str:
@@ -208,6 +223,8 @@ def _add_links(reader: Reader, draft: Draft, node: Node | None, servers: list[st
             src, dst = _known(reader, draft, spec.a, a), _known(reader, draft, spec.b, b)
             if src == dst:
                 reader.fail(f"{src} is linked to itself", item, "a link joins two different vertices")
+            if len(draft.links) >= MAX_LINKS:
+                reader.fail(f"more than {MAX_LINKS} links", item, "no machine is that large")
             for one, other in [(src, dst), (dst, src)] if spec.both else [(src, dst)]:
                 before = draft.add_link(one, other, spec.kind, spec.speed, spec.line)
                 if before:
@@ -245,6 +262,8 @@ def _server_names(reader: Reader, node: Node | None, template: Node) -> list[str
     names = [reader.name(item, "server name") for item in reader.items(node, hint).items]
     if not names:
         reader.fail("`servers` is empty", node, hint)
+    if len(names) > MAX_SERVERS:
+        reader.fail(f"{len(names)} servers are more than {MAX_SERVERS}", node, "no cluster is that large")
     for i, name in enumerate(names):
         if name in names[:i] or f"{name}." == EACH:
             reader.fail(f"`{name}` cannot be the name of this server", node, "names are unique, and `each` is reserved")

@@ -10,12 +10,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from collc.errors import RunError
+from collc.errors import CollcError, RunError
+from collc.inputs import read_input
 from collc.tune.candidates import Candidate
 from collc.tune.search import Point, Row
 
 FORMAT = "collc-tuning/1"
 STATE_FORMAT = "collc-tuning-state/1"
+_MOST_STATE = 64 << 20
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,13 +74,13 @@ class State:
     def load(self) -> int:
         """Takes what an interrupted run left; the number of points. A state of another run, or a broken one, is 0."""
         try:
-            value = json.loads(self.path.read_text(encoding="utf-8"))
+            value = json.loads(read_input(self.path, limit=_MOST_STATE))
             if value["format"] != STATE_FORMAT or value["run"] != self.run:
                 return 0
             self.points = {
                 name: {point["bytes"]: _point(point) for point in points} for name, points in value["points"].items()
             }
-        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        except (CollcError, OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
             self.points = {}
         return sum(map(len, self.points.values()))
 

@@ -63,4 +63,4 @@ def test_without_a_command_there_is_a_line(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "collc", "run", "--lib", str(library("pair")), "--", missing]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
     assert done.returncode == 1
-    assert done.stderr == f"collc: {missing}: cannot run it: No such file or directory\n"
+    assert done.stderr == f"collc: {missing}: cannot run it: No such file or directory (name a program after --)\n"

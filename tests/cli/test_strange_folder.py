@@ -129,6 +129,7 @@ def test_search_paths_without_the_current_folder(trapped, monkeypatch):
 STARTERS = {
     "collc.bench.team": "python_module",
     "collc.build.nvcc": "find_program",
+    "collc.build.preload": "the loader that the user's command names",
     "collc.build.toolchain": "find_program",
     "collc.cli.run": "the user's command",
     "collc.doctor": "python_script, find_program",
@@ -173,7 +174,7 @@ def test_every_place_that_starts_a_program_is_known():
         found = places(path)
         # Python is started, and tools are looked for, by collc.process alone.
         assert not found & {"sys.executable", "-m"}, f"{name}: use collc.process.python_module"
-        if name != "collc.bench.find":  # finds the user's command as the system will
+        if name not in ("collc.bench.find", "collc.cli.run"):  # they find the user's command as the system will
             assert "shutil.which" not in found, f"{name}: use collc.process.find_program"
         if found - {"shutil.which"}:
             starters[name] = found

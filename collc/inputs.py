@@ -1,0 +1,69 @@
+"""Files that people name as input: ordinary files of a bounded size, or one line that says what is there instead."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+from typing import BinaryIO
+
+from collc.errors import CollcError
+
+_KINDS = {
+    stat.S_IFDIR: ("a folder", "name a file in it"),
+    stat.S_IFIFO: ("a pipe", "write what comes out of it to a file first"),
+    stat.S_IFCHR: ("a device", "name a file"),
+    stat.S_IFBLK: ("a device", "name a file"),
+    stat.S_IFSOCK: ("a socket", "name a file"),
+}
+
+
+def open_input(path: Path, *, limit: int | None = None) -> BinaryIO:
+    """Opens an ordinary file for reading. Nothing else is waited for or read: a pipe may never say anything, a device
+    never end.
+
+    Args:
+        limit: the most bytes that it may have.
+
+    Raises:
+        CollcError: it is something else, or larger.
+        OSError: it cannot be opened.
+    """
+    # Without O_NONBLOCK opening a pipe waits for its writer; O_NOCTTY: a terminal must not become this process's own.
+    try:
+        handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
+    except OSError as error:
+        if error.errno is not None and path.is_socket():
+            raise _refusal(path, stat.S_IFSOCK) from None
+        raise
+    except ValueError as error:  # a NUL in the name
+        raise CollcError(f"is no name of a file: {error}", where=str(path), hint="check the name") from None
+    try:
+        found = os.fstat(handle)
+        if not stat.S_ISREG(found.st_mode):
+            raise _refusal(path, stat.S_IFMT(found.st_mode))
+        if limit is not None and found.st_size > limit:
+            raise _too_large(path, limit)
+        return os.fdopen(handle, "rb")
+    except BaseException:
+        os.close(handle)
+        raise
+
+
+def read_input(path: Path, *, limit: int) -> bytes:
+    """The bytes of an ordinary file, at most `limit`; raises as `open_input`."""
+    with open_input(path, limit=limit) as file:
+        data = file.read(limit + 1)
+    if len(data) > limit:  # it grew, or is one of those that say nothing of their size, as in /proc
+        raise _too_large(path, limit)
+    return data
+
+
+def _refusal(path: Path, kind: int) -> CollcError:
+    what, hint = _KINDS.get(kind, ("no ordinary file", "name a file"))
+    return CollcError(f"is {what}, not an ordinary file", where=str(path), hint=hint)
+
+
+def _too_large(path: Path, limit: int) -> CollcError:
+    size = f"{limit >> 20} MiB" if limit >= 1 << 20 else f"{limit} bytes"
+    return CollcError(f"is larger than {size}", where=str(path), hint="is it the right file?")
