@@ -8,7 +8,6 @@ from pathlib import Path
 
 from collc.build.compile import Contents, Library, Parts, compile_library
 from collc.build.cuda import find_toolkits
-from collc.build.manifest import tree_depth
 from collc.build.nvrtc import INSTALL_NVRTC
 from collc.build.toolchain import find_cxx
 from collc.choose import hold, way_for
@@ -90,7 +89,7 @@ class CompileResult:
             slowest = min(plans, key=lambda plan: plan.rate or 0)
             assert slowest.rate is not None
             trees = max(len(plan.trees) for plan in plans)
-            depth = max(tree_depth(tree) for plan in plans for tree in plan.trees)
+            depth = max(tree.depth for plan in plans for tree in plan.trees)
             proof = "optimal" if all(plan.optimal for plan in plans) else f"bound {slowest.bound}"
             roots = f", {len(plans)} roots" if collective.rooted else ""
             lines.append(

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
+from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
 
@@ -33,8 +35,11 @@ def open_input(path: Path, *, limit: int | None = None) -> BinaryIO:
     try:
         handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
     except OSError as error:
-        if error.errno is not None and path.is_socket():
-            raise _refusal(path, stat.S_IFSOCK) from None
+        # What cannot even be opened: a socket, a terminal that this process does not have.
+        with suppress(OSError):
+            kind = stat.S_IFMT(path.stat().st_mode)
+            if kind in _KINDS and error.errno == errno.ENXIO:
+                raise _refusal(path, kind) from None
         raise
     except ValueError as error:  # a NUL in the name
         raise CollcError(f"is no name of a file: {error}", where=str(path), hint="check the name") from None
@@ -53,7 +58,12 @@ def open_input(path: Path, *, limit: int | None = None) -> BinaryIO:
 def read_input(path: Path, *, limit: int) -> bytes:
     """The bytes of an ordinary file, at most `limit`; raises as `open_input`."""
     with open_input(path, limit=limit) as file:
-        data = file.read(limit + 1)
+        try:
+            data = file.read(limit + 1)
+        except OSError as error:
+            raise CollcError(
+                f"cannot be read: {error.strerror}", where=str(path), hint="is it the right file?"
+            ) from None
     if len(data) > limit:  # it grew, or is one of those that say nothing of their size, as in /proc
         raise _too_large(path, limit)
     return data

@@ -13,27 +13,10 @@ from collc.ir.nodes import Program
 from collc.options import Target
 from collc.packing.document import PlanFile
 from collc.packing.gpu_sets import GpuSets
-from collc.packing.model import Plan, Tree
+from collc.packing.model import Plan
 from collc.schedule.candidates import kind_of
 
 FORMAT = "collc-library/1"
-
-
-def tree_depth(tree: Tree) -> int:
-    """The most hops that a chunk makes: to the root in the reduce phase plus from it in the broadcast phase."""
-    up: dict[int, int] = {hop.src: hop.dst for hop in tree.reduce}
-    down: dict[int, int] = {hop.dst: hop.src for hop in tree.broadcast}
-    return _height(up, tree.root) + _height(down, tree.root)
-
-
-def _height(parent: Mapping[int, int], root: int) -> int:
-    def hops(rank: int) -> int:
-        count = 0
-        while rank != root:
-            rank, count = parent[rank], count + 1
-        return count
-
-    return max((hops(rank) for rank in parent), default=0)
 
 
 def slot_bytes(programs: Sequence[Program]) -> int:
@@ -106,7 +89,7 @@ def _program(plan: Plan, entry: Entry) -> dict[str, Any]:
         "bound_gbps": None if plan.bound is None else str(plan.bound),
         "optimal": plan.optimal,
         "trees": len(plan.trees),
-        "depth": max((tree_depth(tree) for tree in plan.trees), default=0),
+        "depth": max((tree.depth for tree in plan.trees), default=0),
         "channels": len(entry.program.channels),
         "fifos": len(entry.program.fifos),
         "plan": kind_of(plan),

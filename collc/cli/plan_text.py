@@ -15,7 +15,6 @@ from collc.packing.explain import (
     link_loads,
     one_more_link,
     plan_depth,
-    tree_depth,
 )
 from collc.packing.model import Flow, Plan, Prices, Tree
 from collc.packing.trade import Trade
@@ -128,7 +127,7 @@ def _trees(graph: PlanGraph, plan: Plan) -> list[str]:
             str(tree.root),
             compact(tree.weight),
             f"{float(tree.weight / plan.rate):.1%}",
-            str(tree_depth(tree)),
+            str(tree.depth),
             _tree(graph, tree),
         ]
         for i, tree in enumerate(plan.trees[:_MAX_ROWS])
@@ -138,7 +137,7 @@ def _trees(graph: PlanGraph, plan: Plan) -> list[str]:
     tail = [f"... and {more} more"] if more > 0 else []
     counts: dict[int, int] = {}
     for tree in plan.trees:
-        counts[tree_depth(tree)] = counts.get(tree_depth(tree), 0) + 1
+        counts[tree.depth] = counts.get(tree.depth, 0) + 1
     depths = ", ".join(f"{count} of depth {depth}" for depth, count in sorted(counts.items()))
     return [*text, *tail, f"{depths}; weights are multiples of rate/{common_denominator(plan)}"]
 

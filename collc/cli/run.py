@@ -45,13 +45,13 @@ def command(library: Path | None, topology: str | None, argv: tuple[str, ...]) -
         raise RunError(f"cannot run it: {reason}", where=argv[0], hint="name a program after --")
     preload, before = preload_name(path), os.environ.get("LD_PRELOAD")
     environment = {**os.environ, "LD_PRELOAD": f"{preload}:{before}" if before else preload}
-    check_preload(Path(program), preload, environment)
     nccl = None if os.environ.get("COLLC_NCCL") else find_wheel_nccl(argv[0], os.environ)
     if nccl is not None:
         environment["COLLC_NCCL"] = str(nccl)
     if topology is not None:
         numbering = live_numbering(read_library(path), path, load_topology(topology))
         environment["COLLC_NUMBERING"] = ",".join(map(str, numbering))
+    check_preload(Path(program), preload, environment)
     try:
         os.execve(program, list(argv), environment)
     except (OSError, ValueError) as error:

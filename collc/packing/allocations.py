@@ -43,9 +43,22 @@ def allocations(topology: Topology, text: str, links: str | None = None) -> list
         links: kinds of links to use instead, as in ``--links``.
 
     Raises:
-        UsageError: `text` is none of these, or there are too many sets to list.
+        UsageError: `text` is none of these, no set is joined, or there are too many to list.
         TopologyError: a set that was asked for by its GPUs falls apart.
     """
+    found = _named(topology, text, links)
+    if not found:
+        least = {"connected": 3, "all": 2}.get(text, text.partition("..")[0])
+        joined = f"links of {links}" if links else "its fast links" if text != "all" else "any of its links"
+        raise UsageError(
+            f"{topology.name} has no set of {least} or more GPUs that {joined} join",
+            where=f"--allocations {text}",
+            hint="smaller sets as 2..3, other links with --links, or sets by name as 0,1/2,3",
+        )
+    return found
+
+
+def _named(topology: Topology, text: str, links: str | None) -> list[Allocation]:
     if text == "connected":
         return connected_allocations(topology, links)
     if text == "all":

@@ -26,29 +26,11 @@ class Binding:
     gain: dict[int, Fraction]
 
 
-def tree_depth(tree: Tree) -> int:
-    """Hops between the root and the rank farthest from it, the deeper of the two phases."""
-    down = _depth(tree.root, ((h.src, h.dst) for h in tree.broadcast))
-    up = _depth(tree.root, ((h.dst, h.src) for h in tree.reduce))
-    return max(down, up)
-
-
-def _depth(root: int, edges: Iterable[tuple[int, int]]) -> int:
-    children: dict[int, list[int]] = {}
-    for parent, child in edges:
-        children.setdefault(parent, []).append(child)
-    level, deepest = [root], -1
-    while level:
-        deepest += 1
-        level = [c for v in level for c in children.get(v, ())]
-    return deepest
-
-
 def plan_depth(plan: Plan) -> int:
     """The depth of the deepest tree; for flows the most links on a path."""
     if plan.flows:
         return max(len(f.links) for f in plan.flows)
-    return max((tree_depth(t) for t in plan.trees), default=0)
+    return max((tree.depth for tree in plan.trees), default=0)
 
 
 def link_loads(graph: PlanGraph, plan: Plan) -> list[Fraction]:

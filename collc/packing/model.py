@@ -7,6 +7,7 @@ the numbers of a `topology.model.PlanGraph`.
 from __future__ import annotations
 
 import enum
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from fractions import Fraction
 
@@ -53,6 +54,18 @@ class Hop:
     links: tuple[int, ...]
 
 
+def _height(root: int, edges: Iterable[tuple[int, int]]) -> int:
+    """Levels below `root` of the (parent, child) edges that lead away from it."""
+    children: dict[int, list[int]] = {}
+    for parent, child in edges:
+        children.setdefault(parent, []).append(child)
+    level, height = children.pop(root, []), 0
+    while level:
+        height += 1
+        level = [below for rank in level for below in children.pop(rank, ())]
+    return height
+
+
 @dataclass(frozen=True, slots=True)
 class Tree:
     """A weighted spanning tree, or a pair of them with one root.
@@ -64,6 +77,20 @@ class Tree:
     weight: Fraction
     reduce: tuple[Hop, ...] = ()
     broadcast: tuple[Hop, ...] = ()
+
+    @property
+    def depth(self) -> int:
+        """Hops between the root and the rank farthest from it, in the deeper of the phases."""
+        return max(self._heights())
+
+    @property
+    def hops(self) -> int:
+        """Hops that a chunk makes one after the other: up to the root in the reduce phase, down in the broadcast."""
+        return sum(self._heights())
+
+    def _heights(self) -> tuple[int, int]:
+        up = _height(self.root, ((hop.dst, hop.src) for hop in self.reduce))
+        return up, _height(self.root, ((hop.src, hop.dst) for hop in self.broadcast))
 
 
 @dataclass(frozen=True, slots=True)

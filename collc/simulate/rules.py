@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from collc.bench.sizes import size_series
-from collc.build.manifest import tree_depth
 from collc.options import Target
 from collc.packing.model import Plan, Tree
 from collc.schedule.candidates import MOST_CHANNELS, TURNS
@@ -55,13 +54,13 @@ def _alternates(tree: Tree) -> bool:
 def chunk_rule(plan: Plan, target: Target, machine: Machine = GENERIC) -> list[ChunkRule]:
     """Chunk sizes for the packed trees as they are, by the time of a pipeline in closed form.
 
-    A tree of weight w GB/s and depth d takes d * (hop + chunk/w) for its first chunk and step + chunk/w for every later
-    one; all trees end together, so the heaviest with the deepest stands for all. A later size keeps the chunk of the
-    size before it unless another is faster by `GAIN`.
+    A tree of weight w GB/s and d hops one after the other takes d * (hop + chunk/w) for its first chunk and
+    step + chunk/w for every later one; all trees end together, so the heaviest with the deepest stands for all. A later
+    size keeps the chunk of the size before it unless another is faster by `GAIN`.
     """
     assert plan.rate is not None
     protocol = machine.protocol("Simple")
-    depth = max(tree_depth(tree) for tree in plan.trees)
+    hops = max(tree.hops for tree in plan.trees)
     heaviest = max(tree.weight for tree in plan.trees)
     chunks = [c for c in target.tuning_chunks if c <= target.chunk_bytes]
 
@@ -69,13 +68,13 @@ def chunk_rule(plan: Plan, target: Target, machine: Machine = GENERIC) -> list[C
         share = max(float(Fraction(size) * heaviest / (plan.rate or 1)), 1.0)
         each = min(chunk, share) / (float(heaviest) * BYTES_PER_US)
         later = max(share / chunk, 1.0) - 1
-        return depth * (protocol.hop_us + each) + later * (machine.step_us + each)
+        return hops * (protocol.hop_us + each) + later * (machine.step_us + each)
 
     found: list[ChunkRule] = []
     for at, size in enumerate(SIZES):
         best = min(chunks, key=lambda chunk: (time_us(size, chunk), chunk))
         if not found:
-            found.append(ChunkRule(0, best, f"trees of depth {depth}, by a rule"))
+            found.append(ChunkRule(0, best, f"trees of {hops} hops, by a rule"))
         elif time_us(size, best) * (1 + GAIN) < (kept := time_us(size, found[-1].chunk_bytes)):
             start = round((SIZES[at - 1] * size) ** 0.5)
             gain = kept / time_us(size, best) - 1

@@ -14,7 +14,7 @@ from collc.errors import CollcError, UsageError
 from collc.ir.nodes import Program
 from collc.options import CUDA
 from collc.packing import plan as packed_plan
-from collc.packing.model import Collective, Plan, Tree
+from collc.packing.model import Collective, Plan
 from collc.pipeline import COMPILED, Recorder, lower
 from collc.schedule.candidate_rings import LISTED
 from collc.schedule.candidates import KINDS, Paths, candidate, channels_of, rings_of, shortest_paths, spread
@@ -169,7 +169,7 @@ class Simulator:
     def heights(self, kind: str) -> tuple[int, ...]:
         """Per tree of the plan, how many hops follow each other: up the longest way, then down it."""
         if kind not in self._heights:
-            self._heights[kind] = tuple(_height(tree) for tree in self.plan(kind).trees)
+            self._heights[kind] = tuple(tree.hops for tree in self.plan(kind).trees)
         return self._heights[kind]
 
     @cached_property
@@ -335,25 +335,6 @@ def _size(size: int) -> str:
 
 
 short_size = _size
-
-
-def _height(tree: Tree) -> int:
-    return _longest({hop.src: hop.dst for hop in tree.reduce}) + _longest({hop.dst: hop.src for hop in tree.broadcast})
-
-
-def _longest(parent: dict[int, int]) -> int:
-    """Hops of the longest way to a root. O(ranks): each rank's way is climbed once."""
-    depth: dict[int, int] = {}
-    for rank in parent:
-        way = []
-        while rank in parent and rank not in depth:
-            way.append(rank)
-            rank = parent[rank]
-        at = depth.get(rank, 0)
-        for below in reversed(way):
-            at += 1
-            depth[below] = at
-    return max(depth.values(), default=0)
 
 
 def own_channels(plan: Plan) -> int:
