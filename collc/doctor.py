@@ -18,7 +18,7 @@ from collc.build.nvcc import INSTALL_NVCC, find_nvcc, nvcc_path, site_packages
 from collc.build.nvrtc import INSTALL_NVRTC, find_nvrtc, nvrtc_path
 from collc.build.toolchain import find_cxx
 from collc.errors import BuildError
-from collc.process import find_program, python_script, safe_environment
+from collc.process import find_program, python_script, run_captured
 
 OK, MISSING, BROKEN = "ok", "missing", "broken"
 
@@ -89,16 +89,8 @@ def _cannot_build(compiler: str) -> str:
     with tempfile.TemporaryDirectory() as folder:
         source = Path(folder) / "probe.cpp"
         source.write_text("#include <atomic>\nint main() { if constexpr (true) return 0; }\n", encoding="utf-8")
-        done = subprocess.run(
-            [compiler, "-std=c++17", "-pthread", str(source), "-o", str(source.with_suffix(""))],
-            capture_output=True,
-            text=True,
-            errors="replace",
-            check=False,
-            timeout=60,
-            cwd=folder,
-            env=safe_environment(),
-        )
+        command = [compiler, "-std=c++17", "-pthread", str(source), "-o", str(source.with_suffix(""))]
+        done = run_captured(command, cwd=folder, seconds=60)
     if done.returncode == 0:
         return ""
     return (done.stderr.strip().splitlines() or [f"status {done.returncode}"])[0]
@@ -223,7 +215,7 @@ def _cannot_load(library: str) -> str:
     """Why the loader cannot open it; "" if it can. Asked in another process: a driver may start threads."""
     command = python_script(try_load.__file__, library)
     try:
-        done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False, timeout=60)
+        done = run_captured(command, seconds=60)
     except (OSError, subprocess.SubprocessError) as error:
         return str(error)
     if done.returncode == 0:

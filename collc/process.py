@@ -9,11 +9,19 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
+import subprocess
 import sys
-from collections.abc import Mapping
+import threading
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 _PACKAGE = Path(__file__).resolve().parent
+
+_LOCK = threading.Lock()
+_RUNNING: set[subprocess.Popen[str]] = set()
+_ENDING = threading.Event()
 
 
 def python_module(module: str, *arguments: str) -> list[str]:
@@ -54,3 +62,67 @@ def find_program(name: str) -> str | None:
 
 def _absolute(path: str) -> list[str]:
     return [entry for entry in path.split(os.pathsep) if os.path.isabs(entry)]
+
+
+def run_captured(
+    command: Sequence[str],
+    *,
+    cwd: str | Path | None = None,
+    environment: Mapping[str, str] | None = None,
+    seconds: float | None = None,
+) -> subprocess.CompletedProcess[str]:
+    """Runs a tool without input and returns what it says; it ends with everything that it started if this process is
+    interrupted, from whatever thread it was called.
+
+    Args:
+        environment: by default this process's, made safe.
+        seconds: how long it may take.
+
+    Raises:
+        OSError: it cannot be started.
+        subprocess.SubprocessError: it took too long, or this process is ending.
+    """
+    with _LOCK:
+        if _ENDING.is_set():
+            raise subprocess.SubprocessError("interrupted")
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            errors="replace",
+            cwd=cwd,
+            env=safe_environment() if environment is None else environment,
+            process_group=0,
+        )
+        _RUNNING.add(process)
+    try:
+        out, err = process.communicate(timeout=seconds)
+    except BaseException:
+        _kill(process)
+        process.communicate()
+        raise
+    finally:
+        with _LOCK:
+            _RUNNING.discard(process)
+    return subprocess.CompletedProcess(command, process.returncode, out, err)
+
+
+def end_tools() -> None:
+    """Ends the tools that run, and lets no other start: this process is about to end."""
+    _ENDING.set()
+    with _LOCK:
+        for process in _RUNNING:
+            _kill(process)
+
+
+def allow_tools() -> None:
+    """A new command begins in this process."""
+    _ENDING.clear()
+
+
+def _kill(process: subprocess.Popen[str]) -> None:
+    if process.poll() is None:
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, signal.SIGKILL)

@@ -85,7 +85,7 @@ class _Started:
         self.process.wait()
         # Until the last word, unless somebody else holds the other end.
         self.relay.join(1)
-        for pipe in (self.process.stdin, self.process.stdout):
+        for pipe in (self.process.stdin, self.process.stdout, None if self.relay.is_alive() else self.process.stderr):
             if pipe:
                 with suppress(BrokenPipeError):
                     pipe.close()

@@ -11,7 +11,7 @@ from functools import cache
 from pathlib import Path
 
 from collc.errors import BuildError
-from collc.process import find_program, safe_environment
+from collc.process import find_program, run_captured
 
 INSTALL_NVCC = "pip install 'collc[cuda]', or put a CUDA 13 nvcc on PATH, or set COLLC_NVCC"
 
@@ -95,15 +95,7 @@ def _examine(path: str) -> Nvcc:
 
 def _ask(path: str, option: str) -> str:
     try:
-        done = subprocess.run(
-            [path, option],
-            capture_output=True,
-            text=True,
-            errors="replace",
-            check=False,
-            timeout=60,
-            env=safe_environment(),
-        )
+        done = run_captured([path, option], seconds=60)
     except (OSError, subprocess.SubprocessError) as error:
         raise BuildError(f"cannot run nvcc: {error}", where=path, hint=INSTALL_NVCC) from error
     if done.returncode != 0:

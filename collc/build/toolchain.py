@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import cache
 
 from collc.errors import BuildError
-from collc.process import find_program, safe_environment
+from collc.process import find_program, run_captured, safe_environment
 
 
 @dataclass(frozen=True)
@@ -42,11 +42,10 @@ def _ask(path: str, option: str) -> str:
     where = f"COLLC_CXX={path}" if os.environ.get("COLLC_CXX") else path
     hint = "set COLLC_CXX to a C++17 compiler such as g++ 10 or newer"
     try:
-        done = subprocess.run(
-            [path, option], capture_output=True, text=True, errors="replace", check=False, env=_plain_env()
-        )
-    except OSError as error:
-        raise BuildError(f"cannot run it: {error.strerror}", where=where, hint=hint) from None
+        done = run_captured([path, option], environment=_plain_env(), seconds=60)
+    except (OSError, subprocess.SubprocessError) as error:
+        reason = (isinstance(error, OSError) and error.strerror) or str(error)
+        raise BuildError(f"cannot run it: {reason}", where=where, hint=hint) from None
     if done.returncode != 0 or not done.stdout:
         problem = f"`{option}` failed with status {done.returncode}" if done.returncode else f"`{option}` says nothing"
         raise BuildError(f"is no C++ compiler: {problem}", where=where, hint=hint)
@@ -65,9 +64,10 @@ def run_tool(command: list[str], *, cwd: str | None = None) -> None:
         BuildError: with the command, the status and the end of its log.
     """
     with tempfile.TemporaryDirectory(prefix="collc-") as empty:
-        done = subprocess.run(
-            command, capture_output=True, text=True, errors="replace", check=False, cwd=cwd or empty, env=_plain_env()
-        )
+        try:
+            done = run_captured(command, cwd=cwd or empty, environment=_plain_env())
+        except subprocess.SubprocessError as error:
+            raise BuildError(str(error), where=command[0]) from None
     if done.returncode:
         log = (done.stderr or done.stdout).strip().splitlines()
         errors = [line for line in log if "error" in line.lower()] or log[-1:] or ["no output"]

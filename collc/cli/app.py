@@ -5,9 +5,11 @@ from __future__ import annotations
 import difflib
 import errno
 import importlib
+import io
 import logging
 import os
 import re
+import signal
 import sys
 import traceback
 from collections.abc import Sequence
@@ -17,6 +19,7 @@ import click
 
 from collc import __version__
 from collc.errors import CollcError, UsageError, visible
+from collc.process import allow_tools, end_tools
 
 # Command -> its one-line help. The module collc.cli.<name> defines `command`; it is imported only when asked for, so
 # that `collc --help` does not pay for solvers.
@@ -72,6 +75,12 @@ def cli(debug: bool) -> None:
     """Compile collective communication for the GPUs that you really have."""
 
 
+def _interrupt(number: int, frame: object) -> None:
+    """The first Ctrl-C ends the command; others must not interrupt what it does to leave nothing behind."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    raise KeyboardInterrupt
+
+
 class _Lines(logging.Handler):
     """What the library notes on its way: a line each."""
 
@@ -86,6 +95,12 @@ def main(argv: list[str] | None = None) -> Any:
     """Runs the command line and exits: 0 on success, 2 for a usage error, 1 for any other failure."""
     args = sys.argv[1:] if argv is None else argv
     logging.getLogger("collc").addHandler(_LINES)
+    allow_tools()
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, _interrupt)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # a terminal of few characters, a name that is no UTF-8
+            stream.reconfigure(errors="backslashreplace")
     # `--debug` may stand anywhere, before or after the command.
     own = args[: args.index("--")] if "--" in args else args
     debug = "--debug" in own
@@ -95,6 +110,8 @@ def main(argv: list[str] | None = None) -> Any:
     except CollcError as error:
         _fail(error, debug, str(error), error.exit_code)
     except KeyboardInterrupt:
+        end_tools()
+        click.echo("collc: interrupted", err=True)
         sys.exit(130)
     except BrokenPipeError:
         # The reader of our output has gone (`collc ... | head`): not an error worth a traceback.
@@ -119,8 +136,8 @@ def _run(args: list[str]) -> int:
         raise _our_own(error, args) from error
     except click.ClickException as error:
         raise CollcError(error.format_message()) from error
-    except click.exceptions.Abort:
-        return 130
+    except click.exceptions.Abort as error:  # click's name for Ctrl-C
+        raise KeyboardInterrupt from error
     except click.exceptions.Exit as stop:
         return stop.exit_code
     return code if isinstance(code, int) else 0
@@ -151,6 +168,6 @@ def _our_own(error: click.UsageError, args: list[str]) -> UsageError:
 
 def _fail(error: BaseException, debug: bool, line: str, code: int) -> None:
     if debug:
-        traceback.print_exception(error)
-    click.echo(f"collc: {line}", err=True)
+        click.echo(visible("".join(traceback.format_exception(error)), keep="\n"), err=True, nl=False)
+    click.echo(f"collc: {visible(line)}", err=True)
     sys.exit(code)

@@ -21,6 +21,7 @@ from collc.bench.runner import BenchRequest, Row, cases, library_ranks, run_benc
 from collc.bench.table import HEADER, footer, left_cells, measured_cells
 from collc.bench.worker import serve_place
 from collc.build.readback import read_manifest
+from collc.cli import report
 from collc.cli.report import SIZE, debug_option, emit_json, json_option
 from collc.errors import RunError, UsageError
 from collc.packing.model import Collective
@@ -116,7 +117,7 @@ def command(
     if as_json:
         emit_json({"rows": [row.to_json() for row in rows]})
     else:
-        click.echo(footer(rows))
+        report.text(footer(rows))
     wrong = sum(row.wrong or 0 for row in rows)
     if wrong:
         raise RunError(f"{wrong} elements are wrong", where=str(path))
@@ -164,16 +165,16 @@ class _Printer:
         if row.collective != self.collective:
             self.collective = row.collective
             ranks = library_ranks(self.manifest, self.request.ranks)
-            click.echo(
+            report.line(
                 f"# {row.collective}: {self.path}, {ranks} ranks, {self.started}; "
                 f"iters {self.request.iters}, warmup {self.request.warmup}, checks {self.request.check}"
             )
-            click.echo(HEADER)
+            report.text(HEADER)
         if row.in_place:
-            click.echo("  " + measured_cells(row))
+            report.line("  " + measured_cells(row))
             for half, done in (("out of place", self.left), ("in place", row)):
                 if done is not None and done.breakdown:
-                    click.echo("\n".join([f"# {half}:", *show(done.breakdown)]))
+                    report.text("\n".join([f"# {half}:", *show(done.breakdown)]))
         else:
             self.left = row
-            click.echo(f"{left_cells(row)}  {measured_cells(row)}", nl=False)
+            report.line(f"{left_cells(row)}  {measured_cells(row)}", nl=False)

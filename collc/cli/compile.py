@@ -7,6 +7,7 @@ from pathlib import Path
 
 import click
 
+from collc.cli import report
 from collc.cli.report import debug_option, emit_json, json_option, note, progress, table
 from collc.compiler import CompileRequest, CompileResult, compile_topology
 from collc.errors import UsageError
@@ -132,15 +133,15 @@ def _report(result: CompileResult, recorder: Recorder, elapsed: float, time_stag
         return
     if result.note:
         note(result.note)
-    click.echo(result.summary())
+    report.text(result.summary())
     ranks = " or ".join(map(str, sorted({document.graph.nranks for document in result.documents})))
-    click.echo(
+    report.line(
         f"wrote {result.library.path}: target {result.target.value}, {ranks} ranks, "
         f"{result.nprograms} programs, {result.library.size / 1e6:.1f} MB, {elapsed:.1f} s"
     )
     if result.library.device:
         counting = ", which counts (collc bench --breakdown)" if result.library.device.counters else ""
-        click.echo(f"device code: {result.library.device.text}{counting}")
+        report.line(f"device code: {result.library.device.text}{counting}")
     if time_stages:
         rows = [[name, f"{seconds:.3f}"] for name, seconds in recorder.seconds.items()]
-        click.echo(table(["stage", "seconds"], rows))
+        report.text(table(["stage", "seconds"], rows))

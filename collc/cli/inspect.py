@@ -9,6 +9,7 @@ import click
 
 from collc.build.cuda import needs
 from collc.build.readback import read_manifest
+from collc.cli import report
 from collc.cli.report import compact, debug_option, emit_json, json_option, table
 from collc.inputs import open_input
 from collc.simulate.run import short_size
@@ -25,19 +26,18 @@ def command(library: Path, as_json: bool) -> None:
     if as_json:
         emit_json(manifest)
         return
-    click.echo(f"{library}: {manifest['name']}, target {manifest['target']}, collc {manifest['collc']}")
-    click.echo(f"build {manifest['build_id']}, {manifest['compiler']}")
+    report.line(f"{library}: {manifest['name']}, target {manifest['target']}, collc {manifest['collc']}")
+    report.line(f"build {manifest['build_id']}, {manifest['compiler']}")
     if manifest.get("device_code"):
         made = dict.fromkeys(row["compiler"] for row in manifest["device_code"])
-        click.echo(f"device code by {' and '.join(made)}: {needs(manifest['device_code'])}")
+        report.line(f"device code by {' and '.join(made)}: {needs(manifest['device_code'])}")
         counts = "by channel (bench --breakdown)" if manifest.get("counters") else "not built in"
-        click.echo(f"counters of waiting, copying and reducing: {counts}")
+        report.line(f"counters of waiting, copying and reducing: {counts}")
     for allocation in manifest["allocations"]:
-        click.echo(
-            f"\n{allocation['nranks']} GPUs ({', '.join(allocation['gpus'])}), graph {allocation['fingerprint']}"
-        )
+        report.line("")
+        report.line(f"{allocation['nranks']} GPUs ({', '.join(allocation['gpus'])}), graph {allocation['fingerprint']}")
         blocks = max((program["channels"] for program in allocation["programs"]), default=0)
-        click.echo(
+        report.line(
             f"{allocation['slots']} slots of {allocation['slot_bytes']} bytes per FIFO, "
             f"{allocation['fifo_bytes'] / 1e6:.1f} MB of FIFOs per communicator, at most {blocks} channels per rank"
         )
@@ -60,11 +60,11 @@ def command(library: Path, as_json: bool) -> None:
             for program in held
         ]
         header = ["collective", "root", "from bytes", "plan", "protocol", "chunk", "GB/s", "optimal"]
-        click.echo(table([*header, "trees", "depth", "channels", "FIFOs"], rows))
-        for line in _reasons(held):
-            click.echo(line)
+        report.text(table([*header, "trees", "depth", "channels", "FIFOs"], rows))
+        for reason in _reasons(held):
+            report.line(reason)
         if len(held) < len(allocation["programs"]):
-            click.echo(f"{len(allocation['programs']) - len(held)} more programs for `collc tune` to choose from")
+            report.line(f"{len(allocation['programs']) - len(held)} more programs for `collc tune` to choose from")
 
 
 def _reasons(programs: list[dict[str, Any]]) -> list[str]:

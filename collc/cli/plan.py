@@ -7,6 +7,7 @@ from fractions import Fraction
 
 import click
 
+from collc.cli import report
 from collc.cli.plan_sets import one_set, plan_sets, sets_json, sets_text
 from collc.cli.plan_text import explain_plans, summary, trade_json, trade_text
 from collc.cli.report import debug_option, emit_json, json_option, progress
@@ -94,7 +95,7 @@ def command(
         if as_json:
             emit_json(sets_json(sets, rings=compare is not None))
         else:
-            click.echo(sets_text(machine, sets, rings=compare is not None))
+            report.text(sets_text(machine, sets, rings=compare is not None))
         return
     graph = plan_graph(machine, chosen, links, relay is not None)
     if trade:
@@ -102,14 +103,14 @@ def command(
         if as_json:
             emit_json({"format": "collc-trade/1", "rows": trade_json(rows)})
         else:
-            click.echo(trade_text(graph, rows))
+            report.text(trade_text(graph, rows))
         return
     plans = _plans(graph, collective, root, solver, tolerance)
     if as_json:
         emit_json(to_json(plan_file(graph, plans)))
         return
-    click.echo(summary(graph, plans))
-    click.echo(explain_plans(graph, plans, whole=collective is not None))
+    report.text(summary(graph, plans))
+    report.text(explain_plans(graph, plans, whole=collective is not None))
 
 
 def _trade(graph: PlanGraph, collective: str | None, root: int | None) -> tuple[Trade, ...]:

@@ -122,7 +122,7 @@ def _write(topology: Topology, output: str | None, as_json: bool, measured: Sequ
     if as_json:
         report.emit_json(_as_json(topology, output, measured))
     elif output in (None, "-"):
-        click.echo(text, nl=False)
+        report.text(text, nl=False)
 
 
 def _as_json(topology: Topology, output: str | None, measured: Sequence[Measured]) -> dict[str, object]:

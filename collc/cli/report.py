@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from collc.errors import CollcError
+from collc.errors import CollcError, visible
 from collc.inputs import read_input
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON for programs.")
@@ -38,18 +38,41 @@ class Size(click.ParamType[int]):
 SIZE = Size()
 
 
-def emit_json(value: object) -> None:
-    """Prints one JSON document, keys in the order given."""
-    click.echo(json.dumps(value, indent=2, ensure_ascii=False))
+# Whatever a command prints goes through these. Names, paths, logs and manifests come from others, and may hold what a
+# terminal would obey.
+
+
+def line(text: str, *, nl: bool = True) -> None:
+    """One line of the result (without `nl`: its beginning)."""
+    click.echo(visible(text), nl=nl)
+
+
+def text(text: str, *, nl: bool = True) -> None:
+    """Lines of the result; the newlines are ours, so what comes from others has been made `visible` or is a name that
+    was checked."""
+    click.echo(visible(text, keep="\n"), nl=nl)
 
 
 def note(text: str) -> None:
     """One line for people on stderr, never mixed into the result."""
-    click.echo(text, err=True)
+    click.echo(visible(text), err=True)
+
+
+def emit_json(value: object) -> None:
+    """Prints one JSON document, keys in the order given; what a terminal would obey stands there as JSON escapes."""
+    text = json.dumps(value, indent=2, ensure_ascii=False)
+    if not text.isascii() or "\x7f" in text:
+        text = "".join(c if c.isprintable() or c == "\n" else _escape(c) for c in text)
+    click.echo(text)
+
+
+def _escape(character: str) -> str:
+    return "\\u007f" if character == "\x7f" else json.dumps(character)[1:-1]
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]], *, left: int = 1) -> str:
     """Aligned columns: the first `left` are flush left, the others right."""
+    rows = [[visible(cell) for cell in row] for row in rows]
     widths = [max(len(row[i]) for row in [header, *rows]) for i in range(len(header))]
 
     def line(row: Sequence[str]) -> str:
@@ -65,7 +88,7 @@ def progress(label: str) -> Callable[[str], None]:
         return lambda text: None
 
     def show(text: str) -> None:
-        sys.stderr.write("\r\x1b[K" + (f"{label}: {text}"[:119] if text else ""))
+        sys.stderr.write("\r\x1b[K" + (visible(f"{label}: {text}")[:119] if text else ""))
         sys.stderr.flush()
 
     return show

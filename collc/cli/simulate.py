@@ -12,6 +12,7 @@ from typing import Any
 import click
 
 from collc.bench.sizes import size_series
+from collc.cli import report
 from collc.cli.report import SIZE, debug_option, emit_json, json_option, note, progress, table
 from collc.errors import PackingError, UsageError
 from collc.outputs import check_output
@@ -138,7 +139,7 @@ def command(
             plot_comparison(plot, graph.name, found, beside)
         documents.append((found, choices, beside))
         if not as_json:
-            click.echo(_text(graph, found, choices, beside))
+            report.text(_text(graph, found, choices, beside))
     if as_json:
         emit_json(_json(graph, documents))
     for path in filter(None, (trace, plot)):

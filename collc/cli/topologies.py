@@ -23,7 +23,7 @@ def command(as_json: bool) -> None:
         [name, str(len(topology.gpus)), str(len(topology.servers)), _links(topology), zoo.title(name)]
         for name, topology in machines
     ]
-    click.echo(report.table(["name", "gpus", "servers", "links", "what"], _left(rows), left=5))
+    report.text(report.table(["name", "gpus", "servers", "links", "what"], _left(rows), left=5))
 
 
 def _left(rows: list[list[str]]) -> list[list[str]]:

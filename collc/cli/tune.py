@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from collc.bench.find import find_library
+from collc.cli import report
 from collc.cli.report import SIZE, debug_option, emit_json, json_option, note, progress, table
 from collc.packing.model import Collective
 from collc.pipeline import COMPILED
@@ -58,26 +59,26 @@ def command(
     )
     status = progress("collc tune")
     try:
-        report = tune(request, status)
+        found = tune(request, status)
     finally:
         status("")
     if as_json:
-        emit_json(report.to_json())
+        emit_json(found.to_json())
         return
-    _print(report)
+    _print(found)
 
 
-def _print(report: TuneReport) -> None:
-    for one in report.tuned:
-        click.echo(f"{one.collective.value}, {report.nranks} ranks")
-        click.echo(table(["bytes", "before", "us", "after", "us", "faster by"], _rows(one)))
+def _print(tuned: TuneReport) -> None:
+    for one in tuned.tuned:
+        report.line(f"{one.collective.value}, {tuned.nranks} ranks")
+        report.text(table(["bytes", "before", "us", "after", "us", "faster by"], _rows(one)))
         for row in one.rows:
-            click.echo(f"  from {row.min_bytes:>12} bytes: {one.label(row.program)}")
-    if report.resumed:
-        note(f"{report.resumed} sizes were measured by an earlier run that was interrupted")
-    if report.unsettled:
-        note(f"{report.unsettled} measurements did not settle: other work disturbs this machine")
-    click.echo(f"wrote {report.output} for {report.machine}: use it with COLLC_TUNING={report.output}")
+            report.line(f"  from {row.min_bytes:>12} bytes: {one.label(row.program)}")
+    if tuned.resumed:
+        note(f"{tuned.resumed} sizes were measured by an earlier run that was interrupted")
+    if tuned.unsettled:
+        note(f"{tuned.unsettled} measurements did not settle: other work disturbs this machine")
+    report.line(f"wrote {tuned.output} for {tuned.machine}: use it with COLLC_TUNING={tuned.output}")
 
 
 def _rows(one: Tuned) -> list[list[str]]:

@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from collc.build.check import check_library
+from collc.cli import report
 from collc.cli.report import debug_option, emit_json, json_option, read_text
 from collc.errors import CertificateError, CollcError, UsageError
 from collc.inputs import open_input
@@ -27,8 +28,8 @@ def command(file: Path, as_json: bool) -> None:
         emit_json({"file": str(file), "kind": kind, "verified": True, "claims": lines})
         return
     for line in lines:
-        click.echo(line)
-    click.echo(f"{file}: every claim of this {kind} holds")
+        report.line(line)
+    report.line(f"{file}: every claim of this {kind} holds")
 
 
 def _check(file: Path) -> tuple[str, list[str]]:

@@ -128,10 +128,13 @@ def test_search_paths_without_the_current_folder(trapped, monkeypatch):
 # collc.process, gives an absolute path, or runs what the user named.
 STARTERS = {
     "collc.bench.team": "python_module",
-    "collc.build.nvcc": "find_program",
     "collc.build.preload": "the loader that the user's command names",
-    "collc.build.toolchain": "find_program",
     "collc.cli.run": "the user's command",
+}
+# Whoever has run_captured start a program, and which.
+CAPTURERS = {
+    "collc.build.nvcc": "find_program",
+    "collc.build.toolchain": "find_program",
     "collc.doctor": "python_script, find_program",
     "collc.topology.probe.measure": "a program of the build cache",
 }
@@ -166,7 +169,7 @@ def places(path: Path) -> set[str]:
 
 
 def test_every_place_that_starts_a_program_is_known():
-    starters = {}
+    starters, capturers = {}, set()
     for path in sorted(ROOT.rglob("*.py")):
         name = ".".join(["collc", *path.relative_to(ROOT).with_suffix("").parts])
         if name == "collc.process":
@@ -178,4 +181,7 @@ def test_every_place_that_starts_a_program_is_known():
             assert "shutil.which" not in found, f"{name}: use collc.process.find_program"
         if found - {"shutil.which"}:
             starters[name] = found
+        if "run_captured" in path.read_text():
+            capturers.add(name)
     assert set(starters) == set(STARTERS), starters
+    assert capturers == set(CAPTURERS)

@@ -15,6 +15,7 @@ from fractions import Fraction
 from pathlib import Path
 
 from collc.errors import CollcError
+from collc.process import run_captured
 from collc.topology.model import Topology, VertexKind
 
 # Pairs are timed one after another; more ranks than this take minutes.
@@ -57,7 +58,7 @@ def measure(
         raise CollcError("there is no pair to measure", where=_WHERE, hint="it takes two GPUs or cores")
     command = [str(program), kind, *(devices[i] for i in chosen)]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=seconds, check=False)
+        done = run_captured(command, seconds=seconds)
     except subprocess.TimeoutExpired:
         raise CollcError(f"no answer within {seconds:g} s", where=_WHERE, hint="is the machine busy?") from None
     if done.returncode:
