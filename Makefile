@@ -9,7 +9,7 @@ DEMO := build/demo
 JOBS ?= $(shell nproc --all 2>/dev/null || echo 2)
 
 .PHONY: help setup demo test lint types unit format golden test-wheel clean
-.PHONY: sanitize chaos chaos-protocols fuzz bench-peers bench-references bench-waiting bench-packing bench-pacing bench-tune bench-torch cuda-kernels blink test-nccl-tests validate gpu-check gpu-check-torch gpu-check-sources test-torch
+.PHONY: sanitize chaos chaos-protocols fuzz bench-peers bench-references bench-waiting bench-packing packing-sweep bench-pacing bench-tune bench-torch cuda-kernels blink test-nccl-tests validate gpu-check gpu-check-torch gpu-check-sources test-torch
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -70,6 +70,11 @@ gpu-check-sources: setup  ## write the generated sources that gpu-check starts f
 test-torch: setup  ## the torch.distributed backend: every collective, DDP and FSDP beside Gloo
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check 'torch==2.13.0'
 	$(BIN)/python -m pytest tests/torch_backend
+
+SEEDS ?= 0..500
+packing-sweep: setup  ## plans of 500 random machines, all collectives, checked; SEEDS=0..10000 goes on from the last run
+	@mkdir -p build
+	PYTHONPATH=tests/packing $(BIN)/python tests/packing/sweep.py --seeds $(SEEDS) --results build/packing-sweep.jsonl
 
 bench-packing: setup  ## the packing's table in docs/measurements; FORESTCOLL=<its folder> runs it beside
 	$(BIN)/python benchmarks/packing.py --write docs/measurements/packing.md

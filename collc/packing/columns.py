@@ -13,7 +13,7 @@ from collc.packing.arborescence import cheapest_arborescence
 from collc.packing.dense import DenseDistances, dense_arborescence, dense_shallow
 from collc.packing.enumerate import shallow_trees
 from collc.packing.network import Distances, Net, Out, Path, T, exact_distances
-from collc.packing.shallow import shallow_arborescence
+from collc.packing.shallow import EXACT_LIMIT, shallow_arborescence
 
 # Makes a tree of a root and its cost, or None.
 Make = Callable[[int], "tuple[Out, int | float] | None"]
@@ -101,6 +101,9 @@ class Oracle(Protocol):
     def all_columns(self, depth: int, limit: int) -> list[Column] | None:
         """Every column no deeper than `depth`, or None if there are more than `limit`."""
 
+    def effort(self, depth: int | None) -> float:
+        """About how many microseconds one pricing takes, estimated from sizes alone."""
+
 
 class TreeOracle:
     """Prices trees: one group per root (all_gather), a single root (broadcast), or pairs with any root (all_reduce).
@@ -135,6 +138,15 @@ class TreeOracle:
             lambda root: self._tree(dist, root, depth),
             None if back is None else lambda root: self._tree(back, root, depth),
         )
+
+    def effort(self, depth: int | None) -> float:
+        """About how many microseconds one pricing takes, estimated from sizes alone."""
+        n = self.net.nranks
+        trees = len(self.roots) * (1 if self._turned is None else 2)
+        if n > DENSE_FROM:
+            return trees * 40.0 * n
+        shallow = 0.0 if depth is None else 0.12 * 3.0 ** (n - 1) if n <= EXACT_LIMIT else 12.0 * n * n
+        return trees * (2.0 * n * n + shallow)
 
     def cheapest_exact(self, prices: Sequence[Fraction]) -> tuple[list[Priced], int]:
         """The same under exact prices: (columns with integer costs, scale to divide the costs by)."""

@@ -15,8 +15,10 @@ from fractions import Fraction
 from collc.errors import PackingError
 from collc.packing.columns import DENSE_FROM, Column, Oracle, TreeOracle, mirrored_links
 from collc.packing.cuts import broadcast_cut, gather_cut, reduce_partition
+from collc.packing.effort import Effort, efforts
 from collc.packing.generate import Generator, Packing
 from collc.packing.model import Certificate, Collective, Cut, Partition, Prices
+from collc.packing.near import best_so_far
 from collc.packing.network import Net
 from collc.packing.symmetry import Symmetry, find_symmetry, no_symmetry
 from collc.packing.thin import thinned, thinnest
@@ -140,7 +142,7 @@ def new_problem(
 
 
 def solve_exact(problem: Problem, servers: Sequence[str]) -> Solved:
-    """An optimal packing of a tree collective, shallow first.
+    """An optimal packing of a tree collective, shallow first; the best one found where the search ends at its limit.
 
     Raises PackingError if some rank cannot be reached.
     """
@@ -148,25 +150,33 @@ def solve_exact(problem: Problem, servers: Sequence[str]) -> Solved:
     net.require_connected()
     bound, certificate = problem_bound(problem, servers)
     generator = problem.generator()
+    wish, proof = efforts(net.nranks)
     least = least_depth(generator.oracle)
     # Many ranks: the LP over all trees is slow to settle, a shallow one that reaches the bound is not.
     tries = _SHALLOW_TRIES if net.nranks > DENSE_FROM else 1
     found = None
+    generator.effort = Effort(wish)
     for depth in range(least, least + tries):
         found = _at_depth(generator, depth, bound)
         if found is not None:
             break
     if found is None:
-        generator.seed(None)
-        proven = generator.prove(bound)
+        generator.effort = Effort(proof)
+        try:
+            generator.seed(None)
+            proven = generator.prove(bound)
+        except PackingError:
+            proven = None
         if proven is None:
-            raise PackingError(
-                "the exact solver did not settle this graph", hint="--solver mwu gives a plan with a proven gap"
-            )
+            near, (value, prices) = best_so_far(generator)
+            if value < bound:
+                bound, certificate = value, prices
+            return Solved(near.rate, bound, near.weights, certificate, problem.symmetry)
         if proven.prices is not None:
             bound = proven.rate
             certificate = Prices(tuple((i, p) for i, p in enumerate(proven.prices) if p))
-        depth, found, generator = _shallowest(problem, proven, least)
+        depth, found, generator = _shallowest(problem, proven, least, Effort(wish))
+    generator.effort = Effort(wish)
     if (generator.complete or net.nranks > _THIN_LIMIT) and len(found.weights) > generator.ngroups:
         found = thinnest(generator, found, dives(generator), 2)
     for rounds, choices in () if generator.complete else _thinning(net.nranks, depth):
@@ -212,18 +222,24 @@ def _at_depth(generator: Generator, depth: int, target: Fraction) -> Packing | N
         generator.seed(depth)
     else:
         generator.fill(every)
-    reached = generator.improve(depth, target)
-    if reached is None or reached.rate < float(target * generator.scale) * (1 - 1e-7):
-        return None
-    found = generator.exact()
+    try:
+        reached = generator.improve(depth, target)
+        if reached is None or reached.rate < float(target * generator.scale) * (1 - 1e-7):
+            return None
+        found = generator.exact()
+    except PackingError:
+        return None  # less depth is a wish: the search over all trees follows
     return found if found is not None and found.rate == target else None
 
 
-def _shallowest(problem: Problem, proven: Packing, least: int) -> tuple[int, Packing, Generator]:
+def _shallowest(problem: Problem, proven: Packing, least: int, effort: Effort) -> tuple[int, Packing, Generator]:
     """The packing of least depth that the search finds at the proven rate; `proven` itself if none is shallower."""
     deepest = max(c.depth() for c, _ in proven.weights)
     for depth in range(least + 1, deepest):
+        if effort.left < 0:
+            break
         generator = problem.generator()
+        generator.effort = effort
         generator.add(c for c, _ in proven.weights if c.depth() <= depth)
         found = _at_depth(generator, depth, proven.rate)
         if found is not None:

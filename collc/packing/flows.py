@@ -9,12 +9,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from fractions import Fraction
 
 from collc.errors import PackingError
 from collc.packing.columns import Column, Priced
+from collc.packing.effort import Effort, efforts
 from collc.packing.generate import Generator
 from collc.packing.model import Collective, Flow, Prices
+from collc.packing.near import best_so_far
 from collc.packing.network import Net, T, cheapest_paths
 from collc.packing.symmetry import Symmetry, find_symmetry, no_symmetry, orbits
 
@@ -40,6 +43,10 @@ class FlowOracle:
         """The same under exact prices: (columns with integer costs, scale to divide the costs by)."""
         scale = math.lcm(*(p.denominator for p in prices))
         return self._columns([int(p * scale) for p in prices]), scale
+
+    def effort(self, depth: int | None) -> float:
+        """About how many microseconds one pricing takes, estimated from sizes alone."""
+        return 2.0 * self.ngroups * (self.net.nlinks + self.net.nverts)
 
     def reach(self) -> list[int]:
         """Paths have no depth."""
@@ -88,14 +95,23 @@ def _symmetry(net: Net, collective: Collective, servers: Sequence[str]) -> Symme
     return found
 
 
-def solve_flows(
-    net: Net, collective: Collective, root: int | None, servers: Sequence[str]
-) -> tuple[Fraction, tuple[Flow, ...], Prices]:
-    """(rate, flows, prices that prove the rate), exact. `net` is the graph itself, not reversed.
+@dataclass(frozen=True)
+class SolvedFlows:
+    """Flows that carry `rate`, and prices that prove `bound`; both equal unless the search ended at its limit."""
+
+    rate: Fraction
+    bound: Fraction
+    flows: tuple[Flow, ...]
+    prices: Prices
+
+
+def solve_flows(net: Net, collective: Collective, root: int | None, servers: Sequence[str]) -> SolvedFlows:
+    """Optimal flows, exact; the best ones found where the search ends at its limit.
 
     Larger graphs are solved up to their symmetry: one source of each orbit of ranks, one row per orbit of links.
 
     Args:
+        net: the graph itself, not reversed.
         servers: the server's name of every vertex, which symmetry is looked for by.
 
     Raises PackingError if some rank cannot be reached.
@@ -111,18 +127,28 @@ def solve_flows(
     number = {link: i for i, link in enumerate(sorted(set(symmetry.link_orbit)))}
     rows = [number[link] for link in symmetry.link_orbit]
     generator = Generator(FlowOracle(outward, targets), 1 if ring else n, rows, shares)
-    generator.seed(None)
-    proven = generator.prove()
-    if proven is None or proven.prices is None:
-        raise PackingError("the exact solver did not settle this graph", where=collective.value)
+    generator.effort = Effort(efforts(n)[1])
+    try:
+        generator.seed(None)
+        proven = generator.prove()
+    except PackingError:
+        proven = None
+    if proven is not None and proven.prices is not None:
+        prices = Prices(tuple((i, p) for i, p in enumerate(proven.prices) if p))
+        return SolvedFlows(proven.rate, proven.rate, _flows(proven.weights, collective, symmetry), prices)
+    near, (bound, prices) = best_so_far(generator)
+    return SolvedFlows(near.rate, bound, _flows(near.weights, collective, symmetry), prices)
+
+
+def _flows(weights: Sequence[tuple[Column, Fraction]], collective: Collective, symmetry: Symmetry) -> tuple[Flow, ...]:
+    """The flows of all images of the columns."""
     weight: dict[tuple[int, int, tuple[int, ...]], Fraction] = {}
     elements = symmetry.elements()
-    for column, total in proven.weights:
+    for column, total in weights:
         amount = total / len(elements)
         for vertex, link in elements:
             for src, dst, path in column.out:
                 a, b, way = vertex[src], vertex[dst], tuple(map(link.__getitem__, path))
                 key = (b, a, way[::-1]) if collective is Collective.GATHER else (a, b, way)
                 weight[key] = weight.get(key, Fraction(0)) + amount
-    flows = tuple(Flow(src, dst, amount, path) for (src, dst, path), amount in sorted(weight.items()))
-    return proven.rate, flows, Prices(tuple((i, p) for i, p in enumerate(proven.prices) if p))
+    return tuple(Flow(src, dst, amount, path) for (src, dst, path), amount in sorted(weight.items()))

@@ -7,12 +7,14 @@ left the rate is optimal and the prices prove it. Floats find the basis, rationa
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import TypeVar
 
 from collc.packing.columns import Column, Oracle, Priced
+from collc.packing.effort import Effort
 from collc.packing.lp import ExactSolution, FloatSolution, Master
 
 # A column must be cheaper than its group's price by this share to count as an improvement in floats.
@@ -54,10 +56,14 @@ class Generator:
         self.ngroups = oracle.ngroups
         self.shares = [1] * self.ngroups if shares is None else list(shares)
         self.columns: list[Column] = []
+        # The last LP that was solved; its weights are those of the first columns, for columns are only added.
+        self.last: FloatSolution | None = None
         self._known: set[Column] = set()
         self._guess = _rate_guess(self.caps)
         # All columns that may be used are present: there is nothing to price.
         self.complete = False
+        # What the current search may still do; whoever starts a search sets it.
+        self.effort = Effort(math.inf)
         self.master = self._new_master()
 
     def _new_master(self) -> Master:
@@ -89,6 +95,16 @@ class Generator:
         self.complete = False
         self.add(p.column for p in self.oracle.cheapest([1.0 / c for c in self.link_caps], depth))
 
+    def solve(self) -> FloatSolution:
+        """The float optimum over the columns present; raises as `Master.solve` does."""
+        self.last = self.master.solve(self.effort)
+        return self.last
+
+    def price(self, now: FloatSolution, depth: int | None) -> list[Priced]:
+        """Cheap columns under the prices of a solution."""
+        self.effort.spend(self.oracle.effort(depth))
+        return self.oracle.cheapest(self.link_prices(now.prices), depth)
+
     def fill(self, columns: Sequence[Column]) -> None:
         """Starts again from these columns, which are all that there are."""
         self.restrict(columns)
@@ -100,12 +116,12 @@ class Generator:
         if {c.group for c in self.columns} != set(range(self.ngroups)):
             return None
         if self.complete:
-            return self.master.solve()
+            return self.solve()
         for _ in range(_MAX_ROUNDS):
-            now = self.master.solve()
+            now = self.solve()
             if goal is not None and now.rate >= goal:
                 return now
-            found = self.oracle.cheapest(self.link_prices(now.prices), depth)
+            found = self.price(now, depth)
             if not self.add(p.column for p in found if p.cost < now.groups[p.column.group] * (1 - _GAIN)):
                 return now
         return now
@@ -113,19 +129,20 @@ class Generator:
     def subset(self, columns: Sequence[Column]) -> Generator:
         """Another generator of the same problem with these columns alone."""
         other = Generator(self.oracle, self.factor, self.rows, self.shares)
+        other.effort = self.effort
         other.fill(columns)
         return other
 
     def restrict(self, columns: Sequence[Column]) -> None:
         """Starts again from these columns alone."""
-        self.columns, self._known = [], set()
+        self.columns, self._known, self.last = [], set(), None
         self.master = self._new_master()
         self.add(columns)
 
     def exact(self) -> Packing | None:
         """The exact optimum over the columns present, without a proof that no other column helps."""
-        self.master.solve()
-        found = self.master.exact()
+        self.solve()
+        found = self.master.exact(self.effort)
         return None if found is None else self._packing(found, None)
 
     def prove(self, target: Fraction | None = None) -> Packing | None:
@@ -135,12 +152,13 @@ class Generator:
         """
         for attempt in range(_MAX_ROUNDS):
             self.improve(None, target if attempt == 0 else None)
-            found = self.master.exact()
+            found = self.master.exact(self.effort)
             if found is None:
                 return None
             if target is not None and found.rate == target * self.scale:
                 return self._packing(found, None)
             prices = self.link_prices(found.prices)
+            self.effort.spend(self.oracle.effort(None))
             cheap, scale = self.oracle.cheapest_exact(prices)
             unit = self.unit_cost(cheap)
             worth = sum((c * y for c, y in zip(self.caps, found.prices, strict=True)), Fraction(0))

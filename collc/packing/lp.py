@@ -16,13 +16,16 @@ from fractions import Fraction
 from typing import Any
 
 import flint
-import highspy
-import numpy as np
 
 from collc.errors import PackingError
+from collc.packing.effort import Effort
+from collc.packing.highs import INF, Outcome, Program
 
 # How many exact pivots may follow HiGHS's basis before we call it a failure. A handful is normal, none the usual case.
 _MAX_PIVOTS = 5000
+# Effort in microseconds: of a simplex iteration per row and column, as many of them to start a call, and of an exact
+# pivot per entry of its basis.
+_STEP, _OVERHEAD, _PIVOT = 0.06, 3, 1.0
 
 
 @dataclass(frozen=True)
@@ -57,24 +60,15 @@ class Master:
     def __init__(self, caps: Sequence[int], shares: Sequence[int], factor: int, scale: float) -> None:
         self.caps, self.shares, self.factor, self.scale = list(caps), list(shares), factor, scale
         self.columns: list[tuple[int, dict[int, int]]] = []
-        self._solver: Any = highspy.Highs()  # type: ignore[no-untyped-call]
-        self._solver.setOptionValue("output_flag", False)
-        self._solver.setOptionValue("threads", 1)
-        self._solver.setOptionValue("presolve", "off")
-        self._solver.setOptionValue("primal_feasibility_tolerance", 1e-10)
-        self._solver.setOptionValue("dual_feasibility_tolerance", 1e-10)
-        self._solver.setOptionValue("simplex_strategy", 4)  # primal: new columns keep the old basis feasible
-        self._solver.changeObjectiveSense(highspy.ObjSense.kMaximize)
-        inf = highspy.kHighsInf
-        none = np.array([], dtype=np.int32), np.array([], dtype=np.float64)
+        self._program = Program(maximise=True)
         for _ in self.caps:
-            self._solver.addRow(-inf, 1.0, 0, *none)
+            self._program.row(-INF, 1.0)
         for _ in self.shares:
-            self._solver.addRow(-inf, 0.0, 0, *none)
+            self._program.row(-INF, 0.0)
         top = max(self.shares)
-        rows = np.arange(len(self.caps), self.nrows, dtype=np.int32)
-        self._solver.addCol(1.0, 0.0, inf, len(rows), rows, np.array([s / top for s in self.shares], dtype=np.float64))
+        self._program.column(1.0, 0.0, INF, {len(self.caps) + g: s / top for g, s in enumerate(self.shares)})
         self._group_unit = factor / top
+        self._charged = 0
 
     @property
     def nrows(self) -> int:
@@ -83,57 +77,56 @@ class Master:
     def add(self, group: int, loads: Mapping[int, int]) -> int:
         """Adds a column and returns its number."""
         self.columns.append((group, dict(loads)))
-        rows = np.array([*loads, len(self.caps) + group], dtype=np.int32)
-        values = np.array([k * self.scale / self.caps[r] for r, k in loads.items()] + [-self._group_unit])
-        self._solver.addCol(0.0, 0.0, highspy.kHighsInf, len(rows), rows, values)
+        terms = {r: k * self.scale / self.caps[r] for r, k in loads.items()}
+        self._program.column(0.0, 0.0, INF, {**terms, len(self.caps) + group: -self._group_unit})
         return len(self.columns) - 1
 
-    def solve(self) -> FloatSolution:
-        """The float optimum over the columns present."""
-        status = self._solver.run()
-        if status == highspy.HighsStatus.kError or self._solver.getModelStatus() != highspy.HighsModelStatus.kOptimal:
-            # A stale basis can trip the solver; from scratch it is a plain feasible, bounded LP.
-            self._solver.clearSolver()
-            self._solver.run()
-            if self._solver.getModelStatus() != highspy.HighsModelStatus.kOptimal:
-                raise PackingError("the LP solver failed", hint="try --solver mwu")
-        solution = self._solver.getSolution()
-        values = solution.col_value
-        prices = [max(y, 0.0) * self.scale / c for y, c in zip(solution.row_dual, self.caps, strict=False)]
-        groups = [z * self._group_unit for z in solution.row_dual[len(self.caps) :]]
+    def solve(self, effort: Effort) -> FloatSolution:
+        """The float optimum over the columns present.
+
+        Raises PackingError if HiGHS finds none within its limits, OutOfEffortError if `effort` is used up.
+        """
+        outcome = self._program.solve()
+        steps, self._charged = self._program.iterations - self._charged, self._program.iterations
+        effort.spend((steps + _OVERHEAD) * _STEP * (self.nrows + len(self.columns)))
+        if outcome is not Outcome.OPTIMAL:
+            raise PackingError("the LP solver found no optimum within its limits", hint="try --solver mwu")
+        values, duals = self._program.values(), self._program.duals()
+        prices = [max(y, 0.0) * self.scale / c for y, c in zip(duals, self.caps, strict=False)]
+        groups = [z * self._group_unit for z in duals[len(self.caps) :]]
         return FloatSolution(values[0] * self.scale, [w * self.scale for w in values[1:]], prices, groups)
 
     def hold_rate(self, rate: float) -> None:
         """From now on `solve` keeps the rate (in capacity units) and maximises what `favour` names instead."""
-        self._solver.changeColBounds(0, rate / self.scale * (1 - 1e-7), rate / self.scale)
-        self._solver.changeColCost(0, 0.0)
+        self._program.bounds(0, rate / self.scale * (1 - 1e-7), rate / self.scale)
+        self._program.costs([0], [0.0])
 
     def favour(self, column: int, value: float) -> None:
         """Sets the objective coefficient of a column."""
-        self._solver.changeColCost(column + 1, value)
+        self._program.costs([column + 1], [value])
 
     def favour_all(self, values: Sequence[float]) -> None:
         """Sets the objective coefficients of all columns."""
-        places = np.arange(1, len(values) + 1, dtype=np.int32)
-        self._solver.changeColsCost(len(values), places, np.array(values, dtype=np.float64))
+        self._program.costs(range(1, len(values) + 1), values)
 
     def free(self, column: int) -> None:
         """Takes back `fix`."""
-        self._solver.changeColBounds(column + 1, 0.0, highspy.kHighsInf)
+        self._program.bounds(column + 1, 0.0, INF)
 
     def fix(self, column: int, weight: float) -> None:
         """Holds the weight of a column (in capacity units)."""
-        self._solver.changeColBounds(column + 1, weight / self.scale * (1 - 1e-8), weight / self.scale)
+        self._program.bounds(column + 1, weight / self.scale * (1 - 1e-8), weight / self.scale)
 
-    def exact(self) -> ExactSolution | None:
-        """The optimum over the columns present in rationals, starting at HiGHS's last basis; None if pivots run out."""
-        basis = self._solver.getBasis()
-        basic = highspy.HighsBasisStatus.kBasic
-        columns = [j for j, s in enumerate(basis.col_status) if s == basic]
-        tight = [i for i, s in enumerate(basis.row_status) if s != basic]
-        found = _ExactSimplex(self, columns, tight).run()
+    def exact(self, effort: Effort) -> ExactSolution | None:
+        """The optimum over the columns present in rationals, starting at HiGHS's last basis; None if pivots run out.
+
+        Raises OutOfEffortError if `effort` is used up.
+        """
+        columns, tight = self._program.basis()
+        found = _ExactSimplex(self, columns, tight, effort).run()
         if found is None:
-            found = _ExactSimplex(self, [], list(range(self.nrows))).run()  # from the all-slack basis: slow but sure
+            # From the all-slack basis: slow but sure.
+            found = _ExactSimplex(self, [], list(range(self.nrows)), effort).run()
         return found
 
     def entries(self, column: int) -> dict[int, int]:
@@ -151,8 +144,8 @@ class _ExactSimplex:
     A basis is a set of structural columns and an equally large set of tight rows; slacks of the other rows are basic.
     """
 
-    def __init__(self, master: Master, columns: list[int], tight: list[int]) -> None:
-        self.master = master
+    def __init__(self, master: Master, columns: list[int], tight: list[int], effort: Effort) -> None:
+        self.master, self.effort = master, effort
         # The all-slack basis has no structural column; its tight rows are none.
         self.columns = columns
         self.tight = tight if columns else []
@@ -161,6 +154,7 @@ class _ExactSimplex:
 
     def run(self) -> ExactSolution | None:
         for _ in range(_MAX_PIVOTS):
+            self.effort.spend(_PIVOT * (len(self.columns) + 1) ** 2 + len(self.entries))
             state = self._values()
             if state is None:
                 return None

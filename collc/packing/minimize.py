@@ -16,15 +16,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import pairwise
-from typing import Any
-
-import highspy
-import numpy as np
 
 from collc.packing.columns import Column
 from collc.packing.enumerate import hop_paths
 from collc.packing.exact import Problem, Solved
 from collc.packing.generate import Packing
+from collc.packing.highs import INF, Outcome, Program
 from collc.packing.model import Collective
 from collc.packing.network import Net, Out, Path
 from collc.packing.thin import thinned, thinnest
@@ -184,28 +181,6 @@ def _arcs(net: Net) -> list[Arc]:
     return arcs
 
 
-class _Program:
-    """Rows and columns for HiGHS, added one by one."""
-
-    def __init__(self) -> None:
-        self.solver: Any = highspy.Highs()  # type: ignore[no-untyped-call]
-        self.solver.setOptionValue("output_flag", False)
-        self.solver.setOptionValue("threads", 1)
-        self.solver.setOptionValue("mip_max_nodes", _NODES)
-        self.size = 0
-
-    def variable(self, low: float, high: float, *, integer: bool = False) -> int:
-        self.solver.addVar(low, high)
-        if integer:
-            self.solver.changeColIntegrality(self.size, highspy.HighsVarType.kInteger)
-        self.size += 1
-        return self.size - 1
-
-    def row(self, low: float, high: float, terms: Sequence[tuple[int, float]]) -> None:
-        columns = np.array([c for c, _ in terms], dtype=np.int32)
-        self.solver.addRow(low, high, len(terms), columns, np.array([v for _, v in terms], dtype=np.float64))
-
-
 def _program(
     problem: Problem, arcs: Sequence[Arc], count: int, target: Fraction, depth: int
 ) -> tuple[str, tuple[Column, ...] | None]:
@@ -213,40 +188,36 @@ def _program(
     net, root = problem.net, problem.root
     assert root is not None
     unit = float(target)
-    inf = highspy.kHighsInf
-    p = _Program()
+    p = Program(nodes=_NODES)
     width = [float(min(net.caps[x] for x in path)) / unit for _, _, path in arcs]
-    weight = [p.variable(0.0, 1.0) for _ in range(count)]
-    chosen = [[p.variable(0, 0 if v == root else 1, integer=True) for _, v, _ in arcs] for _ in range(count)]
-    load = [[p.variable(0, min(1.0, w)) for w in width] for _ in range(count)]
-    level = [[p.variable(0, 0 if v == root else depth) for v in range(net.nranks)] for _ in range(count)]
-    p.row(1.0, inf, [(w, 1.0) for w in weight])
+    weight = [p.column(0.0, 0.0, 1.0) for _ in range(count)]
+    chosen = [[p.column(0.0, 0, 0 if v == root else 1, integer=True) for _, v, _ in arcs] for _ in range(count)]
+    load = [[p.column(0.0, 0, min(1.0, w)) for w in width] for _ in range(count)]
+    level = [[p.column(0.0, 0, 0 if v == root else depth) for v in range(net.nranks)] for _ in range(count)]
+    p.row(1.0, INF, dict.fromkeys(weight, 1.0))
     for a, b in pairwise(weight):
-        p.row(0.0, inf, [(a, 1.0), (b, -1.0)])  # heavier first: the order of trees means nothing
+        p.row(0.0, INF, {a: 1.0, b: -1.0})  # heavier first: the order of trees means nothing
     on_link: dict[int, list[int]] = {}
     for i, (_, _, path) in enumerate(arcs):
         for link in path:
             on_link.setdefault(link, []).append(i)
     for link, members in on_link.items():
-        p.row(-inf, float(net.caps[link]) / unit, [(load[t][i], 1.0) for t in range(count) for i in members])
+        p.row(-INF, float(net.caps[link]) / unit, {load[t][i]: 1.0 for t in range(count) for i in members})
     for t in range(count):
         for v in range(net.nranks):
             if v != root:
                 into = [i for i, (_, head, _) in enumerate(arcs) if head == v]
-                p.row(1.0, 1.0, [(chosen[t][i], 1.0) for i in into])
-                p.row(0.0, 0.0, [(load[t][i], 1.0) for i in into] + [(weight[t], -1.0)])
+                p.row(1.0, 1.0, {chosen[t][i]: 1.0 for i in into})
+                p.row(0.0, 0.0, {weight[t]: -1.0} | {load[t][i]: 1.0 for i in into})
         for i, (u, v, _) in enumerate(arcs):
             if v != root:
-                p.row(-inf, 0.0, [(load[t][i], 1.0), (chosen[t][i], -min(1.0, width[i]))])
+                p.row(-INF, 0.0, {load[t][i]: 1.0, chosen[t][i]: -min(1.0, width[i])})
                 far = float(depth + 1)
-                p.row(1.0 - far, inf, [(level[t][v], 1.0), (level[t][u], -1.0), (chosen[t][i], -far)])
-    p.solver.run()
-    status = p.solver.getModelStatus()
-    if status == highspy.HighsModelStatus.kInfeasible:
-        return "infeasible", None
-    values = p.solver.getSolution().col_value
-    if status != highspy.HighsModelStatus.kOptimal:
-        return "limit", None
+                p.row(1.0 - far, INF, {level[t][v]: 1.0, level[t][u]: -1.0, chosen[t][i]: -far})
+    outcome = p.solve()
+    if outcome is not Outcome.OPTIMAL:
+        return outcome.value, None
+    values = p.values()
     columns = []
     for t in range(count):
         if values[weight[t]] > 1e-9:

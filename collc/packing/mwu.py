@@ -7,50 +7,52 @@ lengths. The lengths double as prices: the best bound that they ever prove is th
 
 from __future__ import annotations
 
+import math
 from fractions import Fraction
 
 from collc.errors import PackingError
 from collc.packing.columns import Column
+from collc.packing.effort import Effort
 from collc.packing.exact import Problem, Solved, problem_bound
 from collc.packing.generate import Generator
-from collc.packing.model import Certificate, Prices
+from collc.packing.near import Near, price_bound, scaled
 
 # Steps of the length update, from coarse to fine; each run stops at the wanted gap.
 _STEPS = (0.3, 0.1, 0.03, 0.01)
 _ROUNDS = 1500
-# The weights of a group are multiples of 1/_UNITS of their sum, prices of 1/_UNITS of the largest.
-_UNITS = 1 << 20
 
 
-def solve_mwu(problem: Problem, servers: tuple[str, ...], gap: float = 0.01) -> Solved:
+def solve_mwu(problem: Problem, servers: tuple[str, ...], gap: float = 0.01, effort: float = math.inf) -> Solved:
     """A packing of at least (1 - gap) of the optimum where the rounds suffice; the bound says what is proven.
+
+    Args:
+        effort: how much work it may do at most, see `Effort`; one round is always done.
 
     Raises PackingError if some rank cannot be reached.
     """
     problem.net.require_connected()
     generator = problem.generator()
     bound, certificate = problem_bound(problem, servers)
-    best: tuple[Fraction, dict[Column, int]] | None = None
+    best: Near | None = None
+    left = Effort(effort)
     for step in _STEPS:
-        counts, prices = _run(generator, step, float(bound * generator.scale), gap)
-        rate = _rate(generator, counts)
-        if best is None or rate > best[0]:
-            best = rate, counts
-        proven = _proven(generator, prices)
+        weights, prices = _run(generator, step, float(bound * generator.scale), gap, left)
+        found = scaled(generator, weights)
+        if best is None or found.rate > best.rate:
+            best = found
+        proven = price_bound(generator, prices)
         if proven is not None and proven[0] < bound:
             bound, certificate = proven
-        if best[0] >= bound * Fraction(1 - gap):
+        if best.rate >= bound * Fraction(1 - gap) or left.left <= 0:
             break
     assert best is not None
-    rate, counts = best
-    weights = tuple(
-        (c, rate * generator.shares[c.group] * Fraction(k, generator.factor * _UNITS)) for c, k in counts.items()
-    )
-    return Solved(rate, bound, weights, certificate, problem.symmetry)
+    return Solved(best.rate, bound, best.weights, certificate, problem.symmetry)
 
 
-def _run(generator: Generator, step: float, bound: float, gap: float) -> tuple[dict[Column, int], list[float]]:
-    """(columns with integer weights, the prices with the best bound) after at most _ROUNDS rounds."""
+def _run(
+    generator: Generator, step: float, bound: float, gap: float, effort: Effort
+) -> tuple[dict[Column, float], list[float]]:
+    """(columns with weights, the prices with the best bound) after at most _ROUNDS rounds."""
     caps = [float(c) for c in generator.caps]
     length = [1.0 / c for c in caps]
     used = [0.0] * len(caps)
@@ -59,6 +61,7 @@ def _run(generator: Generator, step: float, bound: float, gap: float) -> tuple[d
     total = 0.0
     for turn in range(_ROUNDS):
         cheapest: dict[int, tuple[float, Column]] = {}
+        effort.left -= generator.oracle.effort(None)
         for priced in generator.oracle.cheapest(generator.link_prices(length)):
             group = priced.column.group
             if group not in cheapest or priced.cost < cheapest[group][0]:
@@ -85,40 +88,6 @@ def _run(generator: Generator, step: float, bound: float, gap: float) -> tuple[d
         if top > 1e100:
             length = [y / top for y in length]
         reached = total / max(u / c for u, c in zip(used, caps, strict=True))
-        if turn % 8 == 7 and reached >= min(best, bound) * (1 - gap / 2):
+        if effort.left <= 0 or (turn % 8 == 7 and reached >= min(best, bound) * (1 - gap / 2)):
             break
-    return _whole(weight, generator.ngroups), best_prices
-
-
-def _whole(weight: dict[Column, float], ngroups: int) -> dict[Column, int]:
-    """Weights as integers that add up to _UNITS in every group, so that all are multiples of rate / (N * _UNITS)."""
-    counts: dict[Column, int] = {}
-    for group in range(ngroups):
-        members = {c: w for c, w in weight.items() if c.group == group}
-        total = sum(members.values())
-        counts |= {c: int(w / total * _UNITS) for c, w in members.items()}
-        heaviest = max(members, key=lambda c: members[c])
-        counts[heaviest] += _UNITS - sum(counts[c] for c in members)
-    return {c: k for c, k in counts.items() if k}
-
-
-def _rate(generator: Generator, counts: dict[Column, int]) -> Fraction:
-    """The exact rate when every group's columns share its part in proportion to their counts."""
-    load = [Fraction(0)] * len(generator.caps)
-    for column, k in counts.items():
-        part = Fraction(k * generator.shares[column.group], _UNITS * generator.factor)
-        for row, times in generator.row_loads(column).items():
-            load[row] += part * times
-    return min(Fraction(c) / x for c, x in zip(generator.caps, load, strict=True) if x) / generator.scale
-
-
-def _proven(generator: Generator, prices: list[float]) -> tuple[Fraction, Certificate] | None:
-    """The exact bound of the prices, rounded to integers."""
-    top = max(prices)
-    whole = [Fraction(round(y / top * _UNITS)) for y in generator.link_prices(prices)]
-    cheap, scale = generator.oracle.cheapest_exact(whole)
-    unit = generator.unit_cost(cheap) / scale
-    if not unit:
-        return None
-    worth = sum((c * y for c, y in zip(generator.link_caps, whole, strict=True)), Fraction(0)) / generator.scale
-    return worth / unit, Prices(tuple((i, y) for i, y in enumerate(whole) if y))
+    return weight, best_prices

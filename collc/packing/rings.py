@@ -9,12 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from fractions import Fraction
-from typing import Any
-
-import highspy
-import numpy as np
 
 from collc.errors import UsageError
+from collc.packing.highs import INF, Program
 from collc.packing.model import Collective
 from collc.packing.network import Distances, Net
 from collc.topology.model import PlanGraph
@@ -44,21 +41,20 @@ def most_rings(loads: Sequence[Load], room: Sequence[int]) -> list[int]:
         loads: a ring each, as (link, how many of its hops run over it).
         room: how many hops fit on each link.
     """
-    solver: Any = highspy.Highs()  # type: ignore[no-untyped-call]
-    solver.setOptionValue("output_flag", False)
-    solver.setOptionValue("threads", 1)
-    solver.setOptionValue("mip_max_nodes", _NODES)
-    solver.changeObjectiveSense(highspy.ObjSense.kMaximize)
-    empty = np.array([], dtype=np.int32), np.array([], dtype=np.float64)
+    program = Program(maximise=True, nodes=_NODES)
     for hops in room:
-        solver.addRow(-highspy.kHighsInf, float(hops), 0, *empty)
-    for j, load in enumerate(loads):
-        rows = np.array([link for link, _ in load], dtype=np.int32)
-        values = np.array([float(times) for _, times in load])
-        solver.addCol(1.0, 0.0, highspy.kHighsInf, len(rows), rows, values)
-        solver.changeColIntegrality(j, highspy.HighsVarType.kInteger)
-    solver.run()
-    return [round(float(value)) for value in solver.getSolution().col_value]
+        program.row(-INF, float(hops))
+    for load in loads:
+        program.column(1.0, 0.0, INF, {link: float(times) for link, times in load}, integer=True)
+    program.solve()
+    chosen = [round(value) for value in program.values()]
+    used = [0] * len(room)
+    for load, count in zip(loads, chosen, strict=True):
+        for link, times in load:
+            used[link] += times * count
+    fits = min(chosen, default=0) >= 0 and all(u <= hops for u, hops in zip(used, room, strict=True))
+    # A program that ended at its limit may have found nothing.
+    return chosen if fits else [0] * len(loads)
 
 
 def _ring_loads(net: Net) -> list[Load]:

@@ -9,6 +9,7 @@ from functools import lru_cache
 from collc.errors import UsageError
 from collc.packing.check import check_packing
 from collc.packing.columns import mirrored_links
+from collc.packing.effort import efforts
 from collc.packing.exact import Solved, new_problem, outward, solve_exact, worth_symmetry
 from collc.packing.expand import expand
 from collc.packing.flows import solve_flows
@@ -80,8 +81,9 @@ def _cached(graph: PlanGraph, collective: Collective, root: int | None, solver: 
 
 def _plan(graph: PlanGraph, collective: Collective, root: int | None, solver: str, tolerance: Fraction) -> Plan:
     if not collective.uses_trees:
-        rate, flows, prices = solve_flows(Net.of(graph), collective, root, graph.servers)
-        return Plan(collective, root, "exact", rate, rate, True, prices, flows=flows)
+        made = solve_flows(Net.of(graph), collective, root, graph.servers)
+        proven = made.rate == made.bound
+        return Plan(collective, root, "exact", made.rate, made.bound, proven, made.prices, flows=made.flows)
     solved, mirror, remark = _solve_trees(graph, collective, root, solver, tolerance)
     return Plan(
         collective,
@@ -129,6 +131,12 @@ def _solve_once(
     if solver == "mwu":
         return solve_mwu(problem, servers), ""
     solved = solve_exact(problem, servers)
+    if solved.rate != solved.bound:
+        # The exact search ended at its limit: the other solver may have come nearer, from either side.
+        near = solve_mwu(problem, servers, effort=efforts(net.nranks)[0])
+        better = max(solved, near, key=lambda s: s.rate)
+        proof = min(solved, near, key=lambda s: s.bound)
+        solved = replace(better, bound=proof.bound, certificate=proof.certificate)
     if solver == "exact":
         return solved, ""
     fewest = fewest_trees(problem, solved, tolerance)

@@ -26,18 +26,19 @@ def thinnest(generator: Generator, packing: Packing, dives: int, choices: int, s
     """
     random = Random(seed)
     master = generator.master
-    generator.master.solve()
     best, best_key = packing, _size(packing)
     held = False
     for _ in range(dives):
         try:
+            if not held:
+                generator.solve()
             chosen = _dive_whole(generator, packing.rate, random, choices, held=held)
+            held = True
+            if chosen is None or len(chosen) > best_key[0]:
+                continue
+            found = generator.subset([generator.columns[j] for j in sorted(chosen)]).exact()
         except PackingError:
-            break  # float trouble in the held LP: fewer trees are a wish, not a duty
-        held = True
-        if chosen is None or len(chosen) > best_key[0]:
-            continue
-        found = generator.subset([generator.columns[j] for j in sorted(chosen)]).exact()
+            break  # the held LP ended at a limit: fewer trees are a wish, not a duty
         if found is not None and found.rate == packing.rate and _size(found) < best_key:
             best, best_key = Packing(found.rate, found.weights, packing.prices), _size(found)
     assert generator.master is master
@@ -55,7 +56,7 @@ def _dive_whole(generator: Generator, rate: Fraction, random: Random, choices: i
         master.hold_rate(goal)
     floor = _TINY * goal / max(generator.factor, 1)
     master.favour_all([random.random() for _ in range(count)])
-    weights = master.solve().weights
+    weights = generator.solve().weights
     master.favour_all([0.0] * count)
     fixed: list[int] = []
     done = False
@@ -64,7 +65,7 @@ def _dive_whole(generator: Generator, rate: Fraction, random: Random, choices: i
         best, arg, after = floor, -1, weights
         for j in order[:choices]:
             master.favour(j, 1.0)
-            now = master.solve().weights
+            now = generator.solve().weights
             master.favour(j, 0.0)
             if now[j] > best * (1 + _TINY):
                 best, arg, after = now[j], j, now
@@ -89,12 +90,12 @@ def thinned(generator: Generator, packing: Packing, depth: int | None, rounds: i
     generator.restrict(list(generator.columns))
     try:
         chosen = _dive(generator, packing.rate, depth, rounds, choices)
+        if chosen is None or len(chosen) >= len(packing.weights):
+            return packing
+        generator.restrict([generator.columns[j] for j in sorted(chosen)])
+        found = generator.exact()
     except PackingError:
-        return packing  # float trouble in the held LP: thinning is a wish, not a duty
-    if chosen is None or len(chosen) >= len(packing.weights):
-        return packing
-    generator.restrict([generator.columns[j] for j in sorted(chosen)])
-    found = generator.exact()
+        return packing  # the held LP ended at a limit: fewer trees are a wish, not a duty
     if found is None or found.rate != packing.rate:
         return packing
     return Packing(found.rate, found.weights, packing.prices)
@@ -103,10 +104,10 @@ def thinned(generator: Generator, packing: Packing, depth: int | None, rounds: i
 def _dive(generator: Generator, rate: Fraction, depth: int | None, rounds: int, choices: int) -> list[int] | None:
     master = generator.master
     goal = float(rate * generator.scale)
-    if master.solve().rate < goal * (1 - 1e-9):
+    if generator.solve().rate < goal * (1 - 1e-9):
         return None
     master.hold_rate(goal)
-    weights = master.solve().weights
+    weights = generator.solve().weights
     fixed: list[int] = []
     floor = _TINY * goal / max(generator.factor, 1)
     while True:
@@ -122,19 +123,19 @@ def _dive(generator: Generator, rate: Fraction, depth: int | None, rounds: int, 
             return None
         fixed.append(arg)
         master.fix(arg, best)
-        weights = master.solve().weights
+        weights = generator.solve().weights
 
 
 def _heaviest(generator: Generator, column: int, depth: int | None, rounds: int) -> float:
     """The most weight that `column` can have at the held rate."""
     master = generator.master
     master.favour(column, 1.0)
-    now = master.solve()
+    now = generator.solve()
     for _ in range(rounds):
-        found = generator.oracle.cheapest(generator.link_prices(now.prices), depth)
+        found = generator.price(now, depth)
         gain = [p.column for p in found if p.cost < now.groups[p.column.group] - 1e-9]
         if not generator.add(gain):
             break
-        now = master.solve()
+        now = generator.solve()
     master.favour(column, 0.0)
     return now.weights[column]

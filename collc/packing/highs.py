@@ -1,0 +1,149 @@
+"""The one door to HiGHS: every call has a limit that no clock decides, and a way on when it is reached.
+
+The simplex method may cycle on degenerate packings: on some graphs of 9 GPUs it made 400,000 iterations at objective 0
+without an end. `Program.solve` therefore limits iterations, and tries again with looser tolerances and from the other
+side (primal, then dual). Integer programs are limited by nodes. No other module imports highspy.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import highspy
+import numpy as np
+
+INF = highspy.kHighsInf
+# Iterations of one try: real optima take about as many as there are rows, rarely ten times as many.
+_ITERATIONS, _PER_ROW = 2000, 20
+# Integer programs end by their nodes. Only the root relaxation has no such limit, so a clock stands behind it.
+_MIP_SECONDS = 120.0
+_PRIMAL, _DUAL = 4, 1
+
+
+@dataclass(frozen=True)
+class _Way:
+    """How to run the simplex method: its strategy, its tolerance, and whether the last basis is dropped first."""
+
+    strategy: int
+    tolerance: float
+    fresh: bool
+
+
+# New columns keep the old basis primal feasible, so primal comes first.
+_WAYS = (
+    _Way(_PRIMAL, 1e-10, fresh=False),
+    _Way(_PRIMAL, 1e-7, fresh=False),
+    _Way(_DUAL, 1e-7, fresh=True),
+    _Way(_PRIMAL, 1e-10, fresh=True),
+)
+
+
+class Outcome(enum.Enum):
+    """How a call ended. LIMIT: some limit was reached, or the numbers went bad; nothing is known."""
+
+    OPTIMAL = "optimal"
+    INFEASIBLE = "infeasible"
+    LIMIT = "limit"
+
+
+class Program:
+    """A linear or, with `nodes`, an integer program; rows and columns are added one by one.
+
+    Args:
+        maximise: the sense of the objective.
+        nodes: how many nodes of branch and bound may be looked at, for an integer program.
+    """
+
+    def __init__(self, *, maximise: bool = False, nodes: int | None = None) -> None:
+        self._nodes = nodes
+        self._solver: Any = highspy.Highs()  # type: ignore[no-untyped-call]
+        self._set(output_flag=False, threads=1)
+        if nodes is None:
+            self._set(presolve="off")
+        else:
+            self._set(mip_max_nodes=nodes, time_limit=_MIP_SECONDS)
+        if maximise:
+            self._solver.changeObjectiveSense(highspy.ObjSense.kMaximize)
+        self.nrows = self.ncolumns = 0
+        # Simplex iterations of all calls so far.
+        self.iterations = 0
+
+    def row(self, low: float, high: float, terms: Mapping[int, float] | None = None) -> int:
+        """Adds a row with its coefficients by column, and returns its number."""
+        places, values = _sparse(terms or {})
+        self._solver.addRow(low, high, len(places), places, values)
+        self.nrows += 1
+        return self.nrows - 1
+
+    def column(
+        self, cost: float, low: float, high: float, terms: Mapping[int, float] | None = None, *, integer: bool = False
+    ) -> int:
+        """Adds a variable with its coefficients by row, and returns its number."""
+        places, values = _sparse(terms or {})
+        self._solver.addCol(cost, low, high, len(places), places, values)
+        if integer:
+            assert self._nodes is not None, "an integer program says how many nodes it may look at"
+            self._solver.changeColIntegrality(self.ncolumns, highspy.HighsVarType.kInteger)
+        self.ncolumns += 1
+        return self.ncolumns - 1
+
+    def bounds(self, column: int, low: float, high: float) -> None:
+        """Changes the bounds of a variable."""
+        self._solver.changeColBounds(column, low, high)
+
+    def costs(self, columns: Sequence[int], values: Sequence[float]) -> None:
+        """Changes objective coefficients."""
+        places = np.array(columns, dtype=np.int32)
+        self._solver.changeColsCost(len(places), places, np.array(values, dtype=np.float64))
+
+    def solve(self) -> Outcome:
+        """Runs HiGHS within limits: this is the only place that does."""
+        for way in _WAYS if self._nodes is None else (None,):
+            if way is not None:
+                self._prepare(way)
+            failed = self._solver.run() == highspy.HighsStatus.kError
+            self.iterations += max(0, int(self._solver.getInfo().simplex_iteration_count))
+            status = self._solver.getModelStatus()
+            if not failed and status == highspy.HighsModelStatus.kOptimal:
+                return Outcome.OPTIMAL
+            if not failed and status == highspy.HighsModelStatus.kInfeasible and way is None:
+                return Outcome.INFEASIBLE
+        return Outcome.LIMIT
+
+    def _prepare(self, way: _Way) -> None:
+        if way.fresh:
+            self._solver.clearSolver()
+        self._set(
+            simplex_strategy=way.strategy,
+            primal_feasibility_tolerance=way.tolerance,
+            dual_feasibility_tolerance=way.tolerance,
+            simplex_iteration_limit=_ITERATIONS + _PER_ROW * self.nrows,
+        )
+
+    def _set(self, **options: bool | int | float | str) -> None:
+        for name, value in options.items():
+            if self._solver.setOptionValue(name, value) != highspy.HighsStatus.kOk:
+                raise AssertionError(f"HiGHS knows no option {name} = {value}")
+
+    def values(self) -> list[float]:
+        """The variables in the last solution."""
+        return list(self._solver.getSolution().col_value)
+
+    def duals(self) -> list[float]:
+        """The dual value of every row in the last solution."""
+        return list(self._solver.getSolution().row_dual)
+
+    def basis(self) -> tuple[list[int], list[int]]:
+        """(basic columns, rows whose slack is not basic) of the last basis."""
+        basis, basic = self._solver.getBasis(), highspy.HighsBasisStatus.kBasic
+        return (
+            [j for j, status in enumerate(basis.col_status) if status == basic],
+            [i for i, status in enumerate(basis.row_status) if status != basic],
+        )
+
+
+def _sparse(terms: Mapping[int, float]) -> tuple[Any, Any]:
+    return np.array(list(terms), dtype=np.int32), np.array(list(terms.values()), dtype=np.float64)
