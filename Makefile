@@ -9,7 +9,7 @@ DEMO := build/demo
 JOBS ?= $(shell nproc --all 2>/dev/null || echo 2)
 
 .PHONY: help setup demo test lint types unit format golden test-wheel clean
-.PHONY: sanitize chaos chaos-protocols fuzz bench-peers bench-references bench-waiting bench-packing packing-sweep bench-pacing bench-tune bench-torch cuda-kernels blink test-nccl-tests validate gpu-check gpu-check-torch gpu-check-sources test-torch
+.PHONY: sanitize chaos chaos-protocols fuzz bench-peers bench-references bench-waiting bench-packing packing-sweep bench-pacing bench-tune bench-torch cuda-kernels blink test-nccl-tests validate gpu-check gpu-check-torch gpu-check-tables test-torch
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -64,8 +64,8 @@ gpu-check:  ## on a machine with a GPU and nvcc: every collective on it, sanitiz
 gpu-check-torch:  ## on such a machine with PyTorch and collc: its nccl backend over a library, 4 ranks (4 minutes)
 	$(PYTHON) gpu_check/torch_step.py
 
-gpu-check-sources: setup  ## write the generated sources that gpu-check starts from again
-	$(BIN)/python gpu_check/render.py
+gpu-check-tables: setup  ## write the compact tables that gpu-check starts from again
+	$(BIN)/python gpu_check/write_tables.py
 
 test-torch: setup  ## the torch.distributed backend: every collective, DDP and FSDP beside Gloo
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check 'torch==2.13.0'
@@ -114,7 +114,7 @@ format: setup  ## rewrite the Python sources in the house format
 	$(BIN)/ruff format .
 
 golden: setup  ## rewrite the golden files; read the diff afterwards
-	$(BIN)/python -m pytest tests/test_golden.py --update-golden
+	$(BIN)/python -m pytest tests/test_golden.py tests/collectives --update-golden
 
 test-wheel: setup  ## build the wheel, install it in a fresh environment and run the tests against it
 	rm -rf build/wheel && mkdir -p build/wheel

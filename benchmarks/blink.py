@@ -16,12 +16,12 @@ from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
 
-from collc.bench.sizes import size_series
-from collc.packing.model import Collective
-from collc.simulate.choose import fastest
+from collc.choose.table import fastest
+from collc.collectives.model import Collective
+from collc.collectives.sizes import short_size, size_series
 from collc.simulate.generations import MACHINES
 from collc.simulate.params import Machine
-from collc.simulate.run import Simulator, Variant, short_size, variants
+from collc.simulate.run import Simulator, Variant, variants
 from collc.topology.graph import plan_graph
 from collc.topology.load import load_topology
 from collc.tune.miad import miad

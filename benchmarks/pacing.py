@@ -12,6 +12,8 @@ import dataclasses
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
+from collc.choose.table import in_turns
+from collc.collectives.model import COMPILED, Collective
 from collc.errors import PackingError
 from collc.ir.build import build
 from collc.ir.nodes import Program
@@ -20,10 +22,9 @@ from collc.lower.fuse_copies import fuse_copies
 from collc.lower.merge_channels import merge_channels
 from collc.lower.pipeline_hops import pipeline_hops
 from collc.lower.take_turns import take_turns
-from collc.packing.model import Collective, Plan
-from collc.schedule.candidates import MOST_CHANNELS, TURNS, spread
+from collc.packing.candidates import MOST_CHANNELS, TURNS, spread
+from collc.packing.model import Plan
 from collc.schedule.trees import schedule_trees
-from collc.simulate.choose import in_turns
 from collc.simulate.params import GENERIC, Machine
 from collc.simulate.run import Simulator, Variant, variants
 from collc.topology.allocation import parse_gpus
@@ -46,13 +47,6 @@ MACHINES: tuple[tuple[str, str | None], ...] = (
     ("hgx-h100", None),
     ("pcie-8x4090", None),
     ("mi250", None),
-)
-COLLECTIVES = (
-    Collective.ALL_REDUCE,
-    Collective.BROADCAST,
-    Collective.REDUCE,
-    Collective.ALL_GATHER,
-    Collective.REDUCE_SCATTER,
 )
 # The factors are shown at this size and chunk, on these.
 SIZE, CHUNK = 256 << 20, 64 << 10
@@ -134,7 +128,7 @@ def results() -> str:
     rows = []
     for machine, gpus in MACHINES:
         graph = graph_of(machine, gpus)
-        for collective in COLLECTIVES:
+        for collective in COMPILED:
             rows.append(row(machine, gpus, graph, collective))
             print(" ".join(rows[-1]), flush=True)
     return table(header, rows)

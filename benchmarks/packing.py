@@ -24,7 +24,8 @@ from typing import Any
 
 import machines
 
-from collc.packing import Collective, plan
+from collc.collectives.model import Collective
+from collc.packing import plan
 from collc.packing.allocations import connected_allocations
 from collc.packing.exact import new_problem, problem_bound
 from collc.packing.explain import plan_depth

@@ -14,7 +14,7 @@ import math
 import statistics
 from pathlib import Path
 
-from collc.packing.model import Collective
+from collc.collectives.model import Collective
 from collc.simulate import nccl
 from collc.simulate.generations import MACHINES
 from collc.simulate.params import Machine

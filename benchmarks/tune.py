@@ -16,14 +16,12 @@ from pathlib import Path
 
 from measured import provenance
 
-from collc.bench.sizes import size_series
 from collc.bench.team import team_of
 from collc.build.readback import read_manifest
+from collc.collectives.model import COMPILED, Collective
+from collc.collectives.sizes import short_size, size_series
 from collc.compiler import CompileRequest, compile_topology
 from collc.options import TargetKind
-from collc.packing.model import Collective
-from collc.pipeline import COMPILED
-from collc.simulate.run import short_size
 from collc.tune.candidates import embedded, read_offers
 from collc.tune.meter import Guard, TeamMeter
 from collc.tune.run import WORKER, Tuned, TuneRequest, tune
@@ -96,7 +94,9 @@ def run(options: argparse.Namespace, save: Callable[[list[Check]], None]) -> lis
     for ranks in options.ranks:
         library = folder / f"libcollc-cores{ranks}.so"
         if not (options.reuse and library.is_file()):
-            request = CompileRequest(str(topology(folder, ranks)), library, TargetKind.HOST, tune_candidates=True)
+            request = CompileRequest(
+                str(topology(folder, ranks)), output=library, target=TargetKind.HOST, tune_candidates=True
+            )
             compile_topology(request)
         collectives = [Collective(name) for name in options.collective] or list(COMPILED)
         report = tune(TuneRequest(library, collectives=collectives, max_bytes=options.most, guard=options.guard))

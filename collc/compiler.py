@@ -2,56 +2,46 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 
-from collc.build.compile import Contents, Library, Parts, compile_library
+from collc.build.compile import Library, Parts, compile_library
 from collc.build.cuda import find_toolkits
 from collc.build.nvrtc import INSTALL_NVRTC
 from collc.build.toolchain import find_cxx
-from collc.choose import hold, way_for
+from collc.choose.library import library_contents
+from collc.choose.request import LibraryRequest
 from collc.codegen.entry import Entry
+from collc.collectives.model import COMPILED
+from collc.collectives.sizes import short_size
 from collc.errors import BuildError, UsageError
 from collc.options import TARGETS, TargetKind
 from collc.outputs import check_output
-from collc.packing.allocations import allocations
+from collc.packing.candidates import kind_of
 from collc.packing.document import PlanFile
-from collc.packing.gpu_sets import GpuSets, served_sets, written_set
-from collc.packing.model import Collective, Plan
-from collc.pipeline import COMPILED, Recorder, pack, wanted_programs
-from collc.schedule.candidates import kind_of
-from collc.simulate.generations import MACHINES
-from collc.simulate.run import short_size
-from collc.topology.allocation import parse_gpus
-from collc.topology.canonical import fingerprint
-from collc.topology.graph import plan_graph
+from collc.packing.model import Plan
+from collc.pipeline import Recorder
 from collc.topology.load import load_topology
-from collc.topology.model import LinkKind, PlanGraph, Topology
+from collc.topology.model import LinkKind, Topology
 
 
 @dataclass(frozen=True)
-class CompileRequest:
-    """What to compile. `topology` is a path or a zoo name; None stands for the default of `collc compile`.
+class CompileRequest(LibraryRequest):
+    """What to compile, and how.
 
     Args:
-        model: the model's parameters, a name of `collc.simulate.generations.MACHINES` (target cuda) [generic].
-        tune_candidates: also hold the programs that `collc tune` compares.
+        output: of the library [libcollc-NAME.so].
+        target: [cuda where an nvcc is found].
+        keep_source: where to leave the generated source.
         cuda: 12 takes only compilers of CUDA 12, whose code older drivers run; None: whatever is there.
         counters: kernels that count where their time goes, for `collc bench --breakdown` (target cuda).
     """
 
-    topology: str
     output: Path | None = None
     target: TargetKind | None = None
-    gpus: str | None = None
-    allocations: str | None = None
-    links: str | None = None
-    collectives: Sequence[Collective] = COMPILED
-    roots: Sequence[int] | None = None
     keep_source: Path | None = None
-    model: str | None = None
-    tune_candidates: bool = False
     cuda: int | None = None
     counters: bool = False
 
@@ -128,44 +118,6 @@ class CompileResult:
         return lines if len(lines) > 1 else []
 
 
-def find_graphs(request: CompileRequest, status: Callable[[str], None]) -> tuple[list[PlanGraph], GpuSets]:
-    """Reads the topology: the graph of every allocation, and the GPU sets that they serve."""
-    status("reading the topology")
-    topology = load_topology(request.topology)
-    if request.allocations is None:
-        gpus = None if request.gpus is None else parse_gpus(topology, request.gpus)
-        graph = plan_graph(topology, gpus, request.links)
-        names = [graph.vertices[rank].name for rank in graph.ranks]
-        graphs, sets = [graph], written_set(topology, names)
-    elif request.gpus is not None:
-        raise UsageError("--allocations chooses the sets of GPUs", hint="leave --gpus out")
-    else:
-        found = allocations(topology, request.allocations, request.links)
-        graphs, sets = [a.graph for a in found], served_sets(topology, found, request.links)
-    for graph in graphs:
-        servers = {graph.servers[rank] for rank in graph.ranks}
-        if len(servers) > 1:
-            raise UsageError(
-                f"{topology.name} spans {len(servers)} servers, and libraries run inside one server so far",
-                where=request.topology,
-                hint="choose the GPUs of one server with --gpus; `collc plan` takes several",
-            )
-    return graphs, sets
-
-
-def make_document(
-    graph: PlanGraph, request: CompileRequest, recorder: Recorder, status: Callable[[str], None]
-) -> PlanFile:
-    """Packs and proves the plans of one allocation."""
-    if request.roots is not None and not any(collective.rooted for collective in request.collectives):
-        names = ", ".join(collective.value for collective in request.collectives)
-        raise UsageError(f"{names} has no root", where="--root", hint="leave --root out")
-    wanted = wanted_programs(request.collectives, graph.nranks, request.roots)
-    status(f"packing {len(wanted)} plans for {graph.nranks} GPUs")
-    plans = pack(graph, wanted, recorder)
-    return PlanFile(graph.name, fingerprint(graph), graph, plans)
-
-
 def compile_topology(
     request: CompileRequest, recorder: Recorder | None = None, status: Callable[[str], None] = lambda text: None
 ) -> CompileResult:
@@ -176,48 +128,30 @@ def compile_topology(
     """
     recorder = recorder or Recorder()
     kind, note = choose_target(request.target, request.cuda, request.counters, request.model)
-    target, model = TARGETS[kind], request.model or "generic"
-    if model not in MACHINES:
-        raise UsageError(f"no parameters {model!r}", hint=f"choose one of {', '.join(MACHINES)}")
-    graphs, sets = find_graphs(request, status)
-    out = request.output or Path(f"libcollc-{graphs[0].name}.so")
+    target = TARGETS[kind]
+    out = request.output or Path(f"libcollc-{load_topology(request.topology).name}.so")
     check_output(out)
     if request.keep_source is not None:
         check_output(request.keep_source, replaced=False)
     find_cxx()
     if kind is TargetKind.CUDA:
         find_toolkits(request.cuda)
-    steps = [f"allocation {n}/{len(graphs)}: " if len(graphs) > 1 else "" for n in range(1, len(graphs) + 1)]
-
-    def told(step: str) -> Callable[[str], None]:
-        return lambda text: status(step + text)
-
-    packed = [make_document(graph, request, recorder, told(s)) for graph, s in zip(graphs, steps, strict=True)]
-    documents: list[PlanFile] = []
-    entries: list[tuple[Entry, ...]] = []
-    # What can be wrong with the input has been found: the compilers start beside the planning.
-    with Parts(kind, cuda=request.cuda, counters=request.counters) as parts:
-        for document, step in zip(packed, steps, strict=True):
-            status(f"{step}lowering {len(document.plans)} plans")
-            held = hold(
-                document.graph,
-                document.plans,
-                target,
-                way_for(target, document.graph, len(graphs)),
-                machine=MACHINES[model],
-                for_tuning=request.tune_candidates,
-                recorder=recorder,
-                status=told(step),
-            )
-            documents.append(replace(document, plans=held.plans))
-            entries.append(held.entries)
+    with ExitStack() as running:
+        parts = Parts(kind, cuda=request.cuda, counters=request.counters)
+        contents = library_contents(
+            request,
+            target,
+            recorder=recorder,
+            status=status,
+            # What can be wrong with the input has been found: the compilers run beside the choice of programs.
+            packed=lambda: running.enter_context(parts),
+        )
         status(f"building {out}")
-        contents = Contents(tuple(documents), tuple(entries), sets)
         with recorder.timed("compile"):
             library = compile_library(contents, target, out, parts, keep_source=request.keep_source)
     if library.device and not library.device.runs_on_old_chips and may_be_old(load_topology(request.topology)):
         note = f"the GPUs may be Pascal or Volta, for which this library has no code: {INSTALL_NVRTC}"
-    return CompileResult(library, kind, contents.documents, len(sets.sets), note, contents.entries)
+    return CompileResult(library, kind, contents.documents, len(contents.gpu_sets.sets), note, contents.entries)
 
 
 def may_be_old(topology: Topology) -> bool:

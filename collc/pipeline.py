@@ -11,10 +11,11 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from collc import packing
+from collc.collectives.model import COMPILED, Collective
 from collc.errors import IRError, UsageError
 from collc.ir.build import build
 from collc.ir.nodes import Program
@@ -27,22 +28,13 @@ from collc.lower.reduce_everywhere import reduce_everywhere
 from collc.lower.share_slots import share_slots
 from collc.lower.take_turns import take_turns
 from collc.options import Target
+from collc.packing.candidates import channels_of, has_copies, spread
 from collc.packing.check import check_packing
-from collc.packing.model import Collective, Plan
-from collc.schedule.candidates import has_copies
+from collc.packing.model import Plan
 from collc.schedule.trees import schedule_trees
 from collc.topology.model import PlanGraph
 
 Pass = Callable[[Program], Program]
-
-# The collectives that programs exist for, in the order in which a library lists them.
-COMPILED = (
-    Collective.ALL_REDUCE,
-    Collective.BROADCAST,
-    Collective.REDUCE,
-    Collective.ALL_GATHER,
-    Collective.REDUCE_SCATTER,
-)
 
 
 @dataclass
@@ -124,6 +116,17 @@ def lower(
             program = run(before)
         _finish(name, label, before, program, recorder)
     return program
+
+
+def lower_spread(
+    plan: Plan, channels: int, nranks: int, target: Target, recorder: Recorder | None = None, suffix: str = ""
+) -> tuple[Plan, Program]:
+    """The plan cut for so many channels (0: as it is), and its verified program."""
+    cut, most = plan, target.max_channels
+    if channels:
+        cut = spread(plan, channels)
+        most = max(1, min(most, channels, channels_of(cut)))
+    return cut, lower(cut, nranks, replace(target, max_channels=most), recorder or Recorder(), suffix)
 
 
 def _finish(stage: str, label: str, before: Program | None, program: Program, recorder: Recorder) -> None:

@@ -1,4 +1,4 @@
-"""Builds the libraries that check.py runs: the generated sources beside it, the runtime, the kernels."""
+"""Builds the libraries that check.py runs: the tables beside it, the runtime, the kernels."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from gpu import CheckError
+from sources import source
 
 HERE = Path(__file__).resolve().parent
 TEMPLATES = HERE.parent / "templates"
@@ -55,6 +56,15 @@ def device_job(sm: int, fatbin: Path) -> list[str]:
     code = f"-gencode=arch=compute_{virtual},code=[sm_{sm},compute_{virtual}]"
     flags = ["-std=c++17", "-O3", *INCLUDE, code, "-fatbin", "-allow-unsupported-compiler"]
     return [nvcc, *flags, str(DEVICE_SOURCE), "-o", str(fatbin)]
+
+
+def write_sources(names: tuple[str, ...], folder: Path) -> list[Path]:
+    """NAME.cpp in `folder` for the tables of each name."""
+    folder.mkdir(parents=True, exist_ok=True)
+    made = [folder / f"{name}.cpp" for name in names]
+    for path in made:
+        path.write_text(source(path.stem), encoding="ascii")
+    return made
 
 
 def build(

@@ -2,7 +2,7 @@
 """Checks and measures the CUDA target on a machine with one GPU: all ranks of a plan share it, in one process.
 
 It needs Python's standard library, numpy, g++ and nvcc (or libraries that were built elsewhere: --library), no network.
-The generated sources beside this file are written by `make gpu-check-sources`.
+The compact tables beside this file are written by `make gpu-check-tables`.
 
 Every part runs in a process of its own, which is ended when its time is over: what hangs is one row of the table. Rows
 go to stdout and to $OUT/gpu-check.txt as they come; the table comes last. What the parts say on stderr goes to
@@ -149,7 +149,7 @@ def rows_of(options: argparse.Namespace) -> Iterator[Any]:
         yield from device()
     elif part == "build":
         start = time.monotonic()
-        made = building.build([HERE / f"{name}.cpp" for name in NAMES], options.folder, facts["sm"], until)
+        made = building.build(building.write_sources(NAMES, options.folder), options.folder, facts["sm"], until)
         yield "build", f"{len(made)} libraries in {time.monotonic() - start:.0f} s"
     elif part == "results":
         yield from results_of(options, until)

@@ -11,10 +11,10 @@ from support.programs import CUDA, HOST, chain, lowered, schedule_of
 from collc.build.compile import Contents, generate
 from collc.build.toolchain import Compiler
 from collc.codegen.entry import Entry
+from collc.collectives.model import Collective
 from collc.ir.printer import print_program
 from collc.packing.document import PlanFile
 from collc.packing.gpu_sets import written_set
-from collc.packing.model import Collective
 from collc.pipeline import Recorder, lower, pack
 from collc.topology.canonical import fingerprint
 from collc.topology.graph import plan_graph

@@ -12,8 +12,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from collc.collectives.blocks import block_layout, buffer_counts
+from collc.collectives.model import Collective
 from collc.errors import UsageError
-from collc.packing.model import Collective
 
 Array = npt.NDArray[Any]
 
@@ -140,30 +141,26 @@ class Case:
 
     @property
     def send_elements(self) -> int:
-        return self.count * (self.nranks if self.collective is Collective.REDUCE_SCATTER else 1)
+        return self.count * buffer_counts(self.collective, self.nranks)[0]
 
     @property
     def recv_elements(self) -> int:
-        return self.count * (self.nranks if self.collective is Collective.ALL_GATHER else 1)
+        return self.count * buffer_counts(self.collective, self.nranks)[1]
 
     def send_data(self, rank: int) -> Array:
         return fill(period_of(rank, self.nranks, self.op, self.kind), self.send_elements)
 
     def expected(self, rank: int) -> Array | None:
         """What rank must have received, or None where its output is not touched."""
-        match self.collective:
-            case Collective.ALL_REDUCE:
-                return fill(combined(self.nranks, self.op or "sum", self.kind), self.count)
-            case Collective.REDUCE:
-                if rank != self.root:
-                    return None
-                return fill(combined(self.nranks, self.op or "sum", self.kind), self.count)
-            case Collective.REDUCE_SCATTER:
-                return fill(combined(self.nranks, self.op or "sum", self.kind), self.count, rank * self.count)
-            case Collective.BROADCAST:
-                return fill(period_of(self.root, self.nranks, None, self.kind), self.count)
-            case Collective.ALL_GATHER:
-                blocks = [fill(period_of(r, self.nranks, None, self.kind), self.count) for r in range(self.nranks)]
-                return np.concatenate(blocks)
-            case _:
-                raise UsageError(f"{self.collective.value} cannot be checked yet")
+        layout = block_layout(self.collective, self.nranks, self.root if self.collective.rooted else None)
+        blocks = sorted(layout.out_blocks[rank].items(), key=lambda held: held[1])
+        return np.concatenate([self._block(block) for block, _ in blocks]) if blocks else None
+
+    def _block(self, block: int) -> Array:
+        """A finished block: what all ranks' inputs combine to there, or what its one owner sent."""
+        layout = block_layout(self.collective, self.nranks, self.root if self.collective.rooted else None)
+        owner = next(rank for rank in range(self.nranks) if block in layout.in_blocks[rank])
+        at = layout.in_blocks[owner][block] * self.count
+        if self.collective.reduces:
+            return fill(combined(self.nranks, self.op or "sum", self.kind), self.count, at)
+        return fill(period_of(owner, self.nranks, None, self.kind), self.count, at)

@@ -19,8 +19,8 @@ from collc.bench.breakdown import read_times, since
 from collc.bench.data import OPS, TYPES, Case
 from collc.bench.nccl import Nccl
 from collc.bench.worker import FAILURES, GUARD, UNWRITTEN, Buffer, count_wrong, make_buffers, said, what_runs
+from collc.collectives.model import Collective
 from collc.errors import RunError
-from collc.packing.model import Collective
 
 _OUT_OF_MEMORY = 2  # CUDA_ERROR_OUT_OF_MEMORY
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import ctypes
 from pathlib import Path
 
+from collc.collectives.model import COMPILED, Collective
 from collc.errors import RunError
-from collc.packing.model import Collective
 
 UNIQUE_ID_BYTES = 128
 
@@ -34,12 +34,15 @@ _SIGNATURES: dict[str, list[type]] = {
     "ncclCommGetAsyncError": [_comm, ctypes.POINTER(_int)],
     "ncclGroupStart": [],
     "ncclGroupEnd": [],
-    "ncclAllReduce": [_ptr, _ptr, _size, _int, _int, _comm, _ptr],
-    "ncclBroadcast": [_ptr, _ptr, _size, _int, _int, _comm, _ptr],
-    "ncclReduce": [_ptr, _ptr, _size, _int, _int, _int, _comm, _ptr],
-    "ncclAllGather": [_ptr, _ptr, _size, _int, _comm, _ptr],
-    "ncclReduceScatter": [_ptr, _ptr, _size, _int, _int, _comm, _ptr],
 }
+
+
+def _arguments(collective: Collective) -> list[type]:
+    """Buffers, count and type; an operation where something is reduced, a root where there is one; then the rest."""
+    return [_ptr, _ptr, _size, _int, *[_int] * (collective.reduces + collective.rooted), _comm, _ptr]
+
+
+_SIGNATURES |= {f"nccl{collective.traits.title}": _arguments(collective) for collective in COMPILED}
 
 
 class Nccl:
@@ -91,17 +94,9 @@ class Nccl:
         comm: ctypes.c_void_p,
     ) -> int:
         """Calls the collective once and returns its ncclResult_t; send and recv are addresses."""
-        lib = self.lib
-        match collective:
-            case Collective.ALL_REDUCE:
-                return int(lib.ncclAllReduce(send, recv, count, dtype, op, comm, None))
-            case Collective.BROADCAST:
-                return int(lib.ncclBroadcast(send, recv, count, dtype, root, comm, None))
-            case Collective.REDUCE:
-                return int(lib.ncclReduce(send, recv, count, dtype, op, root, comm, None))
-            case Collective.ALL_GATHER:
-                return int(lib.ncclAllGather(send, recv, count, dtype, comm, None))
-            case Collective.REDUCE_SCATTER:
-                return int(lib.ncclReduceScatter(send, recv, count, dtype, op, comm, None))
-            case _:
-                raise RunError(f"{collective.value} cannot be called yet")
+        if collective not in COMPILED:
+            raise RunError(f"{collective.value} cannot be called yet")
+        operation = [op] if collective.reduces else []
+        roots = [root] if collective.rooted else []
+        function = getattr(self.lib, f"nccl{collective.traits.title}")
+        return int(function(send, recv, count, dtype, *operation, *roots, comm, None))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,14 +11,12 @@ from typing import Any
 from collc.bench.breakdown import ChannelShare, shares
 from collc.bench.data import TYPES
 from collc.bench.launchers import Place
-from collc.bench.sizes import check_memory, size_series
+from collc.bench.memory import check_memory
 from collc.bench.team import gpu_team_of, team_of
 from collc.build.readback import read_manifest
+from collc.collectives.model import Collective
+from collc.collectives.sizes import buffer_bytes, call_bytes, element_count, size_series
 from collc.errors import UsageError
-from collc.packing.model import Collective
-
-REDUCING = (Collective.ALL_REDUCE, Collective.REDUCE, Collective.REDUCE_SCATTER)
-_PER_RANK = (Collective.ALL_GATHER, Collective.REDUCE_SCATTER)
 
 
 @dataclass(frozen=True)
@@ -65,27 +63,6 @@ class Row:
     def to_json(self) -> dict[str, Any]:
         hidden = {"count"} if self.breakdown else {"count", "breakdown"}
         return {name: value for name, value in dataclasses.asdict(self).items() if name not in hidden}
-
-
-def bus_factor(collective: Collective, nranks: int) -> float:
-    """busbw / algbw, as in nccl-tests' doc/PERFORMANCE.md."""
-    if collective is Collective.ALL_REDUCE:
-        return 2 * (nranks - 1) / nranks
-    return (nranks - 1) / nranks if collective in _PER_RANK else 1.0
-
-
-def element_count(collective: Collective, size: int, element_bytes: int, nranks: int) -> int:
-    """NCCL's count for a total size; blocks of per-rank collectives are multiples of 16 bytes, as in nccl-tests."""
-    count = size // element_bytes
-    if collective in _PER_RANK:
-        unit = 16 // element_bytes
-        return count // nranks // unit * unit
-    return count
-
-
-def buffer_bytes(collectives: Iterable[Collective], size: int, nranks: int) -> int:
-    """The most that the buffers of all ranks take for calls of one size, which are out of place."""
-    return max((nranks * size + size * (1 if c in _PER_RANK else nranks) for c in collectives), default=0)
 
 
 def library_ranks(manifest: dict[str, Any], wanted: int | None) -> int:
@@ -146,7 +123,7 @@ def _orders(request: BenchRequest, sizes: Sequence[int], nranks: int, held: set[
             if request.root is not None and not 0 <= request.root < nranks:
                 raise UsageError(f"root {request.root} is no rank of 0..{nranks - 1}")
         for kind in request.types:
-            for op in request.ops if collective in REDUCING else [None]:
+            for op in request.ops if collective.reduces else [None]:
                 for root in roots:
                     for size in sizes:
                         count = element_count(collective, size, TYPES[kind].size, nranks)
@@ -170,8 +147,7 @@ def _row(
 ) -> Row:
     """`programs` are the manifest's, of all allocations: which of them ran, the library itself says."""
     collective = Collective(order["collective"])
-    per_rank = nranks if collective in _PER_RANK else 1
-    size = order["count"] * TYPES[order["type"]].size * per_rank
+    size = call_bytes(collective, order["count"], TYPES[order["type"]].size, nranks)
     seconds = sum(answer["seconds"] for answer in answers) / len(answers)
     algbw = size / seconds / 1e9 if seconds else 0.0
     checked = [answer["wrong"] for answer in answers if answer["wrong"] is not None]
@@ -190,7 +166,7 @@ def _row(
         proto=answers[0]["proto"] or ran.get("proto", "-"),
         time_us=seconds * 1e6,
         algbw_gbps=algbw,
-        busbw_gbps=algbw * bus_factor(collective, nranks),
+        busbw_gbps=algbw * collective.bus_factor(nranks),
         wrong=sum(checked) if checked else None,
         breakdown=shares(answers, max(1, order["iters"])),
     )

@@ -20,9 +20,10 @@ from collc.bench.data import OPS, TYPES, Array, Case
 from collc.bench.launchers import Place
 from collc.bench.meeting import join
 from collc.bench.nccl import Nccl
-from collc.codegen.context import COLLECTIVES, PROTOCOLS
+from collc.codegen.context import PROTOCOLS
+from collc.collectives.blocks import in_place_offsets
+from collc.collectives.model import Collective
 from collc.errors import CollcError, RunError
-from collc.packing.model import Collective
 
 GUARD = 64  # bytes on both sides of every buffer that nobody may touch
 _GUARD_BYTE, UNWRITTEN = 0xC3, 0xA5
@@ -72,9 +73,7 @@ def make_buffers(
     if not in_place:
         return make(send_bytes), make(recv_bytes), 0, 0
     both = make(max(send_bytes, recv_bytes))
-    block = rank * case.count * size
-    send_at = block if case.collective is Collective.ALL_GATHER else 0
-    recv_at = block if case.collective is Collective.REDUCE_SCATTER else 0
+    send_at, recv_at = (at * case.count * size for at in in_place_offsets(case.collective, rank))
     return both, both, send_at, recv_at
 
 
@@ -109,7 +108,7 @@ def what_runs(nccl: Nccl, comm: ctypes.c_void_p, case: Case) -> dict[str, Any]:
             found.append(-1)
             continue
         ask.argtypes = [ctypes.c_void_p, ctypes.c_uint32, ctypes.c_int, ctypes.c_uint64]
-        found.append(int(ask(comm, COLLECTIVES[case.collective], case.root, case.count * case.kind.size)))
+        found.append(int(ask(comm, case.collective.traits.number, case.root, case.count * case.kind.size)))
     names = {number: name for name, number in PROTOCOLS.items()}
     return {"program": found[0], "proto": names.get(found[1])}
 

@@ -12,9 +12,9 @@ from collc.codegen.context import When
 from collc.errors import IRError, RunError
 from collc.ir.nodes import Program
 from collc.ir.verify import verify
+from collc.packing.candidates import kind_of, spread
 from collc.packing.document import PlanFile, verify_document
 from collc.packing.model import Plan
-from collc.schedule.candidates import kind_of, spread
 from collc.schedule.model import Schedule
 from collc.schedule.trees import schedule_trees
 

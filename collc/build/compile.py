@@ -8,7 +8,7 @@ import shutil
 import tempfile
 import zlib
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -63,7 +63,15 @@ class Contents:
 def generate(
     contents: Contents, target: Target, compiler: Compiler, device: DeviceCode | None = None
 ) -> tuple[str, str]:
-    """The generated source and the build id of the library that it makes.
+    """The generated source and the build id of the library that it makes; arguments as `source_context` takes them."""
+    context, build_id = source_context(contents, target, compiler, device)
+    return render(context), build_id
+
+
+def source_context(
+    contents: Contents, target: Target, compiler: Compiler, device: DeviceCode | None = None
+) -> tuple[SourceContext, str]:
+    """What the generated source prints, and the build id of the library that it makes.
 
     Args:
         device: the device code that goes with it; None for the host target.
@@ -108,7 +116,7 @@ def generate(
         plan_rows=_byte_rows(plan),
         plan_size=len(plan),
     )
-    return render(context), build_id
+    return context, build_id
 
 
 def _slices(data: bytes) -> list[bytes]:
@@ -120,7 +128,7 @@ def _byte_rows(data: bytes) -> tuple[str, ...]:
 
 
 class Parts:
-    """The parts of a library that know no topology, in the making from now on: a context, left when they are used.
+    """The parts of a library that know no topology. Entering the context starts compiling them in the background.
 
     Planning takes one core at most, and the compilers the others.
 
@@ -131,12 +139,16 @@ class Parts:
 
     def __init__(self, kind: TargetKind, *, cuda: int | None = None, counters: bool = False) -> None:
         self.compiler = find_cxx()
-        units = runtime_units(kind, self.compiler)
+        self._kind, self._cuda, self._counters = kind, cuda, counters
         self._pool = ThreadPoolExecutor(os.cpu_count() or 1)
-        self._device = self._pool.submit(build_device_code, cuda, counters) if kind is TargetKind.CUDA else None
-        self._objects = [self._pool.submit(compile_object, unit, self.compiler) for unit in units]
+        self._device: Future[DeviceCode] | None = None
+        self._objects: list[Future[Path]] = []
 
     def __enter__(self) -> Parts:
+        if self._kind is TargetKind.CUDA:
+            self._device = self._pool.submit(build_device_code, self._cuda, self._counters)
+        units = runtime_units(self._kind, self.compiler)
+        self._objects = [self._pool.submit(compile_object, unit, self.compiler) for unit in units]
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -11,10 +11,10 @@ from collc import __version__
 from collc.codegen.entry import Entry
 from collc.ir.nodes import Program
 from collc.options import Target
+from collc.packing.candidates import kind_of
 from collc.packing.document import PlanFile
 from collc.packing.gpu_sets import GpuSets
 from collc.packing.model import Plan
-from collc.schedule.candidates import kind_of
 
 FORMAT = "collc-library/1"
 

@@ -16,13 +16,14 @@ from elftools.elf.elffile import ELFFile
 from elftools.elf.sections import SymbolTableSection
 
 from collc.build.manifest import FORMAT
-from collc.codegen.context import ARRAYS, COLLECTIVES, FLAG_INPUT, FLAG_OUTPUT, NEVER, PROTOCOLS, STRUCTS, When
+from collc.codegen.context import ARRAYS, FLAG_INPUT, FLAG_OUTPUT, NEVER, PROTOCOLS, STRUCTS, When
+from collc.collectives.model import Collective
 from collc.errors import RunError
 from collc.ir.nodes import Channel, Fifo, Program, Share, Step
 from collc.packing.document import PlanFile, from_json
 from collc.packing.gpu_sets import GpuSet
 
-_COLLECTIVE_OF = {number: collective for collective, number in COLLECTIVES.items()}
+_COLLECTIVE_OF = {collective.traits.number: collective for collective in Collective}
 _PROTOCOL_OF = {number: protocol for protocol, number in PROTOCOLS.items()}
 _MOST_PLAN_BYTES = 1 << 30
 

@@ -23,9 +23,8 @@ from collc.bench.worker import serve_place
 from collc.build.readback import read_manifest
 from collc.cli import report
 from collc.cli.report import SIZE, debug_option, emit_json, json_option
+from collc.collectives.model import COMPILED, Collective
 from collc.errors import RunError, UsageError
-from collc.packing.model import Collective
-from collc.pipeline import COMPILED
 
 
 @click.command("bench")

@@ -9,11 +9,11 @@ import click
 
 from collc.cli import report
 from collc.cli.report import debug_option, emit_json, json_option, note, progress, table
+from collc.collectives.model import COMPILED, Collective
 from collc.compiler import CompileRequest, CompileResult, compile_topology
 from collc.errors import UsageError
 from collc.options import TARGETS, TargetKind
-from collc.packing.model import Collective
-from collc.pipeline import COMPILED, Recorder, stage_names
+from collc.pipeline import Recorder, stage_names
 from collc.simulate.generations import MACHINES
 
 _STAGES = sorted({name for target in TARGETS.values() for name in stage_names(target)})

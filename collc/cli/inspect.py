@@ -11,8 +11,8 @@ from collc.build.cuda import needs
 from collc.build.readback import read_manifest
 from collc.cli import report
 from collc.cli.report import compact, debug_option, emit_json, json_option, table
+from collc.collectives.sizes import short_size
 from collc.inputs import open_input
-from collc.simulate.run import short_size
 
 
 @click.command("inspect")

@@ -11,8 +11,9 @@ from collc.cli import report
 from collc.cli.plan_sets import one_set, plan_sets, sets_json, sets_text
 from collc.cli.plan_text import explain_plans, summary, trade_json, trade_text
 from collc.cli.report import debug_option, emit_json, json_option, progress
+from collc.collectives.model import Collective
 from collc.errors import UsageError
-from collc.packing import Collective, Plan, plan
+from collc.packing import Plan, plan
 from collc.packing.allocations import allocations as named_allocations
 from collc.packing.document import plan_file, to_json
 from collc.packing.solve import SOLVERS

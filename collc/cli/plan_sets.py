@@ -9,7 +9,8 @@ from fractions import Fraction
 from typing import Any
 
 from collc.cli.report import compact, progress, table
-from collc.packing import Collective, Plan, plan
+from collc.collectives.model import Collective
+from collc.packing import Plan, plan
 from collc.packing.allocations import Allocation
 from collc.packing.document import plan_file, to_json
 from collc.packing.rings import MAX_GPUS, best_rings, ring_rate

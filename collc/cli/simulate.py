@@ -11,19 +11,18 @@ from typing import Any
 
 import click
 
-from collc.bench.sizes import size_series
+from collc.choose.table import Table, choose
 from collc.cli import report
 from collc.cli.report import SIZE, debug_option, emit_json, json_option, note, progress, table
+from collc.collectives.model import COMPILED, Collective
+from collc.collectives.sizes import short_size, size_series
 from collc.errors import PackingError, UsageError
 from collc.outputs import check_output
-from collc.packing.model import Collective
-from collc.pipeline import COMPILED
 from collc.simulate import nccl
-from collc.simulate.choose import Table, choose
 from collc.simulate.generations import MACHINES
 from collc.simulate.plot import plot_comparison
 from collc.simulate.report import chrome_trace, critical_path
-from collc.simulate.run import LEAST_CHUNK, PLANS, Prediction, Simulator, Variant, own_channels, short_size
+from collc.simulate.run import LEAST_CHUNK, PLANS, Prediction, Simulator, Variant, own_channels
 from collc.topology.allocation import parse_gpus
 from collc.topology.graph import plan_graph
 from collc.topology.load import load_topology

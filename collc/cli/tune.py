@@ -9,9 +9,8 @@ import click
 from collc.bench.find import find_library
 from collc.cli import report
 from collc.cli.report import SIZE, debug_option, emit_json, json_option, note, progress, table
-from collc.packing.model import Collective
-from collc.pipeline import COMPILED
-from collc.simulate.run import short_size
+from collc.collectives.model import COMPILED, Collective
+from collc.collectives.sizes import short_size
 from collc.tune.run import Tuned, TuneReport, TuneRequest, tune
 
 

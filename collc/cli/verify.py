@@ -13,8 +13,8 @@ from collc.errors import CertificateError, CollcError, UsageError
 from collc.inputs import open_input
 from collc.ir.printer import parse_program
 from collc.ir.verify import verify
+from collc.packing.candidates import kind_of
 from collc.packing.document import PlanFile, parse_plan, verify_document
-from collc.schedule.candidates import kind_of
 
 
 @click.command("verify")

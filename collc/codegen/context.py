@@ -14,20 +14,6 @@ from typing import NamedTuple
 from collc.ir.nodes import Fifo, Program, Step
 from collc.ir.printer import print_step
 from collc.packing.gpu_sets import GpuSets
-from collc.packing.model import Collective
-
-# Numbers of collc::Collective.
-COLLECTIVES: dict[Collective, int] = {
-    Collective.ALL_REDUCE: 0,
-    Collective.ALL_GATHER: 1,
-    Collective.REDUCE_SCATTER: 2,
-    Collective.BROADCAST: 3,
-    Collective.REDUCE: 4,
-    Collective.GATHER: 5,
-    Collective.SCATTER: 6,
-    Collective.ALLTOALL: 7,
-    Collective.SENDRECV: 8,
-}
 
 # Program.protocol.
 PROTOCOLS: dict[str, int] = {"Simple": 0, "LL": 1, "LL128": 2}
@@ -247,7 +233,7 @@ class TableBuilder:
             "collc_programs",
             (
                 NEVER if rule.min_bytes is None else rule.min_bytes,
-                COLLECTIVES[program.collective],
+                program.collective.traits.number,
                 root,
                 first_share,
                 len(program.shares),

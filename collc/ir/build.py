@@ -19,7 +19,6 @@ from __future__ import annotations
 from collections import defaultdict
 
 from collc.ir.nodes import Channel, Fifo, Program, Share, Step
-from collc.packing.model import Collective
 from collc.schedule.model import Part, Schedule
 
 
@@ -66,7 +65,7 @@ def _steps(
     for rank in range(schedule.nranks):
         steps: list[Step] = []
         down = tuple(down_out[rank])
-        stores = schedule.collective is not Collective.REDUCE or rank == schedule.root
+        stores = not schedule.collective.traits.output.at_root or rank == schedule.root
         if rank == part.root:
             if part.reduce:
                 steps.append(Step(share, 0, True, tuple(up_in[rank]), True, down))

@@ -16,8 +16,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from collc.collectives.blocks import block_layout
 from collc.errors import IRError
-from collc.ir.nodes import Program, Step, block_layout
+from collc.ir.nodes import Program, Step
 
 Array = npt.NDArray[Any]
 Reduce = Callable[[Array, Array], Array]

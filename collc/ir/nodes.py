@@ -22,8 +22,8 @@ import math
 from dataclasses import dataclass
 from fractions import Fraction
 
+from collc.collectives.model import Collective
 from collc.errors import IRError
-from collc.packing.model import Collective
 
 # What a step is called: (reads own input, receives, writes output, sends) -> NCCL's primitive.
 _NAMES: dict[tuple[bool, bool, bool, bool], str] = {
@@ -178,55 +178,3 @@ class Program:
     def replace(self, **changes: object) -> Program:
         """A copy with some fields changed; checked again."""
         return dataclasses.replace(self, **changes)  # type: ignore[arg-type]
-
-
-@dataclass(frozen=True, slots=True)
-class BlockLayout:
-    """Where the blocks of a collective lie. All offsets are in units of `count` elements.
-
-    nblocks: number of blocks; in_blocks[r], out_blocks[r]: block -> offset for the blocks that rank r reads from its
-    input or must have written to its output at the end.
-    """
-
-    nblocks: int
-    in_blocks: tuple[dict[int, int], ...]
-    out_blocks: tuple[dict[int, int], ...]
-
-
-def block_layout(collective: Collective, nranks: int, root: int | None) -> BlockLayout:
-    """The blocks of a collective, with NCCL's buffer conventions (`count` as in NCCL: per rank for all_gather and
-    reduce_scatter, the whole buffer otherwise)."""
-    ranks = range(nranks)
-    whole: dict[int, int] = {0: 0}
-    every = {b: b for b in ranks}
-    none: dict[int, int] = {}
-    match collective:
-        case Collective.ALL_REDUCE:
-            return BlockLayout(1, (whole,) * nranks, (whole,) * nranks)
-        case Collective.BROADCAST:
-            return BlockLayout(1, tuple(whole if r == root else none for r in ranks), (whole,) * nranks)
-        case Collective.REDUCE:
-            return BlockLayout(1, (whole,) * nranks, tuple(whole if r == root else none for r in ranks))
-        case Collective.ALL_GATHER:
-            return BlockLayout(nranks, tuple({r: 0} for r in ranks), (every,) * nranks)
-        case Collective.REDUCE_SCATTER:
-            return BlockLayout(nranks, (every,) * nranks, tuple({r: 0} for r in ranks))
-        case Collective.GATHER:
-            return BlockLayout(nranks, tuple({r: 0} for r in ranks), tuple(every if r == root else none for r in ranks))
-        case Collective.SCATTER:
-            return BlockLayout(nranks, tuple(every if r == root else none for r in ranks), tuple({r: 0} for r in ranks))
-        case Collective.ALLTOALL:
-            return BlockLayout(
-                nranks * nranks,
-                tuple({r * nranks + d: d for d in ranks} for r in ranks),
-                tuple({s * nranks + r: s for s in ranks} for r in ranks),
-            )
-        case Collective.SENDRECV:
-            return BlockLayout(nranks, tuple({r: 0} for r in ranks), tuple({(r - 1) % nranks: 0} for r in ranks))
-
-
-def contributors(collective: Collective, nranks: int, block: int) -> frozenset[int] | None:
-    """The ranks whose inputs a finished block is reduced from, or None where blocks are only moved."""
-    if collective in (Collective.ALL_REDUCE, Collective.REDUCE, Collective.REDUCE_SCATTER):
-        return frozenset(range(nranks))
-    return None

@@ -14,9 +14,9 @@ import re
 from collections.abc import Iterator
 from fractions import Fraction
 
+from collc.collectives.model import Collective
 from collc.errors import IRError
 from collc.ir.nodes import SHAPES, Channel, Fifo, Program, Share, Step
-from collc.packing.model import Collective
 
 FORMAT = "collc-ir/1"
 MAX_LINES = 5_000_000

@@ -22,8 +22,9 @@ from collections.abc import Iterator
 from fractions import Fraction
 from typing import NamedTuple
 
+from collc.collectives.blocks import BlockLayout, block_layout, contributors
 from collc.errors import IRError
-from collc.ir.nodes import BlockLayout, Program, Step, block_layout, contributors
+from collc.ir.nodes import Program, Step
 
 
 class Place(NamedTuple):
@@ -198,7 +199,7 @@ class _Formulas:
 
 def _complete(program: Program, layout: BlockLayout, block: int) -> int:
     """The ranks whose input a stored block must hold, one bit each."""
-    expected = contributors(program.collective, program.nranks, block)
+    expected = contributors(program.collective, program.nranks)
     if expected is None:
         expected = frozenset(r for r in range(program.nranks) if block in layout.in_blocks[r])
     return sum(1 << rank for rank in expected)

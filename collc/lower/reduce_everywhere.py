@@ -23,8 +23,8 @@ from __future__ import annotations
 
 from fractions import Fraction
 
+from collc.collectives.model import Collective
 from collc.ir.nodes import Channel, Fifo, Program, Share, Step
-from collc.packing.model import Collective
 
 
 def reduce_everywhere(program: Program) -> Program:

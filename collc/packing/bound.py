@@ -6,14 +6,12 @@ import math
 from collections.abc import Iterable
 from fractions import Fraction
 
+from collc.collectives.model import Collective
 from collc.errors import CertificateError
 from collc.packing.arborescence import arborescence_cost, cheapest_arborescence
-from collc.packing.model import Certificate, Collective, Cut, Partition, Prices
+from collc.packing.model import Certificate, Cut, Partition, Prices
 from collc.packing.network import Net, cheapest_paths, exact_distances
 from collc.topology.model import PlanGraph
-
-_OUT = {Collective.BROADCAST, Collective.ALL_GATHER}
-_IN = {Collective.REDUCE, Collective.REDUCE_SCATTER}
 
 
 def certificate_bound(
@@ -56,22 +54,18 @@ def _cut_bound(graph: PlanGraph, collective: Collective, root: int | None, cut: 
     inside = sum(1 for r in graph.ranks if r in side)
     if not 0 < inside < graph.nranks:
         raise CertificateError(f"a cut holds some but not all GPUs, this side holds {inside}", where=where)
-    if collective in (Collective.BROADCAST, Collective.REDUCE):
-        assert root is not None
-        if root not in side:
-            raise CertificateError(f"the side does not hold the root {graph.vertices[root].name}", where=where)
-        return leaving(graph, side) if collective is Collective.BROADCAST else entering(graph, side)
-    if collective is Collective.ALL_GATHER:
-        return graph.nranks * leaving(graph, side) / inside
-    if collective is Collective.REDUCE_SCATTER:
-        return graph.nranks * entering(graph, side) / inside
-    if collective is Collective.ALL_REDUCE:
+    if not collective.uses_trees:
+        raise CertificateError(f"a cut proves nothing for {collective.value}; it takes prices", where=where)
+    if collective.both_phases:
         return min(leaving(graph, side), entering(graph, side))
-    raise CertificateError(f"a cut proves nothing for {collective.value}; it takes prices", where=where)
+    if root is not None and root not in side:
+        raise CertificateError(f"the side does not hold the root {graph.vertices[root].name}", where=where)
+    crossing = entering(graph, side) if collective.inward else leaving(graph, side)
+    return graph.nranks * crossing / inside if collective.per_rank else crossing
 
 
 def _partition_bound(graph: PlanGraph, collective: Collective, partition: Partition, where: str) -> Fraction:
-    if collective is not Collective.ALL_REDUCE:
+    if not collective.both_phases:
         raise CertificateError(f"a partition proves nothing for {collective.value}, only for all_reduce", where=where)
     k = len(partition.parts)
     if k < 2:
@@ -121,21 +115,20 @@ def _prices_bound(graph: PlanGraph, collective: Collective, root: int | None, pr
 def unit_cost(net: Net, price: list[Fraction], collective: Collective, root: int | None) -> Fraction | None:
     """The cheapest cost of serving one unit of `collective` under link prices; None if a GPU cannot be reached."""
     n = net.nranks
-    if collective in _IN or collective is Collective.GATHER:
+    if collective.inward:
         net = net.reversed()
     if collective.uses_trees:
         costs, scale = _tree_costs(net, price, None if root is None else [root])
         if costs is None:
             return None
-        if collective is Collective.ALL_REDUCE:
-            back, _ = _tree_costs(net.reversed(), price, None)
+        if collective.both_phases:
+            back, _ = _tree_costs(net.reversed(), price, None if root is None else [root])
             return None if back is None else Fraction(min(a + b for a, b in zip(costs, back, strict=True)), scale)
         return Fraction(sum(costs), scale * len(costs))
     scale = math.lcm(*(p.denominator for p in price))
     whole = [int(p * scale) for p in price]
     pairs: dict[int, list[int]]
-    if collective in (Collective.GATHER, Collective.SCATTER):
-        assert root is not None
+    if root is not None:
         pairs = {root: [v for v in range(n) if v != root]}
     elif collective is Collective.ALLTOALL:
         pairs = {u: [v for v in range(n) if v != u] for u in range(n)}

@@ -11,14 +11,11 @@ from collections.abc import Iterable, Sequence
 from fractions import Fraction
 from itertools import chain
 
+from collc.collectives.model import Collective
 from collc.errors import CertificateError
 from collc.packing.bound import certificate_bound
-from collc.packing.model import Collective, Flow, Hop, Plan, Tree
+from collc.packing.model import Flow, Hop, Plan, Tree
 from collc.topology.model import PlanGraph
-
-_REDUCES = {Collective.REDUCE, Collective.REDUCE_SCATTER, Collective.ALL_REDUCE}
-_BROADCASTS = {Collective.BROADCAST, Collective.ALL_GATHER, Collective.ALL_REDUCE}
-_PER_ROOT = {Collective.ALL_GATHER, Collective.REDUCE_SCATTER}
 
 
 def check_packing(graph: PlanGraph, plan: Plan, where: str = "plan") -> None:
@@ -99,7 +96,7 @@ def _check_trees(graph: PlanGraph, plan: Plan, load: list[int], scale: int, wher
         weight = int(tree.weight * scale)
         for link, count in use.items():
             load[link] += weight * count
-    if plan.collective in _PER_ROOT:
+    if plan.collective.per_rank:
         share = plan.rate / graph.nranks
         for rank, total in enumerate(per_root):
             if total != share:
@@ -115,8 +112,8 @@ def _check_trees(graph: PlanGraph, plan: Plan, load: list[int], scale: int, wher
 
 def _check_phases(graph: PlanGraph, collective: Collective, tree: Tree, place: str) -> None:
     for phase, hops, needed in (
-        ("reduce", tree.reduce, collective in _REDUCES),
-        ("broadcast", tree.broadcast, collective in _BROADCASTS),
+        ("reduce", tree.reduce, collective.reduces),
+        ("broadcast", tree.broadcast, collective.spreads),
     ):
         if not needed:
             if hops:

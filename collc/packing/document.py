@@ -14,9 +14,10 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, NoReturn, TypeVar
 
+from collc.collectives.model import Collective
 from collc.errors import CertificateError
 from collc.packing.check import check_packing
-from collc.packing.model import Certificate, Collective, Cut, Flow, Hop, Partition, Plan, Prices, Tree
+from collc.packing.model import Certificate, Cut, Flow, Hop, Partition, Plan, Prices, Tree
 from collc.topology.canonical import fingerprint
 from collc.topology.model import GraphLink, LinkKind, PlanGraph, Vertex, VertexKind
 
@@ -25,8 +26,6 @@ FORMAT = "collc-plan/1"
 _T = TypeVar("_T")
 _FRACTION = re.compile(r"-?[0-9]{1,4000}(/[0-9]{1,4000})?")
 _IDENTIFIER = re.compile(r"[0-9]{1,9}")
-_REDUCES = (Collective.REDUCE, Collective.REDUCE_SCATTER, Collective.ALL_REDUCE)
-_BROADCASTS = (Collective.BROADCAST, Collective.ALL_GATHER, Collective.ALL_REDUCE)
 
 
 @dataclass(frozen=True)
@@ -103,9 +102,9 @@ def _certificate_json(certificate: Certificate, names: list[str]) -> dict[str, A
 
 def _tree_json(tree: Tree, collective: Collective) -> dict[str, Any]:
     result: dict[str, Any] = {"root": tree.root, "weight_gbps": str(tree.weight)}
-    if collective in _REDUCES:
+    if collective.reduces:
         result["reduce"] = [[h.src, h.dst, list(h.links)] for h in tree.reduce]
-    if collective in _BROADCASTS:
+    if collective.spreads:
         result["broadcast"] = [[h.src, h.dst, list(h.links)] for h in tree.broadcast]
     return result
 
@@ -276,7 +275,7 @@ class _Reader:
         return self.items(obj, place, lambda o, p, _: self.vertex(o, p))
 
     def tree(self, obj: object, place: str, collective: Collective) -> Tree:
-        phases = [p for p, among in (("reduce", _REDUCES), ("broadcast", _BROADCASTS)) if collective in among]
+        phases = [p for p, has in (("reduce", collective.reduces), ("broadcast", collective.spreads)) if has]
         item = self.table(obj, place, ("root", "weight_gbps", *phases))
         hops = {p: tuple(self.items(item[p], f"{place}.{p}", self.hop)) for p in phases}
         root = self.rank_number(item["root"], f"{place}.root")

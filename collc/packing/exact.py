@@ -12,12 +12,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
+from collc.collectives.model import Collective
 from collc.errors import PackingError
 from collc.packing.columns import DENSE_FROM, Column, Oracle, TreeOracle, mirrored_links
 from collc.packing.cuts import broadcast_cut, gather_cut, reduce_partition
 from collc.packing.effort import Effort, efforts
 from collc.packing.generate import Generator, Packing
-from collc.packing.model import Certificate, Collective, Cut, Partition, Prices
+from collc.packing.model import Certificate, Cut, Partition, Prices
 from collc.packing.near import best_so_far
 from collc.packing.network import Net
 from collc.packing.symmetry import Symmetry, find_symmetry, no_symmetry
@@ -47,8 +48,8 @@ class Solved:
 
 
 def outward(net: Net, collective: Collective) -> Net:
-    """The net on which `collective` is packed as out-trees: turned round for reduce and reduce_scatter."""
-    return net.reversed() if collective in (Collective.REDUCE, Collective.REDUCE_SCATTER) else net
+    """The net on which `collective` is packed as out-trees: turned round where data moves towards roots."""
+    return net.reversed() if collective.inward else net
 
 
 @dataclass(frozen=True)
@@ -70,8 +71,8 @@ class Problem:
 
         all_reduce on links that are equal both ways uses one tree for both phases, and one row for both directions.
         """
-        per_root = self.collective in (Collective.ALL_GATHER, Collective.REDUCE_SCATTER)
-        pairs = self.collective is Collective.ALL_REDUCE
+        per_root = self.collective.per_rank
+        pairs = self.collective.both_phases
         mirror = mirrored_links(self.net) if pairs else None
         orbit = list(self.symmetry.link_orbit)
         if mirror is not None:
@@ -97,11 +98,8 @@ def upper_bound(
         probes: the ranks that cuts are sought for, one of each orbit; all by default.
         groups: vertex sets to try as the parts of a partition, where the graph is too large to search all.
     """
-    if root is not None:
-        value, side = broadcast_cut(net, root, probes)
-        return value, Cut(side)
-    if collective is not Collective.ALL_REDUCE:
-        value, side = gather_cut(net, probes)
+    if not collective.both_phases:
+        value, side = gather_cut(net, probes) if root is None else broadcast_cut(net, root, probes)
         return value, Cut(side)
     best: tuple[Fraction, Certificate] | None = None
     for view in (net, net.reversed()):

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from fractions import Fraction
 
+from collc.collectives.model import Collective
 from collc.packing.columns import Column
 from collc.packing.exact import Solved
-from collc.packing.model import Collective, Hop, Tree
+from collc.packing.model import Hop, Tree
 from collc.packing.network import Out
-
-_INWARD = (Collective.REDUCE, Collective.REDUCE_SCATTER)
 
 
 def expand(solved: Solved, collective: Collective, mirror: Sequence[int] | None) -> list[Tree]:
@@ -53,9 +52,9 @@ class _Image:
 
     def tree(self, column: Column, collective: Collective) -> tuple[int, tuple[Hop, ...], tuple[Hop, ...]]:
         root = column.root if self._vertex is None else self._vertex[column.root]
-        if collective is Collective.ALL_REDUCE:
+        if collective.both_phases:
             return root, self._phase(column.back, inward=True), self._phase(column.out, inward=False)
-        if collective in _INWARD:
+        if collective.inward:
             return root, self._phase(column.out, inward=True), ()
         return root, (), self._phase(column.out, inward=False)
 

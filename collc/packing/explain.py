@@ -6,10 +6,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
+from collc.collectives.model import Collective
 from collc.packing.bound import unit_cost
 from collc.packing.cuts import broadcast_cut
 from collc.packing.exact import outward, upper_bound
-from collc.packing.model import Collective, Cut, Hop, Partition, Plan, Prices, Tree
+from collc.packing.model import Cut, Hop, Partition, Plan, Prices, Tree
 from collc.packing.network import Net
 from collc.topology.model import PlanGraph
 
@@ -75,14 +76,13 @@ def binding(graph: PlanGraph, plan: Plan) -> Binding:
 def _cut_binding(graph: PlanGraph, plan: Plan, cut: Cut) -> Binding:
     side = set(cut.side)
     inside = sum(1 for r in graph.ranks if r in side)
-    inward = plan.collective in (Collective.REDUCE, Collective.REDUCE_SCATTER)
+    inward = plan.collective.inward
     out = [x.id for x in graph.links if x.src in side and x.dst not in side]
     into = [x.id for x in graph.links if x.dst in side and x.src not in side]
     links = into if inward else out
-    if plan.collective is Collective.ALL_REDUCE and _capacity(graph, into) < _capacity(graph, out):
+    if plan.collective.both_phases and _capacity(graph, into) < _capacity(graph, out):
         links, inward = into, True
-    per_root = plan.collective in (Collective.ALL_GATHER, Collective.REDUCE_SCATTER)
-    each = Fraction(graph.nranks, inside) if per_root else Fraction(1)
+    each = Fraction(graph.nranks, inside) if plan.collective.per_rank else Fraction(1)
     way = "into" if inward else "out of"
     text = f"{_capacity(graph, links)} GB/s lead {way} {_names(graph, cut.side)}"
     return Binding(text, dict.fromkeys(links, each))
@@ -114,7 +114,7 @@ def in_switch_bound(graph: PlanGraph, collective: Collective) -> Fraction | None
 
     Only all_reduce gains: for the others our cuts bound every schedule already. It is the least one-way cut.
     """
-    if collective is not Collective.ALL_REDUCE or graph.nranks < 2:
+    if not collective.both_phases or graph.nranks < 2:
         return None
     if not any(v.reduce or v.multicast for v in graph.vertices):
         return None

@@ -12,11 +12,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
+from collc.collectives.model import Collective
 from collc.errors import PackingError
 from collc.packing.columns import Column, Priced
 from collc.packing.effort import Effort, efforts
 from collc.packing.generate import Generator
-from collc.packing.model import Collective, Flow, Prices
+from collc.packing.model import Flow, Prices
 from collc.packing.near import best_so_far
 from collc.packing.network import Net, T, cheapest_paths
 from collc.packing.symmetry import Symmetry, find_symmetry, no_symmetry, orbits
@@ -118,7 +119,7 @@ def solve_flows(net: Net, collective: Collective, root: int | None, servers: Seq
     """
     net.require_connected()
     n = net.nranks
-    outward = net.reversed() if collective is Collective.GATHER else net
+    outward = net.reversed() if collective.inward else net
     symmetry = _symmetry(outward, collective, servers)
     sources = [root] if root is not None else sorted(set(symmetry.rank_orbit))
     shares = [1 if root is not None else symmetry.rank_orbit.count(u) for u in sources]
@@ -149,6 +150,6 @@ def _flows(weights: Sequence[tuple[Column, Fraction]], collective: Collective, s
         for vertex, link in elements:
             for src, dst, path in column.out:
                 a, b, way = vertex[src], vertex[dst], tuple(map(link.__getitem__, path))
-                key = (b, a, way[::-1]) if collective is Collective.GATHER else (a, b, way)
+                key = (b, a, way[::-1]) if collective.inward else (a, b, way)
                 weight[key] = weight.get(key, Fraction(0)) + amount
     return tuple(Flow(src, dst, amount, path) for (src, dst, path), amount in sorted(weight.items()))

@@ -22,7 +22,6 @@ from collc.packing.enumerate import hop_paths
 from collc.packing.exact import Problem, Solved
 from collc.packing.generate import Packing
 from collc.packing.highs import INF, Outcome, Program
-from collc.packing.model import Collective
 from collc.packing.network import Net, Out, Path
 from collc.packing.thin import thinned, thinnest
 
@@ -53,9 +52,8 @@ def fewest_trees(problem: Problem, solved: Solved, tolerance: Fraction) -> Fewes
     One root: proven where the program finishes. Other collectives: the best of several dives.
     """
     target = solved.rate * (1 - tolerance)
-    if problem.collective not in (Collective.BROADCAST, Collective.REDUCE):
+    if problem.root is None or problem.collective.both_phases:
         return _by_diving(problem, solved)
-    assert problem.root is not None
     least = least_trees(problem, target)
     arcs = _arcs(problem.net)
     best: tuple[Column, ...] | None = None
@@ -122,7 +120,7 @@ def _by_diving(problem: Problem, solved: Solved) -> Fewest:
             best = thinned(generator, best, limit, rounds, choices)
     count = len(best.weights)
     least = _least_pairs(problem, best.rate)
-    if problem.collective is not Collective.ALL_REDUCE:
+    if problem.collective.per_rank:
         least = _least_of_all(problem, best.rate)
     remark = _remark(count, count == least, None)
     return Fewest(best.rate, best.weights, remark if count == least else f"{remark}, {least} at least")

@@ -6,43 +6,11 @@ the numbers of a `topology.model.PlanGraph`.
 
 from __future__ import annotations
 
-import enum
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from fractions import Fraction
 
-
-class Collective(enum.Enum):
-    """The collectives, by nccl-tests' names."""
-
-    ALL_REDUCE = "all_reduce"
-    ALL_GATHER = "all_gather"
-    REDUCE_SCATTER = "reduce_scatter"
-    BROADCAST = "broadcast"
-    REDUCE = "reduce"
-    GATHER = "gather"
-    SCATTER = "scatter"
-    ALLTOALL = "alltoall"
-    SENDRECV = "sendrecv"
-
-    @property
-    def rooted(self) -> bool:
-        return self in _ROOTED
-
-    @property
-    def uses_trees(self) -> bool:
-        """True for collectives packed as spanning trees, False for those packed as flows."""
-        return self in _TREES
-
-
-_ROOTED = {Collective.BROADCAST, Collective.REDUCE, Collective.GATHER, Collective.SCATTER}
-_TREES = {
-    Collective.ALL_REDUCE,
-    Collective.ALL_GATHER,
-    Collective.REDUCE_SCATTER,
-    Collective.BROADCAST,
-    Collective.REDUCE,
-}
+from collc.collectives.model import Collective
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from fractions import Fraction
 
+from collc.collectives.model import Collective
 from collc.errors import UsageError
 from collc.packing.highs import INF, Program
-from collc.packing.model import Collective
 from collc.packing.network import Distances, Net
 from collc.topology.model import PlanGraph
 
@@ -85,8 +85,5 @@ def ring_rate(collective: Collective, nranks: int, rings: int, unit: Fraction) -
     much.
     """
     width = unit * rings if rings else unit / 2
-    if collective in (Collective.BROADCAST, Collective.REDUCE):
-        return width
-    if collective is Collective.ALL_REDUCE:
-        return width * nranks / (2 * (nranks - 1))
-    return width * nranks / (nranks - 1)
+    rounds = collective.traits.bus_rounds
+    return width * nranks / (rounds * (nranks - 1)) if rounds else width

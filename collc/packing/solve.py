@@ -6,6 +6,7 @@ from dataclasses import replace
 from fractions import Fraction
 from functools import lru_cache
 
+from collc.collectives.model import Collective
 from collc.errors import UsageError
 from collc.packing.check import check_packing
 from collc.packing.columns import mirrored_links
@@ -14,7 +15,7 @@ from collc.packing.exact import Solved, new_problem, outward, solve_exact, worth
 from collc.packing.expand import expand
 from collc.packing.flows import solve_flows
 from collc.packing.minimize import fewest_trees
-from collc.packing.model import Collective, Plan, Prices
+from collc.packing.model import Plan, Prices
 from collc.packing.mwu import solve_mwu
 from collc.packing.network import Net
 from collc.packing.relabel import canonical_graph, relabelled
@@ -98,9 +99,6 @@ def _plan(graph: PlanGraph, collective: Collective, root: int | None, solver: st
     )
 
 
-_TURNED = {Collective.REDUCE: Collective.BROADCAST, Collective.REDUCE_SCATTER: Collective.ALL_GATHER}
-
-
 def _solve_trees(
     graph: PlanGraph, collective: Collective, root: int | None, solver: str, tolerance: Fraction
 ) -> tuple[Solved, list[int] | None, str]:
@@ -109,11 +107,11 @@ def _solve_trees(
     On links that are equal both ways reduce is a mirrored broadcast, and reduce_scatter a mirrored all_gather.
     """
     net = Net.of(graph)
-    mirror = mirrored_links(net) if collective in _TURNED else None
+    mirror = mirrored_links(net) if collective.inward else None
     if mirror is None:
         solved, remark = _solve_once(net, collective, root, graph.servers, solver, tolerance)
         return solved, None, remark
-    solved, remark = _solve_once(net, _TURNED[collective], root, graph.servers, solver, tolerance)
+    solved, remark = _solve_once(net, collective.mirror, root, graph.servers, solver, tolerance)
     certificate = solved.certificate
     if isinstance(certificate, Prices):
         certificate = Prices(tuple(sorted((mirror[link], price) for link, price in certificate.prices)))

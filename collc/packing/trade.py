@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from fractions import Fraction
 
+from collc.collectives.model import Collective
 from collc.errors import UsageError
 from collc.packing.exact import LIST_RANKS, dives, least_depth, new_problem, outward
 from collc.packing.explain import plan_depth
-from collc.packing.model import Collective
 from collc.packing.network import Net
 from collc.packing.solve import plan
 from collc.packing.thin import thinnest

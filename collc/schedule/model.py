@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from fractions import Fraction
 
-from collc.packing.model import Collective
+from collc.collectives.model import Collective
 
 # Every boundary of a part is a multiple of 1/d for one d up to this, per block.
 MAX_DENOMINATOR = 1 << 30

@@ -11,10 +11,8 @@ from collections import defaultdict
 from fractions import Fraction
 
 from collc.errors import PackingError
-from collc.packing.model import Collective, Plan, Tree
+from collc.packing.model import Plan, Tree
 from collc.schedule.model import MAX_DENOMINATOR, Part, Schedule
-
-_BLOCK_PER_ROOT = (Collective.ALL_GATHER, Collective.REDUCE_SCATTER)
 
 
 def schedule_trees(plan: Plan, nranks: int) -> Schedule:
@@ -29,7 +27,7 @@ def schedule_trees(plan: Plan, nranks: int) -> Schedule:
         return Schedule(plan.collective, plan.root, 1, (Part(0, Fraction(0), Fraction(1), 0),))
     by_block: dict[int, list[Tree]] = defaultdict(list)
     for tree in plan.trees:
-        by_block[tree.root if plan.collective in _BLOCK_PER_ROOT else 0].append(tree)
+        by_block[tree.root if plan.collective.per_rank else 0].append(tree)
     parts = [part for block in sorted(by_block) for part in _cut(block, by_block[block])]
     return Schedule(plan.collective, plan.root, nranks, tuple(parts))
 

@@ -13,11 +13,9 @@ from dataclasses import dataclass, replace
 from collc.errors import IRError
 from collc.ir.interpret import cut_share
 from collc.ir.nodes import Program, Step
-from collc.packing.model import Collective, Hop, Plan, Tree
+from collc.packing.model import Hop, Plan, Tree
 from collc.simulate.params import BYTES_PER_US, Machine, Protocol
 from collc.topology.model import PlanGraph
-
-_BLOCK_PER_ROOT = (Collective.ALL_GATHER, Collective.REDUCE_SCATTER)
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +104,7 @@ def fifo_routes(program: Program, plan: Plan) -> tuple[tuple[int, ...], ...]:
 
 def _hops(plan: Plan) -> Iterator[Hop]:
     trees: Sequence[Tree] = plan.trees
-    if plan.collective in _BLOCK_PER_ROOT:
+    if plan.collective.per_rank:
         trees = sorted(plan.trees, key=lambda tree: tree.root)
     for tree in trees:
         yield from tree.reduce

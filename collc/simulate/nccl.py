@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from collc.collectives.model import Collective
 from collc.errors import PackingError
-from collc.packing.model import Collective
-from collc.schedule.candidates import rings_of
+from collc.packing.candidates import rings_of
 from collc.simulate.run import Prediction, Simulator, Variant
 from collc.topology.model import LinkKind
 
@@ -70,11 +70,11 @@ def _guess(simulator: Simulator, plan: str, protocol: str, size: int) -> Guess:
     nvlink = all(x.kind in (LinkKind.NVLINK, LinkKind.NVSWITCH) for x in simulator.graph.links)
     rate = simulator.plan(plan).rate
     assert rate is not None
-    hops = {Collective.ALL_REDUCE: 2 * (n - 1)}.get(simulator.collective, n - 1)
+    hops = (2 if simulator.collective.both_phases else 1) * (n - 1)
     # NCCL reckons in what its link classes deliver, not in nominal speeds.
     bandwidth = float(rate) * min(simulator.machine.link_class(x.kind).efficiency for x in simulator.graph.links)
     family = simulator.machine.name if simulator.machine.name in _LL_MOST else "v100"
-    per_ring = bandwidth * (hops / n if simulator.collective is Collective.ALL_REDUCE else 1)
+    per_ring = bandwidth * (hops / n if simulator.collective.both_phases else 1)
     if protocol == "LL":
         bandwidth *= min(0.5, _LL_MOST[family] / per_ring) if plan == "rings" else 1 / 3.8
     elif protocol == "LL128":

@@ -9,15 +9,16 @@ from functools import cached_property
 
 import numpy as np
 
-from collc.bench.runner import bus_factor, element_count
+from collc.collectives.model import COMPILED, Collective
+from collc.collectives.sizes import call_bytes, element_count, short_size
 from collc.errors import CollcError, UsageError
 from collc.ir.nodes import Program
 from collc.options import CUDA
 from collc.packing import plan as packed_plan
-from collc.packing.model import Collective, Plan
-from collc.pipeline import COMPILED, Recorder, lower
-from collc.schedule.candidate_rings import LISTED
-from collc.schedule.candidates import KINDS, Paths, candidate, channels_of, rings_of, shortest_paths, spread
+from collc.packing.candidate_rings import LISTED
+from collc.packing.candidates import KINDS, Paths, candidate, rings_of, shortest_paths, spread
+from collc.packing.model import Plan
+from collc.pipeline import lower_spread
 from collc.simulate import compiled
 from collc.simulate.compiled import run_fastest
 from collc.simulate.engine import Outcome
@@ -55,7 +56,7 @@ class Variant:
     channels: int
 
     def label(self) -> str:
-        return f"{self.plan}/{self.protocol}/{_size(self.chunk_bytes)}x{self.channels}"
+        return f"{self.plan}/{self.protocol}/{short_size(self.chunk_bytes)}x{self.channels}"
 
 
 @dataclass(frozen=True)
@@ -82,7 +83,7 @@ class Prediction:
 
     @property
     def busbw_gbps(self) -> float:
-        return self.algbw_gbps * bus_factor(self.collective, self.nranks)
+        return self.algbw_gbps * self.collective.bus_factor(self.nranks)
 
     def period_us(self, machine: Machine) -> float:
         """The time per call when calls follow each other without a pause, which is what nccl-tests prints.
@@ -111,11 +112,10 @@ class Prediction:
 
     def row(self) -> dict[str, object]:
         """The JSON row that `collc simulate` and `collc bench` share."""
-        reduces = self.collective in (Collective.ALL_REDUCE, Collective.REDUCE, Collective.REDUCE_SCATTER)
         return {
             "collective": self.collective.value,
             "type": "float",
-            "op": "sum" if reduces else "none",
+            "op": "sum" if self.collective.reduces else "none",
             "root": -1 if self.root is None else self.root,
             "in_place": False,
             "bytes": self.bytes,
@@ -219,9 +219,7 @@ class Simulator:
             if size > LARGEST_PROGRAM:
                 problem = f"{kind} over {channels} channels is a program of {size} FIFOs, too large to simulate"
                 raise UsageError(problem, hint="choose fewer --channels or another --plan")
-            plan = self.spread(kind, channels)
-            target = dataclasses.replace(CUDA, max_channels=max(1, min(channels, channels_of(plan))))
-            self.programs[key] = plan, lower(plan, self.graph.nranks, target, Recorder())
+            self.programs[key] = lower_spread(self.plan(kind), channels, self.graph.nranks, CUDA)
         return self.programs[key]
 
     def case(self, variant: Variant, count: int) -> Case:
@@ -245,8 +243,7 @@ class Simulator:
         """
         n = self.graph.nranks
         count = element_count(self.collective, size, ELEMENT_BYTES, n)
-        blocks = n if self.collective in (Collective.ALL_GATHER, Collective.REDUCE_SCATTER) else 1
-        total = count * ELEMENT_BYTES * blocks
+        total = call_bytes(self.collective, count, ELEMENT_BYTES, n)
         if n == 1:
             nothing = Case((), (), (), (), (0.0,) * len(self.graph.links), 2, self.machine.launch_us, 0.0, 0.0)
             idle = Outcome(self.machine.launch_us, (0.0,) * len(self.graph.links), ())
@@ -324,17 +321,6 @@ def spans(outcome: Outcome) -> list[tuple[int, float, float]]:
             first.setdefault(row.loop, row.begin)
             last[row.loop] = row.end
     return [(number, first[number], last[number]) for number in sorted(first)]
-
-
-def _size(size: int) -> str:
-    """64K, 1M; exact, so odd sizes stay in bytes."""
-    for unit, letter in ((1 << 30, "G"), (1 << 20, "M"), (1 << 10, "K")):
-        if size >= unit and size % unit == 0:
-            return f"{size // unit}{letter}"
-    return str(size)
-
-
-short_size = _size
 
 
 def own_channels(plan: Plan) -> int:

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from collc.collectives.model import Collective
+from collc.collectives.sizes import short_size
 from collc.errors import RunError
-from collc.packing.model import Collective
-from collc.simulate.run import short_size
 
 Key = tuple[str, str, int, int]  # of a variant: plan, protocol, chunk, spread
 

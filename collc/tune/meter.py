@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from collc.bench.team import Team
-from collc.packing.model import Collective
+from collc.collectives.model import Collective
 
 
 @dataclass(frozen=True)

@@ -9,15 +9,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from collc.bench.runner import buffer_bytes, library_ranks
-from collc.bench.sizes import check_memory, size_series
+from collc.bench.memory import check_memory
+from collc.bench.runner import library_ranks
 from collc.bench.team import Team, team_of
 from collc.build.readback import read_manifest
+from collc.collectives.model import COMPILED, Collective
+from collc.collectives.sizes import buffer_bytes, short_size, size_series
 from collc.errors import RunError, UsageError
 from collc.outputs import check_output
-from collc.packing.model import Collective
-from collc.pipeline import COMPILED
-from collc.simulate.run import short_size
 from collc.tune.candidates import Candidate, Offer, read_offers
 from collc.tune.files import FileTable, State, tuning_text, write_whole
 from collc.tune.meter import Guard, TeamMeter

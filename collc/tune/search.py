@@ -7,14 +7,13 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from collc.bench.runner import element_count
-from collc.packing.model import Collective
+from collc.collectives.model import Collective
+from collc.collectives.sizes import element_count
 from collc.tune.candidates import Candidate, embedded, families
 from collc.tune.meter import Call, Meter
 from collc.tune.miad import miad
 
 ELEMENT_BYTES = 4
-_PER_RANK = (Collective.ALL_GATHER, Collective.REDUCE_SCATTER)
 
 
 @dataclass(frozen=True)

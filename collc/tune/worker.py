@@ -13,11 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from collc.bench.data import TYPES, Case
-from collc.bench.runner import REDUCING
 from collc.bench.worker import FAILURES, Buffer, Rank, make_buffers, said
-from collc.codegen.context import COLLECTIVES
+from collc.collectives.model import Collective
 from collc.errors import RunError
-from collc.packing.model import Collective
 
 FLOAT = TYPES["float"]
 SUM = 0
@@ -41,7 +39,7 @@ class TunedRank(Rank):
 
     def program(self, order: dict[str, Any]) -> dict[str, Any]:
         """The number, among all of the library's, of the program that a call runs by the table in use."""
-        number = COLLECTIVES[Collective(order["collective"])]
+        number = Collective(order["collective"]).traits.number
         return {"program": self.nccl.lib.collc_program_of(self.comm, number, order["root"], order["bytes"])}
 
     def measure(self, order: dict[str, Any]) -> dict[str, Any]:
@@ -53,7 +51,7 @@ class TunedRank(Rank):
         assert self.comm is not None
         collective = Collective(order["collective"])
         case = Case(
-            collective, self.nranks, order["root"], order["count"], FLOAT, "sum" if collective in REDUCING else None
+            collective, self.nranks, order["root"], order["count"], FLOAT, "sum" if collective.reduces else None
         )
         send, recv, send_at, recv_at = make_buffers(case, self.rank, False, Buffer)
         send.put(case.send_data(self.rank), send_at)

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "collc/collective_traits.h"
 #include "element.h"
 #include "environment.h"
 #include "rendezvous.h"
@@ -62,13 +63,12 @@ Call make_call(Work work, Collective kind, const void *input, void *output, size
 // A collective that runs a program. `op` is null for those that only move data, `root` -1 for those without.
 Status collective(const CommunicatorPtr &communicator, Collective kind, const void *input, void *output, size_t count,
                   ncclDataType_t type, const ncclRedOp_t *op, int root, cudaStream_t stream) {
-  const bool rooted = kind == Collective::kBroadcast || kind == Collective::kReduce;
-  if (rooted) COLLC_RETURN_IF_FAILED(check_rank(*communicator, "root", root));
+  const CollectiveTraits &row = traits(kind);
+  if (row.rooted) COLLC_RETURN_IF_FAILED(check_rank(*communicator, "root", root));
   Call call = make_call(Work::kProgram, kind, input, output, count, type, root, stream);
   if (count == 0) return communicator->state();
   const bool is_root = root == static_cast<int>(communicator->rank());
-  COLLC_RETURN_IF_FAILED(check_buffers(*communicator, call, kind != Collective::kBroadcast || is_root,
-                                       kind != Collective::kReduce || is_root));
+  COLLC_RETURN_IF_FAILED(check_buffers(*communicator, call, !row.root_has_input || is_root, !row.root_has_output || is_root));
   if (op != nullptr) COLLC_RETURN_IF_FAILED(make_operation(*communicator, *op, type, &call.op));
   return submit(communicator, call);
 }

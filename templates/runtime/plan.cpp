@@ -4,6 +4,7 @@
 #include <cstring>
 #include <set>
 
+#include "collc/collective_traits.h"
 #include "environment.h"
 
 extern "C" {
@@ -144,27 +145,7 @@ Status check_gpus(uint32_t nranks, const std::vector<uint32_t> &gpus) {
 }
 
 const char *name_of(Collective collective) {
-  switch (collective) {
-    case Collective::kAllReduce:
-      return "all_reduce";
-    case Collective::kAllGather:
-      return "all_gather";
-    case Collective::kReduceScatter:
-      return "reduce_scatter";
-    case Collective::kBroadcast:
-      return "broadcast";
-    case Collective::kReduce:
-      return "reduce";
-    case Collective::kGather:
-      return "gather";
-    case Collective::kScatter:
-      return "scatter";
-    case Collective::kAllToAll:
-      return "alltoall";
-    case Collective::kSendRecv:
-      return "sendrecv";
-  }
-  return "unknown collective";
+  return static_cast<uint32_t>(collective) < kCollectives ? traits(collective).name : "unknown collective";
 }
 
 }  // namespace collc

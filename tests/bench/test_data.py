@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from collc.bench.data import OPS, PERIOD, TYPES, Case, combined, encode, fill, period_of, values
-from collc.packing.model import Collective
+from collc.collectives.model import Collective
 
 
 def as_numbers(bits: np.ndarray, name: str) -> np.ndarray:

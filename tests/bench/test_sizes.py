@@ -16,8 +16,9 @@ from support.tunable import tunable
 
 from collc.bench import gpus, worker
 from collc.bench.meeting import Line
-from collc.bench.sizes import MOST_SIZES, memory, size_series
+from collc.bench.memory import memory
 from collc.bench.team import Team, _Joined, _Started
+from collc.collectives.sizes import MOST_SIZES, size_series
 from collc.errors import RunError, UsageError
 
 

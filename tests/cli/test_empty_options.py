@@ -7,9 +7,9 @@ from support.cli import collc, refused
 from support.libraries import library
 
 from collc import compiler
+from collc.collectives.model import Collective
 from collc.errors import BuildError
 from collc.options import TargetKind
-from collc.packing.model import Collective
 from collc.pipeline import wanted_programs
 
 

@@ -21,7 +21,6 @@ import numpy.typing as npt
 from collc.build.toolchain import find_cxx
 from collc.codegen.context import ARRAYS, PROTOCOLS, STRUCTS, TableBuilder, When
 from collc.ir.nodes import Program
-from collc.packing.model import Collective
 from collc.resources import resource_dir
 
 Array = npt.NDArray[Any]
@@ -278,25 +277,6 @@ def emulate(
     rows = [tuple(ticks[4 * c : 4 * c + 4]) for c in range(MOST_CHANNELS * tables.nranks)]
     per_rank = [rows[r * MOST_CHANNELS : (r + 1) * MOST_CHANNELS] for r in range(tables.nranks)]
     return Outcome(text, reports, run.switches, per_rank)  # type: ignore[arg-type]
-
-
-def buffers_of(collective: Collective, nranks: int, root: int | None, count: int) -> tuple[list[int], list[int]]:
-    """Elements of each rank's input and output, by NCCL's conventions; 1 where a rank has no such buffer."""
-    many, one = nranks * count, count
-    ranks = range(nranks)
-    match collective:
-        case Collective.ALL_GATHER:
-            return [one for _ in ranks], [many for _ in ranks]
-        case Collective.REDUCE_SCATTER:
-            return [many for _ in ranks], [one for _ in ranks]
-        case Collective.GATHER:
-            return [one for _ in ranks], [many if r == root else 1 for r in ranks]
-        case Collective.SCATTER:
-            return [many if r == root else 1 for r in ranks], [one for _ in ranks]
-        case Collective.ALLTOALL:
-            return [many for _ in ranks], [many for _ in ranks]
-        case _:
-            return [one for _ in ranks], [one for _ in ranks]
 
 
 def same_bits(a: Array, b: Array) -> bool:

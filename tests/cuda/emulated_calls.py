@@ -11,11 +11,11 @@ from cuda_emulator import KERNEL_TYPES, Array, Call, Outcome, PackedTables, buil
 from support.programs import final, random_schedule
 
 from collc.bench.data import TYPES, Case
+from collc.collectives.blocks import in_place_offsets
+from collc.collectives.model import Collective
 from collc.ir.nodes import Program
 from collc.options import CUDA
-from collc.packing.model import Collective
 
-REDUCING = (Collective.ALL_REDUCE, Collective.REDUCE, Collective.REDUCE_SCATTER)
 CHUNK_BYTES = 256  # small, so that a few kilobytes go round the slots several times
 
 
@@ -33,11 +33,8 @@ def make_call(
     inputs = [case.send_data(r) for r in ranks]
     many = max(case.send_elements, case.recv_elements)
     outputs = [empty(many if in_place else case.recv_elements, case.kind.carrier) for _ in ranks]
-    in_at, out_at = [0] * case.nranks, [0] * case.nranks  # elements
-    if in_place and case.collective is Collective.ALL_GATHER:
-        in_at = [r * case.count for r in ranks]
-    if in_place and case.collective is Collective.REDUCE_SCATTER:
-        out_at = [r * case.count for r in ranks]
+    places = [in_place_offsets(case.collective, r) if in_place else (0, 0) for r in ranks]
+    in_at, out_at = ([at * case.count for at in column] for column in zip(*places, strict=True))
     wanted = []
     for r in ranks:
         if in_place:
@@ -47,8 +44,11 @@ def make_call(
         if result is not None:
             after[out_at[r] : out_at[r] + case.recv_elements] = result
         wanted.append(after)
-    moves = case.collective not in REDUCING
-    kernel = f"sum_u{8 * size}" if moves else f"{'sum' if case.op == 'avg' else case.op}_{KERNEL_TYPES[case.kind.name]}"
+    kernel = (
+        f"sum_u{8 * size}"
+        if not case.collective.reduces
+        else f"{'sum' if case.op == 'avg' else case.op}_{KERNEL_TYPES[case.kind.name]}"
+    )
     kernel = kernel if kernel != "sum_u16" else "sum_f16"
     call = Call(
         program,

@@ -22,7 +22,7 @@ from mock_program import Memory, prepare
 
 from collc.bench.data import OPS, TYPES, Case
 from collc.bench.nccl import Nccl
-from collc.packing.model import Collective
+from collc.collectives.model import Collective
 
 NRANKS = 3
 DEADLINE = 90.0

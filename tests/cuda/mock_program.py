@@ -18,7 +18,8 @@ import numpy as np
 
 from collc.bench.data import OPS, TYPES, Case
 from collc.bench.nccl import Nccl, UniqueId
-from collc.packing.model import Collective
+from collc.collectives.blocks import in_place_offsets
+from collc.collectives.model import Collective
 
 
 class Memory:
@@ -46,9 +47,7 @@ def prepare(nccl: Nccl, case: Case, in_place: bool) -> list[tuple[int, int, Memo
         data = case.send_data(rank)
         many = max(case.send_elements, case.recv_elements) if in_place else case.recv_elements
         after = np.frombuffer(b"\xcd" * (many * size), dtype=case.kind.carrier).copy()
-        gathers = case.collective is Collective.ALL_GATHER
-        scatters = case.collective is Collective.REDUCE_SCATTER
-        in_at, out_at = (rank * case.count if in_place and chosen else 0 for chosen in (gathers, scatters))
+        in_at, out_at = (at * case.count * in_place for at in in_place_offsets(case.collective, rank))
         if in_place:
             after[in_at : in_at + case.send_elements] = data
         output = Memory(nccl, after)

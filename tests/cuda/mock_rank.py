@@ -15,7 +15,7 @@ from typing import Any
 
 from rank_process import RankProcess, serve
 
-from collc.packing.model import Collective
+from collc.collectives.model import Collective
 
 
 class MockRank(RankProcess):

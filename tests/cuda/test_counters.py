@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 from cuda_emulator import NOBODY, Outcome, PackedTables, build_emulator, emulate
-from emulated_calls import CHUNK_BYTES, REDUCING, differences, make_call, small_program
+from emulated_calls import CHUNK_BYTES, differences, make_call, small_program
 from support.programs import TREE_COLLECTIVES
 
 from collc.bench.data import TYPES, Case
-from collc.packing.model import Collective
+from collc.collectives.model import Collective
 
 PROTOCOLS = ("Simple", "LL", "LL128")
 WAITING, COPYING, REDUCING_PART, NANOSECONDS = range(4)
@@ -21,7 +21,7 @@ def counted(
 ) -> Outcome:
     """One call on three ranks whose results are right."""
     program = small_program(collective, 3, seed, trees=trees)
-    op = "sum" if collective in REDUCING else None
+    op = "sum" if collective.reduces else None
     made = [make_call(Case(collective, 3, program.root or 0, 301, TYPES["float"], op))]
     outcome = emulate(
         build_emulator(counters=True),
@@ -61,7 +61,7 @@ def test_the_parts_add_up_to_the_time_of_the_block(collective, protocol):
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_only_reductions_reduce(collective, protocol):
     total = [parts(rank) for rank in counted(collective, protocol, 5).ticks]
-    if collective in REDUCING:
+    if collective.reduces:
         assert sum(rank[REDUCING_PART] for rank in total) > 0
     else:
         assert all(rank[REDUCING_PART] == 0 for rank in total)

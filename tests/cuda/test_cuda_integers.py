@@ -9,7 +9,7 @@ import pytest
 from cuda_emulator import KERNEL_TYPES, Array, Call, PackedTables, build_emulator, empty, emulate, same_bits
 from emulated_calls import CHUNK_BYTES, small_program
 
-from collc.packing.model import Collective
+from collc.collectives.model import Collective
 
 INTEGERS = ("int8", "uint8", "int32", "uint32", "int64", "uint64")
 OPERATIONS = ("sum", "prod", "max", "min")

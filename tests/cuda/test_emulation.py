@@ -11,21 +11,21 @@ import dataclasses
 import numpy as np
 import pytest
 from cuda_emulator import NOBODY, Call, PackedTables, build_emulator, empty, emulate, same_bits
-from emulated_calls import CHUNK_BYTES, REDUCING, differences, make_call, run_case, small_program
+from emulated_calls import CHUNK_BYTES, differences, make_call, run_case, small_program
 from support.programs import TREE_COLLECTIVES, final, lowered, random_schedule, schedule_of
 
 from collc.bench.data import OPS, TYPES, Case
 from collc.codegen.context import When
+from collc.collectives.model import Collective
 from collc.ir.interpret import run
 from collc.ir.nodes import Program
 from collc.options import CUDA
-from collc.packing.model import Collective
 
 CASES = [
     (collective, type_name, op)
     for collective in TREE_COLLECTIVES
     for type_name in TYPES
-    for op in (OPS if collective in REDUCING else [None])
+    for op in (OPS if collective.reduces else [None])
 ]
 
 
@@ -49,7 +49,7 @@ def test_every_type_and_operation(collective, protocol):
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_many_schedules(collective, protocol):
     for seed in range(1000, 1024):
-        check(collective, "float", "sum" if collective in REDUCING else None, seed, protocol)
+        check(collective, "float", "sum" if collective.reduces else None, seed, protocol)
 
 
 @pytest.mark.parametrize("sweep", range(3))
@@ -89,7 +89,7 @@ def test_more_ends_of_a_step_than_lanes(collective, protocol):
 def check_calls(
     program: Program, collective: Collective, counts: tuple[int, ...], seed: int, protocol: str, in_place: bool = False
 ) -> None:
-    op = "sum" if collective in REDUCING else None
+    op = "sum" if collective.reduces else None
     cases = [Case(collective, program.nranks, program.root or 0, count, TYPES["float"], op) for count in counts]
     made = [make_call(case, in_place=in_place) for case in cases]
     tables = PackedTables([program], CHUNK_BYTES)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ast
 import importlib.util
+import json
+import lzma
 import os
 import re
 import shutil
@@ -13,6 +15,7 @@ import zlib
 from functools import cache
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 from test_cuda_runtime import library, mock_driver
@@ -21,11 +24,13 @@ from collc.build import cuda, nvcc
 from collc.build.cache import cache_dir
 from collc.build.runtime import include_dirs
 from collc.build.toolchain import find_cxx
+from collc.codegen.render import TEMPLATE, environment
+from collc.resources import resource_dir
 
 FOLDER = Path(__file__).parent.parent.parent / "gpu_check"
 # What runs where there is a GPU; the other files write what it starts from, or need PyTorch.
-MODULES = ("check", "table", "building", "gpu", "results", "measures")
-SOURCES = ("hgx-h100", "dgx1v", "chain")
+MODULES = ("check", "table", "building", "sources", "gpu", "results", "measures")
+LIBRARIES = ("hgx-h100", "dgx1v", "chain")
 
 pytestmark = pytest.mark.skipif(not FOLDER.is_dir(), reason="gpu_check is in the checkout, not in the wheel")
 
@@ -272,25 +277,52 @@ def test_what_is_no_nccl_is_not_run(tmp_path):
     assert "all_reduce, NCCL: not run: " in said
 
 
-def parts_of(source: str) -> tuple[str, bytes]:
-    """A generated source without its manifest, and the plan that it holds, unpacked (zlib's bytes may differ)."""
-    manifest = re.compile(r"^const uint64_t collc_manifest_size = .*?^};$", re.S | re.M)
-    plan = re.compile(
-        r"^const uint64_t collc_plan_size = .*?^const unsigned char collc_plan\[\] = \{(.*?)^};$", re.S | re.M
-    )
-    assert len(manifest.findall(source)) == 1
-    packed = plan.findall(source)
-    assert len(packed) == 1
-    return plan.sub("", manifest.sub("", source)), zlib.decompress(bytes(map(int, re.findall(r"\d+", packed[0]))))
+def plan_in(values: dict[str, Any]) -> bytes:
+    """The plan, unpacked: zlib's bytes may differ."""
+    return zlib.decompress(bytes(int(byte) for row in values["plan_rows"] for byte in row.split(",")))
 
 
-@pytest.mark.parametrize("name", SOURCES)
-def test_its_generated_sources_are_what_collc_writes_today(name):
-    """`make gpu-check-sources` writes them again."""
-    kept = parts_of((FOLDER / f"{name}.cpp").read_text(encoding="ascii"))
-    fresh = parts_of(loaded("render").rendered(name))
-    assert kept[0].splitlines() == fresh[0].splitlines()
-    assert kept[1] == fresh[1]
+@pytest.mark.parametrize("name", LIBRARIES)
+def test_its_tables_are_what_collc_writes_today(name):
+    """`make gpu-check-tables` writes them again. The manifest tells the state of the runtime's sources too."""
+    kept = json.loads(lzma.decompress((FOLDER / f"{name}.tables.xz").read_bytes()))
+    writer = loaded("write_tables")
+    fresh = json.loads(lzma.decompress(writer.compact(writer.context(name))))
+    assert plan_in(kept) == plan_in(fresh)
+    changing = ("plan_rows", "plan_size", "manifest_rows", "manifest_size")
+    assert {k: v for k, v in kept.items() if k not in changing} == {k: v for k, v in fresh.items() if k not in changing}
+
+
+SOURCES = """\
+import sys; sys.path.insert(0, sys.argv[1])
+import sources, gpu
+print(end=sources.render(open(sys.argv[2]).read(), sources.values_of(sources.Path(sys.argv[3]))))
+"""
+
+
+def printed(template: Path, tables: Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-I", "-c", SOURCES, str(FOLDER), str(template), str(tables)]
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=100)
+
+
+@pytest.mark.parametrize("name", LIBRARIES)
+def test_it_prints_what_jinja_prints(name):
+    tables = FOLDER / f"{name}.tables.xz"
+    values = json.loads(lzma.decompress(tables.read_bytes()))
+    for table in values["tables"]:
+        table["rows"] = [{"cells": cells, "comment": ""} for cells in table["rows"]]
+    done = printed(resource_dir("templates") / TEMPLATE, tables)
+    assert done.stdout.splitlines() == environment().get_template(TEMPLATE).render(values).splitlines()
+
+
+@pytest.mark.parametrize(
+    "template", ["{{ version | upper }}\n", "{% if version %}\n", "{{ missing }}\n", "{% endfor %}\nmore\n"]
+)
+def test_a_tag_that_it_does_not_know_is_an_error(template, tmp_path):
+    (tmp_path / "t.j2").write_text(template)
+    done = printed(tmp_path / "t.j2", FOLDER / "chain.tables.xz")
+    assert done.returncode != 0
+    assert "CheckError: the template " in done.stderr
 
 
 @pytest.mark.skipif(nvcc.nvcc_path() is None, reason="no nvcc on PATH, in CUDA_HOME or a wheel")
@@ -300,10 +332,11 @@ def test_what_is_built_loads_without_a_driver(tmp_path):
     fatbin = cuda.build_device_code().fatbin
     program = (
         "import sys, time; sys.path.insert(0, sys.argv[1]); import building, measures; from pathlib import Path\n"
-        "source, folder, code = map(Path, sys.argv[2:])\n"
-        "print(*building.build([source], folder, 90, time.monotonic() + 200, optimise='-O0', fatbin=code))\n"
+        "folder, code = map(Path, sys.argv[2:])\n"
+        "sources = building.write_sources(('chain',), folder)\n"
+        "print(*building.build(sources, folder, 90, time.monotonic() + 200, optimise='-O0', fatbin=code))\n"
     )
-    command = [sys.executable, "-c", program, *map(str, (FOLDER, FOLDER / "chain.cpp", tmp_path / "made", fatbin))]
+    command = [sys.executable, "-c", program, *map(str, (FOLDER, tmp_path / "made", fatbin))]
     environment = {**os.environ, "PATH": f"{Path(find_cxx().path).parent}:{os.environ['PATH']}"}
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=250, env=environment)
     assert done.returncode == 0, done.stderr
@@ -344,9 +377,11 @@ def test_its_command_for_the_kernels_is_one_that_nvcc_takes(tmp_path):
     assert all(int(size) > 500 for size in done.stdout.split())
 
 
-@pytest.mark.parametrize("name", SOURCES)
-def test_its_generated_sources_fit_the_headers(name):
+@pytest.mark.parametrize("name", LIBRARIES)
+def test_its_sources_fit_the_headers(name, tmp_path):
+    done = printed(resource_dir("templates") / TEMPLATE, FOLDER / f"{name}.tables.xz")
+    (tmp_path / f"{name}.cpp").write_text(done.stdout)
     include = [f"-I{folder}" for folder in include_dirs()]
-    command = [find_cxx().path, "-std=c++17", "-fsyntax-only", *include, str(FOLDER / f"{name}.cpp")]
+    command = [find_cxx().path, "-std=c++17", "-fsyntax-only", *include, str(tmp_path / f"{name}.cpp")]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=100)
-    assert done.returncode == 0, f"make gpu-check-sources writes it again: {done.stderr[:500]}"
+    assert done.returncode == 0, f"make gpu-check-tables writes it again: {done.stderr[:500]}"

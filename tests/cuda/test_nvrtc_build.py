@@ -18,10 +18,10 @@ from collc.build.cache import cache_dir
 from collc.build.fatbin import Image, make_fatbin
 from collc.build.nvcc import Nvcc
 from collc.build.nvrtc import Nvrtc
+from collc.collectives.model import Collective
 from collc.compiler import CompileRequest, compile_topology, may_be_old
 from collc.errors import BuildError
 from collc.options import TargetKind
-from collc.packing.model import Collective
 from collc.resources import resource_dir
 from collc.topology.load import load_topology
 

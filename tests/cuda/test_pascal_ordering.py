@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from cuda_emulator import build_emulator, lane_waits
-from emulated_calls import REDUCING, run_case
+from emulated_calls import run_case
 from support.programs import TREE_COLLECTIVES
 from test_planted_faults import FAULTS, SEEDS, outcome_of
 
@@ -13,7 +13,7 @@ from test_planted_faults import FAULTS, SEEDS, outcome_of
 @pytest.mark.parametrize("protocol", ["Simple", "LL"])
 def test_every_collective_under_many_schedules(collective, protocol):
     for seed in range(3000, 3032):
-        op = ("sum", "max")[seed % 2] if collective in REDUCING else None
+        op = ("sum", "max")[seed % 2] if collective.reduces else None
         outcome, wrong = run_case(collective, "float", op, seed, protocol, pre_volta=True)
         assert (outcome.failure, wrong) == ("", []), f"{collective.value}, seed {seed}"
 

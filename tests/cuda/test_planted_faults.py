@@ -10,7 +10,7 @@ from cuda_emulator import PackedTables, build_emulator, emulate
 from emulated_calls import CHUNK_BYTES, differences, make_call, small_program
 
 from collc.bench.data import TYPES, Case
-from collc.packing.model import Collective
+from collc.collectives.model import Collective
 from collc.resources import resource_dir
 
 # What each is: the header names the place.

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.programs import CUDA, HOST, TREE_COLLECTIVES, chain, final, random_schedule, schedule_of
 
+from collc.collectives.model import Collective
 from collc.errors import IRError
 from collc.ir.printer import parse_program, print_program
-from collc.packing.model import Collective
 
 
 @given(st.sampled_from(TREE_COLLECTIVES), st.integers(1, 7), st.integers(0, 99), st.sampled_from([HOST, CUDA]))

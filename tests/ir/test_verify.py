@@ -9,11 +9,11 @@ from fractions import Fraction
 import pytest
 from support.programs import CUDA, HOST, TREE_COLLECTIVES, chain, final, lowered, random_schedule, schedule_of
 
+from collc.collectives.model import Collective
 from collc.errors import IRError
 from collc.ir.interpret import run_on_sets
 from collc.ir.nodes import Channel, Program, Step
 from collc.ir.verify import verify
-from collc.packing.model import Collective
 
 
 @pytest.mark.parametrize("collective", TREE_COLLECTIVES, ids=lambda c: c.value)

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.programs import CUDA, HOST, TREE_COLLECTIVES, chain, lowered, random_schedule, schedule_of
 
+from collc.collectives.model import Collective
 from collc.errors import IRError
 from collc.ir.interpret import run, run_on_sets
 from collc.ir.nodes import Channel, Program
@@ -19,7 +20,6 @@ from collc.lower.depth import depths
 from collc.lower.merge_channels import merge_channels
 from collc.lower.reduce_everywhere import reduce_everywhere
 from collc.lower.take_turns import take_turns
-from collc.packing.model import Collective
 from collc.pipeline import passes
 
 

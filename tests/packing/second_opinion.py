@@ -16,7 +16,7 @@ from graphs import graph
 from scipy.optimize import linprog
 from scipy.sparse import lil_matrix
 
-from collc.packing import Collective
+from collc.collectives.model import Collective
 from collc.topology.model import PlanGraph
 
 C = Collective

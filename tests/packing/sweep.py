@@ -24,8 +24,9 @@ from typing import Any
 
 from graphs import graph
 
+from collc.collectives.model import Collective
 from collc.errors import PackingError
-from collc.packing import Collective, plan
+from collc.packing import plan
 from collc.packing.check import check_packing
 from collc.packing.network import Net
 from collc.topology.model import PlanGraph, VertexKind

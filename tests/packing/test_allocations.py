@@ -9,8 +9,9 @@ from itertools import combinations
 
 import pytest
 
+from collc.collectives.model import Collective
 from collc.errors import TopologyError, UsageError
-from collc.packing import Collective, plan
+from collc.packing import plan
 from collc.packing.allocations import allocations, connected_allocations
 from collc.packing.check import check_packing
 from collc.packing.cuts import gather_cut

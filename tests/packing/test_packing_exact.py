@@ -7,8 +7,9 @@ from fractions import Fraction
 import pytest
 from graphs import both, dgx1, graph, planes, rails, star
 
+from collc.collectives.model import Collective
 from collc.errors import PackingError
-from collc.packing import Collective, plan
+from collc.packing import plan
 from collc.packing.check import check_packing
 from collc.packing.model import Cut, Partition, Plan, Prices
 from collc.topology.model import PlanGraph

@@ -8,8 +8,9 @@ import pytest
 from graphs import both, graph, rails, star
 from second_opinion import best_rate
 
+from collc.collectives.model import Collective
 from collc.errors import PackingError
-from collc.packing import Collective, plan
+from collc.packing import plan
 from collc.packing.check import check_packing
 from collc.packing.explain import plan_depth
 from collc.packing.model import Plan

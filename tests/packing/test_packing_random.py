@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from second_opinion import best_rate, random_graph
 
-from collc.packing import Collective, plan
+from collc.collectives.model import Collective
+from collc.packing import plan
 from collc.packing.check import check_packing
 from collc.topology.model import PlanGraph
 

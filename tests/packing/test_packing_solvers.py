@@ -9,8 +9,9 @@ import pytest
 from graphs import both, dgx1, graph, rails, star
 from second_opinion import random_graph
 
+from collc.collectives.model import Collective
 from collc.errors import UsageError
-from collc.packing import Collective, plan
+from collc.packing import plan
 from collc.packing.check import check_packing
 from collc.packing.enumerate import shallow_trees
 from collc.packing.explain import common_denominator, plan_depth

@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 from graphs import dgx1, graph, star
 
+from collc.collectives.model import Collective
 from collc.errors import CertificateError
-from collc.packing import Collective, plan
+from collc.packing import plan
 from collc.packing.document import from_json, parse_plan, plan_file, to_json, verify_document
 
 Edit = Callable[[dict[str, Any]], object]

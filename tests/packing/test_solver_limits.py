@@ -13,8 +13,9 @@ from second_opinion import best_rate
 from sweep import joined, plans, random_machine, refused, summary, tried
 
 import collc
-from collc.packing import Collective, plan
+from collc.collectives.model import Collective
 from collc.packing import effort as effort_module
+from collc.packing import plan
 from collc.packing.check import check_packing
 from collc.packing.effort import Effort, OutOfEffortError
 from collc.packing.highs import Outcome, Program

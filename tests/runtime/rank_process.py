@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from collc.bench.nccl import Nccl, UniqueId
-from collc.packing.model import Collective
+from collc.collectives.model import Collective
 
 
 class RankProcess:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from collc.packing.model import Collective
+from collc.collectives.model import Collective
 from collc.simulate.generations import MACHINES
 
 SCRIPT = Path(__file__).parent.parent.parent / "benchmarks" / "blink.py"

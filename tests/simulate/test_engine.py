@@ -8,11 +8,12 @@ from fractions import Fraction
 
 import pytest
 
+from collc.collectives.model import Collective
 from collc.errors import IRError
 from collc.options import CUDA
-from collc.packing.model import Collective, Hop, Plan, Tree
+from collc.packing.candidates import candidate, spread
+from collc.packing.model import Hop, Plan, Tree
 from collc.pipeline import Recorder, lower
-from collc.schedule.candidates import candidate, spread
 from collc.simulate import compiled, engine
 from collc.simulate.model import Case, CaseFifo, CaseStep, Loop, fifo_routes, make_case
 from collc.simulate.params import LL, SIMPLE, CopyEngine, LinkClass, Machine, Protocol

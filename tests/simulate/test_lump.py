@@ -9,7 +9,7 @@ from fractions import Fraction
 
 import pytest
 
-from collc.packing.model import Collective
+from collc.collectives.model import Collective
 from collc.simulate import compiled, engine
 from collc.simulate.lump import Lumper
 from collc.simulate.model import Case, CaseFifo, CaseStep, Loop

@@ -7,14 +7,15 @@ import dataclasses
 import pytest
 
 from collc.build.manifest import fifo_memory
-from collc.choose import Way, hold
+from collc.choose.library import choose_programs
+from collc.choose.rules import chunk_rule, rules
+from collc.choose.strategy import Strategy
+from collc.choose.table import choose, in_turns
+from collc.collectives.model import Collective
 from collc.options import CUDA, HOST
-from collc.packing.model import Collective
+from collc.packing.candidates import MOST_CHANNELS, TURNS
 from collc.pipeline import Recorder, pack
-from collc.schedule.candidates import MOST_CHANNELS, TURNS
 from collc.simulate import compiled
-from collc.simulate.choose import choose, in_turns
-from collc.simulate.rules import chunk_rule, rules
 from collc.simulate.run import Simulator, Variant
 from collc.topology.allocation import parse_gpus
 from collc.topology.graph import plan_graph
@@ -83,7 +84,7 @@ def test_a_library_holds_turns_within_its_memory_and_is_chosen_for_it():
     graph = plan_graph(topology, parse_gpus(topology, "0-4"))
     plans = pack(graph, [(Collective.ALL_REDUCE, None), (Collective.BROADCAST, 0)], Recorder())
     tight = dataclasses.replace(CUDA, fifo_bytes=128 << 20)
-    held = hold(graph, plans, tight, Way.MODEL)
+    held = choose_programs(graph, plans, tight, Strategy.MODEL)
     turning = [e for e in held.entries if e.spread == PARTS]
     assert turning
     assert all(len(e.program.channels) == MOST_CHANNELS and len(e.program.shares) == PARTS for e in turning)
@@ -107,7 +108,7 @@ def test_by_rule_turns_are_for_trees_whose_blocks_would_go_up_and_down_by_turns(
     (stars,) = pack(mesh, [(Collective.ALL_REDUCE, None)], Recorder())
     assert rules(stars, mesh.nranks, CUDA) == chunk_rule(stars, CUDA)
 
-    held = hold(graph, [reduce], CUDA, Way.RULE)
+    held = choose_programs(graph, [reduce], CUDA, Strategy.RULE)
     assert [len(e.program.channels) for e in held.entries][-1] == MOST_CHANNELS
     assert all("by a rule" in e.why for e in held.entries)
 
@@ -116,6 +117,6 @@ def test_turns_are_left_out_where_their_slots_do_not_fit():
     topology = load_topology("dgx1v")
     graph = plan_graph(topology, parse_gpus(topology, "0-4"))
     plans = pack(graph, [(Collective.ALL_REDUCE, None)], Recorder())
-    held = hold(graph, plans, dataclasses.replace(CUDA, fifo_bytes=4 << 20), Way.RULE)
+    held = choose_programs(graph, plans, dataclasses.replace(CUDA, fifo_bytes=4 << 20), Strategy.RULE)
     assert all(e.spread <= MOST_CHANNELS for e in held.entries)
     assert fifo_memory(held.entries, CUDA.slots) <= (4 << 20) * graph.nranks

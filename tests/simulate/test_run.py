@@ -7,10 +7,10 @@ import time
 
 import pytest
 
+from collc.choose.table import choose, floor_us
+from collc.collectives.model import Collective
 from collc.errors import PackingError, UsageError
-from collc.packing.model import Collective
 from collc.simulate import compiled, nccl, run
-from collc.simulate.choose import choose, floor_us
 from collc.simulate.generations import MACHINES
 from collc.simulate.params import GENERIC
 from collc.simulate.report import critical_path

@@ -6,23 +6,14 @@ import random
 from collections.abc import Sequence
 from fractions import Fraction
 
+from collc.collectives.model import COMPILED, Collective
 from collc.ir.build import build
 from collc.ir.nodes import Program
 from collc.options import CUDA, HOST, Target
-from collc.packing.model import Collective
 from collc.pipeline import passes
 from collc.schedule.model import Part, Schedule
 
-TREE_COLLECTIVES = (
-    Collective.ALL_REDUCE,
-    Collective.BROADCAST,
-    Collective.REDUCE,
-    Collective.ALL_GATHER,
-    Collective.REDUCE_SCATTER,
-)
-_REDUCES = (Collective.ALL_REDUCE, Collective.REDUCE, Collective.REDUCE_SCATTER)
-_BROADCASTS = (Collective.ALL_REDUCE, Collective.BROADCAST, Collective.ALL_GATHER)
-_PER_ROOT = (Collective.ALL_GATHER, Collective.REDUCE_SCATTER)
+TREE_COLLECTIVES = COMPILED
 
 
 def random_tree(nranks: int, root: int, rng: random.Random) -> list[tuple[int, int]]:
@@ -52,7 +43,7 @@ def schedule_of(
         children = {child for _, child in tree}
         tree_root = next((r for r in range(nranks) if r not in children), 0)
         roots.append(tree_root)
-        groups.setdefault(tree_root if collective in _PER_ROOT else 0, []).append(tree)
+        groups.setdefault(tree_root if collective.per_rank else 0, []).append(tree)
     for block, members in sorted(groups.items()):
         total = len(members) * (len(members) + 1) // 2
         at = Fraction(0)
@@ -60,8 +51,8 @@ def schedule_of(
             end = at + Fraction(number, total)
             children = {child for _, child in tree}
             part_root = next((r for r in range(nranks) if r not in children), 0)
-            up = tuple((child, parent) for parent, child in reversed(tree)) if collective in _REDUCES else ()
-            down = tuple(tree) if collective in _BROADCASTS else ()
+            up = tuple((child, parent) for parent, child in reversed(tree)) if collective.reduces else ()
+            down = tuple(tree) if collective.spreads else ()
             parts.append(Part(block, at, end, part_root, up, down))
             at = end
     return Schedule(collective, root, nranks, tuple(parts))
@@ -70,7 +61,7 @@ def schedule_of(
 def random_schedule(collective: Collective, nranks: int, seed: int, trees: int = 3) -> Schedule:
     """Random trees: of one root for rooted collectives, of every rank for per-rank ones, of random roots otherwise."""
     rng = random.Random(seed)
-    if collective in _PER_ROOT:
+    if collective.per_rank:
         roots = [r for r in range(nranks) for _ in range(rng.randint(1, 2))]
     elif collective.rooted:
         roots = [seed % nranks] * trees

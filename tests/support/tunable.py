@@ -24,5 +24,5 @@ def tunable() -> Path:
     out.parent.mkdir(parents=True, exist_ok=True)
     source = out.with_suffix(".yaml")
     source.write_text(ODD)
-    compile_topology(CompileRequest(str(source), out, TargetKind.HOST, tune_candidates=True))
+    compile_topology(CompileRequest(str(source), output=out, target=TargetKind.HOST, tune_candidates=True))
     return out

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from collc.packing.model import Collective
+from collc.collectives.model import Collective
 from collc.tune.candidates import Candidate, embedded, families
 from collc.tune.meter import Call, Measured
 from collc.tune.search import Point, Problem, crossover, decide, table

@@ -13,8 +13,8 @@ from support.ranks import SUCCESS, ranks
 from support.tunable import tunable
 
 from collc.build.readback import read_manifest
+from collc.collectives.model import Collective
 from collc.errors import RunError, UsageError
-from collc.packing.model import Collective
 from collc.tune import run as tune_run
 from collc.tune.files import State
 from collc.tune.meter import Guard

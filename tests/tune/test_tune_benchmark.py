@@ -10,7 +10,7 @@ import pytest
 from support.tunable import tunable
 
 from collc.build.readback import read_manifest
-from collc.packing.model import Collective
+from collc.collectives.model import Collective
 from collc.tune.candidates import read_offers
 from collc.tune.meter import Guard
 from collc.tune.run import Tuned

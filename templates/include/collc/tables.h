@@ -6,20 +6,9 @@
 #pragma once
 #include <cstdint>
 
-namespace collc {
+#include "collc/collectives.h"
 
-// Same numbers as collc.codegen.context.COLLECTIVES.
-enum class Collective : uint32_t {
-  kAllReduce = 0,
-  kAllGather = 1,
-  kReduceScatter = 2,
-  kBroadcast = 3,
-  kReduce = 4,
-  kGather = 5,
-  kScatter = 6,
-  kAllToAll = 7,
-  kSendRecv = 8,
-};
+namespace collc {
 
 // Part [lo, hi) of block `block`, as lo_num/den and hi_num/den of the block's elements.
 struct Share {

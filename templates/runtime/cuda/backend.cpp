@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <array>
 
+#include "collc/collective_traits.h"
 #include "cuda/rank.h"
 #include "element.h"
 
@@ -17,15 +18,10 @@ Stream stream_of(const Submission &submission) { return submission.call.stream; 
 
 Address address(const void *pointer) { return reinterpret_cast<Address>(pointer); }
 
-bool reduces(Collective collective) {
-  return collective == Collective::kAllReduce || collective == Collective::kReduce ||
-         collective == Collective::kReduceScatter;
-}
-
 // How a call is put to the kernels. What only moves data runs as the sum of a type of that size.
 Status reducing_of(const Call &call, Reducing *how) {
   auto type = static_cast<uint32_t>(call.type);
-  if (!reduces(call.collective)) {
+  if (!traits(call.collective).reduces) {
     switch (element_bytes(call.type)) {
       case 1: type = 1; break;
       case 2: type = 6; break;
@@ -126,7 +122,7 @@ Status copy_between(Submission &send, Submission &receive) {
 }
 
 Status check_call(const Call &call) {
-  if (call.op.scaled && reduces(call.collective))
+  if (call.op.scaled && traits(call.collective).reduces)
     return fail(ncclInvalidUsage, "sums with a factor (ncclRedOpCreatePreMulSum) are not in the CUDA target");
   return {};
 }

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "collc/collective_traits.h"
 #include "element.h"
 #include "environment.h"
 #include "host/verbs.h"
@@ -355,14 +356,12 @@ bool HostRank::is_streamed() const {
 }
 
 uint64_t HostRank::input_bytes() const {
-  const bool everyones = call_->collective == Collective::kReduceScatter;
-  return call_->count * element_bytes_ * (everyones ? context_.nranks : 1);
+  return call_->count * element_bytes_ * (traits(call_->collective).input_per_rank ? context_.nranks : 1);
 }
 
 // What the call leaves in this rank's output.
 uint64_t HostRank::output_bytes() const {
-  const bool everyones = call_->collective == Collective::kAllGather;
-  return call_->count * element_bytes_ * (everyones ? context_.nranks : 1);
+  return call_->count * element_bytes_ * (traits(call_->collective).output_per_rank ? context_.nranks : 1);
 }
 
 }  // namespace collc

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <unordered_map>
 
+#include "collc/collective_traits.h"
+
 namespace collc {
 namespace {
 
@@ -15,11 +17,6 @@ constexpr size_t kMostShown = 4096;
 enum class Sent : uint8_t { kInput, kResult };
 
 uint64_t key(uint32_t fifo, uint32_t share) { return uint64_t{fifo} << 32 | share; }
-
-bool has_fixed_blocks(Collective collective) {
-  return collective == Collective::kAllReduce || collective == Collective::kAllGather ||
-         collective == Collective::kReduceScatter || collective == Collective::kBroadcast || collective == Collective::kReduce;
-}
 
 // All steps of all ranks of a program.
 template <class Visit>
@@ -36,7 +33,7 @@ void for_each_step(const Tables &tables, uint32_t nranks, const Program &program
 
 OneHop one_hop(const Tables &tables, const Placement &placement, const Program &program, uint32_t rank) {
   OneHop found;
-  if (!has_fixed_blocks(program.collective)) return found;
+  if (!traits(program.collective).uses_trees) return found;
   const auto nranks = static_cast<uint32_t>(placement.nccl_rank.size());
   std::unordered_map<uint64_t, Sent> sent;  // by FIFO and share
   std::vector<bool> sends(nranks, false);

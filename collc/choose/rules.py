@@ -5,13 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from fractions import Fraction
 
-from collc.bench.sizes import size_series
+from collc.choose.table import GAIN
+from collc.collectives.sizes import short_size, size_series
 from collc.options import Target
+from collc.packing.candidates import MOST_CHANNELS, TURNS
 from collc.packing.model import Plan, Tree
-from collc.schedule.candidates import MOST_CHANNELS, TURNS
-from collc.simulate.choose import GAIN
 from collc.simulate.params import BYTES_PER_US, GENERIC, Machine
-from collc.simulate.run import short_size
 
 # Sizes at which is decided: dense where calls are cheap to simulate.
 SIZES = (*size_series(1 << 10, 4 << 20, 4), 32 << 20, 256 << 20)
@@ -54,9 +53,9 @@ def _alternates(tree: Tree) -> bool:
 def chunk_rule(plan: Plan, target: Target, machine: Machine = GENERIC) -> list[ChunkRule]:
     """Chunk sizes for the packed trees as they are, by the time of a pipeline in closed form.
 
-    A tree of weight w GB/s and d hops one after the other takes d * (hop + chunk/w) for its first chunk and
-    step + chunk/w for every later one; all trees end together, so the heaviest with the deepest stands for all. A later
-    size keeps the chunk of the size before it unless another is faster by `GAIN`.
+    A tree of weight w GB/s with h hops in a row takes h * (hop + chunk/w) for its first chunk and step + chunk/w for
+    every later one. All trees end together, so the heaviest with the longest way stands for all. A later size keeps the
+    chunk of the size before it unless another is faster by `GAIN`.
     """
     assert plan.rate is not None
     protocol = machine.protocol("Simple")

@@ -16,10 +16,11 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from fractions import Fraction
 
+from collc.collectives.model import Collective
 from collc.errors import PackingError
 from collc.options import CUDA
-from collc.packing.model import Collective, Hop, Plan, Tree
-from collc.schedule.candidate_rings import disjoint_rings
+from collc.packing.candidate_rings import disjoint_rings
+from collc.packing.model import Hop, Plan, Tree
 from collc.topology.model import PlanGraph
 
 # As many thread blocks of one program as GPUs run beside each other and beside the user's kernels.
@@ -151,13 +152,11 @@ def _hop(paths: Paths, edge: Edge) -> Hop:
 
 def _tree(paths: Paths, collective: Collective, root: int, up: Iterable[Edge], down: Iterable[Edge]) -> Tree:
     """A tree of weight 1 with the phases that the collective has. `up` edges are (child, parent)."""
-    reduces = collective in (Collective.ALL_REDUCE, Collective.REDUCE, Collective.REDUCE_SCATTER)
-    spreads = collective in (Collective.ALL_REDUCE, Collective.BROADCAST, Collective.ALL_GATHER)
     return Tree(
         root,
         Fraction(1),
-        tuple(_hop(paths, edge) for edge in up) if reduces else (),
-        tuple(_hop(paths, edge) for edge in down) if spreads else (),
+        tuple(_hop(paths, edge) for edge in up) if collective.reduces else (),
+        tuple(_hop(paths, edge) for edge in down) if collective.spreads else (),
     )
 
 
@@ -199,14 +198,14 @@ def _chain(graph: PlanGraph, paths: Paths, collective: Collective, root: int | N
         at = order.index(root) if root is not None else 0
         turned = [*order[at:], *order[:at]]
         trees.append(_tree(paths, collective, turned[0], _pairs(turned[::-1]), _pairs(turned)))
-    if root is None and collective is not Collective.ALL_REDUCE:
+    if collective.per_rank:
         raise PackingError(f"a chain has one root, and {collective.value} has one per rank")
     return tuple(trees)
 
 
 def _double_binary(graph: PlanGraph, paths: Paths, collective: Collective, root: int | None) -> tuple[Tree, ...]:
     """Two binary trees, half of the data each; a rank that is inner in one is a leaf in the other."""
-    if collective in (Collective.ALL_GATHER, Collective.REDUCE_SCATTER):
+    if collective.per_rank:
         raise PackingError(f"two trees cannot serve {collective.value}, whose blocks have a root each")
     names = [rank for rank in graph.ranks if rank != root]
     n = len(names)

@@ -14,19 +14,22 @@ from collc.build.check import check_allocation
 from collc.build.compile import Contents, generate
 from collc.build.manifest import make_manifest, slot_bytes
 from collc.build.toolchain import Compiler
-from collc.choose import Held, Way, hold
+from collc.choose.library import choose_programs
+from collc.choose.programs import Chosen
+from collc.choose.rules import chunk_rule
+from collc.choose.strategy import Strategy
 from collc.codegen.context import NEVER, TableBuilder
+from collc.collectives.model import COMPILED, Collective
 from collc.errors import CollcError
 from collc.ir.verify import verify
 from collc.options import CUDA, HOST, Target
+from collc.packing.candidates import candidate, kind_of, with_proof
 from collc.packing.check import check_packing
 from collc.packing.document import PlanFile, from_json, to_json
 from collc.packing.gpu_sets import written_set
-from collc.packing.model import Collective, Plan
-from collc.pipeline import COMPILED, Recorder, pack, wanted_programs
-from collc.schedule.candidates import candidate, kind_of, with_proof
+from collc.packing.model import Plan
+from collc.pipeline import Recorder, pack, wanted_programs
 from collc.schedule.trees import schedule_trees
-from collc.simulate.rules import chunk_rule
 from collc.topology.canonical import fingerprint
 from collc.topology.graph import plan_graph
 from collc.topology.load import load_topology
@@ -47,17 +50,17 @@ def packed(graph: PlanGraph, collectives: tuple[Collective, ...] = FEW) -> tuple
 
 
 @cache
-def held(way: Way, target: Target = CUDA, for_tuning: bool = False, gpus: str = "gpu0,gpu1,gpu2,gpu3") -> Held:
+def held(way: Strategy, target: Target = CUDA, for_tuning: bool = False, gpus: str = "gpu0,gpu1,gpu2,gpu3") -> Chosen:
     graph = graph_of("dgx1v", gpus)
-    return hold(graph, packed(graph), target, way, for_tuning=for_tuning)
+    return choose_programs(graph, packed(graph), target, way, for_tuning=for_tuning)
 
 
 CASES = {
-    "one": (Way.ONE, HOST, False),
-    "model": (Way.MODEL, CUDA, False),
-    "rule": (Way.RULE, CUDA, False),
-    "tuned host": (Way.ONE, HOST, True),
-    "tuned cuda": (Way.MODEL, CUDA, True),
+    "one": (Strategy.PACKED, HOST, False),
+    "model": (Strategy.MODEL, CUDA, False),
+    "rule": (Strategy.RULE, CUDA, False),
+    "tuned host": (Strategy.PACKED, HOST, True),
+    "tuned cuda": (Strategy.MODEL, CUDA, True),
 }
 
 
@@ -95,7 +98,7 @@ def test_every_plan_is_feasible_with_a_proof(name):
 
 
 def test_the_model_chooses_by_size_and_says_why():
-    found = held(Way.MODEL)
+    found = held(Strategy.MODEL)
     rows = [e for e in found.entries if found.plans[e.plan].collective is Collective.ALL_REDUCE]
     assert len(rows) > 1
     assert all(e.why for e in rows)
@@ -105,7 +108,7 @@ def test_the_model_chooses_by_size_and_says_why():
 
 
 def test_one_root_decides_for_all():
-    found = held(Way.MODEL)
+    found = held(Strategy.MODEL)
     by_root: dict[int | None, list[object]] = {}
     for entry in found.entries:
         plan = found.plans[entry.plan]
@@ -121,7 +124,7 @@ def test_per_rank_collectives_count_bytes_per_rank():
     graph = graph_of("dgx1v", "gpu0,gpu1,gpu2,gpu3")
     plan = next(p for p in packed(graph) if p.collective is Collective.ALL_GATHER)
     rules = chunk_rule(plan, CUDA)
-    found = held(Way.RULE)
+    found = held(Strategy.RULE)
     mine = [e.when.min_bytes for e in found.entries if found.plans[e.plan].collective is Collective.ALL_GATHER]
     assert mine == [-(-rule.min_bytes // 4) for rule in rules]
 
@@ -138,15 +141,15 @@ def test_the_rule_grows_chunks_with_the_size():
 def test_chunks_shrink_until_the_fifos_fit():
     graph = graph_of("dgx1v", "gpu0,gpu1,gpu2,gpu3")
     small = Target(CUDA.kind, 8, 512 << 10, 32, False, tuning_chunks=CUDA.tuning_chunks, fifo_bytes=4 << 20)
-    tight = hold(graph, packed(graph), small, Way.RULE)
+    tight = choose_programs(graph, packed(graph), small, Strategy.RULE)
     programs = [entry.program for entry in tight.entries]
     fifos = {(f.src, f.dsts, f.index) for program in programs for f in program.fifos}
     assert len(fifos) * 8 * slot_bytes(programs) <= 4 * (4 << 20)
-    assert slot_bytes(programs) < slot_bytes([entry.program for entry in held(Way.RULE).entries])
+    assert slot_bytes(programs) < slot_bytes([entry.program for entry in held(Strategy.RULE).entries])
 
 
 def test_candidates_for_tuning_share_steps_with_what_differs_in_chunks():
-    found = held(Way.ONE, HOST, True)
+    found = held(Strategy.PACKED, HOST, True)
     rows = [e for e in found.entries if found.plans[e.plan].collective is Collective.ALL_REDUCE]
     assert [e.when.min_bytes for e in rows] == [0] + [None] * (len(rows) - 1)
     assert {kind_of(found.plans[e.plan]) for e in rows} >= {"trees", "rings"}
@@ -167,7 +170,7 @@ def test_candidates_for_tuning_share_steps_with_what_differs_in_chunks():
 def test_plans_of_equal_trees_are_held_once():
     """Two ranks have one tree: rings, double binary trees and stars are the same."""
     graph = graph_of("dgx1v", "gpu0,gpu3")
-    found = hold(graph, packed(graph), HOST, Way.ONE, for_tuning=True)
+    found = choose_programs(graph, packed(graph), HOST, Strategy.PACKED, for_tuning=True)
     for collective in FEW:
         own = [e for e in found.entries if found.plans[e.plan].collective is collective and e.when.min_bytes is None]
         shapes = {}
@@ -192,16 +195,16 @@ def test_a_candidate_with_a_proof_says_how_far_below_the_best_it_is(tmp_path):
 
 
 @cache
-def _allocation() -> tuple[PlanFile, Held, dict]:
+def _allocation() -> tuple[PlanFile, Chosen, dict]:
     graph = graph_of("dgx1v", "gpu0,gpu1,gpu2,gpu3")
-    found = held(Way.ONE, HOST, True)
+    found = held(Strategy.PACKED, HOST, True)
     document = PlanFile(graph.name, fingerprint(graph), graph, found.plans)
     sets = written_set(load_topology("dgx1v"), ["gpu0", "gpu1", "gpu2", "gpu3"])
     manifest = make_manifest((document,), (found.entries,), sets, HOST, "c++", "0", {})
     return document, found, manifest["allocations"][0]
 
 
-def check(document: PlanFile, found: Held, claims: dict) -> None:
+def check(document: PlanFile, found: Chosen, claims: dict) -> None:
     programs = [entry.program for entry in found.entries]
     check_allocation(document, programs, [entry.when for entry in found.entries], claims, Path("lib"))
 
@@ -257,7 +260,7 @@ def test_verify_refuses_a_table_out_of_order():
     changed["programs"][0], changed["programs"][1] = changed["programs"][1], changed["programs"][0]
     entries = (found.entries[1], found.entries[0], *found.entries[2:])
     with pytest.raises(CollcError, match="not for all sizes"):
-        check(document, Held(found.plans, entries), changed)
+        check(document, Chosen(found.plans, entries), changed)
 
 
 def test_the_generated_source_is_the_same_every_time():
@@ -265,7 +268,7 @@ def test_the_generated_source_is_the_same_every_time():
     sets = written_set(load_topology("dgx1v"), ["gpu0", "gpu1", "gpu2", "gpu3"])
     texts = []
     for _ in range(2):
-        made = hold(graph, packed(graph), HOST, Way.ONE, for_tuning=True)
+        made = choose_programs(graph, packed(graph), HOST, Strategy.PACKED, for_tuning=True)
         document = PlanFile(graph.name, fingerprint(graph), graph, made.plans)
         texts.append(generate(Contents((document,), (made.entries,), sets), HOST, Compiler("g++", "g++ 0")))
     assert texts[0] == texts[1]
@@ -273,5 +276,5 @@ def test_the_generated_source_is_the_same_every_time():
 
 def test_all_collectives_are_held():
     graph = graph_of("dgx1v", "gpu0,gpu3")
-    found = hold(graph, packed(graph, COMPILED), CUDA, Way.MODEL)
+    found = choose_programs(graph, packed(graph, COMPILED), CUDA, Strategy.MODEL)
     assert {found.plans[e.plan].collective for e in found.entries} == set(COMPILED)

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from collc.bench.sizes import size_series
-from collc.packing.model import Collective
-from collc.schedule.candidates import MOST_CHANNELS, TURNS
+from collc.collectives.model import Collective
+from collc.collectives.sizes import short_size, size_series
+from collc.packing.candidates import MOST_CHANNELS, TURNS
 from collc.simulate.params import BYTES_PER_US, Machine, Protocol
-from collc.simulate.run import MOST_FIFOS, Prediction, Simulator, Variant, short_size, variants
+from collc.simulate.run import MOST_FIFOS, Prediction, Simulator, Variant, variants
 
 # A later size keeps the choice of the one before unless another is faster by this share: fewer programs in a library.
 GAIN = 0.03

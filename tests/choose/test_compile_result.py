@@ -5,23 +5,24 @@ from __future__ import annotations
 from pathlib import Path
 
 from collc.build.compile import Library
-from collc.choose import Way, hold
+from collc.choose.library import choose_programs
+from collc.choose.strategy import Strategy
+from collc.collectives.model import Collective
 from collc.compiler import CompileResult
 from collc.options import CUDA, TargetKind
 from collc.packing.document import PlanFile
-from collc.packing.model import Collective
 from collc.pipeline import Recorder, pack
 from collc.topology.canonical import fingerprint
 from collc.topology.graph import plan_graph
 from collc.topology.load import load_topology
 
 
-def result(way: Way, *sets: str) -> CompileResult:
+def result(way: Strategy, *sets: str) -> CompileResult:
     documents, entries = [], []
     for gpus in sets:
         graph = plan_graph(load_topology("dgx1v"), gpus.split(","))
         plans = pack(graph, [(Collective.ALL_REDUCE, None), (Collective.BROADCAST, 0)], Recorder())
-        held = hold(graph, plans, CUDA, way)
+        held = choose_programs(graph, plans, CUDA, way)
         documents.append(PlanFile(graph.name, fingerprint(graph), graph, held.plans))
         entries.append(held.entries)
     library = Library(Path("x.so"), "0", 1)
@@ -29,7 +30,7 @@ def result(way: Way, *sets: str) -> CompileResult:
 
 
 def test_one_set_prints_every_crossover_with_its_reason():
-    made = result(Way.MODEL, "gpu0,gpu1,gpu2")
+    made = result(Strategy.MODEL, "gpu0,gpu1,gpu2")
     tables = made.tables()
     assert list(tables) == ["all_reduce", "broadcast"]
     text = made.summary()
@@ -42,6 +43,6 @@ def test_one_set_prints_every_crossover_with_its_reason():
 
 
 def test_several_sets_say_that_a_rule_chose():
-    text = result(Way.RULE, "gpu0,gpu1", "gpu0,gpu3").summary()
+    text = result(Strategy.RULE, "gpu0,gpu1", "gpu0,gpu3").summary()
     assert "2 distinct sets of 2 GPUs" in text
     assert text.endswith("chunk sizes by a rule; a library for one set of GPUs asks the model for plans too")

@@ -8,12 +8,12 @@ from fractions import Fraction
 
 import pytest
 
+from collc.collectives.model import COMPILED, Collective
 from collc.errors import PackingError
 from collc.options import CUDA
 from collc.packing import plan as packed_plan
-from collc.packing.model import Collective
-from collc.pipeline import COMPILED, Recorder, lower
-from collc.schedule.candidates import KINDS, candidate, candidates, channels_of, has_copies, shortest_paths, spread
+from collc.packing.candidates import KINDS, candidate, candidates, channels_of, has_copies, shortest_paths, spread
+from collc.pipeline import Recorder, lower
 from collc.topology.graph import plan_graph
 from collc.topology.load import load_topology
 

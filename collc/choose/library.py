@@ -1,0 +1,176 @@
+"""What a library holds for each collective and root: which plan, protocol, chunk and channels from which size on.
+
+`library_contents` is the one way from a request to the contents of a library; `choose_programs` does one allocation.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+
+from collc.build.compile import Contents
+from collc.choose.programs import Chosen, ProgramList
+from collc.choose.request import LibraryRequest, find_graphs, pack_allocation
+from collc.choose.rules import SIZES, rules
+from collc.choose.strategy import Strategy, strategy_for
+from collc.choose.table import Table, choose
+from collc.codegen.context import When
+from collc.collectives.model import Collective
+from collc.collectives.sizes import bytes_per_call, short_size
+from collc.ir.nodes import MAX_CHUNK_BYTES
+from collc.options import Target
+from collc.packing.candidates import rings_of
+from collc.packing.columns import mirrored_links
+from collc.packing.model import Plan
+from collc.packing.network import Net
+from collc.pipeline import Recorder
+from collc.simulate.params import GENERIC, Machine
+from collc.simulate.run import Simulator, Variant
+from collc.topology.model import PlanGraph
+
+Status = Callable[[str], None]
+
+# So often is the model asked again because of memory; then chunks are cut without asking.
+_RECHOICES = 2
+
+
+def library_contents(
+    request: LibraryRequest,
+    target: Target,
+    *,
+    recorder: Recorder | None = None,
+    status: Status = lambda text: None,
+    packed: Callable[[], object] = lambda: None,
+) -> Contents:
+    """Reads the topology, packs and proves the plans of every allocation, chooses and verifies its programs.
+
+    Args:
+        packed: called when the input has been found good and packing is done, before programs are chosen.
+
+    Raises:
+        CollcError: the topology, the request or a plan is not possible.
+    """
+    recorder = recorder or Recorder()
+    graphs, sets = find_graphs(request, status)
+    steps = [f"allocation {n}/{len(graphs)}: " if len(graphs) > 1 else "" for n in range(1, len(graphs) + 1)]
+
+    def told(step: str) -> Status:
+        return lambda text: status(step + text)
+
+    proven = [pack_allocation(graph, request, recorder, told(s)) for graph, s in zip(graphs, steps, strict=True)]
+    packed()
+    documents, entries = [], []
+    for document, step in zip(proven, steps, strict=True):
+        status(f"{step}lowering {len(document.plans)} plans")
+        chosen = choose_programs(
+            document.graph,
+            document.plans,
+            target,
+            strategy_for(target, document.graph, len(graphs)),
+            machine=request.machine,
+            for_tuning=request.tune_candidates,
+            recorder=recorder,
+            status=told(step),
+        )
+        documents.append(dataclasses.replace(document, plans=chosen.plans))
+        entries.append(chosen.entries)
+    return Contents(tuple(documents), tuple(entries), sets)
+
+
+def choose_programs(
+    graph: PlanGraph,
+    packed: Sequence[Plan],
+    target: Target,
+    strategy: Strategy,
+    *,
+    machine: Machine = GENERIC,
+    for_tuning: bool = False,
+    recorder: Recorder | None = None,
+    status: Status = lambda text: None,
+) -> Chosen:
+    """Chooses, lowers and verifies the programs of an allocation.
+
+    Args:
+        packed: a proven plan for every collective and root.
+        machine: the parameters of the model.
+        for_tuning: add the candidates that `collc tune` compares.
+    """
+    recorder = recorder or Recorder()
+    model = _ModelTables(graph, packed, target, machine) if strategy is Strategy.MODEL else None
+
+    def fill() -> ProgramList:
+        found = ProgramList(graph, packed, target, recorder)
+        for number, plan in enumerate(packed):
+            if model is not None:
+                status(f"choosing programs of {plan.collective.value}")
+                found.add_table(number, model.table(plan))
+            elif strategy is Strategy.RULE:
+                for rule in rules(plan, graph.nranks, target, machine):
+                    when = When(bytes_per_call(plan.collective, rule.min_bytes, graph.nranks))
+                    found.add(number, rule.channels, rule.chunk_bytes, when, rule.why)
+            elif strategy is Strategy.MEMORY:
+                found.add_one_hop(number)
+            else:
+                found.add(number, 0, target.chunk_bytes, When())
+            if for_tuning and graph.nranks > 1:
+                status(f"adding candidates of {plan.collective.value}")
+                found.add_for_tuning(number)
+        found.leave_out_turns()
+        return found
+
+    found = fill()
+    # Slots are as large as the largest chunk of any program. Where memory asks for smaller ones, another number of
+    # channels may be best, so the model is asked again.
+    for _ in range(_RECHOICES if model is not None else 0):
+        fitting = found.fitting_chunk()
+        if model is None or fitting >= model.most_bytes:
+            break
+        status(f"choosing again: slots of {short_size(fitting)} fit the memory for FIFOs")
+        model.limit(fitting)
+        found = fill()
+    return found.chosen()
+
+
+class _ModelTables:
+    """The tables of one allocation: of each collective for the first of its roots, kept for the others."""
+
+    def __init__(self, graph: PlanGraph, packed: Sequence[Plan], target: Target, machine: Machine) -> None:
+        self.graph, self.packed, self.target, self.machine = graph, packed, target, machine
+        self.most_bytes = target.chunk_bytes
+        self.simulators: dict[Collective, Simulator] = {}
+        self.tables: dict[Collective, Table] = {}
+        self.turns = mirrored_links(Net.of(graph)) is not None
+
+    def limit(self, chunk_bytes: int) -> None:
+        """Chunks beyond this are out of the question from now on; what was chosen so far is forgotten."""
+        self.most_bytes = chunk_bytes
+        self.tables.clear()
+
+    def table(self, plan: Plan) -> Table:
+        # On links that are equal both ways these are the others' trees turned round, and take the same time.
+        turned = plan.collective.mirror if self.turns and plan.collective.inward else None
+        named = [p for p in self.packed if p.collective is turned]
+        first = (named or [p for p in self.packed if p.collective is plan.collective])[0]
+        if first.collective not in self.tables:
+            self.tables[first.collective] = self._choose(first)
+        return self.tables[first.collective]
+
+    def _choose(self, plan: Plan) -> Table:
+        if plan.collective not in self.simulators:
+            made = Simulator(self.graph, plan.collective, plan.root, self.machine)
+            made.plans["trees"] = plan
+            self.simulators[plan.collective] = made
+        simulator = self.simulators[plan.collective]
+        # A ring is one of the rings, and a chain is never chosen.
+        left_out = {"chain", "ring"} if "rings" in simulator.kinds else {"chain"}
+        kinds = [kind for kind in simulator.kinds if kind not in left_out]
+        can = {name.lower() for name in self.target.protocols}
+        # Until memory says otherwise a protocol's own largest chunk may be above the target's.
+        most = self.most_bytes if self.most_bytes < self.target.chunk_bytes else MAX_CHUNK_BYTES
+
+        def allowed(variant: Variant) -> bool:
+            # A ring has a FIFO per root and hop: twice the channels would take twice the memory for a few percent.
+            doubled = variant.plan in ("ring", "rings") and variant.channels > rings_of(simulator.plan(variant.plan))
+            return variant.protocol.lower() in can and variant.chunk_bytes <= most and not doubled
+
+        return choose(simulator, SIZES, kinds=kinds, only=allowed)

@@ -1,0 +1,184 @@
+"""The programs of one allocation as they are chosen: each lowered once, all within the memory for FIFOs."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from collc.build.manifest import fifo_memory
+from collc.choose.table import Table
+from collc.codegen.context import When
+from collc.codegen.entry import Entry
+from collc.collectives.model import Collective
+from collc.collectives.sizes import bytes_per_call, short_size
+from collc.errors import PackingError
+from collc.ir.nodes import Program
+from collc.options import Target
+from collc.packing.candidates import KINDS, MOST_CHANNELS, candidate, with_proof
+from collc.packing.model import Plan
+from collc.pipeline import Recorder, lower, lower_spread
+from collc.schedule.trees import schedule_trees
+from collc.topology.model import PlanGraph
+
+# Candidates that a library for tuning holds beside the packed trees.
+TUNED_KINDS = ("rings", "ring", "double-binary", "one-hop")
+
+# Up to this many bytes, all ranks together, an all_reduce hands every input to everyone. Every rank then reduces this
+# much, which takes about as long as the second hop that it saves.
+EVERYWHERE_BYTES = 64 << 10
+
+# Slots below cost more steps than memory is worth.
+_LEAST_SLOT = 16 << 10
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """The plans of an allocation, the packed ones first, and the entries that run them."""
+
+    plans: tuple[Plan, ...]
+    entries: tuple[Entry, ...]
+
+
+class ProgramList:
+    """The plans, programs and entries of one allocation so far. Programs of equal steps are one object."""
+
+    def __init__(self, graph: PlanGraph, packed: Sequence[Plan], target: Target, recorder: Recorder) -> None:
+        self.graph, self.target, self.recorder = graph, target, recorder
+        self.plans = list(packed)
+        self.entries: list[Entry] = []
+        self.kinds: dict[tuple[int, str], int] = {}
+        self.programs: dict[tuple[int, int], Program] = {}
+
+    def plan(self, packed: int, kind: str) -> int | None:
+        """The number of the plan of a kind for the collective and root of a packed plan; None if there is none."""
+        if kind == "trees":
+            return packed
+        if (packed, kind) not in self.kinds:
+            of = self.plans[packed]
+            try:
+                made = with_proof(candidate(self.graph, of.collective, of.root, kind), of)
+            except PackingError:
+                return None
+            self.kinds[packed, kind] = len(self.plans)
+            self.plans.append(made)
+        return self.kinds[packed, kind]
+
+    def program(self, number: int, channels: int) -> Program:
+        """The plan spread over so many channels, lowered and verified."""
+        if (number, channels) not in self.programs:
+            plan = self.plans[number]
+            label = f"-{plan.solver}" if plan.solver in KINDS else ""
+            suffix = label + (f"-x{channels}" if channels else "")
+            _, program = lower_spread(plan, channels, self.graph.nranks, self.target, self.recorder, suffix)
+            self.programs[number, channels] = program
+        return self.programs[number, channels]
+
+    def add(self, number: int, channels: int, chunk: int, when: When, why: str = "") -> None:
+        """Adds an entry; what the entry before it does anyway is left out."""
+        program = self.program(number, channels)
+        chunk = max(16, min(chunk, self.target.chunk_bytes) // 16 * 16)
+        entry = Entry(program.replace(chunk_bytes=chunk), number, channels, when, why)
+        if when.min_bytes and self._same(self.entries[-1], entry):
+            return
+        self.entries.append(entry)
+
+    def add_table(self, packed: int, table: Table) -> None:
+        """The choices of a table; one whose plan this root does not have is left to the one before."""
+        of = self.plans[packed]
+        first = True
+        for choice in table.choices:
+            number = self.plan(packed, choice.variant.plan)
+            if number is None and not first:
+                continue
+            least = 0 if first else bytes_per_call(of.collective, choice.min_bytes, self.graph.nranks)
+            v = choice.variant
+            self.add(
+                packed if number is None else number, v.channels, v.chunk_bytes, When(least, v.protocol), choice.why
+            )
+            first = False
+
+    def add_one_hop(self, packed: int) -> None:
+        """Every root speaks with every other rank directly; small all_reduces are reduced everywhere."""
+        number = self.plan(packed, "one-hop")
+        assert number is not None, "a memory joins all ranks directly"
+        least = 0
+        if self.plans[packed].collective is Collective.ALL_REDUCE:
+            plan = self.plans[number]
+            everywhere = lower(plan, self.graph.nranks, self.target, self.recorder, "-everywhere", everywhere=True)
+            why = "small calls pay for hops: all ranks reduce all inputs"
+            self.entries.append(Entry(everywhere, number, why=why, everywhere=True))
+            least = EVERYWHERE_BYTES // self.graph.nranks
+        self.add(number, 0, self.target.chunk_bytes, When(least), "one memory: one hop, written once")
+
+    def add_for_tuning(self, packed: int) -> None:
+        """Every kind of plan with every chunk size, unless the table has it already or it is the trees of another."""
+        of = self.plans[packed]
+        own = [e for e in self.entries if self._serves(e, of)]
+        shapes: list[object] = []
+        for kind in ("trees", *TUNED_KINDS):
+            number = self.plan(packed, kind)
+            if number is None:
+                continue
+            shape = _shape(self.plans[number], self.graph.nranks)
+            if shape in shapes:
+                continue
+            shapes.append(shape)
+            program = self.program(number, 0)
+            if self._memory([*self.entries, Entry(program, number)], self.target.chunk_bytes) > 1:
+                continue
+            for chunk in self.target.tuning_chunks:
+                entry = Entry(program.replace(chunk_bytes=chunk), number, 0, When(None))
+                if not any(self._same(e, entry) for e in own):
+                    self.entries.append(entry)
+
+    def leave_out_turns(self) -> None:
+        """Drops programs of many parts where their FIFOs do not fit even with the least slots."""
+        if self._memory(self.entries, _LEAST_SLOT) > 1:
+            self.entries = [e for e in self.entries if e.spread <= MOST_CHANNELS or not e.when.min_bytes]
+
+    def chosen(self) -> Chosen:
+        """The plans and the entries, cut until their FIFOs fit the memory for them."""
+        return Chosen(tuple(self.plans), tuple(self.within_memory()))
+
+    def fitting_chunk(self) -> int:
+        """The largest chunk, by halves of the target's, with which the FIFOs fit the memory for them."""
+        cap = self.target.chunk_bytes
+        while cap > _LEAST_SLOT and self._memory(self.entries, cap) > 1:
+            cap //= 2
+        return cap
+
+    def within_memory(self) -> list[Entry]:
+        """The entries with chunks halved until the FIFOs, which have the largest chunk for a slot, fit."""
+        cap = self.fitting_chunk()
+        found: list[Entry] = []
+        for entry in self.entries:
+            if entry.program.chunk_bytes > cap:
+                program = entry.program.replace(chunk_bytes=cap)
+                why = f"{entry.why}; chunks of {short_size(cap)} at most, for memory" if entry.why else ""
+                entry = dataclasses.replace(entry, program=program, why=why)
+            before = found[-1] if found else None
+            if before is None or entry.when.min_bytes == 0 or not self._same(before, entry):
+                found.append(entry)
+        return found
+
+    def _memory(self, entries: Sequence[Entry], slot_bytes: int) -> float:
+        """The share of the target's memory that the FIFOs of these entries take with slots of at most `slot_bytes`."""
+        return fifo_memory(entries, self.target.slots, slot_bytes) / (self.target.fifo_bytes * self.graph.nranks)
+
+    def _serves(self, entry: Entry, of: Plan) -> bool:
+        plan = self.plans[entry.plan]
+        return (plan.collective, plan.root) == (of.collective, of.root)
+
+    @staticmethod
+    def _same(a: Entry, b: Entry) -> bool:
+        def key(e: Entry) -> tuple[object, ...]:
+            return (e.plan, id(e.program.channels), e.program.chunk_bytes, e.when.protocol)
+
+        return key(a) == key(b)
+
+
+def _shape(plan: Plan, nranks: int) -> frozenset[object]:
+    """What a schedule does: which parts travel along which trees."""
+    parts = schedule_trees(plan, nranks).parts
+    return frozenset((p.block, p.lo, p.hi, frozenset(p.reduce), frozenset(p.broadcast)) for p in parts)

@@ -1,0 +1,90 @@
+"""What a library should hold, and the graphs and proven plans that this asks for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from collc.collectives.model import COMPILED, Collective
+from collc.errors import UsageError
+from collc.packing.allocations import allocations
+from collc.packing.document import PlanFile, plan_file
+from collc.packing.gpu_sets import GpuSets, served_sets, written_set
+from collc.pipeline import Recorder, pack, wanted_programs
+from collc.simulate.generations import MACHINES
+from collc.simulate.params import Machine
+from collc.topology.allocation import parse_gpus
+from collc.topology.graph import plan_graph
+from collc.topology.load import load_topology
+from collc.topology.model import PlanGraph
+
+
+@dataclass(frozen=True)
+class LibraryRequest:
+    """What a library should hold.
+
+    Args:
+        topology: a path or a zoo name.
+        gpus: the GPUs of the only allocation, in the ranks' order [all].
+        allocations: which sets of GPUs the library serves; excludes `gpus`.
+        links: link classes to use [the fast ones].
+        roots: of rooted collectives [all].
+        model: the model's parameters, a name of `collc.simulate.generations.MACHINES` [generic].
+        tune_candidates: also hold the programs that `collc tune` compares.
+    """
+
+    topology: str
+    gpus: str | None = None
+    allocations: str | None = None
+    links: str | None = None
+    collectives: Sequence[Collective] = COMPILED
+    roots: Sequence[int] | None = None
+    model: str | None = None
+    tune_candidates: bool = False
+
+    def __post_init__(self) -> None:
+        if self.model is not None and self.model not in MACHINES:
+            raise UsageError(f"no parameters {self.model!r}", hint=f"choose one of {', '.join(MACHINES)}")
+
+    @property
+    def machine(self) -> Machine:
+        """The parameters of the model."""
+        return MACHINES[self.model or "generic"]
+
+
+def find_graphs(request: LibraryRequest, status: Callable[[str], None]) -> tuple[list[PlanGraph], GpuSets]:
+    """Reads the topology: the graph of every allocation, and the GPU sets that they serve."""
+    status("reading the topology")
+    topology = load_topology(request.topology)
+    if request.allocations is None:
+        gpus = None if request.gpus is None else parse_gpus(topology, request.gpus)
+        graph = plan_graph(topology, gpus, request.links)
+        names = [graph.vertices[rank].name for rank in graph.ranks]
+        graphs, sets = [graph], written_set(topology, names)
+    elif request.gpus is not None:
+        raise UsageError("--allocations chooses the sets of GPUs", hint="leave --gpus out")
+    else:
+        found = allocations(topology, request.allocations, request.links)
+        graphs, sets = [a.graph for a in found], served_sets(topology, found, request.links)
+    for graph in graphs:
+        servers = {graph.servers[rank] for rank in graph.ranks}
+        if len(servers) > 1:
+            raise UsageError(
+                f"{topology.name} spans {len(servers)} servers, and libraries run inside one server so far",
+                where=request.topology,
+                hint="choose the GPUs of one server with --gpus; `collc plan` takes several",
+            )
+    return graphs, sets
+
+
+def pack_allocation(
+    graph: PlanGraph, request: LibraryRequest, recorder: Recorder, status: Callable[[str], None]
+) -> PlanFile:
+    """Packs and proves the plans of one allocation."""
+    if request.roots is not None and not any(collective.rooted for collective in request.collectives):
+        names = ", ".join(collective.value for collective in request.collectives)
+        raise UsageError(f"{names} has no root", where="--root", hint="leave --root out")
+    wanted = wanted_programs(request.collectives, graph.nranks, request.roots)
+    status(f"packing {len(wanted)} plans for {graph.nranks} GPUs")
+    plans = pack(graph, wanted, recorder)
+    return plan_file(graph, plans)

@@ -1,0 +1,43 @@
+"""The four ways to choose the programs of a library."""
+
+from __future__ import annotations
+
+import enum
+
+from collc.choose.rules import MODELLED_RANKS
+from collc.options import Target, TargetKind
+from collc.topology.model import LinkKind, PlanGraph, VertexKind
+
+
+class Strategy(enum.Enum):
+    """How the programs of an allocation are chosen.
+
+    - PACKED: the packed trees for every size. The host target gets this: its ranks share one memory, whose speeds the
+      model does not know, and `collc tune` measures them.
+    - MEMORY: the host target on a topology that is that one memory (`collc probe --cpu`): one hop, because any rank
+      reads what any other has written once, and for small all_reduces the reduction at every rank.
+    - MODEL: `collc.choose.table` asks the model; the table of one root serves all roots.
+    - RULE: the packed trees for every size, chunks by the time of a pipeline in closed form, parts that take turns in
+      large all_reduces: microseconds per plan, for libraries with many allocations and machines too large to simulate.
+    """
+
+    PACKED = "packed"
+    MEMORY = "memory"
+    MODEL = "model"
+    RULE = "rule"
+
+
+def strategy_for(target: Target, graph: PlanGraph, nallocations: int) -> Strategy:
+    """The default of a target for one of `nallocations` allocations."""
+    if target.kind is TargetKind.HOST and graph.nranks > 1 and _is_one_memory(graph):
+        return Strategy.MEMORY
+    if target.kind is TargetKind.HOST or graph.nranks == 1:
+        return Strategy.PACKED
+    return Strategy.MODEL if nallocations == 1 and graph.nranks <= MODELLED_RANKS else Strategy.RULE
+
+
+def _is_one_memory(graph: PlanGraph) -> bool:
+    """Whether ranks are cores: nothing but coherent links, to the memory of their socket."""
+    out = [link for link in graph.links if link.src < graph.nranks]
+    cpus = all(graph.vertices[v].kind is VertexKind.CPU for v in graph.forwarders)
+    return cpus and all(link.kind is LinkKind.C2C and link.dst >= graph.nranks for link in out)

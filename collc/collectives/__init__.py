@@ -1,0 +1,5 @@
+"""What each collective is: the table that everything else reads."""
+
+from collc.collectives.model import Collective
+
+__all__ = ["Collective"]

@@ -1,0 +1,69 @@
+"""nccl-tests' arithmetic: series of sizes, counts of elements, bytes of buffers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from collc.collectives.model import Collective
+from collc.errors import UsageError
+
+MOST_BYTES = 1 << 43
+MOST_SIZES = 10_000
+
+
+def size_series(least: int, most: int, factor: int, step: int = 0) -> list[int]:
+    """Sizes in bytes from `least` to `most`: times the factor, or plus the step where the factor is 1.
+
+    Raises:
+        UsageError: there is none, or there are too many, or they never end.
+    """
+    if least < 0 or most < least:
+        raise UsageError(f"-e {most} is below -b {least}", hint="-b is the smallest size and -e the largest")
+    if most > MOST_BYTES:
+        raise UsageError(f"-e {most} is beyond 8 TiB", hint="choose a smaller -e")
+    if factor < 1:
+        raise UsageError(f"-f {factor} makes no larger sizes", hint="use -f 2 or more, or -f 1 with -i BYTES")
+    if factor > 1 and least == 0:
+        raise UsageError("-b 0 cannot grow by a factor", hint="use -b 8, or -f 1 -i BYTES where the command has it")
+    if factor == 1 and step < 1:
+        raise UsageError("sizes that grow by -f 1 and no step never end", hint="use -f 2 or more, or -i BYTES")
+    if factor == 1 and (most - least) // step >= MOST_SIZES:
+        raise UsageError(f"{(most - least) // step + 1} sizes are too many", hint="use a larger -i or a factor -f")
+    found = []
+    size = least
+    while size <= most:
+        found.append(size)
+        size = size * factor if factor > 1 else size + step
+    return found
+
+
+def short_size(size: int) -> str:
+    """64K, 1M; exact, so odd sizes stay in bytes."""
+    for unit, letter in ((1 << 30, "G"), (1 << 20, "M"), (1 << 10, "K")):
+        if size >= unit and size % unit == 0:
+            return f"{size // unit}{letter}"
+    return str(size)
+
+
+def element_count(collective: Collective, size: int, element_bytes: int, nranks: int) -> int:
+    """NCCL's count for a total size; blocks of per-rank collectives are multiples of 16 bytes, as in nccl-tests."""
+    count = size // element_bytes
+    if collective.per_rank:
+        unit = 16 // element_bytes
+        return count // nranks // unit * unit
+    return count
+
+
+def call_bytes(collective: Collective, count: int, element_bytes: int, nranks: int) -> int:
+    """nccl-tests' size of a call: the larger of a rank's buffers, in bytes."""
+    return count * element_bytes * (nranks if collective.per_rank else 1)
+
+
+def bytes_per_call(collective: Collective, size: int, nranks: int) -> int:
+    """nccl-tests' size as NCCL's count times the element size: per rank for `Collective.per_rank`, rounded up."""
+    return -(-size // nranks) if collective.per_rank else size
+
+
+def buffer_bytes(collectives: Iterable[Collective], size: int, nranks: int) -> int:
+    """The most that the buffers of all ranks take for calls of one size, which are out of place."""
+    return max((nranks * size + size * (1 if c.per_rank else nranks) for c in collectives), default=0)
