@@ -1,88 +1,53 @@
-"""torch.distributed's process group over the NCCL API of a host library.
-
-Operations run in the order in which they were issued, in one thread per group; the caller goes on (backward and
-communication overlap) and waits on the Work objects. Sends and receives run when the caller next waits for one of them
-or issues a collective, all that are pending as one group: any order of isend and irecv on the two sides works.
-"""
+"""torch.distributed's process group over the NCCL API of a host library: what torch asks of a group, and its life."""
 
 from __future__ import annotations
 
-import ctypes
-import queue
-import threading
-from collections.abc import Callable, Sequence
+import contextlib
+import functools
+import time
 from datetime import timedelta
 from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch._C._distributed_c10d import _create_work_from_future
 
 from collc.bench.nccl import Nccl
-from collc.errors import RunError
-from collc.torch.calls import (
-    BYTES,
-    Communicator,
-    Dense,
-    address_of,
-    nbytes,
-    nccl_operation,
-    nccl_type,
-    require_same_size,
-)
+from collc.torch import checks
+from collc.torch.calls import Communicator
+from collc.torch.collectives import Collectives
 from collc.torch.library import library_for
+from collc.torch.links import Listener, Watch
+from collc.torch.mailbox import Mailbox
+from collc.torch.monitored import monitored_barrier
+from collc.torch.runner import Runner
+from collc.torch.work import Work
 
-Task = Callable[[], Any]
-
-
-class _TransferWork(dist.Work):  # type: ignore[misc]
-    """A send or receive that runs when someone waits for it."""
-
-    def __init__(self, group: CollcProcessGroup, tensors: list[torch.Tensor]) -> None:
-        super().__init__()
-        self.group = group
-        self.tensors = tensors
-        self.future: torch.futures.Future[Any] = torch.futures.Future()
-
-    def wait(self, timeout: timedelta | None = None) -> bool:
-        self.group.flush()
-        self.future.wait()
-        return True
-
-    def is_completed(self) -> bool:
-        self.group.flush()
-        return bool(self.future.done())
-
-    def get_future(self) -> torch.futures.Future[Any]:
-        self.group.flush()
-        return self.future
-
-    def result(self) -> list[torch.Tensor]:
-        return self.tensors
+_ID = "collc-unique-id"
+_COMPILING_SECONDS = 0.05  # between two looks whether rank 0 has a library
 
 
-class CollcProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
+class CollcProcessGroup(Collectives):
     """One rank's part of a group of processes on this machine.
 
     Args:
-        store: where the ranks of this group find the unique id that rank 0 makes.
+        store: where the ranks of this group find each other; who can read it is trusted.
+        timeout: how long an operation may take, unless it says so itself. One that takes longer fails, and with it the
+            group, on all ranks.
     """
 
     def __init__(self, store: dist.Store, rank: int, size: int, timeout: timedelta) -> None:
         super().__init__(rank, size)
-        world = dist.get_world_size() if dist.is_initialized() else size
-        if rank == 0:
-            store.set("collc-unique-id", Nccl(library_for(max(size, world, 2))).unique_id().hex())
-        store.wait(["collc-unique-id"], timeout)
-        library = library_for(max(size, world, 2))  # rank 0 may have compiled it; the others find it then
-        unique = bytes.fromhex(store.get("collc-unique-id").decode())
         self._rank, self._size = rank, size
-        self._communicator = Communicator(library, size, rank, unique)
-        self._transfers: list[tuple[_TransferWork, str, torch.Tensor, int]] = []
-        self._lock = threading.Lock()
-        self._tasks: queue.SimpleQueue[tuple[Task, Any] | None] = queue.SimpleQueue()
-        self._thread = threading.Thread(target=self._serve, name="collc", daemon=True)
-        self._thread.start()
+        self._store = store
+        self._seconds = timeout.total_seconds()
+        self._name = ""
+        self._description = "undefined"
+        listener = Listener()
+        addresses = _meet(store, rank, size, timeout, listener.address)
+        self._communicator = _communicator(store, rank, size, addresses[0])
+        self._runner = Runner(lambda: self._communicator.end(abort=True))
+        self._mailbox = Mailbox(listener, addresses, rank)
+        self._barriers = 0  # monitored ones
 
     # What torch asks a group.
 
@@ -92,274 +57,115 @@ class CollcProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
     def rank(self) -> int:
         return self._rank
 
-    def getBackendName(self) -> str:
+    def name(self) -> str:
         return "collc"
 
-    @property
-    def pg_name(self) -> str:
-        return str(dist.distributed_c10d._world.pg_names[self])
+    getBackendName = _get_backend_name = name
+
+    def _set_group_name(self, name: str) -> None:
+        self._name = name
+
+    def _set_group_desc(self, description: str) -> None:
+        self._description = description
+
+    def getGroupName(self) -> str:
+        return self._name
+
+    def getGroupDesc(self) -> str:
+        return self._description
+
+    group_name = property(getGroupName)
+    pg_name = property(getGroupName)
+    group_desc = property(getGroupDesc)
+
+    def get_group_store(self) -> dist.Store:
+        return self._store
 
     @property
-    def group_name(self) -> str:
-        return self.pg_name
+    def _device_types(self) -> list[torch.device]:
+        return [torch.device("cpu")]
+
+    def _get_backend(self, device: torch.device) -> CollcProcessGroup:
+        if torch.device(device).type != "cpu":
+            raise RuntimeError(f"the collc backend takes CPU tensors: no backend for {device}")
+        return self
+
+    def set_timeout(self, timeout: timedelta) -> None:
+        """The timeout of operations that are issued from now on."""
+        self._seconds = timeout.total_seconds()
+
+    _set_default_timeout = set_timeout
+
+    # Sends and receives: not ordered with collectives, and going on while the caller computes.
+
+    def send(self, tensors: list[torch.Tensor], peer: int, tag: int = 0) -> Work:
+        checks.one("send", "the list", tensors)
+        return self._mailbox.send(tensors, checks.rank("send", "the receiver", peer, self._size), tag, self._seconds)
+
+    def recv(self, tensors: list[torch.Tensor], peer: int, tag: int = 0) -> Work:
+        checks.one("recv", "the list", tensors)
+        return self._mailbox.receive(tensors, checks.rank("recv", "the sender", peer, self._size), tag, self._seconds)
+
+    def recv_anysource(self, tensors: list[torch.Tensor], tag: int = 0) -> Work:
+        checks.one("recv", "the list", tensors)
+        return self._mailbox.receive(tensors, None, tag, self._seconds)
+
+    def monitored_barrier(self, timeout: timedelta | None = None, wait_all_ranks: bool = False) -> None:
+        """A barrier that names the ranks that do not come; see collc.torch.monitored."""
+        self._barriers += 1
+        seconds = self._seconds if timeout is None else timeout.total_seconds()
+        monitored_barrier(self._mailbox, self._rank, self._size, self._barriers, seconds, wait_all_ranks)
+
+    # The end.
 
     def shutdown(self) -> None:
         """Finishes what was issued and destroys the communicator."""
-        self.flush()
-        self._tasks.put(None)
-        self._thread.join()
-        if self._communicator.comm:
-            self._communicator.check(self._communicator.lib.ncclCommDestroy(self._communicator.comm), "ncclCommDestroy")
-            self._communicator.comm = ctypes.c_void_p()
+        self._runner.stop()
+        self._mailbox.close()
+        self._communicator.end(abort=self._runner.failed)
 
     def abort(self) -> None:
-        """Ends what runs on all ranks."""
-        self._communicator.lib.ncclCommAbort(self._communicator.comm)
+        """Ends what runs, on all ranks; the group is of no use after that."""
+        self._runner.fail("the group was aborted")
 
-    # The thread.
 
-    def _serve(self) -> None:
-        while True:
-            item = self._tasks.get()
-            if item is None:
-                return
-            task, future = item
-            try:
-                future.set_result(task())
-            except Exception as error:  # whatever it was belongs to whoever waits
-                future.set_exception(error)
+def _meet(store: dist.Store, rank: int, size: int, timeout: timedelta, address: str) -> list[str]:
+    """The addresses of all ranks: those that do not come are named, instead of waited for in the library."""
+    keys = [f"collc-rank-{peer}" for peer in range(size)]
+    store.set(keys[rank], address)
+    try:
+        store.wait(keys, timeout)
+    except RuntimeError as error:
+        missing = [str(peer) for peer, key in enumerate(keys) if not store.check([key])]
+        if not missing:
+            raise
+        raise dist.DistStoreError(
+            f"collc: rank {', '.join(missing)} of {size} did not come to the group within {timeout.total_seconds():g} s"
+        ) from error
+    return [store.get(key).decode() for key in keys]
 
-    def _issue(self, task: Task, result: Any) -> dist.Work:
-        self.flush()
-        future: torch.futures.Future[Any] = torch.futures.Future()
 
-        def run() -> Any:
-            task()
-            return result
+def _communicator(store: dist.Store, rank: int, size: int, first: str) -> Communicator:
+    """Rank 0 makes a library, if need be, and an id; what it cannot do is told to all.
 
-        self._tasks.put((run, future))
-        return _create_work_from_future(future)
-
-    def flush(self) -> None:
-        """Hands all pending sends and receives to the thread, as one group."""
-        with self._lock:
-            pending, self._transfers = self._transfers, []
-        if not pending:
-            return
-
-        def run() -> None:
-            lib = self._communicator.lib
-            self._communicator.check(lib.ncclGroupStart(), "ncclGroupStart")
-            for _, name, tensor, peer in pending:
-                self._communicator.call(name, address_of(tensor), nbytes(tensor), BYTES, peer)
-            self._communicator.check(lib.ncclGroupEnd(), "ncclGroupEnd")
-
-        def settle() -> None:
-            try:
-                run()
-            except RunError as error:
-                for work, *_ in pending:
-                    work.future.set_exception(error)
-            else:
-                for work, *_ in pending:
-                    work.future.set_result(work.tensors)
-
-        done: torch.futures.Future[Any] = torch.futures.Future()
-        self._tasks.put((settle, done))
-
-    # Collectives. Tensors that are not contiguous travel through a copy.
-
-    def allreduce(self, tensors: list[torch.Tensor], opts: Any = None) -> dist.Work:
-        (tensor,) = tensors
-        kind, op = nccl_type(tensor), nccl_operation(opts, tensor)
-
-        def run() -> None:
-            with Dense(tensor) as dense:
-                self._communicator.call("ncclAllReduce", address_of(dense), address_of(dense), dense.numel(), kind, op)
-
-        return self._issue(run, tensors)
-
-    def allreduce_coalesced(self, tensors: list[torch.Tensor], opts: Any = None) -> dist.Work:
-        parts = [(tensor, nccl_type(tensor), nccl_operation(opts, tensor)) for tensor in tensors]
-
-        def run() -> None:
-            for tensor, kind, op in parts:
-                with Dense(tensor) as dense:
-                    address = address_of(dense)
-                    self._communicator.call("ncclAllReduce", address, address, dense.numel(), kind, op)
-
-        return self._issue(run, tensors)
-
-    def broadcast(self, tensors: list[torch.Tensor], opts: Any) -> dist.Work:
-        (tensor,) = tensors
-        root = int(opts.rootRank)
-
-        def run() -> None:
-            with Dense(tensor) as dense:
-                address = address_of(dense)
-                self._communicator.call("ncclBroadcast", address, address, nbytes(dense), BYTES, root)
-
-        return self._issue(run, tensors)
-
-    def reduce(self, tensors: list[torch.Tensor], opts: Any) -> dist.Work:
-        (tensor,) = tensors
-        kind, op, root = nccl_type(tensor), nccl_operation(opts, tensor), int(opts.rootRank)
-
-        def run() -> None:
-            with Dense(tensor) as dense:
-                address = address_of(dense)
-                self._communicator.call("ncclReduce", address, address, dense.numel(), kind, op, root)
-
-        return self._issue(run, tensors)
-
-    def _allgather_base(self, output: torch.Tensor, given: torch.Tensor, opts: Any = None) -> dist.Work:
-        def run() -> None:
-            with Dense(output) as dense:
-                source = given.contiguous()
-                self._communicator.call("ncclAllGather", address_of(source), address_of(dense), nbytes(source), BYTES)
-
-        return self._issue(run, output)
-
-    all_gather_single = _allgather_base
-
-    def allgather(self, outputs: list[list[torch.Tensor]], inputs: list[torch.Tensor], opts: Any = None) -> dist.Work:
-        (parts,), (given,) = outputs, inputs
-        require_same_size(parts, given)
-
-        def run() -> None:
-            source = given.contiguous()
-            flat = torch.empty((self._size, *source.shape), dtype=source.dtype)
-            self._communicator.call("ncclAllGather", address_of(source), address_of(flat), nbytes(source), BYTES)
-            for part, piece in zip(parts, flat, strict=True):
-                part.copy_(piece)
-
-        return self._issue(run, outputs)
-
-    def allgather_into_tensor_coalesced(
-        self, outputs: list[torch.Tensor], inputs: list[torch.Tensor], opts: Any = None
-    ) -> dist.Work:
-        works = [self._allgather_base(output, given) for output, given in zip(outputs, inputs, strict=True)]
-        return works[-1]
-
-    all_gather_single_coalesced = allgather_into_tensor_coalesced
-
-    def _reduce_scatter_base(self, output: torch.Tensor, given: torch.Tensor, opts: Any = None) -> dist.Work:
-        kind, op = nccl_type(output), nccl_operation(opts, output)
-
-        def run() -> None:
-            with Dense(output) as dense:
-                source = given.contiguous()
-                self._communicator.call(
-                    "ncclReduceScatter", address_of(source), address_of(dense), dense.numel(), kind, op
-                )
-
-        return self._issue(run, output)
-
-    reduce_scatter_single = _reduce_scatter_base
-
-    def reduce_scatter(
-        self, outputs: list[torch.Tensor], inputs: list[list[torch.Tensor]], opts: Any = None
-    ) -> dist.Work:
-        (output,), (parts,) = outputs, inputs
-        require_same_size(parts, output)
-        return self._reduce_scatter_base(output, torch.stack([part.contiguous() for part in parts]), opts)
-
-    def reduce_scatter_tensor_coalesced(
-        self, outputs: list[torch.Tensor], inputs: list[torch.Tensor], opts: Any = None
-    ) -> dist.Work:
-        works = [self._reduce_scatter_base(output, given, opts) for output, given in zip(outputs, inputs, strict=True)]
-        return works[-1]
-
-    reduce_scatter_single_coalesced = reduce_scatter_tensor_coalesced
-
-    def gather(self, outputs: list[list[torch.Tensor]], inputs: list[torch.Tensor], opts: Any) -> dist.Work:
-        (given,), root = inputs, int(opts.rootRank)
-        parts = outputs[0] if outputs else []
-        if parts:
-            require_same_size(parts, given)
-
-        def run() -> None:
-            source = given.contiguous()
-            flat = torch.empty((self._size, *source.shape), dtype=source.dtype)
-            self._communicator.call("ncclGather", address_of(source), address_of(flat), nbytes(source), BYTES, root)
-            for part, piece in zip(parts, flat, strict=False):
-                part.copy_(piece)
-
-        return self._issue(run, outputs)
-
-    def scatter(self, outputs: list[torch.Tensor], inputs: list[list[torch.Tensor]], opts: Any) -> dist.Work:
-        (output,), root = outputs, int(opts.rootRank)
-        parts = inputs[0] if inputs else []
-        if parts:
-            require_same_size(parts, output)
-
-        def run() -> None:
-            flat = torch.stack([part.contiguous() for part in parts]) if parts else output.contiguous()
-            with Dense(output) as dense:
-                self._communicator.call("ncclScatter", address_of(flat), address_of(dense), nbytes(dense), BYTES, root)
-
-        return self._issue(run, outputs)
-
-    def alltoall(self, outputs: list[torch.Tensor], inputs: list[torch.Tensor], opts: Any = None) -> dist.Work:
-        def run() -> None:
-            sources = [given.contiguous() for given in inputs]
-            places = [torch.empty_like(output, memory_format=torch.contiguous_format) for output in outputs]
-            self._exchange(sources, places)
-            for output, place in zip(outputs, places, strict=True):
-                output.copy_(place)
-
-        return self._issue(run, outputs)
-
-    def alltoall_base(
-        self,
-        output: torch.Tensor,
-        given: torch.Tensor,
-        output_splits: list[int] | None,
-        input_splits: list[int] | None,
-        opts: Any = None,
-    ) -> dist.Work:
-        def run() -> None:
-            source = given.contiguous()
-            with Dense(output) as dense:
-                sent = input_splits or [source.shape[0] // self._size] * self._size
-                received = output_splits or [dense.shape[0] // self._size] * self._size
-                self._exchange(source.split(sent), dense.split(received))
-
-        return self._issue(run, output)
-
-    all_to_all_single = alltoall_base
-
-    def _exchange(self, sources: Sequence[torch.Tensor], places: Sequence[torch.Tensor]) -> None:
-        lib = self._communicator.lib
-        self._communicator.check(lib.ncclGroupStart(), "ncclGroupStart")
-        for peer, (source, place) in enumerate(zip(sources, places, strict=True)):
-            self._communicator.call("ncclSend", address_of(source), nbytes(source), BYTES, peer)
-            self._communicator.call("ncclRecv", address_of(place), nbytes(place), BYTES, peer)
-        self._communicator.check(lib.ncclGroupEnd(), "ncclGroupEnd")
-
-    def barrier(self, opts: Any = None) -> dist.Work:
-        token = torch.zeros(1, dtype=torch.uint8)
-
-        def run() -> None:
-            self._communicator.call("ncclAllReduce", address_of(token), address_of(token), 1, BYTES, 2)
-
-        return self._issue(run, [token])
-
-    def send(self, tensors: list[torch.Tensor], peer: int, tag: int = 0) -> dist.Work:
-        (tensor,) = tensors
-        return self._transfer("ncclSend", tensors, tensor.contiguous(), peer)
-
-    def recv(self, tensors: list[torch.Tensor], peer: int, tag: int = 0) -> dist.Work:
-        (tensor,) = tensors
-        if not tensor.is_contiguous():
-            raise ValueError("collc receives into contiguous tensors only")
-        return self._transfer("ncclRecv", tensors, tensor, peer)
-
-    def _transfer(self, name: str, tensors: list[torch.Tensor], dense: torch.Tensor, peer: int) -> dist.Work:
-        work = _TransferWork(self, tensors)
-        with self._lock:
-            self._transfers.append((work, name, dense, peer))
-        return work
+    A compiler may take longer than an operation of the group: the others wait as long as rank 0 lives.
+    """
+    ranks = max(size, dist.get_world_size() if dist.is_initialized() else size, 2)
+    if rank == 0:
+        try:
+            store.set(_ID, Nccl(library_for(ranks)).unique_id().hex())
+        except Exception as error:
+            store.set(_ID, f"!{error}")
+            raise
+    with contextlib.closing(Watch(first)) as rank0:
+        while not store.check([_ID]):
+            if not rank0.alive():
+                raise dist.DistBackendError("collc: rank 0 ended while it made the library of this group")
+            time.sleep(_COMPILING_SECONDS)
+    told = store.get(_ID).decode()
+    if told.startswith("!"):
+        raise dist.DistBackendError(f"collc: rank 0 has no library for this group: {told[1:]}")
+    return Communicator(library_for(ranks), size, rank, bytes.fromhex(told))
 
 
 def _make(store: dist.Store, rank: int, size: int, timeout: timedelta) -> CollcProcessGroup:
@@ -367,6 +173,23 @@ def _make(store: dist.Store, rank: int, size: int, timeout: timedelta) -> CollcP
 
 
 def register() -> None:
-    """Makes "collc" a backend of torch.distributed; once."""
-    if not hasattr(dist.Backend, "COLLC"):
-        dist.Backend.register_backend("collc", _make, devices=["cpu"])
+    """Makes "collc" a backend of torch.distributed; once.
+
+    dist.monitored_barrier refuses every backend but Gloo by name: it is wrapped, and hands over to groups of this one.
+    """
+    if hasattr(dist.Backend, "COLLC"):
+        return
+    dist.Backend.register_backend("collc", _make, devices=["cpu"])
+    gloos = dist.monitored_barrier
+
+    @functools.wraps(gloos)
+    def monitored(group: Any = None, timeout: Any = None, wait_all_ranks: bool = False) -> None:
+        chosen = dist.group.WORLD if group is None else group
+        if not isinstance(chosen, CollcProcessGroup):
+            gloos(group, timeout, wait_all_ranks)
+            return
+        if isinstance(timeout, (int, float)):
+            timeout = timedelta(seconds=timeout)
+        chosen.monitored_barrier(timeout, wait_all_ranks)
+
+    dist.monitored_barrier = dist.distributed_c10d.monitored_barrier = monitored

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -12,29 +11,7 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="the extra `torch` is not installed")
 
-HERE = Path(__file__).parent
-
-
-def torchrun(ranks: int, script: str, *arguments: object) -> str:
-    command = [
-        sys.executable,
-        "-W",
-        "ignore",
-        "-m",
-        "torch.distributed.run",
-        "--standalone",
-        f"--nproc-per-node={ranks}",
-    ]
-    done = subprocess.run(
-        [*command, str(HERE / script), *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"},
-    )
-    assert done.returncode == 0, done.stderr[-4000:]
-    return done.stdout
+from torch_backend.launch import HERE, torchrun  # noqa: E402
 
 
 @pytest.mark.parametrize("ranks", [2, 3])

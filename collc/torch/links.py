@@ -1,0 +1,325 @@
+"""The connections of one rank to the others of its group, and the thread that reads them.
+
+Each rank listens on a socket whose address and secret are in the group's store. A rank opens a connection to each rank
+that it sends to or waits for, so that the end of that rank's process is seen at once: by the end of the stream, or,
+where a forked child keeps the stream open, by the end of the process itself.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import hmac
+import os
+import secrets
+import select
+import socket
+import sys
+import threading
+import time
+import weakref
+from typing import Protocol
+
+from collc.torch.memory import watch_process
+from collc.torch.wire import SECRET_BYTES, Connection, Header, Kind, ProtocolError, user_of
+
+_STRANGER_SECONDS = 5.0  # how long a connection may take to say hello
+_CONNECT_SECONDS = 10.0
+_AFTER_FAILURE_SECONDS = 0.05
+_FLUSH_SECONDS = 10.0  # how long the end of a group waits for a peer to take what was sent
+
+
+class Listener:
+    """Where the other ranks connect to, and the secret that they show.
+
+    An address of the abstract namespace: nothing is left behind, and only processes of this user are let in.
+    """
+
+    def __init__(self) -> None:
+        self.secret = secrets.token_bytes(SECRET_BYTES)
+        self.name = f"collc-{secrets.token_hex(16)}"
+        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.sock.bind(f"\0{self.name}")
+        self.sock.listen(1024)
+        self.sock.setblocking(False)
+
+    @property
+    def address(self) -> str:
+        return f"{self.name} {self.secret.hex()}"
+
+
+def _connect(address: str) -> socket.socket:
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        sock.settimeout(_CONNECT_SECONDS)
+        sock.connect(f"\0{address.split()[0]}")
+        sock.setblocking(False)
+    except OSError:
+        sock.close()
+        raise
+    return sock
+
+
+class Watch:
+    """Whether the process of a listener lives, also while it does not listen to anybody."""
+
+    def __init__(self, address: str) -> None:
+        try:
+            self._sock: socket.socket | None = _connect(address)
+        except OSError:
+            self._sock = None
+
+    def alive(self) -> bool:
+        try:
+            return self._sock is not None and bool(self._sock.recv(1))
+        except BlockingIOError:
+            return True
+        except OSError:
+            return False
+
+    def close(self) -> None:
+        if self._sock is not None:
+            self._sock.close()
+
+
+class Receiver(Protocol):
+    """Who the messages are for. All is called in the thread of the links and under their lock, except `work`."""
+
+    def on_message(self, connection: Connection, header: Header, content: bytes) -> None: ...
+    def on_data(self, connection: Connection, header: Header) -> memoryview: ...
+    def on_end(self, connection: Connection) -> None: ...
+    def on_failure(self, error: Exception) -> None: ...
+    def work(self) -> float: ...
+
+
+class Links:
+    """Connections to `addresses` (of all ranks, in order), opened when first needed.
+
+    Args:
+        lock: guards the connections, and everything that is called.
+    """
+
+    def __init__(
+        self, listener: Listener, addresses: list[str], rank: int, lock: threading.RLock, receiver: Receiver
+    ) -> None:
+        self._listener, self._addresses, self._rank = listener, addresses, rank
+        self._lock, self._receiver = lock, receiver
+        self._to: dict[int, Connection] = {}
+        self._all: dict[int, Connection] = {}  # by descriptor
+        self._watches: dict[int, Connection] = {}  # by descriptor
+        self._strangers: dict[Connection, float] = {}  # when they came
+        self._closed = False
+        self._woken, self._wake = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self._poll = select.epoll()
+        for descriptor in (listener.sock.fileno(), self._woken):
+            self._poll.register(descriptor, select.EPOLLIN)
+        _in_use.add(self)
+        self._thread = threading.Thread(target=self._serve, name="collc transfers", daemon=True)
+
+    def start(self) -> None:
+        """Begins to read."""
+        self._thread.start()
+
+    def to(self, peer: int) -> Connection:
+        """The connection to a rank.
+
+        Raises:
+            OSError: if nobody listens there any more.
+        """
+        if peer not in self._to:
+            connection = self._adopt(_connect(self._addresses[peer]), peer, outgoing=True)
+            self._to[peer] = connection
+            secret = bytes.fromhex(self._addresses[peer].split()[1])
+            self.send(connection, Header(Kind.HELLO, self._rank, length=SECRET_BYTES), secret)
+        return self._to[peer]
+
+    def send(self, connection: Connection, header: Header, content: bytes | memoryview = b"") -> None:
+        """Sends a message now, or when the stream takes it; raises OSError if the other end is closed."""
+        connection.send(header, content)
+        self._want(connection)
+
+    def wake(self) -> None:
+        """Lets the thread call `work`."""
+        with contextlib.suppress(BlockingIOError):
+            os.write(self._wake, b"w")
+
+    def drain(self, peer: int) -> None:
+        """Reads whatever a rank has sent before its end, also through a connection that was not yet accepted."""
+        self._accept()
+        for connection in list(self._all.values()):
+            if connection.peer in (None, peer) and not connection.outgoing:
+                self._read(connection)
+
+    def tell(self, header: Header, content: bytes = b"") -> None:
+        """Sends a message to all ranks that there is a connection with; both ends of it, so that none is missed."""
+        for connection in list(self._all.values()):
+            if connection.peer is not None:
+                with contextlib.suppress(OSError):
+                    self.send(connection, header._replace(length=len(content)), content)
+
+    def say_goodbye(self) -> None:
+        if self._lock.acquire(timeout=1):
+            self.tell(Header(Kind.BYE))
+            self._lock.release()
+
+    def close(self) -> None:
+        """Sends what is waiting and a goodbye, as far as the peers take it, and ends the thread."""
+        until = time.monotonic() + _FLUSH_SECONDS
+        self.say_goodbye()
+        while any(connection.pending for connection in list(self._all.values())) and time.monotonic() < until:
+            time.sleep(0.001)
+        self._closed = True
+        self.wake()
+        self._thread.join()
+        for connection in list(self._all.values()):
+            self.forget(connection)
+        self._listener.sock.close()
+        self._poll.close()
+        os.close(self._woken)
+        os.close(self._wake)
+        _in_use.discard(self)
+
+    def forget(self, connection: Connection) -> None:
+        """Closes a connection."""
+        if connection.closed:
+            return
+        self._all.pop(connection.sock.fileno(), None)
+        self._strangers.pop(connection, None)
+        if connection.watch is not None:
+            self._watches.pop(connection.watch, None)
+            os.close(connection.watch)
+        connection.close()
+
+    def _adopt(self, sock: socket.socket, peer: int | None, *, outgoing: bool) -> Connection:
+        sock.setblocking(False)
+        connection = Connection(sock, peer, outgoing)
+        self._all[sock.fileno()] = connection
+        self._poll.register(sock.fileno(), select.EPOLLIN)
+        if peer is not None:
+            self._watch(connection)
+        return connection
+
+    def _watch(self, connection: Connection) -> None:
+        connection.watch = watch_process(connection.process) if connection.process else None
+        if connection.watch is not None:
+            self._watches[connection.watch] = connection
+            self._poll.register(connection.watch, select.EPOLLIN)
+
+    def _want(self, connection: Connection) -> None:
+        if not connection.closed and connection.pending != connection.writing:
+            connection.writing = connection.pending
+            events = select.EPOLLIN | (select.EPOLLOUT if connection.writing else 0)
+            self._poll.modify(connection.sock.fileno(), events)
+
+    # The thread.
+
+    def _serve(self) -> None:
+        while not self._closed:
+            try:
+                pause = self._receiver.work()
+                events = self._poll.poll(pause)
+                with self._lock:
+                    for descriptor, event in events:
+                        self._happened(descriptor, event)
+                    self._drop_strangers()
+            except Exception as error:  # nobody may wait for a thread that has ended
+                with self._lock:
+                    self._receiver.on_failure(error)
+                time.sleep(_AFTER_FAILURE_SECONDS)
+
+    def _happened(self, descriptor: int, event: int) -> None:
+        if descriptor == self._woken:
+            with contextlib.suppress(BlockingIOError):
+                os.read(self._woken, 4096)
+        elif descriptor == self._listener.sock.fileno():
+            self._accept()
+        elif descriptor in self._watches:
+            connection = self._watches[descriptor]
+            self._read(connection)
+            self.end(connection)
+        elif descriptor in self._all:
+            connection = self._all[descriptor]
+            if event & select.EPOLLOUT:
+                try:
+                    connection.flush()
+                    self._want(connection)
+                except OSError:
+                    self.end(connection)
+            if event & ~select.EPOLLOUT:
+                self._read(connection)
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                sock, _ = self._listener.sock.accept()
+            except OSError:  # none is waiting, or no descriptor is left for it
+                return
+            if user_of(sock) != os.geteuid():
+                sock.close()
+                continue
+            self._strangers[self._adopt(sock, None, outgoing=False)] = time.monotonic()
+
+    def _read(self, connection: Connection) -> None:
+        try:
+            alive = connection.receive(self._handle, self._receiver.on_data)
+        except ProtocolError:
+            alive = False
+        if not alive:
+            self.end(connection)
+
+    def _handle(self, connection: Connection, header: Header, content: bytes) -> None:
+        if header.kind is not Kind.HELLO:
+            self._receiver.on_message(connection, header, content)
+            return
+        if not hmac.compare_digest(content, self._listener.secret) or header.number >= len(self._addresses):
+            raise ProtocolError
+        connection.peer = header.number
+        self._strangers.pop(connection, None)
+        self._watch(connection)
+
+    def end(self, connection: Connection) -> None:
+        """A connection is over."""
+        if connection.closed:
+            return
+        self.forget(connection)
+        if connection.peer is not None:
+            self._receiver.on_end(connection)
+
+    def _drop_strangers(self) -> None:
+        for connection, since in list(self._strangers.items()):
+            if time.monotonic() - since > _STRANGER_SECONDS:
+                self.end(connection)
+
+    def leave_to_parent(self) -> None:
+        """In a forked child: closes its copies, which would keep the streams open after the parent's end."""
+        self._closed = True
+        for connection in list(self._all.values()):
+            with contextlib.suppress(OSError):
+                os.close(connection.sock.detach())
+        for descriptor in (self._listener.sock.detach(), self._woken, self._wake, *self._watches):
+            with contextlib.suppress(OSError):
+                os.close(descriptor)
+        with contextlib.suppress(OSError):
+            self._poll.close()
+
+
+_in_use: weakref.WeakSet[Links] = weakref.WeakSet()
+
+
+def _at_exit() -> None:
+    """Says goodbye for a program that ends well without destroying its groups: it is not taken for one that died."""
+    if getattr(sys, "last_value", None) is None:
+        for links in list(_in_use):
+            links.say_goodbye()
+
+
+atexit.register(_at_exit)
+
+
+def _in_child() -> None:
+    for links in list(_in_use):
+        links.leave_to_parent()
+    _in_use.clear()
+
+
+os.register_at_fork(after_in_child=_in_child)

@@ -1,0 +1,438 @@
+"""Sends and receives of a group: matched by source and tag, moved while their owners compute.
+
+A small tensor travels at once, and its send is done. A large one is offered: once a receive matches, the receiver
+reads it where it lies (or has it sent, where the kernel forbids reading), and then its send is done. Tensors of one
+source and tag arrive in the order in which they were sent.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import threading
+import time
+from dataclasses import dataclass, field
+
+import torch
+import torch.distributed as dist
+
+from collc.torch.calls import dense, is_plain
+from collc.torch.links import Links, Listener
+from collc.torch.memory import read_memory
+from collc.torch.wire import EAGER_MOST, Connection, Header, Kind, ProtocolError
+from collc.torch.work import Callbacks, Work
+
+_CREDIT_AT = 256 << 10  # bytes after which the sender hears that its small tensors were taken
+_IDLE_SECONDS = 1.0
+
+
+@dataclass(eq=False)
+class _Operation:
+    """A send or receive that has not ended."""
+
+    work: Work
+    peer: int | None  # None: from any source
+    tag: int
+    whole: torch.Tensor  # contiguous
+    given: torch.Tensor
+    seconds: float
+    deadline: float
+    count: int = field(init=False)  # bytes
+
+    def __post_init__(self) -> None:
+        self.count = self.whole.numel() * self.whole.element_size()
+
+    def memory(self) -> memoryview:
+        """The bytes of the tensor; at least one, as there are no views of nothing."""
+        return memoryview((ctypes.c_char * self.count).from_address(self.whole.data_ptr())).cast("B")
+
+
+@dataclass(eq=False)
+class _Message:
+    """A tensor that has arrived, or is offered."""
+
+    connection: Connection
+    header: Header
+    content: bytes | None  # None: offered
+
+    @property
+    def source(self) -> int:
+        assert self.connection.peer is not None
+        return self.connection.peer
+
+
+class Mailbox:
+    """The sends and receives of one rank.
+
+    Args:
+        addresses: those of the listeners of all ranks, in order.
+    """
+
+    def __init__(self, listener: Listener, addresses: list[str], rank: int) -> None:
+        self._rank, self._size = rank, len(addresses)
+        self._lock = threading.RLock()
+        self._callbacks = Callbacks("collc transfers")
+        self._posted: dict[int, list[_Operation]] = {}  # receives by tag, in order
+        self._arrived: dict[int, list[_Message]] = {}  # by tag, in order
+        self._offered: dict[int, _Operation] = {}  # sends by number
+        self._taken: dict[tuple[Connection, int], _Operation] = {}  # receives whose offer is being taken
+        self._jobs: list[tuple[_Operation, _Message]] = []  # offers to be read
+        self._silent: dict[int, str] = {}  # why nothing comes from a rank any more
+        self._deaf: dict[int, str] = {}  # why nothing can be sent to a rank any more
+        self._left: set[int] = set()
+        self._numbers = 0
+        self._shortest = float("inf")  # of the timeouts that there were
+        self._broken: str | None = None
+        self._look_at = 0.0  # when timeouts are looked at again
+        self._closed = False
+        self._process = os.getpid()
+        self._links = Links(listener, addresses, rank, self._lock, self)
+        self._links.start()
+
+    # What the group asks for.
+
+    def send(self, tensors: list[torch.Tensor], to: int, tag: int, seconds: float) -> Work:
+        """Sends a tensor; done when it may be changed again."""
+        operation = self._operation("send", tensors, to, tag, seconds)
+        with self._lock:
+            why = self._why_closed() or self._deaf.get(to)
+            if why is None:
+                try:
+                    self._send(operation, to)
+                except OSError:
+                    self._lost(to)
+                    why = self._deaf[to]
+            if why is not None:
+                self._fail(operation, why)
+        return operation.work
+
+    def receive(self, tensors: list[torch.Tensor], source: int | None, tag: int, seconds: float) -> Work:
+        """Receives a tensor from a rank, or from any."""
+        operation = self._operation("recv", tensors, source, tag, seconds)
+        with self._lock:
+            message = None if self._closed else self._find(operation)
+            why = self._why_closed()
+            if message is not None:  # also what a rank had sent before it died
+                self._match(operation, message)
+                if self._jobs:
+                    self._links.wake()
+            elif why is not None:
+                self._fail(operation, why)
+            else:
+                self._posted.setdefault(tag, []).append(operation)
+                self._listen_to(source)
+                self._fail_hopeless()
+        return operation.work
+
+    def withdraw(self, work: Work) -> None:
+        """Gives up a receive that nothing has come for."""
+        with self._lock:
+            for waiting in self._posted.values():
+                for receive in [receive for receive in waiting if receive.work is work]:
+                    waiting.remove(receive)
+                    self._fail(receive, "it was given up")
+
+    def close(self) -> None:
+        """Leaves the group: what has not ended fails, here and on the others that wait for this rank."""
+        if self._closed or os.getpid() != self._process:
+            return
+        with self._lock:
+            self._closed = True
+            for operation in self._everything():
+                self._fail(operation, "the group was destroyed before it was done")
+        self._links.close()
+        self._callbacks.stop()
+
+    def _operation(
+        self, call: str, tensors: list[torch.Tensor], peer: int | None, tag: int, seconds: float
+    ) -> _Operation:
+        if os.getpid() != self._process:
+            raise dist.DistBackendError(f"{call}: the group belongs to the parent of this forked process")
+        (given,) = tensors
+        whole = dense(given) if call == "send" or is_plain(given) else torch.empty(given.shape, dtype=given.dtype)
+        deadline = time.monotonic() + seconds if seconds > 0 else float("inf")
+        if 0 < seconds < self._shortest:
+            self._shortest = seconds
+            self._look_at = 0.0
+            self._links.wake()
+        return _Operation(Work(call, tensors, self._callbacks.depth()), peer, tag, whole, given, seconds, deadline)
+
+    def _why_closed(self) -> str | None:
+        return "the group was destroyed" if self._closed else self._broken
+
+    # Sending.
+
+    def _send(self, operation: _Operation, to: int) -> None:
+        connection = self._links.to(to)
+        count = operation.count
+        if count <= EAGER_MOST and count <= connection.credit:
+            connection.credit -= count
+            content = ctypes.string_at(operation.whole.data_ptr(), count) if count else b""
+            self._links.send(connection, Header(Kind.EAGER, 0, operation.tag, count), content)
+            self._end(operation)
+            return
+        self._numbers += 1
+        self._offered[self._numbers] = operation
+        header = Header(Kind.OFFER, self._numbers, operation.tag, count, operation.whole.data_ptr())
+        try:
+            self._links.send(connection, header)
+        except OSError:
+            del self._offered[self._numbers]
+            raise
+
+    # Matching.
+
+    def _find(self, receive: _Operation) -> _Message | None:
+        """Takes the first message that fits out of those that have arrived."""
+        messages = self._arrived.get(receive.tag, [])
+        for place, message in enumerate(messages):
+            if receive.peer in (None, message.source):
+                del messages[place]
+                return message
+        return None
+
+    def _arrive(self, message: _Message) -> None:
+        waiting = self._posted.get(message.header.tag, [])
+        for place, receive in enumerate(waiting):
+            if receive.peer in (None, message.source):
+                del waiting[place]
+                self._match(receive, message)
+                return
+        self._arrived.setdefault(message.header.tag, []).append(message)
+
+    def _match(self, receive: _Operation, message: _Message) -> None:
+        receive.work.source = source = message.source
+        if message.header.length != receive.count:
+            why = (
+                f"rank {source} sent {message.header.length} bytes with tag {receive.tag} to rank {self._rank}, "
+                f"which received them into a tensor of {receive.count} bytes"
+            )
+            self._fail(receive, why)
+            self._refuse(message.connection, why)
+        elif message.content is None:
+            self._taken[message.connection, message.header.number] = receive
+            self._jobs.append((receive, message))
+        else:
+            if receive.count:
+                ctypes.memmove(receive.whole.data_ptr(), message.content, receive.count)
+            self._credit(message.connection, receive.count)
+            self._end(receive)
+
+    def _credit(self, connection: Connection, count: int) -> None:
+        connection.taken += count
+        if connection.taken >= _CREDIT_AT and not connection.closed:
+            credit, connection.taken = connection.taken, 0
+            self._answer(connection, Header(Kind.CREDIT, length=credit))
+
+    def _answer(self, connection: Connection, header: Header, content: bytes = b"") -> bool:
+        """Sends something back; False if the sender of the tensors is gone, which its connection's end will tell."""
+        try:
+            if not connection.closed:
+                self._links.send(connection, header, content)
+        except OSError:
+            return False
+        return not connection.closed
+
+    def _refuse(self, connection: Connection, why: str) -> None:
+        """Takes nothing more from a rank, and tells it why."""
+        text = why.encode()
+        assert connection.peer is not None
+        self._silent.setdefault(connection.peer, why)
+        self._answer(connection, Header(Kind.REFUSE, length=len(text)), text)
+        self._fail_hopeless()
+
+    # What the links tell.
+
+    def on_message(self, connection: Connection, header: Header, content: bytes) -> None:
+        peer = connection.peer
+        assert peer is not None
+        if header.kind is Kind.BYE:
+            self._left.add(peer)
+        elif header.kind is Kind.BROKEN:
+            self._break_group(content.decode(errors="replace"))
+        elif connection.outgoing:
+            self._on_answer(connection, header, content)
+        elif header.kind is Kind.DATA:
+            receive = self._taken.pop((connection, header.number))  # on_data has found it
+            self._answer(connection, Header(Kind.DONE, header.number))
+            self._end(receive)
+        elif peer in self._silent:
+            return  # refused before
+        elif header.kind in (Kind.EAGER, Kind.OFFER):
+            self._arrive(_Message(connection, header, content if header.kind is Kind.EAGER else None))
+        else:
+            raise ProtocolError
+
+    def _on_answer(self, connection: Connection, header: Header, content: bytes) -> None:
+        assert connection.peer is not None
+        if header.kind is Kind.CREDIT:
+            connection.credit += header.length
+        elif header.kind is Kind.DONE:
+            operation = self._offered.pop(header.number, None)
+            if operation is not None:
+                self._end(operation)
+        elif header.kind is Kind.PULL:
+            operation = self._offered.get(header.number)
+            if operation is not None:
+                data = Header(Kind.DATA, header.number, operation.tag, operation.count)
+                self._links.send(connection, data, operation.memory())
+        elif header.kind is Kind.REFUSE:
+            self._deaf.setdefault(connection.peer, content.decode(errors="replace"))
+            self._fail_sends(connection.peer)
+        else:
+            raise ProtocolError
+
+    def on_data(self, connection: Connection, header: Header) -> memoryview:
+        receive = self._taken.get((connection, header.number))
+        if receive is None or receive.count != header.length:
+            raise ProtocolError
+        return receive.memory()
+
+    def on_end(self, connection: Connection) -> None:
+        assert connection.peer is not None
+        self._lost(connection.peer)
+        for key, receive in list(self._taken.items()):
+            if key[0] is connection:
+                del self._taken[key]
+                self._fail(receive, self._silent[connection.peer])
+        for messages in self._arrived.values():
+            messages[:] = [m for m in messages if m.connection is not connection or m.content is not None]
+
+    def on_failure(self, error: Exception) -> None:
+        self._break_group(f"the thread of transfers of rank {self._rank} failed: {type(error).__name__}: {error}")
+
+    def work(self) -> float:
+        """Reads what was offered, without the lock; fails what took too long. Returns for how many seconds to sleep."""
+        while True:
+            with self._lock:
+                if not self._jobs:
+                    self._fail_late()
+                    return self._pause()
+                receive, message = self._jobs.pop(0)
+            connection, header = message.connection, message.header
+            read = connection.readable and read_memory(
+                connection.process, header.address, receive.whole.data_ptr(), receive.count
+            )
+            with self._lock:
+                key = (connection, header.number)
+                if self._taken.get(key) is not receive:
+                    continue  # failed meanwhile
+                if read and self._answer(connection, Header(Kind.DONE, header.number)):
+                    del self._taken[key]
+                    self._end(receive)
+                elif not read:
+                    connection.readable = False
+                    self._answer(connection, Header(Kind.PULL, header.number))
+
+    def _pause(self) -> float:
+        """How often timeouts are looked at."""
+        return min(_IDLE_SECONDS, max(0.005, self._shortest / 20))
+
+    # Ends.
+
+    def _listen_to(self, source: int | None) -> None:
+        """Connects to the ranks that something is expected from: their end shows there."""
+        others = [peer for peer in range(self._size) if peer != self._rank]
+        for peer in others if source is None else [source]:
+            if peer not in self._silent:
+                try:
+                    self._links.to(peer)
+                except OSError:
+                    self._lost(peer)
+
+    def _lost(self, peer: int) -> None:
+        """A rank has ended: what it sent before counts, and nothing comes any more."""
+        self._links.drain(peer)
+        why = (
+            f"rank {peer} has left the group"
+            if peer in self._left
+            else f"rank {peer} is gone: its process ended, was killed, or left the group after an error"
+        )
+        self._silent.setdefault(peer, why)
+        self._deaf.setdefault(peer, why)
+        if peer not in self._left:
+            self._break_group(why)
+        self._fail_sends(peer)
+        self._fail_hopeless()
+
+    def _break_group(self, why: str) -> None:
+        """A rank has died. Whoever waits for one that waits for it would be told late, or never: so all are told."""
+        if self._broken is not None or self._closed:
+            return
+        self._broken = why
+        for operation in self._everything():
+            self._fail(operation, why)
+        self._posted.clear()
+        self._offered.clear()
+        self._taken.clear()
+        self._links.tell(Header(Kind.BROKEN), why.encode())
+
+    def _fail_sends(self, to: int) -> None:
+        for number, operation in list(self._offered.items()):
+            if operation.peer == to:
+                del self._offered[number]
+                self._fail(operation, self._deaf[to])
+
+    def _fail_hopeless(self) -> None:
+        """Fails receives that nothing can come for: any source fails if a rank was refused."""
+        if not self._silent:
+            return
+        refused = [why for peer, why in self._silent.items() if peer not in self._left]
+        nobody = len(self._silent.keys() - {self._rank}) == self._size - 1
+        for waiting in self._posted.values():
+            for receive in list(waiting):
+                if receive.peer is not None:
+                    why = self._silent.get(receive.peer)
+                else:
+                    why = refused[0] if refused else next(iter(self._silent.values())) if nobody else None
+                if why is not None:
+                    waiting.remove(receive)
+                    self._fail(receive, why)
+
+    def _fail_late(self) -> None:
+        now = time.monotonic()
+        if now < self._look_at:
+            return
+        self._look_at = now + self._pause()
+        for operation in self._everything():
+            if operation.deadline > now:
+                continue
+            why = f"Timed out waiting {operation.seconds * 1e3:.0f}ms for {operation.work.call} operation to complete"
+            waiting = self._posted.get(operation.tag, [])
+            if operation in waiting:
+                waiting.remove(operation)
+                self._fail(operation, why)
+            else:
+                self._break(operation, why)
+
+    def _break(self, operation: _Operation, why: str) -> None:
+        """Ends the connection of an operation that the other side may be busy with: its memory is free after that."""
+        self._fail(operation, why)
+        for key, receive in list(self._taken.items()):
+            if receive is operation:
+                self._silent.setdefault(key[0].peer or 0, why)
+                self._links.end(key[0])
+        for number, send in list(self._offered.items()):
+            if send is operation:
+                del self._offered[number]
+                assert send.peer is not None
+                self._deaf.setdefault(send.peer, why)
+                self._links.end(self._links.to(send.peer))
+
+    def _everything(self) -> list[_Operation]:
+        posted = [receive for waiting in self._posted.values() for receive in waiting]
+        return [*posted, *self._taken.values(), *self._offered.values()]
+
+    def _end(self, operation: _Operation) -> None:
+        if operation.work.call == "recv" and operation.whole is not operation.given:
+            try:
+                operation.given.detach().copy_(operation.whole)
+            except RuntimeError as error:  # such as a tensor whose elements share memory
+                self._fail(operation, str(error))
+                return
+        if operation.work.end():
+            self._callbacks.complete(operation.work)
+
+    def _fail(self, operation: _Operation, why: str) -> None:
+        if operation.work.end(dist.DistBackendError(f"{operation.work.call}: {why}")):
+            self._callbacks.complete(operation.work)

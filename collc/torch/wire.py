@@ -1,0 +1,199 @@
+"""One connection between two ranks: whole messages over a stream that never blocks.
+
+A message is a header of 40 bytes and, for some kinds, as many bytes as it says. Nothing but a hello with the secret is
+read from a peer that has not said it.
+"""
+
+from __future__ import annotations
+
+import enum
+import socket
+import struct
+from collections import deque
+from collections.abc import Callable
+from typing import NamedTuple
+
+_HEADER = struct.Struct("<BxxxxxxxQqQQ")
+SECRET_BYTES = 32
+EAGER_MOST = 16 << 10  # bytes of a message that travels without being asked for
+TEXT_MOST = 4096  # bytes of a reason
+_ONCE = 256 << 10  # bytes read by one system call
+
+
+class Kind(enum.IntEnum):
+    """What a message says: HELLO to DATA from the sender of tensors, DONE to CREDIT from their receiver."""
+
+    HELLO = 1  # number: rank; with the secret
+    EAGER = 2  # a tensor, with its bytes
+    OFFER = 3  # a tensor that lies at `address`, to be read there
+    DATA = 4  # the bytes of an offered tensor that was pulled
+    DONE = 5  # an offered tensor was read
+    PULL = 6  # an offered tensor cannot be read where it is: send it
+    REFUSE = 7  # with the reason: no message of this connection is taken any more
+    CREDIT = 8  # so many bytes of eager tensors were taken
+    BYE = 9  # this rank leaves the group
+    BROKEN = 10  # with the reason: a rank has died, and with it the group
+
+
+_WITH_BYTES = {Kind.HELLO: SECRET_BYTES, Kind.EAGER: EAGER_MOST, Kind.REFUSE: TEXT_MOST, Kind.BROKEN: TEXT_MOST}
+
+
+class Header(NamedTuple):
+    """What precedes every message."""
+
+    kind: Kind
+    number: int = 0  # of the offer
+    tag: int = 0
+    length: int = 0  # bytes
+    address: int = 0
+
+    def pack(self) -> bytes:
+        return _HEADER.pack(*self)
+
+
+class ProtocolError(Exception):
+    """The peer sends what is no message."""
+
+
+class Connection:
+    """A stream to or from one rank. Its owner's lock guards everything here.
+
+    Args:
+        peer: the rank at the other end; None until it has said hello.
+        outgoing: whether this side opened it, and sends its tensors through it.
+    """
+
+    def __init__(self, sock: socket.socket, peer: int | None, outgoing: bool) -> None:
+        self.sock = sock
+        self.peer = peer
+        self.outgoing = outgoing
+        self.process = _process_of(sock)
+        self.watch: int | None = None  # a descriptor that tells the end of that process
+        self.readable = True  # whether memory of the process can be read
+        self.credit = 4 << 20  # bytes of eager tensors that may be sent without being taken
+        self.taken = 0  # bytes of eager tensors taken, not yet credited
+        self.writing = False  # whether the poll waits until more can be written
+        self.closed = False
+        self._out: deque[memoryview] = deque()
+        self._in = bytearray()
+        self._target: memoryview | None = None  # where the rest of a DATA message goes
+        self._target_of: Header | None = None
+
+    @property
+    def pending(self) -> bool:
+        """Whether something waits to be written."""
+        return bool(self._out)
+
+    def send(self, header: Header, content: bytes | memoryview = b"") -> None:
+        """Sends now, or as soon as the stream takes it; large contents are not copied.
+
+        Raises:
+            OSError: if the other end is closed.
+        """
+        if len(content) <= EAGER_MOST:
+            self._out.append(memoryview(header.pack() + content))
+        else:
+            self._out.extend((memoryview(header.pack()), memoryview(content)))
+        if len(self._out) <= 2:
+            self.flush()
+
+    def flush(self) -> None:
+        while self._out:
+            try:
+                sent = self.sock.send(self._out[0], socket.MSG_NOSIGNAL)
+            except BlockingIOError:
+                return
+            if sent == len(self._out[0]):
+                self._out.popleft()
+            else:
+                self._out[0] = self._out[0][sent:]
+
+    def receive(
+        self, handle: Callable[[Connection, Header, bytes], None], target: Callable[[Connection, Header], memoryview]
+    ) -> bool:
+        """Handles all messages that are there.
+
+        Args:
+            handle: takes a message with its bytes; that of DATA when all of them are in the target.
+            target: gives the memory for the bytes of a DATA message.
+
+        Returns:
+            False if the other end has closed the stream.
+        """
+        while not self.closed:
+            try:
+                if self._target is not None:
+                    got = self.sock.recv_into(self._target)
+                    self._filled(got, handle)
+                else:
+                    fresh = self.sock.recv(_ONCE)
+                    got = len(fresh)
+                    self._in += fresh
+                    self._parse(handle, target)
+            except BlockingIOError:
+                return True
+            except OSError:
+                return False
+            if not got:
+                return False
+        return False
+
+    def _filled(self, count: int, handle: Callable[[Connection, Header, bytes], None]) -> None:
+        assert self._target is not None
+        assert self._target_of is not None
+        self._target = self._target[count:]
+        if not self._target:
+            header, self._target, self._target_of = self._target_of, None, None
+            handle(self, header, b"")
+
+    def _parse(
+        self, handle: Callable[[Connection, Header, bytes], None], target: Callable[[Connection, Header], memoryview]
+    ) -> None:
+        at = 0
+        while self._target is None and len(self._in) - at >= _HEADER.size and not self.closed:
+            header = self._header(at)
+            begin = at + _HEADER.size
+            if header.kind is Kind.DATA:
+                self._target, self._target_of = target(self, header), header
+                ready = bytes(self._in[begin : begin + header.length])
+                self._target[: len(ready)] = ready
+                self._filled(len(ready), handle)
+                at = begin + len(ready)
+                continue
+            end = begin + (header.length if header.kind in _WITH_BYTES else 0)
+            if len(self._in) < end:
+                break
+            handle(self, header, bytes(self._in[begin:end]))
+            at = end
+        del self._in[:at]
+
+    def _header(self, at: int) -> Header:
+        kind, *rest = _HEADER.unpack_from(self._in, at)
+        if kind not in Kind.__members__.values() or (self.peer is None) != (kind == Kind.HELLO):
+            raise ProtocolError
+        header = Header(Kind(kind), *rest)
+        if header.kind in _WITH_BYTES and header.length > _WITH_BYTES[header.kind]:
+            raise ProtocolError
+        return header
+
+    def close(self) -> None:
+        self.closed = True
+        self.sock.close()
+        self._out.clear()
+
+
+def _process_of(sock: socket.socket) -> int:
+    """The process at the other end, 0 if it is not of this namespace."""
+    process, _ = _peer_of(sock)
+    return process
+
+
+def user_of(sock: socket.socket) -> int:
+    """The user of the process at the other end."""
+    _, user = _peer_of(sock)
+    return user
+
+
+def _peer_of(sock: socket.socket) -> tuple[int, int]:
+    process, user, _ = struct.unpack("iii", sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+    return process, user

@@ -1,0 +1,167 @@
+"""What an operation returns: a dist.Work that tells every failure, in Python and in C++.
+
+Facts about PyTorch 2.13 that shape this file, each held by a test: `Future.set_exception` stores the exception as a
+value, which C++ (DDP's reducer) then takes for tensors; a future of `.then` whose callback raises has really failed,
+for whoever waits in either language. Callbacks of a future run in the thread that completes it.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+_changing = threading.Lock()  # guards the end and the future of every work; held for an instant
+_here = threading.local()  # in a thread of callbacks: whose it is, and how deep
+
+
+class Work(dist.Work):  # type: ignore[misc]
+    """An operation under way.
+
+    Args:
+        call: its name, for errors.
+        tensors: what it yields.
+        depth: how deep the callback is that issued it; 0 for other threads.
+    """
+
+    def __init__(self, call: str, tensors: Any, depth: int = 0) -> None:
+        super().__init__()
+        self.call = call
+        self.tensors = tensors
+        self.depth = depth
+        self.source = -1
+        self._done = False
+        self._error: BaseException | None = None
+        self._running = threading.Lock()
+        self._running.acquire()
+        self._begun: torch.futures.Future[Any] | None = None
+        self._future: torch.futures.Future[Any] | None = None
+
+    def end(self, error: BaseException | None = None) -> bool:
+        """The operation is done, or has failed; only the first end counts. Returns whether a future is waiting."""
+        with _changing:
+            if self._done:
+                return False
+            self._error = error
+            self._done = True
+            self._running.release()
+            return self._future is not None
+
+    def complete_future(self) -> None:
+        """Completes the future, and runs its callbacks in this thread."""
+        begun, self._begun = self._begun, None
+        if begun is not None:
+            begun.set_result(None)
+
+    def _outcome(self, _: object) -> Any:
+        self._raise_failure()
+        return self.tensors
+
+    def _raise_failure(self) -> None:
+        if self._error is not None:
+            raise self._error.with_traceback(None)
+
+    def wait(self, timeout: timedelta | None = None) -> bool:
+        """Waits until the operation is done.
+
+        Args:
+            timeout: how long; None or 0 means as long as the operation itself may take.
+
+        Raises:
+            RuntimeError: the operation failed (DistBackendError), or did not end within `timeout` (DistError); in that
+                case it goes on, and can be waited for again.
+        """
+        if not self._done:
+            seconds = timeout.total_seconds() if timeout else 0.0
+            if not self._running.acquire(timeout=seconds if seconds > 0 else -1):
+                raise dist.DistError(f"{self.call}: Operation timed out! It has not ended within {seconds:g} s")
+            self._running.release()
+        self._raise_failure()
+        return True
+
+    def synchronize(self) -> None:
+        self.wait()
+
+    def is_completed(self) -> bool:
+        return self._done
+
+    def is_success(self) -> bool:
+        return self._done and self._error is None
+
+    def exception(self) -> BaseException | None:
+        return self._error
+
+    def result(self) -> Any:
+        return self.tensors
+
+    def source_rank(self) -> int:
+        return self.source
+
+    _source_rank = source_rank
+
+    def get_future(self) -> torch.futures.Future[Any]:
+        """A future of the tensors, which fails if the operation does."""
+        with _changing:
+            late = self._future is None and self._done
+            if self._future is None:
+                self._begun = torch.futures.Future()
+                self._future = self._begun.then(self._outcome)
+        if late:  # whoever ended the work knew of no future
+            self.complete_future()
+        return self._future
+
+
+class Callbacks:
+    """Threads that complete futures, so that a callback may issue operations and wait for them.
+
+    Callbacks of works that were issued at depth d run one after the other in thread d + 1, and what they issue is of
+    that depth: a callback never waits for the thread that it is in.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._queues: list[queue.SimpleQueue[Callable[[], None] | None]] = []
+        self._threads: list[threading.Thread] = []
+        self._lock = threading.Lock()
+
+    def depth(self) -> int:
+        """How deep the calling thread is among these threads; 0 if it is none of them."""
+        return int(_here.depth) if getattr(_here, "owner", None) is self else 0
+
+    def complete(self, work: Work, after: Callable[[], None] | None = None) -> None:
+        """Completes the future of a work; then calls `after`, in the same thread."""
+
+        def run() -> None:
+            work.complete_future()
+            if after is not None:
+                after()
+
+        with self._lock:
+            while len(self._queues) <= work.depth:
+                self._start(len(self._queues))
+        self._queues[work.depth].put(run)
+
+    def _start(self, depth: int) -> None:
+        tasks: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+
+        def serve() -> None:
+            _here.owner, _here.depth = self, depth + 1
+            while (task := tasks.get()) is not None:
+                task()
+
+        thread = threading.Thread(target=serve, name=f"{self._name} callbacks {depth}", daemon=True)
+        self._queues.append(tasks)
+        self._threads.append(thread)
+        thread.start()
+
+    def stop(self) -> None:
+        """Runs what is left, and ends the threads."""
+        for tasks, thread in zip(self._queues, self._threads, strict=True):
+            tasks.put(None)
+            if thread is not threading.current_thread():
+                thread.join()

@@ -1,0 +1,52 @@
+"""Starting ranks the three ways that users do."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).parent
+SECONDS = 300
+QUIET = {"OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"}
+
+
+def torchrun_command(ranks: int) -> list[str]:
+    run = [sys.executable, "-W", "ignore", "-m", "torch.distributed.run"]
+    return [*run, "--standalone", f"--nproc-per-node={ranks}"]
+
+
+def torchrun(ranks: int, script: str, *arguments: object) -> str:
+    """What a script prints that must succeed."""
+    done = subprocess.run(
+        [*torchrun_command(ranks), str(HERE / script), *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        timeout=SECONDS,
+        check=False,
+        env={**os.environ, **QUIET},
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    return done.stdout
+
+
+def free_port() -> int:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return int(free.getsockname()[1])
+
+
+def mpirun_command(ranks: int) -> list[str]:
+    """Open MPI's launcher; skips the test where there is none."""
+    found = shutil.which("mpirun")
+    if found is None:
+        pytest.skip("mpirun is not installed (Debian: openmpi-bin)")
+    version = subprocess.run([found, "--version"], capture_output=True, text=True, check=False).stdout
+    if "Open MPI" not in version:
+        pytest.skip("mpirun is not that of Open MPI, whose variables give rank and size")
+    return [found, "--allow-run-as-root", "--oversubscribe", "-n", str(ranks), sys.executable, "-W", "ignore"]
