@@ -20,6 +20,7 @@ from collc.errors import IRError, UsageError
 from collc.ir.build import build
 from collc.ir.nodes import Program
 from collc.ir.printer import print_program
+from collc.ir.routes import verify_routes
 from collc.ir.verify import verify
 from collc.lower.fuse_copies import fuse_copies
 from collc.lower.merge_channels import merge_channels
@@ -100,33 +101,35 @@ def pack(graph: PlanGraph, wanted: Sequence[tuple[Collective, int | None]], reco
 
 
 def lower(
-    plan: Plan, nranks: int, target: Target, recorder: Recorder, suffix: str = "", *, everywhere: bool = False
+    plan: Plan, graph: PlanGraph, target: Target, recorder: Recorder, suffix: str = "", *, everywhere: bool = False
 ) -> Program:
     """A checked plan -> a verified program for the target. `suffix` ends the name of dumped files."""
     with recorder.timed("schedule"):
-        schedule = schedule_trees(plan, nranks)
+        schedule = schedule_trees(plan, graph.nranks)
     label = plan.collective.value if plan.root is None else f"{plan.collective.value}-root{plan.root}"
     label += suffix
     with recorder.timed("build"):
-        program = build(schedule, chunk_bytes=target.chunk_bytes)
+        program = build(schedule, chunk_bytes=target.chunk_bytes, graph=graph)
     _finish("build", label, None, program, recorder)
     for name, run in passes(target, everywhere, turns=has_copies(plan)):
         before = program
         with recorder.timed(name):
             program = run(before)
         _finish(name, label, before, program, recorder)
+    with recorder.timed("verify"):
+        verify_routes(program, graph)
     return program
 
 
 def lower_spread(
-    plan: Plan, channels: int, nranks: int, target: Target, recorder: Recorder | None = None, suffix: str = ""
+    plan: Plan, channels: int, graph: PlanGraph, target: Target, recorder: Recorder | None = None, suffix: str = ""
 ) -> tuple[Plan, Program]:
     """The plan cut for so many channels (0: as it is), and its verified program."""
     cut, most = plan, target.max_channels
     if channels:
         cut = spread(plan, channels)
         most = max(1, min(most, channels, channels_of(cut)))
-    return cut, lower(cut, nranks, replace(target, max_channels=most), recorder or Recorder(), suffix)
+    return cut, lower(cut, graph, replace(target, max_channels=most), recorder or Recorder(), suffix)
 
 
 def _finish(stage: str, label: str, before: Program | None, program: Program, recorder: Recorder) -> None:

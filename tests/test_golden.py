@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import pytest
 from conftest import GOLDEN
+from support.machines import two_servers
 from support.programs import CUDA, HOST, chain, lowered, schedule_of
 
 from collc.build.compile import Contents, generate
@@ -45,7 +46,7 @@ def _document(machine: str, collective: Collective, gpus: list[str] | None = Non
 def _source() -> str:
     """The generated source of a small library: an all_gather over three GPUs of a DGX-1V."""
     document = _document("dgx1v", Collective.ALL_GATHER, ["gpu0", "gpu1", "gpu2"])
-    programs = [lower(plan, document.graph.nranks, HOST, Recorder()) for plan in document.plans]
+    programs = [lower(plan, document.graph, HOST, Recorder()) for plan in document.plans]
     sets = written_set(load_topology("dgx1v"), ["gpu0", "gpu1", "gpu2"])
     contents = Contents((document,), (tuple(Entry(program, n) for n, program in enumerate(programs)),), sets)
     text, build_id = generate(contents, HOST, Compiler("g++", "g++ (golden) 0.0"))
@@ -53,6 +54,13 @@ def _source() -> str:
     # follow it byte by byte and are tested where they are read back.
     assert len(build_id) == 32
     return text[: text.index("// JSON: what")]
+
+
+def _routed() -> str:
+    """A broadcast over two servers: the class and the links of every FIFO, slots shared inside a server alone."""
+    graph = plan_graph(two_servers())
+    (plan,) = pack(graph, [(Collective.BROADCAST, 0)], Recorder())
+    return print_program(lower(plan, graph, HOST, Recorder()))
 
 
 GOLDENS: dict[str, Callable[[], str]] = {
@@ -64,6 +72,7 @@ GOLDENS: dict[str, Callable[[], str]] = {
     "lower/merge_channels-broadcast.ir": _merged,
     "lower/share_slots-all_reduce.ir": _stage("share_slots"),
     "lower/cuda-all_reduce.ir": _stage("merge_channels", CUDA),
+    "lower/two-servers-broadcast.ir": _routed,
     "codegen/all_gather-3.cpp": _source,
 }
 

@@ -70,7 +70,7 @@ class ProgramList:
             plan = self.plans[number]
             label = f"-{plan.solver}" if plan.solver in KINDS else ""
             suffix = label + (f"-x{channels}" if channels else "")
-            _, program = lower_spread(plan, channels, self.graph.nranks, self.target, self.recorder, suffix)
+            _, program = lower_spread(plan, channels, self.graph, self.target, self.recorder, suffix)
             self.programs[number, channels] = program
         return self.programs[number, channels]
 
@@ -105,7 +105,7 @@ class ProgramList:
         least = 0
         if self.plans[packed].collective is Collective.ALL_REDUCE:
             plan = self.plans[number]
-            everywhere = lower(plan, self.graph.nranks, self.target, self.recorder, "-everywhere", everywhere=True)
+            everywhere = lower(plan, self.graph, self.target, self.recorder, "-everywhere", everywhere=True)
             why = "small calls pay for hops: all ranks reduce all inputs"
             self.entries.append(Entry(everywhere, number, why=why, everywhere=True))
             least = EVERYWHERE_BYTES // self.graph.nranks

@@ -19,11 +19,17 @@ from __future__ import annotations
 from collections import defaultdict
 
 from collc.ir.nodes import Channel, Fifo, Program, Share, Step
+from collc.ir.routes import server_numbers, slowest
 from collc.schedule.model import Part, Schedule
+from collc.topology.model import PlanGraph
 
 
-def build(schedule: Schedule, *, chunk_bytes: int, slots: int = 1) -> Program:
-    """One program for a schedule; `slots` of `chunk_bytes` for every FIFO."""
+def build(schedule: Schedule, *, chunk_bytes: int, slots: int = 1, graph: PlanGraph | None = None) -> Program:
+    """One program for a schedule; `slots` of `chunk_bytes` for every FIFO.
+
+    Args:
+        graph: of the plan; without one FIFOs have no routes and all ranks are on one server.
+    """
     shares: list[Share] = []
     fifos: list[Fifo] = []
     channels: list[Channel] = []
@@ -32,11 +38,12 @@ def build(schedule: Schedule, *, chunk_bytes: int, slots: int = 1) -> Program:
         share = len(shares)
         shares.append(Share(part.block, part.lo, part.hi))
         queue: dict[tuple[str, int, int], int] = {}
-        for phase, edges in (("up", part.reduce), ("down", part.broadcast)):
-            for src, dst in edges:
-                queue[phase, src, dst] = len(fifos)
-                fifos.append(Fifo(src, (dst,), share, used[src, dst]))
-                used[src, dst] += 1
+        moves = [("up", *edge) for edge in part.reduce] + [("down", *edge) for edge in part.broadcast]
+        for number, (phase, src, dst) in enumerate(moves):
+            queue[phase, src, dst] = len(fifos)
+            routes = () if graph is None else (part.routes[number],)
+            fifos.append(Fifo(src, (dst,), share, used[src, dst], routes, slowest(graph, routes)))
+            used[src, dst] += 1
         channels.append(Channel(_steps(schedule, part, share, queue)))
     return Program(
         collective=schedule.collective,
@@ -47,6 +54,7 @@ def build(schedule: Schedule, *, chunk_bytes: int, slots: int = 1) -> Program:
         shares=tuple(shares),
         fifos=tuple(fifos),
         channels=tuple(channels),
+        servers=() if graph is None else server_numbers(graph),
     )
 
 

@@ -24,6 +24,7 @@ from fractions import Fraction
 
 from collc.collectives.model import Collective
 from collc.errors import IRError
+from collc.topology.model import LinkKind
 
 # What a step is called: (reads own input, receives, writes output, sends) -> NCCL's primitive.
 _NAMES: dict[tuple[bool, bool, bool, bool], str] = {
@@ -69,16 +70,25 @@ class Fifo:
 
     With several destinations each slot is written once and read by all. `index` tells apart the FIFOs of one
     program that join the same ranks; FIFOs with equal (src, dsts, index) in two programs are the same memory.
+
+    `routes` are the links on the way to each destination, by their ids in the plan's graph, and `link` is the class of
+    the slowest of them. Both are absent where a program was made without a graph.
     """
 
     src: int
     dsts: tuple[int, ...]
     share: int
     index: int = 0
+    routes: tuple[tuple[int, ...], ...] = ()
+    link: LinkKind | None = None
 
     def __post_init__(self) -> None:
         if not self.dsts or self.src in self.dsts or len(set(self.dsts)) != len(self.dsts):
             raise IRError(f"a FIFO must go from one rank to other, distinct ranks, not {self.src} -> {list(self.dsts)}")
+        if self.routes and (len(self.routes) != len(self.dsts) or not all(self.routes)):
+            raise IRError(f"a FIFO to {len(self.dsts)} ranks has a route to each, not {len(self.routes)}")
+        if bool(self.routes) != (self.link is not None):
+            raise IRError("a FIFO has its routes and their class, or neither")
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +142,10 @@ class Channel:
 
 @dataclass(frozen=True)
 class Program:
-    """A whole collective. Ids of shares, FIFOs and channels are their places in the tuples."""
+    """A whole collective. Ids of shares, FIFOs and channels are their places in the tuples.
+
+    `servers` is the number of each rank's server; empty: all ranks are on one.
+    """
 
     collective: Collective
     root: int | None
@@ -142,6 +155,7 @@ class Program:
     shares: tuple[Share, ...]
     fifos: tuple[Fifo, ...]
     channels: tuple[Channel, ...]
+    servers: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         if not 1 <= self.nranks <= MAX_RANKS:
@@ -154,7 +168,13 @@ class Program:
             raise IRError(f"{self.collective.value} {'needs a' if self.collective.rooted else 'has no'} root")
         if self.root is not None and not 0 <= self.root < self.nranks:
             raise IRError(f"root {self.root} is no rank of 0..{self.nranks - 1}")
+        if self.servers and len(self.servers) != self.nranks:
+            raise IRError(f"{len(self.servers)} ranks have a server, not {self.nranks}")
         self._check_references()
+
+    def server(self, rank: int) -> int:
+        """The number of a rank's server."""
+        return self.servers[rank] if self.servers else 0
 
     def _check_references(self) -> None:
         for i, fifo in enumerate(self.fifos):

@@ -2,7 +2,7 @@
 
 collc-ir/1 broadcast root=0 ranks=3 slots=4 chunk=65536
 share 0: block 0 [0, 1/2)
-fifo 0: 0 -> 1,2 share 0 index 0
+fifo 0: 0 -> 1,2 share 0 index 0 over nvlink 4/6
 channel 0
   rank 0
     copySend share 0 lag 0 send 0
@@ -17,13 +17,21 @@ from fractions import Fraction
 from collc.collectives.model import Collective
 from collc.errors import IRError
 from collc.ir.nodes import SHAPES, Channel, Fifo, Program, Share, Step
+from collc.topology.model import LinkKind
 
 FORMAT = "collc-ir/1"
 MAX_LINES = 5_000_000
 
-_HEADER = re.compile(r"collc-ir/1 (\w+)(?: root=(\d{1,9}))? ranks=(\d{1,9}) slots=(\d{1,9}) chunk=(\d{1,12})")
+_IDS = r"\d{1,9}(?:,\d{1,9})*"
+_HEADER = re.compile(
+    r"collc-ir/1 (\w+)(?: root=(\d{1,9}))? ranks=(\d{1,9}) slots=(\d{1,9}) chunk=(\d{1,12})"
+    rf"(?: servers=({_IDS}))?"
+)
 _SHARE = re.compile(r"share (\d{1,9}): block (\d{1,9}) \[(\d{1,40}(?:/\d{1,40})?), (\d{1,40}(?:/\d{1,40})?)\)")
-_FIFO = re.compile(r"fifo (\d{1,9}): (\d{1,9}) -> (\d{1,9}(?:,\d{1,9})*) share (\d{1,9}) index (\d{1,9})")
+_FIFO = re.compile(
+    rf"fifo (\d{{1,9}}): (\d{{1,9}}) -> ({_IDS}) share (\d{{1,9}}) index (\d{{1,9}})"
+    rf"(?: over (\w+) ({_IDS}(?:/{_IDS})*))?"
+)
 _STEP = re.compile(
     r"(\w+) share (\d{1,9}) lag (\d{1,9})(?: recv (\d{1,9}(?:,\d{1,9})*))?(?: send (\d{1,9}(?:,\d{1,9})*))?"
     r"(?: input-after (\d{1,3}))?"
@@ -37,14 +45,15 @@ def print_program(program: Program) -> str:
 
 def _lines(program: Program) -> Iterator[str]:
     root = "" if program.root is None else f" root={program.root}"
+    servers = f" servers={_ids(program.servers)}" if program.servers else ""
     yield (
         f"{FORMAT} {program.collective.value}{root} ranks={program.nranks} "
-        f"slots={program.slots} chunk={program.chunk_bytes}"
+        f"slots={program.slots} chunk={program.chunk_bytes}{servers}"
     )
     for i, share in enumerate(program.shares):
         yield f"share {i}: block {share.block} [{share.lo}, {share.hi})"
     for i, fifo in enumerate(program.fifos):
-        yield f"fifo {i}: {fifo.src} -> {_ids(fifo.dsts)} share {fifo.share} index {fifo.index}"
+        yield f"fifo {i}: {fifo.src} -> {_ids(fifo.dsts)} share {fifo.share} index {fifo.index}{_route(fifo)}"
     for c, channel in enumerate(program.channels):
         yield f"channel {c}"
         for r, steps in enumerate(channel.steps):
@@ -52,6 +61,11 @@ def _lines(program: Program) -> Iterator[str]:
                 yield f"  rank {r}"
             for step in steps:
                 yield f"    {print_step(step)}"
+
+
+def _route(fifo: Fifo) -> str:
+    """The class of a FIFO and the links to each of its readers; nothing where they are not known."""
+    return f" over {fifo.link.value} {'/'.join(map(_ids, fifo.routes))}" if fifo.link else ""
 
 
 def print_step(step: Step) -> str:
@@ -107,7 +121,7 @@ class _Reader:
     def program(self) -> Program:
         header = self.match(_HEADER)
         if not header:
-            raise self.fail(f"expected '{FORMAT} COLLECTIVE [root=R] ranks=N slots=S chunk=BYTES'")
+            raise self.fail(f"expected '{FORMAT} COLLECTIVE [root=R] ranks=N slots=S chunk=BYTES [servers=S,...]'")
         try:
             collective = Collective(header[1])
         except ValueError:
@@ -119,8 +133,9 @@ class _Reader:
         if self.at != len(self.lines):
             raise self.fail(f"unexpected line {self.lines[self.at][1]!r}")
         root = None if header[2] is None else int(header[2])
+        servers = _parse_ids(header[6])
         try:
-            return Program(collective, root, nranks, int(header[4]), int(header[5]), shares, fifos, channels)
+            return Program(collective, root, nranks, int(header[4]), int(header[5]), shares, fifos, channels, servers)
         except IRError as error:
             place = f"{self.where}: {error.where}" if error.where else self.where
             raise IRError(error.what, where=place, hint=error.hint) from None
@@ -140,9 +155,13 @@ class _Reader:
         while m := self.match(_FIFO):
             self.check_id("fifo", int(m[1]), len(found))
             try:
-                found.append(Fifo(int(m[2]), _parse_ids(m[3]), int(m[4]), int(m[5])))
+                routes = tuple(_parse_ids(route) for route in m[7].split("/")) if m[7] else ()
+                link = LinkKind(m[6]) if m[6] else None
+                found.append(Fifo(int(m[2]), _parse_ids(m[3]), int(m[4]), int(m[5]), routes, link))
             except IRError as error:
                 raise self.fail_at_previous(error.what) from None
+            except ValueError:
+                raise self.fail_at_previous(f"no class of links is called {m[6]!r}") from None
         return tuple(found)
 
     def channels(self, nranks: int) -> tuple[Channel, ...]:

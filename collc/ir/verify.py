@@ -3,7 +3,8 @@
 Five proofs, each of which names the place where it fails:
 
 1. *Plumbing*: every FIFO is written by one step of its source and read by one step of each destination, all in one
-   channel and on one share. Both sides process chunks in order, so the k-th send meets the k-th receive.
+   channel and on one share. Both sides process chunks in order, so the k-th send meets the k-th receive. Readers of one
+   FIFO are on one server.
 2. *Values*: following the FIFOs, every step's value is the set of ranks whose input it holds; a rank may enter once.
    Every rank that needs a block stores it exactly once, complete.
 3. *Progress*: step s in iteration i must wait for other steps in iterations i - d with constants d. The infinite
@@ -113,6 +114,10 @@ def _check_plumbing(program: Program) -> tuple[Writers, Readers]:
                 raise wrong(place, f"receives from fifo {f} a second time")
             readers[f, place.rank] = place
     for f, fifo in enumerate(program.fifos):
+        if len({program.server(dst) for dst in fifo.dsts}) > 1:
+            raise IRError(
+                "joins readers on different servers", where=f"fifo {f} (rank {fifo.src} -> {list(fifo.dsts)})"
+            )
         if f not in writers:
             raise IRError("nobody sends into it", where=f"fifo {f} (rank {fifo.src} -> {list(fifo.dsts)})")
         for dst in fifo.dsts:

@@ -25,15 +25,17 @@ from fractions import Fraction
 
 from collc.collectives.model import Collective
 from collc.ir.nodes import Channel, Fifo, Program, Share, Step
+from collc.ir.routes import slower
 
 
 def reduce_everywhere(program: Program) -> Program:
     """Replaces an all_reduce in which every rank hands something to every other directly."""
     assert program.collective is Collective.ALL_REDUCE
+    assert not program.servers, "the inputs of several servers are not in one memory"
     ranks = range(program.nranks)
     joined = {(fifo.src, dst) for fifo in program.fifos for dst in fifo.dsts}
     assert all((a, b) in joined for a in ranks for b in ranks if a != b), "some ranks have no direct way"
-    fifos = tuple(Fifo(r, tuple(d for d in ranks if d != r), 0) for r in ranks)
+    fifos = tuple(_to_all(program, r) for r in ranks)
     steps = tuple(
         (
             Step(0, 0, True, (), False, (r,)),
@@ -42,3 +44,16 @@ def reduce_everywhere(program: Program) -> Program:
         for r in ranks
     )
     return program.replace(shares=(Share(0, Fraction(0), Fraction(1)),), fifos=fifos, channels=(Channel(steps),))
+
+
+def _to_all(program: Program, rank: int) -> Fifo:
+    """One FIFO from a rank to all others, over the routes that the program has there."""
+    routes: dict[int, tuple[int, ...]] = {}
+    kinds = set()
+    for fifo in program.fifos:
+        if fifo.src == rank and fifo.routes:
+            routes.update(zip(fifo.dsts, fifo.routes, strict=True))
+            kinds.add(fifo.link)
+    others = tuple(r for r in range(program.nranks) if r != rank)
+    link = slower(kinds)
+    return Fifo(rank, others, 0, 0, tuple(routes[r] for r in others) if link else (), link)

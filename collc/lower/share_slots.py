@@ -20,21 +20,22 @@ import dataclasses
 from collections import defaultdict
 
 from collc.ir.nodes import Channel, Fifo, Program
+from collc.ir.routes import slower
 
 
 def share_slots(program: Program) -> Program:
-    """Merges the FIFOs of each sending step into one with several destinations, and renumbers."""
+    """Merges the FIFOs of each sending step into one per server of its readers, and renumbers."""
     merged: dict[int, int] = {}
     fifos: list[Fifo] = []
     used: dict[tuple[int, tuple[int, ...]], int] = defaultdict(int)
     for channel in program.channels:
         for rank, steps in enumerate(channel.steps):
             for step in steps:
-                if step.send:
-                    dsts = tuple(sorted(dst for f in step.send for dst in program.fifos[f].dsts))
-                    merged.update(dict.fromkeys(step.send, len(fifos)))
-                    fifos.append(Fifo(rank, dsts, step.share, used[rank, dsts]))
-                    used[rank, dsts] += 1
+                for group in _by_server(program, step.send):
+                    joined = _join([program.fifos[f] for f in group])
+                    merged.update(dict.fromkeys(group, len(fifos)))
+                    fifos.append(dataclasses.replace(joined, index=used[rank, joined.dsts]))
+                    used[rank, joined.dsts] += 1
 
     def renumber(ids: tuple[int, ...]) -> tuple[int, ...]:
         return tuple(dict.fromkeys(merged[f] for f in ids))
@@ -49,3 +50,19 @@ def share_slots(program: Program) -> Program:
         for channel in program.channels
     )
     return program.replace(fifos=tuple(fifos), channels=channels)
+
+
+def _by_server(program: Program, sends: tuple[int, ...]) -> list[list[int]]:
+    """The FIFOs of a step by the server of their readers: one memory is shared inside a server alone."""
+    groups: dict[int, list[int]] = defaultdict(list)
+    for f in sends:
+        groups[program.server(program.fifos[f].dsts[0])].append(f)
+    return list(groups.values())
+
+
+def _join(fifos: list[Fifo]) -> Fifo:
+    """One FIFO for all their readers, in the order of ranks, each over its own route."""
+    readers = sorted((dst, f.routes[i] if f.routes else ()) for f in fifos for i, dst in enumerate(f.dsts))
+    routes = tuple(route for _, route in readers) if all(f.routes for f in fifos) else ()
+    link = slower(f.link for f in fifos)
+    return Fifo(fifos[0].src, tuple(dst for dst, _ in readers), fifos[0].share, 0, routes, link if routes else None)

@@ -16,7 +16,8 @@ class Part:
     """The part [lo, hi) of a block and the tree that serves it.
 
     `reduce` edges are (child, parent), children in the order in which the parent reduces them; `broadcast` edges are
-    (parent, child). Both meet in `root`.
+    (parent, child). Both meet in `root`. `routes` are the links of each edge, first of `reduce`, then of `broadcast`;
+    empty where no graph is known.
     """
 
     block: int
@@ -25,6 +26,7 @@ class Part:
     root: int
     reduce: tuple[tuple[int, int], ...] = ()
     broadcast: tuple[tuple[int, int], ...] = ()
+    routes: tuple[tuple[int, ...], ...] = ()
 
 
 @dataclass(frozen=True)

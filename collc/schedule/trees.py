@@ -45,6 +45,7 @@ def _cut(block: int, trees: list[Tree]) -> list[Part]:
         if end > at:
             reduce = tuple((hop.src, hop.dst) for hop in tree.reduce)
             broadcast = tuple((hop.src, hop.dst) for hop in tree.broadcast)
-            parts.append(Part(block, at, end, tree.root, reduce, broadcast))
+            routes = tuple(hop.links for hop in (*tree.reduce, *tree.broadcast))
+            parts.append(Part(block, at, end, tree.root, reduce, broadcast, routes))
             at = end
     return parts

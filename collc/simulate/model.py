@@ -7,13 +7,12 @@ rank, or the thread block of one channel on one rank. The first resources are th
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from collc.errors import IRError
 from collc.ir.interpret import cut_share
 from collc.ir.nodes import Program, Step
-from collc.packing.model import Hop, Plan, Tree
 from collc.simulate.params import BYTES_PER_US, Machine, Protocol
 from collc.topology.model import PlanGraph
 
@@ -87,35 +86,26 @@ class Case:
         return sum(number * steps for (number, _, _), steps in zip(self.chunks, self.steps_of, strict=True))
 
 
-def fifo_routes(program: Program, plan: Plan) -> tuple[tuple[int, ...], ...]:
-    """The links of each FIFO: `ir.build` numbers FIFOs tree by tree, up edges before down edges.
+def fifo_routes(program: Program) -> tuple[tuple[int, ...], ...]:
+    """The links of each FIFO.
 
     Raises:
-        IRError: the program is not a lowering of this plan with one reader per FIFO.
+        IRError: a FIFO has several readers, or no route.
     """
-    if len(program.fifos) and any(len(f.dsts) != 1 for f in program.fifos):
-        raise IRError("a FIFO with several readers has no single route", hint="simulate the program of target cuda")
-    hops = list(_hops(plan))
-    ends = [(hop.src, hop.dst) for hop in hops]
-    if ends != [(f.src, f.dsts[0]) for f in program.fifos]:
-        raise IRError("the program's FIFOs are not the hops of the plan's trees")
-    return tuple(hop.links for hop in hops)
-
-
-def _hops(plan: Plan) -> Iterator[Hop]:
-    trees: Sequence[Tree] = plan.trees
-    if plan.collective.per_rank:
-        trees = sorted(plan.trees, key=lambda tree: tree.root)
-    for tree in trees:
-        yield from tree.reduce
-        yield from tree.broadcast
+    for number, fifo in enumerate(program.fifos):
+        if len(fifo.dsts) != 1:
+            hint = "simulate the program of target cuda"
+            raise IRError("a FIFO with several readers has no single route", where=f"fifo {number}", hint=hint)
+        if not fifo.routes:
+            raise IRError("has no route: lower it with the plan's graph", where=f"fifo {number}")
+    return tuple(fifo.routes[0] for fifo in program.fifos)
 
 
 def make_case(
-    program: Program, plan: Plan, graph: PlanGraph, machine: Machine, protocol: Protocol, count: int, element_bytes: int
+    program: Program, graph: PlanGraph, machine: Machine, protocol: Protocol, count: int, element_bytes: int
 ) -> Case:
     """Cuts a call of `count` elements (NCCL's count) and attaches speeds and delays."""
-    routes = fifo_routes(program, plan)
+    routes = fifo_routes(program)
     engine = machine.copies
     copied = [engine is not None and any(graph.links[i].kind in engine.kinds for i in links) for links in routes]
     loops: list[Loop] = []

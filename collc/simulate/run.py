@@ -219,17 +219,17 @@ class Simulator:
             if size > LARGEST_PROGRAM:
                 problem = f"{kind} over {channels} channels is a program of {size} FIFOs, too large to simulate"
                 raise UsageError(problem, hint="choose fewer --channels or another --plan")
-            self.programs[key] = lower_spread(self.plan(kind), channels, self.graph.nranks, CUDA)
+            self.programs[key] = lower_spread(self.plan(kind), channels, self.graph, CUDA)
         return self.programs[key]
 
     def case(self, variant: Variant, count: int) -> Case:
         """A call of `count` elements of 4 bytes, cut by the protocol's slots."""
         protocol = self.machine.protocol(variant.protocol)
-        plan, program = self.lowered(variant.plan, variant.channels)
+        _, program = self.lowered(variant.plan, variant.channels)
         chunk = max(LEAST_CHUNK, min(variant.chunk_bytes, protocol.max_chunk) // LEAST_CHUNK * LEAST_CHUNK)
         key = (variant.plan, variant.channels, protocol.name)
         if key not in self.cases:
-            self.cases[key] = make_case(program, plan, self.graph, self.machine, protocol, count, ELEMENT_BYTES)
+            self.cases[key] = make_case(program, self.graph, self.machine, protocol, count, ELEMENT_BYTES)
         sized = (variant.plan, variant.channels, chunk)
         if sized not in self.sized:
             self.sized[sized] = program.replace(chunk_bytes=chunk)

@@ -32,8 +32,8 @@ def test_every_candidate_passes_the_verifier_after_every_pass(name, collective):
     found = candidates(graph, collective, root)
     assert "ring" in found
     for plan in found.values():
-        lower(plan, graph.nranks, CUDA, Recorder())
-        lower(spread(plan, 12), graph.nranks, CUDA, Recorder())
+        lower(plan, graph, CUDA, Recorder())
+        lower(spread(plan, 12), graph, CUDA, Recorder())
 
 
 @pytest.mark.parametrize("name", MACHINES)
@@ -121,7 +121,7 @@ def test_spread_gives_heavy_trees_more_channels_and_rings_whole_ones():
     graph = graph_of("dgx1v")
     rings = candidate(graph, Collective.ALL_REDUCE, None, "rings")
     assert len(spread(rings, 12).trees) == 8 * 12
-    program = lower(spread(rings, 12), 8, dataclasses.replace(CUDA, max_channels=12), Recorder())
+    program = lower(spread(rings, 12), graph, dataclasses.replace(CUDA, max_channels=12), Recorder())
     for channel in program.channels:
         # One ring per channel: each rank sends to one neighbour alone.
         for rank, steps in enumerate(channel.steps):
@@ -146,7 +146,7 @@ def test_copies_beyond_the_channels_take_turns_and_rings_and_plans_as_packed_do_
     assert channels_of(spread(rings, 24)) == 24
 
     cut = spread(trees, 96)
-    turning = lower(cut, 8, CUDA, Recorder())
+    turning = lower(cut, graph, CUDA, Recorder())
     orders = {tuple(step.input for step in channel.steps[0]) for channel in turning.channels}
     assert len(turning.channels) == 32
     assert len(orders) > 8

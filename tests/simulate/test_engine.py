@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import random
 from fractions import Fraction
@@ -58,8 +59,8 @@ def chain(graph, collective=Collective.BROADCAST):
 
 
 def simulate(run, graph, plan, size, chunk, machine=BARE, protocol=HOP):
-    program = lower(plan, graph.nranks, CUDA, Recorder()).replace(chunk_bytes=chunk)
-    return run(make_case(program, plan, graph, machine, protocol, size // 4, 4))
+    program = lower(plan, graph, CUDA, Recorder()).replace(chunk_bytes=chunk)
+    return run(make_case(program, graph, machine, protocol, size // 4, 4))
 
 
 def test_one_link_is_latency_plus_bytes_over_bandwidth(run):
@@ -217,10 +218,10 @@ def test_both_engines_agree_to_the_last_digit(machine, kind, collective):
         pytest.skip("no C++ compiler")
     graph = plan_graph(load_topology(machine))
     plan = spread(candidate(graph, collective, None, kind), 12)
-    program = lower(plan, graph.nranks, CUDA, Recorder()).replace(chunk_bytes=32 << 10)
+    program = lower(plan, graph, CUDA, Recorder()).replace(chunk_bytes=32 << 10)
     real = Machine("m", launch_us=5.0, step_us=0.3, credit_us=0.7, reduce_gbps=30.0)
     protocol = Protocol("Simple", 6.0, 0.97, 1 << 20, block_gbps=40.0)
-    case = make_case(program, plan, graph, real, protocol, 300_001, 4)
+    case = make_case(program, graph, real, protocol, 300_001, 4)
     a, b = engine.run(case), compiled.run(case)
     assert (a.time, a.link_bytes) == (b.time, b.link_bytes)
     assert list(a.executions) == list(b.executions)
@@ -257,10 +258,11 @@ def test_a_program_that_stalls_is_refused(run):
         run(case)
 
 
-def test_routes_refuse_a_foreign_plan_and_shared_slots():
+def test_routes_are_those_of_the_fifos():
     graph = line(25, 25)
     plan = chain(graph)
-    program = lower(plan, 3, CUDA, Recorder())
-    assert fifo_routes(program, plan) == ((0,), (2,))
-    with pytest.raises(IRError, match="not the hops"):
-        fifo_routes(program, chain(graph, Collective.ALL_REDUCE))
+    program = lower(plan, graph, CUDA, Recorder())
+    assert fifo_routes(program) == ((0,), (2,))
+    bare = program.replace(fifos=tuple(dataclasses.replace(f, routes=(), link=None) for f in program.fifos))
+    with pytest.raises(IRError, match="has no route"):
+        fifo_routes(bare)

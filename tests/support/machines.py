@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from pathlib import Path
 
+from collc.topology.load import loads_topology
 from collc.topology.model import Topology, VertexKind
 from collc.topology.probe.dumps import topology_from_dumps
 
@@ -59,3 +60,26 @@ def pairs(topology: Topology) -> dict[tuple[str, str], str]:
     """Directed pairs of GPUs that links join directly -> GB/s."""
     gpus = {v.name for v in topology.gpus}
     return {(k.src, k.dst): f"{float(k.gbps):g}" for k in topology.links if {k.src, k.dst} <= gpus}
+
+
+TWO_SERVERS = """format: collc-topology/1
+name: pair
+servers: 2
+template:
+  gpus: 3
+  nics: [nic]
+  links:
+    - [gpu0, gpu1, nvlink, 50]
+    - [gpu0, gpu2, nvlink, 50]
+    - [gpu1, gpu2, nvlink, 50]
+    - [gpu0, nic, pcie, 25]
+    - [gpu1, nic, pcie, 25]
+    - [gpu2, nic, pcie, 25]
+switches: [net]
+links: [[each.nic, net, net, 25]]
+"""
+
+
+def two_servers() -> Topology:
+    """Two servers of three GPUs, all joined by NVLink inside; one network card each."""
+    return loads_topology(TWO_SERVERS)

@@ -1,0 +1,56 @@
+"""The ways of FIFOs over the links of a plan's graph: their class, and the proof that they lead where they must."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from collc.errors import IRError
+from collc.ir.nodes import Fifo, Program
+from collc.topology.model import LinkKind, PlanGraph
+
+# Classes from the fastest to the slowest: a route is of the slowest class that it crosses.
+CLASSES = (LinkKind.NVSWITCH, LinkKind.NVLINK, LinkKind.XGMI, LinkKind.C2C, LinkKind.PCIE, LinkKind.NET)
+
+
+def slowest(graph: PlanGraph | None, routes: Iterable[Iterable[int]]) -> LinkKind | None:
+    """The class of routes; None where there are none."""
+    kinds = set() if graph is None else {graph.links[link].kind for route in routes for link in route}
+    return max(kinds, key=CLASSES.index, default=None)
+
+
+def slower(kinds: Iterable[LinkKind | None]) -> LinkKind | None:
+    """The slowest of some classes; None where there are none."""
+    return max((kind for kind in kinds if kind is not None), key=CLASSES.index, default=None)
+
+
+def server_numbers(graph: PlanGraph) -> tuple[int, ...]:
+    """The server of each rank, numbered as they come; empty where all ranks are on one."""
+    names = list(dict.fromkeys(graph.servers[rank] for rank in graph.ranks))
+    return tuple(names.index(graph.servers[rank]) for rank in graph.ranks) if len(names) > 1 else ()
+
+
+def verify_routes(program: Program, graph: PlanGraph) -> None:
+    """Raises IRError unless every FIFO has a route to each of its readers: links of the graph, one after the other,
+    through no other rank, of the class that the FIFO names; and unless ranks are on the servers of the graph."""
+    if program.servers != server_numbers(graph):
+        raise IRError(f"its ranks are on servers {program.servers}, the graph's on {server_numbers(graph)}")
+    for number, fifo in enumerate(program.fifos):
+        where = f"fifo {number} ({fifo.src} -> {','.join(map(str, fifo.dsts))})"
+        if not fifo.routes:
+            raise IRError("has no route", where=where)
+        for dst, route in zip(fifo.dsts, fifo.routes, strict=True):
+            _verify_route(graph, fifo, dst, route, where)
+        if fifo.link is not slowest(graph, fifo.routes):
+            raise IRError(f"its links are not of the class {fifo.link.value if fifo.link else None}", where=where)
+
+
+def _verify_route(graph: PlanGraph, fifo: Fifo, dst: int, route: tuple[int, ...], where: str) -> None:
+    at = fifo.src
+    for link in route:
+        if not 0 <= link < len(graph.links) or graph.links[link].src != at:
+            raise IRError(f"link {link} does not go on from {graph.vertices[at].name}", where=where)
+        if at in graph.ranks and at != fifo.src:
+            raise IRError(f"its route passes through rank {at}", where=where)
+        at = graph.links[link].dst
+    if at != dst:
+        raise IRError(f"its route ends at {graph.vertices[at].name}, not at rank {dst}", where=where)
