@@ -71,8 +71,9 @@ def imports(source: str) -> set[str]:
         elif isinstance(node, ast.ImportFrom):
             assert not node.level, "imports are absolute"
             module = node.module or ""
-            # `from collc import packing` names a package, `from collc.errors import X` a thing inside a module.
-            found |= {f"{module}.{alias.name}" for alias in node.names} if module == "collc" else {module}
+            # `from collc.torch import checks` names a module, `from collc.errors import X` a thing inside one.
+            inner = [f"{module}.{alias.name}" for alias in node.names]
+            found |= {name if name in SOURCES or module == "collc" else module for name in inner}
         elif isinstance(node, ast.Call) and ast.unparse(node.func) in ("import_module", "importlib.import_module"):
             found |= {arg.value for arg in node.args if isinstance(arg, ast.Constant) and isinstance(arg.value, str)}
     return {name for name in found if name.split(".")[0] == "collc"} - {"collc.__version__"}
