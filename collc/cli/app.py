@@ -11,6 +11,7 @@ import os
 import re
 import signal
 import sys
+import threading
 import traceback
 from collections.abc import Sequence
 from typing import Any
@@ -75,10 +76,14 @@ def cli(debug: bool) -> None:
     """Compile collective communication for the GPUs that you really have."""
 
 
+class _Interrupted(BaseException):
+    """Ctrl-C. Not a KeyboardInterrupt, to which click has an answer of its own."""
+
+
 def _interrupt(number: int, frame: object) -> None:
     """The first Ctrl-C ends the command; others must not interrupt what it does to leave nothing behind."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    raise KeyboardInterrupt
+    raise _Interrupted
 
 
 class _Lines(logging.Handler):
@@ -96,7 +101,8 @@ def main(argv: list[str] | None = None) -> Any:
     args = sys.argv[1:] if argv is None else argv
     logging.getLogger("collc").addHandler(_LINES)
     allow_tools()
-    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+    own = threading.current_thread() is threading.main_thread()
+    if own and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, _interrupt)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # a terminal of few characters, a name that is no UTF-8
@@ -109,7 +115,7 @@ def main(argv: list[str] | None = None) -> Any:
         sys.exit(_run(rest))
     except CollcError as error:
         _fail(error, debug, str(error), error.exit_code)
-    except KeyboardInterrupt:
+    except (_Interrupted, KeyboardInterrupt):
         end_tools()
         click.echo("collc: interrupted", err=True)
         sys.exit(130)
@@ -124,6 +130,9 @@ def main(argv: list[str] | None = None) -> Any:
         _fail(error, debug, str(CollcError(reason, where=where, hint=hint)), 1)
     except (MemoryError, RecursionError) as error:
         _fail(error, debug, f"the input is too large for this machine ({type(error).__name__})", 1)
+    finally:
+        if own and signal.getsignal(signal.SIGINT) is _interrupt:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def _run(args: list[str]) -> int:
