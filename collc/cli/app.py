@@ -101,8 +101,8 @@ def main(argv: list[str] | None = None) -> Any:
     args = sys.argv[1:] if argv is None else argv
     logging.getLogger("collc").addHandler(_LINES)
     allow_tools()
-    own = threading.current_thread() is threading.main_thread()
-    if own and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+    handles = threading.current_thread() is threading.main_thread()
+    if handles and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, _interrupt)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # a terminal of few characters, a name that is no UTF-8
@@ -131,7 +131,7 @@ def main(argv: list[str] | None = None) -> Any:
     except (MemoryError, RecursionError) as error:
         _fail(error, debug, f"the input is too large for this machine ({type(error).__name__})", 1)
     finally:
-        if own and signal.getsignal(signal.SIGINT) is _interrupt:
+        if handles and signal.getsignal(signal.SIGINT) is _interrupt:
             signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
