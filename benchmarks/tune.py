@@ -17,7 +17,7 @@ from pathlib import Path
 from measured import provenance
 
 from collc.bench.team import team_of
-from collc.build.readback import read_manifest
+from collc.checker.library import read_manifest
 from collc.collectives.model import COMPILED, Collective
 from collc.collectives.sizes import short_size, size_series
 from collc.compiler import CompileRequest, compile_topology

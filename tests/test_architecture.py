@@ -27,6 +27,7 @@ ROOMS = (
     "packing",
     "schedule",
     "ir",
+    "checker",
     "lower",
     "pipeline",
     "codegen",

@@ -13,7 +13,7 @@ from collc.bench.data import TYPES
 from collc.bench.launchers import Place
 from collc.bench.memory import check_memory
 from collc.bench.team import gpu_team_of, team_of
-from collc.build.readback import read_manifest
+from collc.checker.library import read_manifest
 from collc.collectives.model import Collective
 from collc.collectives.sizes import buffer_bytes, call_bytes, element_count, size_series
 from collc.errors import UsageError

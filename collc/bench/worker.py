@@ -20,7 +20,7 @@ from collc.bench.data import OPS, TYPES, Array, Case
 from collc.bench.launchers import Place
 from collc.bench.meeting import join
 from collc.bench.nccl import Nccl
-from collc.codegen.context import PROTOCOLS
+from collc.checker.layout import PROTOCOLS
 from collc.collectives.blocks import in_place_offsets
 from collc.collectives.model import Collective
 from collc.errors import CollcError, RunError

@@ -15,7 +15,7 @@ from pathlib import Path
 from collc import __version__
 from collc.build.cache import cached, content_key
 from collc.build.cuda import DeviceCode, build_device_code, embed
-from collc.build.manifest import make_manifest, manifest_text, slot_bytes
+from collc.build.manifest import make_manifest, manifest_text, sign, slot_bytes
 from collc.build.runtime import Unit, headers, include_dirs, runtime_units
 from collc.build.toolchain import Compiler, find_cxx, run_tool
 from collc.codegen.context import SourceContext, TableBuilder, layouts
@@ -81,20 +81,22 @@ def source_context(
         programs, when = [entry.program for entry in entries], [entry.when for entry in entries]
         tables.add_allocation(programs, slot_bytes=slot_bytes(programs), when=when)
     tables.add_gpu_sets(contents.gpu_sets)
-    documents = [to_json(document) for document in contents.documents]
-    plan = zlib.compress(json.dumps(documents, separators=(",", ":")).encode(), 9)
+    blob = {
+        "plans": [to_json(document) for document in contents.documents],
+        "machine": contents.gpu_sets.machine([document.graph for document in contents.documents]),
+    }
+    plan = zlib.compress(json.dumps(blob, separators=(",", ":")).encode(), 9)
     units = runtime_units(target.kind, compiler)
     fixed = [path.read_bytes() for path in (*(unit.source for unit in units), *headers())]
     flags = [flag for unit in units for flag in unit.flags]
-    text = [row.cells for table in tables.tables() for row in table.rows]
-    key = [__version__, compiler.version, *COMPILE_FLAGS, *LINK_FLAGS, *flags, contents.documents[0].name, *text]
-    names = "".join(f"{name}\0" for name in contents.gpu_sets.names).encode()
+    key = [__version__, compiler.version, *COMPILE_FLAGS, *LINK_FLAGS, *flags, contents.documents[0].name]
+    image = tables.image()
     fatbin: list[str | bytes] = [device.fatbin.read_bytes(), device.text] if device else [b""]
     if device and device.counters:
         fatbin.append("counters")
-    build_id = content_key([*key, names, plan, *fatbin, *fixed])[:32]
+    build_id = content_key([*key, image, plan, *fatbin, *fixed])[:32]
     manifest = make_manifest(
-        contents.documents, contents.entries, contents.gpu_sets, target, compiler.version, build_id, tables.counts()
+        contents.documents, contents.entries, contents.gpu_sets, target, compiler.version, build_id
     )
     if device:
         manifest["device_code"] = device.rows()
@@ -106,11 +108,8 @@ def source_context(
         fingerprint=contents.documents[0].fingerprint,
         layouts=layouts(),
         tables=tables.tables(),
-        nallocations=len(contents.documents),
-        ngpu_sets=len(contents.gpu_sets.sets),
-        ngpus=len(contents.gpu_sets.names),
-        # Bytes above 127 as what a signed char holds.
-        name_rows=tuple(", ".join(str(b - 256 if b > 127 else b) for b in row) for row in _slices(names)),
+        image_size=len(image),
+        digest=int.from_bytes(image[:8], "little"),
         manifest_rows=_byte_rows(manifest_bytes + b"\0"),
         manifest_size=len(manifest_bytes),
         plan_rows=_byte_rows(plan),
@@ -212,6 +211,7 @@ def _link(compiler: Compiler, objects: Sequence[Path], made: Path) -> None:
     exports.write_text(EXPORTS, encoding="ascii")
     script = f"-Wl,--version-script={exports}"
     run_tool([compiler.path, *map(str, objects), *LINK_FLAGS, script, "-o", str(made)])
+    sign(made)
 
 
 def _install(linked: Path, out: Path) -> None:

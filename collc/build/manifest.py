@@ -5,9 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
+from pathlib import Path
 from typing import Any
 
 from collc import __version__
+from collc.checker.elf import Elf
+from collc.checker.library import loaded_digests, manifest_place, read_manifest
+from collc.checker.manifest import FORMAT, digests_text, no_digests
 from collc.codegen.entry import Entry
 from collc.ir.nodes import Program
 from collc.options import Target
@@ -15,8 +19,6 @@ from collc.packing.candidates import kind_of
 from collc.packing.document import PlanFile
 from collc.packing.gpu_sets import GpuSets
 from collc.packing.model import Plan
-
-FORMAT = "collc-library/1"
 
 
 def slot_bytes(programs: Sequence[Program]) -> int:
@@ -51,7 +53,6 @@ def make_manifest(
     target: Target,
     compiler: str,
     build_id: str,
-    counts: Mapping[str, int],
 ) -> dict[str, Any]:
     """The manifest of a library; `entries` and `documents` are parallel."""
     served = [sum(one.allocation == number for one in gpu_sets.sets) for number in range(len(documents))]
@@ -76,7 +77,7 @@ def make_manifest(
             }
             for document, made, sets in zip(documents, entries, served, strict=True)
         ],
-        "counts": dict(counts),
+        "loaded": no_digests(),
     }
 
 
@@ -92,6 +93,7 @@ def _program(plan: Plan, entry: Entry) -> dict[str, Any]:
         "depth": max((tree.depth for tree in plan.trees), default=0),
         "channels": len(entry.program.channels),
         "fifos": len(entry.program.fifos),
+        "lags": entry.program.lags,
         "plan": kind_of(plan),
         "plan_number": entry.plan,
         "spread": entry.spread,
@@ -106,3 +108,14 @@ def _program(plan: Plan, entry: Entry) -> dict[str, Any]:
 def manifest_text(manifest: Mapping[str, Any]) -> str:
     """ASCII JSON, the same bytes for the same manifest."""
     return json.dumps(manifest, indent=1, ensure_ascii=True)
+
+
+def sign(library: Path) -> None:
+    """Writes into the manifest of a library that was just linked what is loaded of it."""
+    manifest = read_manifest(library)
+    with Elf(library) as elf:
+        at, _ = manifest_place(elf, manifest)
+        text = digests_text(loaded_digests(elf, manifest))
+    with library.open("r+b") as file:
+        file.seek(at)
+        file.write(text)

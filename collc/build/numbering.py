@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from collc.build.readback import LibraryContents
+from collc.checker.library import Library
 from collc.errors import RunError
 from collc.topology.canonical import fingerprint, match
 from collc.topology.graph import plan_graph
 from collc.topology.model import Topology
 
 
-def live_numbering(contents: LibraryContents, library: Path, machine: Topology, links: str | None = None) -> list[int]:
+def live_numbering(contents: Library, library: Path, machine: Topology, links: str | None = None) -> list[int]:
     """For each GPU of the live machine, by its own number, the GPU of the library's topology that it stands for.
 
     Public dumps of one machine type number its GPUs in several ways; libraries for it are the same up to this list.

@@ -9,12 +9,12 @@ import dataclasses
 from collections.abc import Callable, Sequence
 
 from collc.build.compile import Contents
+from collc.checker.layout import When
 from collc.choose.programs import Chosen, ProgramList
 from collc.choose.request import LibraryRequest, find_graphs, pack_allocation
 from collc.choose.rules import SIZES, rules
 from collc.choose.strategy import Strategy, strategy_for
 from collc.choose.table import Table, choose
-from collc.codegen.context import When
 from collc.collectives.model import Collective
 from collc.collectives.sizes import bytes_per_call, short_size
 from collc.ir.nodes import MAX_CHUNK_BYTES

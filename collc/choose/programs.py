@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from collc.build.manifest import fifo_memory
+from collc.checker.layout import When
 from collc.choose.table import Table
-from collc.codegen.context import When
 from collc.codegen.entry import Entry
 from collc.collectives.model import Collective
 from collc.collectives.sizes import bytes_per_call, short_size

@@ -20,7 +20,7 @@ from collc.bench.launchers import Place, find_place
 from collc.bench.runner import BenchRequest, Row, cases, library_ranks, run_bench
 from collc.bench.table import HEADER, footer, left_cells, measured_cells
 from collc.bench.worker import serve_place
-from collc.build.readback import read_manifest
+from collc.checker.library import read_manifest
 from collc.cli import report
 from collc.cli.report import SIZE, debug_option, emit_json, json_option
 from collc.collectives.model import COMPILED, Collective

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from collc.build.cuda import needs
-from collc.build.readback import read_manifest
+from collc.checker.library import read_manifest
 from collc.cli import report
 from collc.cli.report import compact, debug_option, emit_json, json_option, table
 from collc.collectives.sizes import short_size

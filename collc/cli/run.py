@@ -11,7 +11,7 @@ import click
 from collc.bench.find import find_library, find_wheel_nccl
 from collc.build.numbering import live_numbering
 from collc.build.preload import check_preload, preload_name
-from collc.build.readback import read_library, read_manifest
+from collc.checker.library import read_library, read_manifest
 from collc.cli.report import debug_option
 from collc.errors import RunError, UsageError
 from collc.topology.load import load_topology

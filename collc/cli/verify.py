@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from collc.build.check import check_library
+from collc.checker.library import check_library
 from collc.cli import report
 from collc.cli.report import debug_option, emit_json, json_option, read_text
 from collc.errors import CertificateError, CollcError, UsageError
@@ -36,10 +36,10 @@ def _check(file: Path) -> tuple[str, list[str]]:
     with open_input(file) as stream:
         magic = stream.read(4096)
     if magic.startswith(b"\x7fELF"):
-        contents = check_library(file)
-        plans = [line for document in contents.documents for line in _plan_lines(document)]
-        proved = sum(map(len, contents.programs))
-        return "library", [*plans, f"{proved} programs proved"]
+        library = check_library(file)
+        plans = [line for document in library.documents for line in _plan_lines(document)]
+        sets = f"{len(library.tables.sets)} sets of GPUs proved"
+        return "library", [*plans, f"{library.programs} programs proved", sets]
     text = read_text(file)
     start = text.lstrip()[:1]
     if start == "{":

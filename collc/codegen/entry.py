@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from collc.codegen.context import ALWAYS, When
+from collc.checker.layout import ALWAYS, When
 from collc.ir.nodes import Program
 
 

@@ -58,10 +58,15 @@ class Share:
     def __post_init__(self) -> None:
         if not 0 <= self.lo < self.hi <= 1:
             raise IRError(f"a share must be a non-empty part of its block, not [{self.lo}, {self.hi})")
-        if math.lcm(self.lo.denominator, self.hi.denominator) > MAX_DENOMINATOR:
+        if self.denominator > MAX_DENOMINATOR:
             raise IRError(f"the boundaries of [{self.lo}, {self.hi}) need a denominator above {MAX_DENOMINATOR}")
         if self.block < 0:
             raise IRError(f"a share's block cannot be {self.block}")
+
+    @property
+    def denominator(self) -> int:
+        """The smallest that both boundaries have in common."""
+        return math.lcm(self.lo.denominator, self.hi.denominator)
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,6 +199,11 @@ class Program:
                     if wrong:
                         where = f"channel {c}, rank {r}, step {s} ({step.name})"
                         raise IRError(f"names {wrong[0]}, which does not exist", where=where)
+
+    @property
+    def lags(self) -> int:
+        """The lags of all steps together: a figure to compare programs by that differ in nothing else."""
+        return sum(step.lag for channel in self.channels for steps in channel.steps for step in steps)
 
     def replace(self, **changes: object) -> Program:
         """A copy with some fields changed; checked again."""

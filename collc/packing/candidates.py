@@ -20,7 +20,7 @@ from collc.collectives.model import Collective
 from collc.errors import PackingError
 from collc.options import CUDA
 from collc.packing.candidate_rings import disjoint_rings
-from collc.packing.model import Hop, Plan, Tree
+from collc.packing.model import CANDIDATES, Hop, Plan, Tree
 from collc.topology.model import PlanGraph
 
 # As many thread blocks of one program as GPUs run beside each other and beside the user's kernels.
@@ -259,12 +259,13 @@ _MAKERS: dict[str, _Maker] = {
     "one-hop": _one_hop,
 }
 KINDS = tuple(_MAKERS)
+assert KINDS == CANDIDATES
 _CHANNEL_PER_RING = ("ring", "rings")
 
 
 def kind_of(plan: Plan) -> str:
     """`trees` for what a solver packed, else the kind of candidate."""
-    return plan.solver if plan.solver in KINDS else "trees"
+    return plan.kind
 
 
 def with_proof(plan: Plan, packed: Plan) -> Plan:

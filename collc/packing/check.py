@@ -13,7 +13,7 @@ from itertools import chain
 
 from collc.collectives.model import Collective
 from collc.errors import CertificateError
-from collc.packing.bound import certificate_bound
+from collc.packing.certificates import certificate_bound
 from collc.packing.model import Flow, Hop, Plan, Tree
 from collc.topology.model import PlanGraph
 

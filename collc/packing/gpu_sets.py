@@ -10,30 +10,63 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from collc.errors import TopologyError
 from collc.packing.allocations import Allocation, fast_links, twins
 from collc.topology.canonical import fingerprint, match
 from collc.topology.graph import plan_graph
-from collc.topology.model import PlanGraph, Topology
+from collc.topology.model import PlanGraph, Topology, VertexKind
 
 
 @dataclass(frozen=True)
 class GpuSet:
-    """GPUs by ascending index in the topology, the allocation that serves them, and the plan's rank of each."""
+    """GPUs by ascending index in the topology, the allocation that serves them, and the plan's rank of each.
+
+    `forwarders` names the vertices that play what only forwards in the plan's graph, in its order; None: its own.
+    """
 
     gpus: tuple[int, ...]
     allocation: int
     ranks: tuple[int, ...]
+    forwarders: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True)
 class GpuSets:
-    """The GPUs of a machine: names, the class of each by number, and the sets that are served."""
+    """The GPUs of a machine: the class of each by number, and the sets that are served."""
 
-    names: tuple[str, ...]
+    topology: Topology
     classes: tuple[int, ...]
     sets: tuple[GpuSet, ...]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(v.name for v in self.topology.gpus)
+
+    def machine(self, graphs: Sequence[PlanGraph]) -> dict[str, Any]:
+        """What `collc.checker.machine` reads: proof that each set has the links of the plan that it runs.
+
+        Args:
+            graphs: those of the allocations' plans; links of other kinds than theirs are left out.
+        """
+        topology = self.topology
+        vertices = [*topology.gpus, *(v for v in topology.vertices if v.kind is not VertexKind.GPU)]
+        number = {v.name: i for i, v in enumerate(vertices)}
+        server = {name: server for server, members in topology.servers.items() for name in members}
+        kinds = {link.kind for graph in graphs for link in graph.links}
+        forwarders = []
+        for one in self.sets:
+            graph = graphs[one.allocation]
+            own = [graph.vertices[v].name for v in graph.forwarders] if one.forwarders is None else one.forwarders
+            forwarders.append([number[name] for name in own])
+        return {
+            "vertices": [[v.name, v.kind.value, server.get(v.name, "")] for v in vertices],
+            "links": [
+                [number[k.src], number[k.dst], k.kind.value, str(k.gbps)] for k in topology.links if k.kind in kinds
+            ],
+            "forwarders": forwarders,
+        }
 
 
 def written_set(topology: Topology, gpus: Sequence[str]) -> GpuSets:
@@ -41,7 +74,7 @@ def written_set(topology: Topology, gpus: Sequence[str]) -> GpuSets:
     names = tuple(v.name for v in topology.gpus)
     order = sorted(range(len(gpus)), key=lambda rank: names.index(gpus[rank]))
     only = GpuSet(tuple(names.index(gpus[rank]) for rank in order), 0, tuple(order))
-    return GpuSets(names, tuple(range(len(names))), (only,))
+    return GpuSets(topology, tuple(range(len(names))), (only,))
 
 
 def served_sets(topology: Topology, allocations: Sequence[Allocation], links: str | None) -> GpuSets:
@@ -68,9 +101,10 @@ def served_sets(topology: Topology, allocations: Sequence[Allocation], links: st
                 continue
             mapping = match(allocations[number].graph, graph)
             assert mapping is not None, "two different graphs share a fingerprint"
-            found.append(GpuSet(gpus, number, tuple(mapping.index(t) for t in range(len(gpus)))))
+            forwarders = tuple(graph.vertices[mapping[v]].name for v in graph.forwarders)
+            found.append(GpuSet(gpus, number, tuple(mapping.index(t) for t in range(len(gpus))), forwarders))
             break
-    return GpuSets(names, numbered, tuple(found))
+    return GpuSets(topology, numbered, tuple(found))
 
 
 def _foremost_sets(classes: Sequence[int], sizes: Sequence[int]) -> Iterator[tuple[int, ...]]:

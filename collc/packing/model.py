@@ -12,6 +12,9 @@ from fractions import Fraction
 
 from collc.collectives.model import Collective
 
+# Solvers that pack nothing: plans that libraries use by habit (`collc.packing.candidates`).
+CANDIDATES = ("ring", "rings", "chain", "double-binary", "one-hop")
+
 
 @dataclass(frozen=True, slots=True)
 class Hop:
@@ -110,3 +113,8 @@ class Plan:
     flows: tuple[Flow, ...] = ()
     # For people only, not part of plan files: what the solver says of its own result, such as "fewest trees: proven".
     remark: str = field(default="", compare=False)
+
+    @property
+    def kind(self) -> str:
+        """`trees` for what a solver packed, else the kind of candidate."""
+        return self.solver if self.solver in CANDIDATES else "trees"

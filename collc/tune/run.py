@@ -12,7 +12,7 @@ from typing import Any
 from collc.bench.memory import check_memory
 from collc.bench.runner import library_ranks
 from collc.bench.team import Team, team_of
-from collc.build.readback import read_manifest
+from collc.checker.library import read_manifest
 from collc.collectives.model import COMPILED, Collective
 from collc.collectives.sizes import buffer_bytes, short_size, size_series
 from collc.errors import RunError, UsageError

@@ -191,7 +191,10 @@ COLLC_ALIAS(ncclResult_t, GetVersion, (int *));
 ncclResult_t pncclGetUniqueId(ncclUniqueId *id) {
   return guarded("ncclGetUniqueId", [&]() -> Status {
     if (id == nullptr) return fail(ncclInvalidArgument, "the id is NULL");
-    if (!is_set("COLLC_DISABLE")) return make_unique_id(id);
+    if (!is_set("COLLC_DISABLE")) {
+      COLLC_RETURN_IF_FAILED(check_tables());
+      return make_unique_id(id);
+    }
     return forwarded(call_real(pncclGetUniqueId, "ncclGetUniqueId", id));
   });
 }

@@ -134,6 +134,8 @@ Status Communicator::join(const ncclUniqueId &id, uint32_t nranks, uint32_t rank
   Status status = bootstrap_seconds(&bootstrap_seconds_);
   const Status limit = read_number("COLLC_TIMEOUT", 0, 1e9, 0, &context.timeout);
   if (status.ok()) status = limit;
+  const Status whole = check_tables();
+  if (status.ok()) status = whole;
   context.tables = &tables();
   context.nranks = nranks_;
   context.rank = rank_;
@@ -149,7 +151,7 @@ Status Communicator::join(const ncclUniqueId &id, uint32_t nranks, uint32_t rank
   gpus_ = gpus;
   Introduction mine = {};
   if (status.ok() && gpus.empty()) status = declared_gpus(nranks_, &gpus_);
-  const Tuning tuning = find_tuning(rank_ == 0);
+  const Tuning tuning = whole.ok() ? find_tuning(rank_ == 0) : Tuning();
   if (status.ok()) status = introduce(&mine, gpus_, tuning);
   Bytes message(sizeof mine);
   std::memcpy(message.data(), &mine, sizeof mine);

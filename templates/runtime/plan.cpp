@@ -1,6 +1,7 @@
 #include "plan.h"
 
 #include <algorithm>
+#include <cstddef>
 #include <cstring>
 #include <set>
 
@@ -8,14 +9,67 @@
 #include "environment.h"
 
 extern "C" {
-extern const collc::Tables collc_tables;
+extern const unsigned char collc_own_tables[] __attribute__((visibility("hidden")));  // a TablesHeader and its arrays
+extern const uint64_t collc_own_tables_size __attribute__((visibility("hidden")));
 extern const char collc_manifest[];
 extern const uint64_t collc_manifest_size;
 }
 
 namespace collc {
 
-const Tables &tables() { return collc_tables; }
+namespace {
+
+const TablesHeader &header() { return *reinterpret_cast<const TablesHeader *>(collc_own_tables); }
+
+template <class T>
+const T *array(const Extent &extent) {
+  return reinterpret_cast<const T *>(collc_own_tables + extent.at);
+}
+
+Tables find_tables() {
+  const TablesHeader &all = header();
+  return {array<Allocation>(all.allocations),
+          array<Program>(all.programs),
+          array<Share>(all.shares),
+          array<RankChannel>(all.rank_channels),
+          array<Step>(all.steps),
+          array<FifoRef>(all.refs),
+          array<Fifo>(all.fifos),
+          array<uint32_t>(all.fifo_readers),
+          array<GpuSet>(all.gpu_sets),
+          array<uint32_t>(all.set_gpus),
+          array<uint32_t>(all.set_ranks),
+          array<uint32_t>(all.gpu_classes),
+          array<char>(all.gpu_names),
+          all.allocations.count,
+          all.gpu_sets.count,
+          all.gpu_classes.count};
+}
+
+// As `digest` of collc.checker.layout: every step is a bijection, so that no change of one word goes unseen.
+uint64_t table_digest() {
+  uint64_t value = 0xcbf29ce484222325;
+  for (uint64_t at = offsetof(TablesHeader, bytes); at < collc_own_tables_size; at += sizeof(uint64_t)) {
+    uint64_t word;
+    std::memcpy(&word, collc_own_tables + at, sizeof word);
+    value = (value ^ word) * 0x9e3779b97f4a7c15;
+    value = value >> 35 | value << 29;
+  }
+  return value;
+}
+
+}  // namespace
+
+const Tables &tables() {
+  static const Tables found = find_tables();
+  return found;
+}
+
+Status check_tables() {
+  static const bool right = header().bytes == collc_own_tables_size && table_digest() == header().digest;
+  if (right) return {};
+  return fail(ncclInternalError, "the tables of this library are damaged: compile it again (`collc verify` says what is wrong)");
+}
 
 uint64_t build_fingerprint() {
   // FNV-1a of the manifest, which holds the build id.

@@ -10,6 +10,9 @@ namespace collc {
 // The tables that the generated source defines.
 const Tables &tables();
 
+// Fails if the tables are not what the compiler wrote; reads them through, once per process.
+Status check_tables();
+
 // A number that two builds share only if they are the same build.
 uint64_t build_fingerprint();
 

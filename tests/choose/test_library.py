@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 from fractions import Fraction
 from functools import cache
 from pathlib import Path
@@ -10,15 +11,18 @@ from pathlib import Path
 import pytest
 from support.libraries import ODD
 
-from collc.build.check import check_allocation
 from collc.build.compile import Contents, generate
 from collc.build.manifest import make_manifest, slot_bytes
 from collc.build.toolchain import Compiler
+from collc.checker.layout import NEVER
+from collc.checker.library import check_allocation
+from collc.checker.manifest import read_claims
+from collc.checker.tables import Held as Decoded
 from collc.choose.library import choose_programs
 from collc.choose.programs import Chosen
 from collc.choose.rules import chunk_rule
 from collc.choose.strategy import Strategy
-from collc.codegen.context import NEVER, TableBuilder
+from collc.codegen.context import TableBuilder
 from collc.collectives.model import COMPILED, Collective
 from collc.errors import CollcError
 from collc.ir.verify import verify
@@ -162,9 +166,9 @@ def test_candidates_for_tuning_share_steps_with_what_differs_in_chunks():
     once = {id(p.channels): p for p in programs}
     alone.add_allocation(list(once.values()), slot_bytes=HOST.chunk_bytes)
     assert len(once) < len(programs)
-    assert tables.counts()["collc_steps"] == alone.counts()["collc_steps"]
-    assert tables.counts()["collc_programs"] == len(programs)
-    assert any(row.cells.startswith(f"{NEVER}u") for row in tables.rows["collc_programs"])
+    assert tables.counts()["steps"] == alone.counts()["steps"]
+    assert tables.counts()["programs"] == len(programs)
+    assert any(row.cells.startswith(f"{NEVER}u") for row in tables.rows["programs"])
 
 
 def test_plans_of_equal_trees_are_held_once():
@@ -200,13 +204,16 @@ def _allocation() -> tuple[PlanFile, Chosen, dict]:
     found = held(Strategy.PACKED, HOST, True)
     document = PlanFile(graph.name, fingerprint(graph), graph, found.plans)
     sets = written_set(load_topology("dgx1v"), ["gpu0", "gpu1", "gpu2", "gpu3"])
-    manifest = make_manifest((document,), (found.entries,), sets, HOST, "c++", "0", {})
-    return document, found, manifest["allocations"][0]
+    manifest = make_manifest((document,), (found.entries,), sets, HOST, "c++", "0")
+    return document, found, manifest
 
 
-def check(document: PlanFile, found: Chosen, claims: dict) -> None:
-    programs = [entry.program for entry in found.entries]
-    check_allocation(document, programs, [entry.when for entry in found.entries], claims, Path("lib"))
+def check(document: PlanFile, found: Chosen, manifest: dict) -> None:
+    claims = read_claims(json.dumps(manifest).encode(), Path("lib"))["allocations"][0]
+    programs = tuple(entry.program for entry in found.entries)
+    when = tuple(entry.when for entry in found.entries)
+    decoded = Decoded(document.graph.nranks, HOST.slots, claims["slot_bytes"], programs, when)
+    check_allocation(document, decoded, claims, "host", Path("lib"))
 
 
 def test_verify_takes_a_library_for_tuning():
@@ -236,9 +243,9 @@ def test_verify_takes_a_library_for_tuning():
 def test_verify_refuses_a_manifest_that_tells_another_story(field, value):
     document, found, claims = _allocation()
     changed = copy.deepcopy(claims)
-    number = next(i for i, row in enumerate(changed["programs"]) if row["plan"] == "double-binary")
-    assert changed["programs"][number][field] != value
-    changed["programs"][number][field] = value
+    row = next(row for row in changed["allocations"][0]["programs"] if row["plan"] == "double-binary")
+    assert row[field] != value
+    row[field] = value
     with pytest.raises(CollcError):
         check(document, found, changed)
 
@@ -257,7 +264,8 @@ def test_verify_refuses_a_plan_that_claims_too_much():
 def test_verify_refuses_a_table_out_of_order():
     document, found, claims = _allocation()
     changed = copy.deepcopy(claims)
-    changed["programs"][0], changed["programs"][1] = changed["programs"][1], changed["programs"][0]
+    rows = changed["allocations"][0]["programs"]
+    rows[0], rows[1] = rows[1], rows[0]
     entries = (found.entries[1], found.entries[0], *found.entries[2:])
     with pytest.raises(CollcError, match="not for all sizes"):
         check(document, Chosen(found.plans, entries), changed)

@@ -14,7 +14,7 @@ from support.cli import Result, collc
 from support.libraries import library
 
 from collc.bench.team import _Started
-from collc.build.readback import read_manifest
+from collc.checker.library import read_manifest
 from collc.cli import report
 from collc.cli.app import COMMANDS
 from collc.errors import CollcError, visible

@@ -19,7 +19,8 @@ import numpy as np
 import numpy.typing as npt
 
 from collc.build.toolchain import find_cxx
-from collc.codegen.context import ARRAYS, PROTOCOLS, STRUCTS, TableBuilder, When
+from collc.checker.layout import ARRAYS, PROTOCOLS, STRUCTS, When
+from collc.codegen.context import TableBuilder
 from collc.ir.nodes import Program
 from collc.resources import resource_dir
 
@@ -43,7 +44,10 @@ KERNEL_TYPES = {
 
 
 class _Tables(ctypes.Structure):
-    _fields_ = [(name, ctypes.c_void_p) for name in ARRAYS] + [("nallocations", ctypes.c_uint32)]
+    # As `Tables` of tables.h.
+    _fields_ = [(name, ctypes.c_void_p) for name in ARRAYS] + [
+        (f"n{name}", ctypes.c_uint32) for name in ("allocations", "gpu_sets", "gpus")
+    ]
 
 
 class _Call(ctypes.Structure):
@@ -187,7 +191,7 @@ class PackedTables:
     def __init__(self, programs: Sequence[Program], slot_bytes: int, when: Sequence[When] | None = None) -> None:
         builder = TableBuilder()
         builder.add_allocation(programs, slot_bytes=slot_bytes, when=when)
-        self.arrays = {table.symbol: _pack(table.symbol, table.rows) for table in builder.tables()}
+        self.arrays = {table.name: _pack(table.name, table.rows) for table in builder.tables()}
         pointers = {name: ctypes.cast(data, ctypes.c_void_p) for name, data in self.arrays.items()}
         self.struct = _Tables(**pointers, nallocations=1)
         self.nranks = programs[0].nranks

@@ -10,7 +10,7 @@ import sys
 import pytest
 from test_cuda_runtime import library, mock_driver
 
-from collc.build.readback import read_manifest
+from collc.checker.library import read_manifest
 
 PROTOCOLS = ("Simple", "LL", "LL128")
 SMALL = ("-b", "4K", "-e", "4K", "-n", "2", "-w", "1")

@@ -15,7 +15,7 @@ from emulated_calls import CHUNK_BYTES, differences, make_call, run_case, small_
 from support.programs import TREE_COLLECTIVES, final, lowered, random_schedule, schedule_of
 
 from collc.bench.data import OPS, TYPES, Case
-from collc.codegen.context import When
+from collc.checker.layout import When
 from collc.collectives.model import Collective
 from collc.ir.interpret import run
 from collc.ir.nodes import Program

@@ -10,7 +10,7 @@ import pytest
 from support.libraries import client, library
 
 from collc.build.numbering import live_numbering
-from collc.build.readback import read_library
+from collc.checker.library import read_library
 from collc.topology.load import load_topology
 from collc.topology.model import LinkKind
 

@@ -15,7 +15,7 @@ from support.ranks import INVALID_USAGE, SUCCESS, ranks
 from support.tunable import tunable
 
 from collc.bench.nccl import Nccl
-from collc.build.readback import read_manifest
+from collc.checker.library import read_manifest
 
 
 @cache

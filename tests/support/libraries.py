@@ -49,7 +49,7 @@ links:
 _OWN = {"odd": ODD, "pair": PAIR, "cores": CORES}
 
 
-def _topology(name: str) -> Path:
+def topology_file(name: str) -> Path:
     folder = cache_dir() / "tests"
     folder.mkdir(parents=True, exist_ok=True)
     if name not in _OWN:
@@ -66,7 +66,7 @@ def _topology(name: str) -> Path:
 def library(name: str) -> Path:
     """The host library of `odd`, `pair`, `cores`, a machine of topologies/, or `machine:allocations`."""
     machine, _, sets = name.partition(":")
-    source = _topology(machine)
+    source = topology_file(machine)
     # Compiled anew for every run of the suite; the cache makes that cheap and keeps it true to the sources.
     units = runtime_units(TargetKind.HOST, find_cxx())
     version = content_key([sets, *(compile_object(unit, find_cxx()).parent.name for unit in units)])[:12]
@@ -131,7 +131,7 @@ def sanitized(source: Path, name: str, flags: tuple[str, ...]) -> Path:
     kept.parent.mkdir(parents=True, exist_ok=True)
     compile_topology(
         CompileRequest(
-            topology=str(_topology(name)), output=kept.with_suffix(".so"), target=TargetKind.HOST, keep_source=kept
+            topology=str(topology_file(name)), output=kept.with_suffix(".so"), target=TargetKind.HOST, keep_source=kept
         )
     )
     compiler, options = find_cxx(), ("-std=c++17", "-O1", "-g", "-pthread", *flags)

@@ -8,7 +8,7 @@ import json
 from support.cli import collc
 from support.tunable import tunable
 
-from collc.build.readback import read_manifest
+from collc.checker.library import read_manifest
 from collc.tune.candidates import read_offers
 from collc.tune.files import FileTable, tuning_text
 from collc.tune.search import Row

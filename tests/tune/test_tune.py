@@ -12,7 +12,7 @@ from support.libraries import library
 from support.ranks import SUCCESS, ranks
 from support.tunable import tunable
 
-from collc.build.readback import read_manifest
+from collc.checker.library import read_manifest
 from collc.collectives.model import Collective
 from collc.errors import RunError, UsageError
 from collc.tune import run as tune_run

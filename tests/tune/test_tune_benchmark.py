@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from support.tunable import tunable
 
-from collc.build.readback import read_manifest
+from collc.checker.library import read_manifest
 from collc.collectives.model import Collective
 from collc.tune.candidates import read_offers
 from collc.tune.meter import Guard

@@ -12,11 +12,10 @@ namespace collc {
 
 // Part [lo, hi) of block `block`, as lo_num/den and hi_num/den of the block's elements.
 struct Share {
-  uint64_t lo_num;
-  uint64_t hi_num;
-  uint64_t den;
+  uint32_t lo_num;
+  uint32_t hi_num;
+  uint32_t den;
   uint32_t block;
-  uint32_t reserved;
 };
 
 enum StepFlags : uint8_t {
@@ -60,10 +59,8 @@ struct Program {
   uint32_t nshares;
   uint32_t first_rank_channel;
   uint32_t nchannels;
-  uint32_t max_lag;      // the largest lag of any step
   uint32_t chunk_bytes;  // at most slot_bytes of the allocation
   uint32_t protocol;     // 0 Simple, 1 LL, 2 LL128
-  uint32_t reserved;
 };
 
 // A queue from `src` to its readers, fifo_readers[first_reader .. first_reader + nreaders).
@@ -82,7 +79,6 @@ struct Allocation {
   uint32_t nprograms;
   uint32_t slots;       // slots of every FIFO
   uint32_t slot_bytes;  // bytes of every slot, a multiple of 128
-  uint32_t reserved;
 };
 
 // GPUs set_gpus[first .. first + nranks), ascending, run `allocation`; the i-th of them is its rank set_ranks[first + i].
@@ -91,11 +87,35 @@ struct GpuSet {
   uint32_t nranks;
   uint32_t first;
   uint32_t allocation;
-  uint32_t reserved;
 };
 
-// Everything that the generated source defines. The arrays are exported by name so that `collc verify` can read back
-// what will actually run.
+// An array behind the header: its first byte, counted from that of the header, and its elements.
+struct Extent {
+  uint32_t at;
+  uint32_t count;
+};
+
+// What the object collc_tables begins with. The object holds no pointers, so the loader changes nothing in it, and
+// `collc verify` reads exactly what will run.
+struct TablesHeader {
+  uint64_t digest;  // of all that follows (table_digest)
+  uint64_t bytes;   // of the object, a multiple of 8
+  Extent allocations;
+  Extent programs;
+  Extent shares;
+  Extent rank_channels;
+  Extent steps;
+  Extent refs;
+  Extent fifos;
+  Extent fifo_readers;
+  Extent gpu_sets;
+  Extent set_gpus;
+  Extent set_ranks;
+  Extent gpu_classes;
+  Extent gpu_names;  // of all GPUs of the topology, UTF-8, each ended by a zero
+};
+
+// The arrays as the runtime sees them.
 struct Tables {
   const Allocation *allocations;
   const Program *programs;
@@ -109,7 +129,7 @@ struct Tables {
   const uint32_t *set_gpus;
   const uint32_t *set_ranks;
   const uint32_t *gpu_classes;
-  const char *gpu_names;  // of all GPUs of the topology, each ended by '\0'
+  const char *gpu_names;
   uint32_t nallocations;
   uint32_t ngpu_sets;
   uint32_t ngpus;

@@ -5,7 +5,23 @@
 
 #include "collc/tables.h"
 
-static_assert(sizeof(collc::Allocation) == 32, "tables.h and the compiler differ: collc::Allocation");
+static_assert(sizeof(collc::TablesHeader) == 120, "tables.h and the compiler differ: collc::TablesHeader");
+static_assert(offsetof(collc::TablesHeader, digest) == 0, "tables.h and the compiler differ: digest");
+static_assert(offsetof(collc::TablesHeader, bytes) == 8, "tables.h and the compiler differ: bytes");
+static_assert(offsetof(collc::TablesHeader, allocations) == 16, "tables.h and the compiler differ: allocations");
+static_assert(offsetof(collc::TablesHeader, programs) == 24, "tables.h and the compiler differ: programs");
+static_assert(offsetof(collc::TablesHeader, shares) == 32, "tables.h and the compiler differ: shares");
+static_assert(offsetof(collc::TablesHeader, rank_channels) == 40, "tables.h and the compiler differ: rank_channels");
+static_assert(offsetof(collc::TablesHeader, steps) == 48, "tables.h and the compiler differ: steps");
+static_assert(offsetof(collc::TablesHeader, refs) == 56, "tables.h and the compiler differ: refs");
+static_assert(offsetof(collc::TablesHeader, fifos) == 64, "tables.h and the compiler differ: fifos");
+static_assert(offsetof(collc::TablesHeader, fifo_readers) == 72, "tables.h and the compiler differ: fifo_readers");
+static_assert(offsetof(collc::TablesHeader, gpu_sets) == 80, "tables.h and the compiler differ: gpu_sets");
+static_assert(offsetof(collc::TablesHeader, set_gpus) == 88, "tables.h and the compiler differ: set_gpus");
+static_assert(offsetof(collc::TablesHeader, set_ranks) == 96, "tables.h and the compiler differ: set_ranks");
+static_assert(offsetof(collc::TablesHeader, gpu_classes) == 104, "tables.h and the compiler differ: gpu_classes");
+static_assert(offsetof(collc::TablesHeader, gpu_names) == 112, "tables.h and the compiler differ: gpu_names");
+static_assert(sizeof(collc::Allocation) == 28, "tables.h and the compiler differ: collc::Allocation");
 static_assert(offsetof(collc::Allocation, nranks) == 0, "tables.h and the compiler differ: nranks");
 static_assert(offsetof(collc::Allocation, first_fifo) == 4, "tables.h and the compiler differ: first_fifo");
 static_assert(offsetof(collc::Allocation, nfifos) == 8, "tables.h and the compiler differ: nfifos");
@@ -13,8 +29,7 @@ static_assert(offsetof(collc::Allocation, first_program) == 12, "tables.h and th
 static_assert(offsetof(collc::Allocation, nprograms) == 16, "tables.h and the compiler differ: nprograms");
 static_assert(offsetof(collc::Allocation, slots) == 20, "tables.h and the compiler differ: slots");
 static_assert(offsetof(collc::Allocation, slot_bytes) == 24, "tables.h and the compiler differ: slot_bytes");
-static_assert(offsetof(collc::Allocation, reserved) == 28, "tables.h and the compiler differ: reserved");
-static_assert(sizeof(collc::Program) == 48, "tables.h and the compiler differ: collc::Program");
+static_assert(sizeof(collc::Program) == 40, "tables.h and the compiler differ: collc::Program");
 static_assert(offsetof(collc::Program, min_bytes) == 0, "tables.h and the compiler differ: min_bytes");
 static_assert(offsetof(collc::Program, collective) == 8, "tables.h and the compiler differ: collective");
 static_assert(offsetof(collc::Program, root) == 12, "tables.h and the compiler differ: root");
@@ -22,16 +37,13 @@ static_assert(offsetof(collc::Program, first_share) == 16, "tables.h and the com
 static_assert(offsetof(collc::Program, nshares) == 20, "tables.h and the compiler differ: nshares");
 static_assert(offsetof(collc::Program, first_rank_channel) == 24, "tables.h and the compiler differ: first_rank_channel");
 static_assert(offsetof(collc::Program, nchannels) == 28, "tables.h and the compiler differ: nchannels");
-static_assert(offsetof(collc::Program, max_lag) == 32, "tables.h and the compiler differ: max_lag");
-static_assert(offsetof(collc::Program, chunk_bytes) == 36, "tables.h and the compiler differ: chunk_bytes");
-static_assert(offsetof(collc::Program, protocol) == 40, "tables.h and the compiler differ: protocol");
-static_assert(offsetof(collc::Program, reserved) == 44, "tables.h and the compiler differ: reserved");
-static_assert(sizeof(collc::Share) == 32, "tables.h and the compiler differ: collc::Share");
+static_assert(offsetof(collc::Program, chunk_bytes) == 32, "tables.h and the compiler differ: chunk_bytes");
+static_assert(offsetof(collc::Program, protocol) == 36, "tables.h and the compiler differ: protocol");
+static_assert(sizeof(collc::Share) == 16, "tables.h and the compiler differ: collc::Share");
 static_assert(offsetof(collc::Share, lo_num) == 0, "tables.h and the compiler differ: lo_num");
-static_assert(offsetof(collc::Share, hi_num) == 8, "tables.h and the compiler differ: hi_num");
-static_assert(offsetof(collc::Share, den) == 16, "tables.h and the compiler differ: den");
-static_assert(offsetof(collc::Share, block) == 24, "tables.h and the compiler differ: block");
-static_assert(offsetof(collc::Share, reserved) == 28, "tables.h and the compiler differ: reserved");
+static_assert(offsetof(collc::Share, hi_num) == 4, "tables.h and the compiler differ: hi_num");
+static_assert(offsetof(collc::Share, den) == 8, "tables.h and the compiler differ: den");
+static_assert(offsetof(collc::Share, block) == 12, "tables.h and the compiler differ: block");
 static_assert(sizeof(collc::RankChannel) == 8, "tables.h and the compiler differ: collc::RankChannel");
 static_assert(offsetof(collc::RankChannel, first_step) == 0, "tables.h and the compiler differ: first_step");
 static_assert(offsetof(collc::RankChannel, nsteps) == 4, "tables.h and the compiler differ: nsteps");
@@ -51,36 +63,83 @@ static_assert(offsetof(collc::Fifo, src) == 0, "tables.h and the compiler differ
 static_assert(offsetof(collc::Fifo, first_reader) == 4, "tables.h and the compiler differ: first_reader");
 static_assert(offsetof(collc::Fifo, nreaders) == 8, "tables.h and the compiler differ: nreaders");
 static_assert(sizeof(uint32_t) == 4, "tables.h and the compiler differ: uint32_t");
-static_assert(sizeof(collc::GpuSet) == 16, "tables.h and the compiler differ: collc::GpuSet");
+static_assert(sizeof(collc::GpuSet) == 12, "tables.h and the compiler differ: collc::GpuSet");
 static_assert(offsetof(collc::GpuSet, nranks) == 0, "tables.h and the compiler differ: nranks");
 static_assert(offsetof(collc::GpuSet, first) == 4, "tables.h and the compiler differ: first");
 static_assert(offsetof(collc::GpuSet, allocation) == 8, "tables.h and the compiler differ: allocation");
-static_assert(offsetof(collc::GpuSet, reserved) == 12, "tables.h and the compiler differ: reserved");
 static_assert(sizeof(uint32_t) == 4, "tables.h and the compiler differ: uint32_t");
+static_assert(sizeof(uint8_t) == 1, "tables.h and the compiler differ: uint8_t");
 
 #define COLLC_EXPORT __attribute__((visibility("default")))
 
+namespace {
+
+struct Image {
+  collc::TablesHeader header;
+  collc::Allocation allocations[1];
+  collc::Program programs[1];
+  collc::Share shares[3];
+  collc::RankChannel rank_channels[9];
+  collc::Step steps[9];
+  collc::FifoRef refs[9];
+  collc::Fifo fifos[3];
+  uint32_t fifo_readers[6];
+  collc::GpuSet gpu_sets[1];
+  uint32_t set_gpus[3];
+  uint32_t set_ranks[3];
+  uint32_t gpu_classes[8];
+  uint8_t gpu_names[40];
+};
+
+static_assert(sizeof(Image) == 696, "the tables are laid out otherwise here");
+static_assert(offsetof(Image, allocations) == 120, "the tables are laid out otherwise here: allocations");
+static_assert(offsetof(Image, programs) == 152, "the tables are laid out otherwise here: programs");
+static_assert(offsetof(Image, shares) == 192, "the tables are laid out otherwise here: shares");
+static_assert(offsetof(Image, rank_channels) == 240, "the tables are laid out otherwise here: rank_channels");
+static_assert(offsetof(Image, steps) == 312, "the tables are laid out otherwise here: steps");
+static_assert(offsetof(Image, refs) == 456, "the tables are laid out otherwise here: refs");
+static_assert(offsetof(Image, fifos) == 528, "the tables are laid out otherwise here: fifos");
+static_assert(offsetof(Image, fifo_readers) == 564, "the tables are laid out otherwise here: fifo_readers");
+static_assert(offsetof(Image, gpu_sets) == 588, "the tables are laid out otherwise here: gpu_sets");
+static_assert(offsetof(Image, set_gpus) == 600, "the tables are laid out otherwise here: set_gpus");
+static_assert(offsetof(Image, set_ranks) == 612, "the tables are laid out otherwise here: set_ranks");
+static_assert(offsetof(Image, gpu_classes) == 624, "the tables are laid out otherwise here: gpu_classes");
+static_assert(offsetof(Image, gpu_names) == 656, "the tables are laid out otherwise here: gpu_names");
+
+}  // namespace
+
 extern "C" {
 
-extern COLLC_EXPORT const collc::Allocation collc_allocations[];
-const collc::Allocation collc_allocations[] = {
-    { 3, 0, 3, 0, 1, 4, 131072, 0 },  // 3 ranks, 3 FIFOs
-};
-
-extern COLLC_EXPORT const collc::Program collc_programs[];
-const collc::Program collc_programs[] = {
-    { 0, collc::Collective(1), -1, 0, 3, 0, 3, 1, 131072, 0, 0 },  // all_gather
-};
-
-extern COLLC_EXPORT const collc::Share collc_shares[];
-const collc::Share collc_shares[] = {
-    { 0, 1, 1, 0, 0 },  // share 0: block 0 [0, 1)
-    { 0, 1, 1, 1, 0 },  // share 1: block 1 [0, 1)
-    { 0, 1, 1, 2, 0 },  // share 2: block 2 [0, 1)
-};
-
-extern COLLC_EXPORT const collc::RankChannel collc_rank_channels[];
-const collc::RankChannel collc_rank_channels[] = {
+// What the runtime reads; other libraries cannot put theirs in its place.
+extern __attribute__((visibility("hidden"))) const Image collc_own_tables;
+const Image collc_own_tables = {
+  { 5796445098165883413u, 696,
+    { 120, 1 },  // allocations
+    { 152, 1 },  // programs
+    { 192, 3 },  // shares
+    { 240, 9 },  // rank_channels
+    { 312, 9 },  // steps
+    { 456, 9 },  // refs
+    { 528, 3 },  // fifos
+    { 564, 6 },  // fifo_readers
+    { 588, 1 },  // gpu_sets
+    { 600, 3 },  // set_gpus
+    { 612, 3 },  // set_ranks
+    { 624, 8 },  // gpu_classes
+    { 656, 40 },  // gpu_names
+  },
+  {
+    { 3, 0, 3, 0, 1, 4, 131072 },  // 3 ranks, 3 FIFOs
+  },
+  {
+    { 0, collc::Collective(1), -1, 0, 3, 0, 3, 131072, 0 },  // all_gather
+  },
+  {
+    { 0, 1, 1, 0 },  // share 0: block 0 [0, 1)
+    { 0, 1, 1, 1 },  // share 1: block 1 [0, 1)
+    { 0, 1, 1, 2 },  // share 2: block 2 [0, 1)
+  },
+  {
     { 0, 1 },  // rank 0, channel 0
     { 1, 1 },  // rank 0, channel 1
     { 2, 1 },  // rank 0, channel 2
@@ -90,10 +149,8 @@ const collc::RankChannel collc_rank_channels[] = {
     { 6, 1 },  // rank 2, channel 0
     { 7, 1 },  // rank 2, channel 1
     { 8, 1 },  // rank 2, channel 2
-};
-
-extern COLLC_EXPORT const collc::Step collc_steps[];
-const collc::Step collc_steps[] = {
+  },
+  {
     { 0, 0, 0, 0, 1, 3, 0 },  // rank 0: copySend share 0 lag 0 send 0
     { 1, 1, 1, 1, 0, 2, 0 },  // rank 0: recv share 1 lag 1 recv 1
     { 2, 2, 1, 1, 0, 2, 0 },  // rank 0: recv share 2 lag 1 recv 2
@@ -103,10 +160,8 @@ const collc::Step collc_steps[] = {
     { 6, 0, 1, 1, 0, 2, 0 },  // rank 2: recv share 0 lag 1 recv 0
     { 7, 1, 1, 1, 0, 2, 0 },  // rank 2: recv share 1 lag 1 recv 1
     { 8, 2, 0, 0, 1, 3, 0 },  // rank 2: copySend share 2 lag 0 send 2
-};
-
-extern COLLC_EXPORT const collc::FifoRef collc_refs[];
-const collc::FifoRef collc_refs[] = {
+  },
+  {
     { 0, 0 },  // send to 1, 2
     { 1, 0 },  // receive from rank 1
     { 2, 0 },  // receive from rank 2
@@ -116,46 +171,34 @@ const collc::FifoRef collc_refs[] = {
     { 0, 1 },  // receive from rank 0
     { 1, 1 },  // receive from rank 1
     { 2, 0 },  // send to 0, 1
-};
-
-extern COLLC_EXPORT const collc::Fifo collc_fifos[];
-const collc::Fifo collc_fifos[] = {
+  },
+  {
     { 0, 0, 2 },  // fifo 0: 0 -> 1, 2
     { 1, 2, 2 },  // fifo 1: 1 -> 0, 2
     { 2, 4, 2 },  // fifo 2: 2 -> 0, 1
-};
-
-extern COLLC_EXPORT const uint32_t collc_fifo_readers[];
-const uint32_t collc_fifo_readers[] = {
+  },
+  {
     { 1 },  // fifo 0
     { 2 },  // fifo 0
     { 0 },  // fifo 1
     { 2 },  // fifo 1
     { 0 },  // fifo 2
     { 1 },  // fifo 2
-};
-
-extern COLLC_EXPORT const collc::GpuSet collc_gpu_sets[];
-const collc::GpuSet collc_gpu_sets[] = {
-    { 3, 0, 0, 0 },  // GPUs 0,1,2
-};
-
-extern COLLC_EXPORT const uint32_t collc_set_gpus[];
-const uint32_t collc_set_gpus[] = {
+  },
+  {
+    { 3, 0, 0 },  // GPUs 0,1,2
+  },
+  {
     { 0 },  // GPU 0 of 0,1,2
     { 1 },  // GPU 1 of 0,1,2
     { 2 },  // GPU 2 of 0,1,2
-};
-
-extern COLLC_EXPORT const uint32_t collc_set_ranks[];
-const uint32_t collc_set_ranks[] = {
+  },
+  {
     { 0 },  // is rank 0
     { 1 },  // is rank 1
     { 2 },  // is rank 2
-};
-
-extern COLLC_EXPORT const uint32_t collc_gpu_classes[];
-const uint32_t collc_gpu_classes[] = {
+  },
+  {
     { 0 },  // class of GPU 0
     { 1 },  // class of GPU 1
     { 2 },  // class of GPU 2
@@ -164,19 +207,52 @@ const uint32_t collc_gpu_classes[] = {
     { 5 },  // class of GPU 5
     { 6 },  // class of GPU 6
     { 7 },  // class of GPU 7
+  },
+  {
+    { 103 },  // name of GPU 0
+    { 112 },  // name of GPU 0
+    { 117 },  // name of GPU 0
+    { 48 },  // name of GPU 0
+    { 0 },  // name of GPU 0
+    { 103 },  // name of GPU 1
+    { 112 },  // name of GPU 1
+    { 117 },  // name of GPU 1
+    { 49 },  // name of GPU 1
+    { 0 },  // name of GPU 1
+    { 103 },  // name of GPU 2
+    { 112 },  // name of GPU 2
+    { 117 },  // name of GPU 2
+    { 50 },  // name of GPU 2
+    { 0 },  // name of GPU 2
+    { 103 },  // name of GPU 3
+    { 112 },  // name of GPU 3
+    { 117 },  // name of GPU 3
+    { 51 },  // name of GPU 3
+    { 0 },  // name of GPU 3
+    { 103 },  // name of GPU 4
+    { 112 },  // name of GPU 4
+    { 117 },  // name of GPU 4
+    { 52 },  // name of GPU 4
+    { 0 },  // name of GPU 4
+    { 103 },  // name of GPU 5
+    { 112 },  // name of GPU 5
+    { 117 },  // name of GPU 5
+    { 53 },  // name of GPU 5
+    { 0 },  // name of GPU 5
+    { 103 },  // name of GPU 6
+    { 112 },  // name of GPU 6
+    { 117 },  // name of GPU 6
+    { 54 },  // name of GPU 6
+    { 0 },  // name of GPU 6
+    { 103 },  // name of GPU 7
+    { 112 },  // name of GPU 7
+    { 117 },  // name of GPU 7
+    { 55 },  // name of GPU 7
+    { 0 },  // name of GPU 7
+  },
 };
-
-// Names of the topology's GPUs, each ended by a zero.
-static const char gpu_names[] = {
-    103, 112, 117, 48, 0, 103, 112, 117, 49, 0, 103, 112, 117, 50, 0, 103, 112, 117, 51, 0, 103, 112, 117, 52,
-    0, 103, 112, 117, 53, 0, 103, 112, 117, 54, 0, 103, 112, 117, 55, 0,
-};
-
-extern COLLC_EXPORT const collc::Tables collc_tables;
-const collc::Tables collc_tables = {
-    collc_allocations, collc_programs,     collc_shares,   collc_rank_channels, collc_steps,
-    collc_refs,        collc_fifos,        collc_fifo_readers, collc_gpu_sets,  collc_set_gpus,
-    collc_set_ranks,   collc_gpu_classes,  gpu_names,
-    1, 1, 8,
-};
+extern __attribute__((visibility("hidden"))) const uint64_t collc_own_tables_size;
+const uint64_t collc_own_tables_size = sizeof(Image);
+// The same under the name that is exported, which `collc verify` reads.
+extern COLLC_EXPORT const Image collc_tables __attribute__((alias("collc_own_tables")));
 

@@ -1,0 +1,188 @@
+"""The parts of a shared library that a loader reads: segments, dynamic symbols, and digests of what is loaded.
+
+Sections are not looked at: no loader needs them, `strip` moves them, and a file may say in them whatever it likes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import stat
+import struct
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from collc.errors import RunError
+
+MOST_BYTES = 1 << 28  # of a library
+_MOST_SEGMENTS, _MOST_SYMBOLS, _MOST_ENTRIES = 64, 1 << 16, 1 << 10
+_PAGE, _BLOCK = 4096, 1 << 20
+_HEADER = struct.Struct("<16sHHIQQQIHHHHHH")
+_SEGMENT = struct.Struct("<IIQQQQQQ")
+_SYMBOL = struct.Struct("<IBBHQQ")
+_LOAD, _DYNAMIC = 1, 2
+_EXECUTABLE, _WRITABLE = 1, 2
+_STRINGS, _SYMBOLS, _TEXT_RELOCATIONS, _FLAGS = 5, 6, 22, 30
+_MOVES_TEXT = 4
+# Of the file's header: where its sections lie, which no loader reads.
+_SECTIONS = ((40, 48), (58, 64))
+PARTS = ("constants", "code", "data")
+
+
+class Segment(NamedTuple):
+    """A program header: `offset` and `stored` in the file, `address` and `size` in memory."""
+
+    kind: int
+    flags: int
+    offset: int
+    address: int
+    physical: int
+    stored: int
+    size: int
+    alignment: int
+
+    @property
+    def part(self) -> str:
+        return "code" if self.flags & _EXECUTABLE else "data" if self.flags & _WRITABLE else "constants"
+
+
+class Elf:
+    """A 64-bit little-endian shared library, open for reading.
+
+    Raises:
+        RunError: whatever its bytes are, where they are no such library or contradict each other.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        found = path.stat()
+        if not stat.S_ISREG(found.st_mode):
+            raise self.wrong("is not a regular file")
+        self.size = found.st_size
+        self.file = path.open("rb")
+        try:
+            if self.size > MOST_BYTES:
+                raise self.wrong(f"is larger than {MOST_BYTES >> 20} MiB, which no library of collc is")
+            self.segments = self._segments()
+            self.loaded = [segment for segment in self.segments if segment.kind == _LOAD]
+            self._check_loaded()
+            self._dynamic = self._read_dynamic()
+        except BaseException:
+            self.file.close()
+            raise
+
+    def __enter__(self) -> Elf:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.file.close()
+
+    def wrong(self, what: str, hint: str = "name one that `collc compile` wrote, whole") -> RunError:
+        return RunError(what, where=str(self.path), hint=hint)
+
+    def _read(self, offset: int, size: int) -> bytes:
+        self.file.seek(offset)
+        data = self.file.read(size)
+        if len(data) != size:
+            raise self.wrong("is not a whole shared library: it ends too early")
+        return data
+
+    def _segments(self) -> list[Segment]:
+        head = self._read(0, min(self.size, _HEADER.size))
+        if len(head) < _HEADER.size or head[:7] != b"\x7fELF\x02\x01\x01":
+            raise self.wrong("is not a shared library")
+        _, kind, _, _, _, at, _, _, own, each, count, *_ = _HEADER.unpack(head)
+        if kind != 3 or own != _HEADER.size or each != _SEGMENT.size or count > _MOST_SEGMENTS:
+            raise self.wrong("is not a shared library")
+        if at + count * each > self.size:
+            raise self.wrong("is not a whole shared library: its segments lie behind its end")
+        return [Segment(*row) for row in _SEGMENT.iter_unpack(self._read(at, count * each))]
+
+    def _check_loaded(self) -> None:
+        """Segments lie in the file, in ascending order, each on pages of its own, and none is writable code."""
+        end = 0
+        for segment in self.loaded:
+            if segment.stored > segment.size or segment.offset + segment.stored > self.size:
+                raise self.wrong("is not a whole shared library: a segment lies behind its end")
+            if segment.address // _PAGE * _PAGE < end or segment.address % _PAGE != segment.offset % _PAGE:
+                raise self.wrong("is no library of a linker: its segments overlap or are out of order")
+            if segment.flags & _EXECUTABLE and segment.flags & _WRITABLE:
+                raise self.wrong("has a segment that is both writable and executable")
+            end = segment.address + segment.size
+            end = -(-end // _PAGE) * _PAGE
+        if end >= 1 << 47:
+            raise self.wrong("is no library of a linker: it is larger than any memory")
+        if sum(segment.stored for segment in self.loaded) > self.size + len(self.loaded) * _PAGE:
+            raise self.wrong("is no library of a linker: its segments share bytes of the file")
+
+    def _segment_of(self, address: int, size: int) -> Segment:
+        for segment in self.loaded:
+            if segment.address <= address and address + size <= segment.address + segment.stored:
+                return segment
+        raise self.wrong("points to what it does not hold")
+
+    def _at(self, address: int, size: int) -> bytes:
+        segment = self._segment_of(address, size)
+        return self._read(segment.offset + address - segment.address, size)
+
+    def _read_dynamic(self) -> dict[int, int]:
+        """The entries of the dynamic section that matter here; each may stand there once."""
+        found: dict[int, int] = {}
+        for segment in self.segments:
+            if segment.kind != _DYNAMIC:
+                continue
+            if found or segment.size > _MOST_ENTRIES * 16 or segment.size % 16:
+                raise self.wrong("is not a shared library: its dynamic section is malformed")
+            for tag, value in struct.iter_unpack("<QQ", self._at(segment.address, segment.size)):
+                if tag == 0:
+                    break
+                if tag in found and tag in (_STRINGS, _SYMBOLS, _TEXT_RELOCATIONS, _FLAGS):
+                    raise self.wrong("is not a shared library: its dynamic section is malformed")
+                found[tag] = value
+        if _STRINGS not in found or _SYMBOLS not in found:
+            raise self.wrong("is no library of collc", "it exports nothing")
+        if _TEXT_RELOCATIONS in found or found.get(_FLAGS, 0) & _MOVES_TEXT:
+            raise self.wrong("lets the loader change its constants, the tables among them")
+        return found
+
+    def objects(self, names: Sequence[str]) -> dict[str, tuple[int, bytes]]:
+        """The constant objects that it exports under these names: their place in the file, and their bytes."""
+        table = self._segment_of(self._dynamic[_SYMBOLS], _SYMBOL.size)
+        start = self._dynamic[_SYMBOLS] - table.address
+        count = min((table.stored - start) // _SYMBOL.size, _MOST_SYMBOLS)
+        strings = self._segment_of(self._dynamic[_STRINGS], 1)
+        text = self._at(self._dynamic[_STRINGS], strings.stored - (self._dynamic[_STRINGS] - strings.address))
+        wanted = {name.encode() + b"\0": name for name in names}
+        longest = max(map(len, wanted))
+        found: dict[str, tuple[int, bytes]] = {}
+        for at, _, _, _, address, size in _SYMBOL.iter_unpack(self._at(self._dynamic[_SYMBOLS], count * _SYMBOL.size)):
+            name = wanted.get(text[at : text.find(b"\0", at, at + longest) + 1])
+            if name is None or name in found:
+                continue
+            segment = self._segment_of(address, size)
+            if segment.part == "data":
+                raise self.wrong(f"its {name} can be changed while it runs")
+            found[name] = (segment.offset + address - segment.address, self._at(address, size))
+            if len(found) == len(wanted):
+                return found
+        missing = next(name for name in names if name not in found)
+        raise self.wrong("is no library of collc", f"it exports no {missing}")
+
+    def digests(self, blank: tuple[int, int]) -> dict[str, str]:
+        """SHA-256 of each part that is loaded: constants, code, data.
+
+        Args:
+            blank: the bytes of the file, from and to, that count as zeros; so do the places of the sections.
+        """
+        made = {part: hashlib.sha256() for part in PARTS}
+        for segment in self.loaded:
+            into = made[segment.part]
+            into.update(struct.pack("<QQQI", segment.address, segment.stored, segment.size, segment.flags))
+            for at in range(segment.offset, segment.offset + segment.stored, _BLOCK):
+                block = bytearray(self._read(at, min(_BLOCK, segment.offset + segment.stored - at)))
+                for first, last in (blank, *_SECTIONS):
+                    low, high = max(first - at, 0), min(last - at, len(block))
+                    if low < high:
+                        block[low:high] = bytes(high - low)
+                into.update(block)
+        return {part: digest.hexdigest() for part, digest in made.items()}

@@ -1,0 +1,133 @@
+"""The step tables as bytes: what the compiler writes, the runtime maps and the checker reads.
+
+A library exports one object, `collc_tables`: a `TablesHeader` of templates/include/collc/tables.h, then the arrays, in
+the order of `ARRAYS`, each at the next address that its rows can lie at. It holds no pointers, so the loader changes
+nothing in it. The header begins with a digest of all that follows it and the size of the object; then it says of each
+array where it begins and how many rows it has. The generated source asserts this layout against the header file.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+# Program.protocol.
+PROTOCOLS: dict[str, int] = {"Simple": 0, "LL": 1, "LL128": 2}
+
+# Program.min_bytes of a program that only a tuning file chooses.
+NEVER = (1 << 64) - 1
+
+FLAG_INPUT, FLAG_OUTPUT, FLAG_FINAL = 1, 2, 4
+
+# C++ struct -> its fields in order with their `struct` codes (little endian, naturally aligned, no hidden padding).
+STRUCTS: dict[str, tuple[tuple[str, str], ...]] = {
+    "Allocation": tuple(
+        (name, "I") for name in ("nranks", "first_fifo", "nfifos", "first_program", "nprograms", "slots", "slot_bytes")
+    ),
+    "Program": (
+        ("min_bytes", "Q"),
+        ("collective", "I"),
+        ("root", "i"),
+        ("first_share", "I"),
+        ("nshares", "I"),
+        ("first_rank_channel", "I"),
+        ("nchannels", "I"),
+        ("chunk_bytes", "I"),
+        ("protocol", "I"),
+    ),
+    "Share": (("lo_num", "I"), ("hi_num", "I"), ("den", "I"), ("block", "I")),
+    "RankChannel": (("first_step", "I"), ("nsteps", "I")),
+    "Step": (
+        ("first_ref", "I"),
+        ("share", "I"),
+        ("lag", "H"),
+        ("nrecv", "H"),
+        ("nsend", "H"),
+        ("flags", "B"),
+        ("input_at", "B"),
+    ),
+    "FifoRef": (("fifo", "I"), ("reader", "I")),
+    "Fifo": (("src", "I"), ("first_reader", "I"), ("nreaders", "I")),
+    "Reader": (("rank", "I"),),
+    "GpuSet": (("nranks", "I"), ("first", "I"), ("allocation", "I")),
+    "Number": (("value", "I"),),
+    "Character": (("byte", "B"),),
+}
+
+# Array -> (the struct of its rows, the C++ type of an element).
+ARRAYS: dict[str, tuple[str, str]] = {
+    "allocations": ("Allocation", "collc::Allocation"),
+    "programs": ("Program", "collc::Program"),
+    "shares": ("Share", "collc::Share"),
+    "rank_channels": ("RankChannel", "collc::RankChannel"),
+    "steps": ("Step", "collc::Step"),
+    "refs": ("FifoRef", "collc::FifoRef"),
+    "fifos": ("Fifo", "collc::Fifo"),
+    "fifo_readers": ("Reader", "uint32_t"),
+    "gpu_sets": ("GpuSet", "collc::GpuSet"),
+    "set_gpus": ("Number", "uint32_t"),
+    "set_ranks": ("Number", "uint32_t"),
+    "gpu_classes": ("Number", "uint32_t"),
+    "gpu_names": ("Character", "uint8_t"),  # of all GPUs, UTF-8, each ended by a zero
+}
+
+FIRST_BYTE = 8  # of what the digest covers
+HEADER_BYTES = 16 + 8 * len(ARRAYS)
+MOST_BYTES = 1 << 31
+
+
+class When(NamedTuple):
+    """From how many bytes a program runs (None: only where a tuning file says so), and over which protocol."""
+
+    min_bytes: int | None = 0
+    protocol: str = "Simple"
+
+
+ALWAYS = When()
+
+
+def row_layout(array: str) -> struct.Struct:
+    """How a row of an array lies in memory."""
+    return struct.Struct("<" + "".join(code for _, code in STRUCTS[ARRAYS[array][0]]))
+
+
+def places(counts: Mapping[str, int]) -> tuple[dict[str, int], int]:
+    """The first byte of each array, and the size of the object. An array without rows has one of zeros."""
+    found, at = {}, HEADER_BYTES
+    for array, (name, _) in ARRAYS.items():
+        alignment = max(struct.calcsize(code) for _, code in STRUCTS[name])
+        found[array] = -(-at // alignment) * alignment
+        at = found[array] + max(counts[array], 1) * row_layout(array).size
+    return found, -(-at // 8) * 8
+
+
+def extents(image: bytes) -> dict[str, tuple[int, int]]:
+    """(first byte, rows) of each array, as the header says."""
+    return dict(zip(ARRAYS, struct.iter_unpack("<II", image[16:HEADER_BYTES]), strict=True))
+
+
+def digest(image: bytes) -> int:
+    """What the header begins with; `table_digest` of the runtime computes the same. `image` is a multiple of 8 bytes.
+
+    Against damage, not against forgers: every step is a bijection, so that no change of one word goes unseen.
+    """
+    value = 0xCBF29CE484222325
+    for (word,) in struct.iter_unpack("<Q", image[FIRST_BYTE:]):
+        value = (value ^ word) * 0x9E3779B97F4A7C15 & NEVER
+        value = value >> 35 | value << 29 & NEVER
+    return value
+
+
+def pack(rows: Mapping[str, Iterable[Sequence[int]]]) -> bytes:
+    """The whole object, its digest in place."""
+    data = {array: b"".join(row_layout(array).pack(*row) for row in rows[array]) for array in ARRAYS}
+    counts = {array: len(data[array]) // row_layout(array).size for array in ARRAYS}
+    at, size = places(counts)
+    image = bytearray(size)
+    struct.pack_into("<QQ", image, 0, 0, size)
+    for i, array in enumerate(ARRAYS):
+        struct.pack_into("<II", image, 16 + 8 * i, at[array], counts[array])
+        image[at[array] : at[array] + len(data[array])] = data[array]
+    struct.pack_into("<Q", image, 0, digest(bytes(image)))
+    return bytes(image)

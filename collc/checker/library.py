@@ -1,0 +1,328 @@
+"""A library: read without running it, and everything that it claims proved from its own bytes.
+
+What is read is what will run: the object `collc_tables`, which holds no pointers and lies in memory that nobody may
+write, is mapped by the runtime as it stands. The manifest, the plans and the description of the machine are claims.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+from collc.checker.elf import Elf
+from collc.checker.layout import When
+from collc.checker.machine import Machine, check_sets, read_machine
+from collc.checker.manifest import blank_digests, read_claims
+from collc.checker.tables import Contents, Held, decode, unreadable
+from collc.checker.values import parse_json
+from collc.collectives.model import Collective
+from collc.errors import IRError, RunError
+from collc.ir.nodes import Program
+from collc.ir.verify import verify
+from collc.packing.document import PlanFile, from_json, verify_document
+from collc.packing.model import Plan
+
+OBJECTS = ("collc_tables", "collc_manifest", "collc_manifest_size", "collc_plan", "collc_plan_size")
+# A library may hold plans of so many bytes and so many JSON values for each of its own bytes: they are its text once
+# more, packed. No more than this is read.
+_BYTES_PER_BYTE, _VALUES_PER_BYTE, _MOST_PLAN_BYTES = 32, 1, 1 << 28
+_SLACK = Fraction(1, 1 << 30)  # to which boundaries of shares are rounded
+
+Edges = frozenset[tuple[int, tuple[int, ...]]]
+
+
+@dataclass(frozen=True)
+class Library:
+    """What a library holds: its manifest, the plans of each allocation, its tables, the machine that it is for."""
+
+    manifest: dict[str, Any]
+    documents: tuple[PlanFile, ...]
+    tables: Contents
+    machine: Machine
+
+    @property
+    def programs(self) -> int:
+        return sum(len(held.programs) for held in self.tables.allocations)
+
+
+def read_manifest(path: Path) -> dict[str, Any]:
+    """The manifest alone: every key that it must have, of the type that it must have.
+
+    Raises:
+        RunError: if the file is no library of collc.
+    """
+    with Elf(path) as elf:
+        return _manifest(elf, elf.objects(OBJECTS))
+
+
+def read_library(path: Path) -> Library:
+    """Everything that it holds; the programs are decoded from the tables that the runtime runs.
+
+    Raises:
+        RunError, CertificateError, IRError: it is no library of collc, or a part is malformed.
+    """
+    with Elf(path) as elf:
+        return _read(elf)
+
+
+def check_library(path: Path) -> Library:
+    """Proves every claim: that its bytes are those that were built, its tables canonical, each program right for every
+    count and free of deadlock, that it follows its plan, each plan's rate and bound, and each set of GPUs.
+
+    Raises:
+        RunError, CertificateError, IRError: for the first claim that does not hold.
+    """
+    with Elf(path) as elf:
+        _check_digests(elf, _manifest(elf, elf.objects(OBJECTS)))
+        library = _read(elf)
+    for document, held, claims in zip(
+        library.documents, library.tables.allocations, library.manifest["allocations"], strict=True
+    ):
+        check_allocation(document, held, claims, library.manifest["target"], path)
+    check_sets(library.machine, library.tables, library.documents, path)
+    return library
+
+
+def _read(elf: Elf) -> Library:
+    objects = elf.objects(OBJECTS)
+    manifest = _manifest(elf, objects)
+    try:
+        tables = decode(objects["collc_tables"][1])
+    except IRError as error:
+        raise unreadable(elf.path, error) from None
+    documents, machine = _plans(elf, objects)
+    truth: dict[str, object] = {
+        "name": documents[0].name,
+        "gpus": list(tables.names),
+        "allocations": [
+            {
+                "fingerprint": document.fingerprint,
+                "nranks": held.nranks,
+                "gpus": [document.graph.vertices[r].name for r in document.graph.ranks],
+                "gpu_sets": sum(one.allocation == number for one in tables.sets),
+                "slots": held.slots,
+                "slot_bytes": held.slot_bytes,
+            }
+            for number, (document, held) in enumerate(zip(documents, tables.allocations, strict=False))
+        ],
+    }
+    if len(documents) != len(tables.allocations):
+        raise elf.wrong(f"holds tables of {len(tables.allocations)} allocations and plans of {len(documents)}")
+    if len(manifest["allocations"]) != len(documents):
+        raise elf.wrong("its manifest and its plans name different graphs")
+    for claims, found in [(manifest, truth), *zip(manifest["allocations"], truth["allocations"], strict=True)]:  # type: ignore[call-overload]
+        for name, value in found.items():
+            if name != "allocations" and claims[name] != value:
+                raise elf.wrong(f"its manifest says {name} {claims[name]!r}, it holds {value!r}")
+    return Library(manifest, documents, tables, machine)
+
+
+def _manifest(elf: Elf, objects: Mapping[str, tuple[int, bytes]]) -> dict[str, Any]:
+    return read_claims(_sized(elf, objects, "collc_manifest"), elf.path)
+
+
+def _sized(elf: Elf, objects: Mapping[str, tuple[int, bytes]], name: str) -> bytes:
+    size, data = objects[f"{name}_size"][1], objects[name][1]
+    if len(size) != 8 or not len(data) - 1 <= int.from_bytes(size, "little") <= len(data):
+        raise elf.wrong(f"does not say how large its {name} is")
+    return data[: int.from_bytes(size, "little")]
+
+
+def _plans(elf: Elf, objects: Mapping[str, tuple[int, bytes]]) -> tuple[tuple[PlanFile, ...], Machine]:
+    def fail(what: str) -> Any:
+        raise elf.wrong(f"its plans cannot be read: {what}")
+
+    most = min(_MOST_PLAN_BYTES, _BYTES_PER_BYTE * elf.size)
+    try:
+        text = zlib.decompressobj().decompress(_sized(elf, objects, "collc_plan"), most)
+    except zlib.error as error:
+        fail(str(error))
+    if len(text) == most:
+        fail(f"they have more than {most} bytes")
+    value = parse_json(text, fail, _VALUES_PER_BYTE * elf.size)
+    if not isinstance(value, dict) or set(value) != {"plans", "machine"} or not isinstance(value["plans"], list):
+        fail("expected plans and the machine that they are for")
+    if not value["plans"]:
+        fail("there are none")
+    documents = tuple(from_json(one, f"{elf.path}: plan {number}") for number, one in enumerate(value["plans"]))
+    return documents, read_machine(value["machine"], f"{elf.path}: machine")
+
+
+def _check_digests(elf: Elf, manifest: Mapping[str, Any]) -> None:
+    found = loaded_digests(elf, manifest)
+    for part, claimed in manifest["loaded"].items():
+        if found[part] != claimed:
+            others = [name for name in found if found[name] != manifest["loaded"][name]]
+            raise elf.wrong(
+                f"what is loaded of it is not what was built: its {' and '.join(others)} differ",
+                "`strip` leaves these bytes alone; prelink, patchelf and editors do not: compile it again",
+            )
+
+
+def loaded_digests(elf: Elf, manifest: Mapping[str, Any]) -> dict[str, str]:
+    """What the manifest must say of the loaded bytes, in which these digests themselves count as zeros."""
+    return elf.digests(manifest_place(elf, manifest))
+
+
+def manifest_place(elf: Elf, manifest: Mapping[str, Any]) -> tuple[int, int]:
+    """From and to which byte of the file its digests stand."""
+    at, data = elf.objects(OBJECTS)["collc_manifest"]
+    first, last = blank_digests(data, manifest["loaded"], elf.path)
+    return at + first, at + last
+
+
+def check_allocation(document: PlanFile, held: Held, claims: Mapping[str, Any], target: str, path: Path) -> None:
+    """Checks one allocation: its plans, its programs, what the manifest says of each, and that they belong together."""
+    verify_document(document)
+    rows = claims["programs"]
+    if len(rows) != len(held.programs):
+        raise RunError(f"its manifest does not list its {len(held.programs)} programs", where=str(path))
+    proved: set[tuple[object, ...]] = set()
+    for program, rule, row in zip(held.programs, held.when, rows, strict=True):
+        if row["plan_number"] >= len(document.plans):
+            raise RunError("its manifest gives a program a plan that it does not hold", where=str(path))
+        plan = document.plans[row["plan_number"]]
+        try:
+            _check_row(plan, program, rule, row, document.graph.nranks, target)
+            # Programs that differ in chunks alone have the same steps and were proved with the first of them.
+            same = (id(program.channels), row["plan_number"], row["everywhere"])
+            if same not in proved:
+                verify(program)
+                check_everywhere(program) if row["everywhere"] else check_follows(program, plan)
+                proved.add(same)
+            if not row["everywhere"] and program.nranks > 1:
+                _check_spread(program, plan, row["spread"])
+        except IRError as error:
+            label = plan.collective.value if plan.root is None else f"{plan.collective.value} from rank {plan.root}"
+            raise IRError(f"{label}: {error}", where=str(path)) from None
+    _check_order(held.programs, held.when, path)
+
+
+def _check_row(plan: Plan, program: Program, rule: When, row: Mapping[str, Any], nranks: int, target: str) -> None:
+    """The manifest tells of each program what the tables and the plan say."""
+    if (program.collective, program.root, program.nranks) != (plan.collective, plan.root, nranks):
+        raise IRError("its program is for another collective, root or number of ranks")
+    truth = {
+        "collective": plan.collective.value,
+        "root": plan.root,
+        "rate_gbps": None if plan.rate is None else str(plan.rate),
+        "bound_gbps": None if plan.bound is None else str(plan.bound),
+        "optimal": plan.optimal,
+        "plan": plan.kind,
+        "trees": len(plan.trees),
+        "channels": len(program.channels),
+        "fifos": len(program.fifos),
+        "lags": program.lags,
+        "proto": rule.protocol,
+        "chunk_bytes": program.chunk_bytes,
+        "min_bytes": rule.min_bytes,
+    }
+    for name, value in truth.items():
+        if row[name] != value:
+            raise IRError(f"the manifest says {name} {row[name]!r}, the library holds {value!r}")
+    if target == "host" and rule.protocol != "Simple":
+        raise IRError(f"the host target has no protocol {rule.protocol}")
+    if target == "cuda" and any(s.input_at for c in program.channels for steps in c.steps for s in steps):
+        raise IRError("the kernels reduce a rank's own input first")
+
+
+def _check_order(programs: Sequence[Program], when: Sequence[When], path: Path) -> None:
+    """Every collective and root has a program for every size: the first from 0 bytes on, then ever larger ones."""
+    last: dict[tuple[str, int | None], int | None] = {}
+    for program, rule in zip(programs, when, strict=True):
+        key = (program.collective.value, program.root)
+        if key not in last and rule.min_bytes != 0:
+            raise RunError(f"its first program of {key[0]} is not for all sizes", where=str(path))
+        before = last.get(key)
+        if key in last and rule.min_bytes is not None and (before is None or rule.min_bytes <= before):
+            raise RunError(f"its programs of {key[0]} are not in the order of their sizes", where=str(path))
+        last[key] = rule.min_bytes
+
+
+def check_follows(program: Program, plan: Plan) -> None:
+    """Raises IRError unless the program moves, of every block, along each tree of the plan as much as its weight says.
+
+    Trees that are cut into several, and shares that take turns, add up. Partial results are reduced in the order of the
+    tree's hops, behind the rank's own input.
+    """
+    if not plan.collective.uses_trees:
+        raise IRError("programs run along trees, and its plan has flows")
+    if program.nranks == 1:
+        return
+    per_root = plan.collective.per_rank
+    wanted: dict[tuple[int, Edges, Edges], Fraction] = defaultdict(Fraction)
+    whole: dict[int, Fraction] = defaultdict(Fraction)
+    for tree in plan.trees:
+        block = tree.root if per_root else 0
+        up, down = ([(hop.src, hop.dst) for hop in hops] for hops in (tree.reduce, tree.broadcast))
+        wanted[block, _in_order(up), _any_order(down)] += tree.weight
+        whole[block] += tree.weight
+    found: dict[tuple[int, Edges, Edges], Fraction] = defaultdict(Fraction)
+    for share, (up, down) in zip(program.shares, _edges(program), strict=True):
+        found[share.block, _in_order(up), _any_order(down)] += share.hi - share.lo
+    slack = _SLACK * (len(program.shares) + len(plan.trees))
+    for key in {**wanted, **found}:
+        if abs(found[key] - wanted[key] / whole.get(key[0], Fraction(1))) > slack:
+            raise IRError(f"of block {key[0]} another part moves along a tree than its weight in the plan says")
+    if any(s.input_at for c in program.channels for steps in c.steps for s in steps):
+        raise IRError("a rank reduces its own input behind another's")
+
+
+def _check_spread(program: Program, plan: Plan, spread: int) -> None:
+    """The manifest says into how many trees the plan's were cut: one share each, but for those too thin for any."""
+    trees = len(plan.trees)
+    rings = sum(tree.root == plan.trees[0].root for tree in plan.trees)
+    wanted = trees * max(1, spread // max(rings, 1)) if plan.kind in ("ring", "rings") else max(spread, trees)
+    thin = any(tree.weight * (1 << 20) < (plan.rate or 0) / program.nranks for tree in plan.trees)
+    if len(program.shares) != wanted and not thin:
+        raise IRError(f"the manifest says spread {spread}, the library holds {len(program.shares)} shares")
+
+
+def check_everywhere(program: Program) -> None:
+    """Raises IRError unless it is an all_reduce in which every rank hands its whole input to every other, nothing else
+    moves, and all reduce in the order of the ranks."""
+    ranks = range(program.nranks)
+    pairs = sorted((a, b) for a in ranks for b in ranks if a != b)
+    if program.collective is not Collective.ALL_REDUCE or len(program.shares) != 1:
+        raise IRError("its ranks do not hand each other their whole inputs")
+    for up, down in _edges(program):
+        if sorted(up) != pairs or down:
+            raise IRError("its ranks do not hand each other their whole inputs")
+    for channel in program.channels:
+        for rank, steps in enumerate(channel.steps):
+            for step in steps:
+                order = [program.fifos[f].src for f in step.recv]
+                if step.reduces and [*order[: step.input_at], rank, *order[step.input_at :]] != list(ranks):
+                    raise IRError("its ranks do not reduce in the order of the ranks")
+
+
+def _in_order(edges: Sequence[tuple[int, int]]) -> Edges:
+    """Per receiver, whom it receives from, in order."""
+    found: dict[int, tuple[int, ...]] = defaultdict(tuple)
+    for src, dst in edges:
+        found[dst] += (src,)
+    return frozenset(found.items())
+
+
+def _any_order(edges: Sequence[tuple[int, int]]) -> Edges:
+    return frozenset((dst, (src,)) for src, dst in edges)
+
+
+def _edges(program: Program) -> list[tuple[list[tuple[int, int]], list[tuple[int, int]]]]:
+    """For each share the edges along which partial and finished results travel, by receiver in its order."""
+    found: list[tuple[list[tuple[int, int]], list[tuple[int, int]]]] = [([], []) for _ in program.shares]
+    finished: dict[int, bool] = {}
+    for channel in program.channels:
+        for steps in channel.steps:
+            finished |= {f: step.output or not step.input for step in steps for f in step.send}
+    for channel in program.channels:
+        for rank, steps in enumerate(channel.steps):
+            for step in steps:
+                for f in step.recv:
+                    found[step.share][finished[f]].append((program.fifos[f].src, rank))
+    return found

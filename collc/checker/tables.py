@@ -1,0 +1,187 @@
+"""The step tables of a library -> the programs that they really hold, and the sets of GPUs that run them.
+
+Every field of every row is accounted for. Rows lie in one order: each begins where the one before it ends, and at the
+end nothing is left over, so that `first_...` fields and counts have one right value. The object is then packed again
+and must come out byte by byte the same: nothing else is in it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+
+from collc.checker import layout
+from collc.checker.layout import ARRAYS, FLAG_FINAL, FLAG_INPUT, FLAG_OUTPUT, NEVER, PROTOCOLS, When
+from collc.collectives.model import Collective
+from collc.errors import IRError, RunError
+from collc.ir.nodes import Channel, Fifo, Program, Share, Step
+
+Row = tuple[int, ...]
+_COLLECTIVE_OF = {collective.traits.number: collective for collective in Collective}
+_PROTOCOL_OF = {number: protocol for protocol, number in PROTOCOLS.items()}
+
+
+@dataclass(frozen=True)
+class TableSet:
+    """GPUs by ascending number, the allocation that serves them, and the plan's rank of each."""
+
+    gpus: tuple[int, ...]
+    allocation: int
+    ranks: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Held:
+    """What the tables of one allocation hold. Rows that share their steps are programs that share their objects."""
+
+    nranks: int
+    slots: int
+    slot_bytes: int
+    programs: tuple[Program, ...]
+    when: tuple[When, ...]
+
+
+@dataclass(frozen=True)
+class Contents:
+    """What tables hold."""
+
+    allocations: tuple[Held, ...]
+    sets: tuple[TableSet, ...]
+    classes: tuple[int, ...]
+    names: tuple[str, ...]
+
+
+class _Array:
+    """The rows of one array, handed out in order."""
+
+    def __init__(self, name: str, rows: list[Row]) -> None:
+        self.name, self.rows, self.at = name, rows, 0
+
+    def take(self, first: int, count: int) -> list[Row]:
+        if first != self.at or count > len(self.rows) - first:
+            raise IRError(f"rows {first} to {first + count} of {self.name} were expected to begin at {self.at}")
+        self.at += count
+        return self.rows[first : first + count]
+
+
+def decode(image: bytes) -> Contents:
+    """The contents of the object `collc_tables`.
+
+    Raises:
+        IRError: it is not exactly what the compiler writes for what it holds.
+    """
+    if len(image) < layout.HEADER_BYTES or len(image) % 8:
+        raise IRError(f"an object of {len(image)} bytes holds no tables")
+    extents = layout.extents(image)
+    counts = {name: count for name, (_, count) in extents.items()}
+    at, size = layout.places(counts)
+    if size != len(image) or {name: first for name, (first, _) in extents.items()} != at:
+        raise IRError("the arrays do not lie where their sizes put them")
+    arrays = {}
+    for name in ARRAYS:
+        row = layout.row_layout(name)
+        arrays[name] = _Array(name, list(row.iter_unpack(image[at[name] : at[name] + counts[name] * row.size])))
+    if layout.pack({name: array.rows for name, array in arrays.items()}) != image:
+        raise IRError("their digest is wrong, or something lies between the arrays")
+    held = tuple(_allocation(arrays, row) for row in arrays["allocations"].take(0, counts["allocations"]))
+    sets = []
+    for nranks, first, allocation in arrays["gpu_sets"].take(0, counts["gpu_sets"]):
+        gpus, ranks = (tuple(x for (x,) in arrays[name].take(first, nranks)) for name in ("set_gpus", "set_ranks"))
+        sets.append(TableSet(gpus, allocation, ranks))
+    classes = tuple(x for (x,) in arrays["gpu_classes"].take(0, counts["gpu_classes"]))
+    try:
+        names = bytes(x for (x,) in arrays["gpu_names"].take(0, counts["gpu_names"])).decode().split("\0")
+    except UnicodeDecodeError:
+        raise IRError("the names of its GPUs are not UTF-8") from None
+    if len(names) != len(classes) + 1 or names.pop():
+        raise IRError(f"{len(classes)} GPUs have other names than one each")
+    for array in arrays.values():
+        if array.at != len(array.rows):
+            raise IRError(f"{len(array.rows) - array.at} rows of {array.name} belong to nothing")
+    return Contents(held, tuple(sets), classes, tuple(names))
+
+
+def _allocation(arrays: dict[str, _Array], row: Row) -> Held:
+    nranks, first_fifo, nfifos, first_program, nprograms, slots, slot_bytes = row
+    fifos = []
+    for src, first, count in arrays["fifos"].take(first_fifo, nfifos):
+        fifos.append((src, tuple(x for (x,) in arrays["fifo_readers"].take(first, count))))
+    rows = arrays["programs"].take(first_program, nprograms)
+    made: dict[Row, Program] = {}
+    used: set[int] = set()
+    programs, when = [], []
+    for min_bytes, collective, root, *place, chunk_bytes, protocol in rows:
+        if collective not in _COLLECTIVE_OF or protocol not in _PROTOCOL_OF or root < -1:
+            raise IRError(f"there is no collective {collective}, root {root} or protocol {protocol}")
+        # Who shares rows shares all but its sizes; rows of another program cannot begin at the same place.
+        key = (collective, root, *place)
+        if key not in made:
+            step_rows = _Steps(arrays, fifos, nranks, place)
+            made[key] = Program(
+                _COLLECTIVE_OF[collective], None if root < 0 else root, nranks, slots, chunk_bytes,
+                step_rows.shares, tuple(step_rows.fifos), step_rows.channels,
+            )  # fmt: skip
+            used |= step_rows.local.keys()
+        programs.append(made[key].replace(chunk_bytes=chunk_bytes))
+        when.append(When(None if min_bytes == NEVER else min_bytes, _PROTOCOL_OF[protocol]))
+    if len(used) != nfifos:
+        raise IRError(f"{nfifos - len(used)} FIFOs belong to no program")
+    if slot_bytes != -(-max((program.chunk_bytes for program in programs), default=0) // 128) * 128:
+        raise IRError(f"slots of {slot_bytes} bytes are not those of its largest chunk")
+    return Held(nranks, slots, slot_bytes, tuple(programs), tuple(when))
+
+
+class _Steps:
+    """What the steps of one program are: shares, FIFOs in the order of their first use, channels."""
+
+    def __init__(
+        self, arrays: dict[str, _Array], memory: Sequence[tuple[int, Row]], nranks: int, place: Sequence[int]
+    ) -> None:
+        first_share, nshares, first_rank_channel, nchannels = place
+        self.arrays, self.memory = arrays, memory
+        self.shares = tuple(self._share(*row) for row in arrays["shares"].take(first_share, nshares))
+        self.local: dict[int, int] = {}
+        self.fifos: list[Fifo] = []
+        rows = iter(arrays["rank_channels"].take(first_rank_channel, nranks * nchannels))
+        by_rank = [[self._loop(rank, *next(rows)) for _ in range(nchannels)] for rank in range(nranks)]
+        self.channels = tuple(Channel(tuple(loops)) for loops in zip(*by_rank, strict=True))
+
+    def _share(self, low: int, high: int, den: int, block: int) -> Share:
+        if den == 0:
+            raise IRError("a share is cut into nothing")
+        share = Share(block, Fraction(low, den), Fraction(high, den))
+        if share.denominator != den:
+            raise IRError(f"a share [{low}/{den}, {high}/{den}) is not in lowest terms")
+        return share
+
+    def _loop(self, rank: int, first: int, count: int) -> tuple[Step, ...]:
+        return tuple(self._step(rank, *row) for row in self.arrays["steps"].take(first, count))
+
+    def _step(
+        self, rank: int, first: int, share: int, lag: int, nrecv: int, nsend: int, flags: int, input_at: int
+    ) -> Step:
+        refs = self.arrays["refs"].take(first, nrecv + nsend)
+        for number, (fifo, reader) in enumerate(refs):
+            if fifo >= len(self.memory):
+                raise IRError(f"there is no FIFO {fifo}")
+            readers = self.memory[fifo][1]
+            if reader != (readers.index(rank) if number < nrecv and rank in readers else 0):
+                raise IRError(f"rank {rank} is not reader {reader} of FIFO {fifo}")
+        ids = tuple(self._local(fifo, share) for fifo, _ in refs)
+        step = Step(share, lag, bool(flags & FLAG_INPUT), ids[:nrecv], bool(flags & FLAG_OUTPUT), ids[nrecv:], input_at)
+        # Where the reduction ends: there an average divides.
+        if flags & ~(FLAG_INPUT | FLAG_OUTPUT) != FLAG_FINAL * (step.reduces and step.output):
+            raise IRError(f"a step of rank {rank} has the flags {flags}")
+        return step
+
+    def _local(self, number: int, share: int) -> int:
+        if number not in self.local:
+            self.local[number] = len(self.fifos)
+            # The index only has to tell FIFOs apart, and the number does.
+            self.fifos.append(Fifo(*self.memory[number], share, number))
+        return self.local[number]
+
+
+def unreadable(path: object, error: IRError) -> RunError:
+    return RunError(f"its tables are inconsistent: {error}", where=str(path))

@@ -1,0 +1,203 @@
+"""What a certificate proves, recomputed from the certificate and the graph alone, in exact arithmetic.
+
+Cheapest paths and arborescences are written here once more, not taken from the solvers, which price with their own.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Iterable, Sequence
+from fractions import Fraction
+
+from collc.collectives.model import Collective
+from collc.errors import CertificateError
+from collc.packing.model import Certificate, Cut, Partition, Prices
+from collc.topology.model import PlanGraph
+
+# Exact integers, or inf where there is no way.
+Costs = list[list[float]]
+
+
+def certificate_bound(
+    graph: PlanGraph, collective: Collective, root: int | None, certificate: Certificate, where: str = "certificate"
+) -> Fraction:
+    """The rate in GB/s that no plan can exceed, by DESIGN's three kinds of proof.
+
+    Raises CertificateError if the certificate is malformed or proves nothing for this collective.
+    """
+    if isinstance(certificate, Cut):
+        return _cut_bound(graph, collective, root, certificate, where)
+    if isinstance(certificate, Partition):
+        return _partition_bound(graph, collective, certificate, where)
+    return _prices_bound(graph, collective, root, certificate, where)
+
+
+def _vertex_set(graph: PlanGraph, vertices: Sequence[int], where: str) -> set[int]:
+    for v in vertices:
+        if not 0 <= v < len(graph.vertices):
+            raise CertificateError(f"no vertex {v} in this graph", where=where)
+    if len(set(vertices)) != len(vertices):
+        twice = next(v for i, v in enumerate(vertices) if v in vertices[:i])
+        raise CertificateError(f"vertex {graph.vertices[twice].name} is listed twice", where=where)
+    return set(vertices)
+
+
+def _sum(rates: Iterable[Fraction]) -> Fraction:
+    return sum(rates, Fraction(0))
+
+
+def _cut_bound(graph: PlanGraph, collective: Collective, root: int | None, cut: Cut, where: str) -> Fraction:
+    side = _vertex_set(graph, cut.side, where)
+    inside = sum(1 for r in graph.ranks if r in side)
+    if not 0 < inside < graph.nranks:
+        raise CertificateError(f"a cut holds some but not all GPUs, this side holds {inside}", where=where)
+    leaving = _sum(x.gbps for x in graph.links if x.src in side and x.dst not in side)
+    entering = _sum(x.gbps for x in graph.links if x.dst in side and x.src not in side)
+    if not collective.uses_trees:
+        raise CertificateError(f"a cut proves nothing for {collective.value}; it takes prices", where=where)
+    if collective.both_phases:
+        return min(leaving, entering)
+    if root is not None and root not in side:
+        raise CertificateError(f"the side does not hold the root {graph.vertices[root].name}", where=where)
+    crossing = entering if collective.inward else leaving
+    return graph.nranks * crossing / inside if collective.per_rank else crossing
+
+
+def _partition_bound(graph: PlanGraph, collective: Collective, partition: Partition, where: str) -> Fraction:
+    if not collective.both_phases:
+        raise CertificateError(f"a partition proves nothing for {collective.value}, only for all_reduce", where=where)
+    k = len(partition.parts)
+    if k < 2:
+        raise CertificateError("a partition has two parts or more", where=where)
+    place = [-1] * len(graph.vertices)
+    for i, part in enumerate(partition.parts):
+        at = f"{where}.parts[{i}]"
+        side = _vertex_set(graph, part, at)
+        if not any(v < graph.nranks for v in side):
+            raise CertificateError("this part holds no GPU", where=at)
+        for v in sorted(side):
+            if place[v] >= 0:
+                raise CertificateError(f"{graph.vertices[v].name} is in two parts", where=at)
+            place[v] = i
+    for r in graph.ranks:
+        if place[r] < 0:
+            raise CertificateError(f"{graph.vertices[r].name} is in no part", where=where)
+    crossing = [x for x in graph.links if place[x.src] != place[x.dst]]
+    out = _sum(x.gbps for x in crossing if place[x.src] >= 0)
+    into = _sum(x.gbps for x in crossing if place[x.dst] >= 0)
+    return min(out, into) / (2 * (k - 1))
+
+
+def _prices_bound(graph: PlanGraph, collective: Collective, root: int | None, prices: Prices, where: str) -> Fraction:
+    price = [Fraction(0)] * len(graph.links)
+    if len({link for link, _ in prices.prices}) != len(prices.prices):
+        raise CertificateError("a link has two prices", where=where)
+    for link, value in prices.prices:
+        if not 0 <= link < len(graph.links):
+            raise CertificateError(f"no link {link} in this graph", where=where)
+        if value < 0:
+            raise CertificateError(f"link {link} has the negative price {value}", where=where)
+        price[link] = value
+    scale = math.lcm(*(p.denominator for p in price))
+    unit = _unit_cost(graph, [int(p * scale) for p in price], collective, root)
+    if unit == math.inf:
+        raise CertificateError("some GPU cannot be reached at all", where=where)
+    if unit == 0:
+        raise CertificateError("the prices let one unit be served for free, so they prove nothing", where=where)
+    return _sum(x.gbps * price[x.id] for x in graph.links) * scale / Fraction(unit)
+
+
+def _unit_cost(graph: PlanGraph, price: list[int], collective: Collective, root: int | None) -> float:
+    """The cheapest cost of serving one unit under the prices, an integer or a Fraction; inf: it cannot be served."""
+    ranks, n = graph.ranks, graph.nranks
+    roots = ranks if root is None else [root]
+    if not collective.uses_trees:
+        # A gather's paths are those of a scatter, each turned round.
+        found = _costs(graph, price, collective.inward, roots, relays=True)
+        if collective is Collective.SENDRECV:
+            return sum(found[v][(v + 1) % n] for v in ranks)
+        return _shared(sum(row[v] for r, row in zip(roots, found, strict=True) for v in ranks if v != r), n)
+    cost = _costs(graph, price, collective.inward, ranks)
+    if collective.both_phases:
+        back = _costs(graph, price, True, ranks)
+        return min(_arborescence(cost, r) + _arborescence(back, r) for r in roots)
+    return _shared(sum(_arborescence(cost, r) for r in roots), len(roots))
+
+
+def _shared(total: float, parts: int) -> float:
+    """A part of an exact sum."""
+    return total if total == math.inf else Fraction(total) / parts  # type: ignore[return-value]
+
+
+def _costs(graph: PlanGraph, price: list[int], reverse: bool, sources: Iterable[int], relays: bool = False) -> Costs:
+    """Per source the price of the cheapest path to each other rank, by Dijkstra; inf where none leads, and to itself.
+
+    Args:
+        reverse: paths against the links.
+        relays: paths may pass through other ranks.
+    """
+    out: list[list[tuple[int, int]]] = [[] for _ in graph.vertices]
+    for link in graph.links:
+        src, dst = (link.dst, link.src) if reverse else (link.src, link.dst)
+        out[src].append((dst, price[link.id]))
+    found: Costs = []
+    for source in sources:
+        best: list[float] = [math.inf] * len(graph.vertices)
+        best[source] = 0
+        heap = [(0, source)]
+        while heap:
+            cost, vertex = heapq.heappop(heap)
+            if cost > best[vertex] or (vertex < graph.nranks and vertex != source and not relays):
+                continue
+            for head, extra in out[vertex]:
+                if cost + extra < best[head]:
+                    best[head] = cost + extra
+                    heapq.heappush(heap, (cost + extra, head))
+        best[source] = math.inf
+        found.append(best[: graph.nranks])
+    return found
+
+
+def _arborescence(cost: Costs, root: int) -> float:
+    """The cost of a cheapest spanning out-arborescence: Chu and Liu 1965, Edmonds 1967; inf: none spans. O(n^3)."""
+    total: float = 0
+    while True:
+        columns = list(zip(*cost, strict=True))
+        low = [min(column) for column in columns]
+        low[root] = 0
+        total += sum(low)
+        if total == math.inf:
+            return total
+        parent = [root if v == root else column.index(low[v]) for v, column in enumerate(columns)]
+        group, count = _contracted(parent, root)
+        if count == len(cost):
+            return total
+        smaller: Costs = [[math.inf] * count for _ in range(count)]
+        for u, row in enumerate(cost):
+            into = smaller[group[u]]
+            for v, value in enumerate(row):
+                if group[u] != group[v] and value - low[v] < into[group[v]]:
+                    into[group[v]] = value - low[v]
+        cost, root = smaller, group[root]
+
+
+def _contracted(parent: list[int], root: int) -> tuple[list[int], int]:
+    """Numbers for vertices such that exactly those on one cycle of parents share one, and how many numbers."""
+    group, mark, count = [-1] * len(parent), [-1] * len(parent), 0
+    mark[root] = root
+    for start in range(len(parent)):
+        v = start
+        while mark[v] < 0:
+            mark[v] = start
+            v = parent[v]
+        if mark[v] == start and v != root and group[v] < 0:
+            while group[v] < 0:
+                group[v] = count
+                v = parent[v]
+            count += 1
+    for v in range(len(parent)):
+        if group[v] < 0:
+            group[v] = count
+            count += 1
+    return group, count
