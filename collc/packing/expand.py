@@ -20,15 +20,16 @@ def expand(solved: Solved, collective: Collective, mirror: Sequence[int] | None)
     Args:
         mirror: for a solution of the opposite collective, each link's equal the other way.
     """
-    elements = solved.symmetry.elements() if solved.symmetry.generators else [None]
+    elements = solved.symmetry.elements()
+    plain = not solved.symmetry.generators
     hops: dict[tuple[int, int, tuple[int, ...]], Hop] = {}
     # Equal hops are one object, so their identities stand for them: hashing millions of hops by value is slow.
     phases: dict[tuple[int, tuple[int, ...], tuple[int, ...]], tuple[tuple[Hop, ...], tuple[Hop, ...]]] = {}
     weight: dict[tuple[int, tuple[int, ...], tuple[int, ...]], Fraction] = {}
     for column, total in solved.weights:
-        part = total / len(elements)
-        for element in elements:
-            root, up, down = _Image(element, mirror, hops).tree(column, collective)
+        for share, vertex, link in elements:
+            part = total * share
+            root, up, down = _Image(None if plain else (vertex, link), mirror, hops).tree(column, collective)
             key = root, tuple(map(id, up)), tuple(map(id, down))
             phases[key] = up, down
             weight[key] = weight.get(key, Fraction(0)) + part

@@ -146,8 +146,8 @@ def _flows(weights: Sequence[tuple[Column, Fraction]], collective: Collective, s
     weight: dict[tuple[int, int, tuple[int, ...]], Fraction] = {}
     elements = symmetry.elements()
     for column, total in weights:
-        amount = total / len(elements)
-        for vertex, link in elements:
+        for part, vertex, link in elements:
+            amount = total * part
             for src, dst, path in column.out:
                 a, b, way = vertex[src], vertex[dst], tuple(map(link.__getitem__, path))
                 key = (b, a, way[::-1]) if collective.inward else (a, b, way)

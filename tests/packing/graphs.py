@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from fractions import Fraction
 
 from collc.topology.model import GraphLink, LinkKind, PlanGraph, Vertex, VertexKind
@@ -73,3 +74,42 @@ def rails(servers: int, per_server: int, local: int = 300, nic: int = 25) -> Pla
     where = [f"server{v // per_server}" for v in range(n)] + [f"server{s}" for s in range(servers)]
     spare = 2 if servers > 1 else 0
     return graph(n, both(pairs), forwarders=servers + spare, name="rails", servers=where + ["fabric"] * spare)
+
+
+def cluster(sizes: Sequence[int], *, rails: int = 8, local: int = 450, nic: int = 50) -> PlanGraph:
+    """Servers of these sizes: GPUs on a switch of their own server (one GPU alone: none), GPU j on rail j % rails."""
+    n = sum(sizes)
+    links: list[tuple[int, int, Fraction | int | str]] = []
+    kinds: list[LinkKind] = []
+    where: list[str] = []
+    switches = [f"server{s}" for s, size in enumerate(sizes) if size > 1]
+    for s, size in enumerate(sizes):
+        for j in range(size):
+            gpu = len(where)
+            where.append(f"server{s}")
+            ends = [(n + switches.index(f"server{s}"), local, LinkKind.NVSWITCH)] if size > 1 else []
+            for other, gbps, kind in [*ends, (n + len(switches) + j % rails, nic, LinkKind.NET)]:
+                links += both([(gpu, other, gbps)])
+                kinds += [kind, kind]
+    servers = [*where, *switches, *["fabric"] * rails]
+    return graph(n, links, forwarders=len(switches) + rails, name="cluster", servers=servers, kinds=kinds)
+
+
+def lacking(machine: PlanGraph, vertices: Iterable[int] = (), links: Iterable[int] = ()) -> PlanGraph:
+    """`machine` without these vertices and links."""
+    gone, cut = set(vertices), set(links)
+    kept = [v for v in range(len(machine.vertices)) if v not in gone]
+    place = {v: i for i, v in enumerate(kept)}
+    left = [x for x in machine.links if x.id not in cut and x.src in place and x.dst in place]
+    return replace(
+        machine,
+        nranks=sum(v < machine.nranks for v in kept),
+        vertices=tuple(machine.vertices[v] for v in kept),
+        servers=tuple(machine.servers[v] for v in kept),
+        links=tuple(replace(x, id=i, src=place[x.src], dst=place[x.dst]) for i, x in enumerate(left)),
+    )
+
+
+def nic_links(machine: PlanGraph, gpu: int) -> set[int]:
+    """The links between a GPU and the network."""
+    return {x.id for x in machine.links if x.kind is LinkKind.NET and gpu in (x.src, x.dst)}
