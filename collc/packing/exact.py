@@ -8,6 +8,7 @@ reaches the bound, done; (3) the LP over all trees, which settles the optimum an
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -16,6 +17,7 @@ from collc.collectives.model import Collective
 from collc.errors import PackingError
 from collc.packing.columns import DENSE_FROM, Column, Oracle, TreeOracle, mirrored_links
 from collc.packing.cuts import broadcast_cut, gather_cut, reduce_partition
+from collc.packing.edmonds import pack_rooted
 from collc.packing.effort import Effort, efforts
 from collc.packing.generate import Generator, Packing
 from collc.packing.model import Certificate, Cut, Partition, Prices
@@ -32,6 +34,9 @@ _LISTED = 3000
 LIST_RANKS = 12
 # Up to here the best partition is searched for (a minimum cut per rank); above, only likely ones are tried.
 _PARTITION_LIMIT = 64
+# Without forwarders and above so many ranks, trees of one root are grown by maximum flows; below, an LP finds shallower
+# ones.
+_EDMONDS_FROM = 32
 # From so many links or ranks on symmetry is worth its search and the many images of each tree.
 _SYMMETRIC_LINKS, _SYMMETRIC_RANKS = 64, 13
 
@@ -147,8 +152,11 @@ def solve_exact(problem: Problem, servers: Sequence[str]) -> Solved:
     net = problem.net
     net.require_connected()
     bound, certificate = problem_bound(problem, servers)
-    generator = problem.generator()
     wish, proof = efforts(net.nranks)
+    if problem.root is not None and net.nverts == net.nranks > _EDMONDS_FROM:
+        weights = pack_rooted(net, problem.root, bound, Effort(math.inf))
+        return Solved(bound, bound, weights, certificate, no_symmetry(net))
+    generator = problem.generator()
     least = least_depth(generator.oracle)
     # Many ranks: the LP over all trees is slow to settle, a shallow one that reaches the bound is not.
     tries = _SHALLOW_TRIES if net.nranks > DENSE_FROM else 1

@@ -56,8 +56,10 @@ class FlowNetwork:
                 head = self.head[arc]
                 if level[head] < 0 and self.residual[arc] > 0:
                     level[head] = level[vertex] + 1
+                    if head == sink:
+                        return level  # vertices farther away are on no shortest path
                     queue.append(head)
-        return level if level[sink] >= 0 else None
+        return None
 
     def _block(self, source: int, sink: int, level: list[int]) -> int:
         """A blocking flow in the level graph, by depth-first search with current arcs (no recursion)."""
