@@ -45,8 +45,8 @@ unit: setup
 sanitize: setup  ## the runtime under ThreadSanitizer, AddressSanitizer and UBSan (4 minutes)
 	$(BIN)/python -m pytest -m slow tests/runtime/test_sanitize.py
 
-chaos: setup  ## 200 random faults, 10,000 communicators (15 minutes)
-	$(BIN)/python -m pytest -m slow tests/runtime/test_chaos.py
+chaos: setup  ## 300 random faults, every pair of calls that differ, 10,000 communicators (90 minutes)
+	$(BIN)/python -m pytest -m slow tests/runtime/test_chaos.py tests/runtime/test_mismatch.py
 
 chaos-protocols: setup  ## random calls and faults with each protocol forced: host, and CUDA on a driver of the tests
 	$(BIN)/python -m pytest -m slow tests/cuda/test_cuda_chaos.py tests/runtime/test_forced_protocols.py

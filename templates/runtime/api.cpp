@@ -56,8 +56,15 @@ Call make_call(Work work, Collective kind, const void *input, void *output, size
   call.type = type;
   call.root = root;
   call.stream = stream;
-  call.number = call.signature = 0;
+  call.number = call.signature = call.what = 0;
+  call.continues = false;
   return call;
+}
+
+// A collective of no elements: it moves nothing and waits for nobody, but others that do something else must learn of it.
+Status nothing(const CommunicatorPtr &communicator, Call &call) {
+  call.work = Work::kNothing;
+  return submit(communicator, call);
 }
 
 // A collective that runs a program. `op` is null for those that only move data, `root` -1 for those without.
@@ -66,7 +73,7 @@ Status collective(const CommunicatorPtr &communicator, Collective kind, const vo
   const CollectiveTraits &row = traits(kind);
   if (row.rooted) COLLC_RETURN_IF_FAILED(check_rank(*communicator, "root", root));
   Call call = make_call(Work::kProgram, kind, input, output, count, type, root, stream);
-  if (count == 0) return communicator->state();
+  if (count == 0) return nothing(communicator, call);
   const bool is_root = root == static_cast<int>(communicator->rank());
   COLLC_RETURN_IF_FAILED(check_buffers(*communicator, call, !row.root_has_input || is_root, !row.root_has_output || is_root));
   if (op != nullptr) COLLC_RETURN_IF_FAILED(make_operation(*communicator, *op, type, &call.op));
@@ -74,11 +81,11 @@ Status collective(const CommunicatorPtr &communicator, Collective kind, const vo
 }
 
 // A collective made of transfers: block `r` of `input` goes to rank r, block `r` of `output` comes from it. Null: nothing.
-Status exchange(const CommunicatorPtr &communicator, const void *input, const std::vector<uint32_t> &to, bool input_blocks,
-                void *output, const std::vector<uint32_t> &from, bool output_blocks, size_t count, ncclDataType_t type,
-                cudaStream_t stream) {
-  const Call whole = make_call(Work::kSend, Collective::kSendRecv, input, output, count, type, -1, stream);
-  if (count == 0) return communicator->state();
+Status exchange(const CommunicatorPtr &communicator, Collective kind, const void *input, const std::vector<uint32_t> &to,
+                bool input_blocks, void *output, const std::vector<uint32_t> &from, bool output_blocks, size_t count,
+                ncclDataType_t type, int root, cudaStream_t stream) {
+  Call whole = make_call(Work::kSend, kind, input, output, count, type, root, stream);
+  if (count == 0) return nothing(communicator, whole);
   COLLC_RETURN_IF_FAILED(check_buffers(*communicator, whole, !to.empty(), !from.empty()));
   const size_t block = count * element_bytes(type);
   std::vector<Call> calls;
@@ -95,6 +102,7 @@ Status exchange(const CommunicatorPtr &communicator, const void *input, const st
     call.output = static_cast<char *>(output) + (output_blocks ? peer * block : 0);
     calls.push_back(call);
   }
+  for (size_t i = 1; i < calls.size(); ++i) calls[i].continues = true;
   return submit(communicator, calls);
 }
 
@@ -503,7 +511,7 @@ ncclResult_t pncclAlltoAll(const void *send, void *recv, size_t count, ncclDataT
     return call_real(pncclAlltoAll, "ncclAlltoAll", send, recv, count, type, real, stream);
   }, [&](const CommunicatorPtr &found) {
     const std::vector<uint32_t> all = all_ranks(*found);
-    return exchange(found, send, all, true, recv, all, true, count, type, stream);
+    return exchange(found, Collective::kAllToAll, send, all, true, recv, all, true, count, type, -1, stream);
   });
 }
 COLLC_ALIAS(ncclResult_t, AlltoAll, (const void *, void *, size_t, ncclDataType_t, ncclComm_t, cudaStream_t));
@@ -516,7 +524,8 @@ ncclResult_t pncclGather(const void *send, void *recv, size_t count, ncclDataTyp
     COLLC_RETURN_IF_FAILED(check_rank(*found, "root", root));
     const bool is_root = root == static_cast<int>(found->rank());
     const std::vector<uint32_t> from = is_root ? all_ranks(*found) : std::vector<uint32_t>();
-    return exchange(found, send, {static_cast<uint32_t>(root)}, false, recv, from, true, count, type, stream);
+    return exchange(found, Collective::kGather, send, {static_cast<uint32_t>(root)}, false, recv, from, true, count, type, root,
+                    stream);
   });
 }
 COLLC_ALIAS(ncclResult_t, Gather, (const void *, void *, size_t, ncclDataType_t, int, ncclComm_t, cudaStream_t));
@@ -529,7 +538,8 @@ ncclResult_t pncclScatter(const void *send, void *recv, size_t count, ncclDataTy
     COLLC_RETURN_IF_FAILED(check_rank(*found, "root", root));
     const bool is_root = root == static_cast<int>(found->rank());
     const std::vector<uint32_t> to = is_root ? all_ranks(*found) : std::vector<uint32_t>();
-    return exchange(found, send, to, true, recv, {static_cast<uint32_t>(root)}, false, count, type, stream);
+    return exchange(found, Collective::kScatter, send, to, true, recv, {static_cast<uint32_t>(root)}, false, count, type, root,
+                    stream);
   });
 }
 COLLC_ALIAS(ncclResult_t, Scatter, (const void *, void *, size_t, ncclDataType_t, int, ncclComm_t, cudaStream_t));

@@ -20,8 +20,8 @@ struct Operation {
   unsigned char scale[8] = {};  // one element of the call's type
 };
 
-// What a call does: run a program, or one end of a transfer between two ranks.
-enum class Work : uint32_t { kProgram, kSend, kReceive };
+// What a call does: run a program, one end of a transfer between two ranks, or nothing, as it has no elements.
+enum class Work : uint32_t { kProgram, kSend, kReceive, kNothing };
 
 // One call of one rank, checked. Counts are NCCL's.
 struct Call {
@@ -31,28 +31,16 @@ struct Call {
   const Program *program;  // null in a communicator of one rank, whose calls only copy
   const void *input;
   void *output;
-  uint64_t count;  // not 0
+  uint64_t count;  // 0 where there is nothing to do
   ncclDataType_t type;
   Operation op;
   int root;  // NCCL rank, -1 without
   cudaStream_t stream;
-  uint64_t number;     // of the communicator's collective calls, from 1
+  uint64_t number;     // of the communicator's collective calls, from 1; 0 for ncclSend and ncclRecv
   uint64_t signature;  // the same on all ranks whose calls match; of a transfer, at both its ends
+  uint64_t what;       // packed (call_log.h)
+  bool continues;      // one of the transfers that a collective is made of, and not the first
 };
-
-// Tells the other ranks what `rank` begins. They read in the other order: whoever sees the new signature sees that the old
-// number is gone.
-inline void record_call(Segment &segment, uint32_t rank, const Call &call) {
-  CallRecord &record = segment.line(rank).call;
-  record.number.store(0, std::memory_order_relaxed);
-  record.count.store(call.count, std::memory_order_relaxed);
-  record.collective.store(static_cast<uint32_t>(call.collective), std::memory_order_relaxed);
-  record.type.store(static_cast<uint32_t>(call.type), std::memory_order_relaxed);
-  record.op.store(static_cast<uint32_t>(call.op.average ? ncclAvg : call.op.kind), std::memory_order_relaxed);
-  record.root.store(call.root, std::memory_order_relaxed);
-  record.signature.store(call.signature, std::memory_order_release);
-  record.number.store(call.number, std::memory_order_release);
-}
 
 // Which plan serves a communicator, and who plays which part: NCCL rank <-> rank of the plan.
 struct Placement {
@@ -109,6 +97,8 @@ class Backend {
   virtual Status current_device(int *device) = 0;
   // Makes `device` current for this thread (ncclCommInitAll's list).
   virtual Status use_device(int device) = 0;
+  // By how many calls one rank may be ahead of another, at the most; a power of two. The log of each holds so many.
+  virtual uint32_t most_ahead() const = 0;
   // Bytes that a communicator needs in the shared segment beside the control area.
   virtual uint64_t shared_bytes(const Tables &tables, const Placement &placement) const = 0;
   virtual Status open(const RankContext &context, std::unique_ptr<RankBackend> *rank) = 0;

@@ -236,7 +236,7 @@ ncclComm_t Communicator::release_real() {
 }
 
 Status Communicator::share_memory(Rendezvous &rendezvous, const std::string &key, const std::vector<uint64_t> &owners) {
-  const uint64_t bytes = backend().shared_bytes(tables(), placement_);
+  const Segment::Size size{nranks_, backend().most_ahead(), backend().shared_bytes(tables(), placement_)};
   std::shared_ptr<Segment> segment;
   std::vector<Bytes> all;
   const std::function<bool()> stop = [this, &rendezvous] { return stopped_.load() || !rendezvous.connected(); };
@@ -247,11 +247,12 @@ Status Communicator::share_memory(Rendezvous &rendezvous, const std::string &key
     Status status = random_bytes(random, sizeof random);
     std::string name = "collc-";
     for (const unsigned char byte : random) name += format("%02x", byte);
-    if (status.ok()) status = Segment::create(nranks_, bytes, &segment);
+    if (status.ok()) status = Segment::create(size, &segment);
     if (status.ok()) status = server.listen(name);
     claim(key, &first)->set(status, segment);
     COLLC_RETURN_IF_FAILED(rendezvous.exchange(bytes_of(name), &all, status));
     status = server.serve(segment->fd(), key, owners, rank_, rendezvous.seconds(), stop);
+    segment->hide();
     if (!status.ok()) return stop() ? rendezvous.verdict() : status;
   } else {
     COLLC_RETURN_IF_FAILED(rendezvous.exchange({}, &all));
@@ -261,7 +262,7 @@ Status Communicator::share_memory(Rendezvous &rendezvous, const std::string &key
       Status status =
           fetch_fd(std::string(all[0].begin(), all[0].end()), key, rank_, rendezvous.seconds(), stop, &fd);
       if (!status.ok() && stop()) status = rendezvous.verdict();
-      if (status.ok()) status = Segment::adopt(fd, nranks_, bytes, &segment);
+      if (status.ok()) status = Segment::adopt(fd, size, &segment);
       entry->set(status, segment);
     }
     std::unique_lock<std::mutex> lock(entry->mutex);
@@ -304,21 +305,32 @@ bool Communicator::force(uint32_t number) {
 
 Status Communicator::prepare(Call *call) {
   COLLC_RETURN_IF_FAILED(state());
-  const bool transfer = call->work != Work::kProgram;
   call->program = nullptr;
-  if (!transfer && nranks_ > 1) {
+  if (call->work == Work::kProgram && nranks_ > 1) {
     call->program = choose(call->collective, call->root, call->count * element_bytes(call->type));
     if (call->program == nullptr)
       return fail(ncclInvalidUsage, "this library was compiled without %s%s", name_of(call->collective),
                   call->root < 0 ? "" : format(" from rank %d", call->root).c_str());
   }
-  call->number = transfer ? 0 : ++calls_;
-  const uint64_t operation =
-      static_cast<uint64_t>(call->op.kind) + (call->op.average ? 16 : 0) + (call->op.scaled ? 32 : 0);
-  const uint64_t kind = static_cast<uint64_t>(call->collective) | static_cast<uint64_t>(call->type) << 8 | operation << 16 |
-                        static_cast<uint64_t>(call->root + 1) << 32;
-  call->signature = mix(mix(call->number ^ mix(call->count)) ^ kind);
   return {};
+}
+
+void Communicator::count(Call *call) {
+  if (call->collective == Collective::kSendRecv) {
+    const bool receives = call->work == Work::kReceive;
+    call->number = 0;
+    call->what = pack_transfer(receives, call->type, static_cast<int>(call->peer));
+    call->signature = sign_transfer(call->type, call->count);
+    return;
+  }
+  const uint64_t operation = static_cast<uint64_t>(call->op.kind) + (call->op.average ? kAverage : 0) + (call->op.scaled ? kScaled : 0);
+  call->what = pack_call(call->collective, call->type, operation, call->root);
+  if (!call->continues) {
+    ++calls_;
+    history_ = mix(mix(history_ ^ mix(call->count)) ^ call->what);
+  }
+  call->number = calls_;
+  call->signature = call->work == Work::kProgram ? history_ : sign_exchange(history_);
 }
 
 Status Communicator::add_scaling(const void *scalar, ncclDataType_t type, bool immediate, ncclRedOp_t *handle) {

@@ -67,8 +67,10 @@ class Communicator {
   // From now on every call of the program's collective and root runs it; `number` is among all of the library's
   // programs. False if it is not of this allocation.
   bool force(uint32_t number);
-  // Fills the fields of a call that are the communicator's: program, number, signature.
+  // Finds the program of a call, or why it cannot begin.
   Status prepare(Call *call);
+  // Counts a call that begins: number, signature.
+  void count(Call *call);
 
   // PreMulSum operators; handles from ncclNumOps up.
   Status add_scaling(const void *scalar, ncclDataType_t type, bool immediate, ncclRedOp_t *handle);
@@ -109,6 +111,7 @@ class Communicator {
   uint32_t rank_ = 0;
   bool absent_ = false;
   uint64_t calls_ = 0;
+  uint64_t history_ = 0;  // of all calls so far
   double bootstrap_seconds_ = 0;  // when it was made; for its splits
   std::vector<uint32_t> gpus_;  // what the ranks stand for, indices of the topology; empty: unknown
   Placement placement_;

@@ -78,15 +78,15 @@ Status run_calls(std::vector<PendingCall> &calls) {
   Status first;
   for (PendingCall &pending : calls) {
     const Status ready = pending.communicator->prepare(&pending.call);
-    if (!ready.ok()) {
-      if (first.ok()) first = ready;
-      continue;
-    }
+    if (first.ok()) first = ready;
+  }
+  // A call that cannot begin must not leave the others of the group half done, or counted, on this rank only.
+  if (!first.ok()) return first;
+  for (PendingCall &pending : calls) {
+    pending.communicator->count(&pending.call);
     batch.push_back({pending.communicator->backend_rank(), pending.call, {}});
     owners.push_back(pending.communicator.get());
   }
-  // A call that cannot begin must not leave the others of the group half done on this rank only.
-  if (!first.ok()) return first;
   backend().run(batch);
   for (size_t i = 0; i < batch.size(); ++i) {
     if (batch[i].status.ok()) continue;
@@ -238,6 +238,7 @@ Status submit(const CommunicatorPtr &communicator, const Call &call) {
   }
   Submission submission{communicator->backend_rank(), call, {}};
   COLLC_RETURN_IF_FAILED(communicator->prepare(&submission.call));
+  communicator->count(&submission.call);
   backend().run_one(submission);
   if (!submission.status.ok()) communicator->set_failed(submission.status);
   return submission.status;

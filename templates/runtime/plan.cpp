@@ -5,7 +5,6 @@
 #include <cstring>
 #include <set>
 
-#include "collc/collective_traits.h"
 #include "environment.h"
 
 extern "C" {
@@ -196,10 +195,6 @@ Status check_gpus(uint32_t nranks, const std::vector<uint32_t> &gpus) {
   if (gpus.empty() || gpus.size() >= nranks) return {};
   return fail(ncclInvalidUsage, "COLLC_GPUS names %zu GPU%s for a communicator of %u ranks: name one for each, in the ranks' order",
               gpus.size(), gpus.size() == 1 ? "" : "s", nranks);
-}
-
-const char *name_of(Collective collective) {
-  return static_cast<uint32_t>(collective) < kCollectives ? traits(collective).name : "unknown collective";
 }
 
 }  // namespace collc

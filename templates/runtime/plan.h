@@ -27,6 +27,4 @@ Status place(uint32_t nranks, const std::vector<uint32_t> &gpus, Placement *plac
 // other communicators, of all ranks of a job, say: then nobody said which GPUs these ranks are.
 Status check_gpus(uint32_t nranks, const std::vector<uint32_t> &gpus);
 
-const char *name_of(Collective collective);
-
 }  // namespace collc

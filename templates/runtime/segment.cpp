@@ -15,22 +15,19 @@
 #include <ctime>
 #include <new>
 
+#include "file_limit.h"
+
 namespace collc {
 namespace {
 
 constexpr uint64_t kMagic = 0x31676573636c6c63;  // "cllcseg1"
 
 uint64_t pages(uint64_t bytes) { return (bytes + kPage - 1) / kPage * kPage; }
-uint64_t control_bytes(uint32_t nranks) { return pages(sizeof(Control)) + pages(nranks * sizeof(RankLine)); }
-
-struct flock record(uint32_t rank, short type) {
-  struct flock lock = {};
-  lock.l_type = type;
-  lock.l_whence = SEEK_SET;
-  lock.l_start = rank;
-  lock.l_len = 1;
-  return lock;
+uint64_t lines_bytes(const Segment::Size &size) { return pages(size.nranks * sizeof(RankLine)); }
+uint64_t control_bytes(const Segment::Size &size) {
+  return pages(sizeof(Control)) + lines_bytes(size) + pages(uint64_t{size.nranks} * size.calls * sizeof(CallRecord));
 }
+uint64_t total_bytes(const Segment::Size &size) { return control_bytes(size) + pages(size.bytes); }
 
 }  // namespace
 
@@ -42,39 +39,43 @@ void futex_wait(std::atomic<uint32_t> &word, uint32_t value, uint64_t microsecon
   syscall(SYS_futex, reinterpret_cast<uint32_t *>(&word), FUTEX_WAIT, value, &limit, nullptr, 0);
 }
 
-Status Segment::create(uint32_t nranks, uint64_t bytes, std::shared_ptr<Segment> *made) {
+Status Segment::create(const Size &size, std::shared_ptr<Segment> *made) {
   const int fd = memfd_create("collc", MFD_CLOEXEC);
   if (fd < 0) return fail_errno("no shared memory (memfd_create)", errno);
-  const uint64_t total = control_bytes(nranks) + pages(bytes);
   // Reserved now: running out of memory later would be a SIGBUS in the middle of a collective.
-  const int error = posix_fallocate(fd, 0, static_cast<off_t>(total));
+  const uint64_t total = total_bytes(size);
+  const int error = within_file_limit([&] { return posix_fallocate(fd, 0, static_cast<off_t>(total)); });
   if (error != 0) {
     close(fd);
-    return fail_errno(format("cannot reserve %.1f MB of shared memory for %u ranks", total / 1e6, nranks), error);
+    const char *limit = error == EFBIG ? " (the limit of RLIMIT_FSIZE, ulimit -f, holds for it too)" : "";
+    return fail_errno(format("cannot reserve %.1f MB of shared memory for %u ranks%s", static_cast<double>(total) / 1e6,
+                             size.nranks, limit), error);
   }
-  COLLC_RETURN_IF_FAILED(map(fd, nranks, bytes, made));
+  COLLC_RETURN_IF_FAILED(map(fd, size, made));
   Control &control = (*made)->control();
-  control.bytes = bytes;
-  control.nranks = nranks;
+  control.bytes = size.bytes;
+  control.nranks = size.nranks;
+  control.calls = size.calls;
   control.magic = kMagic;
   return {};
 }
 
-Status Segment::adopt(int fd, uint32_t nranks, uint64_t bytes, std::shared_ptr<Segment> *made) {
+Status Segment::adopt(int fd, const Size &size, std::shared_ptr<Segment> *made) {
   struct stat info;
-  if (fstat(fd, &info) != 0 || static_cast<uint64_t>(info.st_size) != control_bytes(nranks) + pages(bytes)) {
+  if (fstat(fd, &info) != 0 || static_cast<uint64_t>(info.st_size) != total_bytes(size)) {
     close(fd);
     return fail(ncclInternalError, "rank 0 shared memory of another size: do all ranks load the same library?");
   }
-  COLLC_RETURN_IF_FAILED(map(fd, nranks, bytes, made));
+  COLLC_RETURN_IF_FAILED(map(fd, size, made));
+  (*made)->hide();
   const Control &control = (*made)->control();
-  if (control.magic != kMagic || control.nranks != nranks || control.bytes != bytes)
+  if (control.magic != kMagic || control.nranks != size.nranks || control.calls != size.calls || control.bytes != size.bytes)
     return fail(ncclInternalError, "rank 0 shared memory of another kind: do all ranks load the same library?");
   return {};
 }
 
-Status Segment::map(int fd, uint32_t nranks, uint64_t bytes, std::shared_ptr<Segment> *made) {
-  const uint64_t total = control_bytes(nranks) + pages(bytes);
+Status Segment::map(int fd, const Size &size, std::shared_ptr<Segment> *made) {
+  const uint64_t total = total_bytes(size);
   void *base = mmap(nullptr, total, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
   if (base == MAP_FAILED) {
     const int error = errno;
@@ -83,25 +84,31 @@ Status Segment::map(int fd, uint32_t nranks, uint64_t bytes, std::shared_ptr<Seg
   }
   // A forked child must not touch the ranks of its parent.
   madvise(base, total, MADV_DONTFORK);
-  std::shared_ptr<Segment> segment(new Segment(fd, static_cast<char *>(base), total, nranks));
+  std::shared_ptr<Segment> segment(new Segment(fd, static_cast<char *>(base), total));
   segment->process_ = getpid();
   segment->control_ = reinterpret_cast<Control *>(segment->base_);
   segment->lines_ = reinterpret_cast<RankLine *>(segment->base_ + pages(sizeof(Control)));
-  segment->memory_ = segment->base_ + control_bytes(nranks);
+  segment->calls_ = reinterpret_cast<CallRecord *>(reinterpret_cast<char *>(segment->lines_) + lines_bytes(size));
+  segment->memory_ = segment->base_ + control_bytes(size);
   *made = std::move(segment);
   return {};
 }
 
 Segment::~Segment() {
   if (process_ != getpid()) return;  // a forked child has no mapping to undo
+  hide();
   munmap(base_, bytes_);
-  close(fd_);  // and with it every lock of this process
+}
+
+void Segment::hide() {
+  if (fd_ >= 0) close(fd_);
+  fd_ = -1;
 }
 
 Status Segment::attach(uint32_t rank) {
-  struct flock lock = record(rank, F_WRLCK);
-  if (fcntl(fd_, F_SETLK, &lock) != 0) return fail(ncclInvalidUsage, "rank %u is taken by another process", rank);
-  local_[rank].store(true, std::memory_order_release);
+  bool taken = false;
+  COLLC_RETURN_IF_FAILED(hold(lines_[rank].life, &taken));
+  if (taken) return fail(ncclInvalidUsage, "rank %u is taken by another process", rank);
   if (syscall(SYS_membarrier, MEMBARRIER_CMD_REGISTER_GLOBAL_EXPEDITED, 0) != 0)
     control_->unfenced.fetch_add(1, std::memory_order_seq_cst);
   lines_[rank].state.store(static_cast<uint32_t>(RankState::kAttached), std::memory_order_seq_cst);
@@ -110,20 +117,20 @@ Status Segment::attach(uint32_t rank) {
 }
 
 void Segment::leave(uint32_t rank) {
+  if (process_ != getpid()) return;
   lines_[rank].state.store(static_cast<uint32_t>(RankState::kLeft), std::memory_order_seq_cst);
-  local_[rank].store(false, std::memory_order_release);
-  struct flock lock = record(rank, F_UNLCK);
-  fcntl(fd_, F_SETLK, &lock);
+  release(lines_[rank].life);
 }
 
 bool Segment::alive(uint32_t rank) const {
-  const auto attached = [&] {
-    return lines_[rank].state.load(std::memory_order_acquire) == static_cast<uint32_t>(RankState::kAttached);
-  };
-  if (local_[rank].load(std::memory_order_acquire) || !attached()) return true;
-  struct flock lock = record(rank, F_WRLCK);
-  if (fcntl(fd_, F_GETLK, &lock) != 0 || lock.l_type != F_UNLCK) return true;
-  return !attached();  // it may have left in between
+  const RankLine &line = lines_[rank];
+  return line.state.load(std::memory_order_acquire) != static_cast<uint32_t>(RankState::kAttached) || !has_ended(line.life);
+}
+
+Status Segment::compare(uint32_t rank, uint32_t peer) const {
+  const auto newest = [this](uint32_t of) { return lines_[of].calls.newest.load(std::memory_order_acquire); };
+  const CallLog mine = log(rank), theirs = log(peer);
+  return compare_calls({rank, mine, newest(rank)}, {peer, theirs, newest(peer)});
 }
 
 void Segment::abort(const Status &status, uint32_t rank) {
@@ -149,7 +156,7 @@ void Segment::settle() {
 Status Segment::abort_status(uint32_t rank) const {
   if (control_->aborted.load(std::memory_order_acquire) != 2) return fail(ncclRemoteError, "another rank failed");
   const std::string text(control_->abort_text, strnlen(control_->abort_text, sizeof control_->abort_text));
-  if (control_->abort_rank == rank) return Status(static_cast<ncclResult_t>(control_->abort_code), text);
+  if (control_->abort_rank == rank || control_->abort_code == ncclInvalidUsage) return Status(static_cast<ncclResult_t>(control_->abort_code), text);
   return Status(ncclRemoteError, format("rank %u: %s", control_->abort_rank, text.c_str()));
 }
 

@@ -1,8 +1,8 @@
 // The shared memory of one communicator: a control page, one page per rank, and the target's own part.
 //
 // It is a memfd, so nothing ever appears in /dev/shm and nothing outlives the last process. Every process maps it once,
-// whatever number of ranks it holds. A rank is alive as long as its process holds a POSIX record lock on byte `rank` of the
-// file: the kernel drops the lock when the process ends, however it ends, and a forked child does not inherit it.
+// whatever number of ranks it holds, and closes its descriptor once it needs to hand it to nobody: whatever a process does
+// with its descriptors later, nothing of a communicator depends on them. Who has died is told by liveness.h.
 //
 // Of two ranks that each store a word and then look at the other's, one must see what the other stored: of one that shows a
 // chunk and one that falls asleep; of one that begins to read a buffer and one that breaks the communicator and may free it.
@@ -15,6 +15,8 @@
 #include <memory>
 #include <string>
 
+#include "call_log.h"
+#include "liveness.h"
 #include "status.h"
 
 namespace collc {
@@ -31,16 +33,20 @@ constexpr bool kFencesCost = false;
 
 enum class RankState : uint32_t { kAbsent = 0, kAttached = 1, kLeft = 2 };
 
-// What a rank is executing, for diagnosis and to catch ranks whose calls differ.
-struct CallRecord {
-  std::atomic<uint64_t> number;     // of the call that runs; 0 while the record is written
-  std::atomic<uint64_t> signature;  // of call `number`
-  std::atomic<uint64_t> count;
-  std::atomic<uint32_t> collective;
-  std::atomic<uint32_t> type;
-  std::atomic<uint32_t> op;
-  std::atomic<int32_t> root;
+// How far a rank has come with its calls; its log has the calls themselves.
+struct CallCounts {
+  std::atomic<uint64_t> newest;    // that it has noted
   std::atomic<uint64_t> finished;  // on the host: the last call of which this rank owes nobody anything
+};
+
+// What a rank that sleeps waits for, for others to find out that all wait for each other.
+struct Asleep {
+  static constexpr uint32_t kMostRanks = 256;
+  std::atomic<uint64_t> turn;  // grows with every change; even: the rest means nothing
+  std::atomic<uint32_t> bell;  // the rank whose bell wakes it
+  std::atomic<uint32_t> heard;  // that bell's count when it last looked for what it waits for
+  std::atomic<uint64_t> waits[kMostRanks / 64];  // a bit per rank: only one of these can let it go on
+  std::atomic<uint64_t> count, what;             // the call that it waits in, as in a CallRecord
 };
 
 // A small message to the other ranks of a communicator that exists. Two buffers in turn: who posts message n + 2 has seen
@@ -59,7 +65,9 @@ struct alignas(2 * kLine) RankLine {
   // Not 0 while the rank reads or writes the memory of another rank.
   alignas(kLine) std::atomic<uint32_t> reading;
   std::atomic<uint32_t> core;  // that it was last seen on
-  alignas(kLine) CallRecord call;
+  alignas(kLine) CallCounts calls;
+  alignas(kLine) Life life;
+  alignas(kLine) Asleep asleep;
   alignas(kLine) Mail mail;
 };
 
@@ -67,6 +75,7 @@ struct Control {
   uint64_t magic;
   uint64_t bytes;
   uint32_t nranks;
+  uint32_t calls;  // that each rank's log holds
   std::atomic<uint32_t> attached;
   std::atomic<uint32_t> unfenced;  // ranks whose process has no membarrier; does not change once all are attached
   // Set once, by the rank that fails first; the text is complete when `aborted` is 2.
@@ -82,17 +91,25 @@ static_assert(std::atomic<uint64_t>::is_always_lock_free && std::atomic<uint32_t
 
 class Segment {
  public:
-  // Makes a segment with `bytes` for the target; ncclSystemError if the memory cannot be reserved.
-  static Status create(uint32_t nranks, uint64_t bytes, std::shared_ptr<Segment> *made);
-  // Maps the segment behind `fd` and owns the descriptor, also on failure.
-  static Status adopt(int fd, uint32_t nranks, uint64_t bytes, std::shared_ptr<Segment> *made);
+  // What the ranks agree on: how many they are, how many calls each remembers (a power of two), bytes for the target.
+  struct Size {
+    uint32_t nranks;
+    uint32_t calls;
+    uint64_t bytes;
+  };
+  // ncclSystemError if the memory cannot be reserved.
+  static Status create(const Size &size, std::shared_ptr<Segment> *made);
+  // Maps the segment behind `fd`, and closes that in any case.
+  static Status adopt(int fd, const Size &size, std::shared_ptr<Segment> *made);
 
   ~Segment();
   Segment(const Segment &) = delete;
   Segment &operator=(const Segment &) = delete;
 
   uint32_t nranks() const { return control_->nranks; }
+  // Of the rank that made it, until hide().
   int fd() const { return fd_; }
+  void hide();
   Control &control() { return *control_; }
   RankLine &line(uint32_t rank) { return lines_[rank]; }
   // The target's part: zeroed, page-aligned.
@@ -105,7 +122,17 @@ class Segment {
   // False if the rank's process has died without leaving.
   bool alive(uint32_t rank) const;
 
-  // Ends the communicator for all ranks; the first caller's words stay.
+  CallLog log(uint32_t rank) const { return CallLog(calls_ + uint64_t{rank} * control_->calls, control_->calls); }
+  // Notes a call of `rank` for the others; `log` is its own.
+  void note_call(uint32_t rank, CallLog &log, uint64_t number, uint64_t history, uint64_t count, uint64_t what) {
+    log.note(number, history, count, what);
+    lines_[rank].calls.newest.store(number, std::memory_order_release);
+  }
+  // ncclInvalidUsage with both calls if those of two ranks differ.
+  Status compare(uint32_t rank, uint32_t peer) const;
+
+  // Ends the communicator for all ranks; the first caller's words stay. ncclInvalidUsage is everybody's result, anything
+  // else that of `rank`, whose failure it is to the others.
   void abort(const Status &status, uint32_t rank);
   // Of a rank that shows that it reads, and then looks here, and one that aborts, at least one sees the other.
   bool aborted() const { return control_->aborted.load(std::memory_order_seq_cst) != 0; }
@@ -144,18 +171,17 @@ class Segment {
   }
 
  private:
-  Segment(int fd, char *base, uint64_t bytes, uint32_t nranks)
-      : fd_(fd), base_(base), bytes_(bytes), local_(new std::atomic<bool>[nranks]()) {}
-  static Status map(int fd, uint32_t nranks, uint64_t bytes, std::shared_ptr<Segment> *made);
+  Segment(int fd, char *base, uint64_t bytes) : fd_(fd), base_(base), bytes_(bytes) {}
+  static Status map(int fd, const Size &size, std::shared_ptr<Segment> *made);
   void wake(uint32_t bell);
 
   int fd_;
   char *base_;
   uint64_t bytes_;
   int process_ = 0;
-  std::unique_ptr<std::atomic<bool>[]> local_;  // ranks of this process: its own locks are invisible to F_GETLK
   Control *control_ = nullptr;
   RankLine *lines_ = nullptr;
+  CallRecord *calls_ = nullptr;
   char *memory_ = nullptr;
 };
 

@@ -172,11 +172,13 @@ class Chaos:
             return "an error without a name"
         if needs_all and SUCCESS in errors:
             return "a rank that knows nothing of it"
+        if fault == "differs" and REMOTE_ERROR in errors:
+            return "a rank that takes it for another's failure"
         words = {
             "missing": "COLLC_TIMEOUT: after 0.3 s rank",
             "abort": "ncclCommAbort was called",
             "leaves": f"rank {victim} has destroyed its communicator",
-            "differs": "differ in call",
+            "differs": "calls differ: call",
         }[fault]
         return "" if set(errors) == {SUCCESS} or words in text else "another text"
 

@@ -35,11 +35,15 @@ class MockRank(RankProcess):
         """One call to its end, and what the communicator says then."""
         count, start = order.get("count", 100), time.monotonic()
         at = ctypes.c_void_p()
-        self.nccl.check(self.nccl.lib.ncclMemAlloc(ctypes.byref(at), ctypes.c_size_t(8 * count * 8)), "ncclMemAlloc")
+        self.nccl.check(
+            self.nccl.lib.ncclMemAlloc(ctypes.byref(at), ctypes.c_size_t(64 * max(count, 1))), "ncclMemAlloc"
+        )
         assert at.value
         buffers = (at.value, at.value + 4 * count * 8)
         name = Collective(order.get("collective", "all_reduce"))
-        result = self.nccl.call(name, *buffers, count, order.get("type", 7), order.get("op", 0), 0, self.comm)
+        result = self.nccl.call(
+            name, *buffers, count, order.get("type", 7), order.get("op", 0), order.get("root", 0), self.comm
+        )
         if result == 0:
             self.mock.cuCtxSynchronize()
             state = ctypes.c_int(0)
@@ -47,7 +51,9 @@ class MockRank(RankProcess):
                 self.nccl.lib.ncclCommGetAsyncError(self.comm, ctypes.byref(state))
                 time.sleep(0.01)
             # A call on a broken communicator says why it is broken.
-            result = self.nccl.call(name, *buffers, count, order.get("type", 7), order.get("op", 0), 0, self.comm)
+            result = self.nccl.call(
+                name, *buffers, count, order.get("type", 7), order.get("op", 0), order.get("root", 0), self.comm
+            )
         return {**self.answer(result), "seconds": time.monotonic() - start}
 
 

@@ -146,23 +146,53 @@ def test_abort_and_departure_free_the_others(protocol):
             assert any(words in answer["text"] for answer in answers)
 
 
-def check_difference(protocol: str, odd_one: dict[str, object]) -> None:
+COLLECTIVES = ("all_reduce", "broadcast", "reduce", "all_gather", "reduce_scatter")
+
+
+def calls() -> list[dict[str, object]]:
+    """Each collective with one thing changed at a time."""
+    made: list[dict[str, object]] = []
+    for collective in COLLECTIVES:
+        base: dict[str, object] = {"collective": collective, "count": 100, "type": 7, "op": 0, "root": 0}
+        made += [base, {**base, "count": 101}, {**base, "count": 0}, {**base, "type": 8}]
+        if "reduce" in collective:
+            made.append({**base, "op": 2})
+        if collective in ("broadcast", "reduce"):
+            made.append({**base, "root": 1})
+    return made
+
+
+def differences() -> list[tuple[dict[str, object], dict[str, object], int]]:
+    """Every ordered pair of calls that differ, and which rank makes the second. Calls of nothing end for all."""
+    every = calls()
+    pairs = [(usual, odd) for usual in every for odd in every if usual != odd and (usual["count"] or odd["count"])]
+    return [(usual, odd, victim) for usual, odd in pairs for victim in range(3)]
+
+
+def check_differences(protocol: str, cases: list[tuple[dict[str, object], dict[str, object], int]]) -> None:
     with processes(protocol) as team:
-        for rank in (0, 1):
-            team.tell(rank, do="call")
-        team.tell(2, do="call", **odd_one)
-        answers = [team.hear(rank) for rank in range(3)]
-        assert {answer["result"] for answer in answers} <= {INVALID_USAGE, REMOTE_ERROR}
-        assert all("differ in call 1" in answer["text"] for answer in answers)
+        for turn, (usual, odd, victim) in enumerate(cases):
+            if turn:
+                assert [answer["result"] for answer in team.init()] == [SUCCESS] * 3
+            for rank in range(3):
+                team.tell(rank, do="call", **(odd if rank == victim else usual))
+            answers = [team.hear(rank) for rank in range(3)]
+            assert [answer["result"] for answer in answers] == [INVALID_USAGE] * 3, (usual, odd, victim, answers)
+            for answer in answers:
+                assert "calls differ: call 1 of rank" in answer["text"]
+                assert f"is {usual['collective']} of {usual['count']} elements" in answer["text"]
+                assert f"is {odd['collective']} of {odd['count']} elements" in answer["text"]
+            assert [team.ask(rank, do="destroy")["result"] for rank in range(3)] == [SUCCESS] * 3
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_a_rank_that_calls_something_else_is_found(protocol):
-    check_difference(protocol, {"count": 101})
+def test_calls_that_differ_are_found(protocol):
+    every = differences()
+    check_differences(protocol, every[PROTOCOLS.index(protocol) :: len(every) // 8])
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("part", range(12))
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-@pytest.mark.parametrize("odd_one", [{"collective": "broadcast"}, {"type": 8}, {"op": 2}], ids=str)
-def test_a_rank_that_differs_otherwise_is_found(protocol, odd_one):
-    check_difference(protocol, odd_one)
+def test_all_calls_that_differ_are_found(protocol, part):
+    check_differences(protocol, differences()[part::12])

@@ -32,7 +32,7 @@ void meet(int me, uint64_t step) {
 int main(int argc, char **argv) {
   const bool settles = argc < 2 || std::strcmp(argv[1], "unsettled") != 0;
   std::shared_ptr<Segment> segment;
-  if (!Segment::create(2, kPage, &segment).ok()) return 1;
+  if (!Segment::create({2, 64, kPage}, &segment).ok()) return 1;
   if (!segment->attach(0).ok() || !segment->attach(1).ok()) return 1;
   uint64_t missed = 0;
   std::thread other([&] {

@@ -2,7 +2,8 @@
 
 Orders: {"do": "id"}, {"do": "init", nranks, id, rank}, {"do": "call", collective, count, type, op, root, times},
 {"do": "error"}, {"do": "destroy"}, {"do": "abort"}, {"do": "cpu"}, {"do": "open"}, {"do": "barriers"},
-{"do": "environment", name, value}.
+{"do": "environment", name, value}; {"do": "limit", of, to} sets an RLIMIT_; and habits that do a rank no harm:
+{"do": "fork"}, {"do": "close"}, {"do": "execute"}, {"do": "thread"}.
 An answer has "result", NCCL's number of it.
 """
 
@@ -11,7 +12,11 @@ from __future__ import annotations
 import ctypes
 import json
 import os
+import resource
+import signal
+import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -50,6 +55,13 @@ class RankProcess:
             case "environment":
                 os.environ[order["name"]] = order["value"]
                 return {"result": 0}
+            case "limit":
+                of = getattr(resource, f"RLIMIT_{order['of']}")
+                resource.setrlimit(of, (order["to"], resource.getrlimit(of)[1]))
+                return {"result": 0}
+            case "fork" | "close" | "execute" | "thread":
+                getattr(self, order["do"])()
+                return {"result": 0}
             case "barriers":  # with refuse_membarrier.c preloaded
                 return {"result": 0, "count": ctypes.CDLL(None).barriers()}
             case "cpu":
@@ -58,8 +70,34 @@ class RankProcess:
                 return {
                     "result": 0,
                     "descriptors": len(os.listdir("/proc/self/fd")),
+                    "highest": max(map(int, os.listdir("/proc/self/fd"))),
                     "threads": len(os.listdir("/proc/self/task")),
                 }
+
+    def fork(self) -> None:
+        """One child that ends, one that outlives this process for a while."""
+        if (child := os.fork()) == 0:
+            os._exit(0)
+        os.waitpid(child, 0)
+        if os.fork() == 0:
+            signal.alarm(20)
+            os.closerange(0, 3)
+            signal.pause()
+
+    def close(self) -> None:
+        """Every descriptor, and takes their numbers for something else."""
+        os.closerange(3, 1024)
+        for _ in range(30):
+            os.open("/dev/null", os.O_RDONLY)
+
+    def execute(self) -> None:
+        subprocess.run(["true"], check=True)
+
+    def thread(self) -> None:
+        """A thread that comes and goes, and has asked for the communicator."""
+        asked = threading.Thread(target=self.do, args=({"do": "error"},))
+        asked.start()
+        asked.join()
 
     def call(self, order: dict[str, Any]) -> dict[str, Any]:
         count = order.get("count", 100)
@@ -67,19 +105,26 @@ class RankProcess:
         recv = np.zeros(count * self.nranks, dtype=np.float64)
         result, start = 0, time.monotonic()
         for _ in range(order.get("times", 1)):
-            result = self.nccl.call(
-                Collective(order.get("collective", "all_reduce")),
-                send.ctypes.data,
-                recv.ctypes.data,
-                count,
-                order.get("type", 7),
-                order.get("op", 0),
-                order.get("root", 0),
-                self.comm,
-            )
+            result = self.call_once(order, send.ctypes.data, recv.ctypes.data, count)
             if result:
                 break
         return {**self.answer(result), "seconds": time.monotonic() - start}
+
+    def call_once(self, order: dict[str, Any], send: int, recv: int, count: int) -> int:
+        lib, dtype, root = self.nccl.lib, order.get("type", 7), order.get("root", 0)
+        match name := order.get("collective", "all_reduce"):
+            case "alltoall":
+                return int(
+                    lib.ncclAlltoAll(
+                        ctypes.c_void_p(send), ctypes.c_void_p(recv), ctypes.c_size_t(count), dtype, self.comm, None
+                    )
+                )
+            case "gather" | "scatter":
+                call = lib.ncclGather if name == "gather" else lib.ncclScatter
+                pointers = (ctypes.c_void_p(send), ctypes.c_void_p(recv))
+                return int(call(*pointers, ctypes.c_size_t(count), dtype, root, self.comm, None))
+            case _:
+                return self.nccl.call(Collective(name), send, recv, count, dtype, order.get("op", 0), root, self.comm)
 
     def answer(self, result: int) -> dict[str, Any]:
         return {"result": result, "text": self.nccl.lib.ncclGetLastError(None).decode() if result else ""}

@@ -37,7 +37,7 @@ def fenced(refuse: str) -> bool:
 
 def missed(refuse: str, *arguments: str) -> int:
     """How often neither side saw the other's store."""
-    program = runtime_program(HERE / "fences.cpp", frozenset({"segment", "status"}))
+    program = runtime_program(HERE / "fences.cpp", frozenset({"segment", "status", "liveness", "call_log"}))
     done = subprocess.run(
         [program, *arguments],
         capture_output=True,

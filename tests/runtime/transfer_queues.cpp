@@ -14,7 +14,7 @@ namespace {
 bool pass_through(uint32_t nranks) {
   const TransferLayout layout(nranks, 0);
   std::shared_ptr<Segment> segment;
-  const Status made = Segment::create(nranks, layout.end(), &segment);
+  const Status made = Segment::create({nranks, 64, layout.end()}, &segment);
   if (!made.ok()) {
     std::fprintf(stderr, "%s\n", made.text().c_str());
     return false;
@@ -32,10 +32,9 @@ bool pass_through(uint32_t nranks) {
   sender.post(call, &ends[0]);
   call.work = Work::kReceive, call.peer = from, call.output = received.data();
   receiver.post(call, &ends[1]);
-  Status failure;
   while (!sender.idle() || !receiver.idle()) {
-    const bool moved = sender.advance(&failure) | receiver.advance(&failure);
-    if (!moved || !failure.ok()) return false;
+    const bool moved = sender.advance() | receiver.advance();
+    if (!moved || sender.difference() != nullptr || receiver.difference() != nullptr) return false;
   }
   // Nobody else's queue was touched.
   const char *const memory = segment->memory();

@@ -3,6 +3,8 @@
 
 #include <algorithm>
 #include <array>
+#include <mutex>
+#include <set>
 
 #include "collc/collective_traits.h"
 #include "cuda/rank.h"
@@ -91,7 +93,6 @@ Status launch(const Together &calls) {
   void *parameters[] = {&arguments};
   const auto blocks = static_cast<uint32_t>(calls.size()) * arguments.nchannels;
   const uint32_t threads = first.threads(), shared = shared_bytes(call.program->nshares);
-  for (Submission *submission : calls) rank_of(*submission).record(submission->call);
   return between_streams(calls, [&](Stream stream) {
     return check(calls.size() == 1
                      ? cu.launch(kernel, blocks, 1, 1, threads, 1, 1, shared, stream, parameters, nullptr)
@@ -112,8 +113,9 @@ Status copy_alone(Submission &submission) {
 
 Status copy_between(Submission &send, Submission &receive) {
   if (send.call.signature != receive.call.signature)
-    return fail(ncclInvalidUsage, "rank %u sends to rank %u what that does not expect (count or type)",
-                rank_of(send).rank(), rank_of(receive).rank());
+    return rank_of(send).refuse(fail(ncclInvalidUsage, "calls differ: rank %u is in %s; rank %u is in %s",
+                                     rank_of(send).rank(), describe_call(send.call.what, send.call.count).c_str(),
+                                     rank_of(receive).rank(), describe_call(receive.call.what, receive.call.count).c_str()));
   const Current current(rank_of(send).device().context);
   const size_t bytes = send.call.count * element_bytes(send.call.type);
   return between_streams({&send, &receive}, [&](Stream stream) {
@@ -159,10 +161,11 @@ void run_transfers(std::vector<Submission> &batch) {
 
 // The calls with the same number of one communicator, one launch per device.
 Status run_round(const Together &round) {
-  for (const Submission *other : round)
-    if (other->call.signature != round[0]->call.signature)
-      return fail(ncclInvalidUsage, "ranks %u and %u of a group make different calls", rank_of(*round[0]).rank(),
-                  rank_of(*other).rank());
+  for (const Submission *other : round) {
+    CudaRank &first = rank_of(*round[0]);
+    const Status differs = first.context().segment->compare(first.rank(), rank_of(*other).rank());
+    if (!differs.ok()) return first.refuse(differs);
+  }
   std::vector<Together> launches;
   for (Submission *submission : round) {
     const auto same = [&](const Together &t) { return &rank_of(*t[0]).device() == &rank_of(*submission).device(); };
@@ -185,6 +188,8 @@ class CudaBackend final : public Backend {
  public:
   Status current_device(int *device) override { return current_number(device); }
   Status use_device(int device) override { return make_current(device); }
+  // More than a GPU takes launches that have not begun.
+  uint32_t most_ahead() const override { return 2048; }
   uint64_t shared_bytes(const Tables &, const Placement &placement) const override {
     return (placement.nccl_rank.size() + 1) * kLine;
   }
@@ -196,18 +201,29 @@ class CudaBackend final : public Backend {
     const Driver *cu = nullptr;
     Address at = 0;
     if (!load_driver(&cu).ok() || cu->allocate(&at, bytes) != 0) return nullptr;
+    const std::lock_guard<std::mutex> lock(mutex_);
+    allocated_.insert(at);
     return reinterpret_cast<void *>(at);
   }
   Status release(void *memory) override {
-    const Driver *cu = nullptr;
-    COLLC_RETURN_IF_FAILED(load_driver(&cu));
-    return check(cu->release(address(memory)), "freeing GPU memory");
+    if (memory == nullptr) return {};
+    {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      if (allocated_.erase(address(memory)) == 0)
+        return fail(ncclInvalidArgument, "%p is not where a buffer of ncclMemAlloc begins, or was freed before", memory);
+    }
+    return check(driver().release(address(memory)), "freeing GPU memory");
   }
+
+ private:
+  std::mutex mutex_;
+  std::set<Address> allocated_;  // by ncclMemAlloc
 };
 
 void CudaBackend::run(std::vector<Submission> &batch) {
   bool sound = true;
   for (Submission &submission : batch) {
+    rank_of(submission).note(submission.call);
     submission.status = check_call(submission.call);
     sound &= submission.status.ok();
   }

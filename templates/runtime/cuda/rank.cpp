@@ -245,24 +245,17 @@ void CudaRank::look(bool at_peers) {
 
 void CudaRank::look_at_peers() {
   Segment &segment = *context_.segment;
-  const CallRecord &mine = segment.line(context_.rank).call;
-  const uint64_t number = mine.number.load(std::memory_order_acquire);
-  const uint64_t signature = mine.signature.load(std::memory_order_acquire);
-  const bool mine_is_whole = mine.number.load(std::memory_order_acquire) == number;
+  const auto newest = [&](uint32_t rank) { return segment.line(rank).calls.newest.load(std::memory_order_acquire); };
+  const uint64_t number = newest(context_.rank);
   for (uint32_t peer = 0; peer < context_.nranks; ++peer) {
     if (peer == context_.rank) continue;
-    RankLine &line = segment.line(peer);
-    const bool left = line.state.load(std::memory_order_acquire) == static_cast<uint32_t>(::collc::RankState::kLeft);
+    const bool left =
+        segment.line(peer).state.load(std::memory_order_acquire) == static_cast<uint32_t>(::collc::RankState::kLeft);
+    if (const Status differs = segment.compare(context_.rank, peer); !differs.ok()) return end(differs);
     if (!left && !segment.alive(peer)) return end(fail(ncclRemoteError, "rank %u has died", peer));
-    const uint64_t their_number = line.call.number.load(std::memory_order_acquire);
-    const uint64_t theirs = line.call.signature.load(std::memory_order_acquire);
-    if (line.call.number.load(std::memory_order_acquire) != their_number || !mine_is_whole) continue;
-    if (left && their_number < number)
+    if (left && newest(peer) < number)
       return end(fail(ncclRemoteError, "rank %u has destroyed its communicator before call %llu", peer,
                       static_cast<unsigned long long>(number)));
-    if (number != 0 && their_number == number && theirs != signature)
-      return end(fail(ncclInvalidUsage, "ranks %u and %u differ in call %llu (collective, count, type, operation or root)",
-                      context_.rank, peer, static_cast<unsigned long long>(number)));
   }
 }
 

@@ -27,14 +27,22 @@ class CudaRank final : public RankBackend {
   Status follow_earlier(Stream stream);
   // Notes that this rank's latest call is on `stream`.
   Status note_call(Stream stream);
-  // Says what the rank runs, for the others to compare.
-  void record(const Call &call) { record_call(*context_.segment, context_.rank, call); }
+  // Says what the rank calls, for the others to compare.
+  void note(const Call &call) {
+    if (call.number != 0 && !call.continues)
+      context_.segment->note_call(context_.rank, log_, call.number, call.signature, call.count, call.what);
+  }
+  // The calls of ranks differ: that ends the communicator for all of them.
+  Status refuse(Status status) {
+    end(status);
+    return status;
+  }
 
   // Called by the watcher every few milliseconds: carries aborts to the kernels and their reports to the communicator.
   void look(bool at_peers);
 
  private:
-  explicit CudaRank(const RankContext &context) : context_(context) {}
+  explicit CudaRank(const RankContext &context) : context_(context), log_(context.segment->log(context.rank)) {}
   Status exchange_settings(const RankSettings &mine, std::vector<RankSettings> *settings);
   Status agree(Overrides *overrides, bool *has_ll128);
   Status open_memory();
@@ -46,6 +54,7 @@ class CudaRank final : public RankBackend {
   Status describe(const Report &report, uint32_t channel) const;
 
   RankContext context_;
+  CallLog log_;
   Device *device_ = nullptr;
   std::shared_ptr<World> world_;
   uint32_t plan_rank_ = 0;

@@ -3,6 +3,10 @@
 #include <time.h>
 
 #include <algorithm>
+#include <atomic>
+#include <functional>
+#include <mutex>
+#include <new>
 #include <system_error>
 #include <thread>
 
@@ -20,13 +24,21 @@ struct Watcher {
   bool running = false;
 };
 
+// A forked child has no such thread, and its parent's may have held the lock: it begins with a watcher of its own.
+std::atomic<Watcher *> current{nullptr};
+
 Watcher &watcher() {
-  static auto *const only = new Watcher;  // outlives every thread
-  return *only;
+  static const int registered = pthread_atfork(nullptr, nullptr, [] { current.store(nullptr, std::memory_order_relaxed); });
+  if (registered != 0) throw std::bad_alloc();
+  Watcher *known = current.load(std::memory_order_acquire);
+  if (known != nullptr) return *known;
+  auto *const made = new Watcher;  // outlives every thread
+  if (current.compare_exchange_strong(known, made)) return *made;
+  delete made;
+  return *known;
 }
 
-void run() {
-  Watcher &self = watcher();
+void run(Watcher &self) {
   for (uint32_t round = 0;; ++round) {
     const timespec nap{0, kPeriodNs};
     nanosleep(&nap, nullptr);
@@ -52,7 +64,7 @@ Status watch(CudaRank *rank) {
   pthread_sigmask(SIG_SETMASK, &all, &before);
   Status status;
   try {
-    std::thread(run).detach();
+    std::thread(run, std::ref(self)).detach();
     self.running = true;
   } catch (const std::system_error &error) {
     status = fail(ncclSystemError, "cannot start a thread: %s", error.what());

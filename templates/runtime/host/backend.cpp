@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "host/buffers.h"
+#include "host/deadlock.h"
 #include "host/rank.h"
 #include "host/waiting.h"
 
@@ -33,6 +34,8 @@ class HostBackend final : public Backend {
     device_ = device;
     return {};
   }
+  // FIFOs and queues hold back who is further ahead; only calls of no elements never wait.
+  uint32_t most_ahead() const override { return 64; }
   uint64_t shared_bytes(const Tables &tables, const Placement &placement) const override {
     return host_layout(tables, placement).end();
   }
@@ -45,10 +48,7 @@ class HostBackend final : public Backend {
   void run(std::vector<Submission> &batch) override;
   void run_one(Submission &submission) override;
   void *allocate(size_t bytes) override { return allocate_buffer(bytes); }
-  Status release(void *memory) override {
-    release_buffer(memory);
-    return {};
-  }
+  Status release(void *memory) override { return release_buffer(memory); }
 
  private:
   static thread_local int device_;
@@ -126,7 +126,10 @@ class Service {
     const uint32_t heard = bell.load(std::memory_order_seq_cst);
     if (!asleep_) fall_asleep();
     const bool moved = pass();
-    if (!moved) futex_wait(bell, heard, kSleepUs);
+    if (!moved) {
+      say_what_it_waits_for(heard);
+      futex_wait(bell, heard, kSleepUs);
+    }
     if (moved || bell.load(std::memory_order_relaxed) != heard) wake_up();
     return moved;
   }
@@ -139,9 +142,26 @@ class Service {
     asleep_ = true;
   }
 
+  // Who waits for one rank of this thread waits for all that this thread waits for.
+  void say_what_it_waits_for(uint32_t heard) {
+    Segment &memory = begin_->rank->segment();
+    std::vector<bool> ranks(memory.nranks());
+    uint64_t what = 0, count = 0;
+    for (Queue *queue = begin_; queue != end_; ++queue)
+      if (!queue->done()) queue->rank->find_waits(&ranks, &what, &count);
+    for (Queue *queue = begin_; queue != end_; ++queue) {
+      std::vector<bool> same(memory.nranks());
+      if (!queue->done()) queue->rank->find_waits(&same, &what, &count);
+      SleepNote(memory, queue->rank->rank()).say(ranks, begin_->rank->rank(), heard, what, count);
+    }
+  }
+
   void wake_up() {
     if (!asleep_) return;
-    for (Queue *queue = begin_; queue != end_; ++queue) queue->rank->segment().set_awake(queue->rank->rank());
+    for (Queue *queue = begin_; queue != end_; ++queue) {
+      SleepNote(queue->rank->segment(), queue->rank->rank()).withdraw();
+      queue->rank->segment().set_awake(queue->rank->rank());
+    }
     asleep_ = false;
   }
 
@@ -164,6 +184,8 @@ void HostBackend::run(std::vector<Submission> &batch) {
     if (found == ranks.end()) found = ranks.insert(ranks.end(), {rank, {}});
     if (!rank->failure().ok())
       submission.status = rank->failure();
+    else if (submission.call.work == Work::kNothing)
+      rank->note(submission.call);
     else if (submission.call.work == Work::kProgram)
       found->second.push_back(&submission);
     else
@@ -181,6 +203,7 @@ void HostBackend::run_one(Submission &submission) {
     return;
   }
   // Begun here: on the way into a service others would already be waiting.
+  if (submission.call.work == Work::kNothing) return rank->note(submission.call);
   const bool collective = submission.call.work == Work::kProgram;
   if (collective)
     rank->begin(submission.call);

@@ -15,6 +15,7 @@
 #include <mutex>
 #include <string>
 
+#include "file_limit.h"
 #include "segment.h"
 
 #ifndef MADV_POPULATE_WRITE
@@ -42,6 +43,7 @@ Trailer &trailer_of(const char *at, uint64_t bytes) {
 struct Owned {
   BufferHandle handle;
   int process;            // a forked child has its parent's buffers, but does not free them for others
+  ino_t file;             // behind the descriptor, which the process may have closed, and opened for something else
   bool detached = false;  // parts of it are nobody else's any more
 };
 
@@ -78,11 +80,18 @@ char *map_aligned(int file, uint64_t bytes) {
 // Reserved now: running out of memory later would be a SIGBUS.
 bool reserve(int file, char *at, uint64_t bytes) {
   if (madvise(at, bytes, MADV_POPULATE_WRITE) == 0) return true;
-  return errno == EINVAL && posix_fallocate(file, 0, static_cast<off_t>(bytes)) == 0;
+  if (errno != EINVAL) return false;
+  return within_file_limit([&] { return posix_fallocate(file, 0, static_cast<off_t>(bytes)); }) == 0;
+}
+
+// 0 if there is none.
+ino_t file_behind(int descriptor) {
+  struct stat info;
+  return fstat(descriptor, &info) == 0 ? info.st_ino : 0;
 }
 
 // True if a name below /proc is that of a buffer. In another container the number of a process means another one, perhaps
-// this: opening and closing a communicator's segment would drop its locks, and opening a pipe would wait.
+// this, and opening a pipe would wait.
 bool is_buffer(const char *path) {
   char target[64] = {};
   if (readlink(path, target, sizeof target - 1) < 0) return false;
@@ -97,7 +106,8 @@ bool make_buffer(uint64_t bytes, BufferHandle *handle) {
   if (handle->descriptor < 0) return false;
   const uint64_t total = whole_pages(bytes) + kPage;
   char *at = nullptr;
-  if (ftruncate(handle->descriptor, static_cast<off_t>(total)) == 0) at = map_aligned(handle->descriptor, total);
+  const auto grow = [&] { return ftruncate(handle->descriptor, static_cast<off_t>(total)); };
+  if (within_file_limit(grow) == 0) at = map_aligned(handle->descriptor, total);
   if (at != nullptr && !reserve(handle->descriptor, at, total)) {
     munmap(at, total);
     at = nullptr;
@@ -118,33 +128,49 @@ std::atomic<uint32_t> live_buffers{0};
 void *allocate_buffer(size_t bytes) {
   if (bytes > SIZE_MAX / 2) return nullptr;
   BufferHandle handle;
-  if (!make_buffer(bytes, &handle)) return std::aligned_alloc(kPage, whole_pages(bytes));
+  const bool shared = make_buffer(bytes, &handle);
+  if (!shared) {
+    handle = {};  // nobody else's
+    handle.bytes = whole_pages(bytes);
+    handle.base = reinterpret_cast<uint64_t>(std::aligned_alloc(kPage, handle.bytes));
+    if (handle.base == 0) return nullptr;
+  }
   Registry &all = registry();
   const std::lock_guard<std::mutex> lock(all.mutex);
-  all.buffers[handle.base] = {handle, getpid()};
-  live_buffers.fetch_add(1, std::memory_order_relaxed);
+  all.buffers[handle.base] = {handle, getpid(), shared ? file_behind(handle.descriptor) : 0};
+  live_buffers.fetch_add(shared ? 1 : 0, std::memory_order_relaxed);
   all.state.fetch_add(1, std::memory_order_release);
   return reinterpret_cast<void *>(handle.base);
 }
 
-void release_buffer(void *memory) {
+Status release_buffer(void *memory) {
+  if (memory == nullptr) return {};
+  const auto at = reinterpret_cast<uint64_t>(memory);
   Registry &all = registry();
   Owned owned = {};
   {
     const std::lock_guard<std::mutex> lock(all.mutex);
-    const auto found = all.buffers.find(reinterpret_cast<uint64_t>(memory));
-    if (found != all.buffers.end()) {
-      owned = found->second;
-      all.buffers.erase(found);
-      live_buffers.fetch_sub(1, std::memory_order_relaxed);
-      all.state.fetch_add(1, std::memory_order_release);
-    }
+    auto found = all.buffers.upper_bound(at);
+    if (found != all.buffers.begin()) --found;
+    const bool within = found != all.buffers.end() && at >= found->first && at - found->first < found->second.handle.bytes;
+    if (!within) return fail(ncclInvalidArgument, "%p is no buffer of ncclMemAlloc, or was freed before", memory);
+    if (found->first != at)
+      return fail(ncclInvalidArgument, "%p lies within a buffer of ncclMemAlloc; give the address where it begins, %p", memory,
+                  reinterpret_cast<void *>(found->first));
+    owned = found->second;
+    all.buffers.erase(found);
+    live_buffers.fetch_sub(owned.handle.number != 0 ? 1 : 0, std::memory_order_relaxed);
+    all.state.fetch_add(1, std::memory_order_release);
   }
-  if (owned.handle.number == 0) return std::free(memory);
-  char *at = static_cast<char *>(memory);
-  if (owned.process == getpid()) trailer_of(at, owned.handle.bytes).freed.store(1, std::memory_order_release);
-  munmap(at, whole_pages(owned.handle.bytes) + kPage);
-  close(owned.handle.descriptor);
+  if (owned.handle.number == 0) {
+    std::free(memory);
+    return {};
+  }
+  if (owned.process == getpid())
+    trailer_of(static_cast<char *>(memory), owned.handle.bytes).freed.store(1, std::memory_order_release);
+  munmap(memory, whole_pages(owned.handle.bytes) + kPage);
+  if (file_behind(owned.handle.descriptor) == owned.file) close(owned.handle.descriptor);
+  return {};
 }
 
 bool detach_buffer(const void *address, uint64_t bytes) {

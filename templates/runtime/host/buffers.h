@@ -11,6 +11,8 @@
 #include <cstdint>
 #include <unordered_map>
 
+#include "status.h"
+
 namespace collc {
 
 // How another process finds a buffer.
@@ -28,8 +30,8 @@ struct BufferHandle {
 
 // Memory of `bytes`; private to the process where the system gives no other; null if there is none.
 void *allocate_buffer(size_t bytes);
-// Gives it back; null is nothing.
-void release_buffer(void *memory);
+// Gives it back; null is nothing. ncclInvalidArgument for any other pointer than those that are to be given back.
+Status release_buffer(void *memory);
 // True if this process has such buffers.
 extern std::atomic<uint32_t> live_buffers;
 inline bool has_buffers() { return live_buffers.load(std::memory_order_relaxed) != 0; }

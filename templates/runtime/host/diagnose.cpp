@@ -1,28 +1,39 @@
 // Why a rank waits: words for people, and the reasons to stop waiting.
 #include <sched.h>
 
+#include "host/deadlock.h"
 #include "host/rank.h"
 #include "plan.h"
 
 namespace collc {
 
+// Why a rank's chunk is not of our call; ok while it has not said yet what it calls.
 Status HostRank::differing_call(uint32_t plan_rank) const {
-  const auto describe = [](uint32_t collective, uint64_t count, uint32_t type, uint32_t op, int root) {
-    std::string text = format("%s of %llu elements, type %u, op %u", name_of(static_cast<Collective>(collective)),
-                              static_cast<unsigned long long>(count), type, op);
-    return root < 0 ? text : text + format(", root %d", root);
-  };
   const uint32_t peer = nccl_rank(plan_rank);
-  const CallRecord &theirs = context_.segment->line(peer).call;
-  const uint64_t number = theirs.number.load(std::memory_order_acquire);
-  const std::string mine = describe(static_cast<uint32_t>(call_->collective), call_->count, static_cast<uint32_t>(call_->type),
-                                    static_cast<uint32_t>(call_->op.average ? ncclAvg : call_->op.kind), call_->root);
-  const std::string other = describe(theirs.collective.load(std::memory_order_relaxed), theirs.count.load(std::memory_order_relaxed),
-                                     theirs.type.load(std::memory_order_relaxed), theirs.op.load(std::memory_order_relaxed),
-                                     theirs.root.load(std::memory_order_relaxed));
-  return fail(ncclInvalidUsage, "calls differ: call %llu of rank %u is %s; call %llu of rank %u is %s",
-              static_cast<unsigned long long>(call_->number), context_.rank, mine.c_str(),
-              static_cast<unsigned long long>(number), peer, other.c_str());
+  const Segment &segment = *context_.segment;
+  COLLC_RETURN_IF_FAILED(segment.compare(context_.rank, peer));
+  if (!segment.log(peer).forgot(call_->number)) return {};
+  return fail(ncclInvalidUsage, "calls differ: call %llu of rank %u is %s; rank %u has made %u others since",
+              static_cast<unsigned long long>(call_->number), context_.rank, describe_call(call_->what, call_->count).c_str(), peer,
+              log_.depth());
+}
+
+Status HostRank::differing_transfer(const Transfers::Difference &difference) const {
+  const uint32_t peer = difference.peer;
+  const std::string mine = format("rank %u is in %s", context_.rank, describe_call(difference.what, difference.count).c_str());
+  if (is_transfer(difference.sent)) {
+    const uint64_t sent = pack_transfer(false, type_told(difference.sent), static_cast<int>(context_.rank));
+    return fail(ncclInvalidUsage, "calls differ: %s; rank %u has made %s", mine.c_str(), peer,
+                describe_call(sent, count_told(difference.sent)).c_str());
+  }
+  Segment &segment = *context_.segment;
+  COLLC_RETURN_IF_FAILED(segment.compare(context_.rank, peer));
+  // A collective sends what this rank expects of ncclSend, or the peer's collective is one that this rank will call later.
+  const uint64_t newest = segment.line(peer).calls.newest.load(std::memory_order_acquire);
+  CallLog::Noted theirs;
+  if (!is_transfer(difference.expected) || !segment.log(peer).find(newest, &theirs)) return {};
+  return fail(ncclInvalidUsage, "calls differ: %s; call %llu of rank %u is %s", mine.c_str(),
+              static_cast<unsigned long long>(newest), peer, describe_call(theirs.what, theirs.count).c_str());
 }
 
 std::string HostRank::waiting_for(const ChannelState &channel) const {
@@ -63,30 +74,49 @@ void HostRank::diagnose(int64_t waited_us) {
   if (idle()) return;
   Segment &memory = *context_.segment;
   if (memory.aborted()) return fail_all(memory.abort_status(context_.rank));
-  if (context_.stopped()) return fail_all(fail(ncclInvalidUsage, "the communicator was aborted"));
+  if (context_.stopped()) {
+    memory.abort(fail(ncclRemoteError, "ncclCommAbort was called"), context_.rank);  // what the others are told
+    return fail_all(fail(ncclInvalidUsage, "the communicator was aborted"));
+  }
   for (uint32_t peer = 0; peer < context_.nranks; ++peer) {
     if (peer == context_.rank) continue;
-    const CallRecord &theirs = memory.line(peer).call;
     const bool left =
         memory.line(peer).state.load(std::memory_order_acquire) == static_cast<uint32_t>(RankState::kLeft);
     // What it did before its end is seen after that. A collective needs all parts in the end, a transfer only its peer's.
     const bool gone = left || !memory.alive(peer);
-    const bool ran = done() || theirs.finished.load(std::memory_order_acquire) >= call_->number;
+    const bool ran = done() || memory.line(peer).calls.finished.load(std::memory_order_acquire) >= call_->number;
     const bool owes = !ran || transfers_.waits_for(peer);
+    if (const Status differs = memory.compare(context_.rank, peer); !differs.ok()) return fail_all(differs);
     if (gone && owes) {
       if (advance()) return;
       return fail_all(fail(ncclRemoteError, "rank %u has %s; %s", peer, left ? "destroyed its communicator" : "died",
                            waiting_for_any().c_str()));
     }
-    if (done()) continue;
-    const uint64_t number = theirs.number.load(std::memory_order_acquire);
-    const uint64_t signature = theirs.signature.load(std::memory_order_acquire);
-    if (number == call_->number && signature != call_->signature && theirs.number.load(std::memory_order_relaxed) == number)
-      return fail_all(differing_call(context_.placement.plan_rank[peer]));
   }
+  if (const Status stuck = find_deadlock(memory, context_.rank); !stuck.ok()) return fail_all(stuck);
   if (context_.timeout > 0 && static_cast<double>(waited_us) > context_.timeout * 1e6)
     fail_all(fail(ncclRemoteError, "COLLC_TIMEOUT: after %.1f s %s", static_cast<double>(waited_us) / 1e6,
                   waiting_for_any().c_str()));
+}
+
+void HostRank::find_waits(std::vector<bool> *ranks, uint64_t *what, uint64_t *count) const {
+  for (uint32_t peer = 0; peer < context_.nranks; ++peer)
+    if (transfers_.waits_for(peer)) (*ranks)[peer] = true;
+  if (idle()) return;
+  if (done()) {
+    *what = transfers_.what();
+    *count = transfers_.count();
+    return;
+  }
+  *what = call_->what;
+  *count = call_->count;
+  if (mode_ != Mode::kFifos) {
+    (*ranks)[single_copy_.blocked_on()] = true;
+    return;
+  }
+  // A channel that waits for its turn waits for another channel of this rank.
+  for (const ChannelState &channel : channels_)
+    if (!channel.done && channel.blocked_on != plan_rank_) (*ranks)[nccl_rank(channel.blocked_on)] = true;
 }
 
 }  // namespace collc

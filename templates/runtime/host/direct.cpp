@@ -78,7 +78,8 @@ Status Neighbours::meet(const RankContext &context, Status understood, const Ove
   if (understood.ok()) understood = read_number("COLLC_DIRECT", 0, 1, 1, &allowed);
   const bool may = understood.ok() && allowed != 0;
   // Kept until all have tried to map it.
-  const std::unique_ptr<void, void (*)(void *)> probe(allocate_buffer(sizeof(uint64_t)), release_buffer);
+  const std::unique_ptr<void, void (*)(void *)> probe(allocate_buffer(sizeof(uint64_t)),
+                                                     [](void *memory) { static_cast<void>(release_buffer(memory)); });
   const Card mine{getpid(), may, understood.ok(), overrides, reinterpret_cast<uint64_t>(&token()), token(),
                   BufferLookup().find(probe.get(), sizeof(uint64_t))};
   Bytes message(sizeof mine);

@@ -88,6 +88,7 @@ TransferLayout host_layout(const Tables &tables, const Placement &placement) {
 
 HostRank::HostRank(const RankContext &context)
     : context_(context),
+      log_(context.segment->log(context.rank)),
       plan_rank_(context.placement.plan_rank[context.rank]),
       single_copy_(*context.segment, *reinterpret_cast<Offers *>(context.segment->memory()), context.rank, neighbours_),
       transfers_(*context.segment, host_layout(*context.tables, context.placement), context.rank) {
@@ -209,7 +210,7 @@ void HostRank::begin(const Call &call) {
   keeps_input_ = apart || !cut_->reduces_what_it_sends;
   // First of all: it takes its time until the others see it.
   if (cut_->hop.is && !single_copy_.is_idle()) offer(apart);
-  record_call(*context_.segment, context_.rank, call);
+  note(call);
   const int core = sched_getcpu();
   context_.segment->line(context_.rank).core.store(core < 0 ? UINT32_MAX : static_cast<uint32_t>(core),
                                                    std::memory_order_relaxed);
@@ -274,10 +275,11 @@ bool HostRank::advance() {
     moved = advance_channels(UINT32_MAX);
   }
   if (transfers_.idle()) return moved;
-  Status failed;
-  moved |= transfers_.advance(&failed);
-  if (!failed.ok()) fail_all(failed);
-  return moved;
+  moved |= transfers_.advance();
+  if (transfers_.difference() == nullptr) return moved;
+  const Status differs = differing_transfer(*transfers_.difference());
+  if (!differs.ok()) fail_all(differs);
+  return moved || !differs.ok();
 }
 
 // Each channel as far as it goes with so many steps that receive.

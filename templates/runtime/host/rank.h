@@ -65,10 +65,17 @@ class HostRank final : public RankBackend {
   // Finds out how the ranks reach each other's memory; collective, while the communicator is made.
   Status meet(const RankContext &context);
 
+  // Says what this rank calls; first of all for a call without a program.
+  void note(const Call &call) {
+    context_.segment->note_call(context_.rank, log_, call.number, call.signature, call.count, call.what);
+  }
   // Makes `call` the current collective; it stands until that is done.
   void begin(const Call &call);
   // Adds a transfer beside it; its status is set if it fails.
-  void post(const Call &call, Status *status) { transfers_.post(call, status); }
+  void post(const Call &call, Status *status) {
+    if (call.number != 0 && !call.continues) note(call);
+    transfers_.post(call, status);
+  }
   // Advances every channel and transfer as far as it goes; returns true if any moved.
   bool advance();
   bool done() const { return remaining_ == 0 && mode_ == Mode::kFifos; }
@@ -78,6 +85,8 @@ class HostRank final : public RankBackend {
   const Status &failure() const { return failure_; }
   // Looks for reasons never to be served: an abort, a dead peer, a peer that calls something else, the time limit.
   void diagnose(int64_t waited_us);
+  // Marks those without whom this rank cannot go on; says what it is in.
+  void find_waits(std::vector<bool> *ranks, uint64_t *what, uint64_t *count) const;
 
   Segment &segment() { return *context_.segment; }
   uint32_t rank() const { return context_.rank; }
@@ -166,7 +175,7 @@ class HostRank final : public RankBackend {
   void finish_channel(ChannelState &channel);
   // Says that others need no more of this rank for the call that runs.
   void finish_call() {
-    context_.segment->line(context_.rank).call.finished.store(call_->number, std::memory_order_release);
+    context_.segment->line(context_.rank).calls.finished.store(call_->number, std::memory_order_release);
   }
   void count_time(size_t channel, uint64_t nanoseconds, bool reduced) {
     (reduced ? times_[channel].reducing : times_[channel].copying) += nanoseconds;
@@ -178,6 +187,7 @@ class HostRank final : public RankBackend {
   std::string waiting_for(const ChannelState &channel) const;
   std::string waiting_for_any() const;
   Status differing_call(uint32_t plan_rank) const;
+  Status differing_transfer(const Transfers::Difference &difference) const;
   const RankChannel &rank_channel(const Program &program, uint32_t channel) const {
     return context_.tables->rank_channels[program.first_rank_channel + plan_rank_ * program.nchannels + channel];
   }
@@ -186,6 +196,7 @@ class HostRank final : public RankBackend {
   uint32_t nccl_rank(uint32_t plan_rank) const { return context_.placement.nccl_rank[plan_rank]; }
 
   RankContext context_;
+  CallLog log_;
   uint32_t plan_rank_;
   uint32_t slots_ = 0;
   uint32_t slot_mask_ = 0;  // 0: slots_ is no power of two

@@ -107,9 +107,11 @@ bool HostRank::advance_single_copy() {
       case SingleCopy::Agreement::kFifos:
         begin_fifos();
         return true;
-      case SingleCopy::Agreement::kDiffers:
-        fail_all(differing_call(context_.placement.plan_rank[single_copy_.blocked_on()]));
-        return true;
+      case SingleCopy::Agreement::kDiffers: {
+        const Status differs = differing_call(context_.placement.plan_rank[single_copy_.blocked_on()]);
+        if (!differs.ok()) fail_all(differs);
+        return !differs.ok();
+      }
       case SingleCopy::Agreement::kDirect:
         run_single_copy();
         break;

@@ -49,18 +49,21 @@ void Transfers::post(const Call &call, Status *status) {
   transfer.data = transfer.sends ? static_cast<char *>(const_cast<void *>(call.input)) : static_cast<char *>(call.output);
   transfer.bytes = call.count * element_bytes(call.type);
   transfer.signature = call.signature;
+  transfer.what = call.what;
+  transfer.count = call.count;
   transfer.status = status;
   waiting_.push_back(transfer);
 }
 
-bool Transfers::advance(Status *failure) {
+bool Transfers::advance() {
   if (waiting_.empty()) return false;
+  differs_ = false;
   std::fill(taken_.begin(), taken_.end(), false);
   bool moved = false;
   for (Transfer &transfer : waiting_) {
     const size_t lane = 2 * size_t{transfer.peer} + (transfer.sends ? 1 : 0);
     if (taken_[lane]) continue;
-    moved |= advance_one(transfer, failure);
+    moved |= advance_one(transfer);
     taken_[lane] = transfer.done != transfer.bytes;
   }
   waiting_.erase(std::remove_if(waiting_.begin(), waiting_.end(), [](const Transfer &t) { return t.done == t.bytes; }),
@@ -68,7 +71,7 @@ bool Transfers::advance(Status *failure) {
   return moved;
 }
 
-bool Transfers::advance_one(Transfer &transfer, Status *failure) {
+bool Transfers::advance_one(Transfer &transfer) {
   Queue &shared = queue(transfer);
   uint64_t &position = transfer.sends ? sent_[transfer.peer] : received_[transfer.peer];
   bool moved = false;
@@ -84,10 +87,9 @@ bool Transfers::advance_one(Transfer &transfer, Status *failure) {
     } else {
       if (shared.tail.load(std::memory_order_seq_cst) <= position) break;
       if (signature != transfer.signature) {
-        *failure = collc::fail(ncclInvalidUsage,
-                               "calls differ: rank %u receives %llu bytes from rank %u, which sends another count or type",
-                               rank_, static_cast<unsigned long long>(transfer.bytes), transfer.peer);
-        return true;
+        if (!differs_) difference_ = {transfer.peer, transfer.what, transfer.count, signature, transfer.signature};
+        differs_ = true;
+        break;
       }
       std::memcpy(transfer.data + transfer.done, slot, bytes);
       segment_.show(shared.head, ++position);

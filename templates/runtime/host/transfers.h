@@ -30,15 +30,24 @@ class Transfers {
 
   void post(const Call &call, Status *status);
   bool idle() const { return waiting_.empty(); }
-  // Moves what can be moved; true if anything did. A peer whose transfer differs is reported in `failure`.
-  bool advance(Status *failure);
+  // Moves what can be moved; true if anything did.
+  bool advance();
+  // A peer sends something else than this rank receives.
+  struct Difference {
+    uint32_t peer;
+    uint64_t what, count;  // what is received
+    uint64_t sent, expected;  // signatures
+  };
+  // The first that advance() has met since it was last asked; null: none.
+  const Difference *difference() const { return differs_ ? &difference_ : nullptr; }
   // Ends all of them.
   void fail(const Status &status);
 
-  // For diagnosis: a peer that one of them waits for, and a sentence about it.
-  uint32_t blocked_on() const { return waiting_.front().peer; }
+  // For diagnosis: whether one of them waits for a peer, a sentence about the first, and what that is.
   bool waits_for(uint32_t peer) const;
   std::string describe() const;
+  uint64_t what() const { return waiting_.front().what; }
+  uint64_t count() const { return waiting_.front().count; }
 
  private:
   // The shared part of a queue; the slots follow it. `signatures` tell what the sender of each slot sends.
@@ -50,11 +59,12 @@ class Transfers {
     uint64_t bytes;
     uint64_t done;
     uint64_t signature;
+    uint64_t what, count;
     Status *status;
   };
 
   Queue &queue(const Transfer &transfer) const;
-  bool advance_one(Transfer &transfer, Status *failure);
+  bool advance_one(Transfer &transfer);
 
   Segment &segment_;
   TransferLayout layout_;
@@ -62,6 +72,8 @@ class Transfers {
   std::vector<Transfer> waiting_;
   std::vector<uint64_t> sent_, received_;  // chunks so far, per peer
   std::vector<bool> taken_;                // a pair and direction that an earlier transfer holds
+  bool differs_ = false;
+  Difference difference_ = {};
 };
 
 }  // namespace collc

@@ -36,7 +36,9 @@ class HostVerbs {
       }
       const uint64_t written = tag(end, chunk);
       if (chunk.index == 0 && ((written ^ rank_.call_->signature) & ~kDirect) != 0) {
-        rank_.fail_all(rank_.differing_call(end.source));
+        const Status differs = rank_.differing_call(end.source);
+        if (differs.ok()) return block(end.source, chunk);
+        rank_.fail_all(differs);
         return Progress::kAborted;
       }
       direct_ |= (written & kDirect) != 0;

@@ -1,0 +1,111 @@
+// A process that holds the lives of as many ranks as its argument says, comes to an end in the way its second argument
+// says, and what another process then sees: prints how many of them it saw alive before and dead after.
+//
+// The ends: "kill", "exit", "exec", "closed" (every descriptor, then kill), "orphan" (a forked child outlives it), "stop" (it is no
+// end), "child" (only a forked child ends), "thread" (the thread that took them ends; no end), "release" (it gives up every second
+// one, takes some anew, and is killed).
+#include <signal.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <thread>
+
+#include "liveness.h"
+
+using namespace collc;
+
+namespace {
+
+uint32_t many;
+Life *lives;
+std::atomic<uint32_t> *stage;  // 0: nothing held; 1: all are; 2: go on
+
+void require(bool holds, const char *what) {
+  if (holds) return;
+  std::fprintf(stderr, "wrong: %s\n", what);
+  std::_Exit(1);
+}
+
+void hold_all() {
+  for (uint32_t i = 0; i < many; ++i) {
+    bool taken = false;
+    require(hold(lives[i], &taken).ok() && !taken, "a life is held");
+  }
+  bool taken = false;
+  require(hold(lives[0], &taken).ok() && taken, "and not twice");
+}
+
+void release_some() {
+  for (uint32_t i = 0; i < many; i += 2) release(lives[i]);
+  for (uint32_t i = 0; i < many; i += 4) {
+    bool taken = false;
+    require(hold(lives[i], &taken).ok() && !taken, "a life is held again");
+  }
+}
+
+void wait_for(uint32_t wanted) {
+  while (stage->load() != wanted) usleep(500);
+}
+
+[[noreturn]] void play(const char *end) {
+  const auto is = [end](const char *what) { return std::strcmp(end, what) == 0; };
+  std::thread(hold_all).join();  // who takes them need not live on
+  if (is("release")) release_some();
+  if (is("closed"))
+    for (int descriptor = 3; descriptor < 1024; ++descriptor) close(descriptor);
+  if (is("child") || is("orphan")) {
+    const pid_t child = fork();
+    if (child == 0) {
+      bool taken = false;
+      // A forked child has lives of its own, and none of its parent's.
+      require(hold(lives[many], &taken).ok() && !taken, "a child's life");
+      if (is("child")) _exit(0);
+      for (int descriptor = 0; descriptor < 3; ++descriptor) close(descriptor);  // nobody waits for what it prints
+      alarm(20);
+      pause();
+    }
+    if (is("child")) waitpid(child, nullptr, 0);
+  }
+  stage->store(1);
+  wait_for(2);
+  if (is("exit")) std::exit(0);
+  if (is("exec")) execlp("sleep", "sleep", "30", static_cast<char *>(nullptr));
+  pause();
+  std::_Exit(1);
+}
+
+uint32_t count_ended() {
+  uint32_t ended = 0;
+  for (uint32_t i = 0; i < many; ++i) ended += has_ended(lives[i]);
+  return ended;
+}
+
+}  // namespace
+
+int main(int, char **argv) {
+  many = static_cast<uint32_t>(std::atoi(argv[1]));
+  const auto is = [argv](const char *what) { return std::strcmp(argv[2], what) == 0; };
+  void *memory = mmap(nullptr, (many + 1) * sizeof(Life) + 64, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  require(memory != MAP_FAILED, "memory");
+  stage = static_cast<std::atomic<uint32_t> *>(memory);
+  lives = reinterpret_cast<Life *>(static_cast<char *>(memory) + 64);
+  const pid_t holder = fork();
+  if (holder == 0) play(argv[2]);
+  wait_for(1);
+  const uint32_t before = count_ended();
+  stage->store(2);
+  const bool lives_on = is("stop") || is("child") || is("thread");
+  if (is("stop")) kill(holder, SIGSTOP);
+  if (is("kill") || is("closed") || is("orphan") || is("release")) kill(holder, SIGKILL);
+  // The end of a thread comes before that of its process can be waited for, but for a program that is replaced.
+  if (is("exec") || lives_on) usleep(300000);
+  if (!lives_on && !is("exec")) waitpid(holder, nullptr, 0);
+  for (int looks = 0; is("exec") && count_ended() < many && looks < 20000; ++looks) usleep(1000);
+  std::printf("%u %u\n", many - before, count_ended());
+  kill(holder, SIGKILL);
+  return 0;
+}
