@@ -4,7 +4,6 @@
 #include <algorithm>
 
 #include "host/buffers.h"
-#include "host/deadlock.h"
 #include "host/rank.h"
 #include "host/waiting.h"
 
@@ -146,14 +145,11 @@ class Service {
   void say_what_it_waits_for(uint32_t heard) {
     Segment &memory = begin_->rank->segment();
     std::vector<bool> ranks(memory.nranks());
-    uint64_t what = 0, count = 0;
+    std::vector<InCall> calls;
     for (Queue *queue = begin_; queue != end_; ++queue)
-      if (!queue->done()) queue->rank->find_waits(&ranks, &what, &count);
-    for (Queue *queue = begin_; queue != end_; ++queue) {
-      std::vector<bool> same(memory.nranks());
-      if (!queue->done()) queue->rank->find_waits(&same, &what, &count);
-      SleepNote(memory, queue->rank->rank()).say(ranks, begin_->rank->rank(), heard, what, count);
-    }
+      calls.push_back(queue->done() ? InCall() : queue->rank->find_waits(&ranks));
+    for (Queue *queue = begin_; queue != end_; ++queue)
+      SleepNote(memory, queue->rank->rank()).say(ranks, begin_->rank->rank(), heard, calls[static_cast<size_t>(queue - begin_)]);
   }
 
   void wake_up() {

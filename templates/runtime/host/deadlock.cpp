@@ -23,7 +23,7 @@ bool within(const Ranks &ranks, const Ranks &set) {
 struct Said {
   uint64_t turn = 0;
   Ranks waits = {};
-  uint64_t what = 0, count = 0;
+  InCall call;
 };
 
 bool is_unrung(Segment &segment, const Asleep &asleep) {
@@ -38,8 +38,7 @@ bool read(Segment &segment, uint32_t rank, Said *said) {
   said->turn = asleep.turn.load(std::memory_order_seq_cst);
   if (said->turn % 2 == 0) return false;
   for (size_t i = 0; i < said->waits.size(); ++i) said->waits[i] = asleep.waits[i].load(std::memory_order_seq_cst);
-  said->what = asleep.what.load(std::memory_order_seq_cst);
-  said->count = asleep.count.load(std::memory_order_seq_cst);
+  said->call = {asleep.what.load(std::memory_order_seq_cst), asleep.count.load(std::memory_order_seq_cst)};
   return !is_empty(said->waits) && is_unrung(segment, asleep) && asleep.turn.load(std::memory_order_seq_cst) == said->turn;
 }
 
@@ -49,9 +48,26 @@ bool still_holds(Segment &segment, uint32_t rank, const Said &said) {
   return is_unrung(segment, asleep) && asleep.turn.load(std::memory_order_seq_cst) == said.turn;
 }
 
+// The ranks that sleep and wait only for each other, as far as they have said.
+Ranks find_stuck(Segment &segment, std::vector<Said> *said) {
+  Ranks stuck = {};
+  for (uint32_t r = 0; r < segment.nranks(); ++r)
+    if (read(segment, r, &(*said)[r])) stuck[r / 64] |= uint64_t{1} << r % 64;
+  // Whoever waits for a rank outside may go on.
+  for (bool changed = true; changed;) {
+    changed = false;
+    for (uint32_t r = 0; r < segment.nranks(); ++r) {
+      if (!has(stuck, r) || within((*said)[r].waits, stuck)) continue;
+      stuck[r / 64] &= ~(uint64_t{1} << r % 64);
+      changed = true;
+    }
+  }
+  return stuck;
+}
+
 }  // namespace
 
-void SleepNote::say(const std::vector<bool> &ranks, uint32_t bell, uint32_t heard, uint64_t what, uint64_t count) {
+void SleepNote::say(const std::vector<bool> &ranks, uint32_t bell, uint32_t heard, const InCall &call) {
   withdraw();
   if (segment_.nranks() > Asleep::kMostRanks) return;
   Ranks waits = {};
@@ -59,8 +75,8 @@ void SleepNote::say(const std::vector<bool> &ranks, uint32_t bell, uint32_t hear
   for (size_t i = 0; i < waits.size(); ++i) asleep_.waits[i].store(waits[i], std::memory_order_seq_cst);
   asleep_.bell.store(bell, std::memory_order_seq_cst);
   asleep_.heard.store(heard, std::memory_order_seq_cst);
-  asleep_.what.store(what, std::memory_order_seq_cst);
-  asleep_.count.store(count, std::memory_order_seq_cst);
+  asleep_.what.store(call.what, std::memory_order_seq_cst);
+  asleep_.count.store(call.count, std::memory_order_seq_cst);
   asleep_.turn.fetch_add(1, std::memory_order_seq_cst);
 }
 
@@ -72,29 +88,21 @@ void SleepNote::withdraw() {
 Status find_deadlock(Segment &segment, uint32_t rank) {
   if (segment.nranks() > Asleep::kMostRanks) return {};
   std::vector<Said> said(segment.nranks());
-  Ranks stuck = {};
-  for (uint32_t r = 0; r < segment.nranks(); ++r)
-    if (read(segment, r, &said[r])) stuck[r / 64] |= uint64_t{1} << r % 64;
-  // Whoever waits for a rank outside may go on.
-  for (bool changed = true; changed;) {
-    changed = false;
-    for (uint32_t r = 0; r < segment.nranks(); ++r) {
-      if (!has(stuck, r) || within(said[r].waits, stuck)) continue;
-      stuck[r / 64] &= ~(uint64_t{1} << r % 64);
-      changed = true;
-    }
-  }
+  const Ranks stuck = find_stuck(segment, &said);
   if (!has(stuck, rank)) return {};
+  // To be named beside `rank`: one that it waits for and whose call is another, if there is one.
   uint32_t other = rank;
   for (uint32_t r = 0; r < segment.nranks(); ++r) {
     if (!has(stuck, r)) continue;
     if (!still_holds(segment, r, said[r])) return {};
-    const bool differs = said[r].what != said[rank].what || said[r].count != said[rank].count;
+    const InCall &mine = said[rank].call, &theirs = said[r].call;
+    const bool differs = theirs.what != mine.what || theirs.count != mine.count;
     if (r != rank && (other == rank || (differs && has(said[rank].waits, r)))) other = r;
   }
-  const auto describe = [&](uint32_t r) { return format("rank %u is in %s", r, describe_call(said[r].what, said[r].count).c_str()); };
-  if (other == rank)
-    return fail(ncclInvalidUsage, "calls differ: rank %u waits for itself: %s", rank, describe(rank).c_str());
+  const auto describe = [&](uint32_t r) {
+    return format("rank %u is in %s", r, describe_call(said[r].call.what, said[r].call.count).c_str());
+  };
+  if (other == rank) return fail(ncclInvalidUsage, "calls differ: a rank waits for itself: %s", describe(rank).c_str());
   return fail(ncclInvalidUsage, "calls differ: ranks wait for each other: %s; %s", describe(rank).c_str(),
               describe(other).c_str());
 }

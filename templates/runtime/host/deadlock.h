@@ -11,12 +11,17 @@
 
 namespace collc {
 
+// The call that a rank is in, as in a CallRecord.
+struct InCall {
+  uint64_t what = 0, count = 0;
+};
+
 // A rank's word on whom it waits for.
 class SleepNote {
  public:
   SleepNote(Segment &segment, uint32_t rank) : segment_(segment), asleep_(segment.line(rank).asleep) {}
-  // Waits in the call `what` of `count` for some of `ranks` (a flag each), with its bell, that of rank `bell`, at `heard`.
-  void say(const std::vector<bool> &ranks, uint32_t bell, uint32_t heard, uint64_t what, uint64_t count);
+  // Waits in a call for some of `ranks` (a flag each), with its bell, that of rank `bell`, at `heard`.
+  void say(const std::vector<bool> &ranks, uint32_t bell, uint32_t heard, const InCall &call);
   // Waits no more.
   void withdraw();
 

@@ -1,7 +1,6 @@
 // Why a rank waits: words for people, and the reasons to stop waiting.
 #include <sched.h>
 
-#include "host/deadlock.h"
 #include "host/rank.h"
 #include "plan.h"
 
@@ -99,24 +98,17 @@ void HostRank::diagnose(int64_t waited_us) {
                   waiting_for_any().c_str()));
 }
 
-void HostRank::find_waits(std::vector<bool> *ranks, uint64_t *what, uint64_t *count) const {
+InCall HostRank::find_waits(std::vector<bool> *ranks) const {
+  if (idle()) return {};
   for (uint32_t peer = 0; peer < context_.nranks; ++peer)
     if (transfers_.waits_for(peer)) (*ranks)[peer] = true;
-  if (idle()) return;
-  if (done()) {
-    *what = transfers_.what();
-    *count = transfers_.count();
-    return;
-  }
-  *what = call_->what;
-  *count = call_->count;
-  if (mode_ != Mode::kFifos) {
-    (*ranks)[single_copy_.blocked_on()] = true;
-    return;
-  }
+  if (done()) return {transfers_.what(), transfers_.count()};
+  if (mode_ != Mode::kFifos) (*ranks)[single_copy_.blocked_on()] = true;
   // A channel that waits for its turn waits for another channel of this rank.
   for (const ChannelState &channel : channels_)
-    if (!channel.done && channel.blocked_on != plan_rank_) (*ranks)[nccl_rank(channel.blocked_on)] = true;
+    if (mode_ == Mode::kFifos && !channel.done && channel.blocked_on != plan_rank_)
+      (*ranks)[nccl_rank(channel.blocked_on)] = true;
+  return {call_->what, call_->count};
 }
 
 }  // namespace collc

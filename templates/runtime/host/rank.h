@@ -5,6 +5,7 @@
 
 #include "backend.h"
 #include "collc/step_program.h"
+#include "host/deadlock.h"
 #include "host/direct.h"
 #include "host/reduce.h"
 #include "host/single_copy.h"
@@ -86,7 +87,7 @@ class HostRank final : public RankBackend {
   // Looks for reasons never to be served: an abort, a dead peer, a peer that calls something else, the time limit.
   void diagnose(int64_t waited_us);
   // Marks those without whom this rank cannot go on; says what it is in.
-  void find_waits(std::vector<bool> *ranks, uint64_t *what, uint64_t *count) const;
+  InCall find_waits(std::vector<bool> *ranks) const;
 
   Segment &segment() { return *context_.segment; }
   uint32_t rank() const { return context_.rank; }
