@@ -1,4 +1,7 @@
-"""One rank in a namespace of processes of its own: `container_rank.py LIBRARY RANK ID_FILE EXTRA_DESCRIPTORS`."""
+"""One rank in a namespace of processes of its own: `container_rank.py LIBRARY RANK ID_FILE EXTRA_DESCRIPTORS [dies]`.
+
+With "dies", rank 1 ends without a word after the first call, and rank 0 must hear of it.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,7 @@ import time
 from pathlib import Path
 
 FLOAT32 = 7
+REMOTE_ERROR = 6
 COUNT = 1000
 
 
@@ -38,6 +42,12 @@ def main() -> None:
     given, found = (ctypes.c_float * COUNT)(*[rank + 1.0] * COUNT), (ctypes.c_float * COUNT)()
     check(nccl, nccl.ncclAllReduce(given, found, ctypes.c_size_t(COUNT), FLOAT32, 0, comm, None))
     assert all(value == 3.0 for value in found)
+    if sys.argv[5:] == ["dies"]:
+        if rank == 1:
+            os._exit(0)
+        result = nccl.ncclAllReduce(given, found, ctypes.c_size_t(COUNT), FLOAT32, 0, comm, None)
+        assert result == REMOTE_ERROR
+        assert "rank 1 has died" in nccl.ncclGetLastError(None).decode()
     check(nccl, nccl.ncclCommDestroy(comm))
     print(os.getpid(), len(held))
 

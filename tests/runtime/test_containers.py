@@ -13,27 +13,36 @@ RANK = Path(__file__).parent / "container_rank.py"
 NAMESPACE = ("unshare", "--pid", "--fork", "--mount-proc")
 
 
-def test_ranks_that_are_each_process_one_of_their_container(tmp_path: Path) -> None:
+def run(tmp_path: Path, extra: int, *how: str) -> list[list[str]]:
+    """What two ranks have printed that end well."""
     tried = subprocess.run([*NAMESPACE, "true"], capture_output=True, check=False)
     if tried.returncode != 0:
         pytest.skip("no right to make namespaces of processes")
+    command = [*NAMESPACE, sys.executable, str(RANK), str(library("pair"))]
+    job = [
+        subprocess.Popen(
+            [*command, str(rank), str(tmp_path / f"id{extra}"), str(extra * rank), *how],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(2)
+    ]
+    try:
+        said = [process.communicate(timeout=60) for process in job]
+        for process, (_, err) in zip(job, said, strict=True):
+            assert process.returncode == 0, f"{extra} more descriptors: {err}"
+        return [out.split() for out, _ in said]
+    finally:
+        for process in job:
+            process.kill()
+
+
+def test_ranks_that_are_each_process_one_of_their_container(tmp_path: Path) -> None:
     # With some number of descriptors, the buffer that one rank offers has the number of the other's shared segment.
     for extra in range(8):
-        command = [*NAMESPACE, sys.executable, str(RANK), str(library("pair"))]
-        job = [
-            subprocess.Popen(
-                [*command, str(rank), str(tmp_path / f"id{extra}"), str(extra * rank)],
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                text=True,
-            )
-            for rank in range(2)
-        ]
-        try:
-            for rank, process in enumerate(job):
-                out, err = process.communicate(timeout=60)
-                assert process.returncode == 0, f"{extra} more descriptors: {err}"
-                assert out.split() == ["1", str(extra * rank)]
-        finally:
-            for process in job:
-                process.kill()
+        assert run(tmp_path, extra) == [["1", str(extra * rank)] for rank in range(2)]
+
+
+def test_a_death_in_another_container_is_noticed(tmp_path: Path) -> None:
+    assert run(tmp_path, 0, "dies") == [["1", "0"], []]
