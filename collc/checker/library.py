@@ -30,7 +30,7 @@ from collc.packing.model import Plan
 OBJECTS = ("collc_tables", "collc_manifest", "collc_manifest_size", "collc_plan", "collc_plan_size")
 # A library may hold plans of so many bytes and so many JSON values for each of its own bytes: they are its text once
 # more, packed. No more than this is read.
-_BYTES_PER_BYTE, _VALUES_PER_BYTE, _MOST_PLAN_BYTES = 32, 1, 1 << 28
+_BYTES_PER_BYTE, _VALUES_PER_BYTE, _MOST_PLAN_BYTES = 32, 1, 1 << 26
 _SLACK = Fraction(1, 1 << 30)  # to which boundaries of shares are rounded
 
 Edges = frozenset[tuple[int, tuple[int, ...]]]
