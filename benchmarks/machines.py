@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import math
+import random
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from fractions import Fraction
 
 from collc.topology.graph import plan_graph
@@ -46,6 +49,77 @@ def mi250(servers: int) -> PlanGraph:
         pairs += [(v, n, 16, LinkKind.NET) for v in range(n)]
     where = [f"server{v // 16}" for v in range(n)] + ["fabric"] * (servers > 1)
     return _graph(n, int(servers > 1), pairs, where)
+
+
+def cluster(sizes: Sequence[int], *, rails: int = 8, local: int = 450, nic: int = 50) -> PlanGraph:
+    """Servers of these sizes: GPUs on a switch of their server (one GPU alone: none), GPU j on rail j mod `rails`."""
+    n = sum(sizes)
+    switches = [s for s, size in enumerate(sizes) if size > 1]
+    pairs: list[tuple[int, int, int, LinkKind]] = []
+    where: list[str] = []
+    for s, size in enumerate(sizes):
+        for j in range(size):
+            if size > 1:
+                pairs.append((len(where), n + switches.index(s), local, LinkKind.NVSWITCH))
+            pairs.append((len(where), n + len(switches) + j % rails, nic, LinkKind.NET))
+            where.append(f"server{s}")
+    where += [*(f"server{s}" for s in switches), *["fabric"] * rails]
+    return _graph(n, len(switches) + rails, pairs, where)
+
+
+def torus(*sides: int) -> PlanGraph:
+    """A torus of GPUs with 50 GB/s to each neighbour."""
+    n = math.prod(sides)
+    pairs: list[tuple[int, int, int, LinkKind]] = []
+    stride = 1
+    for side in sides:
+        for v in range(n):
+            digit = v // stride % side
+            pairs.append((v, v + ((digit + 1) % side - digit) * stride, 50, LinkKind.NVLINK))
+        stride *= side
+    return _graph(n, 0, pairs, ["server0"] * n)
+
+
+def hypercube(dimensions: int) -> PlanGraph:
+    """A hypercube of GPUs with 50 GB/s to each neighbour."""
+    n = 1 << dimensions
+    pairs = [(v, v | 1 << k, 50, LinkKind.NVLINK) for v in range(n) for k in range(dimensions) if not v >> k & 1]
+    return _graph(n, 0, pairs, ["server0"] * n)
+
+
+def lacking(graph: PlanGraph, vertices: Iterable[int] = (), links: Iterable[int] = ()) -> PlanGraph:
+    """The graph without these vertices and links."""
+    gone, cut = set(vertices), set(links)
+    kept = [v for v in range(len(graph.vertices)) if v not in gone]
+    place = {v: i for i, v in enumerate(kept)}
+    left = [x for x in graph.links if x.id not in cut and x.src in place and x.dst in place]
+    return replace(
+        graph,
+        nranks=sum(v < graph.nranks for v in kept),
+        vertices=tuple(graph.vertices[v] for v in kept),
+        servers=tuple(graph.servers[v] for v in kept),
+        links=tuple(replace(x, id=i, src=place[x.src], dst=place[x.dst]) for i, x in enumerate(left)),
+    )
+
+
+def nic_links(graph: PlanGraph, gpu: int) -> set[int]:
+    """The links between a GPU and the network."""
+    return {x.id for x in graph.links if x.kind is LinkKind.NET and gpu in (x.src, x.dst)}
+
+
+def random_cluster(seed: int) -> PlanGraph:
+    """32 to 512 GPUs on servers of up to three sizes, one to three NICs or GPUs lost."""
+    rng = random.Random(seed)
+    most = rng.choice((32, 64, 128, 256, 512))
+    sizes = [rng.randint(2, 8) for _ in range(rng.randint(1, 2))] + [8]
+    servers = [rng.choice(sizes)]
+    while sum(servers) < max(32, most - 8):
+        servers.append(rng.choice(sizes))
+    made = cluster(servers, rails=rng.choice((1, 2, 4, 8)))
+    for _ in range(rng.randint(1, 3)):
+        gpu = rng.randrange(made.nranks)
+        made = lacking(made, [gpu]) if rng.random() < 0.5 else lacking(made, links=nic_links(made, gpu))
+    return made
 
 
 def _graph(

@@ -14,6 +14,7 @@ import argparse
 import multiprocessing
 import os
 import resource
+import statistics
 import subprocess
 import sys
 import time
@@ -27,6 +28,7 @@ import machines
 from collc.collectives.model import Collective
 from collc.packing import plan
 from collc.packing.allocations import connected_allocations
+from collc.packing.check import check_packing
 from collc.packing.exact import new_problem, problem_bound
 from collc.packing.explain import plan_depth
 from collc.packing.network import Net
@@ -69,6 +71,32 @@ CASES = [
     Case("H100 x 32, 256 GPUs", h100(32)),
     Case("A100 x 128, 1,024 GPUs", a100(128), "about 36 minutes (its paper, Java)"),
 ]
+FULL = 64
+
+
+def lost(what: str) -> Callable[[], PlanGraph]:
+    """64 servers of 8 H100 with something missing."""
+
+    def made() -> PlanGraph:
+        graph = machines.cluster([8] * FULL)
+        nics = {"one NIC": [3], "three NICs": [3, 13, 17]}.get(what, [])
+        links = {x for gpu in nics for x in machines.nic_links(graph, gpu)}
+        if what == "one link":
+            links = {min(machines.nic_links(graph, 3))}
+        gone = {"one GPU": [3], "one rail": [9 * FULL + 3]}.get(what, [])
+        return machines.lacking(graph, gone, links)
+
+    return made
+
+
+ODD = [
+    *(Case(f"H100 x 64 less {what}", lost(what)) for what in ("one NIC", "one link", "one GPU", "one rail")),
+    Case("H100 x 64 less three NICs", lost("three NICs")),
+    Case("servers of 1 to 8 GPUs, one rail", lambda: machines.cluster(range(1, 9), rails=1)),
+    Case("torus 8 x 8", lambda: machines.torus(8, 8)),
+    Case("torus 16 x 16", lambda: machines.torus(16, 16)),
+    Case("hypercube, 256 GPUs", lambda: machines.hypercube(8)),
+]
 BOUNDS = [("64 GPUs", h100(8), "2.5 s"), ("128 GPUs", h100(16), "7.8 s"), ("256 GPUs", h100(32), "20.4 s")]
 
 
@@ -76,11 +104,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--write", type=Path, help="write the tables as Markdown to this file")
     parser.add_argument("--only", default="", help="measure only graphs whose name contains this text")
+    parser.add_argument("--clusters", type=int, default=100, help="how many random clusters")
     options = parser.parse_args()
     folder = os.environ.get("FORESTCOLL")
     parts = [HEAD.format(cores=os.cpu_count())]
     parts.append("\n".join(plans(options.only, folder)))
+    parts.append("\n".join(odd(options.only)))
     if not options.only:
+        parts.append("\n".join(random_clusters(options.clusters)))
         parts += ["\n".join(bounds()), "\n".join(others())]
     text = "\n\n".join(parts) + "\n"
     if options.write:
@@ -123,6 +154,46 @@ def plans(only: str, folder: str | None) -> list[str]:
                 cells += ["", ""]
             lines += row(cells)
     return lines
+
+
+def odd(only: str) -> list[str]:
+    """Clusters that are not symmetric, and graphs without switches."""
+    head = ["graph", "collective", "rate", "trees", "depth", "seconds", "MB", "checker's seconds"]
+    lines = ["## Odd clusters, tori and hypercubes", "", *row(head), *row(["---"] * len(head))]
+    for case in ODD:
+        if only not in case.name:
+            continue
+        rooted = "torus" in case.name or "cube" in case.name
+        for collective in (C.BROADCAST, C.REDUCE) if rooted else (C.ALL_GATHER, C.ALL_REDUCE, C.BROADCAST):
+            show(f"{case.name}: {collective.value}")
+            made = measured(lambda case=case, c=collective: checked(case.graph(), c))
+            lines += row([case.name, collective.value, *made])
+    return lines
+
+
+def checked(graph: PlanGraph, collective: Collective) -> list[str]:
+    """As `planned`, and what the checker takes of it."""
+    cells = planned(graph, collective)
+    made = plan(graph, collective)
+    start = time.process_time()
+    check_packing(graph, made)
+    return [*cells, f"{time.process_time() - start:.2f}"]
+
+
+def random_clusters(count: int) -> list[str]:
+    """What the slowest of many random clusters takes, and whether all are proven."""
+    rows = []
+    for seed in range(count):
+        show(f"random cluster {seed}")
+        rows.append(measured(lambda seed=seed: planned(machines.random_cluster(seed), C.ALL_GATHER)))
+    done = sorted(float(cells[3]) for cells in rows if len(cells) == 5)
+    proven = sum(len(cells) == 5 and "bound" not in cells[0] for cells in rows)
+    text = f"{count} random clusters of 32 to 512 GPUs, all_gather: {proven} proven optimal; CPU seconds: "
+    return [
+        "## Random clusters",
+        "",
+        text + (f"median {statistics.median(done)}, slowest {done[-1]}" if done else "none"),
+    ]
 
 
 def planned(graph: PlanGraph, collective: Collective) -> list[str]:

@@ -66,7 +66,8 @@ class _Tree:
 
     def grow(self) -> None:
         """Adds links until every rank is reached."""
-        net, inside, refused = self._net, {self._root}, []
+        net, inside = self._net, {self._root}
+        refused: list[int] = []
         waiting = [link for link in net.out[self._root] if self._left[link]]
         while len(inside) < net.nverts:
             if not waiting:

@@ -159,7 +159,7 @@ def solve_exact(problem: Problem, servers: Sequence[str]) -> Solved:
     generator = problem.generator()
     least = least_depth(generator.oracle)
     # Many ranks: the LP over all trees is slow to settle, a shallow one that reaches the bound is not.
-    tries = _SHALLOW_TRIES if net.nranks > DENSE_FROM else 1
+    tries = 1 if net.nranks <= DENSE_FROM else _SHALLOW_TRIES if net.nranks <= _PARTITION_LIMIT else 2 * _SHALLOW_TRIES
     found = None
     generator.effort = Effort(wish)
     for depth in range(least, least + tries):
