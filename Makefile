@@ -114,7 +114,7 @@ format: setup  ## rewrite the Python sources in the house format
 	$(BIN)/ruff format .
 
 golden: setup  ## rewrite the golden files; read the diff afterwards
-	$(BIN)/python -m pytest tests/test_golden.py tests/collectives --update-golden
+	$(BIN)/python -m pytest tests/test_golden.py tests/test_cases.py tests/collectives --update-golden
 
 test-wheel: setup  ## build the wheel, install it in a fresh environment and run the tests against it
 	rm -rf build/wheel && mkdir -p build/wheel

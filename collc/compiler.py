@@ -137,18 +137,22 @@ def compile_topology(
     if kind is TargetKind.CUDA:
         find_toolkits(request.cuda)
     with ExitStack() as running:
-        parts = Parts(kind, cuda=request.cuda, counters=request.counters)
+        parts: list[Parts] = []
+
+        def start() -> None:
+            """What can be wrong with the input has been found: the compilers run beside the choice of programs."""
+            parts.append(running.enter_context(Parts(kind, cuda=request.cuda, counters=request.counters)))
+
         contents = library_contents(
             request,
             target,
             recorder=recorder,
             status=status,
-            # What can be wrong with the input has been found: the compilers run beside the choice of programs.
-            packed=lambda: running.enter_context(parts),
+            packed=start,
         )
         status(f"building {out}")
         with recorder.timed("compile"):
-            library = compile_library(contents, target, out, parts, keep_source=request.keep_source)
+            library = compile_library(contents, target, out, parts[0], keep_source=request.keep_source)
     if library.device and not library.device.runs_on_old_chips and may_be_old(load_topology(request.topology)):
         note = f"the GPUs may be Pascal or Volta, for which this library has no code: {INSTALL_NVRTC}"
     return CompileResult(library, kind, contents.documents, len(contents.gpu_sets.sets), note, contents.entries)

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 from collc import packing
@@ -36,6 +37,8 @@ from collc.schedule.trees import schedule_trees
 from collc.topology.model import PlanGraph
 
 Pass = Callable[[Program], Program]
+# Largest number that a pass takes from a command line.
+MAX_PARAMETER = 4096
 
 
 @dataclass
@@ -63,6 +66,34 @@ class Recorder:
         return path
 
 
+@dataclass(frozen=True)
+class Lowering:
+    """A pass by name. `parameter` is the keyword of its one number, if it takes one; `default` says it for a target.
+
+    A new pass is one more row of `PASSES`, and a line of `passes` if a target always runs it.
+    """
+
+    run: Callable[..., Program]
+    parameter: str | None = None
+    default: Callable[[Target], int] = lambda target: 0
+
+    def bound(self, target: Target, number: int | None = None) -> Pass:
+        """The pass with its number, the target's own by default."""
+        if self.parameter is None:
+            return self.run
+        return partial(self.run, **{self.parameter: self.default(target) if number is None else number})
+
+
+PASSES: dict[str, Lowering] = {
+    "fuse_copies": Lowering(fuse_copies),
+    "pipeline_hops": Lowering(pipeline_hops, "slots", lambda target: target.slots),
+    "take_turns": Lowering(take_turns, "limit", lambda target: target.max_channels),
+    "merge_channels": Lowering(merge_channels, "limit", lambda target: target.max_channels),
+    "share_slots": Lowering(share_slots),
+    "reduce_everywhere": Lowering(reduce_everywhere),
+}
+
+
 def passes(target: Target, everywhere: bool = False, *, turns: bool = True) -> list[tuple[str, Pass]]:
     """The lowering of a target, in order.
 
@@ -70,18 +101,52 @@ def passes(target: Target, everywhere: bool = False, *, turns: bool = True) -> l
         everywhere: an all_reduce of small calls where memory is shared.
         turns: channels beyond the target's take turns in orders of their own, where slots are not shared.
     """
-    chosen: list[tuple[str, Pass]] = [
-        ("fuse_copies", fuse_copies),
-        ("pipeline_hops", lambda program: pipeline_hops(program, slots=target.slots)),
-    ]
-    if turns and not target.shares_slots:
-        chosen.append(("take_turns", lambda program: take_turns(program, limit=target.max_channels)))
-    chosen.append(("merge_channels", lambda program: merge_channels(program, limit=target.max_channels)))
-    if target.shares_slots:
-        chosen.append(("share_slots", share_slots))
-    if everywhere:
-        chosen.append(("reduce_everywhere", reduce_everywhere))
+    names = ["fuse_copies", "pipeline_hops"]
+    names += ["take_turns"] if turns and not target.shares_slots else []
+    names += ["merge_channels"]
+    names += ["share_slots"] if target.shares_slots else []
+    names += ["reduce_everywhere"] if everywhere else []
+    return [(name, PASSES[name].bound(target)) for name in names]
+
+
+def parse_passes(text: str, target: Target) -> list[tuple[str, Pass]]:
+    """Passes as `collc opt` takes them: names with commas between, ``merge_channels=2`` with a number of its own.
+
+    Raises:
+        UsageError: no pass has this name, or its number makes no sense.
+    """
+    chosen: list[tuple[str, Pass]] = []
+    for word in filter(None, (part.strip() for part in text.split(","))):
+        name, given, number = word.partition("=")
+        if name not in PASSES:
+            raise UsageError(f"no pass {name!r}", hint=f"choose from {', '.join(PASSES)}")
+        found = PASSES[name]
+        if given and found.parameter is None:
+            raise UsageError(f"{name} takes no number", hint=f"write {name}")
+        if given and not (number.isdecimal() and 1 <= int(number[:6]) <= MAX_PARAMETER and len(number) <= 6):
+            raise UsageError(f"{word}: {found.parameter} is a number from 1 to {MAX_PARAMETER}")
+        chosen.append((name, found.bound(target, int(number) if given else None)))
     return chosen
+
+
+def _unchanged(program: Program) -> Program:
+    return program
+
+
+def run_passes(program: Program, chosen: Sequence[tuple[str, Pass]], *, proved: bool = False) -> Program:
+    """Runs passes on a program; with `proved` it is verified before the first and after each.
+
+    Raises:
+        IRError: a pass cannot take the program, or what it made does not hold; the message names the stage.
+    """
+    for name, run in [("input", _unchanged), *chosen]:
+        try:
+            program = run(program)
+            if proved:
+                verify(program)
+        except IRError as error:
+            raise IRError(f"{name}: {error.what}", where=error.where, hint=error.hint) from None
+    return program
 
 
 def stage_names(target: Target) -> list[str]:

@@ -52,14 +52,16 @@ class Nccl:
     """
 
     def __init__(self, path: Path) -> None:
+        self.path = path
         try:
             self.lib = ctypes.CDLL(str(path.resolve()), mode=ctypes.RTLD_LOCAL)
         except OSError as error:
             raise RunError(f"cannot be loaded: {error}", where=str(path)) from None
         for name, arguments in _SIGNATURES.items():
-            function = getattr(self.lib, name)
-            function.argtypes = arguments
-            function.restype = _int
+            function = getattr(self.lib, name, None)
+            if function is not None:
+                function.argtypes = arguments
+                function.restype = _int
         self.lib.ncclGetErrorString.argtypes = [_int]
         self.lib.ncclGetErrorString.restype = ctypes.c_char_p
         self.lib.ncclGetLastError.argtypes = [_comm]
@@ -98,5 +100,7 @@ class Nccl:
             raise RunError(f"{collective.value} cannot be called yet")
         operation = [op] if collective.reduces else []
         roots = [root] if collective.rooted else []
-        function = getattr(self.lib, f"nccl{collective.traits.title}")
+        function = getattr(self.lib, f"nccl{collective.traits.title}", None)
+        if function is None:
+            raise RunError(f"has no nccl{collective.traits.title}", where=str(self.path))
         return int(function(send, recv, count, dtype, *operation, *roots, comm, None))

@@ -32,6 +32,7 @@ COMMANDS: dict[str, str] = {
     "simulate": "Predict how long collectives take, and choose plans by size.",
     "plan": "Pack spanning trees for a topology and prove the rate.",
     "verify": "Recompute everything that a plan, an IR text or a library claims.",
+    "opt": "Run passes on an IR text and print, prove or interpret what they make.",
     "inspect": "Show what is inside a library.",
     "run": "Run a command with a library preloaded in place of NCCL.",
     "doctor": "Report what this machine has and lacks for each target.",

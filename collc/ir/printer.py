@@ -102,9 +102,9 @@ class _Reader:
         self.lines = [(n, line) for n, line in stripped if line]
         self.at = 0
 
-    def fail(self, what: str) -> IRError:
+    def fail(self, what: str, hint: str | None = None) -> IRError:
         number = self.lines[min(self.at, len(self.lines) - 1)][0] if self.lines else 1
-        return IRError(what, where=f"{self.where}:{number}")
+        return IRError(what, where=f"{self.where}:{number}", hint=hint)
 
     def match(self, pattern: re.Pattern[str]) -> re.Match[str] | None:
         if self.at == len(self.lines):
@@ -121,7 +121,8 @@ class _Reader:
     def program(self) -> Program:
         header = self.match(_HEADER)
         if not header:
-            raise self.fail(f"expected '{FORMAT} COLLECTIVE [root=R] ranks=N slots=S chunk=BYTES [servers=S,...]'")
+            wanted = f"expected '{FORMAT} COLLECTIVE [root=R] ranks=N slots=S chunk=BYTES [servers=S,...]'"
+            raise self.fail(wanted, hint="`collc compile --dump-after` writes such a text")
         try:
             collective = Collective(header[1])
         except ValueError:

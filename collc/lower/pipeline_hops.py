@@ -23,13 +23,19 @@ from __future__ import annotations
 
 import dataclasses
 
+from collc.errors import IRError
 from collc.ir.nodes import Channel, Program, Step
 from collc.lower.depth import carries_result, hops_before
 
 
 def pipeline_hops(program: Program, *, slots: int) -> Program:
-    """Sets all lags and the number of slots (at least 2)."""
-    assert slots >= 2
+    """Sets all lags and the number of slots.
+
+    Raises:
+        IRError: `slots` is below 2.
+    """
+    if slots < 2:
+        raise IRError(f"hops overlap with 2 slots or more, not {slots}")
     channels = tuple(_pipeline(program, channel, slots - 2) for channel in program.channels)
     return program.replace(slots=slots, channels=channels)
 

@@ -24,17 +24,26 @@ from __future__ import annotations
 from fractions import Fraction
 
 from collc.collectives.model import Collective
+from collc.errors import IRError
 from collc.ir.nodes import Channel, Fifo, Program, Share, Step
 from collc.ir.routes import slower
 
 
 def reduce_everywhere(program: Program) -> Program:
-    """Replaces an all_reduce in which every rank hands something to every other directly."""
-    assert program.collective is Collective.ALL_REDUCE
-    assert not program.servers, "the inputs of several servers are not in one memory"
+    """Replaces an all_reduce in which every rank hands something to every other directly.
+
+    Raises:
+        IRError: it is another collective, spans servers, or some ranks are not joined.
+    """
+    if program.collective is not Collective.ALL_REDUCE:
+        raise IRError(f"{program.collective.value} is no all_reduce")
+    if program.servers:
+        raise IRError("the inputs of several servers are not in one memory")
     ranks = range(program.nranks)
     joined = {(fifo.src, dst) for fifo in program.fifos for dst in fifo.dsts}
-    assert all((a, b) in joined for a in ranks for b in ranks if a != b), "some ranks have no direct way"
+    apart = [(a, b) for a in ranks for b in ranks if a != b and (a, b) not in joined]
+    if apart:
+        raise IRError(f"rank {apart[0][0]} hands nothing to rank {apart[0][1]} directly")
     fifos = tuple(_to_all(program, r) for r in ranks)
     steps = tuple(
         (

@@ -38,6 +38,7 @@ from __future__ import annotations
 import dataclasses
 import random
 
+from collc.errors import IRError
 from collc.ir.nodes import Channel, Program, Step
 from collc.lower.depth import hops_before
 
@@ -49,9 +50,13 @@ def take_turns(program: Program, *, limit: int) -> Program:
     """Deals neighbouring channels onto `limit` channels, each with an order of its own; programs with fewer stay.
 
     Neighbours are mostly copies of one tree: so a heavy tree gets whole blocks, and all blocks get as much to do.
+
+    Raises:
+        IRError: the program has one slot per FIFO, so nothing can overlap.
     """
     assert limit >= 1
-    assert program.slots >= 2
+    if program.slots < 2:
+        raise IRError("turns need hops that overlap", hint="run pipeline_hops first")
     n = len(program.channels)
     if n <= limit:
         return program

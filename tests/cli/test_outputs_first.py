@@ -27,7 +27,7 @@ def started(*_: object, **__: object) -> None:
 def _no_long_work(monkeypatch):
     tunable()
     monkeypatch.setattr(compiler, "library_contents", started)
-    monkeypatch.setattr(compiler.Parts, "__enter__", started)
+    monkeypatch.setattr(compiler, "Parts", started)
     monkeypatch.setattr(tune_run, "team_of", started)
     monkeypatch.setattr(simulate, "_predict", started)
     monkeypatch.setattr(probe, "probe_cpu", started)
@@ -93,7 +93,7 @@ def test_a_folder_without_permission():
 )
 def test_other_mistakes_are_found_before_the_compilers_start(monkeypatch, tmp_path, options, said):
     monkeypatch.undo()
-    monkeypatch.setattr(compiler.Parts, "__enter__", started)
+    monkeypatch.setattr(compiler, "Parts", started)
     file = tmp_path / "file"
     file.write_text("")
     words = [str(file) if word == "FILE" else word for word in options]

@@ -20,6 +20,7 @@ READERS = {
     "simulate": ["simulate", "FILE"],
     "verify": ["verify", "FILE"],
     "inspect": ["inspect", "FILE"],
+    "opt": ["opt", "FILE"],
     "bench": ["bench", "FILE"],
     "tune": ["tune", "FILE"],
     "run": ["run", "--lib", "FILE", "--", "true"],

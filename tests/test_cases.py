@@ -1,0 +1,54 @@
+"""IR cases: small files under tests/cases/ with a command, a program and what the command prints.
+
+    # opt --passes fuse_copies --verify
+    collc-ir/1 broadcast root=0 ranks=2 slots=1 chunk=256
+    ...
+    # ----
+    what it prints, or the one line of its refusal
+
+`pytest tests/test_cases.py --update-golden` writes what follows the dashes again.
+"""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+
+import pytest
+from support.cli import collc
+
+from collc.pipeline import PASSES
+
+CASES = sorted(Path(__file__).parent.joinpath("cases").glob("*.ir"))
+DASHES = "# ----\n"
+
+
+def parts(path: Path) -> tuple[list[str], str, str]:
+    """The words of the command, the program with its first line, what is expected."""
+    given, dashes, expected = path.read_text(encoding="utf-8").partition(DASHES)
+    first = given.splitlines()[0]
+    assert first.startswith("# opt"), f"{path.name}: its first line is a command: # opt [OPTION]..."
+    assert dashes, f"{path.name}: no line of dashes before what is expected"
+    return shlex.split(first.removeprefix("# ")), given, expected
+
+
+@pytest.mark.parametrize("path", CASES, ids=lambda path: path.stem)
+def test_case(path, request, tmp_path, monkeypatch):
+    words, given, expected = parts(path)
+    monkeypatch.chdir(tmp_path)
+    Path("in.ir").write_text(given, encoding="utf-8")
+    done = collc(words[0], "in.ir", *words[1:])
+    assert (done.code, done.err) == (0, "") or (done.code in (1, 2) and not done.out and done.err.count("\n") == 1)
+    if request.config.getoption("--update-golden"):
+        path.write_text(given + DASHES + done.out + done.err, encoding="utf-8")
+        return
+    assert done.out + done.err == expected, f"pytest {__file__} --update-golden, and read the diff"
+
+
+def test_every_pass_has_a_case_that_is_proved():
+    shown = set()
+    for path in CASES:
+        words, _, expected = parts(path)
+        if "--verify" in words and not expected.startswith("collc: "):
+            shown |= {word.partition("=")[0] for word in words[words.index("--passes") + 1].split(",")}
+    assert shown == set(PASSES)
