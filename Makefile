@@ -35,6 +35,7 @@ test: lint types unit  ## everything that CI runs
 lint: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/python -m pytest -q tests/test_architecture.py tests/test_cpp.py
 
 types: setup
 	$(BIN)/mypy
@@ -109,7 +110,7 @@ cuda-kernels: setup  ## what the compilers made of the CUDA kernels: registers, 
 blink: setup  ## Blink's claims in plans and model: docs/blink.md
 	$(BIN)/python benchmarks/blink.py --write docs/blink.md
 
-format: setup  ## rewrite the Python sources in the house format
+format: setup  ## rewrite the Python sources in the house format; clang-format -i does it for C++
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 

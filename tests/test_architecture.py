@@ -25,6 +25,7 @@ ROOMS = (
     "collectives",
     "topology",
     "packing",
+    "graphs",
     "schedule",
     "ir",
     "checker",

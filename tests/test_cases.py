@@ -15,7 +15,7 @@ import shlex
 from pathlib import Path
 
 import pytest
-from support.cli import collc
+from support.cli import collc, refused
 
 from collc.pipeline import PASSES
 
@@ -52,3 +52,9 @@ def test_every_pass_has_a_case_that_is_proved():
         if "--verify" in words and not expected.startswith("collc: "):
             shown |= {word.partition("=")[0] for word in words[words.index("--passes") + 1].split(",")}
     assert shown == set(PASSES)
+
+
+def test_an_unknown_pass_is_told_with_those_that_exist():
+    said = refused(collc("opt", str(CASES[0]), "--passes", "fuse_copys"), code=2)
+    assert said.startswith("collc: no pass 'fuse_copys' (choose from ")
+    assert all(name in said for name in PASSES)

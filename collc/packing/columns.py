@@ -109,13 +109,21 @@ class TreeOracle:
     """Prices trees: one group per root (all_gather), a single root (broadcast), or pairs with any root (all_reduce).
 
     `net` looks outwards, so reduce and reduce_scatter pass the reversed net. With `mirror` (each link's equal the
-    other way,
-    see `mirrored_links`) pairs are one tree walked both ways: no worse, because prices may then be taken equal both
-    ways.
+    other way, see `mirrored_links`) pairs are one tree walked both ways: no worse, because prices may then be taken
+    equal both ways. With `any_root` such a tree is rooted in its centre, else in the root that it was made for.
     """
 
-    def __init__(self, net: Net, roots: Sequence[int], *, pairs: bool, mirror: Sequence[int] | None = None) -> None:
+    def __init__(
+        self,
+        net: Net,
+        roots: Sequence[int],
+        *,
+        pairs: bool,
+        mirror: Sequence[int] | None = None,
+        any_root: bool = True,
+    ) -> None:
         assert mirror is None or pairs
+        self.any_root = any_root
         self.net, self.roots, self.pairs, self.mirror = net, list(roots), pairs, mirror
         self.ngroups = 1 if pairs else len(self.roots)
         self._turned = net.reversed() if pairs and mirror is None else None
@@ -167,7 +175,7 @@ class TreeOracle:
             if out is None:
                 continue
             if self.mirror is not None:
-                found.append(Priced(self._mirrored(out[0], self.mirror), out[1]))
+                found.append(Priced(self._mirrored(out[0], root, self.mirror), out[1]))
                 continue
             if back is None:
                 found.append(Priced(Column(i, root, out[0]), out[1]))
@@ -205,10 +213,11 @@ class TreeOracle:
         hops = out_tree(parent, root, dist.path)
         return hops, float(sum(dist.cost[u, v] for u, v, _ in hops))
 
-    def _mirrored(self, hops: Out, mirror: Sequence[int]) -> Column:
-        """The pair of a tree and its mirror image, rooted in its centre: the loads are the same from any root."""
-        root = _centre(hops, self.net.nranks)
-        out = _rerooted(hops, root, mirror)
+    def _mirrored(self, out: Out, root: int, mirror: Sequence[int]) -> Column:
+        """The pair of a tree from `root` and its mirror image; the loads are the same from any other root."""
+        if self.any_root:
+            root = _centre(out, self.net.nranks)
+            out = _rerooted(out, root, mirror)
         return Column(0, root, out, tuple((u, v, tuple(mirror[x] for x in path)) for u, v, path in out))
 
     def all_columns(self, depth: int, limit: int) -> list[Column] | None:
@@ -221,7 +230,7 @@ class TreeOracle:
             if trees is None:
                 return None
             for hops in trees:
-                found[Column(i, root, hops) if self.mirror is None else self._mirrored(hops, self.mirror)] = None
+                found[Column(i, root, hops) if self.mirror is None else self._mirrored(hops, root, self.mirror)] = None
         return list(found) if len(found) <= limit else None
 
     def reach(self) -> list[int]:

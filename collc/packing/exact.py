@@ -86,7 +86,7 @@ class Problem:
         number = {link: i for i, link in enumerate(sorted(set(orbit)))}
         rows = [number[link] for link in orbit]
         shares = [self.symmetry.rank_orbit.count(root) for root in self.roots] if per_root else None
-        oracle = TreeOracle(self.net, self.roots, pairs=pairs, mirror=mirror)
+        oracle = TreeOracle(self.net, self.roots, pairs=pairs, mirror=mirror, any_root=self.root is None)
         return Generator(oracle, self.net.nranks if per_root else 1, rows, shares)
 
 
