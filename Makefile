@@ -9,7 +9,7 @@ DEMO := build/demo
 JOBS ?= $(shell nproc --all 2>/dev/null || echo 2)
 
 .PHONY: help setup demo test lint types unit format golden test-wheel clean
-.PHONY: sanitize chaos chaos-protocols fuzz bench-peers bench-references bench-waiting bench-packing packing-sweep bench-pacing bench-tune bench-torch cuda-kernels blink test-nccl-tests validate gpu-check gpu-check-torch gpu-check-tables test-torch
+.PHONY: sanitize chaos chaos-protocols fuzz bench-peers bench-references bench-waiting bench-packing packing-sweep bench-pacing bench-tune bench-defaults bench-torch cuda-kernels blink test-nccl-tests validate gpu-check gpu-check-torch gpu-check-tables test-torch
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -79,6 +79,9 @@ packing-sweep: setup  ## plans of 500 random machines, all collectives, checked;
 
 bench-packing: setup  ## the packing's table in docs/measurements; FORESTCOLL=<its folder> runs it beside
 	$(BIN)/python benchmarks/packing.py --write docs/measurements/packing.md
+
+bench-defaults: setup  ## what default libraries reach of the best candidate, in the model (30 minutes)
+	$(BIN)/python benchmarks/defaults.py --write docs/measurements/defaults.md
 
 bench-pacing: setup  ## what programs of packed trees reach of their proven rates, in the model (8 minutes)
 	$(BIN)/python benchmarks/pacing.py --write docs/measurements/pacing.md

@@ -61,10 +61,11 @@ FACTORS_ON: tuple[tuple[str, str | None], ...] = (
 INTRODUCTION = """# Packed trees and their bound, in the model
 
 Written by `python benchmarks/pacing.py --write docs/measurements/pacing.md`: simulated algbw over the bound that the
-plan proves, generic parameters, Simple (which carries all of a link), the best chunk and number of channels. "One part
-a block" gives every part of the data (a tree's, or a copy's of one) a channel of its own, 32 at most; "in turns" cuts
-the trees into 96 parts, of which three take turns in a channel, in an order that differs from channel to channel
-(`collc/lower/take_turns.py`). "Rings" are the most rings that fit, as NCCL would search them, over the same bound.
+plan proves, generic parameters without the limit of a block, Simple (which carries all of a link), the best chunk and
+number of channels. "One part a block" gives every part of the data (a tree's, or a copy's of one) a channel of its own,
+32 at most; "in turns" cuts the trees into 96 parts, of which three take turns in a channel, in an order that differs
+from channel to channel (`collc/lower/take_turns.py`). "Rings" are the most rings that fit, as NCCL would search them,
+over the same bound.
 """
 
 CAUSES = """## Causes
@@ -92,6 +93,10 @@ def graph_of(machine: str, gpus: str | None) -> PlanGraph:
     return plan_graph(topology, parse_gpus(topology, gpus) if gpus else None)
 
 
+# How links are shared is what the page is about: blocks move whatever links carry.
+_WIDE = GENERIC.replace(protocols=tuple(dataclasses.replace(p, block_gbps=None) for p in GENERIC.protocols))
+
+
 def best(simulator: Simulator, grid: Iterable[Variant], size: int) -> float | None:
     """The highest algbw of the variants over Simple in chunks that large calls use; None where there are none."""
     sound = [v for v in grid if v.protocol == "Simple" and v.chunk_bytes >= LEAST_CHUNK]
@@ -99,7 +104,7 @@ def best(simulator: Simulator, grid: Iterable[Variant], size: int) -> float | No
 
 
 def row(machine: str, gpus: str | None, graph: PlanGraph, collective: Collective) -> list[str]:
-    simulator = Simulator(graph, collective, None)
+    simulator = Simulator(graph, collective, None, _WIDE)
     plan = simulator.plan("trees")
     assert plan.bound is not None
     bound = float(plan.bound)
@@ -159,19 +164,19 @@ def own_orders(program: Program) -> Program:
     return take_turns(program, limit=MOST_CHANNELS)
 
 
-_QUICK = GENERIC.replace(
-    step_us=0.0, protocols=tuple(dataclasses.replace(p, hop_us=0.0) for p in GENERIC.protocols), name="no latency"
+_QUICK = _WIDE.replace(
+    step_us=0.0, protocols=tuple(dataclasses.replace(p, hop_us=0.0) for p in _WIDE.protocols), name="no latency"
 )
 _DEAL = Callable[[Program], Program]
 FACTORS: tuple[tuple[str, int, int, _DEAL, Machine], ...] = (
-    ("a block per tree", 0, 8, alone, GENERIC),
-    ("32 blocks, a part each", 32, 8, alone, GENERIC),
+    ("a block per tree", 0, 8, alone, _WIDE),
+    ("32 blocks, a part each", 32, 8, alone, _WIDE),
     ("the same, no latency, no time per step", 32, 8, alone, _QUICK),
-    ("the same, 32 slots instead of 8", 32, 32, alone, GENERIC),
-    ("96 blocks, a part each", 96, 8, alone, GENERIC),
-    ("32 blocks, 3 parts each, one order for all", TURNS * MOST_CHANNELS, 8, one_order, GENERIC),
-    ("32 blocks, 3 parts each, orders that differ", TURNS * MOST_CHANNELS, 8, own_orders, GENERIC),
-    ("the same, 4 slots instead of 8", TURNS * MOST_CHANNELS, 4, own_orders, GENERIC),
+    ("the same, 32 slots instead of 8", 32, 32, alone, _WIDE),
+    ("96 blocks, a part each", 96, 8, alone, _WIDE),
+    ("32 blocks, 3 parts each, one order for all", TURNS * MOST_CHANNELS, 8, one_order, _WIDE),
+    ("32 blocks, 3 parts each, orders that differ", TURNS * MOST_CHANNELS, 8, own_orders, _WIDE),
+    ("the same, 4 slots instead of 8", TURNS * MOST_CHANNELS, 4, own_orders, _WIDE),
 )
 
 

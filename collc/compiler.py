@@ -48,7 +48,8 @@ class CompileRequest(LibraryRequest):
 
 @dataclass(frozen=True)
 class CompileResult:
-    """A built library with the plans inside it. `note` says what was decided for the user."""
+    """A built library with the plans inside it. `note` says what was decided for the user, `parameters` for which GPUs
+    the model chose programs (None: no model did)."""
 
     library: Library
     target: TargetKind
@@ -56,6 +57,7 @@ class CompileResult:
     gpu_sets: int
     note: str | None
     entries: tuple[tuple[Entry, ...], ...]
+    parameters: str | None = None
 
     @property
     def nprograms(self) -> int:
@@ -127,7 +129,8 @@ def compile_topology(
         CollcError: the topology, the plans or the build failed; nothing is left at the output path.
     """
     recorder = recorder or Recorder()
-    kind, note = choose_target(request.target, request.cuda, request.counters, request.model)
+    option = "--model" if request.model is not None else "--params" if request.params is not None else None
+    kind, note = choose_target(request.target, request.cuda, request.counters, option)
     target = TARGETS[kind]
     out = request.output or Path(f"libcollc-{load_topology(request.topology).name}.so")
     check_output(out)
@@ -155,7 +158,9 @@ def compile_topology(
             library = compile_library(contents, target, out, parts[0], keep_source=request.keep_source)
     if library.device and not library.device.runs_on_old_chips and may_be_old(load_topology(request.topology)):
         note = f"the GPUs may be Pascal or Volta, for which this library has no code: {INSTALL_NVRTC}"
-    return CompileResult(library, kind, contents.documents, len(contents.gpu_sets.sets), note, contents.entries)
+    found = len(contents.gpu_sets.sets)
+    why = request.parameters(contents.documents[0].graph.gpu_model)[1] if kind is TargetKind.CUDA else None
+    return CompileResult(library, kind, contents.documents, found, note, contents.entries, why)
 
 
 def may_be_old(topology: Topology) -> bool:
@@ -172,20 +177,20 @@ def may_be_old(topology: Topology) -> bool:
 def choose_target(
     wanted: TargetKind | None, cuda: int | None = None, counters: bool = False, model: str | None = None
 ) -> tuple[TargetKind, str | None]:
-    """The target, and a line for the user where we chose it."""
+    """The target, and a line for the user where we chose it. `model` is the option given that describes GPUs."""
     if wanted is TargetKind.HOST and cuda is not None:
         raise UsageError("--cuda chooses the compilers of --target cuda", hint="leave one of them out")
     if wanted is TargetKind.HOST and counters:
         raise UsageError("--counters is for --target cuda", hint="libraries for host count without it")
     if wanted is TargetKind.HOST and model is not None:
         raise UsageError(
-            "--model describes GPUs, for --target cuda", hint="leave one of them out; `collc tune` measures a host"
+            f"{model} describes GPUs, for --target cuda", hint="leave one of them out; `collc tune` measures a host"
         )
     if wanted is not None or cuda is not None or counters:
         return wanted or TargetKind.CUDA, None
     try:
         find_toolkits()
     except BuildError as error:
-        ignored = "" if model is None else f"; --model {model}, which is for target cuda, is not used"
+        ignored = "" if model is None else f"; {model}, which is for target cuda, is not used"
         return TargetKind.HOST, f"target host, which runs on CPUs: {error.what}{ignored}"
     return TargetKind.CUDA, None

@@ -10,9 +10,9 @@ from __future__ import annotations
 import dataclasses
 import sys
 
-from collc.packing.model import Collective
-from collc.schedule.candidates import rings_of
-from collc.simulate.choose import choose
+from collc.choose.table import choose
+from collc.collectives.model import Collective
+from collc.packing.candidates import rings_of
 from collc.simulate.generations import MACHINES
 from collc.simulate.params import Machine
 from collc.simulate.run import Simulator, Variant

@@ -52,6 +52,7 @@ def library_contents(
     """
     recorder = recorder or Recorder()
     graphs, sets = find_graphs(request, status)
+    machine, _ = request.parameters(graphs[0].gpu_model)
     steps = [f"allocation {n}/{len(graphs)}: " if len(graphs) > 1 else "" for n in range(1, len(graphs) + 1)]
 
     def told(step: str) -> Status:
@@ -67,7 +68,7 @@ def library_contents(
             document.plans,
             target,
             strategy_for(target, document.graph, len(graphs)),
-            machine=request.machine,
+            machine=machine,
             for_tuning=request.tune_candidates,
             recorder=recorder,
             status=told(step),

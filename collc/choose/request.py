@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from collc.collectives.model import COMPILED, Collective
 from collc.errors import UsageError
@@ -11,8 +12,9 @@ from collc.packing.allocations import allocations
 from collc.packing.document import PlanFile, plan_file
 from collc.packing.gpu_sets import GpuSets, served_sets, written_set
 from collc.pipeline import Recorder, pack, wanted_programs
-from collc.simulate.generations import MACHINES
+from collc.simulate.generations import MACHINES, machine_for
 from collc.simulate.params import Machine
+from collc.simulate.params_file import read_params
 from collc.topology.allocation import parse_gpus
 from collc.topology.graph import plan_graph
 from collc.topology.load import load_topology
@@ -29,7 +31,8 @@ class LibraryRequest:
         allocations: which sets of GPUs the library serves; excludes `gpus`.
         links: link classes to use [the fast ones].
         roots: of rooted collectives [all].
-        model: the model's parameters, a name of `collc.simulate.generations.MACHINES` [generic].
+        model: the model's parameters, a name of `collc.simulate.generations.MACHINES` [by the topology's gpu_model].
+        params: a file whose values replace some of these parameters.
         tune_candidates: also hold the programs that `collc tune` compares.
     """
 
@@ -40,16 +43,23 @@ class LibraryRequest:
     collectives: Sequence[Collective] = COMPILED
     roots: Sequence[int] | None = None
     model: str | None = None
+    params: Path | None = None
     tune_candidates: bool = False
 
     def __post_init__(self) -> None:
         if self.model is not None and self.model not in MACHINES:
             raise UsageError(f"no parameters {self.model!r}", hint=f"choose one of {', '.join(MACHINES)}")
 
-    @property
-    def machine(self) -> Machine:
-        """The parameters of the model."""
-        return MACHINES[self.model or "generic"]
+    def parameters(self, gpu_model: str | None) -> tuple[Machine, str]:
+        """The parameters of the model for a topology's GPUs, and one line that says which.
+
+        Raises:
+            UsageError: the file of parameters cannot be read, or is wrong.
+        """
+        machine, why = machine_for(self.model, gpu_model)
+        return (
+            (machine, why) if self.params is None else (read_params(self.params, machine), f"{why}, with {self.params}")
+        )
 
 
 def find_graphs(request: LibraryRequest, status: Callable[[str], None]) -> tuple[list[PlanGraph], GpuSets]:

@@ -43,7 +43,10 @@ _STAGES = sorted({name for target in TARGETS.values() for name in stage_names(ta
 @click.option(
     "--model",
     type=click.Choice(list(MACHINES)),
-    help="Parameters of the model that chooses programs by size (target cuda) [generic].",
+    help="Parameters of the model that chooses programs by size (target cuda) [by the topology's gpu_model].",
+)
+@click.option(
+    "--params", type=click.Path(path_type=Path), metavar="FILE", help="Replace parameters by a file's (target cuda)."
 )
 @click.option(
     "--cuda",
@@ -70,6 +73,7 @@ def command(
     collectives: tuple[str, ...],
     roots: tuple[int, ...],
     model: str | None,
+    params: Path | None,
     cuda: str | None,
     counters: bool,
     tune_candidates: bool,
@@ -94,6 +98,7 @@ def command(
         roots=roots or None,
         keep_source=keep_source,
         model=model,
+        params=params,
         tune_candidates=tune_candidates,
         cuda=int(cuda) if cuda else None,
         counters=counters,
@@ -127,6 +132,8 @@ def _report(result: CompileResult, recorder: Recorder, elapsed: float, time_stag
             value["device_code"] = result.library.device.rows()
         if result.note:
             value["note"] = result.note
+        if result.parameters:
+            value["parameters"] = result.parameters
         if time_stages:
             value["stages"] = {name: round(seconds, 4) for name, seconds in recorder.seconds.items()}
         emit_json(value)
@@ -134,6 +141,8 @@ def _report(result: CompileResult, recorder: Recorder, elapsed: float, time_stag
     if result.note:
         note(result.note)
     report.text(result.summary())
+    if result.parameters:
+        report.line(result.parameters)
     ranks = " or ".join(map(str, sorted({document.graph.nranks for document in result.documents})))
     report.line(
         f"wrote {result.library.path}: target {result.target.value}, {ranks} ranks, "

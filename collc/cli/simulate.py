@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import gc
 import json
 from collections.abc import Sequence
@@ -18,8 +19,13 @@ from collc.collectives.model import COMPILED, Collective
 from collc.collectives.sizes import short_size, size_series
 from collc.errors import PackingError, UsageError
 from collc.outputs import check_output
-from collc.simulate import nccl
-from collc.simulate.generations import MACHINES
+from collc.simulate.claims import CLASSES, Claims, size_class
+from collc.simulate.generations import MACHINES, machine_for
+from collc.simulate.nccl import Baseline, Nccl
+from collc.simulate.nccl.fabrics import FABRICS
+from collc.simulate.nccl.versions import DEFAULT as NCCL_VERSION
+from collc.simulate.params import Machine
+from collc.simulate.params_file import read_params
 from collc.simulate.plot import plot_comparison
 from collc.simulate.report import chrome_trace, critical_path
 from collc.simulate.run import LEAST_CHUNK, PLANS, Prediction, Simulator, Variant, own_channels
@@ -28,8 +34,15 @@ from collc.topology.graph import plan_graph
 from collc.topology.load import load_topology
 from collc.topology.model import PlanGraph
 
-# Predictions by size, the table they were chosen by, and the baselines.
-_Document = tuple[list[Prediction], Table | None, dict[str, list[Prediction]]]
+
+@dataclass(frozen=True)
+class _Document:
+    """Of one collective: predictions by size, the table they were chosen by, the baselines, and what can be claimed."""
+
+    found: list[Prediction]
+    choices: Table | None
+    beside: dict[str, list[Baseline]]
+    claims: Claims
 
 
 @dataclass(frozen=True)
@@ -76,11 +89,15 @@ class _Wish:
 )
 @click.option("--chunk", type=SIZE, help="Most bytes per chunk instead of choosing.")
 @click.option("--channels", type=click.IntRange(1, 512), help="Channels instead of choosing.")
+@click.option("--model", type=click.Choice(sorted(MACHINES)), help="Parameters of a GPU [by the topology's gpu_model].")
 @click.option(
-    "--model", type=click.Choice(sorted(MACHINES)), default="generic", show_default=True, help="Parameters of a GPU."
+    "--params", type=click.Path(path_type=Path), metavar="FILE", help="Replace parameters by those of a file."
 )
+@click.option("--throughput/--latency", default=True, help="Calls in a row, as nccl-tests [default]; or one call.")
 @click.option("--copy-engine", is_flag=True, help="Move chunks over PCIe by launched copies, as Blink does.")
 @click.option("--compare", type=click.Choice(["nccl"]), help="Beside it NCCL's ring and tree by NCCL's own rules.")
+@click.option("--nccl-version", metavar="V", help=f"With --compare: whose rule chooses [{NCCL_VERSION}].")
+@click.option("--fabric", type=click.Choice(sorted(FABRICS)), help="With --compare: the network [by the NICs' names].")
 @click.option("--plot", type=click.Path(path_type=Path), help="With --compare: draw it (.svg, .png, .pdf).")
 @click.option("--trace", type=click.Path(path_type=Path), help="Chrome trace of the largest size, for Perfetto.")
 @json_option
@@ -99,9 +116,13 @@ def command(
     proto: str | None,
     chunk: int | None,
     channels: int | None,
-    model: str,
+    model: str | None,
+    params: Path | None,
+    throughput: bool,
     copy_engine: bool,
     compare: str | None,
+    nccl_version: str | None,
+    fabric: str | None,
     plot: Path | None,
     trace: Path | None,
     as_json: bool,
@@ -112,6 +133,9 @@ def command(
     sizes = _sizes(minbytes, maxbytes, stepbytes, stepfactor)
     if plot is not None and compare is None:
         raise UsageError("--plot draws a comparison", hint="add --compare nccl")
+    if (nccl_version or fabric) is not None and compare is None:
+        given = "--nccl-version" if nccl_version is not None else "--fabric"
+        raise UsageError(f"{given} is about NCCL", hint="add --compare nccl")
     if root is not None and not any(Collective(name).rooted for name in collectives):
         names = ", ".join(collectives) or Collective.ALL_REDUCE.value
         raise UsageError(f"{names} has no root", where="--root", hint="leave --root out")
@@ -124,8 +148,11 @@ def command(
     machine = load_topology(topology)
     graph = plan_graph(machine, None if gpus is None else parse_gpus(machine, gpus), links)
     wish = _Wish(plan, proto, chunk, channels)
-    parameters = MACHINES[model].with_copies() if copy_engine else MACHINES[model]
+    parameters, why = _parameters(model, params, machine.gpu_model, copy_engine)
+    changed = params is not None or copy_engine
     documents: list[_Document] = []
+    if not as_json:
+        report.text(f"{why}\n{_MEANING[throughput]}")
     for name in collectives or (Collective.ALL_REDUCE.value,):
         simulator = Simulator(graph, Collective(name), root, parameters)
         if simulator.root is not None and simulator.root >= graph.nranks:
@@ -133,16 +160,35 @@ def command(
         found, choices = _predict(simulator, wish, sizes)
         if trace is not None:
             _write_trace(simulator, found[-1], trace)
-        beside = _nccl(simulator, sizes) if compare else {}
+        if throughput:
+            found = [dataclasses.replace(p, time_us=p.period_us(parameters)) for p in found]
+        nccl = Nccl(simulator, nccl_version or NCCL_VERSION, fabric)
+        beside = _nccl(nccl, sizes, throughput) if compare else {}
         if plot is not None:
             plot_comparison(plot, graph.name, found, beside)
-        documents.append((found, choices, beside))
+        claims = Claims(graph, simulator.collective, parameters.name, nccl.fabric.name, changed)
+        documents.append(_Document(found, choices, beside, claims))
         if not as_json:
-            report.text(_text(graph, found, choices, beside))
+            report.text(_text(graph, documents[-1]))
     if as_json:
-        emit_json(_json(graph, documents))
+        emit_json({**_json(graph, documents), "parameters": why, "times": _MEANING[throughput]})
     for path in filter(None, (trace, plot)):
         note(f"wrote {path}")
+
+
+_MEANING = {
+    True: "times per call of calls in a row, as nccl-tests prints them (--throughput)",
+    False: "times of one call from its launch to its end on the last rank (--latency)",
+}
+
+
+def _parameters(model: str | None, params: Path | None, gpu_model: str | None, copies: bool) -> tuple[Machine, str]:
+    """The parameters, and a line that says which."""
+    machine, why = machine_for(model, gpu_model)
+    if params is not None:
+        machine = read_params(params, machine)
+        why = f"parameters of {machine.name} with those of {params}"
+    return (machine.with_copies(), f"{why}, with a copy engine") if copies else (machine, why)
 
 
 def _sizes(least: int, most: int, step: int, factor: int) -> list[int]:
@@ -173,16 +219,24 @@ def _predict(simulator: Simulator, wish: _Wish, sizes: Sequence[int]) -> tuple[l
     return list(chosen.predictions), chosen
 
 
-def _nccl(simulator: Simulator, sizes: Sequence[int]) -> dict[str, list[Prediction]]:
-    """NCCL's own choice, its ring and its tree, as far as it has them."""
-    found = {}
-    for label, kind in (("nccl", None), ("nccl-ring", "rings"), ("nccl-tree", "chain")):
+def _nccl(nccl: Nccl, sizes: Sequence[int], throughput: bool) -> dict[str, list[Baseline]]:
+    """NCCL's own choice and each of its algorithms, as far as it has them here."""
+    found: dict[str, list[Baseline]] = {}
+    try:
+        algorithms = nccl.choices()
+    except PackingError as error:
+        note(f"nccl is left out: {error}")
+        return found
+    for algorithm in (None, *algorithms):
+        label = "nccl" if algorithm is None else f"nccl-{algorithm.lower()}"
         try:
-            found[label] = [nccl.predict(simulator, size, kind) for size in sizes]
+            line = [nccl.predict(size, algorithm) for size in sizes]
         except PackingError:
             continue
         except UsageError as error:
             note(f"{label} is left out: {error}")
+            continue
+        found[label] = [p.in_a_row() for p in line] if throughput else line
     return found
 
 
@@ -196,12 +250,11 @@ def _link_names(graph: PlanGraph) -> list[str]:
     return [f"{graph.vertices[x.src].name} -> {graph.vertices[x.dst].name}" for x in graph.links]
 
 
-def _json(graph: PlanGraph, documents: Sequence[_Document]) -> Any:
+def _json(graph: PlanGraph, documents: Sequence[_Document]) -> dict[str, Any]:
     names = _link_names(graph)
-    rows = [p.row() for found, _, _ in documents for p in found]
     details = []
-    for found, _, _ in documents:
-        for p in found:
+    for document in documents:
+        for p in document.found:
             details.append(
                 {
                     "collective": p.collective.value,
@@ -211,37 +264,64 @@ def _json(graph: PlanGraph, documents: Sequence[_Document]) -> Any:
                     "extrapolated": p.extrapolated,
                     "utilisation": dict(zip(names, p.utilisation(graph), strict=True)),
                     "critical_path": critical_path(p).to_json(),
+                    "judged": document.claims.claim(p.bytes, ours=True).to_json(p.time_us),
                 }
             )
-    value: dict[str, Any] = {"rows": rows, "details": details}
-    tables = {f[0].collective.value: [c.to_json() for c in t.choices] for f, t, _ in documents if t}
+    value: dict[str, Any] = {"rows": [p.row() for document in documents for p in document.found], "details": details}
+    tables = {d.found[0].collective.value: [c.to_json() for c in d.choices.choices] for d in documents if d.choices}
     if tables:
         value["choices"] = tables
-    if any(beside for _, _, beside in documents):
+    if any(document.beside for document in documents):
         value["compare"] = {
-            f[0].collective.value: {label: [p.row() for p in line] for label, line in beside.items()}
-            for f, _, beside in documents
+            d.found[0].collective.value: {
+                label: [{**p.row(), "judged": d.claims.claim(p.bytes).to_json(p.time_us)} for p in line]
+                for label, line in d.beside.items()
+            }
+            for d in documents
         }
     return value
 
 
-def _text(graph: PlanGraph, found: list[Prediction], choices: Table | None, beside: dict[str, list[Prediction]]) -> str:
+def _text(graph: PlanGraph, document: _Document) -> str:
+    found, beside = document.found, document.beside
     header = ["bytes", "plan", "proto", "chunk", "channels", "time us", "algbw", "busbw", *beside]
     rows = []
     for i, p in enumerate(found):
         cells = [str(p.bytes), p.variant.plan, p.variant.protocol, short_size(p.variant.chunk_bytes)]
         cells += [str(p.variant.channels), f"{p.time_us:.2f}", f"{p.algbw_gbps:.2f}", f"{p.busbw_gbps:.2f}"]
-        for line in beside.values():
-            q = line[i]
-            cells.append(f"{q.time_us:.2f} {q.variant.protocol} x{q.time_us / p.time_us:.2f}")
+        for label, line in beside.items():
+            cells.append(_beside(document.claims, label, line[i], p.time_us))
         rows.append(cells)
     root = "" if found[0].root is None else f" from rank {found[0].root}"
     lines = [f"{found[0].collective.value}{root} on {graph.name}: {graph.nranks} ranks, simulated", table(header, rows)]
-    if choices is not None:
+    if document.choices is not None:
         lines.append("choices:")
-        lines += [f"  from {c.min_bytes:>12} bytes: {c.variant.label()}  ({c.why})" for c in choices.choices]
+        lines += [f"  from {c.min_bytes:>12} bytes: {c.variant.label()}  ({c.why})" for c in document.choices.choices]
+    lines += _claimed(document)
     lines.append(_last(graph, found[-1]))
     return "\n".join(lines)
+
+
+def _beside(claims: Claims, label: str, p: Baseline, time_us: float) -> str:
+    """A baseline's time, as a range where the error was measured, and how many times ours it takes."""
+    span = claims.claim(p.bytes).range_us(p.time_us) if label == "nccl" else None
+    shown = f"{p.time_us:.2f}" if span is None else f"{span[0]:.2f}-{span[1]:.2f}"
+    ratio = f"x{p.time_us / time_us:.2f}" if time_us else ""
+    name = f"{p.algorithm} {p.protocol}" if label == "nccl" else p.protocol
+    return f"{shown} {name} {ratio}".rstrip()
+
+
+def _claimed(document: _Document) -> list[str]:
+    """One line per class of sizes: whether figures like these were ever compared with measurements."""
+    lines = []
+    for which in CLASSES:
+        sizes = [p.bytes for p in document.found if size_class(p.bytes) == which]
+        if not sizes:
+            continue
+        lines.append(f"{which}: this plan {document.claims.claim(sizes[0], ours=True).text}")
+        if document.beside:
+            lines.append(f"{which}: NCCL {document.claims.claim(sizes[0]).text}")
+    return lines
 
 
 def _last(graph: PlanGraph, last: Prediction) -> str:

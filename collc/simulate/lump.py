@@ -94,6 +94,9 @@ class Lumper:
         # A crossing is a FIFO on one link of its way.
         self.crossing_link = _ints(link for fifo in case.fifos for link in fifo.links)
         self.crossing_fifo = _ints(f for f, fifo in enumerate(case.fifos) for _ in fifo.links)
+        self.crossing_weight = _mixed(
+            _ints(weight for fifo in case.fifos for weight in fifo.weights or (1,) * len(fifo.links)), 15
+        )
 
     def lump(self, chunks: _Chunks) -> Lumped:
         """The call with these chunks per share."""
@@ -131,9 +134,11 @@ class Lumper:
             steps = _mixed(steps, 3) + _mixed(seen, 4)
             loops = _sums(_mixed(steps), self.loop_of_step, len(case.loops))
             steps = _mixed(steps, 5) + _mixed(loops[self.loop_of_step], 6)
-            crossed = _sums(_mixed(fifos, 7)[self.crossing_fifo], self.crossing_link, len(links))
+            crossing = _mixed(_mixed(fifos, 7)[self.crossing_fifo] + self.crossing_weight)
+            crossed = _sums(crossing, self.crossing_link, len(links))
             links = _mixed(links, 8) + _mixed(crossed, 9)
-            way = _sums(_mixed(links, 10)[self.crossing_link], self.crossing_fifo, len(fifos))
+            passed = _mixed(_mixed(links, 10)[self.crossing_link] + self.crossing_weight)
+            way = _sums(passed, self.crossing_fifo, len(fifos))
             ends = _mixed(steps[self.writer], 11) + _mixed(steps[self.reader], 12)
             fifos = _mixed(fifos, 13) + ends + _mixed(way, 14)
 

@@ -1,13 +1,14 @@
 """A program, its plan and its graph -> a `Case`: flat numbers, all that an engine needs.
 
-Units: microseconds and bytes. A *resource* is anything with a capacity that flows share: a link, the copy engine of a
-rank, or the thread block of one channel on one rank. The first resources are the links of the graph.
+Units: microseconds and bytes. A *resource* is anything with a capacity that flows share: a link, the memory of a CPU
+or of a card, the copy engine of a rank, or the thread block of one channel on one rank. The first resources are the
+links of the graph.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from collc.errors import IRError
@@ -62,7 +63,8 @@ class Case:
     Args:
         chunks: per share (number, bytes of each but the last, bytes of the last).
         steps_of: per share, how many steps work on it.
-        capacity: bytes per microsecond of each link, protocol and class efficiency included, then of copy engines.
+        capacity: bytes per microsecond of each link, protocol and class efficiency included, then of CPU memories,
+            cards and copy engines.
     """
 
     loops: tuple[Loop, ...]
@@ -110,6 +112,7 @@ def make_case(
     copied = [engine is not None and any(graph.links[i].kind in engine.kinds for i in links) for links in routes]
     loops: list[Loop] = []
     writer, reader = [-1] * len(program.fifos), [-1] * len(program.fifos)
+    ends: list[list[Step]] = [[] for _ in program.fifos]
     for c, channel in enumerate(program.channels):
         for rank, steps in enumerate(channel.steps):
             if not steps:
@@ -117,34 +120,94 @@ def make_case(
             for step in steps:
                 for f in step.send:
                     writer[f] = len(loops)
+                    ends[f].insert(0, step)
                 for f in step.recv:
                     reader[f] = len(loops)
+                    ends[f].append(step)
             loops.append(Loop(rank, c, tuple(_step(step, machine, protocol, copied) for step in steps)))
+    shared = _Shared(graph, machine, protocol)
     fifos = []
     for f, links in enumerate(routes):
         extra = sum(float(graph.links[i].latency_us) + machine.link_class(graph.links[i].kind).hop_us for i in links)
         delay = max(0.0, protocol.hop_us - machine.step_us) + extra
-        if copied[f] and engine is not None and engine.gbps is not None:
-            links = (*links, len(graph.links) + program.fifos[f].src)
-        fifos.append(CaseFifo(writer[f], reader[f], links, delay))
-    engines = () if engine is None or engine.gbps is None else (engine.gbps * BYTES_PER_US,) * program.nranks
+        crossed = {**dict.fromkeys(links, 1), **shared.crossed(program, f, links, ends[f], copied[f])}
+        weights = () if all(weight == 1 for weight in crossed.values()) else tuple(crossed.values())
+        fifos.append(CaseFifo(writer[f], reader[f], tuple(crossed), delay, weights))
     return Case(
         loops=tuple(loops),
         fifos=tuple(fifos),
         chunks=tuple(_chunks(program, s, count, element_bytes) for s in range(len(program.shares))),
         steps_of=steps_of(loops, len(program.shares)),
-        capacity=(
-            *(
-                float(link.gbps) * BYTES_PER_US * protocol.efficiency * machine.link_class(link.kind).efficiency
-                for link in graph.links
-            ),
-            *engines,
-        ),
+        capacity=tuple(shared.capacity),
         slots=program.slots,
         launch=machine.launch_us + protocol.start_us,
         step=machine.step_us,
         credit=machine.credit_us,
     )
+
+
+# A byte of a card's memory in parts, so that what a step touches divides over its FIFOs: up to ten evenly. Sums of
+# weights are 32-bit integers in C++.
+_PARTS = 5040
+
+
+class _Shared:
+    """What flows share beside thread blocks: links, memories of CPUs and cards, copy engines; the capacity of each."""
+
+    def __init__(self, graph: PlanGraph, machine: Machine, protocol: Protocol) -> None:
+        self.graph = graph
+        self.capacity = [
+            float(link.gbps) * BYTES_PER_US * protocol.efficiency * machine.link_class(link.kind).efficiency
+            for link in graph.links
+        ]
+        self.memories = {
+            v: self._add(float(vertex.memory_gbps) * protocol.efficiency)
+            for v, vertex in enumerate(graph.vertices)
+            if vertex.memory_gbps is not None
+        }
+        memory = machine.memory_gbps
+        self.cards: dict[int, int] = {}
+        if memory is not None:
+            self.cards = {r: self._add(memory * _PARTS) for r in graph.ranks if self._may_bind(r, memory)}
+        engine = machine.copies
+        self.engines: dict[int, int] = {}
+        if engine is not None and engine.gbps is not None:
+            self.engines = {r: self._add(engine.gbps) for r in graph.ranks}
+
+    def _add(self, gbps: float) -> int:
+        self.capacity.append(gbps * BYTES_PER_US)
+        return len(self.capacity) - 1
+
+    def _may_bind(self, rank: int, memory_gbps: float) -> bool:
+        """Whether the rank's links can bring more than its memory moves: a byte in is written and read, beside it the
+        own input is read and the output written; a byte out is read and written. What never binds only costs time."""
+        into = sum(float(link.gbps) for link in self.graph.links if link.dst == rank)
+        out = sum(float(link.gbps) for link in self.graph.links if link.src == rank)
+        return 4 * into + 2 * out > memory_gbps
+
+    def crossed(
+        self, program: Program, fifo: int, links: Sequence[int], ends: Sequence[Step], copied: bool
+    ) -> Mapping[int, int]:
+        """Beside its links, what a FIFO's flow takes, and how many bytes (of a card: parts) there for one of its own.
+
+        Staged in a CPU's memory, the first on the way, a byte is written and read. In the reader's card it is written
+        and read; what else a step reads and writes there is shared by its FIFOs.
+        """
+        found: dict[int, int] = {}
+        staged = [self.memories[v] for v in (self.graph.links[i].dst for i in links) if v in self.memories]
+        if staged:
+            found[staged[0]] = 2
+        src, dst = program.fifos[fifo].src, program.fifos[fifo].dsts[0]
+        if self.cards:
+            writes, reads = ends
+            own = 0 if writes.recv else (writes.input + writes.output) * _PARTS // len(writes.send)
+            beside = (reads.input + reads.output) * _PARTS // len(reads.recv)
+            for rank, times in ((src, own), (dst, 2 * _PARTS + beside)):
+                if rank in self.cards and times:
+                    found[self.cards[rank]] = times
+        if copied and self.engines:
+            found[self.engines[src]] = 1
+        return found
 
 
 def with_count(case: Case, program: Program, count: int, element_bytes: int) -> Case:
@@ -163,8 +226,11 @@ def steps_of(loops: Sequence[Loop], nshares: int) -> tuple[int, ...]:
 
 
 def _step(step: Step, machine: Machine, protocol: Protocol, copied: Sequence[bool]) -> CaseStep:
-    limits = [protocol.block_gbps, machine.reduce_gbps if step.reduces else None]
-    rate = min((limit * BYTES_PER_US for limit in limits if limit is not None), default=math.inf)
+    """A block reads its input and what it receives, and writes its output and into every FIFO: all of it counts."""
+    rate = math.inf
+    if protocol.block_gbps is not None:
+        touched = len(step.recv) + step.input + step.output + len(step.send)
+        rate = protocol.block_gbps * BYTES_PER_US * max(1, len(step.send)) / touched
     launch = machine.copies.launch_us * sum(copied[f] for f in step.send) if machine.copies else 0.0
     return CaseStep(step.share, step.lag, step.recv, step.send, rate, launch)
 

@@ -27,7 +27,8 @@ class Protocol:
             the delay until the receiver sees the chunk.
         efficiency: payload over bytes on the link, in (0, 1].
         max_chunk: largest payload of a slot in bytes.
-        block_gbps: what one channel (a thread block) moves at most; None: no limit.
+        block_gbps: what the thread block of one channel reads and writes together at most, its 512 threads at work;
+            None: no limit. A ring's usual step reads or writes three bytes for one of payload.
         start_us: added once per call, beside the launch.
     """
 
@@ -66,9 +67,27 @@ class CopyEngine:
     kinds: tuple[LinkKind, ...] = (LinkKind.PCIE,)
 
 
-SIMPLE = Protocol("Simple", 6.0, 1.0, 512 << 10)
-LL = Protocol("LL", 1.0, 0.5, 16 << 10)
-LL128 = Protocol("LL128", 2.0, 0.95, 576000 // 128 * 128)
+@dataclass(frozen=True, slots=True)
+class Nvls:
+    """NCCL's all_reduce inside the switches (NVLS), which our programs do not use: the baseline has it.
+
+    Args:
+        efficiency: the share of a GPU's link that carries payload while switches reduce and multicast.
+        hop_us: what one reduction and multicast takes beside its bytes (NCCL 2.23 and newer reckon with 25).
+        loop_us: what every round of chunks costs beside its bytes.
+        tree_share: of that rate what is left where the sums go on to other servers (NVLSTree).
+    """
+
+    efficiency: float
+    hop_us: float = 25.0
+    loop_us: float = 3.0
+    tree_share: float = 0.93
+
+
+# A block moves what NCCL gives a channel on Volta and Ampere, 20 GB/s (src/graph/tuning.cc), three bytes for one.
+SIMPLE = Protocol("Simple", 6.0, 1.0, 512 << 10, 60.0)
+LL = Protocol("LL", 1.0, 0.5, 16 << 10, 60.0)
+LL128 = Protocol("LL128", 2.0, 0.95, 576000 // 128 * 128, 60.0)
 
 PROTOCOLS = (SIMPLE, LL, LL128)
 
@@ -81,21 +100,24 @@ class Machine:
         launch_us: once per call: launch and the agreement that all ranks are there.
         step_us: a channel's fixed work per step (barriers, flags), during which it moves no data.
         credit_us: from the end of a step until the sender sees its slot free.
-        floor_us: what the host needs to issue a call on all ranks; calls in a row cannot follow each other faster.
-        reduce_gbps: what one channel reduces at most; None: no limit beside the protocol's.
+        issue_us: what a host thread needs to issue a call on one GPU; calls in a row cannot follow each other faster
+            than one thread issues them to all of its GPUs.
+        memory_gbps: what the card's memory reads and writes together; None: no limit.
         classes: per link kind; a kind that is absent costs nothing extra.
         copies: a copy engine in place of stores; None, as collc's programs run: no hop uses one.
+        nvls: NCCL's reduction inside the switches; None: these GPUs have none.
     """
 
     name: str
     launch_us: float = 0.0
     step_us: float = 0.0
     credit_us: float = 0.0
-    floor_us: float = 0.0
-    reduce_gbps: float | None = None
+    issue_us: float = 0.0
+    memory_gbps: float | None = None
     protocols: tuple[Protocol, ...] = PROTOCOLS
     classes: Mapping[LinkKind, LinkClass] = field(default_factory=dict)
     copies: CopyEngine | None = None
+    nvls: Nvls | None = None
 
     def protocol(self, name: str) -> Protocol:
         """The protocol of a name, without regard to case."""
@@ -119,4 +141,4 @@ class Machine:
 
 _PLAIN = LinkClass()
 
-GENERIC = Machine("generic", launch_us=5.0, step_us=0.5)
+GENERIC = Machine("generic", launch_us=5.0, step_us=0.5, issue_us=4.0)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from collc.errors import BuildError
+from collc.simulate.nccl import Baseline
 from collc.simulate.run import Prediction
 
 
@@ -40,12 +41,13 @@ def save(drawn: Any, path: Path) -> None:
 
 
 def plot_comparison(
-    path: Path, machine: str, own: Sequence[Prediction], beside: Mapping[str, Sequence[Prediction]]
+    path: Path, machine: str, own: Sequence[Prediction], beside: Mapping[str, Sequence[Baseline]]
 ) -> None:
     """Time and bus bandwidth over size: the model's choice and the baselines."""
     drawn = figure()(figsize=(10, 4), layout="constrained")
     left, right = drawn.subplots(1, 2)
-    for label, line in {"collc": own, **beside}.items():
+    lines: dict[str, Sequence[Prediction | Baseline]] = {"collc": own, **beside}
+    for label, line in lines.items():
         sizes = [p.bytes for p in line]
         left.loglog(sizes, [p.time_us for p in line], marker=".", label=label)
         right.semilogx(sizes, [p.busbw_gbps for p in line], marker=".", label=label)

@@ -85,11 +85,14 @@ class Prediction:
     def busbw_gbps(self) -> float:
         return self.algbw_gbps * self.collective.bus_factor(self.nranks)
 
-    def period_us(self, machine: Machine) -> float:
+    def period_us(self, machine: Machine, together: int = 1) -> float:
         """The time per call when calls follow each other without a pause, which is what nccl-tests prints.
 
         A rank begins its next call when its own part of this one is done, so a rank far down a broadcast that waits for
         its first chunk delays nobody: what counts is each rank's time from its first step to its last.
+
+        Args:
+            together: so many GPUs get their calls from one thread, one after the other (nccl-tests' -g).
         """
         first: dict[int, float] = {}
         last: dict[int, float] = {}
@@ -98,7 +101,7 @@ class Prediction:
                 first[rank] = min(begin, first.get(rank, begin))
                 last[rank] = max(end, last.get(rank, end))
         busy = max((last[rank] - first[rank] for rank in first), default=0.0)
-        return max(machine.floor_us, self.case.launch + busy + self.time_us - self.outcome.time)
+        return max(machine.issue_us * together, self.case.launch + busy + self.time_us - self.outcome.time)
 
     @property
     def extrapolated(self) -> bool:

@@ -23,6 +23,7 @@ class Draft:
     links: dict[tuple[str, str, LinkKind], Link] = field(default_factory=dict)
     servers: dict[str, tuple[str, ...]] | None = None
     speeds: dict[LinkKind, Speed] = field(default_factory=dict)
+    gpu_model: str | None = None
     # Lines of the links that this file itself has given; those of a base may be given anew.
     own: dict[tuple[str, str, LinkKind], int] = field(default_factory=dict)
 
@@ -36,6 +37,7 @@ class Draft:
             {v.name: v for v in topology.vertices},
             {(link.src, link.dst, link.kind): link for link in topology.links},
             None if implied else servers,
+            gpu_model=topology.gpu_model,
         )
 
     def add_server(self, server: str, part: Draft) -> str | None:
@@ -55,6 +57,7 @@ class Draft:
             copy = replace(link, src=new(link.src), dst=new(link.dst))
             self.links[copy.src, copy.dst, copy.kind] = copy
         self.servers = {**(self.servers or {}), server: tuple(map(new, part.vertices))}
+        self.gpu_model = self.gpu_model or part.gpu_model
         return None
 
     def begin_links(self) -> None:
@@ -97,4 +100,4 @@ class Draft:
             if homeless:
                 raise TopologyError(f"{homeless[0]} is in no server", where=where, hint="list it under `servers`")
             servers = {server: members for server, members in self.servers.items() if members}
-        return Topology(name, vertices, tuple(self.links.values()), servers)
+        return Topology(name, vertices, tuple(self.links.values()), servers, gpu_model=self.gpu_model)

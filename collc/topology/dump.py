@@ -22,6 +22,8 @@ def dumps_topology(topology: Topology) -> str:
     """
     lines = [f"# {_comment(note)}".rstrip() for note in topology.notes]
     lines += ["format: collc-topology/1", f"name: {_word(topology.name)}"]
+    if topology.gpu_model is not None:
+        lines.append(f"gpu_model: {_quoted(topology.gpu_model)}")
     gpus = [v.name for v in topology.gpus]
     counted = gpus == [f"gpu{i}" for i in range(len(gpus))]
     lines += [f"gpus: {len(gpus)}"] if counted else _list("gpus: ", [_word(name) for name in gpus])
@@ -71,10 +73,16 @@ def _decimal(value: Fraction, link: Link) -> str:
 
 
 def _vertex(vertex: Vertex) -> str:
-    flags = [flag for flag, is_set in (("multicast", vertex.multicast), ("reduce", vertex.reduce)) if is_set]
+    flags = [f"{flag}: true" for flag, is_set in (("multicast", vertex.multicast), ("reduce", vertex.reduce)) if is_set]
+    if vertex.memory_gbps is not None:
+        memory = decimal_text(vertex.memory_gbps)
+        if memory is None:
+            problem = f"{vertex.memory_gbps} cannot be written as a decimal number"
+            raise TopologyError(problem, where=f"cpu {vertex.name}")
+        flags.append(f"memory_gbps: {memory}")
     if not flags:
         return _word(vertex.name)
-    return f"{{name: {_word(vertex.name)}, " + ", ".join(f"{flag}: true" for flag in flags) + "}"
+    return f"{{name: {_word(vertex.name)}, {', '.join(flags)}}}"
 
 
 def _list(key: str, words: Sequence[str]) -> list[str]:
@@ -94,6 +102,11 @@ def _list(key: str, words: Sequence[str]) -> list[str]:
 def _word(name: str) -> str:
     """A name as YAML. Quoted where some reader could take it for something else than a string."""
     return name if name[0].isalpha() and not name.endswith(":") and name.lower() not in _TAKEN else f'"{name}"'
+
+
+def _quoted(model: str) -> str:
+    """A GPU's name as YAML: a plain word where it is one, else in double quotes."""
+    return _word(model) if model.isalnum() else f'"{model}"'
 
 
 _TAKEN = {"y", "n", "yes", "no", "on", "off", "true", "false", "null"}

@@ -11,7 +11,7 @@ from typing import NoReturn
 
 from collc.errors import TopologyError
 from collc.topology.model import LinkKind, Vertex, VertexKind
-from collc.topology.names import MAX_GBPS, MIN_GBPS, name_problem, parse_decimal
+from collc.topology.names import MAX_GBPS, MIN_GBPS, model_problem, name_problem, parse_decimal
 from collc.topology.yamltree import Items, Node, Scalar, Table
 
 MAX_LANES = 1000
@@ -89,6 +89,13 @@ class Reader:
             self.fail(f"the {what} {_shown(text)} {problem}", node, "choose a plain name such as gpu0")
         return text
 
+    def model_name(self, node: Node) -> str:
+        """What a maker calls a GPU: one line of plain characters, such as ``NVIDIA H100 80GB HBM3``."""
+        text = self.text(node, "name the GPUs, for example `gpu_model: H100`")
+        if problem := model_problem(text):
+            self.fail(f"the `gpu_model` {_shown(text)} {problem}", node, "write a name such as H100")
+        return text
+
     def count(self, node: Node, what: str, most: int) -> int:
         """A plain whole number from 1 to `most`."""
         hint = f"`{what}` is a whole number from 1 to {most}"
@@ -110,10 +117,11 @@ class Reader:
             self.fail(f"`{what}` cannot be {_shown_node(node)}", node, "write a decimal number such as 25 or 12.5")
         return value
 
-    def gbps(self, node: Node) -> Fraction:
-        value = self.decimal(node, "gbps")
+    def gbps(self, node: Node, key: str = "gbps") -> Fraction:
+        value = self.decimal(node, key)
         if not MIN_GBPS <= value <= MAX_GBPS:
-            self.fail(f"`gbps` cannot be {_shown_node(node)}", node, "it is GB/s per direction, from 1e-6 to 1e7")
+            each = " per direction" if key == "gbps" else ""
+            self.fail(f"`{key}` cannot be {_shown_node(node)}", node, f"it is GB/s{each}, from 1e-6 to 1e7")
         return value
 
     def latency(self, node: Node) -> Fraction:
@@ -139,17 +147,28 @@ class Reader:
             self.unknown(f"no kind of link is called {_shown(text)}", node, text, [kind.value for kind in LinkKind])
 
     def vertex(self, node: Node, kind: VertexKind) -> Vertex:
-        """A name, or for switches `{name: nvs0, multicast: true, reduce: true}`."""
+        """A name, `{name: nvs0, multicast: true, reduce: true}` or `{name: cpu0, memory_gbps: 9}`."""
         if not isinstance(node, Table):
             return Vertex(self.name(node, "name"), kind)
+        if kind is VertexKind.CPU:
+            return self._cpu(node)
         if kind is not VertexKind.SWITCH:
-            self.fail("expected a name here", node, "only switches have more than a name")
+            self.fail("expected a name here", node, "only switches and CPUs have more than a name")
         self.known_keys(node, ("name", "multicast", "reduce"))
         name = node.get("name")
         if name is None:
             self.fail("the switch has no name", node, "write {name: nvs0, multicast: true}")
-        flags = {key: self.flag(value, key) for key in ("multicast", "reduce") if (value := node.get(key))}
-        return Vertex(self.name(name, "name"), kind, **flags)
+        multicast, reduce = (bool(value and self.flag(value, key)) for key, value in _flags(node))
+        return Vertex(self.name(name, "name"), kind, multicast, reduce)
+
+    def _cpu(self, node: Table) -> Vertex:
+        self.known_keys(node, ("name", "memory_gbps"))
+        name, memory = node.get("name"), node.get("memory_gbps")
+        if name is None:
+            self.fail("the CPU has no name", node, "write {name: cpu0, memory_gbps: 20}")
+        return Vertex(
+            self.name(name, "name"), VertexKind.CPU, memory_gbps=self.gbps(memory, "memory_gbps") if memory else None
+        )
 
     def link(self, node: Node, speeds: Mapping[LinkKind, Speed]) -> LinkSpec:
         """An entry of `links` in either form; `speeds` are the file's defaults."""
@@ -210,6 +229,10 @@ class Reader:
         assert isinstance(a, Scalar)
         assert isinstance(b, Scalar)
         return LinkSpec(a, b, both, kind, Speed(speed.gbps * lanes, speed.latency_us), node.line)
+
+
+def _flags(node: Table) -> list[tuple[str, Node | None]]:
+    return [(key, node.get(key)) for key in ("multicast", "reduce")]
 
 
 def _shown(text: str) -> str:

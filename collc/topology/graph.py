@@ -10,9 +10,10 @@ from __future__ import annotations
 import difflib
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence, Set
+from dataclasses import replace
 
 from collc.errors import TopologyError, UsageError
-from collc.topology.model import GraphLink, Link, LinkKind, PlanGraph, Topology, Vertex, VertexKind
+from collc.topology.model import GraphLink, Link, LinkKind, PlanGraph, Topology, VertexKind
 from collc.topology.paths import Adjacency, on_shortest_paths, reachable, strongly_connected
 from collc.topology.prune import useful_links
 
@@ -268,11 +269,11 @@ def _assemble(topology: Topology, parts: _Parts, chosen: Sequence[str], links: S
     vertices = []
     for name in names:
         vertex = known[origin[name]]
-        vertices.append(Vertex(name, vertex.kind, vertex.multicast, vertex.reduce))
+        vertices.append(replace(vertex, name=name))
     at = {(link.src, link.dst, link.kind): i for i, link in enumerate(topology.links)}
     order = sorted(links, key=lambda k: (at[origin[k.src], origin[k.dst], k.kind], number[k.src], number[k.dst]))
     graph_links = tuple(
         GraphLink(i, number[k.src], number[k.dst], k.kind, k.gbps, k.latency_us) for i, k in enumerate(order)
     )
     servers = tuple(parts.server.get(origin[name], "") for name in names)
-    return PlanGraph(topology.name, len(chosen), tuple(vertices), servers, graph_links)
+    return PlanGraph(topology.name, len(chosen), tuple(vertices), servers, graph_links, topology.gpu_model)

@@ -29,7 +29,7 @@ _VERTEX_KEYS = {
     "cpus": VertexKind.CPU,
     "nics": VertexKind.NIC,
 }
-_BODY_KEYS = ("extends", "speeds", *_VERTEX_KEYS, "remove", "links")
+_BODY_KEYS = ("extends", "gpu_model", "speeds", *_VERTEX_KEYS, "remove", "links")
 _KEYS = ("format", "name", "template", "servers", *_BODY_KEYS)
 
 
@@ -111,6 +111,8 @@ class _Loader:
         if outer:
             draft.speeds = {**outer.speeds, **draft.speeds}
         draft.speeds |= _speeds(reader, table.get("speeds"))
+        if model := table.get("gpu_model"):
+            draft.gpu_model = reader.model_name(model)
         names: list[str] = []
         if whole and (template := table.get("template")):
             names = self.expand(reader, table, template, directory, draft)

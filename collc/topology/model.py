@@ -33,12 +33,17 @@ class LinkKind(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Vertex:
-    """A GPU, switch, CPU socket or NIC. `multicast` and `reduce` tell what a switch could do; plans do not use them."""
+    """A GPU, switch, CPU socket or NIC. `multicast` and `reduce` tell what a switch could do; plans do not use them.
+
+    `memory_gbps` of a CPU says that transfers through it are staged in its memory, which moves so much: every byte
+    crosses it twice, written and read. None: they pass the root complex alone. The simulator knows it, plans do not.
+    """
 
     name: str
     kind: VertexKind
     multicast: bool = False
     reduce: bool = False
+    memory_gbps: Fraction | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +63,7 @@ class Topology:
 
     `vertices` keeps the order of the file (GPUs first, in rank order), `links` is one per directed pair and kind,
     `servers` maps a server's name to the names of its vertices. `notes` are assumptions worth a comment in the file.
+    `gpu_model` names the GPUs as their maker does (H100); what the simulator knows of them is found by it.
     """
 
     name: str
@@ -65,6 +71,7 @@ class Topology:
     links: tuple[Link, ...]
     servers: Mapping[str, tuple[str, ...]]
     notes: tuple[str, ...] = field(default=(), compare=False)
+    gpu_model: str | None = None
 
     @property
     def gpus(self) -> tuple[Vertex, ...]:
@@ -87,7 +94,8 @@ class GraphLink:
 class PlanGraph:
     """Exactly the graph that a plan uses: rank i is vertex i, then every vertex that only forwards.
 
-    `servers[v]` is the name of the server of vertex v. Bounds and certificates are about this graph alone.
+    `servers[v]` is the name of the server of vertex v. Bounds and certificates are about this graph alone; `gpu_model`,
+    which the simulator looks at, is no part of it.
     """
 
     name: str
@@ -95,6 +103,7 @@ class PlanGraph:
     vertices: tuple[Vertex, ...]
     servers: tuple[str, ...]
     links: tuple[GraphLink, ...]
+    gpu_model: str | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
         assert len(self.vertices) == len(self.servers)

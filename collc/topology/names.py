@@ -14,6 +14,8 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:+@-]*")
 _NUMERIC = re.compile(r"[0-9]+(-[0-9]+)?")
 _DECIMAL = re.compile(r"([0-9]{1,40}(\.[0-9]{0,40})?|\.[0-9]{1,40})([eE][+-]?[0-9]{1,3})?")
 
+_MODEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9 ._/()+-]*")
+
 MIN_GBPS = Fraction(1, 10**6)
 MAX_GBPS = Fraction(10**7)
 
@@ -28,6 +30,15 @@ def name_problem(name: str) -> str | None:
         return "may only have letters, digits and _ . : + @ - and must begin with a letter or digit"
     if _NUMERIC.fullmatch(name):
         return "is a number or a range, which would be ambiguous in --gpus"
+    return None
+
+
+def model_problem(text: str) -> str | None:
+    """Why `text` cannot name a model of GPU, or None if it can: makers' names have spaces, unlike `name_problem`'s."""
+    if len(text) > MAX_NAME:
+        return f"is longer than {MAX_NAME} characters"
+    if not _MODEL.fullmatch(text):
+        return "may only have letters, digits, spaces and . _ / ( ) + - and must begin with a letter or digit"
     return None
 
 

@@ -119,7 +119,71 @@ def test_plot_needs_matplotlib_or_draws(tmp_path):
 
 def test_one_gpu_takes_the_launch():
     found = rows("dgx1v", "--gpus", "3", "-b", "1M", "-e", "1M")
-    assert found["rows"][0]["time_us"] == 5.0
+    assert found["rows"][0]["time_us"] == 21.0
+    assert found["parameters"] == "parameters of v100: the topology's GPUs are V100"
+    generic = rows("dgx1v", "--gpus", "3", "-b", "1M", "-e", "1M", "--model", "generic")
+    assert generic["rows"][0]["time_us"] == 5.0
+
+
+SMALL = ("-b", "1M", "-e", "1M", "--plan", "rings", "--chunk", "64K", "--channels", "6")
+
+
+def test_the_text_says_which_parameters_and_which_times():
+    text = collc("simulate", "dgx1v", *SMALL)
+    assert text.out.startswith("parameters of v100: the topology's GPUs are V100\ntimes per call of calls in a row")
+    assert "from 1 MiB: this plan never measured; NCCL in the same model: compared at" in text.out
+    amd = collc("simulate", "mi300x", *SMALL)
+    assert amd.out.startswith("parameters of a generic GPU: there are none for MI300X")
+    assert "never compared with a measurement (machine, generation" in amd.out
+
+
+def test_one_call_takes_no_less_than_one_of_many():
+    chain = (
+        "--plan",
+        "chain",
+        "--chunk",
+        "64K",
+        "--channels",
+        "6",
+        "--collective",
+        "broadcast",
+        "-b",
+        "1M",
+        "-e",
+        "1M",
+    )
+    many, one = (rows("dgx1v", *chain, option)["rows"][0]["time_us"] for option in ("--throughput", "--latency"))
+    assert many < one
+    assert rows("dgx1v", *chain)["rows"][0]["time_us"] == many
+
+
+def test_every_figure_says_what_it_can_be_trusted_for():
+    found = rows("dgx1v", *SMALL, "--compare", "nccl")
+    mine = found["details"][0]["judged"]
+    assert (mine["compared"], mine["range_us"]) == (False, None)
+    for line in found["compare"]["all_reduce"].values():
+        for row in line:
+            assert row["judged"]["compared"]
+            low, high = row["judged"]["range_us"]
+            assert low <= row["time_us"] <= high
+            assert row["judged"]["median_error"] < 0.5
+            assert row["judged"]["size_class"] == "from 1 MiB"
+
+
+def test_parameters_of_a_file(tmp_path):
+    path = tmp_path / "mine.json"
+    path.write_text('{"format": "collc-params/1", "launch_us": 1021}')
+    plain, changed = rows("dgx1v", *SMALL), rows("dgx1v", *SMALL, "--params", str(path))
+    assert changed["rows"][0]["time_us"] == pytest.approx(plain["rows"][0]["time_us"] + 1000)
+    assert str(path) in changed["parameters"]
+    assert changed["details"][0]["judged"]["known"]["parameters"] is False
+
+
+def test_the_version_of_nccl_matters():
+    options = (*SMALL, "--compare", "nccl")
+    old, new = (rows("hgx-h100", *options, "--nccl-version", v)["compare"]["all_reduce"] for v in ("2.12", "2.27"))
+    assert "nccl-nvls" in new
+    assert "nccl-nvls" not in old
 
 
 @pytest.mark.parametrize(
@@ -130,6 +194,10 @@ def test_one_gpu_takes_the_launch():
         (("-b", "8", "-f", "1", "-i", "0"), "never end"),
         (("-b", "8", "-e", "1G", "-f", "1", "-i", "8"), "too many"),
         (("--plot", "a.svg"), "--compare nccl"),
+        (("--nccl-version", "2.19"), "--compare nccl"),
+        (("--fabric", "efa"), "--compare nccl"),
+        (("--compare", "nccl", "--nccl-version", "1.0"), "no rule is known"),
+        (("--params", "none.json"), "cannot read"),
         (("--root", "9", "--collective", "broadcast"), "no rank 9"),
         (("--collective", "reduce", "--collective", "broadcast", "--trace", "x.json"), "one --collective"),
     ],

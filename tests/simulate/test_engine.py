@@ -105,7 +105,9 @@ def test_protocol_efficiency_link_latency_and_class_count(run):
     )
     machine = Machine("m", launch_us=10.0, classes={LinkKind.PCIE: LinkClass(efficiency=0.8, hop_us=4.0)})
     outcome = simulate(run, slow, chain(slow), 16 << 10, 16 << 10, machine, LL)
-    assert outcome.time == pytest.approx(10 + (16 << 10) / (25e3 * 0.5 * 0.8) + 1 + 2 + 4, rel=1e-12)
+    # The reader's block then copies the chunk: read and written at 60 GB/s.
+    copied = 2 * (16 << 10) / 60e3
+    assert outcome.time == pytest.approx(10 + (16 << 10) / (25e3 * 0.5 * 0.8) + 1 + 2 + 4 + copied, rel=1e-12)
 
 
 def test_a_step_takes_its_fixed_time_and_the_hop_includes_it(run):
@@ -117,14 +119,57 @@ def test_a_step_takes_its_fixed_time_and_the_hop_includes_it(run):
     assert outcome.time == pytest.approx(10 + 4 * (0.5 + each) + (3 - 0.5) + 0.5, rel=1e-12)
 
 
-def test_blocks_and_reductions_limit_a_channel(run):
+def test_a_block_pays_for_every_byte_that_it_reads_and_writes(run):
     graph = line(100)
-    machine = Machine("m", launch_us=10.0, reduce_gbps=5.0)
-    protocol = Protocol("Simple", 3.0, 1.0, 1 << 20, block_gbps=20.0)
+    machine = Machine("m", launch_us=10.0)
+    protocol = Protocol("Simple", 3.0, 1.0, 1 << 20, block_gbps=60.0)
     outcome = simulate(run, graph, chain(graph, Collective.ALL_REDUCE), 1 << 16, 1 << 16, machine, protocol)
     size = (1 << 16) / 1e3
-    # Up at the block's rate, the root reduces and sends at 5, the last copy at the block's rate.
-    assert outcome.time == pytest.approx(10 + size / 20 + 3 + size / 5 + 3 + size / 20, rel=1e-12)
+    # Up: input read, slot written. The root reads slot and input, writes output and slot. The last copy: read, written.
+    assert outcome.time == pytest.approx(10 + 2 * size / 60 + 3 + 4 * size / 60 + 3 + 2 * size / 60, rel=1e-12)
+
+
+def test_fan_out_costs_the_block_a_byte_per_reader(run):
+    graph = star_of(8, 1000)
+    plan = candidate(graph, Collective.BROADCAST, 0, "one-hop")
+    machine = Machine("m")
+    protocol = Protocol("Simple", 0.0, 1.0, 1 << 20, block_gbps=60.0)
+    outcome = simulate(run, graph, plan, 1 << 16, 1 << 16, machine, protocol)
+    size = (1 << 16) / 1e3
+    # The root reads its input once, writes it to its output and into seven slots; a reader then reads and writes it.
+    assert outcome.time == pytest.approx(9 * size / 60 + 2 * size / 60, rel=1e-12)
+
+
+def test_the_memory_of_a_card_limits_all_its_channels_together(run):
+    graph = star_of(3, 1000)
+    plan = candidate(graph, Collective.BROADCAST, 0, "one-hop")
+    machine = Machine("m", memory_gbps=10.0)
+    protocol = Protocol("Simple", 0.0, 1.0, 1 << 20)
+    outcome = simulate(run, graph, plan, 1 << 16, 1 << 16, machine, protocol)
+    # A reader's memory takes its slot in, is read again, and takes the output.
+    assert outcome.time == pytest.approx(3 * (1 << 16) / 10e3, rel=1e-12)
+    wide = simulate(run, graph, plan, 1 << 16, 1 << 16, machine.replace(memory_gbps=20_000.0), protocol)
+    assert wide.time == pytest.approx((1 << 17) / 1e6, rel=1e-12)
+
+
+def test_what_is_staged_crosses_the_memory_of_a_cpu_twice(run):
+    cpu = Vertex("cpu0", VertexKind.CPU, memory_gbps=Fraction(10))
+    ends = [(0, 2), (2, 1), (1, 2), (2, 0)]
+    links = tuple(GraphLink(i, a, b, LinkKind.PCIE, Fraction(25)) for i, (a, b) in enumerate(ends))
+    gpus = tuple(Vertex(f"gpu{i}", VertexKind.GPU) for i in range(2))
+    graph = PlanGraph("staged", 2, (*gpus, cpu), ("server0",) * 3, links)
+    plan = candidate(graph, Collective.BROADCAST, 0, "chain")
+    protocol = Protocol("Simple", 0.0, 1.0, 1 << 20)
+    outcome = simulate(run, graph, plan, 1 << 16, 1 << 16, Machine("m"), protocol)
+    assert outcome.time == pytest.approx(2 * (1 << 16) / 10e3, rel=1e-12)
+
+
+def star_of(n, gbps):
+    """GPUs on one switch."""
+    ends = [pair for v in range(n) for pair in ((v, n), (n, v))]
+    links = tuple(GraphLink(i, a, b, LinkKind.NVSWITCH, Fraction(gbps)) for i, (a, b) in enumerate(ends))
+    gpus = tuple(Vertex(f"gpu{i}", VertexKind.GPU) for i in range(n))
+    return PlanGraph("star", n, (*gpus, Vertex("nvs0", VertexKind.SWITCH)), ("server0",) * (n + 1), links)
 
 
 def pcie_star(gbps=25):
@@ -219,8 +264,8 @@ def test_both_engines_agree_to_the_last_digit(machine, kind, collective):
     graph = plan_graph(load_topology(machine))
     plan = spread(candidate(graph, collective, None, kind), 12)
     program = lower(plan, graph, CUDA, Recorder()).replace(chunk_bytes=32 << 10)
-    real = Machine("m", launch_us=5.0, step_us=0.3, credit_us=0.7, reduce_gbps=30.0)
-    protocol = Protocol("Simple", 6.0, 0.97, 1 << 20, block_gbps=40.0)
+    real = Machine("m", launch_us=5.0, step_us=0.3, credit_us=0.7, memory_gbps=300.0)
+    protocol = Protocol("Simple", 6.0, 0.97, 1 << 20, block_gbps=120.0)
     case = make_case(program, graph, real, protocol, 300_001, 4)
     a, b = engine.run(case), compiled.run(case)
     assert (a.time, a.link_bytes) == (b.time, b.link_bytes)

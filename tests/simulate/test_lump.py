@@ -24,8 +24,8 @@ REAL = Machine(
     launch_us=5.0,
     step_us=0.3,
     credit_us=0.7,
-    reduce_gbps=30.0,
-    protocols=(Protocol("Simple", 6.0, 0.97, 1 << 20, block_gbps=40.0),),
+    memory_gbps=300.0,
+    protocols=(Protocol("Simple", 6.0, 0.97, 1 << 20, block_gbps=120.0),),
 )
 
 
@@ -69,12 +69,13 @@ def test_a_lumped_run_is_the_whole_run(name, collective, variant, smaller, uneve
     whole, short = compiled.run_fastest(case), lumped.unfold(compiled.run_fastest(lumped.case))
     assert short.time == pytest.approx(whole.time, rel=1e-9)
     assert short.link_bytes == pytest.approx(whole.link_bytes, rel=1e-12)
-    # Every step of every loop, its own or that of the loop that stands for it.
+    # Every step of every loop, its own or that of the loop that stands for it. Moments closer than 1e-9 are one to the
+    # engine, whichever comes first: hence the tolerance.
     stands = {loop: first for first, loops in short.alike.items() for loop in loops}
     times = {(row.loop, row.step, row.chunk): (row.begin, row.end) for row in short.executions}
     for row in whole.executions:
         begin, end = times[stands.get(row.loop, row.loop), row.step, row.chunk]
-        assert (begin, end) == pytest.approx((row.begin, row.end), rel=1e-9)
+        assert (begin, end) == pytest.approx((row.begin, row.end), rel=1e-8)
 
 
 def test_what_differs_in_one_number_is_not_lumped():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import time
 
@@ -9,8 +10,8 @@ import pytest
 
 from collc.choose.table import choose, floor_us
 from collc.collectives.model import Collective
-from collc.errors import PackingError, UsageError
-from collc.simulate import compiled, nccl, run
+from collc.errors import UsageError
+from collc.simulate import compiled, run
 from collc.simulate.generations import MACHINES
 from collc.simulate.params import GENERIC
 from collc.simulate.report import critical_path
@@ -19,6 +20,8 @@ from collc.topology.graph import plan_graph
 from collc.topology.load import load_topology
 
 GIB = 1 << 30
+# Blocks that move whatever links carry.
+WIDE = GENERIC.replace(protocols=tuple(dataclasses.replace(p, block_gbps=None) for p in GENERIC.protocols))
 
 
 def simulator(name, collective, gpus=None, machine=GENERIC):
@@ -37,7 +40,7 @@ def simulator(name, collective, gpus=None, machine=GENERIC):
     ],
 )
 def test_large_calls_approach_the_rate_of_the_packing(name, collective, variant, rate):
-    model = simulator(name, collective)
+    model = simulator(name, collective, machine=WIDE)
     assert float(model.plan("trees").rate) == pytest.approx(rate)
     found = model.predict(variant, GIB)
     assert 0.95 * rate < found.algbw_gbps <= rate * 1.0001
@@ -116,24 +119,13 @@ def test_the_best_of_the_grid_is_chosen():
         assert best.time_us == pytest.approx(min(model.predict(v, size).time_us for v in variants(model)))
 
 
-def test_nccl_prefers_ll_then_simple_and_a_ring_for_large_calls():
-    model = simulator("dgx1v", Collective.ALL_REDUCE)
-    assert nccl.rule(model, 1 << 10).protocol == "LL"
-    assert (nccl.rule(model, GIB).plan, nccl.rule(model, GIB).protocol) == ("rings", "Simple")
-    assert nccl.rule(model, GIB, "chain").plan == "chain"
-    assert nccl.rule(model, GIB, "rings", "LL128").protocol == "LL128"
-    broken = simulator("dgx1v", Collective.ALL_GATHER, [f"gpu{i}" for i in (0, 1, 2, 3, 7)])
-    with pytest.raises(PackingError, match="no ring"):
-        nccl.rule(broken, GIB)
-
-
 def test_calls_in_a_row_do_not_wait_for_the_end_of_a_broadcast():
     model = simulator("dgx1v", Collective.BROADCAST)
     found = model.predict(Variant("ring", "LL", 16 << 10, 1), 1 << 10)
     # One call crosses 7 hops; no rank works for longer than two of them.
     assert found.time_us > GENERIC.launch_us + 7
     assert found.period_us(GENERIC) < GENERIC.launch_us + 2
-    assert found.period_us(GENERIC.replace(floor_us=40.0)) == 40.0
+    assert found.period_us(GENERIC.replace(issue_us=20.0), together=2) == 40.0
 
 
 def test_protocols_and_plans_that_do_not_exist_are_refused():

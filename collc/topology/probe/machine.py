@@ -83,7 +83,8 @@ def build(machine: Machine, model: GpuModel | None, where: str) -> Topology:
     vertices += [Vertex(name, VertexKind.CPU) for name in machine.cpus]
     vertices += [Vertex(name, VertexKind.NIC) for name in machine.nics]
     servers = {"server0": tuple(v.name for v in vertices)}
-    return Topology(machine.name, tuple(vertices), tuple(links), servers, tuple(machine.notes))
+    name = None if model is None else model.name
+    return Topology(machine.name, tuple(vertices), tuple(links), servers, tuple(machine.notes), name)
 
 
 NVSWITCH = "nvs0"
