@@ -37,7 +37,9 @@ def fenced(refuse: str) -> bool:
 
 def missed(refuse: str, *arguments: str) -> int:
     """How often neither side saw the other's store."""
-    program = runtime_program(HERE / "fences.cpp", frozenset({"segment", "status", "liveness", "call_log"}))
+    program = runtime_program(
+        HERE / "fences.cpp", frozenset({"segment", "liveness", "call_log", "status", "environment"})
+    )
     done = subprocess.run(
         [program, *arguments],
         capture_output=True,

@@ -12,7 +12,7 @@ MOST_SLOT_BYTES = 32 << 20  # kMostBytes of host/transfers.cpp, for all slots to
 LINE = 64
 
 
-PARTS = frozenset({"host_transfers", "segment", "liveness", "call_log", "status"})
+PARTS = frozenset({"host_transfers", "segment", "liveness", "call_log", "status", "environment"})
 
 
 def test_the_queues_of_many_ranks_stay_small_and_work() -> None:
