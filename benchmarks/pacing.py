@@ -9,22 +9,17 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from collc.choose.table import in_turns
 from collc.collectives.model import COMPILED, Collective
 from collc.errors import PackingError
-from collc.ir.build import build
 from collc.ir.nodes import Program
-from collc.ir.verify import verify
-from collc.lower.fuse_copies import fuse_copies
-from collc.lower.merge_channels import merge_channels
-from collc.lower.pipeline_hops import pipeline_hops
-from collc.lower.take_turns import take_turns
+from collc.options import CUDA
 from collc.packing.candidates import MOST_CHANNELS, TURNS, spread
 from collc.packing.model import Plan
-from collc.schedule.trees import schedule_trees
+from collc.pipeline import lower_by, parse_passes
 from collc.simulate.params import GENERIC, Machine
 from collc.simulate.run import Simulator, Variant, variants
 from collc.topology.allocation import parse_gpus
@@ -139,44 +134,27 @@ def results() -> str:
     return table(header, rows)
 
 
-def lowered(
-    plan: Plan, nranks: int, parts: int, slots: int, deal: Callable[[Program], Program]
-) -> tuple[Plan, Program]:
-    """The plan in so many parts, with the steps of a GPU's program."""
+def lowered(plan: Plan, graph: PlanGraph, parts: int, slots: int, deal: str) -> tuple[Plan, Program]:
+    """The plan in so many parts, with the steps of a GPU's program dealt onto blocks by a pass."""
     cut = spread(plan, parts)
-    program = fuse_copies(build(schedule_trees(cut, nranks), chunk_bytes=CHUNK))
-    program = deal(pipeline_hops(program, slots=slots))
-    verify(program)
-    return cut, program
+    target = dataclasses.replace(CUDA, chunk_bytes=CHUNK)
+    return cut, lower_by(cut, graph, parse_passes(f"fuse_copies,pipeline_hops={slots},{deal}", target), target)
 
 
-def alone(program: Program) -> Program:
-    """A block for every part."""
-    return program
-
-
-def one_order(program: Program) -> Program:
-    """Parts share blocks and take turns in the same order everywhere."""
-    return merge_channels(program, limit=MOST_CHANNELS)
-
-
-def own_orders(program: Program) -> Program:
-    return take_turns(program, limit=MOST_CHANNELS)
-
-
+# How parts are dealt onto blocks: one each; taking turns in one order for all; in orders of their own.
+ALONE, ONE_ORDER, OWN_ORDERS = "", f"merge_channels={MOST_CHANNELS}", f"take_turns={MOST_CHANNELS}"
 _QUICK = _WIDE.replace(
     step_us=0.0, protocols=tuple(dataclasses.replace(p, hop_us=0.0) for p in _WIDE.protocols), name="no latency"
 )
-_DEAL = Callable[[Program], Program]
-FACTORS: tuple[tuple[str, int, int, _DEAL, Machine], ...] = (
-    ("a block per tree", 0, 8, alone, _WIDE),
-    ("32 blocks, a part each", 32, 8, alone, _WIDE),
-    ("the same, no latency, no time per step", 32, 8, alone, _QUICK),
-    ("the same, 32 slots instead of 8", 32, 32, alone, _WIDE),
-    ("96 blocks, a part each", 96, 8, alone, _WIDE),
-    ("32 blocks, 3 parts each, one order for all", TURNS * MOST_CHANNELS, 8, one_order, _WIDE),
-    ("32 blocks, 3 parts each, orders that differ", TURNS * MOST_CHANNELS, 8, own_orders, _WIDE),
-    ("the same, 4 slots instead of 8", TURNS * MOST_CHANNELS, 4, own_orders, _WIDE),
+FACTORS: tuple[tuple[str, int, int, str, Machine], ...] = (
+    ("a block per tree", 0, 8, ALONE, _WIDE),
+    ("32 blocks, a part each", 32, 8, ALONE, _WIDE),
+    ("the same, no latency, no time per step", 32, 8, ALONE, _QUICK),
+    ("the same, 32 slots instead of 8", 32, 32, ALONE, _WIDE),
+    ("96 blocks, a part each", 96, 8, ALONE, _WIDE),
+    ("32 blocks, 3 parts each, one order for all", TURNS * MOST_CHANNELS, 8, ONE_ORDER, _WIDE),
+    ("32 blocks, 3 parts each, orders that differ", TURNS * MOST_CHANNELS, 8, OWN_ORDERS, _WIDE),
+    ("the same, 4 slots instead of 8", TURNS * MOST_CHANNELS, 4, OWN_ORDERS, _WIDE),
 )
 
 
@@ -189,7 +167,7 @@ def causes() -> str:
             simulator = Simulator(graph, Collective.ALL_REDUCE, None, machine)
             plan = simulator.plan("trees")
             assert plan.bound is not None
-            simulator.programs["trees", 1] = lowered(plan, graph.nranks, parts, slots, deal)
+            simulator.programs["trees", 1] = lowered(plan, graph, parts, slots, deal)
             found = simulator.predict(Variant("trees", "Simple", CHUNK, 1), SIZE)
             cells.append(f"{found.algbw_gbps / float(plan.bound):.0%}")
         rows.append(cells)

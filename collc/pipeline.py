@@ -186,6 +186,14 @@ def lower(
     return program
 
 
+def lower_by(plan: Plan, graph: PlanGraph, chosen: Sequence[tuple[str, Pass]], target: Target) -> Program:
+    """A plan lowered by passes of one's own choice (`parse_passes`), proved after each of them."""
+    built = build(schedule_trees(plan, graph.nranks), chunk_bytes=target.chunk_bytes, graph=graph)
+    program = run_passes(built, chosen, proved=True)
+    verify_routes(program, graph)
+    return program
+
+
 def lower_spread(
     plan: Plan, channels: int, graph: PlanGraph, target: Target, recorder: Recorder | None = None, suffix: str = ""
 ) -> tuple[Plan, Program]:

@@ -157,3 +157,12 @@ def test_every_module_says_what_it_is_for(path):
 def test_files_fit_in_a_head():
     long = {name_of(p): len(p.read_text().splitlines()) for p in MODULES if len(p.read_text().splitlines()) > 450}
     assert not long
+
+
+def test_only_the_pipeline_calls_passes():
+    """In the library and in benchmarks; tests of single passes may."""
+    elsewhere = [p for p in [*MODULES, *sorted((ROOT.parent / "benchmarks").glob("*.py"))] if p.name != "pipeline.py"]
+    for path in elsewhere:
+        named = {name for name in imports(path.read_text(encoding="utf-8")) if name.startswith("collc.lower.")}
+        named |= imports(path.read_text(encoding="utf-8")) & {"collc.ir.build"}
+        assert not named or path.parent.name == "lower", f"{path} imports {named}: ask collc.pipeline"

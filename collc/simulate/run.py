@@ -222,7 +222,9 @@ class Simulator:
             if size > LARGEST_PROGRAM:
                 problem = f"{kind} over {channels} channels is a program of {size} FIFOs, too large to simulate"
                 raise UsageError(problem, hint="choose fewer --channels or another --plan")
-            self.programs[key] = lower_spread(self.plan(kind), channels, self.graph, CUDA)
+            # A question may be about more channels than the target runs.
+            target = dataclasses.replace(CUDA, max_channels=max(CUDA.max_channels, channels))
+            self.programs[key] = lower_spread(self.plan(kind), channels, self.graph, target)
         return self.programs[key]
 
     def case(self, variant: Variant, count: int) -> Case:
