@@ -95,6 +95,29 @@ def cached(key: str, name: str, make: Callable[[Path], None], beside: Sequence[s
     return folder / name
 
 
+def kept(key: str, name: str) -> bytes | None:
+    """What `keep` left in the file `name` of entry `key`; None if there is nothing, or nothing that can be trusted."""
+    try:
+        root = _root()
+        if not (root / key[:2] / key / name).is_file():
+            return None
+        file = _folder(root, (key[:2], key)) / name
+        return file.read_bytes() if _is_ours(file) else None
+    except (CacheProblem, OSError):
+        return None
+
+
+def keep(key: str, name: str, data: bytes) -> None:
+    """Leaves `data` as the file `name` of entry `key`, written aside and renamed; nothing where the cache is no use."""
+    with suppress(CacheProblem, OSError):
+        folder = _folder(_root(), (key[:2], key))
+        with _scratch(folder) as aside:
+            file = Path(aside) / name
+            file.write_bytes(data)
+            file.chmod(file.stat().st_mode & ~_WRITERS)
+            file.replace(folder / name)
+
+
 def check_cache() -> None:
     """Makes the cache's folder if it is missing, and looks whether it can be used.
 

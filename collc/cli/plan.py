@@ -7,6 +7,7 @@ from fractions import Fraction
 
 import click
 
+from collc.build.plans import PlanShelf
 from collc.cli import report
 from collc.cli.plan_sets import one_set, plan_sets, sets_json, sets_text
 from collc.cli.plan_text import explain_plans, summary, trade_json, trade_text
@@ -130,6 +131,6 @@ def _plans(
     made = []
     for item in wanted:
         show(item.value)
-        made.append(plan(graph, item, root if item.rooted else None, solver, tolerance))
+        made.append(plan(graph, item, root if item.rooted else None, solver, tolerance, PlanShelf()))
     show("")
     return tuple(made)

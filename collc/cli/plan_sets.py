@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
+from collc.build.plans import PlanShelf
 from collc.cli.report import compact, progress, table
 from collc.collectives.model import Collective
 from collc.packing import Plan, plan
@@ -51,7 +52,11 @@ def plan_sets(
     rows = []
     for i, allocation in enumerate(found):
         show(f"{i + 1} of {len(found)}: {' '.join(allocation.gpus)}")
-        rows.append(SetPlans(allocation, tuple(plan(allocation.graph, c, None, solver) for c in collectives), unit))
+        rows.append(
+            SetPlans(
+                allocation, tuple(plan(allocation.graph, c, None, solver, shelf=PlanShelf()) for c in collectives), unit
+            )
+        )
     show("")
     return rows
 

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import replace
 from fractions import Fraction
 from functools import lru_cache
 
 from collc.collectives.model import Collective
-from collc.errors import UsageError
+from collc.errors import PackingError, UsageError
 from collc.packing.check import check_packing
 from collc.packing.columns import mirrored_links
 from collc.packing.effort import efforts
 from collc.packing.exact import Solved, new_problem, outward, solve_exact, worth_symmetry
 from collc.packing.expand import expand
-from collc.packing.flows import solve_flows
+from collc.packing.flows import SolvedFlows, solve_flows
+from collc.packing.keep import Shelf, WriteOnly, flows_text, problem_key, read_flows, read_solved, solved_text
 from collc.packing.minimize import fewest_trees
 from collc.packing.model import Plan, Prices
 from collc.packing.mwu import solve_mwu
@@ -32,6 +34,7 @@ def plan(
     root: int | None = None,
     solver: str = "exact",
     tolerance: Fraction = Fraction(0),
+    shelf: Shelf | None = None,
 ) -> Plan:
     """Packs `collective` on `graph` and proves the rate.
 
@@ -41,6 +44,7 @@ def plan(
         root: the root rank of a rooted collective (default 0).
         solver: one of SOLVERS; all answer to `check_packing`. Flow collectives are always exact.
         tolerance: the share of the rate that `ilp` may give up for fewer trees.
+        shelf: where solutions are kept for the next process. What comes from it is checked like any other.
 
     Raises:
         UsageError: no such root or solver.
@@ -55,37 +59,51 @@ def plan(
     elif root is not None:
         raise UsageError(f"{collective.value} has no root")
     if graph.nranks == 1:
-        made = Plan(collective, root, solver, None, None, True, None)
-    else:
-        made = _planned(graph, collective, root, solver, tolerance)
-    check_packing(graph, made, where=collective.value)
+        return _checked(graph, Plan(collective, root, solver, None, None, True, None))
+    try:
+        return _checked(graph, _planned(graph, collective, root, solver, tolerance, shelf))
+    except Exception as error:
+        if shelf is None or isinstance(error, PackingError):
+            raise
+        # What was kept is no plan of this graph, whatever it is: solve again and keep that.
+        return _checked(graph, _planned(graph, collective, root, solver, tolerance, WriteOnly(shelf)))
+
+
+def _checked(graph: PlanGraph, made: Plan) -> Plan:
+    check_packing(graph, made, where=made.collective.value)
     return made
 
 
-def _planned(graph: PlanGraph, collective: Collective, root: int | None, solver: str, tolerance: Fraction) -> Plan:
+def _planned(
+    graph: PlanGraph, collective: Collective, root: int | None, solver: str, tolerance: Fraction, shelf: Shelf | None
+) -> Plan:
     """Small graphs in canonical numbering; larger ones as they are, where the order of ranks shows the symmetry.
 
     sendrecv is about that order, so it keeps it too.
     """
     Net.of(graph).require_connected()
     if worth_symmetry(graph.nranks, len(graph.links)) or collective is Collective.SENDRECV:
-        return _plan(graph, collective, root, solver, tolerance)
+        return _plan(graph, collective, root, solver, tolerance, shelf)
     alike, names = canonical_graph(graph, root)
-    made = _cached(alike, collective, None if root is None else names.index(root), solver, tolerance)
+    made = _cached(alike, collective, None if root is None else names.index(root), solver, tolerance, shelf)
     return relabelled(made, alike, graph, names)
 
 
 @lru_cache(maxsize=256)
-def _cached(graph: PlanGraph, collective: Collective, root: int | None, solver: str, tolerance: Fraction) -> Plan:
-    return _plan(graph, collective, root, solver, tolerance)
+def _cached(
+    graph: PlanGraph, collective: Collective, root: int | None, solver: str, tolerance: Fraction, shelf: Shelf | None
+) -> Plan:
+    return _plan(graph, collective, root, solver, tolerance, shelf)
 
 
-def _plan(graph: PlanGraph, collective: Collective, root: int | None, solver: str, tolerance: Fraction) -> Plan:
+def _plan(
+    graph: PlanGraph, collective: Collective, root: int | None, solver: str, tolerance: Fraction, shelf: Shelf | None
+) -> Plan:
     if not collective.uses_trees:
-        made = solve_flows(Net.of(graph), collective, root, graph.servers)
+        made = _solve_flows(graph, collective, root, shelf)
         proven = made.rate == made.bound
         return Plan(collective, root, "exact", made.rate, made.bound, proven, made.prices, flows=made.flows)
-    solved, mirror, remark = _solve_trees(graph, collective, root, solver, tolerance)
+    solved, mirror, remark = _solve_trees(graph, collective, root, solver, tolerance, shelf)
     return Plan(
         collective,
         root,
@@ -99,8 +117,22 @@ def _plan(graph: PlanGraph, collective: Collective, root: int | None, solver: st
     )
 
 
+def _solve_flows(graph: PlanGraph, collective: Collective, root: int | None, shelf: Shelf | None) -> SolvedFlows:
+    net = Net.of(graph)
+    if shelf is None:
+        return solve_flows(net, collective, root, graph.servers)
+    key = problem_key(net, graph.servers, collective.value, root)
+    text = shelf.get(key)
+    if text is not None:
+        with suppress(Exception):
+            return read_flows(text)
+    made = solve_flows(net, collective, root, graph.servers)
+    shelf.put(key, flows_text(made))
+    return made
+
+
 def _solve_trees(
-    graph: PlanGraph, collective: Collective, root: int | None, solver: str, tolerance: Fraction
+    graph: PlanGraph, collective: Collective, root: int | None, solver: str, tolerance: Fraction, shelf: Shelf | None
 ) -> tuple[Solved, list[int] | None, str]:
     """The solution, the mirrored link of each link if it is one of the opposite collective, and a remark.
 
@@ -109,9 +141,9 @@ def _solve_trees(
     net = Net.of(graph)
     mirror = mirrored_links(net) if collective.inward else None
     if mirror is None:
-        solved, remark = _solve_once(net, collective, root, graph.servers, solver, tolerance)
+        solved, remark = _solve_once(net, collective, root, graph.servers, solver, tolerance, shelf)
         return solved, None, remark
-    solved, remark = _solve_once(net, collective.mirror, root, graph.servers, solver, tolerance)
+    solved, remark = _solve_once(net, collective.mirror, root, graph.servers, solver, tolerance, shelf)
     certificate = solved.certificate
     if isinstance(certificate, Prices):
         certificate = Prices(tuple(sorted((mirror[link], price) for link, price in certificate.prices)))
@@ -120,6 +152,27 @@ def _solve_trees(
 
 @lru_cache(maxsize=8)
 def _solve_once(
+    net: Net,
+    collective: Collective,
+    root: int | None,
+    servers: tuple[str, ...],
+    solver: str,
+    tolerance: Fraction,
+    shelf: Shelf | None,
+) -> tuple[Solved, str]:
+    if shelf is None:
+        return _solve(net, collective, root, servers, solver, tolerance)
+    key = problem_key(net, servers, collective.value, root, solver, tolerance)
+    text = shelf.get(key)
+    if text is not None:
+        with suppress(Exception):
+            return read_solved(net, text)
+    solved, remark = _solve(net, collective, root, servers, solver, tolerance)
+    shelf.put(key, solved_text(solved, remark))
+    return solved, remark
+
+
+def _solve(
     net: Net, collective: Collective, root: int | None, servers: tuple[str, ...], solver: str, tolerance: Fraction
 ) -> tuple[Solved, str]:
     outer = outward(net, collective)

@@ -9,6 +9,7 @@ from functools import cached_property
 
 import numpy as np
 
+from collc.build.plans import PlanShelf
 from collc.collectives.model import COMPILED, Collective
 from collc.collectives.sizes import call_bytes, element_count, short_size
 from collc.errors import CollcError, UsageError
@@ -160,7 +161,7 @@ class Simulator:
             if kind not in PLANS:
                 raise UsageError(f"no plan {kind!r}", hint=f"choose one of {', '.join(PLANS)}")
             if kind == "trees":
-                made = packed_plan(self.graph, self.collective, self.root)
+                made = packed_plan(self.graph, self.collective, self.root, shelf=PlanShelf())
             elif kind == "rings" and self.graph.nranks > LISTED:
                 # On so many ranks only one ring is searched for.
                 made = dataclasses.replace(self.plan("ring"), solver=kind)

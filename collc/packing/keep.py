@@ -1,0 +1,144 @@
+"""Solutions that a shelf keeps: what a solver found, as text that another process can read, prove and use again.
+
+A shelf is a place outside of this package, such as a cache on disk. What comes from it is not trusted: whoever asked
+expands it and gives it to `check_packing`, as any fresh solution, and solves again where that fails.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from fractions import Fraction
+from functools import cache
+from pathlib import Path
+from typing import Any, Protocol
+
+from collc.packing.columns import Column
+from collc.packing.exact import Solved
+from collc.packing.flows import SolvedFlows
+from collc.packing.model import Certificate, Cut, Flow, Partition, Prices
+from collc.packing.network import Net, Out
+from collc.packing.refine import Automorphism
+from collc.packing.symmetry import orbits
+
+
+class Shelf(Protocol):
+    """A place for texts by key. Equal shelves hold the same."""
+
+    def __hash__(self) -> int: ...
+
+    def get(self, key: str) -> str | None:
+        """What was put there under `key`, or None."""
+
+    def put(self, key: str, text: str) -> None:
+        """Leaves `text` under `key`, if it can."""
+
+
+class WriteOnly:
+    """A shelf that answers nothing, for solving again what it had wrong."""
+
+    def __init__(self, shelf: Shelf) -> None:
+        self.put = shelf.put
+
+    def get(self, key: str) -> str | None:
+        return None
+
+
+def problem_key(net: Net, servers: Sequence[str], *options: object) -> str:
+    """A key of everything that a solution depends on: the graph without names, the options, and this package's sources.
+
+    Servers count by which vertices share one.
+    """
+    first: dict[str, int] = {}
+    places = [first.setdefault(name, len(first)) for name in servers]
+    caps = [str(c) for c in net.caps]
+    text = json.dumps(
+        [_sources(), net.nranks, net.nverts, net.tails, net.heads, caps, places, [str(x) for x in options]]
+    )
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+@cache
+def _sources() -> str:
+    """A digest of this package: another version may find better plans."""
+    digest = hashlib.sha256()
+    for path in sorted(Path(__file__).parent.glob("*.py")):
+        digest.update(path.read_bytes())
+    return digest.hexdigest()
+
+
+def solved_text(solved: Solved, remark: str) -> str:
+    """A solution of a tree collective; `read_solved` reads it."""
+    return json.dumps(
+        {
+            "rate": str(solved.rate),
+            "bound": str(solved.bound),
+            "weights": [[c.group, c.root, c.out, c.back, str(w)] for c, w in solved.weights],
+            "certificate": _certificate_json(solved.certificate),
+            "symmetry": [[g.order, g.vertices, g.links] for g in solved.symmetry.generators],
+            "remark": remark,
+        },
+        separators=(",", ":"),
+    )
+
+
+def read_solved(net: Net, text: str) -> tuple[Solved, str]:
+    """(the solution, its remark). Any exception means that the text is not one."""
+    row = json.loads(text)
+    generators = [Automorphism(tuple(v), tuple(x), order) for order, v, x in row["symmetry"]]
+    if any(not 1 < g.order <= net.nverts for g in generators):
+        raise ValueError("no order of a rotation")
+    weights = tuple(
+        (Column(group, root, _out(out), _out(back)), Fraction(weight))
+        for group, root, out, back, weight in row["weights"]
+    )
+    return Solved(
+        Fraction(row["rate"]),
+        Fraction(row["bound"]),
+        weights,
+        _certificate(row["certificate"]),
+        orbits(net, generators),
+    ), str(row["remark"])
+
+
+def flows_text(solved: SolvedFlows) -> str:
+    """A solution of a flow collective; `read_flows` reads it."""
+    return json.dumps(
+        {
+            "rate": str(solved.rate),
+            "bound": str(solved.bound),
+            "flows": [[f.src, f.dst, str(f.weight), f.links] for f in solved.flows],
+            "certificate": _certificate_json(solved.prices),
+        },
+        separators=(",", ":"),
+    )
+
+
+def read_flows(text: str) -> SolvedFlows:
+    """The solution. Any exception means that the text is not one."""
+    row = json.loads(text)
+    prices = _certificate(row["certificate"])
+    assert isinstance(prices, Prices)
+    flows = tuple(Flow(src, dst, Fraction(weight), tuple(links)) for src, dst, weight, links in row["flows"])
+    return SolvedFlows(Fraction(row["rate"]), Fraction(row["bound"]), flows, prices)
+
+
+def _out(rows: Any) -> Out:
+    return tuple((u, v, tuple(path)) for u, v, path in rows)
+
+
+def _certificate_json(certificate: Certificate) -> dict[str, Any]:
+    if isinstance(certificate, Cut):
+        return {"side": certificate.side}
+    if isinstance(certificate, Partition):
+        return {"parts": certificate.parts}
+    return {"prices": [[link, str(price)] for link, price in certificate.prices]}
+
+
+def _certificate(row: Any) -> Certificate:
+    if "side" in row:
+        return Cut(tuple(row["side"]))
+    if "parts" in row:
+        return Partition(tuple(tuple(part) for part in row["parts"]))
+    return Prices(tuple((link, Fraction(price)) for link, price in row["prices"]))
