@@ -9,7 +9,7 @@ DEMO := build/demo
 JOBS ?= $(shell nproc --all 2>/dev/null || echo 2)
 
 .PHONY: help setup demo test lint types unit format golden test-wheel clean
-.PHONY: sanitize chaos chaos-protocols fuzz bench-peers bench-references bench-waiting bench-packing packing-sweep bench-pacing bench-tune bench-defaults bench-torch cuda-kernels blink test-nccl-tests validate gpu-check gpu-check-torch gpu-check-tables test-torch
+.PHONY: sanitize chaos chaos-protocols fuzz bench-peers bench-references bench-waiting bench-packing packing-sweep bench-pacing bench-tune bench-defaults bench-torch cuda-kernels blink test-nccl-tests validate gpu-check gpu-check-torch gpu-check-tables test-torch test-torch-suite
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -71,6 +71,14 @@ gpu-check-tables: setup  ## write the compact tables that gpu-check starts from 
 test-torch: setup  ## the torch.distributed backend: every collective, DDP and FSDP beside Gloo
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check 'torch==2.13.0'
 	$(BIN)/python -m pytest tests/torch_backend
+
+test-torch-suite: setup  ## PyTorch's own tests of a backend over collc and Gloo, worlds of 2 and 4 (20 minutes)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check 'torch==2.13.0' expecttest numpy
+	@mkdir -p build/torch-suite
+	for world in 2 4; do for backend in collc gloo; do \
+	  OMP_NUM_THREADS=1 $(BIN)/python -W ignore tests/torch_backend/suite.py run --backend $$backend --world $$world \
+	    --out build/torch-suite/$$backend-$$world.json 2> build/torch-suite/$$backend-$$world.log || true; done; done
+	$(BIN)/python tests/torch_backend/suite.py table --write docs/measurements/torch-suite.md build/torch-suite/*.json
 
 SEEDS ?= 0..500
 packing-sweep: setup  ## plans of 500 random machines, all collectives, checked; SEEDS=0..10000 goes on from the last run

@@ -235,10 +235,13 @@ class Collectives(dist.ProcessGroup):  # type: ignore[misc]
         return self._issue("all_gather", outputs, self._listing("all_gather", parts, given), opts)
 
     def allgather_coalesced(self, outputs: list[Tensors], inputs: Tensors, opts: Any = None) -> Work:
-        tasks = [
-            self._listing("all_gather_coalesced", *pair) for pair in _pairs("all_gather_coalesced", outputs, inputs)
-        ]
-        return self._issue("all_gather_coalesced", outputs, _all(tasks), opts)
+        call = "all_gather_coalesced"
+        if len(outputs) != self._size:
+            raise ValueError(f"{call}: {len(outputs)} output lists for {self._size} ranks")
+        for given in outputs:
+            _pairs(call, given, inputs)
+        tasks = [self._listing(call, [lists[k] for lists in outputs], given) for k, given in enumerate(inputs)]
+        return self._issue(call, outputs, _all(tasks), opts)
 
     def gather(self, outputs: list[Tensors], inputs: Tensors, opts: Any) -> Work:
         given, root = checks.one("gather", "the input", inputs), checks.root("gather", opts, self._size)

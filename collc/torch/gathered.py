@@ -67,4 +67,5 @@ def sparse_sum(gather: Gather, tensor: torch.Tensor) -> None:
     total = parts[0]
     for other in parts[1:]:
         total = total + other
-    tensor.detach().copy_(total.coalesce())
+    with torch.no_grad():  # a detached sparse tensor would be another one
+        tensor.copy_(total.coalesce())

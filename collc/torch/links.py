@@ -109,6 +109,7 @@ class Links:
         self._watches: dict[int, Connection] = {}  # by descriptor
         self._strangers: dict[Connection, float] = {}  # when they came
         self._closed = False
+        self._ended = False
         self._woken, self._wake = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._poll = select.epoll()
         for descriptor in (listener.sock.fileno(), self._woken):
@@ -140,6 +141,10 @@ class Links:
 
     def wake(self) -> None:
         """Lets the thread call `work`."""
+        if not self._ended:
+            self._ring()
+
+    def _ring(self) -> None:
         with contextlib.suppress(BlockingIOError):
             os.write(self._wake, b"w")
 
@@ -169,15 +174,20 @@ class Links:
         while any(connection.pending for connection in list(self._all.values())) and time.monotonic() < until:
             time.sleep(0.001)
         self._closed = True
-        self.wake()
+        self._ring()
         self._thread.join()
+        with self._lock:
+            self._release()
+        _in_use.discard(self)
+
+    def _release(self) -> None:
+        self._ended = True  # the descriptors may be others' from now on
         for connection in list(self._all.values()):
             self.forget(connection)
         self._listener.sock.close()
         self._poll.close()
         os.close(self._woken)
         os.close(self._wake)
-        _in_use.discard(self)
 
     def forget(self, connection: Connection) -> None:
         """Closes a connection."""
@@ -292,7 +302,7 @@ class Links:
 
     def leave_to_parent(self) -> None:
         """In a forked child: closes its copies, which would keep the streams open after the parent's end."""
-        self._closed = True
+        self._closed = self._ended = True
         for connection in list(self._all.values()):
             with contextlib.suppress(OSError):
                 os.close(connection.sock.detach())

@@ -151,10 +151,11 @@ class Mailbox:
         (given,) = tensors
         whole = dense(given) if call == "send" or is_plain(given) else torch.empty(given.shape, dtype=given.dtype)
         deadline = time.monotonic() + seconds if seconds > 0 else float("inf")
-        if 0 < seconds < self._shortest:
-            self._shortest = seconds
-            self._look_at = 0.0
-            self._links.wake()
+        with self._lock:
+            if 0 < seconds < self._shortest:
+                self._shortest = seconds
+                self._look_at = 0.0
+                self._links.wake()
         return _Operation(Work(call, tensors, self._callbacks.depth()), peer, tag, whole, given, seconds, deadline)
 
     def _why_closed(self) -> str | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -11,7 +12,7 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="the extra `torch` is not installed")
 
-from torch_backend.launch import HERE, torchrun  # noqa: E402
+from torch_backend.launch import HERE, QUIET, SECONDS, torchrun  # noqa: E402
 
 
 @pytest.mark.parametrize("ranks", [2, 3])
@@ -77,3 +78,42 @@ def test_the_step_for_a_gpu_says_why_it_skips() -> None:
     done = subprocess.run([sys.executable, str(program)], capture_output=True, text=True, timeout=100, check=False)
     assert (done.returncode, done.stdout.count("\n")) == (0, 1)
     assert done.stdout.startswith(f"torch step skipped: PyTorch {torch.__version__} finds no GPU")
+
+
+@pytest.mark.parametrize("ranks", [pytest.param(2, marks=pytest.mark.slow), 3])
+def test_futures_callbacks_and_groups(ranks: int) -> None:
+    assert "all right" in torchrun(ranks, "callbacks.py")
+
+
+# Of PyTorch's own suite, what is quick and shows most; `make test-torch-suite` runs all of it.
+SELECTED = [
+    "test_DistributedDataParallelCPU",
+    "test_all_gather_coalesced_with_empty",
+    "test_all_gather_object_default_pg",
+    "test_barrier_timeout_full_group",
+    "test_batch_isend_irecv_gloo_tags",
+    "test_accumulate_gradients_no_sync_allreduce_with_then_hook",
+    "test_irecv",
+    "test_monitored_barrier_gloo",
+    "test_reduce_full_group_max",
+    "test_scatter_object_list",
+    "test_send_recv_any_source",
+    "test_sparse_all_reduce_sum",
+]
+
+
+def test_a_selection_of_pytorchs_own_tests(tmp_path: Path) -> None:
+    pytest.importorskip("expecttest", reason="PyTorch's own tests need expecttest")
+    out = tmp_path / "outcomes.json"
+    command = [sys.executable, "-W", "ignore", str(HERE / "suite.py"), "run", "--backend", "collc", "--world", "2"]
+    done = subprocess.run(
+        [*command, "--out", str(out), *SELECTED],
+        capture_output=True,
+        text=True,
+        timeout=SECONDS,
+        check=False,
+        env={**os.environ, **QUIET},
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    outcomes = json.loads(out.read_text())["tests"]
+    assert {name: outcome for name, (outcome, *_) in outcomes.items()} == dict.fromkeys(SELECTED, "pass")
