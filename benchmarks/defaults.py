@@ -51,14 +51,16 @@ def entry_at(contents: Contents, collective: Collective, size: int, nranks: int)
     return max(found, key=lambda e: e.when.min_bytes or 0)
 
 
-def cells(topology: str, contents: Contents, collective: Collective) -> Iterator[tuple[int, float, str, str]]:
+def cells(
+    contents: Contents, collective: Collective, sizes: Sequence[int] = SIZES
+) -> Iterator[tuple[int, float, str, str]]:
     """(size, best over default, the default's variant, the best's)."""
     graph = contents.documents[0].graph
     plans = contents.documents[0].plans
     machine, _ = machine_for(None, graph.gpu_model)
     simulator = Simulator(graph, collective, 0 if collective.rooted else None, machine)
     grid = [v for v in (*variants(simulator), *in_turns(simulator)) if v.protocol.lower() in _PROTOCOLS]
-    for size in SIZES:
+    for size in sizes:
         entry = entry_at(contents, collective, size, graph.nranks)
         kind = kind_of(plans[entry.plan])
         channels = entry.spread or own_channels(simulator.plan(kind))
@@ -112,7 +114,7 @@ def results() -> str:
             same.append(f"{name} left out: {error}")
             continue
         for collective in COMPILED:
-            found = list(cells(name, contents, collective))
+            found = list(cells(contents, collective))
             shown = [f"**{share:.2f}**" if share < LEAST else f"{share:.2f}" for _, share, _, _ in found]
             lines.append(f"| {name} | {collective.value} | {' | '.join(shown)} |")
             print(lines[-1], flush=True)
