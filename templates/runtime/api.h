@@ -52,6 +52,11 @@ inline Status check_made(const Communicator &communicator) {
   return state.code() == ncclInProgress ? state : Status();
 }
 
+inline Status check_rank(const Communicator &communicator, const char *what, int rank) {
+  if (rank >= 0 && rank < static_cast<int>(communicator.nranks())) return {};
+  return fail(ncclInvalidArgument, "%s %d is no rank of 0..%u", what, rank, communicator.nranks() - 1);
+}
+
 // A call that a group can hold: `theirs(real handle)` for a communicator of the real NCCL, else `ours(communicator)`.
 template <class Theirs, class Ours>
 ncclResult_t run(const char *function, ncclComm_t comm, Theirs theirs, Ours ours) {

@@ -72,7 +72,7 @@ COLLC_API ncclResult_t pncclCommGrow(ncclComm_t comm, int nranks, const ncclUniq
     int device = 0;
     COLLC_RETURN_IF_FAILED(backend().current_device(&device));
     const auto communicator = std::make_shared<Communicator>(own, device);
-    return create(communicator, [real, nranks, copy, has_id, rank, found](Communicator *grown) -> Status {
+    const auto grow = [real, nranks, copy, has_id, rank, found](Communicator *grown) -> Status {
       ncclComm_t theirs = nullptr;
       const ncclResult_t result = call_real(pncclCommGrow, "ncclCommGrow", real, nranks, has_id ? &copy : nullptr, rank,
                                             &theirs, grown->config().for_real());
@@ -81,7 +81,8 @@ COLLC_API ncclResult_t pncclCommGrow(ncclComm_t comm, int nranks, const ncclUniq
       if (mine < 0) call_real(pncclCommUserRank, "ncclCommUserRank", theirs, &mine);
       grown->wrap(theirs, static_cast<uint32_t>(nranks), static_cast<uint32_t>(mine));
       return {};
-    }, made);
+    };
+    return create(communicator, {grow, [](const Status &) {}}, made);
   });
 }
 COLLC_ALIAS(ncclResult_t, CommGrow, (ncclComm_t, int, const ncclUniqueId *, int, ncclComm_t *, ncclConfig_t *));

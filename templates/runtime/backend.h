@@ -112,6 +112,9 @@ class Backend {
     run(batch);
     submission.status = batch[0].status;
   }
+  // True if ranks that this library does not serve may be on several servers, where the real NCCL takes them: it moves no host
+  // memory.
+  virtual bool may_span_servers() const = 0;
   // Memory for buffers (ncclMemAlloc); null if there is none.
   virtual void *allocate(size_t bytes) = 0;
   virtual Status release(void *memory) = 0;

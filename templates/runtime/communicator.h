@@ -25,10 +25,16 @@ struct Config {
 
 Status read_config(const ncclConfig_t *given, Config *config);
 
+// How a communicator comes to be: one of both is called, once, in any thread.
+struct Origin {
+  // Blocks until all ranks are there.
+  std::function<Status(class Communicator *)> make;
+  // Tells the other ranks, who may be waiting, why this one takes no part. Waits for seconds at most.
+  std::function<void(const Status &)> decline;
+};
+
 class Communicator {
  public:
-  // How it comes to be; runs once, in any thread, and blocks until all ranks are there.
-  using Origin = std::function<Status(Communicator *)>;
 
   Communicator(Config config, int device) : config_(std::move(config)), device_(device) {}
   ~Communicator();
@@ -36,8 +42,8 @@ class Communicator {
   Communicator &operator=(const Communicator &) = delete;
 
   Status initialise(const Origin &origin);
-  // The same in a thread of its own; state() says when it is done.
-  void initialise_in_background(const Origin &origin);
+  // The same in a thread of its own: ncclInProgress, and state() says when it is done.
+  Status initialise_in_background(const Origin &origin);
 
   // Origins: meets the other ranks by an id (`gpus` of a parent's ranks; empty: as COLLC_GPUS says);
   Status join(const ncclUniqueId &id, uint32_t nranks, uint32_t rank, const std::vector<uint32_t> &gpus = {});
@@ -47,6 +53,8 @@ class Communicator {
   Status split(Communicator &parent, int color, int key);
   // is `parent` without some ranks.
   Status shrink(Communicator &parent, const std::vector<uint32_t> &excluded);
+  // Tells the other ranks of this one, who may be waiting for it to take part in a split or shrink, why it does not.
+  void decline_part(const Status &reason);
 
   uint32_t nranks() const { return nranks_; }
   uint32_t rank() const { return rank_; }
@@ -97,11 +105,15 @@ class Communicator {
   };
 
   Status look() const;  // state(), under the lock
+  Status meet(class Rendezvous &rendezvous, const std::string &key, struct RankContext &context, Status status);
   // `owners`: a number of its process for each rank.
   Status share_memory(class Rendezvous &rendezvous, const std::string &key, const std::vector<uint64_t> &owners);
   Status hand_over(class Rendezvous &rendezvous, const Status &reason);
-  // Sends up to Mail::kBytes to `members` (ranks, this one included) and receives theirs, in the order of `members`.
+  // Sends less than Mail::kBytes to `members` (ranks, this one included) and receives theirs, in the order of `members`. Fails
+  // where one of them has posted a failure instead.
   Status correspond(const std::vector<uint32_t> &members, const Bytes &message, std::vector<Bytes> *answers);
+  uint64_t post(unsigned char kind, const Bytes &message);
+  Status take_mail(uint32_t member, uint64_t number, Bytes *message);
   // Makes the communicator of `members` of the parent; the first of them makes the id. All of `meeting` take part.
   Status part_of(Communicator &parent, const std::vector<uint32_t> &meeting, const std::vector<uint32_t> &members);
 

@@ -2,30 +2,20 @@
 
 #include <poll.h>
 #include <sys/socket.h>
-#include <sys/un.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <cerrno>
-#include <cstddef>
 #include <cstring>
 #include <set>
 
 #include "rendezvous.h"
+#include "sockets.h"
 
 namespace collc {
 namespace {
 
 constexpr int kSliceMs = 20;
-constexpr int64_t kClientMs = 10000;  // a client that is this slow is dropped
-
-socklen_t abstract_address(const std::string &name, sockaddr_un *address) {
-  std::memset(address, 0, sizeof *address);
-  address->sun_family = AF_UNIX;
-  const size_t size = name.size() < sizeof address->sun_path - 1 ? name.size() : sizeof address->sun_path - 1;
-  std::memcpy(address->sun_path + 1, name.data(), size);
-  return static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + size);
-}
+constexpr int kRefused = -2;
 
 // Waits until the socket is readable; false on `stop` or when the time is over.
 bool readable(int socket, const std::function<bool()> &stop, int64_t deadline) {
@@ -53,7 +43,7 @@ bool send_fd(int socket, int fd) {
   return sendmsg(socket, &message, MSG_NOSIGNAL) == 1;
 }
 
-// The descriptor, or -1.
+// The descriptor; kRefused if the server has closed, else -1: the kernel could not give this process another one.
 int receive_fd(int socket) {
   char byte;
   iovec part{&byte, 1};
@@ -63,7 +53,7 @@ int receive_fd(int socket) {
   message.msg_iovlen = 1;
   message.msg_control = space;
   message.msg_controllen = sizeof space;
-  if (recvmsg(socket, &message, MSG_CMSG_CLOEXEC) != 1) return -1;
+  if (recvmsg(socket, &message, MSG_CMSG_CLOEXEC) != 1) return kRefused;
   const cmsghdr *header = CMSG_FIRSTHDR(&message);
   if (header == nullptr || header->cmsg_level != SOL_SOCKET || header->cmsg_type != SCM_RIGHTS) return -1;
   int fd;
@@ -71,48 +61,41 @@ int receive_fd(int socket) {
   return fd;
 }
 
-bool same_user(int socket) {
-  ucred peer = {};
-  socklen_t size = sizeof peer;
-  return getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &peer, &size) == 0 && peer.uid == geteuid();
-}
+// What comes of one attempt to fetch it.
+enum class Attempt { kDone, kAgain, kFailed };
 
-// What a client says: the secret and its rank. False if it is no client of ours, or too slow.
-bool introduced(int socket, const std::string &secret, const std::function<bool()> &stop, int64_t deadline, uint32_t *rank) {
-  std::string said;
-  const size_t size = secret.size() + sizeof *rank;
-  while (said.size() < size) {
-    char part[64];
-    if (!readable(socket, stop, deadline)) return false;
-    const ssize_t n = recv(socket, part, std::min(sizeof part, size - said.size()), MSG_DONTWAIT);
-    if (n <= 0) return false;
-    said.append(part, static_cast<size_t>(n));
+Attempt fetch_once(const Address &address, const std::string &words, const std::function<bool()> &stop, int64_t deadline, int *fd,
+                   Status *status) {
+  const Descriptor server = make_socket(AF_UNIX);
+  if (!server) {
+    *status = fail_errno("cannot open a local socket", errno);
+    return Attempt::kFailed;
   }
-  std::memcpy(rank, said.data() + secret.size(), sizeof *rank);
-  return said.compare(0, secret.size(), secret) == 0;
-}
-
-// A server with a full queue makes its clients try again.
-bool connect_to(int socket, const sockaddr_un &address, socklen_t size, const std::function<bool()> &stop, int64_t deadline) {
-  while (connect(socket, reinterpret_cast<const sockaddr *>(&address), size) != 0) {
-    if ((errno != EAGAIN && errno != EINTR) || stop() || now_ms() > deadline) return false;
-    poll(nullptr, 0, kSliceMs);
+  if (connect(server.get(), address.get(), address.size) != 0) {
+    if (errno == EAGAIN || errno == EINTR) return Attempt::kAgain;  // its queue is full
+    *status = fail_errno("rank 0's shared memory is out of reach (are all ranks on one machine, in one container?)", errno);
+    return Attempt::kFailed;
   }
-  return true;
+  uid_t user = 0;
+  if (!peer_user(server.get(), &user) || user != geteuid()) {
+    *status = fail(ncclSystemError, "rank 0 is another user, or gone: memory is shared between processes of one user");
+    return Attempt::kFailed;
+  }
+  if (send(server.get(), words.data(), words.size(), MSG_NOSIGNAL) != static_cast<ssize_t>(words.size())) return Attempt::kAgain;
+  if (!readable(server.get(), stop, deadline)) return Attempt::kAgain;
+  *fd = receive_fd(server.get());
+  if (*fd >= 0) return Attempt::kDone;
+  if (*fd == kRefused) return Attempt::kAgain;
+  *status = fail_errno("cannot take rank 0's shared memory", EMFILE);
+  return Attempt::kFailed;
 }
 
 }  // namespace
 
-FdServer::~FdServer() {
-  if (socket_ >= 0) close(socket_);
-}
-
-Status FdServer::listen(const std::string &name) {
-  socket_ = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  sockaddr_un address;
-  const socklen_t size = abstract_address(name, &address);
-  if (socket_ < 0 || bind(socket_, reinterpret_cast<sockaddr *>(&address), size) != 0 || ::listen(socket_, 1024) != 0)
-    return fail_errno("cannot open a local socket", errno);
+Status FdServer::listen(const std::string &name, size_t secret_size) {
+  Descriptor listening;
+  COLLC_RETURN_IF_FAILED(listen_at(local_address(name), &listening));
+  door_ = std::make_unique<Door>(std::move(listening), secret_size + sizeof(uint32_t), true);
   return {};
 }
 
@@ -121,45 +104,50 @@ Status FdServer::serve(int fd, const std::string &secret, const std::vector<uint
   const int64_t deadline = now_ms() + static_cast<int64_t>(seconds * 1000);
   std::set<uint64_t> awaited(owners.begin(), owners.end());
   awaited.erase(owners[self]);
+  const auto greet = [&](Descriptor client, const unsigned char *words) {
+    uint32_t rank = 0;
+    std::memcpy(&rank, words + secret.size(), sizeof rank);
+    if (!equal_secrets(words, secret.data(), secret.size()) || rank >= owners.size()) return;
+    if (send_fd(client.get(), fd)) awaited.erase(owners[rank]);
+  };
   while (!awaited.empty()) {
-    if (!readable(socket_, stop, deadline)) {
-      if (stop()) return fail(ncclRemoteError, "a rank left while memory was shared");
+    if (stop()) return fail(ncclRemoteError, "a rank left while memory was shared");
+    if (now_ms() >= deadline) {
       std::vector<uint32_t> missing;
       for (uint32_t r = 0; r < owners.size(); ++r)
         if (awaited.count(owners[r]) != 0) missing.push_back(r);
       return fail(ncclSystemError, "%s", too_late(missing, "fetch the shared memory", seconds).c_str());
     }
-    const int client = accept4(socket_, nullptr, nullptr, SOCK_CLOEXEC);
-    if (client < 0) continue;
-    uint32_t rank = 0;
-    const bool known = same_user(client) && introduced(client, secret, stop, std::min(deadline, now_ms() + kClientMs), &rank);
-    if (known && rank < owners.size() && send_fd(client, fd)) awaited.erase(owners[rank]);
-    close(client);
+    std::vector<pollfd> polled;
+    door_->add_to(&polled);
+    if (poll(polled.data(), polled.size(), kSliceMs) < 0)
+      for (pollfd &one : polled) one.revents = 0;
+    const pollfd *at = polled.data();
+    door_->attend(&at, greet);
   }
   return {};
 }
 
 Status fetch_fd(const std::string &name, const std::string &secret, uint32_t rank, double seconds,
                 const std::function<bool()> &stop, int *fd) {
-  // Not blocking: rank 0 may be stopped.
-  const int server = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-  if (server < 0) return fail_errno("cannot open a local socket", errno);
-  sockaddr_un address;
-  const socklen_t size = abstract_address(name, &address);
+  const Address address = local_address(name);
   const int64_t deadline = now_ms() + static_cast<int64_t>(seconds * 1000);
   const std::string words = secret + std::string(reinterpret_cast<const char *>(&rank), sizeof rank);
   *fd = -1;
-  int error = 0;
-  if (!connect_to(server, address, size, stop, deadline))
-    error = errno;
-  else if (send(server, words.data(), words.size(), MSG_NOSIGNAL) == static_cast<ssize_t>(words.size()) &&
-           readable(server, stop, deadline))
-    *fd = receive_fd(server);
-  close(server);
-  if (*fd >= 0) return {};
-  if (now_ms() >= deadline) return fail(ncclSystemError, "%s", too_late({0}, "hand out its shared memory", seconds).c_str());
-  return fail(ncclSystemError, "rank 0's shared memory is out of reach%s%s (are all ranks on one machine, in one container?)",
-              error != 0 ? ": " : "", error != 0 ? fail_errno("connect", error).text().c_str() : "");
+  Status status;
+  for (;;) {
+    switch (fetch_once(address, words, stop, deadline, fd, &status)) {
+      case Attempt::kDone:
+        return {};
+      case Attempt::kFailed:
+        return status;
+      case Attempt::kAgain:
+        break;
+    }
+    if (now_ms() >= deadline) return fail(ncclSystemError, "%s", too_late({0}, "hand out its shared memory", seconds).c_str());
+    if (stop()) return fail(ncclRemoteError, "a rank left while memory was shared");
+    poll(nullptr, 0, 1);
+  }
 }
 
 }  // namespace collc

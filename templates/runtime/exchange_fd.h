@@ -2,9 +2,11 @@
 #pragma once
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <string>
 #include <vector>
 
+#include "door.h"
 #include "status.h"
 
 namespace collc {
@@ -12,12 +14,8 @@ namespace collc {
 // A socket in the abstract namespace (nothing in the file system) that hands out one descriptor.
 class FdServer {
  public:
-  FdServer() = default;
-  ~FdServer();
-  FdServer(const FdServer &) = delete;
-  FdServer &operator=(const FdServer &) = delete;
-
-  Status listen(const std::string &name);
+  // `secret_size`: that of serve()'s secret.
+  Status listen(const std::string &name, size_t secret_size);
   // Gives `fd` to one rank of each process that knows `secret` and is of this user; others are dropped. `owners` has a
   // number of its process for each rank; this one is rank `self`. Ends after `seconds`, naming the ranks that did not
   // come, or when `stop`, which is polled, turns true.
@@ -25,10 +23,11 @@ class FdServer {
                const std::function<bool()> &stop);
 
  private:
-  int socket_ = -1;
+  std::unique_ptr<Door> door_;
 };
 
-// Receives the descriptor from the server called `name`, as rank `rank`; within `seconds`, or until `stop` turns true.
+// Receives the descriptor from the server called `name` of this user, as rank `rank`; within `seconds`, or until `stop` turns
+// true.
 Status fetch_fd(const std::string &name, const std::string &secret, uint32_t rank, double seconds,
                 const std::function<bool()> &stop, int *fd);
 

@@ -6,11 +6,12 @@
 #include <deque>
 #include <memory>
 #include <new>
-#include <system_error>
+#include <thread>
 #include <unordered_map>
 #include <utility>
 #include <vector>
 
+#include "descriptor.h"
 #include "real_nccl.h"
 
 namespace collc {
@@ -38,7 +39,7 @@ struct PendingCall {
 
 struct PendingCreation {
   CommunicatorPtr communicator;
-  Communicator::Origin origin;
+  Origin origin;
   ncclComm_t *handle;
   Status status;
 };
@@ -117,11 +118,11 @@ void give_up(const PendingCreation &creation) {
 
 Status run_creations(std::deque<PendingCreation> &creations) {
   std::vector<std::thread> threads;
+  threads.reserve(creations.size());
   Status first;
   for (PendingCreation &creation : creations) {
     if (!creation.communicator->config().blocking) {
-      creation.communicator->initialise_in_background(creation.origin);
-      creation.status = Status(ncclInProgress, "the communicator is being made");
+      creation.status = creation.communicator->initialise_in_background(creation.origin);
       continue;
     }
     const auto run = [&creation] { creation.status = creation.communicator->initialise(creation.origin); };
@@ -129,11 +130,14 @@ Status run_creations(std::deque<PendingCreation> &creations) {
       run();
       continue;
     }
-    try {
-      threads.emplace_back(run);
-    } catch (const std::system_error &error) {
-      creation.status = fail(ncclSystemError, "cannot start a thread: %s", error.what());
+    std::thread thread;
+    const Status started = start_thread(run, &thread);
+    if (started.ok()) {
+      threads.push_back(std::move(thread));
+      continue;
     }
+    creation.status = started;
+    creation.origin.decline(started);
   }
   for (std::thread &thread : threads) thread.join();
   for (const PendingCreation &creation : creations) {
@@ -202,7 +206,10 @@ Status group_end() {
     if (result != ncclSuccess) real = Status(result, "the real NCCL's ncclGroupEnd failed");
   }
   if (!ended.failure.ok()) {
-    for (const PendingCreation &creation : ended.creations) give_up(creation);
+    for (const PendingCreation &creation : ended.creations) {
+      creation.origin.decline(ended.failure);
+      give_up(creation);
+    }
     return ended.failure;
   }
   Status status = run_creations(ended.creations);
@@ -244,7 +251,7 @@ Status submit(const CommunicatorPtr &communicator, const Call &call) {
   return submission.status;
 }
 
-Status create(const CommunicatorPtr &communicator, const Communicator::Origin &origin, ncclComm_t *handle) {
+Status create(const CommunicatorPtr &communicator, const Origin &origin, ncclComm_t *handle) {
   *handle = add_communicator(communicator);
   PendingCreation creation{communicator, origin, handle, {}};
   if (group != nullptr) {

@@ -28,7 +28,7 @@ Status submit(const CommunicatorPtr &communicator, const Call &call);
 
 // Makes the communicator now, in the background, or at the end of the open group. *handle is set at once; it becomes null
 // if that fails, or if this rank is in no part.
-Status create(const CommunicatorPtr &communicator, const Communicator::Origin &origin, ncclComm_t *handle);
+Status create(const CommunicatorPtr &communicator, const Origin &origin, ncclComm_t *handle);
 
 // Lets the open group fail with this status too.
 void keep_failure(const Status &status);

@@ -4,36 +4,17 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cstdio>
 #include <cstring>
 #include <iterator>
 #include <mutex>
 #include <string>
 
 #include "environment.h"
+#include "machine.h"
 #include "plan.h"
 #include "rendezvous.h"
 
 namespace collc {
-namespace {
-
-uint64_t hash_of(const std::string &text) {
-  uint64_t hash = 0xcbf29ce484222325;
-  for (const char c : text) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3;
-  return hash;
-}
-
-uint64_t this_machine() {
-  char text[64] = "";
-  if (std::FILE *file = std::fopen("/proc/sys/kernel/random/boot_id", "re")) {
-    if (std::fgets(text, sizeof text, file) == nullptr) text[0] = '\0';
-    std::fclose(file);
-  }
-  return hash_of(text);
-}
-
-}  // namespace
-
 Status introduce(Introduction *mine, const std::vector<uint32_t> &gpus, const Tuning &tuning) {
   static std::mutex mutex;
   static uint64_t process;
@@ -48,6 +29,7 @@ Status introduce(Introduction *mine, const std::vector<uint32_t> &gpus, const Tu
   }
   mine->build = build_fingerprint();
   mine->machine = this_machine();
+  mine->network = this_network();
   std::string names;
   for (const uint32_t gpu : gpus) names += std::to_string(gpu) + ",";
   mine->gpus = hash_of(names);
@@ -80,6 +62,8 @@ Status compare_places(const std::vector<Introduction> &all) {
   for (size_t r = 1; r < all.size(); ++r) {
     if (all[r].machine != all[0].machine)
       return fail(ncclInvalidUsage, "ranks 0 and %zu are on different machines; this library serves one machine", r);
+    if (!same_network(all[r].network, all[0].network))
+      return fail(ncclInvalidUsage, "ranks 0 and %zu are in containers with different networks; this library serves one", r);
     if (all[r].gpus != all[0].gpus) return fail(ncclInvalidUsage, "ranks 0 and %zu have different COLLC_GPUS", r);
   }
   return {};

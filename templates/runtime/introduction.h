@@ -13,6 +13,7 @@ struct Introduction {
   uint64_t build;
   uint64_t process;  // random: process ids repeat between containers
   uint64_t machine;
+  uint64_t network;
   uint64_t gpus;      // hash of COLLC_GPUS
   uint64_t tuning;    // digest of COLLC_TUNING
   uint64_t disabled;  // 1: COLLC_DISABLE

@@ -1,284 +1,224 @@
 #include "listener.h"
 
 #include <netinet/in.h>
-#include <netinet/tcp.h>
 #include <poll.h>
-#include <sys/socket.h>
+#include <pthread.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
+#include <atomic>
+#include <chrono>
+#include <cstdlib>
 #include <cstring>
+
+#include "machine.h"
 
 namespace collc {
 namespace {
 
-constexpr int64_t kLingerMs = 20000;    // how long the last answer may take to be read
-constexpr int64_t kTellMs = 60000;      // how long ranks that join a failed creation are told why, at most
-constexpr int64_t kAnswerMs = 10000;    // a rank that takes nothing of an answer for so long is lost
-constexpr int64_t kGraceMs = 2000;      // a rank that waits for another by itself knows more, and speaks first
-constexpr int kTickMs = 200;            // how often the clock is looked at where somebody waits
-constexpr size_t kMostStrangers = 256;  // connections without a valid hello; the oldest goes first
+constexpr int64_t kLingerMs = 20000;  // how long the last answer may take to be read
+constexpr int64_t kIdleMs = 1000;     // the next communicator often comes soon
+constexpr int64_t kExitMs = 1000;     // how long a process that ends waits for ranks that must hear of a failure
 
-bool would_block() { return errno == EAGAIN || errno == EWOULDBLOCK; }
-
-// Reads what is there, at most up to `most` buffered bytes; false when the peer has gone.
-bool read_some(int fd, size_t most, Bytes *received) {
-  unsigned char data[4096];
-  while (received->size() < most) {
-    const ssize_t n = recv(fd, data, std::min(sizeof data, most - received->size()), 0);
-    if (n <= 0) return n < 0 && (would_block() || errno == EINTR);
-    received->insert(received->end(), data, data + n);
-  }
-  return true;
-}
-
-void write_fully(int fd, const void *data, size_t size) {
-  const char *at = static_cast<const char *>(data);
-  const int64_t deadline = now_ms() + kAnswerMs;
-  while (size > 0 && now_ms() < deadline) {
-    const ssize_t n = send(fd, at, size, MSG_NOSIGNAL);
-    if (n > 0) {
-      at += n;
-      size -= static_cast<size_t>(n);
-    } else if (would_block()) {
-      pollfd ready{fd, POLLOUT, 0};
-      poll(&ready, 1, 1000);
-    } else if (errno != EINTR) {
-      return;
-    }
-  }
-}
-
-void answer(int fd, ncclResult_t code, const std::string &words) {
-  const Frame frame{static_cast<uint32_t>(words.size()), static_cast<uint32_t>(code)};
-  write_fully(fd, &frame, sizeof frame);
-  write_fully(fd, words.data(), words.size());
-}
+std::atomic<Listener *> current{nullptr};
+std::atomic<Listener *> last_abandoned{nullptr};
+std::mutex current_mutex;
 
 }  // namespace
 
-void prepare_socket(int fd) {
-  const int one = 1;
-  setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
-  setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &one, sizeof one);
+Listener &Listener::of_process() {
+  if (Listener *const found = current.load(std::memory_order_acquire)) return *found;
+  static const int registered = pthread_atfork([] { current_mutex.lock(); }, [] { current_mutex.unlock(); },
+                                               [] {
+                                                 abandon();
+                                                 current_mutex.unlock();
+                                               });
+  static const int at_exit = std::atexit([] {
+    if (Listener *const found = current.load(std::memory_order_acquire)) found->wait_for_late_ranks();
+  });
+  if (registered != 0 || at_exit != 0) throw std::bad_alloc();
+  const std::lock_guard<std::mutex> lock(current_mutex);
+  if (current.load(std::memory_order_relaxed) == nullptr) current.store(new Listener, std::memory_order_release);
+  return *current.load(std::memory_order_relaxed);
 }
 
-Listener::~Listener() {
-  close(socket_);
-  for (const Peer &peer : strangers_) close(peer.fd);
-  for (const Dismissed &one : dismissed_) close(one.fd);
-  for (const auto &[rank, peer] : ranks_)
-    if (peer.fd >= 0) close(peer.fd);
+// In a forked child: nothing of it can be used, as its thread is the parent's and its lock may be held.
+void Listener::abandon() {
+  Listener *const inherited = current.exchange(nullptr);
+  if (inherited == nullptr) return;
+  inherited->abandoned_ = last_abandoned;
+  last_abandoned = inherited;
 }
 
-void Listener::serve() {
-  while (!over()) {
-    std::vector<pollfd> polled{{socket_, POLLIN, 0}};
-    for (const Peer &peer : strangers_) polled.push_back({peer.fd, POLLIN, 0});
-    for (const auto &[rank, peer] : ranks_)
-      if (peer.fd >= 0) polled.push_back({peer.fd, POLLIN, 0});
-    for (const Dismissed &one : dismissed_) polled.push_back({one.fd, POLLIN, 0});
-    if (poll(polled.data(), polled.size(), timeout()) < 0 && errno != EINTR) return;
-    accept_peers();
-    drain_dismissed();
-    hear_strangers();
-    hear_ranks();
-    look_at_the_clock();
+Status Listener::add(Id *id, double seconds, bool everywhere) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (running_ && !local_->intact()) {
+    // Its ids are lost, and its thread may wait for ever. Another one takes the next.
+    const std::lock_guard<std::mutex> change(current_mutex);
+    abandon();
+    current.store(new Listener, std::memory_order_release);
+    return current.load(std::memory_order_relaxed)->add(id, seconds, everywhere);
   }
-  const int64_t deadline = now_ms() + kLingerMs;
-  while (!dismissed_.empty() && now_ms() < deadline) {
-    std::vector<pollfd> polled;
-    for (const Dismissed &one : dismissed_) polled.push_back({one.fd, POLLIN, 0});
-    poll(polled.data(), polled.size(), 100);
-    drain_dismissed();
-  }
+  if (!running_) COLLC_RETURN_IF_FAILED(start(everywhere));
+  unsigned char secret[kSecretBytes];
+  std::memcpy(secret, id->secret, sizeof secret);
+  *id = place_;
+  std::memcpy(id->secret, secret, sizeof secret);
+  id->number = ++numbers_;
+  Entry entry;
+  std::memcpy(entry.secret, secret, sizeof secret);
+  entry.seconds = seconds;
+  ids_[id->number] = entry;
+  return {};
 }
 
-bool Listener::over() const {
-  if (failure_ != ncclSuccess && now_ms() - failed_ms_ > std::min(limit_ms_, kTellMs)) return true;
-  return nranks_ != 0 && ranks_.size() == nranks_ &&
-         std::all_of(ranks_.begin(), ranks_.end(), [](const auto &r) { return r.second.fd < 0; });
+Status Listener::start(bool everywhere) {
+  place_ = {};
+  place_.machine = this_machine();
+  place_.network = this_network();
+  place_.user = geteuid();
+  COLLC_RETURN_IF_FAILED(random_bytes(place_.name, sizeof place_.name));
+  Descriptor socket;
+  COLLC_RETURN_IF_FAILED(listen_at(local_address(listener_name(place_)), &socket));
+  local_ = std::make_unique<Door>(std::move(socket), sizeof(Hello), false);
+  Status status;
+  if (everywhere) status = open_public_door();
+  std::thread thread;
+  if (status.ok()) status = start_thread([this] { run(); }, &thread);
+  if (!status.ok()) {
+    local_.reset();
+    public_.reset();
+    return status;
+  }
+  thread.detach();
+  running_ = true;
+  idle_ms_ = now_ms();
+  log(LogLevel::kInfo, "listening on a local socket%s%s", public_ != nullptr ? " and " : "",
+      public_ != nullptr ? describe(public_address(place_)).c_str() : "");
+  return {};
+}
+
+Status Listener::open_public_door() {
+  COLLC_RETURN_IF_FAILED(choose_public_address(&place_));
+  if (place_.family == 0) return {};
+  Descriptor socket;
+  COLLC_RETURN_IF_FAILED(listen_at(public_address(place_), &socket));
+  sockaddr_storage bound = {};
+  socklen_t size = sizeof bound;
+  if (getsockname(socket.get(), reinterpret_cast<sockaddr *>(&bound), &size) != 0)
+    return fail_errno("cannot listen", errno);
+  place_.port = place_.family == AF_INET6 ? reinterpret_cast<sockaddr_in6 &>(bound).sin6_port
+                                          : reinterpret_cast<sockaddr_in &>(bound).sin_port;
+  public_ = std::make_unique<Door>(std::move(socket), sizeof(Hello), false);
+  return {};
+}
+
+void Listener::run() {
+  std::unique_lock<std::mutex> lock(mutex_);
+  for (;;) {
+    serve_once(lock);
+    if (!ids_.empty() || !meetings_.empty() || !leaving_.empty()) idle_ms_ = now_ms();
+    if (now_ms() - idle_ms_ > kIdleMs) break;
+  }
+  local_.reset();
+  public_.reset();
+  running_ = false;
+}
+
+void Listener::serve_once(std::unique_lock<std::mutex> &lock) {
+  std::vector<pollfd> polled;
+  for (const Leaving &one : leaving_) polled.push_back(one.connection.polled());
+  for (const auto &[number, meeting] : meetings_) meeting.add_to(&polled);
+  local_->add_to(&polled);
+  if (public_ != nullptr) public_->add_to(&polled);
+  const int limit = timeout();
+  lock.unlock();
+  if (poll(polled.data(), polled.size(), limit) < 0) {
+    for (pollfd &one : polled) one.revents = 0;
+    if (errno != EINTR) std::this_thread::sleep_for(std::chrono::milliseconds(20));  // as if descriptors were withdrawn
+  }
+  lock.lock();
+  const pollfd *at = polled.data();
+  attend_leaving(&at);
+  for (auto &[number, meeting] : meetings_) {
+    meeting.attend(&at);
+    collect(meeting);
+  }
+  for (Door *door : {local_.get(), public_.get()})
+    if (door != nullptr)
+      door->attend(&at, [&](Descriptor guest, const unsigned char *words) { greet(*door, std::move(guest), words); });
+  for (auto entry = meetings_.begin(); entry != meetings_.end();) {
+    const bool over = entry->second.over();
+    if (over) ids_.erase(entry->first);
+    entry = over ? meetings_.erase(entry) : std::next(entry);
+  }
+  told_.notify_all();
 }
 
 int Listener::timeout() const {
-  if (nranks_ != 0 && failure_ == ncclSuccess && (complete_ == 0 || round_begun())) return kTickMs;
-  return failure_ != ncclSuccess || !strangers_.empty() || !dismissed_.empty() ? 1000 : -1;
+  int least = local_->timeout();
+  const auto take = [&least](int other) {
+    if (other >= 0) least = least < 0 ? other : std::min(least, other);
+  };
+  if (public_ != nullptr) take(public_->timeout());
+  for (const auto &[number, meeting] : meetings_) take(meeting.timeout());
+  if (!leaving_.empty() || (ids_.empty() && meetings_.empty())) take(static_cast<int>(kIdleMs) / 2);
+  return least;
 }
 
-void Listener::dismiss(int fd) {
-  shutdown(fd, SHUT_WR);
-  dismissed_.push_back({fd, now_ms()});
-}
-
-void Listener::drain_dismissed() {
-  std::vector<Dismissed> remaining;
-  for (const Dismissed &one : dismissed_) {
-    char data[4096];
-    ssize_t n = 1;
-    while (n > 0) n = recv(one.fd, data, sizeof data, 0);
-    const bool open = n < 0 && (would_block() || errno == EINTR);
-    if (open && now_ms() - one.since < kLingerMs)
-      remaining.push_back(one);
-    else
-      close(one.fd);
-  }
-  dismissed_ = std::move(remaining);
-}
-
-void Listener::accept_peers() {
-  for (;;) {
-    const int fd = accept4(socket_, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK);
-    if (fd < 0) return;
-    prepare_socket(fd);
-    if (strangers_.size() == kMostStrangers) {
-      close(strangers_.front().fd);
-      strangers_.erase(strangers_.begin());
-    }
-    Peer peer;
-    peer.fd = fd;
-    peer.since = now_ms();
-    strangers_.push_back(std::move(peer));
-  }
-}
-
-void Listener::hear_strangers() {
-  std::vector<Peer> remaining;
-  for (Peer &peer : strangers_) {
-    const bool there = read_some(peer.fd, sizeof(Hello), &peer.received);
-    if (peer.received.size() == sizeof(Hello)) {
-      Hello hello;
-      std::memcpy(&hello, peer.received.data(), sizeof hello);
-      peer.received.clear();
-      welcome(peer, hello);
-    } else if (there && now_ms() - peer.since < kHelloMs) {
-      remaining.push_back(std::move(peer));
-    } else {
-      close(peer.fd);
-    }
-  }
-  strangers_ = std::move(remaining);
-}
-
-void Listener::welcome(Peer &peer, const Hello &hello) {
-  unsigned char differs = 0;  // in constant time, as secrets are compared
-  for (size_t i = 0; i < kSecretBytes; ++i) differs |= hello.secret[i] ^ id_.secret[i];
-  if (hello.magic != kHelloMagic || differs != 0 || hello.nranks == 0 || hello.rank >= hello.nranks) {
-    close(peer.fd);
+void Listener::greet(Door &door, Descriptor guest, const unsigned char *words) {
+  Hello hello;
+  std::memcpy(&hello, words, sizeof hello);
+  if (hello.magic != kHelloMagic) return;
+  Connection connection(std::move(guest));
+  const auto entry = ids_.find(hello.number);
+  const bool known = entry != ids_.end() && equal_secrets(entry->second.secret, hello.secret, kSecretBytes);
+  if (!known) {
+    connection.send({0, kUnknown});
     return;
   }
-  if (nranks_ == 0) {
-    nranks_ = hello.nranks;
-    round_ms_ = now_ms();
+  Meeting &meeting = meetings_.try_emplace(hello.number, entry->second.seconds).first->second;
+  const bool room = door.has_reserve();
+  meeting.welcome(std::move(connection), hello);
+  if (!room) {
+    rlimit limit = {};
+    getrlimit(RLIMIT_NOFILE, &limit);
+    meeting.fail_all(ncclSystemError, format("the process that made the id has no descriptor left for rank %u: it may have %llu "
+                                             "(ulimit -n)", hello.rank, static_cast<unsigned long long>(limit.rlim_cur)));
   }
-  std::string refusal;
-  if (hello.nranks != nranks_)
-    refusal = format("rank %u says there are %u ranks, others say %u", hello.rank, hello.nranks, nranks_);
-  else if (ranks_.count(hello.rank) != 0)
-    refusal = format("rank %u joined twice", hello.rank);
-  if (refusal.empty() && failure_ == ncclSuccess) {
-    ranks_[hello.rank] = std::move(peer);
-    return;
-  }
-  if (refusal.empty()) {
-    answer(peer.fd, failure_, words_);
-    ranks_[hello.rank] = {};
-  } else {
-    answer(peer.fd, ncclInvalidUsage, refusal);
-  }
-  dismiss(peer.fd);
+  collect(meeting);
 }
 
-bool Listener::round_begun() const {
-  return std::any_of(ranks_.begin(), ranks_.end(), [](const auto &r) { return r.second.spoke; });
+void Listener::collect(Meeting &meeting) {
+  for (Connection &one : meeting.take_dismissed()) leaving_.push_back({std::move(one), now_ms()});
 }
 
-void Listener::hear_ranks() {
-  if (nranks_ == 0 || failure_ != ncclSuccess) return;
-  for (auto &[rank, peer] : ranks_) {
-    if (peer.fd < 0) continue;
-    const bool there = read_some(peer.fd, sizeof(Frame) + kMostMessage, &peer.received);
-    if (!peer.spoke && peer.received.size() >= sizeof(Frame)) {
-      std::memcpy(&peer.frame, peer.received.data(), sizeof(Frame));
-      if (peer.frame.size > kMostMessage) return fail_all(ncclInternalError, format("rank %u sent garbage", rank));
-      if (peer.received.size() >= sizeof(Frame) + peer.frame.size) {
-        const auto begin = peer.received.begin() + sizeof(Frame);
-        peer.message.assign(begin, begin + peer.frame.size);
-        peer.received.erase(peer.received.begin(), begin + peer.frame.size);
-        (peer.frame.result == kGoodbye ? peer.done : peer.spoke) = true;
-      }
+void Listener::attend_leaving(const pollfd **at) {
+  std::vector<Leaving> remaining;
+  for (Leaving &one : leaving_) {
+    const short events = (*at)++->revents;
+    if ((events & POLLOUT) != 0) one.connection.flush();
+    bool there = true;
+    if ((events & ~POLLOUT) != 0) {
+      one.connection.received.clear();
+      there = one.connection.read(1 << 16);
     }
-    if (there) continue;
-    close(peer.fd);
-    peer.fd = -1;
+    if (there && now_ms() - one.since < kLingerMs) remaining.push_back(std::move(one));
   }
-  // The words of a rank that fails and leaves come before the note that it left.
-  for (const auto &[rank, peer] : ranks_) {
-    if (!peer.spoke || peer.frame.result == 0) continue;
-    const std::string words(peer.message.begin(), peer.message.end());
-    return fail_all(static_cast<ncclResult_t>(peer.frame.result), format("rank %u: ", rank) + words);
-  }
-  for (const auto &[rank, peer] : ranks_)
-    if (peer.fd < 0 && (!peer.done || round_begun()))
-      return fail_all(ncclRemoteError, format("rank %u left while the communicator was made", rank));
-  if (ranks_.size() == nranks_ && std::all_of(ranks_.begin(), ranks_.end(), [](const auto &r) { return r.second.spoke; }))
-    finish_round();
+  leaving_ = std::move(remaining);
 }
 
-void Listener::finish_round() {
-  Bytes all;
-  for (const auto &[rank, peer] : ranks_) {
-    const uint32_t size = static_cast<uint32_t>(peer.message.size());
-    const auto *raw = reinterpret_cast<const unsigned char *>(&size);
-    all.insert(all.end(), raw, raw + sizeof size);
-    all.insert(all.end(), peer.message.begin(), peer.message.end());
-  }
-  ++complete_;
-  round_ms_ = now_ms();
-  for (auto &[rank, peer] : ranks_) {
-    peer.spoke = false;
-    const Frame frame{static_cast<uint32_t>(all.size()), 0};
-    write_fully(peer.fd, &frame, sizeof frame);
-    write_fully(peer.fd, all.data(), all.size());
-  }
-}
-
-void Listener::look_at_the_clock() {
-  if (nranks_ == 0 || failure_ != ncclSuccess) return;
-  const int64_t waited = now_ms() - round_ms_;
-  if (complete_ == 0 && waited > limit_ms_)
-    fail_all(ncclSystemError, ranks_.size() < nranks_ ? missing() : silent());
-  // Between rounds nobody waits here.
-  else if (round_begun() && waited > limit_ms_ + kGraceMs)
-    fail_all(ncclSystemError, silent());
-}
-
-std::string Listener::missing() const {
-  std::vector<uint32_t> absent;
-  for (uint32_t r = 0; r < nranks_; ++r)
-    if (ranks_.count(r) == 0) absent.push_back(r);
-  return format("%zu of %u ranks did not join within %g s: %s", absent.size(), nranks_, static_cast<double>(limit_ms_) / 1e3,
-                list_ranks(absent).c_str());
-}
-
-std::string Listener::silent() const {
-  std::vector<uint32_t> late;
-  for (const auto &[rank, peer] : ranks_)
-    if (!peer.spoke) late.push_back(rank);
-  return too_late(late, "take the next step of the creation", static_cast<double>(limit_ms_) / 1e3);
-}
-
-void Listener::fail_all(ncclResult_t code, const std::string &words) {
-  failure_ = code;
-  words_ = words;
-  failed_ms_ = now_ms();
-  for (auto &[rank, peer] : ranks_) {
-    if (peer.fd >= 0) {
-      answer(peer.fd, code, words);
-      dismiss(peer.fd);
-    }
-    peer = {};
-  }
+// At the end of the process, when a communicator has failed before all of its ranks came.
+void Listener::wait_for_late_ranks() {
+  std::unique_lock<std::mutex> lock(mutex_);
+  const auto longest = [this] {
+    int64_t left = 0;
+    for (const auto &[number, meeting] : meetings_)
+      if (const int64_t since = meeting.untold_for(); since >= 0) left = std::max(left, kExitMs - since);
+    return running_ ? left : 0;
+  };
+  for (int64_t left = longest(); left > 0; left = longest()) told_.wait_for(lock, std::chrono::milliseconds(left));
 }
 
 }  // namespace collc

@@ -1,221 +1,159 @@
 #include "rendezvous.h"
 
-#include <arpa/inet.h>
 #include <fcntl.h>
-#include <ifaddrs.h>
-#include <net/if.h>
-#include <netinet/in.h>
 #include <poll.h>
-#include <pthread.h>
-#include <sys/random.h>
 #include <sys/socket.h>
+#include <sys/time.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
-#include <chrono>
-#include <csignal>
-#include <cstdlib>
 #include <cstring>
-#include <memory>
-#include <system_error>
-#include <thread>
 
 #include "environment.h"
-#include "listener.h"
+#include "machine.h"
 
 namespace collc {
 namespace {
 
-constexpr char kIdMagic[8] = {'c', 'o', 'l', 'l', 'c', 'i', 'd', '1'};
-constexpr int kSliceMs = 50;  // how often `stop` is polled
+constexpr int kSliceMs = 50;            // how often `stop` is polled
+constexpr int64_t kListenerMs = 5000;   // the listener, which knows whom all wait for, speaks first
+constexpr int64_t kEchoMs = 2000;       // how long the listener may take to tell the others
+constexpr int64_t kFirstReachMs = 500;  // a connection over a network is tried anew after this, then after twice as long ...
+constexpr int64_t kMostReachMs = 4000;
+constexpr double kDeclineSeconds = 5;
 
-int make_socket(int family) { return socket(family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0); }
-
-socklen_t fill_address(const Id &id, sockaddr_storage *storage) {
-  std::memset(storage, 0, sizeof *storage);
-  if (id.family == AF_INET6) {
-    auto *v6 = reinterpret_cast<sockaddr_in6 *>(storage);
-    v6->sin6_family = AF_INET6;
-    v6->sin6_port = id.port;
-    v6->sin6_scope_id = id.scope;
-    std::memcpy(&v6->sin6_addr, id.address, 16);
-    return sizeof *v6;
-  }
-  auto *v4 = reinterpret_cast<sockaddr_in *>(storage);
-  v4->sin_family = AF_INET;
-  v4->sin_port = id.port;
-  std::memcpy(&v4->sin_addr, id.address, 4);
-  return sizeof *v4;
+Status lost() {
+  return fail(ncclRemoteError, "the bootstrap lost its connection: the process that made the id has gone");
 }
 
-std::string name_of(const Id &id) {
-  char text[INET6_ADDRSTRLEN] = "?";
-  inet_ntop(id.family, id.address, text, sizeof text);
-  return format("%s port %u", text, ntohs(id.port));
+// 0 or an errno. A full queue lets a caller wait in line for a while, which is fairer than to try again.
+int connect_in_line(int socket, const Address &address) {
+  if (connect(socket, address.get(), address.size) == 0) return 0;
+  if (errno != EAGAIN) return errno;
+  const int flags = fcntl(socket, F_GETFL);
+  const timeval slice{0, 1000 * kSliceMs};
+  setsockopt(socket, SOL_SOCKET, SO_SNDTIMEO, &slice, sizeof slice);
+  fcntl(socket, F_SETFL, flags & ~O_NONBLOCK);
+  const int error = connect(socket, address.get(), address.size) == 0 ? 0 : errno;
+  fcntl(socket, F_SETFL, flags);
+  return error;
 }
 
-// The address that other ranks can reach: of COLLC_SOCKET_IFNAME or NCCL_SOCKET_IFNAME (a prefix), else of the first
-// interface that is up and neither loopback nor a container bridge, else the loopback's.
-Status choose_address(Id *id) {
-  const char *wanted = read_text("COLLC_SOCKET_IFNAME");
-  if (wanted == nullptr) wanted = read_text("NCCL_SOCKET_IFNAME");
-  if (wanted != nullptr && *wanted == '^') wanted = nullptr;
-  if (wanted != nullptr && *wanted == '=') ++wanted;
-  ifaddrs *all = nullptr;
-  if (getifaddrs(&all) != 0) return fail_errno("cannot list the network interfaces", errno);
-  int best = -1;
-  for (const ifaddrs *at = all; at != nullptr; at = at->ifa_next) {
-    if (at->ifa_addr == nullptr || (at->ifa_flags & IFF_UP) == 0) continue;
-    const int family = at->ifa_addr->sa_family;
-    if (family != AF_INET && family != AF_INET6) continue;
-    int score = 0;
-    if (wanted != nullptr) {
-      if (std::strncmp(at->ifa_name, wanted, std::strlen(wanted)) != 0) continue;
-    } else if ((at->ifa_flags & IFF_LOOPBACK) == 0) {
-      score = std::strncmp(at->ifa_name, "docker", 6) == 0 || std::strncmp(at->ifa_name, "veth", 4) == 0 ||
-                      std::strncmp(at->ifa_name, "virbr", 5) == 0
-                  ? 1
-                  : 4;
-    }
-    score = 2 * score + (family == AF_INET ? 1 : 0);
-    if (score <= best) continue;
-    best = score;
-    id->family = static_cast<uint16_t>(family);
-    if (family == AF_INET) {
-      std::memcpy(id->address, &reinterpret_cast<sockaddr_in *>(at->ifa_addr)->sin_addr, 4);
-    } else {
-      const auto *v6 = reinterpret_cast<sockaddr_in6 *>(at->ifa_addr);
-      std::memcpy(id->address, &v6->sin6_addr, 16);
-      id->scope = v6->sin6_scope_id;
-    }
-  }
-  freeifaddrs(all);
-  if (best < 0)
-    return fail(ncclSystemError, "no network interface%s%.32s is up: see COLLC_SOCKET_IFNAME",
-                wanted != nullptr ? " called " : "", wanted != nullptr ? wanted : "");
-  return {};
-}
-
-Id unpack(const ncclUniqueId &id) {
-  Id unpacked;
-  std::memcpy(&unpacked, &id, sizeof unpacked);
-  return unpacked;
+// All callers who were turned away must not come back together.
+void nap(int attempts) {
+  unsigned char random = 0;
+  random_bytes(&random, sizeof random).ok();
+  poll(nullptr, 0, 1 + random % std::clamp(attempts, 1, 20));
 }
 
 }  // namespace
 
-int64_t now_ms() {
-  using namespace std::chrono;
-  return duration_cast<milliseconds>(steady_clock::now().time_since_epoch()).count();
-}
-
-std::string list_ranks(const std::vector<uint32_t> &ranks) {
-  constexpr size_t kMost = 8;
-  std::string text;
-  for (size_t i = 0; i < std::min(ranks.size(), kMost); ++i) text += (i == 0 ? "" : ", ") + std::to_string(ranks[i]);
-  return ranks.size() <= kMost ? text : text + format(" and %zu more", ranks.size() - kMost);
-}
-
-std::string too_late(const std::vector<uint32_t> &ranks, const char *what, double seconds) {
-  return format("%s %s did not %s within %g s (COLLC_BOOTSTRAP_TIMEOUT): stopped, or stuck?", ranks.size() == 1 ? "rank" : "ranks",
-                list_ranks(ranks).c_str(), what, seconds);
-}
-
-Status random_bytes(void *data, size_t size) {
-  if (getrandom(data, size, 0) != static_cast<ssize_t>(size)) return fail_errno("no random numbers", errno);
-  return {};
-}
-
-Status bootstrap_seconds(double *seconds) { return read_number("COLLC_BOOTSTRAP_TIMEOUT", 0.1, 1e6, 600, seconds); }
-
-Status make_unique_id(ncclUniqueId *id) {
-  Id made = {};
-  std::memcpy(made.magic, kIdMagic, sizeof kIdMagic);
-  double seconds = 0;
-  COLLC_RETURN_IF_FAILED(bootstrap_seconds(&seconds));
-  COLLC_RETURN_IF_FAILED(random_bytes(made.secret, sizeof made.secret));
-  COLLC_RETURN_IF_FAILED(choose_address(&made));
-  sockaddr_storage address;
-  const socklen_t size = fill_address(made, &address);
-  const int fd = make_socket(made.family);
-  if (fd < 0) return fail_errno("cannot open a socket", errno);
-  sockaddr_storage bound;
-  socklen_t bound_size = sizeof bound;
-  if (bind(fd, reinterpret_cast<sockaddr *>(&address), size) != 0 || listen(fd, 1024) != 0 ||
-      getsockname(fd, reinterpret_cast<sockaddr *>(&bound), &bound_size) != 0) {
-    const int error = errno;
-    close(fd);
-    return fail_errno("cannot listen on " + name_of(made), error);
-  }
-  made.port = made.family == AF_INET6 ? reinterpret_cast<sockaddr_in6 &>(bound).sin6_port
-                                      : reinterpret_cast<sockaddr_in &>(bound).sin_port;
-  // The listener must not take signals that are meant for the application.
-  sigset_t all, before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
-  Status status;
-  try {
-    std::thread([listener = std::make_shared<Listener>(fd, made, seconds)] { listener->serve(); }).detach();
-  } catch (const std::system_error &error) {
-    status = fail(ncclSystemError, "cannot start a thread: %s", error.what());
-  }
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
-  COLLC_RETURN_IF_FAILED(status);
-  std::memcpy(id, &made, sizeof made);
-  log(LogLevel::kInfo, "listening on %s", name_of(made).c_str());
-  return {};
-}
-
-bool is_our_id(const ncclUniqueId &id) { return std::memcmp(unpack(id).magic, kIdMagic, sizeof kIdMagic) == 0; }
-
-std::string secret_of(const ncclUniqueId &id) {
-  std::string text;
-  for (const unsigned char byte : unpack(id).secret) text += format("%02x", byte);
-  return text;
-}
-
-Rendezvous::~Rendezvous() {
-  if (socket_ >= 0) close(socket_);
-}
-
 Status Rendezvous::join(const ncclUniqueId &id, uint32_t nranks, uint32_t rank, double seconds) {
-  const Id unpacked = unpack(id);
+  id_ = unpack(id);
   nranks_ = nranks;
   seconds_ = seconds;
   start_waiting();
-  sockaddr_storage address;
-  const socklen_t size = fill_address(unpacked, &address);
-  socket_ = make_socket(unpacked.family);
-  if (socket_ < 0) return fail_errno("cannot open a socket", errno);
-  prepare_socket(socket_);
-  if (connect(socket_, reinterpret_cast<sockaddr *>(&address), size) != 0 && errno != EINPROGRESS)
-    return fail_errno("cannot reach rank 0's process at " + name_of(unpacked), errno);
-  COLLC_RETURN_IF_FAILED(wait(POLLOUT));
+  Hello hello = {kHelloMagic, id_.number, rank, nranks, {}};
+  std::memcpy(hello.secret, id_.secret, kSecretBytes);
+  std::vector<Address> ways;
+  const bool same_machine = id_.machine == this_machine();
+  if (same_machine && same_network(id_.network, this_network())) ways.push_back(local_address(listener_name(id_)));
+  if (id_.family != 0) ways.push_back(public_address(id_));
+  Status status = fail(ncclInvalidUsage, "the id was made %s than this one, and its process listens on its own machine only: "
+                       "set COLLC_SOCKET_IFNAME there", same_machine ? "in a container with another network" : "on another machine");
+  for (const Address &way : ways) {
+    for (;;) {
+      const Answer answer = knock(way, hello, &status);
+      if (answer == Answer::kLetIn) return {};
+      socket_.reset();
+      if (answer == Answer::kFailed) return status;
+      if (answer == Answer::kElsewhere) break;
+      COLLC_RETURN_IF_FAILED(wait_a_moment());
+    }
+  }
+  return status;
+}
+
+// One attempt to be let in.
+Rendezvous::Answer Rendezvous::knock(const Address &address, const Hello &hello, Status *status) {
+  socket_ = make_socket(address.storage.ss_family);
+  if (!socket_) {
+    *status = fail_errno("cannot open a socket", errno);
+    return Answer::kFailed;
+  }
+  const Answer reached = reach(address, status);
+  if (reached != Answer::kLetIn) return reached;
+  if (send(socket_.get(), &hello, sizeof hello, MSG_NOSIGNAL) != static_cast<ssize_t>(sizeof hello)) return Answer::kAgain;
+  Frame frame = {};
+  Bytes body;
+  size_t received = 0;
+  while (received < sizeof frame) {
+    const ssize_t n = recv(socket_.get(), reinterpret_cast<char *>(&frame) + received, sizeof frame - received, 0);
+    if (n > 0) {
+      received += static_cast<size_t>(n);
+    } else if (n == 0 || (errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR)) {
+      return Answer::kAgain;
+    } else if (!(*status = wait(POLLIN)).ok()) {
+      return Answer::kFailed;
+    }
+  }
+  told_ = frame.result != kWelcome;
+  if (frame.result == kWelcome) return Answer::kLetIn;
+  if (frame.result == kUnknown)
+    *status = fail(ncclRemoteError, "the process that made the id refused it: its communicator was made already or has failed, or "
+                   "the id is damaged");
+  else
+    *status = receive_body(frame, &body);
+  return Answer::kFailed;
+}
+
+// Connects; kLetIn: done.
+Rendezvous::Answer Rendezvous::reach(const Address &address, Status *status) {
+  const bool local = address.storage.ss_family == AF_UNIX;
   int error = 0;
-  socklen_t error_size = sizeof error;
-  getsockopt(socket_, SOL_SOCKET, SO_ERROR, &error, &error_size);
-  if (error != 0) return fail_errno("cannot reach the process that made the id, at " + name_of(unpacked), error);
-  Hello hello = {};
-  hello.magic = kHelloMagic;
-  hello.rank = rank;
-  hello.nranks = nranks;
-  std::memcpy(hello.secret, unpacked.secret, kSecretBytes);
-  return send_all(&hello, sizeof hello);
+  if (local)
+    error = connect_in_line(socket_.get(), address);
+  else if (connect(socket_.get(), address.get(), address.size) != 0)
+    error = errno;
+  if (error == EINPROGRESS) {
+    // The kernel repeats a lost request late, and later each time.
+    const int64_t patience = std::min(kFirstReachMs << std::min(attempts_, 10), kMostReachMs);
+    bool ready = false;
+    *status = wait(POLLOUT, now_ms() + patience, &ready);
+    if (!status->ok()) return Answer::kFailed;
+    if (!ready) return Answer::kAgain;
+    socklen_t size = sizeof error;
+    getsockopt(socket_.get(), SOL_SOCKET, SO_ERROR, &error, &size);
+  }
+  if (error == EAGAIN || error == EINTR || error == ECONNRESET || error == ETIMEDOUT) return Answer::kAgain;
+  if (error != 0) {
+    *status = fail_errno("cannot reach the process that made the id, at " + describe(address) + " (has it ended?)", error);
+    return Answer::kElsewhere;
+  }
+  if (!local) return Answer::kLetIn;
+  // Whoever takes over the name of a process that has ended must not learn the secret.
+  uid_t user = 0;
+  if (peer_user(socket_.get(), &user) && (user == geteuid() || user == 0 || user == id_.user)) return Answer::kLetIn;
+  *status = fail(ncclRemoteError, "the process that made the id has gone: another user listens at its place");
+  return Answer::kFailed;
 }
 
 Status Rendezvous::exchange(const Bytes &message, std::vector<Bytes> *all, const Status &failure) {
-  start_waiting();
-  Frame frame{static_cast<uint32_t>(message.size()), 0};
-  if (!failure.ok()) frame = {static_cast<uint32_t>(failure.text().size()), static_cast<uint32_t>(failure.code())};
-  COLLC_RETURN_IF_FAILED(send_all(&frame, sizeof frame));
   if (!failure.ok()) {
-    send_all(failure.text().data(), failure.text().size()).ok();  // the failure itself is what matters
+    give_up(failure);
     return failure;
   }
-  COLLC_RETURN_IF_FAILED(send_all(message.data(), message.size()));
+  start_waiting();
+  const Frame frame{static_cast<uint32_t>(message.size()), 0};
+  const auto *head = reinterpret_cast<const unsigned char *>(&frame);
+  Bytes whole(head, head + sizeof frame);
+  whole.insert(whole.end(), message.begin(), message.end());
+  const Status sent = send_all(whole.data(), whole.size());
   Bytes body;
-  COLLC_RETURN_IF_FAILED(receive(&body));
+  const Status answered = receive(&body);  // also where it took no more of ours: then it says why
+  COLLC_RETURN_IF_FAILED(answered);
+  COLLC_RETURN_IF_FAILED(sent);
   all->clear();
   for (size_t at = 0; at + sizeof(uint32_t) <= body.size();) {
     uint32_t size;
@@ -229,7 +167,23 @@ Status Rendezvous::exchange(const Bytes &message, std::vector<Bytes> *all, const
   return {};
 }
 
+void Rendezvous::give_up(const Status &failure) {
+  if (told_) return;
+  told_ = true;
+  deadline_ = now_ms() + kEchoMs;
+  const std::string words = failure.text();
+  const Frame frame{static_cast<uint32_t>(words.size()), static_cast<uint32_t>(failure.code())};
+  const auto *head = reinterpret_cast<const unsigned char *>(&frame);
+  Bytes whole(head, head + sizeof frame);
+  whole.insert(whole.end(), words.begin(), words.end());
+  if (!send_all(whole.data(), whole.size()).ok()) return;
+  // It comes last, when all others have been told; rounds that were on their way may come before it.
+  Bytes body;
+  while (receive(&body).ok()) continue;
+}
+
 void Rendezvous::leave() {
+  told_ = true;
   const Frame frame{0, kGoodbye};
   send_all(&frame, sizeof frame).ok();  // without a listener there is nobody to tell
 }
@@ -245,48 +199,60 @@ Status Rendezvous::verdict() {
 Status Rendezvous::receive(Bytes *body) {
   Frame frame;
   COLLC_RETURN_IF_FAILED(receive_all(&frame, sizeof frame));
+  return receive_body(frame, body);
+}
+
+Status Rendezvous::receive_body(const Frame &frame, Bytes *body) {
   if (frame.result >= ncclNumResults || frame.size > uint64_t{kMostMessage} * std::max(1u, nranks_))
     return fail(ncclInternalError, "the bootstrap got garbage");
   body->resize(frame.size);
   COLLC_RETURN_IF_FAILED(receive_all(body->data(), body->size()));
   if (frame.result == 0) return {};
+  told_ = true;
   return Status(static_cast<ncclResult_t>(frame.result), std::string(body->begin(), body->end()));
 }
 
 bool Rendezvous::connected() {
   char byte;
-  const ssize_t n = recv(socket_, &byte, 1, MSG_PEEK | MSG_DONTWAIT);
+  const ssize_t n = recv(socket_.get(), &byte, 1, MSG_PEEK | MSG_DONTWAIT);
   return n > 0 ? false : n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR);
 }
 
-void Rendezvous::start_waiting() {
-  // The listener, which knows whom all wait for, speaks first.
-  deadline_ = now_ms() + static_cast<int64_t>(seconds_ * 1000) + kHelloMs;
+void Rendezvous::start_waiting() { deadline_ = now_ms() + static_cast<int64_t>(seconds_ * 1000) + kListenerMs; }
+
+Status Rendezvous::look_at_the_clock() {
+  if (stop_()) return fail(ncclInternalError, "the communicator was aborted while it was made");
+  if (now_ms() <= deadline_) return {};
+  return fail(ncclSystemError, "the process that made the id did not answer within %g s (COLLC_BOOTSTRAP_TIMEOUT): stopped, or %s?",
+              seconds_, attempts_ > 0 ? "besieged by strangers" : "stuck");
 }
 
-Status Rendezvous::wait(short events) {
+Status Rendezvous::wait_a_moment() {
+  nap(++attempts_);
+  return look_at_the_clock();
+}
+
+Status Rendezvous::wait(short events, int64_t until, bool *ready) {
   for (;;) {
-    if (stop_()) return fail(ncclInternalError, "the communicator was aborted while it was made");
-    if (now_ms() > deadline_)
-      return fail(ncclSystemError,
-                  "the process that made the id did not answer within %g s (COLLC_BOOTSTRAP_TIMEOUT): stopped, or stuck?",
-                  seconds_);
-    pollfd ready{socket_, events, 0};
-    if (poll(&ready, 1, kSliceMs) > 0) return {};
+    COLLC_RETURN_IF_FAILED(look_at_the_clock());
+    pollfd polled{socket_.get(), events, 0};
+    const bool there = poll(&polled, 1, kSliceMs) > 0;
+    if (ready != nullptr) *ready = there;
+    if (there || now_ms() >= until) return {};
   }
 }
 
 Status Rendezvous::send_all(const void *data, size_t size) {
   const char *at = static_cast<const char *>(data);
   while (size > 0) {
-    const ssize_t n = send(socket_, at, size, MSG_NOSIGNAL);
+    const ssize_t n = send(socket_.get(), at, size, MSG_NOSIGNAL);
     if (n > 0) {
       at += n;
       size -= static_cast<size_t>(n);
     } else if (errno == EAGAIN || errno == EWOULDBLOCK) {
       COLLC_RETURN_IF_FAILED(wait(POLLOUT));
     } else if (errno != EINTR) {
-      return fail(ncclRemoteError, "the bootstrap lost its connection: the process that made the id has gone, or refused us");
+      return lost();
     }
   }
   return {};
@@ -295,17 +261,37 @@ Status Rendezvous::send_all(const void *data, size_t size) {
 Status Rendezvous::receive_all(void *data, size_t size) {
   char *at = static_cast<char *>(data);
   while (size > 0) {
-    const ssize_t n = recv(socket_, at, size, 0);
+    const ssize_t n = recv(socket_.get(), at, size, 0);
     if (n > 0) {
       at += n;
       size -= static_cast<size_t>(n);
     } else if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) {
       COLLC_RETURN_IF_FAILED(wait(POLLIN));
     } else if (n == 0 || errno != EINTR) {
-      return fail(ncclRemoteError, "the bootstrap lost its connection: the process that made the id has gone, or refused us");
+      told_ = true;  // there is nobody to tell
+      return lost();
     }
   }
   return {};
+}
+
+void decline(const ncclUniqueId &id, uint32_t nranks, uint32_t rank, const Status &reason) {
+  Rendezvous rendezvous([] { return false; });
+  if (rendezvous.join(id, nranks, rank, kDeclineSeconds).ok()) rendezvous.give_up(reason);
+}
+
+Status bootstrap_seconds(double *seconds) { return read_number("COLLC_BOOTSTRAP_TIMEOUT", 0.1, 1e6, 600, seconds); }
+
+std::string list_ranks(const std::vector<uint32_t> &ranks) {
+  constexpr size_t kMost = 8;
+  std::string text;
+  for (size_t i = 0; i < std::min(ranks.size(), kMost); ++i) text += (i == 0 ? "" : ", ") + std::to_string(ranks[i]);
+  return ranks.size() <= kMost ? text : text + format(" and %zu more", ranks.size() - kMost);
+}
+
+std::string too_late(const std::vector<uint32_t> &ranks, const char *what, double seconds) {
+  return format("%s %s did not %s within %g s (COLLC_BOOTSTRAP_TIMEOUT): stopped, or stuck?", ranks.size() == 1 ? "rank" : "ranks",
+                list_ranks(ranks).c_str(), what, seconds);
 }
 
 }  // namespace collc

@@ -1,14 +1,17 @@
 """One rank as a process that the fault tests can order about: reads JSON lines, answers in kind.
 
-Orders: {"do": "id"}, {"do": "init", nranks, id, rank}, {"do": "call", collective, count, type, op, root, times},
-{"do": "error"}, {"do": "destroy"}, {"do": "abort"}, {"do": "cpu"}, {"do": "open"}, {"do": "barriers"},
-{"do": "environment", name, value}; {"do": "limit", of, to} sets an RLIMIT_; and habits that do a rank no harm:
-{"do": "fork"}, {"do": "close"}, {"do": "execute"}, {"do": "thread"}.
-An answer has "result", NCCL's number of it.
+Orders: {"do": "id", times}, {"do": "init", nranks, id, rank, config, ends}, {"do": "init_all", nranks},
+{"do": "split", color, config}, {"do": "call", collective, count, type, op, root, times}, {"do": "error"},
+{"do": "destroy"}, {"do": "abort"}, {"do": "cpu"}, {"do": "open"}, {"do": "barriers"}, {"do": "fork_later", after},
+{"do": "environment", name, value}, {"do": "exhaust", limit}; {"do": "limit", of, to} sets an RLIMIT_; and habits that
+do a rank no harm: {"do": "fork"}, {"do": "close"}, {"do": "execute"}, {"do": "thread"}.
+An answer has "result", NCCL's number of it. `config` is "bad" for one that is not initialised; `ends`: how the process
+ends after a failure, without an answer. `fork_later` makes a child that outlives the process.
 """
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import json
 import os
@@ -18,6 +21,7 @@ import subprocess
 import sys
 import threading
 import time
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -37,11 +41,21 @@ class RankProcess:
         lib = self.nccl.lib
         match order["do"]:
             case "id":
-                return {"result": 0, "id": self.nccl.unique_id().hex()}
+                made = [self.nccl.unique_id() for _ in range(order.get("times", 1))]
+                return {"result": 0, "id": made[-1].hex()}
             case "init":
-                self.nranks = order["nranks"]
-                value = UniqueId.from_buffer_copy(bytes.fromhex(order["id"]))
-                return self.answer(lib.ncclCommInitRank(ctypes.byref(self.comm), self.nranks, value, order["rank"]))
+                return self.init(order)
+            case "init_all":
+                comms = (ctypes.c_void_p * order["nranks"])()
+                return self.answer(lib.ncclCommInitAll(comms, order["nranks"], None))
+            case "split":
+                part, config = ctypes.c_void_p(), config_of(order)
+                return self.answer(lib.ncclCommSplit(self.comm, order["color"], 0, ctypes.byref(part), config))
+            case "fork_later":
+                threading.Thread(target=fork_after, args=(order["after"],), daemon=True).start()
+                return {"result": 0}
+            case "exhaust":
+                return {"result": 0, "opened": exhaust(order["limit"])}
             case "call":
                 return self.call(order)
             case "error":
@@ -99,6 +113,20 @@ class RankProcess:
         asked.start()
         asked.join()
 
+    def init(self, order: dict[str, Any]) -> dict[str, Any]:
+        self.nranks = order["nranks"]
+        value = UniqueId.from_buffer_copy(bytes.fromhex(order["id"]))
+        if "config" in order:
+            args = (self.nranks, value, order["rank"], config_of(order))
+            result = self.nccl.lib.ncclCommInitRankConfig(ctypes.byref(self.comm), *args)
+        else:
+            result = self.nccl.lib.ncclCommInitRank(ctypes.byref(self.comm), self.nranks, value, order["rank"])
+        if result and order.get("ends") == "at once":
+            os._exit(1)
+        if result and order.get("ends") == "in order":
+            sys.exit(1)
+        return self.answer(result)
+
     def call(self, order: dict[str, Any]) -> dict[str, Any]:
         count = order.get("count", 100)
         send = np.ones(count * self.nranks, dtype=np.float64)
@@ -128,6 +156,34 @@ class RankProcess:
 
     def answer(self, result: int) -> dict[str, Any]:
         return {"result": result, "text": self.nccl.lib.ncclGetLastError(None).decode() if result else ""}
+
+
+def config_of(order: dict[str, Any]) -> ctypes.Array[ctypes.c_char] | None:
+    return ctypes.create_string_buffer(256) if order.get("config") == "bad" else None
+
+
+def fork_after(seconds: float) -> None:
+    time.sleep(seconds)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of the other threads
+        if os.fork() == 0:
+            time.sleep(20)
+            os._exit(0)
+
+
+HELD: list[int] = []
+
+
+def exhaust(limit: int) -> int:
+    """Opens all descriptors that this process may have; 0: gives them back."""
+    for one in HELD:
+        os.close(one)
+    HELD.clear()
+    resource.setrlimit(resource.RLIMIT_NOFILE, (limit or 256, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+    with contextlib.suppress(OSError):
+        while limit:
+            HELD.append(os.open("/dev/null", os.O_RDONLY))
+    return len(HELD)
 
 
 def serve(rank: RankProcess) -> None:

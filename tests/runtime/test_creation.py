@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,7 +14,7 @@ from typing import Any
 
 import pytest
 from support.libraries import fake_nccl, library, shared_library
-from support.ranks import INVALID_USAGE, REMOTE_ERROR, SUCCESS, SYSTEM_ERROR, Ranks, ranks
+from support.ranks import INVALID_ARGUMENT, INVALID_USAGE, REMOTE_ERROR, SUCCESS, SYSTEM_ERROR, Ranks, ranks
 
 HERE = Path(__file__).parent
 AT_ONCE = 20  # seconds, for a busy machine; the limits below are far from it
@@ -173,3 +176,116 @@ def test_a_list_for_more_ranks_is_one_for_other_communicators() -> None:
         assert [answer["result"] for answer in team.init()] == [SUCCESS]
     with ranks(library("dgx1p:0,1,2,3,4,5,6,7/0,1,4/0,1,2,3/0,1,4,6"), 3, COLLC_GPUS="7,6,5,4,3,2,1,0") as team:
         assert [answer["result"] for answer in team.init()] == [SUCCESS] * 3
+
+
+@pytest.mark.parametrize("ends", ["at once", "in order"])
+def test_rank_zero_leaves_its_reason_behind(ends: str) -> None:
+    # The listener is in its process, which ends without another word.
+    with ranks(library("odd"), 3, COLLC_BOOTSTRAP_TIMEOUT="60") as team:
+        unique = str(team.ask(0, do="id")["id"])
+        before = int(team.ask(0, do="open")["descriptors"])
+        for rank in (1, 2):
+            team.tell(rank, do="init", nranks=3, id=unique, rank=rank)
+        while int(team.ask(0, do="open")["descriptors"]) < before + 2:
+            time.sleep(0.05)  # until both have joined
+        team.ask(0, do="environment", name="COLLC_TIMEOUT", value="soon")
+        team.tell(0, do="init", nranks=3, id=unique, rank=0, ends=ends)
+        answers, seconds = outcome(team, [1, 2])
+        assert team.processes[0].wait(60) == 1
+    assert {answer["result"] for answer in answers} == {INVALID_USAGE}
+    assert all("rank 0: COLLC_TIMEOUT=soon is not a number" in answer["text"] for answer in answers)
+    assert seconds < AT_ONCE
+
+
+def test_a_process_that_ends_in_order_tells_ranks_that_come_a_little_late() -> None:
+    with ranks(library("odd"), 2, COLLC_BOOTSTRAP_TIMEOUT="60") as team:
+        team.ask(1, do="open")
+        unique = str(team.ask(0, do="id")["id"])
+        team.ask(0, do="environment", name="COLLC_TIMEOUT", value="soon")
+        team.tell(0, do="init", nranks=2, id=unique, rank=0, ends="in order")
+        time.sleep(0.3)
+        answer = team.ask(1, do="init", nranks=2, id=unique, rank=1)
+        assert "rank 0: COLLC_TIMEOUT=soon is not a number" in answer["text"]
+        assert team.processes[0].wait(60) == 1
+
+
+@pytest.mark.parametrize("wrong", [0, 1])
+def test_a_wrong_configuration_on_one_rank_ends_all(wrong: int) -> None:
+    with ranks(library("odd"), 3, COLLC_BOOTSTRAP_TIMEOUT="100") as team:
+        unique = str(team.ask(0, do="id")["id"])
+        for rank in range(3):
+            config = {"config": "bad"} if rank == wrong else {}
+            team.tell(rank, do="init", nranks=3, id=unique, rank=rank, **config)
+        answers, seconds = outcome(team, [0, 1, 2])
+    assert {answer["result"] for answer in answers} == {INVALID_ARGUMENT}
+    assert all("the configuration was not initialised" in answer["text"] for answer in answers)
+    assert all(f"rank {wrong}: " in answers[rank]["text"] for rank in range(3) if rank != wrong)
+    assert seconds < 2 * AT_ONCE
+
+
+@pytest.mark.parametrize(
+    ("order", "said"),
+    [
+        ({"color": 0, "config": "bad"}, "the configuration was not initialised"),
+        ({"color": -7}, "colour -7 is negative"),
+    ],
+)
+def test_a_wrong_argument_of_a_split_ends_it_on_all_ranks(order: dict[str, Any], said: str) -> None:
+    with ranks(library("odd"), 3, COLLC_BOOTSTRAP_TIMEOUT="100") as team:
+        assert {answer["result"] for answer in team.init()} == {SUCCESS}
+        for _ in range(3):
+            for rank in (0, 2):
+                team.tell(rank, do="split", color=0)
+            team.tell(1, do="split", **order)
+            answers, seconds = outcome(team, [0, 1, 2])
+            assert {answer["result"] for answer in answers} == {INVALID_ARGUMENT}
+            assert all(f"rank 1: {said}" in answers[rank]["text"] for rank in (0, 2))
+            assert seconds < AT_ONCE
+            # The communicator itself is sound.
+            assert {answer["result"] for answer in team.all(do="split", color=0)} == {SUCCESS}
+            assert {answer["result"] for answer in team.all(do="call")} == {SUCCESS}
+
+
+@pytest.mark.parametrize("started", range(4))
+def test_threads_that_cannot_start_end_the_creation(started: int) -> None:
+    """The listener's is the first; then one per rank."""
+    preload = str(shared_library(HERE / "refuse_threads.c"))
+    with ranks(library("odd"), 1, LD_PRELOAD=preload, COLLC_BOOTSTRAP_TIMEOUT="100") as team:
+        team.ask(0, do="environment", name="THREADS", value=str(started))
+        start = time.monotonic()
+        answer = team.ask(0, do="init_all", nranks=3)
+        assert answer["result"] == SYSTEM_ERROR
+        assert "cannot start a thread: Resource temporarily unavailable" in answer["text"]
+        assert time.monotonic() - start < 2 * AT_ONCE
+        team.ask(0, do="environment", name="THREADS", value="1000")
+        assert team.ask(0, do="init_all", nranks=3)["result"] == SUCCESS
+
+
+@pytest.mark.parametrize("dies", [0, 1])
+def test_a_forked_child_does_not_hide_the_end_of_its_parent(dies: int) -> None:
+    # Rank 0's process also has the listener.
+    with ranks(library("odd"), 3, COLLC_BOOTSTRAP_TIMEOUT="100") as team:
+        unique = str(team.ask(0, do="id")["id"])
+        other = 1 - dies
+        team.ask(other, do="open")  # it has started
+        team.ask(dies, do="fork_later", after=1.0)
+        for rank in (0, 1):
+            team.tell(rank, do="init", nranks=3, id=unique, rank=rank)
+        time.sleep(2)
+        team.signal(dies, signal.SIGKILL)
+        answers, seconds = outcome(team, [other])
+    assert answers[0]["result"] == REMOTE_ERROR
+    assert ("rank 1 left" if dies == 1 else "the process that made the id has gone") in answers[0]["text"]
+    assert seconds < 15  # the child lives for 20 s
+
+
+def test_ranks_that_are_forked_off_after_their_id_was_made() -> None:
+    done = subprocess.run(
+        [sys.executable, str(HERE / "forked_ranks.py"), str(library("pair"))],
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+        env={**os.environ, "COLLC_BOOTSTRAP_TIMEOUT": "60", "OPENBLAS_NUM_THREADS": "1"},
+    )
+    assert (done.returncode, done.stdout) == (0, "right\n"), done.stderr

@@ -197,6 +197,7 @@ class CudaBackend final : public Backend {
     return CudaRank::open(context, rank);
   }
   void run(std::vector<Submission> &batch) override;
+  bool may_span_servers() const override { return true; }
   void *allocate(size_t bytes) override {
     const Driver *cu = nullptr;
     Address at = 0;

@@ -1,0 +1,60 @@
+#include "unique_id.h"
+
+#include <sys/random.h>
+
+#include <cerrno>
+#include <cstring>
+
+#include "backend.h"
+#include "environment.h"
+#include "listener.h"
+
+namespace collc {
+namespace {
+
+constexpr char kIdMagic[8] = {'c', 'o', 'l', 'l', 'c', 'i', 'd', '2'};
+
+}  // namespace
+
+Status make_unique_id(ncclUniqueId *id) {
+  Id made = {};
+  double seconds = 0;
+  COLLC_RETURN_IF_FAILED(bootstrap_seconds(&seconds));
+  COLLC_RETURN_IF_FAILED(random_bytes(made.secret, sizeof made.secret));
+  const bool everywhere = backend().may_span_servers() || is_set("COLLC_SOCKET_IFNAME");
+  COLLC_RETURN_IF_FAILED(Listener::of_process().add(&made, seconds, everywhere));
+  std::memcpy(made.magic, kIdMagic, sizeof kIdMagic);
+  std::memcpy(id, &made, sizeof made);
+  return {};
+}
+
+bool is_our_id(const ncclUniqueId &id) { return std::memcmp(unpack(id).magic, kIdMagic, sizeof kIdMagic) == 0; }
+
+Id unpack(const ncclUniqueId &id) {
+  Id unpacked;
+  std::memcpy(&unpacked, &id, sizeof unpacked);
+  return unpacked;
+}
+
+std::string secret_of(const ncclUniqueId &id) { return hex_of(unpack(id).secret, kSecretBytes); }
+
+bool equal_secrets(const void *one, const void *other, size_t size) {
+  const auto *left = static_cast<const volatile unsigned char *>(one);
+  const auto *right = static_cast<const volatile unsigned char *>(other);
+  unsigned differs = 0;
+  for (size_t i = 0; i < size; ++i) differs |= static_cast<unsigned>(left[i] ^ right[i]);
+  return differs == 0;
+}
+
+std::string hex_of(const unsigned char *data, size_t size) {
+  std::string text;
+  for (size_t i = 0; i < size; ++i) text += format("%02x", data[i]);
+  return text;
+}
+
+Status random_bytes(void *data, size_t size) {
+  if (getrandom(data, size, 0) != static_cast<ssize_t>(size)) return fail_errno("no random numbers", errno);
+  return {};
+}
+
+}  // namespace collc
