@@ -4,6 +4,7 @@
 
 #include "api.h"
 #include "environment.h"
+#include "make_id.h"
 #include "rendezvous.h"
 
 using namespace collc;

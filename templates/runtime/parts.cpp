@@ -5,6 +5,7 @@
 #include <thread>
 
 #include "communicator.h"
+#include "make_id.h"
 #include "rendezvous.h"
 
 namespace collc {

@@ -5,29 +5,7 @@
 #include <cerrno>
 #include <cstring>
 
-#include "backend.h"
-#include "environment.h"
-#include "listener.h"
-
 namespace collc {
-namespace {
-
-constexpr char kIdMagic[8] = {'c', 'o', 'l', 'l', 'c', 'i', 'd', '2'};
-
-}  // namespace
-
-Status make_unique_id(ncclUniqueId *id) {
-  Id made = {};
-  double seconds = 0;
-  COLLC_RETURN_IF_FAILED(bootstrap_seconds(&seconds));
-  COLLC_RETURN_IF_FAILED(random_bytes(made.secret, sizeof made.secret));
-  const bool everywhere = backend().may_span_servers() || is_set("COLLC_SOCKET_IFNAME");
-  COLLC_RETURN_IF_FAILED(Listener::of_process().add(&made, seconds, everywhere));
-  std::memcpy(made.magic, kIdMagic, sizeof kIdMagic);
-  std::memcpy(id, &made, sizeof made);
-  return {};
-}
-
 bool is_our_id(const ncclUniqueId &id) { return std::memcmp(unpack(id).magic, kIdMagic, sizeof kIdMagic) == 0; }
 
 Id unpack(const ncclUniqueId &id) {

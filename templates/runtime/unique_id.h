@@ -11,6 +11,7 @@ namespace collc {
 
 using Bytes = std::vector<unsigned char>;
 
+constexpr char kIdMagic[8] = {'c', 'o', 'l', 'l', 'c', 'i', 'd', '2'};
 constexpr size_t kSecretBytes = 16;
 constexpr size_t kNameBytes = 16;
 constexpr uint32_t kHelloMagic = 0x636c6c32;  // "cll2"
@@ -57,9 +58,6 @@ constexpr uint32_t kGoodbye = UINT32_MAX;
 // was one of too many.
 constexpr uint32_t kWelcome = UINT32_MAX - 1;
 constexpr uint32_t kUnknown = UINT32_MAX - 2;
-
-// Makes an id, and has this process listen for its ranks.
-Status make_unique_id(ncclUniqueId *id);
 
 // True if collc made this id.
 bool is_our_id(const ncclUniqueId &id);
