@@ -53,8 +53,8 @@ Status create_rank(ncclComm_t *handle, int nranks, const ncclUniqueId &id, int r
   if (!have_real()) return fail(ncclInvalidArgument, "the unique id was not made by this library's ncclGetUniqueId");
   const auto forward = [id, nranks, rank](Communicator *made) -> Status {
     ncclComm_t real = nullptr;
-    const ncclResult_t result = call_real(pncclCommInitRankConfig, "ncclCommInitRankConfig", &real, nranks, id, rank,
-                                          made->config().for_real());
+    const ncclResult_t result =
+        call_real(pncclCommInitRankConfig, "ncclCommInitRankConfig", &real, nranks, id, rank, made->config().for_real());
     if (result != ncclSuccess && result != ncclInProgress) return fail(result, "the real NCCL could not make the communicator");
     made->wrap(real, static_cast<uint32_t>(nranks), static_cast<uint32_t>(rank));
     return {};
@@ -191,8 +191,7 @@ ncclResult_t pncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t *new
 }
 COLLC_ALIAS(ncclResult_t, CommSplit, (ncclComm_t, int, int, ncclComm_t *, ncclConfig_t *));
 
-ncclResult_t pncclCommShrink(ncclComm_t comm, int *excluded, int count, ncclComm_t *newcomm, ncclConfig_t *config,
-                             int flags) {
+ncclResult_t pncclCommShrink(ncclComm_t comm, int *excluded, int count, ncclComm_t *newcomm, ncclConfig_t *config, int flags) {
   return with_communicator("ncclCommShrink", comm, [&](const CommunicatorPtr &parent) -> Status {
     // Without NCCL_SHRINK_ABORT the parent must be sound; with it, its calls have failed already: a call of the host
     // target returns when it is over.

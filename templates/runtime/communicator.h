@@ -35,7 +35,6 @@ struct Origin {
 
 class Communicator {
  public:
-
   Communicator(Config config, int device) : config_(std::move(config)), device_(device) {}
   ~Communicator();
   Communicator(const Communicator &) = delete;

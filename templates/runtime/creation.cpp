@@ -78,9 +78,7 @@ Status Communicator::join(const ncclUniqueId &id, uint32_t nranks, uint32_t rank
 
   Rendezvous rendezvous(context.stopped);
   COLLC_RETURN_IF_FAILED(rendezvous.join(id, nranks_, rank_, bootstrap_seconds_));
-  context.exchange = [&rendezvous](const Bytes &message, std::vector<Bytes> *all) {
-    return rendezvous.exchange(message, all);
-  };
+  context.exchange = [&rendezvous](const Bytes &message, std::vector<Bytes> *all) { return rendezvous.exchange(message, all); };
   try {
     status = meet(rendezvous, secret_of(id), context, status);
   } catch (const std::exception &error) {
@@ -190,8 +188,7 @@ Status Communicator::share_memory(Rendezvous &rendezvous, const std::string &key
     const std::shared_ptr<Pending> entry = claim(key, &first);
     if (first) {
       int fd = -1;
-      Status status =
-          fetch_fd(std::string(all[0].begin(), all[0].end()), key, rank_, rendezvous.seconds(), stop, &fd);
+      Status status = fetch_fd(std::string(all[0].begin(), all[0].end()), key, rank_, rendezvous.seconds(), stop, &fd);
       if (!status.ok() && stop()) status = rendezvous.verdict();
       if (status.ok()) status = Segment::adopt(fd, size, &segment);
       entry->set(status, segment);

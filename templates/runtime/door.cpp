@@ -30,7 +30,11 @@ Descriptor open_reserve() {
 }  // namespace
 
 Door::Door(Descriptor listening, size_t words_size, bool users_only)
-    : listening_(std::move(listening)), words_size_(words_size), users_only_(users_only), most_(seats()), reserve_(open_reserve()) {
+    : listening_(std::move(listening)),
+      words_size_(words_size),
+      users_only_(users_only),
+      most_(seats()),
+      reserve_(open_reserve()) {
   sockaddr_storage address = {};
   socklen_t size = sizeof address;
   local_ = getsockname(listening_.get(), reinterpret_cast<sockaddr *>(&address), &size) == 0 && address.ss_family == AF_UNIX;

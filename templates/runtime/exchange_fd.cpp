@@ -64,8 +64,8 @@ int receive_fd(int socket) {
 // What comes of one attempt to fetch it.
 enum class Attempt { kDone, kAgain, kFailed };
 
-Attempt fetch_once(const Address &address, const std::string &words, const std::function<bool()> &stop, int64_t deadline, int *fd,
-                   Status *status) {
+Attempt fetch_once(const Address &address, const std::string &words, const std::function<bool()> &stop, int64_t deadline,
+                   int *fd, Status *status) {
   const Descriptor server = make_socket(AF_UNIX);
   if (!server) {
     *status = fail_errno("cannot open a local socket", errno);
@@ -81,7 +81,8 @@ Attempt fetch_once(const Address &address, const std::string &words, const std::
     *status = fail(ncclSystemError, "rank 0 is another user, or gone: memory is shared between processes of one user");
     return Attempt::kFailed;
   }
-  if (send(server.get(), words.data(), words.size(), MSG_NOSIGNAL) != static_cast<ssize_t>(words.size())) return Attempt::kAgain;
+  if (send(server.get(), words.data(), words.size(), MSG_NOSIGNAL) != static_cast<ssize_t>(words.size()))
+    return Attempt::kAgain;
   if (!readable(server.get(), stop, deadline)) return Attempt::kAgain;
   *fd = receive_fd(server.get());
   if (*fd >= 0) return Attempt::kDone;

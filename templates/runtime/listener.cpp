@@ -106,8 +106,7 @@ Status Listener::open_public_door() {
   COLLC_RETURN_IF_FAILED(listen_at(public_address(place_), &socket));
   sockaddr_storage bound = {};
   socklen_t size = sizeof bound;
-  if (getsockname(socket.get(), reinterpret_cast<sockaddr *>(&bound), &size) != 0)
-    return fail_errno("cannot listen", errno);
+  if (getsockname(socket.get(), reinterpret_cast<sockaddr *>(&bound), &size) != 0) return fail_errno("cannot listen", errno);
   place_.port = place_.family == AF_INET6 ? reinterpret_cast<sockaddr_in6 &>(bound).sin6_port
                                           : reinterpret_cast<sockaddr_in &>(bound).sin_port;
   public_ = std::make_unique<Door>(std::move(socket), sizeof(Hello), false);
@@ -184,8 +183,10 @@ void Listener::greet(Door &door, Descriptor guest, const unsigned char *words) {
   if (!room) {
     rlimit limit = {};
     getrlimit(RLIMIT_NOFILE, &limit);
-    meeting.fail_all(ncclSystemError, format("the process that made the id has no descriptor left for rank %u: it may have %llu "
-                                             "(ulimit -n)", hello.rank, static_cast<unsigned long long>(limit.rlim_cur)));
+    meeting.fail_all(ncclSystemError,
+                     format("the process that made the id has no descriptor left for rank %u: it may have %llu "
+                            "(ulimit -n)",
+                            hello.rank, static_cast<unsigned long long>(limit.rlim_cur)));
   }
   collect(meeting);
 }

@@ -168,8 +168,7 @@ int64_t Meeting::untold_for() const { return failure_ == ncclSuccess || over() ?
 void Meeting::look_at_the_clock() {
   if (nranks_ == 0 || failure_ != ncclSuccess) return;
   const int64_t waited = now_ms() - round_ms_;
-  if (complete_ == 0 && waited > limit_ms_)
-    fail_all(ncclSystemError, ranks_.size() < nranks_ ? missing() : silent());
+  if (complete_ == 0 && waited > limit_ms_) fail_all(ncclSystemError, ranks_.size() < nranks_ ? missing() : silent());
   // Between rounds nobody waits here.
   else if (round_begun() && waited > limit_ms_ + kGraceMs)
     fail_all(ncclSystemError, silent());

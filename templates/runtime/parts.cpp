@@ -51,7 +51,8 @@ Status Communicator::correspond(const std::vector<uint32_t> &members, const Byte
       if (answer.empty()) continue;
       // Whoever fails here does not wait for those who have not come.
       if (answer[0] == kFailure)
-        return fail(static_cast<ncclResult_t>(answer[1]), "rank %u: %s", members[i], reinterpret_cast<const char *>(&answer[2]));
+        return fail(static_cast<ncclResult_t>(answer[1]), "rank %u: %s", members[i],
+                    reinterpret_cast<const char *>(&answer[2]));
       answer.erase(answer.begin());
       --missing;
     }
@@ -83,8 +84,7 @@ Status Communicator::take_mail(uint32_t member, uint64_t number, Bytes *message)
   return {};
 }
 
-Status Communicator::part_of(Communicator &parent, const std::vector<uint32_t> &meeting,
-                             const std::vector<uint32_t> &members) {
+Status Communicator::part_of(Communicator &parent, const std::vector<uint32_t> &meeting, const std::vector<uint32_t> &members) {
   ncclUniqueId id = {};
   Status status;
   if (!members.empty() && members[0] == parent.rank_) status = make_unique_id(&id);

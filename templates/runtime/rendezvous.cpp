@@ -23,9 +23,7 @@ constexpr int64_t kFirstReachMs = 500;  // a connection over a network is tried 
 constexpr int64_t kMostReachMs = 4000;
 constexpr double kDeclineSeconds = 5;
 
-Status lost() {
-  return fail(ncclRemoteError, "the bootstrap lost its connection: the process that made the id has gone");
-}
+Status lost() { return fail(ncclRemoteError, "the bootstrap lost its connection: the process that made the id has gone"); }
 
 // 0 or an errno. A full queue lets a caller wait in line for a while, which is fairer than to try again.
 int connect_in_line(int socket, const Address &address) {
@@ -60,8 +58,10 @@ Status Rendezvous::join(const ncclUniqueId &id, uint32_t nranks, uint32_t rank, 
   const bool same_machine = id_.machine == this_machine();
   if (same_machine && same_network(id_.network, this_network())) ways.push_back(local_address(listener_name(id_)));
   if (id_.family != 0) ways.push_back(public_address(id_));
-  Status status = fail(ncclInvalidUsage, "the id was made %s than this one, and its process listens on its own machine only: "
-                       "set COLLC_SOCKET_IFNAME there", same_machine ? "in a container with another network" : "on another machine");
+  Status status = fail(ncclInvalidUsage,
+                       "the id was made %s than this one, and its process listens on its own machine only: "
+                       "set COLLC_SOCKET_IFNAME there",
+                       same_machine ? "in a container with another network" : "on another machine");
   for (const Address &way : ways) {
     for (;;) {
       const Answer answer = knock(way, hello, &status);
@@ -101,7 +101,8 @@ Rendezvous::Answer Rendezvous::knock(const Address &address, const Hello &hello,
   told_ = frame.result != kWelcome;
   if (frame.result == kWelcome) return Answer::kLetIn;
   if (frame.result == kUnknown)
-    *status = fail(ncclRemoteError, "the process that made the id refused it: its communicator was made already or has failed, or "
+    *status = fail(ncclRemoteError,
+                   "the process that made the id refused it: its communicator was made already or has failed, or "
                    "the id is damaged");
   else
     *status = receive_body(frame, &body);
@@ -223,8 +224,9 @@ void Rendezvous::start_waiting() { deadline_ = now_ms() + static_cast<int64_t>(s
 Status Rendezvous::look_at_the_clock() {
   if (stop_()) return fail(ncclInternalError, "the communicator was aborted while it was made");
   if (now_ms() <= deadline_) return {};
-  return fail(ncclSystemError, "the process that made the id did not answer within %g s (COLLC_BOOTSTRAP_TIMEOUT): stopped, or %s?",
-              seconds_, attempts_ > 0 ? "besieged by strangers" : "stuck");
+  return fail(ncclSystemError,
+              "the process that made the id did not answer within %g s (COLLC_BOOTSTRAP_TIMEOUT): stopped, or %s?", seconds_,
+              attempts_ > 0 ? "besieged by strangers" : "stuck");
 }
 
 Status Rendezvous::wait_a_moment() {
@@ -290,8 +292,8 @@ std::string list_ranks(const std::vector<uint32_t> &ranks) {
 }
 
 std::string too_late(const std::vector<uint32_t> &ranks, const char *what, double seconds) {
-  return format("%s %s did not %s within %g s (COLLC_BOOTSTRAP_TIMEOUT): stopped, or stuck?", ranks.size() == 1 ? "rank" : "ranks",
-                list_ranks(ranks).c_str(), what, seconds);
+  return format("%s %s did not %s within %g s (COLLC_BOOTSTRAP_TIMEOUT): stopped, or stuck?",
+                ranks.size() == 1 ? "rank" : "ranks", list_ranks(ranks).c_str(), what, seconds);
 }
 
 }  // namespace collc
