@@ -61,6 +61,7 @@ class CompileResult:
 
     @property
     def nprograms(self) -> int:
+        """Programs of all allocations together."""
         return sum(map(len, self.entries))
 
     def summary(self) -> str:

@@ -52,6 +52,7 @@ class Recorder:
 
     @contextmanager
     def timed(self, stage: str) -> Iterator[None]:
+        """Adds the seconds of what is inside to a stage."""
         start = time.perf_counter()
         try:
             yield
@@ -59,6 +60,7 @@ class Recorder:
             self.seconds[stage] = self.seconds.get(stage, 0.0) + time.perf_counter() - start
 
     def dump(self, name: str, text: str) -> Path:
+        """Writes a text into the folder for dumps and returns its path."""
         self.dump_dir.mkdir(parents=True, exist_ok=True)
         path = self.dump_dir / name
         path.write_text(text, encoding="utf-8")
@@ -197,7 +199,7 @@ def lower_by(plan: Plan, graph: PlanGraph, chosen: Sequence[tuple[str, Pass]], t
 def lower_spread(
     plan: Plan, channels: int, graph: PlanGraph, target: Target, recorder: Recorder | None = None, suffix: str = ""
 ) -> tuple[Plan, Program]:
-    """The plan cut for so many channels (0: as it is), and its verified program."""
+    """The plan cut for a number of channels (0: as it is), and its verified program."""
     cut, most = plan, target.max_channels
     if channels:
         cut = spread(plan, channels)
@@ -209,7 +211,7 @@ def _finish(stage: str, label: str, before: Program | None, program: Program, re
     if stage in recorder.dump_after:
         recorder.dump(f"{label}.{stage}.ir", print_program(program))
     if program is before:
-        return  # a pass that had nothing to do; this very program is verified
+        return  # the pass changed nothing, and this program was verified before
     with recorder.timed("verify"):
         try:
             verify(program)

@@ -32,6 +32,7 @@ class DataType:
 
     @property
     def size(self) -> int:
+        """Bytes of an element."""
         return np.dtype(self.carrier).itemsize
 
 
@@ -141,13 +142,16 @@ class Case:
 
     @property
     def send_elements(self) -> int:
+        """Elements of a rank's input."""
         return self.count * buffer_counts(self.collective, self.nranks)[0]
 
     @property
     def recv_elements(self) -> int:
+        """Elements of a rank's output."""
         return self.count * buffer_counts(self.collective, self.nranks)[1]
 
     def send_data(self, rank: int) -> Array:
+        """What a rank sends."""
         return fill(period_of(rank, self.nranks, self.op, self.kind), self.send_elements)
 
     def expected(self, rank: int) -> Array | None:

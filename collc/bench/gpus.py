@@ -210,6 +210,7 @@ def _answer(answer: dict[str, Any]) -> None:
 
 
 def main() -> None:
+    """Answers orders on standard input until it ends."""
     serve(Path(sys.argv[1]), map(json.loads, sys.stdin), _answer)
 
 

@@ -61,6 +61,7 @@ class Row:
     breakdown: Sequence[ChannelShare] = ()
 
     def to_json(self) -> dict[str, Any]:
+        """The row as JSON values; times in microseconds, rates in GB/s."""
         hidden = {"count"} if self.breakdown else {"count", "breakdown"}
         return {name: value for name, value in dataclasses.asdict(self).items() if name not in hidden}
 

@@ -127,9 +127,10 @@ def _byte_rows(data: bytes) -> tuple[str, ...]:
 
 
 class Parts:
-    """The parts of a library that know no topology. Entering the context starts compiling them in the background.
+    """The parts of a library that do not depend on a topology.
 
-    Planning takes one core at most, and the compilers the others.
+    Entering the context starts compiling them in the background: planning takes one core at most, the compilers take
+    the others.
 
     Args:
         cuda: 12 takes only compilers of CUDA 12 for the device code.

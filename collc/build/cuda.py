@@ -59,6 +59,7 @@ class DeviceCode:
 
     @property
     def text(self) -> str:
+        """The chips that it has code for, and the oldest driver for each group of them."""
         return needs(self.rows())
 
     @property
@@ -79,6 +80,7 @@ def needs(rows: Sequence[Mapping[str, str]]) -> str:
 
 
 def device_source() -> Path:
+    """The one source of all kernels."""
     return resource_dir("templates") / "cuda" / "device.cu"
 
 

@@ -40,6 +40,7 @@ class Image:
 
     @property
     def name(self) -> str:
+        """The chip, such as sm_90, or PTX and its version."""
         return f"sm_{self.sm}" if self.kind == "elf" else f"PTX {self.sm[:-1]}.{self.sm[-1]}"
 
     def row(self) -> dict[str, str]:

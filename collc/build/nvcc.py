@@ -32,10 +32,12 @@ class Nvcc:
 
     @property
     def label(self) -> str:
+        """The compiler as a manifest names it."""
         return f"nvcc {self.release}"
 
     @property
     def major(self) -> int:
+        """The version of CUDA, its first number."""
         return int(self.release.split(".")[0])
 
     @property

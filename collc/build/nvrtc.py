@@ -38,6 +38,7 @@ class Nvrtc:
 
     @property
     def label(self) -> str:
+        """The compiler as a manifest names it."""
         return f"NVRTC {self.release}"
 
     @property

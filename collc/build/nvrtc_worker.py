@@ -23,9 +23,11 @@ class Nvrtc:
         self.library.nvrtcGetErrorString.restype = ctypes.c_char_p
 
     def call(self, function: str, *arguments: object) -> int:
+        """Calls a function by name and returns its status."""
         return int(getattr(self.library, function)(*arguments))
 
     def must(self, function: str, *arguments: object) -> None:
+        """Calls a function that has to succeed; ends the program with one line otherwise."""
         result = self.call(function, *arguments)
         if result != 0:
             raise SystemExit(f"error: {function}: {self.library.nvrtcGetErrorString(result).decode()}")
@@ -40,10 +42,12 @@ class Nvrtc:
 
 
 def strings(values: list[bytes]) -> ctypes.Array[ctypes.c_char_p]:
+    """The words as an array of C strings."""
     return (ctypes.c_char_p * len(values))(*values)
 
 
 def main(library: str, source: str, headers: str, cubin: str, ptx: str, log: str, *options: str) -> int:
+    """Compiles `source` and writes cubin, PTX and log; the exit status."""
     nvrtc = Nvrtc(library)
     program = ctypes.c_void_p()
     found = sorted(Path(headers).iterdir())

@@ -23,10 +23,12 @@ class Unit:
 
 
 def runtime_dir() -> Path:
+    """The folder of the runtime's sources."""
     return resource_dir("templates") / "runtime"
 
 
 def include_dirs() -> list[Path]:
+    """Where the runtime's sources look for headers."""
     return [resource_dir("templates") / "include", runtime_dir()]
 
 

@@ -184,4 +184,5 @@ class _Steps:
 
 
 def unreadable(path: object, error: IRError) -> RunError:
+    """The error of a library whose tables are no tables."""
     return RunError(f"its tables are inconsistent: {error}", where=str(path))

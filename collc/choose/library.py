@@ -30,7 +30,7 @@ from collc.topology.model import PlanGraph
 
 Status = Callable[[str], None]
 
-# So often is the model asked again because of memory; then chunks are cut without asking.
+# How often the model is asked again because of memory. After that, chunks are cut without asking.
 _RECHOICES = 2
 
 
@@ -143,7 +143,7 @@ class _ModelTables:
         self.turns = mirrored_links(Net.of(graph)) is not None
 
     def limit(self, chunk_bytes: int) -> None:
-        """Chunks beyond this are out of the question from now on; what was chosen so far is forgotten."""
+        """Rules out larger chunks and drops the tables chosen so far."""
         self.most_bytes = chunk_bytes
         self.tables.clear()
 

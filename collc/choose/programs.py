@@ -65,7 +65,7 @@ class ProgramList:
         return self.kinds[packed, kind]
 
     def program(self, number: int, channels: int) -> Program:
-        """The plan spread over so many channels, lowered and verified."""
+        """The plan spread over a number of channels, lowered and verified."""
         if (number, channels) not in self.programs:
             plan = self.plans[number]
             label = f"-{plan.solver}" if plan.solver in KINDS else ""
@@ -75,7 +75,7 @@ class ProgramList:
         return self.programs[number, channels]
 
     def add(self, number: int, channels: int, chunk: int, when: When, why: str = "") -> None:
-        """Adds an entry; what the entry before it does anyway is left out."""
+        """Adds an entry, unless it does the same as the one before it."""
         program = self.program(number, channels)
         chunk = max(16, min(chunk, self.target.chunk_bytes) // 16 * 16)
         entry = Entry(program.replace(chunk_bytes=chunk), number, channels, when, why)
@@ -84,7 +84,7 @@ class ProgramList:
         self.entries.append(entry)
 
     def add_table(self, packed: int, table: Table) -> None:
-        """The choices of a table; one whose plan this root does not have is left to the one before."""
+        """The choices of a table. Where this root has no such plan, the choice before it goes on."""
         of = self.plans[packed]
         first = True
         for choice in table.choices:
@@ -99,7 +99,7 @@ class ProgramList:
             first = False
 
     def add_one_hop(self, packed: int) -> None:
-        """Every root speaks with every other rank directly; small all_reduces are reduced everywhere."""
+        """Every root exchanges data with every other rank directly; every rank reduces small all_reduces itself."""
         number = self.plan(packed, "one-hop")
         assert number is not None, "a memory joins all ranks directly"
         least = 0

@@ -12,11 +12,11 @@ from collc.packing.candidates import MOST_CHANNELS, TURNS
 from collc.packing.model import Plan, Tree
 from collc.simulate.params import BYTES_PER_US, GENERIC, Machine
 
-# Sizes at which is decided: dense where calls are cheap to simulate.
+# The sizes at which choices are made, dense where calls are cheap to simulate.
 SIZES = (*size_series(1 << 10, 4 << 20, 4), 32 << 20, 256 << 20)
 # Larger machines take minutes to simulate.
 MODELLED_RANKS = 16
-# Bytes from which parts take turns, with chunks of so many bytes.
+# (bytes from which parts take turns, bytes of their chunks).
 _TURNS_FROM = ((4 << 20, 16 << 10), (48 << 20, 64 << 10))
 
 

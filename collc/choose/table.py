@@ -15,7 +15,7 @@ from collc.packing.candidates import MOST_CHANNELS, TURNS
 from collc.simulate.params import BYTES_PER_US, Machine, Protocol
 from collc.simulate.run import MOST_FIFOS, Prediction, Simulator, Variant, variants
 
-# A later size keeps the choice of the one before unless another is faster by this share: fewer programs in a library.
+# A size keeps the choice of the size before it unless another is faster by this share: fewer programs in a library.
 GAIN = 0.03
 # Chunks per share beyond which smaller ones bring nothing.
 FINE = 128
@@ -33,6 +33,7 @@ class Choice:
     why: str
 
     def to_json(self) -> dict[str, object]:
+        """The choice as JSON values."""
         return {
             "min_bytes": self.min_bytes,
             "plan": self.variant.plan,
@@ -128,8 +129,8 @@ def fastest(simulator: Simulator, grid: Sequence[Variant], size: int, first: Var
 def sensible(simulator: Simulator, grid: Sequence[Variant], size: int) -> list[Variant]:
     """The grid without chunks that cannot matter at a size.
 
-    Of chunks that hold a whole share only the smallest stays, for they are all one program; chunks of which a share has
-    more than `FINE` go where a larger one exists, for filling the pipeline then costs less than 1/FINE.
+    Of the chunks that hold a whole share only the smallest stays, because they all make one program. Chunks of which a
+    share has more than `FINE` go if a larger one exists: filling the pipeline then costs less than 1/FINE.
     """
     kept = []
     for variant in grid:

@@ -54,7 +54,7 @@ _STAGES = sorted({name for target in TARGETS.values() for name in stage_names(ta
     help="Device code by CUDA 12 alone, which drivers from 525 on run (target cuda) [13, and 12 for what it lacks].",
 )
 @click.option("--counters", is_flag=True, help="Kernels that count for `collc bench --breakdown` (target cuda).")
-@click.option("--tune-candidates", is_flag=True, help="Also hold the plans and chunk sizes that `collc tune` compares.")
+@click.option("--tune-candidates", is_flag=True, help="Add the plans and chunk sizes that `collc tune` compares.")
 @click.option("--keep-source", type=click.Path(path_type=Path), help="Leave the generated source here.")
 @click.option(
     "--dump-after", "dump_after", multiple=True, type=click.Choice(_STAGES), help="Write the IR after a stage."

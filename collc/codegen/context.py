@@ -124,6 +124,7 @@ class TableBuilder:
                 self._append("set_ranks", (rank,), f"is rank {rank}")
 
     def counts(self) -> dict[str, int]:
+        """How many rows each array has."""
         return {array: len(numbers) for array, numbers in self._numbers.items()}
 
     def image(self) -> bytes:
@@ -131,6 +132,7 @@ class TableBuilder:
         return layout.pack(self._numbers)
 
     def tables(self) -> tuple[Table, ...]:
+        """The arrays, in the order in which they lie."""
         at, _ = layout.places(self.counts())
         made = []
         for array, (struct, element) in ARRAYS.items():

@@ -15,7 +15,7 @@ class Entry:
     Args:
         program: lowered and verified; its `chunk_bytes` are at most a slot.
         plan: number of its plan among the plans of the allocation.
-        spread: the plan's trees were cut into so many (`collc.packing.candidates.spread`); 0: left as they are.
+        spread: into how many trees the plan's were cut (`collc.packing.candidates.spread`); 0: left as they are.
         everywhere: the reduction was moved to every rank (`collc.lower.reduce_everywhere`).
         when: from how many bytes of NCCL's count on it runs, and over which protocol.
         why: one line for people; empty where there was nothing to choose.

@@ -43,7 +43,7 @@ class Traits:
         title: `k` and this is its name in C++, `nccl` and this NCCL's function (AlltoAll: with a small t).
         input, output: what a rank's buffers hold.
         mirror: the collective that this one is on the graph whose links are turned round.
-        bus_rounds: busbw / algbw is so many times (n-1)/n; 0: it is 1 (nccl-tests, doc/PERFORMANCE.md).
+        bus_rounds: busbw / algbw is this times (n-1)/n; 0: it is 1 (nccl-tests, doc/PERFORMANCE.md).
         uses_trees: packed as spanning trees, with programs of its own; else as flows between pairs.
         reduces: partial results travel up the trees and are combined.
         spreads: finished blocks travel down the trees.

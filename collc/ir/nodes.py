@@ -127,14 +127,17 @@ class Step:
 
     @property
     def shape(self) -> tuple[bool, bool, bool, bool]:
+        """(reads own input, receives, writes output, sends)."""
         return (self.input, bool(self.recv), self.output, bool(self.send))
 
     @property
     def name(self) -> str:
+        """NCCL's name of the primitive."""
         return _NAMES[self.shape]
 
     @property
     def reduces(self) -> bool:
+        """Whether it combines several values."""
         return self.input and bool(self.recv)
 
 

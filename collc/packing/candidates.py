@@ -23,9 +23,9 @@ from collc.packing.candidate_rings import disjoint_rings
 from collc.packing.model import CANDIDATES, Hop, Plan, Tree
 from collc.topology.model import PlanGraph
 
-# As many thread blocks of one program as GPUs run beside each other and beside the user's kernels.
+# The most thread blocks of one program that a GPU runs side by side, with the user's kernels beside them.
 MOST_CHANNELS = CUDA.max_channels
-# Parts that take turns in each of so many blocks: enough for orders that differ, few enough to fill pipelines fast.
+# Parts that take turns in each block: enough for orders that differ, few enough to fill pipelines fast.
 TURNS = 3
 
 Paths = dict[tuple[int, int], tuple[int, ...]]
@@ -71,7 +71,7 @@ def candidates(graph: PlanGraph, collective: Collective, root: int | None = None
 def spread(plan: Plan, channels: int) -> Plan:
     """Cuts trees into equal copies until there are `channels` of them, heavier trees into more.
 
-    A copy becomes a channel, that is a thread block: more blocks move more data at once, and where weights differ each
+    A copy becomes a channel, that is, a thread block. More blocks move more data at once; where weights differ, each
     tree gets blocks in proportion. Plans with more trees than `channels` stay as they are; plans of one tree per root
     get the same number of copies of every tree. Beyond `MOST_CHANNELS` copies take turns in a block
     (`collc.lower.take_turns`).
@@ -240,7 +240,7 @@ def _parent(i: int, n: int) -> int | None:
 
 
 def _one_hop(graph: PlanGraph, paths: Paths, collective: Collective, root: int | None) -> tuple[Tree, ...]:
-    """Stars: every root speaks with every other rank directly."""
+    """Stars: every root exchanges data with every other rank directly."""
     trees = []
     for center in graph.ranks if root is None else [root]:
         others = [rank for rank in graph.ranks if rank != center]

@@ -42,6 +42,7 @@ class GpuSets:
 
     @property
     def names(self) -> tuple[str, ...]:
+        """The names of all GPUs of the machine, by number."""
         return tuple(v.name for v in self.topology.gpus)
 
     def machine(self, graphs: Sequence[PlanGraph]) -> dict[str, Any]:

@@ -72,6 +72,7 @@ class Master:
 
     @property
     def nrows(self) -> int:
+        """Rows of the LP: one per orbit of links, and one per group."""
         return len(self.caps) + len(self.shares)
 
     def add(self, group: int, loads: Mapping[int, int]) -> int:

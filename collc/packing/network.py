@@ -36,14 +36,17 @@ class Net:
 
     @property
     def nverts(self) -> int:
+        """How many vertices there are; the ranks come first."""
         return len(self.names)
 
     @property
     def nlinks(self) -> int:
+        """How many directed links there are."""
         return len(self.tails)
 
     @classmethod
     def of(cls, graph: PlanGraph) -> Net:
+        """The arrays of a plan's graph; capacities in GB/s, exact."""
         return _build(
             tuple(v.name for v in graph.vertices),
             graph.nranks,

@@ -83,6 +83,7 @@ class Claim:
         return min(time_us, time_us / high), max(time_us, time_us / low)
 
     def to_json(self, time_us: float) -> dict[str, Any]:
+        """The claim as JSON values."""
         found = self.range_us(time_us)
         return {
             "compared": self.compared and not self.ours,

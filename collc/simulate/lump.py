@@ -143,7 +143,7 @@ class Lumper:
             fifos = _mixed(fifos, 13) + ends + _mixed(way, 14)
 
     def _quotient(self, classes: _Classes, first: _Ints) -> Case:
-        """The case of the classes; loop `first[i]` speaks for class i."""
+        """The case of the classes; loop `first[i]` stands for class i."""
         case = self.case
         fifo_class = classes.fifos.tolist()
 

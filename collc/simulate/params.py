@@ -128,6 +128,7 @@ class Machine:
         raise UsageError(f"no protocol {name!r}", hint=f"choose one of {known}")
 
     def link_class(self, kind: LinkKind) -> LinkClass:
+        """What a kind of link costs beside its nominal speed."""
         return self.classes.get(kind, _PLAIN)
 
     def with_copies(self) -> Machine:

@@ -32,6 +32,7 @@ class CriticalPath:
     waits: dict[str, int]
 
     def to_json(self) -> dict[str, Any]:
+        """The path as JSON values; times in microseconds."""
         return {
             "steps": len(self.steps),
             "launch_us": self.launch,

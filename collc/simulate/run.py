@@ -57,6 +57,7 @@ class Variant:
     channels: int
 
     def label(self) -> str:
+        """Such as trees/LL128/64Kx32: plan, protocol, bytes per chunk, channels."""
         return f"{self.plan}/{self.protocol}/{short_size(self.chunk_bytes)}x{self.channels}"
 
 
@@ -80,10 +81,12 @@ class Prediction:
 
     @property
     def algbw_gbps(self) -> float:
+        """GB/s of the buffer, as nccl-tests counts it."""
         return self.bytes / self.time_us / 1e3 if self.time_us else 0.0
 
     @property
     def busbw_gbps(self) -> float:
+        """`algbw_gbps` times the factor of nccl-tests."""
         return self.algbw_gbps * self.collective.bus_factor(self.nranks)
 
     def period_us(self, machine: Machine, together: int = 1) -> float:
@@ -106,6 +109,7 @@ class Prediction:
 
     @property
     def extrapolated(self) -> bool:
+        """Whether a shorter call was run in its place."""
         return self.scale != 1
 
     def utilisation(self, graph: PlanGraph) -> list[float]:
@@ -163,7 +167,7 @@ class Simulator:
             if kind == "trees":
                 made = packed_plan(self.graph, self.collective, self.root, shelf=PlanShelf())
             elif kind == "rings" and self.graph.nranks > LISTED:
-                # On so many ranks only one ring is searched for.
+                # Beyond `LISTED` ranks only one ring is searched for.
                 made = dataclasses.replace(self.plan("ring"), solver=kind)
             else:
                 made = candidate(self.graph, self.collective, self.root, kind, self.paths)
@@ -178,6 +182,7 @@ class Simulator:
 
     @cached_property
     def paths(self) -> Paths:
+        """The shortest paths between ranks."""
         return shortest_paths(self.graph)
 
     @cached_property
@@ -201,7 +206,7 @@ class Simulator:
         return tuple(p for p in self.machine.protocols if whole or p.name != "LL128")
 
     def spread(self, kind: str, channels: int) -> Plan:
-        """The plan cut into parts for so many channels."""
+        """The plan cut into parts for a number of channels."""
         key = (kind, channels)
         if key not in self.spreads:
             self.spreads[key] = spread(self.plan(kind), channels)
@@ -212,7 +217,7 @@ class Simulator:
         return sum(len(tree.reduce) + len(tree.broadcast) for tree in self.spread(kind, channels).trees)
 
     def lowered(self, kind: str, channels: int) -> tuple[Plan, Program]:
-        """The plan cut for so many channels, and its verified program.
+        """The plan cut for a number of channels, and its verified program.
 
         Raises:
             UsageError: it would be too large.

@@ -74,6 +74,7 @@ class Draft:
         return None
 
     def remove_vertex(self, name: str) -> None:
+        """Takes a vertex and all its links out."""
         del self.vertices[name]
         self.links = {key: link for key, link in self.links.items() if name not in key[:2]}
         if self.servers is not None:

@@ -75,6 +75,7 @@ class Topology:
 
     @property
     def gpus(self) -> tuple[Vertex, ...]:
+        """The GPUs in rank order."""
         return tuple(v for v in self.vertices if v.kind is VertexKind.GPU)
 
 
@@ -112,6 +113,7 @@ class PlanGraph:
 
     @property
     def ranks(self) -> range:
+        """The vertices that hold data: rank i is vertex i."""
         return range(self.nranks)
 
     @property

@@ -29,6 +29,7 @@ class Candidate:
 
     @property
     def key(self) -> Key:
+        """What tells it apart from other candidates."""
         return (self.plan, self.protocol, self.chunk_bytes, self.spread)
 
     @property
@@ -37,6 +38,7 @@ class Candidate:
         return (self.plan, self.protocol, self.spread)
 
     def label(self) -> str:
+        """Plan, protocol, bytes per chunk, channels, as people read them."""
         return f"{self.plan}/{self.protocol}/{short_size(self.chunk_bytes)}x{self.channels}"
 
 
@@ -50,6 +52,7 @@ class Offer:
     candidates: tuple[Candidate, ...]
 
     def of(self, collective: Collective, root: int | None) -> list[Candidate]:
+        """The candidates of a collective and a root of the plan."""
         return [c for c in self.candidates if (c.collective, c.root) == (collective, root)]
 
     def roots(self, collective: Collective) -> list[int | None]:

@@ -92,6 +92,7 @@ class TunedRank(Rank):
 
 
 def main() -> None:
+    """Answers orders on standard input until it ends."""
     rank: TunedRank | None = None
     for line in sys.stdin:
         try:

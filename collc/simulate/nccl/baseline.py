@@ -41,10 +41,12 @@ class Baseline:
 
     @property
     def algbw_gbps(self) -> float:
+        """GB/s of the buffer, as nccl-tests counts it."""
         return self.bytes / self.time_us / 1e3 if self.time_us else 0.0
 
     @property
     def busbw_gbps(self) -> float:
+        """`algbw_gbps` times the factor of nccl-tests."""
         return self.algbw_gbps * self.collective.bus_factor(self.nranks)
 
     def in_a_row(self) -> Baseline:
@@ -104,6 +106,7 @@ class Nccl:
 
     @cached_property
     def shape(self) -> Shape:
+        """The machine as NCCL sees it."""
         return shape_of(self.simulator.graph, self.simulator.machine)
 
     @cached_property

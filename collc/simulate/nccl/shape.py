@@ -35,6 +35,7 @@ class Shape:
 
     @property
     def per_server(self) -> int:
+        """Ranks per server."""
         return self.nranks // self.servers
 
 

@@ -39,6 +39,7 @@ class Era:
 
     @property
     def label(self) -> str:
+        """The first version of NCCL that it is about, such as 2.27."""
         return f"{self.since[0]}.{self.since[1]}"
 
 
