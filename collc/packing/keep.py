@@ -42,6 +42,7 @@ class WriteOnly:
         self.put = shelf.put
 
     def get(self, key: str) -> str | None:
+        """Nothing: what is kept is not read."""
         return None
 
 
