@@ -35,7 +35,7 @@ test: lint types unit  ## everything that CI runs
 lint: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/python -m pytest -q tests/test_architecture.py tests/test_cpp.py
+	$(BIN)/python -m pytest -q tests/test_architecture.py tests/test_cpp.py tests/collectives
 
 types: setup
 	$(BIN)/mypy

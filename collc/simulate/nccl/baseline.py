@@ -55,11 +55,10 @@ class Baseline:
 
     def row(self) -> dict[str, object]:
         """The JSON row that `collc simulate` and `collc bench` share."""
-        reduces = self.collective in (Collective.ALL_REDUCE, Collective.REDUCE, Collective.REDUCE_SCATTER)
         return {
             "collective": self.collective.value,
             "type": "float",
-            "op": "sum" if reduces else "none",
+            "op": "sum" if self.collective.reduces else "none",
             "root": -1 if self.root is None else self.root,
             "in_place": False,
             "bytes": self.bytes,
@@ -133,9 +132,7 @@ class Nccl:
         rate = simulator.plan("rings").rate
         assert rate is not None
         share = min(simulator.machine.link_class(x.kind).efficiency for x in simulator.graph.links)
-        share *= 2 * (n - 1) / n if simulator.collective is Collective.ALL_REDUCE else 1.0
-        if simulator.collective in (Collective.ALL_GATHER, Collective.REDUCE_SCATTER):
-            share *= (n - 1) / n
+        share *= simulator.collective.bus_factor(n)
         return float(rate) * share
 
     def choices(self) -> tuple[str, ...]:

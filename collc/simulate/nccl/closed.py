@@ -88,7 +88,7 @@ class Closed:
         if crossing and protocol == "Simple" and size >= _PLATEAU_BYTES * shape.nranks:
             hop *= _PLATEAU
         latency = self._launch(protocol) + (steps - crossing) * hop + crossing * fabric.hop_us[protocol]
-        if self.setting.collective in (Collective.BROADCAST, Collective.REDUCE):
+        if self.setting.collective.rooted:
             chunk = min(_CHUNK[protocol], size / channels)
             return latency + (shape.nranks - 2) * chunk * channels / rate + size / rate
         carried = size * steps / shape.nranks

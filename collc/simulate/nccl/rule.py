@@ -16,7 +16,6 @@ from collc.simulate.nccl.versions import LL128_CHANNEL, PROTOCOLS, TREE_CHANNEL,
 
 ALGORITHMS = ("Ring", "Tree", "NVLS", "NVLSTree", "CollNet", "PAT")
 NVLS_CHANNELS = 16
-_HALVED = (Collective.ALL_GATHER, Collective.REDUCE_SCATTER)
 _NVLS_EFFICIENCY = {"hopper": 0.85, "blackwell": 0.74}
 # GB/s per channel of NVLS, Hopper's search (sm90SpeedArrayIntra) over 16 channels of 450 GB/s; scaled by the link.
 _NVLS_CHANNEL = 24.0
@@ -63,7 +62,7 @@ def algorithms(setting: Setting) -> tuple[str, ...]:
         if setting.sharp and several:
             found.append("CollNet")
         return tuple(found)
-    if setting.collective in _HALVED:
+    if setting.collective.per_rank:
         nvls = era.nvls_us is not None and shape.nvls and not several and shape.nranks > 2
         pat = era.pat and several and shape.per_server == 1
         return ("Ring", *(("NVLS",) if nvls else ()), *(("PAT",) if pat else ()))
@@ -104,7 +103,7 @@ def _steps(setting: Setting) -> int:
     n = setting.shape.nranks
     if setting.collective is Collective.ALL_REDUCE:
         return 2 * (n - 1)
-    return n - 1 if setting.collective in _HALVED else n
+    return n - 1 if setting.collective.per_rank else n
 
 
 def _bandwidth(setting: Setting, algorithm: str, protocol: str) -> float:
@@ -156,7 +155,7 @@ def _latency(setting: Setting, algorithm: str, protocol: str) -> float:
     if algorithm == "Tree":
         return base + 2 * ((shape.per_server - 1) * inside + rounds * between)
     steps = _steps(setting)
-    if setting.collective not in (Collective.ALL_REDUCE, *_HALVED):
+    if setting.collective.rooted:
         return base + steps * (inside if shape.servers == 1 else between)
     overhead = (3.0 if protocol == "Simple" else 1.0) if shape.servers > 1 else 0.0
     crossing = (2 if setting.collective is Collective.ALL_REDUCE else 1) * (shape.servers - 1)
