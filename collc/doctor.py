@@ -6,7 +6,6 @@ import os
 import re
 import resource
 import subprocess
-import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,7 +17,7 @@ from collc.build.nvcc import INSTALL_NVCC, find_nvcc, nvcc_path, site_packages
 from collc.build.nvrtc import INSTALL_NVRTC, find_nvrtc, nvrtc_path
 from collc.build.toolchain import find_cxx
 from collc.errors import BuildError
-from collc.process import find_program, python_script, run_captured
+from collc.process import find_program, python_script, run_captured, temporary_folder
 
 OK, MISSING, BROKEN = "ok", "missing", "broken"
 
@@ -86,8 +85,8 @@ def _compiler() -> Finding:
 
 def _cannot_build(compiler: str) -> str:
     """The first line of why it cannot build a C++17 program with threads; "" if it can."""
-    with tempfile.TemporaryDirectory() as folder:
-        source = Path(folder) / "probe.cpp"
+    with temporary_folder() as folder:
+        source = folder / "probe.cpp"
         source.write_text("#include <atomic>\nint main() { if constexpr (true) return 0; }\n", encoding="utf-8")
         command = [compiler, "-std=c++17", "-pthread", str(source), "-o", str(source.with_suffix(""))]
         done = run_captured(command, cwd=folder, seconds=60)

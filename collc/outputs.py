@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from collc.errors import CollcError
+from collc.process import whole
 
 
 def check_output(path: Path, *, replaced: bool = True) -> None:
@@ -28,3 +32,24 @@ def check_output(path: Path, *, replaced: bool = True) -> None:
         return
     if not os.access(folder if replaced or not path.exists() else path, os.W_OK, effective_ids=True):
         raise CollcError("cannot write: permission denied", where=where, hint="choose another folder")
+
+
+@contextmanager
+def written_aside(path: Path, mode: int) -> Iterator[Path]:
+    """A new file beside `path` to write to, which then takes its place, with the rights `mode`: a reader sees the old
+    bytes or the new ones, and whatever ends this leaves nothing else.
+
+    Raises:
+        OSError: it cannot be made there.
+    """
+    with whole():
+        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name[:100]}.")
+        os.close(handle)
+        aside = Path(name)
+    try:
+        yield aside
+        aside.chmod(mode)
+        aside.replace(path)
+    except BaseException:
+        aside.unlink(missing_ok=True)
+        raise

@@ -12,9 +12,10 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 _PACKAGE = Path(__file__).resolve().parent
@@ -75,14 +76,25 @@ def run_captured(
     interrupted, from whatever thread it was called.
 
     Args:
-        environment: by default this process's, made safe.
+        environment: by default this process's, made safe; TMPDIR is a folder that is removed afterwards.
         seconds: how long it may take.
 
     Raises:
         OSError: it cannot be started.
         subprocess.SubprocessError: it took too long, or this process is ending.
     """
-    with _LOCK:
+    with ExitStack() as stack:
+        settings = dict(safe_environment() if environment is None else environment)
+        # A compiler that is killed leaves its temporary files: in a folder that goes with it.
+        with suppress(OSError):  # there is none; a tool that needs one will say so
+            settings["TMPDIR"] = str(stack.enter_context(temporary_folder()))
+        return _run_captured(command, cwd, settings, seconds)
+
+
+def _run_captured(
+    command: Sequence[str], cwd: str | Path | None, environment: Mapping[str, str], seconds: float | None
+) -> subprocess.CompletedProcess[str]:
+    with whole(), _LOCK:
         if _ENDING.is_set():
             raise subprocess.SubprocessError("interrupted")
         process = subprocess.Popen(
@@ -93,7 +105,7 @@ def run_captured(
             text=True,
             errors="replace",
             cwd=cwd,
-            env=safe_environment() if environment is None else environment,
+            env=environment,
             process_group=0,
         )
         _RUNNING.add(process)
@@ -107,6 +119,54 @@ def run_captured(
         with _LOCK:
             _RUNNING.discard(process)
     return subprocess.CompletedProcess(command, process.returncode, out, err)
+
+
+class _Held:
+    """Signals that wait until what must not be interrupted is done."""
+
+    depth = 0
+    ending: BaseException | None = None
+
+
+def interrupt(ending: BaseException) -> None:
+    """For a handler of signals: raises `ending` now, or as soon as what is `whole` is done."""
+    if _Held.depth:
+        _Held.ending = ending
+        return
+    raise ending
+
+
+@contextmanager
+def whole() -> Iterator[None]:
+    """A signal does not end what stands inside halfway: a program that was started belongs to nobody before its place
+    is noted, and a folder that is being removed would stay."""
+    if threading.current_thread() is not threading.main_thread():  # where signals raise nothing
+        yield
+        return
+    _Held.depth += 1
+    try:
+        yield
+    finally:
+        _Held.depth -= 1
+        if not _Held.depth and _Held.ending is not None:
+            ending, _Held.ending = _Held.ending, None
+            raise ending
+
+
+@contextmanager
+def temporary_folder(folder: Path | None = None, prefix: str = "collc-") -> Iterator[Path]:
+    """A new folder in `folder` (by default the system's for temporary files), gone afterwards whatever ends this.
+
+    Raises:
+        OSError: it cannot be made.
+    """
+    with whole():
+        made = tempfile.TemporaryDirectory(dir=folder, prefix=prefix)
+    try:
+        yield Path(made.name)
+    finally:
+        with whole():
+            made.cleanup()
 
 
 def end_tools() -> None:

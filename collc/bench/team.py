@@ -46,7 +46,7 @@ class _Started:
         # The workers' numpy needs no threads of its own; the ranks are the parallelism.
         environment = {**safe_environment(), "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
         pipe = subprocess.PIPE
-        with _sigint_later():
+        with _signals_later():
             self.process = subprocess.Popen(
                 command, stdin=pipe, stdout=pipe, stderr=pipe, text=True, errors="replace", env=environment
             )
@@ -92,9 +92,9 @@ class _Started:
 
 
 @contextmanager
-def _sigint_later() -> Iterator[None]:
-    """Ctrl-C waits until the process that is started meanwhile is ours to end, and until it can end without a word."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+def _signals_later() -> Iterator[None]:
+    """Ctrl-C and SIGTERM wait until the process that is started meanwhile is ours to end, and can without a word."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
     try:
         yield
     finally:
@@ -199,7 +199,8 @@ def team_of(library: Path, nranks: int, place: Place | None, worker: str = "coll
     team = Team([])
     try:
         others = [] if place is None else gather(place)
-        team.ranks = [_Started(library, worker) for _ in range(nranks - len(others))]
+        for _ in range(nranks - len(others)):
+            team.ranks.append(_Started(library, worker))
         team.ranks += map(_Joined, others)
         unique = team.one(0, {"do": "id"})["id"]
         for rank in range(nranks):

@@ -14,12 +14,13 @@ import os
 import shutil
 import stat
 import tempfile
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from functools import cache
 from pathlib import Path
 
 from collc.errors import BuildError
+from collc.process import temporary_folder, whole
 
 _LOG = logging.getLogger("collc")
 _WRITERS = stat.S_IWGRP | stat.S_IWOTH
@@ -61,38 +62,42 @@ def cached(key: str, name: str, make: Callable[[Path], None], beside: Sequence[s
     Args:
         beside: files that `make` leaves in the same folder and that belong to the entry.
     """
+    with ExitStack() as stack:
+        try:
+            folder = _folder(_root(), (key[:2], key))
+            if all(_is_ours(folder / file) for file in (*beside, name)):
+                return folder / name
+            aside = stack.enter_context(_scratch(folder))
+        except CacheProblem as problem:
+            _say(str(problem))
+            folder = _private() / key
+            if (folder / name).is_file():
+                return folder / name
+            folder.mkdir(mode=0o700, exist_ok=True)
+            aside = stack.enter_context(_scratch(folder))
+        _build(folder, aside / name, make, (*beside, name))
+    return folder / name
+
+
+def _build(folder: Path, made: Path, make: Callable[[Path], None], names: Sequence[str]) -> None:
+    """Makes an entry at `made` and moves its files, `names`, to the folder."""
     try:
-        folder = _folder(_root(), (key[:2], key))
-        if all(_is_ours(folder / file) for file in (*beside, name)):
-            return folder / name
-        scratch = _scratch(folder)
-    except CacheProblem as problem:
-        _say(str(problem))
-        folder = _private() / key
-        if (folder / name).is_file():
-            return folder / name
-        folder.mkdir(mode=0o700, exist_ok=True)
-        scratch = _scratch(folder)
-    try:
-        with scratch as aside:
-            made = Path(aside) / name
-            make(made)
-            if not made.is_file():
-                raise BuildError(
-                    f"its tool made no {name}",
-                    where=str(folder),
-                    hint="COLLC_CXX and COLLC_NVCC must be compilers",
-                )
-            # The file that says that the entry is there comes last.
-            for other in (*beside, name):
-                source = made.with_name(other)
-                source.chmod(source.stat().st_mode & ~_WRITERS)
-                source.replace(folder / other)
+        make(made)
+        if not made.is_file():
+            raise BuildError(
+                f"its tool made no {made.name}",
+                where=str(folder),
+                hint="COLLC_CXX and COLLC_NVCC must be compilers",
+            )
+        # The file that says that the entry is there comes last.
+        for name in names:
+            source = made.with_name(name)
+            source.chmod(source.stat().st_mode & ~_WRITERS)
+            source.replace(folder / name)
     except OSError as error:
         raise BuildError(
             f"cannot write the build cache: {error.strerror}", where=str(folder), hint="set COLLC_CACHE to a folder"
         ) from error
-    return folder / name
 
 
 def kept(key: str, name: str) -> bytes | None:
@@ -140,11 +145,14 @@ def safe_folder(name: str) -> Path:
     return folder
 
 
-def _scratch(folder: Path) -> tempfile.TemporaryDirectory[str]:
-    try:
-        return tempfile.TemporaryDirectory(dir=folder, prefix=".building-")
-    except OSError as error:
-        raise CacheProblem(f"the build cache {cache_dir()} cannot be written: {error.strerror}") from None
+@contextmanager
+def _scratch(folder: Path) -> Iterator[Path]:
+    with ExitStack() as stack:
+        try:
+            made = stack.enter_context(temporary_folder(folder, ".building-"))
+        except OSError as error:
+            raise CacheProblem(f"the build cache {cache_dir()} cannot be written: {error.strerror}") from None
+        yield made
 
 
 def _root() -> Path:
@@ -235,12 +243,13 @@ def _say(text: str) -> None:
 def _private() -> Path:
     """A folder of this process alone, gone with it."""
     try:
-        folder = tempfile.mkdtemp(prefix="collc-")
+        with whole():
+            folder = tempfile.mkdtemp(prefix="collc-")
+            atexit.register(_end, folder, os.getpid())
     except OSError as error:
         raise BuildError(
             f"no temporary folder can be made: {error.strerror}", hint="set COLLC_CACHE or TMPDIR to a folder"
         ) from None
-    atexit.register(_end, folder, os.getpid())
     return Path(folder)
 
 

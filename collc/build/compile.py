@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import tempfile
 import zlib
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -23,6 +22,7 @@ from collc.codegen.entry import Entry
 from collc.codegen.render import render
 from collc.errors import BuildError
 from collc.options import Target, TargetKind
+from collc.outputs import written_aside
 from collc.packing.document import PlanFile, to_json
 from collc.packing.gpu_sets import GpuSets
 
@@ -218,14 +218,7 @@ def _link(compiler: Compiler, objects: Sequence[Path], made: Path) -> None:
 def _install(linked: Path, out: Path) -> None:
     """Copies beside the destination and renames, so that a running job never sees half a library."""
     try:
-        with tempfile.NamedTemporaryFile(dir=out.parent, prefix=f".{out.name}.", delete=False) as scratch:
-            aside = Path(scratch.name)
-        try:
+        with written_aside(out, 0o755) as aside:
             shutil.copyfile(linked, aside)
-            aside.chmod(0o755)
-            aside.replace(out)
-        except OSError:
-            aside.unlink(missing_ok=True)
-            raise
     except OSError as error:
         raise BuildError(f"cannot write the library: {error.strerror}", where=str(out)) from error

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import os
 import subprocess
-import tempfile
 from dataclasses import dataclass
 from functools import cache
 
 from collc.errors import BuildError
-from collc.process import find_program, run_captured, safe_environment
+from collc.process import find_program, run_captured, safe_environment, temporary_folder
 
 
 @dataclass(frozen=True)
@@ -63,7 +62,7 @@ def run_tool(command: list[str], *, cwd: str | None = None) -> None:
     Raises:
         BuildError: with the command, the status and the end of its log.
     """
-    with tempfile.TemporaryDirectory(prefix="collc-") as empty:
+    with temporary_folder() as empty:
         try:
             done = run_captured(command, cwd=cwd or empty, environment=_plain_env())
         except subprocess.SubprocessError as error:

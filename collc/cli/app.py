@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import difflib
 import errno
 import importlib
@@ -14,13 +15,14 @@ import sys
 import threading
 import traceback
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 import click
 
 from collc import __version__
 from collc.errors import CollcError, UsageError, visible
-from collc.process import allow_tools, end_tools
+from collc.process import allow_tools, end_tools, interrupt
 
 # Command -> its one-line help. The module collc.cli.<name> defines `command`; it is imported only when asked for, so
 # that `collc --help` does not pay for solvers.
@@ -77,14 +79,53 @@ def cli(debug: bool) -> None:
     """Compile collective communication for the GPUs that you really have."""
 
 
-class _Interrupted(BaseException):
-    """Ctrl-C. Not a KeyboardInterrupt, to which click has an answer of its own."""
+class _Ended(BaseException):
+    """A signal that ends the command. Not a KeyboardInterrupt, to which click has an answer of its own."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.number = number
 
 
-def _interrupt(number: int, frame: object) -> None:
-    """The first Ctrl-C ends the command; others must not interrupt what it does to leave nothing behind."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    raise _Interrupted
+# Ctrl-C, and what `kill`, batch systems and containers send.
+_ENDS: dict[signal.Signals, Any] = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}
+
+
+def _end(number: int, frame: object) -> None:
+    """The first signal ends the command; others must not interrupt what it does to leave nothing behind."""
+    for other in _ENDS:
+        signal.signal(other, signal.SIG_IGN)
+    interrupt(_Ended(number))
+
+
+def _listen() -> list[signal.Signals]:
+    """Takes the signals that nobody has chosen an answer to. Returns them."""
+    if threading.current_thread() is not threading.main_thread():
+        return []
+    taken = [number for number, default in _ENDS.items() if signal.getsignal(number) is default]
+    for number in taken:
+        signal.signal(number, _end)
+    return taken
+
+
+def _let_go(taken: Sequence[signal.Signals], last: bool) -> None:
+    """Signals mean again what they meant before; nothing, where this was the `last` that the process does."""
+    for number in taken:
+        if last or signal.getsignal(number) is _end:
+            signal.signal(number, signal.SIG_IGN if last else _ENDS[number])
+
+
+_OBEYED: list[int] = []
+
+
+@atexit.register  # before others register theirs, so that it comes last
+def _die() -> None:
+    """Ends a process that was terminated by that signal, so that whoever sent it sees that it was obeyed."""
+    if _OBEYED:
+        with suppress(OSError, ValueError):
+            sys.stdout.flush()
+        signal.signal(_OBEYED[0], signal.SIG_DFL)
+        os.kill(os.getpid(), _OBEYED[0])
 
 
 class _Lines(logging.Handler):
@@ -102,9 +143,7 @@ def main(argv: list[str] | None = None) -> Any:
     args = sys.argv[1:] if argv is None else argv
     logging.getLogger("collc").addHandler(_LINES)
     allow_tools()
-    handles = threading.current_thread() is threading.main_thread()
-    if handles and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-        signal.signal(signal.SIGINT, _interrupt)
+    taken = _listen()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # a terminal of few characters, a name that is no UTF-8
             stream.reconfigure(errors="backslashreplace")
@@ -116,10 +155,13 @@ def main(argv: list[str] | None = None) -> Any:
         sys.exit(_run(rest))
     except CollcError as error:
         _fail(error, debug, str(error), error.exit_code)
-    except (_Interrupted, KeyboardInterrupt):
+    except (_Ended, KeyboardInterrupt) as ended:
         end_tools()
-        click.echo("collc: interrupted", err=True)
-        sys.exit(130)
+        terminated = isinstance(ended, _Ended) and ended.number == signal.SIGTERM
+        if terminated:
+            _OBEYED.append(signal.SIGTERM)
+        click.echo(f"collc: {'terminated' if terminated else 'interrupted'}", err=True)
+        sys.exit(143 if terminated else 130)
     except BrokenPipeError:
         # The reader of our output has gone (`collc ... | head`): not an error worth a traceback.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -132,8 +174,9 @@ def main(argv: list[str] | None = None) -> Any:
     except (MemoryError, RecursionError) as error:
         _fail(error, debug, f"the input is too large for this machine ({type(error).__name__})", 1)
     finally:
-        if handles and signal.getsignal(signal.SIGINT) is _interrupt:
-            signal.signal(signal.SIGINT, signal.default_int_handler)
+        # A command that failed has no use for what its compilers would still make.
+        end_tools()
+        _let_go(taken, last=argv is None)
 
 
 def _run(args: list[str]) -> int:

@@ -12,17 +12,18 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import json
-import math
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from collc.errors import UsageError
+from collc.inputs import read_input
 from collc.simulate.generations import MACHINES
 from collc.simulate.params import LinkClass, Machine, Nvls
 from collc.topology.model import LinkKind
 
 FORMAT = "collc-params/1"
+_BEGIN = f'begin with {{"format": "{FORMAT}"}}'
 _MOST_BYTES = 1 << 20
 _PLAIN = ("launch_us", "step_us", "credit_us", "issue_us", "memory_gbps")
 _PROTOCOL = ("hop_us", "efficiency", "block_gbps", "start_us")
@@ -44,10 +45,11 @@ def read_params(path: Path, base: Machine) -> Machine:
     where = str(path)
     _known(value, ("format", "base", "name", "source", *_PLAIN, "protocols", "classes", "nvls"), where, "")
     if value.get("format") != FORMAT:
-        raise UsageError("this is no parameter file", where=where, hint=f'begin with {{"format": "{FORMAT}"}}')
+        raise UsageError("this is no parameter file", where=where, hint=_BEGIN)
     if "base" in value:
         if value["base"] not in MACHINES:
-            raise UsageError(f"no base {value['base']!r}", where=where, hint=f"choose one of {', '.join(MACHINES)}")
+            hint = f"choose one of {', '.join(MACHINES)}"
+            raise UsageError(f"no base {value['base'][:80]!r}", where=where, hint=hint)
         base = MACHINES[value["base"]]
     plain: dict[str, Any] = {key: _number(value[key], where, key) for key in _PLAIN if key in value}
     protocols = _tables(value, "protocols", [p.name for p in base.protocols], _PROTOCOL, where)
@@ -67,18 +69,25 @@ def _any(changes: Mapping[str, float]) -> dict[str, Any]:
 
 
 def _load(path: Path) -> dict[str, Any]:
+    def pairs(items: list[tuple[str, Any]]) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        for key, item in items:
+            if key in found:
+                raise UsageError(f"the key {key[:80]!r} is given twice", where=str(path), hint="remove one of them")
+            found[key] = item
+        return found
+
     try:
-        with path.open("rb") as file:
-            data = file.read(_MOST_BYTES + 1)
-        if len(data) > _MOST_BYTES:
-            raise UsageError("larger than 1 MiB, which no parameter file is", where=str(path))
-        value = json.loads(data)
+        value = json.loads(read_input(path, limit=_MOST_BYTES), object_pairs_hook=pairs)
     except OSError as error:
         raise UsageError(f"cannot read: {error.strerror}", where=str(path), hint="check path and rights") from None
     except (ValueError, RecursionError) as error:
-        raise UsageError(f"not JSON: {error}", where=str(path)) from None
+        raise UsageError(f"not JSON: {error}", where=str(path), hint=_BEGIN) from None
     if not isinstance(value, dict):
-        raise UsageError("a parameter file is one JSON object", where=str(path))
+        raise UsageError("a parameter file is one JSON object", where=str(path), hint=_BEGIN)
+    for key in ("name", "source", "base"):
+        if not isinstance(value.get(key, ""), str):
+            raise UsageError(f"{key} is no text", where=str(path), hint=f'write "{key}": "..."')
     return value
 
 
@@ -97,14 +106,14 @@ def _tables(
     """`{"protocols": {"LL": {"hop_us": 1}}}`: the changes by name."""
     table = value.get(key, {})
     if not isinstance(table, dict):
-        raise UsageError(f"{key} must be an object", where=where)
+        raise UsageError(f"{key} must be an object", where=where, hint=f'write "{key}": {{...}}')
     _known(table, names, where, f"{key}.")
     return {name: _numbers(changes, fields, where, f"{key}.{name}") for name, changes in table.items()}
 
 
 def _numbers(value: object, fields: tuple[str, ...], where: str, place: str) -> dict[str, float]:
     if not isinstance(value, dict):
-        raise UsageError(f"{place} must be an object", where=where)
+        raise UsageError(f"{place} must be an object", where=where, hint="write {...}")
     _known(value, fields, where, f"{place}.")
     return {key: _number(found, where, f"{place}.{key}") for key, found in value.items()}
 
@@ -112,9 +121,9 @@ def _numbers(value: object, fields: tuple[str, ...], where: str, place: str) -> 
 def _number(value: object, where: str, place: str) -> float:
     """A number that the key can have: shares of a link are at most 1, rates are above 0, times may be 0."""
     name = place.rpartition(".")[2]
-    good = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    good = isinstance(value, int | float) and not isinstance(value, bool)
     if good:
-        assert isinstance(value, int | float)
+        assert isinstance(value, int | float)  # NaN and numbers beyond floats fail the comparisons
         share = name in ("efficiency", "tree_share")
         good = 0 <= value <= (1 if share else _MOST) and (value > 0 or name.endswith("_us"))
     if not good:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import chdir
 from pathlib import Path
 from typing import Any
 
 from collc.errors import BuildError
+from collc.process import temporary_folder
 from collc.simulate.nccl import Baseline
 from collc.simulate.run import Prediction
 
@@ -21,7 +21,7 @@ def figure() -> Any:
     """
     try:
         # matplotlib reads a `matplotlibrc` of the current folder before the user's own.
-        with tempfile.TemporaryDirectory(prefix="collc-") as empty, chdir(empty):
+        with temporary_folder() as empty, chdir(empty):
             from matplotlib.figure import Figure
     except ImportError as error:
         raise BuildError("plots need matplotlib", hint="pip install 'collc[plot]'") from error

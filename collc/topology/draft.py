@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 
 from collc.errors import TopologyError
@@ -56,7 +57,8 @@ class Draft:
         for link in part.links.values():
             copy = replace(link, src=new(link.src), dst=new(link.dst))
             self.links[copy.src, copy.dst, copy.kind] = copy
-        self.servers = {**(self.servers or {}), server: tuple(map(new, part.vertices))}
+        self.servers = {} if self.servers is None else self.servers
+        self.servers[server] = tuple(map(new, part.vertices))
         self.gpu_model = self.gpu_model or part.gpu_model
         return None
 
@@ -73,19 +75,19 @@ class Draft:
         self.links[key] = Link(src, dst, kind, speed.gbps, speed.latency_us)
         return None
 
-    def remove_vertex(self, name: str) -> None:
-        """Takes a vertex and all its links out."""
-        del self.vertices[name]
-        self.links = {key: link for key, link in self.links.items() if name not in key[:2]}
+    def remove_vertices(self, names: Collection[str]) -> None:
+        """Removes vertices and the links that end there, all at once: each of them alone would look at every link."""
+        for name in names:
+            del self.vertices[name]
+        self.links = {key: link for key, link in self.links.items() if key[0] not in names and key[1] not in names}
         if self.servers is not None:
-            self.servers = {s: tuple(m for m in members if m != name) for s, members in self.servers.items()}
+            self.servers = {s: tuple(m for m in members if m not in names) for s, members in self.servers.items()}
 
     def remove_links(self, a: str, b: str, kind: LinkKind | None) -> bool:
         """Removes the links between a and b, both directions. Returns whether there were any."""
-        gone = [key for key in self.links if {key[0], key[1]} == {a, b} and kind in (None, key[2])]
-        for key in gone:
-            del self.links[key]
-        return bool(gone)
+        kinds = list(LinkKind) if kind is None else [kind]
+        gone = [self.links.pop(key, None) for k in kinds for key in ((a, b, k), (b, a, k))]
+        return any(link is not None for link in gone)
 
     def finish(self, name: str, where: str) -> Topology:
         """The finished topology: GPUs first, then switches, CPUs and NICs, each in the order of the file."""

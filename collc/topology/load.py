@@ -202,17 +202,26 @@ def _remove(reader: Reader, draft: Draft, node: Node | None) -> None:
     """`remove: [nic0, [gpu0, gpu3], [gpu0, gpu4, nvlink]]`: vertices and links of the base that are not there."""
     if node is None:
         return
+    gone: set[str] = set()
+
+    def known(end: Node) -> str:
+        name = _known(reader, draft, end)
+        if name in gone:
+            reader.fail(f"`{name}` is removed already", end, "remove it once; its links go with it")
+        return name
+
     for item in reader.items(node, "`remove` is a list of names and of pairs").items:
         if isinstance(item, Scalar):
-            draft.remove_vertex(_known(reader, draft, item))
+            gone.add(known(item))
             continue
         pair = reader.items(item, "a link to remove is [one end, other end] or [one end, other end, kind]")
         if not 2 <= len(pair.items) <= 3:
             reader.fail("a link to remove is [one end, other end] or [one end, other end, kind]", item)
-        a, b = (_known(reader, draft, end) for end in pair.items[:2])
+        a, b = (known(end) for end in pair.items[:2])
         kind = reader.kind(pair.items[2], reader.text(pair.items[2], "a kind of link")) if pair.items[2:] else None
         if not draft.remove_links(a, b, kind):
             reader.fail(f"there is no such link between {a} and {b} to remove", item)
+    draft.remove_vertices(gone)
 
 
 def _add_links(reader: Reader, draft: Draft, node: Node | None, servers: list[str]) -> None:

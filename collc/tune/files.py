@@ -5,13 +5,13 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
-import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from collc.errors import CollcError, RunError
 from collc.inputs import read_input
+from collc.outputs import written_aside
 from collc.tune.candidates import Candidate
 from collc.tune.search import Point, Row
 
@@ -49,15 +49,10 @@ def write_whole(path: Path, text: str) -> None:
         RunError: the folder cannot be written to.
     """
     try:
-        with tempfile.NamedTemporaryFile(
-            "w", dir=path.parent, prefix=f".{path.name}.", delete=False, encoding="utf-8"
-        ) as scratch:
-            scratch.write(text)
-            scratch.flush()
-            os.fsync(scratch.fileno())
-        aside = Path(scratch.name)
-        aside.chmod(0o644)
-        aside.replace(path)
+        with written_aside(path, 0o644) as aside, aside.open("w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
     except OSError as error:
         raise RunError(f"cannot be written: {error.strerror}", where=str(path)) from error
 

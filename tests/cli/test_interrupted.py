@@ -1,9 +1,11 @@
-"""Ctrl-C at any moment: one line and nothing left behind. And pipes without readers, full disks, missing folders."""
+"""Ctrl-C and SIGTERM at any moment: one line and nothing left behind.
+
+And pipes without readers, full disks, missing folders.
+"""
 
 from __future__ import annotations
 
 import os
-import random
 import signal
 import subprocess
 import sys
@@ -14,22 +16,37 @@ import pytest
 from support.libraries import library
 from support.tunable import tunable
 
+from collc.outputs import written_aside
+from collc.process import interrupt, temporary_folder, whole
+
 BOX = """format: collc-topology/1
 name: interrupted
 gpus: 2
 links: [{between: [gpu0, gpu1], kind: nvlink, gbps: 19}]
 """
+# Commands that take a while, and whether they start other programs.
 LONG = {
-    "plan": ["plan", "dgx1v", "--allocations", "all"],
-    "compile": ["compile", "box.yaml", "--target", "host", "-o", "libcollc-own.so"],
-    "bench": ["bench", "LIB", "-e", "64M", "-n", "1000"],
-    "tune": ["tune", "TUNABLE", "-o", "x.tuning"],
+    "plan": (["plan", "dgx1v", "--allocations", "all"], False),
+    "compile": (["compile", "box.yaml", "--target", "host", "-o", "libcollc-own.so"], True),
+    "simulate": (["simulate", "dgx1v"], False),
+    "bench": (["bench", "LIB", "-e", "64M", "-n", "1000"], True),
+    "tune": (["tune", "TUNABLE", "-o", "x.tuning"], True),
+    "probe": (["probe", "--cpu", "--measure"], True),
+    "doctor": (["doctor"], True),
+    "verify": (["verify", "TUNABLE"], False),
 }
-# Says when our code runs, for before it Python itself answers Ctrl-C.
-STARTED = "import sys; from collc.cli import main; print('started', file=sys.stderr, flush=True); main(sys.argv[1:])"
+# Says when a command begins, for before it Python itself answers signals.
+STARTED = """
+import sys
+from collc.cli import app, main
+run = app._run
+app._run = lambda words: (print("started", file=sys.stderr, flush=True), run(words))[1]
+main()
+"""
+ENDS = {signal.SIGINT: (130, "collc: interrupted\n"), signal.SIGTERM: (-signal.SIGTERM, "collc: terminated\n")}
 
 
-def children_of(group: int) -> list[str]:
+def members(group: int) -> list[str]:
     """Processes of a session that are not zombies."""
     found = []
     for path in Path("/proc").glob("[0-9]*/stat"):
@@ -42,20 +59,18 @@ def children_of(group: int) -> list[str]:
     return found
 
 
-@pytest.mark.parametrize("whom", ["group", "process"])
-@pytest.mark.parametrize("name", LONG)
-def test_ctrl_c_at_random_moments(tmp_path, name, whom):
-    temporary = tmp_path / "tmp"
+def end(folder: Path, name: str, number: signal.Signals, group: bool, moment: float | None) -> None:
+    """Ends a command by a signal and looks at what is left. `moment`: seconds; None: once it has started a program."""
+    temporary = folder / "tmp"
     temporary.mkdir()
-    (tmp_path / "box.yaml").write_text(BOX)
+    (folder / "box.yaml").write_text(BOX)
+    words, starts = LONG[name]
     # An empty cache for what compiles, so that compilers run.
-    cache = {"COLLC_CACHE": str(tmp_path / "cache")} if name in ("compile", "probe") else {}
-    known = {"LIB": str(library("pair")), "TUNABLE": str(tunable()) if name in ("tune", "verify") else ""}
-    words = [known.get(word, word) for word in LONG[name]]
-    delay = random.Random(f"{name}{whom}").choice([0.0, 0.05, 0.3, 1.0])
+    cache = {"COLLC_CACHE": str(folder / "cache")} if name in ("compile", "probe") else {}
+    known = {"LIB": str(library("pair")), "TUNABLE": str(tunable()) if "TUNABLE" in words else ""}
     process = subprocess.Popen(
-        [sys.executable, "-c", STARTED, *words],
-        cwd=tmp_path,
+        [sys.executable, "-c", STARTED, *(known.get(word, word) for word in words)],
+        cwd=folder,
         env={**os.environ, "TMPDIR": str(temporary), **cache},
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
@@ -64,33 +79,77 @@ def test_ctrl_c_at_random_moments(tmp_path, name, whom):
     )
     assert process.stderr is not None
     assert process.stderr.readline() == "started\n"
-    time.sleep(delay)
-    if whom == "group":
-        os.killpg(process.pid, signal.SIGINT)  # as a terminal does
+    if moment is not None:
+        time.sleep(moment)
+    while moment is None and starts and len(members(process.pid)) == 1 and process.poll() is None:
+        time.sleep(0.001)
+    if group:
+        os.killpg(process.pid, number)  # as a terminal does
     else:
-        process.send_signal(signal.SIGINT)
-    err = process.communicate(timeout=120)[1]
-    if process.returncode in (0, 1) and "interrupted" not in err:
-        assert delay  # it was done before
+        process.send_signal(number)
+    err = process.communicate(timeout=300)[1]
+    if moment is not None and process.returncode in (0, 1):
+        assert err == ""  # it was done before
     else:
-        assert process.returncode == 130, err
-        assert err == "collc: interrupted\n"
-    for _ in range(50):
-        if not children_of(process.pid):
-            break
+        assert (process.returncode, err) == ENDS[number]
+    limit = time.monotonic() + 60
+    while members(process.pid) and time.monotonic() < limit:
         time.sleep(0.1)
-    assert not children_of(process.pid)
+    assert not members(process.pid)
     assert not list(temporary.iterdir())
-    left = [p for p in (tmp_path / "cache").rglob("*") if p.name.startswith((".", "tmp"))] + list(tmp_path.glob(".*"))
+    left = [p for p in (folder / "cache").rglob("*") if p.name.startswith((".", "tmp"))] + list(folder.glob(".*"))
     assert not left
 
 
-def run(*words: str, shell: str = "", **settings: object) -> subprocess.CompletedProcess[bytes]:
+@pytest.mark.parametrize("number", ENDS)
+@pytest.mark.parametrize("name", LONG)
+def test_a_signal_ends_what_a_command_started(tmp_path, name, number):
+    # Ctrl-C reaches all processes of a terminal, `kill` one.
+    end(tmp_path, name, number, group=number == signal.SIGINT, moment=None)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("moment", [0.0, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0])
+@pytest.mark.parametrize("group", [True, False])
+@pytest.mark.parametrize("number", ENDS)
+@pytest.mark.parametrize("name", LONG)
+def test_signals_at_many_moments(tmp_path, name, number, group, moment):
+    end(tmp_path, name, number, group, moment)
+
+
+def test_what_is_whole_is_not_interrupted(tmp_path):
+    """A program is started, and a folder made and removed, before a signal that came meanwhile ends the command."""
+    new, x = tmp_path / "new", tmp_path / "x"
+
+    def nested():
+        with whole(), whole():
+            interrupt(KeyboardInterrupt())
+            new.touch()
+        pytest.fail("nothing was raised")
+
+    def folder():
+        with temporary_folder(tmp_path):
+            interrupt(KeyboardInterrupt())
+
+    def aside():
+        with written_aside(x, 0o644) as scratch:
+            scratch.write_text("new")
+            interrupt(KeyboardInterrupt())
+
+    x.write_text("old")
+    for ended in (nested, folder, aside):
+        with pytest.raises(KeyboardInterrupt):
+            ended()
+    assert sorted(tmp_path.iterdir()) == [new, x]
+    assert x.read_text() == "old"
+
+
+def run(*words: str, **settings: object) -> subprocess.CompletedProcess[bytes]:
     return subprocess.run(
         [sys.executable, "-m", "collc", *words],
         stderr=subprocess.PIPE,
         check=False,
-        timeout=120,
+        timeout=300,
         **settings,  # type: ignore[call-overload]
     )
 

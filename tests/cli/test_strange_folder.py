@@ -29,7 +29,7 @@ name: strange
 gpus: 2
 links: [{between: [gpu0, gpu1], kind: nvlink, gbps: 17}]
 """
-# The words of each command; LIB and TUNABLE are libraries.
+# The words of each command; LIB and TUNABLE are libraries, IR a program.
 COMMAND_LINES = {
     "probe": [["--cpu"], ["--cpu", "--measure"]],
     "compile": [["box.yaml", "--target", "host", "--collective", "broadcast", "-o", "libcollc-own.so"]],
@@ -38,12 +38,14 @@ COMMAND_LINES = {
     "simulate": [["box.yaml", "-e", "1K"], ["box.yaml", "-e", "1K", "--compare", "nccl", "--plot", "x.svg"]],
     "plan": [["box.yaml"]],
     "verify": [["LIB"]],
+    "opt": [["IR", "--passes", "fuse_copies", "--verify", "--interpret"]],
     "inspect": [["LIB"]],
     "run": [["--lib", "LIB", "--", "true"]],
     "doctor": [[]],
     "topologies": [[]],
 }
 ROOT = Path(collc.__file__).parent
+IR = Path(__file__).parents[1] / "golden" / "lower" / "fuse_copies-broadcast.ir"
 
 
 @pytest.fixture
@@ -87,7 +89,7 @@ def test_nothing_that_lies_about_runs(trapped, name, module):
     environment = {**os.environ, "PATH": f":{os.environ['PATH']}:", "LD_LIBRARY_PATH": ""}
     environment.pop("PYTHONPATH", None)
     for words in COMMAND_LINES[name]:
-        known = {"LIB": str(library("pair")), "TUNABLE": str(tunable()) if name == "tune" else ""}
+        known = {"LIB": str(library("pair")), "IR": str(IR), "TUNABLE": str(tunable()) if name == "tune" else ""}
         command = [*start_of(module), name, *(known.get(word, word) for word in words)]
         if name == "run":
             environment["PATH"] = os.environ["PATH"]  # whose command is found as the shell finds it

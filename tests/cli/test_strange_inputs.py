@@ -68,20 +68,25 @@ def names_a_file(param: click.Parameter) -> bool:
     return named or (param.metavar or "").strip("[]") in ("FILE", "TOPO", "LIB", "LIBRARY", "PATH")
 
 
-def test_every_command_that_reads_a_file_is_among_the_readers():
+def place(param: click.Parameter, line: list[str]) -> bool:
+    """Whether FILE stands there in a command line."""
+    before = line[line.index("FILE") - 1]
+    return before in param.opts if isinstance(param, click.Option) else before == line[0]
+
+
+# What is written, not read.
+OUTPUTS = {"output", "keep_source", "dump_dir", "plot", "trace"}
+
+
+def test_every_argument_and_option_that_names_a_file_to_read_is_among_the_readers():
     context = click.Context(cli)
     for name in COMMANDS:
         found = cli.get_command(context, name)
         assert found is not None
-        inputs = {p.name for p in found.params if names_a_file(p)} - {
-            "output",
-            "keep_source",
-            "dump_dir",
-            "plot",
-            "trace",
-        }
-        if inputs:
-            assert any(line[0] == name for line in READERS.values()), f"{name}: {inputs}"
+        lines = [line for line in READERS.values() if line[0] == name]
+        for param in found.params:
+            if names_a_file(param) and param.name not in OUTPUTS:
+                assert any(place(param, line) for line in lines), f"{name}: {param.opts}"
 
 
 def test_a_file_that_grows_or_lies_about_its_size(tmp_path):

@@ -189,7 +189,7 @@ def test_variables_and_what_tools_say(tmp_path, monkeypatch):
     tool.chmod(0o755)
     from collc.build.toolchain import find_cxx
 
-    for value in (str(tool), f"/nowhere/{HOSTILE}"):
+    for value in (str(tool), f"{tmp_path}/nowhere/{HOSTILE}"):
         for variable in ("COLLC_CXX", "COLLC_NVCC", "COLLC_NVRTC", "COLLC_NCCL", "COLLC_CACHE"):
             monkeypatch.setenv(variable, value)
         find_cxx.cache_clear()

@@ -18,6 +18,8 @@ READERS = {
     "plan": ["plan", "FILE"],
     "compile": ["compile", "FILE", "--target", "host"],
     "simulate": ["simulate", "FILE"],
+    "compile params": ["compile", "dgx1v", "--gpus", "0,1", "--target", "cuda", "--params", "FILE"],
+    "simulate params": ["simulate", "dgx1v", "--gpus", "0,1", "-e", "1K", "--params", "FILE"],
     "verify": ["verify", "FILE"],
     "inspect": ["inspect", "FILE"],
     "opt": ["opt", "FILE"],

@@ -103,6 +103,23 @@ def test_extends_adds_changes_and_removes(tmp_path: Path) -> None:
     assert speeds == {("gpu1", "nvs0"): 100, ("nvs0", "gpu1"): 100, ("extra", "gpu0"): 5, ("gpu0", "extra"): 5}
 
 
+def test_removing_takes_as_long_as_reading(tmp_path: Path) -> None:
+    """Vertices and links of a large base, each removed by an entry of its own: not a look at all links for each."""
+    names = [f"n{i}" for i in range(6000)]
+    links = "".join(f"  - {{between: [gpu0, {name}], kind: pcie, gbps: 12}}\n" for name in names)
+    (tmp_path / "base.yaml").write_text(f"{HEAD}gpus: 1\nnics: [{', '.join(names)}]\nlinks:\n{links}")
+    gone = "".join(f"  - {name}\n" if i % 2 else f"  - [gpu0, {name}]\n" for i, name in enumerate(names))
+    (tmp_path / "child.yaml").write_text(f"{HEAD}extends: base.yaml\nremove:\n{gone}")
+    seconds = []
+    for file in ("base.yaml", "child.yaml"):
+        start = time.process_time()
+        topology = load_topology(tmp_path / file)
+        seconds.append(time.process_time() - start)
+    assert not topology.links
+    assert len(topology.vertices) == 3001
+    assert seconds[1] < 5 * seconds[0]
+
+
 def test_a_file_comes_before_a_known_machine_of_that_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     assert len(load_topology("dgx1v").gpus) == 8
@@ -209,6 +226,17 @@ WRONG = {
     "each of a stranger": (HEAD + "template: dgx1v\nservers: 2\nswitches: [s]\nlinks: [[each.x, s, net, 1]]\n", 6, "x"),
     "too many vertices": (HEAD + "template: {gpus: 4096}\nservers: 4096\n", 3, "more than"),
     "remove a stranger": (HEAD + "extends: dgx1v\nremove: [gpu8]\n", 4, "gpu8"),
+    "remove twice": (HEAD + "extends: dgx1v\nremove: [gpu1,\n  gpu1]\n", 5, "removed already"),
+    "remove a link of what is removed": (
+        HEAD + "extends: dgx1v\nremove:\n  - gpu1\n  - [gpu0, gpu1]\n",
+        6,
+        "removed already",
+    ),
+    "remove a link twice": (
+        HEAD + "extends: dgx1v\nremove:\n  - [gpu0, gpu1]\n  - [gpu1, gpu0]\n",
+        6,
+        "no such link",
+    ),
     "remove no link": (HEAD + "extends: dgx1v\nremove: [[gpu0, gpu7]]\n", 4, "no such link"),
 }
 
