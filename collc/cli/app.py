@@ -111,8 +111,7 @@ def _listen() -> list[signal.Signals]:
 def _let_go(taken: Sequence[signal.Signals], last: bool) -> None:
     """Signals mean again what they meant before; nothing, where this was the `last` that the process does."""
     for number in taken:
-        if last or signal.getsignal(number) is _end:
-            signal.signal(number, signal.SIG_IGN if last else _ENDS[number])
+        signal.signal(number, signal.SIG_IGN if last else _ENDS[number])
 
 
 _OBEYED: list[int] = []
@@ -176,6 +175,8 @@ def main(argv: list[str] | None = None) -> Any:
     finally:
         # A command that failed has no use for what its compilers would still make.
         end_tools()
+        if argv is not None:  # the process goes on, and may call the library
+            allow_tools()
         _let_go(taken, last=argv is None)
 
 

@@ -13,11 +13,13 @@ import time
 from pathlib import Path
 
 import pytest
+from support.cli import collc
 from support.libraries import library
 from support.tunable import tunable
 
+from collc.cli import app
 from collc.outputs import written_aside
-from collc.process import interrupt, temporary_folder, whole
+from collc.process import interrupt, run_captured, temporary_folder, whole
 
 BOX = """format: collc-topology/1
 name: interrupted
@@ -115,6 +117,18 @@ def test_a_signal_ends_what_a_command_started(tmp_path, name, number):
 @pytest.mark.parametrize("name", LONG)
 def test_signals_at_many_moments(tmp_path, name, number, group, moment):
     end(tmp_path, name, number, group, moment)
+
+
+def test_a_process_goes_on_after_a_command_that_was_ended(monkeypatch):
+    """Signals and tools are again what they were, for a program that calls the command line and then the library."""
+    monkeypatch.setattr(app, "_OBEYED", [])
+    for number, (code, line) in ENDS.items():
+        before = {one: signal.getsignal(one) for one in ENDS}
+        monkeypatch.setattr(app, "_run", lambda words, number=number: signal.raise_signal(number))
+        result = collc("doctor")
+        assert (result.code, result.err) == (code if code > 0 else 143, line)
+        assert {one: signal.getsignal(one) for one in ENDS} == before
+        assert run_captured(["/bin/true"]).returncode == 0
 
 
 def test_what_is_whole_is_not_interrupted(tmp_path):
