@@ -159,7 +159,7 @@ def main(argv: list[str] | None = None) -> Any:
         terminated = isinstance(ended, _Ended) and ended.number == signal.SIGTERM
         if terminated:
             _OBEYED.append(signal.SIGTERM)
-        click.echo(f"collc: {'terminated' if terminated else 'interrupted'}", err=True)
+        click.echo(visible(f"collc: {'terminated' if terminated else 'interrupted'}"), err=True)
         sys.exit(143 if terminated else 130)
     except BrokenPipeError:
         # The reader of our output has gone (`collc ... | head`): not an error worth a traceback.

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from collc.errors import UsageError
+from collc.errors import CollcError, UsageError
 from collc.inputs import read_input
 from collc.simulate.generations import MACHINES
 from collc.simulate.params import LinkClass, Machine, Nvls
@@ -39,7 +39,8 @@ def read_params(path: Path, base: Machine) -> Machine:
         base: what the file changes, unless it names another `base`.
 
     Raises:
-        UsageError: the file cannot be read, or something in it is unknown or no sensible number.
+        CollcError: the file cannot be read.
+        UsageError: something in it is unknown or no sensible number.
     """
     value = _load(path)
     where = str(path)
@@ -80,7 +81,7 @@ def _load(path: Path) -> dict[str, Any]:
     try:
         value = json.loads(read_input(path, limit=_MOST_BYTES), object_pairs_hook=pairs)
     except OSError as error:
-        raise UsageError(f"cannot read: {error.strerror}", where=str(path), hint="check path and rights") from None
+        raise CollcError(f"cannot read: {error.strerror}", where=str(path), hint="check path and rights") from None
     except (ValueError, RecursionError) as error:
         raise UsageError(f"not JSON: {error}", where=str(path), hint=_BEGIN) from None
     if not isinstance(value, dict):

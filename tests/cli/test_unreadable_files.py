@@ -18,7 +18,7 @@ READERS = {
     "plan": ["plan", "FILE"],
     "compile": ["compile", "FILE", "--target", "host"],
     "simulate": ["simulate", "FILE"],
-    "compile params": ["compile", "dgx1v", "--gpus", "0,1", "--target", "cuda", "--params", "FILE"],
+    "compile params": ["compile", "dgx1v", "--gpus", "0,1", "--target", "cuda", "-o", "OUT", "--params", "FILE"],
     "simulate params": ["simulate", "dgx1v", "--gpus", "0,1", "-e", "1K", "--params", "FILE"],
     "verify": ["verify", "FILE"],
     "inspect": ["inspect", "FILE"],
@@ -32,7 +32,8 @@ READERS = {
 
 
 def command(name: str, path: Path | str) -> list[str]:
-    known = {"FILE": str(path), "LIBRARY": str(library("pair")) if "LIBRARY" in READERS[name] else ""}
+    out = f"{tempfile.gettempdir()}/libcollc-never.so"  # where everybody may write
+    known = {"FILE": str(path), "OUT": out, "LIBRARY": str(library("pair")) if "LIBRARY" in READERS[name] else ""}
     return [known.get(word, word) for word in READERS[name]]
 
 

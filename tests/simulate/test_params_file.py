@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from collc.errors import UsageError
+from collc.errors import CollcError, UsageError
 from collc.simulate.generations import MACHINES, generation_of, machine_for
 from collc.simulate.params import GENERIC
 from collc.simulate.params_file import read_params
@@ -82,7 +82,7 @@ def test_what_is_wrong_is_said(tmp_path, value, says):
 
 
 def test_a_missing_file_is_said(tmp_path):
-    with pytest.raises(UsageError, match="cannot read"):
+    with pytest.raises(CollcError, match="cannot read"):
         read_params(tmp_path / "none.json", GENERIC)
 
 
