@@ -70,12 +70,12 @@ def test_a_lumped_run_is_the_whole_run(name, collective, variant, smaller, uneve
     assert short.time == pytest.approx(whole.time, rel=1e-9)
     assert short.link_bytes == pytest.approx(whole.link_bytes, rel=1e-12)
     # Every step of every loop, its own or that of the loop that stands for it. Moments closer than 1e-9 are one to the
-    # engine, whichever comes first: hence the tolerance.
+    # engine, whichever comes first, and such differences add up along a chain of steps: hence the tolerance.
     stands = {loop: first for first, loops in short.alike.items() for loop in loops}
     times = {(row.loop, row.step, row.chunk): (row.begin, row.end) for row in short.executions}
     for row in whole.executions:
         begin, end = times[stands.get(row.loop, row.loop), row.step, row.chunk]
-        assert (begin, end) == pytest.approx((row.begin, row.end), rel=1e-8)
+        assert (begin, end) == pytest.approx((row.begin, row.end), rel=1e-7)
 
 
 def test_what_differs_in_one_number_is_not_lumped():
