@@ -154,7 +154,12 @@ void Segment::settle() {
 }
 
 Status Segment::abort_status(uint32_t rank) const {
-  if (control_->aborted.load(std::memory_order_acquire) != 2) return fail(ncclRemoteError, "another rank failed");
+  // Whoever aborts writes its words right after its mark; only one that dies in between leaves none.
+  for (int look = 0; control_->aborted.load(std::memory_order_acquire) != 2; ++look) {
+    if (look == 1000) return fail(ncclRemoteError, "another rank failed");
+    timespec rest{0, 1000000};
+    nanosleep(&rest, nullptr);
+  }
   const std::string text(control_->abort_text, strnlen(control_->abort_text, sizeof control_->abort_text));
   if (control_->abort_rank == rank || control_->abort_code == ncclInvalidUsage) return Status(static_cast<ncclResult_t>(control_->abort_code), text);
   return Status(ncclRemoteError, format("rank %u: %s", control_->abort_rank, text.c_str()));

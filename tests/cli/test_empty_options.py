@@ -60,7 +60,7 @@ def test_a_model_without_a_cuda_compiler(monkeypatch):
     monkeypatch.setattr(compiler, "find_toolkits", none)
     kind, note = compiler.choose_target(None, model="v100")
     assert kind is TargetKind.HOST
-    assert note == "target host, which runs on CPUs: no nvcc found; --model v100, which is for target cuda, is not used"
+    assert note == "target host, which runs on CPUs: no nvcc found; v100, which is for target cuda, is not used"
     assert compiler.choose_target(None)[1] == "target host, which runs on CPUs: no nvcc found"
     assert compiler.choose_target(TargetKind.CUDA, model="v100") == (TargetKind.CUDA, None)
 
