@@ -22,7 +22,7 @@ import click
 
 from collc import __version__
 from collc.errors import CollcError, UsageError, visible
-from collc.process import allow_tools, end_tools, interrupt
+from collc.process import allow_tools, end_tools, interrupt, whole
 
 # Command -> its one-line help. The module collc.cli.<name> defines `command`; it is imported only when asked for, so
 # that `collc --help` does not pay for solvers.
@@ -62,7 +62,9 @@ class _Group(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in COMMANDS:
             return None
-        module = importlib.import_module(f"collc.cli.{cmd_name}")
+        # Modules written in C print and swallow what is raised while they begin.
+        with whole():
+            module = importlib.import_module(f"collc.cli.{cmd_name}")
         command = module.command
         assert isinstance(command, click.Command)
         return command

@@ -209,7 +209,8 @@ class Engine {
     for (const int32_t f : flows) {
       Flow &flow = pool[f];
       flow.left -= flow.rate != kInf ? flow.rate * span : flow.left;
-      if (flow.left <= kEpsilon * flow.total) {
+      // What is left may take less time than `now` can tell: it would never come to its end.
+      if (flow.left <= kEpsilon * flow.total || now + flow.left / flow.rate <= now) {
         done.push_back(flow.loop);
         remove(f);
       } else {

@@ -153,7 +153,9 @@ class Engine:
         still: list[_Flow] = []
         for flow in self.flows:
             flow.left -= flow.rate * span if flow.rate != math.inf else flow.left
-            (done if flow.left <= EPSILON * flow.total else still).append(flow)
+            # What is left may take less time than `now` can tell: it would never come to its end.
+            ended = flow.left <= EPSILON * flow.total or self.now + flow.left / flow.rate <= self.now
+            (done if ended else still).append(flow)
         self.flows = still
         self.changed = bool(done)
         for flow in done:

@@ -30,6 +30,9 @@ _PROTOCOL = ("hop_us", "efficiency", "block_gbps", "start_us")
 _CLASS = ("efficiency", "hop_us")
 _NVLS = ("efficiency", "hop_us", "loop_us", "tree_share")
 _MOST = 1e9
+# Of rates and shares: beside less than this the times of the model are no numbers that can be added.
+_LEAST = 1e-3
+_RANGES = f"times are from 0 to {_MOST:g}, rates from {_LEAST:g} to {_MOST:g}, shares from {_LEAST:g} to 1"
 
 
 def read_params(path: Path, base: Machine) -> Machine:
@@ -120,15 +123,15 @@ def _numbers(value: object, fields: tuple[str, ...], where: str, place: str) -> 
 
 
 def _number(value: object, where: str, place: str) -> float:
-    """A number that the key can have: shares of a link are at most 1, rates are above 0, times may be 0."""
+    """A number that the key can have: see `_RANGES`."""
     name = place.rpartition(".")[2]
     good = isinstance(value, int | float) and not isinstance(value, bool)
     if good:
         assert isinstance(value, int | float)  # NaN and numbers beyond floats fail the comparisons
         share = name in ("efficiency", "tree_share")
-        good = 0 <= value <= (1 if share else _MOST) and (value > 0 or name.endswith("_us"))
+        good = 0 <= value <= (1 if share else _MOST) and (value >= _LEAST or name.endswith("_us"))
     if not good:
         shown = json.dumps(value)[:40]
-        raise UsageError(f"{place} cannot be {shown}", where=where, hint="times are from 0 on, shares above 0 up to 1")
+        raise UsageError(f"{place} cannot be {shown}", where=where, hint=_RANGES)
     assert isinstance(value, int | float)
     return float(value)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
+from support.cli import collc
 
 from collc.errors import CollcError, UsageError
 from collc.simulate.generations import MACHINES, generation_of, machine_for
@@ -58,6 +59,8 @@ def test_without_a_base_the_topologys_generation_is_changed(tmp_path):
         ({"base": ["h100"]}, "base is no text"),
         ({"base": {}}, "base is no text"),
         ({"source": 5}, "source is no text"),
+        ({"memory_gbps": 5e-324}, "memory_gbps cannot be 5e-324"),
+        ({"protocols": {"Simple": {"efficiency": 1e-300}}}, "efficiency cannot be 1e-300"),
         ({"launch_us": 10**400}, "launch_us cannot be 1000"),
         ({"launch_us": float("nan")}, "launch_us cannot be NaN"),
         ('{"format": "collc-plan/1"}', "no parameter file"),
@@ -114,3 +117,18 @@ def test_every_parameter_set_names_a_limit_of_the_block_and_the_card():
     for machine in MACHINES.values():
         assert all(protocol.block_gbps for protocol in machine.protocols), machine.name
         assert machine.memory_gbps or machine.name == "generic"
+
+
+def test_the_least_and_the_most_values_give_an_answer(tmp_path):
+    for times, rates, shares in ((0, 1e9, 1), (1e9, 1e-3, 1e-3), (1e9, 1e9, 1e-3), (0, 1e-3, 1)):
+        protocol = {"hop_us": times, "start_us": times, "block_gbps": rates, "efficiency": shares}
+        value = {
+            **dict.fromkeys(("launch_us", "step_us", "credit_us", "issue_us"), times),
+            "memory_gbps": rates,
+            "protocols": dict.fromkeys(("Simple", "LL", "LL128"), protocol),
+            "classes": {"nvlink": {"efficiency": shares, "hop_us": times}},
+        }
+        path = write(tmp_path, value)
+        result = collc("simulate", "dgx1v", "--gpus", "0,1,2", "-e", "64K", "--params", path, "--json")
+        assert result.code == 0, result.err
+        assert all(0 <= row["time_us"] < 1e15 for row in json.loads(result.out)["rows"])
