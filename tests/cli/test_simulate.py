@@ -197,13 +197,16 @@ def test_the_version_of_nccl_matters():
         (("--nccl-version", "2.19"), "--compare nccl"),
         (("--fabric", "efa"), "--compare nccl"),
         (("--compare", "nccl", "--nccl-version", "1.0"), "no rule is known"),
-        (("--params", "none.json"), "cannot read"),
         (("--root", "9", "--collective", "broadcast"), "no rank 9"),
         (("--collective", "reduce", "--collective", "broadcast", "--trace", "x.json"), "one --collective"),
     ],
 )
 def test_usage_errors_are_one_line(argv, words):
     assert words in refused(collc("simulate", "dgx1v", *argv), code=2)
+
+
+def test_a_parameter_file_that_is_not_there_is_one_line():
+    assert "none.json: cannot read" in refused(collc("simulate", "dgx1v", "--params", "none.json"), code=1)
 
 
 def test_ll128_is_refused_without_nvlink():

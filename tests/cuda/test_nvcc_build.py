@@ -203,7 +203,7 @@ def test_the_wheels_are_looked_in_last(monkeypatch, tmp_path):
     for name in ("COLLC_NVCC", "CUDA_PATH"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("CUDA_HOME", str(tmp_path / "absent"))
-    monkeypatch.setattr(shutil, "which", lambda name: None)
+    monkeypatch.setattr(shutil, "which", lambda name, path=None: None)
     monkeypatch.setattr(nvcc, "SYSTEM_CUDA", tmp_path / "absent")
     found = nvcc.find_nvcc()
     assert (found.path, found.release, found.architectures) == (str(tool), "13.0", ("75", "90"))

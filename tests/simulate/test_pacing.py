@@ -16,6 +16,7 @@ from collc.options import CUDA, HOST
 from collc.packing.candidates import MOST_CHANNELS, TURNS
 from collc.pipeline import Recorder, pack
 from collc.simulate import compiled
+from collc.simulate.params import GENERIC
 from collc.simulate.run import Simulator, Variant
 from collc.topology.allocation import parse_gpus
 from collc.topology.graph import plan_graph
@@ -24,11 +25,13 @@ from collc.topology.load import load_topology
 PARTS = TURNS * MOST_CHANNELS
 CHUNK = 64 << 10
 LARGE = 256 << 20
+# Blocks without a limit of their own: what is left is the order of the work.
+WIDE = GENERIC.replace(protocols=tuple(dataclasses.replace(p, block_gbps=None) for p in GENERIC.protocols))
 
 
 def model(machine: str, gpus: str | None = None, collective: Collective = Collective.ALL_REDUCE) -> Simulator:
     topology = load_topology(machine)
-    return Simulator(plan_graph(topology, parse_gpus(topology, gpus) if gpus else None), collective, None)
+    return Simulator(plan_graph(topology, parse_gpus(topology, gpus) if gpus else None), collective, None, WIDE)
 
 
 def reached(simulator: Simulator, channels: int) -> float:
