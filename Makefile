@@ -121,9 +121,10 @@ cuda-kernels: setup  ## what the compilers made of the CUDA kernels: registers, 
 blink: setup  ## Blink's claims in plans and model: docs/blink.md
 	$(BIN)/python benchmarks/blink.py --write docs/blink.md
 
-format: setup  ## rewrite the Python sources in the house format; clang-format -i does it for C++
+format: setup  ## rewrite the Python, C, C++ and CUDA sources in the house format
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+	git ls-files '*.c' '*.cpp' '*.cu' '*.h' ':!tests/golden' | xargs $(BIN)/clang-format -i
 
 golden: setup  ## rewrite the golden files; read the diff afterwards
 	$(BIN)/python -m pytest tests/test_golden.py tests/test_cases.py tests/collectives --update-golden

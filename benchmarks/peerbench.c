@@ -107,7 +107,8 @@ static void call(int collective, size_t count, int root) {
   const auto sum = ccl::reduction::sum;
   if (collective == kAllReduce) ccl::allreduce(input, output, count, sum, *communicator).wait();
   if (collective == kBroadcast) ccl::broadcast(output, count, root, *communicator).wait();
-  if (collective == kAllGather) ccl::allgatherv(input, part, output, std::vector<size_t>((size_t)nranks, part), *communicator).wait();
+  if (collective == kAllGather)
+    ccl::allgatherv(input, part, output, std::vector<size_t>((size_t)nranks, part), *communicator).wait();
   if (collective == kReduceScatter) ccl::reduce_scatter(input, output, part, sum, *communicator).wait();
 }
 
@@ -119,8 +120,7 @@ static void call(int collective, size_t count, int root) {
   if (collective == kAllReduce) result = MPI_Allreduce(input, output, all, MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD);
   if (collective == kBroadcast) result = MPI_Bcast(output, all, MPI_FLOAT, root, MPI_COMM_WORLD);
   if (collective == kAllGather) result = MPI_Allgather(input, part, MPI_FLOAT, output, part, MPI_FLOAT, MPI_COMM_WORLD);
-  if (collective == kReduceScatter)
-    result = MPI_Reduce_scatter_block(input, output, part, MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD);
+  if (collective == kReduceScatter) result = MPI_Reduce_scatter_block(input, output, part, MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD);
   if (result != MPI_SUCCESS) fail("an MPI call failed");
 }
 
@@ -224,8 +224,7 @@ static void call(int collective, size_t count, int root) {
   if (collective == kAllReduce) result = ncclAllReduce(input, output, count, ncclFloat, ncclSum, communicator, NULL);
   if (collective == kBroadcast) result = ncclBroadcast(output, output, count, ncclFloat, root, communicator, NULL);
   if (collective == kAllGather) result = ncclAllGather(input, output, part, ncclFloat, communicator, NULL);
-  if (collective == kReduceScatter)
-    result = ncclReduceScatter(input, output, part, ncclFloat, ncclSum, communicator, NULL);
+  if (collective == kReduceScatter) result = ncclReduceScatter(input, output, part, ncclFloat, ncclSum, communicator, NULL);
   require(result);
 }
 

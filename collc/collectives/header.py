@@ -46,9 +46,8 @@ struct CollectiveTraits {
 constexpr CollectiveTraits kTraits[kCollectives] = {
 ROWS};
 
-constexpr bool in_order(uint32_t n) {
-  return n == 0 || (kTraits[n - 1].collective == Collective(n - 1) && in_order(n - 1));
-}
+constexpr bool in_order(uint32_t n) { \
+return n == 0 || (kTraits[n - 1].collective == Collective(n - 1) && in_order(n - 1)); }
 static_assert(in_order(kCollectives), "a collective's number is its row");
 
 constexpr const CollectiveTraits &traits(Collective collective) { return kTraits[static_cast<uint32_t>(collective)]; }

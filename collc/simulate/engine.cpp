@@ -65,9 +65,7 @@ struct Event {
   int64_t sequence;
   int32_t kind, which;
   int64_t cause;
-  bool operator>(const Event &other) const {
-    return std::tie(at, sequence) > std::tie(other.at, other.sequence);
-  }
+  bool operator>(const Event &other) const { return std::tie(at, sequence) > std::tie(other.at, other.sequence); }
 };
 
 class Engine {

@@ -4,10 +4,8 @@
 
 using namespace collc::cuda;
 
-#define COLLC_DEFINE_KERNEL(name, type, protocol)                                 \
-  COLLC_KERNEL(kMaxThreads) collc_##name(COLLC_KERNEL_ARGUMENT(Launch) launch) {  \
-    run_block<type, protocol<type>>(launch);                                      \
-  }
+#define COLLC_DEFINE_KERNEL(name, type, protocol) \
+  COLLC_KERNEL(kMaxThreads) collc_##name(COLLC_KERNEL_ARGUMENT(Launch) launch) { run_block<type, protocol<type>>(launch); }
 COLLC_SIMPLE_KERNELS(COLLC_DEFINE_KERNEL)
 COLLC_LL_KERNELS(COLLC_DEFINE_KERNEL)
 #if !defined(COLLC_PRE_VOLTA)

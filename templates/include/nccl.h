@@ -19,8 +19,7 @@ extern "C" {
 #define NCCL_PATCH 9
 #define NCCL_SUFFIX ""
 #define NCCL_VERSION_CODE 22809
-#define NCCL_VERSION(X, Y, Z) \
-  (((X) <= 2 && (Y) <= 8) ? (X) * 1000 + (Y) * 100 + (Z) : (X) * 10000 + (Y) * 100 + (Z))
+#define NCCL_VERSION(X, Y, Z) (((X) <= 2 && (Y) <= 8) ? (X) * 1000 + (Y) * 100 + (Z) : (X) * 10000 + (Y) * 100 + (Z))
 #define NCCL_COMM_NULL NULL
 #define NCCL_UNIQUE_ID_BYTES 128
 #define NCCL_CONFIG_UNDEF_INT INT_MIN
@@ -112,14 +111,13 @@ typedef struct ncclConfig_v22800 {
 } ncclConfig_t;
 
 #define NCCL_CONFIG_MAGIC 0xcafebeef
-#define NCCL_CONFIG_INITIALIZER                                                                                \
-  {                                                                                                            \
-    sizeof(ncclConfig_t), NCCL_CONFIG_MAGIC, NCCL_VERSION(NCCL_MAJOR, NCCL_MINOR, NCCL_PATCH),                 \
-        NCCL_CONFIG_UNDEF_INT, NCCL_CONFIG_UNDEF_INT, NCCL_CONFIG_UNDEF_INT, NCCL_CONFIG_UNDEF_INT,            \
-        NCCL_CONFIG_UNDEF_PTR, NCCL_CONFIG_UNDEF_INT, NCCL_CONFIG_UNDEF_INT, NCCL_CONFIG_UNDEF_PTR,            \
-        NCCL_CONFIG_UNDEF_INT, NCCL_CONFIG_UNDEF_INT, NCCL_CONFIG_UNDEF_INT, NCCL_CONFIG_UNDEF_INT,            \
-        NCCL_CONFIG_UNDEF_INT, NCCL_CONFIG_UNDEF_INT                                                           \
-  }
+#define NCCL_CONFIG_INITIALIZER                                                                    \
+  {sizeof(ncclConfig_t),  NCCL_CONFIG_MAGIC,     NCCL_VERSION(NCCL_MAJOR, NCCL_MINOR, NCCL_PATCH), \
+   NCCL_CONFIG_UNDEF_INT, NCCL_CONFIG_UNDEF_INT, NCCL_CONFIG_UNDEF_INT,                            \
+   NCCL_CONFIG_UNDEF_INT, NCCL_CONFIG_UNDEF_PTR, NCCL_CONFIG_UNDEF_INT,                            \
+   NCCL_CONFIG_UNDEF_INT, NCCL_CONFIG_UNDEF_PTR, NCCL_CONFIG_UNDEF_INT,                            \
+   NCCL_CONFIG_UNDEF_INT, NCCL_CONFIG_UNDEF_INT, NCCL_CONFIG_UNDEF_INT,                            \
+   NCCL_CONFIG_UNDEF_INT, NCCL_CONFIG_UNDEF_INT}
 
 #ifndef COLLC_API
 #define COLLC_API
@@ -151,8 +149,7 @@ COLLC_DECLARE(ncclResult_t, CommCount, (const ncclComm_t comm, int *count));
 COLLC_DECLARE(ncclResult_t, CommCuDevice, (const ncclComm_t comm, int *device));
 COLLC_DECLARE(ncclResult_t, CommUserRank, (const ncclComm_t comm, int *rank));
 
-COLLC_DECLARE(ncclResult_t, CommSplit,
-              (ncclComm_t comm, int color, int key, ncclComm_t *newcomm, ncclConfig_t *config));
+COLLC_DECLARE(ncclResult_t, CommSplit, (ncclComm_t comm, int color, int key, ncclComm_t *newcomm, ncclConfig_t *config));
 COLLC_DECLARE(ncclResult_t, CommShrink,
               (ncclComm_t comm, int *excludeRanksList, int excludeRanksCount, ncclComm_t *newcomm, ncclConfig_t *config,
                int shrinkFlags));
@@ -174,11 +171,11 @@ COLLC_DECLARE(ncclResult_t, GroupEnd, (void));
 
 /* Collectives */
 COLLC_DECLARE(ncclResult_t, AllReduce,
-              (const void *sendbuff, void *recvbuff, size_t count, ncclDataType_t datatype, ncclRedOp_t op,
-               ncclComm_t comm, cudaStream_t stream));
+              (const void *sendbuff, void *recvbuff, size_t count, ncclDataType_t datatype, ncclRedOp_t op, ncclComm_t comm,
+               cudaStream_t stream));
 COLLC_DECLARE(ncclResult_t, Broadcast,
-              (const void *sendbuff, void *recvbuff, size_t count, ncclDataType_t datatype, int root,
-               ncclComm_t comm, cudaStream_t stream));
+              (const void *sendbuff, void *recvbuff, size_t count, ncclDataType_t datatype, int root, ncclComm_t comm,
+               cudaStream_t stream));
 COLLC_DECLARE(ncclResult_t, Bcast,
               (void *buff, size_t count, ncclDataType_t datatype, int root, ncclComm_t comm, cudaStream_t stream));
 COLLC_DECLARE(ncclResult_t, Reduce,
@@ -188,8 +185,8 @@ COLLC_DECLARE(ncclResult_t, AllGather,
               (const void *sendbuff, void *recvbuff, size_t sendcount, ncclDataType_t datatype, ncclComm_t comm,
                cudaStream_t stream));
 COLLC_DECLARE(ncclResult_t, ReduceScatter,
-              (const void *sendbuff, void *recvbuff, size_t recvcount, ncclDataType_t datatype, ncclRedOp_t op,
-               ncclComm_t comm, cudaStream_t stream));
+              (const void *sendbuff, void *recvbuff, size_t recvcount, ncclDataType_t datatype, ncclRedOp_t op, ncclComm_t comm,
+               cudaStream_t stream));
 
 COLLC_DECLARE(ncclResult_t, AlltoAll,
               (const void *sendbuff, void *recvbuff, size_t count, ncclDataType_t datatype, ncclComm_t comm,
@@ -203,8 +200,7 @@ COLLC_DECLARE(ncclResult_t, Scatter,
 
 /* Between two ranks; those that depend on each other belong into one group */
 COLLC_DECLARE(ncclResult_t, Send,
-              (const void *sendbuff, size_t count, ncclDataType_t datatype, int peer, ncclComm_t comm,
-               cudaStream_t stream));
+              (const void *sendbuff, size_t count, ncclDataType_t datatype, int peer, ncclComm_t comm, cudaStream_t stream));
 COLLC_DECLARE(ncclResult_t, Recv,
               (void *recvbuff, size_t count, ncclDataType_t datatype, int peer, ncclComm_t comm, cudaStream_t stream));
 

@@ -24,11 +24,9 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-double seconds_since(Clock::time_point start) {
-  return std::chrono::duration<double>(Clock::now() - start).count();
-}
+double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
-[[noreturn]] void fail(const std::string& what) {
+[[noreturn]] void fail(const std::string &what) {
   std::fprintf(stderr, "%s\n", what.c_str());
   std::exit(1);
 }
@@ -57,7 +55,7 @@ struct alignas(128) Flag {
   std::atomic<int> value{0};
 };
 
-void wait_for(const Flag& flag, int value) {
+void wait_for(const Flag &flag, int value) {
   // A pair that shares a core with another process must not burn its whole time slice.
   for (int spins = 0; flag.value.load(std::memory_order_acquire) < value;) {
     if (++spins > 20000) {
@@ -107,7 +105,7 @@ void host_pair(size_t i, size_t j, int src, int dst) {
   report(i, j, kHostBytes / best, latency);
 }
 
-void measure_host(const std::vector<std::string>& cpus) {
+void measure_host(const std::vector<std::string> &cpus) {
   for (size_t i = 0; i < cpus.size(); i++) {
     for (size_t j = 0; j < cpus.size(); j++) {
       if (i != j) host_pair(i, j, std::atoi(cpus[i].c_str()), std::atoi(cpus[j].c_str()));
@@ -124,19 +122,19 @@ constexpr int kSmallCopies = 20;
 // The part of the driver API that is needed, by the exported names of cuda.h.
 struct Driver {
   int (*init)(unsigned);
-  int (*device)(int*, const char*);
-  int (*retain)(void**, int);
-  int (*current)(void*);
-  int (*alloc)(uint64_t*, size_t);
+  int (*device)(int *, const char *);
+  int (*retain)(void **, int);
+  int (*current)(void *);
+  int (*alloc)(uint64_t *, size_t);
   int (*release)(uint64_t);
-  int (*can_access)(int*, int, int);
-  int (*enable)(void*, unsigned);
-  int (*copy)(uint64_t, void*, uint64_t, void*, size_t, void*);
-  int (*synchronize)(void*);
-  int (*error_name)(int, const char**);
+  int (*can_access)(int *, int, int);
+  int (*enable)(void *, unsigned);
+  int (*copy)(uint64_t, void *, uint64_t, void *, size_t, void *);
+  int (*synchronize)(void *);
+  int (*error_name)(int, const char **);
 
-  void check(int code, const std::string& what) const {
-    const char* name = nullptr;
+  void check(int code, const std::string &what) const {
+    const char *name = nullptr;
     if (code != 0) {
       error_name(code, &name);
       fail(what + ": " + (name != nullptr ? name : std::to_string(code)));
@@ -145,13 +143,13 @@ struct Driver {
 };
 
 template <typename F>
-void load(void* library, F& function, const char* name) {
+void load(void *library, F &function, const char *name) {
   function = reinterpret_cast<F>(dlsym(library, name));
   if (function == nullptr) fail(std::string("libcuda.so.1 has no ") + name);
 }
 
 Driver open_driver() {
-  void* library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
+  void *library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) fail("there is no CUDA driver on this machine (libcuda.so.1)");
   Driver d{};
   load(library, d.init, "cuInit");
@@ -168,12 +166,12 @@ Driver open_driver() {
   return d;
 }
 
-void measure_cuda(const std::vector<std::string>& buses) {
+void measure_cuda(const std::vector<std::string> &buses) {
   const Driver d = open_driver();
   d.check(d.init(0), "cuInit");
   const size_t n = buses.size();
   std::vector<int> device(n);
-  std::vector<void*> context(n);
+  std::vector<void *> context(n);
   std::vector<uint64_t> buffer(n);
   for (size_t i = 0; i < n; i++) {
     d.check(d.device(&device[i], buses[i].c_str()), buses[i]);
@@ -219,7 +217,7 @@ void measure_cuda(const std::vector<std::string>& buses) {
 
 }  // namespace
 
-int main(int argc, char** argv) {
+int main(int argc, char **argv) {
   const std::vector<std::string> names(argv + std::min(argc, 2), argv + argc);
   const std::string kind = argc > 1 ? argv[1] : "";
   if (kind == "host") {

@@ -19,7 +19,8 @@ Status check_buffers(const Communicator &communicator, const Call &call, bool se
   if (bytes == 0) return fail(ncclInvalidArgument, "type %d does not exist", static_cast<int>(call.type));
   const bool overflows = __builtin_mul_overflow(bytes, call.count, &bytes) ||
                          __builtin_mul_overflow(bytes, uint64_t{communicator.nranks()}, &bytes);
-  if (overflows || bytes > uint64_t{1} << 62) return fail(ncclInvalidArgument, "a count of %llu is absurd", static_cast<unsigned long long>(call.count));
+  if (overflows || bytes > uint64_t{1} << 62)
+    return fail(ncclInvalidArgument, "a count of %llu is absurd", static_cast<unsigned long long>(call.count));
   if (sends && call.input == nullptr) return fail(ncclInvalidArgument, "the send buffer is NULL");
   if (receives && call.output == nullptr) return fail(ncclInvalidArgument, "the receive buffer is NULL");
   return {};
@@ -253,7 +254,8 @@ ncclResult_t pncclRedOpCreatePreMulSum(ncclRedOp_t *op, void *scalar, ncclDataTy
     if (residence != ncclScalarDevice && residence != ncclScalarHostImmediate)
       return fail(ncclInvalidArgument, "residence %d does not exist", static_cast<int>(residence));
     if (found->real() != nullptr)
-      return forwarded(call_real(pncclRedOpCreatePreMulSum, "ncclRedOpCreatePreMulSum", op, scalar, type, residence, found->real()));
+      return forwarded(
+          call_real(pncclRedOpCreatePreMulSum, "ncclRedOpCreatePreMulSum", op, scalar, type, residence, found->real()));
     return found->add_scaling(scalar, type, residence == ncclScalarHostImmediate, op);
   });
 }
@@ -280,27 +282,27 @@ ncclResult_t pncclGroupEnd(void) {
 }
 COLLC_ALIAS(ncclResult_t, GroupEnd, (void));
 
-ncclResult_t pncclAllReduce(const void *send, void *recv, size_t count, ncclDataType_t type, ncclRedOp_t op,
-                            ncclComm_t comm, cudaStream_t stream) {
-  return run("ncclAllReduce", comm, [&](ncclComm_t real) {
-    return call_real(pncclAllReduce, "ncclAllReduce", send, recv, count, type, op, real, stream);
-  }, [&](const CommunicatorPtr &found) {
-    return collective(found, Collective::kAllReduce, send, recv, count, type, &op, -1, stream);
-  });
+ncclResult_t pncclAllReduce(const void *send, void *recv, size_t count, ncclDataType_t type, ncclRedOp_t op, ncclComm_t comm,
+                            cudaStream_t stream) {
+  return run(
+      "ncclAllReduce", comm,
+      [&](ncclComm_t real) { return call_real(pncclAllReduce, "ncclAllReduce", send, recv, count, type, op, real, stream); },
+      [&](const CommunicatorPtr &found) {
+        return collective(found, Collective::kAllReduce, send, recv, count, type, &op, -1, stream);
+      });
 }
-COLLC_ALIAS(ncclResult_t, AllReduce,
-            (const void *, void *, size_t, ncclDataType_t, ncclRedOp_t, ncclComm_t, cudaStream_t));
+COLLC_ALIAS(ncclResult_t, AllReduce, (const void *, void *, size_t, ncclDataType_t, ncclRedOp_t, ncclComm_t, cudaStream_t));
 
 ncclResult_t pncclBroadcast(const void *send, void *recv, size_t count, ncclDataType_t type, int root, ncclComm_t comm,
                             cudaStream_t stream) {
-  return run("ncclBroadcast", comm, [&](ncclComm_t real) {
-    return call_real(pncclBroadcast, "ncclBroadcast", send, recv, count, type, root, real, stream);
-  }, [&](const CommunicatorPtr &found) {
-    return collective(found, Collective::kBroadcast, send, recv, count, type, nullptr, root, stream);
-  });
+  return run(
+      "ncclBroadcast", comm,
+      [&](ncclComm_t real) { return call_real(pncclBroadcast, "ncclBroadcast", send, recv, count, type, root, real, stream); },
+      [&](const CommunicatorPtr &found) {
+        return collective(found, Collective::kBroadcast, send, recv, count, type, nullptr, root, stream);
+      });
 }
-COLLC_ALIAS(ncclResult_t, Broadcast,
-            (const void *, void *, size_t, ncclDataType_t, int, ncclComm_t, cudaStream_t));
+COLLC_ALIAS(ncclResult_t, Broadcast, (const void *, void *, size_t, ncclDataType_t, int, ncclComm_t, cudaStream_t));
 
 ncclResult_t pncclBcast(void *buffer, size_t count, ncclDataType_t type, int root, ncclComm_t comm, cudaStream_t stream) {
   return pncclBroadcast(buffer, buffer, count, type, root, comm, stream);
@@ -309,90 +311,94 @@ COLLC_ALIAS(ncclResult_t, Bcast, (void *, size_t, ncclDataType_t, int, ncclComm_
 
 ncclResult_t pncclReduce(const void *send, void *recv, size_t count, ncclDataType_t type, ncclRedOp_t op, int root,
                          ncclComm_t comm, cudaStream_t stream) {
-  return run("ncclReduce", comm, [&](ncclComm_t real) {
-    return call_real(pncclReduce, "ncclReduce", send, recv, count, type, op, root, real, stream);
-  }, [&](const CommunicatorPtr &found) {
-    return collective(found, Collective::kReduce, send, recv, count, type, &op, root, stream);
-  });
+  return run(
+      "ncclReduce", comm,
+      [&](ncclComm_t real) { return call_real(pncclReduce, "ncclReduce", send, recv, count, type, op, root, real, stream); },
+      [&](const CommunicatorPtr &found) {
+        return collective(found, Collective::kReduce, send, recv, count, type, &op, root, stream);
+      });
 }
-COLLC_ALIAS(ncclResult_t, Reduce,
-            (const void *, void *, size_t, ncclDataType_t, ncclRedOp_t, int, ncclComm_t, cudaStream_t));
+COLLC_ALIAS(ncclResult_t, Reduce, (const void *, void *, size_t, ncclDataType_t, ncclRedOp_t, int, ncclComm_t, cudaStream_t));
 
 ncclResult_t pncclAllGather(const void *send, void *recv, size_t count, ncclDataType_t type, ncclComm_t comm,
                             cudaStream_t stream) {
-  return run("ncclAllGather", comm, [&](ncclComm_t real) {
-    return call_real(pncclAllGather, "ncclAllGather", send, recv, count, type, real, stream);
-  }, [&](const CommunicatorPtr &found) {
-    return collective(found, Collective::kAllGather, send, recv, count, type, nullptr, -1, stream);
-  });
+  return run(
+      "ncclAllGather", comm,
+      [&](ncclComm_t real) { return call_real(pncclAllGather, "ncclAllGather", send, recv, count, type, real, stream); },
+      [&](const CommunicatorPtr &found) {
+        return collective(found, Collective::kAllGather, send, recv, count, type, nullptr, -1, stream);
+      });
 }
 COLLC_ALIAS(ncclResult_t, AllGather, (const void *, void *, size_t, ncclDataType_t, ncclComm_t, cudaStream_t));
 
 ncclResult_t pncclReduceScatter(const void *send, void *recv, size_t count, ncclDataType_t type, ncclRedOp_t op,
                                 ncclComm_t comm, cudaStream_t stream) {
-  return run("ncclReduceScatter", comm, [&](ncclComm_t real) {
-    return call_real(pncclReduceScatter, "ncclReduceScatter", send, recv, count, type, op, real, stream);
-  }, [&](const CommunicatorPtr &found) {
-    return collective(found, Collective::kReduceScatter, send, recv, count, type, &op, -1, stream);
-  });
+  return run(
+      "ncclReduceScatter", comm,
+      [&](ncclComm_t real) {
+        return call_real(pncclReduceScatter, "ncclReduceScatter", send, recv, count, type, op, real, stream);
+      },
+      [&](const CommunicatorPtr &found) {
+        return collective(found, Collective::kReduceScatter, send, recv, count, type, &op, -1, stream);
+      });
 }
-COLLC_ALIAS(ncclResult_t, ReduceScatter,
-            (const void *, void *, size_t, ncclDataType_t, ncclRedOp_t, ncclComm_t, cudaStream_t));
+COLLC_ALIAS(ncclResult_t, ReduceScatter, (const void *, void *, size_t, ncclDataType_t, ncclRedOp_t, ncclComm_t, cudaStream_t));
 
 ncclResult_t pncclAlltoAll(const void *send, void *recv, size_t count, ncclDataType_t type, ncclComm_t comm,
                            cudaStream_t stream) {
-  return run("ncclAlltoAll", comm, [&](ncclComm_t real) {
-    return call_real(pncclAlltoAll, "ncclAlltoAll", send, recv, count, type, real, stream);
-  }, [&](const CommunicatorPtr &found) {
-    const std::vector<uint32_t> all = all_ranks(*found);
-    return exchange(found, Collective::kAllToAll, send, all, true, recv, all, true, count, type, -1, stream);
-  });
+  return run(
+      "ncclAlltoAll", comm,
+      [&](ncclComm_t real) { return call_real(pncclAlltoAll, "ncclAlltoAll", send, recv, count, type, real, stream); },
+      [&](const CommunicatorPtr &found) {
+        const std::vector<uint32_t> all = all_ranks(*found);
+        return exchange(found, Collective::kAllToAll, send, all, true, recv, all, true, count, type, -1, stream);
+      });
 }
 COLLC_ALIAS(ncclResult_t, AlltoAll, (const void *, void *, size_t, ncclDataType_t, ncclComm_t, cudaStream_t));
 
 ncclResult_t pncclGather(const void *send, void *recv, size_t count, ncclDataType_t type, int root, ncclComm_t comm,
                          cudaStream_t stream) {
-  return run("ncclGather", comm, [&](ncclComm_t real) {
-    return call_real(pncclGather, "ncclGather", send, recv, count, type, root, real, stream);
-  }, [&](const CommunicatorPtr &found) -> Status {
-    COLLC_RETURN_IF_FAILED(check_rank(*found, "root", root));
-    const bool is_root = root == static_cast<int>(found->rank());
-    const std::vector<uint32_t> from = is_root ? all_ranks(*found) : std::vector<uint32_t>();
-    return exchange(found, Collective::kGather, send, {static_cast<uint32_t>(root)}, false, recv, from, true, count, type, root,
-                    stream);
-  });
+  return run(
+      "ncclGather", comm,
+      [&](ncclComm_t real) { return call_real(pncclGather, "ncclGather", send, recv, count, type, root, real, stream); },
+      [&](const CommunicatorPtr &found) -> Status {
+        COLLC_RETURN_IF_FAILED(check_rank(*found, "root", root));
+        const bool is_root = root == static_cast<int>(found->rank());
+        const std::vector<uint32_t> from = is_root ? all_ranks(*found) : std::vector<uint32_t>();
+        return exchange(found, Collective::kGather, send, {static_cast<uint32_t>(root)}, false, recv, from, true, count, type,
+                        root, stream);
+      });
 }
 COLLC_ALIAS(ncclResult_t, Gather, (const void *, void *, size_t, ncclDataType_t, int, ncclComm_t, cudaStream_t));
 
 ncclResult_t pncclScatter(const void *send, void *recv, size_t count, ncclDataType_t type, int root, ncclComm_t comm,
                           cudaStream_t stream) {
-  return run("ncclScatter", comm, [&](ncclComm_t real) {
-    return call_real(pncclScatter, "ncclScatter", send, recv, count, type, root, real, stream);
-  }, [&](const CommunicatorPtr &found) -> Status {
-    COLLC_RETURN_IF_FAILED(check_rank(*found, "root", root));
-    const bool is_root = root == static_cast<int>(found->rank());
-    const std::vector<uint32_t> to = is_root ? all_ranks(*found) : std::vector<uint32_t>();
-    return exchange(found, Collective::kScatter, send, to, true, recv, {static_cast<uint32_t>(root)}, false, count, type, root,
-                    stream);
-  });
+  return run(
+      "ncclScatter", comm,
+      [&](ncclComm_t real) { return call_real(pncclScatter, "ncclScatter", send, recv, count, type, root, real, stream); },
+      [&](const CommunicatorPtr &found) -> Status {
+        COLLC_RETURN_IF_FAILED(check_rank(*found, "root", root));
+        const bool is_root = root == static_cast<int>(found->rank());
+        const std::vector<uint32_t> to = is_root ? all_ranks(*found) : std::vector<uint32_t>();
+        return exchange(found, Collective::kScatter, send, to, true, recv, {static_cast<uint32_t>(root)}, false, count, type,
+                        root, stream);
+      });
 }
 COLLC_ALIAS(ncclResult_t, Scatter, (const void *, void *, size_t, ncclDataType_t, int, ncclComm_t, cudaStream_t));
 
 ncclResult_t pncclSend(const void *send, size_t count, ncclDataType_t type, int peer, ncclComm_t comm, cudaStream_t stream) {
-  return run("ncclSend", comm, [&](ncclComm_t real) {
-    return call_real(pncclSend, "ncclSend", send, count, type, peer, real, stream);
-  }, [&](const CommunicatorPtr &found) {
-    return transfer(found, Work::kSend, send, nullptr, count, type, peer, stream);
-  });
+  return run(
+      "ncclSend", comm,
+      [&](ncclComm_t real) { return call_real(pncclSend, "ncclSend", send, count, type, peer, real, stream); },
+      [&](const CommunicatorPtr &found) { return transfer(found, Work::kSend, send, nullptr, count, type, peer, stream); });
 }
 COLLC_ALIAS(ncclResult_t, Send, (const void *, size_t, ncclDataType_t, int, ncclComm_t, cudaStream_t));
 
 ncclResult_t pncclRecv(void *recv, size_t count, ncclDataType_t type, int peer, ncclComm_t comm, cudaStream_t stream) {
-  return run("ncclRecv", comm, [&](ncclComm_t real) {
-    return call_real(pncclRecv, "ncclRecv", recv, count, type, peer, real, stream);
-  }, [&](const CommunicatorPtr &found) {
-    return transfer(found, Work::kReceive, nullptr, recv, count, type, peer, stream);
-  });
+  return run(
+      "ncclRecv", comm,
+      [&](ncclComm_t real) { return call_real(pncclRecv, "ncclRecv", recv, count, type, peer, real, stream); },
+      [&](const CommunicatorPtr &found) { return transfer(found, Work::kReceive, nullptr, recv, count, type, peer, stream); });
 }
 COLLC_ALIAS(ncclResult_t, Recv, (void *, size_t, ncclDataType_t, int, ncclComm_t, cudaStream_t));
 

@@ -14,8 +14,7 @@
 #if defined(__GNUC__) && !defined(__clang__)
 #pragma GCC diagnostic ignored "-Wmissing-attributes"  // an alias need not promise what the optimiser found
 #endif
-#define COLLC_ALIAS(result, name, arguments) \
-  COLLC_API result nccl##name arguments __attribute__((weak, alias("pnccl" #name)))
+#define COLLC_ALIAS(result, name, arguments) COLLC_API result nccl##name arguments __attribute__((weak, alias("pnccl" #name)))
 
 namespace collc {
 

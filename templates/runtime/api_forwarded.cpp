@@ -21,12 +21,10 @@ ncclResult_t only_real(const char *function, ncclComm_t comm, Theirs theirs) {
 
 }  // namespace
 
-#define COLLC_ONLY_REAL(name, parameters, ...)                                              \
-  COLLC_API ncclResult_t pnccl##name parameters {                                           \
-    return only_real("nccl" #name, comm, [&](ncclComm_t real) {                             \
-      return call_real(pnccl##name, "nccl" #name, __VA_ARGS__);                             \
-    });                                                                                     \
-  }                                                                                         \
+#define COLLC_ONLY_REAL(name, parameters, ...)                                                                                \
+  COLLC_API ncclResult_t pnccl##name parameters {                                                                             \
+    return only_real("nccl" #name, comm, [&](ncclComm_t real) { return call_real(pnccl##name, "nccl" #name, __VA_ARGS__); }); \
+  }                                                                                                                           \
   COLLC_ALIAS(ncclResult_t, name, parameters)
 
 extern "C" {
@@ -36,8 +34,8 @@ COLLC_ONLY_REAL(CommGetUniqueId, (ncclComm_t comm, ncclUniqueId *id), real, id);
 COLLC_ONLY_REAL(CommSuspend, (ncclComm_t comm, int flags), real, flags);
 COLLC_ONLY_REAL(CommResume, (ncclComm_t comm), real);
 COLLC_ONLY_REAL(CommMemStats, (ncclComm_t comm, int which, uint64_t *value), real, which, value);
-COLLC_ONLY_REAL(CommWindowRegister, (ncclComm_t comm, void *buffer, size_t size, Window *window, int flags), real, buffer,
-                size, window, flags);
+COLLC_ONLY_REAL(CommWindowRegister, (ncclComm_t comm, void *buffer, size_t size, Window *window, int flags), real, buffer, size,
+                window, flags);
 COLLC_ONLY_REAL(CommWindowDeregister, (ncclComm_t comm, Window window), real, window);
 COLLC_ONLY_REAL(WinGetUserPtr, (ncclComm_t comm, Window window, void **pointer), real, window, pointer);
 COLLC_ONLY_REAL(PutSignal,
@@ -88,31 +86,29 @@ COLLC_API ncclResult_t pncclCommGrow(ncclComm_t comm, int nranks, const ncclUniq
 COLLC_ALIAS(ncclResult_t, CommGrow, (ncclComm_t, int, const ncclUniqueId *, int, ncclComm_t *, ncclConfig_t *));
 
 // Calls with a configuration of their own: what it may ask for is up to the plan, so it changes nothing here.
-#define COLLC_WITH_CONFIG(name, parameters, plain, ...)                                                      \
-  COLLC_API ncclResult_t pnccl##name##Config parameters {                                                    \
-    CommunicatorPtr found;                                                                                   \
-    if (!find_communicator(comm, &found).ok() || found->real() == nullptr || config == nullptr) return plain; \
-    return only_real("nccl" #name "Config", comm, [&](ncclComm_t real) {                                     \
-      return call_real(pnccl##name##Config, "nccl" #name "Config", __VA_ARGS__);                             \
-    });                                                                                                      \
-  }                                                                                                          \
+#define COLLC_WITH_CONFIG(name, parameters, plain, ...)                                                                    \
+  COLLC_API ncclResult_t pnccl##name##Config parameters {                                                                  \
+    CommunicatorPtr found;                                                                                                 \
+    if (!find_communicator(comm, &found).ok() || found->real() == nullptr || config == nullptr) return plain;              \
+    return only_real("nccl" #name "Config", comm,                                                                          \
+                     [&](ncclComm_t real) { return call_real(pnccl##name##Config, "nccl" #name "Config", __VA_ARGS__); }); \
+  }                                                                                                                        \
   COLLC_ALIAS(ncclResult_t, name##Config, parameters)
 
 COLLC_WITH_CONFIG(AllReduce,
                   (const void *send, void *recv, size_t count, ncclDataType_t type, ncclRedOp_t op, ncclComm_t comm,
                    cudaStream_t stream, const void *config),
-                  pncclAllReduce(send, recv, count, type, op, comm, stream), send, recv, count, type, op, real, stream,
-                  config);
+                  pncclAllReduce(send, recv, count, type, op, comm, stream), send, recv, count, type, op, real, stream, config);
 COLLC_WITH_CONFIG(Broadcast,
                   (const void *send, void *recv, size_t count, ncclDataType_t type, int root, ncclComm_t comm,
                    cudaStream_t stream, const void *config),
                   pncclBroadcast(send, recv, count, type, root, comm, stream), send, recv, count, type, root, real, stream,
                   config);
 COLLC_WITH_CONFIG(Reduce,
-                  (const void *send, void *recv, size_t count, ncclDataType_t type, ncclRedOp_t op, int root,
-                   ncclComm_t comm, cudaStream_t stream, const void *config),
-                  pncclReduce(send, recv, count, type, op, root, comm, stream), send, recv, count, type, op, root, real,
-                  stream, config);
+                  (const void *send, void *recv, size_t count, ncclDataType_t type, ncclRedOp_t op, int root, ncclComm_t comm,
+                   cudaStream_t stream, const void *config),
+                  pncclReduce(send, recv, count, type, op, root, comm, stream), send, recv, count, type, op, root, real, stream,
+                  config);
 COLLC_WITH_CONFIG(AllGather,
                   (const void *send, void *recv, size_t count, ncclDataType_t type, ncclComm_t comm, cudaStream_t stream,
                    const void *config),
@@ -138,30 +134,29 @@ COLLC_WITH_CONFIG(Scatter,
                   config);
 
 // Host functions of the device API that take a communicator and return values.
-#define COLLC_TEAM(name, of_ours)                                                                   \
-  COLLC_API Team name(ncclComm_t comm) {                                                            \
-    CommunicatorPtr found;                                                                          \
-    if (!find_communicator(comm, &found).ok()) return {0, 0, 1};                                    \
-    void *theirs = found->real() != nullptr ? find_real(#name) : nullptr;                           \
-    if (theirs != nullptr) return reinterpret_cast<Team (*)(ncclComm_t)>(theirs)(found->real());    \
-    [[maybe_unused]] const int nranks = static_cast<int>(found->nranks());                          \
-    [[maybe_unused]] const int rank = static_cast<int>(found->rank());                              \
-    return of_ours;                                                                                 \
+#define COLLC_TEAM(name, of_ours)                                                                \
+  COLLC_API Team name(ncclComm_t comm) {                                                         \
+    CommunicatorPtr found;                                                                       \
+    if (!find_communicator(comm, &found).ok()) return {0, 0, 1};                                 \
+    void *theirs = found->real() != nullptr ? find_real(#name) : nullptr;                        \
+    if (theirs != nullptr) return reinterpret_cast<Team (*)(ncclComm_t)>(theirs)(found->real()); \
+    [[maybe_unused]] const int nranks = static_cast<int>(found->nranks());                       \
+    [[maybe_unused]] const int rank = static_cast<int>(found->rank());                           \
+    return of_ours;                                                                              \
   }
 COLLC_TEAM(ncclTeamWorld, (Team{nranks, rank, 1}))
 // No memory of ours can be loaded and stored by peers directly: every rank is a team of its own.
 COLLC_TEAM(ncclTeamLsa, (Team{1, 0, 1}))
 COLLC_TEAM(ncclTeamRail, (Team{nranks, rank, 1}))
 
-#define COLLC_TEAM_RANK(name, of_ours)                                                                              \
-  COLLC_API int name(ncclComm_t comm, Team team, int rank) {                                                        \
-    CommunicatorPtr found;                                                                                          \
-    if (!find_communicator(comm, &found).ok()) return -1;                                                           \
-    void *theirs = found->real() != nullptr ? find_real(#name) : nullptr;                                           \
-    if (theirs != nullptr)                                                                                          \
-      return reinterpret_cast<int (*)(ncclComm_t, Team, int)>(theirs)(found->real(), team, rank);                   \
-    const int world = static_cast<int>(found->rank()) + (rank - team.rank) * team.stride;                           \
-    return of_ours;                                                                                                 \
+#define COLLC_TEAM_RANK(name, of_ours)                                                                                 \
+  COLLC_API int name(ncclComm_t comm, Team team, int rank) {                                                           \
+    CommunicatorPtr found;                                                                                             \
+    if (!find_communicator(comm, &found).ok()) return -1;                                                              \
+    void *theirs = found->real() != nullptr ? find_real(#name) : nullptr;                                              \
+    if (theirs != nullptr) return reinterpret_cast<int (*)(ncclComm_t, Team, int)>(theirs)(found->real(), team, rank); \
+    const int world = static_cast<int>(found->rank()) + (rank - team.rank) * team.stride;                              \
+    return of_ours;                                                                                                    \
   }
 COLLC_TEAM_RANK(ncclTeamRankToWorld, world)
 COLLC_TEAM_RANK(ncclTeamRankToLsa, world == static_cast<int>(found->rank()) ? 0 : -1)

@@ -8,7 +8,7 @@ namespace collc {
 namespace {
 
 const char *type_name(uint64_t type) {
-  static const char *const names[] = {"int8",    "uint8",   "int32",    "uint32",  "int64",      "uint64",
+  static const char *const names[] = {"int8",    "uint8",   "int32",   "uint32",   "int64",      "uint64",
                                       "float16", "float32", "float64", "bfloat16", "float8e4m3", "float8e5m2"};
   return type < sizeof names / sizeof *names ? names[type] : "an unknown type";
 }
@@ -54,9 +54,7 @@ bool CallLog::find(uint64_t number, Noted *noted) const {
   return record.number.load(std::memory_order_relaxed) == number;
 }
 
-bool CallLog::forgot(uint64_t number) const {
-  return records_[number & mask_].number.load(std::memory_order_acquire) > number;
-}
+bool CallLog::forgot(uint64_t number) const { return records_[number & mask_].number.load(std::memory_order_acquire) > number; }
 
 Status compare_calls(const Caller &one, const Caller &other) {
   const uint64_t last = std::min(one.newest, other.newest), newest = std::max(one.newest, other.newest);

@@ -143,7 +143,8 @@ void Communicator::count(Call *call) {
     call->signature = sign_transfer(call->type, call->count);
     return;
   }
-  const uint64_t operation = static_cast<uint64_t>(call->op.kind) + (call->op.average ? kAverage : 0) + (call->op.scaled ? kScaled : 0);
+  const uint64_t operation =
+      static_cast<uint64_t>(call->op.kind) + (call->op.average ? kAverage : 0) + (call->op.scaled ? kScaled : 0);
   call->what = pack_call(call->collective, call->type, operation, call->root);
   if (!call->continues) {
     ++calls_;

@@ -98,11 +98,10 @@ Status run_calls(std::vector<PendingCall> &calls) {
 }
 
 ncclComm_t add_communicator(const CommunicatorPtr &communicator) {
-  static const int registered =
-      pthread_atfork(nullptr, nullptr, [] {
-        forks.fetch_add(1, std::memory_order_relaxed);
-        registry_state.fetch_add(1, std::memory_order_relaxed);
-      });
+  static const int registered = pthread_atfork(nullptr, nullptr, [] {
+    forks.fetch_add(1, std::memory_order_relaxed);
+    registry_state.fetch_add(1, std::memory_order_relaxed);
+  });
   if (registered != 0) throw std::bad_alloc();
   const std::lock_guard<std::mutex> lock(registry_mutex);
   auto *const handle = reinterpret_cast<ncclComm_t>(communicator.get());

@@ -43,8 +43,7 @@ Status introduce(Introduction *mine, const std::vector<uint32_t> &gpus, const Tu
 
 Status compare_builds(const std::vector<Introduction> &all) {
   for (size_t r = 1; r < all.size(); ++r)
-    if (all[r].build != all[0].build)
-      return fail(ncclInvalidUsage, "ranks 0 and %zu load different builds of the library", r);
+    if (all[r].build != all[0].build) return fail(ncclInvalidUsage, "ranks 0 and %zu load different builds of the library", r);
   return {};
 }
 

@@ -76,8 +76,10 @@ Status keepers(Keepers **found) {
   Keepers *known = current.load(std::memory_order_acquire);
   if (known == nullptr) {
     auto *const made = new Keepers;
-    if (current.compare_exchange_strong(known, made)) known = made;
-    else delete made;
+    if (current.compare_exchange_strong(known, made))
+      known = made;
+    else
+      delete made;
   }
   *found = known;
   return {};

@@ -24,8 +24,7 @@ std::string show_number(const char *name, uint32_t value) {
 }
 
 Status disagreement(uint32_t rank, const std::string &first, const std::string &other) {
-  return fail(ncclInvalidUsage, "ranks 0 and %u disagree: %s on the one, %s on the other", rank, first.c_str(),
-              other.c_str());
+  return fail(ncclInvalidUsage, "ranks 0 and %u disagree: %s on the one, %s on the other", rank, first.c_str(), other.c_str());
 }
 
 }  // namespace
@@ -43,8 +42,7 @@ Status read_overrides(Overrides *overrides) {
 }
 
 Status compare_overrides(const Overrides &first, const Overrides &other, uint32_t rank) {
-  if (other.protocol != first.protocol)
-    return disagreement(rank, show_protocol(first.protocol), show_protocol(other.protocol));
+  if (other.protocol != first.protocol) return disagreement(rank, show_protocol(first.protocol), show_protocol(other.protocol));
   const auto differ = [rank](const char *name, uint32_t one, uint32_t two) {
     return one == two ? Status() : disagreement(rank, show_number(name, one), show_number(name, two));
   };

@@ -67,7 +67,8 @@ const Tables &tables() {
 Status check_tables() {
   static const bool right = header().bytes == collc_own_tables_size && table_digest() == header().digest;
   if (right) return {};
-  return fail(ncclInternalError, "the tables of this library are damaged: compile it again (`collc verify` says what is wrong)");
+  return fail(ncclInternalError,
+              "the tables of this library are damaged: compile it again (`collc verify` says what is wrong)");
 }
 
 uint64_t build_fingerprint() {
@@ -193,8 +194,9 @@ Status place(uint32_t nranks, const std::vector<uint32_t> &gpus, Placement *plac
 
 Status check_gpus(uint32_t nranks, const std::vector<uint32_t> &gpus) {
   if (gpus.empty() || gpus.size() >= nranks) return {};
-  return fail(ncclInvalidUsage, "COLLC_GPUS names %zu GPU%s for a communicator of %u ranks: name one for each, in the ranks' order",
-              gpus.size(), gpus.size() == 1 ? "" : "s", nranks);
+  return fail(ncclInvalidUsage,
+              "COLLC_GPUS names %zu GPU%s for a communicator of %u ranks: name one for each, in the ranks' order", gpus.size(),
+              gpus.size() == 1 ? "" : "s", nranks);
 }
 
 }  // namespace collc

@@ -20,8 +20,8 @@ template <class... Parameters, class... Arguments>
 ncclResult_t call_real(ncclResult_t (*)(Parameters...), const char *function, Arguments... arguments) {
   void *found = find_real(function);
   if (found == nullptr)
-    return report(fail(ncclInvalidUsage, "%s: %s", function,
-                       have_real() ? "this NCCL does not have it" : describe_real().c_str()));
+    return report(
+        fail(ncclInvalidUsage, "%s: %s", function, have_real() ? "this NCCL does not have it" : describe_real().c_str()));
   return reinterpret_cast<ncclResult_t (*)(Parameters...)>(found)(arguments...);
 }
 

@@ -48,8 +48,9 @@ Status Segment::create(const Size &size, std::shared_ptr<Segment> *made) {
   if (error != 0) {
     close(fd);
     const char *limit = error == EFBIG ? " (the limit of RLIMIT_FSIZE, ulimit -f, holds for it too)" : "";
-    return fail_errno(format("cannot reserve %.1f MB of shared memory for %u ranks%s", static_cast<double>(total) / 1e6,
-                             size.nranks, limit), error);
+    return fail_errno(
+        format("cannot reserve %.1f MB of shared memory for %u ranks%s", static_cast<double>(total) / 1e6, size.nranks, limit),
+        error);
   }
   COLLC_RETURN_IF_FAILED(map(fd, size, made));
   Control &control = (*made)->control();
@@ -161,7 +162,8 @@ Status Segment::abort_status(uint32_t rank) const {
     nanosleep(&rest, nullptr);
   }
   const std::string text(control_->abort_text, strnlen(control_->abort_text, sizeof control_->abort_text));
-  if (control_->abort_rank == rank || control_->abort_code == ncclInvalidUsage) return Status(static_cast<ncclResult_t>(control_->abort_code), text);
+  if (control_->abort_rank == rank || control_->abort_code == ncclInvalidUsage)
+    return Status(static_cast<ncclResult_t>(control_->abort_code), text);
   return Status(ncclRemoteError, format("rank %u: %s", control_->abort_rank, text.c_str()));
 }
 

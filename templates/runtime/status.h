@@ -58,8 +58,8 @@ enum class LogLevel { kNone = 0, kWarn = 1, kInfo = 2, kTrace = 3 };
 bool logs(LogLevel level);
 __attribute__((format(printf, 2, 3))) void log(LogLevel level, const char *pattern, ...);
 
-#define COLLC_RETURN_IF_FAILED(expression)                                                     \
-  do {                                                                                         \
+#define COLLC_RETURN_IF_FAILED(expression)                                                       \
+  do {                                                                                           \
     if (::collc::Status collc_outcome = (expression); !collc_outcome.ok()) return collc_outcome; \
   } while (0)
 

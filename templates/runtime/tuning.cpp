@@ -149,7 +149,8 @@ class Reader {
         ++rows;
       }
     }
-    return broken_.empty() ? fail(ncclInvalidUsage, "is truncated: it has no end") : fail(ncclInvalidUsage, "%s", broken_.c_str());
+    return broken_.empty() ? fail(ncclInvalidUsage, "is truncated: it has no end")
+                           : fail(ncclInvalidUsage, "%s", broken_.c_str());
   }
 
  private:
@@ -215,8 +216,7 @@ class Reader {
     uint64_t least = 0, number = 0;
     if (words >> more || !read_count(bytes, UINT64_MAX - 1, &least) || !read_count(program, UINT32_MAX, &number))
       return wrong("bytes and a program");
-    if (into.rows.empty() ? least != 0 : least <= into.rows.back().min_bytes)
-      return wrong("rows from 0 bytes on, ascending");
+    if (into.rows.empty() ? least != 0 : least <= into.rows.back().min_bytes) return wrong("rows from 0 bytes on, ascending");
     if (number >= allocation.nprograms) return wrong("one of the allocation's programs");
     const Program &chosen = collc::tables().programs[allocation.first_program + number];
     if (chosen.collective != into.collective || chosen.root != into.root)

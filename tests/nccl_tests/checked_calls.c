@@ -202,8 +202,8 @@ static void compare(const struct expectation *e) {
   __atomic_add_fetch(&elements, e->count, __ATOMIC_RELAXED);
   if (bad == 0) return;
   if (__atomic_fetch_add(&wrong, bad, __ATOMIC_RELAXED) == 0)
-    fprintf(stderr, "checked_calls: %s, rank %d of %d, type %d, op %d, call %u: %zu of %zu wrong, the first is %zu\n",
-            e->call, e->state->rank, e->state->nranks, e->type, e->op, e->number, bad, e->count, first);
+    fprintf(stderr, "checked_calls: %s, rank %d of %d, type %d, op %d, call %u: %zu of %zu wrong, the first is %zu\n", e->call,
+            e->state->rank, e->state->nranks, e->type, e->op, e->number, bad, e->count, first);
 }
 
 static int overlap(const struct expectation *a, const struct expectation *b) {
@@ -214,8 +214,8 @@ static int overlap(const struct expectation *a, const struct expectation *b) {
 static int racing(const struct state *state) {
   for (size_t s = 0; s < pendings; ++s)
     for (size_t r = 0; r < pendings; ++r)
-      if (pending[s].sent && !pending[r].sent && pending[s].transfer && pending[r].transfer &&
-          pending[s].state == state && pending[r].state == state && overlap(&pending[s], &pending[r]))
+      if (pending[s].sent && !pending[r].sent && pending[s].transfer && pending[r].transfer && pending[s].state == state &&
+          pending[r].state == state && overlap(&pending[s], &pending[r]))
         return 1;
   return 0;
 }
@@ -247,8 +247,7 @@ __attribute__((destructor)) static void report(void) {
 
 /* The calls */
 
-static struct expectation region(const char *call, struct state *state, const void *at, size_t count,
-                                 ncclDataType_t type) {
+static struct expectation region(const char *call, struct state *state, const void *at, size_t count, ncclDataType_t type) {
   struct expectation e;
   memset(&e, 0, sizeof e);
   e.state = state, e.call = call, e.at = at, e.count = count, e.type = type, e.number = state->calls;
@@ -261,15 +260,15 @@ static struct expectation bytes(const char *call, struct state *state, const voi
   return e;
 }
 
-static struct expectation numbers(const char *call, struct state *state, const void *at, size_t count,
-                                  ncclDataType_t type, int op, size_t first) {
+static struct expectation numbers(const char *call, struct state *state, const void *at, size_t count, ncclDataType_t type,
+                                  int op, size_t first) {
   struct expectation e = region(call, state, at, count, type);
   e.how = REDUCED, e.op = op, e.first = first;
   return e;
 }
 
-static void send_numbers(const char *call, struct state *state, const void *at, size_t count, ncclDataType_t type,
-                         int op, int in_place) {
+static void send_numbers(const char *call, struct state *state, const void *at, size_t count, ncclDataType_t type, int op,
+                         int in_place) {
   struct expectation e = numbers(call, state, at, count, type, op, 0);
   e.how = INPUT, e.key = state->rank;
   send_region(e, in_place);
@@ -278,8 +277,8 @@ static void send_numbers(const char *call, struct state *state, const void *at, 
 static int pair(int from, int to) { return from * MAX_RANKS + to; }
 static unsigned char *block(const void *base, size_t size, int k) { return (unsigned char *)base + size * (size_t)k; }
 
-ncclResult_t ncclAllReduce(const void *send, void *recv, size_t count, ncclDataType_t type, ncclRedOp_t op,
-                           ncclComm_t comm, cudaStream_t stream) {
+ncclResult_t ncclAllReduce(const void *send, void *recv, size_t count, ncclDataType_t type, ncclRedOp_t op, ncclComm_t comm,
+                           cudaStream_t stream) {
   struct state *state = state_of(comm);
   memset(recv, POISON, count * size_of(type));
   send_numbers("ncclAllReduce", state, send, count, type, (int)op, send == recv);
@@ -305,8 +304,8 @@ ncclResult_t ncclReduce(const void *send, void *recv, size_t count, ncclDataType
   return settle(pncclReduce(send, recv, count, type, op, root, comm, stream));
 }
 
-ncclResult_t ncclReduceScatter(const void *send, void *recv, size_t count, ncclDataType_t type, ncclRedOp_t op,
-                               ncclComm_t comm, cudaStream_t stream) {
+ncclResult_t ncclReduceScatter(const void *send, void *recv, size_t count, ncclDataType_t type, ncclRedOp_t op, ncclComm_t comm,
+                               cudaStream_t stream) {
   struct state *state = state_of(comm);
   const size_t first = count * (size_t)state->rank;
   const int in_place = recv == block(send, count * size_of(type), state->rank);
@@ -339,8 +338,7 @@ ncclResult_t ncclBroadcast(const void *send, void *recv, size_t count, ncclDataT
   return settle(pncclBroadcast(send, recv, count, type, root, comm, stream));
 }
 
-ncclResult_t ncclBcast(void *buffer, size_t count, ncclDataType_t type, int root, ncclComm_t comm,
-                       cudaStream_t stream) {
+ncclResult_t ncclBcast(void *buffer, size_t count, ncclDataType_t type, int root, ncclComm_t comm, cudaStream_t stream) {
   return ncclBroadcast(buffer, buffer, count, type, root, comm, stream);
 }
 
@@ -387,8 +385,7 @@ ncclResult_t ncclAlltoAll(const void *send, void *recv, size_t count, ncclDataTy
   return settle(pncclAlltoAll(send, recv, count, type, comm, stream));
 }
 
-ncclResult_t ncclSend(const void *send, size_t count, ncclDataType_t type, int peer, ncclComm_t comm,
-                      cudaStream_t stream) {
+ncclResult_t ncclSend(const void *send, size_t count, ncclDataType_t type, int peer, ncclComm_t comm, cudaStream_t stream) {
   struct state *state = state_of(comm);
   struct expectation e = bytes("ncclSend", state, send, count * size_of(type), SEND_RECV + pair(state->rank, peer));
   e.transfer = e.sent = 1;

@@ -43,17 +43,13 @@ int cudaGetDeviceProperties(void *properties, int of) {
 int cudaGetDeviceProperties_v2(void *properties, int of) { return cudaGetDeviceProperties(properties, of); }
 
 /* Memory */
-int cudaMalloc(void **made, size_t size) {
-  return posix_memalign(made, 4096, size ? size : 1) == 0 ? SUCCESS : NO_MEMORY;
-}
+int cudaMalloc(void **made, size_t size) { return posix_memalign(made, 4096, size ? size : 1) == 0 ? SUCCESS : NO_MEMORY; }
 int cudaHostAlloc(void **made, size_t size, unsigned flags) { return (void)flags, cudaMalloc(made, size); }
 int cudaFree(void *freed) { return free(freed), SUCCESS; }
 int cudaFreeHost(void *freed) { return free(freed), SUCCESS; }
 int cudaMemGetInfo(size_t *unused, size_t *total) { return *unused = *total = memory(), SUCCESS; }
 int cudaMemset(void *to, int value, size_t size) { return memset(to, value, size), SUCCESS; }
-int cudaMemcpy(void *to, const void *from, size_t size, int kind) {
-  return (void)kind, memmove(to, from, size), SUCCESS;
-}
+int cudaMemcpy(void *to, const void *from, size_t size, int kind) { return (void)kind, memmove(to, from, size), SUCCESS; }
 int cudaMemcpyAsync(void *to, const void *from, size_t size, int kind, void *stream) {
   return (void)stream, cudaMemcpy(to, from, size, kind);
 }
@@ -91,8 +87,7 @@ int cudaGraphDestroy(void *graph) { return (void)graph, SUCCESS; }
 struct extent {
   unsigned x, y, z;
 };
-int cudaLaunchKernel(const void *kernel, struct extent grid, struct extent block, void **values, size_t shared,
-                     void *stream) {
+int cudaLaunchKernel(const void *kernel, struct extent grid, struct extent block, void **values, size_t shared, void *stream) {
   return (void)kernel, (void)grid, (void)block, (void)values, (void)shared, (void)stream, NOT_SUPPORTED;
 }
 int __cudaLaunchKernel(const void *kernel, struct extent grid, struct extent block, void **values, size_t shared,
@@ -115,8 +110,8 @@ void **__cudaRegisterFatBinary(void *code) {
 void __cudaRegisterFatBinaryEnd(void **handle) { (void)handle; }
 void __cudaUnregisterFatBinary(void **handle) { (void)handle; }
 char __cudaInitModule(void **handle) { return (void)handle, 1; }
-void __cudaRegisterFunction(void **handle, const char *host, char *dev, const char *name, int limit, void *tid,
-                            void *bid, void *block, void *grid, int *warp) {
+void __cudaRegisterFunction(void **handle, const char *host, char *dev, const char *name, int limit, void *tid, void *bid,
+                            void *block, void *grid, int *warp) {
   (void)handle, (void)host, (void)dev, (void)name, (void)limit;
   (void)tid, (void)bid, (void)block, (void)grid, (void)warp;
 }

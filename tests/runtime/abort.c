@@ -49,7 +49,7 @@ static void give_back(float *buffer, size_t count) {
 static struct {
   pthread_barrier_t together;
   ncclUniqueId id;
-} * shared;
+} *shared;
 
 static size_t body(int rank, ncclUniqueId unused) {
   size_t calls = 0, i;

@@ -53,7 +53,8 @@ static size_t transfers(ncclComm_t comm, int rank) {
   check(ncclAlltoAll(send, recv, COUNT, ncclFloat32, comm, NULL), "ncclAlltoAll");
   for (r = 0; r < nranks; ++r)
     for (i = 0; i < COUNT; ++i)
-      require(recv[(size_t)r * COUNT + i] == (float)(r * 1000 + (int)(((size_t)rank * COUNT + i) % 997)), "ncclAlltoAll"), ++checked;
+      require(recv[(size_t)r * COUNT + i] == (float)(r * 1000 + (int)(((size_t)rank * COUNT + i) % 997)), "ncclAlltoAll"),
+          ++checked;
   for (r = 0; r < nranks; ++r) {
     for (i = 0; i < COUNT * (size_t)nranks; ++i) recv[i] = -1;
     check(ncclGather(send, recv, COUNT, ncclFloat32, r, comm, NULL), "ncclGather");
@@ -96,7 +97,8 @@ static size_t scaled(ncclComm_t comm, int rank) {
   int r;
   check(ncclMemAlloc((void **)&data, COUNT * sizeof *data), "ncclMemAlloc");
   check(ncclCommRegister(comm, data, COUNT * sizeof *data, (void **)&mine), "ncclCommRegister");
-  check(ncclRedOpCreatePreMulSum(&now, (void *)&factor, ncclFloat64, ncclScalarHostImmediate, comm), "ncclRedOpCreatePreMulSum");
+  check(ncclRedOpCreatePreMulSum(&now, (void *)&factor, ncclFloat64, ncclScalarHostImmediate, comm),
+        "ncclRedOpCreatePreMulSum");
   check(ncclRedOpCreatePreMulSum(&later, &deferred, ncclFloat64, ncclScalarDevice, comm), "ncclRedOpCreatePreMulSum");
   require(now >= ncclNumOps && later >= ncclNumOps && now != later, "handles of operators");
   for (r = 0; r < nranks; ++r) expected += (r + 1.0) * (r + 2.0);
@@ -191,7 +193,6 @@ static size_t body(int rank, ncclUniqueId id) {
 
 int main(int argc, char **argv) {
   if (argc != 3 || (nranks = atoi(argv[2])) < 1 || nranks > MOST_RANKS) return 2;
-  printf("%lu elements right\n",
-         (unsigned long)(strcmp(argv[1], "threads") == 0 ? run_threads(body) : run_processes(body)));
+  printf("%lu elements right\n", (unsigned long)(strcmp(argv[1], "threads") == 0 ? run_threads(body) : run_processes(body)));
   return 0;
 }

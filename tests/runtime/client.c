@@ -133,7 +133,8 @@ static void prepare(Rank *me, const Case *c) {
   first = c->collective == ALL_GATHER ? (size_t)me->rank * c->count : 0;
   for (i = 0; i < me->send_count; ++i) {
     const int source = c->collective == BROADCAST || c->collective == BCAST ? c->root : me->rank;
-    const long value = (c->collective == BROADCAST || c->collective == BCAST) && me->rank != c->root ? 99 : input(c->op, source, first + i);
+    const long value =
+        (c->collective == BROADCAST || c->collective == BCAST) && me->rank != c->root ? 99 : input(c->op, source, first + i);
     put(me->send + i * size, c->type, value);
   }
 }
@@ -164,14 +165,19 @@ static size_t verify(Rank *me, const Case *c) {
   if (c->collective != REDUCE || me->rank == c->root) {
     for (i = 0; i < me->recv_count; ++i) {
       long value;
-      if (c->collective == BROADCAST || c->collective == BCAST) value = input(c->op, c->root, i);
-      else if (c->collective == ALL_GATHER) value = input(c->op, (int)(i / c->count), i);
-      else if (c->collective == REDUCE_SCATTER) value = reduced(c->op, i + (size_t)me->rank * c->count);
-      else value = reduced(c->op, i);
+      if (c->collective == BROADCAST || c->collective == BCAST)
+        value = input(c->op, c->root, i);
+      else if (c->collective == ALL_GATHER)
+        value = input(c->op, (int)(i / c->count), i);
+      else if (c->collective == REDUCE_SCATTER)
+        value = reduced(c->op, i + (size_t)me->rank * c->count);
+      else
+        value = reduced(c->op, i);
       put(expected, c->type, value);
       if (memcmp(expected, me->recv + i * size, size) != 0) {
         fprintf(stderr, "%s: rank %d, type %d, op %d, root %d, count %lu, in place %d: element %lu is wrong\n",
-                names[c->collective], me->rank, c->type, c->op, c->root, (unsigned long)c->count, c->in_place, (unsigned long)i);
+                names[c->collective], me->rank, c->type, c->op, c->root, (unsigned long)c->count, c->in_place,
+                (unsigned long)i);
         exit(1);
       }
       ++checked;

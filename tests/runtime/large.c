@@ -12,15 +12,19 @@ static int from_memalloc;
 
 static unsigned char *allocate(size_t bytes) {
   void *memory = NULL;
-  if (from_memalloc) check(ncclMemAlloc(&memory, bytes), "ncclMemAlloc");
-  else memory = malloc(bytes);
+  if (from_memalloc)
+    check(ncclMemAlloc(&memory, bytes), "ncclMemAlloc");
+  else
+    memory = malloc(bytes);
   require(memory != NULL, "memory");
   return memory;
 }
 
 static void release(void *memory) {
-  if (from_memalloc) check(ncclMemFree(memory), "ncclMemFree");
-  else free(memory);
+  if (from_memalloc)
+    check(ncclMemFree(memory), "ncclMemFree");
+  else
+    free(memory);
 }
 
 /* What rank r gives: multiples of the number of ranks, so that averages are whole, and sums small enough for 8 bits. */
@@ -31,8 +35,10 @@ static void put(unsigned char *at, int size, size_t i, float value) {
   unsigned short upper;
   memcpy(&bits, &value, 4);
   upper = (unsigned short)(bits >> 16);
-  if (size == 4) memcpy(at + i * 4, &value, 4);
-  else memcpy(at + i * 2, &upper, 2);
+  if (size == 4)
+    memcpy(at + i * 4, &value, 4);
+  else
+    memcpy(at + i * 2, &upper, 2);
 }
 
 static float get(const unsigned char *at, int size, size_t i) {

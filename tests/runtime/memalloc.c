@@ -79,7 +79,8 @@ static size_t body(int rank, ncclUniqueId id) {
   require(!alone || (most >= 2 && most <= 2 + 24 * (nranks - 1)), "freed buffers are unmapped while calls go on");
   check(ncclCommDestroy(comm), "ncclCommDestroy");
   require(!alone || mapped_buffers() == 0, "no mapping is left");
-  require(!alone || descriptors() <= before + (rank == 0 ? 1 : 0), "no descriptor is left"); /* rank 0's id may still be served */
+  require(!alone || descriptors() <= before + (rank == 0 ? 1 : 0),
+          "no descriptor is left"); /* rank 0's id may still be served */
   return checked;
 }
 

@@ -22,7 +22,7 @@ static int nranks;
 enum { ALL_REDUCE, BROADCAST, REDUCE, ALL_GATHER, REDUCE_SCATTER, ALL_TO_ALL, GATHER, SCATTER, NCOLLECTIVES };
 /* Transfers: each sends to the next and receives from the one before; or the other way; or only one half of that. */
 enum { RING = NCOLLECTIVES, RING_BACK, SEND, RECEIVE };
-static const char *const names[] = {"all_reduce", "broadcast", "reduce",  "all_gather", "reduce_scatter", "alltoall",
+static const char *const names[] = {"all_reduce", "broadcast", "reduce",     "all_gather", "reduce_scatter", "alltoall",
                                     "gather",     "scatter",   "a transfer", "a transfer", "a transfer",     "a transfer"};
 
 typedef struct {
@@ -266,7 +266,8 @@ static int run_in_one_thread(void) {
 
 static void say(const Case *c, const char *what) {
   int r;
-  fprintf(stderr, "case %lu (%s): usual %s count %lu type %d op %d root %d; rank %d %s (%d) count %lu type %d op %d root %d%s\n",
+  fprintf(stderr,
+          "case %lu (%s): usual %s count %lu type %d op %d root %d; rank %d %s (%d) count %lu type %d op %d root %d%s\n",
           (unsigned long)c->number, what, names[c->usual.kind], (unsigned long)c->usual.count, c->usual.type, c->usual.op,
           c->usual.root, c->victim, names[c->odd.kind], c->odd.kind, (unsigned long)c->odd.count, c->odd.type, c->odd.op,
           c->odd.root, c->again ? ", again" : "");
@@ -307,7 +308,9 @@ int main(int argc, char **argv) {
   int (*run)(void), survey, x, y;
   Case c;
   if (argc < 7 || (nranks = atoi(argv[2])) < 2 || nranks > MOST_RANKS) return 2;
-  run = strcmp(argv[1], "threads") == 0 ? run_in_threads : strcmp(argv[1], "thread") == 0 ? run_in_one_thread : run_in_processes;
+  run = strcmp(argv[1], "threads") == 0  ? run_in_threads
+        : strcmp(argv[1], "thread") == 0 ? run_in_one_thread
+                                         : run_in_processes;
   while (s < 4 && strcmp(sizes[s].name, argv[3]) != 0) ++s;
   if (s == 4) return 2;
   memalloc = strcmp(argv[4], "memalloc") == 0;

@@ -52,7 +52,6 @@ static size_t body(int rank, ncclUniqueId id) {
 
 int main(int argc, char **argv) {
   if (argc != 3 || (nranks = atoi(argv[2])) != 8) return 2;
-  printf("%lu elements right\n",
-         (unsigned long)(strcmp(argv[1], "threads") == 0 ? run_threads(body) : run_processes(body)));
+  printf("%lu elements right\n", (unsigned long)(strcmp(argv[1], "threads") == 0 ? run_threads(body) : run_processes(body)));
   return 0;
 }

@@ -110,10 +110,10 @@ static int failing(const struct device *gpu, const char *question, int link) {
   return OK;
 }
 
-#define ASK(question, link)                        \
-  do {                                             \
-    int code = failing(device, question, (link));  \
-    if (code) return code;                         \
+#define ASK(question, link)                       \
+  do {                                            \
+    int code = failing(device, question, (link)); \
+    if (code) return code;                        \
   } while (0)
 
 int nvmlInitWithFlags(unsigned flags) {

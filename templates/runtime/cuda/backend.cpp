@@ -25,10 +25,18 @@ Status reducing_of(const Call &call, Reducing *how) {
   auto type = static_cast<uint32_t>(call.type);
   if (!traits(call.collective).reduces) {
     switch (element_bytes(call.type)) {
-      case 1: type = 1; break;
-      case 2: type = 6; break;
-      case 4: type = 3; break;
-      default: type = 5; break;
+      case 1:
+        type = 1;
+        break;
+      case 2:
+        type = 6;
+        break;
+      case 4:
+        type = 3;
+        break;
+      default:
+        type = 5;
+        break;
     }
     *how = reducing(type, 0);
   } else if (type >= kTypes) {
@@ -94,9 +102,8 @@ Status launch(const Together &calls) {
   const auto blocks = static_cast<uint32_t>(calls.size()) * arguments.nchannels;
   const uint32_t threads = first.threads(), shared = shared_bytes(call.program->nshares);
   return between_streams(calls, [&](Stream stream) {
-    return check(calls.size() == 1
-                     ? cu.launch(kernel, blocks, 1, 1, threads, 1, 1, shared, stream, parameters, nullptr)
-                     : cu.launch_cooperative(kernel, blocks, 1, 1, threads, 1, 1, shared, stream, parameters),
+    return check(calls.size() == 1 ? cu.launch(kernel, blocks, 1, 1, threads, 1, 1, shared, stream, parameters, nullptr)
+                                   : cu.launch_cooperative(kernel, blocks, 1, 1, threads, 1, 1, shared, stream, parameters),
                  "launching a collective");
   });
 }
@@ -113,9 +120,9 @@ Status copy_alone(Submission &submission) {
 
 Status copy_between(Submission &send, Submission &receive) {
   if (send.call.signature != receive.call.signature)
-    return rank_of(send).refuse(fail(ncclInvalidUsage, "calls differ: rank %u is in %s; rank %u is in %s",
-                                     rank_of(send).rank(), describe_call(send.call.what, send.call.count).c_str(),
-                                     rank_of(receive).rank(), describe_call(receive.call.what, receive.call.count).c_str()));
+    return rank_of(send).refuse(fail(ncclInvalidUsage, "calls differ: rank %u is in %s; rank %u is in %s", rank_of(send).rank(),
+                                     describe_call(send.call.what, send.call.count).c_str(), rank_of(receive).rank(),
+                                     describe_call(receive.call.what, receive.call.count).c_str()));
   const Current current(rank_of(send).device().context);
   const size_t bytes = send.call.count * element_bytes(send.call.type);
   return between_streams({&send, &receive}, [&](Stream stream) {
@@ -142,9 +149,10 @@ void run_transfers(std::vector<Submission> &batch) {
                                 rank_of(batch[r]).rank() != send.call.peer || batch[r].call.peer != rank_of(send).rank()))
       ++r;
     if (r == batch.size()) {
-      send.status = fail(ncclInvalidUsage,
-                         "rank %u sends to rank %u: on the CUDA target both ends of a transfer must be in one group of one thread",
-                         rank_of(send).rank(), send.call.peer);
+      send.status =
+          fail(ncclInvalidUsage,
+               "rank %u sends to rank %u: on the CUDA target both ends of a transfer must be in one group of one thread",
+               rank_of(send).rank(), send.call.peer);
       continue;
     }
     taken[r] = true;
@@ -153,10 +161,10 @@ void run_transfers(std::vector<Submission> &batch) {
   }
   for (size_t r = 0; r < batch.size(); ++r)
     if (batch[r].call.work == Work::kReceive && !taken[r])
-      batch[r].status = fail(
-          ncclInvalidUsage,
-          "rank %u receives from rank %u: on the CUDA target both ends of a transfer must be in one group of one thread",
-          rank_of(batch[r]).rank(), batch[r].call.peer);
+      batch[r].status =
+          fail(ncclInvalidUsage,
+               "rank %u receives from rank %u: on the CUDA target both ends of a transfer must be in one group of one thread",
+               rank_of(batch[r]).rank(), batch[r].call.peer);
 }
 
 // The calls with the same number of one communicator, one launch per device.
@@ -170,8 +178,10 @@ Status run_round(const Together &round) {
   for (Submission *submission : round) {
     const auto same = [&](const Together &t) { return &rank_of(*t[0]).device() == &rank_of(*submission).device(); };
     const auto found = std::find_if(launches.begin(), launches.end(), same);
-    if (found == launches.end()) launches.push_back({submission});
-    else found->push_back(submission);
+    if (found == launches.end())
+      launches.push_back({submission});
+    else
+      found->push_back(submission);
   }
   for (const Together &calls : launches) {
     const CudaRank &first = rank_of(*calls[0]);
@@ -193,9 +203,7 @@ class CudaBackend final : public Backend {
   uint64_t shared_bytes(const Tables &, const Placement &placement) const override {
     return (placement.nccl_rank.size() + 1) * kLine;
   }
-  Status open(const RankContext &context, std::unique_ptr<RankBackend> *rank) override {
-    return CudaRank::open(context, rank);
-  }
+  Status open(const RankContext &context, std::unique_ptr<RankBackend> *rank) override { return CudaRank::open(context, rank); }
   void run(std::vector<Submission> &batch) override;
   bool may_span_servers() const override { return true; }
   void *allocate(size_t bytes) override {
@@ -233,8 +241,10 @@ void CudaBackend::run(std::vector<Submission> &batch) {
   std::map<std::pair<Segment *, uint64_t>, Together> rounds;  // by communicator, in the order of its calls
   for (Submission &submission : batch) {
     if (submission.call.work != Work::kProgram) continue;
-    if (submission.call.program == nullptr) submission.status = copy_alone(submission);
-    else rounds[{rank_of(submission).context().segment.get(), submission.call.number}].push_back(&submission);
+    if (submission.call.program == nullptr)
+      submission.status = copy_alone(submission);
+    else
+      rounds[{rank_of(submission).context().segment.get(), submission.call.number}].push_back(&submission);
   }
   for (auto &[key, round] : rounds) {
     const Status status = run_round(round);

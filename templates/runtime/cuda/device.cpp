@@ -37,9 +37,8 @@ Status open_device(int number, Device *device) {
   if (loaded == kInvalidImage || loaded == kNoBinaryForGpu || loaded == kInvalidPtx || loaded == kUnsupportedPtx) {
     int version = 0;
     cu.driver_version(&version);
-    return fail(ncclUnhandledCudaError,
-                "GPU %d (sm_%d%d) or its driver (for CUDA %d.%d) cannot run this library's kernels: %s", number, major, minor,
-                version / 1000, version % 1000 / 10, collc_device_code);
+    return fail(ncclUnhandledCudaError, "GPU %d (sm_%d%d) or its driver (for CUDA %d.%d) cannot run this library's kernels: %s",
+                number, major, minor, version / 1000, version % 1000 / 10, collc_device_code);
   }
   COLLC_RETURN_IF_FAILED(check(loaded, "loading the kernels"));
   device->kernels.resize(kKernelTypes * (device->has_ll128() ? kProtocols : kLL128));

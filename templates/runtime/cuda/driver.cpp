@@ -16,9 +16,9 @@ Status open_driver() {
     return fail(ncclUnhandledCudaError, "this library needs the NVIDIA driver, which is missing here: %s",
                 why == nullptr ? "libcuda.so.1" : why);
   }
-#define COLLC_FIND(member, symbol, arguments)                                                                \
-  loaded_driver.member = reinterpret_cast<Result(*) arguments>(dlsym(library, #symbol));                     \
-  if (loaded_driver.member == nullptr)                                                                       \
+#define COLLC_FIND(member, symbol, arguments)                                            \
+  loaded_driver.member = reinterpret_cast<Result(*) arguments>(dlsym(library, #symbol)); \
+  if (loaded_driver.member == nullptr)                                                   \
     return fail(ncclUnhandledCudaError, "the NVIDIA driver of this machine is too old: it has no %s (525 has)", #symbol);
   COLLC_DRIVER(COLLC_FIND)
 #undef COLLC_FIND

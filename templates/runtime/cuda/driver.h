@@ -34,48 +34,48 @@ constexpr unsigned kEventDisableTiming = 2;
 constexpr unsigned kIpcLazyPeerAccess = 1;
 
 // X(member, symbol, arguments)
-#define COLLC_DRIVER(X)                                                                                                \
-  X(init, cuInit, (unsigned))                                                                                          \
-  X(driver_version, cuDriverGetVersion, (int *))                                                                       \
-  X(error_text, cuGetErrorString, (Result, const char **))                                                             \
-  X(device_get, cuDeviceGet, (DeviceNumber *, int))                                                                    \
-  X(device_count, cuDeviceGetCount, (int *))                                                                           \
-  X(device_uuid, cuDeviceGetUuid_v2, (Uuid *, DeviceNumber))                                                           \
-  X(device_attribute, cuDeviceGetAttribute, (int *, int, DeviceNumber))                                                \
-  X(peer_attribute, cuDeviceGetP2PAttribute, (int *, int, DeviceNumber, DeviceNumber))                                 \
-  X(can_access_peer, cuDeviceCanAccessPeer, (int *, DeviceNumber, DeviceNumber))                                       \
-  X(primary_retain, cuDevicePrimaryCtxRetain, (Context *, DeviceNumber))                                               \
-  X(context_current, cuCtxGetCurrent, (Context *))                                                                     \
-  X(context_set, cuCtxSetCurrent, (Context))                                                                           \
-  X(context_push, cuCtxPushCurrent_v2, (Context))                                                                      \
-  X(context_pop, cuCtxPopCurrent_v2, (Context *))                                                                      \
-  X(context_device, cuCtxGetDevice, (DeviceNumber *))                                                                  \
-  X(context_synchronize, cuCtxSynchronize, ())                                                                         \
-  X(enable_peer, cuCtxEnablePeerAccess, (Context, unsigned))                                                           \
-  X(module_load, cuModuleLoadData, (Module *, const void *))                                                           \
-  X(module_function, cuModuleGetFunction, (Function *, Module, const char *))                                          \
-  X(function_set, cuFuncSetAttribute, (Function, int, int))                                                            \
-  X(occupancy, cuOccupancyMaxActiveBlocksPerMultiprocessor, (int *, Function, int, size_t))                            \
-  X(launch, cuLaunchKernel,                                                                                            \
-    (Function, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, Stream, void **, void **))        \
-  X(launch_cooperative, cuLaunchCooperativeKernel,                                                                     \
-    (Function, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, Stream, void **))                 \
-  X(allocate, cuMemAlloc_v2, (Address *, size_t))                                                                      \
-  X(release, cuMemFree_v2, (Address))                                                                                  \
-  X(allocate_host, cuMemHostAlloc, (void **, size_t, unsigned))                                                        \
-  X(release_host, cuMemFreeHost, (void *))                                                                             \
-  X(host_address, cuMemHostGetDevicePointer_v2, (Address *, void *, unsigned))                                         \
-  X(upload, cuMemcpyHtoD_v2, (Address, const void *, size_t))                                                          \
-  X(download, cuMemcpyDtoH_v2, (void *, Address, size_t))                                                              \
-  X(fill, cuMemsetD8_v2, (Address, unsigned char, size_t))                                                             \
-  X(copy_async, cuMemcpyAsync, (Address, Address, size_t, Stream))                                                     \
-  X(ipc_get, cuIpcGetMemHandle, (IpcHandle *, Address))                                                                \
-  X(ipc_open, cuIpcOpenMemHandle_v2, (Address *, IpcHandle, unsigned))                                                 \
-  X(ipc_close, cuIpcCloseMemHandle, (Address))                                                                         \
-  X(event_create, cuEventCreate, (Event *, unsigned))                                                                  \
-  X(event_destroy, cuEventDestroy_v2, (Event))                                                                         \
-  X(event_record, cuEventRecord, (Event, Stream))                                                                      \
-  X(stream_wait, cuStreamWaitEvent, (Stream, Event, unsigned))                                                         \
+#define COLLC_DRIVER(X)                                                                                         \
+  X(init, cuInit, (unsigned))                                                                                   \
+  X(driver_version, cuDriverGetVersion, (int *))                                                                \
+  X(error_text, cuGetErrorString, (Result, const char **))                                                      \
+  X(device_get, cuDeviceGet, (DeviceNumber *, int))                                                             \
+  X(device_count, cuDeviceGetCount, (int *))                                                                    \
+  X(device_uuid, cuDeviceGetUuid_v2, (Uuid *, DeviceNumber))                                                    \
+  X(device_attribute, cuDeviceGetAttribute, (int *, int, DeviceNumber))                                         \
+  X(peer_attribute, cuDeviceGetP2PAttribute, (int *, int, DeviceNumber, DeviceNumber))                          \
+  X(can_access_peer, cuDeviceCanAccessPeer, (int *, DeviceNumber, DeviceNumber))                                \
+  X(primary_retain, cuDevicePrimaryCtxRetain, (Context *, DeviceNumber))                                        \
+  X(context_current, cuCtxGetCurrent, (Context *))                                                              \
+  X(context_set, cuCtxSetCurrent, (Context))                                                                    \
+  X(context_push, cuCtxPushCurrent_v2, (Context))                                                               \
+  X(context_pop, cuCtxPopCurrent_v2, (Context *))                                                               \
+  X(context_device, cuCtxGetDevice, (DeviceNumber *))                                                           \
+  X(context_synchronize, cuCtxSynchronize, ())                                                                  \
+  X(enable_peer, cuCtxEnablePeerAccess, (Context, unsigned))                                                    \
+  X(module_load, cuModuleLoadData, (Module *, const void *))                                                    \
+  X(module_function, cuModuleGetFunction, (Function *, Module, const char *))                                   \
+  X(function_set, cuFuncSetAttribute, (Function, int, int))                                                     \
+  X(occupancy, cuOccupancyMaxActiveBlocksPerMultiprocessor, (int *, Function, int, size_t))                     \
+  X(launch, cuLaunchKernel,                                                                                     \
+    (Function, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, Stream, void **, void **)) \
+  X(launch_cooperative, cuLaunchCooperativeKernel,                                                              \
+    (Function, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, Stream, void **))          \
+  X(allocate, cuMemAlloc_v2, (Address *, size_t))                                                               \
+  X(release, cuMemFree_v2, (Address))                                                                           \
+  X(allocate_host, cuMemHostAlloc, (void **, size_t, unsigned))                                                 \
+  X(release_host, cuMemFreeHost, (void *))                                                                      \
+  X(host_address, cuMemHostGetDevicePointer_v2, (Address *, void *, unsigned))                                  \
+  X(upload, cuMemcpyHtoD_v2, (Address, const void *, size_t))                                                   \
+  X(download, cuMemcpyDtoH_v2, (void *, Address, size_t))                                                       \
+  X(fill, cuMemsetD8_v2, (Address, unsigned char, size_t))                                                      \
+  X(copy_async, cuMemcpyAsync, (Address, Address, size_t, Stream))                                              \
+  X(ipc_get, cuIpcGetMemHandle, (IpcHandle *, Address))                                                         \
+  X(ipc_open, cuIpcOpenMemHandle_v2, (Address *, IpcHandle, unsigned))                                          \
+  X(ipc_close, cuIpcCloseMemHandle, (Address))                                                                  \
+  X(event_create, cuEventCreate, (Event *, unsigned))                                                           \
+  X(event_destroy, cuEventDestroy_v2, (Event))                                                                  \
+  X(event_record, cuEventRecord, (Event, Stream))                                                               \
+  X(stream_wait, cuStreamWaitEvent, (Stream, Event, unsigned))                                                  \
   X(stream_is_capturing, cuStreamIsCapturing, (Stream, int *))
 
 // What the oldest drivers lack: null there.

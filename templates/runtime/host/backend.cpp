@@ -115,8 +115,7 @@ class Service {
 
   // All ranks of a thread sleep on one bell; it must lie in memory that all their peers can ring.
   bool one_segment() const {
-    return std::all_of(begin_, end_,
-                       [this](const Queue &queue) { return &queue.rank->segment() == &begin_->rank->segment(); });
+    return std::all_of(begin_, end_, [this](const Queue &queue) { return &queue.rank->segment() == &begin_->rank->segment(); });
   }
 
   // True if something moved at the second look: whoever publishes after that rings. Who was not rung for stays asleep.
@@ -136,8 +135,7 @@ class Service {
 
   void fall_asleep() {
     Segment &memory = begin_->rank->segment();
-    for (Queue *queue = begin_; queue != end_; ++queue)
-      memory.set_sleeping(queue->rank->rank(), begin_->rank->rank());
+    for (Queue *queue = begin_; queue != end_; ++queue) memory.set_sleeping(queue->rank->rank(), begin_->rank->rank());
     memory.settle();
     asleep_ = true;
   }
@@ -150,7 +148,8 @@ class Service {
     for (Queue *queue = begin_; queue != end_; ++queue)
       calls.push_back(queue->done() ? InCall() : queue->rank->find_waits(&ranks));
     for (Queue *queue = begin_; queue != end_; ++queue)
-      SleepNote(memory, queue->rank->rank()).say(ranks, begin_->rank->rank(), heard, calls[static_cast<size_t>(queue - begin_)]);
+      SleepNote(memory, queue->rank->rank())
+          .say(ranks, begin_->rank->rank(), heard, calls[static_cast<size_t>(queue - begin_)]);
   }
 
   void wake_up() {

@@ -13,8 +13,8 @@ Status HostRank::differing_call(uint32_t plan_rank) const {
   COLLC_RETURN_IF_FAILED(segment.compare(context_.rank, peer));
   if (!segment.log(peer).forgot(call_->number)) return {};
   return fail(ncclInvalidUsage, "calls differ: call %llu of rank %u is %s; rank %u has made %u others since",
-              static_cast<unsigned long long>(call_->number), context_.rank, describe_call(call_->what, call_->count).c_str(), peer,
-              log_.depth());
+              static_cast<unsigned long long>(call_->number), context_.rank, describe_call(call_->what, call_->count).c_str(),
+              peer, log_.depth());
 }
 
 Status HostRank::differing_transfer(const Transfers::Difference &difference) const {
@@ -79,8 +79,7 @@ void HostRank::diagnose(int64_t waited_us) {
   }
   for (uint32_t peer = 0; peer < context_.nranks; ++peer) {
     if (peer == context_.rank) continue;
-    const bool left =
-        memory.line(peer).state.load(std::memory_order_acquire) == static_cast<uint32_t>(RankState::kLeft);
+    const bool left = memory.line(peer).state.load(std::memory_order_acquire) == static_cast<uint32_t>(RankState::kLeft);
     // What it did before its end is seen after that. A collective needs all parts in the end, a transfer only its peer's.
     const bool gone = left || !memory.alive(peer);
     const bool ran = done() || memory.line(peer).calls.finished.load(std::memory_order_acquire) >= call_->number;

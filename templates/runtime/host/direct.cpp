@@ -79,8 +79,13 @@ Status Neighbours::meet(const RankContext &context, Status understood, const Ove
   const bool may = understood.ok() && allowed != 0;
   // Kept until all have tried to map it.
   const std::unique_ptr<void, void (*)(void *)> probe(allocate_buffer(sizeof(uint64_t)),
-                                                     [](void *memory) { static_cast<void>(release_buffer(memory)); });
-  const Card mine{getpid(), may, understood.ok(), overrides, reinterpret_cast<uint64_t>(&token()), token(),
+                                                      [](void *memory) { static_cast<void>(release_buffer(memory)); });
+  const Card mine{getpid(),
+                  may,
+                  understood.ok(),
+                  overrides,
+                  reinterpret_cast<uint64_t>(&token()),
+                  token(),
                   BufferLookup().find(probe.get(), sizeof(uint64_t))};
   Bytes message(sizeof mine);
   std::memcpy(message.data(), &mine, sizeof mine);
@@ -99,7 +104,8 @@ Status Neighbours::meet(const RankContext &context, Status understood, const Ove
     if (agreed.ok() && all_understood) agreed = compare_overrides(first, theirs.overrides, peer);
     processes_.push_back(theirs.process);
     reach_into_.push_back(try_reach(mine, theirs));
-    found[peer] = static_cast<unsigned char>(static_cast<unsigned char>(reach_into_[peer]) | (try_map(mine, theirs) ? kMaps : 0));
+    found[peer] =
+        static_cast<unsigned char>(static_cast<unsigned char>(reach_into_[peer]) | (try_map(mine, theirs) ? kMaps : 0));
   }
   COLLC_RETURN_IF_FAILED(context.exchange(found, &all));
   see_all_ = share_all_ = true;

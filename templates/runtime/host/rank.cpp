@@ -212,8 +212,8 @@ void HostRank::begin(const Call &call) {
   if (cut_->hop.is && !single_copy_.is_idle()) offer(apart);
   note(call);
   const int core = sched_getcpu();
-  context_.segment->line(context_.rank).core.store(core < 0 ? UINT32_MAX : static_cast<uint32_t>(core),
-                                                   std::memory_order_relaxed);
+  context_.segment->line(context_.rank)
+      .core.store(core < 0 ? UINT32_MAX : static_cast<uint32_t>(core), std::memory_order_relaxed);
   choose_reduction();
   streams_ = is_streamed();
   if (timed_) {

@@ -175,9 +175,7 @@ class HostRank final : public RankBackend {
   void move_piece(const OwnStep &own, const ShareRange &share, uint64_t begin, uint64_t elements);
   void finish_channel(ChannelState &channel);
   // Says that others need no more of this rank for the call that runs.
-  void finish_call() {
-    context_.segment->line(context_.rank).calls.finished.store(call_->number, std::memory_order_release);
-  }
+  void finish_call() { context_.segment->line(context_.rank).calls.finished.store(call_->number, std::memory_order_release); }
   void count_time(size_t channel, uint64_t nanoseconds, bool reduced) {
     (reduced ? times_[channel].reducing : times_[channel].copying) += nanoseconds;
     channels_[channel].busy_ns += nanoseconds;

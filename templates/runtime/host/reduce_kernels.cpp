@@ -194,8 +194,7 @@ void reduce(const void *const *sources, uint32_t nsources, void *const *dests, u
     for (; next < nsources; ++next) {
       const Storage *source = static_cast<const Storage *>(sources[next]) + at;
       if (finish.scaled == next)
-        for (uint64_t i = 0; i < n; ++i)
-          sum[i] = Op::template apply<E>(sum[i], E::multiply(E::load(source[i]), scale));
+        for (uint64_t i = 0; i < n; ++i) sum[i] = Op::template apply<E>(sum[i], E::multiply(E::load(source[i]), scale));
       else
         for (uint64_t i = 0; i < n; ++i) sum[i] = Op::template apply<E>(sum[i], E::load(source[i]));
     }
@@ -207,14 +206,15 @@ void reduce(const void *const *sources, uint32_t nsources, void *const *dests, u
       for (uint64_t i = 0; i < n; ++i) stored[i] = E::store(sum[i]);
       for (uint32_t j = 0; j < ndests; ++j) {
         Storage *to = static_cast<Storage *>(dests[j]) + at;
-        if (j < finish.streamed) stream(to, stored, n * sizeof(Storage));
-        else std::memcpy(to, stored, n * sizeof(Storage));
+        if (j < finish.streamed)
+          stream(to, stored, n * sizeof(Storage));
+        else
+          std::memcpy(to, stored, n * sizeof(Storage));
       }
       continue;
     }
     for (uint64_t i = 0; i < n; ++i) dest[i] = E::store(sum[i]);
-    for (uint32_t j = 1; j < ndests; ++j)
-      std::memcpy(static_cast<Storage *>(dests[j]) + at, dest, n * sizeof(Storage));
+    for (uint32_t j = 1; j < ndests; ++j) std::memcpy(static_cast<Storage *>(dests[j]) + at, dest, n * sizeof(Storage));
   }
 }
 

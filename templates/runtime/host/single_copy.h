@@ -26,9 +26,9 @@ namespace collc {
 // What a program of one hop needs to know of others.
 struct OneHop {
   bool is = false;
-  bool completes = false;         // results are stored in everyone's output; then all ranks send
+  bool completes = false;  // results are stored in everyone's output; then all ranks send
   std::vector<uint32_t> senders;  // NCCL ranks
-  bool sends = false;             // this rank is one of them
+  bool sends = false;  // this rank is one of them
 };
 // True if another rank completes what a step receives: in a call of a single copy it puts that into our output itself.
 inline bool takes_result(const OneHop &program, const Step &step) {
@@ -40,16 +40,16 @@ OneHop one_hop(const Tables &tables, const Placement &placement, const Program &
 struct alignas(kLine) Offer {
   struct Place {
     uint64_t address;  // in the rank's process
-    uint64_t buffer;   // number of the buffer of ncclMemAlloc that it is in; 0: none
+    uint64_t buffer;  // number of the buffer of ncclMemAlloc that it is in; 0: none
   };
-  std::atomic<uint64_t> number;     // of the call that runs; 0 while the rest is written
+  std::atomic<uint64_t> number;  // of the call that runs; 0 while the rest is written
   std::atomic<uint64_t> signature;  // of the call; its last bits are flags
   Place input, output;
-  alignas(kLine) BufferHandle buffers[2];            // for those who have not mapped them: input, output
-  alignas(kLine) std::atomic<uint64_t> mapped;       // 2 * the last call in which it was asked to map; + 1 if it could not
-  std::atomic<uint64_t> finished;                    // the last call for which it needs nobody's buffers any more
-  alignas(kLine) std::atomic<uint64_t> speaks;       // the first call from which on it says whether it offers; 0: none yet
-  std::atomic<uint64_t> listens;                     // the first call from which on it looks at what senders say; 0: none yet
+  alignas(kLine) BufferHandle buffers[2];  // for those who have not mapped them: input, output
+  alignas(kLine) std::atomic<uint64_t> mapped;  // 2 * the last call in which it was asked to map; + 1 if it could not
+  std::atomic<uint64_t> finished;  // the last call for which it needs nobody's buffers any more
+  alignas(kLine) std::atomic<uint64_t> speaks;  // the first call from which on it says whether it offers; 0: none yet
+  std::atomic<uint64_t> listens;  // the first call from which on it looks at what senders say; 0: none yet
 };
 
 // The memory that the ranks of a communicator need for that.
@@ -64,9 +64,7 @@ class SingleCopy {
   SingleCopy(Segment &segment, Offers &offers, uint32_t rank, const Neighbours &neighbours);
 
   // True if no rank has had a buffer to offer so far, and this one has none either.
-  bool is_idle() const {
-    return !neighbours_.share_all() && speakers_.load(std::memory_order_relaxed) == 0 && !has_buffers();
-  }
+  bool is_idle() const { return !neighbours_.share_all() && speakers_.load(std::memory_order_relaxed) == 0 && !has_buffers(); }
   // Begins a call of a program of one hop, the same on all ranks. Offers what it sends and, if others store there, its
   // output, where that is `allowed`. False if the call goes through FIFOs, else agree() tells.
   bool begin(const Call &call, const OneHop &program, bool allowed, uint64_t input_bytes, uint64_t output_bytes);
@@ -90,7 +88,7 @@ class SingleCopy {
  private:
   // Flags of an offer.
   static constexpr uint64_t kOffered = 1;  // all that the program needs of this rank
-  static constexpr uint64_t kNew = 2;      // with a buffer that others may not have mapped
+  static constexpr uint64_t kNew = 2;  // with a buffer that others may not have mapped
   static constexpr uint64_t kFlags = 3;
 
   struct Found {  // a peer's buffer
@@ -118,18 +116,18 @@ class SingleCopy {
   uint64_t last_shown_[2] = {};
   MappedBuffers mapped_;
   std::vector<Found> found_;  // by peer: input, output
-  bool speaks_ = false;       // this rank says whether it offers
-  uint64_t listens_ = 0;      // from this call on it looks at what senders say; 0: not yet
+  bool speaks_ = false;  // this rank says whether it offers
+  uint64_t listens_ = 0;  // from this call on it looks at what senders say; 0: not yet
   bool all_listen_ = false;
 
   // The current call.
   const OneHop *program_ = nullptr;
   uint64_t number_ = 0, signature_ = 0;
   bool offered_ = false, offers_output_ = false;
-  bool has_new_ = false;      // someone offers a buffer that others may not have mapped
+  bool has_new_ = false;  // someone offers a buffer that others may not have mapped
   bool said_mapped_ = false;  // this rank has said whether it could
-  bool failed_ = false;       // someone could not
-  uint32_t next_ = 0;         // to look at: of the senders, or of all ranks
+  bool failed_ = false;  // someone could not
+  uint32_t next_ = 0;  // to look at: of the senders, or of all ranks
   uint32_t blocked_on_ = 0;
 };
 

@@ -121,7 +121,8 @@ bool HostRank::advance_single_copy() {
   if (!single_copy_.others_finished()) return false;
   mode_ = Mode::kFifos;
   finish_call();
-  for (uint32_t c = 0; timed_ && c < call_->program->nchannels; ++c) times_[c].waiting += now_ns() - begun_ns_ - channels_[c].busy_ns;
+  for (uint32_t c = 0; timed_ && c < call_->program->nchannels; ++c)
+    times_[c].waiting += now_ns() - begun_ns_ - channels_[c].busy_ns;
   return true;
 }
 

@@ -73,8 +73,7 @@ class HostVerbs {
     Finish finish = rank_.finish_;
     if ((step.flags & kFinal) == 0) finish.divisor = 1;
     if (has_input && rank_.call_->op.scaled) finish.scaled = step.input_at;
-    const bool moves_only =
-        uint32_t{has_input} + step.nrecv == 1 && finish.divisor == 1 && finish.scaled == Finish::kNone;
+    const bool moves_only = uint32_t{has_input} + step.nrecv == 1 && finish.divisor == 1 && finish.scaled == Finish::kNone;
 
     const void *sources[kMostPeers + 1];
     void *dests[kMostPeers + 1];

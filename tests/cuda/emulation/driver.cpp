@@ -14,10 +14,9 @@ struct NamedKernel {
   Kernel run;
 };
 #define COLLC_NAMED_KERNEL(name, type, protocol) {#name, &collc_##name},
-const NamedKernel kKernels[] = {
-    COLLC_SIMPLE_KERNELS(COLLC_NAMED_KERNEL) COLLC_LL_KERNELS(COLLC_NAMED_KERNEL)
+const NamedKernel kKernels[] = {COLLC_SIMPLE_KERNELS(COLLC_NAMED_KERNEL) COLLC_LL_KERNELS(COLLC_NAMED_KERNEL)
 #if !defined(COLLC_PRE_VOLTA)
-    COLLC_LL128_KERNELS(COLLC_NAMED_KERNEL)
+                                    COLLC_LL128_KERNELS(COLLC_NAMED_KERNEL)
 #endif
 };
 
@@ -130,10 +129,21 @@ class World {
     for (uint32_t r = 0; r < n; ++r) {
       const auto arena = [&](uint32_t rank) { return reinterpret_cast<uint64_t>(arenas_[rank]); };
       plan_.make_ends(r, arena(r), arena, ends_[r].data());
-      states_.push_back({plan_.programs.data(), plan_.shares.data(), plan_.rank_channels.data(), plan_.steps.data(),
-                         plan_.refs.data(), ends_[r].data(), reports_[r].data(), &aborts_[r], run.timeout_ns, r, n,
-                         static_cast<uint32_t>(plan_.ends[r].size()), plan_.slots,
-                         {plan_.slot_bytes[0], plan_.slot_bytes[1], plan_.slot_bytes[2]}, ticks_[r].data()});
+      states_.push_back({plan_.programs.data(),
+                         plan_.shares.data(),
+                         plan_.rank_channels.data(),
+                         plan_.steps.data(),
+                         plan_.refs.data(),
+                         ends_[r].data(),
+                         reports_[r].data(),
+                         &aborts_[r],
+                         run.timeout_ns,
+                         r,
+                         n,
+                         static_cast<uint32_t>(plan_.ends[r].size()),
+                         plan_.slots,
+                         {plan_.slot_bytes[0], plan_.slot_bytes[1], plan_.slot_bytes[2]},
+                         ticks_[r].data()});
     }
   }
 
@@ -163,8 +173,7 @@ class World {
     options.lockstep = kLockstep;
     for (uint32_t &flag : aborts_) options.abort_flags.push_back(&flag);
     auto &emulator = emulation::emulator();
-    const std::string failure =
-        emulator.run(options, plan_.nranks * plan_.max_channels, plan_.nranks, std::move(launches));
+    const std::string failure = emulator.run(options, plan_.nranks * plan_.max_channels, plan_.nranks, std::move(launches));
     run_.switches = emulator.switches();
     collect();
     return failure;
@@ -176,8 +185,10 @@ class World {
     for (uint32_t r = 0; r < plan_.nranks; ++r) {
       made.output.push_back(place_buffer(call.output_bytes[r], call.misplacement, call.outputs[r]));
       made.result.push_back(made.output[r] + call.out_offset[r]);
-      if (call.in_place) made.input.push_back(made.output[r] + call.in_offset[r]);
-      else made.input.push_back(place_buffer(call.input_bytes[r], call.misplacement, call.inputs[r]));
+      if (call.in_place)
+        made.input.push_back(made.output[r] + call.in_offset[r]);
+      else
+        made.input.push_back(place_buffer(call.input_bytes[r], call.misplacement, call.inputs[r]));
     }
     return made;
   }

@@ -93,9 +93,7 @@ void store(T *to, const T &value) {
 }
 
 constexpr uint32_t kLLFlags = 63;
-inline bool ll_load(const Pack *from, uint32_t flag, Duo &data) {
-  return emulation::emulator().ll_read(from, flag, data.word);
-}
+inline bool ll_load(const Pack *from, uint32_t flag, Duo &data) { return emulation::emulator().ll_read(from, flag, data.word); }
 inline void ll_store(Pack *to, const Duo &data, uint32_t flag) { emulation::emulator().ll_write(to, data.word, flag); }
 
 constexpr uint32_t kLineLanes = 8;
@@ -109,7 +107,8 @@ template <uint32_t N>
 void ll128_store(Pack *lines, const Pack (&value)[N]) {
   Pack mine[N];
   std::memcpy(mine, value, sizeof mine);
-  emulation::WarpCall call{emulation::WarpCall::kStore, reinterpret_cast<char *>(lines), 0, N, reinterpret_cast<char *>(mine), false};
+  emulation::WarpCall call{
+      emulation::WarpCall::kStore, reinterpret_cast<char *>(lines), 0, N, reinterpret_cast<char *>(mine), false};
   emulation::emulator().warp(call);
 }
 inline bool warp_any(bool mine) {
@@ -125,9 +124,13 @@ To reinterpret(From value) {
   return result;
 }
 template <class T>
-T bits_to(uint32_t bits) { return reinterpret<T>(bits); }
+T bits_to(uint32_t bits) {
+  return reinterpret<T>(bits);
+}
 template <class T>
-T bits_to(uint64_t bits) { return reinterpret<T>(bits); }
+T bits_to(uint64_t bits) {
+  return reinterpret<T>(bits);
+}
 inline uint32_t to_bits(uint32_t value) { return value; }
 inline uint32_t to_bits(float value) { return reinterpret<uint32_t>(value); }
 inline uint64_t to_bits(uint64_t value) { return value; }
@@ -155,9 +158,12 @@ inline Bfloat16 to_bfloat16(float value) {
 inline float to_float(Half value) {
   const int exponent = value.bits >> 10 & 31, mantissa = value.bits & 1023;
   float magnitude;
-  if (exponent == 31) magnitude = mantissa ? NAN : INFINITY;
-  else if (exponent == 0) magnitude = std::ldexp(static_cast<float>(mantissa), -24);
-  else magnitude = std::ldexp(static_cast<float>(mantissa + 1024), exponent - 25);
+  if (exponent == 31)
+    magnitude = mantissa ? NAN : INFINITY;
+  else if (exponent == 0)
+    magnitude = std::ldexp(static_cast<float>(mantissa), -24);
+  else
+    magnitude = std::ldexp(static_cast<float>(mantissa + 1024), exponent - 25);
   return value.bits & 0x8000 ? -magnitude : magnitude;
 }
 inline Half to_half(float value) {

@@ -449,8 +449,10 @@ bool Emulator::load_lines(Fiber *const *lanes) {
     shuffle(order, kWords - 1);
     for (const uint32_t w : order) {
       // Behind a flag that is seen nothing is late.
-      if (there) std::memcpy(&words[w], line + 8 * w, 8);
-      else words[w] = read_word(*lanes[w / 2], line + 8 * w, &late);
+      if (there)
+        std::memcpy(&words[w], line + 8 * w, 8);
+      else
+        words[w] = read_word(*lanes[w / 2], line + 8 * w, &late);
     }
     for (uint32_t l = 0; l < kLanes; ++l) std::memcpy(lanes[l]->call->values + 16 * k, &words[2 * l], 16);
   }
@@ -632,8 +634,7 @@ void Emulator::end_block(Block &block) {
     stacks_.push_back(fiber.stack);
   }
   join(stream.clock, clocks_[block.id]);
-  fibers_.erase(std::remove_if(fibers_.begin(), fibers_.end(), [&](Fiber *f) { return f->block == &block; }),
-                fibers_.end());
+  fibers_.erase(std::remove_if(fibers_.begin(), fibers_.end(), [&](Fiber *f) { return f->block == &block; }), fibers_.end());
   blocks_.erase(std::find(blocks_.begin(), blocks_.end(), &block));
   delete &block;
   idle_ = 0;
@@ -689,8 +690,7 @@ void Emulator::loop() {
   }
 }
 
-std::string Emulator::run(const Options &options, uint32_t nblocks, uint32_t nstreams,
-                          std::vector<LaunchRequest> launches) {
+std::string Emulator::run(const Options &options, uint32_t nblocks, uint32_t nstreams, std::vector<LaunchRequest> launches) {
   options_ = options;
   random_.seed(options.seed * 2654435761u + 1);
   static const uint32_t kOdds[] = {1, 3, 10, 40};

@@ -27,8 +27,8 @@ struct MockFunction {
   Kernel run;
 };
 #define COLLC_NAMED_KERNEL(name, type, protocol) {"collc_" #name, &collc_##name},
-const MockFunction kFunctions[] = {
-    COLLC_SIMPLE_KERNELS(COLLC_NAMED_KERNEL) COLLC_LL_KERNELS(COLLC_NAMED_KERNEL) COLLC_LL128_KERNELS(COLLC_NAMED_KERNEL)};
+const MockFunction kFunctions[] = {COLLC_SIMPLE_KERNELS(COLLC_NAMED_KERNEL) COLLC_LL_KERNELS(COLLC_NAMED_KERNEL)
+                                       COLLC_LL128_KERNELS(COLLC_NAMED_KERNEL)};
 
 constexpr int kInvalidValue = 1, kOutOfMemory = 2, kNotFoundHere = 500, kTooLarge = 720, kLaunchFailed = 719;
 constexpr uint32_t kThreads = 64;  // a block that is larger does not fit
@@ -70,9 +70,7 @@ int setting(const char *name, int fallback) {
 
 MockContext *current() { return stack.empty() ? nullptr : stack.back(); }
 
-mock::StreamKey key_of(void *stream) {
-  return {stream == nullptr && current() != nullptr ? current()->device : 0, stream};
-}
+mock::StreamKey key_of(void *stream) { return {stream == nullptr && current() != nullptr ? current()->device : 0, stream}; }
 
 // Runs all launches that wait, side by side where nothing puts one before the other.
 int run_pending() {
@@ -145,7 +143,7 @@ int queue(void *function, unsigned blocks, unsigned threads, unsigned shared, vo
 
 }  // namespace
 
-#define MOCK_ENTER(name)                                 \
+#define MOCK_ENTER(name)                                   \
   const std::lock_guard<std::recursive_mutex> lock(mutex); \
   ++calls[name]
 
@@ -165,9 +163,7 @@ MOCK cuGetErrorString(int error, const char **text) {
   return 0;
 }
 MOCK cuDeviceGetName(char *name, int size, int) { return std::snprintf(name, static_cast<size_t>(size), "mock"), 0; }
-MOCK cuDeviceTotalMem_v2(size_t *bytes, int) {
-  return *bytes = static_cast<size_t>(setting("MOCK_MEGABYTES", 1000)) << 20, 0;
-}
+MOCK cuDeviceTotalMem_v2(size_t *bytes, int) { return *bytes = static_cast<size_t>(setting("MOCK_MEGABYTES", 1000)) << 20, 0; }
 MOCK cuDeviceGetCount(int *count) { return *count = setting("MOCK_GPUS", 1), 0; }
 MOCK cuDeviceGet(int *device, int number) {
   *device = number;

@@ -107,8 +107,10 @@ class Streams {
     event = {};
     event.recorded = true;
     event.graph = capturing(key);
-    if (event.graph != nullptr) event.reaches = event.graph->reaches[key];
-    else event.launches = waits_[key];
+    if (event.graph != nullptr)
+      event.reaches = event.graph->reaches[key];
+    else
+      event.launches = waits_[key];
     return 0;
   }
 
@@ -121,8 +123,8 @@ class Streams {
       waits_[key].insert(event.launches.begin(), event.launches.end());
       return 0;
     }
-    const bool captured = std::any_of(captures_.begin(), captures_.end(),
-                                      [&](const auto &one) { return one.second == event.graph; });
+    const bool captured =
+        std::any_of(captures_.begin(), captures_.end(), [&](const auto &one) { return one.second == event.graph; });
     if (!captured || (graph != nullptr && graph != event.graph)) return kIsolation;
     captures_[key] = event.graph;
     event.graph->reaches[key].insert(event.reaches.begin(), event.reaches.end());

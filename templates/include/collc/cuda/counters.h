@@ -33,8 +33,8 @@ class Counters {
 
  protected:
   // `steps` are the channel's; `slots` is shared memory for kMaxPeers addresses.
-  COLLC_DEVICE Counters(const RankState &state, const Launch &launch, uint32_t protocol, uint32_t channel,
-                        const Step *steps, char **slots)
+  COLLC_DEVICE Counters(const RankState &state, const Launch &launch, uint32_t protocol, uint32_t channel, const Step *steps,
+                        char **slots)
       : state_(state),
         launch_(launch),
         ends_(state.ends + protocol * state.nends),
@@ -89,8 +89,10 @@ class Counters {
   // aborted leaves the report of whoever timed out first and stopped the whole rank by it.
   COLLC_DEVICE bool given_up(uint64_t start, const Step &step, uint32_t end_number, uint64_t have, uint64_t need) {
     ReportState why = ReportState::kNone;
-    if (host_load(state_.abort_flag) != 0) why = ReportState::kAborted;
-    else if (state_.timeout_ns != 0 && clock_ns() - start > state_.timeout_ns) why = ReportState::kTimedOut;
+    if (host_load(state_.abort_flag) != 0)
+      why = ReportState::kAborted;
+    else if (state_.timeout_ns != 0 && clock_ns() - start > state_.timeout_ns)
+      why = ReportState::kTimedOut;
     if (why == ReportState::kNone) return false;
     Report &report = state_.reports[channel_];
     if (why == ReportState::kAborted && host_load(&report.state) != 0) return true;

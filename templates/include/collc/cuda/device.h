@@ -292,15 +292,23 @@ COLLC_DEVICE double smaller(double a, double b) { return fmin(a, b); }
 template <class T>
 COLLC_DEVICE T bits_to(uint32_t bits);
 template <>
-COLLC_DEVICE uint32_t bits_to<uint32_t>(uint32_t bits) { return bits; }
+COLLC_DEVICE uint32_t bits_to<uint32_t>(uint32_t bits) {
+  return bits;
+}
 template <>
-COLLC_DEVICE float bits_to<float>(uint32_t bits) { return __uint_as_float(bits); }
+COLLC_DEVICE float bits_to<float>(uint32_t bits) {
+  return __uint_as_float(bits);
+}
 template <class T>
 COLLC_DEVICE T bits_to(uint64_t bits);
 template <>
-COLLC_DEVICE uint64_t bits_to<uint64_t>(uint64_t bits) { return bits; }
+COLLC_DEVICE uint64_t bits_to<uint64_t>(uint64_t bits) {
+  return bits;
+}
 template <>
-COLLC_DEVICE double bits_to<double>(uint64_t bits) { return __longlong_as_double(static_cast<long long>(bits)); }
+COLLC_DEVICE double bits_to<double>(uint64_t bits) {
+  return __longlong_as_double(static_cast<long long>(bits));
+}
 COLLC_DEVICE uint32_t to_bits(uint32_t value) { return value; }
 COLLC_DEVICE uint32_t to_bits(float value) { return __float_as_uint(value); }
 COLLC_DEVICE uint64_t to_bits(uint64_t value) { return value; }
@@ -314,11 +322,11 @@ COLLC_DEVICE uint32_t spread_signs(uint32_t word) {
 }
 
 // Two narrow values in a word at once, where the machine can; each flag says which of these verbs there are.
-#define COLLC_PAIR_VERB(name, text)                           \
-  COLLC_DEVICE uint32_t name(uint32_t a, uint32_t b) {        \
-    uint32_t value;                                           \
-    asm(text : "=r"(value) : "r"(a), "r"(b));                 \
-    return value;                                             \
+#define COLLC_PAIR_VERB(name, text)                    \
+  COLLC_DEVICE uint32_t name(uint32_t a, uint32_t b) { \
+    uint32_t value;                                    \
+    asm(text : "=r"(value) : "r"(a), "r"(b));          \
+    return value;                                      \
   }
 #define COLLC_PAIRS_OF_HALVES 1
 COLLC_PAIR_VERB(add_halves, "add.rn.f16x2 %0, %1, %2;")

@@ -29,8 +29,8 @@ COLLC_DEVICE void place_block(const Program &program, uint32_t nranks, uint32_t 
 }
 
 // This call's share ranges, computed by all threads; a barrier must follow.
-COLLC_DEVICE void place_shares(const RankState &state, const Program &program, uint64_t count,
-                                      uint32_t element_bytes, ShareRange *ranges) {
+COLLC_DEVICE void place_shares(const RankState &state, const Program &program, uint64_t count, uint32_t element_bytes,
+                               ShareRange *ranges) {
 #pragma unroll 1
   for (uint32_t s = thread_index(); s < program.nshares; s += thread_count()) {
     const Share &share = state.shares[program.first_share + s];
@@ -49,8 +49,7 @@ COLLC_DEVICE void run_block(const Launch &launch) {
   const uint32_t channel = block_index() % launch.nchannels;
   const RankState &state = *call.state;
   const Program &program = state.programs[launch.program];
-  const RankChannel place =
-      state.rank_channels[program.first_rank_channel + state.rank * program.nchannels + channel];
+  const RankChannel place = state.rank_channels[program.first_rank_channel + state.rank * program.nchannels + channel];
   if (place.nsteps == 0) return;
   const Step *steps = state.steps + place.first_step;
 

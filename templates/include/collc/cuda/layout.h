@@ -106,13 +106,13 @@ static_assert(sizeof(Launch) <= 4096, "kernel arguments end at 4 KiB on older dr
 // A kernel is made for a protocol and an element type. Simple chooses the operation per chunk, LL and LL128 per line.
 // Collectives that only move data run as the sum of a type of that size. A test may define a shorter list of types.
 #if !defined(COLLC_TYPES)
-#define COLLC_TYPES(X, Y)  \
-  X(Y, u8, uint8_t)        \
-  X(Y, u32, uint32_t)      \
-  X(Y, u64, uint64_t)      \
-  X(Y, f16, Half)          \
-  X(Y, f32, float)         \
-  X(Y, f64, double)        \
+#define COLLC_TYPES(X, Y) \
+  X(Y, u8, uint8_t)       \
+  X(Y, u32, uint32_t)     \
+  X(Y, u64, uint64_t)     \
+  X(Y, f16, Half)         \
+  X(Y, f32, float)        \
+  X(Y, f64, double)       \
   X(Y, bf16, Bfloat16)
 #endif
 #define COLLC_SIMPLE_KERNEL(X, name, type) X(simple_##name, type, Simple)

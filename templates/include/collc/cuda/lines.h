@@ -47,8 +47,10 @@ struct RawUnits {
     return whole(buffer, u, elements) ? load(reinterpret_cast<const U *>(buffer) + u) : get_parts(buffer, u, elements);
   }
   static COLLC_DEVICE void put(char *buffer, uint64_t u, uint64_t elements, const U &value) {
-    if (whole(buffer, u, elements)) store(reinterpret_cast<U *>(buffer) + u, value);
-    else put_parts(buffer, u, elements, value);
+    if (whole(buffer, u, elements))
+      store(reinterpret_cast<U *>(buffer) + u, value);
+    else
+      put_parts(buffer, u, elements, value);
   }
 
  private:
@@ -75,7 +77,8 @@ struct RawUnits {
       if (u * kPerUnit + k >= elements) continue;
       if constexpr (sizeof(T) == 8)
         store(to + k, bits_to<T>(static_cast<uint64_t>(value.word[2 * k + 1]) << 32 | value.word[2 * k]));
-      else store(to + k, take<T>(value.word[k / kPerWord<T>], k % kPerWord<T>));
+      else
+        store(to + k, take<T>(value.word[k / kPerWord<T>], k % kPerWord<T>));
     }
   }
 };
@@ -134,8 +137,8 @@ class Lines : public Counters {
   }
 
  protected:
-  COLLC_DEVICE Lines(const RankState &state, const RankCall &call, const Launch &launch, uint32_t protocol,
-                     uint32_t channel, const Step *steps, char **slots)
+  COLLC_DEVICE Lines(const RankState &state, const RankCall &call, const Launch &launch, uint32_t protocol, uint32_t channel,
+                     const Step *steps, char **slots)
       : Counters(state, launch, protocol, channel, steps, slots),
         call_(call),
         passed_(reinterpret_cast<uint64_t *>(slots + kMaxPeers)) {}
@@ -143,8 +146,7 @@ class Lines : public Counters {
   template <class T>
   COLLC_DEVICE Buffers buffers_of(const Step &step, const ShareRange &share, const Chunk &chunk) const {
     Buffers made{nullptr, nullptr, chunk.elements};
-    if (step.flags & kInput)
-      made.input = static_cast<const char *>(call_.input) + (share.in_base + chunk.begin) * sizeof(T);
+    if (step.flags & kInput) made.input = static_cast<const char *>(call_.input) + (share.in_base + chunk.begin) * sizeof(T);
     if (step.flags & kOutput) made.output = static_cast<char *>(call_.output) + (share.out_base + chunk.begin) * sizeof(T);
     // In place, a rank's own block already lies where a copy would put it.
     if (made.input == made.output && step.nrecv == 0) made.output = nullptr;

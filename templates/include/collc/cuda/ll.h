@@ -31,8 +31,10 @@ class LL : public Lines {
     for (; u < units; u += thread_count()) {
       Duo value{};
       uint32_t next = 0;
-      if (at.input != nullptr) value = Units<T, Duo>::get(at.input, u, at.elements);
-      else if (!receive(step, recv, next++, u, value)) return;
+      if (at.input != nullptr)
+        value = Units<T, Duo>::get(at.input, u, at.elements);
+      else if (!receive(step, recv, next++, u, value))
+        return;
 #pragma unroll 1
       for (; next < step.nrecv; ++next) {
         Duo other;
@@ -90,8 +92,7 @@ class LL : public Lines {
     for (uint32_t i = step.nrecv; i < step.nrecv + step.nsend; ++i) {
       if ((passed_[i] & (kHalf - 1)) + state_.slots < kHalf) continue;
 #pragma unroll 1
-      for (uint64_t line = u; line < units; line += thread_count())
-        ll_store(slot(i) + line, Duo{}, flag_of(passed_[i]));
+      for (uint64_t line = u; line < units; line += thread_count()) ll_store(slot(i) + line, Duo{}, flag_of(passed_[i]));
     }
   }
 };

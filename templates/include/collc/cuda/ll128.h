@@ -15,8 +15,8 @@ namespace collc::cuda {
 template <class T>
 class LL128 : public Lines {
  public:
-  COLLC_DEVICE LL128(const RankState &state, const RankCall &call, const Launch &launch, uint32_t channel,
-                     const Step *steps, char **slots)
+  COLLC_DEVICE LL128(const RankState &state, const RankCall &call, const Launch &launch, uint32_t channel, const Step *steps,
+                     char **slots)
       : Lines(state, call, launch, kLL128, channel, steps, slots) {}
 
   COLLC_DEVICE void move(const Step &step, [[maybe_unused]] const FifoRef *recv, const FifoRef *, const ShareRange &share,
@@ -57,8 +57,10 @@ class LL128 : public Lines {
   COLLC_DEVICE bool run(const Step &step, const FifoRef *recv, const Buffers &at, uint64_t first) {
     Pack value[2 * N];
     uint32_t next = 0;
-    if (at.input != nullptr) get(at, first, value);
-    else if (!receive(step, recv, next++, first, value)) return false;
+    if (at.input != nullptr)
+      get(at, first, value);
+    else if (!receive(step, recv, next++, first, value))
+      return false;
 #pragma unroll 1
     for (; next < step.nrecv; ++next) {
       Pack other[2 * N];
@@ -79,8 +81,10 @@ class LL128 : public Lines {
   COLLC_DEVICE void get(const Buffers &at, uint64_t first, Pack (&value)[N]) const {
 #pragma unroll
     for (uint32_t k = 0; k < N; ++k)
-      if (k % 2 == 0 || !has_flag()) value[k] = Units<T, Pack>::get(at.input, pack_of(first, k), at.elements);
-      else value[k] = Pack{};
+      if (k % 2 == 0 || !has_flag())
+        value[k] = Units<T, Pack>::get(at.input, pack_of(first, k), at.elements);
+      else
+        value[k] = Pack{};
   }
   template <uint32_t N>
   COLLC_DEVICE void put(const Buffers &at, uint64_t first, const Pack (&value)[N]) const {

@@ -83,8 +83,7 @@ struct Mover {
   };
 
   template <class Work>
-  static COLLC_DEVICE void spread(const Places &from, const Places &to, const Arithmetic &how, uint64_t begin,
-                                  uint64_t end) {
+  static COLLC_DEVICE void spread(const Places &from, const Places &to, const Arithmetic &how, uint64_t begin, uint64_t end) {
     constexpr uint32_t kSegment = Work::kUnroll * kWarp;
     const uint32_t threads = thread_count(), thread = thread_index();
     if (end - begin > threads) {

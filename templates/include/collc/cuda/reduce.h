@@ -57,8 +57,10 @@ struct Max {
   static constexpr Reduction kind = Reduction::kMax;
   template <class W>
   static COLLC_DEVICE W apply(W a, W b, [[maybe_unused]] uint64_t flip) {
-    if constexpr (kIsInteger<W>) return static_cast<W>(a ^ flip) < static_cast<W>(b ^ flip) ? b : a;
-    else return larger(a, b);
+    if constexpr (kIsInteger<W>)
+      return static_cast<W>(a ^ flip) < static_cast<W>(b ^ flip) ? b : a;
+    else
+      return larger(a, b);
   }
 };
 struct Min {  // of floats: for integers it is Max with other bits turned over
@@ -91,15 +93,20 @@ COLLC_DEVICE T take(uint32_t word, uint32_t place) {
     return bits_to<T>(word);
   } else {
     const auto bits = word >> (8 * sizeof(T) * place);
-    if constexpr (sizeof(T) == 2) return T{static_cast<uint16_t>(bits)};
-    else return static_cast<T>(bits);
+    if constexpr (sizeof(T) == 2)
+      return T{static_cast<uint16_t>(bits)};
+    else
+      return static_cast<T>(bits);
   }
 }
 template <class T>
 COLLC_DEVICE uint32_t place_bits(T value, uint32_t place) {
-  if constexpr (sizeof(T) == 4) return to_bits(value);
-  else if constexpr (sizeof(T) == 2) return static_cast<uint32_t>(value.bits) << (16 * place);
-  else return static_cast<uint32_t>(static_cast<uint8_t>(value)) << (8 * place);
+  if constexpr (sizeof(T) == 4)
+    return to_bits(value);
+  else if constexpr (sizeof(T) == 2)
+    return static_cast<uint32_t>(value.bits) << (16 * place);
+  else
+    return static_cast<uint32_t>(static_cast<uint8_t>(value)) << (8 * place);
 }
 
 template <class T, class Op>
@@ -140,10 +147,10 @@ COLLC_DEVICE uint32_t combine_word<uint8_t, Max>(uint32_t a, uint32_t b, uint64_
   return larger_bytes(a, b, static_cast<uint32_t>(flip));
 }
 
-#define COLLC_BY_PAIRS(type, op, verb)                                           \
-  template <>                                                                    \
+#define COLLC_BY_PAIRS(type, op, verb)                                             \
+  template <>                                                                      \
   COLLC_DEVICE uint32_t combine_word<type, op>(uint32_t a, uint32_t b, uint64_t) { \
-    return verb(a, b);                                                           \
+    return verb(a, b);                                                             \
   }
 #if COLLC_PAIRS_OF_HALVES
 COLLC_BY_PAIRS(Half, Sum, add_halves)
@@ -186,8 +193,10 @@ template <class T, class Op, uint32_t N>
 COLLC_DEVICE void combine_words(uint32_t (&a)[N], const uint32_t (&b)[N], uint64_t flip) {
 #pragma unroll
   for (uint32_t i = 0; i < N; ++i) {
-    if constexpr (sizeof(T) < 8) a[i] = combine_word<T, Op>(a[i], b[i], flip);
-    else if (i % 2 == 0) combine_wide<T, Op>(a[i], a[i + 1], b[i], b[i + 1], flip);
+    if constexpr (sizeof(T) < 8)
+      a[i] = combine_word<T, Op>(a[i], b[i], flip);
+    else if (i % 2 == 0)
+      combine_wide<T, Op>(a[i], a[i + 1], b[i], b[i + 1], flip);
   }
 }
 // Long and rare, products of bytes and, where they are computed one by one, of bfloat16 are called.
@@ -287,8 +296,10 @@ COLLC_DEVICE_CALLED U floating_quotient(U value, uint32_t divisor) {
 }
 template <class T, class U>
 COLLC_DEVICE U quotient(const U &value, uint32_t divisor, [[maybe_unused]] uint64_t flip) {
-  if constexpr (kIsInteger<T>) return integer_quotient<T>(value, divisor, flip);
-  else return floating_quotient<T>(value, divisor);
+  if constexpr (kIsInteger<T>)
+    return integer_quotient<T>(value, divisor, flip);
+  else
+    return floating_quotient<T>(value, divisor);
 }
 
 }  // namespace collc::cuda

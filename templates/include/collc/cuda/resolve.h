@@ -26,7 +26,7 @@ constexpr uint64_t kLLMost = 128 << 10, kLL128Most = 8 << 20, kLLMostWithoutLL12
 // Bytes of a slot for chunks of `chunk_bytes`. LL: a flag for every 4 bytes; LL128: 1,024 bytes hold 960 (a stripe of
 // ll128.h; the slots of warps with fewer lanes are smaller).
 constexpr uint32_t slot_bytes_for(uint32_t protocol, uint32_t chunk_bytes) {
-  return protocol == kLL ? 2 * chunk_bytes
+  return protocol == kLL      ? 2 * chunk_bytes
          : protocol == kLL128 ? (chunk_bytes + 959) / 960 * 1024
                               : (chunk_bytes + 127) / 128 * 128;
 }
@@ -138,8 +138,10 @@ class ArenaBuilder {
         for (EndPlace &end : plan_.ends[rank]) {
           EndPlace::Memory &memory = end.memory[protocol];
           if (!memory.used) continue;
-          if (end.writes) memory.head = other(end).memory[protocol].head = take(rank, kFlagBytes);
-          else if (protocol == kSimple) memory.tail = other(end).memory[protocol].tail = take(rank, kFlagBytes);
+          if (end.writes)
+            memory.head = other(end).memory[protocol].head = take(rank, kFlagBytes);
+          else if (protocol == kSimple)
+            memory.tail = other(end).memory[protocol].tail = take(rank, kFlagBytes);
         }
     for (uint32_t protocol = 0; protocol < kProtocols; ++protocol)
       for (uint32_t rank = 0; rank < plan_.nranks; ++rank)
@@ -248,8 +250,8 @@ inline uint32_t chunk_for(const Program &program, uint32_t protocol, const Overr
   return std::min(program.chunk_bytes, protocol == kLL ? kLLChunk : kLL128Chunk);
 }
 
-inline void add_program(const Tables &tables, uint32_t number, const Program &program, const Rows &rows,
-                        ArenaBuilder &arenas, DevicePlan &plan) {
+inline void add_program(const Tables &tables, uint32_t number, const Program &program, const Rows &rows, ArenaBuilder &arenas,
+                        DevicePlan &plan) {
   const RankChannel *places = tables.rank_channels + program.first_rank_channel;
   for (uint32_t protocol = 0; protocol < kProtocols; ++protocol) {
     Program row = program;
@@ -264,8 +266,7 @@ inline void add_program(const Tables &tables, uint32_t number, const Program &pr
     for (uint32_t c = 0; c < plan.nranks * program.nchannels; ++c)
       for (uint32_t s = 0; s < places[c].nsteps; ++s) {
         const Step &step = tables.steps[places[c].first_step + s];
-        for (uint32_t i = 0; i < step.nsend; ++i)
-          arenas.use(tables.refs[step.first_ref + step.nrecv + i].fifo, protocol);
+        for (uint32_t i = 0; i < step.nsend; ++i) arenas.use(tables.refs[step.first_ref + step.nrecv + i].fifo, protocol);
       }
   }
   plan.max_channels = std::max(plan.max_channels, rows.nchannels);
@@ -300,10 +301,8 @@ inline std::string make_device_plan(const Tables &tables, const Allocation &allo
   }
   arenas.lay_out();
   for (const Step &step : plan.steps) {
-    if (step.nrecv + step.nsend > kMaxPeers)
-      return "a step of this plan has more than " + std::to_string(kMaxPeers) + " peers";
-    if (step.input_at != 0)
-      return "a step of this plan reduces its own input behind received chunks, which the kernels do not";
+    if (step.nrecv + step.nsend > kMaxPeers) return "a step of this plan has more than " + std::to_string(kMaxPeers) + " peers";
+    if (step.input_at != 0) return "a step of this plan reduces its own input behind received chunks, which the kernels do not";
   }
   return "";
 }

@@ -11,8 +11,8 @@ namespace collc::cuda {
 template <class T>
 class Simple : public Counters {
  public:
-  COLLC_DEVICE Simple(const RankState &state, const RankCall &call, const Launch &launch, uint32_t channel,
-                      const Step *steps, char **slots)
+  COLLC_DEVICE Simple(const RankState &state, const RankCall &call, const Launch &launch, uint32_t channel, const Step *steps,
+                      char **slots)
       : Counters(state, launch, kSimple, channel, steps, slots), call_(call) {}
 
   // The ends of a step are recv[0 .. nrecv + nsend): receives first, then sends.
@@ -39,8 +39,8 @@ class Simple : public Counters {
 #endif
   }
 
-  COLLC_DEVICE void move(const Step &step, [[maybe_unused]] const FifoRef *recv, const FifoRef *,
-                         const ShareRange &share, const Chunk &chunk) {
+  COLLC_DEVICE void move(const Step &step, [[maybe_unused]] const FifoRef *recv, const FifoRef *, const ShareRange &share,
+                         const Chunk &chunk) {
 #if defined(COLLC_FAULT_EARLY_FLAG)
     publish_counters(step, recv, chunk, step.nrecv + step.nsend);
 #endif
@@ -48,8 +48,7 @@ class Simple : public Counters {
     Places to{nullptr, slots_ + step.nrecv, step.nsend};
     if (step.flags & kInput)
       from.first = static_cast<char *>(const_cast<void *>(call_.input)) + (share.in_base + chunk.begin) * sizeof(T);
-    if (step.flags & kOutput)
-      to.first = static_cast<char *>(call_.output) + (share.out_base + chunk.begin) * sizeof(T);
+    if (step.flags & kOutput) to.first = static_cast<char *>(call_.output) + (share.out_base + chunk.begin) * sizeof(T);
     // In place, a rank's own block already lies where a copy would put it.
     if (from.first == to.first && step.nrecv == 0) to.first = nullptr;
     const Arithmetic how{launch_.operation, step.flags & kFinal ? launch_.divisor : 0, launch_.flip};
