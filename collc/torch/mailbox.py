@@ -11,7 +11,7 @@ import ctypes
 import os
 import threading
 import time
-from dataclasses import dataclass, field
+from itertools import chain
 
 import torch
 import torch.distributed as dist
@@ -19,46 +19,11 @@ import torch.distributed as dist
 from collc.torch.calls import dense, is_plain
 from collc.torch.links import Links, Listener
 from collc.torch.memory import read_memory
+from collc.torch.operations import Message, Operation
 from collc.torch.wire import EAGER_MOST, Connection, Header, Kind, ProtocolError
 from collc.torch.work import Callbacks, Work
 
-_CREDIT_AT = 256 << 10  # bytes after which the sender hears that its small tensors were taken
 _IDLE_SECONDS = 1.0
-
-
-@dataclass(eq=False)
-class _Operation:
-    """A send or receive that has not ended."""
-
-    work: Work
-    peer: int | None  # None: from any source
-    tag: int
-    whole: torch.Tensor  # contiguous
-    given: torch.Tensor
-    seconds: float
-    deadline: float
-    count: int = field(init=False)  # bytes
-
-    def __post_init__(self) -> None:
-        self.count = self.whole.numel() * self.whole.element_size()
-
-    def memory(self) -> memoryview:
-        """The bytes of the tensor; at least one, as there are no views of nothing."""
-        return memoryview((ctypes.c_char * self.count).from_address(self.whole.data_ptr())).cast("B")
-
-
-@dataclass(eq=False)
-class _Message:
-    """A tensor that has arrived, or is offered."""
-
-    connection: Connection
-    header: Header
-    content: bytes | None  # None: offered
-
-    @property
-    def source(self) -> int:
-        assert self.connection.peer is not None
-        return self.connection.peer
 
 
 class Mailbox:
@@ -72,11 +37,11 @@ class Mailbox:
         self._rank, self._size = rank, len(addresses)
         self._lock = threading.RLock()
         self._callbacks = Callbacks("collc transfers")
-        self._posted: dict[int, list[_Operation]] = {}  # receives by tag, in order
-        self._arrived: dict[int, list[_Message]] = {}  # by tag, in order
-        self._offered: dict[int, _Operation] = {}  # sends by number
-        self._taken: dict[tuple[Connection, int], _Operation] = {}  # receives whose offer is being taken
-        self._jobs: list[tuple[_Operation, _Message]] = []  # offers to be read
+        self._posted: dict[int, list[Operation]] = {}  # receives by tag, in order
+        self._arrived: dict[int, list[Message]] = {}  # by tag, in order
+        self._offered: dict[int, Operation] = {}  # sends by number
+        self._taken: dict[tuple[Connection, int], Operation] = {}  # receives whose offer is being taken
+        self._jobs: list[tuple[Operation, Message]] = []  # offers to be read
         self._silent: dict[int, str] = {}  # why nothing comes from a rank any more
         self._deaf: dict[int, str] = {}  # why nothing can be sent to a rank any more
         self._left: set[int] = set()
@@ -145,7 +110,7 @@ class Mailbox:
 
     def _operation(
         self, call: str, tensors: list[torch.Tensor], peer: int | None, tag: int, seconds: float
-    ) -> _Operation:
+    ) -> Operation:
         if os.getpid() != self._process:
             raise dist.DistBackendError(f"{call}: the group belongs to the parent of this forked process")
         (given,) = tensors
@@ -156,14 +121,14 @@ class Mailbox:
                 self._shortest = seconds
                 self._look_at = 0.0
                 self._links.wake()
-        return _Operation(Work(call, tensors, self._callbacks.depth()), peer, tag, whole, given, seconds, deadline)
+        return Operation(Work(call, tensors, self._callbacks.depth()), peer, tag, whole, given, seconds, deadline)
 
     def _why_closed(self) -> str | None:
         return "the group was destroyed" if self._closed else self._broken
 
     # Sending.
 
-    def _send(self, operation: _Operation, to: int) -> None:
+    def _send(self, operation: Operation, to: int) -> None:
         connection = self._links.to(to)
         count = operation.count
         if count <= EAGER_MOST and count <= connection.credit:
@@ -183,7 +148,7 @@ class Mailbox:
 
     # Matching.
 
-    def _find(self, receive: _Operation) -> _Message | None:
+    def _find(self, receive: Operation) -> Message | None:
         """Takes the first message that fits out of those that have arrived."""
         messages = self._arrived.get(receive.tag, [])
         for place, message in enumerate(messages):
@@ -192,7 +157,7 @@ class Mailbox:
                 return message
         return None
 
-    def _arrive(self, message: _Message) -> None:
+    def _arrive(self, message: Message) -> None:
         waiting = self._posted.get(message.header.tag, [])
         for place, receive in enumerate(waiting):
             if receive.peer in (None, message.source):
@@ -201,7 +166,7 @@ class Mailbox:
                 return
         self._arrived.setdefault(message.header.tag, []).append(message)
 
-    def _match(self, receive: _Operation, message: _Message) -> None:
+    def _match(self, receive: Operation, message: Message) -> None:
         receive.work.source = source = message.source
         if message.header.length != receive.count:
             why = (
@@ -216,14 +181,10 @@ class Mailbox:
         else:
             if receive.count:
                 ctypes.memmove(receive.whole.data_ptr(), message.content, receive.count)
-            self._credit(message.connection, receive.count)
+            credit = message.connection.took(receive.count)
+            if credit:
+                self._answer(message.connection, Header(Kind.CREDIT, length=credit))
             self._end(receive)
-
-    def _credit(self, connection: Connection, count: int) -> None:
-        connection.taken += count
-        if connection.taken >= _CREDIT_AT and not connection.closed:
-            credit, connection.taken = connection.taken, 0
-            self._answer(connection, Header(Kind.CREDIT, length=credit))
 
     def _answer(self, connection: Connection, header: Header, content: bytes = b"") -> bool:
         """Sends something back; False if the sender of the tensors is gone, which its connection's end will tell."""
@@ -239,6 +200,8 @@ class Mailbox:
         text = why.encode()
         assert connection.peer is not None
         self._silent.setdefault(connection.peer, why)
+        for messages in self._arrived.values():  # what follows a tensor that was lost must not take its place
+            messages[:] = [message for message in messages if message.connection is not connection]
         self._answer(connection, Header(Kind.REFUSE, length=len(text)), text)
         self._fail_hopeless()
 
@@ -260,7 +223,7 @@ class Mailbox:
         elif peer in self._silent:
             return  # refused before
         elif header.kind in (Kind.EAGER, Kind.OFFER):
-            self._arrive(_Message(connection, header, content if header.kind is Kind.EAGER else None))
+            self._arrive(Message(connection, header, content if header.kind is Kind.EAGER else None))
         else:
             raise ProtocolError
 
@@ -406,7 +369,7 @@ class Mailbox:
             else:
                 self._break(operation, why)
 
-    def _break(self, operation: _Operation, why: str) -> None:
+    def _break(self, operation: Operation, why: str) -> None:
         """Ends the connection of an operation that the other side may be busy with: its memory is free after that."""
         self._fail(operation, why)
         for key, receive in list(self._taken.items()):
@@ -420,20 +383,18 @@ class Mailbox:
                 self._deaf.setdefault(send.peer, why)
                 self._links.end(self._links.to(send.peer))
 
-    def _everything(self) -> list[_Operation]:
-        posted = [receive for waiting in self._posted.values() for receive in waiting]
-        return [*posted, *self._taken.values(), *self._offered.values()]
+    def _everything(self) -> list[Operation]:
+        return [*chain(*self._posted.values()), *self._taken.values(), *self._offered.values()]
 
-    def _end(self, operation: _Operation) -> None:
-        if operation.work.call == "recv" and operation.whole is not operation.given:
-            try:
-                operation.given.detach().copy_(operation.whole)
-            except RuntimeError as error:  # such as a tensor whose elements share memory
-                self._fail(operation, str(error))
-                return
+    def _end(self, operation: Operation) -> None:
+        try:
+            operation.deliver()
+        except RuntimeError as error:
+            self._fail(operation, str(error))
+            return
         if operation.work.end():
             self._callbacks.complete(operation.work)
 
-    def _fail(self, operation: _Operation, why: str) -> None:
+    def _fail(self, operation: Operation, why: str) -> None:
         if operation.work.end(dist.DistBackendError(f"{operation.work.call}: {why}")):
             self._callbacks.complete(operation.work)

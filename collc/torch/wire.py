@@ -16,6 +16,7 @@ from typing import NamedTuple
 _HEADER = struct.Struct("<BxxxxxxxQqQQ")
 SECRET_BYTES = 32
 EAGER_MOST = 16 << 10  # bytes of a message that travels without being asked for
+_CREDIT_AT = 256 << 10  # bytes after which the sender hears that its small tensors were taken
 TEXT_MOST = 4096  # bytes of a reason
 _ONCE = 256 << 10  # bytes read by one system call
 
@@ -71,7 +72,7 @@ class Connection:
         self.watch: int | None = None  # a descriptor that tells the end of that process
         self.readable = True  # whether memory of the process can be read
         self.credit = 4 << 20  # bytes of eager tensors that may be sent without being taken
-        self.taken = 0  # bytes of eager tensors taken, not yet credited
+        self._taken = 0  # bytes of eager tensors taken, not yet credited
         self.writing = False  # whether the poll waits until more can be written
         self.closed = False
         self._out: deque[memoryview] = deque()
@@ -175,6 +176,14 @@ class Connection:
         if header.kind in _WITH_BYTES and header.length > _WITH_BYTES[header.kind]:
             raise ProtocolError
         return header
+
+    def took(self, count: int) -> int:
+        """Counts `count` bytes of eager tensors as taken; returns the bytes to credit the sender with now, or 0."""
+        self._taken += count
+        if self._taken < _CREDIT_AT:
+            return 0
+        credit, self._taken = self._taken, 0
+        return credit
 
     def close(self) -> None:
         self.closed = True
