@@ -16,6 +16,7 @@ ROOT = Path(collc.__file__).parent
 # listed here, at its place in the pipeline, and described in docs/pipeline.md.
 ROOMS = (
     "errors",
+    "limits",
     "process",
     "inputs",
     "start",

@@ -16,6 +16,7 @@ from collc.errors import RunError
 
 MOST_BYTES = 1 << 28  # of a library
 _MOST_SEGMENTS, _MOST_SYMBOLS, _MOST_ENTRIES = 64, 1 << 16, 1 << 10
+_MOST_STRINGS, _MOST_OBJECT = 1 << 20, 1 << 24
 _PAGE, _BLOCK = 4096, 1 << 20
 _HEADER = struct.Struct("<16sHHIQQQIHHHHHH")
 _SEGMENT = struct.Struct("<IIQQQQQQ")
@@ -151,7 +152,8 @@ class Elf:
         start = self._dynamic[_SYMBOLS] - table.address
         count = min((table.stored - start) // _SYMBOL.size, _MOST_SYMBOLS)
         strings = self._segment_of(self._dynamic[_STRINGS], 1)
-        text = self._at(self._dynamic[_STRINGS], strings.stored - (self._dynamic[_STRINGS] - strings.address))
+        behind = strings.stored - (self._dynamic[_STRINGS] - strings.address)
+        text = self._at(self._dynamic[_STRINGS], min(behind, _MOST_STRINGS))
         wanted = {name.encode() + b"\0": name for name in names}
         longest = max(map(len, wanted))
         found: dict[str, tuple[int, bytes]] = {}
@@ -162,6 +164,8 @@ class Elf:
             segment = self._segment_of(address, size)
             if segment.part == "data":
                 raise self.wrong(f"its {name} can be changed while it runs")
+            if size > _MOST_OBJECT:
+                raise self.wrong(f"its {name} has more than {_MOST_OBJECT >> 20} MiB, which none of collc has")
             found[name] = (segment.offset + address - segment.address, self._at(address, size))
             if len(found) == len(wanted):
                 return found

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import starmap
 from typing import NamedTuple
 
 # Program.protocol.
@@ -121,7 +122,7 @@ def digest(image: bytes) -> int:
 
 def pack(rows: Mapping[str, Iterable[Sequence[int]]]) -> bytes:
     """The whole object, its digest in place."""
-    data = {array: b"".join(row_layout(array).pack(*row) for row in rows[array]) for array in ARRAYS}
+    data = {array: b"".join(starmap(row_layout(array).pack, rows[array])) for array in ARRAYS}
     counts = {array: len(data[array]) // row_layout(array).size for array in ARRAYS}
     at, size = places(counts)
     image = bytearray(size)

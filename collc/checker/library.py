@@ -7,10 +7,11 @@ write, is mapped by the runtime as it stands. The manifest, the plans and the de
 from __future__ import annotations
 
 import zlib
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -24,13 +25,14 @@ from collc.collectives.model import Collective
 from collc.errors import IRError, RunError
 from collc.ir.nodes import Program
 from collc.ir.verify import verify
+from collc.limits import common_denominator, spend
 from collc.packing.document import PlanFile, from_json, verify_document
 from collc.packing.model import Plan
 
 OBJECTS = ("collc_tables", "collc_manifest", "collc_manifest_size", "collc_plan", "collc_plan_size")
 # A library may hold plans of so many bytes and so many JSON values for each of its own bytes: they are its text once
 # more, packed. No more than this is read.
-_BYTES_PER_BYTE, _VALUES_PER_BYTE, _MOST_PLAN_BYTES = 32, 1, 1 << 26
+_BYTES_PER_BYTE, _VALUES_PER_BYTE, _MOST_PLAN_BYTES, _MOST_VALUES = 32, 1, 1 << 24, 1 << 20
 _SLACK = Fraction(1, 1 << 30)  # to which boundaries of shares are rounded
 
 Edges = frozenset[tuple[int, tuple[int, ...]]]
@@ -96,6 +98,7 @@ def _read(elf: Elf) -> Library:
     except IRError as error:
         raise unreadable(elf.path, error) from None
     documents, machine = _plans(elf, objects)
+    served = Counter(one.allocation for one in tables.sets)
     truth: dict[str, object] = {
         "name": documents[0].name,
         "gpus": list(tables.names),
@@ -104,7 +107,7 @@ def _read(elf: Elf) -> Library:
                 "fingerprint": document.fingerprint,
                 "nranks": held.nranks,
                 "gpus": [document.graph.vertices[r].name for r in document.graph.ranks],
-                "gpu_sets": sum(one.allocation == number for one in tables.sets),
+                "gpu_sets": served[number],
                 "slots": held.slots,
                 "slot_bytes": held.slot_bytes,
             }
@@ -144,7 +147,7 @@ def _plans(elf: Elf, objects: Mapping[str, tuple[int, bytes]]) -> tuple[tuple[Pl
         fail(str(error))
     if len(text) == most:
         fail(f"they have more than {most} bytes")
-    value = parse_json(text, fail, _VALUES_PER_BYTE * elf.size)
+    value = parse_json(text, fail, min(_VALUES_PER_BYTE * elf.size, _MOST_VALUES))
     if not isinstance(value, dict) or set(value) != {"plans", "machine"} or not isinstance(value["plans"], list):
         fail("expected plans and the machine that they are for")
     if not value["plans"]:
@@ -205,6 +208,7 @@ def check_allocation(document: PlanFile, held: Held, claims: Mapping[str, Any], 
 
 def _check_row(plan: Plan, program: Program, rule: When, row: Mapping[str, Any], nranks: int, target: str) -> None:
     """The manifest tells of each program what the tables and the plan say."""
+    spend(sum(len(steps) for channel in program.channels for steps in channel.steps))
     if (program.collective, program.root, program.nranks) != (plan.collective, plan.root, nranks):
         raise IRError("its program is for another collective, root or number of ranks")
     truth = {
@@ -255,19 +259,20 @@ def check_follows(program: Program, plan: Plan) -> None:
     if program.nranks == 1:
         return
     per_root = plan.collective.per_rank
-    wanted: dict[tuple[int, Edges, Edges], Fraction] = defaultdict(Fraction)
-    whole: dict[int, Fraction] = defaultdict(Fraction)
+    scale = common_denominator(chain((tree.weight for tree in plan.trees), (s.hi - s.lo for s in program.shares)))
+    wanted: dict[tuple[int, Edges, Edges], int] = defaultdict(int)  # in units of 1/scale
+    whole: dict[int, int] = defaultdict(int)
     for tree in plan.trees:
         block = tree.root if per_root else 0
         up, down = ([(hop.src, hop.dst) for hop in hops] for hops in (tree.reduce, tree.broadcast))
-        wanted[block, _in_order(up), _any_order(down)] += tree.weight
-        whole[block] += tree.weight
-    found: dict[tuple[int, Edges, Edges], Fraction] = defaultdict(Fraction)
+        wanted[block, _in_order(up), _any_order(down)] += int(tree.weight * scale)
+        whole[block] += int(tree.weight * scale)
+    found: dict[tuple[int, Edges, Edges], int] = defaultdict(int)
     for share, (up, down) in zip(program.shares, _edges(program), strict=True):
-        found[share.block, _in_order(up), _any_order(down)] += share.hi - share.lo
+        found[share.block, _in_order(up), _any_order(down)] += int((share.hi - share.lo) * scale)
     slack = _SLACK * (len(program.shares) + len(plan.trees))
     for key in {**wanted, **found}:
-        if abs(found[key] - wanted[key] / whole.get(key[0], Fraction(1))) > slack:
+        if abs(Fraction(found[key], scale) - Fraction(wanted[key], whole.get(key[0], 1))) > slack:
             raise IRError(f"of block {key[0]} another part moves along a tree than its weight in the plan says")
     if any(s.input_at for c in program.channels for steps in c.steps for s in steps):
         raise IRError("a rank reduces its own input behind another's")
@@ -287,6 +292,7 @@ def check_everywhere(program: Program) -> None:
     """Raises IRError unless it is an all_reduce in which every rank hands its whole input to every other, nothing else
     moves, and all reduce in the order of the ranks."""
     ranks = range(program.nranks)
+    spend(4 * program.nranks**2)
     pairs = sorted((a, b) for a in ranks for b in ranks if a != b)
     if program.collective is not Collective.ALL_REDUCE or len(program.shares) != 1:
         raise IRError("its ranks do not hand each other their whole inputs")
@@ -303,10 +309,10 @@ def check_everywhere(program: Program) -> None:
 
 def _in_order(edges: Sequence[tuple[int, int]]) -> Edges:
     """Per receiver, whom it receives from, in order."""
-    found: dict[int, tuple[int, ...]] = defaultdict(tuple)
+    found: dict[int, list[int]] = defaultdict(list)
     for src, dst in edges:
-        found[dst] += (src,)
-    return frozenset(found.items())
+        found[dst].append(src)
+    return frozenset((dst, tuple(sources)) for dst, sources in found.items())
 
 
 def _any_order(edges: Sequence[tuple[int, int]]) -> Edges:

@@ -13,6 +13,7 @@ from pathlib import Path
 from collc.checker.tables import Contents, TableSet
 from collc.checker.values import Reader
 from collc.errors import RunError
+from collc.limits import spend
 from collc.packing.document import PlanFile
 from collc.topology.model import LinkKind, VertexKind
 
@@ -85,6 +86,7 @@ def _problem(
     if one.allocation >= len(documents):
         return "runs a plan that is not there"
     graph = documents[one.allocation].graph
+    spend(len(machine.vertices) + len(machine.links) + len(graph.links))
     if sorted(one.ranks) != list(graph.ranks) or any(g >= len(tables.names) for g in one.gpus):
         return "does not give every rank of its plan one GPU"
     members: dict[int, list[int]] = {}
@@ -94,7 +96,8 @@ def _problem(
     first = [g for own in members.values() for g in own[: len(chosen.intersection(own))]]
     if list(one.gpus) != sorted(chosen) or chosen != set(first):
         return "is not that of the first GPUs of their classes, in order"
-    at = [one.gpus[one.ranks.index(rank)] for rank in graph.ranks] + list(forwarders)
+    gpu_of = dict(zip(one.ranks, one.gpus, strict=True))
+    at = [gpu_of[rank] for rank in graph.ranks] + list(forwarders)
     if len(set(at)) != len(at) or len(at) != len(graph.vertices):
         return "does not give every vertex of its plan one of its own"
     if any(machine.vertices[v][1] is not vertex.kind for v, vertex in zip(at, graph.vertices, strict=True)):

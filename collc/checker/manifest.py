@@ -13,7 +13,7 @@ from collc.checker.values import Reader, parse_json
 from collc.errors import RunError
 
 FORMAT = "collc-library/1"
-_MOST_BYTES = 1 << 25
+_MOST_BYTES, _MOST_VALUES = 1 << 23, 1 << 19
 _BLANK = "0" * 64
 
 # Key -> what it holds: text, a whole number (of 0 or more), a truth, null beside one of these (?), or a list of such.
@@ -36,7 +36,7 @@ def read_claims(data: bytes, path: Path) -> dict[str, Any]:
 
     if len(data) > _MOST_BYTES:
         fail(f"it has more than {_MOST_BYTES} bytes")
-    top: dict[str, Any] = parse_json(data, fail, len(data) // 4)
+    top: dict[str, Any] = parse_json(data, fail, min(len(data) // 4, _MOST_VALUES))
     if not isinstance(top, dict) or top.get("format") != FORMAT:
         reader.fail("format", f"is not {FORMAT}: another version of collc wrote this library, or none")
     reader.table(top, "", (*_TOP, "gpus", "allocations", "loaded"), ("device_code", "counters"))

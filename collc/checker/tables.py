@@ -16,9 +16,12 @@ from collc.checker.layout import ARRAYS, FLAG_FINAL, FLAG_INPUT, FLAG_OUTPUT, NE
 from collc.collectives.model import Collective
 from collc.errors import IRError, RunError
 from collc.ir.nodes import Channel, Fifo, Program, Share, Step
+from collc.limits import spend
 
 Row = tuple[int, ...]
 _COLLECTIVE_OF = {collective.traits.number: collective for collective in Collective}
+# Of all rows together, a row itself counting as two: so many of the numbers of Python fit in 64 MB.
+MOST_VALUES = 2_000_000
 _PROTOCOL_OF = {number: protocol for protocol, number in PROTOCOLS.items()}
 
 
@@ -75,6 +78,10 @@ def decode(image: bytes) -> Contents:
         raise IRError(f"an object of {len(image)} bytes holds no tables")
     extents = layout.extents(image)
     counts = {name: count for name, (_, count) in extents.items()}
+    values = sum(count * (len(layout.STRUCTS[ARRAYS[name][0]]) + 2) for name, count in counts.items())
+    if values > MOST_VALUES:
+        raise IRError(f"they have {values} values and rows, and at most {MOST_VALUES} are read")
+    spend(8 * values)
     at, size = layout.places(counts)
     if size != len(image) or {name: first for name, (first, _) in extents.items()} != at:
         raise IRError("the arrays do not lie where their sizes put them")
@@ -109,6 +116,7 @@ def _allocation(arrays: dict[str, _Array], row: Row) -> Held:
         fifos.append((src, tuple(x for (x,) in arrays["fifo_readers"].take(first, count))))
     rows = arrays["programs"].take(first_program, nprograms)
     made: dict[Row, Program] = {}
+    sized: dict[Row, Program] = {}
     used: set[int] = set()
     programs, when = [], []
     for min_bytes, collective, root, *place, chunk_bytes, protocol in rows:
@@ -123,7 +131,10 @@ def _allocation(arrays: dict[str, _Array], row: Row) -> Held:
                 step_rows.shares, tuple(step_rows.fifos), step_rows.channels,
             )  # fmt: skip
             used |= step_rows.local.keys()
-        programs.append(made[key].replace(chunk_bytes=chunk_bytes))
+        if (*key, chunk_bytes) not in sized:
+            spend(sum(len(steps) for channel in made[key].channels for steps in channel.steps))
+            sized[*key, chunk_bytes] = made[key].replace(chunk_bytes=chunk_bytes)
+        programs.append(sized[*key, chunk_bytes])
         when.append(When(None if min_bytes == NEVER else min_bytes, _PROTOCOL_OF[protocol]))
     if len(used) != nfifos:
         raise IRError(f"{nfifos - len(used)} FIFOs belong to no program")
@@ -166,7 +177,7 @@ class _Steps:
             if fifo >= len(self.memory):
                 raise IRError(f"there is no FIFO {fifo}")
             readers = self.memory[fifo][1]
-            if reader != (readers.index(rank) if number < nrecv and rank in readers else 0):
+            if readers[reader : reader + 1] != (rank,) if number < nrecv else reader:
                 raise IRError(f"rank {rank} is not reader {reader} of FIFO {fifo}")
         ids = tuple(self._local(fifo, share) for fifo, _ in refs)
         step = Step(share, lag, bool(flags & FLAG_INPUT), ids[:nrecv], bool(flags & FLAG_OUTPUT), ids[nrecv:], input_at)
@@ -178,6 +189,7 @@ class _Steps:
     def _local(self, number: int, share: int) -> int:
         if number not in self.local:
             self.local[number] = len(self.fifos)
+            spend(4 + len(self.memory[number][1]))
             # The index only has to tell FIFOs apart, and the number does.
             self.fifos.append(Fifo(*self.memory[number], share, number))
         return self.local[number]

@@ -11,6 +11,7 @@ from fractions import Fraction
 from typing import Any, NoReturn, TypeVar
 
 from collc.errors import CollcError
+from collc.limits import spend
 
 _FRACTION = re.compile(r"[0-9]{1,40}(/[1-9][0-9]{0,39})?")
 _T = TypeVar("_T")
@@ -32,8 +33,10 @@ def parse_json(text: str | bytes, fail: Callable[[str], NoReturn], most_values: 
             text = text.decode("utf-8")
         except UnicodeDecodeError as error:
             fail(f"not UTF-8 at byte {error.start}")
-    if most_values is not None and sum(map(text.count, ",[{")) > most_values:
+    values = sum(map(text.count, ",[{"))
+    if most_values is not None and values > most_values:
         fail(f"more than {most_values} values")
+    spend(8 * values)
     try:
         return json.loads(text, object_pairs_hook=pairs, parse_constant=lambda name: fail(f"{name} is no JSON"))
     except RecursionError:

@@ -25,6 +25,7 @@ from collc.cli import report
 from collc.cli.report import SIZE, debug_option, emit_json, json_option
 from collc.collectives.model import COMPILED, Collective
 from collc.errors import RunError, UsageError
+from collc.limits import limited
 
 
 @click.command("bench")
@@ -85,7 +86,8 @@ def command(
         os.environ[VARIABLE] = "1"
     place = find_place(os.environ) if launcher == "auto" else None
     path = find_library(library)
-    manifest = read_manifest(path)
+    with limited(path):
+        manifest = read_manifest(path)
     with _refusing_once(place):
         if place is not None:
             _check_job(place, path, manifest["target"], ranks)

@@ -13,6 +13,7 @@ from collc.cli import report
 from collc.cli.report import compact, debug_option, emit_json, json_option, table
 from collc.collectives.sizes import short_size
 from collc.inputs import open_input
+from collc.limits import limited
 
 
 @click.command("inspect")
@@ -22,7 +23,8 @@ from collc.inputs import open_input
 def command(library: Path, as_json: bool) -> None:
     """Print the manifest of LIBRARY without running it."""
     open_input(library).close()
-    manifest = read_manifest(library)
+    with limited(library):
+        manifest = read_manifest(library)
     if as_json:
         emit_json(manifest)
         return

@@ -14,6 +14,7 @@ from collc.build.preload import check_preload, preload_name
 from collc.checker.library import read_library, read_manifest
 from collc.cli.report import debug_option
 from collc.errors import RunError, UsageError
+from collc.limits import limited
 from collc.topology.load import load_topology
 
 
@@ -37,7 +38,8 @@ def command(library: Path | None, topology: str | None, argv: tuple[str, ...]) -
     if argv[0].endswith(".so"):
         raise UsageError("is a library, not a command", where=argv[0], hint=f"write `--lib {argv[0]} -- CMD`")
     path = find_library(library)
-    read_manifest(path)
+    with limited(path):
+        read_manifest(path)
     program = shutil.which(argv[0])
     if program is None:
         there = os.path.dirname(argv[0]) and os.path.exists(argv[0])
@@ -49,7 +51,9 @@ def command(library: Path | None, topology: str | None, argv: tuple[str, ...]) -
     if nccl is not None:
         environment["COLLC_NCCL"] = str(nccl)
     if topology is not None:
-        numbering = live_numbering(read_library(path), path, load_topology(topology))
+        machine = load_topology(topology)
+        with limited(path):
+            numbering = live_numbering(read_library(path), path, machine)
         environment["COLLC_NUMBERING"] = ",".join(map(str, numbering))
     check_preload(Path(program), preload, environment)
     try:

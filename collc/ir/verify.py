@@ -24,8 +24,10 @@ from fractions import Fraction
 from typing import NamedTuple
 
 from collc.collectives.blocks import BlockLayout, block_layout, contributors
+from collc.collectives.model import Holds
 from collc.errors import IRError
 from collc.ir.nodes import Program, Step
+from collc.limits import spend
 
 
 class Place(NamedTuple):
@@ -38,6 +40,11 @@ class Place(NamedTuple):
 
 def verify(program: Program) -> None:
     """Raises IRError with the place and the reason unless all five proofs hold."""
+    row = program.collective.traits
+    blocks_per_block = program.nranks if Holds.TO_EACH in (row.input.holds, row.output.holds) else 1
+    joined = sum(len(fifo.dsts) * (1 + len(fifo.dsts) // 16) for fifo in program.fifos)
+    spend(program.nranks * (8 * blocks_per_block + len(program.shares)) + 16 * (len(program.shares) + joined))
+    spend(64 * sum(len(steps) for channel in program.channels for steps in channel.steps))
     layout = block_layout(program.collective, program.nranks, program.root)
     _check_shares(program, layout)
     writers, readers = _check_plumbing(program)
@@ -68,9 +75,9 @@ def _check_shares(program: Program, layout: BlockLayout) -> None:
         if share.block >= layout.nblocks:
             raise IRError(f"block {share.block} does not exist in {program.collective.value}", where=f"share {i}")
         parts[share.block].append((share.lo, share.hi, i))
-    for block in range(layout.nblocks):
-        if not _block_needed(program, layout, block):
-            continue
+    # A block that a rank must store; with one rank the sole block of sendrecv, say, still is.
+    needed = {block for blocks in {id(one): one for one in layout.out_blocks}.values() for block in blocks}
+    for block in sorted(needed):
         at = Fraction(0)
         for lo, hi, i in sorted(parts[block]):
             if lo != at:
@@ -79,11 +86,6 @@ def _check_shares(program: Program, layout: BlockLayout) -> None:
             at = hi
         if at != 1:
             raise IRError(f"the shares of block {block} end at {at}, not at 1", where=f"block {block}")
-
-
-def _block_needed(program: Program, layout: BlockLayout, block: int) -> bool:
-    """A block that a rank must store; with one rank the sole block of sendrecv, say, still is."""
-    return any(block in out for out in layout.out_blocks)
 
 
 Writers = dict[int, Place]
@@ -281,6 +283,7 @@ def _tight_cycle(waits: list[_Wait], nodes: int) -> list[_Wait]:
     cause = [-1] * nodes
     changed = -1
     for _ in range(nodes):
+        spend(2 * len(waits))
         changed = -1
         for i, (waiter, source, distance, _, _) in enumerate(waits):
             reached = potential[source] + distance * (nodes + 1) - 1

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import heapq
 import math
+import operator
 from collections.abc import Iterable, Sequence
 from fractions import Fraction
 
 from collc.collectives.model import Collective
 from collc.errors import CertificateError
+from collc.limits import common_denominator, spend
 from collc.packing.model import Certificate, Cut, Partition, Prices
 from collc.topology.model import PlanGraph
 
@@ -44,7 +46,14 @@ def _vertex_set(graph: PlanGraph, vertices: Sequence[int], where: str) -> set[in
 
 
 def _sum(rates: Iterable[Fraction]) -> Fraction:
-    return sum(rates, Fraction(0))
+    numerators, scale = _integers(list(rates))
+    return Fraction(sum(numerators), scale)
+
+
+def _integers(values: Sequence[Fraction]) -> tuple[list[int], int]:
+    """The numerators over the common denominator, and that."""
+    scale = common_denominator(values)
+    return [value.numerator * (scale // value.denominator) for value in values], scale
 
 
 def _cut_bound(graph: PlanGraph, collective: Collective, root: int | None, cut: Cut, where: str) -> Fraction:
@@ -99,13 +108,14 @@ def _prices_bound(graph: PlanGraph, collective: Collective, root: int | None, pr
         if value < 0:
             raise CertificateError(f"link {link} has the negative price {value}", where=where)
         price[link] = value
-    scale = math.lcm(*(p.denominator for p in price))
-    unit = _unit_cost(graph, [int(p * scale) for p in price], collective, root)
+    scaled, _ = _integers(price)
+    unit = _unit_cost(graph, scaled, collective, root)
     if unit == math.inf:
         raise CertificateError("some GPU cannot be reached at all", where=where)
     if unit == 0:
         raise CertificateError("the prices let one unit be served for free, so they prove nothing", where=where)
-    return _sum(x.gbps * price[x.id] for x in graph.links) * scale / Fraction(unit)
+    speeds, speed_scale = _integers([link.gbps for link in graph.links])
+    return Fraction(sum(map(operator.mul, speeds, scaled)), speed_scale) / Fraction(unit)
 
 
 def _unit_cost(graph: PlanGraph, price: list[int], collective: Collective, root: int | None) -> float:
@@ -146,6 +156,7 @@ def _costs(graph: PlanGraph, price: list[int], reverse: bool, sources: Iterable[
         best: list[float] = [math.inf] * len(graph.vertices)
         best[source] = 0
         heap = [(0, source)]
+        spend(8 * len(graph.links) + 4 * len(graph.vertices))
         while heap:
             cost, vertex = heapq.heappop(heap)
             if cost > best[vertex] or (vertex < graph.nranks and vertex != source and not relays):
@@ -167,6 +178,7 @@ def _arborescence(cost: Costs, root: int) -> float:
         low = [min(column) for column in columns]
         low[root] = 0
         total += sum(low)
+        spend(2 * len(cost) ** 2)
         if total == math.inf:
             return total
         parent = [root if v == root else column.index(low[v]) for v, column in enumerate(columns)]

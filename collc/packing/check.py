@@ -5,7 +5,6 @@ It shares no state with any solver. No plan leaves `collc.packing.plan` without 
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from fractions import Fraction
@@ -13,6 +12,7 @@ from itertools import chain
 
 from collc.collectives.model import Collective
 from collc.errors import CertificateError
+from collc.limits import common_denominator, spend
 from collc.packing.certificates import certificate_bound
 from collc.packing.model import Flow, Hop, Plan, Tree
 from collc.topology.model import PlanGraph
@@ -35,14 +35,14 @@ def check_packing(graph: PlanGraph, plan: Plan, where: str = "plan") -> None:
     if plan.rate <= 0:
         raise CertificateError(f"the rate {plan.rate} is not positive", where=f"{where}.rate_gbps")
     # Weights are added up as integers, in units of 1/scale GB/s: a large plan has millions of hops.
-    scale = math.lcm(*(t.weight.denominator for t in plan.trees), *(f.weight.denominator for f in plan.flows))
+    scale = common_denominator(chain((t.weight for t in plan.trees), (f.weight for f in plan.flows)))
     load = [0] * len(graph.links)
     if plan.collective.uses_trees:
         _check_trees(graph, plan, load, scale, where)
     else:
         _check_flows(graph, plan, load, scale, where)
     for link in graph.links:
-        if load[link.id] > link.gbps * scale:
+        if load[link.id] * link.gbps.denominator > link.gbps.numerator * scale:
             raise CertificateError(
                 f"link {link.id} ({graph.vertices[link.src].name} -> {graph.vertices[link.dst].name}) carries "
                 f"{Fraction(load[link.id], scale)} GB/s of {link.gbps}",
@@ -71,7 +71,7 @@ def _check_header(graph: PlanGraph, plan: Plan, where: str) -> None:
 
 def _check_trees(graph: PlanGraph, plan: Plan, load: list[int], scale: int, where: str) -> None:
     assert plan.rate is not None
-    per_root = [Fraction(0)] * graph.nranks
+    per_root = [0] * graph.nranks  # in units of 1/scale GB/s
     good: set[Hop] = set()
     seen: set[int] = set()  # identities of hops that were looked at: trees of large plans share them
     for i, tree in enumerate(plan.trees):
@@ -82,7 +82,9 @@ def _check_trees(graph: PlanGraph, plan: Plan, load: list[int], scale: int, wher
             raise CertificateError(f"the root is {tree.root}, the plan's is {plan.root}", where=f"{place}.root")
         if tree.weight <= 0:
             raise CertificateError(f"the weight {tree.weight} is not positive", where=f"{place}.weight_gbps")
-        per_root[tree.root] += tree.weight
+        weight = tree.weight.numerator * (scale // tree.weight.denominator)
+        per_root[tree.root] += weight
+        spend(graph.nranks + sum(4 + len(hop.links) for hop in chain(tree.reduce, tree.broadcast)))
         _check_phases(graph, plan.collective, tree, place)
         use: Counter[int] = Counter()
         for phase, hops in (("reduce", tree.reduce), ("broadcast", tree.broadcast)):
@@ -93,21 +95,20 @@ def _check_trees(graph: PlanGraph, plan: Plan, load: list[int], scale: int, wher
                         good.add(hop)
                     seen.add(id(hop))
             use.update(chain.from_iterable(hop.links for hop in hops))
-        weight = int(tree.weight * scale)
         for link, count in use.items():
             load[link] += weight * count
     if plan.collective.per_rank:
         share = plan.rate / graph.nranks
         for rank, total in enumerate(per_root):
-            if total != share:
+            if total * share.denominator != share.numerator * scale:
                 raise CertificateError(
-                    f"the trees of root {rank} ({graph.vertices[rank].name}) weigh {total}, rate/N is {share}",
+                    f"the trees of root {rank} ({graph.vertices[rank].name}) weigh {Fraction(total, scale)}, "
+                    f"rate/N is {share}",
                     where=f"{where}.trees",
                 )
-    elif sum(per_root) != plan.rate:
-        raise CertificateError(
-            f"the weights add up to {sum(per_root)}, the rate is {plan.rate}", where=f"{where}.trees"
-        )
+    elif Fraction(sum(per_root), scale) != plan.rate:
+        found = Fraction(sum(per_root), scale)
+        raise CertificateError(f"the weights add up to {found}, the rate is {plan.rate}", where=f"{where}.trees")
 
 
 def _check_phases(graph: PlanGraph, collective: Collective, tree: Tree, place: str) -> None:
@@ -161,7 +162,7 @@ def _check_path(graph: PlanGraph, hop: Hop, where: str) -> None:
 
 def _walk(graph: PlanGraph, src: int, dst: int, links: Iterable[int], where: str) -> list[int]:
     """The inner vertices of a path; raises unless it runs from `src` to `dst` without a gap or a repeated vertex."""
-    at, seen = src, [src]
+    at, seen = src, {src: None}
     for link in links:
         if not 0 <= link < len(graph.links):
             raise CertificateError(f"no link {link} in this graph", where=where)
@@ -171,12 +172,12 @@ def _walk(graph: PlanGraph, src: int, dst: int, links: Iterable[int], where: str
         at = graph.links[link].dst
         if at in seen:
             raise CertificateError(f"the path comes back to {graph.vertices[at].name}", where=where)
-        seen.append(at)
+        seen[at] = None
     if at != dst or src == dst:
         raise CertificateError(
             f"the path ends at {graph.vertices[at].name}, not at {graph.vertices[dst].name}", where=where
         )
-    return seen[1:-1]
+    return list(seen)[1:-1]
 
 
 def wanted_pairs(collective: Collective, nranks: int, root: int | None) -> list[tuple[int, int]]:
@@ -193,22 +194,26 @@ def wanted_pairs(collective: Collective, nranks: int, root: int | None) -> list[
 
 def _check_flows(graph: PlanGraph, plan: Plan, load: list[int], scale: int, where: str) -> None:
     assert plan.rate is not None
-    amount = {pair: Fraction(0) for pair in wanted_pairs(plan.collective, graph.nranks, plan.root)}
+    spend(graph.nranks**2)
+    amount = dict.fromkeys(wanted_pairs(plan.collective, graph.nranks, plan.root), 0)  # in units of 1/scale GB/s
     for i, flow in enumerate(plan.flows):
+        spend(4 + len(flow.links))
         _check_flow(graph, flow, amount, f"{where}.flows[{i}]")
-        amount[flow.src, flow.dst] += flow.weight
+        weight = flow.weight.numerator * (scale // flow.weight.denominator)
+        amount[flow.src, flow.dst] += weight
         for link in flow.links:
-            load[link] += int(flow.weight * scale)
+            load[link] += weight
     share = plan.rate if plan.collective is Collective.SENDRECV else plan.rate / graph.nranks
     for (src, dst), weight in amount.items():
-        if weight != share:
+        if weight * share.denominator != share.numerator * scale:
+            gets = Fraction(weight, scale)
             raise CertificateError(
-                f"{graph.vertices[src].name} -> {graph.vertices[dst].name} gets {weight} GB/s, needs {share}",
+                f"{graph.vertices[src].name} -> {graph.vertices[dst].name} gets {gets} GB/s, needs {share}",
                 where=f"{where}.flows",
             )
 
 
-def _check_flow(graph: PlanGraph, flow: Flow, amount: dict[tuple[int, int], Fraction], where: str) -> None:
+def _check_flow(graph: PlanGraph, flow: Flow, amount: dict[tuple[int, int], int], where: str) -> None:
     if (flow.src, flow.dst) not in amount:
         raise CertificateError(f"rank {flow.src} sends nothing to rank {flow.dst} in this collective", where=where)
     if flow.weight <= 0:

@@ -11,6 +11,7 @@ import hashlib
 from collections import defaultdict
 from collections.abc import Sequence
 
+from collc.limits import uncounted
 from collc.topology.graphs import igraph
 from collc.topology.model import PlanGraph
 
@@ -76,7 +77,8 @@ def canonical_order(graph: PlanGraph) -> tuple[int, ...]:
     number = {colour: i for i, colour in enumerate(sorted(set(colours)))}
     coloured = igraph.Graph(n=len(colours), edges=edges)
     # Since igraph 1.0 entry i is the vertex that comes to place i (before, the place of vertex i).
-    order = coloured.canonical_permutation(color=[number[colour] for colour in colours])
+    with uncounted():
+        order = coloured.canonical_permutation(color=[number[colour] for colour in colours])
     return tuple(vertex for vertex in order if vertex < n)
 
 
