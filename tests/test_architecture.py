@@ -102,15 +102,15 @@ def cycles(sources: dict[str, str]) -> list[list[str]]:
     return [sorted(part) for part in networkx.strongly_connected_components(graph) if len(part) > 1]
 
 
-def test_imports_point_one_way():
+def test_imports_point_one_way() -> None:
     assert broken_rules(SOURCES) == []
 
 
-def test_no_modules_import_each_other():
+def test_no_modules_import_each_other() -> None:
     assert cycles(SOURCES) == []
 
 
-def test_every_room_exists():
+def test_every_room_exists() -> None:
     assert set(ROOMS) == {module.split(".")[1] for module in SOURCES if module != "collc"}
 
 
@@ -127,17 +127,17 @@ def test_every_room_exists():
         ("collc.newcomer.model", "from collc.errors import CollcError"),
     ],
 )
-def test_planted_imports_and_unlisted_modules_are_found(module, source):
+def test_planted_imports_and_unlisted_modules_are_found(module: str, source: str) -> None:
     assert len(broken_rules({**SOURCES, module: source})) == 1
 
 
-def test_a_planted_cycle_is_found():
+def test_a_planted_cycle_is_found() -> None:
     a, b = "collc.ir.nodes", "collc.ir.verify"
     assert cycles({**SOURCES, a: f"from {b} import verify"})
 
 
 @pytest.mark.parametrize("path", [p for p in MODULES if "cli" not in p.parts], ids=name_of)
-def test_the_library_prints_nothing_and_needs_no_click(path):
+def test_the_library_prints_nothing_and_needs_no_click(path: Path) -> None:
     if name_of(path) == "collc.bench.worker":
         return  # a program of its own that answers on its standard output
     tree = ast.parse(path.read_text())
@@ -149,18 +149,18 @@ def test_the_library_prints_nothing_and_needs_no_click(path):
 
 
 @pytest.mark.parametrize("path", MODULES, ids=name_of)
-def test_every_module_says_what_it_is_for(path):
+def test_every_module_says_what_it_is_for(path: Path) -> None:
     text = path.read_text()
     if text.strip():
         assert ast.get_docstring(ast.parse(text)), path
 
 
-def test_files_fit_in_a_head():
+def test_files_fit_in_a_head() -> None:
     long = {name_of(p): len(p.read_text().splitlines()) for p in MODULES if len(p.read_text().splitlines()) > 450}
     assert not long
 
 
-def test_only_the_pipeline_calls_passes():
+def test_only_the_pipeline_calls_passes() -> None:
     """In the library and in benchmarks; tests of single passes may."""
     elsewhere = [p for p in [*MODULES, *sorted((ROOT.parent / "benchmarks").glob("*.py"))] if p.name != "pipeline.py"]
     for path in elsewhere:
@@ -192,12 +192,12 @@ def is_overload(node: ast.stmt) -> bool:
     return isinstance(node, ast.FunctionDef) and "overload" in map(ast.unparse, node.decorator_list)
 
 
-def test_public_functions_say_what_they_do():
+def test_public_functions_say_what_they_do() -> None:
     # collc.torch implements the interface of torch.distributed, which documents it.
     assert [name for m, source in SOURCES.items() if "torch" not in m for name in undocumented(m, source)] == []
 
 
-def test_a_planted_function_without_a_docstring_is_found():
+def test_a_planted_function_without_a_docstring_is_found() -> None:
     source = '"""x"""\ndef f():\n    pass\nclass C:\n    """y"""\n    def m(self):\n        pass\n'
     assert undocumented("collc.packing.x", source) == ["collc.packing.x: f", "collc.packing.x: C.m"]
     assert undocumented("collc.bench.x", source) == ["collc.bench.x: f"]

@@ -33,7 +33,7 @@ def parts(path: Path) -> tuple[list[str], str, str]:
 
 
 @pytest.mark.parametrize("path", CASES, ids=lambda path: path.stem)
-def test_case(path, request, tmp_path, monkeypatch):
+def test_case(path: Path, request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     words, given, expected = parts(path)
     monkeypatch.chdir(tmp_path)
     Path("in.ir").write_text(given, encoding="utf-8")
@@ -45,7 +45,7 @@ def test_case(path, request, tmp_path, monkeypatch):
     assert done.out + done.err == expected, f"pytest {__file__} --update-golden, and read the diff"
 
 
-def test_every_pass_has_a_case_that_is_proved():
+def test_every_pass_has_a_case_that_is_proved() -> None:
     shown = set()
     for path in CASES:
         words, _, expected = parts(path)
@@ -54,7 +54,7 @@ def test_every_pass_has_a_case_that_is_proved():
     assert shown == set(PASSES)
 
 
-def test_an_unknown_pass_is_told_with_those_that_exist():
+def test_an_unknown_pass_is_told_with_those_that_exist() -> None:
     said = refused(collc("opt", str(CASES[0]), "--passes", "fuse_copys"), code=2)
     assert said.startswith("collc: no pass 'fuse_copys' (choose from ")
     assert all(name in said for name in PASSES)

@@ -110,11 +110,11 @@ def long_files(sources: dict[str, str]) -> set[str]:
     return {name for name, source in sources.items() if source.count("\n") > MOST_LINES}
 
 
-def test_includes_have_no_cycle():
+def test_includes_have_no_cycle() -> None:
     assert all(any(set(loop) <= set(known) for known in CYCLES) for loop in include_cycles(SOURCES))
 
 
-def test_planted_cycles_are_found():
+def test_planted_cycles_are_found() -> None:
     assert include_cycles({"runtime/a.h": '#include "a.h"\n'}) == [["runtime/a"]]
     two = {
         "runtime/a.cpp": '#include "b.h"\n',
@@ -128,19 +128,19 @@ def test_planted_cycles_are_found():
     assert include_cycles({"runtime/a.cpp": '#include "a.h"\n', "runtime/a.h": ""}) == []
 
 
-def test_files_fit_in_a_head():
+def test_files_fit_in_a_head() -> None:
     assert long_files(SOURCES) <= LONG_FILES
     assert set(SOURCES) >= LONG_FILES, "a file of the list is gone"
     assert long_files({"x.h": "\n" * (MOST_LINES + 1)})
 
 
-def test_functions_fit_in_a_head():
+def test_functions_fit_in_a_head() -> None:
     assert long_functions(SOURCES) <= LONG_FUNCTIONS
     counted = [function for source in SOURCES.values() for function in function_lengths(source)]
     assert len(counted) > 500, "functions are not found any more"
 
 
-def test_the_lines_of_functions_are_counted():
+def test_the_lines_of_functions_are_counted() -> None:
     body = "  work();\n" * 58
     source = f"namespace a {{\nclass B {{\n int c() const {{ return 1; }}\n void d(int x) {{\n{body}}}\n}};\n"
     source += f'Status B::e() : f_(1) {{ // {{\n  if (x) {{ say("}}"); }}\n{body}}}\n}}\n'
@@ -175,7 +175,7 @@ def unformatted(paths: list[Path], tool: str) -> list[Path]:
 
 @pytest.mark.skipif(clang_format() is None, reason="no clang-format; pip install 'collc[dev]' brings one")
 @pytest.mark.skipif(not (CHECKOUT / ".clang-format").is_file(), reason="the format is in the checkout")
-def test_sources_are_formatted(tmp_path):
+def test_sources_are_formatted(tmp_path: Path) -> None:
     """`make format` rewrites them."""
     tool = clang_format()
     assert tool is not None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from conftest import GOLDEN
+from conftest import GOLDEN, Golden
 from support.machines import two_servers
 from support.programs import CUDA, HOST, chain, lowered, schedule_of
 
@@ -14,9 +14,11 @@ from collc.build.toolchain import Compiler
 from collc.codegen.entry import Entry
 from collc.collectives.model import Collective
 from collc.ir.printer import print_program
+from collc.options import Target
 from collc.packing.document import PlanFile
 from collc.packing.gpu_sets import written_set
 from collc.pipeline import Recorder, lower, pack
+from collc.schedule.model import Schedule
 from collc.topology.canonical import fingerprint
 from collc.topology.graph import plan_graph
 from collc.topology.load import load_topology
@@ -24,7 +26,7 @@ from collc.topology.load import load_topology
 STAR = [(0, 1), (0, 2), (0, 3)]
 
 
-def _stage(name: str, target=HOST, schedule=None) -> Callable[[], str]:
+def _stage(name: str, target: Target = HOST, schedule: Schedule | None = None) -> Callable[[], str]:
     """The text after a stage, for an all_reduce over a chain and a star of four GPUs."""
     schedule = schedule or schedule_of(Collective.ALL_REDUCE, 4, [chain(4, 1), STAR])
     return lambda: print_program(dict(lowered(schedule, target))[name])
@@ -78,10 +80,10 @@ GOLDENS: dict[str, Callable[[], str]] = {
 
 
 @pytest.mark.parametrize("name", GOLDENS)
-def test_golden(name, golden):
+def test_golden(name: str, golden: Golden) -> None:
     golden.check(name, GOLDENS[name]())
 
 
-def test_no_orphans():
+def test_no_orphans() -> None:
     present = {str(path.relative_to(GOLDEN)) for path in GOLDEN.rglob("*") if path.is_file()}
     assert present == set(GOLDENS), "files under tests/golden/ and the list above differ"

@@ -25,7 +25,7 @@ def graph_of(machine: str) -> PlanGraph:
 
 
 @pytest.mark.parametrize("machine", [name for name in names() if name != "gb200-nvl72"])
-def test_a_topology_keeps_every_vertex_and_link(machine):
+def test_a_topology_keeps_every_vertex_and_link(machine: str) -> None:
     topology = load_topology(machine)
     made = to_networkx(topology)
     assert list(made) == [v.name for v in topology.vertices]
@@ -48,7 +48,7 @@ def simple(graph: PlanGraph) -> nx.DiGraph[int]:
 
 
 @pytest.mark.parametrize("machine", [*SMALL, "two"])
-def test_a_broadcast_has_the_rate_of_the_least_maximum_flow(machine):
+def test_a_broadcast_has_the_rate_of_the_least_maximum_flow(machine: str) -> None:
     """Edmonds 1973, with networkx's flows in place of ours; every switch here has equal capacity in and out."""
     graph = graph_of(machine)
     plan = packing.plan(graph, Collective.BROADCAST, 1)
@@ -65,7 +65,7 @@ def phases(plan: Plan, graph: PlanGraph) -> dict[tuple[int, str], nx.DiGraph[int
 
 @pytest.mark.parametrize("collective", [c for c in Collective if c.uses_trees], ids=lambda c: c.value)
 @pytest.mark.parametrize("machine", [*SMALL, "two"])
-def test_the_trees_of_a_plan_are_spanning_arborescences(machine, collective):
+def test_the_trees_of_a_plan_are_spanning_arborescences(machine: str, collective: Collective) -> None:
     graph = graph_of(machine)
     plan = packing.plan(graph, collective)
     made = phases(plan, graph)
@@ -82,7 +82,7 @@ def test_the_trees_of_a_plan_are_spanning_arborescences(machine, collective):
     assert all(load[link] <= graph.links[link].gbps for link in load)
 
 
-def test_flows_and_what_is_no_plan():
+def test_flows_and_what_is_no_plan() -> None:
     graph = graph_of("dgx1v")
     plan = packing.plan(graph, Collective.ALLTOALL)
     made = to_networkx(plan, graph)

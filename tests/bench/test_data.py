@@ -20,7 +20,7 @@ def as_numbers(bits: np.ndarray, name: str) -> np.ndarray:
 @pytest.mark.parametrize("name", TYPES)
 @pytest.mark.parametrize("op", OPS)
 @pytest.mark.parametrize("nranks", [1, 2, 3, 8, 16, 72])
-def test_results_and_every_partial_result_are_exact(name, op, nranks):
+def test_results_and_every_partial_result_are_exact(name: str, op: str, nranks: int) -> None:
     kind = TYPES[name]
     signed = name in ("int8", "int32", "int64") or name in ("half", "float", "double", "bfloat16")
     inputs = np.stack([values(r, nranks, op, signed) for r in range(nranks)])
@@ -40,7 +40,7 @@ def test_results_and_every_partial_result_are_exact(name, op, nranks):
 
 
 @pytest.mark.parametrize("op", OPS)
-def test_combined_agrees_with_numpy(op):
+def test_combined_agrees_with_numpy(op: str) -> None:
     inputs = np.stack([values(r, 8, op, True) for r in range(8)]).astype(np.float64)
     want = {
         "sum": inputs.sum(0),
@@ -53,7 +53,7 @@ def test_combined_agrees_with_numpy(op):
 
 
 @pytest.mark.parametrize("op", OPS)
-def test_a_missing_or_doubled_rank_shows(op):
+def test_a_missing_or_doubled_rank_shows(op: str) -> None:
     """For every operation some element of one period depends on each rank."""
     for nranks in (2, 3, 8):
         inputs = np.stack([values(r, nranks, op, True) for r in range(nranks)])
@@ -70,18 +70,18 @@ def test_a_missing_or_doubled_rank_shows(op):
             assert (got != want).any()
 
 
-def test_shifted_data_shows():
+def test_shifted_data_shows() -> None:
     period = period_of(0, 8, "sum", TYPES["float"])
     for shift in itertools.chain(range(1, 40), (1 << k for k in range(6, 20))):
         assert (fill(period, 4096) != fill(period, 4096, shift)).any()
     assert (fill(period, 10, PERIOD) == fill(period, 10)).all()
 
 
-def test_bf16_encoding_keeps_the_upper_half():
+def test_bf16_encoding_keeps_the_upper_half() -> None:
     assert encode(np.array([1, -2, 240]), TYPES["bfloat16"]).tolist() == [0x3F80, 0xC000, 0x4370]
 
 
-def test_reduce_scatter_expects_its_own_block():
+def test_reduce_scatter_expects_its_own_block() -> None:
     case = Case(Collective.REDUCE_SCATTER, 4, -1, 1000, TYPES["int32"], "sum")
     whole = np.sum([case.send_data(r) for r in range(4)], axis=0)
     for rank in range(4):

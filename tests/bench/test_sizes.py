@@ -22,7 +22,7 @@ from collc.collectives.sizes import MOST_SIZES, size_series
 from collc.errors import RunError, UsageError
 
 
-def test_sizes_grow_by_a_factor_or_a_step():
+def test_sizes_grow_by_a_factor_or_a_step() -> None:
     assert size_series(8, 100, 4) == [8, 32]
     assert size_series(0, 24, 1, 8) == [0, 8, 16, 24]
     assert size_series(1 << 40, 1 << 40, 2) == [1 << 40]
@@ -41,7 +41,7 @@ def test_sizes_grow_by_a_factor_or_a_step():
         (8, 1 << 30, 1, 1, "sizes are too many"),
     ],
 )
-def test_sizes_that_never_end_are_refused(least, most, factor, step, said):
+def test_sizes_that_never_end_are_refused(least: int, most: int, factor: int, step: int, said: str) -> None:
     with pytest.raises(UsageError, match=said):
         size_series(least, most, factor, step)
 
@@ -51,19 +51,19 @@ WRONG = [("-b", "0", "-e", "64"), ("-b", "64", "-e", "8"), ("-e", "9999G"), ("-b
 
 @pytest.mark.parametrize("options", WRONG, ids=" ".join)
 @pytest.mark.parametrize("command", ["bench", "tune", "simulate"])
-def test_every_command_refuses_them_in_one_line(command, options):
+def test_every_command_refuses_them_in_one_line(command: str, options: list[str]) -> None:
     subject = "dgx1v" if command == "simulate" else library("pair")
     refused(collc(command, subject, *options), code=2)
 
 
 @pytest.mark.parametrize("command", ["bench", "tune"])
-def test_buffers_beyond_the_machines_memory(command):
+def test_buffers_beyond_the_machines_memory(command: str) -> None:
     line = refused(collc(command, library("pair"), "-b", "900G", "-e", "900G"), code=2)
     assert "the largest buffers of all ranks take 3865 GB, and this machine has" in line
     assert "choose a smaller -e" in line
 
 
-def test_a_containers_memory_counts(tmp_path):
+def test_a_containers_memory_counts(tmp_path: Path) -> None:
     whole = memory(tmp_path / "none")
     limit = tmp_path / "memory.max"
     for text, held in (("1048576\n", 1 << 20), ("max\n", whole), (f"{1 << 60}\n", whole), ("\n", whole)):
@@ -72,7 +72,7 @@ def test_a_containers_memory_counts(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["bench", "tune"])
-def test_a_rank_without_memory_says_so_in_one_line(tmp_path, name):
+def test_a_rank_without_memory_says_so_in_one_line(tmp_path: Path, name: str) -> None:
     subject = str(library("pair") if name == "bench" else tunable())
     options = "--collective all_reduce -b 1G -e 1G" + ("" if name == "bench" else f" -o {tmp_path / 'out'}")
     limited = f'ulimit -v 1500000; exec "$0" -m collc {name} "$1" {options}'
@@ -93,7 +93,9 @@ def test_a_rank_without_memory_says_so_in_one_line(tmp_path, name):
         (RunError("bad", hint="do this"), "bad (do this)"),
     ],
 )
-def test_every_worker_answers_what_fails(monkeypatch, tmp_path, error, said):
+def test_every_worker_answers_what_fails(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, error: Exception, said: str
+) -> None:
     def fails(*_: object) -> None:
         raise error
 
@@ -105,14 +107,14 @@ def test_every_worker_answers_what_fails(monkeypatch, tmp_path, error, said):
     assert [answer["error"].startswith(said) for answer in answers] == [True, True]
 
 
-def test_a_gpu_without_memory():
+def test_a_gpu_without_memory() -> None:
     driver = gpus.Driver.__new__(gpus.Driver)
     driver.lib = SimpleNamespace(cuMemAlloc_v2=lambda: 2)
     with pytest.raises(RunError, match="choose a smaller -e"):
         driver("cuMemAlloc_v2")
 
 
-def test_a_rank_that_fails_is_heard_while_another_waits_for_it():
+def test_a_rank_that_fails_is_heard_while_another_waits_for_it() -> None:
     ours, theirs = zip(*(socket.socketpair() for _ in range(2)), strict=True)
     for connection in ours:
         connection.settimeout(5)
@@ -130,7 +132,7 @@ def test_a_rank_that_fails_is_heard_while_another_waits_for_it():
             connection.close()
 
 
-def test_a_rank_that_was_killed_may_have_lacked_memory():
+def test_a_rank_that_was_killed_may_have_lacked_memory() -> None:
     rank = _Started(Path("none.so"), "collc.bench.worker")
     rank.process.kill()
     assert "status -9, killed perhaps for want of memory" in rank.fate()

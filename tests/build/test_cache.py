@@ -18,7 +18,7 @@ superuser = pytest.mark.skipif(os.geteuid() != 0, reason="only the superuser can
 
 
 @pytest.fixture
-def root(tmp_path, monkeypatch):
+def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty cache, and nothing said yet."""
     monkeypatch.setenv("COLLC_CACHE", str(tmp_path / "cache"))
     cache._SAID.clear()
@@ -48,7 +48,7 @@ def entry_of(root: Path) -> Path:
     return root / KEY[:2] / KEY
 
 
-def test_an_entry_is_made_once(root):
+def test_an_entry_is_made_once(root: Path) -> None:
     make = Maker()
     assert make.get() == make.get() == entry_of(root) / "thing.so"
     assert make.times == 1
@@ -56,7 +56,7 @@ def test_an_entry_is_made_once(root):
 
 
 @pytest.mark.parametrize("mask", [0o000, 0o002, 0o022, 0o077])
-def test_whatever_the_umask_its_entries_are_used_again(root, mask, caplog):
+def test_whatever_the_umask_its_entries_are_used_again(root: Path, mask: int, caplog: pytest.LogCaptureFixture) -> None:
     before = os.umask(mask)
     try:
         make = Maker()
@@ -93,7 +93,9 @@ SPOILS = {
 
 @pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize("spoil", SPOILS)
-def test_what_others_can_have_written_is_not_loaded(root, place, spoil, caplog):
+def test_what_others_can_have_written_is_not_loaded(
+    root: Path, place: str, spoil: str, caplog: pytest.LogCaptureFixture
+) -> None:
     if spoil == "of another user" and os.geteuid():
         pytest.skip("only the superuser can make files of another user")
     make = Maker()
@@ -109,7 +111,7 @@ def test_what_others_can_have_written_is_not_loaded(root, place, spoil, caplog):
 
 
 @pytest.mark.parametrize("place", ["half", "entry", "file"])
-def test_a_planted_link_is_not_followed(root, place, tmp_path):
+def test_a_planted_link_is_not_followed(root: Path, place: str, tmp_path: Path) -> None:
     make = Maker()
     make.get()
     path = root.joinpath(*PLACES[place])
@@ -123,7 +125,7 @@ def test_a_planted_link_is_not_followed(root, place, tmp_path):
 
 
 @superuser
-def test_a_root_that_is_the_link_of_another_user(root, tmp_path):
+def test_a_root_that_is_the_link_of_another_user(root: Path, tmp_path: Path) -> None:
     (tmp_path / "real").mkdir()
     root.symlink_to(tmp_path / "real")
     make = Maker()
@@ -132,7 +134,7 @@ def test_a_root_that_is_the_link_of_another_user(root, tmp_path):
     assert tmp_path / "real" not in make.get().parents
 
 
-def test_a_folder_above_that_everybody_may_write_to(root, tmp_path):
+def test_a_folder_above_that_everybody_may_write_to(root: Path, tmp_path: Path) -> None:
     tmp_path.chmod(0o777)
     with pytest.raises(CacheProblem, match="everybody may write"):
         check_cache()
@@ -141,7 +143,7 @@ def test_a_folder_above_that_everybody_may_write_to(root, tmp_path):
 
 
 @superuser
-def test_a_cache_that_may_only_be_read(monkeypatch, caplog):
+def test_a_cache_that_may_only_be_read(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     with open_folder() as folder:
         monkeypatch.setenv("COLLC_CACHE", str(folder / "cache"))
         cache._SAID.clear()
@@ -160,7 +162,9 @@ def test_a_cache_that_may_only_be_read(monkeypatch, caplog):
         assert make.times == 2
 
 
-def test_a_cache_that_is_a_file_or_full(root, monkeypatch, caplog):
+def test_a_cache_that_is_a_file_or_full(
+    root: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     root.write_text("")
     assert root not in Maker().get().parents
     assert "cannot be used" in caplog.text or "no folder" in caplog.text
@@ -168,7 +172,7 @@ def test_a_cache_that_is_a_file_or_full(root, monkeypatch, caplog):
     assert Maker().get().is_file()
 
 
-def test_the_folder_of_this_process_ends_with_it(root, tmp_path):
+def test_the_folder_of_this_process_ends_with_it(root: Path, tmp_path: Path) -> None:
     import subprocess
     import sys
 

@@ -52,7 +52,7 @@ def is_refused(path: Path) -> bool:
 
 
 @pytest.mark.parametrize("name", LIBRARIES)
-def test_a_change_of_any_field_is_refused_although_it_is_signed(tmp_path, name):
+def test_a_change_of_any_field_is_refused_although_it_is_signed(tmp_path: Path, name: str) -> None:
     assert not is_refused(built(name))
     whole = Changed(built(name))
     tried: set[tuple[str, str]] = set()
@@ -69,13 +69,13 @@ def test_a_change_of_any_field_is_refused_although_it_is_signed(tmp_path, name):
     assert {one for one in tried if one[0] != "header"} == {one for one in held if whole.extents[one[0]][1]}
 
 
-def test_every_field_occurs_in_some_library():
+def test_every_field_occurs_in_some_library() -> None:
     for array, (_, element) in ARRAYS.items():
         assert any(Changed(built(name)).extents[array][1] for name in LIBRARIES), element
 
 
 @pytest.mark.parametrize("name", LIBRARIES)
-def test_200_random_changes_of_fields_are_refused(tmp_path, name):
+def test_200_random_changes_of_fields_are_refused(tmp_path: Path, name: str) -> None:
     """Of any row, to any value, signed; and without a signature too."""
     generator = random.Random(7)
     whole = Changed(built(name))
@@ -94,7 +94,7 @@ def test_200_random_changes_of_fields_are_refused(tmp_path, name):
         assert is_refused(unsigned.write(tmp_path / "unsigned.so", signed=False)), (field.label(), value)
 
 
-def test_the_faults_that_were_accepted_once(tmp_path):
+def test_the_faults_that_were_accepted_once(tmp_path: Path) -> None:
     """Tables that clear kFinal, change slots or their size, or give GPUs the plan of another graph."""
     name = "allocations"
     whole = Changed(built(name))
@@ -119,7 +119,7 @@ def test_the_faults_that_were_accepted_once(tmp_path):
         assert all(refused(field, other) for other in {0, 1, 2} - {whole.value(field)})
 
 
-def test_500_random_changes_of_bytes_are_refused_or_outside_of_what_is_loaded(tmp_path):
+def test_500_random_changes_of_bytes_are_refused_or_outside_of_what_is_loaded(tmp_path: Path) -> None:
     """Of a whole library, with its code."""
     generator = random.Random(11)
     whole = Changed(library("pair"))
@@ -139,7 +139,7 @@ def test_500_random_changes_of_bytes_are_refused_or_outside_of_what_is_loaded(tm
     assert outside < 250
 
 
-def test_strip_leaves_a_library_as_it_was_built_and_editors_do_not(tmp_path):
+def test_strip_leaves_a_library_as_it_was_built_and_editors_do_not(tmp_path: Path) -> None:
     """Symbols for debuggers and sections are nothing that is loaded; a search path is."""
     stripped = tmp_path / "stripped.so"
     subprocess.run(["strip", "-o", str(stripped), str(library("pair"))], check=True)
@@ -170,7 +170,7 @@ def run(path: Path) -> list[str]:
     return done.stdout.splitlines()
 
 
-def test_a_library_with_damaged_tables_does_not_run(tmp_path):
+def test_a_library_with_damaged_tables_does_not_run(tmp_path: Path) -> None:
     """The runtime looks at the tables' own digest before it makes anything, and hands nothing on to another NCCL."""
     assert [line.split()[0] for line in run(library("pair"))] == ["0", "0"]
     whole = Changed(library("pair"))

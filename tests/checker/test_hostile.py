@@ -46,7 +46,7 @@ def places(value: object, path: tuple[object, ...] = ()) -> list[tuple[object, .
     return found
 
 
-def test_every_key_of_a_manifest_missing_or_of_another_type():
+def test_every_key_of_a_manifest_missing_or_of_another_type() -> None:
     text = whole()[1]
     tried = 0
     for path in places(json.loads(text)):
@@ -68,7 +68,7 @@ def test_every_key_of_a_manifest_missing_or_of_another_type():
     "manifest",
     [b"", b"\xff\xfe", b"{", b"[" * 100_000, b'{"format": "collc-library/1"}', b"NaN", b"{}", b'{"a": 1, "a": 2}'],
 )
-def test_manifests_that_are_none(manifest):
+def test_manifests_that_are_none(manifest: bytes) -> None:
     tables, _, plan = whole()
     path = crafted("manifest", tables=tables, manifest=manifest, plan=plan)
     for command in (["verify", path], ["inspect", path], ["bench", path], ["run", "--lib", path, "--", "true"]):
@@ -85,7 +85,7 @@ def test_manifests_that_are_none(manifest):
     ],
     ids=["nested", "objects", "lists", "zeros"],
 )
-def test_packed_plans_that_are_large(text):
+def test_packed_plans_that_are_large(text: bytes) -> None:
     tables, manifest, _ = whole()
     path = crafted("bomb", tables=tables, manifest=manifest, plan=zlib.compress(text, 9))
     del text
@@ -96,7 +96,7 @@ def test_packed_plans_that_are_large(text):
     tracemalloc.stop()
 
 
-def test_headers_that_lie(tmp_path):
+def test_headers_that_lie(tmp_path: Path) -> None:
     """Segments behind the end, of 4 GB, overlapping: every word of the headers changed, and files that end early."""
     found = Changed(tables_library("odd"))
     data = found.data

@@ -44,7 +44,7 @@ def imported() -> list[Path]:
     return [Path(line) for line in done.stdout.split()]
 
 
-def test_it_imports_nothing_that_solves_lowers_generates_or_chooses():
+def test_it_imports_nothing_that_solves_lowers_generates_or_chooses() -> None:
     names = {str(path.relative_to(ROOT)) for path in imported()}
     allowed = {*TYPES, "ir/verify.py", "topology/canonical.py", "topology/graphs.py", "collectives/blocks.py"}
     allowed |= {"packing/check.py", "packing/certificates.py", "packing/document.py"}
@@ -52,14 +52,14 @@ def test_it_imports_nothing_that_solves_lowers_generates_or_chooses():
     assert {f"checker/{path.name}" for path in (ROOT / "checker").glob("*.py")} <= names
 
 
-def test_it_is_small():
+def test_it_is_small() -> None:
     counted = {path: code_lines(path) for path in imported() if str(path.relative_to(ROOT)) not in TYPES}
     own = {path: lines for path, lines in counted.items() if path.parent.name == "checker"}
     assert 500 < sum(own.values()) < OWN, own
     assert sum(counted.values()) < ALL, counted
 
 
-def test_other_packages_bring_only_a_labelling_of_graphs():
+def test_other_packages_bring_only_a_labelling_of_graphs() -> None:
     """Beside Python's own library the checker needs igraph, for fingerprints."""
     script = (
         "import sys; before = set(sys.modules); import collc.checker.library\n"

@@ -29,7 +29,7 @@ def result(way: Strategy, *sets: str) -> CompileResult:
     return CompileResult(library, TargetKind.CUDA, tuple(documents), len(sets), None, tuple(entries))
 
 
-def test_one_set_prints_every_crossover_with_its_reason():
+def test_one_set_prints_every_crossover_with_its_reason() -> None:
     made = result(Strategy.MODEL, "gpu0,gpu1,gpu2")
     tables = made.tables()
     assert list(tables) == ["all_reduce", "broadcast"]
@@ -42,7 +42,7 @@ def test_one_set_prints_every_crossover_with_its_reason():
             assert str(row["why"]) in text
 
 
-def test_several_sets_say_that_a_rule_chose():
+def test_several_sets_say_that_a_rule_chose() -> None:
     text = result(Strategy.RULE, "gpu0,gpu1", "gpu0,gpu3").summary()
     assert "2 distinct sets of 2 GPUs" in text
     assert text.endswith("chunk sizes by a rule; a library for one set of GPUs asks the model for plans too")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from collc.choose.request import LibraryRequest
@@ -9,7 +11,7 @@ from collc.errors import UsageError
 from collc.simulate.generations import MACHINES
 
 
-def test_parameters_follow_the_topology_unless_told(tmp_path):
+def test_parameters_follow_the_topology_unless_told(tmp_path: Path) -> None:
     assert LibraryRequest("dgx1v").parameters("V100")[0] == MACHINES["v100"]
     assert LibraryRequest("dgx1v", model="a100").parameters("V100")[0] == MACHINES["a100"]
     assert LibraryRequest("dgx1v").parameters(None)[0] == MACHINES["generic"]

@@ -69,7 +69,7 @@ CASES = {
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_every_collective_and_root_has_a_program_for_every_size(name):
+def test_every_collective_and_root_has_a_program_for_every_size(name: str) -> None:
     found = held(*CASES[name])
     last: dict[object, int | None] = {}
     for entry in found.entries:
@@ -88,7 +88,7 @@ def test_every_collective_and_root_has_a_program_for_every_size(name):
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_every_plan_is_feasible_with_a_proof(name):
+def test_every_plan_is_feasible_with_a_proof(name: str) -> None:
     """A candidate keeps its own rate, and the bound and certificate of the packed plan: both are recomputed."""
     found = held(*CASES[name])
     graph = graph_of("dgx1v", "gpu0,gpu1,gpu2,gpu3")
@@ -101,7 +101,7 @@ def test_every_plan_is_feasible_with_a_proof(name):
     assert again.plans == found.plans
 
 
-def test_the_model_chooses_by_size_and_says_why():
+def test_the_model_chooses_by_size_and_says_why() -> None:
     found = held(Strategy.MODEL)
     rows = [e for e in found.entries if found.plans[e.plan].collective is Collective.ALL_REDUCE]
     assert len(rows) > 1
@@ -111,7 +111,7 @@ def test_the_model_chooses_by_size_and_says_why():
     assert {e.when.protocol for e in found.entries} <= set(CUDA.protocols)
 
 
-def test_one_root_decides_for_all():
+def test_one_root_decides_for_all() -> None:
     found = held(Strategy.MODEL)
     by_root: dict[int | None, list[object]] = {}
     for entry in found.entries:
@@ -123,7 +123,7 @@ def test_one_root_decides_for_all():
     assert len({tuple(rows) for rows in by_root.values()}) == 1
 
 
-def test_per_rank_collectives_count_bytes_per_rank():
+def test_per_rank_collectives_count_bytes_per_rank() -> None:
     """A table of nccl-tests' bytes, over as many ranks."""
     graph = graph_of("dgx1v", "gpu0,gpu1,gpu2,gpu3")
     plan = next(p for p in packed(graph) if p.collective is Collective.ALL_GATHER)
@@ -133,7 +133,7 @@ def test_per_rank_collectives_count_bytes_per_rank():
     assert mine == [-(-rule.min_bytes // 4) for rule in rules]
 
 
-def test_the_rule_grows_chunks_with_the_size():
+def test_the_rule_grows_chunks_with_the_size() -> None:
     for plan in packed(graph_of("dgx1v", "gpu0,gpu1,gpu2,gpu3")):
         rules = chunk_rule(plan, CUDA)
         assert rules[0].min_bytes == 0
@@ -142,7 +142,7 @@ def test_the_rule_grows_chunks_with_the_size():
         assert rules[-1].chunk_bytes >= 128 << 10
 
 
-def test_chunks_shrink_until_the_fifos_fit():
+def test_chunks_shrink_until_the_fifos_fit() -> None:
     graph = graph_of("dgx1v", "gpu0,gpu1,gpu2,gpu3")
     small = Target(CUDA.kind, 8, 512 << 10, 32, False, tuning_chunks=CUDA.tuning_chunks, fifo_bytes=4 << 20)
     tight = choose_programs(graph, packed(graph), small, Strategy.RULE)
@@ -152,7 +152,7 @@ def test_chunks_shrink_until_the_fifos_fit():
     assert slot_bytes(programs) < slot_bytes([entry.program for entry in held(Strategy.RULE).entries])
 
 
-def test_candidates_for_tuning_share_steps_with_what_differs_in_chunks():
+def test_candidates_for_tuning_share_steps_with_what_differs_in_chunks() -> None:
     found = held(Strategy.PACKED, HOST, True)
     rows = [e for e in found.entries if found.plans[e.plan].collective is Collective.ALL_REDUCE]
     assert [e.when.min_bytes for e in rows] == [0] + [None] * (len(rows) - 1)
@@ -171,7 +171,7 @@ def test_candidates_for_tuning_share_steps_with_what_differs_in_chunks():
     assert any(row.cells.startswith(f"{NEVER}u") for row in tables.rows["programs"])
 
 
-def test_plans_of_equal_trees_are_held_once():
+def test_plans_of_equal_trees_are_held_once() -> None:
     """Two ranks have one tree: rings, double binary trees and stars are the same."""
     graph = graph_of("dgx1v", "gpu0,gpu3")
     found = choose_programs(graph, packed(graph), HOST, Strategy.PACKED, for_tuning=True)
@@ -185,7 +185,7 @@ def test_plans_of_equal_trees_are_held_once():
         assert all(len(plans) == 1 for plans in shapes.values())
 
 
-def test_a_candidate_with_a_proof_says_how_far_below_the_best_it_is(tmp_path):
+def test_a_candidate_with_a_proof_says_how_far_below_the_best_it_is(tmp_path: Path) -> None:
     source = tmp_path / "odd.yaml"
     source.write_text(ODD)
     graph = plan_graph(load_topology(str(source)))
@@ -216,7 +216,7 @@ def check(document: PlanFile, found: Chosen, manifest: dict) -> None:
     check_allocation(document, decoded, claims, "host", Path("lib"))
 
 
-def test_verify_takes_a_library_for_tuning():
+def test_verify_takes_a_library_for_tuning() -> None:
     check(*_allocation())
 
 
@@ -240,7 +240,7 @@ def test_verify_takes_a_library_for_tuning():
         ("root", 0),
     ],
 )
-def test_verify_refuses_a_manifest_that_tells_another_story(field, value):
+def test_verify_refuses_a_manifest_that_tells_another_story(field: str, value: bool | int | str | None) -> None:
     document, found, claims = _allocation()
     changed = copy.deepcopy(claims)
     row = next(row for row in changed["allocations"][0]["programs"] if row["plan"] == "double-binary")
@@ -250,7 +250,7 @@ def test_verify_refuses_a_manifest_that_tells_another_story(field, value):
         check(document, found, changed)
 
 
-def test_verify_refuses_a_plan_that_claims_too_much():
+def test_verify_refuses_a_plan_that_claims_too_much() -> None:
     document, found, claims = _allocation()
     number = next(i for i, plan in enumerate(found.plans) if kind_of(plan) == "double-binary")
     plan = found.plans[number]
@@ -261,7 +261,7 @@ def test_verify_refuses_a_plan_that_claims_too_much():
         check(from_json(value, "x"), found, claims)
 
 
-def test_verify_refuses_a_table_out_of_order():
+def test_verify_refuses_a_table_out_of_order() -> None:
     document, found, claims = _allocation()
     changed = copy.deepcopy(claims)
     rows = changed["allocations"][0]["programs"]
@@ -271,7 +271,7 @@ def test_verify_refuses_a_table_out_of_order():
         check(document, Chosen(found.plans, entries), changed)
 
 
-def test_the_generated_source_is_the_same_every_time():
+def test_the_generated_source_is_the_same_every_time() -> None:
     graph = graph_of("dgx1v", "gpu0,gpu1,gpu2,gpu3")
     sets = written_set(load_topology("dgx1v"), ["gpu0", "gpu1", "gpu2", "gpu3"])
     texts = []
@@ -282,7 +282,7 @@ def test_the_generated_source_is_the_same_every_time():
     assert texts[0] == texts[1]
 
 
-def test_all_collectives_are_held():
+def test_all_collectives_are_held() -> None:
     graph = graph_of("dgx1v", "gpu0,gpu3")
     found = choose_programs(graph, packed(graph, COMPILED), CUDA, Strategy.MODEL)
     assert {found.plans[e.plan].collective for e in found.entries} == set(COMPILED)

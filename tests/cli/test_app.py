@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from support.cli import collc, refused
@@ -14,7 +15,7 @@ from collc.cli.app import COMMANDS
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_every_command_has_help_json_and_debug(name):
+def test_every_command_has_help_json_and_debug(name: str) -> None:
     result = collc(name, "--help")
     assert result.code == 0, result.err
     assert "--debug" in result.out
@@ -22,13 +23,13 @@ def test_every_command_has_help_json_and_debug(name):
         assert "--json" in result.out
 
 
-def test_unknown_commands_and_options_are_usage_errors():
+def test_unknown_commands_and_options_are_usage_errors() -> None:
     assert collc("compil").code == 2
     assert collc("plan", "--no-such-option").code == 2
     assert collc("plan").code == 2
 
 
-def test_failures_are_one_line_and_tracebacks_come_on_request(tmp_path):
+def test_failures_are_one_line_and_tracebacks_come_on_request(tmp_path: Path) -> None:
     bad = tmp_path / "bad.yaml"
     bad.write_text("format: collc-topology/1\nname: x\ngpus: 2\nlinks: []\nsurprise: 1\n")
     assert f"{bad}:5" in refused(collc("plan", bad))
@@ -37,7 +38,7 @@ def test_failures_are_one_line_and_tracebacks_come_on_request(tmp_path):
     assert "Traceback" in result.err
 
 
-def test_help_does_not_import_solvers():
+def test_help_does_not_import_solvers() -> None:
     script = (
         "import sys; sys.argv=['collc','--help']\nfrom collc.cli import main\ntry: main()\nexcept SystemExit: pass\n"
     )
@@ -46,13 +47,13 @@ def test_help_does_not_import_solvers():
     assert done.stdout.strip().endswith("[]")
 
 
-def test_a_reader_that_goes_away_is_no_traceback():
+def test_a_reader_that_goes_away_is_no_traceback() -> None:
     command = f"{sys.executable} -m collc topologies | head -1"
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False, env=os.environ)
     assert "Traceback" not in done.stderr
 
 
-def test_json_of_topologies():
+def test_json_of_topologies() -> None:
     result = collc("topologies", "--json")
     assert result.code == 0
     assert "dgx1v" in json.dumps(json.loads(result.out))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import resource
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import click
@@ -57,7 +58,7 @@ def problem_of(result: Result) -> str:
 
 
 @pytest.fixture
-def here(tmp_path, monkeypatch):
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """An empty folder as the current one, and a limit of address space that a runaway allocation meets.
 
     What another command wrote to a name among the values would be a topology, and a long compile.
@@ -72,7 +73,7 @@ def here(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_every_option_with_every_bad_value(here, name):
+def test_every_option_with_every_bad_value(here: Path, name: str) -> None:
     known = {"LIB": str(library("pair")) if name in ("verify", "inspect") else "", "IR": str(IR)}
     words = [known.get(word, word) for word in FIRST[name]]
     slow, wrong = {}, {}

@@ -27,12 +27,12 @@ def commands() -> list[tuple[str, str]]:
     return found
 
 
-def test_the_documents_show_commands():
+def test_the_documents_show_commands() -> None:
     assert len(commands()) >= 30
 
 
 @pytest.mark.parametrize(("where", "text"), commands(), ids=lambda value: value)
-def test_a_documented_command_is_taken(where, text):
+def test_a_documented_command_is_taken(where: str, text: str) -> None:
     name, *words = shlex.split(text)
     command = importlib.import_module(f"collc.cli.{name}").command
     context = command.make_context(name, words)

@@ -39,13 +39,13 @@ from collc.pipeline import wanted_programs
     ],
     ids=" ".join,
 )
-def test_an_empty_option_is_a_usage_error(monkeypatch, words):
+def test_an_empty_option_is_a_usage_error(monkeypatch: pytest.MonkeyPatch, words: list[str]) -> None:
     words = [str(library("pair")) if word == "LIBRARY" else word for word in words]
     monkeypatch.setattr(compiler, "Parts", None)  # what compiles would need it
     refused(collc(*words, ""), code=2)
 
 
-def test_options_that_would_have_no_effect():
+def test_options_that_would_have_no_effect() -> None:
     assert "no chunk" in refused(collc("simulate", "dgx1v", "--chunk", "0"), code=2)
     assert "all_reduce has no root" in refused(collc("simulate", "dgx1v", "--root", "1"), code=2)
     host = ("compile", "dgx1v", "--target", "host")
@@ -53,7 +53,7 @@ def test_options_that_would_have_no_effect():
     assert "--model describes GPUs" in refused(collc(*host, "--model", "generic"), code=2)
 
 
-def test_a_model_without_a_cuda_compiler(monkeypatch):
+def test_a_model_without_a_cuda_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
     def none(cuda: int | None = None) -> None:
         raise BuildError("no nvcc found")
 
@@ -65,7 +65,7 @@ def test_a_model_without_a_cuda_compiler(monkeypatch):
     assert compiler.choose_target(TargetKind.CUDA, model="v100") == (TargetKind.CUDA, None)
 
 
-def test_a_root_that_is_named_twice_is_one_root():
+def test_a_root_that_is_named_twice_is_one_root() -> None:
     assert wanted_programs([Collective.BROADCAST], 4, (2, 2, 0)) == [
         (Collective.BROADCAST, 2),
         (Collective.BROADCAST, 0),

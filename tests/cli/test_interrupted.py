@@ -108,7 +108,7 @@ def end(folder: Path, name: str, number: signal.Signals, group: bool, moment: fl
 
 @pytest.mark.parametrize("number", ENDS)
 @pytest.mark.parametrize("name", LONG)
-def test_a_signal_ends_what_a_command_started(tmp_path, name, number):
+def test_a_signal_ends_what_a_command_started(tmp_path: Path, name: str, number: int) -> None:
     # Ctrl-C reaches all processes of a terminal, `kill` one.
     end(tmp_path, name, number, group=number == signal.SIGINT, moment=None)
 
@@ -118,11 +118,11 @@ def test_a_signal_ends_what_a_command_started(tmp_path, name, number):
 @pytest.mark.parametrize("group", [True, False])
 @pytest.mark.parametrize("number", ENDS)
 @pytest.mark.parametrize("name", LONG)
-def test_signals_at_many_moments(tmp_path, name, number, group, moment):
+def test_signals_at_many_moments(tmp_path: Path, name: str, number: int, group: bool, moment: float) -> None:
     end(tmp_path, name, number, group, moment)
 
 
-def test_a_process_goes_on_after_a_command_that_was_ended(monkeypatch):
+def test_a_process_goes_on_after_a_command_that_was_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     """Signals and tools are again what they were, for a program that calls the command line and then the library."""
     monkeypatch.setattr(app, "_OBEYED", [])
     for number, (code, line) in ENDS.items():
@@ -134,21 +134,21 @@ def test_a_process_goes_on_after_a_command_that_was_ended(monkeypatch):
         assert run_captured(["/bin/true"]).returncode == 0
 
 
-def test_what_is_whole_is_not_interrupted(tmp_path):
+def test_what_is_whole_is_not_interrupted(tmp_path: Path) -> None:
     """A program is started, and a folder made and removed, before a signal that came meanwhile ends the command."""
     new, x = tmp_path / "new", tmp_path / "x"
 
-    def nested():
+    def nested() -> None:
         with whole(), whole():
             interrupt(KeyboardInterrupt())
             new.touch()
         pytest.fail("nothing was raised")
 
-    def folder():
+    def folder() -> None:
         with temporary_folder(tmp_path):
             interrupt(KeyboardInterrupt())
 
-    def aside():
+    def aside() -> None:
         with written_aside(x, 0o644) as scratch:
             scratch.write_text("new")
             interrupt(KeyboardInterrupt())
@@ -172,7 +172,7 @@ def run(*words: str, **settings: object) -> subprocess.CompletedProcess[bytes]:
 
 
 @pytest.mark.parametrize("words", [["topologies"], ["plan", "dgx1v", "--gpus", "0,1", "--json"], ["--help"]], ids=str)
-def test_a_reader_that_goes_and_a_disk_that_is_full(words):
+def test_a_reader_that_goes_and_a_disk_that_is_full(words: list[str]) -> None:
     read, write = os.pipe()
     os.close(read)
     with os.fdopen(write, "wb") as closed, open("/dev/full", "wb") as full:
@@ -189,7 +189,7 @@ def test_a_reader_that_goes_and_a_disk_that_is_full(words):
         assert b"Traceback" not in done.stderr
 
 
-def test_without_home_temporary_folder_or_current_folder(tmp_path):
+def test_without_home_temporary_folder_or_current_folder(tmp_path: Path) -> None:
     (tmp_path / "box.yaml").write_text(BOX)
     bare = {"PATH": os.environ["PATH"]}
     nobody = {**bare, "HOME": "/nonexistent", "TMPDIR": "/nonexistent", "XDG_CACHE_HOME": "/nonexistent"}

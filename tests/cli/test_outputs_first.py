@@ -24,7 +24,7 @@ def started(*_: object, **__: object) -> None:
 
 
 @pytest.fixture(autouse=True)
-def _no_long_work(monkeypatch):
+def _no_long_work(monkeypatch: pytest.MonkeyPatch) -> None:
     tunable()
     monkeypatch.setattr(compiler, "library_contents", started)
     monkeypatch.setattr(compiler, "Parts", started)
@@ -44,7 +44,7 @@ WRITERS = {
 
 
 @pytest.mark.parametrize("name", WRITERS)
-def test_a_folder_or_a_missing_one(tmp_path, name):
+def test_a_folder_or_a_missing_one(tmp_path: Path, name: str) -> None:
     words = [tunable() if word == "LIBRARY" else word for word in WRITERS[name]]
     assert f"{tmp_path}: cannot write: this is a folder" in refused(collc(*words, tmp_path))
     missing = tmp_path / "none" / "file"
@@ -53,11 +53,11 @@ def test_a_folder_or_a_missing_one(tmp_path, name):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_empty_name():
+def test_the_empty_name() -> None:
     assert ".: cannot write: this is a folder" in refused(collc("compile", "dgx1v", "--target", "host", "-o", ""))
 
 
-def test_a_device_is_not_replaced(tmp_path):
+def test_a_device_is_not_replaced(tmp_path: Path) -> None:
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     with pytest.raises(CollcError, match="no ordinary file"):
@@ -66,7 +66,7 @@ def test_a_device_is_not_replaced(tmp_path):
     check_output(tmp_path / "new")
 
 
-def test_a_folder_without_permission():
+def test_a_folder_without_permission() -> None:
     folder = Path(tempfile.mkdtemp())
     folder.chmod(0o555)
     root = os.geteuid() == 0
@@ -91,7 +91,9 @@ def test_a_folder_without_permission():
         (["--dump-after", "build", "--dump-dir", "FILE"], "is no folder"),
     ],
 )
-def test_other_mistakes_are_found_before_the_compilers_start(monkeypatch, tmp_path, options, said):
+def test_other_mistakes_are_found_before_the_compilers_start(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, options: list[str], said: str
+) -> None:
     monkeypatch.undo()
     monkeypatch.setattr(compiler, "Parts", started)
     file = tmp_path / "file"
@@ -109,7 +111,7 @@ def test_other_mistakes_are_found_before_the_compilers_start(monkeypatch, tmp_pa
         ("/bin/no-such-compiler", "which is no command"),
     ],
 )
-def test_a_compiler_that_is_none(monkeypatch, tmp_path, command, said):
+def test_a_compiler_that_is_none(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, command: str, said: str) -> None:
     text = tmp_path / "text"
     text.write_bytes(b"\0nothing to run")
     text.chmod(0o755)
@@ -124,7 +126,9 @@ def test_a_compiler_that_is_none(monkeypatch, tmp_path, command, said):
     assert "to a C++17 compiler" in line
 
 
-def test_a_missing_compiler_of_device_code_is_found_before_the_planning(monkeypatch, tmp_path):
+def test_a_missing_compiler_of_device_code_is_found_before_the_planning(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     def none(cuda: int | None = None) -> None:
         raise BuildError("no nvcc found", hint="install it")
 
@@ -134,7 +138,7 @@ def test_a_missing_compiler_of_device_code_is_found_before_the_planning(monkeypa
     assert refused(collc(*words, "--cuda", "12")) == "collc: no nvcc found (install it)"
 
 
-def test_a_tool_that_makes_nothing(monkeypatch, tmp_path):
+def test_a_tool_that_makes_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     from collc.build.cache import cached
 
     monkeypatch.setenv("COLLC_CACHE", str(tmp_path))

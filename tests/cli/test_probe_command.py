@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from support import nvml
-from support.cli import collc, refused
+from support.cli import Result, collc, refused
 from support.machines import fast_links
 from support.topo_text import DGX1V, dgx1, render
 
@@ -97,7 +97,7 @@ def test_refusals(tmp_path: Path) -> None:
     assert "no GPU model is known" in refused(collc("probe", "--from", DUMP, "--gpu-model", "X"), code=2)
 
 
-def refused_last(result) -> str:
+def refused_last(result: Result) -> str:
     """The last line of a refusal that comes after notes."""
     assert result.code == 1
     return result.err.strip().splitlines()[-1]

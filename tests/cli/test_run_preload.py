@@ -49,7 +49,7 @@ def holds(done: subprocess.CompletedProcess[str], lib: Path) -> bool:
 
 
 @pytest.mark.parametrize("name", NAMES, ids=ascii)
-def test_whatever_the_path_the_library_is_loaded(pair, tmp_path, name):
+def test_whatever_the_path_the_library_is_loaded(pair: Path, tmp_path: Path, name: str) -> None:
     folder = tmp_path / name
     folder.mkdir()
     lib = folder / f"lib{name}.so"
@@ -57,7 +57,7 @@ def test_whatever_the_path_the_library_is_loaded(pair, tmp_path, name):
     assert holds(run(lib, sys.executable, "-c", CHILD, MAPS), lib)
 
 
-def test_a_relative_path_and_another_preload(pair, tmp_path):
+def test_a_relative_path_and_another_preload(pair: Path, tmp_path: Path) -> None:
     shutil.copy(pair, tmp_path / "my lib.so")
     other = tmp_path / "libother.so"
     shutil.copy(pair, other)
@@ -66,7 +66,7 @@ def test_a_relative_path_and_another_preload(pair, tmp_path):
     assert holds(done, other)
 
 
-def test_where_no_link_can_be_left_it_refuses(pair, tmp_path):
+def test_where_no_link_can_be_left_it_refuses(pair: Path, tmp_path: Path) -> None:
     folder = tmp_path / "a b"
     folder.mkdir()
     shutil.copy(pair, folder / "lib.so")
@@ -87,7 +87,7 @@ def test_where_no_link_can_be_left_it_refuses(pair, tmp_path):
     assert done.stdout == "ran\n", done.stderr
 
 
-def test_a_link_that_leads_elsewhere_is_replaced(pair, tmp_path, monkeypatch):
+def test_a_link_that_leads_elsewhere_is_replaced(pair: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLLC_CACHE", str(tmp_path / "cache"))
     for name in ("a b", "c d"):
         shutil.copy(pair, tmp_path / f"{name}.so")
@@ -117,7 +117,7 @@ def refuses(done: subprocess.CompletedProcess[str], said: str) -> None:
     assert said in done.stderr
 
 
-def test_a_static_program(pair, tmp_path):
+def test_a_static_program(pair: Path, tmp_path: Path) -> None:
     try:
         program = small(tmp_path, "-static")
     except subprocess.CalledProcessError:
@@ -129,7 +129,7 @@ def test_a_static_program(pair, tmp_path):
     refuses(run(pair, str(script)), "linked statically")
 
 
-def test_a_program_of_another_machine(pair, tmp_path):
+def test_a_program_of_another_machine(pair: Path, tmp_path: Path) -> None:
     program = small(tmp_path)
     data = bytearray(program.read_bytes())
     data[18] = 243
@@ -138,7 +138,7 @@ def test_a_program_of_another_machine(pair, tmp_path):
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only the superuser can make a program of another user")
-def test_a_program_with_rights_of_its_own(pair):
+def test_a_program_with_rights_of_its_own(pair: Path) -> None:
     with open_folder() as folder:
         program = small(folder)
         assert run(pair, str(program)).stdout == "ran\n"
@@ -151,7 +151,7 @@ def test_a_program_with_rights_of_its_own(pair):
         assert run(pair, str(program)).stdout == "ran\n"
 
 
-def test_what_the_loader_refuses(pair, tmp_path):
+def test_what_the_loader_refuses(pair: Path, tmp_path: Path) -> None:
     """A library that is whole enough for its manifest to be read, and that needs what is not there."""
     missing = tmp_path / "libcollc-missing.so"
     data = pair.read_bytes().replace(b"libgcc_s.so.1\0", b"libgcc_s.so.7\0").replace(b"libm.so.6\0", b"libm.so.7\0")
@@ -161,7 +161,7 @@ def test_what_the_loader_refuses(pair, tmp_path):
 
 
 @pytest.mark.parametrize("kind", ["missing", "folder", "pipe", "socket", "text", "device"])
-def test_what_is_no_library(pair, tmp_path, kind, monkeypatch):
+def test_what_is_no_library(pair: Path, tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "x.so"
     if kind == "folder":
         path.mkdir()
@@ -180,7 +180,7 @@ def test_what_is_no_library(pair, tmp_path, kind, monkeypatch):
     assert refused(result, code=result.code).startswith(f"collc: {path}")
 
 
-def test_a_library_that_nobody_named_and_another_user_left(pair, monkeypatch):
+def test_a_library_that_nobody_named_and_another_user_left(pair: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with open_folder() as folder:
         shutil.copy(pair, folder / "libcollc-pair.so")
         monkeypatch.chdir(folder)
@@ -194,7 +194,7 @@ def test_a_library_that_nobody_named_and_another_user_left(pair, monkeypatch):
         assert "written by everybody" in refused(collc("run", "--", "true"), code=2)
 
 
-def test_headers_of_any_bytes(pair, tmp_path):
+def test_headers_of_any_bytes(pair: Path, tmp_path: Path) -> None:
     head = pair.read_bytes()[:4096]
     for at in range(64):
         for value in (0, 1, 0x7F, 0xFF):

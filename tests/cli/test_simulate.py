@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
+from typing import Any
 
 import pytest
 from support.cli import collc, refused
@@ -14,13 +16,13 @@ ROW = [
 FIXED = ("--plan", "rings", "--chunk", "256K", "--channels", "6")
 
 
-def rows(*argv):
+def rows(*argv: str | int) -> dict[str, Any]:
     result = collc("simulate", *argv, "--json")
     assert result.code == 0, result.err
     return json.loads(result.out)
 
 
-def test_rows_are_the_contract():
+def test_rows_are_the_contract() -> None:
     found = rows("dgx1v", "-b", "1M", "-e", "16M", "-f", "4", *FIXED)
     assert [row["bytes"] for row in found["rows"]] == [1 << 20, 4 << 20, 16 << 20]
     for row in found["rows"]:
@@ -32,12 +34,12 @@ def test_rows_are_the_contract():
     assert times == sorted(times)
 
 
-def test_per_rank_collectives_count_bytes_as_nccl_tests_does():
+def test_per_rank_collectives_count_bytes_as_nccl_tests_does() -> None:
     found = rows("dgx-a100", "--collective", "all_gather", "-b", "1000", "-e", "1000", "--plan", "one-hop", *FIXED[2:])
     assert found["rows"][0]["bytes"] == 1000 // 4 // 8 // 4 * 4 * 4 * 8
 
 
-def test_text_shows_time_links_and_the_critical_path():
+def test_text_shows_time_links_and_the_critical_path() -> None:
     result = collc("simulate", "dgx1v", "-b", "4M", "-e", "4M", *FIXED)
     assert result.code == 0
     assert "rings" in result.out
@@ -45,7 +47,7 @@ def test_text_shows_time_links_and_the_critical_path():
     assert "gpu0 -> gpu3" in result.out
 
 
-def test_critical_path_adds_up_to_the_time():
+def test_critical_path_adds_up_to_the_time() -> None:
     found = rows("dgx1v", "-b", "64K", "-e", "16M", "-f", "16", *FIXED)
     for row, detail in zip(found["rows"], found["details"], strict=True):
         path = detail["critical_path"]
@@ -53,7 +55,7 @@ def test_critical_path_adds_up_to_the_time():
         assert 0 < max(detail["utilisation"].values()) <= 1
 
 
-def test_the_choice_is_never_slower_than_a_fixed_plan_and_is_explained():
+def test_the_choice_is_never_slower_than_a_fixed_plan_and_is_explained() -> None:
     gpus = ("--gpus", "0,1,2,3", "-b", "4K", "-e", "16M", "-f", "64")
     found = rows("dgx1v", *gpus)
     (choices,) = found["choices"].values()
@@ -66,7 +68,7 @@ def test_the_choice_is_never_slower_than_a_fixed_plan_and_is_explained():
             assert mine["time_us"] <= theirs["time_us"] * 1.031
 
 
-def test_trace_is_chrome_json_with_every_step(tmp_path):
+def test_trace_is_chrome_json_with_every_step(tmp_path: Path) -> None:
     path = tmp_path / "trace.json"
     result = collc("simulate", "dgx1v", "-b", "1M", "-e", "1M", *FIXED, "--trace", path)
     assert result.code == 0, result.err
@@ -81,7 +83,7 @@ def test_trace_is_chrome_json_with_every_step(tmp_path):
     assert names == {f"rank {r}" for r in range(8)}
 
 
-def test_compare_nccl_shows_ring_and_tree():
+def test_compare_nccl_shows_ring_and_tree() -> None:
     found = rows("dgx1v", "-b", "1M", "-e", "64M", "-f", "64", "--plan", "rings", "--compare", "nccl")
     beside = found["compare"]["all_reduce"]
     assert set(beside) == {"nccl", "nccl-ring", "nccl-tree"}
@@ -90,7 +92,7 @@ def test_compare_nccl_shows_ring_and_tree():
     assert "nccl-ring" in text.out
 
 
-def test_plot_needs_matplotlib_or_draws(tmp_path):
+def test_plot_needs_matplotlib_or_draws(tmp_path: Path) -> None:
     path = tmp_path / "a.svg"
     argv = (
         "simulate",
@@ -117,7 +119,7 @@ def test_plot_needs_matplotlib_or_draws(tmp_path):
     assert path.read_bytes() == first
 
 
-def test_one_gpu_takes_the_launch():
+def test_one_gpu_takes_the_launch() -> None:
     found = rows("dgx1v", "--gpus", "3", "-b", "1M", "-e", "1M")
     assert found["rows"][0]["time_us"] == 21.0
     assert found["parameters"] == "parameters of v100: the topology's GPUs are V100"
@@ -128,7 +130,7 @@ def test_one_gpu_takes_the_launch():
 SMALL = ("-b", "1M", "-e", "1M", "--plan", "rings", "--chunk", "64K", "--channels", "6")
 
 
-def test_the_text_says_which_parameters_and_which_times():
+def test_the_text_says_which_parameters_and_which_times() -> None:
     text = collc("simulate", "dgx1v", *SMALL)
     assert text.out.startswith("parameters of v100: the topology's GPUs are V100\ntimes per call of calls in a row")
     assert "from 1 MiB: this plan never measured; NCCL in the same model: compared at" in text.out
@@ -137,7 +139,7 @@ def test_the_text_says_which_parameters_and_which_times():
     assert "never compared with a measurement (machine, generation" in amd.out
 
 
-def test_one_call_takes_no_less_than_one_of_many():
+def test_one_call_takes_no_less_than_one_of_many() -> None:
     chain = (
         "--plan",
         "chain",
@@ -157,7 +159,7 @@ def test_one_call_takes_no_less_than_one_of_many():
     assert rows("dgx1v", *chain)["rows"][0]["time_us"] == many
 
 
-def test_every_figure_says_what_it_can_be_trusted_for():
+def test_every_figure_says_what_it_can_be_trusted_for() -> None:
     found = rows("dgx1v", *SMALL, "--compare", "nccl")
     mine = found["details"][0]["judged"]
     assert (mine["compared"], mine["range_us"]) == (False, None)
@@ -170,7 +172,7 @@ def test_every_figure_says_what_it_can_be_trusted_for():
             assert row["judged"]["size_class"] == "from 1 MiB"
 
 
-def test_parameters_of_a_file(tmp_path):
+def test_parameters_of_a_file(tmp_path: Path) -> None:
     path = tmp_path / "mine.json"
     path.write_text('{"format": "collc-params/1", "launch_us": 1021}')
     plain, changed = rows("dgx1v", *SMALL), rows("dgx1v", *SMALL, "--params", str(path))
@@ -179,7 +181,7 @@ def test_parameters_of_a_file(tmp_path):
     assert changed["details"][0]["judged"]["known"]["parameters"] is False
 
 
-def test_the_version_of_nccl_matters():
+def test_the_version_of_nccl_matters() -> None:
     options = (*SMALL, "--compare", "nccl")
     old, new = (rows("hgx-h100", *options, "--nccl-version", v)["compare"]["all_reduce"] for v in ("2.12", "2.27"))
     assert "nccl-nvls" in new
@@ -201,26 +203,26 @@ def test_the_version_of_nccl_matters():
         (("--collective", "reduce", "--collective", "broadcast", "--trace", "x.json"), "one --collective"),
     ],
 )
-def test_usage_errors_are_one_line(argv, words):
+def test_usage_errors_are_one_line(argv: tuple[str, ...] | tuple[str, str], words: str) -> None:
     assert words in refused(collc("simulate", "dgx1v", *argv), code=2)
 
 
-def test_a_parameter_file_that_is_not_there_is_one_line():
+def test_a_parameter_file_that_is_not_there_is_one_line() -> None:
     assert "none.json: cannot read" in refused(collc("simulate", "dgx1v", "--params", "none.json"), code=1)
 
 
-def test_ll128_is_refused_without_nvlink():
+def test_ll128_is_refused_without_nvlink() -> None:
     argv = ("simulate", "pcie-8x4090", "-b", "1M", "-e", "1M", "--proto", "LL128")
     assert "needs NVLink" in refused(collc(*argv), code=2)
     assert "needs NVLink" in refused(collc(*argv, "--chunk", "64K"), code=2)
 
 
-def test_a_plan_that_the_graph_lacks_is_refused():
+def test_a_plan_that_the_graph_lacks_is_refused() -> None:
     result = collc("simulate", "dgx1v", "--gpus", "0,1,2,3,7", "-b", "1M", "-e", "1M", "--plan", "rings")
     assert "no ring closes" in refused(result)
 
 
-def test_a_copy_engine_costs_a_launch_per_chunk():
+def test_a_copy_engine_costs_a_launch_per_chunk() -> None:
     argv = ("pcie-4xl40s", "-b", "64K", "-e", "64M", "-f", "1024", "--plan", "rings")
     plain, copied = rows(*argv)["rows"], rows(*argv, "--copy-engine")["rows"]
     assert [row["proto"] for row in copied] == ["Simple", "Simple"]

@@ -49,7 +49,7 @@ IR = Path(__file__).parents[1] / "golden" / "lower" / "fuse_copies-broadcast.ir"
 
 
 @pytest.fixture
-def trapped(tmp_path):
+def trapped(tmp_path: Path) -> tuple[Path, Path]:
     """A folder full of traps, and the file that each of them would make."""
     folder, sprung = tmp_path / "strange", tmp_path / "sprung"
     folder.mkdir()
@@ -76,7 +76,7 @@ def start_of(module: bool) -> list[str]:
 @pytest.mark.parametrize(
     ("name", "module"), [*((name, False) for name in COMMANDS), ("doctor", True), ("bench", True)], ids=str
 )
-def test_nothing_that_lies_about_runs(trapped, name, module):
+def test_nothing_that_lies_about_runs(trapped: tuple[Path, Path], name: str, module: bool) -> None:
     folder, sprung = trapped
     if module:
         # Python itself takes the package that it is told to run from the current folder.
@@ -101,7 +101,7 @@ def test_nothing_that_lies_about_runs(trapped, name, module):
         assert not sprung.exists(), f"{words}: {sprung.read_text()}{done.stderr}"
 
 
-def test_a_worker_is_of_this_collc_and_sees_what_pythonpath_names(trapped):
+def test_a_worker_is_of_this_collc_and_sees_what_pythonpath_names(trapped: tuple[Path, Path]) -> None:
     folder, sprung = trapped
     own = folder.parent / "own"
     own.mkdir()
@@ -115,7 +115,7 @@ def test_a_worker_is_of_this_collc_and_sees_what_pythonpath_names(trapped):
     assert not sprung.exists()
 
 
-def test_search_paths_without_the_current_folder(trapped, monkeypatch):
+def test_search_paths_without_the_current_folder(trapped: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch) -> None:
     folder, _ = trapped
     monkeypatch.chdir(folder)
     for path in ("", ".", f":{folder.name}:.", f"{os.pathsep}"):
@@ -170,7 +170,7 @@ def places(path: Path) -> set[str]:
     return found
 
 
-def test_every_place_that_starts_a_program_is_known():
+def test_every_place_that_starts_a_program_is_known() -> None:
     starters, capturers = {}, set()
     for path in sorted(ROOT.rglob("*.py")):
         name = ".".join(["collc", *path.relative_to(ROOT).with_suffix("").parts])

@@ -45,7 +45,7 @@ def strange(folder: Path, kind: str) -> Path:
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("name", READERS)
-def test_what_is_no_ordinary_file(tmp_path, name, kind):
+def test_what_is_no_ordinary_file(tmp_path: Path, name: str, kind: str) -> None:
     path = strange(tmp_path, kind)
     start = time.process_time()
     result = collc(*command(name, path))
@@ -55,7 +55,7 @@ def test_what_is_no_ordinary_file(tmp_path, name, kind):
     assert refused(result, code=result.code).endswith(")")
 
 
-def test_extends_reads_ordinary_files_alone(tmp_path):
+def test_extends_reads_ordinary_files_alone(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     top = tmp_path / "top.yaml"
     for key in ("extends: pipe", "template: pipe\nservers: 2"):
@@ -78,7 +78,7 @@ def place(param: click.Parameter, line: list[str]) -> bool:
 OUTPUTS = {"output", "keep_source", "dump_dir", "plot", "trace"}
 
 
-def test_every_argument_and_option_that_names_a_file_to_read_is_among_the_readers():
+def test_every_argument_and_option_that_names_a_file_to_read_is_among_the_readers() -> None:
     context = click.Context(cli)
     for name in COMMANDS:
         found = cli.get_command(context, name)
@@ -89,7 +89,7 @@ def test_every_argument_and_option_that_names_a_file_to_read_is_among_the_reader
                 assert any(place(param, line) for line in lines), f"{name}: {param.opts}"
 
 
-def test_a_file_that_grows_or_lies_about_its_size(tmp_path):
+def test_a_file_that_grows_or_lies_about_its_size(tmp_path: Path) -> None:
     path = tmp_path / "x"
     path.write_bytes(b"12345")
     assert read_input(path, limit=5) == b"12345"
@@ -149,7 +149,7 @@ def measured(*argv: str, cwd: Path) -> tuple[int, str, int]:
 
 
 @pytest.mark.parametrize("bomb", BOMBS)
-def test_a_few_words_do_not_stand_for_a_gigabyte(tmp_path, bomb):
+def test_a_few_words_do_not_stand_for_a_gigabyte(tmp_path: Path, bomb: str) -> None:
     (tmp_path / "bomb.yaml").write_text(BOMBS[bomb])
     code, err, peak = measured("plan", "bomb.yaml", cwd=tmp_path)
     assert code == 1
@@ -171,7 +171,7 @@ JSONS = {
 
 
 @pytest.mark.parametrize("bad", JSONS)
-def test_json_that_no_plan_is(tmp_path, bad):
+def test_json_that_no_plan_is(tmp_path: Path, bad: str) -> None:
     path = tmp_path / "plan.json"
     path.write_text(JSONS[bad])
     start = time.process_time()
@@ -182,7 +182,7 @@ def test_json_that_no_plan_is(tmp_path, bad):
         assert "given twice" in line
 
 
-def test_a_plan_with_a_key_twice_is_refused_wherever_it_is(tmp_path):
+def test_a_plan_with_a_key_twice_is_refused_wherever_it_is(tmp_path: Path) -> None:
     """Each object of a plan, with its first key given once more."""
     text = collc("plan", "dgx1v", "--gpus", "0,1,2", "--collective", "all_reduce", "--json").out
     path = tmp_path / "plan.json"

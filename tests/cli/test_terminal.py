@@ -37,7 +37,7 @@ def check(result: Result) -> None:
     assert "Traceback" not in result.err
 
 
-def test_every_class_of_character_is_shown_as_an_escape():
+def test_every_class_of_character_is_shown_as_an_escape() -> None:
     for c in [*map(chr, range(0x20)), *map(chr, range(0x7F, 0xA0)), *HOSTILE, "\udc80"]:
         assert safe(visible(c)), ascii(c)
         assert safe(str(CollcError(c, where=c, hint=c)))
@@ -45,7 +45,7 @@ def test_every_class_of_character_is_shown_as_an_escape():
     assert visible("a\nb", keep="\n") == "a\nb"
 
 
-def test_json_says_the_same_in_its_own_escapes(capsys):
+def test_json_says_the_same_in_its_own_escapes(capsys: pytest.CaptureFixture[str]) -> None:
     value = {HOSTILE: [HOSTILE, "naïve", "\udc80"], "n": 1}
     report.emit_json(value)
     out = capsys.readouterr().out
@@ -54,7 +54,7 @@ def test_json_says_the_same_in_its_own_escapes(capsys):
     assert "naïve" in out
 
 
-def test_a_table_has_a_line_per_row(capsys):
+def test_a_table_has_a_line_per_row(capsys: pytest.CaptureFixture[str]) -> None:
     report.text(report.table(["a", "b"], [["x\ny", HOSTILE]]))
     report.line("x\ny")
     report.note("x\ny" + HOSTILE)
@@ -64,7 +64,7 @@ def test_a_table_has_a_line_per_row(capsys):
     assert safe(seen.out + seen.err)
 
 
-def test_commands_print_through_report_alone():
+def test_commands_print_through_report_alone() -> None:
     for path in sorted(CLI.glob("*.py")):
         if path.name in ("report.py", "app.py", "__init__.py"):
             continue
@@ -85,7 +85,7 @@ def test_commands_print_through_report_alone():
 
 # Names of files, for every command that reads one.
 @pytest.mark.parametrize("name", READERS)
-def test_names_of_files(tmp_path, name):
+def test_names_of_files(tmp_path: Path, name: str) -> None:
     for contents in (None, b"", HOSTILE.encode()):
         path = tmp_path / f"x{HOSTILE}"
         if contents is not None:
@@ -97,7 +97,7 @@ def test_names_of_files(tmp_path, name):
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_words_of_the_command_line(name):
+def test_words_of_the_command_line(name: str) -> None:
     for words in ([HOSTILE], [f"--{HOSTILE}"], ["--json", HOSTILE, HOSTILE], [f"--collective={HOSTILE}"]):
         check(collc(name, *words))
     check(collc(HOSTILE))
@@ -123,7 +123,7 @@ YAML_HOSTILE = (
 
 
 @pytest.mark.parametrize("field", YAMLS)
-def test_fields_of_a_topology(tmp_path, field):
+def test_fields_of_a_topology(tmp_path: Path, field: str) -> None:
     path = tmp_path / "box.yaml"
     for text in (YAML_HOSTILE, "\u202e\u2066\u200b\u200e", "\x85\x9b"):
         path.write_text(YAMLS[field].format(text))
@@ -131,7 +131,7 @@ def test_fields_of_a_topology(tmp_path, field):
         check(collc("plan", path, "--json"))
 
 
-def test_fields_of_a_plan(tmp_path):
+def test_fields_of_a_plan(tmp_path: Path) -> None:
     """Every text of a plan, in its turn."""
     text = collc("plan", "dgx1v", "--gpus", "0,1,2", "--collective", "all_reduce", "--json").out
     path = tmp_path / "plan.json"
@@ -165,7 +165,7 @@ def fields(value: object) -> list[str]:
     return []
 
 
-def test_fields_of_a_library(tmp_path):
+def test_fields_of_a_library(tmp_path: Path) -> None:
     """Every text of the manifest, overwritten in place by what a terminal obeys."""
     source = library("pair")
     data = source.read_bytes()
@@ -183,7 +183,7 @@ def test_fields_of_a_library(tmp_path):
             check(collc(*words))
 
 
-def test_variables_and_what_tools_say(tmp_path, monkeypatch):
+def test_variables_and_what_tools_say(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tool = tmp_path / "tool"
     tool.write_text(f"#!/bin/sh\nprintf '%s' '{HOSTILE}' | tee /dev/stderr\n", encoding="utf-8")
     tool.chmod(0o755)
@@ -197,7 +197,7 @@ def test_variables_and_what_tools_say(tmp_path, monkeypatch):
     find_cxx.cache_clear()
 
 
-def test_what_a_worker_says(tmp_path, monkeypatch, capfd):
+def test_what_a_worker_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "shouting.py").write_text(
         "import sys\ndef main():\n    sys.stderr.write(sys.argv[1] + '\\n' + 'end')\n    print('{}', flush=True)\n"
     )
@@ -212,7 +212,7 @@ def test_what_a_worker_says(tmp_path, monkeypatch, capfd):
     assert safe(said)
 
 
-def test_a_name_that_is_no_utf8_and_a_terminal_of_ascii(tmp_path):
+def test_a_name_that_is_no_utf8_and_a_terminal_of_ascii(tmp_path: Path) -> None:
     import subprocess
 
     name = os.fsencode(tmp_path) + b"/\xff\xfe.yaml"

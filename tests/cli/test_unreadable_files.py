@@ -54,7 +54,7 @@ def make(folder: Path, kind: str) -> Path:
 
 @pytest.mark.parametrize("kind", ["missing", "folder", "empty", "binary", "elf", "latin1"])
 @pytest.mark.parametrize("name", READERS)
-def test_what_is_no_such_file(tmp_path, name, kind):
+def test_what_is_no_such_file(tmp_path: Path, name: str, kind: str) -> None:
     path = make(tmp_path, kind)
     result = collc(*command(name, path))
     line = refused(result, code=result.code)
@@ -64,7 +64,7 @@ def test_what_is_no_such_file(tmp_path, name, kind):
 
 
 @pytest.mark.parametrize("name", READERS)
-def test_the_empty_name(name):
+def test_the_empty_name(name: str) -> None:
     line = refused(collc(*command(name, "")), code=2 if name in ("bench", "tune", "run") else 1)
     assert line.endswith(")")
     assert line.startswith(("collc: .: ", "collc: topology: "))
@@ -96,7 +96,7 @@ def as_somebody_else() -> Iterator[None]:
 
 
 @pytest.mark.parametrize("name", READERS)
-def test_a_file_without_permission(entered, name):
+def test_a_file_without_permission(entered: Path, name: str) -> None:
     path = entered / "secret"
     path.write_text("x")
     words = command(name, path)
@@ -114,7 +114,7 @@ def test_a_file_without_permission(entered, name):
     assert line.endswith(")")
 
 
-def test_a_plan_that_a_windows_shell_wrote(tmp_path):
+def test_a_plan_that_a_windows_shell_wrote(tmp_path: Path) -> None:
     plan = collc("plan", "dgx1v", "--gpus", "0,1,2", "--collective", "broadcast", "--json").out
     for encoding in ("utf-16", "utf-8-sig"):
         path = tmp_path / encoding

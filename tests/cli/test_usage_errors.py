@@ -9,7 +9,7 @@ from collc.cli.app import COMMANDS
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_unknown_options_of_every_command(name):
+def test_unknown_options_of_every_command(name: str) -> None:
     line = refused(collc(name, "--no-such-option"), code=2)
     assert line == f"collc: {name}: no such option '--no-such-option' (see `collc {name} --help`)"
 
@@ -35,12 +35,12 @@ def test_unknown_options_of_every_command(name):
         ("run lib.so -- train", "lib.so: is a library, not a command (write `--lib lib.so -- CMD`)"),
     ],
 )
-def test_other_mistakes(command, line):
+def test_other_mistakes(command: str, line: str) -> None:
     hint = "" if line.endswith(")") else f" (see `collc {command.split()[0]} --help`)"
     assert refused(collc(*command.split()), code=2) == f"collc: {line}{hint}"
 
 
-def test_help_and_tracebacks_stay():
+def test_help_and_tracebacks_stay() -> None:
     assert collc().err.startswith("Usage: collc [OPTIONS] COMMAND")
     assert collc("plan", "--help").out.startswith("Usage: collc plan [OPTIONS] TOPO")
     result = collc("plan", "--no-such-option", "--debug")

@@ -4,46 +4,52 @@ from __future__ import annotations
 
 import copy
 import json
+from collections.abc import Callable
 from fractions import Fraction
+from pathlib import Path
+from typing import Any
 
 import pytest
 from support.cli import collc, refused
 
 import collc as package
 
+Document = dict[str, Any]
+
 
 @pytest.fixture(scope="module")
-def plan() -> dict:
+def plan() -> Document:
     """The plans of a DGX-1V."""
     result = collc("plan", "dgx1v", "--json")
     assert result.code == 0, result.err
-    return json.loads(result.out)
+    document: Document = json.loads(result.out)
+    return document
 
 
-def write(tmp_path, value) -> str:
+def write(tmp_path: Path, value: Document) -> str:
     path = tmp_path / "plan.json"
     path.write_text(json.dumps(value))
     return str(path)
 
 
-def of(plan: dict, collective: str) -> dict:
+def of(plan: Document, collective: str) -> Document:
     return next(p for p in plan["plans"] if p["collective"] == collective)
 
 
-def test_accepts_its_own_plan(plan, tmp_path):
+def test_accepts_its_own_plan(plan: Document, tmp_path: Path) -> None:
     result = collc("verify", write(tmp_path, plan))
     assert result.code == 0, result.err
     assert "all_reduce: 600/7 GB/s, optimal" in result.out
 
 
-def test_a_raised_weight(plan, tmp_path):
+def test_a_raised_weight(plan: Document, tmp_path: Path) -> None:
     bad = copy.deepcopy(plan)
     tree = of(bad, "all_reduce")["trees"][0]
     tree["weight_gbps"] = str(Fraction(tree["weight_gbps"]) + 1)
     assert "plans[0].trees: the weights add up to" in refused(collc("verify", write(tmp_path, bad)))
 
 
-def test_a_weight_moved_from_tree_to_tree(plan, tmp_path):
+def test_a_weight_moved_from_tree_to_tree(plan: Document, tmp_path: Path) -> None:
     """The sum stays right, but some link carries more than it has."""
     bad = copy.deepcopy(plan)
     trees = of(bad, "all_reduce")["trees"]
@@ -53,7 +59,7 @@ def test_a_weight_moved_from_tree_to_tree(plan, tmp_path):
 
 
 @pytest.mark.parametrize("collective", ["broadcast", "all_gather"])
-def test_a_cut_with_one_gpu_moved(plan, tmp_path, collective):
+def test_a_cut_with_one_gpu_moved(plan: Document, tmp_path: Path, collective: str) -> None:
     certificate = of(plan, collective)["certificate"]
     if certificate["kind"] != "cut":
         pytest.skip(f"the certificate of {collective} is {certificate['kind']}")
@@ -71,7 +77,7 @@ def test_a_cut_with_one_gpu_moved(plan, tmp_path, collective):
     assert caught >= len(everyone) // 2
 
 
-def test_a_partition_with_one_gpu_moved(plan, tmp_path):
+def test_a_partition_with_one_gpu_moved(plan: Document, tmp_path: Path) -> None:
     bad = copy.deepcopy(plan)
     certificate = of(bad, "all_reduce")["certificate"]
     assert certificate["kind"] == "partition"
@@ -82,7 +88,7 @@ def test_a_partition_with_one_gpu_moved(plan, tmp_path):
     assert "plans[0].bound_gbps: the certificate proves" in refused(collc("verify", write(tmp_path, bad)))
 
 
-def test_changed_prices(tmp_path):
+def test_changed_prices(tmp_path: Path) -> None:
     found = collc("plan", "dgx1v", "--gpus", "0,1,4,6", "--collective", "all_reduce", "--json")
     value = json.loads(found.out)
     graph_links = value["links"]
@@ -106,7 +112,7 @@ def test_changed_prices(tmp_path):
         (lambda p: p.update(format="collc-plan/9"), "collc-plan"),
     ],
 )
-def test_other_changes(plan, tmp_path, change, message):
+def test_other_changes(plan: Document, tmp_path: Path, change: Callable[[Document], object], message: str) -> None:
     bad = copy.deepcopy(plan)
     change(bad)
     line = refused(collc("verify", write(tmp_path, bad)))
@@ -114,7 +120,7 @@ def test_other_changes(plan, tmp_path, change, message):
 
 
 @pytest.fixture
-def ir(tmp_path) -> str:
+def ir(tmp_path: Path) -> str:
     """The lowered all_reduce of three GPUs."""
     result = collc(
         *("compile", "dgx1v", "--gpus", "0-2", "--collective", "all_reduce", "--target", "host"),
@@ -124,7 +130,7 @@ def ir(tmp_path) -> str:
     return (tmp_path / "ir" / "all_reduce.share_slots.ir").read_text()
 
 
-def test_ir_and_its_mutants(ir, tmp_path):
+def test_ir_and_its_mutants(ir: str, tmp_path: Path) -> None:
     path = tmp_path / "p.ir"
     path.write_text(ir)
     assert collc("verify", path).code == 0
@@ -143,7 +149,7 @@ def test_ir_and_its_mutants(ir, tmp_path):
     assert "deadlock with 1 slots" in verify([lines[0].replace("slots=4", "slots=1"), *lines[1:]])
 
 
-def test_files_that_are_nothing_of_ours(tmp_path):
+def test_files_that_are_nothing_of_ours(tmp_path: Path) -> None:
     for name, content in {
         "empty": b"",
         "text": b"hello\n",
@@ -160,9 +166,9 @@ def test_files_that_are_nothing_of_ours(tmp_path):
         assert len(result.err.strip().splitlines()) == 1, (name, result.err)
 
 
-def test_a_missing_file(tmp_path):
+def test_a_missing_file(tmp_path: Path) -> None:
     assert "No such file" in refused(collc("verify", tmp_path / "none"))
 
 
-def test_version_is_the_packages():
+def test_version_is_the_packages() -> None:
     assert package.__version__ in collc("--version").out

@@ -7,6 +7,7 @@ import json
 import struct
 import subprocess
 import sys
+from pathlib import Path
 
 import jinja2
 import jinja2.meta
@@ -21,6 +22,7 @@ from collc.codegen.context import SourceContext, TableBuilder, layouts
 from collc.codegen.render import TEMPLATE, environment, render
 from collc.ir.nodes import Program
 from collc.ir.verify import verify
+from collc.options import Target
 from collc.resources import resource_dir
 
 
@@ -31,23 +33,23 @@ def context(programs: list[Program]) -> SourceContext:
     return SourceContext("0", "g", layouts(), tables.tables(), len(image), layout.digest(image), ("0",), 0, ("0",), 0)
 
 
-def programs(seed: int = 5, target=HOST) -> list[Program]:
+def programs(seed: int = 5, target: Target = HOST) -> list[Program]:
     return [final(random_schedule(collective, 4, seed), target) for collective in TREE_COLLECTIVES]
 
 
-def test_the_template_uses_exactly_the_context():
+def test_the_template_uses_exactly_the_context() -> None:
     source = (resource_dir("templates") / TEMPLATE).read_text()
     asked = jinja2.meta.find_undeclared_variables(environment().parse(source))
     assert asked == {field.name for field in dataclasses.fields(SourceContext)}
 
 
-def test_an_undefined_value_is_an_error():
+def test_an_undefined_value_is_an_error() -> None:
     with pytest.raises(jinja2.UndefinedError):
         environment().from_string("{{ missing }}").render()
 
 
 @pytest.mark.parametrize("target", [HOST, CUDA], ids=["host", "cuda"])
-def test_tables_decode_to_the_programs_they_came_from(target):
+def test_tables_decode_to_the_programs_they_came_from(target: str) -> None:
     """What a built library holds is what was verified, up to the numbers of FIFOs."""
     made = programs(target=target)
     built = TableBuilder()
@@ -79,14 +81,14 @@ def ends(program: Program, f: int) -> tuple[int, tuple[int, ...]]:
     return program.fifos[f].src, program.fifos[f].dsts
 
 
-def test_struct_codes_have_no_hidden_padding():
+def test_struct_codes_have_no_hidden_padding() -> None:
     for one in layouts()[1:]:
         name = next(s for s, element in ARRAYS.values() if element == one.element)
         codes = "".join(code for _, code in STRUCTS[name])
         assert struct.calcsize("<" + codes) == struct.calcsize("@" + codes) == one.size
 
 
-def test_the_source_compiles_without_warnings(tmp_path):
+def test_the_source_compiles_without_warnings(tmp_path: Path) -> None:
     unit = tmp_path / "tables.cpp"
     unit.write_text(render(context(programs())))
     include = resource_dir("templates") / "include"
@@ -95,7 +97,7 @@ def test_the_source_compiles_without_warnings(tmp_path):
     assert done.returncode == 0, done.stderr
 
 
-def test_one_rank_has_tables_without_rows(tmp_path):
+def test_one_rank_has_tables_without_rows(tmp_path: Path) -> None:
     alone = [final(random_schedule(collective, 1, 0)) for collective in TREE_COLLECTIVES]
     made = TableBuilder()
     made.add_allocation(alone, slot_bytes=alone[0].chunk_bytes)
@@ -103,7 +105,7 @@ def test_one_rank_has_tables_without_rows(tmp_path):
     assert "{ 0, 0, 0 },  // unused" in render(context(alone))
 
 
-def test_same_input_same_bytes_under_two_hash_seeds():
+def test_same_input_same_bytes_under_two_hash_seeds() -> None:
     """Sets and dictionaries must not leak their order into what is shipped."""
     script = (
         "from support.programs import *; from collc.codegen.render import render; import test_render as t;"
@@ -118,7 +120,7 @@ def test_same_input_same_bytes_under_two_hash_seeds():
     assert len(digests) == 1
 
 
-def test_comments_hold_no_text_of_a_user():
+def test_comments_hold_no_text_of_a_user() -> None:
     """Comments are made of numbers and our own words; names of vertices never get there."""
     text = json.dumps([row.comment for table in context(programs()).tables for row in table.rows])
     assert "gpu" not in text

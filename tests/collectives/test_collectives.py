@@ -48,7 +48,7 @@ each = pytest.mark.parametrize("collective", Collective, ids=lambda c: c.value)
 
 
 @each
-def test_blocks_lie_where_nccl_puts_them(collective):
+def test_blocks_lie_where_nccl_puts_them(collective: Collective) -> None:
     layout = block_layout(collective, 3, 1 if collective.rooted else None)
     wanted = LAYOUTS[collective.value]
     assert (list(layout.in_blocks), list(layout.out_blocks)) == wanted
@@ -58,7 +58,7 @@ def test_blocks_lie_where_nccl_puts_them(collective):
 
 
 @each
-def test_the_mirror_swaps_inputs_and_outputs(collective):
+def test_the_mirror_swaps_inputs_and_outputs(collective: Collective) -> None:
     mirror = collective.mirror
     assert mirror.mirror is collective
     assert (mirror.rooted, mirror.uses_trees) == (collective.rooted, collective.uses_trees)
@@ -70,7 +70,7 @@ def test_the_mirror_swaps_inputs_and_outputs(collective):
 
 
 @each
-def test_bus_factors_and_counts_are_those_of_nccl_tests(collective):
+def test_bus_factors_and_counts_are_those_of_nccl_tests(collective: Collective) -> None:
     assert collective.bus_factor(4) == BUS[collective.value]
     size, blocks = 1 << 20, 4 if collective.per_rank else 1
     count = element_count(collective, size, 4, 4)
@@ -78,7 +78,7 @@ def test_bus_factors_and_counts_are_those_of_nccl_tests(collective):
     assert bytes_per_call(collective, size, 4) == size // blocks
 
 
-def test_in_place_calls_overlap_as_nccl_says():
+def test_in_place_calls_overlap_as_nccl_says() -> None:
     """sendbuff == recvbuff + rank * count for all_gather, recvbuff == sendbuff + rank * count for reduce_scatter."""
     moved = {c: in_place_offsets(c, 2) for c in COMPILED}
     assert moved.pop(Collective.ALL_GATHER) == (2, 0)
@@ -86,13 +86,13 @@ def test_in_place_calls_overlap_as_nccl_says():
     assert set(moved.values()) == {(0, 0)}
 
 
-def test_every_collective_has_a_row_and_a_number_of_its_own():
+def test_every_collective_has_a_row_and_a_number_of_its_own() -> None:
     assert set(TRAITS) == set(Collective)
     assert sorted(row.number for row in TRAITS.values()) == list(range(len(TRAITS)))
 
 
 @pytest.mark.parametrize("name", headers())
-def test_the_headers_are_this_table(name, request):
+def test_the_headers_are_this_table(name: str, request: pytest.FixtureRequest) -> None:
     path = resource_dir("templates") / "include" / "collc" / name
     if request.config.getoption("--update-golden"):
         path.write_text(headers()[name], encoding="ascii")
@@ -118,17 +118,17 @@ PYTHON = [p for p in sorted(ROOT.rglob("*.py")) if p.parent.name != "collectives
 
 
 @pytest.mark.parametrize("path", PYTHON, ids=lambda p: str(p.relative_to(ROOT)))
-def test_no_other_module_lists_collectives(path):
+def test_no_other_module_lists_collectives(path: Path) -> None:
     found = lists_of_collectives(path.read_text())
     assert bool(found) == (str(path.relative_to(ROOT)) in CHOICES), f"{path}: lines {found}"
 
 
-def test_a_planted_list_is_found():
+def test_a_planted_list_is_found() -> None:
     assert lists_of_collectives("X = {Collective.GATHER: 1, Collective.SCATTER: 2}\n") == [1]
     assert not lists_of_collectives("X = (Collective.GATHER, other)\n")
 
 
-def test_the_runtime_asks_the_table_too():
+def test_the_runtime_asks_the_table_too() -> None:
     several = re.compile(r"Collective::k\w+\s*\|\|\s*\S*\s*==\s*Collective::k")
     folder = resource_dir("templates")
     sources = [p for p in folder.rglob("*") if p.suffix in (".cpp", ".h", ".cu") and p.name != "collective_traits.h"]

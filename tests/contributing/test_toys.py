@@ -180,7 +180,7 @@ def section(title: str) -> str:
     return found[1]
 
 
-def test_a_collective_from_the_planner_to_the_kernels(tmp_path):
+def test_a_collective_from_the_planner_to_the_kernels(tmp_path: Path) -> None:
     target = copy(tmp_path / "collc")
     make(COLLECTIVE, target)
     run(target, "-m", "pytest", "-q", "tests/collectives", "--update-golden")
@@ -200,7 +200,7 @@ def test_a_collective_from_the_planner_to_the_kernels(tmp_path):
     assert "all_reduce_at" in shown
 
 
-def test_a_pass(tmp_path):
+def test_a_pass(tmp_path: Path) -> None:
     target = copy(tmp_path / "collc")
     make(PASS, target)
     run(target, "-m", "pytest", "-q", "tests/test_cases.py", "--update-golden")

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from test_cuda_runtime import library, mock_driver
@@ -28,7 +29,7 @@ def bench(
 
 
 @pytest.mark.parametrize("gpus", ["1", "3"])
-def test_every_collective_is_measured_and_right(gpus):
+def test_every_collective_is_measured_and_right(gpus: str) -> None:
     done = bench("--json", "-r", "1", MOCK_GPUS=gpus)
     assert done.returncode == 0, done.stderr
     rows = json.loads(done.stdout)["rows"]
@@ -41,14 +42,14 @@ def test_every_collective_is_measured_and_right(gpus):
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_the_table_names_the_protocol_that_ran(protocol):
+def test_the_table_names_the_protocol_that_ran(protocol: str) -> None:
     done = bench("--collective", "all_reduce", "--json", COLLC_PROTO=protocol)
     assert done.returncode == 0, done.stderr
     assert {row["proto"] for row in json.loads(done.stdout)["rows"]} == {protocol}
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_where_the_time_went(protocol):
+def test_where_the_time_went(protocol: str) -> None:
     """The mock's clock counts its own switches, one to a nanosecond: parts mean nothing beside its wall clock."""
     options = ("--collective", "all_reduce", "--collective", "broadcast", "--breakdown")
     done = bench(*options, "--json", counters=True, COLLC_PROTO=protocol)
@@ -63,7 +64,7 @@ def test_where_the_time_went(protocol):
         assert (parts["reducing"] > 0) == (row["collective"] == "all_reduce")
 
 
-def test_the_table_shows_it_when_asked():
+def test_the_table_shows_it_when_asked() -> None:
     shown = bench("--collective", "broadcast", "--breakdown", counters=True).stdout
     assert "# out of place:" in shown
     assert "#   channel 0: waiting " in shown
@@ -73,7 +74,7 @@ def test_the_table_shows_it_when_asked():
     assert "# Out of bounds values : 0 OK" in silent
 
 
-def test_a_library_that_does_not_count_says_how_to_build_one():
+def test_a_library_that_does_not_count_says_how_to_build_one() -> None:
     done = bench("--breakdown")
     assert done.returncode == 2
     assert len(done.stderr.splitlines()) == 1
@@ -81,21 +82,21 @@ def test_a_library_that_does_not_count_says_how_to_build_one():
     assert "--target cuda --counters" in done.stderr
 
 
-def test_without_a_driver_bench_says_so():
+def test_without_a_driver_bench_says_so() -> None:
     done = bench(driver=False)
     assert done.returncode == 1
     assert done.stderr.count("\n") == 1
     assert "no NVIDIA driver here" in done.stderr
 
 
-def test_a_launcher_of_several_processes_is_refused_once():
+def test_a_launcher_of_several_processes_is_refused_once() -> None:
     torchrun = {"RANK": "0", "WORLD_SIZE": "3", "LOCAL_RANK": "0", "MASTER_ADDR": "localhost", "MASTER_PORT": "29555"}
     done = bench("--collective", "broadcast", **torchrun)
     assert done.returncode == 2
     assert "on GPUs one process holds all ranks" in done.stderr
 
 
-def test_inspect_says_whether_there_are_counters():
+def test_inspect_says_whether_there_are_counters() -> None:
     said = {}
     for counters in (False, True):
         command = [sys.executable, "-m", "collc", "inspect", str(library(counters))]
@@ -104,7 +105,7 @@ def test_inspect_says_whether_there_are_counters():
     assert "counters of waiting, copying and reducing: by channel (bench --breakdown)" in said[True]
 
 
-def test_counters_make_another_library():
+def test_counters_make_another_library() -> None:
     """Same plan, same stand-in for device code: what tells them apart is the switch alone."""
     manifests = {counters: read_manifest(library(counters)) for counters in (False, True)}
     assert manifests[True]["build_id"] != manifests[False]["build_id"]
@@ -112,7 +113,7 @@ def test_counters_make_another_library():
     assert "counters" not in manifests[False]
 
 
-def test_counters_are_for_kernels(tmp_path):
+def test_counters_are_for_kernels(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "collc", "compile", "dgx1v", "--target", "host", "--counters"]
     done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
     assert done.returncode == 2

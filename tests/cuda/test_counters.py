@@ -45,7 +45,7 @@ def parts(rank: list[tuple[int, ...]]) -> tuple[int, ...]:
 
 @pytest.mark.parametrize("collective", TREE_COLLECTIVES, ids=lambda c: c.value)
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_the_parts_add_up_to_the_time_of_the_block(collective, protocol):
+def test_the_parts_add_up_to_the_time_of_the_block(collective: Collective, protocol: str) -> None:
     for seed in range(4):
         outcome = counted(collective, protocol, seed)
         ran = [row for rank in outcome.ticks for row in rank if row[NANOSECONDS]]
@@ -59,7 +59,7 @@ def test_the_parts_add_up_to_the_time_of_the_block(collective, protocol):
 
 @pytest.mark.parametrize("collective", TREE_COLLECTIVES, ids=lambda c: c.value)
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_only_reductions_reduce(collective, protocol):
+def test_only_reductions_reduce(collective: Collective, protocol: str) -> None:
     total = [parts(rank) for rank in counted(collective, protocol, 5).ticks]
     if collective.reduces:
         assert sum(rank[REDUCING_PART] for rank in total) > 0
@@ -69,7 +69,7 @@ def test_only_reductions_reduce(collective, protocol):
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 @pytest.mark.parametrize("seed", range(3))
-def test_who_waits_for_a_late_rank_waits(protocol, seed):
+def test_who_waits_for_a_late_rank_waits(protocol: str, seed: int) -> None:
     """The root of a broadcast comes a second late: that second is waiting on the others, and nothing on the root."""
     program = small_program(Collective.BROADCAST, 3, seed)
     root = program.root or 0
@@ -85,7 +85,7 @@ def test_who_waits_for_a_late_rank_waits(protocol, seed):
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_a_wait_that_ends_without_data_counts_too(protocol):
+def test_a_wait_that_ends_without_data_counts_too(protocol: str) -> None:
     program = small_program(Collective.BROADCAST, 3, 2)
     root = program.root or 0
     outcome = counted(Collective.BROADCAST, protocol, 2, missing=root)
@@ -95,7 +95,7 @@ def test_a_wait_that_ends_without_data_counts_too(protocol):
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_calls_add_up(protocol):
+def test_calls_add_up(protocol: str) -> None:
     """Two calls count what both took."""
     program = small_program(Collective.ALL_REDUCE, 3, 7)
     found = []
@@ -109,7 +109,7 @@ def test_calls_add_up(protocol):
     assert all(1.2 * one < two < 5 * one for one, two in zip(*found, strict=True) if one)
 
 
-def test_kernels_that_do_not_count_leave_the_counters_alone():
+def test_kernels_that_do_not_count_leave_the_counters_alone() -> None:
     made = [make_call(Case(Collective.ALL_REDUCE, 3, 0, 301, TYPES["float"], "sum"))]
     tables = PackedTables([small_program(Collective.ALL_REDUCE, 3, 7)], CHUNK_BYTES)
     outcome = emulate(build_emulator(), tables, [call for call, _ in made], seed=0)

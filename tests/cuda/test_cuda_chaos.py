@@ -67,26 +67,26 @@ def check_faults(protocol: str, seeds: range) -> None:
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_random_calls_in_groups_and_split_communicators(protocol):
+def test_random_calls_in_groups_and_split_communicators(protocol: str) -> None:
     check_conformance(protocol, range(2))
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_random_faults(protocol):
+def test_random_faults(protocol: str) -> None:
     check_faults(protocol, range(4))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("sweep", range(1, 21))
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_many_random_calls(protocol, sweep):
+def test_many_random_calls(protocol: str, sweep: int) -> None:
     check_conformance(protocol, range(10 * sweep, 10 * sweep + 10))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("sweep", range(1, 21))
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_many_random_faults(protocol, sweep):
+def test_many_random_faults(protocol: str, sweep: int) -> None:
     check_faults(protocol, range(10 * sweep, 10 * sweep + 10))
 
 
@@ -103,7 +103,7 @@ def processes(protocol: str, **settings: str) -> Iterator[Ranks]:
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_a_killed_rank_ends_the_others_waits(protocol):
+def test_a_killed_rank_ends_the_others_waits(protocol: str) -> None:
     with processes(protocol) as team:
         for rank in (0, 2):
             team.tell(rank, do="call", count=3000)
@@ -118,7 +118,7 @@ def test_a_killed_rank_ends_the_others_waits(protocol):
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_a_stopped_rank_ends_at_the_time_limit(protocol):
+def test_a_stopped_rank_ends_at_the_time_limit(protocol: str) -> None:
     with processes(protocol, COLLC_TIMEOUT="0.5") as team:
         team.signal(2, signal.SIGSTOP)
         for rank in (0, 1):
@@ -131,7 +131,7 @@ def test_a_stopped_rank_ends_at_the_time_limit(protocol):
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_abort_and_departure_free_the_others(protocol):
+def test_abort_and_departure_free_the_others(protocol: str) -> None:
     for farewell, words in (
         ("abort", "ncclCommAbort was called"),
         ("destroy", "rank 1 has destroyed its communicator"),
@@ -186,7 +186,7 @@ def check_differences(protocol: str, cases: list[tuple[dict[str, object], dict[s
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_calls_that_differ_are_found(protocol):
+def test_calls_that_differ_are_found(protocol: str) -> None:
     every = differences()
     check_differences(protocol, every[PROTOCOLS.index(protocol) :: len(every) // 8])
 
@@ -194,5 +194,5 @@ def test_calls_that_differ_are_found(protocol):
 @pytest.mark.slow
 @pytest.mark.parametrize("part", range(12))
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_all_calls_that_differ_are_found(protocol, part):
+def test_all_calls_that_differ_are_found(protocol: str, part: int) -> None:
     check_differences(protocol, differences()[part::12])

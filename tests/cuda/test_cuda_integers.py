@@ -100,7 +100,7 @@ def interesting(kind: str, seed: int, count: int) -> Array:
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 @pytest.mark.parametrize("op", OPERATIONS)
 @pytest.mark.parametrize("kind", ["int8", "uint8"])
-def test_every_pair_of_bytes(kind, op, protocol):
+def test_every_pair_of_bytes(kind: str, op: str, protocol: str) -> None:
     every = np.arange(256, dtype=np.uint8).view(kind)
     # One more than all pairs, so that bytes lie at every place of a word and the last unit is not whole.
     inputs = [np.append(np.repeat(every, 256), every[:1]), np.append(np.tile(every, 256), every[-1:])]
@@ -113,7 +113,7 @@ def test_every_pair_of_bytes(kind, op, protocol):
 @pytest.mark.parametrize("misplaced", [False, True])
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 @pytest.mark.parametrize("kind", ["int8", "uint8"])
-def test_every_byte_over_every_divisor(kind, protocol, misplaced):
+def test_every_byte_over_every_divisor(kind: str, protocol: str, misplaced: bool) -> None:
     every = np.arange(257).astype(np.uint8).view(kind)
     divisors = DIVISORS if misplaced else tuple(sorted({*DIVISORS, *range(1, 130)}))
     all_outputs = run(protocol, "sum", [every, np.zeros_like(every)], divisors, misplaced)
@@ -124,7 +124,7 @@ def test_every_byte_over_every_divisor(kind, protocol, misplaced):
 @pytest.mark.parametrize("misplaced", [False, True])
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 @pytest.mark.parametrize("kind", INTEGERS)
-def test_negative_and_huge_values(kind, protocol, misplaced):
+def test_negative_and_huge_values(kind: str, protocol: str, misplaced: bool) -> None:
     for number, (op, nranks) in enumerate(itertools.product(OPERATIONS, (2, 3))):
         inputs = [interesting(kind, 10 * number + rank, 501 + 2 * number) for rank in range(nranks)]
         (outputs,) = run(protocol, op, inputs, misplaced=misplaced)
@@ -133,7 +133,7 @@ def test_negative_and_huge_values(kind, protocol, misplaced):
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 @pytest.mark.parametrize("kind", INTEGERS)
-def test_averages_of_negative_and_huge_values(kind, protocol):
+def test_averages_of_negative_and_huge_values(kind: str, protocol: str) -> None:
     inputs = [interesting(kind, 77 + rank, 333) for rank in range(3)]
     sums = reduced("sum", inputs)
     for divisor, outputs in zip(DIVISORS, run(protocol, "sum", inputs, DIVISORS), strict=True):
@@ -141,7 +141,7 @@ def test_averages_of_negative_and_huge_values(kind, protocol):
 
 
 @pytest.mark.parametrize("op", ["max", "min"])
-def test_the_inputs_tell_signed_from_unsigned(op):
+def test_the_inputs_tell_signed_from_unsigned(op: str) -> None:
     """What the tests above rest on: with the other order, or divided as the other type, results would differ."""
     for signed, unsigned in (("int8", "uint8"), ("int32", "uint32"), ("int64", "uint64")):
         inputs = [interesting(signed, rank, 501) for rank in range(2)]

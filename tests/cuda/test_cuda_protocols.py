@@ -35,7 +35,7 @@ def launched(answer: dict[str, object]) -> dict[str, int]:
 
 @pytest.mark.parametrize("protocol", ["Simple", "ll", "LL128"])
 @pytest.mark.parametrize("type_name", ["float", "int8"])
-def test_every_collective_over_a_forced_protocol(protocol, type_name):
+def test_every_collective_over_a_forced_protocol(protocol: str, type_name: str) -> None:
     script = calls_of(type_name, False)
     answer = run(script, [0, 0, 0], COLLC_PROTO=protocol, **SHARED)
     assert answer.get("wrong") == [], answer
@@ -43,19 +43,19 @@ def test_every_collective_over_a_forced_protocol(protocol, type_name):
 
 
 @pytest.mark.parametrize("protocol", ["LL", "LL128"])
-def test_gpus_of_their_own_over_a_forced_protocol(protocol):
+def test_gpus_of_their_own_over_a_forced_protocol(protocol: str) -> None:
     answer = run(calls_of("half", True), [0, 1, 2], COLLC_PROTO=protocol, **OWN)
     assert answer.get("wrong") == [], answer
 
 
 @pytest.mark.parametrize("protocol", ["Simple", "LL", "LL128"])
-def test_chunks_and_channels_are_the_users(protocol):
+def test_chunks_and_channels_are_the_users(protocol: str) -> None:
     settings = {"COLLC_PROTO": protocol, "COLLC_CHUNK": "208", "COLLC_CHANNELS": "1"}
     answer = run(calls_of("float", False), [0, 0, 0], **settings, **SHARED)
     assert answer.get("wrong") == [], answer
 
 
-def test_max_ctas_limits_the_blocks_of_a_launch():
+def test_max_ctas_limits_the_blocks_of_a_launch() -> None:
     """Three ranks on one GPU, one block per rank and channel."""
     script = [[["all_gather", "float", None, 0, 30_000, False]]]
     blocks = {}
@@ -71,7 +71,7 @@ def test_max_ctas_limits_the_blocks_of_a_launch():
 BY_SIZE = [[["all_reduce", "int8", "sum", 0, count, False]] for count in (100, 200_000)]
 
 
-def test_what_runs_is_what_the_tables_say():
+def test_what_runs_is_what_the_tables_say() -> None:
     """The library's tables were made by the simulator: LL for small calls, LL128 from 128 KiB on."""
     answer = run(BY_SIZE, [0, 1, 2], **OWN)
     assert answer.get("wrong") == [], answer
@@ -101,7 +101,9 @@ def by_rule() -> Path:
     ("settings", "protocols"),
     [({}, {"LL": 3, "LL128": 3}), ({"MOCK_PCIE": "1"}, {"LL": 6}), ({"COLLC_PROTO": "Simple"}, {"Simple": 6})],
 )
-def test_sizes_choose_where_the_tables_hold_nothing_but_simple(settings, protocols, monkeypatch):
+def test_sizes_choose_where_the_tables_hold_nothing_but_simple(
+    settings: dict[str, str], protocols: dict[str, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = by_rule()
     monkeypatch.setattr(test_cuda_runtime, "library", lambda: path)
     answer = run(BY_SIZE, [0, 1, 2], **OWN, **settings)
@@ -122,14 +124,14 @@ def test_sizes_choose_where_the_tables_hold_nothing_but_simple(settings, protoco
         ({"COLLC_PROTO": "LL128", "MOCK_CAPABILITY": "60"}, "is older than sm_70, which LL128 needs"),
     ],
 )
-def test_what_cannot_be_is_refused_with_one_line(settings, words):
+def test_what_cannot_be_is_refused_with_one_line(settings: dict[str, str], words: str) -> None:
     error = str(run([], [0, 1, 2], **OWN, **settings).get("error"))
     assert words in error
     assert "\n" not in error
 
 
 @pytest.mark.parametrize("settings", [{"MOCK_PCIE": "3"}, {"MOCK_CAPABILITY": "61"}])
-def test_without_nvlink_or_volta_nothing_runs_over_ll128(settings):
+def test_without_nvlink_or_volta_nothing_runs_over_ll128(settings: dict[str, str]) -> None:
     answer = run(BY_SIZE, [0, 1, 2], **OWN, **settings)
     assert answer.get("wrong") == [], answer
     assert launched(answer) == {"LL": 3, "Simple": 3}
@@ -148,7 +150,7 @@ def test_without_nvlink_or_volta_nothing_runs_over_ll128(settings):
         ({}, {"COLLC_PROTO": "rubbish"}, "rank 2: COLLC_PROTO=rubbish is not Simple, LL or LL128"),
     ],
 )
-def test_ranks_that_disagree_are_told_so(one, two, words, tmp_path):
+def test_ranks_that_disagree_are_told_so(one: dict[str, str], two: dict[str, str], words: str, tmp_path: Path) -> None:
     base = {**os.environ, **SHARED, "LD_LIBRARY_PATH": str(mock_driver()), "COLLC_BOOTSTRAP_TIMEOUT": "60"}
     command = [sys.executable, str(HERE / "mock_join.py"), str(library())]
     ranks = [

@@ -99,14 +99,14 @@ def calls_of(type_name: str, in_place: bool) -> list[list[list[object]]]:
 
 @pytest.mark.parametrize("in_place", [False, True])
 @pytest.mark.parametrize("type_name", ["float", "half", "int8", "double"])
-def test_ranks_that_share_a_gpu_run_in_one_cooperative_launch(type_name, in_place):
+def test_ranks_that_share_a_gpu_run_in_one_cooperative_launch(type_name: str, in_place: bool) -> None:
     script = calls_of(type_name, in_place)
     answer = run(script, [0, 0, 0], COLLC_SHARE_GPU="1")
     assert answer.get("wrong") == [], answer
     assert (answer["calls"]["launch_cooperative"], answer["calls"]["launch"]) == (len(script), 0)
 
 
-def test_signed_and_unsigned_integers_of_one_kernel_are_told_apart():
+def test_signed_and_unsigned_integers_of_one_kernel_are_told_apart() -> None:
     """Negative values for signed types, values from 128 on for unsigned ones."""
     integers = ("int8", "uint8", "int32", "uint32", "int64", "uint64")
     ops = ("sum", "prod", "max", "min", "avg")
@@ -116,7 +116,7 @@ def test_signed_and_unsigned_integers_of_one_kernel_are_told_apart():
 
 
 @pytest.mark.parametrize("seed", ["1", "2", "3"])
-def test_ranks_on_gpus_of_their_own_reach_each_others_memory(seed):
+def test_ranks_on_gpus_of_their_own_reach_each_others_memory(seed: str) -> None:
     script = calls_of("float", False)
     answer = run(script, [0, 1, 2], MOCK_GPUS="3", MOCK_SEED=seed)
     assert answer.get("wrong") == [], answer
@@ -124,7 +124,7 @@ def test_ranks_on_gpus_of_their_own_reach_each_others_memory(seed):
     assert answer["calls"]["enable_peer"] > 0
 
 
-def test_a_group_holds_several_calls_of_each_rank():
+def test_a_group_holds_several_calls_of_each_rank() -> None:
     group = [
         ["all_reduce", "float", "sum", 0, 1001, False],
         ["all_gather", "int32", None, 0, 33, False],
@@ -134,7 +134,7 @@ def test_a_group_holds_several_calls_of_each_rank():
     assert answer.get("wrong") == [], answer
 
 
-def test_everything_that_was_allocated_is_released():
+def test_everything_that_was_allocated_is_released() -> None:
     answer = run([], [0, 1, 2], MOCK_GPUS="3")
     assert answer["calls"]["allocate"] == answer["calls"]["release"] > 0
 
@@ -155,11 +155,11 @@ def test_everything_that_was_allocated_is_released():
         ([0, 1, 2], {"MOCK_GPUS": "0"}, "the NVIDIA driver shows no GPU"),
     ],
 )
-def test_what_is_missing_is_said_at_creation(devices, settings, words):
+def test_what_is_missing_is_said_at_creation(devices: list[int], settings: dict[str, str], words: str) -> None:
     assert words in str(run([], devices, **settings).get("error"))
 
 
-def test_without_a_driver_creation_says_so(tmp_path):
+def test_without_a_driver_creation_says_so(tmp_path: Path) -> None:
     answer = run([], [0, 0, 0], LD_LIBRARY_PATH=str(tmp_path))
     assert "needs the NVIDIA driver, which is missing here: libcuda.so.1" in str(answer.get("error"))
 
@@ -173,17 +173,17 @@ def driver_without(symbol: str, folder: Path) -> str:
     return str(folder)
 
 
-def test_drivers_before_cuda_12_4_have_no_way_to_load_a_kernel_early(tmp_path):
+def test_drivers_before_cuda_12_4_have_no_way_to_load_a_kernel_early(tmp_path: Path) -> None:
     group = [["all_reduce", "float", "sum", 0, 33, False]]
     answer = run([group], [0, 1, 2], MOCK_GPUS="3", LD_LIBRARY_PATH=driver_without("cuFuncLoad", tmp_path))
     assert answer.get("wrong") == [], answer
 
 
-def test_a_driver_that_is_too_old_is_told(tmp_path):
+def test_a_driver_that_is_too_old_is_told(tmp_path: Path) -> None:
     answer = run([], [0, 1, 2], MOCK_GPUS="3", LD_LIBRARY_PATH=driver_without("cuStreamIsCapturing", tmp_path))
     assert "too old: it has no cuStreamIsCapturing (525 has)" in str(answer.get("error"))
 
 
-def test_half_a_group_on_a_shared_gpu_is_refused():
+def test_half_a_group_on_a_shared_gpu_is_refused() -> None:
     answer = run([[["all_reduce", "float", "sum", 0, 9, False, [0, 1]]]], [0, 0, 0], COLLC_SHARE_GPU="1")
     assert "3 ranks of this process share GPU 0 and must make their calls in one group" in str(answer.get("error"))

@@ -7,8 +7,10 @@ resident, checks that no two accesses race, and in other runs hands out the old 
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 from cuda_emulator import NOBODY, Call, PackedTables, build_emulator, empty, emulate, same_bits
 from emulated_calls import CHUNK_BYTES, differences, make_call, run_case, small_program
@@ -20,6 +22,8 @@ from collc.collectives.model import Collective
 from collc.ir.interpret import run
 from collc.ir.nodes import Program
 from collc.options import CUDA
+
+Array = npt.NDArray[Any]
 
 CASES = [
     (collective, type_name, op)
@@ -39,7 +43,7 @@ def check(collective: Collective, type_name: str, op: str | None, seed: int, pro
 
 @pytest.mark.parametrize("collective", TREE_COLLECTIVES, ids=lambda c: c.value)
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_every_type_and_operation(collective, protocol):
+def test_every_type_and_operation(collective: Collective, protocol: str) -> None:
     for number, case in enumerate(CASES):
         if case[0] == collective:
             check(*case, number, protocol)
@@ -47,14 +51,14 @@ def test_every_type_and_operation(collective, protocol):
 
 @pytest.mark.parametrize("collective", TREE_COLLECTIVES, ids=lambda c: c.value)
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_many_schedules(collective, protocol):
+def test_many_schedules(collective: Collective, protocol: str) -> None:
     for seed in range(1000, 1024):
         check(collective, "float", "sum" if collective.reduces else None, seed, protocol)
 
 
 @pytest.mark.parametrize("sweep", range(3))
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_all_cases_under_more_seeds(sweep, protocol):
+def test_all_cases_under_more_seeds(sweep: int, protocol: str) -> None:
     for number, case in enumerate(CASES):
         check(*case, 10_000 + 1000 * sweep + number, protocol)
 
@@ -62,13 +66,13 @@ def test_all_cases_under_more_seeds(sweep, protocol):
 @pytest.mark.slow
 @pytest.mark.parametrize("sweep", range(3, 43))
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_all_cases_under_many_more_seeds(sweep, protocol):
+def test_all_cases_under_many_more_seeds(sweep: int, protocol: str) -> None:
     test_all_cases_under_more_seeds(sweep, protocol)
 
 
 @pytest.mark.parametrize("collective", TREE_COLLECTIVES, ids=lambda c: c.value)
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_more_trees_than_channels_take_turns(collective, protocol):
+def test_more_trees_than_channels_take_turns(collective: Collective, protocol: str) -> None:
     for seed in range(3):
         target = dataclasses.replace(CUDA, chunk_bytes=CHUNK_BYTES, slots=2 + seed, max_channels=2)
         stages = lowered(random_schedule(collective, 4, seed, trees=7), target)
@@ -78,7 +82,7 @@ def test_more_trees_than_channels_take_turns(collective, protocol):
 
 @pytest.mark.parametrize("collective", [Collective.ALL_REDUCE, Collective.BROADCAST, Collective.REDUCE], ids=str)
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_more_ends_of_a_step_than_lanes(collective, protocol):
+def test_more_ends_of_a_step_than_lanes(collective: Collective, protocol: str) -> None:
     """A star of 12 ranks, where the emulator's warps have 8 lanes."""
     root = None if collective is Collective.ALL_REDUCE else 0
     star = schedule_of(collective, 12, [[(0, rank) for rank in range(1, 12)]], root)
@@ -100,7 +104,7 @@ def check_calls(
     assert (outcome.failure, differences(made)) == ("", [])
 
 
-def test_the_same_seed_is_the_same_run():
+def test_the_same_seed_is_the_same_run() -> None:
     first, _ = run_case(Collective.ALL_REDUCE, "float", "sum", 11)
     again, _ = run_case(Collective.ALL_REDUCE, "float", "sum", 11)
     assert first.switches == again.switches > 1000
@@ -108,7 +112,7 @@ def test_the_same_seed_is_the_same_run():
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 @pytest.mark.parametrize("kernel", ["sum_f32", "prod_f32", "sum_f64", "sum_f16", "prod_f16", "sum_bf16"])
-def test_floats_have_the_interpreters_bits(kernel, protocol):
+def test_floats_have_the_interpreters_bits(kernel: str, protocol: str) -> None:
     """Inputs whose sums round: the order of reduction is the program's, on every target."""
     carrier = {"f32": "f4", "f64": "f8", "f16": "f2", "bf16": "f4"}[kernel.split("_")[1]]
     rng = np.random.default_rng(3)
@@ -118,7 +122,7 @@ def test_floats_have_the_interpreters_bits(kernel, protocol):
     if kernel.endswith("bf16"):
         values = [_bfloat16(v) for v in values]
 
-    def combine(a, b):
+    def combine(a: Array, b: Array) -> Array:
         result = a + b if kernel.startswith("sum") else a * b
         return _bfloat16(result) if kernel.endswith("bf16") else result
 
@@ -126,7 +130,7 @@ def test_floats_have_the_interpreters_bits(kernel, protocol):
     size = 2 if "16" in kernel else np.dtype(carrier).itemsize
     run(program, values, wanted, combine, count=count, element_bytes=size)
 
-    def raw(array):
+    def raw(array: Array) -> Array:
         return (array.view("u4") >> 16).astype("u2") if kernel.endswith("bf16") else array
 
     outputs = [empty(count, "u2" if size == 2 else carrier) for _ in range(4)]
@@ -136,12 +140,12 @@ def test_floats_have_the_interpreters_bits(kernel, protocol):
     assert all(same_bits(got, raw(right)) for got, right in zip(outputs, wanted, strict=True))
 
 
-def _bfloat16(array):
+def _bfloat16(array: Array) -> Array:
     bits = array.astype("f4").view("u4")
     return ((bits + 0x7FFF + (bits >> 16 & 1)) & np.uint32(0xFFFF0000)).astype("u4").view("f4")
 
 
-def three_calls(nranks: int = 3, seed: int = 1):
+def three_calls(nranks: int = 3, seed: int = 1) -> tuple[PackedTables, list[tuple[Call, list[Any]]]]:
     programs = [small_program(c, nranks, seed) for c in (Collective.ALL_REDUCE, Collective.ALL_GATHER)]
     cases = [
         Case(Collective.ALL_REDUCE, nranks, 0, 501, TYPES["float"], "sum"),
@@ -154,7 +158,7 @@ def three_calls(nranks: int = 3, seed: int = 1):
 
 @pytest.mark.parametrize("seed", range(6))
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_programs_of_one_communicator_share_its_memory(seed, protocol):
+def test_programs_of_one_communicator_share_its_memory(seed: int, protocol: str) -> None:
     tables, made = three_calls()
     outcome = emulate(build_emulator(), tables, [call for call, _ in made], seed=seed, protocol=protocol)
     assert (outcome.failure, differences(made)) == ("", [])
@@ -162,7 +166,7 @@ def test_programs_of_one_communicator_share_its_memory(seed, protocol):
 
 @pytest.mark.parametrize("abort_at", [50, 300, 700])
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_an_abort_ends_every_wait(abort_at, protocol):
+def test_an_abort_ends_every_wait(abort_at: int, protocol: str) -> None:
     tables, made = three_calls()
     outcome = emulate(
         build_emulator(),
@@ -180,7 +184,7 @@ def test_an_abort_ends_every_wait(abort_at, protocol):
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_a_silent_peer_is_named_after_the_time_limit(protocol):
+def test_a_silent_peer_is_named_after_the_time_limit(protocol: str) -> None:
     tables, made = three_calls(2)
     limit = {"timeout_ns": 5_000_000_000, "missing_rank": 1}
     outcome = emulate(build_emulator(), tables, [made[0][0]], seed=3, protocol=protocol, **limit)
@@ -191,7 +195,7 @@ def test_a_silent_peer_is_named_after_the_time_limit(protocol):
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_without_a_time_limit_a_silent_peer_is_a_deadlock_here(protocol):
+def test_without_a_time_limit_a_silent_peer_is_a_deadlock_here(protocol: str) -> None:
     tables, made = three_calls(2)
     outcome = emulate(build_emulator(), tables, [made[0][0]], seed=3, missing_rank=1, protocol=protocol)
     assert outcome.failure.startswith("deadlock")
@@ -199,7 +203,7 @@ def test_without_a_time_limit_a_silent_peer_is_a_deadlock_here(protocol):
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 @pytest.mark.parametrize(("chunk_bytes", "channels"), [(48, 0), (1008, 1), (0, 2)])
-def test_chunks_and_channels_can_be_others_than_the_programs(protocol, chunk_bytes, channels):
+def test_chunks_and_channels_can_be_others_than_the_programs(protocol: str, chunk_bytes: int, channels: int) -> None:
     programs = [small_program(Collective.ALL_REDUCE, 4, 21, trees=5)]
     made = [make_call(Case(Collective.ALL_REDUCE, 4, 0, count, TYPES["half"], "sum")) for count in (1201, 77)]
     outcome = emulate(
@@ -215,7 +219,7 @@ def test_chunks_and_channels_can_be_others_than_the_programs(protocol, chunk_byt
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_protocols_of_one_communicator_keep_apart(seed):
+def test_protocols_of_one_communicator_keep_apart(seed: int) -> None:
     """Programs that name their protocols in the tables, on the same FIFOs, call after call."""
     program = small_program(Collective.ALL_REDUCE, 3, 8)
     when = [When(0, "LL"), When(1000, "LL128"), When(2000, "Simple")]

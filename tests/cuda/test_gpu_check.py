@@ -51,7 +51,7 @@ def table_of(done: subprocess.CompletedProcess[str]) -> str:
     return done.stdout.split("\n\n", 1)[1]
 
 
-def test_it_checks_every_type_and_operation(tmp_path):
+def test_it_checks_every_type_and_operation(tmp_path: Path) -> None:
     out = tmp_path / "not" / "there"
     done = on_the_mock("--stretch", "10", "--parts", "results", OUT=str(out))
     assert done.returncode == 0, done.stdout + done.stderr
@@ -62,7 +62,7 @@ def test_it_checks_every_type_and_operation(tmp_path):
     assert (out / "gpu-check.txt").read_text() == table_of(done)
 
 
-def test_it_checks_calls_in_place_transfers_streams_and_graphs():
+def test_it_checks_calls_in_place_transfers_streams_and_graphs() -> None:
     done = on_the_mock("--stretch", "10", "--parts", "in place,transfers,streams,graphs")
     assert done.returncode == 0, done.stdout + done.stderr
     assert re.search(r"results in place +24 of 24 right", done.stdout)
@@ -74,7 +74,7 @@ def test_it_checks_calls_in_place_transfers_streams_and_graphs():
         assert re.search(rf"graph: {what} +right, 3 replays", done.stdout)
 
 
-def test_without_a_driver_it_fails_with_one_line():
+def test_without_a_driver_it_fails_with_one_line() -> None:
     done = on_the_mock("--parts", "results", LD_LIBRARY_PATH="")
     assert done.returncode == 1
     assert "no NVIDIA driver here" in done.stdout
@@ -82,7 +82,7 @@ def test_without_a_driver_it_fails_with_one_line():
     assert "Traceback" not in done.stdout + done.stderr
 
 
-def test_a_folder_that_cannot_be_made_is_told_before_anything_runs(tmp_path):
+def test_a_folder_that_cannot_be_made_is_told_before_anything_runs(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     done = on_the_mock(OUT=str(tmp_path / "file" / "below"))
     assert done.returncode == 1
@@ -155,7 +155,7 @@ def on_the_faulty_driver(out: Path, change: str, *arguments: str, watchdog: floa
     return written, done.returncode
 
 
-def test_a_part_that_hangs_is_ended_and_the_others_have_their_rows(tmp_path):
+def test_a_part_that_hangs_is_ended_and_the_others_have_their_rows(tmp_path: Path) -> None:
     """The others have all the time they may need on a slow machine."""
     change = "parts = [p._replace(seconds=2. if p.name == 'results: LL' else 30.) for p in parts]"
     written, status = on_the_faulty_driver(tmp_path, change, "--stretch", "10", "--parts", "results,in place")
@@ -167,7 +167,7 @@ def test_a_part_that_hangs_is_ended_and_the_others_have_their_rows(tmp_path):
     assert written.splitlines()[-1].strip().startswith("NOT all checks passed in")
 
 
-def test_the_watchdog_prints_what_there_is(tmp_path):
+def test_the_watchdog_prints_what_there_is(tmp_path: Path) -> None:
     change = "parts = [p._replace(seconds=300.) for p in parts][-2:]"
     written, status = on_the_faulty_driver(tmp_path, change, "--parts", "results", watchdog=25)
     assert status == 1
@@ -188,7 +188,7 @@ def loaded(name: str) -> ModuleType:
     return module
 
 
-def test_the_times_of_all_parts_add_up_to_less_than_the_watchdogs():
+def test_the_times_of_all_parts_add_up_to_less_than_the_watchdogs() -> None:
     program = (
         "import sys; from pathlib import Path; sys.path.insert(0, sys.argv[1]); import check\n"
         "options = check.parse([]); check.SANITIZER = ('sh',)\n"
@@ -203,7 +203,7 @@ def test_the_times_of_all_parts_add_up_to_less_than_the_watchdogs():
     assert 200 < together < watchdog < 480
 
 
-def test_it_imports_nothing_but_the_standard_library_and_numpy():
+def test_it_imports_nothing_but_the_standard_library_and_numpy() -> None:
     for module in MODULES:
         tree = ast.parse((FOLDER / f"{module}.py").read_text(encoding="utf-8"), feature_version=(3, 9))
         names = {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
@@ -230,7 +230,7 @@ def measured(statements: str, **settings: str) -> str:
     return done.stdout
 
 
-def test_throughput_and_sizes_have_their_rows():
+def test_throughput_and_sizes_have_their_rows() -> None:
     said = measured(
         "found += measures.throughput(path, 'Simple', 0.001, {})\n"
         "rates = next(one for one in found if isinstance(one, dict))['rates']\n"
@@ -249,7 +249,7 @@ def test_throughput_and_sizes_have_their_rows():
     assert re.search(r"^  2 ranks, LL: not run: .* serves no 2 ranks", said, re.M)
 
 
-def test_hops_are_measured_in_calls_and_in_graphs():
+def test_hops_are_measured_in_calls_and_in_graphs() -> None:
     said = measured("measures.RANKS = (3, 3)\nfound += measures.hops(path, 'LL')\n")
     for how in ("called", "in a graph"):
         assert re.search(rf"^8 bytes down a chain, LL, {how}: -?\d+\.\d\d us per hop", said, re.M)
@@ -258,7 +258,7 @@ def test_hops_are_measured_in_calls_and_in_graphs():
 NCCL = "measures.RANKS = (3, 2)\nfound += measures.nccl({way!r}, 0.001, {oldest}, until)"
 
 
-def test_nccl_has_the_same_rows_where_it_runs():
+def test_nccl_has_the_same_rows_where_it_runs() -> None:
     """A library for the mock, which takes three ranks alone, plays its part."""
     said = measured(NCCL.format(way="Simple", oldest=0), NCCL_LIB=str(library()))
     assert re.search(r"^all_reduce, NCCL 2\.\d+\.\d+, us: called one by one +8B +1K$", said, re.M)
@@ -266,12 +266,12 @@ def test_nccl_has_the_same_rows_where_it_runs():
     assert re.search(r"2 ranks, Simple: not run: ncclCommInitAll: ", said)
 
 
-def test_an_nccl_that_allows_one_rank_per_gpu_is_not_run():
+def test_an_nccl_that_allows_one_rank_per_gpu_is_not_run() -> None:
     said = measured(NCCL.format(way="chosen", oldest=23003), NCCL_LIB=str(library()))
     assert re.fullmatch(r"all_reduce, NCCL 2\.\d+\.\d+: not run: before 2\.30\.3 it allows one rank per GPU\n", said)
 
 
-def test_what_is_no_nccl_is_not_run(tmp_path):
+def test_what_is_no_nccl_is_not_run(tmp_path: Path) -> None:
     (tmp_path / "libnccl.so.2").write_text("nothing")
     said = measured(NCCL.format(way="LL", oldest=0), NCCL_LIB=str(tmp_path / "libnccl.so.2"))
     assert "all_reduce, NCCL: not run: " in said
@@ -283,7 +283,7 @@ def plan_in(values: dict[str, Any]) -> bytes:
 
 
 @pytest.mark.parametrize("name", LIBRARIES)
-def test_its_tables_are_what_collc_writes_today(name):
+def test_its_tables_are_what_collc_writes_today(name: str) -> None:
     """`make gpu-check-tables` writes them again. The manifest tells the state of the runtime's sources too."""
     kept = json.loads(lzma.decompress((FOLDER / f"{name}.tables.xz").read_bytes()))
     writer = loaded("write_tables")
@@ -306,7 +306,7 @@ def printed(template: Path, tables: Path) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.parametrize("name", LIBRARIES)
-def test_it_prints_what_jinja_prints(name):
+def test_it_prints_what_jinja_prints(name: str) -> None:
     tables = FOLDER / f"{name}.tables.xz"
     values = json.loads(lzma.decompress(tables.read_bytes()))
     for table in values["tables"]:
@@ -318,7 +318,7 @@ def test_it_prints_what_jinja_prints(name):
 @pytest.mark.parametrize(
     "template", ["{{ version | upper }}\n", "{% if version %}\n", "{{ missing }}\n", "{% endfor %}\nmore\n"]
 )
-def test_a_tag_that_it_does_not_know_is_an_error(template, tmp_path):
+def test_a_tag_that_it_does_not_know_is_an_error(template: str, tmp_path: Path) -> None:
     (tmp_path / "t.j2").write_text(template)
     done = printed(tmp_path / "t.j2", FOLDER / "chain.tables.xz")
     assert done.returncode != 0
@@ -327,7 +327,7 @@ def test_a_tag_that_it_does_not_know_is_an_error(template, tmp_path):
 
 @pytest.mark.skipif(nvcc.nvcc_path() is None, reason="no nvcc on PATH, in CUDA_HOME or a wheel")
 @pytest.mark.nvcc
-def test_what_is_built_loads_without_a_driver(tmp_path):
+def test_what_is_built_loads_without_a_driver(tmp_path: Path) -> None:
     """One of the sources with the real tools; the kernels are those that other tests have in the cache already."""
     fatbin = cuda.build_device_code().fatbin
     program = (
@@ -358,7 +358,7 @@ def test_what_is_built_loads_without_a_driver(tmp_path):
 
 @pytest.mark.skipif(nvcc.nvcc_path() is None, reason="no nvcc on PATH, in CUDA_HOME or a wheel")
 @pytest.mark.nvcc
-def test_its_command_for_the_kernels_is_one_that_nvcc_takes(tmp_path):
+def test_its_command_for_the_kernels_is_one_that_nvcc_takes(tmp_path: Path) -> None:
     """With a source of one empty kernel: the whole of them takes a minute."""
     (tmp_path / "device.cu").write_text('extern "C" __global__ void nothing() {}\n')
     program = (
@@ -378,7 +378,7 @@ def test_its_command_for_the_kernels_is_one_that_nvcc_takes(tmp_path):
 
 
 @pytest.mark.parametrize("name", LIBRARIES)
-def test_its_sources_fit_the_headers(name, tmp_path):
+def test_its_sources_fit_the_headers(name: str, tmp_path: Path) -> None:
     done = printed(resource_dir("templates") / TEMPLATE, FOLDER / f"{name}.tables.xz")
     (tmp_path / f"{name}.cpp").write_text(done.stdout)
     include = [f"-I{folder}" for folder in include_dirs()]

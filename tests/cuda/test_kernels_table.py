@@ -49,13 +49,13 @@ def script() -> ModuleType:
     return module
 
 
-def test_it_reads_what_ptxas_says(script):
+def test_it_reads_what_ptxas_says(script: ModuleType) -> None:
     found = script.parse(LOG)
     assert found["collc_ll_f32"] == script.Figures(68, 0, 0, 16, 0)
     assert found["collc_simple_i8"] == script.Figures(255, 8, 16, 0, 8)
 
 
-def test_it_counts_wide_accesses(script):
+def test_it_counts_wide_accesses(script: ModuleType) -> None:
     assert script.widths(PTX) == {"collc_ll_f32": (1, 1), "collc_simple_i8": (1, 0)}
 
 
@@ -64,11 +64,13 @@ def test_it_counts_wide_accesses(script):
     # By registers: 64 for each of 512 threads leave two blocks, 128 one, 129 none. Then by threads.
     [(64, "90", 2), (65, "90", 1), (128, "90", 1), (129, "90", 0), (32, "75", 2), (32, "120", 3), (16, "80", 4)],
 )
-def test_occupancy_is_what_registers_and_threads_leave(script, registers, architecture, blocks):
+def test_occupancy_is_what_registers_and_threads_leave(
+    script: ModuleType, registers: int, architecture: str, blocks: int
+) -> None:
     assert script.Figures(registers, 0, 0, 0, 0).blocks(architecture, 4096) == blocks
 
 
-def test_the_table_holds_every_kernel_and_no_spill():
+def test_the_table_holds_every_kernel_and_no_spill() -> None:
     rows = [line.split("|")[1:-1] for line in TABLE.read_text().splitlines() if re.match(r"\| \w+_[a-z]+\d+ \|", line)]
     layout = (resource_dir("templates") / "include" / "collc" / "cuda" / "layout.h").read_text()
     types = re.findall(r"X\(Y, (\w+), ", layout)

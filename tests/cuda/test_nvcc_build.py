@@ -6,6 +6,7 @@ import re
 import shutil
 import struct
 import subprocess
+from pathlib import Path
 
 import pytest
 
@@ -53,7 +54,7 @@ def kernels_of(text: str, start: str) -> dict[str, str]:
 
 @needs_nvcc
 @pytest.mark.nvcc
-def test_the_fatbin_holds_every_generation(monkeypatch):
+def test_the_fatbin_holds_every_generation(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cuda, "nvrtc_path", lambda: None)
     monkeypatch.setattr(nvrtc, "nvrtc_path", lambda: None)
     monkeypatch.delenv("COLLC_NVRTC", raising=False)
@@ -66,7 +67,7 @@ def test_the_fatbin_holds_every_generation(monkeypatch):
 @needs_nvcc
 @pytest.mark.nvcc
 @pytest.mark.parametrize(("virtual", "real"), PAIRS)
-def test_no_kernel_spills_or_uses_local_memory(virtual, real, tmp_path):
+def test_no_kernel_spills_or_uses_local_memory(virtual: str, real: str, tmp_path: Path) -> None:
     ptx = cuda.make_ptx(nvcc.find_nvcc(), virtual)
     command = [nvcc.find_nvcc().path, f"-arch=sm_{real}", "-O3", "-Xptxas", "-v", "-cubin", str(ptx)]
     done = subprocess.run(
@@ -85,7 +86,7 @@ def test_no_kernel_spills_or_uses_local_memory(virtual, real, tmp_path):
 @needs_nvcc
 @pytest.mark.nvcc
 @pytest.mark.parametrize("virtual", [v for v in cuda.SASS if v not in cuda.OLD])
-def test_loops_move_sixteen_bytes_at_a_time(virtual):
+def test_loops_move_sixteen_bytes_at_a_time(virtual: str) -> None:
     text = cuda.make_ptx(nvcc.find_nvcc(), virtual).read_text()
     kernels = kernels_of(text, r"^\s*\.visible \.entry (\w+)\(")
     assert len(kernels) == KERNELS
@@ -111,7 +112,7 @@ def test_loops_move_sixteen_bytes_at_a_time(virtual):
 @needs_nvcc
 @pytest.mark.nvcc
 @pytest.mark.parametrize(("virtual", "real"), PAIRS)
-def test_the_machine_code_keeps_the_width(virtual, real):
+def test_the_machine_code_keeps_the_width(virtual: str, real: str) -> None:
     tool = shutil.which(nvcc.find_nvcc().tool("nvdisasm"))
     if tool is None:
         pytest.skip("no nvdisasm (pip: nvidia-cuda-nvdisasm)")
@@ -128,7 +129,7 @@ def test_the_machine_code_keeps_the_width(virtual, real):
 
 @needs_nvcc
 @pytest.mark.nvcc
-def test_the_same_source_gives_the_same_bytes(monkeypatch, tmp_path):
+def test_the_same_source_gives_the_same_bytes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     made = []
     for folder in ("one", "a-longer-name/two"):
         monkeypatch.setenv("COLLC_CACHE", str(tmp_path / folder))
@@ -142,7 +143,7 @@ def test_the_same_source_gives_the_same_bytes(monkeypatch, tmp_path):
 
 @needs_nvcc
 @pytest.mark.nvcc
-def test_only_kernels_that_count_read_the_clock():
+def test_only_kernels_that_count_read_the_clock() -> None:
     plain = cuda.make_ptx(nvcc.find_nvcc(), "80", ONE_KERNEL)
     counting = cuda.make_ptx(nvcc.find_nvcc(), "80", ONE_KERNEL, cuda.COUNTERS_FLAGS)
     assert plain != counting  # entries of the cache
@@ -154,7 +155,7 @@ def test_only_kernels_that_count_read_the_clock():
 @pytest.mark.nvcc
 @pytest.mark.slow
 @pytest.mark.parametrize(("virtual", "real"), [("75", "75"), *(("80", real) for real in cuda.SASS["80"])])
-def test_kernels_that_count_do_not_spill_either(virtual, real, tmp_path):
+def test_kernels_that_count_do_not_spill_either(virtual: str, real: str, tmp_path: Path) -> None:
     ptx = cuda.make_ptx(nvcc.find_nvcc(), virtual, extra=cuda.COUNTERS_FLAGS)
     command = [nvcc.find_nvcc().path, f"-arch=sm_{real}", "-O3", "-Xptxas", "-v", "-cubin", str(ptx)]
     done = subprocess.run(
@@ -170,7 +171,7 @@ def test_kernels_that_count_do_not_spill_either(virtual, real, tmp_path):
 @needs_nvcc
 @pytest.mark.nvcc
 @pytest.mark.slow
-def test_the_whole_fatbin_is_reproducible(monkeypatch, tmp_path):
+def test_the_whole_fatbin_is_reproducible(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     first = cuda.build_device_code().fatbin.read_bytes()
     monkeypatch.setenv("COLLC_CACHE", str(tmp_path))
     assert cuda.build_device_code().fatbin.read_bytes() == first
@@ -178,13 +179,13 @@ def test_the_whole_fatbin_is_reproducible(monkeypatch, tmp_path):
 
 @needs_nvcc
 @pytest.mark.nvcc
-def test_an_error_in_the_source_shows_nvccs_words(monkeypatch, tmp_path):
+def test_an_error_in_the_source_shows_nvccs_words(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("COLLC_CACHE", str(tmp_path))
     with pytest.raises(BuildError, match=r"error.*nonsense"):
         cuda.make_ptx(nvcc.find_nvcc(), "80", "nonsense x;\n")
 
 
-def test_without_nvcc_one_line_says_so_and_the_host_target_is_taken(monkeypatch):
+def test_without_nvcc_one_line_says_so_and_the_host_target_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(nvcc, "nvcc_path", lambda: None)
     with pytest.raises(BuildError, match=r"no nvcc found.*pip install 'collc\[cuda\]'"):
         nvcc.find_nvcc()
@@ -194,7 +195,7 @@ def test_without_nvcc_one_line_says_so_and_the_host_target_is_taken(monkeypatch)
     assert "no nvcc found" in note
 
 
-def test_the_wheels_are_looked_in_last(monkeypatch, tmp_path):
+def test_the_wheels_are_looked_in_last(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     tool = tmp_path / "site" / "nvidia" / "cu13" / "bin" / "nvcc"
     tool.parent.mkdir(parents=True)
     tool.write_text('#!/bin/sh\necho "release 13.0, V13.0.88"; echo sm_90; echo sm_75\n', encoding="ascii")
@@ -215,7 +216,7 @@ def test_the_wheels_are_looked_in_last(monkeypatch, tmp_path):
     assert nvcc.find_nvcc().path == str(home)
 
 
-def test_an_nvcc_that_does_not_run_is_named(monkeypatch):
+def test_an_nvcc_that_does_not_run_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLLC_NVCC", "/nonexistent/nvcc")
     with pytest.raises(BuildError, match=r"/nonexistent/nvcc: cannot run nvcc"):
         nvcc.find_nvcc()

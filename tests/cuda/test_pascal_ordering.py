@@ -8,10 +8,12 @@ from emulated_calls import run_case
 from support.programs import TREE_COLLECTIVES
 from test_planted_faults import FAULTS, SEEDS, outcome_of
 
+from collc.collectives.model import Collective
+
 
 @pytest.mark.parametrize("collective", TREE_COLLECTIVES, ids=lambda c: c.value)
 @pytest.mark.parametrize("protocol", ["Simple", "LL"])
-def test_every_collective_under_many_schedules(collective, protocol):
+def test_every_collective_under_many_schedules(collective: Collective, protocol: str) -> None:
     for seed in range(3000, 3032):
         op = ("sum", "max")[seed % 2] if collective.reduces else None
         outcome, wrong = run_case(collective, "float", op, seed, protocol, pre_volta=True)
@@ -25,13 +27,13 @@ OF_THE_VERBS = ("RELAXED_LOAD", "RELAXED_STORE", "PUBLISH_BARRIER", "WAIT_BARRIE
 @pytest.mark.parametrize(
     "fault", [pytest.param(fault, marks=() if fault in OF_THE_VERBS else pytest.mark.slow) for fault in FAULTS]
 )
-def test_a_fault_is_found(fault):
+def test_a_fault_is_found(fault: str) -> None:
     found = {seed: outcome_of(fault, seed, report_races=True, pre_volta=True) for seed in SEEDS}
     assert all(found.values()), f"{fault} was missed under seeds {[s for s in found if not found[s]]}"
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_a_lane_that_waits_for_its_own_warp_is_a_deadlock_on_pascal_alone(seed):
+def test_a_lane_that_waits_for_its_own_warp_is_a_deadlock_on_pascal_alone(seed: int) -> None:
     pascal, volta = build_emulator(pre_volta=True), build_emulator()
     assert lane_waits(pascal, seed, own_warp=True).startswith("deadlock")
     assert lane_waits(pascal, seed, own_warp=False) == ""

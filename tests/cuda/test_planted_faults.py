@@ -64,14 +64,14 @@ def flags_come_again(fault: str | None, seed: int) -> str:
     return outcome.failure or "; ".join(differences(made))
 
 
-def test_the_list_is_complete():
+def test_the_list_is_complete() -> None:
     """Every place in the sources that a fault can be planted at is planted here."""
     folders = [resource_dir("templates") / "include" / "collc" / "cuda", Path(__file__).parent / "emulation"]
     text = "".join(path.read_text() for folder in folders for path in sorted(folder.iterdir()))
     assert set(re.findall(r"defined\(COLLC_FAULT_(\w+)\)", text)) == {*FAULTS, *LINE_FAULTS, "CLEANING"}
 
 
-def test_every_barrier_wait_and_flag_store_can_be_left_out():
+def test_every_barrier_wait_and_flag_store_can_be_left_out() -> None:
     """Within the few lines before each such call stands a fault that leaves it out."""
     calls = []
     for path in sorted((resource_dir("templates") / "include" / "collc" / "cuda").iterdir()):
@@ -88,31 +88,31 @@ def test_every_barrier_wait_and_flag_store_can_be_left_out():
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_without_a_fault_nothing_is_found(seed):
+def test_without_a_fault_nothing_is_found(seed: int) -> None:
     for protocol in ("Simple", "LL", "LL128"):
         assert outcome_of(None, seed, report_races=seed % 2 == 0, protocol=protocol) == ""
     assert flags_come_again(None, seed) == ""
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_is_found(fault):
+def test_is_found(fault: str) -> None:
     found = {seed: outcome_of(fault, seed, report_races=True) for seed in SEEDS}
     assert all(found.values()), f"{fault} ({FAULTS[fault]}) was missed under seeds {[s for s in found if not found[s]]}"
 
 
 @pytest.mark.parametrize("protocol", ["LL", "LL128"])
 @pytest.mark.parametrize("fault", [*LINE_FAULTS, *OF_ALL])
-def test_is_found_where_data_carry_flags(fault, protocol):
+def test_is_found_where_data_carry_flags(fault: str, protocol: str) -> None:
     found = {seed: outcome_of(fault, seed, report_races=True, protocol=protocol) for seed in SEEDS}
     assert all(found.values()), f"{fault} was missed under seeds {[s for s in found if not found[s]]}"
 
 
 @pytest.mark.parametrize("protocol", ["LL", "LL128"])
 @pytest.mark.parametrize("fault", ["FLAG_CHECK", "LINE_SLOT_WAIT", "SAME_FLAG"])
-def test_is_found_by_wrong_data_too(fault, protocol):
+def test_is_found_by_wrong_data_too(fault: str, protocol: str) -> None:
     """Without the emulator's eye on races: what an application would see."""
     assert any(outcome_of(fault, seed, report_races=False, protocol=protocol) for seed in SEEDS)
 
 
-def test_old_flags_are_found():
+def test_old_flags_are_found() -> None:
     assert all(flags_come_again("CLEANING", seed) for seed in SEEDS)

@@ -28,7 +28,7 @@ def check_sets(program: Program, outputs: list[np.ndarray]) -> None:
 @pytest.mark.parametrize("collective", TREE_COLLECTIVES, ids=lambda c: c.value)
 @pytest.mark.parametrize("target", [HOST, CUDA], ids=["host", "cuda"])
 @pytest.mark.parametrize("nranks", [1, 2, 3, 6])
-def test_every_stage_computes_the_collective_on_sets(collective, target, nranks):
+def test_every_stage_computes_the_collective_on_sets(collective: Collective, target: str, nranks: int) -> None:
     for seed in range(4):
         for _, program in lowered(random_schedule(collective, nranks, seed), target):
             for resident in (1, 2, None):
@@ -54,7 +54,7 @@ def reference(program: Program, inputs: list[np.ndarray], count: int) -> list[np
 @pytest.mark.parametrize("collective", TREE_COLLECTIVES, ids=lambda c: c.value)
 @pytest.mark.parametrize("count", [0, 1, 7, 64, 1001])
 @pytest.mark.parametrize("in_place", [False, True], ids=["out-of-place", "in-place"])
-def test_numbers_for_any_count(collective, count, in_place):
+def test_numbers_for_any_count(collective: Collective, count: int, in_place: bool) -> None:
     nranks = 5
     for seed in range(3):
         program = lowered(random_schedule(collective, nranks, seed))[-1][1].replace(chunk_bytes=128)
@@ -84,7 +84,7 @@ def test_numbers_for_any_count(collective, count, in_place):
                 assert (outputs[r] == -7).all()
 
 
-def test_the_order_of_reduction_is_fixed():
+def test_the_order_of_reduction_is_fixed() -> None:
     program = lowered(random_schedule(Collective.ALL_REDUCE, 6, seed=1))[-1][1].replace(chunk_bytes=64)
     inputs = [np.random.default_rng(r).normal(size=333).astype(np.float32) for r in range(6)]
     seen = set()
@@ -95,14 +95,14 @@ def test_the_order_of_reduction_is_fixed():
     assert len(seen) == 1
 
 
-def test_too_few_slots_deadlock_when_run():
+def test_too_few_slots_deadlock_when_run() -> None:
     program = lowered(schedule_of(Collective.ALL_REDUCE, 3, [chain(3, 0)]))[-1][1]
     with pytest.raises(IRError, match=r"deadlock.*waits for a free slot"):
         run_on_sets(program.replace(slots=1), chunks=20)
 
 
 @pytest.mark.parametrize("element_bytes", [1, 2, 4, 8])
-def test_cut_covers_every_element_once(element_bytes):
+def test_cut_covers_every_element_once(element_bytes: int) -> None:
     program = lowered(random_schedule(Collective.ALL_REDUCE, 4, seed=3, trees=5))[-1][1].replace(chunk_bytes=256)
     for count in [*range(70), 997, 4096, 123457]:
         at = 0

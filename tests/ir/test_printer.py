@@ -15,14 +15,14 @@ from collc.ir.printer import parse_program, print_program
 
 
 @given(st.sampled_from(TREE_COLLECTIVES), st.integers(1, 7), st.integers(0, 99), st.sampled_from([HOST, CUDA]))
-def test_reads_back_what_it_prints(collective, nranks, seed, target):
+def test_reads_back_what_it_prints(collective: Collective, nranks: int, seed: int, target: str) -> None:
     program = final(random_schedule(collective, nranks, seed), target)
     text = print_program(program)
     assert parse_program(text) == program
     assert print_program(parse_program(text)) == text
 
 
-def test_comments_and_blank_lines_are_ignored():
+def test_comments_and_blank_lines_are_ignored() -> None:
     program = final(schedule_of(Collective.REDUCE, 3, [chain(3, 1)], root=1))
     lines = print_program(program).splitlines()
     text = "# by hand\n\n" + "\n".join(f"{line}   # why" for line in lines)
@@ -52,7 +52,7 @@ BASE = print_program(final(schedule_of(Collective.ALL_REDUCE, 3, [chain(3, 0)]))
         ("share 0 lag 0 send 3", "share 0 lag 0 send 50", r"names FIFO 50, which does not exist"),
     ],
 )
-def test_refuses_at_the_line(old, new, message):
+def test_refuses_at_the_line(old: str, new: str, message: str) -> None:
     assert old in BASE
     with pytest.raises(IRError, match=message) as caught:
         parse_program(BASE.replace(old, new, 1), "x.ir")
@@ -60,14 +60,14 @@ def test_refuses_at_the_line(old, new, message):
 
 
 @given(st.text(max_size=300))
-def test_any_text_is_refused_with_one_line(text):
+def test_any_text_is_refused_with_one_line(text: str) -> None:
     with pytest.raises(IRError) as caught:
         parse_program(text, "x.ir")
     assert len(str(caught.value).splitlines()) == 1
 
 
 @given(st.data())
-def test_a_damaged_line_never_escapes_as_another_error(data):
+def test_a_damaged_line_never_escapes_as_another_error(data: st.DataObject) -> None:
     lines = BASE.splitlines()
     i = data.draw(st.integers(0, len(lines) - 1))
     j = data.draw(st.integers(0, len(lines[i])))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections import Counter
 from functools import cache
+from typing import Any
 
 import pytest
 from support.machines import two_servers
@@ -49,7 +50,7 @@ def edges(program: Program) -> Counter[tuple[int, int, tuple[int, ...]]]:
 @pytest.mark.parametrize("target", [HOST, CUDA], ids=["host", "cuda"])
 @pytest.mark.parametrize("collective", COMPILED, ids=lambda c: c.value)
 @pytest.mark.parametrize("machine", MACHINES)
-def test_fifos_have_the_links_of_the_plans_hops(machine, collective, target):
+def test_fifos_have_the_links_of_the_plans_hops(machine: str, collective: Collective, target: str) -> None:
     plan, program = plan_of(machine, collective), lowered(machine, collective, target)
     wanted = Counter((h.src, h.dst, h.links) for tree in plan.trees for h in (*tree.reduce, *tree.broadcast))
     assert edges(program) == wanted
@@ -62,7 +63,7 @@ def test_fifos_have_the_links_of_the_plans_hops(machine, collective, target):
 
 
 @pytest.mark.parametrize("collective", COMPILED, ids=lambda c: c.value)
-def test_slots_are_shared_inside_a_server_alone(collective):
+def test_slots_are_shared_inside_a_server_alone(collective: Collective) -> None:
     program = lowered("two servers", collective, HOST)
     assert program.servers == (0, 0, 0, 1, 1, 1)
     assert all(len({program.servers[dst] for dst in fifo.dsts}) == 1 for fifo in program.fifos)
@@ -71,7 +72,7 @@ def test_slots_are_shared_inside_a_server_alone(collective):
     assert {fifo.link for fifo in crossing} == {LinkKind.NET}
 
 
-def test_readers_on_two_servers_are_refused():
+def test_readers_on_two_servers_are_refused() -> None:
     """What share_slots would make if it did not look at servers."""
     program = lowered("dgx1v", Collective.ALL_GATHER, HOST)
     joined = next(i for i, f in enumerate(program.fifos) if len(f.dsts) > 1)
@@ -88,7 +89,7 @@ def change(program: Program, number: int = 0, **fields: object) -> Program:
     return program.replace(fifos=tuple(fifos))
 
 
-def test_a_wrong_route_is_found():
+def test_a_wrong_route_is_found() -> None:
     graph, program = graph_of("dgx1v"), lowered("dgx1v", Collective.ALL_REDUCE)
     verify_routes(program, graph)
     # A FIFO whose ends a third rank joins too.
@@ -117,13 +118,13 @@ def test_a_wrong_route_is_found():
 @pytest.mark.parametrize(
     "fields", [{"routes": ((1,), (2,))}, {"routes": ((),)}, {"link": None}], ids=["too many", "empty", "no class"]
 )
-def test_malformed_routes_are_refused(fields):
+def test_malformed_routes_are_refused(fields: dict[str, Any]) -> None:
     program = lowered("dgx1v", Collective.BROADCAST)
     with pytest.raises(IRError):
         change(program, **fields)
 
 
-def test_reductions_everywhere_keep_their_routes():
+def test_reductions_everywhere_keep_their_routes() -> None:
     graph = plan_graph(load_topology("hgx-h100"), ["gpu0", "gpu1", "gpu2"])
     plan = packing.plan(graph, Collective.ALL_REDUCE)
     program = lower(plan, graph, HOST, Recorder(), everywhere=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import random
+from collections.abc import Callable, Iterable
 from fractions import Fraction
 
 import pytest
@@ -17,7 +18,7 @@ from collc.ir.verify import verify
 
 
 @pytest.mark.parametrize("collective", TREE_COLLECTIVES, ids=lambda c: c.value)
-def test_accepts_every_stage(collective):
+def test_accepts_every_stage(collective: Collective) -> None:
     for target in (HOST, CUDA):
         for nranks in (1, 2, 5, 9):
             for name, program in lowered(random_schedule(collective, nranks, nranks), target):
@@ -25,7 +26,7 @@ def test_accepts_every_stage(collective):
                 assert program.nranks == nranks, name
 
 
-def edit(program: Program, channel: int, rank: int, change) -> Program:
+def edit(program: Program, channel: int, rank: int, change: Callable[[list[Step]], Iterable[Step]]) -> Program:
     """The program with the steps of one rank changed."""
     channels = list(program.channels)
     ranks = list(channels[channel].steps)
@@ -45,29 +46,29 @@ def rejects(program: Program, message: str) -> None:
         verify(program)
 
 
-def test_a_dropped_step(all_reduce):
+def test_a_dropped_step(all_reduce: Program) -> None:
     rejects(edit(all_reduce, 0, 2, lambda steps: steps[:1]), r"fifo \d+ .*: rank 2 never receives from it")
 
 
-def test_a_dropped_receive(all_reduce):
+def test_a_dropped_receive(all_reduce: Program) -> None:
     def drop(steps: list[Step]) -> list[Step]:
         return [dataclasses.replace(s, recv=()) if s.reduces and not s.output else s for s in steps]
 
     rejects(edit(all_reduce, 0, 1, drop), "never receives from it")
 
 
-def test_a_dropped_send(all_reduce):
+def test_a_dropped_send(all_reduce: Program) -> None:
     rejects(edit(all_reduce, 0, 2, lambda steps: steps[1:]), "nobody sends into it")
 
 
-def test_a_swapped_share(all_reduce):
+def test_a_swapped_share(all_reduce: Program) -> None:
     def swap(steps: list[Step]) -> list[Step]:
         return [dataclasses.replace(steps[0], share=1), *steps[1:]]
 
     rejects(edit(all_reduce, 0, 2, swap), r"channel 0, rank 2, step 0 \(send\): works on share 1 but fifo \d carries 0")
 
 
-def test_swapped_chunks(all_reduce):
+def test_swapped_chunks(all_reduce: Program) -> None:
     """Storing a chunk before the send that reads it would lose the input of an in-place call."""
 
     def swap(steps: list[Step]) -> list[Step]:
@@ -76,7 +77,7 @@ def test_swapped_chunks(all_reduce):
     rejects(edit(all_reduce, 0, 2, swap), "in place|deadlock")
 
 
-def test_a_slot_too_few(all_reduce):
+def test_a_slot_too_few(all_reduce: Program) -> None:
     verify(all_reduce)
     least = next(s for s in range(1, 9) if accepted(all_reduce.replace(slots=s)))
     assert 1 < least <= all_reduce.slots
@@ -92,7 +93,7 @@ def accepted(program: Program) -> bool:
     return True
 
 
-def test_a_rank_counted_twice():
+def test_a_rank_counted_twice() -> None:
     program = final(schedule_of(Collective.ALL_REDUCE, 3, [chain(3, 0)]))
 
     def again(steps: list[Step]) -> list[Step]:
@@ -101,7 +102,7 @@ def test_a_rank_counted_twice():
     rejects(edit(program, 0, 1, again), "the input of rank 1 is reduced twice")
 
 
-def test_an_incomplete_result():
+def test_an_incomplete_result() -> None:
     program = final(schedule_of(Collective.ALL_REDUCE, 2, [chain(2, 0)]))
 
     def forget(steps: list[Step]) -> list[Step]:
@@ -110,7 +111,7 @@ def test_an_incomplete_result():
     rejects(edit(program, 0, 0, forget), r"lacks the input of ranks \[0\]")
 
 
-def test_a_missing_output():
+def test_a_missing_output() -> None:
     program = final(schedule_of(Collective.BROADCAST, 3, [chain(3, 0)], root=0))
 
     def keep(steps: list[Step]) -> list[Step]:
@@ -119,18 +120,18 @@ def test_a_missing_output():
     rejects(edit(program, 0, 0, keep), "rank 0 never stores share 0")
 
 
-def test_a_gap_between_shares(all_reduce):
+def test_a_gap_between_shares(all_reduce: Program) -> None:
     first, second = all_reduce.shares
     shares = (first, dataclasses.replace(second, lo=second.lo + Fraction(1, 9)))
     rejects(all_reduce.replace(shares=shares), "leave a gap at 1/3")
 
 
-def test_fifos_that_are_one_memory(all_reduce):
+def test_fifos_that_are_one_memory(all_reduce: Program) -> None:
     fifos = tuple(dataclasses.replace(f, index=0) for f in all_reduce.fifos)
     rejects(all_reduce.replace(fifos=fifos), "is the same memory as fifo")
 
 
-def test_a_wait_for_oneself():
+def test_a_wait_for_oneself() -> None:
     program = final(schedule_of(Collective.ALL_REDUCE, 3, [chain(3, 0)]), CUDA)
     up = next(i for i, f in enumerate(program.fifos) if (f.src, f.dsts) == (1, (0,)))
     down = next(i for i, f in enumerate(program.fifos) if (f.src, f.dsts) == (0, (1,)))
@@ -146,7 +147,7 @@ def test_a_wait_for_oneself():
 
 
 @pytest.mark.parametrize("seed", range(60))
-def test_the_static_proof_agrees_with_running(seed):
+def test_the_static_proof_agrees_with_running(seed: int) -> None:
     """A random fault is either found by the verifier, or the program still runs right in every order tried."""
     rng = random.Random(seed)
     collective = rng.choice(TREE_COLLECTIVES)

@@ -27,7 +27,7 @@ def names(program: Program, rank: int) -> list[str]:
     return [step.name for channel in program.channels for step in channel.steps[rank]]
 
 
-def test_build_keeps_phases_apart():
+def test_build_keeps_phases_apart() -> None:
     schedule = schedule_of(Collective.ALL_REDUCE, 3, [chain(3, 0)])
     program = dict(lowered(schedule))["build"]
     assert [names(program, r) for r in range(3)] == [
@@ -37,7 +37,7 @@ def test_build_keeps_phases_apart():
     ]
 
 
-def test_fuse_copies_leaves_one_pass_over_memory():
+def test_fuse_copies_leaves_one_pass_over_memory() -> None:
     schedule = schedule_of(Collective.BROADCAST, 3, [chain(3, 1)], root=1)
     stages = dict(lowered(schedule))
     assert names(stages["build"], 1) == ["send", "copy"]
@@ -50,7 +50,7 @@ def one_hop(nranks: int) -> Program:
 
 
 @pytest.mark.parametrize("nranks", [2, 3, 8])
-def test_reduce_everywhere_reduces_in_the_order_of_the_ranks_at_every_rank(nranks):
+def test_reduce_everywhere_reduces_in_the_order_of_the_ranks_at_every_rank(nranks: int) -> None:
     program = reduce_everywhere(one_hop(nranks))
     verify(program)
     assert all(names(program, rank) == ["send", "recvReduceCopy"] for rank in range(nranks))
@@ -63,7 +63,7 @@ def test_reduce_everywhere_reduces_in_the_order_of_the_ranks_at_every_rank(nrank
             assert list(output) == ["".join(f"({rank},{i})" for rank in range(nranks)) for i in range(count)]
 
 
-def test_another_order_at_one_rank_is_found():
+def test_another_order_at_one_rank_is_found() -> None:
     program = reduce_everywhere(one_hop(3))
     steps = list(program.channels[0].steps)
     send, reduce = steps[2]
@@ -72,7 +72,7 @@ def test_another_order_at_one_rank_is_found():
         verify(program.replace(channels=(Channel(tuple(steps)),)))
 
 
-def test_reduce_everywhere_is_printed_and_read_back():
+def test_reduce_everywhere_is_printed_and_read_back() -> None:
     program = reduce_everywhere(one_hop(3))
     text = print_program(program)
     assert "recvReduceCopy share 0 lag 0 recv 0,1 input-after 2\n" in text
@@ -81,7 +81,7 @@ def test_reduce_everywhere_is_printed_and_read_back():
         parse_program(text.replace("input-after 2", "input-after 3"))
 
 
-def test_pipeline_hops_counts_hops():
+def test_pipeline_hops_counts_hops() -> None:
     schedule = schedule_of(Collective.ALL_REDUCE, 4, [chain(4, 0)])
     program = dict(lowered(schedule, CUDA))["pipeline_hops"]
     lags = [[step.lag for step in program.channels[0].steps[rank]] for rank in range(4)]
@@ -90,7 +90,9 @@ def test_pipeline_hops_counts_hops():
 
 
 @given(st.sampled_from(TREE_COLLECTIVES), st.integers(2, 8), st.integers(0, 99))
-def test_after_pipeline_hops_every_wait_is_for_an_earlier_iteration(collective, nranks, seed):
+def test_after_pipeline_hops_every_wait_is_for_an_earlier_iteration(
+    collective: Collective, nranks: int, seed: int
+) -> None:
     program = dict(lowered(random_schedule(collective, nranks, seed), CUDA))["pipeline_hops"]
     lag = {}
     for channel in program.channels:
@@ -105,7 +107,7 @@ def test_after_pipeline_hops_every_wait_is_for_an_earlier_iteration(collective, 
 
 
 @pytest.mark.parametrize("limit", [1, 2, 5])
-def test_merge_channels_keeps_every_step(limit):
+def test_merge_channels_keeps_every_step(limit: int) -> None:
     schedule = random_schedule(Collective.ALL_GATHER, 6, 4)
     before = dict(lowered(schedule, CUDA))["pipeline_hops"]
     after = merge_channels(before, limit=limit)
@@ -117,21 +119,23 @@ def test_merge_channels_keeps_every_step(limit):
         assert sorted(map(repr, steps)) == sorted(map(repr, merged))
 
 
-def test_share_slots_writes_a_chunk_once_for_all_children():
+def test_share_slots_writes_a_chunk_once_for_all_children() -> None:
     schedule = schedule_of(Collective.BROADCAST, 5, [[(0, r) for r in range(1, 5)]], root=0)
     stages = dict(lowered(schedule, HOST))
     assert len(stages["merge_channels"].fifos) == 4
     assert [(f.src, f.dsts) for f in stages["share_slots"].fifos] == [(0, (1, 2, 3, 4))]
 
 
-def test_depths_follow_both_phases():
+def test_depths_follow_both_phases() -> None:
     program = dict(lowered(schedule_of(Collective.ALL_REDUCE, 4, [chain(4, 1)])))["build"]
     assert depths(program, program.channels[0], finished=False) == {(0, 0): 1, (1, 0): 0, (2, 0): 1, (3, 0): 2}
     assert depths(program, program.channels[0], finished=True) == {(0, 0): 1, (1, 0): 0, (2, 0): 1, (3, 0): 2}
 
 
 @given(st.sampled_from(TREE_COLLECTIVES), st.integers(2, 8), st.integers(0, 99), st.integers(1, 5))
-def test_take_turns_keeps_every_step_and_always_waits_for_an_earlier_moment(collective, nranks, seed, limit):
+def test_take_turns_keeps_every_step_and_always_waits_for_an_earlier_moment(
+    collective: Collective, nranks: int, seed: int, limit: int
+) -> None:
     before = dict(lowered(random_schedule(collective, nranks, seed, trees=6), CUDA))["pipeline_hops"]
     after = take_turns(before, limit=limit)
     verify(after)
@@ -149,7 +153,7 @@ def test_take_turns_keeps_every_step_and_always_waits_for_an_earlier_moment(coll
 
 @settings(max_examples=20)
 @given(st.sampled_from(TREE_COLLECTIVES), st.integers(2, 6), st.integers(0, 99))
-def test_programs_that_take_turns_compute_their_collective(collective, nranks, seed):
+def test_programs_that_take_turns_compute_their_collective(collective: Collective, nranks: int, seed: int) -> None:
     before = dict(lowered(random_schedule(collective, nranks, seed, trees=6), CUDA))["pipeline_hops"]
     after = take_turns(before, limit=2)
     wanted = run_on_sets(before, chunks=7, seed=seed)
@@ -158,7 +162,7 @@ def test_programs_that_take_turns_compute_their_collective(collective, nranks, s
             assert list(got) == list(want)
 
 
-def test_take_turns_gives_each_block_an_order_of_its_own():
+def test_take_turns_gives_each_block_an_order_of_its_own() -> None:
     schedule = schedule_of(Collective.ALL_REDUCE, 4, [chain(4, 1)] * 24)
     program = take_turns(dict(lowered(schedule, CUDA))["pipeline_hops"], limit=8)
     assert {len(channel.steps[0]) for channel in program.channels} == {6}
@@ -173,7 +177,7 @@ def test_take_turns_gives_each_block_an_order_of_its_own():
     assert max(step.lag for channel in program.channels for steps in channel.steps for step in steps) <= 4
 
 
-def test_turns_are_for_blocks_that_have_slots_of_their_own():
+def test_turns_are_for_blocks_that_have_slots_of_their_own() -> None:
     assert "take_turns" in [name for name, _ in passes(CUDA)]
     assert "take_turns" not in [name for name, _ in passes(CUDA, turns=False)]
     assert "take_turns" not in [name for name, _ in passes(HOST)]

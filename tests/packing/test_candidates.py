@@ -16,17 +16,18 @@ from collc.packing.candidates import KINDS, candidate, candidates, channels_of, 
 from collc.pipeline import Recorder, lower
 from collc.topology.graph import plan_graph
 from collc.topology.load import load_topology
+from collc.topology.model import PlanGraph
 
 MACHINES = ["dgx1v", "dgx1p", "dgx2", "dgx-a100", "pcie-8x4090"]
 
 
-def graph_of(name, gpus=None):
+def graph_of(name: str, gpus: list[str] | None = None) -> PlanGraph:
     return plan_graph(load_topology(name), gpus)
 
 
 @pytest.mark.parametrize("name", MACHINES)
 @pytest.mark.parametrize("collective", COMPILED, ids=lambda c: c.value)
-def test_every_candidate_passes_the_verifier_after_every_pass(name, collective):
+def test_every_candidate_passes_the_verifier_after_every_pass(name: str, collective: Collective) -> None:
     graph = graph_of(name)
     root = 3 if collective.rooted else None
     found = candidates(graph, collective, root)
@@ -37,7 +38,7 @@ def test_every_candidate_passes_the_verifier_after_every_pass(name, collective):
 
 
 @pytest.mark.parametrize("name", MACHINES)
-def test_no_link_is_overloaded_and_one_is_full(name):
+def test_no_link_is_overloaded_and_one_is_full(name: str) -> None:
     graph = graph_of(name)
     for collective in COMPILED:
         for plan in candidates(graph, collective).values():
@@ -67,12 +68,12 @@ def test_no_link_is_overloaded_and_one_is_full(name):
         ("dgx2", "double-binary", Collective.ALL_REDUCE, Fraction(75)),
     ],
 )
-def test_rates(name, kind, collective, rate):
+def test_rates(name: str, kind: str, collective: Collective, rate: Fraction) -> None:
     assert candidate(graph_of(name), collective, None, kind).rate == rate
 
 
 @pytest.mark.parametrize("n", range(2, 17))
-def test_double_binary_trees_are_shallow_and_share_the_inner_work(n):
+def test_double_binary_trees_are_shallow_and_share_the_inner_work(n: int) -> None:
     graph = graph_of("dgx2", [f"gpu{i}" for i in range(n)])
     plan = candidate(graph, Collective.ALL_REDUCE, None, "double-binary")
     inner = []
@@ -92,7 +93,7 @@ def test_double_binary_trees_are_shallow_and_share_the_inner_work(n):
         assert not inner[0] & inner[1]
 
 
-def test_a_missing_ring_and_a_missing_pair_are_refused():
+def test_a_missing_ring_and_a_missing_pair_are_refused() -> None:
     machine = load_topology("dgx1v")
     # nccl#301: {0, 1, 2, 3, 7} of a DGX-1 has no closed ring of NVLinks.
     graph = plan_graph(machine, [f"gpu{i}" for i in (0, 1, 2, 3, 7)])
@@ -106,7 +107,7 @@ def test_a_missing_ring_and_a_missing_pair_are_refused():
         candidate(graph_of("dgx2"), Collective.ALLTOALL, None, "ring")
 
 
-def test_shortest_paths_pass_through_no_rank():
+def test_shortest_paths_pass_through_no_rank() -> None:
     graph = graph_of("pcie-8x4090")
     paths = shortest_paths(graph)
     assert len(paths) == 56
@@ -117,7 +118,7 @@ def test_shortest_paths_pass_through_no_rank():
         assert all(x.dst == y.src and x.dst >= graph.nranks for x, y in itertools.pairwise(ends))
 
 
-def test_spread_gives_heavy_trees_more_channels_and_rings_whole_ones():
+def test_spread_gives_heavy_trees_more_channels_and_rings_whole_ones() -> None:
     graph = graph_of("dgx1v")
     rings = candidate(graph, Collective.ALL_REDUCE, None, "rings")
     assert len(spread(rings, 12).trees) == 8 * 12
@@ -129,11 +130,11 @@ def test_spread_gives_heavy_trees_more_channels_and_rings_whole_ones():
             assert len(peers) == 1, rank
 
 
-def test_kinds_are_listed():
+def test_kinds_are_listed() -> None:
     assert set(KINDS) == {"ring", "rings", "chain", "double-binary", "one-hop"}
 
 
-def test_copies_beyond_the_channels_take_turns_and_rings_and_plans_as_packed_do_not():
+def test_copies_beyond_the_channels_take_turns_and_rings_and_plans_as_packed_do_not() -> None:
     graph = graph_of("dgx1v")
     trees = packed_plan(graph, Collective.ALL_REDUCE, None)
     rings = candidate(graph, Collective.ALL_REDUCE, None, "rings")

@@ -25,7 +25,7 @@ def hops(*pairs: tuple[int, int]) -> tuple[Hop, ...]:
     return tuple(Hop(a, b, ()) for a, b in pairs)
 
 
-def test_a_tree_of_two_phases():
+def test_a_tree_of_two_phases() -> None:
     down = hops((0, 1), (1, 2), (0, 3))
     assert Tree(0, Fraction(1), broadcast=down).depth == 2
     tree = Tree(0, Fraction(1), reduce=hops((3, 2), (2, 1), (1, 0)), broadcast=down)
@@ -33,7 +33,7 @@ def test_a_tree_of_two_phases():
     assert Tree(0, Fraction(1)).depth == 0
 
 
-def test_whoever_reads_a_tree_that_is_none_gets_an_answer():
+def test_whoever_reads_a_tree_that_is_none_gets_an_answer() -> None:
     assert Tree(0, Fraction(1), broadcast=hops((0, 1), (1, 0), (2, 2))).depth == 2
 
 
@@ -41,7 +41,7 @@ def printed(text: str, before: str) -> dict[str, int]:
     return {line.split()[0]: int(re.search(before, line)[1]) for line in text.splitlines() if re.search(before, line)}
 
 
-def test_plan_compile_and_inspect_print_the_same_depth(tmp_path):
+def test_plan_compile_and_inspect_print_the_same_depth(tmp_path: Path) -> None:
     path, library = tmp_path / "chain.yaml", tmp_path / "libcollc-chain.so"
     path.write_text(CHAIN)
     compiled = printed(collc("compile", path, "--target", "host", "-o", library).out, r"depth (\d+)")
@@ -70,7 +70,7 @@ def test_plan_compile_and_inspect_print_the_same_depth(tmp_path):
         assert counted[collective] == compiled[collective] == held[collective] == planned[collective], collective
 
 
-def test_one_place_counts_the_depth_of_a_tree():
+def test_one_place_counts_the_depth_of_a_tree() -> None:
     """Nobody else walks the hops of both phases."""
     found = []
     for path in sorted(Path(package.__file__).parent.rglob("*.py")):
@@ -83,7 +83,7 @@ def test_one_place_counts_the_depth_of_a_tree():
 
 @pytest.mark.parametrize("command", ["compile", "plan"])
 @pytest.mark.parametrize("which", ["connected", "all", "3..3", "2..3"])
-def test_where_no_set_is_joined_it_says_so(tmp_path, command, which):
+def test_where_no_set_is_joined_it_says_so(tmp_path: Path, command: str, which: str) -> None:
     path = tmp_path / "apart.yaml"
     path.write_text("format: collc-topology/1\ngpus: 4\nlinks: []\n")
     line = refused(collc(command, path, "--allocations", which), code=2)
@@ -91,7 +91,7 @@ def test_where_no_set_is_joined_it_says_so(tmp_path, command, which):
     assert f"--allocations {which}" in line
 
 
-def test_pairs_alone_are_no_set_of_three(tmp_path):
+def test_pairs_alone_are_no_set_of_three(tmp_path: Path) -> None:
     path = tmp_path / "pairs.yaml"
     path.write_text("format: collc-topology/1\ngpus: 4\nlinks: [[gpu0, gpu1, nvlink, 25], [gpu2, gpu3, nvlink, 25]]\n")
     for command in ("compile", "plan"):

@@ -31,7 +31,7 @@ int main(int argc, char **argv) {
 TRAP = '#include <unistd.h>\n__attribute__((constructor)) static void run(void) { (void)!write(2, "LOADED\\n", 7); }\n'
 
 
-def test_one_file_asks_the_environment():
+def test_one_file_asks_the_environment() -> None:
     asking = [
         path.relative_to(RUNTIME).as_posix()
         for path in sorted(RUNTIME.rglob("*"))
@@ -44,7 +44,7 @@ def test_one_file_asks_the_environment():
 PATHS = {"COLLC_NCCL", "COLLC_TUNING", "LD_PRELOAD"}
 
 
-def test_every_variable_that_names_a_file_is_read_as_one():
+def test_every_variable_that_names_a_file_is_read_as_one() -> None:
     readers: dict[str, set[str]] = {}
     for path in (RUNTIME / "runtime").rglob("*.cpp"):
         for function, name in re.findall(r'\b(read_\w+|is_set)\("([A-Z_]+)"', path.read_text()):
@@ -94,7 +94,7 @@ def run(place: Path, program: str, **settings: str) -> str:
     return done.stderr
 
 
-def test_paths_count_only_for_a_program_of_its_callers_rights(place):
+def test_paths_count_only_for_a_program_of_its_callers_rights(place: Path) -> None:
     tuning = str(place / "missing.tuning")
     assert "COLLC_TUNING" in run(place, "plain", COLLC_TUNING=tuning)
     assert run(place, "setuid", COLLC_TUNING=tuning) == ""
@@ -105,7 +105,7 @@ def test_paths_count_only_for_a_program_of_its_callers_rights(place):
     assert "COLLC_TIMEOUT" in run(place, "setuid", COLLC_TIMEOUT="soon", COLLC_DEBUG="WARN")
 
 
-def test_a_variable_does_not_write_to_the_terminal(place):
+def test_a_variable_does_not_write_to_the_terminal(place: Path) -> None:
     said = run(place, "plain", COLLC_TIMEOUT="\x1b[31m\x07\u202e\u2066\u200b\u009bé\n", COLLC_DEBUG="WARN")
     assert "COLLC_TIMEOUT" in said
     assert "é" in said

@@ -79,11 +79,11 @@ def embedded() -> list[int]:
     return [first, first, first, first, *rest]
 
 
-def test_without_a_file_the_embedded_table_decides():
+def test_without_a_file_the_embedded_table_decides() -> None:
     assert choices(None, ASKED) == (embedded(), "")
 
 
-def test_a_file_replaces_the_tables_that_it_names(tmp_path):
+def test_a_file_replaces_the_tables_that_it_names(tmp_path: Path) -> None:
     file = tmp_path / "good.tuning"
     file.write_text("\n".join(good()) + "\n")
     first, last = numbers()[0], numbers()[-1]
@@ -134,7 +134,7 @@ def refusals() -> dict[str, tuple[bytes, str]]:
 
 
 @pytest.mark.parametrize("name", refusals())
-def test_refused_in_one_line(name, tmp_path):
+def test_refused_in_one_line(name: str, tmp_path: Path) -> None:
     data, reason = refusals()[name]
     file = tmp_path / "bad.tuning"
     file.write_bytes(data)
@@ -147,7 +147,7 @@ def test_refused_in_one_line(name, tmp_path):
     assert all(" " <= c <= "~" for c in said[:-1])
 
 
-def test_what_is_no_file_is_refused(tmp_path):
+def test_what_is_no_file_is_refused(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "fifo")
     for path, reason in (
         (tmp_path / "missing", "No such file"),
@@ -161,14 +161,14 @@ def test_what_is_no_file_is_refused(tmp_path):
         assert reason in said
 
 
-def test_a_huge_file_is_refused(tmp_path):
+def test_a_huge_file_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "huge"
     with open(file, "wb") as stream:
         stream.truncate(1 << 40)
     assert "more than 16 MiB" in choices(file, ASKED)[1]
 
 
-def test_every_rank_runs_the_file(tmp_path):
+def test_every_rank_runs_the_file(tmp_path: Path) -> None:
     """All collectives stay right when every program is chosen once."""
     file = tmp_path / "good.tuning"
     for number in numbers():
@@ -178,7 +178,7 @@ def test_every_rank_runs_the_file(tmp_path):
             assert [answer["result"] for answer in team.all(do="call", count=5000)] == [SUCCESS] * 3
 
 
-def test_ranks_that_disagree_are_told_so(tmp_path):
+def test_ranks_that_disagree_are_told_so(tmp_path: Path) -> None:
     file = tmp_path / "good.tuning"
     file.write_text("\n".join(good()) + "\n")
     with ranks(tunable(), 3) as team:
@@ -194,7 +194,7 @@ def test_ranks_that_disagree_are_told_so(tmp_path):
     assert all("ranks 0 and 1 have different tables of COLLC_TUNING: rank 0 has none" in a["text"] for a in answers)
 
 
-def test_a_chosen_program_runs_until_another_is(tmp_path):
+def test_a_chosen_program_runs_until_another_is(tmp_path: Path) -> None:
     """What `collc tune` measures with: a program is forced on a communicator, and no other allocation's is taken."""
     number = numbers()[-1]
     script = CHOOSE.replace(

@@ -5,12 +5,15 @@ two hosts of its own, so that only the links listed are shared. Model CM02 witho
 Needs SimGrid's Python module (Debian: python3-simgrid), hence its own process.
 """
 
+from __future__ import annotations
+
 import json
 import subprocess
 import sys
+from typing import Any
 
 
-def one(case):
+def one(case: dict[str, Any]) -> list[float]:
     from simgrid import Actor, Engine, LinkInRoute, Mailbox, NetZone
 
     options = ["--cfg=network/model:CM02", "--cfg=network/crosstraffic:0", "--log=root.thres:critical"]
@@ -19,10 +22,10 @@ def one(case):
     links = [zone.create_link(f"link{i}", speed).set_latency(0) for i, speed in enumerate(case["capacity"])]
     ends = [0.0] * len(case["flows"])
 
-    def send(number, size):
+    def send(number: int, size: int) -> None:
         Mailbox.by_name(str(number)).put("x", size)
 
-    def receive(number):
+    def receive(number: int) -> None:
         Mailbox.by_name(str(number)).get()
         ends[number] = engine.clock
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from collc.collectives.model import Collective
@@ -31,11 +33,17 @@ links:
 K, M = 1 << 10, 1 << 20
 
 
-def claims(name, collective=Collective.ALL_REDUCE, generation="v100", fabric="infiniband", **more):
+def claims(
+    name: str,
+    collective: Collective = Collective.ALL_REDUCE,
+    generation: str = "v100",
+    fabric: str = "infiniband",
+    **more: Any,
+) -> Claims:
     return Claims(plan_graph(load_topology(name)), collective, generation, fabric, **more)
 
 
-def test_a_compared_machine_has_an_error_and_a_range():
+def test_a_compared_machine_has_an_error_and_a_range() -> None:
     found = claims("dgx1v").claim(16 * M)
     assert found.compared
     assert not found.fitted
@@ -46,13 +54,13 @@ def test_a_compared_machine_has_an_error_and_a_range():
     assert low < high
 
 
-def test_where_only_fitted_tables_are_it_is_said():
+def test_where_only_fitted_tables_are_it_is_said() -> None:
     found = claims("dgx1v", Collective.ALL_GATHER).claim(16 * M)
     assert found.fitted
     assert found.text.startswith("fitted to 13 sizes of v100-all_gather")
 
 
-def test_collcs_own_plans_were_never_measured():
+def test_collcs_own_plans_were_never_measured() -> None:
     found = claims("dgx1v").claim(16 * M, ours=True)
     assert found.text.startswith("never measured; NCCL in the same model: compared at")
     assert found.range_us(100.0) is None
@@ -70,7 +78,9 @@ def test_collcs_own_plans_were_never_measured():
         ("dgx1v", Collective.REDUCE, "v100", "collective"),
     ],
 )
-def test_what_nobody_compared_is_called_so(name, collective, generation, lacks):
+def test_what_nobody_compared_is_called_so(
+    name: str, collective: Collective, generation: str, lacks: str | None
+) -> None:
     found = claims(name, collective, generation).claim(16 * M)
     assert not found.compared
     assert found.range_us(1.0) is None
@@ -79,7 +89,7 @@ def test_what_nobody_compared_is_called_so(name, collective, generation, lacks):
         assert not found.known[lacks]
 
 
-def test_sizes_count_by_class():
+def test_sizes_count_by_class() -> None:
     """8 H100 were measured from 128 MiB on."""
     found = claims("hgx-h100", generation="h100")
     assert found.claim(256 * M).compared
@@ -89,19 +99,19 @@ def test_sizes_count_by_class():
 @pytest.mark.parametrize(
     ("servers", "fabric", "good"), [(2, "infiniband", True), (2, "efa", False), (3, "infiniband", False)]
 )
-def test_servers_and_network_count(servers, fabric, good):
+def test_servers_and_network_count(servers: int, fabric: str, good: bool) -> None:
     graph = plan_graph(loads_topology(TWO.format(servers=servers)))
     found = Claims(graph, Collective.ALL_REDUCE, "h100", fabric).claim(256 * M)
     assert found.compared == good
 
 
-def test_other_parameters_were_never_compared():
+def test_other_parameters_were_never_compared() -> None:
     found = claims("dgx1v", changed=True).claim(16 * M)
     assert not found.compared
     assert not found.known["parameters"]
 
 
-def test_every_machine_that_comes_with_collc_has_a_claim_of_one_line():
+def test_every_machine_that_comes_with_collc_has_a_claim_of_one_line() -> None:
     for name in names():
         graph = plan_graph(load_topology(name))
         for which in (64 * K, 64 * M):
@@ -111,5 +121,5 @@ def test_every_machine_that_comes_with_collc_has_a_claim_of_one_line():
                 assert "\n" not in found.text
 
 
-def test_tables_are_of_known_generations():
+def test_tables_are_of_known_generations() -> None:
     assert {entry.generation for entry in compared()} <= set(MACHINES)

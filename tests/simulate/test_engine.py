@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import random
+from collections.abc import Callable, Sequence
 from fractions import Fraction
 
 import pytest
@@ -16,6 +17,7 @@ from collc.packing.candidates import candidate, spread
 from collc.packing.model import Hop, Plan, Tree
 from collc.pipeline import Recorder, lower
 from collc.simulate import compiled, engine
+from collc.simulate.engine import Outcome
 from collc.simulate.model import Case, CaseFifo, CaseStep, Loop, fifo_routes, make_case
 from collc.simulate.params import LL, SIMPLE, CopyEngine, LinkClass, Machine, Protocol
 from collc.topology.graph import plan_graph
@@ -26,17 +28,18 @@ from collc.topology.model import GraphLink, LinkKind, PlanGraph, Vertex, VertexK
 BARE = Machine("bare", launch_us=10.0)
 HOP = Protocol("Simple", 3.0, 1.0, 1 << 20)
 
+Run = Callable[[Case], Outcome]
 ENGINES = [engine.run, compiled.run]
 
 
 @pytest.fixture(params=["python", "c++"])
-def run(request):
+def run(request: pytest.FixtureRequest) -> Run:
     if request.param == "c++" and not compiled.available():
         pytest.skip("no C++ compiler")
     return ENGINES[request.param == "c++"]
 
 
-def line(*gbps):
+def line(*gbps: int) -> PlanGraph:
     """A chain of ranks, links both ways."""
     n = len(gbps) + 1
     links = []
@@ -47,7 +50,7 @@ def line(*gbps):
     return PlanGraph("line", n, vertices, ("server0",) * n, tuple(links))
 
 
-def chain(graph, collective=Collective.BROADCAST):
+def chain(graph: PlanGraph, collective: Collective = Collective.BROADCAST) -> Plan:
     """Rank 0 to the last, hop by hop."""
     by_ends = {(x.src, x.dst): x.id for x in graph.links}
     down = tuple(Hop(i, i + 1, (by_ends[i, i + 1],)) for i in range(graph.nranks - 1))
@@ -58,12 +61,14 @@ def chain(graph, collective=Collective.BROADCAST):
     return Plan(collective, root, "test", Fraction(1), None, False, None, (Tree(0, Fraction(1), up, down),))
 
 
-def simulate(run, graph, plan, size, chunk, machine=BARE, protocol=HOP):
+def simulate(
+    run: Run, graph: PlanGraph, plan: Plan, size: int, chunk: int, machine: Machine = BARE, protocol: Protocol = HOP
+) -> Outcome:
     program = lower(plan, graph, CUDA, Recorder()).replace(chunk_bytes=chunk)
     return run(make_case(program, graph, machine, protocol, size // 4, 4))
 
 
-def test_one_link_is_latency_plus_bytes_over_bandwidth(run):
+def test_one_link_is_latency_plus_bytes_over_bandwidth(run: Run) -> None:
     graph = line(25)
     outcome = simulate(run, graph, chain(graph), 1 << 20, 1 << 20)
     assert outcome.time == pytest.approx(10 + (1 << 20) / 25e3 + 3, rel=1e-12)
@@ -72,7 +77,7 @@ def test_one_link_is_latency_plus_bytes_over_bandwidth(run):
 
 @pytest.mark.parametrize("ranks", [2, 3, 8])
 @pytest.mark.parametrize("chunks", [1, 2, 7, 64])
-def test_a_chain_is_pipelined(run, ranks, chunks):
+def test_a_chain_is_pipelined(run: Run, ranks: int, chunks: int) -> None:
     graph = line(*[25] * (ranks - 1))
     outcome = simulate(run, graph, chain(graph), chunks << 16, 1 << 16)
     each = (1 << 16) / 25e3
@@ -80,7 +85,7 @@ def test_a_chain_is_pipelined(run, ranks, chunks):
     assert outcome.time == pytest.approx(10 + (ranks - 1) * (each + 3) + (chunks - 1) * each, rel=1e-12)
 
 
-def test_a_chain_runs_at_its_slowest_link(run):
+def test_a_chain_runs_at_its_slowest_link(run: Run) -> None:
     graph = line(50, 10, 25)
     outcome = simulate(run, graph, chain(graph), 64 << 16, 1 << 16)
     each = (1 << 16) / 1e3
@@ -88,13 +93,13 @@ def test_a_chain_runs_at_its_slowest_link(run):
     assert outcome.time == pytest.approx(expected, rel=1e-12)
 
 
-def test_all_reduce_of_two_goes_up_and_down(run):
+def test_all_reduce_of_two_goes_up_and_down(run: Run) -> None:
     graph = line(25)
     outcome = simulate(run, graph, chain(graph, Collective.ALL_REDUCE), 1 << 16, 1 << 16)
     assert outcome.time == pytest.approx(10 + 2 * ((1 << 16) / 25e3 + 3), rel=1e-12)
 
 
-def test_protocol_efficiency_link_latency_and_class_count(run):
+def test_protocol_efficiency_link_latency_and_class_count(run: Run) -> None:
     graph = line(25)
     slow = PlanGraph(
         graph.name,
@@ -110,7 +115,7 @@ def test_protocol_efficiency_link_latency_and_class_count(run):
     assert outcome.time == pytest.approx(10 + (16 << 10) / (25e3 * 0.5 * 0.8) + 1 + 2 + 4 + copied, rel=1e-12)
 
 
-def test_a_step_takes_its_fixed_time_and_the_hop_includes_it(run):
+def test_a_step_takes_its_fixed_time_and_the_hop_includes_it(run: Run) -> None:
     graph = line(25)
     machine = Machine("m", launch_us=10.0, step_us=0.5)
     outcome = simulate(run, graph, chain(graph), 4 << 16, 1 << 16, machine)
@@ -119,7 +124,7 @@ def test_a_step_takes_its_fixed_time_and_the_hop_includes_it(run):
     assert outcome.time == pytest.approx(10 + 4 * (0.5 + each) + (3 - 0.5) + 0.5, rel=1e-12)
 
 
-def test_a_block_pays_for_every_byte_that_it_reads_and_writes(run):
+def test_a_block_pays_for_every_byte_that_it_reads_and_writes(run: Run) -> None:
     graph = line(100)
     machine = Machine("m", launch_us=10.0)
     protocol = Protocol("Simple", 3.0, 1.0, 1 << 20, block_gbps=60.0)
@@ -129,7 +134,7 @@ def test_a_block_pays_for_every_byte_that_it_reads_and_writes(run):
     assert outcome.time == pytest.approx(10 + 2 * size / 60 + 3 + 4 * size / 60 + 3 + 2 * size / 60, rel=1e-12)
 
 
-def test_fan_out_costs_the_block_a_byte_per_reader(run):
+def test_fan_out_costs_the_block_a_byte_per_reader(run: Run) -> None:
     graph = star_of(8, 1000)
     plan = candidate(graph, Collective.BROADCAST, 0, "one-hop")
     machine = Machine("m")
@@ -140,7 +145,7 @@ def test_fan_out_costs_the_block_a_byte_per_reader(run):
     assert outcome.time == pytest.approx(9 * size / 60 + 2 * size / 60, rel=1e-12)
 
 
-def test_the_memory_of_a_card_limits_all_its_channels_together(run):
+def test_the_memory_of_a_card_limits_all_its_channels_together(run: Run) -> None:
     graph = star_of(3, 1000)
     plan = candidate(graph, Collective.BROADCAST, 0, "one-hop")
     machine = Machine("m", memory_gbps=10.0)
@@ -152,7 +157,7 @@ def test_the_memory_of_a_card_limits_all_its_channels_together(run):
     assert wide.time == pytest.approx((1 << 17) / 1e6, rel=1e-12)
 
 
-def test_what_is_staged_crosses_the_memory_of_a_cpu_twice(run):
+def test_what_is_staged_crosses_the_memory_of_a_cpu_twice(run: Run) -> None:
     cpu = Vertex("cpu0", VertexKind.CPU, memory_gbps=Fraction(10))
     ends = [(0, 2), (2, 1), (1, 2), (2, 0)]
     links = tuple(GraphLink(i, a, b, LinkKind.PCIE, Fraction(25)) for i, (a, b) in enumerate(ends))
@@ -164,7 +169,7 @@ def test_what_is_staged_crosses_the_memory_of_a_cpu_twice(run):
     assert outcome.time == pytest.approx(2 * (1 << 16) / 10e3, rel=1e-12)
 
 
-def star_of(n, gbps):
+def star_of(n: int, gbps: int) -> PlanGraph:
     """GPUs on one switch."""
     ends = [pair for v in range(n) for pair in ((v, n), (n, v))]
     links = tuple(GraphLink(i, a, b, LinkKind.NVSWITCH, Fraction(gbps)) for i, (a, b) in enumerate(ends))
@@ -172,20 +177,20 @@ def star_of(n, gbps):
     return PlanGraph("star", n, (*gpus, Vertex("nvs0", VertexKind.SWITCH)), ("server0",) * (n + 1), links)
 
 
-def pcie_star(gbps=25):
+def pcie_star(gbps: int = 25) -> PlanGraph:
     """Rank 0 with a PCIe link to each of two others and back."""
     ends = [(0, 1), (0, 2), (1, 0), (2, 0)]
     links = tuple(GraphLink(i, a, b, LinkKind.PCIE, Fraction(gbps)) for i, (a, b) in enumerate(ends))
     return PlanGraph("star", 3, tuple(Vertex(f"gpu{i}", VertexKind.GPU) for i in range(3)), ("server0",) * 3, links)
 
 
-def star():
+def star() -> Plan:
     """Rank 0 to both others at once."""
     hops = (Hop(0, 1, (0,)), Hop(0, 2, (1,)))
     return Plan(Collective.BROADCAST, 0, "test", Fraction(1), None, False, None, (Tree(0, Fraction(1), (), hops),))
 
 
-def test_a_copy_engine_launches_a_copy_per_chunk_and_hop(run):
+def test_a_copy_engine_launches_a_copy_per_chunk_and_hop(run: Run) -> None:
     copies = BARE.replace(copies=CopyEngine(launch_us=6.0))
     each = (1 << 20) / 25e3
     # Two copies are launched per chunk, then both links are busy at once.
@@ -198,7 +203,7 @@ def test_a_copy_engine_launches_a_copy_per_chunk_and_hop(run):
     assert simulate(run, graph, chain(graph), 1 << 20, 1 << 20, copies).time == pytest.approx(10 + each + 3, rel=1e-12)
 
 
-def test_a_gpu_has_one_copy_engine_for_all_its_copies(run):
+def test_a_gpu_has_one_copy_engine_for_all_its_copies(run: Run) -> None:
     copies = BARE.replace(copies=CopyEngine(launch_us=6.0, gbps=20.0))
     outcome = simulate(run, pcie_star(), star(), 1 << 20, 1 << 20, copies)
     assert outcome.time == pytest.approx(10 + 2 * 6 + (1 << 20) / 10e3 + 3, rel=1e-12)
@@ -209,7 +214,7 @@ def test_a_gpu_has_one_copy_engine_for_all_its_copies(run):
     assert outcome.link_bytes == (1 << 20, 1 << 20, 0, 0, 2 << 20, 0, 0)
 
 
-def flows_over_one_link(sizes, capacity=1000.0):
+def flows_over_one_link(sizes: Sequence[int], capacity: float = 1000.0) -> Case:
     """Independent loops that each send one chunk over link 0 to a reader that does nothing with it."""
     loops, fifos, chunks = [], [], []
     for i, size in enumerate(sizes):
@@ -221,7 +226,7 @@ def flows_over_one_link(sizes, capacity=1000.0):
     return Case(tuple(loops), tuple(fifos), tuple(chunks), (2,) * len(sizes), (capacity,), 2, 0.0, 0.0, 0.0)
 
 
-def test_two_flows_share_a_link_evenly(run):
+def test_two_flows_share_a_link_evenly(run: Run) -> None:
     size = 1_000_000
     outcome = run(flows_over_one_link([size, size]))
     assert [row.end for row in outcome.executions] == pytest.approx([2000.0] * 4)
@@ -232,7 +237,7 @@ def test_two_flows_share_a_link_evenly(run):
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_rates_are_max_min_fair(seed):
+def test_rates_are_max_min_fair(seed: int) -> None:
     rng = random.Random(seed)
     capacity = [rng.uniform(1, 10) for _ in range(6)]
     paths = [sorted(rng.sample(range(6), rng.randint(1, 3))) for _ in range(rng.randint(1, 12))]
@@ -258,7 +263,7 @@ def test_rates_are_max_min_fair(seed):
         ("pcie-8x4090", "ring", Collective.REDUCE_SCATTER),
     ],
 )
-def test_both_engines_agree_to_the_last_digit(machine, kind, collective):
+def test_both_engines_agree_to_the_last_digit(machine: str, kind: str, collective: Collective) -> None:
     if not compiled.available():
         pytest.skip("no C++ compiler")
     graph = plan_graph(load_topology(machine))
@@ -272,7 +277,7 @@ def test_both_engines_agree_to_the_last_digit(machine, kind, collective):
     assert list(a.executions) == list(b.executions)
 
 
-def test_every_chunk_runs_once_and_no_step_overlaps_another_of_its_loop(run):
+def test_every_chunk_runs_once_and_no_step_overlaps_another_of_its_loop(run: Run) -> None:
     graph = plan_graph(load_topology("dgx1v"))
     plan = spread(candidate(graph, Collective.ALL_REDUCE, None, "rings"), 6)
     outcome = simulate(run, graph, plan, 10 << 20, 64 << 10, protocol=SIMPLE)
@@ -289,12 +294,12 @@ def test_every_chunk_runs_once_and_no_step_overlaps_another_of_its_loop(run):
             assert outcome.executions[row.cause].end <= row.begin * (1 + 1e-9)
 
 
-def test_a_call_of_nothing_ends_at_the_launch(run):
+def test_a_call_of_nothing_ends_at_the_launch(run: Run) -> None:
     graph = line(25)
     assert simulate(run, graph, chain(graph), 0, 1 << 16).time == 10.0
 
 
-def test_a_program_that_stalls_is_refused(run):
+def test_a_program_that_stalls_is_refused(run: Run) -> None:
     # A reader without a writer that ever runs: its share has no chunk on the writing side.
     steps = (CaseStep(0, 0, (), (0,), math.inf),), (CaseStep(1, 0, (0,), (), math.inf),)
     loops = (Loop(0, 0, steps[0]), Loop(1, 0, steps[1]))
@@ -303,7 +308,7 @@ def test_a_program_that_stalls_is_refused(run):
         run(case)
 
 
-def test_routes_are_those_of_the_fifos():
+def test_routes_are_those_of_the_fifos() -> None:
     graph = line(25, 25)
     plan = chain(graph)
     program = lower(plan, graph, CUDA, Recorder())

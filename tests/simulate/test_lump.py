@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import random
+from collections.abc import Callable
 from fractions import Fraction
 
 import pytest
@@ -60,7 +61,9 @@ def graph(name: str) -> PlanGraph:
     ],
 )
 @pytest.mark.parametrize("uneven", [0, 1001])
-def test_a_lumped_run_is_the_whole_run(name, collective, variant, smaller, uneven):
+def test_a_lumped_run_is_the_whole_run(
+    name: str, collective: Collective, variant: Variant, smaller: int, uneven: int
+) -> None:
     model = Simulator(graph(name), collective, None, REAL)
     case = model.case(variant, (1 << 20) + uneven)
     lumped = Lumper(case).lump(case.chunks)
@@ -78,7 +81,7 @@ def test_a_lumped_run_is_the_whole_run(name, collective, variant, smaller, uneve
         assert (begin, end) == pytest.approx((row.begin, row.end), rel=1e-7)
 
 
-def test_what_differs_in_one_number_is_not_lumped():
+def test_what_differs_in_one_number_is_not_lumped() -> None:
     model = Simulator(graph("dgx-a100"), Collective.ALL_GATHER, None, REAL)
     case = model.case(Variant("one-hop", "Simple", 64 << 10, 8), 1 << 20)
     classes = len(Lumper(case).lump(case.chunks).case.loops)
@@ -92,7 +95,7 @@ def test_what_differs_in_one_number_is_not_lumped():
         assert lumped.unfold(compiled.run_fastest(lumped.case)).time == pytest.approx(whole.time, rel=1e-9)
 
 
-def test_one_lumper_serves_all_sizes_of_a_program():
+def test_one_lumper_serves_all_sizes_of_a_program() -> None:
     model = Simulator(graph("dgx2"), Collective.ALL_REDUCE, None, REAL)
     lumper = Lumper(model.case(Variant("trees", "Simple", 64 << 10, 16), 1 << 20))
     for count in (1 << 16, 300_001, 1 << 20):
@@ -103,7 +106,7 @@ def test_one_lumper_serves_all_sizes_of_a_program():
 
 
 @pytest.mark.parametrize("seed", range(10))
-def test_a_weighted_flow_is_as_many_flows(seed):
+def test_a_weighted_flow_is_as_many_flows(seed: int) -> None:
     rng = random.Random(seed)
     capacity = [rng.uniform(1, 10) for _ in range(5)]
     paths = [rng.sample(range(5), rng.randint(1, 3)) for _ in range(rng.randint(2, 8))]
@@ -115,8 +118,11 @@ def test_a_weighted_flow_is_as_many_flows(seed):
     assert engine.fair_rates(weighted, capacity) == pytest.approx([expected[s] for s in starts], rel=1e-9)
 
 
+Run = Callable[[Case], engine.Outcome]
+
+
 @pytest.mark.parametrize("run", [engine.run, compiled.run], ids=["python", "c++"])
-def test_weights_and_copies_take_their_part_of_links_and_blocks(run):
+def test_weights_and_copies_take_their_part_of_links_and_blocks(run: Run) -> None:
     if run is compiled.run and not compiled.available():
         pytest.skip("no C++ compiler")
 
@@ -136,7 +142,7 @@ def test_weights_and_copies_take_their_part_of_links_and_blocks(run):
 
 
 @pytest.mark.slow
-def test_256_gpus_keep_symmetry_and_the_rate():
+def test_256_gpus_keep_symmetry_and_the_rate() -> None:
     model = Simulator(rails(32), Collective.ALL_REDUCE, None, GENERIC)
     variant = Variant("trees", "Simple", 512 << 10, 256)
     case = model.case(variant, (1 << 30) // 4)

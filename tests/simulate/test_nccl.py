@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from collc.collectives.model import Collective
@@ -14,11 +16,12 @@ from collc.simulate.nccl.versions import ERAS, TREE_FACTOR, era_of
 from collc.simulate.run import Simulator
 from collc.topology.graph import plan_graph
 from collc.topology.load import load_topology, loads_topology
+from collc.topology.model import PlanGraph, Topology
 
 K, M, G = 1 << 10, 1 << 20, 1 << 30
 
 
-def cluster(servers, per=8, nic="nic", gbps=50):
+def cluster(servers: int, per: int = 8, nic: str = "nic", gbps: int = 50) -> PlanGraph:
     lines = [
         "format: collc-topology/1",
         "name: cluster",
@@ -37,15 +40,21 @@ def cluster(servers, per=8, nic="nic", gbps=50):
     return plan_graph(loads_topology("\n".join(lines)))
 
 
-def nccl(graph, collective=Collective.ALL_REDUCE, generation="h100", version="2.28", **more):
+def nccl(
+    graph: PlanGraph,
+    collective: Collective = Collective.ALL_REDUCE,
+    generation: str = "h100",
+    version: str = "2.28",
+    **more: Any,
+) -> Nccl:
     return Nccl(Simulator(graph, collective, None, MACHINES[generation]), version, **more)
 
 
-def machine(name):
+def machine(name: str) -> PlanGraph:
     return plan_graph(load_topology(name))
 
 
-def test_the_shape_of_a_cluster():
+def test_the_shape_of_a_cluster() -> None:
     graph = cluster(2)
     assert servers_of(graph) == 2
     shape = shape_of(graph, MACHINES["h100"])
@@ -55,11 +64,11 @@ def test_the_shape_of_a_cluster():
     assert (shape.inside, shape.nvls) == ("nvlink", True)
 
 
-def test_a_rack_that_nvlink_joins_is_one_server():
+def test_a_rack_that_nvlink_joins_is_one_server() -> None:
     assert servers_of(machine("gb200-nvl72")) == 1
 
 
-def test_a_mesh_has_no_nvls():
+def test_a_mesh_has_no_nvls() -> None:
     shape = shape_of(machine("dgx1v"), MACHINES["v100"])
     assert not shape.nvls
     assert shape.link_gbps == 150
@@ -69,17 +78,17 @@ def test_a_mesh_has_no_nvls():
     ("version", "since"),
     [("2.4", (2, 4)), ("2.12.12", (2, 4)), ("2.19.3", (2, 18)), ("2.23", (2, 23)), ("2.30", (2, 23))],
 )
-def test_versions(version, since):
+def test_versions(version: str, since: tuple[int, int]) -> None:
     assert era_of(version).since == since
 
 
 @pytest.mark.parametrize("version", ["", "2", "2.3", "1.9", "3.1", "2.x", "latest", "2.19.3.1"])
-def test_what_is_no_version(version):
+def test_what_is_no_version(version: str) -> None:
     with pytest.raises(UsageError, match="no rule is known"):
         era_of(version)
 
 
-def test_eras_know_all_algorithms():
+def test_eras_know_all_algorithms() -> None:
     assert [era.since for era in ERAS] == sorted(era.since for era in ERAS)
     for era in ERAS:
         for hops in era.hop.values():
@@ -96,18 +105,18 @@ def test_eras_know_all_algorithms():
         (1, "2.19", ("Ring", "Tree", "NVLS")),
     ],
 )
-def test_nvls_comes_with_2_18(servers, version, has):
+def test_nvls_comes_with_2_18(servers: int, version: str, has: tuple[str, ...] | tuple[str, str]) -> None:
     assert nccl(cluster(servers), version=version).choices() == has
 
 
-def test_pat_is_for_servers_of_one_gpu_from_2_23_on():
+def test_pat_is_for_servers_of_one_gpu_from_2_23_on() -> None:
     graph = cluster(4, per=1)
     assert "PAT" in nccl(graph, Collective.ALL_GATHER).choices()
     assert "PAT" not in nccl(graph, Collective.ALL_GATHER, version="2.22").choices()
     assert "PAT" not in nccl(cluster(2), Collective.ALL_GATHER).choices()
 
 
-def test_what_a_published_thread_says_of_the_choice_on_one_server():
+def test_what_a_published_thread_says_of_the_choice_on_one_server() -> None:
     """8 H100, NCCL 2.26: RING/LL up to 1 MiB, NVLS/SIMPLE from 2 MiB (NVIDIA/nccl, May 2025)."""
     found = nccl(machine("hgx-h100"), version="2.26")
     assert {found.rule(size).protocol for size in (K, 64 * K, 256 * K)} == {"LL"}
@@ -115,14 +124,14 @@ def test_what_a_published_thread_says_of_the_choice_on_one_server():
         assert (found.rule(size).algorithm, found.rule(size).protocol) == ("NVLS", "Simple")
 
 
-def test_small_calls_on_two_servers_are_trees_of_ll_and_take_nccls_own_constants():
+def test_small_calls_on_two_servers_are_trees_of_ll_and_take_nccls_own_constants() -> None:
     """6.8 + 2 x (7 x 0.6 + 5.0) us."""
     found = nccl(cluster(2)).predict(64)
     assert (found.algorithm, found.protocol, found.closed_form) == ("Tree", "LL", True)
     assert found.time_us == pytest.approx(25.2, abs=0.5)
 
 
-def test_large_calls_cannot_beat_what_carries_them():
+def test_large_calls_cannot_beat_what_carries_them() -> None:
     graph = cluster(2)
     found = nccl(graph)
     ring = found.predict(8 * G, "Ring", "Simple")
@@ -135,14 +144,14 @@ def test_large_calls_cannot_beat_what_carries_them():
     assert slow.algbw_gbps == pytest.approx(100 * 0.97, rel=0.01)
 
 
-def test_a_default_ring_over_one_queue_pair_per_nic():
+def test_a_default_ring_over_one_queue_pair_per_nic() -> None:
     found = nccl(cluster(2), ring_nic_gbps=17.5).predict(8 * G, "Ring", "Simple")
     assert found.busbw_gbps == pytest.approx(140, rel=0.01)
 
 
 @pytest.mark.parametrize("fabric", FABRICS)
 @pytest.mark.parametrize("collective", [Collective.ALL_REDUCE, Collective.ALL_GATHER, Collective.BROADCAST])
-def test_more_bytes_take_longer_on_every_network(fabric, collective):
+def test_more_bytes_take_longer_on_every_network(fabric: str, collective: Collective) -> None:
     found = nccl(cluster(2), collective, fabric=fabric)
     for algorithm in found.choices():
         times = [found.predict(size, algorithm, "Simple").time_us for size in (64 * M, 512 * M, 4 * G)]
@@ -150,13 +159,13 @@ def test_more_bytes_take_longer_on_every_network(fabric, collective):
         assert times[-1] > 2 * times[0]
 
 
-def test_more_servers_take_longer():
+def test_more_servers_take_longer() -> None:
     times = [nccl(cluster(n)).predict(K, "Tree", "LL").time_us for n in (2, 4, 8)]
     assert times == sorted(times)
     assert times[2] - times[1] == pytest.approx(times[1] - times[0])
 
 
-def test_one_thread_for_all_gpus_is_seen_in_calls_in_a_row():
+def test_one_thread_for_all_gpus_is_seen_in_calls_in_a_row() -> None:
     together = nccl(machine("hgx-h100"), together=8).predict(K)
     alone = nccl(machine("hgx-h100")).predict(K)
     assert together.period_us == pytest.approx(8 * MACHINES["h100"].issue_us)
@@ -164,20 +173,20 @@ def test_one_thread_for_all_gpus_is_seen_in_calls_in_a_row():
     assert alone.time_us == together.time_us
 
 
-def test_the_network_is_told_by_names_of_nics():
+def test_the_network_is_told_by_names_of_nics() -> None:
     assert nccl(cluster(2, nic="efa")).fabric.name == "efa"
     assert nccl(cluster(2, nic="efa"), generation="a100").fabric.name == "efa-p4d"
     assert nccl(cluster(2, nic="hsn")).fabric.name == "slingshot"
     assert nccl(cluster(2, nic="mlx5_")).fabric.name == "infiniband"
 
 
-def test_fabrics_say_where_their_numbers_are_from():
+def test_fabrics_say_where_their_numbers_are_from() -> None:
     for fabric in FABRICS.values():
         assert len(fabric.source) > 10
         assert set(fabric.hop_us) == {"Simple", "LL", "LL128"}
 
 
-def test_on_a_mesh_ll_is_for_small_calls_and_a_ring_for_large_ones():
+def test_on_a_mesh_ll_is_for_small_calls_and_a_ring_for_large_ones() -> None:
     found = nccl(machine("dgx1v"), generation="v100", version="2.12")
     assert found.rule(K).protocol == "LL"
     assert (found.rule(G).algorithm, found.rule(G).protocol) == ("Ring", "Simple")
@@ -186,13 +195,13 @@ def test_on_a_mesh_ll_is_for_small_calls_and_a_ring_for_large_ones():
     assert found.predict(4 * M, "Tree").row()["plan"] == "chain"
 
 
-def test_where_no_ring_closes_nccl_is_not_there():
+def test_where_no_ring_closes_nccl_is_not_there() -> None:
     graph = plan_graph(load_topology("dgx1v"), [f"gpu{i}" for i in (0, 1, 2, 3, 7)])
     with pytest.raises(PackingError, match="no ring"):
         nccl(graph, Collective.ALL_GATHER, "v100").choices()
 
 
-def test_unequal_servers_are_refused():
+def test_unequal_servers_are_refused() -> None:
     graph = plan_graph(load_topology("gb200-nvl72"), [f"server0.gpu{i}" for i in range(4)])
     assert servers_of(graph) == 1
     whole = cluster(2)
@@ -201,7 +210,7 @@ def test_unequal_servers_are_refused():
         nccl(plan_graph(_topology(2), names)).predict(K)
 
 
-def _topology(servers):
+def _topology(servers: int) -> Topology:
     return loads_topology(
         f"format: collc-topology/1\nname: c\ntemplate: hgx-h100\nservers: {servers}\nswitches: [net0]\n"
         "speeds: {net: 50}\nlinks:\n" + "\n".join(f"  - [each.nic{i}, net0, net]" for i in range(8))

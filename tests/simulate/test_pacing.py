@@ -45,24 +45,24 @@ def reached(simulator: Simulator, channels: int) -> float:
 @pytest.mark.parametrize(
     ("machine", "gpus"), [("dgx1v", None), ("dgx1v", "0-4"), ("dgx1v", "0-5"), ("dgx1p", None), ("ac922", None)]
 )
-def test_all_reduce_reaches_nine_tenths_of_its_bound(machine, gpus):
+def test_all_reduce_reaches_nine_tenths_of_its_bound(machine: str, gpus: str | None) -> None:
     simulator = model(machine, gpus)
     assert reached(simulator, PARTS) > 0.89
     assert reached(simulator, MOST_CHANNELS) < 0.75
 
 
-def test_one_tree_with_blocks_in_step_reaches_half():
+def test_one_tree_with_blocks_in_step_reaches_half() -> None:
     assert 0.45 < reached(model("dgx1v", "0-4"), MOST_CHANNELS) < 0.52
 
 
 @pytest.mark.skipif(not compiled.available(), reason="no C++ compiler: minutes")
 @pytest.mark.parametrize("collective", [Collective.ALL_GATHER, Collective.REDUCE_SCATTER], ids=lambda c: c.value)
-def test_parts_of_equal_width_end_together(collective):
+def test_parts_of_equal_width_end_together(collective: Collective) -> None:
     simulator = model("dgx1v", None, collective)
     assert reached(simulator, PARTS) > 0.93
 
 
-def test_turns_are_in_the_grid_where_trees_are_few():
+def test_turns_are_in_the_grid_where_trees_are_few() -> None:
     grid = in_turns(model("dgx1v"))
     assert {v.channels for v in grid} == {PARTS}
     assert {v.protocol for v in grid} == {"Simple", "LL128"}
@@ -70,7 +70,7 @@ def test_turns_are_in_the_grid_where_trees_are_few():
     assert {v.protocol for v in in_turns(model("pcie-8x4090"))} == {"Simple"}
 
 
-def test_the_reason_names_turns():
+def test_the_reason_names_turns() -> None:
     simulator = model("dgx1v")
 
     def fixed(variant: Variant) -> bool:
@@ -82,7 +82,7 @@ def test_the_reason_names_turns():
 
 
 @pytest.mark.skipif(not compiled.available(), reason="no C++ compiler: minutes")
-def test_a_library_holds_turns_within_its_memory_and_is_chosen_for_it():
+def test_a_library_holds_turns_within_its_memory_and_is_chosen_for_it() -> None:
     topology = load_topology("dgx1v")
     graph = plan_graph(topology, parse_gpus(topology, "0-4"))
     plans = pack(graph, [(Collective.ALL_REDUCE, None), (Collective.BROADCAST, 0)], Recorder())
@@ -96,7 +96,7 @@ def test_a_library_holds_turns_within_its_memory_and_is_chosen_for_it():
     assert not any("for memory" in e.why for e in held.entries)
 
 
-def test_by_rule_turns_are_for_trees_whose_blocks_would_go_up_and_down_by_turns():
+def test_by_rule_turns_are_for_trees_whose_blocks_would_go_up_and_down_by_turns() -> None:
     topology = load_topology("dgx1v")
     graph = plan_graph(topology, parse_gpus(topology, "0-4"))
     reduce, gather = pack(graph, [(Collective.ALL_REDUCE, None), (Collective.ALL_GATHER, None)], Recorder())
@@ -116,7 +116,7 @@ def test_by_rule_turns_are_for_trees_whose_blocks_would_go_up_and_down_by_turns(
     assert all("by a rule" in e.why for e in held.entries)
 
 
-def test_turns_are_left_out_where_their_slots_do_not_fit():
+def test_turns_are_left_out_where_their_slots_do_not_fit() -> None:
     topology = load_topology("dgx1v")
     graph = plan_graph(topology, parse_gpus(topology, "0-4"))
     plans = pack(graph, [(Collective.ALL_REDUCE, None)], Recorder())

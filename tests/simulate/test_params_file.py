@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
+from typing import Any
 
 import pytest
 from support.cli import collc
@@ -14,13 +16,13 @@ from collc.simulate.params_file import read_params
 from collc.topology.model import LinkKind
 
 
-def write(tmp_path, value):
+def write(tmp_path: Path, value: str | dict[str, Any]) -> Path:
     path = tmp_path / "params.json"
     path.write_text(value if isinstance(value, str) else json.dumps({"format": "collc-params/1", **value}))
     return path
 
 
-def test_values_replace_and_the_rest_stays(tmp_path):
+def test_values_replace_and_the_rest_stays(tmp_path: Path) -> None:
     path = write(
         tmp_path,
         {
@@ -44,7 +46,7 @@ def test_values_replace_and_the_rest_stays(tmp_path):
     assert made.nvls.hop_us == base.nvls.hop_us
 
 
-def test_without_a_base_the_topologys_generation_is_changed(tmp_path):
+def test_without_a_base_the_topologys_generation_is_changed(tmp_path: Path) -> None:
     assert read_params(write(tmp_path, {}), MACHINES["a100"]) == MACHINES["a100"]
 
 
@@ -77,14 +79,14 @@ def test_without_a_base_the_topologys_generation_is_changed(tmp_path):
         ({"nvls": {"efficiency": 0}}, "nvls.efficiency cannot be 0"),
     ],
 )
-def test_what_is_wrong_is_said(tmp_path, value, says):
+def test_what_is_wrong_is_said(tmp_path: Path, value: str | dict[str, Any], says: str) -> None:
     with pytest.raises(UsageError) as caught:
         read_params(write(tmp_path, value), GENERIC)
     assert says in caught.value.what
     assert str(tmp_path) in caught.value.where
 
 
-def test_a_missing_file_is_said(tmp_path):
+def test_a_missing_file_is_said(tmp_path: Path) -> None:
     with pytest.raises(CollcError, match="cannot read"):
         read_params(tmp_path / "none.json", GENERIC)
 
@@ -106,20 +108,20 @@ def test_a_missing_file_is_said(tmp_path):
         (None, None),
     ],
 )
-def test_the_generation_of_a_name(model, name):
+def test_the_generation_of_a_name(model: str | None, name: str | None) -> None:
     assert generation_of(model) == name
     machine, why = machine_for(None, model)
     assert machine.name == (name or "generic")
     assert machine.name in why
 
 
-def test_every_parameter_set_names_a_limit_of_the_block_and_the_card():
+def test_every_parameter_set_names_a_limit_of_the_block_and_the_card() -> None:
     for machine in MACHINES.values():
         assert all(protocol.block_gbps for protocol in machine.protocols), machine.name
         assert machine.memory_gbps or machine.name == "generic"
 
 
-def test_the_least_and_the_most_values_give_an_answer(tmp_path):
+def test_the_least_and_the_most_values_give_an_answer(tmp_path: Path) -> None:
     for times, rates, shares in ((0, 1e9, 1), (1e9, 1e-3, 1e-3), (1e9, 1e9, 1e-3), (0, 1e-3, 1)):
         protocol = {"hop_us": times, "start_us": times, "block_gbps": rates, "efficiency": shares}
         value = {

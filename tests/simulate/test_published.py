@@ -7,6 +7,8 @@ import json
 import statistics
 import sys
 from pathlib import Path
+from types import ModuleType
+from typing import Any
 
 import pytest
 
@@ -24,7 +26,7 @@ QUICK = ("h100-2-ib", "h100-8-ib", "a100-2-ib", "p5-2", "p4d-2", "a3mega-2", "ab
 
 
 @pytest.fixture(scope="module")
-def script():
+def script() -> ModuleType:
     spec = importlib.util.spec_from_file_location("benchmark_of_the_simulator", SCRIPT)
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module
@@ -32,15 +34,15 @@ def script():
     return module
 
 
-def written():
+def written() -> dict[str, Any]:
     return {entry["table"]: entry for entry in json.loads(JUDGED.read_text(encoding="utf-8"))["tables"]}
 
 
-def table(script, name):
+def table(script: ModuleType, name: str) -> dict[str, Any]:
     return next(t for t in script.TABLES if t["name"] == name)
 
 
-def test_tables_have_sources_and_rows(script):
+def test_tables_have_sources_and_rows(script: ModuleType) -> None:
     names = [table["name"] for table in script.TABLES]
     assert len(set(names)) == len(names)
     for each in script.TABLES:
@@ -52,7 +54,7 @@ def test_tables_have_sources_and_rows(script):
         assert each["role"] != "kept" or not each.get("fitted_sizes")
 
 
-def test_every_size_of_every_table_is_written_down(script):
+def test_every_size_of_every_table_is_written_down(script: ModuleType) -> None:
     found = written()
     assert set(found) == {each["name"] for each in script.TABLES}
     for each in script.TABLES:
@@ -62,20 +64,22 @@ def test_every_size_of_every_table_is_written_down(script):
 
 
 @pytest.mark.parametrize("name", QUICK)
-def test_what_is_written_down_is_what_the_model_predicts(script, name):
+def test_what_is_written_down_is_what_the_model_predicts(script: ModuleType, name: str) -> None:
     predicted = script.Model(table(script, name)).times()
     assert [row[2] for row in written()[name]["rows"]] == pytest.approx(predicted, abs=0.006)
 
 
 @pytest.mark.parametrize("name", ["h100-4-ring", "h800-4-all_gather"])
-def test_programs_too(script, name):
+def test_programs_too(script: ModuleType, name: str) -> None:
     predicted = script.Model(table(script, name)).times()
     assert [row[2] for row in written()[name]["rows"]] == pytest.approx(predicted, rel=1e-4)
 
 
 @pytest.mark.parametrize(("several", "large"), GOALS)
 @pytest.mark.parametrize("roles", [("judge",), ("judge", "kept")], ids=["judged", "judged and kept back"])
-def test_medians_on_sizes_that_nothing_was_fitted_to(script, several, large, roles):
+def test_medians_on_sizes_that_nothing_was_fitted_to(
+    script: ModuleType, several: bool, large: bool, roles: tuple[str, str] | tuple[str]
+) -> None:
     troubled = {each["name"] for each in script.TABLES if each.get("troubled")}
     errors = [
         abs(predicted / measured - 1)
@@ -88,14 +92,14 @@ def test_medians_on_sizes_that_nothing_was_fitted_to(script, several, large, rol
     assert statistics.median(errors) < GOALS[several, large]
 
 
-def test_one_ring_by_default_settings_on_two_servers_takes_what_its_source_measured(script):
+def test_one_ring_by_default_settings_on_two_servers_takes_what_its_source_measured(script: ModuleType) -> None:
     """104, 136 and 140 GB/s of bus bandwidth by PyTorch at 64 MiB, 512 MiB and 8 GiB."""
     each = table(script, "azure-h100-2-pytorch")
     for size, measured, predicted, _ in script.errors(each, script.Model(each).times()):
         assert predicted == pytest.approx(measured, rel=0.15), size
 
 
-def test_the_page_has_the_figures_of_the_file(script):
+def test_the_page_has_the_figures_of_the_file(script: ModuleType) -> None:
     page = script.PAGE.read_text(encoding="utf-8")
     text = page.split(script.MARKS[0])[1].split(script.MARKS[1])[0]
     for entry in written().values():
@@ -107,7 +111,7 @@ def test_the_page_has_the_figures_of_the_file(script):
 
 
 @pytest.mark.slow
-def test_all_tables_are_as_written_down(script):
+def test_all_tables_are_as_written_down(script: ModuleType) -> None:
     found = written()
     for each in script.TABLES:
         predicted = script.Model(each).times()
@@ -115,7 +119,9 @@ def test_all_tables_are_as_written_down(script):
 
 
 @pytest.mark.slow
-def test_the_example_gets_faster_with_every_remedy(monkeypatch, capsys):
+def test_the_example_gets_faster_with_every_remedy(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     example = ROOT / "examples" / "handwritten_ring.py"
     spec = importlib.util.spec_from_file_location("handwritten_ring", example)
     module = importlib.util.module_from_spec(spec)

@@ -13,7 +13,7 @@ from collc.collectives.model import Collective
 from collc.errors import UsageError
 from collc.simulate import compiled, run
 from collc.simulate.generations import MACHINES
-from collc.simulate.params import GENERIC
+from collc.simulate.params import GENERIC, Machine
 from collc.simulate.report import critical_path
 from collc.simulate.run import Simulator, Variant, variants
 from collc.topology.graph import plan_graph
@@ -24,7 +24,9 @@ GIB = 1 << 30
 WIDE = GENERIC.replace(protocols=tuple(dataclasses.replace(p, block_gbps=None) for p in GENERIC.protocols))
 
 
-def simulator(name, collective, gpus=None, machine=GENERIC):
+def simulator(
+    name: str, collective: Collective, gpus: list[str] | None = None, machine: Machine = GENERIC
+) -> Simulator:
     return Simulator(plan_graph(load_topology(name), gpus), collective, None, machine)
 
 
@@ -39,7 +41,9 @@ def simulator(name, collective, gpus=None, machine=GENERIC):
         ("dgx-a100", Collective.ALL_GATHER, Variant("trees", "Simple", 512 << 10, 16), 2400 / 7),
     ],
 )
-def test_large_calls_approach_the_rate_of_the_packing(name, collective, variant, rate):
+def test_large_calls_approach_the_rate_of_the_packing(
+    name: str, collective: Collective, variant: Variant, rate: int
+) -> None:
     model = simulator(name, collective, machine=WIDE)
     assert float(model.plan("trees").rate) == pytest.approx(rate)
     found = model.predict(variant, GIB)
@@ -47,7 +51,7 @@ def test_large_calls_approach_the_rate_of_the_packing(name, collective, variant,
     assert max(found.utilisation(model.graph)) <= 1.0001
 
 
-def test_eight_gpus_one_gib_all_trees_in_under_a_second():
+def test_eight_gpus_one_gib_all_trees_in_under_a_second() -> None:
     if not compiled.available():
         pytest.skip("no C++ compiler")
     model = simulator("dgx1v", Collective.ALL_REDUCE)
@@ -67,7 +71,9 @@ def test_eight_gpus_one_gib_all_trees_in_under_a_second():
         ("dgx-a100", Collective.REDUCE_SCATTER, Variant("one-hop", "Simple", 32 << 10, 8)),
     ],
 )
-def test_extrapolation_meets_the_full_run(monkeypatch, name, collective, variant):
+def test_extrapolation_meets_the_full_run(
+    monkeypatch: pytest.MonkeyPatch, name: str, collective: Collective, variant: Variant
+) -> None:
     monkeypatch.setattr(run, "WHOLE_RUN", {True: 20_000, False: 20_000})
     monkeypatch.setattr(run, "LUMPED_FROM", math.inf)
     model = simulator(name, collective)
@@ -81,7 +87,7 @@ def test_extrapolation_meets_the_full_run(monkeypatch, name, collective, variant
         assert a == pytest.approx(b, abs=0.02)
 
 
-def test_python_and_cpp_give_the_same_prediction(monkeypatch):
+def test_python_and_cpp_give_the_same_prediction(monkeypatch: pytest.MonkeyPatch) -> None:
     model = simulator("dgx1v", Collective.BROADCAST)
     variant = Variant("trees", "LL128", 16 << 10, 12)
     first = model.predict(variant, 3 << 20)
@@ -92,7 +98,7 @@ def test_python_and_cpp_give_the_same_prediction(monkeypatch):
     assert critical_path(first) == critical_path(second)
 
 
-def test_no_run_undercuts_the_floor_that_the_choice_prunes_by():
+def test_no_run_undercuts_the_floor_that_the_choice_prunes_by() -> None:
     for name, collective in (("dgx2", Collective.ALL_REDUCE), ("dgx1v", Collective.BROADCAST)):
         model = simulator(name, collective, [f"gpu{i}" for i in range(4)])
         for variant in variants(model):
@@ -101,7 +107,7 @@ def test_no_run_undercuts_the_floor_that_the_choice_prunes_by():
                     assert model.predict(variant, size).time_us >= floor_us(model, variant, size)
 
 
-def test_choices_start_at_nothing_and_ascend():
+def test_choices_start_at_nothing_and_ascend() -> None:
     model = simulator("dgx1v", Collective.ALL_GATHER, [f"gpu{i}" for i in range(4)])
     table = choose(model, [1 << 10, 64 << 10, 4 << 20, 256 << 20])
     starts = [choice.min_bytes for choice in table.choices]
@@ -112,14 +118,14 @@ def test_choices_start_at_nothing_and_ascend():
     assert large.protocol == "Simple"
 
 
-def test_the_best_of_the_grid_is_chosen():
+def test_the_best_of_the_grid_is_chosen() -> None:
     model = simulator("dgx-a100", Collective.BROADCAST, [f"gpu{i}" for i in range(3)])
     for size in (4 << 10, 1 << 20):
         (best,) = choose(model, [size]).predictions
         assert best.time_us == pytest.approx(min(model.predict(v, size).time_us for v in variants(model)))
 
 
-def test_calls_in_a_row_do_not_wait_for_the_end_of_a_broadcast():
+def test_calls_in_a_row_do_not_wait_for_the_end_of_a_broadcast() -> None:
     model = simulator("dgx1v", Collective.BROADCAST)
     found = model.predict(Variant("ring", "LL", 16 << 10, 1), 1 << 10)
     # One call crosses 7 hops; no rank works for longer than two of them.
@@ -128,7 +134,7 @@ def test_calls_in_a_row_do_not_wait_for_the_end_of_a_broadcast():
     assert found.period_us(GENERIC.replace(issue_us=20.0), together=2) == 40.0
 
 
-def test_protocols_and_plans_that_do_not_exist_are_refused():
+def test_protocols_and_plans_that_do_not_exist_are_refused() -> None:
     model = simulator("dgx1v", Collective.ALL_REDUCE)
     with pytest.raises(UsageError, match="no protocol"):
         model.predict(Variant("trees", "LL256", 1 << 19, 9), GIB)
@@ -139,7 +145,7 @@ def test_protocols_and_plans_that_do_not_exist_are_refused():
 
 
 @pytest.mark.parametrize("machine", MACHINES.values(), ids=lambda m: m.name)
-def test_parameters_make_sense(machine):
+def test_parameters_make_sense(machine: Machine) -> None:
     assert {"Simple", "LL"} <= {p.name for p in machine.protocols}
     for protocol in machine.protocols:
         assert 0 < protocol.hop_us < 15
@@ -148,7 +154,7 @@ def test_parameters_make_sense(machine):
     assert all(0 < c.efficiency <= 1 for c in machine.classes.values())
 
 
-def test_what_is_too_large_to_simulate_is_refused(monkeypatch):
+def test_what_is_too_large_to_simulate_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     model = simulator("dgx1v", Collective.ALL_REDUCE)
     variant = Variant("rings", "Simple", 512 << 10, 12)
     monkeypatch.setattr(run, "MOST_WORK", 1000)
@@ -159,7 +165,7 @@ def test_what_is_too_large_to_simulate_is_refused(monkeypatch):
         model.predict(Variant("rings", "Simple", 512 << 10, 24), GIB)
 
 
-def test_candidates_with_too_many_fifos_keep_their_fewest_channels(monkeypatch):
+def test_candidates_with_too_many_fifos_keep_their_fewest_channels(monkeypatch: pytest.MonkeyPatch) -> None:
     model = simulator("dgx1v", Collective.ALL_REDUCE)
     assert {v.channels for v in variants(model, ["rings"])} == {6, 12, 24, 30}
     monkeypatch.setattr(run, "MOST_FIFOS", 1400)

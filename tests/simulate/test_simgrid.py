@@ -7,17 +7,19 @@ import math
 import shutil
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from collc.simulate import compiled, engine
+from collc.simulate.engine import Outcome
 from collc.simulate.model import Case, CaseFifo, CaseStep, Loop
 
 HERE = Path(__file__).parent
 CASES = json.loads((HERE / "simgrid.json").read_text())["cases"]
 
 
-def case_of(given):
+def case_of(given: dict[str, Any]) -> Case:
     """Each flow is one chunk of a loop of its own; readers do nothing with it. Bytes per microsecond."""
     flows = given["flows"]
     n = len(flows)
@@ -29,13 +31,13 @@ def case_of(given):
     return Case(tuple(loops), fifos, chunks, (2,) * n, capacity, 2, 0.0, 0.0, 0.0)
 
 
-def ends_of(outcome, n):
+def ends_of(outcome: Outcome, n: int) -> list[float]:
     found = {row.loop: row.end / 1e6 for row in outcome.executions}
     return [found[i] for i in range(n)]
 
 
 @pytest.mark.parametrize("given", CASES, ids=range(len(CASES)))
-def test_both_engines_end_flows_when_simgrid_does(given):
+def test_both_engines_end_flows_when_simgrid_does(given: dict[str, Any]) -> None:
     # SimGrid works to a precision of 1e-5 of a byte and a nanosecond.
     expected = pytest.approx(given["ends"], rel=1e-6, abs=2e-9)
     assert ends_of(engine.run(case_of(given)), len(given["flows"])) == expected
@@ -43,7 +45,7 @@ def test_both_engines_end_flows_when_simgrid_does(given):
         assert ends_of(compiled.run(case_of(given)), len(given["flows"])) == expected
 
 
-def test_simgrid_still_says_so():
+def test_simgrid_still_says_so() -> None:
     python = shutil.which("python3", path="/usr/bin:/usr/local/bin")
     found = python and subprocess.run([python, "-c", "import simgrid"], capture_output=True, check=False)
     if not found or found.returncode:

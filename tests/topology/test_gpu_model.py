@@ -28,7 +28,7 @@ links:
 AMD = ("mi250", "mi250x", "mi300x")
 
 
-def test_both_are_read_and_written():
+def test_both_are_read_and_written() -> None:
     topology = loads_topology(BOX)
     assert topology.gpu_model == "NVIDIA GeForce RTX 4090"
     cpu = next(v for v in topology.vertices if v.name == "cpu0")
@@ -39,7 +39,7 @@ def test_both_are_read_and_written():
 
 
 @pytest.mark.parametrize("name", names())
-def test_every_machine_that_comes_with_collc_names_its_gpus(name):
+def test_every_machine_that_comes_with_collc_names_its_gpus(name: str) -> None:
     topology = load_topology(name)
     assert topology.gpu_model
     assert loads_topology(dumps_topology(topology)).gpu_model == topology.gpu_model
@@ -47,7 +47,7 @@ def test_every_machine_that_comes_with_collc_names_its_gpus(name):
     assert (known is None) == (name in AMD or "l40s" in name)
 
 
-def test_bases_and_templates_hand_it_on():
+def test_bases_and_templates_hand_it_on() -> None:
     assert load_topology("azure-ndv5").gpu_model == "H100"
     assert load_topology("hgx-h200").gpu_model == "H200"
     two = loads_topology(
@@ -58,7 +58,7 @@ def test_bases_and_templates_hand_it_on():
     assert plan_graph(two).gpu_model == "V100"
 
 
-def test_a_plan_does_not_know_them():
+def test_a_plan_does_not_know_them() -> None:
     topology = loads_topology(BOX)
     bare = loads_topology(BOX.replace("cpus: [{name: cpu0, memory_gbps: 20.5}]", "cpus: [cpu0]"))
     bare = dataclasses.replace(bare, gpu_model=None)
@@ -78,7 +78,7 @@ def test_a_plan_does_not_know_them():
         ("gpus: 2", "gpus: [{name: gpu0, memory_gbps: 5}, gpu1]", "expected a name"),
     ],
 )
-def test_what_is_wrong_is_said_with_its_line(old, new, says):
+def test_what_is_wrong_is_said_with_its_line(old: str, new: str, says: str) -> None:
     with pytest.raises(TopologyError) as caught:
         loads_topology(BOX.replace(old, new), "box.yaml")
     assert says in caught.value.what

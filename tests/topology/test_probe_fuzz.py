@@ -16,7 +16,7 @@ def test_undamaged_dumps_read(text: str) -> None:
 
 
 @pytest.mark.parametrize("target", TARGETS, ids=[name for name, _, _ in TARGETS])
-def test_only_refusals(target) -> None:
+def test_only_refusals(target: str) -> None:
     _, strategy, check = target
     profile = settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True)
     profile(given(strategy())(check))()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from fractions import Fraction
 from pathlib import Path
+from typing import Protocol
 
 import pytest
 from support import nvml
@@ -17,6 +18,12 @@ from collc.topology.load import load_topology
 from collc.topology.model import Topology, VertexKind
 
 
+class Ask(Protocol):
+    """Asks a mock of the driver what a box says of itself."""
+
+    def __call__(self, box: Box | str, visible: str | None = None, sysfs: Path | None = None) -> Answer: ...
+
+
 @pytest.fixture(scope="module")
 def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     if shutil.which("cc") is None:
@@ -25,7 +32,7 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def ask(library: Path, tmp_path: Path):
+def ask(library: Path, tmp_path: Path) -> Ask:
     def probe(box: Box | str, visible: str | None = None, sysfs: Path | None = None) -> Answer:
         return nvml.probe(library, tmp_path, box, visible=visible, sysfs=sysfs)
 
@@ -37,19 +44,19 @@ def same(topology: Topology, name: str) -> bool:
 
 
 @pytest.mark.parametrize("kind", [GPU, nvml.SILENT], ids=["new driver", "driver without the remote's type"])
-def test_dgx1v(ask, kind: int) -> None:
+def test_dgx1v(ask: Ask, kind: int) -> None:
     answer = ask(nvml.dgx1v(kind))
     assert fast_links(answer.good) == "nvlink 25x8 50x8"
     assert same(answer.good, "dgx1v")
 
 
-def test_dgx1p_has_no_speed_fields(ask) -> None:
+def test_dgx1p_has_no_speed_fields(ask: Ask) -> None:
     answer = ask(nvml.dgx1p())
     assert same(answer.good, "dgx1p")
     assert "NVLink speed: 20 GB/s per link and direction, as P100 has" in answer.notes
 
 
-def test_speed_by_version_where_the_name_is_unknown(ask) -> None:
+def test_speed_by_version_where_the_name_is_unknown(ask: Ask) -> None:
     box = Box()
     for i in range(2):
         box.gpu("Graphics Device", "sm 6 0", link(bus(1 - i), version=1, mbps=0))
@@ -70,7 +77,7 @@ def test_speed_by_version_where_the_name_is_unknown(ask) -> None:
     ],
     ids=["DGX-2", "H100 bare metal", "H100 in a virtual machine"],
 )
-def test_nvswitch(ask, box: Box, name: str, multicast: bool) -> None:
+def test_nvswitch(ask: Ask, box: Box, name: str, multicast: bool) -> None:
     answer = ask(box)
     assert same(answer.good, name)
     switch = next(v for v in answer.good.vertices if v.kind is VertexKind.SWITCH)
@@ -78,7 +85,7 @@ def test_nvswitch(ask, box: Box, name: str, multicast: bool) -> None:
     assert any("are hidden" in note for note in answer.notes) is (HIDDEN in box.text())
 
 
-def test_a_pcie_box_has_no_nvlinks(ask) -> None:
+def test_a_pcie_box_has_no_nvlinks(ask: Ask) -> None:
     box = Box()
     for _ in range(4):
         box.gpu("NVIDIA GeForce RTX 4090", "sm 8 9", "pcie 4 16")
@@ -87,7 +94,7 @@ def test_a_pcie_box_has_no_nvlinks(ask) -> None:
     assert {k.gbps for k in topology.links} == {25}
 
 
-def test_a_dead_link(ask) -> None:
+def test_a_dead_link(ask: Ask) -> None:
     healthy = nvml.dgx1v().text()
     lines = healthy.splitlines()
     first = next(i for i, line in enumerate(lines) if line.startswith("link"))
@@ -99,7 +106,7 @@ def test_a_dead_link(ask) -> None:
     assert fast_links(answer.good) == "nvlink 25x7 50x8"
 
 
-def test_one_of_two_links_is_dead(ask) -> None:
+def test_one_of_two_links_is_dead(ask: Ask) -> None:
     box = Box()
     box.gpu("Tesla V100", "sm 7 0", link(bus(1)), link(bus(1), state=0))
     box.gpu("Tesla V100", "sm 7 0", link(bus(0)), link(bus(0), state=0))
@@ -108,7 +115,7 @@ def test_one_of_two_links_is_dead(ask) -> None:
     assert "gpu1: NVLink 1 of it is down" in answer.notes
 
 
-def test_cards_without_bridges(ask) -> None:
+def test_cards_without_bridges(ask: Ask) -> None:
     box = Box()
     for _ in range(2):
         box.gpu("NVIDIA A100-PCIE-40GB", "sm 8 0", *[link(HIDDEN, state=0)] * 12)
@@ -117,7 +124,7 @@ def test_cards_without_bridges(ask) -> None:
     assert "no NVLink of gpu0, gpu1 is up" in answer.notes
 
 
-def test_links_to_the_cpu(ask) -> None:
+def test_links_to_the_cpu(ask: Ask) -> None:
     box = Box()
     for i in range(2):
         ends = [link(bus(1 - i))] * 3 + [link("00000004:00:00.0", kind=NPU)] * 3
@@ -128,7 +135,7 @@ def test_links_to_the_cpu(ask) -> None:
     assert up["gpu0", "gpu1"] == ("nvlink", 75)
 
 
-def test_grace_hopper(ask) -> None:
+def test_grace_hopper(ask: Ask) -> None:
     box = Box()
     for _ in range(4):
         ends = [link("00000000:C0:00.0", kind=SWITCH, version=7, mbps=53125)] * 18
@@ -139,7 +146,7 @@ def test_grace_hopper(ask) -> None:
     assert any("4 GPUs belong to clique 7 of NVLink fabric abababab" in note for note in answer.notes)
 
 
-def test_links_to_gpus_that_are_not_listed(ask) -> None:
+def test_links_to_gpus_that_are_not_listed(ask: Ask) -> None:
     box = Box()
     for i in range(2):
         box.gpu("Tesla V100", "sm 7 0", link(bus(1 - i)), link(bus(5)))
@@ -157,7 +164,7 @@ def test_links_to_gpus_that_are_not_listed(ask) -> None:
         ("", "the driver shows no GPU"),
     ],
 )
-def test_a_driver_that_does_not_work(ask, box: str, words: str) -> None:
+def test_a_driver_that_does_not_work(ask: Ask, box: str, words: str) -> None:
     answer = ask(box)
     assert words in answer.error
     assert "\n" not in answer.error
@@ -177,7 +184,7 @@ def test_a_driver_that_does_not_work(ask, box: str, words: str) -> None:
         ("fabric 15 -1", "GPU 5, fabric"),
     ],
 )
-def test_an_error_in_the_middle_names_the_gpu_and_the_question(ask, question: str, where: str) -> None:
+def test_an_error_in_the_middle_names_the_gpu_and_the_question(ask: Ask, question: str, where: str) -> None:
     lines = nvml.dgx1v().lines
     at = next(i for i, line in enumerate(lines) if line.startswith(f"gpu {bus(6)}"))
     answer = ask("\n".join([*lines[:at], f"fail {question}", *lines[at:]]) + "\n")
@@ -185,7 +192,7 @@ def test_an_error_in_the_middle_names_the_gpu_and_the_question(ask, question: st
     assert answer.error.startswith(f"probe: {where}: NVML fails: "), answer.error
 
 
-def test_what_a_gpu_may_not_tell_is_no_error(ask) -> None:
+def test_what_a_gpu_may_not_tell_is_no_error(ask: Ask) -> None:
     lines = nvml.dgx1v().lines
     silent = [
         part for line in lines for part in ([line, "fail sm 3 -1", "fail fabric 13 -1"] if "gpu " in line else [line])
@@ -220,14 +227,14 @@ def names(answer: Answer) -> list[str]:
         ("0,3,nonsense,4", ["gpu0", "gpu3"]),
     ],
 )
-def test_cuda_visible_devices(ask, visible: str | None, expected: list[str]) -> None:
+def test_cuda_visible_devices(ask: Ask, visible: str | None, expected: list[str]) -> None:
     answer = ask(nvml.dgx1v(), visible)
     assert names(answer) == expected
     stops = visible is not None and ("9" in visible or "-1,3" in visible or "nonsense" in visible)
     assert any("count for nothing" in note for note in answer.notes) is stops
 
 
-def test_a_visible_part_keeps_its_links(ask) -> None:
+def test_a_visible_part_keeps_its_links(ask: Ask) -> None:
     assert fast_links(ask(nvml.dgx1v(), "0,3,4,7").good) == "nvlink 25x1 50x3"
     assert fast_links(ask(nvml.h100(), "1,5").good) == "nvswitch 450x2"
 
@@ -243,7 +250,7 @@ def test_a_visible_part_keeps_its_links(ask) -> None:
         ("99999999999999999999", "leaves no GPU"),
     ],
 )
-def test_cuda_visible_devices_that_make_no_sense(ask, visible: str, words: str) -> None:
+def test_cuda_visible_devices_that_make_no_sense(ask: Ask, visible: str, words: str) -> None:
     answer = ask(nvml.dgx1v(), visible)
     assert answer.error.startswith("CUDA_VISIBLE_DEVICES: ")
     assert words in answer.error
@@ -258,7 +265,7 @@ def mig_box() -> Box:
     return box
 
 
-def test_mig_has_no_nvlink(ask) -> None:
+def test_mig_has_no_nvlink(ask: Ask) -> None:
     answer = ask(mig_box())
     assert names(answer) == ["gpu0", "gpu1"]
     assert "gpu1 is in MIG mode, in which its NVLinks cannot be used" in answer.notes
@@ -267,11 +274,11 @@ def test_mig_has_no_nvlink(ask) -> None:
 
 
 @pytest.mark.parametrize("visible", ["MIG-1a", "MIG-1b000000-0000", "MIG-GPU-11110000-1111-2222-3333-444444444444/1/0"])
-def test_mig_instances_by_name(ask, visible: str) -> None:
+def test_mig_instances_by_name(ask: Ask, visible: str) -> None:
     assert names(ask(mig_box(), visible)) == ["gpu1"]
 
 
-def test_two_mig_instances_of_one_gpu(ask) -> None:
+def test_two_mig_instances_of_one_gpu(ask: Ask) -> None:
     assert "one MIG instance of a GPU" in ask(mig_box(), "MIG-1a,MIG-1b").error
     assert "is the beginning of 2 UUIDs" in ask(mig_box(), "MIG-1").error
 
@@ -280,7 +287,7 @@ def low(i: int) -> str:
     return bus(i)[4:].lower()
 
 
-def test_the_pcie_tree(ask, tmp_path: Path) -> None:
+def test_the_pcie_tree(ask: Ask, tmp_path: Path) -> None:
     """Two GPUs and a NIC behind each of four switches, two switches on each socket, one root port at x8."""
     sysfs = Sysfs(tmp_path / "sys")
     for s in range(4):
@@ -306,7 +313,7 @@ def test_the_pcie_tree(ask, tmp_path: Path) -> None:
     assert not any("sysfs" in note for note in answer.notes)
 
 
-def test_a_virtual_machine_with_a_flat_bus(ask, tmp_path: Path) -> None:
+def test_a_virtual_machine_with_a_flat_bus(ask: Ask, tmp_path: Path) -> None:
     sysfs = Sysfs(tmp_path / "sys")
     for i in range(8):
         sysfs.device("pci0000:00", low(i), numa=-1, speed="Unknown", width=255)
@@ -316,7 +323,7 @@ def test_a_virtual_machine_with_a_flat_bus(ask, tmp_path: Path) -> None:
     assert {k.gbps for k in answer.good.links if k.dst == "cpu0"} == {50}
 
 
-def test_a_gpu_that_sysfs_lacks(ask, tmp_path: Path) -> None:
+def test_a_gpu_that_sysfs_lacks(ask: Ask, tmp_path: Path) -> None:
     sysfs = Sysfs(tmp_path / "sys")
     for i in range(7):
         sysfs.device("pci0000:00", f"0000:00:0{i + 1}.0", low(i))

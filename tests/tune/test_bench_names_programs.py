@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import ctypes
 import json
+from pathlib import Path
 
+import pytest
 from support.cli import collc
 from support.tunable import tunable
 
@@ -21,11 +23,11 @@ def rows(*more: str) -> list[dict]:
     return json.loads(done.out)["rows"]
 
 
-def test_the_embedded_table():
+def test_the_embedded_table() -> None:
     assert {(row["plan"], row["proto"], row["wrong"]) for row in rows()} == {("trees", "Simple", 0)}
 
 
-def test_a_tuning_file(tmp_path, monkeypatch):
+def test_a_tuning_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     offer = read_offers(read_manifest(tunable()))[0]
     candidates = [c for c in offer.candidates if c.collective.value == "all_reduce"]
     ring = next(c for c in candidates if c.plan == "rings")

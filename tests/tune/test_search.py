@@ -46,7 +46,9 @@ def pipeline(candidate: Candidate, size: int) -> float:
     return start + size / speed + size / chunk * 1e-7 + chunk / 4e9
 
 
-def problem(seconds: Callable[[Candidate, int], float] = pipeline, collective=Collective.ALL_REDUCE) -> Problem:
+def problem(
+    seconds: Callable[[Candidate, int], float] = pipeline, collective: Collective = Collective.ALL_REDUCE
+) -> Problem:
     candidates = held(collective)
     return Problem(collective, -1, 4, candidates, Formula(candidates, seconds))
 
@@ -55,7 +57,7 @@ SIZES = [K << (2 * i) for i in range(8)]
 
 
 @pytest.mark.parametrize("size", SIZES)
-def test_every_size_gets_the_best_within_the_rules(size):
+def test_every_size_gets_the_best_within_the_rules(size: int) -> None:
     asked = problem()
     point = decide(asked, size, None)
     times = {c.number: pipeline(c, size) for c in asked.candidates}
@@ -64,7 +66,7 @@ def test_every_size_gets_the_best_within_the_rules(size):
     assert (point.embedded, point.embedded_us) == (0, times[0] * 1e6)
 
 
-def test_a_table_follows_the_sizes_and_places_its_crossovers():
+def test_a_table_follows_the_sizes_and_places_its_crossovers() -> None:
     asked = problem()
     rows, points = table(asked, SIZES, {}, lambda point: None)
     by_number = {c.number: c for c in asked.candidates}
@@ -83,7 +85,7 @@ def test_a_table_follows_the_sizes_and_places_its_crossovers():
         assert pipeline(old, at / 1.5) < pipeline(new, at / 1.5) or at / 1.5 < low.bytes
 
 
-def test_a_small_gain_changes_nothing():
+def test_a_small_gain_changes_nothing() -> None:
     def almost(candidate: Candidate, size: int) -> float:
         return 1.0 if candidate.number == 0 else 0.98
 
@@ -92,7 +94,7 @@ def test_a_small_gain_changes_nothing():
     assert all(point.chosen == 0 for point in points)
 
 
-def test_known_points_are_not_measured_again():
+def test_known_points_are_not_measured_again() -> None:
     asked = problem()
     told: list[Point] = []
     _, points = table(asked, SIZES, {}, told.append)
@@ -107,7 +109,7 @@ def test_known_points_are_not_measured_again():
     assert rows[0].min_bytes == 0
 
 
-def test_per_rank_collectives_count_bytes_per_rank():
+def test_per_rank_collectives_count_bytes_per_rank() -> None:
     asked = problem(collective=Collective.ALL_GATHER)
     assert asked.per_call(64 * K) == 16 * K
     assert asked.call(64 * K).count == 4 * K
@@ -115,7 +117,7 @@ def test_per_rank_collectives_count_bytes_per_rank():
     assert max(row.min_bytes for row in rows) <= SIZES[-1] // 4
 
 
-def test_chunks_that_hold_a_whole_call_are_one_program():
+def test_chunks_that_hold_a_whole_call_are_one_program() -> None:
     candidates = held()
     assert [len(members) for members in families(candidates, K)] == [1, 1, 1]
     assert [[c.chunk_bytes for c in members] for members in families(candidates, 20 * K)] == [
@@ -124,7 +126,7 @@ def test_chunks_that_hold_a_whole_call_are_one_program():
     assert [[c.chunk_bytes for c in members] for members in families(candidates, M)] == [list(CHUNKS)] * 3
 
 
-def test_the_embedded_table():
+def test_the_embedded_table() -> None:
     rows = [
         Candidate(0, Collective.REDUCE, 1, "trees", "Simple", 64, 1, 0, 0),
         Candidate(1, Collective.REDUCE, 1, "rings", "Simple", 64, 1, 0, 4096),
@@ -133,7 +135,7 @@ def test_the_embedded_table():
     assert [embedded(rows, size).number for size in (0, 4095, 4096, 1 << 40)] == [0, 0, 1, 1]
 
 
-def test_what_does_the_same_is_not_compared():
+def test_what_does_the_same_is_not_compared() -> None:
     """A chunk that holds the whole call does as well as any larger one: noise must not choose between them."""
     asked = problem(lambda candidate, size: 1.0 / (1 + candidate.number))
     point = decide(asked, K, None)
@@ -144,7 +146,7 @@ def test_what_does_the_same_is_not_compared():
     assert by_number[point.chosen].plan == "one-hop"
 
 
-def test_in_doubt_the_program_before_stays():
+def test_in_doubt_the_program_before_stays() -> None:
     class Restless(Formula):
         def measure(self, call: Call, programs: Sequence[int]) -> Measured:
             return Measured(super().measure(call, programs).seconds, False)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from pathlib import Path
+from typing import Any
 
 import pytest
 from support.cli import collc
@@ -18,7 +20,7 @@ from collc.errors import RunError, UsageError
 from collc.tune import run as tune_run
 from collc.tune.files import State
 from collc.tune.meter import Guard
-from collc.tune.run import TuneRequest, tune
+from collc.tune.run import TuneReport, TuneRequest, tune
 from collc.tune.search import Point
 
 # One batch per program: these tests ask what is written, not what is fast.
@@ -26,18 +28,18 @@ HASTY = Guard(batch_seconds=0.0, repeats=1, rounds=1, most_iters=1)
 COLLECTIVES = (Collective.ALL_REDUCE, Collective.BROADCAST)
 
 
-def request(output, **changes) -> TuneRequest:
+def request(output: Path, **changes: Any) -> TuneRequest:
     values = {"collectives": COLLECTIVES, "min_bytes": 1 << 12, "max_bytes": 1 << 16, "factor": 16, "guard": HASTY}
     return TuneRequest(tunable(), output, **{**values, **changes})
 
 
 @pytest.fixture(scope="module")
-def tuned(tmp_path_factory):
+def tuned(tmp_path_factory: pytest.TempPathFactory) -> TuneReport:
     output = tmp_path_factory.mktemp("tune") / "odd.tuning"
     return tune(request(output))
 
 
-def test_the_runtime_takes_what_was_written(tuned):
+def test_the_runtime_takes_what_was_written(tuned: TuneReport) -> None:
     with ranks(tunable(), 3, COLLC_TUNING=str(tuned.output), COLLC_DEBUG="WARN") as team:
         assert [answer["result"] for answer in team.init()] == [SUCCESS] * 3
         for root in range(3):
@@ -63,7 +65,7 @@ print(json.dumps([[ask(comms[0], 0, -1, size) for size in json.loads(sys.argv[2]
     assert json.loads(done.stdout) == [[row.program for row in all_reduce.rows]]
 
 
-def test_the_file_names_every_root_and_says_what_it_chose(tuned):
+def test_the_file_names_every_root_and_says_what_it_chose(tuned: TuneReport) -> None:
     lines = tuned.output.read_text().splitlines()
     manifest = read_manifest(tunable())
     assert lines[:3] == ["collc-tuning/1", f"library {manifest['build_id']}", f"machine {tuned.machine}"]
@@ -89,11 +91,11 @@ def test_the_file_names_every_root_and_says_what_it_chose(tuned):
     assert variants["table 0 broadcast 0"] == variants["table 0 broadcast 1"] == variants["table 0 broadcast 2"]
 
 
-def test_nothing_is_left_beside_the_output(tuned):
+def test_nothing_is_left_beside_the_output(tuned: TuneReport) -> None:
     assert [path.name for path in tuned.output.parent.iterdir()] == ["odd.tuning"]
 
 
-def test_an_interrupted_run_goes_on_where_it_was(tmp_path, monkeypatch):
+def test_an_interrupted_run_goes_on_where_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     output = tmp_path / "odd.tuning"
     measured: list[int] = []
     real = tune_run.TeamMeter.measure
@@ -133,14 +135,14 @@ def test_an_interrupted_run_goes_on_where_it_was(tmp_path, monkeypatch):
         "[" * 100000,
     ],
 )
-def test_a_broken_state_counts_as_none(tmp_path, text):
+def test_a_broken_state_counts_as_none(tmp_path: Path, text: str) -> None:
     (tmp_path / "x.state").write_text(text)
     state = State(tmp_path / "x", {"library": "a"})
     assert state.load() == 0
     assert state.points == {}
 
 
-def test_a_state_comes_back_as_it_was(tmp_path):
+def test_a_state_comes_back_as_it_was(tmp_path: Path) -> None:
     point = Point(1024, 3, 0, 1.5, 2.5, True)
     State(tmp_path / "x", {"library": "a"}).add("all_reduce", point)
     state = State(tmp_path / "x", {"library": "a"})
@@ -149,7 +151,7 @@ def test_a_state_comes_back_as_it_was(tmp_path):
     assert State(tmp_path / "x", {"library": "b"}).load() == 0
 
 
-def test_the_command_prints_before_and_after_and_json(tmp_path, monkeypatch):
+def test_the_command_prints_before_and_after_and_json(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tune_run, "Guard", lambda: HASTY)
     monkeypatch.setenv("COLLC_TUNING", str(tmp_path / "absent"))
     out = tmp_path / "o.tuning"
@@ -164,7 +166,7 @@ def test_the_command_prints_before_and_after_and_json(tmp_path, monkeypatch):
     assert [point["bytes"] for point in value["collectives"][0]["points"]] == [4096]
 
 
-def test_what_cannot_be_tuned_is_refused(tmp_path):
+def test_what_cannot_be_tuned_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"nothing to choose from.*--tune-candidates"):
         tune(TuneRequest(library("odd"), tmp_path / "x"))
     for changes, said in (

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import sys
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 from support.tunable import tunable
@@ -20,7 +21,7 @@ SCRIPT = Path(__file__).parent.parent.parent / "benchmarks" / "tune.py"
 
 
 @pytest.fixture(scope="module")
-def script():
+def script() -> ModuleType:
     if not SCRIPT.is_file():
         pytest.skip("benchmarks/ is not part of the installed package")
     spec = importlib.util.spec_from_file_location("tune_benchmark", SCRIPT)
@@ -34,7 +35,7 @@ def script():
     return module
 
 
-def test_the_page_counts_sizes_within_ten_percent(script):
+def test_the_page_counts_sizes_within_ten_percent(script: ModuleType) -> None:
     def one(chosen: float, embedded: float, settled: bool = True):
         return script.Check(2, "all_reduce", 1024, "a", chosen, "b", 100.0, embedded, settled)
 
@@ -44,7 +45,7 @@ def test_the_page_counts_sizes_within_ten_percent(script):
     assert "| 2, all_reduce | 1K | a | 250.00 | b | 100.00 | 400.00 ? |" in text
 
 
-def test_every_candidate_is_measured_beside_the_chosen_one(script):
+def test_every_candidate_is_measured_beside_the_chosen_one(script: ModuleType) -> None:
     offer = read_offers(read_manifest(tunable()))[0]
     candidates = offer.of(Collective.ALL_REDUCE, None)
     rows = (Row(0, candidates[1].number), Row(40000, candidates[-1].number))
@@ -58,7 +59,7 @@ def test_every_candidate_is_measured_beside_the_chosen_one(script):
         assert not check.settled
 
 
-def test_the_topology_is_one_memory(script, tmp_path):
+def test_the_topology_is_one_memory(script: ModuleType, tmp_path: Path) -> None:
     from collc.topology.graph import plan_graph
     from collc.topology.load import load_topology
 
