@@ -15,6 +15,7 @@ import sys
 from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from collc.choose.table import fastest
 from collc.collectives.model import Collective
@@ -51,11 +52,12 @@ def mean(values: Sequence[float]) -> float:
     return math.exp(sum(map(math.log, values)) / len(values))
 
 
-def allocations(machine: str) -> list[dict]:
+def allocations(machine: str) -> list[dict[str, Any]]:
     """Every connected allocation with its speedups, as `collc plan` tells them."""
     command = [sys.executable, "-m", "collc", "plan", machine, "--allocations", "connected", "--compare", "rings"]
     done = subprocess.run([*command, "--json"], check=True, capture_output=True, text=True)
-    return json.loads(done.stdout)["allocations"]
+    found: list[dict[str, Any]] = json.loads(done.stdout)["allocations"]
+    return found
 
 
 def fraction(text: str) -> float:

@@ -20,6 +20,7 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -143,12 +144,12 @@ def plans(only: str, folder: str | None) -> list[str]:
             continue
         for collective in (C.ALL_GATHER, C.ALL_REDUCE, C.BROADCAST):
             show(f"{case.name}: {collective.value}")
-            made = measured(lambda case=case, c=collective: planned(case.graph(), c))
+            made = measured(partial(planned, case.graph, collective))
             cells = [case.name, collective.value, *made]
             cells.append(case.published if collective is C.ALL_GATHER else "")
             if folder and collective is C.ALL_GATHER:
                 show(f"{case.name}: ForestColl")
-                theirs = measured(lambda case=case: forestcoll(case.graph(), folder), FORESTCOLL_LIMIT)
+                theirs = measured(partial(forestcoll, case.graph, folder), FORESTCOLL_LIMIT)
                 cells += peers(theirs, float(made[3]) if len(made) == 5 else None)
             elif folder:
                 cells += ["", ""]
@@ -166,14 +167,15 @@ def odd(only: str) -> list[str]:
         rooted = "torus" in case.name or "cube" in case.name
         for collective in (C.BROADCAST, C.REDUCE) if rooted else (C.ALL_GATHER, C.ALL_REDUCE, C.BROADCAST):
             show(f"{case.name}: {collective.value}")
-            made = measured(lambda case=case, c=collective: checked(case.graph(), c))
+            made = measured(partial(checked, case.graph, collective))
             lines += row([case.name, collective.value, *made])
     return lines
 
 
-def checked(graph: PlanGraph, collective: Collective) -> list[str]:
+def checked(build: Callable[[], PlanGraph], collective: Collective) -> list[str]:
     """As `planned`, and what the checker takes of it."""
-    cells = planned(graph, collective)
+    graph = build()
+    cells = planned(lambda: graph, collective)
     made = plan(graph, collective)
     start = time.process_time()
     check_packing(graph, made)
@@ -185,7 +187,7 @@ def random_clusters(count: int) -> list[str]:
     rows = []
     for seed in range(count):
         show(f"random cluster {seed}")
-        rows.append(measured(lambda seed=seed: planned(machines.random_cluster(seed), C.ALL_GATHER)))
+        rows.append(measured(partial(planned, partial(machines.random_cluster, seed), C.ALL_GATHER)))
     done = sorted(float(cells[3]) for cells in rows if len(cells) == 5)
     proven = sum(len(cells) == 5 and "bound" not in cells[0] for cells in rows)
     text = f"{count} random clusters of 32 to 512 GPUs, all_gather: {proven} proven optimal; CPU seconds: "
@@ -196,7 +198,8 @@ def random_clusters(count: int) -> list[str]:
     ]
 
 
-def planned(graph: PlanGraph, collective: Collective) -> list[str]:
+def planned(build: Callable[[], PlanGraph], collective: Collective) -> list[str]:
+    graph = build()
     start = time.process_time()
     made = plan(graph, collective)
     seconds = time.process_time() - start
@@ -211,11 +214,12 @@ def bounds() -> list[str]:
     lines = ["## Bounds alone: all_gather on H100 servers", "", *row(head), *row(["---"] * 4)]
     for name, graph, published in BOUNDS:
         show(f"bound: {name}")
-        lines += row([name, *measured(lambda graph=graph: bounded(graph())), published])
+        lines += row([name, *measured(partial(bounded, graph)), published])
     return lines
 
 
-def bounded(graph: PlanGraph) -> list[str]:
+def bounded(build: Callable[[], PlanGraph]) -> list[str]:
+    graph = build()
     start = time.process_time()
     problem = new_problem(Net.of(graph), C.ALL_GATHER, None, graph.servers)
     value, _ = problem_bound(problem, graph.servers)
@@ -260,14 +264,16 @@ def command() -> list[str]:
     return [f"{used.ru_utime + used.ru_stime:.2f}"]
 
 
-def forestcoll(graph: PlanGraph, folder: str) -> list[str]:
+def forestcoll(build: Callable[[], PlanGraph], folder: str) -> list[str]:
     """ForestColl's python on the same graph: [rate, trees, depth, seconds]."""
     import networkx
+
+    graph = build()
 
     sys.path.insert(0, folder)
     import pipeline_allgather  # type: ignore[import-not-found]
 
-    topology = networkx.DiGraph()
+    topology: networkx.DiGraph[tuple[int, int]] = networkx.DiGraph()
     # It sorts vertices, so all names are of one kind.
     label = {v: (0 if v < graph.nranks else -1, v) for v in range(len(graph.vertices))}
     for link in graph.links:

@@ -86,7 +86,7 @@ def build(out: Path, env: Path | None) -> list[Peer]:
 
 
 def _gloo(env: Path | None) -> list[Peer]:
-    for python in [env / "torch" / "bin" / "python"] * (env is not None) + [Path(sys.executable)]:
+    for python in [*([env / "torch" / "bin" / "python"] if env else []), Path(sys.executable)]:
         ask = [str(python), "-c", "import torch; print(torch.__version__)"]
         found = subprocess.run(ask, capture_output=True, text=True, check=False) if python.exists() else None
         if found is not None and found.returncode == 0:

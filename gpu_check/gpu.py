@@ -6,7 +6,7 @@ import ctypes
 import json
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -149,7 +149,7 @@ class Library:
         if not served:
             raise CheckError(f"{path.name} serves no {self.nranks} ranks")
         self.programs = served[0]["programs"]
-        self.streams: list[ctypes.c_void_p | None] = [None] * self.nranks
+        self.streams: Sequence[ctypes.c_void_p | None] = [None] * self.nranks
         # Read when the communicator is made.
         os.environ.pop("COLLC_PROTO", None)
         if protocol is not None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import ctypes
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from functools import lru_cache, partial
-from typing import NamedTuple
 
 import numpy as np
 from gpu import OPS, TYPES, Graph, Library, Progress
@@ -18,7 +18,8 @@ TRANSFERS = ("gather", "scatter", "all_to_all", "send and receive")
 UNTOUCHED = 0xCD
 
 
-class Case(NamedTuple):
+@dataclass(frozen=True)
+class Case:
     collective: str
     type_name: str
     op: str  # "none" where nothing is reduced
@@ -72,8 +73,8 @@ def expected(collective: str, nranks: int, count: int, op: str, salt: int = 0) -
         return [np.concatenate([i[r * count : (r + 1) * count] for i in inputs]) for r in range(nranks)]
     if collective == "send and receive":
         return [inputs[r - 1] for r in range(nranks)]
-    whole = np.stack(inputs)
-    total = {"prod": whole.prod, "max": whole.max, "min": whole.min}.get(op, whole.sum)(axis=0)
+    combine: dict[str, np.ufunc] = {"prod": np.multiply, "max": np.maximum, "min": np.minimum}
+    total = combine.get(op, np.add).reduce(np.stack(inputs))
     total = total // nranks if op == "avg" else total
     if collective == "all_reduce":
         return [total] * nranks
@@ -263,7 +264,9 @@ def in_turn(library: Library, tiny: bool, streams: list[list[ctypes.c_void_p | N
         library.call("all_reduce", there_and_back[turn % 2], case.count, buffers.number, 0)
     cuda.synchronize()
     library.streams = before
-    wanted = encode(expected("all_reduce", n, case.count, "sum")[0] * (n * n), "double").tobytes()
+    first = expected("all_reduce", n, case.count, "sum")[0]
+    assert first is not None
+    wanted = encode(first * (n * n), "double").tobytes()
     right = all(cuda.get(recv, case.count, "f8").tobytes() == wanted for _, recv in buffers.ends)
     buffers.release()
     return right

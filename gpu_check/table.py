@@ -219,4 +219,5 @@ class Runner:
             if "row" in answer:
                 good = bool(answer["good"])
                 self.told |= not good
-                self.table.add(part.library, *answer["row"], good or not part.must_pass)
+                title, text = answer["row"]
+                self.table.add(part.library, title, text, good or not part.must_pass)

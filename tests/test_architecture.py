@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import tomllib
 from pathlib import Path
 
 import networkx
@@ -158,6 +159,21 @@ def test_every_module_says_what_it_is_for(path: Path) -> None:
 def test_files_fit_in_a_head() -> None:
     long = {name_of(p): len(p.read_text().splitlines()) for p in MODULES if len(p.read_text().splitlines()) > 450}
     assert not long
+
+
+def test_mypy_reads_every_python_file() -> None:
+    """All of them in strict mode; only other projects' modules without types may be left out, by name."""
+    top = Path(__file__).parent.parent
+    settings = tomllib.loads((top / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["mypy"]
+    assert settings["strict"]
+    sources = {p: [*p.rglob("*.py")] if p.is_dir() else [p] * (p.suffix == ".py") for p in top.iterdir()}
+    skipped = ("build", "dist")
+    found = {p.name: files for p, files in sources.items() if files and p.name not in skipped and p.name[0] != "."}
+    assert set(found) <= set(settings["files"])
+    own = {"collc", *(path.stem for files in found.values() for path in files)}
+    for override in settings["overrides"]:
+        assert set(override) <= {"module", "ignore_missing_imports", "follow_imports", "follow_imports_for_stubs"}
+        assert own.isdisjoint(name.split(".")[0] for name in override["module"])
 
 
 def test_only_the_pipeline_calls_passes() -> None:

@@ -34,16 +34,17 @@ def test_a_topology_keeps_every_vertex_and_link(machine: str) -> None:
     for x in topology.links:
         data = found[x.src, x.dst, x.kind.value]
         assert (data["gbps"], data["capacity"], data["latency_us"]) == (x.gbps, x.gbps, x.latency_us)
-    servers = {server: {name for name, at in made.nodes(data="server") if at == server} for server in topology.servers}
+    at = {name: data["server"] for name, data in made.nodes(data=True)}
+    servers = {server: {name for name in at if at[name] == server} for server in topology.servers}
     assert servers == {server: set(held) for server, held in topology.servers.items()}
 
 
 def simple(graph: PlanGraph) -> nx.DiGraph[int]:
     """One edge per pair, capacities added."""
     made: nx.DiGraph[int] = nx.DiGraph()
-    for a, b, capacity in to_networkx(graph).edges(data="capacity"):
+    for a, b, data in to_networkx(graph).edges(data=True):
         before = made.get_edge_data(a, b, {"capacity": Fraction(0)})["capacity"]
-        made.add_edge(a, b, capacity=before + capacity)
+        made.add_edge(a, b, capacity=before + data["capacity"])
     return made
 
 
@@ -87,7 +88,7 @@ def test_flows_and_what_is_no_plan() -> None:
     plan = packing.plan(graph, Collective.ALLTOALL)
     made = to_networkx(plan, graph)
     assert made.number_of_edges() == len(plan.flows)
-    assert {phase for _, _, phase in made.edges(data="phase")} == {"flow"}
+    assert {data["phase"] for _, _, data in made.edges(data=True)} == {"flow"}
     assert made.graph == {"name": graph.name, "collective": "alltoall", "root": None, "rate": plan.rate}
     with pytest.raises(TypeError, match="with the graph"):
         to_networkx(plan)  # type: ignore[call-overload]

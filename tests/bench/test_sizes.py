@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from support.cli import collc, refused
@@ -99,7 +100,7 @@ def test_every_worker_answers_what_fails(
     def fails(*_: object) -> None:
         raise error
 
-    answers: list[dict] = []
+    answers: list[dict[str, Any]] = []
     monkeypatch.setattr(worker, "Rank", fails)
     worker.serve(tmp_path, [{"do": "id"}], answers.append)
     monkeypatch.setattr(gpus, "Ranks", fails)
@@ -107,9 +108,9 @@ def test_every_worker_answers_what_fails(
     assert [answer["error"].startswith(said) for answer in answers] == [True, True]
 
 
-def test_a_gpu_without_memory() -> None:
+def test_a_gpu_without_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     driver = gpus.Driver.__new__(gpus.Driver)
-    driver.lib = SimpleNamespace(cuMemAlloc_v2=lambda: 2)
+    monkeypatch.setattr(driver, "lib", SimpleNamespace(cuMemAlloc_v2=lambda: 2), raising=False)
     with pytest.raises(RunError, match="choose a smaller -e"):
         driver("cuMemAlloc_v2")
 

@@ -19,7 +19,7 @@ from collc.checker.manifest import read_claims
 from collc.errors import CollcError
 
 MEMORY = 256 << 20  # what Python's objects take, above the interpreter's own
-OTHERS = (None, True, -1, 1.5, "x", [], {}, [[]], 1 << 80)
+OTHERS: tuple[object, ...] = (None, True, -1, 1.5, "x", [], {}, [[]], 1 << 80)
 
 
 def whole() -> tuple[bytes, bytes, bytes]:

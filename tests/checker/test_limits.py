@@ -10,7 +10,7 @@ import sys
 import zlib
 from collections.abc import Callable, Iterator
 from fractions import Fraction
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -229,7 +229,7 @@ MADE: dict[str, Callable[[], Path]] = {
     "long speeds": long_speeds,
     "many trees": many_trees,
     "large file": large_file,
-    **{f"rows of {array}": lambda array=array: many_rows(array) for array in ARRAYS},
+    **{f"rows of {array}": partial(many_rows, array) for array in ARRAYS},
     "manifest of texts": lambda: manifest_of('"x",'),
     "manifest of lists": lambda: manifest_of("[],"),
     "manifest of objects": lambda: manifest_of('{"a":1},'),
@@ -264,15 +264,17 @@ def within_limits(*command: object) -> str:
 
 
 # The quick ones of each kind; the others take minutes to write.
-QUICK = ("labelling", "programs that share steps", "prices", "long weights", "rows of fifo_readers")
-QUICK += ("manifest of objects",)
+QUICK = (
+    *("labelling", "programs that share steps", "prices", "long weights", "rows of fifo_readers"),
+    "manifest of objects",
+)
 
 
 SELECTED = [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in MADE]
 
 
 @pytest.mark.parametrize("name", SELECTED)
-def test_verify_of_a_library_made_to_cost_much(name):
+def test_verify_of_a_library_made_to_cost_much(name: str) -> None:
     said = within_limits("verify", made(name))
     assert said.startswith("collc: "), said
     assert len(said.splitlines()) == 1, said
@@ -280,14 +282,14 @@ def test_verify_of_a_library_made_to_cost_much(name):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in MADE if not name.startswith(("rows of", "plans"))])
-def test_the_other_commands_on_such_a_library(name):
+def test_the_other_commands_on_such_a_library(name: str) -> None:
     within_limits("inspect", made(name), "--json")
     within_limits("bench", made(name), "-b", "8", "-e", "8")
     within_limits("run", "--lib", made(name), "--", "true")
 
 
 @pytest.mark.slow
-def test_a_large_library_is_proved_by_default():
+def test_a_large_library_is_proved_by_default() -> None:
     """Every connected allocation of a DGX-1V with every candidate, in half of the steps that a library may take."""
     path = tables_library("dgx1v", allocations="connected", tuning=True)
     assert path.stat().st_size > 4 << 20
@@ -296,7 +298,7 @@ def test_a_large_library_is_proved_by_default():
 
 
 @pytest.mark.parametrize("ranks", [64, 4096])
-def test_a_short_text_of_a_large_program(tmp_path, ranks):
+def test_a_short_text_of_a_large_program(tmp_path: Path, ranks: int) -> None:
     """All ranks of an alltoall have a block for each other: 16 million of them."""
     text = f"collc-ir/1 alltoall ranks={ranks} slots=1 chunk=256\nshare 0: block 0 [0, 1)\n"
     (tmp_path / "large.ir").write_text(text)
@@ -304,7 +306,7 @@ def test_a_short_text_of_a_large_program(tmp_path, ranks):
     assert ("steps to read" if ranks == 4096 else "the shares of block") in said
 
 
-def test_a_text_whose_waits_take_long_to_follow(tmp_path):
+def test_a_text_whose_waits_take_long_to_follow(tmp_path: Path) -> None:
     """A chain of ranks against the order in which they are looked at; it is right, and proved where that is asked."""
     ranks = 3000
     whole = Share(0, Fraction(0), Fraction(1))
@@ -328,7 +330,7 @@ def fill() -> None:
         held.append(bytes(1 << 16))
 
 
-def test_what_runs_inside_is_ended_and_what_comes_after_is_not():
+def test_what_runs_inside_is_ended_and_what_comes_after_is_not() -> None:
     said = r"x: takes more than 10 steps to read \(try\)"
     with limited(Path("x"), work=10):
         spend(4)
@@ -349,13 +351,13 @@ def test_what_runs_inside_is_ended_and_what_comes_after_is_not():
     spend(1 << 60)
 
 
-def test_the_count_of_one_file_is_not_that_of_the_next():
+def test_the_count_of_one_file_is_not_that_of_the_next() -> None:
     for _ in range(3):
         with limited(Path("x"), work=10):
             spend(10)
 
 
-def test_a_common_denominator_is_bounded_where_the_numbers_are_a_files():
+def test_a_common_denominator_is_bounded_where_the_numbers_are_a_files() -> None:
     primes = [Fraction(1, 2**61 + 2 * i + 1) for i in range(200)]
     assert common_denominator(primes).bit_length() > MOST_BITS
     with pytest.raises(RunError, match="4096 bits for a common denominator"), limited(Path("x")):

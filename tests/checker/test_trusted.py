@@ -13,9 +13,11 @@ import collc
 
 ROOT = Path(collc.__file__).parent
 # Data types, and the errors that carry a place: they compute nothing that is claimed.
-TYPES = ("__init__.py", "errors.py", "topology/model.py", "topology/__init__.py", "packing/__init__.py")
-TYPES += ("limits.py",)  # bounds on work: it can refuse, and accepts nothing
-TYPES += ("packing/model.py", "ir/__init__.py", "ir/nodes.py", "collectives/__init__.py", "collectives/model.py")
+TYPES = (
+    *("__init__.py", "errors.py", "topology/model.py", "topology/__init__.py", "packing/__init__.py"),
+    "limits.py",  # bounds on work: it can refuse, and accepts nothing
+    *("packing/model.py", "ir/__init__.py", "ir/nodes.py", "collectives/__init__.py", "collectives/model.py"),
+)
 # Of the package that reads libraries and fits their parts together; and with the proofs of plans and programs.
 OWN, ALL = 1000, 1900
 

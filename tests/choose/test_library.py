@@ -7,6 +7,7 @@ import json
 from fractions import Fraction
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support.libraries import ODD
@@ -79,7 +80,8 @@ def test_every_collective_and_root_has_a_program_for_every_size(name: str) -> No
         if key not in last:
             assert least == 0
         else:
-            assert least is None or (last[key] is not None and least > last[key])
+            before = last[key]
+            assert least is None or (before is not None and least > before)
         last[key] = least
         assert (entry.program.collective, entry.program.root) == key
         assert entry.program.chunk_bytes % 16 == 0
@@ -177,7 +179,7 @@ def test_plans_of_equal_trees_are_held_once() -> None:
     found = choose_programs(graph, packed(graph), HOST, Strategy.PACKED, for_tuning=True)
     for collective in FEW:
         own = [e for e in found.entries if found.plans[e.plan].collective is collective and e.when.min_bytes is None]
-        shapes = {}
+        shapes: dict[tuple[int | None, frozenset[object]], set[int]] = {}
         for entry in own:
             parts = schedule_trees(found.plans[entry.plan], 2).parts
             key = (found.plans[entry.plan].root, frozenset((p.lo, p.hi, p.reduce, p.broadcast, p.block) for p in parts))
@@ -193,13 +195,14 @@ def test_a_candidate_with_a_proof_says_how_far_below_the_best_it_is(tmp_path: Pa
     ring = with_proof(candidate(graph, Collective.ALL_REDUCE, None, "ring"), best)
     check_packing(graph, ring)
     assert ring.rate is not None
+    assert ring.bound is not None
     assert ring.bound == best.rate
     assert ring.rate < ring.bound
     assert not ring.optimal
 
 
 @cache
-def _allocation() -> tuple[PlanFile, Chosen, dict]:
+def _allocation() -> tuple[PlanFile, Chosen, dict[str, Any]]:
     graph = graph_of("dgx1v", "gpu0,gpu1,gpu2,gpu3")
     found = held(Strategy.PACKED, HOST, True)
     document = PlanFile(graph.name, fingerprint(graph), graph, found.plans)
@@ -208,7 +211,7 @@ def _allocation() -> tuple[PlanFile, Chosen, dict]:
     return document, found, manifest
 
 
-def check(document: PlanFile, found: Chosen, manifest: dict) -> None:
+def check(document: PlanFile, found: Chosen, manifest: dict[str, Any]) -> None:
     claims = read_claims(json.dumps(manifest).encode(), Path("lib"))["allocations"][0]
     programs = tuple(entry.program for entry in found.entries)
     when = tuple(entry.when for entry in found.entries)

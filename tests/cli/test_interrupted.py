@@ -10,7 +10,10 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from typing import IO
 
 import pytest
 from support.cli import collc
@@ -108,7 +111,7 @@ def end(folder: Path, name: str, number: signal.Signals, group: bool, moment: fl
 
 @pytest.mark.parametrize("number", ENDS)
 @pytest.mark.parametrize("name", LONG)
-def test_a_signal_ends_what_a_command_started(tmp_path: Path, name: str, number: int) -> None:
+def test_a_signal_ends_what_a_command_started(tmp_path: Path, name: str, number: signal.Signals) -> None:
     # Ctrl-C reaches all processes of a terminal, `kill` one.
     end(tmp_path, name, number, group=number == signal.SIGINT, moment=None)
 
@@ -118,7 +121,7 @@ def test_a_signal_ends_what_a_command_started(tmp_path: Path, name: str, number:
 @pytest.mark.parametrize("group", [True, False])
 @pytest.mark.parametrize("number", ENDS)
 @pytest.mark.parametrize("name", LONG)
-def test_signals_at_many_moments(tmp_path: Path, name: str, number: int, group: bool, moment: float) -> None:
+def test_signals_at_many_moments(tmp_path: Path, name: str, number: signal.Signals, group: bool, moment: float) -> None:
     end(tmp_path, name, number, group, moment)
 
 
@@ -161,13 +164,22 @@ def test_what_is_whole_is_not_interrupted(tmp_path: Path) -> None:
     assert x.read_text() == "old"
 
 
-def run(*words: str, **settings: object) -> subprocess.CompletedProcess[bytes]:
+def run(
+    *words: str,
+    stdout: IO[bytes] | int,
+    env: dict[str, str] | None = None,
+    cwd: Path | None = None,
+    preexec_fn: Callable[[], object] | None = None,
+) -> subprocess.CompletedProcess[bytes]:
     return subprocess.run(
         [sys.executable, "-m", "collc", *words],
         stderr=subprocess.PIPE,
         check=False,
         timeout=300,
-        **settings,  # type: ignore[call-overload]
+        stdout=stdout,
+        env=env,
+        cwd=cwd,
+        preexec_fn=preexec_fn,
     )
 
 
@@ -185,7 +197,7 @@ def test_a_reader_that_goes_and_a_disk_that_is_full(words: list[str]) -> None:
         assert len(done.stderr.splitlines()) == 1
     # No standard output or error at all, as daemons start programs.
     for number in (1, 2):
-        done = run(*words, stdout=subprocess.DEVNULL, preexec_fn=lambda number=number: os.close(number))
+        done = run(*words, stdout=subprocess.DEVNULL, preexec_fn=partial(os.close, number))
         assert b"Traceback" not in done.stderr
 
 

@@ -19,7 +19,8 @@ FIXED = ("--plan", "rings", "--chunk", "256K", "--channels", "6")
 def rows(*argv: str | int) -> dict[str, Any]:
     result = collc("simulate", *argv, "--json")
     assert result.code == 0, result.err
-    return json.loads(result.out)
+    answer: dict[str, Any] = json.loads(result.out)
+    return answer
 
 
 def test_rows_are_the_contract() -> None:

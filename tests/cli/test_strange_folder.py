@@ -30,7 +30,7 @@ gpus: 2
 links: [{between: [gpu0, gpu1], kind: nvlink, gbps: 17}]
 """
 # The words of each command; LIB and TUNABLE are libraries, IR a program.
-COMMAND_LINES = {
+COMMAND_LINES: dict[str, list[list[str]]] = {
     "probe": [["--cpu"], ["--cpu", "--measure"]],
     "compile": [["box.yaml", "--target", "host", "--collective", "broadcast", "-o", "libcollc-own.so"]],
     "bench": [["LIB", "-e", "8", "-n", "1", "-w", "0", "--collective", "all_reduce"]],
@@ -84,8 +84,8 @@ def test_nothing_that_lies_about_runs(trapped: tuple[Path, Path], name: str, mod
             path.unlink() if path.is_file() else path.rmdir()
         (folder / "collc").rmdir()
         # runpy imports these before a line of ours.
-        for path in ("sitecustomize.py", "usercustomize.py"):
-            (folder / path).unlink()
+        for early in ("sitecustomize.py", "usercustomize.py"):
+            (folder / early).unlink()
     environment = {**os.environ, "PATH": f":{os.environ['PATH']}:", "LD_LIBRARY_PATH": ""}
     environment.pop("PYTHONPATH", None)
     for words in COMMAND_LINES[name]:

@@ -49,7 +49,7 @@ def test_an_undefined_value_is_an_error() -> None:
 
 
 @pytest.mark.parametrize("target", [HOST, CUDA], ids=["host", "cuda"])
-def test_tables_decode_to_the_programs_they_came_from(target: str) -> None:
+def test_tables_decode_to_the_programs_they_came_from(target: Target) -> None:
     """What a built library holds is what was verified, up to the numbers of FIFOs."""
     made = programs(target=target)
     built = TableBuilder()

@@ -278,8 +278,8 @@ def emulate(
     text = message.value.decode()
     assert bool(failed) == bool(text)
     reports = {r: tuple(report[4 * r : 4 * r + 4]) for r in range(tables.nranks) if report[4 * r]}
-    rows = [tuple(ticks[4 * c : 4 * c + 4]) for c in range(MOST_CHANNELS * tables.nranks)]
-    per_rank = [rows[r * MOST_CHANNELS : (r + 1) * MOST_CHANNELS] for r in range(tables.nranks)]
+    counted = [tuple(ticks[4 * c : 4 * c + 4]) for c in range(MOST_CHANNELS * tables.nranks)]
+    per_rank = [counted[r * MOST_CHANNELS : (r + 1) * MOST_CHANNELS] for r in range(tables.nranks)]
     return Outcome(text, reports, run.switches, per_rank)  # type: ignore[arg-type]
 
 

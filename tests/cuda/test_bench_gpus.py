@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -18,9 +19,9 @@ SMALL = ("-b", "4K", "-e", "4K", "-n", "2", "-w", "1")
 
 
 def bench(
-    *options: str, counters: bool = False, driver: bool = True, **settings: str
+    *options: str, counters: bool = False, driver: bool = True, settings: Mapping[str, str] | None = None
 ) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1", "COLLC_SHARE_GPU": "1", **settings}
+    environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1", "COLLC_SHARE_GPU": "1", **(settings or {})}
     environment["LD_LIBRARY_PATH"] = str(mock_driver(counters)) if driver else ""
     command = [sys.executable, "-m", "collc", "bench", str(library(counters)), *SMALL]
     return subprocess.run(
@@ -30,7 +31,7 @@ def bench(
 
 @pytest.mark.parametrize("gpus", ["1", "3"])
 def test_every_collective_is_measured_and_right(gpus: str) -> None:
-    done = bench("--json", "-r", "1", MOCK_GPUS=gpus)
+    done = bench("--json", "-r", "1", settings={"MOCK_GPUS": gpus})
     assert done.returncode == 0, done.stderr
     rows = json.loads(done.stdout)["rows"]
     assert {row["collective"] for row in rows} == {"all_reduce", "broadcast", "reduce", "all_gather", "reduce_scatter"}
@@ -43,7 +44,7 @@ def test_every_collective_is_measured_and_right(gpus: str) -> None:
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_the_table_names_the_protocol_that_ran(protocol: str) -> None:
-    done = bench("--collective", "all_reduce", "--json", COLLC_PROTO=protocol)
+    done = bench("--collective", "all_reduce", "--json", settings={"COLLC_PROTO": protocol})
     assert done.returncode == 0, done.stderr
     assert {row["proto"] for row in json.loads(done.stdout)["rows"]} == {protocol}
 
@@ -52,7 +53,7 @@ def test_the_table_names_the_protocol_that_ran(protocol: str) -> None:
 def test_where_the_time_went(protocol: str) -> None:
     """The mock's clock counts its own switches, one to a nanosecond: parts mean nothing beside its wall clock."""
     options = ("--collective", "all_reduce", "--collective", "broadcast", "--breakdown")
-    done = bench(*options, "--json", counters=True, COLLC_PROTO=protocol)
+    done = bench(*options, "--json", counters=True, settings={"COLLC_PROTO": protocol})
     assert done.returncode == 0, done.stderr
     for row in json.loads(done.stdout)["rows"]:
         assert row["wrong"] == 0
@@ -91,7 +92,7 @@ def test_without_a_driver_bench_says_so() -> None:
 
 def test_a_launcher_of_several_processes_is_refused_once() -> None:
     torchrun = {"RANK": "0", "WORLD_SIZE": "3", "LOCAL_RANK": "0", "MASTER_ADDR": "localhost", "MASTER_PORT": "29555"}
-    done = bench("--collective", "broadcast", **torchrun)
+    done = bench("--collective", "broadcast", settings=torchrun)
     assert done.returncode == 2
     assert "on GPUs one process holds all ranks" in done.stderr
 

@@ -7,8 +7,10 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
+from typing import Any
 from unittest import mock
 
 import cuda_emulator
@@ -28,6 +30,10 @@ HERE = Path(__file__).parent
 REDUCTIONS = ("all_reduce", "reduce", "reduce_scatter")
 
 
+# Groups of calls: collective, type, operation, root, count, in place.
+Script = Sequence[Sequence[Sequence[object]]]
+
+
 @cache
 def mock_driver(counters: bool = False) -> Path:
     """The folder of the mock libcuda.so.1, whose kernels may count where their time goes."""
@@ -43,7 +49,8 @@ def mock_driver(counters: bool = False) -> Path:
         units = [str(emulation / name) for name in ("emulator.cpp", "mock_driver.cpp")]
         run_tool([compiler.path, "-shared", "-Wl,-Bsymbolic", *flags, *include, *units, "-o", str(made)])
 
-    key = [compiler.version, *["counters"] * counters, *(s.read_bytes() for s in sources)]
+    key: list[str | bytes] = [compiler.version, *(["counters"] if counters else [])]
+    key += [source.read_bytes() for source in sources]
     return cached(content_key(key), "libcuda.so.1", make).parent
 
 
@@ -67,7 +74,7 @@ def library(counters: bool = False) -> Path:
     return out
 
 
-def run(script: list[list[list[object]]], devices: list[int], **settings: str) -> dict[str, object]:
+def run(script: Script, devices: list[int], **settings: str) -> dict[str, Any]:
     environment = {
         **os.environ,
         "LD_LIBRARY_PATH": str(mock_driver()),
@@ -89,8 +96,8 @@ def run(script: list[list[list[object]]], devices: list[int], **settings: str) -
     return answer
 
 
-def calls_of(type_name: str, in_place: bool) -> list[list[list[object]]]:
-    made: list[list[list[object]]] = []
+def calls_of(type_name: str, in_place: bool) -> Script:
+    made: list[list[Sequence[object]]] = []
     for collective in ("all_reduce", "broadcast", "reduce", "all_gather", "reduce_scatter"):
         for op in ("sum", "avg", "max") if collective in REDUCTIONS else (None,):
             made.append([[collective, type_name, op, 1 if collective in ("broadcast", "reduce") else 0, 777, in_place]])
@@ -125,7 +132,7 @@ def test_ranks_on_gpus_of_their_own_reach_each_others_memory(seed: str) -> None:
 
 
 def test_a_group_holds_several_calls_of_each_rank() -> None:
-    group = [
+    group: list[Sequence[object]] = [
         ["all_reduce", "float", "sum", 0, 1001, False],
         ["all_gather", "int32", None, 0, 33, False],
         ["all_reduce", "float", "min", 0, 5, True],

@@ -142,7 +142,8 @@ def test_floats_have_the_interpreters_bits(kernel: str, protocol: str) -> None:
 
 def _bfloat16(array: Array) -> Array:
     bits = array.astype("f4").view("u4")
-    return ((bits + 0x7FFF + (bits >> 16 & 1)) & np.uint32(0xFFFF0000)).astype("u4").view("f4")
+    rounded: Array = ((bits + 0x7FFF + (bits >> 16 & 1)) & np.uint32(0xFFFF0000)).astype("u4").view("f4")
+    return rounded
 
 
 def three_calls(nranks: int = 3, seed: int = 1) -> tuple[PackedTables, list[tuple[Call, list[Any]]]]:
@@ -186,8 +187,9 @@ def test_an_abort_ends_every_wait(abort_at: int, protocol: str) -> None:
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_a_silent_peer_is_named_after_the_time_limit(protocol: str) -> None:
     tables, made = three_calls(2)
-    limit = {"timeout_ns": 5_000_000_000, "missing_rank": 1}
-    outcome = emulate(build_emulator(), tables, [made[0][0]], seed=3, protocol=protocol, **limit)
+    outcome = emulate(
+        build_emulator(), tables, [made[0][0]], seed=3, protocol=protocol, timeout_ns=5_000_000_000, missing_rank=1
+    )
     assert outcome.failure == ""
     state, peer, _, _ = outcome.reports[0]
     assert (state, peer) == (2, 1)

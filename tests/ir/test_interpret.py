@@ -11,6 +11,7 @@ from collc.collectives.model import Collective
 from collc.errors import IRError
 from collc.ir.interpret import cut_share, run, run_on_sets
 from collc.ir.nodes import Program
+from collc.options import Target
 
 
 def check_sets(program: Program, outputs: list[np.ndarray]) -> None:
@@ -28,7 +29,7 @@ def check_sets(program: Program, outputs: list[np.ndarray]) -> None:
 @pytest.mark.parametrize("collective", TREE_COLLECTIVES, ids=lambda c: c.value)
 @pytest.mark.parametrize("target", [HOST, CUDA], ids=["host", "cuda"])
 @pytest.mark.parametrize("nranks", [1, 2, 3, 6])
-def test_every_stage_computes_the_collective_on_sets(collective: Collective, target: str, nranks: int) -> None:
+def test_every_stage_computes_the_collective_on_sets(collective: Collective, target: Target, nranks: int) -> None:
     for seed in range(4):
         for _, program in lowered(random_schedule(collective, nranks, seed), target):
             for resident in (1, 2, None):
@@ -44,6 +45,7 @@ def reference(program: Program, inputs: list[np.ndarray], count: int) -> list[np
         case Collective.REDUCE:
             return [total if r == root else None for r in range(nranks)]
         case Collective.BROADCAST:
+            assert root is not None
             return [inputs[root]] * nranks
         case Collective.ALL_GATHER:
             return [np.concatenate(inputs)] * nranks
@@ -87,7 +89,7 @@ def test_numbers_for_any_count(collective: Collective, count: int, in_place: boo
 def test_the_order_of_reduction_is_fixed() -> None:
     program = lowered(random_schedule(Collective.ALL_REDUCE, 6, seed=1))[-1][1].replace(chunk_bytes=64)
     inputs = [np.random.default_rng(r).normal(size=333).astype(np.float32) for r in range(6)]
-    seen = set()
+    seen: set[bytes] = set()
     for seed in range(5):
         outputs = [np.zeros(333, np.float32) for _ in range(6)]
         run(program, inputs, outputs, np.add, count=333, seed=seed, resident=1 + seed % 3)

@@ -12,10 +12,11 @@ from support.programs import CUDA, HOST, TREE_COLLECTIVES, chain, final, random_
 from collc.collectives.model import Collective
 from collc.errors import IRError
 from collc.ir.printer import parse_program, print_program
+from collc.options import Target
 
 
 @given(st.sampled_from(TREE_COLLECTIVES), st.integers(1, 7), st.integers(0, 99), st.sampled_from([HOST, CUDA]))
-def test_reads_back_what_it_prints(collective: Collective, nranks: int, seed: int, target: str) -> None:
+def test_reads_back_what_it_prints(collective: Collective, nranks: int, seed: int, target: Target) -> None:
     program = final(random_schedule(collective, nranks, seed), target)
     text = print_program(program)
     assert parse_program(text) == program

@@ -50,7 +50,7 @@ def edges(program: Program) -> Counter[tuple[int, int, tuple[int, ...]]]:
 @pytest.mark.parametrize("target", [HOST, CUDA], ids=["host", "cuda"])
 @pytest.mark.parametrize("collective", COMPILED, ids=lambda c: c.value)
 @pytest.mark.parametrize("machine", MACHINES)
-def test_fifos_have_the_links_of_the_plans_hops(machine: str, collective: Collective, target: str) -> None:
+def test_fifos_have_the_links_of_the_plans_hops(machine: str, collective: Collective, target: Target) -> None:
     plan, program = plan_of(machine, collective), lowered(machine, collective, target)
     wanted = Counter((h.src, h.dst, h.links) for tree in plan.trees for h in (*tree.reduce, *tree.broadcast))
     assert edges(program) == wanted

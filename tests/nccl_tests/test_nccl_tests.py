@@ -9,9 +9,8 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from elftools.elf.dynamic import DynamicSection
-from elftools.elf.elffile import ELFFile
 from preloads import counts, environment
+from support.elf import needed
 from support.libraries import library
 
 pytestmark = pytest.mark.slow
@@ -20,14 +19,6 @@ RANKS = 8
 REDUCING = ("all_reduce", "reduce", "reduce_scatter")
 # size, count, type, operation, root, then time, two bandwidths and #wrong, twice
 ROW = re.compile(r"\s*(\d+)\s+(\d+)\s+(\w+)\s+(\w+ )?\s*(-?\d+)((?:\s+[\d.]+){3})\s+N/A((?:\s+[\d.]+){3})\s+N/A\s*")
-
-
-def needed(binary: Path) -> set[str]:
-    """The libraries that a program asks the loader for."""
-    with binary.open("rb") as file:
-        dynamic = ELFFile(file).get_section_by_name(".dynamic")
-        assert isinstance(dynamic, DynamicSection)
-        return {tag.needed for tag in dynamic.iter_tags() if tag.entry.d_tag == "DT_NEEDED"}
 
 
 def binaries() -> list[Path]:

@@ -38,7 +38,7 @@ def test_whoever_reads_a_tree_that_is_none_gets_an_answer() -> None:
 
 
 def printed(text: str, before: str) -> dict[str, int]:
-    return {line.split()[0]: int(re.search(before, line)[1]) for line in text.splitlines() if re.search(before, line)}
+    return {line.split()[0]: int(found[1]) for line in text.splitlines() if (found := re.search(before, line))}
 
 
 def test_plan_compile_and_inspect_print_the_same_depth(tmp_path: Path) -> None:
@@ -56,7 +56,7 @@ def test_plan_compile_and_inspect_print_the_same_depth(tmp_path: Path) -> None:
     manifest = json.loads(collc("inspect", library, "--json").out)
     held = {p["collective"]: p["depth"] for p in manifest["allocations"][0]["programs"] if p["plan"] == "trees"}
     assert set(compiled) == set(held) == {"all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce"}
-    counted = {}
+    counted: dict[str, int] = {}
     for plan in document["plans"]:
         for tree in plan.get("trees", ()):
             for phase, (child, parent) in {"reduce": (0, 1), "broadcast": (1, 0)}.items():

@@ -25,7 +25,7 @@ TREES = [c for c in Collective if c.uses_trees]
 @pytest.mark.parametrize("root", range(8))
 def test_dgx1v_broadcast_needs_four_trees(root: int) -> None:
     made = plan(dgx1(), C.BROADCAST, root, "ilp")
-    assert (made.rate, len(made.trees), made.optimal) == (150, 4, True)
+    assert (made.rate, len(made.trees), made.optimal) == (Fraction(150), 4, True)
     assert made.remark.startswith("4 trees: proven")
 
 

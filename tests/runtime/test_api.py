@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from elftools.elf.elffile import ELFFile
+from support import elf
 from support.libraries import client, fake_nccl, library, run_client
 from support.ranks import INVALID_USAGE, ranks
 
@@ -34,19 +34,12 @@ TEAMS = {"ncclTeamWorld", "ncclTeamLsa", "ncclTeamRail", "ncclTeamRankToWorld", 
 
 
 def exported(path: Path) -> dict[str, str]:
-    with path.open("rb") as file:
-        table = ELFFile(file).get_section_by_name(".dynsym")
-        return {s.name: s["st_info"]["bind"] for s in table.iter_symbols() if s["st_shndx"] != "SHN_UNDEF" and s.name}
+    return {s.name: s["st_info"]["bind"] for s in elf.symbols(path) if s["st_shndx"] != "SHN_UNDEF" and s.name}
 
 
 def imported(path: Path) -> tuple[set[str], set[str]]:
     """The libraries and the symbols that a library needs."""
-    with path.open("rb") as file:
-        elf = ELFFile(file)
-        tags = elf.get_section_by_name(".dynamic").iter_tags()
-        needed = {tag.needed for tag in tags if tag.entry.d_tag == "DT_NEEDED"}
-        symbols = elf.get_section_by_name(".dynsym").iter_symbols()
-        return needed, {s.name for s in symbols if s["st_shndx"] == "SHN_UNDEF" and s.name}
+    return elf.needed(path), {s.name for s in elf.symbols(path) if s["st_shndx"] == "SHN_UNDEF" and s.name}
 
 
 @pytest.mark.parametrize("ways", ["threads", "processes"])

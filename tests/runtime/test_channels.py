@@ -13,7 +13,7 @@ HERE = Path(__file__).parent
 
 @pytest.mark.parametrize(("channels", "ways"), [("1", "threads"), ("2", "thread")])
 def test_fewer_channels_side_by_side_do_the_same(channels: str, ways: str) -> None:
-    done = run_client([client(HERE / "client.c", "cores"), ways, "3"], COLLC_CHANNELS=channels)
+    done = run_client([client(HERE / "client.c", "cores"), ways, "3"], settings={"COLLC_CHANNELS": channels})
     assert int(done.stdout.split()[0]) > 1_000_000
 
 

@@ -141,7 +141,7 @@ class Chaos:
                 self.team.tell(rank, do="call")  # who needed the dead one no more learns of it now
             for rank, answer in {rank: self.team.hear(rank, DEADLINE) for rank in self.left}.items():
                 assert answer["result"] == REMOTE_ERROR, (answers[rank], answer)
-                assert f"rank {self.victim} has died" in answer["text"], (answers[rank], answer)
+                assert f"rank {self.victim} has died" in str(answer["text"]), (answers[rank], answer)
         elif self.fault == "stops":
             failed = [answer for answer in answers.values() if answer["result"] != SUCCESS]
             assert all(answer["result"] == REMOTE_ERROR and "COLLC_TIMEOUT" in str(answer["text"]) for answer in failed)

@@ -17,7 +17,7 @@ SOURCE = Path(__file__).parent / "client.c"
     [("pair", 2, "1"), ("odd", 3, "1"), ("cores", 3, "1"), ("cores", 3, "0"), ("dgx1v", 8, "1")],
 )
 def test_every_element_of_every_call(machine: str, ranks: int, ways: str, direct: str) -> None:
-    done = run_client([client(SOURCE, machine), ways, str(ranks)], COLLC_DIRECT=direct)
+    done = run_client([client(SOURCE, machine), ways, str(ranks)], settings={"COLLC_DIRECT": direct})
     assert int(done.stdout.split()[0]) > 1_000_000
 
 

@@ -135,7 +135,7 @@ def test_who_goes_after_its_part_disturbs_nobody(first: int, goes: str) -> None:
 @pytest.mark.parametrize(("machine", "nranks", "rounds"), [("odd", 3, 200), ("dgx1v", 8, 80)])
 @pytest.mark.parametrize("way", [{}, {"COLLC_PROTO": "Simple", "COLLC_DIRECT": "1"}], ids=["as it is", "direct"])
 def test_processes_end_when_they_like(machine: str, nranks: int, rounds: int, way: dict[str, str]) -> None:
-    run_client([client(HERE / "ends.c", machine), str(nranks), str(rounds), "1"], f"{rounds} rounds right\n", **way)
+    run_client([client(HERE / "ends.c", machine), str(nranks), str(rounds), "1"], f"{rounds} rounds right\n", way)
 
 
 def test_abort_frees_the_others() -> None:

@@ -66,14 +66,14 @@ def test_without_the_fence_both_miss_it() -> None:
 
 @pytest.mark.parametrize(("refuse", "ways"), [("all", "threads"), ("all", "processes"), ("one", "processes")])
 def test_every_call_without_membarrier(refuse: str, ways: str) -> None:
-    done = run_client([client(HERE / "client.c", "cores"), ways, "3", "mixed"], **refusing(refuse))
+    done = run_client([client(HERE / "client.c", "cores"), ways, "3", "mixed"], settings=refusing(refuse))
     assert len(refusals(done)) == (3 if (refuse, ways) == ("all", "processes") else 1)
 
 
 @pytest.mark.parametrize("ways", ["threads", "processes"])
 @pytest.mark.parametrize("refuse", ["all", "late"])
 def test_an_abort_while_others_read_without_membarrier(refuse: str, ways: str) -> None:
-    done = run_client([client(HERE / "abort.c", "cores"), ways, "3", "memalloc"], " calls\n", **refusing(refuse))
+    done = run_client([client(HERE / "abort.c", "cores"), ways, "3", "memalloc"], " calls\n", refusing(refuse))
     assert sum(refusals(done)) > 0
 
 

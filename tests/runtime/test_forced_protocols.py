@@ -30,7 +30,7 @@ every_way = pytest.mark.parametrize("way", WAYS)
 
 
 def check_client(way: str, machine: str, nranks: int, kind: str) -> None:
-    done = run_client([client(SOURCE, machine), kind, str(nranks)], timeout=600, **WAYS[way])
+    done = run_client([client(SOURCE, machine), kind, str(nranks)], settings=WAYS[way], timeout=600)
     assert int(done.stdout.split()[0]) > 1_000_000
 
 

@@ -16,7 +16,7 @@ HERE = Path(__file__).parent
 @pytest.mark.parametrize(("ways", "direct"), [("processes", "1"), ("processes", "0"), ("threads", "1")])
 @pytest.mark.parametrize(("machine", "ranks"), [("pair", 2), ("odd", 3), ("cores", 3)])
 def test_buffers_come_and_go_and_leave_nothing(machine: str, ranks: int, ways: str, direct: str) -> None:
-    done = run_client([client(HERE / "memalloc.c", machine), ways, str(ranks)], COLLC_DIRECT=direct)
+    done = run_client([client(HERE / "memalloc.c", machine), ways, str(ranks)], settings={"COLLC_DIRECT": direct})
     assert int(done.stdout.split()[0]) > 5_000_000
 
 
@@ -29,7 +29,7 @@ def test_buffers_come_and_go_and_leave_nothing(machine: str, ranks: int, ways: s
     ],
 )
 def test_programs_of_one_hop_map_such_buffers(machine: str, settings: dict[str, str], maps: str) -> None:
-    run_client([client(HERE / "memalloc.c", machine), "processes", "3"], MAPS=maps, **settings)
+    run_client([client(HERE / "memalloc.c", machine), "processes", "3"], settings={"MAPS": maps, **settings})
 
 
 @pytest.mark.parametrize(
@@ -44,7 +44,9 @@ def test_results_larger_than_the_caches(machine: str, ranks: int, ways: str, buf
 @pytest.mark.parametrize("machine", ["odd", "cores"])
 def test_what_cannot_be_mapped_comes_through_slots(machine: str) -> None:
     preload = str(shared_library(HERE / "refuse_open.c"))
-    done = run_client([client(HERE / "memalloc.c", machine), "processes", "3"], LD_PRELOAD=preload, FIRST_TRIES="2")
+    done = run_client(
+        [client(HERE / "memalloc.c", machine), "processes", "3"], settings={"LD_PRELOAD": preload, "FIRST_TRIES": "2"}
+    )
     assert sum(map(int, re.findall(r"refused (\d+) times", done.stderr))) > 10
 
 
@@ -54,7 +56,7 @@ def test_an_abort_while_others_read_such_buffers(ways: str) -> None:
 
 
 def test_a_rank_stopped_while_it_writes_into_another_cannot_do_so_later() -> None:
-    run_client([client(HERE / "stopped.c", "cores:2..3")], "untouched\n", COLLC_TIMEOUT="0.5")
+    run_client([client(HERE / "stopped.c", "cores:2..3")], "untouched\n", {"COLLC_TIMEOUT": "0.5"})
 
 
 @pytest.mark.parametrize("ways", ["threads", "processes"])
@@ -68,11 +70,11 @@ def test_every_call_on_such_buffers(machine: str, ranks: int, buffers: str, ways
     ("protocol", "machine"), [("Simple", "cores"), ("simple", "odd"), ("LL", "cores"), ("LL128", "odd")]
 )
 def test_every_call_with_a_protocol_forced(machine: str, protocol: str) -> None:
-    run_client([client(HERE / "client.c", machine), "thread", "3", "mixed"], COLLC_PROTO=protocol)
+    run_client([client(HERE / "client.c", machine), "thread", "3", "mixed"], settings={"COLLC_PROTO": protocol})
 
 
 def test_small_chunks_travel_in_lines_between_processes() -> None:
-    run_client([client(HERE / "client.c", "pair"), "processes", "2"], COLLC_PROTO="LL")
+    run_client([client(HERE / "client.c", "pair"), "processes", "2"], settings={"COLLC_PROTO": "LL"})
 
 
 def test_a_protocol_that_is_none_is_refused() -> None:

@@ -22,7 +22,7 @@ SIZES = ("line", "slot", "direct", "large")
 
 def check(machine: str, ways: str, buffers: str, size: str, stride: int, first: int) -> None:
     program = client(HERE / "mismatch.c", machine)
-    command = [program, ways, "3", size, buffers, str(stride), str(first)]
+    command: list[str | Path] = [program, ways, "3", size, buffers, str(stride), str(first)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=3000, check=False)
     assert done.returncode == 0, f"status {done.returncode}: {done.stderr}"
     assert done.stdout.endswith("all found\n")

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support.ranks import INVALID_USAGE, SUCCESS, ranks
@@ -19,15 +20,16 @@ from collc.checker.library import read_manifest
 
 
 @cache
-def programs() -> list[dict]:
-    return read_manifest(tunable())["allocations"][0]["programs"]
+def programs() -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = read_manifest(tunable())["allocations"][0]["programs"]
+    return found
 
 
 @cache
 def machine() -> str:
     library = Nccl(tunable()).lib
     library.collc_machine.restype = ctypes.c_char_p
-    return library.collc_machine().decode()
+    return str(library.collc_machine(), "utf-8")
 
 
 def head() -> list[str]:

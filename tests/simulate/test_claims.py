@@ -48,8 +48,11 @@ def test_a_compared_machine_has_an_error_and_a_range() -> None:
     assert found.compared
     assert not found.fitted
     assert "v100-2019-all_reduce" in found.tables
+    assert found.median_error is not None
     assert 0 < found.median_error < 0.5
-    low, high = found.range_us(100.0)
+    bounds = found.range_us(100.0)
+    assert bounds is not None
+    low, high = bounds
     assert low <= 100.0 <= high
     assert low < high
 

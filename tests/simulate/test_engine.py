@@ -36,13 +36,14 @@ ENGINES = [engine.run, compiled.run]
 def run(request: pytest.FixtureRequest) -> Run:
     if request.param == "c++" and not compiled.available():
         pytest.skip("no C++ compiler")
-    return ENGINES[request.param == "c++"]
+    chosen: Run = ENGINES[request.param == "c++"]
+    return chosen
 
 
 def line(*gbps: int) -> PlanGraph:
     """A chain of ranks, links both ways."""
     n = len(gbps) + 1
-    links = []
+    links: list[GraphLink] = []
     for i, speed in enumerate(gbps):
         for a, b in ((i, i + 1), (i + 1, i)):
             links.append(GraphLink(len(links), a, b, LinkKind.NVLINK, Fraction(speed)))

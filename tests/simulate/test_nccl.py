@@ -21,7 +21,7 @@ from collc.topology.model import PlanGraph, Topology
 K, M, G = 1 << 10, 1 << 20, 1 << 30
 
 
-def cluster(servers: int, per: int = 8, nic: str = "nic", gbps: int = 50) -> PlanGraph:
+def cluster(servers: int, per: int = 8, nic: str = "nic", gbps: float = 50) -> PlanGraph:
     lines = [
         "format: collc-topology/1",
         "name: cluster",

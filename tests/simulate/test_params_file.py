@@ -42,6 +42,8 @@ def test_values_replace_and_the_rest_stays(tmp_path: Path) -> None:
     assert made.link_class(LinkKind.NVSWITCH).efficiency == 0.9
     assert made.link_class(LinkKind.NVLINK) == base.link_class(LinkKind.NVLINK)
     assert made.link_class(LinkKind.NET).hop_us == 2
+    assert made.nvls is not None
+    assert base.nvls is not None
     assert made.nvls.efficiency == 0.6
     assert made.nvls.hop_us == base.nvls.hop_us
 
@@ -83,7 +85,7 @@ def test_what_is_wrong_is_said(tmp_path: Path, value: str | dict[str, Any], says
     with pytest.raises(UsageError) as caught:
         read_params(write(tmp_path, value), GENERIC)
     assert says in caught.value.what
-    assert str(tmp_path) in caught.value.where
+    assert str(tmp_path) in str(caught.value.where)
 
 
 def test_a_missing_file_is_said(tmp_path: Path) -> None:

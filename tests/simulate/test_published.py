@@ -28,6 +28,8 @@ QUICK = ("h100-2-ib", "h100-8-ib", "a100-2-ib", "p5-2", "p4d-2", "a3mega-2", "ab
 @pytest.fixture(scope="module")
 def script() -> ModuleType:
     spec = importlib.util.spec_from_file_location("benchmark_of_the_simulator", SCRIPT)
+    assert spec is not None
+    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module
     spec.loader.exec_module(module)
@@ -124,6 +126,8 @@ def test_the_example_gets_faster_with_every_remedy(
 ) -> None:
     example = ROOT / "examples" / "handwritten_ring.py"
     spec = importlib.util.spec_from_file_location("handwritten_ring", example)
+    assert spec is not None
+    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     monkeypatch.setattr(sys, "argv", ["handwritten_ring.py"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 
@@ -85,11 +86,14 @@ def client(source: Path, name: str, *beside: Path) -> Path:
 
 
 def run_client(
-    command: list[str | Path], ending: str = "elements right\n", timeout: float = 240, **env: str
+    command: list[str | Path],
+    ending: str = "elements right\n",
+    settings: Mapping[str, str] | None = None,
+    timeout: float = 240,
 ) -> subprocess.CompletedProcess[str]:
-    """Runs a client to its good end: status 0, and `ending` as the last it prints."""
+    """Runs a client to its good end: status 0, and `ending` as its last output. `settings` go into its environment."""
     done = subprocess.run(
-        command, capture_output=True, text=True, timeout=timeout, check=False, env={**os.environ, **env}
+        command, capture_output=True, text=True, timeout=timeout, check=False, env={**os.environ, **(settings or {})}
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.endswith(ending)

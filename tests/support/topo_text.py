@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 LEGEND = """
@@ -107,7 +108,7 @@ def _each(text: str, before: str) -> str:
 
 
 # What happens to a table on its way from a terminal into a bug report; any of these in this order.
-ACCIDENTS = {
+ACCIDENTS: dict[str, Callable[[str], str]] = {
     "underlined header": _underlined,
     "old driver": lambda text: text.replace("SYS", "SOC"),
     "tabs expanded to 8": lambda text: text.expandtabs(8),

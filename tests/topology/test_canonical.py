@@ -53,7 +53,7 @@ def build(nranks: int, kinds: list[VertexKind], links: list[tuple[int, int, Link
     return PlanGraph("test", nranks, vertices, ("server0",) * len(vertices), numbered)
 
 
-def from_networkx(graph: nx.Graph, gbps: int = 20) -> PlanGraph:
+def from_networkx(graph: nx.Graph[int], gbps: int = 20) -> PlanGraph:
     pairs = sorted(tuple(sorted(edge)) for edge in graph.edges)
     links = [(a, b, LinkKind.NVLINK, Fraction(gbps)) for pair in pairs for a, b in (pair, pair[::-1])]
     return build(graph.number_of_nodes(), [], links)
@@ -129,7 +129,7 @@ def test_directions_matter() -> None:
 def test_dgx1p_differs_from_every_other_4_regular_graph_on_8_vertices() -> None:
     dgx1p = plan_graph(load_topology("dgx1p"))
     mesh = nx.Graph((k.src, k.dst) for k in dgx1p.links)
-    families: list[nx.Graph] = [mesh]
+    families: list[nx.Graph[int]] = [mesh]
     # The bipartite one is too rare to be met by chance.
     for candidate in [nx.complete_bipartite_graph(4, 4), *(nx.random_regular_graph(4, 8, seed=s) for s in range(200))]:
         if nx.is_connected(candidate) and not any(nx.is_isomorphic(candidate, known) for known in families):

@@ -82,4 +82,4 @@ def test_what_is_wrong_is_said_with_its_line(old: str, new: str, says: str) -> N
     with pytest.raises(TopologyError) as caught:
         loads_topology(BOX.replace(old, new), "box.yaml")
     assert says in caught.value.what
-    assert caught.value.where.startswith("box.yaml:")
+    assert str(caught.value.where).startswith("box.yaml:")

@@ -246,23 +246,24 @@ def test_every_allocation_of_a_dgx1v(chosen: set[int], relay: bool, links: str |
         assert any(_between(undirected, k.src, k.dst, a, b, others) for a, b in itertools.permutations(graph.ranks, 2))
 
 
-def _between(graph: nx.Graph, src: int, dst: int, a: int, b: int, ranks: set[int]) -> bool:
+def _between(graph: nx.Graph[int], src: int, dst: int, a: int, b: int, ranks: set[int]) -> bool:
     """Whether vertex-disjoint paths lead from a to src and from dst to b, through no other rank."""
     inner = graph.subgraph(set(graph) - (ranks - {a, b}))
     if not {a, b, src, dst} <= set(inner):
         return False
-    flow = nx.DiGraph()
+    flow: nx.DiGraph[tuple[int, str]] = nx.DiGraph()
     for v in inner:
         flow.add_edge((v, "in"), (v, "out"), capacity=1)
     for v, w in inner.edges:
         if {v, w} != {src, dst}:
             flow.add_edge((v, "out"), (w, "in"), capacity=1)
             flow.add_edge((w, "out"), (v, "in"), capacity=1)
+    source, sink = (-1, "source"), (-1, "sink")
     for end in (src, dst):
-        flow.add_edge("s", (end, "in"), capacity=1)
+        flow.add_edge(source, (end, "in"), capacity=1)
     for end in (a, b):
-        flow.add_edge((end, "out"), "t", capacity=1)
-    return nx.maximum_flow_value(flow, "s", "t") == 2
+        flow.add_edge((end, "out"), sink, capacity=1)
+    return nx.maximum_flow_value(flow, source, sink) == 2
 
 
 def test_allocations() -> None:

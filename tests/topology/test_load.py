@@ -53,10 +53,10 @@ def test_short_forms() -> None:
     text = HEAD + "gpus: [a, b, c]\nspeeds: {nvlink: 25, pcie: {gbps: 12.5, latency_us: 1}}\nlinks:\n"
     text += "  - [a, b, nvlink x2]\n  - [b, c, nvlink]\n  - [a, c, pcie]\n  - [a, c, nvlink x3, 20]\n"
     links = {(k.src, k.dst, k.kind.value): (k.gbps, k.latency_us) for k in loads_topology(text).links}
-    assert links["b", "a", "nvlink"] == (50, 0)
-    assert links["b", "c", "nvlink"] == (25, 0)
-    assert links["c", "a", "pcie"] == (Fraction(25, 2), 1)
-    assert links["a", "c", "nvlink"] == (60, 0)
+    assert links["b", "a", "nvlink"] == (Fraction(50), Fraction(0))
+    assert links["b", "c", "nvlink"] == (Fraction(25), Fraction(0))
+    assert links["c", "a", "pcie"] == (Fraction(25, 2), Fraction(1))
+    assert links["a", "c", "nvlink"] == (Fraction(60), Fraction(0))
 
 
 @pytest.mark.parametrize(("text", "value"), [("1e-3", "1/1000"), ("0.1", "1/10"), ("12.5", "25/2"), ("1E+2", "100")])

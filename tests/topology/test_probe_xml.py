@@ -52,8 +52,8 @@ def test_links_to_the_cpu_replace_pcie() -> None:
     second = gpu(1, {bus(0): 3}).replace("</gpu>", '<nvlink target="0004:00:00.0" count="3" tclass="0x068001"/></gpu>')
     topology = probe(pair(first, second))
     up = {(k.src, k.dst): (k.kind.value, k.gbps) for k in topology.links}
-    assert up["gpu0", "cpu0"] == ("c2c", 75)
-    assert up["gpu0", "gpu1"] == ("nvlink", 75)
+    assert up["gpu0", "cpu0"] == ("c2c", Fraction(75))
+    assert up["gpu0", "gpu1"] == ("nvlink", Fraction(75))
 
 
 def test_pcie_speed_and_width_and_the_narrowest_bridge() -> None:

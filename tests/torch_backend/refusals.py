@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import timedelta
+from functools import partial
 
 import torch
 import torch.distributed as dist
@@ -116,7 +117,7 @@ def disagreements(rank: int, size: int) -> None:
     ]
     for place, case in enumerate(cases):
         group = dist.new_group()
-        told = error_of(lambda case=case, group=group: case(group))
+        told = error_of(partial(case, group))
         assert any(word in told for word in ("differ", "rank")), (place, told)
         dist.monitored_barrier(timeout=timedelta(seconds=100))
         dist.destroy_process_group(group)

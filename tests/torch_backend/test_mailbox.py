@@ -19,6 +19,7 @@ from collc.torch import links  # noqa: E402
 from collc.torch import mailbox as module  # noqa: E402
 from collc.torch.links import Listener  # noqa: E402
 from collc.torch.mailbox import Mailbox  # noqa: E402
+from collc.torch.memory import read_memory  # noqa: E402
 from collc.torch.wire import Header, Kind  # noqa: E402
 
 SMALL, LARGE = 100, 500_000  # elements: one travels at once, one is offered
@@ -52,7 +53,8 @@ def exchange(sender: Mailbox, receiver: Mailbox, count: int, tag: int = 0) -> No
 
 @pytest.mark.parametrize("count", [0, 1, SMALL, LARGE])
 def test_what_is_sent_arrives(make: Make, count: int) -> None:
-    exchange(*make(2), count)
+    sender, receiver = make(2)
+    exchange(sender, receiver, count)
 
 
 @pytest.mark.parametrize("count", [SMALL, LARGE])
@@ -90,13 +92,14 @@ def test_where_memory_cannot_be_read_the_sender_sends_it(make: Make, monkeypatch
 
 
 def test_a_read_that_ends_halfway_is_sent_whole(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    read = module.read_memory
+    read = read_memory
 
     def half(process: int, address: int, into: int, count: int) -> bool:
         return read(process, address, into, count // 2) and False
 
     monkeypatch.setattr(module, "read_memory", half)
-    exchange(*make(2), LARGE)
+    sender, receiver = make(2)
+    exchange(sender, receiver, LARGE)
 
 
 def test_a_forked_child_is_refused_and_changes_nothing(make: Make) -> None:

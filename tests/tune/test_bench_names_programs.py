@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support.cli import collc
@@ -16,11 +17,12 @@ from collc.tune.files import FileTable, tuning_text
 from collc.tune.search import Row
 
 
-def rows(*more: str) -> list[dict]:
+def rows(*more: str) -> list[dict[str, Any]]:
     arguments = ["bench", tunable(), "--collective", "all_reduce", "-b", "4K", "-e", "64K", "-f", "16", "-n", "1"]
     done = collc(*arguments, "-w", "0", "--json", *more)
     assert done.code == 0, done.err
-    return json.loads(done.out)["rows"]
+    found: list[dict[str, Any]] = json.loads(done.out)["rows"]
+    return found
 
 
 def test_the_embedded_table() -> None:

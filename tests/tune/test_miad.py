@@ -22,7 +22,7 @@ def curve(times: dict[int, float]) -> Callable[[int, int], tuple[float, float]]:
 def test_finds_the_top_of_a_valley_from_anywhere(best: int, start: int | None) -> None:
     """Times that fall to one chunk and rise behind it. MIAD looks no further than one step past a loss, so from a
     start above twice the best it takes additive steps all the way down."""
-    times = {chunk: 1 + abs(CHUNKS.index(chunk) - CHUNKS.index(best)) for chunk in CHUNKS}
+    times = {chunk: 1.0 + abs(CHUNKS.index(chunk) - CHUNKS.index(best)) for chunk in CHUNKS}
     assert miad(CHUNKS, curve(times), start=start).chunk == best
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import pytest
 
@@ -39,7 +40,7 @@ class Formula:
         return Measured(tuple(self.seconds(self.by_number[n], call.count * 4) for n in programs), True)
 
 
-def pipeline(candidate: Candidate, size: int) -> float:
+def pipeline(candidate: Candidate, size: float) -> float:
     """A start that one-hop has least of, bytes that rings move fastest, a step per chunk and a chunk to fill."""
     start, speed = {"trees": (8e-6, 8e9), "rings": (20e-6, 16e9), "one-hop": (2e-6, 4e9)}[candidate.plan]
     chunk = min(candidate.chunk_bytes, max(size, 1))
@@ -151,9 +152,12 @@ def test_in_doubt_the_program_before_stays() -> None:
         def measure(self, call: Call, programs: Sequence[int]) -> Measured:
             return Measured(super().measure(call, programs).seconds, False)
 
+    def faster_rings(gain: float, candidate: Candidate, size: int) -> float:
+        return 1.0 - (gain if candidate.plan == "rings" else 0.0)
+
     candidates = held()
     for gain, changes in ((0.05, False), (0.2, True)):
-        meter = Restless(candidates, lambda c, size, gain=gain: 1.0 - (gain if c.plan == "rings" else 0.0))
+        meter = Restless(candidates, partial(faster_rings, gain))
         point = decide(Problem(Collective.ALL_REDUCE, -1, 4, candidates, meter), K, candidates[0])
         assert (point.chosen != 0) == changes
         assert not point.settled

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from collc.collectives.model import Collective
 from collc.errors import RunError, UsageError
 from collc.tune import run as tune_run
 from collc.tune.files import State
-from collc.tune.meter import Guard
+from collc.tune.meter import Call, Guard, Measured, TeamMeter
 from collc.tune.run import TuneReport, TuneRequest, tune
 from collc.tune.search import Point
 
@@ -81,7 +82,7 @@ def test_the_file_names_every_root_and_says_what_it_chose(tuned: TuneReport) -> 
     for row in rows:
         assert row[3].startswith(programs[int(row[1])]["plan"] + "/Simple/")
     # All roots run the same variants.
-    variants = {}
+    variants: dict[str, list[tuple[str, int]]] = {}
     for line in lines[3:-1]:
         if line.startswith("table"):
             key = line
@@ -98,22 +99,22 @@ def test_nothing_is_left_beside_the_output(tuned: TuneReport) -> None:
 def test_an_interrupted_run_goes_on_where_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     output = tmp_path / "odd.tuning"
     measured: list[int] = []
-    real = tune_run.TeamMeter.measure
+    real = TeamMeter.measure
 
-    def dies(self, call, programs):
+    def dies(self: TeamMeter, call: Call, programs: Sequence[int]) -> Measured:
         if len(measured) == 12:
             raise RunError("a rank died")
         measured.append(call.count)
         return real(self, call, programs)
 
-    monkeypatch.setattr(tune_run.TeamMeter, "measure", dies)
+    monkeypatch.setattr(TeamMeter, "measure", dies)
     with pytest.raises(RunError, match="a rank died"):
         tune(request(output))
     assert not output.exists()
     state = json.loads((tmp_path / "odd.tuning.state").read_text())
     points = sum(map(len, state["points"].values()))
     assert points >= 1
-    monkeypatch.setattr(tune_run.TeamMeter, "measure", real)
+    monkeypatch.setattr(TeamMeter, "measure", real)
     report = tune(request(output))
     assert report.resumed == points
     assert output.exists()

@@ -6,6 +6,7 @@ import importlib.util
 import sys
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 from support.tunable import tunable
@@ -36,7 +37,7 @@ def script() -> ModuleType:
 
 
 def test_the_page_counts_sizes_within_ten_percent(script: ModuleType) -> None:
-    def one(chosen: float, embedded: float, settled: bool = True):
+    def one(chosen: float, embedded: float, settled: bool = True) -> Any:
         return script.Check(2, "all_reduce", 1024, "a", chosen, "b", 100.0, embedded, settled)
 
     text = script.page([one(100, 300), one(110, 110), one(111, 100), one(250, 400, False)], 0.5)
