@@ -2,13 +2,17 @@
 
 `python benchmarks/defaults.py --write docs/measurements/defaults.md`: for every machine that comes with collc, every
 compiled collective and sizes from 1 MiB to 1 GiB, the time of the fastest candidate (any kind of plan, protocol, chunk
-and channels) over the time of the entry that the default library of target cuda runs at that size.
+and channels) over the time of the entry that the default library of target cuda runs at that size. Rows are kept in
+`build/defaults.jsonl`: a run that was ended goes on from there.
 """
 
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import gc
+import itertools
+import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -34,6 +38,19 @@ SIZES = tuple(1 << at for at in (20, 22, 24, 26, 28, 30))
 # Machines of more GPUs take an hour; their libraries are chosen by rule without the model.
 MOST_RANKS = 16
 LEAST = 0.9
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """A cell of the table: `share` is the best candidate's time over the default's at `size` bytes."""
+
+    machine: str
+    collective: str
+    size: int
+    share: float
+    held: str
+    best: str
+    why: str
 
 
 def entry_at(contents: Contents, collective: Collective, size: int, nranks: int) -> Entry:
@@ -90,42 +107,65 @@ def why(contents: Contents, share: float, held: str, best: str) -> str:
     return "another protocol: sizes too far apart"
 
 
-def results() -> str:
-    """The page's tables."""
+def machine_rows(name: str) -> list[Row]:
+    """All cells of a machine.
+
+    Raises:
+        CollcError: its default library cannot be made.
+    """
+    contents = library_contents(LibraryRequest(name), CUDA)
+    found = []
+    for collective in COMPILED:
+        for size, share, held, best in cells(contents, collective):
+            reason = why(contents, share, held, best) if share < LEAST else ""
+            found.append(Row(name, collective.value, size, share, held, best, reason))
+        print(name, collective.value, *(f"{row.share:.2f}" for row in found[-len(SIZES) :]), flush=True)
+    return found
+
+
+def measured(kept: Path, only: Sequence[str]) -> tuple[list[Row], list[str]]:
+    """The rows of all machines (or of `only`), and what is left out; machines that `kept` has are not run again."""
+    rows = [Row(**json.loads(line)) for line in kept.read_text("utf-8").splitlines()] if kept.exists() else []
+    known = {row.machine for row in rows}
     seen: dict[tuple[str, str], str] = {}
-    header = ["machine", "collective", *map(short_size, SIZES)]
-    lines = ["| " + " | ".join(header) + " |", "|---|---|" + "--:|" * len(SIZES)]
-    low: list[str] = []
     same: list[str] = []
     for name in names():
-        topology = load_topology(name)
-        graph = plan_graph(topology)
+        graph = plan_graph(load_topology(name))
         key = (fingerprint(graph), machine_for(None, graph.gpu_model)[0].name)
         if key in seen:
-            same.append(f"{name} as {seen[key]}")
+            same.append(f"{name} is {seen[key]}")
             continue
         seen[key] = name
         if graph.nranks > MOST_RANKS:
-            same.append(f"{name} left out: {graph.nranks} GPUs")
+            same.append(f"{name} is left out: {graph.nranks} GPUs")
+            continue
+        if name in known or (only and name not in only):
             continue
         try:
-            contents = library_contents(LibraryRequest(name), CUDA)
+            fresh = machine_rows(name)
         except CollcError as error:
-            same.append(f"{name} left out: {error}")
+            same.append(f"{name} is left out: {error}")
             continue
-        for collective in COMPILED:
-            found = list(cells(contents, collective))
-            shown = [f"**{share:.2f}**" if share < LEAST else f"{share:.2f}" for _, share, _, _ in found]
-            lines.append(f"| {name} | {collective.value} | {' | '.join(shown)} |")
-            print(lines[-1], flush=True)
-            low += [
-                f"| {name} | {collective.value} | {short_size(size)} | {share:.2f} | {held} | {best} | "
-                f"{why(contents, share, held, best)} |"
-                for size, share, held, best in found
-                if share < LEAST
-            ]
-    table = ["| machine | collective | size | share | default | best | why |", "|---|---|--:|--:|---|---|---|", *low]
-    return "\n".join([*lines, "", f"Not repeated: {'; '.join(same)}.", "", f"## Below {LEAST}", "", *table])
+        with kept.open("a", encoding="utf-8") as file:
+            file.writelines(json.dumps(dataclasses.asdict(row)) + "\n" for row in fresh)
+        rows += fresh
+    return rows, same
+
+
+def table(rows: Sequence[Row], same: Sequence[str]) -> str:
+    """The page's tables."""
+    header = ["machine", "collective", *map(short_size, SIZES)]
+    lines = ["| " + " | ".join(header) + " |", "|---|---|" + "--:|" * len(SIZES)]
+    for (machine, collective), cell in itertools.groupby(rows, key=lambda row: (row.machine, row.collective)):
+        shown = [f"**{row.share:.2f}**" if row.share < LEAST else f"{row.share:.2f}" for row in cell]
+        lines.append(f"| {machine} | {collective} | {' | '.join(shown)} |")
+    lines += ["", f"Same graph and parameters, or left out: {'; '.join(same)}.", "", f"## Below {LEAST}", ""]
+    lines += ["| machine | collective | size | share | default | best | why |", "|---|---|--:|--:|---|---|---|"]
+    for row in rows:
+        if row.share < LEAST:
+            cells_of = (row.machine, row.collective, short_size(row.size), f"{row.share:.2f}", row.held, row.best)
+            lines.append(f"| {' | '.join((*cells_of, row.why))} |")
+    return "\n".join(lines)
 
 
 PAGE = """# The default library and the best candidate, in the model
@@ -141,9 +181,14 @@ memory that FIFOs take in a library that holds all collectives and roots. Nothin
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--write", type=Path)
+    parser.add_argument(
+        "--results", type=Path, default=Path("build/defaults.jsonl"), help="kept here, and gone on from"
+    )
+    parser.add_argument("--machine", action="append", default=[], help="only these, in this run")
     given = parser.parse_args(arguments)
     gc.set_threshold(200_000)
-    text = PAGE + results() + "\n"
+    given.results.parent.mkdir(parents=True, exist_ok=True)
+    text = PAGE + table(*measured(given.results, given.machine)) + "\n"
     if given.write is not None:
         given.write.write_text(text, encoding="utf-8")
 

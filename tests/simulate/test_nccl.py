@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from collc.collectives.model import Collective
 from collc.errors import PackingError, UsageError
 from collc.simulate.generations import MACHINES
 from collc.simulate.nccl import Nccl
+from collc.simulate.nccl.closed import Closed
 from collc.simulate.nccl.fabrics import FABRICS
 from collc.simulate.nccl.shape import servers_of, shape_of
 from collc.simulate.nccl.versions import ERAS, TREE_FACTOR, era_of
@@ -157,6 +159,20 @@ def test_more_bytes_take_longer_on_every_network(fabric: str, collective: Collec
         times = [found.predict(size, algorithm, "Simple").time_us for size in (64 * M, 512 * M, 4 * G)]
         assert times == sorted(times)
         assert times[-1] > 2 * times[0]
+
+
+def test_channels_that_do_not_fill_their_buffers_cost_messages() -> None:
+    """A channel sends at most the 512 KiB of a slot between servers: shares below that make more, emptier messages."""
+    found = nccl(cluster(2), fabric=next(name for name, fabric in FABRICS.items() if fabric.message_us))
+    assert found.fabric.message_us > 0
+    many, few = (
+        Closed(dataclasses.replace(found.setting, channels=channels), found.simulator.machine) for channels in (32, 4)
+    )
+    partly, filled = 16 * M, 8 * G  # 32 KiB and 16 MiB per step and channel of 32
+    assert many.time_us("Ring", "Simple", partly) > 1.5 * few.time_us("Ring", "Simple", partly)
+    assert many.time_us("Ring", "Simple", filled) == pytest.approx(few.time_us("Ring", "Simple", filled))
+    # Small calls use fewer channels, so that one step is one message of the least size, whatever there is.
+    assert many.time_us("Ring", "Simple", 64 * K) == few.time_us("Ring", "Simple", 64 * K)
 
 
 def test_more_servers_take_longer() -> None:
