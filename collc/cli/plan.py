@@ -9,6 +9,7 @@ import click
 
 from collc.build.plans import PlanShelf
 from collc.cli import report
+from collc.cli.plan_expand import emit_expanded
 from collc.cli.plan_sets import one_set, plan_sets, sets_json, sets_text
 from collc.cli.plan_text import explain_plans, summary, trade_json, trade_text
 from collc.cli.report import debug_option, emit_json, json_option, progress
@@ -17,7 +18,7 @@ from collc.errors import UsageError
 from collc.packing import Plan, plan
 from collc.packing.allocations import allocations as named_allocations
 from collc.packing.document import plan_file, to_json
-from collc.packing.solve import SOLVERS
+from collc.packing.solve import ORBITS_FROM, SOLVERS
 from collc.packing.trade import Trade, depth_trade
 from collc.topology.allocation import parse_gpus
 from collc.topology.graph import plan_graph
@@ -64,6 +65,15 @@ class _FractionType(click.ParamType[Fraction]):
 )
 @click.option("--trade", is_flag=True, help="What each depth of the trees can reach, and with how few of them.")
 @click.option("--compare", type=click.Choice(["rings"]), help="The speedup over the best set of NCCL-style rings.")
+@click.option(
+    "--expand",
+    is_flag=False,
+    flag_value="all",
+    metavar="[RANK]",
+    help=f"Write every tree as JSON, also of plans of over {ORBITS_FROM} GPUs, which hold orbits of trees; with a rank "
+    "its own trees alone.",
+)
+@click.option("--orbits", is_flag=True, help=f"Leave alike trees as orbits in --json, as over {ORBITS_FROM} GPUs.")
 @json_option
 @debug_option
 def command(
@@ -78,11 +88,15 @@ def command(
     allocations: str | None,
     trade: bool,
     compare: str | None,
+    expand: str | None,
+    orbits: bool,
     as_json: bool,
 ) -> None:
     """Pack spanning trees for TOPO, a file or a machine of `collc topologies`, and prove the rate."""
     machine = load_topology(topology)
     chosen = None if gpus is None else parse_gpus(machine, gpus)
+    if (expand is not None or orbits) and (allocations is not None or compare is not None or trade):
+        raise UsageError("--expand and --orbits are about one plan", hint="leave --allocations, --compare, --trade out")
     if allocations is not None or compare is not None:
         if relay is not None or root is not None:
             raise UsageError("--allocations and --compare take neither --relay nor --root")
@@ -107,12 +121,25 @@ def command(
         else:
             report.text(trade_text(graph, rows))
         return
-    plans = _plans(graph, collective, root, solver, tolerance)
+    only = _expanded_rank(expand, graph)
+    plans = _plans(graph, collective, root, solver, tolerance, orbits or graph.nranks > ORBITS_FROM)
+    if expand is not None:
+        emit_expanded(graph, plans, only)
+        return
     if as_json:
         emit_json(to_json(plan_file(graph, plans)))
         return
     report.text(summary(graph, plans))
     report.text(explain_plans(graph, plans, whole=collective is not None))
+
+
+def _expanded_rank(text: str | None, graph: PlanGraph) -> int | None:
+    if text is None or text == "all":
+        return None
+    if not re.fullmatch(r"\d{1,9}", text) or int(text) >= graph.nranks:
+        hint = f"give a rank of 0 to {graph.nranks - 1}, or --expand alone, after TOPO, for all trees"
+        raise UsageError(f"{text[:40]!r} is no rank of this graph", where="--expand", hint=hint)
+    return int(text)
 
 
 def _trade(graph: PlanGraph, collective: str | None, root: int | None) -> tuple[Trade, ...]:
@@ -122,7 +149,7 @@ def _trade(graph: PlanGraph, collective: str | None, root: int | None) -> tuple[
 
 
 def _plans(
-    graph: PlanGraph, collective: str | None, root: int | None, solver: str, tolerance: Fraction
+    graph: PlanGraph, collective: str | None, root: int | None, solver: str, tolerance: Fraction, orbits: bool
 ) -> tuple[Plan, ...]:
     wanted = list(Collective) if collective is None else [Collective(collective)]
     if root is not None and not any(c.rooted for c in wanted):
@@ -131,6 +158,6 @@ def _plans(
     made = []
     for item in wanted:
         show(item.value)
-        made.append(plan(graph, item, root if item.rooted else None, solver, tolerance, PlanShelf()))
+        made.append(plan(graph, item, root if item.rooted else None, solver, tolerance, PlanShelf(), orbits=orbits))
     show("")
     return tuple(made)

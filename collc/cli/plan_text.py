@@ -10,6 +10,7 @@ from collc.packing.explain import (
     Binding,
     binding,
     common_denominator,
+    counted_trees,
     describe_tree,
     in_switch_bound,
     link_loads,
@@ -45,8 +46,8 @@ def _row(graph: PlanGraph, plan: Plan) -> list[str]:
         gbps(plan.rate),
         "" if plan.bound == plan.rate else gbps(plan.bound),
         "yes" if plan.optimal else f"gap {float(1 - plan.rate / plan.bound):.2%}",
-        str(len(plan.trees) or f"{len(plan.flows)} flows"),
-        str(plan_depth(plan)) if plan.trees else "",
+        str(plan.tree_count or f"{len(plan.flows)} flows"),
+        str(plan_depth(plan)) if plan.tree_count else "",
         proof,
     ]
 
@@ -67,7 +68,7 @@ def explain_plans(graph: PlanGraph, plans: Sequence[Plan], *, whole: bool) -> st
             continue
         lines += ["", *_limits(graph, plan, detail=whole)]
         if whole:
-            lines += ["", *(_trees(graph, plan) if plan.trees else _flows(graph, plan)), "", *_links(graph, plan)]
+            lines += ["", *(_trees(graph, plan) if plan.tree_count else _flows(graph, plan)), "", *_links(graph, plan)]
     return "\n".join(lines)
 
 
@@ -121,6 +122,7 @@ def _gains(graph: PlanGraph, bound: Binding) -> list[str]:
 
 def _trees(graph: PlanGraph, plan: Plan) -> list[str]:
     assert plan.rate is not None
+    trees = counted_trees(plan)
     rows = [
         [
             str(i),
@@ -128,16 +130,16 @@ def _trees(graph: PlanGraph, plan: Plan) -> list[str]:
             compact(tree.weight),
             f"{float(tree.weight / plan.rate):.1%}",
             str(tree.depth),
-            _tree(graph, tree),
+            _tree(graph, tree) + (f", and {count - 1} images of it" if count > 1 else ""),
         ]
-        for i, tree in enumerate(plan.trees[:_MAX_ROWS])
+        for i, (tree, count) in enumerate(trees[:_MAX_ROWS])
     ]
     text = _beside(table(["tree", "root", "GB/s", "share", "depth"], [r[:5] for r in rows], left=0), rows, "edges")
-    more = len(plan.trees) - _MAX_ROWS
+    more = len(trees) - _MAX_ROWS
     tail = [f"... and {more} more"] if more > 0 else []
     counts: dict[int, int] = {}
-    for tree in plan.trees:
-        counts[tree.depth] = counts.get(tree.depth, 0) + 1
+    for tree, count in trees:
+        counts[tree.depth] = counts.get(tree.depth, 0) + count
     depths = ", ".join(f"{count} of depth {depth}" for depth, count in sorted(counts.items()))
     return [*text, *tail, f"{depths}; weights are multiples of rate/{common_denominator(plan)}"]
 

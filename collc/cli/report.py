@@ -66,6 +66,11 @@ def emit_json(value: object) -> None:
     click.echo(text)
 
 
+def raw_json(piece: str) -> None:
+    """A piece of a JSON document that is too large to hold, in ASCII as `json.dumps` writes it."""
+    click.echo(piece.replace("\x7f", "\\u007f"), nl=False)
+
+
 def _escape(character: str) -> str:
     return "\\u007f" if character == "\x7f" else json.dumps(character)[1:-1]
 

@@ -14,6 +14,7 @@ from collc.collectives.model import Collective
 from collc.errors import CertificateError
 from collc.limits import common_denominator, spend
 from collc.packing.certificates import certificate_bound
+from collc.packing.check_orbits import OrbitSums, check_orbits
 from collc.packing.model import Flow, Hop, Plan, Tree
 from collc.topology.model import PlanGraph
 
@@ -27,7 +28,8 @@ def check_packing(graph: PlanGraph, plan: Plan, where: str = "plan") -> None:
     """
     _check_header(graph, plan, where)
     if graph.nranks == 1:
-        if plan.rate is not None or plan.bound is not None or plan.trees or plan.flows or plan.certificate is not None:
+        claims = (plan.rate, plan.bound, plan.certificate, plan.orbits)
+        if any(x is not None for x in claims) or plan.trees or plan.flows:
             raise CertificateError("a single GPU has no rate, bound, certificate, trees or flows", where=where)
         return
     if plan.rate is None or plan.bound is None or plan.certificate is None:
@@ -35,10 +37,12 @@ def check_packing(graph: PlanGraph, plan: Plan, where: str = "plan") -> None:
     if plan.rate <= 0:
         raise CertificateError(f"the rate {plan.rate} is not positive", where=f"{where}.rate_gbps")
     # Weights are added up as integers, in units of 1/scale GB/s: a large plan has millions of hops.
-    scale = common_denominator(chain((t.weight for t in plan.trees), (f.weight for f in plan.flows)))
-    load = [0] * len(graph.links)
+    sums = _orbit_sums(graph, plan, where)
+    weights = chain((t.weight for t in plan.trees), (f.weight for f in plan.flows))
+    scale = common_denominator(chain(weights, {*sums.load, *sums.per_root}))
+    load = _units(sums.load, scale)
     if plan.collective.uses_trees:
-        _check_trees(graph, plan, load, scale, where)
+        _check_trees(graph, plan, load, _units(sums.per_root, scale), scale, where)
     else:
         _check_flows(graph, plan, load, scale, where)
     for link in graph.links:
@@ -65,38 +69,42 @@ def _check_header(graph: PlanGraph, plan: Plan, where: str) -> None:
         raise CertificateError(f"{plan.collective.value} has no root", where=f"{where}.root")
     if plan.collective.uses_trees and plan.flows:
         raise CertificateError(f"{plan.collective.value} is packed as trees, not flows", where=f"{where}.flows")
-    if not plan.collective.uses_trees and plan.trees:
-        raise CertificateError(f"{plan.collective.value} is packed as flows, not trees", where=f"{where}.trees")
+    if not plan.collective.uses_trees and (plan.trees or plan.orbits is not None):
+        place = f"{where}.{'trees' if plan.trees else 'orbits'}"
+        raise CertificateError(f"{plan.collective.value} is packed as flows, not trees", where=place)
 
 
-def _check_trees(graph: PlanGraph, plan: Plan, load: list[int], scale: int, where: str) -> None:
-    assert plan.rate is not None
-    per_root = [0] * graph.nranks  # in units of 1/scale GB/s
-    good: set[Hop] = set()
-    seen: set[int] = set()  # identities of hops that were looked at: trees of large plans share them
+def _orbit_sums(graph: PlanGraph, plan: Plan, where: str) -> OrbitSums:
+    """What the trees of the plan's orbits come to, checked; zeros where it has none."""
+    if plan.orbits is None:
+        return OrbitSums([Fraction(0)] * len(graph.links), [Fraction(0)] * graph.nranks)
+    shapes = _Shapes(graph, plan)
+    for i, orbit in enumerate(plan.orbits.orbits):
+        shapes.check(orbit.tree, f"{where}.orbits.trees[{i}]")
+    sums = check_orbits(graph, plan.orbits, f"{where}.orbits")
+    if plan.root is not None and any(g[plan.root] != plan.root for g in plan.orbits.generators):
+        raise CertificateError(f"a generator moves the root {plan.root}", where=f"{where}.orbits.generators")
+    return sums
+
+
+def _units(values: Sequence[Fraction], scale: int) -> list[int]:
+    """Multiples of 1/scale."""
+    return [value.numerator * (scale // value.denominator) for value in values]
+
+
+def _check_trees(graph: PlanGraph, plan: Plan, load: list[int], per_root: list[int], scale: int, where: str) -> None:
+    """Adds what `plan.trees` carry to `load` and `per_root`, in 1/scale GB/s, and checks what the roots get."""
+    shapes = _Shapes(graph, plan)
     for i, tree in enumerate(plan.trees):
-        place = f"{where}.trees[{i}]"
-        if not 0 <= tree.root < graph.nranks:
-            raise CertificateError(f"no rank {tree.root}", where=f"{place}.root")
-        if plan.root is not None and tree.root != plan.root:
-            raise CertificateError(f"the root is {tree.root}, the plan's is {plan.root}", where=f"{place}.root")
-        if tree.weight <= 0:
-            raise CertificateError(f"the weight {tree.weight} is not positive", where=f"{place}.weight_gbps")
+        shapes.check(tree, f"{where}.trees[{i}]")
         weight = tree.weight.numerator * (scale // tree.weight.denominator)
         per_root[tree.root] += weight
-        spend(graph.nranks + sum(4 + len(hop.links) for hop in chain(tree.reduce, tree.broadcast)))
-        _check_phases(graph, plan.collective, tree, place)
         use: Counter[int] = Counter()
-        for phase, hops in (("reduce", tree.reduce), ("broadcast", tree.broadcast)):
-            for j, hop in enumerate(hops):
-                if id(hop) not in seen:
-                    if hop not in good:
-                        _check_path(graph, hop, f"{place}.{phase}[{j}]")
-                        good.add(hop)
-                    seen.add(id(hop))
+        for hops in (tree.reduce, tree.broadcast):
             use.update(chain.from_iterable(hop.links for hop in hops))
         for link, count in use.items():
             load[link] += weight * count
+    assert plan.rate is not None
     if plan.collective.per_rank:
         share = plan.rate / graph.nranks
         for rank, total in enumerate(per_root):
@@ -109,6 +117,33 @@ def _check_trees(graph: PlanGraph, plan: Plan, load: list[int], scale: int, wher
     elif Fraction(sum(per_root), scale) != plan.rate:
         found = Fraction(sum(per_root), scale)
         raise CertificateError(f"the weights add up to {found}, the rate is {plan.rate}", where=f"{where}.trees")
+
+
+class _Shapes:
+    """Checks trees one by one: root, weight, and that each phase spans the ranks over paths of the graph."""
+
+    def __init__(self, graph: PlanGraph, plan: Plan) -> None:
+        self._graph, self._plan = graph, plan
+        self._good: set[Hop] = set()
+        self._seen: set[int] = set()  # identities of hops that were looked at: trees of large plans share them
+
+    def check(self, tree: Tree, place: str) -> None:
+        graph, plan = self._graph, self._plan
+        if not 0 <= tree.root < graph.nranks:
+            raise CertificateError(f"no rank {tree.root}", where=f"{place}.root")
+        if plan.root is not None and tree.root != plan.root:
+            raise CertificateError(f"the root is {tree.root}, the plan's is {plan.root}", where=f"{place}.root")
+        if tree.weight <= 0:
+            raise CertificateError(f"the weight {tree.weight} is not positive", where=f"{place}.weight_gbps")
+        spend(graph.nranks + sum(4 + len(hop.links) for hop in chain(tree.reduce, tree.broadcast)))
+        _check_phases(graph, plan.collective, tree, place)
+        for phase, hops in (("reduce", tree.reduce), ("broadcast", tree.broadcast)):
+            for j, hop in enumerate(hops):
+                if id(hop) not in self._seen:
+                    if hop not in self._good:
+                        _check_path(graph, hop, f"{place}.{phase}[{j}]")
+                        self._good.add(hop)
+                    self._seen.add(id(hop))
 
 
 def _check_phases(graph: PlanGraph, collective: Collective, tree: Tree, place: str) -> None:

@@ -14,6 +14,7 @@ from collc.packing.dense import DenseDistances, dense_arborescence, dense_shallo
 from collc.packing.enumerate import shallow_trees
 from collc.packing.network import Distances, Net, Out, Path, T, exact_distances
 from collc.packing.shallow import EXACT_LIMIT, shallow_arborescence
+from collc.packing.sparse import SparseTrees, sparse_eccentricity
 
 # Makes a tree of a root and its cost, or None.
 Make = Callable[[int], "tuple[Out, int | float] | None"]
@@ -21,6 +22,8 @@ Make = Callable[[int], "tuple[Out, int | float] | None"]
 # More ranks than this are priced with numpy; up to _BOTH_UNTIL the cheapest tree is tried before the shallow heuristic.
 DENSE_FROM = 16
 _BOTH_UNTIL = 64
+# Above, no matrix of all pairs of ranks is held: shallow trees alone are grown, and prices prove nothing.
+SPARSE_FROM = 1024
 
 
 @dataclass(frozen=True)
@@ -89,6 +92,10 @@ class Oracle(Protocol):
     net: Net
     ngroups: int
 
+    @property
+    def sparse(self) -> bool:
+        """Whether the net is so large that shallow trees alone are sought, and exact pricing is out of reach."""
+
     def cheapest(self, prices: Sequence[float], depth: int | None = None) -> list[Priced]:
         """At least a cheapest column of every group under float prices; with `depth`, a cheap shallow one."""
 
@@ -132,6 +139,13 @@ class TreeOracle:
         """A cheapest column for every root under float prices; with `depth`, a cheap one among shallow trees."""
         if self.mirror is not None:
             prices = [p + prices[m] for p, m in zip(prices, self.mirror, strict=True)]
+        if self.sparse:
+            grown = SparseTrees(self.net, prices)
+            back_grown = None if self._turned is None else SparseTrees(self._turned, prices)
+            return self._columns(
+                lambda root: grown.tree(root, depth),
+                None if back_grown is None else lambda root: back_grown.tree(root, depth),
+            )
         if self.net.nranks > DENSE_FROM:
             dense = DenseDistances(self.net, prices)
             turned = None if self._turned is None else DenseDistances(self._turned, prices)
@@ -147,10 +161,17 @@ class TreeOracle:
             None if back is None else lambda root: self._tree(back, root, depth),
         )
 
+    @property
+    def sparse(self) -> bool:
+        """Whether the net is so large that only shallow trees are sought."""
+        return self.net.nranks > SPARSE_FROM
+
     def effort(self, depth: int | None) -> float:
         """About how many microseconds one pricing takes, estimated from sizes alone."""
         n = self.net.nranks
         trees = len(self.roots) * (1 if self._turned is None else 2)
+        if self.sparse:
+            return trees * 10.0 * self.net.nlinks
         if n > DENSE_FROM:
             return trees * 40.0 * n
         shallow = 0.0 if depth is None else 0.12 * 3.0 ** (n - 1) if n <= EXACT_LIMIT else 12.0 * n * n
@@ -236,6 +257,9 @@ class TreeOracle:
     def reach(self) -> list[int]:
         """Per root, the least number of hops within which it can reach all ranks (and for pairs, be reached by all)."""
         ones = [1] * self.net.nlinks
+        if self.sparse:
+            nets = [v for v in (self.net, self._turned) if v is not None]
+            return [max(sparse_eccentricity(v, root) for v in nets) for root in self.roots]
         if self.net.nranks > DENSE_FROM:
             dense = [DenseDistances(v, [1.0] * v.nlinks) for v in (self.net, self._turned) if v is not None]
             return [max(_dense_eccentricity(d, root) for d in dense) for root in self.roots]

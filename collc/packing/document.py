@@ -9,22 +9,20 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from fractions import Fraction
-from typing import Any, NoReturn, TypeVar
+from typing import Any, NoReturn
 
 from collc.collectives.model import Collective
 from collc.errors import CertificateError
 from collc.packing.check import check_packing
-from collc.packing.model import Certificate, Cut, Flow, Hop, Partition, Plan, Prices, Tree
+from collc.packing.fields import FieldReader, short
+from collc.packing.model import Certificate, Cut, Flow, Hop, Orbit, OrbitLoad, Orbits, Partition, Plan, Prices, Tree
 from collc.topology.canonical import fingerprint
 from collc.topology.model import GraphLink, LinkKind, PlanGraph, Vertex, VertexKind
 
 FORMAT = "collc-plan/1"
 
-_T = TypeVar("_T")
-_FRACTION = re.compile(r"-?[0-9]{1,4000}(/[0-9]{1,4000})?")
 _IDENTIFIER = re.compile(r"[0-9]{1,9}")
 
 
@@ -86,7 +84,9 @@ def _plan_json(made: Plan, names: list[str]) -> dict[str, Any]:
         "certificate": None if made.certificate is None else _certificate_json(made.certificate, names),
     }
     if made.collective.uses_trees:
-        result["trees"] = [_tree_json(tree, made.collective) for tree in made.trees]
+        result["trees"] = [tree_json(tree, made.collective) for tree in made.trees]
+        if made.orbits is not None:
+            result["orbits"] = orbits_json(made.orbits, made.collective, names)
     else:
         result["flows"] = [[f.src, f.dst, str(f.weight), list(f.links)] for f in made.flows]
     return result
@@ -100,13 +100,36 @@ def _certificate_json(certificate: Certificate, names: list[str]) -> dict[str, A
     return {"kind": "prices", "prices": {str(link): str(price) for link, price in certificate.prices}}
 
 
-def _tree_json(tree: Tree, collective: Collective) -> dict[str, Any]:
+def tree_json(tree: Tree, collective: Collective) -> dict[str, Any]:
+    """A tree with the phases that its collective has."""
     result: dict[str, Any] = {"root": tree.root, "weight_gbps": str(tree.weight)}
     if collective.reduces:
         result["reduce"] = [[h.src, h.dst, list(h.links)] for h in tree.reduce]
     if collective.spreads:
         result["broadcast"] = [[h.src, h.dst, list(h.links)] for h in tree.broadcast]
     return result
+
+
+def orbits_json(orbits: Orbits, collective: Collective, names: list[str]) -> dict[str, Any]:
+    """Generators as cycles of names, each tree with the count of its images, the load of every orbit of links."""
+    return {
+        "generators": [[[names[v] for v in cycle] for cycle in cycles_of(g)] for g in orbits.generators],
+        "trees": [{"count": orbit.count, **tree_json(orbit.tree, collective)} for orbit in orbits.orbits],
+        "loads": [{"link": x.link, "count": x.count, "load_gbps": str(x.load)} for x in orbits.loads],
+    }
+
+
+def cycles_of(image: tuple[int, ...]) -> list[list[int]]:
+    """The cycles of a permutation, those of one element left out."""
+    cycles, seen = [], set()
+    for start, after in enumerate(image):
+        if after != start and start not in seen:
+            cycle = [start]
+            while (after := image[cycle[-1]]) != start:
+                cycle.append(after)
+            seen.update(cycle)
+            cycles.append(cycle)
+    return cycles
 
 
 # Reading
@@ -123,7 +146,7 @@ def parse_plan(text: str, where: str = "plan") -> PlanFile:
         if len(table) != len(items):
             seen: set[str] = set()
             twice = next(key for key, _ in items if key in seen or seen.add(key))  # type: ignore[func-returns-value]
-            fail(f"the key {_short(twice)} is given twice in one object")
+            fail(f"the key {short(twice)} is given twice in one object")
         return table
 
     try:
@@ -148,22 +171,19 @@ def from_json(obj: object, where: str = "plan") -> PlanFile:
     return _Reader(where).file(obj)
 
 
-class _Reader:
-    """Every method takes a JSON value and its place, and returns the value typed or raises."""
+class _Reader(FieldReader):
+    """The objects of a plan file."""
 
     def __init__(self, file: str) -> None:
-        self._file = file
+        super().__init__(file)
         self._vertex: dict[str, int] = {}
         self._nranks = 0
         self._nlinks = 0
 
-    def fail(self, place: str, what: str) -> NoReturn:
-        raise CertificateError(what, where=f"{self._file}: {place}" if place else self._file)
-
     def file(self, obj: object) -> PlanFile:
         top = self.table(obj, "", ("format", "topology", "ranks", "switches", "links", "plans"))
         if top["format"] != FORMAT:
-            self.fail("format", f"expected {FORMAT!r}, got {_short(top['format'])}")
+            self.fail("format", f"expected {FORMAT!r}, got {short(top['format'])}")
         head = self.table(top["topology"], "topology", ("name", "fingerprint"))
         name = self.text(head["name"], "topology.name")
         print_ = self.text(head["fingerprint"], "topology.fingerprint")
@@ -179,7 +199,7 @@ class _Reader:
         vertices = [*(v for v, _ in ranks), *switches]
         for i, vertex in enumerate(vertices):
             if vertex.name in self._vertex:
-                self.fail("ranks" if i < len(ranks) else "switches", f"the name {_short(vertex.name)} is used twice")
+                self.fail("ranks" if i < len(ranks) else "switches", f"the name {short(vertex.name)} is used twice")
             self._vertex[vertex.name] = i
         self._nranks = len(ranks)
         links = self.items(top["links"], "links", self.link)
@@ -224,10 +244,11 @@ class _Reader:
     def plan(self, obj: object, place: str, _: int) -> Plan:
         common = ("collective", "root", "solver", "rate_gbps", "bound_gbps", "optimal", "certificate")
         if not isinstance(obj, dict):
-            self.fail(place, f"expected an object, got {_short(obj)}")
+            self.fail(place, f"expected an object, got {short(obj)}")
         collective = self.enum(obj.get("collective"), f"{place}.collective", Collective)
         moves = "trees" if collective.uses_trees else "flows"
-        item = self.table(obj, place, (*common, moves))
+        orbits = ("orbits",) if collective.uses_trees and "orbits" in obj else ()
+        item = self.table(obj, place, (*common, moves, *orbits))
         trees: list[Tree] = []
         flows: list[Flow] = []
         if collective.uses_trees:
@@ -244,11 +265,12 @@ class _Reader:
             self.optional(item["certificate"], f"{place}.certificate", self.certificate),
             tuple(trees),
             tuple(flows),
+            self.orbits(item["orbits"], f"{place}.orbits", collective) if orbits else None,
         )
 
     def certificate(self, obj: object, place: str) -> Certificate:
         if not isinstance(obj, dict):
-            self.fail(place, f"expected an object, got {_short(obj)}")
+            self.fail(place, f"expected an object, got {short(obj)}")
         kind = obj.get("kind")
         if kind == "cut":
             item = self.table(obj, place, ("kind", "side"))
@@ -258,14 +280,14 @@ class _Reader:
             parts = self.items(item["parts"], f"{place}.parts", lambda o, p, _: tuple(self.vertices(o, p)))
             return Partition(tuple(parts))
         if kind != "prices":
-            self.fail(f"{place}.kind", f"expected cut, partition or prices, got {_short(kind)}")
+            self.fail(f"{place}.kind", f"expected cut, partition or prices, got {short(kind)}")
         item = self.table(obj, place, ("kind", "prices"))
         if not isinstance(item["prices"], dict):
             self.fail(f"{place}.prices", "expected an object of link ids and prices")
         prices = {}
         for key, value in item["prices"].items():
             if not _IDENTIFIER.fullmatch(key) or int(key) >= self._nlinks:
-                self.fail(f"{place}.prices", f"no link {_short(key)}")
+                self.fail(f"{place}.prices", f"no link {short(key)}")
             if int(key) in prices:
                 self.fail(f"{place}.prices", f"link {int(key)} is listed twice")
             prices[int(key)] = self.fraction(value, f"{place}.prices.{key}")
@@ -282,16 +304,49 @@ class _Reader:
         weight = self.fraction(item["weight_gbps"], f"{place}.weight_gbps")
         return Tree(root, weight, hops.get("reduce", ()), hops.get("broadcast", ()))
 
+    def orbits(self, obj: object, place: str, collective: Collective) -> Orbits:
+        item = self.table(obj, place, ("generators", "trees", "loads"))
+        return Orbits(
+            tuple(self.items(item["generators"], f"{place}.generators", self.generator)),
+            tuple(self.items(item["trees"], f"{place}.trees", lambda o, p, _: self.orbit(o, p, collective))),
+            tuple(self.items(item["loads"], f"{place}.loads", self.orbit_load)),
+        )
+
+    def generator(self, obj: object, place: str, _: int) -> tuple[int, ...]:
+        cycles = self.items(obj, place, lambda o, p, _: self.vertices(o, p))
+        image = list(range(len(self._vertex)))
+        for i, cycle in enumerate(cycles):
+            if len(cycle) < 2:
+                self.fail(f"{place}[{i}]", "a cycle has two vertices or more")
+            for v, w in zip(cycle, [*cycle[1:], cycle[0]], strict=True):
+                if image[v] != v or v == w:
+                    self.fail(f"{place}[{i}]", "a vertex stands in one cycle, and once")
+                image[v] = w
+        return tuple(image)
+
+    def orbit(self, obj: object, place: str, collective: Collective) -> Orbit:
+        if not isinstance(obj, dict) or "count" not in obj:
+            self.fail(place, "expected a tree with a count of its images")
+        rest = {key: value for key, value in obj.items() if key != "count"}
+        return Orbit(self.tree(rest, place, collective), self.integer(obj["count"], f"{place}.count"))
+
+    def orbit_load(self, obj: object, place: str, _: int) -> OrbitLoad:
+        item = self.table(obj, place, ("link", "count", "load_gbps"))
+        count = self.integer(item["count"], f"{place}.count")
+        return OrbitLoad(
+            self.integer(item["link"], f"{place}.link"), count, self.fraction(item["load_gbps"], f"{place}.load_gbps")
+        )
+
     def hop(self, obj: object, place: str, _: int) -> Hop:
         if not isinstance(obj, list) or len(obj) != 3:
-            self.fail(place, f"expected [rank, rank, [link ids]], got {_short(obj)}")
+            self.fail(place, f"expected [rank, rank, [link ids]], got {short(obj)}")
         return Hop(
             self.rank_number(obj[0], f"{place}[0]"), self.rank_number(obj[1], f"{place}[1]"), self.path(obj[2], place)
         )
 
     def flow(self, obj: object, place: str, _: int) -> Flow:
         if not isinstance(obj, list) or len(obj) != 4:
-            self.fail(place, f"expected [rank, rank, weight, [link ids]], got {_short(obj)}")
+            self.fail(place, f"expected [rank, rank, weight, [link ids]], got {short(obj)}")
         src, dst = self.rank_number(obj[0], f"{place}[0]"), self.rank_number(obj[1], f"{place}[1]")
         return Flow(src, dst, self.fraction(obj[2], f"{place}[2]"), self.path(obj[3], place))
 
@@ -302,75 +357,14 @@ class _Reader:
                 self.fail(place, f"no link {link}")
         return tuple(links)
 
-    # Scalars
-
-    def table(self, obj: object, place: str, keys: tuple[str, ...]) -> dict[str, Any]:
-        if not isinstance(obj, dict):
-            self.fail(place, f"expected an object, got {_short(obj)}")
-        for key in obj:
-            if key not in keys:
-                self.fail(place, f"unknown key {_short(key)}")
-        for key in keys:
-            if key not in obj:
-                self.fail(place, f"the key {key!r} is missing")
-        return obj
-
-    def items(self, obj: object, place: str, read: Callable[[object, str, int], _T]) -> list[_T]:
-        if not isinstance(obj, list):
-            self.fail(place, f"expected a list, got {_short(obj)}")
-        return [read(item, f"{place}[{i}]", i) for i, item in enumerate(obj)]
-
-    def optional(self, obj: object, place: str, read: Callable[[object, str], _T]) -> _T | None:
-        return None if obj is None else read(obj, place)
-
-    def text(self, obj: object, place: str) -> str:
-        if not isinstance(obj, str):
-            self.fail(place, f"expected text, got {_short(obj)}")
-        return obj
-
-    def boolean(self, obj: object, place: str) -> bool:
-        if not isinstance(obj, bool):
-            self.fail(place, f"expected true or false, got {_short(obj)}")
-        return obj
-
-    def integer(self, obj: object, place: str) -> int:
-        if not isinstance(obj, int) or isinstance(obj, bool):
-            self.fail(place, f"expected an integer, got {_short(obj)}")
-        return obj
-
     def rank_number(self, obj: object, place: str) -> int:
         rank = self.integer(obj, place)
         if not 0 <= rank < self._nranks:
             self.fail(place, f"no rank {rank}")
         return rank
 
-    def fraction(self, obj: object, place: str) -> Fraction:
-        if not isinstance(obj, str) or not _FRACTION.fullmatch(obj):
-            self.fail(place, f'expected a fraction as text, such as "600/7", got {_short(obj)}')
-        top, _, bottom = obj.partition("/")
-        if bottom and int(bottom) == 0:
-            self.fail(place, "division by zero")
-        return Fraction(int(top), int(bottom or 1))
-
-    def enum(self, obj: object, place: str, kind: type[_T]) -> _T:
-        values = {member.value: member for member in kind}  # type: ignore[attr-defined]
-        if not isinstance(obj, str) or obj not in values:
-            self.fail(place, f"expected one of {', '.join(values)}, got {_short(obj)}")
-        found: _T = values[obj]
-        return found
-
     def vertex(self, obj: object, place: str) -> int:
         name = self.text(obj, place)
         if name not in self._vertex:
-            self.fail(place, f"no vertex {_short(name)}")
+            self.fail(place, f"no vertex {short(name)}")
         return self._vertex[name]
-
-
-def _short(value: object) -> str:
-    """A value for a message: its start only."""
-    if isinstance(value, dict):
-        return "an object"
-    if isinstance(value, list):
-        return "a list"
-    text = repr(value) if not isinstance(value, int) or abs(value) < 10**20 else "a huge integer"
-    return text if len(text) <= 40 else text[:37] + "..."

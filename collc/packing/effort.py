@@ -6,6 +6,8 @@ from collc.errors import PackingError
 
 # Effort on graphs of up to _SMALL ranks, in about microseconds: for each wish, and for the optimum with its proof.
 _WISH, _PROOF, _SMALL = 2.5e6, 9e6, 16
+# From so many ranks on it grows no more.
+_LARGE = 1024
 
 
 class OutOfEffortError(PackingError):
@@ -27,5 +29,5 @@ class Effort:
 
 def efforts(nranks: int) -> tuple[float, float]:
     """(effort for each thing that is only a wish, such as less depth or fewer trees; effort for the optimum)."""
-    size = max(1.0, nranks / _SMALL) ** 2
+    size = max(1.0, min(nranks, _LARGE) / _SMALL) ** 2
     return _WISH * size, _PROOF * size

@@ -21,12 +21,14 @@ from collc.packing.edmonds import pack_rooted
 from collc.packing.effort import Effort, efforts
 from collc.packing.generate import Generator, Packing
 from collc.packing.model import Certificate, Cut, Partition, Prices
-from collc.packing.near import best_so_far
+from collc.packing.near import best_so_far, scaled
 from collc.packing.network import Net
 from collc.packing.symmetry import Symmetry, find_symmetry, no_symmetry
 from collc.packing.thin import thinned, thinnest
 
 _SHALLOW_TRIES = 6
+# Where only shallow trees are sought, how many depths are tried.
+_SPARSE_TRIES = 4
 # Diving costs more than packing on larger machines.
 _THIN_LIMIT = 16
 # Where all trees of a depth are at most so many they are listed.
@@ -160,12 +162,16 @@ def solve_exact(problem: Problem, servers: Sequence[str]) -> Solved:
     least = least_depth(generator.oracle)
     # Many ranks: the LP over all trees is slow to settle, a shallow one that reaches the bound is not.
     tries = 1 if net.nranks <= DENSE_FROM else _SHALLOW_TRIES if net.nranks <= _PARTITION_LIMIT else 2 * _SHALLOW_TRIES
+    if generator.oracle.sparse:
+        tries = _SPARSE_TRIES
     found = None
     generator.effort = Effort(wish)
     for depth in range(least, least + tries):
         found = _at_depth(generator, depth, bound)
         if found is not None:
             break
+    if found is None and generator.oracle.sparse:
+        return _best_shallow(problem, generator, bound, certificate)
     if found is None:
         generator.effort = Effort(proof)
         try:
@@ -189,6 +195,14 @@ def solve_exact(problem: Problem, servers: Sequence[str]) -> Solved:
         if len(found.weights) > generator.ngroups:
             found = thinned(generator, found, depth, rounds, choices)
     return Solved(found.rate, bound, found.weights, certificate, problem.symmetry)
+
+
+def _best_shallow(problem: Problem, generator: Generator, bound: Fraction, certificate: Certificate) -> Solved:
+    """What the shallow trees reached, where no proof beyond cuts and partitions is in reach."""
+    assert generator.last is not None
+    pairs = zip(generator.columns, generator.last.weights, strict=False)
+    near = scaled(generator, {column: weight for column, weight in pairs if weight > 0})
+    return Solved(near.rate, bound, near.weights, certificate, problem.symmetry)
 
 
 def problem_bound(problem: Problem, servers: Sequence[str]) -> tuple[Fraction, Certificate]:

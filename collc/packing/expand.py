@@ -12,6 +12,12 @@ from collc.packing.model import Hop, Tree
 from collc.packing.network import Out
 
 
+def representative(column: Column, collective: Collective, mirror: Sequence[int] | None) -> Tree:
+    """The tree of a column itself, without a weight of its own; `mirror` as for `expand`."""
+    root, up, down = _Image(None, mirror, {}).tree(column, collective)
+    return Tree(root, Fraction(0), up, down)
+
+
 def expand(solved: Solved, collective: Collective, mirror: Sequence[int] | None) -> list[Tree]:
     """Every tree of the plan, by root and falling weight.
 

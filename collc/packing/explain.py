@@ -12,6 +12,7 @@ from collc.packing.cuts import broadcast_cut
 from collc.packing.exact import outward, upper_bound
 from collc.packing.model import Cut, Hop, Partition, Plan, Prices, Tree
 from collc.packing.network import Net
+from collc.packing.orbits import orbit_loads
 from collc.topology.model import PlanGraph
 
 # "One more link" solves the bound again for each candidate; larger graphs only get the price of a GB/s.
@@ -31,7 +32,12 @@ def plan_depth(plan: Plan) -> int:
     """The depth of the deepest tree; for flows the most links on a path."""
     if plan.flows:
         return max(len(f.links) for f in plan.flows)
-    return max((tree.depth for tree in plan.trees), default=0)
+    return max((tree.depth for tree, _ in counted_trees(plan)), default=0)
+
+
+def counted_trees(plan: Plan) -> list[tuple[Tree, int]]:
+    """The trees of a plan, one of each orbit, with how many alike each stands for."""
+    return [(tree, 1) for tree in plan.trees] + [(o.tree, o.count) for o in (plan.orbits.orbits if plan.orbits else ())]
 
 
 def link_loads(graph: PlanGraph, plan: Plan) -> list[Fraction]:
@@ -44,6 +50,8 @@ def link_loads(graph: PlanGraph, plan: Plan) -> list[Fraction]:
     for flow in plan.flows:
         for link in flow.links:
             load[link] += flow.weight
+    if plan.orbits is not None:
+        load = [a + b for a, b in zip(load, orbit_loads(graph, plan.orbits), strict=True)]
     return load
 
 
@@ -51,7 +59,7 @@ def common_denominator(plan: Plan) -> int:
     """The least D such that every weight is a multiple of rate / D: the steps that tables of shares count in."""
     denominator = 1
     if plan.rate:
-        for weight in [t.weight for t in plan.trees] or [f.weight for f in plan.flows]:
+        for weight in [t.weight for t, _ in counted_trees(plan)] or [f.weight for f in plan.flows]:
             part = weight / plan.rate
             denominator = denominator * part.denominator // _gcd(denominator, part.denominator)
     return denominator

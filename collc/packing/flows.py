@@ -32,6 +32,8 @@ class FlowOracle:
     Paths run through any vertex: where one passes through a rank, that rank stores and forwards.
     """
 
+    sparse = False
+
     def __init__(self, net: Net, targets: Sequence[tuple[int, tuple[int, ...]]]) -> None:
         self.net, self.targets = net, list(targets)
         self.ngroups = len(self.targets)

@@ -98,9 +98,50 @@ class Prices:
 Certificate = Cut | Partition | Prices
 
 
+@dataclass(frozen=True, slots=True)
+class Orbit:
+    """One tree that stands for all its images under the generators: `count` different ones, of `tree.weight` each."""
+
+    tree: Tree
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class OrbitLoad:
+    """What the orbits' trees put on every link of one orbit of links, in GB/s.
+
+    `link` is the smallest of its `count` links.
+    """
+
+    link: int
+    count: int
+    load: Fraction
+
+
+@dataclass(frozen=True)
+class Orbits:
+    """Trees of a plan up to symmetry.
+
+    Each of `generators` is an automorphism of the graph as the image of every vertex; they commute. A tree stands for
+    its images under all products of them.
+    """
+
+    generators: tuple[tuple[int, ...], ...]
+    orbits: tuple[Orbit, ...]
+    loads: tuple[OrbitLoad, ...]
+
+    @property
+    def count(self) -> int:
+        """How many trees there are when all are written out."""
+        return sum(orbit.count for orbit in self.orbits)
+
+
 @dataclass(frozen=True)
 class Plan:
-    """A packing for one collective with the proof of its rate. `rate` and `bound` are None for a single rank."""
+    """A packing for one collective with the proof of its rate. `rate` and `bound` are None for a single rank.
+
+    Large plans hold their trees as `orbits`; what stands in `trees` is then what the orbits leave over.
+    """
 
     collective: Collective
     root: int | None
@@ -111,6 +152,7 @@ class Plan:
     certificate: Certificate | None
     trees: tuple[Tree, ...] = ()
     flows: tuple[Flow, ...] = ()
+    orbits: Orbits | None = None
     # For people only, not part of plan files: what the solver says of its own result, such as "fewest trees: proven".
     remark: str = field(default="", compare=False)
 
@@ -118,3 +160,8 @@ class Plan:
     def kind(self) -> str:
         """`trees` for what a solver packed, else the kind of candidate."""
         return self.solver if self.solver in CANDIDATES else "trees"
+
+    @property
+    def tree_count(self) -> int:
+        """How many trees the plan has, with all that its orbits stand for."""
+        return len(self.trees) + (self.orbits.count if self.orbits else 0)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import lru_cache
 
 from collc.collectives.model import Collective
 from collc.errors import PackingError, UsageError
 from collc.packing.check import check_packing
-from collc.packing.columns import mirrored_links
+from collc.packing.columns import SPARSE_FROM, mirrored_links
 from collc.packing.effort import efforts
 from collc.packing.exact import Solved, new_problem, outward, solve_exact, worth_symmetry
 from collc.packing.expand import expand
@@ -20,10 +20,13 @@ from collc.packing.minimize import fewest_trees
 from collc.packing.model import Plan, Prices
 from collc.packing.mwu import solve_mwu
 from collc.packing.network import Net
+from collc.packing.orbits import as_orbits
 from collc.packing.relabel import canonical_graph, relabelled
 from collc.topology.model import PlanGraph
 
 SOLVERS = ("exact", "mwu", "ilp")
+# Plans of more GPUs are given as orbits: written out, their trees are hundreds of millions of hops.
+ORBITS_FROM = SPARSE_FROM
 # Above, `ilp` minimises orbits of trees under the symmetry instead of trees.
 _FEW_LIMIT = 16
 
@@ -35,6 +38,8 @@ def plan(
     solver: str = "exact",
     tolerance: Fraction = Fraction(0),
     shelf: Shelf | None = None,
+    *,
+    orbits: bool = False,
 ) -> Plan:
     """Packs `collective` on `graph` and proves the rate.
 
@@ -45,6 +50,8 @@ def plan(
         solver: one of SOLVERS; all answer to `check_packing`. Flow collectives are always exact.
         tolerance: the share of the rate that `ilp` may give up for fewer trees.
         shelf: where solutions are kept for the next process. What comes from it is checked like any other.
+        orbits: leave trees that are images of each other under the graph's symmetry as orbits, which thousands of
+            GPUs need; `collc.packing.orbits.expanded` writes them out.
 
     Raises:
         UsageError: no such root or solver.
@@ -60,13 +67,14 @@ def plan(
         raise UsageError(f"{collective.value} has no root")
     if graph.nranks == 1:
         return _checked(graph, Plan(collective, root, solver, None, None, True, None))
+    wanted = _Wanted(collective, root, solver, tolerance, orbits and collective.uses_trees)
     try:
-        return _checked(graph, _planned(graph, collective, root, solver, tolerance, shelf))
+        return _checked(graph, _planned(graph, wanted, shelf))
     except Exception as error:
         if shelf is None or isinstance(error, PackingError):
             raise
         # What was kept is no plan of this graph, whatever it is: solve again and keep that.
-        return _checked(graph, _planned(graph, collective, root, solver, tolerance, WriteOnly(shelf)))
+        return _checked(graph, _planned(graph, wanted, WriteOnly(shelf)))
 
 
 def _checked(graph: PlanGraph, made: Plan) -> Plan:
@@ -74,47 +82,56 @@ def _checked(graph: PlanGraph, made: Plan) -> Plan:
     return made
 
 
-def _planned(
-    graph: PlanGraph, collective: Collective, root: int | None, solver: str, tolerance: Fraction, shelf: Shelf | None
-) -> Plan:
+@dataclass(frozen=True)
+class _Wanted:
+    """What `plan` was asked for, beside the graph."""
+
+    collective: Collective
+    root: int | None
+    solver: str
+    tolerance: Fraction
+    orbits: bool
+
+
+def _planned(graph: PlanGraph, wanted: _Wanted, shelf: Shelf | None) -> Plan:
     """Small graphs in canonical numbering; larger ones as they are, where the order of ranks shows the symmetry.
 
     sendrecv is about that order, so it keeps it too.
     """
     Net.of(graph).require_connected()
-    if worth_symmetry(graph.nranks, len(graph.links)) or collective is Collective.SENDRECV:
-        return _plan(graph, collective, root, solver, tolerance, shelf)
-    alike, names = canonical_graph(graph, root)
-    made = _cached(alike, collective, None if root is None else names.index(root), solver, tolerance, shelf)
-    return relabelled(made, alike, graph, names)
+    large = worth_symmetry(graph.nranks, len(graph.links))
+    if large or wanted.orbits or wanted.collective is Collective.SENDRECV:
+        return _plan(graph, wanted, shelf)
+    alike, names = canonical_graph(graph, wanted.root)
+    root = None if wanted.root is None else names.index(wanted.root)
+    return relabelled(_cached(alike, replace(wanted, root=root), shelf), alike, graph, names)
 
 
 @lru_cache(maxsize=256)
-def _cached(
-    graph: PlanGraph, collective: Collective, root: int | None, solver: str, tolerance: Fraction, shelf: Shelf | None
-) -> Plan:
-    return _plan(graph, collective, root, solver, tolerance, shelf)
+def _cached(graph: PlanGraph, wanted: _Wanted, shelf: Shelf | None) -> Plan:
+    return _plan(graph, wanted, shelf)
 
 
-def _plan(
-    graph: PlanGraph, collective: Collective, root: int | None, solver: str, tolerance: Fraction, shelf: Shelf | None
-) -> Plan:
+def _plan(graph: PlanGraph, wanted: _Wanted, shelf: Shelf | None) -> Plan:
+    collective, root = wanted.collective, wanted.root
     if not collective.uses_trees:
         made = _solve_flows(graph, collective, root, shelf)
         proven = made.rate == made.bound
         return Plan(collective, root, "exact", made.rate, made.bound, proven, made.prices, flows=made.flows)
-    solved, mirror, remark = _solve_trees(graph, collective, root, solver, tolerance, shelf)
-    return Plan(
+    solved, mirror, remark = _solve_trees(graph, collective, root, wanted.solver, wanted.tolerance, shelf)
+    packed = Plan(
         collective,
         root,
-        solver,
+        wanted.solver,
         solved.rate,
         solved.bound,
         solved.rate == solved.bound,
         solved.certificate,
-        trees=tuple(expand(solved, collective, mirror)),
         remark=remark,
     )
+    if wanted.orbits:
+        return replace(packed, orbits=as_orbits(graph, solved, collective, mirror))
+    return replace(packed, trees=tuple(expand(solved, collective, mirror)))
 
 
 def _solve_flows(graph: PlanGraph, collective: Collective, root: int | None, shelf: Shelf | None) -> SolvedFlows:

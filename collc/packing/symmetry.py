@@ -171,12 +171,12 @@ def orbits(net: Net, generators: Sequence[Automorphism]) -> Symmetry:
             for h in kept
         ):
             kept.append(g)
-            links = _joined(net.nlinks, [k.links for k in kept])
-            ranks = _joined(net.nranks, [k.vertices[: net.nranks] for k in kept])
+            links = joined(net.nlinks, [k.links for k in kept])
+            ranks = joined(net.nranks, [k.vertices[: net.nranks] for k in kept])
     return Symmetry(tuple(kept), tuple(links), tuple(ranks))
 
 
-def _joined(count: int, maps: Sequence[Sequence[int]]) -> list[int]:
+def joined(count: int, maps: Sequence[Sequence[int]]) -> list[int]:
     """The smallest member of the orbit of each of `count` things."""
     orbit = [-1] * count
     for start in range(count):

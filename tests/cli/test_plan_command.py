@@ -148,3 +148,38 @@ def test_links_of_one_direction_that_close_no_circle_are_one_line(tmp_path: Path
 
 def test_a_single_gpu_has_nothing_to_move() -> None:
     assert "nothing to move" in collc("plan", "dgx1v", "--gpus", "3").out
+
+
+def test_orbits_are_written_on_request_and_expanded() -> None:
+    """Few GPUs have their trees listed; with --orbits one of each kind, which --expand writes out again."""
+    plain = plan_json("dgx2", "--collective", "all_gather")
+    assert "orbits" not in plain["plans"][0]
+    folded = plan_json("dgx2", "--collective", "all_gather", "--orbits")
+    verify_document(from_json(folded))
+    orbits = folded["plans"][0]["orbits"]
+    assert folded["plans"][0]["trees"] == []
+    assert sum(t["count"] for t in orbits["trees"]) == len(plain["plans"][0]["trees"]) == 16
+    for argv in (["--orbits", "--expand"], ["--expand"], ["--json", "--expand"]):
+        result = collc("plan", "dgx2", "--collective", "all_gather", *argv)
+        assert (result.code, result.err) == (0, "")
+        whole = json.loads(result.out)
+        verify_document(from_json(whole))
+        assert "orbits" not in whole["plans"][0]
+        assert len(whole["plans"][0]["trees"]) == 16
+    one = json.loads(collc("plan", "dgx2", "--orbits", "--expand", 5).out)
+    assert (one["format"], one["root"]) == ("collc-trees/1", 5)
+    assert {p["collective"]: {t["root"] for t in p.get("trees", [])} for p in one["plans"]}["all_gather"] == {5}
+    text = collc("plan", "dgx2", "--collective", "all_gather", "--orbits").out
+    assert "15 images of it" in text
+    assert "16 of depth 1" in text
+
+
+@pytest.mark.parametrize("rank", ["16", "gpu3", "1e3", "9" * 400])
+def test_a_rank_to_expand_must_be_one(rank: str) -> None:
+    line = refused(collc("plan", "dgx2", "--collective", "all_gather", f"--expand={rank}"), code=2)
+    assert "--expand: " in line
+    assert len(line) < 200
+
+
+def test_expand_is_about_one_plan() -> None:
+    assert "one plan" in refused(collc("plan", "dgx2", "--allocations", "2..3", "--expand"), code=2)

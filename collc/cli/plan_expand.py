@@ -1,0 +1,42 @@
+"""`collc plan --expand`: every tree written out, one at a time, for there may be more than memory holds."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from collc.cli import report
+from collc.packing.document import plan_file, to_json, tree_json
+from collc.packing.model import Plan
+from collc.packing.orbits import all_trees
+from collc.topology.model import PlanGraph
+
+FORMAT = "collc-trees/1"
+
+
+def emit_expanded(graph: PlanGraph, plans: Sequence[Plan], root: int | None) -> None:
+    """Prints the plans with all their trees as a plan file; with `root` the trees of that rank, as `collc-trees/1`."""
+    for piece in _pieces(graph, plans, root):
+        report.raw_json(piece)
+
+
+def _pieces(graph: PlanGraph, plans: Sequence[Plan], root: int | None) -> Iterator[str]:
+    """The document in pieces: a tree on each line."""
+    document = to_json(plan_file(graph, tuple(replace(p, trees=(), orbits=None) for p in plans)))
+    heads = document.pop("plans")
+    if root is not None:
+        topology = document["topology"]
+        document = {"format": FORMAT, "topology": topology, "root": root}
+        heads = [{"collective": h["collective"], "rate_gbps": h["rate_gbps"]} for h in heads]
+    yield json.dumps(document)[:-1] + ',\n"plans": ['
+    for i, (head, plan) in enumerate(zip(heads, plans, strict=True)):
+        head.pop("trees", None)
+        yield ("," if i else "") + "\n" + json.dumps(head)[:-1]
+        if plan.collective.uses_trees:
+            yield ', "trees": ['
+            for k, tree in enumerate(all_trees(graph, plan, root)):
+                yield ("," if k else "") + "\n" + json.dumps(tree_json(tree, plan.collective))
+            yield "]"
+        yield "}"
+    yield "]}\n"
