@@ -9,7 +9,7 @@ DEMO := build/demo
 JOBS ?= $(shell nproc --all 2>/dev/null || echo 2)
 
 .PHONY: help setup demo test lint types unit format golden test-wheel clean
-.PHONY: sanitize chaos chaos-protocols fuzz bench-peers bench-references bench-waiting bench-packing packing-sweep bench-pacing bench-tune bench-defaults bench-torch cuda-kernels blink test-nccl-tests validate gpu-check gpu-check-torch gpu-check-tables test-torch test-torch-suite
+.PHONY: sanitize chaos chaos-protocols fuzz fuzz-libraries bench-peers bench-references bench-waiting bench-packing packing-sweep bench-pacing bench-tune bench-defaults bench-torch cuda-kernels blink test-nccl-tests validate gpu-check gpu-check-torch gpu-check-tables test-torch test-torch-suite
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -55,6 +55,13 @@ chaos-protocols: setup  ## random calls and faults with each protocol forced: ho
 SECONDS_OF_FUZZ ?= 600
 fuzz: setup  ## damage dumps, topology files and driver answers; readers must answer or refuse
 	PYTHONPATH=tests $(BIN)/python tests/fuzz_readers.py --seconds $(SECONDS_OF_FUZZ)
+
+BYTES ?= 0..500
+FIELDS ?= 0..200
+fuzz-libraries: setup  ## change 500 bytes and 200 fields of libraries: refused, or not loaded; BYTES=0..10000 goes on
+	@mkdir -p build
+	PYTHONPATH=tests $(BIN)/python tests/fuzz_libraries.py --bytes $(BYTES) --fields $(FIELDS) --results build/fuzz-libraries.jsonl
+	$(BIN)/python -m pytest -m slow tests/checker
 
 validate: setup  ## the simulator against published tables; rewrites the figures of docs/validation.md
 	$(BIN)/python benchmarks/simulate.py report --plots docs/figures

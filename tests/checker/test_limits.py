@@ -21,6 +21,7 @@ from support.changed import Changed, crafted, tables_library
 from collc.build.cache import cache_dir
 from collc.build.manifest import manifest_text, sign
 from collc.checker import layout
+from collc.checker.elf import MOST_BYTES
 from collc.checker.layout import ARRAYS, STRUCTS
 from collc.checker.library import check_library
 from collc.checker.tables import MOST_VALUES
@@ -158,7 +159,7 @@ def long_fractions(numbers: int) -> Iterator[str]:
 
 def prices() -> Path:
     """A certificate that is proved by a cheapest tree from each of many ranks."""
-    return one_graph("prices", 90, lambda made: None)
+    return one_graph("prices", 70, lambda made: None)
 
 
 def long_weights() -> Path:
@@ -205,19 +206,17 @@ def plans_of(filling: bytes) -> Path:
 
 
 def large_file() -> Path:
-    """All that a file may have, in the segment of the constants."""
-    found = tables_library("odd")
+    """All that a file may have, in the last of the segments that are loaded."""
     path = cache_dir() / "tests" / "large.so"
     path.parent.mkdir(parents=True, exist_ok=True)
-    data = bytearray(found.read_bytes())
+    data = bytearray(tables_library("odd").read_bytes())
     count = struct.unpack_from("<H", data, 56)[0]
-    for at in range(64, 64 + 56 * count, 56):
-        kind, flags = struct.unpack_from("<II", data, at)
-        if kind == 1 and flags == 4 and not struct.unpack_from("<Q", data, at + 8)[0]:
-            struct.pack_into("<QQ", data, at + 32, (1 << 28) - len(data), (1 << 28) - len(data))
+    last = max(at for at in range(64, 64 + 56 * count, 56) if struct.unpack_from("<I", data, at)[0] == 1)
+    size = MOST_BYTES - 1 - struct.unpack_from("<Q", data, last + 8)[0]
+    struct.pack_into("<QQ", data, last + 32, size, size)
     path.write_bytes(data)
     with path.open("r+b") as file:
-        file.truncate((1 << 28) - 1)
+        file.truncate(MOST_BYTES - 1)
     return path
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import struct
 import subprocess
 from collections.abc import Iterator, Sequence
@@ -9,7 +10,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from support.libraries import topology_file
+from support.libraries import library, topology_file
 
 from collc.build.cache import cached, content_key
 from collc.build.compile import EXPORTS, compile_source, generate
@@ -18,10 +19,11 @@ from collc.build.toolchain import find_cxx
 from collc.checker import layout
 from collc.checker.elf import Elf
 from collc.checker.layout import ARRAYS, STRUCTS
-from collc.checker.library import OBJECTS
+from collc.checker.library import OBJECTS, check_library
 from collc.choose.library import library_contents
 from collc.choose.request import LibraryRequest
 from collc.collectives.model import COMPILED, Collective
+from collc.errors import CollcError
 from collc.options import TARGETS, TargetKind
 
 
@@ -47,6 +49,34 @@ def tables_library(
     contents = library_contents(request, TARGETS[kind])
     source, _ = generate(contents, TARGETS[kind], find_cxx())
     return linked(compile_source(source, "tables", find_cxx(), ("-std=c++17", "-O0", "-fPIC", "-fvisibility=hidden")))
+
+
+REDUCED, SENT = (Collective.ALL_REDUCE,), (Collective.ALL_REDUCE, Collective.BROADCAST, Collective.REDUCE_SCATTER)
+# What `built` builds: machine, target, collectives, GPUs, allocations.
+LIBRARIES = {
+    "three unequal GPUs": ("odd", TargetKind.HOST, tuple(Collective(c) for c in ("broadcast", "reduce")), None, None),
+    "everywhere": ("cores", TargetKind.HOST, REDUCED, None, None),
+    "dgx1v": ("dgx1v", TargetKind.HOST, SENT, None, None),
+    "dgx1v for cuda": ("dgx1v", TargetKind.CUDA, SENT, "0,1,2,3", None),
+    "switch machine": ("hgx-h100", TargetKind.CUDA, SENT, None, "0-1/0-3"),
+    "allocations": ("dgx1p", TargetKind.HOST, SENT, None, "0,1,2,3/0,1,4/0,1,4,6"),
+}
+
+
+@cache
+def built(name: str) -> Path:
+    """The library of `LIBRARIES` that has this name."""
+    machine, kind, collectives, gpus, allocations = LIBRARIES[name]
+    return tables_library(machine, kind, collectives, gpus, allocations)
+
+
+def is_refused(path: Path) -> bool:
+    """Whether the checker refuses a library in the way that it refuses; anything else that is raised is a fault."""
+    try:
+        check_library(path)
+    except CollcError:
+        return True
+    return False
 
 
 def linked(unit: Path) -> Path:
@@ -129,6 +159,45 @@ class Changed:
         if signed:
             sign(path)
         return path
+
+
+# Where the file's header says that the sections lie: no loader reads it, and `strip` moves them.
+_SECTIONS = {*range(40, 48), *range(58, 64)}
+
+
+def byte_case(seed: int, folder: Path) -> dict[str, object]:
+    """A whole library with one byte changed: refused, or outside of what is loaded; else accepted, which is a fault."""
+    generator = random.Random(seed)
+    whole = Changed(library("pair"))
+    at = generator.randrange(len(whole.data))
+    case: dict[str, object] = {"kind": "byte", "seed": seed, "at": at}
+    if at in _SECTIONS or not any(first <= at < last for first, last in whole.loaded):
+        return case | {"verdict": "outside"}
+    whole.data[at] ^= generator.randrange(1, 256)
+    path = folder / "changed.so"
+    path.write_bytes(whole.data)
+    return case | {"verdict": "refused" if is_refused(path) else "accepted"}
+
+
+def field_case(seed: int, folder: Path, names: Sequence[str] = tuple(LIBRARIES)) -> dict[str, object]:
+    """Tables with one field of one row changed, signed by a forger and not: refused both times, or it is a fault."""
+    generator = random.Random(seed)
+    name = generator.choice(names)
+    whole = Changed(built(name))
+    array = generator.choice([array for array, (_, count) in whole.extents.items() if count])
+    field = generator.choice([field for field in whole.fields(50) if field.array == array])
+    bits = 8 * struct.calcsize(field.code) - (field.code == "i")
+    value = generator.choice([generator.randrange(1 << bits), *whole.others(field)])
+    if value == whole.value(field):
+        value = whole.others(field)[0]
+    verdict = "refused"
+    for signed in (True, False):
+        changed = Changed(built(name))
+        changed.put(field, value)
+        if not is_refused(changed.write(folder / "changed.so", signed=signed)):
+            verdict = "accepted"
+    case = {"kind": "field", "seed": seed, "library": name, "field": field.label(), "was": whole.value(field)}
+    return case | {"value": value, "verdict": verdict}
 
 
 def crafted(
