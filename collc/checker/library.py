@@ -19,14 +19,14 @@ from collc.checker.elf import Elf
 from collc.checker.layout import When
 from collc.checker.machine import Machine, check_sets, read_machine
 from collc.checker.manifest import blank_digests, read_claims
+from collc.checker.plans import PlanFile, from_json, verify_document
+from collc.checker.programs import verify
 from collc.checker.tables import Contents, Held, decode, unreadable
 from collc.checker.values import parse_json
 from collc.collectives.model import Collective
 from collc.errors import IRError, RunError
 from collc.ir.nodes import Program
-from collc.ir.verify import verify
 from collc.limits import common_denominator, spend
-from collc.packing.document import PlanFile, from_json, verify_document
 from collc.packing.model import Plan
 
 OBJECTS = ("collc_tables", "collc_manifest", "collc_manifest_size", "collc_plan", "collc_plan_size")
@@ -153,6 +153,8 @@ def _plans(elf: Elf, objects: Mapping[str, tuple[int, bytes]]) -> tuple[tuple[Pl
     if not value["plans"]:
         fail("there are none")
     documents = tuple(from_json(one, f"{elf.path}: plan {number}") for number, one in enumerate(value["plans"]))
+    if any(plan.orbits is not None for document in documents for plan in document.plans):
+        fail("one gives its trees as orbits, and programs follow trees that are listed")
     return documents, read_machine(value["machine"], f"{elf.path}: machine")
 
 

@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
 
+from collc.checker.plans import PlanFile
 from collc.checker.tables import Contents, TableSet
 from collc.checker.values import Reader
 from collc.errors import RunError
 from collc.limits import spend
-from collc.packing.document import PlanFile
 from collc.topology.model import LinkKind, VertexKind
 
 _FAST = (LinkKind.NVLINK, LinkKind.NVSWITCH, LinkKind.XGMI)
@@ -36,31 +36,15 @@ def read_machine(obj: object, where: str) -> Machine:
     """The machine that a JSON value stands for; raises RunError."""
     reader = Reader(where, RunError)
     top = reader.table(obj, "", ("vertices", "links", "forwarders"))
-
-    def row(value: object, place: str, length: int) -> list[object]:
-        if not isinstance(value, list) or len(value) != length:
-            reader.fail(place, f"expected {length} values")
-        return value
-
-    def vertex(value: object, place: str, _: int) -> tuple[str, VertexKind, str]:
-        name, kind, server = row(value, place, 3)
-        return reader.text(name, place), reader.enum(kind, place, VertexKind), reader.text(server, place)
-
-    def number(value: object, place: str, _: int = 0) -> int:
-        found = reader.integer(value, place)
-        if not 0 <= found < len(vertices):
-            reader.fail(place, f"no vertex {found}")
-        return found
-
-    vertices = reader.items(top["vertices"], "vertices", vertex)
+    own, kind = (reader.text, reader.member(VertexKind), reader.text), reader.member(LinkKind)
+    vertices = [tuple(row) for row in reader.read(top["vertices"], "vertices", [own])]
+    vertex = reader.below(len(vertices), "vertex")
     links: dict[tuple[int, int, LinkKind], Fraction] = {}
-    for i, value in enumerate(reader.items(top["links"], "links", lambda o, p, _: row(o, p, 4))):
-        place = f"links[{i}]"
-        key = number(value[0], place), number(value[1], place), reader.enum(value[2], place, LinkKind)
-        if key in links:
-            reader.fail(place, "the same pair and kind is listed twice")
-        links[key] = reader.fraction(value[3], place)
-    forwarders = reader.items(top["forwarders"], "forwarders", lambda o, p, _: tuple(reader.items(o, p, number)))
+    for i, (*key, gbps) in enumerate(reader.read(top["links"], "links", [(vertex, vertex, kind, reader.fraction)])):
+        if tuple(key) in links:
+            reader.fail(f"links[{i}]", "the same pair and kind is listed twice")
+        links[tuple(key)] = gbps
+    forwarders = [tuple(row) for row in reader.read(top["forwarders"], "forwarders", [[vertex]])]
     return Machine(tuple(vertices), links, tuple(forwarders))
 
 

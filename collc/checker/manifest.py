@@ -16,16 +16,6 @@ FORMAT = "collc-library/1"
 _MOST_BYTES, _MOST_VALUES = 1 << 23, 1 << 19
 _BLANK = "0" * 64
 
-# Key -> what it holds: text, a whole number (of 0 or more), a truth, null beside one of these (?), or a list of such.
-_TOP = {"format": "text", "name": "text", "collc": "text", "target": "text", "build_id": "text", "compiler": "text"}
-_ALLOCATION = {"fingerprint": "text", "nranks": "number", "gpus": "[text]", "gpu_sets": "number", "slots": "number"}
-_ALLOCATION |= {"slot_bytes": "number", "fifo_bytes": "number"}
-_PROGRAM = {"collective": "text", "root": "number?", "rate_gbps": "text?", "bound_gbps": "text?", "optimal": "truth"}
-_PROGRAM |= dict.fromkeys(("trees", "depth", "channels", "fifos", "lags", "plan_number", "spread"), "number")
-_PROGRAM |= {"chunk_bytes": "number"}
-_PROGRAM |= {"plan": "text", "everywhere": "truth", "proto": "text", "min_bytes": "number?", "why": "text"}
-_DEVICE = dict.fromkeys(("code", "compiler", "driver"), "text")
-
 
 def read_claims(data: bytes, path: Path) -> dict[str, Any]:
     """The manifest in these bytes; raises RunError where it is none."""
@@ -39,43 +29,29 @@ def read_claims(data: bytes, path: Path) -> dict[str, Any]:
     top: dict[str, Any] = parse_json(data, fail, min(len(data) // 4, _MOST_VALUES))
     if not isinstance(top, dict) or top.get("format") != FORMAT:
         reader.fail("format", f"is not {FORMAT}: another version of collc wrote this library, or none")
-    reader.table(top, "", (*_TOP, "gpus", "allocations", "loaded"), ("device_code", "counters"))
-    _fields(reader, top, "", {**_TOP, "gpus": "[text]"} | ({"counters": "truth"} if "counters" in top else {}))
+    wanted, optional = _shape(reader)
+    reader.read(top, "", wanted | {key: shape for key, shape in optional.items() if key in top})
     if top["target"] not in ("host", "cuda"):
         reader.fail("target", "expected host or cuda")
-    reader.table(top["loaded"], "loaded", PARTS)
-    _fields(reader, top["loaded"], "loaded.", dict.fromkeys(PARTS, "text"))
-    for i, one in enumerate(_rows(reader, top["allocations"], "allocations", (*_ALLOCATION, "programs"))):
-        place = f"allocations[{i}]."
-        _fields(reader, one, place, _ALLOCATION)
-        for j, row in enumerate(_rows(reader, one["programs"], f"{place}programs", tuple(_PROGRAM))):
-            _fields(reader, row, f"{place}programs[{j}].", _PROGRAM)
-    for i, row in enumerate(_rows(reader, top.get("device_code", []), "device_code", tuple(_DEVICE))):
-        _fields(reader, row, f"device_code[{i}].", _DEVICE)
     if not top["allocations"]:
         reader.fail("allocations", "there are none")
     return top
 
 
-def _rows(reader: Reader, value: object, place: str, keys: tuple[str, ...]) -> list[Mapping[str, Any]]:
-    return reader.items(value, place, lambda o, p, _: reader.table(o, p, keys))
-
-
-def _fields(reader: Reader, table: Mapping[str, Any], place: str, kinds: Mapping[str, str]) -> None:
-    for key, kind in kinds.items():
-        _field(reader, table[key], place + key, kind)
-
-
-def _field(reader: Reader, value: object, place: str, kind: str) -> None:
-    if kind.endswith("?"):
-        reader.optional(value, place, lambda o, p: _field(reader, o, p, kind[:-1]))
-    elif kind.startswith("["):
-        reader.items(value, place, lambda o, p, _: _field(reader, o, p, kind[1:-1]))
-    elif kind == "number":
-        if not 0 <= reader.integer(value, place) < 1 << 64:
-            reader.fail(place, "expected a number of 64 bits")
-    else:
-        (reader.text if kind == "text" else reader.boolean)(value, place)
+def _shape(reader: Reader) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What a manifest must hold, and what it may."""
+    text, truth, number = reader.text, reader.boolean, reader.number
+    program: dict[str, Any] = dict.fromkeys(("collective", "plan", "proto", "why"), text)
+    program |= dict.fromkeys(("optimal", "everywhere"), truth)
+    program |= dict.fromkeys(("root", "min_bytes"), reader.maybe(number))
+    program |= dict.fromkeys(("rate_gbps", "bound_gbps"), reader.maybe(text))
+    program |= dict.fromkeys(("trees", "depth", "channels", "fifos", "lags", "plan_number", "spread"), number)
+    program |= {"chunk_bytes": number}
+    allocation: dict[str, Any] = {"fingerprint": text, "gpus": [text], "programs": [program]}
+    allocation |= dict.fromkeys(("nranks", "gpu_sets", "slots", "slot_bytes", "fifo_bytes"), number)
+    top: dict[str, Any] = dict.fromkeys(("format", "name", "collc", "target", "build_id", "compiler"), text)
+    top |= {"gpus": [text], "allocations": [allocation], "loaded": dict.fromkeys(PARTS, text)}
+    return top, {"counters": truth, "device_code": [dict.fromkeys(("code", "compiler", "driver"), text)]}
 
 
 def no_digests() -> dict[str, str]:

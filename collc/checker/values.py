@@ -5,15 +5,16 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
 from fractions import Fraction
+from itertools import repeat
 from typing import Any, NoReturn, TypeVar
 
 from collc.errors import CollcError
 from collc.limits import spend
 
-_FRACTION = re.compile(r"[0-9]{1,40}(/[1-9][0-9]{0,39})?")
+_FRACTION = re.compile(r"-?[0-9]{1,4000}(/[0-9]{1,4000})?")
 _T = TypeVar("_T")
 _E = TypeVar("_E", bound=Enum)
 
@@ -55,26 +56,33 @@ class Reader:
     def fail(self, place: str, what: str) -> NoReturn:
         raise self._error(what, where=f"{self._file}: {place}" if place else self._file)
 
-    def table(
-        self, obj: object, place: str, keys: tuple[str, ...], optional: tuple[str, ...] = ()
-    ) -> Mapping[str, Any]:
+    def read(self, obj: object, place: str, shape: Any) -> Any:
+        """The value of a shape: what a method reads, a table of shapes by key, a list of one, or a row of several."""
+        if callable(shape):
+            return shape(obj, place)
+        if isinstance(shape, dict):
+            table = self.table(obj, place, tuple(shape))
+            before = f"{place}." if place else ""
+            return {key: self.read(table[key], before + key, inner) for key, inner in shape.items()}
+        if not isinstance(obj, list):
+            self.fail(place, f"expected a list, got {short(obj)}")
+        if isinstance(shape, tuple) and len(obj) != len(shape):
+            self.fail(place, f"expected {len(shape)} values")
+        shapes = shape if isinstance(shape, tuple) else repeat(shape[0], len(obj))
+        return [
+            self.read(item, f"{place}[{i}]", inner) for i, (item, inner) in enumerate(zip(obj, shapes, strict=True))
+        ]
+
+    def table(self, obj: object, place: str, keys: tuple[str, ...]) -> Mapping[str, Any]:
         if not isinstance(obj, dict):
             self.fail(place, f"expected an object, got {short(obj)}")
         for key in obj:
-            if key not in keys and key not in optional:
+            if key not in keys:
                 self.fail(place, f"unknown key {short(key)}")
         for key in keys:
             if key not in obj:
                 self.fail(place, f"the key {key!r} is missing")
         return obj
-
-    def items(self, obj: object, place: str, read: Callable[[object, str, int], _T]) -> list[_T]:
-        if not isinstance(obj, list):
-            self.fail(place, f"expected a list, got {short(obj)}")
-        return [read(item, f"{place}[{i}]", i) for i, item in enumerate(obj)]
-
-    def optional(self, obj: object, place: str, read: Callable[[object, str], _T]) -> _T | None:
-        return None if obj is None else read(obj, place)
 
     def text(self, obj: object, place: str) -> str:
         if not isinstance(obj, str):
@@ -91,16 +99,59 @@ class Reader:
             self.fail(place, f"expected an integer, got {short(obj)}")
         return obj
 
+    def number(self, obj: object, place: str) -> int:
+        found = self.integer(obj, place)
+        if not 0 <= found < 1 << 64:
+            self.fail(place, "expected a number of 64 bits")
+        return found
+
     def fraction(self, obj: object, place: str) -> Fraction:
         if not isinstance(obj, str) or not _FRACTION.fullmatch(obj):
-            self.fail(place, f"expected a fraction as text, got {short(obj)}")
-        return Fraction(obj)
+            self.fail(place, f'expected a fraction as text, such as "600/7", got {short(obj)}')
+        top, _, bottom = obj.partition("/")
+        if bottom and int(bottom) == 0:
+            self.fail(place, "division by zero")
+        return Fraction(int(top), int(bottom or 1))
 
-    def enum(self, obj: object, place: str, kind: type[_E]) -> _E:
-        values = {member.value: member for member in kind}
-        if not isinstance(obj, str) or obj not in values:
-            self.fail(place, f"expected one of {', '.join(values)}, got {short(obj)}")
-        return values[obj]
+    # What makes such a method.
+
+    def maybe(self, shape: Callable[[object, str], _T]) -> Callable[[object, str], _T | None]:
+        """Null, or what `shape` reads."""
+        return lambda obj, place: None if obj is None else shape(obj, place)
+
+    def below(self, count: int, what: str) -> Callable[[object, str], int]:
+        """The number of one of `count` things, each a `what`."""
+
+        def read(obj: object, place: str) -> int:
+            found = self.integer(obj, place)
+            if not 0 <= found < count:
+                self.fail(place, f"no {what} {short(found)}")
+            return found
+
+        return read
+
+    def name_of(self, names: Sequence[str], what: str) -> Callable[[object, str], int]:
+        """The number of the thing that has this one of `names`."""
+        numbers = {name: number for number, name in enumerate(names)}
+
+        def read(obj: object, place: str) -> int:
+            name = self.text(obj, place)
+            if name not in numbers:
+                self.fail(place, f"no {what} {short(name)}")
+            return numbers[name]
+
+        return read
+
+    def member(self, kind: type[_E]) -> Callable[[object, str], _E]:
+        """A member of an enumeration by its value."""
+        values = {one.value: one for one in kind}
+
+        def read(obj: object, place: str) -> _E:
+            if not isinstance(obj, str) or obj not in values:
+                self.fail(place, f"expected one of {', '.join(values)}, got {short(obj)}")
+            return values[obj]
+
+        return read
 
 
 def short(value: object) -> str:

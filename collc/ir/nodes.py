@@ -11,8 +11,8 @@ A *FIFO* carries one share from one step of its source rank to one step of each 
 order, through a fixed number of slots of `chunk_bytes`. A source may write a slot again only after every destination
 has read it.
 
-The interpreter (`collc.ir.interpret`) is the definition of what a program means; `collc.ir.verify` proves that it
-computes its collective and cannot deadlock.
+The interpreter (`collc.ir.interpret`) is the definition of what a program means; `collc.checker.programs` proves that
+it computes its collective and cannot deadlock.
 """
 
 from __future__ import annotations

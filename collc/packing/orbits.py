@@ -6,9 +6,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from fractions import Fraction
 
+from collc.checker.orbits import Generator, Shape, Turn, count_images, image_of, maps_to, powers, turns
 from collc.collectives.model import Collective
 from collc.errors import PackingError
-from collc.packing.check_orbits import Generator, Shape, Turn, count_images, image_of, maps_to, powers, turns
 from collc.packing.exact import Solved
 from collc.packing.expand import representative
 from collc.packing.model import Orbit, OrbitLoad, Orbits, Plan, Tree

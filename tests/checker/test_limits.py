@@ -26,7 +26,7 @@ from collc.checker.layout import ARRAYS, STRUCTS
 from collc.checker.library import check_library
 from collc.checker.tables import MOST_VALUES
 from collc.collectives.model import Collective
-from collc.errors import RunError
+from collc.errors import CollcError, RunError
 from collc.ir.nodes import Channel, Fifo, Program, Share, Step
 from collc.ir.printer import print_program
 from collc.limits import MOST_BITS, WORK, common_denominator, limited, spend, uncounted
@@ -155,6 +155,15 @@ def _link(src: int, dst: int) -> int:
 def long_fractions(numbers: int) -> Iterator[str]:
     """Fractions whose denominators have hundreds of digits and nothing in common."""
     return (f"1/{10**600 + 2 * i + 1}" for i in range(numbers))
+
+
+def test_a_library_lists_its_trees() -> None:
+    """Trees that programs do not follow must not count in the rate that the manifest tells."""
+    rows, claims, plans = whole()
+    assert "orbits" not in plans["plans"][0]["plans"][0]
+    plans["plans"][0]["plans"][0]["orbits"] = {"generators": [], "trees": [], "loads": []}
+    with pytest.raises(CollcError, match="gives its trees as orbits"):
+        check_library(forged("orbits", layout.pack(rows), claims, plans))
 
 
 def prices() -> Path:

@@ -1,0 +1,198 @@
+"""Plans from JSON, format ``collc-plan/1``, and whether they hold.
+
+Reading is strict: an unknown key, a float, a missing link, a fraction that is none are CertificateErrors that name the
+place, such as ``plans[0].trees[3].weight_gbps``. Whether the plans hold is `verify_document`'s question.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+from collc.checker.packing import check_packing
+from collc.checker.values import Reader, parse_json, short
+from collc.collectives.model import Collective
+from collc.errors import CertificateError
+from collc.packing.model import Certificate, Cut, Flow, Hop, Orbit, OrbitLoad, Orbits, Partition, Plan, Prices, Tree
+from collc.topology.canonical import fingerprint
+from collc.topology.model import GraphLink, LinkKind, PlanGraph, Vertex, VertexKind
+
+FORMAT = "collc-plan/1"
+_IDENTIFIER = re.compile(r"[0-9]{1,9}")
+
+
+@dataclass(frozen=True)
+class PlanFile:
+    """The plans of one graph, with its name and fingerprint."""
+
+    name: str
+    fingerprint: str
+    graph: PlanGraph
+    plans: tuple[Plan, ...]
+
+
+def verify_document(file: PlanFile) -> None:
+    """Recomputes everything that the document claims; raises CertificateError at the first thing that does not hold."""
+    actual = fingerprint(file.graph)
+    if actual != file.fingerprint:
+        raise CertificateError(f"the links have the fingerprint {actual}", where="topology.fingerprint")
+    for i, made in enumerate(file.plans):
+        check_packing(file.graph, made, where=f"plans[{i}]")
+
+
+def parse_plan(text: str, where: str = "plan") -> PlanFile:
+    """`from_json` of a JSON text; also refuses what `json.loads` lets pass: a key given twice, NaN, endless nesting."""
+
+    def fail(what: str) -> NoReturn:
+        raise CertificateError(what, where=where, hint=f"a plan is JSON of the format {FORMAT}")
+
+    return from_json(parse_json(text, fail), where)
+
+
+def from_json(obj: object, where: str = "plan") -> PlanFile:
+    """The document that `obj`, parsed JSON, stands for.
+
+    Args:
+        obj: what `json.loads` returned.
+        where: the name of the file, put before every place in messages.
+
+    Raises:
+        CertificateError: `obj` is not exactly of this format.
+    """
+    reader = Reader(where, CertificateError)
+    top = reader.table(obj, "", ("format", "topology", "ranks", "switches", "links", "plans"))
+    if top["format"] != FORMAT:
+        reader.fail("format", f"expected {FORMAT!r}, got {short(top['format'])}")
+    head = reader.read(top["topology"], "topology", {"name": reader.text, "fingerprint": reader.text})
+    graph = _graph(reader, head["name"], top)
+    plans = _Plans(reader, graph)
+    return PlanFile(head["name"], head["fingerprint"], graph, tuple(reader.read(top["plans"], "plans", [plans.plan])))
+
+
+def _graph(reader: Reader, name: str, top: Mapping[str, Any]) -> PlanGraph:
+    text, number, kind = reader.text, reader.integer, reader.member
+    ranks = reader.read(top["ranks"], "ranks", [{"rank": number, "gpu": text, "server": text}])
+    forwarder = {"name": text, "kind": kind(VertexKind), "multicast": reader.boolean, "reduce": reader.boolean}
+    switches = reader.read(top["switches"], "switches", [forwarder])
+    if not ranks:
+        reader.fail("ranks", "a plan has at least one rank")
+    vertices = [Vertex(rank["gpu"], VertexKind.GPU) for rank in ranks] + [Vertex(**switch) for switch in switches]
+    for i, rank in enumerate(ranks):
+        if rank["rank"] != i:
+            reader.fail(f"ranks[{i}].rank", f"ranks are listed in order; this one must be {i}")
+    names = [v.name for v in vertices]
+    if len(set(names)) != len(names):
+        i, twice = next((i, name) for i, name in enumerate(names) if name in names[:i])
+        reader.fail("ranks" if i < len(ranks) else "switches", f"the name {short(twice)} is used twice")
+    vertex = reader.name_of(names, "vertex")
+    link = {"id": number, "src": vertex, "dst": vertex, "kind": kind(LinkKind), "gbps": reader.fraction}
+    links = [GraphLink(**row) for row in reader.read(top["links"], "links", [link])]
+    joined: set[tuple[int, int, LinkKind]] = set()
+    for i, found in enumerate(links):
+        if found.id != i:
+            reader.fail(f"links[{i}].id", f"links are numbered in order; this one must be {i}")
+        if found.src == found.dst:
+            reader.fail(f"links[{i}]", "a link joins two different vertices")
+        if found.gbps <= 0:
+            reader.fail(f"links[{i}].gbps", f"{found.gbps} is not positive")
+        if (found.src, found.dst, found.kind) in joined:
+            reader.fail(f"links[{i}]", "the same pair and kind is listed twice")
+        joined.add((found.src, found.dst, found.kind))
+    servers = tuple(rank["server"] for rank in ranks) + ("",) * len(switches)
+    return PlanGraph(name, len(ranks), tuple(vertices), servers, tuple(links))
+
+
+def _tree(row: Mapping[str, Any]) -> Tree:
+    return Tree(row["root"], row["weight_gbps"], tuple(row.get("reduce", ())), tuple(row.get("broadcast", ())))
+
+
+class _Plans:
+    """Reads the plans of one graph."""
+
+    def __init__(self, reader: Reader, graph: PlanGraph) -> None:
+        self.reader, self.nlinks = reader, len(graph.links)
+        self.rank, self.link = reader.below(graph.nranks, "rank"), reader.below(len(graph.links), "link")
+        self.vertex, self.nvertices = reader.name_of([v.name for v in graph.vertices], "vertex"), len(graph.vertices)
+
+    def plan(self, obj: object, place: str) -> Plan:
+        reader = self.reader
+        if not isinstance(obj, dict):
+            reader.fail(place, f"expected an object, got {short(obj)}")
+        collective = reader.member(Collective)(obj.get("collective"), f"{place}.collective")
+        phases = {"reduce": collective.reduces, "broadcast": collective.spreads}
+        tree: dict[str, Any] = {"root": self.rank, "weight_gbps": reader.fraction}
+        tree |= {phase: [self.hop] for phase, needed in phases.items() if needed}
+        moves: dict[str, Any] = {"trees": [tree]} if collective.uses_trees else {"flows": [self.flow]}
+        if collective.uses_trees and "orbits" in obj:
+            load = {"link": reader.integer, "count": reader.integer, "load_gbps": reader.fraction}
+            orbit = {"count": reader.integer, **tree}
+            moves |= {"orbits": {"generators": [self.generator], "trees": [orbit], "loads": [load]}}
+        rate = reader.maybe(reader.fraction)
+        shape: dict[str, Any] = {"collective": reader.text, "root": reader.maybe(self.rank), "solver": reader.text}
+        shape |= {"rate_gbps": rate, "bound_gbps": rate, "optimal": reader.boolean}
+        shape |= {"certificate": reader.maybe(self.certificate), **moves}
+        row = reader.read(obj, place, shape)
+        orbits = None
+        if "orbits" in row:
+            members = [Orbit(_tree(one), one["count"]) for one in row["orbits"]["trees"]]
+            loads = [OrbitLoad(one["link"], one["count"], one["load_gbps"]) for one in row["orbits"]["loads"]]
+            orbits = Orbits(tuple(row["orbits"]["generators"]), tuple(members), tuple(loads))
+        return Plan(
+            collective, row["root"], row["solver"], row["rate_gbps"], row["bound_gbps"], row["optimal"],
+            row["certificate"], tuple(map(_tree, row.get("trees", ()))), tuple(row.get("flows", ())), orbits,
+        )  # fmt: skip
+
+    def generator(self, obj: object, place: str) -> tuple[int, ...]:
+        """Cycles as where each vertex goes."""
+        image = list(range(self.nvertices))
+        for i, cycle in enumerate(self.reader.read(obj, place, [[self.vertex]])):
+            if len(cycle) < 2:
+                self.reader.fail(f"{place}[{i}]", "a cycle has two vertices or more")
+            for v, w in zip(cycle, [*cycle[1:], cycle[0]], strict=True):
+                if image[v] != v or v == w:
+                    self.reader.fail(f"{place}[{i}]", "a vertex stands in one cycle, and once")
+                image[v] = w
+        return tuple(image)
+
+    def hop(self, obj: object, place: str) -> Hop:
+        if not isinstance(obj, list) or len(obj) != 3:
+            self.reader.fail(place, f"expected [rank, rank, [link ids]], got {short(obj)}")
+        src, dst, links = self.reader.read(obj, place, (self.rank, self.rank, [self.link]))
+        return Hop(src, dst, tuple(links))
+
+    def flow(self, obj: object, place: str) -> Flow:
+        if not isinstance(obj, list) or len(obj) != 4:
+            self.reader.fail(place, f"expected [rank, rank, weight, [link ids]], got {short(obj)}")
+        shape = (self.rank, self.rank, self.reader.fraction, [self.link])
+        src, dst, weight, links = self.reader.read(obj, place, shape)
+        return Flow(src, dst, weight, tuple(links))
+
+    def certificate(self, obj: object, place: str) -> Certificate:
+        reader = self.reader
+        if not isinstance(obj, dict):
+            reader.fail(place, f"expected an object, got {short(obj)}")
+        side, prices = [self.vertex], self.prices
+        shapes: dict[object, tuple[str, Any]]
+        shapes = {"cut": ("side", side), "partition": ("parts", [side]), "prices": ("prices", prices)}
+        kind = obj.get("kind")
+        if kind not in [*shapes]:
+            reader.fail(f"{place}.kind", f"expected cut, partition or prices, got {short(kind)}")
+        key, shape = shapes[kind]
+        found = reader.read(obj, place, {"kind": reader.text, key: shape})[key]
+        if kind == "partition":
+            return Partition(tuple(map(tuple, found)))
+        return Cut(tuple(found)) if kind == "cut" else Prices(found)
+
+    def prices(self, obj: object, place: str) -> tuple[tuple[int, Any], ...]:
+        if not isinstance(obj, dict):
+            self.reader.fail(place, "expected an object of link ids and prices")
+        prices = {}
+        for key, value in obj.items():
+            if not _IDENTIFIER.fullmatch(key) or int(key) >= self.nlinks:
+                self.reader.fail(place, f"no link {short(key)}")
+            if int(key) in prices:
+                self.reader.fail(place, f"link {int(key)} is listed twice")
+            prices[int(key)] = self.reader.fraction(value, f"{place}.{key}")
+        return tuple(sorted(prices.items()))

@@ -1,0 +1,321 @@
+"""The verifier: proves, for every element count, that a program computes its collective and cannot deadlock.
+
+Five proofs, each of which names the place where it fails:
+
+1. *Plumbing*: every FIFO is written by one step of its source and read by one step of each destination, all in one
+   channel and on one share. Both sides process chunks in order, so the k-th send meets the k-th receive. Readers of one
+   FIFO are on one server.
+2. *Values*: following the FIFOs, every step's value is the set of ranks whose input it holds; a rank may enter once.
+   Every rank that needs a block stores it exactly once, complete.
+3. *Progress*: step s in iteration i must wait for other steps in iterations i - d with constants d. The infinite
+   graph of these waits has a cycle if and only if the finite graph of steps has a cycle whose d sum to 0 or less
+   (the argument of Karp, Miller and Winograd 1967 on uniform recurrences). There being none, any number of chunks
+   terminates. Channels share no FIFO, so this holds with any number of them resident, as long as each rank starts
+   them in order.
+4. *In-place safety*: a rank stores a chunk only after the last step that reads this chunk of its own input.
+5. *Same bits*: all ranks that store a share store the same expression, operand by operand, so rounding cannot differ.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from fractions import Fraction
+from typing import NamedTuple
+
+from collc.collectives.blocks import BlockLayout, block_layout, contributors
+from collc.collectives.model import Holds
+from collc.errors import IRError
+from collc.ir.nodes import Program, Step
+from collc.limits import spend
+
+
+class Place(NamedTuple):
+    """One step of one rank in one channel."""
+
+    channel: int
+    rank: int
+    number: int
+
+
+def verify(program: Program) -> None:
+    """Raises IRError with the place and the reason unless all five proofs hold."""
+    row = program.collective.traits
+    blocks_per_block = program.nranks if Holds.TO_EACH in (row.input.holds, row.output.holds) else 1
+    joined = sum(len(fifo.dsts) * (1 + len(fifo.dsts) // 16) for fifo in program.fifos)
+    spend(program.nranks * (8 * blocks_per_block + len(program.shares)) + 16 * (len(program.shares) + joined))
+    spend(64 * sum(len(steps) for channel in program.channels for steps in channel.steps))
+    layout = block_layout(program.collective, program.nranks, program.root)
+    _check_shares(program, layout)
+    writers, readers = _check_plumbing(program)
+    _check_values(program, layout, writers, readers)
+    _check_progress(program, writers, readers)
+    _check_in_place(program)
+
+
+def _places(program: Program) -> Iterator[tuple[Place, Step]]:
+    for c, channel in enumerate(program.channels):
+        for r, steps in enumerate(channel.steps):
+            for s, step in enumerate(steps):
+                yield Place(c, r, s), step
+
+
+def _step(program: Program, place: Place) -> Step:
+    return program.channels[place.channel].steps[place.rank][place.number]
+
+
+def _where(program: Program, place: Place) -> str:
+    name = _step(program, place).name
+    return f"channel {place.channel}, rank {place.rank}, step {place.number} ({name})"
+
+
+def _check_shares(program: Program, layout: BlockLayout) -> None:
+    parts: dict[int, list[tuple[Fraction, Fraction, int]]] = defaultdict(list)
+    for i, share in enumerate(program.shares):
+        if share.block >= layout.nblocks:
+            raise IRError(f"block {share.block} does not exist in {program.collective.value}", where=f"share {i}")
+        parts[share.block].append((share.lo, share.hi, i))
+    # A block that a rank must store; with one rank the sole block of sendrecv, say, still is.
+    needed = {block for blocks in {id(one): one for one in layout.out_blocks}.values() for block in blocks}
+    for block in sorted(needed):
+        at = Fraction(0)
+        for lo, hi, i in sorted(parts[block]):
+            if lo != at:
+                problem = "overlap" if lo < at else "leave a gap"
+                raise IRError(f"the shares of block {block} {problem} at {min(lo, at)}", where=f"share {i}")
+            at = hi
+        if at != 1:
+            raise IRError(f"the shares of block {block} end at {at}, not at 1", where=f"block {block}")
+
+
+Writers = dict[int, Place]
+Readers = dict[tuple[int, int], Place]
+
+
+def _check_plumbing(program: Program) -> tuple[Writers, Readers]:
+    writers: Writers = {}
+    readers: Readers = {}
+
+    def wrong(place: Place, problem: str) -> IRError:
+        return IRError(problem, where=_where(program, place))
+
+    for place, step in _places(program):
+        for f in (*step.recv, *step.send):
+            if program.fifos[f].share != step.share:
+                raise wrong(place, f"works on share {step.share} but fifo {f} carries {program.fifos[f].share}")
+        for f in step.send:
+            if program.fifos[f].src != place.rank:
+                raise wrong(place, f"sends into fifo {f}, which belongs to rank {program.fifos[f].src}")
+            if f in writers:
+                raise wrong(place, f"sends into fifo {f}, as {_where(program, writers[f])} does")
+            writers[f] = place
+        for f in step.recv:
+            if place.rank not in program.fifos[f].dsts:
+                raise wrong(place, f"receives from fifo {f}, which does not lead here")
+            if (f, place.rank) in readers:
+                raise wrong(place, f"receives from fifo {f} a second time")
+            readers[f, place.rank] = place
+    for f, fifo in enumerate(program.fifos):
+        if len({program.server(dst) for dst in fifo.dsts}) > 1:
+            raise IRError(
+                "joins readers on different servers", where=f"fifo {f} (rank {fifo.src} -> {list(fifo.dsts)})"
+            )
+        if f not in writers:
+            raise IRError("nobody sends into it", where=f"fifo {f} (rank {fifo.src} -> {list(fifo.dsts)})")
+        for dst in fifo.dsts:
+            if (f, dst) not in readers:
+                raise IRError(f"rank {dst} never receives from it", where=f"fifo {f} (rank {fifo.src} -> {dst})")
+            if readers[f, dst].channel != writers[f].channel:
+                raise IRError("joins two channels", where=f"fifo {f} (rank {fifo.src} -> {dst})")
+    seen: dict[tuple[int, tuple[int, ...], int], int] = {}
+    for f, fifo in enumerate(program.fifos):
+        key = (fifo.src, fifo.dsts, fifo.index)
+        if key in seen:
+            raise IRError(f"is the same memory as fifo {seen[key]}: give it another index", where=f"fifo {f}")
+        seen[key] = f
+    return writers, readers
+
+
+def _check_values(program: Program, layout: BlockLayout, writers: Writers, readers: Readers) -> None:
+    # A set of ranks is a number with their bits: with hundreds of ranks, sets would take gigabytes.
+    values: dict[Place, int] = {}
+    stored: dict[tuple[int, int], Place] = {}
+    formulas = _Formulas()
+    written: dict[Place, int] = {}
+    results: dict[int, tuple[int, Place]] = {}
+    complete: dict[int, int] = {}
+
+    def wrong(place: Place, problem: str) -> IRError:
+        return IRError(problem, where=_where(program, place))
+
+    for place in _in_data_order(program, writers):
+        step = _step(program, place)
+        block = program.shares[step.share].block
+        if step.input and block not in layout.in_blocks[place.rank]:
+            raise wrong(place, f"reads block {block}, which is not in the input of rank {place.rank}")
+        value = 1 << place.rank if step.input else 0
+        for f in step.recv:
+            got = values[writers[f]]
+            if value & got:
+                raise wrong(place, f"the input of rank {_ranks(value & got)[0]} is reduced twice")
+            value |= got
+        values[place] = value
+        operands = [written[writers[f]] for f in step.recv]
+        if step.input:
+            operands.insert(step.input_at, formulas.input(place.rank))
+        written[place] = formulas.reduced(operands)
+        if step.output:
+            if block not in layout.out_blocks[place.rank]:
+                raise wrong(place, f"stores block {block}, which is not in the output of rank {place.rank}")
+            if (place.rank, step.share) in stored:
+                raise wrong(place, f"stores share {step.share} a second time")
+            stored[place.rank, step.share] = place
+            if block not in complete:
+                complete[block] = _complete(program, layout, block)
+            if value != complete[block]:
+                missing, extra = _ranks(complete[block] & ~value), _ranks(value & ~complete[block])
+                problem = (
+                    f"lacks the input of ranks {missing}" if missing else f"holds the input of ranks {extra} too many"
+                )
+                raise wrong(place, f"stores an incomplete result: it {problem}")
+            formula, first = results.setdefault(step.share, (written[place], place))
+            if formula != written[place]:
+                raise wrong(place, f"reduces in another order than {_where(program, first)} does")
+    for s, share in enumerate(program.shares):
+        for rank in range(program.nranks):
+            if share.block in layout.out_blocks[rank] and (rank, s) not in stored:
+                raise IRError(f"rank {rank} never stores share {s} of block {share.block}", where=f"share {s}")
+
+
+class _Formulas:
+    """Numbers for expressions: two are equal if and only if their operands are, in order."""
+
+    def __init__(self) -> None:
+        self.numbers: dict[tuple[int, ...], int] = {}
+
+    def input(self, rank: int) -> int:
+        return self.numbers.setdefault((rank,), len(self.numbers))
+
+    def reduced(self, operands: list[int]) -> int:
+        """From left to right, two at a time, as the targets compute."""
+        value = operands[0]
+        for operand in operands[1:]:
+            value = self.numbers.setdefault((value, operand), len(self.numbers))
+        return value
+
+
+def _complete(program: Program, layout: BlockLayout, block: int) -> int:
+    """The ranks whose input a stored block must hold, one bit each."""
+    expected = contributors(program.collective, program.nranks)
+    if expected is None:
+        expected = frozenset(r for r in range(program.nranks) if block in layout.in_blocks[r])
+    return sum(1 << rank for rank in expected)
+
+
+def _ranks(bits: int) -> list[int]:
+    return [rank for rank in range(bits.bit_length()) if bits >> rank & 1]
+
+
+def _in_data_order(program: Program, writers: Writers) -> Iterator[Place]:
+    """Steps so that a FIFO's writer comes before its readers."""
+    done: set[Place] = set()
+    for start, first in _places(program):
+        if start in done:
+            continue
+        stack = [(start, iter(first.recv))]
+        open_places = {start}
+        while stack:
+            place, recv = stack[-1]
+            f = next(recv, None)
+            if f is None:
+                stack.pop()
+                open_places.discard(place)
+                done.add(place)
+                yield place
+                continue
+            source = writers[f]
+            if source in open_places:
+                raise IRError(f"waits for its own result through fifo {f}", where=_where(program, place))
+            if source not in done:
+                open_places.add(source)
+                stack.append((source, iter(_step(program, source).recv)))
+
+
+# Step `waiter` in iteration i waits for step `source` in iteration i - distance: (waiter, source, distance, why, FIFO),
+# the steps numbered in their channel. Plain tuples, for there are millions.
+_Wait = tuple[int, int, int, str, int]
+
+
+def _check_progress(program: Program, writers: Writers, readers: Readers) -> None:
+    """No cycle of waits whose iteration distances sum to 0 or less, channel by channel."""
+    crossing: list[list[tuple[int, Place]]] = [[] for _ in program.channels]
+    for (f, _), reader in readers.items():
+        crossing[reader.channel].append((f, reader))
+    for c, channel in enumerate(program.channels):
+        first, count = [], 0
+        waits: list[_Wait] = []
+        for steps in channel.steps:
+            first.append(count)
+            for n in range(count, count + len(steps)):
+                before = n - 1 if n > count else count + len(steps) - 1
+                waits.append((n, before, int(n == count), "runs after", -1))
+            count += len(steps)
+        for f, reader in crossing[c]:
+            writer = writers[f]
+            ahead = _step(program, reader).lag - _step(program, writer).lag
+            r, w = first[reader.rank] + reader.number, first[writer.rank] + writer.number
+            waits.append((r, w, ahead, "receives fifo {} from", f))
+            waits.append((w, r, program.slots - ahead, "needs a slot of fifo {} freed by", f))
+        cycle = _tight_cycle(waits, count)
+        if cycle:
+            places = [Place(c, r, s) for r, steps in enumerate(channel.steps) for s in range(len(steps))]
+            text = ", which ".join(f"{why.format(f)} {_where(program, places[s])}" for _, s, _, why, f in cycle)
+            last = _where(program, places[cycle[-1][1]])
+            raise IRError(f"deadlock with {program.slots} slots: {text}", where=last)
+
+
+def _tight_cycle(waits: list[_Wait], nodes: int) -> list[_Wait]:
+    """A cycle whose distances sum to <= 0, or [] if there is none.
+
+    Bellman-Ford on weights d * (V + 1) - 1: they sum to less than 0 exactly on cycles with sum(d) <= 0. O(V E).
+    """
+    potential = [0] * nodes
+    cause = [-1] * nodes
+    changed = -1
+    for _ in range(nodes):
+        spend(2 * len(waits))
+        changed = -1
+        for i, (waiter, source, distance, _, _) in enumerate(waits):
+            reached = potential[source] + distance * (nodes + 1) - 1
+            if reached < potential[waiter]:
+                potential[waiter] = reached
+                cause[waiter] = i
+                changed = waiter
+        if changed < 0:
+            return []
+    for _ in range(nodes):
+        changed = waits[cause[changed]][1]
+    cycle: list[_Wait] = []
+    at = changed
+    while not cycle or at != changed:
+        cycle.append(waits[cause[at]])
+        at = cycle[-1][1]
+    return cycle
+
+
+def _check_in_place(program: Program) -> None:
+    reads: dict[tuple[int, int], list[Place]] = defaultdict(list)
+    stores: dict[tuple[int, int], Place] = {}
+    for place, step in _places(program):
+        if step.input:
+            reads[place.rank, step.share].append(place)
+        if step.output:
+            stores[place.rank, step.share] = place
+    for key, store in stores.items():
+        at = (_step(program, store).lag, store.number)
+        for read in reads[key]:
+            if read.channel != store.channel or (_step(program, read).lag, read.number) > at:
+                late = (
+                    f"reads share {key[1]} of its input after {_where(program, store)} may have overwritten it in place"
+                )
+                raise IRError(late, where=_where(program, read))
