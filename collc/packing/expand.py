@@ -10,6 +10,7 @@ from collc.packing.columns import Column
 from collc.packing.exact import Solved
 from collc.packing.model import Hop, Tree
 from collc.packing.network import Out
+from collc.packing.spread import Spreader
 
 
 def representative(column: Column, collective: Collective, mirror: Sequence[int] | None) -> Tree:
@@ -21,19 +22,23 @@ def representative(column: Column, collective: Collective, mirror: Sequence[int]
 def expand(solved: Solved, collective: Collective, mirror: Sequence[int] | None) -> list[Tree]:
     """Every tree of the plan, by root and falling weight.
 
-    Each column stands for all its images under the symmetry, which share its weight; equal images become one tree.
+    Each column stands for as many images under the symmetry as spread it evenly, which share its weight; equal images
+    become one tree.
 
     Args:
         mirror: for a solution of the opposite collective, each link's equal the other way.
     """
-    elements = solved.symmetry.elements()
-    plain = not solved.symmetry.generators
+    first = solved.symmetry
+    # Columns know no vertices but ranks and those on their paths; the generators say how many there are.
+    nverts = len(first.generators[0].vertices) if first.generators else len(first.rank_orbit)
+    spreader = Spreader(first, nverts)
+    plain = not first.generators
     hops: dict[tuple[int, int, tuple[int, ...]], Hop] = {}
     # Equal hops are one object, so their identities stand for them: hashing millions of hops by value is slow.
     phases: dict[tuple[int, tuple[int, ...], tuple[int, ...]], tuple[tuple[Hop, ...], tuple[Hop, ...]]] = {}
     weight: dict[tuple[int, tuple[int, ...], tuple[int, ...]], Fraction] = {}
     for column, total in solved.weights:
-        for share, vertex, link in elements:
+        for share, vertex, link in spreader.elements(column):
             part = total * share
             root, up, down = _Image(None if plain else (vertex, link), mirror, hops).tree(column, collective)
             key = root, tuple(map(id, up)), tuple(map(id, down))

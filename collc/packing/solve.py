@@ -14,6 +14,7 @@ from collc.packing.columns import SPARSE_FROM, mirrored_links
 from collc.packing.effort import efforts
 from collc.packing.exact import Solved, new_problem, outward, solve_exact, worth_symmetry
 from collc.packing.expand import expand
+from collc.packing.fewer import few_enough
 from collc.packing.flows import SolvedFlows, solve_flows
 from collc.packing.keep import Shelf, WriteOnly, flows_text, problem_key, read_flows, read_solved, solved_text
 from collc.packing.minimize import fewest_trees
@@ -197,7 +198,7 @@ def _solve(
     few = solver == "ilp" and net.nranks <= _FEW_LIMIT
     problem = new_problem(outer, collective, root, servers, symmetric=not few)
     if solver == "mwu":
-        return solve_mwu(problem, servers), ""
+        return few_enough(problem, solve_mwu(problem, servers)), ""
     solved = solve_exact(problem, servers)
     if solved.rate != solved.bound:
         # The exact search ended at its limit: the other solver may have come nearer, from either side.
@@ -206,6 +207,6 @@ def _solve(
         proof = min(solved, near, key=lambda s: s.bound)
         solved = replace(better, bound=proof.bound, certificate=proof.certificate)
     if solver == "exact":
-        return solved, ""
+        return few_enough(problem, solved), ""
     fewest = fewest_trees(problem, solved, tolerance)
-    return replace(solved, rate=fewest.rate, weights=fewest.weights), fewest.remark
+    return few_enough(problem, replace(solved, rate=fewest.rate, weights=fewest.weights)), fewest.remark

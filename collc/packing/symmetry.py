@@ -37,7 +37,7 @@ class Symmetry:
         nverts = len(self.generators[0].vertices) if self.generators else len(self.rank_orbit)
         found = [(Fraction(1), tuple(range(nverts)), tuple(range(len(self.link_orbit))))]
         for hands in _side_by_side(self.generators, len(self.rank_orbit)):
-            turned = _clock(hands, nverts, len(self.link_orbit))
+            turned = clock(hands, nverts, len(self.link_orbit))
             found = [
                 (w1 * w2, tuple(map(v2.__getitem__, v1)), tuple(map(x2.__getitem__, x1)))
                 for w2, v2, x2 in turned
@@ -63,7 +63,7 @@ def _side_by_side(generators: Sequence[Automorphism], nranks: int) -> list[list[
     return [members for members, _, _ in groups]
 
 
-def _clock(
+def clock(
     hands: Sequence[Automorphism], nverts: int, nlinks: int
 ) -> list[tuple[Fraction, tuple[int, ...], tuple[int, ...]]]:
     """All hands turn once, each in as many equal steps as its order: (share of the time, vertex map, link map)."""

@@ -1,0 +1,81 @@
+"""No more trees than 4 x (GPUs + links), by giving up symmetry where its images would be more.
+
+Under a smaller group the LP has more rows, and its optimal vertices more columns, but each column has fewer images.
+Without any symmetry a vertex has at most as many columns as there are links and groups of roots, so this ends.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator
+from dataclasses import replace
+
+from collc.errors import PackingError
+from collc.packing.columns import Column
+from collc.packing.exact import Problem, Solved
+from collc.packing.network import Out
+from collc.packing.refine import Automorphism
+from collc.packing.spread import Element, Spreader, images, most_trees
+from collc.packing.symmetry import Symmetry, orbits
+
+# LPs of more columns times rows are not tried while a smaller one is left.
+_MOST_ENTRIES = 20_000_000
+
+
+def few_enough(problem: Problem, solved: Solved) -> Solved:
+    """`solved`, or a solution of at least its rate that becomes at most `most_trees` trees."""
+    net, limit = problem.net, most_trees(problem.net.nranks, problem.net.nlinks)
+
+    def count(found: Solved) -> int:
+        return images(found.symmetry, net.nverts, [c for c, _ in found.weights])
+
+    best, fewest = solved, count(solved)
+    if fewest <= limit:
+        return solved
+    for kept in _smaller(solved.symmetry):
+        symmetry = orbits(net, kept)
+        again = replace(problem, symmetry=symmetry)
+        columns = _columns(again, solved)
+        generator = again.generator()
+        rows = len(generator.caps) + generator.ngroups
+        if kept and (len(columns) * rows > _MOST_ENTRIES or generator.ngroups > limit):
+            continue
+        try:
+            found = generator.subset(columns).exact()
+        except PackingError:
+            continue
+        if found is None or found.rate < solved.rate:
+            continue
+        made = replace(solved, rate=found.rate, weights=found.weights, symmetry=symmetry)
+        if (now := count(made)) < fewest:
+            best, fewest = made, now
+        if fewest <= limit:
+            break
+    return best
+
+
+def _smaller(symmetry: Symmetry) -> Iterator[tuple[Automorphism, ...]]:
+    """Generators to keep: fewer and fewer elements, none in the end."""
+    generators = symmetry.generators  # of none there is nothing to give up, but a vertex may still be smaller
+    every = [kept for k in range(max(1, len(generators))) for kept in itertools.combinations(generators, k)]
+    yield from sorted(every, key=lambda kept: -math.prod(g.order for g in kept))
+
+
+def _columns(problem: Problem, solved: Solved) -> list[Column]:
+    """The columns of a solution, spread over what the smaller symmetry of `problem` does not."""
+    left = tuple(g for g in solved.symmetry.generators if g not in problem.symmetry.generators)
+    spreader = Spreader(orbits(problem.net, left), problem.net.nverts)
+    place = {root: i for i, root in enumerate(problem.roots)}
+    found = []
+    for column, _ in solved.weights:
+        for element in spreader.elements(column):
+            root = element[1][column.root]
+            group = place[problem.symmetry.rank_orbit[root]] if problem.collective.per_rank else 0
+            found.append(Column(group, root, _image(column.out, element), _image(column.back, element)))
+    return list(dict.fromkeys(found))
+
+
+def _image(hops: Out, element: Element) -> Out:
+    _, vertex, link = element
+    return tuple((vertex[u], vertex[v], tuple(link[x] for x in path)) for u, v, path in hops)
