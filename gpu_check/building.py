@@ -17,6 +17,8 @@ TEMPLATES = HERE.parent / "templates"
 DEVICE_SOURCE = TEMPLATES / "cuda" / "device.cu"
 FLAGS = ("-std=c++17", "-fPIC", "-fvisibility=hidden", "-pthread", "-ffp-contract=off")
 INCLUDE = (f"-I{TEMPLATES / 'include'}", f"-I{TEMPLATES / 'runtime'}")
+# Folders of the runtime that only the host target needs.
+HOST_ROOMS = {"transport", "host"}
 # The chips that nvcc 13 makes code for.
 OLDEST, WITH_ITS_ARITHMETIC = 75, 80
 
@@ -79,7 +81,7 @@ def build(
     folder.mkdir(parents=True, exist_ok=True)
     code = fatbin or folder / "collc.fatbin"
     jobs = [] if fatbin else [device_job(sm, code)]
-    runtime = sorted((TEMPLATES / "runtime").glob("*.cpp")) + sorted((TEMPLATES / "runtime" / "cuda").glob("*.cpp"))
+    runtime = sorted(p for p in (TEMPLATES / "runtime").glob("*/*.cpp") if p.parent.name not in HOST_ROOMS)
     objects = {source: str(folder / f"{source.parent.name}-{source.stem}.o") for source in (*sources, *runtime)}
     jobs += [[cxx, *FLAGS, optimise, *INCLUDE, "-c", str(source), "-o", made] for source, made in objects.items()]
     run_all(jobs, deadline)

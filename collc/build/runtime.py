@@ -11,6 +11,8 @@ from collc.options import TargetKind
 from collc.resources import resource_dir
 
 HEADER_SUFFIXES = {".h", ".hpp", ".inc", ".cuh"}
+# The rooms of the runtime that one target alone needs; all others serve every target.
+TARGET_ROOMS = {TargetKind.HOST: ("transport", "host"), TargetKind.CUDA: ("cuda",)}
 
 
 @dataclass(frozen=True)
@@ -38,20 +40,20 @@ def headers() -> list[Path]:
 
 
 def runtime_units(target: TargetKind, compiler: Compiler) -> list[Unit]:
-    """The units of a target's library: those that all targets share and its backend.
+    """The units of a target's library: those that all targets share and those of its own rooms.
 
     Raises:
         BuildError: if the sources are missing.
     """
-    shared = sorted(runtime_dir().glob("*.cpp"))
-    backend = sorted((runtime_dir() / target.value).glob("*.cpp"))
-    if not shared or not backend:
+    others = {room for kind, rooms in TARGET_ROOMS.items() if kind is not target for room in rooms}
+    sources = sorted(path for path in runtime_dir().glob("*/*.cpp") if path.parent.name not in others)
+    if not {path.parent.name for path in sources} >= {"api", *TARGET_ROOMS[target]}:
         raise BuildError("the runtime's sources are missing", where=str(runtime_dir()), hint="reinstall collc")
     # The loops of a reduction exist once per instruction set; the library chooses when it runs.
     wide = compiler.machine.startswith("x86_64")
     units = []
-    for path in [*shared, *backend]:
-        name = path.stem if path.parent == runtime_dir() else f"{path.parent.name}_{path.stem}"
+    for path in sources:
+        name = f"{path.parent.name}_{path.stem}"
         if path.stem == "reduce_kernels":
             # No contraction to fused operations: the same bits on every CPU.
             units.append(Unit(path, name, ("-ffp-contract=off",)))

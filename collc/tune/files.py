@@ -30,7 +30,7 @@ class FileTable:
 
 
 def tuning_text(build_id: str, machine: str, tables: Sequence[FileTable], remark: str) -> str:
-    """The file as templates/runtime/tuning.h describes it; the same text for the same tables."""
+    """The file as templates/runtime/plan/tuning.h describes it; the same text for the same tables."""
     lines = [FORMAT, f"library {build_id}", f"machine {machine}", f"# {remark}"]
     for table in tables:
         first = table.candidates[0]

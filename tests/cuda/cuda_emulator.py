@@ -135,7 +135,7 @@ def build_emulator(fault: str | None = None, pre_volta: bool = False, counters: 
 def _build(fault: str | None, pre_volta: bool, counters: bool) -> ctypes.CDLL:
     compiler = find_cxx()
     templates = resource_dir("templates")
-    sources = sorted([*HERE.iterdir(), *(templates / "include").rglob("*.h"), *(templates / "cuda").glob("*.cu")])
+    sources = sorted([*HERE.iterdir(), *templates.rglob("*.h"), *(templates / "cuda").glob("*.cu")])
     digest = hashlib.sha256(compiler.version.encode())
     for source in sources:
         digest.update(source.read_bytes())
@@ -145,6 +145,7 @@ def _build(fault: str | None, pre_volta: bool, counters: bool) -> ctypes.CDLL:
     library = folder / f"{fault or 'whole'}{'-pascal' if pre_volta else ''}{'-counters' if counters else ''}.so"
     if not library.is_file():
         include = ["-I", str(HERE), "-I", str(templates / "include"), "-I", str(templates / "cuda")]
+        include += ["-I", str(templates / "runtime")]
         defines = ['-DCOLLC_EMULATION="emulated_device.h"']
         if fault:
             defines += ["-Wno-unused-parameter", f"-DCOLLC_FAULT_{fault}", "-DCOLLC_TYPES(X, Y)=X(Y, f32, float)"]

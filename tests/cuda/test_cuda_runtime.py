@@ -39,11 +39,11 @@ def mock_driver(counters: bool = False) -> Path:
     """The folder of the mock libcuda.so.1, whose kernels may count where their time goes."""
     templates = resource_dir("templates")
     emulation = HERE / "emulation"
-    sources = sorted([*emulation.iterdir(), *(templates / "include").rglob("*.h"), *(templates / "cuda").glob("*.cu")])
+    sources = sorted([*emulation.iterdir(), *templates.rglob("*.h"), *(templates / "cuda").glob("*.cu")])
     compiler = find_cxx()
 
     def make(made: Path) -> None:
-        include = [f"-I{emulation}", f"-I{templates / 'include'}", f"-I{templates / 'cuda'}"]
+        include = [f"-I{emulation}", *(f"-I{templates / name}" for name in ("include", "cuda", "runtime"))]
         flags = [*cuda_emulator.FLAGS, "-O1", "-fvisibility=hidden", '-DCOLLC_EMULATION="emulated_device.h"']
         flags += ["-DCOLLC_COUNTERS"] * counters
         units = [str(emulation / name) for name in ("emulator.cpp", "mock_driver.cpp")]

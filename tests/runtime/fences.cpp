@@ -5,7 +5,7 @@
 #include <cstring>
 #include <thread>
 
-#include "segment.h"
+#include "control/segment.h"
 
 using namespace collc;
 

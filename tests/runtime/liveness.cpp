@@ -14,7 +14,7 @@
 #include <cstring>
 #include <thread>
 
-#include "liveness.h"
+#include "control/liveness.h"
 
 using namespace collc;
 

@@ -38,7 +38,7 @@ def fenced(refuse: str) -> bool:
 def missed(refuse: str, *arguments: str) -> int:
     """How often neither side saw the other's store."""
     program = runtime_program(
-        HERE / "fences.cpp", frozenset({"segment", "liveness", "call_log", "status", "environment"})
+        HERE / "fences.cpp", frozenset({"control_segment", "control_liveness", "control_call_log", "base_status"})
     )
     done = subprocess.run(
         [program, *arguments],

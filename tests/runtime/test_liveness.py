@@ -15,7 +15,7 @@ HERE = Path(__file__).parent
 
 def lives(many: int, end: str) -> tuple[int, int]:
     """How many lives of a process were seen before its end, and how many ends after it."""
-    program = runtime_program(HERE / "liveness.cpp", frozenset({"liveness", "status", "environment"}))
+    program = runtime_program(HERE / "liveness.cpp", frozenset({"control_liveness", "base_status"}))
     done = subprocess.run([program, str(many), end], capture_output=True, text=True, check=True, timeout=100)
     before, after = done.stdout.split()
     return int(before), int(after)

@@ -8,11 +8,11 @@ from pathlib import Path
 from support.libraries import runtime_program
 
 SOURCE = Path(__file__).parent / "transfer_queues.cpp"
-MOST_SLOT_BYTES = 32 << 20  # kMostBytes of host/transfers.cpp, for all slots together
+MOST_SLOT_BYTES = 32 << 20  # kMostBytes of transport/transfers.cpp, for all slots together
 LINE = 64
 
 
-PARTS = frozenset({"host_transfers", "segment", "liveness", "call_log", "status", "environment"})
+PARTS = frozenset({"transport_transfers", "control_segment", "control_liveness", "control_call_log", "base_status"})
 
 
 def test_the_queues_of_many_ranks_stay_small_and_work() -> None:

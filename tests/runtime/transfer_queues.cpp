@@ -5,7 +5,7 @@
 #include <cstdlib>
 #include <vector>
 
-#include "host/transfers.h"
+#include "transport/transfers.h"
 
 using namespace collc;
 

@@ -51,6 +51,27 @@ COLLC_FUNCTION ShareRange cut_share(const Share &share, uint64_t count, uint32_t
   return range;
 }
 
+// Where a block of data lies in the caller's buffers, in elements: NCCL's conventions, as block_layout of the compiler's
+// collectives gives them. `block` counts NCCL's ranks. Only meaningful for a rank that reads or writes the block there.
+COLLC_FUNCTION void place_block(Collective collective, uint32_t nranks, uint32_t block, uint64_t count, ShareRange &range) {
+  switch (collective) {
+    case Collective::kAllGather:
+    case Collective::kGather:
+      range.out_base = block * count;
+      break;
+    case Collective::kReduceScatter:
+    case Collective::kScatter:
+      range.in_base = block * count;
+      break;
+    case Collective::kAllToAll:  // block source * nranks + destination
+      range.in_base = block % nranks * count;
+      range.out_base = block / nranks * count;
+      break;
+    default:
+      break;
+  }
+}
+
 // What `run_channel` needs to know of one step in one iteration.
 struct Chunk {
   uint64_t index;     // chunk number within the share

@@ -1,5 +1,5 @@
 // The CUDA target: turns the calls of a group into launches and copies on the callers' streams.
-#include "backend.h"
+#include "executor/backend.h"
 
 #include <algorithm>
 #include <array>
@@ -8,7 +8,7 @@
 
 #include "collc/collective_traits.h"
 #include "cuda/rank.h"
-#include "element.h"
+#include "base/element.h"
 
 namespace collc {
 namespace cuda {

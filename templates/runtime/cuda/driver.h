@@ -4,7 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "status.h"
+#include "base/status.h"
 
 namespace collc::cuda {
 

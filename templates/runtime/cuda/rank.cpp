@@ -4,7 +4,7 @@
 #include <cstring>
 #include <map>
 
-#include "environment.h"
+#include "base/environment.h"
 
 namespace collc::cuda {
 namespace {
@@ -43,19 +43,6 @@ Status CudaRank::open(const RankContext &context, std::unique_ptr<RankBackend> *
   return {};
 }
 
-Status CudaRank::exchange_settings(const RankSettings &mine, std::vector<RankSettings> *settings) {
-  Bytes message(sizeof mine);
-  std::memcpy(message.data(), &mine, sizeof mine);
-  std::vector<Bytes> all;
-  COLLC_RETURN_IF_FAILED(context_.exchange(message, &all));
-  settings->resize(context_.nranks);
-  for (uint32_t r = 0; r < context_.nranks; ++r) {
-    if (all[r].size() != sizeof mine) return fail(ncclInternalError, "rank %u sent a message of another size", r);
-    std::memcpy(&(*settings)[r], all[r].data(), sizeof mine);
-  }
-  return {};
-}
-
 // What all ranks of the communicator do alike: what their users ask for, and whether LL128 runs between all of them.
 Status CudaRank::agree(Overrides *overrides, bool *has_ll128) {
   RankSettings mine = {};
@@ -67,10 +54,10 @@ Status CudaRank::agree(Overrides *overrides, bool *has_ll128) {
   if (mine.overrides.channels == 0) mine.overrides.channels = context_.most_channels;
   if (!read.ok()) std::snprintf(mine.problem, sizeof mine.problem, "%s", read.text().c_str());
   std::vector<RankSettings> settings;
-  COLLC_RETURN_IF_FAILED(exchange_settings(mine, &settings));
+  COLLC_RETURN_IF_FAILED(exchange(context_.exchange, mine, &settings));
   COLLC_RETURN_IF_FAILED(compare_settings(settings));
   COLLC_RETURN_IF_FAILED(find_cut_off(context_, device_, settings, &mine.cut_off));
-  COLLC_RETURN_IF_FAILED(exchange_settings(mine, &settings));
+  COLLC_RETURN_IF_FAILED(exchange(context_.exchange, mine, &settings));
   *overrides = mine.overrides;
   return decide_ll128(settings, has_ll128);
 }
@@ -83,15 +70,9 @@ Status CudaRank::open_memory() {
   plan_rank_ = context_.placement.plan_rank[context_.rank];
   RankMemory mine;
   COLLC_RETURN_IF_FAILED(world_->add_rank(plan_rank_, device_, &mine));
-  Bytes message(sizeof mine);
-  std::memcpy(message.data(), &mine, sizeof mine);
-  std::vector<Bytes> all;
-  COLLC_RETURN_IF_FAILED(context_.exchange(message, &all));
-  std::vector<RankMemory> memories(context_.nranks);
-  for (uint32_t r = 0; r < context_.nranks; ++r) {
-    if (all[r].size() != sizeof mine) return fail(ncclInternalError, "rank %u sent a message of another size", r);
-    std::memcpy(&memories[context_.placement.plan_rank[r]], all[r].data(), sizeof mine);
-  }
+  std::vector<RankMemory> all, memories(context_.nranks);
+  COLLC_RETURN_IF_FAILED(exchange(context_.exchange, mine, &all));
+  for (uint32_t r = 0; r < context_.nranks; ++r) memories[context_.placement.plan_rank[r]] = all[r];
   COLLC_RETURN_IF_FAILED(world_->set_peers(memories, context_.placement));
   COLLC_RETURN_IF_FAILED(choose_threads());
   COLLC_RETURN_IF_FAILED(make_ends());

@@ -43,7 +43,6 @@ class CudaRank final : public RankBackend {
 
  private:
   explicit CudaRank(const RankContext &context) : context_(context), log_(context.segment->log(context.rank)) {}
-  Status exchange_settings(const RankSettings &mine, std::vector<RankSettings> *settings);
   Status agree(Overrides *overrides, bool *has_ll128);
   Status open_memory();
   Status make_ends();

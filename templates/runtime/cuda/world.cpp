@@ -5,7 +5,9 @@
 #include <algorithm>
 #include <cstring>
 
-#include "environment.h"
+#include "base/clock.h"
+#include "base/environment.h"
+#include "base/random.h"
 
 namespace collc::cuda {
 namespace {

@@ -5,10 +5,10 @@
 #include <mutex>
 #include <vector>
 
-#include "backend.h"
-#include "collc/cuda/resolve.h"
+#include "executor/backend.h"
+#include "cuda/device_plan.h"
 #include "cuda/device.h"
-#include "overrides.h"
+#include "plan/overrides.h"
 
 namespace collc::cuda {
 

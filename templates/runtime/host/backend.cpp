@@ -1,9 +1,9 @@
 // The host target: ranks are threads or processes of one machine, buffers are ordinary memory.
-#include "backend.h"
+#include "executor/backend.h"
 
 #include <algorithm>
 
-#include "host/buffers.h"
+#include "transport/buffers.h"
 #include "host/rank.h"
 #include "host/waiting.h"
 

@@ -2,7 +2,7 @@
 #include <sched.h>
 
 #include "host/rank.h"
-#include "plan.h"
+#include "plan/plan.h"
 
 namespace collc {
 

@@ -7,8 +7,9 @@
 #include <cstring>
 
 #include "collc/collective_traits.h"
-#include "element.h"
-#include "environment.h"
+#include "base/element.h"
+#include "base/environment.h"
+#include "plan/blocks.h"
 #include "host/verbs.h"
 #include "host/waiting.h"
 
@@ -36,28 +37,6 @@ constexpr int64_t kWriterUs = 500000;
 
 // Calls from here on have steps long enough to matter to others.
 constexpr uint64_t kServesFirst = 16 << 10, kServesFirstCrowded = 256 << 10;
-
-// Where a block lies in the caller's buffers, in elements; NCCL's conventions. `block` counts ranks of the plan.
-void place_block(const Placement &placement, Collective collective, uint32_t nranks, uint32_t block, uint64_t count,
-                 ShareRange *range) {
-  const auto nccl = [&](uint32_t plan_rank) { return uint64_t{placement.nccl_rank[plan_rank]}; };
-  switch (collective) {
-    case Collective::kAllGather:
-    case Collective::kGather:
-      range->out_base = nccl(block) * count;
-      break;
-    case Collective::kReduceScatter:
-    case Collective::kScatter:
-      range->in_base = nccl(block) * count;
-      break;
-    case Collective::kAllToAll:  // block source * nranks + destination
-      range->in_base = nccl(block % nranks) * count;
-      range->out_base = nccl(block / nranks) * count;
-      break;
-    default:
-      break;
-  }
-}
 
 }  // namespace
 
@@ -126,7 +105,7 @@ Status HostRank::meet(const RankContext &context) {
     return fail(ncclInvalidUsage, "the host target runs plans of at most %u ranks", HostVerbs::kMostPeers);
   Overrides overrides;
   const Status understood = read_overrides(&overrides);
-  COLLC_RETURN_IF_FAILED(neighbours_.meet(context, understood, overrides));
+  COLLC_RETURN_IF_FAILED(neighbours_.meet(context.exchange, context.rank, understood, overrides));
   chunk_limit_ = overrides.chunk_bytes;
   channel_limit_ = overrides.channels != 0 ? overrides.channels : context.most_channels;
   forced_ = overrides.protocol >= 0;
@@ -161,7 +140,8 @@ const HostRank::Cut &HostRank::cut(const Call &call) {
   for (uint32_t s = 0; s < program.nshares; ++s) {
     const Share &share = context_.tables->shares[program.first_share + s];
     cut.shares[s] = cut_share(share, call.count, element_bytes_, chunk);
-    place_block(context_.placement, program.collective, context_.nranks, share.block, call.count, &cut.shares[s]);
+    const uint32_t block = nccl_block(program.collective, share.block, context_.placement.nccl_rank);
+    place_block(program.collective, context_.nranks, block, call.count, cut.shares[s]);
   }
   cut.iterations.assign(program.nchannels, 0);
   for (uint32_t c = 0; c < program.nchannels; ++c) {

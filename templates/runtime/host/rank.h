@@ -3,13 +3,13 @@
 #include <memory>
 #include <vector>
 
-#include "backend.h"
+#include "executor/backend.h"
 #include "collc/step_program.h"
-#include "host/deadlock.h"
-#include "host/direct.h"
+#include "control/deadlock.h"
+#include "transport/neighbours.h"
 #include "host/reduce.h"
-#include "host/single_copy.h"
-#include "host/transfers.h"
+#include "transport/single_copy.h"
+#include "transport/transfers.h"
 
 namespace collc {
 

@@ -7,7 +7,7 @@
 #include <immintrin.h>
 #endif
 
-#include "copy.h"
+#include "base/copy.h"
 #include "host/reduce.h"
 #include "host/reduce_types.h"
 

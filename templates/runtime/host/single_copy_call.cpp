@@ -2,7 +2,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "copy.h"
+#include "base/copy.h"
 #include "host/rank.h"
 #include "host/verbs.h"
 #include "host/waiting.h"

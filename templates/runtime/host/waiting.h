@@ -2,9 +2,10 @@
 // then sleep until a bell rings. Who waits for a rank on its own core hands it over at once.
 #pragma once
 #include <sched.h>
-#include <time.h>
 
 #include <cstdint>
+
+#include "base/clock.h"
 
 namespace collc {
 
@@ -15,14 +16,6 @@ inline void cpu_relax() {
   asm volatile("yield");
 #endif
 }
-
-inline uint64_t now_ns() {
-  timespec time;
-  clock_gettime(CLOCK_MONOTONIC, &time);
-  return static_cast<uint64_t>(time.tv_sec) * 1000000000 + static_cast<uint64_t>(time.tv_nsec);
-}
-
-inline int64_t now_us() { return static_cast<int64_t>(now_ns() / 1000); }
 
 // One wait. `pause` returns false when it is time to sleep.
 class Waiting {

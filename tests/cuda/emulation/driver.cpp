@@ -2,7 +2,7 @@
 #include <cstdio>
 #include <cstring>
 
-#include "collc/cuda/resolve.h"
+#include "cuda/device_plan.h"
 #include "device.cu"
 #include "emulator.h"
 

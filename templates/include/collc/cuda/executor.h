@@ -7,27 +7,6 @@
 
 namespace collc::cuda {
 
-// Where a block of data lies in the caller's buffers, in elements: NCCL's conventions, as block_layout of the compiler's
-// IR gives them. Only meaningful for a rank that reads or writes the block there.
-COLLC_DEVICE void place_block(const Program &program, uint32_t nranks, uint32_t block, uint64_t count, ShareRange &range) {
-  switch (program.collective) {
-    case Collective::kAllGather:
-    case Collective::kGather:
-      range.out_base = block * count;
-      break;
-    case Collective::kReduceScatter:
-    case Collective::kScatter:
-      range.in_base = block * count;
-      break;
-    case Collective::kAllToAll:  // block source * nranks + destination
-      range.in_base = block % nranks * count;
-      range.out_base = block / nranks * count;
-      break;
-    default:
-      break;
-  }
-}
-
 // This call's share ranges, computed by all threads; a barrier must follow.
 COLLC_DEVICE void place_shares(const RankState &state, const Program &program, uint64_t count, uint32_t element_bytes,
                                ShareRange *ranges) {
@@ -35,7 +14,7 @@ COLLC_DEVICE void place_shares(const RankState &state, const Program &program, u
   for (uint32_t s = thread_index(); s < program.nshares; s += thread_count()) {
     const Share &share = state.shares[program.first_share + s];
     ShareRange range = cut_share(share, count, element_bytes, program.chunk_bytes);
-    place_block(program, state.nranks, share.block, count, range);
+    place_block(program.collective, state.nranks, share.block, count, range);
     ranges[s] = range;
   }
 }

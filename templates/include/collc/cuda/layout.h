@@ -70,7 +70,7 @@ struct RankState {
   const Program *programs;          // of this allocation
   const Share *shares;
   const RankChannel *rank_channels;
-  const Step *steps;                // refs resolved: see resolve.h
+  const Step *steps;                // refs resolved: see device_plan.h of the runtime
   const FifoRef *refs;              // `fifo` is the number of an end
   FifoEnd *ends;
   Report *reports;                  // pinned host memory, one per channel

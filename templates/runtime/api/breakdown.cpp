@@ -1,0 +1,41 @@
+// What `collc bench` asks beside NCCL's API: where the time of calls went, and what they ran over.
+#include <algorithm>
+
+#include "api/api.h"
+
+extern "C" {
+
+// Writes waiting, copying and reducing of up to `most` channels of this rank, in nanoseconds since creation; returns how
+// many channels there are, 0 unless COLLC_BREAKDOWN was set at creation (CUDA: and the kernels were built to count).
+COLLC_API uint32_t collc_breakdown(ncclComm_t comm, uint64_t *times, uint32_t most) {
+  uint32_t channels = 0;
+  const auto read = [&](const collc::CommunicatorPtr &found) -> collc::Status {
+    if (!collc::check_made(*found).ok() || found->backend_rank() == nullptr) return {};
+    const std::vector<collc::ChannelTimes> all = found->backend_rank()->times();
+    channels = static_cast<uint32_t>(all.size());
+    for (uint32_t c = 0; c < std::min(channels, most); ++c) {
+      times[3 * c] = all[c].waiting;
+      times[3 * c + 1] = all[c].copying;
+      times[3 * c + 2] = all[c].reducing;
+    }
+    return {};
+  };
+  return collc::with_communicator("collc_breakdown", comm, read) == ncclSuccess ? channels : 0;
+}
+
+// The number of the protocol that such a call (`bytes`: count times the element size) runs over, as tables number them; -1
+// where no program would run.
+COLLC_API int collc_protocol_of(ncclComm_t comm, uint32_t collective, int root, uint64_t bytes) {
+  int protocol = -1;
+  const auto look = [&](const collc::CommunicatorPtr &found) -> collc::Status {
+    if (!collc::check_made(*found).ok() || found->real() != nullptr || found->backend_rank() == nullptr ||
+        root >= static_cast<int>(found->nranks()))
+      return {};
+    const collc::Program *program = found->choose(static_cast<collc::Collective>(collective), root, bytes);
+    if (program != nullptr) protocol = static_cast<int>(found->backend_rank()->protocol_of(*program, bytes));
+    return {};
+  };
+  return collc::with_communicator("collc_protocol_of", comm, look) == ncclSuccess ? protocol : -1;
+}
+
+}  // extern "C"

@@ -1,0 +1,212 @@
+// The NCCL API's functions that make communicators. An error on one rank is told to the others, who may be waiting for it.
+#include <algorithm>
+#include <vector>
+
+#include "api/api.h"
+#include "base/environment.h"
+#include "bootstrap/make_id.h"
+#include "bootstrap/rendezvous.h"
+
+using namespace collc;
+
+namespace {
+
+// What a rank of a new communicator is given, checked.
+Status read_rank(const ncclComm_t *handle, int nranks, int rank, const ncclConfig_t *given, const int *device, Config *config,
+                 int *current) {
+  if (handle == nullptr) return fail(ncclInvalidArgument, "the place for the communicator is NULL");
+  if (nranks < 1 || nranks > 1 << 20) return fail(ncclInvalidArgument, "%d ranks are not possible", nranks);
+  if (rank < 0 || rank >= nranks) return fail(ncclInvalidArgument, "rank %d is not in 0..%d", rank, nranks - 1);
+  COLLC_RETURN_IF_FAILED(read_config(given, config));
+  if (device == nullptr) return backend().current_device(current);
+  *current = *device;
+  return {};
+}
+
+// The ranks of an id wait for the one that does not come.
+void decline_rank(const ncclUniqueId &id, int nranks, int rank, const Status &reason) {
+  if (nranks >= 1 && rank >= 0 && rank < nranks)
+    decline(id, static_cast<uint32_t>(nranks), static_cast<uint32_t>(rank), reason);
+  else
+    decline(id, 1, kNoRank, reason);
+}
+
+Status create_rank(ncclComm_t *handle, int nranks, const ncclUniqueId &id, int rank, const int *device,
+                   const ncclConfig_t *given) {
+  if (handle != nullptr) *handle = nullptr;
+  Config config;
+  int current = 0;
+  const Status fits = read_rank(handle, nranks, rank, given, device, &config, &current);
+  if (!fits.ok()) {
+    if (is_our_id(id)) decline_rank(id, nranks, rank, fits);
+    return fits;
+  }
+  const auto communicator = std::make_shared<Communicator>(config, current);
+  if (is_our_id(id)) {
+    const auto join = [id, nranks, rank](Communicator *made) {
+      return made->join(id, static_cast<uint32_t>(nranks), static_cast<uint32_t>(rank));
+    };
+    const auto excuse = [id, nranks, rank](const Status &reason) { decline_rank(id, nranks, rank, reason); };
+    return create(communicator, {join, excuse}, handle);
+  }
+  // An id that the real NCCL made, for a process that loads collc or one that does not.
+  if (!have_real()) return fail(ncclInvalidArgument, "the unique id was not made by this library's ncclGetUniqueId");
+  const auto forward = [id, nranks, rank](Communicator *made) -> Status {
+    ncclComm_t real = nullptr;
+    const ncclResult_t result =
+        call_real(pncclCommInitRankConfig, "ncclCommInitRankConfig", &real, nranks, id, rank, made->config().for_real());
+    if (result != ncclSuccess && result != ncclInProgress) return fail(result, "the real NCCL could not make the communicator");
+    made->wrap(real, static_cast<uint32_t>(nranks), static_cast<uint32_t>(rank));
+    return {};
+  };
+  return create(communicator, {forward, [](const Status &) {}}, handle);
+}
+
+// What a rank of a part of a communicator is given, checked.
+Status read_part(ncclComm_t *handle, const ncclConfig_t *given, bool absent, Config *config) {
+  if (handle == nullptr) return fail(ncclInvalidArgument, "the place for the communicator is NULL");
+  *handle = nullptr;
+  if (given != nullptr) COLLC_RETURN_IF_FAILED(read_config(given, config));
+  if (absent) config->blocking = true;
+  return {};
+}
+
+Status read_excluded(const Communicator &parent, const int *excluded, int count, std::vector<uint32_t> *out) {
+  if (count < 1 || excluded == nullptr) return fail(ncclInvalidArgument, "no rank is excluded");
+  for (int i = 0; i < count; ++i) {
+    COLLC_RETURN_IF_FAILED(check_rank(parent, "excluded rank", excluded[i]));
+    out->push_back(static_cast<uint32_t>(excluded[i]));
+  }
+  if (std::find(out->begin(), out->end(), parent.rank()) != out->end())
+    return fail(ncclInvalidUsage, "rank %u is excluded and must not call it", parent.rank());
+  return {};
+}
+
+// Split and Shrink: a new communicator from `parent`, by us or by the real NCCL. A null config inherits the parent's.
+// A rank that takes part without getting one (`absent`) waits for the others' answers in any case: there is no handle to
+// ask later. `checked`: what was found of the arguments before.
+Status derive(const CommunicatorPtr &parent, const ncclConfig_t *given, ncclComm_t *handle, bool absent, Status checked,
+              const std::function<Status(Communicator *)> &ours,
+              const std::function<ncclResult_t(ncclComm_t, ncclComm_t *, ncclConfig_t *)> &theirs) {
+  Config config = parent->config();
+  if (checked.ok()) checked = read_part(handle, given, absent, &config);
+  if (!checked.ok()) {
+    parent->decline_part(checked);
+    return checked;
+  }
+  const auto communicator = std::make_shared<Communicator>(config, parent->device());
+  const auto excuse = [parent](const Status &reason) { parent->decline_part(reason); };
+  if (parent->real() == nullptr) return create(communicator, {ours, excuse}, handle);
+  const auto forward = [parent, theirs](Communicator *made) -> Status {
+    ncclComm_t real = nullptr;
+    const ncclResult_t result = theirs(parent->real(), &real, made->config().for_real());
+    if (result != ncclSuccess && result != ncclInProgress) return fail(result, "the real NCCL could not make the communicator");
+    int nranks = 0, rank = 0;
+    if (real != nullptr) {
+      call_real(pncclCommCount, "ncclCommCount", real, &nranks);
+      call_real(pncclCommUserRank, "ncclCommUserRank", real, &rank);
+    }
+    made->wrap(real, static_cast<uint32_t>(nranks), static_cast<uint32_t>(rank));
+    return {};
+  };
+  return create(communicator, {forward, excuse}, handle);
+}
+
+}  // namespace
+
+extern "C" {
+
+ncclResult_t pncclGetUniqueId(ncclUniqueId *id) {
+  return guarded("ncclGetUniqueId", [&]() -> Status {
+    if (id == nullptr) return fail(ncclInvalidArgument, "the id is NULL");
+    if (!is_set("COLLC_DISABLE")) {
+      COLLC_RETURN_IF_FAILED(check_tables());
+      return make_unique_id(id, backend().may_span_servers());
+    }
+    return forwarded(call_real(pncclGetUniqueId, "ncclGetUniqueId", id));
+  });
+}
+COLLC_ALIAS(ncclResult_t, GetUniqueId, (ncclUniqueId *));
+
+ncclResult_t pncclCommInitRankConfig(ncclComm_t *comm, int nranks, ncclUniqueId id, int rank, ncclConfig_t *config) {
+  return guarded("ncclCommInitRankConfig", [&] { return note_failure(create_rank(comm, nranks, id, rank, nullptr, config)); });
+}
+COLLC_ALIAS(ncclResult_t, CommInitRankConfig, (ncclComm_t *, int, ncclUniqueId, int, ncclConfig_t *));
+
+ncclResult_t pncclCommInitRank(ncclComm_t *comm, int nranks, ncclUniqueId id, int rank) {
+  return guarded("ncclCommInitRank", [&] { return note_failure(create_rank(comm, nranks, id, rank, nullptr, nullptr)); });
+}
+COLLC_ALIAS(ncclResult_t, CommInitRank, (ncclComm_t *, int, ncclUniqueId, int));
+
+ncclResult_t pncclCommInitRankScalable(ncclComm_t *comm, int nranks, int rank, int nids, ncclUniqueId *ids,
+                                       ncclConfig_t *config) {
+  return guarded("ncclCommInitRankScalable", [&]() -> Status {
+    if (ids == nullptr || nids < 1) return note_failure(fail(ncclInvalidArgument, "%d unique ids", nids));
+    // One listener is enough for one machine: the first id's.
+    return note_failure(create_rank(comm, nranks, ids[0], rank, nullptr, config));
+  });
+}
+COLLC_ALIAS(ncclResult_t, CommInitRankScalable, (ncclComm_t *, int, int, int, ncclUniqueId *, ncclConfig_t *));
+
+ncclResult_t pncclCommInitAll(ncclComm_t *comms, int ndev, const int *devlist) {
+  return guarded("ncclCommInitAll", [&]() -> Status {
+    if (comms == nullptr || ndev < 1) return note_failure(fail(ncclInvalidArgument, "%d communicators", ndev));
+    // A device that does not exist must fail here and now, not leave the ranks of the others waiting for it.
+    int before = 0;
+    COLLC_RETURN_IF_FAILED(backend().current_device(&before));
+    Status usable;
+    for (int i = 0; i < ndev && usable.ok(); ++i) usable = backend().use_device(devlist != nullptr ? devlist[i] : i);
+    COLLC_RETURN_IF_FAILED(backend().use_device(before));
+    if (!usable.ok()) return note_failure(usable);
+    ncclUniqueId id;
+    COLLC_RETURN_IF_FAILED(make_unique_id(&id, backend().may_span_servers()));
+    group_start();
+    for (int i = 0; i < ndev; ++i) {
+      const int device = devlist != nullptr ? devlist[i] : i;
+      note_failure(create_rank(&comms[i], ndev, id, i, &device, nullptr)).ok();  // the group fails with it
+    }
+    const Status ended = group_end();
+    if (ended.ok()) return ended;
+    for (int i = 0; i < ndev; ++i) {
+      CommunicatorPtr removed;
+      if (comms[i] != nullptr && remove_communicator(comms[i], &removed).ok()) comms[i] = nullptr;
+    }
+    return ended;
+  });
+}
+COLLC_ALIAS(ncclResult_t, CommInitAll, (ncclComm_t *, int, const int *));
+
+ncclResult_t pncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t *newcomm, ncclConfig_t *config) {
+  return with_communicator("ncclCommSplit", comm, [&](const CommunicatorPtr &parent) -> Status {
+    COLLC_RETURN_IF_FAILED(parent->state());
+    Status checked;
+    if (color < 0 && color != NCCL_SPLIT_NOCOLOR) checked = fail(ncclInvalidArgument, "colour %d is negative", color);
+    return note_failure(derive(
+        parent, config, newcomm, color < 0, checked,
+        [parent, color, key](Communicator *made) { return made->split(*parent, color, key); },
+        [color, key](ncclComm_t real, ncclComm_t *made, ncclConfig_t *copy) {
+          return call_real(pncclCommSplit, "ncclCommSplit", real, color, key, made, copy);
+        }));
+  });
+}
+COLLC_ALIAS(ncclResult_t, CommSplit, (ncclComm_t, int, int, ncclComm_t *, ncclConfig_t *));
+
+ncclResult_t pncclCommShrink(ncclComm_t comm, int *excluded, int count, ncclComm_t *newcomm, ncclConfig_t *config, int flags) {
+  return with_communicator("ncclCommShrink", comm, [&](const CommunicatorPtr &parent) -> Status {
+    // Without NCCL_SHRINK_ABORT the parent must be sound; with it, its calls have failed already: a call of the host
+    // target returns when it is over.
+    if (flags == NCCL_SHRINK_DEFAULT) COLLC_RETURN_IF_FAILED(parent->state());
+    std::vector<uint32_t> out;
+    const Status checked = read_excluded(*parent, excluded, count, &out);
+    const std::vector<int> copy(out.begin(), out.end());
+    return note_failure(derive(
+        parent, config, newcomm, false, checked, [parent, out](Communicator *made) { return made->shrink(*parent, out); },
+        [copy, flags](ncclComm_t real, ncclComm_t *made, ncclConfig_t *given) {
+          return call_real(pncclCommShrink, "ncclCommShrink", real, const_cast<int *>(copy.data()),
+                           static_cast<int>(copy.size()), made, given, flags);
+        }));
+  });
+}
+COLLC_ALIAS(ncclResult_t, CommShrink, (ncclComm_t, int *, int, ncclComm_t *, ncclConfig_t *, int));
+
+}  // extern "C"

@@ -1,0 +1,175 @@
+// The functions of newer NCCL releases that collc has no use for itself. They are defined because a handle of ours must
+// never reach the real NCCL: communicators that it serves are passed on with its own handle, others refuse.
+#include "api/api.h"
+
+using namespace collc;
+
+// Types of those functions, as far as they are passed by value or through pointers that we never follow.
+using Window = struct ncclWindow *;
+struct Team {
+  int nranks, rank, stride;
+};
+
+namespace {
+
+template <class Theirs>
+ncclResult_t only_real(const char *function, ncclComm_t comm, Theirs theirs) {
+  return run(function, comm, theirs, [](const CommunicatorPtr &) {
+    return fail(ncclInvalidUsage, "not supported in a communicator that collc serves (COLLC_DISABLE=1 leaves all to NCCL)");
+  });
+}
+
+}  // namespace
+
+#define COLLC_ONLY_REAL(name, parameters, ...)                                                                                \
+  COLLC_API ncclResult_t pnccl##name parameters {                                                                             \
+    return only_real("nccl" #name, comm, [&](ncclComm_t real) { return call_real(pnccl##name, "nccl" #name, __VA_ARGS__); }); \
+  }                                                                                                                           \
+  COLLC_ALIAS(ncclResult_t, name, parameters)
+
+extern "C" {
+
+COLLC_ONLY_REAL(CommRevoke, (ncclComm_t comm, int flags), real, flags);
+COLLC_ONLY_REAL(CommGetUniqueId, (ncclComm_t comm, ncclUniqueId *id), real, id);
+COLLC_ONLY_REAL(CommSuspend, (ncclComm_t comm, int flags), real, flags);
+COLLC_ONLY_REAL(CommResume, (ncclComm_t comm), real);
+COLLC_ONLY_REAL(CommMemStats, (ncclComm_t comm, int which, uint64_t *value), real, which, value);
+COLLC_ONLY_REAL(CommWindowRegister, (ncclComm_t comm, void *buffer, size_t size, Window *window, int flags), real, buffer, size,
+                window, flags);
+COLLC_ONLY_REAL(CommWindowDeregister, (ncclComm_t comm, Window window), real, window);
+COLLC_ONLY_REAL(WinGetUserPtr, (ncclComm_t comm, Window window, void **pointer), real, window, pointer);
+COLLC_ONLY_REAL(PutSignal,
+                (const void *local, size_t count, ncclDataType_t type, int peer, Window window, size_t offset, int signal,
+                 int context, unsigned int flags, ncclComm_t comm, cudaStream_t stream),
+                local, count, type, peer, window, offset, signal, context, flags, real, stream);
+COLLC_ONLY_REAL(Signal, (int peer, int signal, int context, unsigned int flags, ncclComm_t comm, cudaStream_t stream), peer,
+                signal, context, flags, real, stream);
+COLLC_ONLY_REAL(WaitSignal, (int count, void *descriptions, ncclComm_t comm, cudaStream_t stream), count, descriptions, real,
+                stream);
+COLLC_ONLY_REAL(CommQueryProperties, (ncclComm_t comm, void *properties), real, properties);
+COLLC_ONLY_REAL(DevCommCreate, (ncclComm_t comm, const void *requirements, void *made), real, requirements, made);
+COLLC_ONLY_REAL(DevCommDestroy, (ncclComm_t comm, const void *device), real, device);
+
+// Grow has no communicator on the ranks that join: those need the real NCCL in any case.
+COLLC_API ncclResult_t pncclCommGrow(ncclComm_t comm, int nranks, const ncclUniqueId *id, int rank, ncclComm_t *made,
+                                     ncclConfig_t *config) {
+  return guarded("ncclCommGrow", [&]() -> Status {
+    if (made == nullptr) return fail(ncclInvalidArgument, "the place for the communicator is NULL");
+    *made = nullptr;
+    ncclComm_t real = nullptr;
+    CommunicatorPtr found;
+    if (comm != nullptr) {
+      COLLC_RETURN_IF_FAILED(find_communicator(comm, &found));
+      real = found->real();
+      if (real == nullptr) return fail(ncclInvalidUsage, "not supported in a communicator that collc serves");
+    }
+    const ncclUniqueId copy = id != nullptr ? *id : ncclUniqueId{};
+    const bool has_id = id != nullptr;
+    Config own;
+    COLLC_RETURN_IF_FAILED(read_config(config, &own));
+    int device = 0;
+    COLLC_RETURN_IF_FAILED(backend().current_device(&device));
+    const auto communicator = std::make_shared<Communicator>(own, device);
+    const auto grow = [real, nranks, copy, has_id, rank, found](Communicator *grown) -> Status {
+      ncclComm_t theirs = nullptr;
+      const ncclResult_t result = call_real(pncclCommGrow, "ncclCommGrow", real, nranks, has_id ? &copy : nullptr, rank,
+                                            &theirs, grown->config().for_real());
+      if (result != ncclSuccess && result != ncclInProgress) return fail(result, "the real NCCL could not grow it");
+      int mine = rank;
+      if (mine < 0) call_real(pncclCommUserRank, "ncclCommUserRank", theirs, &mine);
+      grown->wrap(theirs, static_cast<uint32_t>(nranks), static_cast<uint32_t>(mine));
+      return {};
+    };
+    return create(communicator, {grow, [](const Status &) {}}, made);
+  });
+}
+COLLC_ALIAS(ncclResult_t, CommGrow, (ncclComm_t, int, const ncclUniqueId *, int, ncclComm_t *, ncclConfig_t *));
+
+// Calls with a configuration of their own: what it may ask for is up to the plan, so it changes nothing here.
+#define COLLC_WITH_CONFIG(name, parameters, plain, ...)                                                                    \
+  COLLC_API ncclResult_t pnccl##name##Config parameters {                                                                  \
+    CommunicatorPtr found;                                                                                                 \
+    if (!find_communicator(comm, &found).ok() || found->real() == nullptr || config == nullptr) return plain;              \
+    return only_real("nccl" #name "Config", comm,                                                                          \
+                     [&](ncclComm_t real) { return call_real(pnccl##name##Config, "nccl" #name "Config", __VA_ARGS__); }); \
+  }                                                                                                                        \
+  COLLC_ALIAS(ncclResult_t, name##Config, parameters)
+
+COLLC_WITH_CONFIG(AllReduce,
+                  (const void *send, void *recv, size_t count, ncclDataType_t type, ncclRedOp_t op, ncclComm_t comm,
+                   cudaStream_t stream, const void *config),
+                  pncclAllReduce(send, recv, count, type, op, comm, stream), send, recv, count, type, op, real, stream, config);
+COLLC_WITH_CONFIG(Broadcast,
+                  (const void *send, void *recv, size_t count, ncclDataType_t type, int root, ncclComm_t comm,
+                   cudaStream_t stream, const void *config),
+                  pncclBroadcast(send, recv, count, type, root, comm, stream), send, recv, count, type, root, real, stream,
+                  config);
+COLLC_WITH_CONFIG(Reduce,
+                  (const void *send, void *recv, size_t count, ncclDataType_t type, ncclRedOp_t op, int root, ncclComm_t comm,
+                   cudaStream_t stream, const void *config),
+                  pncclReduce(send, recv, count, type, op, root, comm, stream), send, recv, count, type, op, root, real, stream,
+                  config);
+COLLC_WITH_CONFIG(AllGather,
+                  (const void *send, void *recv, size_t count, ncclDataType_t type, ncclComm_t comm, cudaStream_t stream,
+                   const void *config),
+                  pncclAllGather(send, recv, count, type, comm, stream), send, recv, count, type, real, stream, config);
+COLLC_WITH_CONFIG(ReduceScatter,
+                  (const void *send, void *recv, size_t count, ncclDataType_t type, ncclRedOp_t op, ncclComm_t comm,
+                   cudaStream_t stream, const void *config),
+                  pncclReduceScatter(send, recv, count, type, op, comm, stream), send, recv, count, type, op, real, stream,
+                  config);
+COLLC_WITH_CONFIG(AlltoAll,
+                  (const void *send, void *recv, size_t count, ncclDataType_t type, ncclComm_t comm, cudaStream_t stream,
+                   const void *config),
+                  pncclAlltoAll(send, recv, count, type, comm, stream), send, recv, count, type, real, stream, config);
+COLLC_WITH_CONFIG(Gather,
+                  (const void *send, void *recv, size_t count, ncclDataType_t type, int root, ncclComm_t comm,
+                   cudaStream_t stream, const void *config),
+                  pncclGather(send, recv, count, type, root, comm, stream), send, recv, count, type, root, real, stream,
+                  config);
+COLLC_WITH_CONFIG(Scatter,
+                  (const void *send, void *recv, size_t count, ncclDataType_t type, int root, ncclComm_t comm,
+                   cudaStream_t stream, const void *config),
+                  pncclScatter(send, recv, count, type, root, comm, stream), send, recv, count, type, root, real, stream,
+                  config);
+
+// Host functions of the device API that take a communicator and return values.
+#define COLLC_TEAM(name, of_ours)                                                                \
+  COLLC_API Team name(ncclComm_t comm) {                                                         \
+    CommunicatorPtr found;                                                                       \
+    if (!find_communicator(comm, &found).ok()) return {0, 0, 1};                                 \
+    void *theirs = found->real() != nullptr ? find_real(#name) : nullptr;                        \
+    if (theirs != nullptr) return reinterpret_cast<Team (*)(ncclComm_t)>(theirs)(found->real()); \
+    [[maybe_unused]] const int nranks = static_cast<int>(found->nranks());                       \
+    [[maybe_unused]] const int rank = static_cast<int>(found->rank());                           \
+    return of_ours;                                                                              \
+  }
+COLLC_TEAM(ncclTeamWorld, (Team{nranks, rank, 1}))
+// No memory of ours can be loaded and stored by peers directly: every rank is a team of its own.
+COLLC_TEAM(ncclTeamLsa, (Team{1, 0, 1}))
+COLLC_TEAM(ncclTeamRail, (Team{nranks, rank, 1}))
+
+#define COLLC_TEAM_RANK(name, of_ours)                                                                                 \
+  COLLC_API int name(ncclComm_t comm, Team team, int rank) {                                                           \
+    CommunicatorPtr found;                                                                                             \
+    if (!find_communicator(comm, &found).ok()) return -1;                                                              \
+    void *theirs = found->real() != nullptr ? find_real(#name) : nullptr;                                              \
+    if (theirs != nullptr) return reinterpret_cast<int (*)(ncclComm_t, Team, int)>(theirs)(found->real(), team, rank); \
+    const int world = static_cast<int>(found->rank()) + (rank - team.rank) * team.stride;                              \
+    return of_ours;                                                                                                    \
+  }
+COLLC_TEAM_RANK(ncclTeamRankToWorld, world)
+COLLC_TEAM_RANK(ncclTeamRankToLsa, world == static_cast<int>(found->rank()) ? 0 : -1)
+
+COLLC_API ncclResult_t pncclGroupSimulateEnd(void *info) {
+  return guarded("ncclGroupSimulateEnd", [&]() -> Status {
+    // What a group of ours would cost is a question for `collc simulate`; calls are not run.
+    if (!in_group()) return forwarded(call_real(pncclGroupSimulateEnd, "ncclGroupSimulateEnd", info));
+    note_failure(fail(ncclInvalidUsage, "not supported")).ok();
+    group_end().ok();
+    return fail(ncclInvalidUsage, "not supported: `collc simulate` predicts times");
+  });
+}
+COLLC_ALIAS(ncclResult_t, GroupSimulateEnd, (void *));
+
+}  // extern "C"

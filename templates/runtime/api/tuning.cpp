@@ -1,0 +1,34 @@
+// What `collc tune` asks beside NCCL's API: where it measures, and which program runs.
+#include "api/api.h"
+#include "plan/plan.h"
+#include "plan/tuning.h"
+
+extern "C" {
+
+// What a tuning file calls this machine.
+COLLC_API const char *collc_machine() { return collc::tuned_machine(); }
+
+// Which of collc_programs a call of a communicator runs; -1 if we do not serve it or hold no such program.
+COLLC_API int collc_program_of(ncclComm_t comm, uint32_t collective, int root, uint64_t bytes) {
+  int number = -1;
+  const auto look = [&](const collc::CommunicatorPtr &found) -> collc::Status {
+    if (!collc::check_made(*found).ok() || found->real() != nullptr || root >= static_cast<int>(found->nranks())) return {};
+    const collc::Program *program = found->choose(static_cast<collc::Collective>(collective), root, bytes);
+    if (program != nullptr) number = static_cast<int>(program - collc::tables().programs);
+    return {};
+  };
+  return collc::with_communicator("collc_program_of", comm, look) == ncclSuccess ? number : -1;
+}
+
+// From now on calls of this program's collective and root run it: on all ranks or none, and while no call runs. 1 if done.
+COLLC_API int collc_force_program(ncclComm_t comm, int program) {
+  int done = 0;
+  const auto force = [&](const collc::CommunicatorPtr &found) -> collc::Status {
+    if (collc::check_made(*found).ok() && found->real() == nullptr && program >= 0)
+      done = found->force(static_cast<uint32_t>(program)) ? 1 : 0;
+    return {};
+  };
+  return collc::with_communicator("collc_force_program", comm, force) == ncclSuccess ? done : 0;
+}
+
+}  // extern "C"

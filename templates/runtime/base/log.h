@@ -1,0 +1,18 @@
+// What a user is told: the last error of a thread, and lines on stderr.
+#pragma once
+#include "base/status.h"
+
+namespace collc {
+
+// The sentence of the last error in this thread; never null.
+const char *last_error();
+
+// Remembers a failed status for last_error() and logs it; returns its code.
+ncclResult_t report(const Status &status);
+
+// COLLC_DEBUG=WARN, INFO or TRACE: one line on stderr per event, in NCCL's spirit.
+enum class LogLevel { kNone = 0, kWarn = 1, kInfo = 2, kTrace = 3 };
+bool logs(LogLevel level);
+__attribute__((format(printf, 2, 3))) void log(LogLevel level, const char *pattern, ...);
+
+}  // namespace collc

@@ -1,0 +1,57 @@
+// Results with words: what went wrong, where, what to do.
+#pragma once
+#include <cstdarg>
+#include <memory>
+#include <string>
+
+#include "nccl.h"
+
+namespace collc {
+
+// An outcome of the runtime. Errors carry the sentence that ncclGetLastError returns; success is a null pointer, because
+// every call returns it many times, and what a failure takes stands out of line for the same reason.
+class [[nodiscard]] Status {
+ public:
+  Status() = default;
+  Status(ncclResult_t code, std::string text);
+  Status(Status &&other) = default;
+  Status(const Status &other) : failure_(other.ok() ? nullptr : other.copy()) {}
+  Status &operator=(Status &&other) = default;
+  Status &operator=(const Status &other) { return *this = Status(other); }
+
+  bool ok() const { return failure_ == nullptr; }
+  ncclResult_t code() const { return ok() ? ncclSuccess : failure_->code; }
+  std::string text() const { return ok() ? std::string() : failure_->text; }
+
+ private:
+  struct Failure {
+    ncclResult_t code;
+    std::string text;
+  };
+  struct Drop {
+    void operator()(Failure *failure) const;
+  };
+  Failure *copy() const;
+
+  std::unique_ptr<Failure, Drop> failure_;
+};
+
+__attribute__((format(printf, 1, 2))) std::string format(const char *pattern, ...);
+
+std::string format_list(const char *pattern, va_list arguments);
+
+__attribute__((format(printf, 2, 3))) Status fail(ncclResult_t code, const char *pattern, ...);
+
+// ncclSystemError with the text of `error_number`, "what: No space left on device".
+Status fail_errno(const std::string &what, int error_number);
+
+// UTF-8 text with '?' in place of every byte of what a terminal would obey or not show: controls, bidi marks and overrides,
+// zero-width characters. Messages quote variables, files and other libraries.
+std::string printable(std::string text);
+
+#define COLLC_RETURN_IF_FAILED(expression)                                                       \
+  do {                                                                                           \
+    if (::collc::Status collc_outcome = (expression); !collc_outcome.ok()) return collc_outcome; \
+  } while (0)
+
+}  // namespace collc

@@ -1,0 +1,154 @@
+#include "bootstrap/exchange_fd.h"
+
+#include <poll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <set>
+
+#include "bootstrap/rendezvous.h"
+#include "bootstrap/sockets.h"
+
+namespace collc {
+namespace {
+
+constexpr int kSliceMs = 20;
+constexpr int kRefused = -2;
+
+// Waits until the socket is readable; false on `stop` or when the time is over.
+bool readable(int socket, const std::function<bool()> &stop, int64_t deadline) {
+  while (!stop() && now_ms() < deadline) {
+    pollfd ready{socket, POLLIN, 0};
+    if (poll(&ready, 1, kSliceMs) > 0) return true;
+  }
+  return false;
+}
+
+bool send_fd(int socket, int fd) {
+  char byte = 1;
+  iovec part{&byte, 1};
+  alignas(cmsghdr) char space[CMSG_SPACE(sizeof(int))] = {};
+  msghdr message = {};
+  message.msg_iov = &part;
+  message.msg_iovlen = 1;
+  message.msg_control = space;
+  message.msg_controllen = sizeof space;
+  cmsghdr *header = CMSG_FIRSTHDR(&message);
+  header->cmsg_level = SOL_SOCKET;
+  header->cmsg_type = SCM_RIGHTS;
+  header->cmsg_len = CMSG_LEN(sizeof(int));
+  std::memcpy(CMSG_DATA(header), &fd, sizeof fd);
+  return sendmsg(socket, &message, MSG_NOSIGNAL) == 1;
+}
+
+// The descriptor; kRefused if the server has closed, else -1: the kernel could not give this process another one.
+int receive_fd(int socket) {
+  char byte;
+  iovec part{&byte, 1};
+  alignas(cmsghdr) char space[CMSG_SPACE(sizeof(int))] = {};
+  msghdr message = {};
+  message.msg_iov = &part;
+  message.msg_iovlen = 1;
+  message.msg_control = space;
+  message.msg_controllen = sizeof space;
+  if (recvmsg(socket, &message, MSG_CMSG_CLOEXEC) != 1) return kRefused;
+  const cmsghdr *header = CMSG_FIRSTHDR(&message);
+  if (header == nullptr || header->cmsg_level != SOL_SOCKET || header->cmsg_type != SCM_RIGHTS) return -1;
+  int fd;
+  std::memcpy(&fd, CMSG_DATA(header), sizeof fd);
+  return fd;
+}
+
+// What comes of one attempt to fetch it.
+enum class Attempt { kDone, kAgain, kFailed };
+
+Attempt fetch_once(const Address &address, const std::string &words, const std::function<bool()> &stop, int64_t deadline,
+                   int *fd, Status *status) {
+  const Descriptor server = make_socket(AF_UNIX);
+  if (!server) {
+    *status = fail_errno("cannot open a local socket", errno);
+    return Attempt::kFailed;
+  }
+  if (connect(server.get(), address.get(), address.size) != 0) {
+    if (errno == EAGAIN || errno == EINTR) return Attempt::kAgain;  // its queue is full
+    *status = fail_errno("rank 0's shared memory is out of reach (are all ranks on one machine, in one container?)", errno);
+    return Attempt::kFailed;
+  }
+  uid_t user = 0;
+  if (!peer_user(server.get(), &user) || user != geteuid()) {
+    *status = fail(ncclSystemError, "rank 0 is another user, or gone: memory is shared between processes of one user");
+    return Attempt::kFailed;
+  }
+  if (send(server.get(), words.data(), words.size(), MSG_NOSIGNAL) != static_cast<ssize_t>(words.size()))
+    return Attempt::kAgain;
+  if (!readable(server.get(), stop, deadline)) return Attempt::kAgain;
+  *fd = receive_fd(server.get());
+  if (*fd >= 0) return Attempt::kDone;
+  if (*fd == kRefused) return Attempt::kAgain;
+  *status = fail_errno("cannot take rank 0's shared memory", EMFILE);
+  return Attempt::kFailed;
+}
+
+}  // namespace
+
+Status FdServer::listen(const std::string &name, size_t secret_size) {
+  Descriptor listening;
+  COLLC_RETURN_IF_FAILED(listen_at(local_address(name), &listening));
+  door_ = std::make_unique<Door>(std::move(listening), secret_size + sizeof(uint32_t), true);
+  return {};
+}
+
+Status FdServer::serve(int fd, const std::string &secret, const std::vector<uint64_t> &owners, uint32_t self, double seconds,
+                       const std::function<bool()> &stop) {
+  const int64_t deadline = now_ms() + static_cast<int64_t>(seconds * 1000);
+  std::set<uint64_t> awaited(owners.begin(), owners.end());
+  awaited.erase(owners[self]);
+  const auto greet = [&](Descriptor client, const unsigned char *words) {
+    uint32_t rank = 0;
+    std::memcpy(&rank, words + secret.size(), sizeof rank);
+    if (!equal_secrets(words, secret.data(), secret.size()) || rank >= owners.size()) return;
+    if (send_fd(client.get(), fd)) awaited.erase(owners[rank]);
+  };
+  while (!awaited.empty()) {
+    if (stop()) return fail(ncclRemoteError, "a rank left while memory was shared");
+    if (now_ms() >= deadline) {
+      std::vector<uint32_t> missing;
+      for (uint32_t r = 0; r < owners.size(); ++r)
+        if (awaited.count(owners[r]) != 0) missing.push_back(r);
+      return fail(ncclSystemError, "%s", too_late(missing, "fetch the shared memory", seconds).c_str());
+    }
+    std::vector<pollfd> polled;
+    door_->add_to(&polled);
+    if (poll(polled.data(), polled.size(), kSliceMs) < 0)
+      for (pollfd &one : polled) one.revents = 0;
+    const pollfd *at = polled.data();
+    door_->attend(&at, greet);
+  }
+  return {};
+}
+
+Status fetch_fd(const std::string &name, const std::string &secret, uint32_t rank, double seconds,
+                const std::function<bool()> &stop, int *fd) {
+  const Address address = local_address(name);
+  const int64_t deadline = now_ms() + static_cast<int64_t>(seconds * 1000);
+  const std::string words = secret + std::string(reinterpret_cast<const char *>(&rank), sizeof rank);
+  *fd = -1;
+  Status status;
+  for (;;) {
+    switch (fetch_once(address, words, stop, deadline, fd, &status)) {
+      case Attempt::kDone:
+        return {};
+      case Attempt::kFailed:
+        return status;
+      case Attempt::kAgain:
+        break;
+    }
+    if (now_ms() >= deadline) return fail(ncclSystemError, "%s", too_late({0}, "hand out its shared memory", seconds).c_str());
+    if (stop()) return fail(ncclRemoteError, "a rank left while memory was shared");
+    poll(nullptr, 0, 1);
+  }
+}
+
+}  // namespace collc

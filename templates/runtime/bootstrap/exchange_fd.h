@@ -1,0 +1,34 @@
+// Handing a file descriptor to other processes of this machine.
+#pragma once
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "bootstrap/door.h"
+#include "base/status.h"
+
+namespace collc {
+
+// A socket in the abstract namespace (nothing in the file system) that hands out one descriptor.
+class FdServer {
+ public:
+  // `secret_size`: that of serve()'s secret.
+  Status listen(const std::string &name, size_t secret_size);
+  // Gives `fd` to one rank of each process that knows `secret` and is of this user; others are dropped. `owners` has a
+  // number of its process for each rank; this one is rank `self`. Ends after `seconds`, naming the ranks that did not
+  // come, or when `stop`, which is polled, turns true.
+  Status serve(int fd, const std::string &secret, const std::vector<uint64_t> &owners, uint32_t self, double seconds,
+               const std::function<bool()> &stop);
+
+ private:
+  std::unique_ptr<Door> door_;
+};
+
+// Receives the descriptor from the server called `name` of this user, as rank `rank`; within `seconds`, or until `stop` turns
+// true.
+Status fetch_fd(const std::string &name, const std::string &secret, uint32_t rank, double seconds,
+                const std::function<bool()> &stop, int *fd);
+
+}  // namespace collc

@@ -1,0 +1,299 @@
+#include "bootstrap/rendezvous.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <sys/time.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+#include "base/environment.h"
+#include "base/machine.h"
+
+namespace collc {
+namespace {
+
+constexpr int kSliceMs = 50;            // how often `stop` is polled
+constexpr int64_t kListenerMs = 5000;   // the listener, which knows whom all wait for, speaks first
+constexpr int64_t kEchoMs = 2000;       // how long the listener may take to tell the others
+constexpr int64_t kFirstReachMs = 500;  // a connection over a network is tried anew after this, then after twice as long ...
+constexpr int64_t kMostReachMs = 4000;
+constexpr double kDeclineSeconds = 5;
+
+Status lost() { return fail(ncclRemoteError, "the bootstrap lost its connection: the process that made the id has gone"); }
+
+// 0 or an errno. A full queue lets a caller wait in line for a while, which is fairer than to try again.
+int connect_in_line(int socket, const Address &address) {
+  if (connect(socket, address.get(), address.size) == 0) return 0;
+  if (errno != EAGAIN) return errno;
+  const int flags = fcntl(socket, F_GETFL);
+  const timeval slice{0, 1000 * kSliceMs};
+  setsockopt(socket, SOL_SOCKET, SO_SNDTIMEO, &slice, sizeof slice);
+  fcntl(socket, F_SETFL, flags & ~O_NONBLOCK);
+  const int error = connect(socket, address.get(), address.size) == 0 ? 0 : errno;
+  fcntl(socket, F_SETFL, flags);
+  return error;
+}
+
+// All callers who were turned away must not come back together.
+void nap(int attempts) {
+  unsigned char random = 0;
+  random_bytes(&random, sizeof random).ok();
+  poll(nullptr, 0, 1 + random % std::clamp(attempts, 1, 20));
+}
+
+}  // namespace
+
+Status Rendezvous::join(const ncclUniqueId &id, uint32_t nranks, uint32_t rank, double seconds) {
+  id_ = unpack(id);
+  nranks_ = nranks;
+  seconds_ = seconds;
+  start_waiting();
+  Hello hello = {kHelloMagic, id_.number, rank, nranks, {}};
+  std::memcpy(hello.secret, id_.secret, kSecretBytes);
+  std::vector<Address> ways;
+  const bool same_machine = id_.machine == this_machine();
+  if (same_machine && same_network(id_.network, this_network())) ways.push_back(local_address(listener_name(id_)));
+  if (id_.family != 0) ways.push_back(public_address(id_));
+  Status status = fail(ncclInvalidUsage,
+                       "the id was made %s than this one, and its process listens on its own machine only: "
+                       "set COLLC_SOCKET_IFNAME there",
+                       same_machine ? "in a container with another network" : "on another machine");
+  for (const Address &way : ways) {
+    for (;;) {
+      const Answer answer = knock(way, hello, &status);
+      if (answer == Answer::kLetIn) return {};
+      socket_.reset();
+      if (answer == Answer::kFailed) return status;
+      if (answer == Answer::kElsewhere) break;
+      COLLC_RETURN_IF_FAILED(wait_a_moment());
+    }
+  }
+  return status;
+}
+
+// One attempt to be let in.
+Rendezvous::Answer Rendezvous::knock(const Address &address, const Hello &hello, Status *status) {
+  socket_ = make_socket(address.storage.ss_family);
+  if (!socket_) {
+    *status = fail_errno("cannot open a socket", errno);
+    return Answer::kFailed;
+  }
+  const Answer reached = reach(address, status);
+  if (reached != Answer::kLetIn) return reached;
+  if (send(socket_.get(), &hello, sizeof hello, MSG_NOSIGNAL) != static_cast<ssize_t>(sizeof hello)) return Answer::kAgain;
+  Frame frame = {};
+  Bytes body;
+  size_t received = 0;
+  while (received < sizeof frame) {
+    const ssize_t n = recv(socket_.get(), reinterpret_cast<char *>(&frame) + received, sizeof frame - received, 0);
+    if (n > 0) {
+      received += static_cast<size_t>(n);
+    } else if (n == 0 || (errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR)) {
+      return Answer::kAgain;
+    } else if (!(*status = wait(POLLIN)).ok()) {
+      return Answer::kFailed;
+    }
+  }
+  told_ = frame.result != kWelcome;
+  if (frame.result == kWelcome) return Answer::kLetIn;
+  if (frame.result == kUnknown)
+    *status = fail(ncclRemoteError,
+                   "the process that made the id refused it: its communicator was made already or has failed, or "
+                   "the id is damaged");
+  else
+    *status = receive_body(frame, &body);
+  return Answer::kFailed;
+}
+
+// Connects; kLetIn: done.
+Rendezvous::Answer Rendezvous::reach(const Address &address, Status *status) {
+  const bool local = address.storage.ss_family == AF_UNIX;
+  int error = 0;
+  if (local)
+    error = connect_in_line(socket_.get(), address);
+  else if (connect(socket_.get(), address.get(), address.size) != 0)
+    error = errno;
+  if (error == EINPROGRESS) {
+    // The kernel repeats a lost request late, and later each time.
+    const int64_t patience = std::min(kFirstReachMs << std::min(attempts_, 10), kMostReachMs);
+    bool ready = false;
+    *status = wait(POLLOUT, now_ms() + patience, &ready);
+    if (!status->ok()) return Answer::kFailed;
+    if (!ready) return Answer::kAgain;
+    socklen_t size = sizeof error;
+    getsockopt(socket_.get(), SOL_SOCKET, SO_ERROR, &error, &size);
+  }
+  if (error == EAGAIN || error == EINTR || error == ECONNRESET || error == ETIMEDOUT) return Answer::kAgain;
+  if (error != 0) {
+    *status = fail_errno("cannot reach the process that made the id, at " + describe(address) + " (has it ended?)", error);
+    return Answer::kElsewhere;
+  }
+  if (!local) return Answer::kLetIn;
+  // Whoever takes over the name of a process that has ended must not learn the secret.
+  uid_t user = 0;
+  if (peer_user(socket_.get(), &user) && (user == geteuid() || user == 0 || user == id_.user)) return Answer::kLetIn;
+  *status = fail(ncclRemoteError, "the process that made the id has gone: another user listens at its place");
+  return Answer::kFailed;
+}
+
+Status Rendezvous::exchange_bytes(const Bytes &message, std::vector<Bytes> *all, const Status &failure) {
+  if (!failure.ok()) {
+    give_up(failure);
+    return failure;
+  }
+  start_waiting();
+  const Frame frame{static_cast<uint32_t>(message.size()), 0};
+  const auto *head = reinterpret_cast<const unsigned char *>(&frame);
+  Bytes whole(head, head + sizeof frame);
+  whole.insert(whole.end(), message.begin(), message.end());
+  const Status sent = send_all(whole.data(), whole.size());
+  Bytes body;
+  const Status answered = receive(&body);  // also where it took no more of ours: then it says why
+  COLLC_RETURN_IF_FAILED(answered);
+  COLLC_RETURN_IF_FAILED(sent);
+  all->clear();
+  for (size_t at = 0; at + sizeof(uint32_t) <= body.size();) {
+    uint32_t size;
+    std::memcpy(&size, body.data() + at, sizeof size);
+    at += sizeof size;
+    if (size > body.size() - at) break;
+    all->emplace_back(body.begin() + static_cast<ptrdiff_t>(at), body.begin() + static_cast<ptrdiff_t>(at + size));
+    at += size;
+  }
+  if (all->size() != nranks_) return fail(ncclInternalError, "the bootstrap got garbage");
+  return {};
+}
+
+void Rendezvous::give_up(const Status &failure) {
+  if (told_) return;
+  told_ = true;
+  deadline_ = now_ms() + kEchoMs;
+  const std::string words = failure.text();
+  const Frame frame{static_cast<uint32_t>(words.size()), static_cast<uint32_t>(failure.code())};
+  const auto *head = reinterpret_cast<const unsigned char *>(&frame);
+  Bytes whole(head, head + sizeof frame);
+  whole.insert(whole.end(), words.begin(), words.end());
+  if (!send_all(whole.data(), whole.size()).ok()) return;
+  // It comes last, when all others have been told; rounds that were on their way may come before it.
+  Bytes body;
+  while (receive(&body).ok()) continue;
+}
+
+void Rendezvous::leave() {
+  told_ = true;
+  const Frame frame{0, kGoodbye};
+  send_all(&frame, sizeof frame).ok();  // without a listener there is nobody to tell
+}
+
+Status Rendezvous::verdict() {
+  if (stop_()) return fail(ncclInternalError, "the communicator was aborted while it was made");
+  start_waiting();
+  Bytes body;
+  COLLC_RETURN_IF_FAILED(receive(&body));
+  return fail(ncclInternalError, "the bootstrap got garbage");
+}
+
+Status Rendezvous::receive(Bytes *body) {
+  Frame frame;
+  COLLC_RETURN_IF_FAILED(receive_all(&frame, sizeof frame));
+  return receive_body(frame, body);
+}
+
+Status Rendezvous::receive_body(const Frame &frame, Bytes *body) {
+  if (frame.result >= ncclNumResults || frame.size > uint64_t{kMostMessage} * std::max(1u, nranks_))
+    return fail(ncclInternalError, "the bootstrap got garbage");
+  body->resize(frame.size);
+  COLLC_RETURN_IF_FAILED(receive_all(body->data(), body->size()));
+  if (frame.result == 0) return {};
+  told_ = true;
+  return Status(static_cast<ncclResult_t>(frame.result), std::string(body->begin(), body->end()));
+}
+
+bool Rendezvous::connected() {
+  char byte;
+  const ssize_t n = recv(socket_.get(), &byte, 1, MSG_PEEK | MSG_DONTWAIT);
+  return n > 0 ? false : n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR);
+}
+
+void Rendezvous::start_waiting() { deadline_ = now_ms() + static_cast<int64_t>(seconds_ * 1000) + kListenerMs; }
+
+Status Rendezvous::look_at_the_clock() {
+  if (stop_()) return fail(ncclInternalError, "the communicator was aborted while it was made");
+  if (now_ms() <= deadline_) return {};
+  return fail(ncclSystemError,
+              "the process that made the id did not answer within %g s (COLLC_BOOTSTRAP_TIMEOUT): stopped, or %s?", seconds_,
+              attempts_ > 0 ? "besieged by strangers" : "stuck");
+}
+
+Status Rendezvous::wait_a_moment() {
+  nap(++attempts_);
+  return look_at_the_clock();
+}
+
+Status Rendezvous::wait(short events, int64_t until, bool *ready) {
+  for (;;) {
+    COLLC_RETURN_IF_FAILED(look_at_the_clock());
+    pollfd polled{socket_.get(), events, 0};
+    const bool there = poll(&polled, 1, kSliceMs) > 0;
+    if (ready != nullptr) *ready = there;
+    if (there || now_ms() >= until) return {};
+  }
+}
+
+Status Rendezvous::send_all(const void *data, size_t size) {
+  const char *at = static_cast<const char *>(data);
+  while (size > 0) {
+    const ssize_t n = send(socket_.get(), at, size, MSG_NOSIGNAL);
+    if (n > 0) {
+      at += n;
+      size -= static_cast<size_t>(n);
+    } else if (errno == EAGAIN || errno == EWOULDBLOCK) {
+      COLLC_RETURN_IF_FAILED(wait(POLLOUT));
+    } else if (errno != EINTR) {
+      return lost();
+    }
+  }
+  return {};
+}
+
+Status Rendezvous::receive_all(void *data, size_t size) {
+  char *at = static_cast<char *>(data);
+  while (size > 0) {
+    const ssize_t n = recv(socket_.get(), at, size, 0);
+    if (n > 0) {
+      at += n;
+      size -= static_cast<size_t>(n);
+    } else if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) {
+      COLLC_RETURN_IF_FAILED(wait(POLLIN));
+    } else if (n == 0 || errno != EINTR) {
+      told_ = true;  // there is nobody to tell
+      return lost();
+    }
+  }
+  return {};
+}
+
+void decline(const ncclUniqueId &id, uint32_t nranks, uint32_t rank, const Status &reason) {
+  Rendezvous rendezvous([] { return false; });
+  if (rendezvous.join(id, nranks, rank, kDeclineSeconds).ok()) rendezvous.give_up(reason);
+}
+
+Status bootstrap_seconds(double *seconds) { return read_number("COLLC_BOOTSTRAP_TIMEOUT", 0.1, 1e6, 600, seconds); }
+
+std::string list_ranks(const std::vector<uint32_t> &ranks) {
+  constexpr size_t kMost = 8;
+  std::string text;
+  for (size_t i = 0; i < std::min(ranks.size(), kMost); ++i) text += (i == 0 ? "" : ", ") + std::to_string(ranks[i]);
+  return ranks.size() <= kMost ? text : text + format(" and %zu more", ranks.size() - kMost);
+}
+
+std::string too_late(const std::vector<uint32_t> &ranks, const char *what, double seconds) {
+  return format("%s %s did not %s within %g s (COLLC_BOOTSTRAP_TIMEOUT): stopped, or stuck?",
+                ranks.size() == 1 ? "rank" : "ranks", list_ranks(ranks).c_str(), what, seconds);
+}
+
+}  // namespace collc

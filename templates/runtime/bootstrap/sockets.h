@@ -1,0 +1,42 @@
+// Addresses and sockets of the bootstrap.
+#pragma once
+#include <sys/socket.h>
+#include <sys/types.h>
+
+#include <string>
+
+#include "base/clock.h"
+#include "base/descriptor.h"
+#include "bootstrap/unique_id.h"
+
+namespace collc {
+
+struct Address {
+  sockaddr_storage storage;
+  socklen_t size;
+  const sockaddr *get() const { return reinterpret_cast<const sockaddr *>(&storage); }
+};
+
+// In the abstract namespace: nothing in the file system, and only processes of this network namespace reach it.
+Address local_address(const std::string &name);
+// The name of the local socket of an id's listener.
+std::string listener_name(const Id &id);
+// The id's address for other servers.
+Address public_address(const Id &id);
+std::string describe(const Address &address);
+
+// The address that other servers can reach: of COLLC_SOCKET_IFNAME or NCCL_SOCKET_IFNAME (a prefix), else of the first
+// interface that is up and neither loopback nor a container bridge, else the loopback's. Only `family` 0 is left where no
+// variable asked for one and there is none.
+Status choose_public_address(Id *id);
+
+// Listens with the longest queue that the kernel grants.
+Status listen_at(const Address &address, Descriptor *listening);
+
+// Not blocking; invalid on failure, with errno.
+Descriptor make_socket(int family);
+
+// The user at the other end of a local socket; false if it cannot be told.
+bool peer_user(int socket, uid_t *user);
+
+}  // namespace collc

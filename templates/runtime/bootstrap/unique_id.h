@@ -1,0 +1,74 @@
+// What an ncclUniqueId of ours says, and what ranks and listener say to each other.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+#include "base/bytes.h"
+#include "base/random.h"
+#include "base/status.h"
+
+namespace collc {
+
+constexpr char kIdMagic[8] = {'c', 'o', 'l', 'l', 'c', 'i', 'd', '2'};
+constexpr size_t kSecretBytes = 16;
+constexpr size_t kNameBytes = 16;
+constexpr uint32_t kHelloMagic = 0x636c6c32;  // "cll2"
+constexpr uint32_t kMostMessage = 1 << 20;
+
+struct Id {
+  char magic[8];
+  // Where other servers reach the listener; family 0: nowhere. In network order.
+  uint16_t port;
+  uint16_t family;  // AF_INET or AF_INET6
+  uint32_t scope;
+  unsigned char address[16];
+  unsigned char secret[kSecretBytes];
+  unsigned char name[kNameBytes];  // of the listener's local socket: no secret
+  uint64_t machine;                // where that is
+  uint64_t network;
+  uint32_t number;  // among the ids of the process
+  uint32_t user;    // of the process
+  unsigned char unused[40];
+};
+static_assert(sizeof(Id) == sizeof(ncclUniqueId), "the id fills NCCL's 128 bytes");
+
+// The rank of a Hello from a caller that can be none of the ranks, and comes to say why.
+constexpr uint32_t kNoRank = UINT32_MAX;
+
+// The first that a rank says.
+struct Hello {
+  uint32_t magic;
+  uint32_t number;
+  uint32_t rank;
+  uint32_t nranks;
+  unsigned char secret[kSecretBytes];
+};
+
+// Precedes each message. `result` is one of those below, or an error (ncclResult_t) whose text follows.
+struct Frame {
+  uint32_t size;
+  uint32_t result;
+};
+
+// Of a rank that is done: whoever goes without it has died or failed, and the others wait for it in vain.
+constexpr uint32_t kGoodbye = UINT32_MAX;
+// The listener's answers to a Hello: the rank is one of them; there is no such id. A connection that ends without an answer
+// was one of too many.
+constexpr uint32_t kWelcome = UINT32_MAX - 1;
+constexpr uint32_t kUnknown = UINT32_MAX - 2;
+
+// True if collc made this id.
+bool is_our_id(const ncclUniqueId &id);
+
+Id unpack(const ncclUniqueId &id);
+
+// The secret as 32 hex digits, which only the ranks of this communicator know.
+std::string secret_of(const ncclUniqueId &id);
+
+// In a time that says nothing of where they differ.
+bool equal_secrets(const void *one, const void *other, size_t size);
+
+std::string hex_of(const unsigned char *data, size_t size);
+
+}  // namespace collc

@@ -1,0 +1,217 @@
+#include "communicator/communicator.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <cstring>
+
+#include "base/element.h"
+#include "base/descriptor.h"
+#include "base/log.h"
+#include "communicator/real_nccl.h"
+
+namespace collc {
+namespace {
+
+// Spreads a number over all bits; no two numbers become the same.
+uint64_t mix(uint64_t number) {
+  number ^= number >> 32;
+  number *= 0x9e3779b97f4a7c15;
+  return number ^ number >> 29;
+}
+
+}  // namespace
+
+ncclConfig_t *Config::for_real() const {
+  return raw.empty() ? nullptr : reinterpret_cast<ncclConfig_t *>(const_cast<unsigned char *>(raw.data()));
+}
+
+Status read_config(const ncclConfig_t *given, Config *config) {
+  if (given == nullptr) return {};
+  if (given->magic != NCCL_CONFIG_MAGIC)
+    return fail(ncclInvalidArgument, "the configuration was not initialised with NCCL_CONFIG_INITIALIZER");
+  const size_t size = given->size;
+  if (size < offsetof(ncclConfig_t, cgaClusterSize) || size > 4096)
+    return fail(ncclInvalidArgument, "the configuration says that it has %zu bytes", size);
+  const auto *raw = reinterpret_cast<const unsigned char *>(given);
+  config->raw.assign(raw, raw + size);
+  // Fields newer than the caller's version keep their defaults.
+  ncclConfig_t known = NCCL_CONFIG_INITIALIZER;
+  std::memcpy(&known, given, std::min(size, sizeof known));
+  if (known.blocking != NCCL_CONFIG_UNDEF_INT && known.blocking != 0 && known.blocking != 1)
+    return fail(ncclInvalidArgument, "blocking is %d, not 0 or 1", known.blocking);
+  config->blocking = known.blocking != 0;
+  const bool least_given = known.minCTAs != NCCL_CONFIG_UNDEF_INT, most_given = known.maxCTAs != NCCL_CONFIG_UNDEF_INT;
+  if ((least_given && known.minCTAs <= 0) || (most_given && known.maxCTAs <= 0) ||
+      (least_given && most_given && known.minCTAs > known.maxCTAs))
+    return fail(ncclInvalidArgument, "minCTAs %d and maxCTAs %d do not fit together", known.minCTAs, known.maxCTAs);
+  config->most_channels = most_given ? static_cast<uint32_t>(known.maxCTAs) : 0;
+  return {};
+}
+
+Communicator::~Communicator() {
+  wait_until_made();
+  rank_backend_.reset();
+  if (segment_ != nullptr) segment_->leave(rank_);
+}
+
+void Communicator::wait_until_made() {
+  if (thread_.joinable()) thread_.join();
+}
+
+Status Communicator::initialise(const Origin &origin) {
+  Status status;
+  try {
+    status = backend().use_device(device_);
+    if (status.ok())
+      status = origin.make(this);
+    else
+      origin.decline(status);
+  } catch (const std::bad_alloc &) {
+    status = fail(ncclSystemError, "out of memory");
+  } catch (const std::exception &error) {
+    status = fail(ncclInternalError, "%s", error.what());
+  }
+  const std::lock_guard<std::mutex> lock(mutex_);
+  status_ = status;
+  sound_.store(status.ok() && real_ == nullptr && !absent_ && !stopped_.load(), std::memory_order_release);
+  return status;
+}
+
+Status Communicator::initialise_in_background(const Origin &origin) {
+  const Status status = start_thread([this, origin] { report(initialise(origin)); }, &thread_);
+  if (status.ok()) return Status(ncclInProgress, "the communicator is being made");
+  origin.decline(status);
+  return status;
+}
+
+void Communicator::wrap(ncclComm_t real, uint32_t nranks, uint32_t rank) {
+  nranks_ = nranks;
+  rank_ = rank;
+  const std::lock_guard<std::mutex> lock(mutex_);
+  real_ = real;
+}
+
+ncclComm_t Communicator::release_real() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  const ncclComm_t real = real_.exchange(nullptr);
+  sound_.store(false, std::memory_order_release);
+  status_ = fail(ncclInvalidUsage, "the communicator was destroyed");
+  return real;
+}
+
+Status Communicator::look() const {
+  ncclComm_t real = nullptr;
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (!status_.ok()) return status_;
+    if (segment_ != nullptr && segment_->aborted()) return segment_->abort_status(rank_);
+    real = real_;
+  }
+  if (real == nullptr) return {};
+  ncclResult_t result = ncclSuccess;
+  const ncclResult_t asked = call_real(pncclCommGetAsyncError, "ncclCommGetAsyncError", real, &result);
+  if (asked != ncclSuccess) result = asked;
+  return result == ncclSuccess ? Status() : Status(result, "the real NCCL reports an error");
+}
+
+const Program *Communicator::choose(Collective collective, int root, uint64_t bytes) const {
+  return choices_.find(collective, root < 0 ? -1 : static_cast<int>(placement_.plan_rank[static_cast<uint32_t>(root)]), bytes);
+}
+
+bool Communicator::force(uint32_t number) {
+  const Allocation *mine = placement_.allocation;
+  if (mine == nullptr || number < mine->first_program || number - mine->first_program >= mine->nprograms) return false;
+  choices_.force(tables().programs[number]);
+  return true;
+}
+
+Status Communicator::prepare(Call *call) {
+  COLLC_RETURN_IF_FAILED(state());
+  call->program = nullptr;
+  if (call->work == Work::kProgram && nranks_ > 1) {
+    call->program = choose(call->collective, call->root, call->count * element_bytes(call->type));
+    if (call->program == nullptr)
+      return fail(ncclInvalidUsage, "this library was compiled without %s%s", name_of(call->collective),
+                  call->root < 0 ? "" : format(" from rank %d", call->root).c_str());
+  }
+  return {};
+}
+
+void Communicator::count(Call *call) {
+  if (call->collective == Collective::kSendRecv) {
+    const bool receives = call->work == Work::kReceive;
+    call->number = 0;
+    call->what = pack_transfer(receives, call->type, static_cast<int>(call->peer));
+    call->signature = sign_transfer(call->type, call->count);
+    return;
+  }
+  const uint64_t operation =
+      static_cast<uint64_t>(call->op.kind) + (call->op.average ? kAverage : 0) + (call->op.scaled ? kScaled : 0);
+  call->what = pack_call(call->collective, call->type, operation, call->root);
+  if (!call->continues) {
+    ++calls_;
+    history_ = mix(mix(history_ ^ mix(call->count)) ^ call->what);
+  }
+  call->number = calls_;
+  call->signature = call->work == Work::kProgram ? history_ : sign_exchange(history_);
+}
+
+Status Communicator::add_scaling(const void *scalar, ncclDataType_t type, bool immediate, ncclRedOp_t *handle) {
+  Scaling scaling = {};
+  scaling.used = true;
+  scaling.immediate = immediate;
+  scaling.type = type;
+  scaling.address = scalar;
+  if (immediate) std::memcpy(scaling.value, scalar, element_bytes(type));
+  const std::lock_guard<std::mutex> lock(mutex_);
+  size_t at = 0;
+  while (at < scalings_.size() && scalings_[at].used) ++at;
+  if (at == scalings_.size()) scalings_.emplace_back();
+  scalings_[at] = scaling;
+  *handle = static_cast<ncclRedOp_t>(ncclNumOps + at);
+  return {};
+}
+
+Status Communicator::remove_scaling(ncclRedOp_t handle) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  const size_t at = static_cast<size_t>(handle) - ncclNumOps;
+  if (handle < ncclNumOps || at >= scalings_.size() || !scalings_[at].used)
+    return fail(ncclInvalidArgument, "reduction %d does not exist", static_cast<int>(handle));
+  scalings_[at].used = false;
+  return {};
+}
+
+Status Communicator::find_scaling(ncclRedOp_t handle, ncclDataType_t type, Operation *operation) const {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  const size_t at = static_cast<size_t>(handle) - ncclNumOps;
+  if (handle < ncclNumOps || at >= scalings_.size() || !scalings_[at].used)
+    return fail(ncclInvalidArgument, "reduction %d does not exist", static_cast<int>(handle));
+  const Scaling &scaling = scalings_[at];
+  if (scaling.type != type)
+    return fail(ncclInvalidArgument, "reduction %d was made for type %d, not %d", static_cast<int>(handle),
+                static_cast<int>(scaling.type), static_cast<int>(type));
+  operation->kind = ncclSum;
+  operation->scaled = true;
+  std::memcpy(operation->scale, scaling.immediate ? scaling.value : scaling.address, element_bytes(type));
+  return {};
+}
+
+void Communicator::set_failed(const Status &status) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  sound_.store(false, std::memory_order_release);
+  if (status_.ok()) status_ = status;
+}
+
+void Communicator::abort() {
+  stopped_.store(true);
+  std::shared_ptr<Segment> segment;
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    segment = segment_;
+    sound_.store(false, std::memory_order_release);
+    status_ = fail(ncclInvalidUsage, "the communicator was aborted");
+  }
+  if (segment != nullptr) segment->abort(fail(ncclRemoteError, "ncclCommAbort was called"), rank_);
+}
+
+}  // namespace collc

@@ -1,0 +1,152 @@
+// A communicator as one rank sees it: creation, calls, errors, end. It is served by our backend, or it wraps one of the
+// real NCCL; the handle that a caller holds is always ours.
+#pragma once
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "executor/backend.h"
+#include "plan/plan.h"
+#include "plan/tuning.h"
+
+namespace collc {
+
+// What ncclConfig_t says, as far as the caller's version of it goes.
+struct Config {
+  bool blocking = true;
+  uint32_t most_channels = 0;  // maxCTAs; 0: not said
+  Bytes raw;  // the caller's struct for the real NCCL; empty without one
+  ncclConfig_t *for_real() const;
+};
+
+Status read_config(const ncclConfig_t *given, Config *config);
+
+// How a communicator comes to be: one of both is called, once, in any thread.
+struct Origin {
+  // Blocks until all ranks are there.
+  std::function<Status(class Communicator *)> make;
+  // Tells the other ranks, who may be waiting, why this one takes no part. Waits for seconds at most.
+  std::function<void(const Status &)> decline;
+};
+
+class Communicator {
+ public:
+  Communicator(Config config, int device) : config_(std::move(config)), device_(device) {}
+  ~Communicator();
+  Communicator(const Communicator &) = delete;
+  Communicator &operator=(const Communicator &) = delete;
+
+  Status initialise(const Origin &origin);
+  // The same in a thread of its own: ncclInProgress, and state() says when it is done.
+  Status initialise_in_background(const Origin &origin);
+
+  // Origins: meets the other ranks by an id (`gpus` of a parent's ranks; empty: as COLLC_GPUS says);
+  Status join(const ncclUniqueId &id, uint32_t nranks, uint32_t rank, const std::vector<uint32_t> &gpus = {});
+  // takes a communicator that the real NCCL made;
+  void wrap(ncclComm_t real, uint32_t nranks, uint32_t rank);
+  // is one of the parts of `parent`, ordered by key; `absent` if the colour is negative.
+  Status split(Communicator &parent, int color, int key);
+  // is `parent` without some ranks.
+  Status shrink(Communicator &parent, const std::vector<uint32_t> &excluded);
+  // Tells the other ranks of this one, who may be waiting for it to take part in a split or shrink, why it does not.
+  void decline_part(const Status &reason);
+
+  uint32_t nranks() const { return nranks_; }
+  uint32_t rank() const { return rank_; }
+  int device() const { return device_; }
+  bool absent() const { return absent_; }
+  const Config &config() const { return config_; }
+  RankBackend *backend_rank() { return rank_backend_.get(); }
+  // Null if we serve it.
+  ncclComm_t real() const { return real_.load(std::memory_order_acquire); }
+
+  // ncclSuccess, ncclInProgress while it is made, else what broke it.
+  Status state() const { return is_sound() ? Status() : look(); }
+  // Served by us, made, and not failed.
+  bool is_sound() const { return sound_.load(std::memory_order_acquire) && !segment_->aborted(); }
+
+  // The program that a call of `bytes` (count * element size) runs, null if there is none; `root` is an NCCL rank or -1.
+  const Program *choose(Collective collective, int root, uint64_t bytes) const;
+  // From now on every call of the program's collective and root runs it; `number` is among all of the library's
+  // programs. False if it is not of this allocation.
+  bool force(uint32_t number);
+  // Finds the program of a call, or why it cannot begin.
+  Status prepare(Call *call);
+  // Counts a call that begins: number, signature.
+  void count(Call *call);
+
+  // PreMulSum operators; handles from ncclNumOps up.
+  Status add_scaling(const void *scalar, ncclDataType_t type, bool immediate, ncclRedOp_t *handle);
+  Status remove_scaling(ncclRedOp_t handle);
+  Status find_scaling(ncclRedOp_t handle, ncclDataType_t type, Operation *operation) const;
+
+  // After a failed call nothing can be said of the data in flight: the communicator stays broken, on every rank.
+  void set_failed(const Status &status);
+
+  // Ends waits of this rank at once, and those of all others with ncclRemoteError.
+  void abort();
+  // Waits for the thread of initialise_in_background.
+  void wait_until_made();
+  // For the real NCCL's Destroy and Abort: the wrapped handle, which is ours no more.
+  ncclComm_t release_real();
+
+ private:
+  struct Scaling {
+    bool used;
+    bool immediate;
+    ncclDataType_t type;
+    unsigned char value[8];
+    const void *address;
+  };
+
+  Status look() const;  // state(), under the lock
+  Status meet(class Rendezvous &rendezvous, const std::string &key, struct RankContext &context, Status status);
+  // `owners`: a number of its process for each rank.
+  Status share_memory(class Rendezvous &rendezvous, const std::string &key, const std::vector<uint64_t> &owners);
+  Status hand_over(class Rendezvous &rendezvous, const Status &reason);
+  // Sends less than Mail::kBytes to `members` (ranks, this one included) and receives theirs, in the order of `members`. Fails
+  // where one of them has posted a failure instead.
+  Status correspond_bytes(const std::vector<uint32_t> &members, const Bytes &message, std::vector<Bytes> *answers);
+  template <class T>
+  Status correspond(const std::vector<uint32_t> &members, const T &mine, std::vector<T> *answers) {
+    static_assert(sizeof(T) < Mail::kBytes, "it fits into a message");
+    const auto round = [&](const Bytes &message, std::vector<Bytes> *all) {
+      COLLC_RETURN_IF_FAILED(correspond_bytes(members, message, all));
+      for (Bytes &one : *all) one.resize(sizeof(T));
+      return Status();
+    };
+    return exchange<T>(round, mine, answers);
+  }
+  uint64_t post(unsigned char kind, const Bytes &message);
+  Status take_mail(uint32_t member, uint64_t number, Bytes *message);
+  // Makes the communicator of `members` of the parent; the first of them makes the id. All of `meeting` take part.
+  Status part_of(Communicator &parent, const std::vector<uint32_t> &meeting, const std::vector<uint32_t> &members);
+
+  Config config_;
+  int device_;
+  uint32_t nranks_ = 0;
+  uint32_t rank_ = 0;
+  bool absent_ = false;
+  uint64_t calls_ = 0;
+  uint64_t history_ = 0;  // of all calls so far
+  double bootstrap_seconds_ = 0;  // when it was made; for its splits
+  std::vector<uint32_t> gpus_;  // what the ranks stand for, indices of the topology; empty: unknown
+  Placement placement_;
+  Choices choices_;
+  std::atomic<ncclComm_t> real_{nullptr};
+  std::shared_ptr<Segment> segment_;
+  std::unique_ptr<RankBackend> rank_backend_;
+  std::thread thread_;
+  std::vector<Scaling> scalings_;
+  std::atomic<bool> stopped_{false};
+  // Served by us, made, and not failed on this rank: state() needs no lock. Then segment_ changes no more.
+  std::atomic<bool> sound_{false};
+  mutable std::mutex mutex_;  // guards segment_, real_ and status_, which other threads ask for
+  Status status_{ncclInProgress, "the communicator is being made"};
+};
+
+}  // namespace collc

@@ -1,0 +1,210 @@
+// How ranks that meet by an id become a communicator. Whatever ends that on one rank is told to all others at once.
+#include <algorithm>
+#include <chrono>
+#include <condition_variable>
+#include <cstdio>
+#include <cstring>
+#include <exception>
+#include <map>
+#include <set>
+
+#include "communicator/communicator.h"
+#include "base/environment.h"
+#include "base/log.h"
+#include "bootstrap/exchange_fd.h"
+#include "bootstrap/introduction.h"
+#include "communicator/real_nccl.h"
+#include "bootstrap/rendezvous.h"
+
+namespace collc {
+namespace {
+
+// A segment that several ranks of this process are about to share.
+struct Pending {
+  std::mutex mutex;
+  std::condition_variable changed;
+  bool ready = false;
+  Status status;
+  std::shared_ptr<Segment> segment;
+
+  void set(const Status &outcome, std::shared_ptr<Segment> made) {
+    const std::lock_guard<std::mutex> lock(mutex);
+    ready = true;
+    status = outcome;
+    segment = std::move(made);
+    changed.notify_all();
+  }
+};
+
+std::mutex pending_mutex;
+std::map<std::string, std::shared_ptr<Pending>> &pending() {
+  static auto *const all = new std::map<std::string, std::shared_ptr<Pending>>;  // outlives every thread
+  return *all;
+}
+
+// The entry of a key; `first` tells whether the caller made it and has to fill it.
+std::shared_ptr<Pending> claim(const std::string &key, bool *first) {
+  const std::lock_guard<std::mutex> lock(pending_mutex);
+  std::shared_ptr<Pending> &entry = pending()[key];
+  *first = entry == nullptr;
+  if (*first) entry = std::make_shared<Pending>();
+  return entry;
+}
+
+void forget(const std::string &key) {
+  const std::lock_guard<std::mutex> lock(pending_mutex);
+  pending().erase(key);
+}
+
+// The local socket where rank 0 hands out the shared memory, as text that ends with a zero.
+struct SocketName {
+  char text[64];
+};
+
+Status name_socket(SocketName *name) {
+  unsigned char random[16] = {};
+  COLLC_RETURN_IF_FAILED(random_bytes(random, sizeof random));
+  std::snprintf(name->text, sizeof name->text, "collc-%s", hex_of(random, sizeof random).c_str());
+  return {};
+}
+
+}  // namespace
+
+Status Communicator::join(const ncclUniqueId &id, uint32_t nranks, uint32_t rank, const std::vector<uint32_t> &gpus) {
+  const int64_t start = now_ms();
+  nranks_ = nranks;
+  rank_ = rank;
+  gpus_ = gpus;
+  RankContext context;
+  // A wrong value is told to the others at the first exchange: who did not come would let them wait.
+  Status status = bootstrap_seconds(&bootstrap_seconds_);
+  const Status limit = read_number("COLLC_TIMEOUT", 0, 1e9, 0, &context.timeout);
+  if (status.ok()) status = limit;
+  if (status.ok()) status = check_tables();
+  context.tables = &tables();
+  context.nranks = nranks_;
+  context.rank = rank_;
+  context.most_channels = config_.most_channels;
+  context.stopped = [this] { return stopped_.load(); };
+
+  Rendezvous rendezvous(context.stopped);
+  COLLC_RETURN_IF_FAILED(rendezvous.join(id, nranks_, rank_, bootstrap_seconds_));
+  context.exchange = [&rendezvous](const Bytes &message, std::vector<Bytes> *all) {
+    return rendezvous.exchange_bytes(message, all);
+  };
+  try {
+    status = meet(rendezvous, secret_of(id), context, status);
+  } catch (const std::exception &error) {
+    status = fail(ncclSystemError, "%s", error.what());
+  }
+  if (!status.ok()) {
+    rendezvous.give_up(status);
+    return status;
+  }
+  log(LogLevel::kInfo, "rank %u of %u: communicator made in %lld ms", rank_, nranks_, static_cast<long long>(now_ms() - start));
+  return {};
+}
+
+// `status`: what this rank found wrong by itself.
+Status Communicator::meet(Rendezvous &rendezvous, const std::string &key, RankContext &context, Status status) {
+  Introduction mine = {};
+  if (status.ok() && gpus_.empty()) status = declared_gpus(nranks_, &gpus_);
+  const Tuning tuning = check_tables().ok() ? find_tuning(rank_ == 0) : Tuning();
+  if (status.ok()) status = introduce(&mine, gpus_, tuning);
+  std::vector<Introduction> introductions;
+  COLLC_RETURN_IF_FAILED(rendezvous.exchange(mine, &introductions, status));
+  std::vector<uint64_t> owners;
+  for (const Introduction &one : introductions) owners.push_back(one.process);
+  COLLC_RETURN_IF_FAILED(compare_builds(introductions));
+  // All ranks know the same facts, so all come to the same decision.
+  status = compare_disabled(introductions);
+  if (status.ok()) status = compare_places(introductions);
+  if (status.ok()) status = place(nranks_, gpus_, &placement_);
+  if (!status.ok()) return hand_over(rendezvous, status);
+  COLLC_RETURN_IF_FAILED(check_gpus(nranks_, gpus_));
+  COLLC_RETURN_IF_FAILED(compare_tunings(introductions));
+  if (placement_.allocation != nullptr) choices_ = Choices(*placement_.allocation, tuning);
+
+  status = share_memory(rendezvous, key, owners);
+  const Status together = rendezvous.meet(status);  // nobody goes on before all have mapped it
+  forget(key);
+  COLLC_RETURN_IF_FAILED(together);
+  context.placement = placement_;
+  context.segment = segment_;
+  context.cores = count_cores(introductions);
+  COLLC_RETURN_IF_FAILED(rendezvous.meet(backend().open(context, &rank_backend_)));
+  rendezvous.leave();
+  log(LogLevel::kInfo, "rank %u of %u: %zu processes, %u cores, %.1f MB shared", rank_, nranks_,
+      std::set<uint64_t>(owners.begin(), owners.end()).size(), context.cores,
+      static_cast<double>(segment_->control().bytes) / 1e6);
+  return {};
+}
+
+Status Communicator::hand_over(Rendezvous &rendezvous, const Status &reason) {
+  ncclUniqueId id = {};
+  Status ready;
+  if (!have_real()) {
+    ready = fail(reason.code(), "%s, and %s", reason.text().c_str(), describe_real().c_str());
+  } else if (rank_ == 0) {
+    const ncclResult_t made = call_real(pncclGetUniqueId, "ncclGetUniqueId", &id);
+    if (made != ncclSuccess) ready = fail(made, "%s, and the real NCCL failed: %s", reason.text().c_str(), last_error());
+  }
+  std::vector<ncclUniqueId> ids;
+  COLLC_RETURN_IF_FAILED(rendezvous.exchange(id, &ids, ready));
+  rendezvous.leave();
+  id = ids[0];
+  static std::atomic<bool> said{false};
+  if (rank_ == 0 && !said.exchange(true))
+    std::fprintf(stderr, "collc: %s: %s takes this communicator\n", reason.text().c_str(), describe_real().c_str());
+  ncclComm_t made = nullptr;
+  const ncclResult_t result =
+      config_.raw.empty()
+          ? call_real(pncclCommInitRank, "ncclCommInitRank", &made, static_cast<int>(nranks_), id, static_cast<int>(rank_))
+          : call_real(pncclCommInitRankConfig, "ncclCommInitRankConfig", &made, static_cast<int>(nranks_), id,
+                      static_cast<int>(rank_), config_.for_real());
+  if (result != ncclSuccess && result != ncclInProgress)
+    return fail(result, "the real NCCL (%s) could not make the communicator", describe_real().c_str());
+  wrap(made, nranks_, rank_);
+  return {};
+}
+
+Status Communicator::share_memory(Rendezvous &rendezvous, const std::string &key, const std::vector<uint64_t> &owners) {
+  const Segment::Size size{nranks_, backend().most_ahead(), backend().shared_bytes(tables(), placement_)};
+  std::shared_ptr<Segment> segment;
+  SocketName name = {};
+  std::vector<SocketName> names;
+  const std::function<bool()> stop = [this, &rendezvous] { return stopped_.load() || !rendezvous.connected(); };
+  bool first = false;
+  if (rank_ == 0) {
+    FdServer server;
+    Status status = name_socket(&name);
+    if (status.ok()) status = Segment::create(size, &segment);
+    if (status.ok()) status = server.listen(name.text, key.size());
+    claim(key, &first)->set(status, segment);
+    COLLC_RETURN_IF_FAILED(rendezvous.exchange(name, &names, status));
+    status = server.serve(segment->fd(), key, owners, rank_, rendezvous.seconds(), stop);
+    segment->hide();
+    if (!status.ok()) return stop() ? rendezvous.verdict() : status;
+  } else {
+    COLLC_RETURN_IF_FAILED(rendezvous.exchange(name, &names));
+    const std::shared_ptr<Pending> entry = claim(key, &first);
+    if (first) {
+      int fd = -1;
+      Status status = fetch_fd(names[0].text, key, rank_, rendezvous.seconds(), stop, &fd);
+      if (!status.ok() && stop()) status = rendezvous.verdict();
+      if (status.ok()) status = Segment::adopt(fd, size, &segment);
+      entry->set(status, segment);
+    }
+    std::unique_lock<std::mutex> lock(entry->mutex);
+    while (!entry->ready && !stop()) entry->changed.wait_for(lock, std::chrono::milliseconds(50));
+    if (!entry->ready) return rendezvous.verdict();
+    COLLC_RETURN_IF_FAILED(entry->status);
+    segment = entry->segment;
+  }
+  COLLC_RETURN_IF_FAILED(segment->attach(rank_));
+  const std::lock_guard<std::mutex> lock(mutex_);
+  segment_ = std::move(segment);
+  return {};
+}
+
+}  // namespace collc

@@ -1,0 +1,269 @@
+#include "communicator/group.h"
+
+#include <pthread.h>
+
+#include <atomic>
+#include <deque>
+#include <memory>
+#include <new>
+#include <thread>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "base/descriptor.h"
+#include "communicator/real_nccl.h"
+
+namespace collc {
+namespace {
+
+// How often this process has been forked off from one that had this library: what it inherited is not its own.
+std::atomic<uint32_t> forks{0};
+
+struct Entry {
+  CommunicatorPtr communicator;
+  uint32_t forks;  // when it was made
+};
+
+std::mutex registry_mutex;
+std::atomic<uint64_t> registry_state{0};  // changes with it, and in a forked child
+std::unordered_map<ncclComm_t, Entry> &registry() {
+  static auto *const all = new std::unordered_map<ncclComm_t, Entry>;  // outlives every thread
+  return *all;
+}
+
+struct PendingCall {
+  CommunicatorPtr communicator;
+  Call call;
+};
+
+struct PendingCreation {
+  CommunicatorPtr communicator;
+  Origin origin;
+  ncclComm_t *handle;
+  Status status;
+};
+
+struct Group {
+  int depth = 1;
+  bool real_open = false;
+  Status failure;
+  std::vector<PendingCall> calls;
+  std::deque<PendingCreation> creations;  // stable addresses: threads hold them
+};
+
+thread_local Group *group = nullptr;  // the open one; a pointer, which no call has to construct
+
+// Of a thread that ends with a group open.
+struct LeftOpen {
+  ~LeftOpen() { delete std::exchange(group, nullptr); }
+};
+
+// What this thread asked for last: ranks that are threads would all take the same lock for every call.
+struct LastFound {
+  ncclComm_t handle = nullptr;
+  uint64_t state = 0;  // of the registry
+  std::weak_ptr<Communicator> communicator;
+  ~LastFound();
+};
+thread_local LastFound *last_found = nullptr;  // likewise
+thread_local bool is_ending = false;  // what has a destructor is gone in this thread, but calls may still come
+LastFound::~LastFound() {
+  last_found = nullptr;
+  is_ending = true;
+}
+
+Status run_calls(std::vector<PendingCall> &calls) {
+  std::vector<Submission> batch;
+  std::vector<Communicator *> owners;
+  Status first;
+  for (PendingCall &pending : calls) {
+    const Status ready = pending.communicator->prepare(&pending.call);
+    if (first.ok()) first = ready;
+  }
+  // A call that cannot begin must not leave the others of the group half done, or counted, on this rank only.
+  if (!first.ok()) return first;
+  for (PendingCall &pending : calls) {
+    pending.communicator->count(&pending.call);
+    batch.push_back({pending.communicator->backend_rank(), pending.call, {}});
+    owners.push_back(pending.communicator.get());
+  }
+  backend().run(batch);
+  for (size_t i = 0; i < batch.size(); ++i) {
+    if (batch[i].status.ok()) continue;
+    owners[i]->set_failed(batch[i].status);
+    if (first.ok()) first = batch[i].status;
+  }
+  return first;
+}
+
+ncclComm_t add_communicator(const CommunicatorPtr &communicator) {
+  static const int registered = pthread_atfork(nullptr, nullptr, [] {
+    forks.fetch_add(1, std::memory_order_relaxed);
+    registry_state.fetch_add(1, std::memory_order_relaxed);
+  });
+  if (registered != 0) throw std::bad_alloc();
+  const std::lock_guard<std::mutex> lock(registry_mutex);
+  auto *const handle = reinterpret_cast<ncclComm_t>(communicator.get());
+  registry()[handle] = {communicator, forks.load(std::memory_order_relaxed)};
+  registry_state.fetch_add(1, std::memory_order_release);
+  return handle;
+}
+
+void give_up(const PendingCreation &creation) {
+  CommunicatorPtr removed;
+  if (remove_communicator(*creation.handle, &removed).ok()) *creation.handle = nullptr;
+}
+
+Status run_creations(std::deque<PendingCreation> &creations) {
+  std::vector<std::thread> threads;
+  threads.reserve(creations.size());
+  Status first;
+  for (PendingCreation &creation : creations) {
+    if (!creation.communicator->config().blocking) {
+      creation.status = creation.communicator->initialise_in_background(creation.origin);
+      continue;
+    }
+    const auto run = [&creation] { creation.status = creation.communicator->initialise(creation.origin); };
+    if (creations.size() == 1) {
+      run();
+      continue;
+    }
+    std::thread thread;
+    const Status started = start_thread(run, &thread);
+    if (started.ok()) {
+      threads.push_back(std::move(thread));
+      continue;
+    }
+    creation.status = started;
+    creation.origin.decline(started);
+  }
+  for (std::thread &thread : threads) thread.join();
+  for (const PendingCreation &creation : creations) {
+    if (creation.communicator->absent()) give_up(creation);
+    if (creation.status.ok()) continue;
+    if (creation.status.code() != ncclInProgress) give_up(creation);
+    if (first.ok() || first.code() == ncclInProgress) first = creation.status;
+  }
+  return first;
+}
+
+// find_communicator() where it is not the one that this thread found last.
+Status look_up(ncclComm_t handle, CommunicatorPtr *found) {
+  if (handle == nullptr) return fail(ncclInvalidArgument, "the communicator is NULL");
+  const std::lock_guard<std::mutex> lock(registry_mutex);
+  const auto entry = registry().find(handle);
+  if (entry == registry().end()) return fail(ncclInvalidArgument, "the communicator does not exist (destroyed?)");
+  if (entry->second.forks != forks.load(std::memory_order_relaxed))
+    return fail(ncclInvalidUsage, "the communicator belongs to the parent of this forked process");
+  *found = entry->second.communicator;
+  if (is_ending) return {};
+  static thread_local LastFound last;
+  last.handle = handle;
+  last.state = registry_state.load(std::memory_order_relaxed);
+  last.communicator = *found;
+  last_found = &last;
+  return {};
+}
+
+}  // namespace
+
+Status find_communicator(ncclComm_t handle, CommunicatorPtr *found) {
+  const LastFound *const last = last_found;
+  if (last != nullptr && last->handle == handle && last->state == registry_state.load(std::memory_order_acquire)) {
+    *found = last->communicator.lock();
+    if (*found != nullptr) return {};
+  }
+  return look_up(handle, found);
+}
+
+Status remove_communicator(ncclComm_t handle, CommunicatorPtr *removed) {
+  COLLC_RETURN_IF_FAILED(find_communicator(handle, removed));
+  const std::lock_guard<std::mutex> lock(registry_mutex);
+  if (registry().erase(handle) == 0) return fail(ncclInvalidArgument, "the communicator does not exist (destroyed?)");
+  registry_state.fetch_add(1, std::memory_order_release);
+  return {};
+}
+
+void group_start() {
+  if (group != nullptr) {
+    ++group->depth;
+    return;
+  }
+  group = new Group;
+  static thread_local LeftOpen left_open;
+}
+
+Status group_end() {
+  if (group == nullptr) return fail(ncclInvalidUsage, "ncclGroupEnd without ncclGroupStart");
+  if (--group->depth > 0) return {};
+  const std::unique_ptr<Group> owner(std::exchange(group, nullptr));
+  Group &ended = *owner;
+  Status real;
+  if (ended.real_open) {
+    const ncclResult_t result = call_real(pncclGroupEnd, "ncclGroupEnd");
+    if (result != ncclSuccess) real = Status(result, "the real NCCL's ncclGroupEnd failed");
+  }
+  if (!ended.failure.ok()) {
+    for (const PendingCreation &creation : ended.creations) {
+      creation.origin.decline(ended.failure);
+      give_up(creation);
+    }
+    return ended.failure;
+  }
+  Status status = run_creations(ended.creations);
+  if (!status.ok() && status.code() != ncclInProgress) return status;
+  if (!ended.calls.empty()) {
+    const Status ran = run_calls(ended.calls);
+    if (!ran.ok()) return ran;
+  }
+  return real.ok() ? status : real;
+}
+
+bool in_group() { return group != nullptr; }
+
+Status enter_real_group() {
+  if (group == nullptr || group->real_open) return {};
+  const ncclResult_t result = call_real(pncclGroupStart, "ncclGroupStart");
+  if (result != ncclSuccess) return fail(result, "the real NCCL cannot start a group");
+  group->real_open = true;
+  return {};
+}
+
+Status submit(const CommunicatorPtr &communicator, const std::vector<Call> &calls) {
+  std::vector<PendingCall> now;
+  std::vector<PendingCall> &pending = group != nullptr ? group->calls : now;
+  for (const Call &call : calls) pending.push_back({communicator, call});
+  return group != nullptr ? Status() : run_calls(now);
+}
+
+Status submit(const CommunicatorPtr &communicator, const Call &call) {
+  if (group != nullptr) {
+    group->calls.push_back({communicator, call});
+    return {};
+  }
+  Submission submission{communicator->backend_rank(), call, {}};
+  COLLC_RETURN_IF_FAILED(communicator->prepare(&submission.call));
+  communicator->count(&submission.call);
+  backend().run_one(submission);
+  if (!submission.status.ok()) communicator->set_failed(submission.status);
+  return submission.status;
+}
+
+Status create(const CommunicatorPtr &communicator, const Origin &origin, ncclComm_t *handle) {
+  *handle = add_communicator(communicator);
+  PendingCreation creation{communicator, origin, handle, {}};
+  if (group != nullptr) {
+    group->creations.push_back(std::move(creation));
+    return {};
+  }
+  std::deque<PendingCreation> one;
+  one.push_back(std::move(creation));
+  return run_creations(one);
+}
+
+void keep_failure(const Status &status) {
+  if (group != nullptr && group->failure.ok()) group->failure = status;
+}
+
+}  // namespace collc

@@ -1,0 +1,41 @@
+// ncclGroupStart and ncclGroupEnd: what a thread has collected, and the communicators that exist.
+#pragma once
+#include <memory>
+#include <vector>
+
+#include "communicator/communicator.h"
+
+namespace collc {
+
+using CommunicatorPtr = std::shared_ptr<Communicator>;
+
+// Handles are looked up, never trusted: one that is unknown, destroyed, inherited through fork or another library's is
+// refused with ncclInvalidArgument.
+Status find_communicator(ncclComm_t handle, CommunicatorPtr *found);
+// Takes it out of the list; calls in flight keep it alive.
+Status remove_communicator(ncclComm_t handle, CommunicatorPtr *removed);
+
+void group_start();
+// Runs what the group holds; the first error wins.
+Status group_end();
+bool in_group();
+// Before a call goes to the real NCCL: opens its group too if this thread has one open.
+Status enter_real_group();
+
+// Runs the calls of one function now, or at the end of the group that this thread has open.
+Status submit(const CommunicatorPtr &communicator, const std::vector<Call> &calls);
+Status submit(const CommunicatorPtr &communicator, const Call &call);
+
+// Makes the communicator now, in the background, or at the end of the open group. *handle is set at once; it becomes null
+// if that fails, or if this rank is in no part.
+Status create(const CommunicatorPtr &communicator, const Origin &origin, ncclComm_t *handle);
+
+// Lets the open group fail with this status too.
+void keep_failure(const Status &status);
+// The same if it is a failure; returns it.
+inline Status note_failure(Status status) {
+  if (!status.ok()) keep_failure(status);
+  return status;
+}
+
+}  // namespace collc

@@ -1,0 +1,36 @@
+// Ranks that wait for each other and for nobody else will wait for ever: their calls do not fit together.
+//
+// A call log shows that two collectives differ, but not that one rank receives what nobody sends while another is in a
+// collective. So a rank that falls asleep says for whom it waits, and what its bell had rung when it last looked in vain.
+// Whoever does something for a sleeping rank rings its bell after that. A set of sleeping ranks, of which each waits only for
+// others of the set and has not been rung for since, can therefore never go on. Nothing of this costs a rank that is awake.
+#pragma once
+#include <vector>
+
+#include "control/segment.h"
+
+namespace collc {
+
+// The call that a rank is in, as in a CallRecord.
+struct InCall {
+  uint64_t what = 0, count = 0;
+};
+
+// A rank's word on whom it waits for.
+class SleepNote {
+ public:
+  SleepNote(Segment &segment, uint32_t rank) : segment_(segment), asleep_(segment.line(rank).asleep) {}
+  // Waits in a call for some of `ranks` (a flag each), with its bell, that of rank `bell`, at `heard`.
+  void say(const std::vector<bool> &ranks, uint32_t bell, uint32_t heard, const InCall &call);
+  // Waits no more.
+  void withdraw();
+
+ private:
+  Segment &segment_;
+  Asleep &asleep_;
+};
+
+// ncclInvalidUsage that names `rank` and another, with their calls, if they wait for each other for ever.
+Status find_deadlock(Segment &segment, uint32_t rank);
+
+}  // namespace collc

@@ -1,0 +1,175 @@
+#include "control/segment.h"
+
+#include <fcntl.h>
+#include <linux/futex.h>
+#include <linux/membarrier.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <climits>
+#include <cstdio>
+#include <cstring>
+#include <ctime>
+#include <new>
+
+#include "base/file_limit.h"
+
+namespace collc {
+namespace {
+
+constexpr uint64_t kMagic = 0x31676573636c6c63;  // "cllcseg1"
+
+uint64_t pages(uint64_t bytes) { return (bytes + kPage - 1) / kPage * kPage; }
+uint64_t lines_bytes(const Segment::Size &size) { return pages(size.nranks * sizeof(RankLine)); }
+uint64_t control_bytes(const Segment::Size &size) {
+  return pages(sizeof(Control)) + lines_bytes(size) + pages(uint64_t{size.nranks} * size.calls * sizeof(CallRecord));
+}
+uint64_t total_bytes(const Segment::Size &size) { return control_bytes(size) + pages(size.bytes); }
+
+}  // namespace
+
+void futex_wait(std::atomic<uint32_t> &word, uint32_t value, uint64_t microseconds) {
+  timespec limit;
+  limit.tv_sec = static_cast<time_t>(microseconds / 1000000);
+  limit.tv_nsec = static_cast<long>(microseconds % 1000000 * 1000);
+  // Every reason to return (woken, changed, timed out, interrupted) makes the caller look again.
+  syscall(SYS_futex, reinterpret_cast<uint32_t *>(&word), FUTEX_WAIT, value, &limit, nullptr, 0);
+}
+
+Status Segment::create(const Size &size, std::shared_ptr<Segment> *made) {
+  const int fd = memfd_create("collc", MFD_CLOEXEC);
+  if (fd < 0) return fail_errno("no shared memory (memfd_create)", errno);
+  // Reserved now: running out of memory later would be a SIGBUS in the middle of a collective.
+  const uint64_t total = total_bytes(size);
+  const int error = within_file_limit([&] { return posix_fallocate(fd, 0, static_cast<off_t>(total)); });
+  if (error != 0) {
+    close(fd);
+    const char *limit = error == EFBIG ? " (the limit of RLIMIT_FSIZE, ulimit -f, holds for it too)" : "";
+    return fail_errno(
+        format("cannot reserve %.1f MB of shared memory for %u ranks%s", static_cast<double>(total) / 1e6, size.nranks, limit),
+        error);
+  }
+  COLLC_RETURN_IF_FAILED(map(fd, size, made));
+  Control &control = (*made)->control();
+  control.bytes = size.bytes;
+  control.nranks = size.nranks;
+  control.calls = size.calls;
+  control.magic = kMagic;
+  return {};
+}
+
+Status Segment::adopt(int fd, const Size &size, std::shared_ptr<Segment> *made) {
+  struct stat info;
+  if (fstat(fd, &info) != 0 || static_cast<uint64_t>(info.st_size) != total_bytes(size)) {
+    close(fd);
+    return fail(ncclInternalError, "rank 0 shared memory of another size: do all ranks load the same library?");
+  }
+  COLLC_RETURN_IF_FAILED(map(fd, size, made));
+  (*made)->hide();
+  const Control &control = (*made)->control();
+  if (control.magic != kMagic || control.nranks != size.nranks || control.calls != size.calls || control.bytes != size.bytes)
+    return fail(ncclInternalError, "rank 0 shared memory of another kind: do all ranks load the same library?");
+  return {};
+}
+
+Status Segment::map(int fd, const Size &size, std::shared_ptr<Segment> *made) {
+  const uint64_t total = total_bytes(size);
+  void *base = mmap(nullptr, total, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+  if (base == MAP_FAILED) {
+    const int error = errno;
+    close(fd);
+    return fail_errno(format("cannot map %.1f MB of shared memory", static_cast<double>(total) / 1e6), error);
+  }
+  // A forked child must not touch the ranks of its parent.
+  madvise(base, total, MADV_DONTFORK);
+  std::shared_ptr<Segment> segment(new Segment(fd, static_cast<char *>(base), total));
+  segment->process_ = getpid();
+  segment->control_ = reinterpret_cast<Control *>(segment->base_);
+  segment->lines_ = reinterpret_cast<RankLine *>(segment->base_ + pages(sizeof(Control)));
+  segment->calls_ = reinterpret_cast<CallRecord *>(reinterpret_cast<char *>(segment->lines_) + lines_bytes(size));
+  segment->memory_ = segment->base_ + control_bytes(size);
+  *made = std::move(segment);
+  return {};
+}
+
+Segment::~Segment() {
+  if (process_ != getpid()) return;  // a forked child has no mapping to undo
+  hide();
+  munmap(base_, bytes_);
+}
+
+void Segment::hide() {
+  if (fd_ >= 0) close(fd_);
+  fd_ = -1;
+}
+
+Status Segment::attach(uint32_t rank) {
+  bool taken = false;
+  COLLC_RETURN_IF_FAILED(hold(lines_[rank].life, &taken));
+  if (taken) return fail(ncclInvalidUsage, "rank %u is taken by another process", rank);
+  if (syscall(SYS_membarrier, MEMBARRIER_CMD_REGISTER_GLOBAL_EXPEDITED, 0) != 0)
+    control_->unfenced.fetch_add(1, std::memory_order_seq_cst);
+  lines_[rank].state.store(static_cast<uint32_t>(RankState::kAttached), std::memory_order_seq_cst);
+  control_->attached.fetch_add(1, std::memory_order_seq_cst);
+  return {};
+}
+
+void Segment::leave(uint32_t rank) {
+  if (process_ != getpid()) return;
+  lines_[rank].state.store(static_cast<uint32_t>(RankState::kLeft), std::memory_order_seq_cst);
+  release(lines_[rank].life);
+}
+
+bool Segment::alive(uint32_t rank) const {
+  const RankLine &line = lines_[rank];
+  return line.state.load(std::memory_order_acquire) != static_cast<uint32_t>(RankState::kAttached) || !has_ended(line.life);
+}
+
+Status Segment::compare(uint32_t rank, uint32_t peer) const {
+  const auto newest = [this](uint32_t of) { return lines_[of].calls.newest.load(std::memory_order_acquire); };
+  const CallLog mine = log(rank), theirs = log(peer);
+  return compare_calls({rank, mine, newest(rank)}, {peer, theirs, newest(peer)});
+}
+
+void Segment::abort(const Status &status, uint32_t rank) {
+  uint32_t expected = 0;
+  if (control_->aborted.compare_exchange_strong(expected, 1)) {
+    control_->abort_code = status.code();
+    control_->abort_rank = rank;
+    std::snprintf(control_->abort_text, sizeof control_->abort_text, "%s", status.text().c_str());
+    control_->aborted.store(2, std::memory_order_seq_cst);
+  }
+  settle();  // also if another was first: it may not have come to that yet
+  for (uint32_t r = 0; r < nranks(); ++r) ring(r);
+}
+
+void Segment::settle() {
+  if (!kFencesCost || control_->unfenced.load(std::memory_order_relaxed) != 0) return;
+  // Out of memory, or forbidden since it was registered: no processor keeps a store to itself for that long.
+  if (syscall(SYS_membarrier, MEMBARRIER_CMD_GLOBAL_EXPEDITED, 0) == 0) return;
+  timespec rest{0, 1000000};
+  while (nanosleep(&rest, &rest) != 0 && errno == EINTR) continue;
+}
+
+Status Segment::abort_status(uint32_t rank) const {
+  // Whoever aborts writes its words right after its mark; only one that dies in between leaves none.
+  for (int look = 0; control_->aborted.load(std::memory_order_acquire) != 2; ++look) {
+    if (look == 1000) return fail(ncclRemoteError, "another rank failed");
+    timespec rest{0, 1000000};
+    nanosleep(&rest, nullptr);
+  }
+  const std::string text(control_->abort_text, strnlen(control_->abort_text, sizeof control_->abort_text));
+  if (control_->abort_rank == rank || control_->abort_code == ncclInvalidUsage)
+    return Status(static_cast<ncclResult_t>(control_->abort_code), text);
+  return Status(ncclRemoteError, format("rank %u: %s", control_->abort_rank, text.c_str()));
+}
+
+void Segment::wake(uint32_t bell) {
+  lines_[bell].bell.fetch_add(1, std::memory_order_seq_cst);
+  syscall(SYS_futex, reinterpret_cast<uint32_t *>(&lines_[bell].bell), FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
+}
+
+}  // namespace collc

@@ -1,0 +1,295 @@
+// The tables of one allocation, made ready for the device.
+//
+// Every FIFO end gets a number within its rank, references are rewritten to those numbers (a send to a FIFO with several
+// readers becomes one reference per reader), and every rank's arena is laid out. All ranks compute all layouts alike, so
+// only the arenas' addresses have to be exchanged.
+#pragma once
+#include <algorithm>
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "collc/cuda/layout.h"
+#include "plan/blocks.h"
+#include "plan/overrides.h"
+
+namespace collc::cuda {
+
+// Bytes of a chunk for protocols that the tables do not mention.
+constexpr uint32_t kLLChunk = 16 << 10, kLL128Chunk = 120 << 10;
+// Calls of at most so many bytes (NCCL's count times the element size) go over LL and LL128 where the tables leave it open.
+// A hop of Simple takes some 5 us longer than one of LL and 4 us longer than one of LL128, whose bandwidths are 1/2 and
+// 15/16 of its own: at 200 GB/s and 4 hops LL pays up to 0.8 MB against LL128 and 4 MB against Simple. The limits
+// are lower, because few channels do not reach that speed over LL.
+constexpr uint64_t kLLMost = 128 << 10, kLL128Most = 8 << 20, kLLMostWithoutLL128 = 512 << 10;
+
+// Bytes of a slot for chunks of `chunk_bytes`. LL: a flag for every 4 bytes; LL128: 1,024 bytes hold 960 (a stripe of
+// ll128.h; the slots of warps with fewer lanes are smaller).
+constexpr uint32_t slot_bytes_for(uint32_t protocol, uint32_t chunk_bytes) {
+  return protocol == kLL      ? 2 * chunk_bytes
+         : protocol == kLL128 ? (chunk_bytes + 959) / 960 * 1024
+                              : (chunk_bytes + 127) / 128 * 128;
+}
+
+// One FIFO end and where its memory is for each protocol. `slots` and `tail` are offsets in the reader's arena, `head` in
+// the writer's.
+struct EndPlace {
+  struct Memory {
+    bool used = false;  // by a program that runs over the protocol
+    size_t slots = 0;
+    size_t tail = 0;
+    size_t head = 0;
+  };
+  uint32_t fifo;
+  uint32_t reader;   // which of the FIFO's readers
+  uint32_t peer;     // the rank at the other end
+  bool writes;
+  Memory memory[kProtocols];
+};
+
+struct DevicePlan {
+  uint32_t nranks = 0;
+  uint32_t slots = 0;
+  uint32_t slot_bytes[kProtocols] = {};     // 0: no program runs over this protocol
+  uint32_t max_channels = 0;
+  uint32_t max_shares = 0;
+  bool by_size = false;                     // the tables leave protocols open
+  bool has_ll128 = false;                   // all devices have its kernels, all links carry its lines
+  Overrides overrides;
+  std::vector<uint32_t> own_protocols;      // of the tables' programs
+  std::vector<Program> programs;            // row p * kProtocols + q: program p of the tables over protocol q
+  std::vector<Share> shares;
+  std::vector<RankChannel> rank_channels;
+  std::vector<Step> steps;
+  std::vector<FifoRef> refs;
+  std::vector<std::vector<EndPlace>> ends;  // per rank
+  std::vector<size_t> arena_bytes;          // per rank
+
+  // What a call of `bytes` of the tables' program `program` runs over.
+  uint32_t protocol_of(uint32_t program, uint64_t bytes) const {
+    if (overrides.protocol >= 0) return static_cast<uint32_t>(overrides.protocol);
+    if (!by_size) return own_protocol(program);
+    if (bytes <= (has_ll128 ? kLLMost : kLLMostWithoutLL128)) return kLL;
+    return has_ll128 && bytes <= kLL128Most ? kLL128 : kSimple;
+  }
+  // Whether some call of a program runs over a protocol.
+  bool runs_over(uint32_t program, uint32_t protocol) const {
+    if (overrides.protocol >= 0) return static_cast<uint32_t>(overrides.protocol) == protocol;
+    if (!by_size) return own_protocol(program) == protocol;
+    return protocol != kLL128 || has_ll128;
+  }
+  // Where a link does not carry LL128, its programs run over Simple.
+  uint32_t own_protocol(uint32_t program) const {
+    const uint32_t own = own_protocols[program];
+    return own == kLL128 && !has_ll128 ? kSimple : own;
+  }
+
+  // The ends of `rank` for all protocols, kProtocols * ends[rank].size() of them. `mine` is its arena, arena(peer) that of
+  // another rank, as addresses for its device.
+  template <class Arena>
+  void make_ends(uint32_t rank, uint64_t mine, Arena arena, FifoEnd *made) const {
+    const std::vector<EndPlace> &places = ends[rank];
+    for (uint32_t protocol = 0; protocol < kProtocols; ++protocol) {
+      for (size_t i = 0; i < places.size(); ++i) {
+        const EndPlace &place = places[i];
+        FifoEnd &end = made[protocol * places.size() + i];
+        end = {};
+        const EndPlace::Memory &memory = place.memory[protocol];
+        if (!memory.used) continue;
+        const uint64_t theirs = arena(place.peer);
+        const uint64_t reader = place.writes ? theirs : mine, writer = place.writes ? mine : theirs;
+        auto *head = reinterpret_cast<uint64_t *>(writer + memory.head);
+        auto *tail = protocol == kSimple ? reinterpret_cast<uint64_t *>(reader + memory.tail) : nullptr;
+        end.slots = reinterpret_cast<char *>(reader + memory.slots);
+        end.wait_on = place.writes ? head : tail;
+        end.publish_to = place.writes ? tail : head;
+      }
+    }
+  }
+};
+
+namespace detail {
+
+// Numbers the ends and lays out the arenas: flags first, then slots.
+class ArenaBuilder {
+ public:
+  ArenaBuilder(const Tables &tables, const Allocation &allocation, DevicePlan &plan) : plan_(plan) {
+    plan_.ends.resize(allocation.nranks);
+    plan_.arena_bytes.assign(allocation.nranks, 0);
+    numbers_.resize(allocation.nfifos);
+    for (uint32_t f = 0; f < allocation.nfifos; ++f) {
+      const Fifo &fifo = tables.fifos[allocation.first_fifo + f];
+      for (uint32_t r = 0; r < fifo.nreaders; ++r) add(f, fifo.src, r, tables.fifo_readers[fifo.first_reader + r]);
+    }
+  }
+
+  // A program needs a FIFO over a protocol.
+  void use(uint32_t fifo, uint32_t protocol) {
+    for (const Numbers &numbers : numbers_[fifo]) {
+      EndPlace &writer = plan_.ends[numbers.src][numbers.write_end];
+      writer.memory[protocol].used = other(writer).memory[protocol].used = true;
+    }
+  }
+
+  // Finds room for everything; once it is known which protocols run and how large their slots are.
+  void lay_out() {
+    for (uint32_t protocol = 0; protocol < kProtocols; ++protocol)
+      for (uint32_t rank = 0; rank < plan_.nranks; ++rank)
+        for (EndPlace &end : plan_.ends[rank]) {
+          EndPlace::Memory &memory = end.memory[protocol];
+          if (!memory.used) continue;
+          if (end.writes)
+            memory.head = other(end).memory[protocol].head = take(rank, kFlagBytes);
+          else if (protocol == kSimple)
+            memory.tail = other(end).memory[protocol].tail = take(rank, kFlagBytes);
+        }
+    for (uint32_t protocol = 0; protocol < kProtocols; ++protocol)
+      for (uint32_t rank = 0; rank < plan_.nranks; ++rank)
+        for (EndPlace &end : plan_.ends[rank])
+          if (!end.writes && end.memory[protocol].used)
+            end.memory[protocol].slots = other(end).memory[protocol].slots =
+                take(rank, static_cast<size_t>(plan_.slots) * plan_.slot_bytes[protocol]);
+  }
+
+  struct Numbers {
+    uint32_t src;
+    uint32_t write_end;  // within the writer
+    uint32_t read_end;   // within that reader
+  };
+  const std::vector<Numbers> &of(uint32_t fifo) const { return numbers_[fifo]; }
+
+ private:
+  EndPlace &other(const EndPlace &end) {
+    const Numbers &numbers = numbers_[end.fifo][end.reader];
+    return plan_.ends[end.peer][end.writes ? numbers.read_end : numbers.write_end];
+  }
+  size_t take(size_t rank, size_t bytes) {
+    const size_t at = plan_.arena_bytes[rank];
+    plan_.arena_bytes[rank] = at + (bytes + kFlagBytes - 1) / kFlagBytes * kFlagBytes;
+    return at;
+  }
+  void add(uint32_t fifo, uint32_t src, uint32_t reader, uint32_t dst) {
+    const auto write_end = static_cast<uint32_t>(plan_.ends[src].size());
+    const auto read_end = static_cast<uint32_t>(plan_.ends[dst].size());
+    numbers_[fifo].push_back({src, write_end, read_end});
+    plan_.ends[src].push_back({fifo, reader, dst, true, {}});
+    plan_.ends[dst].push_back({fifo, reader, src, false, {}});
+  }
+
+  DevicePlan &plan_;
+  std::vector<std::vector<Numbers>> numbers_;  // per FIFO and reader
+};
+
+inline void add_step(const Tables &tables, const ArenaBuilder &arenas, Step step, DevicePlan &plan) {
+  const FifoRef *refs = tables.refs + step.first_ref;
+  const uint32_t nrecv = step.nrecv, nsend = step.nsend;
+  step.first_ref = static_cast<uint32_t>(plan.refs.size());
+  for (uint32_t i = 0; i < nrecv; ++i) plan.refs.push_back({arenas.of(refs[i].fifo)[refs[i].reader].read_end, refs[i].reader});
+  for (uint32_t i = nrecv; i < nrecv + nsend; ++i)
+    for (uint32_t r = 0; r < arenas.of(refs[i].fifo).size(); ++r)
+      plan.refs.push_back({arenas.of(refs[i].fifo)[r].write_end, r});
+  step.nsend = static_cast<uint16_t>(plan.refs.size() - step.first_ref - nrecv);
+  plan.steps.push_back(step);
+}
+
+// The steps of all ranks and channels of a program, on at most `limit` channels (0: its own): channels are dealt
+// round-robin, as collc.lower.merge_channels does. Returns how many there are.
+inline uint32_t add_channels(const Tables &tables, const ArenaBuilder &arenas, const Program &program, uint32_t limit,
+                             DevicePlan &plan) {
+  const RankChannel *places = tables.rank_channels + program.first_rank_channel;
+  const uint32_t channels = limit == 0 ? program.nchannels : std::min(limit, program.nchannels);
+  for (uint32_t rank = 0; rank < plan.nranks; ++rank)
+    for (uint32_t first = 0; first < channels; ++first) {
+      plan.rank_channels.push_back({static_cast<uint32_t>(plan.steps.size()), 0});
+      for (uint32_t c = first; c < program.nchannels; c += channels) {
+        const RankChannel &place = places[rank * program.nchannels + c];
+        for (uint32_t s = 0; s < place.nsteps; ++s) add_step(tables, arenas, tables.steps[place.first_step + s], plan);
+        plan.rank_channels.back().nsteps += place.nsteps;
+      }
+    }
+  return channels;
+}
+
+// Where the rows of a program lie in the plan.
+struct Rows {
+  uint32_t first_share;
+  uint32_t first_rank_channel;
+  uint32_t nchannels;
+};
+
+inline Rows add_rows(const Tables &tables, const ArenaBuilder &arenas, const Program &program,
+                     const std::vector<uint32_t> &nccl_rank, DevicePlan &plan) {
+  Rows rows{static_cast<uint32_t>(plan.shares.size()), static_cast<uint32_t>(plan.rank_channels.size()), 0};
+  for (uint32_t s = 0; s < program.nshares; ++s) {
+    plan.shares.push_back(tables.shares[program.first_share + s]);
+    plan.shares.back().block = nccl_block(program.collective, plan.shares.back().block, nccl_rank);
+  }
+  rows.nchannels = add_channels(tables, arenas, program, plan.overrides.channels, plan);
+  return rows;
+}
+
+inline uint32_t chunk_for(const Program &program, uint32_t protocol, const Overrides &overrides) {
+  if (overrides.chunk_bytes != 0) return overrides.chunk_bytes;
+  if (protocol == program.protocol || protocol == kSimple) return program.chunk_bytes;
+  return std::min(program.chunk_bytes, protocol == kLL ? kLLChunk : kLL128Chunk);
+}
+
+inline void add_program(const Tables &tables, uint32_t number, const Program &program, const Rows &rows, ArenaBuilder &arenas,
+                        DevicePlan &plan) {
+  const RankChannel *places = tables.rank_channels + program.first_rank_channel;
+  for (uint32_t protocol = 0; protocol < kProtocols; ++protocol) {
+    Program row = program;
+    row.first_share = rows.first_share;
+    row.first_rank_channel = rows.first_rank_channel;
+    row.nchannels = rows.nchannels;
+    row.protocol = protocol;
+    row.chunk_bytes = chunk_for(program, protocol, plan.overrides);
+    plan.programs.push_back(row);
+    if (!plan.runs_over(number, protocol)) continue;
+    plan.slot_bytes[protocol] = std::max(plan.slot_bytes[protocol], slot_bytes_for(protocol, row.chunk_bytes));
+    for (uint32_t c = 0; c < plan.nranks * program.nchannels; ++c)
+      for (uint32_t s = 0; s < places[c].nsteps; ++s) {
+        const Step &step = tables.steps[places[c].first_step + s];
+        for (uint32_t i = 0; i < step.nsend; ++i) arenas.use(tables.refs[step.first_ref + step.nrecv + i].fifo, protocol);
+      }
+  }
+  plan.max_channels = std::max(plan.max_channels, rows.nchannels);
+  plan.max_shares = std::max(plan.max_shares, program.nshares);
+}
+
+}  // namespace detail
+
+// Returns "" or what the device cannot run. `nccl_rank` says by rank of the plan which NCCL rank plays it; empty: the same.
+// `has_ll128`: the devices have LL128's kernels and the links carry its lines.
+inline std::string make_device_plan(const Tables &tables, const Allocation &allocation, DevicePlan &plan,
+                                    const std::vector<uint32_t> &nccl_rank = {}, const Overrides &overrides = {},
+                                    bool has_ll128 = true) {
+  plan.nranks = allocation.nranks;
+  plan.slots = allocation.slots;
+  plan.overrides = overrides;
+  plan.by_size = true;
+  plan.has_ll128 = has_ll128;
+  detail::ArenaBuilder arenas(tables, allocation, plan);
+  const Program *programs = tables.programs + allocation.first_program;
+  for (uint32_t p = 0; p < allocation.nprograms; ++p) {
+    if (programs[p].protocol >= kProtocols) return "this plan asks for a protocol that the kernels do not have";
+    plan.own_protocols.push_back(programs[p].protocol);
+    plan.by_size &= programs[p].protocol == kSimple;
+  }
+  // Programs that differ in chunks and protocol alone share their rows.
+  std::map<std::pair<uint32_t, uint32_t>, detail::Rows> known;
+  for (uint32_t p = 0; p < allocation.nprograms; ++p) {
+    const std::pair<uint32_t, uint32_t> key{programs[p].first_share, programs[p].first_rank_channel};
+    if (known.count(key) == 0) known[key] = detail::add_rows(tables, arenas, programs[p], nccl_rank, plan);
+    detail::add_program(tables, p, programs[p], known[key], arenas, plan);
+  }
+  arenas.lay_out();
+  for (const Step &step : plan.steps) {
+    if (step.nrecv + step.nsend > kMaxPeers) return "a step of this plan has more than " + std::to_string(kMaxPeers) + " peers";
+    if (step.input_at != 0) return "a step of this plan reduces its own input behind received chunks, which the kernels do not";
+  }
+  return "";
+}
+
+}  // namespace collc::cuda

@@ -1,0 +1,88 @@
+// The seam between the NCCL API and what runs a step program. A library holds exactly one backend (host or CUDA), linked in.
+#pragma once
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/status.h"
+#include "bootstrap/exchange.h"
+#include "collc/tables.h"
+#include "control/segment.h"
+#include "plan/call.h"
+
+namespace collc {
+
+// What the backend learns of a rank at creation.
+struct RankContext {
+  const Tables *tables;
+  Placement placement;
+  std::shared_ptr<Segment> segment;  // its memory() has Backend::shared_bytes()
+  uint32_t nranks;
+  uint32_t rank;   // NCCL rank
+  uint32_t cores;  // CPU cores that the ranks may use, all together
+  uint32_t most_channels = 0;  // maxCTAs of the configuration; 0: as many as the tables say
+  double timeout;  // seconds a data wait may take; 0: no limit
+  Exchange exchange;  // collective among the ranks of the communicator, while it is made
+  // True when the communicator is being aborted by this process.
+  std::function<bool()> stopped;
+};
+
+// Where the time of a channel's calls went, in nanoseconds.
+struct ChannelTimes {
+  uint64_t waiting = 0;  // for chunks, for free slots, for a turn beside other channels and ranks of the thread
+  uint64_t copying = 0;
+  uint64_t reducing = 0;
+};
+
+// The backend's state of one rank. Destroyed when no call runs.
+class RankBackend {
+ public:
+  virtual ~RankBackend() = default;
+  // By channel, of all calls so far; empty unless COLLC_BREAKDOWN was set at creation and the backend counts: CUDA's kernels
+  // do where they were built for it.
+  virtual std::vector<ChannelTimes> times() const { return {}; }
+  // What a call of `bytes` (count times the element size) of a program runs over, as tables number protocols.
+  virtual uint32_t protocol_of(const Program &program, uint64_t) const { return program.protocol; }
+};
+
+// One call and the rank that makes it.
+struct Submission {
+  RankBackend *rank;
+  Call call;
+  Status status;  // set by Backend::run
+};
+
+class Backend {
+ public:
+  virtual ~Backend() = default;
+  // The device that ncclCommCuDevice reports for this thread's current device.
+  virtual Status current_device(int *device) = 0;
+  // Makes `device` current for this thread (ncclCommInitAll's list).
+  virtual Status use_device(int device) = 0;
+  // By how many calls one rank may be ahead of another, at the most; a power of two. The log of each holds so many.
+  virtual uint32_t most_ahead() const = 0;
+  // Bytes that a communicator needs in the shared segment beside the control area.
+  virtual uint64_t shared_bytes(const Tables &tables, const Placement &placement) const = 0;
+  virtual Status open(const RankContext &context, std::unique_ptr<RankBackend> *rank) = 0;
+  // Runs the calls of one group by this thread: the collectives of one rank in order, its transfers and the calls of other
+  // ranks beside them.
+  // Sets the status of each. Host: returns when their buffers are done. CUDA: returns when they are on their streams.
+  virtual void run(std::vector<Submission> &batch) = 0;
+  // The same for one call outside of a group.
+  virtual void run_one(Submission &submission) {
+    std::vector<Submission> batch{submission};
+    run(batch);
+    submission.status = batch[0].status;
+  }
+  // True if ranks that this library does not serve may be on several servers, where the real NCCL takes them: it moves no host
+  // memory.
+  virtual bool may_span_servers() const = 0;
+  // Memory for buffers (ncclMemAlloc); null if there is none.
+  virtual void *allocate(size_t bytes) = 0;
+  virtual Status release(void *memory) = 0;
+};
+
+Backend &backend();
+
+}  // namespace collc

@@ -1,0 +1,53 @@
+// One call of one rank, and who plays which part of the plan.
+#pragma once
+#include <cstdint>
+#include <vector>
+
+#include "collc/collective_traits.h"
+#include "collc/tables.h"
+#include "nccl.h"
+
+namespace collc {
+
+inline const char *name_of(Collective collective) {
+  return static_cast<uint32_t>(collective) < kCollectives ? traits(collective).name : "unknown collective";
+}
+
+// The reduction of a call. Averages are sums that are divided where they are complete.
+struct Operation {
+  ncclRedOp_t kind = ncclSum;  // ncclSum, ncclProd, ncclMax, ncclMin
+  bool average = false;
+  bool scaled = false;          // PreMulSum: every rank's input is multiplied by `scale` first
+  unsigned char scale[8] = {};  // one element of the call's type
+};
+
+// What a call does: run a program, one end of a transfer between two ranks, or nothing, as it has no elements.
+enum class Work : uint32_t { kProgram, kSend, kReceive, kNothing };
+
+// One call of one rank, checked. Counts are NCCL's.
+struct Call {
+  Work work;
+  uint32_t peer;  // NCCL rank at the other end of a transfer
+  Collective collective;
+  const Program *program;  // null in a communicator of one rank, whose calls only copy
+  const void *input;
+  void *output;
+  uint64_t count;  // 0 where there is nothing to do
+  ncclDataType_t type;
+  Operation op;
+  int root;  // NCCL rank, -1 without
+  cudaStream_t stream;
+  uint64_t number;     // of the communicator's collective calls, from 1; 0 for ncclSend and ncclRecv
+  uint64_t signature;  // the same on all ranks whose calls match; of a transfer, at both its ends
+  uint64_t what;       // packed (call_log.h)
+  bool continues;      // one of the transfers that a collective is made of, and not the first
+};
+
+// Which plan serves a communicator, and who plays which part: NCCL rank <-> rank of the plan.
+struct Placement {
+  const Allocation *allocation = nullptr;  // null for one rank
+  std::vector<uint32_t> plan_rank;         // by NCCL rank
+  std::vector<uint32_t> nccl_rank;         // by rank of the plan
+};
+
+}  // namespace collc

@@ -1,0 +1,53 @@
+#include "plan/overrides.h"
+
+#include <strings.h>
+
+#include <iterator>
+
+#include "collc/cuda/layout.h"
+#include "base/environment.h"
+
+namespace collc {
+namespace {
+
+const char *const kProtocolNames[] = {"Simple", "LL", "LL128"};  // as tables number them
+static_assert(std::size(kProtocolNames) == cuda::kProtocols, "one name per protocol");
+static_assert(Overrides::kSimple == cuda::kSimple, "one numbering of protocols");
+constexpr uint32_t kMostChannels = 1024;
+
+std::string show_protocol(int32_t protocol) {
+  return protocol < 0 ? "no COLLC_PROTO" : format("COLLC_PROTO=%s", kProtocolNames[protocol]);
+}
+
+std::string show_number(const char *name, uint32_t value) {
+  return value == 0 ? format("no %s", name) : format("%s=%u", name, value);
+}
+
+Status disagreement(uint32_t rank, const std::string &first, const std::string &other) {
+  return fail(ncclInvalidUsage, "ranks 0 and %u disagree: %s on the one, %s on the other", rank, first.c_str(), other.c_str());
+}
+
+}  // namespace
+
+Status read_overrides(Overrides *overrides) {
+  *overrides = {};
+  const char *text = read_text("COLLC_PROTO");
+  if (text != nullptr) {
+    for (size_t p = 0; p < std::size(kProtocolNames); ++p)
+      if (strcasecmp(text, kProtocolNames[p]) == 0) overrides->protocol = static_cast<int32_t>(p);
+    if (overrides->protocol < 0) return fail(ncclInvalidUsage, "COLLC_PROTO=%.40s is not Simple, LL or LL128", text);
+  }
+  COLLC_RETURN_IF_FAILED(read_chunk(&overrides->chunk_bytes));
+  return read_whole("COLLC_CHANNELS", kMostChannels, &overrides->channels);
+}
+
+Status compare_overrides(const Overrides &first, const Overrides &other, uint32_t rank) {
+  if (other.protocol != first.protocol) return disagreement(rank, show_protocol(first.protocol), show_protocol(other.protocol));
+  const auto differ = [rank](const char *name, uint32_t one, uint32_t two) {
+    return one == two ? Status() : disagreement(rank, show_number(name, one), show_number(name, two));
+  };
+  COLLC_RETURN_IF_FAILED(differ("COLLC_CHUNK", first.chunk_bytes, other.chunk_bytes));
+  return differ("COLLC_CHANNELS", first.channels, other.channels);
+}
+
+}  // namespace collc

@@ -1,0 +1,24 @@
+// COLLC_PROTO, COLLC_CHUNK and COLLC_CHANNELS.
+#pragma once
+#include <cstdint>
+
+#include "base/status.h"
+
+namespace collc {
+
+// What a user may override of the tables for a communicator, the same on all ranks.
+struct Overrides {
+  static constexpr int32_t kSimple = 0;
+
+  int32_t protocol = -1;     // COLLC_PROTO, of every call, as tables number protocols; -1: as the tables say, or by size
+  uint32_t chunk_bytes = 0;  // COLLC_CHUNK; 0: as the tables say
+  uint32_t channels = 0;     // COLLC_CHANNELS, at most; 0: as many as the tables say
+};
+
+// ncclInvalidUsage where a variable has a wrong value.
+Status read_overrides(Overrides *overrides);
+
+// ncclInvalidUsage where those of rank 0 and of `rank` differ.
+Status compare_overrides(const Overrides &first, const Overrides &other, uint32_t rank);
+
+}  // namespace collc

@@ -1,0 +1,72 @@
+// Which program a call runs: the embedded table of choices, or the one that COLLC_TUNING puts in its place.
+//
+// A tuning file is text, what `collc tune` writes:
+//
+//   collc-tuning/1
+//   library 2845b3092f01...          the build id of the library that it was measured with
+//   machine <collc_machine()>        what it was measured on
+//   table 0 broadcast 3              of allocation 0, for broadcasts from (plan) rank 3; "-" without a root
+//   0 17                             from 0 bytes (count * element size) on: program 17 of the allocation
+//   65536 12
+//   end 2                            so many rows in all
+//
+// '#' begins a comment. Collectives and roots without a table keep the embedded one.
+#pragma once
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "collc/tables.h"
+#include "base/status.h"
+
+namespace collc {
+
+struct TuningRow {
+  uint64_t min_bytes;
+  const Program *program;
+};
+
+struct TuningTable {
+  uint32_t allocation;
+  Collective collective;
+  int root;  // -1: none
+  std::vector<TuningRow> rows;
+};
+
+// What a file says; without tables: nothing, the embedded table decides everything.
+struct Tuning {
+  std::vector<TuningTable> tables;
+  // The same on all ranks that choose alike; 0 without tables.
+  uint64_t digest() const;
+};
+
+// What a tuning file calls this machine.
+const char *tuned_machine();
+
+// Reads a file for this library on this machine; fails, in one sentence, if a word of it is not as above.
+Status read_tuning(const char *path, Tuning *tuning);
+
+// What COLLC_TUNING names. A file that read_tuning refuses counts as none; `speaks` (rank 0) says so on stderr, once per
+// process and reason.
+Tuning find_tuning(bool speaks);
+
+// The choices of one communicator, for lookup by every call.
+class Choices {
+ public:
+  Choices() = default;
+  Choices(const Allocation &allocation, const Tuning &tuning);
+
+  // The program for a call of `bytes` (count * element size), or null if the library holds none. `root` is a plan rank or -1.
+  const Program *find(Collective collective, int root, uint64_t bytes) const;
+  // This program alone for its collective and root.
+  void force(const Program &program) { rows(program.collective, program.root) = {{0, &program}}; }
+
+ private:
+  static constexpr uint32_t kCollectives = 9;
+  std::vector<TuningRow> &rows(Collective collective, int root);
+
+  uint32_t roots_ = 0;                        // ranks + 1: the first place is for calls without a root
+  std::vector<std::vector<TuningRow>> rows_;  // by collective, then root + 1; ascending
+};
+
+}  // namespace collc

@@ -1,0 +1,129 @@
+#include "transport/neighbours.h"
+
+#include <sys/random.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <memory>
+#include <mutex>
+
+#include "base/environment.h"
+
+namespace collc {
+namespace {
+
+// What a rank tells the others, to be found in its memory.
+struct Card {
+  int32_t process;
+  uint16_t allowed;
+  uint16_t understood;  // its variables
+  Overrides overrides;
+  uint64_t address;  // of this process' token
+  uint64_t token;
+  BufferHandle probe;  // a buffer to try with
+};
+
+// How a rank gets at the memory of another one, which it tells that.
+struct Answer {
+  Reach reach;
+  bool maps;  // buffers of ncclMemAlloc
+};
+
+// A number that no other process has, for process numbers mean different things in different containers. A forked child is
+// another process.
+const uint64_t &token() {
+  static std::mutex mutex;
+  static uint64_t number;
+  static int process = 0;
+  const std::lock_guard<std::mutex> lock(mutex);
+  if (process != getpid())
+    while (getrandom(&number, sizeof number, 0) != sizeof number) continue;
+  process = getpid();
+  return number;
+}
+
+bool copy_out(int process, uint64_t from, void *to, uint64_t bytes) {
+  char *at = static_cast<char *>(to);
+  while (bytes > 0) {
+    const iovec local{at, bytes};
+    const iovec remote{reinterpret_cast<void *>(from), bytes};
+    const ssize_t copied = process_vm_readv(process, &local, 1, &remote, 1, 0);
+    if (copied <= 0) {
+      if (copied < 0 && errno == EINTR) continue;
+      return false;
+    }
+    at += copied;
+    from += static_cast<uint64_t>(copied);
+    bytes -= static_cast<uint64_t>(copied);
+  }
+  return true;
+}
+
+Reach try_reach(const Card &mine, const Card &theirs) {
+  if (!mine.allowed || !theirs.allowed) return Reach::kSlots;
+  if (mine.token == theirs.token) return Reach::kShared;
+  uint64_t found = 0;
+  const bool copied = copy_out(theirs.process, theirs.address, &found, sizeof found);
+  return copied && found == theirs.token ? Reach::kKernel : Reach::kSlots;
+}
+
+// True if this process can map buffers of another.
+bool try_map(const Card &mine, const Card &theirs) {
+  if (!mine.allowed || !theirs.allowed || mine.token == theirs.token) return false;
+  return MappedBuffers().translate(theirs.process, theirs.probe, theirs.probe.base, sizeof(uint64_t)) != nullptr;
+}
+
+}  // namespace
+
+Status Neighbours::meet(const Exchange &round, uint32_t rank, Status understood, const Overrides &overrides) {
+  double allowed = 1;
+  if (understood.ok()) understood = read_number("COLLC_DIRECT", 0, 1, 1, &allowed);
+  const bool may = understood.ok() && allowed != 0;
+  // Kept until all have tried to map it.
+  const std::unique_ptr<void, void (*)(void *)> probe(allocate_buffer(sizeof(uint64_t)),
+                                                      [](void *memory) { static_cast<void>(release_buffer(memory)); });
+  const Card mine{getpid(),
+                  may,
+                  understood.ok(),
+                  overrides,
+                  reinterpret_cast<uint64_t>(&token()),
+                  token(),
+                  BufferLookup().find(probe.get(), sizeof(uint64_t))};
+  std::vector<Card> cards;
+  COLLC_RETURN_IF_FAILED(exchange(round, mine, &cards));
+  const auto nranks = static_cast<uint32_t>(cards.size());
+  std::vector<Answer> found(nranks), answers;
+  Status agreed = understood;
+  bool all_understood = true;
+  for (uint32_t peer = 0; peer < nranks; ++peer) {
+    const Card &theirs = cards[peer];
+    all_understood &= theirs.understood != 0;  // a rank that has not says at the next exchange what is wrong
+    if (agreed.ok() && all_understood) agreed = compare_overrides(cards[0].overrides, theirs.overrides, peer);
+    processes_.push_back(theirs.process);
+    reach_into_.push_back(try_reach(mine, theirs));
+    found[peer] = {reach_into_[peer], try_map(mine, theirs)};
+  }
+  COLLC_RETURN_IF_FAILED(exchange_rows(round, found, &answers));
+  see_all_ = share_all_ = true;
+  for (uint32_t peer = 0; peer < nranks; ++peer) {
+    for (uint32_t other = 0; other < nranks; ++other) {
+      const Answer &answer = answers[size_t{peer} * nranks + other];
+      const bool shares = other == peer || answer.reach == Reach::kShared;
+      share_all_ &= shares;
+      see_all_ &= shares || answer.maps;
+    }
+    const Answer &answer = answers[size_t{peer} * nranks + rank];
+    reach_of_.push_back(answer.reach);
+    maps_of_.push_back(answer.maps);
+  }
+  return agreed;  // said after the others have been served
+}
+
+Status Neighbours::read(uint32_t peer, uint64_t from, void *to, uint64_t bytes) const {
+  if (copy_out(processes_[peer], from, to, bytes)) return {};
+  return fail(ncclRemoteError, "the memory of rank %u cannot be read any more (%s): has it died?", peer, std::strerror(errno));
+}
+
+}  // namespace collc
