@@ -6,15 +6,13 @@
 
 namespace collc {
 
-// Why a rank's chunk is not of our call; ok while it has not said yet what it calls.
-Status HostRank::differing_call(uint32_t plan_rank) const {
-  const uint32_t peer = nccl_rank(plan_rank);
-  const Segment &segment = *context_.segment;
-  COLLC_RETURN_IF_FAILED(segment.compare(context_.rank, peer));
-  if (!segment.log(peer).forgot(call_->number)) return {};
+Status find_difference(const Segment &segment, uint32_t rank, uint32_t peer, const Call &call) {
+  COLLC_RETURN_IF_FAILED(segment.compare(rank, peer));
+  const CallLog theirs = segment.log(peer);
+  if (!theirs.forgot(call.number)) return {};
   return fail(ncclInvalidUsage, "calls differ: call %llu of rank %u is %s; rank %u has made %u others since",
-              static_cast<unsigned long long>(call_->number), context_.rank, describe_call(call_->what, call_->count).c_str(),
-              peer, log_.depth());
+              static_cast<unsigned long long>(call.number), rank, describe_call(call.what, call.count).c_str(), peer,
+              theirs.depth());
 }
 
 Status HostRank::differing_transfer(const Transfers::Difference &difference) const {
@@ -38,17 +36,18 @@ Status HostRank::differing_transfer(const Transfers::Difference &difference) con
 std::string HostRank::waiting_for(const ChannelState &channel) const {
   if (channel.at.iteration == channel.iterations)
     return format("rank %u waits for rank %u to read chunk %llu of %s (channel %u)", context_.rank,
-                  nccl_rank(channel.blocked_on), static_cast<unsigned long long>(channel.chunk), name_of(call_->collective),
-                  static_cast<uint32_t>(&channel - channels_.data()));
+                  nccl_rank(channel.blocked_on), static_cast<unsigned long long>(channel.chunk),
+                  name_of(shared_.running.call->collective), static_cast<uint32_t>(&channel - channels_.data()));
   return format("rank %u waits for rank %u in %s (channel %u, step %u, chunk %llu)", context_.rank,
-                nccl_rank(channel.blocked_on), name_of(call_->collective), static_cast<uint32_t>(&channel - channels_.data()),
-                channel.at.step, static_cast<unsigned long long>(channel.chunk));
+                nccl_rank(channel.blocked_on), name_of(shared_.running.call->collective),
+                static_cast<uint32_t>(&channel - channels_.data()), channel.at.step,
+                static_cast<unsigned long long>(channel.chunk));
 }
 
 std::string HostRank::waiting_for_any() const {
   if (mode_ != Mode::kFifos)
     return format("rank %u waits for rank %u to %s %s", context_.rank, single_copy_.blocked_on(),
-                  mode_ == Mode::kAgreeing ? "begin" : "finish", name_of(call_->collective));
+                  mode_ == Mode::kAgreeing ? "begin" : "finish", name_of(shared_.running.call->collective));
   for (const ChannelState &channel : channels_)
     if (!channel.done) return waiting_for(channel);
   return transfers_.describe();
@@ -82,7 +81,7 @@ void HostRank::diagnose(int64_t waited_us) {
     const bool left = memory.line(peer).state.load(std::memory_order_acquire) == static_cast<uint32_t>(RankState::kLeft);
     // What it did before its end is seen after that. A collective needs all parts in the end, a transfer only its peer's.
     const bool gone = left || !memory.alive(peer);
-    const bool ran = done() || memory.line(peer).calls.finished.load(std::memory_order_acquire) >= call_->number;
+    const bool ran = done() || memory.line(peer).calls.finished.load(std::memory_order_acquire) >= shared_.running.call->number;
     const bool owes = !ran || transfers_.waits_for(peer);
     if (const Status differs = memory.compare(context_.rank, peer); !differs.ok()) return fail_all(differs);
     if (gone && owes) {
@@ -107,7 +106,7 @@ InCall HostRank::find_waits(std::vector<bool> *ranks) const {
   for (const ChannelState &channel : channels_)
     if (mode_ == Mode::kFifos && !channel.done && channel.blocked_on != plan_rank_)
       (*ranks)[nccl_rank(channel.blocked_on)] = true;
-  return {call_->what, call_->count};
+  return {shared_.running.call->what, shared_.running.call->count};
 }
 
 }  // namespace collc

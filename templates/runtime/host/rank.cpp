@@ -38,108 +38,75 @@ constexpr int64_t kWriterUs = 500000;
 // Calls from here on have steps long enough to matter to others.
 constexpr uint64_t kServesFirst = 16 << 10, kServesFirstCrowded = 256 << 10;
 
-}  // namespace
-
-FifoLayout::FifoLayout(const Tables &tables, const Allocation &allocation) {
-  uint64_t at = Offers::bytes(allocation.nranks);
-  for (uint32_t f = 0; f < allocation.nfifos; ++f) {
-    const Fifo &fifo = tables.fifos[allocation.first_fifo + f];
-    const uint64_t source_line = ((1 + uint64_t{allocation.slots}) * sizeof(uint64_t) + kLine - 1) / kLine * kLine;
-    FifoPlace place = {};
-    place.tail = at;
-    place.lines = at + source_line;
-    place.heads = place.lines + allocation.slots * sizeof(SlotLine);
-    at = place.heads + fifo.nreaders * kLine;
-    places_.push_back(place);
-  }
-  at = (at + kPage - 1) / kPage * kPage;
-  for (FifoPlace &place : places_) {
-    place.slots = at;
-    at += uint64_t{allocation.slots} * allocation.slot_bytes;
-  }
-  end_ = at;
+// Behind the offers of calls of a single copy.
+FifoLayout fifo_layout(const Tables &tables, const Allocation &allocation) {
+  return FifoLayout(tables, allocation, Offers::bytes(allocation.nranks));
 }
 
+}  // namespace
+
 TransferLayout host_layout(const Tables &tables, const Placement &placement) {
-  const uint64_t fifos = placement.allocation != nullptr ? FifoLayout(tables, *placement.allocation).end() : 0;
+  const uint64_t fifos = placement.allocation != nullptr ? fifo_layout(tables, *placement.allocation).end() : 0;
   return TransferLayout(static_cast<uint32_t>(placement.plan_rank.size()), fifos);
 }
 
 HostRank::HostRank(const RankContext &context)
     : context_(context),
+      shared_{*context.segment,
+              context.rank,
+              context_.placement.nccl_rank,
+              context.tables->refs,
+              cores_are_free(),
+              {},
+              {},
+              {},
+              {},
+              false},
       log_(context.segment->log(context.rank)),
       plan_rank_(context.placement.plan_rank[context.rank]),
-      single_copy_(*context.segment, *reinterpret_cast<Offers *>(context.segment->memory()), context.rank, neighbours_),
+      single_copy_(*context.segment, *reinterpret_cast<Offers *>(context.segment->memory()), context.rank, shared_.neighbours),
       transfers_(*context.segment, host_layout(*context.tables, context.placement), context.rank) {
   context_.exchange = nullptr;  // only valid while the communicator is made
   timed_ = is_set("COLLC_BREAKDOWN");
   if (context_.placement.allocation == nullptr) return;
   const Tables &tables = *context_.tables;
   const Allocation &allocation = *context_.placement.allocation;
-  slots_ = allocation.slots;
-  if ((slots_ & (slots_ - 1)) == 0) slot_mask_ = slots_ - 1;
   cuts_.resize(allocation.nprograms);
-  slot_bytes_ = allocation.slot_bytes;
-  refs_ = tables.refs;
-  const FifoLayout layout(tables, allocation);
-  char *memory = context_.segment->memory();
-  ends_.resize(allocation.nfifos);
-  for (uint32_t f = 0; f < allocation.nfifos; ++f) {
-    const Fifo &fifo = tables.fifos[allocation.first_fifo + f];
-    End &end = ends_[f];
-    end.tail = reinterpret_cast<std::atomic<uint64_t> *>(memory + layout[f].tail);
-    end.tags = reinterpret_cast<uint64_t *>(memory + layout[f].tail) + 1;
-    end.lines = reinterpret_cast<SlotLine *>(memory + layout[f].lines);
-    end.slots = memory + layout[f].slots;
-    end.heads = memory + layout[f].heads;
-    end.readers = tables.fifo_readers + fifo.first_reader;
-    end.nreaders = fifo.nreaders;
-    end.source = fifo.src;
-    for (uint32_t r = 0; r < fifo.nreaders; ++r)
-      if (end.readers[r] == plan_rank_) end.heads += r * kLine;
-  }
+  shared_.fifos = Fifos(tables, allocation, fifo_layout(tables, allocation), context_.segment->memory(), plan_rank_);
 }
 
 Status HostRank::meet(const RankContext &context) {
-  if (!ends_.empty() && context.nranks > HostVerbs::kMostPeers)
-    return fail(ncclInvalidUsage, "the host target runs plans of at most %u ranks", HostVerbs::kMostPeers);
+  if (!shared_.fifos.empty() && context.nranks > kMostPeers)
+    return fail(ncclInvalidUsage, "the host target runs plans of at most %u ranks", kMostPeers);
   Overrides overrides;
   const Status understood = read_overrides(&overrides);
-  COLLC_RETURN_IF_FAILED(neighbours_.meet(context.exchange, context.rank, understood, overrides));
+  COLLC_RETURN_IF_FAILED(shared_.neighbours.meet(context.exchange, context.rank, understood, overrides));
   chunk_limit_ = overrides.chunk_bytes;
   channel_limit_ = overrides.channels != 0 ? overrides.channels : context.most_channels;
   forced_ = overrides.protocol >= 0;
-  if (overrides.protocol == Overrides::kSimple) line_bytes_ = 0;
+  if (overrides.protocol == Overrides::kSimple) shared_.fifos.leave_lines_out();
   // One protocol beside Simple, a cache line that holds flag and data: LL and LL128 both stand for it.
   if (overrides.protocol > Overrides::kSimple)
     chunk_limit_ = chunk_limit_ == 0 ? SlotLine::kData : std::min(chunk_limit_, SlotLine::kData);
-  for (End &end : ends_) {
-    if (end.source != plan_rank_) {
-      end.reach = neighbours_.reach_into(nccl_rank(end.source));
-      continue;
-    }
-    end.reach = Reach::kShared;
-    for (uint32_t r = 0; r < end.nreaders; ++r)
-      end.reach = std::min(end.reach, neighbours_.reach_of(nccl_rank(end.readers[r])));
-  }
+  shared_.fifos.connect(shared_.neighbours, context_.placement.nccl_rank, plan_rank_);
   return {};
 }
 
 const HostRank::Cut &HostRank::cut(const Call &call) {
   const Program &program = *call.program;
   Cut &cut = cuts_[static_cast<size_t>(&program - context_.tables->programs) - context_.placement.allocation->first_program];
-  if (cut.count == call.count && cut.element_bytes == element_bytes_) return cut;
+  if (cut.count == call.count && cut.element_bytes == shared_.running.element_bytes) return cut;
   if (cut.count == 0) {
     cut.reduces_what_it_sends = reduces_what_it_sends(program);
-    if (neighbours_.see_all()) cut.hop = one_hop(*context_.tables, context_.placement, program, context_.rank);
+    if (shared_.neighbours.see_all()) cut.hop = one_hop(*context_.tables, context_.placement, program, context_.rank);
   }
   cut.count = call.count;
-  cut.element_bytes = element_bytes_;
+  cut.element_bytes = shared_.running.element_bytes;
   cut.shares.resize(program.nshares);
   const uint32_t chunk = chunk_limit_ != 0 ? std::min(chunk_limit_, program.chunk_bytes) : program.chunk_bytes;
   for (uint32_t s = 0; s < program.nshares; ++s) {
     const Share &share = context_.tables->shares[program.first_share + s];
-    cut.shares[s] = cut_share(share, call.count, element_bytes_, chunk);
+    cut.shares[s] = cut_share(share, call.count, shared_.running.element_bytes, chunk);
     const uint32_t block = nccl_block(program.collective, share.block, context_.placement.nccl_rank);
     place_block(program.collective, context_.nranks, block, call.count, cut.shares[s]);
   }
@@ -173,10 +140,10 @@ bool HostRank::reduces_what_it_sends(const Program &program) const {
 }
 
 void HostRank::begin(const Call &call) {
-  call_ = &call;
-  element_bytes_ = static_cast<uint32_t>(element_bytes(call.type));
-  finish_.divisor = call.op.average ? context_.nranks : 1;
-  std::memcpy(finish_.scale, call.op.scale, sizeof finish_.scale);
+  shared_.running.call = &call;
+  shared_.running.element_bytes = static_cast<uint32_t>(element_bytes(call.type));
+  shared_.running.finish.divisor = call.op.average ? context_.nranks : 1;
+  std::memcpy(shared_.running.finish.scale, call.op.scale, sizeof shared_.running.finish.scale);
   mode_ = Mode::kFifos;
   if (call.program == nullptr) {
     remaining_ = 0;
@@ -187,7 +154,7 @@ void HostRank::begin(const Call &call) {
   cut_ = &cut(call);
   const auto input = reinterpret_cast<uintptr_t>(call.input), output = reinterpret_cast<uintptr_t>(call.output);
   const bool apart = output >= input + input_bytes() || input >= output + output_bytes();
-  keeps_input_ = apart || !cut_->reduces_what_it_sends;
+  shared_.running.keeps_input = apart || !cut_->reduces_what_it_sends;
   // First of all: it takes its time until the others see it.
   if (cut_->hop.is && !single_copy_.is_idle()) offer(apart);
   note(call);
@@ -195,7 +162,7 @@ void HostRank::begin(const Call &call) {
   context_.segment->line(context_.rank)
       .core.store(core < 0 ? UINT32_MAX : static_cast<uint32_t>(core), std::memory_order_relaxed);
   choose_reduction();
-  streams_ = is_streamed();
+  shared_.running.streams = is_streamed();
   if (timed_) {
     begun_ns_ = now_ns();
     times_.resize(std::max<size_t>(times_.size(), call.program->nchannels));
@@ -204,16 +171,19 @@ void HostRank::begin(const Call &call) {
 }
 
 void HostRank::choose_reduction() {
-  if (reduce_ != nullptr && reduced_type_ == call_->type && reduced_op_ == call_->op.kind) return;
-  reduced_type_ = call_->type;
-  reduced_op_ = call_->op.kind;
-  reduce_ = reduce_function(reduced_type_, reduced_op_);
+  if (shared_.running.reduce != nullptr && reduced_type_ == shared_.running.call->type &&
+      reduced_op_ == shared_.running.call->op.kind)
+    return;
+  reduced_type_ = shared_.running.call->type;
+  reduced_op_ = shared_.running.call->op.kind;
+  shared_.running.reduce = reduce_function(reduced_type_, reduced_op_);
 }
 
 void HostRank::begin_fifos() {
   mode_ = Mode::kFifos;
-  const Program &program = *call_->program;
-  serves_first_ = call_->count * element_bytes_ >= (cores_are_free() ? kServesFirst : kServesFirstCrowded);
+  const Program &program = *shared_.running.call->program;
+  serves_first_ =
+      shared_.running.call->count * shared_.running.element_bytes >= (cores_are_free() ? kServesFirst : kServesFirstCrowded);
   channels_.resize(program.nchannels);
   remaining_ = 0;
   for (uint32_t c = 0; c < program.nchannels; ++c) {
@@ -232,13 +202,13 @@ void HostRank::begin_fifos() {
 
 void HostRank::copy_alone(const Call &call) {
   void *output = call.output;
-  Finish finish = finish_;
+  Finish finish = shared_.running.finish;
   finish.divisor = 1;  // the average of one rank is its input; a scaled sum is not
   if (call.op.scaled) {
     finish.scaled = 0;
-    reduce_(&call.input, 1, &output, 1, call.count, finish);
+    shared_.running.reduce(&call.input, 1, &output, 1, call.count, finish);
   } else if (call.output != call.input) {
-    std::memmove(call.output, call.input, call.count * element_bytes_);
+    std::memmove(call.output, call.input, call.count * shared_.running.element_bytes);
   }
 }
 
@@ -271,11 +241,13 @@ bool HostRank::advance_channels(uint32_t receives) {
     // With fewer than the program has, each goes on with a further one when it has ended one.
     if (channel_limit_ != 0 && c >= channel_limit_ && !channels_[c - channel_limit_].done) continue;
     const Cursor before = channel.at;
-    HostVerbs verbs(*this, channel, receives);
+    HostVerbs verbs(shared_, channel, receives, timed_ ? &times_[c] : nullptr);
     const Progress progress =
-        run_channel(verbs, channel.steps, channel.nsteps, refs_, cut_->shares.data(), channel.iterations, channel.at);
-    if (failed_to_read_ && failure_.ok()) fail_all(context_.segment->abort_status(context_.rank));
-    if (progress == Progress::kAborted || failed_to_read_) return true;
+        run_channel(verbs, channel.steps, channel.nsteps, shared_.refs, cut_->shares.data(), channel.iterations, channel.at);
+    if (progress == Progress::kAborted || shared_.failed_to_read) {
+      fail_all(shared_.failure.ok() ? context_.segment->abort_status(context_.rank) : shared_.failure);
+      return true;
+    }
     const bool ended = progress == Progress::kDone && verbs.drained(cut_->shares.data());
     if (ended) finish_channel(channel);
     moved |= ended || channel.at.iteration != before.iteration || channel.at.step != before.step;
@@ -290,7 +262,7 @@ void HostRank::finish_channel(ChannelState &channel) {
   for (uint32_t s = 0; s < channel.nsteps; ++s) {
     const Step &step = channel.steps[s];
     for (uint32_t i = 0; i < step.nrecv + step.nsend; ++i)
-      ends_[refs_[step.first_ref + i].fifo].position += cut_->shares[step.share].nchunks;
+      shared_.fifos[shared_.refs[step.first_ref + i].fifo].position += cut_->shares[step.share].nchunks;
   }
 }
 
@@ -305,9 +277,9 @@ void HostRank::fail_all(const Status &status) {
   // Our buffers are the caller's again: nobody of this process may read them any more, and nobody write there.
   const int64_t start = now_us();
   for (uint32_t peer = 0; peer < context_.nranks; ++peer) {
-    if (neighbours_.reach_of(peer) == Reach::kShared)
+    if (shared_.neighbours.reach_of(peer) == Reach::kShared)
       while (is_reading(peer)) sched_yield();
-    else if (was_running && single_copy_.offers_output() && neighbours_.maps_of(peer))
+    else if (was_running && single_copy_.offers_output() && shared_.neighbours.maps_of(peer))
       wait_for_writer(peer, start);
   }
 }
@@ -324,7 +296,7 @@ void HostRank::wait_for_writer(uint32_t peer, int64_t start_us) {
       sched_yield();
       continue;
     }
-    if (!detach_buffer(call_->output, output_bytes()))
+    if (!detach_buffer(shared_.running.call->output, output_bytes()))
       failure_ = fail(failure_.code(), "%s; rank %u may still write into the output", failure_.text().c_str(), peer);
     single_copy_.withdraw();  // no peer has it any more
     return;
@@ -334,16 +306,18 @@ void HostRank::wait_for_writer(uint32_t peer, int64_t start_us) {
 bool HostRank::is_streamed() const {
   const uint64_t bytes = output_bytes();
   if (bytes < kStreamed) return false;
-  return call_->collective != Collective::kBroadcast || context_.nranks * bytes >= last_cache() / kCached;
+  return shared_.running.call->collective != Collective::kBroadcast || context_.nranks * bytes >= last_cache() / kCached;
 }
 
 uint64_t HostRank::input_bytes() const {
-  return call_->count * element_bytes_ * (traits(call_->collective).input_per_rank ? context_.nranks : 1);
+  return shared_.running.call->count * shared_.running.element_bytes *
+         (traits(shared_.running.call->collective).input_per_rank ? context_.nranks : 1);
 }
 
 // What the call leaves in this rank's output.
 uint64_t HostRank::output_bytes() const {
-  return call_->count * element_bytes_ * (traits(call_->collective).output_per_rank ? context_.nranks : 1);
+  return shared_.running.call->count * shared_.running.element_bytes *
+         (traits(shared_.running.call->collective).output_per_rank ? context_.nranks : 1);
 }
 
 }  // namespace collc

@@ -13,7 +13,7 @@ namespace {
 // Between two looks at whether the communicator is broken: others may wait for us to leave their buffers alone.
 constexpr uint64_t kPiece = 1 << 20;
 
-// Less goes through FIFOs where ranks share cores, and less than kLeastDirect of a root: there nobody waits until all have
+// Less goes through FIFOs where ranks share cores, and less than kLeastByAddress of a root: there nobody waits until all have
 // finished.
 constexpr uint64_t kLeastCrowded = 2 << 10;
 
@@ -49,7 +49,7 @@ void HostRank::find_own_steps(const Program &program, Cut *cut) const {
   cut->nbefore = cut->own_steps.size();
   if (output_bytes() >= kTogether) {
     const auto source = [this](const OwnStep &own) {
-      return own.step->nrecv == 0 ? context_.rank : nccl_rank(ends_[refs_[own.step->first_ref].fifo].source);
+      return own.step->nrecv == 0 ? context_.rank : nccl_rank(shared_.fifos[shared_.refs[own.step->first_ref].fifo].source);
     };
     std::stable_sort(cut->own_steps.begin(), cut->own_steps.end(),
                      [&source](const OwnStep &a, const OwnStep &b) { return source(a) < source(b); });
@@ -65,14 +65,14 @@ bool HostRank::pays_to_offer() const {
   if (forced_) return false;
   const bool rooted = cut_->hop.senders.size() == 1;
   if (cores_are_free() && (!rooted || context_.nranks == 2)) return true;
-  return output_bytes() >= (rooted ? kLeastDirect : kLeastCrowded);
+  return output_bytes() >= (rooted ? kLeastByAddress : kLeastCrowded);
 }
 
 // Offers the buffers of the call to all ranks.
 void HostRank::offer(bool apart) {
   if (!pays_to_offer()) return;
-  const bool allowed = keeps_input_ && !call_->op.scaled && (apart || in_place());
-  if (!single_copy_.begin(*call_, cut_->hop, allowed, input_bytes(), output_bytes())) return;
+  const bool allowed = shared_.running.keeps_input && !shared_.running.call->op.scaled && (apart || in_place());
+  if (!single_copy_.begin(*shared_.running.call, cut_->hop, allowed, input_bytes(), output_bytes())) return;
   mode_ = Mode::kAgreeing;
   prefetch_output();
 }
@@ -82,20 +82,22 @@ void HostRank::prefetch_output() const {
   uint64_t left = kMostPrefetched;
   for (size_t i = 0; i < cut_->nbefore; ++i) {
     const ShareRange &share = cut_->shares[cut_->own_steps[i].step->share];
-    const uint64_t bytes = (share.end - share.begin) * element_bytes_;
+    const uint64_t bytes = (share.end - share.begin) * shared_.running.element_bytes;
     if (bytes > left) return;
     left -= bytes;
-    const char *const output = static_cast<const char *>(call_->output) + (share.out_base + share.begin) * element_bytes_;
+    const char *const output = static_cast<const char *>(shared_.running.call->output) +
+                               (share.out_base + share.begin) * shared_.running.element_bytes;
     for (uint64_t at = 0; at < bytes; at += kLine) prefetch_to_write(output + at);
   }
 }
 
 // As NCCL understands it.
 bool HostRank::in_place() const {
-  const char *input = static_cast<const char *>(call_->input), *output = static_cast<const char *>(call_->output);
-  const uint64_t before = context_.rank * call_->count * element_bytes_;
-  if (call_->collective == Collective::kAllGather) return input == output + before;
-  if (call_->collective == Collective::kReduceScatter) return output == input + before;
+  const char *input = static_cast<const char *>(shared_.running.call->input),
+             *output = static_cast<const char *>(shared_.running.call->output);
+  const uint64_t before = context_.rank * shared_.running.call->count * shared_.running.element_bytes;
+  if (shared_.running.call->collective == Collective::kAllGather) return input == output + before;
+  if (shared_.running.call->collective == Collective::kReduceScatter) return output == input + before;
   return input == output;
 }
 
@@ -108,7 +110,8 @@ bool HostRank::advance_single_copy() {
         begin_fifos();
         return true;
       case SingleCopy::Agreement::kDiffers: {
-        const Status differs = differing_call(context_.placement.plan_rank[single_copy_.blocked_on()]);
+        const Status differs =
+            find_difference(*context_.segment, context_.rank, single_copy_.blocked_on(), *shared_.running.call);
         if (!differs.ok()) fail_all(differs);
         return !differs.ok();
       }
@@ -121,13 +124,13 @@ bool HostRank::advance_single_copy() {
   if (!single_copy_.others_finished()) return false;
   mode_ = Mode::kFifos;
   finish_call();
-  for (uint32_t c = 0; timed_ && c < call_->program->nchannels; ++c)
+  for (uint32_t c = 0; timed_ && c < shared_.running.call->program->nchannels; ++c)
     times_[c].waiting += now_ns() - begun_ns_ - channels_[c].busy_ns;
   return true;
 }
 
 void HostRank::run_single_copy() {
-  if (timed_) channels_.assign(call_->program->nchannels, {});
+  if (timed_) channels_.assign(shared_.running.call->program->nchannels, {});
   Segment &segment = *context_.segment;
   std::atomic<uint32_t> &reading = segment.line(context_.rank).reading;
   segment.show(reading, 1u);
@@ -142,7 +145,7 @@ void HostRank::run_single_copy() {
 }
 
 void HostRank::run_own_steps(size_t begin, size_t end) {
-  const uint64_t piece = kPiece / element_bytes_;
+  const uint64_t piece = kPiece / shared_.running.element_bytes;
   for (size_t i = begin; i < end; ++i) {
     const OwnStep &own = cut_->own_steps[i];
     const ShareRange &share = cut_->shares[own.step->share];
@@ -154,34 +157,35 @@ void HostRank::run_own_steps(size_t begin, size_t end) {
 void HostRank::move_piece(const OwnStep &own, const ShareRange &share, uint64_t begin, uint64_t elements) {
   const Step &step = *own.step;
   const uint64_t start = timed_ ? now_ns() : 0;
-  const uint64_t from = (share.in_base + begin) * element_bytes_, to = (share.out_base + begin) * element_bytes_;
-  const char *const input = static_cast<const char *>(call_->input) + from;
+  const uint64_t from = (share.in_base + begin) * shared_.running.element_bytes,
+                 to = (share.out_base + begin) * shared_.running.element_bytes;
+  const char *const input = static_cast<const char *>(shared_.running.call->input) + from;
   const bool has_input = (step.flags & kInput) != 0;
-  const FifoRef *const recv = refs_ + step.first_ref, *const send = recv + step.nrecv;
-  const void *sources[HostVerbs::kMostPeers + 1];
-  void *dests[HostVerbs::kMostPeers + 1];
+  const FifoRef *const recv = shared_.refs + step.first_ref, *const send = recv + step.nrecv;
+  const void *sources[kMostPeers + 1];
+  void *dests[kMostPeers + 1];
   uint32_t nsources = 0, ndests = 0;
   for (uint32_t i = 0; i < step.nrecv; ++i) {
     if (has_input && i == step.input_at) sources[nsources++] = input;
-    sources[nsources++] = single_copy_.input_of(nccl_rank(ends_[recv[i].fifo].source)) + from;
+    sources[nsources++] = single_copy_.input_of(nccl_rank(shared_.fifos[recv[i].fifo].source)) + from;
   }
   if (has_input && step.input_at >= step.nrecv) sources[nsources++] = input;
-  dests[ndests++] = static_cast<char *>(call_->output) + to;
-  Finish finish = finish_;
+  dests[ndests++] = static_cast<char *>(shared_.running.call->output) + to;
+  Finish finish = shared_.running.finish;
   if ((step.flags & kFinal) == 0) finish.divisor = 1;
   const bool reduces = nsources > 1 || finish.divisor != 1;
   if (reduces) {
     for (uint32_t i = 0; step.nrecv > 0 && i < step.nsend; ++i) {
-      const End &end = ends_[send[i].fifo];
+      const FifoEnd &end = shared_.fifos[send[i].fifo];
       for (uint32_t r = 0; r < end.nreaders; ++r) dests[ndests++] = single_copy_.output_of(nccl_rank(end.readers[r])) + to;
     }
-    if (streams_) finish.streamed = alike(dests, ndests);
-    reduce_(sources, nsources, dests, ndests, elements, finish);
+    if (shared_.running.streams) finish.streamed = alike(dests, ndests);
+    shared_.running.reduce(sources, nsources, dests, ndests, elements, finish);
   } else if (dests[0] != sources[0]) {
-    if (streams_)
-      stream(dests[0], sources[0], elements * element_bytes_);
+    if (shared_.running.streams)
+      stream(dests[0], sources[0], elements * shared_.running.element_bytes);
     else
-      std::memcpy(dests[0], sources[0], elements * element_bytes_);
+      std::memcpy(dests[0], sources[0], elements * shared_.running.element_bytes);
   }
   if (timed_) count_time(own.channel, now_ns() - start, reduces);
 }

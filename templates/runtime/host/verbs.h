@@ -4,138 +4,81 @@
 // A chunk travels in a slot, or, where its readers reach the writer's memory and it is large, the slot holds only its
 // address: that of the writer's input, or of its output once the chunk stands there. The writer's call then ends after its
 // readers have read. What is read so cannot change before: an input chunk is only overwritten (in place) by a result that
-// its reader has reduced from it (where a rank does that itself, `keeps_input_` is false), and an output chunk is written
+// its reader has reduced from it (where a rank does that itself, `keeps_input` is false), and an output chunk is written
 // once.
 #pragma once
 #include <algorithm>
 #include <cstring>
 
+#include "base/clock.h"
 #include "base/copy.h"
-#include "host/rank.h"
-#include "host/waiting.h"
+#include "executor/backend.h"
+#include "host/channel.h"
+#include "transport/transports.h"
 
 namespace collc {
 
 class HostVerbs {
  public:
-  // `receives`: how many steps that receive may run.
-  HostVerbs(HostRank &rank, HostRank::ChannelState &channel, uint32_t receives)
-      : rank_(rank), channel_(channel), receives_(receives) {}
+  // `receives`: how many steps that receive may run. `times`: where their time is counted; null: nowhere.
+  HostVerbs(ChannelContext &context, ChannelState &channel, uint32_t receives, ChannelTimes *times)
+      : context_(context),
+        fifos_(context.fifos),
+        running_(context.running),
+        channel_(channel),
+        receives_(receives),
+        times_(times) {}
 
   Progress wait(const Step &step, const FifoRef *recv, const FifoRef *send, const Chunk &chunk) {
-    direct_ = false;
+    reads_memory_ = false;
     if (step.nrecv > 0 && receives_ == 0) return Progress::kBlocked;
+    const bool line = in_line(chunk);
     for (uint32_t i = 0; i < step.nrecv; ++i) {
-      HostRank::End &end = rank_.ends_[recv[i].fifo];
-      const uint64_t need = end.position + chunk.index + 1;
-      if (in_line(chunk)) {
-        if (line_of(end, chunk).number.load(std::memory_order_seq_cst) < need) return block(end.source, chunk);
-      } else if (end.seen < need) {
-        end.seen = end.tail->load(std::memory_order_seq_cst);
-        if (end.seen < need) return block(end.source, chunk);
-      }
-      const uint64_t written = tag(end, chunk);
-      if (chunk.index == 0 && ((written ^ rank_.call_->signature) & ~kDirect) != 0) {
-        const Status differs = rank_.differing_call(end.source);
-        if (differs.ok()) return block(end.source, chunk);
-        rank_.fail_all(differs);
-        return Progress::kAborted;
-      }
-      direct_ |= (written & kDirect) != 0;
+      FifoEnd &end = fifos_[recv[i].fifo];
+      const ChunkPlace at = place(end, chunk);
+      if (!has_arrived(at, line)) return block(end.source, chunk);
+      const uint64_t written = tag(at, line);
+      if (chunk.index == 0 && ((written ^ running_.call->signature) & ~kByAddress) != 0) return differs(end.source, chunk);
+      reads_memory_ |= (written & kByAddress) != 0;
     }
     for (uint32_t i = 0; i < step.nsend; ++i) {
-      HostRank::End &end = rank_.ends_[send[i].fifo];
+      FifoEnd &end = fifos_[send[i].fifo];
       const uint64_t passed = end.position + chunk.index;
-      if (passed < end.seen + rank_.slots_) continue;
+      if (passed < end.seen + fifos_.slots()) continue;
       uint32_t slowest = 0;
-      end.seen = least_head(end, &slowest);
-      if (passed >= end.seen + rank_.slots_) return block(slowest, chunk);
+      end.seen = end.least_head(&slowest);
+      if (passed >= end.seen + fifos_.slots()) return block(slowest, chunk);
     }
     return begin_reading();
   }
 
   void move(const Step &step, const FifoRef *recv, const FifoRef *send, const ShareRange &share, const Chunk &chunk) {
-    if (!rank_.timed_) {
+    if (times_ == nullptr) {
       move_chunk(step, recv, send, share, chunk);
       return;
     }
     const uint64_t begin = now_ns();
     const bool reduced = move_chunk(step, recv, send, share, chunk);
-    rank_.count_time(static_cast<size_t>(&channel_ - rank_.channels_.data()), now_ns() - begin, reduced);
-  }
-
-  // True if it computed, false if it only moved data.
-  bool move_chunk(const Step &step, const FifoRef *recv, const FifoRef *send, const ShareRange &share, const Chunk &chunk) {
-    const uint64_t bytes = chunk.elements * rank_.element_bytes_;
-    const char *input = static_cast<const char *>(rank_.call_->input) + (share.in_base + chunk.begin) * rank_.element_bytes_;
-    char *output = static_cast<char *>(rank_.call_->output) + (share.out_base + chunk.begin) * rank_.element_bytes_;
-    const bool has_input = (step.flags & kInput) != 0, has_output = (step.flags & kOutput) != 0;
-    Finish finish = rank_.finish_;
-    if ((step.flags & kFinal) == 0) finish.divisor = 1;
-    if (has_input && rank_.call_->op.scaled) finish.scaled = step.input_at;
-    const bool moves_only = uint32_t{has_input} + step.nrecv == 1 && finish.divisor == 1 && finish.scaled == Finish::kNone;
-
-    const void *sources[kMostPeers + 1];
-    void *dests[kMostPeers + 1];
-    uint8_t marks[kMostPeers + 1];
-    uint32_t nsources = 0, ndests = 0;
-    const bool is_input = has_input && moves_only;  // what is sent is the input as it stands
-    bool is_read = false;                           // the output, by others
-    if (has_output) dests[ndests++] = output;
-    for (uint32_t i = 0; i < step.nsend; ++i) {
-      HostRank::End &end = rank_.ends_[send[i].fifo];
-      const void *at = is_input ? input : output;
-      if ((is_input || has_output) && goes_direct(end, is_input, has_output, at, bytes, line_of(end, chunk).sight)) {
-        marks[i] = kDirect;
-        end.direct = true;
-        is_read |= !is_input;
-      } else {
-        marks[i] = 0;
-        dests[ndests++] = place_of(end, chunk);
-      }
-    }
-    const bool past_caches = has_output && rank_.streams_ && !is_read;
-
-    for (uint32_t i = 0; i < step.nrecv; ++i) {
-      if (has_input && i == step.input_at) sources[nsources++] = input;
-      HostRank::End &end = rank_.ends_[recv[i].fifo];
-      const bool by_address = (tag(end, chunk) & kDirect) != 0;
-      sources[nsources++] = by_address ? look(end, share, chunk, dests[0], bytes) : place_of(end, chunk);
-    }
-    if (has_input && step.input_at >= step.nrecv) sources[nsources++] = input;
-    const bool reduces = ndests != 0 && !moves_only;
-    if (reduces) {
-      finish.streamed = past_caches ? 1 : 0;
-      rank_.reduce_(sources, nsources, dests, ndests, chunk.elements, finish);
-    }
-    for (uint32_t i = 0; i < ndests && moves_only; ++i) {
-      if (dests[i] == sources[0]) continue;
-      if (i == 0 && past_caches)
-        stream(dests[i], sources[0], bytes);
-      else
-        std::memcpy(dests[i], sources[0], bytes);
-    }
-    // Last, just before the number: the readers look at this line all the time, and take it away after each store.
-    for (uint32_t i = 0; i < step.nsend; ++i)
-      tag(rank_.ends_[send[i].fifo], chunk) = (rank_.call_->signature & ~kDirect) | marks[i];
-    return reduces;
+    const uint64_t spent = now_ns() - begin;
+    (reduced ? times_->reducing : times_->copying) += spent;
+    channel_.busy_ns += spent;
   }
 
   void publish(const Step &step, const FifoRef *recv, const FifoRef *send, const Chunk &chunk) {
-    Segment &segment = *rank_.context_.segment;
+    Segment &segment = context_.segment;
     if (step.nrecv > 0) --receives_;
     if (end_reading()) return;
-    // Either who falls asleep sees the number at its second look or we see that it sleeps.
+    // Either a rank that falls asleep sees the number at its second look, or we see that it sleeps.
     for (uint32_t i = 0; i < step.nsend; ++i) {
-      HostRank::End &end = rank_.ends_[send[i].fifo];
-      std::atomic<uint64_t> &number = in_line(chunk) ? line_of(end, chunk).number : *end.tail;
-      segment.show(number, end.position + chunk.index + 1);
-      for (uint32_t r = 0; r < end.nreaders; ++r) segment.ring(rank_.nccl_rank(end.readers[r]));
+      FifoEnd &end = fifos_[send[i].fifo];
+      const ChunkPlace at = place(end, chunk);
+      segment.show(in_line(chunk) ? LineTransport::number(at) : SlotTransport::number(at), at.number + 1);
+      for (uint32_t r = 0; r < end.nreaders; ++r) segment.ring(context_.nccl_rank[end.readers[r]]);
     }
     for (uint32_t i = 0; i < step.nrecv; ++i) {
-      HostRank::End &end = rank_.ends_[recv[i].fifo];
-      segment.show(head_of(end, 0), end.position + chunk.index + 1);
-      segment.ring(rank_.nccl_rank(end.source));
+      FifoEnd &end = fifos_[recv[i].fifo];
+      segment.show(end.head(0), end.position + chunk.index + 1);
+      segment.ring(context_.nccl_rank[end.source]);
     }
   }
 
@@ -144,10 +87,10 @@ class HostVerbs {
     for (uint32_t s = 0; s < channel_.nsteps; ++s) {
       const Step &step = channel_.steps[s];
       for (uint32_t i = 0; i < step.nsend; ++i) {
-        HostRank::End &end = rank_.ends_[rank_.refs_[step.first_ref + step.nrecv + i].fifo];
+        FifoEnd &end = fifos_[context_.refs[step.first_ref + step.nrecv + i].fifo];
         if (!end.direct) continue;
         uint32_t slowest = 0;
-        end.seen = least_head(end, &slowest);
+        end.seen = end.least_head(&slowest);
         if (end.seen < end.position + shares[step.share].nchunks) {
           channel_.blocked_on = slowest;
           channel_.chunk = std::max(end.seen, end.position) - end.position;
@@ -159,123 +102,174 @@ class HostVerbs {
     return true;
   }
 
-  static constexpr uint32_t kMostPeers = 256;
-
  private:
   // From here on the kernel copies between processes; a call of it costs more, and most where readers need the writer's core.
   static constexpr uint64_t kLeastKernel = 16 << 10, kLeastKernelCrowded = 64 << 10;
 
-  // Whether a chunk is sent as its address; then `sight` says where it stands: in the input, if that is what is sent.
-  bool goes_direct(const HostRank::End &end, bool is_input, bool is_result, const void *at, uint64_t bytes, Sight &sight) {
-    if (bytes < HostRank::kLeastDirect) return false;
-    if (is_input && !rank_.keeps_input_) return false;
-    sight.address = reinterpret_cast<uint64_t>(at);
-    sight.bytes = bytes;
+  // One step on one chunk: what is read, and where it is put.
+  struct Operands {
+    const void *sources[kMostPeers + 1];
+    void *dests[kMostPeers + 1];
+    uint8_t marks[kMostPeers + 1];  // of the tags of what is sent
+    uint32_t nsources = 0, ndests = 0;
+    bool output_is_read = false;  // by others, as it stands in the output
+  };
+
+  // True if it computed, false if it only moved data.
+  bool move_chunk(const Step &step, const FifoRef *recv, const FifoRef *send, const ShareRange &share, const Chunk &chunk) {
+    const uint64_t bytes = chunk.elements * running_.element_bytes;
+    const char *input =
+        static_cast<const char *>(running_.call->input) + (share.in_base + chunk.begin) * running_.element_bytes;
+    char *output = static_cast<char *>(running_.call->output) + (share.out_base + chunk.begin) * running_.element_bytes;
+    const bool has_input = (step.flags & kInput) != 0, has_output = (step.flags & kOutput) != 0;
+    Finish finish = running_.finish;
+    if ((step.flags & kFinal) == 0) finish.divisor = 1;
+    if (has_input && running_.call->op.scaled) finish.scaled = step.input_at;
+    const bool moves_only = uint32_t{has_input} + step.nrecv == 1 && finish.divisor == 1 && finish.scaled == Finish::kNone;
+
+    Operands operands;
+    const bool is_input = has_input && moves_only;  // what is sent is the input as it stands
+    if (has_output) operands.dests[operands.ndests++] = output;
+    for (uint32_t i = 0; i < step.nsend; ++i) {
+      const bool stands = is_input || has_output;
+      write(fifos_[send[i].fifo], chunk, is_input, has_output, stands ? (is_input ? input : output) : nullptr, i, operands);
+    }
+    const bool past_caches = has_output && running_.streams && !operands.output_is_read;
+    for (uint32_t i = 0; i < step.nrecv; ++i) {
+      if (has_input && i == step.input_at) operands.sources[operands.nsources++] = input;
+      operands.sources[operands.nsources++] = read(fifos_[recv[i].fifo], share, chunk, operands.dests[0]);
+    }
+    if (has_input && step.input_at >= step.nrecv) operands.sources[operands.nsources++] = input;
+
+    const bool reduces = operands.ndests != 0 && !moves_only;
+    if (reduces) {
+      finish.streamed = past_caches ? 1 : 0;
+      running_.reduce(operands.sources, operands.nsources, operands.dests, operands.ndests, chunk.elements, finish);
+    } else if (moves_only) {
+      copy(operands, bytes, past_caches);
+    }
+    // Last, just before the number: the readers look at this line all the time, and take it away after each store.
+    const bool line = in_line(chunk);
+    for (uint32_t i = 0; i < step.nsend; ++i)
+      tag(place(fifos_[send[i].fifo], chunk), line) = (running_.call->signature & ~kByAddress) | operands.marks[i];
+    return reduces;
+  }
+
+  static void copy(const Operands &operands, uint64_t bytes, bool past_caches) {
+    for (uint32_t i = 0; i < operands.ndests; ++i) {
+      if (operands.dests[i] == operands.sources[0]) continue;
+      if (i == 0 && past_caches)
+        stream(operands.dests[i], operands.sources[0], bytes);
+      else
+        std::memcpy(operands.dests[i], operands.sources[0], bytes);
+    }
+  }
+
+  // Chooses the transport of what send number `i` writes, which stands at `from` already or, if null, nowhere.
+  void write(FifoEnd &end, const Chunk &chunk, bool is_input, bool is_result, const void *from, uint32_t i,
+             Operands &operands) {
+    const ChunkPlace at = place(end, chunk);
+    const uint64_t bytes = chunk.elements * running_.element_bytes;
+    operands.marks[i] = 0;
+    if (from != nullptr && goes_by_address(end, is_input, is_result, bytes)) {
+      AddressTransport::write(at, from, bytes);
+      operands.marks[i] = kByAddress;
+      end.direct = true;
+      operands.output_is_read |= !is_input;
+    } else if (in_line(chunk)) {
+      operands.dests[operands.ndests++] = LineTransport::write(at);
+    } else {
+      operands.dests[operands.ndests++] = SlotTransport::write(at, fifos_.slot_bytes());
+    }
+  }
+
+  // Where a received chunk is; `to`: where the kernel may put it, which is where the step puts it.
+  const void *read(FifoEnd &end, const ShareRange &share, const Chunk &chunk, void *to) {
+    const ChunkPlace at = place(end, chunk);
+    if (in_line(chunk)) return LineTransport::read(at);
+    if ((SlotTransport::tag(at) & kByAddress) == 0) return SlotTransport::read(at, fifos_.slot_bytes());
+    if (end.reach == Reach::kShared) return AddressTransport::read(at);
+    const uint32_t peer = context_.nccl_rank[end.source];
+    const Status copied = KernelCopyTransport::read(at, fifos_, context_.neighbours, peer, end.position + share.nchunks, to);
+    if (!copied.ok()) {
+      context_.segment.abort(copied, context_.rank);
+      context_.failed_to_read = true;
+    }
+    return to;
+  }
+
+  // Whether a chunk is sent as its address, for readers that follow it themselves or have the kernel copy.
+  bool goes_by_address(const FifoEnd &end, bool is_input, bool is_result, uint64_t bytes) const {
+    if (bytes < kLeastByAddress) return false;
+    if (is_input && !running_.keeps_input) return false;
     if (end.reach == Reach::kShared) return true;
     if (end.reach != Reach::kKernel) return false;
-    if (bytes < (rank_.cores_are_free() ? kLeastKernel : kLeastKernelCrowded)) return false;
+    if (bytes < (context_.cores_are_free ? kLeastKernel : kLeastKernelCrowded)) return false;
     // The kernel copies, which is all that is done to a result; anything else is reduced. A root would only wait. And the
     // kernel cannot stream, which is worth more where cores are short.
-    return is_result && rank_.call_->root < 0 && (rank_.cores_are_free() || !rank_.streams_);
+    return is_result && running_.call->root < 0 && (context_.cores_are_free || !running_.streams);
   }
 
-  // Where to read a chunk that was sent as an address; `to`: where the kernel may put it.
-  const void *look(HostRank::End &end, const ShareRange &share, const Chunk &chunk, void *to, uint64_t bytes) {
-    const Sight &seen = line_of(end, chunk).sight;
-    if (end.reach == Reach::kShared) return reinterpret_cast<const void *>(seen.address);
-    return fetch(end, share, chunk, to, bytes);
-  }
-
-  // Of a slot's tag, in place of the last bit of the call's signature: the slot holds an address.
-  static constexpr uint64_t kDirect = 1;
-
-  static std::atomic<uint64_t> &head_of(const HostRank::End &end, uint32_t reader) {
-    return *reinterpret_cast<std::atomic<uint64_t> *>(end.heads + reader * kLine);
-  }
-  static uint64_t least_head(const HostRank::End &end, uint32_t *slowest) {
-    uint64_t least = UINT64_MAX;
-    for (uint32_t r = 0; r < end.nreaders; ++r) {
-      const uint64_t head = head_of(end, r).load(std::memory_order_seq_cst);
-      if (head >= least) continue;
-      least = head;
-      *slowest = end.readers[r];
-    }
-    return least;
-  }
-  SlotLine &line_of(const HostRank::End &end, const Chunk &chunk) const {
-    return end.lines[rank_.slot_of(end.position + chunk.index)];
-  }
   // True if the chunk travels in its slot's line; the same at both ends.
-  bool in_line(const Chunk &chunk) const { return chunk.elements * rank_.element_bytes_ <= rank_.line_bytes_; }
-  uint64_t &tag(const HostRank::End &end, const Chunk &chunk) const {
-    return in_line(chunk) ? line_of(end, chunk).tag : end.tags[rank_.slot_of(end.position + chunk.index)];
+  bool in_line(const Chunk &chunk) const { return chunk.elements * running_.element_bytes <= fifos_.line_bytes(); }
+  ChunkPlace place(FifoEnd &end, const Chunk &chunk) const {
+    const uint64_t number = end.position + chunk.index;
+    return {end, number, fifos_.slot_of(number)};
   }
-  // Where a chunk is that travels itself.
-  void *place_of(const HostRank::End &end, const Chunk &chunk) const {
-    return in_line(chunk) ? line_of(end, chunk).data : slot(end, chunk);
+  static uint64_t &tag(const ChunkPlace &at, bool line) { return line ? LineTransport::tag(at) : SlotTransport::tag(at); }
+  static bool has_arrived(const ChunkPlace &at, bool line) {
+    if (line) return LineTransport::number(at).load(std::memory_order_seq_cst) > at.number;
+    if (at.end.seen > at.number) return true;
+    at.end.seen = SlotTransport::number(at).load(std::memory_order_seq_cst);
+    return at.end.seen > at.number;
   }
-  void *slot(const HostRank::End &end, const Chunk &chunk) const {
-    return end.slots + rank_.slot_of(end.position + chunk.index) * rank_.slot_bytes_;
-  }
+
   Progress block(uint32_t plan_rank, const Chunk &chunk) {
     channel_.blocked_on = plan_rank;
     channel_.chunk = chunk.index;
     return Progress::kBlocked;
   }
 
+  // A chunk of another call has arrived. Its writer may not have said yet what it calls.
+  Progress differs(uint32_t plan_rank, const Chunk &chunk) {
+    context_.failure = find_difference(context_.segment, context_.rank, context_.nccl_rank[plan_rank], *running_.call);
+    return context_.failure.ok() ? block(plan_rank, chunk) : Progress::kAborted;
+  }
+
   // Before another rank's memory is read. Whoever breaks the communicator may free its buffers: it sets `aborted` first,
   // then waits until nobody of its process reads.
   Progress begin_reading() {
-    if (rank_.failed_to_read_) return broken();
-    if (!direct_) return Progress::kDone;
-    Segment &segment = *rank_.context_.segment;
-    segment.show(segment.line(rank_.context_.rank).reading, 1u);
+    if (context_.failed_to_read) return broken();
+    if (!reads_memory_) return Progress::kDone;
+    Segment &segment = context_.segment;
+    segment.show(segment.line(context_.rank).reading, 1u);
     if (!segment.aborted()) return Progress::kDone;
-    segment.line(rank_.context_.rank).reading.store(0, std::memory_order_release);
+    segment.line(context_.rank).reading.store(0, std::memory_order_release);
     return broken();
   }
 
   // True if what was read may not be what the other rank sent: then nothing of it may go on.
   bool end_reading() {
-    if (!direct_) return false;
-    Segment &segment = *rank_.context_.segment;
+    if (!reads_memory_) return false;
+    Segment &segment = context_.segment;
     // The look at `aborted` comes after that, and so after all that was read.
-    segment.show(segment.line(rank_.context_.rank).reading, 0u);
-    rank_.failed_to_read_ |= segment.aborted();
-    return rank_.failed_to_read_;
+    segment.show(segment.line(context_.rank).reading, 0u);
+    context_.failed_to_read |= segment.aborted();
+    return context_.failed_to_read;
   }
 
   Progress broken() {
-    rank_.fail_all(rank_.context_.segment->abort_status(rank_.context_.rank));
+    context_.failure = context_.segment.abort_status(context_.rank);
     return Progress::kAborted;
   }
 
-  // What it reads goes to the output and nowhere else, so that chunks that follow in memory, and are there already, come with
-  // the same call.
-  const void *fetch(HostRank::End &end, const ShareRange &share, const Chunk &chunk, void *to, uint64_t bytes) {
-    if (end.position + chunk.index < end.fetched) return to;
-    const uint64_t from = line_of(end, chunk).sight.address, written = end.tail->load(std::memory_order_acquire);
-    Chunk next = chunk;
-    while (++next.index < share.nchunks && end.position + next.index < written) {
-      const Sight &sight = line_of(end, next).sight;
-      const bool follows = (tag(end, next) & kDirect) != 0 && sight.address == from + bytes;
-      if (!follows) break;
-      bytes += sight.bytes;
-    }
-    end.fetched = end.position + next.index;
-    const uint32_t peer = rank_.nccl_rank(end.source);
-    const Status copied = rank_.neighbours_.read(peer, from, to, bytes);
-    if (!copied.ok()) {
-      rank_.context_.segment->abort(copied, rank_.context_.rank);
-      rank_.failed_to_read_ = true;
-    }
-    return to;
-  }
-
-  HostRank &rank_;
-  HostRank::ChannelState &channel_;
+  ChannelContext &context_;
+  Fifos &fifos_;
+  const RunningCall &running_;
+  ChannelState &channel_;
   uint32_t receives_;
-  bool direct_ = false;  // the step reads another rank's memory
+  ChannelTimes *times_;
+  bool reads_memory_ = false;  // the step reads another rank's memory
 };
 
 }  // namespace collc

@@ -1,0 +1,58 @@
+// What the verbs of a channel work on: the running call, the channel, and what the channels of a rank share.
+#pragma once
+#include <cstdint>
+#include <vector>
+
+#include "collc/step_program.h"
+#include "control/segment.h"
+#include "host/reduce.h"
+#include "plan/call.h"
+#include "transport/fifo.h"
+
+namespace collc {
+
+// Peers of a step, at most.
+constexpr uint32_t kMostPeers = 256;
+// Chunks from here on may go by address: below, waiting for readers costs more than a copy.
+constexpr uint64_t kLeastByAddress = 4 << 10;
+
+// The collective that a rank is in.
+struct RunningCall {
+  const Call *call = nullptr;  // the last one that was begun
+  uint32_t element_bytes = 1;
+  ReduceFunction reduce = nullptr;  // of its type and operation
+  Finish finish;                    // for steps that complete a reduction
+  bool streams = false;             // the result goes past the caches
+  bool keeps_input = true;          // what is sent of the input stands until it was read
+};
+
+struct ChannelState {
+  const Step *steps = nullptr;
+  uint32_t nsteps = 0;
+  uint64_t iterations = 0;
+  Cursor at = {};
+  bool done = true;
+  uint32_t blocked_on = 0;  // plan rank
+  uint64_t chunk = 0;
+  uint64_t busy_ns = 0;  // of this call
+};
+
+// What all channels of a rank share.
+struct ChannelContext {
+  Segment &segment;
+  uint32_t rank;
+  const std::vector<uint32_t> &nccl_rank;  // by plan rank
+  const FifoRef *refs;
+  bool cores_are_free;
+  Fifos fifos;
+  Neighbours neighbours;
+  RunningCall running;
+  // The call must end, and why; the rank ends it when its verbs return.
+  Status failure;
+  bool failed_to_read = false;  // a chunk that came by address may be wrong
+};
+
+// Why a chunk of `peer` is not of this call; ok while the peer has not said yet what it calls.
+Status find_difference(const Segment &segment, uint32_t rank, uint32_t peer, const Call &call);
+
+}  // namespace collc

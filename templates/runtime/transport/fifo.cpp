@@ -1,0 +1,57 @@
+#include "transport/fifo.h"
+
+#include <algorithm>
+
+namespace collc {
+
+FifoLayout::FifoLayout(const Tables &tables, const Allocation &allocation, uint64_t begin) {
+  uint64_t at = begin;
+  for (uint32_t f = 0; f < allocation.nfifos; ++f) {
+    const Fifo &fifo = tables.fifos[allocation.first_fifo + f];
+    const uint64_t source_line = ((1 + uint64_t{allocation.slots}) * sizeof(uint64_t) + kLine - 1) / kLine * kLine;
+    FifoPlace place = {};
+    place.tail = at;
+    place.lines = at + source_line;
+    place.heads = place.lines + allocation.slots * sizeof(SlotLine);
+    at = place.heads + fifo.nreaders * kLine;
+    places_.push_back(place);
+  }
+  at = (at + kPage - 1) / kPage * kPage;
+  for (FifoPlace &place : places_) {
+    place.slots = at;
+    at += uint64_t{allocation.slots} * allocation.slot_bytes;
+  }
+  end_ = at;
+}
+
+Fifos::Fifos(const Tables &tables, const Allocation &allocation, const FifoLayout &layout, char *memory, uint32_t plan_rank)
+    : ends_(allocation.nfifos), slots_(allocation.slots), slot_bytes_(allocation.slot_bytes) {
+  if ((slots_ & (slots_ - 1)) == 0) slot_mask_ = slots_ - 1;
+  for (uint32_t f = 0; f < allocation.nfifos; ++f) {
+    const Fifo &fifo = tables.fifos[allocation.first_fifo + f];
+    FifoEnd &end = ends_[f];
+    end.tail = reinterpret_cast<std::atomic<uint64_t> *>(memory + layout[f].tail);
+    end.tags = reinterpret_cast<uint64_t *>(memory + layout[f].tail) + 1;
+    end.lines = reinterpret_cast<SlotLine *>(memory + layout[f].lines);
+    end.slots = memory + layout[f].slots;
+    end.heads = memory + layout[f].heads;
+    end.readers = tables.fifo_readers + fifo.first_reader;
+    end.nreaders = fifo.nreaders;
+    end.source = fifo.src;
+    for (uint32_t r = 0; r < fifo.nreaders; ++r)
+      if (end.readers[r] == plan_rank) end.heads += r * kLine;
+  }
+}
+
+void Fifos::connect(const Neighbours &neighbours, const std::vector<uint32_t> &nccl_rank, uint32_t plan_rank) {
+  for (FifoEnd &end : ends_) {
+    if (end.source != plan_rank) {
+      end.reach = neighbours.reach_into(nccl_rank[end.source]);
+      continue;
+    }
+    end.reach = Reach::kShared;
+    for (uint32_t r = 0; r < end.nreaders; ++r) end.reach = std::min(end.reach, neighbours.reach_of(nccl_rank[end.readers[r]]));
+  }
+}
+
+}  // namespace collc

@@ -1,0 +1,118 @@
+// FIFOs in shared memory: where they lie, and one rank's ends of them.
+//
+// Every FIFO has
+//   a line written by its source: chunks written so far (tail), and for every slot a tag: the signature of the call that
+//   wrote it, whose last bit says whether the slot holds an address. A lagging reader sees several chunks with one load;
+//   a line per slot: the chunk's address; or, instead of all that, the chunk itself with its number (from 1) and tag if it
+//   is that small: then a reader misses its cache once;
+//   a line per reader: chunks that it has read so far (head);
+//   slots * slot_bytes of data, written once and read by all readers.
+// Numbers never wrap (64 bits) and go on from call to call, so nothing is ever reset.
+#pragma once
+#include <atomic>
+#include <cstdint>
+#include <vector>
+
+#include "base/lines.h"
+#include "collc/tables.h"
+#include "transport/neighbours.h"
+
+namespace collc {
+
+// Offsets in the target's shared memory.
+struct FifoPlace {
+  uint64_t tail;
+  uint64_t lines;
+  uint64_t heads;  // of reader 0
+  uint64_t slots;
+};
+
+// A chunk that stays where it stands.
+struct ChunkAddress {
+  uint64_t address;  // in its writer's process
+  uint64_t bytes;
+};
+
+struct alignas(kLine) SlotLine {
+  static constexpr uint32_t kData = kLine - 2 * sizeof(uint64_t);
+  std::atomic<uint64_t> number;
+  uint64_t tag;
+  union {  // ordered by the number, as is the slot
+    ChunkAddress chunk;
+    unsigned char data[kData];
+  };
+};
+static_assert(sizeof(SlotLine) == kLine, "a line per slot");
+
+// Where the FIFOs of an allocation lie, from offset `begin` on.
+class FifoLayout {
+ public:
+  FifoLayout(const Tables &tables, const Allocation &allocation, uint64_t begin);
+  const FifoPlace &operator[](uint32_t fifo) const { return places_[fifo]; }
+  uint64_t end() const { return end_; }
+
+ private:
+  std::vector<FifoPlace> places_;
+  uint64_t end_ = 0;
+};
+
+// A rank's end of a FIFO.
+struct FifoEnd {
+  std::atomic<uint64_t> *tail = nullptr;
+  uint64_t *tags = nullptr;  // per slot; on the tail's line, ordered by it
+  SlotLine *lines = nullptr;
+  char *heads = nullptr;  // counters of the readers, a line apart; for a reader its own
+  char *slots = nullptr;
+  const uint32_t *readers = nullptr;
+  uint32_t nreaders = 0;
+  Reach reach = Reach::kSlots;  // of all readers into the source's memory; for a reader its own
+  bool direct = false;          // the source has sent addresses that may still be read
+  uint32_t source = 0;          // plan rank
+  uint64_t position = 0;        // chunks of earlier calls
+  uint64_t fetched = 0;         // chunks that the kernel has copied for a reader, in this call or an earlier one
+  uint64_t seen = 0;            // the peer's counter when last looked at: tail for a reader, least head for a writer
+
+  std::atomic<uint64_t> &head(uint32_t reader) const {
+    return *reinterpret_cast<std::atomic<uint64_t> *>(heads + reader * kLine);
+  }
+  // The counter of the reader that is furthest behind, and which one that is.
+  uint64_t least_head(uint32_t *slowest) const {
+    uint64_t least = UINT64_MAX;
+    for (uint32_t r = 0; r < nreaders; ++r) {
+      const uint64_t count = head(r).load(std::memory_order_seq_cst);
+      if (count >= least) continue;
+      least = count;
+      *slowest = readers[r];
+    }
+    return least;
+  }
+};
+
+// The ends of one rank, by FIFO of the allocation.
+class Fifos {
+ public:
+  Fifos() = default;
+  Fifos(const Tables &tables, const Allocation &allocation, const FifoLayout &layout, char *memory, uint32_t plan_rank);
+  // Settles how far the readers of each FIFO reach.
+  void connect(const Neighbours &neighbours, const std::vector<uint32_t> &nccl_rank, uint32_t plan_rank);
+
+  bool empty() const { return ends_.empty(); }
+  FifoEnd &operator[](uint32_t fifo) { return ends_[fifo]; }
+  const FifoEnd &operator[](uint32_t fifo) const { return ends_[fifo]; }
+  uint32_t slots() const { return slots_; }
+  uint32_t slot_bytes() const { return slot_bytes_; }
+  // Where chunk `number` of a FIFO goes. A division costs as much as a line of another core.
+  uint64_t slot_of(uint64_t number) const { return slot_mask_ != 0 ? number & slot_mask_ : number % slots_; }
+  // Up to so many bytes a chunk travels in its slot's line; the same at both ends.
+  uint32_t line_bytes() const { return line_bytes_; }
+  void leave_lines_out() { line_bytes_ = 0; }
+
+ private:
+  std::vector<FifoEnd> ends_;
+  uint32_t slots_ = 0;
+  uint32_t slot_mask_ = 0;  // 0: slots_ is no power of two
+  uint32_t slot_bytes_ = 0;
+  uint32_t line_bytes_ = SlotLine::kData;
+};
+
+}  // namespace collc

@@ -1,0 +1,68 @@
+// How one chunk of a FIFO gets from its writer to its readers: four transports of one shape.
+//
+//   number(at)     the counter that says that the chunk is there, for both ends
+//   tag(at)        the signature of the writer's call; kByAddress in place of its last bit
+//   write(at, ...) where the writer puts the bytes; null if they stay where they stand
+//   read(at, ...)  where the reader finds them
+//
+// Both ends choose alike: Line by the size of the chunk; else the tag says whether there is an address, and the reach of the
+// reader whether it follows the address itself or has the kernel copy. Nothing here is virtual: a chunk of a small call takes
+// as long as a few loads.
+#pragma once
+#include "transport/fifo.h"
+
+namespace collc {
+
+// Of a tag, in place of the last bit of the call's signature: the slot's line holds an address.
+constexpr uint64_t kByAddress = 1;
+
+// One chunk in a FIFO.
+struct ChunkPlace {
+  FifoEnd &end;
+  uint64_t number;  // chunks before it
+  uint64_t slot;
+
+  SlotLine &line() const { return end.lines[slot]; }
+};
+
+// In the slot's line, with number and tag: a reader misses its cache once.
+struct LineTransport {
+  static std::atomic<uint64_t> &number(const ChunkPlace &at) { return at.line().number; }
+  static uint64_t &tag(const ChunkPlace &at) { return at.line().tag; }
+  static void *write(const ChunkPlace &at) { return at.line().data; }
+  static const void *read(const ChunkPlace &at) { return at.line().data; }
+};
+
+// In the slot.
+struct SlotTransport {
+  static std::atomic<uint64_t> &number(const ChunkPlace &at) { return *at.end.tail; }
+  static uint64_t &tag(const ChunkPlace &at) { return at.end.tags[at.slot]; }
+  static void *write(const ChunkPlace &at, uint32_t slot_bytes) { return at.end.slots + at.slot * slot_bytes; }
+  static const void *read(const ChunkPlace &at, uint32_t slot_bytes) { return write(at, slot_bytes); }
+};
+
+// Where it stands, for readers in the writer's process. The writer's call ends after its readers have read.
+struct AddressTransport {
+  static std::atomic<uint64_t> &number(const ChunkPlace &at) { return SlotTransport::number(at); }
+  static uint64_t &tag(const ChunkPlace &at) { return SlotTransport::tag(at); }
+  static void *write(const ChunkPlace &at, const void *from, uint64_t bytes) {
+    at.line().chunk = {reinterpret_cast<uint64_t>(from), bytes};
+    return nullptr;
+  }
+  static const void *read(const ChunkPlace &at) { return reinterpret_cast<const void *>(at.line().chunk.address); }
+};
+
+// The same for readers in other processes: the kernel copies the chunk to where the reader wants it.
+struct KernelCopyTransport {
+  static std::atomic<uint64_t> &number(const ChunkPlace &at) { return SlotTransport::number(at); }
+  static uint64_t &tag(const ChunkPlace &at) { return SlotTransport::tag(at); }
+  static void *write(const ChunkPlace &at, const void *from, uint64_t bytes) {
+    return AddressTransport::write(at, from, bytes);
+  }
+  // Copies to `to`. Chunks that follow it in memory too, up to number `limit`, and are there already, come with the same
+  // call: the reader has room for them behind `to`. `peer`: the writer's NCCL rank.
+  static Status read(const ChunkPlace &at, const Fifos &fifos, const Neighbours &neighbours, uint32_t peer, uint64_t limit,
+                     void *to);
+};
+
+}  // namespace collc
