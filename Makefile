@@ -9,7 +9,7 @@ DEMO := build/demo
 JOBS ?= $(shell nproc --all 2>/dev/null || echo 2)
 
 .PHONY: help setup demo test lint types unit format golden test-wheel clean
-.PHONY: sanitize chaos chaos-protocols fuzz fuzz-libraries bench-peers bench-references bench-waiting bench-packing packing-sweep bench-pacing bench-tune bench-defaults bench-torch cuda-kernels blink test-nccl-tests validate gpu-check gpu-check-torch gpu-check-tables test-torch test-torch-suite
+.PHONY: sanitize chaos chaos-protocols fuzz fuzz-libraries bench-peers bench-references bench-waiting bench-small-call bench-packing packing-sweep bench-pacing bench-tune bench-defaults bench-torch cuda-kernels blink test-nccl-tests validate gpu-check gpu-check-torch gpu-check-tables test-torch test-torch-suite
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -114,6 +114,10 @@ bench-references: setup  ## the host target beside references of one copy (threa
 
 bench-waiting: setup  ## 2 pinned ranks beside a build that only spins, and the CPU time of 8 ranks that wait
 	$(BIN)/python benchmarks/waiting.py --write docs/measurements/waiting.md
+
+bench-small-call: setup  ## instructions and time of a 1 KiB call beside another build; BEFORE=LIB AFTER=LIB of benchmarks/pair.yaml
+	@test -n "$(BEFORE)" -a -n "$(AFTER)" || { echo "say BEFORE=LIB AFTER=LIB: benchmarks/small_call.py tells which" >&2; exit 2; }
+	$(BIN)/python benchmarks/small_call.py --before $(BEFORE) --after $(AFTER)
 
 bench-tune: setup  ## is what collc tune chooses within 10% of the best? On an idle machine
 	$(BIN)/python benchmarks/tune.py --write docs/measurements/tune.md
