@@ -144,7 +144,7 @@ def compile_topology(
         parts: list[Parts] = []
 
         def start() -> None:
-            """What can be wrong with the input has been found: the compilers run beside the choice of programs."""
+            """All errors of the input have been found by now: compilers run while programs are chosen."""
             parts.append(running.enter_context(Parts(kind, cuda=request.cuda, counters=request.counters)))
 
         contents = library_contents(
@@ -180,12 +180,12 @@ def choose_target(
 ) -> tuple[TargetKind, str | None]:
     """The target, and a line for the user where we chose it. `model` is the option given that describes GPUs."""
     if wanted is TargetKind.HOST and cuda is not None:
-        raise UsageError("--cuda chooses the compilers of --target cuda", hint="leave one of them out")
+        raise UsageError("--cuda chooses the compilers of --target cuda", hint="omit one of them")
     if wanted is TargetKind.HOST and counters:
         raise UsageError("--counters is for --target cuda", hint="libraries for host count without it")
     if wanted is TargetKind.HOST and model is not None:
         raise UsageError(
-            f"{model} describes GPUs, for --target cuda", hint="leave one of them out; `collc tune` measures a host"
+            f"{model} describes GPUs, for --target cuda", hint="omit one of them; `collc tune` measures a host"
         )
     if wanted is not None or cuda is not None or counters:
         return wanted or TargetKind.CUDA, None

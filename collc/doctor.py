@@ -69,7 +69,7 @@ def _compiler() -> Finding:
     use = "--target host"
     chosen = os.environ.get("COLLC_CXX")
     if not any(find_program(name) for name in ([chosen] if chosen else ["g++", "clang++"])):
-        reason = f"COLLC_CXX names {chosen!r}, which is no command" if chosen else "no C++ compiler found"
+        reason = f"COLLC_CXX names {chosen!r}, which is not a command" if chosen else "no C++ compiler found"
         return Finding("C++ compiler", MISSING, reason, use, INSTALL_CXX)
     try:
         compiler = find_cxx()
@@ -140,7 +140,7 @@ def _cache() -> Finding:
     try:
         check_cache()
     except CacheProblem as problem:
-        hint = "set COLLC_CACHE to a folder that this user alone can write to; until then every run builds anew"
+        hint = "set COLLC_CACHE to a folder that this user alone can write to; until then every run rebuilds everything"
         return Finding("build cache", BROKEN, str(problem), use, hint)
     return Finding("build cache", OK, str(cache_dir()), use)
 

@@ -1,4 +1,4 @@
-"""Files that people name as input: ordinary files of a bounded size, or one line that says what is there instead."""
+"""Input files that users name: regular files of a limited size; anything else is refused with one line."""
 
 from __future__ import annotations
 
@@ -21,14 +21,16 @@ _KINDS = {
 
 
 def open_input(path: Path, *, limit: int | None = None) -> BinaryIO:
-    """Opens an ordinary file for reading. Nothing else is waited for or read: a pipe may never say anything, a device
+    """Opens a regular file for reading.
+
+    Anything else is refused without waiting for it or reading it: a pipe may never send anything, and a device may
     never end.
 
     Args:
-        limit: the most bytes that it may have.
+        limit: the maximum size in bytes.
 
     Raises:
-        CollcError: it is something else, or larger.
+        CollcError: the file is of another kind, or larger.
         OSError: it cannot be opened.
     """
     # Without O_NONBLOCK opening a pipe waits for its writer; O_NOCTTY: a terminal must not become this process's own.
@@ -42,7 +44,7 @@ def open_input(path: Path, *, limit: int | None = None) -> BinaryIO:
                 raise _refusal(path, kind) from None
         raise
     except ValueError as error:  # a NUL in the name
-        raise CollcError(f"is no name of a file: {error}", where=str(path), hint="check the name") from None
+        raise CollcError(f"is not a valid file name: {error}", where=str(path), hint="check the name") from None
     try:
         found = os.fstat(handle)
         if not stat.S_ISREG(found.st_mode):
@@ -56,7 +58,7 @@ def open_input(path: Path, *, limit: int | None = None) -> BinaryIO:
 
 
 def read_input(path: Path, *, limit: int) -> bytes:
-    """The bytes of an ordinary file, at most `limit`; raises as `open_input`."""
+    """The bytes of a regular file, at most `limit`; raises the errors of `open_input`."""
     with open_input(path, limit=limit) as file:
         try:
             data = file.read(limit + 1)
@@ -70,8 +72,8 @@ def read_input(path: Path, *, limit: int) -> bytes:
 
 
 def _refusal(path: Path, kind: int) -> CollcError:
-    what, hint = _KINDS.get(kind, ("no ordinary file", "name a file"))
-    return CollcError(f"is {what}, not an ordinary file", where=str(path), hint=hint)
+    what, hint = _KINDS.get(kind, ("a special file", "name a file"))
+    return CollcError(f"is {what}, not a regular file", where=str(path), hint=hint)
 
 
 def _too_large(path: Path, limit: int) -> CollcError:

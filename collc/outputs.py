@@ -16,7 +16,7 @@ def check_output(path: Path, *, replaced: bool = True) -> None:
     """Refuses a file that could not be written.
 
     Args:
-        replaced: the file is written beside and renamed, so what is there may be an ordinary file alone.
+        replaced: the file is written under another name and renamed, so only a regular file may be there.
 
     Raises:
         CollcError: it is a folder, its folder is missing, or may not be written to.
@@ -25,10 +25,10 @@ def check_output(path: Path, *, replaced: bool = True) -> None:
     if path.is_dir():
         raise CollcError("cannot write: this is a folder", where=where, hint="name a file in it")
     if not folder.is_dir():
-        raise CollcError(f"cannot write: there is no folder {folder}", where=where, hint="make the folder first")
+        raise CollcError(f"cannot write: there is no folder {folder}", where=where, hint="create the folder first")
     if path.exists() and not path.is_file():
         if replaced:
-            raise CollcError("cannot write: this is no ordinary file", where=where, hint="name another")
+            raise CollcError("cannot write: this is not a regular file", where=where, hint="name another")
         return
     if not os.access(folder if replaced or not path.exists() else path, os.W_OK, effective_ids=True):
         raise CollcError("cannot write: permission denied", where=where, hint="choose another folder")

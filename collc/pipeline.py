@@ -236,6 +236,6 @@ def wanted_programs(
             continue
         for root in range(nranks) if roots is None else dict.fromkeys(roots):
             if not 0 <= root < nranks:
-                raise UsageError(f"root {root} is no rank of 0..{nranks - 1}")
+                raise UsageError(f"root {root} is not a rank of 0..{nranks - 1}")
             wanted.append((collective, root))
     return wanted

@@ -1,4 +1,4 @@
-"""How collc starts other programs: never one that merely lies in the current folder.
+"""Starts other programs, but never one from the current folder unless it was named.
 
 Python puts the current folder before its own library for ``-m`` and ``-c``, and an empty entry of PATH or PYTHONPATH
 means the current folder too. A `ctypes.py` or a `g++` that somebody left there must not run because a command was given
@@ -39,7 +39,7 @@ def python_script(script: str | Path, *arguments: str) -> list[str]:
 
 
 def safe_environment(environment: Mapping[str, str] | None = None) -> dict[str, str]:
-    """An environment whose search paths name no folder by where a process happens to stand.
+    """An environment whose search paths do not depend on the current folder.
 
     Entries of PATH and PYTHONPATH that are empty mean the current folder, and mostly by accident
     (``PATH=$PATH:$UNSET``); they go. A relative entry of PYTHONPATH stays, made absolute: somebody wrote it.
@@ -54,7 +54,7 @@ def safe_environment(environment: Mapping[str, str] | None = None) -> dict[str, 
 
 
 def find_program(name: str) -> str | None:
-    """The absolute path of a command: of PATH without its relative entries, or of a name with a slash as it stands."""
+    """The absolute path of a command: of PATH without its relative entries, or of a name with a slash, as it is."""
     if os.path.dirname(name):
         found = shutil.which(name)
         return os.path.abspath(found) if found else None

@@ -15,7 +15,7 @@ import sys
 
 def main() -> None:
     """Loads this very package as `collc` and calls the module's `main()`."""
-    # Ctrl-C reaches every process of the terminal. The command that started this one says so; a traceback from each
+    # Ctrl-C reaches every process of the terminal. The command that started this one reports it; a traceback from each
     # rank would bury its line. The signals were blocked until here, for the time in which Python itself starts.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT, signal.SIGTERM})

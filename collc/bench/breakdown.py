@@ -26,14 +26,14 @@ class ChannelShare:
 
 
 def check_counts(library: Path, manifest: Mapping[str, Any]) -> None:
-    """Whether a library can tell where its time goes: on the host always, on CUDA if its kernels were built to count.
+    """Whether a library can measure where its time goes: always on the host, on CUDA if its kernels have counters.
 
     Raises:
         UsageError: they were not.
     """
     if manifest["target"] == "cuda" and not manifest.get("counters"):
         raise UsageError(
-            "the kernels of this library do not count where their time goes",
+            "the kernels of this library have no counters",
             where=str(library),
             hint="build it with `collc compile TOPO --target cuda --counters`",
         )

@@ -1,4 +1,4 @@
-"""Which library a command means when none is named, and which NCCL stands behind it."""
+"""The library that a command uses when none is named, and the NCCL that it forwards to."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def find_library(named: Path | None) -> Path:
     Raises:
         UsageError: if the file does not exist, or there is none or more than one to choose from, or the one that nobody
             named may be another user's: what is found here is run.
-        CollcError: it is no ordinary file.
+        CollcError: it is not a regular file.
     """
     if named is not None:
         if named.is_dir():
@@ -41,7 +41,7 @@ def find_library(named: Path | None) -> Path:
 
 
 def whose(path: Path) -> str:
-    """Who else than this user and the superuser can have put the file there, or written it; "" if nobody."""
+    """Users other than this one and the superuser who can have placed or written the file; "" if none."""
     for what, where in (("it", path), ("the folder", path.resolve().parent)):
         found = where.stat()
         if found.st_uid not in (os.geteuid(), 0):

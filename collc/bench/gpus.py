@@ -166,7 +166,7 @@ class Ranks:
         ]
 
     def _call(self, times: int, case: Case, places: list[tuple[GpuBuffer, GpuBuffer, int, int]]) -> None:
-        """The collective so many times on all ranks, to the end."""
+        """Runs the collective this many times on all ranks and waits for the end."""
         lib, op = self.nccl.lib, OPS[case.op] if case.op else 0
         for _ in range(times):
             self.nccl.check(lib.ncclGroupStart(), "ncclGroupStart")

@@ -15,7 +15,7 @@ from collc.errors import UsageError
 class Place:
     """Where a launcher put this process.
 
-    `here` is the number of ranks on this machine where the launcher tells it. `job` is a text that the ranks of this
+    `here` is the number of ranks on this machine if the launcher gives it. `job` is a text that the ranks of this
     job share, and no other job on the machine.
     """
 
@@ -90,7 +90,7 @@ def _place(launcher: _Launcher, environment: Mapping[str, str]) -> Place | None:
     if size == 1:
         return None
     if rank >= size:
-        raise UsageError(f"{launcher.rank}={rank} is no rank of {launcher.size}={size}", where=launcher.name)
+        raise UsageError(f"{launcher.rank}={rank} is not a rank of {launcher.size}={size}", where=launcher.name)
     if here is not None and here != size:
         raise UsageError(
             f"{here} of the job's {size} ranks are on this machine, and a host library joins ranks of one machine",
@@ -105,7 +105,7 @@ def _ranks_here(launcher: _Launcher, environment: Mapping[str, str], size: int) 
         nodes = environment.get("SLURM_STEP_NUM_NODES")
         if nodes is None:
             return None
-        # How a step's tasks lie on its nodes has a notation of its own; all that matters is whether it is one node.
+        # Slurm has its own notation for tasks per node; all that matters is whether there is one node.
         return size if nodes == "1" else size // max(1, _number(environment, "SLURM_STEP_NUM_NODES"))
     return _number(environment, launcher.here) if launcher.here in environment else None
 
@@ -113,7 +113,7 @@ def _ranks_here(launcher: _Launcher, environment: Mapping[str, str], size: int) 
 def _number(environment: Mapping[str, str], name: str) -> int:
     text = environment[name]
     if not (text.isascii() and text.isdigit() and len(text) < 10):
-        raise UsageError(f"{name}={text!r} is no number of ranks")
+        raise UsageError(f"{name}={text!r} is not a number of ranks")
     return int(text)
 
 

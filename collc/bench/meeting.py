@@ -67,7 +67,7 @@ def gather(place: Place) -> list[Line]:
             listener.bind(address_of(place))
         except OSError:
             raise RunError(
-                "another benchmark of this job runs", where=place.launcher, hint="tell jobs apart by COLLC_COMM_ID"
+                "another benchmark of this job runs", where=place.launcher, hint="give each job its own COLLC_COMM_ID"
             ) from None
         listener.listen(place.size)
         while len(found) < place.size - 1:
@@ -79,7 +79,7 @@ def gather(place: Place) -> list[Line]:
                 raise RunError(
                     f"ranks {', '.join(map(str, missing))} of {place.size} did not come within {patience():.0f} s",
                     where=place.launcher,
-                    hint="all ranks run on one machine; where they do, give them the same COLLC_COMM_ID",
+                    hint="all ranks must run on one machine; if they do, give them the same COLLC_COMM_ID",
                 ) from None
             if line is not None:
                 undo.callback(line[1].close)
@@ -102,7 +102,7 @@ def _welcome(connection: socket.socket, place: Place, known: set[int]) -> tuple[
     rank = int(hello["rank"])
     if rank in known:
         line.close()
-        raise RunError(f"two processes say that they are rank {rank}", where=place.launcher)
+        raise RunError(f"two processes claim to be rank {rank}", where=place.launcher)
     connection.settimeout(None)
     return rank, line
 
@@ -129,7 +129,7 @@ def join(place: Place) -> Line:
             raise RunError(
                 f"rank 0 did not come within {patience():.0f} s",
                 where=f"{place.launcher}, rank {place.rank}",
-                hint="all ranks run on one machine; where they do, give them the same COLLC_COMM_ID",
+                hint="all ranks must run on one machine; if they do, give them the same COLLC_COMM_ID",
             )
         time.sleep(0.02)
 

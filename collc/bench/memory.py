@@ -1,4 +1,4 @@
-"""Whether this machine can hold the buffers of a run."""
+"""Whether the buffers of a run fit in this machine's memory."""
 
 from __future__ import annotations
 

@@ -117,12 +117,12 @@ def run_bench(request: BenchRequest, report: Callable[[Row], None], place: Place
 def _orders(request: BenchRequest, sizes: Sequence[int], nranks: int, held: set[str]) -> Iterator[dict[str, Any]]:
     for collective in request.collectives:
         if collective.value not in held:
-            raise UsageError(f"the library holds no {collective.value}", hint=f"it holds {', '.join(sorted(held))}")
+            raise UsageError(f"the library has no {collective.value}", hint=f"it has {', '.join(sorted(held))}")
         roots: Sequence[int] = [-1]
         if collective.rooted:
             roots = range(nranks) if request.root is None else [request.root]
             if request.root is not None and not 0 <= request.root < nranks:
-                raise UsageError(f"root {request.root} is no rank of 0..{nranks - 1}")
+                raise UsageError(f"root {request.root} is not a rank of 0..{nranks - 1}")
         for kind in request.types:
             for op in request.ops if collective.reduces else [None]:
                 for root in roots:

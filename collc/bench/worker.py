@@ -25,7 +25,7 @@ from collc.collectives.blocks import in_place_offsets
 from collc.collectives.model import Collective
 from collc.errors import CollcError, RunError
 
-GUARD = 64  # bytes on both sides of every buffer that nobody may touch
+GUARD = 64  # bytes on both sides of every buffer that must not be touched
 _GUARD_BYTE, UNWRITTEN = 0xC3, 0xA5
 
 
@@ -53,7 +53,7 @@ FAILURES = (CollcError, MemoryError, OSError)
 
 
 def said(error: BaseException) -> str:
-    """A failure as its rank tells it, with what to do."""
+    """The message of a failure, with a hint."""
     if isinstance(error, MemoryError):
         return str(RunError(f"no memory for its buffers: {error}".rstrip(": "), hint="choose a smaller -e"))
     if isinstance(error, OSError):
@@ -81,7 +81,7 @@ def count_wrong(case: Case, rank: int, send: Buffer, recv: Buffer, recv_at: int)
     """Elements that are not what one call on a fresh input and an unwritten output leaves.
 
     Raises:
-        RunError: something beside the buffers was written.
+        RunError: memory outside the buffers was written.
     """
     if not (send.intact() and recv.intact()):
         raise RunError(f"{case.collective.value} wrote outside its buffer", where=f"rank {rank}")

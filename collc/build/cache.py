@@ -42,7 +42,7 @@ def cache_dir() -> Path:
         return Path(base) / "collc"
     try:
         return Path.home() / ".cache" / "collc"
-    except RuntimeError:  # no HOME, and nobody by this user's number
+    except RuntimeError:  # no HOME, and no account with this user's number
         return Path("/nonexistent/.cache/collc")
 
 
@@ -179,7 +179,7 @@ def _root() -> Path:
 
 
 def _make(folder: Path) -> None:
-    """The folder and what it lies in, for this user to write to, whatever the umask says."""
+    """Creates the folder and its parents, writable only by this user, whatever the umask is."""
     if folder.is_dir():
         return
     if folder.parent != folder:
@@ -191,7 +191,7 @@ def _make(folder: Path) -> None:
 def _distrust(folder: Path) -> None:
     found = folder.stat()
     if not stat.S_ISDIR(found.st_mode):
-        raise CacheProblem(f"the build cache {folder} is no folder")
+        raise CacheProblem(f"the build cache {folder} is not a folder")
     if found.st_uid not in (os.geteuid(), 0):
         raise CacheProblem(f"the build cache is not safe: {folder} belongs to another user")
     if found.st_mode & _WRITERS:
@@ -212,7 +212,7 @@ def _folder(root: Path, names: Sequence[str]) -> Path:
                     shutil.rmtree(folder)
                 else:
                     folder.unlink()
-                _LOG.warning("%s in the build cache could be written by others: it is built anew", folder)
+                _LOG.warning("%s in the build cache could have been written by others: rebuilding it", folder)
             _make(folder)
         except OSError as error:
             raise CacheProblem(f"the build cache {root} cannot be written: {error.strerror}") from None
@@ -220,14 +220,14 @@ def _folder(root: Path, names: Sequence[str]) -> Path:
 
 
 def _is_ours(file: Path) -> bool:
-    """Whether it is a file that this user or the superuser wrote, and nobody else can write to."""
+    """Whether the file belongs to this user or the superuser, and nobody else can write to it."""
     try:
         found = file.lstat()
     except OSError:
         return False
     if stat.S_ISREG(found.st_mode) and found.st_uid in (os.geteuid(), 0) and not found.st_mode & _WRITERS:
         return True
-    _LOG.warning("%s in the build cache is not this user's alone: it is built anew", file)
+    _LOG.warning("%s in the build cache can be written by other users: rebuilding it", file)
     return False
 
 
@@ -236,7 +236,7 @@ def _say(text: str) -> None:
     if text in _SAID:
         return
     _SAID.add(text)
-    _LOG.warning("%s: this run builds in a temporary folder; COLLC_CACHE names another cache", text)
+    _LOG.warning("%s: this run builds in a temporary folder; set COLLC_CACHE to use another cache", text)
 
 
 @cache
@@ -248,7 +248,7 @@ def _private() -> Path:
             atexit.register(_end, folder, os.getpid())
     except OSError as error:
         raise BuildError(
-            f"no temporary folder can be made: {error.strerror}", hint="set COLLC_CACHE or TMPDIR to a folder"
+            f"cannot create a temporary folder: {error.strerror}", hint="set COLLC_CACHE or TMPDIR to a folder"
         ) from None
     return Path(folder)
 

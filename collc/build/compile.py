@@ -216,7 +216,7 @@ def _link(compiler: Compiler, objects: Sequence[Path], made: Path) -> None:
 
 
 def _install(linked: Path, out: Path) -> None:
-    """Copies beside the destination and renames, so that a running job never sees half a library."""
+    """Copies to a temporary name and renames, so that a running job never sees half a library."""
     try:
         with written_aside(out, 0o755) as aside:
             shutil.copyfile(linked, aside)

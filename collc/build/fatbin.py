@@ -27,7 +27,7 @@ class Image:
     Args:
         kind: "elf" for machine code, "ptx".
         sm: the number of the architecture: 90.
-        path: in the cache, whose folder's name tells its content.
+        path: in the cache, in a folder whose name identifies the content.
         compiler: what made it, with its release: "nvcc 13.0".
         driver: the oldest driver that loads it.
     """

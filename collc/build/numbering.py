@@ -33,7 +33,7 @@ def live_numbering(contents: Library, library: Path, machine: Topology, links: s
         names: Sequence[str] = contents.manifest["gpus"]
         return [names.index(document.graph.vertices[mapping[rank]].name) for rank in graph.ranks]
     raise RunError(
-        f"it holds no plan for all {graph.nranks} GPUs of {machine.name}",
+        f"it has no plan for all {graph.nranks} GPUs of {machine.name}",
         where=str(library),
-        hint="compile it for this type of machine, with the whole machine among its allocations",
+        hint="compile it for this type of machine and include the whole machine in its allocations",
     )

@@ -23,7 +23,7 @@ MINIMUM_DRIVER = {11: "450.80.02", 12: "525.60.13", 13: "580.65.06"}
 
 @dataclass(frozen=True)
 class Nvcc:
-    """A CUDA compiler: its command, release (13.0), the line that tells builds apart, its sm numbers in order."""
+    """A CUDA compiler: its command, release (13.0), the line that identifies the build, its sm numbers in order."""
 
     path: str
     release: str

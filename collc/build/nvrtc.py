@@ -29,7 +29,7 @@ FLAGS = ("-std=c++17", "--ptxas-options=-v")
 
 @dataclass(frozen=True)
 class Nvrtc:
-    """A runtime compiler: its library, release (12.9), what tells builds apart, its sm numbers in order."""
+    """A runtime compiler: its library, release (12.9), what identifies the build, its sm numbers in order."""
 
     path: str
     release: str
@@ -93,7 +93,7 @@ def _examine(path: str) -> Nvrtc:
         raise BuildError(f"cannot load NVRTC: {error}", where=path, hint=INSTALL_NVRTC) from error
     if failed or major.value != 12:
         raise BuildError(f"is NVRTC {major.value}.{minor.value}, not 12", where=path, hint=INSTALL_NVRTC)
-    # The library does not tell its build, so its size must.
+    # The library does not report its build, so its size identifies it.
     release = f"{major.value}.{minor.value}"
     version = f"NVRTC {release}, {Path(path).stat().st_size} bytes"
     return Nvrtc(path, release, version, tuple(str(n) for n in sorted(numbers)))

@@ -10,8 +10,8 @@ _NAME = "solution.json"
 
 
 @dataclass(frozen=True)
-class PlanShelf:
-    """Keeps what `collc.packing.plan` finds; see `collc.packing.keep.Shelf`."""
+class SolutionCache:
+    """The solutions that `collc.packing.plan` finds, in the build cache; a `collc.packing.keep.SolutionStore`."""
 
     def get(self, key: str) -> str | None:
         """The text under `key`, or None."""
@@ -19,5 +19,5 @@ class PlanShelf:
         return None if data is None else data.decode(errors="replace")
 
     def put(self, key: str, text: str) -> None:
-        """Keeps `text` where the cache can be written."""
+        """Stores `text` if the cache can be written."""
         keep(key, _NAME, text.encode())

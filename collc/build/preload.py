@@ -22,7 +22,7 @@ from collc.build.cache import CacheProblem, content_key, safe_folder
 from collc.errors import CollcError, RunError
 from collc.inputs import open_input
 
-# What the loader takes as it stands, in a list, in a message and in its own output.
+# Characters that the loader takes literally, in a list, in a message and in its own output.
 _PLAIN = re.compile(r"[A-Za-z0-9_./+,@%=~-]+")
 _MOST_SCRIPTS = 5  # as Linux: a script's interpreter may be a script
 _PT_INTERP = 3
@@ -95,18 +95,18 @@ def check_preload(program: Path, library: str, environment: Mapping[str, str]) -
     where = str(program) if path == program else f"{program}, a script of {path}"
     own = _read(Path(library))
     if own is None:
-        raise RunError("is no library", where=library, hint="name one that `collc compile` wrote")
+        raise RunError("is not a library", where=library, hint="give a file that `collc compile` wrote")
     if own.kind != elf.kind:
         raise RunError(f"is for {elf.machine()}, the library for {own.machine()}", where=where, hint="compile it there")
     if elf.loader is None:
         if re.match(r"ld[-.]", path.name):
             return  # the loader itself, told to start a program
         hint = "start the program that calls NCCL, which must be linked dynamically"
-        raise RunError("is linked statically: it takes no preloaded library", where=where, hint=hint)
+        raise RunError("is linked statically: it cannot load a preloaded library", where=where, hint=hint)
     if _gains_rights(path):
-        hint = "start it as the user whose rights it has, and what it starts within it"
+        hint = "run it as the user whose privileges it has"
         raise RunError(
-            "runs with other rights than yours: the system ignores LD_PRELOAD for it", where=where, hint=hint
+            "runs with privileges that you do not have: the system ignores LD_PRELOAD for it", where=where, hint=hint
         )
     _ask_loader(elf.loader, path, library, environment)
 
@@ -192,5 +192,5 @@ def _ask_loader(loader: str, program: Path, library: str, environment: Mapping[s
     said = [line for line in done.stderr.decode(errors="replace").splitlines() if line.strip()]
     told = next((line for line in said if library in line), said[0] if said else "the loader does not list it")
     raise RunError(
-        f"cannot be loaded into {program}: {told.strip()}", where=library, hint="`collc doctor` may tell more"
+        f"cannot be loaded into {program}: {told.strip()}", where=library, hint="`collc doctor` may show the cause"
     )

@@ -33,7 +33,7 @@ def find_cxx() -> Compiler:
         if path:
             return Compiler(path, _ask(path, "--version"), _ask(path, "-dumpmachine"))
     if chosen:
-        raise BuildError(f"COLLC_CXX names {chosen!r}, which is no command", hint="set it to a C++17 compiler")
+        raise BuildError(f"COLLC_CXX names {chosen!r}, which is not a command", hint="set it to a C++17 compiler")
     raise BuildError("no C++ compiler found", hint="install g++ 10 or newer, or set COLLC_CXX")
 
 
@@ -47,7 +47,7 @@ def _ask(path: str, option: str) -> str:
         raise BuildError(f"cannot run it: {reason}", where=where, hint=hint) from None
     if done.returncode != 0 or not done.stdout:
         problem = f"`{option}` failed with status {done.returncode}" if done.returncode else f"`{option}` says nothing"
-        raise BuildError(f"is no C++ compiler: {problem}", where=where, hint=hint)
+        raise BuildError(f"is not a C++ compiler: {problem}", where=where, hint=hint)
     return done.stdout.splitlines()[0].strip()
 
 

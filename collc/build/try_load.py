@@ -1,6 +1,6 @@
 """Opens the shared library that it is given, in a process of its own: ``try_load.py LIBRARY``.
 
-A program by itself, of the standard library alone. Whoever cannot open it says why on stderr, with status 1.
+A separate program that uses only the standard library. If it cannot open the library, it prints why, with status 1.
 """
 
 from __future__ import annotations

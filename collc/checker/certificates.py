@@ -60,7 +60,7 @@ def _cut_bound(graph: PlanGraph, collective: Collective, root: int | None, cut: 
     side = _vertex_set(graph, cut.side, where)
     inside = sum(1 for r in graph.ranks if r in side)
     if not 0 < inside < graph.nranks:
-        raise CertificateError(f"a cut holds some but not all GPUs, this side holds {inside}", where=where)
+        raise CertificateError(f"a cut contains some but not all GPUs, this side contains {inside}", where=where)
     leaving = _sum(x.gbps for x in graph.links if x.src in side and x.dst not in side)
     entering = _sum(x.gbps for x in graph.links if x.dst in side and x.src not in side)
     if not collective.uses_trees:
@@ -68,7 +68,7 @@ def _cut_bound(graph: PlanGraph, collective: Collective, root: int | None, cut: 
     if collective.both_phases:
         return min(leaving, entering)
     if root is not None and root not in side:
-        raise CertificateError(f"the side does not hold the root {graph.vertices[root].name}", where=where)
+        raise CertificateError(f"the side does not contain the root {graph.vertices[root].name}", where=where)
     crossing = entering if collective.inward else leaving
     return graph.nranks * crossing / inside if collective.per_rank else crossing
 
@@ -84,7 +84,7 @@ def _partition_bound(graph: PlanGraph, collective: Collective, partition: Partit
         at = f"{where}.parts[{i}]"
         side = _vertex_set(graph, part, at)
         if not any(v < graph.nranks for v in side):
-            raise CertificateError("this part holds no GPU", where=at)
+            raise CertificateError("this part contains no GPU", where=at)
         for v in sorted(side):
             if place[v] >= 0:
                 raise CertificateError(f"{graph.vertices[v].name} is in two parts", where=at)

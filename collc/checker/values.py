@@ -39,7 +39,7 @@ def parse_json(text: str | bytes, fail: Callable[[str], NoReturn], most_values: 
         fail(f"more than {most_values} values")
     spend(8 * values)
     try:
-        return json.loads(text, object_pairs_hook=pairs, parse_constant=lambda name: fail(f"{name} is no JSON"))
+        return json.loads(text, object_pairs_hook=pairs, parse_constant=lambda name: fail(f"{name} is not JSON"))
     except RecursionError:
         fail("nested too deeply")
     except ValueError as error:

@@ -21,7 +21,7 @@ from collc.pipeline import Recorder, lower, lower_spread
 from collc.schedule.trees import schedule_trees
 from collc.topology.model import PlanGraph
 
-# Candidates that a library for tuning holds beside the packed trees.
+# Candidates that a library for tuning has in addition to the packed trees.
 TUNED_KINDS = ("rings", "ring", "double-binary", "one-hop")
 
 # Up to this many bytes, all ranks together, an all_reduce hands every input to everyone. Every rank then reduces this

@@ -1,4 +1,4 @@
-"""What a library should hold, and the graphs and proven plans that this asks for."""
+"""The requested contents of a library, and the graphs and proven plans that they need."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from collc.topology.model import PlanGraph
 
 @dataclass(frozen=True)
 class LibraryRequest:
-    """What a library should hold.
+    """The requested contents of a library.
 
     Args:
         topology: a path or a zoo name.
@@ -72,7 +72,7 @@ def find_graphs(request: LibraryRequest, status: Callable[[str], None]) -> tuple
         names = [graph.vertices[rank].name for rank in graph.ranks]
         graphs, sets = [graph], written_set(topology, names)
     elif request.gpus is not None:
-        raise UsageError("--allocations chooses the sets of GPUs", hint="leave --gpus out")
+        raise UsageError("--allocations chooses the sets of GPUs", hint="omit --gpus")
     else:
         found = allocations(topology, request.allocations, request.links)
         graphs, sets = [a.graph for a in found], served_sets(topology, found, request.links)
@@ -93,7 +93,7 @@ def pack_allocation(
     """Packs and proves the plans of one allocation."""
     if request.roots is not None and not any(collective.rooted for collective in request.collectives):
         names = ", ".join(collective.value for collective in request.collectives)
-        raise UsageError(f"{names} has no root", where="--root", hint="leave --root out")
+        raise UsageError(f"{names} has no root", where="--root", hint="omit --root")
     wanted = wanted_programs(request.collectives, graph.nranks, request.roots)
     status(f"packing {len(wanted)} plans for {graph.nranks} GPUs")
     plans = pack(graph, wanted, recorder)

@@ -28,21 +28,21 @@ from collc.process import allow_tools, end_tools, interrupt, whole
 # that `collc --help` does not pay for solvers.
 COMMANDS: dict[str, str] = {
     "probe": "Read the links of this machine, or of a dump, and write a topology file.",
-    "compile": "Compile a topology into libcollc-<name>.so, ready to ship.",
-    "bench": "Run nccl-tests' table on a library, every element checked.",
-    "tune": "Measure a library on this machine and write the table of programs that suits it.",
-    "simulate": "Predict how long collectives take, and choose plans by size.",
+    "compile": "Compile a topology into a library, libcollc-<name>.so.",
+    "bench": "Measure a library as nccl-tests does, with every element checked.",
+    "tune": "Measure a library on this machine and write a table of its fastest programs.",
+    "simulate": "Predict how long collectives take and choose plans by size.",
     "plan": "Pack spanning trees for a topology and prove the rate.",
     "verify": "Recompute everything that a plan, an IR text or a library claims.",
-    "opt": "Run passes on an IR text and print, prove or interpret what they make.",
+    "opt": "Run passes on an IR text and print, verify or interpret the result.",
     "inspect": "Show what is inside a library.",
     "run": "Run a command with a library preloaded in place of NCCL.",
-    "doctor": "Report what this machine has and lacks for each target.",
+    "doctor": "Report what each target needs and whether this machine has it.",
     "topologies": "List the machines that come with collc.",
 }
 
 
-# What to do about the operating system's refusals.
+# Hints for errors of the operating system.
 _HINTS = {
     errno.ENOENT: "check the name",
     errno.EISDIR: "name a file, not a folder",
@@ -62,7 +62,7 @@ class _Group(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in COMMANDS:
             return None
-        # Modules written in C print and swallow what is raised while they begin.
+        # Modules written in C print and swallow exceptions that are raised while they are imported.
         with whole():
             module = importlib.import_module(f"collc.cli.{cmd_name}")
         command = module.command
@@ -78,11 +78,11 @@ class _Group(click.Group):
 @click.version_option(__version__, prog_name="collc")
 @click.option("--debug", is_flag=True, help="Show a traceback when something fails.")
 def cli(debug: bool) -> None:
-    """Compile collective communication for the GPUs that you really have."""
+    """Compile collective communication for the GPUs that you have."""
 
 
 class _Ended(BaseException):
-    """A signal that ends the command. Not a KeyboardInterrupt, to which click has an answer of its own."""
+    """A signal that ends the command. Not a KeyboardInterrupt, which click handles itself."""
 
     def __init__(self, number: int) -> None:
         super().__init__(number)
@@ -94,14 +94,14 @@ _ENDS: dict[signal.Signals, Any] = {signal.SIGINT: signal.default_int_handler, s
 
 
 def _end(number: int, frame: object) -> None:
-    """The first signal ends the command; others must not interrupt what it does to leave nothing behind."""
+    """The first signal ends the command; later ones must not interrupt its cleanup."""
     for other in _ENDS:
         signal.signal(other, signal.SIG_IGN)
     interrupt(_Ended(number))
 
 
 def _listen() -> list[signal.Signals]:
-    """Takes the signals that nobody has chosen an answer to. Returns them."""
+    """Handles the signals that have no handler yet; returns them."""
     if threading.current_thread() is not threading.main_thread():
         return []
     taken = [number for number, default in _ENDS.items() if signal.getsignal(number) is default]
@@ -111,7 +111,7 @@ def _listen() -> list[signal.Signals]:
 
 
 def _let_go(taken: Sequence[signal.Signals], last: bool) -> None:
-    """Signals mean again what they meant before; nothing, where this was the `last` that the process does."""
+    """Restores the signals; ignores them if this is the `last` thing that the process does."""
     for number in taken:
         signal.signal(number, signal.SIG_IGN if last else _ENDS[number])
 
@@ -121,7 +121,7 @@ _OBEYED: list[int] = []
 
 @atexit.register  # before others register theirs, so that it comes last
 def _die() -> None:
-    """Ends a process that was terminated by that signal, so that whoever sent it sees that it was obeyed."""
+    """Ends the process by the signal that terminated it, so that the sender sees the right status."""
     if _OBEYED:
         with suppress(OSError, ValueError):
             sys.stdout.flush()
@@ -148,7 +148,7 @@ def main(argv: list[str] | None = None) -> Any:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # a terminal of few characters, a name that is no UTF-8
             stream.reconfigure(errors="backslashreplace")
-    # `--debug` may stand anywhere, before or after the command.
+    # `--debug` may be anywhere, before or after the command.
     own = args[: args.index("--")] if "--" in args else args
     debug = "--debug" in own
     rest = [a for a in own if a != "--debug"] + args[len(own) :]
@@ -211,7 +211,7 @@ def _our_own(error: click.UsageError, args: list[str]) -> UsageError:
     elif isinstance(error, click.BadParameter) and not isinstance(error, click.MissingParameter):
         named = error.param.get_error_hint(error.ctx) if error.param and error.ctx else error.param_hint
         where = named.replace("'", "") if isinstance(named, str) else command
-        what = re.sub("is not a valid integer( range)?", "is no whole number", what)
+        what = re.sub("is not a valid integer( range)?", "is not a whole number", what)
     elif command is None and args and not args[0].startswith("-"):
         near = difflib.get_close_matches(args[0], COMMANDS)
         what = f"no such command {args[0]!r}"

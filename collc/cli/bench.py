@@ -47,15 +47,17 @@ from collc.limits import limited
 )
 @click.option("-b", "--minbytes", type=SIZE, default="8", show_default=True)
 @click.option("-e", "--maxbytes", type=SIZE, default="16M", show_default=True)
-@click.option("-i", "--stepbytes", type=SIZE, default="1M", show_default=True, help="Added where -f is 1.")
+@click.option("-i", "--stepbytes", type=SIZE, default="1M", show_default=True, help="Step between sizes if -f is 1.")
 @click.option("-f", "--stepfactor", type=click.IntRange(min=1), default=4, show_default=True)
 @click.option("-n", "--iters", type=click.IntRange(min=1), default=20, show_default=True)
 @click.option("-w", "--warmup_iters", type=click.IntRange(min=0), default=5, show_default=True)
-@click.option("-c", "--check", type=click.IntRange(min=0), default=1, show_default=True, help="Checked runs; 0: none.")
-@click.option("-d", "--datatype", default="float", show_default=True, help="A type, several with commas, or all.")
-@click.option("-o", "--op", default="sum", show_default=True, help="An operation, several with commas, or all.")
+@click.option(
+    "-c", "--check", type=click.IntRange(min=0), default=1, show_default=True, help="Number of checked runs; 0: none."
+)
+@click.option("-d", "--datatype", default="float", show_default=True, help="Types, separated by commas, or all.")
+@click.option("-o", "--op", default="sum", show_default=True, help="Operations, separated by commas, or all.")
 @click.option("-r", "--root", default="0", show_default=True, help="A rank, or all.")
-@click.option("--breakdown", is_flag=True, help="Also waiting, copying and reducing, by channel.")
+@click.option("--breakdown", is_flag=True, help="Also print time spent waiting, copying and reducing, per channel.")
 @json_option
 @debug_option
 def command(
@@ -78,7 +80,7 @@ def command(
 ) -> None:
     """Measure LIB, or the one libcollc-*.so here. Exit code 1 if an element is wrong.
 
-    This runs the library's code: name only one that you trust (`collc inspect` and `collc verify` do not run it).
+    This runs the library's code: use it only if you trust it (`collc inspect` and `collc verify` do not run it).
 
     One process per rank; a library for CUDA has all its ranks in one process, on the GPUs in turn.
     """

@@ -23,13 +23,13 @@ _STAGES = sorted({name for target in TARGETS.values() for name in stage_names(ta
 @click.argument("topology", metavar="TOPO")
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="Library to write [libcollc-<name>.so].")
 @click.option(
-    "--target", type=click.Choice([k.value for k in TargetKind]), help="cuda where a toolchain is, else host."
+    "--target", type=click.Choice([k.value for k in TargetKind]), help="cuda if its compiler is found, else host."
 )
 @click.option("--gpus", metavar="LIST", help="The GPUs in rank order, such as 0,1,4,7 or server0:0-2 [all].")
 @click.option(
     "--allocations",
     metavar="WHICH",
-    help="Every distinct set of GPUs: connected, all, N..M, or sets as in --gpus with / between them.",
+    help="Sets of GPUs to serve: connected, all, N..M, or sets as in --gpus separated by /.",
 )
 @click.option("--links", metavar="CLASSES", help="Link classes to use instead of the fast one, or 'all'.")
 @click.option(
@@ -43,21 +43,27 @@ _STAGES = sorted({name for target in TARGETS.values() for name in stage_names(ta
 @click.option(
     "--model",
     type=click.Choice(list(MACHINES)),
-    help="Parameters of the model that chooses programs by size (target cuda) [by the topology's gpu_model].",
+    help="GPU parameters used to choose programs by size (target cuda) [from the topology's gpu_model].",
 )
 @click.option(
-    "--params", type=click.Path(path_type=Path), metavar="FILE", help="Replace parameters by a file's (target cuda)."
+    "--params", type=click.Path(path_type=Path), metavar="FILE", help="Take parameters from a file (target cuda)."
 )
 @click.option(
     "--cuda",
     type=click.Choice(["12"]),
-    help="Device code by CUDA 12 alone, which drivers from 525 on run (target cuda) [13, and 12 for what it lacks].",
+    help="Build all device code with CUDA 12, for drivers from 525 on (target cuda) [13, and 12 for older GPUs].",
 )
-@click.option("--counters", is_flag=True, help="Kernels that count for `collc bench --breakdown` (target cuda).")
-@click.option("--tune-candidates", is_flag=True, help="Add the plans and chunk sizes that `collc tune` compares.")
-@click.option("--keep-source", type=click.Path(path_type=Path), help="Leave the generated source here.")
 @click.option(
-    "--dump-after", "dump_after", multiple=True, type=click.Choice(_STAGES), help="Write the IR after a stage."
+    "--counters", is_flag=True, help="Build kernels with counters for `collc bench --breakdown` (target cuda)."
+)
+@click.option("--tune-candidates", is_flag=True, help="Add the plans and chunk sizes that `collc tune` compares.")
+@click.option("--keep-source", type=click.Path(path_type=Path), help="Also write the generated source to this file.")
+@click.option(
+    "--dump-after",
+    "dump_after",
+    multiple=True,
+    type=click.Choice(_STAGES),
+    help="Write the IR after this stage; repeatable.",
 )
 @click.option("--dump-dir", type=click.Path(path_type=Path), default=Path("collc-dump"), show_default=True)
 @click.option("--time-stages", is_flag=True, help="Print the seconds that each stage took.")
@@ -85,7 +91,7 @@ def command(
 ) -> None:
     """Compile TOPO, a file or a machine of `collc topologies`, into a library with the NCCL API."""
     if dump_after and dump_dir.exists() and not dump_dir.is_dir():
-        raise UsageError("is no folder", where=f"--dump-dir {dump_dir}", hint="name a folder, which may be new")
+        raise UsageError("is not a folder", where=f"--dump-dir {dump_dir}", hint="name a folder, which may be new")
     recorder = Recorder(frozenset(dump_after), dump_dir)
     request = CompileRequest(
         topology=topology,

@@ -29,10 +29,10 @@ MOST_STEPS = 20_000
     type=click.Choice([kind.value for kind in TargetKind]),
     default="cuda",
     show_default=True,
-    help="Whose numbers passes take by default.",
+    help="The target whose defaults the passes use.",
 )
-@click.option("--verify", "proved", is_flag=True, help="Prove the program before the first pass and after each.")
-@click.option("--interpret", is_flag=True, help="Run the result and print whose inputs every block holds.")
+@click.option("--verify", "proved", is_flag=True, help="Verify the program before the first pass and after each one.")
+@click.option("--interpret", is_flag=True, help="Interpret the result and print which inputs every block contains.")
 @json_option
 @debug_option
 def command(file: Path, names: str, target: str, proved: bool, interpret: bool, as_json: bool) -> None:

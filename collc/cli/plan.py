@@ -7,7 +7,7 @@ from fractions import Fraction
 
 import click
 
-from collc.build.plans import PlanShelf
+from collc.build.plans import SolutionCache
 from collc.cli import report
 from collc.cli.plan_expand import emit_expanded
 from collc.cli.plan_sets import one_set, plan_sets, sets_json, sets_text
@@ -40,7 +40,7 @@ class _FractionType(click.ParamType[Fraction]):
         except ZeroDivisionError:
             share = None
         if share is None:
-            self.fail(f"{value!r} is no share such as 0.05", param, ctx)
+            self.fail(f"{value!r} is not a share such as 0.05", param, ctx)
         if not 0 <= share < 1:
             self.fail(f"{value} is not between 0 and 1", param, ctx)
         return share
@@ -60,20 +60,22 @@ class _FractionType(click.ParamType[Fraction]):
 @click.option(
     "--allocations",
     metavar="SETS",
-    help="Plan many sets of GPUs, alike ones once: connected (3 or more that the fast links join), all (2 or more), "
-    "sizes such as 2..4, or sets such as 0,1,2/4,5.",
+    help="Plan many sets of GPUs, isomorphic ones once: connected (3 or more that the fast links join), all (2 or "
+    "more), sizes such as 2..4, or sets such as 0,1,2/4,5.",
 )
-@click.option("--trade", is_flag=True, help="What each depth of the trees can reach, and with how few of them.")
-@click.option("--compare", type=click.Choice(["rings"]), help="The speedup over the best set of NCCL-style rings.")
+@click.option("--trade", is_flag=True, help="Print the best rate at each depth and how many trees it takes.")
+@click.option(
+    "--compare", type=click.Choice(["rings"]), help="Print the speedup over the best set of NCCL-style rings."
+)
 @click.option(
     "--expand",
     is_flag=False,
     flag_value="all",
     metavar="[RANK]",
-    help=f"Write every tree as JSON, also of plans of over {ORBITS_FROM} GPUs, which hold orbits of trees; with a rank "
-    "its own trees alone.",
+    help=f"Write every tree as JSON, even of plans for more than {ORBITS_FROM} GPUs, which contain orbits of trees; "
+    "with a rank, only its trees.",
 )
-@click.option("--orbits", is_flag=True, help=f"Leave alike trees as orbits in --json, as over {ORBITS_FROM} GPUs.")
+@click.option("--orbits", is_flag=True, help=f"Write orbits of trees in --json, as for more than {ORBITS_FROM} GPUs.")
 @json_option
 @debug_option
 def command(
@@ -96,12 +98,12 @@ def command(
     machine = load_topology(topology)
     chosen = None if gpus is None else parse_gpus(machine, gpus)
     if (expand is not None or orbits) and (allocations is not None or compare is not None or trade):
-        raise UsageError("--expand and --orbits are about one plan", hint="leave --allocations, --compare, --trade out")
+        raise UsageError("--expand and --orbits are about one plan", hint="omit --allocations, --compare and --trade")
     if allocations is not None or compare is not None:
         if relay is not None or root is not None:
             raise UsageError("--allocations and --compare take neither --relay nor --root")
         if allocations is not None and chosen is not None:
-            raise UsageError("--allocations plans all sets of GPUs", hint="leave --gpus out")
+            raise UsageError("--allocations plans all sets of GPUs", hint="omit --gpus")
         if allocations is not None:
             found = named_allocations(machine, allocations, links)
         else:
@@ -138,7 +140,7 @@ def _expanded_rank(text: str | None, graph: PlanGraph) -> int | None:
         return None
     if not re.fullmatch(r"\d{1,9}", text) or int(text) >= graph.nranks:
         hint = f"give a rank of 0 to {graph.nranks - 1}, or --expand alone, after TOPO, for all trees"
-        raise UsageError(f"{text[:40]!r} is no rank of this graph", where="--expand", hint=hint)
+        raise UsageError(f"{text[:40]!r} is not a rank of this graph", where="--expand", hint=hint)
     return int(text)
 
 
@@ -153,11 +155,11 @@ def _plans(
 ) -> tuple[Plan, ...]:
     wanted = list(Collective) if collective is None else [Collective(collective)]
     if root is not None and not any(c.rooted for c in wanted):
-        raise UsageError(f"{wanted[0].value} has no root", where="--root", hint="leave --root out")
+        raise UsageError(f"{wanted[0].value} has no root", where="--root", hint="omit --root")
     show = progress("plan")
     made = []
     for item in wanted:
         show(item.value)
-        made.append(plan(graph, item, root if item.rooted else None, solver, tolerance, PlanShelf(), orbits=orbits))
+        made.append(plan(graph, item, root if item.rooted else None, solver, tolerance, SolutionCache(), orbits=orbits))
     show("")
     return tuple(made)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
-from collc.build.plans import PlanShelf
+from collc.build.plans import SolutionCache
 from collc.cli.report import compact, progress, table
 from collc.collectives.model import Collective
 from collc.packing import Plan, plan
@@ -54,7 +54,9 @@ def plan_sets(
         show(f"{i + 1} of {len(found)}: {' '.join(allocation.gpus)}")
         rows.append(
             SetPlans(
-                allocation, tuple(plan(allocation.graph, c, None, solver, shelf=PlanShelf()) for c in collectives), unit
+                allocation,
+                tuple(plan(allocation.graph, c, None, solver, store=SolutionCache()) for c in collectives),
+                unit,
             )
         )
     show("")

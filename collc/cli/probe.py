@@ -30,11 +30,13 @@ _MEASURE_FLAGS = ("-std=c++17", "-O2", "-pthread")
 
 
 @click.command()
-@click.option("--from", "sources", multiple=True, metavar="FILE", help="Read a dump; - is standard input. May repeat.")
-@click.option("--cpu", is_flag=True, help="The cores and NUMA nodes of this machine, for the host target.")
-@click.option("--ranks", type=int, metavar="N", help="With --cpu: N ranks on those cores; default one on each.")
-@click.option("--measure", "timed", is_flag=True, help="Time every pair's copies; written beside the nominal values.")
-@click.option("--gpu-model", metavar="M", help="Such as V100: tells what a dump cannot say.")
+@click.option("--from", "sources", multiple=True, metavar="FILE", help="Read a dump; - is standard input. Repeatable.")
+@click.option("--cpu", is_flag=True, help="Describe this machine's cores and NUMA nodes, for the host target.")
+@click.option("--ranks", type=int, metavar="N", help="With --cpu: N ranks on those cores [one per core].")
+@click.option(
+    "--measure", "timed", is_flag=True, help="Time copies between every pair and add the results as comments."
+)
+@click.option("--gpu-model", metavar="M", help="GPU model, such as V100, for what a dump does not contain.")
 @click.option("--name", metavar="NAME", help="Name of the topology [that of -o].")
 @click.option("-o", "--output", metavar="FILE", help="Write here instead of standard output.")
 @report.json_option
@@ -66,13 +68,11 @@ def command(
     measured: Sequence[Measured] = ()
     if sources:
         if cpu or timed:
-            raise UsageError(
-                "a dump cannot be measured or probed", where="--from", hint="leave --cpu and --measure out"
-            )
+            raise UsageError("a dump cannot be measured or probed", where="--from", hint="omit --cpu and --measure")
         topology = topology_from_dumps([_load(source) for source in sources], gpu_model=gpu_model, name=name)
     elif cpu:
         if gpu_model is not None:
-            raise UsageError("cores have no GPU model", where="--gpu-model", hint="leave it or --cpu out")
+            raise UsageError("cores have no GPU model", where="--gpu-model", hint="omit it or --cpu")
         topology = probe_cpu(name=name or "host", ranks=ranks)
         measured = measure(_program(), topology, cpu_numbers(topology), kind="host") if timed else ()
     else:

@@ -31,7 +31,7 @@ class Size(click.ParamType[int]):
             return value
         found = re.fullmatch(r"(\d{1,15})([KMG]?)B?", str(value), re.IGNORECASE)
         if not found:
-            self.fail(f"{value!r} is no size such as 8, 64K or 16M", param, ctx)
+            self.fail(f"{value!r} is not a size such as 8, 64K or 16M", param, ctx)
         return int(found[1]) * _UNITS[found[2].upper()]
 
 
@@ -59,7 +59,7 @@ def note(text: str) -> None:
 
 
 def emit_json(value: object) -> None:
-    """Prints one JSON document, keys in the order given; what a terminal would obey stands there as JSON escapes."""
+    """Prints one JSON document, keys in the order given; terminal control sequences become JSON escapes."""
     text = json.dumps(value, indent=2, ensure_ascii=False)
     if not text.isascii() or "\x7f" in text:
         text = "".join(c if c.isprintable() or c == "\n" else _escape(c) for c in text)
@@ -103,14 +103,14 @@ def read_text(path: Path, *, limit: int = 256 << 20) -> str:
     """A user's text file: UTF-8, or UTF-16 with its mark, as PowerShell redirects output.
 
     Raises:
-        CollcError: it is no ordinary file, larger than `limit` bytes, or no such text.
+        CollcError: it is not a regular file, is larger than `limit` bytes, or is not such a text.
     """
     data = read_input(path, limit=limit)
     wide = data.startswith((b"\xff\xfe", b"\xfe\xff"))
     try:
         return data.decode("utf-16" if wide else "utf-8-sig")
     except UnicodeDecodeError as error:
-        problem = f"is no text: byte 0x{data[error.start]:02x} at {error.start} is not UTF-{16 if wide else 8}"
+        problem = f"is not text: byte 0x{data[error.start]:02x} at {error.start} is not UTF-{16 if wide else 8}"
         raise CollcError(problem, where=str(path), hint="is it the right file?") from None
 
 

@@ -23,7 +23,7 @@ from collc.topology.load import load_topology
 @click.option(
     "--topology",
     metavar="TOPO",
-    help="This machine, where its GPUs are numbered differently from the one that the library was compiled for.",
+    help="This machine's topology, if its GPUs are numbered differently from those of the library's topology.",
 )
 @debug_option
 @click.argument("argv", metavar="-- CMD...", nargs=-1, required=True, type=click.UNPROCESSED)

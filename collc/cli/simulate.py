@@ -81,24 +81,34 @@ class _Wish:
 @click.option("--links", metavar="CLASSES", help="Link classes to use instead of the fast one, or 'all'.")
 @click.option("-b", "--minbytes", type=SIZE, default="1K", show_default=True)
 @click.option("-e", "--maxbytes", type=SIZE, default="1G", show_default=True)
-@click.option("-i", "--stepbytes", type=SIZE, default="1M", show_default=True, help="Added where -f is 1.")
+@click.option("-i", "--stepbytes", type=SIZE, default="1M", show_default=True, help="Step between sizes if -f is 1.")
 @click.option("-f", "--stepfactor", type=click.IntRange(min=1), default=4, show_default=True)
 @click.option("--plan", type=click.Choice(PLANS), help="Simulate this plan instead of choosing.")
 @click.option(
-    "--proto", type=click.Choice(["Simple", "LL", "LL128"], case_sensitive=False), help="This protocol alone."
+    "--proto", type=click.Choice(["Simple", "LL", "LL128"], case_sensitive=False), help="Simulate only this protocol."
 )
-@click.option("--chunk", type=SIZE, help="Most bytes per chunk instead of choosing.")
-@click.option("--channels", type=click.IntRange(1, 512), help="Channels instead of choosing.")
-@click.option("--model", type=click.Choice(sorted(MACHINES)), help="Parameters of a GPU [by the topology's gpu_model].")
+@click.option("--chunk", type=SIZE, help="Maximum bytes per chunk instead of choosing.")
+@click.option("--channels", type=click.IntRange(1, 512), help="Number of channels instead of choosing.")
 @click.option(
-    "--params", type=click.Path(path_type=Path), metavar="FILE", help="Replace parameters by those of a file."
+    "--model",
+    type=click.Choice(sorted(MACHINES)),
+    help="Parameters of this GPU generation [from the topology's gpu_model].",
 )
-@click.option("--throughput/--latency", default=True, help="Calls in a row, as nccl-tests [default]; or one call.")
-@click.option("--copy-engine", is_flag=True, help="Move chunks over PCIe by launched copies, as Blink does.")
-@click.option("--compare", type=click.Choice(["nccl"]), help="Beside it NCCL's ring and tree by NCCL's own rules.")
-@click.option("--nccl-version", metavar="V", help=f"With --compare: whose rule chooses [{NCCL_VERSION}].")
-@click.option("--fabric", type=click.Choice(sorted(FABRICS)), help="With --compare: the network [by the NICs' names].")
-@click.option("--plot", type=click.Path(path_type=Path), help="With --compare: draw it (.svg, .png, .pdf).")
+@click.option("--params", type=click.Path(path_type=Path), metavar="FILE", help="Take parameters from a file.")
+@click.option(
+    "--throughput/--latency",
+    default=True,
+    help="Time of consecutive calls, as in nccl-tests [default], or of one call.",
+)
+@click.option("--copy-engine", is_flag=True, help="Move chunks over PCIe with launched copies, as Blink does.")
+@click.option("--compare", type=click.Choice(["nccl"]), help="Compare with NCCL, which chooses by its own rules.")
+@click.option(
+    "--nccl-version", metavar="V", help=f"With --compare: the NCCL version whose rules apply [{NCCL_VERSION}]."
+)
+@click.option(
+    "--fabric", type=click.Choice(sorted(FABRICS)), help="With --compare: the network [from the names of the NICs]."
+)
+@click.option("--plot", type=click.Path(path_type=Path), help="With --compare: plot to a file (.svg, .png, .pdf).")
 @click.option("--trace", type=click.Path(path_type=Path), help="Chrome trace of the largest size, for Perfetto.")
 @json_option
 @debug_option
@@ -138,9 +148,11 @@ def command(
         raise UsageError(f"{given} is about NCCL", hint="add --compare nccl")
     if root is not None and not any(Collective(name).rooted for name in collectives):
         names = ", ".join(collectives) or Collective.ALL_REDUCE.value
-        raise UsageError(f"{names} has no root", where="--root", hint="leave --root out")
+        raise UsageError(f"{names} has no root", where="--root", hint="omit --root")
     if chunk is not None and chunk < LEAST_CHUNK:
-        raise UsageError(f"{chunk} bytes are no chunk", where="--chunk", hint=f"choose {LEAST_CHUNK} or more")
+        raise UsageError(
+            f"{chunk} bytes is not a valid chunk size", where="--chunk", hint=f"choose {LEAST_CHUNK} or more"
+        )
     if (plot or trace) is not None and len(collectives) > 1:
         raise UsageError("--plot and --trace take one --collective")
     for path in filter(None, (trace, plot)):

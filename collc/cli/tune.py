@@ -28,7 +28,7 @@ from collc.tune.run import Tuned, TuneReport, TuneRequest, tune
 @click.option("-b", "--minbytes", type=SIZE, default="1K", show_default=True)
 @click.option("-e", "--maxbytes", type=SIZE, default="16M", show_default=True)
 @click.option("-f", "--stepfactor", type=click.IntRange(min=2), default=4, show_default=True)
-@click.option("--fresh", is_flag=True, help="Forget what an interrupted run has measured.")
+@click.option("--fresh", is_flag=True, help="Discard the measurements of an interrupted run.")
 @json_option
 @debug_option
 def command(
@@ -44,7 +44,7 @@ def command(
 ) -> None:
     """Measure LIB, or the one libcollc-*.so here, and write which program suits which size on this machine.
 
-    This runs the library's code: name only one that you trust (`collc inspect` and `collc verify` do not run it).
+    This runs the library's code: use it only if you trust it (`collc inspect` and `collc verify` do not run it).
     """
     request = TuneRequest(
         library=find_library(library),

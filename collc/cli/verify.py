@@ -18,12 +18,12 @@ from collc.limits import limited
 from collc.packing.candidates import kind_of
 from collc.packing.document import PlanFile, parse_plan, verify_document
 
-_UNLIMITED = "if its maker is one that you trust, --no-limits goes on"
+_UNLIMITED = "if you trust its source, use --no-limits"
 
 
 @click.command("verify")
 @click.argument("file", type=click.Path(path_type=Path))
-@click.option("--no-limits", is_flag=True, help="Prove a library or IR text however long it takes, in any memory.")
+@click.option("--no-limits", is_flag=True, help="Verify a library or IR text without limits on time and memory.")
 @json_option
 @debug_option
 def command(file: Path, no_limits: bool, as_json: bool) -> None:
@@ -63,7 +63,9 @@ def _check(file: Path, limits: AbstractContextManager[None]) -> tuple[str, list[
         name = program.collective.value if program.root is None else f"{program.collective.value} from {program.root}"
         return "program", [f"{name}: {program.nranks} ranks, {len(program.channels)} channels, {program.slots} slots"]
     raise UsageError(
-        "is no plan, IR text or library", where=str(file), hint="give what `collc plan --json` or `collc compile` wrote"
+        "is not a plan, IR text or library",
+        where=str(file),
+        hint="give what `collc plan --json` or `collc compile` wrote",
     )
 
 

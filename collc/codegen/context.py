@@ -132,7 +132,7 @@ class TableBuilder:
         return layout.pack(self._numbers)
 
     def tables(self) -> tuple[Table, ...]:
-        """The arrays, in the order in which they lie."""
+        """The arrays, in their order in memory."""
         at, _ = layout.places(self.counts())
         made = []
         for array, (struct, element) in ARRAYS.items():

@@ -1,4 +1,4 @@
-"""What a library holds beside its plans: programs, each with its plan and the sizes that it serves."""
+"""The programs of a library, each with its plan and the sizes that it serves."""
 
 from __future__ import annotations
 

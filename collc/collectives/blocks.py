@@ -1,4 +1,4 @@
-"""Where the blocks of a collective lie, by NCCL's buffer conventions."""
+"""The offsets of a collective's blocks, by NCCL's buffer conventions."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Blocks = dict[int, int]
 
 @dataclass(frozen=True, slots=True)
 class BlockLayout:
-    """Where the blocks of a collective lie. All offsets are in units of `count` elements.
+    """The offsets of a collective's blocks. All offsets are in units of `count` elements.
 
     nblocks: number of blocks; in_blocks[r], out_blocks[r]: block -> offset for the blocks that rank r reads from its
     input or must have written to its output at the end.
@@ -66,7 +66,7 @@ def contributors(collective: Collective, nranks: int) -> frozenset[int] | None:
 
 
 def buffer_counts(collective: Collective, nranks: int) -> tuple[int, int]:
-    """How many times `count` elements a rank's input and output hold, where it has them."""
+    """The sizes of a rank's input and output, as multiples of `count`, where it has them."""
     row = collective.traits
     return (nranks if row.input.per_rank else 1, nranks if row.output.per_rank else 1)
 

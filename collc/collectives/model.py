@@ -63,7 +63,7 @@ class Traits:
 
 
 class Collective(enum.Enum):
-    """The collectives, by nccl-tests' names. What each of them is stands in `TRAITS`."""
+    """The collectives, by nccl-tests' names; `TRAITS` defines each of them."""
 
     ALL_REDUCE = "all_reduce"
     ALL_GATHER = "all_gather"

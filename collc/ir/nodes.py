@@ -175,7 +175,7 @@ class Program:
         if self.collective.rooted != (self.root is not None):
             raise IRError(f"{self.collective.value} {'needs a' if self.collective.rooted else 'has no'} root")
         if self.root is not None and not 0 <= self.root < self.nranks:
-            raise IRError(f"root {self.root} is no rank of 0..{self.nranks - 1}")
+            raise IRError(f"root {self.root} is not a rank of 0..{self.nranks - 1}")
         if self.servers and len(self.servers) != self.nranks:
             raise IRError(f"{len(self.servers)} ranks have a server, not {self.nranks}")
         self._check_references()

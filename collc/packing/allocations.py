@@ -74,7 +74,7 @@ def _named(topology: Topology, text: str, links: str | None) -> list[Allocation]
             )
         return connected_allocations(topology, links, range(low, high + 1))
     if not text.strip() or ".." in text:
-        raise UsageError("these are no allocations", where=f"--allocations {text}", hint=_HINT)
+        raise UsageError("these are not allocations", where=f"--allocations {text}", hint=_HINT)
     found: dict[str, Allocation] = {}
     for part in text.split("/"):
         gpus = tuple(parse_gpus(topology, part))

@@ -23,7 +23,7 @@ from collc.packing.candidate_rings import disjoint_rings
 from collc.packing.model import CANDIDATES, Hop, Plan, Tree
 from collc.topology.model import PlanGraph
 
-# The most thread blocks of one program that a GPU runs side by side, with the user's kernels beside them.
+# The maximum number of thread blocks of one program that a GPU runs at once, together with the user's kernels.
 MOST_CHANNELS = CUDA.max_channels
 # Parts that take turns in each block: enough for orders that differ, few enough to fill pipelines fast.
 TURNS = 3
@@ -111,7 +111,7 @@ def is_rings(plan: Plan) -> bool:
 def has_copies(plan: Plan) -> bool:
     """Whether trees were cut into copies, which may take turns.
 
-    A plan as it was packed, such as a tree per rank of a large machine, is often alike all round: that is kept.
+    A packed plan, such as a tree per rank of a large machine, is often symmetric already: then it is kept.
     """
     return not is_rings(plan) and any(a == b for a, b in itertools.pairwise(plan.trees))
 
@@ -218,7 +218,7 @@ def _double_binary(graph: PlanGraph, paths: Paths, collective: Collective, root:
     for parents in (first, second):
         top = next(i for i in range(n) if parents[i] is None)
         down = [] if root is None else [(root, names[top])]
-        # Breadth first, so that a parent stands before its children.
+        # Breadth first, so that a parent comes before its children.
         queue = deque([top])
         while queue:
             at = queue.popleft()
@@ -271,7 +271,7 @@ def kind_of(plan: Plan) -> str:
 def with_proof(plan: Plan, packed: Plan) -> Plan:
     """A candidate with the bound and the certificate of the packed plan of the same graph, collective and root.
 
-    A certificate bounds every plan, so it also tells how far below the best this one stays.
+    A certificate bounds every plan, so it also shows how far this one is below the best.
     """
     assert (plan.collective, plan.root) == (packed.collective, packed.root)
     return replace(

@@ -122,7 +122,7 @@ def _on_cycle(label: Any, count: int) -> Any:
 
 
 def _labels(best: Any, root: int) -> tuple[Any, int]:
-    """Vertices numbered anew with every cycle of the functional graph `best` one vertex."""
+    """New numbers of the vertices, with every cycle of the functional graph `best` contracted to one vertex."""
     size = len(best)
     state = [0] * size
     state[root] = 2
@@ -194,7 +194,7 @@ def dense_shallow(cost: Any, root: int, depth: int) -> list[int] | None:
 
 
 def _reparent(cost: Any, parent: Any, level: Any, depth: int, root: int) -> Any:
-    """Leaves first: whoever has no children takes its cheapest parent above the last level."""
+    """Leaves first: each vertex without children moves to its cheapest parent above the last level."""
     for _ in range(2):
         busy = np.zeros(len(cost), dtype=bool)
         busy[parent[parent >= 0]] = True

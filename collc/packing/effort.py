@@ -6,12 +6,12 @@ from collc.errors import PackingError
 
 # Effort on graphs of up to _SMALL ranks, in about microseconds: for each wish, and for the optimum with its proof.
 _WISH, _PROOF, _SMALL = 2.5e6, 9e6, 16
-# From so many ranks on it grows no more.
+# With more ranks than this it grows no further.
 _LARGE = 1024
 
 
 class OutOfEffortError(PackingError):
-    """A search has used up what it may: who called it goes on with the best so far."""
+    """A search has used up its effort; the caller continues with the best result so far."""
 
 
 class Effort:

@@ -31,15 +31,15 @@ _SHALLOW_TRIES = 6
 _SPARSE_TRIES = 4
 # Diving costs more than packing on larger machines.
 _THIN_LIMIT = 16
-# Where all trees of a depth are at most so many they are listed.
+# If a depth has at most this many trees, all are listed.
 _LISTED = 3000
 LIST_RANKS = 12
 # Up to here the best partition is searched for (a minimum cut per rank); above, only likely ones are tried.
 _PARTITION_LIMIT = 64
-# Without forwarders and above so many ranks, trees of one root are grown by maximum flows; below, an LP finds shallower
+# Without forwarders, above this many ranks, trees of one root are grown by maximum flows; below, an LP finds shallower
 # ones.
 _EDMONDS_FROM = 32
-# From so many links or ranks on symmetry is worth its search and the many images of each tree.
+# From this many links or ranks on, symmetry is worth its search and the many images of each tree.
 _SYMMETRIC_LINKS, _SYMMETRIC_RANKS = 64, 13
 
 

@@ -36,7 +36,7 @@ def plan_depth(plan: Plan) -> int:
 
 
 def counted_trees(plan: Plan) -> list[tuple[Tree, int]]:
-    """The trees of a plan, one of each orbit, with how many alike each stands for."""
+    """The trees of a plan, one of each orbit, with how many trees each represents."""
     return [(tree, 1) for tree in plan.trees] + [(o.tree, o.count) for o in (plan.orbits.orbits if plan.orbits else ())]
 
 
@@ -153,7 +153,7 @@ def one_more_link(graph: PlanGraph, plan: Plan, bound: Binding) -> tuple[int, Fr
 
 
 def describe_tree(graph: PlanGraph, tree: Tree) -> str:
-    """A tree on one line: the root, then who feeds whom; a pair whose phases mirror each other is written once."""
+    """A tree on one line: the root, then each parent with its children; a pair of mirrored phases is written once."""
     down = _nested(graph, tree.root, [(h.src, h.dst) for h in tree.broadcast])
     up = _nested(graph, tree.root, [(h.dst, h.src) for h in tree.reduce])
     if not tree.reduce:

@@ -22,7 +22,7 @@ from collc.packing.near import best_so_far
 from collc.packing.network import Net, T, cheapest_paths
 from collc.packing.symmetry import Symmetry, find_symmetry, no_symmetry, orbits
 
-# From so many ranks on alltoall and sendrecv are solved up to symmetry.
+# From this many ranks on, alltoall and sendrecv are solved up to symmetry.
 _SYMMETRY_FROM = 16
 
 

@@ -18,7 +18,7 @@ import numpy as np
 INF = highspy.kHighsInf
 # Iterations of one try: real optima take about as many as there are rows, rarely ten times as many.
 _ITERATIONS, _PER_ROW = 2000, 20
-# Integer programs end by their nodes. Only the root relaxation has no such limit, so a clock stands behind it.
+# Integer programs end by their nodes. Only the root relaxation has no such limit, so it also has a time limit.
 _MIP_SECONDS = 120.0
 _PRIMAL, _DUAL = 4, 1
 

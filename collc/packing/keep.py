@@ -1,7 +1,7 @@
-"""Solutions that a shelf keeps: what a solver found, as text that another process can read, prove and use again.
+"""Solutions in a store: what a solver found, as text that another process can read, check and use again.
 
-A shelf is a place outside of this package, such as a cache on disk. What comes from it is not trusted: whoever asked
-expands it and gives it to `check_packing`, as any fresh solution, and solves again where that fails.
+A store is outside this package, such as a cache on disk. Its contents are not trusted: the caller expands a solution
+and gives it to `check_packing`, like a new one, and solves the problem again if the check fails.
 """
 
 from __future__ import annotations
@@ -23,26 +23,26 @@ from collc.packing.refine import Automorphism
 from collc.packing.symmetry import orbits
 
 
-class Shelf(Protocol):
-    """A place for texts by key. Equal shelves hold the same."""
+class SolutionStore(Protocol):
+    """A mapping from keys to texts. Stores that compare equal have the same contents."""
 
     def __hash__(self) -> int: ...
 
     def get(self, key: str) -> str | None:
-        """What was put there under `key`, or None."""
+        """The text stored under `key`, or None."""
 
     def put(self, key: str, text: str) -> None:
-        """Leaves `text` under `key`, if it can."""
+        """Stores `text` under `key`, if possible."""
 
 
 class WriteOnly:
-    """A shelf that answers nothing, for solving again what it had wrong."""
+    """A store that is written but not read, to solve again what it had wrong."""
 
-    def __init__(self, shelf: Shelf) -> None:
-        self.put = shelf.put
+    def __init__(self, store: SolutionStore) -> None:
+        self.put = store.put
 
     def get(self, key: str) -> str | None:
-        """Nothing: what is kept is not read."""
+        """Always None: stored solutions are not read."""
         return None
 
 

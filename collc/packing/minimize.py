@@ -31,7 +31,7 @@ _NODES = 4000
 # Larger programs do not finish in any sensible number of nodes.
 _MAX_BINARIES = 500
 _MAX_PATHS = 4
-# Collectives without one root: trees are listed up to so many, and dived among so often.
+# Collectives without one root: the most trees to list, and the number of dives among them.
 _LISTED = 3000
 _LIST_RANKS = 12
 _DIVES = 60

@@ -26,10 +26,10 @@ def as_orbits(graph: PlanGraph, solved: Solved, collective: Collective, mirror: 
     try:
         images = [link_images(graph, g) for g in generators]
     except KeyError:
-        # Solvers look at speeds alone; alike links of different kinds are rare, so this is not worth their while.
+        # Solvers look at speeds alone; such links of different kinds are rare, so this is not worth their while.
         raise PackingError(
             "the symmetry of this graph mixes links or forwarders of different kinds, so orbits cannot name it",
-            hint="give alike links one kind, or use at most 1024 GPUs",
+            hint="give similar links the same kind, or use at most 1024 GPUs",
         ) from None
     group = [Generator(Turn(g), Turn(x)) for g, x in zip(generators, images, strict=True)]
     trees: list[tuple[Tree, Fraction]] = []

@@ -1,4 +1,4 @@
-"""What symmetry is left in a cluster with odd servers, lost links or GPUs: rotations of whatever is still alike.
+"""The symmetry that remains in a cluster with odd servers, lost links or GPUs: rotations of parts that are still alike.
 
 GPUs are put in a table, a row per server and a column per way into the network (the rail that a GPU hangs on, and the
 how many-th GPU of its server on it). Rows and columns whose entries have equal colours are rotated, and so are twins,

@@ -1,4 +1,4 @@
-"""The same plan under other names: alike graphs are solved once.
+"""The same plan under other names: isomorphic graphs are solved once.
 
 A small graph is solved in its canonical numbering, so that neither the order of the GPUs nor the numbering of a machine
 changes how good its plan is, and allocations or roots that are alike share one solution.
@@ -16,9 +16,9 @@ from collc.topology.model import GraphLink, LinkKind, PlanGraph, Vertex, VertexK
 
 
 def canonical_graph(graph: PlanGraph, root: int | None) -> tuple[PlanGraph, tuple[int, ...]]:
-    """(the graph that all alike ones share, the vertex of `graph` for each of its vertices).
+    """(the graph that represents all isomorphic ones, the vertex of `graph` for each of its vertices).
 
-    With `root` only graphs whose roots correspond are alike. Names, servers and latencies are dropped.
+    With `root` only graphs whose roots correspond are isomorphic. Names, servers and latencies are dropped.
     """
     marked = graph if root is None else _with_mark(graph, root)
     order = tuple(v for v in canonical_order(marked) if v < len(graph.vertices))

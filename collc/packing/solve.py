@@ -16,7 +16,7 @@ from collc.packing.exact import Solved, new_problem, outward, solve_exact, worth
 from collc.packing.expand import expand
 from collc.packing.fewer import few_enough
 from collc.packing.flows import SolvedFlows, solve_flows
-from collc.packing.keep import Shelf, WriteOnly, flows_text, problem_key, read_flows, read_solved, solved_text
+from collc.packing.keep import SolutionStore, WriteOnly, flows_text, problem_key, read_flows, read_solved, solved_text
 from collc.packing.minimize import fewest_trees
 from collc.packing.model import Plan, Prices
 from collc.packing.mwu import solve_mwu
@@ -38,7 +38,7 @@ def plan(
     root: int | None = None,
     solver: str = "exact",
     tolerance: Fraction = Fraction(0),
-    shelf: Shelf | None = None,
+    store: SolutionStore | None = None,
     *,
     orbits: bool = False,
 ) -> Plan:
@@ -50,7 +50,7 @@ def plan(
         root: the root rank of a rooted collective (default 0).
         solver: one of SOLVERS; all answer to `check_packing`. Flow collectives are always exact.
         tolerance: the share of the rate that `ilp` may give up for fewer trees.
-        shelf: where solutions are kept for the next process. What comes from it is checked like any other.
+        store: keeps solutions for the next process. A solution from it is checked like any other.
         orbits: leave trees that are images of each other under the graph's symmetry as orbits, which thousands of
             GPUs need; `collc.packing.orbits.expanded` writes them out.
 
@@ -70,12 +70,12 @@ def plan(
         return _checked(graph, Plan(collective, root, solver, None, None, True, None))
     wanted = _Wanted(collective, root, solver, tolerance, orbits and collective.uses_trees)
     try:
-        return _checked(graph, _planned(graph, wanted, shelf))
+        return _checked(graph, _planned(graph, wanted, store))
     except Exception as error:
-        if shelf is None or isinstance(error, PackingError):
+        if store is None or isinstance(error, PackingError):
             raise
-        # What was kept is no plan of this graph, whatever it is: solve again and keep that.
-        return _checked(graph, _planned(graph, wanted, WriteOnly(shelf)))
+        # The stored solution is not a plan of this graph: solve again and store the result.
+        return _checked(graph, _planned(graph, wanted, WriteOnly(store)))
 
 
 def _checked(graph: PlanGraph, made: Plan) -> Plan:
@@ -85,7 +85,7 @@ def _checked(graph: PlanGraph, made: Plan) -> Plan:
 
 @dataclass(frozen=True)
 class _Wanted:
-    """What `plan` was asked for, beside the graph."""
+    """The arguments of `plan`, apart from the graph."""
 
     collective: Collective
     root: int | None
@@ -94,7 +94,7 @@ class _Wanted:
     orbits: bool
 
 
-def _planned(graph: PlanGraph, wanted: _Wanted, shelf: Shelf | None) -> Plan:
+def _planned(graph: PlanGraph, wanted: _Wanted, store: SolutionStore | None) -> Plan:
     """Small graphs in canonical numbering; larger ones as they are, where the order of ranks shows the symmetry.
 
     sendrecv is about that order, so it keeps it too.
@@ -102,24 +102,24 @@ def _planned(graph: PlanGraph, wanted: _Wanted, shelf: Shelf | None) -> Plan:
     Net.of(graph).require_connected()
     large = worth_symmetry(graph.nranks, len(graph.links))
     if large or wanted.orbits or wanted.collective is Collective.SENDRECV:
-        return _plan(graph, wanted, shelf)
+        return _plan(graph, wanted, store)
     alike, names = canonical_graph(graph, wanted.root)
     root = None if wanted.root is None else names.index(wanted.root)
-    return relabelled(_cached(alike, replace(wanted, root=root), shelf), alike, graph, names)
+    return relabelled(_cached(alike, replace(wanted, root=root), store), alike, graph, names)
 
 
 @lru_cache(maxsize=256)
-def _cached(graph: PlanGraph, wanted: _Wanted, shelf: Shelf | None) -> Plan:
-    return _plan(graph, wanted, shelf)
+def _cached(graph: PlanGraph, wanted: _Wanted, store: SolutionStore | None) -> Plan:
+    return _plan(graph, wanted, store)
 
 
-def _plan(graph: PlanGraph, wanted: _Wanted, shelf: Shelf | None) -> Plan:
+def _plan(graph: PlanGraph, wanted: _Wanted, store: SolutionStore | None) -> Plan:
     collective, root = wanted.collective, wanted.root
     if not collective.uses_trees:
-        made = _solve_flows(graph, collective, root, shelf)
+        made = _solve_flows(graph, collective, root, store)
         proven = made.rate == made.bound
         return Plan(collective, root, "exact", made.rate, made.bound, proven, made.prices, flows=made.flows)
-    solved, mirror, remark = _solve_trees(graph, collective, root, wanted.solver, wanted.tolerance, shelf)
+    solved, mirror, remark = _solve_trees(graph, collective, root, wanted.solver, wanted.tolerance, store)
     packed = Plan(
         collective,
         root,
@@ -135,22 +135,29 @@ def _plan(graph: PlanGraph, wanted: _Wanted, shelf: Shelf | None) -> Plan:
     return replace(packed, trees=tuple(expand(solved, collective, mirror)))
 
 
-def _solve_flows(graph: PlanGraph, collective: Collective, root: int | None, shelf: Shelf | None) -> SolvedFlows:
+def _solve_flows(
+    graph: PlanGraph, collective: Collective, root: int | None, store: SolutionStore | None
+) -> SolvedFlows:
     net = Net.of(graph)
-    if shelf is None:
+    if store is None:
         return solve_flows(net, collective, root, graph.servers)
     key = problem_key(net, graph.servers, collective.value, root)
-    text = shelf.get(key)
+    text = store.get(key)
     if text is not None:
         with suppress(Exception):
             return read_flows(text)
     made = solve_flows(net, collective, root, graph.servers)
-    shelf.put(key, flows_text(made))
+    store.put(key, flows_text(made))
     return made
 
 
 def _solve_trees(
-    graph: PlanGraph, collective: Collective, root: int | None, solver: str, tolerance: Fraction, shelf: Shelf | None
+    graph: PlanGraph,
+    collective: Collective,
+    root: int | None,
+    solver: str,
+    tolerance: Fraction,
+    store: SolutionStore | None,
 ) -> tuple[Solved, list[int] | None, str]:
     """The solution, the mirrored link of each link if it is one of the opposite collective, and a remark.
 
@@ -159,9 +166,9 @@ def _solve_trees(
     net = Net.of(graph)
     mirror = mirrored_links(net) if collective.inward else None
     if mirror is None:
-        solved, remark = _solve_once(net, collective, root, graph.servers, solver, tolerance, shelf)
+        solved, remark = _solve_once(net, collective, root, graph.servers, solver, tolerance, store)
         return solved, None, remark
-    solved, remark = _solve_once(net, collective.mirror, root, graph.servers, solver, tolerance, shelf)
+    solved, remark = _solve_once(net, collective.mirror, root, graph.servers, solver, tolerance, store)
     certificate = solved.certificate
     if isinstance(certificate, Prices):
         certificate = Prices(tuple(sorted((mirror[link], price) for link, price in certificate.prices)))
@@ -176,17 +183,17 @@ def _solve_once(
     servers: tuple[str, ...],
     solver: str,
     tolerance: Fraction,
-    shelf: Shelf | None,
+    store: SolutionStore | None,
 ) -> tuple[Solved, str]:
-    if shelf is None:
+    if store is None:
         return _solve(net, collective, root, servers, solver, tolerance)
     key = problem_key(net, servers, collective.value, root, solver, tolerance)
-    text = shelf.get(key)
+    text = store.get(key)
     if text is not None:
         with suppress(Exception):
             return read_solved(net, text)
     solved, remark = _solve(net, collective, root, servers, solver, tolerance)
-    shelf.put(key, solved_text(solved, remark))
+    store.put(key, solved_text(solved, remark))
     return solved, remark
 
 

@@ -69,12 +69,12 @@ class SparseTrees:
                     relax(vertex, 0.0, depth + 1, vertex, ())
 
     def _reparent(self, root: int, limit: int, level: dict[int, int], found: dict[int, _Offer]) -> bool:
-        """Whoever has no children takes its cheapest parent among those that have; False if nobody moved."""
+        """Each leaf moves to its cheapest parent among the vertices with children; False if none moved."""
         # Parents that have children already stay where they are, so their levels hold.
         busy = {offer[2] for offer in found.values()} | {root}
         sources = {v: level[v] for v in sorted(busy) if level[v] < limit}
         better: dict[int, _Offer] = {}
-        # Nobody who joins here is a source: the limit is the level of the first.
+        # No vertex that joins here is a source: the limit is the level of the first.
         self._flood(sources, 0, {v: level[v] for v in busy}, better)
         moves = {v: offer for v, offer in better.items() if offer[0] < found[v][0]}
         for v, offer in moves.items():

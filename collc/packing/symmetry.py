@@ -1,4 +1,4 @@
-"""Symmetry of a graph: many alike GPUs, servers and switch planes make one small LP instead of a huge one.
+"""Symmetry of a graph: many equivalent GPUs, servers and switch planes give a small LP instead of a huge one.
 
 The packing LP of a graph with a group H of automorphisms has an optimal solution that H leaves alone, so one row per
 orbit of links

@@ -58,7 +58,7 @@ class Claim:
             sizes were compared with the model's.
         known: of those, which were compared at all, each by itself.
         ratios: predicted over measured, where compared.
-        ours: the figure is of collc's own program, which nobody measured on such a machine.
+        ours: the figure is for collc's own program, which was never measured on such a machine.
     """
 
     size_class: str

@@ -106,7 +106,7 @@ class Engine:
         self.flows: list[_Flow] = []
         self.changed = False
         self.ended: list[int] = []
-        # Where each loop stands: iteration, step, whether it works, flows under way, last execution and its begin.
+        # The state of each loop: iteration, step, whether it is active, flows in progress, last execution, its start.
         self.iteration, self.at = [0] * n, [0] * n
         self.busy, self.pending = [False] * n, [0] * n
         self.last, self.began, self.because = [-1] * n, [0.0] * n, [(-1, BY_LAUNCH)] * n
@@ -153,7 +153,7 @@ class Engine:
         still: list[_Flow] = []
         for flow in self.flows:
             flow.left -= flow.rate * span if flow.rate != math.inf else flow.left
-            # What is left may take less time than `now` can tell: it would never come to its end.
+            # The remainder may take less time than `now` can resolve, and would never finish.
             ended = flow.left <= EPSILON * flow.total or self.now + flow.left / flow.rate <= self.now
             (done if ended else still).append(flow)
         self.flows = still
@@ -182,7 +182,7 @@ class Engine:
             self._advance(loop, self.last[loop], BY_ORDER)
 
     def _capacities(self) -> list[float]:
-        """Block limits of the steps at work, beside the links."""
+        """The block limits of active steps, in addition to the links."""
         for flow in self.flows:
             self.capacity[len(self.case.capacity) + flow.loop] = self._step(flow.loop).rate
         return self.capacity
@@ -195,7 +195,7 @@ class Engine:
         self.sequence += 1
 
     def _advance(self, loop: int, cause: int, why: int) -> None:
-        """Begins the loop's next step if nothing holds it back."""
+        """Starts the loop's next step if it has nothing to wait for."""
         if self.busy[loop]:
             return
         case = self.case

@@ -29,7 +29,7 @@ def _machine(
     memory: float,
     nvls: Nvls | None = None,
 ) -> Machine:
-    """`protocols`: name -> (hop us, efficiency, GB/s that a block reads and writes, us beside the launch)."""
+    """`protocols`: name -> (hop us, efficiency, GB/s that a block reads and writes, us in addition to the launch)."""
     made = tuple(Protocol(n, hop, eff, _SLOTS[n], block, start) for n, (hop, eff, block, start) in protocols.items())
     classes = {kind: LinkClass(efficiency) for kind in kinds}
     return Machine(name, launch, 0.5, issue_us=issue, memory_gbps=memory, protocols=made, classes=classes, nvls=nvls)
@@ -66,7 +66,7 @@ H100 = _machine(
     nvls=Nvls(0.713),
 )
 H200 = H100.replace(name="h200", memory_gbps=4800.0)
-# The same chip with fewer NVLinks, which the topology tells.
+# The same chip with fewer NVLinks, as the topology says.
 H800 = H100.replace(name="h800")
 # NCCL's constants of Blackwell for a channel (40 GB/s by LL128, 70 by a tree); the rest is Hopper's: no table.
 B200 = H100.replace(

@@ -1,4 +1,4 @@
-"""What behaves alike is simulated once: a program of hundreds of GPUs shrinks to what differs in it.
+"""Simulates parts that behave alike only once: a program for hundreds of GPUs shrinks to its distinct parts.
 
 Loops, FIFOs and links get colours, first by their own numbers (chunks, lags, rates, delays, capacities), then again
 and again by the colours that they touch, until no colour splits: the coarsest equitable partition (colour refinement;

@@ -152,7 +152,7 @@ _PARTS = 5040
 
 
 class _Shared:
-    """What flows share beside thread blocks: links, memories of CPUs and cards, copy engines; the capacity of each."""
+    """Resources that flows share, apart from thread blocks, and their capacities: links, memories, copy engines."""
 
     def __init__(self, graph: PlanGraph, machine: Machine, protocol: Protocol) -> None:
         self.graph = graph

@@ -23,13 +23,13 @@ class Protocol:
     """One way to hand a chunk to the next rank.
 
     Args:
-        hop_us: from a rank's chunk to the next rank's, beside the time of the bytes: the machine's `step_us` and then
-            the delay until the receiver sees the chunk.
+        hop_us: from a rank's chunk to the next rank's, in addition to the time of the bytes: the machine's `step_us`
+            and then the delay until the receiver sees the chunk.
         efficiency: payload over bytes on the link, in (0, 1].
         max_chunk: largest payload of a slot in bytes.
         block_gbps: what the thread block of one channel reads and writes together at most, its 512 threads at work;
             None: no limit. A ring's usual step reads or writes three bytes for one of payload.
-        start_us: added once per call, beside the launch.
+        start_us: added once per call, in addition to the launch.
     """
 
     name: str
@@ -42,7 +42,7 @@ class Protocol:
 
 @dataclass(frozen=True, slots=True)
 class LinkClass:
-    """What a kind of link costs: the payload share of its nominal speed, and time per hop beside the protocol's."""
+    """The costs of a kind of link: the payload share of its nominal speed, and time per hop beyond the protocol's."""
 
     efficiency: float = 1.0
     hop_us: float = 0.0
@@ -56,8 +56,8 @@ class CopyEngine:
     code does (one cudaMemcpyPeerAsync per chunk and hop; Wang et al., MLSys 2020, section 4), and NCCL may.
 
     Args:
-        launch_us: what one copy costs beside its bytes; the copies of a step are launched one after the other. 5 to 7
-            us were measured for cudaMemcpyAsync (Wu et al., "DualPath", arXiv 2602.21548, section 5.2).
+        launch_us: the cost of one copy in addition to its bytes; the copies of a step are launched in sequence. 5 to
+            7 us were measured for cudaMemcpyAsync (Wu et al., "DualPath", arXiv 2602.21548, section 5.2).
         gbps: what the engine of a GPU moves at most, all its channels together; None: what the links carry.
         kinds: a hop that crosses such a link is a copy.
     """
@@ -73,8 +73,8 @@ class Nvls:
 
     Args:
         efficiency: the share of a GPU's link that carries payload while switches reduce and multicast.
-        hop_us: what one reduction and multicast takes beside its bytes (NCCL 2.23 and newer reckon with 25).
-        loop_us: what every round of chunks costs beside its bytes.
+        hop_us: the time of one reduction and multicast without its bytes (NCCL 2.23 and newer assume 25).
+        loop_us: the cost of every round of chunks in addition to its bytes.
         tree_share: of that rate what is left where the sums go on to other servers (NVLSTree).
     """
 
@@ -128,11 +128,11 @@ class Machine:
         raise UsageError(f"no protocol {name!r}", hint=f"choose one of {known}")
 
     def link_class(self, kind: LinkKind) -> LinkClass:
-        """What a kind of link costs beside its nominal speed."""
+        """The costs of a kind of link beyond its nominal speed."""
         return self.classes.get(kind, _PLAIN)
 
     def with_copies(self) -> Machine:
-        """The machine with a copy engine, which Simple alone can use: LL and LL128 put flags beside the data."""
+        """The machine with a copy engine, which only Simple can use: LL and LL128 store flags with the data."""
         return self.replace(protocols=tuple(p for p in self.protocols if p.name == "Simple"), copies=CopyEngine())
 
     def replace(self, **changes: object) -> Machine:

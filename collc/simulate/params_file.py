@@ -49,7 +49,7 @@ def read_params(path: Path, base: Machine) -> Machine:
     where = str(path)
     _known(value, ("format", "base", "name", "source", *_PLAIN, "protocols", "classes", "nvls"), where, "")
     if value.get("format") != FORMAT:
-        raise UsageError("this is no parameter file", where=where, hint=_BEGIN)
+        raise UsageError("this is not a parameter file", where=where, hint=_BEGIN)
     if "base" in value:
         if value["base"] not in MACHINES:
             hint = f"choose one of {', '.join(MACHINES)}"
@@ -84,14 +84,16 @@ def _load(path: Path) -> dict[str, Any]:
     try:
         value = json.loads(read_input(path, limit=_MOST_BYTES), object_pairs_hook=pairs)
     except OSError as error:
-        raise CollcError(f"cannot read: {error.strerror}", where=str(path), hint="check path and rights") from None
+        raise CollcError(
+            f"cannot read: {error.strerror}", where=str(path), hint="check the path and its permissions"
+        ) from None
     except (ValueError, RecursionError) as error:
         raise UsageError(f"not JSON: {error}", where=str(path), hint=_BEGIN) from None
     if not isinstance(value, dict):
         raise UsageError("a parameter file is one JSON object", where=str(path), hint=_BEGIN)
     for key in ("name", "source", "base"):
         if not isinstance(value.get(key, ""), str):
-            raise UsageError(f"{key} is no text", where=str(path), hint=f'write "{key}": "..."')
+            raise UsageError(f"{key} is not a string", where=str(path), hint=f'write "{key}": "..."')
     return value
 
 

@@ -1,4 +1,4 @@
-"""Figures, for those who have matplotlib: `pip install collc[plot]`."""
+"""Figures; they need matplotlib: `pip install collc[plot]`."""
 
 from __future__ import annotations
 

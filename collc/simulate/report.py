@@ -12,7 +12,7 @@ from collc.ir.nodes import Program
 from collc.simulate.engine import BY_DATA, BY_LAUNCH, BY_ORDER, BY_SLOT, Execution
 from collc.simulate.run import Prediction
 
-# Perfetto takes more, but a file of hundreds of megabytes helps nobody.
+# Perfetto accepts more, but a file of hundreds of megabytes is of no use.
 MOST_EVENTS = 500_000
 _WHY = {BY_LAUNCH: "launch", BY_ORDER: "order", BY_DATA: "data", BY_SLOT: "slot"}
 

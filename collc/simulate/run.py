@@ -9,7 +9,7 @@ from functools import cached_property
 
 import numpy as np
 
-from collc.build.plans import PlanShelf
+from collc.build.plans import SolutionCache
 from collc.collectives.model import COMPILED, Collective
 from collc.collectives.sizes import call_bytes, element_count, short_size
 from collc.errors import CollcError, UsageError
@@ -35,7 +35,7 @@ LEAST_CHUNK = 16  # and chunks are multiples of it
 WHOLE_RUN = {True: 40_000, False: 8_000}  # with the C++ engine, without
 # The slopes of those runs must agree this well; else the call is run whole.
 STEADY = 0.01
-# Calls of more steps than this are lumped first: below, finding out what is alike takes longer than running it.
+# Calls with more steps than this are lumped first; for smaller ones, finding equal parts takes longer than running.
 LUMPED_FROM = 4_000
 # Programs with more FIFOs are no candidates: lowering and verifying take a second per 15,000.
 MOST_FIFOS = 200_000
@@ -165,7 +165,7 @@ class Simulator:
             if kind not in PLANS:
                 raise UsageError(f"no plan {kind!r}", hint=f"choose one of {', '.join(PLANS)}")
             if kind == "trees":
-                made = packed_plan(self.graph, self.collective, self.root, shelf=PlanShelf())
+                made = packed_plan(self.graph, self.collective, self.root, store=SolutionCache())
             elif kind == "rings" and self.graph.nranks > LISTED:
                 # Beyond `LISTED` ranks only one ring is searched for.
                 made = dataclasses.replace(self.plan("ring"), solver=kind)
@@ -295,7 +295,7 @@ class Simulator:
         return time, cases[2], outcomes[2], count / counts[2]
 
     def _lumped(self, case: Case) -> Lumped:
-        """The call with what behaves alike taken together; small calls as they are."""
+        """The call with equal parts lumped together; small calls unchanged."""
         if case.executions <= LUMPED_FROM:
             return unlumped(case)
         # The lumper holds the loops, so their id stays theirs.

@@ -50,7 +50,7 @@ def _item(topology: Topology, gpus: Sequence[str], item: str) -> list[str]:
         # Inside a server its own short names work too: server0:gpu1 for server0.gpu1.
         known = [g for g in pool if rest and g in (rest, f"{of}.{rest}")]
         if not known:
-            raise UsageError("this is no GPU of the topology", where=where, hint=_near(rest, pool))
+            raise UsageError("this is not a GPU of the topology", where=where, hint=_near(rest, pool))
         return known
     first, last = int(match[1]), int(match[2] or match[1])
     if first > last:

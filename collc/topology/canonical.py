@@ -22,7 +22,7 @@ def fingerprint(graph: PlanGraph) -> str:
     """``g1-`` and 32 hex digits; equal exactly for isomorphic graphs (up to SHA-256 collisions).
 
     It covers which vertices are ranks, the kinds of the others, and every directed link with its kind and exact speed.
-    It does not cover names, order, latencies, servers and what a switch could do beside forwarding.
+    It does not cover names, order, latencies, servers and what a switch can do apart from forwarding.
     """
     text = _form(graph, canonical_order(graph))
     return PREFIX + hashlib.sha256(text.encode()).hexdigest()[:32]

@@ -25,7 +25,7 @@ class Draft:
     servers: dict[str, tuple[str, ...]] | None = None
     speeds: dict[LinkKind, Speed] = field(default_factory=dict)
     gpu_model: str | None = None
-    # Lines of the links that this file itself has given; those of a base may be given anew.
+    # Lines of the links that this file itself has given; those of a base may be given again.
     own: dict[tuple[str, str, LinkKind], int] = field(default_factory=dict)
 
     @staticmethod

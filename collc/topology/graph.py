@@ -60,7 +60,7 @@ def _chosen(topology: Topology, gpus: Sequence[str] | None) -> list[str]:
 
 
 class _Parts:
-    """A topology seen from an allocation: servers grouped into islands, and who may forward.
+    """A topology seen from an allocation: servers grouped into islands, and the vertices that may forward.
 
     An island is a set of servers that fast links join (the trays of an NVL72 rack); usually it is one server. Vertices
     of servers without a chosen GPU take no part.

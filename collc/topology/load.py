@@ -75,7 +75,7 @@ def _fetch(source: str, directory: Path, where: str) -> tuple[str, str, Path]:
         ) from None
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-        raise TopologyError(f"cannot read `{source}`: {reason}", where=where, hint="check its rights") from None
+        raise TopologyError(f"cannot read `{source}`: {reason}", where=where, hint="check its permissions") from None
     return decode(data, str(path)), str(path), path.parent
 
 
@@ -155,7 +155,7 @@ class _Loader:
 
 
 def _check_size(reader: Reader, template: Node, draft: Draft, part: Draft, servers: int) -> None:
-    """A few words may stand for millions of links: counted before any is made."""
+    """A few words can mean millions of links, so they are counted before any is created."""
     for what, before, each, most in (
         ("vertices", len(draft.vertices), len(part.vertices), MAX_VERTICES),
         ("links", len(draft.links), len(part.links), MAX_LINKS),

@@ -33,7 +33,7 @@ class LinkKind(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Vertex:
-    """A GPU, switch, CPU socket or NIC. `multicast` and `reduce` tell what a switch could do; plans do not use them.
+    """A GPU, switch, CPU socket or NIC. `multicast` and `reduce` say what a switch can do; plans do not use them.
 
     `memory_gbps` of a CPU says that transfers through it are staged in its memory, which moves so much: every byte
     crosses it twice, written and read. None: they pass the root complex alone. The simulator knows it, plans do not.

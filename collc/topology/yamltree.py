@@ -61,7 +61,7 @@ def decode(data: bytes, where: str) -> str:
         TopologyError: the bytes are too many or not UTF-8; names the line.
     """
     if len(data) > MAX_BYTES:
-        raise TopologyError(f"the file is larger than {MAX_BYTES >> 20} MiB", where=where, hint="it is no topology")
+        raise TopologyError(f"the file is larger than {MAX_BYTES >> 20} MiB", where=where, hint="it is not a topology")
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -81,7 +81,7 @@ def parse(text: str, where: str) -> Node:
         TopologyError: the text is not YAML, or uses what a topology may not use; names file and line.
     """
     if len(text) > MAX_BYTES:
-        raise TopologyError(f"the text is larger than {MAX_BYTES >> 20} MiB", where=where, hint="it is no topology")
+        raise TopologyError(f"the text is larger than {MAX_BYTES >> 20} MiB", where=where, hint="it is not a topology")
     bad = _CONTROL.search(text)
     if bad:
         line = text.count("\n", 0, bad.start()) + 1

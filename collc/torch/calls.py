@@ -80,7 +80,7 @@ def _traced(name: str) -> AbstractContextManager[object]:
 
 
 def is_plain(tensor: torch.Tensor) -> bool:
-    """Whether the elements lie in memory as they are, one after the other."""
+    """Whether the elements are contiguous in memory and stored as they are."""
     return tensor.is_contiguous() and not tensor.is_conj() and not tensor.is_neg()
 
 

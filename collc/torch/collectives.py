@@ -359,7 +359,7 @@ def _only(call: str, name: str, lists: Sequence[Tensors]) -> Tensors:
 
 
 def _of_root(call: str, name: str, lists: Sequence[Tensors], is_root: bool) -> Tensors | None:
-    """The list that the root gives and nobody else."""
+    """The list that only the root passes."""
     if is_root:
         return _only(call, name, lists)
     if any(len(given) for given in lists):

@@ -30,8 +30,8 @@ class CollcProcessGroup(Collectives):
     """One rank's part of a group of processes on this machine.
 
     Args:
-        store: where the ranks of this group find each other; who can read it is trusted.
-        timeout: how long an operation may take, unless it says so itself. One that takes longer fails, and with it the
+        store: where the ranks of this group find each other; every process that can read it is trusted.
+        timeout: the time limit of an operation without one of its own. One that takes longer fails, and with it the
             group, on all ranks.
     """
 

@@ -41,7 +41,7 @@ def library_for(ranks: int) -> Path:
     name = f"libcollc-shared-memory-{ranks}.so"
 
     def make(made: Path) -> None:
-        # Every rank may do this at a time: the library appears whole, whoever is first.
+        # All ranks may do this at once: the library is renamed into place, whichever rank is first.
         topology = made.with_name("shared-memory.yaml")
         topology.write_text(text, encoding="utf-8")
         wanted = f"2..{ranks}"

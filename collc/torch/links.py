@@ -83,7 +83,7 @@ class Watch:
 
 
 class Receiver(Protocol):
-    """Who the messages are for. All is called in the thread of the links and under their lock, except `work`."""
+    """The receiver of messages. The thread of the links calls all methods under their lock, except `work`."""
 
     def on_message(self, connection: Connection, header: Header, content: bytes) -> None: ...
     def on_data(self, connection: Connection, header: Header) -> memoryview: ...
@@ -125,7 +125,7 @@ class Links:
         """The connection to a rank.
 
         Raises:
-            OSError: if nobody listens there any more.
+            OSError: if no process listens there any more.
         """
         if peer not in self._to:
             connection = self._adopt(_connect(self._addresses[peer]), peer, outgoing=True)
@@ -232,7 +232,7 @@ class Links:
                     for descriptor, event in events:
                         self._happened(descriptor, event)
                     self._drop_strangers()
-            except Exception as error:  # nobody may wait for a thread that has ended
+            except Exception as error:  # no thread may wait for one that has ended
                 with self._lock:
                     self._receiver.on_failure(error)
                 time.sleep(_AFTER_FAILURE_SECONDS)

@@ -187,7 +187,7 @@ class Mailbox:
             self._end(receive)
 
     def _answer(self, connection: Connection, header: Header, content: bytes = b"") -> bool:
-        """Sends something back; False if the sender of the tensors is gone, which its connection's end will tell."""
+        """Sends an answer; False if the sender of the tensors is gone, which the end of its connection reports."""
         try:
             if not connection.closed:
                 self._links.send(connection, header, content)
@@ -196,7 +196,7 @@ class Mailbox:
         return not connection.closed
 
     def _refuse(self, connection: Connection, why: str) -> None:
-        """Takes nothing more from a rank, and tells it why."""
+        """Accepts nothing more from a rank, and sends it the reason."""
         text = why.encode()
         assert connection.peer is not None
         self._silent.setdefault(connection.peer, why)
@@ -320,7 +320,7 @@ class Mailbox:
         self._fail_hopeless()
 
     def _break_group(self, why: str) -> None:
-        """A rank has died. Whoever waits for one that waits for it would be told late, or never: so all are told."""
+        """A rank has died. All ranks are told, because some may wait for a rank that waits for the dead one."""
         if self._broken is not None or self._closed:
             return
         self._broken = why

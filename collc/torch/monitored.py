@@ -24,7 +24,7 @@ def monitored_barrier(
     """Waits until all ranks have come.
 
     Args:
-        number: which monitored barrier of the group this is; the ranks count alike.
+        number: the number of this monitored barrier in the group, the same on all ranks.
         seconds: how long rank 0 waits for the others, and they for its answer.
         wait_all_ranks: whether rank 0 looks for all ranks that are missing, instead of for the first.
 

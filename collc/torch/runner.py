@@ -102,7 +102,7 @@ class Runner:
                     self._outstanding -= 1
 
     def _execute(self, work: Work, task: Task, seconds: float) -> bool:
-        """Runs one task to its end; whatever goes wrong belongs to whoever waits."""
+        """Runs one task to its end; errors go to the thread that waits for it."""
         error: BaseException | None = None
         try:
             if self._failure is None:
@@ -110,7 +110,7 @@ class Runner:
                 task()
         except BaseException as raised:
             error = raised
-            if not isinstance(raised, Exception):  # Ctrl-C is for the caller, but nobody may wait for ever
+            if not isinstance(raised, Exception):  # Ctrl-C is for the caller, but no thread may wait for ever
                 work.end(raised)
                 raise
         finally:
@@ -130,7 +130,7 @@ class Runner:
 
     def _watch(self) -> None:
         while self._threads[0].is_alive():
-            # A call costs no system call for its timeout: who watches looks often enough, and exactly for the one seen.
+            # A timeout costs no system call: the watching thread checks often enough, and on time for the call seen.
             pause = min(1.0, max(0.005, self._shortest / 20))
             under_way = self._deadline
             if under_way is not None:

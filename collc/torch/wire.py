@@ -26,12 +26,12 @@ class Kind(enum.IntEnum):
 
     HELLO = 1  # number: rank; with the secret
     EAGER = 2  # a tensor, with its bytes
-    OFFER = 3  # a tensor that lies at `address`, to be read there
+    OFFER = 3  # a tensor at `address`, which the receiver reads there
     DATA = 4  # the bytes of an offered tensor that was pulled
     DONE = 5  # an offered tensor was read
     PULL = 6  # an offered tensor cannot be read where it is: send it
     REFUSE = 7  # with the reason: no message of this connection is taken any more
-    CREDIT = 8  # so many bytes of eager tensors were taken
+    CREDIT = 8  # this many bytes of eager tensors were received
     BYE = 9  # this rank leaves the group
     BROKEN = 10  # with the reason: a rank has died, and with it the group
 
@@ -69,7 +69,7 @@ class Connection:
         self.peer = peer
         self.outgoing = outgoing
         self.process = _process_of(sock)
-        self.watch: int | None = None  # a descriptor that tells the end of that process
+        self.watch: int | None = None  # a descriptor that becomes readable when that process ends
         self.readable = True  # whether memory of the process can be read
         self.credit = 4 << 20  # bytes of eager tensors that may be sent without being taken
         self._taken = 0  # bytes of eager tensors taken, not yet credited

@@ -1,4 +1,4 @@
-"""What an operation returns: a dist.Work that tells every failure, in Python and in C++.
+"""The result of an operation: a dist.Work that reports every failure, in Python and in C++.
 
 Facts about PyTorch 2.13 that shape this file, each held by a test: `Future.set_exception` stores the exception as a
 value, which C++ (DDP's reducer) then takes for tensors; a future of `.then` whose callback raises has really failed,
@@ -111,7 +111,7 @@ class Work(dist.Work):  # type: ignore[misc]
             if self._future is None:
                 self._begun = torch.futures.Future()
                 self._future = self._begun.then(self._outcome)
-        if late:  # whoever ended the work knew of no future
+        if late:  # the thread that ended the work did not know of this future
             self.complete_future()
         return self._future
 

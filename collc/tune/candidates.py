@@ -29,7 +29,7 @@ class Candidate:
 
     @property
     def key(self) -> Key:
-        """What tells it apart from other candidates."""
+        """What distinguishes it from other candidates."""
         return (self.plan, self.protocol, self.chunk_bytes, self.spread)
 
     @property
@@ -86,7 +86,7 @@ def read_offers(manifest: dict[str, Any]) -> list[Offer]:
                 for i, row in enumerate(rows)
             )
         except KeyError:
-            raise RunError("the library was compiled by a version that could not be tuned") from None
+            raise RunError("the library was compiled by a version without support for tuning") from None
         offers.append(Offer(number, first, allocation["nranks"], candidates))
         first += len(rows)
     return offers
@@ -100,7 +100,7 @@ def embedded(candidates: Sequence[Candidate], size: int) -> Candidate:
 
 
 def families(candidates: Sequence[Candidate], size: int) -> list[list[Candidate]]:
-    """Candidates by plan, protocol and spread, each with ascending chunks; of chunks that hold a whole call one."""
+    """Candidates by plan, protocol and spread, with ascending chunk sizes; of those that contain a whole call, one."""
     found: dict[tuple[str, str, int], list[Candidate]] = {}
     for candidate in sorted(candidates, key=lambda c: (c.chunk_bytes, c.number)):
         members = found.setdefault(candidate.family, [])

@@ -43,7 +43,7 @@ def tuning_text(build_id: str, machine: str, tables: Sequence[FileTable], remark
 
 
 def write_whole(path: Path, text: str) -> None:
-    """Writes beside the file and renames: a reader sees the old text or the new one.
+    """Writes a temporary file and renames it: a reader sees the old text or the new one.
 
     Raises:
         RunError: the folder cannot be written to.
@@ -58,7 +58,7 @@ def write_whole(path: Path, text: str) -> None:
 
 
 class State:
-    """What was measured so far, kept beside the output. It is used again only by the same run: library, machine,
+    """The measurements so far, stored beside the output. Only the same run uses them again: library, machine,
     ranks and rules."""
 
     def __init__(self, output: Path, run: Mapping[str, Any]) -> None:

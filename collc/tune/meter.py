@@ -42,7 +42,7 @@ class Guard:
         batch_seconds: least time of the calls that are timed together.
         repeats: batches of each program per round.
         tolerance: the medians of all rounds may differ by this share from those without the last round.
-        rounds: after so many the medians are taken as they are.
+        rounds: the maximum; after these the medians are used as they are.
     """
 
     batch_seconds: float = 0.005

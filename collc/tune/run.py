@@ -102,7 +102,9 @@ def tune(request: TuneRequest, status: Callable[[str], None] = lambda text: None
     """
     manifest = read_manifest(request.library)
     if manifest["target"] != "host":
-        raise UsageError("the library is for GPUs, and tune starts ranks on CPUs so far", where=str(request.library))
+        raise UsageError(
+            "the library is for GPUs; tune supports only libraries for CPUs so far", where=str(request.library)
+        )
     nranks = library_ranks(manifest, request.ranks)
     sizes = size_series(request.min_bytes, request.max_bytes, request.factor)
     output = request.output or request.library.with_suffix(".tuning")
@@ -185,10 +187,10 @@ def _collectives(request: TuneRequest, offer: Offer) -> list[Collective]:
     for collective in wanted:
         if collective not in held:
             names = ", ".join(c.value for c in held)
-            raise UsageError(f"the library holds no {collective.value}", hint=f"it holds {names}")
+            raise UsageError(f"the library has no {collective.value}", hint=f"it has {names}")
     if all(len(offer.of(c, offer.roots(c)[0])) == 1 for c in wanted):
         raise UsageError(
-            "the library holds one program per collective: nothing to choose from",
+            "the library has one program per collective, so there is nothing to choose from",
             where=str(request.library),
             hint="compile it with --tune-candidates",
         )

@@ -35,7 +35,7 @@ class Rules:
 
 @dataclass(frozen=True)
 class Point:
-    """What was found at one size: nccl-tests' bytes, the program chosen, and its time beside the embedded one's."""
+    """The result for one size: nccl-tests' bytes, the program chosen, and its time and the embedded one's."""
 
     bytes: int
     chosen: int
@@ -111,7 +111,7 @@ def decide(problem: Problem, size: int, before: Candidate | None) -> Point:
 
 
 def distinct(candidates: Sequence[Candidate], size: int, numbers: Sequence[int]) -> list[int]:
-    """The programs without those that do the same as an earlier one at this size: their chunks hold the whole call."""
+    """The programs without those that equal an earlier one at this size, as their chunks contain the whole call."""
     by_number = {c.number: c for c in candidates}
     found: dict[object, int] = {}
     for number in numbers:

@@ -32,7 +32,7 @@ class TunedRank(Rank):
             lib.collc_program_of.argtypes = [ctypes.c_void_p, ctypes.c_uint32, ctypes.c_int, ctypes.c_uint64]
             lib.collc_force_program.argtypes = [ctypes.c_void_p, ctypes.c_int]
         except AttributeError:
-            raise RunError("was compiled by a version that could not be tuned", where=str(library)) from None
+            raise RunError("was compiled by a version without support for tuning", where=str(library)) from None
 
     def machine(self) -> dict[str, Any]:
         return {"machine": self.nccl.lib.collc_machine().decode()}
@@ -45,8 +45,8 @@ class TunedRank(Rank):
     def measure(self, order: dict[str, Any]) -> dict[str, Any]:
         """Seconds per call: for each repeat a list in the order of `programs`.
 
-        The programs take turns, and every repeat begins with another one, so that a disturbance meets all alike. Before
-        its timed calls each runs once, unless a call is so long that this would only double the wait.
+        The programs take turns, and every repeat begins with a different one, so that a disturbance affects all
+        equally. Before its timed calls each runs once, unless a call is so long that this would only double the wait.
         """
         assert self.comm is not None
         collective = Collective(order["collective"])
@@ -69,7 +69,7 @@ class TunedRank(Rank):
         return {"seconds": seconds}
 
     def repeat(self, case: Case, addresses: tuple[int, int], times: int) -> float:
-        """Seconds of so many calls."""
+        """The seconds that this many calls take."""
         assert self.comm is not None
         call, comm = self.nccl.call, self.comm
         start = time.perf_counter()

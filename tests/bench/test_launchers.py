@@ -120,7 +120,7 @@ def test_several_machines_are_refused(environment: dict[str, str]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("rank", "size", "why"), [("3", "3", "no rank of"), ("-1", "3", "no number"), ("", "3", "no number")]
+    ("rank", "size", "why"), [("3", "3", "not a rank of"), ("-1", "3", "not a number"), ("", "3", "not a number")]
 )
 def test_nonsense_is_refused(rank: str, size: str, why: str) -> None:
     with pytest.raises(UsageError, match=why):

@@ -167,7 +167,7 @@ def test_a_cache_that_is_a_file_or_full(
 ) -> None:
     root.write_text("")
     assert root not in Maker().get().parents
-    assert "cannot be used" in caplog.text or "no folder" in caplog.text
+    assert "cannot be used" in caplog.text or "not a folder" in caplog.text
     monkeypatch.setenv("COLLC_CACHE", "/proc/self/collc")
     assert Maker().get().is_file()
 

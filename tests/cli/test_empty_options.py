@@ -46,7 +46,7 @@ def test_an_empty_option_is_a_usage_error(monkeypatch: pytest.MonkeyPatch, words
 
 
 def test_options_that_would_have_no_effect() -> None:
-    assert "no chunk" in refused(collc("simulate", "dgx1v", "--chunk", "0"), code=2)
+    assert "not a valid chunk size" in refused(collc("simulate", "dgx1v", "--chunk", "0"), code=2)
     assert "all_reduce has no root" in refused(collc("simulate", "dgx1v", "--root", "1"), code=2)
     host = ("compile", "dgx1v", "--target", "host")
     assert "--model describes GPUs" in refused(collc(*host, "--model", "v100"), code=2)

@@ -49,7 +49,7 @@ def test_a_folder_or_a_missing_one(tmp_path: Path, name: str) -> None:
     assert f"{tmp_path}: cannot write: this is a folder" in refused(collc(*words, tmp_path))
     missing = tmp_path / "none" / "file"
     line = refused(collc(*words, missing))
-    assert line == f"collc: {missing}: cannot write: there is no folder {missing.parent} (make the folder first)"
+    assert line == f"collc: {missing}: cannot write: there is no folder {missing.parent} (create the folder first)"
     assert list(tmp_path.iterdir()) == []
 
 
@@ -60,7 +60,7 @@ def test_the_empty_name() -> None:
 def test_a_device_is_not_replaced(tmp_path: Path) -> None:
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
-    with pytest.raises(CollcError, match="no ordinary file"):
+    with pytest.raises(CollcError, match="not a regular file"):
         check_output(pipe)
     check_output(pipe, replaced=False)
     check_output(tmp_path / "new")
@@ -86,9 +86,9 @@ def test_a_folder_without_permission() -> None:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (["--root", "9"], "root 9 is no rank of 0..7"),
+        (["--root", "9"], "root 9 is not a rank of 0..7"),
         (["--collective", "all_reduce", "--root", "1"], "--root: all_reduce has no root"),
-        (["--dump-after", "build", "--dump-dir", "FILE"], "is no folder"),
+        (["--dump-after", "build", "--dump-dir", "FILE"], "is not a folder"),
     ],
 )
 def test_other_mistakes_are_found_before_the_compilers_start(
@@ -105,10 +105,10 @@ def test_other_mistakes_are_found_before_the_compilers_start(
 @pytest.mark.parametrize(
     ("command", "said"),
     [
-        ("/bin/false", "COLLC_CXX=/bin/false: is no C++ compiler: `--version` failed with status 1"),
-        ("/bin/true", "COLLC_CXX=/bin/true: is no C++ compiler: "),
+        ("/bin/false", "COLLC_CXX=/bin/false: is not a C++ compiler: `--version` failed with status 1"),
+        ("/bin/true", "COLLC_CXX=/bin/true: is not a C++ compiler: "),
         ("TEXT", "cannot run it: Exec format error"),
-        ("/bin/no-such-compiler", "which is no command"),
+        ("/bin/no-such-compiler", "which is not a command"),
     ],
 )
 def test_a_compiler_that_is_none(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, command: str, said: str) -> None:

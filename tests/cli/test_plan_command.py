@@ -106,7 +106,7 @@ def test_machines_with_too_many_rings_show_none() -> None:
         (["--collective", "broadcast", "--root", "8"], "no rank 8"),
         (["--gpus", "0,9"], "GPUs 0 to 7"),
         (["--allocations", "9..12"], "has 8 GPUs"),
-        (["--allocations", "some"], "no GPU of the topology"),
+        (["--allocations", "some"], "not a GPU of the topology"),
         (["--allocations", "all", "--gpus", "0,1"], "--allocations plans all sets"),
         (["--allocations", "all", "--relay", "idle"], "neither --relay nor --root"),
         (["--links", "nvlnk"], "nvlink"),

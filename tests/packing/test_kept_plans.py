@@ -10,7 +10,7 @@ import pytest
 from graphs import cluster, dgx1, graph, lacking, nic_links
 from second_opinion import random_graph
 
-from collc.build.plans import PlanShelf
+from collc.build.plans import SolutionCache
 from collc.packing import Collective, Plan, plan, solve
 from collc.packing.check import check_packing
 from collc.packing.exact import Solved
@@ -22,7 +22,7 @@ MACHINES = [dgx1(), random_graph(7, 6), lacking(ODD, links=nic_links(ODD, 1))]
 
 
 class Memory:
-    """A shelf in memory that counts."""
+    """A store in memory that counts."""
 
     def __init__(self) -> None:
         self.texts: dict[str, str] = {}
@@ -38,7 +38,7 @@ class Memory:
 
 @pytest.fixture(autouse=True)
 def _one_process_each(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No cache of this process answers in place of the shelf."""
+    """No cache of this process answers in place of the store."""
     for name in ("_cached", "_solve_once"):
         monkeypatch.setattr(solve, name, getattr(solve, name).__wrapped__)
 
@@ -52,33 +52,33 @@ def unsolvable(*_: object, **__: object) -> Solved:
 def test_what_is_kept_is_the_same_plan(
     machine: PlanGraph, collective: Collective, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    shelf = Memory()
-    first = plan(machine, collective, shelf=shelf)
+    store = Memory()
+    first = plan(machine, collective, store=store)
     assert first == plan(machine, collective)
     monkeypatch.setattr(solve, "solve_exact", unsolvable)
     monkeypatch.setattr(solve, "solve_flows", unsolvable)
-    again = plan(machine, collective, shelf=shelf)
+    again = plan(machine, collective, store=store)
     assert again == first
-    assert shelf.hits == 1
+    assert store.hits == 1
 
 
 def test_alike_graphs_share_what_is_kept() -> None:
-    machine, shelf = random_graph(7, 6), Memory()
-    plan(machine, C.ALL_GATHER, shelf=shelf)
+    machine, store = random_graph(7, 6), Memory()
+    plan(machine, C.ALL_GATHER, store=store)
     order = list(reversed(range(machine.nranks)))
     order += range(machine.nranks, len(machine.vertices))
     links = [(order[x.src], order[x.dst], x.gbps) for x in machine.links]
-    plan(graph(machine.nranks, links, forwarders=len(machine.forwarders)), C.ALL_GATHER, shelf=shelf)
-    assert shelf.hits == 1
+    plan(graph(machine.nranks, links, forwarders=len(machine.forwarders)), C.ALL_GATHER, store=store)
+    assert store.hits == 1
 
 
 @pytest.mark.parametrize("options", [{"solver": "mwu"}, {"solver": "ilp"}])
 def test_options_are_part_of_the_key(options: dict[str, object]) -> None:
-    machine, shelf = dgx1(), Memory()
-    plan(machine, C.BROADCAST, 0, shelf=shelf)
-    plan(machine, C.BROADCAST, shelf=shelf, **options)  # type: ignore[arg-type]
-    assert shelf.hits == 0
-    assert len(shelf.texts) == 2
+    machine, store = dgx1(), Memory()
+    plan(machine, C.BROADCAST, 0, store=store)
+    plan(machine, C.BROADCAST, store=store, **options)  # type: ignore[arg-type]
+    assert store.hits == 0
+    assert len(store.texts) == 2
 
 
 def heavier(row: dict[str, object]) -> None:
@@ -106,38 +106,38 @@ def hops_of_nowhere(row: dict[str, object]) -> None:
 @pytest.mark.parametrize("change", [heavier, dropped_tree, bound_of_nothing, strange_symmetry, hops_of_nowhere])
 @pytest.mark.parametrize("machine", MACHINES, ids=lambda g: g.name)
 def test_a_kept_lie_is_solved_again(machine: PlanGraph, change: Callable[[dict[str, object]], None]) -> None:
-    shelf = Memory()
-    honest = plan(machine, C.ALL_GATHER, shelf=shelf)
-    ((key, text),) = shelf.texts.items()
+    store = Memory()
+    honest = plan(machine, C.ALL_GATHER, store=store)
+    ((key, text),) = store.texts.items()
     row = json.loads(text)
     change(row)
-    shelf.texts[key] = json.dumps(row)
-    assert plan(machine, C.ALL_GATHER, shelf=shelf) == honest
-    assert shelf.texts[key] == text
+    store.texts[key] = json.dumps(row)
+    assert plan(machine, C.ALL_GATHER, store=store) == honest
+    assert store.texts[key] == text
 
 
 @pytest.mark.parametrize("text", ["", "{}", "[]", "null", "{" * 100, '{"rate": 1}', "\x00"])
 def test_whatever_lies_there_is_no_obstacle(text: str) -> None:
-    shelf = Memory()
+    store = Memory()
     for collective in (C.ALL_GATHER, C.ALLTOALL):
-        honest = plan(dgx1(), collective, shelf=shelf)
-        shelf.texts = dict.fromkeys(shelf.texts, text)
-        assert plan(dgx1(), collective, shelf=shelf) == honest
+        honest = plan(dgx1(), collective, store=store)
+        store.texts = dict.fromkeys(store.texts, text)
+        assert plan(dgx1(), collective, store=store) == honest
 
 
 def test_the_cache_keeps_plans(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLLC_CACHE", str(tmp_path / "cache"))
-    first = plan(dgx1(), C.ALL_REDUCE, shelf=PlanShelf())
+    first = plan(dgx1(), C.ALL_REDUCE, store=SolutionCache())
     (file,) = (tmp_path / "cache").rglob("solution.json")
     monkeypatch.setattr(solve, "solve_exact", unsolvable)
-    assert plan(dgx1(), C.ALL_REDUCE, shelf=PlanShelf()) == first
+    assert plan(dgx1(), C.ALL_REDUCE, store=SolutionCache()) == first
     file.chmod(0o666)  # anybody may have written it
     with pytest.raises(AssertionError, match="solved again"):
-        plan(dgx1(), C.ALL_REDUCE, shelf=PlanShelf())
+        plan(dgx1(), C.ALL_REDUCE, store=SolutionCache())
 
 
 def test_a_cache_that_cannot_be_used_is_no_obstacle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").write_text("in the way")
     monkeypatch.setenv("COLLC_CACHE", str(tmp_path / "file" / "cache"))
-    made: Plan = plan(dgx1(), C.BROADCAST, shelf=PlanShelf())
+    made: Plan = plan(dgx1(), C.BROADCAST, store=SolutionCache())
     check_packing(dgx1(), made)

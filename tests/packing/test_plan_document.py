@@ -149,7 +149,7 @@ def move_gpu(d: dict[str, Any]) -> None:
 LIES: list[tuple[Edit, str]] = [
     (raise_weight, r"plans\[0\].trees: the weights add up to"),
     (raise_weight_and_rate, r"plans\[0\]: link \d+ \(gpu\d -> gpu\d\) carries"),
-    (move_gpu, r"plans\[0\].certificate.parts\[1\]: this part holds no GPU"),
+    (move_gpu, r"plans\[0\].certificate.parts\[1\]: this part contains no GPU"),
     (lambda d: d["plans"][1]["certificate"]["side"].append("gpu1"), r"certificate"),
     (edit("plans.2.certificate.side", ["gpu0"]), r"plans\[2\].bound_gbps: the certificate proves 1200, not 1200/7"),
     (edit("plans.1.certificate.side", ["gpu1", "gpu2"]), "does not hold the root gpu0"),

@@ -161,7 +161,7 @@ ROCM = rocm(full(4, "XGMI"), full(4, "1"))
     [
         (ROCM.replace("Link Type between two GPUs", "Weights"), "the table `Link Type between two GPUs` is missing"),
         (ROCM.replace("\nGPU3   ", "\n", 1), "the row of GPU3 is missing"),
-        (ROCM.replace("XGMI", "YGMI", 1), "`YGMI` is no cell of this table"),
+        (ROCM.replace("XGMI", "YGMI", 1), "`YGMI` is not a valid cell of this table"),
         (ROCM.replace("XGMI", "PCIE", 1), "GPU1 and GPU0 do not say the same of each other"),
         (ROCM.replace("XGMI", "", 1), "row GPU0 has 3 cells, the header names 4 GPUs"),
         (ROCM + ROCM, "is there 2 times"),

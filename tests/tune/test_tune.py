@@ -179,5 +179,5 @@ def test_what_cannot_be_tuned_is_refused(tmp_path: Path) -> None:
             tune(request(tmp_path / "x", **changes))
     with pytest.raises(UsageError, match="serves 3 ranks, not 2"):
         tune(request(tmp_path / "x", ranks=2))
-    with pytest.raises(UsageError, match="holds no alltoall"):
+    with pytest.raises(UsageError, match="has no alltoall"):
         tune(request(tmp_path / "x", collectives=(Collective.ALLTOALL,)))

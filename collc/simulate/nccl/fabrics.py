@@ -89,7 +89,7 @@ FABRICS = {f.name: f for f in (INFINIBAND, ROCE, EFA, EFA_P4D, TCPXO, SLINGSHOT,
 
 
 def fabric_of(graph: PlanGraph, chip: str) -> str:
-    """The network that the names of the NICs tell: efa0 is EFA, hsn0 Slingshot; else InfiniBand is taken."""
+    """The network, from the names of the NICs: efa0 is EFA, hsn0 Slingshot; otherwise InfiniBand."""
     nics = [v.name.rpartition(".")[2].lower() for v in graph.vertices if v.kind is VertexKind.NIC]
     for name, prefixes in (
         ("efa", ("efa", "rdmap")),

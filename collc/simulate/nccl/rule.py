@@ -33,7 +33,7 @@ class Guess:
 
 @dataclass(frozen=True)
 class Setting:
-    """What a call's choice depends on beside its size.
+    """What the choice for a call depends on apart from its size.
 
     Args:
         ring_gbps: bus bandwidth of the rings, all channels together.

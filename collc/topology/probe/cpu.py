@@ -19,7 +19,7 @@ from collc.topology.probe.machine import Machine, build
 # What one core moves through shared memory, and what crosses between two NUMA nodes, GB/s per direction.
 CORE_GBPS = Fraction(25, 2)
 NODE_GBPS = Fraction(30)
-# More ranks than this serve nobody on one machine, and pairs are measured one by one.
+# More ranks than this are of no use on one machine, and pairs are measured one by one.
 MAX_CORES = 512
 
 

@@ -28,7 +28,7 @@ def topology_from_dumps(
 
     Args:
         dumps: (name for messages, text) of each file.
-        gpu_model: such as ``V100``; tells what a dump cannot say (NVLink generation, PCIe).
+        gpu_model: such as ``V100``; supplies what a dump does not contain (NVLink generation, PCIe).
         name: of the topology; by default made from the first file's name.
 
     Returns:
@@ -63,7 +63,7 @@ def _kind(text: Text) -> str:
     hint = f"known: {KNOWN}"
     if re.search(r"^format:\s*collc-topology/", text.whole, re.MULTILINE):
         raise TopologyError("this is a topology file already, not a dump", where=text.at(1), hint="use it as it is")
-    raise TopologyError("this is no dump that collc knows", where=text.at(1), hint=hint)
+    raise TopologyError("collc does not recognise this dump", where=text.at(1), hint=hint)
 
 
 def _read(texts: Sequence[Text], name: str, model: GpuModel | None) -> Topology:

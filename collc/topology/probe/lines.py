@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from collc.errors import TopologyError
 
 _ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\x1b\][^\x07]*\x07|\x1b[()][A-Z0-9]")
-# What may stand in front of every line: comment and quote marks, mpirun's tag, a log's time.
+# Prefixes that a line may have: comment and quote marks, mpirun's tag, a log's time.
 _PREFIXES = (
     re.compile(r" *(?:[#>|] ?)+"),
     re.compile(r" *\[[0-9]+,[0-9]+\](?:<std(?:out|err)>)?: ?"),
@@ -42,7 +42,7 @@ def clean(text: str, where: str) -> Text:
         TopologyError: the text is far too large for a dump of a machine.
     """
     if len(text) > MAX_CHARS:
-        raise TopologyError(f"the file is larger than {MAX_CHARS >> 20} MiB", where=where, hint="it is no dump")
+        raise TopologyError(f"the file is larger than {MAX_CHARS >> 20} MiB", where=where, hint="it is not a dump")
     raw = _ANSI.sub("", text.removeprefix("\ufeff").replace("\r\n", "\n").replace("\r", "\n")).split("\n")
     for number, line in enumerate(raw, 1):
         if len(line) > MAX_LINE:
@@ -52,7 +52,7 @@ def clean(text: str, where: str) -> Text:
 
 
 def _without_prefixes(lines: list[str]) -> list[str]:
-    """The lines without what stands in front of all of them."""
+    """The lines without the prefix that all of them have."""
     for _ in _PREFIXES:
         full = [line for line in lines if line.strip()]
         found = next((p for p in _PREFIXES if full and all(p.match(line) for line in full)), None)

@@ -20,18 +20,18 @@ PCIE_NAMES = {1: "1.0", 2: "2.0", 3: "3.0", 4: "4.0", 5: "5.0", 6: "6.0"}
 
 @dataclass
 class Machine:
-    """One server as far as a source tells.
+    """One server, as far as a source describes it.
 
     Attributes:
         gpus, nics, switches, cpus: vertex names; `gpus` in rank order.
         parent: PCIe: device or switch -> switch or CPU above it.
-        pcie: speed of the link to the parent where the source tells, else None.
+        pcie: speed of the link to the parent if the source gives it, else None.
         direct: NVLink or xGMI links between two GPUs, by pair of names in the order of `gpus`.
         switched: NVLinks of a GPU into the NVSwitches.
-        link_gbps: speed of one NVLink or xGMI link where the source tells.
+        link_gbps: speed of one NVLink or xGMI link if the source gives it.
         pair_gbps: speed of one link of a pair, where it differs from `link_gbps`.
         kind: what joins GPUs: NVLINK or XGMI.
-        net: speed of a NIC where the source tells.
+        net: speed of a NIC if the source gives it.
         notes: what was assumed.
     """
 

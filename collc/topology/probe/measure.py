@@ -1,4 +1,4 @@
-"""`collc probe --measure`: times the copy from every rank to every other and writes it beside the nominal value.
+"""`collc probe --measure`: times the copy from every rank to every other, for comments beside the nominal values.
 
 The timing itself is templates/probe/measure.cpp, one program for both targets: host copies between pinned threads, or
 peer copies between GPUs through the CUDA driver API, which it opens at run time. This module says what to measure and

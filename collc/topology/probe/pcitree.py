@@ -113,7 +113,7 @@ def _add(tree: PciTree, bus: str, name: str) -> bool:
 
 
 def place(tree: PciTree, machine: Machine) -> None:
-    """Fills in CPUs, PCIe switches, who hangs where and how fast."""
+    """Adds the CPUs, the PCIe switches, and the parent and link speed of each device."""
     for root in tree.roots.values():
         for child in root.children.values() if root.device is None else [root]:
             _below(child, _cpu(tree, child, machine), machine)
@@ -127,7 +127,7 @@ def place(tree: PciTree, machine: Machine) -> None:
 
 
 def _cpu(tree: PciTree, node: _Node, machine: Machine) -> str:
-    """The CPU of a root port, by its NUMA node; node -1 is a machine with one, or a hypervisor that does not tell."""
+    """The CPU of a root port, by its NUMA node; node -1 means a machine with one node, or a hypervisor."""
     numa = _text(node.path / "numa_node")
     known = re.fullmatch("[0-9]{1,4}", numa)
     name = f"cpu{int(numa)}" if known else "cpu0"

@@ -75,7 +75,7 @@ def _matrix(text: Text, title: str, allowed: tuple[str, ...] | None) -> dict[int
             raise TopologyError(what, where=text.at(line + 1), hint="the table has been cut, paste all of it")
         for word in words[1:]:
             if not re.fullmatch("[0-9]{1,4}", word) if allowed is None else word not in allowed:
-                raise TopologyError(f"`{word[:20]}` is no cell of this table", where=text.at(line + 1))
+                raise TopologyError(f"`{word[:20]}` is not a valid cell of this table", where=text.at(line + 1))
         rows[gpu] = dict(zip(columns, words[1:], strict=True))
         for other in rows:
             if rows[gpu].get(other) != rows[other].get(gpu):
