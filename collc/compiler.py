@@ -29,7 +29,7 @@ from collc.topology.model import LinkKind, Topology
 
 @dataclass(frozen=True)
 class CompileRequest(LibraryRequest):
-    """What to compile, and how.
+    """A request to compile.
 
     Args:
         output: of the library [libcollc-NAME.so].

@@ -1,4 +1,4 @@
-"""What this machine has and lacks for building and running libraries of each target."""
+"""Reports what this machine has and lacks for building and running libraries of each target."""
 
 from __future__ import annotations
 
@@ -172,7 +172,7 @@ def _nvrtc() -> Finding:
 
 
 def _device_code() -> list[Finding]:
-    """What a library compiled here could run on, and the oldest driver for each."""
+    """The GPUs that a library compiled here can run on, and the oldest driver for each."""
     nvcc, nvrtc = nvcc_path(), nvrtc_path()
     if nvcc is None and nvrtc is None:
         return []
@@ -203,7 +203,7 @@ def _real_nccl() -> Finding:
 
 
 def _state(library: str, reason: str) -> str:
-    """What `reason` of _cannot_load says: absent itself, or there but unusable (a dependency is missing, it hangs)."""
+    """The text for a `reason` of _cannot_load: absent, or present but unusable (a dependency is missing, it hangs)."""
     if not reason:
         return OK
     absent = reason.startswith(f"{library}: cannot open shared object file: No such file")

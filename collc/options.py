@@ -1,4 +1,4 @@
-"""What a user may choose about a build, and what each target prefers."""
+"""The options of a build, and the defaults of each target."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 
 class TargetKind(enum.Enum):
-    """What the library runs on."""
+    """The kind of hardware that a library runs on."""
 
     HOST = "host"
     CUDA = "cuda"

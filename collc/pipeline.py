@@ -43,7 +43,7 @@ MAX_PARAMETER = 4096
 
 @dataclass
 class Recorder:
-    """What a run of the pipeline leaves for people: timings per stage and, for chosen stages, the IR's text."""
+    """Records of a run of the pipeline: timings per stage and, for chosen stages, the IR's text."""
 
     dump_after: frozenset[str] = frozenset()
     dump_dir: Path = Path("collc-dump")

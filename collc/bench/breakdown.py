@@ -1,4 +1,4 @@
-"""Where the time of a case went: waiting, copying and reducing, by channel."""
+"""How the time of a case divides into waiting, copying and reducing, by channel."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def check_counts(library: Path, manifest: Mapping[str, Any]) -> None:
 
 
 def read_times(lib: ctypes.CDLL, comm: ctypes.c_void_p) -> Times:
-    """(waiting, copying, reducing) in nanoseconds by channel since creation; empty where the library does not count."""
+    """(waiting, copying, reducing) in nanoseconds by channel since creation; empty if the library has no counters."""
     ask = getattr(lib, "collc_breakdown", None)
     if ask is None:
         return []
@@ -52,13 +52,13 @@ def read_times(lib: ctypes.CDLL, comm: ctypes.c_void_p) -> Times:
 
 
 def since(before: Times, after: Times) -> Times:
-    """What was added; channels that ran nothing in between are zeros."""
+    """The difference; channels that ran nothing in between are zeros."""
     padded = before + [(0, 0, 0)] * (len(after) - len(before))
     return [(b[0] - a[0], b[1] - a[1], b[2] - a[2]) for a, b in zip(padded, after, strict=True)]
 
 
 def shares(answers: Sequence[dict[str, Any]], calls: int) -> list[ChannelShare]:
-    """The ranks' answers as one row per channel that did anything."""
+    """The ranks' answers as one row for each active channel."""
     found = []
     for channel in range(max(len(answer["times"]) for answer in answers)):
         rows = [answer["times"][channel] for answer in answers if channel < len(answer["times"])]

@@ -58,7 +58,7 @@ def parse_names(text: str, known: dict[str, Any], what: str) -> list[str]:
     """`all`, one name, or several with commas.
 
     Raises:
-        UsageError: for a name that is not known.
+        UsageError: a name is unknown.
     """
     if text == "all":
         return list(known)
@@ -147,15 +147,15 @@ class Case:
 
     @property
     def recv_elements(self) -> int:
-        """Elements of a rank's output."""
+        """The number of elements in a rank's output."""
         return self.count * buffer_counts(self.collective, self.nranks)[1]
 
     def send_data(self, rank: int) -> Array:
-        """What a rank sends."""
+        """The data that a rank sends."""
         return fill(period_of(rank, self.nranks, self.op, self.kind), self.send_elements)
 
     def expected(self, rank: int) -> Array | None:
-        """What rank must have received, or None where its output is not touched."""
+        """The data that a rank must receive, or None if its output is not touched."""
         layout = block_layout(self.collective, self.nranks, self.root if self.collective.rooted else None)
         blocks = sorted(layout.out_blocks[rank].items(), key=lambda held: held[1])
         return np.concatenate([self._block(block) for block, _ in blocks]) if blocks else None

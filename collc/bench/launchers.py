@@ -13,7 +13,7 @@ from collc.errors import UsageError
 
 @dataclass(frozen=True)
 class Place:
-    """Where a launcher put this process.
+    """The place of this process in a launcher's job.
 
     `here` is the number of ranks on this machine if the launcher gives it. `job` is a text that the ranks of this
     job share, and no other job on the machine.
@@ -71,9 +71,9 @@ _LAUNCHERS = (
 
 
 def find_place(environment: Mapping[str, str]) -> Place | None:
-    """This process's rank in a launcher's job; None without a launcher, or where the job is this process alone.
+    """This process's rank in a launcher's job; None without a launcher, or if this process is the whole job.
 
-    COLLC_COMM_ID, any text, replaces what the launcher offers as the job's name.
+    COLLC_COMM_ID (any text) replaces the job's name that the launcher gives.
 
     Raises:
         UsageError: the variables contradict each other, or the job covers more machines than this one.

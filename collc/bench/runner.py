@@ -21,7 +21,7 @@ from collc.errors import UsageError
 
 @dataclass(frozen=True)
 class BenchRequest:
-    """What to measure; nccl-tests' meanings and defaults unless said otherwise."""
+    """A request to measure, with the meanings and defaults of nccl-tests unless stated otherwise."""
 
     library: Path
     collectives: Sequence[Collective]

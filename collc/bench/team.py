@@ -32,7 +32,7 @@ class _Rank(Protocol):
         """A descriptor that is readable once an answer comes or the worker is gone."""
 
     def fate(self) -> str:
-        """What became of a worker that is gone."""
+        """Why a worker ended."""
 
     def end(self) -> None:
         """Ends the worker, whatever it does."""

@@ -219,7 +219,7 @@ def serve_place(library: Path, place: Place) -> bool:
 
 
 def main() -> None:
-    """Answers orders on standard input until it ends."""
+    """Answers commands from standard input until it ends."""
     serve(Path(sys.argv[1]), map(json.loads, sys.stdin), lambda answer: print(json.dumps(answer), flush=True))
 
 

@@ -28,7 +28,7 @@ _SAID: set[str] = set()
 
 
 class CacheProblem(Exception):
-    """Why the cache cannot be used; the text says what and where."""
+    """The cache cannot be used; the message says why and names the folder."""
 
 
 def cache_dir() -> Path:
@@ -101,7 +101,7 @@ def _build(folder: Path, made: Path, make: Callable[[Path], None], names: Sequen
 
 
 def kept(key: str, name: str) -> bytes | None:
-    """What `keep` left in the file `name` of entry `key`; None if there is nothing, or nothing that can be trusted."""
+    """The contents of file `name` in entry `key`, written by `keep`; None if absent or not trusted."""
     try:
         root = _root()
         if not (root / key[:2] / key / name).is_file():

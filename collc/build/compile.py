@@ -50,7 +50,7 @@ class Library:
 
 @dataclass(frozen=True)
 class Contents:
-    """What goes into a library: for every allocation its plans and its programs, and the GPU sets that they serve.
+    """The contents of a library: for every allocation its plans and its programs, and the GPU sets that they serve.
 
     The entries of one collective and root are sorted by their bytes, those for tuning last.
     """
@@ -71,7 +71,7 @@ def generate(
 def source_context(
     contents: Contents, target: Target, compiler: Compiler, device: DeviceCode | None = None
 ) -> tuple[SourceContext, str]:
-    """What the generated source prints, and the build id of the library that it makes.
+    """The generated source, and the build id of the library made from it.
 
     Args:
         device: the device code that goes with it; None for the host target.

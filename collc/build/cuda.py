@@ -68,7 +68,7 @@ class DeviceCode:
         return {"sm_60", "sm_70"} <= {image.name for image in self.images}
 
     def rows(self) -> list[dict[str, str]]:
-        """What the manifest says of it."""
+        """Its row in the manifest."""
         return [image.row() for image in self.images]
 
 
@@ -108,7 +108,7 @@ def find_toolkits(cuda: int | None = None) -> tuple[Nvcc | None, Nvrtc | None]:
 
 
 def makers(nvcc: Nvcc | None, nvrtc: Nvrtc | None) -> dict[str, Nvcc | Nvrtc]:
-    """Which compiler makes the code of each chip: nvcc where it knows the chip, else NVRTC."""
+    """The compiler for each chip: nvcc if it supports the chip, else NVRTC."""
     chips = [sm for reals in SASS.values() for sm in reals]
     found: dict[str, Nvcc | Nvrtc] = {}
     for sm in chips:

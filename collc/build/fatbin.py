@@ -44,7 +44,7 @@ class Image:
         return f"sm_{self.sm}" if self.kind == "elf" else f"PTX {self.sm[:-1]}.{self.sm[-1]}"
 
     def row(self) -> dict[str, str]:
-        """What a manifest says of it: code (sm_90, PTX 8.0), its compiler, the oldest driver that loads it."""
+        """Its row in a manifest: code (sm_90, PTX 8.0), its compiler, the oldest driver that loads it."""
         return {"code": self.name, "compiler": self.compiler, "driver": self.driver}
 
 

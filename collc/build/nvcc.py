@@ -55,7 +55,7 @@ class Nvcc:
 
 
 def site_packages() -> list[Path]:
-    """Where pip's wheels of CUDA unpack: below `nvidia` of these folders."""
+    """The folders in which pip's CUDA wheels are unpacked, below `nvidia`."""
     return sorted({Path(sysconfig.get_path(name)) for name in ("purelib", "platlib")})
 
 

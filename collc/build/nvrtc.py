@@ -49,7 +49,7 @@ class Nvrtc:
 
 @dataclass(frozen=True)
 class Compiled:
-    """What one compilation leaves in the cache."""
+    """The files of one compilation in the cache."""
 
     cubin: Path
     ptx: Path

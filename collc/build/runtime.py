@@ -30,7 +30,7 @@ def runtime_dir() -> Path:
 
 
 def include_dirs() -> list[Path]:
-    """Where the runtime's sources look for headers."""
+    """The include directories of the runtime's sources."""
     return [resource_dir("templates") / "include", runtime_dir()]
 
 

@@ -1,4 +1,4 @@
-"""What a certificate proves, recomputed from the certificate and the graph alone, in exact arithmetic.
+"""The bound that a certificate proves, recomputed from it and the graph alone, in exact arithmetic.
 
 Cheapest paths and arborescences are written here once more, not taken from the solvers, which price with their own.
 """

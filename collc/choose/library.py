@@ -1,4 +1,4 @@
-"""What a library holds for each collective and root: which plan, protocol, chunk and channels from which size on.
+"""The contents of a library by collective and root: plan, protocol, chunk and channels for each range of sizes.
 
 `library_contents` is the one way from a request to the contents of a library; `choose_programs` does one allocation.
 """

@@ -112,7 +112,7 @@ class ProgramList:
         self.add(number, 0, self.target.chunk_bytes, When(least), "one memory: one hop, written once")
 
     def add_for_tuning(self, packed: int) -> None:
-        """Every kind of plan with every chunk size, unless the table has it already or it is the trees of another."""
+        """Every kind of plan with every chunk size, unless the table has it or its trees equal another plan's."""
         of = self.plans[packed]
         own = [e for e in self.entries if self._serves(e, of)]
         shapes: list[object] = []
@@ -179,6 +179,6 @@ class ProgramList:
 
 
 def _shape(plan: Plan, nranks: int) -> frozenset[object]:
-    """What a schedule does: which parts travel along which trees."""
+    """The content of a schedule: which parts travel along which trees."""
     parts = schedule_trees(plan, nranks).parts
     return frozenset((p.block, p.lo, p.hi, frozenset(p.reduce), frozenset(p.broadcast)) for p in parts)

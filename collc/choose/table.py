@@ -111,7 +111,7 @@ def in_turns(simulator: Simulator, kinds: Sequence[str] | None = None) -> list[V
 
 
 def fastest(simulator: Simulator, grid: Sequence[Variant], size: int, first: Variant | None = None) -> Prediction:
-    """The fastest variant at a size; on a tie the earlier one in the grid. `first` is run first: a likely winner."""
+    """The fastest variant at a size; on a tie the earlier one in the grid. `first`, a likely winner, is run first."""
     grid = sensible(simulator, grid, size)
     bounds = {v: floor_us(simulator, v, size) for v in grid}
     order = sorted(range(len(grid)), key=lambda i: (grid[i] != first, bounds[grid[i]], i))

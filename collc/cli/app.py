@@ -130,7 +130,7 @@ def _die() -> None:
 
 
 class _Lines(logging.Handler):
-    """What the library notes on its way: a line each."""
+    """The notes of the library: a line each."""
 
     def emit(self, record: logging.LogRecord) -> None:
         click.echo(f"collc: {visible(record.getMessage())}", err=True)

@@ -61,7 +61,7 @@ def gbps(value: Fraction) -> str:
 
 
 def explain_plans(graph: PlanGraph, plans: Sequence[Plan], *, whole: bool) -> str:
-    """What binds each plan; with `whole` also its trees or flows and the use of every link."""
+    """The limit of each plan; with `whole` also its trees or flows and the use of every link."""
     lines: list[str] = []
     for plan in plans:
         if plan.rate is None:

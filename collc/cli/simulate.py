@@ -47,7 +47,7 @@ class _Document:
 
 @dataclass(frozen=True)
 class _Wish:
-    """What of a variant the user fixed; None: the model chooses."""
+    """The parts of a variant that the user fixed; None: the model chooses."""
 
     plan: str | None
     proto: str | None

@@ -51,7 +51,7 @@ class Table:
 
 @dataclass(frozen=True, slots=True)
 class StructLayout:
-    """What a static_assert says about a struct."""
+    """The contents of a static_assert about a struct."""
 
     element: str
     size: int
@@ -124,11 +124,11 @@ class TableBuilder:
                 self._append("set_ranks", (rank,), f"is rank {rank}")
 
     def counts(self) -> dict[str, int]:
-        """How many rows each array has."""
+        """The number of rows of each array."""
         return {array: len(numbers) for array, numbers in self._numbers.items()}
 
     def image(self) -> bytes:
-        """What a library holds of the tables, byte by byte."""
+        """The tables as they are in a library, byte by byte."""
         return layout.pack(self._numbers)
 
     def tables(self) -> tuple[Table, ...]:

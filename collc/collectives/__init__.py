@@ -1,4 +1,4 @@
-"""What each collective is: the table that everything else reads."""
+"""The definition of each collective: the table that everything else reads."""
 
 from collc.collectives.model import Collective
 

@@ -72,7 +72,7 @@ def buffer_counts(collective: Collective, nranks: int) -> tuple[int, int]:
 
 
 def in_place_offsets(collective: Collective, rank: int) -> tuple[int, int]:
-    """Where input and output of an in-place call lie in one buffer, in units of `count` elements: the smaller of the
+    """Offsets of an in-place call's input and output in one buffer, in units of `count` elements: the smaller of the
     two at its rank's block in the larger (NCCL, "In-place Operations")."""
     row = collective.traits
     own_in = row.output.holds is Holds.EVERY and row.input.holds is Holds.OWN

@@ -1,4 +1,4 @@
-"""What a collective is, once: a row of `TRAITS` says everything that planner, compiler, runtime and benchmarks need.
+"""The definition of each collective: a row of `TRAITS` has all that planner, compiler, runtime and benchmarks need.
 
 Names and counts are NCCL's and nccl-tests'. Two headers under `templates/include/collc/` are rendered from this table
 (`collc.collectives.header`), so the runtime reads the same rows.
@@ -23,7 +23,7 @@ class Holds(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Buffer:
-    """What a rank's input or output holds; `at_root`: only the root has one."""
+    """The contents of a rank's input or output; `at_root`: only the root has one."""
 
     holds: Holds
     at_root: bool = False

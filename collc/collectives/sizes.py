@@ -12,10 +12,10 @@ MOST_SIZES = 10_000
 
 
 def size_series(least: int, most: int, factor: int, step: int = 0) -> list[int]:
-    """Sizes in bytes from `least` to `most`: times the factor, or plus the step where the factor is 1.
+    """Sizes in bytes from `least` to `most`, multiplied by the factor, or increased by the step if the factor is 1.
 
     Raises:
-        UsageError: there is none, or there are too many, or they never end.
+        UsageError: there are none, too many, or infinitely many.
     """
     if least < 0 or most < least:
         raise UsageError(f"-e {most} is below -b {least}", hint="-b is the smallest size and -e the largest")

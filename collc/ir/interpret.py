@@ -26,7 +26,7 @@ Reduce = Callable[[Array, Array], Array]
 
 @dataclass(frozen=True, slots=True)
 class ShareRange:
-    """Where a share lies in its block for one call, in elements; computed as `cut_share` of step_program.h does."""
+    """The range of a share in its block for one call, in elements; computed as `cut_share` of step_program.h does."""
 
     begin: int
     end: int

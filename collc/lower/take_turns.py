@@ -47,9 +47,9 @@ _FINE = 1 << 12
 
 
 def take_turns(program: Program, *, limit: int) -> Program:
-    """Deals neighbouring channels onto `limit` channels, each with an order of its own; programs with fewer stay.
+    """Distributes neighbouring channels over `limit` channels, each with its own order; programs with fewer stay.
 
-    Neighbours are mostly copies of one tree: so a heavy tree gets whole blocks, and all blocks get as much to do.
+    Neighbours are mostly copies of one tree, so a heavy tree gets whole blocks and all blocks get equal work.
 
     Raises:
         IRError: the program has one slot per FIFO, so nothing can overlap.

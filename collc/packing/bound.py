@@ -1,4 +1,4 @@
-"""What a certificate proves, recomputed from the certificate and the graph alone, in exact arithmetic."""
+"""The bound that a certificate proves, recomputed from it and the graph alone, in exact arithmetic."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from collc.packing.network import Net, cheapest_paths, exact_distances
 
 
 def unit_cost(net: Net, price: list[Fraction], collective: Collective, root: int | None) -> Fraction | None:
-    """The cheapest cost of serving one unit of `collective` under link prices; None if a GPU cannot be reached."""
+    """The least cost of one GB/s of `collective` at given link prices; None if a GPU cannot be reached."""
     n = net.nranks
     if collective.inward:
         net = net.reversed()

@@ -91,7 +91,7 @@ def spread(plan: Plan, channels: int) -> Plan:
 
 
 def rings_of(plan: Plan) -> int:
-    """How many rings a ring plan has: a channel serves the trees of all roots of one ring."""
+    """The number of rings of a ring plan: a channel serves the trees of all roots of one ring."""
     return sum(1 for tree in plan.trees if tree.root == plan.trees[0].root)
 
 

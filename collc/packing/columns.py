@@ -103,7 +103,7 @@ class Oracle(Protocol):
         """The same under exact prices: (columns with integer costs, scale to divide the costs by)."""
 
     def reach(self) -> list[int]:
-        """Per root, the least number of hops in which its trees can span."""
+        """For each root, the least depth in hops of a tree that spans all ranks."""
 
     def all_columns(self, depth: int, limit: int) -> list[Column] | None:
         """Every column no deeper than `depth`, or None if there are more than `limit`."""

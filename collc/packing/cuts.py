@@ -16,7 +16,7 @@ from collc.packing.network import Net
 
 
 def broadcast_cut(net: Net, root: int, probes: Sequence[int] | None = None) -> tuple[Fraction, tuple[int, ...]]:
-    """(min over ranks v of maxflow(root, v), a side of that value that holds the root).
+    """(min over ranks v of maxflow(root, v), a side of that capacity that contains the root), in GB/s.
 
     Args:
         net: the links.

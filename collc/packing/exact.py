@@ -147,7 +147,7 @@ def new_problem(
 
 
 def solve_exact(problem: Problem, servers: Sequence[str]) -> Solved:
-    """An optimal packing of a tree collective, shallow first; the best one found where the search ends at its limit.
+    """An optimal packing of a tree collective, shallow trees first; the best one found if the search hits its limit.
 
     Raises PackingError if some rank cannot be reached.
     """
@@ -198,7 +198,7 @@ def solve_exact(problem: Problem, servers: Sequence[str]) -> Solved:
 
 
 def _best_shallow(problem: Problem, generator: Generator, bound: Fraction, certificate: Certificate) -> Solved:
-    """What the shallow trees reached, where no proof beyond cuts and partitions is in reach."""
+    """The result with shallow trees, if only cuts and partitions can prove a bound."""
     assert generator.last is not None
     pairs = zip(generator.columns, generator.last.weights, strict=False)
     near = scaled(generator, {column: weight for column, weight in pairs if weight > 0})

@@ -1,4 +1,4 @@
-"""What a plan looks like and what limits it: depth, link use, what binds, what one more link would bring."""
+"""Describes a plan and its limits: depth, link use, binding links, and the gain from one more link."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def _gcd(a: int, b: int) -> int:
 
 
 def binding(graph: PlanGraph, plan: Plan) -> Binding:
-    """What the plan's certificate says limits the rate, in words, and the value of each link that it names."""
+    """The limit of the rate by the plan's certificate, in words, and the value of each link that it names."""
     assert plan.certificate is not None
     if isinstance(plan.certificate, Cut):
         return _cut_binding(graph, plan, plan.certificate)
@@ -118,7 +118,7 @@ def _prices_binding(graph: PlanGraph, plan: Plan, prices: Prices) -> Binding:
 
 
 def in_switch_bound(graph: PlanGraph, collective: Collective) -> Fraction | None:
-    """What no schedule at all can exceed, even one that reduces inside switches; None where no switch can.
+    """The bound for every schedule, even one that reduces inside switches; None if no switch can.
 
     Only all_reduce gains: for the others our cuts bound every schedule already. It is the least one-way cut.
     """

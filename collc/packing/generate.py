@@ -79,7 +79,7 @@ class Generator:
         return len(fresh)
 
     def row_loads(self, column: Column) -> dict[int, int]:
-        """Row -> how many hops of the column cross its links."""
+        """For each row, the number of hops of the column that cross its links."""
         count: dict[int, int] = {}
         for link, times in column.loads().items():
             row = self.rows[link]

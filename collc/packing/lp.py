@@ -30,7 +30,7 @@ _STEP, _OVERHEAD, _PIVOT = 0.06, 3, 1.0
 
 @dataclass(frozen=True)
 class FloatSolution:
-    """What HiGHS says: `prices` by capacity row; a column cheaper than its entry in `groups` improves."""
+    """The result of HiGHS: `prices` by capacity row; a column cheaper than its entry in `groups` improves."""
 
     rate: float
     weights: list[float]

@@ -30,11 +30,11 @@ class FlowNetwork:
         return total
 
     def source_side(self, source: int) -> set[int]:
-        """What the residual network still reaches from `source`: the smallest minimum cut."""
+        """The vertices reachable from `source` in the residual network: the smallest minimum cut."""
         return self._search(source, forward=True)
 
     def sink_side(self, sink: int) -> set[int]:
-        """What still reaches `sink` in the residual network: the complement of the largest minimum cut."""
+        """The vertices that reach `sink` in the residual network: the complement of the largest minimum cut."""
         return self._search(sink, forward=False)
 
     def _search(self, start: int, *, forward: bool) -> set[int]:

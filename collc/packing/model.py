@@ -132,7 +132,7 @@ class Orbits:
 
     @property
     def count(self) -> int:
-        """How many trees there are when all are written out."""
+        """The number of trees after expansion."""
         return sum(orbit.count for orbit in self.orbits)
 
 
@@ -163,5 +163,5 @@ class Plan:
 
     @property
     def tree_count(self) -> int:
-        """How many trees the plan has, with all that its orbits stand for."""
+        """The number of trees of the plan, including those that its orbits represent."""
         return len(self.trees) + (self.orbits.count if self.orbits else 0)

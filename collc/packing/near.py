@@ -1,4 +1,4 @@
-"""What floats are worth without a proven optimum: weights scaled until they fit, and the exact bound of any prices.
+"""Exact results from floats without a proven optimum: weights scaled until they fit, and the exact bound of any prices.
 
 Both are exact in the end, so a search that ends at its limit still hands on a plan with a certified rate and bound.
 """

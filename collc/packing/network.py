@@ -36,12 +36,12 @@ class Net:
 
     @property
     def nverts(self) -> int:
-        """How many vertices there are; the ranks come first."""
+        """The number of vertices; the ranks come first."""
         return len(self.names)
 
     @property
     def nlinks(self) -> int:
-        """How many directed links there are."""
+        """The number of directed links."""
         return len(self.tails)
 
     @classmethod

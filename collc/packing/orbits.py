@@ -54,7 +54,7 @@ def _images_of_each_other(group: Sequence[Generator], tree: Tree, other: Tree) -
 
 
 def link_images(graph: PlanGraph, image: Sequence[int]) -> list[int]:
-    """Where an automorphism takes every link; KeyError if it is none."""
+    """The image of every link under an automorphism; raises KeyError if it is not one."""
     for v, w in enumerate(image):
         a, b = graph.vertices[v], graph.vertices[w]
         if (a.kind, a.multicast, a.reduce) != (b.kind, b.multicast, b.reduce):
@@ -114,7 +114,7 @@ def _fixing(cycles: Sequence[tuple[Generator, int]], tree: Tree) -> Iterator[obj
 
 
 def expanded(graph: PlanGraph, plan: Plan) -> Plan:
-    """The plan with every tree written out, by root and falling weight."""
+    """The plan with every tree expanded, ordered by root and decreasing weight."""
     if plan.orbits is None:
         return plan
     trees = sorted(all_trees(graph, plan), key=lambda t: (t.root, -t.weight))

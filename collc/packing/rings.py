@@ -1,4 +1,4 @@
-"""What NCCL-style rings would reach on the same graph, to compare with (Blink, MLSys 2020, figure 14).
+"""The rate of NCCL-style rings on the same graph, for comparison (Blink, MLSys 2020, figure 14).
 
 A ring visits every GPU once; each of its links carries the ring's rate. NCCL uses whole links, so the best set of
 rings is an integer program over all rings. Where no ring exists NCCL falls back to PCIe, taken as half an NVLink as in

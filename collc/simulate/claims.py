@@ -1,4 +1,4 @@
-"""What was ever compared with a measurement, and the error found there: every figure of the model carries it.
+"""The comparisons of the model with measurements, and their errors: every figure of the model carries them.
 
 `judged.json` is written by `make validate` from the published tables: per table its machine, generation, servers,
 collective, network, and per class of sizes the ratios of predicted to measured time. Sizes that parameters were fitted
@@ -51,7 +51,7 @@ class Compared:
 
 @dataclass(frozen=True)
 class Claim:
-    """What a figure can be trusted for.
+    """How far a figure can be trusted.
 
     Args:
         compared: whether NCCL's own times on this machine, generation, server count, network, collective and class of
@@ -118,7 +118,7 @@ def compared(path: Path = JUDGED) -> tuple[Compared, ...]:
 
 
 class Claims:
-    """What can be claimed on one graph, for one collective and one set of parameters.
+    """The claims for one graph, for one collective and one set of parameters.
 
     Args:
         changed: parameters were replaced (`--params`, `--copy-engine`): nothing was compared with these.
@@ -155,5 +155,5 @@ class Claims:
 
 
 def machine_key(graph: PlanGraph) -> str:
-    """What makes two machines the same for a comparison: the graph, whatever its vertices are called."""
+    """A key that is equal for machines with the same graph, whatever the names of its vertices."""
     return fingerprint(graph)

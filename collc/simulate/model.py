@@ -84,7 +84,7 @@ class Case:
 
     @property
     def executions(self) -> int:
-        """How many steps run, over all chunks."""
+        """The number of steps executed, over all chunks."""
         return sum(number * steps for (number, _, _), steps in zip(self.chunks, self.steps_of, strict=True))
 
 

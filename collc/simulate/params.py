@@ -1,4 +1,4 @@
-"""What the model knows of hardware and protocols: a few numbers, each with its unit.
+"""The parameters of hardware and protocols in the model: a few numbers, each with its unit.
 
 The defaults are the round figures that NCCL's own cost model is described with: Simple has a hop of about 6 us and the
 full bandwidth, LL 1 us and half of it, LL128 2 us and 120/128 of it, rounded to 95% (Hu et al., "Demystifying NCCL",
@@ -136,7 +136,7 @@ class Machine:
         return self.replace(protocols=tuple(p for p in self.protocols if p.name == "Simple"), copies=CopyEngine())
 
     def replace(self, **changes: object) -> Machine:
-        """A copy with some fields changed."""
+        """A copy with the given fields changed."""
         return dataclasses.replace(self, **changes)  # type: ignore[arg-type]
 
 

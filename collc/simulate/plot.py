@@ -43,7 +43,7 @@ def save(drawn: Any, path: Path) -> None:
 def plot_comparison(
     path: Path, machine: str, own: Sequence[Prediction], beside: Mapping[str, Sequence[Baseline]]
 ) -> None:
-    """Time and bus bandwidth over size: the model's choice and the baselines."""
+    """Plots time in us and bus bandwidth in GB/s over size: the model's choice and the baselines."""
     drawn = figure()(figsize=(10, 4), layout="constrained")
     left, right = drawn.subplots(1, 2)
     lines: dict[str, Sequence[Prediction | Baseline]] = {"collc": own, **beside}

@@ -1,4 +1,4 @@
-"""What a run shows: its critical path, and a Chrome trace that Perfetto opens."""
+"""Reports of a run: its critical path, and a Chrome trace that Perfetto opens."""
 
 from __future__ import annotations
 

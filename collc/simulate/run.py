@@ -63,7 +63,7 @@ class Variant:
 
 @dataclass(frozen=True)
 class Prediction:
-    """What the model says of one call.
+    """The prediction for one call.
 
     `bytes`, `algbw_gbps` and `busbw_gbps` as nccl-tests counts them. `case` and `outcome` are the run that it comes
     from; where `scale` is not 1, of a call that was smaller by this factor.
@@ -213,7 +213,7 @@ class Simulator:
         return self.spreads[key]
 
     def fifos(self, kind: str, channels: int) -> int:
-        """How many FIFOs the program has: one per hop."""
+        """The number of FIFOs of the program: one per hop."""
         return sum(len(tree.reduce) + len(tree.broadcast) for tree in self.spread(kind, channels).trees)
 
     def lowered(self, kind: str, channels: int) -> tuple[Plan, Program]:

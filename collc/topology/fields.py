@@ -90,7 +90,7 @@ class Reader:
         return text
 
     def model_name(self, node: Node) -> str:
-        """What a maker calls a GPU: one line of plain characters, such as ``NVIDIA H100 80GB HBM3``."""
+        """The maker's name of a GPU: one line of plain characters, such as ``NVIDIA H100 80GB HBM3``."""
         text = self.text(node, "name the GPUs, for example `gpu_model: H100`")
         if problem := model_problem(text):
             self.fail(f"the `gpu_model` {_shown(text)} {problem}", node, "write a name such as H100")

@@ -240,7 +240,7 @@ def _renamed(link: Link, rename: Mapping[tuple[str, str], str], way: str) -> Lin
 
 
 def _renamed_net(link: Link, rename: Mapping[tuple[str, str], str]) -> Link:
-    """What leaves a split NIC leaves its outgoing vertex, what arrives comes to its incoming one."""
+    """Links from a split NIC start at its outgoing vertex; links to it end at its incoming one."""
     src, dst = rename.get(("out", link.src), link.src), rename.get(("in", link.dst), link.dst)
     return Link(src, dst, link.kind, link.gbps, link.latency_us)
 

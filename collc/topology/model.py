@@ -12,7 +12,7 @@ from fractions import Fraction
 
 
 class VertexKind(enum.Enum):
-    """What a vertex is. Only GPUs hold data; everything else forwards."""
+    """The kind of a vertex. Only GPUs hold data; everything else forwards."""
 
     GPU = "gpu"
     SWITCH = "switch"

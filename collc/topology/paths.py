@@ -36,7 +36,7 @@ class Adjacency:
 
 
 def reachable(forwards: Adjacency, start: str, middle: Set[str]) -> set[str]:
-    """What `start` reaches through vertices of `middle` only, itself included."""
+    """The vertices that `start` reaches through vertices of `middle` only, including itself."""
     return set(forwards.hops(start, middle))
 
 

@@ -10,7 +10,7 @@ from collc.topology.names import name_problem
 
 
 def directory() -> Path:
-    """Where the files are: inside the installed package, else in the checkout."""
+    """The folder of the files: in the installed package, else in the checkout."""
     return resource_dir("topologies")
 
 
@@ -32,7 +32,7 @@ def suggest(name: str) -> str:
 
 
 def source(name: str) -> str:
-    """The leading comment of a machine's file: what it is and where its numbers come from. One line."""
+    """The first comment of a machine's file, as one line: what the machine is and the source of its numbers."""
     path = find(name)
     assert path is not None
     lines: list[str] = []

@@ -1,4 +1,4 @@
-"""What a call's tensors must be, before the library sees an address: errors name the call and the argument.
+"""Checks of a call's tensors, before the library gets an address: errors name the call and the argument.
 
 All of them raise ValueError (TypeError for what is no tensor), as Gloo's do. They are what one rank can see; ranks that
 call with different counts or types are told by the library.
@@ -85,7 +85,7 @@ def root(call: str, opts: object, count: int) -> int:
 
 
 def splits(call: str, name: str, given: torch.Tensor, sizes: Sequence[int] | None, count: int) -> list[int]:
-    """How many rows go to, or come from, each rank; default: equally many."""
+    """The number of rows to, or from, each rank; default: equal numbers."""
     if given.dim() == 0:
         raise ValueError(f"{call}: {name} has no dimension to be split along")
     rows = given.shape[0]

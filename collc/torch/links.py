@@ -30,7 +30,7 @@ _FLUSH_SECONDS = 10.0  # how long the end of a group waits for a peer to take wh
 
 
 class Listener:
-    """Where the other ranks connect to, and the secret that they show.
+    """The address to which the other ranks connect, and the secret that they send.
 
     An address of the abstract namespace: nothing is left behind, and only processes of this user are let in.
     """

@@ -1,4 +1,4 @@
-"""What a mailbox holds: sends and receives that have not ended, and tensors that have arrived."""
+"""The contents of a mailbox: sends and receives that have not ended, and tensors that have arrived."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ _ONCE = 256 << 10  # bytes read by one system call
 
 
 class Kind(enum.IntEnum):
-    """What a message says: HELLO to DATA from the sender of tensors, DONE to CREDIT from their receiver."""
+    """The kind of a message: HELLO to DATA from the sender of tensors, DONE to CREDIT from their receiver."""
 
     HELLO = 1  # number: rank; with the secret
     EAGER = 2  # a tensor, with its bytes
@@ -40,7 +40,7 @@ _WITH_BYTES = {Kind.HELLO: SECRET_BYTES, Kind.EAGER: EAGER_MOST, Kind.REFUSE: TE
 
 
 class Header(NamedTuple):
-    """What precedes every message."""
+    """The header of every message."""
 
     kind: Kind
     number: int = 0  # of the offer

@@ -1,4 +1,4 @@
-"""What a library offers for one collective and root, read from its manifest."""
+"""The programs that a library offers for one collective and root, read from its manifest."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Candidate:
 
     @property
     def family(self) -> tuple[str, str, int]:
-        """What it has in common with those that differ in chunks alone."""
+        """What it shares with candidates that differ only in chunk size."""
         return (self.plan, self.protocol, self.spread)
 
     def label(self) -> str:
@@ -93,7 +93,7 @@ def read_offers(manifest: dict[str, Any]) -> list[Offer]:
 
 
 def embedded(candidates: Sequence[Candidate], size: int) -> Candidate:
-    """What the embedded table runs for a call of `size` bytes of NCCL's count."""
+    """The program that the embedded table selects for `size` bytes of NCCL's count."""
     held = [c for c in candidates if c.min_bytes is not None and c.min_bytes <= size]
     assert held, "a library has a program for every size"
     return max(held, key=lambda c: c.min_bytes or 0)

@@ -1,4 +1,4 @@
-"""What a tuning run writes: the file that COLLC_TUNING names, and its own state to resume from."""
+"""The files of a tuning run: the one that COLLC_TUNING names, and the state to resume from."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from collc.collectives.model import Collective
 
 @dataclass(frozen=True)
 class Call:
-    """What is measured: NCCL's count of float32 elements, the root as NCCL ranks (-1: none)."""
+    """A call to measure: NCCL's count of float32 elements, the root as NCCL ranks (-1: none)."""
 
     collective: Collective
     root: int
@@ -29,7 +29,7 @@ class Measured:
 
 
 class Meter(Protocol):
-    """What the search asks; tests answer from a model."""
+    """The source of measurements for the search; tests use a model."""
 
     def measure(self, call: Call, programs: Sequence[int]) -> Measured: ...
 
@@ -61,7 +61,11 @@ class TeamMeter:
         self.measurements = 0
 
     def measure(self, call: Call, programs: Sequence[int]) -> Measured:
-        """Raises RunError if a rank fails or dies."""
+        """Measures the seconds per call of each program, until the medians settle.
+
+        Raises:
+            RunError: a rank fails or dies.
+        """
         guard = self.guard
         [once] = self._round(call, programs, 1, 1)
         iters = max(1, min(guard.most_iters, round(guard.batch_seconds / max(min(once), 1e-9))))

@@ -23,7 +23,7 @@ class Trial:
 
 @dataclass(frozen=True)
 class Walk:
-    """Where a search ended and how it came there."""
+    """The result of a search and the steps that led to it."""
 
     chunk: int
     trials: tuple[Trial, ...]

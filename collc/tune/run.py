@@ -27,7 +27,7 @@ WORKER = "collc.tune.worker"
 
 @dataclass(frozen=True)
 class TuneRequest:
-    """What to tune. `output` None: the library's name with .tuning for .so; `fresh` forgets an interrupted run."""
+    """A request to tune. `output` None: the library's name with .tuning for .so; `fresh` forgets an interrupted run."""
 
     library: Path
     output: Path | None = None
@@ -73,7 +73,7 @@ class Tuned:
 
 @dataclass(frozen=True)
 class TuneReport:
-    """What was written where. `resumed` points came from an interrupted run."""
+    """The result of a run: tables and files. `resumed` points came from an interrupted run."""
 
     output: Path
     machine: str

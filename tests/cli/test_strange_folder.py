@@ -126,14 +126,14 @@ def test_search_paths_without_the_current_folder(trapped: tuple[Path, Path], mon
     assert find_program("g++") == str(folder / "g++")
 
 
-# What may start other programs, and the modules that do. Whoever adds one says here that it takes its command from
+# The modules that may start other programs, and which. Each of them, and each one added, takes its command from
 # collc.process, gives an absolute path, or runs what the user named.
 STARTERS = {
     "collc.bench.team": "python_module",
     "collc.build.preload": "the loader that the user's command names",
     "collc.cli.run": "the user's command",
 }
-# Whoever has run_captured start a program, and which.
+# The modules that start programs through run_captured, and which.
 CAPTURERS = {
     "collc.build.nvcc": "find_program",
     "collc.build.toolchain": "find_program",

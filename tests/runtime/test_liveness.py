@@ -1,4 +1,4 @@
-"""Who has died and who has not, whatever a process does with its descriptors, children and threads."""
+"""Which ranks have died, whatever a process does with its descriptors, children and threads."""
 
 from __future__ import annotations
 

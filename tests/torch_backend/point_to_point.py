@@ -227,7 +227,7 @@ def timeouts(rank: int, size: int) -> None:
 
 
 def leaving(rank: int, size: int) -> None:
-    """Who waits for a rank that has left the group is told, after all that it had sent."""
+    """A rank that waits for one that has left the group gets an error, after everything that was sent."""
     pair = dist.new_group([0, 1])
     if rank == 0:
         dist.send(torch.ones(SMALL), 1, group=pair)

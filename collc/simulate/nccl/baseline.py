@@ -50,7 +50,7 @@ class Baseline:
         return self.algbw_gbps * self.collective.bus_factor(self.nranks)
 
     def in_a_row(self) -> Baseline:
-        """The same call as one of many that follow each other."""
+        """The same call as one of many consecutive calls."""
         return dataclasses.replace(self, time_us=self.period_us)
 
     def row(self) -> dict[str, object]:

@@ -32,7 +32,7 @@ _START = 6.6
 
 @dataclass(frozen=True)
 class Closed:
-    """What a closed form is made for: the setting of the rule and the GPU's parameters."""
+    """The inputs of a closed form: the setting of the rule and the GPU's parameters."""
 
     setting: Setting
     machine: Machine
@@ -119,7 +119,7 @@ class Closed:
         return _LATENCY.ll_most[setting.chip][min(setting.shape.servers, 3) - 1] * BYTES_PER_US
 
     def _block(self, protocol: str) -> float:
-        """What a channel's block carries of payload, a third of the bytes that it touches."""
+        """The payload rate of a channel's block: a third of the bytes that it touches."""
         block = self.machine.protocol(protocol).block_gbps
         return math.inf if block is None else block / 3 * BYTES_PER_US
 

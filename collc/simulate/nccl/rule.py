@@ -24,7 +24,7 @@ _NVLS_LINK = 450.0
 
 @dataclass(frozen=True)
 class Guess:
-    """What NCCL's rule expects of one algorithm and protocol."""
+    """The prediction of NCCL's rule for one algorithm and protocol."""
 
     algorithm: str
     protocol: str
@@ -33,7 +33,7 @@ class Guess:
 
 @dataclass(frozen=True)
 class Setting:
-    """What the choice for a call depends on apart from its size.
+    """The inputs of the choice for a call, apart from its size.
 
     Args:
         ring_gbps: bus bandwidth of the rings, all channels together.

@@ -1,4 +1,4 @@
-"""What NCCL's cost model asks of a machine: how many servers and GPUs, what joins them, what a channel carries."""
+"""The inputs of NCCL's cost model: numbers of servers and GPUs, their links, and the speed of a channel."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Shape:
 
 
 def servers_of(graph: PlanGraph) -> int:
-    """How many servers, or domains that NVLink joins, the ranks are in: an NVL72 rack is one."""
+    """The number of servers, or NVLink domains, that the ranks are in: an NVL72 rack is one."""
     parent = list(range(len(graph.vertices)))
 
     def find(v: int) -> int:

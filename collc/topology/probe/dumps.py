@@ -50,7 +50,7 @@ def _name(where: str) -> str:
 
 
 def _kind(text: Text) -> str:
-    """What a text is, by its content."""
+    """The format of a dump, recognised by its content."""
     first = text.whole.lstrip()[:1]
     if first == "<":
         return "nccl"

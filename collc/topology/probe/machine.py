@@ -1,4 +1,4 @@
-"""What probing learns about one server, from whatever source, and how it becomes a `Topology`.
+"""Facts about one server, from any source of a probe, and their conversion to a `Topology`.
 
 A source fills in a `Machine`: devices with their place in the PCIe tree, NVLink or xGMI counts between GPUs or into a
 switch. `build` gives it speeds: from the source, from the GPU model, else by a stated rule. Whatever was assumed is a

@@ -1,4 +1,4 @@
-"""What a GPU's name says about its links: NVLink or xGMI speed per link, how many links it has, PCIe generation.
+"""Links of a GPU by its name: NVLink or xGMI speed per link, number of links, PCIe generation.
 
 Speeds are GB/s per link and direction. Sources: NVIDIA's architecture white papers (Pascal to Blackwell), data sheets
 of the named cards; AMD's Instinct data sheets. Where a model comes with and without links (H100 PCIe, NVL), `links` is
@@ -58,7 +58,7 @@ MODELS = (
 
 
 def find_model(text: str) -> GpuModel | None:
-    """The model that a product name such as ``Tesla V100-SXM2-16GB`` names, or None."""
+    """The model for a product name such as ``Tesla V100-SXM2-16GB``, or None."""
     return next((model for model in MODELS if re.search(model.pattern, text.upper())), None)
 
 

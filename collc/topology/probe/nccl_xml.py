@@ -97,7 +97,7 @@ class _Reader:
                 self.found.skeleton[bus] = pci
 
     def check_gpus(self, root: Element, table: Machine | None) -> None:
-        """Names the GPUs: by dev, or in a skeleton, together with a table, by bus id, which is how NVML counts."""
+        """Names the GPUs: by `dev`, or by bus id (NVML's order) in a skeleton that comes with a table."""
         if self.found.gpus:
             order = sorted(self.found.gpus, key=lambda bus: self.found.gpus[bus][0])
             self.names = {bus: f"gpu{self.found.gpus[bus][0]}" for bus in order}

@@ -18,7 +18,7 @@ _REMOTE = re.compile(r"\s*Link ([0-9]{1,2}): Remote Device ([0-9A-Fa-f:.]{7,16})
 
 @dataclass
 class Links:
-    """What one or both outputs say, by GPU number."""
+    """The contents of one or both outputs, by GPU number."""
 
     names: dict[int, str] = field(default_factory=dict)
     speeds: dict[int, list[Fraction]] = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""What NVML says of the GPUs of this machine, as plain data. NVML lists GPUs by PCI bus id and knows no
+"""NVML's description of the GPUs of this machine, as plain data. NVML lists GPUs by PCI bus id and knows no
 CUDA_VISIBLE_DEVICES.
 
 A question that a driver or a GPU does not know is an answer ("no NVLink"); any other error of NVML ends the probe with

@@ -25,7 +25,7 @@ _LEGEND = re.compile(r"\s*(NIC[0-9]{1,3})\s*:\s*(\S+)\s*$")
 
 @dataclass
 class Matrix:
-    """What `nvidia-smi topo -m` says. Pairs are (smaller, larger) device numbers.
+    """The contents of `nvidia-smi topo -m`. Pairs are (smaller, larger) device numbers.
 
     `devices` are GPUs and NICs in the order of the header, by the names that the topology will have; `nvlinks` counts
     links; `levels` is one of `LEVELS` for pairs that are not joined by NVLink; `affinity` and `numa` are the cells as
