@@ -78,7 +78,7 @@ class Elf:
     def __exit__(self, *_: object) -> None:
         self.file.close()
 
-    def wrong(self, what: str, hint: str = "name one that `collc compile` wrote, whole") -> RunError:
+    def wrong(self, what: str, hint: str = "give a file that `collc compile` wrote, whole") -> RunError:
         return RunError(what, where=str(self.path), hint=hint)
 
     def _read(self, offset: int, size: int) -> bytes:
@@ -106,15 +106,15 @@ class Elf:
             if segment.stored > segment.size or segment.offset + segment.stored > self.size:
                 raise self.wrong("is not a whole shared library: a segment lies behind its end")
             if segment.address // _PAGE * _PAGE < end or segment.address % _PAGE != segment.offset % _PAGE:
-                raise self.wrong("is no library of a linker: its segments overlap or are out of order")
+                raise self.wrong("is not a library of a linker: its segments overlap or are out of order")
             if segment.flags & _EXECUTABLE and segment.flags & _WRITABLE:
                 raise self.wrong("has a segment that is both writable and executable")
             end = segment.address + segment.size
             end = -(-end // _PAGE) * _PAGE
         if end >= 1 << 47:
-            raise self.wrong("is no library of a linker: it is larger than any memory")
+            raise self.wrong("is not a library of a linker: it is larger than any memory")
         if sum(segment.stored for segment in self.loaded) > self.size + len(self.loaded) * _PAGE:
-            raise self.wrong("is no library of a linker: its segments share bytes of the file")
+            raise self.wrong("is not a library of a linker: its segments share bytes of the file")
 
     def _segment_of(self, address: int, size: int) -> Segment:
         for segment in self.loaded:
@@ -141,7 +141,7 @@ class Elf:
                     raise self.wrong("is not a shared library: its dynamic section is malformed")
                 found[tag] = value
         if _STRINGS not in found or _SYMBOLS not in found:
-            raise self.wrong("is no library of collc", "it exports nothing")
+            raise self.wrong("is not a library of collc", "it exports nothing")
         if _TEXT_RELOCATIONS in found or found.get(_FLAGS, 0) & _MOVES_TEXT:
             raise self.wrong("lets the loader change its constants, the tables among them")
         return found
@@ -170,7 +170,7 @@ class Elf:
             if len(found) == len(wanted):
                 return found
         missing = next(name for name in names if name not in found)
-        raise self.wrong("is no library of collc", f"it exports no {missing}")
+        raise self.wrong("is not a library of collc", f"it exports no {missing}")
 
     def digests(self, blank: tuple[int, int]) -> dict[str, str]:
         """SHA-256 of each part that is loaded: constants, code, data.

@@ -56,7 +56,7 @@ def read_manifest(path: Path) -> dict[str, Any]:
     """The manifest alone: every key that it must have, of the type that it must have.
 
     Raises:
-        RunError: if the file is no library of collc.
+        RunError: if the file is not a library of collc.
     """
     with Elf(path) as elf:
         return _manifest(elf, elf.objects(OBJECTS))
@@ -66,7 +66,7 @@ def read_library(path: Path) -> Library:
     """Everything that it holds; the programs are decoded from the tables that the runtime runs.
 
     Raises:
-        RunError, CertificateError, IRError: it is no library of collc, or a part is malformed.
+        RunError, CertificateError, IRError: it is not a library of collc, or a part is malformed.
     """
     with Elf(path) as elf:
         return _read(elf)

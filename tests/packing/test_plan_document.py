@@ -152,7 +152,7 @@ LIES: list[tuple[Edit, str]] = [
     (move_gpu, r"plans\[0\].certificate.parts\[1\]: this part contains no GPU"),
     (lambda d: d["plans"][1]["certificate"]["side"].append("gpu1"), r"certificate"),
     (edit("plans.2.certificate.side", ["gpu0"]), r"plans\[2\].bound_gbps: the certificate proves 1200, not 1200/7"),
-    (edit("plans.1.certificate.side", ["gpu1", "gpu2"]), "does not hold the root gpu0"),
+    (edit("plans.1.certificate.side", ["gpu1", "gpu2"]), "does not contain the root gpu0"),
     (edit("plans.0.certificate", {"kind": "prices", "prices": {"0": "-1"}}), "negative price"),
     (edit("plans.0.certificate", {"kind": "prices", "prices": {}}), "prove nothing"),
     (edit("plans.0.certificate", None), "must be given"),
