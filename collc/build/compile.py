@@ -17,7 +17,7 @@ from collc.build.cuda import DeviceCode, build_device_code, embed
 from collc.build.manifest import make_manifest, manifest_text, sign, slot_bytes
 from collc.build.runtime import Unit, headers, include_dirs, runtime_units
 from collc.build.toolchain import Compiler, find_cxx, run_tool
-from collc.codegen.context import SourceContext, TableBuilder, layouts
+from collc.codegen.context import SourceContext, TableBuilder, layouts, link_classes
 from collc.codegen.entry import Entry
 from collc.codegen.render import render
 from collc.errors import BuildError
@@ -77,13 +77,14 @@ def source_context(
         device: the device code that goes with it; None for the host target.
     """
     tables = TableBuilder()
-    for entries in contents.entries:
+    graphs = [document.graph for document in contents.documents]
+    for graph, entries in zip(graphs, contents.entries, strict=True):
         programs, when = [entry.program for entry in entries], [entry.when for entry in entries]
-        tables.add_allocation(programs, slot_bytes=slot_bytes(programs), when=when)
-    tables.add_gpu_sets(contents.gpu_sets)
+        tables.add_allocation(programs, slot_bytes=slot_bytes(programs), when=when, graph=graph)
+    tables.add_gpu_sets(contents.gpu_sets, graphs)
     blob = {
         "plans": [to_json(document) for document in contents.documents],
-        "machine": contents.gpu_sets.machine([document.graph for document in contents.documents]),
+        "machine": contents.gpu_sets.machine(graphs),
     }
     plan = zlib.compress(json.dumps(blob, separators=(",", ":")).encode(), 9)
     units = runtime_units(target.kind, compiler)
@@ -107,6 +108,7 @@ def source_context(
         version=__version__,
         fingerprint=contents.documents[0].fingerprint,
         layouts=layouts(),
+        link_classes=link_classes(),
         tables=tables.tables(),
         image_size=len(image),
         digest=int.from_bytes(image[:8], "little"),

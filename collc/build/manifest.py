@@ -10,7 +10,7 @@ from typing import Any
 
 from collc import __version__
 from collc.checker.elf import Elf
-from collc.checker.library import loaded_digests, manifest_place, read_manifest
+from collc.checker.library import link_counts, loaded_digests, manifest_place, read_manifest
 from collc.checker.manifest import FORMAT, digests_text, no_digests
 from collc.codegen.entry import Entry
 from collc.ir.nodes import Program
@@ -37,7 +37,7 @@ def fifo_memory(entries: Sequence[Entry], slots: int, most: int | None = None) -
         most: larger chunks count as this.
     """
     programs = {id(entry.program.fifos): entry.program for entry in entries}.values()
-    fifos = {(f.src, f.dsts, f.index) for program in programs for f in program.fifos}
+    fifos = {fifo.memory for program in programs for fifo in program.fifos}
     largest: dict[str, int] = {}
     for entry in entries:
         chunk = entry.program.chunk_bytes if most is None else min(most, entry.program.chunk_bytes)
@@ -69,6 +69,7 @@ def make_manifest(
                 "fingerprint": document.fingerprint,
                 "nranks": document.graph.nranks,
                 "gpus": [document.graph.vertices[r].name for r in document.graph.ranks],
+                "servers": [document.graph.servers[r] for r in document.graph.ranks],
                 "gpu_sets": sets,
                 "slots": target.slots,
                 "slot_bytes": slot_bytes([entry.program for entry in made]),
@@ -93,6 +94,7 @@ def _program(plan: Plan, entry: Entry) -> dict[str, Any]:
         "depth": max((tree.depth for tree in plan.trees), default=0),
         "channels": len(entry.program.channels),
         "fifos": len(entry.program.fifos),
+        "links": link_counts(entry.program),
         "lags": entry.program.lags,
         "plan": kind_of(plan),
         "plan_number": entry.plan,

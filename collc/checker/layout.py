@@ -13,47 +13,44 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import starmap
 from typing import NamedTuple
 
+from collc.topology.model import CLASSES, LinkKind
+
 # Program.protocol.
 PROTOCOLS: dict[str, int] = {"Simple": 0, "LL": 1, "LL128": 2}
+
+# Fifo.link and GraphLink.kind, from the fastest to the slowest; None: made without a graph.
+LINKS: dict[LinkKind | None, int] = {kind: number for number, kind in enumerate((None, *CLASSES))}
 
 # Program.min_bytes of a program that only a tuning file chooses.
 NEVER = (1 << 64) - 1
 
 FLAG_INPUT, FLAG_OUTPUT, FLAG_FINAL = 1, 2, 4
 
+
+def _fields(code: str, names: str) -> tuple[tuple[str, str], ...]:
+    return tuple((name, code) for name in names.split())
+
+
 # C++ struct -> its fields in order with their `struct` codes (little endian, naturally aligned, no hidden padding).
 STRUCTS: dict[str, tuple[tuple[str, str], ...]] = {
-    "Allocation": tuple(
-        (name, "I") for name in ("nranks", "first_fifo", "nfifos", "first_program", "nprograms", "slots", "slot_bytes")
+    "Allocation": _fields(
+        "I", "nranks first_fifo nfifos first_program nprograms slots slot_bytes first_server first_link nlinks"
     ),
     "Program": (
-        ("min_bytes", "Q"),
-        ("collective", "I"),
-        ("root", "i"),
-        ("first_share", "I"),
-        ("nshares", "I"),
-        ("first_rank_channel", "I"),
-        ("nchannels", "I"),
-        ("chunk_bytes", "I"),
-        ("protocol", "I"),
+        *(("min_bytes", "Q"), ("collective", "I"), ("root", "i")),
+        *_fields("I", "first_share nshares first_rank_channel nchannels chunk_bytes protocol"),
     ),
-    "Share": (("lo_num", "I"), ("hi_num", "I"), ("den", "I"), ("block", "I")),
-    "RankChannel": (("first_step", "I"), ("nsteps", "I")),
-    "Step": (
-        ("first_ref", "I"),
-        ("share", "I"),
-        ("lag", "H"),
-        ("nrecv", "H"),
-        ("nsend", "H"),
-        ("flags", "B"),
-        ("input_at", "B"),
-    ),
-    "FifoRef": (("fifo", "I"), ("reader", "I")),
-    "Fifo": (("src", "I"), ("first_reader", "I"), ("nreaders", "I")),
-    "Reader": (("rank", "I"),),
-    "GpuSet": (("nranks", "I"), ("first", "I"), ("allocation", "I")),
-    "Number": (("value", "I"),),
-    "Character": (("byte", "B"),),
+    "Share": _fields("I", "lo_num hi_num den block"),
+    "RankChannel": _fields("I", "first_step nsteps"),
+    "Step": (*_fields("I", "first_ref share"), *_fields("H", "lag nrecv nsend"), *_fields("B", "flags input_at")),
+    "FifoRef": _fields("I", "fifo reader"),
+    "Fifo": _fields("I", "src first_reader nreaders link"),
+    "Reader": _fields("I", "rank"),
+    "Route": _fields("I", "first nlinks"),
+    "GraphLink": _fields("I", "src dst kind"),
+    "GpuSet": _fields("I", "nranks first allocation first_forwarder nforwarders"),
+    "Number": _fields("I", "value"),
+    "Character": _fields("B", "byte"),
 }
 
 # Array -> (the struct of its rows, the C++ type of an element).
@@ -66,11 +63,16 @@ ARRAYS: dict[str, tuple[str, str]] = {
     "refs": ("FifoRef", "collc::FifoRef"),
     "fifos": ("Fifo", "collc::Fifo"),
     "fifo_readers": ("Reader", "uint32_t"),
+    "fifo_routes": ("Route", "collc::Route"),
+    "route_links": ("Number", "uint32_t"),
+    "links": ("GraphLink", "collc::GraphLink"),
+    "rank_servers": ("Number", "uint32_t"),
     "gpu_sets": ("GpuSet", "collc::GpuSet"),
     "set_gpus": ("Number", "uint32_t"),
     "set_ranks": ("Number", "uint32_t"),
+    "set_forwarders": ("Number", "uint32_t"),
     "gpu_classes": ("Number", "uint32_t"),
-    "gpu_names": ("Character", "uint8_t"),  # of all GPUs, UTF-8, each ended by a zero
+    "vertex_names": ("Character", "uint8_t"),  # of the machine, GPUs first, UTF-8, each ended by a zero
 }
 
 FIRST_BYTE = 8  # of what the digest covers

@@ -27,7 +27,8 @@ from collc.collectives.model import Collective
 from collc.errors import IRError, RunError
 from collc.ir.nodes import Program
 from collc.limits import common_denominator, spend
-from collc.packing.model import Plan
+from collc.packing.model import Hop, Plan
+from collc.topology.model import CLASSES, PlanGraph
 
 OBJECTS = ("collc_tables", "collc_manifest", "collc_manifest_size", "collc_plan", "collc_plan_size")
 # A library may hold plans of so many bytes and so many JSON values for each of its own bytes: they are its text once
@@ -35,7 +36,9 @@ OBJECTS = ("collc_tables", "collc_manifest", "collc_manifest_size", "collc_plan"
 _BYTES_PER_BYTE, _VALUES_PER_BYTE, _MOST_PLAN_BYTES, _MOST_VALUES = 32, 1, 1 << 24, 1 << 20
 _SLACK = Fraction(1, 1 << 30)  # to which boundaries of shares are rounded
 
-Edges = frozenset[tuple[int, tuple[int, ...]]]
+Route = tuple[int, ...]
+Edge = tuple[int, int, Route]
+Edges = frozenset[tuple[int, tuple[tuple[int, Route], ...]]]
 
 
 @dataclass(frozen=True)
@@ -101,12 +104,13 @@ def _read(elf: Elf) -> Library:
     served = Counter(one.allocation for one in tables.sets)
     truth: dict[str, object] = {
         "name": documents[0].name,
-        "gpus": list(tables.names),
+        "gpus": list(tables.names[: len(tables.classes)]),
         "allocations": [
             {
                 "fingerprint": document.fingerprint,
                 "nranks": held.nranks,
                 "gpus": [document.graph.vertices[r].name for r in document.graph.ranks],
+                "servers": [document.graph.servers[r] for r in document.graph.ranks],
                 "gpu_sets": served[number],
                 "slots": held.slots,
                 "slot_bytes": held.slot_bytes,
@@ -184,6 +188,7 @@ def manifest_place(elf: Elf, manifest: Mapping[str, Any]) -> tuple[int, int]:
 def check_allocation(document: PlanFile, held: Held, claims: Mapping[str, Any], target: str, path: Path) -> None:
     """Checks one allocation: its plans, its programs, what the manifest says of each, and that they belong together."""
     verify_document(document)
+    _check_graph(held, document.graph, path)
     rows = claims["programs"]
     if len(rows) != len(held.programs):
         raise RunError(f"its manifest does not list its {len(held.programs)} programs", where=str(path))
@@ -198,7 +203,8 @@ def check_allocation(document: PlanFile, held: Held, claims: Mapping[str, Any], 
             same = (id(program.channels), row["plan_number"], row["everywhere"])
             if same not in proved:
                 verify(program)
-                check_everywhere(program) if row["everywhere"] else check_follows(program, plan)
+                check_everywhere(program, plan) if row["everywhere"] else check_follows(program, plan)
+                _check_classes(program, document.graph)
                 proved.add(same)
             if not row["everywhere"] and program.nranks > 1:
                 _check_spread(program, plan, row["spread"])
@@ -206,6 +212,24 @@ def check_allocation(document: PlanFile, held: Held, claims: Mapping[str, Any], 
             label = plan.collective.value if plan.root is None else f"{plan.collective.value} from rank {plan.root}"
             raise IRError(f"{label}: {error}", where=str(path)) from None
     _check_order(held.programs, held.when, path)
+
+
+def _check_graph(held: Held, graph: PlanGraph, path: Path) -> None:
+    """The tables hold the links of the plans' graph and the servers of its ranks, numbered as ranks come."""
+    names = [graph.servers[rank] for rank in graph.ranks]
+    number = {name: i for i, name in enumerate(dict.fromkeys(names))}
+    if held.servers != tuple(number[name] for name in names):
+        raise RunError("its tables put ranks on other servers than its plans", where=str(path))
+    if held.links != tuple((link.src, link.dst, link.kind) for link in graph.links):
+        raise RunError("its tables have other links than its plans", where=str(path))
+
+
+def _check_classes(program: Program, graph: PlanGraph) -> None:
+    """Every FIFO is of the slowest class on its routes, which are the plan's."""
+    for fifo in program.fifos:
+        kinds = [graph.links[link].kind for route in fifo.routes for link in route]
+        if fifo.link is not max(kinds, key=CLASSES.index):
+            raise IRError(f"FIFO {fifo.index} is not of the class of its slowest link")
 
 
 def _check_row(plan: Plan, program: Program, rule: When, row: Mapping[str, Any], nranks: int, target: str) -> None:
@@ -223,6 +247,7 @@ def _check_row(plan: Plan, program: Program, rule: When, row: Mapping[str, Any],
         "trees": len(plan.trees),
         "channels": len(program.channels),
         "fifos": len(program.fifos),
+        "links": link_counts(program),
         "lags": program.lags,
         "proto": rule.protocol,
         "chunk_bytes": program.chunk_bytes,
@@ -235,6 +260,12 @@ def _check_row(plan: Plan, program: Program, rule: When, row: Mapping[str, Any],
         raise IRError(f"the host target has no protocol {rule.protocol}")
     if target == "cuda" and any(s.input_at for c in program.channels for steps in c.steps for s in steps):
         raise IRError("the kernels reduce a rank's own input first")
+
+
+def link_counts(program: Program) -> dict[str, int]:
+    """How many FIFOs go over links of each class, the fastest first."""
+    counts = Counter(fifo.link for fifo in program.fifos)
+    return {kind.value: counts[kind] for kind in CLASSES if counts[kind]}
 
 
 def _check_order(programs: Sequence[Program], when: Sequence[When], path: Path) -> None:
@@ -253,8 +284,8 @@ def _check_order(programs: Sequence[Program], when: Sequence[When], path: Path) 
 def check_follows(program: Program, plan: Plan) -> None:
     """Raises IRError unless the program moves, of every block, along each tree of the plan as much as its weight says.
 
-    Trees that are cut into several, and shares that take turns, add up. Partial results are reduced in the order of the
-    tree's hops, behind the rank's own input.
+    It goes over the links of the tree's hops. Trees that are cut into several, and shares that take turns, add up.
+    Partial results are reduced in the order of the tree's hops, behind the rank's own input.
     """
     if not plan.collective.uses_trees:
         raise IRError("programs run along trees, and its plan has flows")
@@ -266,7 +297,7 @@ def check_follows(program: Program, plan: Plan) -> None:
     whole: dict[int, int] = defaultdict(int)
     for tree in plan.trees:
         block = tree.root if per_root else 0
-        up, down = ([(hop.src, hop.dst) for hop in hops] for hops in (tree.reduce, tree.broadcast))
+        up, down = _hops(tree.reduce), _hops(tree.broadcast)
         wanted[block, _in_order(up), _any_order(down)] += int(tree.weight * scale)
         whole[block] += int(tree.weight * scale)
     found: dict[tuple[int, Edges, Edges], int] = defaultdict(int)
@@ -290,16 +321,17 @@ def _check_spread(program: Program, plan: Plan, spread: int) -> None:
         raise IRError(f"the manifest says spread {spread}, the library holds {len(program.shares)} shares")
 
 
-def check_everywhere(program: Program) -> None:
-    """Raises IRError unless it is an all_reduce in which every rank hands its whole input to every other, nothing else
-    moves, and all reduce in the order of the ranks."""
+def check_everywhere(program: Program, plan: Plan) -> None:
+    """Raises IRError unless it is an all_reduce in which every rank hands its whole input to every other, over links as
+    one of the plan's hops takes them, nothing else moves, and all reduce in the order of the ranks."""
     ranks = range(program.nranks)
     spend(4 * program.nranks**2)
     pairs = sorted((a, b) for a in ranks for b in ranks if a != b)
+    hops = {hop for tree in plan.trees for hop in _hops((*tree.reduce, *tree.broadcast))}
     if program.collective is not Collective.ALL_REDUCE or len(program.shares) != 1:
         raise IRError("its ranks do not hand each other their whole inputs")
     for up, down in _edges(program):
-        if sorted(up) != pairs or down:
+        if sorted((src, dst) for src, dst, _ in up) != pairs or down or not hops.issuperset(up):
             raise IRError("its ranks do not hand each other their whole inputs")
     for channel in program.channels:
         for rank, steps in enumerate(channel.steps):
@@ -309,21 +341,27 @@ def check_everywhere(program: Program) -> None:
                     raise IRError("its ranks do not reduce in the order of the ranks")
 
 
-def _in_order(edges: Sequence[tuple[int, int]]) -> Edges:
-    """Per receiver, whom it receives from, in order."""
-    found: dict[int, list[int]] = defaultdict(list)
-    for src, dst in edges:
-        found[dst].append(src)
+def _hops(hops: Sequence[Hop]) -> list[Edge]:
+    spend(sum(4 + len(hop.links) for hop in hops))
+    return [(hop.src, hop.dst, hop.links) for hop in hops]
+
+
+def _in_order(edges: Sequence[Edge]) -> Edges:
+    """Per receiver, whom it receives from and over which links, in order."""
+    found: dict[int, list[tuple[int, Route]]] = defaultdict(list)
+    for src, dst, route in edges:
+        found[dst].append((src, route))
     return frozenset((dst, tuple(sources)) for dst, sources in found.items())
 
 
-def _any_order(edges: Sequence[tuple[int, int]]) -> Edges:
-    return frozenset((dst, (src,)) for src, dst in edges)
+def _any_order(edges: Sequence[Edge]) -> Edges:
+    return frozenset((dst, ((src, route),)) for src, dst, route in edges)
 
 
-def _edges(program: Program) -> list[tuple[list[tuple[int, int]], list[tuple[int, int]]]]:
+def _edges(program: Program) -> list[tuple[list[Edge], list[Edge]]]:
     """For each share the edges along which partial and finished results travel, by receiver in its order."""
-    found: list[tuple[list[tuple[int, int]], list[tuple[int, int]]]] = [([], []) for _ in program.shares]
+    found: list[tuple[list[Edge], list[Edge]]] = [([], []) for _ in program.shares]
+    ways = {(f, d): way for f, fifo in enumerate(program.fifos) for d, way in zip(fifo.dsts, fifo.routes, strict=False)}
     finished: dict[int, bool] = {}
     for channel in program.channels:
         for steps in channel.steps:
@@ -332,5 +370,5 @@ def _edges(program: Program) -> list[tuple[list[tuple[int, int]], list[tuple[int
         for rank, steps in enumerate(channel.steps):
             for step in steps:
                 for f in step.recv:
-                    found[step.share][finished[f]].append((program.fifos[f].src, rank))
+                    found[step.share][finished[f]].append((program.fifos[f].src, rank, ways.get((f, rank), ())))
     return found

@@ -46,8 +46,12 @@ def _shape(reader: Reader) -> tuple[dict[str, Any], dict[str, Any]]:
     program |= dict.fromkeys(("root", "min_bytes"), reader.maybe(number))
     program |= dict.fromkeys(("rate_gbps", "bound_gbps"), reader.maybe(text))
     program |= dict.fromkeys(("trees", "depth", "channels", "fifos", "lags", "plan_number", "spread"), number)
-    program |= {"chunk_bytes": number}
-    allocation: dict[str, Any] = {"fingerprint": text, "gpus": [text], "programs": [program]}
+
+    def counts(obj: object, place: str) -> Any:
+        return reader.read(obj, place, dict.fromkeys(obj if isinstance(obj, dict) else (), number))
+
+    program |= {"chunk_bytes": number, "links": counts}
+    allocation: dict[str, Any] = {"fingerprint": text, "gpus": [text], "servers": [text], "programs": [program]}
     allocation |= dict.fromkeys(("nranks", "gpu_sets", "slots", "slot_bytes", "fifo_bytes"), number)
     top: dict[str, Any] = dict.fromkeys(("format", "name", "collc", "target", "build_id", "compiler"), text)
     top |= {"gpus": [text], "allocations": [allocation], "loaded": dict.fromkeys(PARTS, text)}

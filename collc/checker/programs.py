@@ -127,12 +127,11 @@ def _check_plumbing(program: Program) -> tuple[Writers, Readers]:
                 raise IRError(f"rank {dst} never receives from it", where=f"fifo {f} (rank {fifo.src} -> {dst})")
             if readers[f, dst].channel != writers[f].channel:
                 raise IRError("joins two channels", where=f"fifo {f} (rank {fifo.src} -> {dst})")
-    seen: dict[tuple[int, tuple[int, ...], int], int] = {}
+    seen: dict[tuple[object, ...], int] = {}
     for f, fifo in enumerate(program.fifos):
-        key = (fifo.src, fifo.dsts, fifo.index)
-        if key in seen:
-            raise IRError(f"is the same memory as fifo {seen[key]}: give it another index", where=f"fifo {f}")
-        seen[key] = f
+        if fifo.memory in seen:
+            raise IRError(f"is the same memory as fifo {seen[fifo.memory]}: give it another index", where=f"fifo {f}")
+        seen[fifo.memory] = f
     return writers, readers
 
 

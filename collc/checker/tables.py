@@ -8,37 +8,46 @@ and must come out byte by byte the same: nothing else is in it.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 
 from collc.checker import layout
-from collc.checker.layout import ARRAYS, FLAG_FINAL, FLAG_INPUT, FLAG_OUTPUT, NEVER, PROTOCOLS, When
+from collc.checker.layout import ARRAYS, FLAG_FINAL, FLAG_INPUT, FLAG_OUTPUT, LINKS, NEVER, PROTOCOLS, When
 from collc.collectives.model import Collective
 from collc.errors import IRError, RunError
 from collc.ir.nodes import Channel, Fifo, Program, Share, Step
 from collc.limits import spend
+from collc.topology.model import LinkKind
 
 Row = tuple[int, ...]
 _COLLECTIVE_OF = {collective.traits.number: collective for collective in Collective}
 # Of all rows together, a row itself counting as two: so many of the numbers of Python fit in 64 MB.
 MOST_VALUES = 2_000_000
 _PROTOCOL_OF = {number: protocol for protocol, number in PROTOCOLS.items()}
+_LINK_OF = {number: kind for kind, number in LINKS.items()}
 
 
 @dataclass(frozen=True)
 class TableSet:
-    """GPUs by ascending number, the allocation that serves them, and the plan's rank of each."""
+    """GPUs by ascending number, the allocation that serves them, the plan's rank of each, and the machine's vertices
+    that play what only forwards in the plan, in its order."""
 
     gpus: tuple[int, ...]
     allocation: int
     ranks: tuple[int, ...]
+    forwarders: tuple[int, ...]
 
 
 @dataclass(frozen=True)
 class Held:
-    """What the tables of one allocation hold. Rows that share their steps are programs that share their objects."""
+    """What the tables of one allocation hold. Rows that share their steps are programs that share their objects.
+
+    `links` are (source, destination, class) by number, `servers` the number of each rank's server.
+    """
 
     nranks: int
+    links: tuple[tuple[int, int, LinkKind | None], ...]
+    servers: tuple[int, ...]
     slots: int
     slot_bytes: int
     programs: tuple[Program, ...]
@@ -47,7 +56,7 @@ class Held:
 
 @dataclass(frozen=True)
 class Contents:
-    """What tables hold."""
+    """What tables hold. `names` are those of the machine's vertices, the GPUs first."""
 
     allocations: tuple[Held, ...]
     sets: tuple[TableSet, ...]
@@ -66,6 +75,10 @@ class _Array:
             raise IRError(f"rows {first} to {first + count} of {self.name} were expected to begin at {self.at}")
         self.at += count
         return self.rows[first : first + count]
+
+    def numbers(self, first: int, count: int) -> tuple[int, ...]:
+        """Rows of one field."""
+        return tuple(value for (value,) in self.take(first, count))
 
 
 def decode(image: bytes) -> Contents:
@@ -93,15 +106,15 @@ def decode(image: bytes) -> Contents:
         raise IRError("their digest is wrong, or something lies between the arrays")
     held = tuple(_allocation(arrays, row) for row in arrays["allocations"].take(0, counts["allocations"]))
     sets = []
-    for nranks, first, allocation in arrays["gpu_sets"].take(0, counts["gpu_sets"]):
-        gpus, ranks = (tuple(x for (x,) in arrays[name].take(first, nranks)) for name in ("set_gpus", "set_ranks"))
-        sets.append(TableSet(gpus, allocation, ranks))
-    classes = tuple(x for (x,) in arrays["gpu_classes"].take(0, counts["gpu_classes"]))
+    for nranks, first, allocation, first_forwarder, nforwarders in arrays["gpu_sets"].take(0, counts["gpu_sets"]):
+        gpus, ranks = (arrays[name].numbers(first, nranks) for name in ("set_gpus", "set_ranks"))
+        sets.append(TableSet(gpus, allocation, ranks, arrays["set_forwarders"].numbers(first_forwarder, nforwarders)))
+    classes = arrays["gpu_classes"].numbers(0, counts["gpu_classes"])
     try:
-        names = bytes(x for (x,) in arrays["gpu_names"].take(0, counts["gpu_names"])).decode().split("\0")
+        names = bytes(arrays["vertex_names"].numbers(0, counts["vertex_names"])).decode().split("\0")
     except UnicodeDecodeError:
-        raise IRError("the names of its GPUs are not UTF-8") from None
-    if len(names) != len(classes) + 1 or names.pop():
+        raise IRError("the names of its vertices are not UTF-8") from None
+    if names.pop() or len(names) < len(classes):
         raise IRError(f"{len(classes)} GPUs have other names than one each")
     for array in arrays.values():
         if array.at != len(array.rows):
@@ -110,10 +123,15 @@ def decode(image: bytes) -> Contents:
 
 
 def _allocation(arrays: dict[str, _Array], row: Row) -> Held:
-    nranks, first_fifo, nfifos, first_program, nprograms, slots, slot_bytes = row
-    fifos = []
-    for src, first, count in arrays["fifos"].take(first_fifo, nfifos):
-        fifos.append((src, tuple(x for (x,) in arrays["fifo_readers"].take(first, count))))
+    nranks, first_fifo, nfifos, first_program, nprograms, slots, slot_bytes, first_server, first_link, nlinks = row
+    servers = arrays["rank_servers"].numbers(first_server, nranks)
+    links = tuple((src, dst, _class(kind)) for src, dst, kind in arrays["links"].take(first_link, nlinks))
+    fifos: list[Fifo] = []
+    for src, first, count, kind in arrays["fifos"].take(first_fifo, nfifos):
+        readers, ways = arrays["fifo_readers"].numbers(first, count), arrays["fifo_routes"].take(first, count)
+        routes = tuple(arrays["route_links"].numbers(*way) for way in ways)
+        # The index only has to tell FIFOs apart, and the number does.
+        fifos.append(Fifo(src, readers, 0, len(fifos), routes if any(routes) else (), _class(kind)))
     rows = arrays["programs"].take(first_program, nprograms)
     made: dict[Row, Program] = {}
     sized: dict[Row, Program] = {}
@@ -128,7 +146,7 @@ def _allocation(arrays: dict[str, _Array], row: Row) -> Held:
             step_rows = _Steps(arrays, fifos, nranks, place)
             made[key] = Program(
                 _COLLECTIVE_OF[collective], None if root < 0 else root, nranks, slots, chunk_bytes,
-                step_rows.shares, tuple(step_rows.fifos), step_rows.channels,
+                step_rows.shares, tuple(step_rows.fifos), step_rows.channels, servers if any(servers) else (),
             )  # fmt: skip
             used |= step_rows.local.keys()
         if (*key, chunk_bytes) not in sized:
@@ -140,15 +158,19 @@ def _allocation(arrays: dict[str, _Array], row: Row) -> Held:
         raise IRError(f"{nfifos - len(used)} FIFOs belong to no program")
     if slot_bytes != -(-max((program.chunk_bytes for program in programs), default=0) // 128) * 128:
         raise IRError(f"slots of {slot_bytes} bytes are not those of its largest chunk")
-    return Held(nranks, slots, slot_bytes, tuple(programs), tuple(when))
+    return Held(nranks, links, servers, slots, slot_bytes, tuple(programs), tuple(when))
+
+
+def _class(number: int) -> LinkKind | None:
+    if number not in _LINK_OF:
+        raise IRError(f"there is no class of links {number}")
+    return _LINK_OF[number]
 
 
 class _Steps:
     """What the steps of one program are: shares, FIFOs in the order of their first use, channels."""
 
-    def __init__(
-        self, arrays: dict[str, _Array], memory: Sequence[tuple[int, Row]], nranks: int, place: Sequence[int]
-    ) -> None:
+    def __init__(self, arrays: dict[str, _Array], memory: Sequence[Fifo], nranks: int, place: Sequence[int]) -> None:
         first_share, nshares, first_rank_channel, nchannels = place
         self.arrays, self.memory = arrays, memory
         self.shares = tuple(self._share(*row) for row in arrays["shares"].take(first_share, nshares))
@@ -176,7 +198,7 @@ class _Steps:
         for number, (fifo, reader) in enumerate(refs):
             if fifo >= len(self.memory):
                 raise IRError(f"there is no FIFO {fifo}")
-            readers = self.memory[fifo][1]
+            readers = self.memory[fifo].dsts
             if readers[reader : reader + 1] != (rank,) if number < nrecv else reader:
                 raise IRError(f"rank {rank} is not reader {reader} of FIFO {fifo}")
         ids = tuple(self._local(fifo, share) for fifo, _ in refs)
@@ -189,9 +211,9 @@ class _Steps:
     def _local(self, number: int, share: int) -> int:
         if number not in self.local:
             self.local[number] = len(self.fifos)
-            spend(4 + len(self.memory[number][1]))
-            # The index only has to tell FIFOs apart, and the number does.
-            self.fifos.append(Fifo(*self.memory[number], share, number))
+            fifo = self.memory[number]
+            spend(4 + 2 * len(fifo.dsts) + 4 * sum(map(len, fifo.routes)))
+            self.fifos.append(replace(fifo, share=share))
         return self.local[number]
 
 

@@ -34,6 +34,7 @@ class LibraryRequest:
         model: the model's parameters, a name of `collc.simulate.generations.MACHINES` [by the topology's gpu_model].
         params: a file whose values replace some of these parameters.
         tune_candidates: also hold the programs that `collc tune` compares.
+        one_server: refuse GPUs on several servers, between which no library can move data yet.
     """
 
     topology: str
@@ -45,6 +46,7 @@ class LibraryRequest:
     model: str | None = None
     params: Path | None = None
     tune_candidates: bool = False
+    one_server: bool = True
 
     def __post_init__(self) -> None:
         if self.model is not None and self.model not in MACHINES:
@@ -76,7 +78,7 @@ def find_graphs(request: LibraryRequest, status: Callable[[str], None]) -> tuple
     else:
         found = allocations(topology, request.allocations, request.links)
         graphs, sets = [a.graph for a in found], served_sets(topology, found, request.links)
-    for graph in graphs:
+    for graph in graphs if request.one_server else ():
         servers = {graph.servers[rank] for rank in graph.ranks}
         if len(servers) > 1:
             raise UsageError(

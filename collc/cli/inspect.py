@@ -2,30 +2,36 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import click
 
 from collc.build.cuda import needs
-from collc.checker.library import read_manifest
+from collc.checker.library import read_library, read_manifest
 from collc.cli import report
 from collc.cli.report import compact, debug_option, emit_json, json_option, table
 from collc.collectives.sizes import short_size
+from collc.errors import RunError
 from collc.inputs import open_input
 from collc.limits import limited
 
 
 @click.command("inspect")
 @click.argument("library", type=click.Path(path_type=Path))
+@click.option("--routes", is_flag=True, help="List every FIFO too, with the links to each of its readers.")
 @json_option
 @debug_option
-def command(library: Path, as_json: bool) -> None:
+def command(library: Path, routes: bool, as_json: bool) -> None:
     """Print the manifest of LIBRARY without running it."""
     open_input(library).close()
     with limited(library):
         manifest = read_manifest(library)
+        fifos = _fifos(library) if routes else [[]] * len(manifest["allocations"])
     if as_json:
+        for allocation, own in zip(manifest["allocations"], fifos, strict=True) if routes else ():
+            allocation["fifos"] = own
         emit_json(manifest)
         return
     report.line(f"{library}: {manifest['name']}, target {manifest['target']}, collc {manifest['collc']}")
@@ -35,9 +41,9 @@ def command(library: Path, as_json: bool) -> None:
         report.line(f"device code by {' and '.join(made)}: {needs(manifest['device_code'])}")
         counts = "by channel (bench --breakdown)" if manifest.get("counters") else "not built in"
         report.line(f"counters of waiting, copying and reducing: {counts}")
-    for allocation in manifest["allocations"]:
+    for allocation, own in zip(manifest["allocations"], fifos, strict=True):
         report.line("")
-        report.line(f"{allocation['nranks']} GPUs ({', '.join(allocation['gpus'])}), graph {allocation['fingerprint']}")
+        report.line(f"{allocation['nranks']} GPUs ({_by_server(allocation)}), graph {allocation['fingerprint']}")
         blocks = max((program["channels"] for program in allocation["programs"]), default=0)
         report.line(
             f"{allocation['slots']} slots of {allocation['slot_bytes']} bytes per FIFO, "
@@ -58,15 +64,56 @@ def command(library: Path, as_json: bool) -> None:
                 str(program["depth"]),
                 str(program["channels"]),
                 str(program["fifos"]),
+                _classes(program["links"]),
             ]
             for program in held
         ]
         header = ["collective", "root", "from bytes", "plan", "protocol", "chunk", "GB/s", "optimal"]
-        report.text(table([*header, "trees", "depth", "channels", "FIFOs"], rows))
+        report.text(table([*header, "trees", "depth", "channels", "FIFOs", "links"], rows))
         for reason in _reasons(held):
             report.line(reason)
         if len(held) < len(allocation["programs"]):
             report.line(f"{len(allocation['programs']) - len(held)} more programs for `collc tune` to choose from")
+        for number, fifo in enumerate(own):
+            ways = "; ".join(" - ".join(way) for way in fifo["routes"])
+            readers = ", ".join(map(str, fifo["readers"]))
+            report.line(f"FIFO {number} from rank {fifo['source']} to {readers} over {fifo['link']}: {ways}")
+
+
+def _by_server(allocation: Mapping[str, Any]) -> str:
+    """Such as ``gpu0, gpu1``; where there are several servers, each with its own GPUs."""
+    groups: dict[str, list[str]] = {}
+    for gpu, server in zip(allocation["gpus"], allocation["servers"], strict=True):
+        groups.setdefault(server, []).append(gpu)
+    if len(groups) == 1:
+        return ", ".join(allocation["gpus"])
+    return "; ".join(f"{server}: {', '.join(gpus)}" for server, gpus in groups.items())
+
+
+def _classes(links: Mapping[str, int]) -> str:
+    """The classes of a program's FIFOs; how many there are of each where they differ."""
+    return ", ".join(links) if len(links) < 2 else ", ".join(f"{count} {kind}" for kind, count in links.items())
+
+
+def _fifos(library: Path) -> list[list[dict[str, Any]]]:
+    """Every FIFO of each allocation, by number, as the tables hold it; ways are names of vertices."""
+    found = []
+    whole = read_library(library)
+    for document, held in zip(whole.documents, whole.tables.allocations, strict=True):
+        graph = document.graph
+        used = {fifo.index: fifo for program in held.programs for fifo in program.fifos}
+        rows: list[dict[str, Any]] = []
+        for _, fifo in sorted(used.items()):
+            if any(not 0 <= link < len(graph.links) for route in fifo.routes for link in route):
+                raise RunError(f"FIFO {len(rows)} names links that its plan does not have", where=str(library))
+            names = [
+                [graph.vertices[v].name for v in (fifo.src, *(graph.links[link].dst for link in route))]
+                for route in fifo.routes
+            ]
+            kind = fifo.link.value if fifo.link else None
+            rows.append({"source": fifo.src, "readers": list(fifo.dsts), "link": kind, "routes": names})
+        found.append(rows)
+    return found
 
 
 def _reasons(programs: list[dict[str, Any]]) -> list[str]:

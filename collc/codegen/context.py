@@ -16,6 +16,7 @@ from collc.checker.layout import (
     FLAG_FINAL,
     FLAG_INPUT,
     FLAG_OUTPUT,
+    LINKS,
     NEVER,
     PROTOCOLS,
     STRUCTS,
@@ -24,6 +25,7 @@ from collc.checker.layout import (
 from collc.ir.nodes import Fifo, Program, Step
 from collc.ir.printer import print_step
 from collc.packing.gpu_sets import GpuSets
+from collc.topology.model import PlanGraph
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +67,7 @@ class SourceContext:
     version: str
     fingerprint: str
     layouts: tuple[StructLayout, ...]
+    link_classes: tuple[tuple[str, int], ...]
     tables: tuple[Table, ...]
     image_size: int
     digest: int
@@ -82,17 +85,28 @@ class TableBuilder:
         self._numbers: dict[str, list[list[int]]] = {array: [] for array in ARRAYS}
 
     def add_allocation(
-        self, programs: Sequence[Program], *, slot_bytes: int, when: Sequence[When] | None = None
+        self,
+        programs: Sequence[Program],
+        *,
+        slot_bytes: int,
+        when: Sequence[When] | None = None,
+        graph: PlanGraph | None = None,
     ) -> None:
-        """Adds one set of ranks with its programs. FIFOs of different programs that join the same ranks are shared.
+        """Adds one set of ranks with its programs. FIFOs of different programs with the same `memory` are shared.
 
         Programs that share the objects of their shares, FIFOs and channels, and so differ in chunks alone, share rows.
 
         Args:
             when: parallel to `programs`; default: each from 0 bytes on.
+            graph: of the plans that the programs come from; None where they were made without one.
         """
         first_fifo, first_program = len(self.rows["fifos"]), len(self.rows["programs"])
-        numbers: dict[tuple[int, tuple[int, ...], int], int] = {}
+        first_server, first_link = len(self.rows["rank_servers"]), len(self.rows["links"])
+        for rank in range(programs[0].nranks):
+            self._append("rank_servers", (programs[0].server(rank),), f"server of rank {rank}")
+        for link in graph.links if graph else ():
+            self._append("links", (link.src, link.dst, LINKS[link.kind]), f"link {link.id}: {link.kind.value}")
+        numbers: dict[tuple[object, ...], int] = {}
         places: dict[tuple[int, int, int], tuple[int, int]] = {}
         for program, rule in zip(programs, when or [ALWAYS] * len(programs), strict=True):
             same = (id(program.shares), id(program.fifos), id(program.channels))
@@ -104,21 +118,31 @@ class TableBuilder:
         assert len(slots) == 1, "the FIFOs of an allocation are shared, so all its programs have the same slots"
         self._append(
             "allocations",
-            (nranks, first_fifo, len(numbers), first_program, len(programs), slots.pop(), slot_bytes),
+            (
+                *(nranks, first_fifo, len(numbers), first_program, len(programs), slots.pop(), slot_bytes),
+                *(first_server, first_link, len(self.rows["links"]) - first_link),
+            ),
             f"{nranks} ranks, {len(numbers)} FIFOs",
         )
 
-    def add_gpu_sets(self, sets: GpuSets) -> None:
-        """Adds which GPU sets run which allocation; allocations count in the order in which they were added."""
+    def add_gpu_sets(self, sets: GpuSets, graphs: Sequence[PlanGraph]) -> None:
+        """Adds which GPU sets run which allocation; allocations count in the order in which they were added.
+
+        Args:
+            graphs: those of the allocations' plans.
+        """
         for gpu, number in enumerate(sets.classes):
             self._append("gpu_classes", (number,), f"class of GPU {gpu}")
-        for gpu, name in enumerate(sets.names):
+        for vertex, name in enumerate(sets.vertex_names):
             for byte in f"{name}\0".encode():
-                self._append("gpu_names", (byte,), f"name of GPU {gpu}")
-        for one in sets.sets:
-            first = len(self.rows["set_gpus"])
+                self._append("vertex_names", (byte,), f"name of vertex {vertex}")
+        for one, forwarders in zip(sets.sets, sets.forwarders(graphs), strict=True):
+            first, first_forwarder = len(self.rows["set_gpus"]), len(self.rows["set_forwarders"])
             text = ",".join(map(str, one.gpus))
-            self._append("gpu_sets", (len(one.gpus), first, one.allocation), f"GPUs {text}")
+            cells = (len(one.gpus), first, one.allocation, first_forwarder, len(forwarders))
+            self._append("gpu_sets", cells, f"GPUs {text}")
+            for at, vertex in enumerate(forwarders, len(one.gpus)):
+                self._append("set_forwarders", (vertex,), f"plays vertex {at} of the plan")
             for gpu, rank in zip(one.gpus, one.ranks, strict=True):
                 self._append("set_gpus", (gpu,), f"GPU {gpu} of {text}")
                 self._append("set_ranks", (rank,), f"is rank {rank}")
@@ -150,7 +174,7 @@ class TableBuilder:
         self._numbers[array].append(numbers)
         self.rows[array].append(Row(_cells(struct, numbers), comment))
 
-    def _add_steps(self, program: Program, numbers: dict[tuple[int, tuple[int, ...], int], int]) -> tuple[int, int]:
+    def _add_steps(self, program: Program, numbers: dict[tuple[object, ...], int]) -> tuple[int, int]:
         """Adds what a program does; returns its first share and its first rank channel."""
         first_share = len(self.rows["shares"])
         for i, share in enumerate(program.shares):
@@ -192,24 +216,24 @@ class TableBuilder:
             name,
         )
 
-    def _number(self, fifo: Fifo, numbers: dict[tuple[int, tuple[int, ...], int], int]) -> None:
-        key = (fifo.src, fifo.dsts, fifo.index)
-        if key in numbers:
+    def _number(self, fifo: Fifo, numbers: dict[tuple[object, ...], int]) -> None:
+        if fifo.memory in numbers:
             return
-        numbers[key] = len(numbers)
-        first_reader = len(self.rows["fifo_readers"])
-        readers = ", ".join(map(str, fifo.dsts))
-        self._append("fifos", (fifo.src, first_reader, len(fifo.dsts)), f"fifo {numbers[key]}: {fifo.src} -> {readers}")
-        for dst in fifo.dsts:
-            self._append("fifo_readers", (dst,), f"fifo {numbers[key]}")
+        number = numbers[fifo.memory] = len(numbers)
+        cells = (fifo.src, len(self.rows["fifo_readers"]), len(fifo.dsts), LINKS[fifo.link])
+        over = f" over {fifo.link.value}" if fifo.link else ""
+        self._append("fifos", cells, f"fifo {number}: {fifo.src} -> {', '.join(map(str, fifo.dsts))}{over}")
+        for dst, route in zip(fifo.dsts, fifo.routes or ((),) * len(fifo.dsts), strict=True):
+            self._append("fifo_readers", (dst,), f"fifo {number}")
+            self._append("fifo_routes", (len(self.rows["route_links"]), len(route)), f"fifo {number} to rank {dst}")
+            for link in route:
+                self._append("route_links", (link,), f"fifo {number} to rank {dst}")
 
-    def _add_step(
-        self, program: Program, rank: int, step: Step, numbers: dict[tuple[int, tuple[int, ...], int], int]
-    ) -> None:
+    def _add_step(self, program: Program, rank: int, step: Step, numbers: dict[tuple[object, ...], int]) -> None:
         first_ref = len(self.rows["refs"])
         for f in (*step.recv, *step.send):
             fifo = program.fifos[f]
-            number = numbers[fifo.src, fifo.dsts, fifo.index]
+            number = numbers[fifo.memory]
             reader = fifo.dsts.index(rank) if f in step.recv else 0
             way = f"receive from rank {fifo.src}" if f in step.recv else f"send to {', '.join(map(str, fifo.dsts))}"
             self._append("refs", (number, reader), way)
@@ -219,13 +243,20 @@ class TableBuilder:
         self._append("steps", cells, f"rank {rank}: {print_step(step)}")
 
 
+# Fields that are enums in C++.
+_ENUMS = {"collective": "collc::Collective", "link": "collc::LinkClass", "kind": "collc::LinkClass"}
+
+
 def _cells(struct: str, values: Iterable[int]) -> str:
-    """The initialiser of a row; only the collective is an enum in C++, and only NEVER does not fit a signed literal."""
+    """The initialiser of a row; only NEVER does not fit a signed literal."""
     names = (name for name, _ in STRUCTS[struct])
     texts = (f"{v}u" if v == NEVER else str(v) for v in values)
-    return ", ".join(
-        f"collc::Collective({v})" if name == "collective" else v for name, v in zip(names, texts, strict=True)
-    )
+    return ", ".join(f"{_ENUMS[name]}({v})" if name in _ENUMS else v for name, v in zip(names, texts, strict=True))
+
+
+def link_classes() -> tuple[tuple[str, int], ...]:
+    """The enumerators of collc::LinkClass and their numbers, for static_asserts."""
+    return tuple((f"k{(kind.value if kind else 'none').capitalize()}", number) for kind, number in LINKS.items())
 
 
 _SIZES = {"B": 1, "H": 2, "I": 4, "i": 4, "Q": 8}

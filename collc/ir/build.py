@@ -33,7 +33,7 @@ def build(schedule: Schedule, *, chunk_bytes: int, slots: int = 1, graph: PlanGr
     shares: list[Share] = []
     fifos: list[Fifo] = []
     channels: list[Channel] = []
-    used: dict[tuple[int, int], int] = defaultdict(int)
+    used: dict[tuple[int, int, tuple[tuple[int, ...], ...]], int] = defaultdict(int)
     for part in schedule.parts:
         share = len(shares)
         shares.append(Share(part.block, part.lo, part.hi))
@@ -42,8 +42,8 @@ def build(schedule: Schedule, *, chunk_bytes: int, slots: int = 1, graph: PlanGr
         for number, (phase, src, dst) in enumerate(moves):
             queue[phase, src, dst] = len(fifos)
             routes = () if graph is None else (part.routes[number],)
-            fifos.append(Fifo(src, (dst,), share, used[src, dst], routes, slowest(graph, routes)))
-            used[src, dst] += 1
+            fifos.append(Fifo(src, (dst,), share, used[src, dst, routes], routes, slowest(graph, routes)))
+            used[src, dst, routes] += 1
         channels.append(Channel(_steps(schedule, part, share, queue)))
     return Program(
         collective=schedule.collective,

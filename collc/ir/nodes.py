@@ -73,11 +73,12 @@ class Share:
 class Fifo:
     """A queue of slots from rank `src` to ranks `dsts` for one share.
 
-    With several destinations each slot is written once and read by all. `index` tells apart the FIFOs of one
-    program that join the same ranks; FIFOs with equal (src, dsts, index) in two programs are the same memory.
+    With several destinations each slot is written once and read by all. `routes` are the links on the way to each
+    destination, by their ids in the plan's graph, and `link` is the class of the slowest of them. Both are absent where
+    a program was made without a graph.
 
-    `routes` are the links on the way to each destination, by their ids in the plan's graph, and `link` is the class of
-    the slowest of them. Both are absent where a program was made without a graph.
+    `index` tells apart the FIFOs of one program that join the same ranks over the same routes; FIFOs of two programs
+    with the same `memory` share their slots.
     """
 
     src: int
@@ -94,6 +95,11 @@ class Fifo:
             raise IRError(f"a FIFO to {len(self.dsts)} ranks has a route to each, not {len(self.routes)}")
         if bool(self.routes) != (self.link is not None):
             raise IRError("a FIFO has its routes and their class, or neither")
+
+    @property
+    def memory(self) -> tuple[int, tuple[int, ...], tuple[tuple[int, ...], ...], int]:
+        """What names its slots: source, destinations, routes, index."""
+        return (self.src, self.dsts, self.routes, self.index)
 
 
 @dataclass(frozen=True, slots=True)

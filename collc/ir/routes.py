@@ -6,10 +6,7 @@ from collections.abc import Iterable
 
 from collc.errors import IRError
 from collc.ir.nodes import Fifo, Program
-from collc.topology.model import LinkKind, PlanGraph
-
-# Classes from the fastest to the slowest: a route is of the slowest class that it crosses.
-CLASSES = (LinkKind.NVSWITCH, LinkKind.NVLINK, LinkKind.XGMI, LinkKind.C2C, LinkKind.PCIE, LinkKind.NET)
+from collc.topology.model import CLASSES, LinkKind, PlanGraph
 
 
 def slowest(graph: PlanGraph | None, routes: Iterable[Iterable[int]]) -> LinkKind | None:

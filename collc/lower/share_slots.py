@@ -27,15 +27,15 @@ def share_slots(program: Program) -> Program:
     """Merges the FIFOs of each sending step into one per server of its readers, and renumbers."""
     merged: dict[int, int] = {}
     fifos: list[Fifo] = []
-    used: dict[tuple[int, tuple[int, ...]], int] = defaultdict(int)
+    used: dict[tuple[object, ...], int] = defaultdict(int)
     for channel in program.channels:
-        for rank, steps in enumerate(channel.steps):
+        for steps in channel.steps:
             for step in steps:
                 for group in _by_server(program, step.send):
                     joined = _join([program.fifos[f] for f in group])
                     merged.update(dict.fromkeys(group, len(fifos)))
-                    fifos.append(dataclasses.replace(joined, index=used[rank, joined.dsts]))
-                    used[rank, joined.dsts] += 1
+                    fifos.append(dataclasses.replace(joined, index=used[joined.memory]))
+                    used[joined.memory] += 1
 
     def renumber(ids: tuple[int, ...]) -> tuple[int, ...]:
         return tuple(dict.fromkeys(merged[f] for f in ids))

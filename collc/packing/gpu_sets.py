@@ -16,7 +16,7 @@ from collc.errors import TopologyError
 from collc.packing.allocations import Allocation, fast_links, twins
 from collc.topology.canonical import fingerprint, match
 from collc.topology.graph import plan_graph
-from collc.topology.model import PlanGraph, Topology, VertexKind
+from collc.topology.model import PlanGraph, Topology, Vertex, VertexKind
 
 
 @dataclass(frozen=True)
@@ -45,6 +45,31 @@ class GpuSets:
         """The names of all GPUs of the machine, by number."""
         return tuple(v.name for v in self.topology.gpus)
 
+    @property
+    def vertices(self) -> tuple[Vertex, ...]:
+        """All vertices of the machine, by number: the GPUs, then what only forwards."""
+        return (*self.topology.gpus, *(v for v in self.topology.vertices if v.kind is not VertexKind.GPU))
+
+    @property
+    def vertex_names(self) -> tuple[str, ...]:
+        """The names of all vertices of the machine, by number."""
+        return tuple(v.name for v in self.vertices)
+
+    def forwarders(self, graphs: Sequence[PlanGraph]) -> list[list[int]]:
+        """Per set the numbers of the vertices that play what only forwards in the graph of its plan, in its order.
+
+        Args:
+            graphs: those of the allocations' plans.
+        """
+        number = {name: i for i, name in enumerate(self.vertex_names)}
+        found = []
+        for one in self.sets:
+            graph = graphs[one.allocation]
+            own = [graph.vertices[v].name for v in graph.forwarders] if one.forwarders is None else one.forwarders
+            # The two ways through a vertex that must not join them are two vertices of the graph, NAME+in and NAME+out.
+            found.append([number[name] if name in number else number[name.rpartition("+")[0]] for name in own])
+        return found
+
     def machine(self, graphs: Sequence[PlanGraph]) -> dict[str, Any]:
         """What `collc.checker.machine` reads: proof that each set has the links of the plan that it runs.
 
@@ -52,21 +77,14 @@ class GpuSets:
             graphs: those of the allocations' plans; links of other kinds than theirs are left out.
         """
         topology = self.topology
-        vertices = [*topology.gpus, *(v for v in topology.vertices if v.kind is not VertexKind.GPU)]
-        number = {v.name: i for i, v in enumerate(vertices)}
+        number = {name: i for i, name in enumerate(self.vertex_names)}
         server = {name: server for server, members in topology.servers.items() for name in members}
         kinds = {link.kind for graph in graphs for link in graph.links}
-        forwarders = []
-        for one in self.sets:
-            graph = graphs[one.allocation]
-            own = [graph.vertices[v].name for v in graph.forwarders] if one.forwarders is None else one.forwarders
-            forwarders.append([number[name] for name in own])
         return {
-            "vertices": [[v.name, v.kind.value, server.get(v.name, "")] for v in vertices],
+            "vertices": [[v.name, v.kind.value, server.get(v.name, "")] for v in self.vertices],
             "links": [
                 [number[k.src], number[k.dst], k.kind.value, str(k.gbps)] for k in topology.links if k.kind in kinds
             ],
-            "forwarders": forwarders,
         }
 
 

@@ -31,6 +31,10 @@ class LinkKind(enum.Enum):
     NET = "net"
 
 
+# Classes from the fastest to the slowest: a route is of the slowest class that it crosses.
+CLASSES = (LinkKind.NVSWITCH, LinkKind.NVLINK, LinkKind.XGMI, LinkKind.C2C, LinkKind.PCIE, LinkKind.NET)
+
+
 @dataclass(frozen=True, slots=True)
 class Vertex:
     """A GPU, switch, CPU socket or NIC. `multicast` and `reduce` say what a switch can do; plans do not use them.

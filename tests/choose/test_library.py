@@ -149,7 +149,7 @@ def test_chunks_shrink_until_the_fifos_fit() -> None:
     small = Target(CUDA.kind, 8, 512 << 10, 32, False, tuning_chunks=CUDA.tuning_chunks, fifo_bytes=4 << 20)
     tight = choose_programs(graph, packed(graph), small, Strategy.RULE)
     programs = [entry.program for entry in tight.entries]
-    fifos = {(f.src, f.dsts, f.index) for program in programs for f in program.fifos}
+    fifos = {fifo.memory for program in programs for fifo in program.fifos}
     assert len(fifos) * 8 * slot_bytes(programs) <= 4 * (4 << 20)
     assert slot_bytes(programs) < slot_bytes([entry.program for entry in held(Strategy.RULE).entries])
 
@@ -215,7 +215,10 @@ def check(document: PlanFile, found: Chosen, manifest: dict[str, Any]) -> None:
     claims = read_claims(json.dumps(manifest).encode(), Path("lib"))["allocations"][0]
     programs = tuple(entry.program for entry in found.entries)
     when = tuple(entry.when for entry in found.entries)
-    decoded = Decoded(document.graph.nranks, HOST.slots, claims["slot_bytes"], programs, when)
+    graph = document.graph
+    links = tuple((link.src, link.dst, link.kind) for link in graph.links)
+    servers = (0,) * graph.nranks
+    decoded = Decoded(graph.nranks, links, servers, HOST.slots, claims["slot_bytes"], programs, when)
     check_allocation(document, decoded, claims, "host", Path("lib"))
 
 
@@ -234,6 +237,9 @@ def test_verify_takes_a_library_for_tuning() -> None:
         ("chunk_bytes", 1 << 20),
         ("proto", "LL"),
         ("channels", 99),
+        ("links", {"nvlink": 1}),
+        ("links", {"pcie": 24}),
+        ("links", {}),
         ("plan_number", 0),
         ("plan_number", -1),
         ("plan_number", None),

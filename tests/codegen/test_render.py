@@ -18,7 +18,7 @@ from collc.build.toolchain import find_cxx
 from collc.checker import layout
 from collc.checker.layout import ARRAYS, STRUCTS
 from collc.checker.tables import decode
-from collc.codegen.context import SourceContext, TableBuilder, layouts
+from collc.codegen.context import SourceContext, TableBuilder, layouts, link_classes
 from collc.codegen.render import TEMPLATE, environment, render
 from collc.ir.nodes import Program
 from collc.ir.verify import verify
@@ -30,7 +30,8 @@ def context(programs: list[Program]) -> SourceContext:
     tables = TableBuilder()
     tables.add_allocation(programs, slot_bytes=programs[0].chunk_bytes)
     image = tables.image()
-    return SourceContext("0", "g", layouts(), tables.tables(), len(image), layout.digest(image), ("0",), 0, ("0",), 0)
+    digest = layout.digest(image)
+    return SourceContext("0", "g", layouts(), link_classes(), tables.tables(), len(image), digest, ("0",), 0, ("0",), 0)
 
 
 def programs(seed: int = 5, target: Target = HOST) -> list[Program]:
@@ -102,7 +103,7 @@ def test_one_rank_has_tables_without_rows(tmp_path: Path) -> None:
     made = TableBuilder()
     made.add_allocation(alone, slot_bytes=alone[0].chunk_bytes)
     assert made.counts()["fifos"] == 0
-    assert "{ 0, 0, 0 },  // unused" in render(context(alone))
+    assert "{ 0, 0, 0, collc::LinkClass(0) },  // unused" in render(context(alone))
 
 
 def test_same_input_same_bytes_under_two_hash_seeds() -> None:

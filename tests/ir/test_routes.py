@@ -15,14 +15,14 @@ from collc.collectives.model import COMPILED, Collective
 from collc.errors import IRError
 from collc.ir.nodes import Program
 from collc.ir.printer import parse_program, print_program
-from collc.ir.routes import CLASSES, verify_routes
+from collc.ir.routes import verify_routes
 from collc.ir.verify import verify
 from collc.options import CUDA, HOST, Target
 from collc.packing.model import Plan
-from collc.pipeline import Recorder, lower
+from collc.pipeline import PASSES, Recorder, lower, lower_by
 from collc.topology.graph import plan_graph
 from collc.topology.load import load_topology
-from collc.topology.model import LinkKind, PlanGraph
+from collc.topology.model import CLASSES, LinkKind, PlanGraph
 
 GPUS = {"dgx1v": ["gpu0", "gpu1", "gpu2", "gpu4"], "pcie-8x4090": ["gpu0", "gpu1", "gpu5"]}
 MACHINES = (*GPUS, "two servers")
@@ -70,6 +70,22 @@ def test_slots_are_shared_inside_a_server_alone(collective: Collective) -> None:
     crossing = [f for f in program.fifos if program.servers[f.src] != program.servers[f.dsts[0]]]
     assert crossing
     assert {fifo.link for fifo in crossing} == {LinkKind.NET}
+
+
+@pytest.mark.parametrize("collective", COMPILED, ids=lambda c: c.value)
+@pytest.mark.parametrize("name", PASSES)
+def test_no_pass_joins_readers_on_different_servers(name: str, collective: Collective) -> None:
+    """Every pass there is, after those that every target runs first."""
+    graph, plan = graph_of("two servers"), plan_of("two servers", collective)
+    before = ["fuse_copies", "pipeline_hops"][: list(PASSES).index(name)]
+    chosen = [(one, PASSES[one].bound(HOST)) for one in (*before, name)]
+    if name == "reduce_everywhere":
+        with pytest.raises(IRError, match=r"several servers|is no all_reduce"):
+            lower_by(plan, graph, chosen, HOST)
+        return
+    program = lower_by(plan, graph, chosen, HOST)
+    assert program.servers == (0, 0, 0, 1, 1, 1)
+    assert all(len({program.servers[dst] for dst in fifo.dsts}) == 1 for fifo in program.fifos)
 
 
 def test_readers_on_two_servers_are_refused() -> None:

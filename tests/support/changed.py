@@ -45,6 +45,7 @@ def tables_library(
         collectives=collectives,
         roots=(0,) if rooted else None,
         tune_candidates=tuning,
+        one_server=False,
     )
     contents = library_contents(request, TARGETS[kind])
     source, _ = generate(contents, TARGETS[kind], find_cxx())
@@ -59,6 +60,7 @@ LIBRARIES = {
     "dgx1v": ("dgx1v", TargetKind.HOST, SENT, None, None),
     "dgx1v for cuda": ("dgx1v", TargetKind.CUDA, SENT, "0,1,2,3", None),
     "switch machine": ("hgx-h100", TargetKind.CUDA, SENT, None, "0-1/0-3"),
+    "two servers": ("two-servers", TargetKind.CUDA, REDUCED, None, None),
     "allocations": ("dgx1p", TargetKind.HOST, SENT, None, "0,1,2,3/0,1,4/0,1,4,6"),
 }
 

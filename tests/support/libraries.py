@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 
+from support.machines import TWO_SERVERS
+
 from collc.build.cache import cache_dir, cached, content_key
 from collc.build.compile import compile_object, compile_source
 from collc.build.runtime import include_dirs, runtime_units
@@ -47,7 +49,19 @@ links:
   - {between: [core1, cpu0], kind: c2c, gbps: 6.25}
   - {between: [core0.1, cpu0], kind: c2c, gbps: 6.25}
 """
-_OWN = {"odd": ODD, "pair": PAIR, "cores": CORES}
+# Two GPUs joined by NVLink, and a third one that is reached by PCIe alone.
+MIXED = """
+format: collc-topology/1
+name: mixed
+gpus: 3
+cpus: [cpu0]
+links:
+  - {between: [gpu0, gpu1], kind: nvlink, gbps: 50}
+  - {between: [gpu0, cpu0], kind: pcie, gbps: 12}
+  - {between: [gpu1, cpu0], kind: pcie, gbps: 12}
+  - {between: [gpu2, cpu0], kind: pcie, gbps: 12}
+"""
+_OWN = {"odd": ODD, "pair": PAIR, "cores": CORES, "mixed": MIXED, "two-servers": TWO_SERVERS}
 
 
 def topology_file(name: str) -> Path:

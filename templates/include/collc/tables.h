@@ -63,14 +63,33 @@ struct Program {
   uint32_t protocol;     // 0 Simple, 1 LL, 2 LL128
 };
 
-// A queue from `src` to its readers, fifo_readers[first_reader .. first_reader + nreaders).
+// The classes of links, from the fastest to the slowest; none: the tables were made without a graph.
+enum class LinkClass : uint32_t { kNone, kNvswitch, kNvlink, kXgmi, kC2c, kPcie, kNet };
+
+// A queue from `src` to its readers, fifo_readers[first_reader .. first_reader + nreaders). The way to each of them is the
+// element of fifo_routes at the same place.
 struct Fifo {
   uint32_t src;
   uint32_t first_reader;
   uint32_t nreaders;
+  LinkClass link;  // the slowest on the ways to its readers
 };
 
-// A set of GPUs and everything that runs on it.
+// The links route_links[first .. first + nlinks), which follow each other from a FIFO's source to one of its readers;
+// their numbers are relative to the allocation's first_link.
+struct Route {
+  uint32_t first;
+  uint32_t nlinks;
+};
+
+// A directed link of the graph of a plan. Its vertices are the ranks, then the forwarders of the set of GPUs.
+struct GraphLink {
+  uint32_t src;
+  uint32_t dst;
+  LinkClass kind;
+};
+
+// A set of GPUs and everything that runs on it. Rank r is on the server rank_servers[first_server + r].
 struct Allocation {
   uint32_t nranks;
   uint32_t first_fifo;
@@ -79,14 +98,21 @@ struct Allocation {
   uint32_t nprograms;
   uint32_t slots;       // slots of every FIFO
   uint32_t slot_bytes;  // bytes of every slot, a multiple of 128
+  uint32_t first_server;
+  uint32_t first_link;
+  uint32_t nlinks;
 };
 
 // GPUs set_gpus[first .. first + nranks), ascending, run `allocation`; the i-th of them is its rank set_ranks[first + i].
 // GPUs of one class (gpu_classes) may change places freely, and only sets of the first members of each class are listed.
+// What only forwards in the plan's graph are the vertices set_forwarders[first_forwarder .. first_forwarder + nforwarders) of
+// the machine, whose GPUs come first.
 struct GpuSet {
   uint32_t nranks;
   uint32_t first;
   uint32_t allocation;
+  uint32_t first_forwarder;
+  uint32_t nforwarders;
 };
 
 // An array behind the header: its first byte, counted from that of the header, and its elements.
@@ -108,11 +134,16 @@ struct TablesHeader {
   Extent refs;
   Extent fifos;
   Extent fifo_readers;
+  Extent fifo_routes;
+  Extent route_links;
+  Extent links;
+  Extent rank_servers;
   Extent gpu_sets;
   Extent set_gpus;
   Extent set_ranks;
+  Extent set_forwarders;
   Extent gpu_classes;
-  Extent gpu_names;  // of all GPUs of the topology, UTF-8, each ended by a zero
+  Extent vertex_names;  // of the topology, GPUs first, UTF-8, each ended by a zero
 };
 
 // The arrays as the runtime sees them.
@@ -125,11 +156,16 @@ struct Tables {
   const FifoRef *refs;
   const Fifo *fifos;
   const uint32_t *fifo_readers;
+  const Route *fifo_routes;
+  const uint32_t *route_links;
+  const GraphLink *links;
+  const uint32_t *rank_servers;
   const GpuSet *gpu_sets;
   const uint32_t *set_gpus;
   const uint32_t *set_ranks;
+  const uint32_t *set_forwarders;
   const uint32_t *gpu_classes;
-  const char *gpu_names;
+  const char *vertex_names;
   uint32_t nallocations;
   uint32_t ngpu_sets;
   uint32_t ngpus;

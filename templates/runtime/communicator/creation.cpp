@@ -15,6 +15,7 @@
 #include "bootstrap/introduction.h"
 #include "communicator/real_nccl.h"
 #include "bootstrap/rendezvous.h"
+#include "plan/routes.h"
 
 namespace collc {
 namespace {
@@ -120,6 +121,7 @@ Status Communicator::meet(Rendezvous &rendezvous, const std::string &key, RankCo
   status = compare_disabled(introductions);
   if (status.ok()) status = compare_places(introductions);
   if (status.ok()) status = place(nranks_, gpus_, &placement_);
+  if (status.ok()) status = check_servers(placement_);
   if (!status.ok()) return hand_over(rendezvous, status);
   COLLC_RETURN_IF_FAILED(check_gpus(nranks_, gpus_));
   COLLC_RETURN_IF_FAILED(compare_tunings(introductions));
@@ -134,6 +136,7 @@ Status Communicator::meet(Rendezvous &rendezvous, const std::string &key, RankCo
   context.cores = count_cores(introductions);
   COLLC_RETURN_IF_FAILED(rendezvous.meet(backend().open(context, &rank_backend_)));
   rendezvous.leave();
+  log_routes(placement_, rank_);
   log(LogLevel::kInfo, "rank %u of %u: %zu processes, %u cores, %.1f MB shared", rank_, nranks_,
       std::set<uint64_t>(owners.begin(), owners.end()).size(), context.cores,
       static_cast<double>(segment_->control().bytes) / 1e6);

@@ -46,6 +46,7 @@ struct Call {
 // Which plan serves a communicator, and who plays which part: NCCL rank <-> rank of the plan.
 struct Placement {
   const Allocation *allocation = nullptr;  // null for one rank
+  const GpuSet *set = nullptr;             // the GPUs that the ranks stand for; null where nobody said which
   std::vector<uint32_t> plan_rank;         // by NCCL rank
   std::vector<uint32_t> nccl_rank;         // by rank of the plan
 };

@@ -35,11 +35,16 @@ Tables find_tables() {
           array<FifoRef>(all.refs),
           array<Fifo>(all.fifos),
           array<uint32_t>(all.fifo_readers),
+          array<Route>(all.fifo_routes),
+          array<uint32_t>(all.route_links),
+          array<GraphLink>(all.links),
+          array<uint32_t>(all.rank_servers),
           array<GpuSet>(all.gpu_sets),
           array<uint32_t>(all.set_gpus),
           array<uint32_t>(all.set_ranks),
+          array<uint32_t>(all.set_forwarders),
           array<uint32_t>(all.gpu_classes),
-          array<char>(all.gpu_names),
+          array<char>(all.vertex_names),
           all.allocations.count,
           all.gpu_sets.count,
           all.gpu_classes.count};
@@ -86,7 +91,7 @@ Status read_gpus(const char *variable, std::vector<uint32_t> *gpus) {
   gpus->clear();
   for (const std::string &word : read_list(variable)) {
     uint32_t number = tables().ngpus;
-    const char *name = tables().gpu_names;
+    const char *name = tables().vertex_names;
     for (uint32_t g = 0; g < tables().ngpus; ++g, name += std::strlen(name) + 1)
       if (word == name) number = g;
     const bool digits = !word.empty() && word.size() < 9 && word.find_first_not_of("0123456789") == std::string::npos;
@@ -149,6 +154,7 @@ bool find_set(const std::vector<uint32_t> &gpus, Placement *placement) {
     const uint32_t *members = tables().set_gpus + candidate.first;
     if (candidate.nranks != set.size() || !std::equal(set.begin(), set.end(), members)) continue;
     placement->allocation = &tables().allocations[candidate.allocation];
+    placement->set = &candidate;
     for (uint32_t r = 0; r < gpus.size(); ++r) {
       const auto at = std::lower_bound(set.begin(), set.end(), by_rank[r]) - set.begin();
       placement->plan_rank[r] = tables().set_ranks[candidate.first + static_cast<uint32_t>(at)];
@@ -163,6 +169,7 @@ bool find_set(const std::vector<uint32_t> &gpus, Placement *placement) {
 
 Status place(uint32_t nranks, const std::vector<uint32_t> &gpus, Placement *placement) {
   placement->allocation = nullptr;
+  placement->set = nullptr;
   placement->plan_rank.resize(nranks);
   placement->nccl_rank.resize(nranks);
   for (uint32_t r = 0; r < nranks; ++r) placement->plan_rank[r] = placement->nccl_rank[r] = r;
@@ -188,7 +195,9 @@ Status place(uint32_t nranks, const std::vector<uint32_t> &gpus, Placement *plac
   // Nobody said which GPUs: the first ones where they are served, else the first allocation of that size as it was written.
   std::vector<uint32_t> first(nranks);
   for (uint32_t r = 0; r < nranks; ++r) first[r] = r;
-  if (tables().nallocations == 1 || nranks > tables().ngpus || !find_set(first, placement)) placement->allocation = any;
+  if (tables().nallocations > 1 && nranks <= tables().ngpus && find_set(first, placement)) return {};
+  placement->allocation = any;
+  if (tables().ngpu_sets == 1) placement->set = tables().gpu_sets;
   return {};
 }
 

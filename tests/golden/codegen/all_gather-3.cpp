@@ -5,7 +5,7 @@
 
 #include "collc/tables.h"
 
-static_assert(sizeof(collc::TablesHeader) == 120, "tables.h and the compiler differ: collc::TablesHeader");
+static_assert(sizeof(collc::TablesHeader) == 160, "tables.h and the compiler differ: collc::TablesHeader");
 static_assert(offsetof(collc::TablesHeader, digest) == 0, "tables.h and the compiler differ: digest");
 static_assert(offsetof(collc::TablesHeader, bytes) == 8, "tables.h and the compiler differ: bytes");
 static_assert(offsetof(collc::TablesHeader, allocations) == 16, "tables.h and the compiler differ: allocations");
@@ -16,12 +16,17 @@ static_assert(offsetof(collc::TablesHeader, steps) == 48, "tables.h and the comp
 static_assert(offsetof(collc::TablesHeader, refs) == 56, "tables.h and the compiler differ: refs");
 static_assert(offsetof(collc::TablesHeader, fifos) == 64, "tables.h and the compiler differ: fifos");
 static_assert(offsetof(collc::TablesHeader, fifo_readers) == 72, "tables.h and the compiler differ: fifo_readers");
-static_assert(offsetof(collc::TablesHeader, gpu_sets) == 80, "tables.h and the compiler differ: gpu_sets");
-static_assert(offsetof(collc::TablesHeader, set_gpus) == 88, "tables.h and the compiler differ: set_gpus");
-static_assert(offsetof(collc::TablesHeader, set_ranks) == 96, "tables.h and the compiler differ: set_ranks");
-static_assert(offsetof(collc::TablesHeader, gpu_classes) == 104, "tables.h and the compiler differ: gpu_classes");
-static_assert(offsetof(collc::TablesHeader, gpu_names) == 112, "tables.h and the compiler differ: gpu_names");
-static_assert(sizeof(collc::Allocation) == 28, "tables.h and the compiler differ: collc::Allocation");
+static_assert(offsetof(collc::TablesHeader, fifo_routes) == 80, "tables.h and the compiler differ: fifo_routes");
+static_assert(offsetof(collc::TablesHeader, route_links) == 88, "tables.h and the compiler differ: route_links");
+static_assert(offsetof(collc::TablesHeader, links) == 96, "tables.h and the compiler differ: links");
+static_assert(offsetof(collc::TablesHeader, rank_servers) == 104, "tables.h and the compiler differ: rank_servers");
+static_assert(offsetof(collc::TablesHeader, gpu_sets) == 112, "tables.h and the compiler differ: gpu_sets");
+static_assert(offsetof(collc::TablesHeader, set_gpus) == 120, "tables.h and the compiler differ: set_gpus");
+static_assert(offsetof(collc::TablesHeader, set_ranks) == 128, "tables.h and the compiler differ: set_ranks");
+static_assert(offsetof(collc::TablesHeader, set_forwarders) == 136, "tables.h and the compiler differ: set_forwarders");
+static_assert(offsetof(collc::TablesHeader, gpu_classes) == 144, "tables.h and the compiler differ: gpu_classes");
+static_assert(offsetof(collc::TablesHeader, vertex_names) == 152, "tables.h and the compiler differ: vertex_names");
+static_assert(sizeof(collc::Allocation) == 40, "tables.h and the compiler differ: collc::Allocation");
 static_assert(offsetof(collc::Allocation, nranks) == 0, "tables.h and the compiler differ: nranks");
 static_assert(offsetof(collc::Allocation, first_fifo) == 4, "tables.h and the compiler differ: first_fifo");
 static_assert(offsetof(collc::Allocation, nfifos) == 8, "tables.h and the compiler differ: nfifos");
@@ -29,6 +34,9 @@ static_assert(offsetof(collc::Allocation, first_program) == 12, "tables.h and th
 static_assert(offsetof(collc::Allocation, nprograms) == 16, "tables.h and the compiler differ: nprograms");
 static_assert(offsetof(collc::Allocation, slots) == 20, "tables.h and the compiler differ: slots");
 static_assert(offsetof(collc::Allocation, slot_bytes) == 24, "tables.h and the compiler differ: slot_bytes");
+static_assert(offsetof(collc::Allocation, first_server) == 28, "tables.h and the compiler differ: first_server");
+static_assert(offsetof(collc::Allocation, first_link) == 32, "tables.h and the compiler differ: first_link");
+static_assert(offsetof(collc::Allocation, nlinks) == 36, "tables.h and the compiler differ: nlinks");
 static_assert(sizeof(collc::Program) == 40, "tables.h and the compiler differ: collc::Program");
 static_assert(offsetof(collc::Program, min_bytes) == 0, "tables.h and the compiler differ: min_bytes");
 static_assert(offsetof(collc::Program, collective) == 8, "tables.h and the compiler differ: collective");
@@ -58,17 +66,34 @@ static_assert(offsetof(collc::Step, input_at) == 15, "tables.h and the compiler 
 static_assert(sizeof(collc::FifoRef) == 8, "tables.h and the compiler differ: collc::FifoRef");
 static_assert(offsetof(collc::FifoRef, fifo) == 0, "tables.h and the compiler differ: fifo");
 static_assert(offsetof(collc::FifoRef, reader) == 4, "tables.h and the compiler differ: reader");
-static_assert(sizeof(collc::Fifo) == 12, "tables.h and the compiler differ: collc::Fifo");
+static_assert(sizeof(collc::Fifo) == 16, "tables.h and the compiler differ: collc::Fifo");
 static_assert(offsetof(collc::Fifo, src) == 0, "tables.h and the compiler differ: src");
 static_assert(offsetof(collc::Fifo, first_reader) == 4, "tables.h and the compiler differ: first_reader");
 static_assert(offsetof(collc::Fifo, nreaders) == 8, "tables.h and the compiler differ: nreaders");
+static_assert(offsetof(collc::Fifo, link) == 12, "tables.h and the compiler differ: link");
 static_assert(sizeof(uint32_t) == 4, "tables.h and the compiler differ: uint32_t");
-static_assert(sizeof(collc::GpuSet) == 12, "tables.h and the compiler differ: collc::GpuSet");
+static_assert(sizeof(collc::Route) == 8, "tables.h and the compiler differ: collc::Route");
+static_assert(offsetof(collc::Route, first) == 0, "tables.h and the compiler differ: first");
+static_assert(offsetof(collc::Route, nlinks) == 4, "tables.h and the compiler differ: nlinks");
+static_assert(sizeof(uint32_t) == 4, "tables.h and the compiler differ: uint32_t");
+static_assert(sizeof(collc::GraphLink) == 12, "tables.h and the compiler differ: collc::GraphLink");
+static_assert(offsetof(collc::GraphLink, src) == 0, "tables.h and the compiler differ: src");
+static_assert(offsetof(collc::GraphLink, dst) == 4, "tables.h and the compiler differ: dst");
+static_assert(offsetof(collc::GraphLink, kind) == 8, "tables.h and the compiler differ: kind");
+static_assert(sizeof(collc::GpuSet) == 20, "tables.h and the compiler differ: collc::GpuSet");
 static_assert(offsetof(collc::GpuSet, nranks) == 0, "tables.h and the compiler differ: nranks");
 static_assert(offsetof(collc::GpuSet, first) == 4, "tables.h and the compiler differ: first");
 static_assert(offsetof(collc::GpuSet, allocation) == 8, "tables.h and the compiler differ: allocation");
-static_assert(sizeof(uint32_t) == 4, "tables.h and the compiler differ: uint32_t");
+static_assert(offsetof(collc::GpuSet, first_forwarder) == 12, "tables.h and the compiler differ: first_forwarder");
+static_assert(offsetof(collc::GpuSet, nforwarders) == 16, "tables.h and the compiler differ: nforwarders");
 static_assert(sizeof(uint8_t) == 1, "tables.h and the compiler differ: uint8_t");
+static_assert(static_cast<uint32_t>(collc::LinkClass::kNone) == 0, "tables.h and the compiler differ: kNone");
+static_assert(static_cast<uint32_t>(collc::LinkClass::kNvswitch) == 1, "tables.h and the compiler differ: kNvswitch");
+static_assert(static_cast<uint32_t>(collc::LinkClass::kNvlink) == 2, "tables.h and the compiler differ: kNvlink");
+static_assert(static_cast<uint32_t>(collc::LinkClass::kXgmi) == 3, "tables.h and the compiler differ: kXgmi");
+static_assert(static_cast<uint32_t>(collc::LinkClass::kC2c) == 4, "tables.h and the compiler differ: kC2c");
+static_assert(static_cast<uint32_t>(collc::LinkClass::kPcie) == 5, "tables.h and the compiler differ: kPcie");
+static_assert(static_cast<uint32_t>(collc::LinkClass::kNet) == 6, "tables.h and the compiler differ: kNet");
 
 #define COLLC_EXPORT __attribute__((visibility("default")))
 
@@ -84,27 +109,37 @@ struct Image {
   collc::FifoRef refs[9];
   collc::Fifo fifos[3];
   uint32_t fifo_readers[6];
+  collc::Route fifo_routes[6];
+  uint32_t route_links[6];
+  collc::GraphLink links[6];
+  uint32_t rank_servers[3];
   collc::GpuSet gpu_sets[1];
   uint32_t set_gpus[3];
   uint32_t set_ranks[3];
+  uint32_t set_forwarders[1];
   uint32_t gpu_classes[8];
-  uint8_t gpu_names[40];
+  uint8_t vertex_names[98];
 };
 
-static_assert(sizeof(Image) == 696, "the tables are laid out otherwise here");
-static_assert(offsetof(Image, allocations) == 120, "the tables are laid out otherwise here: allocations");
-static_assert(offsetof(Image, programs) == 152, "the tables are laid out otherwise here: programs");
-static_assert(offsetof(Image, shares) == 192, "the tables are laid out otherwise here: shares");
-static_assert(offsetof(Image, rank_channels) == 240, "the tables are laid out otherwise here: rank_channels");
-static_assert(offsetof(Image, steps) == 312, "the tables are laid out otherwise here: steps");
-static_assert(offsetof(Image, refs) == 456, "the tables are laid out otherwise here: refs");
-static_assert(offsetof(Image, fifos) == 528, "the tables are laid out otherwise here: fifos");
-static_assert(offsetof(Image, fifo_readers) == 564, "the tables are laid out otherwise here: fifo_readers");
-static_assert(offsetof(Image, gpu_sets) == 588, "the tables are laid out otherwise here: gpu_sets");
-static_assert(offsetof(Image, set_gpus) == 600, "the tables are laid out otherwise here: set_gpus");
-static_assert(offsetof(Image, set_ranks) == 612, "the tables are laid out otherwise here: set_ranks");
-static_assert(offsetof(Image, gpu_classes) == 624, "the tables are laid out otherwise here: gpu_classes");
-static_assert(offsetof(Image, gpu_names) == 656, "the tables are laid out otherwise here: gpu_names");
+static_assert(sizeof(Image) == 984, "the tables are laid out otherwise here");
+static_assert(offsetof(Image, allocations) == 160, "the tables are laid out otherwise here: allocations");
+static_assert(offsetof(Image, programs) == 200, "the tables are laid out otherwise here: programs");
+static_assert(offsetof(Image, shares) == 240, "the tables are laid out otherwise here: shares");
+static_assert(offsetof(Image, rank_channels) == 288, "the tables are laid out otherwise here: rank_channels");
+static_assert(offsetof(Image, steps) == 360, "the tables are laid out otherwise here: steps");
+static_assert(offsetof(Image, refs) == 504, "the tables are laid out otherwise here: refs");
+static_assert(offsetof(Image, fifos) == 576, "the tables are laid out otherwise here: fifos");
+static_assert(offsetof(Image, fifo_readers) == 624, "the tables are laid out otherwise here: fifo_readers");
+static_assert(offsetof(Image, fifo_routes) == 648, "the tables are laid out otherwise here: fifo_routes");
+static_assert(offsetof(Image, route_links) == 696, "the tables are laid out otherwise here: route_links");
+static_assert(offsetof(Image, links) == 720, "the tables are laid out otherwise here: links");
+static_assert(offsetof(Image, rank_servers) == 792, "the tables are laid out otherwise here: rank_servers");
+static_assert(offsetof(Image, gpu_sets) == 804, "the tables are laid out otherwise here: gpu_sets");
+static_assert(offsetof(Image, set_gpus) == 824, "the tables are laid out otherwise here: set_gpus");
+static_assert(offsetof(Image, set_ranks) == 836, "the tables are laid out otherwise here: set_ranks");
+static_assert(offsetof(Image, set_forwarders) == 848, "the tables are laid out otherwise here: set_forwarders");
+static_assert(offsetof(Image, gpu_classes) == 852, "the tables are laid out otherwise here: gpu_classes");
+static_assert(offsetof(Image, vertex_names) == 884, "the tables are laid out otherwise here: vertex_names");
 
 }  // namespace
 
@@ -113,23 +148,28 @@ extern "C" {
 // What the runtime reads; other libraries cannot put theirs in its place.
 extern __attribute__((visibility("hidden"))) const Image collc_own_tables;
 const Image collc_own_tables = {
-  { 5796445098165883413u, 696,
-    { 120, 1 },  // allocations
-    { 152, 1 },  // programs
-    { 192, 3 },  // shares
-    { 240, 9 },  // rank_channels
-    { 312, 9 },  // steps
-    { 456, 9 },  // refs
-    { 528, 3 },  // fifos
-    { 564, 6 },  // fifo_readers
-    { 588, 1 },  // gpu_sets
-    { 600, 3 },  // set_gpus
-    { 612, 3 },  // set_ranks
-    { 624, 8 },  // gpu_classes
-    { 656, 40 },  // gpu_names
+  { 16771448696709000767u, 984,
+    { 160, 1 },  // allocations
+    { 200, 1 },  // programs
+    { 240, 3 },  // shares
+    { 288, 9 },  // rank_channels
+    { 360, 9 },  // steps
+    { 504, 9 },  // refs
+    { 576, 3 },  // fifos
+    { 624, 6 },  // fifo_readers
+    { 648, 6 },  // fifo_routes
+    { 696, 6 },  // route_links
+    { 720, 6 },  // links
+    { 792, 3 },  // rank_servers
+    { 804, 1 },  // gpu_sets
+    { 824, 3 },  // set_gpus
+    { 836, 3 },  // set_ranks
+    { 848, 0 },  // set_forwarders
+    { 852, 8 },  // gpu_classes
+    { 884, 98 },  // vertex_names
   },
   {
-    { 3, 0, 3, 0, 1, 4, 131072 },  // 3 ranks, 3 FIFOs
+    { 3, 0, 3, 0, 1, 4, 131072, 0, 0, 6 },  // 3 ranks, 3 FIFOs
   },
   {
     { 0, collc::Collective(1), -1, 0, 3, 0, 3, 131072, 0 },  // all_gather
@@ -173,9 +213,9 @@ const Image collc_own_tables = {
     { 2, 0 },  // send to 0, 1
   },
   {
-    { 0, 0, 2 },  // fifo 0: 0 -> 1, 2
-    { 1, 2, 2 },  // fifo 1: 1 -> 0, 2
-    { 2, 4, 2 },  // fifo 2: 2 -> 0, 1
+    { 0, 0, 2, collc::LinkClass(2) },  // fifo 0: 0 -> 1, 2 over nvlink
+    { 1, 2, 2, collc::LinkClass(2) },  // fifo 1: 1 -> 0, 2 over nvlink
+    { 2, 4, 2, collc::LinkClass(2) },  // fifo 2: 2 -> 0, 1 over nvlink
   },
   {
     { 1 },  // fifo 0
@@ -186,7 +226,36 @@ const Image collc_own_tables = {
     { 1 },  // fifo 2
   },
   {
-    { 3, 0, 0 },  // GPUs 0,1,2
+    { 0, 1 },  // fifo 0 to rank 1
+    { 1, 1 },  // fifo 0 to rank 2
+    { 2, 1 },  // fifo 1 to rank 0
+    { 3, 1 },  // fifo 1 to rank 2
+    { 4, 1 },  // fifo 2 to rank 0
+    { 5, 1 },  // fifo 2 to rank 1
+  },
+  {
+    { 0 },  // fifo 0 to rank 1
+    { 2 },  // fifo 0 to rank 2
+    { 1 },  // fifo 1 to rank 0
+    { 4 },  // fifo 1 to rank 2
+    { 3 },  // fifo 2 to rank 0
+    { 5 },  // fifo 2 to rank 1
+  },
+  {
+    { 0, 1, collc::LinkClass(2) },  // link 0: nvlink
+    { 1, 0, collc::LinkClass(2) },  // link 1: nvlink
+    { 0, 2, collc::LinkClass(2) },  // link 2: nvlink
+    { 2, 0, collc::LinkClass(2) },  // link 3: nvlink
+    { 1, 2, collc::LinkClass(2) },  // link 4: nvlink
+    { 2, 1, collc::LinkClass(2) },  // link 5: nvlink
+  },
+  {
+    { 0 },  // server of rank 0
+    { 0 },  // server of rank 1
+    { 0 },  // server of rank 2
+  },
+  {
+    { 3, 0, 0, 0, 0 },  // GPUs 0,1,2
   },
   {
     { 0 },  // GPU 0 of 0,1,2
@@ -199,6 +268,9 @@ const Image collc_own_tables = {
     { 2 },  // is rank 2
   },
   {
+    { 0 },  // unused
+  },
+  {
     { 0 },  // class of GPU 0
     { 1 },  // class of GPU 1
     { 2 },  // class of GPU 2
@@ -209,46 +281,104 @@ const Image collc_own_tables = {
     { 7 },  // class of GPU 7
   },
   {
-    { 103 },  // name of GPU 0
-    { 112 },  // name of GPU 0
-    { 117 },  // name of GPU 0
-    { 48 },  // name of GPU 0
-    { 0 },  // name of GPU 0
-    { 103 },  // name of GPU 1
-    { 112 },  // name of GPU 1
-    { 117 },  // name of GPU 1
-    { 49 },  // name of GPU 1
-    { 0 },  // name of GPU 1
-    { 103 },  // name of GPU 2
-    { 112 },  // name of GPU 2
-    { 117 },  // name of GPU 2
-    { 50 },  // name of GPU 2
-    { 0 },  // name of GPU 2
-    { 103 },  // name of GPU 3
-    { 112 },  // name of GPU 3
-    { 117 },  // name of GPU 3
-    { 51 },  // name of GPU 3
-    { 0 },  // name of GPU 3
-    { 103 },  // name of GPU 4
-    { 112 },  // name of GPU 4
-    { 117 },  // name of GPU 4
-    { 52 },  // name of GPU 4
-    { 0 },  // name of GPU 4
-    { 103 },  // name of GPU 5
-    { 112 },  // name of GPU 5
-    { 117 },  // name of GPU 5
-    { 53 },  // name of GPU 5
-    { 0 },  // name of GPU 5
-    { 103 },  // name of GPU 6
-    { 112 },  // name of GPU 6
-    { 117 },  // name of GPU 6
-    { 54 },  // name of GPU 6
-    { 0 },  // name of GPU 6
-    { 103 },  // name of GPU 7
-    { 112 },  // name of GPU 7
-    { 117 },  // name of GPU 7
-    { 55 },  // name of GPU 7
-    { 0 },  // name of GPU 7
+    { 103 },  // name of vertex 0
+    { 112 },  // name of vertex 0
+    { 117 },  // name of vertex 0
+    { 48 },  // name of vertex 0
+    { 0 },  // name of vertex 0
+    { 103 },  // name of vertex 1
+    { 112 },  // name of vertex 1
+    { 117 },  // name of vertex 1
+    { 49 },  // name of vertex 1
+    { 0 },  // name of vertex 1
+    { 103 },  // name of vertex 2
+    { 112 },  // name of vertex 2
+    { 117 },  // name of vertex 2
+    { 50 },  // name of vertex 2
+    { 0 },  // name of vertex 2
+    { 103 },  // name of vertex 3
+    { 112 },  // name of vertex 3
+    { 117 },  // name of vertex 3
+    { 51 },  // name of vertex 3
+    { 0 },  // name of vertex 3
+    { 103 },  // name of vertex 4
+    { 112 },  // name of vertex 4
+    { 117 },  // name of vertex 4
+    { 52 },  // name of vertex 4
+    { 0 },  // name of vertex 4
+    { 103 },  // name of vertex 5
+    { 112 },  // name of vertex 5
+    { 117 },  // name of vertex 5
+    { 53 },  // name of vertex 5
+    { 0 },  // name of vertex 5
+    { 103 },  // name of vertex 6
+    { 112 },  // name of vertex 6
+    { 117 },  // name of vertex 6
+    { 54 },  // name of vertex 6
+    { 0 },  // name of vertex 6
+    { 103 },  // name of vertex 7
+    { 112 },  // name of vertex 7
+    { 117 },  // name of vertex 7
+    { 55 },  // name of vertex 7
+    { 0 },  // name of vertex 7
+    { 112 },  // name of vertex 8
+    { 108 },  // name of vertex 8
+    { 120 },  // name of vertex 8
+    { 48 },  // name of vertex 8
+    { 0 },  // name of vertex 8
+    { 112 },  // name of vertex 9
+    { 108 },  // name of vertex 9
+    { 120 },  // name of vertex 9
+    { 49 },  // name of vertex 9
+    { 0 },  // name of vertex 9
+    { 112 },  // name of vertex 10
+    { 108 },  // name of vertex 10
+    { 120 },  // name of vertex 10
+    { 50 },  // name of vertex 10
+    { 0 },  // name of vertex 10
+    { 112 },  // name of vertex 11
+    { 108 },  // name of vertex 11
+    { 120 },  // name of vertex 11
+    { 51 },  // name of vertex 11
+    { 0 },  // name of vertex 11
+    { 99 },  // name of vertex 12
+    { 112 },  // name of vertex 12
+    { 117 },  // name of vertex 12
+    { 48 },  // name of vertex 12
+    { 0 },  // name of vertex 12
+    { 99 },  // name of vertex 13
+    { 112 },  // name of vertex 13
+    { 117 },  // name of vertex 13
+    { 49 },  // name of vertex 13
+    { 0 },  // name of vertex 13
+    { 109 },  // name of vertex 14
+    { 108 },  // name of vertex 14
+    { 120 },  // name of vertex 14
+    { 53 },  // name of vertex 14
+    { 95 },  // name of vertex 14
+    { 48 },  // name of vertex 14
+    { 0 },  // name of vertex 14
+    { 109 },  // name of vertex 15
+    { 108 },  // name of vertex 15
+    { 120 },  // name of vertex 15
+    { 53 },  // name of vertex 15
+    { 95 },  // name of vertex 15
+    { 49 },  // name of vertex 15
+    { 0 },  // name of vertex 15
+    { 109 },  // name of vertex 16
+    { 108 },  // name of vertex 16
+    { 120 },  // name of vertex 16
+    { 53 },  // name of vertex 16
+    { 95 },  // name of vertex 16
+    { 50 },  // name of vertex 16
+    { 0 },  // name of vertex 16
+    { 109 },  // name of vertex 17
+    { 108 },  // name of vertex 17
+    { 120 },  // name of vertex 17
+    { 53 },  // name of vertex 17
+    { 95 },  // name of vertex 17
+    { 51 },  // name of vertex 17
+    { 0 },  // name of vertex 17
   },
 };
 extern __attribute__((visibility("hidden"))) const uint64_t collc_own_tables_size;
