@@ -144,9 +144,9 @@ def test_a_program_with_rights_of_its_own(pair: Path) -> None:
         assert run(pair, str(program)).stdout == "ran\n"
         os.chown(program, NOBODY, NOBODY)
         program.chmod(0o4755)
-        refuses(run(pair, str(program)), "other rights")
+        refuses(run(pair, str(program)), "privileges that you do not have")
         program.chmod(0o2755)
-        refuses(run(pair, str(program)), "other rights")
+        refuses(run(pair, str(program)), "privileges that you do not have")
         program.chmod(0o755)
         assert run(pair, str(program)).stdout == "ran\n"
 
