@@ -85,6 +85,9 @@ def lost(what: str) -> Callable[[], PlanGraph]:
         if what == "one link":
             links = {min(machines.nic_links(graph, 3))}
         gone = {"one GPU": [3], "one rail": [9 * FULL + 3]}.get(what, [])
+        if what == "a NIC, a GPU and a link":
+            gone = [3]
+            links = machines.nic_links(graph, 13) | {min(machines.nic_links(graph, 17))}
         return machines.lacking(graph, gone, links)
 
     return made
@@ -92,11 +95,30 @@ def lost(what: str) -> Callable[[], PlanGraph]:
 
 ODD = [
     *(Case(f"H100 x 64 less {what}", lost(what)) for what in ("one NIC", "one link", "one GPU", "one rail")),
-    Case("H100 x 64 less three NICs", lost("three NICs")),
+    *(Case(f"H100 x 64 less {what}", lost(what)) for what in ("three NICs", "a NIC, a GPU and a link")),
     Case("servers of 1 to 8 GPUs, one rail", lambda: machines.cluster(range(1, 9), rails=1)),
     Case("torus 8 x 8", lambda: machines.torus(8, 8)),
     Case("torus 16 x 16", lambda: machines.torus(16, 16)),
     Case("hypercube, 256 GPUs", lambda: machines.hypercube(8)),
+]
+UNROOTED = (C.ALL_GATHER, C.REDUCE_SCATTER, C.ALL_REDUCE, C.BROADCAST)
+
+
+def many(servers: int, what: str = "") -> Callable[[], PlanGraph]:
+    """Servers of 8 H100 on 8 rails, whole or with one odd server."""
+
+    def made() -> PlanGraph:
+        graph = machines.cluster([8] * servers)
+        if what == "one GPU":
+            return machines.lacking(graph, [3])
+        return machines.lacking(graph, links=machines.nic_links(graph, 3)) if what == "one NIC" else graph
+
+    return made
+
+
+SCALE = [
+    *(Case(f"H100 x {n}, {8 * n:,} GPUs", many(n)) for n in (32, 64, 128, 256, 512, 1024, 2048)),
+    *(Case(f"H100 x {n:,} less {what}", many(n, what)) for n in (256, 2048) for what in ("one NIC", "one GPU")),
 ]
 BOUNDS = [("64 GPUs", h100(8), "2.5 s"), ("128 GPUs", h100(16), "7.8 s"), ("256 GPUs", h100(32), "20.4 s")]
 
@@ -111,6 +133,7 @@ def main() -> None:
     parts = [HEAD.format(cores=os.cpu_count())]
     parts.append("\n".join(plans(options.only, folder)))
     parts.append("\n".join(odd(options.only)))
+    parts.append("\n".join(scale(options.only)))
     if not options.only:
         parts.append("\n".join(random_clusters(options.clusters)))
         parts += ["\n".join(bounds()), "\n".join(others())]
@@ -165,11 +188,39 @@ def odd(only: str) -> list[str]:
         if only not in case.name:
             continue
         rooted = "torus" in case.name or "cube" in case.name
-        for collective in (C.BROADCAST, C.REDUCE) if rooted else (C.ALL_GATHER, C.ALL_REDUCE, C.BROADCAST):
+        for collective in (C.BROADCAST, C.REDUCE) if rooted else UNROOTED:
             show(f"{case.name}: {collective.value}")
             made = measured(partial(checked, case.graph, collective))
             lines += row([case.name, collective.value, *made])
     return lines
+
+
+def scale(only: str) -> list[str]:
+    """Plans up to symmetry, from hundreds to many thousands of GPUs."""
+    head = ["graph", "collective", "rate", "orbits", "trees", "depth", "seconds", "MB", "checker's seconds"]
+    lines = ["## Up to symmetry: 256 to 16,384 GPUs", "", *row(head), *row(["---"] * len(head))]
+    for case in SCALE:
+        if only not in case.name:
+            continue
+        for collective in (C.ALL_GATHER, C.ALL_REDUCE, C.BROADCAST):
+            show(f"{case.name}: {collective.value}")
+            made = measured(lambda case=case, c=collective: folded(case.graph(), c))  # type: ignore[misc]
+            lines += row([case.name, collective.value, *made])
+    return lines
+
+
+def folded(graph: PlanGraph, collective: Collective) -> list[str]:
+    """A plan as orbits: all that `plan` does, its own check among it, and what checking it once more takes."""
+    start = time.process_time()
+    made = plan(graph, collective, orbits=True)
+    seconds = time.process_time() - start
+    assert made.rate is not None
+    assert made.orbits is not None
+    rate = f"{float(made.rate):.2f}" + ("" if made.optimal else f" (bound {float(made.bound or 0):.2f})")
+    cells = [rate, str(len(made.orbits.orbits)), str(made.tree_count), str(plan_depth(made)), f"{seconds:.2f}", peak()]
+    start = time.process_time()
+    check_packing(graph, made)
+    return [*cells, f"{time.process_time() - start:.2f}"]
 
 
 def checked(build: Callable[[], PlanGraph], collective: Collective) -> list[str]:

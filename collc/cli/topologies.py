@@ -2,19 +2,37 @@
 
 from __future__ import annotations
 
+import re
+
 import click
 
 from collc.cli import report
+from collc.errors import UsageError
 from collc.topology import zoo
 from collc.topology.load import load_topology
+from collc.topology.make import KINDS, make
 from collc.topology.model import Topology, VertexKind
 
 
 @click.command()
+@click.argument("parameters", metavar="[KEY=NUMBER]...", nargs=-1)
+@click.option(
+    "--make",
+    "kind",
+    metavar="KIND",
+    help=f"Print the file of a topology of this kind instead: {', '.join(KINDS)}. KEY=NUMBER pairs follow.",
+)
 @report.json_option
 @report.debug_option
-def command(as_json: bool) -> None:
+def command(parameters: tuple[str, ...], kind: str | None, as_json: bool) -> None:
     """List the machines that come with collc. Their names work wherever a topology file does."""
+    if kind is not None:
+        if as_json:
+            raise UsageError("--make prints a topology file, not --json", hint="leave --json out")
+        report.text(make(kind, _values(parameters)), nl=False)
+        return
+    if parameters:
+        raise UsageError(f"{parameters[0][:40]!r} belongs to --make KIND", hint=f"kinds are {', '.join(KINDS)}")
     machines = [(name, load_topology(name)) for name in zoo.names()]
     if as_json:
         report.emit_json([_row(name, topology) for name, topology in machines])
@@ -24,6 +42,18 @@ def command(as_json: bool) -> None:
         for name, topology in machines
     ]
     report.text(report.table(["name", "gpus", "servers", "links", "what"], _left(rows), left=5))
+
+
+def _values(parameters: tuple[str, ...]) -> dict[str, int]:
+    values: dict[str, int] = {}
+    for text in parameters:
+        key, _, number = text.partition("=")
+        if not re.fullmatch(r"\d{1,9}", number, re.ASCII):
+            raise UsageError(f"{text[:40]!r} is no KEY=NUMBER", where="--make", hint="such as servers=64")
+        if key in values:
+            raise UsageError(f"{key[:40]!r} is given twice", where="--make")
+        values[key] = int(number)
+    return values
 
 
 def _left(rows: list[list[str]]) -> list[list[str]]:
