@@ -82,6 +82,15 @@ class _Parts:
         self.islands: dict[str, list[str]] = defaultdict(list)
         for gpu in chosen:
             self.islands[self.island[gpu]].append(gpu)
+        # By island, for thousands of servers: the links inside, and who takes part.
+        self._inside: dict[str, list[Link]] = defaultdict(list)
+        for link in self.links:
+            if self.island[link.src] == self.island[link.dst]:
+                self._inside[self.island[link.src]].append(link)
+        self.members: dict[str, list[str]] = defaultdict(list)
+        for name in self.kind:
+            if name in self.alive:
+                self.members[self.island[name]].append(name)
 
     def _islands(self, links: Iterable[Link]) -> dict[str, str]:
         """Vertex -> a name of its island: the first of the servers, or lone vertices, that fast links join."""
@@ -103,14 +112,21 @@ class _Parts:
                     parent[max(a, b)] = min(a, b)
         return {name: find(group(name)) for name in self.kind}
 
+    def links_of(self, island: str) -> list[Link]:
+        """All links inside the island."""
+        return self._inside.get(island, [])
+
+    def middle_of(self, island: str) -> set[str]:
+        """The island's switches and CPUs, through which its paths lead."""
+        members = self.members.get(island, [])
+        return {name for name in members if self.kind[name] in (VertexKind.SWITCH, VertexKind.CPU)}
+
     def within(self, island: str, kinds: Set[LinkKind]) -> list[Link]:
         """The island's links of some kinds, NICs aside."""
         return [
             link
-            for link in self.links
-            if link.kind in kinds
-            and self.island[link.src] == island == self.island[link.dst]
-            and VertexKind.NIC not in (self.kind[link.src], self.kind[link.dst])
+            for link in self.links_of(island)
+            if link.kind in kinds and VertexKind.NIC not in (self.kind[link.src], self.kind[link.dst])
         ]
 
 
@@ -149,7 +165,7 @@ def _inside(parts: _Parts, island: str, gpus: Sequence[str]) -> tuple[list[Link]
     if strongly_connected(forwards, gpus):
         return fast, False
     host = parts.within(island, HOST)
-    middle = {name for name, kind in parts.kind.items() if kind in (VertexKind.SWITCH, VertexKind.CPU)}
+    middle = parts.middle_of(island)
     pairs = []
     for a in gpus:
         direct = reachable(forwards, a, middle)
@@ -170,14 +186,11 @@ def _between(parts: _Parts, bare: Mapping[str, bool]) -> list[Link]:
     picked = []
     rename: dict[tuple[str, str], str] = {}
     for island in parts.islands:
-        nics = {n for n in wired if parts.kind[n] is VertexKind.NIC and parts.island[n] == island}
-        ends = {n for n in parts.ends if parts.island[n] == island}
-        host = [
-            link
-            for link in parts.links
-            if link.kind in HOST and parts.island[link.src] == island == parts.island[link.dst]
-        ]
-        middle = {n for n in parts.alive if parts.kind[n] in (VertexKind.SWITCH, VertexKind.CPU)}
+        members = parts.members[island]
+        nics = {n for n in members if n in wired and parts.kind[n] is VertexKind.NIC}
+        ends = {n for n in members if n in parts.ends}
+        host = [link for link in parts.links_of(island) if link.kind in HOST]
+        middle = parts.middle_of(island)
         out = on_shortest_paths(host, _nearest_pairs(host, ends, nics, middle), middle)
         back = [Link(k.dst, k.src, k.kind, k.gbps) for k in host]
         into = {
