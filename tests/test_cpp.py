@@ -1,7 +1,4 @@
-"""House rules for C++ and CUDA that a machine can check: order of rooms, cycles of includes, sizes, format.
-
-What breaks a rule today is listed, and the lists only get shorter.
-"""
+"""House rules for C++ and CUDA that a machine can check: order of rooms, cycles of includes, sizes, format."""
 
 from __future__ import annotations
 
@@ -40,13 +37,6 @@ ROOMS: dict[str, set[str]] = {
     "cuda": {"base", "plan", "bootstrap", "control", "executor"},
     "communicator": {"base", "plan", "bootstrap", "control", "executor"},
     "api": {"base", "plan", "bootstrap", "control", "executor", "communicator"},
-}
-
-CYCLES: list[list[str]] = [
-    ["runtime/host/rank", "runtime/host/verbs"],
-]
-LONG_FUNCTIONS = {
-    "runtime/host/reduce_kernels.cpp: reduce",
 }
 
 
@@ -190,7 +180,7 @@ def test_a_planted_cycle_in_the_runtime_is_found() -> None:
 
 
 def test_includes_have_no_cycle() -> None:
-    assert all(any(set(loop) <= set(known) for known in CYCLES) for loop in include_cycles(SOURCES))
+    assert include_cycles(SOURCES) == []
 
 
 def test_planted_cycles_are_found() -> None:
@@ -213,7 +203,7 @@ def test_files_fit_in_a_head() -> None:
 
 
 def test_functions_fit_in_a_head() -> None:
-    assert long_functions(SOURCES) <= LONG_FUNCTIONS
+    assert long_functions(SOURCES) == set()
     counted = [function for source in SOURCES.values() for function in function_lengths(source)]
     assert len(counted) > 500, "functions are not found any more"
 

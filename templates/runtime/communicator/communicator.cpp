@@ -51,7 +51,7 @@ Status read_config(const ncclConfig_t *given, Config *config) {
 Communicator::~Communicator() {
   wait_until_made();
   rank_backend_.reset();
-  if (segment_ != nullptr) segment_->leave(rank_);
+  if (control_ != nullptr) control_->leave(rank_);
 }
 
 void Communicator::wait_until_made() {
@@ -104,7 +104,7 @@ Status Communicator::look() const {
   {
     const std::lock_guard<std::mutex> lock(mutex_);
     if (!status_.ok()) return status_;
-    if (segment_ != nullptr && segment_->aborted()) return segment_->abort_status(rank_);
+    if (control_ != nullptr && control_->aborted()) return control_->abort_status(rank_);
     real = real_;
   }
   if (real == nullptr) return {};
@@ -204,14 +204,14 @@ void Communicator::set_failed(const Status &status) {
 
 void Communicator::abort() {
   stopped_.store(true);
-  std::shared_ptr<Segment> segment;
+  std::shared_ptr<Control> control;
   {
     const std::lock_guard<std::mutex> lock(mutex_);
-    segment = segment_;
+    control = control_;
     sound_.store(false, std::memory_order_release);
     status_ = fail(ncclInvalidUsage, "the communicator was aborted");
   }
-  if (segment != nullptr) segment->abort(fail(ncclRemoteError, "ncclCommAbort was called"), rank_);
+  if (control != nullptr) control->abort(fail(ncclRemoteError, "ncclCommAbort was called"), rank_);
 }
 
 }  // namespace collc

@@ -67,7 +67,7 @@ class Communicator {
   // ncclSuccess, ncclInProgress while it is made, else what broke it.
   Status state() const { return is_sound() ? Status() : look(); }
   // Served by us, made, and not failed.
-  bool is_sound() const { return sound_.load(std::memory_order_acquire) && !segment_->aborted(); }
+  bool is_sound() const { return sound_.load(std::memory_order_acquire) && !control_->aborted(); }
 
   // The program that a call of `bytes` (count * element size) runs, null if there is none; `root` is an NCCL rank or -1.
   const Program *choose(Collective collective, int root, uint64_t bytes) const;
@@ -106,14 +106,15 @@ class Communicator {
   Status look() const;  // state(), under the lock
   Status meet(class Rendezvous &rendezvous, const std::string &key, struct RankContext &context, Status status);
   // `owners`: a number of its process for each rank.
-  Status share_memory(class Rendezvous &rendezvous, const std::string &key, const std::vector<uint64_t> &owners);
+  Status share_memory(class Rendezvous &rendezvous, const std::string &key, const std::vector<uint64_t> &owners,
+                      std::shared_ptr<Segment> *shared);
   Status hand_over(class Rendezvous &rendezvous, const Status &reason);
-  // Sends less than Mail::kBytes to `members` (ranks, this one included) and receives theirs, in the order of `members`. Fails
+  // Sends less than kMostMail to `members` (ranks, this one included) and receives theirs, in the order of `members`. Fails
   // where one of them has posted a failure instead.
   Status correspond_bytes(const std::vector<uint32_t> &members, const Bytes &message, std::vector<Bytes> *answers);
   template <class T>
   Status correspond(const std::vector<uint32_t> &members, const T &mine, std::vector<T> *answers) {
-    static_assert(sizeof(T) < Mail::kBytes, "it fits into a message");
+    static_assert(sizeof(T) < kMostMail, "it fits into a message");
     const auto round = [&](const Bytes &message, std::vector<Bytes> *all) {
       COLLC_RETURN_IF_FAILED(correspond_bytes(members, message, all));
       for (Bytes &one : *all) one.resize(sizeof(T));
@@ -122,7 +123,6 @@ class Communicator {
     return exchange<T>(round, mine, answers);
   }
   uint64_t post(unsigned char kind, const Bytes &message);
-  Status take_mail(uint32_t member, uint64_t number, Bytes *message);
   // Makes the communicator of `members` of the parent; the first of them makes the id. All of `meeting` take part.
   Status part_of(Communicator &parent, const std::vector<uint32_t> &meeting, const std::vector<uint32_t> &members);
 
@@ -138,14 +138,14 @@ class Communicator {
   Placement placement_;
   Choices choices_;
   std::atomic<ncclComm_t> real_{nullptr};
-  std::shared_ptr<Segment> segment_;
+  std::shared_ptr<Control> control_;
   std::unique_ptr<RankBackend> rank_backend_;
   std::thread thread_;
   std::vector<Scaling> scalings_;
   std::atomic<bool> stopped_{false};
-  // Served by us, made, and not failed on this rank: state() needs no lock. Then segment_ changes no more.
+  // Served by us, made, and not failed on this rank: state() needs no lock. Then control_ changes no more.
   std::atomic<bool> sound_{false};
-  mutable std::mutex mutex_;  // guards segment_, real_ and status_, which other threads ask for
+  mutable std::mutex mutex_;  // guards control_, real_ and status_, which other threads ask for
   Status status_{ncclInProgress, "the communicator is being made"};
 };
 

@@ -127,19 +127,20 @@ Status Communicator::meet(Rendezvous &rendezvous, const std::string &key, RankCo
   COLLC_RETURN_IF_FAILED(compare_tunings(introductions));
   if (placement_.allocation != nullptr) choices_ = Choices(*placement_.allocation, tuning);
 
-  status = share_memory(rendezvous, key, owners);
+  std::shared_ptr<Segment> segment;
+  status = share_memory(rendezvous, key, owners, &segment);
   const Status together = rendezvous.meet(status);  // nobody goes on before all have mapped it
   forget(key);
   COLLC_RETURN_IF_FAILED(together);
   context.placement = placement_;
-  context.segment = segment_;
+  context.segment = segment;
   context.cores = count_cores(introductions);
   COLLC_RETURN_IF_FAILED(rendezvous.meet(backend().open(context, &rank_backend_)));
   rendezvous.leave();
   log_routes(placement_, rank_);
   log(LogLevel::kInfo, "rank %u of %u: %zu processes, %u cores, %.1f MB shared", rank_, nranks_,
       std::set<uint64_t>(owners.begin(), owners.end()).size(), context.cores,
-      static_cast<double>(segment_->control().bytes) / 1e6);
+      static_cast<double>(segment->control().bytes) / 1e6);
   return {};
 }
 
@@ -171,7 +172,8 @@ Status Communicator::hand_over(Rendezvous &rendezvous, const Status &reason) {
   return {};
 }
 
-Status Communicator::share_memory(Rendezvous &rendezvous, const std::string &key, const std::vector<uint64_t> &owners) {
+Status Communicator::share_memory(Rendezvous &rendezvous, const std::string &key, const std::vector<uint64_t> &owners,
+                                  std::shared_ptr<Segment> *shared) {
   const Segment::Size size{nranks_, backend().most_ahead(), backend().shared_bytes(tables(), placement_)};
   std::shared_ptr<Segment> segment;
   SocketName name = {};
@@ -206,7 +208,8 @@ Status Communicator::share_memory(Rendezvous &rendezvous, const std::string &key
   }
   COLLC_RETURN_IF_FAILED(segment->attach(rank_));
   const std::lock_guard<std::mutex> lock(mutex_);
-  segment_ = std::move(segment);
+  control_ = segment;
+  *shared = std::move(segment);
   return {};
 }
 

@@ -24,19 +24,15 @@ struct Wish {
 
 // The number of the message.
 uint64_t Communicator::post(unsigned char kind, const Bytes &message) {
-  Mail &mine = segment_->line(rank_).mail;
-  const uint64_t number = mine.number.load(std::memory_order_relaxed) + 1;
-  unsigned char *data = mine.data[number % 2];
-  data[0] = kind;
-  std::memcpy(data + 1, message.data(), std::min(message.size(), Mail::kBytes - 1));
-  mine.number.store(number, std::memory_order_release);
-  return number;
+  Bytes whole{kind};
+  whole.insert(whole.end(), message.begin(), message.end());
+  return control_->post(rank_, whole);
 }
 
 void Communicator::decline_part(const Status &reason) {
   if (!is_sound()) return;
   const auto code = static_cast<unsigned char>(reason.code());
-  const std::string words = reason.text().substr(0, Mail::kBytes - 3);
+  const std::string words = reason.text().substr(0, kMostMail - 3);
   Bytes message{code};
   message.insert(message.end(), words.begin(), words.end());
   message.push_back(0);
@@ -52,7 +48,7 @@ Status Communicator::correspond_bytes(const std::vector<uint32_t> &members, cons
     for (size_t i = 0; i < members.size(); ++i) {
       Bytes &answer = (*answers)[i];
       if (!answer.empty()) continue;
-      COLLC_RETURN_IF_FAILED(take_mail(members[i], number, &answer));
+      COLLC_RETURN_IF_FAILED(control_->take(members[i], number, &answer));
       if (answer.empty()) continue;
       // Whoever fails here does not wait for those who have not come.
       if (answer[0] == kFailure)
@@ -71,22 +67,6 @@ Status Communicator::correspond_bytes(const std::vector<uint32_t> &members, cons
     }
     std::this_thread::sleep_for(std::chrono::microseconds(nap_us));
   }
-}
-
-// Message `number` of a member, with its kind; nothing if it has not come.
-Status Communicator::take_mail(uint32_t member, uint64_t number, Bytes *message) {
-  const Mail &theirs = segment_->line(member).mail;
-  if (theirs.number.load(std::memory_order_acquire) < number) {
-    if (!segment_->alive(member)) return fail(ncclRemoteError, "rank %u has died", member);
-    return {};
-  }
-  const unsigned char *data = theirs.data[number % 2];
-  message->assign(data, data + Mail::kBytes);
-  message->back() = 0;
-  // Only a rank that has seen a failure posts again before all have read.
-  if (theirs.number.load(std::memory_order_acquire) > number + 1)
-    return fail(ncclRemoteError, "rank %u has failed to make a part of the communicator, and went on", member);
-  return {};
 }
 
 Status Communicator::part_of(Communicator &parent, const std::vector<uint32_t> &meeting, const std::vector<uint32_t> &members) {

@@ -8,6 +8,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <climits>
 #include <cstdio>
@@ -25,7 +26,7 @@ constexpr uint64_t kMagic = 0x31676573636c6c63;  // "cllcseg1"
 uint64_t pages(uint64_t bytes) { return (bytes + kPage - 1) / kPage * kPage; }
 uint64_t lines_bytes(const Segment::Size &size) { return pages(size.nranks * sizeof(RankLine)); }
 uint64_t control_bytes(const Segment::Size &size) {
-  return pages(sizeof(Control)) + lines_bytes(size) + pages(uint64_t{size.nranks} * size.calls * sizeof(CallRecord));
+  return pages(sizeof(ControlPage)) + lines_bytes(size) + pages(uint64_t{size.nranks} * size.calls * sizeof(CallRecord));
 }
 uint64_t total_bytes(const Segment::Size &size) { return control_bytes(size) + pages(size.bytes); }
 
@@ -53,7 +54,7 @@ Status Segment::create(const Size &size, std::shared_ptr<Segment> *made) {
         error);
   }
   COLLC_RETURN_IF_FAILED(map(fd, size, made));
-  Control &control = (*made)->control();
+  ControlPage &control = (*made)->control();
   control.bytes = size.bytes;
   control.nranks = size.nranks;
   control.calls = size.calls;
@@ -69,7 +70,7 @@ Status Segment::adopt(int fd, const Size &size, std::shared_ptr<Segment> *made) 
   }
   COLLC_RETURN_IF_FAILED(map(fd, size, made));
   (*made)->hide();
-  const Control &control = (*made)->control();
+  const ControlPage &control = (*made)->control();
   if (control.magic != kMagic || control.nranks != size.nranks || control.calls != size.calls || control.bytes != size.bytes)
     return fail(ncclInternalError, "rank 0 shared memory of another kind: do all ranks load the same library?");
   return {};
@@ -87,8 +88,8 @@ Status Segment::map(int fd, const Size &size, std::shared_ptr<Segment> *made) {
   madvise(base, total, MADV_DONTFORK);
   std::shared_ptr<Segment> segment(new Segment(fd, static_cast<char *>(base), total));
   segment->process_ = getpid();
-  segment->control_ = reinterpret_cast<Control *>(segment->base_);
-  segment->lines_ = reinterpret_cast<RankLine *>(segment->base_ + pages(sizeof(Control)));
+  segment->control_ = reinterpret_cast<ControlPage *>(segment->base_);
+  segment->lines_ = reinterpret_cast<RankLine *>(segment->base_ + pages(sizeof(ControlPage)));
   segment->calls_ = reinterpret_cast<CallRecord *>(reinterpret_cast<char *>(segment->lines_) + lines_bytes(size));
   segment->memory_ = segment->base_ + control_bytes(size);
   *made = std::move(segment);
@@ -129,9 +130,8 @@ bool Segment::alive(uint32_t rank) const {
 }
 
 Status Segment::compare(uint32_t rank, uint32_t peer) const {
-  const auto newest = [this](uint32_t of) { return lines_[of].calls.newest.load(std::memory_order_acquire); };
   const CallLog mine = log(rank), theirs = log(peer);
-  return compare_calls({rank, mine, newest(rank)}, {peer, theirs, newest(peer)});
+  return compare_calls({rank, mine, newest_call(rank)}, {peer, theirs, newest_call(peer)});
 }
 
 void Segment::abort(const Status &status, uint32_t rank) {
@@ -165,6 +165,29 @@ Status Segment::abort_status(uint32_t rank) const {
   if (control_->abort_rank == rank || control_->abort_code == ncclInvalidUsage)
     return Status(static_cast<ncclResult_t>(control_->abort_code), text);
   return Status(ncclRemoteError, format("rank %u: %s", control_->abort_rank, text.c_str()));
+}
+
+uint64_t Segment::post(uint32_t rank, const Bytes &message) {
+  Mail &mine = lines_[rank].mail;
+  const uint64_t number = mine.number.load(std::memory_order_relaxed) + 1;
+  std::memcpy(mine.data[number % 2], message.data(), std::min(message.size(), Mail::kBytes));
+  mine.number.store(number, std::memory_order_release);
+  return number;
+}
+
+Status Segment::take(uint32_t rank, uint64_t number, Bytes *message) const {
+  const Mail &theirs = lines_[rank].mail;
+  if (theirs.number.load(std::memory_order_acquire) < number) {
+    if (!alive(rank)) return fail(ncclRemoteError, "rank %u has died", rank);
+    return {};
+  }
+  const unsigned char *data = theirs.data[number % 2];
+  message->assign(data, data + Mail::kBytes);
+  message->back() = 0;
+  // Only a rank that has seen a failure posts again before all have read.
+  if (theirs.number.load(std::memory_order_acquire) > number + 1)
+    return fail(ncclRemoteError, "rank %u has failed to make a part of the communicator, and went on", rank);
+  return {};
 }
 
 void Segment::wake(uint32_t bell) {

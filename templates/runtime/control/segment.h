@@ -17,6 +17,7 @@
 
 #include "base/lines.h"
 #include "control/call_log.h"
+#include "control/control.h"
 #include "control/liveness.h"
 #include "base/status.h"
 
@@ -50,7 +51,7 @@ struct Asleep {
 // A small message to the other ranks of a communicator that exists. Two buffers in turn: who posts message n + 2 has seen
 // everyone's message n + 1, so everyone has read message n.
 struct Mail {
-  static constexpr size_t kBytes = 192;
+  static constexpr size_t kBytes = kMostMail;
   std::atomic<uint64_t> number;  // messages posted so far
   unsigned char data[2][kBytes];
 };
@@ -69,7 +70,7 @@ struct alignas(2 * kLine) RankLine {
   alignas(kLine) Mail mail;
 };
 
-struct Control {
+struct ControlPage {
   uint64_t magic;
   uint64_t bytes;
   uint32_t nranks;
@@ -87,7 +88,7 @@ struct Control {
 static_assert(std::atomic<uint64_t>::is_always_lock_free && std::atomic<uint32_t>::is_always_lock_free,
               "shared memory needs atomics without locks");
 
-class Segment {
+class Segment final : public Control {
  public:
   // What the ranks agree on: how many they are, how many calls each remembers (a power of two), bytes for the target.
   struct Size {
@@ -100,25 +101,25 @@ class Segment {
   // Maps the segment behind `fd`, and closes that in any case.
   static Status adopt(int fd, const Size &size, std::shared_ptr<Segment> *made);
 
-  ~Segment();
+  ~Segment() override;
   Segment(const Segment &) = delete;
   Segment &operator=(const Segment &) = delete;
 
-  uint32_t nranks() const { return control_->nranks; }
+  uint32_t nranks() const override { return control_->nranks; }
   // Of the rank that made it, until hide().
   int fd() const { return fd_; }
   void hide();
-  Control &control() { return *control_; }
+  ControlPage &control() { return *control_; }
   RankLine &line(uint32_t rank) { return lines_[rank]; }
   // The target's part: zeroed, page-aligned.
   char *memory() { return memory_; }
 
-  // Declares `rank` alive in this process.
-  Status attach(uint32_t rank);
-  // The rank has left; what it wrote stays readable.
-  void leave(uint32_t rank);
-  // False if the rank's process has died without leaving.
-  bool alive(uint32_t rank) const;
+  Status attach(uint32_t rank) override;
+  void leave(uint32_t rank) override;
+  bool has_left(uint32_t rank) const override {
+    return lines_[rank].state.load(std::memory_order_acquire) == static_cast<uint32_t>(RankState::kLeft);
+  }
+  bool alive(uint32_t rank) const override;
 
   CallLog log(uint32_t rank) const { return CallLog(calls_ + uint64_t{rank} * control_->calls, control_->calls); }
   // Notes a call of `rank` for the others; `log` is its own.
@@ -126,16 +127,16 @@ class Segment {
     log.note(number, history, count, what);
     lines_[rank].calls.newest.store(number, std::memory_order_release);
   }
-  // ncclInvalidUsage with both calls if those of two ranks differ.
-  Status compare(uint32_t rank, uint32_t peer) const;
+  uint64_t newest_call(uint32_t rank) const override { return lines_[rank].calls.newest.load(std::memory_order_acquire); }
+  Status compare(uint32_t rank, uint32_t peer) const override;
 
-  // Ends the communicator for all ranks; the first caller's words stay. ncclInvalidUsage is everybody's result, anything
-  // else that of `rank`, whose failure it is to the others.
-  void abort(const Status &status, uint32_t rank);
+  void abort(const Status &status, uint32_t rank) override;
   // Of a rank that shows that it reads, and then looks here, and one that aborts, at least one sees the other.
-  bool aborted() const { return control_->aborted.load(std::memory_order_seq_cst) != 0; }
-  // What the abort says to rank `rank`.
-  Status abort_status(uint32_t rank) const;
+  bool aborted() const override { return control_->aborted.load(std::memory_order_seq_cst) != 0; }
+  Status abort_status(uint32_t rank) const override;
+
+  uint64_t post(uint32_t rank, const Bytes &message) override;
+  Status take(uint32_t rank, uint64_t number, Bytes *message) const override;
 
   // The frequent side: stores what others may sleep or wait for; looks that follow in the program come after it.
   template <class T>
@@ -177,7 +178,7 @@ class Segment {
   char *base_;
   uint64_t bytes_;
   int process_ = 0;
-  Control *control_ = nullptr;
+  ControlPage *control_ = nullptr;
   RankLine *lines_ = nullptr;
   CallRecord *calls_ = nullptr;
   char *memory_ = nullptr;

@@ -225,16 +225,14 @@ void CudaRank::look(bool at_peers) {
 }
 
 void CudaRank::look_at_peers() {
-  Segment &segment = *context_.segment;
-  const auto newest = [&](uint32_t rank) { return segment.line(rank).calls.newest.load(std::memory_order_acquire); };
-  const uint64_t number = newest(context_.rank);
+  const Control &control = *context_.segment;
+  const uint64_t number = control.newest_call(context_.rank);
   for (uint32_t peer = 0; peer < context_.nranks; ++peer) {
     if (peer == context_.rank) continue;
-    const bool left =
-        segment.line(peer).state.load(std::memory_order_acquire) == static_cast<uint32_t>(::collc::RankState::kLeft);
-    if (const Status differs = segment.compare(context_.rank, peer); !differs.ok()) return end(differs);
-    if (!left && !segment.alive(peer)) return end(fail(ncclRemoteError, "rank %u has died", peer));
-    if (left && newest(peer) < number)
+    const bool left = control.has_left(peer);
+    if (const Status differs = control.compare(context_.rank, peer); !differs.ok()) return end(differs);
+    if (!left && !control.alive(peer)) return end(fail(ncclRemoteError, "rank %u has died", peer));
+    if (left && control.newest_call(peer) < number)
       return end(fail(ncclRemoteError, "rank %u has destroyed its communicator before call %llu", peer,
                       static_cast<unsigned long long>(number)));
   }

@@ -26,7 +26,7 @@ Status HostRank::differing_transfer(const Transfers::Difference &difference) con
   Segment &segment = *context_.segment;
   COLLC_RETURN_IF_FAILED(segment.compare(context_.rank, peer));
   // A collective sends what this rank expects of ncclSend, or the peer's collective is one that this rank will call later.
-  const uint64_t newest = segment.line(peer).calls.newest.load(std::memory_order_acquire);
+  const uint64_t newest = segment.newest_call(peer);
   CallLog::Noted theirs;
   if (!is_transfer(difference.expected) || !segment.log(peer).find(newest, &theirs)) return {};
   return fail(ncclInvalidUsage, "calls differ: %s; call %llu of rank %u is %s", mine.c_str(),
@@ -78,7 +78,7 @@ void HostRank::diagnose(int64_t waited_us) {
   }
   for (uint32_t peer = 0; peer < context_.nranks; ++peer) {
     if (peer == context_.rank) continue;
-    const bool left = memory.line(peer).state.load(std::memory_order_acquire) == static_cast<uint32_t>(RankState::kLeft);
+    const bool left = memory.has_left(peer);
     // What it did before its end is seen after that. A collective needs all parts in the end, a transfer only its peer's.
     const bool gone = left || !memory.alive(peer);
     const bool ran = done() || memory.line(peer).calls.finished.load(std::memory_order_acquire) >= shared_.running.call->number;

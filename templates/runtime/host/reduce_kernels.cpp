@@ -156,6 +156,28 @@ void combine(const char *const *sources, uint32_t nsources, char *const *dests, 
 #endif
 }
 
+// Rounds the first `n` elements of a tile and stores them at element `at` of every destination, the first `streamed` of them
+// past the caches.
+template <class E>
+void store_tile(const typename E::Value *sum, uint64_t n, uint64_t at, void *const *dests, uint32_t ndests, uint32_t streamed) {
+  using Storage = typename E::Storage;
+  Storage *dest = static_cast<Storage *>(dests[0]) + at;
+  if (streamed == 0) {
+    for (uint64_t i = 0; i < n; ++i) dest[i] = E::store(sum[i]);
+    for (uint32_t j = 1; j < ndests; ++j) std::memcpy(static_cast<Storage *>(dests[j]) + at, dest, n * sizeof(Storage));
+    return;
+  }
+  alignas(64) Storage stored[kTile];
+  for (uint64_t i = 0; i < n; ++i) stored[i] = E::store(sum[i]);
+  for (uint32_t j = 0; j < ndests; ++j) {
+    Storage *to = static_cast<Storage *>(dests[j]) + at;
+    if (j < streamed)
+      stream(to, stored, n * sizeof(Storage));
+    else
+      std::memcpy(to, stored, n * sizeof(Storage));
+  }
+}
+
 template <class E, class Op>
 void reduce(const void *const *sources, uint32_t nsources, void *const *dests, uint32_t ndests, uint64_t elements,
             const Finish &finish) {
@@ -200,21 +222,7 @@ void reduce(const void *const *sources, uint32_t nsources, void *const *dests, u
     }
     if (finish.divisor != 1)
       for (uint64_t i = 0; i < n; ++i) sum[i] = E::divide(sum[i], finish.divisor);
-    Storage *dest = static_cast<Storage *>(dests[0]) + at;
-    if (finish.streamed != 0) {
-      alignas(64) Storage stored[kTile];
-      for (uint64_t i = 0; i < n; ++i) stored[i] = E::store(sum[i]);
-      for (uint32_t j = 0; j < ndests; ++j) {
-        Storage *to = static_cast<Storage *>(dests[j]) + at;
-        if (j < finish.streamed)
-          stream(to, stored, n * sizeof(Storage));
-        else
-          std::memcpy(to, stored, n * sizeof(Storage));
-      }
-      continue;
-    }
-    for (uint64_t i = 0; i < n; ++i) dest[i] = E::store(sum[i]);
-    for (uint32_t j = 1; j < ndests; ++j) std::memcpy(static_cast<Storage *>(dests[j]) + at, dest, n * sizeof(Storage));
+    store_tile<E>(sum, n, at, dests, ndests, finish.streamed);
   }
 }
 
