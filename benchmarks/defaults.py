@@ -130,6 +130,8 @@ def measured(kept: Path, only: Sequence[str]) -> tuple[list[Row], list[str]]:
     seen: dict[tuple[str, str], str] = {}
     same: list[str] = []
     for name in names():
+        if only and name not in only:
+            continue
         graph = plan_graph(load_topology(name))
         key = (fingerprint(graph), machine_for(None, graph.gpu_model)[0].name)
         if key in seen:
@@ -139,7 +141,7 @@ def measured(kept: Path, only: Sequence[str]) -> tuple[list[Row], list[str]]:
         if graph.nranks > MOST_RANKS:
             same.append(f"{name} is left out: {graph.nranks} GPUs")
             continue
-        if name in known or (only and name not in only):
+        if name in known:
             continue
         try:
             fresh = machine_rows(name)
