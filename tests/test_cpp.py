@@ -155,7 +155,7 @@ def test_every_include_of_the_house_is_found() -> None:
     ("name", "include"),
     [
         ("runtime/base/status.h", "api/api.h"),
-        ("runtime/bootstrap/door.h", "control/segment.h"),
+        ("runtime/bootstrap/acceptor.h", "control/segment.h"),
         ("runtime/control/segment.h", "transport/buffers.h"),
         ("runtime/transport/buffers.h", "host/rank.h"),
         ("runtime/host/rank.h", "cuda/rank.h"),

@@ -1,4 +1,4 @@
-// A process that holds the lives of as many ranks as its argument says, comes to an end in the way its second argument
+// A process that holds the marks of as many ranks as its argument says, comes to an end in the way its second argument
 // says, and what another process then sees: prints how many of them it saw alive before and dead after.
 //
 // The ends: "kill", "exit", "exec", "closed" (every descriptor, then kill), "orphan" (a forked child outlives it), "stop" (it is no
@@ -21,7 +21,7 @@ using namespace collc;
 namespace {
 
 uint32_t many;
-Life *lives;
+LivenessMark *marks;
 std::atomic<uint32_t> *stage;  // 0: nothing held; 1: all are; 2: go on
 
 void require(bool holds, const char *what) {
@@ -30,20 +30,20 @@ void require(bool holds, const char *what) {
   std::_Exit(1);
 }
 
-void hold_all() {
+void acquire_all() {
   for (uint32_t i = 0; i < many; ++i) {
     bool taken = false;
-    require(hold(lives[i], &taken).ok() && !taken, "a life is held");
+    require(acquire(marks[i], &taken).ok() && !taken, "a mark is acquired");
   }
   bool taken = false;
-  require(hold(lives[0], &taken).ok() && taken, "and not twice");
+  require(acquire(marks[0], &taken).ok() && taken, "and not twice");
 }
 
 void release_some() {
-  for (uint32_t i = 0; i < many; i += 2) release(lives[i]);
+  for (uint32_t i = 0; i < many; i += 2) release(marks[i]);
   for (uint32_t i = 0; i < many; i += 4) {
     bool taken = false;
-    require(hold(lives[i], &taken).ok() && !taken, "a life is held again");
+    require(acquire(marks[i], &taken).ok() && !taken, "a mark is acquired again");
   }
 }
 
@@ -53,7 +53,7 @@ void wait_for(uint32_t wanted) {
 
 [[noreturn]] void play(const char *end) {
   const auto is = [end](const char *what) { return std::strcmp(end, what) == 0; };
-  std::thread(hold_all).join();  // who takes them need not live on
+  std::thread(acquire_all).join();  // the thread that acquires them may end
   if (is("release")) release_some();
   if (is("closed"))
     for (int descriptor = 3; descriptor < 1024; ++descriptor) close(descriptor);
@@ -61,8 +61,8 @@ void wait_for(uint32_t wanted) {
     const pid_t child = fork();
     if (child == 0) {
       bool taken = false;
-      // A forked child has lives of its own, and none of its parent's.
-      require(hold(lives[many], &taken).ok() && !taken, "a child's life");
+      // A forked child has marks of its own, and none of its parent's.
+      require(acquire(marks[many], &taken).ok() && !taken, "a child's mark");
       if (is("child")) _exit(0);
       for (int descriptor = 0; descriptor < 3; ++descriptor) close(descriptor);  // nobody waits for what it prints
       alarm(20);
@@ -80,7 +80,7 @@ void wait_for(uint32_t wanted) {
 
 uint32_t count_ended() {
   uint32_t ended = 0;
-  for (uint32_t i = 0; i < many; ++i) ended += has_ended(lives[i]);
+  for (uint32_t i = 0; i < many; ++i) ended += has_ended(marks[i]);
   return ended;
 }
 
@@ -89,10 +89,11 @@ uint32_t count_ended() {
 int main(int, char **argv) {
   many = static_cast<uint32_t>(std::atoi(argv[1]));
   const auto is = [argv](const char *what) { return std::strcmp(argv[2], what) == 0; };
-  void *memory = mmap(nullptr, (many + 1) * sizeof(Life) + 64, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  void *memory =
+      mmap(nullptr, (many + 1) * sizeof(LivenessMark) + 64, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   require(memory != MAP_FAILED, "memory");
   stage = static_cast<std::atomic<uint32_t> *>(memory);
-  lives = reinterpret_cast<Life *>(static_cast<char *>(memory) + 64);
+  marks = reinterpret_cast<LivenessMark *>(static_cast<char *>(memory) + 64);
   const pid_t holder = fork();
   if (holder == 0) play(argv[2]);
   wait_for(1);

@@ -72,7 +72,7 @@ COLLC_FUNCTION void place_block(Collective collective, uint32_t nranks, uint32_t
   }
 }
 
-// What `run_channel` needs to know of one step in one iteration.
+// What `run_channel` needs to know about one step in one iteration.
 struct Chunk {
   uint64_t index;     // chunk number within the share
   uint64_t begin;     // first element within the block

@@ -32,7 +32,7 @@ struct Step {
   uint16_t nrecv;
   uint16_t nsend;
   uint8_t flags;
-  uint8_t input_at;  // the own input is reduced after so many received chunks
+  uint8_t input_at;  // number of received chunks that are reduced before the own input
 };
 
 // A FIFO as a step sees it. `fifo` is allocation-relative; `reader` is which of its destinations we are (0 for a send).

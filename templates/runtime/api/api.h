@@ -1,4 +1,4 @@
-// What the functions of the API share.
+// Helpers shared by the functions of the API.
 #pragma once
 #include <cstdint>
 #include <exception>
@@ -34,7 +34,7 @@ ncclResult_t guarded(const char *function, Body body) {
   return report(Status(status.code(), std::string(function) + ": " + status.text()));
 }
 
-// The result of the real NCCL, whose own words the caller can ask it for.
+// The result of the real NCCL, which can give the caller its own message.
 inline Status forwarded(ncclResult_t result) { return Status(result, ""); }
 
 template <class Body>

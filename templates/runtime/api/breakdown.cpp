@@ -1,4 +1,4 @@
-// What `collc bench` asks beside NCCL's API: where the time of calls went, and what they ran over.
+// Extensions of NCCL's API for `collc bench`: where the time of calls went, and which protocol they used.
 #include <algorithm>
 
 #include "api/api.h"

@@ -55,7 +55,7 @@ Call make_call(Work work, Collective kind, const void *input, void *output, size
   return call;
 }
 
-// A collective of no elements: it moves nothing and waits for nobody, but others that do something else must learn of it.
+// A collective of no elements: it moves nothing and does not wait, but ranks that call something else must detect it.
 Status nothing(const CommunicatorPtr &communicator, Call &call) {
   call.work = Work::kNothing;
   return submit(communicator, call);

@@ -1,4 +1,4 @@
-// The NCCL API's functions that make communicators. An error on one rank is told to the others, who may be waiting for it.
+// The NCCL API's functions that make communicators. An error on one rank is reported to the others, which may be waiting.
 #include <algorithm>
 #include <vector>
 

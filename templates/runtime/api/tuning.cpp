@@ -1,4 +1,4 @@
-// What `collc tune` asks beside NCCL's API: where it measures, and which program runs.
+// Extensions of NCCL's API for `collc tune`: the machine's name, and which program runs.
 #include "api/api.h"
 #include "plan/plan.h"
 #include "plan/tuning.h"

@@ -18,8 +18,7 @@ namespace collc {
 // Owns one. In a forked child it is empty, whatever it was before.
 class Descriptor {
  public:
-  // What `make` returns, -1 with errno on failure. No fork comes between that call and the note for children: it must not
-  // block.
+  // Owns the descriptor that `make` returns, or -1 with errno. Forks wait until it is registered, so `make` must not block.
   template <class Make>
   static Descriptor open(Make make) {
     Descriptor made;

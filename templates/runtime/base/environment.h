@@ -1,4 +1,4 @@
-// Environment variables, read once per use with bounds. Whoever mistypes one hears of it. Nothing else in the runtime
+// Environment variables, read once per use with bounds. Invalid values are reported. Nothing else in the runtime
 // asks the environment.
 #pragma once
 #include <cstdint>

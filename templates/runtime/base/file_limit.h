@@ -1,12 +1,12 @@
-// The limit of the size of files (RLIMIT_FSIZE) also holds for shared memory: whoever would exceed it gets SIGXFSZ, which ends
-// a program that does not expect it. Here it is an error like any other.
+// The limit of the size of files (RLIMIT_FSIZE) also holds for shared memory: exceeding it raises SIGXFSZ, which ends
+// a program that does not expect it. Here it becomes an ordinary error.
 #pragma once
 #include <signal.h>
 #include <time.h>
 
 namespace collc {
 
-// The result of `body`, which may make a file larger; the signal that it may cause, which is this thread's, is taken away.
+// Returns the result of `body`, which may grow a file. Blocks the SIGXFSZ that this thread may get for it, and discards it.
 template <class Body>
 auto within_file_limit(Body body) {
   sigset_t exceeded, before, waiting;

@@ -1,4 +1,4 @@
-// What a user is told: the last error of a thread, and lines on stderr.
+// Messages for users: the last error of a thread, and log lines on stderr.
 #pragma once
 #include "base/status.h"
 

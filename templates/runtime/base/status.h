@@ -1,4 +1,4 @@
-// Results with words: what went wrong, where, what to do.
+// Results with an error message: what went wrong, where, what to do.
 #pragma once
 #include <cstdarg>
 #include <memory>

@@ -23,7 +23,7 @@ bool Connection::read(size_t most) {
     if (n < 0 && errno == EINTR) continue;
     if (n <= 0) return n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK);
     received.insert(received.end(), data, data + n);
-    if (static_cast<size_t>(n) < sizeof data) return true;  // poll tells if there is more
+    if (static_cast<size_t>(n) < sizeof data) return true;  // poll reports whether there is more
   }
   return true;
 }
@@ -49,7 +49,7 @@ void Connection::flush() {
     if (n < 0 && errno == EINTR) continue;
     if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return;
     if (n <= 0) {
-      waiting_.clear();  // reading tells that it has gone
+      waiting_.clear();  // read() will report the disconnect
       return;
     }
     part.sent += static_cast<size_t>(n);

@@ -1,4 +1,4 @@
-// A stream between two processes that never makes its owner wait: what cannot be sent now is sent when there is room.
+// A non-blocking stream between two processes: data that cannot be sent now is queued until there is room.
 #pragma once
 #include <poll.h>
 
@@ -19,20 +19,21 @@ class Connection {
 
   bool open() const { return static_cast<bool>(fd_); }
   void close();
-  // What to wait for.
+  // The events to poll for.
   pollfd polled() const;
 
-  // Reads what is there until `received` has `most` bytes; false once the peer has gone.
+  // Reads available data until `received` has `most` bytes; false once the peer has disconnected.
   bool read(size_t most);
   Bytes received;
 
-  // Sends in the order of the calls; a peer that has gone takes nothing.
+  // Sends in the order of the calls. Data for a disconnected peer is dropped.
   void send(const Frame &frame, std::shared_ptr<const Bytes> body = nullptr);
   void send_words(uint32_t result, const std::string &words);
-  // Sends on what waits.
+  // Sends queued data.
   void flush();
   bool sending() const { return !waiting_.empty(); }
-  // After the last word, which stays readable: closing with words of the peer unread could take it away.
+  // Ends sending but keeps the socket open: closing it with unread input could discard the last message before the peer has
+  // read it.
   void end_sending();
 
  private:

@@ -1,4 +1,4 @@
-// Rounds among the ranks of a communicator that is being made: each says something of one type and learns what all say.
+// Typed exchanges among the ranks of a communicator under construction: each rank contributes a value and receives all values.
 #pragma once
 #include <cstdint>
 #include <cstring>
@@ -21,7 +21,7 @@ Bytes to_bytes(const T &value) {
   return Bytes(data, data + sizeof value);
 }
 
-// Messages of `count` elements each, as their ranks have sent them; ranks of other builds may send something else.
+// Decodes messages of `count` elements each. Ranks that load another build may send a different size.
 template <class T>
 Status read_messages(const std::vector<Bytes> &messages, size_t count, std::vector<T> *all) {
   static_assert(std::is_trivially_copyable_v<T>, "it travels as the bytes that it is in memory");
@@ -33,7 +33,7 @@ Status read_messages(const std::vector<Bytes> &messages, size_t count, std::vect
   return {};
 }
 
-// By rank, what each has said.
+// All-gathers one value per rank, in rank order.
 template <class T>
 Status exchange(const Exchange &round, const T &mine, std::vector<T> *all) {
   std::vector<Bytes> messages;
@@ -41,7 +41,7 @@ Status exchange(const Exchange &round, const T &mine, std::vector<T> *all) {
   return read_messages(messages, 1, all);
 }
 
-// The same where each says as many things as every other: element i of rank r is (*all)[r * mine.size() + i].
+// All-gathers equally long vectors: element i of rank r is (*all)[r * mine.size() + i].
 template <class T>
 Status exchange_rows(const Exchange &round, const std::vector<T> &mine, std::vector<T> *all) {
   const auto *const data = reinterpret_cast<const unsigned char *>(mine.data());

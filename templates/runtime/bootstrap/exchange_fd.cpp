@@ -61,7 +61,7 @@ int receive_fd(int socket) {
   return fd;
 }
 
-// What comes of one attempt to fetch it.
+// The result of one attempt to fetch the descriptor.
 enum class Attempt { kDone, kAgain, kFailed };
 
 Attempt fetch_once(const Address &address, const std::string &words, const std::function<bool()> &stop, int64_t deadline,
@@ -96,7 +96,7 @@ Attempt fetch_once(const Address &address, const std::string &words, const std::
 Status FdServer::listen(const std::string &name, size_t secret_size) {
   Descriptor listening;
   COLLC_RETURN_IF_FAILED(listen_at(local_address(name), &listening));
-  door_ = std::make_unique<Door>(std::move(listening), secret_size + sizeof(uint32_t), true);
+  acceptor_ = std::make_unique<Acceptor>(std::move(listening), secret_size + sizeof(uint32_t), true);
   return {};
 }
 
@@ -105,7 +105,7 @@ Status FdServer::serve(int fd, const std::string &secret, const std::vector<uint
   const int64_t deadline = now_ms() + static_cast<int64_t>(seconds * 1000);
   std::set<uint64_t> awaited(owners.begin(), owners.end());
   awaited.erase(owners[self]);
-  const auto greet = [&](Descriptor client, const unsigned char *words) {
+  const auto on_handshake = [&](Descriptor client, const unsigned char *words) {
     uint32_t rank = 0;
     std::memcpy(&rank, words + secret.size(), sizeof rank);
     if (!equal_secrets(words, secret.data(), secret.size()) || rank >= owners.size()) return;
@@ -120,11 +120,11 @@ Status FdServer::serve(int fd, const std::string &secret, const std::vector<uint
       return fail(ncclSystemError, "%s", too_late(missing, "fetch the shared memory", seconds).c_str());
     }
     std::vector<pollfd> polled;
-    door_->add_to(&polled);
+    acceptor_->add_to(&polled);
     if (poll(polled.data(), polled.size(), kSliceMs) < 0)
       for (pollfd &one : polled) one.revents = 0;
     const pollfd *at = polled.data();
-    door_->attend(&at, greet);
+    acceptor_->handle_events(&at, on_handshake);
   }
   return {};
 }

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "bootstrap/door.h"
+#include "bootstrap/acceptor.h"
 #include "base/status.h"
 
 namespace collc {
@@ -23,7 +23,7 @@ class FdServer {
                const std::function<bool()> &stop);
 
  private:
-  std::unique_ptr<Door> door_;
+  std::unique_ptr<Acceptor> acceptor_;
 };
 
 // Receives the descriptor from the server called `name` of this user, as rank `rank`; within `seconds`, or until `stop` turns

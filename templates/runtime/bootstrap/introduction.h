@@ -1,4 +1,4 @@
-// What the ranks of a communicator tell each other first, and what follows from it.
+// The first data that the ranks of a communicator exchange, and the checks based on it.
 #pragma once
 #include <cstdint>
 #include <vector>
@@ -8,7 +8,7 @@
 
 namespace collc {
 
-// Only ever compared with those of ranks that load the same build, once compare_builds has passed.
+// Only `build` may be compared before compare_builds has passed: other builds may have other fields.
 struct Introduction {
   uint64_t build;
   uint64_t process;  // random: process ids repeat between containers
@@ -20,22 +20,22 @@ struct Introduction {
   uint64_t cpus[16];
 };
 
-// This rank's; `gpus` are what the ranks stand for.
+// Fills in this rank's introduction; `gpus` are the GPUs that the ranks represent.
 Status introduce(Introduction *mine, const std::vector<uint32_t> &gpus, const Tuning &tuning);
 
-// Ranks that do not fit together are told so, in the same words everywhere.
+// Fails, with the same message on every rank, if the ranks load different builds.
 Status compare_builds(const std::vector<Introduction> &all);
 
-// Ranks that run different programs would wait for each other forever.
+// Fails if the tuning tables differ: ranks that run different programs would wait for each other forever.
 Status compare_tunings(const std::vector<Introduction> &all);
 
 // Fails where this library cannot serve the ranks: on several machines, or as different GPUs.
 Status compare_places(const std::vector<Introduction> &all);
 
-// Fails if any rank has COLLC_DISABLE: one that leaves everything to the real NCCL needs the others there.
+// Fails if any rank has COLLC_DISABLE set: that rank uses the real NCCL, so the others must too.
 Status compare_disabled(const std::vector<Introduction> &all);
 
-// The CPU cores that the ranks may use, all together; at least 1.
+// Number of distinct CPU cores that the ranks may use; at least 1.
 uint32_t count_cores(const std::vector<Introduction> &all);
 
 }  // namespace collc

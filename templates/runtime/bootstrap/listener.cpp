@@ -18,9 +18,9 @@
 namespace collc {
 namespace {
 
-constexpr int64_t kLingerMs = 20000;  // how long the last answer may take to be read
-constexpr int64_t kIdleMs = 1000;     // the next communicator often comes soon
-constexpr int64_t kExitMs = 1000;     // how long a process that ends waits for ranks that must hear of a failure
+constexpr int64_t kLingerMs = 20000;  // time limit for a peer to read the last message
+constexpr int64_t kIdleMs = 1000;     // the thread stays: the next communicator is often created soon
+constexpr int64_t kExitMs = 1000;     // how long process exit waits for ranks that must be told of a failure
 
 std::atomic<Listener *> current{nullptr};
 std::atomic<Listener *> last_abandoned{nullptr};
@@ -44,7 +44,7 @@ Listener &Listener::of_process() {
   return *current.load(std::memory_order_relaxed);
 }
 
-// In a forked child: nothing of it can be used, as its thread is the parent's and its lock may be held.
+// Runs in a forked child, which cannot use the listener: its thread exists only in the parent, and its lock may be held.
 void Listener::abandon() {
   Listener *const inherited = current.exchange(nullptr);
   if (inherited == nullptr) return;
@@ -55,7 +55,7 @@ void Listener::abandon() {
 Status Listener::add(Id *id, double seconds, bool everywhere) {
   const std::lock_guard<std::mutex> lock(mutex_);
   if (running_ && !local_->intact()) {
-    // Its ids are lost, and its thread may wait for ever. Another one takes the next.
+    // The ids of this listener are lost and its thread may wait forever. A new one serves the next id.
     const std::lock_guard<std::mutex> change(current_mutex);
     abandon();
     current.store(new Listener, std::memory_order_release);
@@ -82,9 +82,9 @@ Status Listener::start(bool everywhere) {
   COLLC_RETURN_IF_FAILED(random_bytes(place_.name, sizeof place_.name));
   Descriptor socket;
   COLLC_RETURN_IF_FAILED(listen_at(local_address(listener_name(place_)), &socket));
-  local_ = std::make_unique<Door>(std::move(socket), sizeof(Hello), false);
+  local_ = std::make_unique<Acceptor>(std::move(socket), sizeof(Hello), false);
   Status status;
-  if (everywhere) status = open_public_door();
+  if (everywhere) status = open_public_acceptor();
   std::thread thread;
   if (status.ok()) status = start_thread([this] { run(); }, &thread);
   if (!status.ok()) {
@@ -100,7 +100,7 @@ Status Listener::start(bool everywhere) {
   return {};
 }
 
-Status Listener::open_public_door() {
+Status Listener::open_public_acceptor() {
   COLLC_RETURN_IF_FAILED(choose_public_address(&place_));
   if (place_.family == 0) return {};
   Descriptor socket;
@@ -110,7 +110,7 @@ Status Listener::open_public_door() {
   if (getsockname(socket.get(), reinterpret_cast<sockaddr *>(&bound), &size) != 0) return fail_errno("cannot listen", errno);
   place_.port = place_.family == AF_INET6 ? reinterpret_cast<sockaddr_in6 &>(bound).sin6_port
                                           : reinterpret_cast<sockaddr_in &>(bound).sin_port;
-  public_ = std::make_unique<Door>(std::move(socket), sizeof(Hello), false);
+  public_ = std::make_unique<Acceptor>(std::move(socket), sizeof(Hello), false);
   return {};
 }
 
@@ -118,7 +118,7 @@ void Listener::run() {
   std::unique_lock<std::mutex> lock(mutex_);
   for (;;) {
     serve_once(lock);
-    if (!ids_.empty() || !meetings_.empty() || !leaving_.empty()) idle_ms_ = now_ms();
+    if (!ids_.empty() || !sessions_.empty() || !leaving_.empty()) idle_ms_ = now_ms();
     if (now_ms() - idle_ms_ > kIdleMs) break;
   }
   local_.reset();
@@ -129,29 +129,31 @@ void Listener::run() {
 void Listener::serve_once(std::unique_lock<std::mutex> &lock) {
   std::vector<pollfd> polled;
   for (const Leaving &one : leaving_) polled.push_back(one.connection.polled());
-  for (const auto &[number, meeting] : meetings_) meeting.add_to(&polled);
+  for (const auto &[number, session] : sessions_) session.add_to(&polled);
   local_->add_to(&polled);
   if (public_ != nullptr) public_->add_to(&polled);
   const int limit = timeout();
   lock.unlock();
   if (poll(polled.data(), polled.size(), limit) < 0) {
     for (pollfd &one : polled) one.revents = 0;
-    if (errno != EINTR) std::this_thread::sleep_for(std::chrono::milliseconds(20));  // as if descriptors were withdrawn
+    if (errno != EINTR)
+      std::this_thread::sleep_for(std::chrono::milliseconds(20));  // for example when the limit of descriptors was lowered
   }
   lock.lock();
   const pollfd *at = polled.data();
-  attend_leaving(&at);
-  for (auto &[number, meeting] : meetings_) {
-    meeting.attend(&at);
-    collect(meeting);
+  handle_leaving(&at);
+  for (auto &[number, session] : sessions_) {
+    session.handle_events(&at);
+    collect(session);
   }
-  for (Door *door : {local_.get(), public_.get()})
-    if (door != nullptr)
-      door->attend(&at, [&](Descriptor guest, const unsigned char *words) { greet(*door, std::move(guest), words); });
-  for (auto entry = meetings_.begin(); entry != meetings_.end();) {
+  for (Acceptor *acceptor : {local_.get(), public_.get()})
+    if (acceptor != nullptr)
+      acceptor->handle_events(
+          &at, [&](Descriptor client, const unsigned char *words) { on_handshake(*acceptor, std::move(client), words); });
+  for (auto entry = sessions_.begin(); entry != sessions_.end();) {
     const bool over = entry->second.over();
     if (over) ids_.erase(entry->first);
-    entry = over ? meetings_.erase(entry) : std::next(entry);
+    entry = over ? sessions_.erase(entry) : std::next(entry);
   }
   told_.notify_all();
 }
@@ -162,41 +164,41 @@ int Listener::timeout() const {
     if (other >= 0) least = least < 0 ? other : std::min(least, other);
   };
   if (public_ != nullptr) take(public_->timeout());
-  for (const auto &[number, meeting] : meetings_) take(meeting.timeout());
-  if (!leaving_.empty() || (ids_.empty() && meetings_.empty())) take(static_cast<int>(kIdleMs) / 2);
+  for (const auto &[number, session] : sessions_) take(session.timeout());
+  if (!leaving_.empty() || (ids_.empty() && sessions_.empty())) take(static_cast<int>(kIdleMs) / 2);
   return least;
 }
 
-void Listener::greet(Door &door, Descriptor guest, const unsigned char *words) {
+void Listener::on_handshake(Acceptor &acceptor, Descriptor client, const unsigned char *words) {
   Hello hello;
   std::memcpy(&hello, words, sizeof hello);
   if (hello.magic != kHelloMagic) return;
-  Connection connection(std::move(guest));
+  Connection connection(std::move(client));
   const auto entry = ids_.find(hello.number);
   const bool known = entry != ids_.end() && equal_secrets(entry->second.secret, hello.secret, kSecretBytes);
   if (!known) {
     connection.send({0, kUnknown});
     return;
   }
-  Meeting &meeting = meetings_.try_emplace(hello.number, entry->second.seconds).first->second;
-  const bool room = door.has_reserve();
-  meeting.welcome(std::move(connection), hello);
+  RendezvousSession &session = sessions_.try_emplace(hello.number, entry->second.seconds).first->second;
+  const bool room = acceptor.has_reserve();
+  session.admit(std::move(connection), hello);
   if (!room) {
     rlimit limit = {};
     getrlimit(RLIMIT_NOFILE, &limit);
-    meeting.fail_all(ncclSystemError,
+    session.fail_all(ncclSystemError,
                      format("the process that made the id has no descriptor left for rank %u: it may have %llu "
                             "(ulimit -n)",
                             hello.rank, static_cast<unsigned long long>(limit.rlim_cur)));
   }
-  collect(meeting);
+  collect(session);
 }
 
-void Listener::collect(Meeting &meeting) {
-  for (Connection &one : meeting.take_dismissed()) leaving_.push_back({std::move(one), now_ms()});
+void Listener::collect(RendezvousSession &session) {
+  for (Connection &one : session.take_closing()) leaving_.push_back({std::move(one), now_ms()});
 }
 
-void Listener::attend_leaving(const pollfd **at) {
+void Listener::handle_leaving(const pollfd **at) {
   std::vector<Leaving> remaining;
   for (Leaving &one : leaving_) {
     const short events = (*at)++->revents;
@@ -211,13 +213,13 @@ void Listener::attend_leaving(const pollfd **at) {
   leaving_ = std::move(remaining);
 }
 
-// At the end of the process, when a communicator has failed before all of its ranks came.
+// Runs at process exit: gives late ranks of a failed creation time to learn of the failure.
 void Listener::wait_for_late_ranks() {
   std::unique_lock<std::mutex> lock(mutex_);
   const auto longest = [this] {
     int64_t left = 0;
-    for (const auto &[number, meeting] : meetings_)
-      if (const int64_t since = meeting.untold_for(); since >= 0) left = std::max(left, kExitMs - since);
+    for (const auto &[number, session] : sessions_)
+      if (const int64_t since = session.pending_failure_ms(); since >= 0) left = std::max(left, kExitMs - since);
     return running_ ? left : 0;
   };
   for (int64_t left = longest(); left > 0; left = longest()) told_.wait_for(lock, std::chrono::milliseconds(left));

@@ -17,15 +17,15 @@ namespace collc {
 namespace {
 
 constexpr int kSliceMs = 50;            // how often `stop` is polled
-constexpr int64_t kListenerMs = 5000;   // the listener, which knows whom all wait for, speaks first
-constexpr int64_t kEchoMs = 2000;       // how long the listener may take to tell the others
-constexpr int64_t kFirstReachMs = 500;  // a connection over a network is tried anew after this, then after twice as long ...
+constexpr int64_t kListenerMs = 5000;   // extra wait: the listener knows which rank is late, and reports first
+constexpr int64_t kEchoMs = 2000;       // how long the listener may take to notify the others
+constexpr int64_t kFirstReachMs = 500;  // the first network connection attempt ends after this; the limit doubles each time
 constexpr int64_t kMostReachMs = 4000;
 constexpr double kDeclineSeconds = 5;
 
 Status lost() { return fail(ncclRemoteError, "the bootstrap lost its connection: the process that made the id has gone"); }
 
-// 0 or an errno. A full queue lets a caller wait in line for a while, which is fairer than to try again.
+// Returns 0 or an errno. Waits a while if the backlog is full: queueing is fairer than retrying.
 int connect_in_line(int socket, const Address &address) {
   if (connect(socket, address.get(), address.size) == 0) return 0;
   if (errno != EAGAIN) return errno;
@@ -38,8 +38,8 @@ int connect_in_line(int socket, const Address &address) {
   return error;
 }
 
-// All callers who were turned away must not come back together.
-void nap(int attempts) {
+// Random delays keep rejected clients from retrying all at once.
+void sleep_randomly(int attempts) {
   unsigned char random = 0;
   random_bytes(&random, sizeof random).ok();
   poll(nullptr, 0, 1 + random % std::clamp(attempts, 1, 20));
@@ -54,36 +54,36 @@ Status Rendezvous::join(const ncclUniqueId &id, uint32_t nranks, uint32_t rank, 
   start_waiting();
   Hello hello = {kHelloMagic, id_.number, rank, nranks, {}};
   std::memcpy(hello.secret, id_.secret, kSecretBytes);
-  std::vector<Address> ways;
+  std::vector<Address> addresses;
   const bool same_machine = id_.machine == this_machine();
-  if (same_machine && same_network(id_.network, this_network())) ways.push_back(local_address(listener_name(id_)));
-  if (id_.family != 0) ways.push_back(public_address(id_));
+  if (same_machine && same_network(id_.network, this_network())) addresses.push_back(local_address(listener_name(id_)));
+  if (id_.family != 0) addresses.push_back(public_address(id_));
   Status status = fail(ncclInvalidUsage,
                        "the id was made %s than this one, and its process listens on its own machine only: "
                        "set COLLC_SOCKET_IFNAME there",
                        same_machine ? "in a container with another network" : "on another machine");
-  for (const Address &way : ways) {
+  for (const Address &address : addresses) {
     for (;;) {
-      const Answer answer = knock(way, hello, &status);
-      if (answer == Answer::kLetIn) return {};
+      const Answer answer = handshake(address, hello, &status);
+      if (answer == Answer::kAdmitted) return {};
       socket_.reset();
       if (answer == Answer::kFailed) return status;
       if (answer == Answer::kElsewhere) break;
-      COLLC_RETURN_IF_FAILED(wait_a_moment());
+      COLLC_RETURN_IF_FAILED(back_off());
     }
   }
   return status;
 }
 
-// One attempt to be let in.
-Rendezvous::Answer Rendezvous::knock(const Address &address, const Hello &hello, Status *status) {
+// One attempt to connect and be admitted.
+Rendezvous::Answer Rendezvous::handshake(const Address &address, const Hello &hello, Status *status) {
   socket_ = make_socket(address.storage.ss_family);
   if (!socket_) {
     *status = fail_errno("cannot open a socket", errno);
     return Answer::kFailed;
   }
   const Answer reached = reach(address, status);
-  if (reached != Answer::kLetIn) return reached;
+  if (reached != Answer::kAdmitted) return reached;
   if (send(socket_.get(), &hello, sizeof hello, MSG_NOSIGNAL) != static_cast<ssize_t>(sizeof hello)) return Answer::kAgain;
   Frame frame = {};
   Bytes body;
@@ -98,8 +98,8 @@ Rendezvous::Answer Rendezvous::knock(const Address &address, const Hello &hello,
       return Answer::kFailed;
     }
   }
-  told_ = frame.result != kWelcome;
-  if (frame.result == kWelcome) return Answer::kLetIn;
+  told_ = frame.result != kAdmitted;
+  if (frame.result == kAdmitted) return Answer::kAdmitted;
   if (frame.result == kUnknown)
     *status = fail(ncclRemoteError,
                    "the process that made the id refused it: its communicator was made already or has failed, or "
@@ -109,7 +109,7 @@ Rendezvous::Answer Rendezvous::knock(const Address &address, const Hello &hello,
   return Answer::kFailed;
 }
 
-// Connects; kLetIn: done.
+// Connects the socket; kAdmitted means connected.
 Rendezvous::Answer Rendezvous::reach(const Address &address, Status *status) {
   const bool local = address.storage.ss_family == AF_UNIX;
   int error = 0;
@@ -118,7 +118,7 @@ Rendezvous::Answer Rendezvous::reach(const Address &address, Status *status) {
   else if (connect(socket_.get(), address.get(), address.size) != 0)
     error = errno;
   if (error == EINPROGRESS) {
-    // The kernel repeats a lost request late, and later each time.
+    // The kernel retransmits a lost request late, with growing delays.
     const int64_t patience = std::min(kFirstReachMs << std::min(attempts_, 10), kMostReachMs);
     bool ready = false;
     *status = wait(POLLOUT, now_ms() + patience, &ready);
@@ -132,10 +132,10 @@ Rendezvous::Answer Rendezvous::reach(const Address &address, Status *status) {
     *status = fail_errno("cannot reach the process that made the id, at " + describe(address) + " (has it ended?)", error);
     return Answer::kElsewhere;
   }
-  if (!local) return Answer::kLetIn;
-  // Whoever takes over the name of a process that has ended must not learn the secret.
+  if (!local) return Answer::kAdmitted;
+  // A process of another user that reuses the name of an ended listener must not learn the secret.
   uid_t user = 0;
-  if (peer_user(socket_.get(), &user) && (user == geteuid() || user == 0 || user == id_.user)) return Answer::kLetIn;
+  if (peer_user(socket_.get(), &user) && (user == geteuid() || user == 0 || user == id_.user)) return Answer::kAdmitted;
   *status = fail(ncclRemoteError, "the process that made the id has gone: another user listens at its place");
   return Answer::kFailed;
 }
@@ -152,7 +152,7 @@ Status Rendezvous::exchange_bytes(const Bytes &message, std::vector<Bytes> *all,
   whole.insert(whole.end(), message.begin(), message.end());
   const Status sent = send_all(whole.data(), whole.size());
   Bytes body;
-  const Status answered = receive(&body);  // also where it took no more of ours: then it says why
+  const Status answered = receive(&body);  // read even after a failed send: the listener then says why
   COLLC_RETURN_IF_FAILED(answered);
   COLLC_RETURN_IF_FAILED(sent);
   all->clear();
@@ -178,7 +178,7 @@ void Rendezvous::give_up(const Status &failure) {
   Bytes whole(head, head + sizeof frame);
   whole.insert(whole.end(), words.begin(), words.end());
   if (!send_all(whole.data(), whole.size()).ok()) return;
-  // It comes last, when all others have been told; rounds that were on their way may come before it.
+  // The listener answers us last, once all others have been notified. Results of earlier rounds may arrive before that.
   Bytes body;
   while (receive(&body).ok()) continue;
 }
@@ -186,7 +186,7 @@ void Rendezvous::give_up(const Status &failure) {
 void Rendezvous::leave() {
   told_ = true;
   const Frame frame{0, kGoodbye};
-  send_all(&frame, sizeof frame).ok();  // without a listener there is nobody to tell
+  send_all(&frame, sizeof frame).ok();  // without a listener no one needs to know
 }
 
 Status Rendezvous::verdict() {
@@ -221,7 +221,7 @@ bool Rendezvous::connected() {
 
 void Rendezvous::start_waiting() { deadline_ = now_ms() + static_cast<int64_t>(seconds_ * 1000) + kListenerMs; }
 
-Status Rendezvous::look_at_the_clock() {
+Status Rendezvous::check_timeout() {
   if (stop_()) return fail(ncclInternalError, "the communicator was aborted while it was made");
   if (now_ms() <= deadline_) return {};
   return fail(ncclSystemError,
@@ -229,14 +229,14 @@ Status Rendezvous::look_at_the_clock() {
               attempts_ > 0 ? "besieged by strangers" : "stuck");
 }
 
-Status Rendezvous::wait_a_moment() {
-  nap(++attempts_);
-  return look_at_the_clock();
+Status Rendezvous::back_off() {
+  sleep_randomly(++attempts_);
+  return check_timeout();
 }
 
 Status Rendezvous::wait(short events, int64_t until, bool *ready) {
   for (;;) {
-    COLLC_RETURN_IF_FAILED(look_at_the_clock());
+    COLLC_RETURN_IF_FAILED(check_timeout());
     pollfd polled{socket_.get(), events, 0};
     const bool there = poll(&polled, 1, kSliceMs) > 0;
     if (ready != nullptr) *ready = there;
@@ -270,7 +270,7 @@ Status Rendezvous::receive_all(void *data, size_t size) {
     } else if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) {
       COLLC_RETURN_IF_FAILED(wait(POLLIN));
     } else if (n == 0 || errno != EINTR) {
-      told_ = true;  // there is nobody to tell
+      told_ = true;  // no one is left to notify
       return lost();
     }
   }

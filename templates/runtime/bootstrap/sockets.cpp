@@ -16,7 +16,7 @@
 namespace collc {
 namespace {
 
-// How well an interface that nobody asked for serves: bridges of containers and virtual machines lead nowhere else.
+// Ranks interfaces when no variable names one: bridges of containers and virtual machines lead nowhere else.
 int score_of(const ifaddrs &interface) {
   if ((interface.ifa_flags & IFF_LOOPBACK) != 0) return 0;
   for (const char *inner : {"docker", "veth", "virbr"})

@@ -1,4 +1,4 @@
-// What an ncclUniqueId of ours says, and what ranks and listener say to each other.
+// The contents of collc's ncclUniqueId, and the wire format between ranks and listener.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -33,10 +33,10 @@ struct Id {
 };
 static_assert(sizeof(Id) == sizeof(ncclUniqueId), "the id fills NCCL's 128 bytes");
 
-// The rank of a Hello from a caller that can be none of the ranks, and comes to say why.
+// The rank in the Hello of a caller that cannot be one of the ranks and connects to report why.
 constexpr uint32_t kNoRank = UINT32_MAX;
 
-// The first that a rank says.
+// The first message of a rank.
 struct Hello {
   uint32_t magic;
   uint32_t number;
@@ -51,11 +51,10 @@ struct Frame {
   uint32_t result;
 };
 
-// Of a rank that is done: whoever goes without it has died or failed, and the others wait for it in vain.
+// Sent by a rank that is done. A rank that disconnects without it has died or failed.
 constexpr uint32_t kGoodbye = UINT32_MAX;
-// The listener's answers to a Hello: the rank is one of them; there is no such id. A connection that ends without an answer
-// was one of too many.
-constexpr uint32_t kWelcome = UINT32_MAX - 1;
+// The listener's answers to a Hello: admitted, or no such id. It drops connections without an answer when it has too many.
+constexpr uint32_t kAdmitted = UINT32_MAX - 1;
 constexpr uint32_t kUnknown = UINT32_MAX - 2;
 
 // True if collc made this id.
@@ -63,10 +62,10 @@ bool is_our_id(const ncclUniqueId &id);
 
 Id unpack(const ncclUniqueId &id);
 
-// The secret as 32 hex digits, which only the ranks of this communicator know.
+// The secret as 32 hex digits; only the ranks of this communicator know it.
 std::string secret_of(const ncclUniqueId &id);
 
-// In a time that says nothing of where they differ.
+// Takes constant time, so that timing does not reveal where they differ.
 bool equal_secrets(const void *one, const void *other, size_t size);
 
 std::string hex_of(const unsigned char *data, size_t size);

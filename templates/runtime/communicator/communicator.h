@@ -15,7 +15,7 @@
 
 namespace collc {
 
-// What ncclConfig_t says, as far as the caller's version of it goes.
+// The settings of an ncclConfig_t; fields that the caller's version lacks have their defaults.
 struct Config {
   bool blocking = true;
   uint32_t most_channels = 0;  // maxCTAs; 0: not said
@@ -29,7 +29,7 @@ Status read_config(const ncclConfig_t *given, Config *config);
 struct Origin {
   // Blocks until all ranks are there.
   std::function<Status(class Communicator *)> make;
-  // Tells the other ranks, who may be waiting, why this one takes no part. Waits for seconds at most.
+  // Tells the other ranks, which may be waiting, why this one does not take part. Waits for a few seconds at most.
   std::function<void(const Status &)> decline;
 };
 
@@ -44,7 +44,7 @@ class Communicator {
   // The same in a thread of its own: ncclInProgress, and state() says when it is done.
   Status initialise_in_background(const Origin &origin);
 
-  // Origins: meets the other ranks by an id (`gpus` of a parent's ranks; empty: as COLLC_GPUS says);
+  // Origins: joins the other ranks by an id (`gpus` of a parent's ranks; empty: as COLLC_GPUS says);
   Status join(const ncclUniqueId &id, uint32_t nranks, uint32_t rank, const std::vector<uint32_t> &gpus = {});
   // takes a communicator that the real NCCL made;
   void wrap(ncclComm_t real, uint32_t nranks, uint32_t rank);
@@ -52,7 +52,7 @@ class Communicator {
   Status split(Communicator &parent, int color, int key);
   // is `parent` without some ranks.
   Status shrink(Communicator &parent, const std::vector<uint32_t> &excluded);
-  // Tells the other ranks of this one, who may be waiting for it to take part in a split or shrink, why it does not.
+  // Tells the other ranks, which may be waiting in a split or shrink, why this one does not take part.
   void decline_part(const Status &reason);
 
   uint32_t nranks() const { return nranks_; }
@@ -104,7 +104,7 @@ class Communicator {
   };
 
   Status look() const;  // state(), under the lock
-  Status meet(class Rendezvous &rendezvous, const std::string &key, struct RankContext &context, Status status);
+  Status set_up(class Rendezvous &rendezvous, const std::string &key, struct RankContext &context, Status status);
   // `owners`: a number of its process for each rank.
   Status share_memory(class Rendezvous &rendezvous, const std::string &key, const std::vector<uint64_t> &owners,
                       std::shared_ptr<Segment> *shared);
@@ -123,8 +123,8 @@ class Communicator {
     return exchange<T>(round, mine, answers);
   }
   uint64_t post(unsigned char kind, const Bytes &message);
-  // Makes the communicator of `members` of the parent; the first of them makes the id. All of `meeting` take part.
-  Status part_of(Communicator &parent, const std::vector<uint32_t> &meeting, const std::vector<uint32_t> &members);
+  // Makes the communicator of `members` of the parent; the first of them makes the id. All of `participants` take part.
+  Status part_of(Communicator &parent, const std::vector<uint32_t> &participants, const std::vector<uint32_t> &members);
 
   Config config_;
   int device_;

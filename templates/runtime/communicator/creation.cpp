@@ -1,4 +1,4 @@
-// How ranks that meet by an id become a communicator. Whatever ends that on one rank is told to all others at once.
+// How the ranks of an id become a communicator. A failure on one rank is reported to all others at once.
 #include <algorithm>
 #include <chrono>
 #include <condition_variable>
@@ -77,7 +77,7 @@ Status Communicator::join(const ncclUniqueId &id, uint32_t nranks, uint32_t rank
   rank_ = rank;
   gpus_ = gpus;
   RankContext context;
-  // A wrong value is told to the others at the first exchange: who did not come would let them wait.
+  // An invalid value is reported at the first exchange: a rank that stayed away would keep the others waiting.
   Status status = bootstrap_seconds(&bootstrap_seconds_);
   const Status limit = read_number("COLLC_TIMEOUT", 0, 1e9, 0, &context.timeout);
   if (status.ok()) status = limit;
@@ -94,7 +94,7 @@ Status Communicator::join(const ncclUniqueId &id, uint32_t nranks, uint32_t rank
     return rendezvous.exchange_bytes(message, all);
   };
   try {
-    status = meet(rendezvous, secret_of(id), context, status);
+    status = set_up(rendezvous, secret_of(id), context, status);
   } catch (const std::exception &error) {
     status = fail(ncclSystemError, "%s", error.what());
   }
@@ -106,8 +106,8 @@ Status Communicator::join(const ncclUniqueId &id, uint32_t nranks, uint32_t rank
   return {};
 }
 
-// `status`: what this rank found wrong by itself.
-Status Communicator::meet(Rendezvous &rendezvous, const std::string &key, RankContext &context, Status status) {
+// `status`: an error that this rank found before the first exchange.
+Status Communicator::set_up(Rendezvous &rendezvous, const std::string &key, RankContext &context, Status status) {
   Introduction mine = {};
   if (status.ok() && gpus_.empty()) status = declared_gpus(nranks_, &gpus_);
   const Tuning tuning = check_tables().ok() ? find_tuning(rank_ == 0) : Tuning();
@@ -129,13 +129,13 @@ Status Communicator::meet(Rendezvous &rendezvous, const std::string &key, RankCo
 
   std::shared_ptr<Segment> segment;
   status = share_memory(rendezvous, key, owners, &segment);
-  const Status together = rendezvous.meet(status);  // nobody goes on before all have mapped it
+  const Status together = rendezvous.barrier(status);  // no rank proceeds before all have mapped it
   forget(key);
   COLLC_RETURN_IF_FAILED(together);
   context.placement = placement_;
   context.segment = segment;
   context.cores = count_cores(introductions);
-  COLLC_RETURN_IF_FAILED(rendezvous.meet(backend().open(context, &rank_backend_)));
+  COLLC_RETURN_IF_FAILED(rendezvous.barrier(backend().open(context, &rank_backend_)));
   rendezvous.leave();
   log_routes(placement_, rank_);
   log(LogLevel::kInfo, "rank %u of %u: %zu processes, %u cores, %.1f MB shared", rank_, nranks_,

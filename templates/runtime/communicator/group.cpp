@@ -59,7 +59,7 @@ struct LeftOpen {
   ~LeftOpen() { delete std::exchange(group, nullptr); }
 };
 
-// What this thread asked for last: ranks that are threads would all take the same lock for every call.
+// Caches this thread's last lookup: otherwise ranks that are threads would all take the same lock in every call.
 struct LastFound {
   ncclComm_t handle = nullptr;
   uint64_t state = 0;  // of the registry

@@ -1,4 +1,4 @@
-// Communicators made of the ranks of another one: they correspond through the shared memory of that, then meet by an id.
+// Communicators made of ranks of a parent: they exchange messages through its shared memory, then join by an id.
 #include <algorithm>
 #include <chrono>
 #include <cstring>
@@ -11,11 +11,11 @@
 namespace collc {
 namespace {
 
-// What the first byte of a message says of the others.
+// The first byte of a message: the kind of the rest.
 constexpr unsigned char kMessage = 1;
-constexpr unsigned char kFailure = 2;  // an ncclResult_t and words, up to a zero
+constexpr unsigned char kFailure = 2;  // an ncclResult_t and a zero-terminated message
 
-// What a rank gives to ncclCommSplit.
+// A rank's arguments to ncclCommSplit.
 struct Wish {
   int color, key;
 };
@@ -50,7 +50,7 @@ Status Communicator::correspond_bytes(const std::vector<uint32_t> &members, cons
       if (!answer.empty()) continue;
       COLLC_RETURN_IF_FAILED(control_->take(members[i], number, &answer));
       if (answer.empty()) continue;
-      // Whoever fails here does not wait for those who have not come.
+      // A failure is reported without waiting for ranks that have not arrived.
       if (answer[0] == kFailure)
         return fail(static_cast<ncclResult_t>(answer[1]), "rank %u: %s", members[i],
                     reinterpret_cast<const char *>(&answer[2]));
@@ -69,7 +69,8 @@ Status Communicator::correspond_bytes(const std::vector<uint32_t> &members, cons
   }
 }
 
-Status Communicator::part_of(Communicator &parent, const std::vector<uint32_t> &meeting, const std::vector<uint32_t> &members) {
+Status Communicator::part_of(Communicator &parent, const std::vector<uint32_t> &participants,
+                             const std::vector<uint32_t> &members) {
   ncclUniqueId id = {};
   Status status;
   if (!members.empty() && members[0] == parent.rank_) status = make_unique_id(&id, backend().may_span_servers());
@@ -78,12 +79,12 @@ Status Communicator::part_of(Communicator &parent, const std::vector<uint32_t> &
     return status;
   }
   std::vector<ncclUniqueId> ids;
-  COLLC_RETURN_IF_FAILED(parent.correspond(meeting, id, &ids));
+  COLLC_RETURN_IF_FAILED(parent.correspond(participants, id, &ids));
   if (members.empty()) {
     absent_ = true;
     return {};
   }
-  const auto first = std::find(meeting.begin(), meeting.end(), members[0]) - meeting.begin();
+  const auto first = std::find(participants.begin(), participants.end(), members[0]) - participants.begin();
   id = ids[static_cast<size_t>(first)];
   const auto place_of_mine = std::find(members.begin(), members.end(), parent.rank_) - members.begin();
   std::vector<uint32_t> gpus;

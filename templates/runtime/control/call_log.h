@@ -1,11 +1,11 @@
-// What the ranks of a communicator have called, in shared memory: ranks whose calls differ must find that out, whichever
-// differs, in whatever, and also after some of them have returned.
+// The recent calls of each rank of a communicator, in shared memory. Ranks must detect that their calls differ, whatever the
+// difference is and whichever rank made the odd call, even after some ranks have returned.
 //
 // Every collective call of a rank has a number, from 1, and a history: a hash of this call and all before it. Ranks that have
-// made the same calls have the same history at the same number; who differed once differs for ever. A rank notes its last
-// calls in a log that all others can read. Chunks carry the history too, so data of another call is never taken; and whoever
-// waits for long compares logs, the last common number first. ncclSend and ncclRecv have no number, as not all ranks make
-// them: what is sent says what it is, and host/deadlock.h finds ranks that wait for each other.
+// made the same calls have the same history at the same number; histories that differ once differ forever. A rank records its
+// last calls in a log that all others can read. Chunks carry the history too, so a rank never takes data of another call; a
+// rank that waits for long compares logs, the last common number first. ncclSend and ncclRecv have no number, because not all
+// ranks call them: a message names its own type and count, and control/deadlock.h finds ranks that wait for each other.
 #pragma once
 #include <atomic>
 #include <cstdint>
@@ -24,7 +24,7 @@ constexpr uint64_t pack_call(Collective collective, ncclDataType_t type, uint64_
   return static_cast<uint64_t>(collective) | static_cast<uint64_t>(type) << 8 | operation << 16 |
          static_cast<uint64_t>(root + 1) << 32;
 }
-// For people: "reduce of 8 elements of float32 (sum), root 1".
+// Readable text: "reduce of 8 elements of float32 (sum), root 1".
 std::string describe_call(uint64_t what, uint64_t count);
 
 // One end of ncclSend or ncclRecv, told alike; `peer` is the other end.
@@ -43,10 +43,10 @@ constexpr ncclDataType_t type_told(uint64_t signature) { return static_cast<nccl
 constexpr uint64_t count_told(uint64_t signature) { return signature >> 9; }
 
 struct CallRecord {
-  std::atomic<uint64_t> number;   // 0 while the rest is written
+  std::atomic<uint64_t> number;  // 0 while the rest is written
   std::atomic<uint64_t> history;
   std::atomic<uint64_t> count;
-  std::atomic<uint64_t> what;     // packed
+  std::atomic<uint64_t> what;  // packed
 };
 
 // The last calls of one rank; only that rank writes.
@@ -56,7 +56,7 @@ class CallLog {
   // `depth` records, a power of two, zero at first.
   CallLog(CallRecord *records, uint32_t depth) : records_(records), mask_(depth - 1) {}
 
-  // Others read in the other order: who sees anything of a new call sees that the number of the old one is gone.
+  // Others read in the other order: a reader that sees any part of a new call also sees that the old number is gone.
   void note(uint64_t number, uint64_t history, uint64_t count, uint64_t what) {
     CallRecord &record = records_[number & mask_];
     record.number.store(0, std::memory_order_relaxed);
@@ -69,7 +69,7 @@ class CallLog {
   struct Noted {
     uint64_t history, count, what;
   };
-  // False if the call is not noted yet or not any more.
+  // False if the call is not logged yet, or no longer.
   bool find(uint64_t number, Noted *noted) const;
   // True if the log has gone past it.
   bool forgot(uint64_t number) const;

@@ -28,11 +28,11 @@ class Control {
   // False if the rank's process has died without leaving.
   virtual bool alive(uint32_t rank) const = 0;
 
-  // Ends the communicator for all ranks; the first caller's words stay. ncclInvalidUsage is everybody's result, anything
-  // else that of `rank`, whose failure it is to the others.
+  // Ends the communicator for all ranks; the first caller's message stays. With ncclInvalidUsage, all ranks get that
+  // result; any other code is the result of `rank` alone, and the others get ncclRemoteError.
   virtual void abort(const Status &status, uint32_t rank) = 0;
   virtual bool aborted() const = 0;
-  // What the abort says to rank `rank`.
+  // The abort's error as rank `rank` sees it.
   virtual Status abort_status(uint32_t rank) const = 0;
 
   // The number of the latest call that a rank has noted.
@@ -40,8 +40,8 @@ class Control {
   // ncclInvalidUsage with both calls if those of two ranks differ.
   virtual Status compare(uint32_t rank, uint32_t peer) const = 0;
 
-  // Leaves a message of `rank` for all others; returns its number. Who posts message n + 2 has seen everyone's message n + 1,
-  // so everyone has read message n.
+  // Leaves a message of `rank` for all others; returns its number. A rank that posts message n + 2 has seen all ranks'
+  // message n + 1, so all ranks have read message n.
   virtual uint64_t post(uint32_t rank, const Bytes &message) = 0;
   // Message `number` of a rank, filled up with zeros; empty if it has not come. ncclRemoteError if it never will.
   virtual Status take(uint32_t rank, uint64_t number, Bytes *message) const = 0;

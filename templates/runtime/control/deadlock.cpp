@@ -19,7 +19,7 @@ bool within(const Ranks &ranks, const Ranks &set) {
   return true;
 }
 
-// What one rank says.
+// What one rank has published.
 struct Said {
   uint64_t turn = 0;
   Ranks waits = {};
@@ -53,7 +53,7 @@ Ranks find_stuck(Segment &segment, std::vector<Said> *said) {
   Ranks stuck = {};
   for (uint32_t r = 0; r < segment.nranks(); ++r)
     if (read(segment, r, &(*said)[r])) stuck[r / 64] |= uint64_t{1} << r % 64;
-  // Whoever waits for a rank outside may go on.
+  // A rank that waits for one outside the set may still proceed.
   for (bool changed = true; changed;) {
     changed = false;
     for (uint32_t r = 0; r < segment.nranks(); ++r) {

@@ -1,9 +1,9 @@
-// Ranks that wait for each other and for nobody else will wait for ever: their calls do not fit together.
+// Ranks that wait only for each other will wait forever: their calls do not match.
 //
-// A call log shows that two collectives differ, but not that one rank receives what nobody sends while another is in a
-// collective. So a rank that falls asleep says for whom it waits, and what its bell had rung when it last looked in vain.
-// Whoever does something for a sleeping rank rings its bell after that. A set of sleeping ranks, of which each waits only for
-// others of the set and has not been rung for since, can therefore never go on. Nothing of this costs a rank that is awake.
+// A call log shows that two collectives differ, but not that one rank receives what no rank sends while another is in a
+// collective. So a rank that goes to sleep publishes which ranks it waits for, and the count of its bell when it last looked
+// without success. A rank that does something for a sleeping rank rings its bell after that. If each rank of a sleeping set
+// waits only for others of the set, and no bell has rung since, the set can never proceed. Ranks that are awake pay nothing.
 #pragma once
 #include <vector>
 

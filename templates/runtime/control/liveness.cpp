@@ -18,64 +18,64 @@
 namespace collc {
 namespace {
 
-// The kernel follows a list no further than ROBUST_LIST_LIMIT (2048) places.
-constexpr size_t kMostHeld = 1024;
+// The kernel follows at most ROBUST_LIST_LIMIT (2048) entries of a list.
+constexpr size_t kMaxMarks = 1024;
 
 // The kernel may read these at any moment, so each change is one store.
 void link(robust_list &from, robust_list *to) { __atomic_store_n(&from.next, to, __ATOMIC_RELEASE); }
 
-// What the kernel knows of one keeper. In shared memory like the places themselves, though nobody else maps it: private
-// memory of a process that is killed for want of memory may be gone before its threads are.
-struct KeeperPage {
+// The list head of one owner thread. It lies in shared memory like the entries, although no other process maps it: when the
+// kernel kills a process that runs out of memory, it may reclaim private memory before the threads end.
+struct RobustListPage {
   robust_list_head head;
 };
 
-// A thread that lives as long as its process, while it holds something. Guarded by the mutex of Keepers.
-struct Keeper {
-  KeeperPage *page = nullptr;
-  std::vector<Life *> held;  // in the order of the kernel's list
-  uint32_t thread = 0;       // 0: none runs
-  int error = 0;             // why the kernel has refused its list
-  bool awaited = false;      // who starts it will add something
+// A thread that owns marks; it runs until it has none left or its process ends. Guarded by OwnerThreads::mutex.
+struct OwnerThread {
+  RobustListPage *page = nullptr;
+  std::vector<LivenessMark *> marks;  // in the order of the kernel's list
+  uint32_t thread = 0;       // 0: not running
+  int error = 0;             // errno if the kernel refused the list
+  bool reserved = false;      // its starter is about to add a mark
 
-  void add(Life &life);
-  void remove(std::vector<Life *>::iterator at);
+  void add(LivenessMark &mark);
+  void remove(std::vector<LivenessMark *>::iterator at);
 };
 
-// Killed at any point, the kernel finds the word on the list, or pending, or not yet held.
-void Keeper::add(Life &life) {
+// If the process is killed at any point, the kernel finds the mark on the list or pending, or the mark has no owner yet.
+void OwnerThread::add(LivenessMark &mark) {
   robust_list_head &head = page->head;
-  __atomic_store_n(&head.list_op_pending, &life.place, __ATOMIC_RELEASE);
-  life.holder.store(thread, std::memory_order_seq_cst);
-  link(life.place, head.list.next);
-  link(head.list, &life.place);
-  held.insert(held.begin(), &life);
+  __atomic_store_n(&head.list_op_pending, &mark.entry, __ATOMIC_RELEASE);
+  mark.owner_tid.store(thread, std::memory_order_seq_cst);
+  link(mark.entry, head.list.next);
+  link(head.list, &mark.entry);
+  marks.insert(marks.begin(), &mark);
   __atomic_store_n(&head.list_op_pending, nullptr, __ATOMIC_RELEASE);
 }
 
-void Keeper::remove(std::vector<Life *>::iterator at) {
-  robust_list &before = at == held.begin() ? page->head.list : at[-1]->place;
-  (*at)->holder.store(0, std::memory_order_seq_cst);
-  link(before, (*at)->place.next);
-  held.erase(at);
+void OwnerThread::remove(std::vector<LivenessMark *>::iterator at) {
+  robust_list &before = at == marks.begin() ? page->head.list : at[-1]->entry;
+  (*at)->owner_tid.store(0, std::memory_order_seq_cst);
+  link(before, (*at)->entry.next);
+  marks.erase(at);
 }
 
-// All keepers of a process. A forked child begins with none, and leaves those that it has inherited alone.
-struct Keepers {
-  std::mutex starting;  // taken before `mutex`: one keeper starts at a time
+// All owner threads of a process. A forked child starts with none and ignores the inherited ones.
+struct OwnerThreads {
+  std::mutex starting;  // locked before `mutex`: one thread starts at a time
   std::mutex mutex;
   std::condition_variable changed;
-  std::vector<Keeper *> all;  // never freed: the kernel may look at them to the end
+  std::vector<OwnerThread *> all;  // never freed: the kernel may read them until the process ends
 };
 
-std::atomic<Keepers *> current{nullptr};
+std::atomic<OwnerThreads *> current{nullptr};
 
-Status keepers(Keepers **found) {
+Status owner_threads(OwnerThreads **found) {
   static const int registered = pthread_atfork(nullptr, nullptr, [] { current.store(nullptr, std::memory_order_relaxed); });
   if (registered != 0) return fail_errno("cannot prepare for forks", registered);
-  Keepers *known = current.load(std::memory_order_acquire);
+  OwnerThreads *known = current.load(std::memory_order_acquire);
   if (known == nullptr) {
-    auto *const made = new Keepers;
+    auto *const made = new OwnerThreads;
     if (current.compare_exchange_strong(known, made))
       known = made;
     else
@@ -85,91 +85,91 @@ Status keepers(Keepers **found) {
   return {};
 }
 
-void keep(Keepers &all, Keeper &self) {
+void run_owner(OwnerThreads &all, OwnerThread &self) {
   std::unique_lock<std::mutex> lock(all.mutex);
   if (syscall(SYS_set_robust_list, &self.page->head, sizeof self.page->head) != 0) self.error = errno;
   self.thread = static_cast<uint32_t>(syscall(SYS_gettid));
   all.changed.notify_all();
-  while (self.awaited || !self.held.empty()) all.changed.wait(lock);
+  while (self.reserved || !self.marks.empty()) all.changed.wait(lock);
   syscall(SYS_set_robust_list, nullptr, sizeof self.page->head);
   self.thread = 0;
 }
 
-Status make_page(KeeperPage **page) {
-  void *const at = mmap(nullptr, sizeof(KeeperPage), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+Status make_page(RobustListPage **page) {
+  void *const at = mmap(nullptr, sizeof(RobustListPage), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   if (at == MAP_FAILED) return fail_errno("no memory for the sign of life of this process", errno);
-  madvise(at, sizeof(KeeperPage), MADV_DONTFORK);
-  *page = static_cast<KeeperPage *>(at);
+  madvise(at, sizeof(RobustListPage), MADV_DONTFORK);
+  *page = static_cast<RobustListPage *>(at);
   robust_list_head &head = (*page)->head;
   head.list.next = &head.list;
-  head.futex_offset = static_cast<long>(offsetof(Life, holder)) - static_cast<long>(offsetof(Life, place));
+  head.futex_offset = static_cast<long>(offsetof(LivenessMark, owner_tid)) - static_cast<long>(offsetof(LivenessMark, entry));
   return {};
 }
 
-// A keeper that does not run yet; called with both locks held.
-Status start(Keepers &all, std::unique_lock<std::mutex> &lock, Keeper **started) {
-  const auto rests = [](const Keeper *keeper) { return keeper->thread == 0; };
-  auto found = std::find_if(all.all.begin(), all.all.end(), rests);
+// Starts an owner thread. The caller holds both locks.
+Status start(OwnerThreads &all, std::unique_lock<std::mutex> &lock, OwnerThread **started) {
+  const auto is_idle = [](const OwnerThread *owner) { return owner->thread == 0; };
+  auto found = std::find_if(all.all.begin(), all.all.end(), is_idle);
   if (found == all.all.end()) {
-    KeeperPage *page = nullptr;
+    RobustListPage *page = nullptr;
     COLLC_RETURN_IF_FAILED(make_page(&page));
-    found = all.all.insert(found, new Keeper);
+    found = all.all.insert(found, new OwnerThread);
     (*found)->page = page;
   }
-  Keeper &keeper = **found;
-  keeper.awaited = true;
-  keeper.error = 0;
-  // Signals of the application are for its own threads.
+  OwnerThread &owner = **found;
+  owner.reserved = true;
+  owner.error = 0;
+  // The application's own threads must receive its signals.
   sigset_t every, before;
   sigfillset(&every);
   pthread_sigmask(SIG_SETMASK, &every, &before);
   Status status;
   try {
-    std::thread(keep, std::ref(all), std::ref(keeper)).detach();
-    while (keeper.thread == 0) all.changed.wait(lock);
-    if (keeper.error != 0)
-      status = fail_errno("this system cannot tell others when a process ends (set_robust_list)", keeper.error);
+    std::thread(run_owner, std::ref(all), std::ref(owner)).detach();
+    while (owner.thread == 0) all.changed.wait(lock);
+    if (owner.error != 0)
+      status = fail_errno("this system cannot tell others when a process ends (set_robust_list)", owner.error);
   } catch (const std::system_error &error) {
     status = fail(ncclSystemError, "cannot start the thread that shows that this process lives: %s", error.what());
   }
   pthread_sigmask(SIG_SETMASK, &before, nullptr);
   if (!status.ok()) {
-    keeper.awaited = false;
+    owner.reserved = false;
     all.changed.notify_all();
   }
-  *started = &keeper;
+  *started = &owner;
   return status;
 }
 
 }  // namespace
 
-Status hold(Life &life, bool *taken) {
-  Keepers *all = nullptr;
-  COLLC_RETURN_IF_FAILED(keepers(&all));
+Status acquire(LivenessMark &mark, bool *taken) {
+  OwnerThreads *all = nullptr;
+  COLLC_RETURN_IF_FAILED(owner_threads(&all));
   const std::lock_guard<std::mutex> alone(all->starting);
   std::unique_lock<std::mutex> lock(all->mutex);
-  *taken = life.holder.load(std::memory_order_acquire) != 0;
+  *taken = mark.owner_tid.load(std::memory_order_acquire) != 0;
   if (*taken) return {};
-  const auto has_room = [](const Keeper *one) { return !one->held.empty() && one->held.size() < kMostHeld; };
+  const auto has_room = [](const OwnerThread *one) { return !one->marks.empty() && one->marks.size() < kMaxMarks; };
   const auto found = std::find_if(all->all.begin(), all->all.end(), has_room);
-  Keeper *keeper = nullptr;
+  OwnerThread *owner = nullptr;
   if (found != all->all.end())
-    keeper = *found;
+    owner = *found;
   else
-    COLLC_RETURN_IF_FAILED(start(*all, lock, &keeper));
-  keeper->add(life);
-  keeper->awaited = false;
+    COLLC_RETURN_IF_FAILED(start(*all, lock, &owner));
+  owner->add(mark);
+  owner->reserved = false;
   return {};
 }
 
-void release(Life &life) {
-  Keepers *const all = current.load(std::memory_order_acquire);
+void release(LivenessMark &mark) {
+  OwnerThreads *const all = current.load(std::memory_order_acquire);
   if (all == nullptr) return;
   const std::lock_guard<std::mutex> lock(all->mutex);
-  for (Keeper *keeper : all->all) {
-    const auto found = std::find(keeper->held.begin(), keeper->held.end(), &life);
-    if (found == keeper->held.end()) continue;
-    keeper->remove(found);
+  for (OwnerThread *owner : all->all) {
+    const auto found = std::find(owner->marks.begin(), owner->marks.end(), &mark);
+    if (found == owner->marks.end()) continue;
+    owner->remove(found);
     all->changed.notify_all();
     return;
   }

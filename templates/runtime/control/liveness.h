@@ -1,10 +1,10 @@
-// Whether the process that holds something in shared memory still runs, as others see it.
+// Liveness marks in shared memory: they tell other processes whether the process that acquired a mark still runs.
 //
-// It is the kernel that says so: each process keeps a thread that does nothing but live, with what it holds on its list of
-// robust futexes (set_robust_list(2)). However that thread ends, which is with its process and not before, the kernel marks
-// every word on the list. To look is one load. No descriptor, no number of a process and no lock of a file takes part, so
-// closing descriptors, forks and containers change nothing: a forked child has no such thread, and what its parent holds
-// remains the parent's. A process that executes another program has ended, one that is stopped has not.
+// The kernel maintains them. Each process runs an idle thread whose list of robust futexes (set_robust_list(2)) contains the
+// marks that the process has acquired. The thread ends only with its process, and however that happens, the kernel then sets
+// a bit in every word on the list. Checking a mark takes one load. No descriptor, process id or file lock is involved, so
+// closed descriptors, forks and containers do not matter: a forked child has no such thread, and its parent's marks remain the
+// parent's. A process that executes another program counts as ended; a stopped one does not.
 #pragma once
 #include <linux/futex.h>
 
@@ -15,17 +15,19 @@
 
 namespace collc {
 
-// In shared memory, zero at first; part of the kernel's list while it is held.
-struct Life {
-  robust_list place;             // of the holder's thread; its address means something in the holder's process only
-  std::atomic<uint32_t> holder;  // 0: nobody; else the thread's number, and FUTEX_OWNER_DIED once that has ended
+// Lies in shared memory, initially zero. Part of the kernel's list while a process owns it.
+struct LivenessMark {
+  robust_list entry;             // in the owner thread's list; its address is meaningful in the owner's process only
+  std::atomic<uint32_t> owner_tid;  // 0: no owner; else its thread id, with FUTEX_OWNER_DIED once it has ended
 };
 
-// Holds it until release(), or until the process ends. False in `taken` if somebody has held it before.
-Status hold(Life &life, bool *taken);
-// Before its memory is unmapped. Nothing in a forked child.
-void release(Life &life);
-// True if its holder's process has ended without releasing it.
-inline bool has_ended(const Life &life) { return (life.holder.load(std::memory_order_acquire) & FUTEX_OWNER_DIED) != 0; }
+// Owns the mark until release() or the end of the process. Sets `taken` and changes nothing if it has an owner already.
+Status acquire(LivenessMark &mark, bool *taken);
+// Must be called before the memory is unmapped. Does nothing in a forked child.
+void release(LivenessMark &mark);
+// True if the owner's process has ended without releasing the mark.
+inline bool has_ended(const LivenessMark &mark) {
+  return (mark.owner_tid.load(std::memory_order_acquire) & FUTEX_OWNER_DIED) != 0;
+}
 
 }  // namespace collc

@@ -109,7 +109,7 @@ void Segment::hide() {
 
 Status Segment::attach(uint32_t rank) {
   bool taken = false;
-  COLLC_RETURN_IF_FAILED(hold(lines_[rank].life, &taken));
+  COLLC_RETURN_IF_FAILED(acquire(lines_[rank].liveness, &taken));
   if (taken) return fail(ncclInvalidUsage, "rank %u is taken by another process", rank);
   if (syscall(SYS_membarrier, MEMBARRIER_CMD_REGISTER_GLOBAL_EXPEDITED, 0) != 0)
     control_->unfenced.fetch_add(1, std::memory_order_seq_cst);
@@ -121,12 +121,12 @@ Status Segment::attach(uint32_t rank) {
 void Segment::leave(uint32_t rank) {
   if (process_ != getpid()) return;
   lines_[rank].state.store(static_cast<uint32_t>(RankState::kLeft), std::memory_order_seq_cst);
-  release(lines_[rank].life);
+  release(lines_[rank].liveness);
 }
 
 bool Segment::alive(uint32_t rank) const {
   const RankLine &line = lines_[rank];
-  return line.state.load(std::memory_order_acquire) != static_cast<uint32_t>(RankState::kAttached) || !has_ended(line.life);
+  return line.state.load(std::memory_order_acquire) != static_cast<uint32_t>(RankState::kAttached) || !has_ended(line.liveness);
 }
 
 Status Segment::compare(uint32_t rank, uint32_t peer) const {
@@ -155,7 +155,7 @@ void Segment::settle() {
 }
 
 Status Segment::abort_status(uint32_t rank) const {
-  // Whoever aborts writes its words right after its mark; only one that dies in between leaves none.
+  // An aborting rank writes its message right after its mark; only one that dies in between leaves none.
   for (int look = 0; control_->aborted.load(std::memory_order_acquire) != 2; ++look) {
     if (look == 1000) return fail(ncclRemoteError, "another rank failed");
     timespec rest{0, 1000000};

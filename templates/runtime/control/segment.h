@@ -1,8 +1,8 @@
 // The shared memory of one communicator: a control page, one page per rank, and the target's own part.
 //
 // It is a memfd, so nothing ever appears in /dev/shm and nothing outlives the last process. Every process maps it once,
-// whatever number of ranks it holds, and closes its descriptor once it needs to hand it to nobody: whatever a process does
-// with its descriptors later, nothing of a communicator depends on them. Who has died is told by liveness.h.
+// whatever number of ranks it holds, and closes its descriptor once no other process needs it: no communicator depends
+// on what a process does with its descriptors later. liveness.h detects ranks that have died.
 //
 // Of two ranks that each store a word and then look at the other's, one must see what the other stored: of one that shows a
 // chunk and one that falls asleep; of one that begins to read a buffer and one that breaks the communicator and may free it.
@@ -35,10 +35,10 @@ enum class RankState : uint32_t { kAbsent = 0, kAttached = 1, kLeft = 2 };
 // How far a rank has come with its calls; its log has the calls themselves.
 struct CallCounts {
   std::atomic<uint64_t> newest;    // that it has noted
-  std::atomic<uint64_t> finished;  // on the host: the last call of which this rank owes nobody anything
+  std::atomic<uint64_t> finished;  // on the host: the last call for which no peer needs this rank any more
 };
 
-// What a rank that sleeps waits for, for others to find out that all wait for each other.
+// What a sleeping rank waits for, so that others can detect that all wait for each other.
 struct Asleep {
   static constexpr uint32_t kMostRanks = 256;
   std::atomic<uint64_t> turn;  // grows with every change; even: the rest means nothing
@@ -48,15 +48,15 @@ struct Asleep {
   std::atomic<uint64_t> count, what;             // the call that it waits in, as in a CallRecord
 };
 
-// A small message to the other ranks of a communicator that exists. Two buffers in turn: who posts message n + 2 has seen
-// everyone's message n + 1, so everyone has read message n.
+// A small message to the other ranks of a communicator that exists. Two buffers in turn: a rank that posts message n + 2
+// has seen all ranks' message n + 1, so all ranks have read message n.
 struct Mail {
   static constexpr size_t kBytes = kMostMail;
   std::atomic<uint64_t> number;  // messages posted so far
   unsigned char data[2][kBytes];
 };
 
-// One rank's part of the control area. The first line is written by whoever wakes the rank, the others by the rank.
+// One rank's part of the control area. Ranks that wake this one write the first line; the rank itself writes the others.
 struct alignas(2 * kLine) RankLine {
   std::atomic<uint32_t> bell;      // counts wakes; a futex
   std::atomic<uint32_t> sleeping;  // 0: awake; else 1 + the rank whose bell wakes this one
@@ -65,7 +65,7 @@ struct alignas(2 * kLine) RankLine {
   alignas(kLine) std::atomic<uint32_t> reading;
   std::atomic<uint32_t> core;  // that it was last seen on
   alignas(kLine) CallCounts calls;
-  alignas(kLine) Life life;
+  alignas(kLine) LivenessMark liveness;
   alignas(kLine) Asleep asleep;
   alignas(kLine) Mail mail;
 };
@@ -79,7 +79,7 @@ struct ControlPage {
   std::atomic<uint32_t> unfenced;  // ranks whose process has no membarrier; does not change once all are attached
   // Set once, by the rank that fails first; the text is complete when `aborted` is 2.
   alignas(kLine) std::atomic<uint32_t> aborted;
-  std::atomic<uint32_t> sleepers;  // ranks whose `sleeping` is set, or soon; where 0, nobody needs a look at each rank
+  std::atomic<uint32_t> sleepers;  // ranks whose `sleeping` is set, or soon; if 0, no rank needs to be checked for sleeping
   int32_t abort_code;
   uint32_t abort_rank;
   char abort_text[400];
@@ -160,7 +160,7 @@ class Segment final : public Control {
     lines_[rank].sleeping.store(0, std::memory_order_seq_cst);
     control_->sleepers.fetch_sub(1, std::memory_order_seq_cst);
   }
-  // False if there is nobody to ring for. Call after what they may wait for was shown.
+  // False if no rank sleeps. Call after publishing what the sleepers may wait for.
   bool has_sleepers() const { return control_->sleepers.load(std::memory_order_seq_cst) != 0; }
   // Wakes `rank` if it sleeps. Also to be called after that.
   void ring(uint32_t rank) {

@@ -18,7 +18,7 @@ namespace collc::cuda {
 
 // Bytes of a chunk for protocols that the tables do not mention.
 constexpr uint32_t kLLChunk = 16 << 10, kLL128Chunk = 120 << 10;
-// Calls of at most so many bytes (NCCL's count times the element size) go over LL and LL128 where the tables leave it open.
+// Calls up to this size in bytes (NCCL's count times the element size) use LL and LL128 if the tables leave the choice open.
 // A hop of Simple takes some 5 us longer than one of LL and 4 us longer than one of LL128, whose bandwidths are 1/2 and
 // 15/16 of its own: at 200 GB/s and 4 hops LL pays up to 0.8 MB against LL128 and 4 MB against Simple. The limits
 // are lower, because few channels do not reach that speed over LL.

@@ -95,7 +95,7 @@ Status load_driver(const Driver **driver);
 // The same once load_driver has succeeded.
 const Driver &driver();
 
-// ok, or ncclUnhandledCudaError with the driver's words.
+// ok, or ncclUnhandledCudaError with the driver's message.
 Status check(Result result, const char *what);
 
 // Makes a context current until the end of the scope.

@@ -49,7 +49,7 @@ Status CudaRank::agree(Overrides *overrides, bool *has_ll128) {
   mine.uuid = device_->uuid;
   mine.has_ll128 = device_->has_ll128();
   mine.cut_off = kNobody;
-  // All hear of a wrong value, not only who has it.
+  // Every rank learns of an invalid value, not only the one that has it.
   const Status read = read_overrides(&mine.overrides);
   if (mine.overrides.channels == 0) mine.overrides.channels = context_.most_channels;
   if (!read.ok()) std::snprintf(mine.problem, sizeof mine.problem, "%s", read.text().c_str());

@@ -1,4 +1,4 @@
-// What the ranks of a communicator must agree on before anybody allocates.
+// Settings that the ranks of a communicator must agree on before any of them allocates.
 #include <cstring>
 
 #include "cuda/world.h"

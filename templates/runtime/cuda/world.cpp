@@ -26,7 +26,7 @@ const unsigned char *process_token() {
   return token;
 }
 
-// One word per rank in the shared segment: it touches no other rank's memory any more.
+// One word per rank in the shared segment: the rank no longer touches other ranks' memory.
 std::atomic<uint32_t> &closed(Segment &segment, uint32_t nccl_rank) {
   return *reinterpret_cast<std::atomic<uint32_t> *>(segment.memory() + nccl_rank * kLine);
 }
@@ -160,7 +160,7 @@ Status World::upload_plan(const Device *device, DevicePlanPlaces *places) {
 }
 
 bool World::others_are_done() const {
-  // Before the exchange nobody knows of our memory.
+  // Before the exchange no other rank knows our memory.
   if (peers_.empty() || segment_->aborted()) return true;
   for (uint32_t peer = 0; peer < plan_.nranks; ++peer) {
     const uint32_t rank = nccl_rank_[peer];

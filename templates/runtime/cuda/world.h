@@ -1,4 +1,4 @@
-// What the ranks of one communicator in one process share: the plan as the device reads it, and everybody's memory.
+// What the ranks of one communicator in one process share: the plan as the device reads it, and the memory of all ranks.
 #pragma once
 #include <map>
 #include <memory>
@@ -17,7 +17,7 @@ struct DevicePlanPlaces {
   Address programs = 0, shares = 0, rank_channels = 0, steps = 0, refs = 0;
 };
 
-// What a rank tells the others about its memory.
+// What a rank publishes about its memory.
 struct RankMemory {
   unsigned char process[16];  // random, the same for all ranks of a process
   Uuid uuid;
@@ -29,7 +29,7 @@ struct RankMemory {
 
 constexpr uint32_t kNobody = 0xffffffff;
 
-// What a rank tells the others before anybody allocates: where it is, and what its user asks for.
+// What a rank publishes before any rank allocates: where it is, and its user's settings.
 struct RankSettings {
   Uuid uuid;
   Overrides overrides;
@@ -48,7 +48,7 @@ Status decide_ll128(const std::vector<RankSettings> &settings, bool *runs);
 
 class World {
  public:
-  // The world of this process for a communicator; made by whoever asks first.
+  // The world of this process for a communicator; created by the first caller.
   static Status join(const RankContext &context, const Overrides &overrides, bool has_ll128, std::shared_ptr<World> *world);
   ~World();
   World(const World &) = delete;

@@ -13,7 +13,7 @@
 
 namespace collc {
 
-// What the backend learns of a rank at creation.
+// What the backend is told about a rank at creation.
 struct RankContext {
   const Tables *tables;
   Placement placement;
@@ -60,7 +60,7 @@ class Backend {
   virtual Status current_device(int *device) = 0;
   // Makes `device` current for this thread (ncclCommInitAll's list).
   virtual Status use_device(int device) = 0;
-  // By how many calls one rank may be ahead of another, at the most; a power of two. The log of each holds so many.
+  // At most this many calls one rank may be ahead of another, a power of two; also the capacity of each rank's call log.
   virtual uint32_t most_ahead() const = 0;
   // Bytes that a communicator needs in the shared segment beside the control area.
   virtual uint64_t shared_bytes(const Tables &tables, const Placement &placement) const = 0;

@@ -33,14 +33,14 @@ class HostBackend final : public Backend {
     device_ = device;
     return {};
   }
-  // FIFOs and queues hold back who is further ahead; only calls of no elements never wait.
+  // FIFOs and queues limit how far a rank can run ahead; only calls without elements never wait.
   uint32_t most_ahead() const override { return 64; }
   uint64_t shared_bytes(const Tables &tables, const Placement &placement) const override {
     return host_layout(tables, placement).end();
   }
   Status open(const RankContext &context, std::unique_ptr<RankBackend> *rank) override {
     auto made = std::make_unique<HostRank>(context);
-    COLLC_RETURN_IF_FAILED(made->meet(context));
+    COLLC_RETURN_IF_FAILED(made->connect(context));
     *rank = std::move(made);
     return {};
   }
@@ -118,7 +118,8 @@ class Service {
     return std::all_of(begin_, end_, [this](const Queue &queue) { return &queue.rank->segment() == &begin_->rank->segment(); });
   }
 
-  // True if something moved at the second look: whoever publishes after that rings. Who was not rung for stays asleep.
+  // True if something moved at the second look: a peer that publishes after that rings. Ranks that were not rung for stay
+  // asleep.
   bool sleep_until_rung() {
     Segment &memory = begin_->rank->segment();
     std::atomic<uint32_t> &bell = memory.line(begin_->rank->rank()).bell;
@@ -140,7 +141,7 @@ class Service {
     asleep_ = true;
   }
 
-  // Who waits for one rank of this thread waits for all that this thread waits for.
+  // A rank that waits for one rank of this thread also waits for all ranks that this thread waits for.
   void say_what_it_waits_for(uint32_t heard) {
     Segment &memory = begin_->rank->segment();
     std::vector<bool> ranks(memory.nranks());
@@ -161,7 +162,7 @@ class Service {
     asleep_ = false;
   }
 
-  // Communicators with different peers: nobody can ring for all of them, so look again soon.
+  // Communicators with different peers: no single bell serves them all, so poll again soon.
   static bool nap() {
     const timespec time{0, 200000};
     nanosleep(&time, nullptr);
@@ -198,7 +199,7 @@ void HostBackend::run_one(Submission &submission) {
     submission.status = rank->failure();
     return;
   }
-  // Begun here: on the way into a service others would already be waiting.
+  // Start here rather than in the service: peers may be waiting already, and the way there takes time.
   if (submission.call.work == Work::kNothing) return rank->note(submission.call);
   const bool collective = submission.call.work == Work::kProgram;
   if (collective)

@@ -1,4 +1,4 @@
-// What the verbs of a channel work on: the running call, the channel, and what the channels of a rank share.
+// The state that the verbs of a channel work on: the running call, the channel, and what the channels of a rank share.
 #pragma once
 #include <cstdint>
 #include <vector>
@@ -37,7 +37,7 @@ struct ChannelState {
   uint64_t busy_ns = 0;  // of this call
 };
 
-// What all channels of a rank share.
+// State shared by all channels of a rank.
 struct ChannelContext {
   Segment &segment;
   uint32_t rank;

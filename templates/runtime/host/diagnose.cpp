@@ -1,4 +1,4 @@
-// Why a rank waits: words for people, and the reasons to stop waiting.
+// Why a rank waits: error messages, and the reasons to stop waiting.
 #include <sched.h>
 
 #include "host/rank.h"

@@ -75,12 +75,12 @@ HostRank::HostRank(const RankContext &context)
   shared_.fifos = Fifos(tables, allocation, fifo_layout(tables, allocation), context_.segment->memory(), plan_rank_);
 }
 
-Status HostRank::meet(const RankContext &context) {
+Status HostRank::connect(const RankContext &context) {
   if (!shared_.fifos.empty() && context.nranks > kMostPeers)
     return fail(ncclInvalidUsage, "the host target runs plans of at most %u ranks", kMostPeers);
   Overrides overrides;
   const Status understood = read_overrides(&overrides);
-  COLLC_RETURN_IF_FAILED(shared_.neighbours.meet(context.exchange, context.rank, understood, overrides));
+  COLLC_RETURN_IF_FAILED(shared_.neighbours.probe(context.exchange, context.rank, understood, overrides));
   chunk_limit_ = overrides.chunk_bytes;
   channel_limit_ = overrides.channels != 0 ? overrides.channels : context.most_channels;
   forced_ = overrides.protocol >= 0;
@@ -190,7 +190,7 @@ void HostRank::begin_fifos() {
     const RankChannel &place = rank_channel(program, c);
     ChannelState &channel = channels_[c];
     channel = {};
-    channel.blocked_on = plan_rank_;  // by nobody yet
+    channel.blocked_on = plan_rank_;  // no peer yet
     channel.steps = context_.tables->steps + place.first_step;
     channel.nsteps = place.nsteps;
     channel.iterations = cut_->iterations[c];
@@ -217,8 +217,8 @@ bool HostRank::advance() {
   if (mode_ != Mode::kFifos) {
     moved = advance_single_copy();
   } else if (serves_first_ && remaining_ != 0) {
-    // What others wait for goes first, then a chunk of our own: who reduces all it can before it hands out its input lets
-    // the others wait for as long.
+    // What others wait for goes first, then a chunk of our own: a rank that reduces all it can before it sends its
+    // input keeps the others waiting for that long.
     moved = advance_channels(0);
     if (failure_.ok()) moved |= advance_channels(1);
   } else if (remaining_ != 0) {
@@ -232,7 +232,7 @@ bool HostRank::advance() {
   return moved || !differs.ok();
 }
 
-// Each channel as far as it goes with so many steps that receive.
+// Advances each channel as far as it goes, with at most this many receiving steps.
 bool HostRank::advance_channels(uint32_t receives) {
   bool moved = false;
   for (size_t c = 0; c < channels_.size(); ++c) {
@@ -274,7 +274,7 @@ void HostRank::fail_all(const Status &status) {
   mode_ = Mode::kFifos;
   for (ChannelState &channel : channels_) channel.done = true;
   transfers_.fail(failure_);
-  // Our buffers are the caller's again: nobody of this process may read them any more, and nobody write there.
+  // The buffers belong to the caller again: no peer in this process may still read them, and no peer may write to them.
   const int64_t start = now_us();
   for (uint32_t peer = 0; peer < context_.nranks; ++peer) {
     if (shared_.neighbours.reach_of(peer) == Reach::kShared)
@@ -298,7 +298,7 @@ void HostRank::wait_for_writer(uint32_t peer, int64_t start_us) {
     }
     if (!detach_buffer(shared_.running.call->output, output_bytes()))
       failure_ = fail(failure_.code(), "%s; rank %u may still write into the output", failure_.text().c_str(), peer);
-    single_copy_.withdraw();  // no peer has it any more
+    single_copy_.withdraw();  // no peer has it mapped any longer
     return;
   }
 }

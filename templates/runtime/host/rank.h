@@ -19,7 +19,7 @@ class HostRank final : public RankBackend {
  public:
   explicit HostRank(const RankContext &context);
   // Finds out how the ranks reach each other's memory; collective, while the communicator is made.
-  Status meet(const RankContext &context);
+  Status connect(const RankContext &context);
 
   // Says what this rank calls; first of all for a call without a program.
   void note(const Call &call) {
@@ -37,7 +37,7 @@ class HostRank final : public RankBackend {
   bool done() const { return remaining_ == 0 && mode_ == Mode::kFifos; }
   bool idle() const { return done() && transfers_.idle(); }
   std::vector<ChannelTimes> times() const override { return times_; }
-  // What broke the communicator; then nothing runs any more.
+  // The error that broke the communicator; after it nothing runs.
   const Status &failure() const { return failure_; }
   // Looks for reasons never to be served: an abort, a dead peer, a peer that calls something else, the time limit.
   void diagnose(int64_t waited_us);
@@ -66,7 +66,7 @@ class HostRank final : public RankBackend {
     bool reduces_what_it_sends = false;
     OneHop hop;
     std::vector<OwnStep> own_steps;  // of a program of one hop
-    size_t nbefore = 0;              // so many of them before this rank says that it has finished; others need no peer
+    size_t nbefore = 0;              // this many run before the rank reports that it has finished; the others need no peer
   };
 
   // How the current call runs.

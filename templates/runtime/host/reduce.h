@@ -11,7 +11,7 @@ struct Finish {
   static constexpr uint32_t kNone = ~0u;
   uint32_t divisor = 1;         // divide the result by it (avg, where the sum is complete); 1: nothing
   uint32_t scaled = kNone;      // multiply this source by `scale` first (PreMulSum: the rank's own input)
-  uint32_t streamed = 0;        // store so many of the first dests past the caches: all alike within a cache line
+  uint32_t streamed = 0;        // store this many of the first dests past the caches: all aligned alike within a cache line
   unsigned char scale[8] = {};  // one element of the type
 };
 

@@ -77,7 +77,7 @@ void HostRank::offer(bool apart) {
   prefetch_output();
 }
 
-// Takes the lines of small results back from those who have read them, while we wait for the offers.
+// Takes the lines of small results back from the cores that have read them, while we wait for the offers.
 void HostRank::prefetch_output() const {
   uint64_t left = kMostPrefetched;
   for (size_t i = 0; i < cut_->nbefore; ++i) {
@@ -135,7 +135,7 @@ void HostRank::run_single_copy() {
   std::atomic<uint32_t> &reading = segment.line(context_.rank).reading;
   segment.show(reading, 1u);
   run_own_steps(0, cut_->nbefore);
-  // Who was stopped in the middle must not say that it has finished. The look at `aborted` comes after all that was read.
+  // A rank that was interrupted must not report that it has finished. The look at `aborted` comes after all that was read.
   segment.show(reading, 0u);
   if (segment.aborted()) return fail_all(segment.abort_status(context_.rank));
   mode_ = Mode::kFinishing;

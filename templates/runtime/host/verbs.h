@@ -3,9 +3,9 @@
 //
 // A chunk travels in a slot, or, where its readers reach the writer's memory and it is large, the slot holds only its
 // address: that of the writer's input, or of its output once the chunk stands there. The writer's call then ends after its
-// readers have read. What is read so cannot change before: an input chunk is only overwritten (in place) by a result that
-// its reader has reduced from it (where a rank does that itself, `keeps_input` is false), and an output chunk is written
-// once.
+// readers have read. Data read this way cannot change before that: an input chunk is only overwritten (in place) by a
+// result that its reader has reduced from it (where a rank does that itself, `keeps_input` is false), and an output chunk is
+// written once.
 #pragma once
 #include <algorithm>
 #include <cstring>
@@ -236,8 +236,8 @@ class HostVerbs {
     return context_.failure.ok() ? block(plan_rank, chunk) : Progress::kAborted;
   }
 
-  // Before another rank's memory is read. Whoever breaks the communicator may free its buffers: it sets `aborted` first,
-  // then waits until nobody of its process reads.
+  // Before another rank's memory is read. A rank that breaks the communicator may free its buffers: it sets `aborted` first,
+  // then waits until no rank of its process reads.
   Progress begin_reading() {
     if (context_.failed_to_read) return broken();
     if (!reads_memory_) return Progress::kDone;

@@ -1,5 +1,5 @@
 // How a thread waits for other ranks: spin while that is likely to be short and cores are free, then hand the core over,
-// then sleep until a bell rings. Who waits for a rank on its own core hands it over at once.
+// then sleep until a bell rings. A thread that waits for a rank on its own core yields at once.
 #pragma once
 #include <sched.h>
 

@@ -46,7 +46,7 @@ struct Call {
 // Which plan serves a communicator, and who plays which part: NCCL rank <-> rank of the plan.
 struct Placement {
   const Allocation *allocation = nullptr;  // null for one rank
-  const GpuSet *set = nullptr;             // the GPUs that the ranks stand for; null where nobody said which
+  const GpuSet *set = nullptr;             // the GPUs that the ranks stand for; null if not declared
   std::vector<uint32_t> plan_rank;         // by NCCL rank
   std::vector<uint32_t> nccl_rank;         // by rank of the plan
 };

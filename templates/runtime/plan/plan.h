@@ -17,11 +17,11 @@ Status check_tables();
 // A number that two builds share only if they are the same build.
 uint64_t build_fingerprint();
 
-// COLLC_GPUS as indices of the topology's GPUs, in the order of the ranks; empty if nobody said which. COLLC_NUMBERING, which
+// COLLC_GPUS as indices of the topology's GPUs, in the order of the ranks; empty if undeclared. COLLC_NUMBERING, which
 // `collc run --topology` sets, lists for each GPU of the live machine the one of the topology that it stands for.
 Status declared_gpus(uint32_t nranks, std::vector<uint32_t> *gpus);
 
-// The allocation for `nranks` ranks that stand for `gpus` (indices of the topology; empty: nobody said which).
+// The allocation for `nranks` ranks that stand for `gpus` (indices of the topology; empty: undeclared).
 Status place(uint32_t nranks, const std::vector<uint32_t> &gpus, Placement *placement);
 
 // Fails if COLLC_GPUS (`gpus`, as declared_gpus reads it) names fewer GPUs than there are ranks. A longer list is one for

@@ -35,7 +35,7 @@ std::string plan_vertex(const Placement &placement, uint32_t vertex) {
 }
 
 // Such as "gpu0 -nvswitch- nvs0 -nvswitch- gpu1".
-std::string way(const Placement &placement, const Route &route) {
+std::string path(const Placement &placement, const Route &route) {
   const Tables &all = tables();
   std::string text;
   for (uint32_t i = 0; i < route.nlinks; ++i) {
@@ -86,7 +86,7 @@ void log_routes(const Placement &placement, uint32_t rank) {
         const uint32_t reader = placement.nccl_rank[all.fifo_readers[i]];
         readers.insert(reader);
         log(LogLevel::kTrace, "FIFO %u from rank %u to rank %u: %s", f, rank, reader,
-            way(placement, all.fifo_routes[i]).c_str());
+            path(placement, all.fifo_routes[i]).c_str());
       }
     }
     if (count != 0)

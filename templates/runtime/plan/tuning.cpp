@@ -260,12 +260,12 @@ Status read_tuning(const char *path, Tuning *tuning) {
   return status;
 }
 
-Tuning find_tuning(bool speaks) {
+Tuning find_tuning(bool reports) {
   Tuning tuning;
   const char *path = read_path("COLLC_TUNING");
   if (path == nullptr) return tuning;
   const Status status = read_tuning(path, &tuning);
-  if (status.ok() || !speaks) return tuning;
+  if (status.ok() || !reports) return tuning;
   static std::mutex mutex;
   static auto *const said = new std::set<std::string>;  // outlives every thread
   const std::lock_guard<std::mutex> lock(mutex);

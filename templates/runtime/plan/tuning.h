@@ -8,7 +8,7 @@
 //   table 0 broadcast 3              of allocation 0, for broadcasts from (plan) rank 3; "-" without a root
 //   0 17                             from 0 bytes (count * element size) on: program 17 of the allocation
 //   65536 12
-//   end 2                            so many rows in all
+//   end 2                            number of rows in all
 //
 // '#' begins a comment. Collectives and roots without a table keep the embedded one.
 #pragma once
@@ -33,7 +33,7 @@ struct TuningTable {
   std::vector<TuningRow> rows;
 };
 
-// What a file says; without tables: nothing, the embedded table decides everything.
+// The contents of a file; without tables, the embedded table decides everything.
 struct Tuning {
   std::vector<TuningTable> tables;
   // The same on all ranks that choose alike; 0 without tables.
@@ -46,9 +46,9 @@ const char *tuned_machine();
 // Reads a file for this library on this machine; fails, in one sentence, if a word of it is not as above.
 Status read_tuning(const char *path, Tuning *tuning);
 
-// What COLLC_TUNING names. A file that read_tuning refuses counts as none; `speaks` (rank 0) says so on stderr, once per
+// What COLLC_TUNING names. A file that read_tuning refuses counts as none; `reports` (rank 0) prints that to stderr, once per
 // process and reason.
-Tuning find_tuning(bool speaks);
+Tuning find_tuning(bool reports);
 
 // The choices of one communicator, for lookup by every call.
 class Choices {

@@ -44,7 +44,7 @@ struct Owned {
   BufferHandle handle;
   int process;            // a forked child has its parent's buffers, but does not free them for others
   ino_t file;             // behind the descriptor, which the process may have closed, and opened for something else
-  bool detached = false;  // parts of it are nobody else's any more
+  bool detached = false;  // parts of it are no longer shared with peers
 };
 
 // The buffers of this process, by address.
@@ -130,7 +130,7 @@ void *allocate_buffer(size_t bytes) {
   BufferHandle handle;
   const bool shared = make_buffer(bytes, &handle);
   if (!shared) {
-    handle = {};  // nobody else's
+    handle = {};  // no longer shared
     handle.bytes = whole_pages(bytes);
     handle.base = reinterpret_cast<uint64_t>(std::aligned_alloc(kPage, handle.bytes));
     if (handle.base == 0) return nullptr;

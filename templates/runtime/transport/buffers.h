@@ -2,7 +2,7 @@
 // where the data stands to where they belong.
 //
 // A buffer is a memfd of its own. Behind its last page lies one more, with a random number that is the buffer's and a flag
-// that its owner sets when it frees the buffer. Whoever is told number, descriptor and size opens the file below
+// that its owner sets when it frees the buffer. A process that receives number, descriptor and size opens the file below
 // /proc/<process>/fd, maps it once, and compares the numbers: a descriptor that has become another file is never read. A
 // mapping keeps the memory, so freeing a buffer cannot hurt its readers; they unmap it once they see the flag.
 #pragma once
@@ -35,8 +35,8 @@ Status release_buffer(void *memory);
 // True if this process has such buffers.
 extern std::atomic<uint32_t> live_buffers;
 inline bool has_buffers() { return live_buffers.load(std::memory_order_relaxed) != 0; }
-// Puts other memory with the same contents under these bytes of a buffer, so that whoever has mapped it cannot write there
-// any more; the buffer is not offered again. False if there is no memory for that.
+// Puts other memory with the same contents under these bytes of a buffer, so that processes which have mapped it can no
+// longer write there; the buffer is not offered again. False if there is no memory for that.
 bool detach_buffer(const void *address, uint64_t bytes);
 
 // Looks buffers of this process up, and remembers the last answers: for one caller, who asks about the same ones again.
@@ -60,7 +60,7 @@ class MappedBuffers {
 
   // Where `address` of the process `process` lies here, mapping the buffer if that is new; null if it cannot be had.
   char *translate(int process, const BufferHandle &handle, uint64_t address, uint64_t bytes);
-  // Looks at so many of the buffers, in turn, and unmaps those whose owners have freed them.
+  // Checks this many of the buffers, in turn, and unmaps those that their owners have freed.
   void tidy(size_t looks);
 
  private:

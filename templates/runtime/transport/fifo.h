@@ -103,7 +103,7 @@ class Fifos {
   uint32_t slot_bytes() const { return slot_bytes_; }
   // Where chunk `number` of a FIFO goes. A division costs as much as a line of another core.
   uint64_t slot_of(uint64_t number) const { return slot_mask_ != 0 ? number & slot_mask_ : number % slots_; }
-  // Up to so many bytes a chunk travels in its slot's line; the same at both ends.
+  // Chunks up to this size travel in their slot's line; the same at both ends.
   uint32_t line_bytes() const { return line_bytes_; }
   void leave_lines_out() { line_bytes_ = 0; }
 

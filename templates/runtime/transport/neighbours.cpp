@@ -14,8 +14,8 @@
 namespace collc {
 namespace {
 
-// What a rank tells the others, to be found in its memory.
-struct Card {
+// What a rank publishes so that the others can try to read its memory.
+struct PeerInfo {
   int32_t process;
   uint16_t allowed;
   uint16_t understood;  // its variables
@@ -25,7 +25,7 @@ struct Card {
   BufferHandle probe;  // a buffer to try with
 };
 
-// How a rank gets at the memory of another one, which it tells that.
+// How a rank reaches the memory of a peer; sent back to that peer.
 struct Answer {
   Reach reach;
   bool maps;  // buffers of ncclMemAlloc
@@ -61,7 +61,7 @@ bool copy_out(int process, uint64_t from, void *to, uint64_t bytes) {
   return true;
 }
 
-Reach try_reach(const Card &mine, const Card &theirs) {
+Reach try_reach(const PeerInfo &mine, const PeerInfo &theirs) {
   if (!mine.allowed || !theirs.allowed) return Reach::kSlots;
   if (mine.token == theirs.token) return Reach::kShared;
   uint64_t found = 0;
@@ -70,37 +70,37 @@ Reach try_reach(const Card &mine, const Card &theirs) {
 }
 
 // True if this process can map buffers of another.
-bool try_map(const Card &mine, const Card &theirs) {
+bool try_map(const PeerInfo &mine, const PeerInfo &theirs) {
   if (!mine.allowed || !theirs.allowed || mine.token == theirs.token) return false;
   return MappedBuffers().translate(theirs.process, theirs.probe, theirs.probe.base, sizeof(uint64_t)) != nullptr;
 }
 
 }  // namespace
 
-Status Neighbours::meet(const Exchange &round, uint32_t rank, Status understood, const Overrides &overrides) {
+Status Neighbours::probe(const Exchange &round, uint32_t rank, Status understood, const Overrides &overrides) {
   double allowed = 1;
   if (understood.ok()) understood = read_number("COLLC_DIRECT", 0, 1, 1, &allowed);
   const bool may = understood.ok() && allowed != 0;
-  // Kept until all have tried to map it.
+  // Stays allocated until all ranks have tried to map it.
   const std::unique_ptr<void, void (*)(void *)> probe(allocate_buffer(sizeof(uint64_t)),
                                                       [](void *memory) { static_cast<void>(release_buffer(memory)); });
-  const Card mine{getpid(),
-                  may,
-                  understood.ok(),
-                  overrides,
-                  reinterpret_cast<uint64_t>(&token()),
-                  token(),
-                  BufferLookup().find(probe.get(), sizeof(uint64_t))};
-  std::vector<Card> cards;
-  COLLC_RETURN_IF_FAILED(exchange(round, mine, &cards));
-  const auto nranks = static_cast<uint32_t>(cards.size());
+  const PeerInfo mine{getpid(),
+                      may,
+                      understood.ok(),
+                      overrides,
+                      reinterpret_cast<uint64_t>(&token()),
+                      token(),
+                      BufferLookup().find(probe.get(), sizeof(uint64_t))};
+  std::vector<PeerInfo> infos;
+  COLLC_RETURN_IF_FAILED(exchange(round, mine, &infos));
+  const auto nranks = static_cast<uint32_t>(infos.size());
   std::vector<Answer> found(nranks), answers;
   Status agreed = understood;
   bool all_understood = true;
   for (uint32_t peer = 0; peer < nranks; ++peer) {
-    const Card &theirs = cards[peer];
-    all_understood &= theirs.understood != 0;  // a rank that has not says at the next exchange what is wrong
-    if (agreed.ok() && all_understood) agreed = compare_overrides(cards[0].overrides, theirs.overrides, peer);
+    const PeerInfo &theirs = infos[peer];
+    all_understood &= theirs.understood != 0;  // a rank with invalid variables reports its error at the next exchange
+    if (agreed.ok() && all_understood) agreed = compare_overrides(infos[0].overrides, theirs.overrides, peer);
     processes_.push_back(theirs.process);
     reach_into_.push_back(try_reach(mine, theirs));
     found[peer] = {reach_into_[peer], try_map(mine, theirs)};
@@ -118,7 +118,7 @@ Status Neighbours::meet(const Exchange &round, uint32_t rank, Status understood,
     reach_of_.push_back(answer.reach);
     maps_of_.push_back(answer.maps);
   }
-  return agreed;  // said after the others have been served
+  return agreed;  // reported only now, after the exchanges that the others wait for
 }
 
 Status Neighbours::read(uint32_t peer, uint64_t from, void *to, uint64_t bytes) const {

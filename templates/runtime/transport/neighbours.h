@@ -15,12 +15,12 @@ enum class Reach : uint8_t {
   kShared,  // both are in one process: addresses mean the same
 };
 
-// What the ranks of a communicator know of each other's memory, found out once by trying.
+// How the ranks of a communicator can access each other's memory, probed once at creation.
 class Neighbours {
  public:
   // Collective among the ranks, which must have the same overrides and have `understood` theirs. COLLC_DIRECT=0 leaves
   // only slots.
-  Status meet(const Exchange &round, uint32_t rank, Status understood, const Overrides &overrides);
+  Status probe(const Exchange &round, uint32_t rank, Status understood, const Overrides &overrides);
 
   // How `reader` reads this rank's memory.
   Reach reach_of(uint32_t reader) const { return reach_of_[reader]; }

@@ -8,7 +8,7 @@
 namespace collc {
 namespace {
 
-// Freed buffers of others are looked for in every so many calls, and whenever one is mapped.
+// Look for freed buffers of peers once in this many calls, and whenever one is mapped.
 constexpr uint64_t kTidy = 8;
 
 // Own buffers that are remembered as mapped by all; then they are shown anew.
@@ -68,7 +68,7 @@ OneHop one_hop(const Tables &tables, const Placement &placement, const Program &
 
 SingleCopy::SingleCopy(Segment &segment, Offers &offers, uint32_t rank, const Neighbours &neighbours)
     : segment_(segment),
-      speakers_(offers.speakers),
+      announcers_(offers.announcers),
       offers_(offers.of),
       rank_(rank),
       neighbours_(neighbours),
@@ -80,43 +80,44 @@ bool SingleCopy::begin(const Call &call, const OneHop &program, bool allowed, ui
   number_ = call.number;
   signature_ = call.signature & ~kFlags;
   next_ = 0;
-  has_new_ = said_mapped_ = failed_ = offers_output_ = false;
+  has_new_ = reported_mapped_ = failed_ = offers_output_ = false;
   Offer &mine = offers_[rank_];
   if (program.sends) mine.number.store(0, std::memory_order_relaxed);
   const bool offers = program.sends && allowed && offer_one(mine.input, 0, call.input, input_bytes) &&
                       (!program.completes || offer_one(mine.output, 1, call.output, output_bytes));
-  const bool listens = speak_up(offers);
-  if (!program.sends) return listens;
-  offered_ = offers && listens && (all_listen_ || (all_listen_ = all(&Offer::listens)));
-  if (!speaks_) return false;
+  const bool reads = update_announcing(offers);
+  if (!program.sends) return reads;
+  offered_ = offers && reads && (all_read_ || (all_read_ = all(&Offer::reads_from)));
+  if (!announces_) return false;
   offers_output_ = offered_ && program.completes;
   const uint64_t flags = offered_ ? kOffered | (has_new_ ? kNew : 0) : 0;
-  // Whoever sees this signature sees that the old number is gone.
+  // A reader that sees this signature also sees that the old number is gone.
   mine.signature.store(signature_ | flags, std::memory_order_release);
   segment_.show(mine.number, number_);
   ring_all();
   return offered_;
 }
 
-// Speaks from the next call on once this rank or another one offers, and listens once all speak. True if it listens now.
-bool SingleCopy::speak_up(bool offers) {
-  if (neighbours_.share_all()) return speaks_ = all_listen_ = true;
-  if (listens_ != 0) return true;
+// Announces from the next call on once this or another rank offers, and reads announcements once all ranks announce. True if
+// this rank reads announcements now.
+bool SingleCopy::update_announcing(bool offers) {
+  if (neighbours_.share_all()) return announces_ = all_read_ = true;
+  if (reads_from_ != 0) return true;
   Offer &mine = offers_[rank_];
-  const uint64_t said = mine.speaks.load(std::memory_order_relaxed);
-  speaks_ = said != 0;
-  if (!speaks_ && (offers || speakers_.load(std::memory_order_relaxed) != 0)) {
-    mine.speaks.store(number_ + 1, std::memory_order_release);
-    speakers_.fetch_add(1, std::memory_order_relaxed);
+  const uint64_t said = mine.announces_from.load(std::memory_order_relaxed);
+  announces_ = said != 0;
+  if (!announces_ && (offers || announcers_.load(std::memory_order_relaxed) != 0)) {
+    mine.announces_from.store(number_ + 1, std::memory_order_release);
+    announcers_.fetch_add(1, std::memory_order_relaxed);
   }
-  if (speaks_ && all(&Offer::speaks)) {
-    listens_ = number_ + 1;
-    mine.listens.store(listens_, std::memory_order_release);
+  if (announces_ && all(&Offer::announces_from)) {
+    reads_from_ = number_ + 1;
+    mine.reads_from.store(reads_from_, std::memory_order_release);
   }
   return false;
 }
 
-// True if all ranks have begun to do something by now.
+// True if all ranks have reached the state whose first call is stored in `since`.
 bool SingleCopy::all(std::atomic<uint64_t> Offer::*since) const {
   for (uint32_t peer = 0; peer < segment_.nranks(); ++peer) {
     const uint64_t first = (offers_[peer].*since).load(std::memory_order_acquire);
@@ -125,7 +126,7 @@ bool SingleCopy::all(std::atomic<uint64_t> Offer::*since) const {
   return true;
 }
 
-// Says where a buffer is; false if others cannot map it.
+// Publishes where a buffer is; false if other ranks cannot map it.
 bool SingleCopy::offer_one(Offer::Place &place, int which, const void *at, uint64_t bytes) {
   place = {reinterpret_cast<uint64_t>(at), 0};
   if (neighbours_.share_all()) return true;
@@ -143,13 +144,13 @@ bool SingleCopy::offer_one(Offer::Place &place, int which, const void *at, uint6
 }
 
 SingleCopy::Agreement SingleCopy::agree() {
-  if (!said_mapped_) {
+  if (!reported_mapped_) {
     const Agreement offers = collect_offers();
     if (offers != Agreement::kDirect || !has_new_) return offers;
     const uint64_t failed = map_offered() ? 0 : 1;
     segment_.show(offers_[rank_].mapped, 2 * number_ + failed);
     ring_all();
-    said_mapped_ = true;
+    reported_mapped_ = true;
     next_ = 0;
   }
   return collect_mappings();
@@ -165,7 +166,7 @@ SingleCopy::Agreement SingleCopy::collect_offers() {
     blocked_on_ = peer;
     if (number < number_) return Agreement::kOpen;
     const uint64_t signature = theirs.signature.load(std::memory_order_acquire);
-    // Who has gone on knows of one that does not offer: with all offers it would wait for us.
+    // A peer that has moved on has seen a rank without an offer: with all offers present it would wait for us.
     if (theirs.number.load(std::memory_order_relaxed) != number_) return Agreement::kFifos;
     if (((signature ^ signature_) & ~kFlags) != 0) return Agreement::kDiffers;
     if ((signature & kOffered) == 0) return Agreement::kFifos;
@@ -174,13 +175,14 @@ SingleCopy::Agreement SingleCopy::collect_offers() {
   return Agreement::kDirect;
 }
 
-// After all have said whether they could map what is new. Nobody goes on before: others read its offer.
+// Waits until all ranks have reported whether they could map the new buffers. No rank may move on before that: others still
+// read its offer.
 SingleCopy::Agreement SingleCopy::collect_mappings() {
   for (; next_ < segment_.nranks(); ++next_) {
     const uint64_t said = offers_[next_].mapped.load(std::memory_order_seq_cst);
     blocked_on_ = next_;
     if (said < 2 * number_) return Agreement::kOpen;
-    failed_ |= said != 2 * number_;  // or has gone on: with all buffers mapped it would wait for us
+    failed_ |= said != 2 * number_;  // or it has moved on: with all buffers mapped it would wait for us
   }
   if (failed_) return Agreement::kFifos;
   if (program_->sends && !neighbours_.share_all()) {

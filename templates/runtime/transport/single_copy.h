@@ -1,18 +1,18 @@
 // Calls on buffers that all ranks see: one copy and no FIFO.
 //
-// A program of one hop, in which everything that is received is the input of its sender or the result of a reduction that
-// goes to all, needs no more of the other ranks than where their buffers are, when inputs stand and when they have been
-// used. So every rank offers its buffers when it begins the call. If all that send offer theirs, each rank reads the inputs
-// where they stand, stores its result where it belongs, in an all_reduce in every rank's output, says that it needs no
-// buffer of others any more, and waits until all have. If one of them does not (its buffers are private to its process, or
-// overlap), the call goes through FIFOs. That follows from the offers alone, so all ranks come to the same end without a word more.
+// In a program of one hop, everything that a rank receives is an input of its sender or the result of a reduction that goes to
+// all ranks. Such a program needs to know only where the peers' buffers are, when inputs are ready and when they have been
+// used. So every rank offers its buffers when it begins the call. If all senders offer theirs, each rank reads the inputs in
+// place, stores its result in its destination (for all_reduce, in every rank's output), publishes that it is done with the
+// buffers of others, and waits until all ranks are. If a sender does not offer (its buffers are private to its process, or
+// overlap), the call goes through FIFOs. Both follow from the offers alone, so all ranks decide alike without further messages.
 //
-// Ranks whose buffers are all private lose no time with that: offers begin once a rank has something to offer. It says from
-// which call on it will speak, the others follow, and each says from which call on it listens to all. Only what all listen
-// to can be an offer.
+// Ranks whose buffers are all private lose no time with that: offers begin once a rank has something to offer. That rank
+// publishes from which call on it announces its offers, the others follow, and each then publishes from which call on it
+// reads the announcements of all. An offer counts only once all ranks read announcements.
 //
-// Who maps a buffer may fail (no descriptor or address space left). The first call with a buffer therefore has one more
-// round, in which every rank says whether it has mapped what is new; if one has not, the call goes through FIFOs.
+// Mapping a peer's buffer can fail (no descriptor or address space left). The first call with a buffer therefore has an extra
+// round, in which every rank reports whether it has mapped the new buffers; if one has not, the call goes through FIFOs.
 #pragma once
 #include <unordered_set>
 #include <vector>
@@ -24,7 +24,7 @@
 
 namespace collc {
 
-// What a program of one hop needs to know of others.
+// What a rank needs to know about the other ranks' part in a program of one hop.
 struct OneHop {
   bool is = false;
   bool completes = false;  // results are stored in everyone's output; then all ranks send
@@ -37,7 +37,7 @@ inline bool takes_result(const OneHop &program, const Step &step) {
 }
 OneHop one_hop(const Tables &tables, const Placement &placement, const Program &program, uint32_t rank);
 
-// What one rank tells all others of its calls. Written by the rank.
+// What one rank publishes about its calls. Only that rank writes it.
 struct alignas(kLine) Offer {
   struct Place {
     uint64_t address;  // in the rank's process
@@ -46,16 +46,16 @@ struct alignas(kLine) Offer {
   std::atomic<uint64_t> number;  // of the call that runs; 0 while the rest is written
   std::atomic<uint64_t> signature;  // of the call; its last bits are flags
   Place input, output;
-  alignas(kLine) BufferHandle buffers[2];  // for those who have not mapped them: input, output
+  alignas(kLine) BufferHandle buffers[2];  // for peers that have not mapped them: input, output
   alignas(kLine) std::atomic<uint64_t> mapped;  // 2 * the last call in which it was asked to map; + 1 if it could not
-  std::atomic<uint64_t> finished;  // the last call for which it needs nobody's buffers any more
-  alignas(kLine) std::atomic<uint64_t> speaks;  // the first call from which on it says whether it offers; 0: none yet
-  std::atomic<uint64_t> listens;  // the first call from which on it looks at what senders say; 0: none yet
+  std::atomic<uint64_t> finished;  // the last call for which it is done with other ranks' buffers
+  alignas(kLine) std::atomic<uint64_t> announces_from;  // it announces offers from this call on; 0: not yet
+  std::atomic<uint64_t> reads_from;  // it reads announcements from this call on; 0: not yet
 };
 
 // The memory that the ranks of a communicator need for that.
 struct Offers {
-  std::atomic<uint32_t> speakers;
+  std::atomic<uint32_t> announcers;
   Offer of[1];  // by NCCL rank
   static constexpr uint64_t bytes(uint32_t nranks) { return kLine + nranks * sizeof(Offer); }
 };
@@ -65,16 +65,18 @@ class SingleCopy {
   SingleCopy(Segment &segment, Offers &offers, uint32_t rank, const Neighbours &neighbours);
 
   // True if no rank has had a buffer to offer so far, and this one has none either.
-  bool is_idle() const { return !neighbours_.share_all() && speakers_.load(std::memory_order_relaxed) == 0 && !has_buffers(); }
+  bool is_idle() const {
+    return !neighbours_.share_all() && announcers_.load(std::memory_order_relaxed) == 0 && !has_buffers();
+  }
   // Begins a call of a program of one hop, the same on all ranks. Offers what it sends and, if others store there, its
   // output, where that is `allowed`. False if the call goes through FIFOs, else agree() tells.
   bool begin(const Call &call, const OneHop &program, bool allowed, uint64_t input_bytes, uint64_t output_bytes);
-  // What the ranks have agreed on, as far as this one knows.
+  // What the ranks have agreed on so far.
   enum class Agreement : uint32_t { kOpen, kFifos, kDirect, kDiffers };
   Agreement agree();
-  // This rank needs nobody's buffers any more.
+  // This rank is done with the buffers of other ranks.
   void finish();
-  // True if nobody needs this rank's buffers any more.
+  // True if all other ranks are done with this rank's buffers.
   bool others_finished();
   // The rank that agree() or others_finished() waits for; with kDiffers the one that calls something else.
   uint32_t blocked_on() const { return blocked_on_; }
@@ -98,7 +100,7 @@ class SingleCopy {
     uint64_t base = 0;  // in its process
   };
 
-  bool speak_up(bool offers);
+  bool update_announcing(bool offers);
   bool all(std::atomic<uint64_t> Offer::*since) const;
   bool offer_one(Offer::Place &place, int which, const void *at, uint64_t bytes);
   Agreement collect_offers();
@@ -108,7 +110,7 @@ class SingleCopy {
   void ring_all();
 
   Segment &segment_;
-  std::atomic<uint32_t> &speakers_;
+  std::atomic<uint32_t> &announcers_;
   Offer *offers_;
   uint32_t rank_;
   const Neighbours &neighbours_;
@@ -117,16 +119,16 @@ class SingleCopy {
   uint64_t last_shown_[2] = {};
   MappedBuffers mapped_;
   std::vector<Found> found_;  // by peer: input, output
-  bool speaks_ = false;  // this rank says whether it offers
-  uint64_t listens_ = 0;  // from this call on it looks at what senders say; 0: not yet
-  bool all_listen_ = false;
+  bool announces_ = false;  // this rank announces its offers
+  uint64_t reads_from_ = 0;  // it reads announcements from this call on; 0: not yet
+  bool all_read_ = false;
 
   // The current call.
   const OneHop *program_ = nullptr;
   uint64_t number_ = 0, signature_ = 0;
   bool offered_ = false, offers_output_ = false;
   bool has_new_ = false;  // someone offers a buffer that others may not have mapped
-  bool said_mapped_ = false;  // this rank has said whether it could
+  bool reported_mapped_ = false;  // this rank has said whether it could
   bool failed_ = false;  // someone could not
   uint32_t next_ = 0;  // to look at: of the senders, or of all ranks
   uint32_t blocked_on_ = 0;

@@ -85,8 +85,8 @@ class Counters {
 
   COLLC_DEVICE uint64_t start_of_wait() const { return state_.timeout_ns == 0 ? 0 : clock_ns(); }
 
-  // Looks whether a wait has to end. One thread of a block may overwrite another's report; each is true, but who is only
-  // aborted leaves the report of whoever timed out first and stopped the whole rank by it.
+  // Looks whether a wait has to end. One thread of a block may overwrite another's report; each is true, but a thread
+  // that was only aborted keeps the report of the one that timed out first and thereby stopped the whole rank.
   COLLC_DEVICE bool given_up(uint64_t start, const Step &step, uint32_t end_number, uint64_t have, uint64_t need) {
     ReportState why = ReportState::kNone;
     if (host_load(state_.abort_flag) != 0)

@@ -227,8 +227,8 @@ COLLC_DEVICE void ll_store(Pack *to, const Duo &data, uint32_t flag) {
 #if !defined(COLLC_PRE_VOLTA)
 // LL128: lines of 128 bytes, each in the hands of kLineLanes neighbouring lanes; the upper half of the last one's pack is the
 // flag. All lanes of a warp call these verbs together. NVLink and the memory of a GPU keep a line that one instruction of
-// a warp stores in one piece: whoever sees its flag sees its data. PCIe does not. (Sources: NCCL allows its LL128 on NVLink
-// only, from sm_70 on; Hu et al., "Demystifying NCCL", arXiv 2507.04786, section III.)
+// a warp stores in one piece: a reader that sees its flag sees its data. PCIe does not. (Sources: NCCL allows its LL128 on
+// NVLink only, from sm_70 on; Hu et al., "Demystifying NCCL", arXiv 2507.04786, section III.)
 constexpr uint32_t kLineLanes = 8;
 
 // N x kWarp packs from `lines` on; true for all lanes if every line carries the flag. The lanes come together first, so that

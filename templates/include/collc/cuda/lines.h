@@ -1,4 +1,4 @@
-// What LL and LL128 share: chunks whose data carry flags, so that every thread (LL) or warp (LL128) waits for its own part.
+// Code shared by LL and LL128: chunks whose data carry flags, so that every thread (LL) or warp (LL128) waits for its own part.
 //
 // Counters say only which slots are free. The barriers around a step are off the path of the data: a thread that has seen its
 // part passes it on at once.
@@ -156,7 +156,7 @@ class Lines : public Counters {
   COLLC_DEVICE Pack *slot(uint32_t end) const { return reinterpret_cast<Pack *>(slots_[end]); }
 
   const RankCall &call_;
-  uint64_t *passed_;     // per end of the step: chunks that passed before this one; in shared memory
+  uint64_t *passed_;  // per end of the step: chunks that passed before this one; in shared memory
   bool failed_ = false;  // this thread's wait for data has ended without them
 };
 
