@@ -49,13 +49,15 @@ def _chosen(topology: Topology, gpus: Sequence[str] | None) -> list[str]:
     chosen = known if gpus is None else list(gpus)
     if not chosen:
         raise UsageError("no GPU is chosen", where=topology.name, hint="name at least one with --gpus")
-    for i, name in enumerate(chosen):
-        if name not in known:
+    there, before = frozenset(known), set[str]()
+    for name in chosen:
+        if name not in there:
             near = difflib.get_close_matches(name, known, n=1)
             hint = f"did you mean `{near[0]}`?" if near else f"it has {len(known)}, the first is `{known[0]}`"
             raise UsageError(f"no GPU is called `{name}`", where=topology.name, hint=hint)
-        if name in chosen[:i]:
+        if name in before:
             raise UsageError(f"GPU {name} is listed twice", where=topology.name, hint="each GPU is one rank")
+        before.add(name)
     return chosen
 
 
