@@ -92,6 +92,7 @@ class HostRank final : public RankBackend {
   void offer(bool apart);
   bool in_place() const;
   bool advance_single_copy();
+  bool fail_if_different();
   void run_single_copy();
   void prefetch_output() const;
   void run_own_steps(size_t begin, size_t end);

@@ -109,24 +109,29 @@ bool HostRank::advance_single_copy() {
       case SingleCopy::Agreement::kFifos:
         begin_fifos();
         return true;
-      case SingleCopy::Agreement::kDiffers: {
-        const Status differs =
-            find_difference(*context_.segment, context_.rank, single_copy_.blocked_on(), *shared_.running.call);
-        if (!differs.ok()) fail_all(differs);
-        return !differs.ok();
-      }
+      case SingleCopy::Agreement::kDiffers:
+        return fail_if_different();
       case SingleCopy::Agreement::kDirect:
         run_single_copy();
         break;
     }
     if (mode_ != Mode::kFinishing) return true;
   }
-  if (!single_copy_.others_finished()) return false;
+  const SingleCopy::Agreement ended = single_copy_.others_finished();
+  if (ended == SingleCopy::Agreement::kDiffers) return fail_if_different();
+  if (ended != SingleCopy::Agreement::kDirect) return false;
   mode_ = Mode::kFifos;
   finish_call();
   for (uint32_t c = 0; timed_ && c < shared_.running.call->program->nchannels; ++c)
     times_[c].waiting += now_ns() - begun_ns_ - channels_[c].busy_ns;
   return true;
+}
+
+// Fails the call if the rank that a single copy waits for has made another one.
+bool HostRank::fail_if_different() {
+  const Status differs = find_difference(*context_.segment, context_.rank, single_copy_.blocked_on(), *shared_.running.call);
+  if (!differs.ok()) fail_all(differs);
+  return !differs.ok();
 }
 
 void HostRank::run_single_copy() {

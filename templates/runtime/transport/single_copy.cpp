@@ -219,18 +219,22 @@ char *SingleCopy::locate(uint32_t peer, const Offer::Place &place, int which) {
 
 void SingleCopy::finish() {
   next_ = 0;
-  segment_.show(offers_[rank_].finished, number_);
+  segment_.show(offers_[rank_].finished, finished_word());
   ring_all();
 }
 
-bool SingleCopy::others_finished() {
-  if (!program_->sends && !has_new_) return true;
+SingleCopy::Agreement SingleCopy::others_finished() {
+  if (!program_->sends && !has_new_) return Agreement::kDirect;
+  const uint64_t mine = finished_word();
   for (; next_ < segment_.nranks(); ++next_) {
     blocked_on_ = next_;
-    if (offers_[next_].finished.load(std::memory_order_seq_cst) < number_) return false;
+    const uint64_t theirs = offers_[next_].finished.load(std::memory_order_seq_cst);
+    if (theirs >> kFinishedBits < number_) return Agreement::kOpen;
+    // Different roots show here. A rank that is further on has read from this one.
+    if (theirs >> kFinishedBits == number_ && theirs != mine) return Agreement::kDiffers;
   }
   offers_output_ = false;
-  return true;
+  return Agreement::kDirect;
 }
 
 void SingleCopy::ring_all() {

@@ -48,7 +48,7 @@ struct alignas(kLine) Offer {
   Place input, output;
   alignas(kLine) BufferHandle buffers[2];  // for peers that have not mapped them: input, output
   alignas(kLine) std::atomic<uint64_t> mapped;  // 2 * the last call in which it was asked to map; + 1 if it could not
-  std::atomic<uint64_t> finished;  // the last call for which it is done with other ranks' buffers
+  std::atomic<uint64_t> finished;  // the last call for which it is done with other ranks' buffers, as finished_word()
   alignas(kLine) std::atomic<uint64_t> announces_from;  // it announces offers from this call on; 0: not yet
   std::atomic<uint64_t> reads_from;  // it reads announcements from this call on; 0: not yet
 };
@@ -76,8 +76,8 @@ class SingleCopy {
   Agreement agree();
   // This rank is done with the buffers of other ranks.
   void finish();
-  // True if all other ranks are done with this rank's buffers.
-  bool others_finished();
+  // kDirect: all other ranks are done with this rank's buffers. kOpen: some are not. kDiffers: one has finished another call.
+  Agreement others_finished();
   // The rank that agree() or others_finished() waits for; with kDiffers the one that calls something else.
   uint32_t blocked_on() const { return blocked_on_; }
 
@@ -99,6 +99,13 @@ class SingleCopy {
     char *at = nullptr;
     uint64_t base = 0;  // in its process
   };
+
+  // The call that has finished, in one word: its number, and bits of its history, since only senders publish signatures.
+  uint64_t finished_word() const {
+    const uint64_t mixed = signature_ * 0x9e3779b97f4a7c15;
+    return number_ << kFinishedBits | mixed >> (64 - kFinishedBits);
+  }
+  static constexpr uint64_t kFinishedBits = 16;
 
   bool update_announcing(bool offers);
   bool all(std::atomic<uint64_t> Offer::*since) const;
