@@ -283,20 +283,20 @@ def test_allocations() -> None:
 @pytest.mark.parametrize(
     ("text", "word"),
     [
-        ("", "no GPU of the topology"),
-        ("0,,1", "no GPU of the topology"),
+        ("", "not a GPU of the topology"),
+        ("0,,1", "not a GPU of the topology"),
         ("8", "GPUs 0 to 7"),
         ("6-9", "GPUs 0 to 7"),
         ("3-1", "backwards"),
         ("0,0", "twice"),
         ("0-2,1", "twice"),
         ("gpu9", "did you mean"),
-        ("-1", "no GPU of the topology"),
+        ("-1", "not a GPU of the topology"),
         ("server9:0", "no server"),
         ("server0:8", "server0 has GPUs 0 to 7"),
-        ("server0:", "no GPU of the topology"),
+        ("server0:", "not a GPU of the topology"),
         ("server0:0,2", "of the whole topology or of a server"),
-        ("99999999999999999999", "no GPU of the topology"),
+        ("99999999999999999999", "not a GPU of the topology"),
     ],
 )
 def test_wrong_allocations_are_usage_errors(text: str, word: str) -> None:
