@@ -85,7 +85,7 @@ def command(
     One process per rank; a library for CUDA has all its ranks in one process, on the GPUs in turn.
     """
     if breakdown:
-        os.environ[VARIABLE] = "1"
+        click.get_current_context().with_resource(_variable(VARIABLE, "1"))
     place = find_place(os.environ) if launcher == "auto" else None
     path = find_library(library)
     with limited(path):
@@ -124,6 +124,19 @@ def command(
     wrong = sum(row.wrong or 0 for row in rows)
     if wrong:
         raise RunError(f"{wrong} elements are wrong", where=str(path))
+
+
+@contextmanager
+def _variable(name: str, value: str) -> Iterator[None]:
+    """Sets a variable of the environment, for the ranks that are started meanwhile; it is then again what it was."""
+    before = os.environ.get(name)
+    os.environ[name] = value
+    try:
+        yield
+    finally:
+        os.environ.pop(name)
+        if before is not None:
+            os.environ[name] = before
 
 
 @contextmanager

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import ctypes
 import json
+import os
 import subprocess
 import sys
 
 import pytest
+from support.cli import collc
 from support.libraries import library
 
 from collc.bench.breakdown import VARIABLE, ChannelShare, read_times, shares, show, since
@@ -40,6 +42,12 @@ def test_without_the_option_nothing_is_counted() -> None:
         check=True,
     )
     assert all("breakdown" not in row for row in json.loads(done.stdout)["rows"])
+
+
+def test_the_option_of_one_call_is_not_the_next_ones() -> None:
+    options = ["--collective", "all_reduce", "-b", "1K", "-e", "1K", "-n", "2", "--breakdown", "--json"]
+    assert collc("bench", str(library("odd")), *options).code == 0
+    assert VARIABLE not in os.environ
 
 
 def test_a_communicator_counts_from_its_creation(monkeypatch: pytest.MonkeyPatch) -> None:
