@@ -32,6 +32,7 @@ from collc.simulate.run import Simulator, Variant, own_channels, variants
 from collc.topology.canonical import fingerprint
 from collc.topology.graph import plan_graph
 from collc.topology.load import load_topology
+from collc.topology.model import PlanGraph
 from collc.topology.zoo import names
 
 SIZES = tuple(1 << at for at in (20, 22, 24, 26, 28, 30))
@@ -126,22 +127,20 @@ def machine_rows(name: str) -> list[Row]:
 def measured(kept: Path, only: Sequence[str]) -> tuple[list[Row], list[str]]:
     """The rows of all machines (or of `only`), and what is left out; machines that `kept` has are not run again."""
     rows = [Row(**json.loads(line)) for line in kept.read_text("utf-8").splitlines()] if kept.exists() else []
-    known = {row.machine for row in rows}
-    seen: dict[tuple[str, str], str] = {}
+    # A machine that was run stands for all of its graph and parameters, wherever it is in the list.
+    seen = {_key(plan_graph(load_topology(name))): name for name in dict.fromkeys(row.machine for row in rows)}
     same: list[str] = []
     for name in names():
         if only and name not in only:
             continue
         graph = plan_graph(load_topology(name))
-        key = (fingerprint(graph), machine_for(None, graph.gpu_model)[0].name)
-        if key in seen:
-            same.append(f"{name} is {seen[key]}")
+        if (like := seen.setdefault(_key(graph), name)) != name:
+            same.append(f"{name} is {like}")
             continue
-        seen[key] = name
         if graph.nranks > MOST_RANKS:
             same.append(f"{name} is left out: {graph.nranks} GPUs")
             continue
-        if name in known:
+        if any(row.machine == name for row in rows):
             continue
         try:
             fresh = machine_rows(name)
@@ -151,7 +150,12 @@ def measured(kept: Path, only: Sequence[str]) -> tuple[list[Row], list[str]]:
         with kept.open("a", encoding="utf-8") as file:
             file.writelines(json.dumps(dataclasses.asdict(row)) + "\n" for row in fresh)
         rows += fresh
-    return rows, same
+    return sorted(rows, key=lambda row: names().index(row.machine)), same
+
+
+def _key(graph: PlanGraph) -> tuple[str, str]:
+    """Equal for machines whose rows are equal."""
+    return fingerprint(graph), machine_for(None, graph.gpu_model)[0].name
 
 
 def table(rows: Sequence[Row], same: Sequence[str]) -> str:

@@ -154,6 +154,20 @@ def whole() -> Iterator[None]:
 
 
 @contextmanager
+def environment(name: str, value: str | None) -> Iterator[None]:
+    """Gives a variable of the environment a value (None: unsets it) for what is started meanwhile, then its old one."""
+    before = os.environ.pop(name, None)
+    if value is not None:
+        os.environ[name] = value
+    try:
+        yield
+    finally:
+        os.environ.pop(name, None)
+        if before is not None:
+            os.environ[name] = before
+
+
+@contextmanager
 def temporary_folder(folder: Path | None = None, prefix: str = "collc-") -> Iterator[Path]:
     """A new folder in `folder` (by default the system's for temporary files), gone afterwards whatever ends this.
 

@@ -1,6 +1,6 @@
 """The checker of orbits: what a plan up to symmetry claims, computed again from the graph and the generators alone.
 
-It shares no code with the solver, and needs no list of the images. The images of a tree under a group of automorphisms
+It takes no code from the solver, and needs no list of the images. The images of a tree under a group of automorphisms
 load all links of one orbit alike, and each of them has as many roots in every place of the root's orbit; so a tree, the
 number of its images and the orbits of links and ranks say everything that the list would. The number of images is
 counted exactly, as the size of the group over the number of its elements that leave the tree as it is.
@@ -84,8 +84,8 @@ def check_orbits(graph: PlanGraph, orbits: Orbits, where: str) -> OrbitSums:
     spend(8 * (len(orbits.generators) ** 2 + 1) * (len(graph.vertices) + len(graph.links)))
     images = [_link_images(graph, g, f"{where}.generators[{i}]") for i, g in enumerate(orbits.generators)]
     _check_commuting(graph, orbits.generators, f"{where}.generators")
-    link_orbit = _orbits(len(graph.links), images)
-    rank_orbit = _orbits(graph.nranks, [g[: graph.nranks] for g in orbits.generators])
+    link_orbit = orbits_of(len(graph.links), images)
+    rank_orbit = orbits_of(graph.nranks, [g[: graph.nranks] for g in orbits.generators])
     group = [Generator(Turn(g), Turn(x)) for g, x in zip(orbits.generators, images, strict=True)]
     link_sizes, rank_sizes = Counter(link_orbit), Counter(rank_orbit)
     by_orbit = dict.fromkeys(link_sizes, Fraction(0))
@@ -152,7 +152,7 @@ def _check_commuting(graph: PlanGraph, generators: Sequence[Sequence[int]], wher
                 raise CertificateError(f"generators {i} and {j} do not commute at {name}", where=where)
 
 
-def _orbits(count: int, images: Sequence[Sequence[int]]) -> list[int]:
+def orbits_of(count: int, images: Sequence[Sequence[int]]) -> list[int]:
     """The smallest member of the orbit of each of `count` things."""
     orbit = [-1] * count
     for start in range(count):

@@ -26,6 +26,7 @@ from collc.cli.report import SIZE, debug_option, emit_json, json_option
 from collc.collectives.model import COMPILED, Collective
 from collc.errors import RunError, UsageError
 from collc.limits import limited
+from collc.process import environment
 
 
 @click.command("bench")
@@ -85,7 +86,7 @@ def command(
     One process per rank; a library for CUDA has all its ranks in one process, on the GPUs in turn.
     """
     if breakdown:
-        click.get_current_context().with_resource(_variable(VARIABLE, "1"))
+        click.get_current_context().with_resource(environment(VARIABLE, "1"))
     place = find_place(os.environ) if launcher == "auto" else None
     path = find_library(library)
     with limited(path):
@@ -124,19 +125,6 @@ def command(
     wrong = sum(row.wrong or 0 for row in rows)
     if wrong:
         raise RunError(f"{wrong} elements are wrong", where=str(path))
-
-
-@contextmanager
-def _variable(name: str, value: str) -> Iterator[None]:
-    """Sets a variable of the environment, for the ranks that are started meanwhile; it is then again what it was."""
-    before = os.environ.get(name)
-    os.environ[name] = value
-    try:
-        yield
-    finally:
-        os.environ.pop(name)
-        if before is not None:
-            os.environ[name] = before
 
 
 @contextmanager

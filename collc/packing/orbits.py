@@ -6,13 +6,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from fractions import Fraction
 
-from collc.checker.orbits import Generator, Shape, Turn, count_images, image_of, maps_to, powers, turns
+from collc.checker.orbits import Generator, Shape, Turn, count_images, image_of, maps_to, orbits_of, powers, turns
 from collc.collectives.model import Collective
 from collc.errors import PackingError
 from collc.packing.exact import Solved
 from collc.packing.expand import representative
 from collc.packing.model import Orbit, OrbitLoad, Orbits, Plan, Tree
-from collc.packing.symmetry import joined
 from collc.topology.model import PlanGraph
 
 
@@ -64,7 +63,7 @@ def link_images(graph: PlanGraph, image: Sequence[int]) -> list[int]:
 
 
 def _loads(graph: PlanGraph, images: Sequence[Sequence[int]], orbits: Sequence[Orbit]) -> tuple[OrbitLoad, ...]:
-    start = joined(len(graph.links), images)
+    start = orbits_of(len(graph.links), images)
     size: dict[int, int] = {}
     for x in start:
         size[x] = size.get(x, 0) + 1
@@ -79,7 +78,7 @@ def _loads(graph: PlanGraph, images: Sequence[Sequence[int]], orbits: Sequence[O
 def orbit_loads(graph: PlanGraph, orbits: Orbits) -> list[Fraction]:
     """GB/s that the trees of orbits put on every link, by the loads that the orbits state."""
     stated = {x.link: x.load for x in orbits.loads}
-    return [stated[x] for x in joined(len(graph.links), [link_images(graph, g) for g in orbits.generators])]
+    return [stated[x] for x in orbits_of(len(graph.links), [link_images(graph, g) for g in orbits.generators])]
 
 
 def all_trees(graph: PlanGraph, plan: Plan, root: int | None = None) -> Iterator[Tree]:

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
+from collc.checker.orbits import orbits_of
 from collc.packing.network import Net
 from collc.packing.partial import partial_symmetry
 from collc.packing.refine import Automorphism, Refiner
@@ -171,22 +172,6 @@ def orbits(net: Net, generators: Sequence[Automorphism]) -> Symmetry:
             for h in kept
         ):
             kept.append(g)
-            links = joined(net.nlinks, [k.links for k in kept])
-            ranks = joined(net.nranks, [k.vertices[: net.nranks] for k in kept])
+            links = orbits_of(net.nlinks, [k.links for k in kept])
+            ranks = orbits_of(net.nranks, [k.vertices[: net.nranks] for k in kept])
     return Symmetry(tuple(kept), tuple(links), tuple(ranks))
-
-
-def joined(count: int, maps: Sequence[Sequence[int]]) -> list[int]:
-    """The smallest member of the orbit of each of `count` things."""
-    orbit = [-1] * count
-    for start in range(count):
-        if orbit[start] < 0:
-            orbit[start] = start
-            stack = [start]
-            while stack:
-                x = stack.pop()
-                for image in maps:
-                    if orbit[image[x]] < 0:
-                        orbit[image[x]] = start
-                        stack.append(image[x])
-    return orbit

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,6 +16,7 @@ from collc.collectives.model import COMPILED, Collective
 from collc.collectives.sizes import buffer_bytes, short_size, size_series
 from collc.errors import RunError, UsageError
 from collc.outputs import check_output
+from collc.process import environment
 from collc.tune.candidates import Candidate, Offer, read_offers
 from collc.tune.files import FileTable, State, tuning_text, write_whole
 from collc.tune.meter import Guard, TeamMeter
@@ -112,7 +112,8 @@ def tune(request: TuneRequest, status: Callable[[str], None] = lambda text: None
     offers = read_offers(manifest)
     wanted = request.collectives or [c for c in COMPILED if any(offer.roots(c) for offer in offers)]
     check_memory(buffer_bytes(wanted, sizes[-1], nranks), str(request.library))
-    with _without_tuning(), team_of(request.library, nranks, None, WORKER) as team:
+    # The workers start from the embedded table, whatever this process was started with.
+    with environment("COLLC_TUNING", None), team_of(request.library, nranks, None, WORKER) as team:
         machine = str(team.one(0, {"do": "machine"})["machine"])
         offer = _offer_in_use(team, offers, nranks)
         collectives = _collectives(request, offer)
@@ -138,17 +139,6 @@ def tune(request: TuneRequest, status: Callable[[str], None] = lambda text: None
         write_whole(output, tuning_text(manifest["build_id"], machine, tables, remark))
         state.remove()
     return TuneReport(output, machine, nranks, tuple(tuned), resumed, meter.unsettled)
-
-
-class _without_tuning:
-    """The workers start from the embedded table, whatever this process was started with."""
-
-    def __enter__(self) -> None:
-        self.before = os.environ.pop("COLLC_TUNING", None)
-
-    def __exit__(self, *_: object) -> None:
-        if self.before is not None:
-            os.environ["COLLC_TUNING"] = self.before
 
 
 class _Progress:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
+from support.machines import WIDE
 
 from collc.build.manifest import fifo_memory
 from collc.choose.library import choose_programs
@@ -16,7 +17,6 @@ from collc.options import CUDA, HOST
 from collc.packing.candidates import MOST_CHANNELS, TURNS
 from collc.pipeline import Recorder, pack
 from collc.simulate import compiled
-from collc.simulate.params import GENERIC
 from collc.simulate.run import Simulator, Variant
 from collc.topology.allocation import parse_gpus
 from collc.topology.graph import plan_graph
@@ -25,8 +25,6 @@ from collc.topology.load import load_topology
 PARTS = TURNS * MOST_CHANNELS
 CHUNK = 64 << 10
 LARGE = 256 << 20
-# Blocks without a limit of their own: what is left is the order of the work.
-WIDE = GENERIC.replace(protocols=tuple(dataclasses.replace(p, block_gbps=None) for p in GENERIC.protocols))
 
 
 def model(machine: str, gpus: str | None = None, collective: Collective = Collective.ALL_REDUCE) -> Simulator:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import time
 
 import pytest
+from support.machines import WIDE
 
 from collc.choose.table import choose, floor_us
 from collc.collectives.model import Collective
@@ -20,8 +20,6 @@ from collc.topology.graph import plan_graph
 from collc.topology.load import load_topology
 
 GIB = 1 << 30
-# Blocks that move whatever links carry.
-WIDE = GENERIC.replace(protocols=tuple(dataclasses.replace(p, block_gbps=None) for p in GENERIC.protocols))
 
 
 def simulator(

@@ -1,15 +1,19 @@
-"""Summaries of topologies for tests: what joins the GPUs, who shares a CPU."""
+"""Machines for tests: summaries of topologies (what joins the GPUs, who shares a CPU), parameters of the model."""
 
 from __future__ import annotations
 
+import dataclasses
 from collections import Counter
 from pathlib import Path
 
+from collc.simulate.params import GENERIC
 from collc.topology.load import loads_topology
 from collc.topology.model import Topology, VertexKind
 from collc.topology.probe.dumps import topology_from_dumps
 
 FAST = ("nvlink", "nvswitch", "xgmi")
+# Blocks that move whatever links carry.
+WIDE = GENERIC.replace(protocols=tuple(dataclasses.replace(p, block_gbps=None) for p in GENERIC.protocols))
 
 
 def read(*paths: Path, gpu_model: str | None = None) -> Topology:
