@@ -22,6 +22,7 @@ from typing import Protocol
 
 from collc.torch.memory import watch_process
 from collc.torch.wire import SECRET_BYTES, Connection, Header, Kind, ProtocolError, user_of
+from collc.torch.work import EXIT_SECONDS
 
 _STRANGER_SECONDS = 5.0  # how long a connection may take to say hello
 _CONNECT_SECONDS = 10.0
@@ -163,22 +164,28 @@ class Links:
                     self.send(connection, header._replace(length=len(content)), content)
 
     def say_goodbye(self) -> None:
+        """Sends what is waiting and a goodbye, as far as the peers take it."""
+        until = time.monotonic() + _FLUSH_SECONDS
         if self._lock.acquire(timeout=1):
             self.tell(Header(Kind.BYE))
             self._lock.release()
-
-    def close(self) -> None:
-        """Sends what is waiting and a goodbye, as far as the peers take it, and ends the thread."""
-        until = time.monotonic() + _FLUSH_SECONDS
-        self.say_goodbye()
         while any(connection.pending for connection in list(self._all.values())) and time.monotonic() < until:
             time.sleep(0.001)
-        self._closed = True
-        self._ring()
-        self._thread.join()
+
+    def close(self) -> None:
+        """Says goodbye, and ends the thread."""
+        self.say_goodbye()
+        self.end_thread()
         with self._lock:
             self._release()
         _in_use.discard(self)
+
+    def end_thread(self, seconds: float | None = None) -> None:
+        """Ends the thread after what it is doing; waits this long for it, by default without limit."""
+        self._closed = True
+        if self._thread.is_alive():
+            self._ring()
+            self._thread.join(seconds)
 
     def _release(self) -> None:
         self._ended = True  # the descriptors may be others' from now on
@@ -317,10 +324,14 @@ _in_use: weakref.WeakSet[Links] = weakref.WeakSet()
 
 
 def _at_exit() -> None:
-    """Says goodbye for a program that ends well without destroying its groups: it is not taken for one that died."""
-    if getattr(sys, "last_value", None) is None:
-        for links in list(_in_use):
+    """Says goodbye for a program that ends well without destroying its groups: it is not taken for one that died.
+
+    Threads end, for whatever reason the program does; collc.torch.work says why.
+    """
+    for links in list(_in_use):
+        if getattr(sys, "last_value", None) is None:
             links.say_goodbye()
+        links.end_thread(EXIT_SECONDS)
 
 
 atexit.register(_at_exit)

@@ -9,16 +9,18 @@ thread and back costs more than a small all_reduce.
 
 from __future__ import annotations
 
+import atexit
 import os
 import queue
 import threading
 import time
+import weakref
 from collections.abc import Callable
 from typing import Any
 
 import torch.distributed as dist
 
-from collc.torch.work import Callbacks, Work
+from collc.torch.work import EXIT_SECONDS, Callbacks, Work
 
 Task = Callable[[], None]
 
@@ -49,6 +51,7 @@ class Runner:
         ]
         for thread in self._threads:
             thread.start()
+        _in_use.add(self)
 
     def submit(self, call: str, tensors: Any, task: Task, seconds: float, at_once: bool) -> Work:
         """Issues an operation.
@@ -163,3 +166,26 @@ class Runner:
         self._threads[0].join()
         self._callbacks.stop()
         self._look_sooner.set()
+
+    def at_exit(self) -> None:
+        """Ends the threads of a program that ends without destroying its group; see collc.torch.work for the reason."""
+        if os.getpid() != self._process:
+            return
+        self._ended = True
+        self._queues[0].put(None)
+        self._threads[0].join(EXIT_SECONDS)
+        if self._threads[0].is_alive():
+            self.fail("the program ends")
+            self._threads[0].join(EXIT_SECONDS)
+        self._look_sooner.set()
+
+
+_in_use: weakref.WeakSet[Runner] = weakref.WeakSet()
+
+
+def _at_exit() -> None:
+    for runner in list(_in_use):
+        runner.at_exit()
+
+
+atexit.register(_at_exit)

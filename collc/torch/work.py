@@ -3,12 +3,18 @@
 Facts about PyTorch 2.13 that shape this file, each held by a test: `Future.set_exception` stores the exception as a
 value, which C++ (DDP's reducer) then takes for tensors; a future of `.then` whose callback raises has really failed,
 for whoever waits in either language. Callbacks of a future run in the thread that completes it.
+
+When the interpreter ends, Python unwinds the stack of any thread that asks for its lock; PyTorch's C++ answers that
+with std::terminate, and the process aborts. So every thread here that runs PyTorch's code is ended before that.
 """
 
 from __future__ import annotations
 
+import atexit
+import os
 import queue
 import threading
+import weakref
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
@@ -16,6 +22,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+EXIT_SECONDS = 1.0  # for what is under way when the program ends
 _changing = threading.Lock()  # guards the end and the future of every work; held for an instant
 _here = threading.local()  # in a thread of callbacks: whose it is, and how deep
 
@@ -128,6 +135,7 @@ class Callbacks:
         self._queues: list[queue.SimpleQueue[Callable[[], None] | None]] = []
         self._threads: list[threading.Thread] = []
         self._lock = threading.Lock()
+        _in_use.add(self)
 
     def depth(self) -> int:
         """How deep the calling thread is among these threads; 0 if it is none of them."""
@@ -159,9 +167,25 @@ class Callbacks:
         self._threads.append(thread)
         thread.start()
 
-    def stop(self) -> None:
-        """Runs what is left, and ends the threads."""
+    def stop(self, seconds: float | None = None) -> None:
+        """Runs what is left, and ends the threads; waits this long for each of them, by default without limit."""
         for tasks, thread in zip(self._queues, self._threads, strict=True):
             tasks.put(None)
             if thread is not threading.current_thread():
-                thread.join()
+                thread.join(seconds)
+
+
+_in_use: weakref.WeakSet[Callbacks] = weakref.WeakSet()
+
+
+def _at_exit() -> None:
+    for callbacks in list(_in_use):
+        callbacks.stop(EXIT_SECONDS)
+
+
+def _in_child() -> None:
+    _in_use.clear()  # a forked child has none of the threads
+
+
+atexit.register(_at_exit)
+os.register_at_fork(after_in_child=_in_child)
