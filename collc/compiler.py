@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from collc.build.compile import Library, Parts, compile_library
@@ -13,17 +13,17 @@ from collc.build.nvrtc import INSTALL_NVRTC
 from collc.build.toolchain import find_cxx
 from collc.choose.library import library_contents
 from collc.choose.request import LibraryRequest
+from collc.choose.servers import ServerKind, server_kinds, wants_kinds
 from collc.codegen.entry import Entry
 from collc.collectives.model import COMPILED
 from collc.collectives.sizes import short_size
-from collc.errors import BuildError, UsageError
+from collc.errors import BuildError, CollcError, UsageError
 from collc.options import TARGETS, TargetKind
 from collc.outputs import check_output
 from collc.packing.candidates import kind_of
 from collc.packing.document import PlanFile
 from collc.packing.model import Plan
 from collc.pipeline import Recorder
-from collc.topology.load import load_topology
 from collc.topology.model import LinkKind, Topology
 
 
@@ -133,7 +133,7 @@ def compile_topology(
     option = "--model" if request.model is not None else "--params" if request.params is not None else None
     kind, note = choose_target(request.target, request.cuda, request.counters, option)
     target = TARGETS[kind]
-    out = request.output or Path(f"libcollc-{load_topology(request.topology).name}.so")
+    out = request.output or Path(f"libcollc-{request.machine().name}.so")
     check_output(out)
     if request.keep_source is not None:
         check_output(request.keep_source, replaced=False)
@@ -157,11 +157,72 @@ def compile_topology(
         status(f"building {out}")
         with recorder.timed("compile"):
             library = compile_library(contents, target, out, parts[0], keep_source=request.keep_source)
-    if library.device and not library.device.runs_on_old_chips and may_be_old(load_topology(request.topology)):
+    if library.device and not library.device.runs_on_old_chips and may_be_old(request.machine()):
         note = f"the GPUs may be Pascal or Volta, for which this library has no code: {INSTALL_NVRTC}"
     found = len(contents.gpu_sets.sets)
     why = request.parameters(contents.documents[0].graph.gpu_model)[1] if kind is TargetKind.CUDA else None
     return CompileResult(library, kind, contents.documents, found, note, contents.entries, why)
+
+
+@dataclass(frozen=True)
+class KindsResult:
+    """One library for each kind of server of a topology, in a folder. `others` are libraries that lay there before."""
+
+    folder: Path
+    built: tuple[tuple[ServerKind, CompileResult], ...]
+    others: tuple[Path, ...]
+
+
+def compile_kinds(
+    request: CompileRequest, recorder: Recorder | None = None, status: Callable[[str], None] = lambda text: None
+) -> KindsResult | None:
+    """Compiles a topology of several servers: a library ``libcollc-TOPOLOGY-SERVER.so`` for each kind of server, named
+    by the kind's first server.
+
+    Args:
+        request: its `output` is the folder [libcollc-TOPOLOGY], which may be new.
+
+    Returns:
+        None if the request is for one library: a topology of one server, or GPUs that are named.
+
+    Raises:
+        CollcError: some server or the build failed; what was built before stays.
+    """
+    topology = request.machine()
+    if request.server is not None or not wants_kinds(topology, request.gpus, request.allocations):
+        return None
+    kinds = server_kinds(topology, request.links)
+    if len(kinds) > 1 and (request.keep_source is not None or (recorder and recorder.dump_after)):
+        raise UsageError(
+            f"{topology.name} has {len(kinds)} kinds of servers, and each has a library with a source of its own",
+            where="--keep-source and --dump-after",
+            hint=f"choose one server with --gpus, such as {kinds[0].servers[0]}:0-{len(kinds[0].machine.gpus) - 1}",
+        )
+    folder = request.output or Path(f"libcollc-{topology.name}")
+    if folder.exists() and not folder.is_dir():
+        raise UsageError("is not a folder", where=str(folder), hint="servers may differ: name a folder with -o")
+    if folder.suffix == ".so" and not folder.is_dir():
+        raise UsageError("names one library, and servers may differ", where=str(folder), hint="name a folder with -o")
+    made = not folder.exists()
+    if not folder.parent.is_dir():
+        raise CollcError(f"there is no folder {folder.parent}", where=str(folder), hint="create the folder first")
+    folder.mkdir(exist_ok=True)
+    built = []
+    try:
+        for number, kind in enumerate(kinds, 1):
+            step = f"server {kind.servers[0]}, {number} of {len(kinds)}: " if len(kinds) > 1 else ""
+            one = replace(request, server=kind.servers[0], output=folder / f"libcollc-{kind.machine.name}.so")
+            built.append((kind, compile_topology(one, recorder, _prefixed(status, step))))
+    finally:
+        if made and not any(folder.iterdir()):
+            folder.rmdir()
+    own = {result.library.path.name for _, result in built}
+    others = tuple(path for path in sorted(folder.glob("libcollc-*.so")) if path.name not in own)
+    return KindsResult(folder, tuple(built), others)
+
+
+def _prefixed(status: Callable[[str], None], step: str) -> Callable[[str], None]:
+    return lambda text: status(step + text)
 
 
 def may_be_old(topology: Topology) -> bool:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from collc.choose.servers import only_server, refuse_several_servers
 from collc.collectives.model import COMPILED, Collective
 from collc.errors import UsageError
 from collc.packing.allocations import allocations
@@ -18,7 +19,7 @@ from collc.simulate.params_file import read_params
 from collc.topology.allocation import parse_gpus
 from collc.topology.graph import plan_graph
 from collc.topology.load import load_topology
-from collc.topology.model import PlanGraph
+from collc.topology.model import PlanGraph, Topology
 
 
 @dataclass(frozen=True)
@@ -34,6 +35,7 @@ class LibraryRequest:
         model: the model's parameters, a name of `collc.simulate.generations.MACHINES` [by the topology's gpu_model].
         params: a file whose values replace some of these parameters.
         tune_candidates: also hold the programs that `collc tune` compares.
+        server: the one server of the topology that the library is for; `gpus` and `allocations` are of it alone.
         one_server: refuse GPUs on several servers, between which no library can move data yet.
     """
 
@@ -46,11 +48,21 @@ class LibraryRequest:
     model: str | None = None
     params: Path | None = None
     tune_candidates: bool = False
+    server: str | None = None
     one_server: bool = True
 
     def __post_init__(self) -> None:
         if self.model is not None and self.model not in MACHINES:
             raise UsageError(f"no parameters {self.model!r}", hint=f"choose one of {', '.join(MACHINES)}")
+
+    def machine(self) -> Topology:
+        """The topology, or its one server that the request is about.
+
+        Raises:
+            TopologyError, UsageError: there is no such topology or server.
+        """
+        topology = load_topology(self.topology)
+        return topology if self.server is None else only_server(topology, self.server)
 
     def parameters(self, gpu_model: str | None) -> tuple[Machine, str]:
         """The parameters of the model for a topology's GPUs, and one line that says which.
@@ -67,7 +79,7 @@ class LibraryRequest:
 def find_graphs(request: LibraryRequest, status: Callable[[str], None]) -> tuple[list[PlanGraph], GpuSets]:
     """Reads the topology: the graph of every allocation, and the GPU sets that they serve."""
     status("reading the topology")
-    topology = load_topology(request.topology)
+    topology = request.machine()
     if request.allocations is None:
         gpus = None if request.gpus is None else parse_gpus(topology, request.gpus)
         graph = plan_graph(topology, gpus, request.links)
@@ -78,14 +90,8 @@ def find_graphs(request: LibraryRequest, status: Callable[[str], None]) -> tuple
     else:
         found = allocations(topology, request.allocations, request.links)
         graphs, sets = [a.graph for a in found], served_sets(topology, found, request.links)
-    for graph in graphs if request.one_server else ():
-        servers = {graph.servers[rank] for rank in graph.ranks}
-        if len(servers) > 1:
-            raise UsageError(
-                f"{topology.name} spans {len(servers)} servers, and libraries run inside one server so far",
-                where=request.topology,
-                hint="choose the GPUs of one server with --gpus; `collc plan` takes several",
-            )
+    if request.one_server:
+        refuse_several_servers(topology, graphs, request.topology)
     return graphs, sets
 
 

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import click
 
+from collc.choose.servers import SEVERAL_SERVERS
 from collc.cli import report
 from collc.cli.report import debug_option, emit_json, json_option, note, progress, table
 from collc.collectives.model import COMPILED, Collective
-from collc.compiler import CompileRequest, CompileResult, compile_topology
+from collc.compiler import CompileRequest, CompileResult, KindsResult, compile_kinds, compile_topology
 from collc.errors import UsageError
 from collc.options import TARGETS, TargetKind
 from collc.pipeline import Recorder, stage_names
@@ -21,7 +23,12 @@ _STAGES = sorted({name for target in TARGETS.values() for name in stage_names(ta
 
 @click.command("compile")
 @click.argument("topology", metavar="TOPO")
-@click.option("-o", "--output", type=click.Path(path_type=Path), help="Library to write [libcollc-<name>.so].")
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path),
+    help="Library to write [libcollc-<name>.so]; for a topology of several servers the folder [libcollc-<name>].",
+)
 @click.option(
     "--target", type=click.Choice([k.value for k in TargetKind]), help="cuda if its compiler is found, else host."
 )
@@ -89,7 +96,10 @@ def command(
     time_stages: bool,
     as_json: bool,
 ) -> None:
-    """Compile TOPO, a file or a machine of `collc topologies`, into a library with the NCCL API."""
+    """Compile TOPO, a file or a machine of `collc topologies`, into a library with the NCCL API.
+
+    A topology of several servers gives a folder with one library for each kind of server. Each runs inside one server.
+    """
     if dump_after and dump_dir.exists() and not dump_dir.is_dir():
         raise UsageError("is not a folder", where=f"--dump-dir {dump_dir}", hint="name a folder, which may be new")
     recorder = Recorder(frozenset(dump_after), dump_dir)
@@ -111,52 +121,98 @@ def command(
     )
     status = progress("collc compile")
     start = time.perf_counter()
+    kinds = compile_kinds(request, recorder, status)
+    if kinds is not None:
+        status("")
+        _report_kinds(kinds, recorder, time.perf_counter() - start, time_stages, as_json)
+        return
     result = compile_topology(request, recorder, status)
     status("")
     elapsed = time.perf_counter() - start
-    _report(result, recorder, elapsed, time_stages, as_json)
-
-
-def _report(result: CompileResult, recorder: Recorder, elapsed: float, time_stages: bool, as_json: bool) -> None:
     for path in recorder.written:
         note(f"wrote {path}")
     if as_json:
-        value: dict[str, object] = {
-            "library": str(result.library.path),
-            "target": result.target.value,
-            "build_id": result.library.build_id,
-            "bytes": result.library.size,
-            "seconds": round(elapsed, 3),
-            "fingerprint": result.documents[0].fingerprint,
-            "nranks": max(document.graph.nranks for document in result.documents),
-            "allocations": len(result.documents),
-            "gpu_sets": result.gpu_sets,
-            "programs": result.nprograms,
-            "tables": result.tables(),
-        }
-        if result.library.device:
-            value["device_code"] = result.library.device.rows()
-        if result.note:
-            value["note"] = result.note
-        if result.parameters:
-            value["parameters"] = result.parameters
-        if time_stages:
-            value["stages"] = {name: round(seconds, 4) for name, seconds in recorder.seconds.items()}
-        emit_json(value)
+        emit_json(_as_json(result, recorder, elapsed, time_stages))
         return
     if result.note:
         note(result.note)
+    _text(result, f", {elapsed:.1f} s")
+    _stages(recorder, time_stages)
+
+
+def _report_kinds(found: KindsResult, recorder: Recorder, elapsed: float, time_stages: bool, as_json: bool) -> None:
+    """One library for each kind of server, and which servers each is for."""
+    for path in recorder.written:
+        note(f"wrote {path}")
+    for path in found.others:
+        note(f"{path} was here before; `collc run --lib {found.folder}` looks at it too")
+    for text in dict.fromkeys(result.note for _, result in found.built if result.note):
+        note(text)
+    if as_json:
+        libraries = [
+            {"servers": list(kind.servers), **_as_json(result, recorder, elapsed, time_stages)}
+            for kind, result in found.built
+        ]
+        emit_json({"folder": str(found.folder), "seconds": round(elapsed, 3), "libraries": libraries})
+        return
+    for kind, result in found.built:
+        report.line(f"{_servers(kind.servers)}:")
+        _text(result, "")
+    report.line(
+        f"{found.folder}: {len(found.built)} kind{'s' * (len(found.built) > 1)} of servers, {elapsed:.1f} s; "
+        f"`collc run --lib {found.folder} -- CMD` picks the library of the server it runs on"
+    )
+    report.line(SEVERAL_SERVERS)
+    _stages(recorder, time_stages)
+
+
+def _servers(names: Sequence[str]) -> str:
+    if len(names) == 1:
+        return f"server {names[0]}"
+    shown = ", ".join(names[:4]) + (f" ... {names[-1]}" if len(names) > 4 else "")
+    return f"{len(names)} servers ({shown})"
+
+
+def _as_json(result: CompileResult, recorder: Recorder, elapsed: float, time_stages: bool) -> dict[str, object]:
+    value: dict[str, object] = {
+        "library": str(result.library.path),
+        "target": result.target.value,
+        "build_id": result.library.build_id,
+        "bytes": result.library.size,
+        "seconds": round(elapsed, 3),
+        "fingerprint": result.documents[0].fingerprint,
+        "nranks": max(document.graph.nranks for document in result.documents),
+        "allocations": len(result.documents),
+        "gpu_sets": result.gpu_sets,
+        "programs": result.nprograms,
+        "tables": result.tables(),
+    }
+    if result.library.device:
+        value["device_code"] = result.library.device.rows()
+    if result.note:
+        value["note"] = result.note
+    if result.parameters:
+        value["parameters"] = result.parameters
+    if time_stages:
+        value["stages"] = {name: round(seconds, 4) for name, seconds in recorder.seconds.items()}
+    return value
+
+
+def _text(result: CompileResult, seconds: str) -> None:
     report.text(result.summary())
     if result.parameters:
         report.line(result.parameters)
     ranks = " or ".join(map(str, sorted({document.graph.nranks for document in result.documents})))
     report.line(
         f"wrote {result.library.path}: target {result.target.value}, {ranks} ranks, "
-        f"{result.nprograms} programs, {result.library.size / 1e6:.1f} MB, {elapsed:.1f} s"
+        f"{result.nprograms} programs, {result.library.size / 1e6:.1f} MB{seconds}"
     )
     if result.library.device:
         counting = ", which counts (collc bench --breakdown)" if result.library.device.counters else ""
         report.line(f"device code: {result.library.device.text}{counting}")
+
+
+def _stages(recorder: Recorder, time_stages: bool) -> None:
     if time_stages:
         rows = [[name, f"{seconds:.3f}"] for name, seconds in recorder.seconds.items()]
         report.text(table(["stage", "seconds"], rows))

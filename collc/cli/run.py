@@ -4,26 +4,38 @@ from __future__ import annotations
 
 import os
 import shutil
+import socket
 from pathlib import Path
 
 import click
 
-from collc.bench.find import find_library, find_wheel_nccl
+from collc.bench.find import find_library, find_wheel_nccl, whose
 from collc.build.numbering import live_numbering
+from collc.build.pick import pick_library
 from collc.build.preload import check_preload, preload_name
 from collc.checker.library import read_library, read_manifest
+from collc.choose.servers import only_server
+from collc.cli import report
 from collc.cli.report import debug_option
-from collc.errors import RunError, UsageError
+from collc.errors import CollcError, RunError, UsageError
 from collc.limits import limited
 from collc.topology.load import load_topology
+from collc.topology.model import Topology
+from collc.topology.probe.live import probe_machine
 
 
 @click.command("run", context_settings={"ignore_unknown_options": True})
-@click.option("--lib", "library", type=click.Path(path_type=Path), help="The library [the one libcollc-*.so here].")
+@click.option(
+    "--lib",
+    "library",
+    type=click.Path(path_type=Path),
+    help="The library [the one libcollc-*.so here], or a folder of them: the one for this machine's GPUs is taken.",
+)
 @click.option(
     "--topology",
     metavar="TOPO",
-    help="This machine's topology, if its GPUs are numbered differently from those of the library's topology.",
+    help="This machine's topology, if its GPUs are numbered differently from those of the library's topology. Of "
+    "several servers, the one with this host's name.",
 )
 @debug_option
 @click.argument("argv", metavar="-- CMD...", nargs=-1, required=True, type=click.UNPROCESSED)
@@ -37,7 +49,14 @@ def command(library: Path | None, topology: str | None, argv: tuple[str, ...]) -
         raise UsageError(f"no such option {argv[0]!r}", where="run", hint="see `collc run --help`")
     if argv[0].endswith(".so"):
         raise UsageError("is a library, not a command", where=argv[0], hint=f"write `--lib {argv[0]} -- CMD`")
-    path = find_library(library)
+    machine = None if topology is None else _this_server(load_topology(topology))
+    if library is not None and library.is_dir():
+        path = pick_library(library, _live if machine is None else lambda: [machine])
+        if others := whose(path):
+            raise UsageError(f"{others}, and running it is not safe", where=str(path), hint="name it itself to run it")
+        report.note(f"collc run: {path}")
+    else:
+        path = find_library(library)
     with limited(path):
         read_manifest(path)
     program = shutil.which(argv[0])
@@ -50,8 +69,7 @@ def command(library: Path | None, topology: str | None, argv: tuple[str, ...]) -
     nccl = None if os.environ.get("COLLC_NCCL") else find_wheel_nccl(argv[0], os.environ)
     if nccl is not None:
         environment["COLLC_NCCL"] = str(nccl)
-    if topology is not None:
-        machine = load_topology(topology)
+    if machine is not None:
         with limited(path):
             numbering = live_numbering(read_library(path), path, machine)
         environment["COLLC_NUMBERING"] = ",".join(map(str, numbering))
@@ -61,3 +79,31 @@ def command(library: Path | None, topology: str | None, argv: tuple[str, ...]) -
     except (OSError, ValueError) as error:
         reason = (isinstance(error, OSError) and error.strerror) or str(error)
         raise RunError(f"cannot run it: {reason}", where=argv[0], hint="name a program after --") from error
+
+
+def _this_server(topology: Topology) -> Topology:
+    """The topology, or of several servers the one that has this host's name."""
+    if len(topology.servers) == 1:
+        return topology
+    host = socket.gethostname()
+    for name in (host, host.partition(".")[0]):
+        if name in topology.servers:
+            return only_server(topology, name)
+    raise UsageError(
+        f"none of its {len(topology.servers)} servers is called {host[:60]}, as this host is",
+        where="--topology",
+        hint="give the topology of this machine alone, such as `collc probe` writes",
+    )
+
+
+def _live() -> list[Topology]:
+    """This machine, and where CUDA_VISIBLE_DEVICES hides some of its GPUs, the others."""
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    try:
+        whole = probe_machine(name=socket.gethostname()[:60]).topology
+        return [whole] if visible is None else [whole, probe_machine(visible=visible).topology]
+    except CollcError as error:
+        hint = "name one library of the folder, or this machine's --topology"
+        raise RunError(
+            f"cannot tell which library is for this machine: {error.what}", where="--lib", hint=hint
+        ) from None

@@ -1,0 +1,120 @@
+"""Topologies of several servers: which servers are of one kind, and each server as a machine of its own.
+
+Libraries run inside one server so far. This module alone says so: it splits a topology into what each library is for,
+and refuses GPUs of several servers in one library.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from collc.errors import CollcError, TopologyError, UsageError
+from collc.topology.canonical import fingerprint
+from collc.topology.graph import plan_graph
+from collc.topology.model import PlanGraph, Topology
+from collc.topology.names import name_problem
+
+# What a library of one server does with calls that cross servers, for people.
+SEVERAL_SERVERS = (
+    "each library serves communicators inside one server; calls that cross servers go to NCCL "
+    "(`collc plan` plans and proves them)"
+)
+# These name sets by what they are, so that every server has its own; a list of GPUs names servers itself.
+_ANY_SERVER = re.compile(r"connected|all|[0-9]{1,6}\.\.[0-9]{1,6}")
+
+
+@dataclass(frozen=True)
+class ServerKind:
+    """Servers whose GPUs have the same plan graph up to names. The first of `servers` stands for all of them."""
+
+    servers: tuple[str, ...]
+    machine: Topology
+    fingerprint: str
+
+
+def wants_kinds(topology: Topology, gpus: str | None, allocations: str | None) -> bool:
+    """Whether a request means one library for each kind of server: several servers, and no GPUs named."""
+    many = len(_with_gpus(topology)) > 1
+    return many and gpus is None and (allocations is None or _ANY_SERVER.fullmatch(allocations) is not None)
+
+
+def server_kinds(topology: Topology, links: str | None = None) -> list[ServerKind]:
+    """The servers of a topology by kind, in the order of their first servers.
+
+    Args:
+        links: as in ``--links``.
+
+    Raises:
+        TopologyError: the GPUs of some server are not joined inside it.
+    """
+    found: dict[str, tuple[Topology, list[str]]] = {}
+    # Most servers of a cluster are equal to the letter, and labelling a graph costs more than comparing two.
+    seen: dict[object, str] = {}
+    for server in _with_gpus(topology):
+        machine = only_server(topology, server)
+        key = (machine.vertices, machine.links)
+        if key not in seen:
+            seen[key] = fingerprint(_graph(topology, machine, server, links))
+            found.setdefault(seen[key], (machine, []))
+        found[seen[key]][1].append(server)
+    return [ServerKind(tuple(servers), machine, key) for key, (machine, servers) in found.items()]
+
+
+def only_server(topology: Topology, server: str) -> Topology:
+    """One server as a machine of its own, called ``TOPOLOGY-SERVER``; ``SERVER.gpu0`` becomes ``gpu0``.
+
+    Raises:
+        UsageError: there is no such server.
+    """
+    if server not in topology.servers:
+        known = ", ".join(list(topology.servers)[:8])
+        raise UsageError(f"no server is called `{server}`", where=topology.name, hint=f"its servers are: {known}")
+    members = set(topology.servers[server])
+    own = f"{server}."
+    plain = {name: name.removeprefix(own) for name in members}
+    if len(set(plain.values())) < len(plain) or any(name_problem(name) for name in plain.values()):
+        plain = {name: name for name in members}
+    vertices = tuple(replace(v, name=plain[v.name]) for v in topology.vertices if v.name in members)
+    links = tuple(
+        replace(k, src=plain[k.src], dst=plain[k.dst]) for k in topology.links if k.src in members and k.dst in members
+    )
+    name = f"{topology.name}-{server}"
+    name = server if name_problem(name) else name
+    servers = {"server0": tuple(v.name for v in vertices)}
+    return Topology(name, vertices, links, servers, gpu_model=topology.gpu_model)
+
+
+def refuse_several_servers(topology: Topology, graphs: Sequence[PlanGraph], where: str) -> None:
+    """Refuses a library whose GPUs are on several servers, between which no library can move data yet.
+
+    Raises:
+        UsageError: some graph has ranks on more than one server.
+    """
+    for graph in graphs:
+        servers = {graph.servers[rank] for rank in graph.ranks}
+        if len(servers) > 1:
+            raise UsageError(
+                f"these GPUs of {topology.name} are on {len(servers)} servers, and a library runs inside one so far",
+                where=where,
+                hint="omit --gpus for a library for each kind of server; `collc plan` takes several servers",
+            )
+
+
+def _with_gpus(topology: Topology) -> list[str]:
+    gpus = {v.name for v in topology.gpus}
+    return [server for server, members in topology.servers.items() if not gpus.isdisjoint(members)]
+
+
+def _graph(topology: Topology, machine: Topology, server: str, links: str | None) -> PlanGraph:
+    try:
+        return plan_graph(machine, None, links)
+    except UsageError:
+        raise
+    except CollcError as error:
+        raise TopologyError(
+            f"server {server} alone: {error.what}",
+            where=topology.name,
+            hint="a library needs GPUs that are joined inside their server; add its PCIe links, or name GPUs by --gpus",
+        ) from None
