@@ -3,19 +3,24 @@
 The canonical form is igraph's `canonical_permutation` (BLISS: Junttila and Kaski, "Engineering an efficient canonical
 labeling tool for large and sparse graphs", ALENEX 2007). Colour refinement alone would not do: it cannot tell a DGX-1P
 from other 4-regular graphs on 8 vertices.
+
+The time that BLISS takes grows with the square of a cluster. So graphs of more than `FOLD_FROM` vertices are folded
+first (fold.py), by rules that isomorphic graphs share. A fingerprint covers every link in whatever order it finds: an
+error of the order could make one of two equal graphs look different, never two different ones look equal.
 """
 
 from __future__ import annotations
 
 import hashlib
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
-from collc.limits import uncounted
-from collc.topology.graphs import igraph
+from collc.topology.fold import folded_order, labelled
 from collc.topology.model import PlanGraph
 
 PREFIX = "g1-"
+# Graphs of more vertices are folded before they are labelled. It is part of what a fingerprint is.
+FOLD_FROM = 4096
 
 
 def fingerprint(graph: PlanGraph) -> str:
@@ -52,20 +57,23 @@ def is_isomorphism(a: PlanGraph, b: PlanGraph, mapping: Sequence[int]) -> bool:
 
 
 def canonical_order(graph: PlanGraph) -> tuple[int, ...]:
-    """The vertices of `graph` in an order that isomorphic graphs share.
-
-    BLISS sees an undirected graph with coloured vertices: each joined pair becomes one more vertex between the two
-    whose colour is the pair's links in both directions, or two in a row (tail, head) if the directions differ.
-    """
-    n = len(graph.vertices)
-    colours = [_vertex_key(graph, v) for v in range(n)]
-    edges: list[tuple[int, int]] = []
+    """The vertices of `graph` in an order that isomorphic graphs share."""
+    colours = [_vertex_key(graph, v) for v in range(len(graph.vertices))]
     between: dict[tuple[int, int], tuple[list[str], list[str]]] = defaultdict(lambda: ([], []))
     for link in graph.links:
         low, high = sorted((link.src, link.dst))
         between[low, high][0 if link.src == low else 1].append(_speed_key(link.kind.value, link.gbps))
-    for (low, high), (up, down) in between.items():
-        forth, back = ",".join(sorted(up)), ",".join(sorted(down))
+    labels = {pair: (",".join(sorted(up)), ",".join(sorted(down))) for pair, (up, down) in between.items()}
+    return folded_order(colours, labels) if len(colours) > FOLD_FROM else _small_order(colours, labels)
+
+
+def _small_order(colours: list[str], labels: Mapping[tuple[int, int], tuple[str, str]]) -> tuple[int, ...]:
+    """BLISS sees an undirected graph with coloured vertices: each joined pair becomes one more vertex between the two
+    whose colour is the pair's links in both directions, or two in a row (tail, head) if the directions differ.
+    """
+    n = len(colours)
+    edges: list[tuple[int, int]] = []
+    for (low, high), (forth, back) in labels.items():
         if forth == back:
             edges += [(low, len(colours)), (len(colours), high)]
             colours.append(f"pair {forth}")
@@ -74,12 +82,7 @@ def canonical_order(graph: PlanGraph) -> tuple[int, ...]:
         profile = f"{max(forth, back)} {min(forth, back)}"
         edges += [(tail, len(colours)), (len(colours), len(colours) + 1), (len(colours) + 1, head)]
         colours += [f"tail {profile}", f"head {profile}"]
-    number = {colour: i for i, colour in enumerate(sorted(set(colours)))}
-    coloured = igraph.Graph(n=len(colours), edges=edges)
-    # Since igraph 1.0 entry i is the vertex that comes to place i (before, the place of vertex i).
-    with uncounted():
-        order = coloured.canonical_permutation(color=[number[colour] for colour in colours])
-    return tuple(vertex for vertex in order if vertex < n)
+    return tuple(vertex for vertex in labelled(colours, edges) if vertex < n)
 
 
 def _form(graph: PlanGraph, order: Sequence[int]) -> str:

@@ -19,7 +19,7 @@ from collc.topology.yamltree import MAX_BYTES, Node, Scalar, Table, decode, pars
 
 FORMAT = "collc-topology/1"
 MAX_EXTENDS = 16
-MAX_SERVERS = 4096
+MAX_SERVERS = MAX_VERTICES
 # In a link of a file with a template, `each.nic0` stands for nic0 of every server.
 EACH = "each."
 
@@ -183,7 +183,7 @@ def _add_vertices(reader: Reader, draft: Draft, key: str, kind: VertexKind, node
     if node is None:
         return
     if kind is VertexKind.GPU and isinstance(node, Scalar) and node.plain:
-        names = [f"gpu{i}" for i in range(reader.count(node, "gpus", 4096))]
+        names = [f"gpu{i}" for i in range(reader.count(node, "gpus", MAX_VERTICES))]
         found: list[tuple[Node, Vertex]] = [(node, Vertex(name, kind)) for name in names]
     else:
         items = reader.items(node, f"`{key}` is a list of names" + (" or a number" if key == "gpus" else ""))
@@ -275,9 +275,11 @@ def _server_names(reader: Reader, node: Node | None, template: Node) -> list[str
         reader.fail("`servers` is empty", node, hint)
     if len(names) > MAX_SERVERS:
         reader.fail(f"{len(names)} servers are more than {MAX_SERVERS}", node, "no cluster is that large")
-    for i, name in enumerate(names):
-        if name in names[:i] or f"{name}." == EACH:
+    before: set[str] = set()
+    for name in names:
+        if name in before or f"{name}." == EACH:
             reader.fail(f"`{name}` cannot be the name of this server", node, "names are unique, and `each` is reserved")
+        before.add(name)
     return names
 
 

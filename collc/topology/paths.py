@@ -20,6 +20,15 @@ class Adjacency:
     def __iter__(self) -> Iterator[str]:
         return iter(self._out)
 
+    def reversed(self) -> Adjacency:
+        """The same links, each turned round."""
+        turned = Adjacency(())
+        for vertex, others in self._out.items():
+            turned._out.setdefault(vertex, [])
+            for other in others:
+                turned._out[other].append(vertex)
+        return turned
+
     def hops(self, start: str, middle: Set[str]) -> dict[str, int]:
         """Hops from `start` to all that it reaches through vertices of `middle` only; `start` itself is at 0."""
         found = {start: 0}
@@ -42,11 +51,9 @@ def reachable(forwards: Adjacency, start: str, middle: Set[str]) -> set[str]:
 
 def strongly_connected(forwards: Adjacency, names: Sequence[str]) -> bool:
     """Whether every one of `names` reaches every other one, through any vertices."""
-    everything = set(forwards)
-    first = names[0]
-    if not set(names) <= reachable(forwards, first, everything):
-        return False
-    return all(first in reachable(forwards, name, everything) for name in names[1:])
+    everything, wanted = set(forwards), set(names)
+    ways = (forwards, forwards.reversed())
+    return all(wanted <= reachable(way, names[0], everything) for way in ways)
 
 
 def on_shortest_paths(links: Sequence[Link], pairs: Sequence[tuple[str, str]], middle: Set[str]) -> list[Link]:

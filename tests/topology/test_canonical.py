@@ -5,17 +5,20 @@ from __future__ import annotations
 import itertools
 import random
 import time
+from dataclasses import replace
 from fractions import Fraction
+from typing import Any
 
 import networkx as nx
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from collc.topology import zoo
-from collc.topology.canonical import fingerprint, is_isomorphism, match
+from collc.topology import canonical, zoo
+from collc.topology.canonical import FOLD_FROM, canonical_order, fingerprint, is_isomorphism, match
 from collc.topology.graph import plan_graph
 from collc.topology.load import load_topology, loads_topology
+from collc.topology.make import make
 from collc.topology.model import GraphLink, LinkKind, PlanGraph, Vertex, VertexKind
 
 # Pinned: a plan stored with its fingerprint must still match after an upgrade of igraph.
@@ -112,6 +115,106 @@ def test_any_change_of_a_link_changes_the_fingerprint(graph: PlanGraph, data: st
     for changed in (slower, missing, other):
         assert fingerprint(changed) != fingerprint(graph)
         assert match(graph, changed) is None
+
+
+@pytest.fixture
+def folding(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every graph is folded before it is labelled, as large ones are."""
+    monkeypatch.setattr(canonical, "FOLD_FROM", 0)
+
+
+@st.composite
+def repeating(draw: st.DrawFn) -> PlanGraph:
+    """Graphs with much to fold: leaves, twins and chains, and several copies of all that on common vertices."""
+    graph = draw(graphs())
+    links = [(k.src, k.dst, k.kind, k.gbps) for k in graph.links]
+    kinds = [v.kind for v in graph.vertices]
+    speeds = st.sampled_from([Fraction(25), Fraction(50)])
+
+    def join(a: int, b: int, there: Fraction, back: Fraction) -> None:
+        links.extend([(a, b, LinkKind.NVLINK, there), (b, a, LinkKind.NVLINK, back)])
+
+    for _ in range(draw(st.integers(0, 5))):
+        ends = draw(st.lists(st.integers(0, len(kinds) - 1), min_size=1, max_size=2, unique=True))
+        there, back = draw(speeds), draw(speeds)
+        length = draw(st.integers(1, 3))
+        for _ in range(draw(st.integers(1, 3))):
+            first = len(kinds)
+            kinds += [VertexKind.SWITCH] * length
+            join(ends[0], first, there, back)
+            for v in range(first, first + length - 1):
+                join(v, v + 1, there, back)
+            if len(ends) > 1:
+                join(first + length - 1, ends[1], back, there)
+    size, copies, common = len(kinds), draw(st.integers(1, 3)), draw(st.integers(0, len(kinds) - 1))
+
+    def place(v: int, copy: int) -> tuple[int, int]:
+        return (0 if v <= common else copy, v)
+
+    whole = {}
+    for copy in range(copies):
+        for src, dst, kind, gbps in links:
+            whole[place(src, copy), place(dst, copy)] = kind, gbps
+    names = sorted({place(v, c) for c in range(copies) for v in range(size)}, key=lambda p: (p[1] >= graph.nranks, p))
+    number = {name: i for i, name in enumerate(names)}
+    nranks = sum(v < graph.nranks for _, v in names)
+    made = [(number[a], number[b], kind, gbps) for (a, b), (kind, gbps) in whole.items()]
+    return build(nranks, [kinds[v] for _, v in names[nranks:]], made)
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.data(), st.randoms(use_true_random=False))
+def test_folded_graphs_keep_their_fingerprints(folding: None, data: st.DataObject, rng: random.Random) -> None:
+    draw = data.draw
+    graph = draw(repeating())
+    assert sorted(canonical_order(graph)) == list(range(len(graph.vertices)))
+    other, _ = shuffled(graph, rng)
+    assert fingerprint(other) == fingerprint(graph)
+    assert match(graph, other) is not None
+    if graph.links:
+        links = [(k.src, k.dst, k.kind, k.gbps) for k in graph.links]
+        at = draw(st.integers(0, len(links) - 1))
+        links[at] = (*links[at][:3], links[at][3] / 2)
+        changed = build(graph.nranks, [v.kind for v in graph.vertices[graph.nranks :]], links)
+        assert fingerprint(changed) != fingerprint(graph)
+
+
+@pytest.mark.parametrize("family", [nx.petersen_graph(), nx.hypercube_graph(4), nx.cycle_graph(9), nx.path_graph(6)])
+def test_folding_leaves_what_repeats_nothing(folding: None, family: nx.Graph[Any]) -> None:
+    graph = from_networkx(nx.convert_node_labels_to_integers(family))
+    assert match(graph, shuffled(graph, random.Random(7))[0]) is not None
+
+
+def test_folding_tells_regular_graphs_apart(folding: None) -> None:
+    mesh = nx.Graph((k.src, k.dst) for k in plan_graph(load_topology("dgx1p")).links)
+    others = [nx.complete_bipartite_graph(4, 4), *(nx.random_regular_graph(4, 8, seed=s) for s in range(200))]
+    found = {fingerprint(from_networkx(graph)) for graph in [mesh, *others] if nx.is_connected(graph)}
+    assert len(found) == 6
+
+
+LARGE = [
+    # On either side of the threshold: 3,960 and 4,224 vertices.
+    ("dragonfly", {"routers": 8, "gpus": 14, "channels": 4}, False),
+    ("dragonfly", {"routers": 8, "gpus": 15, "channels": 4}, True),
+    ("rails", {"servers": 480, "gpus": 8}, True),
+    ("fat-tree", {"ports": 24, "gpus": 6}, True),
+    ("torus", {"x": 17, "y": 16, "z": 16}, True),
+]
+
+
+@pytest.mark.parametrize(("kind", "values", "folds"), LARGE)
+def test_large_clusters_keep_their_fingerprints_whatever_their_order(
+    kind: str, values: dict[str, int], folds: bool
+) -> None:
+    graph = plan_graph(loads_topology(make(kind, values)))
+    assert (len(graph.vertices) > FOLD_FROM) == folds
+    rng = random.Random(11)
+    other, _ = shuffled(graph, rng)
+    assert fingerprint(other) == fingerprint(graph)
+    assert match(graph, other) is not None
+    at = rng.randrange(len(graph.links))
+    slower = tuple(replace(k, gbps=k.gbps / 2) if i == at else k for i, k in enumerate(graph.links))
+    assert fingerprint(replace(graph, links=slower)) != fingerprint(other)
 
 
 def test_directions_matter() -> None:

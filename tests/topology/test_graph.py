@@ -14,7 +14,8 @@ from collc.errors import TopologyError, UsageError
 from collc.topology.allocation import parse_gpus
 from collc.topology.graph import plan_graph
 from collc.topology.load import load_topology, loads_topology
-from collc.topology.model import LinkKind, PlanGraph, Topology, VertexKind
+from collc.topology.model import Link, LinkKind, PlanGraph, Topology, VertexKind
+from collc.topology.paths import Adjacency, strongly_connected
 
 HEAD = "format: collc-topology/1\nname: box\n"
 
@@ -308,3 +309,13 @@ def test_wrong_allocations_are_usage_errors(text: str, word: str) -> None:
 def test_speeds_stay_exact() -> None:
     text = HEAD + "gpus: 2\nlinks: [[gpu0, gpu1, nvlink x3, 0.1]]\n"
     assert plan_graph(loads_topology(text)).links[0].gbps == Fraction(3, 10)
+
+
+@given(st.sets(st.tuples(st.integers(0, 5), st.integers(0, 5)), max_size=16), st.integers(1, 6))
+def test_strongly_connected_is_what_networkx_says(pairs: set[tuple[int, int]], count: int) -> None:
+    links = [Link(f"v{a}", f"v{b}", LinkKind.NVLINK, Fraction(1)) for a, b in sorted(pairs) if a != b]
+    chosen = [f"v{i}" for i in range(count)]
+    graph: nx.DiGraph[str] = nx.DiGraph((link.src, link.dst) for link in links)
+    graph.add_nodes_from(chosen)
+    expected = any(set(chosen) <= part for part in nx.strongly_connected_components(graph))
+    assert strongly_connected(Adjacency(links), chosen) == expected

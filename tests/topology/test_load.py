@@ -147,7 +147,7 @@ WRONG = {
     "unknown key": (HEAD + "gpu: 2\n", 3, "did you mean `gpus`?"),
     "unknown link key": (LINKS + "  - {between: [gpu0, gpu1], kind: nvlink, gpbs: 2}\n", 5, "did you mean `gbps`?"),
     "no gpus": (HEAD + "switches: [s]\n", 1, "no GPU"),
-    "zero gpus": (HEAD + "gpus: 0\n", 3, "1 to 4096"),
+    "zero gpus": (HEAD + "gpus: 0\n", 3, "1 to 65536"),
     "negative gpus": (HEAD + "gpus: -1\n", 3, "whole number"),
     "absurd gpus": (HEAD + "gpus: 99999999999999\n", 3, "whole number"),
     "gpus a mapping": (HEAD + "gpus: {a: b}\n", 3, "list"),

@@ -122,3 +122,9 @@ def test_what_cannot_be_made_is_told_in_one_line(argv: list[str], words: str) ->
 def test_the_library_says_what_is_wrong() -> None:
     with pytest.raises(UsageError, match="1 GPUs are no torus"):
         make("torus", {"x": 1, "y": 1, "z": 1})
+
+
+def test_what_is_made_can_be_read_whatever_its_size() -> None:
+    """More servers, and more GPUs in one, than a cluster of 8 GPUs a server has."""
+    assert len(made("fat-tree", ports=32).servers) == 8192
+    assert len(made("torus", x=20, y=16, z=16).gpus) == 5120
