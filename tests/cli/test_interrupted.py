@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import IO
@@ -49,6 +49,14 @@ app._run = lambda words: (print("started", file=sys.stderr, flush=True), run(wor
 main()
 """
 ENDS = {signal.SIGINT: (130, "collc: interrupted\n"), signal.SIGTERM: (-signal.SIGTERM, "collc: terminated\n")}
+
+
+@pytest.fixture(autouse=True)
+def interruptible() -> Iterator[None]:
+    """What these tests start answers Ctrl-C, also where they run in the background of a script, which ignores it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 def members(group: int) -> list[str]:

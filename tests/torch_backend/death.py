@@ -20,6 +20,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import torch
+import torch._dynamo  # optimizers import it, in each forked rank again if it is not here
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.fsdp import fully_shard

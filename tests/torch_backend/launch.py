@@ -1,4 +1,4 @@
-"""Starting ranks the three ways that users do."""
+"""Starting ranks: as users do, and by forks, which takes a fourth of the time."""
 
 from __future__ import annotations
 
@@ -21,16 +21,24 @@ def torchrun_command(ranks: int) -> list[str]:
     return [*run, "--standalone", f"--nproc-per-node={ranks}"]
 
 
+def forks_command(ranks: int) -> list[str]:
+    return [sys.executable, "-W", "ignore", str(HERE / "forks.py"), str(ranks)]
+
+
 def torchrun(ranks: int, script: str, *arguments: object) -> str:
-    """What a script prints that must succeed."""
-    done = subprocess.run(
-        [*torchrun_command(ranks), str(HERE / script), *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        timeout=SECONDS,
-        check=False,
-        env={**os.environ, **QUIET},
-    )
+    """What a script prints that must succeed, started by torchrun."""
+    return succeed([*torchrun_command(ranks), str(HERE / script), *map(str, arguments)])
+
+
+def forked(ranks: int, script: str, *arguments: object) -> str:
+    """What a script prints that must succeed, its ranks forked."""
+    return succeed([*forks_command(ranks), str(HERE / script), *map(str, arguments)])
+
+
+def succeed(command: list[str]) -> str:
+    path = os.pathsep.join([str(HERE.parent), *filter(None, [os.environ.get("PYTHONPATH")])])
+    environment = {**os.environ, **QUIET, "PYTHONPATH": path}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, check=False, env=environment)
     assert done.returncode == 0, done.stderr[-4000:]
     return done.stdout
 

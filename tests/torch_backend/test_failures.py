@@ -13,7 +13,7 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="the extra `torch` is not installed")
 
-from torch_backend.launch import HERE, QUIET, SECONDS, free_port, mpirun_command, torchrun, torchrun_command  # noqa: E402
+from torch_backend.launch import HERE, QUIET, SECONDS, forked, free_port, mpirun_command, torchrun_command  # noqa: E402
 
 KINDS = ["all_reduce", "ddp", "fsdp", "pipeline"]
 SIGKILL = -9
@@ -21,12 +21,12 @@ SIGKILL = -9
 
 @pytest.mark.parametrize("ranks", [pytest.param(2, marks=pytest.mark.slow), 3])
 def test_what_cannot_be_right_is_refused_with_its_reason(ranks: int) -> None:
-    assert "all right" in torchrun(ranks, "refusals.py")
+    assert "all right" in forked(ranks, "refusals.py")
 
 
 @pytest.mark.parametrize("ranks", [pytest.param(2, marks=pytest.mark.slow), 3])
 def test_sends_and_receives(ranks: int) -> None:
-    assert "all right" in torchrun(ranks, "point_to_point.py")
+    assert "all right" in forked(ranks, "point_to_point.py")
 
 
 def expected(kind: str, rank: int) -> list[float]:

@@ -12,17 +12,18 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="the extra `torch` is not installed")
 
-from torch_backend.launch import HERE, QUIET, SECONDS, torchrun  # noqa: E402
+from torch_backend.launch import HERE, QUIET, SECONDS, forked, torchrun  # noqa: E402
 
 
 @pytest.mark.parametrize("ranks", [2, 3])
 def test_every_collective(ranks: int) -> None:
-    assert "all right" in torchrun(ranks, "collectives.py")
+    assert "all right" in forked(ranks, "collectives.py")
 
 
 def parameters(tmp_path: Path, backend: str, mode: str, ranks: int) -> list[object]:
     out = tmp_path / f"{backend}.pt"
-    torchrun(ranks, "train.py", backend, mode, out)
+    start = torchrun if backend == "collc" else forked
+    start(ranks, "train.py", backend, mode, out)
     loaded = torch.load(out)
     assert isinstance(loaded, list)
     return loaded
@@ -35,7 +36,7 @@ def test_ddp_on_two_ranks_gives_gloos_parameters_bit_by_bit(tmp_path: Path) -> N
 
 
 def test_gradient_buckets_are_reduced_while_backward_goes_on() -> None:
-    lines = torchrun(2, "overlap.py").splitlines()
+    lines = forked(2, "overlap.py").splitlines()
     trace = json.loads(next(line for line in lines if line.startswith("{")))
     reductions, backward = trace["reductions"], trace["backward"]
     assert len(reductions) >= 4, "several buckets"
@@ -82,7 +83,7 @@ def test_the_step_for_a_gpu_says_why_it_skips() -> None:
 
 @pytest.mark.parametrize("ranks", [pytest.param(2, marks=pytest.mark.slow), 3])
 def test_futures_callbacks_and_groups(ranks: int) -> None:
-    assert "all right" in torchrun(ranks, "callbacks.py")
+    assert "all right" in forked(ranks, "callbacks.py")
 
 
 # Of PyTorch's own suite, what is quick and shows most; `make test-torch-suite` runs all of it.
