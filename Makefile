@@ -9,7 +9,7 @@ DEMO := build/demo
 JOBS ?= $(shell nproc --all 2>/dev/null || echo 2)
 
 .PHONY: help setup demo test lint types unit format golden test-wheel clean
-.PHONY: sanitize chaos chaos-protocols fuzz fuzz-libraries bench-peers bench-references bench-waiting bench-small-call bench-packing packing-sweep bench-pacing bench-tune bench-defaults bench-torch cuda-kernels blink test-nccl-tests validate gpu-check gpu-check-torch gpu-check-tables test-torch test-torch-suite
+.PHONY: sanitize losses chaos chaos-protocols fuzz fuzz-libraries bench-peers bench-references bench-waiting bench-small-call bench-packing packing-sweep bench-pacing bench-tune bench-defaults bench-torch cuda-kernels blink test-nccl-tests validate gpu-check gpu-check-torch gpu-check-tables test-torch test-torch-suite
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -45,6 +45,9 @@ unit: setup
 
 sanitize: setup  ## the runtime under ThreadSanitizer, AddressSanitizer and UBSan (4 minutes)
 	$(BIN)/python -m pytest -m slow tests/runtime/test_sanitize.py
+
+losses: setup  ## every single loss of five machines, given at run time: the plan in use is that of what is left (3 minutes)
+	$(BIN)/python -m pytest -m slow tests/runtime/test_losses.py
 
 chaos: setup  ## 300 random faults, every pair of calls that differ, 10,000 communicators (90 minutes)
 	$(BIN)/python -m pytest -m slow tests/runtime/test_chaos.py tests/runtime/test_mismatch.py

@@ -22,9 +22,13 @@ from collc.options import TARGETS, TargetKind
 from collc.outputs import check_output
 from collc.packing.candidates import kind_of
 from collc.packing.document import PlanFile
+from collc.packing.gpu_sets import GpuSets
 from collc.packing.model import Plan
+from collc.packing.survive import Row, slowest_rates
 from collc.pipeline import Recorder
 from collc.topology.model import LinkKind, Topology
+
+NO_SETS = GpuSets(Topology("", (), (), {}), (), ())
 
 
 @dataclass(frozen=True)
@@ -58,6 +62,20 @@ class CompileResult:
     note: str | None
     entries: tuple[tuple[Entry, ...], ...]
     parameters: str | None = None
+    gpu_sets_held: GpuSets = NO_SETS
+
+    def losses(self) -> list[Row]:
+        """What the rates are whole and after each loss that the library survives, of its largest set then."""
+        held, rows, at = self.gpu_sets_held, [], 0
+        for state in held.states:
+            own = held.sets[at : at + state.nsets]
+            at += state.nsets
+            if own:
+                number = max(own, key=lambda one: len(one.gpus)).allocation
+                document = self.documents[number]
+                rates, proved = slowest_rates(document.plans), all(plan.optimal for plan in document.plans)
+                rows.append(Row(state.loss, document.graph.nranks, document.fingerprint, rates, number, proved=proved))
+        return rows + [Row(loss, 0, "", {}, None, why) for loss, why in held.fallen]
 
     @property
     def nprograms(self) -> int:
@@ -161,7 +179,7 @@ def compile_topology(
         note = f"the GPUs may be Pascal or Volta, for which this library has no code: {INSTALL_NVRTC}"
     found = len(contents.gpu_sets.sets)
     why = request.parameters(contents.documents[0].graph.gpu_model)[1] if kind is TargetKind.CUDA else None
-    return CompileResult(library, kind, contents.documents, found, note, contents.entries, why)
+    return CompileResult(library, kind, contents.documents, found, note, contents.entries, why, contents.gpu_sets)
 
 
 @dataclass(frozen=True)

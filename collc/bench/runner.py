@@ -90,11 +90,41 @@ def cases(request: BenchRequest) -> list[dict[str, Any]]:
     return list(_orders(request, sizes, nranks, held))
 
 
-def run_bench(request: BenchRequest, report: Callable[[Row], None], place: Place | None = None) -> list[Row]:
+@dataclass(frozen=True)
+class Serving:
+    """Which plan serves the ranks: an allocation of the library, and what its machine has lost.
+
+    `lost` is "nothing" for the whole machine, "" where the library does not tell.
+    """
+
+    allocation: int
+    fingerprint: str
+    lost: str
+
+    def text(self) -> str:
+        return f"plan {self.fingerprint}, lost: {self.lost}" if self.lost else f"plan {self.fingerprint}"
+
+
+def _serving(manifest: dict[str, Any], told: dict[str, Any]) -> Serving | None:
+    allocations, states = manifest["allocations"], manifest.get("states", [])
+    number, state = told.get("allocation", -1), told.get("state", -1)
+    if not 0 <= number < len(allocations):
+        return None
+    lost = states[state] if 0 <= state < len(states) else ""
+    return Serving(number, allocations[number]["fingerprint"], lost)
+
+
+def run_bench(
+    request: BenchRequest,
+    report: Callable[[Row], None],
+    place: Place | None = None,
+    served: Callable[[Serving], None] = lambda serving: None,
+) -> list[Row]:
     """Measures every case and hands each row to `report` as it comes.
 
     Args:
         place: rank 0 of the job, where a launcher started the ranks; request.ranks is its size then.
+        served: told once which plan serves the ranks, where the library says so.
 
     Raises:
         RunError: a rank failed or died; all ranks are ended then.
@@ -106,6 +136,9 @@ def run_bench(request: BenchRequest, report: Callable[[Row], None], place: Place
     rows: list[Row] = []
     on_gpus = manifest["target"] == "cuda"
     with gpu_team_of(request.library, nranks) if on_gpus else team_of(request.library, nranks, place) as team:
+        serving = _serving(manifest, team.serves)
+        if serving is not None:
+            served(serving)
         for order in orders:
             answers = team.all(order)
             row = _row(order, answers, nranks, programs)

@@ -118,6 +118,7 @@ class Team:
 
     def __init__(self, ranks: list[_Rank]) -> None:
         self.ranks = ranks
+        self.serves: dict[str, Any] = {}  # what rank 0 says of its communicator
 
     def send(self, rank: int, order: dict[str, Any]) -> None:
         try:
@@ -164,6 +165,7 @@ class GpuTeam:
 
     def __init__(self, team: Team) -> None:
         self.team = team
+        self.serves: dict[str, Any] = {}
 
     def all(self, order: dict[str, Any]) -> list[dict[str, Any]]:
         return list(self.team.one(0, order)["ranks"])
@@ -179,7 +181,7 @@ def gpu_team_of(library: Path, nranks: int) -> Iterator[GpuTeam]:
     team = Team([_Started(library, "collc.bench.gpus")])
     try:
         gpus = GpuTeam(team)
-        gpus.all({"do": "init", "nranks": nranks})
+        gpus.serves = (gpus.all({"do": "init", "nranks": nranks}) or [{}])[0]
         yield gpus
         gpus.all({"do": "close"})
     finally:
@@ -205,7 +207,7 @@ def team_of(library: Path, nranks: int, place: Place | None, worker: str = "coll
         unique = team.one(0, {"do": "id"})["id"]
         for rank in range(nranks):
             team.send(rank, {"do": "init", "id": unique, "rank": rank, "nranks": nranks})
-        team.receive_all()
+        team.serves = team.receive_all()[0]
         yield team
         team.all({"do": "close"})
     finally:

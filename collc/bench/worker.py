@@ -113,6 +113,17 @@ def what_runs(nccl: Nccl, comm: ctypes.c_void_p, case: Case) -> dict[str, Any]:
     return {"program": found[0], "proto": names.get(found[1])}
 
 
+def what_serves(nccl: Nccl, comm: ctypes.c_void_p) -> dict[str, Any]:
+    """The machine's state and the allocation whose plans a communicator runs; -1 where the library does not tell."""
+    found = {"state": -1, "allocation": -1}
+    for name in found:
+        ask = getattr(nccl.lib, f"collc_{name}_of", None)
+        if ask is not None:
+            ask.argtypes = [ctypes.c_void_p]
+            found[name] = int(ask(comm))
+    return found
+
+
 class Rank:
     """The state of one rank."""
 
@@ -124,7 +135,7 @@ class Rank:
     def init(self, order: dict[str, Any]) -> dict[str, Any]:
         self.rank, self.nranks = order["rank"], order["nranks"]
         self.comm = self.nccl.comm(self.nranks, bytes.fromhex(order["id"]), self.rank)
-        return {}
+        return what_serves(self.nccl, self.comm)
 
     def case(self, order: dict[str, Any]) -> dict[str, Any]:
         """Warms up, times and checks one case."""

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from collc import __version__
 from collc.build.cache import cached, content_key
@@ -17,6 +18,7 @@ from collc.build.cuda import DeviceCode, build_device_code, embed
 from collc.build.manifest import make_manifest, manifest_text, sign, slot_bytes
 from collc.build.runtime import Unit, headers, include_dirs, runtime_units
 from collc.build.toolchain import Compiler, find_cxx, run_tool
+from collc.checker.machine import after_loss, read_machine
 from collc.codegen.context import SourceContext, TableBuilder, layouts, link_classes
 from collc.codegen.entry import Entry
 from collc.codegen.render import render
@@ -82,7 +84,8 @@ def source_context(
         programs, when = [entry.program for entry in entries], [entry.when for entry in entries]
         tables.add_allocation(programs, slot_bytes=slot_bytes(programs), when=when, graph=graph)
     tables.add_gpu_sets(contents.gpu_sets, graphs)
-    blob = {
+    tables.add_states(contents.gpu_sets, graphs)
+    blob: dict[str, Any] = {
         "plans": [to_json(document) for document in contents.documents],
         "machine": contents.gpu_sets.machine(graphs),
     }
@@ -99,6 +102,9 @@ def source_context(
     manifest = make_manifest(
         contents.documents, contents.entries, contents.gpu_sets, target, compiler.version, build_id
     )
+    if contents.gpu_sets.states:
+        machine = read_machine(blob["machine"], contents.documents[0].name)
+        manifest["states"] = [after_loss(machine, changes, Path())[1] for changes in tables.losses()]
     if device:
         manifest["device_code"] = device.rows()
         if device.counters:

@@ -5,11 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from collc.build.cache import CacheProblem, content_key, safe_folder
 from collc.checker.library import Library
 from collc.errors import RunError
+from collc.outputs import written_aside
 from collc.topology.canonical import fingerprint, match
+from collc.topology.dump import dumps_links
 from collc.topology.graph import plan_graph
 from collc.topology.model import Topology
+
+# What the runtime looks for: a file of the links that it finds.
+FOUND = "COLLC_TOPOLOGY"
 
 
 def live_numbering(contents: Library, library: Path, machine: Topology, links: str | None = None) -> list[int]:
@@ -37,3 +43,23 @@ def live_numbering(contents: Library, library: Path, machine: Topology, links: s
         where=str(library),
         hint="compile it for this type of machine and include the whole machine in its allocations",
     )
+
+
+def links_file(machine: Topology) -> Path:
+    """A file of the machine's links as the runtime reads them, for the variable `FOUND`; it stays for later processes.
+
+    Raises:
+        RunError: no folder of this user can be written.
+    """
+    text = dumps_links(machine)
+    try:
+        path = safe_folder("found") / f"{content_key([text])[:32]}.links"
+        if not path.exists():
+            with written_aside(path, 0o644) as aside:
+                aside.write_text(text, encoding="utf-8")
+    except (CacheProblem, OSError) as error:
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        raise RunError(
+            f"cannot write what this machine has: {reason}", hint="set COLLC_CACHE to a folder of yours"
+        ) from error
+    return path

@@ -49,6 +49,9 @@ STRUCTS: dict[str, tuple[tuple[str, str], ...]] = {
     "Route": _fields("I", "first nlinks"),
     "GraphLink": _fields("I", "src dst kind"),
     "GpuSet": _fields("I", "nranks first allocation first_forwarder nforwarders"),
+    "MachineLink": (*_fields("Q", "num den"), *_fields("H", "src dst"), *_fields("I", "kind")),
+    "State": _fields("I", "first_set nsets first_change nchanges"),
+    "Change": (*_fields("Q", "num den"), *_fields("I", "vertex number")),
     "Number": _fields("I", "value"),
     "Character": _fields("B", "byte"),
 }
@@ -71,8 +74,13 @@ ARRAYS: dict[str, tuple[str, str]] = {
     "set_gpus": ("Number", "uint32_t"),
     "set_ranks": ("Number", "uint32_t"),
     "set_forwarders": ("Number", "uint32_t"),
-    "gpu_classes": ("Number", "uint32_t"),
+    "gpu_classes": ("Number", "uint32_t"),  # of every GPU, state by state
     "vertex_names": ("Character", "uint8_t"),  # of the machine, GPUs first, UTF-8, each ended by a zero
+    # Of libraries that survive losses; empty in others.
+    "machine_vertices": ("Number", "uint32_t"),  # the kind of each, GPUs first
+    "machine_links": ("MachineLink", "collc::MachineLink"),
+    "states": ("State", "collc::State"),
+    "changes": ("Change", "collc::Change"),
 }
 
 FIRST_BYTE = 8  # of what the digest covers

@@ -17,7 +17,7 @@ from typing import Any
 
 from collc.checker.elf import Elf
 from collc.checker.layout import When
-from collc.checker.machine import Machine, check_sets, read_machine
+from collc.checker.machine import Machine, after_loss, check_sets, read_machine
 from collc.checker.manifest import blank_digests, read_claims
 from collc.checker.plans import PlanFile, from_json, verify_document
 from collc.checker.programs import verify
@@ -102,9 +102,11 @@ def _read(elf: Elf) -> Library:
         raise unreadable(elf.path, error) from None
     documents, machine = _plans(elf, objects)
     served = Counter(one.allocation for one in tables.sets)
+    states = [after_loss(machine, state.changes, elf.path)[1] for state in tables.states] if tables.vertices else []
     truth: dict[str, object] = {
         "name": documents[0].name,
-        "gpus": list(tables.names[: len(tables.classes)]),
+        "gpus": list(tables.names[: tables.ngpus]),
+        "states": states,
         "allocations": [
             {
                 "fingerprint": document.fingerprint,
@@ -124,8 +126,8 @@ def _read(elf: Elf) -> Library:
         raise elf.wrong("its manifest and its plans name different graphs")
     for claims, found in [(manifest, truth), *zip(manifest["allocations"], truth["allocations"], strict=True)]:  # type: ignore[call-overload]
         for name, value in found.items():
-            if name != "allocations" and claims[name] != value:
-                raise elf.wrong(f"its manifest says {name} {claims[name]!r}, it holds {value!r}")
+            if name != "allocations" and claims.get(name, []) != value:
+                raise elf.wrong(f"its manifest says {name} {claims.get(name)!r}, it holds {value!r}")
     return Library(manifest, documents, tables, machine)
 
 

@@ -1,18 +1,19 @@
 """The machine of a library, and the proof that each set of GPUs has the links of the plan that it runs.
 
 A library names its machine's vertices and links; its tables name per set of GPUs the vertices that play what only
-forwards in the plan.
+forwards in the plan. Where a library survives losses, its tables also say what each of them takes from the machine.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from pathlib import Path
 
+from collc.checker.layout import LINKS
 from collc.checker.plans import PlanFile
-from collc.checker.tables import Contents, TableSet
+from collc.checker.tables import Contents, Row, State, TableSet
 from collc.checker.values import Reader
 from collc.errors import RunError
 from collc.limits import spend
@@ -48,28 +49,69 @@ def check_sets(machine: Machine, tables: Contents, documents: Sequence[PlanFile]
     """Raises RunError unless every set of GPUs that the tables list has the links of the plan that they give it."""
     gpus = [v for v in machine.vertices if v[1] is VertexKind.GPU]
     names = tuple(name for name, _, _ in machine.vertices)
-    if names != tables.names or len(gpus) != len(tables.classes) or machine.vertices[: len(gpus)] != tuple(gpus):
+    if names != tables.names or len(gpus) != tables.ngpus or machine.vertices[: len(gpus)] != tuple(gpus):
         raise RunError("its tables name other vertices than its machine has", where=str(path))
-    if len({one.gpus for one in tables.sets}) != len(tables.sets):
-        raise RunError("its sets of GPUs are listed twice", where=str(path))
-    classes = _classes(machine, documents, len(gpus))
-    if tables.classes != classes and not (len(tables.sets) == 1 and tables.classes == tuple(range(len(gpus)))):
-        raise RunError("its classes are not the GPUs that may change places freely", where=str(path))
-    for one in tables.sets:
-        problem = _problem(machine, tables, documents, one)
-        if problem:
-            raise RunError(f"its GPU set {list(one.gpus)} {problem}", where=str(path))
+    rows = tables.vertices, tables.links
+    if rows != _rows(machine) and (any(rows) or len(tables.states) > 1):
+        raise RunError("its tables describe another machine than its own", where=str(path))
+    for number, state in enumerate(tables.states):
+        if bool(state.changes) != bool(number):
+            raise RunError("its first state has lost nothing, and each of the others something", where=str(path))
+        left, what = after_loss(machine, state.changes, path)
+        where = f"{path}: without {what}" if number else str(path)
+        if len({one.gpus for one in state.sets}) != len(state.sets):
+            raise RunError("its sets of GPUs are listed twice", where=where)
+        if state.classes != _classes(left, documents, len(gpus)) and not (
+            len(state.sets) == 1 and state.classes == tuple(range(len(gpus)))
+        ):
+            raise RunError("its classes are not the GPUs that may change places freely", where=where)
+        for one in state.sets:
+            problem = _problem(left, state, documents, one)
+            if problem:
+                raise RunError(f"its GPU set {list(one.gpus)} {problem}", where=where)
 
 
-def _problem(machine: Machine, tables: Contents, documents: Sequence[PlanFile], one: TableSet) -> str:
+def _rows(machine: Machine) -> tuple[tuple[Row, ...], tuple[Row, ...]]:
+    """Kinds of vertices, and links, as tables hold them."""
+    links = ((*gbps.as_integer_ratio(), src, dst, LINKS[kind]) for (src, dst, kind), gbps in machine.links.items())
+    return tuple((list(VertexKind).index(kind),) for _, kind, _ in machine.vertices), tuple(links)
+
+
+def after_loss(machine: Machine, changes: Sequence[Row], path: Path) -> tuple[Machine, str]:
+    """The machine after a loss, and what it has lost, in words.
+
+    Raises:
+        RunError: the machine has no such thing to lose.
+    """
+    spend(len(machine.links))
+    links, left, gone = list(machine.links.items()), dict(machine.links), set()
+    lost: dict[str, None] = {}
+    for num, den, vertex, number in changes:
+        speed = Fraction(num, den or 1)
+        if speed.as_integer_ratio() == (num, den) == (0, 1) and vertex == 1 and number < len(machine.vertices):
+            gone.add(number)
+            lost[machine.vertices[number][0]] = None
+        elif speed.as_integer_ratio() == (num, den) and not vertex and number < len(links) and speed < links[number][1]:
+            (src, dst, kind), gbps = links[number]
+            left[src, dst, kind] = speed
+            ends = sorted((machine.vertices[src][0], machine.vertices[dst][0]))
+            lost[f"{'-'.join(ends)} {kind.value}, {speed} of {gbps} GB/s left"] = None
+        else:
+            raise RunError("it has lost what its machine does not have", where=str(path))
+    kept = {key: gbps for key, gbps in left.items() if gbps and gone.isdisjoint(key[:2])}
+    what = next(iter(lost), "nothing") + (f" and {len(lost) - 1} more" if len(lost) > 1 else "")
+    return replace(machine, links=kept), what
+
+
+def _problem(machine: Machine, state: State, documents: Sequence[PlanFile], one: TableSet) -> str:
     if one.allocation >= len(documents):
         return "runs a plan that is not there"
     graph = documents[one.allocation].graph
     spend(len(machine.vertices) + len(machine.links) + len(graph.links))
-    if sorted(one.ranks) != list(graph.ranks) or any(g >= len(tables.classes) for g in one.gpus):
+    if sorted(one.ranks) != list(graph.ranks) or any(g >= len(state.classes) for g in one.gpus):
         return "does not give every rank of its plan one GPU"
     members: dict[int, list[int]] = {}
-    for gpu, number in enumerate(tables.classes):
+    for gpu, number in enumerate(state.classes):
         members.setdefault(number, []).append(gpu)
     chosen = set(one.gpus)
     first = [g for own in members.values() for g in own[: len(chosen.intersection(own))]]

@@ -55,7 +55,8 @@ def _shape(reader: Reader) -> tuple[dict[str, Any], dict[str, Any]]:
     allocation |= dict.fromkeys(("nranks", "gpu_sets", "slots", "slot_bytes", "fifo_bytes"), number)
     top: dict[str, Any] = dict.fromkeys(("format", "name", "collc", "target", "build_id", "compiler"), text)
     top |= {"gpus": [text], "allocations": [allocation], "loaded": dict.fromkeys(PARTS, text)}
-    return top, {"counters": truth, "device_code": [dict.fromkeys(("code", "compiler", "driver"), text)]}
+    optional = {"counters": truth, "states": [text]}
+    return top, optional | {"device_code": [dict.fromkeys(("code", "compiler", "driver"), text)]}
 
 
 def no_digests() -> dict[str, str]:

@@ -55,13 +55,38 @@ class Held:
 
 
 @dataclass(frozen=True)
-class Contents:
-    """What tables hold. `names` are those of the machine's vertices, the GPUs first."""
+class State:
+    """The machine whole, or after a loss: the sets of GPUs that are served then, and the class of each GPU.
 
-    allocations: tuple[Held, ...]
+    `changes` are what is lost: (GB/s that are left, as two numbers; 1 for a vertex or 0 for a link; its number).
+    """
+
     sets: tuple[TableSet, ...]
     classes: tuple[int, ...]
+    changes: tuple[Row, ...]
+
+
+@dataclass(frozen=True)
+class Contents:
+    """What tables hold. The first state is the whole machine, `names` are those of its vertices, the GPUs first.
+
+    `vertices` and `links` describe the machine in libraries that survive losses, as rows; others have none of them.
+    """
+
+    allocations: tuple[Held, ...]
+    states: tuple[State, ...]
     names: tuple[str, ...]
+    vertices: tuple[Row, ...]
+    links: tuple[Row, ...]
+
+    @property
+    def sets(self) -> tuple[TableSet, ...]:
+        """The sets of all states."""
+        return tuple(one for state in self.states for one in state.sets)
+
+    @property
+    def ngpus(self) -> int:
+        return len(self.states[0].classes)
 
 
 class _Array:
@@ -105,21 +130,32 @@ def decode(image: bytes) -> Contents:
     if layout.pack({name: array.rows for name, array in arrays.items()}) != image:
         raise IRError("their digest is wrong, or something lies between the arrays")
     held = tuple(_allocation(arrays, row) for row in arrays["allocations"].take(0, counts["allocations"]))
-    sets = []
-    for nranks, first, allocation, first_forwarder, nforwarders in arrays["gpu_sets"].take(0, counts["gpu_sets"]):
-        gpus, ranks = (arrays[name].numbers(first, nranks) for name in ("set_gpus", "set_ranks"))
-        sets.append(TableSet(gpus, allocation, ranks, arrays["set_forwarders"].numbers(first_forwarder, nforwarders)))
-    classes = arrays["gpu_classes"].numbers(0, counts["gpu_classes"])
+    rows = arrays["states"].take(0, counts["states"]) or [(0, counts["gpu_sets"], 0, 0)]
+    ngpus = counts["gpu_classes"] // len(rows)
+    states = tuple(_state(arrays, number * ngpus, ngpus, *row) for number, row in enumerate(rows))
     try:
         names = bytes(arrays["vertex_names"].numbers(0, counts["vertex_names"])).decode().split("\0")
     except UnicodeDecodeError:
         raise IRError("the names of its vertices are not UTF-8") from None
-    if names.pop() or len(names) < len(classes):
-        raise IRError(f"{len(classes)} GPUs have other names than one each")
+    if names.pop() or len(names) < ngpus:
+        raise IRError(f"{ngpus} GPUs have other names than one each")
+    machine = (tuple(arrays[name].take(0, counts[name])) for name in ("machine_vertices", "machine_links"))
+    found = Contents(held, states, tuple(names), *machine)
     for array in arrays.values():
         if array.at != len(array.rows):
             raise IRError(f"{len(array.rows) - array.at} rows of {array.name} belong to nothing")
-    return Contents(held, tuple(sets), classes, tuple(names))
+    return found
+
+
+def _state(
+    arrays: dict[str, _Array], first_class: int, ngpus: int, first_set: int, nsets: int, first: int, nchanges: int
+) -> State:
+    sets = []
+    for nranks, start, allocation, *forwarders in arrays["gpu_sets"].take(first_set, nsets):
+        gpus, ranks = (arrays[name].numbers(start, nranks) for name in ("set_gpus", "set_ranks"))
+        sets.append(TableSet(gpus, allocation, ranks, arrays["set_forwarders"].numbers(*forwarders)))
+    classes = arrays["gpu_classes"].numbers(first_class, ngpus)
+    return State(tuple(sets), classes, tuple(arrays["changes"].take(first, nchanges)))
 
 
 def _allocation(arrays: dict[str, _Array], row: Row) -> Held:

@@ -12,6 +12,7 @@ from collc.errors import UsageError
 from collc.packing.allocations import allocations
 from collc.packing.document import PlanFile, plan_file
 from collc.packing.gpu_sets import GpuSets, served_sets, written_set
+from collc.packing.survive import surviving_sets
 from collc.pipeline import Recorder, pack, wanted_programs
 from collc.simulate.generations import MACHINES, machine_for
 from collc.simulate.params import Machine
@@ -37,6 +38,7 @@ class LibraryRequest:
         tune_candidates: also hold the programs that `collc tune` compares.
         server: the one server of the topology that the library is for; `gpus` and `allocations` are of it alone.
         one_server: refuse GPUs on several servers, between which no library can move data yet.
+        survive: 1: plans for the machine after every single loss too (`collc.packing.survive`).
     """
 
     topology: str
@@ -50,6 +52,7 @@ class LibraryRequest:
     tune_candidates: bool = False
     server: str | None = None
     one_server: bool = True
+    survive: int = 0
 
     def __post_init__(self) -> None:
         if self.model is not None and self.model not in MACHINES:
@@ -80,7 +83,10 @@ def find_graphs(request: LibraryRequest, status: Callable[[str], None]) -> tuple
     """Reads the topology: the graph of every allocation, and the GPU sets that they serve."""
     status("reading the topology")
     topology = request.machine()
-    if request.allocations is None:
+    if request.survive:
+        machine, gpus = _server_and_gpus(request, topology)
+        graphs, sets = surviving_sets(machine, gpus, request.allocations, request.links)
+    elif request.allocations is None:
         gpus = None if request.gpus is None else parse_gpus(topology, request.gpus)
         graph = plan_graph(topology, gpus, request.links)
         names = [graph.vertices[rank].name for rank in graph.ranks]
@@ -93,6 +99,22 @@ def find_graphs(request: LibraryRequest, status: Callable[[str], None]) -> tuple
     if request.one_server:
         refuse_several_servers(topology, graphs, request.topology)
     return graphs, sets
+
+
+def _server_and_gpus(request: LibraryRequest, topology: Topology) -> tuple[Topology, list[str] | None]:
+    """The one server that a run finds, and the GPUs asked for by their names there."""
+    if request.gpus is not None and request.allocations is not None:
+        raise UsageError("--allocations chooses the sets of GPUs", hint="omit --gpus")
+    gpus = None if request.gpus is None else parse_gpus(topology, request.gpus)
+    if len(topology.servers) == 1:
+        return topology, gpus
+    whole = plan_graph(topology, gpus, request.links)
+    refuse_several_servers(topology, [whole], request.topology)
+    machine = only_server(topology, whole.servers[0])
+    members = set(topology.servers[whole.servers[0]])
+    own = [v.name for v in topology.gpus if v.name in members]
+    plain = dict(zip(own, (v.name for v in machine.gpus), strict=True))
+    return machine, None if gpus is None else [plain[name] for name in gpus]
 
 
 def pack_allocation(

@@ -5,6 +5,7 @@ One process per rank: started here, or by torchrun, mpirun or srun, whose rank 0
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import re
 from collections.abc import Iterator
@@ -17,9 +18,10 @@ from collc.bench.breakdown import VARIABLE, check_counts, show
 from collc.bench.data import OPS, TYPES, parse_names
 from collc.bench.find import find_library
 from collc.bench.launchers import Place, find_place
-from collc.bench.runner import BenchRequest, Row, cases, library_ranks, run_bench
+from collc.bench.runner import BenchRequest, Row, Serving, cases, library_ranks, run_bench
 from collc.bench.table import HEADER, footer, left_cells, measured_cells
 from collc.bench.worker import serve_place
+from collc.build.numbering import FOUND, links_file
 from collc.checker.library import read_manifest
 from collc.cli import report
 from collc.cli.report import SIZE, debug_option, emit_json, json_option
@@ -27,6 +29,7 @@ from collc.collectives.model import COMPILED, Collective
 from collc.errors import RunError, UsageError
 from collc.limits import limited
 from collc.process import environment
+from collc.topology.load import load_topology
 
 
 @click.command("bench")
@@ -45,6 +48,11 @@ from collc.process import environment
     default="auto",
     show_default=True,
     help="auto: under torchrun, mpirun, mpiexec or srun, this process is one of the ranks.",
+)
+@click.option(
+    "--topology",
+    metavar="TOPO",
+    help="This machine as it is now, whatever it has lost: the plan that fits runs (compile --survive 1).",
 )
 @click.option("-b", "--minbytes", type=SIZE, default="8", show_default=True)
 @click.option("-e", "--maxbytes", type=SIZE, default="16M", show_default=True)
@@ -66,6 +74,7 @@ def command(
     collectives: tuple[str, ...],
     ranks: int | None,
     launcher: str,
+    topology: str | None,
     minbytes: int,
     maxbytes: int,
     stepbytes: int,
@@ -91,6 +100,10 @@ def command(
     path = find_library(library)
     with limited(path):
         manifest = read_manifest(path)
+    if topology is not None:
+        found = load_topology(topology)
+        os.environ[FOUND] = str(links_file(found))
+        ranks = len(found.gpus) if ranks is None and place is None else ranks
     with _refusing_once(place):
         if place is not None:
             _check_job(place, path, manifest["target"], ranks)
@@ -117,9 +130,19 @@ def command(
         if not serve_place(path, place):
             raise SystemExit(RunError.exit_code)  # rank 0 says why
         return
-    rows = run_bench(request, (lambda row: None) if as_json else _Printer(path, manifest, request, place), place)
+    serving: list[Serving] = []
+
+    def served(one: Serving) -> None:
+        serving.append(one)
+        if not as_json and one.lost:
+            report.line(f"# {one.text()}")
+
+    rows = run_bench(
+        request, (lambda row: None) if as_json else _Printer(path, manifest, request, place), place, served
+    )
     if as_json:
-        emit_json({"rows": [row.to_json() for row in rows]})
+        plan = {"serving": dataclasses.asdict(serving[0])} if serving else {}
+        emit_json({"rows": [row.to_json() for row in rows], **plan})
     else:
         report.text(footer(rows))
     wrong = sum(row.wrong or 0 for row in rows)

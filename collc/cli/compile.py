@@ -10,6 +10,7 @@ import click
 
 from collc.choose.servers import SEVERAL_SERVERS
 from collc.cli import report
+from collc.cli.losses import losses_json, losses_text
 from collc.cli.report import debug_option, emit_json, json_option, note, progress, table
 from collc.collectives.model import COMPILED, Collective
 from collc.compiler import CompileRequest, CompileResult, KindsResult, compile_kinds, compile_topology
@@ -64,6 +65,13 @@ _STAGES = sorted({name for target in TARGETS.values() for name in stage_names(ta
     "--counters", is_flag=True, help="Build kernels with counters for `collc bench --breakdown` (target cuda)."
 )
 @click.option("--tune-candidates", is_flag=True, help="Add the plans and chunk sizes that `collc tune` compares.")
+@click.option(
+    "--survive",
+    type=click.IntRange(0, 1),
+    default=0,
+    show_default=True,
+    help="1: also hold plans for the machine after every single loss (link, switch plane, GPU).",
+)
 @click.option("--keep-source", type=click.Path(path_type=Path), help="Also write the generated source to this file.")
 @click.option(
     "--dump-after",
@@ -90,6 +98,7 @@ def command(
     cuda: str | None,
     counters: bool,
     tune_candidates: bool,
+    survive: int,
     keep_source: Path | None,
     dump_after: tuple[str, ...],
     dump_dir: Path,
@@ -116,6 +125,7 @@ def command(
         model=model,
         params=params,
         tune_candidates=tune_candidates,
+        survive=survive,
         cuda=int(cuda) if cuda else None,
         counters=counters,
     )
@@ -187,6 +197,8 @@ def _as_json(result: CompileResult, recorder: Recorder, elapsed: float, time_sta
         "programs": result.nprograms,
         "tables": result.tables(),
     }
+    if result.gpu_sets_held.states:
+        value["losses"] = losses_json(result.losses())
     if result.library.device:
         value["device_code"] = result.library.device.rows()
     if result.note:
@@ -200,6 +212,8 @@ def _as_json(result: CompileResult, recorder: Recorder, elapsed: float, time_sta
 
 def _text(result: CompileResult, seconds: str) -> None:
     report.text(result.summary())
+    if result.gpu_sets_held.states:
+        report.text(losses_text(result.losses()))
     if result.parameters:
         report.line(result.parameters)
     ranks = " or ".join(map(str, sorted({document.graph.nranks for document in result.documents})))

@@ -10,6 +10,7 @@ import click
 from collc.build.plans import SolutionCache
 from collc.cli import report
 from collc.cli.plan_expand import emit_expanded
+from collc.cli.plan_losses import plan_losses, survive_json, survive_text
 from collc.cli.plan_sets import one_set, plan_sets, sets_json, sets_text
 from collc.cli.plan_text import explain_plans, summary, trade_json, trade_text
 from collc.cli.report import debug_option, emit_json, json_option, progress
@@ -63,6 +64,13 @@ class _FractionType(click.ParamType[Fraction]):
     help="Plan many sets of GPUs, isomorphic ones once: connected (3 or more that the fast links join), all (2 or "
     "more), sizes such as 2..4, or sets such as 0,1,2/4,5.",
 )
+@click.option(
+    "--survive",
+    type=click.IntRange(0, 1),
+    default=0,
+    show_default=True,
+    help="1: also plan what is left after every single loss (link, NIC, rail, switch plane, GPU).",
+)
 @click.option("--trade", is_flag=True, help="Print the best rate at each depth and how many trees it takes.")
 @click.option(
     "--compare", type=click.Choice(["rings"]), help="Print the speedup over the best set of NCCL-style rings."
@@ -88,6 +96,7 @@ def command(
     solver: str,
     tolerance: Fraction,
     allocations: str | None,
+    survive: int,
     trade: bool,
     compare: str | None,
     expand: str | None,
@@ -99,6 +108,13 @@ def command(
     chosen = None if gpus is None else parse_gpus(machine, gpus)
     if (expand is not None or orbits) and (allocations is not None or compare is not None or trade):
         raise UsageError("--expand and --orbits are about one plan", hint="omit --allocations, --compare and --trade")
+    if survive:
+        if relay or root is not None or allocations or compare or trade or expand is not None or orbits:
+            raise UsageError("--survive goes with --gpus, --links, --collective and --solver alone")
+        wanted = [c for c in Collective if c.uses_trees] if collective is None else [Collective(collective)]
+        states, held = plan_losses(machine, chosen, links, wanted, solver)
+        emit_json(survive_json(states, held)) if as_json else report.text(survive_text(machine, states))
+        return
     if allocations is not None or compare is not None:
         if relay is not None or root is not None:
             raise UsageError("--allocations and --compare take neither --relay nor --root")

@@ -16,7 +16,7 @@ from collc.errors import CollcError, UsageError
 from collc.inputs import read_input
 from collc.outputs import check_output
 from collc.resources import resource_dir
-from collc.topology.dump import dumps_topology
+from collc.topology.dump import dumps_links, dumps_topology
 from collc.topology.model import Topology
 from collc.topology.names import name_problem
 from collc.topology.probe.cpu import probe_cpu
@@ -38,6 +38,14 @@ _MEASURE_FLAGS = ("-std=c++17", "-O2", "-pthread")
 )
 @click.option("--gpu-model", metavar="M", help="GPU model, such as V100, for what a dump does not contain.")
 @click.option("--name", metavar="NAME", help="Name of the topology [that of -o].")
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["yaml", "links"]),
+    default="yaml",
+    show_default=True,
+    help="links: what a library reads at run time (COLLC_TOPOLOGY).",
+)
 @click.option("-o", "--output", metavar="FILE", help="Write here instead of standard output.")
 @report.json_option
 @report.debug_option
@@ -48,6 +56,7 @@ def command(
     timed: bool,
     gpu_model: str | None,
     name: str | None,
+    form: str,
     output: str | None,
     as_json: bool,
 ) -> None:
@@ -80,7 +89,7 @@ def command(
         live = probe_machine(visible=visible, gpu_model=gpu_model, name=name or "probed")
         topology = live.topology
         measured = measure(_program(), topology, live.bus_ids, kind="cuda") if timed else ()
-    _write(with_measured(topology, measured) if measured else topology, output, as_json, measured)
+    _write(with_measured(topology, measured) if measured else topology, output, as_json, measured, form)
 
 
 def _load(source: str) -> tuple[str, str]:
@@ -110,8 +119,10 @@ def _program() -> Path:
     )
 
 
-def _write(topology: Topology, output: str | None, as_json: bool, measured: Sequence[Measured]) -> None:
-    text = dumps_topology(topology)
+def _write(
+    topology: Topology, output: str | None, as_json: bool, measured: Sequence[Measured], form: str = "yaml"
+) -> None:
+    text = dumps_links(topology) if form == "links" else dumps_topology(topology)
     for note in topology.notes:
         report.note(f"collc probe: {note}")
     if output is not None and output != "-":

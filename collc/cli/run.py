@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 
 from collc.bench.find import find_library, find_wheel_nccl, whose
-from collc.build.numbering import live_numbering
+from collc.build.numbering import FOUND, links_file, live_numbering
 from collc.build.pick import pick_library
 from collc.build.preload import check_preload, preload_name
 from collc.checker.library import read_library, read_manifest
@@ -34,8 +34,8 @@ from collc.topology.probe.live import probe_machine
 @click.option(
     "--topology",
     metavar="TOPO",
-    help="This machine's topology, if its GPUs are numbered differently from those of the library's topology. Of "
-    "several servers, the one with this host's name.",
+    help="This machine's topology, if its GPUs are numbered differently from those of the library's topology, or if it "
+    "has lost something (compile --survive 1). Of several servers, the one with this host's name.",
 )
 @debug_option
 @click.argument("argv", metavar="-- CMD...", nargs=-1, required=True, type=click.UNPROCESSED)
@@ -50,15 +50,16 @@ def command(library: Path | None, topology: str | None, argv: tuple[str, ...]) -
     if argv[0].endswith(".so"):
         raise UsageError("is a library, not a command", where=argv[0], hint=f"write `--lib {argv[0]} -- CMD`")
     machine = None if topology is None else _this_server(load_topology(topology))
+    now: Topology | None
     if library is not None and library.is_dir():
-        path = pick_library(library, _live if machine is None else lambda: [machine])
+        path, now = pick_library(library, _live if machine is None else lambda: [machine])
         if others := whose(path):
             raise UsageError(f"{others}, and running it is not safe", where=str(path), hint="name it itself to run it")
         report.note(f"collc run: {path}")
     else:
-        path = find_library(library)
+        path, now = find_library(library), machine
     with limited(path):
-        read_manifest(path)
+        manifest = read_manifest(path)
     program = shutil.which(argv[0])
     if program is None:
         there = os.path.dirname(argv[0]) and os.path.exists(argv[0])
@@ -69,7 +70,9 @@ def command(library: Path | None, topology: str | None, argv: tuple[str, ...]) -
     nccl = None if os.environ.get("COLLC_NCCL") else find_wheel_nccl(argv[0], os.environ)
     if nccl is not None:
         environment["COLLC_NCCL"] = str(nccl)
-    if machine is not None:
+    if now is not None and manifest.get("states"):
+        environment[FOUND] = str(links_file(now))
+    elif machine is not None:
         with limited(path):
             numbering = live_numbering(read_library(path), path, machine)
         environment["COLLC_NUMBERING"] = ",".join(map(str, numbering))

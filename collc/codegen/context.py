@@ -24,8 +24,8 @@ from collc.checker.layout import (
 )
 from collc.ir.nodes import Fifo, Program, Step
 from collc.ir.printer import print_step
-from collc.packing.gpu_sets import GpuSets
-from collc.topology.model import PlanGraph
+from collc.packing.gpu_sets import GpuSets, MachineState
+from collc.topology.model import LinkKind, PlanGraph, VertexKind
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,8 +131,10 @@ class TableBuilder:
         Args:
             graphs: those of the allocations' plans.
         """
-        for gpu, number in enumerate(sets.classes):
-            self._append("gpu_classes", (number,), f"class of GPU {gpu}")
+        for state in sets.states or (MachineState(None, sets.classes, len(sets.sets)),):
+            lost = f", lost: {state.loss.what}" if state.loss else ""
+            for gpu, number in enumerate(state.classes):
+                self._append("gpu_classes", (number,), f"class of GPU {gpu}{lost}")
         for vertex, name in enumerate(sets.vertex_names):
             for byte in f"{name}\0".encode():
                 self._append("vertex_names", (byte,), f"name of vertex {vertex}")
@@ -146,6 +148,40 @@ class TableBuilder:
             for gpu, rank in zip(one.gpus, one.ranks, strict=True):
                 self._append("set_gpus", (gpu,), f"GPU {gpu} of {text}")
                 self._append("set_ranks", (rank,), f"is rank {rank}")
+
+    def add_states(self, sets: GpuSets, graphs: Sequence[PlanGraph]) -> None:
+        """Adds the machine and what each loss that the library survives takes from it; nothing where there are none.
+
+        Args:
+            graphs: those of the allocations' plans.
+        """
+        if not sets.states:
+            return
+        for vertex in sets.vertices:
+            self._append("machine_vertices", (list(VertexKind).index(vertex.kind),), f"{vertex.name}")
+        number = {name: i for i, name in enumerate(sets.vertex_names)}
+        place: dict[tuple[str, str, LinkKind], int] = {}
+        for link in sets.links(graphs):
+            place[link.src, link.dst, link.kind] = len(place)
+            cells = (*link.gbps.as_integer_ratio(), number[link.src], number[link.dst], LINKS[link.kind])
+            self._append("machine_links", cells, f"{link.src} -> {link.dst}, {link.gbps} GB/s")
+        first_set = 0
+        for state in sets.states:
+            first = len(self.rows["changes"])
+            gone, thinner = (state.loss.gone, state.loss.thinner) if state.loss else ((), ())
+            for name in gone:
+                self._append("changes", (0, 1, 1, number[name]), f"without {name}")
+            for src, dst, kind, gbps in thinner:
+                left = (*gbps.as_integer_ratio(), 0, place[src, dst, kind])
+                self._append("changes", left, f"{src} -> {dst}: {gbps} GB/s left")
+            run = (first_set, state.nsets, first, len(self.rows["changes"]) - first)
+            self._append("states", run, f"lost: {state.loss.what}" if state.loss else "the whole machine")
+            first_set += state.nsets
+
+    def losses(self) -> list[list[tuple[int, ...]]]:
+        """Per state of the machine its rows of `changes`."""
+        rows = [tuple(row) for row in self._numbers["changes"]]
+        return [rows[first : first + count] for *_, first, count in self._numbers["states"]]
 
     def counts(self) -> dict[str, int]:
         """The number of rows of each array."""

@@ -8,7 +8,7 @@ of each class are listed: 16 alike GPUs cost 16 entries, not 65,536.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +16,8 @@ from collc.errors import TopologyError
 from collc.packing.allocations import Allocation, fast_links, twins
 from collc.topology.canonical import fingerprint, match
 from collc.topology.graph import plan_graph
-from collc.topology.model import PlanGraph, Topology, Vertex, VertexKind
+from collc.topology.losses import Loss
+from collc.topology.model import Link, LinkKind, PlanGraph, Topology, Vertex, VertexKind
 
 
 @dataclass(frozen=True)
@@ -33,12 +34,27 @@ class GpuSet:
 
 
 @dataclass(frozen=True)
+class MachineState:
+    """The machine after one loss (None: whole): the class of each GPU then, and how many of the sets are its own."""
+
+    loss: Loss | None
+    classes: tuple[int, ...]
+    nsets: int
+
+
+@dataclass(frozen=True)
 class GpuSets:
-    """The GPUs of a machine: the class of each by number, and the sets that are served."""
+    """The GPUs of a machine: the class of each by number, and the sets that are served.
+
+    `states` is empty in a library for the whole machine alone; else `sets` are those of each state in turn. `fallen`
+    are losses after which some GPU is cut off, each with the reason.
+    """
 
     topology: Topology
     classes: tuple[int, ...]
     sets: tuple[GpuSet, ...]
+    states: tuple[MachineState, ...] = ()
+    fallen: tuple[tuple[Loss, str], ...] = ()
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -70,21 +86,27 @@ class GpuSets:
             found.append([number[name] if name in number else number[name.rpartition("+")[0]] for name in own])
         return found
 
+    def links(self, graphs: Sequence[PlanGraph]) -> list[Link]:
+        """The machine's links of the kinds that plans use.
+
+        Args:
+            graphs: those of the allocations' plans.
+        """
+        kinds = {link.kind for graph in graphs for link in graph.links}
+        return [link for link in self.topology.links if link.kind in kinds]
+
     def machine(self, graphs: Sequence[PlanGraph]) -> dict[str, Any]:
         """What `collc.checker.machine` reads: proof that each set has the links of the plan that it runs.
 
         Args:
-            graphs: those of the allocations' plans; links of other kinds than theirs are left out.
+            graphs: those of the allocations' plans.
         """
         topology = self.topology
         number = {name: i for i, name in enumerate(self.vertex_names)}
         server = {name: server for server, members in topology.servers.items() for name in members}
-        kinds = {link.kind for graph in graphs for link in graph.links}
         return {
             "vertices": [[v.name, v.kind.value, server.get(v.name, "")] for v in self.vertices],
-            "links": [
-                [number[k.src], number[k.dst], k.kind.value, str(k.gbps)] for k in topology.links if k.kind in kinds
-            ],
+            "links": [[number[k.src], number[k.dst], k.kind.value, str(k.gbps)] for k in self.links(graphs)],
         }
 
 
@@ -102,16 +124,38 @@ def served_sets(topology: Topology, allocations: Sequence[Allocation], links: st
     Args:
         links: as in ``--links`` when the allocations were made.
     """
-    names = tuple(v.name for v in topology.gpus)
+    # Only links that some plan uses tell GPUs apart.
+    numbered = gpu_classes(topology, {link.kind for allocation in allocations for link in allocation.graph.links})
+    known = {allocation.fingerprint: i for i, allocation in reversed(list(enumerate(allocations)))}
+    return GpuSets(topology, numbered, found_sets(topology, numbered, allocations, known, links))
+
+
+def gpu_classes(topology: Topology, kinds: Iterable[LinkKind]) -> tuple[int, ...]:
+    """The class of each GPU by number: equal for those that may change places freely over links of these kinds."""
+    names = [v.name for v in topology.gpus]
     place = {name: i for i, name in enumerate(names)}
     classes = list(range(len(names)))
-    # Only links that some plan uses tell GPUs apart.
-    kinds = sorted({link.kind.value for allocation in allocations for link in allocation.graph.links})
-    for members in twins(topology, ",".join(kinds)):
+    for members in twins(topology, ",".join(sorted(kind.value for kind in kinds))):
         for name in members:
             classes[place[name]] = place[members[0]]
-    numbered = tuple(sorted(set(classes)).index(c) for c in classes)
-    known = {allocation.fingerprint: i for i, allocation in reversed(list(enumerate(allocations)))}
+    return tuple(sorted(set(classes)).index(c) for c in classes)
+
+
+def found_sets(
+    topology: Topology,
+    numbered: Sequence[int],
+    allocations: Sequence[Allocation],
+    known: Mapping[str, int],
+    links: str | None,
+) -> tuple[GpuSet, ...]:
+    """Every set of the first GPUs of each class whose graph is that of an allocation.
+
+    Args:
+        numbered: the class of each GPU.
+        known: the number of the allocation by the fingerprint of its graph.
+        links: as in ``--links`` when the allocations were made.
+    """
+    names = [v.name for v in topology.gpus]
     found = []
     for gpus in _foremost_sets(numbered, sorted({len(a.gpus) for a in allocations})):
         for graph in _graphs(topology, [names[g] for g in gpus], links):
@@ -123,7 +167,7 @@ def served_sets(topology: Topology, allocations: Sequence[Allocation], links: st
             forwarders = tuple(graph.vertices[mapping[v]].name for v in graph.forwarders)
             found.append(GpuSet(gpus, number, tuple(mapping.index(t) for t in range(len(gpus))), forwarders))
             break
-    return GpuSets(topology, numbered, tuple(found))
+    return tuple(found)
 
 
 def _foremost_sets(classes: Sequence[int], sizes: Sequence[int]) -> Iterator[tuple[int, ...]]:

@@ -58,20 +58,28 @@ def is_isomorphism(a: PlanGraph, b: PlanGraph, mapping: Sequence[int]) -> bool:
 
 def canonical_order(graph: PlanGraph) -> tuple[int, ...]:
     """The vertices of `graph` in an order that isomorphic graphs share."""
+    colours, labels = labels_of(graph)
+    if len(colours) > FOLD_FROM:
+        return folded_order(colours, labels)
+    edges = subdivide(colours, labels)
+    return tuple(vertex for vertex in labelled(colours, edges) if vertex < len(graph.vertices))
+
+
+def labels_of(graph: PlanGraph) -> tuple[list[str], Mapping[tuple[int, int], tuple[str, str]]]:
+    """The colour of each vertex, and of each joined pair (lower number first) its links in both directions."""
     colours = [_vertex_key(graph, v) for v in range(len(graph.vertices))]
     between: dict[tuple[int, int], tuple[list[str], list[str]]] = defaultdict(lambda: ([], []))
     for link in graph.links:
         low, high = sorted((link.src, link.dst))
         between[low, high][0 if link.src == low else 1].append(_speed_key(link.kind.value, link.gbps))
-    labels = {pair: (",".join(sorted(up)), ",".join(sorted(down))) for pair, (up, down) in between.items()}
-    return folded_order(colours, labels) if len(colours) > FOLD_FROM else _small_order(colours, labels)
+    return colours, {pair: (",".join(sorted(up)), ",".join(sorted(down))) for pair, (up, down) in between.items()}
 
 
-def _small_order(colours: list[str], labels: Mapping[tuple[int, int], tuple[str, str]]) -> tuple[int, ...]:
-    """BLISS sees an undirected graph with coloured vertices: each joined pair becomes one more vertex between the two
-    whose colour is the pair's links in both directions, or two in a row (tail, head) if the directions differ.
+def subdivide(colours: list[str], labels: Mapping[tuple[int, int], tuple[str, str]]) -> list[tuple[int, int]]:
+    """The edges of the graph that BLISS sees, undirected with coloured vertices: each joined pair becomes one more
+    vertex between the two, whose colour, appended to `colours`, is the pair's links in both directions, or two in a row
+    (tail, head) if the directions differ.
     """
-    n = len(colours)
     edges: list[tuple[int, int]] = []
     for (low, high), (forth, back) in labels.items():
         if forth == back:
@@ -82,7 +90,7 @@ def _small_order(colours: list[str], labels: Mapping[tuple[int, int], tuple[str,
         profile = f"{max(forth, back)} {min(forth, back)}"
         edges += [(tail, len(colours)), (len(colours), len(colours) + 1), (len(colours) + 1, head)]
         colours += [f"tail {profile}", f"head {profile}"]
-    return tuple(vertex for vertex in labelled(colours, edges) if vertex < n)
+    return edges
 
 
 def _form(graph: PlanGraph, order: Sequence[int]) -> str:

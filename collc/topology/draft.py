@@ -72,7 +72,7 @@ class Draft:
         if key in self.own:
             return self.own[key]
         self.own[key] = line
-        self.links[key] = Link(src, dst, kind, speed.gbps, speed.latency_us)
+        self.links[key] = Link(src, dst, kind, speed.gbps, speed.latency_us, speed.lanes)
         return None
 
     def remove_vertices(self, names: Collection[str]) -> None:

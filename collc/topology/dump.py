@@ -42,6 +42,13 @@ def dumps_topology(topology: Topology) -> str:
     return "\n".join(lines) + "\n"
 
 
+def dumps_links(topology: Topology) -> str:
+    """The vertices and links, one a line, speeds exact (`600/7`): what the runtime reads (COLLC_TOPOLOGY)."""
+    lines = ["collc-links/1", *(f"{v.kind.value} {v.name}" for v in topology.vertices)]
+    lines += [f"link {k.src} {k.dst} {k.kind.value} {k.gbps}" for k in topology.links]
+    return "\n".join(lines) + "\n"
+
+
 def _links(links: Sequence[Link]) -> list[str]:
     """One line per link, or per pair of equal links that follow each other in both directions."""
     lines = []
@@ -49,7 +56,7 @@ def _links(links: Sequence[Link]) -> list[str]:
     while i < len(links):
         link = links[i]
         back = links[i + 1] if i + 1 < len(links) else None
-        both = back == Link(link.dst, link.src, link.kind, link.gbps, link.latency_us)
+        both = back == Link(link.dst, link.src, link.kind, link.gbps, link.latency_us) and back.lanes == link.lanes
         lines.append(_link(link, both))
         i += 2 if both else 1
     return lines
@@ -59,7 +66,7 @@ def _link(link: Link, both: bool) -> str:
     src, dst = _word(link.src), _word(link.dst)
     ends = f"between: [{src}, {dst}]" if both else f"from: {src}, to: {dst}"
     # `gbps` is per lane and has an upper limit that only a sum over lanes can pass.
-    lanes = MAX_LANES if link.gbps > MAX_GBPS else 1
+    lanes = MAX_LANES if link.gbps > MAX_GBPS else link.lanes if decimal_text(link.gbps / link.lanes) else 1
     speed = f"gbps: {_decimal(link.gbps / lanes, link)}" + (f", count: {lanes}" if lanes > 1 else "")
     latency = f", latency_us: {_decimal(link.latency_us, link)}" if link.latency_us else ""
     return f"  - {{{ends}, kind: {link.kind.value}, {speed}{latency}}}"

@@ -25,10 +25,11 @@ _SHORT_HINT = "the short form is [a, b, nvlink], [a, b, nvlink x2] or [a, b, nvl
 
 @dataclass(frozen=True, slots=True)
 class Speed:
-    """GB/s and microseconds of one link."""
+    """GB/s of a link, all its lanes together, and its microseconds."""
 
     gbps: Fraction
     latency_us: Fraction = Fraction(0)
+    lanes: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,7 +229,7 @@ class Reader:
         a, b = ends
         assert isinstance(a, Scalar)
         assert isinstance(b, Scalar)
-        return LinkSpec(a, b, both, kind, Speed(speed.gbps * lanes, speed.latency_us), node.line)
+        return LinkSpec(a, b, both, kind, Speed(speed.gbps * lanes, speed.latency_us, lanes), node.line)
 
 
 def _flags(node: Table) -> list[tuple[str, Node | None]]:

@@ -35,6 +35,17 @@ class LinkKind(enum.Enum):
 CLASSES = (LinkKind.NVSWITCH, LinkKind.NVLINK, LinkKind.XGMI, LinkKind.C2C, LinkKind.PCIE, LinkKind.NET)
 
 
+class LossKind(enum.Enum):
+    """What is lost. A rail is a switch of the network, or where there are none the links that join NICs; a plane is one
+    of the NVSwitches that all GPUs of a server are wired to."""
+
+    LINK = "link"
+    NIC = "nic"
+    RAIL = "rail"
+    PLANE = "plane"
+    GPU = "gpu"
+
+
 @dataclass(frozen=True, slots=True)
 class Vertex:
     """A GPU, switch, CPU socket or NIC. `multicast` and `reduce` say what a switch can do; plans do not use them.
@@ -52,13 +63,17 @@ class Vertex:
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """One directed link between two named vertices: all its lanes together (`gbps` is the sum over a `count`)."""
+    """One directed link between two named vertices: all its lanes together (`gbps` is the sum over a `count`).
+
+    `lanes` is that count, 1 where nobody gave one: what may be lost alone. Rates do not depend on it.
+    """
 
     src: str
     dst: str
     kind: LinkKind
     gbps: Fraction
     latency_us: Fraction = Fraction(0)
+    lanes: int = field(default=1, compare=False)
 
 
 @dataclass(frozen=True)

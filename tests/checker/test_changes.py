@@ -18,7 +18,7 @@ from collc.checker.layout import ARRAYS, STRUCTS
 from collc.checker.library import check_library
 from collc.errors import CollcError
 
-QUICK = ("three unequal GPUs", "allocations")
+QUICK = ("three unequal GPUs", "allocations", "survives")
 EVERY = [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in LIBRARIES]
 # Signed changes of one field that may pass, with the reason. There are none: FIFO numbers, places and counts have one
 # right value; shares, trees and orders of reduction are the plan's; sizes, protocols, slots and the sum of the lags

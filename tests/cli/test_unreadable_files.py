@@ -24,6 +24,7 @@ READERS = {
     "inspect": ["inspect", "FILE"],
     "opt": ["opt", "FILE"],
     "bench": ["bench", "FILE"],
+    "bench topology": ["bench", "LIBRARY", "--topology", "FILE"],
     "tune": ["tune", "FILE"],
     "run": ["run", "--lib", "FILE", "--", "true"],
     "run topology": ["run", "--lib", "LIBRARY", "--topology", "FILE", "--", "true"],
@@ -103,7 +104,7 @@ def test_a_file_without_permission(entered: Path, name: str) -> None:
     if "LIBRARY" in READERS[name]:
         readable = entered / "lib.so"
         readable.write_bytes(library("pair").read_bytes())
-        words[2] = str(readable)
+        words[READERS[name].index("LIBRARY")] = str(readable)
     collc(*words)  # imports what it needs with our own rights
     path.chmod(0)
     with as_somebody_else():

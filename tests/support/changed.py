@@ -35,6 +35,7 @@ def tables_library(
     gpus: str | None = None,
     allocations: str | None = None,
     tuning: bool = False,
+    survive: int = 0,
 ) -> Path:
     """What `collc compile` makes of a machine, with its tables, manifest and plans, but without code."""
     rooted = any(collective.rooted for collective in collectives)
@@ -46,6 +47,7 @@ def tables_library(
         roots=(0,) if rooted else None,
         tune_candidates=tuning,
         one_server=False,
+        survive=survive,
     )
     contents = library_contents(request, TARGETS[kind])
     source, _ = generate(contents, TARGETS[kind], find_cxx())
@@ -61,15 +63,18 @@ LIBRARIES = {
     "dgx1v for cuda": ("dgx1v", TargetKind.CUDA, SENT, "0,1,2,3", None),
     "switch machine": ("hgx-h100", TargetKind.CUDA, SENT, None, "0-1/0-3"),
     "two servers": ("two-servers", TargetKind.CUDA, REDUCED, None, None),
+    "survives": ("odd", TargetKind.HOST, REDUCED, None, None),
     "allocations": ("dgx1p", TargetKind.HOST, SENT, None, "0,1,2,3/0,1,4/0,1,4,6"),
 }
+SURVIVING = {"survives"}  # compiled with --survive 1
 
 
 @cache
 def built(name: str) -> Path:
     """The library of `LIBRARIES` that has this name."""
     machine, kind, collectives, gpus, allocations = LIBRARIES[name]
-    return tables_library(machine, kind, collectives, gpus, allocations)
+    survive = int(name in SURVIVING)
+    return tables_library(machine, kind, collectives, gpus, allocations, survive=survive)
 
 
 def is_refused(path: Path) -> bool:

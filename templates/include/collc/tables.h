@@ -115,6 +115,31 @@ struct GpuSet {
   uint32_t nforwarders;
 };
 
+// One directed link of the machine, between vertex numbers, of num/den GB/s.
+struct MachineLink {
+  uint64_t num;
+  uint64_t den;
+  uint16_t src;
+  uint16_t dst;
+  LinkClass kind;
+};
+
+// A part of a loss: a vertex with its links (num/den is 0/1 then), or speed of a link, which keeps num/den GB/s.
+struct Change {
+  uint64_t num;
+  uint64_t den;
+  uint32_t vertex;  // 1: `number` is a vertex, 0: a link
+  uint32_t number;
+};
+
+// The machine whole (state 0), or after a loss, and the GPU sets that are served then: a run of gpu_sets.
+struct State {
+  uint32_t first_set;
+  uint32_t nsets;
+  uint32_t first_change;
+  uint32_t nchanges;
+};
+
 // An array behind the header: its first byte, counted from that of the header, and its elements.
 struct Extent {
   uint32_t at;
@@ -142,8 +167,13 @@ struct TablesHeader {
   Extent set_gpus;
   Extent set_ranks;
   Extent set_forwarders;
-  Extent gpu_classes;
+  Extent gpu_classes;   // of every GPU, state by state
   Extent vertex_names;  // of the topology, GPUs first, UTF-8, each ended by a zero
+  // The machine and its states, in libraries that survive losses; empty in others.
+  Extent machine_vertices;  // the kind of each: 0 GPU, 1 switch, 2 CPU, 3 NIC
+  Extent machine_links;
+  Extent states;
+  Extent changes;
 };
 
 // The arrays as the runtime sees them.
@@ -166,9 +196,16 @@ struct Tables {
   const uint32_t *set_forwarders;
   const uint32_t *gpu_classes;
   const char *vertex_names;
+  const uint32_t *machine_vertices;
+  const MachineLink *machine_links;
+  const State *states;
+  const Change *changes;
   uint32_t nallocations;
   uint32_t ngpu_sets;
   uint32_t ngpus;
+  uint32_t nmachine_vertices;
+  uint32_t nmachine_links;
+  uint32_t nstates;
 };
 
 }  // namespace collc

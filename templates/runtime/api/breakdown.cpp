@@ -38,4 +38,26 @@ COLLC_API int collc_protocol_of(ncclComm_t comm, uint32_t collective, int root, 
   return collc::with_communicator("collc_protocol_of", comm, look) == ncclSuccess ? protocol : -1;
 }
 
+// The state of the machine whose plans a communicator runs; -1 if we do not serve it.
+COLLC_API int collc_state_of(ncclComm_t comm) {
+  int state = -1;
+  const auto look = [&](const collc::CommunicatorPtr &found) -> collc::Status {
+    if (collc::check_made(*found).ok() && found->real() == nullptr) state = static_cast<int>(found->placement().state);
+    return {};
+  };
+  return collc::with_communicator("collc_state_of", comm, look) == ncclSuccess ? state : -1;
+}
+
+// The number of the allocation that a communicator runs; -1 if we do not serve it.
+COLLC_API int collc_allocation_of(ncclComm_t comm) {
+  int number = -1;
+  const auto look = [&](const collc::CommunicatorPtr &found) -> collc::Status {
+    if (!collc::check_made(*found).ok() || found->real() != nullptr) return {};
+    const collc::Allocation *allocation = found->placement().allocation;
+    if (allocation != nullptr) number = static_cast<int>(allocation - collc::tables().allocations);
+    return {};
+  };
+  return collc::with_communicator("collc_allocation_of", comm, look) == ncclSuccess ? number : -1;
+}
+
 }  // extern "C"

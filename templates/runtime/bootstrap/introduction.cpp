@@ -15,7 +15,7 @@
 #include "bootstrap/rendezvous.h"
 
 namespace collc {
-Status introduce(Introduction *mine, const std::vector<uint32_t> &gpus, const Tuning &tuning) {
+Status introduce(Introduction *mine, const std::vector<uint32_t> &gpus, const Tuning &tuning, uint64_t found) {
   static std::mutex mutex;
   static uint64_t process;
   static int process_id = 0;
@@ -34,6 +34,7 @@ Status introduce(Introduction *mine, const std::vector<uint32_t> &gpus, const Tu
   for (const uint32_t gpu : gpus) names += std::to_string(gpu) + ",";
   mine->gpus = hash_of(names);
   mine->tuning = tuning.digest();
+  mine->found = found;
   mine->disabled = is_set("COLLC_DISABLE") ? 1 : 0;
   cpu_set_t cpus;
   CPU_ZERO(&cpus);
@@ -63,6 +64,8 @@ Status compare_places(const std::vector<Introduction> &all) {
       return fail(ncclInvalidUsage, "ranks 0 and %zu are on different machines; this library serves one machine", r);
     if (!same_network(all[r].network, all[0].network))
       return fail(ncclInvalidUsage, "ranks 0 and %zu are in containers with different networks; this library serves one", r);
+    if (all[r].found != all[0].found)
+      return fail(ncclInvalidUsage, "ranks 0 and %zu find different machines in COLLC_TOPOLOGY", r);
     if (all[r].gpus != all[0].gpus) return fail(ncclInvalidUsage, "ranks 0 and %zu have different COLLC_GPUS", r);
   }
   return {};

@@ -16,12 +16,13 @@ struct Introduction {
   uint64_t network;
   uint64_t gpus;      // hash of COLLC_GPUS
   uint64_t tuning;    // digest of COLLC_TUNING
+  uint64_t found;     // digest of COLLC_TOPOLOGY
   uint64_t disabled;  // 1: COLLC_DISABLE
   uint64_t cpus[16];
 };
 
-// Fills in this rank's introduction; `gpus` are the GPUs that the ranks represent.
-Status introduce(Introduction *mine, const std::vector<uint32_t> &gpus, const Tuning &tuning);
+// Fills in this rank's introduction; `gpus` are the GPUs that the ranks represent, `found` is the digest of the machine found.
+Status introduce(Introduction *mine, const std::vector<uint32_t> &gpus, const Tuning &tuning, uint64_t found);
 
 // Fails, with the same message on every rank, if the ranks load different builds.
 Status compare_builds(const std::vector<Introduction> &all);

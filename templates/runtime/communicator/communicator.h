@@ -69,6 +69,8 @@ class Communicator {
   // Served by us, made, and not failed.
   bool is_sound() const { return sound_.load(std::memory_order_acquire) && !control_->aborted(); }
 
+  const Placement &placement() const { return placement_; }
+
   // The program that a call of `bytes` (count * element size) runs, null if there is none; `root` is an NCCL rank or -1.
   const Program *choose(Collective collective, int root, uint64_t bytes) const;
   // From now on every call of the program's collective and root runs it; `number` is among all of the library's

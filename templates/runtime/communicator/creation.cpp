@@ -15,6 +15,7 @@
 #include "bootstrap/introduction.h"
 #include "communicator/real_nccl.h"
 #include "bootstrap/rendezvous.h"
+#include "plan/find_machine.h"
 #include "plan/routes.h"
 
 namespace collc {
@@ -109,9 +110,11 @@ Status Communicator::join(const ncclUniqueId &id, uint32_t nranks, uint32_t rank
 // `status`: an error that this rank found before the first exchange.
 Status Communicator::set_up(Rendezvous &rendezvous, const std::string &key, RankContext &context, Status status) {
   Introduction mine = {};
-  if (status.ok() && gpus_.empty()) status = declared_gpus(nranks_, &gpus_);
+  FoundMachine found;
+  if (status.ok()) status = find_machine(&found);
+  if (status.ok() && gpus_.empty()) status = declared_gpus(nranks_, found, &gpus_);
   const Tuning tuning = check_tables().ok() ? find_tuning(rank_ == 0) : Tuning();
-  if (status.ok()) status = introduce(&mine, gpus_, tuning);
+  if (status.ok()) status = introduce(&mine, gpus_, tuning, found.digest);
   std::vector<Introduction> introductions;
   COLLC_RETURN_IF_FAILED(rendezvous.exchange(mine, &introductions, status));
   std::vector<uint64_t> owners;
@@ -120,7 +123,7 @@ Status Communicator::set_up(Rendezvous &rendezvous, const std::string &key, Rank
   // All ranks know the same facts, so all come to the same decision.
   status = compare_disabled(introductions);
   if (status.ok()) status = compare_places(introductions);
-  if (status.ok()) status = place(nranks_, gpus_, &placement_);
+  if (status.ok()) status = place(nranks_, found, gpus_, &placement_);
   if (status.ok()) status = check_servers(placement_);
   if (!status.ok()) return hand_over(rendezvous, status);
   COLLC_RETURN_IF_FAILED(check_gpus(nranks_, gpus_));

@@ -47,6 +47,7 @@ struct Call {
 struct Placement {
   const Allocation *allocation = nullptr;  // null for one rank
   const GpuSet *set = nullptr;             // the GPUs that the ranks stand for; null if not declared
+  uint32_t state = 0;                      // of the machine: whole, or after a loss
   std::vector<uint32_t> plan_rank;         // by NCCL rank
   std::vector<uint32_t> nccl_rank;         // by rank of the plan
 };

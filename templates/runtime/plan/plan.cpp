@@ -45,9 +45,16 @@ Tables find_tables() {
           array<uint32_t>(all.set_forwarders),
           array<uint32_t>(all.gpu_classes),
           array<char>(all.vertex_names),
+          array<uint32_t>(all.machine_vertices),
+          array<MachineLink>(all.machine_links),
+          array<State>(all.states),
+          array<Change>(all.changes),
           all.allocations.count,
           all.gpu_sets.count,
-          all.gpu_classes.count};
+          all.gpu_classes.count / std::max(all.states.count, 1u),
+          all.machine_vertices.count,
+          all.machine_links.count,
+          all.states.count};
 }
 
 // As `digest` of collc.checker.layout: every step is a bijection, so that no change of one word goes unseen.
@@ -87,18 +94,14 @@ uint64_t build_fingerprint() {
 namespace {
 
 // The GPUs that a variable lists, by index or name, each once.
-Status read_gpus(const char *variable, std::vector<uint32_t> *gpus) {
+Status read_gpus(const char *variable, const std::vector<std::string> &names, const char *whose, std::vector<uint32_t> *gpus) {
   gpus->clear();
   for (const std::string &word : read_list(variable)) {
-    uint32_t number = tables().ngpus;
-    const char *name = tables().vertex_names;
-    for (uint32_t g = 0; g < tables().ngpus; ++g, name += std::strlen(name) + 1)
-      if (word == name) number = g;
+    const size_t named = static_cast<size_t>(std::find(names.begin(), names.end(), word) - names.begin());
     const bool digits = !word.empty() && word.size() < 9 && word.find_first_not_of("0123456789") == std::string::npos;
-    if (number == tables().ngpus && digits) number = static_cast<uint32_t>(std::stoul(word));
-    if (number >= tables().ngpus)
-      return fail(ncclInvalidUsage, "%s: %.60s is no GPU of this library's topology, which has %u", variable, word.c_str(),
-                  tables().ngpus);
+    const uint32_t number = static_cast<uint32_t>(named == names.size() && digits ? std::stoul(word) : named);
+    if (number >= names.size())
+      return fail(ncclInvalidUsage, "%s: %.60s is no GPU of %s, which has %zu", variable, word.c_str(), whose, names.size());
     if (std::find(gpus->begin(), gpus->end(), number) != gpus->end())
       return fail(ncclInvalidUsage, "%s names GPU %.60s twice", variable, word.c_str());
     gpus->push_back(number);
@@ -106,12 +109,26 @@ Status read_gpus(const char *variable, std::vector<uint32_t> *gpus) {
   return {};
 }
 
+std::vector<std::string> own_names() {
+  std::vector<std::string> names;
+  const char *name = tables().vertex_names;
+  for (uint32_t g = 0; g < tables().ngpus; ++g, name += std::strlen(name) + 1) names.emplace_back(name);
+  return names;
+}
+
 }  // namespace
 
-Status declared_gpus(uint32_t nranks, std::vector<uint32_t> *gpus) {
-  COLLC_RETURN_IF_FAILED(read_gpus("COLLC_GPUS", gpus));
+Status declared_gpus(uint32_t nranks, const FoundMachine &found, std::vector<uint32_t> *gpus) {
+  constexpr const char *kOwn = "this library's topology";
   std::vector<uint32_t> numbering;
-  COLLC_RETURN_IF_FAILED(read_gpus("COLLC_NUMBERING", &numbering));
+  COLLC_RETURN_IF_FAILED(read_gpus("COLLC_NUMBERING", own_names(), kOwn, &numbering));
+  if (found.given) {
+    if (!numbering.empty()) return fail(ncclInvalidUsage, "COLLC_NUMBERING and COLLC_TOPOLOGY both describe this machine");
+    COLLC_RETURN_IF_FAILED(read_gpus("COLLC_GPUS", found.gpus, "the machine of COLLC_TOPOLOGY", gpus));
+    numbering = found.stands;
+  } else {
+    COLLC_RETURN_IF_FAILED(read_gpus("COLLC_GPUS", own_names(), kOwn, gpus));
+  }
   if (numbering.empty()) return {};
   // The live machine numbers its GPUs in its own way; undeclared ranks stand for its first ones.
   if (gpus->empty() && nranks <= numbering.size())
@@ -127,16 +144,16 @@ Status declared_gpus(uint32_t nranks, std::vector<uint32_t> *gpus) {
 namespace {
 
 // The set that takes the first members of each class of GPUs instead, and which of its GPUs each rank then stands for.
-std::vector<uint32_t> foremost(const std::vector<uint32_t> &gpus, std::vector<uint32_t> *by_rank) {
+std::vector<uint32_t> foremost(const std::vector<uint32_t> &gpus, const uint32_t *classes, std::vector<uint32_t> *by_rank) {
   std::vector<uint32_t> order(gpus.size());
   for (uint32_t r = 0; r < order.size(); ++r) order[r] = r;
   std::sort(order.begin(), order.end(), [&](uint32_t a, uint32_t b) { return gpus[a] < gpus[b]; });
   by_rank->assign(gpus.size(), 0);
   std::vector<uint32_t> next(tables().ngpus, 0);  // by class: where to go on looking for a member
   for (const uint32_t r : order) {
-    const uint32_t wanted = tables().gpu_classes[gpus[r]];
+    const uint32_t wanted = classes[gpus[r]];
     uint32_t g = next[wanted];
-    while (tables().gpu_classes[g] != wanted) ++g;
+    while (classes[g] != wanted) ++g;
     next[wanted] = g + 1;
     (*by_rank)[r] = g;
   }
@@ -145,11 +162,14 @@ std::vector<uint32_t> foremost(const std::vector<uint32_t> &gpus, std::vector<ui
   return set;
 }
 
-// Looks the GPUs up among the compiled sets.
+// Looks the GPUs up among the sets that were compiled for the machine's state.
 bool find_set(const std::vector<uint32_t> &gpus, Placement *placement) {
   std::vector<uint32_t> by_rank;
-  const std::vector<uint32_t> set = foremost(gpus, &by_rank);
-  for (uint32_t s = 0; s < tables().ngpu_sets; ++s) {
+  const State all = {0, tables().ngpu_sets, 0, 0};
+  const State &state = tables().nstates == 0 ? all : tables().states[placement->state];
+  const uint32_t *classes = tables().gpu_classes + size_t{placement->state} * tables().ngpus;
+  const std::vector<uint32_t> set = foremost(gpus, classes, &by_rank);
+  for (uint32_t s = state.first_set; s < state.first_set + state.nsets; ++s) {
     const GpuSet &candidate = tables().gpu_sets[s];
     const uint32_t *members = tables().set_gpus + candidate.first;
     if (candidate.nranks != set.size() || !std::equal(set.begin(), set.end(), members)) continue;
@@ -167,13 +187,15 @@ bool find_set(const std::vector<uint32_t> &gpus, Placement *placement) {
 
 }  // namespace
 
-Status place(uint32_t nranks, const std::vector<uint32_t> &gpus, Placement *placement) {
+Status place(uint32_t nranks, const FoundMachine &found, const std::vector<uint32_t> &gpus, Placement *placement) {
   placement->allocation = nullptr;
   placement->set = nullptr;
+  placement->state = found.state;
   placement->plan_rank.resize(nranks);
   placement->nccl_rank.resize(nranks);
   for (uint32_t r = 0; r < nranks; ++r) placement->plan_rank[r] = placement->nccl_rank[r] = r;
   if (nranks == 1) return {};
+  if (!found.misfit.empty()) return fail(ncclInvalidUsage, "%s", found.misfit.c_str());
   std::set<uint32_t> served;
   const Allocation *any = nullptr;
   for (uint32_t a = 0; a < tables().nallocations; ++a) {
@@ -191,6 +213,14 @@ Status place(uint32_t nranks, const std::vector<uint32_t> &gpus, Placement *plac
     std::string list;
     for (const uint32_t gpu : gpus) list += (list.empty() ? "" : ",") + std::to_string(gpu);
     return fail(ncclInvalidUsage, "this library was compiled without the GPUs %s", list.c_str());
+  }
+  if (found.given) {
+    if (nranks > found.stands.size())
+      return fail(ncclInvalidUsage, "the machine of COLLC_TOPOLOGY has %zu GPUs, the communicator %u ranks",
+                  found.stands.size(), nranks);
+    if (find_set({found.stands.begin(), found.stands.begin() + nranks}, placement)) return {};
+    return fail(ncclInvalidUsage, "this library was compiled without the first %u GPUs of the machine of COLLC_TOPOLOGY",
+                nranks);
   }
   // Nobody said which GPUs: the first ones where they are served, else the first allocation of that size as it was written.
   std::vector<uint32_t> first(nranks);

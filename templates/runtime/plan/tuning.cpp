@@ -1,10 +1,5 @@
 #include "plan/tuning.h"
 
-#include <fcntl.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
-#include <cerrno>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -13,6 +8,7 @@
 #include <sstream>
 
 #include "base/environment.h"
+#include "base/file.h"
 #include "plan/call.h"
 #include "plan/plan.h"
 
@@ -24,7 +20,6 @@ namespace collc {
 namespace {
 
 constexpr const char *kFormat = "collc-tuning/1";
-constexpr off_t kMostBytes = 16 << 20;
 constexpr size_t kMostLine = 512;
 
 // Text of a file for a message: short, and without what a terminal would obey.
@@ -69,31 +64,6 @@ std::string build_id() {
   if (at == nullptr) return "";
   const char *const begin = at + std::strlen(key);
   return std::string(begin, std::strcspn(begin, "\""));
-}
-
-Status read_whole(const char *path, std::string *text) {
-  // Not blocking: a FIFO without a writer would hold up the creation.
-  const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
-  if (fd < 0) return fail_errno("cannot be opened", errno);
-  struct stat facts;
-  Status status;
-  if (fstat(fd, &facts) != 0)
-    status = fail_errno("cannot be read", errno);
-  else if (!S_ISREG(facts.st_mode))
-    status = fail(ncclInvalidUsage, "is no regular file");
-  else if (facts.st_size > kMostBytes)
-    status = fail(ncclInvalidUsage, "has more than %d MiB", static_cast<int>(kMostBytes >> 20));
-  char buffer[1 << 14];
-  while (status.ok()) {
-    const ssize_t got = read(fd, buffer, sizeof buffer);
-    if (got < 0 && errno == EINTR) continue;
-    if (got < 0) status = fail_errno("cannot be read", errno);
-    if (got <= 0) break;
-    text->append(buffer, static_cast<size_t>(got));
-    if (text->size() > static_cast<size_t>(kMostBytes)) status = fail(ncclInvalidUsage, "grows while it is read");
-  }
-  close(fd);
-  return status;
 }
 
 bool read_count(const std::string &word, uint64_t most, uint64_t *value) {
@@ -254,7 +224,7 @@ uint64_t Tuning::digest() const {
 Status read_tuning(const char *path, Tuning *tuning) {
   tuning->tables.clear();
   std::string text;
-  COLLC_RETURN_IF_FAILED(read_whole(path, &text));
+  COLLC_RETURN_IF_FAILED(read_small_file(path, &text));
   const Status status = Reader(text).read(tuning);
   if (!status.ok()) tuning->tables.clear();
   return status;

@@ -5,7 +5,7 @@
 
 #include "collc/tables.h"
 
-static_assert(sizeof(collc::TablesHeader) == 160, "tables.h and the compiler differ: collc::TablesHeader");
+static_assert(sizeof(collc::TablesHeader) == 192, "tables.h and the compiler differ: collc::TablesHeader");
 static_assert(offsetof(collc::TablesHeader, digest) == 0, "tables.h and the compiler differ: digest");
 static_assert(offsetof(collc::TablesHeader, bytes) == 8, "tables.h and the compiler differ: bytes");
 static_assert(offsetof(collc::TablesHeader, allocations) == 16, "tables.h and the compiler differ: allocations");
@@ -26,6 +26,10 @@ static_assert(offsetof(collc::TablesHeader, set_ranks) == 128, "tables.h and the
 static_assert(offsetof(collc::TablesHeader, set_forwarders) == 136, "tables.h and the compiler differ: set_forwarders");
 static_assert(offsetof(collc::TablesHeader, gpu_classes) == 144, "tables.h and the compiler differ: gpu_classes");
 static_assert(offsetof(collc::TablesHeader, vertex_names) == 152, "tables.h and the compiler differ: vertex_names");
+static_assert(offsetof(collc::TablesHeader, machine_vertices) == 160, "tables.h and the compiler differ: machine_vertices");
+static_assert(offsetof(collc::TablesHeader, machine_links) == 168, "tables.h and the compiler differ: machine_links");
+static_assert(offsetof(collc::TablesHeader, states) == 176, "tables.h and the compiler differ: states");
+static_assert(offsetof(collc::TablesHeader, changes) == 184, "tables.h and the compiler differ: changes");
 static_assert(sizeof(collc::Allocation) == 40, "tables.h and the compiler differ: collc::Allocation");
 static_assert(offsetof(collc::Allocation, nranks) == 0, "tables.h and the compiler differ: nranks");
 static_assert(offsetof(collc::Allocation, first_fifo) == 4, "tables.h and the compiler differ: first_fifo");
@@ -87,6 +91,22 @@ static_assert(offsetof(collc::GpuSet, allocation) == 8, "tables.h and the compil
 static_assert(offsetof(collc::GpuSet, first_forwarder) == 12, "tables.h and the compiler differ: first_forwarder");
 static_assert(offsetof(collc::GpuSet, nforwarders) == 16, "tables.h and the compiler differ: nforwarders");
 static_assert(sizeof(uint8_t) == 1, "tables.h and the compiler differ: uint8_t");
+static_assert(sizeof(collc::MachineLink) == 24, "tables.h and the compiler differ: collc::MachineLink");
+static_assert(offsetof(collc::MachineLink, num) == 0, "tables.h and the compiler differ: num");
+static_assert(offsetof(collc::MachineLink, den) == 8, "tables.h and the compiler differ: den");
+static_assert(offsetof(collc::MachineLink, src) == 16, "tables.h and the compiler differ: src");
+static_assert(offsetof(collc::MachineLink, dst) == 18, "tables.h and the compiler differ: dst");
+static_assert(offsetof(collc::MachineLink, kind) == 20, "tables.h and the compiler differ: kind");
+static_assert(sizeof(collc::State) == 16, "tables.h and the compiler differ: collc::State");
+static_assert(offsetof(collc::State, first_set) == 0, "tables.h and the compiler differ: first_set");
+static_assert(offsetof(collc::State, nsets) == 4, "tables.h and the compiler differ: nsets");
+static_assert(offsetof(collc::State, first_change) == 8, "tables.h and the compiler differ: first_change");
+static_assert(offsetof(collc::State, nchanges) == 12, "tables.h and the compiler differ: nchanges");
+static_assert(sizeof(collc::Change) == 24, "tables.h and the compiler differ: collc::Change");
+static_assert(offsetof(collc::Change, num) == 0, "tables.h and the compiler differ: num");
+static_assert(offsetof(collc::Change, den) == 8, "tables.h and the compiler differ: den");
+static_assert(offsetof(collc::Change, vertex) == 16, "tables.h and the compiler differ: vertex");
+static_assert(offsetof(collc::Change, number) == 20, "tables.h and the compiler differ: number");
 static_assert(static_cast<uint32_t>(collc::LinkClass::kNone) == 0, "tables.h and the compiler differ: kNone");
 static_assert(static_cast<uint32_t>(collc::LinkClass::kNvswitch) == 1, "tables.h and the compiler differ: kNvswitch");
 static_assert(static_cast<uint32_t>(collc::LinkClass::kNvlink) == 2, "tables.h and the compiler differ: kNvlink");
@@ -119,27 +139,35 @@ struct Image {
   uint32_t set_forwarders[1];
   uint32_t gpu_classes[8];
   uint8_t vertex_names[98];
+  uint32_t machine_vertices[1];
+  collc::MachineLink machine_links[1];
+  collc::State states[1];
+  collc::Change changes[1];
 };
 
-static_assert(sizeof(Image) == 984, "the tables are laid out otherwise here");
-static_assert(offsetof(Image, allocations) == 160, "the tables are laid out otherwise here: allocations");
-static_assert(offsetof(Image, programs) == 200, "the tables are laid out otherwise here: programs");
-static_assert(offsetof(Image, shares) == 240, "the tables are laid out otherwise here: shares");
-static_assert(offsetof(Image, rank_channels) == 288, "the tables are laid out otherwise here: rank_channels");
-static_assert(offsetof(Image, steps) == 360, "the tables are laid out otherwise here: steps");
-static_assert(offsetof(Image, refs) == 504, "the tables are laid out otherwise here: refs");
-static_assert(offsetof(Image, fifos) == 576, "the tables are laid out otherwise here: fifos");
-static_assert(offsetof(Image, fifo_readers) == 624, "the tables are laid out otherwise here: fifo_readers");
-static_assert(offsetof(Image, fifo_routes) == 648, "the tables are laid out otherwise here: fifo_routes");
-static_assert(offsetof(Image, route_links) == 696, "the tables are laid out otherwise here: route_links");
-static_assert(offsetof(Image, links) == 720, "the tables are laid out otherwise here: links");
-static_assert(offsetof(Image, rank_servers) == 792, "the tables are laid out otherwise here: rank_servers");
-static_assert(offsetof(Image, gpu_sets) == 804, "the tables are laid out otherwise here: gpu_sets");
-static_assert(offsetof(Image, set_gpus) == 824, "the tables are laid out otherwise here: set_gpus");
-static_assert(offsetof(Image, set_ranks) == 836, "the tables are laid out otherwise here: set_ranks");
-static_assert(offsetof(Image, set_forwarders) == 848, "the tables are laid out otherwise here: set_forwarders");
-static_assert(offsetof(Image, gpu_classes) == 852, "the tables are laid out otherwise here: gpu_classes");
-static_assert(offsetof(Image, vertex_names) == 884, "the tables are laid out otherwise here: vertex_names");
+static_assert(sizeof(Image) == 1088, "the tables are laid out otherwise here");
+static_assert(offsetof(Image, allocations) == 192, "the tables are laid out otherwise here: allocations");
+static_assert(offsetof(Image, programs) == 232, "the tables are laid out otherwise here: programs");
+static_assert(offsetof(Image, shares) == 272, "the tables are laid out otherwise here: shares");
+static_assert(offsetof(Image, rank_channels) == 320, "the tables are laid out otherwise here: rank_channels");
+static_assert(offsetof(Image, steps) == 392, "the tables are laid out otherwise here: steps");
+static_assert(offsetof(Image, refs) == 536, "the tables are laid out otherwise here: refs");
+static_assert(offsetof(Image, fifos) == 608, "the tables are laid out otherwise here: fifos");
+static_assert(offsetof(Image, fifo_readers) == 656, "the tables are laid out otherwise here: fifo_readers");
+static_assert(offsetof(Image, fifo_routes) == 680, "the tables are laid out otherwise here: fifo_routes");
+static_assert(offsetof(Image, route_links) == 728, "the tables are laid out otherwise here: route_links");
+static_assert(offsetof(Image, links) == 752, "the tables are laid out otherwise here: links");
+static_assert(offsetof(Image, rank_servers) == 824, "the tables are laid out otherwise here: rank_servers");
+static_assert(offsetof(Image, gpu_sets) == 836, "the tables are laid out otherwise here: gpu_sets");
+static_assert(offsetof(Image, set_gpus) == 856, "the tables are laid out otherwise here: set_gpus");
+static_assert(offsetof(Image, set_ranks) == 868, "the tables are laid out otherwise here: set_ranks");
+static_assert(offsetof(Image, set_forwarders) == 880, "the tables are laid out otherwise here: set_forwarders");
+static_assert(offsetof(Image, gpu_classes) == 884, "the tables are laid out otherwise here: gpu_classes");
+static_assert(offsetof(Image, vertex_names) == 916, "the tables are laid out otherwise here: vertex_names");
+static_assert(offsetof(Image, machine_vertices) == 1016, "the tables are laid out otherwise here: machine_vertices");
+static_assert(offsetof(Image, machine_links) == 1024, "the tables are laid out otherwise here: machine_links");
+static_assert(offsetof(Image, states) == 1048, "the tables are laid out otherwise here: states");
+static_assert(offsetof(Image, changes) == 1064, "the tables are laid out otherwise here: changes");
 
 }  // namespace
 
@@ -148,25 +176,29 @@ extern "C" {
 // What the runtime reads; other libraries cannot put theirs in its place.
 extern __attribute__((visibility("hidden"))) const Image collc_own_tables;
 const Image collc_own_tables = {
-  { 16771448696709000767u, 984,
-    { 160, 1 },  // allocations
-    { 200, 1 },  // programs
-    { 240, 3 },  // shares
-    { 288, 9 },  // rank_channels
-    { 360, 9 },  // steps
-    { 504, 9 },  // refs
-    { 576, 3 },  // fifos
-    { 624, 6 },  // fifo_readers
-    { 648, 6 },  // fifo_routes
-    { 696, 6 },  // route_links
-    { 720, 6 },  // links
-    { 792, 3 },  // rank_servers
-    { 804, 1 },  // gpu_sets
-    { 824, 3 },  // set_gpus
-    { 836, 3 },  // set_ranks
-    { 848, 0 },  // set_forwarders
-    { 852, 8 },  // gpu_classes
-    { 884, 98 },  // vertex_names
+  { 9788372772825128896u, 1088,
+    { 192, 1 },  // allocations
+    { 232, 1 },  // programs
+    { 272, 3 },  // shares
+    { 320, 9 },  // rank_channels
+    { 392, 9 },  // steps
+    { 536, 9 },  // refs
+    { 608, 3 },  // fifos
+    { 656, 6 },  // fifo_readers
+    { 680, 6 },  // fifo_routes
+    { 728, 6 },  // route_links
+    { 752, 6 },  // links
+    { 824, 3 },  // rank_servers
+    { 836, 1 },  // gpu_sets
+    { 856, 3 },  // set_gpus
+    { 868, 3 },  // set_ranks
+    { 880, 0 },  // set_forwarders
+    { 884, 8 },  // gpu_classes
+    { 916, 98 },  // vertex_names
+    { 1016, 0 },  // machine_vertices
+    { 1024, 0 },  // machine_links
+    { 1048, 0 },  // states
+    { 1064, 0 },  // changes
   },
   {
     { 3, 0, 3, 0, 1, 4, 131072, 0, 0, 6 },  // 3 ranks, 3 FIFOs
@@ -379,6 +411,18 @@ const Image collc_own_tables = {
     { 95 },  // name of vertex 17
     { 51 },  // name of vertex 17
     { 0 },  // name of vertex 17
+  },
+  {
+    { 0 },  // unused
+  },
+  {
+    { 0, 0, 0, 0, collc::LinkClass(0) },  // unused
+  },
+  {
+    { 0, 0, 0, 0 },  // unused
+  },
+  {
+    { 0, 0, 0, 0 },  // unused
   },
 };
 extern __attribute__((visibility("hidden"))) const uint64_t collc_own_tables_size;

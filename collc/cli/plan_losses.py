@@ -1,0 +1,50 @@
+"""`collc plan --survive 1`: plans of a machine and of what is left of it after every single loss."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from collc.build.plans import SolutionCache
+from collc.cli.losses import losses_json, losses_text
+from collc.cli.report import progress
+from collc.collectives.model import Collective
+from collc.packing import plan
+from collc.packing.document import PlanFile, plan_file, to_json
+from collc.packing.survive import Row, after_losses, slowest_rates
+from collc.topology.canonical import fingerprint
+from collc.topology.model import Topology
+
+
+def plan_losses(
+    machine: Topology, gpus: Sequence[str] | None, links: str | None, collectives: Sequence[Collective], solver: str
+) -> tuple[list[Row], dict[str, PlanFile]]:
+    """A row per state of the machine, and the plans of each graph by its fingerprint; equal graphs are planned once."""
+    every = after_losses(machine, gpus, links)
+    show = progress("plan")
+    rows: list[Row] = []
+    plans: dict[str, PlanFile] = {}
+    for i, one in enumerate(every):
+        show(f"{i + 1} of {len(every)}: without {one.loss.what}" if one.loss else f"1 of {len(every)}")
+        if not one.graphs:
+            rows.append(Row(one.loss, 0, "", {}, None, one.why))
+            continue
+        name = fingerprint(one.graphs[0])
+        if name not in plans:
+            made = tuple(plan(one.graphs[0], c, None, solver, store=SolutionCache()) for c in collectives)
+            plans[name] = plan_file(one.graphs[0], made)
+        found = plans[name].plans
+        rows.append(Row(one.loss, len(one.gpus), name, slowest_rates(found), None, "", all(p.optimal for p in found)))
+    show("")
+    return rows, plans
+
+
+def survive_text(machine: Topology, rows: Sequence[Row]) -> str:
+    """The table of rates, before and after each loss."""
+    return f"{machine.name}: every single loss, alike ones once\n" + losses_text(rows, "from rank 0")
+
+
+def survive_json(rows: Sequence[Row], plans: dict[str, PlanFile]) -> dict[str, Any]:
+    """The table, and the plan document of every graph by its fingerprint."""
+    documents = {name: to_json(document) for name, document in plans.items()}
+    return {"format": "collc-survive/1", "losses": losses_json(rows), "plans": documents}

@@ -1,0 +1,182 @@
+"""Which graphs a library needs to serve its machine whole and after every single loss (`--survive 1`).
+
+For each loss, one of an orbit of the machine's symmetry, the GPUs that are left get a plan. Plans of equal graphs are
+one: what a DGX-1V may lose leads to 9 graphs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+
+from collc.collectives.model import Collective
+from collc.errors import TopologyError, UsageError
+from collc.packing.allocations import Allocation, allocations
+from collc.packing.gpu_sets import GpuSet, GpuSets, MachineState, found_sets, gpu_classes
+from collc.packing.model import Plan
+from collc.topology.canonical import fingerprint, match
+from collc.topology.graph import plan_graph
+from collc.topology.losses import Loss, single_losses, survivors, used_part, without
+from collc.topology.model import LinkKind, PlanGraph, Topology
+
+_MOST = (1 << 64) - 1
+MOST_VERTICES = 1024  # kMostVertices of templates/runtime/plan/find_machine.cpp
+
+
+@dataclass(frozen=True)
+class After:
+    """A machine after a loss (None: whole), the GPUs that are left of those asked for, and the graphs of their plans.
+
+    There are none where the loss cuts a GPU off; `why` says which.
+    """
+
+    loss: Loss | None
+    topology: Topology
+    gpus: tuple[str, ...]
+    graphs: tuple[PlanGraph, ...]
+    why: str = ""
+
+
+@dataclass(frozen=True)
+class Row:
+    """The rates (GB/s, of rooted collectives for the worst root) in one state of a machine.
+
+    `fingerprint` and `allocation` name the plan's graph, the latter by its place in a library; `why` says which GPU a
+    loss cuts off: then there are no rates.
+    """
+
+    loss: Loss | None
+    nranks: int
+    fingerprint: str
+    rates: dict[Collective, Fraction]
+    allocation: int | None = None
+    why: str = ""
+    proved: bool = True
+
+
+def slowest_rates(plans: Iterable[Plan]) -> dict[Collective, Fraction]:
+    """Per collective the rate of its slowest root."""
+    found: dict[Collective, Fraction] = {}
+    for plan in plans:
+        if plan.rate is not None:
+            found[plan.collective] = min(plan.rate, found.get(plan.collective, plan.rate))
+    return found
+
+
+def after_losses(
+    topology: Topology, gpus: Sequence[str] | None = None, links: str | None = None, text: str | None = None
+) -> list[After]:
+    """The whole machine, then every single loss once up to symmetry.
+
+    Links of kinds that no plan uses are no loss: neither that of the whole machine, nor one of those after a loss.
+
+    Args:
+        gpus: in rank order [all].
+        links: as in ``--links``.
+        text: sets of GPUs as in ``--allocations``, in place of `gpus`.
+
+    Raises:
+        TopologyError, UsageError: some of the GPUs cannot be reached as it is, or there are no such sets.
+    """
+    chosen = tuple(v.name for v in topology.gpus) if gpus is None else tuple(gpus)
+    whole = After(None, topology, chosen, _graphs(topology, chosen, links, text))
+    kinds = {link.kind for graph in whole.graphs for link in graph.links}
+    while True:
+        found = [whole, *(_after(topology, loss, chosen, links, text) for loss in single_losses(topology, kinds))]
+        used = {link.kind for one in found for graph in one.graphs for link in graph.links}
+        if used <= kinds:
+            return found
+        kinds |= used
+
+
+def _after(topology: Topology, loss: Loss, chosen: Sequence[str], links: str | None, text: str | None) -> After:
+    left, machine = survivors(chosen, loss), without(topology, loss)
+    try:
+        return After(loss, machine, left, _graphs(machine, left, links, text))
+    except (TopologyError, UsageError) as error:
+        return After(loss, machine, left, (), error.what)
+
+
+def _graphs(topology: Topology, gpus: Sequence[str], links: str | None, text: str | None) -> tuple[PlanGraph, ...]:
+    if text is None:
+        return (plan_graph(topology, gpus, links),)
+    return tuple(allocation.graph for allocation in allocations(topology, text, links))
+
+
+def surviving_sets(
+    topology: Topology, gpus: Sequence[str] | None, text: str | None, links: str | None
+) -> tuple[list[PlanGraph], GpuSets]:
+    """The graphs of a library that survives every single loss, and the sets of GPUs that they serve in each state.
+
+    Args:
+        gpus: the only set, in rank order [all]; of a state, those that are left.
+        text: the sets of each state as ``--allocations`` takes them: connected, all or sizes. Excludes `gpus`.
+    """
+    if text is not None and text not in ("connected", "all") and ".." not in text:
+        raise UsageError("sets by name may hold the GPU that is lost", where=f"--allocations {text}",
+                         hint="with --survive: connected, all, or sizes such as 3..8")  # fmt: skip
+    every = after_losses(topology, gpus, links, text)
+    distinct: dict[str, PlanGraph] = {}
+    for one in every:
+        for graph in one.graphs:
+            distinct.setdefault(fingerprint(graph), graph)
+    graphs, known = list(distinct.values()), {name: number for number, name in enumerate(distinct)}
+    kinds = {link.kind for graph in graphs for link in graph.links}
+    states: list[MachineState] = []
+    sets: list[GpuSet] = []
+    for one in every:
+        if one.graphs:
+            made = _written(one, graphs, known) if text is None else _found(one, distinct, known, links, kinds)
+            states.append(MachineState(one.loss, made[0], len(made[1])))
+            sets += made[1]
+    fallen = tuple((one.loss, one.why) for one in every if not one.graphs and one.loss is not None)
+    # Only what plans can use is compared with the machine that a run finds.
+    part = used_part(topology, kinds)
+    _check_bounds(part, states)
+    return graphs, GpuSets(part, states[0].classes, tuple(sets), tuple(states), fallen)
+
+
+def _written(
+    one: After, graphs: Sequence[PlanGraph], known: Mapping[str, int]
+) -> tuple[tuple[int, ...], tuple[GpuSet, ...]]:
+    """The one set of a state: rank i is the i-th GPU that is left, where the plan is its own."""
+    names = [v.name for v in one.topology.gpus]
+    (graph,) = one.graphs
+    number = known[fingerprint(graph)]
+    mapping = match(graphs[number], graph)
+    assert mapping is not None, "two different graphs share a fingerprint"
+    if graphs[number] == graph:
+        mapping = tuple(range(len(graph.vertices)))
+    rank_of = {graph.vertices[mapping[rank]].name: rank for rank in graph.ranks}
+    order = sorted(rank_of, key=names.index)
+    forwarders = tuple(graph.vertices[mapping[v]].name for v in graph.forwarders)
+    only = GpuSet(tuple(map(names.index, order)), number, tuple(rank_of[name] for name in order), forwarders)
+    return tuple(range(len(names))), (only,)
+
+
+def _found(
+    one: After, distinct: Mapping[str, PlanGraph], known: Mapping[str, int], links: str | None, kinds: set[LinkKind]
+) -> tuple[tuple[int, ...], tuple[GpuSet, ...]]:
+    """Every set of a state that has one of the graphs."""
+    classes = gpu_classes(used_part(one.topology, kinds), kinds)
+    held = [Allocation(("",) * graph.nranks, graph, name) for name, graph in distinct.items()]
+    return classes, found_sets(one.topology, classes, held, known, links)
+
+
+def _check_bounds(part: Topology, states: Sequence[MachineState]) -> None:
+    """The runtime compares machines of so many vertices, with speeds of two whole numbers of 64 bits."""
+    if len(part.vertices) > MOST_VERTICES:
+        raise UsageError(
+            f"{part.name} has {len(part.vertices)} GPUs and switches, at most {MOST_VERTICES} are compared at creation",
+            where="--survive",
+        )
+    speeds = [(f"{k.src}-{k.dst}", k.gbps) for k in part.links]
+    speeds += [(f"{a}-{b}", gbps) for s in states if s.loss for a, b, _, gbps in s.loss.thinner]
+    for where, gbps in speeds:
+        if max(gbps.as_integer_ratio()) > _MOST:
+            raise UsageError(
+                "its speed has too many digits to be compared at creation",
+                where=f"--survive: link {where}",
+                hint="write it shorter",
+            )
