@@ -12,6 +12,7 @@ import click
 from collc.build.cache import cached, content_key
 from collc.build.toolchain import find_cxx, run_tool
 from collc.cli import report
+from collc.cli.probe_cluster import check_cluster_output, describe, merge_files, write_cluster
 from collc.errors import CollcError, UsageError
 from collc.inputs import read_input
 from collc.outputs import check_output
@@ -36,6 +37,16 @@ _MEASURE_FLAGS = ("-std=c++17", "-O2", "-pthread")
 @click.option(
     "--measure", "timed", is_flag=True, help="Time copies between every pair and add the results as comments."
 )
+@click.option(
+    "--merge", "merging", is_flag=True, help="Fold the files of single servers, FILES, into one of a cluster."
+)
+@click.option("--rails", metavar="FILE", help="With --merge: which NICs hang on which switch (docs/clusters.md).")
+@click.option(
+    "--fabric",
+    multiple=True,
+    metavar="PATH",
+    help="With --merge: a dump of the network, or a folder of them (ibnetdiscover, ibdiagnet, lldpctl). Repeatable.",
+)
 @click.option("--gpu-model", metavar="M", help="GPU model, such as V100, for what a dump does not contain.")
 @click.option("--name", metavar="NAME", help="Name of the topology [that of -o].")
 @click.option(
@@ -49,7 +60,12 @@ _MEASURE_FLAGS = ("-std=c++17", "-O2", "-pthread")
 @click.option("-o", "--output", metavar="FILE", help="Write here instead of standard output.")
 @report.json_option
 @report.debug_option
+@click.argument("files", nargs=-1)
 def command(
+    files: tuple[str, ...],
+    merging: bool,
+    rails: str | None,
+    fabric: tuple[str, ...],
     sources: tuple[str, ...],
     cpu: bool,
     ranks: int | None,
@@ -64,12 +80,23 @@ def command(
 
     Without --from: the GPUs that CUDA programs see here, by NVML and sysfs. A dump is recognised by its content:
     nvidia-smi topo -m, nvidia-smi nvlink -s and -R, NCCL topology XML, rocm-smi --showtopo. Whatever had to be assumed
-    is a comment in the file and a line on standard error.
+    is a comment in the file and a line on standard error. With --merge: the files of single servers become one file.
     """
     if name is not None and (problem := name_problem(name)):
         raise UsageError(f"the name `{name[:60]}` {problem}", where="--name")
     if ranks is not None and (not cpu or timed):
         raise UsageError("ranks are dealt out to cores, unmeasured", where="--ranks", hint="use it with --cpu alone")
+    if merging:
+        if sources or cpu or timed or gpu_model is not None:
+            raise UsageError("--merge takes files of servers that were probed", hint="omit the other sources")
+        check_cluster_output(output)
+        cluster = merge_files(files, describe(rails, fabric), name, output)
+        write_cluster(cluster, output, as_json)
+        return
+    if files:
+        raise UsageError(f"unexpected file {files[0][:80]!r}", where="probe", hint="--merge takes files of servers")
+    if rails is not None or fabric:
+        raise UsageError("--rails and --fabric describe what joins several servers", hint="use them with --merge")
     if output is not None and output != "-":
         check_output(Path(output), replaced=False)
         stem = Path(output).stem

@@ -25,6 +25,8 @@ class Draft:
     servers: dict[str, tuple[str, ...]] | None = None
     speeds: dict[LinkKind, Speed] = field(default_factory=dict)
     gpu_model: str | None = None
+    # What this file itself has removed.
+    removed: set[str] = field(default_factory=set)
     # Lines of the links that this file itself has given; those of a base may be given again.
     own: dict[tuple[str, str, LinkKind], int] = field(default_factory=dict)
 
@@ -59,8 +61,16 @@ class Draft:
             self.links[copy.src, copy.dst, copy.kind] = copy
         self.servers = {} if self.servers is None else self.servers
         self.servers[server] = tuple(map(new, part.vertices))
-        self.gpu_model = self.gpu_model or part.gpu_model
         return None
+
+    def add_vertex(self, vertex: Vertex) -> None:
+        """Adds a vertex of the file itself; ``SERVER.name`` belongs to that server where there are templates."""
+        self.vertices[vertex.name] = vertex
+        server = vertex.name.partition(".")[0]
+        while self.servers and server not in self.servers and len(server) < len(vertex.name):
+            server = vertex.name[: (vertex.name + ".").index(".", len(server) + 1)]
+        if self.servers and server in self.servers and vertex.name != server:
+            self.servers[server] = (*self.servers[server], vertex.name)
 
     def begin_links(self) -> None:
         """From here on links are the file's own."""
@@ -79,6 +89,7 @@ class Draft:
         """Removes vertices and the links that end there, all at once: each of them alone would look at every link."""
         for name in names:
             del self.vertices[name]
+        self.removed.update(names)
         self.links = {key: link for key, link in self.links.items() if key[0] not in names and key[1] not in names}
         if self.servers is not None:
             self.servers = {s: tuple(m for m in members if m not in names) for s, members in self.servers.items()}

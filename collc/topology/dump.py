@@ -20,25 +20,17 @@ def dumps_topology(topology: Topology) -> str:
     Raises:
         TopologyError: a speed has no exact decimal text (1/3 GB/s).
     """
-    lines = [f"# {_comment(note)}".rstrip() for note in topology.notes]
-    lines += ["format: collc-topology/1", f"name: {_word(topology.name)}"]
-    if topology.gpu_model is not None:
-        lines.append(f"gpu_model: {_quoted(topology.gpu_model)}")
-    gpus = [v.name for v in topology.gpus]
-    counted = gpus == [f"gpu{i}" for i in range(len(gpus))]
-    lines += [f"gpus: {len(gpus)}"] if counted else _list("gpus: ", [_word(name) for name in gpus])
-    for kind, key in _LISTS.items():
-        members = [_vertex(v) for v in topology.vertices if v.kind is kind]
-        if members:
-            lines += _list(f"{key}: ", members)
+    lines = [f"# {comment(note)}".rstrip() for note in topology.notes]
+    lines += ["format: collc-topology/1", f"name: {word(topology.name)}"]
+    lines += vertex_lines(topology.vertices, topology.gpu_model)
     everything = {v.name for v in topology.vertices}
     if list(topology.servers) != ["server0"] or set(topology.servers["server0"]) != everything:
         lines.append("servers:")
         for server, names in topology.servers.items():
-            lines += _list(f"  {_word(server)}: ", [_word(name) for name in names])
+            lines += name_list(f"  {word(server)}: ", [word(name) for name in names])
     if topology.links:
         lines.append("links:")
-        lines += _links(topology.links)
+        lines += link_lines(topology.links)
     return "\n".join(lines) + "\n"
 
 
@@ -49,8 +41,30 @@ def dumps_links(topology: Topology) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _links(links: Sequence[Link]) -> list[str]:
-    """One line per link, or per pair of equal links that follow each other in both directions."""
+def vertex_lines(vertices: Sequence[Vertex], gpu_model: str | None) -> list[str]:
+    """The keys `gpu_model`, `gpus`, `switches`, `cpus` and `nics`.
+
+    Raises:
+        TopologyError: a speed has no exact decimal text.
+    """
+    lines = [] if gpu_model is None else [f"gpu_model: {_quoted(gpu_model)}"]
+    gpus = [v.name for v in vertices if v.kind is VertexKind.GPU]
+    counted = gpus == [f"gpu{i}" for i in range(len(gpus))]
+    if gpus:
+        lines += [f"gpus: {len(gpus)}"] if counted else name_list("gpus: ", [word(name) for name in gpus])
+    for kind, key in _LISTS.items():
+        members = [_vertex(v) for v in vertices if v.kind is kind]
+        if members:
+            lines += name_list(f"{key}: ", members)
+    return lines
+
+
+def link_lines(links: Sequence[Link]) -> list[str]:
+    """The entries of `links`: one line per link, or per pair of equal links that follow each other in both directions.
+
+    Raises:
+        TopologyError: a speed has no exact decimal text.
+    """
     lines = []
     i = 0
     while i < len(links):
@@ -63,7 +77,7 @@ def _links(links: Sequence[Link]) -> list[str]:
 
 
 def _link(link: Link, both: bool) -> str:
-    src, dst = _word(link.src), _word(link.dst)
+    src, dst = word(link.src), word(link.dst)
     ends = f"between: [{src}, {dst}]" if both else f"from: {src}, to: {dst}"
     # `gbps` is per lane and has an upper limit that only a sum over lanes can pass.
     lanes = MAX_LANES if link.gbps > MAX_GBPS else link.lanes if decimal_text(link.gbps / link.lanes) else 1
@@ -87,13 +101,23 @@ def _vertex(vertex: Vertex) -> str:
             problem = f"{vertex.memory_gbps} cannot be written as a decimal number"
             raise TopologyError(problem, where=f"cpu {vertex.name}")
         flags.append(f"memory_gbps: {memory}")
+    if vertex.port is not None:
+        port = vertex.port
+        if port.gbps is not None:
+            gbps = decimal_text(port.gbps)
+            if gbps is None:
+                raise TopologyError(f"{port.gbps} cannot be written as a decimal number", where=f"nic {vertex.name}")
+            flags.append(f"gbps: {gbps}")
+        flags += [f'guid: "{port.guid}"'] if port.guid else []
+        flags += [f"interface: {word(port.interface)}"] if port.interface else []
+        flags += [] if port.up else ["up: false"]
     if not flags:
-        return _word(vertex.name)
-    return f"{{name: {_word(vertex.name)}, {', '.join(flags)}}}"
+        return word(vertex.name)
+    return f"{{name: {word(vertex.name)}, {', '.join(flags)}}}"
 
 
-def _list(key: str, words: Sequence[str]) -> list[str]:
-    """`key: [a, b]`, wrapped where it is too long for a line."""
+def name_list(key: str, words: Sequence[str]) -> list[str]:
+    """`key: [a, b]` in YAML, wrapped where it is too long for a line."""
     lines = [key + "["]
     indent = " " * (len(key) - len(key.lstrip()) + 2)
     for i, word in enumerate(words):
@@ -106,18 +130,19 @@ def _list(key: str, words: Sequence[str]) -> list[str]:
     return lines
 
 
-def _word(name: str) -> str:
+def word(name: str) -> str:
     """A name as YAML. Quoted where some reader could take it for something else than a string."""
     return name if name[0].isalpha() and not name.endswith(":") and name.lower() not in _TAKEN else f'"{name}"'
 
 
 def _quoted(model: str) -> str:
     """A GPU's name as YAML: a plain word where it is one, else in double quotes."""
-    return _word(model) if model.isalnum() else f'"{model}"'
+    return word(model) if model.isalnum() else f'"{model}"'
 
 
 _TAKEN = {"y", "n", "yes", "no", "on", "off", "true", "false", "null"}
 
 
-def _comment(text: str) -> str:
+def comment(text: str) -> str:
+    """Text as it may stand in a comment: on one line."""
     return "".join(c if c.isprintable() else " " for c in text)

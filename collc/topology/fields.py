@@ -10,7 +10,7 @@ from fractions import Fraction
 from typing import NoReturn
 
 from collc.errors import TopologyError
-from collc.topology.model import LinkKind, Vertex, VertexKind
+from collc.topology.model import LinkKind, Port, Vertex, VertexKind
 from collc.topology.names import MAX_GBPS, MIN_GBPS, model_problem, name_problem, parse_decimal
 from collc.topology.yamltree import Items, Node, Scalar, Table
 
@@ -20,6 +20,7 @@ MAX_LATENCY_US = Fraction(10**7)
 _LINK_KEYS = ("from", "to", "between", "kind", "gbps", "latency_us", "count")
 _SHORT_KIND = re.compile(r"(\S+)(?:\s+x([0-9]{1,6}))?")
 _NOT_WORDS = ("~", "null", "true", "false")
+_GUID_HINT = 'the InfiniBand node GUID as 16 hex digits in quotes, such as "0002c90300293e1e"'
 _SHORT_HINT = "the short form is [a, b, nvlink], [a, b, nvlink x2] or [a, b, nvlink x2, 25]"
 
 
@@ -148,13 +149,16 @@ class Reader:
             self.unknown(f"no kind of link is called {_shown(text)}", node, text, [kind.value for kind in LinkKind])
 
     def vertex(self, node: Node, kind: VertexKind) -> Vertex:
-        """A name, `{name: nvs0, multicast: true, reduce: true}` or `{name: cpu0, memory_gbps: 9}`."""
+        """A name, `{name: nvs0, multicast: true, reduce: true}`, `{name: cpu0, memory_gbps: 9}` or
+        `{name: nic0, gbps: 50}`."""
         if not isinstance(node, Table):
             return Vertex(self.name(node, "name"), kind)
         if kind is VertexKind.CPU:
             return self._cpu(node)
+        if kind is VertexKind.NIC:
+            return self._nic(node)
         if kind is not VertexKind.SWITCH:
-            self.fail("expected a name here", node, "only switches and CPUs have more than a name")
+            self.fail("expected a name here", node, "only switches, CPUs and NICs have more than a name")
         self.known_keys(node, ("name", "multicast", "reduce"))
         name = node.get("name")
         if name is None:
@@ -170,6 +174,21 @@ class Reader:
         return Vertex(
             self.name(name, "name"), VertexKind.CPU, memory_gbps=self.gbps(memory, "memory_gbps") if memory else None
         )
+
+    def _nic(self, node: Table) -> Vertex:
+        self.known_keys(node, ("name", "gbps", "guid", "interface", "up"))
+        name, gbps, guid, interface, up = (node.get(key) for key in ("name", "gbps", "guid", "interface", "up"))
+        if name is None:
+            self.fail("the NIC has no name", node, "write {name: nic0, gbps: 50}")
+        if guid is not None and not re.fullmatch("[0-9a-f]{16}", self.text(guid, _GUID_HINT)):
+            self.fail(f"`guid` cannot be {_shown_node(guid)}", guid, _GUID_HINT)
+        port = Port(
+            self.gbps(gbps) if gbps else None,
+            self.text(guid, _GUID_HINT) if guid else None,
+            self.name(interface, "network interface") if interface else None,
+            up is None or self.flag(up, "up"),
+        )
+        return Vertex(self.name(name, "name"), VertexKind.NIC, port=port)
 
     def link(self, node: Node, speeds: Mapping[LinkKind, Speed]) -> LinkSpec:
         """An entry of `links` in either form; `speeds` are the file's defaults."""

@@ -5,7 +5,7 @@ Every number is read as exact decimal text; every error names file and line and 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from collc.errors import CollcError, TopologyError
@@ -30,7 +30,7 @@ _VERTEX_KEYS = {
     "nics": VertexKind.NIC,
 }
 _BODY_KEYS = ("extends", "gpu_model", "speeds", *_VERTEX_KEYS, "remove", "links")
-_KEYS = ("format", "name", "template", "servers", *_BODY_KEYS)
+_KEYS = ("format", "name", "template", "templates", "servers", *_BODY_KEYS)
 
 
 def load_topology(path_or_zoo_name: str | Path) -> Topology:
@@ -113,15 +113,15 @@ class _Loader:
         draft.speeds |= _speeds(reader, table.get("speeds"))
         if model := table.get("gpu_model"):
             draft.gpu_model = reader.model_name(model)
-        names: list[str] = []
-        if whole and (template := table.get("template")):
-            names = self.expand(reader, table, template, directory, draft)
+        kinds: dict[str, list[str]] = {}
+        if whole and (table.get("template") or table.get("templates")):
+            kinds = self.expand(reader, table, directory, draft)
         for key, kind in _VERTEX_KEYS.items():
             _add_vertices(reader, draft, key, kind, table.get(key))
         _remove(reader, draft, table.get("remove"))
         draft.begin_links()
-        _add_links(reader, draft, table.get("links"), names)
-        if whole and not names:
+        _add_links(reader, draft, table.get("links"), kinds)
+        if whole and not kinds:
             _set_servers(reader, draft, table.get("servers"))
         return draft
 
@@ -138,20 +138,27 @@ class _Loader:
             reader.fail(f"more than {MAX_EXTENDS} files build on each other", node, "flatten some of them")
         return Draft.of(_Loader((*self.chain, where)).document(text, where, folder))
 
-    def expand(self, reader: Reader, table: Table, template: Node, directory: Path, draft: Draft) -> list[str]:
-        """Adds one copy of the template per server, its vertices called ``server.vertex``."""
-        names = _server_names(reader, table.get("servers"), template)
-        if isinstance(template, Table):
-            reader.known_keys(template, _BODY_KEYS)
-            part = self.body(reader, template, directory, whole=False, outer=draft)
-        else:
-            part = self.other(reader, template, directory, "template")
-        _check_size(reader, template, draft, part, len(names))
-        for name in names:
-            problem = draft.add_server(name, part)
-            if problem:
-                reader.fail(problem, template, "choose another name for the server")
-        return names
+    def expand(self, reader: Reader, table: Table, directory: Path, draft: Draft) -> dict[str, list[str]]:
+        """Adds one copy of its template per server, its vertices called ``server.vertex``; the servers by kind."""
+        kinds: dict[str, list[str]] = {}
+        models = []
+        for kind, template, names in _templates(reader, table):
+            if isinstance(template, Table):
+                reader.known_keys(template, _BODY_KEYS)
+                part = self.body(reader, template, directory, whole=False, outer=draft)
+            else:
+                part = self.other(reader, template, directory, "template")
+            _check_size(reader, template, draft, part, len(names))
+            for name in names:
+                problem = draft.add_server(name, part)
+                if problem:
+                    reader.fail(problem, template, "choose another name for the server")
+            kinds[kind] = names
+            models.append(part.gpu_model)
+        # Two kinds of GPUs have no common name.
+        if draft.gpu_model is None and len(set(models)) == 1:
+            draft.gpu_model = models[0]
+        return kinds
 
 
 def _check_size(reader: Reader, template: Node, draft: Draft, part: Draft, servers: int) -> None:
@@ -195,7 +202,7 @@ def _add_vertices(reader: Reader, draft: Draft, key: str, kind: VertexKind, node
             reader.fail(f"the name `{vertex.name}` is given twice", item, "names are unique over all kinds")
         if len(draft.vertices) >= MAX_VERTICES:
             reader.fail(f"more than {MAX_VERTICES} vertices", item, "no machine is that large")
-        draft.vertices[vertex.name] = vertex
+        draft.add_vertex(vertex)
 
 
 def _remove(reader: Reader, draft: Draft, node: Node | None) -> None:
@@ -224,13 +231,13 @@ def _remove(reader: Reader, draft: Draft, node: Node | None) -> None:
     draft.remove_vertices(gone)
 
 
-def _add_links(reader: Reader, draft: Draft, node: Node | None, servers: list[str]) -> None:
+def _add_links(reader: Reader, draft: Draft, node: Node | None, kinds: Mapping[str, list[str]]) -> None:
     if node is None:
         return
     hint = "`links` is a list of {between: [a, b], kind: nvlink, gbps: 25} or [a, b, nvlink x2]"
     for item in reader.items(node, hint).items:
         spec = reader.link(item, draft.speeds)
-        for a, b in _ends(reader, spec, servers):
+        for a, b in _ends(reader, draft, spec, kinds):
             src, dst = _known(reader, draft, spec.a, a), _known(reader, draft, spec.b, b)
             if src == dst:
                 reader.fail(f"{src} is linked to itself", item, "a link joins two different vertices")
@@ -243,18 +250,26 @@ def _add_links(reader: Reader, draft: Draft, node: Node | None, servers: list[st
                     reader.fail(f"the {spec.kind.value} link {one} -> {other} is given twice", item, hint)
 
 
-def _ends(reader: Reader, spec: LinkSpec, servers: list[str]) -> Iterator[tuple[str, str]]:
-    if not (spec.a.text.startswith(EACH) or spec.b.text.startswith(EACH)):
-        yield spec.a.text, spec.b.text
+def _ends(reader: Reader, draft: Draft, spec: LinkSpec, kinds: Mapping[str, list[str]]) -> Iterator[tuple[str, str]]:
+    """The ends of a link: with `each.` one pair per server, but none where `remove` took an end away."""
+    ends = (spec.a.text, spec.b.text)
+    if not any(end.startswith(EACH) for end in ends):
+        yield ends
         return
-    if not servers:
+    if not kinds:
         reader.fail(f"`{EACH}` stands for every server of a template, and there is none", spec.a, "add `template`")
+    # `each.KIND.nic0` stands for the servers of one kind.
+    meant = {end.removeprefix(EACH).partition(".")[0] for end in ends if end.startswith(EACH)} & set(kinds)
+    if len(meant) > 1:
+        reader.fail("a link cannot join each server of two kinds", spec.a, "write the links one by one")
+    kind = f"{EACH}{meant.pop()}." if meant else EACH
+    servers = kinds[kind.split(".")[1]] if kind != EACH else [name for names in kinds.values() for name in names]
     for server in servers:
         one, other = (
-            f"{server}.{end.text.removeprefix(EACH)}" if end.text.startswith(EACH) else end.text
-            for end in (spec.a, spec.b)
+            f"{server}.{end.removeprefix(kind).removeprefix(EACH)}" if end.startswith(EACH) else end for end in ends
         )
-        yield one, other
+        if one not in draft.removed and other not in draft.removed:
+            yield one, other
 
 
 def _known(reader: Reader, draft: Draft, node: Node, text: str | None = None) -> str:
@@ -264,12 +279,40 @@ def _known(reader: Reader, draft: Draft, node: Node, text: str | None = None) ->
     return name
 
 
-def _server_names(reader: Reader, node: Node | None, template: Node) -> list[str]:
+def _templates(reader: Reader, table: Table) -> Iterator[tuple[str, Node, list[str]]]:
+    """Each kind of server: its name ("" without one), template and the names of its servers."""
+    template, templates, servers = table.get("template"), table.get("templates"), table.get("servers")
+    if template is not None:
+        if templates is not None:
+            reader.fail("`template` and `templates` are both there", templates, "write all kinds under `templates`")
+        yield "", template, _server_names(reader, servers, template)
+        return
+    assert templates is not None
+    hint = "`templates` and `servers` map each kind of server to its template and to its servers"
+    if servers is None:
+        reader.fail("`templates` needs `servers`", templates, hint)
+    known, named = reader.table(templates, hint), reader.table(servers, hint)
+    for key, _ in named.entries:
+        if known.get(key.text) is None:
+            reader.unknown(f"no template is called `{key.text}`", key, key.text, [k.text for k, _ in known.entries])
+    kinds = {reader.name(key, "kind of server"): value for key, value in known.entries}
+    taken = set(kinds)
+    for kind, value in kinds.items():
+        node = named.get(kind)
+        names = _server_names(reader, node, value, f"{kind}-") if node is not None else []
+        for name in names:
+            if name in taken or "." in kind:
+                reader.fail(f"`{name}` cannot be the name of this server", value, "servers and kinds have unique names")
+        taken.update(names)
+        yield kind, value, names
+
+
+def _server_names(reader: Reader, node: Node | None, template: Node, prefix: str = "server") -> list[str]:
     hint = "with a template, `servers` is how many there are, or a list of their names"
     if node is None:
         reader.fail("`template` needs `servers`", template, hint)
     if isinstance(node, Scalar) and node.plain:
-        return [f"server{i}" for i in range(reader.count(node, "servers", MAX_SERVERS))]
+        return [f"{prefix}{i}" for i in range(reader.count(node, "servers", MAX_SERVERS))]
     names = [reader.name(item, "server name") for item in reader.items(node, hint).items]
     if not names:
         reader.fail("`servers` is empty", node, hint)

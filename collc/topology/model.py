@@ -47,11 +47,29 @@ class LossKind(enum.Enum):
 
 
 @dataclass(frozen=True, slots=True)
+class Port:
+    """How a NIC reaches the network: its speed in GB/s, whether it is up, and what fabric dumps know it by.
+
+    `guid` is the InfiniBand node GUID, 16 hex digits; `interface` the operating system's name for it.
+    """
+
+    gbps: Fraction | None = None
+    guid: str | None = None
+    interface: str | None = None
+    up: bool = True
+
+    def anonymous(self) -> Port:
+        """The port without what tells one server's NIC from another's."""
+        return Port(self.gbps, up=self.up)
+
+
+@dataclass(frozen=True, slots=True)
 class Vertex:
     """A GPU, switch, CPU socket or NIC. `multicast` and `reduce` say what a switch can do; plans do not use them.
 
     `memory_gbps` of a CPU says that transfers through it are staged in its memory, which moves so much: every byte
     crosses it twice, written and read. None: they pass the root complex alone. The simulator knows it, plans do not.
+    `port` of a NIC is what a probe knows of its network; plans use the links of kind net alone.
     """
 
     name: str
@@ -59,6 +77,7 @@ class Vertex:
     multicast: bool = False
     reduce: bool = False
     memory_gbps: Fraction | None = field(default=None, compare=False)
+    port: Port | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

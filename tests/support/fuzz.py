@@ -12,6 +12,9 @@ from support.topo_text import DGX1P, DGX1V, STYLES, Table, dgx1, render
 
 from collc.errors import CollcError
 from collc.topology import zoo
+from collc.topology.cluster.merge import Described, merge
+from collc.topology.cluster.model import Server
+from collc.topology.cluster.write import dumps_cluster
 from collc.topology.dump import dumps_topology
 from collc.topology.graph import plan_graph
 from collc.topology.load import loads_topology
@@ -285,9 +288,72 @@ def check_gpus(gpus: list[Gpu]) -> None:
     assert loads_topology(dumps_topology(live.topology)) == live.topology
 
 
+_FABRIC = Path(__file__).parent.parent / "data" / "fabric"
+_HOST = """format: collc-topology/1
+name: host
+gpus: 2
+nics: [{name: mlx5_0, gbps: 50, interface: eth0}, {name: mlx5_1, gbps: 50, interface: eth1}]
+speeds: {nvlink: 25, pcie: 50}
+links: [[gpu0, gpu1, nvlink], [gpu0, mlx5_0, pcie], [gpu1, mlx5_1, pcie]]
+"""
+_RAILS = "format: collc-rails/1\nrails: {leaf0: [mlx5_0], leaf1: [mlx5_1, node1.mlx5_0]}\nspine: 100\n"
+
+
+def fabrics() -> st.SearchStrategy[tuple[str, str]]:
+    """The name of a dump of a network, and its damaged text."""
+    files = sorted(_FABRIC.iterdir())
+    return st.sampled_from(files).flatmap(lambda path: st.tuples(st.just(path.name), damaged([path.read_text()])))
+
+
+def check_fabric(dump: tuple[str, str]) -> None:
+    _check_cluster([_HOST] * 3, Described(dumps=[dump]))
+
+
+def rails_files() -> st.SearchStrategy[str]:
+    return damaged([_RAILS])
+
+
+def check_rails(text: str) -> None:
+    _check_cluster([_HOST] * 2, Described(rails=("rails.yaml", text)))
+
+
+def server_files() -> st.SearchStrategy[list[str]]:
+    """Files of two to four servers, damaged or not."""
+    zoo_text = (zoo.directory() / "dgx1v.yaml").read_text(encoding="utf-8")
+    return st.lists(st.one_of(st.just(zoo_text), damaged([zoo_text, _HOST])), min_size=2, max_size=4)
+
+
+def check_servers(texts: list[str]) -> None:
+    _check_cluster(texts, Described())
+
+
+def _check_cluster(texts: list[str], described: Described) -> None:
+    """A file that holds exactly the servers that were merged, or one line."""
+    try:
+        servers = [
+            Server(f"node{i}", loads_topology(text, f"node{i}.yaml"), f"node{i}.yaml") for i, text in enumerate(texts)
+        ]
+        servers = [server for server in servers if len(server.machine.servers) == 1]
+        if not servers:
+            return
+        topology = loads_topology(dumps_cluster(merge(servers, described, "fuzz")))
+    except CollcError as error:
+        one_line(error)
+        return
+    assert (
+        list(topology.servers) == [server.name for server in servers] or len({s.machine.gpu_model for s in servers}) > 1
+    )
+    assert len(topology.gpus) == sum(len(server.machine.gpus) for server in servers)
+    inner = [k for k in topology.links if k.src.partition(".")[0] == k.dst.partition(".")[0]]
+    assert len(inner) >= sum(len(server.machine.links) for server in servers)
+
+
 TARGETS: list[tuple[str, Callable[[], st.SearchStrategy[object]], Callable[..., None]]] = [
     ("dumps", dumps, check_dumps),
     ("topology files", topology_files, check_file),
     ("CUDA_VISIBLE_DEVICES", variables, check_variable),
     ("answers of NVML", gpu_lists, check_gpus),
+    ("dumps of a network", fabrics, check_fabric),
+    ("files of rails", rails_files, check_rails),
+    ("files of servers", server_files, check_servers),
 ]

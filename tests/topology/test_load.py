@@ -409,3 +409,53 @@ def test_known_machines_load_and_say_their_source(name: str) -> None:
     assert topology.name == name
     assert "Source:" in zoo.source(name)
     assert loads_topology(dumps_topology(topology)) == topology
+
+
+KINDS = (
+    HEAD
+    + """templates:
+  big: {gpus: 2, nics: [n0, n1], links: [[gpu0, gpu1, nvlink, 25], [gpu0, n0, pcie, 10], [gpu1, n1, pcie, 10]]}
+  small: {gpus: 1, nics: [n0], links: [[gpu0, n0, pcie, 10]]}
+servers: {big: [a, b], small: 2}
+remove: [a.n1, [b.gpu0, b.gpu1]]
+switches: [net0]
+nics: [b.n2]
+links: [[each.n0, net0, net, 5], [each.big.n1, net0, net, 7], [b.n2, net0, net, 9], [a.gpu0, a.gpu1, nvlink, 12]]
+"""
+)
+
+
+def test_kinds_of_servers_and_what_single_ones_lack_or_have() -> None:
+    topology = loads_topology(KINDS)
+    assert {server: len(members) for server, members in topology.servers.items()} == {
+        "a": 3,
+        "b": 5,
+        "small-0": 2,
+        "small-1": 2,
+    }
+    assert "b.n2" in topology.servers["b"]
+    net = {k.src: k.gbps for k in topology.links if k.dst == "net0"}
+    assert net == {"a.n0": 5, "b.n0": 5, "small-0.n0": 5, "small-1.n0": 5, "b.n1": 7, "b.n2": 9}
+    nvlink = {k.src: k.gbps for k in topology.links if k.kind is LinkKind.NVLINK}
+    assert nvlink == {"a.gpu0": 12, "a.gpu1": 12}
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "line"),
+    [
+        ("servers: {big: [a, b], small: 2}\n", "", "`templates` needs `servers`"),
+        ("small: 2", "tiny: 2", "no template is called `tiny`"),
+        ("small: 2", "small: [a]", "`a` cannot be the name of this server"),
+        ("small: 2", "small: [big]", "`big` cannot be the name of this server"),
+        ("templates:\n", "template: {gpus: 1}\ntemplates:\n", "`template` and `templates` are both there"),
+        ("each.n0, net0", "each.small.n0, each.big.n0", "a link cannot join each server of two kinds"),
+        ("each.n0", "each.n1", "no vertex is called `small-0.n1`"),
+        ("servers: {", "servers: 3 #{", "expected a mapping here"),
+    ],
+)
+def test_wrong_kinds_of_servers(old: str, new: str, line: str) -> None:
+    assert old in KINDS
+    with pytest.raises(TopologyError) as error:
+        loads_topology(KINDS.replace(old, new), "f.yaml")
+    assert line in str(error.value)
+    assert str(error.value).startswith("f.yaml:")

@@ -29,7 +29,7 @@ def examples() -> dict[str, Topology]:
 
 def test_examples_load() -> None:
     found = examples()
-    assert set(found) == {"lab-box", "four-v100", "dgx1v-with-a-dead-link", "two-dgx-a100"}
+    assert set(found) == {"lab-box", "four-v100", "dgx1v-with-a-dead-link", "two-dgx-a100", "mixed"}
     speeds = {(k.src, k.dst): k.gbps for k in found["four-v100"].links}
     assert speeds["gpu0", "gpu1"] == 50
     assert speeds["cpu0", "gpu3"] == 6.25
@@ -49,6 +49,6 @@ def test_the_cluster_can_be_planned() -> None:
 
 def test_every_option_of_probe_is_there() -> None:
     shown = collc("probe", "--help").out
-    for option in ("--from", "--cpu", "--measure", "--gpu-model"):
+    for option in ("--from", "--cpu", "--measure", "--gpu-model", "--merge", "--rails", "--fabric"):
         assert option in shown
         assert option in page()

@@ -59,8 +59,12 @@ def assemble(every: Sequence[Gpu], visible: str | None, model: GpuModel | None, 
     for note in notes:
         machine.assume(note)
     _nvlinks(machine, every, chosen, model)
-    tree, _ = read_tree(sysfs, {device.gpu.bus: f"gpu{device.gpu.index}" for device in chosen})
+    tree, ports = read_tree(sysfs, {device.gpu.bus: f"gpu{device.gpu.index}" for device in chosen})
     place(tree, machine)
+    machine.ports = ports
+    for nic, port in sorted(ports.items()):
+        if not port.up:
+            machine.assume(f"NIC {nic} is down")
     for device in chosen:
         _host_link(machine, device.gpu)
     speeds = [*machine.pair_gbps.values(), *machine.gpu_gbps.values()]

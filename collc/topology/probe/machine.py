@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 
 from collc.errors import TopologyError
-from collc.topology.model import Link, LinkKind, Topology, Vertex, VertexKind
+from collc.topology.model import Link, LinkKind, Port, Topology, Vertex, VertexKind
 from collc.topology.probe.models import GpuModel, pcie_gbps
 
 PCIE_NAMES = {1: "1.0", 2: "2.0", 3: "3.0", 4: "4.0", 5: "5.0", 6: "6.0"}
@@ -31,7 +31,7 @@ class Machine:
         link_gbps: speed of one NVLink or xGMI link if the source gives it.
         pair_gbps: speed of one link of a pair, where it differs from `link_gbps`.
         kind: what joins GPUs: NVLINK or XGMI.
-        net: speed of a NIC if the source gives it.
+        ports: NIC -> its network side, if the source gives it.
         notes: what was assumed.
     """
 
@@ -48,6 +48,7 @@ class Machine:
     pair_gbps: dict[tuple[str, str], Fraction] = field(default_factory=dict)
     gpu_gbps: dict[str, Fraction] = field(default_factory=dict)
     kind: LinkKind = LinkKind.NVLINK
+    ports: dict[str, Port] = field(default_factory=dict)
     multicast: bool = False
     host_kind: dict[str, LinkKind] = field(default_factory=dict)
     socket_gbps: Fraction | None = None
@@ -81,7 +82,7 @@ def build(machine: Machine, model: GpuModel | None, where: str) -> Topology:
         vertices.append(Vertex(NVSWITCH, VertexKind.SWITCH, machine.multicast, machine.multicast))
     vertices += [Vertex(name, VertexKind.SWITCH) for name in machine.switches]
     vertices += [Vertex(name, VertexKind.CPU) for name in machine.cpus]
-    vertices += [Vertex(name, VertexKind.NIC) for name in machine.nics]
+    vertices += [Vertex(name, VertexKind.NIC, port=machine.ports.get(name)) for name in machine.nics]
     servers = {"server0": tuple(v.name for v in vertices)}
     name = None if model is None else model.name
     return Topology(machine.name, tuple(vertices), tuple(links), servers, tuple(machine.notes), name)

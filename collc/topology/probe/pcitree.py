@@ -8,15 +8,17 @@ part. The largest speed that both ends can do counts, not the current one, which
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from pathlib import Path
 
+from collc.topology.model import Port
 from collc.topology.names import name_problem
 from collc.topology.probe.machine import Machine
 
 _BUS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 _GTS = re.compile(r"([0-9]{1,3}(?:\.[0-9])?) GT/s")
+_GBITS = re.compile(r"([0-9]{1,4}(?:\.[0-9]{1,2})?) Gb/sec")
 # Ethernet below this is for logging in, not for collectives.
 _LEAST_MBPS = 10_000
 
@@ -56,26 +58,26 @@ def speed_of(device: Path) -> Fraction | None:
     return Fraction(25, 2) * Fraction(match[1]) / 8 * int(width) / 16
 
 
-def read_tree(sysfs: Path, gpus: dict[str, str]) -> tuple[PciTree, dict[str, str]]:
+def read_tree(sysfs: Path, gpus: dict[str, str]) -> tuple[PciTree, dict[str, Port]]:
     """The tree above some GPUs and above all NICs.
 
     Args:
         gpus: bus id -> vertex name.
 
     Returns:
-        The tree, and bus id -> name of the NICs.
+        The tree, and name -> port of the NICs.
     """
     tree = PciTree(sysfs=sysfs)
     nics = _nics(sysfs)
-    for bus, name in {**gpus, **nics}.items():
+    for bus, name in {**gpus, **{bus: name for bus, (name, _) in nics.items()}}.items():
         if not _add(tree, bus, name) and bus in gpus:
             tree.lost.append(name)
-    return tree, nics
+    return tree, dict(nics.values())
 
 
-def _nics(sysfs: Path) -> dict[str, str]:
+def _nics(sysfs: Path) -> dict[str, tuple[str, Port]]:
     """InfiniBand, RoCE and EFA devices, then Ethernet of 10 Gb/s and more; one per card, by bus id."""
-    found: dict[str, tuple[str, str]] = {}
+    found: dict[str, tuple[str, str, Port]] = {}
     for kind in ("infiniband", "net"):
         folder = sysfs / "class" / kind
         names = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
@@ -87,10 +89,34 @@ def _nics(sysfs: Path) -> dict[str, str]:
             if kind == "net" and not (mbps.isdecimal() and int(mbps) >= _LEAST_MBPS):
                 continue
             # Functions of one card share its PCIe link.
-            found.setdefault(bus.rpartition(".")[0], (bus, name))
+            card = bus.rpartition(".")[0]
+            if card not in found:
+                found[card] = (bus, name, _port(sysfs, kind, name))
+            elif not found[card][2].up and (other := _port(sysfs, kind, name)).up:
+                found[card] = (*found[card][:2], replace(other, guid=found[card][2].guid))
     # The names of other vertices are taken.
     taken = re.compile("(gpu|cpu|pcie|nvs)[0-9]+")
-    return {bus: f"nic-{name}" if taken.fullmatch(name) else name for _, (bus, name) in sorted(found.items())}
+    return {
+        bus: (f"nic-{name}" if taken.fullmatch(name) else name, port) for _, (bus, name, port) in sorted(found.items())
+    }
+
+
+def _port(sysfs: Path, kind: str, name: str) -> Port:
+    """The network side of a device: what its active ports carry together."""
+    folder = sysfs / "class" / kind / name
+    beside = sorted(path.name for path in (folder / "device" / "net").glob("*"))
+    if kind == "net":
+        mbps, state = _text(folder / "speed"), _text(folder / "operstate")
+        return Port(Fraction(int(mbps), 8000), interface=name, up=state not in ("down", "lowerlayerdown", "notpresent"))
+    ports = sorted((folder / "ports").glob("[0-9]*"))
+    rates = [(_GBITS.match(_text(port / "rate")), "ACTIVE" in _text(port / "state")) for port in ports]
+    alive = [Fraction(rate[1]) / 8 for rate, up in rates if rate and up]
+    all_of = alive or [Fraction(rate[1]) / 8 for rate, _ in rates[:1] if rate]
+    guid = _text(folder / "node_guid").replace(":", "").lower()
+    known = bool(re.fullmatch("[0-9a-f]{16}", guid)) and guid.strip("0") != ""
+    interface = next((name for name in beside if not name_problem(name)), None)
+    gbps = sum(all_of, Fraction(0)) or None
+    return Port(gbps, guid if known else None, interface, up=bool(alive) or not ports)
 
 
 def _add(tree: PciTree, bus: str, name: str) -> bool:

@@ -1,0 +1,131 @@
+"""`collc probe --merge`: the files of single servers become the file of their cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from collc.cli import report
+from collc.errors import CollcError, UsageError
+from collc.outputs import check_output
+from collc.topology.cluster.fabric import MAX_BYTES
+from collc.topology.cluster.merge import Described, lines_for_people, merge, server_of
+from collc.topology.cluster.model import Cluster, Server
+from collc.topology.cluster.write import dumps_cluster
+from collc.topology.load import load_topology, loads_topology
+from collc.topology.names import name_problem
+from collc.topology.yamltree import MAX_BYTES as MOST_YAML
+
+
+def merge_files(files: Sequence[str], described: Described, name: str | None, output: str | None) -> Cluster:
+    """The cluster of the servers in some files.
+
+    Raises:
+        UsageError: there are none, or one describes no single server.
+        TopologyError: a file is wrong.
+    """
+    if not files:
+        raise UsageError("no files to merge", where="--merge", hint="write `collc probe --merge node*.yaml`")
+    return merge([_read(Path(file)) for file in files], described, title(name, output))
+
+
+def _read(path: Path) -> Server:
+    if path.is_dir():
+        raise UsageError("is a folder", where=str(path), hint=f"name the files in it, such as {path}/*.yaml")
+    if not path.exists():
+        raise UsageError("no such file", where=str(path))
+    text = report.read_text(path, limit=MOST_YAML)
+    notes = [line[1:].strip() for line in text.split("format:", 1)[0].splitlines() if line.startswith("#")]
+    machine = load_topology(path)
+    # Assumptions of the probe are comments at the top of its file; measured speeds are not about the cluster.
+    kept = tuple(note for note in notes if note and not note.startswith("measured "))
+    return server_of(path, replace(machine, notes=kept))
+
+
+def describe(rails: str | None, fabric: Sequence[str]) -> Described:
+    """Reads what is given about the network.
+
+    Raises:
+        UsageError: both are given, or a file is missing.
+        CollcError: a file is too large or no text.
+    """
+    if rails is not None and fabric:
+        raise UsageError("--rails and --fabric both describe the network", hint="omit one of them")
+    if rails is not None:
+        return Described(rails=(rails, report.read_text(_file(rails), limit=MOST_YAML)))
+    files: list[Path] = []
+    for name in fabric:
+        path = Path(name)
+        if path.is_dir():
+            inside = sorted(p for p in path.iterdir() if p.is_file() and not p.name.startswith("."))
+            if not inside:
+                raise UsageError("the folder is empty", where=name, hint="put the dumps into it")
+            files += inside
+        else:
+            files.append(_file(name))
+    return Described(dumps=[(str(path), report.read_text(path, limit=MAX_BYTES)) for path in files])
+
+
+def _file(name: str) -> Path:
+    path = Path(name)
+    if not path.exists():
+        raise UsageError("no such file", where=name)
+    return path
+
+
+def title(name: str | None, output: str | None) -> str:
+    """The name of the topology: as given, else that of the file to write, else `cluster`."""
+    if name is not None:
+        return name
+    stem = Path(output).stem if output not in (None, "-") else ""
+    return stem if stem and name_problem(stem) is None else "cluster"
+
+
+def write_cluster(cluster: Cluster, output: str | None, as_json: bool) -> None:
+    """Writes the file and says what is odd and what was assumed."""
+    text = dumps_cluster(cluster)
+    # What is written can be read again: a cluster may be too large, or a name of a dump not allowed.
+    loads_topology(text, output or "the cluster")
+    for line in lines_for_people(cluster):
+        report.note(f"collc probe: {line}")
+    if output not in (None, "-"):
+        try:
+            Path(str(output)).write_text(text, encoding="utf-8")
+        except OSError as error:
+            raise CollcError(f"cannot write: {error.strerror}", where=output) from None
+    if as_json:
+        report.emit_json(_as_json(cluster, output))
+    elif output in (None, "-"):
+        report.text(text, nl=False)
+    else:
+        count = sum(len(kind.servers) for kind in cluster.kinds)
+        odd = sum(len(kind.odd) for kind in cluster.kinds)
+        kinds = f"{len(cluster.kinds)} kind{'s' * (len(cluster.kinds) != 1)}"
+        report.line(f"wrote {output}: {count} servers of {kinds}, {odd} of them odd")
+
+
+def check_cluster_output(output: str | None) -> None:
+    """Asks before the work whether the file can be written."""
+    if output not in (None, "-"):
+        check_output(Path(str(output)), replaced=False)
+
+
+def _as_json(cluster: Cluster, output: str | None) -> dict[str, object]:
+    return {
+        "name": cluster.name,
+        "output": output,
+        "kinds": [
+            {
+                "name": kind.name,
+                "gpu_model": kind.template.gpu_model,
+                "gpus": len(kind.template.gpus),
+                "servers": [server.name for server in kind.servers],
+            }
+            for kind in cluster.kinds
+        ],
+        "odd": {server: list(odd.words) for kind in cluster.kinds for server, odd in kind.odd.items()},
+        "switches": list(cluster.network.switches),
+        "cables": [{"a": c.a, "b": c.b, "gbps": str(c.gbps)} for c in cluster.network.cables],
+        "assumptions": [*cluster.network.notes, *cluster.notes],
+    }

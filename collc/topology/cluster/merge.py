@@ -1,0 +1,114 @@
+"""Probed servers -> one cluster: what `collc probe --merge` and `--cluster` do."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from collc.errors import TopologyError, UsageError
+from collc.topology.cluster.fabric import fabric_network
+from collc.topology.cluster.fold import fold, odd_lines
+from collc.topology.cluster.model import Cluster, Server
+from collc.topology.cluster.network import assumed_network, fast_nics, natural, usable_nics, with_spine
+from collc.topology.cluster.rails import rails_network
+from collc.topology.load import MAX_SERVERS
+from collc.topology.model import Topology
+from collc.topology.names import MAX_NAME, name_problem
+
+
+@dataclass(frozen=True)
+class Described:
+    """What a user gives about the network: a file of rails, or dumps; (name, text) each."""
+
+    rails: tuple[str, str] | None = None
+    dumps: Sequence[tuple[str, str]] = ()
+
+
+def server_of(path: Path, machine: Topology) -> Server:
+    """A server from its own file; its name is the file's without the last suffix.
+
+    Raises:
+        UsageError: the file describes several servers, or its name cannot name one.
+    """
+    if len(machine.servers) > 1:
+        raise UsageError(
+            f"describes {len(machine.servers)} servers, and --merge takes one server per file",
+            where=str(path),
+            hint="probe each server, or merge the files that this one was made of",
+        )
+    name = path.stem
+    if problem := name_problem(name):
+        raise UsageError(f"the name {name[:40]!r} {problem}", where=str(path), hint="name the file after its server")
+    return Server(name, machine, str(path))
+
+
+def merge(servers: Sequence[Server], described: Described, name: str) -> Cluster:
+    """Folds servers and takes the network from what is described, else from the speeds of their NICs.
+
+    Raises:
+        UsageError: a server is there twice, or there are too many.
+        TopologyError: a file about the network is wrong.
+    """
+    _check(servers)
+    kinds = fold(sorted(servers, key=lambda server: natural(server.name)))
+    nics, notes = usable_nics(kinds)
+    if described.rails is not None:
+        network = with_spine(rails_network(described.rails[1], described.rails[0], nics))
+    elif described.dumps:
+        network = fabric_network(described.dumps, nics)
+    else:
+        nics, slow = fast_nics(nics)
+        network, notes = assumed_network(nics), [*notes, *slow]
+    joined = {cable.server for cable in network.cables}
+    alone = [server.name for server in servers if server.name not in joined]
+    if alone and len(servers) > 1:
+        what = f"{', '.join(alone[:8])}{' ...' if len(alone) > 8 else ''}"
+        notes.append(
+            f"{what}: no link to the network, so no plan can use {'it' if len(alone) == 1 else 'them'} with others"
+        )
+    return Cluster(name, kinds, network, (*notes, *_own_notes(servers)))
+
+
+def _check(servers: Sequence[Server]) -> None:
+    if len(servers) > MAX_SERVERS:
+        raise UsageError(f"{len(servers)} servers are more than {MAX_SERVERS}", where="--merge")
+    seen: dict[str, Server] = {}
+    guids: dict[str, Server] = {}
+    for server in servers:
+        if server.name == "each":
+            raise UsageError("`each` cannot be the name of a server", where=server.source, hint="rename the file")
+        before = seen.setdefault(server.name, server)
+        if before is not server:
+            raise UsageError(
+                f"server {server.name} is in {before.source} already",
+                where=server.source,
+                hint="give each its own name",
+            )
+        for vertex in server.machine.vertices:
+            if len(server.name) + 1 + len(vertex.name) > MAX_NAME:
+                what = f"{server.name}.{vertex.name} is longer than {MAX_NAME} characters"
+                raise UsageError(what, where=server.source, hint="give the server a shorter name")
+            guid = vertex.port.guid if vertex.port else None
+            if guid and guids.setdefault(guid, server) is not server:
+                what = f"its NIC {vertex.name} is that of {guids[guid].source} too, by its GUID"
+                raise TopologyError(what, where=server.source, hint="is it the same server twice?")
+
+
+def _own_notes(servers: Sequence[Server]) -> list[str]:
+    """Assumptions of the servers' own probes: once where all of them share it, else with their names."""
+    count: Counter[str] = Counter(note for server in servers for note in dict.fromkeys(server.machine.notes))
+    notes = []
+    for note, number in count.items():
+        if number == len(servers):
+            notes.append(note)
+            continue
+        names = [server.name for server in servers if note in server.machine.notes]
+        notes.append(f"{', '.join(names[:6])}{f' and {number - 6} more' if number > 6 else ''}: {note}")
+    return notes
+
+
+def lines_for_people(cluster: Cluster) -> list[str]:
+    """What the command says on standard error: odd servers, then assumptions."""
+    return [*odd_lines(cluster.kinds), *cluster.network.notes, *cluster.notes]
