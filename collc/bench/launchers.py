@@ -70,34 +70,39 @@ _LAUNCHERS = (
 )
 
 
-def find_place(environment: Mapping[str, str]) -> Place | None:
+def find_place(environment: Mapping[str, str], *, one_machine: bool = True) -> Place | None:
     """This process's rank in a launcher's job; None without a launcher, or if this process is the whole job.
 
     COLLC_COMM_ID (any text) replaces the job's name that the launcher gives.
 
+    Args:
+        one_machine: refuse jobs on several machines. Else the job's name may be empty: the launcher gives none that all
+            machines share.
+
     Raises:
-        UsageError: the variables contradict each other, or the job covers more machines than this one.
+        UsageError: the variables contradict each other, or the job covers more machines than it may.
     """
     for launcher in _LAUNCHERS:
         if all(name in environment for name in (launcher.rank, launcher.size, *launcher.needs)):
-            return _place(launcher, environment)
+            return _place(launcher, environment, one_machine)
     return None
 
 
-def _place(launcher: _Launcher, environment: Mapping[str, str]) -> Place | None:
+def _place(launcher: _Launcher, environment: Mapping[str, str], one_machine: bool) -> Place | None:
     rank, size = (_number(environment, name) for name in (launcher.rank, launcher.size))
     here = _ranks_here(launcher, environment, size)
     if size == 1:
         return None
     if rank >= size:
         raise UsageError(f"{launcher.rank}={rank} is not a rank of {launcher.size}={size}", where=launcher.name)
-    if here is not None and here != size:
+    if one_machine and here is not None and here != size:
         raise UsageError(
             f"{here} of the job's {size} ranks are on this machine, and a host library joins ranks of one machine",
             where=launcher.name,
             hint="start them all on one node",
         )
-    return Place(launcher.name, rank, size, here, environment.get("COLLC_COMM_ID") or _job(launcher, environment))
+    job = environment.get("COLLC_COMM_ID") or _job(launcher, environment, one_machine)
+    return Place(launcher.name, rank, size, here, job)
 
 
 def _ranks_here(launcher: _Launcher, environment: Mapping[str, str], size: int) -> int | None:
@@ -117,8 +122,10 @@ def _number(environment: Mapping[str, str], name: str) -> int:
     return int(text)
 
 
-def _job(launcher: _Launcher, environment: Mapping[str, str]) -> str:
+def _job(launcher: _Launcher, environment: Mapping[str, str], one_machine: bool) -> str:
     named = [f"{name}={environment[name]}" for name in launcher.job if name in environment]
+    if not named and not one_machine:
+        return ""
     # MPICH names no job, but the socket to the process that starts a machine's ranks outlives wrapper scripts.
     return " ".join([launcher.name, *(named or [f"process {_starter(environment.get('PMI_FD', ''))}"])])
 

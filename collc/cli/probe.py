@@ -12,7 +12,13 @@ import click
 from collc.build.cache import cached, content_key
 from collc.build.toolchain import find_cxx, run_tool
 from collc.cli import report
-from collc.cli.probe_cluster import check_cluster_output, describe, merge_files, write_cluster
+from collc.cli.probe_cluster import (
+    check_cluster_output,
+    describe,
+    merge_files,
+    probe_cluster,
+    write_cluster,
+)
 from collc.errors import CollcError, UsageError
 from collc.inputs import read_input
 from collc.outputs import check_output
@@ -40,12 +46,28 @@ _MEASURE_FLAGS = ("-std=c++17", "-O2", "-pthread")
 @click.option(
     "--merge", "merging", is_flag=True, help="Fold the files of single servers, FILES, into one of a cluster."
 )
-@click.option("--rails", metavar="FILE", help="With --merge: which NICs hang on which switch (docs/clusters.md).")
+@click.option(
+    "--cluster",
+    is_flag=True,
+    help="Under srun, mpirun or torchrun: every process probes its server, and the first writes the file -o of all.",
+)
+@click.option("--partial", is_flag=True, help="With --cluster: leave out servers that cannot be probed.")
+@click.option(
+    "--wait",
+    type=click.IntRange(1, 86_400),
+    default=120,
+    show_default=True,
+    metavar="SECONDS",
+    help="With --cluster: how long processes wait for each other.",
+)
+@click.option(
+    "--rails", metavar="FILE", help="With --merge, --cluster: which NICs hang on which switch (docs/clusters.md)."
+)
 @click.option(
     "--fabric",
     multiple=True,
     metavar="PATH",
-    help="With --merge: a dump of the network, or a folder of them (ibnetdiscover, ibdiagnet, lldpctl). Repeatable.",
+    help="With --merge, --cluster: a dump of the network, or a folder of them: ibnetdiscover, ibdiagnet, lldpctl.",
 )
 @click.option("--gpu-model", metavar="M", help="GPU model, such as V100, for what a dump does not contain.")
 @click.option("--name", metavar="NAME", help="Name of the topology [that of -o].")
@@ -64,6 +86,9 @@ _MEASURE_FLAGS = ("-std=c++17", "-O2", "-pthread")
 def command(
     files: tuple[str, ...],
     merging: bool,
+    cluster: bool,
+    partial: bool,
+    wait: int,
     rails: str | None,
     fabric: tuple[str, ...],
     sources: tuple[str, ...],
@@ -86,17 +111,25 @@ def command(
         raise UsageError(f"the name `{name[:60]}` {problem}", where="--name")
     if ranks is not None and (not cpu or timed):
         raise UsageError("ranks are dealt out to cores, unmeasured", where="--ranks", hint="use it with --cpu alone")
+    if cluster:
+        if merging or files or sources or cpu or timed:
+            raise UsageError("--cluster probes the servers of this job", hint="omit the other sources")
+        probe_cluster(rails, fabric, gpu_model, name, output, partial=partial, wait=wait, as_json=as_json)
+        return
+    if partial:
+        raise UsageError("--partial is about servers of a job", where="--partial", hint="use it with --cluster")
     if merging:
         if sources or cpu or timed or gpu_model is not None:
             raise UsageError("--merge takes files of servers that were probed", hint="omit the other sources")
         check_cluster_output(output)
-        cluster = merge_files(files, describe(rails, fabric), name, output)
-        write_cluster(cluster, output, as_json)
+        write_cluster(merge_files(files, describe(rails, fabric), name, output), output, as_json)
         return
     if files:
         raise UsageError(f"unexpected file {files[0][:80]!r}", where="probe", hint="--merge takes files of servers")
     if rails is not None or fabric:
-        raise UsageError("--rails and --fabric describe what joins several servers", hint="use them with --merge")
+        raise UsageError(
+            "--rails and --fabric describe what joins several servers", hint="use them with --merge or --cluster"
+        )
     if output is not None and output != "-":
         check_output(Path(output), replaced=False)
         stem = Path(output).stem

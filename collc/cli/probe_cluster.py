@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from collc.bench.launchers import find_place
 from collc.cli import report
-from collc.errors import CollcError, UsageError
+from collc.errors import CollcError, RunError, UsageError
 from collc.outputs import check_output
 from collc.topology.cluster.fabric import MAX_BYTES
+from collc.topology.cluster.gather import build_own, finish, gather, leave, tell
+from collc.topology.cluster.meeting import Meeting
 from collc.topology.cluster.merge import Described, lines_for_people, merge, server_of
 from collc.topology.cluster.model import Cluster, Server
 from collc.topology.cluster.write import dumps_cluster
@@ -28,6 +32,51 @@ def merge_files(files: Sequence[str], described: Described, name: str | None, ou
     if not files:
         raise UsageError("no files to merge", where="--merge", hint="write `collc probe --merge node*.yaml`")
     return merge([_read(Path(file)) for file in files], described, title(name, output))
+
+
+def probe_cluster(
+    rails: str | None,
+    fabric: Sequence[str],
+    gpu_model: str | None,
+    name: str | None,
+    output: str | None,
+    *,
+    partial: bool,
+    wait: int,
+    as_json: bool,
+) -> None:
+    """One process of `collc probe --cluster`: process 0 writes the file, the others are silent.
+
+    Raises:
+        UsageError: there is no file to write, at which the processes meet.
+        CollcError: servers cannot be probed, or processes do not come.
+    """
+    place = find_place(os.environ, one_machine=False)
+    if output in (None, "-"):
+        hint = "name a file on a file system that all servers share with -o"
+        raise UsageError("processes meet in the folder of the file that they write", where="--cluster", hint=hint)
+    rank, size, job = (place.rank, place.size, place.job) if place else (0, 1, "")
+    if rank > 0:
+        meeting = Meeting(Path(str(output)), rank, size, job, wait)
+        tell(meeting)
+        build_own(meeting, gpu_model)
+        if not leave(meeting):
+            raise RunError("process 0 has not written the file: it says why", where=f"probe --cluster, rank {rank}")
+        return
+    if place is None:
+        report.note("collc probe: no launcher has started several processes, so this is a cluster of one server")
+    check_cluster_output(output)
+    described = describe(rails, fabric)
+    meeting = Meeting(Path(str(output)), 0, size, job, wait)
+    ok = False
+    try:
+        tell(meeting)
+        found = gather(meeting, gpu_model, partial)
+        cluster = merge(found.servers, described, title(name, output))
+        write_cluster(replace(cluster, notes=(*found.notes, *cluster.notes)), output, as_json)
+        ok = True
+    finally:
+        finish(meeting, ok)
 
 
 def _read(path: Path) -> Server:
@@ -102,7 +151,7 @@ def write_cluster(cluster: Cluster, output: str | None, as_json: bool) -> None:
         count = sum(len(kind.servers) for kind in cluster.kinds)
         odd = sum(len(kind.odd) for kind in cluster.kinds)
         kinds = f"{len(cluster.kinds)} kind{'s' * (len(cluster.kinds) != 1)}"
-        report.line(f"wrote {output}: {count} servers of {kinds}, {odd} of them odd")
+        report.line(f"wrote {output}: {count} server{'s' * (count != 1)} of {kinds}, {odd} of them odd")
 
 
 def check_cluster_output(output: str | None) -> None:

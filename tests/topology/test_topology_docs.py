@@ -49,6 +49,6 @@ def test_the_cluster_can_be_planned() -> None:
 
 def test_every_option_of_probe_is_there() -> None:
     shown = collc("probe", "--help").out
-    for option in ("--from", "--cpu", "--measure", "--gpu-model", "--merge", "--rails", "--fabric"):
+    for option in ("--from", "--cpu", "--measure", "--gpu-model", "--merge", "--cluster", "--rails", "--fabric"):
         assert option in shown
         assert option in page()
