@@ -18,6 +18,7 @@ from collc.collectives.model import Collective
 from collc.errors import UsageError
 from collc.packing import Plan, plan
 from collc.packing.allocations import allocations as named_allocations
+from collc.packing.cluster_sets import only_gpus
 from collc.packing.document import plan_file, to_json
 from collc.packing.solve import ORBITS_FROM, SOLVERS
 from collc.packing.trade import Trade, depth_trade
@@ -65,6 +66,11 @@ class _FractionType(click.ParamType[Fraction]):
     "more), sizes such as 2..4, or sets such as 0,1,2/4,5.",
 )
 @click.option(
+    "--free",
+    metavar="LIST",
+    help="With --allocations: only these GPUs are free, as in --gpus; the others take no part.",
+)
+@click.option(
     "--survive",
     type=click.IntRange(0, 1),
     default=0,
@@ -96,6 +102,7 @@ def command(
     solver: str,
     tolerance: Fraction,
     allocations: str | None,
+    free: str | None,
     survive: int,
     trade: bool,
     compare: str | None,
@@ -106,6 +113,10 @@ def command(
     """Pack spanning trees for TOPO, a file or a machine of `collc topologies`, and prove the rate."""
     machine = load_topology(topology)
     chosen = None if gpus is None else parse_gpus(machine, gpus)
+    if free is not None and allocations is None:
+        raise UsageError(
+            "--free is about many sets of GPUs", where="--free", hint="use it with --allocations, or --gpus"
+        )
     if (expand is not None or orbits) and (allocations is not None or compare is not None or trade):
         raise UsageError("--expand and --orbits are about one plan", hint="omit --allocations, --compare and --trade")
     if survive:
@@ -121,13 +132,15 @@ def command(
         if allocations is not None and chosen is not None:
             raise UsageError("--allocations plans all sets of GPUs", hint="omit --gpus")
         if allocations is not None:
-            found = named_allocations(machine, allocations, links)
+            # Numbers in the answer count the GPUs of the whole machine, as --gpus does.
+            left = machine if free is None else only_gpus(machine, parse_gpus(machine, free))
+            found = named_allocations(left, allocations, links)
         else:
             found = one_set(machine, chosen or [v.name for v in machine.gpus], links)
         wanted = list(Collective) if collective is None else [Collective(collective)]
         sets = plan_sets(machine, found, wanted, solver)
         if as_json:
-            emit_json(sets_json(sets, rings=compare is not None))
+            emit_json(sets_json(machine, sets, rings=compare is not None))
         else:
             report.text(sets_text(machine, sets, rings=compare is not None))
         return

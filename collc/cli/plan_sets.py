@@ -13,6 +13,7 @@ from collc.cli.report import compact, progress, table
 from collc.collectives.model import Collective
 from collc.packing import Plan, plan
 from collc.packing.allocations import Allocation
+from collc.packing.cluster_sets import spread
 from collc.packing.document import plan_file, to_json
 from collc.packing.rings import MAX_GPUS, best_rings, ring_rate
 from collc.topology.canonical import fingerprint
@@ -60,7 +61,25 @@ def plan_sets(
             )
         )
     show("")
-    return rows
+    return ranked(machine, rows) if len(machine.servers) > 1 else rows
+
+
+def ranked(machine: Topology, rows: Sequence[SetPlans]) -> list[SetPlans]:
+    """Sets of one size from the best to the worst for a job: by the rate of all_reduce, or else of the first
+    collective; at equal rates fewer servers first."""
+
+    def key(row: SetPlans) -> tuple[int, Fraction, int]:
+        rates = {p.collective: p.rate or Fraction(0) for p in row.plans}
+        rate = rates.get(ranking(row.plans), Fraction(0))
+        return len(row.allocation.gpus), -rate, len(spread(machine, row.allocation.gpus))
+
+    return sorted(rows, key=key)
+
+
+def ranking(plans: Sequence[Plan]) -> Collective:
+    """The collective by whose rate sets are ranked."""
+    held = [p.collective for p in plans]
+    return Collective.ALL_REDUCE if Collective.ALL_REDUCE in held else held[0]
 
 
 def _ring_unit(machine: Topology, found: Sequence[Allocation]) -> Fraction:
@@ -86,11 +105,20 @@ def speedups(row: SetPlans, rings: int | None) -> dict[Collective, Fraction]:
     }
 
 
-def sets_json(rows: Sequence[SetPlans], *, rings: bool) -> dict[str, Any]:
-    """One entry per allocation with its whole plan document."""
+def sets_json(machine: Topology, rows: Sequence[SetPlans], *, rings: bool) -> dict[str, Any]:
+    """One entry per allocation with its whole plan document; on several servers ranked within its size."""
     entries = []
+    several = len(machine.servers) > 1
+    place: dict[int, int] = {}
     for row in rows:
         entry: dict[str, Any] = {"gpus": list(row.allocation.gpus), "fingerprint": row.allocation.fingerprint}
+        if several:
+            size = len(row.allocation.gpus)
+            place[size] = place.get(size, 0) + 1
+            rate = {p.collective: p.rate for p in row.plans}[ranking(row.plans)]
+            entry["place"] = place[size]
+            entry["servers"] = dict(spread(machine, row.allocation.gpus))
+            entry["rate_gbps"] = None if rate is None else str(rate)
         if rings:
             count = row.rings()
             entry["rings"] = count
@@ -98,7 +126,10 @@ def sets_json(rows: Sequence[SetPlans], *, rings: bool) -> dict[str, Any]:
             entry["speedup"] = {c.value: str(value) for c, value in speedups(row, count).items()}
         entry["plan"] = to_json(plan_file(row.allocation.graph, row.plans))
         entries.append(entry)
-    return {"format": "collc-allocations/1", "allocations": entries}
+    value: dict[str, Any] = {"format": "collc-allocations/1"}
+    if several and rows:
+        value["ranked_by"] = ranking(rows[0].plans).value
+    return {**value, "allocations": entries}
 
 
 def sets_text(machine: Topology, rows: Sequence[SetPlans], *, rings: bool) -> str:
@@ -120,7 +151,8 @@ def sets_text(machine: Topology, rows: Sequence[SetPlans], *, rings: bool) -> st
             for c in faster:
                 gains[c].append(float(faster[c]))
         lines.append(cells)
-    text = f"{machine.name}: {len(rows)} distinct allocations, GB/s\n" + table(header, lines)
+    order = f", best first by {ranking(rows[0].plans).value}" if len(machine.servers) > 1 and rows else ""
+    text = f"{machine.name}: {len(rows)} distinct allocations, GB/s{order}\n" + table(header, lines)
     if rings and rows:
         means = ", ".join(
             f"{c.value} {math.exp(sum(map(math.log, g)) / len(g)):.2f} (largest {max(g):.2f})"
@@ -133,6 +165,29 @@ def sets_text(machine: Topology, rows: Sequence[SetPlans], *, rings: bool) -> st
 
 
 def _gpu_names(machine: Topology, row: SetPlans) -> str:
-    """Numbers within the machine where all its GPUs are meant: shorter than names."""
+    """As --gpus takes them: numbers within the machine, or within each of several servers: ``node0:0-3,node7:1``."""
+    if len(machine.servers) > 1:
+        return _by_server(machine, row.allocation.gpus)
     names = [v.name for v in machine.gpus]
     return ",".join(str(names.index(g)) for g in row.allocation.gpus)
+
+
+def _by_server(machine: Topology, names: Sequence[str]) -> str:
+    known = {v.name for v in machine.gpus}
+    chosen = set(names)
+    words = []
+    for server in spread(machine, names):
+        own = [name for name in machine.servers[server] if name in known]
+        words += [f"{server}:{part}" for part in _ranges([i for i, name in enumerate(own) if name in chosen])]
+    return ",".join(words)
+
+
+def _ranges(numbers: Sequence[int]) -> list[str]:
+    """``0-2`` and ``5`` from 0, 1, 2, 5."""
+    found: list[list[int]] = []
+    for n in numbers:
+        if found and found[-1][1] == n - 1:
+            found[-1][1] = n
+        else:
+            found.append([n, n])
+    return [str(a) if a == b else f"{a}-{b}" for a, b in found]

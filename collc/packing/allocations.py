@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from collc.errors import PackingError, TopologyError, UsageError
+from collc.packing.cluster_sets import cluster_sets, one_of_each_class, only_gpus, spread, with_gpus
 from collc.packing.network import Net
 from collc.topology.allocation import parse_gpus
 from collc.topology.canonical import fingerprint
@@ -37,7 +38,8 @@ def allocations(topology: Topology, text: str, links: str | None = None) -> list
 
     Args:
         text: ``connected``: every distinct set of 3 or more GPUs that the fast links join (46 on a DGX-1V);
-            ``N..M``: the same for N to M GPUs; ``all``: every distinct set of 2 or more GPUs, joined by the usual
+            ``N..M``: the same for N to M GPUs, and on several servers every distinct set of so many GPUs over the
+            network too; ``all``: every distinct set of 2 or more GPUs, joined by the usual
             rules, so over PCIe where the fast links do not reach; else sets of GPUs with ``/`` between them, each as
             in ``--gpus`` and kept as written, its first GPU being rank 0.
         links: kinds of links to use instead, as in ``--links``.
@@ -59,8 +61,14 @@ def allocations(topology: Topology, text: str, links: str | None = None) -> list
 
 
 def _named(topology: Topology, text: str, links: str | None) -> list[Allocation]:
+    several = len(with_gpus(topology)) > 1
+    if text == "connected" and several:
+        # Fast links lead to no other server, so one server of each class has all sets.
+        return connected_allocations(only_gpus(topology, one_of_each_class(topology)), links)
     if text == "connected":
         return connected_allocations(topology, links)
+    if text == "all" and several:
+        return _of_cluster(topology, set(range(2, len(topology.gpus) + 1)), links)
     if text == "all":
         return _grown(topology, links, set(range(2, len(topology.gpus) + 1)), through_gaps=True)
     sizes = _SIZES.fullmatch(text)
@@ -72,6 +80,8 @@ def _named(topology: Topology, text: str, links: str | None) -> list[Allocation]
                 where=f"--allocations {text}",
                 hint=_HINT,
             )
+        if several:
+            return _of_cluster(topology, set(range(low, high + 1)), links)
         return connected_allocations(topology, links, range(low, high + 1))
     if not text.strip() or ".." in text:
         raise UsageError("these are not allocations", where=f"--allocations {text}", hint=_HINT)
@@ -81,6 +91,15 @@ def _named(topology: Topology, text: str, links: str | None) -> list[Allocation]
         graph = plan_graph(topology, gpus, links)
         found.setdefault(fingerprint(graph), Allocation(gpus, graph, fingerprint(graph)))
     return list(found.values())
+
+
+def _of_cluster(topology: Topology, sizes: set[int], links: str | None) -> list[Allocation]:
+    """Sets over several servers, of each graph once; the set with the fewest servers stands for its graph."""
+    found: dict[str, Allocation] = {}
+    for gpus, graph in sorted(cluster_sets(topology, sizes, links), key=lambda one: len(spread(topology, one[0]))):
+        name = fingerprint(graph)
+        found.setdefault(name, Allocation(gpus, graph, name))
+    return sorted(found.values(), key=lambda a: len(a.gpus))
 
 
 def connected_allocations(
