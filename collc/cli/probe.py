@@ -13,6 +13,7 @@ from collc.build.cache import cached, content_key
 from collc.build.toolchain import find_cxx, run_tool
 from collc.cli import report
 from collc.cli.probe_cluster import (
+    ClusterJob,
     check_cluster_output,
     describe,
     merge_files,
@@ -41,7 +42,10 @@ _MEASURE_FLAGS = ("-std=c++17", "-O2", "-pthread")
 @click.option("--cpu", is_flag=True, help="Describe this machine's cores and NUMA nodes, for the host target.")
 @click.option("--ranks", type=int, metavar="N", help="With --cpu: N ranks on those cores [one per core].")
 @click.option(
-    "--measure", "timed", is_flag=True, help="Time copies between every pair and add the results as comments."
+    "--measure",
+    "timed",
+    is_flag=True,
+    help="Time copies between every pair; with --cluster TCP between servers. Results are comments.",
 )
 @click.option(
     "--merge", "merging", is_flag=True, help="Fold the files of single servers, FILES, into one of a cluster."
@@ -59,6 +63,11 @@ _MEASURE_FLAGS = ("-std=c++17", "-O2", "-pthread")
     show_default=True,
     metavar="SECONDS",
     help="With --cluster: how long processes wait for each other.",
+)
+@click.option(
+    "--interfaces",
+    metavar="LIST",
+    help="With --cluster --measure: network interfaces to measure over, such as ib0,ib1 [those of the NICs].",
 )
 @click.option(
     "--rails", metavar="FILE", help="With --merge, --cluster: which NICs hang on which switch (docs/clusters.md)."
@@ -89,6 +98,7 @@ def command(
     cluster: bool,
     partial: bool,
     wait: int,
+    interfaces: str | None,
     rails: str | None,
     fabric: tuple[str, ...],
     sources: tuple[str, ...],
@@ -112,10 +122,13 @@ def command(
     if ranks is not None and (not cpu or timed):
         raise UsageError("ranks are dealt out to cores, unmeasured", where="--ranks", hint="use it with --cpu alone")
     if cluster:
-        if merging or files or sources or cpu or timed:
+        if merging or files or sources or cpu:
             raise UsageError("--cluster probes the servers of this job", hint="omit the other sources")
-        probe_cluster(rails, fabric, gpu_model, name, output, partial=partial, wait=wait, as_json=as_json)
+        job = ClusterJob(gpu_model, name, output, partial, wait, timed, tuple((interfaces or "").split(",")), as_json)
+        probe_cluster(job, rails, fabric)
         return
+    if interfaces is not None:
+        raise UsageError("--interfaces is about servers of a job", hint="use it with --cluster --measure")
     if partial:
         raise UsageError("--partial is about servers of a job", where="--partial", hint="use it with --cluster")
     if merging:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from collc.bench.launchers import find_place
@@ -16,6 +16,7 @@ from collc.topology.cluster.gather import build_own, finish, gather, leave, tell
 from collc.topology.cluster.meeting import Meeting
 from collc.topology.cluster.merge import Described, lines_for_people, merge, server_of
 from collc.topology.cluster.model import Cluster, Server
+from collc.topology.cluster.rounds import Transfer, attend, measure_cluster
 from collc.topology.cluster.write import dumps_cluster
 from collc.topology.load import load_topology, loads_topology
 from collc.topology.names import name_problem
@@ -34,17 +35,26 @@ def merge_files(files: Sequence[str], described: Described, name: str | None, ou
     return merge([_read(Path(file)) for file in files], described, title(name, output))
 
 
-def probe_cluster(
-    rails: str | None,
-    fabric: Sequence[str],
-    gpu_model: str | None,
-    name: str | None,
-    output: str | None,
-    *,
-    partial: bool,
-    wait: int,
-    as_json: bool,
-) -> None:
+@dataclass(frozen=True)
+class ClusterJob:
+    """The options of `collc probe --cluster`, as they are written."""
+
+    gpu_model: str | None
+    name: str | None
+    output: str | None
+    partial: bool
+    wait: int
+    timed: bool
+    interfaces: tuple[str, ...]
+    as_json: bool
+
+    @property
+    def wanted(self) -> list[str]:
+        """The interfaces that are named."""
+        return [name for name in self.interfaces if name]
+
+
+def probe_cluster(job: ClusterJob, rails: str | None, fabric: Sequence[str]) -> None:
     """One process of `collc probe --cluster`: process 0 writes the file, the others are silent.
 
     Raises:
@@ -52,14 +62,19 @@ def probe_cluster(
         CollcError: servers cannot be probed, or processes do not come.
     """
     place = find_place(os.environ, one_machine=False)
+    output = job.output
+    if job.wanted and not job.timed:
+        raise UsageError("--interfaces is about measuring", where="--interfaces", hint="add --measure")
     if output in (None, "-"):
         hint = "name a file on a file system that all servers share with -o"
         raise UsageError("processes meet in the folder of the file that they write", where="--cluster", hint=hint)
-    rank, size, job = (place.rank, place.size, place.job) if place else (0, 1, "")
+    rank, size, word = (place.rank, place.size, place.job) if place else (0, 1, "")
     if rank > 0:
-        meeting = Meeting(Path(str(output)), rank, size, job, wait)
+        meeting = Meeting(Path(str(output)), rank, size, word, job.wait)
         tell(meeting)
-        build_own(meeting, gpu_model)
+        own = build_own(meeting, job.gpu_model)
+        if job.timed:
+            attend(meeting, own, job.wanted)
         if not leave(meeting):
             raise RunError("process 0 has not written the file: it says why", where=f"probe --cluster, rank {rank}")
         return
@@ -67,13 +82,17 @@ def probe_cluster(
         report.note("collc probe: no launcher has started several processes, so this is a cluster of one server")
     check_cluster_output(output)
     described = describe(rails, fabric)
-    meeting = Meeting(Path(str(output)), 0, size, job, wait)
+    meeting = Meeting(Path(str(output)), 0, size, word, job.wait)
     ok = False
     try:
         tell(meeting)
-        found = gather(meeting, gpu_model, partial)
-        cluster = merge(found.servers, described, title(name, output))
-        write_cluster(replace(cluster, notes=(*found.notes, *cluster.notes)), output, as_json)
+        found = gather(meeting, job.gpu_model, job.partial)
+        cluster = merge(found.servers, described, title(job.name, output))
+        transfers, slow = (
+            measure_cluster(meeting, found, job.wanted, report.progress("collc probe")) if job.timed else ([], [])
+        )
+        cluster = replace(cluster, notes=(*slow, *found.notes, *cluster.notes))
+        write_cluster(cluster, output, job.as_json, transfers)
         ok = True
     finally:
         finish(meeting, ok)
@@ -131,7 +150,7 @@ def title(name: str | None, output: str | None) -> str:
     return stem if stem and name_problem(stem) is None else "cluster"
 
 
-def write_cluster(cluster: Cluster, output: str | None, as_json: bool) -> None:
+def write_cluster(cluster: Cluster, output: str | None, as_json: bool, measured: Sequence[Transfer] = ()) -> None:
     """Writes the file and says what is odd and what was assumed."""
     text = dumps_cluster(cluster)
     # What is written can be read again: a cluster may be too large, or a name of a dump not allowed.
@@ -144,7 +163,8 @@ def write_cluster(cluster: Cluster, output: str | None, as_json: bool) -> None:
         except OSError as error:
             raise CollcError(f"cannot write: {error.strerror}", where=output) from None
     if as_json:
-        report.emit_json(_as_json(cluster, output))
+        rows = [asdict(transfer) for transfer in measured]
+        report.emit_json({**_as_json(cluster, output), **({"measured_network": rows} if rows else {})})
     elif output in (None, "-"):
         report.text(text, nl=False)
     else:

@@ -21,6 +21,7 @@ from collc.topology.cluster.meeting import Meeting
 from collc.topology.cluster.model import Server
 from collc.topology.dump import dumps_topology
 from collc.topology.load import loads_topology
+from collc.topology.model import Topology
 from collc.topology.names import name_problem
 from collc.topology.probe.live import assemble
 from collc.topology.probe.models import model_by_name
@@ -34,11 +35,12 @@ _GOODBYE_SECONDS = 5.0
 class Gathered:
     """The servers of a job, in the order of their first processes, and what to say about those that are missing.
 
-    `lead` is the rank of each server's first process.
+    `lead` is the rank of each server's first process, `own` the server of process 0.
     """
 
     servers: tuple[Server, ...]
     lead: Mapping[str, int]
+    own: Topology | None
     notes: tuple[str, ...]
 
 
@@ -69,18 +71,20 @@ def tell(meeting: Meeting) -> None:
     meeting.post(f"facts.{meeting.rank}", facts)
 
 
-def build_own(meeting: Meeting, gpu_model: str | None, sysfs: Path = Path("/sys")) -> None:
-    """The first process of each server posts its topology, once process 0 has said who that is."""
+def build_own(meeting: Meeting, gpu_model: str | None, sysfs: Path = Path("/sys")) -> Topology | None:
+    """The first process of each server posts its topology, once process 0 has said who that is; None elsewhere."""
     found = meeting.wait(["groups"], lambda: meeting.look("done") is not None)
     ranks = (found.get("groups") or {}).get("ranks", {}).get(str(meeting.rank))
     if not ranks:
-        return
+        return None
     facts = meeting.wait([f"facts.{rank}" for rank in ranks])
     try:
         topology = _assemble(list(facts.values()), gpu_model, sysfs)
         meeting.post(f"server.{meeting.rank}", {"yaml": dumps_topology(topology), "notes": list(topology.notes)})
     except CollcError as error:
         meeting.post(f"server.{meeting.rank}", {"error": error.what})
+        return None
+    return topology
 
 
 def gather(meeting: Meeting, gpu_model: str | None, partial: bool, sysfs: Path = Path("/sys")) -> Gathered:
@@ -105,8 +109,7 @@ def gather(meeting: Meeting, gpu_model: str | None, partial: bool, sysfs: Path =
             problems.append(f"{by_rank[lead].get('host')}: {by_rank[lead].get('error')}")
             del useful[lead]
     meeting.post("groups", {"ranks": {str(lead): group for lead, group in useful.items()}})
-    if 0 in useful:
-        build_own(meeting, gpu_model, sysfs)
+    own = build_own(meeting, gpu_model, sysfs) if 0 in useful else None
     meeting.allow(meeting.seconds)
     answers = meeting.wait([f"server.{lead}" for lead in useful])
     servers, leads, notes = [], {}, _versions(by_rank)
@@ -132,7 +135,7 @@ def gather(meeting: Meeting, gpu_model: str | None, partial: bool, sysfs: Path =
         shown = "; ".join(problems[:6]) + (f"; and {len(problems) - 6} more" if len(problems) > 6 else "")
         hint = "--partial writes the file without them" if servers else "no server could be probed"
         raise RunError(f"not all servers can be probed: {shown}", where="probe --cluster", hint=hint)
-    return Gathered(tuple(servers), leads, (*(f"left out: {problem}" for problem in problems), *notes))
+    return Gathered(tuple(servers), leads, own, (*(f"left out: {problem}" for problem in problems), *notes))
 
 
 def finish(meeting: Meeting, ok: bool) -> None:
@@ -183,7 +186,7 @@ def _versions(by_rank: Mapping[int, Mapping[str, Any]]) -> list[str]:
     return [f"servers run different versions of collc: {', '.join(versions)}"] if len(versions) > 1 else []
 
 
-def _assemble(facts: Sequence[Mapping[str, Any]], gpu_model: str | None, sysfs: Path) -> Any:
+def _assemble(facts: Sequence[Mapping[str, Any]], gpu_model: str | None, sysfs: Path) -> Topology:
     """The topology of this server from what its processes saw."""
     seen: dict[str, Gpu] = {}
     chosen: set[str] = set()
