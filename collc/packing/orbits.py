@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from fractions import Fraction
@@ -31,14 +32,21 @@ def as_orbits(graph: PlanGraph, solved: Solved, collective: Collective, mirror: 
             hint="give similar links the same kind, or use at most 1024 GPUs",
         ) from None
     group = [Generator(Turn(g), Turn(x)) for g, x in zip(generators, images, strict=True)]
+    start = orbits_of(len(graph.links), images)
     trees: list[tuple[Tree, Fraction]] = []
+    # Trees that use the orbits of links differently are no images of each other.
+    alike: dict[tuple[tuple[int, int], ...], list[int]] = {}
     for column, total in solved.weights:
         tree = representative(column, collective, mirror)
-        for i, (other, before) in enumerate(trees):
+        use = Counter(start[x] for hop in (*tree.reduce, *tree.broadcast) for x in hop.links)
+        places = alike.setdefault(tuple(sorted(use.items())), [])
+        for i in places:
+            other, before = trees[i]
             if _images_of_each_other(group, tree, other):
                 trees[i] = other, before + total
                 break
         else:
+            places.append(len(trees))
             trees.append((tree, total))
     counts = [count_images(group, tree) for tree, _ in trees]
     orbits = [Orbit(replace(t, weight=w / n), n) for (t, w), n in zip(trees, counts, strict=True)]

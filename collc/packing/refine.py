@@ -101,8 +101,16 @@ class Refiner:
                 return None
             for link, target in zip(members, targets, strict=True):
                 links[link] = target
-        made = Automorphism(tuple(image), tuple(links), order)
-        power = list(range(net.nverts))
-        for _ in range(order):
-            power = [image[v] for v in power]
-        return made if power == list(range(net.nverts)) else None
+        return Automorphism(tuple(image), tuple(links), order) if _comes_back(image, order) else None
+
+
+def _comes_back(image: Sequence[int], order: int) -> bool:
+    """Whether every element is back after `order` turns; it may be back before."""
+    seen = [False] * len(image)
+    for start in range(len(image)):
+        length, v = 0, start
+        while not seen[v]:
+            seen[v], v, length = True, image[v], length + 1
+        if v != start or order % max(length, 1):
+            return False
+    return True

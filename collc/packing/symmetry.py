@@ -4,8 +4,9 @@ The packing LP of a graph with a group H of automorphisms has an optimal solutio
 orbit of links
 and one tree per orbit of trees are enough. We look for commuting automorphisms of a simple kind: ranks in server
 order are read as numbers in mixed radix (GPU in its server, server in its row, ...), and a digit is rotated; where an
-allocation has holes, servers of equal size and GPUs that are twins are rotated instead. Every candidate is checked link
-by link before it is used.
+allocation has holes, servers of equal size and GPUs that are twins are rotated instead; and networks of several levels,
+which neither of these reads, are taken apart into nested twins. Every candidate is checked link by link before it is
+used.
 """
 
 from __future__ import annotations
@@ -15,9 +16,14 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from collc.checker.orbits import orbits_of
+from collc.packing.nested import nested_symmetry
 from collc.packing.network import Net
 from collc.packing.partial import partial_symmetry
 from collc.packing.refine import Automorphism, Refiner
+
+# From this many ranks on, networks of several levels of switches are taken apart level by level; a result with at most
+# so many orbits of ranks needs no other search.
+_LEVELS_FROM, _FEW_ORBITS = 128, 16
 
 
 @dataclass(frozen=True)
@@ -94,15 +100,51 @@ def find_symmetry(net: Net, servers: Sequence[str], root: int | None) -> Symmetr
         servers: the server's name of every vertex; ranks are put in order of their servers first.
         root: a rank that must stay.
     """
-    first = {name: min(r for r in range(net.nranks) if servers[r] == name) for name in {*servers[: net.nranks]}}
-    order = sorted(range(net.nranks), key=lambda r: (first[servers[r]], r))
     refiner = Refiner(net, root)
+    levels = net.nranks >= _LEVELS_FROM and _has_levels(net)
+    nested = as_hands(orbits(net, nested_symmetry(refiner, root))) if levels else no_symmetry(net)
+    if len(set(nested.rank_orbit)) <= _FEW_ORBITS and levels:
+        return nested
+    first: dict[str, int] = {}
+    for rank in range(net.nranks):
+        first.setdefault(servers[rank], rank)
+    order = sorted(range(net.nranks), key=lambda r: (first[servers[r]], r))
     planes = _planes(refiner, net)
     whole = orbits(net, _digits(refiner, order, root) + planes)
     if len(set(whole.rank_orbit)) <= (1 if root is None else 2):
         return whole
     rest = orbits(net, partial_symmetry(refiner, servers, order) + planes)
-    return min(whole, rest, key=lambda s: len(set(s.rank_orbit)))
+    return min(whole, rest, nested, key=lambda s: len(set(s.rank_orbit)))
+
+
+def as_hands(symmetry: Symmetry) -> Symmetry:
+    """The same orbits by fewer and larger turns: generators that move no link and no rank in common turn as one.
+
+    That is done where the order of one divides that of the other, so that the product is no longer a way round.
+    """
+    made: list[tuple[Automorphism, set[int], set[int]]] = []
+    nranks = len(symmetry.rank_orbit)
+    for generator in sorted(symmetry.generators, key=lambda g: -g.order):
+        links = {x for x, y in enumerate(generator.links) if x != y}
+        ranks = {v for v in range(nranks) if generator.vertices[v] != v}
+        for i, (other, moved, left) in enumerate(made):
+            if other.order % generator.order == 0 and not moved & links and not left & ranks:
+                both = Automorphism(
+                    tuple(map(other.vertices.__getitem__, generator.vertices)),
+                    tuple(map(other.links.__getitem__, generator.links)),
+                    other.order,
+                )
+                made[i] = both, moved | links, left | ranks
+                break
+        else:
+            made.append((generator, links, ranks))
+    return Symmetry(tuple(g for g, _, _ in made), symmetry.link_orbit, symmetry.rank_orbit)
+
+
+def _has_levels(net: Net) -> bool:
+    """Whether some forwarder has only forwarders for neighbours, as the upper switches of a fat tree have."""
+    touched = {v for ends in zip(net.tails, net.heads, strict=True) if min(ends) < net.nranks for v in ends}
+    return len(touched | set(range(net.nranks))) < net.nverts
 
 
 def _digits(refiner: Refiner, order: Sequence[int], root: int | None) -> list[Automorphism]:

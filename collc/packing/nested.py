@@ -1,0 +1,63 @@
+"""The symmetry of what a network repeats at several levels: GPUs in servers, servers in racks, racks in pods, planes.
+
+Folding a net (`collc.topology.fold`) finds twins at every level, each with all that hangs on it: the servers under one
+switch, the pods under one core, the planes of aggregation and core switches. Twins can be rotated; and where the twins
+of one level hold equal twins of a lower one, as every pod holds the same servers, those of all copies turn together, so
+that all rotations commute. What a loss made odd is nobody's twin and stays where it is, and so does all that holds it.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+from collc.packing.refine import Automorphism, Refiner
+from collc.topology.fold import Folded
+
+# A rotation as its cycles.
+Cycles = list[tuple[int, ...]]
+
+
+def nested_symmetry(refiner: Refiner, root: int | None) -> list[Automorphism]:
+    """Rotations of twins of all levels, the highest first, each an automorphism of the net.
+
+    Args:
+        refiner: of the net.
+        root: a rank that no automorphism may move.
+    """
+    net = refiner.net
+    kinds = ["root" if v == root else "rank" if v < net.nranks else "forwards" for v in range(net.nverts)]
+    between: dict[tuple[int, int], tuple[list[str], list[str]]] = defaultdict(lambda: ([], []))
+    for tail, head, cap in zip(net.tails, net.heads, net.caps, strict=True):
+        between[min(tail, head), max(tail, head)][tail > head].append(str(cap))
+    labels = {pair: (",".join(sorted(up)), ",".join(sorted(down))) for pair, (up, down) in between.items()}
+    found: list[Automorphism] = []
+    turned: set[frozenset[int]] = set()
+    for twins in reversed(Folded(kinds, labels).twins):
+        if frozenset(blocks[0] for blocks in twins) in turned:
+            continue
+        cycles = list(zip(*twins, strict=True))
+        for outer in found:
+            cycles = _with_copies(cycles, outer)
+        turned.update(map(frozenset, cycles))
+        image = list(range(net.nverts))
+        for cycle in cycles:
+            for v, w in zip(cycle, [*cycle[1:], cycle[0]], strict=True):
+                image[v] = w
+        made = refiner.automorphism(image, len(twins))
+        if made is not None:
+            found.append(made)
+    return found
+
+
+def _with_copies(cycles: Cycles, outer: Automorphism) -> Cycles:
+    """The rotation together with what `outer` makes of it, turn by turn, where that moves other vertices."""
+    moved = {v for cycle in cycles for v in cycle}
+    if all(outer.vertices[v] in moved for v in moved):
+        return cycles
+    found, copy = list(cycles), cycles
+    for _ in range(outer.order - 1):
+        copy = [tuple([outer.vertices[v] for v in cycle]) for cycle in copy]
+        if copy[0][0] in moved:
+            break
+        found += copy
+    return found
