@@ -97,7 +97,7 @@ def _place(launcher: _Launcher, environment: Mapping[str, str], one_machine: boo
         raise UsageError(f"{launcher.rank}={rank} is not a rank of {launcher.size}={size}", where=launcher.name)
     if one_machine and here is not None and here != size:
         raise UsageError(
-            f"{here} of the job's {size} ranks are on this machine, and a host library joins ranks of one machine",
+            f"{here} of the job's {size} ranks are on this machine, and `collc bench` joins ranks of one machine",
             where=launcher.name,
             hint="start them all on one node",
         )

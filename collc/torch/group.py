@@ -18,6 +18,7 @@ from collc.torch.collectives import Collectives
 from collc.torch.library import library_for
 from collc.torch.links import Listener, Watch
 from collc.torch.mailbox import Mailbox
+from collc.torch.memory import this_machine
 from collc.torch.monitored import monitored_barrier
 from collc.torch.runner import Runner
 from collc.torch.work import Work
@@ -43,8 +44,13 @@ class CollcProcessGroup(Collectives):
         self._name = ""
         self._description = "undefined"
         listener = Listener()
-        addresses = _meet(store, rank, size, timeout, listener.address)
-        self._communicator = _communicator(store, rank, size, addresses[0])
+        try:
+            addresses = _meet(store, rank, size, timeout, f"{listener.address} {this_machine()}")
+            _refuse_several_machines(addresses)
+            self._communicator = _communicator(store, rank, size, addresses[0])
+        except BaseException:
+            listener.sock.close()
+            raise
         self._runner = Runner(lambda: self._communicator.end(abort=True))
         self._mailbox = Mailbox(listener, addresses, rank)
         self._barriers = 0  # monitored ones
@@ -143,6 +149,16 @@ def _meet(store: dist.Store, rank: int, size: int, timeout: timedelta, address: 
             f"collc: rank {', '.join(missing)} of {size} did not come to the group within {timeout.total_seconds():g} s"
         ) from error
     return [store.get(key).decode() for key in keys]
+
+
+def _refuse_several_machines(addresses: list[str]) -> None:
+    """Raises RuntimeError, on all ranks: local sockets join them, also where a library spans several servers."""
+    machines = [address.split()[2] for address in addresses]
+    for rank, machine in enumerate(machines):
+        if machine != machines[0]:
+            raise RuntimeError(
+                f"collc: ranks 0 and {rank} are on different machines, and the backend joins processes of one machine"
+            )
 
 
 def _communicator(store: dist.Store, rank: int, size: int, first: str) -> Communicator:
