@@ -151,6 +151,7 @@ def compile_topology(
     option = "--model" if request.model is not None else "--params" if request.params is not None else None
     kind, note = choose_target(request.target, request.cuda, request.counters, option)
     target = TARGETS[kind]
+    request = replace(request, one_server=request.one_server and kind is TargetKind.CUDA)
     out = request.output or Path(f"libcollc-{request.machine().name}.so")
     check_output(out)
     if request.keep_source is not None:

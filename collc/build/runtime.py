@@ -12,7 +12,7 @@ from collc.resources import resource_dir
 
 HEADER_SUFFIXES = {".h", ".hpp", ".inc", ".cuh"}
 # The rooms of the runtime that one target alone needs; all others serve every target.
-TARGET_ROOMS = {TargetKind.HOST: ("transport", "host"), TargetKind.CUDA: ("cuda",)}
+TARGET_ROOMS = {TargetKind.HOST: ("transport", "wire", "host"), TargetKind.CUDA: ("cuda",)}
 
 
 @dataclass(frozen=True)

@@ -37,7 +37,7 @@ class LibraryRequest:
         params: a file whose values replace some of these parameters.
         tune_candidates: also hold the programs that `collc tune` compares.
         server: the one server of the topology that the library is for; `gpus` and `allocations` are of it alone.
-        one_server: refuse GPUs on several servers, between which no library can move data yet.
+        one_server: refuse GPUs on several servers, between which libraries for CUDA cannot move data yet.
         survive: 1: plans for the machine after every single loss too (`collc.packing.survive`).
     """
 

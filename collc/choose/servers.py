@@ -1,7 +1,7 @@
 """Topologies of several servers: which servers are of one kind, and each server as a machine of its own.
 
-Libraries run inside one server so far. This module alone says so: it splits a topology into what each library is for,
-and refuses GPUs of several servers in one library.
+Libraries for CUDA run inside one server so far. This module alone says so: it splits a topology into what each library
+is for, and refuses GPUs of several servers in one such library.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ def only_server(topology: Topology, server: str) -> Topology:
 
 
 def refuse_several_servers(topology: Topology, graphs: Sequence[PlanGraph], where: str) -> None:
-    """Refuses a library whose GPUs are on several servers, between which no library can move data yet.
+    """Refuses a library whose GPUs are on several servers, between which libraries for CUDA cannot move data yet.
 
     Raises:
         UsageError: some graph has ranks on more than one server.
@@ -96,9 +96,10 @@ def refuse_several_servers(topology: Topology, graphs: Sequence[PlanGraph], wher
         servers = {graph.servers[rank] for rank in graph.ranks}
         if len(servers) > 1:
             raise UsageError(
-                f"these GPUs of {topology.name} are on {len(servers)} servers, and a library runs inside one so far",
+                f"these GPUs of {topology.name} are on {len(servers)} servers, and a library for CUDA runs inside one "
+                "so far",
                 where=where,
-                hint="omit --gpus for a library for each kind of server; `collc plan` takes several servers",
+                hint="omit --gpus for a library for each kind of server; --target host and `collc plan` take several",
             )
 
 

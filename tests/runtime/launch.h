@@ -2,8 +2,10 @@
 #ifndef LAUNCH_H
 #define LAUNCH_H
 
+#include <fcntl.h>
 #include <nccl.h>
 #include <pthread.h>
+#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -46,6 +48,20 @@ static size_t run_threads(RankBody body) {
   return sum;
 }
 
+/* RANK_HOSTS, a letter for each rank: ranks with equal letters are on one machine, as far as the library can tell. With
+ * RANK_LAB, a name, those of letter `a` are in the network namespace NAME-a, and so on. */
+static void choose_host(int rank) {
+  const char *hosts = getenv("RANK_HOSTS"), *lab = getenv("RANK_LAB");
+  char name[2] = "", path[128];
+  if (hosts == NULL) return;
+  if (strlen(hosts) != (size_t)nranks) exit(2);
+  name[0] = hosts[rank];
+  setenv("COLLC_HOSTID", name, 1);
+  if (lab == NULL) return;
+  snprintf(path, sizeof path, "/run/netns/%.80s-%s", lab, name);
+  require(setns(open(path, O_RDONLY), CLONE_NEWNET) == 0, "the namespace of a server");
+}
+
 /* The parent never calls NCCL; rank 0 makes the id and writes it to the others' pipes. */
 static size_t run_processes(RankBody body) {
   int pipes[MOST_RANKS][2], back[2], status = 0, failed = 0, r, peer;
@@ -56,6 +72,7 @@ static size_t run_processes(RankBody body) {
   for (r = 0; r < nranks; ++r) {
     ncclUniqueId id;
     if (fork() != 0) continue;
+    choose_host(r);
     if (r == 0) {
       check(ncclGetUniqueId(&id), "ncclGetUniqueId");
       for (peer = 1; peer < nranks; ++peer)

@@ -1,4 +1,4 @@
-/* Parts of a communicator of 8 ranks whose GPUs the library knows: splits by colour, a shrink after a rank has gone. */
+/* Parts of a communicator of 8 or 4 ranks whose GPUs the library knows: splits by colour, a shrink after a rank has gone. */
 #include "launch.h"
 
 enum { COUNT = 5003 };
@@ -22,9 +22,13 @@ static size_t exercise(ncclComm_t comm) {
 
 static size_t body(int rank, ncclUniqueId id) {
   /* Colours of the 8 ranks: {0,1,4} and {2,3,6}; {0..3} and {4..7}; one GPU each. */
-  static const int colours[3][8] = {{0, 0, 1, 1, 0, -1, 1, -1}, {0, 0, 0, 0, 1, 1, 1, 1}, {0, 1, 2, 3, 4, 5, 6, 7}};
+  static const int of_8[3][8] = {{0, 0, 1, 1, 0, -1, 1, -1}, {0, 0, 0, 0, 1, 1, 1, 1}, {0, 1, 2, 3, 4, 5, 6, 7}};
+  /* Of 4: {0,2} and {1,3}; {0,1} and {2,3}; {0,1,2}. */
+  static const int of_4[3][8] = {{0, 1, 0, 1}, {0, 0, 1, 1}, {0, 0, 0, -1}};
+  const int (*colours)[8] = nranks == 8 ? of_8 : of_4;
   ncclComm_t comm = NULL, part = NULL;
-  int excluded[] = {2, 3, 5, 6, 7}, i;
+  int excluded_of_8[] = {2, 3, 5, 6, 7}, excluded_of_4[] = {3}, i;
+  int *excluded = nranks == 8 ? excluded_of_8 : excluded_of_4, nexcluded = nranks == 8 ? 5 : 1;
   size_t checked = 0;
   check(ncclCommInitRank(&comm, nranks, id, rank), "ncclCommInitRank");
   checked += exercise(comm);
@@ -36,14 +40,14 @@ static size_t body(int rank, ncclUniqueId id) {
     checked += exercise(part);
     check(ncclCommDestroy(part), "ncclCommDestroy");
   }
-  for (i = 0; i < 5; ++i)
+  for (i = 0; i < nexcluded; ++i)
     if (excluded[i] == rank) {
       check(ncclCommAbort(comm), "ncclCommAbort");
       return checked;
     }
   /* The parent is broken now; those who stay go on without the others. */
   part = NULL;
-  check(ncclCommShrink(comm, excluded, 5, &part, NULL, NCCL_SHRINK_ABORT), "ncclCommShrink");
+  check(ncclCommShrink(comm, excluded, nexcluded, &part, NULL, NCCL_SHRINK_ABORT), "ncclCommShrink");
   checked += exercise(part);
   check(ncclCommDestroy(part), "ncclCommDestroy");
   check(ncclCommAbort(comm), "ncclCommAbort");
@@ -51,7 +55,7 @@ static size_t body(int rank, ncclUniqueId id) {
 }
 
 int main(int argc, char **argv) {
-  if (argc != 3 || (nranks = atoi(argv[2])) != 8) return 2;
+  if (argc != 3 || ((nranks = atoi(argv[2])) != 8 && nranks != 4)) return 2;
   printf("%lu elements right\n", (unsigned long)(strcmp(argv[1], "threads") == 0 ? run_threads(body) : run_processes(body)));
   return 0;
 }

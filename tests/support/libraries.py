@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import subprocess
 from collections.abc import Mapping
@@ -62,19 +63,48 @@ links:
   - {between: [gpu2, cpu0], kind: pcie, gbps: 12}
 """
 _OWN = {"odd": ODD, "pair": PAIR, "cores": CORES, "mixed": MIXED, "two-servers": TWO_SERVERS}
+# Servers with these numbers of GPUs, joined by a network card each.
+_CLUSTERS = {"2+2": (2, 2), "3+5": (3, 5), "1+1+6": (1, 1, 6), "2+2+2+2": (2, 2, 2, 2)}
 
 
 def topology_file(name: str) -> Path:
     folder = cache_dir() / "tests"
     folder.mkdir(parents=True, exist_ok=True)
-    if name not in _OWN:
+    if name not in _OWN and name not in _CLUSTERS:
         return TOPOLOGIES / f"{name}.yaml"
-    text = _OWN[name]
+    text = cluster(_CLUSTERS[name]) if name in _CLUSTERS else _OWN[name]
     source = folder / f"{name}-{content_key([text])[:12]}.yaml"
     draft = source.with_suffix(f".{os.getpid()}")  # other workers may be reading it
     draft.write_text(text, encoding="utf-8")
     draft.replace(source)
     return source
+
+
+def cluster(sizes: tuple[int, ...]) -> str:
+    """The topology of servers with so many GPUs: NVLink between all GPUs of one, a card of 10 GB/s to the others."""
+    servers, links, first = [], [], 0
+    for s, size in enumerate(sizes):
+        gpus = [f"gpu{g}" for g in range(first, first + size)]
+        first += size
+        servers.append(f"s{s}: [{', '.join([*gpus, f'nic{s}', f'cpu{s}'])}]")
+        links += [f"{{between: [{a}, {b}], kind: nvlink, gbps: 25}}" for a, b in itertools.combinations(gpus, 2)]
+        links += [f"{{between: [{gpu}, nic{s}], kind: pcie, gbps: 12}}" for gpu in gpus]
+        links.append(f"{{between: [nic{s}, net], kind: net, gbps: 10}}")
+    numbers = range(len(sizes))
+    return "\n".join(
+        [
+            "format: collc-topology/1",
+            f"name: cluster-{'-'.join(map(str, sizes))}",
+            f"gpus: {first}",
+            f"nics: [{', '.join(f'nic{s}' for s in numbers)}]",
+            f"cpus: [{', '.join(f'cpu{s}' for s in numbers)}]",
+            "switches: [net]",
+            f"servers: {{{', '.join(servers)}}}",
+            "links:",
+            *(f"  - {link}" for link in links),
+            "",
+        ]
+    )
 
 
 @cache
@@ -87,7 +117,16 @@ def library(name: str) -> Path:
     version = content_key([sets, *(compile_object(unit, find_cxx()).parent.name for unit in units)])[:12]
     out = cache_dir() / "tests" / f"libcollc-{machine}-{version}.so"
     out.parent.mkdir(parents=True, exist_ok=True)
-    compile_topology(CompileRequest(topology=str(source), output=out, target=TargetKind.HOST, allocations=sets or None))
+    gpus = ",".join(f"gpu{g}" for g in range(sum(_CLUSTERS[machine]))) if machine in _CLUSTERS and not sets else None
+    compile_topology(
+        CompileRequest(
+            topology=str(source),
+            output=out,
+            target=TargetKind.HOST,
+            gpus=gpus,
+            allocations=sets or None,
+        )
+    )
     return out
 
 

@@ -19,20 +19,42 @@ SUCCESS, SYSTEM_ERROR, INTERNAL_ERROR, INVALID_ARGUMENT, INVALID_USAGE, REMOTE_E
 
 
 class Ranks:
-    """One process per rank; `tell` sends an order, `hear` waits for its answer."""
+    """One process per rank; `tell` sends an order, `hear` waits for its answer.
 
-    def __init__(self, library: Path, nranks: int, environment: dict[str, str], program: Path = _PROGRAM) -> None:
+    Args:
+        hosts: a letter for each rank: ranks with equal letters are on one machine, as far as the library can tell.
+        lab: the name of a lab whose servers have these letters (`support.netlab`).
+    """
+
+    def __init__(
+        self,
+        library: Path,
+        nranks: int,
+        environment: dict[str, str],
+        program: Path = _PROGRAM,
+        hosts: str = "",
+        lab: str = "",
+    ) -> None:
         # Programs build on that of the host target.
         path = os.pathsep.join(filter(None, [str(_PROGRAM.parent), os.environ.get("PYTHONPATH")]))
         self.processes = [
             subprocess.Popen(
-                [sys.executable, str(program), str(library)],
+                [
+                    *(["ip", "netns", "exec", f"{lab}-{hosts[rank]}"] if lab else []),
+                    *(sys.executable, str(program), str(library)),
+                ],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 text=True,
-                env={**os.environ, "OPENBLAS_NUM_THREADS": "1", "PYTHONPATH": path, **environment},
+                env={
+                    **os.environ,
+                    "OPENBLAS_NUM_THREADS": "1",
+                    "PYTHONPATH": path,
+                    **({"COLLC_HOSTID": hosts[rank]} if hosts else {}),
+                    **environment,
+                },
             )
-            for _ in range(nranks)
+            for rank in range(nranks)
         ]
 
     def tell(self, to: int, /, **order: Any) -> None:

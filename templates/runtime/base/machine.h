@@ -8,7 +8,8 @@ namespace collc {
 // Not for secrets.
 uint64_t hash_of(const std::string &text);
 
-// The same for all processes of one machine since it was started, in whatever container.
+// The same for all processes of one machine since it was started, in whatever container: its boot id. COLLC_HOSTID says it
+// where that lies.
 uint64_t this_machine();
 
 // The same for all processes of one network namespace of the machine; 0 if it cannot be told.

@@ -64,8 +64,8 @@ int receive_fd(int socket) {
 // The result of one attempt to fetch the descriptor.
 enum class Attempt { kDone, kAgain, kFailed };
 
-Attempt fetch_once(const Address &address, const std::string &words, const std::function<bool()> &stop, int64_t deadline,
-                   int *fd, Status *status) {
+Attempt fetch_once(const Address &address, uint32_t owner, const std::string &words, const std::function<bool()> &stop,
+                   int64_t deadline, int *fd, Status *status) {
   const Descriptor server = make_socket(AF_UNIX);
   if (!server) {
     *status = fail_errno("cannot open a local socket", errno);
@@ -73,12 +73,13 @@ Attempt fetch_once(const Address &address, const std::string &words, const std::
   }
   if (connect(server.get(), address.get(), address.size) != 0) {
     if (errno == EAGAIN || errno == EINTR) return Attempt::kAgain;  // its queue is full
-    *status = fail_errno("rank 0's shared memory is out of reach (are all ranks on one machine, in one container?)", errno);
+    *status = fail_errno(
+        format("rank %u's shared memory is out of reach (are all ranks on one machine, in one container?)", owner), errno);
     return Attempt::kFailed;
   }
   uid_t user = 0;
   if (!peer_user(server.get(), &user) || user != geteuid()) {
-    *status = fail(ncclSystemError, "rank 0 is another user, or gone: memory is shared between processes of one user");
+    *status = fail(ncclSystemError, "rank %u is another user, or gone: memory is shared between processes of one user", owner);
     return Attempt::kFailed;
   }
   if (send(server.get(), words.data(), words.size(), MSG_NOSIGNAL) != static_cast<ssize_t>(words.size()))
@@ -87,7 +88,7 @@ Attempt fetch_once(const Address &address, const std::string &words, const std::
   *fd = receive_fd(server.get());
   if (*fd >= 0) return Attempt::kDone;
   if (*fd == kRefused) return Attempt::kAgain;
-  *status = fail_errno("cannot take rank 0's shared memory", EMFILE);
+  *status = fail_errno(format("cannot take rank %u's shared memory", owner), EMFILE);
   return Attempt::kFailed;
 }
 
@@ -129,7 +130,7 @@ Status FdServer::serve(int fd, const std::string &secret, const std::vector<uint
   return {};
 }
 
-Status fetch_fd(const std::string &name, const std::string &secret, uint32_t rank, double seconds,
+Status fetch_fd(const std::string &name, uint32_t owner, const std::string &secret, uint32_t rank, double seconds,
                 const std::function<bool()> &stop, int *fd) {
   const Address address = local_address(name);
   const int64_t deadline = now_ms() + static_cast<int64_t>(seconds * 1000);
@@ -137,7 +138,7 @@ Status fetch_fd(const std::string &name, const std::string &secret, uint32_t ran
   *fd = -1;
   Status status;
   for (;;) {
-    switch (fetch_once(address, words, stop, deadline, fd, &status)) {
+    switch (fetch_once(address, owner, words, stop, deadline, fd, &status)) {
       case Attempt::kDone:
         return {};
       case Attempt::kFailed:
@@ -145,7 +146,8 @@ Status fetch_fd(const std::string &name, const std::string &secret, uint32_t ran
       case Attempt::kAgain:
         break;
     }
-    if (now_ms() >= deadline) return fail(ncclSystemError, "%s", too_late({0}, "hand out its shared memory", seconds).c_str());
+    if (now_ms() >= deadline)
+      return fail(ncclSystemError, "%s", too_late({owner}, "hand out its shared memory", seconds).c_str());
     if (stop()) return fail(ncclRemoteError, "a rank left while memory was shared");
     poll(nullptr, 0, 1);
   }

@@ -26,9 +26,9 @@ class FdServer {
   std::unique_ptr<Acceptor> acceptor_;
 };
 
-// Receives the descriptor from the server called `name` of this user, as rank `rank`; within `seconds`, or until `stop` turns
-// true.
-Status fetch_fd(const std::string &name, const std::string &secret, uint32_t rank, double seconds,
+// Receives the descriptor from rank `owner`, whose server is called `name` and is of this user, as rank `rank`; within
+// `seconds`, or until `stop` turns true.
+Status fetch_fd(const std::string &name, uint32_t owner, const std::string &secret, uint32_t rank, double seconds,
                 const std::function<bool()> &stop, int *fd);
 
 }  // namespace collc

@@ -60,10 +60,12 @@ Status compare_tunings(const std::vector<Introduction> &all) {
 
 Status compare_places(const std::vector<Introduction> &all) {
   for (size_t r = 1; r < all.size(); ++r) {
-    if (all[r].machine != all[0].machine)
-      return fail(ncclInvalidUsage, "ranks 0 and %zu are on different machines; this library serves one machine", r);
-    if (!same_network(all[r].network, all[0].network))
-      return fail(ncclInvalidUsage, "ranks 0 and %zu are in containers with different networks; this library serves one", r);
+    // Of ranks on one machine the first hands out the memory, over a local socket.
+    size_t first = 0;
+    while (all[first].machine != all[r].machine) ++first;
+    if (!same_network(all[r].network, all[first].network))
+      return fail(ncclInvalidUsage, "ranks %zu and %zu are in containers with different networks; this library serves one",
+                  first, r);
     if (all[r].found != all[0].found)
       return fail(ncclInvalidUsage, "ranks 0 and %zu find different machines in COLLC_TOPOLOGY", r);
     if (all[r].gpus != all[0].gpus) return fail(ncclInvalidUsage, "ranks 0 and %zu have different COLLC_GPUS", r);
@@ -80,11 +82,12 @@ Status compare_disabled(const std::vector<Introduction> &all) {
   return fail(ncclInvalidUsage, "COLLC_DISABLE is set on rank%s %s", ranks.size() == 1 ? "" : "s", list_ranks(ranks).c_str());
 }
 
-uint32_t count_cores(const std::vector<Introduction> &all) {
+uint32_t count_cores(const std::vector<Introduction> &all, uint32_t rank) {
   uint32_t cores = 0;
   for (size_t word = 0; word < std::size(all[0].cpus); ++word) {
     uint64_t together = 0;
-    for (const Introduction &one : all) together |= one.cpus[word];
+    for (const Introduction &one : all)
+      if (one.machine == all[rank].machine) together |= one.cpus[word];
     cores += static_cast<uint32_t>(__builtin_popcountll(together));
   }
   return std::max(cores, 1u);

@@ -30,13 +30,13 @@ Status compare_builds(const std::vector<Introduction> &all);
 // Fails if the tuning tables differ: ranks that run different programs would wait for each other forever.
 Status compare_tunings(const std::vector<Introduction> &all);
 
-// Fails where this library cannot serve the ranks: on several machines, or as different GPUs.
+// Fails where this library cannot serve the ranks: in several networks of one machine, or as different GPUs.
 Status compare_places(const std::vector<Introduction> &all);
 
 // Fails if any rank has COLLC_DISABLE set: that rank uses the real NCCL, so the others must too.
 Status compare_disabled(const std::vector<Introduction> &all);
 
-// Number of distinct CPU cores that the ranks may use; at least 1.
-uint32_t count_cores(const std::vector<Introduction> &all);
+// Number of distinct CPU cores that the ranks on the machine of `rank` may use; at least 1.
+uint32_t count_cores(const std::vector<Introduction> &all, uint32_t rank);
 
 }  // namespace collc

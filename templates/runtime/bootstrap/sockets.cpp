@@ -78,8 +78,8 @@ std::string describe(const Address &address) {
   return format("%s port %u", text, ntohs(family == AF_INET ? v4->sin_port : v6->sin6_port));
 }
 
-Status choose_public_address(Id *id) {
-  const char *wanted = read_text("COLLC_SOCKET_IFNAME");
+Status choose_public_address(Id *id, const char *interface) {
+  const char *wanted = interface != nullptr ? interface : read_text("COLLC_SOCKET_IFNAME");
   if (wanted == nullptr) wanted = read_text("NCCL_SOCKET_IFNAME");
   if (wanted != nullptr && *wanted == '^') wanted = nullptr;
   if (wanted != nullptr && *wanted == '=') ++wanted;
@@ -98,7 +98,8 @@ Status choose_public_address(Id *id) {
   }
   freeifaddrs(all);
   if (best < 0 && wanted != nullptr)
-    return fail(ncclSystemError, "no network interface called %.32s is up: see COLLC_SOCKET_IFNAME", wanted);
+    return fail(ncclSystemError, "no network interface called %.32s is up: see %s", wanted,
+                interface != nullptr ? "COLLC_NET" : "COLLC_SOCKET_IFNAME");
   return {};
 }
 

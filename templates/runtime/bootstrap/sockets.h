@@ -28,7 +28,8 @@ std::string describe(const Address &address);
 // The address that other servers can reach: of COLLC_SOCKET_IFNAME or NCCL_SOCKET_IFNAME (a prefix), else of the first
 // interface that is up and neither loopback nor a container bridge, else the loopback's. Only `family` 0 is left where no
 // variable asked for one and there is none.
-Status choose_public_address(Id *id);
+// `interface`: the prefix to use in their place.
+Status choose_public_address(Id *id, const char *interface = nullptr);
 
 // Listens with the longest queue that the kernel grants.
 Status listen_at(const Address &address, Descriptor *listening);

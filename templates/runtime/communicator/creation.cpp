@@ -17,6 +17,7 @@
 #include "bootstrap/rendezvous.h"
 #include "plan/find_machine.h"
 #include "plan/routes.h"
+#include "plan/servers.h"
 
 namespace collc {
 namespace {
@@ -58,7 +59,7 @@ void forget(const std::string &key) {
   pending().erase(key);
 }
 
-// The local socket where rank 0 hands out the shared memory, as text that ends with a zero.
+// The local socket where a rank hands out the shared memory, as text that ends with a zero.
 struct SocketName {
   char text[64];
 };
@@ -124,7 +125,12 @@ Status Communicator::set_up(Rendezvous &rendezvous, const std::string &key, Rank
   status = compare_disabled(introductions);
   if (status.ok()) status = compare_places(introductions);
   if (status.ok()) status = place(nranks_, found, gpus_, &placement_);
-  if (status.ok()) status = check_servers(placement_);
+  if (status.ok() && !backend().joins_servers()) status = check_one_server(placement_);
+  std::vector<uint64_t> machines;
+  for (const Introduction &one : introductions) machines.push_back(one.machine);
+  if (status.ok()) status = place_on_machines(machines, found.given || gpus_.size() == nranks_, rank_, &placement_);
+  if (status.ok() && !placement_.machine.empty() && !backend().joins_servers())
+    status = fail(ncclInvalidUsage, "the ranks are on several machines; libraries of this target serve one");
   if (!status.ok()) return hand_over(rendezvous, status);
   COLLC_RETURN_IF_FAILED(check_gpus(nranks_, gpus_));
   COLLC_RETURN_IF_FAILED(compare_tunings(introductions));
@@ -137,7 +143,11 @@ Status Communicator::set_up(Rendezvous &rendezvous, const std::string &key, Rank
   COLLC_RETURN_IF_FAILED(together);
   context.placement = placement_;
   context.segment = segment;
-  context.cores = count_cores(introductions);
+  context.cores = count_cores(introductions, rank_);
+  for (uint32_t r = 0; r < nranks_; ++r) context.here += placement_.is_here(r) ? 1 : 0;
+  context.processes = owners;
+  context.secret = key;
+  context.seconds = rendezvous.seconds();
   COLLC_RETURN_IF_FAILED(rendezvous.barrier(backend().open(context, &rank_backend_)));
   rendezvous.leave();
   log_routes(placement_, rank_);
@@ -183,14 +193,20 @@ Status Communicator::share_memory(Rendezvous &rendezvous, const std::string &key
   std::vector<SocketName> names;
   const std::function<bool()> stop = [this, &rendezvous] { return stopped_.load() || !rendezvous.connected(); };
   bool first = false;
-  if (rank_ == 0) {
+  // The first rank on each machine makes the memory of that machine. Those elsewhere do not come for it.
+  uint32_t maker = 0;
+  while (!placement_.is_here(maker)) ++maker;
+  std::vector<uint64_t> here = owners;
+  for (uint32_t r = 0; r < nranks_; ++r)
+    if (!placement_.is_here(r)) here[r] = owners[maker];
+  if (rank_ == maker) {
     FdServer server;
     Status status = name_socket(&name);
     if (status.ok()) status = Segment::create(size, &segment);
     if (status.ok()) status = server.listen(name.text, key.size());
     claim(key, &first)->set(status, segment);
     COLLC_RETURN_IF_FAILED(rendezvous.exchange(name, &names, status));
-    status = server.serve(segment->fd(), key, owners, rank_, rendezvous.seconds(), stop);
+    status = server.serve(segment->fd(), key, here, rank_, rendezvous.seconds(), stop);
     segment->hide();
     if (!status.ok()) return stop() ? rendezvous.verdict() : status;
   } else {
@@ -198,7 +214,7 @@ Status Communicator::share_memory(Rendezvous &rendezvous, const std::string &key
     const std::shared_ptr<Pending> entry = claim(key, &first);
     if (first) {
       int fd = -1;
-      Status status = fetch_fd(names[0].text, key, rank_, rendezvous.seconds(), stop, &fd);
+      Status status = fetch_fd(names[maker].text, maker, key, rank_, rendezvous.seconds(), stop, &fd);
       if (!status.ok() && stop()) status = rendezvous.verdict();
       if (status.ok()) status = Segment::adopt(fd, size, &segment);
       entry->set(status, segment);

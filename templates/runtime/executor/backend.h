@@ -23,6 +23,10 @@ struct RankContext {
   uint32_t cores;  // CPU cores that the ranks may use, all together
   uint32_t most_channels = 0;  // maxCTAs of the configuration; 0: as many as the tables say
   double timeout;  // seconds a data wait may take; 0: no limit
+  uint32_t here = 0;  // ranks on this machine
+  std::vector<uint64_t> processes;  // a number of its process for each rank
+  std::string secret;               // that only the ranks know
+  double seconds = 0;               // that creation may wait for others
   Exchange exchange;  // collective among the ranks of the communicator, while it is made
   // True when the communicator is being aborted by this process.
   std::function<bool()> stopped;
@@ -75,9 +79,10 @@ class Backend {
     run(batch);
     submission.status = batch[0].status;
   }
-  // True if ranks that this library does not serve may be on several servers, where the real NCCL takes them: it moves no host
-  // memory.
+  // True if ranks may be on several servers: this library serves them, or the real NCCL takes them.
   virtual bool may_span_servers() const = 0;
+  // True if chunks travel between servers.
+  virtual bool joins_servers() const { return false; }
   // Memory for buffers (ncclMemAlloc); null if there is none.
   virtual void *allocate(size_t bytes) = 0;
   virtual Status release(void *memory) = 0;

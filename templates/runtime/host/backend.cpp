@@ -6,6 +6,7 @@
 #include "transport/buffers.h"
 #include "host/rank.h"
 #include "host/waiting.h"
+#include "plan/servers.h"
 
 namespace collc {
 namespace {
@@ -46,7 +47,8 @@ class HostBackend final : public Backend {
   }
   void run(std::vector<Submission> &batch) override;
   void run_one(Submission &submission) override;
-  bool may_span_servers() const override { return false; }
+  bool may_span_servers() const override { return spans_servers(); }
+  bool joins_servers() const override { return true; }
   void *allocate(size_t bytes) override { return allocate_buffer(bytes); }
   Status release(void *memory) override { return release_buffer(memory); }
 

@@ -12,6 +12,7 @@
 #include "plan/blocks.h"
 #include "host/verbs.h"
 #include "host/waiting.h"
+#include "wire/courier.h"
 
 namespace collc {
 namespace {
@@ -39,19 +40,20 @@ constexpr int64_t kWriterUs = 500000;
 constexpr uint64_t kServesFirst = 16 << 10, kServesFirstCrowded = 256 << 10;
 
 // Behind the offers of calls of a single copy.
-FifoLayout fifo_layout(const Tables &tables, const Allocation &allocation) {
-  return FifoLayout(tables, allocation, Offers::bytes(allocation.nranks));
+FifoLayout fifo_layout(const Tables &tables, const Placement &placement) {
+  return FifoLayout(tables, placement, Offers::bytes(placement.allocation->nranks));
 }
 
 }  // namespace
 
 TransferLayout host_layout(const Tables &tables, const Placement &placement) {
-  const uint64_t fifos = placement.allocation != nullptr ? fifo_layout(tables, *placement.allocation).end() : 0;
-  return TransferLayout(static_cast<uint32_t>(placement.plan_rank.size()), fifos);
+  const uint64_t fifos = placement.allocation != nullptr ? fifo_layout(tables, placement).end() : 0;
+  return TransferLayout(placement, fifos);
 }
 
 HostRank::HostRank(const RankContext &context)
     : context_(context),
+      busy_(context.here + (context.placement.machine.empty() ? 0 : 1)),
       shared_{*context.segment,
               context.rank,
               context_.placement.nccl_rank,
@@ -72,7 +74,7 @@ HostRank::HostRank(const RankContext &context)
   const Tables &tables = *context_.tables;
   const Allocation &allocation = *context_.placement.allocation;
   cuts_.resize(allocation.nprograms);
-  shared_.fifos = Fifos(tables, allocation, fifo_layout(tables, allocation), context_.segment->memory(), plan_rank_);
+  shared_.fifos = Fifos(tables, allocation, fifo_layout(tables, context_.placement), context_.segment->memory(), plan_rank_);
 }
 
 Status HostRank::connect(const RankContext &context) {
@@ -80,7 +82,7 @@ Status HostRank::connect(const RankContext &context) {
     return fail(ncclInvalidUsage, "the host target runs plans of at most %u ranks", kMostPeers);
   Overrides overrides;
   const Status understood = read_overrides(&overrides);
-  COLLC_RETURN_IF_FAILED(shared_.neighbours.probe(context.exchange, context.rank, understood, overrides));
+  COLLC_RETURN_IF_FAILED(shared_.neighbours.probe(context.exchange, context.placement, context.rank, understood, overrides));
   chunk_limit_ = overrides.chunk_bytes;
   channel_limit_ = overrides.channels != 0 ? overrides.channels : context.most_channels;
   forced_ = overrides.protocol >= 0;
@@ -89,7 +91,13 @@ Status HostRank::connect(const RankContext &context) {
   if (overrides.protocol > Overrides::kSimple)
     chunk_limit_ = chunk_limit_ == 0 ? SlotLine::kData : std::min(chunk_limit_, SlotLine::kData);
   shared_.fifos.connect(shared_.neighbours, context_.placement.nccl_rank, plan_rank_);
-  return {};
+  if (context_.placement.machine.empty()) return {};
+  const Tables &all = *context_.tables;
+  const Allocation &allocation = *context_.placement.allocation;
+  Fifos fifos(all, allocation, fifo_layout(all, context_.placement), context_.segment->memory(), Fifos::kNobody);
+  return join_machines({context_.segment, context_.placement, context_.rank, context_.processes, context_.secret,
+                        context_.seconds, context.exchange, context_.stopped, std::move(fifos),
+                        host_layout(all, context_.placement)});
 }
 
 const HostRank::Cut &HostRank::cut(const Call &call) {

@@ -48,7 +48,7 @@ class HostRank final : public RankBackend {
   uint32_t rank() const { return context_.rank; }
   // True if a rank that this one waits for was last seen on this core.
   bool shares_core() const;
-  bool cores_are_free() const { return context_.nranks <= context_.cores; }
+  bool cores_are_free() const { return busy_ <= context_.cores; }
 
  private:
   // A step in which this rank computes or copies in a call of a single copy.
@@ -118,6 +118,7 @@ class HostRank final : public RankBackend {
   uint32_t nccl_rank(uint32_t plan_rank) const { return context_.placement.nccl_rank[plan_rank]; }
 
   RankContext context_;
+  uint32_t busy_;  // threads on this machine that may want a core each: its ranks, and a courier
   ChannelContext shared_;
   CallLog log_;
   uint32_t plan_rank_;

@@ -178,8 +178,10 @@ class HostVerbs {
       operands.output_is_read |= !is_input;
     } else if (in_line(chunk)) {
       operands.dests[operands.ndests++] = LineTransport::write(at);
-    } else {
+    } else if (end.reach != Reach::kWire) {
       operands.dests[operands.ndests++] = SlotTransport::write(at, fifos_.slot_bytes());
+    } else {
+      operands.dests[operands.ndests++] = WireTransport::write(at, fifos_.slot_bytes(), bytes);
     }
   }
 

@@ -50,6 +50,16 @@ struct Placement {
   uint32_t state = 0;                      // of the machine: whole, or after a loss
   std::vector<uint32_t> plan_rank;         // by NCCL rank
   std::vector<uint32_t> nccl_rank;         // by rank of the plan
+  // The machine that each NCCL rank runs on, numbered as ranks come; empty if all are on one.
+  std::vector<uint32_t> machine;
+  uint32_t home = 0;  // the machine of this rank
+
+  bool is_here(uint32_t rank) const { return machine.empty() || machine[rank] == home; }
+  uint32_t nmachines() const {
+    uint32_t most = 0;
+    for (const uint32_t one : machine) most = one > most ? one : most;
+    return most + 1;
+  }
 };
 
 }  // namespace collc

@@ -60,16 +60,6 @@ std::string list_some(const std::set<uint32_t> &ranks) {
 
 const char *name_of(LinkClass link) { return kNames[static_cast<uint32_t>(link)]; }
 
-Status check_servers(const Placement &placement) {
-  if (placement.allocation == nullptr) return {};
-  const uint32_t *server = tables().rank_servers + placement.allocation->first_server;
-  for (uint32_t r = 1; r < placement.allocation->nranks; ++r)
-    if (server[r] != server[0])
-      return fail(ncclInvalidUsage, "ranks %u and %u are on different servers of the plan; chunks travel inside one so far",
-                  placement.nccl_rank[0], placement.nccl_rank[r]);
-  return {};
-}
-
 void log_routes(const Placement &placement, uint32_t rank) {
   if (placement.allocation == nullptr || !logs(LogLevel::kInfo)) return;
   const Tables &all = tables();

@@ -7,9 +7,6 @@ namespace collc {
 
 const char *name_of(LinkClass link);
 
-// Fails where the plan's ranks are on several servers: chunks travel through the memory of one.
-Status check_servers(const Placement &placement);
-
 // COLLC_DEBUG=INFO: a line per class of links with the ranks that NCCL rank `rank` writes to over it. TRACE: a line per FIFO
 // and reader with the way between them.
 void log_routes(const Placement &placement, uint32_t rank);

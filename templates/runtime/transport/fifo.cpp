@@ -4,12 +4,28 @@
 
 namespace collc {
 
-FifoLayout::FifoLayout(const Tables &tables, const Allocation &allocation, uint64_t begin) {
+namespace {
+
+bool has_end_here(const Tables &tables, const Placement &placement, const Fifo &fifo) {
+  const auto here = [&placement](uint32_t plan_rank) { return placement.is_here(placement.nccl_rank[plan_rank]); };
+  const uint32_t *readers = tables.fifo_readers + fifo.first_reader;
+  return here(fifo.src) || std::any_of(readers, readers + fifo.nreaders, here);
+}
+
+}  // namespace
+
+FifoLayout::FifoLayout(const Tables &tables, const Placement &placement, uint64_t begin) {
+  const Allocation &allocation = *placement.allocation;
   uint64_t at = begin;
   for (uint32_t f = 0; f < allocation.nfifos; ++f) {
     const Fifo &fifo = tables.fifos[allocation.first_fifo + f];
+    if (!has_end_here(tables, placement, fifo)) {
+      places_.push_back({});
+      continue;
+    }
     const uint64_t source_line = ((1 + uint64_t{allocation.slots}) * sizeof(uint64_t) + kLine - 1) / kLine * kLine;
     FifoPlace place = {};
+    place.here = true;
     place.tail = at;
     place.lines = at + source_line;
     place.heads = place.lines + allocation.slots * sizeof(SlotLine);
@@ -18,6 +34,7 @@ FifoLayout::FifoLayout(const Tables &tables, const Allocation &allocation, uint6
   }
   at = (at + kPage - 1) / kPage * kPage;
   for (FifoPlace &place : places_) {
+    if (!place.here) continue;
     place.slots = at;
     at += uint64_t{allocation.slots} * allocation.slot_bytes;
   }
@@ -30,6 +47,7 @@ Fifos::Fifos(const Tables &tables, const Allocation &allocation, const FifoLayou
   for (uint32_t f = 0; f < allocation.nfifos; ++f) {
     const Fifo &fifo = tables.fifos[allocation.first_fifo + f];
     FifoEnd &end = ends_[f];
+    if (!layout[f].here) continue;
     end.tail = reinterpret_cast<std::atomic<uint64_t> *>(memory + layout[f].tail);
     end.tags = reinterpret_cast<uint64_t *>(memory + layout[f].tail) + 1;
     end.lines = reinterpret_cast<SlotLine *>(memory + layout[f].lines);
@@ -45,6 +63,7 @@ Fifos::Fifos(const Tables &tables, const Allocation &allocation, const FifoLayou
 
 void Fifos::connect(const Neighbours &neighbours, const std::vector<uint32_t> &nccl_rank, uint32_t plan_rank) {
   for (FifoEnd &end : ends_) {
+    if (end.tail == nullptr) continue;
     if (end.source != plan_rank) {
       end.reach = neighbours.reach_into(nccl_rank[end.source]);
       continue;

@@ -21,6 +21,7 @@ namespace collc {
 
 // Offsets in the target's shared memory.
 struct FifoPlace {
+  bool here;  // on this machine; else the rest means nothing
   uint64_t tail;
   uint64_t lines;
   uint64_t heads;  // of reader 0
@@ -38,16 +39,16 @@ struct alignas(kLine) SlotLine {
   std::atomic<uint64_t> number;
   uint64_t tag;
   union {  // ordered by the number, as is the slot
-    ChunkAddress chunk;
+    ChunkAddress chunk;  // of what goes over a wire only the bytes, which are in the slot
     unsigned char data[kData];
   };
 };
 static_assert(sizeof(SlotLine) == kLine, "a line per slot");
 
-// Where the FIFOs of an allocation lie, from offset `begin` on.
+// Where the FIFOs of an allocation lie, from offset `begin` on: those that a rank of this machine writes or reads.
 class FifoLayout {
  public:
-  FifoLayout(const Tables &tables, const Allocation &allocation, uint64_t begin);
+  FifoLayout(const Tables &tables, const Placement &placement, uint64_t begin);
   const FifoPlace &operator[](uint32_t fifo) const { return places_[fifo]; }
   uint64_t end() const { return end_; }
 
@@ -92,11 +93,14 @@ struct FifoEnd {
 class Fifos {
  public:
   Fifos() = default;
+  // `plan_rank`: kNobody for ends that are no rank's, with the counters of all readers.
+  static constexpr uint32_t kNobody = UINT32_MAX;
   Fifos(const Tables &tables, const Allocation &allocation, const FifoLayout &layout, char *memory, uint32_t plan_rank);
   // Settles how far the readers of each FIFO reach.
   void connect(const Neighbours &neighbours, const std::vector<uint32_t> &nccl_rank, uint32_t plan_rank);
 
   bool empty() const { return ends_.empty(); }
+  uint32_t count() const { return static_cast<uint32_t>(ends_.size()); }
   FifoEnd &operator[](uint32_t fifo) { return ends_[fifo]; }
   const FifoEnd &operator[](uint32_t fifo) const { return ends_[fifo]; }
   uint32_t slots() const { return slots_; }

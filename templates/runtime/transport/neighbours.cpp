@@ -77,7 +77,8 @@ bool try_map(const PeerInfo &mine, const PeerInfo &theirs) {
 
 }  // namespace
 
-Status Neighbours::probe(const Exchange &round, uint32_t rank, Status understood, const Overrides &overrides) {
+Status Neighbours::probe(const Exchange &round, const Placement &placement, uint32_t rank, Status understood,
+                         const Overrides &overrides) {
   double allowed = 1;
   if (understood.ok()) understood = read_number("COLLC_DIRECT", 0, 1, 1, &allowed);
   const bool may = understood.ok() && allowed != 0;
@@ -102,8 +103,9 @@ Status Neighbours::probe(const Exchange &round, uint32_t rank, Status understood
     all_understood &= theirs.understood != 0;  // a rank with invalid variables reports its error at the next exchange
     if (agreed.ok() && all_understood) agreed = compare_overrides(infos[0].overrides, theirs.overrides, peer);
     processes_.push_back(theirs.process);
-    reach_into_.push_back(try_reach(mine, theirs));
-    found[peer] = {reach_into_[peer], try_map(mine, theirs)};
+    const bool here = placement.is_here(peer);  // process numbers mean nothing elsewhere
+    reach_into_.push_back(here ? try_reach(mine, theirs) : Reach::kWire);
+    found[peer] = {reach_into_[peer], here && try_map(mine, theirs)};
   }
   COLLC_RETURN_IF_FAILED(exchange_rows(round, found, &answers));
   see_all_ = share_all_ = true;

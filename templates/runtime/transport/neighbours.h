@@ -4,12 +4,14 @@
 
 #include "bootstrap/exchange.h"
 #include "transport/buffers.h"
+#include "plan/call.h"
 #include "plan/overrides.h"
 
 namespace collc {
 
 // How far a rank sees into another's private memory.
 enum class Reach : uint8_t {
+  kWire,    // on another machine: slots here stand for slots there (wire/)
   kSlots,   // not at all: everything goes through slots
   kKernel,  // the kernel copies out of the other process (process_vm_readv), where the system allows that
   kShared,  // both are in one process: addresses mean the same
@@ -20,7 +22,7 @@ class Neighbours {
  public:
   // Collective among the ranks, which must have the same overrides and have `understood` theirs. COLLC_DIRECT=0 leaves
   // only slots.
-  Status probe(const Exchange &round, uint32_t rank, Status understood, const Overrides &overrides);
+  Status probe(const Exchange &round, const Placement &placement, uint32_t rank, Status understood, const Overrides &overrides);
 
   // How `reader` reads this rank's memory.
   Reach reach_of(uint32_t reader) const { return reach_of_[reader]; }

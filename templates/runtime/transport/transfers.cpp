@@ -13,19 +13,29 @@ namespace {
 constexpr uint64_t kMostBytes = 32 << 20;
 constexpr uint64_t kMostSlotBytes = 128 << 10;
 
+uint32_t slot_bytes_for(uint64_t queues) {
+  const uint64_t fair = kMostBytes / (queues * TransferLayout::kSlots);
+  const uint64_t unit = fair >= kPage ? kPage : kLine;
+  return static_cast<uint32_t>(std::clamp(fair / unit * unit, uint64_t{kLine}, kMostSlotBytes));
+}
+
 }  // namespace
 
-struct Transfers::Queue {
-  std::atomic<uint64_t> tail;  // chunks written
-  uint64_t signatures[TransferLayout::kSlots];
-  alignas(kLine) std::atomic<uint64_t> head;  // chunks read
-  alignas(kLine) char slots[1];
-};
+TransferLayout::TransferLayout(uint32_t nranks, uint64_t begin) : nranks_(nranks), here_(nranks), begin_(begin) {
+  slot_bytes_ = slot_bytes_for(uint64_t{nranks} * nranks);
+  queue_bytes_ = 2 * kLine + uint64_t{kSlots} * slot_bytes_;
+}
 
-TransferLayout::TransferLayout(uint32_t nranks, uint64_t begin) : nranks_(nranks), begin_(begin) {
-  const uint64_t fair = kMostBytes / (uint64_t{nranks} * nranks * kSlots);
-  const uint64_t unit = fair >= kPage ? kPage : kLine;
-  slot_bytes_ = static_cast<uint32_t>(std::clamp(fair / unit * unit, uint64_t{kLine}, kMostSlotBytes));
+TransferLayout::TransferLayout(const Placement &placement, uint64_t begin)
+    : TransferLayout(static_cast<uint32_t>(placement.plan_rank.size()), begin) {
+  if (placement.machine.empty()) return;
+  std::vector<uint32_t> crowd(placement.nmachines());
+  for (const uint32_t machine : placement.machine) ++crowd[machine];
+  here_ = crowd[placement.home];
+  uint32_t next_here = 0, next_elsewhere = here_;
+  for (uint32_t r = 0; r < nranks_; ++r) numbers_.push_back(placement.is_here(r) ? next_here++ : next_elsewhere++);
+  // Slots are alike on all machines, so that chunks are: those of the fullest one decide.
+  slot_bytes_ = slot_bytes_for(2 * uint64_t{*std::max_element(crowd.begin(), crowd.end())} * nranks_);
   queue_bytes_ = 2 * kLine + uint64_t{kSlots} * slot_bytes_;
 }
 
@@ -37,9 +47,9 @@ Transfers::Transfers(Segment &segment, const TransferLayout &layout, uint32_t ra
       received_(segment.nranks()),
       taken_(2 * size_t{segment.nranks()}) {}
 
-Transfers::Queue &Transfers::queue(const Transfer &transfer) const {
+TransferQueue &Transfers::queue(const Transfer &transfer) const {
   const uint64_t at = transfer.sends ? layout_.queue(rank_, transfer.peer) : layout_.queue(transfer.peer, rank_);
-  return *reinterpret_cast<Queue *>(segment_.memory() + at);
+  return *reinterpret_cast<TransferQueue *>(segment_.memory() + at);
 }
 
 void Transfers::post(const Call &call, Status *status) {
@@ -72,7 +82,7 @@ bool Transfers::advance() {
 }
 
 bool Transfers::advance_one(Transfer &transfer) {
-  Queue &shared = queue(transfer);
+  TransferQueue &shared = queue(transfer);
   uint64_t &position = transfer.sends ? sent_[transfer.peer] : received_[transfer.peer];
   bool moved = false;
   while (transfer.done != transfer.bytes) {
@@ -83,6 +93,7 @@ bool Transfers::advance_one(Transfer &transfer) {
       if (position >= shared.head.load(std::memory_order_seq_cst) + TransferLayout::kSlots) break;
       std::memcpy(slot, transfer.data + transfer.done, bytes);
       signature = transfer.signature;
+      shared.bytes[position % TransferLayout::kSlots] = static_cast<uint32_t>(bytes);
       segment_.show(shared.tail, ++position);
     } else {
       if (shared.tail.load(std::memory_order_seq_cst) <= position) break;

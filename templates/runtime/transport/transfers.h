@@ -1,6 +1,8 @@
-// Send and receive between two ranks: a queue of slots in shared memory for every ordered pair.
+// Send and receive between two ranks: a queue of slots in shared memory for every ordered pair of which one is here.
 #pragma once
 #include <vector>
+
+#include "base/lines.h"
 
 #include "control/segment.h"
 #include "plan/call.h"
@@ -10,18 +12,36 @@ namespace collc {
 // Where the queues lie in the target's shared memory.
 class TransferLayout {
  public:
+  // All ranks on one machine.
   TransferLayout(uint32_t nranks, uint64_t begin);
-  uint64_t queue(uint32_t from, uint32_t to) const { return begin_ + (uint64_t{from} * nranks_ + to) * queue_bytes_; }
+  // The queues of the ranks on the machine of a placement's rank.
+  TransferLayout(const Placement &placement, uint64_t begin);
+  uint64_t queue(uint32_t from, uint32_t to) const {
+    const uint64_t row = numbers_.empty() ? from : numbers_[from], column = numbers_.empty() ? to : numbers_[to];
+    // Ranks here have the first numbers: a row for what each of them sends, then one per other rank for what it sends here.
+    const uint64_t at = row < here_ ? row * nranks_ + column : uint64_t{here_} * nranks_ + (row - here_) * here_ + column;
+    return begin_ + at * queue_bytes_;
+  }
   uint32_t slot_bytes() const { return slot_bytes_; }
-  uint64_t end() const { return begin_ + uint64_t{nranks_} * nranks_ * queue_bytes_; }
+  uint64_t end() const { return begin_ + (uint64_t{here_} * nranks_ + uint64_t{nranks_ - here_} * here_) * queue_bytes_; }
 
   static constexpr uint32_t kSlots = 4;
 
  private:
-  uint32_t nranks_;
+  uint32_t nranks_, here_;
   uint64_t begin_;
   uint32_t slot_bytes_;
   uint64_t queue_bytes_;
+  std::vector<uint32_t> numbers_;  // of the ranks, those here first; empty if all are
+};
+
+// The shared part of a queue; the slots follow it. `signatures` tell what the sender of each slot sends, `bytes` how much.
+struct TransferQueue {
+  std::atomic<uint64_t> tail;  // chunks written
+  uint64_t signatures[TransferLayout::kSlots];
+  uint32_t bytes[TransferLayout::kSlots];
+  alignas(kLine) std::atomic<uint64_t> head;  // chunks read
+  alignas(kLine) char slots[1];
 };
 
 // The transfers of one rank. Those of one pair and direction go in the order in which they were posted.
@@ -51,8 +71,6 @@ class Transfers {
   uint64_t count() const { return waiting_.front().count; }
 
  private:
-  // The shared part of a queue; the slots follow it. `signatures` tell what the sender of each slot sends.
-  struct Queue;
   struct Transfer {
     uint32_t peer;
     bool sends;
@@ -64,7 +82,7 @@ class Transfers {
     Status *status;
   };
 
-  Queue &queue(const Transfer &transfer) const;
+  TransferQueue &queue(const Transfer &transfer) const;
   bool advance_one(Transfer &transfer);
 
   Segment &segment_;

@@ -1,11 +1,12 @@
-// How one chunk of a FIFO gets from its writer to its readers: four transports of one shape.
+// How one chunk of a FIFO gets from its writer to its readers: five transports of one shape.
 //
 //   number(at)     the counter that says that the chunk is there, for both ends
 //   tag(at)        the signature of the writer's call; kByAddress in place of its last bit
 //   write(at, ...) where the writer puts the bytes; null if they stay where they stand
 //   read(at, ...)  where the reader finds them
 //
-// Both ends choose alike: Line by the size of the chunk; else the tag says whether there is an address, and the reach of the
+// Both ends choose alike: Line by the size of the chunk; readers on another machine get a copy of line or slot, for which the
+// writer says the bytes; else the tag says whether there is an address, and the reach of the
 // reader whether it follows the address itself or has the kernel copy. Nothing here is virtual: a chunk of a small call takes
 // as long as a few loads.
 #pragma once
@@ -39,6 +40,17 @@ struct SlotTransport {
   static uint64_t &tag(const ChunkPlace &at) { return at.end.tags[at.slot]; }
   static void *write(const ChunkPlace &at, uint32_t slot_bytes) { return at.end.slots + at.slot * slot_bytes; }
   static const void *read(const ChunkPlace &at, uint32_t slot_bytes) { return write(at, slot_bytes); }
+};
+
+// In the slot, for readers on another machine: the courier (wire/courier.h) copies it into the slot of theirs.
+struct WireTransport {
+  static std::atomic<uint64_t> &number(const ChunkPlace &at) { return SlotTransport::number(at); }
+  static uint64_t &tag(const ChunkPlace &at) { return SlotTransport::tag(at); }
+  static void *write(const ChunkPlace &at, uint32_t slot_bytes, uint64_t bytes) {
+    at.line().chunk.bytes = bytes;
+    return SlotTransport::write(at, slot_bytes);
+  }
+  static const void *read(const ChunkPlace &at, uint32_t slot_bytes) { return SlotTransport::read(at, slot_bytes); }
 };
 
 // Where it stands, for readers in the writer's process. The writer's call ends after its readers have read.

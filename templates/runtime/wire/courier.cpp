@@ -1,0 +1,220 @@
+#include "wire/courier.h"
+
+#include <poll.h>
+#include <pthread.h>
+#include <sched.h>
+
+#include <algorithm>
+#include <atomic>
+#include <condition_variable>
+#include <cstdlib>
+#include <mutex>
+
+#include "base/clock.h"
+#include "base/descriptor.h"
+#include "base/log.h"
+#include "wire/link.h"
+
+namespace collc {
+namespace {
+
+constexpr int64_t kYieldUs = 500;
+constexpr int64_t kLeastNapUs = 20, kMostNapUs = 1000;
+constexpr int64_t kExitMs = 10000;
+
+// The connections of one communicator.
+class Wires {
+ public:
+  Wires(const JoinRequest &request, std::vector<std::unique_ptr<WireConnection>> connections)
+      : segment_(request.segment), placement_(request.placement), fifos_(request.fifos), transfers_(request.transfers) {
+    const LaneContext context{*segment_, placement_, fifos_, transfers_};
+    for (uint32_t machine = 0; machine < connections.size(); ++machine)
+      if (connections[machine] != nullptr)
+        links_.push_back(std::make_unique<Link>(context, request.processes, machine, std::move(connections[machine])));
+    for (uint32_t r = 0; r < placement_.machine.size(); ++r)
+      if (request.processes[r] == request.processes[request.rank]) own_.push_back(r);
+    // No rank here shares a core with one elsewhere.
+    for (uint32_t r = 0; r < placement_.machine.size(); ++r)
+      if (!placement_.is_here(r)) segment_->line(r).core.store(UINT32_MAX, std::memory_order_relaxed);
+  }
+
+  bool advance() {
+    bool moved = false;
+    for (const auto &link : links_) moved |= link->advance();
+    return moved;
+  }
+  bool open() const {
+    return std::any_of(links_.begin(), links_.end(), [](const auto &link) { return link->open(); });
+  }
+  // True if nothing of it is lost when the process ends.
+  bool may_end() const {
+    const bool left = std::all_of(own_.begin(), own_.end(), [this](uint32_t rank) { return segment_->has_left(rank); });
+    return !left || std::all_of(links_.begin(), links_.end(), [](const auto &link) { return link->settled(); });
+  }
+  void add_to(std::vector<pollfd> *polled) const {
+    for (const auto &link : links_) {
+      if (!link->open()) continue;
+      bool output = false;
+      const int fd = link->connection().descriptor(&output);
+      if (fd >= 0) polled->push_back({fd, static_cast<short>(output ? POLLIN | POLLOUT : POLLIN), 0});
+    }
+  }
+
+ private:
+  std::shared_ptr<Segment> segment_;
+  Placement placement_;
+  Fifos fifos_;
+  TransferLayout transfers_;
+  std::vector<std::unique_ptr<Link>> links_;
+  std::vector<uint32_t> own_;  // ranks of this process
+};
+
+class Courier {
+ public:
+  static Courier &of_process();
+
+  Status adopt(std::unique_ptr<Wires> wires) {
+    const Turn turn(*this);
+    all_.push_back(std::move(wires));
+    if (running_) return {};
+    std::thread thread;
+    const Status status = start_thread([this] { run(); }, &thread);
+    if (!status.ok()) {
+      all_.pop_back();
+      return status;
+    }
+    thread.detach();
+    running_ = true;
+    return {};
+  }
+
+  // When the process exits: what its ranks have sent before they left arrives.
+  void settle() {
+    const auto settled = [this] {
+      const Turn turn(*this);
+      return std::all_of(all_.begin(), all_.end(), [](const auto &wires) { return wires->may_end(); });
+    };
+    for (const int64_t start = now_ms(); !settled() && now_ms() - start < kExitMs;) poll(nullptr, 0, 1);
+  }
+
+ private:
+  // The lock for a thread other than the courier's, which holds it most of the time and has to wait for this.
+  class Turn {
+   public:
+    explicit Turn(Courier &courier) : courier_(courier) {
+      courier_.callers_.fetch_add(1);
+      courier_.mutex_.lock();
+    }
+    ~Turn() {
+      courier_.mutex_.unlock();
+      courier_.callers_.fetch_sub(1);
+    }
+    Turn(const Turn &) = delete;
+    Turn &operator=(const Turn &) = delete;
+
+   private:
+    Courier &courier_;
+  };
+
+  void run() {
+    int64_t idle_since = now_us();
+    std::vector<pollfd> polled;
+    for (;;) {
+      bool moved = false;
+      polled.clear();
+      while (callers_.load() != 0) sched_yield();
+      {
+        const std::lock_guard<std::mutex> lock(mutex_);
+        for (const auto &wires : all_) {
+          moved |= wires->advance();
+          wires->add_to(&polled);
+        }
+        all_.erase(std::remove_if(all_.begin(), all_.end(), [](const auto &wires) { return !wires->open(); }), all_.end());
+        if (all_.empty()) {
+          running_ = false;
+          return;
+        }
+      }
+      if (moved)
+        idle_since = now_us();
+      else
+        rest(now_us() - idle_since, polled);
+    }
+  }
+
+  static void rest(int64_t idle_us, std::vector<pollfd> &polled) {
+    if (idle_us < kYieldUs) {
+      sched_yield();
+      return;
+    }
+    const timespec nap{0, std::clamp((idle_us - kYieldUs) / 8, kLeastNapUs, kMostNapUs) * 1000};
+    ppoll(polled.data(), polled.size(), &nap, nullptr);
+  }
+
+  std::mutex mutex_;
+  std::atomic<int> callers_{0};  // threads that want the lock
+  std::vector<std::unique_ptr<Wires>> all_;
+  bool running_ = false;
+};
+
+std::atomic<Courier *> current{nullptr};
+
+// A forked child has none: the threads and connections of its parent are not its own.
+Courier &Courier::of_process() {
+  static const bool prepared = [] {
+    pthread_atfork(nullptr, nullptr, [] { current.store(nullptr, std::memory_order_relaxed); });
+    std::atexit([] {
+      if (Courier *const courier = current.load(std::memory_order_acquire)) courier->settle();
+    });
+    return true;
+  }();
+  static_cast<void>(prepared);
+  Courier *known = current.load(std::memory_order_acquire);
+  if (known != nullptr) return *known;
+  auto *const made = new Courier;  // outlives every thread
+  if (current.compare_exchange_strong(known, made)) return *made;
+  delete made;
+  return *known;
+}
+
+// The machine's first rank: connects, and starts the courier.
+Status start_courier(const JoinRequest &request, WireEngine &engine, const WireMeeting &meeting) {
+  std::vector<std::unique_ptr<WireConnection>> connections;
+  COLLC_RETURN_IF_FAILED(engine.meet(meeting, &connections));
+  for (const auto &connection : connections)
+    if (connection != nullptr)
+      log(LogLevel::kInfo, "rank %u: joined with %s over %s", request.rank, connection->name().c_str(), engine.name());
+  return Courier::of_process().adopt(std::make_unique<Wires>(request, std::move(connections)));
+}
+
+}  // namespace
+
+Status join_machines(const JoinRequest &request) {
+  const Placement &placement = request.placement;
+  uint32_t first = 0;
+  while (!placement.is_here(first)) ++first;
+  WireMeeting meeting;
+  Bytes address;
+  std::unique_ptr<WireEngine> engine;
+  Status status = silence_seconds(&meeting.silence);
+  if (status.ok()) status = make_engine(&engine);
+  if (status.ok() && request.rank == first) status = engine->listen(&address);
+  // One that failed has no address; it reports its error when the others have heard that.
+  std::vector<Bytes> addresses;
+  COLLC_RETURN_IF_FAILED(request.exchange(address, &addresses));
+  COLLC_RETURN_IF_FAILED(status);
+  if (request.rank != first) return {};
+  for (uint32_t m = 0; m < placement.nmachines(); ++m) {
+    uint32_t speaker = 0;
+    while (placement.machine[speaker] != m) ++speaker;
+    if (addresses[speaker].empty()) return {};  // its error is on the way
+    meeting.addresses.push_back(addresses[speaker]);
+  }
+  meeting.secret = request.secret;
+  meeting.self = placement.home;
+  meeting.seconds = request.seconds;
+  meeting.stop = request.stopped;
+  return start_courier(request, *engine, meeting);
+}
+
+}  // namespace collc

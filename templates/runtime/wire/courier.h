@@ -1,0 +1,37 @@
+// The thread of a process that moves chunks between machines, for all its communicators.
+//
+// On each machine, the process of a communicator's first rank there has the connections with all other machines. Its courier
+// looks at the memory of the FIFOs and at its sockets, so no rank ever calls it. While something moves it does not rest; then
+// it yields its core for half a millisecond, and then sleeps between looks, for longer the longer nothing has moved, but never
+// for more than a millisecond. What comes in from the network wakes it at once.
+#pragma once
+#include <memory>
+#include <vector>
+
+#include "bootstrap/exchange.h"
+#include "transport/fifo.h"
+#include "transport/transfers.h"
+
+namespace collc {
+
+// What a communicator needs to be joined with other machines.
+struct JoinRequest {
+  std::shared_ptr<Segment> segment;
+  const Placement &placement;
+  uint32_t rank;
+  const std::vector<uint64_t> &processes;
+  const std::string &secret;
+  double seconds;
+  const Exchange &exchange;
+  std::function<bool()> stopped;
+  Fifos fifos;  // of nobody
+  TransferLayout transfers;
+};
+
+// Joins the machines of a communicator; collective among its ranks. The first rank of each machine starts the courier; the
+// others only take part in the exchange. Ends of ranks show in the segment; the courier goes on until all ranks here have
+// gone and what they sent has arrived. A process that ends by exit waits for that, up to ten seconds, unless it has ranks that
+// have not left.
+Status join_machines(const JoinRequest &request);
+
+}  // namespace collc

@@ -1,0 +1,108 @@
+#include "wire/link.h"
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "bootstrap/rendezvous.h"
+
+namespace collc {
+namespace {
+
+constexpr int64_t kBeatMs = 1000;
+// After the death of the process of a courier, ranks that wait for its ranks say so first.
+constexpr int64_t kMourningMs = 1000;
+
+}  // namespace
+
+Link::Link(const LaneContext &context, const std::vector<uint64_t> &processes, uint32_t machine,
+           std::unique_ptr<WireConnection> connection)
+    : segment_(context.segment),
+      placement_(context.placement),
+      processes_(processes),
+      machine_(machine),
+      lanes_(context, machine),
+      mirror_(context.segment, placement_, machine),
+      connection_(std::move(connection)),
+      told_ms_(now_ms()) {}
+
+bool Link::advance() {
+  if (connection_ == nullptr) return false;
+  if (lost_ms_ != 0) {
+    mourn();
+    return false;
+  }
+  const uint64_t queued = connection_->queued();
+  if (!goodbye_said_) {
+    lanes_.send(*connection_);
+    mirror_.tell(*connection_, lanes_);
+    if (mirror_.all_told()) {
+      connection_->send(wire_head(WireKind::kGoodbye, 0), nullptr);
+      connection_->finish();
+      goodbye_said_ = true;
+    } else {
+      keep_alive();
+    }
+  }
+  bool moved = connection_->queued() != queued, ended = false;
+  const Status status = connection_->progress(*this, &moved, &ended);
+  mirror_.forget(connection_->sent());
+  // Ranks there have gone and wait only for us to hang up.
+  if (goodbye_heard_)
+    connection_.reset();
+  else if (!status.ok())
+    lose(status, ended);
+  return moved;
+}
+
+void Link::keep_alive() {
+  const int64_t now = now_ms();
+  if (now - told_ms_ < kBeatMs) return;
+  told_ms_ = now;
+  connection_->send(wire_head(WireKind::kBeat, 0), nullptr);
+}
+
+Status Link::place(const WireHead &head, char **body) {
+  const auto kind = static_cast<WireKind>(head.kind);
+  return kind <= WireKind::kTransferHead ? lanes_.place(head, body) : mirror_.place(head, body);
+}
+
+Status Link::take(const WireHead &head) {
+  const auto kind = static_cast<WireKind>(head.kind);
+  if (kind == WireKind::kGoodbye) goodbye_heard_ = true;
+  if (kind == WireKind::kBeat || kind == WireKind::kGoodbye) return {};
+  return kind <= WireKind::kTransferHead ? lanes_.take(head) : mirror_.take(head);
+}
+
+std::string Link::ranks_there() const {
+  std::vector<uint32_t> ranks;
+  for (uint32_t r = 0; r < placement_.machine.size(); ++r)
+    if (placement_.machine[r] == machine_) ranks.push_back(r);
+  return std::string(ranks.size() == 1 ? "rank " : "ranks ") + list_ranks(ranks);
+}
+
+void Link::lose(const Status &why, bool ended) {
+  lost_ms_ = now_ms();
+  lost_why_ = format("%s on %s: %s", ranks_there().c_str(), connection_->name().c_str(), why.text().c_str());
+  if (goodbye_said_ || mirror_.all_gone()) {
+    connection_.reset();
+    return;
+  }
+  log(LogLevel::kWarn, "%s", lost_why_.c_str());
+  if (!ended) {
+    lost_ms_ -= kMourningMs;
+    return mourn();
+  }
+  // The other's system has closed it: the process of the courier there has ended.
+  uint32_t first = 0;
+  while (placement_.machine[first] != machine_) ++first;
+  mirror_.bury(processes_, processes_[first]);
+}
+
+void Link::mourn() {
+  if (now_ms() - lost_ms_ < kMourningMs) return;
+  uint32_t own = 0;
+  while (!placement_.is_here(own)) ++own;
+  if (!segment_.aborted()) segment_.abort(Status(ncclRemoteError, lost_why_), own);
+  connection_.reset();
+}
+
+}  // namespace collc

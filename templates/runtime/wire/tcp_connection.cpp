@@ -1,0 +1,170 @@
+#include "wire/tcp_connection.h"
+
+#include <linux/sockios.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/ioctl.h>
+#include <sys/socket.h>
+#include <sys/uio.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+#include "base/clock.h"
+
+namespace collc {
+namespace {
+
+constexpr size_t kBuffer = 64 << 10;
+// What is in the kernel cannot be overtaken: heads that free slots wait behind no more than that.
+constexpr int kMostUnsent = 256 << 10;
+constexpr size_t kParts = 32;  // messages that one call of the kernel takes
+constexpr int kReads = 16;     // calls of the kernel before other work gets its turn
+
+void set(int fd, int level, int option, int value) { setsockopt(fd, level, option, &value, sizeof value); }
+
+}  // namespace
+
+TcpConnection::TcpConnection(Descriptor fd, std::string name, double silence)
+    : fd_(std::move(fd)), name_(std::move(name)), silence_(silence), heard_ms_(now_ms()), buffer_(kBuffer) {
+  const int limit_ms = static_cast<int>(std::min(silence * 1000, 2e9));
+  set(fd_.get(), IPPROTO_TCP, TCP_NODELAY, 1);
+  set(fd_.get(), IPPROTO_TCP, TCP_USER_TIMEOUT, limit_ms);
+  set(fd_.get(), SOL_SOCKET, SO_KEEPALIVE, 1);
+  set(fd_.get(), IPPROTO_TCP, TCP_KEEPIDLE, std::max(1, limit_ms / 4000));
+  set(fd_.get(), IPPROTO_TCP, TCP_KEEPINTVL, std::max(1, limit_ms / 4000));
+  set(fd_.get(), IPPROTO_TCP, TCP_NOTSENT_LOWAT, kMostUnsent);
+}
+
+void TcpConnection::send(const WireHead &head, const void *body) {
+  parts_.push_back({head, static_cast<const char *>(body), 0});
+  queued_bytes_ += sizeof head + head.bytes;
+}
+
+bool TcpConnection::drained() {
+  int unacknowledged = 0;
+  return parts_.empty() && ioctl(fd_.get(), SIOCOUTQ, &unacknowledged) == 0 && unacknowledged == 0;
+}
+
+int TcpConnection::descriptor(bool *output) const {
+  *output = !parts_.empty();
+  return fd_.get();
+}
+
+Status TcpConnection::progress(WireSink &sink, bool *moved, bool *ended) {
+  if (!fd_) return fail(ncclSystemError, "the connection with %s was closed by this process", name_.c_str());
+  COLLC_RETURN_IF_FAILED(read(sink, moved, ended));
+  COLLC_RETURN_IF_FAILED(write(moved, ended));
+  const int64_t silent_ms = now_ms() - heard_ms_;
+  if (static_cast<double>(silent_ms) > silence_ * 1000)
+    return fail(ncclRemoteError, "nothing came from %s for %.0f s (COLLC_NET_TIMEOUT)", name_.c_str(), silence_);
+  return {};
+}
+
+Status TcpConnection::broken(const char *what, int error, bool *ended) const {
+  *ended = error == ECONNRESET || error == EPIPE;
+  return fail_errno(format("the connection with %s broke (%s)", name_.c_str(), what), error);
+}
+
+Status TcpConnection::write(bool *moved, bool *ended) {
+  while (!parts_.empty()) {
+    iovec pieces[2 * kParts];
+    size_t count = 0;
+    for (size_t i = 0; i < std::min(parts_.size(), kParts); ++i) {
+      Part &part = parts_[i];
+      if (part.done < sizeof part.head)
+        pieces[count++] = {reinterpret_cast<char *>(&part.head) + part.done, sizeof part.head - part.done};
+      const size_t of_body = part.done < sizeof part.head ? 0 : part.done - sizeof part.head;
+      if (of_body < part.head.bytes) pieces[count++] = {const_cast<char *>(part.body) + of_body, part.head.bytes - of_body};
+    }
+    msghdr message = {};
+    message.msg_iov = pieces;
+    message.msg_iovlen = count;
+    const ssize_t n = sendmsg(fd_.get(), &message, MSG_NOSIGNAL | MSG_DONTWAIT);
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return {};
+    if (n < 0) return broken("sending", errno, ended);
+    *moved = true;
+    queued_bytes_ -= static_cast<uint64_t>(n);
+    for (auto left = static_cast<size_t>(n); left > 0;) {
+      Part &part = parts_.front();
+      const size_t whole = sizeof part.head + part.head.bytes, taken = std::min(left, whole - part.done);
+      part.done += taken;
+      left -= taken;
+      if (part.done < whole) break;
+      parts_.pop_front();
+      ++sent_;
+    }
+  }
+  if (finishing_ && !shut_) {
+    shutdown(fd_.get(), SHUT_WR);
+    shut_ = true;
+  }
+  return {};
+}
+
+Status TcpConnection::read(WireSink &sink, bool *moved, bool *ended) {
+  for (int reads = 0; reads < kReads; ++reads) {
+    // A long body goes where it belongs at once; whatever follows it goes into the buffer.
+    iovec pieces[2];
+    size_t count = 0;
+    const bool direct = in_body_ && missing_ > 0 && begin_ == end_;
+    if (direct) pieces[count++] = {body_, missing_};
+    if (begin_ == end_) begin_ = end_ = 0;
+    pieces[count++] = {buffer_.data() + end_, buffer_.size() - end_};
+    const ssize_t n = readv(fd_.get(), pieces, static_cast<int>(count));
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return {};
+    if (n < 0) return broken("receiving", errno, ended);
+    if (n == 0) {
+      *ended = true;
+      return fail(ncclRemoteError, "%s has closed its connection", name_.c_str());
+    }
+    heard_ms_ = now_ms();
+    auto left = static_cast<size_t>(n);
+    if (direct) {
+      const auto taken = static_cast<uint32_t>(std::min<size_t>(left, missing_));
+      body_ += taken;
+      missing_ -= taken;
+      left -= taken;
+    }
+    end_ += left;
+    COLLC_RETURN_IF_FAILED(take_buffered(sink, moved));
+  }
+  return {};
+}
+
+Status TcpConnection::take_buffered(WireSink &sink, bool *moved) {
+  for (;;) {
+    if (in_body_) {
+      const auto taken = static_cast<uint32_t>(std::min<size_t>(end_ - begin_, missing_));
+      if (taken > 0) {
+        std::memcpy(body_, buffer_.data() + begin_, taken);
+        begin_ += taken;
+        body_ += taken;
+        missing_ -= taken;
+      }
+      if (missing_ > 0) return {};
+      in_body_ = false;
+      *moved = true;
+      COLLC_RETURN_IF_FAILED(sink.take(head_));
+    }
+    if (end_ - begin_ < sizeof head_) break;
+    std::memcpy(&head_, buffer_.data() + begin_, sizeof head_);
+    begin_ += sizeof head_;
+    missing_ = head_.bytes;
+    in_body_ = true;
+    body_ = nullptr;
+    if (missing_ > 0) COLLC_RETURN_IF_FAILED(sink.place(head_, &body_));
+  }
+  // Room for the rest of a head.
+  if (begin_ != 0) {
+    std::memmove(buffer_.data(), buffer_.data() + begin_, end_ - begin_);
+    end_ -= begin_;
+    begin_ = 0;
+  }
+  return {};
+}
+
+}  // namespace collc

@@ -1,0 +1,87 @@
+// The seam between the courier and what carries its messages between machines: engines of one shape.
+//
+// A connection joins two machines of one communicator. It carries messages, a head and a body, whole and in order, each to
+// where the receiver says when it has seen the head. It belongs to one thread. An engine may be used only after both ends have
+// proved to each other that they know the secret of the communicator; before that nothing that comes in is interpreted.
+#pragma once
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/bytes.h"
+#include "base/status.h"
+
+namespace collc {
+
+// What a message is about; the courier's business. Engines read `bytes`, of the body, alone.
+struct WireHead {
+  uint32_t kind;
+  uint32_t object;
+  uint64_t number;
+  uint64_t tag;
+  uint32_t bytes;
+  uint32_t extra;
+};
+static_assert(sizeof(WireHead) == 32, "as it travels, in the order of bytes of both machines");
+
+// Who takes the messages of a connection. An error breaks the connection.
+class WireSink {
+ public:
+  virtual ~WireSink() = default;
+  // Where the body of a message goes: room for its bytes, which are more than none.
+  virtual Status place(const WireHead &head, char **body) = 0;
+  // The message is complete.
+  virtual Status take(const WireHead &head) = 0;
+};
+
+class WireConnection {
+ public:
+  virtual ~WireConnection() = default;
+  // Queues a message. The body is not copied: it stays as it is until sent() has passed it.
+  virtual void send(const WireHead &head, const void *body) = 0;
+  // Messages that were queued so far, and how many of them have left this process.
+  virtual uint64_t queued() const = 0;
+  virtual uint64_t sent() const = 0;
+  virtual uint64_t queued_bytes() const = 0;
+  // Moves what can be moved both ways without waiting; `moved` is set if anything did. Fails when the connection is broken;
+  // `ended` tells an end that the peer made, or its system when its process ended, from a network that is gone.
+  virtual Status progress(WireSink &sink, bool *moved, bool *ended) = 0;
+  // True if the peer's system has all that was queued.
+  virtual bool drained() = 0;
+  // No more will be queued.
+  virtual void finish() = 0;
+  // To poll for input, and for output if `output` is set; -1: there is nothing to poll.
+  virtual int descriptor(bool *output) const = 0;
+  // Such as "10.0.0.2 port 4711 over eth0".
+  virtual const std::string &name() const = 0;
+};
+
+// How the machines of one communicator meet.
+struct WireMeeting {
+  std::string secret;          // that only they know
+  uint32_t self = 0;           // this machine
+  std::vector<Bytes> addresses;  // of all machines' engines, as their listen() told
+  double seconds = 0;          // that it may take
+  double silence = 0;          // seconds without any sign of a peer after which its connection is broken
+  std::function<bool()> stop;  // polled
+};
+
+class WireEngine {
+ public:
+  virtual ~WireEngine() = default;
+  virtual const char *name() const = 0;
+  // Begins to listen for peers; `address` is for them, over a channel that no other can read.
+  virtual Status listen(Bytes *address) = 0;
+  // Connects with all others, in the order of machines, null for this one. Nothing listens afterwards.
+  virtual Status meet(const WireMeeting &meeting, std::vector<std::unique_ptr<WireConnection>> *made) = 0;
+};
+
+// The engine that COLLC_NET=[engine:]interface,... names; without one, or without the variable, tcp.
+Status make_engine(std::unique_ptr<WireEngine> *made);
+
+// Seconds of silence after which a machine counts as gone (COLLC_NET_TIMEOUT).
+Status silence_seconds(double *seconds);
+
+}  // namespace collc

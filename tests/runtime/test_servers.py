@@ -1,0 +1,187 @@
+"""Communicators over several machines: what they compute, and what survivors see when something goes wrong.
+
+The machines are processes of this one that name themselves by COLLC_HOSTID; what passes between them goes over TCP on
+the loopback, and memory is shared inside each alone.
+"""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from support.libraries import client, library, run_client
+from support.ranks import INVALID_USAGE, REMOTE_ERROR, SUCCESS, Ranks
+
+HERE = Path(__file__).parent
+LOOPBACK = {"COLLC_SOCKET_IFNAME": "lo"}
+
+
+@contextmanager
+def machines(hosts: str, name: str = "2+2", **environment: str) -> Iterator[Ranks]:
+    """A process per letter; those with equal letters are one machine. The communicator is made."""
+    team = Ranks(library(name), len(hosts), {**LOOPBACK, **environment}, hosts=hosts)
+    try:
+        assert [answer["result"] for answer in team.init()] == [SUCCESS] * len(hosts)
+        yield team
+    finally:
+        team.close()
+
+
+def on(hosts: str, **more: str) -> dict[str, str]:
+    return {**LOOPBACK, "RANK_HOSTS": hosts, **more}
+
+
+@pytest.mark.parametrize("hosts", ["aabb", pytest.param("abba", marks=pytest.mark.slow)])
+def test_every_collective_type_operation_and_root(hosts: str) -> None:
+    """Also where ranks of one machine do not follow each other: they become GPUs of one server all the same."""
+    run_client([client(HERE / "client.c", "2+2"), "processes", "4"], settings=on(hosts))
+
+
+def test_groups_transfers_and_scaled_sums() -> None:
+    run_client([client(HERE / "api.c", "2+2"), "processes", "4"], settings=on("aabb"))
+
+
+@pytest.mark.parametrize("protocol", ["Simple", "LL"])
+def test_slots_and_lines_alone(protocol: str) -> None:
+    run_client([client(HERE / "api.c", "2+2"), "processes", "4"], settings=on("aabb", COLLC_PROTO=protocol))
+
+
+def test_splits_and_shrinks() -> None:
+    """Parts across machines, {0,2} and {1,3}, and inside each; three of four after one has gone."""
+    program = client(HERE / "parts.c", "2+2:0-3/0,2/1,3/0-2/0-1/2-3")
+    run_client([program, "processes", "4"], settings=on("aabb"))
+
+
+def test_the_same_bits_as_on_one_machine() -> None:
+    program = client(HERE / "bits.c", "2+2")
+    several, one = (run_client([program, "processes", "4"], "\n", on(hosts)).stdout for hosts in ("aabb", "aaaa"))
+    assert several == one
+
+
+@pytest.mark.parametrize("size", ["slot", *(pytest.param(size, marks=pytest.mark.slow) for size in ("line", "large"))])
+def test_calls_that_differ(size: str) -> None:
+    """Both calls are named on all ranks, whichever rank differs: every 997th of the pairs."""
+    program = client(HERE / "mismatch.c", "2+2")
+    done = run_client([program, "processes", "4", size, "malloc", "997", "3"], "all found\n", on("aabb"))
+    assert int(done.stdout.split()[0]) > 0
+
+
+@pytest.mark.parametrize("victim", [2, 3, *(pytest.param(rank, marks=pytest.mark.slow) for rank in (0, 1))])
+def test_a_killed_rank_is_named_by_all(victim: int) -> None:
+    """Ranks 0 and 2 have the couriers of their machines: with them the connection goes."""
+    with machines("aabb") as team:
+        others = [rank for rank in range(4) if rank != victim]
+        for rank in others:
+            team.tell(rank, do="call", count=100000)
+        time.sleep(0.2)
+        killed = time.monotonic()
+        team.signal(victim, signal.SIGKILL)
+        for rank in others:
+            answer = team.hear(rank)
+            assert answer["result"] == REMOTE_ERROR
+            assert f"rank {victim}" in answer["text"]
+            assert "died" in answer["text"]
+        assert time.monotonic() - killed < 5
+        for rank in others:
+            assert team.ask(rank, do="call")["result"] == REMOTE_ERROR
+            assert team.ask(rank, do="destroy")["result"] == SUCCESS
+
+
+@pytest.mark.parametrize(
+    ("stopped", "seconds"), [(2, 2), *(pytest.param(rank, 10, marks=pytest.mark.slow) for rank in (1, 2))]
+)
+def test_a_stopped_process_that_goes_on_is_no_failure(stopped: int, seconds: int) -> None:
+    with machines("aabb") as team:
+        team.signal(stopped, signal.SIGSTOP)
+        for rank in range(4):
+            team.tell(rank, do="call", count=100000, times=3)
+        time.sleep(seconds)
+        team.signal(stopped, signal.SIGCONT)
+        assert [team.hear(rank)["result"] for rank in range(4)] == [SUCCESS] * 4
+
+
+def test_a_silent_machine_has_its_own_time_limit() -> None:
+    with machines("aabb", COLLC_NET_TIMEOUT="2") as team:
+        for rank in (2, 3):
+            team.signal(rank, signal.SIGSTOP)
+        for rank in (0, 1):
+            team.tell(rank, do="call", count=100000)
+        for rank in (0, 1):
+            answer = team.hear(rank)
+            assert answer["result"] == REMOTE_ERROR
+            assert "ranks 2, 3" in answer["text"]
+            assert "COLLC_NET_TIMEOUT" in answer["text"]
+
+
+def test_a_rank_that_leaves_or_aborts_is_known_everywhere() -> None:
+    with machines("aabb") as team:
+        assert team.ask(3, do="destroy")["result"] == SUCCESS
+        for rank in (0, 1, 2):
+            team.tell(rank, do="call", count=100000)
+        for rank in (0, 1, 2):
+            answer = team.hear(rank)
+            assert answer["result"] == REMOTE_ERROR
+            assert "rank 3" in answer["text"]
+    with machines("aabb") as team:
+        for rank in (0, 1, 2):
+            team.tell(rank, do="call", count=100000)
+        assert team.ask(3, do="abort")["result"] == SUCCESS
+        for rank in (0, 1, 2):
+            answer = team.hear(rank)
+            assert answer["result"] == REMOTE_ERROR
+            assert "rank 3: ncclCommAbort was called" in answer["text"]
+
+
+def test_what_a_process_has_sent_arrives_after_its_exit() -> None:
+    """The root writes, leaves and exits at once, while the others have not begun to read."""
+    with machines("aabb") as team:
+        team.tell(0, do="call", collective="broadcast", count=20, root=0)
+        assert team.hear(0)["result"] == SUCCESS
+        assert team.ask(0, do="destroy")["result"] == SUCCESS
+        pipe = team.processes[0].stdin
+        assert pipe is not None
+        pipe.close()
+        time.sleep(0.3)
+        for rank in (1, 2, 3):
+            team.tell(rank, do="call", collective="broadcast", count=20, root=0)
+        assert [team.hear(rank)["result"] for rank in (1, 2, 3)] == [SUCCESS] * 3
+        for rank in (1, 2, 3):
+            assert team.ask(rank, do="destroy")["result"] == SUCCESS
+        assert team.processes[0].wait(20) == 0
+
+
+def test_machines_that_no_set_of_gpus_fits() -> None:
+    team = Ranks(library("2+2"), 4, LOOPBACK, hosts="abbb")
+    try:
+        answers = team.init()
+    finally:
+        team.close()
+    assert [answer["result"] for answer in answers] == [INVALID_USAGE] * 4
+    assert all("1 + 3 ranks" in answer["text"] for answer in answers)
+
+
+def test_nothing_is_left_behind() -> None:
+    """Descriptors and threads of communicators that are gone."""
+    with machines("aabb") as team:
+        assert [answer["result"] for answer in team.all(do="call")] == [SUCCESS] * 4
+        team.all(do="destroy")
+        time.sleep(1.5)  # the listener of the id waits for a second
+        before = team.all(do="count")
+        assert [answer["result"] for answer in team.init()] == [SUCCESS] * 4
+        team.all(do="call")
+        team.all(do="destroy")
+        time.sleep(1.5)
+        for old, new in zip(before, team.all(do="count"), strict=True):
+            assert new["descriptors"] <= old["descriptors"]
+            assert new["threads"] <= old["threads"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "hosts"), [("3+5", "aaabbbbb"), ("1+1+6", "abcccccc"), ("2+2+2+2", "aabbccdd")])
+def test_other_shapes(name: str, hosts: str) -> None:
+    run_client([client(HERE / "client.c", name), "processes", "8"], settings=on(hosts), timeout=1200)
+    run_client([client(HERE / "api.c", name), "processes", "8"], settings=on(hosts), timeout=1200)

@@ -1,0 +1,159 @@
+// Two machines that meet over the tcp engine, with strangers at their doors, and the proofs of that.
+//   wire_engine proof KEY MESSAGE   the proof in hex
+//   wire_engine meet STRANGERS      machine 0 has so many connections of each kind before machine 1 comes; then messages pass
+//   wire_engine wrong               machine 1 has another secret: both end with an error
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "base/clock.h"
+#include "bootstrap/unique_id.h"
+#include "wire/proof.h"
+#include "wire/wire.h"
+
+using namespace collc;
+
+namespace {
+
+void require(bool right, const char *what) {
+  if (right) return;
+  std::fprintf(stderr, "wrong: %s\n", what);
+  std::_Exit(1);
+}
+
+// One end: its messages have their number as tag, and 0 to 99,999 bytes that follow from it.
+struct End : WireSink {
+  std::unique_ptr<WireConnection> connection;
+  std::vector<char> room;
+  uint64_t received = 0;
+
+  static std::vector<char> body_of(uint64_t number) {
+    return std::vector<char>(number * 7919 % 100000, static_cast<char>(number * 31));
+  }
+  Status place(const WireHead &head, char **body) override {
+    room.assign(head.bytes, 0);
+    *body = room.data();
+    return {};
+  }
+  Status take(const WireHead &head) override {
+    const std::vector<char> expected = body_of(received);
+    require(head.tag == received && head.bytes == expected.size(), "the order of messages");
+    if (head.bytes != 0) require(room == expected, "a body");
+    ++received;
+    return {};
+  }
+};
+
+sockaddr_in door_of(const Bytes &address) {
+  Id place;
+  std::memcpy(&place, address.data(), sizeof place);  // an engine's address begins with it
+  sockaddr_in door = {};
+  door.sin_family = AF_INET;
+  door.sin_port = place.port;
+  std::memcpy(&door.sin_addr, place.address, 4);
+  return door;
+}
+
+// Connections that say nothing, too little, too much, or what looks like a hello without a proof.
+void knock(const Bytes &address, int count, std::vector<int> *held) {
+  const sockaddr_in door = door_of(address);
+  const std::string looks_right =
+      std::string("collcwr1") + std::string("\1\0\0\0\0\0\0\0", 8) + std::string("\1\0\0\0\0\0\0\0", 8);
+  const std::string said[] = {"", "collcwr1", std::string(4096, '\xff'), looks_right + std::string(32, '\5')};
+  for (const std::string &words : said)
+    for (int i = 0; i < count; ++i) {
+      const int one = socket(AF_INET, SOCK_STREAM, 0);
+      require(one >= 0 && connect(one, reinterpret_cast<const sockaddr *>(&door), sizeof door) == 0, "a stranger's connection");
+      if (!words.empty()) static_cast<void>(send(one, words.data(), words.size(), MSG_NOSIGNAL));
+      held->push_back(one);
+    }
+}
+
+void exchange(End &one, End &other, uint64_t messages) {
+  std::vector<std::vector<char>> bodies;
+  for (uint64_t n = 0; n < messages; ++n) bodies.push_back(End::body_of(n));
+  for (End *end : {&one, &other})
+    for (uint64_t n = 0; n < messages; ++n)
+      end->connection->send({1, 0, n, n, static_cast<uint32_t>(bodies[n].size()), 0}, bodies[n].data());
+  const int64_t start = now_ms();
+  bool moved = false, ended = false;
+  while (one.received < messages || other.received < messages) {
+    require(now_ms() - start < 60000, "messages arrive");
+    for (End *end : {&one, &other}) require(end->connection->progress(*end, &moved, &ended).ok(), "the connection holds");
+  }
+  while (!one.connection->drained()) require(now_ms() - start < 60000, "everything is acknowledged");
+  // An end is told from a network that is gone.
+  one.connection.reset();
+  while (other.connection->progress(other, &moved, &ended).ok()) require(now_ms() - start < 60000, "the end is seen");
+  require(ended, "the end was made by the peer");
+}
+
+int meet(int strangers, bool wrong) {
+  std::unique_ptr<WireEngine> engines[2];
+  std::vector<Bytes> addresses(2);
+  std::vector<std::unique_ptr<WireConnection>> made[2];
+  Status outcomes[2];
+  std::vector<int> held;
+  for (int m = 0; m < 2; ++m) {
+    require(make_engine(&engines[m]).ok(), "an engine");
+    require(engines[m]->listen(&addresses[m]).ok(), "listening");
+  }
+  const auto run = [&](uint32_t self) {
+    WireMeeting meeting;
+    meeting.secret = wrong && self == 1 ? "another secret" : "the secret of this communicator";
+    meeting.self = self;
+    meeting.addresses = addresses;
+    meeting.seconds = wrong ? 1 : 60;
+    meeting.silence = 60;
+    meeting.stop = [] { return false; };
+    outcomes[self] = engines[self]->meet(meeting, &made[self]);
+  };
+  std::thread first(run, 0);
+  for (int m = 0; m < 2; ++m) knock(addresses[static_cast<size_t>(m)], strangers, &held);
+  std::thread second(run, 1);
+  first.join();
+  second.join();
+  if (wrong) {
+    require(!outcomes[0].ok() && !outcomes[1].ok(), "no connection without the secret");
+    std::printf("%s\n", outcomes[0].text().c_str());
+    return 0;
+  }
+  require(outcomes[0].ok() && outcomes[1].ok(), "both have met");
+  End ends[2];
+  ends[0].connection = std::move(made[0][1]);
+  ends[1].connection = std::move(made[1][0]);
+  exchange(ends[0], ends[1], 300);
+  // Nobody listens any more.
+  for (const Bytes &address : addresses) {
+    const sockaddr_in door = door_of(address);
+    const int one = socket(AF_INET, SOCK_STREAM, 0);
+    require(connect(one, reinterpret_cast<const sockaddr *>(&door), sizeof door) != 0, "the doors are closed");
+    close(one);
+  }
+  for (const int one : held) close(one);
+  std::printf("300 messages each way\n");
+  return 0;
+}
+
+}  // namespace
+
+int main(int argc, char **argv) {
+  const std::string what = argc > 1 ? argv[1] : "";
+  if (what == "proof" && argc == 4) {
+    const std::string message = argv[3];
+    const Proof proof = prove(argv[2], Bytes(message.begin(), message.end()));
+    std::printf("%s\n", hex_of(proof.data(), proof.size()).c_str());
+    return 0;
+  }
+  if (what == "meet" && argc == 3) return meet(std::atoi(argv[2]), false);
+  if (what == "wrong") return meet(0, true);
+  return 2;
+}
