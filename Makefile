@@ -9,6 +9,7 @@ DEMO := build/demo
 JOBS ?= $(shell nproc --all 2>/dev/null || echo 2)
 
 .PHONY: help setup demo test lint types unit format golden test-wheel clean
+.PHONY: netlab
 .PHONY: sanitize losses chaos chaos-protocols fuzz fuzz-libraries bench-peers bench-references bench-waiting bench-small-call bench-packing packing-sweep bench-pacing bench-tune bench-defaults bench-torch cuda-kernels blink test-nccl-tests validate gpu-check gpu-check-torch gpu-check-tables test-torch test-torch-suite
 
 help:  ## list the targets
@@ -65,6 +66,9 @@ fuzz-libraries: setup  ## change 500 bytes and 200 fields of libraries: refused,
 	@mkdir -p build
 	PYTHONPATH=tests $(BIN)/python tests/fuzz_libraries.py --bytes $(BYTES) --fields $(FIELDS) --results build/fuzz-libraries.jsonl
 	$(BIN)/python -m pytest -m slow tests/checker
+
+netlab: setup  ## servers of the host target over shaped links: shapes, faults, bytes, rates; as root (15 minutes)
+	$(BIN)/python -m pytest -rA tests/netlab tests/runtime/test_servers.py tests/runtime/test_wire_engine.py
 
 validate: setup  ## the simulator against published tables; rewrites the figures of docs/validation.md
 	$(BIN)/python benchmarks/simulate.py report --plots docs/figures

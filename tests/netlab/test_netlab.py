@@ -1,0 +1,140 @@
+"""Communicators over servers that shaped links join: bytes and rates on the links, cables out, silent drops.
+
+The short form runs where namespaces are allowed; `make netlab` runs the long one too.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from support.libraries import client, library, run_client
+from support.netlab import Lab, NoLab, lab
+from support.ranks import REMOTE_ERROR, SUCCESS, Ranks
+
+RUNTIME = Path(__file__).parent.parent / "runtime"
+FLOATS = 1 << 18  # 1 MiB
+REST_OF_FAULTS = [("cable", "a"), ("cable", "b"), ("drop", "a")]
+# What every server has to send, at least, of the buffer: S servers.
+LEAST: dict[str, Callable[[int], float]] = {
+    "all_reduce": lambda s: 2 * (s - 1) / s,
+    "all_gather": lambda s: (s - 1) / s,
+    "reduce_scatter": lambda s: (s - 1) / s,
+    "broadcast": lambda s: 1,
+    "reduce": lambda s: 1,
+}
+
+
+@pytest.fixture
+def two() -> Iterator[Lab]:
+    yield from _lab("ab")
+
+
+def _lab(servers: str) -> Iterator[Lab]:
+    try:
+        with lab(servers) as made:
+            yield made
+    except NoLab as error:
+        pytest.skip(f"no network namespaces here: {error}")
+
+
+def team_in(made: Lab, hosts: str, name: str, **environment: str) -> Ranks:
+    team = Ranks(library(name), len(hosts), {"COLLC_SOCKET_IFNAME": "e0", **environment}, hosts=hosts, lab=made.name)
+    if any(answer["result"] != SUCCESS for answer in team.init()):
+        team.close()
+        raise AssertionError("no communicator")
+    return team
+
+
+def bytes_over_least(made: Lab, team: Ranks, collective: str, floats: int, times: int) -> tuple[float, float]:
+    """Bytes over the busiest server's link beside the least that the collective needs, and the share of the rate."""
+    nranks = len(team.processes)
+    count = floats // nranks if collective in ("all_gather", "reduce_scatter") else floats
+    least = LEAST[collective](len(made.servers)) * 4 * floats
+    before = made.sent()
+    seconds = max(a["seconds"] for a in team.all(do="call", collective=collective, count=count, times=times)) / times
+    after = made.sent()
+    busiest = max(after[server] - before[server] for server in made.servers) / times
+    return busiest / least, least / made.bytes_per_second / seconds
+
+
+def test_links_carry_little_more_than_they_must(two: Lab) -> None:
+    """1 MiB of every collective: at most 1.10 of the least, the headers of packets (5.4%) included."""
+    team = team_in(two, "aabb", "2+2")
+    try:
+        for collective in LEAST:
+            ratio, _ = bytes_over_least(two, team, collective, FLOATS, 1)
+            assert 1 < ratio < 1.10, f"{collective}: {ratio:.3f} times the least"
+    finally:
+        team.close()
+
+
+@pytest.mark.parametrize(
+    ("how", "server"), [("drop", "b"), *(pytest.param(*one, marks=pytest.mark.slow) for one in REST_OF_FAULTS)]
+)
+def test_a_server_out_of_reach_is_named_in_time(two: Lab, how: str, server: str) -> None:
+    team = team_in(two, "aabb", "2+2", COLLC_NET_TIMEOUT="2")
+    try:
+        for rank in range(4):
+            team.tell(rank, do="call", count=1 << 22)
+        time.sleep(0.3)
+        cut = time.monotonic()
+        if how == "cable":
+            two.cable(server, "down")
+        else:
+            two.drop(server)
+        for rank in range(4):
+            answer = team.hear(rank)
+            assert answer["result"] == REMOTE_ERROR
+            assert ("ranks 2, 3" if rank < 2 else "ranks 0, 1") in answer["text"]
+            assert "10.79.0." in answer["text"]
+        assert time.monotonic() - cut < 20  # not the 60 s of the default
+    finally:
+        team.close()
+
+
+@pytest.mark.slow
+def test_a_flap_is_no_failure(two: Lab) -> None:
+    """The cable is out for two seconds in the middle of a call."""
+    team = team_in(two, "aabb", "2+2")
+    try:
+        for rank in range(4):
+            team.tell(rank, do="call", count=FLOATS, times=4)
+        time.sleep(0.1)
+        two.cable("b", "down")
+        time.sleep(2)
+        two.cable("b", "up")
+        assert [team.hear(rank)["result"] for rank in range(4)] == [SUCCESS] * 4
+    finally:
+        team.close()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "hosts"), [("2+2", "aabb"), ("3+5", "aaabbbbb"), ("1+1+6", "abcccccc"), ("2+2+2+2", "aabbccdd")]
+)
+def test_every_call_is_right(name: str, hosts: str) -> None:
+    """More than 2,000 calls of each shape: collectives, types, operations, roots, in place; groups and transfers."""
+    for made in _lab("".join(sorted(set(hosts)))):
+        settings = {"COLLC_SOCKET_IFNAME": "e0", "RANK_HOSTS": hosts, "RANK_LAB": made.name}
+        for source in ("client.c", "api.c"):
+            command: list[str | Path] = [client(RUNTIME / source, name), "processes", str(len(hosts))]
+            run_client(command, settings=settings, timeout=3000)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "hosts"), [("2+2", "aabb"), ("2+2+2+2", "aabbccdd")])
+def test_bytes_and_rates(name: str, hosts: str) -> None:
+    """From 1 MiB to 16 MiB; the rates are printed, for they depend on how busy the machine is."""
+    for made in _lab("".join(sorted(set(hosts)))):
+        team = team_in(made, hosts, name)
+        try:
+            for collective in LEAST:
+                for floats in (FLOATS, 16 * FLOATS):
+                    ratio, rate = bytes_over_least(made, team, collective, floats, 2)
+                    print(f"{name} {collective} {4 * floats} bytes: {ratio:.3f} of the least, {rate:.1%} of the rate")
+                    assert ratio < 1.10, f"{collective}: {ratio:.3f} times the least"
+        finally:
+            team.close()
