@@ -83,7 +83,7 @@ def only_server(topology: Topology, server: str) -> Topology:
     name = f"{topology.name}-{server}"
     name = server if name_problem(name) else name
     servers = {"server0": tuple(v.name for v in vertices)}
-    return Topology(name, vertices, links, servers, gpu_model=topology.gpu_model)
+    return Topology(name, vertices, links, servers, gpu_model=topology.models.get(server, topology.gpu_model))
 
 
 def refuse_several_servers(topology: Topology, graphs: Sequence[PlanGraph], where: str) -> None:

@@ -25,6 +25,7 @@ class Draft:
     servers: dict[str, tuple[str, ...]] | None = None
     speeds: dict[LinkKind, Speed] = field(default_factory=dict)
     gpu_model: str | None = None
+    models: dict[str, str] = field(default_factory=dict)
     # What this file itself has removed.
     removed: set[str] = field(default_factory=set)
     # Lines of the links that this file itself has given; those of a base may be given again.
@@ -41,6 +42,7 @@ class Draft:
             {(link.src, link.dst, link.kind): link for link in topology.links},
             None if implied else servers,
             gpu_model=topology.gpu_model,
+            models=dict(topology.models),
         )
 
     def add_server(self, server: str, part: Draft) -> str | None:
@@ -61,6 +63,8 @@ class Draft:
             self.links[copy.src, copy.dst, copy.kind] = copy
         self.servers = {} if self.servers is None else self.servers
         self.servers[server] = tuple(map(new, part.vertices))
+        if part.gpu_model is not None:
+            self.models[server] = part.gpu_model
         return None
 
     def add_vertex(self, vertex: Vertex) -> None:
@@ -114,4 +118,6 @@ class Draft:
             if homeless:
                 raise TopologyError(f"{homeless[0]} is in no server", where=where, hint="list it under `servers`")
             servers = {server: members for server, members in self.servers.items() if members}
-        return Topology(name, vertices, tuple(self.links.values()), servers, gpu_model=self.gpu_model)
+        return Topology(
+            name, vertices, tuple(self.links.values()), servers, gpu_model=self.gpu_model, models=self.models
+        )

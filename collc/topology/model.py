@@ -102,6 +102,7 @@ class Topology:
     `vertices` keeps the order of the file (GPUs first, in rank order), `links` is one per directed pair and kind,
     `servers` maps a server's name to the names of its vertices. `notes` are assumptions worth a comment in the file.
     `gpu_model` names the GPUs as their maker does (H100); what the simulator knows of them is found by it.
+    `models` has the GPUs of each server that comes from a template with a model, where servers may differ.
     """
 
     name: str
@@ -110,6 +111,7 @@ class Topology:
     servers: Mapping[str, tuple[str, ...]]
     notes: tuple[str, ...] = field(default=(), compare=False)
     gpu_model: str | None = None
+    models: Mapping[str, str] = field(default_factory=dict, compare=False)
 
     @property
     def gpus(self) -> tuple[Vertex, ...]:

@@ -174,6 +174,8 @@ def test_a_library_that_lay_there_before_is_told(tmp_path: Path) -> None:
 
 def test_every_topology_of_collc_splits_into_servers_whose_graphs_are_its_own() -> None:
     """Also where vertices do not carry their server's name."""
+    several = loads_topology("format: collc-topology/1\ntemplates: {h: hgx-h100, a: dgx-a100}\nservers: {h: 2, a: 1}\n")
+    assert [kind.machine.gpu_model for kind in server_kinds(several)] == ["H100", "A100"]
     mixed = collc("topologies", "--make", "mixed", "a100=2", "h100=1")
     topology: Topology = loads_topology(mixed.out)
     assert [(kind.servers, len(kind.machine.gpus)) for kind in server_kinds(topology)] == [

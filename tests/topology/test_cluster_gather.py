@@ -45,6 +45,7 @@ class Process:
     error: str = ""
     silent: bool = False
     absent: bool = False
+    driver: str = "580.65.06"
     failure: str = field(default="", init=False)
 
 
@@ -61,6 +62,7 @@ def _machines(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(module, "here", lambda: {"host": LOCAL.process.host, "boot": LOCAL.process.boot})
     monkeypatch.setattr(module, "read_nvml", read)
+    monkeypatch.setattr(module, "read_driver", lambda: LOCAL.process.driver)
     monkeypatch.setattr(module, "_GOODBYE_SECONDS", 0.5)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
 
@@ -227,18 +229,20 @@ def test_without_process_0_the_others_give_up(tmp_path: Path) -> None:
 
 
 def test_different_versions_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    class Versions:
-        def __str__(self) -> str:
-            return "0.1" if LOCAL.process.host == "a" else "0.2"
-
     real = Meeting.post
 
     def post(self: Meeting, name: str, value: dict[str, object]) -> None:
-        real(self, name, {**value, "version": str(Versions())} if "version" in value else value)
+        own = "0.2" if LOCAL.process.host == "b" else "0.1"
+        real(self, name, {**value, "version": own} if "version" in value else value)
 
     monkeypatch.setattr(Meeting, "post", post)
-    found = good(run([whole("a", "1"), whole("b", "2")], tmp_path))
-    assert found.notes == ("servers run different versions of collc: 0.1, 0.2",)
+    servers = [whole("a", "1"), whole("b", "2"), whole("c", "3")]
+    servers[2].driver = "535.1"
+    found = good(run(servers, tmp_path))
+    assert found.notes == (
+        "different versions of collc: 0.1, but 0.2 on b",
+        "different versions of the driver: 580.65.06, but 535.1 on c",
+    )
 
 
 def test_jobs_on_several_machines_have_a_place() -> None:

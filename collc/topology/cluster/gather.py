@@ -25,7 +25,7 @@ from collc.topology.model import Topology
 from collc.topology.names import name_problem
 from collc.topology.probe.live import assemble
 from collc.topology.probe.models import model_by_name
-from collc.topology.probe.nvml import Gpu, NvLink, read_nvml
+from collc.topology.probe.nvml import Gpu, NvLink, read_driver, read_nvml
 from collc.topology.probe.visible import choose
 
 _GOODBYE_SECONDS = 5.0
@@ -64,6 +64,7 @@ def tell(meeting: Meeting) -> None:
         every = read_nvml()
         visible = os.environ.get("CUDA_VISIBLE_DEVICES")
         chosen, _ = choose(every, visible)
+        facts["driver"] = read_driver()
         facts["gpus"] = [_gpu_json(gpu) for gpu in every]
         facts["chosen"] = sorted(device.gpu.bus for device in chosen)
     except CollcError as error:
@@ -182,8 +183,22 @@ def _silent(meeting: Meeting, by_rank: Mapping[int, Mapping[str, Any]]) -> list[
 
 
 def _versions(by_rank: Mapping[int, Mapping[str, Any]]) -> list[str]:
-    versions = sorted({str(told.get("version")) for told in by_rank.values()})
-    return [f"servers run different versions of collc: {', '.join(versions)}"] if len(versions) > 1 else []
+    """Servers with another collc, or another driver, than most have."""
+    notes = []
+    for key, what in (("version", "collc"), ("driver", "the driver")):
+        hosts: dict[str, list[str]] = {}
+        for told in by_rank.values():
+            if told.get(key):
+                hosts.setdefault(str(told[key]), []).append(str(told.get("host")))
+        if len(hosts) > 1:
+            usual = max(hosts, key=lambda version: len(hosts[version]))
+            others = [
+                f"{version} on {', '.join(dict.fromkeys(names[:6]))}{' ...' if len(names) > 6 else ''}"
+                for version, names in hosts.items()
+                if version != usual
+            ]
+            notes.append(f"different versions of {what}: {usual}, but {'; '.join(others)}")
+    return notes
 
 
 def _assemble(facts: Sequence[Mapping[str, Any]], gpu_model: str | None, sysfs: Path) -> Topology:

@@ -80,6 +80,16 @@ def read_nvml() -> list[Gpu]:
         return [_gpu(i) for i in range(count)]
 
 
+def read_driver() -> str:
+    """The version of the driver; "" where NVML does not tell.
+
+    Raises:
+        CollcError: there is no driver.
+    """
+    with _session():
+        return str(_maybe("the driver's version", pynvml.nvmlSystemGetDriverVersion) or "")
+
+
 @contextmanager
 def _session() -> Iterator[None]:
     try:
