@@ -138,7 +138,8 @@ def measured(kept: Path, only: Sequence[str]) -> tuple[list[Row], list[str]]:
             same.append(f"{name} is {like}")
             continue
         if graph.nranks > MOST_RANKS:
-            same.append(f"{name} is left out: {graph.nranks} GPUs")
+            reason = f"more than the {MOST_RANKS} up to which all candidates run; its library is chosen by rule"
+            same.append(f"{name} is left out: {graph.nranks} GPUs, {reason}")
             continue
         if any(row.machine == name for row in rows):
             continue

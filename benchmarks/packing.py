@@ -5,13 +5,13 @@
     FORESTCOLL=FOLDER python benchmarks/packing.py    also runs ForestColl's python on the same graphs in the same run
 
 FOLDER is a checkout of github.com/liangyuRain/ForestColl. Every measurement runs in a process of its own, so nothing is
-cached, and its peak memory is its own.
+cached, and its peak memory is its own. Rows are kept in `build/packing.jsonl`: a run that was ended goes on from there;
+remove the file to measure again.
 """
 
 from __future__ import annotations
 
 import argparse
-import multiprocessing
 import os
 import resource
 import statistics
@@ -22,9 +22,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import machines
+from rows import Rows
 
 from collc.collectives.model import Collective
 from collc.packing import plan
@@ -33,7 +33,9 @@ from collc.packing.check import check_packing
 from collc.packing.exact import new_problem, problem_bound
 from collc.packing.explain import plan_depth
 from collc.packing.network import Net
-from collc.topology.load import load_topology
+from collc.topology.graph import plan_graph
+from collc.topology.load import load_topology, loads_topology
+from collc.topology.make import make
 from collc.topology.model import PlanGraph
 
 C = Collective
@@ -68,6 +70,7 @@ CASES = [
     Case("A100 x 3, 24 GPUs", a100(3), "14 s"),
     Case("A100 x 4, 32 GPUs", a100(4), "38 s"),
     Case("A100 x 8, 64 GPUs", a100(8), "over 320 s"),
+    Case("H100 x 2, 16 GPUs", h100(2)),
     Case("H100 x 4, 32 GPUs", h100(4), "27 s"),
     Case("H100 x 32, 256 GPUs", h100(32)),
     Case("A100 x 128, 1,024 GPUs", a100(128), "about 36 minutes (its paper, Java)"),
@@ -116,9 +119,21 @@ def many(servers: int, what: str = "") -> Callable[[], PlanGraph]:
     return made
 
 
+def tree(ports: int, gpus: int, what: str = "") -> Callable[[], PlanGraph]:
+    """A fat tree of servers of `gpus` H100, whole or with one odd server."""
+
+    def made() -> PlanGraph:
+        graph = plan_graph(loads_topology(make("fat-tree", {"ports": ports, "gpus": gpus})))
+        return machines.lacking(graph, links=machines.nic_links(graph, 3)) if what == "one NIC" else graph
+
+    return made
+
+
 SCALE = [
     *(Case(f"H100 x {n}, {8 * n:,} GPUs", many(n)) for n in (32, 64, 128, 256, 512, 1024, 2048)),
     *(Case(f"H100 x {n:,} less {what}", many(n, what)) for n in (256, 2048) for what in ("one NIC", "one GPU")),
+    *(Case(f"fat tree, {k**3 // 4:,} GPUs", tree(k, j)) for k, j in ((16, 8), (20, 1), (32, 8), (40, 4))),
+    *(Case(f"fat tree, {k**3 // 4:,} GPUs, less one NIC", tree(k, j, "one NIC")) for k, j in ((16, 8), (40, 4))),
 ]
 BOUNDS = [("64 GPUs", h100(8), "2.5 s"), ("128 GPUs", h100(16), "7.8 s"), ("256 GPUs", h100(32), "20.4 s")]
 
@@ -128,15 +143,17 @@ def main() -> None:
     parser.add_argument("--write", type=Path, help="write the tables as Markdown to this file")
     parser.add_argument("--only", default="", help="measure only graphs whose name contains this text")
     parser.add_argument("--clusters", type=int, default=100, help="how many random clusters")
+    parser.add_argument("--results", type=Path, default=Path("build/packing.jsonl"), help="kept here, and gone on from")
     options = parser.parse_args()
     folder = os.environ.get("FORESTCOLL")
+    rows = Rows(options.results, LIMIT)
     parts = [HEAD.format(cores=os.cpu_count())]
-    parts.append("\n".join(plans(options.only, folder)))
-    parts.append("\n".join(odd(options.only)))
-    parts.append("\n".join(scale(options.only)))
+    parts.append("\n".join(plans(rows, options.only, folder)))
+    parts.append("\n".join(odd(rows, options.only)))
+    parts.append("\n".join(scale(rows, options.only)))
     if not options.only:
-        parts.append("\n".join(random_clusters(options.clusters)))
-        parts += ["\n".join(bounds()), "\n".join(others())]
+        parts.append("\n".join(random_clusters(rows, options.clusters)))
+        parts += ["\n".join(bounds(rows)), "\n".join(others(rows))]
     text = "\n\n".join(parts) + "\n"
     if options.write:
         options.write.write_text(text, encoding="utf-8")
@@ -157,7 +174,7 @@ removal and packing; no checker); for 1,024 GPUs what its paper states (arXiv 24
 the same graph right after ours; "ratio of times" is theirs over ours."""
 
 
-def plans(only: str, folder: str | None) -> list[str]:
+def plans(rows: Rows, only: str, folder: str | None) -> list[str]:
     """A row per graph and collective."""
     head = ["graph", "collective", "rate", "trees", "depth", "seconds", "MB", "ForestColl, published"]
     head += ["ForestColl, same run", "ratio of times"] if folder else []
@@ -166,13 +183,12 @@ def plans(only: str, folder: str | None) -> list[str]:
         if only not in case.name:
             continue
         for collective in (C.ALL_GATHER, C.ALL_REDUCE, C.BROADCAST):
-            show(f"{case.name}: {collective.value}")
-            made = measured(partial(planned, case.graph, collective))
+            made = rows.get(f"{case.name}: {collective.value}", partial(planned, case.graph, collective))
             cells = [case.name, collective.value, *made]
             cells.append(case.published if collective is C.ALL_GATHER else "")
             if folder and collective is C.ALL_GATHER:
-                show(f"{case.name}: ForestColl")
-                theirs = measured(partial(forestcoll, case.graph, folder), FORESTCOLL_LIMIT)
+                name = f"{case.name}: ForestColl"
+                theirs = rows.get(name, partial(forestcoll, case.graph, folder), FORESTCOLL_LIMIT)
                 cells += peers(theirs, float(made[3]) if len(made) == 5 else None)
             elif folder:
                 cells += ["", ""]
@@ -180,7 +196,7 @@ def plans(only: str, folder: str | None) -> list[str]:
     return lines
 
 
-def odd(only: str) -> list[str]:
+def odd(rows: Rows, only: str) -> list[str]:
     """Clusters that are not symmetric, and graphs without switches."""
     head = ["graph", "collective", "rate", "trees", "depth", "seconds", "MB", "checker's seconds"]
     lines = ["## Odd clusters, tori and hypercubes", "", *row(head), *row(["---"] * len(head))]
@@ -189,13 +205,12 @@ def odd(only: str) -> list[str]:
             continue
         rooted = "torus" in case.name or "cube" in case.name
         for collective in (C.BROADCAST, C.REDUCE) if rooted else UNROOTED:
-            show(f"{case.name}: {collective.value}")
-            made = measured(partial(checked, case.graph, collective))
+            made = rows.get(f"odd {case.name}: {collective.value}", partial(checked, case.graph, collective))
             lines += row([case.name, collective.value, *made])
     return lines
 
 
-def scale(only: str) -> list[str]:
+def scale(rows: Rows, only: str) -> list[str]:
     """Plans up to symmetry, from hundreds to many thousands of GPUs."""
     head = ["graph", "collective", "rate", "orbits", "trees", "depth", "seconds", "MB", "checker's seconds"]
     lines = ["## Up to symmetry: 256 to 16,384 GPUs", "", *row(head), *row(["---"] * len(head))]
@@ -203,14 +218,14 @@ def scale(only: str) -> list[str]:
         if only not in case.name:
             continue
         for collective in (C.ALL_GATHER, C.ALL_REDUCE, C.BROADCAST):
-            show(f"{case.name}: {collective.value}")
-            made = measured(lambda case=case, c=collective: folded(case.graph(), c))  # type: ignore[misc]
+            made = rows.get(f"orbits {case.name}: {collective.value}", partial(folded, case.graph, collective))
             lines += row([case.name, collective.value, *made])
     return lines
 
 
-def folded(graph: PlanGraph, collective: Collective) -> list[str]:
+def folded(build: Callable[[], PlanGraph], collective: Collective) -> list[str]:
     """A plan as orbits: all that `plan` does, its own check among it, and what checking it once more takes."""
+    graph = build()
     start = time.process_time()
     made = plan(graph, collective, orbits=True)
     seconds = time.process_time() - start
@@ -233,14 +248,14 @@ def checked(build: Callable[[], PlanGraph], collective: Collective) -> list[str]
     return [*cells, f"{time.process_time() - start:.2f}"]
 
 
-def random_clusters(count: int) -> list[str]:
+def random_clusters(rows: Rows, count: int) -> list[str]:
     """What the slowest of many random clusters takes, and whether all are proven."""
-    rows = []
+    found = []
     for seed in range(count):
-        show(f"random cluster {seed}")
-        rows.append(measured(partial(planned, partial(machines.random_cluster, seed), C.ALL_GATHER)))
-    done = sorted(float(cells[3]) for cells in rows if len(cells) == 5)
-    proven = sum(len(cells) == 5 and "bound" not in cells[0] for cells in rows)
+        build = partial(machines.random_cluster, seed)
+        found.append(rows.get(f"random cluster {seed}", partial(planned, build, C.ALL_GATHER)))
+    done = sorted(float(cells[3]) for cells in found if len(cells) == 5)
+    proven = sum(len(cells) == 5 and "bound" not in cells[0] for cells in found)
     text = f"{count} random clusters of 32 to 512 GPUs, all_gather: {proven} proven optimal; CPU seconds: "
     return [
         "## Random clusters",
@@ -259,13 +274,12 @@ def planned(build: Callable[[], PlanGraph], collective: Collective) -> list[str]
     return [rate, str(len(made.trees)), str(plan_depth(made)), f"{seconds:.2f}", peak()]
 
 
-def bounds() -> list[str]:
+def bounds(rows: Rows) -> list[str]:
     """The bound of all_gather alone, proven by a cut."""
     head = ["graph", "bound", "seconds", "ForestColl, published"]
     lines = ["## Bounds alone: all_gather on H100 servers", "", *row(head), *row(["---"] * 4)]
     for name, graph, published in BOUNDS:
-        show(f"bound: {name}")
-        lines += row([name, *measured(partial(bounded, graph)), published])
+        lines += row([name, *rows.get(f"bound: {name}", partial(bounded, graph)), published])
     return lines
 
 
@@ -277,14 +291,17 @@ def bounded(build: Callable[[], PlanGraph]) -> list[str]:
     return [str(value), f"{time.process_time() - start:.2f}"]
 
 
-def others() -> list[str]:
+def others(rows: Rows) -> list[str]:
     """Small machines: every collective, every allocation, the command."""
     head = ["what", "seconds"]
     lines = ["## One machine", "", *row(head), *row(["---"] * 2)]
-    show("one machine")
-    lines += row(["DGX-1V, all nine collectives, library", *measured(every_collective)])
-    lines += row(["the same as a command: `collc plan dgx1v`", *measured(command)])
-    lines += row(["all 46 + 14 allocations of DGX-1V and DGX-1P, five tree collectives", *measured(every_allocation)])
+    works = [
+        ("DGX-1V, all nine collectives, library", every_collective),
+        ("the same as a command: `collc plan dgx1v`", command),
+        ("all 46 + 14 allocations of DGX-1V and DGX-1P, five tree collectives", every_allocation),
+    ]
+    for name, work in works:
+        lines += row([name, *rows.get(name, work)])
     return lines
 
 
@@ -348,41 +365,12 @@ def peers(theirs: list[str], ours: float | None) -> list[str]:
     return [f"{seconds} s, {rate} GB/s, {trees} trees, depth {depth}", f"{float(seconds) / ours:.1f}" if ours else ""]
 
 
-def measured(work: Callable[[], list[str]], limit: float = LIMIT) -> list[str]:
-    """What `work` returns, from a forked process; one cell that says so if it fails or takes too long."""
-    context = multiprocessing.get_context("fork")
-    ours, theirs = context.Pipe(duplex=False)
-    process = context.Process(target=_answer, args=(work, theirs, limit))
-    process.start()
-    theirs.close()
-    try:
-        answer: Any = ours.recv()
-        return list(answer)
-    except EOFError:
-        return [f"over {limit:.0f} s"]
-    finally:
-        process.join()
-
-
-def _answer(work: Callable[[], list[str]], pipe: Any, limit: float) -> None:
-    # The system ends the process when it has used so much CPU time.
-    resource.setrlimit(resource.RLIMIT_CPU, (int(limit), int(limit) + 1))
-    try:
-        pipe.send(work())
-    except Exception as error:
-        pipe.send([f"failed: {error}"])
-
-
 def peak() -> str:
     return str(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024)
 
 
 def row(cells: list[str]) -> list[str]:
     return ["| " + " | ".join(cells) + " |"]
-
-
-def show(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

@@ -14,15 +14,21 @@ BENCHMARK = Path(__file__).parents[2] / "benchmarks" / "packing.py"
 
 @pytest.mark.skipif(not BENCHMARK.exists(), reason="benchmarks are in the source tree alone")
 def test_the_benchmark_writes_its_table(tmp_path: Path) -> None:
-    out = tmp_path / "table.md"
+    out, kept = tmp_path / "table.md", tmp_path / "rows.jsonl"
     env = {k: v for k, v in os.environ.items() if k != "FORESTCOLL"}
-    subprocess.run(
-        [sys.executable, BENCHMARK, "--only", "DGX-2", "--write", out], check=True, capture_output=True, env=env
-    )
-    lines = out.read_text().splitlines()
-    cells = [line.split(" | ") for line in lines if line.startswith("| DGX-2, 16 GPUs")]
-    assert [c[1:5] for c in cells] == [
+    command: list[str | Path] = [sys.executable, BENCHMARK, "--only", "DGX-2", "--write", out, "--results", kept]
+
+    def cells() -> list[list[str]]:
+        subprocess.run(command, check=True, capture_output=True, env=env)
+        lines = out.read_text().splitlines()
+        return [line.split(" | ")[1:5] for line in lines if line.startswith("| DGX-2, 16 GPUs")]
+
+    expected = [
         ["all_gather", "160.00", "16", "1"],
         ["all_reduce", "80.00", "16", "1"],
         ["broadcast", "150.00", "15", "2"],
     ]
+    assert cells() == expected
+    # A row that an earlier run kept is not measured again.
+    kept.write_text(kept.read_text().replace("160.00", "161.00"))
+    assert cells() == [["all_gather", "161.00", "16", "1"], *expected[1:]]
