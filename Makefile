@@ -48,7 +48,7 @@ sanitize: setup  ## the runtime under ThreadSanitizer, AddressSanitizer and UBSa
 	$(BIN)/python -m pytest -m slow tests/runtime/test_sanitize.py
 
 losses: setup  ## every single loss of five machines, given at run time: the plan in use is that of what is left (3 minutes)
-	$(BIN)/python -m pytest -m slow tests/runtime/test_losses.py
+	$(BIN)/python -m pytest -m slow tests/runtime/test_found_machine.py
 
 chaos: setup  ## 300 random faults, every pair of calls that differ, 10,000 communicators (90 minutes)
 	$(BIN)/python -m pytest -m slow tests/runtime/test_chaos.py tests/runtime/test_mismatch.py

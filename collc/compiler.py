@@ -24,7 +24,7 @@ from collc.packing.candidates import kind_of
 from collc.packing.document import PlanFile
 from collc.packing.gpu_sets import GpuSets
 from collc.packing.model import Plan
-from collc.packing.survive import Row, slowest_rates
+from collc.packing.survive import Row
 from collc.pipeline import Recorder
 from collc.topology.model import LinkKind, Topology
 
@@ -73,9 +73,8 @@ class CompileResult:
             if own:
                 number = max(own, key=lambda one: len(one.gpus)).allocation
                 document = self.documents[number]
-                rates, proved = slowest_rates(document.plans), all(plan.optimal for plan in document.plans)
-                rows.append(Row(state.loss, document.graph.nranks, document.fingerprint, rates, number, proved=proved))
-        return rows + [Row(loss, 0, "", {}, None, why) for loss, why in held.fallen]
+                rows.append(Row.of(state.loss, document.graph.nranks, document.fingerprint, document.plans, number))
+        return rows + [Row.fallen(loss, why) for loss, why in held.fallen]
 
     @property
     def nprograms(self) -> int:
@@ -164,7 +163,11 @@ def compile_topology(
 
         def start() -> None:
             """All errors of the input have been found by now: compilers run while programs are chosen."""
-            parts.append(running.enter_context(Parts(kind, cuda=request.cuda, counters=request.counters)))
+            parts.append(
+                running.enter_context(
+                    Parts(kind, cuda=request.cuda, counters=request.counters, survives=bool(request.survive))
+                )
+            )
 
         contents = library_contents(
             request,

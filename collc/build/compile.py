@@ -16,7 +16,7 @@ from collc import __version__
 from collc.build.cache import cached, content_key
 from collc.build.cuda import DeviceCode, build_device_code, embed
 from collc.build.manifest import make_manifest, manifest_text, sign, slot_bytes
-from collc.build.runtime import Unit, headers, include_dirs, runtime_units
+from collc.build.runtime import SURVIVING, Unit, headers, include_dirs, runtime_units
 from collc.build.toolchain import Compiler, find_cxx, run_tool
 from collc.checker.machine import after_loss, read_machine
 from collc.codegen.context import SourceContext, TableBuilder, layouts, link_classes
@@ -143,10 +143,14 @@ class Parts:
     Args:
         cuda: 12 takes only compilers of CUDA 12 for the device code.
         counters: kernels that count where their time goes (target cuda).
+        survives: for a library that survives losses.
     """
 
-    def __init__(self, kind: TargetKind, *, cuda: int | None = None, counters: bool = False) -> None:
+    def __init__(
+        self, kind: TargetKind, *, cuda: int | None = None, counters: bool = False, survives: bool = False
+    ) -> None:
         self.compiler = find_cxx()
+        self._survives = survives
         self._kind, self._cuda, self._counters = kind, cuda, counters
         self._pool = ThreadPoolExecutor(os.cpu_count() or 1)
         self._device: Future[DeviceCode] | None = None
@@ -156,7 +160,8 @@ class Parts:
         if self._kind is TargetKind.CUDA:
             self._device = self._pool.submit(build_device_code, self._cuda, self._counters)
         units = runtime_units(self._kind, self.compiler)
-        self._objects = [self._pool.submit(compile_object, unit, self.compiler) for unit in units]
+        wanted = [unit for unit in units if self._survives or unit.name != SURVIVING]
+        self._objects = [self._pool.submit(compile_object, unit, self.compiler) for unit in wanted]
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -61,13 +61,15 @@ def library_contents(
     proven = [pack_allocation(graph, request, recorder, told(s)) for graph, s in zip(graphs, steps, strict=True)]
     packed()
     documents, entries = [], []
-    for document, step in zip(proven, steps, strict=True):
+    for number, (document, step) in enumerate(zip(proven, steps, strict=True)):
+        # The whole machine runs as it does in a library that survives nothing.
+        alone = number == 0 and request.survive and request.allocations is None
         status(f"{step}lowering {len(document.plans)} plans")
         chosen = choose_programs(
             document.graph,
             document.plans,
             target,
-            strategy_for(target, document.graph, len(graphs)),
+            strategy_for(target, document.graph, 1 if alone else len(graphs)),
             machine=machine,
             for_tuning=request.tune_candidates,
             recorder=recorder,

@@ -109,7 +109,13 @@ def _server_and_gpus(request: LibraryRequest, topology: Topology) -> tuple[Topol
     if len(topology.servers) == 1:
         return topology, gpus
     whole = plan_graph(topology, gpus, request.links)
-    refuse_several_servers(topology, [whole], request.topology)
+    servers = {whole.servers[rank] for rank in whole.ranks}
+    if len(servers) > 1:
+        raise UsageError(
+            f"these GPUs of {topology.name} are on {len(servers)} servers, a library survives the losses of one so far",
+            where="--survive",
+            hint="`collc plan --survive 1` takes several servers",
+        )
     machine = only_server(topology, whole.servers[0])
     members = set(topology.servers[whole.servers[0]])
     own = [v.name for v in topology.gpus if v.name in members]

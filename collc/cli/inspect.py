@@ -11,6 +11,7 @@ import click
 from collc.build.cuda import needs
 from collc.checker.library import read_library, read_manifest
 from collc.cli import report
+from collc.cli.losses import library_losses, losses_json, losses_text
 from collc.cli.report import compact, debug_option, emit_json, json_option, table
 from collc.collectives.sizes import short_size
 from collc.errors import RunError
@@ -29,9 +30,12 @@ def command(library: Path, routes: bool, as_json: bool) -> None:
     with limited(library):
         manifest = read_manifest(library)
         fifos = _fifos(library) if routes else [[]] * len(manifest["allocations"])
+        losses = library_losses(read_library(library)) if manifest.get("states") else []
     if as_json:
         for allocation, own in zip(manifest["allocations"], fifos, strict=True) if routes else ():
             allocation["fifos"] = own
+        if losses:
+            manifest["losses"] = losses_json(losses)
         emit_json(manifest)
         return
     report.line(f"{library}: {manifest['name']}, target {manifest['target']}, collc {manifest['collc']}")
@@ -41,6 +45,11 @@ def command(library: Path, routes: bool, as_json: bool) -> None:
         report.line(f"device code by {' and '.join(made)}: {needs(manifest['device_code'])}")
         counts = "by channel (bench --breakdown)" if manifest.get("counters") else "not built in"
         report.line(f"counters of waiting, copying and reducing: {counts}")
+    if losses:
+        report.line(
+            f"survives {len(losses) - 1} losses that no symmetry exchanges (COLLC_TOPOLOGY, collc run --topology):"
+        )
+        report.text(losses_text(losses))
     for allocation, own in zip(manifest["allocations"], fifos, strict=True):
         report.line("")
         report.line(f"{allocation['nranks']} GPUs ({_by_server(allocation)}), graph {allocation['fingerprint']}")

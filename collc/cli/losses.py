@@ -5,49 +5,54 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from collc.checker.library import Library
 from collc.cli.report import compact, table
 from collc.collectives.model import Collective
-from collc.packing.survive import Row
+from collc.packing.survive import Row, packed_plans, slowest_rates
 
 
 def losses_text(rows: Sequence[Row], roots: str = "for the worst root") -> str:
     """One line per state: what is lost, how many losses are alike, the GPUs left, GB/s, and the share that is kept.
 
     Args:
+        rows: that of the whole machine first.
         roots: of which roots the rates of rooted collectives are.
     """
     whole = rows[0].rates
     wanted = [c for c in Collective if c in whole]
-    header = ["lost", "alike", "GPUs", *(c.value for c in wanted)]
+    counted = any(row.alike for row in rows[1:])
     lines = []
-    for row in rows:
-        lost = "nothing" if row.loss is None else f"{row.loss.kind.value} {row.loss.what}"
-        cells = [lost, "" if row.loss is None else str(row.loss.alike)]
+    for number, row in enumerate(rows):
+        cells = [_lost(row), *([str(row.alike) if number else ""] if counted else [])]
         if row.why:
             lines.append([*cells, "none", *("-" for _ in wanted)])
             continue
         cells.append(str(row.nranks))
         for collective in wanted:
             rate = row.rates.get(collective)
-            share = "" if rate is None or row.loss is None else f" ({float(rate / whole[collective]):.0%})"
+            share = "" if rate is None or not number else f" ({float(rate / whole[collective]):.0%})"
             cells.append("-" if rate is None else compact(rate) + share)
         lines.append(cells)
     text = f"rates in GB/s, of rooted collectives {roots}; in brackets the share of the whole machine's rate\n"
-    text += table(header, lines)
+    text += table(["lost", *(["alike"] if counted else []), "GPUs", *(c.value for c in wanted)], lines)
     for row in rows:
-        if row.why and row.loss is not None:
-            text += f"\n{row.loss.kind.value} {row.loss.what}: {row.why}"
+        if row.why:
+            text += f"\n{_lost(row)}: {row.why}"
     unproved = sum(not row.proved for row in rows)
     return text + (f"\n{unproved} of these machines have a rate below its bound" if unproved else "")
+
+
+def _lost(row: Row) -> str:
+    return row.what if row.kind is None else f"{row.kind.value} {row.what}"
 
 
 def losses_json(rows: Sequence[Row]) -> list[dict[str, Any]]:
     """The same rows; rates as exact fractions."""
     return [
         {
-            "kind": None if row.loss is None else row.loss.kind.value,
-            "what": "nothing" if row.loss is None else row.loss.what,
-            "alike": 1 if row.loss is None else row.loss.alike,
+            "kind": None if row.kind is None else row.kind.value,
+            "what": row.what,
+            "alike": row.alike or None,
             "gpus": row.nranks,
             "fingerprint": row.fingerprint or None,
             "allocation": row.allocation,
@@ -57,3 +62,21 @@ def losses_json(rows: Sequence[Row]) -> list[dict[str, Any]]:
         }
         for row in rows
     ]
+
+
+def library_losses(library: Library) -> list[Row]:
+    """A row per state of a library's machine, of the largest set of GPUs that it serves then."""
+    rows = []
+    for what, state in zip(library.manifest.get("states", []), library.tables.states, strict=False):
+        if not state.sets:
+            continue
+        number = max(state.sets, key=lambda one: len(one.gpus)).allocation
+        if number >= len(library.documents):
+            continue  # `collc verify` refuses it
+        document = library.documents[number]
+        plans = packed_plans(document.plans)
+        proved = all(plan.optimal for plan in plans)
+        rows.append(
+            Row(what, None, 0, document.graph.nranks, document.fingerprint, slowest_rates(plans), number, proved=proved)
+        )
+    return rows

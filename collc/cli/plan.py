@@ -121,7 +121,9 @@ def command(
         raise UsageError("--expand and --orbits are about one plan", hint="omit --allocations, --compare and --trade")
     if survive:
         if relay or root is not None or allocations or compare or trade or expand is not None or orbits:
-            raise UsageError("--survive goes with --gpus, --links, --collective and --solver alone")
+            raise UsageError(
+                "--survive goes with --gpus, --links, --collective and --solver alone", hint="omit the other options"
+            )
         wanted = [c for c in Collective if c.uses_trees] if collective is None else [Collective(collective)]
         states, held = plan_losses(machine, chosen, links, wanted, solver)
         emit_json(survive_json(states, held)) if as_json else report.text(survive_text(machine, states))

@@ -11,7 +11,7 @@ from collc.cli.report import progress
 from collc.collectives.model import Collective
 from collc.packing import plan
 from collc.packing.document import PlanFile, plan_file, to_json
-from collc.packing.survive import Row, after_losses, slowest_rates
+from collc.packing.survive import Row, after_losses
 from collc.topology.canonical import fingerprint
 from collc.topology.model import Topology
 
@@ -27,14 +27,14 @@ def plan_losses(
     for i, one in enumerate(every):
         show(f"{i + 1} of {len(every)}: without {one.loss.what}" if one.loss else f"1 of {len(every)}")
         if not one.graphs:
-            rows.append(Row(one.loss, 0, "", {}, None, one.why))
+            assert one.loss is not None
+            rows.append(Row.fallen(one.loss, one.why))
             continue
         name = fingerprint(one.graphs[0])
         if name not in plans:
             made = tuple(plan(one.graphs[0], c, None, solver, store=SolutionCache()) for c in collectives)
             plans[name] = plan_file(one.graphs[0], made)
-        found = plans[name].plans
-        rows.append(Row(one.loss, len(one.gpus), name, slowest_rates(found), None, "", all(p.optimal for p in found)))
+        rows.append(Row.of(one.loss, len(one.gpus), name, plans[name].plans))
     show("")
     return rows, plans
 

@@ -13,15 +13,16 @@ from fractions import Fraction
 from collc.collectives.model import Collective
 from collc.errors import TopologyError, UsageError
 from collc.packing.allocations import Allocation, allocations
+from collc.packing.candidates import kind_of
 from collc.packing.gpu_sets import GpuSet, GpuSets, MachineState, found_sets, gpu_classes
 from collc.packing.model import Plan
 from collc.topology.canonical import fingerprint, match
 from collc.topology.graph import plan_graph
 from collc.topology.losses import Loss, single_losses, survivors, used_part, without
-from collc.topology.model import LinkKind, PlanGraph, Topology
+from collc.topology.model import LinkKind, LossKind, PlanGraph, Topology
 
 _MOST = (1 << 64) - 1
-MOST_VERTICES = 1024  # kMostVertices of templates/runtime/plan/find_machine.cpp
+MOST_VERTICES = 1024  # kMostVertices of templates/runtime/plan/match_machine.cpp
 
 
 @dataclass(frozen=True)
@@ -42,17 +43,46 @@ class After:
 class Row:
     """The rates (GB/s, of rooted collectives for the worst root) in one state of a machine.
 
-    `fingerprint` and `allocation` name the plan's graph, the latter by its place in a library; `why` says which GPU a
-    loss cuts off: then there are no rates.
+    Args:
+        what: what is lost, or ``nothing``.
+        kind: of the loss; None: of nothing, or unknown.
+        alike: how many losses of the machine the row stands for; 0: unknown.
+        nranks: the GPUs that are left.
+        fingerprint: of the graph of the plans.
+        allocation: the number of that graph in a library.
+        why: which GPU the loss cuts off; there are no rates then.
+        proved: every rate equals its bound.
     """
 
-    loss: Loss | None
+    what: str
+    kind: LossKind | None
+    alike: int
     nranks: int
     fingerprint: str
     rates: dict[Collective, Fraction]
     allocation: int | None = None
     why: str = ""
     proved: bool = True
+
+    @classmethod
+    def of(
+        cls, loss: Loss | None, nranks: int, fingerprint: str, plans: Sequence[Plan], allocation: int | None = None
+    ) -> Row:
+        """The row of a state that has plans."""
+        packed = packed_plans(plans)
+        proved = all(plan.optimal for plan in packed)
+        what, kind, alike = ("nothing", None, 1) if loss is None else (loss.what, loss.kind, loss.alike)
+        return cls(what, kind, alike, nranks, fingerprint, slowest_rates(packed), allocation, proved=proved)
+
+    @classmethod
+    def fallen(cls, loss: Loss, why: str) -> Row:
+        """The row of a loss that cuts a GPU off."""
+        return cls(loss.what, loss.kind, loss.alike, 0, "", {}, why=why)
+
+
+def packed_plans(plans: Iterable[Plan]) -> list[Plan]:
+    """The plans by which a machine is judged: not those that a library holds beside them for small messages."""
+    return [plan for plan in plans if kind_of(plan) == "trees"]
 
 
 def slowest_rates(plans: Iterable[Plan]) -> dict[Collective, Fraction]:
@@ -116,6 +146,7 @@ def surviving_sets(
     if text is not None and text not in ("connected", "all") and ".." not in text:
         raise UsageError("sets by name may hold the GPU that is lost", where=f"--allocations {text}",
                          hint="with --survive: connected, all, or sizes such as 3..8")  # fmt: skip
+    _check_size(topology.name, len(topology.gpus))  # before the losses of thousands of GPUs are looked at
     every = after_losses(topology, gpus, links, text)
     distinct: dict[str, PlanGraph] = {}
     for one in every:
@@ -133,7 +164,8 @@ def surviving_sets(
     fallen = tuple((one.loss, one.why) for one in every if not one.graphs and one.loss is not None)
     # Only what plans can use is compared with the machine that a run finds.
     part = used_part(topology, kinds)
-    _check_bounds(part, states)
+    _check_size(part.name, len(part.vertices))
+    _check_speeds(part, states)
     return graphs, GpuSets(part, states[0].classes, tuple(sets), tuple(states), fallen)
 
 
@@ -164,13 +196,17 @@ def _found(
     return classes, found_sets(one.topology, classes, held, known, links)
 
 
-def _check_bounds(part: Topology, states: Sequence[MachineState]) -> None:
-    """The runtime compares machines of so many vertices, with speeds of two whole numbers of 64 bits."""
-    if len(part.vertices) > MOST_VERTICES:
+def _check_size(name: str, count: int) -> None:
+    if count > MOST_VERTICES:
         raise UsageError(
-            f"{part.name} has {len(part.vertices)} GPUs and switches, at most {MOST_VERTICES} are compared at creation",
+            f"{name} has {count} GPUs and switches, and a run compares at most {MOST_VERTICES} with what it finds",
             where="--survive",
+            hint="compile one server of it",
         )
+
+
+def _check_speeds(part: Topology, states: Sequence[MachineState]) -> None:
+    """The tables hold speeds as two whole numbers of 64 bits."""
     speeds = [(f"{k.src}-{k.dst}", k.gbps) for k in part.links]
     speeds += [(f"{a}-{b}", gbps) for s in states if s.loss for a, b, _, gbps in s.loss.thinner]
     for where, gbps in speeds:

@@ -9,4 +9,7 @@ namespace collc {
 // Fails where the file is none; a machine that fits no state is no failure, the real NCCL may take it.
 Status find_machine(FoundMachine *found);
 
+// The part of it that only libraries with states of their machine are linked with; null in the others.
+__attribute__((weak)) Status match_machine(const char *path, FoundMachine *found);
+
 }  // namespace collc

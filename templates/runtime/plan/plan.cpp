@@ -119,6 +119,8 @@ std::vector<std::string> own_names() {
 }  // namespace
 
 Status declared_gpus(uint32_t nranks, const FoundMachine &found, std::vector<uint32_t> *gpus) {
+  gpus->clear();
+  if (!found.misfit.empty()) return {};  // place() refuses it
   constexpr const char *kOwn = "this library's topology";
   std::vector<uint32_t> numbering;
   COLLC_RETURN_IF_FAILED(read_gpus("COLLC_NUMBERING", own_names(), kOwn, &numbering));
