@@ -124,7 +124,7 @@ def command(
     if cluster:
         if merging or files or sources or cpu:
             raise UsageError("--cluster probes the servers of this job", hint="omit the other sources")
-        job = ClusterJob(gpu_model, name, output, partial, wait, timed, tuple((interfaces or "").split(",")), as_json)
+        job = ClusterJob(gpu_model, name, output, partial, wait, timed, interfaces, as_json)
         probe_cluster(job, rails, fabric)
         return
     if interfaces is not None:

@@ -45,13 +45,13 @@ class ClusterJob:
     partial: bool
     wait: int
     timed: bool
-    interfaces: tuple[str, ...]
+    interfaces: str | None
     as_json: bool
 
     @property
     def wanted(self) -> list[str]:
         """The interfaces that are named."""
-        return [name for name in self.interfaces if name]
+        return [] if self.interfaces is None else self.interfaces.split(",")
 
 
 def probe_cluster(job: ClusterJob, rails: str | None, fabric: Sequence[str]) -> None:
@@ -63,8 +63,10 @@ def probe_cluster(job: ClusterJob, rails: str | None, fabric: Sequence[str]) -> 
     """
     place = find_place(os.environ, one_machine=False)
     output = job.output
-    if job.wanted and not job.timed:
+    if job.interfaces is not None and not job.timed:
         raise UsageError("--interfaces is about measuring", where="--interfaces", hint="add --measure")
+    if job.interfaces is not None and not all(job.wanted):
+        raise UsageError(f"an empty name in {job.interfaces[:60]!r}", where="--interfaces", hint="write it as e0,e1")
     if output in (None, "-"):
         hint = "name a file on a file system that all servers share with -o"
         raise UsageError("processes meet in the folder of the file that they write", where="--cluster", hint=hint)

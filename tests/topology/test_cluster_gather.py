@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 from support import nvml
+from support.cli import collc, refused
 
 from collc.bench.launchers import find_place
 from collc.errors import CollcError, RunError, TopologyError
@@ -276,6 +277,12 @@ def test_the_command_writes_one_file(tmp_path: Path) -> None:
     assert quiet == ""
     assert [len(kind["servers"]) for kind in json.loads(told)["kinds"]] == [1]
     assert "servers: [" in out.read_text()
+
+
+def test_empty_names_of_interfaces_are_refused() -> None:
+    for text in ("", "e0,", ","):
+        line = refused(collc("probe", "--cluster", "--measure", "--interfaces", text, "-o", "x.yaml"), code=2)
+        assert "an empty name in" in line
 
 
 def test_the_command_needs_a_file_and_fails_on_every_rank(tmp_path: Path) -> None:
