@@ -113,7 +113,10 @@ def after_losses(
     whole = After(None, topology, chosen, _graphs(topology, chosen, links, text))
     kinds = {link.kind for graph in whole.graphs for link in graph.links}
     while True:
-        found = [whole, *(_after(topology, loss, chosen, links, text) for loss in single_losses(topology, kinds))]
+        found = [
+            whole,
+            *(_after(topology, loss, chosen, links, text) for loss in single_losses(topology, kinds, chosen)),
+        ]
         used = {link.kind for one in found for graph in one.graphs for link in graph.links}
         if used <= kinds:
             return found

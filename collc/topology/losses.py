@@ -84,14 +84,15 @@ def used_part(topology: Topology, kinds: Iterable[LinkKind]) -> Topology:
     return replace(topology, vertices=vertices, links=tuple(links), servers=servers)
 
 
-def single_losses(topology: Topology, kinds: Iterable[LinkKind]) -> list[Loss]:
+def single_losses(topology: Topology, kinds: Iterable[LinkKind], gpus: Sequence[str] | None = None) -> list[Loss]:
     """Every single loss, one of each orbit of the machine's symmetry, by kind and then in the order of the file.
 
     Args:
         kinds: links of other kinds are left out, and what only they join.
+        gpus: those that plans are for [all]; a symmetry keeps them together.
     """
     part = used_part(topology, kinds)
-    orbits = _Orbits(part)
+    orbits = _Orbits(part, gpus)
     first: dict[object, Loss] = {}
     for loss in every_loss(part):
         key = loss.kind, orbits.of(loss), sorted(str(gbps) for *_, gbps in loss.thinner)
@@ -198,8 +199,9 @@ def _planes(part: Topology) -> Iterable[Loss]:
 class _Orbits:
     """Which vertices and pairs of vertices the symmetries of a machine exchange."""
 
-    def __init__(self, part: Topology) -> None:
-        order = [*part.gpus, *(v for v in part.vertices if v.kind is not VertexKind.GPU)]
+    def __init__(self, part: Topology, gpus: Sequence[str] | None) -> None:
+        chosen = set(gpus) if gpus is not None else {v.name for v in part.gpus}
+        order = sorted(part.vertices, key=lambda v: v.name not in chosen)
         self._number = number = {v.name: i for i, v in enumerate(order)}
         ends = [(number[k.src], number[k.dst], k.kind, k.gbps) for k in part.links]
         if len(part.servers) > 1:
@@ -208,7 +210,7 @@ class _Orbits:
                 ends += [(number[member], len(order), LinkKind.C2C, Fraction(1)) for member in members]
                 order.append(Vertex("server", VertexKind.CPU))
         links = tuple(GraphLink(i, *end) for i, end in enumerate(ends))
-        graph = PlanGraph(part.name, len(part.gpus), tuple(order), ("",) * len(order), links)
+        graph = PlanGraph(part.name, len(chosen), tuple(order), ("",) * len(order), links)
         colours, labels = labels_of(graph)
         edges = subdivide(colours, labels)
         rank = {colour: i for i, colour in enumerate(sorted(set(colours)))}

@@ -132,3 +132,20 @@ def test_what_no_plan_uses_is_not_compared() -> None:
     assert len(whole.vertices) > 8
     assert [v.name for v in bare.vertices] == [v.name for v in whole.gpus]
     assert {link.kind for link in bare.links} == {LinkKind.NVLINK}
+
+
+def test_losses_near_chosen_gpus_are_not_alike_with_those_far_from_them() -> None:
+    topology, chosen = load_topology("dgx1v"), ["gpu0", "gpu1", "gpu4"]
+    kinds = {link.kind for link in plan_graph(topology, chosen).links}
+
+    def rest(loss: Loss) -> str:
+        try:
+            return fingerprint(plan_graph(without(topology, loss), survivors(chosen, loss)))
+        except TopologyError:
+            return "nothing joined"
+
+    every = Counter((loss.kind, rest(loss)) for loss in every_loss(used_part(topology, kinds)))
+    found: Counter[tuple[LossKind, str]] = Counter()
+    for loss in single_losses(topology, kinds, chosen):
+        found[loss.kind, rest(loss)] += loss.alike
+    assert found == every
