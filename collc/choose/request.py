@@ -107,6 +107,7 @@ def _server_and_gpus(request: LibraryRequest, topology: Topology) -> tuple[Topol
         raise UsageError("--allocations chooses the sets of GPUs", hint="omit --gpus")
     gpus = None if request.gpus is None else parse_gpus(topology, request.gpus)
     if len(topology.servers) == 1:
+        _refuse_a_part(topology, gpus)
         return topology, gpus
     whole = plan_graph(topology, gpus, request.links)
     servers = {whole.servers[rank] for rank in whole.ranks}
@@ -120,7 +121,20 @@ def _server_and_gpus(request: LibraryRequest, topology: Topology) -> tuple[Topol
     members = set(topology.servers[whole.servers[0]])
     own = [v.name for v in topology.gpus if v.name in members]
     plain = dict(zip(own, (v.name for v in machine.gpus), strict=True))
-    return machine, None if gpus is None else [plain[name] for name in gpus]
+    chosen = None if gpus is None else [plain[name] for name in gpus]
+    _refuse_a_part(machine, chosen)
+    return machine, chosen
+
+
+def _refuse_a_part(machine: Topology, gpus: list[str] | None) -> None:
+    """A run finds a state up to symmetry, which may exchange the chosen GPUs with others."""
+    if gpus is not None and len(set(gpus)) < len(machine.gpus):
+        size = len(set(gpus))
+        raise UsageError(
+            f"what survives losses serves all {len(machine.gpus)} GPUs of {machine.name}, or sets by size",
+            where="--survive",
+            hint=f"omit --gpus, or take --allocations {size}..{size} in its place",
+        )
 
 
 def pack_allocation(

@@ -123,13 +123,16 @@ def test_gpus_of_one_of_several_servers_survive_its_losses_alone(tmp_path: Path)
         "    - [gpu2, gpu0, nvlink, 50]\n    - [gpu3, gpu0, nvlink, 50]\nservers: 2\nswitches: [net]\n"
         "links:\n  - [each.gpu0, net, net, 20]\n"
     )
-    _, held = find_graphs(LibraryRequest(str(path), gpus="server1:2,server1:0-1", survive=1), lambda text: None)
+    whole = LibraryRequest(str(path), gpus="server1:2,server1:0-1,server1:3", survive=1)
+    _, held = find_graphs(whole, lambda text: None)
     assert held.names == ("gpu0", "gpu1", "gpu2", "gpu3")
-    assert held.sets[0].gpus == (0, 1, 2)
-    assert held.sets[0].ranks == (1, 2, 0)
+    assert held.sets[0].gpus == (0, 1, 2, 3)
+    assert held.sets[0].ranks == (1, 2, 0, 3)
     assert sum(state.loss.alike for state in held.states if state.loss) + len(held.fallen) == 8
     with pytest.raises(UsageError, match="on 2 servers, a library survives the losses of one"):
         find_graphs(LibraryRequest(str(path), gpus="server0:0,server1:0", survive=1), lambda text: None)
+    with pytest.raises(UsageError, match="serves all 4 GPUs of x-server1, or sets by size"):
+        find_graphs(LibraryRequest(str(path), gpus="server1:0-2", survive=1), lambda text: None)
 
 
 def test_verify_proves_every_state_of_every_set() -> None:
