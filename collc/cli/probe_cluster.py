@@ -103,8 +103,7 @@ def probe_cluster(job: ClusterJob, rails: str | None, fabric: Sequence[str]) -> 
 def _read(path: Path) -> Server:
     if path.is_dir():
         raise UsageError("is a folder", where=str(path), hint=f"name the files in it, such as {path}/*.yaml")
-    if not path.exists():
-        raise UsageError("no such file", where=str(path))
+    _check_there(str(path))
     text = report.read_text(path, limit=MOST_YAML)
     notes = [line[1:].strip() for line in text.split("format:", 1)[0].splitlines() if line.startswith("#")]
     machine = load_topology(path)
@@ -123,9 +122,12 @@ def describe(rails: str | None, fabric: Sequence[str]) -> Described:
     if rails is not None and fabric:
         raise UsageError("--rails and --fabric both describe the network", hint="omit one of them")
     if rails is not None:
-        return Described(rails=(rails, report.read_text(_file(rails), limit=MOST_YAML)))
+        _check_there(rails)
+        return Described(rails=(rails, report.read_text(Path(rails), limit=MOST_YAML)))
     files: list[Path] = []
     for name in fabric:
+        if not name:
+            raise UsageError("the name is empty", where="--fabric", hint="name a dump, or a folder of them")
         path = Path(name)
         if path.is_dir():
             inside = sorted(p for p in path.iterdir() if p.is_file() and not p.name.startswith("."))
@@ -133,15 +135,14 @@ def describe(rails: str | None, fabric: Sequence[str]) -> Described:
                 raise UsageError("the folder is empty", where=name, hint="put the dumps into it")
             files += inside
         else:
-            files.append(_file(name))
+            _check_there(name)
+            files.append(path)
     return Described(dumps=[(str(path), report.read_text(path, limit=MAX_BYTES)) for path in files])
 
 
-def _file(name: str) -> Path:
-    path = Path(name)
-    if not path.exists():
-        raise UsageError("no such file", where=name)
-    return path
+def _check_there(name: str) -> None:
+    if not Path(name).exists():
+        raise UsageError("there is no such file", where=name, hint="check the path")
 
 
 def title(name: str | None, output: str | None) -> str:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from support.cli import collc, refused
-from support.libraries import library
+from support.libraries import library, topology_file
 
 # Command lines; FILE is what is wrong.
 READERS = {
@@ -29,12 +29,19 @@ READERS = {
     "run": ["run", "--lib", "FILE", "--", "true"],
     "run topology": ["run", "--lib", "LIBRARY", "--topology", "FILE", "--", "true"],
     "probe": ["probe", "--from", "FILE"],
+    "probe merge": ["probe", "--merge", "FILE"],
+    "probe rails": ["probe", "--merge", "SERVER", "--rails", "FILE"],
+    "probe fabric": ["probe", "--merge", "SERVER", "--fabric", "FILE"],
 }
+
+TWO = ("bench", "tune", "run", "probe merge", "probe fabric")  # exit code 2 without a name
 
 
 def command(name: str, path: Path | str) -> list[str]:
     out = f"{tempfile.gettempdir()}/libcollc-never.so"  # where everybody may write
-    known = {"FILE": str(path), "OUT": out, "LIBRARY": str(library("pair")) if "LIBRARY" in READERS[name] else ""}
+    server = str(topology_file("pair"))
+    held = str(library("pair")) if "LIBRARY" in READERS[name] else ""
+    known = {"FILE": str(path), "OUT": out, "LIBRARY": held, "SERVER": server}
     return [known.get(word, word) for word in READERS[name]]
 
 
@@ -66,9 +73,9 @@ def test_what_is_no_such_file(tmp_path: Path, name: str, kind: str) -> None:
 
 @pytest.mark.parametrize("name", READERS)
 def test_the_empty_name(name: str) -> None:
-    line = refused(collc(*command(name, "")), code=2 if name in ("bench", "tune", "run") else 1)
+    line = refused(collc(*command(name, "")), code=2 if name in TWO else 1)
     assert line.endswith(")")
-    assert line.startswith(("collc: .: ", "collc: topology: "))
+    assert line.startswith(("collc: .: ", "collc: topology: ", "collc: --fabric: "))
 
 
 @pytest.fixture

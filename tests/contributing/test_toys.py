@@ -200,6 +200,7 @@ def test_a_collective_from_the_planner_to_the_kernels(tmp_path: Path) -> None:
     assert "all_reduce_at" in shown
 
 
+@pytest.mark.slow
 def test_a_pass(tmp_path: Path) -> None:
     target = copy(tmp_path / "collc")
     make(PASS, target)

@@ -49,7 +49,9 @@ def test_the_table_names_the_protocol_that_ran(protocol: str) -> None:
     assert {row["proto"] for row in json.loads(done.stdout)["rows"]} == {protocol}
 
 
-@pytest.mark.parametrize("protocol", PROTOCOLS)
+@pytest.mark.parametrize(
+    "protocol", [PROTOCOLS[0], *(pytest.param(one, marks=pytest.mark.slow) for one in PROTOCOLS[1:])]
+)
 def test_where_the_time_went(protocol: str) -> None:
     """The mock's clock counts its own switches, one to a nanosecond: parts mean nothing beside its wall clock."""
     options = ("--collective", "all_reduce", "--collective", "broadcast", "--breakdown")

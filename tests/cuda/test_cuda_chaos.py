@@ -66,12 +66,16 @@ def check_faults(protocol: str, seeds: range) -> None:
     assert [line for line in said.values() if "OUT OF ORDER" in line] == []
 
 
+# Each of these takes ten seconds; `make chaos-protocols` runs all.
+ONE_AND_SLOW = [PROTOCOLS[0], *(pytest.param(one, marks=pytest.mark.slow) for one in PROTOCOLS[1:])]
+
+
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_random_calls_in_groups_and_split_communicators(protocol: str) -> None:
     check_conformance(protocol, range(2))
 
 
-@pytest.mark.parametrize("protocol", PROTOCOLS)
+@pytest.mark.parametrize("protocol", ONE_AND_SLOW)
 def test_random_faults(protocol: str) -> None:
     check_faults(protocol, range(4))
 
@@ -185,7 +189,7 @@ def check_differences(protocol: str, cases: list[tuple[dict[str, object], dict[s
             assert [team.ask(rank, do="destroy")["result"] for rank in range(3)] == [SUCCESS] * 3
 
 
-@pytest.mark.parametrize("protocol", PROTOCOLS)
+@pytest.mark.parametrize("protocol", ONE_AND_SLOW)
 def test_calls_that_differ_are_found(protocol: str) -> None:
     every = differences()
     check_differences(protocol, every[PROTOCOLS.index(protocol) :: len(every) // 8])

@@ -167,6 +167,7 @@ def test_a_part_that_hangs_is_ended_and_the_others_have_their_rows(tmp_path: Pat
     assert written.splitlines()[-1].strip().startswith("NOT all checks passed in")
 
 
+@pytest.mark.slow
 def test_the_watchdog_prints_what_there_is(tmp_path: Path) -> None:
     change = "parts = [p._replace(seconds=300.) for p in parts][-2:]"
     written, status = on_the_faulty_driver(tmp_path, change, "--parts", "results", watchdog=25)
@@ -230,6 +231,7 @@ def measured(statements: str, **settings: str) -> str:
     return done.stdout
 
 
+@pytest.mark.slow
 def test_throughput_and_sizes_have_their_rows() -> None:
     said = measured(
         "found += measures.throughput(path, 'Simple', 0.001, {})\n"
@@ -249,6 +251,7 @@ def test_throughput_and_sizes_have_their_rows() -> None:
     assert re.search(r"^  2 ranks, LL: not run: .* serves no 2 ranks", said, re.M)
 
 
+@pytest.mark.slow
 def test_hops_are_measured_in_calls_and_in_graphs() -> None:
     said = measured("measures.RANKS = (3, 3)\nfound += measures.hops(path, 'LL')\n")
     for how in ("called", "in a graph"):

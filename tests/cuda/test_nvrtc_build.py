@@ -115,6 +115,7 @@ def compiled(architecture: str) -> nvrtc.Compiled:
 @needs_nvcc
 @needs_nvrtc
 @pytest.mark.nvcc
+@pytest.mark.slow
 def test_one_library_serves_a_dgx1v_and_an_hgx_h100(tmp_path: Path) -> None:
     topology, out = tmp_path / "two.yaml", tmp_path / "two.so"
     topology.write_text(two_machines(), encoding="utf-8")

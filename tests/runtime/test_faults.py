@@ -132,7 +132,15 @@ def test_who_goes_after_its_part_disturbs_nobody(first: int, goes: str) -> None:
         assert any(f"rank {first} {why}" in str(answer["text"]) for answer in answers)
 
 
-@pytest.mark.parametrize(("machine", "nranks", "rounds"), [("odd", 3, 200), ("dgx1v", 8, 80)])
+@pytest.mark.parametrize(
+    ("machine", "nranks", "rounds"),
+    [
+        ("odd", 3, 60),
+        ("dgx1v", 8, 20),
+        pytest.param("odd", 3, 200, marks=pytest.mark.slow),
+        pytest.param("dgx1v", 8, 80, marks=pytest.mark.slow),
+    ],
+)
 @pytest.mark.parametrize("way", [{}, {"COLLC_PROTO": "Simple", "COLLC_DIRECT": "1"}], ids=["as it is", "direct"])
 def test_processes_end_when_they_like(machine: str, nranks: int, rounds: int, way: dict[str, str]) -> None:
     run_client([client(HERE / "ends.c", machine), str(nranks), str(rounds), "1"], f"{rounds} rounds right\n", way)

@@ -60,7 +60,7 @@ def test_a_rank_stopped_while_it_writes_into_another_cannot_do_so_later() -> Non
 
 
 @pytest.mark.parametrize("ways", ["threads", "processes"])
-@pytest.mark.parametrize("buffers", ["memalloc", "mixed", "kept"])
+@pytest.mark.parametrize("buffers", ["mixed", *(pytest.param(b, marks=pytest.mark.slow) for b in ("memalloc", "kept"))])
 @pytest.mark.parametrize(("machine", "ranks"), [("odd", 3), ("cores", 3)])
 def test_every_call_on_such_buffers(machine: str, ranks: int, buffers: str, ways: str) -> None:
     run_client([client(HERE / "client.c", machine), ways, str(ranks), buffers])

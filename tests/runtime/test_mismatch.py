@@ -29,7 +29,9 @@ def check(machine: str, ways: str, buffers: str, size: str, stride: int, first: 
     assert int(done.stdout.split()[0]) > 0
 
 
-@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize(
+    "size", [one if one in ("line", "direct") else pytest.param(one, marks=pytest.mark.slow) for one in SIZES]
+)
 @pytest.mark.parametrize(("machine", "ways", "buffers"), WAYS)
 def test_some_pairs(machine: str, ways: str, buffers: str, size: str) -> None:
     """Every 331st of the 10,431 cases, other ones in each way."""

@@ -77,7 +77,7 @@ def test_every_survivor_of_a_killed_rank_raises(kind: str, victim: int, without_
 SLOW_KINDS = [kind if kind == "all_reduce" else pytest.param(kind, marks=pytest.mark.slow) for kind in KINDS]
 
 
-@pytest.mark.parametrize("launcher", ["torchrun", "mpirun"])
+@pytest.mark.parametrize("launcher", ["torchrun", pytest.param("mpirun", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("kind", SLOW_KINDS)
 def test_under_a_launcher_survivors_raise_or_are_ended(kind: str, launcher: str, tmp_path: Path) -> None:
     command = torchrun_command(3) if launcher == "torchrun" else mpirun_command(3)
