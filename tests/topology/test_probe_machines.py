@@ -29,13 +29,18 @@ READ: dict[str, tuple[int, int, str, str]] = {
     "aws-p4d-a100x8-nv12.txt": (8, 0, "nvswitch 300x8", V2),
     "azure-nv12-m60x2-soc.txt": (2, 0, "", "0|1"),
     "azure-nv24-m60x4-soc.txt": (4, 0, "", "0|1|2|3"),
+    "b200x8-gpu2-nvlink-down.txt": (8, 0, "nvswitch 450x7", V2),
     "b300x7-nvlink-s.txt": (7, 0, "nvswitch 900x7", "0,1,2,3,4,5,6"),
     "b300-x7-one-missing.txt": (7, 0, "nvswitch 450x7", "0,1,2|3,4,5,6"),
     "della-a100-pcie-x2-sys.txt": (2, 2, "", "0|1"),
     "della-i16g1-a100x4-nv4.txt": (4, 1, "nvlink 100x6", "0,1|2,3"),
     "dgx1-p100-sheffield-soc.txt": (8, 4, "nvlink 20x16", V2),
     "dgx1-v100-4nic.txt": (8, 4, V1, V2),
+    "gb10-spark-2net.xml": (1, 2, "", "0"),
+    "gb10-x1-4nic.txt": (1, 4, "", "0"),
+    "gb200-x4-gpunuma-2-10-18.txt": (4, 2, "nvswitch 900x4", "0,1|2,3"),
     "gh200-x4-nv6-gpunuma.txt": (4, 0, "nvlink 150x6", "0|1|2|3"),
+    "gpu1-4nic-caret-esc.txt": (1, 4, "", "0"),
     "gtx7-pix-phb-nonindent.txt": (7, 0, "", "0,1,2,3,4,5,6"),
     "h-vm-x1-1nic.txt": (1, 1, "", "0"),
     "h100-pcie-x2-nv12-bridge.txt": (2, 0, "nvlink 300x1", "0,1"),
@@ -66,6 +71,7 @@ READ: dict[str, tuple[int, int, str, str]] = {
     "rocm-amd-x8-xgmi-msswift.txt": (8, 0, "xgmi 64x28", V2),
     "rocm-mi300x-x8.txt": (8, 0, "xgmi 64x28", V2),
     "rocm-mi50x4-pcie.txt": (4, 0, "", "0,1,2,3"),
+    "rocm-x4-pcie-w52-3hops.txt": (4, 0, "", "0|1|2|3"),
     "rtx-2gpu-nvlink-nv2.txt": (2, 0, "nvlink 50x1", "0,1"),
     "rtx3060ti-x3-sys-phb.txt": (3, 0, "", "0|1,2"),
     "rtx6000ada-x4-4nic.txt": (4, 4, "", "0,1|2,3"),
@@ -76,7 +82,9 @@ READ: dict[str, tuple[int, int, str, str]] = {
 }
 # File -> line and words of the refusal.
 REFUSED = {
+    "ascend910b-x8-hccs.txt": (1, "the output of Huawei's npu-smi"),
     "dgx-h100-12nic-truncated-rows.txt": (16, "the row of NIC6 is missing"),
+    "lumi-mi250x-showtoponuma.txt": (3, "run `rocm-smi --showtopo`"),
     "nccl-aws-g5.48xl.xml": (12, "there are no GPUs in it"),
     "nccl-aws-p4d.xml": (15, "there are no GPUs in it"),
     "nccl-aws-p5-old.xml": (15, "there are no GPUs in it"),
@@ -85,6 +93,8 @@ REFUSED = {
     "nccl-azure-ndv5.xml": (1, "combine it with the table"),
     "nccl-graph-dgx1v-4gpu-0123.xml": (1, "rings and trees that NCCL chose"),
     "nccl-graph-dgx1v-8xv100.xml": (1, "NCCL_TOPO_DUMP_FILE"),
+    "p2p-r-x8.txt": (3, "add --from a file with `nvidia-smi topo -m`"),
+    "xpu-smi-max-x2-topology-m.txt": (1, "the output of Intel's xpu-smi"),
 }
 # One machine in four numberings.
 DGX1V_FILES = [

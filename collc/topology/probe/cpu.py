@@ -63,8 +63,7 @@ def probe_cpu(
         machine.assume(f"{len(used)} ranks on {len(cores)} cores, up to {most} share the bandwidth of one")
     machine.assume(f"cores of this machine through shared memory: assumed {float(CORE_GBPS):g} GB/s per core")
     if len(machine.cpus) > 1:
-        machine.socket_gbps = NODE_GBPS
-        machine.assume(f"between two NUMA nodes: assumed {float(NODE_GBPS):g} GB/s per direction")
+        machine.socket = (NODE_GBPS, "between two NUMA nodes")
     if ranks is None and len(cores) < len(usable):
         machine.assume(f"{len(usable)} hardware threads: one rank for each of {len(cores)} cores")
     return build(machine, None, "probe --cpu")

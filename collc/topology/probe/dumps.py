@@ -10,15 +10,17 @@ from collc.errors import TopologyError
 from collc.topology.model import Topology
 from collc.topology.names import name_problem
 from collc.topology.probe.lines import Text, clean
+from collc.topology.probe.lookalikes import refuse_lookalike
 from collc.topology.probe.machine import Machine, build
 from collc.topology.probe.matrix import machine_of
 from collc.topology.probe.models import GpuModel, model_by_name
 from collc.topology.probe.nccl_xml import read_nccl
 from collc.topology.probe.nvlink_text import Links, apply_links, looks_like_nvlink, machine_of_links, read_nvlink
+from collc.topology.probe.p2p import apply_p2p, looks_like_p2p, refuse_p2p_alone
 from collc.topology.probe.rocm import looks_like_rocm, read_rocm
 from collc.topology.probe.smi import looks_like_topo, read_topo
 
-KNOWN = "nvidia-smi topo -m, nvidia-smi nvlink -s or -R, NCCL topology XML, rocm-smi --showtopo"
+KNOWN = "nvidia-smi topo -m or -p2p, nvidia-smi nvlink -s or -R, NCCL topology XML, rocm-smi --showtopo"
 
 
 def topology_from_dumps(
@@ -56,18 +58,22 @@ def _kind(text: Text) -> str:
         return "nccl"
     if looks_like_rocm(text):
         return "rocm"
+    if looks_like_p2p(text):
+        return "p2p"
     if looks_like_topo(text):
+        refuse_lookalike(text)
         return "topo"
     if looks_like_nvlink(text):
         return "nvlink"
     hint = f"known: {KNOWN}"
     if re.search(r"^format:\s*collc-topology/", text.whole, re.MULTILINE):
         raise TopologyError("this is a topology file already, not a dump", where=text.at(1), hint="use it as it is")
+    refuse_lookalike(text)
     raise TopologyError("collc does not recognise this dump", where=text.at(1), hint=hint)
 
 
 def _read(texts: Sequence[Text], name: str, model: GpuModel | None) -> Topology:
-    found: dict[str, list[Text]] = {"topo": [], "nccl": [], "rocm": [], "nvlink": []}
+    found: dict[str, list[Text]] = {"topo": [], "nccl": [], "rocm": [], "nvlink": [], "p2p": []}
     for text in texts:
         kind = _kind(text)
         found[kind].append(text)
@@ -80,13 +86,18 @@ def _read(texts: Sequence[Text], name: str, model: GpuModel | None) -> Topology:
         # `nvidia-smi -L` is often pasted in front of the table.
         if looks_like_nvlink(text):
             read_nvlink(text, links)
+    if found["p2p"] and not any(found[kind] for kind in ("topo", "nccl", "nvlink")):
+        refuse_p2p_alone(found["p2p"][0])
     known = model or links.model
-    return build(_machine(found, name, links, known), known, texts[0].where)
+    machine = _machine(found, name, links, known)
+    for text in found["p2p"]:
+        apply_p2p(text, machine)
+    return build(machine, known, texts[0].where)
 
 
 def _machine(found: dict[str, list[Text]], name: str, links: Links, model: GpuModel | None) -> Machine:
     if found["rocm"]:
-        others = [text for kind in ("topo", "nccl", "nvlink") for text in found[kind]]
+        others = [text for kind in ("topo", "nccl", "nvlink", "p2p") for text in found[kind]]
         if others:
             raise TopologyError("this does not go with rocm-smi's output", where=others[0].at(1), hint="one machine")
         return read_rocm(found["rocm"][0], name)

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from collc.errors import TopologyError
 
 _ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\x1b\][^\x07]*\x07|\x1b[()][A-Z0-9]")
+# Marks of colour whose escape byte a mail or a chat has lost, or spelt out.
+_SPELT = re.compile(r"(?:\^\[|\u241b|\\e|\\033|\\x1b)?\[[0-9]{0,3}(?:;[0-9]{1,3}){0,4}m")
 # Prefixes that a line may have: comment and quote marks, mpirun's tag, a log's time.
 _PREFIXES = (
     re.compile(r" *(?:[#>|] ?)+"),
@@ -43,7 +45,8 @@ def clean(text: str, where: str) -> Text:
     """
     if len(text) > MAX_CHARS:
         raise TopologyError(f"the file is larger than {MAX_CHARS >> 20} MiB", where=where, hint="it is not a dump")
-    raw = _ANSI.sub("", text.removeprefix("\ufeff").replace("\r\n", "\n").replace("\r", "\n")).split("\n")
+    plain = _ANSI.sub("", text.removeprefix("\ufeff").replace("\r\n", "\n").replace("\r", "\n"))
+    raw = _SPELT.sub("", plain).split("\n")
     for number, line in enumerate(raw, 1):
         if len(line) > MAX_LINE:
             raise TopologyError("the line is too long for a dump", where=f"{where}:{number}")

@@ -14,6 +14,7 @@ from collc.topology.probe.machine import Machine, build
 from collc.topology.probe.models import GpuModel, find_model, model_by_name, pcie_gbps
 from collc.topology.probe.nvml import Gpu, NvLink, nominal_by_version, read_nvml
 from collc.topology.probe.pcitree import place, read_tree
+from collc.topology.probe.sockets import socket_link_here
 from collc.topology.probe.visible import Visible, choose
 
 _WHERE = "probe"
@@ -62,6 +63,7 @@ def assemble(every: Sequence[Gpu], visible: str | None, model: GpuModel | None, 
     tree, ports = read_tree(sysfs, {device.gpu.bus: f"gpu{device.gpu.index}" for device in chosen})
     place(tree, machine)
     machine.ports = ports
+    machine.socket = socket_link_here(sysfs.parent / "proc" / "cpuinfo")
     for nic, port in sorted(ports.items()):
         if not port.up:
             machine.assume(f"NIC {nic} is down")

@@ -14,6 +14,7 @@ from fractions import Fraction
 from collc.errors import TopologyError
 from collc.topology.model import Link, LinkKind, Port, Topology, Vertex, VertexKind
 from collc.topology.probe.models import GpuModel, pcie_gbps
+from collc.topology.probe.sockets import QPI, UPI
 
 PCIE_NAMES = {1: "1.0", 2: "2.0", 3: "3.0", 4: "4.0", 5: "5.0", 6: "6.0"}
 
@@ -32,6 +33,7 @@ class Machine:
         pair_gbps: speed of one link of a pair, where it differs from `link_gbps`.
         kind: what joins GPUs: NVLINK or XGMI.
         ports: NIC -> its network side, if the source gives it.
+        socket: speed of a link between two CPUs and which link it is, if the source gives the CPU's generation.
         notes: what was assumed.
     """
 
@@ -51,7 +53,7 @@ class Machine:
     ports: dict[str, Port] = field(default_factory=dict)
     multicast: bool = False
     host_kind: dict[str, LinkKind] = field(default_factory=dict)
-    socket_gbps: Fraction | None = None
+    socket: tuple[Fraction, str] | None = None
     notes: list[str] = field(default_factory=list)
 
     def assume(self, note: str) -> None:
@@ -157,20 +159,22 @@ def _pcie_links(machine: Machine, model: GpuModel | None, lanes: dict[str, int])
             guess = guess or _pcie_guess(machine, model, lanes)
             gbps = guess
         links += _both(child, above, kind, gbps)
-    socket = machine.socket_gbps
-    if len(machine.cpus) > 1 and socket is None:
-        fastest = max(machine.pcie.values(), default=guess or Fraction(25))
-        old = fastest < 25
-        socket = Fraction(16) if old else Fraction(75)
-        what = "2 QPI of the PCIe 3.0 years" if old else "UPI or Infinity Fabric of the PCIe 4.0 and 5.0 years"
+    socket, what = machine.socket or _socket_guess(machine, guess)
+    if len(machine.cpus) > 1:
         machine.assume(f"socket link: assumed {_text(socket)} GB/s per direction ({what})")
     if len(machine.cpus) > 2:
         machine.assume(f"{len(machine.cpus)} CPUs: taken as joined by a socket link for every pair")
     for i, a in enumerate(machine.cpus):
         for b in machine.cpus[i + 1 :]:
-            assert socket is not None
             links += _both(a, b, LinkKind.PCIE, socket)
     return links
+
+
+def _socket_guess(machine: Machine, guess: Fraction | None) -> tuple[Fraction, str]:
+    """The link between CPUs by the PCIe generation of the GPUs, where the CPUs are not known."""
+    gpus = [machine.pcie.get(gpu, guess) for gpu in machine.gpus if gpu in machine.parent]
+    fastest = max((gbps for gbps in gpus if gbps is not None), default=Fraction(25))
+    return QPI if fastest < 25 else UPI
 
 
 def _pcie_guess(machine: Machine, model: GpuModel | None, lanes: dict[str, int]) -> Fraction:

@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterable
 
 from collc.errors import TopologyError
+from collc.topology.probe.grace import apply_grace, is_grace
 from collc.topology.probe.machine import Machine
 from collc.topology.probe.models import GpuModel
 from collc.topology.probe.smi import LEVELS, Matrix
@@ -31,6 +32,8 @@ def machine_of(matrix: Matrix, name: str, where: str, model: GpuModel | None = N
     machine = Machine(name, gpus=gpus, nics=[d for i, d in enumerate(matrix.devices) if i not in matrix.gpus])
     _nvlinks(machine, matrix, f"{where}:{matrix.line}", model)
     _tree(machine, matrix)
+    if is_grace(matrix):
+        apply_grace(matrix, machine, model)
     return machine
 
 
@@ -60,6 +63,11 @@ def _nvlinks(machine: Machine, matrix: Matrix, where: str, model: GpuModel | Non
         machine.switched |= {names[v]: count for v in sorted(group)}
         machine.assume(f"NV{count} between all of {len(group)} GPUs: taken as {count} links of each into one NVSwitch")
         switches += 1
+    if lone := [names[v] for v in matrix.gpus if machine.switched and names[v] not in machine.switched]:
+        some = ", ".join(lone)
+        machine.assume(
+            f"no NVLinks of {some} in this dump, where the other GPUs have some: `nvidia-smi nvlink -s` tells why"
+        )
     if switches > 1:
         what = "several groups of GPUs with switches of their own"
         raise TopologyError(what, where=where, hint="split the dump by hand")
@@ -113,6 +121,9 @@ def _sockets(machine: Machine, matrix: Matrix, joined: set[tuple[int, int]]) -> 
     everything = range(len(matrix.devices))
     near = joined | {pair for pair, level in matrix.levels.items() if level in ("PHB", "NODE")}
     far = {pair for pair, level in matrix.levels.items() if level == "SYS"}
+    if is_grace(matrix):
+        # A GPU is a NUMA node of its own there, SYS apart from everything.
+        far = {pair for pair in far if not set(pair) & set(matrix.gpus)}
     numa = {v: cell for v, cell in matrix.numa.items() if re.fullmatch("[0-9]+", cell)}
     same = {(a, b) for a in numa for b in numa if a < b and numa[a] == numa[b]}
     groups = _groups(everything, near | same)

@@ -16,6 +16,7 @@ from collc.errors import TopologyError
 from collc.topology.model import LinkKind
 from collc.topology.names import name_problem
 from collc.topology.probe.machine import Machine
+from collc.topology.probe.sockets import GRACE, X_BUS, socket_link
 from collc.topology.probe.xmltree import Element, parse_xml
 
 # GB/s per link and direction by compute capability, and for AMD by architecture.
@@ -55,6 +56,9 @@ class _Reader:
         self.machine = Machine(name)
         self.found = _Found()
         self.names: dict[str, str] = {}
+        # NVLinks that a GPU says lead to itself.
+        self.own: dict[str, int] = {}
+        self.dropped: list[str] = []
 
     def fail(self, what: str, element: Element, hint: str | None = None) -> NoReturn:
         raise TopologyError(what, where=f"{self.where}:{element.line}", hint=hint)
@@ -75,6 +79,9 @@ class _Reader:
         self.check_gpus(root, table)
         for cpu in cpus:
             self.cpu(cpu)
+        self.machine.socket = _socket(cpus)
+        if self.dropped:
+            self.machine.assume(f"virtual network devices are left out: {', '.join(self.dropped)}")
         self.links(table)
         return self.machine
 
@@ -180,7 +187,11 @@ class _Reader:
 
     def nic_without_pci(self, net: Element, cpu: str) -> None:
         mbps = net.get("speed")
-        if _VIRTUAL.match(net.get("name")) or not re.fullmatch("[1-9][0-9]{0,8}", mbps):
+        if _VIRTUAL.match(net.get("name")):
+            if name_problem(net.get("name")) is None and net.get("name") not in ("lo", *self.dropped):
+                self.dropped.append(net.get("name"))
+            return
+        if not re.fullmatch("[1-9][0-9]{0,8}", mbps):
             return
         name = self.nic_name(net)
         if name:
@@ -201,7 +212,7 @@ class _Reader:
                 if link.tag in ("nvlink", "xgmi"):
                     self.link(bus, link, direct)
                 elif link.tag == "c2c":
-                    self.machine.assume("chip-to-chip links to the CPU are in this file; they are taken as PCIe")
+                    self.chip_to_chip(self.names[bus], link)
         for (a, b), count in direct.items():
             back = direct.get((b, a), 0)
             if back != count:
@@ -211,6 +222,8 @@ class _Reader:
         self.machine.direct = {pair: n for pair, n in direct.items() if place[pair[0]] < place[pair[1]]}
         if table is not None:
             self.merge(table)
+        elif self.own:
+            self.own_ends()
         elif not self.machine.direct and not self.machine.switched:
             self.machine.assume("no NVLinks in this file; if the machine has some, add --from `nvidia-smi topo -m`")
         self.speeds()
@@ -224,7 +237,8 @@ class _Reader:
             self.machine.kind = LinkKind.XGMI
         if target in self.names:
             if self.names[target] == gpu:
-                self.fail(f"{gpu} is linked to itself", link)
+                self.own[gpu] = self.own.get(gpu, 0) + count
+                return
             direct[gpu, self.names[target]] = direct.get((gpu, self.names[target]), 0) + count
         elif kind.startswith("0x068001"):
             self.machine.host_kind[gpu] = LinkKind.C2C
@@ -234,6 +248,25 @@ class _Reader:
             self.machine.switched[gpu] = self.machine.switched.get(gpu, 0) + count
         else:
             self.machine.assume(f"{gpu} has links to a device that is not in this file; they are left out")
+
+    def chip_to_chip(self, gpu: str, link: Element) -> None:
+        """`bw` is MB/s of one of `count` links between the GPU and its CPU, which it uses in place of PCIe."""
+        bw, count = link.get("bw"), link.get("count")
+        if not re.fullmatch("[1-9][0-9]{0,7}", bw) or not re.fullmatch("[1-9][0-9]?", count):
+            self.fail(f"`{bw[:20]}` times `{count[:20]}` is no bandwidth of chip-to-chip links", link)
+        self.machine.host_kind[gpu] = LinkKind.C2C
+        self.machine.pcie[gpu] = Fraction(int(bw) * int(count), 1000)
+
+    def own_ends(self) -> None:
+        """Some virtual machines report a GPU's own bus id as the other end (Azure's NC A100 v4)."""
+        names = self.machine.gpus
+        gpu = next(iter(self.own))
+        element = next(e for bus, (_, e) in self.found.gpus.items() if self.names[bus] == gpu)
+        if len(names) != 2 or len(set(self.own.values())) != 1 or len(self.own) != 2 or self.machine.direct:
+            hint = "add --from a file with `nvidia-smi topo -m`, which says what is at the other end"
+            self.fail(f"the NVLinks of {gpu} lead to itself", element, hint)
+        self.machine.direct[names[0], names[1]] = self.own[gpu]
+        self.machine.assume("each GPU's NVLinks name itself as the other end: taken as links between the two")
 
     def merge(self, table: Machine) -> None:
         mine, theirs = (self.machine.direct, self.machine.switched), (table.direct, table.switched)
@@ -273,3 +306,16 @@ def _pcie_speed(device: Element) -> Fraction | None:
     if not match or width not in _WIDTHS or not Fraction(match[1]):
         return None
     return Fraction(25, 2) * Fraction(match[1]) / 8 * int(width) / 16
+
+
+def _socket(cpus: list[Element]) -> tuple[Fraction, str] | None:
+    """The link between the CPUs, by the generation that the first one names."""
+    first = cpus[0]
+    if first.get("arch") == "ppc64":
+        return X_BUS
+    if first.get("arch") == "arm64" and any(e.tag == "c2c" for cpu in cpus for e in cpu.walk()):
+        return GRACE
+    family, model = first.get("familyid"), first.get("modelid")
+    if not re.fullmatch("[0-9]{1,4}", family) or not re.fullmatch("[0-9]{1,4}", model):
+        return None
+    return socket_link(first.get("vendor"), int(family), int(model))

@@ -10,7 +10,8 @@ from collc.topology.probe.lines import Text
 from collc.topology.probe.machine import Machine
 
 _TITLE = re.compile(r"=+\s*(.*?)\s*=+$")
-_NUMA = re.compile(r"GPU\[([0-9]{1,3})\]\s*:\s*\(Topology\) Numa Node:\s*(-?[0-9]+)")
+# `GPU[0]  : (Topology) Numa Node: 0`; some versions write `GPU 0 :` and leave the middle out.
+_NUMA = re.compile(r"GPU ?\[?([0-9]{1,3})\]?\s*:\s*(?:\(Topology\)|Topology:)?\s*Numa Node:\s*(-?[0-9]{1,4})\b", re.I)
 _TYPES, _HOPS = "Link Type between two GPUs", "Hops between two GPUs"
 
 
@@ -41,7 +42,7 @@ def read_rocm(text: Text, name: str) -> Machine:
         machine.assume(f"{far} pairs that rocm-smi calls XGMI over several hops have no link of their own")
     if machine.direct:
         machine.assume("xGMI links per pair: rocm-smi does not say how many; taken as one")
-    _place(text, machine, gpus)
+    _place(text, machine, gpus, types, hops)
     return machine
 
 
@@ -86,12 +87,33 @@ def _matrix(text: Text, title: str, allowed: tuple[str, ...] | None) -> dict[int
     return rows
 
 
-def _place(text: Text, machine: Machine, gpus: list[int]) -> None:
+Cells = dict[int, dict[int, str]]
+
+
+def _place(text: Text, machine: Machine, gpus: list[int], types: Cells, hops: Cells) -> None:
+    """GPUs by NUMA node; where the nodes are not in the output, by the hops between GPUs that PCIe joins."""
     numa = {int(m[1]): int(m[2]) for line in text.lines if (m := _NUMA.search(line))}
     if not set(gpus) <= set(numa):
-        machine.assume("NUMA nodes are not in this output: all GPUs are placed at one CPU")
-        numa = dict.fromkeys(gpus, 0)
+        numa = _by_hops(machine, gpus, types, hops)
     nodes = sorted({numa[gpu] for gpu in gpus})
     machine.cpus = [f"cpu{max(node, 0)}" for node in nodes]
     machine.parent = {f"gpu{gpu}": f"cpu{max(numa[gpu], 0)}" for gpu in gpus}
     machine.assume("PCIe switches do not show in this output: each GPU is placed directly at its CPU")
+
+
+def _by_hops(machine: Machine, gpus: list[int], types: Cells, hops: Cells) -> dict[int, int]:
+    """GPU -> a number for its CPU. Two hops over PCIe are GPU, CPU, GPU; a third one is the link between CPUs."""
+    far = [(a, b) for a in gpus for b in gpus if a < b and types[a][b] == "PCIE" and int(hops[a][b]) > 2]
+    if not far:
+        machine.assume("NUMA nodes are not in this output: all GPUs are placed at one CPU")
+        return dict.fromkeys(gpus, 0)
+    home: dict[int, int] = {}
+    cpus: list[list[int]] = []
+    for gpu in gpus:
+        fits = (n for n, members in enumerate(cpus) if not any((other, gpu) in far for other in members))
+        home[gpu] = next(fits, len(cpus))
+        if home[gpu] == len(cpus):
+            cpus.append([])
+        cpus[home[gpu]].append(gpu)
+    machine.assume("NUMA nodes are not in this output: GPUs over three hops of PCIe apart are placed at different CPUs")
+    return home

@@ -28,8 +28,9 @@ class Matrix:
     """The contents of `nvidia-smi topo -m`. Pairs are (smaller, larger) device numbers.
 
     `devices` are GPUs and NICs in the order of the header, by the names that the topology will have; `nvlinks` counts
-    links; `levels` is one of `LEVELS` for pairs that are not joined by NVLink; `affinity` and `numa` are the cells as
-    printed ("" where blank).
+    links; `levels` is one of `LEVELS` for pairs that are not joined by NVLink; `affinity`, `numa` and
+    `gpu_numa` are the cells as printed ("" where blank); a number in `gpu_numa` is the NUMA node of the GPU's own
+    memory, which Grace machines have.
     """
 
     devices: list[str] = field(default_factory=list)
@@ -38,6 +39,7 @@ class Matrix:
     levels: dict[tuple[int, int], str] = field(default_factory=dict)
     affinity: dict[int, str] = field(default_factory=dict)
     numa: dict[int, str] = field(default_factory=dict)
+    gpu_numa: dict[int, str] = field(default_factory=dict)
     line: int = 1
 
 
@@ -165,6 +167,7 @@ def _affinity(line: str, count: int, titles: list[str], matrix: Matrix, device: 
     found = dict(zip(titles, cells, strict=False))
     matrix.affinity[device] = found.get("CPU Affinity", "")
     matrix.numa[device] = found.get("NUMA Affinity", "")
+    matrix.gpu_numa[device] = found.get("GPU NUMA ID", "")
 
 
 def _check_symmetric(text: Text, tokens: list[str], rows: dict[str, tuple[int, list[str]]]) -> None:

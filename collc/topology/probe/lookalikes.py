@@ -1,0 +1,36 @@
+"""Output that looks like a dump and is none: another vendor's tool, or the wrong table of a known one."""
+
+from __future__ import annotations
+
+import re
+
+from collc.errors import TopologyError
+from collc.topology.probe.lines import Text
+
+_LINK_LINES = "collc reads the links of NVIDIA and AMD GPUs; write the links of this machine as YAML: docs/topology.md"
+_NUMA_ALONE = "run `rocm-smi --showtopo`, which prints the links too"
+# A pattern that some line matches, whose output it is, and what to do.
+_OTHERS = (
+    (r"mx-smi|MetaXLink", "MetaX's mx-smi", _LINK_LINES),
+    (r"npu-smi|\bHCCS\b|\s*NPU0\s+NPU1\b", "Huawei's npu-smi", _LINK_LINES),
+    (r"xpu-smi|\s*GPU 0/0\s*\|", "Intel's xpu-smi", _LINK_LINES),
+    (r"mthreads-gmi|\bMTLink\b", "Moore Threads' mthreads-gmi", _LINK_LINES),
+    (r"cnmon|\s*MLU0\s+MLU1\b|MLU-Link", "Cambricon's cnmon", _LINK_LINES),
+    (r"ixsmi|Iluvatar", "Iluvatar's ixsmi", _LINK_LINES),
+    (r"hy-smi|\s*DCU\[?0\b", "Hygon's hy-smi", _LINK_LINES),
+    (r"hl-smi|HABANA|Gaudi", "Intel's hl-smi", _LINK_LINES),
+    (
+        r"amd-smi|LINK TYPE TABLE:|NUMA BW TABLE:",
+        "AMD's amd-smi",
+        "run `rocm-smi --showtopo`, whose tables of hops and link types collc reads",
+    ),
+    (r".*\(Topology\) Numa (?:Node|Affinity)", "rocm-smi --showtoponuma: NUMA nodes without links", _NUMA_ALONE),
+)
+
+
+def refuse_lookalike(text: Text) -> None:
+    """Raises a `TopologyError` that names the tool, if the text is another tool's output; else returns."""
+    for pattern, whose, hint in _OTHERS:
+        for number, line in enumerate(text.lines, 1):
+            if re.match(rf"(?:.*\b)?(?:{pattern})", line):
+                raise TopologyError(f"this is the output of {whose}", where=text.at(number), hint=hint)
