@@ -57,6 +57,22 @@ _AMD = nccl_text.system(
         nccl_text.pci(nccl_text.bus(1), nccl_text.amd(1, {nccl_text.bus(0): 2}, "gfx90a")),
     )
 )
+_GRACE = (
+    "\tGPU0\tGPU1\tNIC0\tCPU Affinity\tNUMA Affinity\tGPU NUMA ID\n"
+    "GPU0\t X \tNV18\tSYS\t0-71\t0\t\t2\nGPU1\tNV18\t X \tSYS\t0-71\t0\t\t10\nNIC0\tSYS\tSYS\t X \n"
+)
+# A table and what `topo -p2p` says of the same machine would be two files; one after the other is what people paste.
+_ACCESS = " \tGPU0\tGPU1\t\n GPU0\tX\tOK\t\n GPU1\tCNS\tX\t\n"
+_OWN_ENDS = nccl_text.system(
+    nccl_text.cpu(
+        0,
+        nccl_text.pci(
+            nccl_text.bus(0),
+            nccl_text.gpu(0, {nccl_text.bus(0): 12}).replace("</gpu>", '<c2c bw="43125" count="8"/></gpu>'),
+        ),
+        nccl_text.pci(nccl_text.bus(1), nccl_text.gpu(1, {nccl_text.bus(1): 12})),
+    )
+)
 DUMPS = [
     *(render(_BRIDGED, style, nic_names=("mlx5_0", "mlx5_1")) for style in STYLES),
     render(dgx1(DGX1V)),
@@ -65,8 +81,12 @@ DUMPS = [
     _AMD,
     _NVLINK,
     _ROCM,
+    _GRACE,
+    _ACCESS,
+    _OWN_ENDS,
 ]
 _WORDS = [
+    *("OK", "CNS", "-p2p r", "NPU0", "GPU 0 :", "^[[4m", 'bw="43125"'),
     *("X", "NV0", "NV1", "NV18", "NV99", "PIX", "PXB", "PHB", "NODE", "SYS", "SOC", "N/A", "GPU0", "GPU7", "GPU99"),
     *(
         "NIC0",

@@ -57,7 +57,7 @@ def c2c(dev: int, bw: str, count: str) -> str:
 def test_chip_to_chip_links_take_the_place_of_pcie() -> None:
     cpus = [cpu(i, pci(bus(i), c2c(i, "43125", "8"), speed="2.5 GT/s")) for i in range(2)]
     topology = probe(system(*cpus).replace("x86_64", "arm64"))
-    assert speed(topology, "gpu0", "cpu0") == ("c2c", 345)
+    assert speed(topology, "gpu0", "cpu0") == ("c2c", Fraction(345))
     assert speed(topology, "cpu0", "cpu1") == ("pcie", GRACE[0])
 
 
@@ -86,7 +86,7 @@ def test_grace_by_the_numa_nodes_of_the_gpus(per_cpu: int, cell: str, links: str
     topology = probe(grace(per_cpu, 4, cell))
     assert fast_links(topology) == links
     assert sockets(topology) == ("0|1|2|3" if per_cpu == 1 else "0,1|2,3")
-    assert speed(topology, "gpu3", f"cpu{3 // per_cpu}") == ("c2c", host)
+    assert speed(topology, "gpu3", f"cpu{3 // per_cpu}") == ("c2c", Fraction(host))
     assert speed(topology, "cpu0", "cpu1") == ("pcie", GRACE[0])
 
 
