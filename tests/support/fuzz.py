@@ -61,7 +61,7 @@ _GRACE = (
     "\tGPU0\tGPU1\tNIC0\tCPU Affinity\tNUMA Affinity\tGPU NUMA ID\n"
     "GPU0\t X \tNV18\tSYS\t0-71\t0\t\t2\nGPU1\tNV18\t X \tSYS\t0-71\t0\t\t10\nNIC0\tSYS\tSYS\t X \n"
 )
-# A table and what `topo -p2p` says of the same machine would be two files; one after the other is what people paste.
+# Refused where it is alone.
 _ACCESS = " \tGPU0\tGPU1\t\n GPU0\tX\tOK\t\n GPU1\tCNS\tX\t\n"
 _OWN_ENDS = nccl_text.system(
     nccl_text.cpu(
@@ -82,7 +82,6 @@ DUMPS = [
     _NVLINK,
     _ROCM,
     _GRACE,
-    _ACCESS,
     _OWN_ENDS,
 ]
 _WORDS = [
@@ -196,7 +195,7 @@ _EDITS: list[Callable[[st.DrawFn, str], str]] = [_cut, _insert, _replace_word, _
 
 def dumps() -> st.SearchStrategy[list[str]]:
     """One dump, or two that are said to be of one machine."""
-    return st.lists(damaged(DUMPS), min_size=1, max_size=2)
+    return st.lists(damaged([*DUMPS, _ACCESS]), min_size=1, max_size=2)
 
 
 def topology_files() -> st.SearchStrategy[str]:
