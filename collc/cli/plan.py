@@ -90,6 +90,7 @@ class _FractionType(click.ParamType[Fraction]):
     "with a rank, only its trees.",
 )
 @click.option("--orbits", is_flag=True, help=f"Write orbits of trees in --json, as for more than {ORBITS_FROM} GPUs.")
+@click.option("--proof", is_flag=True, help="Print every certificate whole: sets, links, prices.")
 @json_option
 @debug_option
 def command(
@@ -108,6 +109,7 @@ def command(
     compare: str | None,
     expand: str | None,
     orbits: bool,
+    proof: bool,
     as_json: bool,
 ) -> None:
     """Pack spanning trees for TOPO, a file or a machine of `collc topologies`, and prove the rate."""
@@ -163,7 +165,8 @@ def command(
         emit_json(to_json(plan_file(graph, plans)))
         return
     report.text(summary(graph, plans))
-    report.text(explain_plans(graph, plans, whole=collective is not None))
+    if more := explain_plans(graph, plans, trees=collective is not None, proof=proof):
+        report.text(more)
 
 
 def _expanded_rank(text: str | None, graph: PlanGraph) -> int | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Sequence
 from fractions import Fraction
 
@@ -17,23 +18,53 @@ from collc.packing.explain import (
     one_more_link,
     plan_depth,
 )
-from collc.packing.model import Flow, Plan, Prices, Tree
+from collc.packing.model import Cut, Flow, Partition, Plan, Prices, Tree
 from collc.packing.trade import Trade
+from collc.packing.words import limit_in_words, link_name
 from collc.topology.canonical import fingerprint
 from collc.topology.model import PlanGraph
 
 # Longer lists are cut: people read the beginning, programs read --json.
 _MAX_ROWS = 64
 _MAX_TREE_RANKS = 16
+_WIDTH = 118
+_LEGEND = """\
+GB/s: 1e9 bytes of the call's buffer per second, algbw in nccl-tests. bound: what no schedule can exceed, where it is
+higher. trees: how many share the data; depth: links from a root to its farthest GPU. proof: what proves the bound
+(--proof prints it; --collective adds trees and the use of every link)."""
 
 
 def summary(graph: PlanGraph, plans: Sequence[Plan]) -> str:
-    """The machine on one line, then a row per plan."""
+    """The machine on one line; what each plan reaches and what limits it in words; then a row per plan."""
     forwarders = len(graph.vertices) - graph.nranks
-    parts = [f"{graph.nranks} GPUs"] + ([f"{forwarders} forwarding"] if forwarders else [])
-    head = f"{graph.name}: {', '.join(parts)}, {len(graph.links)} links, {fingerprint(graph)}"
-    rows = [_row(graph, plan) for plan in plans]
-    return head + "\n" + table(["collective", "root", "GB/s", "bound", "optimal", "trees", "depth", "proof"], rows)
+    kinds = " and ".join(dict.fromkeys(link.kind.value for link in graph.links))
+    parts = [f"{graph.nranks} GPUs"] + ([f"{forwarders} vertices that forward"] if forwarders else [])
+    parts += [f"{len(graph.links)} links ({kinds})" if graph.links else "no links"]
+    lines = [f"{graph.name}: {', '.join(parts)}", ""]
+    for plan in plans:
+        lines += textwrap.wrap(_in_words(graph, plan), _WIDTH, subsequent_indent="  ", break_on_hyphens=False)
+    header = ["collective", "root", "GB/s", "bound", "optimal", "trees", "depth", "proof"]
+    lines += ["", table(header, [_row(graph, plan) for plan in plans]), _LEGEND, f"Fingerprint: {fingerprint(graph)}"]
+    return "\n".join(lines)
+
+
+def _in_words(graph: PlanGraph, plan: Plan) -> str:
+    """Such as ``broadcast: 150 GB/s, the best possible. The limit: 150 GB/s lead out of gpu0, ...``."""
+    name = plan.collective.value + ("" if plan.root is None else f" from rank {plan.root}")
+    if plan.collective.inward and plan.root is not None:
+        name = f"{plan.collective.value} to rank {plan.root}"
+    if plan.rate is None or plan.bound is None:
+        return f"{name}: nothing to move between GPUs."
+    share = (
+        "the best possible" if plan.optimal else f"at least {float(plan.rate / plan.bound):.2%} of the best possible"
+    )
+    text = f"{name}: {float(plan.rate):.5g} GB/s, {share}. The limit: {limit_in_words(graph, plan)}."
+    more = one_more_link(graph, plan, binding(graph, plan))
+    if more is not None:
+        link, added, value = more
+        a, b = graph.vertices[graph.links[link].src].name, graph.vertices[graph.links[link].dst].name
+        text += f" One more link {a} - {b} ({compact(added)} GB/s each way) would bring {float(value):.5g} GB/s."
+    return text
 
 
 def _row(graph: PlanGraph, plan: Plan) -> list[str]:
@@ -60,14 +91,17 @@ def gbps(value: Fraction) -> str:
     return f"{text} = {float(value):.5g}" if len(text) <= 12 else f"{float(value):.7g}"
 
 
-def explain_plans(graph: PlanGraph, plans: Sequence[Plan], *, whole: bool) -> str:
-    """The limit of each plan; with `whole` also its trees or flows and the use of every link."""
+def explain_plans(graph: PlanGraph, plans: Sequence[Plan], *, trees: bool, proof: bool) -> str:
+    """With `proof` the certificate of each plan, whole; with `trees` its trees or flows and the use of every link."""
     lines: list[str] = []
     for plan in plans:
         if plan.rate is None:
             continue
-        lines += ["", *_limits(graph, plan, detail=whole)]
-        if whole:
+        if trees or proof:
+            lines += ["", *_limits(graph, plan)]
+        if proof:
+            lines += certificate_lines(graph, plan)
+        if trees:
             lines += ["", *(_trees(graph, plan) if plan.tree_count else _flows(graph, plan)), "", *_links(graph, plan)]
     return "\n".join(lines)
 
@@ -85,25 +119,38 @@ def trade_json(rows: Sequence[Trade]) -> list[dict[str, object]]:
     return [{"depth": row.depth, "rate_gbps": str(row.rate), "trees": row.trees} for row in rows]
 
 
-def _limits(graph: PlanGraph, plan: Plan, *, detail: bool) -> list[str]:
+def _limits(graph: PlanGraph, plan: Plan) -> list[str]:
     bound = binding(graph, plan)
     assert plan.bound is not None
-    lines = [f"{plan.collective.value}: at most {gbps(plan.bound)} GB/s, because {bound.text}"]
+    proof = type(plan.certificate).__name__.lower()
+    lines = [f"{plan.collective.value}: at most {gbps(plan.bound)} GB/s ({proof}), because {bound.text}"]
     if plan.remark:
         lines.append(f"  {plan.remark}")
-    if isinstance(plan.certificate, Prices) or detail:
-        lines += _gains(graph, bound)
-    if detail:
-        best = one_more_link(graph, plan, bound)
-        if best is not None:
-            link, more, value = best
-            a, b = graph.vertices[graph.links[link].src].name, graph.vertices[graph.links[link].dst].name
-            lines.append(f"  one more link {a} - {b} of {compact(more)} GB/s each way would bring {gbps(value)} GB/s")
-        elif graph.nranks <= _MAX_TREE_RANKS and plan.trees:
-            lines.append("  no single further link brings more: other bounds bind as well")
+    lines += _gains(graph, bound)
+    if graph.nranks <= _MAX_TREE_RANKS and plan.trees and one_more_link(graph, plan, bound) is None:
+        lines.append("  no single further link brings more: other bounds bind as well")
     switched = in_switch_bound(graph, plan.collective)
     if switched is not None and switched > plan.bound:
         lines.append(f"  with reduction inside the switches, which plans do not use yet, at most {gbps(switched)} GB/s")
+    return lines
+
+
+def certificate_lines(graph: PlanGraph, plan: Plan) -> list[str]:
+    """Everything that a certificate says, so that it can be checked by hand."""
+    found = plan.certificate
+    if isinstance(found, Cut):
+        sets = [found.side]
+    elif isinstance(found, Partition):
+        sets = list(found.parts)
+    else:
+        assert found is not None
+        rows = [[f"{link_name(graph, x)}", compact(graph.links[x].gbps), str(value)] for x, value in found.prices]
+        return ["  the bound is the cost of all links at these prices, by that of one GB/s of the collective"] + [
+            f"  {line}" for line in table(["link", "GB/s", "price"], rows).split("\n")
+        ]
+    lines = [f"  set {i}: {' '.join(graph.vertices[v].name for v in side)}" for i, side in enumerate(sets)]
+    for link in binding(graph, plan).gain:
+        lines.append(f"  {link_name(graph, link)}: {compact(graph.links[link].gbps)} GB/s")
     return lines
 
 

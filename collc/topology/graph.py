@@ -40,7 +40,10 @@ def plan_graph(
     parts = _Parts(topology, chosen, relay)
     picked = _override(parts, links) if links is not None else _by_rules(parts)
     edges = useful_links(picked, chosen)
-    _check_connected(topology, chosen, edges, links)
+    if lost := _lost(chosen, edges):
+        over = f"over {links} links" if links else "over the links of this topology"
+        problem = f"{lost} cannot be reached from {chosen[0]} {over}"
+        raise TopologyError(problem, where=topology.name, hint=_way_out(topology, chosen, links, relay))
     return _assemble(topology, parts, chosen, edges)
 
 
@@ -260,14 +263,28 @@ def _renamed_net(link: Link, rename: Mapping[tuple[str, str], str]) -> Link:
     return Link(src, dst, link.kind, link.gbps, link.latency_us)
 
 
-def _check_connected(topology: Topology, chosen: Sequence[str], links: Sequence[Link], override: str | None) -> None:
+def _lost(chosen: Sequence[str], links: Sequence[Link]) -> str | None:
+    """A GPU that the first one does not reach, whatever the direction of links."""
     both = Adjacency([*links, *(Link(k.dst, k.src, k.kind, k.gbps) for k in links)])
     found = reachable(both, chosen[0], set(both))
-    lost = [name for name in chosen[1:] if name not in found]
-    if lost:
-        over = f"over {override} links" if override else "over the links of this topology"
-        hint = "try --links all" if override is None else "leave --links out, or try --links all"
-        raise TopologyError(f"{lost[0]} cannot be reached from {chosen[0]} {over}", where=topology.name, hint=hint)
+    return next((name for name in chosen[1:] if name not in found), None)
+
+
+def _way_out(topology: Topology, chosen: Sequence[str], override: str | None, relay: bool) -> str:
+    """Options with which these GPUs do reach each other, each tried."""
+    ways = []
+    for said, links, more in (
+        ("--relay idle", override, True),
+        ("no --links", None, relay),
+        ("--links all", "all", relay),
+    ):
+        if (links, more) == (override, relay):
+            continue
+        parts = _Parts(topology, chosen, more)
+        picked = _override(parts, links) if links is not None else _by_rules(parts)
+        if _lost(chosen, useful_links(picked, chosen)) is None:
+            ways.append(said)
+    return f"try {' or '.join(ways)}" if ways else "no links of this topology join them; choose other GPUs"
 
 
 def _assemble(topology: Topology, parts: _Parts, chosen: Sequence[str], links: Sequence[Link]) -> PlanGraph:

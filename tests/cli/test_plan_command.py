@@ -9,8 +9,11 @@ from typing import Any
 
 import pytest
 from support.cli import collc, refused
+from support.machines import TWO_SERVERS
 
+from collc.collectives.model import Collective
 from collc.packing.document import from_json, verify_document
+from collc.topology import zoo
 
 
 def plan_json(*argv: object) -> dict[str, Any]:
@@ -39,10 +42,58 @@ def test_the_order_of_gpus_is_the_order_of_ranks() -> None:
 
 def test_text_says_what_binds_and_what_one_more_link_brings() -> None:
     out = collc("plan", "dgx1v", "--gpus", "0,1,2", "--collective", "broadcast").out
-    assert "at most 50 GB/s, because 50 GB/s lead out of {gpu0}" in out
+    words = " ".join(out.split())
+    assert "broadcast from rank 0: 50 GB/s, the best possible. The limit: 50 GB/s lead out of gpu0" in words
+    assert "One more link gpu0 - gpu1 (25 GB/s each way) would bring 75 GB/s." in words
+    assert "at most 50 GB/s (cut), because 50 GB/s lead out of {gpu0}" in out
     assert "+1 GB/s is worth 1 GB/s on gpu0>gpu1 gpu0>gpu2" in out
-    assert "one more link gpu0 - gpu1 of 25 GB/s each way would bring 75 GB/s" in out
     assert "2 of depth 2; weights are multiples of rate/2" in out
+
+
+def sentences(*argv: str) -> dict[str, str]:
+    """Collective -> what the default text says of it."""
+    paragraphs = collc("plan", *argv).out.split("\n\n")[1].replace("\n  ", " ").splitlines()
+    return {line.partition(":")[0].split(" ")[0]: line.partition(": ")[2] for line in paragraphs}
+
+
+def test_every_collective_is_put_in_words_without_being_asked() -> None:
+    said = sentences("dgx1v")
+    assert set(said) == {c.value for c in Collective}
+    assert said["all_reduce"] == (
+        "85.714 GB/s, the best possible. The limit: 1200 GB/s of links between the 8 GPUs, and all_reduce moves each "
+        "byte 14 times over them (7 to a root, 7 back). One more link gpu0 - gpu1 (25 GB/s each way) would bring "
+        "89.286 GB/s."
+    )
+    odd = sentences("dgx1v", "--gpus", "0,1,4,6")
+    assert "25 GB/s lead into gpu6 (gpu4 > gpu6), and the data of 3 of 4 GPUs must take that way" in odd["all_gather"]
+    assert "25 GB/s lead out of gpu6 (gpu6 > gpu4), and the whole sum must take that way" in odd["reduce"]
+    assert "between {gpu0 and gpu4}, {gpu1}, {gpu6}" in odd["all_reduce"]
+    assert "the link gpu4 > gpu6 of 25 GB/s is full" in odd["scatter"]
+
+
+@pytest.mark.parametrize("name", sorted(set(zoo.names()) - {"gb200-nvl72", "mi250"}))
+def test_the_limit_of_every_machine_is_in_words(name: str) -> None:
+    said = sentences(name, "--gpus", "0-2")
+    assert set(said) == {c.value for c in Collective}
+    assert all("The limit: " in words and words.endswith(".") for words in said.values()), said
+
+
+def test_servers_are_named_whole(tmp_path: Path) -> None:
+    path = tmp_path / "pair.yaml"
+    path.write_text(TWO_SERVERS)
+    said = sentences(str(path))
+    assert "25 GB/s lead out of server0 (server0.nic > net), and all data" in said["broadcast"]
+
+
+def test_one_gpu_has_nothing_to_move() -> None:
+    assert set(sentences("dgx1v", "--gpus", "3").values()) == {"nothing to move between GPUs."}
+
+
+def test_a_proof_is_printed_whole() -> None:
+    out = collc("plan", "dgx1v", "--gpus", "0,1,4,6", "--proof").out
+    assert "  set 0: gpu0 gpu4\n  set 1: gpu1\n  set 2: gpu6\n  gpu0 > gpu1: 25 GB/s\n" in out
+    assert "because one link has a price" in out
+    assert "gpu4 > gpu6    25      4" in out
 
 
 def test_the_trade_between_depth_rate_and_trees() -> None:
@@ -183,3 +234,39 @@ def test_a_rank_to_expand_must_be_one(rank: str) -> None:
 
 def test_expand_is_about_one_plan() -> None:
     assert "one plan" in refused(collc("plan", "dgx2", "--allocations", "2..3", "--expand"), code=2)
+
+
+LONELY = """format: collc-topology/1
+name: lonely
+gpus: 4
+cpus: [cpu0]
+speeds: {nvlink: 25, pcie: 12}
+links: [[gpu0, gpu1, nvlink], [gpu1, gpu2, nvlink], [gpu0, cpu0, pcie], [gpu1, cpu0, pcie]]
+"""
+
+
+@pytest.mark.parametrize(
+    ("gpus", "more", "hint"),
+    [
+        ("0,2", ["--links", "nvlink"], "(try --relay idle)"),
+        ("0,2", [], "(try --relay idle)"),
+        ("0,3", [], "(no links of this topology join them; choose other GPUs)"),
+        ("0,3", ["--links", "all"], "(no links of this topology join them; choose other GPUs)"),
+        ("0,1", ["--links", "pcie,c2c"], None),
+    ],
+)
+def test_the_way_out_is_one_that_works(gpus: str, more: list[str], hint: str | None, tmp_path: Path) -> None:
+    path = tmp_path / "lonely.yaml"
+    path.write_text(LONELY)
+    argv = [str(path), "--gpus", gpus, *more]
+    if hint is None:
+        assert collc("plan", *argv).code == 0
+        return
+    assert refused(collc("plan", *argv), code=1).endswith(hint)
+    if "--relay" in hint:
+        assert collc("plan", *argv, "--relay", "idle").code == 0
+
+
+def test_other_links_are_a_way_out() -> None:
+    told = refused(collc("plan", "dgx1v", "--gpus", "0,7", "--links", "nvlink"), code=1)
+    assert told.endswith("(try --relay idle or no --links or --links all)")

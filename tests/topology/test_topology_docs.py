@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 from support.cli import collc
 
+from collc.collectives.model import Collective
+from collc.packing import plan
 from collc.topology.graph import plan_graph
 from collc.topology.load import loads_topology
 from collc.topology.model import LinkKind, Topology
@@ -39,6 +41,12 @@ def test_the_dead_link_is_dead() -> None:
     links = {(k.src, k.dst, k.kind): k.gbps for k in examples()["dgx1v-with-a-dead-link"].links}
     assert links["gpu6", "gpu7", LinkKind.NVLINK] == 25
     assert links["gpu0", "gpu3", LinkKind.NVLINK] == 50
+
+
+@pytest.mark.parametrize("name", ["lab-box", "four-v100", "dgx1v-with-a-dead-link", "two-dgx-a100", "mixed"])
+def test_every_example_plans(name: str) -> None:
+    graph = plan_graph(examples()[name])
+    plan(graph, Collective.BROADCAST, 0)
 
 
 def test_the_cluster_can_be_planned() -> None:
