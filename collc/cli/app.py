@@ -21,6 +21,7 @@ from typing import Any
 import click
 
 from collc import __version__
+from collc.cli import report
 from collc.errors import CollcError, UsageError, visible
 from collc.process import allow_tools, end_tools, interrupt, whole
 
@@ -152,10 +153,11 @@ def main(argv: list[str] | None = None) -> Any:
     own = args[: args.index("--")] if "--" in args else args
     debug = "--debug" in own
     rest = [a for a in own if a != "--debug"] + args[len(own) :]
+    report.begin("--json" in own)
     try:
         sys.exit(_run(rest))
     except CollcError as error:
-        _fail(error, debug, str(error), error.exit_code)
+        _fail(error, debug, error, error.exit_code)
     except (_Ended, KeyboardInterrupt) as ended:
         end_tools()
         terminated = isinstance(ended, _Ended) and ended.number == signal.SIGTERM
@@ -171,9 +173,9 @@ def main(argv: list[str] | None = None) -> Any:
         where = str(error.filename) if isinstance(error, OSError) and error.filename else None
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         hint = _HINTS.get(error.errno or 0) if isinstance(error, OSError) else None
-        _fail(error, debug, str(CollcError(reason, where=where, hint=hint)), 1)
+        _fail(error, debug, CollcError(reason, where=where, hint=hint), 1)
     except (MemoryError, RecursionError) as error:
-        _fail(error, debug, f"the input is too large for this machine ({type(error).__name__})", 1)
+        _fail(error, debug, CollcError(f"the input is too large for this machine ({type(error).__name__})"), 1)
     finally:
         # A command that failed has no use for what its compilers would still make.
         end_tools()
@@ -222,8 +224,11 @@ def _our_own(error: click.UsageError, args: list[str]) -> UsageError:
     return UsageError(what[:1].lower() + what[1:], where=where, hint=hint)
 
 
-def _fail(error: BaseException, debug: bool, line: str, code: int) -> None:
+def _fail(error: BaseException, debug: bool, told: CollcError, code: int) -> None:
+    """One line on standard error; with --json also an object on standard output, unless a result is there already."""
     if debug:
         click.echo(visible("".join(traceback.format_exception(error)), keep="\n"), err=True, nl=False)
-    click.echo(f"collc: {visible(line)}", err=True)
+    click.echo(f"collc: {visible(str(told))}", err=True)
+    with suppress(OSError):
+        report.error_json({"what": told.what, "where": told.where, "hint": told.hint, "exit_code": code})
     sys.exit(code)

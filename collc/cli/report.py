@@ -58,8 +58,27 @@ def note(text: str) -> None:
     click.echo(visible(text), err=True)
 
 
+class _Document:
+    """Whether standard output is to hold one JSON document, and whether it does."""
+
+    wanted = False
+    printed = False
+
+
+def begin(as_json: bool) -> None:
+    """A command begins; `as_json`: its result is a JSON document."""
+    _Document.wanted, _Document.printed = as_json, False
+
+
+def error_json(error: dict[str, object]) -> None:
+    """A failure as the JSON document of a command whose result would have been one."""
+    if _Document.wanted and not _Document.printed:
+        emit_json({"error": error})
+
+
 def emit_json(value: object) -> None:
     """Prints one JSON document, keys in the order given; terminal control sequences become JSON escapes."""
+    _Document.printed = True
     text = json.dumps(value, indent=2, ensure_ascii=False)
     if not text.isascii() or "\x7f" in text:
         text = "".join(c if c.isprintable() or c == "\n" else _escape(c) for c in text)
@@ -68,6 +87,7 @@ def emit_json(value: object) -> None:
 
 def raw_json(piece: str) -> None:
     """A piece of a JSON document that is too large to hold, in ASCII as `json.dumps` writes it."""
+    _Document.printed = True
     click.echo(piece.replace("\x7f", "\\u007f"), nl=False)
 
 

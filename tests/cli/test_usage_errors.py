@@ -20,7 +20,10 @@ def test_unknown_options_of_every_command(name: str) -> None:
         ("compil", "no such command 'compil' (did you mean compile? see `collc --help`)"),
         ("--version=3", "option '--version' does not take a value (see `collc --help`)"),
         ("plan", "plan: missing argument 'TOPO' (see `collc plan --help`)"),
-        ("plan dgx1v --roo 3", "plan: no such option '--roo' (did you mean --root or --proof? see `collc plan --help`)"),
+        (
+            "plan dgx1v --roo 3",
+            "plan: no such option '--roo' (did you mean --root or --proof? see `collc plan --help`)",
+        ),
         ("plan dgx1v --root", "plan: option '--root' requires an argument (see `collc plan --help`)"),
         ("plan dgx1v dgx1v", "plan: got unexpected extra argument (dgx1v) (see `collc plan --help`)"),
         ("plan dgx1v --root x", "--root: 'x' is not a whole number (see `collc plan --help`)"),
