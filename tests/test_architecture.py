@@ -19,6 +19,7 @@ ROOMS = (
     "errors",
     "limits",
     "process",
+    "network",
     "inputs",
     "start",
     "resources",

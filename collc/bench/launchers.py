@@ -16,7 +16,7 @@ class Place:
     """The place of this process in a launcher's job.
 
     `here` is the number of ranks on this machine if the launcher gives it. `job` is a text that the ranks of this
-    job share, and no other job on the machine.
+    job share, and no other job on the machine; it may be empty if the job is on several machines.
     """
 
     launcher: str
@@ -24,6 +24,11 @@ class Place:
     size: int
     here: int | None
     job: str
+
+    @property
+    def several_machines(self) -> bool:
+        """Whether ranks of the job are on other machines, as far as the launcher tells."""
+        return self.here not in (None, self.size)
 
 
 @dataclass(frozen=True)
@@ -70,38 +75,34 @@ _LAUNCHERS = (
 )
 
 
-def find_place(environment: Mapping[str, str], *, one_machine: bool = True) -> Place | None:
+def find_place(environment: Mapping[str, str], *, anywhere: bool = False) -> Place | None:
     """This process's rank in a launcher's job; None without a launcher, or if this process is the whole job.
 
     COLLC_COMM_ID (any text) replaces the job's name that the launcher gives.
 
     Args:
-        one_machine: refuse jobs on several machines. Else the job's name may be empty: the launcher gives none that all
-            machines share.
+        anywhere: only names count that all machines know, also if the job is on one.
 
     Raises:
-        UsageError: the variables contradict each other, or the job covers more machines than it may.
+        UsageError: the variables contradict each other.
     """
     for launcher in _LAUNCHERS:
         if all(name in environment for name in (launcher.rank, launcher.size, *launcher.needs)):
-            return _place(launcher, environment, one_machine)
+            return _place(launcher, environment, anywhere)
     return None
 
 
-def _place(launcher: _Launcher, environment: Mapping[str, str], one_machine: bool) -> Place | None:
+def _place(launcher: _Launcher, environment: Mapping[str, str], anywhere: bool) -> Place | None:
     rank, size = (_number(environment, name) for name in (launcher.rank, launcher.size))
     here = _ranks_here(launcher, environment, size)
     if size == 1:
         return None
     if rank >= size:
         raise UsageError(f"{launcher.rank}={rank} is not a rank of {launcher.size}={size}", where=launcher.name)
-    if one_machine and here is not None and here != size:
-        raise UsageError(
-            f"{here} of the job's {size} ranks are on this machine, and `collc bench` joins ranks of one machine",
-            where=launcher.name,
-            hint="start them all on one node",
-        )
-    job = environment.get("COLLC_COMM_ID") or _job(launcher, environment, one_machine)
+    if here == 0 or (here is not None and here > size):
+        raise UsageError(f"{here} of {size} ranks are on this machine", where=launcher.name)
+    several = anywhere or here not in (None, size)
+    job = environment.get("COLLC_COMM_ID") or _job(launcher, environment, several)
     return Place(launcher.name, rank, size, here, job)
 
 
@@ -122,9 +123,9 @@ def _number(environment: Mapping[str, str], name: str) -> int:
     return int(text)
 
 
-def _job(launcher: _Launcher, environment: Mapping[str, str], one_machine: bool) -> str:
+def _job(launcher: _Launcher, environment: Mapping[str, str], several_machines: bool) -> str:
     named = [f"{name}={environment[name]}" for name in launcher.job if name in environment]
-    if not named and not one_machine:
+    if not named and several_machines:
         return ""
     # MPICH names no job, but the socket to the process that starts a machine's ranks outlives wrapper scripts.
     return " ".join([launcher.name, *(named or [f"process {_starter(environment.get('PMI_FD', ''))}"])])

@@ -1,4 +1,8 @@
-"""How processes that a launcher started find rank 0: by a local socket with the job's name, which leaves no file."""
+"""How processes that a launcher started find rank 0.
+
+On one machine by a local socket with the job's name, which leaves no file. On several by TCP: rank 0 says where it
+listens on a board that all ranks can read (collc.bench.notice), and both ends prove that they know the secret there.
+"""
 
 from __future__ import annotations
 
@@ -9,12 +13,19 @@ import os
 import socket
 import struct
 import time
-from typing import Any
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Protocol
 
 from collc.bench.launchers import Place
+from collc.bench.notice import Board, Notice, board_of, new_secret
 from collc.errors import RunError
+from collc.network.greeting import Door, key_of, knock
+from collc.network.interfaces import outward_address
 
 _HELLO_SECONDS = 5.0
+_HELLO = struct.Struct("!II")  # rank, size
+_ONE_MACHINE = "all ranks must run on one machine; if they do, give them the same COLLC_COMM_ID"
 
 
 class Line:
@@ -22,6 +33,8 @@ class Line:
 
     def __init__(self, connection: socket.socket) -> None:
         self.connection = connection
+        public = connection.family != socket.AF_UNIX
+        self.at = f" at {connection.getpeername()[0]}" if public else ""  # the other machine, for people
         self._reader = connection.makefile("r", encoding="utf-8")
 
     def send(self, message: dict[str, Any]) -> None:
@@ -53,6 +66,88 @@ def patience() -> float:
     return float(text) if text.isdigit() and int(text) > 0 else 600.0
 
 
+class _Entrance(Protocol):
+    """Where rank 0 waits for the others."""
+
+    hint: str
+
+    def next(self, seconds: float) -> tuple[int, Line] | None:
+        """The next rank that comes and the connection with it; None for a stranger.
+
+        Raises:
+            TimeoutError: nobody came.
+        """
+
+
+class _Local:
+    """A socket of the abstract namespace with the job's name."""
+
+    hint = _ONE_MACHINE
+
+    def __init__(self, listener: socket.socket, place: Place) -> None:
+        self.listener, self.place = listener, place
+
+    def next(self, seconds: float) -> tuple[int, Line] | None:
+        self.listener.settimeout(seconds)
+        connection, _ = self.listener.accept()
+        connection.settimeout(_HELLO_SECONDS)
+        line = Line(connection)
+        try:
+            hello = line.receive() if _same_user(connection) else None
+        except ValueError:
+            hello = None
+        if hello is None or hello.get("size") != self.place.size or hello.get("rank") not in range(1, self.place.size):
+            line.close()
+            return None
+        connection.settimeout(None)
+        return int(hello["rank"]), line
+
+
+class _Public:
+    """A TCP port, which a board tells the other machines."""
+
+    def __init__(self, door: Door, board: Board, place: Place) -> None:
+        self.door, self.place = door, place
+        self.hint = f"ranks look for rank 0 at {board.where}"
+
+    def next(self, seconds: float) -> tuple[int, Line] | None:
+        hello, connection = self.door.next(seconds)
+        rank, size = _HELLO.unpack(hello)
+        if size != self.place.size or rank not in range(1, size):
+            connection.close()
+            return None
+        return rank, Line(connection)
+
+
+@contextmanager
+def _entrance(place: Place) -> Iterator[_Entrance]:
+    """The entrance is open meanwhile.
+
+    Raises:
+        RunError: nobody can listen there.
+    """
+    if not place.several_machines:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
+            try:
+                listener.bind(address_of(place))
+            except OSError:
+                hint = "give each job its own COLLC_COMM_ID"
+                raise RunError("another benchmark of this job runs", where=place.launcher, hint=hint) from None
+            listener.listen(place.size)
+            yield _Local(listener, place)
+        return
+    board = board_of(place, patience())
+    notice = board.fixed or Notice(outward_address(), 0, new_secret())
+    try:
+        door = Door(notice.address, notice.port, _key(notice), _HELLO.size)
+    except OSError as error:
+        at = f"{notice.address} port {notice.port}" if notice.port else notice.address
+        raise RunError(f"rank 0 cannot listen on {at}: {error.strerror}", where=place.launcher) from None
+    with contextlib.closing(board), contextlib.closing(door):
+        board.post(Notice(notice.address, door.port, notice.secret))
+        yield _Public(door, board, place)
+
+
 def gather(place: Place) -> list[Line]:
     """Rank 0's side: connections to ranks 1, 2 ... of the job.
 
@@ -62,49 +157,26 @@ def gather(place: Place) -> list[Line]:
     assert place.rank == 0
     deadline = time.monotonic() + patience()
     found: dict[int, Line] = {}
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener, contextlib.ExitStack() as undo:
-        try:
-            listener.bind(address_of(place))
-        except OSError:
-            raise RunError(
-                "another benchmark of this job runs", where=place.launcher, hint="give each job its own COLLC_COMM_ID"
-            ) from None
-        listener.listen(place.size)
+    with contextlib.ExitStack() as undo, _entrance(place) as entrance:
         while len(found) < place.size - 1:
-            listener.settimeout(max(0.01, deadline - time.monotonic()))
             try:
-                line = _welcome(listener.accept()[0], place, set(found))
+                came = entrance.next(max(0.01, deadline - time.monotonic()))
             except TimeoutError:
                 missing = sorted(set(range(1, place.size)) - set(found))
                 raise RunError(
                     f"ranks {', '.join(map(str, missing))} of {place.size} did not come within {patience():.0f} s",
                     where=place.launcher,
-                    hint="all ranks must run on one machine; if they do, give them the same COLLC_COMM_ID",
+                    hint=entrance.hint,
                 ) from None
-            if line is not None:
-                undo.callback(line[1].close)
-                found[line[0]] = line[1]
+            if came is None:
+                continue
+            rank, line = came
+            undo.callback(line.close)
+            if rank in found:
+                raise RunError(f"two processes claim to be rank {rank}", where=place.launcher)
+            found[rank] = line
         undo.pop_all()
     return [found[rank] for rank in range(1, place.size)]
-
-
-def _welcome(connection: socket.socket, place: Place, known: set[int]) -> tuple[int, Line] | None:
-    """A rank of the job and its connection; None for strangers."""
-    connection.settimeout(_HELLO_SECONDS)
-    line = Line(connection)
-    try:
-        hello = line.receive() if _same_user(connection) else None
-    except ValueError:
-        hello = None
-    if hello is None or hello.get("size") != place.size or hello.get("rank") not in range(1, place.size):
-        line.close()
-        return None
-    rank = int(hello["rank"])
-    if rank in known:
-        line.close()
-        raise RunError(f"two processes claim to be rank {rank}", where=place.launcher)
-    connection.settimeout(None)
-    return rank, line
 
 
 def join(place: Place) -> Line:
@@ -114,24 +186,54 @@ def join(place: Place) -> Line:
         RunError: rank 0 did not come in time.
     """
     deadline = time.monotonic() + patience()
+    board = board_of(place, patience()) if place.several_machines else None
+    hint = _ONE_MACHINE if board is None else f"it is looked for at {board.where}"
+    problem = ""
     while True:
-        connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
-            connection.connect(address_of(place))
-            if _same_user(connection):
-                line = Line(connection)
-                line.send({"rank": place.rank, "size": place.size})
+            line = _knock_here(place) if board is None else _knock_there(place, board)
+            if line is not None:
                 return line
-        except OSError:
-            pass
-        connection.close()
+            problem = ""
+        except OSError as error:
+            problem = "" if board is None else f" ({error.strerror or error})"
         if time.monotonic() > deadline:
-            raise RunError(
-                f"rank 0 did not come within {patience():.0f} s",
-                where=f"{place.launcher}, rank {place.rank}",
-                hint="all ranks must run on one machine; if they do, give them the same COLLC_COMM_ID",
-            )
-        time.sleep(0.02)
+            what = f"rank 0 did not come within {patience():.0f} s{problem}"
+            raise RunError(what, where=f"{place.launcher}, rank {place.rank}", hint=hint)
+        time.sleep(0.02 if board is None else 0.1)
+
+
+def _knock_here(place: Place) -> Line | None:
+    """The connection with rank 0 on this machine, None with somebody else; raises OSError if nobody listens."""
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        connection.connect(address_of(place))
+        if _same_user(connection):
+            line = Line(connection)
+            line.send({"rank": place.rank, "size": place.size})
+            return line
+    except OSError:
+        connection.close()
+        raise
+    connection.close()
+    return None
+
+
+def _knock_there(place: Place, board: Board) -> Line | None:
+    """The connection with rank 0 by what the board says, None if it says nothing yet; raises OSError as `knock`."""
+    notice = board.read()
+    if notice is None:
+        return None
+    try:
+        return Line(knock(notice.address, notice.port, _key(notice), _HELLO.pack(place.rank, place.size)))
+    except OSError as error:
+        raise OSError(
+            error.errno or 0, f"{notice.address} port {notice.port}: {error.strerror or 'no answer'}"
+        ) from None
+
+
+def _key(notice: Notice) -> bytes:
+    return key_of("collc bench", notice.secret)
 
 
 def _same_user(connection: socket.socket) -> bool:

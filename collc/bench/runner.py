@@ -36,6 +36,7 @@ class BenchRequest:
     ops: Sequence[str]
     root: int | None  # None: every root
     ranks: int | None
+    ranks_here: int | None = None  # on this machine; None: all
 
 
 @dataclass(frozen=True)
@@ -86,7 +87,8 @@ def cases(request: BenchRequest) -> list[dict[str, Any]]:
     nranks = library_ranks(manifest, request.ranks)
     held = {p["collective"] for a in manifest["allocations"] if a["nranks"] == nranks for p in a["programs"]}
     sizes = size_series(request.min_bytes, request.max_bytes, request.step_factor, request.step_bytes)
-    check_memory(buffer_bytes(request.collectives, sizes[-1], nranks), str(request.library))
+    here = nranks if request.ranks_here is None else request.ranks_here
+    check_memory(buffer_bytes(request.collectives, sizes[-1], nranks) * here // nranks, str(request.library))
     return list(_orders(request, sizes, nranks, held))
 
 
@@ -94,24 +96,25 @@ def cases(request: BenchRequest) -> list[dict[str, Any]]:
 class Serving:
     """Which plan serves the ranks: an allocation of the library, and what its machine has lost.
 
-    `lost` is "nothing" for the whole machine, "" where the library does not tell.
+    `lost` is "nothing" for the whole machine, "" where the library does not tell. The ranks are on so many `machines`.
     """
 
     allocation: int
     fingerprint: str
     lost: str
+    machines: int
 
     def text(self) -> str:
         return f"plan {self.fingerprint}, lost: {self.lost}" if self.lost else f"plan {self.fingerprint}"
 
 
-def _serving(manifest: dict[str, Any], told: dict[str, Any]) -> Serving | None:
+def _serving(manifest: dict[str, Any], told: dict[str, Any], machines: int) -> Serving | None:
     allocations, states = manifest["allocations"], manifest.get("states", [])
     number, state = told.get("allocation", -1), told.get("state", -1)
     if not 0 <= number < len(allocations):
         return None
     lost = states[state] if 0 <= state < len(states) else ""
-    return Serving(number, allocations[number]["fingerprint"], lost)
+    return Serving(number, allocations[number]["fingerprint"], lost, machines)
 
 
 def run_bench(
@@ -136,7 +139,7 @@ def run_bench(
     rows: list[Row] = []
     on_gpus = manifest["target"] == "cuda"
     with gpu_team_of(request.library, nranks) if on_gpus else team_of(request.library, nranks, place) as team:
-        serving = _serving(manifest, team.serves)
+        serving = _serving(manifest, team.serves, team.machines)
         if serving is not None:
             served(serving)
         for order in orders:

@@ -20,7 +20,12 @@ from collc.process import python_module, safe_environment
 
 
 class _Rank(Protocol):
-    """The way to one rank's worker (collc.bench.worker)."""
+    """The way to one rank's worker (collc.bench.worker).
+
+    `at` tells its machine, if it is another one: " at ADDRESS".
+    """
+
+    at: str
 
     def send(self, order: dict[str, Any]) -> None:
         """Raises OSError when the worker is gone."""
@@ -40,6 +45,8 @@ class _Rank(Protocol):
 
 class _Started:
     """A worker that this process started."""
+
+    at = ""
 
     def __init__(self, library: Path, worker: str) -> None:
         command = python_module(worker, str(library))
@@ -106,6 +113,7 @@ class _Joined:
 
     def __init__(self, line: Line) -> None:
         self.line = line
+        self.at = line.at
         self.send, self.receive, self.end = line.send, line.receive, line.close
         self.fileno = line.connection.fileno
 
@@ -119,20 +127,24 @@ class Team:
     def __init__(self, ranks: list[_Rank]) -> None:
         self.ranks = ranks
         self.serves: dict[str, Any] = {}  # what rank 0 says of its communicator
+        self.machines = 1
 
     def send(self, rank: int, order: dict[str, Any]) -> None:
         try:
             self.ranks[rank].send(order)
         except OSError:
-            raise RunError(self.ranks[rank].fate(), where=f"rank {rank}") from None
+            raise RunError(self.ranks[rank].fate(), where=self._where(rank)) from None
 
     def receive(self, rank: int) -> dict[str, Any]:
         answer = self.ranks[rank].receive()
         if answer is None:
-            raise RunError(self.ranks[rank].fate(), where=f"rank {rank}")
+            raise RunError(self.ranks[rank].fate(), where=self._where(rank))
         if "error" in answer:
-            raise RunError(answer["error"], where=f"rank {rank}" if len(self.ranks) > 1 else None)
+            raise RunError(answer["error"], where=self._where(rank) if len(self.ranks) > 1 else None)
         return answer
+
+    def _where(self, rank: int) -> str:
+        return f"rank {rank}{self.ranks[rank].at}"
 
     def one(self, rank: int, order: dict[str, Any]) -> dict[str, Any]:
         self.send(rank, order)
@@ -166,6 +178,7 @@ class GpuTeam:
     def __init__(self, team: Team) -> None:
         self.team = team
         self.serves: dict[str, Any] = {}
+        self.machines = 1
 
     def all(self, order: dict[str, Any]) -> list[dict[str, Any]]:
         return list(self.team.one(0, order)["ranks"])
@@ -207,7 +220,8 @@ def team_of(library: Path, nranks: int, place: Place | None, worker: str = "coll
         unique = team.one(0, {"do": "id"})["id"]
         for rank in range(nranks):
             team.send(rank, {"do": "init", "id": unique, "rank": rank, "nranks": nranks})
-        team.serves = team.receive_all()[0]
+        told = team.receive_all()
+        team.serves, team.machines = told[0], len({one.get("machine") for one in told})
         yield team
         team.all({"do": "close"})
     finally:

@@ -24,6 +24,7 @@ from collc.checker.layout import PROTOCOLS
 from collc.collectives.blocks import in_place_offsets
 from collc.collectives.model import Collective
 from collc.errors import CollcError, RunError
+from collc.network.machine import this_machine
 
 GUARD = 64  # bytes on both sides of every buffer that must not be touched
 _GUARD_BYTE, UNWRITTEN = 0xC3, 0xA5
@@ -135,7 +136,7 @@ class Rank:
     def init(self, order: dict[str, Any]) -> dict[str, Any]:
         self.rank, self.nranks = order["rank"], order["nranks"]
         self.comm = self.nccl.comm(self.nranks, bytes.fromhex(order["id"]), self.rank)
-        return what_serves(self.nccl, self.comm)
+        return {**what_serves(self.nccl, self.comm), "machine": this_machine()}
 
     def case(self, order: dict[str, Any]) -> dict[str, Any]:
         """Warms up, times and checks one case."""
@@ -198,14 +199,19 @@ class Rank:
         return {}
 
 
-def serve(library: Path, orders: Iterable[dict[str, Any]], answer: Callable[[dict[str, Any]], None]) -> bool:
+def serve(
+    library: Path,
+    orders: Iterable[dict[str, Any]],
+    answer: Callable[[dict[str, Any]], None],
+    make: Callable[[Path], Rank] = Rank,
+) -> bool:
     """Does what it is told until the orders end; true if the last one was to close."""
     rank: Rank | None = None
     closed = False
     for order in orders:
         try:
             if rank is None:
-                rank = Rank(library)
+                rank = make(library)
             closed = order["do"] == "close"
             done = rank.obey(order)
         except FAILURES as error:
@@ -214,15 +220,18 @@ def serve(library: Path, orders: Iterable[dict[str, Any]], answer: Callable[[dic
     return closed
 
 
-def serve_place(library: Path, place: Place) -> bool:
+def serve_place(library: Path, place: Place, make: Callable[[Path], Rank] = Rank) -> bool:
     """Rank 1, 2 ... of a launcher's job: joins rank 0 and serves it; false if it ended early.
+
+    Args:
+        make: what kind of rank, in `collc tune` its own.
 
     Raises:
         RunError: rank 0 did not come.
     """
     line = join(place)
     try:
-        return serve(library, iter(line.receive, None), line.send)
+        return serve(library, iter(line.receive, None), line.send, make)
     except OSError:
         return False
     finally:

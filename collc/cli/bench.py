@@ -104,9 +104,9 @@ def command(
         found = load_topology(topology)
         os.environ[FOUND] = str(links_file(found))
         ranks = len(found.gpus) if ranks is None and place is None else ranks
-    with _refusing_once(place):
+    with refusing_once(place):
         if place is not None:
-            _check_job(place, path, manifest["target"], ranks)
+            check_job(place, path, manifest["target"], ranks)
         if breakdown:
             check_counts(path, manifest)
         held = {program["collective"] for allocation in manifest["allocations"] for program in allocation["programs"]}
@@ -124,6 +124,7 @@ def command(
             ops=parse_names(op, OPS, "operation"),
             root=_root(root),
             ranks=ranks if place is None else place.size,
+            ranks_here=None if place is None else place.here,
         )
         cases(request)
     if place is not None and place.rank > 0:
@@ -132,14 +133,15 @@ def command(
         return
     serving: list[Serving] = []
 
+    printer = _Printer(path, manifest, request, place)
+
     def served(one: Serving) -> None:
         serving.append(one)
+        printer.machines = one.machines
         if not as_json and one.lost:
             report.line(f"# {one.text()}")
 
-    rows = run_bench(
-        request, (lambda row: None) if as_json else _Printer(path, manifest, request, place), place, served
-    )
+    rows = run_bench(request, (lambda row: None) if as_json else printer, place, served)
     if as_json:
         plan = {"serving": dataclasses.asdict(serving[0])} if serving else {}
         emit_json({"rows": [row.to_json() for row in rows], **plan})
@@ -151,7 +153,7 @@ def command(
 
 
 @contextmanager
-def _refusing_once(place: Place | None) -> Iterator[None]:
+def refusing_once(place: Place | None) -> Iterator[None]:
     """All ranks of a launcher's job refuse alike; rank 0 alone says so."""
     try:
         yield
@@ -161,7 +163,8 @@ def _refusing_once(place: Place | None) -> Iterator[None]:
         raise
 
 
-def _check_job(place: Place, path: Path, target: str, ranks: int | None) -> None:
+def check_job(place: Place, path: Path, target: str, ranks: int | None) -> None:
+    """Raises UsageError if a launcher's job is none for a library of this target, or not of `ranks` ranks."""
     if target == "cuda":
         what = f"on GPUs one process holds all ranks, and {place.launcher} started {place.size}"
         raise UsageError(what, where=str(path), hint="run it once, or with --launcher none")
@@ -185,6 +188,7 @@ class _Printer:
         self.started = f"one process each, by {place.launcher}" if place else "one process each"
         if manifest["target"] == "cuda":
             self.started = "on GPUs, all in one process"
+        self.machines = 1
         self.collective = ""
         self.left: Row | None = None
 
@@ -192,8 +196,9 @@ class _Printer:
         if row.collective != self.collective:
             self.collective = row.collective
             ranks = library_ranks(self.manifest, self.request.ranks)
+            where = f" on {self.machines} machines" if self.machines > 1 else ""
             report.line(
-                f"# {row.collective}: {self.path}, {ranks} ranks, {self.started}; "
+                f"# {row.collective}: {self.path}, {ranks} ranks{where}, {self.started}; "
                 f"iters {self.request.iters}, warmup {self.request.warmup}, checks {self.request.check}"
             )
             report.text(HEADER)

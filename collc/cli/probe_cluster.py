@@ -61,7 +61,7 @@ def probe_cluster(job: ClusterJob, rails: str | None, fabric: Sequence[str]) -> 
         UsageError: there is no file to write, at which the processes meet.
         CollcError: servers cannot be probed, or processes do not come.
     """
-    place = find_place(os.environ, one_machine=False)
+    place = find_place(os.environ, anywhere=True)
     output = job.output
     if job.interfaces is not None and not job.timed:
         raise UsageError("--interfaces is about measuring", where="--interfaces", hint="add --measure")

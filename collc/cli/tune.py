@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import click
 
 from collc.bench.find import find_library
+from collc.bench.launchers import find_place
+from collc.bench.worker import serve_place
 from collc.cli import report
+from collc.cli.bench import check_job, refusing_once
 from collc.cli.report import SIZE, debug_option, emit_json, json_option, note, progress, table
 from collc.collectives.model import COMPILED, Collective
 from collc.collectives.sizes import short_size
-from collc.tune.run import Tuned, TuneReport, TuneRequest, tune
+from collc.errors import RunError
+from collc.process import environment
+from collc.tune.run import Tuned, TuneReport, TuneRequest, check_request, tune
+from collc.tune.worker import TunedRank
 
 
 @click.command("tune")
@@ -25,6 +32,13 @@ from collc.tune.run import Tuned, TuneReport, TuneRequest, tune
     help="Repeatable [all].",
 )
 @click.option("--ranks", type=click.IntRange(min=2), help="Ranks to start, one process each [as compiled].")
+@click.option(
+    "--launcher",
+    type=click.Choice(["auto", "none"]),
+    default="auto",
+    show_default=True,
+    help="auto: under torchrun, mpirun, mpiexec or srun, this process is one of the ranks.",
+)
 @click.option("-b", "--minbytes", type=SIZE, default="1K", show_default=True)
 @click.option("-e", "--maxbytes", type=SIZE, default="16M", show_default=True)
 @click.option("-f", "--stepfactor", type=click.IntRange(min=2), default=4, show_default=True)
@@ -36,6 +50,7 @@ def command(
     output: Path | None,
     collectives: tuple[str, ...],
     ranks: int | None,
+    launcher: str,
     minbytes: int,
     maxbytes: int,
     stepfactor: int,
@@ -46,16 +61,28 @@ def command(
 
     This runs the library's code: use it only if you trust it (`collc inspect` and `collc verify` do not run it).
     """
+    place = find_place(os.environ) if launcher == "auto" else None
+    path = find_library(library)
     request = TuneRequest(
-        library=find_library(library),
+        library=path,
         output=output,
         collectives=tuple(map(Collective, collectives)),
-        ranks=ranks,
+        ranks=ranks if place is None else place.size,
+        place=place,
         min_bytes=minbytes,
         max_bytes=maxbytes,
         factor=stepfactor,
         fresh=fresh,
     )
+    with refusing_once(place):
+        if place is not None:
+            check_job(place, path, "host", ranks)
+        check_request(request)
+    if place is not None and place.rank > 0:
+        with environment("COLLC_TUNING", None):
+            if not serve_place(path, place, TunedRank):
+                raise SystemExit(RunError.exit_code)  # rank 0 says why
+        return
     status = progress("collc tune")
     try:
         found = tune(request, status)
@@ -77,7 +104,8 @@ def _print(tuned: TuneReport) -> None:
         note(f"{tuned.resumed} sizes were measured by an earlier run that was interrupted")
     if tuned.unsettled:
         note(f"{tuned.unsettled} measurements did not settle: other work disturbs this machine")
-    report.line(f"wrote {tuned.output} for {tuned.machine}: use it with COLLC_TUNING={tuned.output}")
+    where = " on all machines" if tuned.machines > 1 else ""
+    report.line(f"wrote {tuned.output} for {tuned.machine}: use it with COLLC_TUNING={tuned.output}{where}")
 
 
 def _rows(one: Tuned) -> list[list[str]]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from collc.bench.launchers import Place
 from collc.bench.memory import check_memory
 from collc.bench.runner import library_ranks
 from collc.bench.team import Team, team_of
@@ -27,7 +28,10 @@ WORKER = "collc.tune.worker"
 
 @dataclass(frozen=True)
 class TuneRequest:
-    """A request to tune. `output` None: the library's name with .tuning for .so; `fresh` forgets an interrupted run."""
+    """A request to tune. `output` None: the library's name with .tuning for .so; `fresh` forgets an interrupted run.
+
+    With a `place`, a launcher has started the ranks, and `ranks` is the size of its job.
+    """
 
     library: Path
     output: Path | None = None
@@ -37,6 +41,7 @@ class TuneRequest:
     max_bytes: int = 16 << 20
     factor: int = 4
     fresh: bool = False
+    place: Place | None = None  # rank 0 of a launcher's job
     guard: Guard = field(default_factory=lambda: Guard())
     rules: Rules = field(default_factory=Rules)
 
@@ -81,12 +86,14 @@ class TuneReport:
     tuned: tuple[Tuned, ...]
     resumed: int
     unsettled: int
+    machines: int
 
     def to_json(self) -> dict[str, Any]:
         return {
             "tuning": str(self.output),
             "machine": self.machine,
             "ranks": self.nranks,
+            "machines": self.machines,
             "resumed": self.resumed,
             "unsettled": self.unsettled,
             "collectives": [one.to_json() for one in self.tuned],
@@ -100,21 +107,13 @@ def tune(request: TuneRequest, status: Callable[[str], None] = lambda text: None
         UsageError: there is nothing to choose from, or the library is not for this kind of machine.
         RunError: a rank failed or died; what was measured until then is kept for the next run.
     """
-    manifest = read_manifest(request.library)
-    if manifest["target"] != "host":
-        raise UsageError(
-            "the library is for GPUs; tune supports only libraries for CPUs so far", where=str(request.library)
-        )
-    nranks = library_ranks(manifest, request.ranks)
-    sizes = size_series(request.min_bytes, request.max_bytes, request.factor)
+    manifest, nranks, sizes = check_request(request)
     output = request.output or request.library.with_suffix(".tuning")
     check_output(output)
     offers = read_offers(manifest)
-    wanted = request.collectives or [c for c in COMPILED if any(offer.roots(c) for offer in offers)]
-    check_memory(buffer_bytes(wanted, sizes[-1], nranks), str(request.library))
     # The workers start from the embedded table, whatever this process was started with.
-    with environment("COLLC_TUNING", None), team_of(request.library, nranks, None, WORKER) as team:
-        machine = str(team.one(0, {"do": "machine"})["machine"])
+    with environment("COLLC_TUNING", None), team_of(request.library, nranks, request.place, WORKER) as team:
+        machine = _kind_of_machines(team)
         offer = _offer_in_use(team, offers, nranks)
         collectives = _collectives(request, offer)
         run = {
@@ -138,7 +137,36 @@ def tune(request: TuneRequest, status: Callable[[str], None] = lambda text: None
         remark = f"{nranks} ranks, {short_size(sizes[0])} to {short_size(sizes[-1])}"
         write_whole(output, tuning_text(manifest["build_id"], machine, tables, remark))
         state.remove()
-    return TuneReport(output, machine, nranks, tuple(tuned), resumed, meter.unsettled)
+    return TuneReport(output, machine, nranks, tuple(tuned), resumed, meter.unsettled, team.machines)
+
+
+def check_request(request: TuneRequest) -> tuple[dict[str, Any], int, list[int]]:
+    """What every rank of a launcher's job looks at: the manifest, the number of ranks, and the sizes in bytes.
+
+    Raises:
+        UsageError: the library cannot be tuned, or not so.
+    """
+    manifest = read_manifest(request.library)
+    if manifest["target"] != "host":
+        what = "the library is for GPUs; tune supports only libraries for CPUs so far"
+        raise UsageError(what, where=str(request.library))
+    nranks = library_ranks(manifest, request.ranks)
+    sizes = list(size_series(request.min_bytes, request.max_bytes, request.factor))
+    offers = read_offers(manifest)
+    wanted = request.collectives or [c for c in COMPILED if any(offer.roots(c) for offer in offers)]
+    here = request.place.here if request.place and request.place.here else nranks
+    check_memory(buffer_bytes(wanted, sizes[-1], nranks) * here // nranks, str(request.library))
+    return manifest, nranks, sizes
+
+
+def _kind_of_machines(team: Team) -> str:
+    """The kind of machine that all ranks are on: a file is for one kind, and all ranks have to use the same file."""
+    kinds = [str(answer["machine"]) for answer in team.all({"do": "machine"})]
+    for rank, kind in enumerate(kinds):
+        if kind != kinds[0]:
+            what = f"the machines of ranks 0 and {rank} are of different kinds: {kinds[0]}, {kind}"
+            raise RunError(what, where="tune", hint="a tuning file is for one kind of machine")
+    return kinds[0]
 
 
 class _Progress:

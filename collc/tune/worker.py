@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from collc.bench.data import TYPES, Case
-from collc.bench.worker import FAILURES, Buffer, Rank, make_buffers, said
+from collc.bench.worker import Buffer, Rank, make_buffers, serve
 from collc.collectives.model import Collective
 from collc.errors import RunError
 
@@ -93,16 +93,12 @@ class TunedRank(Rank):
 
 def main() -> None:
     """Answers orders on standard input until it ends."""
-    rank: TunedRank | None = None
-    for line in sys.stdin:
-        try:
-            if rank is None:
-                rank = TunedRank(Path(sys.argv[1]))
-            answer = rank.obey(json.loads(line))
-        except FAILURES as error:
-            answer = {"error": said(error)}
-        sys.stdout.write(json.dumps(answer) + "\n")
+
+    def answer(said: dict[str, Any]) -> None:
+        sys.stdout.write(json.dumps(said) + "\n")
         sys.stdout.flush()
+
+    serve(Path(sys.argv[1]), map(json.loads, sys.stdin), answer, TunedRank)
 
 
 if __name__ == "__main__":

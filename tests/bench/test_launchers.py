@@ -17,6 +17,7 @@ from support.libraries import library
 
 from collc.bench.launchers import Place, find_place
 from collc.bench.meeting import Line, address_of, gather, join
+from collc.bench.team import team_of
 from collc.errors import RunError, UsageError
 
 OPTIONS = ["--collective", "all_reduce", "-b", "64", "-e", "1K", "-f", "4", "-n", "2", "-w", "1"]
@@ -114,9 +115,13 @@ def test_mpichs_job_is_the_process_behind_the_socket_it_hands_on() -> None:
         {**srun(0, 8), "SLURM_STEP_NUM_NODES": "2"},
     ],
 )
-def test_several_machines_are_refused(environment: dict[str, str]) -> None:
-    with pytest.raises(UsageError, match="4 of the job's 8 ranks are on this machine"):
-        find_place(environment)
+def test_several_machines_are_noticed(environment: dict[str, str]) -> None:
+    place = find_place(environment)
+    assert place is not None
+    assert place.several_machines
+    assert place.here == 4
+    # Hydra names no job that all machines know.
+    assert bool(place.job) == ("PMI_RANK" not in environment)
 
 
 @pytest.mark.parametrize(
@@ -264,3 +269,93 @@ def test_real_torchrun(tmp_path: Path) -> None:
         pytest.skip("the extra `torch` is not installed")
     run = [sys.executable, "-W", "ignore", "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=3"]
     assert len(rows_of([*run, "-m", "collc", "bench", str(library("odd")), *OPTIONS])) == 3
+
+
+# Machines of one: processes that name themselves by COLLC_HOSTID, and meet by TCP on the loopback.
+
+
+def on_two_machines(start: object, **more: str) -> object:
+    """Variables of a job whose ranks are on two machines in halves."""
+
+    def environment(rank: int, size: int) -> dict[str, str]:
+        assert callable(start)
+        half = str(size // 2)
+        here = {"LOCAL_WORLD_SIZE": half, "OMPI_COMM_WORLD_LOCAL_SIZE": half, "MPI_LOCALNRANKS": half}
+        nodes = {
+            **here,
+            "SLURM_STEP_NUM_NODES": "2",
+            "COLLC_SOCKET_IFNAME": "lo",
+            "COLLC_HOSTID": "ab"[2 * rank // size],
+        }
+        return {**start(rank, size), **nodes, **more}
+
+    return environment
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        return int(free.getsockname()[1])
+
+
+@pytest.mark.parametrize("board", ["a folder", "COLLC_COMM_ID"])
+def test_ranks_of_several_machines(board: str, tmp_path: Path) -> None:
+    """The folder is beside the cache; COLLC_COMM_ID is for jobs without one that all machines share."""
+    more = {"COLLC_CACHE": str(tmp_path / "cache")}
+    if board == "COLLC_COMM_ID":
+        more = {"COLLC_CACHE": "/nonexistent", "COLLC_COMM_ID": f"tcp://127.0.0.1:{free_port()}/a-word"}
+    path = library("2+2")
+    results = processes(on_two_machines(hydra if "COLLC_COMM_ID" in more else srun, **more), 4, path, *OPTIONS)
+    assert [code for code, _, _ in results] == [0] * 4, results
+    assert [out for _, out, _ in results[1:]] == [""] * 3
+    assert "4 ranks on 2 machines, one process each, by " in results[0][1]
+    assert "# Out of bounds values : 0 OK" in results[0][1]
+    assert not list(tmp_path.glob("cache/jobs/.*")), "nothing is left for the next job to stumble over"
+
+
+@pytest.mark.parametrize(
+    ("named", "why"),
+    [
+        ("tcp://127.0.0.1/word", "is not tcp://ADDRESS:PORT/SECRET"),
+        ("tcp://127.0.0.1:99999/word", "is not tcp://ADDRESS:PORT/SECRET"),
+        ("tcp://127.0.0.1:80", "is not tcp://ADDRESS:PORT/SECRET"),
+        ("http://127.0.0.1:80/word", "is not tcp://ADDRESS:PORT/SECRET"),
+        ("", "gives the job no name that all machines know"),
+    ],
+)
+def test_a_job_that_cannot_meet_is_told_so(monkeypatch: pytest.MonkeyPatch, named: str, why: str) -> None:
+    monkeypatch.setenv("COLLC_COMM_ID", named)
+    with pytest.raises(UsageError, match=why):
+        gather(Place("mpiexec (Hydra)", 0, 4, 2, ""))
+
+
+def test_a_port_that_is_taken_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        monkeypatch.setenv("COLLC_COMM_ID", f"tcp://127.0.0.1:{port}/word")
+        with pytest.raises(RunError, match=f"rank 0 cannot listen on 127.0.0.1 port {port}: "):
+            gather(Place("test", 0, 4, 2, "job"))
+
+
+def test_who_does_not_come_to_a_job_of_several_machines_is_told(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("COLLC_CACHE", str(tmp_path))
+    monkeypatch.setenv("COLLC_BOOTSTRAP_TIMEOUT", "1")
+    monkeypatch.setenv("COLLC_SOCKET_IFNAME", "lo")
+    with pytest.raises(RunError, match=r"ranks 1, 2, 3 of 4 did not come within 1 s.*which all machines must share"):
+        gather(Place("test", 0, 4, 2, "job"))
+    with pytest.raises(RunError, match=r"rank 3: rank 0 did not come within 1 s.*which all machines must share"):
+        join(Place("test", 3, 4, 2, "job"))
+
+
+def test_a_rank_on_another_machine_that_ends_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Rank 1 leaves before it gets an order."""
+    path = library("pair")
+    monkeypatch.setenv("COLLC_CACHE", str(tmp_path))
+    monkeypatch.setenv("COLLC_SOCKET_IFNAME", "lo")
+    visitor = threading.Thread(target=lambda: join(Place("test", 1, 2, 1, "job")).close())
+    visitor.start()
+    with pytest.raises(RunError, match=r"rank 1 at 127\.0\.0\.1: the rank ended"):  # noqa: SIM117
+        with team_of(path, 2, Place("test", 0, 2, 1, "job")):
+            pass
+    visitor.join()

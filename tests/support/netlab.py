@@ -37,6 +37,26 @@ class Lab:
     def bytes_per_second(self) -> float:
         return self.rate * 1e6 / 8
 
+    def inside(self, server: str) -> list[str]:
+        """What starts a command on a server: it has a host name of its own, and counts as a machine of its own."""
+        named = 'hostname "$0" 2>/dev/null || echo "$0" >/proc/sys/kernel/hostname; exec "$@"'
+        shell = ["sh", "-c", named, f"node-{server}"]
+        return [
+            "ip",
+            "netns",
+            "exec",
+            f"{self.name}-{server}",
+            "unshare",
+            "-u",
+            "env",
+            f"COLLC_HOSTID={server}",
+            *shell,
+        ]
+
+    def address(self, server: str) -> str:
+        """The address of a server's interface."""
+        return f"10.79.0.{self.servers.index(server) + 1}"
+
     def sent(self) -> dict[str, int]:
         """Bytes that each server has sent so far, with all headers of packets."""
         found = {}

@@ -249,11 +249,11 @@ def test_different_versions_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyP
 def test_jobs_on_several_machines_have_a_place() -> None:
     environment = {"SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0", "SLURM_PROCID": "3", "SLURM_STEP_NUM_TASKS": "8"}
     environment["SLURM_STEP_NUM_NODES"] = "4"
-    place = find_place(environment, one_machine=False)
+    place = find_place(environment, anywhere=True)
     assert place is not None
     assert (place.rank, place.size) == (3, 8)
     hydra = {"PMI_RANK": "1", "PMI_SIZE": "4", "MPI_LOCALNRANKS": "2"}
-    place = find_place(hydra, one_machine=False)
+    place = find_place(hydra, anywhere=True)
     assert place is not None
     assert place.job == ""
 

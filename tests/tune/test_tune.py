@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -181,3 +182,46 @@ def test_what_cannot_be_tuned_is_refused(tmp_path: Path) -> None:
         tune(request(tmp_path / "x", ranks=2))
     with pytest.raises(UsageError, match="has no alltoall"):
         tune(request(tmp_path / "x", collectives=(Collective.ALLTOALL,)))
+
+
+def test_under_a_launcher_rank_0_writes_the_file(tmp_path: Path) -> None:
+    """Three processes as srun starts them; the others say nothing."""
+    output = tmp_path / "odd.tuning"
+    path = str(tunable())
+    command = [sys.executable, "-m", "collc", "tune", path, "-o", str(output), "--collective", "broadcast"]
+    step = {"SLURM_JOB_ID": f"tune-{os.getpid()}", "SLURM_STEP_ID": "0", "SLURM_STEP_NUM_NODES": "1"}
+    running = [
+        subprocess.Popen(
+            [*command, "-b", "4K", "-e", "4K"],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**os.environ, **step, "SLURM_PROCID": str(rank), "SLURM_STEP_NUM_TASKS": "3"},
+        )
+        for rank in range(3)
+    ]
+    outputs = [process.communicate(timeout=120) for process in running]
+    assert [process.returncode for process in running] == [0] * 3, outputs
+    assert f"wrote {output} for " in outputs[0][0]
+    assert [out + err for out, err in outputs[1:]] == ["", ""]
+    assert output.read_text().startswith("collc-tuning/1\n")
+
+
+def test_a_job_that_tune_refuses_is_refused_by_all_and_told_by_rank_0(tmp_path: Path) -> None:
+    path = str(tunable())
+    for rank in range(2):
+        names = {"SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0", "SLURM_STEP_NUM_NODES": "1"}
+        place = {**names, "SLURM_PROCID": str(rank), "SLURM_STEP_NUM_TASKS": "2"}
+        command = [sys.executable, "-m", "collc", "tune", path, "-o", str(tmp_path / "odd.tuning")]
+        done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, **place}, check=False)
+        assert done.returncode == 2
+        assert done.stderr == ("" if rank else "collc: the library serves 3 ranks, not 2\n")
+
+
+def test_machines_of_different_kinds_are_refused() -> None:
+    class OddTeam:
+        def all(self, order: dict[str, Any]) -> list[dict[str, Any]]:
+            return [{"machine": "A"}, {"machine": "A"}, {"machine": "B"}]
+
+    with pytest.raises(RunError, match="ranks 0 and 2 are of different kinds: A, B"):
+        tune_run._kind_of_machines(OddTeam())  # type: ignore[arg-type]

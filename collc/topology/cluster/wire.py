@@ -8,9 +8,6 @@ secret lies in the folder in which the processes meet. Whatever arrives is count
 from __future__ import annotations
 
 import contextlib
-import hashlib
-import hmac
-import secrets
 import socket
 import struct
 import threading
@@ -19,13 +16,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from collc.errors import RunError
+from collc.network.greeting import STRANGER_SECONDS, introduce, key_of, welcome
 
-_NONCE = 32
-_MAC = 32
 _HELLO = struct.Struct("!II")  # round, sender
 _BLOCK = 1 << 18
 _STREAMS = 4
-_STRANGER_SECONDS = 5.0
 _MOST_STRANGERS = 64
 # What the first part of a transfer shows is how TCP starts.
 _WARMUP = 0.25
@@ -104,7 +99,7 @@ class Listener:
     def _serve(self, connection: socket.socket) -> None:
         with connection, contextlib.suppress(OSError):
             try:
-                connection.settimeout(_STRANGER_SECONDS)
+                connection.settimeout(STRANGER_SECONDS)
                 hello = self._welcome(connection)
             finally:
                 self._strangers.release()
@@ -112,13 +107,9 @@ class Listener:
                 self._count(connection, hello)
 
     def _welcome(self, connection: socket.socket) -> tuple[int, int] | None:
-        nonce = secrets.token_bytes(_NONCE)
-        connection.sendall(nonce)
-        told = _exactly(connection, _NONCE + _HELLO.size + _MAC)
-        theirs, hello, mac = told[:_NONCE], told[_NONCE:-_MAC], told[-_MAC:]
-        if not hmac.compare_digest(mac, _mac(self._key, b"connect", nonce + theirs + hello)):
+        hello = welcome(connection, self._key, _HELLO.size)
+        if hello is None:
             return None
-        connection.sendall(_mac(self._key, b"accept", theirs + nonce + hello))
         number, sender = _HELLO.unpack(hello)
         return number, sender
 
@@ -126,7 +117,7 @@ class Listener:
         buffer = bytearray(_BLOCK)
         with self._lock:
             count = self._counts.setdefault(hello, _Count())
-        end = time.monotonic() + 2 * self._seconds + _STRANGER_SECONDS
+        end = time.monotonic() + 2 * self._seconds + STRANGER_SECONDS
         while time.monotonic() < end:
             size = connection.recv_into(buffer)
             if not size:
@@ -153,7 +144,7 @@ def send(address: tuple[str, int], source: str, secret: str, number: int, sender
     def stream() -> None:
         try:
             with _connect(address, source, seconds) as connection:
-                _introduce(connection, _key(secret), _HELLO.pack(number, sender))
+                introduce(connection, _key(secret), _HELLO.pack(number, sender))
                 block = bytes(_BLOCK)
                 end = time.monotonic() + seconds
                 # Where nothing moves any more, this is how long it is waited for.
@@ -169,7 +160,7 @@ def send(address: tuple[str, int], source: str, secret: str, number: int, sender
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(_STRANGER_SECONDS + 4 * seconds + 5)
+        thread.join(STRANGER_SECONDS + 4 * seconds + 5)
     return problems[0] if problems else ""
 
 
@@ -179,35 +170,11 @@ def _connect(address: tuple[str, int], source: str, seconds: float) -> Iterator[
     with socket.socket(family, socket.SOCK_STREAM) as connection:
         # Small, so that what the kernel holds back at the end is little of what was sent.
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _BLOCK)
-        connection.settimeout(_STRANGER_SECONDS)
+        connection.settimeout(STRANGER_SECONDS)
         connection.bind((source, 0))
         connection.connect(address)
         yield connection
 
 
-def _introduce(connection: socket.socket, key: bytes, hello: bytes) -> None:
-    theirs, own = _exactly(connection, _NONCE), secrets.token_bytes(_NONCE)
-    connection.sendall(own + hello + _mac(key, b"connect", theirs + own + hello))
-    if not hmac.compare_digest(_exactly(connection, _MAC), _mac(key, b"accept", own + theirs + hello)):
-        raise OSError(0, "the other end does not know the secret")
-
-
-def _exactly(connection: socket.socket, size: int) -> bytes:
-    data = b""
-    end = time.monotonic() + _STRANGER_SECONDS
-    while len(data) < size:
-        if time.monotonic() > end:
-            raise TimeoutError
-        more = connection.recv(size - len(data))
-        if not more:
-            raise OSError(0, "the other end closed the connection")
-        data += more
-    return data
-
-
 def _key(secret: str) -> bytes:
-    return hashlib.sha256(b"collc probe --measure " + secret.encode()).digest()
-
-
-def _mac(key: bytes, what: bytes, text: bytes) -> bytes:
-    return hmac.new(key, what + text, hashlib.sha256).digest()
+    return key_of("collc probe --measure", secret)

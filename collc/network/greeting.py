@@ -1,0 +1,206 @@
+"""TCP connections both of whose ends prove that they know a secret, before anything that they say is looked at.
+
+The listener sends 32 random bytes. The caller answers with 32 of its own, its hello, and an HMAC-SHA256 of these; the
+listener's answer is an HMAC over the same in another order. The secret itself never travels, and a proof that somebody
+has overheard proves nothing in the next connection.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hmac
+import queue
+import secrets
+import socket
+import threading
+import time
+from collections import deque
+from hashlib import sha256
+
+from collc.network.interfaces import family_of, socket_address
+
+NONCE_BYTES = 32
+MAC_BYTES = 32
+STRANGER_SECONDS = 5.0
+_MOST_STRANGERS = 128
+_DEAD_SECONDS = 60  # without a sign of life from the other machine's system
+
+
+def key_of(purpose: str, secret: str) -> bytes:
+    """A key for one purpose: proofs for one are worth nothing for another."""
+    return sha256(purpose.encode() + b" " + secret.encode(errors="surrogateescape")).digest()
+
+
+def welcome(connection: socket.socket, key: bytes, hello_bytes: int) -> bytes | None:
+    """The listener's side: the caller's hello, or None if it does not know the secret.
+
+    Raises:
+        OSError: the caller is gone, or too slow.
+    """
+    nonce = secrets.token_bytes(NONCE_BYTES)
+    connection.sendall(nonce)
+    told = exactly(connection, NONCE_BYTES + hello_bytes + MAC_BYTES)
+    theirs, hello, mac = told[:NONCE_BYTES], told[NONCE_BYTES:-MAC_BYTES], told[-MAC_BYTES:]
+    if not hmac.compare_digest(mac, _mac(key, b"connect", nonce + theirs + hello)):
+        return None
+    connection.sendall(_mac(key, b"accept", theirs + nonce + hello))
+    return hello
+
+
+def introduce(connection: socket.socket, key: bytes, hello: bytes) -> None:
+    """The caller's side.
+
+    Raises:
+        OSError: whoever listens there does not know the secret, is gone, or too slow.
+    """
+    theirs, own = exactly(connection, NONCE_BYTES), secrets.token_bytes(NONCE_BYTES)
+    connection.sendall(own + hello + _mac(key, b"connect", theirs + own + hello))
+    if not hmac.compare_digest(exactly(connection, MAC_BYTES), _mac(key, b"accept", own + theirs + hello)):
+        raise OSError(0, "the other end does not know the secret")
+
+
+def exactly(connection: socket.socket, size: int) -> bytes:
+    """So many bytes, all within `STRANGER_SECONDS`.
+
+    Raises:
+        OSError: the other end closed the connection, or was too slow.
+    """
+    data = b""
+    end = time.monotonic() + STRANGER_SECONDS
+    while len(data) < size:
+        if time.monotonic() > end:
+            raise TimeoutError
+        more = connection.recv(size - len(data))
+        if not more:
+            raise OSError(0, "the other end closed the connection")
+        data += more
+    return data
+
+
+def watch_peer(connection: socket.socket) -> None:
+    """Lets a connection fail when the other machine has been silent for a minute, though nothing is sent."""
+    tcp = socket.IPPROTO_TCP
+    for level, option, value in (
+        (tcp, socket.TCP_NODELAY, 1),
+        (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
+        (tcp, socket.TCP_KEEPIDLE, _DEAD_SECONDS // 4),
+        (tcp, socket.TCP_KEEPINTVL, _DEAD_SECONDS // 4),
+        (tcp, socket.TCP_KEEPCNT, 3),
+        (tcp, socket.TCP_USER_TIMEOUT, _DEAD_SECONDS * 1000),
+    ):
+        connection.setsockopt(level, option, value)
+
+
+class Door:
+    """Listens on one address and hands over those callers that know the secret.
+
+    A stranger occupies one of 128 seats for at most five seconds; when all are taken, the oldest has to go.
+
+    Raises:
+        OSError: nobody can listen there.
+    """
+
+    def __init__(self, address: str, port: int, key: bytes, hello_bytes: int) -> None:
+        self._key, self._hello_bytes = key, hello_bytes
+        self._came: queue.SimpleQueue[tuple[bytes, socket.socket]] = queue.SimpleQueue()
+        self._lock = threading.Lock()
+        self._strangers: deque[socket.socket] = deque()
+        self._closed = False
+        self._socket = socket.socket(family_of(address), socket.SOCK_STREAM)
+        try:
+            # A port that somebody chose may have served a moment ago.
+            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            self._socket.bind(socket_address(address, port))
+            self._socket.listen(1024)
+        except OSError:
+            self._socket.close()
+            raise
+        self.port = int(self._socket.getsockname()[1])
+        threading.Thread(target=self._accept, name="collc door", daemon=True).start()
+
+    def next(self, seconds: float) -> tuple[bytes, socket.socket]:
+        """A caller's hello and the connection with it.
+
+        Raises:
+            TimeoutError: nobody came.
+        """
+        try:
+            return self._came.get(timeout=max(0.0, seconds))
+        except queue.Empty:
+            raise TimeoutError from None
+
+    def close(self) -> None:
+        """Listens no more; those who have come and were not taken are sent away."""
+        self._closed = True
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+        self._socket.close()
+        with self._lock:
+            for stranger in self._strangers:
+                _hang_up(stranger)
+        with contextlib.suppress(queue.Empty):
+            while True:
+                self._came.get_nowait()[1].close()
+
+    def _accept(self) -> None:
+        while not self._closed:
+            try:
+                connection, _ = self._socket.accept()
+            except OSError:
+                if self._closed:
+                    return
+                time.sleep(0.02)  # no descriptor is left: some stranger's will be
+                self._crowd_out(0)
+                continue
+            with self._lock:
+                self._strangers.append(connection)
+            self._crowd_out(_MOST_STRANGERS)
+            threading.Thread(target=self._meet, args=(connection,), name="collc door", daemon=True).start()
+
+    def _crowd_out(self, seats: int) -> None:
+        with self._lock:
+            while len(self._strangers) > seats:
+                _hang_up(self._strangers.popleft())
+
+    def _meet(self, connection: socket.socket) -> None:
+        hello = None
+        with contextlib.suppress(OSError):
+            connection.settimeout(STRANGER_SECONDS)
+            hello = welcome(connection, self._key, self._hello_bytes)
+        with self._lock, contextlib.suppress(ValueError):
+            self._strangers.remove(connection)
+        if hello is None or self._closed:
+            connection.close()
+            return
+        connection.settimeout(None)
+        watch_peer(connection)
+        self._came.put((hello, connection))
+
+
+def knock(address: str, port: int, key: bytes, hello: bytes) -> socket.socket:
+    """A connection with a `Door`; both ends have proved themselves.
+
+    Raises:
+        OSError: nobody listens there, or somebody else.
+    """
+    connection = socket.socket(family_of(address), socket.SOCK_STREAM)
+    try:
+        connection.settimeout(STRANGER_SECONDS)
+        connection.connect(socket_address(address, port))
+        introduce(connection, key, hello)
+        connection.settimeout(None)
+        watch_peer(connection)
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def _hang_up(connection: socket.socket) -> None:
+    """Ends a connection that another thread waits on, and leaves closing it to that thread."""
+    with contextlib.suppress(OSError):
+        connection.shutdown(socket.SHUT_RDWR)
+
+
+def _mac(key: bytes, what: bytes, text: bytes) -> bytes:
+    return hmac.new(key, what + text, sha256).digest()

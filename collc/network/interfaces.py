@@ -1,0 +1,185 @@
+"""The network interfaces of this machine, and the one over which other machines are reached: the runtime's own rule.
+
+`templates/runtime/bootstrap/sockets.cpp` (choose_public_address) is the same rule in C++; a test compares the two.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import socket
+import struct
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from collc.errors import RunError, UsageError
+
+VARIABLES = ("COLLC_NET", "COLLC_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
+_UP, _LOOPBACK = 0x1, 0x8
+# Bridges of containers and virtual machines lead nowhere else.
+_INNER = ("docker", "veth", "virbr")
+
+
+@dataclass(frozen=True)
+class Interface:
+    """An interface with one of its addresses.
+
+    Args:
+        address: as text, with the scope of a link-local IPv6 address.
+    """
+
+    name: str
+    address: str
+    up: bool
+    loopback: bool
+
+    @property
+    def is_v6(self) -> bool:
+        return ":" in self.address
+
+    @property
+    def leads_out(self) -> bool:
+        """Whether other machines may be behind it, by its kind and name."""
+        return not self.loopback and not self.name.startswith(_INNER)
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The address that other machines are told, and why it is that one; no interface where none is up."""
+
+    interface: Interface | None
+    why: str
+
+
+class _Sockaddr(ctypes.Structure):
+    _fields_ = (("family", ctypes.c_ushort), ("data", ctypes.c_ubyte * 26))
+
+
+class _Ifaddrs(ctypes.Structure):
+    pass
+
+
+_Ifaddrs._fields_ = (
+    ("next", ctypes.POINTER(_Ifaddrs)),
+    ("name", ctypes.c_char_p),
+    ("flags", ctypes.c_uint),
+    ("address", ctypes.POINTER(_Sockaddr)),
+    ("netmask", ctypes.c_void_p),
+    ("broadcast", ctypes.c_void_p),
+    ("data", ctypes.c_void_p),
+)
+
+
+def interfaces() -> list[Interface]:
+    """Every address of IPv4 and IPv6 in the kernel's order, as getifaddrs(3) lists them.
+
+    Raises:
+        RunError: the kernel does not tell.
+    """
+    libc = ctypes.CDLL(None, use_errno=True)
+    head = ctypes.POINTER(_Ifaddrs)()
+    if libc.getifaddrs(ctypes.byref(head)) != 0:
+        raise RunError(f"cannot list the network interfaces: {os.strerror(ctypes.get_errno())}")
+    found = []
+    try:
+        at = head
+        while at:
+            one = at.contents
+            text = _address(one.address.contents) if one.address else None
+            if text is not None:
+                name = one.name.decode(errors="replace")
+                found.append(Interface(name, text, bool(one.flags & _UP), bool(one.flags & _LOOPBACK)))
+            at = one.next
+    finally:
+        libc.freeifaddrs(head)
+    return found
+
+
+def _address(found: _Sockaddr) -> str | None:
+    data = bytes(found.data)
+    if found.family == socket.AF_INET:
+        return socket.inet_ntop(socket.AF_INET, data[2:6])
+    if found.family != socket.AF_INET6:
+        return None
+    text = socket.inet_ntop(socket.AF_INET6, data[6:22])
+    (scope,) = struct.unpack("=I", data[22:26])
+    return f"{text}%{scope}" if scope else text
+
+
+def choose(environment: Mapping[str, str], there: Sequence[Interface]) -> Choice:
+    """Where this machine meets others.
+
+    Args:
+        environment: COLLC_NET names the interface, else COLLC_SOCKET_IFNAME, else NCCL_SOCKET_IFNAME.
+        there: what `interfaces` returns.
+
+    Raises:
+        UsageError: COLLC_NET names an engine that does not exist, or several interfaces.
+        RunError: the interface that is named is not up.
+    """
+    variable, wanted = _wanted(environment)
+    ups = [interface for interface in there if interface.up]
+    if wanted is not None:
+        named = [interface for interface in ups if interface.name.startswith(wanted)]
+        if not named:
+            names = ", ".join(dict.fromkeys(interface.name for interface in ups)) or "none"
+            raise RunError(f"no network interface called {wanted[:32]} is up", where=variable, hint=f"up are: {names}")
+        return Choice(max(named, key=lambda one: not one.is_v6), f"{variable} names it")
+    if not ups:
+        return Choice(None, "no interface is up")
+    best = max(ups, key=_score)
+    if best.loopback:
+        return Choice(best, "only the loopback is up: other machines are out of reach")
+    if not best.leads_out:
+        return Choice(best, "nothing but the loopback and bridges of containers is up")
+    return Choice(best, "the first that is up and neither the loopback nor a bridge of containers")
+
+
+def _score(interface: Interface) -> int:
+    """`max` keeps the first of equals, as the runtime does."""
+    kind = 0 if interface.loopback else 4 if interface.leads_out else 1
+    return 2 * kind + (not interface.is_v6)
+
+
+def _wanted(environment: Mapping[str, str]) -> tuple[str, str | None]:
+    """The variable that counts, and the prefix in it."""
+    named = environment.get("COLLC_NET", "").replace(" ", "")
+    if named:
+        engine, colon, interface = named.rpartition(":")
+        if colon and engine != "tcp":
+            raise UsageError(f"no engine {engine[:40]!r}", where="COLLC_NET", hint="the engine is tcp")
+        if "," in interface:
+            raise UsageError(f"names several interfaces: {interface[:60]!r}", where="COLLC_NET", hint="name one")
+        if interface:
+            return "COLLC_NET", interface
+    for variable in VARIABLES[1:]:
+        text = environment.get(variable, "")
+        if text and not text.startswith("^"):
+            return variable, text.removeprefix("=")
+        if text:
+            break
+    return "", None
+
+
+def family_of(address: str) -> socket.AddressFamily:
+    """IPv4 or IPv6."""
+    return socket.AF_INET6 if ":" in address else socket.AF_INET
+
+
+def socket_address(address: str, port: int) -> tuple[str, int] | tuple[str, int, int, int]:
+    """What `bind` and `connect` take for an address of `interfaces`."""
+    text, _, scope = address.partition("%")
+    return (text, port, 0, int(scope or 0)) if ":" in text else (text, port)
+
+
+def outward_address() -> str:
+    """The address of this machine that other machines are told.
+
+    Raises:
+        UsageError: a variable names no interface.
+        RunError: no interface is up, or not the one that is named.
+    """
+    chosen = choose(os.environ, interfaces())
+    if chosen.interface is None:
+        raise RunError("no network interface is up: other machines are out of reach")
+    return chosen.interface.address

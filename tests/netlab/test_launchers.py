@@ -1,0 +1,107 @@
+"""`collc bench`, `collc tune` and collc.torch under torchrun and mpirun: processes on several servers of a lab."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+from support.libraries import library
+from support.netlab import Lab, NoLab, lab
+
+COLLC = [sys.executable, "-m", "collc"]
+OPTIONS = ["--collective", "all_reduce", "-b", "1K", "-e", "64K", "-f", "64", "-n", "2", "-w", "1"]
+PORT = "29611"
+
+
+@pytest.fixture(scope="module")
+def two() -> Iterator[Lab]:
+    try:
+        with lab("ab") as made:
+            yield made
+    except NoLab as error:
+        pytest.skip(f"no network namespaces here: {error}")
+
+
+def environment(cache: Path, **more: str) -> dict[str, str]:
+    """Servers share a home folder, and so a cache; the libraries of the tests are made already."""
+    threads = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"}
+    return {**os.environ, "COLLC_BOOTSTRAP_TIMEOUT": "60", "COLLC_CACHE": str(cache), **threads, **more}
+
+
+def finished(started: Sequence[subprocess.Popen[str]], seconds: float = 150) -> list[tuple[int, str, str]]:
+    """Exit code, output and errors of each; none is left."""
+    try:
+        outputs = [process.communicate(timeout=seconds) for process in started]
+    finally:
+        for process in started:
+            process.kill()
+    return [(process.returncode, out, err) for process, (out, err) in zip(started, outputs, strict=True)]
+
+
+def torchrun(made: Lab, here: dict[str, int], command: Sequence[str | Path], env: dict[str, str]) -> list[str]:
+    """What the agents of torchrun print, one per server; `here` is the number of ranks on each."""
+    if importlib.util.find_spec("torch") is None:
+        pytest.skip("the extra `torch` is not installed")
+    agents = []
+    for number, (server, ranks) in enumerate(here.items()):
+        run = [sys.executable, "-W", "ignore", "-m", "torch.distributed.run", f"--nnodes={len(here)}"]
+        run += [f"--nproc-per-node={ranks}", f"--node-rank={number}", f"--master-addr={made.address(next(iter(here)))}"]
+        run += [f"--master-port={PORT}"]
+        full = [*made.inside(server), *run, *map(str, command)]
+        agents.append(subprocess.Popen(full, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env))
+    results = finished(agents)
+    assert [code for code, _, _ in results] == [0] * len(here), results
+    return [out for _, out, _ in results]
+
+
+def mpirun(made: Lab, here: dict[str, int], command: Sequence[str | Path], env: dict[str, str], folder: Path) -> str:
+    """What mpirun of Open MPI prints; it starts its daemons by a stand-in for ssh."""
+    program = shutil.which("mpirun.openmpi")
+    if program is None:
+        pytest.skip("no mpirun of Open MPI here")
+    agent = folder / "agent"
+    cases = "\n".join(f'{made.address(s)}) set -- {shlex.join(made.inside(s))} sh -c "$*" ;;' for s in made.servers)
+    skip = 'while [ "${1#-}" != "$1" ]; do shift; done'
+    agent.write_text(f'#!/bin/sh\n{skip}\nhost=$1; shift\ncase $host in\n{cases}\nesac\nexec "$@"\n')
+    agent.chmod(0o755)
+    hosts = ",".join(f"{made.address(server)}:{ranks}" for server, ranks in here.items())
+    first = next(iter(here))
+    rules = [
+        "--mca",
+        "plm_rsh_agent",
+        str(agent),
+        "--mca",
+        "oob_tcp_if_include",
+        "e0",
+        "--mca",
+        "orte_keep_fqdn_hostnames",
+        "1",
+    ]
+    options = [*(["--allow-run-as-root"] if os.geteuid() == 0 else []), "--oversubscribe", "--bind-to", "none"]
+    full = [*made.inside(first), program, *rules, *options, "--host", hosts, *map(str, command)]
+    started = subprocess.Popen(full, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env)
+    ((code, out, err),) = finished([started])
+    assert code == 0, out + err
+    return out
+
+
+def test_bench_under_torchrun(two: Lab, tmp_path: Path) -> None:
+    out, other = torchrun(
+        two, {"a": 2, "b": 2}, ["-m", "collc", "bench", library("2+2"), *OPTIONS], environment(tmp_path)
+    )
+    assert "4 ranks on 2 machines, one process each, by torchrun;" in out
+    assert "# Out of bounds values : 0 OK" in out
+    assert other == ""
+
+
+def test_bench_under_mpirun(two: Lab, tmp_path: Path) -> None:
+    out = mpirun(two, {"a": 2, "b": 2}, [*COLLC, "bench", library("2+2"), *OPTIONS], environment(tmp_path), tmp_path)
+    assert "4 ranks on 2 machines, one process each, by mpirun (Open MPI);" in out
+    assert out.count("# Out of bounds values : 0 OK") == 1

@@ -1,0 +1,107 @@
+"""The door that ranks on other machines come through: who knows the secret gets in, and nobody else is in the way."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from collc.network import greeting
+from collc.network.greeting import Door, key_of, knock
+
+KEY = key_of("test", "secret")
+HELLO = b"hello123"
+
+
+@pytest.fixture
+def door() -> Iterator[Door]:
+    with contextlib.closing(Door("127.0.0.1", 0, KEY, len(HELLO))) as made:
+        yield made
+
+
+def test_both_ends_get_a_connection(door: Door) -> None:
+    with knock("127.0.0.1", door.port, KEY, HELLO) as ours:
+        hello, theirs = door.next(10)
+        with theirs:
+            assert hello == HELLO
+            ours.sendall(b"there")
+            assert theirs.recv(5) == b"there"
+            theirs.sendall(b"back")
+            assert ours.recv(4) == b"back"
+
+
+@pytest.mark.parametrize("key", [key_of("test", "another"), key_of("another", "secret")])
+def test_a_wrong_secret_is_seen_at_both_ends(door: Door, key: bytes) -> None:
+    with pytest.raises(OSError, match="closed the connection"):
+        knock("127.0.0.1", door.port, key, HELLO)
+    with pytest.raises(TimeoutError):
+        door.next(0.2)
+
+
+def test_a_listener_without_the_secret_is_seen_through() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as false, contextlib.ExitStack() as stack:
+
+        def answer() -> None:
+            connection, _ = false.accept()
+            stack.enter_context(connection)
+            connection.sendall(os.urandom(greeting.NONCE_BYTES))
+            connection.recv(1000)
+            connection.sendall(os.urandom(greeting.MAC_BYTES))
+
+        threading.Thread(target=answer, daemon=True).start()
+        with pytest.raises(OSError, match="does not know the secret"):
+            knock("127.0.0.1", false.getsockname()[1], KEY, HELLO)
+
+
+def test_an_overheard_proof_is_worth_nothing_the_second_time(door: Door) -> None:
+    with socket.create_connection(("127.0.0.1", door.port)) as first:
+        nonce, own = first.recv(32), os.urandom(32)
+        said = own + HELLO + greeting._mac(KEY, b"connect", nonce + own + HELLO)
+        first.sendall(said)
+        assert len(first.recv(64)) == 32
+        door.next(10)[1].close()
+    with socket.create_connection(("127.0.0.1", door.port)) as second:
+        second.recv(32)
+        second.sendall(said)
+        assert second.recv(64) == b""
+
+
+def test_strangers_are_not_in_the_way(door: Door, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Garbage, and 500 that say nothing: a rank still gets in at once, and the strangers are gone in the end."""
+    monkeypatch.setattr(greeting, "STRANGER_SECONDS", 2.0)
+    with contextlib.ExitStack() as stack:
+        for text in (b"GET / HTTP/1.1\r\n\r\n" * 10, os.urandom(1000), b"", b"x"):
+            stranger = stack.enter_context(socket.create_connection(("127.0.0.1", door.port)))
+            stranger.sendall(text)
+        silent = [
+            stack.enter_context(socket.create_connection(("127.0.0.1", door.port), timeout=20)) for _ in range(500)
+        ]
+        with knock("127.0.0.1", door.port, KEY, HELLO):
+            hello, connection = door.next(10)
+            connection.close()
+        assert hello == HELLO
+        for stranger in silent:
+            with contextlib.suppress(ConnectionResetError):
+                while stranger.recv(1000):
+                    pass
+
+
+def test_closing_sends_everybody_away() -> None:
+    door = Door("127.0.0.1", 0, KEY, len(HELLO))
+    with socket.create_connection(("127.0.0.1", door.port), timeout=20) as stranger:
+        with knock("127.0.0.1", door.port, KEY, HELLO) as rank:
+            until = time.monotonic() + 20
+            while door._came.empty() and time.monotonic() < until:
+                time.sleep(0.01)
+            door.close()
+            rank.settimeout(20)
+            assert rank.recv(1) == b""
+        stranger.recv(32)
+        assert stranger.recv(1) == b""
+    with pytest.raises(ConnectionRefusedError):
+        knock("127.0.0.1", door.port, KEY, HELLO)
