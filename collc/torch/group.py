@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import socket
 import time
 from datetime import timedelta
 from typing import Any
@@ -12,23 +13,22 @@ import torch
 import torch.distributed as dist
 
 from collc.bench.nccl import Nccl
+from collc.errors import CollcError
 from collc.torch import checks
 from collc.torch.calls import Communicator
 from collc.torch.collectives import Collectives
 from collc.torch.library import library_for
 from collc.torch.links import Listener, Watch
 from collc.torch.mailbox import Mailbox
-from collc.torch.memory import this_machine
 from collc.torch.monitored import monitored_barrier
 from collc.torch.runner import Runner
 from collc.torch.work import Work
 
-_ID = "collc-unique-id"
 _COMPILING_SECONDS = 0.05  # between two looks whether rank 0 has a library
 
 
 class CollcProcessGroup(Collectives):
-    """One rank's part of a group of processes on this machine.
+    """One rank's part of a group of processes, on one machine or several.
 
     Args:
         store: where the ranks of this group find each other; every process that can read it is trusted.
@@ -45,11 +45,10 @@ class CollcProcessGroup(Collectives):
         self._description = "undefined"
         listener = Listener()
         try:
-            addresses = _meet(store, rank, size, timeout, f"{listener.address} {this_machine()}")
-            _refuse_several_machines(addresses)
-            self._communicator = _communicator(store, rank, size, addresses[0])
+            addresses = _meet(store, rank, size, timeout, listener)
+            self._communicator = _communicator(store, rank, addresses)
         except BaseException:
-            listener.sock.close()
+            listener.close()
             raise
         self._runner = Runner(lambda: self._communicator.end(abort=True))
         self._mailbox = Mailbox(listener, addresses, rank)
@@ -135,10 +134,32 @@ class CollcProcessGroup(Collectives):
         self._runner.fail("the group was aborted")
 
 
-def _meet(store: dist.Store, rank: int, size: int, timeout: timedelta, address: str) -> list[str]:
-    """The addresses of all ranks: those that do not come are named, instead of waited for in the library."""
-    keys = [f"collc-rank-{peer}" for peer in range(size)]
-    store.set(keys[rank], address)
+def _meet(store: dist.Store, rank: int, size: int, timeout: timedelta, listener: Listener) -> list[str]:
+    """The addresses of all ranks, with TCP ports if they are on several machines."""
+    addresses = _told(store, "rank", rank, size, timeout, listener.address)
+    if len(set(machines_of(addresses))) == 1:
+        return addresses
+    try:
+        port = listener.open_port()
+    except (CollcError, OSError) as error:
+        store.set(f"collc-port-{rank}", f"!{socket.gethostname()}: {error}")
+        raise dist.DistBackendError(f"collc: no port for other machines: {error}") from None
+    ports = _told(store, "port", rank, size, timeout, port)
+    for peer, told in enumerate(ports):
+        if told.startswith("!"):
+            raise dist.DistBackendError(f"collc: rank {peer} has no port for other machines: {told[1:]}")
+    return [f"{address} {port}" for address, port in zip(addresses, ports, strict=True)]
+
+
+def machines_of(addresses: list[str]) -> list[str]:
+    """A word for the machine of each rank."""
+    return [address.split()[2] for address in addresses]
+
+
+def _told(store: dist.Store, what: str, rank: int, size: int, timeout: timedelta, own: str) -> list[str]:
+    """What all ranks tell: those that do not come are named, instead of waited for in the library."""
+    keys = [f"collc-{what}-{peer}" for peer in range(size)]
+    store.set(keys[rank], own)
     try:
         store.wait(keys, timeout)
     except RuntimeError as error:
@@ -151,37 +172,41 @@ def _meet(store: dist.Store, rank: int, size: int, timeout: timedelta, address: 
     return [store.get(key).decode() for key in keys]
 
 
-def _refuse_several_machines(addresses: list[str]) -> None:
-    """Raises RuntimeError, on all ranks: local sockets join them, also where a library spans several servers."""
-    machines = [address.split()[2] for address in addresses]
-    for rank, machine in enumerate(machines):
-        if machine != machines[0]:
-            raise RuntimeError(
-                f"collc: ranks 0 and {rank} are on different machines, and the backend joins processes of one machine"
-            )
+def _communicator(store: dist.Store, rank: int, addresses: list[str]) -> Communicator:
+    """The first rank of each machine makes a library, if need be, and rank 0 an id; what they cannot do is told to all.
 
-
-def _communicator(store: dist.Store, rank: int, size: int, first: str) -> Communicator:
-    """Rank 0 makes a library, if need be, and an id; what it cannot do is told to all.
-
-    A compiler may take longer than an operation of the group: the others wait as long as rank 0 lives.
+    A compiler may take longer than an operation of the group: the others wait as long as these ranks live.
     """
-    ranks = max(size, dist.get_world_size() if dist.is_initialized() else size, 2)
-    if rank == 0:
+    machines = machines_of(addresses)
+    firsts = sorted({machine: peer for peer, machine in reversed(list(enumerate(machines)))}.values())
+    shape = tuple(machines.count(machines[first]) for first in firsts)
+    world = dist.get_world_size() if dist.is_initialized() else 0
+    if rank in firsts:
         try:
-            store.set(_ID, Nccl(library_for(ranks)).unique_id().hex())
+            made = library_for(shape, world)
+            store.set(_library_of(rank), Nccl(made).unique_id().hex() if rank == 0 else "made")
         except Exception as error:
-            store.set(_ID, f"!{error}")
+            store.set(_library_of(rank), f"!{error}")
             raise
-    with contextlib.closing(Watch(first)) as rank0:
-        while not store.check([_ID]):
-            if not rank0.alive():
-                raise dist.DistBackendError("collc: rank 0 ended while it made the library of this group")
+    told = {first: _made(store, first, addresses[first]) for first in firsts}
+    return Communicator(library_for(shape, world), len(addresses), rank, bytes.fromhex(told[0]))
+
+
+def _library_of(first: int) -> str:
+    return f"collc-library-{first}"
+
+
+def _made(store: dist.Store, first: int, address: str) -> str:
+    """What the first rank of a machine tells when it has a library."""
+    with contextlib.closing(Watch(address)) as watch:
+        while not store.check([_library_of(first)]):
+            if not watch.alive():
+                raise dist.DistBackendError(f"collc: rank {first} ended while it made the library of this group")
             time.sleep(_COMPILING_SECONDS)
-    told = store.get(_ID).decode()
+    told = str(store.get(_library_of(first)).decode())
     if told.startswith("!"):
-        raise dist.DistBackendError(f"collc: rank 0 has no library for this group: {told[1:]}")
-    return Communicator(library_for(ranks), size, rank, bytes.fromhex(told))
+        raise dist.DistBackendError(f"collc: rank {first} has no library for this group: {told[1:]}")
+    return told
 
 
 def _make(store: dist.Store, rank: int, size: int, timeout: timedelta) -> CollcProcessGroup:

@@ -1,8 +1,9 @@
-"""The library that a process group runs: a given one, or one for the ranks of this machine."""
+"""The library that a process group runs: a given one, or one for its ranks on this machine or on several."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 from collc import __version__
@@ -12,8 +13,8 @@ from collc.build.toolchain import find_cxx
 from collc.compiler import CompileRequest, compile_topology
 from collc.options import TargetKind
 
-# Ranks share one memory: all pairs are alike, and what a rank may read and write per second is its share. The figures
-# only matter against each other.
+# Ranks share one memory: all pairs are alike, and what a rank may read and write per second is its share. A machine has
+# one way to the others. The figures only matter against each other.
 _SHARED_MEMORY = """format: collc-topology/1
 name: shared-memory-{ranks}
 gpus: {ranks}
@@ -23,10 +24,47 @@ links:
 """
 
 
-def library_for(ranks: int) -> Path:
-    """The library of a world of `ranks` ranks: it serves every group of 2 to `ranks` of them.
+# A cluster of these numbers of ranks.
+_SERVERS = """format: collc-topology/1
+name: servers-{name}
+gpus: {ranks}
+switches: [{memories}, net]
+nics: [{nics}]
+servers: {{{servers}}}
+links:
+{links}
+"""
 
-    COLLC_LIBRARY names another one; ncclCommInitRank says so if that serves no such group.
+
+def topology_of(shape: Sequence[int]) -> str:
+    """The topology of machines with so many ranks each, in the order of the plan."""
+    if len(shape) == 1:
+        links = "\n".join(f"  - {{between: [gpu{r}, memory], kind: nvswitch, gbps: 10}}" for r in range(shape[0]))
+        return _SHARED_MEMORY.format(ranks=shape[0], links=links)
+    servers, lines, first = [], [], 0
+    for s, ranks in enumerate(shape):
+        gpus = [f"gpu{r}" for r in range(first, first + ranks)]
+        first += ranks
+        servers.append(f"server{s}: [{', '.join([*gpus, f'memory{s}', f'nic{s}'])}]")
+        lines += [f"  - {{between: [{gpu}, memory{s}], kind: nvswitch, gbps: 10}}" for gpu in gpus]
+        lines += [f"  - {{between: [{gpu}, nic{s}], kind: pcie, gbps: 10}}" for gpu in gpus]
+        lines.append(f"  - {{between: [nic{s}, net], kind: net, gbps: 1}}")
+    numbers = range(len(shape))
+    return _SERVERS.format(
+        name="-".join(map(str, shape)),
+        ranks=first,
+        memories=", ".join(f"memory{s}" for s in numbers),
+        nics=", ".join(f"nic{s}" for s in numbers),
+        servers=", ".join(servers),
+        links="\n".join(lines),
+    )
+
+
+def library_for(shape: Sequence[int], world: int = 0) -> Path:
+    """The library of a group with so many ranks on each of its machines, in the order of their first ranks.
+
+    On one machine it serves every group of 2 to `world` ranks, on several this group alone. COLLC_LIBRARY names another
+    one; ncclCommInitRank says so if that serves no such group.
 
     Raises:
         BuildError: without a compiler.
@@ -34,19 +72,26 @@ def library_for(ranks: int) -> Path:
     chosen = os.environ.get("COLLC_LIBRARY")
     if chosen:
         return Path(chosen)
-    links = "\n".join(f"  - {{between: [gpu{r}, memory], kind: nvswitch, gbps: 10}}" for r in range(ranks))
-    text = _SHARED_MEMORY.format(ranks=ranks, links=links)
+    one_machine = len(shape) == 1
+    # Plans are for servers in any order; so that groups that differ in it alone share a library, the largest is first.
+    sizes = [max(shape[0], world, 2)] if one_machine else sorted(shape, reverse=True)
+    text, ranks = topology_of(sizes), sum(sizes)
     units = runtime_units(TargetKind.HOST, find_cxx())
     sources = [path.read_bytes() for path in (*(unit.source for unit in units), *headers())]
-    name = f"libcollc-shared-memory-{ranks}.so"
+    name = f"libcollc-shared-memory-{ranks}.so" if one_machine else f"libcollc-servers-{'-'.join(map(str, sizes))}.so"
 
     def make(made: Path) -> None:
         # All ranks may do this at once: the library is renamed into place, whichever rank is first.
-        topology = made.with_name("shared-memory.yaml")
+        topology = made.with_name("machines.yaml")
         topology.write_text(text, encoding="utf-8")
-        wanted = f"2..{ranks}"
         compile_topology(
-            CompileRequest(topology=str(topology), output=made, target=TargetKind.HOST, allocations=wanted)
+            CompileRequest(
+                topology=str(topology),
+                output=made,
+                target=TargetKind.HOST,
+                gpus=None if one_machine else ",".join(f"gpu{r}" for r in range(ranks)),
+                allocations=f"2..{ranks}" if one_machine else None,
+            )
         )
 
     return cached(content_key(["torch", __version__, find_cxx().version, text, *sources]), name, make)

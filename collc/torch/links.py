@@ -2,7 +2,8 @@
 
 Each rank listens on a socket whose address and secret are in the group's store. A rank opens a connection to each rank
 that it sends to or waits for, so that the end of that rank's process is seen at once: by the end of the stream, or,
-where a forked child keeps the stream open, by the end of the process itself.
+where a forked child keeps the stream open, by the end of the process itself. Ranks of one machine meet at a local
+socket, ranks of several by TCP; there, what has not sent the secret occupies one of 128 seats for five seconds.
 """
 
 from __future__ import annotations
@@ -20,10 +21,14 @@ import time
 import weakref
 from typing import Protocol
 
+from collc.network.greeting import watch_peer
+from collc.network.interfaces import family_of, outward_address, socket_address
+from collc.network.machine import this_machine
 from collc.torch.memory import watch_process
 from collc.torch.wire import SECRET_BYTES, Connection, Header, Kind, ProtocolError, user_of
 from collc.torch.work import EXIT_SECONDS
 
+_MOST_STRANGERS = 128
 _STRANGER_SECONDS = 5.0  # how long a connection may take to say hello
 _CONNECT_SECONDS = 10.0
 _AFTER_FAILURE_SECONDS = 0.05
@@ -33,7 +38,8 @@ _FLUSH_SECONDS = 10.0  # how long the end of a group waits for a peer to take wh
 class Listener:
     """The address to which the other ranks connect, and the secret that they send.
 
-    An address of the abstract namespace: nothing is left behind, and only processes of this user are let in.
+    An address of the abstract namespace: nothing is left behind, and only processes of this user are let in. Ranks of
+    other machines connect to a TCP port, which is opened for a group of several machines alone.
     """
 
     def __init__(self) -> None:
@@ -43,22 +49,58 @@ class Listener:
         self.sock.bind(f"\0{self.name}")
         self.sock.listen(1024)
         self.sock.setblocking(False)
+        self.public: socket.socket | None = None
 
     @property
     def address(self) -> str:
-        return f"{self.name} {self.secret.hex()}"
+        return f"{self.name} {self.secret.hex()} {this_machine()}"
+
+    def open_port(self) -> str:
+        """Listens for other machines as well; returns where: an address and a port.
+
+        Raises:
+            CollcError: a variable names an interface that is not there, or none is up.
+            OSError: nobody can listen there.
+        """
+        address = outward_address()
+        self.public = socket.socket(family_of(address), socket.SOCK_STREAM)
+        self.public.bind(socket_address(address, 0))
+        self.public.listen(1024)
+        self.public.setblocking(False)
+        return f"{address} {self.public.getsockname()[1]}"
+
+    @property
+    def sockets(self) -> list[socket.socket]:
+        return [self.sock] if self.public is None else [self.sock, self.public]
+
+    def close(self) -> None:
+        for sock in self.sockets:
+            sock.close()
 
 
 def _connect(address: str) -> socket.socket:
-    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    """A connection with a rank: name, secret and machine, and with several machines its TCP address and port."""
+    name, _, machine, *public = address.split()
+    here = machine == this_machine() or not public
+    sock = socket.socket(socket.AF_UNIX if here else family_of(public[0]), socket.SOCK_STREAM)
     try:
         sock.settimeout(_CONNECT_SECONDS)
-        sock.connect(f"\0{address.split()[0]}")
+        sock.connect(f"\0{name}" if here else socket_address(public[0], int(public[1])))
+        if not here:
+            watch_peer(sock)
         sock.setblocking(False)
     except OSError:
         sock.close()
         raise
     return sock
+
+
+def _next_of(listening: socket.socket) -> socket.socket | None:
+    """The next that connected; None if nobody is waiting, or no descriptor is left for it."""
+    try:
+        return listening.accept()[0]
+    except OSError:
+        return None
 
 
 class Watch:
@@ -113,7 +155,7 @@ class Links:
         self._ended = False
         self._woken, self._wake = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._poll = select.epoll()
-        for descriptor in (listener.sock.fileno(), self._woken):
+        for descriptor in (*(sock.fileno() for sock in listener.sockets), self._woken):
             self._poll.register(descriptor, select.EPOLLIN)
         _in_use.add(self)
         self._thread = threading.Thread(target=self._serve, name="collc transfers", daemon=True)
@@ -191,7 +233,7 @@ class Links:
         self._ended = True  # the descriptors may be others' from now on
         for connection in list(self._all.values()):
             self.forget(connection)
-        self._listener.sock.close()
+        self._listener.close()
         self._poll.close()
         os.close(self._woken)
         os.close(self._wake)
@@ -248,7 +290,7 @@ class Links:
         if descriptor == self._woken:
             with contextlib.suppress(BlockingIOError):
                 os.read(self._woken, 4096)
-        elif descriptor == self._listener.sock.fileno():
+        elif descriptor in [sock.fileno() for sock in self._listener.sockets]:
             self._accept()
         elif descriptor in self._watches:
             connection = self._watches[descriptor]
@@ -266,15 +308,16 @@ class Links:
                 self._read(connection)
 
     def _accept(self) -> None:
-        while True:
-            try:
-                sock, _ = self._listener.sock.accept()
-            except OSError:  # none is waiting, or no descriptor is left for it
-                return
-            if user_of(sock) != os.geteuid():
-                sock.close()
-                continue
-            self._strangers[self._adopt(sock, None, outgoing=False)] = time.monotonic()
+        for listening in self._listener.sockets:
+            while (sock := _next_of(listening)) is not None:
+                if listening is self._listener.public:
+                    watch_peer(sock)
+                    if len(self._strangers) >= _MOST_STRANGERS:
+                        self.end(next(iter(self._strangers)))
+                elif user_of(sock) != os.geteuid():
+                    sock.close()
+                    continue
+                self._strangers[self._adopt(sock, None, outgoing=False)] = time.monotonic()
 
     def _read(self, connection: Connection) -> None:
         try:
@@ -313,7 +356,8 @@ class Links:
         for connection in list(self._all.values()):
             with contextlib.suppress(OSError):
                 os.close(connection.sock.detach())
-        for descriptor in (self._listener.sock.detach(), self._woken, self._wake, *self._watches):
+        listening = [sock.detach() for sock in self._listener.sockets]
+        for descriptor in (*listening, self._woken, self._wake, *self._watches):
             with contextlib.suppress(OSError):
                 os.close(descriptor)
         with contextlib.suppress(OSError):

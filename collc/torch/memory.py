@@ -1,11 +1,9 @@
-"""Reading another process's memory, where the kernel allows it (process_vm_readv), and which machine this is."""
+"""Reading another process's memory, where the kernel allows it (process_vm_readv)."""
 
 from __future__ import annotations
 
 import ctypes
-import hashlib
 import os
-from pathlib import Path
 
 _MOST = 1 << 30  # one call moves no more than 0x7ffff000 bytes
 
@@ -46,10 +44,3 @@ def watch_process(process: int) -> int | None:
         return os.pidfd_open(process)
     except (OSError, AttributeError):
         return None
-
-
-def this_machine() -> str:
-    """A word that all processes of one machine have in common, as in the runtime: of `COLLC_HOSTID`, or the boot id."""
-    named = os.environ.get("COLLC_HOSTID")
-    text = f"COLLC_HOSTID={named}" if named else Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii")
-    return hashlib.sha256(text.encode()).hexdigest()[:16]

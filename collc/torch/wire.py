@@ -70,7 +70,7 @@ class Connection:
         self.outgoing = outgoing
         self.process = _process_of(sock)
         self.watch: int | None = None  # a descriptor that becomes readable when that process ends
-        self.readable = True  # whether memory of the process can be read
+        self.readable = self.process != 0  # whether memory of the process can be read
         self.credit = 4 << 20  # bytes of eager tensors that may be sent without being taken
         self._taken = 0  # bytes of eager tensors taken, not yet credited
         self.writing = False  # whether the poll waits until more can be written
@@ -192,7 +192,9 @@ class Connection:
 
 
 def _process_of(sock: socket.socket) -> int:
-    """The process at the other end, 0 if it is not of this namespace."""
+    """The process at the other end, 0 if it is on another machine or not of this namespace."""
+    if sock.family != socket.AF_UNIX:
+        return 0
     process, _ = _peer_of(sock)
     return process
 

@@ -25,6 +25,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
+from torch_backend.hosts import pretend
 
 import collc.torch  # noqa: F401 - registers the backend
 
@@ -126,6 +127,7 @@ def plain(kind: str, victim: int, folder: Path) -> None:
         process = os.fork()
         if process == 0:
             os.environ["RANK"] = str(rank)
+            pretend(rank)
             sys.exit(rank_main(kind, victim, folder))
         processes.append(process)
     codes = [os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]) for process in processes]

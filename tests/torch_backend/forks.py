@@ -1,6 +1,7 @@
 """Runs a script as so many ranks on this machine, as torchrun does; PyTorch is imported once, and the ranks are forked.
 
-Arguments: the ranks, the script, and its arguments. The first rank that fails ends the others.
+Arguments: the ranks, the script, and its arguments. The first rank that fails ends the others. RANK_HOSTS: see
+torch_backend.hosts.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import sys
 import torch._dynamo
 import torch.distributed.fsdp
 import torch.nn.parallel  # noqa: F401 - what the scripts import
+from torch_backend.hosts import pretend
 from torch_backend.launch import free_port
 
 import collc.torch  # noqa: F401 - so that the ranks need not import it again
@@ -26,6 +28,7 @@ def main() -> int:
         process = os.fork()
         if process == 0:
             os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank))
+            pretend(rank)
             sys.argv = [script, *arguments]
             runpy.run_path(script, run_name="__main__")
             return 0

@@ -30,15 +30,22 @@ def torchrun(ranks: int, script: str, *arguments: object) -> str:
     return succeed([*torchrun_command(ranks), str(HERE / script), *map(str, arguments)])
 
 
-def forked(ranks: int, script: str, *arguments: object) -> str:
-    """What a script prints that must succeed, its ranks forked."""
-    return succeed([*forks_command(ranks), str(HERE / script), *map(str, arguments)])
+def forked(ranks: int, script: str, *arguments: object, hosts: str = "") -> str:
+    """What a script prints that must succeed, its ranks forked; `hosts` has a letter for the machine of each."""
+    return succeed([*forks_command(ranks), str(HERE / script), *map(str, arguments)], RANK_HOSTS=hosts)
 
 
-def succeed(command: list[str]) -> str:
+def environment(**more: str) -> dict[str, str]:
+    """The environment of a script of this folder."""
     path = os.pathsep.join([str(HERE.parent), *filter(None, [os.environ.get("PYTHONPATH")])])
-    environment = {**os.environ, **QUIET, "PYTHONPATH": path}
-    done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, check=False, env=environment)
+    return {**os.environ, **QUIET, "PYTHONPATH": path, **more}
+
+
+def succeed(command: list[str], **more: str) -> str:
+    """What a command prints that must succeed; `more` goes into its environment."""
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=SECONDS, check=False, env=environment(**more)
+    )
     assert done.returncode == 0, done.stderr[-4000:]
     return done.stdout
 

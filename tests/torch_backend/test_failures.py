@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -13,7 +12,15 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="the extra `torch` is not installed")
 
-from torch_backend.launch import HERE, QUIET, SECONDS, forked, free_port, mpirun_command, torchrun_command  # noqa: E402
+from torch_backend.launch import (  # noqa: E402
+    HERE,
+    SECONDS,
+    environment,
+    forked,
+    free_port,
+    mpirun_command,
+    torchrun_command,
+)
 
 KINDS = ["all_reduce", "ddp", "fsdp", "pipeline"]
 SIGKILL = -9
@@ -52,13 +59,14 @@ def check(kind: str, found: dict[int, dict[str, Any]]) -> None:
         assert "rank" in told["error"]
 
 
-@pytest.fixture(scope="module")
-def without_launcher(tmp_path_factory: pytest.TempPathFactory) -> Path:
+@pytest.fixture(scope="module", params=["one machine", pytest.param("two machines", marks=pytest.mark.slow)])
+def without_launcher(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Path:
     """What happened to three ranks of which one was killed, a folder for each kind of program and each victim."""
     folder = tmp_path_factory.mktemp("plain")
+    hosts = "aab" if request.param == "two machines" else ""
     command = [sys.executable, "-W", "ignore", str(HERE / "death.py"), "plain", str(folder)]
     done = subprocess.run(
-        command, capture_output=True, text=True, timeout=SECONDS, check=False, env={**os.environ, **QUIET}
+        command, capture_output=True, text=True, timeout=SECONDS, check=False, env=environment(RANK_HOSTS=hosts)
     )
     assert done.returncode == 0, done.stderr[-4000:]
     return folder
@@ -88,7 +96,7 @@ def test_under_a_launcher_survivors_raise_or_are_ended(kind: str, launcher: str,
         text=True,
         timeout=SECONDS,
         check=False,
-        env={**os.environ, **QUIET, **meeting},
+        env=environment(**meeting),
     )
     assert (tmp_path / "died").is_file(), done.stderr[-2000:]
     assert done.returncode != 0
