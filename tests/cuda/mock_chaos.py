@@ -18,7 +18,7 @@ import threading
 import time
 from pathlib import Path
 
-from mock_program import Memory, prepare
+from mock_program import Memory, prepare, synchronize
 
 from collc.bench.data import OPS, TYPES, Case
 from collc.bench.nccl import Nccl
@@ -93,7 +93,7 @@ class Chaos:
                     self.nccl.check(self.start(case, comm, send, recv), case.collective.value)
                 calls.append((case, in_place, rows))
             self.nccl.check(self.lib.ncclGroupEnd(), "ncclGroupEnd")
-            if self.mock.cuCtxSynchronize():
+            if synchronize(self.mock):
                 return f"group {group} failed on the device"
             for case, in_place, rows in calls:
                 bad = [rank for rank, row in enumerate(rows) if row[2].bytes() != row[3]]
@@ -120,7 +120,7 @@ class Chaos:
             before = random_case(rng)
             for comm, (send, recv, _, _) in zip(comms, prepare(self.nccl, before, False), strict=True):
                 self.nccl.check(self.start(before, comm, send, recv), "a call before the fault")
-        self.mock.cuCtxSynchronize()
+        synchronize(self.mock)
         rows = prepare(self.nccl, case, False)
         for rank, (send, recv, _, _) in enumerate(rows):
             if rank == victim and fault in ("missing", "abort", "leaves"):
@@ -130,7 +130,7 @@ class Chaos:
                 mine = Case(case.collective, NRANKS, case.root, case.count + 1, case.kind, case.op)
                 send, recv, _, _ = prepare(self.nccl, mine, False)[rank]
             self.nccl.check(self.start(mine, comms[rank], send, recv), "a call")
-        device = threading.Thread(target=self.mock.cuCtxSynchronize, daemon=True)
+        device = threading.Thread(target=synchronize, args=(self.mock,), daemon=True)
         start = time.monotonic()
         device.start()
         time.sleep(rng.choice([0, 0.02, 0.1]))
@@ -188,7 +188,7 @@ def main() -> dict[str, object]:
     chaos = Chaos(library)
     said = {seed: getattr(chaos, kind)(seed) for seed in seeds}
     deadline = time.monotonic() + 60
-    while len(os.listdir("/proc/self/task")) > 3 and time.monotonic() < deadline:
+    while len(os.listdir("/proc/self/task")) > 4 and time.monotonic() < deadline:
         time.sleep(0.1)  # the listener ends when it has had nothing to do for a while
     names = ("allocate", "release", "event_create", "event_destroy", "Simple", "LL", "LL128")
     counted = {name: chaos.mock.mock_calls(name.encode()) for name in names}

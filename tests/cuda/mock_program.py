@@ -39,6 +39,18 @@ class Memory:
         return ctypes.string_at(self.at, self.like.nbytes)
 
 
+def synchronize(mock: ctypes.CDLL) -> int:
+    """Waits for every GPU that this process sees; the first error."""
+    count, context, error = ctypes.c_int(), ctypes.c_void_p(), 0
+    mock.cuDeviceGetCount(ctypes.byref(count))
+    for device in range(count.value):
+        mock.cuDevicePrimaryCtxRetain(ctypes.byref(context), device)
+        mock.cuCtxPushCurrent_v2(context)
+        error = error or mock.cuCtxSynchronize()
+        mock.cuCtxPopCurrent_v2(ctypes.byref(context))
+    return error
+
+
 def prepare(nccl: Nccl, case: Case, in_place: bool) -> list[tuple[int, int, Memory, bytes]]:
     """Per rank: addresses of input and output, the memory of the output, what it must hold at the end."""
     made = []
@@ -114,7 +126,7 @@ def main() -> dict[str, object]:
                 nccl.check(code, name)
             buffers.append(rows)
         nccl.check(lib.ncclGroupEnd(), "ncclGroupEnd")
-        if mock.cuCtxSynchronize():
+        if synchronize(mock):
             wrong.append(f"group {number} failed on the device")
         for call, rows in zip(group, buffers, strict=True):
             wrong += [f"group {number}, {call}, rank {r}" for r, row in enumerate(rows) if row[2].bytes() != row[3]]

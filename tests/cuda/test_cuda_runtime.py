@@ -47,7 +47,7 @@ def mock_driver(counters: bool = False) -> Path:
         flags = [*cuda_emulator.FLAGS, "-O1", "-fvisibility=hidden", '-DCOLLC_EMULATION="emulated_device.h"']
         flags += ["-DCOLLC_COUNTERS"] * counters
         units = [str(emulation / name) for name in ("emulator.cpp", "mock_driver.cpp")]
-        run_tool([compiler.path, "-shared", "-Wl,-Bsymbolic", *flags, *include, *units, "-o", str(made)])
+        run_tool([compiler.path, "-shared", "-pthread", "-Wl,-Bsymbolic", *flags, *include, *units, "-o", str(made)])
 
     key: list[str | bytes] = [compiler.version, *(["counters"] if counters else [])]
     key += [source.read_bytes() for source in sources]

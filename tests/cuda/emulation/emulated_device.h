@@ -32,6 +32,11 @@ struct Bfloat16 {
   uint16_t bits;
 };
 
+#if defined(COLLC_FAULT_EXCHANGE)
+inline uint32_t left_out = 0;
+inline bool is_left_out(uint32_t part) { return part == left_out; }
+#endif
+
 inline uint32_t thread_index() { return emulation::emulator().current()->thread; }
 inline uint32_t thread_count() { return static_cast<uint32_t>(emulation::emulator().current()->block->fibers.size()); }
 inline uint32_t block_index() { return emulation::emulator().current()->block->index; }
@@ -65,10 +70,12 @@ inline void flag_store(uint64_t *flag, uint64_t value) { emulation::emulator().r
 inline void barrier() { emulation::emulator().barrier(false); }
 inline bool barrier_or(bool mine) { return emulation::emulator().barrier(mine); }
 
-inline uint32_t host_load(const uint32_t *word) { return *word; }
+inline uint32_t host_load(const uint32_t *word) { return __atomic_load_n(word, __ATOMIC_ACQUIRE); }
 inline void host_store(uint32_t *word, uint32_t value) { emulation::emulator().host_write(word, value); }
 
 inline void backoff(uint32_t) { emulation::emulator().park(); }
+inline uint64_t look_mark() { return emulation::emulator().stores(); }
+inline void backoff_since(uint64_t mark, uint32_t) { emulation::emulator().park_since(mark); }
 inline uint64_t clock_ns() { return emulation::emulator().now(); }
 
 #if defined(COLLC_COUNTERS)

@@ -21,8 +21,9 @@ constexpr size_t kStackBytes = 64 << 10;
 constexpr size_t kGap = 256;
 constexpr uint32_t kFakeSeconds = 64;  // how often time may jump when all fibers wait, before that is a deadlock
 
-void *map(size_t bytes) {
-  void *at = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+void *map(size_t bytes, int fd = -1) {
+  const int kind = fd < 0 ? MAP_PRIVATE | MAP_ANONYMOUS : MAP_SHARED;
+  void *at = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, kind | MAP_NORESERVE, fd, 0);
   if (at == MAP_FAILED) {
     std::perror("emulator: mmap");
     std::abort();
@@ -34,6 +35,8 @@ void join(Clock &into, const Clock &from) {
   if (into.size() < from.size()) into.resize(from.size(), 0);
   for (size_t i = 0; i < from.size(); ++i) into[i] = std::max(into[i], from[i]);
 }
+
+uint32_t entry(const Clock &clock, size_t id) { return id < clock.size() ? clock[id] : 0; }
 
 }  // namespace
 
@@ -89,14 +92,9 @@ static void *prepare(char *stack, void (*entry)()) {
 }
 #endif
 
-Emulator &emulator() {
-  static Emulator only(size_t{64} << 20);
-  return only;
-}
-
-Emulator::Emulator(size_t pool_bytes)
+Emulator::Emulator(size_t pool_bytes, int fd)
     : pool_bytes_(pool_bytes),
-      pool_(static_cast<char *>(map(pool_bytes))),
+      pool_(static_cast<char *>(map(pool_bytes, fd))),
       shadow_(static_cast<Shadow *>(map(pool_bytes * sizeof(Shadow)))) {}
 
 Emulator::~Emulator() {
@@ -113,12 +111,15 @@ void Emulator::reset_memory() {
   flags_.clear();
 }
 
-char *Emulator::allocate(size_t bytes, size_t align, bool initialised) {
+char *Emulator::allocate(size_t bytes, size_t align, bool initialised, uint32_t device) {
   size_t at = (used_ + kGap + align - 1) / align * align;
   if (at + bytes + kGap > pool_bytes_) at = released_space(bytes, align);
   const size_t begin = std::min(at, used_), end = at + bytes + kGap;
   std::fill(shadow_ + begin, shadow_ + end, Shadow{});
-  for (size_t i = at; i < at + bytes; ++i) shadow_[i].state = initialised ? 2 : 1;
+  for (size_t i = at; i < at + bytes; ++i) {
+    shadow_[i].state = initialised ? 2 : 1;
+    shadow_[i].device = static_cast<uint8_t>(device);
+  }
   allocated_[at] = bytes;
   used_ = std::max(used_, end);
   return pool_ + at;
@@ -150,8 +151,10 @@ void Emulator::release(const char *at, size_t bytes) {
 void Emulator::settle_memory() {
   for (size_t i = 0; i < used_; ++i) {
     const bool allocated = shadow_[i].state != 0;
+    const uint8_t device = shadow_[i].device;
     shadow_[i] = Shadow{};
     shadow_[i].state = allocated ? 2 : 0;
+    shadow_[i].device = device;
   }
   flags_.clear();
 }
@@ -171,19 +174,48 @@ std::string Emulator::place(const void *at) const {
 Emulator::Shadow *Emulator::shadow(const void *at, size_t bytes, const char *what) {
   const char *byte = static_cast<const char *>(at);
   if (reinterpret_cast<uintptr_t>(at) % bytes != 0) fail(std::string("misaligned ") + what + " by " + place(at));
-  if (byte < pool_ || byte + bytes > pool_ + used_) fail(std::string(what) + " outside device memory by " + place(at));
+  if (byte < pool_ || byte + bytes > pool_ + used_) {
+    check_foreign(byte, bytes, what);
+    return nullptr;
+  }
   Shadow *found = shadow_ + (byte - pool_);
   for (size_t i = 0; i < bytes; ++i)
     if (found[i].state == 0) fail(std::string(what) + " outside any allocation by " + place(at));
+  const uint32_t device = current_->block->device;
+  if (reach_is_set_ && found->device != kAnyDevice && found->device != device && !reach_[device][found->device])
+    fail(std::string(what) + " of memory of device " + std::to_string(found->device) + ", which device " +
+         std::to_string(device) + " has no access to, by " + place(at));
   return found;
+}
+
+void Emulator::check_foreign(const char *at, size_t bytes, const char *what) {
+  auto region = regions_.upper_bound(at);
+  if (region == regions_.begin()) fail(std::string(what) + " outside device memory by " + place(at));
+  --region;
+  const uint32_t device = region->second.device;
+  if (at + bytes > region->second.end) fail(std::string(what) + " outside device memory by " + place(at));
+  if (device != kAnyDevice && device != current_->block->device)
+    fail(std::string(what) + " of memory that was opened for device " + std::to_string(device) + " by " + place(at));
+}
+
+void Emulator::open_region(const void *at, size_t bytes, uint32_t device) {
+  const char *begin = static_cast<const char *>(at);
+  regions_[begin] = {begin + bytes, device};
+}
+
+void Emulator::close_region(const void *at) { regions_.erase(static_cast<const char *>(at)); }
+
+void Emulator::set_reach(uint32_t device, uint32_t owner, bool may) {
+  reach_is_set_ = true;
+  reach_[device][owner] = may;
 }
 
 bool Emulator::ordered(const Stamp &stamp, const Fiber &fiber) const {
   if (stamp.block == 0xffff) return true;
   const Block &block = *fiber.block;
   if (stamp.block == block.id) return stamp.interval < intervals_[block.id] || stamp.thread == fiber.thread;
-  if (clocks_[block.id][stamp.block] >= stamp.interval) return true;
-  return !fiber.learned.empty() && fiber.learned[stamp.block] >= stamp.interval;
+  if (entry(clocks_[block.id], stamp.block) >= stamp.interval) return true;
+  return entry(fiber.learned, stamp.block) >= stamp.interval;
 }
 
 Emulator::Stamp Emulator::stamp_of(const Fiber &fiber) const {
@@ -210,6 +242,10 @@ void Emulator::read(const void *from, void *to, size_t bytes) {
   for (size_t piece = 0; piece < bytes; piece += 4) {
     pause();
     const bool stale = random_() & 1;
+    if (marks == nullptr) {
+      std::memcpy(static_cast<char *>(to) + piece, source + piece, std::min(bytes - piece, size_t{4}));
+      continue;
+    }
     for (size_t i = piece; i < std::min(bytes, piece + 4); ++i) {
       Shadow &mark = marks[i];
       if (mark.state == 1 && options_.report_races) fail("read of memory never written by " + place(source + i));
@@ -231,6 +267,10 @@ void Emulator::write(void *to, const void *from, size_t bytes) {
   const Stamp here = stamp_of(*current_);
   for (size_t piece = 0; piece < bytes; piece += 4) {
     pause();
+    if (marks == nullptr) {
+      std::memcpy(target + piece, static_cast<const char *>(from) + piece, std::min(bytes - piece, size_t{4}));
+      continue;
+    }
     for (size_t i = piece; i < std::min(bytes, piece + 4); ++i) {
       Shadow &mark = marks[i];
       check_write(mark, *current_, target + i);
@@ -248,7 +288,7 @@ uint64_t Emulator::acquire(const uint64_t *flag, bool is_ordered) {
   watch(*current_, reinterpret_cast<const char *>(flag), reinterpret_cast<const char *>(flag + 1), stores_);
   const auto published = flags_.find(flag);
   if (is_ordered && published != flags_.end()) join(current_->learned, published->second);
-  return *flag;
+  return __atomic_load_n(flag, __ATOMIC_ACQUIRE);
 }
 
 void Emulator::release(uint64_t *flag, uint64_t value, bool is_ordered) {
@@ -260,9 +300,9 @@ void Emulator::release(uint64_t *flag, uint64_t value, bool is_ordered) {
     Clock clock = clocks_[block.id];
     join(clock, current_->learned);
     clock[block.id] = intervals_[block.id] - 1;
-    flags_[flag] = clock;
+    if (in_pool(flag)) flags_[flag] = clock;
   }
-  *flag = value;
+  __atomic_store_n(flag, value, __ATOMIC_RELEASE);
   wake(flag);
   pause();
 }
@@ -273,7 +313,7 @@ uint64_t Emulator::relaxed_load(const uint64_t *flag) {
   watch(*current_, reinterpret_cast<const char *>(flag), reinterpret_cast<const char *>(flag + 1), stores_);
   const auto published = flags_.find(flag);
   if (published != flags_.end()) join(current_->seen, published->second);
-  return *flag;
+  return __atomic_load_n(flag, __ATOMIC_ACQUIRE);
 }
 
 void Emulator::fence() {
@@ -291,8 +331,8 @@ void Emulator::relaxed_store(uint64_t *flag, uint64_t value) {
   keep_step();
   pause();
   shadow(flag, sizeof *flag, "flag store");
-  if (!current_->fenced.empty()) flags_[flag] = current_->fenced;
-  *flag = value;
+  if (!current_->fenced.empty() && in_pool(flag)) flags_[flag] = current_->fenced;
+  __atomic_store_n(flag, value, __ATOMIC_RELEASE);
   wake(flag);
   pause();
 }
@@ -323,7 +363,7 @@ bool Emulator::release_warp(Fiber &fiber) {
 }
 
 void Emulator::host_write(uint32_t *word, uint32_t value) {
-  *word = value;
+  __atomic_store_n(word, value, __ATOMIC_RELEASE);
   wake();
 }
 
@@ -332,9 +372,8 @@ void Emulator::host_write(uint32_t *word, uint32_t value) {
 uint64_t Emulator::read_word(const Fiber &fiber, const char *from, bool *late) {
   pause();
   const Shadow *marks = shadow(from, 8, "read");
-  uint64_t value;
-  std::memcpy(&value, from, 8);
-  if (ordered(marks->writer, fiber) || switches_ - marks->when >= kLatest || random_() % 2 != 0) return value;
+  uint64_t value = __atomic_load_n(reinterpret_cast<const uint64_t *>(from), __ATOMIC_ACQUIRE);
+  if (marks == nullptr || ordered(marks->writer, fiber) || switches_ - marks->when >= kLatest || random_() % 2 != 0) return value;
   *late = true;
   for (size_t i = 0; i < 8; ++i) reinterpret_cast<uint8_t *>(&value)[i] = marks[i].old;
   return value;
@@ -344,19 +383,20 @@ void Emulator::write_word(const Fiber &fiber, char *to, uint64_t value) {
   pause();
   Shadow *marks = shadow(to, 8, "write");
   const Stamp here = stamp_of(fiber);
-  for (size_t i = 0; i < 8; ++i) {
+  for (size_t i = 0; i < 8 && marks != nullptr; ++i) {
     check_write(marks[i], fiber, to + i);
     marks[i].old = static_cast<uint8_t>(to[i]);
     marks[i].state = 2;
     marks[i].writer = here;
     marks[i].when = static_cast<uint32_t>(switches_);
   }
-  std::memcpy(to, &value, 8);
+  __atomic_store_n(reinterpret_cast<uint64_t *>(to), value, __ATOMIC_RELEASE);
   wake(to);
 }
 
 // The data at `from` are the fiber's now: whoever writes there must come after.
 void Emulator::take(const Fiber &fiber, const char *from, size_t bytes) {
+  if (!in_pool(from)) return;
   const Stamp here = stamp_of(fiber);
   for (size_t i = 0; i < bytes; ++i) note_read(shadow_[from - pool_ + i], here);
 }
@@ -526,6 +566,11 @@ void Emulator::park() {
   switch_to_scheduler();
 }
 
+void Emulator::park_since(uint64_t stores) {
+  watch(*current_, nullptr, reinterpret_cast<const char *>(~uintptr_t{0}), stores);
+  park();
+}
+
 void Emulator::wake(const void *at) {
   ++stores_;
   const auto sleeps_on = [at](Fiber *fiber) {
@@ -560,6 +605,7 @@ void Emulator::end_fiber() {
 }
 
 bool Emulator::may_start(const LaunchRequest &request) const {
+  if (request.queue != kNoQueue && queues_.at(request.queue).front() != request.number) return false;
   for (const auto &[other, launches] : request.after) {
     const Stream &stream = streams_[other];
     const bool at_work = stream.running != 0 || !stream.waiting.empty();
@@ -578,7 +624,10 @@ void Emulator::start_blocks() {
     if (stream.running == 0 && stream.waiting.empty() && stream.next < stream.launches.size() &&
         may_start(stream.launches[stream.next])) {
       const size_t launch = stream.next++;
-      for (const auto &[other, launches] : stream.launches[launch].after) join(stream.clock, streams_[other].clock);
+      LaunchRequest &begun = stream.launches[launch];
+      for (const auto &[other, launches] : begun.after) join(stream.clock, streams_[other].clock);
+      join(stream.clock, begun.known);
+      if (begun.queue != kNoQueue) queues_[begun.queue].erase(queues_[begun.queue].begin());
       for (uint32_t b = 0; b < stream.launches[launch].ids.size(); ++b) stream.waiting.emplace_back(launch, b);
     }
     while (!stream.waiting.empty()) {
@@ -634,6 +683,8 @@ void Emulator::end_block(Block &block) {
     stacks_.push_back(fiber.stack);
   }
   join(stream.clock, clocks_[block.id]);
+  if (stream.running == 0 && stream.waiting.empty() && stream.launches[stream.next - 1].ended)
+    stream.launches[stream.next - 1].ended();
   fibers_.erase(std::remove_if(fibers_.begin(), fibers_.end(), [&](Fiber *f) { return f->block == &block; }), fibers_.end());
   blocks_.erase(std::find(blocks_.begin(), blocks_.end(), &block));
   delete &block;
@@ -646,55 +697,130 @@ bool Emulator::late_is_left() const {
   return late.next < late.launches.size() || !late.waiting.empty();
 }
 
+// Every ready fiber once, in a random order, slow ones left out most of the time. False: there is none.
+bool Emulator::round() {
+  std::vector<Fiber *> ready;
+  for (Fiber *fiber : fibers_)
+    if (fiber->runnable) ready.push_back(fiber);
+  if (ready.empty()) return false;
+  std::shuffle(ready.begin(), ready.end(), random_);
+  const bool all_slow = std::all_of(ready.begin(), ready.end(), [](Fiber *f) { return f->percent < 100; });
+  for (Fiber *fiber : ready) {
+    if (!fiber->runnable) continue;
+    if (!all_slow && random_() % 100 >= fiber->percent) continue;
+    current_ = fiber;
+    ++switches_;
+    emulation_switch(&scheduler_, fiber->stack_pointer);
+    current_ = nullptr;
+    if (!failure_.empty()) return true;
+    if (options_.abort_at != 0 && switches_ == options_.abort_at) {
+      for (uint32_t *flag : options_.abort_flags) *flag = 1;
+      wake();
+    }
+  }
+  std::vector<Block *> done;
+  for (Block *block : blocks_)
+    if (block->live == 0) done.push_back(block);
+  for (Block *block : done) end_block(*block);
+  if (!done.empty()) start_blocks();
+  return true;
+}
+
 void Emulator::loop() {
   start_blocks();
-  std::vector<Fiber *> ready;
   while ((!fibers_.empty() || late_is_left()) && failure_.empty()) {
-    ready.clear();
-    for (Fiber *fiber : fibers_)
-      if (fiber->runnable) ready.push_back(fiber);
-    if (ready.empty()) {
-      const bool patient = options_.patience_ms != 0;
-      if (++idle_ > (patient ? options_.patience_ms : kFakeSeconds)) {
-        failure_ = "deadlock: " + std::to_string(parked_.size()) + " threads wait for flags that nobody will store";
-        return;
-      }
-      if (patient) usleep(1000);
-      clock_ns_ += patient ? 1000000 : 1000000000;
-      if (options_.late_stream < streams_.size()) start_blocks();
-      for (Fiber *fiber : parked_) fiber->runnable = true;
-      parked_.clear();
-      continue;
+    if (round()) continue;
+    const bool patient = options_.patience_ms != 0;
+    if (++idle_ > (patient ? options_.patience_ms : kFakeSeconds)) {
+      failure_ = "deadlock: " + std::to_string(parked_.size()) + " threads wait for flags that nobody will store";
+      return;
     }
-    // A round: every ready fiber in a random order, slow ones left out most of the time.
-    std::shuffle(ready.begin(), ready.end(), random_);
-    const bool all_slow = std::all_of(ready.begin(), ready.end(), [](Fiber *f) { return f->percent < 100; });
-    for (Fiber *fiber : ready) {
-      if (!fiber->runnable) continue;
-      if (!all_slow && random_() % 100 >= fiber->percent) continue;
-      current_ = fiber;
-      ++switches_;
-      emulation_switch(&scheduler_, fiber->stack_pointer);
-      current_ = nullptr;
-      if (!failure_.empty()) return;
-      if (options_.abort_at != 0 && switches_ == options_.abort_at) {
-        for (uint32_t *flag : options_.abort_flags) *flag = 1;
-        wake();
-      }
-    }
-    std::vector<Block *> done;
-    for (Block *block : blocks_)
-      if (block->live == 0) done.push_back(block);
-    for (Block *block : done) end_block(*block);
-    if (!done.empty()) start_blocks();
+    if (patient) usleep(1000);
+    clock_ns_ += patient ? 1000000 : 1000000000;
+    if (options_.late_stream < streams_.size()) start_blocks();
+    for (Fiber *fiber : parked_) fiber->runnable = true;
+    parked_.clear();
   }
+}
+
+void Emulator::drop_blocks() {
+  for (Block *block : blocks_) {
+    for (Fiber &fiber : block->fibers) stacks_.push_back(fiber.stack);
+    delete block;
+  }
+  blocks_.clear();
+  fibers_.clear();
+  parked_.clear();
+  current_ = nullptr;
+}
+
+void Emulator::reseed(uint64_t seed) {
+  static const uint32_t kOdds[] = {1, 3, 10, 40};
+  options_.seed = seed;
+  random_.seed(seed * 2654435761u + 1);
+  switch_odds_ = kOdds[seed % 4];
+}
+
+void Emulator::begin(const Options &options) {
+  options_ = options;
+  reseed(options.seed);
+  clock_ns_ = 1;
+}
+
+uint32_t Emulator::add_block_id() {
+  const auto id = static_cast<uint32_t>(clocks_.size());
+  clocks_.emplace_back(id + 1, 0);
+  intervals_.push_back(1);
+  return id;
+}
+
+uint32_t Emulator::add_stream() {
+  streams_.emplace_back();
+  return static_cast<uint32_t>(streams_.size() - 1);
+}
+
+void Emulator::add(LaunchRequest launch) {
+  for (uint32_t device : launch.devices)
+    if (resident_.size() <= device) resident_.resize(device + 1, 0);
+  launch.known = host_;
+  if (launch.queue != kNoQueue) queues_[launch.queue].push_back(launch.number);
+  const uint32_t stream = launch.stream;
+  streams_[stream].launches.push_back(std::move(launch));
+  idle_ = 0;
+}
+
+void Emulator::known_to_host(const Clock &clock) { join(host_, clock); }
+
+bool Emulator::step() {
+  start_blocks();
+  return round();
+}
+
+uint32_t Emulator::poll(uint64_t nanoseconds) {
+  clock_ns_ += nanoseconds;
+  for (Fiber *fiber : parked_) fiber->runnable = true;
+  parked_.clear();
+  return ++idle_;
+}
+
+void Emulator::give_up() {
+  failure_ = "deadlock: " + std::to_string(fibers_.size()) + " threads wait for flags that nobody stores";
+}
+
+void Emulator::drop() {
+  drop_blocks();
+  for (Stream &stream : streams_) {
+    stream.next = stream.launches.size();
+    stream.running = 0;
+    stream.waiting.clear();
+  }
+  std::fill(resident_.begin(), resident_.end(), 0);
+  queues_.clear();
 }
 
 std::string Emulator::run(const Options &options, uint32_t nblocks, uint32_t nstreams, std::vector<LaunchRequest> launches) {
   options_ = options;
-  random_.seed(options.seed * 2654435761u + 1);
-  static const uint32_t kOdds[] = {1, 3, 10, 40};
-  switch_odds_ = kOdds[options.seed % 4];
+  reseed(options.seed);
   clocks_.assign(nblocks, Clock(nblocks, 0));
   intervals_.assign(nblocks, 1);
   streams_.assign(nstreams, {});
@@ -710,15 +836,7 @@ std::string Emulator::run(const Options &options, uint32_t nblocks, uint32_t nst
   clock_ns_ = 1;
   parked_.clear();
   loop();
-  // After a failure fibers are dropped where they stand.
-  for (Block *block : blocks_) {
-    for (Fiber &fiber : block->fibers) stacks_.push_back(fiber.stack);
-    delete block;
-  }
-  blocks_.clear();
-  fibers_.clear();
-  parked_.clear();
-  current_ = nullptr;
+  drop_blocks();  // where they stand, after a failure
   return failure_;
 }
 

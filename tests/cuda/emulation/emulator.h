@@ -13,6 +13,9 @@
 // Order is tracked by vector clocks with one entry per block: a block's clock counts its barriers, a flag store publishes
 // everything before the last barrier, a flag load brings that to its thread, and the next barrier to its block. Without
 // acquire and release a fence stands between: one before a store publishes, one after a load makes known.
+// Memory outside of the pool, of another process or of the host, may be touched where it was opened; nothing is known of
+// what is ordered there. Launches are given all at once to run(), or one by one in a session, whose launches also know what
+// the host had seen the end of when it made them.
 // Lanes in lockstep: none stores before all others of its warp are at a store, at a barrier or done. So a lane that waits
 // holds up its warp, and one that waits for its own warp is a deadlock.
 #pragma once
@@ -32,6 +35,9 @@ using Clock = std::vector<uint32_t>;
 constexpr uint32_t kLanes = 8;          // of a warp, so that small blocks have several
 constexpr uint32_t kLineBytes = 128;
 constexpr uint32_t kLatest = 300;       // switches after which everybody sees a store
+constexpr uint32_t kAnyDevice = 0xff;
+constexpr uint32_t kMostDevices = 64;
+constexpr uint32_t kNoQueue = 0xffffffff;
 constexpr uint32_t kOwnShared = 64;     // bytes of shared memory that a kernel has beside what its launch asks for
 
 struct Block;
@@ -87,6 +93,11 @@ struct LaunchRequest {
   std::function<void()> body;
   // Starts when so many launches of a stream have ended: (stream, launches).
   std::vector<std::pair<uint32_t, uint32_t>> after = {};
+  // In a session: the hardware queue, in which a launch that waits holds up those behind it, and what to do at the end.
+  uint32_t queue = kNoQueue;
+  std::function<void()> ended = {};
+  uint64_t number = 0;
+  Clock known = {};
 };
 
 struct Options {
@@ -102,22 +113,46 @@ struct Options {
 
 class Emulator {
  public:
-  explicit Emulator(size_t pool_bytes);
+  // `fd` of the pool's memory; -1: nobody else's.
+  explicit Emulator(size_t pool_bytes, int fd = -1);
   ~Emulator();
   Emulator(const Emulator &) = delete;
   Emulator &operator=(const Emulator &) = delete;
 
   // Memory. `allocate` leaves a gap around each piece.
   void reset_memory();
-  char *allocate(size_t bytes, size_t align, bool initialised);
+  char *allocate(size_t bytes, size_t align, bool initialised, uint32_t device = kAnyDevice);
+  char *pool() const { return pool_; }
   // Kernels may not touch it from now on. Its place is not used again while there is another.
   void release(const char *at, size_t bytes);
   // Everything written so far is known to everybody, as after a synchronisation of all devices.
   void settle_memory();
+  // Memory outside of the pool that kernels on `device` may touch from now on, or no more.
+  void open_region(const void *at, size_t bytes, uint32_t device);
+  void close_region(const void *at);
+  // Kernels on `device` may touch memory of another device; without any such call all may touch all.
+  void set_reach(uint32_t device, uint32_t owner, bool may);
 
   // Runs all launches to the end. Returns "" or the first thing that went wrong.
   std::string run(const Options &options, uint32_t nblocks, uint32_t nstreams, std::vector<LaunchRequest> launches);
   uint64_t switches() const { return switches_; }
+  uint64_t stores() const { return stores_; }
+
+  // A session.
+  void begin(const Options &options);
+  void reseed(uint64_t seed);
+  uint32_t add_block_id();
+  uint32_t add_stream();
+  void add(LaunchRequest launch);
+  // The host has seen everything on a stream end.
+  void observe(uint32_t stream) { known_to_host(streams_[stream].clock); }
+  // Runs every thread that can go on once; false: none could.
+  bool step();
+  // Wakes all that wait, for what others may have stored. Returns how often it has done so since anything happened.
+  uint32_t poll(uint64_t nanoseconds);
+  const std::string &failure() const { return failure_; }
+  void give_up();  // nothing has happened for too long
+  void drop();     // all that runs
 
   // Verbs, called by fibers.
   Fiber *current() const { return current_; }
@@ -135,6 +170,7 @@ class Emulator {
   bool warp(WarpCall &call);
   bool barrier(bool vote);
   void park();
+  void park_since(uint64_t stores);  // until anything is stored
   void pause();
   uint64_t now() const { return clock_ns_ + switches_; }
 
@@ -149,6 +185,7 @@ class Emulator {
     Stamp reader, other_reader;  // the last reads from two different threads
     uint8_t old = 0;
     uint8_t state = 0;  // 0 not allocated, 1 not written, 2 written
+    uint8_t device = kAnyDevice;
     uint32_t when = 0;  // switches before the last write
   };
   struct Stream {
@@ -171,6 +208,10 @@ class Emulator {
   bool load_lines(Fiber *const *lanes);
   void store_lines(Fiber *const *lanes);
   void shuffle(uint32_t *order, uint32_t count);
+  void known_to_host(const Clock &clock);
+  bool in_pool(const void *at) const { return at >= pool_ && at < pool_ + used_; }
+  void check_foreign(const char *at, size_t bytes, const char *what);
+  // Null for memory outside of the pool, which may be touched.
   Shadow *shadow(const void *at, size_t bytes, const char *what);
   void fail(const std::string &what);
   std::string place(const void *at) const;
@@ -185,6 +226,8 @@ class Emulator {
   bool release_warp(Fiber &fiber);
   void wake(const void *at = nullptr);  // null: everybody
   bool late_is_left() const;
+  bool round();
+  void drop_blocks();
   void loop();
   void switch_to_scheduler();
   static void enter();
@@ -193,6 +236,15 @@ class Emulator {
   char *pool_;
   Shadow *shadow_;
   size_t used_ = 0;
+  struct Region {
+    const char *end;
+    uint32_t device;
+  };
+  std::map<const char *, Region> regions_;
+  bool reach_is_set_ = false;
+  bool reach_[kMostDevices][kMostDevices] = {};
+  Clock host_;
+  std::map<uint32_t, std::vector<uint64_t>> queues_;  // numbers of the launches that have not begun
   std::map<size_t, size_t> allocated_;  // offset, bytes
 
   Options options_;

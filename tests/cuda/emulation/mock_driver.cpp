@@ -1,161 +1,227 @@
-// A libcuda.so.1 for tests: devices are memory of this process, and kernels run on the emulator when somebody
-// synchronises. MOCK_GPUS says how many devices there are, MOCK_BLOCKS how many blocks one holds at once, MOCK_SEED seeds
-// the scheduler. MOCK_PATIENCE_MS lets kernels that all wait do so in real time, for what the host may do meanwhile. With
-// MOCK_IPC the memory of another process can be opened, but nothing that either writes ever arrives. Launches wait for
-// those before them on their stream and for events, and for nothing else. Only what the runtime and its tests use is here;
-// calls are counted by name.
+// A libcuda.so.1 for tests: devices are memory that processes can share, and kernels run on the emulator from the moment
+// when they are launched (mock_runner.h). What the real driver waits for, this one waits for:
+//   cuMemFree                               every kernel of this process that could reach the memory
+//   cuMemFreeHost, cuMemHostUnregister      every kernel of this process
+//   cuModuleLoadData, cuIpcCloseMemHandle   the kernels of the current device
+//   cuMemcpy, cuMemsetD8 and their like     the legacy stream: the blocking streams of the current device
+//   cuMemAlloc, cuIpcOpenMemHandle          nothing, unless MOCK_ALLOC_WAITS is set: then as cuMemFree
+// MOCK_GPUS says how many devices the machine has, MOCK_BLOCKS how many blocks one holds at once, MOCK_QUEUES how many
+// hardware queues its streams share (8), MOCK_SEED seeds the scheduler. MOCK_NO_PEER and MOCK_NO_IPC name pairs of devices
+// (mock_devices.h). MOCK_FORGET_PEERS and MOCK_CLOSE_EARLY take away what was opened, for tests of the mock. Kernels of which nothing has been heard for MOCK_PATIENCE_MS fail. Only what the runtime and its tests
+// use is here; calls are counted by name.
+#include <algorithm>
 #include <atomic>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <map>
-#include <mutex>
+#include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
 #include "device.cu"
 #include "emulator.h"
+#include "mock_devices.h"
+#include "mock_runner.h"
 #include "mock_streams.h"
 
 #define MOCK extern "C" __attribute__((visibility("default"))) int
 
+using mock::Ids;
+using mock::setting;
+using mock::StreamKey;
+using mock::Work;
+
 namespace {
 
-using Kernel = void (*)(const Launch &);
-struct MockFunction {
-  const char *name;
-  Kernel run;
-};
-#define COLLC_NAMED_KERNEL(name, type, protocol) {"collc_" #name, &collc_##name},
-const MockFunction kFunctions[] = {COLLC_SIMPLE_KERNELS(COLLC_NAMED_KERNEL) COLLC_LL_KERNELS(COLLC_NAMED_KERNEL)
-                                       COLLC_LL128_KERNELS(COLLC_NAMED_KERNEL)};
-
-constexpr int kInvalidValue = 1, kOutOfMemory = 2, kNotFoundHere = 500, kTooLarge = 720, kLaunchFailed = 719;
-constexpr uint32_t kThreads = 64;  // a block that is larger does not fit
-
-struct MockContext {
-  int device;
-};
-struct Launching {
-  const MockFunction *function;
-  Launch arguments;
-  uint32_t blocks, threads;
-  size_t shared;
-  int device;
-};
-struct Pending : Launching {
-  mock::StreamKey stream;
-  uint64_t number;
-  mock::Ids after;
-};
-using MockGraph = mock::Graph<Launching>;
-using MockEvent = mock::Event<Launching>;
-
-std::recursive_mutex mutex;
-MockContext contexts[64];
-thread_local std::vector<MockContext *> stack;
-std::vector<Pending *> pending;
-std::map<std::string, int> calls;
-std::atomic<int> busy[64];  // launches that have not ended, by device
-std::string failure;
-mock::Streams<Launching> streams;
-uint64_t last_launch = 0;
-uintptr_t last_stream = 0;
-std::map<unsigned long long, size_t> sizes;  // of what was allocated
-
-int setting(const char *name, int fallback) {
-  const char *text = std::getenv(name);
-  return text == nullptr ? fallback : std::atoi(text);
-}
-
-MockContext *current() { return stack.empty() ? nullptr : stack.back(); }
-
-mock::StreamKey key_of(void *stream) { return {stream == nullptr && current() != nullptr ? current()->device : 0, stream}; }
-
-// Runs all launches that wait, side by side where nothing puts one before the other.
-int run_pending() {
-  if (pending.empty()) return failure.empty() ? 0 : kLaunchFailed;
-  std::vector<emulation::LaunchRequest> launches;
-  std::map<std::pair<int, mock::StreamKey>, uint32_t> numbers;
-  std::map<uint64_t, std::pair<uint32_t, uint32_t>> places;  // launch -> stream and how many end with it there
-  std::vector<uint32_t> lengths;
-  uint32_t blocks = 0;
-  for (const Pending *one : pending) {
-    const auto [found, is_new] = numbers.emplace(std::make_pair(one->device, one->stream), numbers.size());
-    if (is_new) lengths.push_back(0);
-    emulation::LaunchRequest request{found->second, one->threads, one->shared, {}, {}, {}};
-    places[one->number] = {found->second, ++lengths[found->second]};
-    for (uint32_t b = 0; b < one->blocks; ++b) {
-      request.ids.push_back(blocks++);
-      request.devices.push_back(static_cast<uint32_t>(one->device));
-    }
-    request.body = [one] { one->function->run(one->arguments); };
-    // What is not waiting here has ended.
-    for (const uint64_t earlier : one->after)
-      if (places.count(earlier) != 0 && places[earlier].first != found->second) request.after.push_back(places[earlier]);
-    launches.push_back(std::move(request));
-  }
-  emulation::Options options;
-  options.seed = static_cast<uint64_t>(setting("MOCK_SEED", 1));
-  options.patience_ms = static_cast<uint32_t>(setting("MOCK_PATIENCE_MS", 0));
-  auto &emulator = emulation::emulator();
-  emulator.settle_memory();
-  failure = emulator.run(options, blocks, static_cast<uint32_t>(numbers.size()), std::move(launches));
-  emulator.settle_memory();
-  for (Pending *one : pending) {
-    --busy[one->device];
-    delete one;
-  }
-  pending.clear();
-  if (!failure.empty()) std::fprintf(stderr, "mock: %s\n", failure.c_str());
-  return failure.empty() ? 0 : kLaunchFailed;
-}
-
-uint64_t add_pending(const Launching &what, const mock::StreamKey &stream, const mock::Ids &after) {
-  auto *one = new Pending{what, stream, ++last_launch, after};
-  pending.push_back(one);
-  ++busy[one->device];
-  return one->number;
-}
-
-int copy_now(unsigned long long to, unsigned long long from, size_t bytes) {
-  const int result = run_pending();
-  std::memmove(reinterpret_cast<void *>(to), reinterpret_cast<void *>(from), bytes);
-  return result;
-}
-
-int queue(void *function, unsigned blocks, unsigned threads, unsigned shared, void *stream, void **parameters) {
-  if (current() == nullptr || threads > kThreads) return kInvalidValue;
-  Launching one{static_cast<MockFunction *>(function), {}, blocks, threads, shared, current()->device};
-  std::memcpy(&one.arguments, parameters[0], sizeof(Launch));
-  const std::string name = one.function->name;
-  ++calls[name.rfind("collc_ll128_", 0) == 0 ? "LL128" : name.rfind("collc_ll_", 0) == 0 ? "LL" : "Simple"];
-  calls["blocks"] = std::max(calls["blocks"], static_cast<int>(blocks));
-  const mock::StreamKey key = key_of(stream);
-  if (MockGraph *graph = streams.capturing(key)) {
-    graph->add({one, key, {}});
-    return graph->broken;
-  }
-  const mock::Ids before = streams.waits(key);
-  streams.add_launch(key, add_pending(one, key, before));
-  return 0;
+int pool_file() {
+  static const int fd = mock::shared_file();
+  return fd;
 }
 
 }  // namespace
 
-#define MOCK_ENTER(name)                                   \
-  const std::lock_guard<std::recursive_mutex> lock(mutex); \
-  ++calls[name]
+emulation::Emulator &emulation::emulator() {
+  static auto *const only = new Emulator(mock::kPoolBytes, pool_file());  // outlives every thread
+  return *only;
+}
+
+namespace {
+
+using Kernel = void (*)(const void *);
+struct MockFunction {
+  const char *name;
+  size_t bytes;  // of its argument
+  Kernel run;
+};
+#define COLLC_NAMED_KERNEL(name, type, protocol) \
+  {"collc_" #name, sizeof(Launch), [](const void *launch) { collc_##name(*static_cast<const Launch *>(launch)); }},
+const MockFunction kFunctions[] = {COLLC_SIMPLE_KERNELS(COLLC_NAMED_KERNEL) COLLC_LL_KERNELS(COLLC_NAMED_KERNEL)
+                                       COLLC_LL128_KERNELS(COLLC_NAMED_KERNEL)};
+
+constexpr int kInvalidValue = 1, kOutOfMemory = 2, kNoDevice = 100, kInvalidDevice = 101, kInvalidContext = 201;
+constexpr int kNoSuchPeer = 217, kNotFoundHere = 500, kAlreadyEnabled = 704, kTooLarge = 720, kNotReady = 600, kNotSupported = 801;
+constexpr uint32_t kThreads = 64;  // a block that is larger does not fit
+
+struct MockContext {
+  int device;  // of the machine
+};
+using MockGraph = mock::Graph<Work>;
+using MockEvent = mock::Event<Work>;
+struct MockStream {
+  int device;
+};
+
+struct Piece {
+  size_t bytes;
+  int device;
+};
+
+struct State {
+  mock::Runner runner{emulation::emulator()};
+  std::map<std::string, int> calls;
+  mock::Streams<Work> streams;
+  std::map<StreamKey, uint32_t> numbers;      // of the emulator's streams
+  std::map<int, uint32_t> streams_of;         // a device, so far
+  std::map<StreamKey, uint32_t> queues;
+  std::map<unsigned long long, Piece> pieces;  // of what was allocated
+  std::map<int, size_t> held, most;            // bytes by device, now and at most
+  std::map<void *, size_t> host;               // pinned memory
+  std::map<unsigned long long, uint32_t> imported;
+  mock::Imports imports;
+  std::set<std::pair<int, int>> enabled;  // peer access
+  std::vector<int> visible;
+};
+
+State &state() {
+  static auto *const only = new State;  // outlives every thread
+  return *only;
+}
+
+MockContext contexts[mock::kMostDevices];
+thread_local std::vector<MockContext *> stack;
+
+MockContext *current() { return stack.empty() ? nullptr : stack.back(); }
+int current_device() { return current() == nullptr ? 0 : current()->device; }
+
+StreamKey key_of(void *stream) {
+  const auto handle = reinterpret_cast<uintptr_t>(stream);
+  if (handle <= 1) return {current_device(), nullptr};
+  if (handle == 2) return {current_device(), reinterpret_cast<void *>(pthread_self())};
+  return {static_cast<MockStream *>(stream)->device, stream};
+}
+
+uint32_t number_of(const StreamKey &key) {
+  State &all = state();
+  const auto [found, is_new] = all.numbers.emplace(key, 0);
+  if (is_new) {
+    found->second = all.runner.add_stream();
+    const uint32_t count = all.streams_of[key.first]++;
+    all.queues[key] = static_cast<uint32_t>(key.first) * 1000 + count % static_cast<uint32_t>(setting("MOCK_QUEUES", 8));
+  }
+  return found->second;
+}
+
+// Puts work on a stream, or into the graph that it captures.
+int put(const Work &work, const StreamKey &key) {
+  State &all = state();
+  if (MockGraph *graph = all.streams.capturing(key)) {
+    graph->add({work, key, {}});
+    return graph->broken;
+  }
+  const Ids before = all.streams.waits(key);
+  const uint32_t stream = number_of(key);
+  all.streams.set_waits(key, {all.runner.add(work, stream, all.queues[key], before)});
+  return all.runner.failed();
+}
+
+int launch(void *function, unsigned blocks, unsigned threads, unsigned shared, void *stream, void **parameters) {
+  if (current() == nullptr) return kInvalidContext;
+  if (threads > kThreads) return kInvalidValue;
+  const auto *kernel = static_cast<const MockFunction *>(function);
+  const auto arguments = std::make_shared<std::vector<char>>(kernel->bytes + 16);
+  std::memcpy(arguments->data(), parameters[0], kernel->bytes);
+  State &all = state();
+  const std::string name = kernel->name;
+  ++all.calls[name.rfind("collc_ll128_", 0) == 0 ? "LL128" : name.rfind("collc_ll_", 0) == 0 ? "LL" : "Simple"];
+  all.calls["blocks"] = std::max(all.calls["blocks"], static_cast<int>(blocks));
+  const Work work{[kernel, arguments] { kernel->run(arguments->data()); }, blocks, threads, shared, current()->device};
+  return put(work, key_of(stream));
+}
+
+// Copies as a device does, with the emulator's eye on both sides; much of it at once.
+void copy_on_device(char *to, const char *from, size_t bytes) {
+  emulation::Emulator &emulator = emulation::emulator();
+  if (bytes > 4096) {
+    std::memmove(to, from, bytes);
+    return;
+  }
+  const uintptr_t both = reinterpret_cast<uintptr_t>(to) | reinterpret_cast<uintptr_t>(from);
+  const size_t piece = both % 16 == 0 ? 16 : 1;
+  char value[16];
+  for (size_t i = 0; i < bytes;) {
+    const size_t now = bytes - i >= piece ? piece : 1;
+    emulator.read(from + i, value, now);
+    emulator.write(to + i, value, now);
+    i += now;
+  }
+}
+
+int wait_for_legacy(mock::Runner::Hold &hold) {
+  State &all = state();
+  return all.runner.wait(hold, all.streams.waits({current_device(), nullptr}));
+}
+
+// What could still touch memory of a device.
+int wait_for_users(mock::Runner::Hold &hold, int device) {
+  State &all = state();
+  return all.runner.wait_devices(
+      hold, [&](int other) { return other == device || all.enabled.count({other, device}) != 0; });
+}
+
+int wait_for_device(mock::Runner::Hold &hold) {
+  const int device = current_device();
+  return state().runner.wait_devices(hold, [device](int other) { return other == device; });
+}
+
+int wait_for_everything(mock::Runner::Hold &hold) {
+  return state().runner.wait_devices(hold, [](int) { return true; });
+}
+
+int machine_device(int visible) { return state().visible.at(static_cast<size_t>(visible)); }
+bool is_device(int visible) { return visible >= 0 && static_cast<size_t>(visible) < state().visible.size(); }
+
+bool may_reach(int a, int b) { return setting("MOCK_PEERS", 1) != 0 && !mock::names_pair("MOCK_NO_PEER", a, b); }
+
+}  // namespace
+
+#define MOCK_ENTER(name)                        \
+  mock::Runner::Hold hold(state().runner); \
+  ++state().calls[name]
+#define MOCK_UNLESS_CAPTURING \
+  if (const int refused = state().streams.forbidden()) return refused
 
 // For the tests.
 MOCK mock_calls(const char *name) {
-  const std::lock_guard<std::recursive_mutex> lock(mutex);
-  return calls[name];
+  const mock::Runner::Hold hold(state().runner);
+  return state().calls[name];
+}
+// Kilobytes of a device (of the machine) that this process has had at most.
+MOCK mock_most_kilobytes(int device) {
+  const mock::Runner::Hold hold(state().runner);
+  return static_cast<int>(state().most[device] >> 10);
 }
 
 MOCK cuInit(unsigned) {
-  for (int d = 0; d < 64; ++d) contexts[d].device = d;
-  return 0;
+  const mock::Runner::Hold hold(state().runner);
+  State &all = state();
+  all.visible = mock::visible_devices();
+  for (int d = 0; d < mock::kMostDevices; ++d) {
+    contexts[d].device = d;
+    emulation::emulator().set_reach(static_cast<uint32_t>(d), static_cast<uint32_t>(d), true);
+  }
+  return all.visible.empty() ? kNoDevice * (setting("MOCK_GPUS", 1) != 0) : 0;
 }
 MOCK cuDriverGetVersion(int *version) { return *version = 13000, 0; }
 MOCK cuGetErrorString(int error, const char **text) {
@@ -164,15 +230,15 @@ MOCK cuGetErrorString(int error, const char **text) {
 }
 MOCK cuDeviceGetName(char *name, int size, int) { return std::snprintf(name, static_cast<size_t>(size), "mock"), 0; }
 MOCK cuDeviceTotalMem_v2(size_t *bytes, int) { return *bytes = static_cast<size_t>(setting("MOCK_MEGABYTES", 1000)) << 20, 0; }
-MOCK cuDeviceGetCount(int *count) { return *count = setting("MOCK_GPUS", 1), 0; }
-MOCK cuDeviceGet(int *device, int number) {
-  *device = number;
-  return number >= 0 && number < setting("MOCK_GPUS", 1) ? 0 : 101;
-}
+MOCK cuDeviceGetCount(int *count) { return *count = static_cast<int>(state().visible.size()), 0; }
+MOCK cuDeviceGet(int *device, int number) { return *device = number, is_device(number) ? 0 : kInvalidDevice; }
 MOCK cuDeviceGetUuid_v2(char *uuid, int device) {
   std::memset(uuid, 0, 16);
-  uuid[0] = static_cast<char>(device + 1);
+  uuid[0] = static_cast<char>(machine_device(device) + 1);
   return 0;
+}
+MOCK cuDeviceGetPCIBusId(char *text, int size, int device) {
+  return std::snprintf(text, static_cast<size_t>(size), "0000:%02x:00.0", 0x10 + machine_device(device)), 0;
 }
 MOCK cuDeviceGetAttribute(int *value, int attribute, int) {
   const int capability = setting("MOCK_CAPABILITY", 90);
@@ -183,9 +249,12 @@ MOCK cuDeviceGetAttribute(int *value, int attribute, int) {
   return 0;
 }
 // NVLink joins all but the pair that MOCK_PCIE names: 1 for devices 0 and 1, 3 for 1 and 2.
-MOCK cuDeviceGetP2PAttribute(int *value, int, int a, int b) { return *value = a + b != setting("MOCK_PCIE", -1), 0; }
-MOCK cuDeviceCanAccessPeer(int *can, int, int) { return *can = setting("MOCK_PEERS", 1), 0; }
-MOCK cuDevicePrimaryCtxRetain(void **context, int device) { return *context = &contexts[device], 0; }
+MOCK cuDeviceGetP2PAttribute(int *value, int, int a, int b) {
+  a = machine_device(a), b = machine_device(b);
+  return *value = may_reach(a, b) && a + b != setting("MOCK_PCIE", -1), 0;
+}
+MOCK cuDeviceCanAccessPeer(int *can, int a, int b) { return *can = may_reach(machine_device(a), machine_device(b)), 0; }
+MOCK cuDevicePrimaryCtxRetain(void **context, int device) { return *context = &contexts[machine_device(device)], 0; }
 MOCK cuCtxGetCurrent(void **context) { return *context = current(), 0; }
 MOCK cuCtxSetCurrent(void *context) {
   stack.assign(1, static_cast<MockContext *>(context));
@@ -197,28 +266,42 @@ MOCK cuCtxPopCurrent_v2(void **context) {
   stack.pop_back();
   return 0;
 }
-MOCK cuCtxGetDevice(int *device) { return current() == nullptr ? 201 : (*device = current()->device, 0); }
-MOCK cuCtxEnablePeerAccess(void *, unsigned) {
+MOCK cuCtxGetDevice(int *device) {
+  if (current() == nullptr) return kInvalidContext;
+  const std::vector<int> &seen = state().visible;
+  *device = static_cast<int>(std::find(seen.begin(), seen.end(), current()->device) - seen.begin());
+  return 0;
+}
+MOCK cuCtxEnablePeerAccess(void *context, unsigned) {
   MOCK_ENTER("enable_peer");
+  if (current() == nullptr) return kInvalidContext;
+  const int from = current()->device, to = static_cast<MockContext *>(context)->device;
+  if (!may_reach(from, to)) return kNoSuchPeer;
+  if (!state().enabled.insert({from, to}).second) return kAlreadyEnabled;
+  const bool forgets = setting("MOCK_FORGET_PEERS", 0) != 0;
+  emulation::emulator().set_reach(static_cast<uint32_t>(from), static_cast<uint32_t>(to), !forgets);
   return 0;
 }
 MOCK cuCtxSynchronize() {
-  std::unique_lock<std::recursive_mutex> lock(mutex, std::try_to_lock);
-  if (!lock.owns_lock()) {
-    // Kernels run; those of other GPUs are nobody's business here.
-    if (current() != nullptr && busy[current()->device] == 0) return 0;
-    lock.lock();
-  }
-  ++calls["synchronize"];
-  if (const int refused = streams.forbidden()) return refused;
-  return run_pending();
-}
-MOCK cuStreamSynchronize(void *) {
   MOCK_ENTER("synchronize");
-  if (const int refused = streams.forbidden()) return refused;
-  return run_pending();
+  MOCK_UNLESS_CAPTURING;
+  return wait_for_device(hold);
 }
-MOCK cuModuleLoadData(void **module, const void *) { return *module = &pending, setting("MOCK_MODULE", 0); }
+MOCK cuStreamSynchronize(void *stream) {
+  MOCK_ENTER("synchronize_stream");
+  MOCK_UNLESS_CAPTURING;
+  return state().runner.wait(hold, state().streams.waits(key_of(stream)));
+}
+MOCK cuStreamQuery(void *stream) {
+  MOCK_ENTER("query");
+  return state().runner.has_ended(state().streams.waits(key_of(stream))) ? state().runner.failed() : kNotReady;
+}
+MOCK cuModuleLoadData(void **module, const void *) {
+  MOCK_ENTER("load");
+  *module = &contexts;
+  const int waited = wait_for_device(hold);
+  return setting("MOCK_MODULE", 0) != 0 ? setting("MOCK_MODULE", 0) : waited;
+}
 MOCK cuModuleGetFunction(void **function, void *, const char *name) {
   for (const MockFunction &known : kFunctions)
     if (std::strcmp(known.name, name) == 0) return *function = const_cast<MockFunction *>(&known), 0;
@@ -232,66 +315,146 @@ MOCK cuOccupancyMaxActiveBlocksPerMultiprocessor(int *blocks, void *, int thread
 MOCK cuLaunchKernel(void *function, unsigned gx, unsigned, unsigned, unsigned bx, unsigned, unsigned, unsigned shared,
                     void *stream, void **parameters, void **) {
   MOCK_ENTER("launch");
-  return queue(function, gx, bx, shared, stream, parameters);
+  return launch(function, gx, bx, shared, stream, parameters);
 }
 MOCK cuLaunchCooperativeKernel(void *function, unsigned gx, unsigned, unsigned, unsigned bx, unsigned, unsigned,
                                unsigned shared, void *stream, void **parameters) {
   MOCK_ENTER("launch_cooperative");
   if (static_cast<int>(gx) > setting("MOCK_BLOCKS", 132)) return kTooLarge;
-  return queue(function, gx, bx, shared, stream, parameters);
+  return launch(function, gx, bx, shared, stream, parameters);
 }
 MOCK cuMemAlloc_v2(unsigned long long *at, size_t bytes) {
   MOCK_ENTER("allocate");
-  if (const int refused = streams.forbidden()) return refused;
-  if (bytes > static_cast<size_t>(setting("MOCK_MEGABYTES", 1000)) << 20) return kOutOfMemory;
-  *at = reinterpret_cast<unsigned long long>(emulation::emulator().allocate(bytes, 256, true));
-  sizes[*at] = bytes;
+  MOCK_UNLESS_CAPTURING;
+  if (current() == nullptr) return kInvalidContext;
+  const int device = current()->device;
+  State &all = state();
+  if (all.held[device] + bytes > static_cast<size_t>(setting("MOCK_MEGABYTES", 1000)) << 20) return kOutOfMemory;
+  if (setting("MOCK_ALLOC_WAITS", 0) != 0)
+    if (const int failed = wait_for_users(hold, device)) return failed;
+  *at = reinterpret_cast<unsigned long long>(
+      emulation::emulator().allocate(bytes, 256, true, static_cast<uint32_t>(device)));
+  all.pieces[*at] = {bytes, device};
+  all.held[device] += bytes;
+  all.most[device] = std::max(all.most[device], all.held[device]);
   return 0;
 }
 MOCK cuMemFree_v2(unsigned long long at) {
   MOCK_ENTER("release");
-  if (const int refused = streams.forbidden()) return refused;
-  emulation::emulator().release(reinterpret_cast<const char *>(at), sizes[at]);
-  return 0;
+  MOCK_UNLESS_CAPTURING;
+  const auto found = state().pieces.find(at);
+  if (found == state().pieces.end()) return kInvalidValue;
+  const Piece piece = found->second;
+  const int result = wait_for_users(hold, piece.device);
+  emulation::emulator().release(reinterpret_cast<const char *>(at), piece.bytes);
+  state().held[piece.device] -= piece.bytes;
+  state().pieces.erase(at);
+  return result;
 }
-MOCK cuMemHostAlloc(void **at, size_t bytes, unsigned) { return *at = std::calloc(1, bytes), 0; }
-MOCK cuMemFreeHost(void *at) { return std::free(at), 0; }
+MOCK cuMemHostAlloc(void **at, size_t bytes, unsigned) {
+  MOCK_ENTER("allocate_host");
+  *at = std::calloc(1, (bytes + 15) / 16 * 16);
+  emulation::emulator().open_region(*at, bytes, emulation::kAnyDevice);
+  return state().host[*at] = bytes, 0;
+}
+MOCK cuMemFreeHost(void *at) {
+  MOCK_ENTER("release_host");
+  const int result = wait_for_everything(hold);
+  emulation::emulator().close_region(at);
+  state().host.erase(at);
+  return std::free(at), result;
+}
+MOCK cuMemHostRegister_v2(void *at, size_t bytes, unsigned) {
+  MOCK_ENTER("register_host");
+  if (setting("MOCK_NO_REGISTER", 0) != 0) return kNotSupported;
+  emulation::emulator().open_region(at, bytes, emulation::kAnyDevice);
+  return state().host[at] = bytes, 0;
+}
+MOCK cuMemHostUnregister(void *at) {
+  MOCK_ENTER("unregister_host");
+  const int result = wait_for_everything(hold);
+  emulation::emulator().close_region(at);
+  return state().host.erase(at) == 1 ? result : kInvalidValue;
+}
 MOCK cuMemHostGetDevicePointer_v2(unsigned long long *at, void *host, unsigned) {
-  return *at = reinterpret_cast<unsigned long long>(host), 0;
+  MOCK_ENTER("host_address");
+  *at = reinterpret_cast<unsigned long long>(host);
+  auto found = state().host.upper_bound(host);
+  if (found == state().host.begin()) return kInvalidValue;
+  --found;
+  return static_cast<char *>(host) < static_cast<char *>(found->first) + found->second ? 0 : kInvalidValue;
 }
 MOCK cuMemcpyHtoD_v2(unsigned long long to, const void *from, size_t bytes) {
-  return std::memcpy(reinterpret_cast<void *>(to), from, bytes), 0;
+  MOCK_ENTER("upload");
+  const int result = wait_for_legacy(hold);
+  return std::memcpy(reinterpret_cast<void *>(to), from, bytes), result;
+}
+MOCK cuMemcpyDtoH_v2(void *to, unsigned long long from, size_t bytes) {
+  MOCK_ENTER("download");
+  const int result = wait_for_legacy(hold);
+  return std::memcpy(to, reinterpret_cast<void *>(from), bytes), result;
 }
 MOCK cuMemsetD8_v2(unsigned long long to, unsigned char value, size_t bytes) {
-  return std::memset(reinterpret_cast<void *>(to), value, bytes), 0;
+  MOCK_ENTER("fill");
+  const int result = wait_for_legacy(hold);
+  return std::memset(reinterpret_cast<void *>(to), value, bytes), result;
+}
+MOCK cuMemsetD8Async(unsigned long long to, unsigned char value, size_t bytes, void *stream) {
+  MOCK_ENTER("fill_async");
+  return put({[=] { std::memset(reinterpret_cast<void *>(to), value, bytes); }, 1, 1, 0, current_device()}, key_of(stream));
+}
+// From memory that the caller may change at once.
+MOCK cuMemcpyHtoDAsync_v2(unsigned long long to, const void *from, size_t bytes, void *stream) {
+  MOCK_ENTER("upload_async");
+  const auto *first = static_cast<const char *>(from);
+  const auto data = std::make_shared<std::vector<char>>(first, first + bytes);
+  return put({[=] { std::memcpy(reinterpret_cast<void *>(to), data->data(), bytes); }, 1, 1, 0, current_device()},
+             key_of(stream));
 }
 MOCK cuMemcpyAsync(unsigned long long to, unsigned long long from, size_t bytes, void *stream) {
   MOCK_ENTER("copy");
-  const mock::StreamKey key = key_of(stream);
-  if (MockGraph *graph = streams.capturing(key)) {
-    graph->add({{}, key, {}, true, to, from, bytes});
-    return graph->broken;
-  }
-  return copy_now(to, from, bytes);
+  const auto body = [=] { copy_on_device(reinterpret_cast<char *>(to), reinterpret_cast<const char *>(from), bytes); };
+  return put({body, 1, 1, 0, current_device()}, key_of(stream));
 }
-MOCK cuIpcGetMemHandle(void *handle, unsigned long long at) {
+MOCK cuIpcGetMemHandle(mock::MockHandle *handle, unsigned long long at) {
   MOCK_ENTER("ipc_get");
-  std::memcpy(handle, &sizes[at], sizeof(size_t));
+  const auto found = state().pieces.find(at);
+  if (found == state().pieces.end()) return kInvalidValue;
+  if (setting("MOCK_IPC", 1) == 0) return kNotSupported;
+  *handle = {};
+  handle->process = getpid();
+  handle->file = pool_file();
+  handle->device = found->second.device;
+  handle->offset = at - reinterpret_cast<unsigned long long>(emulation::emulator().pool());
+  handle->bytes = found->second.bytes;
   return 0;
 }
-struct MockHandle {
-  size_t bytes;
-  char rest[56];
-};
-MOCK cuIpcOpenMemHandle_v2(unsigned long long *at, MockHandle handle, unsigned) {
+MOCK cuIpcOpenMemHandle_v2(unsigned long long *at, mock::MockHandle handle, unsigned) {
   MOCK_ENTER("ipc_open");
-  if (setting("MOCK_IPC", 0) == 0) return 801;
-  char *made = emulation::emulator().allocate(handle.bytes, 256, true);
-  std::memset(made, 0, handle.bytes);
-  *at = reinterpret_cast<unsigned long long>(made);
+  if (current() == nullptr || handle.process == getpid()) return kInvalidContext;
+  const int device = current()->device;
+  if (mock::names_pair("MOCK_NO_IPC", device, handle.device)) return kNotSupported;
+  if (device != handle.device && !may_reach(device, handle.device)) return kNoSuchPeer;
+  if (setting("MOCK_ALLOC_WAITS", 0) != 0)
+    if (const int failed = wait_for_device(hold)) return failed;
+  char *mapped = state().imports.open(handle);
+  if (mapped == nullptr) return kInvalidValue;
+  *at = reinterpret_cast<unsigned long long>(mapped);
+  ++state().imported[*at];
+  if (setting("MOCK_CLOSE_EARLY", 0) == 0)
+    emulation::emulator().open_region(mapped, handle.bytes, static_cast<uint32_t>(device));
   return 0;
 }
-MOCK cuIpcCloseMemHandle(unsigned long long) { return 0; }
+MOCK cuIpcCloseMemHandle(unsigned long long at) {
+  MOCK_ENTER("ipc_close");
+  const auto found = state().imported.find(at);
+  if (found == state().imported.end()) return kInvalidValue;
+  const int result = wait_for_device(hold);
+  if (--found->second != 0) return result;
+  state().imported.erase(found);
+  emulation::emulator().close_region(reinterpret_cast<void *>(at));
+  return result;
+}
 MOCK cuEventCreate(MockEvent **event, unsigned) {
   MOCK_ENTER("event_create");
   return *event = new MockEvent, 0;
@@ -302,34 +465,49 @@ MOCK cuEventDestroy_v2(MockEvent *event) {
 }
 MOCK cuEventRecord(MockEvent *event, void *stream) {
   MOCK_ENTER("record");
-  return streams.record(*event, key_of(stream));
+  return state().streams.record(*event, key_of(stream));
+}
+MOCK cuEventSynchronize(const MockEvent *event) {
+  MOCK_ENTER("synchronize_event");
+  return state().runner.wait(hold, event->launches);
+}
+MOCK cuEventQuery(const MockEvent *event) {
+  MOCK_ENTER("query");
+  return state().runner.has_ended(event->launches) ? state().runner.failed() : kNotReady;
 }
 MOCK cuStreamWaitEvent(void *stream, MockEvent *event, unsigned) {
   MOCK_ENTER("wait");
-  return streams.wait(key_of(stream), *event);
+  return state().streams.wait(key_of(stream), *event);
 }
-MOCK cuStreamCreate(void **stream, unsigned) {
+MOCK cuStreamCreate(void **stream, unsigned flags) {
   MOCK_ENTER("stream_create");
-  return *stream = reinterpret_cast<void *>(++last_stream), 0;
+  if (current() == nullptr) return kInvalidContext;
+  auto *made = new MockStream{current()->device};
+  if ((flags & 1) != 0) state().streams.set_non_blocking({made->device, made});
+  return *stream = made, 0;
+}
+MOCK cuStreamDestroy_v2(void *) {
+  MOCK_ENTER("stream_destroy");
+  return 0;
 }
 MOCK cuStreamIsCapturing(void *stream, int *status) {
   MOCK_ENTER("is_capturing");
-  return *status = streams.capturing(key_of(stream)) != nullptr, 0;
+  return *status = state().streams.capturing(key_of(stream)) != nullptr, 0;
 }
 MOCK cuStreamGetCaptureInfo_v2(void *stream, int *status, uint64_t *number, void **, const void **, size_t *) {
   MOCK_ENTER("is_capturing");
-  const MockGraph *graph = streams.capturing(key_of(stream));
+  const MockGraph *graph = state().streams.capturing(key_of(stream));
   *status = graph != nullptr;
   if (graph != nullptr) *number = graph->number;
   return 0;
 }
 MOCK cuStreamBeginCapture_v2(void *stream, int) {
   MOCK_ENTER("begin_capture");
-  return streams.begin(key_of(stream));
+  return state().streams.begin(key_of(stream));
 }
 MOCK cuStreamEndCapture(void *stream, MockGraph **graph) {
   MOCK_ENTER("end_capture");
-  return streams.end(key_of(stream), graph);
+  return state().streams.end(key_of(stream), graph);
 }
 MOCK cuGraphInstantiateWithFlags(MockGraph **ready, const MockGraph *graph, unsigned long long) {
   MOCK_ENTER("instantiate");
@@ -337,28 +515,23 @@ MOCK cuGraphInstantiateWithFlags(MockGraph **ready, const MockGraph *graph, unsi
 }
 MOCK cuGraphDestroy(MockGraph *graph) { return delete graph, 0; }
 MOCK cuGraphExecDestroy(MockGraph *graph) { return delete graph, 0; }
-MOCK cuGraphLaunch(const MockGraph *graph, void *stream) {
+MOCK cuGraphLaunch(MockGraph *graph, void *stream) {
   MOCK_ENTER("graph_launch");
-  const mock::StreamKey key = key_of(stream);
-  const mock::Ids before = streams.waits(key);
-  mock::Ids all = before;
+  const StreamKey key = key_of(stream);
+  State &all = state();
+  Ids before = all.streams.waits(key);
+  before.insert(graph->running.begin(), graph->running.end());
+  while (graph->ids.size() < graph->nodes.size()) graph->ids.push_back(all.runner.add_stream());
   std::vector<uint64_t> numbers;
-  for (const auto &node : graph->nodes) {
-    if (node.is_copy) {
-      if (const int result = copy_now(node.to, node.from, node.bytes)) return result;
-      numbers.push_back(0);
-      continue;
-    }
-    mock::Ids after = before;
-    for (const size_t earlier : node.after) after.insert(numbers[earlier]);
+  Ids made = before;
+  for (size_t n = 0; n < graph->nodes.size(); ++n) {
+    Ids after = before;
+    for (const size_t earlier : graph->nodes[n].after) after.insert(numbers[earlier]);
     // On a stream that nothing else knows: its order within the graph is all that counts.
-    const mock::StreamKey own{0, reinterpret_cast<void *>(++last_stream)};
-    numbers.push_back(add_pending(node.launching, own, after));
-    all.insert(numbers.back());
+    numbers.push_back(all.runner.add(graph->nodes[n].launching, graph->ids[n], emulation::kNoQueue, after));
+    made.insert(numbers.back());
   }
-  streams.set_waits(key, all);
-  return 0;
-}
-MOCK cuMemcpyDtoH_v2(void *to, unsigned long long from, size_t bytes) {
-  return std::memcpy(to, reinterpret_cast<void *>(from), bytes), 0;
+  graph->running = made;
+  all.streams.set_waits(key, made);
+  return all.runner.failed();
 }

@@ -11,18 +11,15 @@ namespace mock {
 
 constexpr int kUnsupported = 900, kUnjoined = 904, kIsolation = 905, kInvalidated = 901, kIllegalState = 401;
 
-using StreamKey = std::pair<int, void *>;  // device, for the null stream alone, and handle
+using StreamKey = std::pair<int, void *>;  // device and handle; null: the legacy stream of the device
 using Ids = std::set<uint64_t>;            // of launches
 
-// One operation of a graph: a launch, or a copy, in the order of its capture. `after` are positions of earlier ones.
+// One operation of a graph: a launch or a copy, in the order of its capture. `after` are positions of earlier ones.
 template <class Launching>
 struct Node {
   Launching launching;
   StreamKey stream;
   std::set<size_t> after;
-  bool is_copy = false;
-  unsigned long long to = 0, from = 0;
-  size_t bytes = 0;
 };
 
 template <class Launching>
@@ -33,6 +30,8 @@ struct Graph {
   // Per stream: the positions of the last operations that what comes next on it waits for.
   std::map<StreamKey, std::set<size_t>> reaches;
   int broken = 0;
+  std::vector<uint32_t> ids;  // of the nodes' streams, once it runs
+  Ids running;                // its last run: it runs once at a time
 
   // The position of a new operation of a stream.
   size_t add(Node<Launching> node) {
@@ -94,13 +93,19 @@ class Streams {
     return status;
   }
 
-  // The launches that a new one of a stream has to wait for.
-  Ids add_launch(const StreamKey &key, uint64_t number) {
-    const Ids before = waits_[key];
-    waits_[key] = {number};
+  // A stream that neither waits for the legacy stream nor holds it up.
+  void set_non_blocking(const StreamKey &key) { non_blocking_.insert(key); }
+
+  // The launches that the next one of a stream has to wait for. The legacy stream of a device waits for all its blocking
+  // streams, and they for it.
+  Ids waits(const StreamKey &key) {
+    Ids before = waits_[key];
+    if (non_blocking_.count(key) != 0) return before;
+    for (const auto &[other, launches] : waits_)
+      if (other.first == key.first && non_blocking_.count(other) == 0 && (key.second == nullptr || other.second == nullptr))
+        before.insert(launches.begin(), launches.end());
     return before;
   }
-  const Ids &waits(const StreamKey &key) { return waits_[key]; }
   void set_waits(const StreamKey &key, const Ids &launches) { waits_[key] = launches; }
 
   int record(Event<Launching> &event, const StreamKey &key) {
@@ -110,7 +115,7 @@ class Streams {
     if (event.graph != nullptr)
       event.reaches = event.graph->reaches[key];
     else
-      event.launches = waits_[key];
+      event.launches = waits(key);
     return 0;
   }
 
@@ -134,6 +139,7 @@ class Streams {
  private:
   std::map<StreamKey, Graph<Launching> *> captures_;
   std::map<StreamKey, Ids> waits_;
+  std::set<StreamKey> non_blocking_;
   uint64_t last_capture_ = 0;
 };
 

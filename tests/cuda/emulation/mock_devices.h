@@ -1,0 +1,88 @@
+// The machine of the mock driver: which devices a process sees, who reaches whom, and the memory that is really shared.
+//
+// A pair is written "0-2", several "0-2,1-3"; "all" means every pair. Numbers are those of the machine, whatever
+// CUDA_VISIBLE_DEVICES hides.
+#pragma once
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cstdint>
+#include <cstdio>
+#include <cstring>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "mock_runner.h"
+
+namespace mock {
+
+constexpr size_t kPoolBytes = size_t{256} << 20;
+constexpr int kMostDevices = emulation::kMostDevices;
+
+inline bool names_pair(const char *variable, int a, int b) {
+  const char *text = std::getenv(variable);
+  if (text == nullptr) return false;
+  const std::string list = std::string(",") + text + ",";
+  if (list == ",all,") return true;
+  const std::string one = std::to_string(a), other = std::to_string(b);
+  return list.find("," + one + "-" + other + ",") != std::string::npos ||
+         list.find("," + other + "-" + one + ",") != std::string::npos;
+}
+
+// The devices that this process sees, by their number here.
+inline std::vector<int> visible_devices() {
+  const int count = setting("MOCK_GPUS", 1);
+  std::vector<int> seen;
+  const char *list = std::getenv("CUDA_VISIBLE_DEVICES");
+  for (int d = 0; list == nullptr && d < count; ++d) seen.push_back(d);
+  for (const char *at = list; at != nullptr && *at != '\0';) {
+    const int device = std::atoi(at);
+    if (device < 0 || device >= count) break;
+    seen.push_back(device);
+    at = std::strchr(at, ',');
+    if (at != nullptr) ++at;
+  }
+  return seen;
+}
+
+// A descriptor of memory that other processes can map through /proc.
+inline int shared_file() {
+  const int fd = memfd_create("mock-devices", MFD_CLOEXEC);
+  if (fd < 0 || ftruncate(fd, static_cast<off_t>(kPoolBytes)) != 0) std::abort();
+  return fd;
+}
+
+// What cuIpcGetMemHandle fills in.
+struct MockHandle {
+  int32_t process, file, device, unused;
+  uint64_t offset, bytes;
+  char rest[32];
+};
+static_assert(sizeof(MockHandle) == 64, "as CUipcMemHandle");
+
+// The pools of other processes that this one has mapped, at addresses of its own.
+class Imports {
+ public:
+  // Null if the process is gone.
+  char *open(const MockHandle &handle) {
+    char *&base = bases_[{handle.process, handle.file}];
+    if (base == nullptr) {
+      char path[64];
+      std::snprintf(path, sizeof path, "/proc/%d/fd/%d", handle.process, handle.file);
+      const int fd = ::open(path, O_RDWR | O_CLOEXEC);
+      if (fd < 0) return nullptr;
+      void *at = mmap(nullptr, kPoolBytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd, 0);
+      ::close(fd);
+      if (at == MAP_FAILED) return nullptr;
+      base = static_cast<char *>(at);
+    }
+    return base + handle.offset;
+  }
+
+ private:
+  std::map<std::pair<int32_t, int32_t>, char *> bases_;
+};
+
+}  // namespace mock

@@ -1,0 +1,231 @@
+"""Run by mock_jobs.py: one rank of a job, in a process of its own, on the mock driver.
+
+    mock_scenarios.py LIBRARY SCENARIO RANK NRANKS FOLDER [JSON]
+
+SCENARIO is a method below; what it returns is printed as JSON, or {"error": ...}. FOLDER is shared by the ranks: unique
+ids and signs that a rank has come somewhere are files in it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from mock_job import FLOAT, Buffer, Comm
+from mock_transfers import Transfers
+
+from collc.bench.data import OPS, TYPES, Case
+from collc.collectives.model import Collective
+
+
+class Scenarios(Transfers):
+    def collectives(self) -> list[str]:
+        """Every collective once; the wrong ones."""
+        comm, stream, wrong = self.comm(), self.stream(), []
+        for name in ("all_reduce", "broadcast", "reduce", "all_gather", "reduce_scatter"):
+            op = "sum" if "reduce" in name else None
+            case = Case(Collective(name), self.nranks, 1, self.given.get("count", 777), TYPES["float"], op)
+            expected = case.expected(self.rank)
+            send = self.buffer(case.send_data(self.rank))
+            recv = self.room(case.recv_elements)
+            middle = [*([OPS[op]] if op else []), *([1] if name in ("broadcast", "reduce") else [])]
+            call = getattr(self.lib, f"nccl{case.collective.traits.title}")
+            self.check(call(send.at, recv.at, case.count, FLOAT, *middle, comm, stream))
+            self.wait(stream)
+            if expected is not None and not np.array_equal(recv.get(), expected):
+                wrong.append(name)
+        self.check(self.lib.ncclCommDestroy(comm))
+        return wrong
+
+    def waiting_kernel(self, comm: Comm, stream: ctypes.c_void_p) -> None:
+        """One kernel of rank 0 that waits for the others, until they call finish_kernel."""
+        self.part = self.buffer(self.data(self.rank, 100)), self.room(100)
+        self.check(self.all_reduce(*self.part, comm, stream))
+
+    def what_the_driver_waits_for(self) -> dict[str, bool]:
+        """Of each call of the driver: whether it came back while a kernel waited on a stream of its own."""
+        comm, stream = self.comm(), self.stream(self.given.get("flags", 1))
+        if self.rank != 0:
+            self.hear("asked")
+            self.waiting_kernel(comm, stream)
+            self.wait(stream)
+            return {}
+        at, host, word = ctypes.c_ulonglong(), ctypes.c_void_p(), ctypes.create_string_buffer(16)
+        self.cuda(self.mock.cuMemAlloc_v2(ctypes.byref(at), ctypes.c_size_t(64)))
+        self.cuda(self.mock.cuMemHostAlloc(ctypes.byref(host), ctypes.c_size_t(64), 0))
+        other, module, more = self.stream(), ctypes.c_void_p(), ctypes.c_ulonglong()
+        context = ctypes.c_void_p()
+        self.cuda(self.mock.cuCtxGetCurrent(ctypes.byref(context)))
+        self.waiting_kernel(comm, stream)
+        size = ctypes.c_size_t
+        calls: dict[str, Callable[[], int]] = {
+            "alloc": lambda: int(self.mock.cuMemAlloc_v2(ctypes.byref(more), size(64))),
+            "another stream": lambda: int(self.mock.cuStreamSynchronize(other)),
+            "fill on another stream": lambda: int(self.mock.cuMemsetD8Async(at, 1, size(64), other)),
+            "that stream": lambda: int(self.mock.cuStreamSynchronize(stream)),
+            "all": lambda: int(self.mock.cuCtxSynchronize()),
+            "upload": lambda: int(self.mock.cuMemcpyHtoD_v2(at, word, size(16))),
+            "load": lambda: int(self.mock.cuModuleLoadData(ctypes.byref(module), None)),
+            "free": lambda: int(self.mock.cuMemFree_v2(at)),
+            "free host": lambda: int(self.mock.cuMemFreeHost(host)),
+        }
+        came_back = {name: self.comes_back(call, context) for name, call in calls.items()}
+        self.say("asked")
+        self.wait(stream)
+        return came_back
+
+    def comes_back(self, call: Callable[[], int], context: ctypes.c_void_p, seconds: float = 0.3) -> bool:
+        """Whether a call ends in time; else it goes on in a thread."""
+
+        def run() -> None:
+            self.mock.cuCtxSetCurrent(context)
+            call()
+
+        thread = threading.Thread(target=run, daemon=True)
+        thread.start()
+        thread.join(seconds)
+        return not thread.is_alive()
+
+    # All ranks in one process.
+
+    def use(self, device: int) -> None:
+        context = ctypes.c_void_p()
+        self.cuda(self.mock.cuDevicePrimaryCtxRetain(ctypes.byref(context), device))
+        self.cuda(self.mock.cuCtxSetCurrent(context))
+
+    def all_here(self) -> tuple[list[Comm], list[ctypes.c_void_p], list[tuple[Buffer, Buffer]]]:
+        """Three ranks on three GPUs: communicators, a stream and two buffers of each."""
+        made = (ctypes.c_void_p * 3)()
+        self.nccl.check(self.lib.ncclCommInitAll(made, 3, None), "ncclCommInitAll")
+        streams, buffers = [], []
+        for device in range(3):
+            self.use(device)
+            streams.append(self.stream())
+            buffers.append((self.buffer(self.data(device, 300)), self.room(300)))
+        return [ctypes.c_void_p(one) for one in made], streams, buffers
+
+    def one_process(self) -> bool:
+        comms, streams, buffers = self.all_here()
+        for rank in range(3):
+            self.check(self.all_reduce(*buffers[rank], comms[rank], streams[rank]))
+        expected, right = sum(self.data(rank, 300) for rank in range(3)), True
+        for rank in range(3):
+            self.wait(streams[rank])
+            right &= bool((buffers[rank][1].get() == expected).all())
+        return right
+
+    def queues(self) -> bool:
+        """Whether a stream gets on beside another one that waits for a kernel that waits."""
+        comms, streams, buffers = self.all_here()
+        self.use(0)
+        behind, beside = self.stream(), self.stream()
+        event = ctypes.c_void_p()
+        self.check(self.all_reduce(*buffers[0], comms[0], streams[0]))
+        self.cuda(self.mock.cuEventCreate(ctypes.byref(event), 0))
+        self.cuda(self.mock.cuEventRecord(event, streams[0]))
+        self.cuda(self.mock.cuStreamWaitEvent(behind, event, 0))
+        words = [self.room(16), self.room(16)]
+        for word, stream in zip(words, (behind, beside), strict=True):
+            self.cuda(self.mock.cuMemsetD8Async(ctypes.c_void_p(word.at), 0, ctypes.c_size_t(64), stream))
+        time.sleep(0.3)
+        got_on = self.mock.cuStreamQuery(beside) == 0
+        for rank in (1, 2):
+            self.check(self.all_reduce(*buffers[rank], comms[rank], streams[rank]))
+        self.wait(behind)
+        self.wait(beside)
+        return got_on
+
+    # What is refused.
+
+    def refused_calls(self) -> dict[str, Any]:
+        """After each call that is refused the communicator does what it did before."""
+        comm, stream = self.comm(), self.stream()
+        op = ctypes.c_int()
+        buffer, room = self.buffer(self.data(self.rank, 100)), self.room(100)
+        lib, size = self.lib, ctypes.c_size_t
+        calls: dict[str, Callable[[], int]] = {
+            "a send to itself without a receive": lambda: self.send(buffer, self.rank, comm, stream),
+            "no type": lambda: int(lib.ncclAllReduce(buffer.at, room.at, size(100), 77, 0, comm, stream)),
+            "no operation": lambda: int(lib.ncclAllReduce(buffer.at, room.at, size(100), FLOAT, 99, comm, stream)),
+            "no root": lambda: int(lib.ncclBroadcast(buffer.at, room.at, size(100), FLOAT, 99, comm, stream)),
+            "no buffer": lambda: int(lib.ncclAllReduce(None, room.at, size(100), FLOAT, 0, comm, stream)),
+            "no peer": lambda: self.send(buffer, 99, comm, stream),
+        }
+        del op
+        said: dict[str, Any] = {}
+        for name, call in calls.items():
+            code = call()
+            self.meet(name.replace(" ", "-"))
+            said[name] = [code != 0, self.error(comm) == 0 and self.sums_are_right(comm, stream=stream)]
+        return said
+
+    # Several communicators.
+
+    def creation_beside_a_waiting_kernel(self) -> bool:
+        """Ranks make a communicator while a kernel of another one waits for rank 1, which calls later."""
+        first, stream = self.comm("first"), self.stream()
+        if self.rank != 1:
+            self.waiting_kernel(first, stream)
+        second = self.comm("second")
+        right = self.sums_are_right(second, stream=self.stream())
+        self.meet("made")
+        if self.rank == 1:
+            self.waiting_kernel(first, stream)
+        self.wait(stream)
+        return right
+
+    def end_beside_a_waiting_kernel(self) -> float:
+        """Seconds that the end of one communicator takes while a kernel of another one waits."""
+        first, second = self.comm("first"), self.comm("second")
+        stream, other = self.stream(), self.stream()
+        right = self.sums_are_right(second, stream=other)
+        self.meet("used")
+        if self.rank != 1:
+            self.waiting_kernel(first, stream)
+        start = time.monotonic()
+        end = self.lib.ncclCommAbort if self.given["end"] == "abort" else self.lib.ncclCommDestroy
+        self.check(end(second))
+        seconds = time.monotonic() - start
+        self.meet("ended")
+        if self.rank == 1:
+            self.waiting_kernel(first, stream)
+        self.wait(stream)
+        return seconds if right else 1e9
+
+    def two_in_a_group(self) -> bool:
+        """Calls of two communicators in one group, on one stream, in an order of each rank's own."""
+        comms, stream = [self.comm("first"), self.comm("second")], self.stream()
+        right = True
+        for turn in range(4):
+            order = [0, 1] if (self.rank + turn) % 2 else [1, 0]
+            buffers = [(self.buffer(self.data(self.rank, 500, c)), self.room(500)) for c in (0, 1)]
+            self.group(*[lambda c=c, b=buffers: self.all_reduce(*b[c], comms[c], stream) for c in order])
+            self.wait(stream)
+            for c in (0, 1):
+                expected = sum(self.data(rank, 500, c) for rank in range(self.nranks))
+                right &= bool((buffers[c][1].get() == expected).all())
+        return right
+
+
+def main() -> Any:
+    library, scenario, rank, nranks, folder = sys.argv[1:6]
+    given = json.loads(sys.argv[6]) if len(sys.argv) > 6 else {}
+    return getattr(Scenarios(Path(library), int(rank), int(nranks), Path(folder), given), scenario)()
+
+
+if __name__ == "__main__":
+    try:
+        answer = main()
+    except Exception as error:
+        answer = {"error": f"{type(error).__name__}: {error}"}
+    print(json.dumps(answer), flush=True)
+    # Kernels that still wait must not keep the process.
+    os._exit(0)

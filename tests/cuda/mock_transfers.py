@@ -1,0 +1,234 @@
+"""Scenarios of sends and receives (see mock_scenarios.py): pipelines, experts, context parallelism."""
+
+from __future__ import annotations
+
+import ctypes
+import random
+from typing import Any
+
+import numpy as np
+from mock_job import FLOAT, Buffer, Comm, Job
+
+Stream = ctypes.c_void_p
+
+
+class Transfers(Job):
+    def got(self, room: Buffer, rank: int, count: int, tag: int = 0) -> bool:
+        return bool(np.array_equal(room.get(), self.data(rank, count, tag)))
+
+    def neighbours(self) -> bool:
+        """Each rank sends to the next one, in one group with its receive."""
+        comm, stream, right = self.comm(), self.stream(), True
+        after, before = (self.rank + 1) % self.nranks, (self.rank - 1) % self.nranks
+        for count in (1, 1000, 3001):
+            sent, got = self.buffer(self.data(self.rank, count)), self.room(count)
+            self.group(
+                lambda s=sent: self.send(s, after, comm, stream), lambda g=got: self.recv(g, before, comm, stream)
+            )
+            self.wait(stream)
+            right &= self.got(got, before, count)
+        return right
+
+    def pipeline(self) -> bool:
+        """One forward, one backward (1F1B): activations go up, gradients come down, an all_reduce in between."""
+        comm, stream, right = self.comm(), self.stream(), True
+        last, steps, count = self.nranks - 1, 6, 400
+        rooms: list[tuple[Buffer, int, int]] = []
+
+        def forward(step: int) -> None:
+            if self.rank > 0:
+                rooms.append((self.room(count), self.rank - 1, step))
+                self.check(self.recv(rooms[-1][0], self.rank - 1, comm, stream))
+            if self.rank < last:
+                self.check(self.send(self.buffer(self.data(self.rank, count, step)), self.rank + 1, comm, stream))
+
+        def backward(step: int) -> None:
+            if self.rank < last:
+                rooms.append((self.room(count), self.rank + 1, 100 + step))
+                self.check(self.recv(rooms[-1][0], self.rank + 1, comm, stream))
+            if self.rank > 0:
+                self.check(self.send(self.buffer(self.data(self.rank, count, 100 + step)), self.rank - 1, comm, stream))
+
+        ahead = last - self.rank
+        for step in range(min(ahead, steps)):
+            forward(step)
+        for step in range(steps - min(ahead, steps)):
+            forward(ahead + step)
+            backward(step)
+        for step in range(steps - min(ahead, steps), steps):
+            backward(step)
+        right &= self.sums_are_right(comm, stream=stream)
+        self.wait(stream)
+        return right and all(self.got(room, rank, count, tag) for room, rank, tag in rooms)
+
+    def experts(self) -> bool:
+        """all_to_all of unequal parts, some of nothing, as experts do; then ncclAlltoAll, ncclGather, ncclScatter."""
+        comm, stream, right = self.comm(), self.stream(), True
+        everybody = range(self.nranks)
+        for turn in range(3):
+            counts = {(a, b): (a * 5 + b * 3 + turn) % 4 * 111 for a in everybody for b in everybody}
+            sent = {b: self.buffer(self.data(self.rank, counts[self.rank, b], b)) for b in everybody}
+            rooms = {a: self.room(counts[a, self.rank]) for a in everybody}
+            self.group(
+                *[lambda b=b, s=sent: self.send(s[b], b, comm, stream) for b in everybody],
+                *[lambda a=a, r=rooms: self.recv(r[a], a, comm, stream) for a in everybody],
+            )
+            self.wait(stream)
+            right &= all(self.got(rooms[a], a, counts[a, self.rank], self.rank) for a in everybody)
+        size, count = ctypes.c_size_t, 130
+        whole = self.buffer(np.concatenate([self.data(self.rank, count, b) for b in everybody]))
+        room = self.room(count * self.nranks)
+        at, to = ctypes.c_void_p(whole.at), ctypes.c_void_p(room.at)
+        self.check(self.lib.ncclAlltoAll(at, to, size(count), FLOAT, comm, stream))
+        self.wait(stream)
+        right &= bool(np.array_equal(room.get(), np.concatenate([self.data(a, count, self.rank) for a in everybody])))
+        self.check(self.lib.ncclGather(at, to, size(count), FLOAT, 1, comm, stream))
+        self.wait(stream)
+        if self.rank == 1:
+            right &= bool(np.array_equal(room.get(), np.concatenate([self.data(a, count, 0) for a in everybody])))
+        part = self.room(count)
+        self.check(self.lib.ncclScatter(at, ctypes.c_void_p(part.at), size(count), FLOAT, 2, comm, stream))
+        self.wait(stream)
+        return right and self.got(part, 2, count, self.rank)
+
+    def ring_attention(self) -> bool:
+        """Blocks go round: each rank passes on what it has just received, all ranks at once."""
+        comm, stream = self.comm(), self.stream()
+        after, before = (self.rank + 1) % self.nranks, (self.rank - 1) % self.nranks
+        held, right = self.buffer(self.data(self.rank, 700)), True
+        for turn in range(1, 2 * self.nranks):
+            room = self.room(700)
+            self.group(
+                lambda h=held: self.send(h, after, comm, stream), lambda g=room: self.recv(g, before, comm, stream)
+            )
+            self.wait(stream)
+            held = room
+            right &= self.got(held, (self.rank - turn) % self.nranks, 700)
+        return right
+
+    def crossed(self) -> bool:
+        """Rank 0 sends to 1 and 2 in one group; 1 receives only after it has heard of 2, which has heard of 0."""
+        comm, stream = self.comm(), self.stream()
+        mine = self.buffer(self.data(self.rank, 5000))
+        rooms = [self.room(5000), self.room(5000)]
+        if self.rank == 0:
+            self.group(lambda: self.send(mine, 1, comm, stream), lambda: self.send(mine, 2, comm, stream))
+        elif self.rank == 1:
+            self.check(self.recv(rooms[0], 2, comm, stream))
+            self.check(self.recv(rooms[1], 0, comm, stream))
+        else:
+            self.check(self.recv(rooms[0], 0, comm, stream))
+            self.check(self.send(mine, 1, comm, stream))
+        self.wait(stream)
+        if self.rank == 0:
+            return True
+        if self.rank == 2:
+            return self.got(rooms[0], 0, 5000)
+        return self.got(rooms[0], 2, 5000) and self.got(rooms[1], 0, 5000)
+
+    def many_to_one(self) -> bool:
+        """Every rank sends rank 0 several messages, which receives some in groups, some alone."""
+        comm, stream = self.comm(), self.stream()
+        counts = [1, 600, 40, 2000, 7]
+        if self.rank != 0:
+            for tag, count in enumerate(counts):
+                self.check(self.send(self.buffer(self.data(self.rank, count, tag)), 0, comm, stream))
+            self.wait(stream)
+            return True
+        rooms = {(a, t): self.room(count) for a in range(1, self.nranks) for t, count in enumerate(counts)}
+        order = [[(1, 0), (1, 1), (2, 0)], [(2, 1)], [(1, 2), (2, 2), (2, 3), (2, 4), (1, 3)], [(1, 4)]]
+        for together in order:
+            self.check(self.lib.ncclGroupStart())
+            self.group(*[lambda k=key: self.recv(rooms[k], k[0], comm, stream) for key in together])  # groups nest
+            self.check(self.lib.ncclGroupEnd())
+        self.wait(stream)
+        return all(self.got(room, a, counts[t], t) for (a, t), room in rooms.items())
+
+    def coalesced(self) -> bool:
+        """FSDP's groups: all_gathers, reduce_scatters and transfers together, on several streams."""
+        comm, streams, right = self.comm(), [self.stream(), self.stream()], True
+        everybody, count = range(self.nranks), 210
+        after, before = (self.rank + 1) % self.nranks, (self.rank - 1) % self.nranks
+        for turn in range(3):
+            stream = streams[turn % 2]
+            mine = self.buffer(self.data(self.rank, count, turn))
+            gathered, summed, room = self.room(count * self.nranks), self.room(count), self.room(count)
+            parts = self.buffer(np.concatenate([self.data(self.rank, count, 10 + b) for b in everybody]))
+            self.group(
+                lambda m=mine, g=gathered, s=stream: self.lib.ncclAllGather(m.at, g.at, count, FLOAT, comm, s),
+                lambda m=mine, s=stream: self.send(m, after, comm, s),
+                lambda p=parts, r=summed, s=stream: self.lib.ncclReduceScatter(p.at, r.at, count, FLOAT, 0, comm, s),
+                lambda r=room, s=stream: self.recv(r, before, comm, s),
+            )
+            self.wait(stream)
+            right &= self.got(room, before, count, turn)
+            right &= bool(
+                np.array_equal(gathered.get(), np.concatenate([self.data(a, count, turn) for a in everybody]))
+            )
+            right &= bool(np.array_equal(summed.get(), sum(self.data(a, count, 10 + self.rank) for a in everybody)))
+        return right
+
+    def random_transfers(self) -> list[int]:
+        """The seeds under which something is wrong: messages of random pairs, grouped by each rank as it likes."""
+        comm, stream, wrong = self.comm(), self.stream(), []
+        for seed in self.given["seeds"]:
+            common, own = random.Random(seed), random.Random(seed * 1000 + self.rank)
+            messages = []
+            for tag in range(common.randrange(1, 12)):
+                sender, receiver = common.sample(range(self.nranks), 2)
+                messages.append(
+                    (sender, receiver, common.choice([0, 1, 5, 256, 257, 900, common.randrange(4000)]), tag)
+                )
+            rooms, pending, size = [], 0, 0
+            self.check(self.lib.ncclGroupStart())
+            for sender, receiver, count, tag in messages:
+                if self.rank == sender:
+                    self.check(self.send(self.buffer(self.data(sender, count, tag)), receiver, comm, stream))
+                elif self.rank == receiver:
+                    rooms.append((self.room(count), sender, count, tag))
+                    self.check(self.recv(rooms[-1][0], sender, comm, stream))
+                else:
+                    continue
+                pending += 1
+                if pending > size:  # the order of all messages is one that no rank can hold up
+                    self.check(self.lib.ncclGroupEnd())
+                    self.check(self.lib.ncclGroupStart())
+                    pending, size = 0, own.randrange(4)
+            self.check(self.lib.ncclGroupEnd())
+            if common.random() < 0.4 and not self.sums_are_right(comm, stream=stream):
+                wrong.append(seed)
+            self.wait(stream)
+            if not all(self.got(*room) for room in rooms):
+                wrong.append(seed)
+        self.check(self.lib.ncclCommDestroy(comm))
+        return wrong
+
+    def different_sizes(self) -> dict[str, Any]:
+        """Rank 0 sends fewer elements than rank 1 receives."""
+        comm, stream = self.comm(), self.stream()
+        if self.rank == 0:
+            self.check(self.send(self.buffer(self.data(0, 100)), 1, comm, stream))
+        elif self.rank == 1:
+            self.check(self.recv(self.room(101), 0, comm, stream))
+        self.wait(stream)
+        return self.what_broke(comm)
+
+    def sender_leaves(self) -> dict[str, Any]:
+        """Rank 0 sends one message and leaves; rank 1 wants two."""
+        comm, stream = self.comm(), self.stream()
+        rooms = [self.room(100), self.room(100)]
+        if self.rank == 0:
+            self.check(self.send(self.buffer(self.data(0, 100)), 1, comm, stream))
+            self.check(self.lib.ncclCommDestroy(comm))
+            return {}
+        if self.rank == 1:
+            for room in rooms:
+                self.check(self.recv(room, 0, comm, stream))
+            self.wait(stream)
+        return {**self.what_broke(comm), "first": self.rank != 1 or self.got(rooms[0], 0, 100)}
+
+    def what_broke(self, comm: Comm) -> dict[str, Any]:
+        """What the communicator says once something is wrong with it."""
+        self.until(lambda: self.error(comm) != 0)
+        code = self.all_reduce(self.room(4), self.room(4), comm)
+        return {"code": code, "text": self.text()}

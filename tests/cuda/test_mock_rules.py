@@ -1,0 +1,42 @@
+"""The mock driver: what it shares, waits for and forbids, each shown by a library or a fault that trips on it."""
+
+from __future__ import annotations
+
+import pytest
+from mock_jobs import job
+
+
+@pytest.mark.parametrize("protocol", ["Simple", "LL", "LL128"])
+def test_processes_really_share_the_memory_of_gpus(protocol: str) -> None:
+    assert job("collectives", COLLC_PROTO=protocol) == [[], [], []]
+
+
+def test_what_the_driver_waits_for_while_a_kernel_waits() -> None:
+    free = {"alloc", "another stream", "fill on another stream", "upload"}
+    answer = job("what_the_driver_waits_for")[0]
+    assert {name for name, back in answer.items() if back} == free, answer
+    assert len(answer) == 9
+
+
+def test_the_legacy_stream_waits_for_blocking_streams_alone() -> None:
+    """`upload` waits in either case: the kernel's stream is blocking here; there no other is."""
+    assert not job("what_the_driver_waits_for", given={"flags": 0})[0]["upload"]
+
+
+def test_kernels_reach_only_what_was_opened_to_them() -> None:
+    """A library whose peer access is lost, as the mock pretends here, does not get away with it."""
+    answers = job("one_process", 1, MOCK_GPUS="3", MOCK_FORGET_PEERS="1")
+    assert "the driver says 719" in str(answers), answers
+    assert job("one_process", 1, MOCK_GPUS="3") == [True]
+
+
+def test_memory_of_processes_is_closed_again() -> None:
+    """A kernel that uses what its process has closed is told, as is one on another GPU than that which opened it."""
+    answers = job("collectives", MOCK_CLOSE_EARLY="1")
+    assert "the driver says 719" in str(answers), answers
+
+
+def test_hardware_queues_hold_up_what_stands_behind_a_launch_that_waits() -> None:
+    """A kernel behind an event that has not come keeps another stream's kernel from starting if both share a queue."""
+    assert job("queues", 1, MOCK_GPUS="3", MOCK_QUEUES="1", seconds=60) == [False]
+    assert job("queues", 1, MOCK_GPUS="3", MOCK_QUEUES="8", seconds=60) == [True]
