@@ -10,7 +10,7 @@ JOBS ?= $(shell nproc --all 2>/dev/null || echo 2)
 
 .PHONY: help setup demo test lint types unit format golden test-wheel clean
 .PHONY: netlab
-.PHONY: sanitize losses chaos chaos-protocols fuzz fuzz-libraries bench-peers bench-references bench-waiting bench-small-call bench-packing packing-sweep bench-pacing bench-tune bench-defaults bench-torch cuda-kernels blink test-nccl-tests validate gpu-check gpu-check-torch gpu-check-tables test-torch test-torch-suite
+.PHONY: sanitize losses chaos chaos-protocols chaos-jobs fuzz fuzz-libraries bench-peers bench-references bench-waiting bench-small-call bench-packing packing-sweep bench-pacing bench-tune bench-defaults bench-torch cuda-kernels blink test-nccl-tests validate gpu-check gpu-check-torch gpu-check-tables test-torch test-torch-suite
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -55,6 +55,9 @@ chaos: setup  ## 300 random faults, every pair of calls that differ, 10,000 comm
 
 chaos-protocols: setup  ## random calls and faults with each protocol forced: host, and CUDA on a driver of the tests
 	$(BIN)/python -m pytest -m slow tests/cuda/test_cuda_chaos.py tests/runtime/test_forced_protocols.py
+
+chaos-jobs: setup  ## jobs of several processes on a CUDA driver of the tests: 500 seeds of random transfers
+	$(BIN)/python -m pytest -m slow tests/cuda/test_cuda_jobs.py
 
 SECONDS_OF_FUZZ ?= 600
 fuzz: setup  ## damage dumps, topology files and driver answers; readers must answer or refuse

@@ -74,7 +74,7 @@ class Figures:
 
 def protocol_of(kernel: str) -> str:
     """The protocol of a kernel by its name."""
-    return {"ll": "LL", "ll128": "LL128"}.get(kernel.split("_")[1], "Simple")
+    return {"ll": "LL", "ll128": "LL128", "exchange": "transfers"}.get(kernel.split("_")[1], "Simple")
 
 
 def parse(log: str) -> dict[str, Figures]:
@@ -151,7 +151,7 @@ def protocols_table(found: dict[str, dict[str, Figures]]) -> list[str]:
     """Per protocol and architecture: the worst kernel."""
     shared = SHARED + 48 * SHARES
     rows = []
-    for protocol in ("Simple", "LL", "LL128"):
+    for protocol in ("Simple", "LL", "LL128", "transfers"):
         for sm, kernels in found.items():
             mine = [f for name, f in kernels.items() if protocol_of(name) == protocol]
             if not mine:
@@ -177,7 +177,7 @@ def protocols_table(found: dict[str, dict[str, Figures]]) -> list[str]:
 def kernels_table(found: dict[str, dict[str, Figures]], wide: Widths, code: Widths) -> list[str]:
     """Per kernel: registers on each architecture, spilled and local bytes on all, 16-byte accesses in PTX and code."""
     rows = []
-    for name in sorted(wide, key=lambda n: (("Simple", "LL", "LL128").index(protocol_of(n)), n)):
+    for name in sorted(wide, key=lambda n: (("Simple", "LL", "LL128", "transfers").index(protocol_of(n)), n)):
         each = [kernels.get(name) for kernels in found.values()]
         held = [f for f in each if f]
         registers = ["-" if f is None else f.registers for f in each]

@@ -1,5 +1,6 @@
-// The kernels of the CUDA target: table executors, one per protocol and element type.
+// The kernels of the CUDA target: table executors, one per protocol and element type, and the one of transfers.
 // They know no topology, so they are compiled once and embedded in every library.
+#include "collc/cuda/exchange.h"
 #include "collc/cuda/executor.h"
 
 using namespace collc::cuda;
@@ -11,3 +12,5 @@ COLLC_LL_KERNELS(COLLC_DEFINE_KERNEL)
 #if !defined(COLLC_PRE_VOLTA)
 COLLC_LL128_KERNELS(COLLC_DEFINE_KERNEL)
 #endif
+
+COLLC_KERNEL(kMaxThreads) collc_exchange(COLLC_KERNEL_ARGUMENT(Exchange) launch) { ExchangeLane(launch).run(); }

@@ -176,6 +176,7 @@ def _build(fault: str | None, pre_volta: bool, counters: bool) -> ctypes.CDLL:
     loaded = ctypes.CDLL(str(library), mode=os.RTLD_LOCAL)
     loaded.collc_emulate.restype = ctypes.c_int
     loaded.collc_emulate_waiting_lane.restype = ctypes.c_int
+    loaded.collc_emulate_exchange.restype = ctypes.c_int
     return loaded
 
 
@@ -183,6 +184,28 @@ def lane_waits(library: ctypes.CDLL, seed: int, *, own_warp: bool) -> str:
     """What goes wrong when a lane waits for a flag of another lane, of its own warp or of the other one."""
     message = ctypes.create_string_buffer(400)
     library.collc_emulate_waiting_lane(ctypes.c_uint64(seed), ctypes.c_uint32(own_warp), message, ctypes.c_size_t(400))
+    return message.value.decode()
+
+
+def exchange(
+    library: ctypes.CDLL,
+    seed: int,
+    *,
+    size: int,
+    messages: int = 2,
+    report_races: bool = True,
+    left_out: int = 0,
+    wrong_size: bool = False,
+) -> str:
+    """What goes wrong when three ranks send each other messages of about `size` bytes; "" if nothing does.
+
+    Args:
+        left_out: the part that the kernel lacks, by its number in exchange.h; of a library built with EXCHANGE.
+        wrong_size: receivers expect other messages than are sent.
+    """
+    message = ctypes.create_string_buffer(400)
+    numbers = [ctypes.c_uint32(n) for n in (report_races, size, messages, left_out, wrong_size)]
+    library.collc_emulate_exchange(ctypes.c_uint64(seed), *numbers, message, ctypes.c_size_t(400))
     return message.value.decode()
 
 

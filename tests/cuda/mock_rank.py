@@ -1,7 +1,6 @@
 """Run by test_cuda_chaos.py: one rank in a process of its own on the mock driver, which the test orders about.
 
-Orders and answers are those of tests/runtime/rank_process.py. With MOCK_IPC other ranks' memory can be mapped, but
-nothing arrives: every call waits until something ends it.
+Orders and answers are those of tests/runtime/rank_process.py.
 """
 
 from __future__ import annotations

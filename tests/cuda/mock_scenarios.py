@@ -15,6 +15,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -136,7 +137,7 @@ class Scenarios(Transfers):
         for word, stream in zip(words, (behind, beside), strict=True):
             self.cuda(self.mock.cuMemsetD8Async(ctypes.c_void_p(word.at), 0, ctypes.c_size_t(64), stream))
         time.sleep(0.3)
-        got_on = self.mock.cuStreamQuery(beside) == 0
+        got_on = bool(self.mock.cuStreamQuery(beside) == 0)
         for rank in (1, 2):
             self.check(self.all_reduce(*buffers[rank], comms[rank], streams[rank]))
         self.wait(behind)
@@ -207,7 +208,7 @@ class Scenarios(Transfers):
         for turn in range(4):
             order = [0, 1] if (self.rank + turn) % 2 else [1, 0]
             buffers = [(self.buffer(self.data(self.rank, 500, c)), self.room(500)) for c in (0, 1)]
-            self.group(*[lambda c=c, b=buffers: self.all_reduce(*b[c], comms[c], stream) for c in order])
+            self.group(*[partial(self.all_reduce, *buffers[c], comms[c], stream) for c in order])
             self.wait(stream)
             for c in (0, 1):
                 expected = sum(self.data(rank, 500, c) for rank in range(self.nranks))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import random
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -22,9 +23,7 @@ class Transfers(Job):
         after, before = (self.rank + 1) % self.nranks, (self.rank - 1) % self.nranks
         for count in (1, 1000, 3001):
             sent, got = self.buffer(self.data(self.rank, count)), self.room(count)
-            self.group(
-                lambda s=sent: self.send(s, after, comm, stream), lambda g=got: self.recv(g, before, comm, stream)
-            )
+            self.group(partial(self.send, sent, after, comm, stream), partial(self.recv, got, before, comm, stream))
             self.wait(stream)
             right &= self.got(got, before, count)
         return right
@@ -70,8 +69,8 @@ class Transfers(Job):
             sent = {b: self.buffer(self.data(self.rank, counts[self.rank, b], b)) for b in everybody}
             rooms = {a: self.room(counts[a, self.rank]) for a in everybody}
             self.group(
-                *[lambda b=b, s=sent: self.send(s[b], b, comm, stream) for b in everybody],
-                *[lambda a=a, r=rooms: self.recv(r[a], a, comm, stream) for a in everybody],
+                *[partial(self.send, sent[b], b, comm, stream) for b in everybody],
+                *[partial(self.recv, rooms[a], a, comm, stream) for a in everybody],
             )
             self.wait(stream)
             right &= all(self.got(rooms[a], a, counts[a, self.rank], self.rank) for a in everybody)
@@ -98,9 +97,7 @@ class Transfers(Job):
         held, right = self.buffer(self.data(self.rank, 700)), True
         for turn in range(1, 2 * self.nranks):
             room = self.room(700)
-            self.group(
-                lambda h=held: self.send(h, after, comm, stream), lambda g=room: self.recv(g, before, comm, stream)
-            )
+            self.group(partial(self.send, held, after, comm, stream), partial(self.recv, room, before, comm, stream))
             self.wait(stream)
             held = room
             right &= self.got(held, (self.rank - turn) % self.nranks, 700)
@@ -112,7 +109,7 @@ class Transfers(Job):
         mine = self.buffer(self.data(self.rank, 5000))
         rooms = [self.room(5000), self.room(5000)]
         if self.rank == 0:
-            self.group(lambda: self.send(mine, 1, comm, stream), lambda: self.send(mine, 2, comm, stream))
+            self.group(partial(self.send, mine, 1, comm, stream), partial(self.send, mine, 2, comm, stream))
         elif self.rank == 1:
             self.check(self.recv(rooms[0], 2, comm, stream))
             self.check(self.recv(rooms[1], 0, comm, stream))
@@ -139,7 +136,7 @@ class Transfers(Job):
         order = [[(1, 0), (1, 1), (2, 0)], [(2, 1)], [(1, 2), (2, 2), (2, 3), (2, 4), (1, 3)], [(1, 4)]]
         for together in order:
             self.check(self.lib.ncclGroupStart())
-            self.group(*[lambda k=key: self.recv(rooms[k], k[0], comm, stream) for key in together])  # groups nest
+            self.group(*[partial(self.recv, rooms[key], key[0], comm, stream) for key in together])  # groups nest
             self.check(self.lib.ncclGroupEnd())
         self.wait(stream)
         return all(self.got(room, a, counts[t], t) for (a, t), room in rooms.items())
@@ -155,10 +152,10 @@ class Transfers(Job):
             gathered, summed, room = self.room(count * self.nranks), self.room(count), self.room(count)
             parts = self.buffer(np.concatenate([self.data(self.rank, count, 10 + b) for b in everybody]))
             self.group(
-                lambda m=mine, g=gathered, s=stream: self.lib.ncclAllGather(m.at, g.at, count, FLOAT, comm, s),
-                lambda m=mine, s=stream: self.send(m, after, comm, s),
-                lambda p=parts, r=summed, s=stream: self.lib.ncclReduceScatter(p.at, r.at, count, FLOAT, 0, comm, s),
-                lambda r=room, s=stream: self.recv(r, before, comm, s),
+                partial(self.lib.ncclAllGather, mine.at, gathered.at, count, FLOAT, comm, stream),
+                partial(self.send, mine, after, comm, stream),
+                partial(self.lib.ncclReduceScatter, parts.at, summed.at, count, FLOAT, 0, comm, stream),
+                partial(self.recv, room, before, comm, stream),
             )
             self.wait(stream)
             right &= self.got(room, before, count, turn)

@@ -1,7 +1,6 @@
 """The CUDA target under each protocol on the mock driver: random calls, and random faults.
 
-Ranks of one process really exchange data there. Ranks of several processes do not (the mock's shared memory is silent),
-so between processes it is tested how waits end.
+Data between processes are in test_cuda_jobs.py; between processes it is tested here how waits end.
 """
 
 from __future__ import annotations

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from mock_jobs import job
+from support.ranks import INVALID_USAGE, REMOTE_ERROR
 
 
 def fails(what: str) -> pytest.MarkDecorator:
@@ -11,12 +12,52 @@ def fails(what: str) -> pytest.MarkDecorator:
     return pytest.mark.xfail(strict=True, reason=what)
 
 
-@fails("transfers need both ends in one process")
-def test_ranks_send_to_their_neighbours() -> None:
-    assert job("neighbours") == [True] * 3
+TRANSFERS = ("neighbours", "pipeline", "experts", "ring_attention", "crossed", "many_to_one", "coalesced")
 
 
-@fails("a refused send breaks the communicator")
+@pytest.mark.parametrize("scenario", TRANSFERS)
+def test_transfers_between_processes(scenario: str) -> None:
+    assert job(scenario) == [True] * 3
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("scenario", TRANSFERS)
+@pytest.mark.parametrize("seed", ["2", "3", "4", "5", "6", "7", "8"])
+def test_transfers_under_other_schedules(scenario: str, seed: str) -> None:
+    assert job(scenario, MOCK_SEED=seed) == [True] * 3
+
+
+def check_random_transfers(seeds: range) -> None:
+    answers = job(
+        "random_transfers", given={"seeds": list(seeds)}, MOCK_SEED=str(seeds[0]), seconds=60 + 20 * len(seeds)
+    )
+    assert answers == [[], [], []]
+
+
+def test_random_transfers() -> None:
+    check_random_transfers(range(6))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("sweep", range(1, 26))
+def test_many_random_transfers(sweep: int) -> None:
+    check_random_transfers(range(20 * sweep, 20 * sweep + 20))
+
+
+def test_messages_that_differ_end_the_communicator_with_both_sizes() -> None:
+    for answer in job("different_sizes"):
+        words = "calls differ: rank 1 receives 101 elements of float32 from rank 0, which sends 100 elements of float32"
+        assert answer["code"] == INVALID_USAGE
+        assert words in answer["text"]
+
+
+def test_what_was_sent_before_a_rank_left_arrives_and_no_more() -> None:
+    answer = job("sender_leaves")[1]
+    assert answer["first"] is True
+    assert answer["code"] == REMOTE_ERROR
+    assert "rank 0 has destroyed its communicator before a transfer with rank 1" in answer["text"]
+
+
 def test_a_refused_call_changes_nothing() -> None:
     for answer in job("refused_calls"):
         assert all(said == [True, True] for said in answer.values()), answer

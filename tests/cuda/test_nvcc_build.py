@@ -18,7 +18,7 @@ from collc.errors import BuildError
 from collc.options import TargetKind
 
 needs_nvcc = pytest.mark.skipif(nvcc.nvcc_path() is None, reason="no nvcc on PATH, in CUDA_HOME or a wheel")
-KERNELS = 21  # of Simple, LL and LL128, for integers of 3 widths and 4 types of floats
+KERNELS = 22  # Simple, LL and LL128 for integers of 3 widths and 4 types of floats, and transfers
 ONE_KERNEL = (
     '#include "collc/cuda/executor.h"\nusing namespace collc::cuda;\n'
     "COLLC_KERNEL(kMaxThreads) collc_simple_f32(COLLC_KERNEL_ARGUMENT(Launch) launch) "
@@ -104,6 +104,8 @@ def test_loops_move_sixteen_bytes_at_a_time(virtual: str) -> None:
         )
         # The copy keeps 8 loads in flight, the reduction of each operation 4 of each source.
         assert sum(run.startswith("LLLLLLLL") for run in runs) >= 1, name
+        if name == "collc_exchange":
+            continue
         operations = 4 if re.search(r"_b?f\d", name) else 3  # of integers, min is max
         assert sum(run.startswith("LLLL") for run in runs) >= 1 + 2 * operations, name
         assert sum(run.startswith("SSSS") for run in runs) >= 1 + operations, name
@@ -121,7 +123,15 @@ def test_the_machine_code_keeps_the_width(virtual: str, real: str) -> None:
     kernels = kernels_of(text, r"^\s*\.section\s+\.text\.(collc_\w+),")
     assert len(kernels) == KERNELS
     for name, body in kernels.items():
-        least = 12 if not name.startswith("collc_ll") else 6 if name.startswith("collc_ll128_") else 1
+        least = (
+            9
+            if name == "collc_exchange"
+            else 12
+            if not name.startswith("collc_ll")
+            else 6
+            if name.startswith("collc_ll128_")
+            else 1
+        )
         assert len(re.findall(r"\bLDG\.E\.128", body)) >= least, name
         assert len(re.findall(r"\bSTG\.E\.128", body)) >= least, name
         assert not re.search(r"\b(LDL|STL)\b", body), name

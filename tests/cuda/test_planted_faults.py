@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
-from cuda_emulator import PackedTables, build_emulator, emulate
+from cuda_emulator import PackedTables, build_emulator, emulate, exchange
 from emulated_calls import CHUNK_BYTES, differences, make_call, small_program
 
 from collc.bench.data import TYPES, Case
@@ -68,7 +68,8 @@ def test_the_list_is_complete() -> None:
     """Every place in the sources that a fault can be planted at is planted here."""
     folders = [resource_dir("templates") / "include" / "collc" / "cuda", Path(__file__).parent / "emulation"]
     text = "".join(path.read_text() for folder in folders for path in sorted(folder.iterdir()))
-    assert set(re.findall(r"defined\(COLLC_FAULT_(\w+)\)", text)) == {*FAULTS, *LINE_FAULTS, "CLEANING"}
+    assert set(re.findall(r"defined\(COLLC_FAULT_(\w+)\)", text)) == {*FAULTS, *LINE_FAULTS, "CLEANING", "EXCHANGE"}
+    assert text.count(" COLLC_UNLESS_LEFT_OUT(") == 2 + 4  # its definitions, and its uses below
 
 
 def test_every_barrier_wait_and_flag_store_can_be_left_out() -> None:
@@ -82,8 +83,10 @@ def test_every_barrier_wait_and_flag_store_can_be_left_out() -> None:
             if path.name != "device.h" and called and not line.lstrip().startswith("COLLC_DEVICE"):
                 calls.append(called[1])
                 above = lines[number - 8 : number]
-                assert any("COLLC_FAULT_" in near for near in above), f"{path.name}: {line.strip()}"
-    counts = {"barrier": 5, "barrier_or": 2, "wait_for": 2, "flag_store": 1}
+                first = path.name == "exchange.h" and "*stop_ = 0" in above[-1]  # before anything was looked at
+                known = any("COLLC_FAULT_" in near for near in above) or "COLLC_UNLESS_LEFT_OUT" in line
+                assert known or first, f"{path.name}: {line.strip()}"
+    counts = {"barrier": 8, "barrier_or": 2, "wait_for": 2, "flag_store": 2}
     assert {name: calls.count(name) for name in calls} == counts
 
 
@@ -92,6 +95,27 @@ def test_without_a_fault_nothing_is_found(seed: int) -> None:
     for protocol in ("Simple", "LL", "LL128"):
         assert outcome_of(None, seed, report_races=seed % 2 == 0, protocol=protocol) == ""
     assert flags_come_again(None, seed) == ""
+
+
+@pytest.mark.parametrize("size", [1, 61, 64, 200, 1000])
+def test_transfers_without_a_fault(size: int) -> None:
+    for seed in SEEDS:
+        for report_races in (True, False):
+            assert exchange(build_emulator(), seed, size=size, messages=4, report_races=report_races) == ""
+
+
+@pytest.mark.parametrize("part", range(1, 6))
+def test_a_transfer_without_a_part_is_found(part: int) -> None:
+    """The barrier after the looks, that after the moves, the wait for a free slot, the wait for a chunk, the flag."""
+    library = build_emulator("EXCHANGE")
+    found = {seed: exchange(library, seed, size=1000, left_out=part) for seed in SEEDS}
+    assert all(found.values()), f"missed under seeds {[s for s in found if not found[s]]}"
+    assert exchange(library, 0, size=1000) == ""
+
+
+def test_messages_that_differ_are_told() -> None:
+    for seed in SEEDS:
+        assert exchange(build_emulator(), seed, size=200, wrong_size=True) == "messages differ"
 
 
 @pytest.mark.parametrize("fault", FAULTS)

@@ -84,10 +84,11 @@ Status run_calls(std::vector<PendingCall> &calls) {
   // A call that cannot begin must not leave the others of the group half done, or counted, on this rank only.
   if (!first.ok()) return first;
   for (PendingCall &pending : calls) {
-    pending.communicator->count(&pending.call);
     batch.push_back({pending.communicator->backend_rank(), pending.call, {}});
     owners.push_back(pending.communicator.get());
   }
+  COLLC_RETURN_IF_FAILED(backend().admit(batch));
+  for (size_t i = 0; i < batch.size(); ++i) owners[i]->count(&batch[i].call);
   backend().run(batch);
   for (size_t i = 0; i < batch.size(); ++i) {
     if (batch[i].status.ok()) continue;
@@ -244,6 +245,7 @@ Status submit(const CommunicatorPtr &communicator, const Call &call) {
   }
   Submission submission{communicator->backend_rank(), call, {}};
   COLLC_RETURN_IF_FAILED(communicator->prepare(&submission.call));
+  COLLC_RETURN_IF_FAILED(backend().admit_one(submission));
   communicator->count(&submission.call);
   backend().run_one(submission);
   if (!submission.status.ok()) communicator->set_failed(submission.status);

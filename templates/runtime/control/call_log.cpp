@@ -41,6 +41,12 @@ std::string describe_call(uint64_t what, uint64_t count) {
   return text;
 }
 
+std::string describe_signature(uint64_t signature) {
+  if (!is_transfer(signature)) return "a part of a collective";
+  return format("%llu elements of %s", static_cast<unsigned long long>(count_told(signature)),
+                type_name(static_cast<uint64_t>(type_told(signature))));
+}
+
 bool CallLog::find(uint64_t number, Noted *noted) const {
   const CallRecord &record = records_[number & mask_];
   if (number == 0 || record.number.load(std::memory_order_acquire) != number) return false;

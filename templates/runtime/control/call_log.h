@@ -41,6 +41,8 @@ constexpr uint64_t sign_exchange(uint64_t history) { return history & ~uint64_t{
 constexpr bool is_transfer(uint64_t signature) { return (signature & 1) != 0; }
 constexpr ncclDataType_t type_told(uint64_t signature) { return static_cast<ncclDataType_t>(signature >> 1 & 0xff); }
 constexpr uint64_t count_told(uint64_t signature) { return signature >> 9; }
+// Readable text of what is sent or expected: "8 elements of float32", or "a part of a collective".
+std::string describe_signature(uint64_t signature);
 
 struct CallRecord {
   std::atomic<uint64_t> number;  // 0 while the rest is written

@@ -7,18 +7,13 @@
 #include <set>
 
 #include "collc/collective_traits.h"
+#include "cuda/launches.h"
 #include "cuda/rank.h"
 #include "base/element.h"
 
 namespace collc {
 namespace cuda {
 namespace {
-
-CudaRank &rank_of(const Submission &submission) { return *static_cast<CudaRank *>(submission.rank); }
-
-Stream stream_of(const Submission &submission) { return submission.call.stream; }
-
-Address address(const void *pointer) { return reinterpret_cast<Address>(pointer); }
 
 // How a call is put to the kernels. What only moves data runs as the sum of a type of that size.
 Status reducing_of(const Call &call, Reducing *how) {
@@ -44,35 +39,6 @@ Status reducing_of(const Call &call, Reducing *how) {
   } else {
     *how = reducing(type, static_cast<uint32_t>(call.op.kind));
   }
-  return {};
-}
-
-// Calls of ranks that share a device, in one launch.
-using Together = std::vector<Submission *>;
-
-// Runs `body` after the work on all streams of the calls and makes what follows on any of them wait for it.
-template <class Body>
-Status between_streams(const Together &calls, Body body) {
-  const Driver &cu = driver();
-  const Stream main = stream_of(*calls[0]);
-  std::vector<Stream> joined = {main};
-  for (Submission *submission : calls) {
-    COLLC_RETURN_IF_FAILED(rank_of(*submission).follow_earlier(main));
-    const Stream stream = stream_of(*submission);
-    if (std::find(joined.begin(), joined.end(), stream) != joined.end()) continue;
-    joined.push_back(stream);
-    const Event ready = rank_of(*submission).ready();
-    COLLC_RETURN_IF_FAILED(check(cu.event_record(ready, stream), "recording an event"));
-    COLLC_RETURN_IF_FAILED(check(cu.stream_wait(main, ready, 0), "ordering streams"));
-  }
-  COLLC_RETURN_IF_FAILED(body(main));
-  if (joined.size() > 1) {
-    const Event finished = rank_of(*calls[0]).ready();
-    COLLC_RETURN_IF_FAILED(check(cu.event_record(finished, main), "recording an event"));
-    for (size_t s = 1; s < joined.size(); ++s)
-      COLLC_RETURN_IF_FAILED(check(cu.stream_wait(joined[s], finished, 0), "ordering streams"));
-  }
-  for (Submission *submission : calls) COLLC_RETURN_IF_FAILED(rank_of(*submission).note_call(main));
   return {};
 }
 
@@ -118,55 +84,6 @@ Status copy_alone(Submission &submission) {
                "copying");
 }
 
-Status copy_between(Submission &send, Submission &receive) {
-  if (send.call.signature != receive.call.signature)
-    return rank_of(send).refuse(fail(ncclInvalidUsage, "calls differ: rank %u is in %s; rank %u is in %s", rank_of(send).rank(),
-                                     describe_call(send.call.what, send.call.count).c_str(), rank_of(receive).rank(),
-                                     describe_call(receive.call.what, receive.call.count).c_str()));
-  const Current current(rank_of(send).device().context);
-  const size_t bytes = send.call.count * element_bytes(send.call.type);
-  return between_streams({&send, &receive}, [&](Stream stream) {
-    return check(driver().copy_async(address(receive.call.output), address(send.call.input), bytes, stream), "copying");
-  });
-}
-
-Status check_call(const Call &call) {
-  if (call.op.scaled && traits(call.collective).reduces)
-    return fail(ncclInvalidUsage, "sums with a factor (ncclRedOpCreatePreMulSum) are not in the CUDA target");
-  return {};
-}
-
-// The group's transfers: a send goes with the first free receive of its peer.
-void run_transfers(std::vector<Submission> &batch) {
-  std::vector<bool> taken(batch.size());
-  const auto same_world = [](const Submission &a, const Submission &b) {
-    return rank_of(a).context().segment == rank_of(b).context().segment;
-  };
-  for (Submission &send : batch) {
-    if (send.call.work != Work::kSend) continue;
-    size_t r = 0;
-    while (r < batch.size() && (taken[r] || batch[r].call.work != Work::kReceive || !same_world(send, batch[r]) ||
-                                rank_of(batch[r]).rank() != send.call.peer || batch[r].call.peer != rank_of(send).rank()))
-      ++r;
-    if (r == batch.size()) {
-      send.status =
-          fail(ncclInvalidUsage,
-               "rank %u sends to rank %u: on the CUDA target both ends of a transfer must be in one group of one thread",
-               rank_of(send).rank(), send.call.peer);
-      continue;
-    }
-    taken[r] = true;
-    send.status = copy_between(send, batch[r]);
-    batch[r].status = send.status;
-  }
-  for (size_t r = 0; r < batch.size(); ++r)
-    if (batch[r].call.work == Work::kReceive && !taken[r])
-      batch[r].status =
-          fail(ncclInvalidUsage,
-               "rank %u receives from rank %u: on the CUDA target both ends of a transfer must be in one group of one thread",
-               rank_of(batch[r]).rank(), batch[r].call.peer);
-}
-
 // The calls with the same number of one communicator, one launch per device.
 Status run_round(const Together &round) {
   for (const Submission *other : round) {
@@ -183,13 +100,6 @@ Status run_round(const Together &round) {
     else
       found->push_back(submission);
   }
-  for (const Together &calls : launches) {
-    const CudaRank &first = rank_of(*calls[0]);
-    const uint32_t sharing = first.world()->ranks_on(&first.device());
-    if (calls.size() != sharing)
-      return fail(ncclInvalidUsage, "%u ranks of this process share GPU %d and must make their calls in one group", sharing,
-                  first.device().number);
-  }
   for (const Together &calls : launches) COLLC_RETURN_IF_FAILED(launch(calls));
   return {};
 }
@@ -204,6 +114,8 @@ class CudaBackend final : public Backend {
     return (placement.nccl_rank.size() + 1) * kLine;
   }
   Status open(const RankContext &context, std::unique_ptr<RankBackend> *rank) override { return CudaRank::open(context, rank); }
+  Status admit(const std::vector<Submission> &batch) override;
+  Status admit_one(const Submission &submission) override { return admit({submission}); }
   void run(std::vector<Submission> &batch) override;
   bool may_span_servers() const override { return true; }
   void *allocate(size_t bytes) override {
@@ -229,15 +141,38 @@ class CudaBackend final : public Backend {
   std::set<Address> allocated_;  // by ncclMemAlloc
 };
 
-void CudaBackend::run(std::vector<Submission> &batch) {
-  bool sound = true;
-  for (Submission &submission : batch) {
-    rank_of(submission).note(submission.call);
-    submission.status = check_call(submission.call);
-    sound &= submission.status.ok();
+// Ranks that share a GPU share its launches: the kernels of one would wait for those of another that never start.
+Status check_sharing(const std::vector<Submission> &batch) {
+  std::map<std::pair<const World *, uint64_t>, std::map<const Device *, uint32_t>> rounds;
+  std::map<const CudaRank *, uint64_t> numbers;  // of their collectives in this group
+  for (const Submission &submission : batch) {
+    if (submission.call.work != Work::kProgram || submission.call.program == nullptr) continue;
+    const CudaRank &rank = rank_of(submission);
+    ++rounds[{rank.world().get(), numbers[&rank]++}][&rank.device()];
   }
-  // Half a group on the streams would leave its other ranks waiting.
-  if (!sound) return;
+  for (const auto &[round, devices] : rounds)
+    for (const auto &[device, calls] : devices)
+      if (const uint32_t sharing = round.first->ranks_on(device); calls != sharing)
+        return fail(ncclInvalidUsage, "%u ranks of this process share GPU %d and must make their calls in one group", sharing,
+                    device->number);
+  return {};
+}
+
+Status CudaBackend::admit(const std::vector<Submission> &batch) {
+  for (const Submission &submission : batch) {
+    const Call &call = submission.call;
+    if (call.work != Work::kProgram || !traits(call.collective).reduces) continue;
+    if (call.op.scaled)
+      return fail(ncclInvalidUsage, "sums with a factor (ncclRedOpCreatePreMulSum) are not in the CUDA target");
+    if (static_cast<uint32_t>(call.type) >= kTypes && call.program != nullptr)
+      return fail(ncclInvalidArgument, "reductions of 8-bit floats are not in the CUDA target");
+  }
+  COLLC_RETURN_IF_FAILED(check_sharing(batch));
+  return check_transfers(batch);
+}
+
+void CudaBackend::run(std::vector<Submission> &batch) {
+  for (Submission &submission : batch) rank_of(submission).note(submission.call);
   std::map<std::pair<Segment *, uint64_t>, Together> rounds;  // by communicator, in the order of its calls
   for (Submission &submission : batch) {
     if (submission.call.work != Work::kProgram) continue;

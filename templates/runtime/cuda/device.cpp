@@ -47,6 +47,8 @@ Status open_device(int number, Device *device) {
     // Before CUDA 12.4 finding a kernel loads it.
     if (cu.function_load != nullptr) COLLC_RETURN_IF_FAILED(check(cu.function_load(device->kernels[k]), kNames[k]));
   }
+  COLLC_RETURN_IF_FAILED(check(cu.module_function(&device->exchange, module, "collc_exchange"), "collc_exchange"));
+  if (cu.function_load != nullptr) COLLC_RETURN_IF_FAILED(check(cu.function_load(device->exchange), "collc_exchange"));
   return {};
 }
 

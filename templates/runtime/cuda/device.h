@@ -17,6 +17,7 @@ struct Device {
   int capability = 0;  // 90: sm_90
   // By protocol, then by kernel type (layout.h); without LL128 where the GPU lacks that.
   std::vector<Function> kernels;
+  Function exchange = nullptr;  // the kernel of transfers
 
   bool has_ll128() const { return capability >= 70; }
   Function kernel(uint32_t protocol, uint32_t type) const { return kernels[protocol * kKernelTypes + type]; }

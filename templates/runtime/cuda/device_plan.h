@@ -48,6 +48,38 @@ struct EndPlace {
   Memory memory[kProtocols];
 };
 
+// Where the lanes of transfers lie in the arenas, alike in all of them: flags of both directions, then slots. Every rank
+// has room for what each other one sends it.
+struct LanePlan {
+  uint32_t lanes = 0;  // between two ranks in one direction
+  uint32_t slots = 0;  // of a lane
+  uint32_t bytes = 0;  // of data in a slot
+  uint32_t nranks = 0;
+
+  size_t flag(bool sends, uint32_t peer, uint32_t lane) const {
+    return ((size_t{sends} * nranks + peer) * lanes + lane) * kFlagBytes;
+  }
+  size_t slots_at(uint32_t peer, uint32_t lane) const {
+    return flag(true, nranks, 0) + (size_t{peer} * lanes + lane) * slots * (kSlotHead + bytes);
+  }
+  size_t bytes_in_all() const { return slots_at(nranks, 0); }
+};
+
+// Lanes for `nranks` ranks: few bytes in flight between two of them are enough (450 GB/s for 5 us are 2 MB), and all that one
+// rank may receive has room in 16 MiB, up to 256 ranks. No slot is longer than `most` bytes, those of the plan.
+inline LanePlan plan_lanes(uint32_t nranks, uint32_t most) {
+  constexpr size_t kMostBytes = size_t{16} << 20;
+  LanePlan plan{8, 2, std::min(most, 128u << 10) / 16 * 16, nranks};
+  while (plan.bytes_in_all() > kMostBytes && (plan.lanes > 1 || plan.bytes > 4096)) {
+    if (plan.bytes > (32 << 10) || plan.lanes == 1)
+      plan.bytes /= 2;
+    else
+      plan.lanes /= 2;
+  }
+  plan.bytes = std::max(plan.bytes / 16 * 16, 16u);
+  return plan;
+}
+
 struct DevicePlan {
   uint32_t nranks = 0;
   uint32_t slots = 0;
@@ -65,6 +97,8 @@ struct DevicePlan {
   std::vector<FifoRef> refs;
   std::vector<std::vector<EndPlace>> ends;  // per rank
   std::vector<size_t> arena_bytes;          // per rank
+  LanePlan lanes;                           // of transfers
+  std::vector<size_t> lanes_at;             // per rank, in its arena
 
   // What a call of `bytes` of the tables' program `program` runs over.
   uint32_t protocol_of(uint32_t program, uint64_t bytes) const {
@@ -108,6 +142,29 @@ struct DevicePlan {
     }
   }
 };
+
+// The ends of `rank`'s lanes, in the order of RankState::lane_ends: what it receives, then what it sends. Null where
+// arena(peer) is 0: no way leads there.
+template <class Arena>
+std::vector<FifoEnd> make_lane_ends(const DevicePlan &plan, uint32_t rank, Arena arena) {
+  const LanePlan &lanes = plan.lanes;
+  std::vector<FifoEnd> made(size_t{2} * plan.nranks * lanes.lanes);
+  for (uint32_t e = 0; e < 2 * plan.nranks; ++e)
+    for (uint32_t lane = 0; lane < lanes.lanes; ++lane) {
+      const bool sends = e >= plan.nranks;
+      const uint32_t peer = e % plan.nranks, writer = sends ? rank : peer, reader = sends ? peer : rank;
+      FifoEnd &end = made[e * lanes.lanes + lane];
+      end = {};
+      if (peer == rank || arena(peer) == 0) continue;
+      const uint64_t reader_at = arena(reader) + plan.lanes_at[reader], writer_at = arena(writer) + plan.lanes_at[writer];
+      auto *tail = reinterpret_cast<uint64_t *>(reader_at + lanes.flag(false, writer, lane));
+      auto *head = reinterpret_cast<uint64_t *>(writer_at + lanes.flag(true, reader, lane));
+      end.slots = reinterpret_cast<char *>(reader_at + lanes.slots_at(writer, lane));
+      end.wait_on = sends ? head : tail;
+      end.publish_to = sends ? tail : head;
+    }
+  return made;
+}
 
 namespace detail {
 
@@ -285,6 +342,9 @@ inline std::string make_device_plan(const Tables &tables, const Allocation &allo
     detail::add_program(tables, p, programs[p], known[key], arenas, plan);
   }
   arenas.lay_out();
+  plan.lanes = plan_lanes(plan.nranks, overrides.chunk_bytes != 0 ? overrides.chunk_bytes : allocation.slot_bytes);
+  plan.lanes_at = plan.arena_bytes;
+  for (size_t &bytes : plan.arena_bytes) bytes += plan.lanes.bytes_in_all();
   for (const Step &step : plan.steps) {
     if (step.nrecv + step.nsend > kMaxPeers) return "a step of this plan has more than " + std::to_string(kMaxPeers) + " peers";
     if (step.input_at != 0) return "a step of this plan reduces its own input behind received chunks, which the kernels do not";

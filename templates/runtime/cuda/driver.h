@@ -23,6 +23,7 @@ struct IpcHandle {
   unsigned char bytes[64];
 };
 
+constexpr Result kNotReady = 600;
 constexpr Result kNotFound = 500, kPeerAccessAlreadyEnabled = 704;
 constexpr Result kInvalidImage = 200, kNoBinaryForGpu = 209, kInvalidPtx = 218, kUnsupportedPtx = 222;
 constexpr int kMultiprocessors = 16, kCooperativeLaunch = 95;  // device attributes
@@ -75,6 +76,7 @@ constexpr unsigned kIpcLazyPeerAccess = 1;
   X(event_create, cuEventCreate, (Event *, unsigned))                                                           \
   X(event_destroy, cuEventDestroy_v2, (Event))                                                                  \
   X(event_record, cuEventRecord, (Event, Stream))                                                               \
+  X(event_query, cuEventQuery, (Event))                                                                         \
   X(stream_wait, cuStreamWaitEvent, (Stream, Event, unsigned))                                                  \
   X(stream_is_capturing, cuStreamIsCapturing, (Stream, int *))
 

@@ -1,5 +1,6 @@
 #include "cuda/rank.h"
 
+#include <algorithm>
 #include <cstdio>
 #include <cstring>
 #include <map>
@@ -10,6 +11,8 @@ namespace collc::cuda {
 namespace {
 
 constexpr size_t kReportsAt = 128;  // in the pinned memory, behind the abort flag
+
+constexpr uint32_t kLooksAlone = 10;  // of 100 ms: what a rank has sent before it left arrives in that time
 
 constexpr uint64_t kUnknownCapture = UINT64_MAX;
 
@@ -76,6 +79,7 @@ Status CudaRank::open_memory() {
   COLLC_RETURN_IF_FAILED(world_->set_peers(memories, context_.placement));
   COLLC_RETURN_IF_FAILED(choose_threads());
   COLLC_RETURN_IF_FAILED(make_ends());
+  COLLC_RETURN_IF_FAILED(make_lanes());
   COLLC_RETURN_IF_FAILED(make_state());
   watched_ = true;
   return watch(this);
@@ -111,9 +115,29 @@ Status CudaRank::make_ends() {
   return put_on_device(ends.data(), ends.size() * sizeof(FifoEnd), &ends_);
 }
 
+// The lanes to all ranks that reach this one and are reached from it. The plan needs its neighbours alone.
+Status CudaRank::make_lanes() {
+  std::map<uint32_t, Address> arenas;
+  Bytes reached(context_.nranks, 0);
+  for (uint32_t peer = 0; peer < context_.nranks; ++peer)
+    reached[peer] = world_->arena_of(peer, device_, &arenas[peer]).ok();
+  std::vector<Bytes> all;
+  COLLC_RETURN_IF_FAILED(context_.exchange(reached, &all));
+  reached_.assign(context_.nranks, false);
+  for (uint32_t r = 0; r < context_.nranks; ++r) {
+    const uint32_t peer = context_.placement.plan_rank[r];
+    reached_[peer] = reached[peer] != 0 && all[r].at(plan_rank_) != 0;
+    if (!reached_[peer]) arenas[peer] = 0;
+  }
+  const std::vector<FifoEnd> ends = make_lane_ends(world_->plan(), plan_rank_, [&](uint32_t peer) { return arenas[peer]; });
+  return put_on_device(ends.data(), ends.size() * sizeof(FifoEnd), &lane_ends_);
+}
+
+uint32_t CudaRank::reports() const { return std::max(world_->plan().max_channels, world_->plan().lanes.lanes); }
+
 Status CudaRank::make_state() {
   const Driver &cu = driver();
-  const size_t bytes = kReportsAt + world_->plan().max_channels * sizeof(Report);
+  const size_t bytes = kReportsAt + reports() * sizeof(Report);
   void *pinned = nullptr;
   COLLC_RETURN_IF_FAILED(check(cu.allocate_host(&pinned, bytes, kHostPortableMapped), "allocating pinned memory"));
   pinned_ = static_cast<char *>(pinned);
@@ -128,6 +152,10 @@ Status CudaRank::make_state() {
   state.steps = reinterpret_cast<const Step *>(places.steps);
   state.refs = reinterpret_cast<const FifoRef *>(places.refs);
   state.ends = reinterpret_cast<FifoEnd *>(ends_);
+  state.lane_ends = reinterpret_cast<FifoEnd *>(lane_ends_);
+  state.nlanes = world_->plan().lanes.lanes;
+  state.lane_slots = world_->plan().lanes.slots;
+  state.lane_bytes = world_->plan().lanes.bytes;
   state.reports = reinterpret_cast<Report *>(pinned_at_ + kReportsAt);
   state.abort_flag = reinterpret_cast<uint32_t *>(pinned_at_);
   state.timeout_ns = static_cast<uint64_t>(context_.timeout * 1e9);
@@ -180,6 +208,7 @@ CudaRank::~CudaRank() {
   // Before memory is freed, which may wait for kernels of other GPUs: those that wait for this rank must hear that it goes.
   if (context_.segment != nullptr) context_.segment->leave(context_.rank);
   if (ends_ != 0) cu.release(ends_);
+  if (lane_ends_ != 0) cu.release(lane_ends_);
   if (state_ != 0) cu.release(state_);
   if (ticks_ != 0) cu.release(ticks_);
   if (pinned_ != nullptr) cu.release_host(pinned_);
@@ -212,10 +241,12 @@ Status CudaRank::note_call(Stream stream) {
 
 void CudaRank::look(bool at_peers) {
   if (reported_) return;
-  for (uint32_t c = 0; c < world_->plan().max_channels; ++c) {
+  for (uint32_t c = 0; c < reports(); ++c) {
     Report report;
     std::memcpy(&report, pinned_ + kReportsAt + c * sizeof(Report), sizeof report);
-    if (report.state != static_cast<uint32_t>(ReportState::kTimedOut)) continue;
+    if (report.state != static_cast<uint32_t>(ReportState::kTimedOut) &&
+        report.state != static_cast<uint32_t>(ReportState::kDiffers))
+      continue;
     reported_ = true;
     return end(describe(report, c));
   }
@@ -236,9 +267,38 @@ void CudaRank::look_at_peers() {
       return end(fail(ncclRemoteError, "rank %u has destroyed its communicator before call %llu", peer,
                       static_cast<unsigned long long>(number)));
   }
+  look_at_transfers();
+}
+
+void CudaRank::note_transfer(uint32_t peer) {
+  const std::lock_guard<std::mutex> lock(transfers_mutex_);
+  transfers_.insert(peer);
+}
+
+// What a rank had sent when it left is here; who still waits for it then waits for ever.
+void CudaRank::look_at_transfers() {
+  const std::lock_guard<std::mutex> lock(transfers_mutex_);
+  const auto gone = std::find_if(transfers_.begin(), transfers_.end(),
+                                 [&](uint32_t peer) { return context_.segment->has_left(peer); });
+  if (gone == transfers_.end() || driver().event_query(plain_.done) != kNotReady) {
+    transfers_alone_ = 0;
+    if (gone != transfers_.end()) transfers_.clear();
+    return;
+  }
+  if (++transfers_alone_ < kLooksAlone) return;
+  end(fail(ncclRemoteError, "rank %u has destroyed its communicator before a transfer with rank %u", *gone, context_.rank));
 }
 
 Status CudaRank::describe(const Report &report, uint32_t channel) const {
+  if (report.program == kExchangeProgram) {
+    const bool sends = report.peer >= context_.nranks;
+    const uint32_t peer = context_.placement.nccl_rank[report.peer % context_.nranks];
+    if (report.state == static_cast<uint32_t>(ReportState::kDiffers))
+      return fail(ncclInvalidUsage, "calls differ: rank %u receives %s from rank %u, which sends %s", context_.rank,
+                  describe_signature(report.need).c_str(), peer, describe_signature(report.have).c_str());
+    return fail(ncclRemoteError, "COLLC_TIMEOUT: after %.1f s rank %u waits for rank %u to %s (lane %u)", context_.timeout,
+                context_.rank, peer, sends ? "receive" : "send", channel);
+  }
   const EndPlace &end = world_->plan().ends[plan_rank_][report.peer];
   return fail(ncclRemoteError, "COLLC_TIMEOUT: after %.1f s rank %u waits for %s rank %u (channel %u, step %u)",
               context_.timeout, context_.rank, end.writes ? "a free slot of" : "a chunk of",

@@ -1,5 +1,7 @@
 // One rank on the CUDA target: its state on the device, and what the host watches of it.
 #pragma once
+#include <mutex>
+#include <set>
 #include <vector>
 
 #include "cuda/world.h"
@@ -22,11 +24,15 @@ class CudaRank final : public RankBackend {
   std::vector<ChannelTimes> times() const override;
   uint32_t protocol_of(const Program &program, uint64_t bytes) const override;
   Event ready() const { return ready_; }
+  // Whether transfers reach a rank (of the communicator) from here, and it this rank.
+  bool reaches(uint32_t peer) const { return reached_[context_.placement.plan_rank[peer]]; }
 
   // Orders `stream` behind this rank's earlier calls on other streams; inside of a capture, behind those of the capture.
   Status follow_earlier(Stream stream);
   // Notes that this rank's latest call is on `stream`.
   Status note_call(Stream stream);
+  // Notes that it has a transfer with a rank, which must not leave before.
+  void note_transfer(uint32_t peer);
   // Says what the rank calls, for the others to compare.
   void note(const Call &call) {
     if (call.number != 0 && !call.continues)
@@ -46,10 +52,13 @@ class CudaRank final : public RankBackend {
   Status agree(Overrides *overrides, bool *has_ll128);
   Status open_memory();
   Status make_ends();
+  Status make_lanes();
   Status make_state();
   Status choose_threads();
+  uint32_t reports() const;  // places for them
   void end(const Status &status) { context_.segment->abort(status, context_.rank); }
   void look_at_peers();
+  void look_at_transfers();
   Status describe(const Report &report, uint32_t channel) const;
 
   RankContext context_;
@@ -59,6 +68,12 @@ class CudaRank final : public RankBackend {
   uint32_t plan_rank_ = 0;
   uint32_t threads_ = 0;
   Address ends_ = 0;
+  Address lane_ends_ = 0;
+  std::vector<bool> reached_;  // by rank of the plan
+  // The other ends of the transfers that may not have ended, and how often in turn one of them was seen to have left.
+  std::mutex transfers_mutex_;
+  std::set<uint32_t> transfers_;
+  uint32_t transfers_alone_ = 0;
   Address state_ = 0;
   Address ticks_ = 0;  // a ChannelTicks per channel; 0 unless the kernels count
   char *pinned_ = nullptr;  // abort flag, then a report per channel

@@ -58,6 +58,11 @@ class World {
   const Allocation &allocation() const { return *allocation_; }
   Segment &segment() { return *segment_; }
   uint32_t nranks() const { return plan_.nranks; }
+  // Whether a rank of the plan is in this process, on a device.
+  bool shares(uint32_t plan_rank, const Device *device) const {
+    const auto found = mine_.find(plan_rank);
+    return found != mine_.end() && found->second == device;
+  }
   // Ranks of this process on a device; complete once all ranks have exchanged.
   uint32_t ranks_on(const Device *device) const;
   // What a call of `bytes` (count * element size) of a program of the tables runs over; the same on all ranks.

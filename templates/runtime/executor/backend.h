@@ -69,6 +69,10 @@ class Backend {
   // Bytes that a communicator needs in the shared segment beside the control area.
   virtual uint64_t shared_bytes(const Tables &tables, const Placement &placement) const = 0;
   virtual Status open(const RankContext &context, std::unique_ptr<RankBackend> *rank) = 0;
+  // Why the calls of one group cannot begin, before any of them is counted or told to other ranks: a refused group changes
+  // nothing.
+  virtual Status admit(const std::vector<Submission> &) { return {}; }
+  virtual Status admit_one(const Submission &) { return {}; }
   // Runs the calls of one group by this thread: the collectives of one rank in order, its transfers and the calls of other
   // ranks beside them.
   // Sets the status of each. Host: returns when their buffers are done. CUDA: returns when they are on their streams.

@@ -1,6 +1,10 @@
 // A C interface for the tests: runs a sequence of collective calls on virtual GPUs.
+#include <algorithm>
 #include <cstdio>
 #include <cstring>
+#include <map>
+#include <memory>
+#include <random>
 
 #include "cuda/device_plan.h"
 #include "device.cu"
@@ -94,6 +98,11 @@ struct EmulatedRun {
 // Returns 0, or 1 with `message` saying what went wrong.
 int collc_emulate(const collc::Tables *tables, EmulatedRun *run, char *message, size_t message_bytes);
 
+// Three ranks that send each other messages of `bytes`, `messages` per pair and direction over two launches; `left_out` says
+// what the kernel lacks, where it was built to lack something.
+int collc_emulate_exchange(uint64_t seed, uint32_t report_races, uint32_t bytes, uint32_t messages, uint32_t left_out,
+                           uint32_t wrong_size, char *message, size_t message_bytes);
+
 // A block of two warps in which a lane waits for another: of its own warp, or of the other one.
 int collc_emulate_waiting_lane(uint64_t seed, uint32_t own_warp, char *message, size_t message_bytes);
 }
@@ -148,7 +157,11 @@ class World {
                          static_cast<uint32_t>(plan_.ends[r].size()),
                          plan_.slots,
                          {plan_.slot_bytes[0], plan_.slot_bytes[1], plan_.slot_bytes[2]},
-                         ticks_[r].data()});
+                         ticks_[r].data(),
+                         nullptr,
+                         0,
+                         0,
+                         0});
     }
   }
 
@@ -281,6 +294,123 @@ int collc_emulate_waiting_lane(uint64_t seed, uint32_t own_warp, char *message, 
   options.seed = seed;
   options.lockstep = kLockstep;
   const std::string failure = emulator.run(options, 1, 1, {request});
+  std::snprintf(message, message_bytes, "%s", failure.c_str());
+  return failure.empty() ? 0 : 1;
+}
+
+namespace {
+
+// Three ranks and their lanes, of which two have two small slots each.
+class Exchanging {
+ public:
+  static constexpr uint32_t kRanks = 3, kBytes = 64;
+
+  Exchanging(uint64_t seed, uint32_t bytes, uint32_t messages, uint32_t wrong_size) : random_(seed) {
+    plan_.nranks = kRanks;
+    plan_.lanes = {2, 2, kBytes, kRanks};
+    plan_.lanes_at.assign(kRanks, 0);
+    auto &emulator = emulation::emulator();
+    emulator.reset_memory();
+    for (char *&arena : arenas_) arena = emulator.allocate(plan_.lanes.bytes_in_all(), 256, true);
+    for (uint32_t r = 0; r < kRanks; ++r) {
+      ends_[r] = make_lane_ends(plan_, r, [&](uint32_t peer) { return reinterpret_cast<uint64_t>(arenas_[peer]); });
+      states_[r] = {};
+      states_[r].lane_ends = ends_[r].data();
+      states_[r].reports = reports_[r];
+      states_[r].abort_flag = &aborts_[r];
+      states_[r].rank = r;
+      states_[r].nranks = kRanks;
+      states_[r].nlanes = plan_.lanes.lanes;
+      states_[r].lane_slots = plan_.lanes.slots;
+      states_[r].lane_bytes = kBytes;
+    }
+    for (uint32_t from = 0; from < kRanks; ++from)
+      for (uint32_t to = 0; to < kRanks; ++to)
+        for (uint32_t m = 0; m < messages && from != to; ++m) add(from, to, bytes + 3 * m, m, m == 0 ? wrong_size : 0);
+    for (auto &list : lists_) std::shuffle(list.begin(), list.end(), random_);
+  }
+
+  std::string go(uint64_t seed, bool report_races) {
+    std::vector<emulation::LaunchRequest> requests;
+    for (uint32_t r = 0; r < kRanks; ++r)
+      for (uint32_t half = 0; half < 2; ++half) requests.push_back(request(r, half));
+    emulation::Options options;
+    options.seed = seed;
+    options.report_races = report_races;
+    std::string failure = emulation::emulator().run(options, 2 * kRanks, kRanks, std::move(requests));
+    for (uint32_t r = 0; r < kRanks; ++r)
+      for (const Report &report : reports_[r])
+        if (failure.empty() && report.state == static_cast<uint32_t>(ReportState::kDiffers)) failure = "messages differ";
+    for (const Sent &one : sent_)
+      if (failure.empty() && std::memcmp(one.from, one.to, one.bytes) != 0) failure = "wrong data";
+    return failure;
+  }
+
+ private:
+  struct Item {
+    Message message;
+    uint32_t half;
+  };
+  struct Sent {
+    const char *from, *to;
+    size_t bytes;
+  };
+
+  void add(uint32_t from, uint32_t to, uint32_t bytes, uint32_t number, uint32_t wrong) {
+    auto &emulator = emulation::emulator();
+    char *source = emulator.allocate(bytes, 256, true), *target = emulator.allocate(bytes, 256, true);
+    for (uint32_t i = 0; i < bytes; ++i) source[i] = static_cast<char>(i * 7 + from * 31 + to * 59 + number * 101);
+    sent_.push_back({source, target, bytes});
+    const uint64_t signature = bytes;
+    lists_[from].push_back({{source, bytes, signature, to + kRanks, 1, 0, 0xffffffff}, number % 2});
+    lists_[to].push_back({{target, bytes, signature + wrong, from, 0, 0, 0xffffffff}, number % 2});
+  }
+
+  // In the order of their numbers between two ranks, else in any order.
+  emulation::LaunchRequest request(uint32_t rank, uint32_t half) {
+    launches_.emplace_back(new Exchange);
+    Exchange &launch = *launches_.back();
+    launch.nlanes = plan_.lanes.lanes;
+    launch.nranks = 1;
+    uint32_t count = 0;
+    std::map<uint32_t, uint32_t> last;
+    std::stable_sort(lists_[rank].begin(), lists_[rank].end(),
+                     [](const Item &a, const Item &b) { return a.message.bytes < b.message.bytes; });
+    for (const Item &item : lists_[rank]) {
+      if (item.half != half) continue;
+      Message &message = launch.messages[count];
+      message = item.message;
+      message.is_first = last.count(message.end) == 0;
+      if (!message.is_first) launch.messages[last[message.end]].next = count;
+      last[message.end] = count++;
+    }
+    launch.ranks[0] = {&states_[rank], 0, count};
+    emulation::LaunchRequest request{rank, 16, kExchangeShared, {2 * rank, 2 * rank + 1}, {rank, rank}, {}};
+    request.body = [&launch] { collc_exchange(launch); };
+    return request;
+  }
+
+  std::mt19937_64 random_;
+  DevicePlan plan_;
+  char *arenas_[kRanks];
+  std::vector<FifoEnd> ends_[kRanks];
+  RankState states_[kRanks];
+  Report reports_[kRanks][2] = {};
+  uint32_t aborts_[kRanks] = {};
+  std::vector<Item> lists_[kRanks];
+  std::vector<Sent> sent_;
+  std::vector<std::unique_ptr<Exchange>> launches_;
+};
+
+}  // namespace
+
+int collc_emulate_exchange(uint64_t seed, uint32_t report_races, uint32_t bytes, uint32_t messages,
+                           [[maybe_unused]] uint32_t part, uint32_t wrong_size, char *message, size_t message_bytes) {
+#if defined(COLLC_FAULT_EXCHANGE)
+  left_out = part;
+#endif
+  Exchanging ranks(seed, bytes, messages, wrong_size);
+  const std::string failure = ranks.go(seed, report_races != 0);
   std::snprintf(message, message_bytes, "%s", failure.c_str());
   return failure.empty() ? 0 : 1;
 }

@@ -58,7 +58,10 @@ struct MockFunction {
 #define COLLC_NAMED_KERNEL(name, type, protocol) \
   {"collc_" #name, sizeof(Launch), [](const void *launch) { collc_##name(*static_cast<const Launch *>(launch)); }},
 const MockFunction kFunctions[] = {COLLC_SIMPLE_KERNELS(COLLC_NAMED_KERNEL) COLLC_LL_KERNELS(COLLC_NAMED_KERNEL)
-                                       COLLC_LL128_KERNELS(COLLC_NAMED_KERNEL)};
+                                       COLLC_LL128_KERNELS(COLLC_NAMED_KERNEL){
+                                           "collc_exchange", sizeof(Exchange), [](const void *launch) {
+                                             collc_exchange(*static_cast<const Exchange *>(launch));
+                                           }}};
 
 constexpr int kInvalidValue = 1, kOutOfMemory = 2, kNoDevice = 100, kInvalidDevice = 101, kInvalidContext = 201;
 constexpr int kNoSuchPeer = 217, kNotFoundHere = 500, kAlreadyEnabled = 704, kTooLarge = 720, kNotReady = 600, kNotSupported = 801;
@@ -144,7 +147,7 @@ int launch(void *function, unsigned blocks, unsigned threads, unsigned shared, v
   std::memcpy(arguments->data(), parameters[0], kernel->bytes);
   State &all = state();
   const std::string name = kernel->name;
-  ++all.calls[name.rfind("collc_ll128_", 0) == 0 ? "LL128" : name.rfind("collc_ll_", 0) == 0 ? "LL" : "Simple"];
+  ++all.calls[name.rfind("collc_ll128_", 0) == 0 ? "LL128" : name.rfind("collc_ll_", 0) == 0 ? "LL" : name.rfind("collc_simple_", 0) == 0 ? "Simple" : "transfers"];
   all.calls["blocks"] = std::max(all.calls["blocks"], static_cast<int>(blocks));
   const Work work{[kernel, arguments] { kernel->run(arguments->data()); }, blocks, threads, shared, current()->device};
   return put(work, key_of(stream));

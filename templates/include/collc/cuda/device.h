@@ -5,6 +5,7 @@
 //   barrier, barrier_or                                        all threads of the block
 //   host_load, host_store                                      words in pinned host memory
 //   backoff, clock_ns                                          while waiting
+//   look_mark, backoff_since                                   while waiting for several flags
 //   ticks, tally_memory                                        with COLLC_COUNTERS alone: see tally.h
 //   load, store                                                16, 8 bytes or one element, plain accesses
 //   ll_load, ll_store                                          8 bytes of data with two flags
@@ -115,6 +116,8 @@ COLLC_DEVICE void backoff(uint32_t spins) {
   if (spins > 4096) __nanosleep(128);
 }
 #endif
+COLLC_DEVICE uint64_t look_mark() { return 0; }
+COLLC_DEVICE void backoff_since(uint64_t, uint32_t spins) { backoff(spins); }
 COLLC_DEVICE uint64_t clock_ns() {
   uint64_t now;
   asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(now));

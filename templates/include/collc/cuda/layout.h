@@ -21,6 +21,10 @@ constexpr uint32_t kFlagBytes = 128;      // one flag per line, so that pollers 
 
 constexpr uint32_t kShareBytes = 48;      // a ShareRange of step_program.h
 
+constexpr uint32_t kMostMessages = 112;    // of one launch of transfers
+constexpr uint32_t kMostExchangeRanks = 28;  // that share a GPU, in such a launch; both bounded by 4 KiB of arguments
+constexpr uint32_t kSlotHead = 128;       // bytes before the data of a transfer's slot; the first 8 tell the message
+
 // Numbers of Program::protocol.
 constexpr uint32_t kSimple = 0, kLL = 1, kLL128 = 2;
 constexpr uint32_t kProtocols = 3;
@@ -44,7 +48,8 @@ struct alignas(16) FifoEnd {
   uint64_t reserved;
 };
 
-enum class ReportState : uint32_t { kNone = 0, kAborted = 1, kTimedOut = 2 };
+enum class ReportState : uint32_t { kNone = 0, kAborted = 1, kTimedOut = 2, kDiffers = 3 };
+constexpr uint32_t kExchangeProgram = 0xffffffff;  // Report::program of a transfer, whose `peer` is a Message::end
 
 // Where a channel stood when it gave up. In pinned host memory, one per channel; `state` is stored last.
 struct Report {
@@ -82,6 +87,10 @@ struct RankState {
   uint32_t slots;
   uint32_t slot_bytes[kProtocols];  // with their flags
   ChannelTicks *ticks;              // in device memory, one per channel; null unless the kernels count
+  FifoEnd *lane_ends;               // of transfers: lane l of end e is lane_ends[e * nlanes + l]
+  uint32_t nlanes;
+  uint32_t lane_slots;
+  uint32_t lane_bytes;              // of data in a slot, a multiple of 16
 };
 
 // One rank of a launch.
@@ -102,6 +111,41 @@ struct Launch {
   RankCall ranks[kMaxLaunchRanks];
 };
 static_assert(sizeof(Launch) <= 4096, "kernel arguments end at 4 KiB on older drivers");
+
+// One transfer of a rank. Its `end` is the peer's rank in the plan, or that plus the number of ranks where this rank sends.
+struct Message {
+  char *data;
+  uint64_t bytes;      // not 0
+  uint64_t signature;  // the same at both ends
+  uint32_t end : 16;
+  uint32_t sends : 1;
+  uint32_t is_first : 1;  // of those with this end in the launch
+  uint32_t next;          // of those with this end, counted from the rank's first message; 2^32 - 1: none
+};
+
+// Messages [first, first + count) of a launch are those of one rank.
+struct ExchangeRank {
+  const RankState *state;
+  uint32_t first;
+  uint32_t count;
+};
+
+// The arguments of the kernel of transfers. Block b is lane b % nlanes of ranks[b / nlanes].
+struct Exchange {
+  uint32_t nlanes;     // that the longest message needs
+  uint32_t nranks;
+  ExchangeRank ranks[kMostExchangeRanks];
+  Message messages[kMostMessages];
+};
+static_assert(sizeof(Exchange) <= 4096, "kernel arguments end at 4 KiB on older drivers");
+
+// What a block remembers of the messages with one end, in shared memory.
+struct ExchangeStream {
+  uint64_t done;       // chunks of the message that this lane has moved
+  uint32_t message;
+  uint32_t ready;
+};
+constexpr uint32_t kExchangeShared = kMostMessages * sizeof(ExchangeStream) + 16;
 
 // A kernel is made for a protocol and an element type. Simple chooses the operation per chunk, LL and LL128 per line.
 // Collectives that only move data run as the sum of a type of that size. A test may define a shorter list of types.

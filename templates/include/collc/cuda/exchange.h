@@ -1,0 +1,194 @@
+// Transfers between two ranks: ncclSend, ncclRecv and what is made of them, between any ranks that reach each other.
+//
+// Every ordered pair of ranks has lanes, each a FIFO with slots in the receiver's arena. A message is cut into chunks, which
+// the first lanes take in turn; how many lanes that are follows from its size, so both ends know. A block is one lane of one
+// rank, for all its peers and both directions: it looks at all messages of its launch again and again, and moves every chunk
+// that can be moved. So whatever is grouped with what, no message waits for another one but for those before it between the
+// same two ranks in the same direction, and nothing depends on how many blocks are resident. A slot begins with what its
+// sender says of the message: a receiver that expects something else ends the wait.
+#pragma once
+#include "collc/cuda/device.h"
+#include "collc/cuda/layout.h"
+#include "collc/cuda/move.h"
+
+// The tests leave out one part at a time, to prove that they would notice.
+#if defined(COLLC_FAULT_EXCHANGE)
+#define COLLC_UNLESS_LEFT_OUT(part) if (!is_left_out(part))
+#else
+#define COLLC_UNLESS_LEFT_OUT(part)
+#endif
+
+namespace collc::cuda {
+
+class ExchangeLane {
+ public:
+  COLLC_DEVICE ExchangeLane(const Exchange &launch)
+      : lane_(block_index() % launch.nlanes),
+        mine_(launch.ranks[block_index() / launch.nlanes]),
+        messages_(launch.messages + mine_.first),
+        state_(*mine_.state),
+        streams_(reinterpret_cast<ExchangeStream *>(shared_memory())),
+        stop_(reinterpret_cast<uint32_t *>(shared_memory() + kMostMessages * sizeof(ExchangeStream))) {}
+
+  COLLC_DEVICE void run() {
+#pragma unroll 1
+    for (uint32_t m = thread_index(); m < mine_.count; m += thread_count())
+      streams_[m] = {0, messages_[m].is_first != 0 ? m : kNoMessage, 0};
+    if (thread_index() == 0) *stop_ = 0;
+    barrier();
+    uint64_t start = state_.timeout_ns == 0 ? 0 : clock_ns();
+#pragma unroll 1
+    for (uint32_t spins = 0;;) {
+      const uint64_t mark = look_mark();
+      for_each_of_mine(&ExchangeLane::look);
+      COLLC_UNLESS_LEFT_OUT(1) barrier();
+      bool open = false, moved = false;
+#pragma unroll 1
+      for (uint32_t m = 0; m < mine_.count; ++m) {
+        const ExchangeStream stream = streams_[m];
+        open |= stream.message != kNoMessage;
+        if (stream.message == kNoMessage || stream.ready == 0) continue;
+        moved = true;
+        move(stream);
+      }
+      const bool ends = !open || *stop_ != 0;
+      COLLC_UNLESS_LEFT_OUT(2) barrier();
+      if (ends) return;
+      for_each_of_mine(&ExchangeLane::publish);
+      if (moved) {
+        spins = 0;
+        start = state_.timeout_ns == 0 ? 0 : clock_ns();
+      } else if (thread_index() == 0) {
+        backoff_since(mark, ++spins);
+        if (spins % kSpinsPerLook == 0) give_up(start);
+      }
+    }
+  }
+
+ private:
+  static constexpr uint32_t kNoMessage = 0xffffffff;
+
+  COLLC_DEVICE FifoEnd &end_of(const Message &message) const { return state_.lane_ends[message.end * state_.nlanes + lane_]; }
+  static COLLC_DEVICE bool sends(const Message &message) { return message.sends != 0; }
+
+  // Of this lane, in its part of a message.
+  COLLC_DEVICE uint64_t chunks_of(const Message &message) const {
+    const uint64_t all = (message.bytes + state_.lane_bytes - 1) / state_.lane_bytes;
+    const uint64_t used = lanes_of(message);
+    return lane_ < used ? (all + used - 1 - lane_) / used : 0;
+  }
+  COLLC_DEVICE uint64_t lanes_of(const Message &message) const {
+    const uint64_t all = (message.bytes + state_.lane_bytes - 1) / state_.lane_bytes;
+    return all < state_.nlanes ? all : state_.nlanes;
+  }
+
+  COLLC_DEVICE char *slot_of(const FifoEnd &end) const {
+    return end.slots + end.position % state_.lane_slots * (kSlotHead + state_.lane_bytes);
+  }
+
+  // Each stream belongs to one thread of the first warp, which alone touches its state and its flags.
+  template <class Verb>
+  COLLC_DEVICE void for_each_of_mine(Verb verb) {
+    if (thread_index() >= kWarp) return;
+#pragma unroll 1
+    for (uint32_t m = thread_index(); m < mine_.count; m += kWarp)
+      if (streams_[m].message != kNoMessage) (this->*verb)(streams_[m]);
+  }
+
+  COLLC_DEVICE void look(ExchangeStream &stream) {
+    stream.ready = 0;
+    while (stream.done == chunks_of(messages_[stream.message])) {
+      stream = {0, messages_[stream.message].next, 0};
+      if (stream.message == kNoMessage) return;
+    }
+    const Message &message = messages_[stream.message];
+    FifoEnd &end = end_of(message);
+    uint64_t need = end.position + 1;
+    if (sends(message)) need = need <= state_.lane_slots ? 0 : need - state_.lane_slots;
+    if (end.seen < need) end.seen = flag_load(end.wait_on);
+    COLLC_UNLESS_LEFT_OUT(sends(message) ? 3 : 4)
+    if (end.seen < need) return;
+    stream.ready = 1;
+    if (sends(message)) return;
+    const uint64_t said = load(reinterpret_cast<const uint64_t *>(slot_of(end)));
+    if (said == message.signature) return;
+    report(stream, ReportState::kDiffers, said, message.signature);
+    stream.ready = 0;
+  }
+
+  COLLC_DEVICE void move(const ExchangeStream &stream) {
+    const Message &message = messages_[stream.message];
+    char *slot = slot_of(end_of(message));
+    const uint64_t at = (stream.done * lanes_of(message) + lane_) * state_.lane_bytes;
+    const uint64_t left = message.bytes - at, bytes = left < state_.lane_bytes ? left : state_.lane_bytes;
+    if (sends(message)) {
+      if (thread_index() == 0) store(reinterpret_cast<uint64_t *>(slot), message.signature);
+      move_bytes(slot + kSlotHead, message.data + at, bytes);
+    } else {
+      move_bytes(message.data + at, slot + kSlotHead, bytes);
+    }
+  }
+
+  template <class U>
+  static COLLC_DEVICE void copy_units(char *to, char *from, uint64_t begin, uint64_t end) {
+    using Moves = Mover<uint8_t, U>;
+    Moves::template spread<typename Moves::Copy>(Places{from, nullptr, 0}, Places{to, nullptr, 0}, Arithmetic{0, 0, 0}, begin,
+                                                 end);
+  }
+  static COLLC_DEVICE void move_bytes(char *to, char *from, uint64_t bytes) {
+    const uint64_t misplaced = (reinterpret_cast<uint64_t>(to) | reinterpret_cast<uint64_t>(from)) % sizeof(Pack);
+    uint64_t done = 0;
+    if (misplaced == 0) {
+      copy_units<Pack>(to, from, 0, bytes / sizeof(Pack));
+      done = bytes / sizeof(Pack) * sizeof(Pack);
+    } else if (misplaced % sizeof(uint32_t) == 0) {
+      copy_units<uint32_t>(to, from, 0, bytes / sizeof(uint32_t));
+      done = bytes / sizeof(uint32_t) * sizeof(uint32_t);
+    }
+    copy_units<uint8_t>(to, from, done, bytes);
+  }
+
+  COLLC_DEVICE void publish(ExchangeStream &stream) {
+    if (stream.ready == 0) return;
+    FifoEnd &end = end_of(messages_[stream.message]);
+    ++end.position;
+    ++stream.done;
+    stream.ready = 0;
+    COLLC_UNLESS_LEFT_OUT(5) flag_store(end.publish_to, end.position);
+  }
+
+  COLLC_DEVICE void give_up(uint64_t start) {
+    ReportState why = ReportState::kNone;
+    if (host_load(state_.abort_flag) != 0)
+      why = ReportState::kAborted;
+    else if (state_.timeout_ns != 0 && clock_ns() - start > state_.timeout_ns)
+      why = ReportState::kTimedOut;
+    if (why == ReportState::kNone) return;
+#pragma unroll 1
+    for (uint32_t m = 0; m < mine_.count; ++m)
+      if (streams_[m].message != kNoMessage) return report(streams_[m], why, 0, 0);
+  }
+
+  // Ends all blocks of this rank.
+  COLLC_DEVICE void report(const ExchangeStream &stream, ReportState why, uint64_t have, uint64_t need) {
+    *stop_ = 1;
+    Report &report = state_.reports[lane_];
+    if (why == ReportState::kAborted && host_load(&report.state) != 0) return;
+    report.peer = messages_[stream.message].end;
+    report.program = kExchangeProgram;
+    report.step = 0;
+    report.have = have;
+    report.need = need;
+    host_store(&report.state, static_cast<uint32_t>(why));
+    if (why != ReportState::kAborted) host_store(state_.abort_flag, 1);
+  }
+
+  const uint32_t lane_;
+  const ExchangeRank &mine_;
+  const Message *messages_;
+  const RankState &state_;
+  ExchangeStream *streams_;
+  uint32_t *stop_;
+};
+
+}  // namespace collc::cuda
