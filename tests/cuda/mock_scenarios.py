@@ -219,7 +219,14 @@ class Scenarios(Transfers):
 def main() -> Any:
     library, scenario, rank, nranks, folder = sys.argv[1:6]
     given = json.loads(sys.argv[6]) if len(sys.argv) > 6 else {}
-    return getattr(Scenarios(Path(library), int(rank), int(nranks), Path(folder), given), scenario)()
+    one = Scenarios(Path(library), int(rank), int(nranks), Path(folder), given)
+    try:
+        said = getattr(one, scenario)()
+    finally:
+        one.say(f"end-{rank}")
+    # A process that ends takes its communicators with it: what others still receive from it would be cut short.
+    one.meet("end")
+    return said
 
 
 if __name__ == "__main__":
