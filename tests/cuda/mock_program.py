@@ -87,6 +87,7 @@ def init_with_config(nccl: Nccl, comms: ctypes.Array[ctypes.c_void_p], most: int
     """All ranks on GPU 0, with maxCTAs."""
     mock = ctypes.CDLL("libcuda.so.1")
     context, undefined = ctypes.c_void_p(), -(1 << 31)
+    assert mock.cuInit(0) == 0
     assert mock.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0) == 0
     assert mock.cuCtxSetCurrent(context) == 0
     config = Config(ctypes.sizeof(Config), 0xCAFEBEEF, 21400, undefined, undefined, undefined, most, None)

@@ -71,7 +71,7 @@ def test_a_communicator_is_made_beside_a_waiting_kernel() -> None:
 @fails("the end of a communicator waits for every kernel of the GPU")
 @pytest.mark.parametrize("end", ["abort", "destroy"])
 def test_a_communicator_ends_beside_a_waiting_kernel(end: str) -> None:
-    answers = job("end_beside_a_waiting_kernel", given={"end": end}, seconds=40)
+    answers = job("end_beside_a_waiting_kernel", given={"end": end}, seconds=15)
     assert all(isinstance(answer, float) and answer < 10 for answer in answers), answers
 
 

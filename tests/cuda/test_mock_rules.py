@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+
 import pytest
 from mock_jobs import job
+from test_cuda_runtime import mock_driver
 
 
 @pytest.mark.parametrize("protocol", ["Simple", "LL", "LL128"])
@@ -40,3 +45,16 @@ def test_hardware_queues_hold_up_what_stands_behind_a_launch_that_waits() -> Non
     """A kernel behind an event that has not come keeps another stream's kernel from starting if both share a queue."""
     assert job("queues", 1, MOCK_GPUS="3", MOCK_QUEUES="1", seconds=60) == [False]
     assert job("queues", 1, MOCK_GPUS="3", MOCK_QUEUES="8", seconds=60) == [True]
+
+
+def test_devices_are_hidden_until_the_driver_is_started() -> None:
+    asked = "import ctypes; mock = ctypes.CDLL('libcuda.so.1'); at = ctypes.c_void_p();"
+    for started, expected in (("", "3"), ("mock.cuInit(0);", "0")):
+        done = subprocess.run(
+            [sys.executable, "-c", f"{asked} {started} print(mock.cuDevicePrimaryCtxRetain(ctypes.byref(at), 0))"],
+            env={**os.environ, "LD_LIBRARY_PATH": str(mock_driver())},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        assert done.stdout.strip() == expected

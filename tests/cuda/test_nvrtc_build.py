@@ -177,9 +177,10 @@ def test_each_has_the_instructions_of_its_chip(architecture: str) -> None:
             before = re.findall(rf"\bmembar\.sys{between}\bst\.volatile\.global\.u64 ", body, re.DOTALL)
             assert after, name
             assert before, name
-            # Data of 8 bytes look like flags.
+            # Data of 8 bytes look like flags, as does what a slot of transfers says (one load, one store).
+            said = 2 if name == "collc_exchange" else 0
             if not re.search(r"ll|64", name.removeprefix("collc_")):
-                assert len(after) + len(before) == flags, name
+                assert len(after) + len(before) == flags - said, name
             # Nothing of a slot may come from the first-level cache.
             assert not re.search(r"ld\.global\.v4", body), name
         else:

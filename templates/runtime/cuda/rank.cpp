@@ -119,8 +119,7 @@ Status CudaRank::make_ends() {
 Status CudaRank::make_lanes() {
   std::map<uint32_t, Address> arenas;
   Bytes reached(context_.nranks, 0);
-  for (uint32_t peer = 0; peer < context_.nranks; ++peer)
-    reached[peer] = world_->arena_of(peer, device_, &arenas[peer]).ok();
+  for (uint32_t peer = 0; peer < context_.nranks; ++peer) reached[peer] = world_->arena_of(peer, device_, &arenas[peer]).ok();
   std::vector<Bytes> all;
   COLLC_RETURN_IF_FAILED(context_.exchange(reached, &all));
   reached_.assign(context_.nranks, false);
@@ -278,8 +277,8 @@ void CudaRank::note_transfer(uint32_t peer) {
 // What a rank had sent when it left is here; who still waits for it then waits for ever.
 void CudaRank::look_at_transfers() {
   const std::lock_guard<std::mutex> lock(transfers_mutex_);
-  const auto gone = std::find_if(transfers_.begin(), transfers_.end(),
-                                 [&](uint32_t peer) { return context_.segment->has_left(peer); });
+  const auto gone =
+      std::find_if(transfers_.begin(), transfers_.end(), [&](uint32_t peer) { return context_.segment->has_left(peer); });
   if (gone == transfers_.end() || driver().event_query(plain_.done) != kNotReady) {
     transfers_alone_ = 0;
     if (gone != transfers_.end()) transfers_.clear();

@@ -23,9 +23,7 @@ const Segment *segment_of(const Submission &submission) { return rank_of(submiss
 struct Way {
   const Segment *segment;
   uint32_t from, to;
-  bool operator<(const Way &other) const {
-    return std::tie(segment, from, to) < std::tie(other.segment, other.from, other.to);
-  }
+  bool operator<(const Way &other) const { return std::tie(segment, from, to) < std::tie(other.segment, other.from, other.to); }
 };
 Way way_of(const Submission &submission) {
   const uint32_t rank = rank_of(submission).rank(), peer = submission.call.peer;

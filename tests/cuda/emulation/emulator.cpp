@@ -373,7 +373,8 @@ uint64_t Emulator::read_word(const Fiber &fiber, const char *from, bool *late) {
   pause();
   const Shadow *marks = shadow(from, 8, "read");
   uint64_t value = __atomic_load_n(reinterpret_cast<const uint64_t *>(from), __ATOMIC_ACQUIRE);
-  if (marks == nullptr || ordered(marks->writer, fiber) || switches_ - marks->when >= kLatest || random_() % 2 != 0) return value;
+  if (marks == nullptr || ordered(marks->writer, fiber) || switches_ - marks->when >= kLatest || random_() % 2 != 0)
+    return value;
   *late = true;
   for (size_t i = 0; i < 8; ++i) reinterpret_cast<uint8_t *>(&value)[i] = marks[i].old;
   return value;

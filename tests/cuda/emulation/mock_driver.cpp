@@ -57,14 +57,14 @@ struct MockFunction {
 };
 #define COLLC_NAMED_KERNEL(name, type, protocol) \
   {"collc_" #name, sizeof(Launch), [](const void *launch) { collc_##name(*static_cast<const Launch *>(launch)); }},
-const MockFunction kFunctions[] = {COLLC_SIMPLE_KERNELS(COLLC_NAMED_KERNEL) COLLC_LL_KERNELS(COLLC_NAMED_KERNEL)
-                                       COLLC_LL128_KERNELS(COLLC_NAMED_KERNEL){
-                                           "collc_exchange", sizeof(Exchange), [](const void *launch) {
-                                             collc_exchange(*static_cast<const Exchange *>(launch));
-                                           }}};
+const MockFunction kFunctions[] = {COLLC_SIMPLE_KERNELS(COLLC_NAMED_KERNEL) COLLC_LL_KERNELS(
+    COLLC_NAMED_KERNEL) COLLC_LL128_KERNELS(COLLC_NAMED_KERNEL){
+    "collc_exchange", sizeof(Exchange), [](const void *launch) { collc_exchange(*static_cast<const Exchange *>(launch)); }}};
 
-constexpr int kInvalidValue = 1, kOutOfMemory = 2, kNoDevice = 100, kInvalidDevice = 101, kInvalidContext = 201;
-constexpr int kNoSuchPeer = 217, kNotFoundHere = 500, kAlreadyEnabled = 704, kTooLarge = 720, kNotReady = 600, kNotSupported = 801;
+constexpr int kInvalidValue = 1, kOutOfMemory = 2, kNotInitialized = 3, kNoDevice = 100, kInvalidDevice = 101,
+              kInvalidContext = 201;
+constexpr int kNoSuchPeer = 217, kNotFoundHere = 500, kAlreadyEnabled = 704, kTooLarge = 720, kNotReady = 600,
+              kNotSupported = 801;
 constexpr uint32_t kThreads = 64;  // a block that is larger does not fit
 
 struct MockContext {
@@ -85,15 +85,16 @@ struct State {
   mock::Runner runner{emulation::emulator()};
   std::map<std::string, int> calls;
   mock::Streams<Work> streams;
-  std::map<StreamKey, uint32_t> numbers;      // of the emulator's streams
-  std::map<int, uint32_t> streams_of;         // a device, so far
+  std::map<StreamKey, uint32_t> numbers;  // of the emulator's streams
+  std::map<int, uint32_t> streams_of;  // a device, so far
   std::map<StreamKey, uint32_t> queues;
   std::map<unsigned long long, Piece> pieces;  // of what was allocated
-  std::map<int, size_t> held, most;            // bytes by device, now and at most
-  std::map<void *, size_t> host;               // pinned memory
+  std::map<int, size_t> held, most;  // bytes by device, now and at most
+  std::map<void *, size_t> host;  // pinned memory
   std::map<unsigned long long, uint32_t> imported;
   mock::Imports imports;
   std::set<std::pair<int, int>> enabled;  // peer access
+  bool initialised = false;
   std::vector<int> visible;
 };
 
@@ -147,7 +148,10 @@ int launch(void *function, unsigned blocks, unsigned threads, unsigned shared, v
   std::memcpy(arguments->data(), parameters[0], kernel->bytes);
   State &all = state();
   const std::string name = kernel->name;
-  ++all.calls[name.rfind("collc_ll128_", 0) == 0 ? "LL128" : name.rfind("collc_ll_", 0) == 0 ? "LL" : name.rfind("collc_simple_", 0) == 0 ? "Simple" : "transfers"];
+  ++all.calls[name.rfind("collc_ll128_", 0) == 0    ? "LL128"
+              : name.rfind("collc_ll_", 0) == 0     ? "LL"
+              : name.rfind("collc_simple_", 0) == 0 ? "Simple"
+                                                    : "transfers"];
   all.calls["blocks"] = std::max(all.calls["blocks"], static_cast<int>(blocks));
   const Work work{[kernel, arguments] { kernel->run(arguments->data()); }, blocks, threads, shared, current()->device};
   return put(work, key_of(stream));
@@ -179,8 +183,7 @@ int wait_for_legacy(mock::Runner::Hold &hold) {
 // What could still touch memory of a device.
 int wait_for_users(mock::Runner::Hold &hold, int device) {
   State &all = state();
-  return all.runner.wait_devices(
-      hold, [&](int other) { return other == device || all.enabled.count({other, device}) != 0; });
+  return all.runner.wait_devices(hold, [&](int other) { return other == device || all.enabled.count({other, device}) != 0; });
 }
 
 int wait_for_device(mock::Runner::Hold &hold) {
@@ -193,13 +196,16 @@ int wait_for_everything(mock::Runner::Hold &hold) {
 }
 
 int machine_device(int visible) { return state().visible.at(static_cast<size_t>(visible)); }
-bool is_device(int visible) { return visible >= 0 && static_cast<size_t>(visible) < state().visible.size(); }
+int check_device(int visible) {
+  if (!state().initialised) return kNotInitialized;
+  return visible >= 0 && static_cast<size_t>(visible) < state().visible.size() ? 0 : kInvalidDevice;
+}
 
 bool may_reach(int a, int b) { return setting("MOCK_PEERS", 1) != 0 && !mock::names_pair("MOCK_NO_PEER", a, b); }
 
 }  // namespace
 
-#define MOCK_ENTER(name)                        \
+#define MOCK_ENTER(name)                   \
   mock::Runner::Hold hold(state().runner); \
   ++state().calls[name]
 #define MOCK_UNLESS_CAPTURING \
@@ -219,6 +225,7 @@ MOCK mock_most_kilobytes(int device) {
 MOCK cuInit(unsigned) {
   const mock::Runner::Hold hold(state().runner);
   State &all = state();
+  all.initialised = true;
   all.visible = mock::visible_devices();
   for (int d = 0; d < mock::kMostDevices; ++d) {
     contexts[d].device = d;
@@ -233,14 +240,18 @@ MOCK cuGetErrorString(int error, const char **text) {
 }
 MOCK cuDeviceGetName(char *name, int size, int) { return std::snprintf(name, static_cast<size_t>(size), "mock"), 0; }
 MOCK cuDeviceTotalMem_v2(size_t *bytes, int) { return *bytes = static_cast<size_t>(setting("MOCK_MEGABYTES", 1000)) << 20, 0; }
-MOCK cuDeviceGetCount(int *count) { return *count = static_cast<int>(state().visible.size()), 0; }
-MOCK cuDeviceGet(int *device, int number) { return *device = number, is_device(number) ? 0 : kInvalidDevice; }
+MOCK cuDeviceGetCount(int *count) {
+  return *count = static_cast<int>(state().visible.size()), state().initialised ? 0 : kNotInitialized;
+}
+MOCK cuDeviceGet(int *device, int number) { return *device = number, check_device(number); }
 MOCK cuDeviceGetUuid_v2(char *uuid, int device) {
+  if (const int wrong = check_device(device)) return wrong;
   std::memset(uuid, 0, 16);
   uuid[0] = static_cast<char>(machine_device(device) + 1);
   return 0;
 }
 MOCK cuDeviceGetPCIBusId(char *text, int size, int device) {
+  if (const int wrong = check_device(device)) return wrong;
   return std::snprintf(text, static_cast<size_t>(size), "0000:%02x:00.0", 0x10 + machine_device(device)), 0;
 }
 MOCK cuDeviceGetAttribute(int *value, int attribute, int) {
@@ -253,11 +264,18 @@ MOCK cuDeviceGetAttribute(int *value, int attribute, int) {
 }
 // NVLink joins all but the pair that MOCK_PCIE names: 1 for devices 0 and 1, 3 for 1 and 2.
 MOCK cuDeviceGetP2PAttribute(int *value, int, int a, int b) {
+  if (const int wrong = std::max(check_device(a), check_device(b))) return wrong;
   a = machine_device(a), b = machine_device(b);
   return *value = may_reach(a, b) && a + b != setting("MOCK_PCIE", -1), 0;
 }
-MOCK cuDeviceCanAccessPeer(int *can, int a, int b) { return *can = may_reach(machine_device(a), machine_device(b)), 0; }
-MOCK cuDevicePrimaryCtxRetain(void **context, int device) { return *context = &contexts[machine_device(device)], 0; }
+MOCK cuDeviceCanAccessPeer(int *can, int a, int b) {
+  if (const int wrong = std::max(check_device(a), check_device(b))) return wrong;
+  return *can = may_reach(machine_device(a), machine_device(b)), 0;
+}
+MOCK cuDevicePrimaryCtxRetain(void **context, int device) {
+  if (const int wrong = check_device(device)) return wrong;
+  return *context = &contexts[machine_device(device)], 0;
+}
 MOCK cuCtxGetCurrent(void **context) { return *context = current(), 0; }
 MOCK cuCtxSetCurrent(void *context) {
   stack.assign(1, static_cast<MockContext *>(context));
@@ -335,8 +353,7 @@ MOCK cuMemAlloc_v2(unsigned long long *at, size_t bytes) {
   if (all.held[device] + bytes > static_cast<size_t>(setting("MOCK_MEGABYTES", 1000)) << 20) return kOutOfMemory;
   if (setting("MOCK_ALLOC_WAITS", 0) != 0)
     if (const int failed = wait_for_users(hold, device)) return failed;
-  *at = reinterpret_cast<unsigned long long>(
-      emulation::emulator().allocate(bytes, 256, true, static_cast<uint32_t>(device)));
+  *at = reinterpret_cast<unsigned long long>(emulation::emulator().allocate(bytes, 256, true, static_cast<uint32_t>(device)));
   all.pieces[*at] = {bytes, device};
   all.held[device] += bytes;
   all.most[device] = std::max(all.most[device], all.held[device]);
