@@ -11,6 +11,7 @@ JOBS ?= $(shell nproc --all 2>/dev/null || echo 2)
 .PHONY: help setup demo test lint types unit format golden test-wheel clean
 .PHONY: netlab
 .PHONY: sanitize losses chaos chaos-protocols chaos-jobs fuzz fuzz-libraries bench-peers bench-references bench-waiting bench-small-call bench-packing packing-sweep bench-pacing bench-tune bench-defaults bench-torch cuda-kernels blink test-nccl-tests validate gpu-check gpu-check-torch gpu-check-tables test-torch test-torch-suite
+.PHONY: show-page
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -141,6 +142,11 @@ cuda-kernels: setup  ## what the compilers made of the CUDA kernels: registers, 
 
 blink: setup  ## Blink's claims in plans and model: docs/blink.md
 	$(BIN)/python benchmarks/blink.py --write docs/blink.md
+
+show-page:  ## build the script of `collc show`'s page anew from its sources and npm's packages
+	rm -rf build/show && mkdir -p build && cp -r templates/show build/show
+	cd build/show && npm ci --ignore-scripts --no-audit --no-fund && node node_modules/esbuild/install.js && npm run build
+	cp build/show/page.js templates/show/page.js
 
 format: setup  ## rewrite the Python, C, C++ and CUDA sources in the house format
 	$(BIN)/ruff check --fix .

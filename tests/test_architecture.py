@@ -43,6 +43,7 @@ ROOMS = (
     "compiler",
     "bench",
     "tune",
+    "show",
     "torch",
     "doctor",
     "cli",

@@ -36,6 +36,7 @@ COMMANDS: dict[str, str] = {
     "plan": "Pack spanning trees for a topology and prove the rate.",
     "verify": "Recompute everything that a plan, an IR text or a library claims.",
     "opt": "Run passes on an IR text and print, verify or interpret the result.",
+    "show": "Draw a machine, a plan, times or results as a page, a figure or text.",
     "inspect": "Show what is inside a library.",
     "run": "Run a command with a library preloaded in place of NCCL.",
     "doctor": "Report what each target needs and whether this machine has it.",

@@ -26,6 +26,8 @@ READERS = {
     "bench": ["bench", "FILE"],
     "bench topology": ["bench", "LIBRARY", "--topology", "FILE"],
     "tune": ["tune", "FILE"],
+    "show": ["show", "FILE", "-o", "PAGE"],
+    "show compare": ["show", "dgx1v", "--compare", "FILE", "-o", "PAGE"],
     "run": ["run", "--lib", "FILE", "--", "true"],
     "run topology": ["run", "--lib", "LIBRARY", "--topology", "FILE", "--", "true"],
     "probe": ["probe", "--from", "FILE"],
@@ -41,7 +43,8 @@ def command(name: str, path: Path | str) -> list[str]:
     out = f"{tempfile.gettempdir()}/libcollc-never.so"  # where everybody may write
     server = str(topology_file("pair"))
     held = str(library("pair")) if "LIBRARY" in READERS[name] else ""
-    known = {"FILE": str(path), "OUT": out, "LIBRARY": held, "SERVER": server}
+    page = f"{tempfile.gettempdir()}/collc-never.html"
+    known = {"PAGE": page, "FILE": str(path), "OUT": out, "LIBRARY": held, "SERVER": server}
     return [known.get(word, word) for word in READERS[name]]
 
 

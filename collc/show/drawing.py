@@ -1,0 +1,108 @@
+"""What there is to draw of a machine: its vertices, the servers that they are in, and its links."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from fractions import Fraction
+from typing import Any
+
+from collc.topology.model import LinkKind, PlanGraph, Topology, Vertex, VertexKind
+
+# The links that join GPUs fast; GPUs sit as these links join them.
+FAST = (LinkKind.NVLINK, LinkKind.XGMI)
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """A machine as a picture needs it.
+
+    `servers` has the vertices of each server, by number; a vertex in none of them (a switch of the network, NVSwitches
+    that several trays share) stands outside. `links` are (source, destination, kind, GB/s), one per directed pair and
+    kind. `ranks` are the vertices that hold data, in rank order: all GPUs, or those of an allocation.
+    """
+
+    name: str
+    vertices: tuple[Vertex, ...]
+    servers: Mapping[str, tuple[int, ...]]
+    links: tuple[tuple[int, int, LinkKind, Fraction], ...]
+    ranks: tuple[int, ...] = field(default=())
+
+    @property
+    def outside(self) -> tuple[int, ...]:
+        """The vertices that are in no server."""
+        inside = {v for members in self.servers.values() for v in members}
+        return tuple(v for v in range(len(self.vertices)) if v not in inside)
+
+    def label(self, vertex: int, server: str | None) -> str:
+        """The name of a vertex, without its server's name where it stands in that server."""
+        name = self.vertices[vertex].name
+        return name.removeprefix(f"{server}.") or name if server is not None else name
+
+    def to_json(self) -> dict[str, Any]:
+        """The machine as the page's script reads it: kinds by name, speeds as exact text."""
+        return {
+            "name": self.name,
+            "vertices": [[v.name, v.kind.value] for v in self.vertices],
+            "links": [[a, b, kind.value, str(gbps)] for a, b, kind, gbps in self.links],
+            "ranks": list(self.ranks),
+        }
+
+
+def of_topology(machine: Topology, ranks: Collection[str] | None = None) -> Drawing:
+    """A whole machine. `ranks` are the names of the GPUs of an allocation, in rank order; None: all."""
+    place = {v.name: i for i, v in enumerate(machine.vertices)}
+    chosen = [v.name for v in machine.gpus] if ranks is None else ranks
+    return Drawing(
+        machine.name,
+        machine.vertices,
+        {name: tuple(place[v] for v in members) for name, members in machine.servers.items()},
+        tuple((place[x.src], place[x.dst], x.kind, x.gbps) for x in machine.links),
+        tuple(place[name] for name in chosen),
+    )
+
+
+def of_graph(graph: PlanGraph) -> Drawing:
+    """Exactly the graph of a plan."""
+    servers: dict[str, list[int]] = {}
+    for v, server in enumerate(graph.servers):
+        if server:
+            servers.setdefault(server, []).append(v)
+    return Drawing(
+        graph.name,
+        graph.vertices,
+        {name: tuple(members) for name, members in servers.items()},
+        tuple((x.src, x.dst, x.kind, x.gbps) for x in graph.links),
+        tuple(graph.ranks),
+    )
+
+
+def around_graph(machine: Topology, graph: PlanGraph) -> Drawing:
+    """The part of a machine that a plan's picture shows.
+
+    That is the plan's graph, and what it leaves idle of its servers: other GPUs, and links of its classes between them.
+    """
+    used = {v.name for v in graph.vertices}
+    classes = {x.kind for x in graph.links}
+    home = {name: server for server, members in machine.servers.items() for name in members}
+    servers = {home[name] for name in used if name in home}
+    kept = [v for v in machine.vertices if v.name in used or (v.kind is VertexKind.GPU and home.get(v.name) in servers)]
+    names = {v.name for v in kept}
+    planned = {(graph.vertices[x.src].name, graph.vertices[x.dst].name, x.kind) for x in graph.links}
+    links = [
+        x
+        for x in machine.links
+        if {x.src, x.dst} <= names
+        and ((x.src, x.dst, x.kind) in planned or (x.kind in classes and x.kind in (*FAST, LinkKind.NVSWITCH)))
+    ]
+    part = Topology(
+        machine.name,
+        tuple(kept),
+        tuple(links),
+        {
+            server: tuple(name for name in members if name in names)
+            for server, members in machine.servers.items()
+            if server in servers
+        },
+    )
+    return of_topology(part, [graph.vertices[r].name for r in graph.ranks])

@@ -1,0 +1,1 @@
+export function programView() { return { node: document.createElement('div'), show() {} }; }

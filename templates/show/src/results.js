@@ -1,0 +1,1 @@
+export function resultsView() { return { node: document.createElement('div'), show() {} }; }

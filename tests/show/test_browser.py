@@ -1,0 +1,195 @@
+"""Pages in a browser: what must be there is there, nothing complains, controls work, no text lies over another."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from support.browser import Browser, browser
+from support.cli import collc
+from support.show_inputs import HOSTILE, THREE_AND_FIVE, cluster, hostile_drawing
+
+from collc.show.page import View, machine_data, page
+
+Pages = Callable[..., Path]
+
+# Machine -> GPUs, links between boxes of its first view of plans, servers to open.
+MACHINES = {
+    "dgx1v": (8, 32, 0),
+    "hgx-h100": (8, 16, 0),
+    "gb200-nvl72": (72, 36, 18),
+    "mi250": (16, 56, 0),
+    "3+5": (8, 32, 0),
+}
+PHONE, DESK, WALL = (390, 844), (1920, 1080), (3840, 2160)
+
+
+@pytest.fixture(scope="session")
+def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    with browser(tmp_path_factory.mktemp("profile")) as found:
+        yield found
+
+
+@pytest.fixture(scope="session")
+def page_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
+    """The page of `collc show` with these words, made once."""
+    folder = tmp_path_factory.mktemp("pages")
+    known: dict[tuple[str, ...], Path] = {}
+
+    def made(*words: object) -> Path:
+        key = tuple(map(str, words))
+        if key not in known:
+            path = folder / f"{len(known)}.html"
+            texts = {"3+5": THREE_AND_FIVE, "128": cluster(128)}
+            thing = key[0]
+            if thing in texts:
+                file = folder / f"machine-{thing}.yaml"
+                file.write_text(texts[thing], encoding="utf-8")
+                thing = str(file)
+            result = collc("show", thing, *key[1:], "-o", path)
+            assert result.code == 0, result.err
+            known[key] = path
+        return known[key]
+
+    return made
+
+
+@pytest.mark.parametrize("name", MACHINES)
+def test_a_machine_and_its_plans(chromium: Browser, page_of: Pages, name: str) -> None:
+    gpus, lines, folded = MACHINES[name]
+    chromium.size(*DESK)
+    chromium.open(page_of(name))
+    assert chromium.count("rect.vertex.gpu") == gpus
+    assert chromium.count("g.lines path.link") == lines
+    assert chromium.count("g.halos path.halo") > 0
+    assert chromium.count(".hit") == folded
+    assert "GB/s" in chromium.text(".rate")
+    assert chromium.overlaps() == []
+    for collective in range(int(chromium.js("return document.querySelector('select').options.length"))):
+        chromium.choose("Collective", str(collective))
+        assert chromium.count("g.lines path.use5") + chromium.count("g.lines path.use4") > 0
+        assert chromium.overlaps() == []
+    chromium.choose("Collective", "0")
+    chromium.choose("Show", "tree 0")
+    assert chromium.count("path.arrow") > 0
+    assert chromium.count("ol.outline li") == gpus
+    before = chromium.count("g.lines path.use0")
+    chromium.choose("Phase", "reduce")
+    assert chromium.count("g.lines path.use0") > before
+    chromium.tab("Machine")
+    assert chromium.count("rect.vertex.gpu") == gpus
+    assert chromium.overlaps() == []
+    if folded:
+        opened = chromium.js(
+            "const h = document.querySelector('section:not([hidden]) .hit'); h.focus();"
+            "h.dispatchEvent(new KeyboardEvent('keydown', {key: 'Enter'})); return h.dataset.server"
+        )
+        chromium.settle()
+        assert opened in chromium.text("text.server")
+        assert chromium.count("rect.vertex.cpu") > 0
+        assert chromium.overlaps() == []
+    assert chromium.complaints() == []
+
+
+@pytest.mark.parametrize("size", [PHONE, WALL], ids=["phone", "4K"])
+@pytest.mark.parametrize("name", ["dgx1v", "gb200-nvl72", "mi250", "3+5"])
+def test_on_a_phone_and_on_a_wall(chromium: Browser, page_of: Pages, name: str, size: tuple[int, int]) -> None:
+    chromium.size(*size, phone=size == PHONE, dark=size == WALL)
+    chromium.open(page_of(name))
+    for tab in ("Plans", "Machine"):
+        chromium.tab(tab)
+        assert chromium.overlaps() == []
+        # The page is no wider than the screen.
+        assert chromium.js("return document.documentElement.scrollWidth <= window.innerWidth")
+        assert chromium.js("return document.querySelector('section:not([hidden]) svg').clientHeight") > 150
+    assert chromium.complaints() == []
+
+
+def test_which_links_limit_four_gpus_of_a_dgx1v(chromium: Browser, page_of: Pages) -> None:
+    """What a new user asks: it stands in the words, in the picture and in the table."""
+    chromium.size(*DESK)
+    chromium.open(page_of("dgx1v", "--gpus", "0,1,4,6"))
+    assert "all_reduce runs at 25 GB/s" in chromium.text(".rate")
+    rows = chromium.js(
+        "return [...document.querySelectorAll('section:not([hidden]) tr.limit')].map((r) => r.textContent)"
+    )
+    names = {re.sub(r"(gpu\d) → (gpu\d).*", r"\1 \2", row) for row in rows}
+    assert names == {"gpu0 gpu1", "gpu1 gpu0", "gpu4 gpu6", "gpu6 gpu4"}
+    assert all("+1/4" in row for row in rows)
+    assert chromium.count("g.halos path.halo") == 4
+    assert chromium.count("rect.vertex.gpu.idle") == 4
+    # The price of a link, by the pointer and by the keyboard.
+    chromium.js("document.querySelector('section:not([hidden]) tr.limit').focus()")
+    assert "+1 GB/s here brings 1/4 = 0.25 GB/s" in chromium.js(
+        "return document.querySelector('.tip.shown').textContent"
+    )
+    assert chromium.count("path.link.marked") == 1
+    chromium.js("document.activeElement.blur()")
+    assert not chromium.js("return document.querySelector('.tip.shown')")
+    chromium.js(
+        "const l = document.querySelector('section:not([hidden]) path.link.use5');"
+        "l.dispatchEvent(new PointerEvent('pointermove', {clientX: 50, clientY: 50, bubbles: true}))"
+    )
+    assert "limits the rate" in chromium.js("return document.querySelector('.tip.shown').textContent")
+    assert chromium.complaints() == []
+
+
+def test_a_cluster_opens_folded_and_servers_open(chromium: Browser, page_of: Pages) -> None:
+    chromium.size(*DESK)
+    chromium.open(page_of("128"))
+    assert chromium.count(".hit") == 128
+    assert chromium.count("rect.pip") == 1024
+    assert chromium.overlaps() == []
+    chromium.js(
+        "document.querySelector('.hit[data-server=server77]').dispatchEvent(new MouseEvent('click', {bubbles: true}))"
+    )
+    chromium.settle()
+    assert chromium.text("text.server") == "server77"
+    assert chromium.count("rect.vertex.gpu") == 8
+    assert chromium.count("rect.vertex.bar") == 8
+    assert chromium.overlaps() == []
+    chromium.js("document.dispatchEvent(new KeyboardEvent('keydown', {key: 'Escape'}))")
+    chromium.settle()
+    assert chromium.count(".hit") == 128
+    assert chromium.complaints() == []
+
+
+def test_names_with_markup_stay_text(chromium: Browser, tmp_path: Path) -> None:
+    drawing = hostile_drawing()
+    file = tmp_path / "hostile.html"
+    file.write_text(page(HOSTILE, [View("machine", HOSTILE, machine_data(drawing))]), encoding="utf-8")
+    chromium.open(file)
+    assert chromium.js("return document.querySelectorAll('img').length") == 0
+    assert chromium.js("return document.querySelector('h1').textContent") == HOSTILE
+    assert chromium.count("rect.vertex.gpu") == 8
+    assert chromium.complaints() == []
+
+
+def test_the_policy_stops_a_script_that_got_in(chromium: Browser, page_of: Pages, tmp_path: Path) -> None:
+    """What would happen if a name did become markup: nothing runs, and the console says so."""
+    file = tmp_path / "broken.html"
+    text = page_of("dgx1v", "--gpus", "0,1,4,6").read_text(encoding="utf-8")
+    file.write_text(
+        text.replace("<body>", "<body><script>window.broken = 1</script><img src=x onerror='window.broken = 1'>")
+    )
+    chromium.open(file)
+    assert chromium.js("return window.broken") is None
+    assert any("Content Security Policy" in line for line in chromium.complaints())
+
+
+def test_zoom_and_keys(chromium: Browser, page_of: Pages) -> None:
+    chromium.size(*DESK)
+    chromium.open(page_of("dgx1v"))
+    svg = "document.querySelector('section:not([hidden]) svg.picture')"
+    scale = f"return {svg}.firstElementChild.transform.baseVal.consolidate().matrix.a"
+    at_home = chromium.js(scale)
+    press = f"{svg}.dispatchEvent(new KeyboardEvent('keydown', {{key: arguments[0]}}))"
+    chromium.js(press, "+")
+    assert chromium.js(scale) > at_home
+    chromium.js(press, "0")
+    assert chromium.js(scale) == pytest.approx(at_home)
+    chromium.js("document.querySelector('header button').click(); document.querySelector('header button').click()")
+    assert chromium.js("return getComputedStyle(document.body).backgroundColor") == "rgb(15, 20, 25)"
+    assert chromium.complaints() == []
