@@ -6,8 +6,8 @@ from collc.errors import PackingError
 
 # Effort on graphs of up to _SMALL ranks, in about microseconds: for each wish, and for the optimum with its proof.
 _WISH, _PROOF, _SMALL = 2.5e6, 9e6, 16
-# With more ranks than this it grows no further.
-_LARGE = 1024
+# However many ranks there are, so much at most: what an hour finds is no plan for an operator.
+_MOST_WISH, _MOST_PROOF = 100e6, 300e6
 
 
 class OutOfEffortError(PackingError):
@@ -29,5 +29,5 @@ class Effort:
 
 def efforts(nranks: int) -> tuple[float, float]:
     """(effort for each thing that is only a wish, such as less depth or fewer trees; effort for the optimum)."""
-    size = max(1.0, min(nranks, _LARGE) / _SMALL) ** 2
-    return _WISH * size, _PROOF * size
+    size = max(1.0, nranks / _SMALL) ** 2
+    return min(_WISH * size, _MOST_WISH), min(_PROOF * size, _MOST_PROOF)

@@ -27,8 +27,8 @@ from collc.packing.symmetry import Symmetry, find_symmetry, no_symmetry
 from collc.packing.thin import thinned, thinnest
 
 _SHALLOW_TRIES = 6
-# Where only shallow trees are sought, how many depths are tried.
-_SPARSE_TRIES = 4
+# Where only shallow trees are sought: how much deeper than the least depth, in turn. All levels of a fat tree take 6.
+_SPARSE_STEPS = (0, 1, 2, 3, 5, 7, 11, 15)
 # Diving costs more than packing on larger machines.
 _THIN_LIMIT = 16
 # If a depth has at most this many trees, all are listed.
@@ -162,11 +162,10 @@ def solve_exact(problem: Problem, servers: Sequence[str]) -> Solved:
     least = least_depth(generator.oracle)
     # Many ranks: the LP over all trees is slow to settle, a shallow one that reaches the bound is not.
     tries = 1 if net.nranks <= DENSE_FROM else _SHALLOW_TRIES if net.nranks <= _PARTITION_LIMIT else 2 * _SHALLOW_TRIES
-    if generator.oracle.sparse:
-        tries = _SPARSE_TRIES
     found = None
     generator.effort = Effort(wish)
-    for depth in range(least, least + tries):
+    for step in _SPARSE_STEPS if generator.oracle.sparse else range(tries):
+        depth = least + step
         found = _at_depth(generator, depth, bound)
         if found is not None:
             break

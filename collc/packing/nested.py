@@ -32,10 +32,10 @@ def nested_symmetry(refiner: Refiner, root: int | None) -> list[Automorphism]:
     labels = {pair: (",".join(sorted(up)), ",".join(sorted(down))) for pair, (up, down) in between.items()}
     found: list[Automorphism] = []
     turned: set[frozenset[int]] = set()
-    for twins in reversed(Folded(kinds, labels).twins):
-        if frozenset(blocks[0] for blocks in twins) in turned:
+    for twins in reversed(Folded(kinds, labels, joined=True).twins):
+        if frozenset(twins[0]) in turned:
             continue
-        cycles = list(zip(*twins, strict=True))
+        cycles = list(twins)
         for outer in found:
             cycles = _with_copies(cycles, outer)
         turned.update(map(frozenset, cycles))
@@ -43,7 +43,7 @@ def nested_symmetry(refiner: Refiner, root: int | None) -> list[Automorphism]:
         for cycle in cycles:
             for v, w in zip(cycle, [*cycle[1:], cycle[0]], strict=True):
                 image[v] = w
-        made = refiner.automorphism(image, len(twins))
+        made = refiner.automorphism(image, len(twins[0]))
         if made is not None:
             found.append(made)
     return found

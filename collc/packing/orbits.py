@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from fractions import Fraction
 
-from collc.checker.orbits import Generator, Shape, Turn, count_images, image_of, maps_to, orbits_of, powers, turns
+from collc.checker.images import Chain, Generator, Group, Shape, Turn, image_of, orbits_of
 from collc.collectives.model import Collective
 from collc.errors import PackingError
 from collc.packing.exact import Solved
@@ -31,9 +31,9 @@ def as_orbits(graph: PlanGraph, solved: Solved, collective: Collective, mirror: 
             "the symmetry of this graph mixes links or forwarders of different kinds, so orbits cannot name it",
             hint="give similar links the same kind, or use at most 1024 GPUs",
         ) from None
-    group = [Generator(Turn(g), Turn(x)) for g, x in zip(generators, images, strict=True)]
     start = orbits_of(len(graph.links), images)
-    trees: list[tuple[Tree, Fraction]] = []
+    group = Group([Generator(Turn(g), Turn(x)) for g, x in zip(generators, images, strict=True)], start)
+    trees: list[tuple[Chain, Tree, Fraction]] = []
     # Trees that use the orbits of links differently are no images of each other.
     alike: dict[tuple[tuple[int, int], ...], list[int]] = {}
     for column, total in solved.weights:
@@ -41,23 +41,16 @@ def as_orbits(graph: PlanGraph, solved: Solved, collective: Collective, mirror: 
         use = Counter(start[x] for hop in (*tree.reduce, *tree.broadcast) for x in hop.links)
         places = alike.setdefault(tuple(sorted(use.items())), [])
         for i in places:
-            other, before = trees[i]
-            if _images_of_each_other(group, tree, other):
-                trees[i] = other, before + total
+            chain, other, before = trees[i]
+            if chain.reaches(tree):
+                trees[i] = chain, other, before + total
                 break
         else:
             places.append(len(trees))
-            trees.append((tree, total))
-    counts = [count_images(group, tree) for tree, _ in trees]
-    orbits = [Orbit(replace(t, weight=w / n), n) for (t, w), n in zip(trees, counts, strict=True)]
+            trees.append((Chain(group, tree), tree, total))
+    counted = [(chain.count(), tree, total) for chain, tree, total in trees]
+    orbits = [Orbit(replace(tree, weight=total / count), count) for count, tree, total in counted]
     return Orbits(generators, tuple(orbits), _loads(graph, images, orbits))
-
-
-def _images_of_each_other(group: Sequence[Generator], tree: Tree, other: Tree) -> bool:
-    if len(tree.reduce) != len(other.reduce) or not group:
-        return tree.root == other.root and Shape.of(tree) == Shape.of(other)
-    shape = Shape.of(other)
-    return any(maps_to(power, tree, shape) for power in powers(turns(group, tree, Shape.of(tree))))
 
 
 def link_images(graph: PlanGraph, image: Sequence[int]) -> list[int]:
@@ -77,9 +70,9 @@ def _loads(graph: PlanGraph, images: Sequence[Sequence[int]], orbits: Sequence[O
         size[x] = size.get(x, 0) + 1
     load = dict.fromkeys(size, Fraction(0))
     for orbit in orbits:
-        for hop in (*orbit.tree.reduce, *orbit.tree.broadcast):
-            for x in hop.links:
-                load[start[x]] += orbit.tree.weight * orbit.count
+        hops = (*orbit.tree.reduce, *orbit.tree.broadcast)
+        for x, times in Counter(start[x] for hop in hops for x in hop.links).items():
+            load[x] += orbit.tree.weight * orbit.count * times
     return tuple(OrbitLoad(x, size[x], load[x] / size[x]) for x in size)
 
 
@@ -94,30 +87,31 @@ def all_trees(graph: PlanGraph, plan: Plan, root: int | None = None) -> Iterator
     yield from (tree for tree in plan.trees if root is None or tree.root == root)
     if plan.orbits is None:
         return
-    group = [Generator(Turn(g), Turn(link_images(graph, g))) for g in plan.orbits.generators]
+    images = [link_images(graph, g) for g in plan.orbits.generators]
+    turns = [Generator(Turn(g), Turn(x)) for g, x in zip(plan.orbits.generators, images, strict=True)]
+    group = Group(turns, orbits_of(len(graph.links), images))
     for orbit in plan.orbits.orbits:
-        cycles = turns(group, orbit.tree, Shape.of(orbit.tree))
-        trivial = len(list(_fixing(cycles, orbit.tree))) == 1
-        seen: set[Shape] = set()
-        for power in powers(cycles):
-            at = orbit.tree.root
-            for generator, times in power:
-                at = generator.vertices.power(at, times)
-            if root is not None and at != root:
+        yield from _images(group, orbit, root)
+
+
+def _images(group: Group, orbit: Orbit, root: int | None) -> Iterator[Tree]:
+    chain = Chain(group, orbit.tree)
+    seen: set[Shape] = set()
+    for element in chain.elements():
+        power = group.power(element)
+        at = orbit.tree.root
+        for generator, times in power:
+            at = generator.vertices.power(at, times)
+        if root is not None and at != root:
+            continue
+        up = tuple(image_of(power, hop) for hop in orbit.tree.reduce)
+        down = tuple(image_of(power, hop) for hop in orbit.tree.broadcast)
+        image = Tree(at, orbit.tree.weight, up, down)
+        if chain.size != orbit.count:
+            if Shape.of(image) in seen:
                 continue
-            up = tuple(image_of(power, hop) for hop in orbit.tree.reduce)
-            down = tuple(image_of(power, hop) for hop in orbit.tree.broadcast)
-            image = Tree(at, orbit.tree.weight, up, down)
-            if not trivial:
-                if Shape.of(image) in seen:
-                    continue
-                seen.add(Shape.of(image))
-            yield image
-
-
-def _fixing(cycles: Sequence[tuple[Generator, int]], tree: Tree) -> Iterator[object]:
-    shape = Shape.of(tree)
-    return (power for power in powers(cycles) if maps_to(power, tree, shape))
+            seen.add(Shape.of(image))
+        yield image
 
 
 def expanded(graph: PlanGraph, plan: Plan) -> Plan:

@@ -55,7 +55,7 @@ def plan(
             GPUs need; `collc.packing.orbits.expanded` writes them out.
 
     Raises:
-        UsageError: no such root or solver.
+        UsageError: no such root or solver, or a graph too large for the solver.
         PackingError: some GPU cannot be reached, or the solver failed.
     """
     if solver not in SOLVERS:
@@ -66,6 +66,10 @@ def plan(
             raise UsageError(f"no rank {root} to be the root", hint=f"ranks are 0 to {graph.nranks - 1}")
     elif root is not None:
         raise UsageError(f"{collective.value} has no root")
+    if solver != "exact" and collective.uses_trees and graph.nranks > ORBITS_FROM:
+        raise UsageError(
+            f"the solver {solver} packs up to {ORBITS_FROM} GPUs, these are {graph.nranks}", hint="use the solver exact"
+        )
     if graph.nranks == 1:
         return _checked(graph, Plan(collective, root, solver, None, None, True, None))
     wanted = _Wanted(collective, root, solver, tolerance, orbits and collective.uses_trees)
@@ -207,7 +211,7 @@ def _solve(
     if solver == "mwu":
         return few_enough(problem, solve_mwu(problem, servers)), ""
     solved = solve_exact(problem, servers)
-    if solved.rate != solved.bound:
+    if solved.rate != solved.bound and net.nranks <= ORBITS_FROM:
         # The exact search ended at its limit: the other solver may have come nearer, from either side.
         near = solve_mwu(problem, servers, effort=efforts(net.nranks)[0])
         better = max(solved, near, key=lambda s: s.rate)

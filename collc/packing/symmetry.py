@@ -11,19 +11,18 @@ used.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
-from collc.checker.orbits import orbits_of
 from collc.packing.nested import nested_symmetry
 from collc.packing.network import Net
 from collc.packing.partial import partial_symmetry
 from collc.packing.refine import Automorphism, Refiner
 
 # From this many ranks on, networks of several levels of switches are taken apart level by level; a result with at most
-# so many orbits of ranks needs no other search.
-_LEVELS_FROM, _FEW_ORBITS = 128, 16
+# so many orbits of ranks, and an eighth of the ranks, needs no other search.
+_LEVELS_FROM, _FEW_ORBITS = 32, 16
 
 
 @dataclass(frozen=True)
@@ -103,7 +102,7 @@ def find_symmetry(net: Net, servers: Sequence[str], root: int | None) -> Symmetr
     refiner = Refiner(net, root)
     levels = net.nranks >= _LEVELS_FROM and _has_levels(net)
     nested = as_hands(orbits(net, nested_symmetry(refiner, root))) if levels else no_symmetry(net)
-    if len(set(nested.rank_orbit)) <= _FEW_ORBITS and levels:
+    if levels and len(set(nested.rank_orbit)) <= min(_FEW_ORBITS, net.nranks // 8):
         return nested
     first: dict[str, int] = {}
     for rank in range(net.nranks):
@@ -203,17 +202,51 @@ def _planes(refiner: Refiner, net: Net) -> list[Automorphism]:
 def orbits(net: Net, generators: Sequence[Automorphism]) -> Symmetry:
     """Keeps the generators that commute with those before and join orbits, and joins them."""
     kept: list[Automorphism] = []
-    links, ranks = list(range(net.nlinks)), list(range(net.nranks))
+    moved: list[tuple[set[int], set[int]]] = []
+    links, ranks = _Orbits(net.nlinks), _Orbits(net.nranks)
     for g in generators:
-        moves = any(links[x] != links[y] for x, y in enumerate(g.links)) or any(
-            ranks[v] != ranks[g.vertices[v]] for v in range(net.nranks)
-        )
-        if moves and all(
-            all(g.vertices[h.vertices[v]] == h.vertices[g.vertices[v]] for v in range(net.nverts))
-            and all(g.links[h.links[x]] == h.links[g.links[x]] for x in range(net.nlinks))
-            for h in kept
+        own = {x for x, y in enumerate(g.links) if x != y}, {v for v, w in enumerate(g.vertices) if v != w}
+        turned = [(v, g.vertices[v]) for v in own[1] if v < net.nranks]
+        joins = any(not ranks.same(v, w) for v, w in turned) or any(not links.same(x, g.links[x]) for x in own[0])
+        if joins and all(
+            _commute(g.links, h.links, own[0], theirs[0]) and _commute(g.vertices, h.vertices, own[1], theirs[1])
+            for h, theirs in zip(kept, moved, strict=True)
         ):
             kept.append(g)
-            links = orbits_of(net.nlinks, [k.links for k in kept])
-            ranks = orbits_of(net.nranks, [k.vertices[: net.nranks] for k in kept])
-    return Symmetry(tuple(kept), tuple(links), tuple(ranks))
+            moved.append(own)
+            links.join((x, g.links[x]) for x in own[0])
+            ranks.join(turned)
+    return Symmetry(tuple(kept), links.smallest(), ranks.smallest())
+
+
+def _commute(g: Sequence[int], h: Sequence[int], moved: set[int], others: set[int]) -> bool:
+    """Whether two permutations commute; `moved` is all that `g` moves, `others` all that `h` moves."""
+    return moved.isdisjoint(others) or all(g[h[x]] == h[g[x]] for x in moved | others)
+
+
+class _Orbits:
+    """Sets of numbers that are joined step by step."""
+
+    def __init__(self, count: int) -> None:
+        self._above = list(range(count))
+
+    def _find(self, x: int) -> int:
+        above = self._above
+        while above[x] != x:
+            above[x] = above[above[x]]
+            x = above[x]
+        return x
+
+    def same(self, x: int, y: int) -> bool:
+        """Whether both are in one set."""
+        return self._find(x) == self._find(y)
+
+    def join(self, pairs: Iterable[tuple[int, int]]) -> None:
+        """Joins the sets of each two."""
+        for x, y in pairs:
+            low, high = sorted((self._find(x), self._find(y)))
+            self._above[high] = low
+
+    def smallest(self) -> tuple[int, ...]:
+        """For each number the smallest of its set."""
+        return tuple(self._find(x) for x in range(len(self._above)))

@@ -41,26 +41,31 @@ class Folded:
             equal colour list theirs in the same order up to isomorphism.
         near: per vertex that is left its neighbours, with the label of the link as seen from the vertex, and what was
             folded into the link.
-        twins: each fold of twins in turn, the smallest first: equally long lists of vertices of the whole graph, one
-            per twin, that any permutation of the lists exchanges.
+        twins: each fold of twins in turn, the smallest first: the cycles of vertices of the whole graph that turn when
+            each twin, with all that was folded into it, takes the place of the next.
 
     Args:
         colours: of each vertex; only vertices of one colour may stand for each other.
         labels: (a, b) -> (what the links between a and b are, seen from a; the same, seen from b), each pair once.
+        joined: fold twins too that are joined to each other, as the leaf switches below one server are; canonical
+            orders do without, since they are as old as the fingerprints that come from them.
     """
 
-    def __init__(self, colours: Sequence[str], labels: Mapping[tuple[int, int], tuple[str, str]]) -> None:
+    def __init__(
+        self, colours: Sequence[str], labels: Mapping[tuple[int, int], tuple[str, str]], *, joined: bool = False
+    ) -> None:
         self.colour = {v: _digest("vertex", text.encode()) for v, text in enumerate(colours)}
         self.inside: dict[int, tuple[int, ...]] = {v: (v,) for v in self.colour}
         self.near: dict[int, dict[int, Join]] = {v: {} for v in self.colour}
         self.twins: list[list[tuple[int, ...]]] = []
+        self._joined = joined
         digests: dict[tuple[str, str], Digest] = {}
         for (a, b), (there, back) in labels.items():
             for v, w, seen in ((a, b, (there, back)), (b, a, (back, there))):
                 if seen not in digests:
                     digests[seen] = _digest("link", *(text.encode() for text in seen))
                 self.near[v][w] = digests[seen], ()
-        while self._fold_twins() or self._fold_leaves() or self._fold_chains():
+        while self._fold_twins() or self._fold_leaves() or self._fold_chains() or self._fold_joined_twins():
             pass
 
     def _fold_twins(self) -> bool:
@@ -69,8 +74,27 @@ class Folded:
         for v, ends in self.near.items():
             spend(8 + 4 * len(ends))
             alike[self.colour[v], *sorted((w, join[0]) for w, join in ends.items())].append(v)
+        return self._fold_groups(alike.values())
+
+    def _fold_joined_twins(self) -> bool:
+        """One vertex for all vertices of one colour that are joined alike to each other and to the same neighbours."""
+        if not self._joined:
+            return False
+        for label in sorted({join[0] for ends in self.near.values() for join in ends.values()}):
+            alike: dict[tuple[object, ...], list[int]] = defaultdict(list)
+            for v, ends in self.near.items():
+                if any(join[0] == label and self.colour[w] == self.colour[v] for w, join in ends.items()):
+                    spend(8 + 4 * len(ends))
+                    around = [(v, label), *((w, join[0]) for w, join in ends.items())]
+                    alike[self.colour[v], *sorted(around)].append(v)
+            if self._fold_groups(alike.values()):
+                return True
+        return False
+
+    def _fold_groups(self, alike: Iterable[list[int]]) -> bool:
+        """Folds groups of twins; False if there are none."""
         groups: dict[Digest, list[list[int]]] = defaultdict(list)
-        for members in alike.values():
+        for members in alike:
             if len(members) > 1:
                 groups[self._kind(members)].append(members)
         folded = False
@@ -78,8 +102,8 @@ class Folded:
             # Of two groups that are joined, the one that is folded first decides the order inside their links: where
             # nothing tells them apart, neither is folded.
             own = {v: i for i, members in enumerate(groups[kind]) for v in members}
-            for members in groups[kind]:
-                if not any(w in own for w in self.near[members[0]]):
+            for i, members in enumerate(groups[kind]):
+                if not any(own.get(w, i) != i for w in self.near[members[0]]):
                     self._join_twins(members)
                     folded = True
         return folded
@@ -89,8 +113,16 @@ class Folded:
         return _digest("group", self.colour[members[0]], str(len(members)).encode(), *ends)
 
     def _join_twins(self, members: Sequence[int]) -> None:
-        first, near = members[0], self.near
-        self.twins.append([(*self.inside[v], *_flat(near[v][w][1] for w in near[first])) for v in members])
+        first, near, own = members[0], self.near, set(members)
+        around = [w for w in near[first] if w not in own]
+        lists = [(*self.inside[v], *_flat(near[v][w][1] for w in around)) for v in members]
+        self.twins.append(list(zip(*lists, strict=True)))
+        between: list[int] = []
+        if members[1] in near[first]:
+            self.twins[-1] += self._turned_between(members)
+            between = [x for v, w in itertools.combinations(members, 2) for x in near[v][w][1]]
+            for v, w in itertools.permutations(members, 2):
+                del near[v][w]
         for w, (label, _) in list(near[first].items()):
             label_back = near[w][first][0]
             near[first][w] = label, _flat(near[v][w][1] for v in members)
@@ -98,9 +130,22 @@ class Folded:
         for v in members[1:]:
             for w in near[v]:
                 del near[w][v]
-        self.inside[first] = _flat(self.inside[v] for v in members)
+        self.inside[first] = (*_flat(self.inside[v] for v in members), *between)
         self.colour[first] = _digest("twins", self.colour[first], str(len(members)).encode())
         self._drop(members[1:])
+
+    def _turned_between(self, members: Sequence[int]) -> list[tuple[int, ...]]:
+        """The cycles of what was folded into the links between joined twins when each takes the place of the next."""
+        count, seen = len(members), set[int]()
+        found = []
+        for step in range(1, count // 2 + 1):
+            ways = [self.near[v][members[(i + step) % count]][1] for i, v in enumerate(members)]
+            for cycle in zip(*ways, strict=True):
+                # Half way round every link comes a second time, from its other end.
+                if cycle[0] not in seen:
+                    found.append(tuple(dict.fromkeys(cycle)))
+                    seen.update(cycle)
+        return found
 
     def _fold_leaves(self) -> bool:
         """Vertices with one neighbour become part of it."""

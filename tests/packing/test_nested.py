@@ -8,14 +8,16 @@ from collections import Counter
 import pytest
 from graphs import lacking, nic_links
 
-from collc.checker.orbits import orbits_of
-from collc.packing import Collective, plan
+from collc.checker.images import orbits_of
+from collc.packing import Collective, columns, plan
 from collc.packing.check import check_packing
+from collc.packing.explain import plan_depth
 from collc.packing.nested import nested_symmetry
 from collc.packing.network import Net
 from collc.packing.orbits import expanded
 from collc.packing.refine import Refiner
 from collc.packing.symmetry import as_hands, find_symmetry, orbits
+from collc.topology.fold import Folded
 from collc.topology.graph import plan_graph
 from collc.topology.load import loads_topology
 from collc.topology.make import make
@@ -25,11 +27,16 @@ C = Collective
 # 8 pods of 4 edge and 4 aggregation switches, 4 times 4 core switches, a server of 4 GPUs on each edge switch.
 WHOLE = plan_graph(loads_topology(make("fat-tree", {"ports": 8, "gpus": 4})))
 POD = plan_graph(loads_topology(make("superpod", {"units": 4, "servers": 4, "spines": 4, "gpus": 8})))
+# The same with servers of 8 GPUs: each lies across two edge switches, which are joined by it.
+ACROSS = plan_graph(loads_topology(make("fat-tree", {"ports": 8, "gpus": 8})))
 GRAPHS: dict[str, PlanGraph] = {
     "fat tree": WHOLE,
     "fat tree less a NIC": lacking(WHOLE, links=nic_links(WHOLE, 5)),
     "fat tree less a GPU": lacking(WHOLE, vertices=[5]),
     "superpod": POD,
+    "across": ACROSS,
+    "across less a NIC": lacking(ACROSS, links=nic_links(ACROSS, 5)),
+    "across less a GPU": lacking(ACROSS, vertices=[5]),
 }
 
 
@@ -53,22 +60,50 @@ def test_rotations_are_automorphisms_that_commute_and_leave_the_root(name: str, 
     assert orbits_of(net.nranks, [g.vertices[: net.nranks] for g in hands.generators]) == list(several.rank_orbit)
 
 
-@pytest.mark.parametrize(("name", "ranks", "links"), [("fat tree", 1, 8), ("superpod", 1, 6)])
+@pytest.mark.parametrize(("name", "ranks", "links"), [("fat tree", 1, 8), ("superpod", 1, 6), ("across", 1, 8)])
 def test_whole_networks_have_one_kind_of_rank_and_one_of_each_link(name: str, ranks: int, links: int) -> None:
     graph = GRAPHS[name]
     found = find_symmetry(Net.of(graph), graph.servers, None)
     assert (len(set(found.rank_orbit)), len(set(found.link_orbit))) == (ranks, links)
 
 
-def test_a_loss_leaves_the_other_pods_alike() -> None:
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("fat tree less a NIC", [1, 3, 12, 112]),
+        ("fat tree less a GPU", [3, 12, 112]),
+        ("across less a NIC", [1, 3, 4, 8, 112]),
+        ("across less a GPU", [3, 4, 8, 112]),
+    ],
+)
+def test_a_loss_leaves_the_other_pods_alike(name: str, expected: list[int]) -> None:
     """The server with the loss, its pod and the others: the ranks of 7 pods are one orbit."""
-    graph = GRAPHS["fat tree less a NIC"]
+    graph = GRAPHS[name]
     sizes = Counter(find_symmetry(Net.of(graph), graph.servers, None).rank_orbit)
-    assert sorted(sizes.values()) == [1, 3, 12, 112]
+    assert sorted(sizes.values()) == expected
+
+
+@pytest.mark.parametrize("count", [2, 3, 4, 5])
+def test_joined_twins_turn_with_what_lies_between_them(count: int) -> None:
+    """`count` hubs below two cores, any two joined by a chain of 3: 1, 2, ... steps on, and half way round."""
+    vertices = count + 2
+    pairs = [(hub, core) for hub in range(count) for core in (count, count + 1)]
+    for a, b in itertools.combinations(range(count), 2):
+        way = [a, vertices, vertices + 1, vertices + 2, b]
+        vertices += 3
+        pairs += itertools.pairwise(way)
+    colours = ["one core" if v == count else "other core" if v == count + 1 else "v" for v in range(vertices)]
+    folded = Folded(colours, dict.fromkeys(pairs, ("1", "1")), joined=True)
+    assert len(folded.colour) == 1
+    edges = {frozenset(pair) for pair in pairs}
+    whole = folded.twins[-1]
+    image = {v: w for cycle in whole for v, w in zip(cycle, [*cycle[1:], cycle[0]], strict=True)}
+    assert {frozenset(image.get(v, v) for v in edge) for edge in edges} == edges
+    assert {image[hub] for hub in range(count)} == set(range(count))
 
 
 @pytest.mark.parametrize("collective", [C.ALL_GATHER, C.ALL_REDUCE, C.BROADCAST])
-@pytest.mark.parametrize("name", ["fat tree", "fat tree less a NIC", "superpod"])
+@pytest.mark.parametrize("name", ["fat tree", "fat tree less a NIC", "superpod", "across", "across less a GPU"])
 def test_plans_are_proved_up_to_the_symmetry(name: str, collective: Collective) -> None:
     graph: PlanGraph = GRAPHS[name]
     made = plan(graph, collective, orbits=True)
@@ -78,3 +113,18 @@ def test_plans_are_proved_up_to_the_symmetry(name: str, collective: Collective) 
     assert len(made.orbits.orbits) <= 16
     if collective is C.ALL_GATHER:
         check_packing(graph, expanded(graph, made))
+
+
+@pytest.mark.parametrize("name", ["fat tree", "across less a GPU"])
+def test_trees_of_thousands_of_ranks_are_as_deep_as_the_network_needs(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A broadcast that fills every level of switches takes trees of more than three hops beyond the least."""
+    expected = plan(GRAPHS[name], C.BROADCAST, orbits=True)
+    monkeypatch.setattr(columns, "SPARSE_FROM", 8)
+    plan.__globals__["_solve_once"].cache_clear()
+    found = plan(GRAPHS[name], C.BROADCAST, orbits=True)
+    plan.__globals__["_solve_once"].cache_clear()
+    assert found.optimal
+    assert found.rate == expected.rate
+    assert plan_depth(found) > 4

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import math
 from collections.abc import Callable
 from fractions import Fraction
 from typing import Any
@@ -11,11 +12,14 @@ from typing import Any
 import pytest
 from graphs import cluster, dgx1, lacking, nic_links, star
 
+from collc.checker.images import Chain, Generator, Group, Turn
+from collc.checker.images import orbits_of as smallest_images
 from collc.errors import CertificateError, PackingError
 from collc.packing import Collective, columns, plan
 from collc.packing.check import check_packing
 from collc.packing.document import from_json, parse_plan, plan_file, to_json, verify_document
 from collc.packing.explain import link_loads
+from collc.packing.model import Hop, Tree
 from collc.packing.orbits import all_trees, expanded
 from collc.topology.model import LinkKind, PlanGraph
 
@@ -318,3 +322,37 @@ def test_a_symmetry_that_mixes_kinds_is_told() -> None:
     with pytest.raises(PackingError, match="different kinds"):
         plan(graph, C.ALL_GATHER, orbits=True)
     assert plan(graph, C.ALL_GATHER).optimal
+
+
+def test_images_are_counted_without_a_look_at_every_product() -> None:
+    """Eight blocks of ranks on one switch that turn one by one: 77,597,520 products, and trees that few of them fix."""
+    sizes = [8, 7, 6, 5, 11, 13, 17, 19]
+    n = sum(sizes) + 1  # rank 0 stays
+    up, down = range(n), range(n, 2 * n)  # the links of rank r to the switch, and back
+    generators, blocks, first = [], list[list[int]](), 1
+    for size in sizes:
+        image = list(range(n + 1))
+        blocks.append(list(range(first, first + size)))
+        for v, w in zip(blocks[-1], [*blocks[-1][1:], blocks[-1][0]], strict=True):
+            image[v] = w
+        first += size
+        generators.append(Generator(Turn(image), Turn([*(up[v] for v in image[:n]), *(down[v] for v in image[:n])])))
+    orbits = smallest_images(2 * n, [[g.links.power(x, 1) for x in range(2 * n)] for g in generators])
+    group = Group(generators, orbits)
+
+    def tree(parents: dict[int, int]) -> Tree:
+        return Tree(0, Fraction(1), (), tuple(Hop(p, v, (up[p], down[v])) for v, p in parents.items()))
+
+    star_tree = dict.fromkeys(range(1, n), 0)
+    assert Chain(group, tree(star_tree)).count() == 1
+    path = {v: v - 1 for v in range(1, n)}
+    assert Chain(group, tree(path)).count() == math.prod(sizes)
+    # In the first block every second rank hangs on its neighbour: two steps change nothing.
+    paired = star_tree | {v: v - 1 for v in blocks[0][1::2]}
+    assert Chain(group, tree(paired)).count() == 2
+    turned = star_tree | {blocks[0][0]: blocks[0][-1]} | {v: v - 1 for v in blocks[0][2::2]}
+    assert Chain(group, tree(paired)).reaches(tree(turned))
+    assert not Chain(group, tree(paired)).reaches(tree(star_tree | {v: v - 1 for v in blocks[0][1:5]}))
+    # Two ranks of each of two blocks: those of one block and those of the other turn apart.
+    hung = star_tree | {blocks[1][0]: blocks[4][0], blocks[4][5]: blocks[1][3]}
+    assert Chain(group, tree(hung)).count() == 7 * 11

@@ -14,8 +14,10 @@ from sweep import joined, plans, random_machine, refused, summary, tried
 
 import collc
 from collc.collectives.model import Collective
+from collc.errors import UsageError
 from collc.packing import effort as effort_module
 from collc.packing import plan
+from collc.packing import solve as solve_module
 from collc.packing.check import check_packing
 from collc.packing.effort import Effort, OutOfEffortError
 from collc.packing.highs import Outcome, Program
@@ -203,3 +205,17 @@ def test_the_sweep_tells_what_went_wrong(monkeypatch: pytest.MonkeyPatch) -> Non
     slow = {"seed": 9, "plans": {"all_reduce": {"seconds": 21.0, "optimal": True}}}
     assert summary([good, slow], 20.0)[1] is False
     assert summary([good], 20.0)[1] is True
+
+
+@pytest.mark.parametrize("solver", ["mwu", "ilp"])
+def test_solvers_for_hundreds_of_gpus_refuse_thousands(solver: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(solve_module, "ORBITS_FROM", 8)
+    with pytest.raises(UsageError, match=f"the solver {solver} packs up to 8 GPUs, these are 18"):
+        plan(rails(3, 6), C.ALL_GATHER, solver=solver)
+
+
+def test_the_effort_grows_with_the_ranks_up_to_a_limit() -> None:
+    several = [effort_module.efforts(n) for n in (2, 16, 32, 64, 256, 1024, 16384)]
+    assert several == sorted(several)
+    assert several[0] == several[1]
+    assert several[-1] == several[-2] == (effort_module._MOST_WISH, effort_module._MOST_PROOF)
