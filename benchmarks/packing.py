@@ -39,17 +39,24 @@ from collc.topology.make import make
 from collc.topology.model import PlanGraph
 
 C = Collective
-LIMIT = 900.0  # seconds of CPU time that any one measurement may take
+LIMIT = 300.0  # seconds of CPU time that any one measurement may take
 FORESTCOLL_LIMIT = float(os.environ.get("FORESTCOLL_LIMIT", "120"))
 
 
 @dataclass(frozen=True)
 class Case:
-    """A graph, and what ForestColl's public python took for its all_gather on a machine with two cores."""
+    """A graph, the collectives that are planned on it, and how.
+
+    Args:
+        published: what ForestColl's public python took for its all_gather on a machine with two cores.
+        orbits: plan up to symmetry.
+    """
 
     name: str
     graph: Callable[[], PlanGraph]
     published: str = ""
+    collectives: tuple[C, ...] = (C.ALL_GATHER, C.ALL_REDUCE, C.BROADCAST)
+    orbits: bool = False
 
 
 def a100(servers: int) -> Callable[[], PlanGraph]:
@@ -96,15 +103,16 @@ def lost(what: str) -> Callable[[], PlanGraph]:
     return made
 
 
+LOST = ("one NIC", "one link", "one GPU", "one rail", "three NICs", "a NIC, a GPU and a link")
+FOUR = (C.ALL_GATHER, C.REDUCE_SCATTER, C.ALL_REDUCE, C.BROADCAST)
+ROOTED = (C.BROADCAST, C.REDUCE)
 ODD = [
-    *(Case(f"H100 x 64 less {what}", lost(what)) for what in ("one NIC", "one link", "one GPU", "one rail")),
-    *(Case(f"H100 x 64 less {what}", lost(what)) for what in ("three NICs", "a NIC, a GPU and a link")),
-    Case("servers of 1 to 8 GPUs, one rail", lambda: machines.cluster(range(1, 9), rails=1)),
-    Case("torus 8 x 8", lambda: machines.torus(8, 8)),
-    Case("torus 16 x 16", lambda: machines.torus(16, 16)),
-    Case("hypercube, 256 GPUs", lambda: machines.hypercube(8)),
+    *(Case(f"H100 x 64, 512 GPUs, less {what}", lost(what), collectives=FOUR) for what in LOST),
+    Case("servers of 1 to 8 GPUs, one rail", lambda: machines.cluster(range(1, 9), rails=1), collectives=FOUR),
+    Case("torus 8 x 8", lambda: machines.torus(8, 8), collectives=ROOTED),
+    Case("torus 16 x 16", lambda: machines.torus(16, 16), collectives=ROOTED),
+    Case("hypercube, 256 GPUs", lambda: machines.hypercube(8), collectives=ROOTED),
 ]
-UNROOTED = (C.ALL_GATHER, C.REDUCE_SCATTER, C.ALL_REDUCE, C.BROADCAST)
 
 
 def many(servers: int, what: str = "") -> Callable[[], PlanGraph]:
@@ -124,16 +132,27 @@ def tree(ports: int, gpus: int, what: str = "") -> Callable[[], PlanGraph]:
 
     def made() -> PlanGraph:
         graph = plan_graph(loads_topology(make("fat-tree", {"ports": ports, "gpus": gpus})))
+        if what == "one GPU":
+            return machines.lacking(graph, [3])
         return machines.lacking(graph, links=machines.nic_links(graph, 3)) if what == "one NIC" else graph
 
     return made
 
 
+TREES = {128: (8, 8), 1024: (16, 8), 2000: (20, 1), 8192: (32, 8), 16000: (40, 4)}  # GPUs: ports, GPUs of a server
 SCALE = [
-    *(Case(f"H100 x {n}, {8 * n:,} GPUs", many(n)) for n in (32, 64, 128, 256, 512, 1024, 2048)),
-    *(Case(f"H100 x {n:,} less {what}", many(n, what)) for n in (256, 2048) for what in ("one NIC", "one GPU")),
-    *(Case(f"fat tree, {k**3 // 4:,} GPUs", tree(k, j)) for k, j in ((16, 8), (20, 1), (32, 8), (40, 4))),
-    *(Case(f"fat tree, {k**3 // 4:,} GPUs, less one NIC", tree(k, j, "one NIC")) for k, j in ((16, 8), (40, 4))),
+    *(Case(f"H100 x {n:,}, {8 * n:,} GPUs", many(n), orbits=True) for n in (32, 64, 128, 256, 512, 1024, 2048)),
+    *(
+        Case(f"H100 x {n:,}, {8 * n:,} GPUs, less {what}", many(n, what), orbits=True)
+        for n in (256, 2048)
+        for what in ("one NIC", "one GPU")
+    ),
+    *(Case(f"fat tree, {n:,} GPUs", tree(*sizes), orbits=True) for n, sizes in TREES.items()),
+    *(
+        Case(f"fat tree, {n:,} GPUs, less {what}", tree(*TREES[n], what), orbits=True)
+        for n in (128, 1024, 16000)
+        for what in ("one NIC", "one GPU")
+    ),
 ]
 BOUNDS = [("64 GPUs", h100(8), "2.5 s"), ("128 GPUs", h100(16), "7.8 s"), ("256 GPUs", h100(32), "20.4 s")]
 
@@ -147,10 +166,9 @@ def main() -> None:
     options = parser.parse_args()
     folder = os.environ.get("FORESTCOLL")
     rows = Rows(options.results, LIMIT)
-    parts = [HEAD.format(cores=os.cpu_count())]
-    parts.append("\n".join(plans(rows, options.only, folder)))
-    parts.append("\n".join(odd(rows, options.only)))
-    parts.append("\n".join(scale(rows, options.only)))
+    parts = [HEAD.format(cores=os.cpu_count(), limit=LIMIT)]
+    parts.append("\n".join(plans(rows, options.only)))
+    parts.append("\n".join(beside(rows, options.only, folder)))
     if not options.only:
         parts.append("\n".join(random_clusters(rows, options.clusters)))
         parts += ["\n".join(bounds(rows)), "\n".join(others(rows))]
@@ -164,88 +182,75 @@ def main() -> None:
 HEAD = """# Packing, measured
 
 Written by `make bench-packing` ({cores} cores, one used; Python; HiGHS for floats, flint for rationals). Every row ran
-in a process of its own with nothing cached, and ends with the checker: all loads, trees and certificates recomputed in
-exact arithmetic. Rates are GB/s of algbw, exact and proven optimal unless the row says otherwise; depth is hops from
-the root, for all_reduce of the deeper phase. Seconds are CPU time of one thread, which other work on the machine
-changes little; MB is the peak of the whole process.
+in a process of its own with nothing cached; "over {limit:.0f} s" is one that was ended. Rates and bounds are GB/s of
+algbw, exact and proven optimal where both are the same. Depth is hops from the root, for all_reduce of the deeper
+phase. Seconds are CPU time of one thread, which other work on the machine changes by some tens of per cent: of the
+library from the graph to the plan, its own check included; the last column is the checker alone, once more: all loads,
+trees and certificates recomputed in exact arithmetic. MB is the peak of the whole process."""
 
-"ForestColl, published" is what its public python took for all_gather on a machine with two cores (search, switch
-removal and packing; no checker); for 1,024 GPUs what its paper states (arXiv 2402.06787). "Same run" is that python on
-the same graph right after ours; "ratio of times" is theirs over ours."""
+TEXT = """H100 x N is N servers of 8 GPUs, each GPU with a NIC of 50 GB/s on its rail; A100 x N has rails of 25 GB/s.
+Plans with orbits are up to symmetry: "trees" is how many the orbits stand for. Fat trees are those of
+`collc topologies --make fat-tree`: 128 GPUs with 8 ports and servers of 8 (each across two edge switches), 1,024 with
+16 and 8, 2,000 with 20 and 1, 8,192 with 32 and 8, 16,000 with 40 and 4."""
+
+COLUMNS = ["graph", "collective", "rate", "bound", "orbits", "trees", "depth", "seconds", "MB", "checker's seconds"]
 
 
-def plans(rows: Rows, only: str, folder: str | None) -> list[str]:
-    """A row per graph and collective."""
-    head = ["graph", "collective", "rate", "trees", "depth", "seconds", "MB", "ForestColl, published"]
-    head += ["ForestColl, same run", "ratio of times"] if folder else []
-    lines = ["## Certified plans", "", *row(head), *row(["---"] * len(head))]
+def plans(rows: Rows, only: str) -> list[str]:
+    """A row per graph and collective, by the number of GPUs."""
+    lines = ["## Certified plans", "", TEXT, "", *row(COLUMNS), *row(["---"] * len(COLUMNS))]
+    made: list[tuple[int, list[str]]] = []
+    size = 0
+    for case in [*CASES, *ODD, *SCALE]:
+        for collective in case.collectives if only in case.name else ():
+            work = partial(checked, case.graph, collective, orbits=case.orbits)
+            cells = rows.get(f"plan {case.name}: {collective.value}{' by orbits' * case.orbits}", work)
+            # A row that was ended does not know its size; it goes with the one before.
+            size = int(cells[0]) if len(cells) == len(COLUMNS) - 1 else size
+            shown = cells[1:] if len(cells) == len(COLUMNS) - 1 else [*cells, *[""] * (len(COLUMNS) - 2 - len(cells))]
+            made.append((size, [case.name, collective.value, *shown]))
+    for _, cells in sorted(made, key=lambda pair: pair[0]):
+        lines += row(cells)
+    return lines
+
+
+def beside(rows: Rows, only: str, folder: str | None) -> list[str]:
+    """all_gather beside ForestColl's python on the same graph, one after the other in the same run."""
+    head = ["graph", "rate", "trees", "depth", "seconds", "MB", "ForestColl: rate", "trees", "depth", "seconds"]
+    head += ["ratio", "ForestColl, published"]
+    lines = ["## Beside ForestColl: all_gather", "", BESIDE.format(limit=FORESTCOLL_LIMIT), ""]
+    lines += [*row(head), *row(["---"] * len(head))]
     for case in CASES:
-        if only not in case.name:
+        name = f"{case.name}: ForestColl"
+        if only not in case.name or not (case.published or folder or rows.keeps(name)):
             continue
-        for collective in (C.ALL_GATHER, C.ALL_REDUCE, C.BROADCAST):
-            made = rows.get(f"{case.name}: {collective.value}", partial(planned, case.graph, collective))
-            cells = [case.name, collective.value, *made]
-            cells.append(case.published if collective is C.ALL_GATHER else "")
-            if folder and collective is C.ALL_GATHER:
-                name = f"{case.name}: ForestColl"
-                theirs = rows.get(name, partial(forestcoll, case.graph, folder), FORESTCOLL_LIMIT)
-                cells += peers(theirs, float(made[3]) if len(made) == 5 else None)
-            elif folder:
-                cells += ["", ""]
-            lines += row(cells)
+        ours = rows.get(f"{case.name}: all_gather", partial(planned, case.graph, C.ALL_GATHER))
+        theirs = ["", "", "", ""]
+        if folder or rows.keeps(name):
+            theirs = rows.get(name, partial(forestcoll, case.graph, folder or ""), FORESTCOLL_LIMIT)
+        lines += row([case.name, *ours, *peers(theirs, float(ours[3]) if len(ours) == 5 else None), case.published])
     return lines
 
 
-def odd(rows: Rows, only: str) -> list[str]:
-    """Clusters that are not symmetric, and graphs without switches."""
-    head = ["graph", "collective", "rate", "trees", "depth", "seconds", "MB", "checker's seconds"]
-    lines = ["## Odd clusters, tori and hypercubes", "", *row(head), *row(["---"] * len(head))]
-    for case in ODD:
-        if only not in case.name:
-            continue
-        rooted = "torus" in case.name or "cube" in case.name
-        for collective in (C.BROADCAST, C.REDUCE) if rooted else UNROOTED:
-            made = rows.get(f"odd {case.name}: {collective.value}", partial(checked, case.graph, collective))
-            lines += row([case.name, collective.value, *made])
-    return lines
+BESIDE = """ForestColl's public python (search, switch removal and packing; no checker) on the same graph, right after
+ours in one run, ended after {limit:.0f} s of CPU time; the ratio is of the seconds, theirs over ours. "Published" is
+what it took on another machine with two cores; for 1,024 GPUs what its paper states (arXiv 2402.06787)."""
 
 
-def scale(rows: Rows, only: str) -> list[str]:
-    """Plans up to symmetry, from hundreds to many thousands of GPUs."""
-    head = ["graph", "collective", "rate", "orbits", "trees", "depth", "seconds", "MB", "checker's seconds"]
-    lines = ["## Up to symmetry: 256 to 16,384 GPUs", "", *row(head), *row(["---"] * len(head))]
-    for case in SCALE:
-        if only not in case.name:
-            continue
-        for collective in (C.ALL_GATHER, C.ALL_REDUCE, C.BROADCAST):
-            made = rows.get(f"orbits {case.name}: {collective.value}", partial(folded, case.graph, collective))
-            lines += row([case.name, collective.value, *made])
-    return lines
-
-
-def folded(build: Callable[[], PlanGraph], collective: Collective) -> list[str]:
-    """A plan as orbits: all that `plan` does, its own check among it, and what checking it once more takes."""
+def checked(build: Callable[[], PlanGraph], collective: Collective, *, orbits: bool) -> list[str]:
+    """[GPUs, rate, bound, orbits, trees, depth, seconds, MB, the checker's seconds]."""
     graph = build()
     start = time.process_time()
-    made = plan(graph, collective, orbits=True)
+    made = plan(graph, collective, orbits=orbits)
     seconds = time.process_time() - start
     assert made.rate is not None
-    assert made.orbits is not None
-    rate = f"{float(made.rate):.2f}" + ("" if made.optimal else f" (bound {float(made.bound or 0):.2f})")
-    cells = [rate, str(len(made.orbits.orbits)), str(made.tree_count), str(plan_depth(made)), f"{seconds:.2f}", peak()]
-    start = time.process_time()
+    assert made.bound is not None
+    again = time.process_time()
     check_packing(graph, made)
-    return [*cells, f"{time.process_time() - start:.2f}"]
-
-
-def checked(build: Callable[[], PlanGraph], collective: Collective) -> list[str]:
-    """As `planned`, and what the checker takes of it."""
-    graph = build()
-    cells = planned(lambda: graph, collective)
-    made = plan(graph, collective)
-    start = time.process_time()
-    check_packing(graph, made)
-    return [*cells, f"{time.process_time() - start:.2f}"]
+    checker = time.process_time() - again
+    count = str(len(made.orbits.orbits)) if made.orbits is not None else ""
+    cells = [str(graph.nranks), f"{float(made.rate):.2f}", f"{float(made.bound):.2f}", count, str(made.tree_count)]
+    return [*cells, str(plan_depth(made)), f"{seconds:.2f}", peak(), f"{checker:.2f}"]
 
 
 def random_clusters(rows: Rows, count: int) -> list[str]:
@@ -359,10 +364,10 @@ def forestcoll(build: Callable[[], PlanGraph], folder: str) -> list[str]:
 
 
 def peers(theirs: list[str], ours: float | None) -> list[str]:
+    """The cells of ForestColl's rate, trees, depth, seconds and ratio."""
     if len(theirs) != 4:
-        return [theirs[0], f"over {FORESTCOLL_LIMIT / ours:.0f}" if ours and "over" in theirs[0] else ""]
-    rate, trees, depth, seconds = theirs
-    return [f"{seconds} s, {rate} GB/s, {trees} trees, depth {depth}", f"{float(seconds) / ours:.1f}" if ours else ""]
+        return ["", "", "", theirs[0], f"over {FORESTCOLL_LIMIT / ours:.0f}" if ours and "over" in theirs[0] else ""]
+    return [*theirs, f"{float(theirs[3]) / ours:.0f}" if ours and theirs[3] else ""]
 
 
 def peak() -> str:

@@ -24,6 +24,10 @@ class Rows:
         lines = path.read_text("utf-8").splitlines() if path is not None and path.exists() else []
         self._kept: dict[str, list[str]] = {name: cells for name, *cells in map(json.loads, lines)}
 
+    def keeps(self, name: str) -> bool:
+        """Whether an earlier run measured that row."""
+        return name in self._kept
+
     def get(self, name: str, work: Callable[[], list[str]], limit: float | None = None) -> list[str]:
         """The row of that name: what `work` returns, unless an earlier run did; a failure is said but not kept."""
         if name not in self._kept:

@@ -20,15 +20,17 @@ def test_the_benchmark_writes_its_table(tmp_path: Path) -> None:
 
     def cells() -> list[list[str]]:
         subprocess.run(command, check=True, capture_output=True, env=env)
-        lines = out.read_text().splitlines()
-        return [line.split(" | ")[1:5] for line in lines if line.startswith("| DGX-2, 16 GPUs")]
+        table, beside = out.read_text().split("## Beside ForestColl")
+        assert "| DGX-2, 16 GPUs | 160.00 | 16 | 1 |" in beside
+        lines = table.splitlines()
+        return [line.split(" | ")[1:7] for line in lines if line.startswith("| DGX-2, 16 GPUs")]
 
     expected = [
-        ["all_gather", "160.00", "16", "1"],
-        ["all_reduce", "80.00", "16", "1"],
-        ["broadcast", "150.00", "15", "2"],
+        ["all_gather", "160.00", "160.00", "", "16", "1"],
+        ["all_reduce", "80.00", "80.00", "", "16", "1"],
+        ["broadcast", "150.00", "150.00", "", "15", "2"],
     ]
     assert cells() == expected
     # A row that an earlier run kept is not measured again.
-    kept.write_text(kept.read_text().replace("160.00", "161.00"))
-    assert cells() == [["all_gather", "161.00", "16", "1"], *expected[1:]]
+    kept.write_text(kept.read_text().replace('"16", "150.00", "150.00"', '"16", "151.00", "150.00"'))
+    assert cells() == [*expected[:2], ["broadcast", "151.00", *expected[2][2:]]]
