@@ -26,7 +26,7 @@ from collc.simulate.nccl.fabrics import FABRICS
 from collc.simulate.nccl.versions import DEFAULT as NCCL_VERSION
 from collc.simulate.params import Machine
 from collc.simulate.params_file import read_params
-from collc.simulate.plot import plot_comparison
+from collc.simulate.plot import check_plot, plot_comparison
 from collc.simulate.report import chrome_trace, critical_path
 from collc.simulate.run import LEAST_CHUNK, PLANS, Prediction, Simulator, Variant, own_channels
 from collc.topology.allocation import parse_gpus
@@ -157,6 +157,8 @@ def command(
         raise UsageError("--plot and --trace take one --collective")
     for path in filter(None, (trace, plot)):
         check_output(path, replaced=False)
+    if plot is not None:
+        check_plot(plot)
     machine = load_topology(topology)
     graph = plan_graph(machine, None if gpus is None else parse_gpus(machine, gpus), links)
     wish = _Wish(plan, proto, chunk, channels)
@@ -176,12 +178,12 @@ def command(
             found = [dataclasses.replace(p, time_us=p.period_us(parameters)) for p in found]
         nccl = Nccl(simulator, nccl_version or NCCL_VERSION, fabric)
         beside = _nccl(nccl, sizes, throughput) if compare else {}
-        if plot is not None:
-            plot_comparison(plot, graph.name, found, beside)
         claims = Claims(graph, simulator.collective, parameters.name, nccl.fabric.name, changed)
         documents.append(_Document(found, choices, beside, claims))
         if not as_json:
             report.text(_text(graph, documents[-1]))
+    if plot is not None:
+        plot_comparison(plot, graph.name, documents[0].found, documents[0].beside)
     if as_json:
         emit_json({**_json(graph, documents), "parameters": why, "times": _MEANING[throughput]})
     for path in filter(None, (trace, plot)):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import shutil
+import sys
 
 import click
 
@@ -12,6 +14,8 @@ from collc.topology import zoo
 from collc.topology.load import load_topology
 from collc.topology.make import KINDS, make
 from collc.topology.model import Topology, VertexKind
+
+_HEADER = ["name", "gpus", "servers", "links", "what"]
 
 
 @click.command()
@@ -41,7 +45,7 @@ def command(parameters: tuple[str, ...], kind: str | None, as_json: bool) -> Non
         [name, str(len(topology.gpus)), str(len(topology.servers)), _links(topology), zoo.title(name)]
         for name, topology in machines
     ]
-    report.text(report.table(["name", "gpus", "servers", "links", "what"], _left(rows), left=5))
+    report.text(report.table(_HEADER, _fitting(rows), left=5))
 
 
 def _values(parameters: tuple[str, ...]) -> dict[str, int]:
@@ -56,8 +60,13 @@ def _values(parameters: tuple[str, ...]) -> dict[str, int]:
     return values
 
 
-def _left(rows: list[list[str]]) -> list[list[str]]:
-    return [[*row[:4], row[4] if len(row[4]) <= 62 else row[4][:59] + "..."] for row in rows]
+def _fitting(rows: list[list[str]]) -> list[list[str]]:
+    """On a terminal the last column ends with the line; in a pipe nothing is cut."""
+    if not sys.stdout.isatty():
+        return rows
+    before = sum(max(map(len, column)) + 2 for column in zip(*(row[:4] for row in [_HEADER, *rows]), strict=True))
+    room = max(20, shutil.get_terminal_size().columns - before)
+    return [[*row[:4], row[4] if len(row[4]) <= room else row[4][: room - 3] + "..."] for row in rows]
 
 
 def _links(topology: Topology) -> str:

@@ -12,6 +12,8 @@ from collc.process import temporary_folder
 from collc.simulate.nccl import Baseline
 from collc.simulate.run import Prediction
 
+_FORMATS = (".svg", ".png", ".pdf")
+
 
 def figure() -> Any:
     """matplotlib's Figure class, without a display.
@@ -28,11 +30,20 @@ def figure() -> Any:
     return Figure
 
 
+def check_plot(path: Path) -> None:
+    """Says before any work whether a figure can be drawn into a file of this name.
+
+    Raises:
+        BuildError: matplotlib is missing, or has no such format.
+    """
+    if path.suffix not in _FORMATS:
+        raise BuildError(f"no figure format {path.suffix!r}", where=str(path), hint=f"use {', '.join(_FORMATS)}")
+    figure()
+
+
 def save(drawn: Any, path: Path) -> None:
     """Writes a figure; the same figure gives the same bytes."""
-    known = (".svg", ".png", ".pdf")
-    if path.suffix not in known:
-        raise BuildError(f"no figure format {path.suffix!r}", where=str(path), hint=f"use {', '.join(known)}")
+    check_plot(path)
     import matplotlib
 
     dates = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}.get(path.suffix, {})

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import pty
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +14,7 @@ import pytest
 from support.cli import collc, refused
 
 from collc.cli.app import COMMANDS
+from collc.topology import zoo
 
 
 @pytest.mark.parametrize("name", COMMANDS)
@@ -51,6 +54,28 @@ def test_a_reader_that_goes_away_is_no_traceback() -> None:
     command = f"{sys.executable} -m collc topologies | head -1"
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False, env=os.environ)
     assert "Traceback" not in done.stderr
+
+
+def test_topologies_cut_nothing_in_a_pipe() -> None:
+    whole = collc("topologies").out
+    assert "..." not in whole
+    assert all(zoo.title(name) in whole for name in zoo.names())
+
+
+def test_topologies_fit_a_terminal() -> None:
+    leader, follower = pty.openpty()
+    command = [sys.executable, "-m", "collc", "topologies"]
+    with subprocess.Popen(command, stdout=follower, env={**os.environ, "COLUMNS": "100"}) as process:
+        os.close(follower)
+        shown = b""
+        with contextlib.suppress(OSError):  # the end of a terminal
+            while piece := os.read(leader, 1 << 16):
+                shown += piece
+        assert process.wait() == 0
+    os.close(leader)
+    lines = shown.decode().splitlines()
+    assert len(lines) == len(zoo.names()) + 1
+    assert max(map(len, lines)) == 100
 
 
 def test_json_of_topologies() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -232,3 +233,13 @@ def test_a_copy_engine_costs_a_launch_per_chunk() -> None:
     assert 1 < large < small
     refusal = refused(collc("simulate", *argv, "--copy-engine", "--proto", "LL"), code=2)
     assert "no use for a copy engine" in refusal
+
+
+def test_a_plot_that_cannot_be_drawn_is_refused_before_any_work(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    argv = ["simulate", "dgx1v", "--compare", "nccl", "--plot"]
+    monkeypatch.setattr("collc.cli.simulate.load_topology", lambda name: pytest.fail("work has begun"))
+    assert "no figure format '.bmp' (use .svg, .png, .pdf)" in refused(collc(*argv, tmp_path / "a.bmp"))
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    assert "plots need matplotlib (pip install 'collc[plot]')" in refused(collc(*argv, tmp_path / "a.svg"))
