@@ -40,6 +40,7 @@ ROOMS = (
     "build",
     "simulate",
     "choose",
+    "export",
     "compiler",
     "bench",
     "tune",

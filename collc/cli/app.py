@@ -35,6 +35,7 @@ COMMANDS: dict[str, str] = {
     "simulate": "Predict how long collectives take and choose plans by size.",
     "plan": "Pack spanning trees for a topology and prove the rate.",
     "verify": "Recompute everything that a plan, an IR text or a library claims.",
+    "export": "Write a topology or a plan for other programs: NCCL's graph file, DOT, GraphML, CSV.",
     "opt": "Run passes on an IR text and print, verify or interpret the result.",
     "show": "Draw a machine, a plan, times or results as a page, a figure or text.",
     "inspect": "Show what is inside a library.",

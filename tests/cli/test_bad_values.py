@@ -26,6 +26,7 @@ FIRST = {
     "compile": ["BAD", "--target", "host"],
     "simulate": ["dgx1v", "--gpus", "0,1", "-b", "8", "-e", "8", "--collective", "broadcast"],
     "verify": ["LIB"],
+    "export": ["dgx1v", "--format", "dot", "--gpus", "0,1,2"],
     "opt": ["IR"],
     "inspect": ["LIB"],
     "bench": ["BAD"],

@@ -13,7 +13,7 @@ from support.tunable import tunable
 
 from collc import compiler
 from collc.build import toolchain
-from collc.cli import probe, simulate
+from collc.cli import export, probe, simulate
 from collc.errors import BuildError, CollcError
 from collc.outputs import check_output
 from collc.tune import run as tune_run
@@ -31,6 +31,7 @@ def _no_long_work(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tune_run, "team_of", started)
     monkeypatch.setattr(simulate, "_predict", started)
     monkeypatch.setattr(probe, "probe_cpu", started)
+    monkeypatch.setattr(export, "best_pair", started)
 
 
 WRITERS = {
@@ -40,6 +41,7 @@ WRITERS = {
     "simulate trace": ["simulate", "dgx1v", "--trace"],
     "simulate plot": ["simulate", "dgx1v", "--compare", "nccl", "--plot"],
     "probe": ["probe", "--cpu", "-o"],
+    "export": ["export", "dgx1v", "--format", "nccl-graph", "-o"],
 }
 
 

@@ -37,6 +37,7 @@ COMMAND_LINES: dict[str, list[list[str]]] = {
     "tune": [["TUNABLE", "-b", "1K", "-e", "1K", "-o", "x.tuning", "--collective", "all_reduce"]],
     "simulate": [["box.yaml", "-e", "1K"], ["box.yaml", "-e", "1K", "--compare", "nccl", "--plot", "x.svg"]],
     "plan": [["box.yaml"]],
+    "export": [["box.yaml", "--format", "nccl-graph"], ["box.yaml", "--format", "graphml"]],
     "verify": [["LIB"]],
     "opt": [["IR", "--passes", "fuse_copies", "--verify", "--interpret"]],
     "inspect": [["LIB"]],

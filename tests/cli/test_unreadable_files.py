@@ -20,6 +20,7 @@ READERS = {
     "simulate": ["simulate", "FILE"],
     "compile params": ["compile", "dgx1v", "--gpus", "0,1", "--target", "cuda", "-o", "OUT", "--params", "FILE"],
     "simulate params": ["simulate", "dgx1v", "--gpus", "0,1", "-e", "1K", "--params", "FILE"],
+    "export": ["export", "FILE", "--format", "nccl-graph"],
     "verify": ["verify", "FILE"],
     "inspect": ["inspect", "FILE"],
     "opt": ["opt", "FILE"],

@@ -1,0 +1,190 @@
+"""`collc export`: topologies and plans for other programs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from fractions import Fraction
+from pathlib import Path
+
+import click
+
+from collc.build.plans import SolutionCache
+from collc.cli import report
+from collc.cli.report import compact, debug_option, json_option, table
+from collc.collectives.model import Collective
+from collc.errors import PackingError, UsageError
+from collc.export.drawings import csv_text, dot_text, graphml_text
+from collc.export.nccl_graph import device_numbers, read_graphs, write_graphs
+from collc.export.orders import Orders, best_pair
+from collc.graphs import to_networkx
+from collc.outputs import check_output
+from collc.packing import plan
+from collc.topology.allocation import parse_gpus
+from collc.topology.graph import plan_graph
+from collc.topology.load import load_topology
+from collc.topology.model import PlanGraph, Topology
+
+_DRAWN = {"dot": dot_text, "graphml": graphml_text, "csv": csv_text}
+FORMATS = ("nccl-graph", *_DRAWN)
+# What NCCL's rings and trees serve, by name and how its rate follows from theirs.
+_SERVED = (Collective.ALL_REDUCE, Collective.ALL_GATHER, Collective.REDUCE_SCATTER, Collective.BROADCAST)
+
+
+@click.command()
+@click.argument("topology", metavar="TOPO")
+@click.option("--format", "form", type=click.Choice(FORMATS), required=True, help="What to write.")
+@click.option("-o", "--output", type=click.Path(path_type=Path), help="The file [standard output].")
+@click.option("--gpus", metavar="LIST", help="The GPUs in rank order, such as 0,1,4,7 [all].")
+@click.option("--links", metavar="CLASSES", help="Link classes to use instead of the fast one, or 'all'.")
+@click.option(
+    "--collective",
+    type=click.Choice([c.value for c in Collective]),
+    help="With dot, graphml and csv: the plan of this collective instead of the links.",
+)
+@click.option("--root", type=click.IntRange(min=0), help="Root rank of a rooted collective [0].")
+@json_option
+@debug_option
+def command(
+    topology: str,
+    form: str,
+    output: Path | None,
+    gpus: str | None,
+    links: str | None,
+    collective: str | None,
+    root: int | None,
+    as_json: bool,
+) -> None:
+    """Write TOPO, or a plan for it, in a format of other programs.
+
+    nccl-graph: the rings and chains for NCCL_GRAPH_FILE that carry the most on one server, and what that is beside the
+    proved optimum (docs/inside-nccl.md).
+    """
+    if output is not None:
+        check_output(output, replaced=False)
+    machine = load_topology(topology)
+    chosen = None if gpus is None else parse_gpus(machine, gpus)
+    if form != "nccl-graph":
+        _drawn(machine, form, output, chosen, links, collective, root, as_json)
+        return
+    if collective is not None or root is not None:
+        raise UsageError("nccl-graph serves every collective", hint="leave --collective and --root out")
+    found = _nccl(machine, chosen, links)
+    _write(found.text, output, as_json)
+    if as_json:
+        report.emit_json(found.to_json(output))
+        return
+    for line in found.lines():
+        report.note(line)
+
+
+def _drawn(
+    machine: Topology,
+    form: str,
+    output: Path | None,
+    chosen: list[str] | None,
+    links: str | None,
+    collective: str | None,
+    root: int | None,
+    as_json: bool,
+) -> None:
+    if root is not None and (collective is None or not Collective(collective).rooted):
+        raise UsageError("--root belongs to a rooted --collective", where="--root")
+    if collective is not None:
+        graph = plan_graph(machine, chosen, links)
+        item = Collective(collective)
+        if root is not None and root >= graph.nranks:
+            raise UsageError(f"no rank {root} to be the root", hint=f"ranks are 0 to {graph.nranks - 1}")
+        packed = plan(graph, item, (root or 0) if item.rooted else None, store=SolutionCache())
+        text = _DRAWN[form](to_networkx(packed, graph))
+    elif chosen is not None or links is not None:
+        text = _DRAWN[form](to_networkx(plan_graph(machine, chosen, links)))
+    else:
+        text = _DRAWN[form](to_networkx(machine))
+    _write(text, output, as_json)
+    if as_json:
+        report.emit_json({"format": form, "output": _name(output), "text": None if output else text})
+
+
+def _write(text: str, output: Path | None, as_json: bool) -> None:
+    if output is not None:
+        output.write_text(text, encoding="utf-8")
+    elif not as_json:
+        report.text(text, nl=False)
+
+
+def _name(output: Path | None) -> str | None:
+    return None if output is None else str(output)
+
+
+@dataclass(frozen=True)
+class _Graphs:
+    """A graph file, and what NCCL can carry with it: (collective, GB/s by NCCL's channels, the proved optimum)."""
+
+    graph: PlanGraph
+    text: str
+    rings: Orders
+    chains: Orders
+    rates: list[tuple[Collective, Fraction, Fraction]]
+    note: str | None
+
+    def lines(self) -> list[str]:
+        """For people, on standard error."""
+        lines = [] if self.note is None else [self.note]
+        for what, orders in (("rings", self.rings), ("chains", self.chains)):
+            count, most = len(orders.channels), float(orders.bound)
+            proof = "no others carry more" if orders.proved else f"channels of any bandwidths carry {most:.5g} at most"
+            lines.append(f"{what}: {count} x {compact(orders.gbps)} = {compact(orders.total)} GB/s; {proof}")
+        lines += [
+            table(
+                ["collective", "NCCL can carry", "optimum", "share"],
+                [[c.value, compact(a), compact(b), f"{float(a / b):.0%}"] for c, a, b in self.rates],
+            ),
+            "For jobs whose communicators all have exactly these GPUs: NCCL reads the file in each of them.",
+        ]
+        return [part for line in lines for part in line.split("\n")]
+
+    def to_json(self, output: Path | None) -> dict[str, object]:
+        return {
+            "format": "nccl-graph",
+            "output": _name(output),
+            "text": None if output else self.text,
+            "channels": len(self.rings.channels),
+            "ring_gbps": str(self.rings.gbps),
+            "ring_bound_gbps": str(self.rings.bound),
+            "chain_gbps": str(self.chains.gbps),
+            "chain_bound_gbps": str(self.chains.bound),
+            "rates": [{"collective": c.value, "nccl_gbps": str(a), "optimum_gbps": str(b)} for c, a, b in self.rates],
+        }
+
+
+def _nccl(machine: Topology, chosen: list[str] | None, links: str | None) -> _Graphs:
+    graph = plan_graph(machine, chosen, links)
+    if graph.nranks < 2:
+        raise UsageError("a graph file joins two GPUs or more", where=graph.name)
+    device_numbers(graph)
+    used, note = graph, None
+    rings, chains = best_pair(graph)
+    if rings is None:
+        kinds = " and ".join(dict.fromkeys(link.kind.value for link in graph.links))
+        if links is not None:
+            raise PackingError(f"no ring closes over {kinds} links", where=graph.name, hint="leave --links out")
+        # NCCL's rings then run over PCIe where they must.
+        used = plan_graph(machine, chosen, "all")
+        rings, chains = best_pair(used)
+        if rings is None:
+            raise PackingError("no ring closes, over any links", where=graph.name)
+        note = f"no ring closes over {kinds} links alone: these rings take PCIe where they must"
+    text = write_graphs(used, rings, chains)
+    back = read_graphs(text, graph.name)
+    assert {i: len(g.channels) for i, g in back.items()} == {0: len(rings.channels), 1: len(chains.channels)}
+    n = graph.nranks
+    rates = []
+    for item in _SERVED:
+        best = plan(used, item, 0 if item.rooted else None, store=SolutionCache())
+        rounds = item.traits.bus_rounds
+        carried = rings.total * n / (rounds * (n - 1)) if rounds else rings.total
+        if item is Collective.ALL_REDUCE:
+            carried = max(carried, chains.total)
+        assert best.rate is not None
+        rates.append((item, carried, best.rate))
+    return _Graphs(used, text, rings, chains, rates, note)

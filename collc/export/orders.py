@@ -1,0 +1,236 @@
+"""The best rings and chains of equal bandwidth: what NCCL can carry on the links of one server.
+
+NCCL gives every channel the same bandwidth. A channel of its ring algorithm is an order of all GPUs that closes; one of
+its tree algorithm is, inside a server, a chain: reduced to the first GPU and broadcast back. `best_rings` and
+`best_chains` choose how often to use each order so that the channels carry the most together, and prove by the
+relaxation, in which channels may have any bandwidths, how much more any choice could carry.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+
+from collc.errors import PackingError, UsageError
+from collc.packing.highs import INF, Outcome, Program
+from collc.packing.network import Distances, Net
+from collc.packing.rings import most_rings
+from collc.topology.model import PlanGraph
+
+# NCCL makes two channels of each one of a file, and has 64 at most.
+MAX_CHANNELS = 32
+# Orders of more GPUs are too many to list; beyond that all GPUs must be alike in a switch.
+MAX_LISTED = 8
+# NCCL's own search gives a channel, which is one thread block, at most so much on most generations (speedArrayIntra).
+MAX_CHANNEL_GBPS = 40
+# An integer program over more orders than this takes long; graphs with so many are nearly complete.
+_MANY = 5000
+_ENOUGH = 1 + Fraction(1, 10**6)
+
+
+@dataclass(frozen=True)
+class Orders:
+    """Channels of equal bandwidth.
+
+    `channels` are orders of the ranks; each carries `gbps` GB/s. `bound` is what channels of any bandwidths carry
+    together at most: a proof that the choice is the best where it equals `total`.
+    """
+
+    channels: tuple[tuple[int, ...], ...]
+    gbps: Fraction
+    bound: Fraction
+
+    @property
+    def total(self) -> Fraction:
+        """GB/s of all channels together."""
+        return self.gbps * len(self.channels)
+
+    @property
+    def proved(self) -> bool:
+        """Whether no channels of NCCL carry more, even of unequal bandwidths."""
+        return self.total * _ENOUGH >= self.bound
+
+
+@dataclass(frozen=True)
+class _Order:
+    """An order of the ranks, and how often it uses each link."""
+
+    ranks: tuple[int, ...]
+    load: tuple[tuple[int, int], ...]
+
+
+def best_rings(graph: PlanGraph) -> Orders:
+    """The rings that carry the most.
+
+    Raises:
+        PackingError: no ring closes over the links of this graph.
+        UsageError: there are too many GPUs, unequal ones, to list all rings.
+    """
+    return _best(graph, _listed(graph, closed=True), None)
+
+
+def best_chains(graph: PlanGraph, channels: int, least: Fraction = Fraction(0)) -> Orders:
+    """The chains, as many as `channels`, that carry the most.
+
+    Args:
+        least: chains that cannot carry more are not looked for where there are many: good ones will do then.
+
+    Raises:
+        PackingError: no chain joins the GPUs.
+        UsageError: there are too many GPUs, unequal ones, to list all chains.
+    """
+    orders = _listed(graph, closed=False)
+    bound = _relaxation(orders, [link.gbps for link in graph.links])
+    if len(orders) > _MANY and bound <= least * _ENOUGH:
+        return _even(graph, orders, channels, bound)
+    return _best(graph, orders, channels)
+
+
+def best_pair(graph: PlanGraph) -> tuple[Orders | None, Orders]:
+    """Rings and equally many chains, as NCCL needs them: the rings that carry the most, beside them the best chains.
+
+    Where chains beat the rings at all_reduce, the rings are taken several times, thinner, if more chains carry more.
+    The rings are None where none closes.
+
+    Raises:
+        PackingError, UsageError: as `best_rings` and `best_chains`.
+    """
+    try:
+        rings = _thin(best_rings(graph))
+    except PackingError:
+        return None, max((best_chains(graph, count) for count in range(1, 9)), key=lambda found: found.total)
+    n, once = graph.nranks, len(rings.channels)
+    least = rings.total * n / (2 * (n - 1))
+    best = best_chains(graph, once, least)
+    for times in range(2, min(4, MAX_CHANNELS // once) + 1):
+        if best.proved or best.bound <= least * _ENOUGH:
+            break
+        more = best_chains(graph, once * times, least)
+        best = more if more.total > best.total else best
+    times = len(best.channels) // once
+    return Orders(rings.channels * times, rings.gbps / times, rings.bound), best
+
+
+def _thin(found: Orders) -> Orders:
+    """The same channels several times, each as fast as a thread block may be."""
+    times = math.ceil(found.gbps / MAX_CHANNEL_GBPS)
+    times = max(1, min(times, MAX_CHANNELS // len(found.channels)))
+    return Orders(found.channels * times, found.gbps / times, found.bound)
+
+
+def _even(graph: PlanGraph, orders: Sequence[_Order], channels: int, bound: Fraction) -> Orders:
+    """Zigzags in turn, each as fast as the link that they load most allows."""
+    found = {order.ranks: order for order in orders}
+    turns = [found[way] for way in _zigzags(graph.nranks) if way in found] or list(orders)
+    chosen = [turns[i % len(turns)] for i in range(channels)]
+    used: dict[int, int] = {}
+    for order in chosen:
+        for link, times in order.load:
+            used[link] = used.get(link, 0) + times
+    speed = min(graph.links[link].gbps / times for link, times in used.items())
+    return Orders(tuple(order.ranks for order in chosen), speed, bound)
+
+
+def _zigzags(n: int) -> list[tuple[int, ...]]:
+    """0, 1, n-1, 2, n-2 ... and its rotations: for even n the first half share no pair (Walecki, by Lucas 1892)."""
+    first = [(i + 1) // 2 if i % 2 else (n - i // 2) % n for i in range(n)]
+    ways = [tuple((v + turn) % n for v in first) for turn in range(n)]
+    # Of a chain and its reverse one is listed.
+    return [way if way[0] <= way[-1] else way[::-1] for way in ways]
+
+
+def _listed(graph: PlanGraph, *, closed: bool) -> list[_Order]:
+    """One order for each distinct load. Hops run over their shortest paths, never through a rank."""
+    net = Net.of(graph)
+    hops = Distances(net, [1] * net.nlinks, net.nlinks + 1)
+    n = net.nranks
+    near = [[v for v in range(n) if hops.cost[u][v] < hops.big] for u in range(n)]
+    if n > MAX_LISTED and not _alike(graph, near):
+        hint = f"choose at most {MAX_LISTED} with --gpus"
+        raise UsageError(f"the rings of {n} unequal GPUs are too many to list", hint=hint)
+    ways = _ways(near, closed) if n <= MAX_LISTED else iter([tuple(range(n))] if closed else _zigzags(n))
+    found: dict[tuple[tuple[int, int], ...], _Order] = {}
+    for way in ways:
+        pairs = list(itertools.pairwise((*way, way[0]) if closed else way))
+        pairs += [] if closed else [(b, a) for a, b in pairs]
+        if any(hops.cost[u][v] >= hops.big for u, v in pairs):
+            continue
+        count: dict[int, int] = {}
+        for u, v in pairs:
+            for link in hops.path(u, v):
+                count[link] = count.get(link, 0) + 1
+        load = tuple(sorted(count.items()))
+        found.setdefault(load, _Order(way, load))
+    if not found:
+        what = "ring closes" if closed else "chain joins the GPUs"
+        raise PackingError(f"no {what} over these links", where=graph.name, hint="NCCL needs --links all here")
+    return list(found.values())
+
+
+def _alike(graph: PlanGraph, near: Sequence[Sequence[int]]) -> bool:
+    """Whether any order of the GPUs is as good as any other: each hangs by one equal pair of links on one switch."""
+    ends = {(link.src, link.dst): link.gbps for link in graph.links}
+    return (
+        len(graph.vertices) == graph.nranks + 1
+        and len(ends) == len(graph.links) == 2 * graph.nranks
+        and len(set(ends.values())) == 1
+        and all(len(others) == graph.nranks - 1 for others in near)
+    )
+
+
+def _ways(near: Sequence[Sequence[int]], closed: bool) -> Iterator[tuple[int, ...]]:
+    """Rings from rank 0, each in its direction; chains, one of the two directions of each."""
+    n = len(near)
+    stack: list[tuple[int, ...]] = [(0,)] if closed else [(u,) for u in range(n)]
+    while stack:
+        way = stack.pop()
+        if len(way) == n:
+            if closed or way[0] <= way[-1]:
+                yield way
+            continue
+        stack += [(*way, v) for v in near[way[-1]] if v not in way]
+
+
+def _best(graph: PlanGraph, orders: Sequence[_Order], channels: int | None) -> Orders:
+    """The most that `channels` equal channels carry, or any number of them up to `MAX_CHANNELS`."""
+    room = [link.gbps for link in graph.links]
+    bound = _relaxation(orders, room)
+    # In the best choice some link is full: a channel has a whole part of its speed.
+    speeds = sorted({gbps / k for gbps in room for k in range(1, 2 * MAX_CHANNELS + 1)}, reverse=True)
+    tries = []
+    for speed in speeds:
+        most = min(channels or MAX_CHANNELS, int(bound * _ENOUGH / speed))
+        if most and (channels is None or most == channels):
+            tries.append((most * speed, -most, speed))
+    best = Orders((), Fraction(0), bound)
+    for possible, _, speed in sorted(tries, reverse=True):
+        if possible <= best.total:
+            break
+        chosen = most_rings([order.load for order in orders], [int(gbps / speed) for gbps in room])
+        made = tuple(order.ranks for order, count in zip(orders, chosen, strict=True) for _ in range(count))
+        made = made[: channels or MAX_CHANNELS]
+        if (channels is None or len(made) == channels) and speed * len(made) > best.total:
+            best = Orders(made, speed, bound)
+    if not best.channels:
+        raise PackingError(f"no {channels or 'such'} channels of equal speed fit", where=graph.name)
+    return best
+
+
+def _relaxation(orders: Sequence[_Order], room: Sequence[Fraction]) -> Fraction:
+    """What channels of any bandwidths carry at most. The dual solution is made exact, so that it is a proof."""
+    program = Program(maximise=True)
+    for gbps in room:
+        program.row(-INF, float(gbps))
+    for order in orders:
+        program.column(1.0, 0.0, INF, {link: float(times) for link, times in order.load})
+    if program.solve() is not Outcome.OPTIMAL:
+        raise PackingError("the solver found no bound on NCCL's channels")
+    prices = [max(Fraction(0), Fraction(abs(value)).limit_denominator(10**6)) for value in program.duals()]
+    # Any prices prove a bound once every order costs 1 or more.
+    cheapest = min(sum((prices[link] * times for link, times in order.load), Fraction(0)) for order in orders)
+    if not cheapest:
+        raise PackingError("the solver found no bound on NCCL's channels")
+    return sum((price * gbps for price, gbps in zip(prices, room, strict=True)), Fraction(0)) / cheapest
