@@ -1,0 +1,212 @@
+"""What `collc doctor --net` tells: devices and their speeds, engines, and the interface that joins machines.
+
+Read from sysfs and procfs, as the kernel tells it; nothing is sent, and one socket is opened for a moment, to see that
+this process may listen where it would have to.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from collc.errors import CollcError
+from collc.network.interfaces import Interface, choose, family_of, interfaces, socket_address
+
+_MOST_SPEED = 10_000_000  # Mbit/s; drivers that know none tell -1 or 2^32 - 1
+
+
+@dataclass(frozen=True)
+class Device:
+    """A network interface.
+
+    Args:
+        state: "up" or "down", as far as the kernel lets anything pass.
+        gbits: Gbit/s, None where the driver tells none, as virtual interfaces do.
+        driver: the kernel's driver, "" for virtual interfaces.
+        rdma: the RDMA device of the same card, "" if it has none.
+    """
+
+    name: str
+    addresses: tuple[str, ...]
+    state: str
+    gbits: float | None
+    driver: str
+    rdma: str
+
+
+@dataclass(frozen=True)
+class RdmaPort:
+    """A port of an InfiniBand or RoCE card, in the kernel's words; `layer` is "InfiniBand" or "Ethernet"."""
+
+    device: str
+    port: int
+    layer: str
+    state: str
+    rate: str
+
+
+@dataclass(frozen=True)
+class Engine:
+    """What can carry chunks between machines."""
+
+    name: str
+    usable: bool
+    detail: str
+
+
+@dataclass(frozen=True)
+class Network:
+    """How this machine would meet others.
+
+    Args:
+        interface: the one that would be used, "" if there is none.
+        why: why that one, or what is wrong.
+        problem: what keeps machines from being joined here; "" if nothing is known.
+        ports: the first and the last port that the system chooses from.
+        notes: sentences for people.
+    """
+
+    host: str
+    machine: str
+    engines: tuple[Engine, ...]
+    devices: tuple[Device, ...]
+    rdma: tuple[RdmaPort, ...]
+    interface: str
+    address: str
+    why: str
+    problem: str
+    ports: tuple[int, int] | None
+    notes: tuple[str, ...] = field(default=())
+
+
+def survey(environment: Mapping[str, str], sys: Path = Path("/sys"), proc: Path = Path("/proc")) -> Network:
+    """Looks at this machine's network; never raises.
+
+    Args:
+        environment: with COLLC_NET and the variables that count in its absence.
+        sys, proc: where these file systems are.
+    """
+    there: list[Interface] = []
+    interface, why, problem = None, "", ""
+    try:
+        there = interfaces()
+        chosen = choose(environment, there)
+        interface, why = chosen.interface, chosen.why
+        problem = "" if interface is not None else "no network interface is up: other machines are out of reach"
+    except CollcError as error:
+        why = problem = str(error)
+    if interface is not None:
+        problem = _cannot_listen(interface)
+    devices, rdma = tuple(_devices(sys / "class/net", there)), tuple(_rdma(sys / "class/infiniband"))
+    named = environment.get("COLLC_HOSTID")
+    return Network(
+        host=socket.gethostname(),
+        machine=f"COLLC_HOSTID={named}"
+        if named
+        else f"boot id {_text(proc / 'sys/kernel/random/boot_id') or 'unknown'}",
+        engines=tuple(_engines(rdma)),
+        devices=devices,
+        rdma=rdma,
+        interface=interface.name if interface else "",
+        address=interface.address if interface else "",
+        why=why,
+        problem=problem,
+        ports=_ports(proc),
+        notes=tuple(_notes(interface, devices)),
+    )
+
+
+def _cannot_listen(interface: Interface) -> str:
+    try:
+        with socket.socket(family_of(interface.address), socket.SOCK_STREAM) as listening:
+            listening.bind(socket_address(interface.address, 0))
+            listening.listen(1)
+    except OSError as error:
+        return f"cannot listen on {interface.address} ({interface.name}): {error.strerror}"
+    return ""
+
+
+def _engines(rdma: Iterable[RdmaPort]) -> Iterable[Engine]:
+    yield Engine("tcp", True, "plain TCP, needs nothing")
+    active = [port for port in rdma if "ACTIVE" in port.state]
+    cards = ", ".join(sorted({f"{port.device} ({port.layer}, {port.rate})" for port in active}))
+    beside = f": {cards} can be used through its network interface alone" if cards else ""
+    yield Engine("ucx", False, f"RDMA is not supported yet{beside}")
+
+
+def _devices(folder: Path, there: Iterable[Interface]) -> Iterable[Device]:
+    addresses: dict[str, list[str]] = {}
+    for one in there:
+        addresses.setdefault(one.name, []).append(one.address)
+    names = []
+    with suppress(OSError):
+        names = sorted(path.name for path in folder.iterdir() if path.is_dir())
+    for name in names:
+        yield Device(
+            name=name,
+            addresses=tuple(addresses.get(name, ())),
+            # The loopback and some virtual interfaces tell "unknown", though they work.
+            state="down" if _text(folder / name / "operstate") in ("down", "lowerlayerdown", "notpresent") else "up",
+            gbits=_gbits(_text(folder / name / "speed")),
+            driver=_driver(folder / name / "device/driver"),
+            rdma=next(iter(_names(folder / name / "device/infiniband")), ""),
+        )
+
+
+def _rdma(folder: Path) -> Iterable[RdmaPort]:
+    for device in _names(folder):
+        for port in _names(folder / device / "ports"):
+            at = folder / device / "ports" / port
+            if port.isdigit():
+                layer, state, rate = (_text(at / name) or "unknown" for name in ("link_layer", "state", "rate"))
+                yield RdmaPort(device, int(port), layer, state, rate)
+
+
+def _notes(interface: Interface | None, devices: Iterable[Device]) -> Iterable[str]:
+    if interface is None:
+        return
+    speeds = {
+        device.name: device.gbits for device in devices if device.gbits and device.addresses and device.state == "up"
+    }
+    own, fastest = speeds.get(interface.name), max(speeds, key=lambda name: speeds[name] or 0, default="")
+    if fastest and own is not None and (speeds[fastest] or 0) > own:
+        faster = f"{fastest} is faster ({speeds[fastest]:g} Gbit/s, {interface.name} has {own:g})"
+        yield f"{faster}: COLLC_NET={fastest} uses it, if it leads to the other machines"
+    if interface.loopback:
+        yield "the loopback joins nothing but processes of this machine"
+    if interface.is_v6 and "%" in interface.address:
+        yield f"{interface.address} is a link-local address: it reaches machines of the same network segment alone"
+
+
+def _ports(proc: Path) -> tuple[int, int] | None:
+    words = _text(proc / "sys/net/ipv4/ip_local_port_range").split()
+    return (int(words[0]), int(words[1])) if len(words) == 2 and all(map(str.isdigit, words)) else None
+
+
+def _names(folder: Path) -> list[str]:
+    try:
+        return sorted(path.name for path in folder.iterdir())
+    except OSError:
+        return []
+
+
+def _text(file: Path) -> str:
+    try:
+        return file.read_text(encoding="utf-8", errors="replace").strip()[:200]
+    except OSError:
+        return ""
+
+
+def _gbits(text: str) -> float | None:
+    return int(text) / 1000 if text.isdigit() and 0 < int(text) < _MOST_SPEED else None
+
+
+def _driver(link: Path) -> str:
+    try:
+        return os.path.basename(os.readlink(link))
+    except OSError:
+        return ""
