@@ -72,7 +72,7 @@ fuzz-libraries: setup  ## change 500 bytes and 200 fields of libraries: refused,
 	$(BIN)/python -m pytest -m slow tests/checker
 
 netlab: setup  ## servers of the host target over shaped links: shapes, faults, bytes, rates; as root (15 minutes)
-	$(BIN)/python -m pytest -rA tests/netlab tests/runtime/test_servers.py tests/runtime/test_wire_engine.py
+	$(BIN)/python -m pytest -rA tests/netlab tests/runtime/test_servers.py tests/runtime/test_courier_deaths.py tests/runtime/test_wire_engine.py
 
 validate: setup  ## the simulator against published tables; rewrites the figures of docs/validation.md
 	$(BIN)/python benchmarks/simulate.py report --plots docs/figures

@@ -297,7 +297,7 @@ def free_port() -> int:
         return int(free.getsockname()[1])
 
 
-@pytest.mark.parametrize("board", ["a folder", "COLLC_COMM_ID"])
+@pytest.mark.parametrize("board", ["a folder", pytest.param("COLLC_COMM_ID", marks=pytest.mark.slow)])
 def test_ranks_of_several_machines(board: str, tmp_path: Path) -> None:
     """The folder is beside the cache; COLLC_COMM_ID is for jobs without one that all machines share."""
     more = {"COLLC_CACHE": str(tmp_path / "cache")}

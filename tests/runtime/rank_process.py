@@ -1,10 +1,11 @@
 """One rank as a process that the fault tests can order about: reads JSON lines, answers in kind.
 
 Orders: {"do": "id", times}, {"do": "init", nranks, id, rank, config, ends}, {"do": "init_all", nranks},
-{"do": "split", color, config}, {"do": "call", collective, count, type, op, root, times}, {"do": "error"},
-{"do": "destroy"}, {"do": "abort"}, {"do": "cpu"}, {"do": "open"}, {"do": "barriers"}, {"do": "fork_later", after},
-{"do": "environment", name, value}, {"do": "exhaust", limit}; {"do": "limit", of, to} sets an RLIMIT_; and habits that
-do a rank no harm: {"do": "fork"}, {"do": "close"}, {"do": "execute"}, {"do": "thread"}.
+{"do": "split", color, config}, {"do": "call", collective, count, type, op, root, times}, where "send" and "recv" have
+their peer as the root; {"do": "error"}, {"do": "destroy"}, {"do": "abort"}, {"do": "cpu"}, {"do": "open"},
+{"do": "barriers"}, {"do": "fork_later", after}, {"do": "environment", name, value}, {"do": "exhaust", limit};
+{"do": "limit", of, to} sets an RLIMIT_; and habits that do a rank no harm: {"do": "fork"}, {"do": "close"},
+{"do": "execute"}, {"do": "thread"}.
 An answer has "result", NCCL's number of it. `config` is "bad" for one that is not initialised; `ends`: how the process
 ends after a failure, without an answer. `fork_later` makes a child that outlives the process.
 """
@@ -151,6 +152,9 @@ class RankProcess:
                 call = lib.ncclGather if name == "gather" else lib.ncclScatter
                 pointers = (ctypes.c_void_p(send), ctypes.c_void_p(recv))
                 return int(call(*pointers, ctypes.c_size_t(count), dtype, root, self.comm, None))
+            case "send" | "recv":  # to and from rank `root`
+                move, at = (lib.ncclSend, send) if name == "send" else (lib.ncclRecv, recv)
+                return int(move(ctypes.c_void_p(at), ctypes.c_size_t(count), dtype, root, self.comm, None))
             case _:
                 return self.nccl.call(Collective(name), send, recv, count, dtype, order.get("op", 0), root, self.comm)
 

@@ -184,6 +184,7 @@ def test_what_cannot_be_tuned_is_refused(tmp_path: Path) -> None:
         tune(request(tmp_path / "x", collectives=(Collective.ALLTOALL,)))
 
 
+@pytest.mark.slow
 def test_under_a_launcher_rank_0_writes_the_file(tmp_path: Path) -> None:
     """Three processes as srun starts them; the others say nothing."""
     output = tmp_path / "odd.tuning"

@@ -39,6 +39,7 @@ Status introduce(Introduction *mine, const std::vector<uint32_t> &gpus, const Tu
   cpu_set_t cpus;
   CPU_ZERO(&cpus);
   if (sched_getaffinity(0, sizeof cpus, &cpus) == 0) std::memcpy(mine->cpus, &cpus, std::min(sizeof cpus, sizeof mine->cpus));
+  gethostname(mine->host, sizeof mine->host - 1);
   return {};
 }
 

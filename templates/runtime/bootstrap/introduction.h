@@ -19,6 +19,7 @@ struct Introduction {
   uint64_t found;     // digest of COLLC_TOPOLOGY
   uint64_t disabled;  // 1: COLLC_DISABLE
   uint64_t cpus[16];
+  char host[64];
 };
 
 // Fills in this rank's introduction; `gpus` are the GPUs that the ranks represent, `found` is the digest of the machine found.

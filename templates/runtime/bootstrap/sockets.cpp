@@ -78,7 +78,7 @@ std::string describe(const Address &address) {
   return format("%s port %u", text, ntohs(family == AF_INET ? v4->sin_port : v6->sin6_port));
 }
 
-Status choose_public_address(Id *id, const char *interface) {
+Status choose_public_address(Id *id, const char *interface, std::string *name) {
   const char *wanted = interface != nullptr ? interface : read_text("COLLC_SOCKET_IFNAME");
   if (wanted == nullptr) wanted = read_text("NCCL_SOCKET_IFNAME");
   if (wanted != nullptr && *wanted == '^') wanted = nullptr;
@@ -95,6 +95,7 @@ Status choose_public_address(Id *id, const char *interface) {
     if (score <= best) continue;
     best = score;
     take_address(at->ifa_addr, id);
+    if (name != nullptr) *name = at->ifa_name;
   }
   freeifaddrs(all);
   if (best < 0 && wanted != nullptr)

@@ -132,6 +132,9 @@ Status Communicator::set_up(Rendezvous &rendezvous, const std::string &key, Rank
   if (status.ok() && !placement_.machine.empty() && !backend().joins_servers())
     status = fail(ncclInvalidUsage, "the ranks are on several machines; libraries of this target serve one");
   if (!status.ok()) return hand_over(rendezvous, status);
+  if (!placement_.machine.empty())
+    for (const Introduction &one : introductions)
+      placement_.host.push_back(printable(std::string(one.host, strnlen(one.host, sizeof one.host))));
   COLLC_RETURN_IF_FAILED(check_gpus(nranks_, gpus_));
   COLLC_RETURN_IF_FAILED(compare_tunings(introductions));
   if (placement_.allocation != nullptr) choices_ = Choices(*placement_.allocation, tuning);

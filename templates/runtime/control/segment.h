@@ -32,6 +32,12 @@ constexpr bool kFencesCost = false;
 
 enum class RankState : uint32_t { kAbsent = 0, kAttached = 1, kLeft = 2 };
 
+// Which rank's process has the connections with other machines.
+struct CourierPage {
+  LivenessMark liveness;  // of that process, as long as it has them
+  std::atomic<uint32_t> rank;
+};
+
 // How far a rank has come with its calls; its log has the calls themselves.
 struct CallCounts {
   std::atomic<uint64_t> newest;    // that it has noted
@@ -83,6 +89,7 @@ struct ControlPage {
   int32_t abort_code;
   uint32_t abort_rank;
   char abort_text[400];
+  alignas(kLine) CourierPage courier;
 };
 
 static_assert(std::atomic<uint64_t>::is_always_lock_free && std::atomic<uint32_t>::is_always_lock_free,
@@ -120,6 +127,15 @@ class Segment final : public Control {
     return lines_[rank].state.load(std::memory_order_acquire) == static_cast<uint32_t>(RankState::kLeft);
   }
   bool alive(uint32_t rank) const override;
+
+  // Declares that the process of `rank` has the connections with other machines, until release_courier().
+  Status acquire_courier(uint32_t rank);
+  void release_courier();
+  // True if the process that had them has ended, and they with it; `rank`: its.
+  bool courier_has_ended(uint32_t *rank) const {
+    *rank = control_->courier.rank.load(std::memory_order_relaxed);
+    return has_ended(control_->courier.liveness);
+  }
 
   CallLog log(uint32_t rank) const { return CallLog(calls_ + uint64_t{rank} * control_->calls, control_->calls); }
   // Notes a call of `rank` for the others; `log` is its own.

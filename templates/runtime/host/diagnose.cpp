@@ -86,14 +86,31 @@ void HostRank::diagnose(int64_t waited_us) {
     if (const Status differs = memory.compare(context_.rank, peer); !differs.ok()) return fail_all(differs);
     if (gone && owes) {
       if (advance()) return;
-      return fail_all(fail(ncclRemoteError, "rank %u has %s; %s", peer, left ? "destroyed its communicator" : "died",
-                           waiting_for_any().c_str()));
+      return fail_all(fail(ncclRemoteError, "%s has %s; %s", context_.placement.name_of(peer).c_str(),
+                           left ? "destroyed its communicator" : "died", waiting_for_any().c_str()));
     }
+  }
+  if (const Status cut = find_cut(); !cut.ok()) {
+    if (!advance()) fail_all(cut);
+    return;
   }
   if (const Status stuck = find_deadlock(memory, context_.rank); !stuck.ok()) return fail_all(stuck);
   if (context_.timeout > 0 && static_cast<double>(waited_us) > context_.timeout * 1e6)
     fail_all(fail(ncclRemoteError, "COLLC_TIMEOUT: after %.1f s %s", static_cast<double>(waited_us) / 1e6,
                   waiting_for_any().c_str()));
+}
+
+Status HostRank::find_cut() const {
+  uint32_t courier = 0;
+  if (!context_.segment->courier_has_ended(&courier)) return {};
+  std::vector<bool> ranks(context_.nranks);
+  find_waits(&ranks);
+  for (uint32_t peer = 0; peer < context_.nranks; ++peer)
+    if (ranks[peer] && !context_.placement.is_here(peer))
+      return fail(ncclRemoteError, "the process of %s, which joined this machine with others, has %s; %s",
+                  context_.placement.name_of(courier).c_str(), context_.segment->has_left(courier) ? "ended" : "died",
+                  waiting_for_any().c_str());
+  return {};
 }
 
 InCall HostRank::find_waits(std::vector<bool> *ranks) const {

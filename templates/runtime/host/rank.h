@@ -42,6 +42,8 @@ class HostRank final : public RankBackend {
   // Looks for reasons never to be served: an abort, a dead peer, a peer that calls something else, the time limit.
   void diagnose(int64_t waited_us);
   // Marks those without whom this rank cannot go on; says what it is in.
+  // An error if this rank waits for one of another machine, and the process that joined this machine with others has ended.
+  Status find_cut() const;
   InCall find_waits(std::vector<bool> *ranks) const;
 
   Segment &segment() { return *context_.segment; }

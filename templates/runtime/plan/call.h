@@ -1,6 +1,7 @@
 // One call of one rank, and who plays which part of the plan.
 #pragma once
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "collc/collective_traits.h"
@@ -53,12 +54,17 @@ struct Placement {
   // The machine that each NCCL rank runs on, numbered as ranks come; empty if all are on one.
   std::vector<uint32_t> machine;
   uint32_t home = 0;  // the machine of this rank
+  std::vector<std::string> host;  // of each NCCL rank, for people; empty if all are on one machine
 
   bool is_here(uint32_t rank) const { return machine.empty() || machine[rank] == home; }
   uint32_t nmachines() const {
     uint32_t most = 0;
     for (const uint32_t one : machine) most = one > most ? one : most;
     return most + 1;
+  }
+  // "rank 3", and where it is if there are several machines.
+  std::string name_of(uint32_t rank) const {
+    return "rank " + std::to_string(rank) + (host.empty() ? "" : " on " + host[rank]);
   }
 };
 

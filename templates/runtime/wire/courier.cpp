@@ -38,6 +38,10 @@ class Wires {
       if (!placement_.is_here(r)) segment_->line(r).core.store(UINT32_MAX, std::memory_order_relaxed);
   }
 
+  ~Wires() { segment_->release_courier(); }
+  Wires(const Wires &) = delete;
+  Wires &operator=(const Wires &) = delete;
+
   bool advance() {
     bool moved = false;
     for (const auto &link : links_) moved |= link->advance();
@@ -184,6 +188,7 @@ Status start_courier(const JoinRequest &request, WireEngine &engine, const WireM
   for (const auto &connection : connections)
     if (connection != nullptr)
       log(LogLevel::kInfo, "rank %u: joined with %s over %s", request.rank, connection->name().c_str(), engine.name());
+  COLLC_RETURN_IF_FAILED(request.segment->acquire_courier(request.rank));
   return Courier::of_process().adopt(std::make_unique<Wires>(request, std::move(connections)));
 }
 

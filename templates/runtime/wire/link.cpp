@@ -81,7 +81,13 @@ std::string Link::ranks_there() const {
 
 void Link::lose(const Status &why, bool ended) {
   lost_ms_ = now_ms();
-  lost_why_ = format("%s on %s: %s", ranks_there().c_str(), connection_->name().c_str(), why.text().c_str());
+  uint32_t first = 0;
+  while (placement_.machine[first] != machine_) ++first;
+  const char *const name = connection_->name().c_str();
+  // The other's system has closed it: the process of the courier there has ended.
+  lost_why_ = ended ? format("the process of rank %u, which joined %s with other machines, has %s: %s are out of reach", first,
+                             name, segment_.has_left(first) ? "ended" : "died", ranks_there().c_str())
+                    : format("%s on %s: %s", ranks_there().c_str(), name, why.text().c_str());
   if (goodbye_said_ || mirror_.all_gone()) {
     connection_.reset();
     return;
@@ -91,9 +97,6 @@ void Link::lose(const Status &why, bool ended) {
     lost_ms_ -= kMourningMs;
     return mourn();
   }
-  // The other's system has closed it: the process of the courier there has ended.
-  uint32_t first = 0;
-  while (placement_.machine[first] != machine_) ++first;
   mirror_.bury(processes_, processes_[first]);
 }
 

@@ -4,6 +4,7 @@
 // travels over the rendezvous, where only ranks are. Who connects proves at once that it knows the communicator's secret and
 // the challenge of whom it calls; the answer proves the same the other way. A stranger can therefore do no more than occupy one
 // of the seats of an Acceptor for five seconds. A proof holds for one attempt to connect and is refused the second time.
+#include <net/if.h>
 #include <netinet/in.h>
 #include <poll.h>
 #include <sys/socket.h>
@@ -35,6 +36,7 @@ struct TcpAddress {
   Id place;  // family, address, scope and port alone
   unsigned char challenge[32];
   char host[64];
+  char interface[IFNAMSIZ];
 };
 
 // The first message on a connection, and the only one that a stranger can send.
@@ -103,6 +105,7 @@ class TcpMeeting {
       TcpAddress address;
       std::memcpy(&address, bytes.data(), sizeof address);
       address.host[sizeof address.host - 1] = 0;
+      address.interface[sizeof address.interface - 1] = 0;
       addresses_.push_back(address);
     }
     return {};
@@ -118,12 +121,15 @@ class TcpMeeting {
     std::string missing;
     for (size_t m = 0; m < made_.size(); ++m)
       if (m != meeting_.self && made_[m] == nullptr) missing += (missing.empty() ? "" : ", ") + name_of(m);
-    return fail(ncclSystemError, "no connection after %.0f s with %s%s", meeting_.seconds, missing.c_str(),
+    return fail(ncclSystemError, "no connection after %.0f s from %s with %s%s", meeting_.seconds,
+                name_of(meeting_.self).c_str(), missing.c_str(),
                 last_.empty() ? ": is a firewall between, or is COLLC_NET wrong?" : (" (" + last_ + ")").c_str());
   }
 
   std::string name_of(size_t machine) const {
-    return printable(addresses_[machine].host) + " at " + collc::describe(public_address(addresses_[machine].place));
+    const TcpAddress &address = addresses_[machine];
+    return format("%s at %s (%s)", printable(address.host).c_str(), collc::describe(public_address(address.place)).c_str(),
+                  printable(address.interface).c_str());
   }
 
   // Starts the next attempt of one that has none.
@@ -228,7 +234,9 @@ class TcpEngine final : public WireEngine {
     TcpAddress mine = {};
     COLLC_RETURN_IF_FAILED(random_bytes(mine.challenge, sizeof mine.challenge));
     gethostname(mine.host, sizeof mine.host - 1);
-    COLLC_RETURN_IF_FAILED(choose_public_address(&mine.place, interface_.empty() ? nullptr : interface_.c_str()));
+    std::string name;
+    COLLC_RETURN_IF_FAILED(choose_public_address(&mine.place, interface_.empty() ? nullptr : interface_.c_str(), &name));
+    std::strncpy(mine.interface, name.c_str(), sizeof mine.interface - 1);
     if (mine.place.family == 0) return fail(ncclSystemError, "no network interface is up: other machines are out of reach");
     Descriptor socket;
     COLLC_RETURN_IF_FAILED(listen_at(public_address(mine.place), &socket));
@@ -238,7 +246,8 @@ class TcpEngine final : public WireEngine {
     mine.place.port = mine.place.family == AF_INET6 ? reinterpret_cast<sockaddr_in6 &>(bound).sin6_port
                                                     : reinterpret_cast<sockaddr_in &>(bound).sin_port;
     acceptor_ = std::make_unique<Acceptor>(std::move(socket), sizeof(TcpHello), false);
-    log(LogLevel::kInfo, "tcp: waiting for other machines on %s", describe(public_address(mine.place)).c_str());
+    log(LogLevel::kInfo, "tcp: waiting for other machines on %s (%s)", describe(public_address(mine.place)).c_str(),
+        mine.interface);
     *address = Bytes(reinterpret_cast<const unsigned char *>(&mine), reinterpret_cast<const unsigned char *>(&mine + 1));
     return {};
   }
