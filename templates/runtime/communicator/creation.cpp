@@ -87,6 +87,10 @@ Status Communicator::join(const ncclUniqueId &id, uint32_t nranks, uint32_t rank
   context.tables = &tables();
   context.nranks = nranks_;
   context.rank = rank_;
+  // Of the id's random part: ranks that are in several communicators must launch their calls of a group in one order.
+  const std::string secret = secret_of(id);
+  context.order = 0xcbf29ce484222325;
+  for (const char byte : secret) context.order = (context.order ^ static_cast<unsigned char>(byte)) * 0x100000001b3;
   context.most_channels = config_.most_channels;
   context.stopped = [this] { return stopped_.load(); };
 

@@ -5,6 +5,7 @@
 #include <array>
 #include <mutex>
 #include <set>
+#include <tuple>
 
 #include "collc/collective_traits.h"
 #include "cuda/launches.h"
@@ -173,13 +174,16 @@ Status CudaBackend::admit(const std::vector<Submission> &batch) {
 
 void CudaBackend::run(std::vector<Submission> &batch) {
   for (Submission &submission : batch) rank_of(submission).note(submission.call);
-  std::map<std::pair<Segment *, uint64_t>, Together> rounds;  // by communicator, in the order of its calls
+  // By communicator, in the order of its calls. Communicators come in an order that is the same on all ranks, or two ranks
+  // with both on one stream would wait for each other.
+  std::map<std::tuple<uint64_t, Segment *, uint64_t>, Together> rounds;
   for (Submission &submission : batch) {
     if (submission.call.work != Work::kProgram) continue;
     if (submission.call.program == nullptr)
       submission.status = copy_alone(submission);
     else
-      rounds[{rank_of(submission).context().segment.get(), submission.call.number}].push_back(&submission);
+      rounds[{rank_of(submission).context().order, rank_of(submission).context().segment.get(), submission.call.number}]
+          .push_back(&submission);
   }
   for (auto &[key, round] : rounds) {
     const Status status = run_round(round);

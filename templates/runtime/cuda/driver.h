@@ -32,6 +32,7 @@ constexpr int kPeerAtomics = 2;                                // attribute of a
 constexpr int kMaxDynamicShared = 8;                           // function attribute
 constexpr unsigned kHostPortableMapped = 3;
 constexpr unsigned kEventDisableTiming = 2;
+constexpr unsigned kStreamNonBlocking = 1;  // neither waits for the legacy stream nor holds it up
 constexpr unsigned kIpcLazyPeerAccess = 1;
 
 // X(member, symbol, arguments)
@@ -66,9 +67,9 @@ constexpr unsigned kIpcLazyPeerAccess = 1;
   X(allocate_host, cuMemHostAlloc, (void **, size_t, unsigned))                                                 \
   X(release_host, cuMemFreeHost, (void *))                                                                      \
   X(host_address, cuMemHostGetDevicePointer_v2, (Address *, void *, unsigned))                                  \
-  X(upload, cuMemcpyHtoD_v2, (Address, const void *, size_t))                                                   \
+  X(upload_async, cuMemcpyHtoDAsync_v2, (Address, const void *, size_t, Stream))                                \
   X(download, cuMemcpyDtoH_v2, (void *, Address, size_t))                                                       \
-  X(fill, cuMemsetD8_v2, (Address, unsigned char, size_t))                                                      \
+  X(fill_async, cuMemsetD8Async, (Address, unsigned char, size_t, Stream))                                      \
   X(copy_async, cuMemcpyAsync, (Address, Address, size_t, Stream))                                              \
   X(ipc_get, cuIpcGetMemHandle, (IpcHandle *, Address))                                                         \
   X(ipc_open, cuIpcOpenMemHandle_v2, (Address *, IpcHandle, unsigned))                                          \
@@ -77,6 +78,9 @@ constexpr unsigned kIpcLazyPeerAccess = 1;
   X(event_destroy, cuEventDestroy_v2, (Event))                                                                  \
   X(event_record, cuEventRecord, (Event, Stream))                                                               \
   X(event_query, cuEventQuery, (Event))                                                                         \
+  X(stream_create, cuStreamCreate, (Stream *, unsigned))                                                        \
+  X(stream_destroy, cuStreamDestroy_v2, (Stream))                                                               \
+  X(stream_synchronize, cuStreamSynchronize, (Stream))                                                          \
   X(stream_wait, cuStreamWaitEvent, (Stream, Event, unsigned))                                                  \
   X(stream_is_capturing, cuStreamIsCapturing, (Stream, int *))
 

@@ -154,13 +154,12 @@ void run_transfers(std::vector<Submission> &batch) {
   for (const auto &[way, ends] : ways_of(batch))
     for (size_t i = 0; way.from == way.to && i < ends.sends.size(); ++i)
       copy_to_itself(batch[ends.sends[i]], batch[ends.receives[i]]);
-  std::vector<std::pair<std::pair<const Segment *, const Device *>, Together>> launches;  // in the order of the calls
+  // By communicator, in the order that is the same on all ranks, and device.
+  std::map<std::tuple<uint64_t, const Segment *, const Device *>, Together> launches;
   for (Submission &submission : batch) {
     if (!is_transfer(submission) || is_own(submission)) continue;
-    const std::pair<const Segment *, const Device *> key{segment_of(submission), &rank_of(submission).device()};
-    auto found = std::find_if(launches.begin(), launches.end(), [&](const auto &one) { return one.first == key; });
-    if (found == launches.end()) found = launches.insert(launches.end(), {key, {}});
-    found->second.push_back(&submission);
+    const CudaRank &rank = rank_of(submission);
+    launches[{rank.context().order, segment_of(submission), &rank.device()}].push_back(&submission);
   }
   for (auto &[key, calls] : launches) {
     const Status status = launch_transfers(calls);

@@ -41,9 +41,24 @@ Status put(const std::vector<T> &rows, Address *at, std::vector<std::pair<const 
 
 }  // namespace
 
+// On a stream of its own: what has no stream waits for the kernels of other communicators, which may wait for ranks that are
+// just making this one.
+template <class Body>
+static Status alone(const char *what, Body body) {
+  const Driver &cu = driver();
+  Stream stream = nullptr;
+  COLLC_RETURN_IF_FAILED(check(cu.stream_create(&stream, kStreamNonBlocking), "making a stream"));
+  Result result = body(cu, stream);
+  if (result == 0) result = cu.stream_synchronize(stream);
+  cu.stream_destroy(stream);
+  return check(result, what);
+}
+
 Status put_on_device(const void *data, size_t bytes, Address *at) {
   COLLC_RETURN_IF_FAILED(check(driver().allocate(at, std::max(bytes, size_t{16})), "allocating GPU memory"));
-  return bytes == 0 ? Status() : check(driver().upload(*at, data, bytes), "copying the plan to the GPU");
+  if (bytes == 0) return {};
+  return alone("copying the plan to the GPU",
+               [&](const Driver &cu, Stream stream) { return cu.upload_async(*at, data, bytes, stream); });
 }
 
 World::World(const RankContext &context, const Overrides &overrides, bool has_ll128)
@@ -88,8 +103,9 @@ Status World::add_rank(uint32_t plan_rank, const Device *device, RankMemory *mem
     allocated_.emplace_back(device, memory->arena);
     mine_[plan_rank] = device;
   }
-  COLLC_RETURN_IF_FAILED(check(cu.fill(memory->arena, 0, bytes), "clearing GPU memory"));
-  COLLC_RETURN_IF_FAILED(check(cu.context_synchronize(), "clearing GPU memory"));
+  COLLC_RETURN_IF_FAILED(alone("clearing GPU memory", [&](const Driver &driver, Stream stream) {
+    return driver.fill_async(memory->arena, 0, bytes, stream);
+  }));
   memory->shareable = cu.ipc_get(&memory->handle, memory->arena) == 0;
   return {};
 }

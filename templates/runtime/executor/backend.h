@@ -20,6 +20,7 @@ struct RankContext {
   std::shared_ptr<Segment> segment;  // its memory() has Backend::shared_bytes()
   uint32_t nranks;
   uint32_t rank;   // NCCL rank
+  uint64_t order;  // among the communicators of a group, the same on all ranks
   uint32_t cores;  // CPU cores that the ranks may use, all together
   uint32_t most_channels = 0;  // maxCTAs of the configuration; 0: as many as the tables say
   double timeout;  // seconds a data wait may take; 0: no limit
