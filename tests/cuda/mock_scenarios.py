@@ -24,6 +24,7 @@ from mock_job import FLOAT, Buffer, Comm
 from mock_transfers import Transfers
 
 from collc.bench.data import OPS, TYPES, Case
+from collc.bench.nccl import UniqueId
 from collc.collectives.model import Collective
 
 
@@ -172,7 +173,7 @@ class Scenarios(Transfers):
 
     def creation_beside_a_waiting_kernel(self) -> bool:
         """Ranks make a communicator while a kernel of another one waits for rank 1, which calls later."""
-        first, stream = self.comm("first"), self.stream()
+        first, stream = self.comm("first"), self.stream(0)  # the legacy stream would wait for it
         if self.rank != 1:
             self.waiting_kernel(first, stream)
         second = self.comm("second")
@@ -201,9 +202,23 @@ class Scenarios(Transfers):
         self.wait(stream)
         return seconds if right else 1e9
 
+    def differing_addresses(self) -> list[Comm]:
+        """Two communicators that are made side by side, begun in an order of each rank's own."""
+        if self.rank == 0:
+            for name in ("first", "second"):
+                self.say(f"id-{name}", self.nccl.unique_id())
+        made, names = [Comm(), Comm()], ["first", "second"]
+
+        def begin(c: int) -> int:
+            unique = UniqueId.from_buffer_copy(self.hear(f"id-{names[c]}"))
+            return int(self.lib.ncclCommInitRank(ctypes.byref(made[c]), self.nranks, unique, self.rank))
+
+        self.group(*[partial(begin, c) for c in ([0, 1] if self.rank % 2 else [1, 0])])
+        return made
+
     def two_in_a_group(self) -> bool:
         """Calls of two communicators in one group, on one stream, in an order of each rank's own."""
-        comms, stream = [self.comm("first"), self.comm("second")], self.stream()
+        comms, stream = self.differing_addresses(), self.stream()
         right = True
         for turn in range(4):
             order = [0, 1] if (self.rank + turn) % 2 else [1, 0]
@@ -213,6 +228,22 @@ class Scenarios(Transfers):
             for c in (0, 1):
                 expected = sum(self.data(rank, 500, c) for rank in range(self.nranks))
                 right &= bool((buffers[c][1].get() == expected).all())
+        return right
+
+    def transfers_of_two_in_a_group(self) -> bool:
+        """Ranks 0 and 1 exchange over two communicators in one group, on one stream, named in opposite orders."""
+        comms, stream, right = self.differing_addresses(), self.stream(), True
+        other = 1 - self.rank
+        for turn in range(2 if self.rank < 2 else 0):
+            order = [0, 1] if (self.rank + turn) % 2 else [1, 0]
+            rooms = [self.room(500), self.room(500)]
+            calls = []
+            for c in order:
+                calls.append(partial(self.send, self.buffer(self.data(self.rank, 500, c)), other, comms[c], stream))
+                calls.append(partial(self.recv, rooms[c], other, comms[c], stream))
+            self.group(*calls)
+            self.wait(stream)
+            right &= all(self.got(rooms[c], other, 500, c) for c in (0, 1))
         return right
 
 

@@ -74,8 +74,9 @@ def test_a_communicator_ends_beside_a_waiting_kernel(end: str) -> None:
     assert all(isinstance(answer, float) and answer < 10 for answer in answers), answers
 
 
-def test_two_communicators_in_one_group_in_every_order() -> None:
-    assert job("two_in_a_group", seconds=40) == [True] * 3
+@pytest.mark.parametrize("scenario", ["two_in_a_group", "transfers_of_two_in_a_group"])
+def test_two_communicators_in_one_group_in_every_order(scenario: str) -> None:
+    assert job(scenario, seconds=60) == [True] * 3
 
 
 @fails("ranks reach each other by peer access alone")
