@@ -257,7 +257,7 @@ def _nccl(nccl: Nccl, sizes: Sequence[int], throughput: bool) -> dict[str, list[
 def _write_trace(simulator: Simulator, last: Prediction, path: Path) -> None:
     whole = last if not last.extrapolated else simulator.predict(last.variant, last.bytes, whole=True)
     program = simulator.lowered(whole.variant.plan, whole.variant.channels)[1]
-    path.write_text(json.dumps(chrome_trace(whole, program)), encoding="utf-8")
+    path.write_text(json.dumps(chrome_trace(whole, program, simulator.graph)), encoding="utf-8")
 
 
 def _link_names(graph: PlanGraph) -> list[str]:

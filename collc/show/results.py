@@ -37,17 +37,30 @@ def results_view(inputs: Sequence[tuple[str, Mapping[str, Any]]]) -> list[View]:
     keys = sorted({key for found in series.values() for key in found})
     plots = []
     for key in keys:
-        held = [(name, series[name][key]) for name in names if key in series[name]]
-        plots.append(
-            {"title": _title(key, keys), "series": [_curve(name, points, held[0][1]) for name, points in held]}
-        )
-    data = {
-        "plots": plots,
-        "names": names,
-        "rates": [],
-        "table": [_cells(name, row) for name in rows for row in rows[name]],
-    }
+        held = _merged([(name, series[name][key]) for name in names if key in series[name]])
+        curves = [_curve(name, points, held[0][1]) for name, points in held]
+        plots.append({"title": _title(key, keys), "series": curves})
+    several = len(inputs) > 1
+    table = [_cells(name if several else "", row) for name in rows for row in rows[name]]
+    data = {"plots": plots, "names": names, "rates": [], "table": table}
     return [View("results", "Results", data)]
+
+
+Series = tuple[str, dict[int, dict[str, Any]]]
+
+
+def _merged(held: Sequence[Series]) -> list[Series]:
+    """Series of equal times as one, under both names: NCCL's choice is often the same algorithm at every size."""
+    found: list[Series] = []
+    for name, points in held:
+        times = {size: row["time_us"] for size, row in points.items()}
+        for i, (other, own) in enumerate(found[1:], 1):
+            if times == {size: row["time_us"] for size, row in own.items()}:
+                found[i] = (f"{other}, {name}", own)
+                break
+        else:
+            found.append((name, points))
+    return found
 
 
 def _rows(name: str, value: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -57,6 +70,8 @@ def _rows(name: str, value: Mapping[str, Any]) -> list[dict[str, Any]]:
     for row in rows:
         if not isinstance(row, dict) or not isinstance(row.get("collective"), str):
             raise CollcError("a row names no collective", where=name, hint=_HINT)
+        if not isinstance(row.get("bytes"), int) or isinstance(row["bytes"], bool):
+            raise CollcError("`bytes` of a row is no whole number", where=name, hint=_HINT)
         for key in ("bytes", "time_us", "algbw_gbps", "busbw_gbps"):
             number = row.get(key)
             fine = isinstance(number, int | float) and not isinstance(number, bool) and math.isfinite(number)

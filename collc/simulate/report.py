@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
 from collc.errors import UsageError
-from collc.ir.nodes import Program
+from collc.ir.nodes import Program, Step
 from collc.simulate.engine import BY_DATA, BY_LAUNCH, BY_ORDER, BY_SLOT, Execution
 from collc.simulate.run import Prediction
+from collc.topology.model import PlanGraph
 
 # Perfetto accepts more, but a file of hundreds of megabytes is of no use.
 MOST_EVENTS = 500_000
@@ -58,8 +60,10 @@ def critical_path(prediction: Prediction) -> CriticalPath:
     return CriticalPath(tuple(path), launch, work, hop, {name: waits[name] for name in _WHY.values() if waits[name]})
 
 
-def chrome_trace(prediction: Prediction, program: Program) -> dict[str, Any]:
+def chrome_trace(prediction: Prediction, program: Program, graph: PlanGraph | None = None) -> dict[str, Any]:
     """Trace Event Format: a process per rank, a thread per channel, a slice per step; times in microseconds.
+
+    With the plan's graph a step that sends also names the links that its chunks travel over.
 
     Raises:
         UsageError: too many steps for a trace.
@@ -68,6 +72,7 @@ def chrome_trace(prediction: Prediction, program: Program) -> dict[str, Any]:
     if len(rows) > MOST_EVENTS:
         raise UsageError(f"{len(rows)} steps are too many for a trace", hint="choose a smaller size with -b and -e")
     loops = prediction.case.loops
+    names = _link_names(graph)
     events: list[dict[str, Any]] = []
     for rank in sorted({loop.rank for loop in loops}):
         events.append({"ph": "M", "name": "process_name", "pid": rank, "tid": 0, "args": {"name": f"rank {rank}"}})
@@ -94,8 +99,21 @@ def chrome_trace(prediction: Prediction, program: Program) -> dict[str, Any]:
                     "bytes": prediction.case.size(step.share, row.chunk),
                     "released_by": _WHY[row.why],
                     "from": [program.fifos[f].src for f in step.recv],
-                    "to": [program.fifos[f].dsts[0] for f in step.send],
+                    "to": [dst for f in step.send for dst in program.fifos[f].dsts],
+                    **({"over": _over(program, step, names)} if names else {}),
                 },
             }
         )
     return {"displayTimeUnit": "ns", "traceEvents": events}
+
+
+def _link_names(graph: PlanGraph | None) -> list[str]:
+    if graph is None:
+        return []
+    return [f"{graph.vertices[x.src].name} > {graph.vertices[x.dst].name}" for x in graph.links]
+
+
+def _over(program: Program, step: Step, names: Sequence[str]) -> list[str]:
+    """The links that a step's chunks travel over, each once."""
+    links = (link for f in step.send for route in program.fifos[f].routes for link in route)
+    return [names[link] for link in dict.fromkeys(links)]

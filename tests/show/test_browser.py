@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,6 +15,7 @@ from support.show_inputs import HOSTILE, THREE_AND_FIVE, cluster, hostile_drawin
 from collc.show.page import View, machine_data, page
 
 Pages = Callable[..., Path]
+CASE = Path(__file__).parents[1] / "cases" / "merge_channels.ir"
 
 # Machine -> GPUs, links between boxes of its first view of plans, servers to open.
 MACHINES = {
@@ -192,4 +194,72 @@ def test_zoom_and_keys(chromium: Browser, page_of: Pages) -> None:
     assert chromium.js(scale) == pytest.approx(at_home)
     chromium.js("document.querySelector('header button').click(); document.querySelector('header button').click()")
     assert chromium.js("return getComputedStyle(document.body).backgroundColor") == "rgb(15, 20, 25)"
+    assert chromium.complaints() == []
+
+
+def test_steps_over_time(chromium: Browser, page_of: Pages) -> None:
+    chromium.size(*DESK)
+    chromium.open(page_of("dgx1v", "--gpus", "0,1,4,6", "--collective", "all_reduce", "--time", "1M"))
+    chromium.tab("Time: all_reduce, 1 MiB")
+    painted = "return document.querySelector('section:not([hidden]) canvas').toDataURL().length"
+    assert chromium.js(painted) > 5_000
+    assert chromium.count(".chart .tick") > 4
+    assert chromium.overlaps() == []
+    last = "return [...document.querySelectorAll('section:not([hidden]) .chart .tick')].at(-1).textContent"
+    whole = chromium.js(last)
+    chromium.js(
+        "document.querySelector('section:not([hidden]) canvas').dispatchEvent(new KeyboardEvent('keydown', {key: '+'}))"
+    )
+    assert chromium.js(last) != whole
+    chromium.js(
+        "document.querySelector('section:not([hidden]) canvas').dispatchEvent(new KeyboardEvent('keydown', {key: '0'}))"
+    )
+    assert chromium.js(last) == whole
+    for lanes in ("ranks", "pairs", "links"):
+        chromium.choose("Lanes", lanes)
+        assert chromium.js(painted) > 3_000
+    # The pointer over some step tells what it is.
+    told = chromium.js(
+        "const c = document.querySelector('section:not([hidden]) canvas'); const b = c.getBoundingClientRect();"
+        "for (let x = 140; x < b.width; x += 6) for (let y = 30; y < b.height; y += 4) {"
+        "  c.dispatchEvent(new PointerEvent('pointermove', {clientX: b.left + x, clientY: b.top + y}));"
+        "  const t = document.querySelector('.tip.shown'); if (t) return t.textContent; } return ''"
+    )
+    assert "chunk" in told
+    assert "over gpu" in told
+    assert chromium.complaints() == []
+
+
+@pytest.mark.parametrize("size", [PHONE, DESK], ids=["phone", "desk"])
+def test_results_and_programs(chromium: Browser, tmp_path: Path, size: tuple[int, int]) -> None:
+    run = collc("simulate", "dgx1v", "-b", "64K", "-e", "16M", "--compare", "nccl", "--json").out
+    (tmp_path / "run.json").write_text(run, encoding="utf-8")
+    out = tmp_path / "run.html"
+    assert collc("show", tmp_path / "run.json", "-o", out).code == 0
+    chromium.size(*size, phone=size == PHONE)
+    chromium.open(out)
+    assert chromium.count(".plot svg") == 2
+    assert chromium.count(".plot path.curve") >= 3
+    assert "KiB" in chromium.text(".plot svg")
+    assert "MiB" in chromium.text(".plot svg")
+    assert chromium.overlaps() == []
+    assert chromium.js("return document.documentElement.scrollWidth <= window.innerWidth")
+    texts = CASE.read_text(encoding="utf-8").split("# ----\n")
+    for name, text in zip(("before", "after"), texts, strict=True):
+        (tmp_path / f"{name}.ir").write_text(text, encoding="utf-8")
+    result = collc("show", tmp_path / "before.ir", "--compare", tmp_path / "after.ir", "-o", out)
+    assert result.code == 0, result.err
+    chromium.open(out)
+    assert chromium.count("table.diff tr.change") + chromium.count("table.diff tr.add") > 0
+    assert chromium.js("return document.documentElement.scrollWidth <= window.innerWidth")
+    assert chromium.complaints() == []
+
+
+def test_hostile_results_stay_text(chromium: Browser, tmp_path: Path) -> None:
+    row = {"collective": HOSTILE, "bytes": 8, "time_us": 1.0, "algbw_gbps": 1.0, "busbw_gbps": 1.0, "plan": HOSTILE}
+    (tmp_path / "rows.json").write_text(json.dumps({"rows": [row, {**row, "bytes": 16}]}), encoding="utf-8")
+    assert collc("show", tmp_path / "rows.json", "-o", tmp_path / "rows.html").code == 0
+    chromium.open(tmp_path / "rows.html")
+    assert chromium.js("return document.querySelectorAll('img').length") == 0
+    assert HOSTILE in chromium.text("tbody")
     assert chromium.complaints() == []
