@@ -11,7 +11,7 @@ JOBS ?= $(shell nproc --all 2>/dev/null || echo 2)
 .PHONY: help setup demo test lint types unit format golden test-wheel clean
 .PHONY: netlab
 .PHONY: sanitize losses chaos chaos-protocols chaos-jobs fuzz fuzz-libraries bench-peers bench-references bench-waiting bench-small-call bench-packing packing-sweep bench-pacing bench-tune bench-defaults bench-torch cuda-kernels blink test-nccl-tests validate gpu-check gpu-check-torch gpu-check-tables test-torch test-torch-suite
-.PHONY: show-page
+.PHONY: show-page gallery
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -118,7 +118,7 @@ test-nccl-tests: setup  ## nccl-tests' programs over the host target; NCCL_TESTS
 
 bench-peers: setup  ## the host target beside MPI and Gloo on this machine; MPI_ENV=<folder of wheels>, see benchmarks/peers.py
 	$(BIN)/python benchmarks/peers.py $(if $(MPI_ENV),--env $(MPI_ENV)) \
-	  --write docs/measurements/host.md --plot docs/figures/host-peers.png
+	  --write docs/measurements/host.md --plot docs/figures/host-peers.svg
 
 bench-references: setup  ## the host target beside references of one copy (threads, ncclMemAlloc) and of two (private buffers)
 	$(BIN)/python benchmarks/references.py --write docs/measurements/references.md
@@ -142,6 +142,9 @@ cuda-kernels: setup  ## what the compilers made of the CUDA kernels: registers, 
 
 blink: setup  ## Blink's claims in plans and model: docs/blink.md
 	$(BIN)/python benchmarks/blink.py --write docs/blink.md
+
+gallery: setup  ## docs/gallery.md: a figure of every machine of `collc topologies`
+	$(BIN)/python benchmarks/gallery.py
 
 show-page:  ## build the script of `collc show`'s page anew from its sources and npm's packages
 	rm -rf build/show && mkdir -p build && cp -r templates/show build/show

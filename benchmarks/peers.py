@@ -19,6 +19,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
+import re
 import shutil
 import signal
 import statistics
@@ -30,6 +31,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from measured import cores, provenance
+
+from collc.show.curves import Curve, Plot, Point, draw_plots
 
 HERE = Path(__file__).parent
 SIZES = (1 << 10, 64 << 10, 1 << 20, 16 << 20, 64 << 20)
@@ -252,47 +255,29 @@ def report(peers: Sequence[Peer], cells: Cells, notes: Sequence[str], rounds: in
             f"Against the best peer at each of the {len(ratios)} points: geometric mean of the time ratios {mean:.2f},",
             f"largest {max(ratios):.2f}, {above} above 1.3.",
             "",
-            "![collc beside the best peer](../figures/host-peers.png)",
+            "![collc beside the best peer](../figures/host-peers.svg)",
             "",
         ]
     lines += [f"- {note}" for note in dict.fromkeys(notes)]
     return "\n".join(lines).rstrip() + "\n", ratios
 
 
-def plot(peers: Sequence[Peer], cells: Cells, path: Path) -> None:
-    """Per collective and number of ranks: every library's bandwidth by size."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
-    # One colour per library in all panels.
-    colours = {peer.name: plt.get_cmap("tab20")(number) for number, peer in enumerate(peers)}
-    figure, axes = plt.subplots(len(COLLECTIVES), len(RANKS), figsize=(12, 13), sharex=True)
-    for row, collective in enumerate(COLLECTIVES):
-        for column, ranks in enumerate(RANKS):
-            axis = axes[row][column]
-            for peer in peers:
-                points = [
-                    (size, size / statistics.median(found) / 1e3)
-                    for size in SIZES
-                    if (found := cells.get((peer.name, collective, ranks, size)))
-                ]
-                if points:
-                    ours = peer.name == OURS
-                    style = {"marker": "o", "markersize": 3, "color": colours[peer.name], "lw": 2.5 if ours else 1}
-                    axis.plot(*zip(*points, strict=True), label=peer.name, **style)
-            axis.set_xscale("log", base=2)
-            axis.set_yscale("log")
-            axis.set_title(f"{collective}, {ranks} ranks", fontsize=9)
-            axis.grid(alpha=0.3)
-            if column == 0:
-                axis.set_ylabel("algbw, GB/s")
-            if row == len(COLLECTIVES) - 1:
-                axis.set_xticks(SIZES, [short(size) for size in SIZES], fontsize=7)
-    axes[0][0].legend(fontsize=7)
-    figure.tight_layout()
-    figure.savefig(path, dpi=110, metadata={"Software": None})
+def plot(page: str, path: Path) -> None:
+    """Per collective collc's time over that of the best peer, a curve for each number of ranks, from a written page."""
+    plots, title = [], ""
+    rows: dict[str, list[Curve]] = {}
+    for line in page.splitlines():
+        if line.startswith("## "):
+            title = line.removeprefix("## ").strip()
+        cells = [cell.strip() for cell in line.strip("|").split("|")]
+        if f"**{OURS}**" not in cells or len(cells) != 2 + len(SIZES):
+            continue
+        ratios = [re.fullmatch(r".*\((\d+(?:\.\d+)?)\)", cell) for cell in cells[2:]]
+        points = tuple(Point(size, float(ratio[1])) for size, ratio in zip(SIZES, ratios, strict=True) if ratio)
+        rows.setdefault(title, []).append(Curve(f"{cells[0]} ranks", points))
+    for name, curves in rows.items():
+        plots.append(Plot(name, "time over the best peer's", tuple(curves), one=True))
+    draw_plots(path, plots, "collc beside the best of MPI and Gloo: below 1 collc is faster")
 
 
 def main() -> None:
@@ -304,14 +289,20 @@ def main() -> None:
     parser.add_argument("--build", type=Path, default=Path("build/peers"))
     parser.add_argument("--write", type=Path, help="the page to write; default: print it")
     parser.add_argument("--plot", type=Path)
+    parser.add_argument(
+        "--redraw", type=Path, metavar="PAGE", help="with --plot: draw a page that is there, measure nothing"
+    )
     given = parser.parse_args()
+    if given.redraw:
+        plot(given.redraw.read_text(encoding="utf-8"), given.plot)
+        return
     peers = build(given.build, given.env)
     page, ratios = "", list[float]()
     # Written after every round: an interrupted run keeps what it has.
     for done, (cells, notes) in enumerate(measure(peers, given.rounds, given.seconds, given.limit), 1):
         page, ratios = report(peers, cells, notes, done)
         if given.plot:
-            plot(peers, cells, given.plot)
+            plot(page, given.plot)
         if given.write:
             given.write.write_text(page, encoding="utf-8")
     if not given.write:

@@ -18,11 +18,11 @@ from pathlib import Path
 from typing import Any
 
 from collc.collectives.model import Collective
+from collc.show.curves import Curve, Plot, Point, draw_plots
 from collc.simulate.claims import JUDGED, LARGE_BYTES, machine_key
 from collc.simulate.generations import MACHINES
 from collc.simulate.nccl import Nccl
 from collc.simulate.params import Machine
-from collc.simulate.plot import figure, save
 from collc.simulate.run import Simulator
 from collc.topology.allocation import parse_gpus
 from collc.topology.graph import plan_graph
@@ -214,36 +214,15 @@ FIGURES = {
 
 
 def draw(name: str, found: Sequence[Judgement], folder: Path) -> None:
-    """Predicted over measured time by size; 1 is right, the band is 15% to each side."""
-    drawn = figure()(figsize=(8, 4.2), layout="constrained")
-    axes = drawn.subplots()
-    axes.axhspan(1 / 1.15, 1.15, color="0.92")
-    axes.axhline(1, color="0.5", linewidth=0.8)
-    for each in found:
-        sizes, ratios = [r[0] for r in each.rows], [r[3] + 1 for r in each.rows]
-        axes.plot(
-            sizes, ratios, marker="o", markersize=3, linewidth=1.2, label=f"{each.table['name']} ({each.table['role']})"
-        )
-    low = min(min(r[0] for r in each.rows) for each in found)
-    high = max(max(r[0] for r in each.rows) for each in found)
-    ticks = [4**k << 10 for k in range(14) if low / 2 <= 4**k << 10 <= high * 2]
-    axes.set_xscale("log", base=2)
-    axes.set_xticks(ticks, [_shown(t) for t in ticks], rotation=45, ha="right", fontsize=8)
-    axes.minorticks_off()
-    axes.set_yscale("log", base=2)
-    marks = [m for m in (0.25, 0.5, 0.7, 0.85, 1, 1.15, 1.4, 2, 4) if _within(m, found)]
-    axes.set_yticks(marks, [f"{m:g}" for m in marks])
-    axes.minorticks_off()
-    axes.set(ylabel="predicted / measured time", title=name)
-    axes.grid(alpha=0.25)
-    axes.legend(fontsize=7)
+    """Predicted over measured time by size, a plot per kind of call; 1 is right, the band is 15% to each side."""
     folder.mkdir(parents=True, exist_ok=True)
-    save(drawn, folder / f"validation-{name}.svg")
-
-
-def _within(mark: float, found: Sequence[Judgement]) -> bool:
-    ratios = [r[3] + 1 for each in found for r in each.rows]
-    return min(*ratios, 0.85) / 1.2 <= mark <= max(*ratios, 1.15) * 1.2
+    plots = []
+    for each in found:
+        points = tuple(Point(r[0], r[3] + 1) for r in each.rows)
+        title = f"{each.table['name']} ({each.table['role']})"
+        curve = Curve("predicted / measured", points)
+        plots.append(Plot(title, "predicted / measured time", (curve,), one=True, band=(1 / 1.15, 1.15), named=False))
+    draw_plots(folder / f"validation-{name}.svg", plots, name)
 
 
 def fit(generation: str, rounds: int) -> None:

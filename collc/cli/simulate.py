@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import gc
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from collc.collectives.model import COMPILED, Collective
 from collc.collectives.sizes import short_size, size_series
 from collc.errors import PackingError, UsageError
 from collc.outputs import check_output
+from collc.show.curves import Curve, Plot, Point, draw_plots
 from collc.simulate.claims import CLASSES, Claims, size_class
 from collc.simulate.generations import MACHINES, machine_for
 from collc.simulate.nccl import Baseline, Nccl
@@ -26,7 +27,7 @@ from collc.simulate.nccl.fabrics import FABRICS
 from collc.simulate.nccl.versions import DEFAULT as NCCL_VERSION
 from collc.simulate.params import Machine
 from collc.simulate.params_file import read_params
-from collc.simulate.plot import check_plot, plot_comparison
+from collc.simulate.plot import check_plot
 from collc.simulate.report import chrome_trace, critical_path
 from collc.simulate.run import LEAST_CHUNK, PLANS, Prediction, Simulator, Variant, own_channels
 from collc.topology.allocation import parse_gpus
@@ -183,7 +184,7 @@ def command(
         if not as_json:
             report.text(_text(graph, documents[-1]))
     if plot is not None:
-        plot_comparison(plot, graph.name, documents[0].found, documents[0].beside)
+        _plot(plot, graph.name, documents[0].found, documents[0].beside)
     if as_json:
         emit_json({**_json(graph, documents), "parameters": why, "times": _MEANING[throughput]})
     for path in filter(None, (trace, plot)):
@@ -258,6 +259,23 @@ def _write_trace(simulator: Simulator, last: Prediction, path: Path) -> None:
     whole = last if not last.extrapolated else simulator.predict(last.variant, last.bytes, whole=True)
     program = simulator.lowered(whole.variant.plan, whole.variant.channels)[1]
     path.write_text(json.dumps(chrome_trace(whole, program, simulator.graph)), encoding="utf-8")
+
+
+def _plot(path: Path, machine: str, own: Sequence[Prediction], beside: Mapping[str, Sequence[Baseline]]) -> None:
+    """Times of NCCL and of its algorithms over ours, and bus bandwidths, by size."""
+    name = f"{own[0].collective.value} on {machine}, simulated"
+    ratios = []
+    for i, (label, line) in enumerate(beside.items()):
+        pairs = zip(line, own, strict=True)
+        points = tuple(Point(p.bytes, p.time_us / us.time_us) for p, us in pairs if us.time_us)
+        ratios.append(Curve(label, points, i + 1))
+    lines: dict[str, Sequence[Prediction | Baseline]] = {"collc": own, **beside}
+    widths = [Curve(label, tuple(Point(p.bytes, p.busbw_gbps) for p in line)) for label, line in lines.items()]
+    plots = [
+        Plot("above 1 collc is faster", "time over collc's", tuple(ratios), one=True),
+        Plot("", "bus bandwidth, GB/s", tuple(widths)),
+    ]
+    draw_plots(path, plots, name)
 
 
 def _link_names(graph: PlanGraph) -> list[str]:

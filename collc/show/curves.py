@@ -29,20 +29,27 @@ class Point:
 
 @dataclass(frozen=True)
 class Curve:
-    """A named series of points."""
+    """A named series of points. `colour` is its number among the colours; None: its place in the plot."""
 
     name: str
     points: tuple[Point, ...]
+    colour: int | None = None
 
 
 @dataclass(frozen=True)
 class Plot:
-    """One pair of axes. With `one` the values are ratios: a line is drawn at 1, and the axis shows what is near it."""
+    """One pair of axes.
+
+    With `one` the values are ratios: a line is drawn at 1, and the axis shows what is near it; `band` is a range of
+    ratios that is shaded. `named` says whether curves have their names at their ends.
+    """
 
     title: str
     ylabel: str
     curves: tuple[Curve, ...]
     one: bool = False
+    band: tuple[float, float] | None = None
+    named: bool = True
 
 
 def draw_plots(path: Path, plots: Sequence[Plot], title: str = "") -> None:
@@ -56,11 +63,12 @@ def draw_plots(path: Path, plots: Sequence[Plot], title: str = "") -> None:
     drawn = figure()(figsize=(6.4 * across, 3.9 * down), layout="constrained")
     if title:
         drawn.suptitle(_plain(title), fontsize=11, weight="bold")
+    spans = _range([plot for plot in plots if plot.one])
     grid = drawn.subplots(down, across, squeeze=False)
     for i in range(down * across):
         axes = grid[i // across][i % across]
         if i < len(plots):
-            _draw(axes, plots[i])
+            _draw(axes, plots[i], spans)
         else:
             axes.axis("off")
     save(drawn, path)
@@ -70,7 +78,15 @@ def _plain(text: str) -> str:
     return text.replace("$", r"\$")
 
 
-def _draw(axes: Any, plot: Plot) -> None:
+def _range(plots: Sequence[Plot]) -> tuple[float, float]:
+    """One range for all ratios of a figure, so that plots beside each other can be compared."""
+    points = [p for plot in plots for curve in plot.curves[:MOST_CURVES] for p in curve.points]
+    values = [v for p in points for v in (p.value, p.low, p.high) if v is not None]
+    bands = [end for plot in plots if plot.band for end in plot.band]
+    return min([0.9, *values, *bands]) * 0.96, min(MOST_RATIO, max([1.1, *values, *bands])) * 1.04
+
+
+def _draw(axes: Any, plot: Plot, ratios: tuple[float, float]) -> None:
     curves = [c for c in plot.curves if c.points][:MOST_CURVES]
     axes.set_title(_plain(plot.title), fontsize=10, loc="left")
     axes.set_ylabel(_plain(plot.ylabel), fontsize=9)
@@ -79,16 +95,16 @@ def _draw(axes: Any, plot: Plot) -> None:
     if not sizes:
         return
     values = [p.value for c in curves for p in c.points]
-    ends = [e for c in curves for p in c.points for e in (p.low, p.high) if e is not None]
-    top = min(MOST_RATIO, max([1.1, *values, *ends])) * 1.06 if plot.one else max(values) * 1.08
-    bottom = min([0.9, *values, *ends]) * 0.94 if plot.one else 0.0
+    bottom, top = ratios if plot.one else (0.0, max(values) * 1.08)
     axes.set_ylim(bottom, top)
     axes.set_xlim(sizes[0] / 1.25, sizes[-1] * 1.25)
+    if plot.band is not None:
+        axes.axhspan(*plot.band, color="#eceff2", zorder=0)
     if plot.one:
         axes.axhline(1.0, color=style.INK, lw=1, dashes=(4, 3), zorder=1)
     labels = []
     for i, curve in enumerate(curves):
-        colour = style.SERIES[i]
+        colour = style.SERIES[(i if curve.colour is None else curve.colour) % len(style.SERIES)]
         xs, ys = [max(1, p.size) for p in curve.points], [min(p.value, top) for p in curve.points]
         known = [(p.size, p.low, p.high) for p in curve.points if p.low is not None and p.high is not None]
         if known:
@@ -97,7 +113,8 @@ def _draw(axes: Any, plot: Plot) -> None:
             )
         axes.plot(xs, ys, color=colour, lw=2, marker="o", ms=4, zorder=3)
         labels.append((ys[-1], curve.name, colour))
-    _name(axes, labels, bottom, top)
+    if plot.named:
+        _name(axes, labels, bottom, top)
     _ticks(axes, sizes)
     axes.grid(axis="y", color="#d5dae0", lw=0.6)
     axes.spines[["top", "right"]].set_visible(False)
@@ -125,7 +142,7 @@ def _ticks(axes: Any, sizes: Sequence[int]) -> None:
     """Sizes with their units at a few powers of two."""
     powers = range(math.ceil(math.log2(sizes[0])), math.floor(math.log2(sizes[-1])) + 1)
     every = max(1, math.ceil(len(powers) / 7))
-    ticks = [2**p for p in powers][::every] or [sizes[0]]
+    ticks = list(sizes) if len(sizes) <= 6 else [2**p for p in powers][::every] or [sizes[0]]
     axes.set_xticks(ticks, [style.size_name(t) for t in ticks], fontsize=8)
     axes.minorticks_off()
     axes.tick_params(axis="y", labelsize=8)

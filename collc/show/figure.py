@@ -47,7 +47,7 @@ def draw_scene(
     """
     made = figure()
     scale = min(1.0, 1900 / scene.width)
-    below = 1.0 if caption else 0.62
+    below = 0.75 if caption else 0.38
     inches = (max(4.6, scene.width * scale / 100), max(2.0, scene.height * scale / 100) + 0.45 + below)
     drawn = made(figsize=inches)
     axes = drawn.add_axes((0.0, below / inches[1], 1.0, 1 - (0.45 + below) / inches[1]))
@@ -64,7 +64,7 @@ def draw_scene(
         _shape(axes, drawing, shape, font)
     drawn.text(0.012, 1 - 0.27 / inches[1], _plain(title), fontsize=10, weight="bold", color=style.INK, va="center")
     if caption:
-        drawn.text(0.012, 0.68 / inches[1], _plain(caption), fontsize=8, color=style.INK, va="center")
+        drawn.text(0.012, 0.56 / inches[1], _plain(caption), fontsize=8, color=style.INK, va="center")
     _legend(drawn, drawing, paints)
     save(drawn, path)
 

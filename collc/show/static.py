@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -81,7 +82,7 @@ def draw_results(path: Path, view: View, title: str) -> None:
     for held in view.data["plots"][:6]:
         series = held["series"]
         if len(series) > 1:
-            curves = [_curve(each, 4, 5) for each in series[1:]]
+            curves = [replace(_curve(each, 4, 5), colour=i) for i, each in enumerate(series[1:], 1)]
             plots.append(Plot(held["title"], f"time over that of {series[0]['name']}", tuple(curves), one=True))
         else:
             plots.append(Plot(held["title"], "bus bandwidth, GB/s", (_curve(series[0], 3, None),)))

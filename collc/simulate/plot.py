@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from contextlib import chdir
 from pathlib import Path
 from typing import Any
 
 from collc.errors import BuildError
 from collc.process import temporary_folder
-from collc.simulate.nccl import Baseline
-from collc.simulate.run import Prediction
 
 _FORMATS = (".svg", ".png", ".pdf")
 
@@ -49,22 +46,3 @@ def save(drawn: Any, path: Path) -> None:
     dates = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}.get(path.suffix, {})
     with matplotlib.rc_context({"svg.hashsalt": "collc"}):
         drawn.savefig(path, metadata=dates)
-
-
-def plot_comparison(
-    path: Path, machine: str, own: Sequence[Prediction], beside: Mapping[str, Sequence[Baseline]]
-) -> None:
-    """Plots time in us and bus bandwidth in GB/s over size: the model's choice and the baselines."""
-    drawn = figure()(figsize=(10, 4), layout="constrained")
-    left, right = drawn.subplots(1, 2)
-    lines: dict[str, Sequence[Prediction | Baseline]] = {"collc": own, **beside}
-    for label, line in lines.items():
-        sizes = [p.bytes for p in line]
-        left.loglog(sizes, [p.time_us for p in line], marker=".", label=label)
-        right.semilogx(sizes, [p.busbw_gbps for p in line], marker=".", label=label)
-    left.set(xlabel="bytes", ylabel="time (us)", title=f"{own[0].collective.value} on {machine}, simulated")
-    right.set(xlabel="bytes", ylabel="bus bandwidth (GB/s)")
-    for axes in (left, right):
-        axes.grid(alpha=0.3)
-        axes.legend()
-    save(drawn, path)

@@ -77,9 +77,11 @@ def test_a_machine_and_its_plans(chromium: Browser, page_of: Pages, name: str) -
     chromium.choose("Show", "tree 0")
     assert chromium.count("path.arrow") > 0
     assert chromium.count("ol.outline li") == gpus
-    before = chromium.count("g.lines path.use0")
+    assert chromium.count("rect.vertex.root") == 1
+    assert chromium.count("g.halos path.halo") == 0
+    before = chromium.count("g.lines path.link.chosen")
     chromium.choose("Phase", "reduce")
-    assert chromium.count("g.lines path.use0") > before
+    assert 0 < chromium.count("g.lines path.link.chosen") < before
     chromium.tab("Machine")
     assert chromium.count("rect.vertex.gpu") == gpus
     assert chromium.overlaps() == []
@@ -230,28 +232,27 @@ def test_steps_over_time(chromium: Browser, page_of: Pages) -> None:
     assert chromium.complaints() == []
 
 
-@pytest.mark.parametrize("size", [PHONE, DESK], ids=["phone", "desk"])
-def test_results_and_programs(chromium: Browser, tmp_path: Path, size: tuple[int, int]) -> None:
-    run = collc("simulate", "dgx1v", "-b", "64K", "-e", "16M", "--compare", "nccl", "--json").out
+def test_results_and_programs(chromium: Browser, tmp_path: Path) -> None:
+    run = collc("simulate", "dgx1v", "-b", "64K", "-e", "4M", "-f", "8", "--compare", "nccl", "--json").out
     (tmp_path / "run.json").write_text(run, encoding="utf-8")
-    out = tmp_path / "run.html"
-    assert collc("show", tmp_path / "run.json", "-o", out).code == 0
-    chromium.size(*size, phone=size == PHONE)
-    chromium.open(out)
-    assert chromium.count(".plot svg") == 2
-    assert chromium.count(".plot path.curve") >= 3
-    assert "KiB" in chromium.text(".plot svg")
-    assert "MiB" in chromium.text(".plot svg")
-    assert chromium.overlaps() == []
-    assert chromium.js("return document.documentElement.scrollWidth <= window.innerWidth")
+    results, passes = tmp_path / "run.html", tmp_path / "passes.html"
+    assert collc("show", tmp_path / "run.json", "-o", results).code == 0
     texts = CASE.read_text(encoding="utf-8").split("# ----\n")
     for name, text in zip(("before", "after"), texts, strict=True):
         (tmp_path / f"{name}.ir").write_text(text, encoding="utf-8")
-    result = collc("show", tmp_path / "before.ir", "--compare", tmp_path / "after.ir", "-o", out)
-    assert result.code == 0, result.err
-    chromium.open(out)
-    assert chromium.count("table.diff tr.change") + chromium.count("table.diff tr.add") > 0
-    assert chromium.js("return document.documentElement.scrollWidth <= window.innerWidth")
+    assert collc("show", tmp_path / "before.ir", "--compare", tmp_path / "after.ir", "-o", passes).code == 0
+    for size in (PHONE, DESK):
+        chromium.size(*size, phone=size == PHONE)
+        chromium.open(results)
+        assert chromium.count(".plot svg") == 2
+        assert chromium.count(".plot path.curve") >= 3
+        assert "KiB" in chromium.text(".plot svg")
+        assert "MiB" in chromium.text(".plot svg")
+        assert chromium.overlaps() == []
+        assert chromium.js("return document.documentElement.scrollWidth <= window.innerWidth")
+        chromium.open(passes)
+        assert chromium.count("table.diff tr.change") + chromium.count("table.diff tr.add") > 0
+        assert chromium.js("return document.documentElement.scrollWidth <= window.innerWidth")
     assert chromium.complaints() == []
 
 

@@ -159,17 +159,19 @@ function neighbour(state, by) {
 function paint(state, links, most) {
   const [, , kind, gbps] = state.plan.machine.links[links[0]];
   const share = Math.max(...links.map((link) => (state.carried.get(link) ?? 0) / value(state.plan.machine.links[link][3])));
-  const limit = links.some((link) => state.plan.gain.has(link));
+  // A tree or flow alone stands out: what it leaves idle is thin, and the limits of the whole plan are not marked.
+  const whole = state.choice === "sum";
+  const limit = whole && links.some((link) => state.plan.gain.has(link));
   const planned = links.some((link) => state.plan.planned.has(link));
   const used = step(share);
   const load = links.reduce((sum, link) => sum + (state.carried.get(link) ?? 0), 0);
   const speed = links.reduce((sum, link) => sum + value(state.plan.machine.links[link][3]), 0);
   return {
-    classes: `use${used} kind-${kind}${planned ? "" : " unplanned"}`,
-    width: planned ? widthOf(gbps, most) : 1,
+    classes: `${whole || !used ? `use${used}` : "chosen"} kind-${kind}${planned && (whole || used) ? "" : " unplanned"}`,
+    width: planned && (whole || used) ? widthOf(gbps, most) : 1,
     limit,
     order: used + (limit ? 1 : 0),
-    arrow: state.choice !== "sum" && used > 0,
+    arrow: !whole && used > 0,
     label: state.figures && used ? `${short(load)}/${short(speed)}` : "",
   };
 }

@@ -168,13 +168,13 @@ export class Picture {
     const drawn = layer.lines.append("path").attr("class", `link ${paint.classes}`).attr("d", shape.d);
     drawn.attr("stroke-width", paint.width).attr("data-links", links);
     if (paint.arrow) {
-      const [x, y] = shape.at(0.58);
-      const [px, py] = shape.at(0.52);
+      const [x, y] = shape.at(0.74);
+      const [px, py] = shape.at(0.7);
       const angle = (Math.atan2(y - py, x - px) * 180) / Math.PI;
       layer.lines
         .append("path")
         .attr("class", `arrow ${paint.classes}`)
-        .attr("d", "M-7,-5.5L7,0L-7,5.5Z")
+        .attr("d", "M-9,-6.5L9,0L-9,6.5Z")
         .attr("transform", `translate(${x},${y}) rotate(${angle})`);
     }
     const hit = layer.halos.append("path").attr("class", "reach").attr("d", shape.d).attr("stroke-width", 11);
