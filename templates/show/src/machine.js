@@ -74,7 +74,8 @@ export function machineView(view) {
     opened = server;
     picture.draw(resolve(view, opened));
   });
-  const words = [...counts].map(([kind, count]) => `${count} ${kind}${count === 1 ? "" : kind === "switch" ? "es" : "s"}`);
+  const called = { gpu: ["GPU", "GPUs"], cpu: ["CPU", "CPUs"], nic: ["NIC", "NICs"], switch: ["switch", "switches"] };
+  const words = [...counts].map(([kind, count]) => `${count} ${called[kind][count === 1 ? 0 : 1]}`);
   const toggle = make("input", {
     type: "checkbox",
     checked: figures,

@@ -100,8 +100,7 @@ export class Picture {
     const { w, h } = this.scene;
     const most = Math.max(280, window.innerHeight * 0.74);
     const fitted = Math.min(width / w, most / h, Math.max(1.5, window.innerHeight / 700));
-    const folded = this.scene.frames.some((frame) => frame[5]);
-    const k = folded ? fitted : Math.max(fitted, Math.min(LEAST_FONT / FONT, most / h));
+    const k = Math.max(fitted, Math.min(LEAST_FONT / FONT, most / h));
     const height = Math.min(most, Math.max(180, h * k));
     this.svg.attr("width", width).attr("height", height).attr("viewBox", `0 0 ${width} ${height}`);
     this.fitted = zoomIdentity.translate(Math.max(0, (width - w * fitted) / 2), 0).scale(fitted);
