@@ -128,11 +128,44 @@ def _unit_cost(graph: PlanGraph, price: list[int], collective: Collective, root:
         if collective is Collective.SENDRECV:
             return sum(found[v][(v + 1) % n] for v in ranks)
         return _shared(sum(row[v] for r, row in zip(roots, found, strict=True) for v in ranks if v != r), n)
-    cost = _costs(graph, price, collective.inward, ranks)
+    cost, place = _merged(_costs(graph, price, collective.inward, ranks))
+    tree = {r: _arborescence(cost, r) for r in {place[r] for r in roots}}
     if collective.both_phases:
-        back = _costs(graph, price, True, ranks)
-        return min(_arborescence(cost, r) + _arborescence(back, r) for r in roots)
-    return _shared(sum(_arborescence(cost, r) for r in roots), len(roots))
+        cost, other = _merged(_costs(graph, price, True, ranks))
+        back = {r: _arborescence(cost, r) for r in {other[r] for r in roots}}
+        return min(tree[place[r]] + back[other[r]] for r in roots)
+    return _shared(sum(tree[place[r]] for r in roots), len(roots))
+
+
+def _merged(cost: Costs) -> tuple[Costs, list[int]]:
+    """One vertex for those that cost nothing from each to the other, and the number of it that each became.
+
+    Whatever reaches one of them reaches all at no further cost, so no cheapest arborescence changes its cost.
+    """
+    place = [-1] * len(cost)
+    members: list[int] = []
+    for start in range(len(cost)):
+        if place[start] >= 0:
+            continue
+        place[start] = len(members)
+        stack = [start]
+        while stack:
+            u = stack.pop()
+            for v, value in enumerate(cost[u]):
+                if value == 0 and place[v] < 0 and cost[v][u] == 0:
+                    place[v] = len(members)
+                    stack.append(v)
+        members.append(start)
+    if len(members) == len(cost):
+        return cost, place
+    spend(2 * len(cost) ** 2)
+    found: Costs = [[math.inf] * len(members) for _ in members]
+    for u, row in enumerate(cost):
+        into = found[place[u]]
+        for v, value in enumerate(row):
+            if value < into[place[v]] and place[u] != place[v]:
+                into[place[v]] = value
+    return found, place
 
 
 def _shared(total: float, parts: int) -> float:

@@ -24,6 +24,8 @@ from collc.packing.symmetry import Symmetry, find_symmetry, no_symmetry, orbits
 
 # From this many ranks on, alltoall and sendrecv are solved up to symmetry.
 _SYMMETRY_FROM = 16
+# From this many sources on, so many rounds of paths come before the LP.
+_MANY_SOURCES, _SPREAD_ROUNDS = 64, 24
 
 
 class FlowOracle:
@@ -133,6 +135,8 @@ def solve_flows(net: Net, collective: Collective, root: int | None, servers: Seq
     generator.effort = Effort(efforts(n)[1])
     try:
         generator.seed(None)
+        if len(sources) >= _MANY_SOURCES:
+            _spread(generator)
         proven = generator.prove()
     except PackingError:
         proven = None
@@ -141,6 +145,24 @@ def solve_flows(net: Net, collective: Collective, root: int | None, servers: Seq
         return SolvedFlows(proven.rate, proven.rate, _flows(proven.weights, collective, symmetry), prices)
     near, (bound, prices) = best_so_far(generator)
     return SolvedFlows(near.rate, bound, _flows(near.weights, collective, symmetry), prices)
+
+
+def _spread(generator: Generator) -> None:
+    """First paths of every source, by links that grow dearer with their load.
+
+    The prices of the LP are those of one bottleneck at a time, so alone they improve one source a round.
+    """
+    length = [1.0 / c for c in generator.caps]
+    for _ in range(_SPREAD_ROUNDS):
+        generator.effort.spend(generator.oracle.effort(None))
+        found = [priced.column for priced in generator.oracle.cheapest(generator.link_prices(length))]
+        generator.add(found)
+        load = [0.0] * len(length)
+        for column in found:
+            for row, times in generator.row_loads(column).items():
+                load[row] += times * generator.shares[column.group]
+        use = [x / c for x, c in zip(load, generator.caps, strict=True)]
+        length = [y * (1 + u / (2 * max(use))) for y, u in zip(length, use, strict=True)]
 
 
 def _flows(weights: Sequence[tuple[Column, Fraction]], collective: Collective, symmetry: Symmetry) -> tuple[Flow, ...]:

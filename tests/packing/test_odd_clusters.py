@@ -9,12 +9,15 @@ import pytest
 from graphs import cluster, lacking, nic_links
 from second_opinion import best_rate
 
+from collc.checker import certificates
 from collc.packing import Collective, plan
 from collc.packing.check import check_packing
+from collc.packing.generate import Generator
+from collc.packing.lp import FloatSolution
 from collc.packing.model import Plan
 from collc.packing.network import Net
 from collc.packing.symmetry import Symmetry, find_symmetry
-from collc.topology.model import PlanGraph
+from collc.topology.model import LinkKind, PlanGraph
 
 C = Collective
 SERVERS = 8
@@ -120,3 +123,43 @@ def test_elements_spread_links_and_ranks_evenly(seed: int, root: int | None) -> 
         for link, image in enumerate(links):
             assert (net.tails[image], net.heads[image]) == (vertices[net.tails[link]], vertices[net.heads[link]])
             assert net.caps[image] == net.caps[link]
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_ranks_that_cost_nothing_from_each_to_the_other_count_as_one(seed: int) -> None:
+    """The checker's cost of a unit is that of the plain algorithm, root by root."""
+    rng = Random(seed)
+    graph = cluster([4, *(rng.randint(1, 4) for _ in range(3))], rails=rng.choice((1, 2)))
+    free = {x.id for x in graph.links if x.kind is LinkKind.NVSWITCH and {x.src, x.dst} & {0, 1}}
+    price = [0 if x.id in free else rng.choice((0, 0, 0, 1, 2, 5)) for x in graph.links]
+    cost = certificates._costs(graph, price, False, graph.ranks)
+    back = certificates._costs(graph, price, True, graph.ranks)
+    each = [certificates._arborescence(cost, r) for r in graph.ranks]
+    inward = [certificates._arborescence(back, r) for r in graph.ranks]
+    merged, place = certificates._merged(cost)
+    assert len(merged) == len(set(place)) < graph.nranks
+    expected = {
+        C.ALL_GATHER: Fraction(sum(map(int, each)), graph.nranks),
+        C.REDUCE_SCATTER: Fraction(sum(map(int, inward)), graph.nranks),
+        C.ALL_REDUCE: min(map(sum, zip(each, inward, strict=True))),
+        C.BROADCAST: each[0],
+        C.REDUCE: inward[0],
+    }
+    for collective, unit in expected.items():
+        assert certificates._unit_cost(graph, price, collective, 0 if collective.rooted else None) == unit
+
+
+def test_sendrecv_of_an_odd_cluster_is_proved_in_few_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No symmetry turns the ring of 71 ranks, and prices alone name one bottleneck at a time, a round for each."""
+    rounds = []
+    solve = Generator.solve
+
+    def counted(self: Generator) -> FloatSolution:
+        rounds.append(1)
+        return solve(self)
+
+    monkeypatch.setattr(Generator, "solve", counted)
+    made = plan(lacking(cluster([8] * 9), vertices=[3]), C.SENDRECV)
+    assert made.optimal
+    assert made.rate == 350
+    assert len(rounds) < 30
