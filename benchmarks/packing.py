@@ -17,13 +17,14 @@ import resource
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 import machines
+from packing_cases import CASES, ODD, SCALE, h100
 from rows import Rows
 
 from collc.collectives.model import Collective
@@ -33,8 +34,7 @@ from collc.packing.check import check_packing
 from collc.packing.exact import new_problem, problem_bound
 from collc.packing.explain import plan_depth
 from collc.packing.network import Net
-from collc.topology.graph import plan_graph
-from collc.topology.load import load_topology, loads_topology
+from collc.topology.load import load_topology
 from collc.topology.make import make
 from collc.topology.model import PlanGraph
 
@@ -43,117 +43,6 @@ LIMIT = 300.0  # seconds of CPU time that any one measurement may take
 FORESTCOLL_LIMIT = float(os.environ.get("FORESTCOLL_LIMIT", "120"))
 
 
-@dataclass(frozen=True)
-class Case:
-    """A graph, the collectives that are planned on it, and how.
-
-    Args:
-        published: what ForestColl's public python took for its all_gather on a machine with two cores.
-        orbits: plan up to symmetry.
-    """
-
-    name: str
-    graph: Callable[[], PlanGraph]
-    published: str = ""
-    collectives: tuple[C, ...] = (C.ALL_GATHER, C.ALL_REDUCE, C.BROADCAST)
-    orbits: bool = False
-
-
-def a100(servers: int) -> Callable[[], PlanGraph]:
-    return lambda: machines.rails(servers, local=300, nic=25, count=2)
-
-
-def h100(servers: int) -> Callable[[], PlanGraph]:
-    return lambda: machines.rails(servers, local=450, nic=50, count=8)
-
-
-CASES = [
-    Case("DGX-1V, 8 GPUs", lambda: machines.machine("dgx1v"), "0.07 s, 22 trees, depth 5"),
-    Case("DGX-1P, 8 GPUs", lambda: machines.machine("dgx1p")),
-    Case("DGX-2, 16 GPUs", lambda: machines.machine("dgx2"), "0.75 s, depth 15"),
-    Case("MI250, 16 dies", lambda: machines.mi250(1)),
-    Case("MI250 x 2, 32 dies", lambda: machines.mi250(2), "33 s"),
-    Case("A100 x 2, 16 GPUs", a100(2), "4.0 s"),
-    Case("A100 x 3, 24 GPUs", a100(3), "14 s"),
-    Case("A100 x 4, 32 GPUs", a100(4), "38 s"),
-    Case("A100 x 8, 64 GPUs", a100(8), "over 320 s"),
-    Case("H100 x 2, 16 GPUs", h100(2)),
-    Case("H100 x 4, 32 GPUs", h100(4), "27 s"),
-    Case("H100 x 32, 256 GPUs", h100(32)),
-    Case("A100 x 128, 1,024 GPUs", a100(128), "about 36 minutes (its paper, Java)"),
-]
-FULL = 64
-
-
-def lost(what: str) -> Callable[[], PlanGraph]:
-    """64 servers of 8 H100 with something missing."""
-
-    def made() -> PlanGraph:
-        graph = machines.cluster([8] * FULL)
-        nics = {"one NIC": [3], "three NICs": [3, 13, 17]}.get(what, [])
-        links = {x for gpu in nics for x in machines.nic_links(graph, gpu)}
-        if what == "one link":
-            links = {min(machines.nic_links(graph, 3))}
-        gone = {"one GPU": [3], "one rail": [9 * FULL + 3]}.get(what, [])
-        if what == "a NIC, a GPU and a link":
-            gone = [3]
-            links = machines.nic_links(graph, 13) | {min(machines.nic_links(graph, 17))}
-        return machines.lacking(graph, gone, links)
-
-    return made
-
-
-LOST = ("one NIC", "one link", "one GPU", "one rail", "three NICs", "a NIC, a GPU and a link")
-FOUR = (C.ALL_GATHER, C.REDUCE_SCATTER, C.ALL_REDUCE, C.BROADCAST)
-ROOTED = (C.BROADCAST, C.REDUCE)
-ODD = [
-    *(Case(f"H100 x 64, 512 GPUs, less {what}", lost(what), collectives=FOUR) for what in LOST),
-    Case("servers of 1 to 8 GPUs, one rail", lambda: machines.cluster(range(1, 9), rails=1), collectives=FOUR),
-    Case("torus 8 x 8", lambda: machines.torus(8, 8), collectives=ROOTED),
-    Case("torus 16 x 16", lambda: machines.torus(16, 16), collectives=ROOTED),
-    Case("hypercube, 256 GPUs", lambda: machines.hypercube(8), collectives=ROOTED),
-]
-
-
-def many(servers: int, what: str = "") -> Callable[[], PlanGraph]:
-    """Servers of 8 H100 on 8 rails, whole or with one odd server."""
-
-    def made() -> PlanGraph:
-        graph = machines.cluster([8] * servers)
-        if what == "one GPU":
-            return machines.lacking(graph, [3])
-        return machines.lacking(graph, links=machines.nic_links(graph, 3)) if what == "one NIC" else graph
-
-    return made
-
-
-def tree(ports: int, gpus: int, what: str = "") -> Callable[[], PlanGraph]:
-    """A fat tree of servers of `gpus` H100, whole or with one odd server."""
-
-    def made() -> PlanGraph:
-        graph = plan_graph(loads_topology(make("fat-tree", {"ports": ports, "gpus": gpus})))
-        if what == "one GPU":
-            return machines.lacking(graph, [3])
-        return machines.lacking(graph, links=machines.nic_links(graph, 3)) if what == "one NIC" else graph
-
-    return made
-
-
-TREES = {128: (8, 8), 1024: (16, 8), 2000: (20, 1), 8192: (32, 8), 16000: (40, 4)}  # GPUs: ports, GPUs of a server
-SCALE = [
-    *(Case(f"H100 x {n:,}, {8 * n:,} GPUs", many(n), orbits=True) for n in (32, 64, 128, 256, 512, 1024, 2048)),
-    *(
-        Case(f"H100 x {n:,}, {8 * n:,} GPUs, less {what}", many(n, what), orbits=True)
-        for n in (256, 2048)
-        for what in ("one NIC", "one GPU")
-    ),
-    *(Case(f"fat tree, {n:,} GPUs", tree(*sizes), orbits=True) for n, sizes in TREES.items()),
-    *(
-        Case(f"fat tree, {n:,} GPUs, less {what}", tree(*TREES[n], what), orbits=True)
-        for n in (128, 1024, 16000)
-        for what in ("one NIC", "one GPU")
-    ),
-]
 BOUNDS = [("64 GPUs", h100(8), "2.5 s"), ("128 GPUs", h100(16), "7.8 s"), ("256 GPUs", h100(32), "20.4 s")]
 
 
@@ -189,6 +78,7 @@ library from the graph to the plan, its own check included; the last column is t
 trees and certificates recomputed in exact arithmetic. MB is the peak of the whole process."""
 
 TEXT = """H100 x N is N servers of 8 GPUs, each GPU with a NIC of 50 GB/s on its rail; A100 x N has rails of 25 GB/s.
+"One link" is the way from one GPU into the network; the way back is left. A GPU without NVLinks has its NIC alone.
 Plans with orbits are up to symmetry: "trees" is how many the orbits stand for. Fat trees are those of
 `collc topologies --make fat-tree`: 128 GPUs with 8 ports and servers of 8 (each across two edge switches), 1,024 with
 16 and 8, 2,000 with 20 and 1, 8,192 with 32 and 8, 16,000 with 40 and 4."""
@@ -297,16 +187,19 @@ def bounded(build: Callable[[], PlanGraph]) -> list[str]:
 
 
 def others(rows: Rows) -> list[str]:
-    """Small machines: every collective, every allocation, the command."""
-    head = ["what", "seconds"]
-    lines = ["## One machine", "", *row(head), *row(["---"] * 2)]
-    works = [
+    """Small machines: every collective, every allocation; and whole commands."""
+    head = ["what", "seconds", "MB"]
+    lines = ["## One machine, and whole commands", "", *row(head), *row(["---"] * 3)]
+    works: list[tuple[str, Callable[[], list[str]]]] = [
         ("DGX-1V, all nine collectives, library", every_collective),
-        ("the same as a command: `collc plan dgx1v`", command),
         ("all 46 + 14 allocations of DGX-1V and DGX-1P, five tree collectives", every_allocation),
+        ("`collc plan dgx1v --json`, nothing kept", partial(dgx1v_command, 1)),
+        ("the same again, solutions kept", partial(dgx1v_command, 2)),
+        ("`collc plan --json` of H100 x 2,048, 16,384 GPUs, all_gather", partial(large_command, "plan")),
+        ("`collc verify` of that plan", partial(large_command, "verify")),
     ]
     for name, work in works:
-        lines += row([name, *rows.get(name, work)])
+        lines += row([name, *rows.get(f"command: {name}", work)])
     return lines
 
 
@@ -315,7 +208,7 @@ def every_collective() -> list[str]:
     start = time.process_time()
     for collective in Collective:
         plan(graph, collective)
-    return [f"{time.process_time() - start:.2f}"]
+    return [f"{time.process_time() - start:.2f}", peak()]
 
 
 def every_allocation() -> list[str]:
@@ -328,13 +221,35 @@ def every_allocation() -> list[str]:
                 if collective.uses_trees:
                     assert plan(allocation.graph, collective).optimal
     assert count == 60
-    return [f"{time.process_time() - start:.2f}"]
+    return [f"{time.process_time() - start:.2f}", peak()]
 
 
-def command() -> list[str]:
-    subprocess.run([sys.executable, "-m", "collc", "plan", "dgx1v"], check=True, stdout=subprocess.DEVNULL)
+def command(arguments: list[str], out: Path, cache: Path) -> list[str]:
+    """[CPU seconds, MB] of a command of collc; what it prints goes to `out`."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    with out.open("wb") as file:
+        environment = os.environ | {"COLLC_CACHE": str(cache)}
+        subprocess.run([sys.executable, "-m", "collc", *arguments], check=True, stdout=file, env=environment)
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return [f"{used.ru_utime + used.ru_stime:.2f}"]
+    seconds = used.ru_utime + used.ru_stime - before.ru_utime - before.ru_stime
+    return [f"{seconds:.2f}", str(used.ru_maxrss // 1024)]
+
+
+def dgx1v_command(times: int) -> list[str]:
+    """`collc plan dgx1v --json`, the last of so many in a row."""
+    with tempfile.TemporaryDirectory() as folder:
+        for _ in range(times):
+            cells = command(["plan", "dgx1v", "--json"], Path(folder, "plan.json"), Path(folder, "cache"))
+    return cells
+
+
+def large_command(which: str) -> list[str]:
+    """`collc plan` of 16,384 GPUs on rails, or `collc verify` of its result."""
+    with tempfile.TemporaryDirectory() as folder:
+        machine, made, cache = Path(folder, "rails.yaml"), Path(folder, "plan.json"), Path(folder, "cache")
+        machine.write_text(make("rails", {"servers": 2048}), encoding="utf-8")
+        cells = command(["plan", str(machine), "--collective", "all_gather", "--json"], made, cache)
+        return command(["verify", str(made)], Path(folder, "verdict"), cache) if which == "verify" else cells
 
 
 def forestcoll(build: Callable[[], PlanGraph], folder: str) -> list[str]:
@@ -366,7 +281,7 @@ def forestcoll(build: Callable[[], PlanGraph], folder: str) -> list[str]:
 def peers(theirs: list[str], ours: float | None) -> list[str]:
     """The cells of ForestColl's rate, trees, depth, seconds and ratio."""
     if len(theirs) != 4:
-        return ["", "", "", theirs[0], f"over {FORESTCOLL_LIMIT / ours:.0f}" if ours and "over" in theirs[0] else ""]
+        return ["", "", "", theirs[0], f"over {FORESTCOLL_LIMIT / ours:.0f}" if ours else ""]
     return [*theirs, f"{float(theirs[3]) / ours:.0f}" if ours and theirs[3] else ""]
 
 
