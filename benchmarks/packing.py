@@ -13,11 +13,13 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import resource
 import statistics
 import subprocess
 import sys
 import tempfile
+import textwrap
 import time
 from collections.abc import Callable
 from functools import partial
@@ -52,9 +54,10 @@ def main() -> None:
     parser.add_argument("--only", default="", help="measure only graphs whose name contains this text")
     parser.add_argument("--clusters", type=int, default=100, help="how many random clusters")
     parser.add_argument("--results", type=Path, default=Path("build/packing.jsonl"), help="kept here, and gone on from")
+    parser.add_argument("--kept", action="store_true", help="measure nothing: write the rows that are kept")
     options = parser.parse_args()
     folder = os.environ.get("FORESTCOLL")
-    rows = Rows(options.results, LIMIT)
+    rows = Rows(options.results, LIMIT, measure=not options.kept)
     parts = [HEAD.format(cores=os.cpu_count(), limit=LIMIT)]
     parts.append("\n".join(plans(rows, options.only)))
     parts.append("\n".join(beside(rows, options.only, folder)))
@@ -95,9 +98,11 @@ def plans(rows: Rows, only: str) -> list[str]:
         for collective in case.collectives if only in case.name else ():
             work = partial(checked, case.graph, collective, orbits=case.orbits)
             cells = rows.get(f"plan {case.name}: {collective.value}{' by orbits' * case.orbits}", work)
-            # A row that was ended does not know its size; it goes with the one before.
-            size = int(cells[0]) if len(cells) == len(COLUMNS) - 1 else size
-            shown = cells[1:] if len(cells) == len(COLUMNS) - 1 else [*cells, *[""] * (len(COLUMNS) - 2 - len(cells))]
+            told = len(cells) == len(COLUMNS) - 1
+            named = re.search(r"([\d,]+) (GPUs|dies)", case.name)
+            # A row that was ended does not tell its size; without a name it goes with the one before.
+            size = int(named[1].replace(",", "")) if named else int(cells[0]) if told else size
+            shown = cells[1:] if told else [cells[0], *[""] * (len(COLUMNS) - 3)]
             made.append((size, [case.name, collective.value, *shown]))
     for _, cells in sorted(made, key=lambda pair: pair[0]):
         lines += row(cells)
@@ -115,10 +120,12 @@ def beside(rows: Rows, only: str, folder: str | None) -> list[str]:
         if only not in case.name or not (case.published or folder or rows.keeps(name)):
             continue
         ours = rows.get(f"{case.name}: all_gather", partial(planned, case.graph, C.ALL_GATHER))
+        seconds = float(ours[3]) if len(ours) == 5 else None
+        ours = ours if seconds else [*ours, *[""] * 4]
         theirs = ["", "", "", ""]
         if folder or rows.keeps(name):
             theirs = rows.get(name, partial(forestcoll, case.graph, folder or ""), FORESTCOLL_LIMIT)
-        lines += row([case.name, *ours, *peers(theirs, float(ours[3]) if len(ours) == 5 else None), case.published])
+        lines += row([case.name, *ours, *peers(theirs, seconds), case.published])
     return lines
 
 
@@ -150,13 +157,14 @@ def random_clusters(rows: Rows, count: int) -> list[str]:
         build = partial(machines.random_cluster, seed)
         found.append(rows.get(f"random cluster {seed}", partial(planned, build, C.ALL_GATHER)))
     done = sorted(float(cells[3]) for cells in found if len(cells) == 5)
+    ended = sum(len(cells) != 5 and cells[0] != "not measured" for cells in found)
     proven = sum(len(cells) == 5 and "bound" not in cells[0] for cells in found)
-    text = f"{count} random clusters of 32 to 512 GPUs, all_gather: {proven} proven optimal; CPU seconds: "
-    return [
-        "## Random clusters",
-        "",
-        text + (f"median {statistics.median(done)}, slowest {done[-1]}" if done else "none"),
-    ]
+    text = (
+        f"{len(done) + ended} random clusters of 32 to 512 GPUs, with servers of up to three sizes, 1 to 8 rails and "
+    )
+    text += f"one to three lost NICs or GPUs; all_gather: {proven} proven optimal. CPU seconds, the check included: "
+    text += f"median {statistics.median(done)}, slowest {done[-1]}." if done else "none."
+    return ["## Random clusters", "", *textwrap.wrap(text, 119)]
 
 
 def planned(build: Callable[[], PlanGraph], collective: Collective) -> list[str]:

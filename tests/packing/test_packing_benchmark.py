@@ -18,8 +18,8 @@ def test_the_benchmark_writes_its_table(tmp_path: Path) -> None:
     env = {k: v for k, v in os.environ.items() if k != "FORESTCOLL"}
     command: list[str | Path] = [sys.executable, BENCHMARK, "--only", "DGX-2", "--write", out, "--results", kept]
 
-    def cells() -> list[list[str]]:
-        subprocess.run(command, check=True, capture_output=True, env=env)
+    def cells(*options: str) -> list[list[str]]:
+        subprocess.run([*command, *options], check=True, capture_output=True, env=env)
         table, beside = out.read_text().split("## Beside ForestColl")
         assert "| DGX-2, 16 GPUs | 160.00 | 16 | 1 |" in beside
         lines = table.splitlines()
@@ -34,3 +34,7 @@ def test_the_benchmark_writes_its_table(tmp_path: Path) -> None:
     # A row that an earlier run kept is not measured again.
     kept.write_text(kept.read_text().replace('"16", "150.00", "150.00"', '"16", "151.00", "150.00"'))
     assert cells() == [*expected[:2], ["broadcast", "151.00", *expected[2][2:]]]
+    # Of what is not kept, `--kept` says so.
+    rows = kept.read_text().splitlines(keepends=True)
+    kept.write_text("".join(row for row in rows if "all_reduce" not in row))
+    assert cells("--kept")[1][:2] == ["all_reduce", "not measured"]
