@@ -27,7 +27,7 @@ from pathlib import Path
 
 import machines
 from packing_cases import CASES, ODD, SCALE, h100
-from rows import Rows
+from rows import NOT_MEASURED, Rows
 
 from collc.collectives.model import Collective
 from collc.packing import plan
@@ -93,11 +93,15 @@ def plans(rows: Rows, only: str) -> list[str]:
     """A row per graph and collective, by the number of GPUs."""
     lines = ["## Certified plans", "", TEXT, "", *row(COLUMNS), *row(["---"] * len(COLUMNS))]
     made: list[tuple[int, list[str]]] = []
+    missing: list[str] = []
     size = 0
     for case in [*CASES, *ODD, *SCALE]:
         for collective in case.collectives if only in case.name else ():
             work = partial(checked, case.graph, collective, orbits=case.orbits)
             cells = rows.get(f"plan {case.name}: {collective.value}{' by orbits' * case.orbits}", work)
+            if cells == NOT_MEASURED:
+                missing.append(f"{case.name}: {collective.value}")
+                continue
             told = len(cells) == len(COLUMNS) - 1
             named = re.search(r"([\d,]+) (GPUs|dies)", case.name)
             # A row that was ended does not tell its size; without a name it goes with the one before.
@@ -106,7 +110,7 @@ def plans(rows: Rows, only: str) -> list[str]:
             made.append((size, [case.name, collective.value, *shown]))
     for _, cells in sorted(made, key=lambda pair: pair[0]):
         lines += row(cells)
-    return lines
+    return [*lines, "", *textwrap.wrap(f"Not measured: {'; '.join(missing)}.", 119)] if missing else lines
 
 
 def beside(rows: Rows, only: str, folder: str | None) -> list[str]:
@@ -157,7 +161,7 @@ def random_clusters(rows: Rows, count: int) -> list[str]:
         build = partial(machines.random_cluster, seed)
         found.append(rows.get(f"random cluster {seed}", partial(planned, build, C.ALL_GATHER)))
     done = sorted(float(cells[3]) for cells in found if len(cells) == 5)
-    ended = sum(len(cells) != 5 and cells[0] != "not measured" for cells in found)
+    ended = sum(len(cells) != 5 and cells != NOT_MEASURED for cells in found)
     proven = sum(len(cells) == 5 and "bound" not in cells[0] for cells in found)
     text = (
         f"{len(done) + ended} random clusters of 32 to 512 GPUs, with servers of up to three sizes, 1 to 8 rails and "
@@ -207,7 +211,8 @@ def others(rows: Rows) -> list[str]:
         ("`collc verify` of that plan", partial(large_command, "verify")),
     ]
     for name, work in works:
-        lines += row([name, *rows.get(f"command: {name}", work)])
+        cells = rows.get(f"command: {name}", work)
+        lines += row([name, *cells]) if cells != NOT_MEASURED else []
     return lines
 
 

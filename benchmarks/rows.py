@@ -10,6 +10,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+NOT_MEASURED = ["not measured"]
+
 
 class Rows:
     """Rows by name.
@@ -32,7 +34,7 @@ class Rows:
     def get(self, name: str, work: Callable[[], list[str]], limit: float | None = None) -> list[str]:
         """The row of that name: what `work` returns, unless an earlier run did; a failure is said but not kept."""
         if name not in self._kept and not self._measure:
-            return ["not measured"]
+            return NOT_MEASURED
         if name not in self._kept:
             print(name, file=sys.stderr, flush=True)
             cells = measured(work, limit or self._limit)
