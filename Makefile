@@ -10,7 +10,7 @@ JOBS ?= $(shell nproc --all 2>/dev/null || echo 2)
 
 .PHONY: help setup demo test lint types unit format golden test-wheel clean
 .PHONY: netlab
-.PHONY: sanitize losses chaos chaos-protocols chaos-jobs fuzz fuzz-libraries bench-peers bench-references bench-waiting bench-small-call bench-packing packing-sweep bench-pacing bench-tune bench-defaults bench-torch cuda-kernels blink test-nccl-tests validate gpu-check gpu-check-torch gpu-check-tables test-torch test-torch-suite
+.PHONY: sanitize losses chaos chaos-protocols chaos-jobs fuzz fuzz-libraries bench-peers bench-references bench-waiting bench-small-call bench-packing packing-sweep bench-pacing bench-tune bench-defaults bench-torch bench-servers cuda-kernels blink test-nccl-tests validate gpu-check gpu-check-torch gpu-check-tables test-torch test-torch-suite
 .PHONY: show-page gallery
 
 help:  ## list the targets
@@ -136,6 +136,10 @@ bench-tune: setup  ## is what collc tune chooses within 10% of the best? On an i
 bench-torch: setup  ## collc.torch beside Gloo: all_reduce by size, a training step
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check 'torch==2.13.0'
 	$(BIN)/python benchmarks/torch_backend.py --write docs/measurements/torch.md
+
+bench-servers: setup  ## collc.torch on 3 + 5 ranks of two servers beside Gloo, over shaped links; as root
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check 'torch==2.13.0'
+	$(BIN)/python benchmarks/servers.py --write docs/measurements/servers.md
 
 cuda-kernels: setup  ## what the compilers made of the CUDA kernels: registers, occupancy, spills, widths
 	$(BIN)/python benchmarks/cuda_kernels.py --write docs/measurements/cuda-kernels.md

@@ -64,15 +64,15 @@ links:
 """
 _OWN = {"odd": ODD, "pair": PAIR, "cores": CORES, "mixed": MIXED, "two-servers": TWO_SERVERS}
 # Servers with these numbers of GPUs, joined by a network card each.
-_CLUSTERS = {"2+2": (2, 2), "3+5": (3, 5), "1+1+6": (1, 1, 6), "2+2+2+2": (2, 2, 2, 2)}
+CLUSTERS = {"2+2": (2, 2), "3+5": (3, 5), "1+1+6": (1, 1, 6), "2+2+2+2": (2, 2, 2, 2)}
 
 
 def topology_file(name: str) -> Path:
     folder = cache_dir() / "tests"
     folder.mkdir(parents=True, exist_ok=True)
-    if name not in _OWN and name not in _CLUSTERS:
+    if name not in _OWN and name not in CLUSTERS:
         return TOPOLOGIES / f"{name}.yaml"
-    text = cluster(_CLUSTERS[name]) if name in _CLUSTERS else _OWN[name]
+    text = cluster(CLUSTERS[name]) if name in CLUSTERS else _OWN[name]
     source = folder / f"{name}-{content_key([text])[:12]}.yaml"
     draft = source.with_suffix(f".{os.getpid()}")  # other workers may be reading it
     draft.write_text(text, encoding="utf-8")
@@ -117,7 +117,7 @@ def library(name: str) -> Path:
     version = content_key([sets, *(compile_object(unit, find_cxx()).parent.name for unit in units)])[:12]
     out = cache_dir() / "tests" / f"libcollc-{machine}-{version}.so"
     out.parent.mkdir(parents=True, exist_ok=True)
-    gpus = ",".join(f"gpu{g}" for g in range(sum(_CLUSTERS[machine]))) if machine in _CLUSTERS and not sets else None
+    gpus = ",".join(f"gpu{g}" for g in range(sum(CLUSTERS[machine]))) if machine in CLUSTERS and not sets else None
     compile_topology(
         CompileRequest(
             topology=str(source),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import cache
 from pathlib import Path
 
-from support.libraries import ODD
+from support.libraries import CLUSTERS, ODD, cluster
 
 from collc.build.cache import cache_dir, content_key
 from collc.build.compile import compile_object
@@ -16,13 +16,19 @@ from collc.options import TargetKind
 
 
 @cache
-def tunable() -> Path:
-    """Three GPUs with unequal links: packed trees, rings, double binary trees and stars, each with several chunks."""
+def tunable(name: str = "odd") -> Path:
+    """Packed trees, rings, double binary trees and stars, each with several chunks.
+
+    For three GPUs with unequal links, or for the servers of one of CLUSTERS.
+    """
+    servers = CLUSTERS.get(name)
+    text = cluster(servers) if servers else ODD
     units = runtime_units(TargetKind.HOST, find_cxx())
-    version = content_key([ODD, *(compile_object(unit, find_cxx()).parent.name for unit in units)])[:12]
+    version = content_key([text, *(compile_object(unit, find_cxx()).parent.name for unit in units)])[:12]
     out = cache_dir() / "tests" / f"libcollc-tunable-{version}.so"
     out.parent.mkdir(parents=True, exist_ok=True)
     source = out.with_suffix(".yaml")
-    source.write_text(ODD)
-    compile_topology(CompileRequest(str(source), output=out, target=TargetKind.HOST, tune_candidates=True))
+    source.write_text(text)
+    gpus = ",".join(f"gpu{g}" for g in range(sum(servers))) if servers else None
+    compile_topology(CompileRequest(str(source), output=out, target=TargetKind.HOST, tune_candidates=True, gpus=gpus))
     return out
