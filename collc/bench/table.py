@@ -3,13 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
-from collc.bench.runner import Row
+from collc.bench.runner import Row, library_ranks
 
 HEADER = """\
 #                                                              out-of-place                       in-place
 #       size         count      type   redop    root     time   algbw   busbw #wrong     time   algbw   busbw #wrong
 #        (B)    (elements)                               (us)  (GB/s)  (GB/s)            (us)  (GB/s)  (GB/s)"""
+
+
+def devices(manifest: dict[str, Any], ranks: int | None) -> list[str]:
+    """One line per rank, as nccl-tests lists its devices: the GPU of the topology that it stands for, and what runs it.
+
+    A library for several sets of GPUs decides when a communicator is made; it has one line.
+    """
+    nranks = library_ranks(manifest, ranks)
+    sets = [a for a in manifest["allocations"] if a["nranks"] == nranks]
+    what = "a GPU" if manifest["target"] == "cuda" else "a process on CPUs"
+    if len(sets) > 1:
+        return [f"{nranks} ranks, each {what}, for the set of GPUs that COLLC_GPUS names (one of {len(sets)})"]
+    names = zip(sets[0]["servers"], sets[0]["gpus"], strict=True)
+    several = len(set(sets[0]["servers"])) > 1
+    return [f"Rank {i:2d}: {f'{server}: ' if several else ''}{gpu}, {what}" for i, (server, gpu) in enumerate(names)]
 
 
 def left_cells(row: Row) -> str:

@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -19,7 +20,7 @@ from collc.bench.data import OPS, TYPES, parse_names
 from collc.bench.find import find_library
 from collc.bench.launchers import Place, find_place
 from collc.bench.runner import BenchRequest, Row, Serving, cases, library_ranks, run_bench
-from collc.bench.table import HEADER, footer, left_cells, measured_cells
+from collc.bench.table import HEADER, devices, footer, left_cells, measured_cells
 from collc.bench.worker import serve_place
 from collc.build.numbering import FOUND, links_file
 from collc.checker.library import read_manifest
@@ -134,6 +135,8 @@ def command(
     serving: list[Serving] = []
 
     printer = _Printer(path, manifest, request, place)
+    if not as_json:
+        printer.begin()
 
     def served(one: Serving) -> None:
         serving.append(one)
@@ -183,25 +186,44 @@ def _root(text: str) -> int | None:
 class _Printer:
     """Prints rows as they come; a line is complete once its in-place half is there."""
 
-    def __init__(self, path: Path, manifest: dict[str, object], request: BenchRequest, place: Place | None) -> None:
+    def __init__(self, path: Path, manifest: dict[str, Any], request: BenchRequest, place: Place | None) -> None:
         self.path, self.manifest, self.request = path, manifest, request
         self.started = f"one process each, by {place.launcher}" if place else "one process each"
         if manifest["target"] == "cuda":
             self.started = "on GPUs, all in one process"
+        self.launched = place is not None
         self.machines = 1
         self.collective = ""
         self.left: Row | None = None
 
+    def begin(self) -> None:
+        """What is known before the ranks start: sizes, which GPU each rank stands for, the head of the first table.
+
+        The head waits where ranks of a launcher have yet to say on how many machines they are.
+        """
+        asked = self.request
+        step = f"{asked.step_factor}(factor)" if asked.step_factor > 1 else f"{asked.step_bytes}(bytes)"
+        report.line(f"# minBytes {asked.min_bytes} maxBytes {asked.max_bytes} step: {step}")
+        report.line("# Using devices")
+        for line in devices(self.manifest, asked.ranks):
+            report.line(f"#  {line}")
+        if not self.launched:
+            held = {p["collective"] for a in self.manifest["allocations"] for p in a["programs"]}
+            self._head(next(c.value for c in asked.collectives if c.value in held))
+
+    def _head(self, collective: str) -> None:
+        self.collective = collective
+        ranks = library_ranks(self.manifest, self.request.ranks)
+        where = f" on {self.machines} machines" if self.machines > 1 else ""
+        report.line(
+            f"# {collective}: {self.path}, {ranks} ranks{where}, {self.started}; "
+            f"iters {self.request.iters}, warmup {self.request.warmup}, checks {self.request.check}"
+        )
+        report.text(HEADER)
+
     def __call__(self, row: Row) -> None:
         if row.collective != self.collective:
-            self.collective = row.collective
-            ranks = library_ranks(self.manifest, self.request.ranks)
-            where = f" on {self.machines} machines" if self.machines > 1 else ""
-            report.line(
-                f"# {row.collective}: {self.path}, {ranks} ranks{where}, {self.started}; "
-                f"iters {self.request.iters}, warmup {self.request.warmup}, checks {self.request.check}"
-            )
-            report.text(HEADER)
+            self._head(row.collective)
         if row.in_place:
             report.line("  " + measured_cells(row))
             for half, done in (("out of place", self.left), ("in place", row)):

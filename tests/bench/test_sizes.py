@@ -97,12 +97,11 @@ def test_a_rank_without_memory_says_so_in_one_line(tmp_path: Path, name: str) ->
 def test_every_worker_answers_what_fails(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, error: Exception, said: str
 ) -> None:
-    def fails(*_: object) -> None:
+    def fails(*_: object) -> Any:
         raise error
 
     answers: list[dict[str, Any]] = []
-    monkeypatch.setattr(worker, "Rank", fails)
-    worker.serve(tmp_path, [{"do": "id"}], answers.append)
+    worker.serve(tmp_path, [{"do": "id"}], answers.append, fails)
     monkeypatch.setattr(gpus, "Ranks", fails)
     gpus.serve(tmp_path, [{"do": "init", "nranks": 2}], answers.append)
     assert [answer["error"].startswith(said) for answer in answers] == [True, True]
