@@ -167,7 +167,7 @@ def random_clusters(rows: Rows, count: int) -> list[str]:
         f"{len(done) + ended} random clusters of 32 to 512 GPUs, with servers of up to three sizes, 1 to 8 rails and "
     )
     text += f"one to three lost NICs or GPUs; all_gather: {proven} proven optimal. CPU seconds, the check included: "
-    text += f"median {statistics.median(done)}, slowest {done[-1]}." if done else "none."
+    text += f"median {statistics.median(done):.2f}, slowest {done[-1]:.2f}." if done else "none."
     return ["## Random clusters", "", *textwrap.wrap(text, 119)]
 
 
