@@ -550,7 +550,7 @@ void Emulator::finish_barrier(Block &block) {
   block.arrived = 0;
   block.result = block.vote;
   block.vote = false;
-  idle_ = 0;
+  // Time that passed in vain still counts: a kernel may poll from one barrier to the next.
 }
 
 void Emulator::pause() {
