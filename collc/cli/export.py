@@ -26,8 +26,8 @@ from collc.topology.model import PlanGraph, Topology
 
 _DRAWN = {"dot": dot_text, "graphml": graphml_text, "csv": csv_text}
 FORMATS = ("nccl-graph", *_DRAWN)
-# What NCCL's rings and trees serve, by name and how its rate follows from theirs.
-_SERVED = (Collective.ALL_REDUCE, Collective.ALL_GATHER, Collective.REDUCE_SCATTER, Collective.BROADCAST)
+# What NCCL serves by its rings and trees.
+_SERVED = tuple(c for c in Collective if c.uses_trees)
 
 
 @click.command()

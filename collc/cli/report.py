@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -105,6 +106,13 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]], *, left: int = 1
         return "  ".join(cells).rstrip()
 
     return "\n".join(line(row) for row in [header, *rows])
+
+
+def columns() -> int | None:
+    """The width of the terminal that standard output goes to; None where it goes elsewhere, or is closed."""
+    if sys.stdout is None or not sys.stdout.isatty():
+        return None
+    return shutil.get_terminal_size().columns
 
 
 def progress(label: str) -> Callable[[str], None]:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-import shutil
-import sys
 
 import click
 
@@ -62,10 +60,11 @@ def _values(parameters: tuple[str, ...]) -> dict[str, int]:
 
 def _fitting(rows: list[list[str]]) -> list[list[str]]:
     """On a terminal the last column ends with the line; in a pipe nothing is cut."""
-    if not sys.stdout.isatty():
+    columns = report.columns()
+    if columns is None:
         return rows
     before = sum(max(map(len, column)) + 2 for column in zip(*(row[:4] for row in [_HEADER, *rows]), strict=True))
-    room = max(20, shutil.get_terminal_size().columns - before)
+    room = max(20, columns - before)
     return [[*row[:4], row[4] if len(row[4]) <= room else row[4][: room - 3] + "..."] for row in rows]
 
 

@@ -25,6 +25,7 @@ FIRST = {
     "plan": ["dgx1v", "--gpus", "0,1,2"],
     "compile": ["BAD", "--target", "host"],
     "simulate": ["dgx1v", "--gpus", "0,1", "-b", "8", "-e", "8", "--collective", "broadcast"],
+    "show": ["dgx1v", "--gpus", "0,1,2", "--text"],
     "verify": ["LIB"],
     "export": ["dgx1v", "--format", "dot", "--gpus", "0,1,2"],
     "opt": ["IR"],

@@ -38,6 +38,7 @@ COMMAND_LINES: dict[str, list[list[str]]] = {
     "simulate": [["box.yaml", "-e", "1K"], ["box.yaml", "-e", "1K", "--compare", "nccl", "--plot", "x.svg"]],
     "plan": [["box.yaml"]],
     "export": [["box.yaml", "--format", "nccl-graph"], ["box.yaml", "--format", "graphml"]],
+    "show": [["box.yaml"], ["box.yaml", "--text"]],
     "verify": [["LIB"]],
     "opt": [["IR", "--passes", "fuse_copies", "--verify", "--interpret"]],
     "inspect": [["LIB"]],

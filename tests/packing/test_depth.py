@@ -46,10 +46,11 @@ def test_plan_compile_and_inspect_print_the_same_depth(tmp_path: Path) -> None:
     path.write_text(CHAIN)
     compiled = printed(collc("compile", path, "--target", "host", "-o", library).out, r"depth (\d+)")
     document = json.loads(collc("plan", path, "--json").out)
-    table = collc("plan", path).out.splitlines()
-    at = table[1].index("depth") + len("depth")
+    lines = collc("plan", path).out.splitlines()
+    table = lines[next(i for i, line in enumerate(lines) if line.startswith("collective ")) :]
+    at = table[0].index("depth") + len("depth")
     planned = {}
-    for line in table[2:]:
+    for line in table[1:]:
         words = line[:at].split()
         if words and words[0] in compiled and words[-1].isdigit():
             planned[words[0]] = int(words[-1])

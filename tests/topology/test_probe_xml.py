@@ -137,7 +137,7 @@ HOSTS = system(cpu(0, pci(bus(0), gpu(0)), host="0x1"), cpu(1, pci(bus(1), gpu(1
         (pair(gpu(0).replace('dev="0"', 'dev="x"'), gpu(1)), 4, "the GPU's dev is `x`, not a number"),
         (pair(gpu(0, {bus(1): 2}), gpu(1, {bus(0): 1})), 4, "gpu0 has 2 links to gpu1, which has 1 back"),
         (pair(gpu(0, {bus(1): 2}), gpu(1)), 4, "gpu0 has 2 links to gpu1, which has 0 back"),
-        (pair(gpu(0, {bus(0): 2}), gpu(1)), 5, "gpu0 is linked to itself"),
+        (pair(gpu(0, {bus(0): 2}), gpu(1)), 4, "the NVLinks of gpu0 lead to itself"),
         (pair(gpu(0, {bus(1): 0}), gpu(1)), 5, "`0` is not a count of links"),
         ("<system>" * 80, 1, "elements nested deeper than 64 levels"),
     ],
