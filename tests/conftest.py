@@ -6,11 +6,47 @@ from pathlib import Path
 
 import pytest
 
+# Long members of families whose others stay in the default run, which slow machines must end in time: slow ones.
+LONG = frozenset(
+    {
+        "test_bench_gpus.py::test_every_collective_is_measured_and_right[1]",
+        "test_bench_gpus.py::test_where_the_time_went[Simple]",
+        "test_cuda_chaos.py::test_random_calls_in_groups_and_split_communicators[Simple]",
+        "test_cuda_jobs.py::test_a_communicator_ends_beside_a_waiting_kernel[abort]",
+        "test_cuda_jobs.py::test_a_communicator_ends_beside_a_waiting_kernel[destroy]",
+        "test_cuda_jobs.py::test_gpus_without_peer_access[0-1]",
+        "test_cuda_protocols.py::test_every_collective_over_a_forced_protocol[float-Simple]",
+        "test_emulation.py::test_every_type_and_operation[Simple-all_reduce]",
+        "test_failures.py::test_sends_and_receives[3]",
+        "test_failures.py::test_under_a_launcher_survivors_raise_or_are_ended[all_reduce-torchrun]",
+        "test_failures.py::test_what_cannot_be_right_is_refused_with_its_reason[3]",
+        "test_gpu_check.py::test_a_part_that_hangs_is_ended_and_the_others_have_their_rows",
+        "test_gpu_check.py::test_it_checks_every_type_and_operation",
+        "test_machines.py::test_every_collective[aab]",
+        "test_nvrtc_build.py::test_no_kernel_spills_or_uses_local_memory[60]",
+        "test_pascal_ordering.py::test_a_fault_is_found[PUBLISH_BARRIER]",
+        "test_pascal_ordering.py::test_a_fault_is_found[RELAXED_STORE]",
+        "test_pascal_ordering.py::test_every_collective_under_many_schedules[Simple-all_reduce]",
+        "test_solver_limits.py::test_a_search_that_ends_early_claims_only_what_it_proves"
+        "[no call ends-rails-Collective.BROADCAST]",
+        "test_solver_limits.py::test_a_search_that_ends_early_claims_only_what_it_proves"
+        "[no call ends-rails-Collective.REDUCE]",
+        "test_torch_backend.py::test_every_collective[3]",
+        "test_torch_backend.py::test_futures_callbacks_and_groups[3]",
+        "test_tuning_file.py::test_every_rank_runs_the_file",
+    }
+)
 GOLDEN = Path(__file__).parent / "golden"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update-golden", action="store_true", help="write the golden files instead of comparing")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if f"{item.path.name}::{item.name}" in LONG:
+            item.add_marker(pytest.mark.slow)
 
 
 class Golden:

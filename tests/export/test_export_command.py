@@ -39,6 +39,7 @@ def test_what_nccl_can_carry_beside_the_optimum() -> None:
         "all_gather": (Fraction(1200, 7), Fraction(1200, 7)),
         "reduce_scatter": (Fraction(1200, 7), Fraction(1200, 7)),
         "broadcast": (Fraction(150), Fraction(150)),
+        "reduce": (Fraction(150), Fraction(150)),
     }
     # GPUs 0 to 4 have no ring of NVLinks: one that closes over PCIe carries 25 of 62.5.
     odd = rates("dgx1v", "--gpus", "0-4")
