@@ -12,7 +12,7 @@ from collc.cli import report
 from collc.cli.plan_expand import emit_expanded
 from collc.cli.plan_losses import plan_losses, survive_json, survive_text
 from collc.cli.plan_sets import one_set, plan_sets, sets_json, sets_text
-from collc.cli.plan_text import explain_plans, summary, trade_json, trade_text
+from collc.cli.plan_text import explain_plans, further_links, summary, trade_json, trade_text
 from collc.cli.report import debug_option, emit_json, json_option, progress
 from collc.collectives.model import Collective
 from collc.errors import UsageError
@@ -164,8 +164,9 @@ def command(
     if as_json:
         emit_json(to_json(plan_file(graph, plans)))
         return
-    report.text(summary(graph, plans))
-    if more := explain_plans(graph, plans, trees=collective is not None, proof=proof):
+    further = further_links(graph, plans)
+    report.text(summary(graph, plans, further))
+    if more := explain_plans(graph, plans, further, trees=collective is not None, proof=proof):
         report.text(more)
 
 

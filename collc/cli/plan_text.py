@@ -34,21 +34,30 @@ higher. trees: how many share the data; depth: links from a root to its farthest
 (--proof prints it; --collective adds trees and the use of every link)."""
 
 
-def summary(graph: PlanGraph, plans: Sequence[Plan]) -> str:
+# Link, GB/s added, new bound: what `one_more_link` finds for a plan.
+More = tuple[int, Fraction, Fraction] | None
+
+
+def further_links(graph: PlanGraph, plans: Sequence[Plan]) -> list[More]:
+    """For each plan the one more link that would bring the most; each takes a bound per link tried."""
+    return [None if plan.rate is None else one_more_link(graph, plan, binding(graph, plan)) for plan in plans]
+
+
+def summary(graph: PlanGraph, plans: Sequence[Plan], further: Sequence[More]) -> str:
     """The machine on one line; what each plan reaches and what limits it in words; then a row per plan."""
     forwarders = len(graph.vertices) - graph.nranks
     kinds = " and ".join(dict.fromkeys(link.kind.value for link in graph.links))
     parts = [f"{graph.nranks} GPUs"] + ([f"{forwarders} vertices that forward"] if forwarders else [])
     parts += [f"{len(graph.links)} links ({kinds})" if graph.links else "no links"]
     lines = [f"{graph.name}: {', '.join(parts)}", ""]
-    for plan in plans:
-        lines += textwrap.wrap(_in_words(graph, plan), _WIDTH, subsequent_indent="  ", break_on_hyphens=False)
+    for plan, more in zip(plans, further, strict=True):
+        lines += textwrap.wrap(_in_words(graph, plan, more), _WIDTH, subsequent_indent="  ", break_on_hyphens=False)
     header = ["collective", "root", "GB/s", "bound", "optimal", "trees", "depth", "proof"]
     lines += ["", table(header, [_row(graph, plan) for plan in plans]), _LEGEND, f"Fingerprint: {fingerprint(graph)}"]
     return "\n".join(lines)
 
 
-def _in_words(graph: PlanGraph, plan: Plan) -> str:
+def _in_words(graph: PlanGraph, plan: Plan, more: More) -> str:
     """Such as ``broadcast: 150 GB/s, the best possible. The limit: 150 GB/s lead out of gpu0, ...``."""
     name = plan.collective.value + ("" if plan.root is None else f" from rank {plan.root}")
     if plan.collective.inward and plan.root is not None:
@@ -59,7 +68,6 @@ def _in_words(graph: PlanGraph, plan: Plan) -> str:
         "the best possible" if plan.optimal else f"at least {float(plan.rate / plan.bound):.2%} of the best possible"
     )
     text = f"{name}: {float(plan.rate):.5g} GB/s, {share}. The limit: {limit_in_words(graph, plan)}."
-    more = one_more_link(graph, plan, binding(graph, plan))
     if more is not None:
         link, added, value = more
         a, b = graph.vertices[graph.links[link].src].name, graph.vertices[graph.links[link].dst].name
@@ -91,14 +99,14 @@ def gbps(value: Fraction) -> str:
     return f"{text} = {float(value):.5g}" if len(text) <= 12 else f"{float(value):.7g}"
 
 
-def explain_plans(graph: PlanGraph, plans: Sequence[Plan], *, trees: bool, proof: bool) -> str:
+def explain_plans(graph: PlanGraph, plans: Sequence[Plan], further: Sequence[More], *, trees: bool, proof: bool) -> str:
     """With `proof` the certificate of each plan, whole; with `trees` its trees or flows and the use of every link."""
     lines: list[str] = []
-    for plan in plans:
+    for plan, more in zip(plans, further, strict=True):
         if plan.rate is None:
             continue
         if trees or proof:
-            lines += ["", *_limits(graph, plan)]
+            lines += ["", *_limits(graph, plan, more)]
         if proof:
             lines += certificate_lines(graph, plan)
         if trees:
@@ -119,7 +127,7 @@ def trade_json(rows: Sequence[Trade]) -> list[dict[str, object]]:
     return [{"depth": row.depth, "rate_gbps": str(row.rate), "trees": row.trees} for row in rows]
 
 
-def _limits(graph: PlanGraph, plan: Plan) -> list[str]:
+def _limits(graph: PlanGraph, plan: Plan, more: More) -> list[str]:
     bound = binding(graph, plan)
     assert plan.bound is not None
     proof = type(plan.certificate).__name__.lower()
@@ -127,7 +135,7 @@ def _limits(graph: PlanGraph, plan: Plan) -> list[str]:
     if plan.remark:
         lines.append(f"  {plan.remark}")
     lines += _gains(graph, bound)
-    if graph.nranks <= _MAX_TREE_RANKS and plan.trees and one_more_link(graph, plan, bound) is None:
+    if graph.nranks <= _MAX_TREE_RANKS and plan.trees and more is None:
         lines.append("  no single further link brings more: other bounds bind as well")
     switched = in_switch_bound(graph, plan.collective)
     if switched is not None and switched > plan.bound:

@@ -17,10 +17,8 @@ from collc.topology.probe.xmltree import Element, parse_xml
 
 VERSION = "1"
 RING, TREE = 0, 1
-_PATTERNS = {
-    RING: 4,
-    TREE: 3,
-}  # a ring; a tree whose traffic to the network would pass one GPU: a chain inside a server
+# A ring; a tree whose traffic to the network would pass one GPU: inside a server a chain.
+_PATTERNS = {RING: 4, TREE: 3}
 _TYPES = ("LOC", "NVL", "NVB", "PIX", "PXB", "P2C", "PXN", "PHB", "SYS")
 _NUMBERS = ("id", "pattern", "crossnic", "nchannels", "samechannels")
 _SPEEDS = ("speedintra", "speedinter")

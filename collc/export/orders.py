@@ -69,7 +69,8 @@ def best_rings(graph: PlanGraph) -> Orders:
         PackingError: no ring closes over the links of this graph.
         UsageError: there are too many GPUs, unequal ones, to list all rings.
     """
-    return _best(graph, _listed(graph, closed=True), None)
+    orders = _listed(graph, closed=True)
+    return _best(graph, orders, _relaxation(graph, orders), None)
 
 
 def best_chains(graph: PlanGraph, channels: int, least: Fraction = Fraction(0)) -> Orders:
@@ -83,10 +84,7 @@ def best_chains(graph: PlanGraph, channels: int, least: Fraction = Fraction(0)) 
         UsageError: there are too many GPUs, unequal ones, to list all chains.
     """
     orders = _listed(graph, closed=False)
-    bound = _relaxation(orders, [link.gbps for link in graph.links])
-    if len(orders) > _MANY and bound <= least * _ENOUGH:
-        return _even(graph, orders, channels, bound)
-    return _best(graph, orders, channels)
+    return _chains(graph, orders, _relaxation(graph, orders), channels, least)
 
 
 def best_pair(graph: PlanGraph) -> tuple[Orders | None, Orders]:
@@ -101,17 +99,28 @@ def best_pair(graph: PlanGraph) -> tuple[Orders | None, Orders]:
     try:
         rings = _thin(best_rings(graph))
     except PackingError:
-        return None, max((best_chains(graph, count) for count in range(1, 9)), key=lambda found: found.total)
+        rings = None
+    orders = _listed(graph, closed=False)
+    bound = _relaxation(graph, orders)
+    if rings is None:
+        tried = (_chains(graph, orders, bound, count, Fraction(0)) for count in range(1, 9))
+        return None, max(tried, key=lambda found: found.total)
     n, once = graph.nranks, len(rings.channels)
     least = rings.total * n / (2 * (n - 1))
-    best = best_chains(graph, once, least)
+    best = _chains(graph, orders, bound, once, least)
     for times in range(2, min(4, MAX_CHANNELS // once) + 1):
         if best.proved or best.bound <= least * _ENOUGH:
             break
-        more = best_chains(graph, once * times, least)
+        more = _chains(graph, orders, bound, once * times, least)
         best = more if more.total > best.total else best
     times = len(best.channels) // once
     return Orders(rings.channels * times, rings.gbps / times, rings.bound), best
+
+
+def _chains(graph: PlanGraph, orders: Sequence[_Order], bound: Fraction, channels: int, least: Fraction) -> Orders:
+    if len(orders) > _MANY and bound <= least * _ENOUGH:
+        return _even(graph, orders, channels, bound)
+    return _best(graph, orders, bound, channels)
 
 
 def _thin(found: Orders) -> Orders:
@@ -194,10 +203,9 @@ def _ways(near: Sequence[Sequence[int]], closed: bool) -> Iterator[tuple[int, ..
         stack += [(*way, v) for v in near[way[-1]] if v not in way]
 
 
-def _best(graph: PlanGraph, orders: Sequence[_Order], channels: int | None) -> Orders:
+def _best(graph: PlanGraph, orders: Sequence[_Order], bound: Fraction, channels: int | None) -> Orders:
     """The most that `channels` equal channels carry, or any number of them up to `MAX_CHANNELS`."""
     room = [link.gbps for link in graph.links]
-    bound = _relaxation(orders, room)
     # In the best choice some link is full: a channel has a whole part of its speed.
     speeds = sorted({gbps / k for gbps in room for k in range(1, 2 * MAX_CHANNELS + 1)}, reverse=True)
     tries = []
@@ -219,8 +227,9 @@ def _best(graph: PlanGraph, orders: Sequence[_Order], channels: int | None) -> O
     return best
 
 
-def _relaxation(orders: Sequence[_Order], room: Sequence[Fraction]) -> Fraction:
+def _relaxation(graph: PlanGraph, orders: Sequence[_Order]) -> Fraction:
     """What channels of any bandwidths carry at most. The dual solution is made exact, so that it is a proof."""
+    room = [link.gbps for link in graph.links]
     program = Program(maximise=True)
     for gbps in room:
         program.row(-INF, float(gbps))

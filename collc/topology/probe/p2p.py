@@ -54,7 +54,7 @@ def apply_p2p(text: Text, machine: Machine) -> None:
         what = f"{len(cells)} GPUs here, {len(machine.gpus)} in the other dump"
         raise TopologyError(what, where=text.at(first), hint="are both of one machine?")
     blocked: dict[str, list[str]] = {}
-    for (a, b), cell in cells_of(cells).items():
+    for (a, b), cell in _pairs(cells).items():
         if cell != "OK":
             blocked.setdefault(cell, []).append(f"{machine.gpus[a]}-{machine.gpus[b]}")
     for cell, pairs in sorted(blocked.items()):
@@ -62,13 +62,13 @@ def apply_p2p(text: Text, machine: Machine) -> None:
         machine.assume(f"GPUs that cannot {word} each other's memory ({_WHY[cell]}): {some}; they meet in host memory")
 
 
-def cells_of(rows: list[list[str]]) -> dict[tuple[int, int], str]:
+def _pairs(rows: list[list[str]]) -> dict[tuple[int, int], str]:
     """Pairs (smaller, larger) -> the cell, the worse one where the two directions differ."""
     found = {}
     for a, row in enumerate(rows):
         for b in range(a + 1, len(rows)):
             both = {row[b], rows[b][a]}
-            found[a, b] = (both - {"OK"} or both).pop() if len(both - {"OK"}) < 2 else min(both - {"OK"})
+            found[a, b] = min(both - {"OK"} or both)
     return found
 
 
