@@ -20,9 +20,9 @@ from typing import Any
 from collc.choose.table import fastest
 from collc.collectives.model import Collective
 from collc.collectives.sizes import short_size, size_series
-from collc.simulate.generations import MACHINES
-from collc.simulate.params import Machine
-from collc.simulate.run import Simulator, Variant, variants
+from collc.simulator.generations import MACHINES
+from collc.simulator.params import Machine
+from collc.simulator.run import Simulator, Variant, variants
 from collc.topology.graph import plan_graph
 from collc.topology.load import load_topology
 from collc.tune.miad import miad

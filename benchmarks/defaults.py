@@ -27,8 +27,8 @@ from collc.collectives.sizes import bytes_per_call, short_size
 from collc.errors import CollcError
 from collc.options import CUDA
 from collc.packing.candidates import kind_of
-from collc.simulate.generations import machine_for
-from collc.simulate.run import Simulator, Variant, own_channels, variants
+from collc.simulator.generations import machine_for
+from collc.simulator.run import Simulator, Variant, own_channels, variants
 from collc.topology.canonical import fingerprint
 from collc.topology.graph import plan_graph
 from collc.topology.load import load_topology

@@ -1,8 +1,8 @@
 """How much of its bound a plan reaches in the model: `python benchmarks/pacing.py --write docs/measurements/pacing.md`.
 
 For machines and allocations, every collective and three large sizes: the packed trees with a thread block per part
-(`one part a block`), with parts that take turns in blocks (`collc.lower.take_turns`), and the rings. Then the causes:
-all_reduce with one thing changed at a time.
+(`one part a block`), with parts that take turns in blocks (`collc.lowering.take_turns`), and the rings. Then the
+causes: all_reduce with one thing changed at a time.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from collc.options import CUDA
 from collc.packing.candidates import MOST_CHANNELS, TURNS, spread
 from collc.packing.model import Plan
 from collc.pipeline import lower_by, parse_passes
-from collc.simulate.params import GENERIC, Machine
-from collc.simulate.run import Simulator, Variant, variants
+from collc.simulator.params import GENERIC, Machine
+from collc.simulator.run import Simulator, Variant, variants
 from collc.topology.allocation import parse_gpus
 from collc.topology.graph import plan_graph
 from collc.topology.load import load_topology
@@ -59,8 +59,8 @@ Written by `python benchmarks/pacing.py --write docs/measurements/pacing.md`: si
 plan proves, generic parameters without the limit of a block, Simple (which carries all of a link), the best chunk and
 number of channels. "One part a block" gives every part of the data (a tree's, or a copy's of one) a channel of its own,
 32 at most; "in turns" cuts the trees into 96 parts, of which three take turns in a channel, in an order that differs
-from channel to channel (`collc/lower/take_turns.py`). "Rings" are the most rings that fit, as NCCL would search them,
-over the same bound.
+from channel to channel (`collc/lowering/take_turns.py`). "Rings" are the most rings that fit, as NCCL would search
+them, over the same bound.
 """
 
 CAUSES = """## Causes

@@ -2,7 +2,7 @@
 
 `published.json` holds the tables (size in bytes, microseconds) with their sources, each marked as fitted to, judged on,
 or kept back until all parameters stood. `report` predicts every size, writes the errors to
-`collc/simulate/judged.json`, the figures between the markers of docs/validation.md and, with `--plots DIR`, plots;
+`collc/simulator/judged.json`, the figures between the markers of docs/validation.md and, with `--plots DIR`, plots;
 `fit` searches parameters of a generation on its `fit` tables alone and prints them.
 """
 
@@ -19,11 +19,11 @@ from typing import Any
 
 from collc.collectives.model import Collective
 from collc.show.curves import Curve, Plot, Point, draw_plots
-from collc.simulate.claims import JUDGED, LARGE_BYTES, machine_key
-from collc.simulate.generations import MACHINES
-from collc.simulate.nccl import Nccl
-from collc.simulate.params import Machine
-from collc.simulate.run import Simulator
+from collc.simulator.claims import JUDGED, LARGE_BYTES, machine_key
+from collc.simulator.generations import MACHINES
+from collc.simulator.nccl import Nccl
+from collc.simulator.params import Machine
+from collc.simulator.run import Simulator
 from collc.topology.allocation import parse_gpus
 from collc.topology.graph import plan_graph
 from collc.topology.load import load_topology
@@ -91,7 +91,7 @@ class Judgement:
         return [abs(r[3]) for r in rows]
 
     def entry(self) -> dict[str, Any]:
-        """What `collc.simulate.claims` reads."""
+        """What `collc.simulator.claims` reads."""
         keys = ("generation", "collective", "role", "nccl")
         return {
             "table": self.table["name"],

@@ -23,12 +23,12 @@ from collc.ir.nodes import Program
 from collc.ir.printer import print_program
 from collc.ir.routes import verify_routes
 from collc.ir.verify import verify
-from collc.lower.fuse_copies import fuse_copies
-from collc.lower.merge_channels import merge_channels
-from collc.lower.pipeline_hops import pipeline_hops
-from collc.lower.reduce_everywhere import reduce_everywhere
-from collc.lower.share_slots import share_slots
-from collc.lower.take_turns import take_turns
+from collc.lowering.fuse_copies import fuse_copies
+from collc.lowering.merge_channels import merge_channels
+from collc.lowering.pipeline_hops import pipeline_hops
+from collc.lowering.reduce_everywhere import reduce_everywhere
+from collc.lowering.share_slots import share_slots
+from collc.lowering.take_turns import take_turns
 from collc.options import Target
 from collc.packing.candidates import channels_of, has_copies, spread
 from collc.packing.check import check_packing

@@ -13,9 +13,9 @@ import sys
 from collc.choose.table import choose
 from collc.collectives.model import Collective
 from collc.packing.candidates import rings_of
-from collc.simulate.generations import MACHINES
-from collc.simulate.params import Machine
-from collc.simulate.run import Simulator, Variant
+from collc.simulator.generations import MACHINES
+from collc.simulator.params import Machine
+from collc.simulator.run import Simulator, Variant
 from collc.topology.graph import plan_graph
 from collc.topology.load import load_topology
 

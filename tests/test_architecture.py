@@ -34,11 +34,11 @@ ROOMS = (
     "graphs",
     "schedule",
     "ir",
-    "lower",
+    "lowering",
     "pipeline",
     "codegen",
     "build",
-    "simulate",
+    "simulator",
     "choose",
     "export",
     "compiler",
@@ -126,12 +126,12 @@ def test_every_room_exists() -> None:
 @pytest.mark.parametrize(
     ("module", "source"),
     [
-        ("collc.pipeline", "from collc.simulate.run import Simulator"),
+        ("collc.pipeline", "from collc.simulator.run import Simulator"),
         ("collc.packing.solve", "def late():\n    from collc.ir import interpret"),
         ("collc.topology.load", "import collc.cli.app"),
-        ("collc.ir.nodes", "from collc import simulate"),
+        ("collc.ir.nodes", "from collc import simulator"),
         ("collc.errors", "from collc.topology.model import Topology"),
-        ("collc.lower.fuse_copies", "import importlib\nimportlib.import_module('collc.build.cache')"),
+        ("collc.lowering.fuse_copies", "import importlib\nimportlib.import_module('collc.build.cache')"),
         ("collc.newcomer", ""),
         ("collc.newcomer.model", "from collc.errors import CollcError"),
     ],
@@ -188,15 +188,15 @@ def test_only_the_pipeline_calls_passes() -> None:
     """In the library and in benchmarks; tests of single passes may."""
     elsewhere = [p for p in [*MODULES, *sorted((ROOT.parent / "benchmarks").glob("*.py"))] if p.name != "pipeline.py"]
     for path in elsewhere:
-        named = {name for name in imports(path.read_text(encoding="utf-8")) if name.startswith("collc.lower.")}
+        named = {name for name in imports(path.read_text(encoding="utf-8")) if name.startswith("collc.lowering.")}
         named |= imports(path.read_text(encoding="utf-8")) & {"collc.ir.build"}
-        assert not named or path.parent.name == "lower", f"{path} imports {named}: ask collc.pipeline"
+        assert not named or path.parent.name == "lowering", f"{path} imports {named}: ask collc.pipeline"
 
 
 # The rooms of the package's API: there methods have docstrings too. Elsewhere a class speaks for its methods.
 API = (
-    *("errors", "options", "collectives", "packing", "graphs", "schedule", "ir", "lower", "pipeline"),
-    *("codegen", "build", "simulate", "choose", "compiler"),
+    *("errors", "options", "collectives", "packing", "graphs", "schedule", "ir", "lowering", "pipeline"),
+    *("codegen", "build", "simulator", "choose", "compiler"),
 )
 
 

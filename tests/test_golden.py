@@ -34,7 +34,7 @@ def _stage(name: str, target: Target = HOST, schedule: Schedule | None = None) -
 
 def _merged() -> str:
     schedule = schedule_of(Collective.BROADCAST, 4, [chain(4, 0), STAR, chain(4, 0)], root=0)
-    from collc.lower.merge_channels import merge_channels
+    from collc.lowering.merge_channels import merge_channels
 
     return print_program(merge_channels(dict(lowered(schedule, CUDA))["pipeline_hops"], limit=2))
 

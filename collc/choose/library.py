@@ -24,8 +24,8 @@ from collc.packing.columns import mirrored_links
 from collc.packing.model import Plan
 from collc.packing.network import Net
 from collc.pipeline import Recorder
-from collc.simulate.params import GENERIC, Machine
-from collc.simulate.run import Simulator, Variant
+from collc.simulator.params import GENERIC, Machine
+from collc.simulator.run import Simulator, Variant
 from collc.topology.model import PlanGraph
 
 Status = Callable[[str], None]

@@ -14,9 +14,9 @@ from collc.packing.document import PlanFile, plan_file
 from collc.packing.gpu_sets import GpuSets, served_sets, written_set
 from collc.packing.survive import surviving_sets
 from collc.pipeline import Recorder, pack, wanted_programs
-from collc.simulate.generations import MACHINES, machine_for
-from collc.simulate.params import Machine
-from collc.simulate.params_file import read_params
+from collc.simulator.generations import MACHINES, machine_for
+from collc.simulator.params import Machine
+from collc.simulator.params_file import read_params
 from collc.topology.allocation import parse_gpus
 from collc.topology.graph import plan_graph
 from collc.topology.load import load_topology
@@ -33,7 +33,7 @@ class LibraryRequest:
         allocations: which sets of GPUs the library serves; excludes `gpus`.
         links: link classes to use [the fast ones].
         roots: of rooted collectives [all].
-        model: the model's parameters, a name of `collc.simulate.generations.MACHINES` [by the topology's gpu_model].
+        model: the model's parameters, a name of `collc.simulator.generations.MACHINES` [by the topology's gpu_model].
         params: a file whose values replace some of these parameters.
         tune_candidates: also hold the programs that `collc tune` compares.
         server: the one server of the topology that the library is for; `gpus` and `allocations` are of it alone.

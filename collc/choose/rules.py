@@ -10,7 +10,7 @@ from collc.collectives.sizes import short_size, size_series
 from collc.options import Target
 from collc.packing.candidates import MOST_CHANNELS, TURNS
 from collc.packing.model import Plan, Tree
-from collc.simulate.params import BYTES_PER_US, GENERIC, Machine
+from collc.simulator.params import BYTES_PER_US, GENERIC, Machine
 
 # The sizes at which choices are made, dense where calls are cheap to simulate.
 SIZES = (*size_series(1 << 10, 4 << 20, 4), 32 << 20, 256 << 20)
@@ -32,8 +32,8 @@ class ChunkRule:
 
 def rules(plan: Plan, nranks: int, target: Target, machine: Machine = GENERIC) -> list[ChunkRule]:
     """Chunk sizes by size and, for large calls of trees whose blocks would go up and down by turns, parts that take
-    turns (`collc.lower.take_turns`): in the model 1.1 to 1.4 times as fast from 4 MiB on, 1.3 to 1.9 times from 64 MiB
-    on, on DGX-1V and its allocations, DGX-1P and AC922; trees of one hop gain nothing."""
+    turns (`collc.lowering.take_turns`): in the model 1.1 to 1.4 times as fast from 4 MiB on, 1.3 to 1.9 times from
+    64 MiB on, on DGX-1V and its allocations, DGX-1P and AC922; trees of one hop gain nothing."""
     found = chunk_rule(plan, target, machine)
     if target.shares_slots or nranks > MODELLED_RANKS or not any(map(_alternates, plan.trees)):
         return found

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from collc.collectives.model import Collective
 from collc.collectives.sizes import short_size, size_series
 from collc.packing.candidates import MOST_CHANNELS, TURNS
-from collc.simulate.params import BYTES_PER_US, Machine, Protocol
-from collc.simulate.run import MOST_FIFOS, Prediction, Simulator, Variant, variants
+from collc.simulator.params import BYTES_PER_US, Machine, Protocol
+from collc.simulator.run import MOST_FIFOS, Prediction, Simulator, Variant, variants
 
 # A size keeps the choice of the size before it unless another is faster by this share: fewer programs in a library.
 GAIN = 0.03

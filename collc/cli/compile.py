@@ -17,7 +17,7 @@ from collc.compiler import CompileRequest, CompileResult, KindsResult, compile_k
 from collc.errors import UsageError
 from collc.options import TARGETS, TargetKind
 from collc.pipeline import Recorder, stage_names
-from collc.simulate.generations import MACHINES
+from collc.simulator.generations import MACHINES
 
 _STAGES = sorted({name for target in TARGETS.values() for name in stage_names(target)})
 

@@ -23,7 +23,7 @@ from collc.show.read import Input, default_collectives, plan_drawing, read_input
 from collc.show.simulated import simulated_view
 from collc.show.static import draw_machine, draw_plan, draw_results, draw_times
 from collc.show.terminal import machine_text, plans_text
-from collc.simulate.plot import check_plot
+from collc.simulator.plot import check_plot
 from collc.topology.allocation import parse_gpus
 from collc.topology.graph import plan_graph
 from collc.topology.model import PlanGraph

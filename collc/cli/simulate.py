@@ -20,16 +20,16 @@ from collc.collectives.sizes import short_size, size_series
 from collc.errors import PackingError, UsageError
 from collc.outputs import check_output
 from collc.show.curves import Curve, Plot, Point, draw_plots
-from collc.simulate.claims import CLASSES, Claims, size_class
-from collc.simulate.generations import MACHINES, machine_for
-from collc.simulate.nccl import Baseline, Nccl
-from collc.simulate.nccl.fabrics import FABRICS
-from collc.simulate.nccl.versions import DEFAULT as NCCL_VERSION
-from collc.simulate.params import Machine
-from collc.simulate.params_file import read_params
-from collc.simulate.plot import check_plot
-from collc.simulate.report import chrome_trace, critical_path
-from collc.simulate.run import LEAST_CHUNK, PLANS, Prediction, Simulator, Variant, own_channels
+from collc.simulator.claims import CLASSES, Claims, size_class
+from collc.simulator.generations import MACHINES, machine_for
+from collc.simulator.nccl import Baseline, Nccl
+from collc.simulator.nccl.fabrics import FABRICS
+from collc.simulator.nccl.versions import DEFAULT as NCCL_VERSION
+from collc.simulator.params import Machine
+from collc.simulator.params_file import read_params
+from collc.simulator.plot import check_plot
+from collc.simulator.report import chrome_trace, critical_path
+from collc.simulator.run import LEAST_CHUNK, PLANS, Prediction, Simulator, Variant, own_channels
 from collc.topology.allocation import parse_gpus
 from collc.topology.graph import plan_graph
 from collc.topology.load import load_topology

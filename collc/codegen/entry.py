@@ -16,7 +16,7 @@ class Entry:
         program: lowered and verified; its `chunk_bytes` are at most a slot.
         plan: number of its plan among the plans of the allocation.
         spread: into how many trees the plan's were cut (`collc.packing.candidates.spread`); 0: left as they are.
-        everywhere: the reduction was moved to every rank (`collc.lower.reduce_everywhere`).
+        everywhere: the reduction was moved to every rank (`collc.lowering.reduce_everywhere`).
         when: from how many bytes of NCCL's count on it runs, and over which protocol.
         why: one line for people; empty where there was nothing to choose.
     """

@@ -11,7 +11,7 @@ Before (a part of a broadcast): ``root 0, edges 0->1, 0->2``. After::
       ...
 
 Within a rank the reduction step precedes the broadcast step; both work on the same chunk, so a chunk travels up and
-down before the next one starts. The passes of `collc.lower` make it fast.
+down before the next one starts. The passes of `collc.lowering` make it fast.
 """
 
 from __future__ import annotations

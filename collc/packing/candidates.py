@@ -74,7 +74,7 @@ def spread(plan: Plan, channels: int) -> Plan:
     A copy becomes a channel, that is, a thread block. More blocks move more data at once; where weights differ, each
     tree gets blocks in proportion. Plans with more trees than `channels` stay as they are; plans of one tree per root
     get the same number of copies of every tree. Beyond `MOST_CHANNELS` copies take turns in a block
-    (`collc.lower.take_turns`).
+    (`collc.lowering.take_turns`).
     """
     if not plan.trees:
         return plan

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from collc.show import style
-from collc.simulate.plot import figure, save
+from collc.simulator.plot import figure, save
 
 # A plot with more curves cannot be read: the others are left out.
 MOST_CURVES = 6

@@ -10,7 +10,7 @@ from typing import Any
 from collc.show import style
 from collc.show.drawing import Drawing
 from collc.show.scene import Line, Scene, Shape
-from collc.simulate.plot import figure, save
+from collc.simulator.plot import figure, save
 
 _LANE = 2.6  # half the distance between the two directions of a link
 

@@ -8,9 +8,9 @@ from collc.errors import UsageError
 from collc.show.page import View
 from collc.show.style import size_name
 from collc.show.timeline import timeline_view
-from collc.simulate.generations import machine_for
-from collc.simulate.report import chrome_trace
-from collc.simulate.run import Simulator
+from collc.simulator.generations import machine_for
+from collc.simulator.report import chrome_trace
+from collc.simulator.run import Simulator
 from collc.topology.model import PlanGraph
 
 

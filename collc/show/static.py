@@ -19,7 +19,7 @@ from collc.show.figure import draw_scene, load_paints, machine_paints
 from collc.show.page import View
 from collc.show.plans import plan_note
 from collc.show.scene import scene
-from collc.simulate.plot import figure, save
+from collc.simulator.plot import figure, save
 
 _STEP_COLOURS = {"send": "#6baed6", "recv": "#74c69d", "reduce": "#9d7fd1", "copy": "#b9c1ca"}
 _CRITICAL = "#d55e00"

@@ -8,7 +8,7 @@ import pytest
 
 from collc.choose.request import LibraryRequest
 from collc.errors import UsageError
-from collc.simulate.generations import MACHINES
+from collc.simulator.generations import MACHINES
 
 
 def test_parameters_follow_the_topology_unless_told(tmp_path: Path) -> None:

@@ -81,7 +81,7 @@ def test_from_the_planner_to_the_kernels():
 )
 PASS = (
     Edit(
-        "collc/lower/fewest_slots.py",
+        "collc/lowering/fewest_slots.py",
         '''\
 """fewest_slots: two slots per FIFO, which is all that pipelined hops need.
 
@@ -100,8 +100,8 @@ def fewest_slots(program: Program) -> Program:
     ),
     Edit(
         "collc/pipeline.py",
-        "from collc.lower.fewest_slots import fewest_slots\n",
-        "from collc.lower.fuse_copies import fuse_copies\n",
+        "from collc.lowering.fewest_slots import fewest_slots\n",
+        "from collc.lowering.fuse_copies import fuse_copies\n",
     ),
     Edit("collc/pipeline.py", '    "fewest_slots": Lowering(fewest_slots),\n', '    "reduce_everywhere": Lowering('),
     Edit(

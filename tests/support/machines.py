@@ -6,7 +6,7 @@ import dataclasses
 from collections import Counter
 from pathlib import Path
 
-from collc.simulate.params import GENERIC
+from collc.simulator.params import GENERIC
 from collc.topology.load import loads_topology
 from collc.topology.model import Topology, VertexKind
 from collc.topology.probe.dumps import topology_from_dumps

@@ -8,7 +8,7 @@ from fractions import Fraction
 import pytest
 
 from collc.errors import TopologyError
-from collc.simulate.generations import generation_of
+from collc.simulator.generations import generation_of
 from collc.topology.canonical import fingerprint
 from collc.topology.dump import dumps_topology
 from collc.topology.graph import plan_graph

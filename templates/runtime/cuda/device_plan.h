@@ -251,7 +251,7 @@ inline void add_step(const Tables &tables, const ArenaBuilder &arenas, Step step
 }
 
 // The steps of all ranks and channels of a program, on at most `limit` channels (0: its own): channels are dealt
-// round-robin, as collc.lower.merge_channels does. Returns how many there are.
+// round-robin, as collc.lowering.merge_channels does. Returns how many there are.
 inline uint32_t add_channels(const Tables &tables, const ArenaBuilder &arenas, const Program &program, uint32_t limit,
                              DevicePlan &plan) {
   const RankChannel *places = tables.rank_channels + program.first_rank_channel;
