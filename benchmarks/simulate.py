@@ -22,6 +22,7 @@ from collc.show.curves import Curve, Plot, Point, draw_plots
 from collc.simulator.claims import JUDGED, LARGE_BYTES, machine_key
 from collc.simulator.generations import MACHINES
 from collc.simulator.nccl import Nccl
+from collc.simulator.nccl.baseline import SLOTS
 from collc.simulator.params import Machine
 from collc.simulator.run import Simulator
 from collc.topology.allocation import parse_gpus
@@ -46,7 +47,8 @@ class Model:
         gpus = None if table["gpus"] is None else parse_gpus(topology, table["gpus"])
         self.table = table
         self.graph = plan_graph(topology, gpus)
-        self.simulator = Simulator(self.graph, Collective(table["collective"]), None, MACHINES[table["generation"]])
+        machine = MACHINES[table["generation"]]
+        self.simulator = Simulator(self.graph, Collective(table["collective"]), None, machine, slots=SLOTS)
         options = {key: table[key] for key in ("sharp", "ring_nic_gbps") if key in table}
         self.nccl = Nccl(self.simulator, table["nccl"], table.get("fabric"), together=table["together"], **options)
 

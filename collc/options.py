@@ -25,6 +25,7 @@ class Target:
         protocols: what the runtime of this target can run, by the names of `collc.codegen.context.PROTOCOLS`.
         tuning_chunks: chunk sizes that a library for `collc tune` holds of each plan.
         fifo_bytes: most memory for FIFOs per rank; chunks shrink until it is enough.
+        switched_bytes: the same where all links of the GPUs end at switches, for every 8 ranks.
     """
 
     kind: TargetKind
@@ -35,10 +36,13 @@ class Target:
     protocols: tuple[str, ...] = ("Simple",)
     tuning_chunks: tuple[int, ...] = ()
     fifo_bytes: int = 256 << 20
+    switched_bytes: int = 256 << 20
 
 
 # Host: a chunk stays in a 1 MiB second-level cache between writer and reader; every channel may be a thread's cursor,
-# so there may be many. CUDA: NCCL's slot of 512 KiB and 8 slots; a channel is a thread block.
+# so there may be many. CUDA: NCCL's slot of 512 KiB, but half of its 8 slots, which cost nothing by the model
+# (docs/simulate.md); a channel is a thread block. Behind a switch every rank has a few FIFOs to each other one: with
+# the 8 MB for transfers, a communicator of 8 ranks takes at most 64 MB of a GPU there.
 HOST = Target(
     TargetKind.HOST,
     slots=4,
@@ -49,12 +53,13 @@ HOST = Target(
 )
 CUDA = Target(
     TargetKind.CUDA,
-    slots=8,
+    slots=4,
     chunk_bytes=512 << 10,
     max_channels=32,
     shares_slots=False,
     protocols=("Simple", "LL", "LL128"),
     tuning_chunks=(4 << 10, 16 << 10, 64 << 10, 256 << 10, 512 << 10),
+    switched_bytes=52 << 20,
 )
 
 TARGETS = {TargetKind.HOST: HOST, TargetKind.CUDA: CUDA}

@@ -9,12 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from collc import __version__
+from collc.build.memory import fifo_bytes_by_rank, transfer_bytes
 from collc.checker.elf import Elf
 from collc.checker.library import link_counts, loaded_digests, manifest_place, read_manifest
 from collc.checker.manifest import FORMAT, digests_text, no_digests
 from collc.codegen.entry import Entry
 from collc.ir.nodes import Program
-from collc.options import Target
+from collc.options import Target, TargetKind
 from collc.packing.candidates import kind_of
 from collc.packing.document import PlanFile
 from collc.packing.gpu_sets import GpuSets
@@ -74,12 +75,21 @@ def make_manifest(
                 "slots": target.slots,
                 "slot_bytes": slot_bytes([entry.program for entry in made]),
                 "fifo_bytes": fifo_memory(made, target.slots),
+                "gpu_bytes": _gpu_bytes(made, document.graph.nranks, target),
                 "programs": [_program(document.plans[entry.plan], entry) for entry in made],
             }
             for document, made, sets in zip(documents, entries, served, strict=True)
         ],
         "loaded": no_digests(),
     }
+
+
+def _gpu_bytes(entries: Sequence[Entry], nranks: int, target: Target) -> int:
+    """Most bytes that a rank of a communicator takes of its GPU, for FIFOs and transfers; 0 on the host target."""
+    if target.kind is TargetKind.HOST or nranks == 1:
+        return 0
+    slot = slot_bytes([entry.program for entry in entries])
+    return max(fifo_bytes_by_rank(entries, nranks, target.slots)) + transfer_bytes(nranks, slot)
 
 
 def _program(plan: Plan, entry: Entry) -> dict[str, Any]:

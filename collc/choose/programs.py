@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from collc.build.manifest import fifo_memory
+from collc.build.memory import fifo_bytes_by_rank
 from collc.checker.layout import When
 from collc.choose.table import Table
 from collc.codegen.entry import Entry
@@ -14,12 +15,12 @@ from collc.collectives.model import Collective
 from collc.collectives.sizes import bytes_per_call, short_size
 from collc.errors import PackingError
 from collc.ir.nodes import Program
-from collc.options import Target
+from collc.options import Target, TargetKind
 from collc.packing.candidates import KINDS, MOST_CHANNELS, candidate, with_proof
 from collc.packing.model import Plan
 from collc.pipeline import Recorder, lower, lower_spread
 from collc.schedule.trees import schedule_trees
-from collc.topology.model import PlanGraph
+from collc.topology.model import LinkKind, PlanGraph
 
 # Candidates that a library for tuning has in addition to the packed trees.
 TUNED_KINDS = ("rings", "ring", "double-binary", "one-hop")
@@ -29,7 +30,7 @@ TUNED_KINDS = ("rings", "ring", "double-binary", "one-hop")
 EVERYWHERE_BYTES = 64 << 10
 
 # Slots below cost more steps than memory is worth.
-_LEAST_SLOT = 16 << 10
+LEAST_SLOT = 16 << 10
 
 
 @dataclass(frozen=True)
@@ -134,7 +135,7 @@ class ProgramList:
 
     def leave_out_turns(self) -> None:
         """Drops programs of many parts where their FIFOs do not fit even with the least slots."""
-        if self._memory(self.entries, _LEAST_SLOT) > 1:
+        if self._memory(self.entries, LEAST_SLOT) > 1:
             self.entries = [e for e in self.entries if e.spread <= MOST_CHANNELS or not e.when.min_bytes]
 
     def chosen(self) -> Chosen:
@@ -144,7 +145,7 @@ class ProgramList:
     def fitting_chunk(self) -> int:
         """The largest chunk, by halves of the target's, with which the FIFOs fit the memory for them."""
         cap = self.target.chunk_bytes
-        while cap > _LEAST_SLOT and self._memory(self.entries, cap) > 1:
+        while cap > LEAST_SLOT and self._memory(self.entries, cap) > 1:
             cap //= 2
         return cap
 
@@ -164,7 +165,13 @@ class ProgramList:
 
     def _memory(self, entries: Sequence[Entry], slot_bytes: int) -> float:
         """The share of the target's memory that the FIFOs of these entries take with slots of at most `slot_bytes`."""
-        return fifo_memory(entries, self.target.slots, slot_bytes) / (self.target.fifo_bytes * self.graph.nranks)
+        nranks, slots = self.graph.nranks, self.target.slots
+        if self.target.kind is TargetKind.HOST:
+            return fifo_memory(entries, slots, slot_bytes) / (self.target.fifo_bytes * nranks)
+        most = self.target.fifo_bytes
+        if all(link.kind is LinkKind.NVSWITCH for link in self.graph.links):
+            most = min(most, self.target.switched_bytes * -(-nranks // 8))
+        return max(fifo_bytes_by_rank(entries, nranks, slots, slot_bytes)) / most
 
     def _serves(self, entry: Entry, of: Plan) -> bool:
         plan = self.plans[entry.plan]

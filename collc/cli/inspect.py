@@ -17,6 +17,7 @@ from collc.collectives.sizes import short_size
 from collc.errors import RunError
 from collc.inputs import open_input
 from collc.limits import limited
+from collc.options import TargetKind
 
 
 @click.command("inspect")
@@ -54,9 +55,12 @@ def command(library: Path, routes: bool, as_json: bool) -> None:
         report.line("")
         report.line(f"{allocation['nranks']} GPUs ({_by_server(allocation)}), graph {allocation['fingerprint']}")
         blocks = max((program["channels"] for program in allocation["programs"]), default=0)
+        memory = f"{allocation['fifo_bytes'] / 1e6:.1f} MB of FIFOs per communicator"
+        if manifest["target"] == TargetKind.CUDA.value:
+            memory = f"at most {allocation['gpu_bytes'] / 1e6:.1f} MB of each GPU per communicator"
         report.line(
-            f"{allocation['slots']} slots of {allocation['slot_bytes']} bytes per FIFO, "
-            f"{allocation['fifo_bytes'] / 1e6:.1f} MB of FIFOs per communicator, at most {blocks} channels per rank"
+            f"{allocation['slots']} slots of {allocation['slot_bytes']} bytes per FIFO, {memory}, "
+            f"at most {blocks} channels per rank"
         )
         held = [program for program in allocation["programs"] if program["min_bytes"] is not None]
         rows = [

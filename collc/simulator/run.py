@@ -140,12 +140,18 @@ class Simulator:
     """Predicts one collective on one graph; plans and lowered programs are kept between calls."""
 
     def __init__(
-        self, graph: PlanGraph, collective: Collective, root: int | None = None, machine: Machine = GENERIC
+        self,
+        graph: PlanGraph,
+        collective: Collective,
+        root: int | None = None,
+        machine: Machine = GENERIC,
+        *,
+        slots: int = CUDA.slots,
     ) -> None:
         if collective not in COMPILED:
             names = ", ".join(c.value for c in COMPILED)
             raise UsageError(f"no program exists for {collective.value}", hint=f"choose one of {names}")
-        self.graph, self.collective, self.machine = graph, collective, machine
+        self.graph, self.collective, self.machine, self.slots = graph, collective, machine, slots
         self.root = (0 if root is None else root) if collective.rooted else None
         self.plans: dict[str, Plan] = {}
         self.spreads: dict[tuple[str, int], Plan] = {}
@@ -229,7 +235,7 @@ class Simulator:
                 problem = f"{kind} over {channels} channels is a program of {size} FIFOs, too large to simulate"
                 raise UsageError(problem, hint="choose fewer --channels or another --plan")
             # A question may be about more channels than the target runs.
-            target = dataclasses.replace(CUDA, max_channels=max(CUDA.max_channels, channels))
+            target = dataclasses.replace(CUDA, slots=self.slots, max_channels=max(CUDA.max_channels, channels))
             self.programs[key] = lower_spread(self.plan(kind), channels, self.graph, target)
         return self.programs[key]
 

@@ -145,6 +145,11 @@ class Scenarios(Transfers):
         self.wait(beside)
         return got_on
 
+    def memory(self) -> int:
+        """Bytes of what this rank allocates for FIFOs and transfers."""
+        self.comm()
+        return int(self.mock.mock_largest())
+
     # What is refused.
 
     def refused_calls(self) -> dict[str, Any]:

@@ -5,6 +5,9 @@ from __future__ import annotations
 import pytest
 from mock_jobs import job
 from support.ranks import INVALID_USAGE, REMOTE_ERROR
+from test_cuda_runtime import library
+
+from collc.checker.library import read_manifest
 
 
 def fails(what: str) -> pytest.MarkDecorator:
@@ -88,6 +91,10 @@ def test_gpus_without_peer_access(pairs: str) -> None:
 @fails("ranks reach each other by IPC alone")
 def test_processes_without_ipc() -> None:
     assert job("collectives", MOCK_IPC="0") == [[], [], []]
+
+
+def test_a_communicator_takes_what_its_manifest_says() -> None:
+    assert max(job("memory")) == read_manifest(library())["allocations"][0]["gpu_bytes"]
 
 
 def test_one_visible_gpu_per_process() -> None:

@@ -64,7 +64,8 @@ def graph(name: str) -> PlanGraph:
 def test_a_lumped_run_is_the_whole_run(
     name: str, collective: Collective, variant: Variant, smaller: int, uneven: int
 ) -> None:
-    model = Simulator(graph(name), collective, None, REAL)
+    # With fewer slots a time of the last case lies so close to another one that rounding moves all that follow by 1e-8.
+    model = Simulator(graph(name), collective, None, REAL, slots=8)
     case = model.case(variant, (1 << 20) + uneven)
     lumped = Lumper(case).lump(case.chunks)
     if not uneven:

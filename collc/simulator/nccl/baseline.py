@@ -71,6 +71,9 @@ class Baseline:
         }
 
 
+SLOTS = 8  # of NCCL's FIFOs (NCCL_STEPS, src/include/device.h)
+
+
 class Nccl:
     """NCCL on the graph of a simulator.
 
@@ -95,6 +98,9 @@ class Nccl:
         together: int = 1,
         ring_nic_gbps: float | None = None,
     ) -> None:
+        if simulator.slots != SLOTS:
+            own = simulator
+            simulator = Simulator(own.graph, own.collective, own.root, own.machine, slots=SLOTS)
         self.simulator, self.era, self.sharp, self.together = simulator, era_of(version), sharp, together
         name = fabric or fabric_of(simulator.graph, chip_of(simulator.machine.name))
         if name not in FABRICS:

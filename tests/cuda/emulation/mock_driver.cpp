@@ -222,6 +222,14 @@ MOCK mock_most_kilobytes(int device) {
   return static_cast<int>(state().most[device] >> 10);
 }
 
+// Bytes of the largest allocation that this process has.
+MOCK mock_largest() {
+  const mock::Runner::Hold hold(state().runner);
+  size_t largest = 0;
+  for (const auto &[at, piece] : state().pieces) largest = std::max(largest, piece.bytes);
+  return static_cast<int>(largest);
+}
+
 MOCK cuInit(unsigned) {
   const mock::Runner::Hold hold(state().runner);
   State &all = state();

@@ -1,0 +1,85 @@
+"""Bytes of GPU memory that a communicator takes, as the CUDA runtime lays them out (runtime/cuda/device_plan.h)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from collc.codegen.entry import Entry
+
+# A flag has a line of its own, and everything begins at such a line.
+_LINE = 128
+# Chunks of protocols that a library's tables leave open: device_plan.h's kLLChunk and kLL128Chunk.
+_OPEN_CHUNKS = {"LL": 16 << 10, "LL128": 120 << 10}
+
+# Lanes of transfers: plan_lanes() of device_plan.h.
+_LANES, _LANE_SLOTS, _LANE_BYTES, _SLOT_HEAD = 8, 2, 128 << 10, 128
+_MOST_LANE_MEMORY = 16 << 20
+
+
+def _lines(size: int) -> int:
+    return -(-size // _LINE) * _LINE
+
+
+def _slot(protocol: str, chunk: int) -> int:
+    """Bytes of a slot for a chunk: LL sends a flag with every 4 bytes, LL128 1,024 bytes for 960."""
+    if protocol == "LL":
+        return 2 * chunk
+    return -(-chunk // 960) * 1024 if protocol == "LL128" else _lines(chunk)
+
+
+def fifo_bytes_by_rank(entries: Sequence[Entry], nranks: int, slots: int, most: int | None = None) -> tuple[int, ...]:
+    """Bytes of the FIFOs of each rank of a communicator on the CUDA target.
+
+    Every reader of a FIFO has slots for each protocol that a program with this FIFO runs over, all of a protocol as
+    large as its largest chunk. It is not known here whether LL128 will run; the larger figure counts.
+
+    Args:
+        most: larger chunks count as this.
+    """
+    with_lines, without = (_by_rank(entries, nranks, slots, most, whole) for whole in (True, False))
+    return with_lines if max(with_lines) >= max(without) else without
+
+
+def _by_rank(entries: Sequence[Entry], nranks: int, slots: int, most: int | None, has_ll128: bool) -> tuple[int, ...]:
+    largest: dict[str, int] = {}
+    used: dict[tuple[int, str], Entry] = {}
+    by_size = all(entry.when.protocol == "Simple" for entry in entries)
+    for entry in entries:
+        chunk = entry.program.chunk_bytes if most is None else min(most, entry.program.chunk_bytes)
+        for protocol in _protocols(entry, by_size, has_ll128):
+            own = chunk if protocol in (entry.when.protocol, "Simple") else min(chunk, _OPEN_CHUNKS[protocol])
+            largest[protocol] = max(_slot(protocol, own), largest.get(protocol, 0))
+            used[id(entry.program.fifos), protocol] = entry
+    taken = [0] * nranks
+    for protocol, slot in largest.items():
+        fifos = {f.memory: f for (_, p), entry in used.items() if p == protocol for f in entry.program.fifos}
+        tail = _LINE if protocol == "Simple" else 0
+        for fifo in fifos.values():
+            for reader in fifo.dsts:
+                taken[reader] += _lines(slots * slot) + tail
+                taken[fifo.src] += _LINE
+    return tuple(taken)
+
+
+def _protocols(entry: Entry, by_size: bool, has_ll128: bool) -> Iterable[str]:
+    if by_size:
+        return ("Simple", "LL", "LL128") if has_ll128 else ("Simple", "LL")
+    return ("Simple",) if entry.when.protocol == "LL128" and not has_ll128 else (entry.when.protocol,)
+
+
+def transfer_bytes(nranks: int, slot_bytes: int) -> int:
+    """Bytes of each rank for sends and receives, of a communicator whose plan has slots of `slot_bytes`."""
+    if nranks == 1:
+        return 0
+    lanes, most = _LANES, min(slot_bytes, _LANE_BYTES) // 16 * 16
+
+    def whole() -> int:
+        return 2 * nranks * lanes * _LINE + nranks * lanes * _LANE_SLOTS * (_SLOT_HEAD + most)
+
+    while whole() > _MOST_LANE_MEMORY and (lanes > 1 or most > 4096):
+        if most > 32 << 10 or lanes == 1:
+            most //= 2
+        else:
+            lanes //= 2
+    most = max(most // 16 * 16, 16)
+    return whole()

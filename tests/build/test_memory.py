@@ -1,0 +1,91 @@
+"""The memory that communicators take of GPUs: bounded for every machine behind switches."""
+
+from __future__ import annotations
+
+import dataclasses
+from functools import cache
+
+import pytest
+
+from collc.build.manifest import slot_bytes
+from collc.build.memory import fifo_bytes_by_rank, transfer_bytes
+from collc.choose.library import choose_programs
+from collc.choose.programs import LEAST_SLOT
+from collc.choose.request import LibraryRequest, find_graphs, pack_allocation
+from collc.choose.strategy import Strategy
+from collc.ir.nodes import Program
+from collc.options import CUDA
+from collc.packing.document import PlanFile
+from collc.pipeline import Recorder
+from collc.resources import resource_dir
+from collc.topology import canonical
+from collc.topology.graph import plan_graph
+from collc.topology.load import load_topology
+from collc.topology.model import LinkKind
+
+# Of each GPU, for a communicator of 8 ranks behind switches.
+MOST = 64_000_000
+
+
+def silent(text: str) -> None:
+    pass
+
+
+@cache
+def packed(fingerprint: str, machine: str) -> PlanFile:
+    """Machines of one fingerprint have one plan."""
+    request = LibraryRequest(machine)
+    graphs, _ = find_graphs(request, silent)
+    return pack_allocation(graphs[0], request, Recorder(), silent)
+
+
+@cache
+def taken(fingerprint: str, machine: str, strategy: Strategy) -> int:
+    document = packed(fingerprint, machine)
+    nranks = document.graph.nranks
+    parameters, _ = LibraryRequest(machine).parameters(document.graph.gpu_model)
+    held = choose_programs(document.graph, document.plans, CUDA, strategy, machine=parameters)
+    programs = [entry.program for entry in held.entries]
+    return max(fifo_bytes_by_rank(held.entries, nranks, CUDA.slots)) + transfer_bytes(nranks, slot_bytes(programs))
+
+
+@cache
+def switched_machines() -> dict[str, str]:
+    """The machines of at most 8 GPUs whose links all end at switches, with the fingerprints of their graphs."""
+    found = {}
+    for path in sorted(resource_dir("topologies").glob("*.yaml")):
+        topology = load_topology(path.stem)
+        if len(topology.gpus) > 8:
+            continue
+        graph = plan_graph(topology)
+        if all(link.kind is LinkKind.NVSWITCH for link in graph.links):
+            found[path.stem] = canonical.fingerprint(graph)
+    return found
+
+
+def test_eight_ranks_behind_switches_take_at_most_64_mb_of_a_gpu() -> None:
+    machines = switched_machines()
+    assert {"hgx-h100", "hgx-b200", "dgx-a100", "hgx-h800", "aws-p5-48xlarge"} <= machines.keys()
+    for machine, fingerprint in machines.items():
+        assert 10_000_000 < taken(fingerprint, machine, Strategy.RULE) <= MOST, machine
+
+
+@pytest.mark.slow
+def test_as_the_model_chooses_too() -> None:
+    for machine, fingerprint in switched_machines().items():
+        assert 10_000_000 < taken(fingerprint, machine, Strategy.MODEL) <= MOST, machine
+
+
+def test_chunks_shrink_until_the_memory_is_enough() -> None:
+    fingerprint = switched_machines()["hgx-h100"]
+    document = packed(fingerprint, "hgx-h100")
+    before = 1 << 40
+    for limit in (52, 26, 13):
+        tight = dataclasses.replace(CUDA, switched_bytes=limit << 20)
+        held = choose_programs(document.graph, document.plans, tight, Strategy.RULE)
+        found = max(fifo_bytes_by_rank(held.entries, 8, CUDA.slots))
+        assert found <= limit << 20
+        assert found < before
+        before = found
+        programs: list[Program] = [entry.program for entry in held.entries]
+        assert slot_bytes(programs) >= LEAST_SLOT
