@@ -145,6 +145,25 @@ class Scenarios(Transfers):
         self.wait(beside)
         return got_on
 
+    def order_after_the_end(self) -> int:
+        """The driver's status after a copy, on another stream, of what a copy that has long ended has written."""
+        self.cuda(self.mock.cuInit(0))
+        self.use(0)
+        first, second, event = self.stream(), self.stream(), ctypes.c_void_p()
+        at = [ctypes.c_ulonglong() for _ in range(3)]
+        for one in at:
+            self.cuda(self.mock.cuMemAlloc_v2(ctypes.byref(one), ctypes.c_size_t(64)))
+        self.cuda(self.mock.cuEventCreate(ctypes.byref(event), 0))
+        self.cuda(self.mock.cuMemcpyAsync(at[1], at[0], ctypes.c_size_t(64), first))
+        self.cuda(self.mock.cuEventRecord(event, first))
+        time.sleep(0.3)
+        if self.given["how"] == "query":
+            self.cuda(self.mock.cuEventQuery(event))
+        if self.given["how"] == "event":
+            self.cuda(self.mock.cuStreamWaitEvent(second, event, 0))
+        self.cuda(self.mock.cuMemcpyAsync(at[2], at[1], ctypes.c_size_t(64), second))
+        return int(self.mock.cuStreamSynchronize(second))
+
     def memory(self) -> int:
         """Bytes of what this rank allocates for FIFOs and transfers."""
         self.comm()

@@ -47,6 +47,12 @@ def test_hardware_queues_hold_up_what_stands_behind_a_launch_that_waits() -> Non
     assert job("queues", 1, MOCK_GPUS="3", MOCK_QUEUES="8", seconds=60) == [True]
 
 
+@pytest.mark.parametrize(("how", "status"), [("event", 0), ("query", 0), ("nothing", 719)])
+def test_work_that_has_ended_is_ordered_only_before_what_waits_for_it(how: str, status: int) -> None:
+    """Whether it ends before or after the other stream is told to wait makes no difference, nor does the load."""
+    assert job("order_after_the_end", 1, given={"how": how}) == [status]
+
+
 def test_devices_are_hidden_until_the_driver_is_started() -> None:
     asked = "import ctypes; mock = ctypes.CDLL('libcuda.so.1'); at = ctypes.c_void_p();"
     for started, expected in (("", "3"), ("mock.cuInit(0);", "0")):

@@ -66,10 +66,11 @@ class Runner {
     while (ids.size() < work.blocks) ids.push_back(emulator_.add_block_id());
     request.ids.assign(ids.begin(), ids.begin() + work.blocks);
     request.devices.assign(work.blocks, static_cast<uint32_t>(work.device));
-    for (const uint64_t earlier : after) {
-      const auto at = open_.find(earlier);
-      if (at != open_.end() && at->second.stream != stream) request.after.emplace_back(at->second.stream, at->second.place);
-    }
+    // Also those that have ended: what they have written is known only to what comes after them.
+    for (const uint64_t earlier : after)
+      for (const auto *launches : {&open_, &ended_})
+        if (const auto at = launches->find(earlier); at != launches->end() && at->second.stream != stream)
+          request.after.emplace_back(at->second.stream, at->second.place);
     request.queue = queue;
     request.number = ++last_;
     request.ended = [this, number = request.number, device = work.device] {
@@ -93,13 +94,7 @@ class Runner {
 
   // Waits until launches have ended, or until all of some devices have. 0, or the error that the device has come to.
   int wait(Hold &hold, const Ids &launches) {
-    hold_until(hold, [&] {
-      for (const uint64_t one : launches)
-        if (open_.count(one) != 0) return false;
-      return true;
-    });
-    for (const uint64_t one : launches)
-      if (const auto at = ended_.find(one); at != ended_.end()) emulator_.observe(at->second.stream);
+    hold_until(hold, [&] { return has_ended(launches); });
     return failed();
   }
   template <class Chosen>
@@ -114,9 +109,12 @@ class Runner {
     if (open_.empty()) ended_.clear();
     return failed();
   }
-  bool has_ended(const Ids &launches) const {
+  // Whether launches have ended; if so, the host knows what they have written.
+  bool has_ended(const Ids &launches) {
     for (const uint64_t one : launches)
       if (open_.count(one) != 0) return false;
+    for (const uint64_t one : launches)
+      if (const auto at = ended_.find(one); at != ended_.end()) emulator_.observe(at->second.stream);
     return true;
   }
   int failed() const { return emulator_.failure().empty() ? 0 : kLaunchFailed; }
