@@ -11,6 +11,7 @@ from collc.build.compile import Library, Parts, compile_library
 from collc.build.cuda import find_toolkits
 from collc.build.nvrtc import INSTALL_NVRTC
 from collc.build.toolchain import find_cxx
+from collc.checker.machine import ALL_BUT
 from collc.choose.library import library_contents
 from collc.choose.request import LibraryRequest
 from collc.choose.servers import ServerKind, server_kinds, wants_kinds
@@ -73,7 +74,8 @@ class CompileResult:
             if own:
                 number = max(own, key=lambda one: len(one.gpus)).allocation
                 document = self.documents[number]
-                rows.append(Row.of(state.loss, document.graph.nranks, document.fingerprint, document.plans, number))
+                row = Row.of(state.loss, document.graph.nranks, document.fingerprint, document.plans, number)
+                rows.append(replace(row, what=ALL_BUT + state.server) if state.server and not state.loss else row)
         return rows + [Row.fallen(loss, why) for loss, why in held.fallen]
 
     @property
@@ -165,7 +167,12 @@ def compile_topology(
             """All errors of the input have been found by now: compilers run while programs are chosen."""
             parts.append(
                 running.enter_context(
-                    Parts(kind, cuda=request.cuda, counters=request.counters, survives=bool(request.survive))
+                    Parts(
+                        kind,
+                        cuda=request.cuda,
+                        counters=request.counters,
+                        survives=bool(request.survive or request.kinds),
+                    )
                 )
             )
 
@@ -188,9 +195,12 @@ def compile_topology(
 
 @dataclass(frozen=True)
 class KindsResult:
-    """One library for each kind of server of a topology, in a folder. `others` are libraries that lay there before."""
+    """One library for each kind of server of a topology, in a folder. `others` are libraries that lay there before.
 
-    folder: Path
+    Or one library for all kinds: then `folder` is None, and `built` has the kinds, each with that library.
+    """
+
+    folder: Path | None
     built: tuple[tuple[ServerKind, CompileResult], ...]
     others: tuple[Path, ...]
 
@@ -202,7 +212,8 @@ def compile_kinds(
     by the kind's first server.
 
     Args:
-        request: its `output` is the folder [libcollc-TOPOLOGY], which may be new.
+        request: its `output` is the folder [libcollc-TOPOLOGY], which may be new; or a file ``*.so``, which is one
+            library for all kinds.
 
     Returns:
         None if the request is for one library: a topology of one server, or GPUs that are named.
@@ -214,6 +225,8 @@ def compile_kinds(
     if request.server is not None or not wants_kinds(topology, request.gpus, request.allocations):
         return None
     kinds = server_kinds(topology, request.links)
+    if request.output is not None and request.output.suffix == ".so" and not request.output.is_dir():
+        return _one_for_all(request, kinds, recorder, status)
     if len(kinds) > 1 and (request.keep_source is not None or (recorder and recorder.dump_after)):
         raise UsageError(
             f"{topology.name} has {len(kinds)} kinds of servers, and each has a library with a source of its own",
@@ -223,8 +236,6 @@ def compile_kinds(
     folder = request.output or Path(f"libcollc-{topology.name}")
     if folder.exists() and not folder.is_dir():
         raise UsageError("is not a folder", where=str(folder), hint="servers may differ: name a folder with -o")
-    if folder.suffix == ".so" and not folder.is_dir():
-        raise UsageError("names one library, and servers may differ", where=str(folder), hint="name a folder with -o")
     made = not folder.exists()
     if not folder.parent.is_dir():
         raise CollcError(f"there is no folder {folder.parent}", where=str(folder), hint="create the folder first")
@@ -241,6 +252,15 @@ def compile_kinds(
     own = {result.library.path.name for _, result in built}
     others = tuple(path for path in sorted(folder.glob("libcollc-*.so")) if path.name not in own)
     return KindsResult(folder, tuple(built), others)
+
+
+def _one_for_all(
+    request: CompileRequest, kinds: list[ServerKind], recorder: Recorder | None, status: Callable[[str], None]
+) -> KindsResult:
+    """One library that finds out at run time on which kind of server it is; where there is one kind, that kind's."""
+    one = replace(request, kinds=True) if len(kinds) > 1 else replace(request, server=kinds[0].servers[0])
+    result = compile_topology(one, recorder, status)
+    return KindsResult(None, tuple((kind, result) for kind in kinds), ())
 
 
 def _prefixed(status: Callable[[str], None], step: str) -> Callable[[str], None]:

@@ -32,7 +32,7 @@ def pick_library(folder: Path, machines: Callable[[], Sequence[Topology]]) -> tu
     served = {path: _fingerprints(path) for path in libraries}
     known = machines()
     for machine in known:
-        own = _fingerprint(machine)
+        own = machine_print(machine)
         found = [path for path, prints in served.items() if own in prints]
         if len(found) > 1:
             found = [path for path in found if _whole(path) == own] or found
@@ -64,7 +64,8 @@ def _whole(path: Path) -> str | None:
     return str(whole[0]["fingerprint"]) if whole else None
 
 
-def _fingerprint(machine: Topology) -> str | None:
+def machine_print(machine: Topology) -> str | None:
+    """The fingerprint of all GPUs of a machine; None where they are not joined, for which no library has a plan."""
     try:
         return fingerprint(plan_graph(machine))
     except CollcError:

@@ -19,6 +19,9 @@ from collc.errors import RunError
 from collc.limits import spend
 from collc.topology.model import LinkKind, VertexKind
 
+# How the words of a state begin that is one kind of server of a library for several.
+ALL_BUT = "all but "
+
 _FAST = (LinkKind.NVLINK, LinkKind.NVSWITCH, LinkKind.XGMI)
 
 
@@ -62,7 +65,7 @@ def check_sets(machine: Machine, tables: Contents, documents: Sequence[PlanFile]
         if len({one.gpus for one in state.sets}) != len(state.sets):
             raise RunError("its sets of GPUs are listed twice", where=where)
         if state.classes != _classes(left, documents, len(gpus)) and not (
-            len(state.sets) == 1 and state.classes == tuple(range(len(gpus)))
+            len(state.sets) <= 1 and state.classes == tuple(range(len(gpus)))
         ):
             raise RunError("its classes are not the GPUs that may change places freely", where=where)
         for one in state.sets:
@@ -79,6 +82,8 @@ def _rows(machine: Machine) -> tuple[tuple[Row, ...], tuple[Row, ...]]:
 
 def after_loss(machine: Machine, changes: Sequence[Row], path: Path) -> tuple[Machine, str]:
     """The machine after a loss, and what it has lost, in words.
+
+    Servers that are gone whole are no loss: where one of several is left, the state is of machines like that one.
 
     Raises:
         RunError: the machine has no such thing to lose.
@@ -99,7 +104,11 @@ def after_loss(machine: Machine, changes: Sequence[Row], path: Path) -> tuple[Ma
         else:
             raise RunError("it has lost what its machine does not have", where=str(path))
     kept = {key: gbps for key, gbps in left.items() if gbps and gone.isdisjoint(key[:2])}
-    what = next(iter(lost), "nothing") + (f" and {len(lost) - 1} more" if len(lost) > 1 else "")
+    standing = {server for v, (_, _, server) in enumerate(machine.vertices) if v not in gone}
+    absent = {name for name, _, server in machine.vertices if standing and server not in standing}
+    lost = {what: None for what in lost if what not in absent}
+    whole = ALL_BUT + ", ".join(sorted(standing)) if absent else "nothing"
+    what = next(iter(lost), whole) + (f" and {len(lost) - 1} more" if len(lost) > 1 else "")
     return replace(machine, links=kept), what
 
 

@@ -21,6 +21,7 @@ from collc.ir.nodes import MAX_CHUNK_BYTES
 from collc.options import Target
 from collc.packing.candidates import rings_of
 from collc.packing.columns import mirrored_links
+from collc.packing.gpu_sets import GpuSets
 from collc.packing.model import Plan
 from collc.packing.network import Net
 from collc.pipeline import Recorder
@@ -52,7 +53,6 @@ def library_contents(
     """
     recorder = recorder or Recorder()
     graphs, sets = find_graphs(request, status)
-    machine, _ = request.parameters(graphs[0].gpu_model)
     steps = [f"allocation {n}/{len(graphs)}: " if len(graphs) > 1 else "" for n in range(1, len(graphs) + 1)]
 
     def told(step: str) -> Status:
@@ -61,16 +61,17 @@ def library_contents(
     proven = [pack_allocation(graph, request, recorder, told(s)) for graph, s in zip(graphs, steps, strict=True)]
     packed()
     documents, entries = [], []
+    whole = _whole_machines(request, sets)
     for number, (document, step) in enumerate(zip(proven, steps, strict=True)):
         # The whole machine runs as it does in a library that survives nothing.
-        alone = number == 0 and request.survive and request.allocations is None
+        alone = number in whole
         status(f"{step}lowering {len(document.plans)} plans")
         chosen = choose_programs(
             document.graph,
             document.plans,
             target,
             strategy_for(target, document.graph, 1 if alone else len(graphs)),
-            machine=machine,
+            machine=request.parameters(document.graph.gpu_model)[0],
             for_tuning=request.tune_candidates,
             recorder=recorder,
             status=told(step),
@@ -78,6 +79,18 @@ def library_contents(
         documents.append(dataclasses.replace(document, plans=chosen.plans))
         entries.append(chosen.entries)
     return Contents(tuple(documents), tuple(entries), sets)
+
+
+def _whole_machines(request: LibraryRequest, sets: GpuSets) -> set[int]:
+    """The allocations of whole machines, one or one of each kind, in a library that has others for losses."""
+    if request.allocations is not None:
+        return set()
+    found, at = set(), 0
+    for state in sets.states:
+        own = sets.sets[at : at + state.nsets]
+        at += state.nsets
+        found |= {one.allocation for one in own if state.loss is None}
+    return found
 
 
 def choose_programs(

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from collc.choose.all_kinds import kinds_in_one
 from collc.choose.servers import only_server, refuse_several_servers
 from collc.collectives.model import COMPILED, Collective
 from collc.errors import UsageError
@@ -39,6 +40,7 @@ class LibraryRequest:
         server: the one server of the topology that the library is for; `gpus` and `allocations` are of it alone.
         one_server: refuse GPUs on several servers, between which libraries for CUDA cannot move data yet.
         survive: 1: plans for the machine after every single loss too (`collc.packing.survive`).
+        kinds: one library for every kind of server of the topology (`collc.choose.all_kinds`); excludes `gpus`.
     """
 
     topology: str
@@ -53,6 +55,7 @@ class LibraryRequest:
     server: str | None = None
     one_server: bool = True
     survive: int = 0
+    kinds: bool = False
 
     def __post_init__(self) -> None:
         if self.model is not None and self.model not in MACHINES:
@@ -83,7 +86,9 @@ def find_graphs(request: LibraryRequest, status: Callable[[str], None]) -> tuple
     """Reads the topology: the graph of every allocation, and the GPU sets that they serve."""
     status("reading the topology")
     topology = request.machine()
-    if request.survive:
+    if request.kinds:
+        graphs, sets = kinds_in_one(topology, request.allocations, request.links, request.survive)
+    elif request.survive:
         machine, gpus = _server_and_gpus(request, topology)
         graphs, sets = surviving_sets(machine, gpus, request.allocations, request.links)
     elif request.allocations is None:

@@ -62,8 +62,11 @@ def server_kinds(topology: Topology, links: str | None = None) -> list[ServerKin
     return [ServerKind(tuple(servers), machine, key) for key, (machine, servers) in found.items()]
 
 
-def only_server(topology: Topology, server: str) -> Topology:
+def only_server(topology: Topology, server: str, *, plain: bool = True) -> Topology:
     """One server as a machine of its own, called ``TOPOLOGY-SERVER``; ``SERVER.gpu0`` becomes ``gpu0``.
+
+    Args:
+        plain: False keeps the names of the topology, of its vertices and of the server.
 
     Raises:
         UsageError: there is no such server.
@@ -73,16 +76,16 @@ def only_server(topology: Topology, server: str) -> Topology:
         raise UsageError(f"no server is called `{server}`", where=topology.name, hint=f"its servers are: {known}")
     members = set(topology.servers[server])
     own = f"{server}."
-    plain = {name: name.removeprefix(own) for name in members}
-    if len(set(plain.values())) < len(plain) or any(name_problem(name) for name in plain.values()):
-        plain = {name: name for name in members}
-    vertices = tuple(replace(v, name=plain[v.name]) for v in topology.vertices if v.name in members)
+    short = {name: name.removeprefix(own) for name in members}
+    if not plain or len(set(short.values())) < len(short) or any(name_problem(name) for name in short.values()):
+        short = {name: name for name in members}
+    vertices = tuple(replace(v, name=short[v.name]) for v in topology.vertices if v.name in members)
     links = tuple(
-        replace(k, src=plain[k.src], dst=plain[k.dst]) for k in topology.links if k.src in members and k.dst in members
+        replace(k, src=short[k.src], dst=short[k.dst]) for k in topology.links if k.src in members and k.dst in members
     )
-    name = f"{topology.name}-{server}"
+    name = f"{topology.name}-{server}" if plain else topology.name
     name = server if name_problem(name) else name
-    servers = {"server0": tuple(v.name for v in vertices)}
+    servers = {"server0" if plain else server: tuple(v.name for v in vertices)}
     return Topology(name, vertices, links, servers, gpu_model=topology.models.get(server, topology.gpu_model))
 
 

@@ -28,7 +28,8 @@ _STAGES = sorted({name for target in TARGETS.values() for name in stage_names(ta
     "-o",
     "--output",
     type=click.Path(path_type=Path),
-    help="Library to write [libcollc-<name>.so]; for a topology of several servers the folder [libcollc-<name>].",
+    help="Library to write [libcollc-<name>.so]; for a topology of several servers the folder [libcollc-<name>], or "
+    "one file *.so for all.",
 )
 @click.option(
     "--target", type=click.Choice([k.value for k in TargetKind]), help="cuda if its compiler is found, else host."
@@ -107,7 +108,8 @@ def command(
 ) -> None:
     """Compile TOPO, a file or a machine of `collc topologies`, into a library with the NCCL API.
 
-    A topology of several servers gives a folder with one library for each kind of server. Each runs inside one server.
+    A topology of several servers gives a folder with one library for each kind of server, and with -o FILE.so one
+    library for all kinds. Each runs inside one server.
     """
     if dump_after and dump_dir.exists() and not dump_dir.is_dir():
         raise UsageError("is not a folder", where=f"--dump-dir {dump_dir}", hint="name a folder, which may be new")
@@ -151,9 +153,12 @@ def command(
 
 
 def _report_kinds(found: KindsResult, recorder: Recorder, elapsed: float, time_stages: bool, as_json: bool) -> None:
-    """One library for each kind of server, and which servers each is for."""
+    """One library for each kind of server, and which servers each is for; or one for all."""
     for path in recorder.written:
         note(f"wrote {path}")
+    if found.folder is None:
+        _report_one(found, recorder, elapsed, time_stages, as_json)
+        return
     for path in found.others:
         note(f"{path} was here before; `collc run --lib {found.folder}` looks at it too")
     for text in dict.fromkeys(result.note for _, result in found.built if result.note):
@@ -172,6 +177,24 @@ def _report_kinds(found: KindsResult, recorder: Recorder, elapsed: float, time_s
         f"{found.folder}: {len(found.built)} kind{'s' * (len(found.built) > 1)} of servers, {elapsed:.1f} s; "
         f"`collc run --lib {found.folder} -- CMD` picks the library of the server it runs on"
     )
+    report.line(SEVERAL_SERVERS)
+    _stages(recorder, time_stages)
+
+
+def _report_one(found: KindsResult, recorder: Recorder, elapsed: float, time_stages: bool, as_json: bool) -> None:
+    """One library for all kinds of servers."""
+    result = found.built[0][1]
+    if as_json:
+        kinds = [{"servers": list(kind.servers), "fingerprint": kind.fingerprint} for kind, _ in found.built]
+        emit_json({**_as_json(result, recorder, elapsed, time_stages), "kinds": kinds})
+        return
+    if result.note:
+        note(result.note)
+    for kind, _ in found.built:
+        report.line(f"for {_servers(kind.servers)}")
+    _text(result, f", {elapsed:.1f} s")
+    if len(found.built) > 1:
+        report.line(f"`collc run --lib {result.library.path} -- CMD` tells it what the machine is that it runs on")
     report.line(SEVERAL_SERVERS)
     _stages(recorder, time_stages)
 

@@ -11,7 +11,7 @@ import click
 from collc.build.cuda import needs
 from collc.checker.library import read_library, read_manifest
 from collc.cli import report
-from collc.cli.losses import library_losses, losses_json, losses_text
+from collc.cli.losses import library_losses, losses_json, losses_text, losses_title
 from collc.cli.report import compact, debug_option, emit_json, json_option, table
 from collc.collectives.sizes import short_size
 from collc.errors import RunError
@@ -47,9 +47,7 @@ def command(library: Path, routes: bool, as_json: bool) -> None:
         counts = "by channel (bench --breakdown)" if manifest.get("counters") else "not built in"
         report.line(f"counters of waiting, copying and reducing: {counts}")
     if losses:
-        report.line(
-            f"survives {len(losses) - 1} losses that no symmetry exchanges (COLLC_TOPOLOGY, collc run --topology):"
-        )
+        report.line(losses_title(losses))
         report.text(losses_text(losses))
     for allocation, own in zip(manifest["allocations"], fifos, strict=True):
         report.line("")

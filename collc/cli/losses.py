@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from fractions import Fraction
 from typing import Any
 
 from collc.checker.library import Library
+from collc.checker.machine import ALL_BUT
 from collc.cli.report import compact, table
 from collc.collectives.model import Collective
 from collc.packing.survive import Row, packed_plans, slowest_rates
@@ -15,22 +17,25 @@ def losses_text(rows: Sequence[Row], roots: str = "for the worst root") -> str:
     """One line per state: what is lost, how many losses are alike, the GPUs left, GB/s, and the share that is kept.
 
     Args:
-        rows: that of the whole machine first.
+        rows: that of the whole machine first; in a library for several kinds of servers that of each kind whole, before
+            its losses.
         roots: of which roots the rates of rooted collectives are.
     """
-    whole = rows[0].rates
-    wanted = [c for c in Collective if c in whole]
-    counted = any(row.alike for row in rows[1:])
+    wanted = [c for c in Collective if c in rows[0].rates]
+    whole: dict[Collective, Fraction] = {}
+    counted = any(row.alike for row in rows if not _is_whole(row))
     lines = []
-    for number, row in enumerate(rows):
-        cells = [_lost(row), *([str(row.alike) if number else ""] if counted else [])]
+    for row in rows:
+        first = _is_whole(row)
+        whole = row.rates if first else whole
+        cells = [_lost(row), *(["" if first else str(row.alike)] if counted else [])]
         if row.why:
             lines.append([*cells, "none", *("-" for _ in wanted)])
             continue
         cells.append(str(row.nranks))
         for collective in wanted:
             rate = row.rates.get(collective)
-            share = "" if rate is None or not number else f" ({float(rate / whole[collective]):.0%})"
+            share = "" if rate is None or first else f" ({float(rate / whole[collective]):.0%})"
             cells.append("-" if rate is None else compact(rate) + share)
         lines.append(cells)
     text = f"rates in GB/s, of rooted collectives {roots}; in brackets the share of the whole machine's rate\n"
@@ -42,8 +47,23 @@ def losses_text(rows: Sequence[Row], roots: str = "for the worst root") -> str:
     return text + (f"\n{unproved} of these machines have a rate below its bound" if unproved else "")
 
 
+def _is_whole(row: Row) -> bool:
+    """Whether nothing of the machine is lost, or of the one kind of server that the row is of."""
+    return row.kind is None and (row.what == "nothing" or row.what.startswith(ALL_BUT))
+
+
 def _lost(row: Row) -> str:
     return row.what if row.kind is None else f"{row.kind.value} {row.what}"
+
+
+def losses_title(rows: Sequence[Row]) -> str:
+    """What a library's rows are of, in a line."""
+    kinds = sum(row.what.startswith(ALL_BUT) for row in rows)
+    losses = len(rows) - max(kinds, 1)
+    told = f"{losses} losses that no symmetry exchanges (COLLC_TOPOLOGY, collc run --topology):"
+    if not kinds:
+        return f"survives {told}"
+    return f"for {kinds} kinds of servers" + (f", and survives {told}" if losses else " (COLLC_TOPOLOGY, collc run):")
 
 
 def losses_json(rows: Sequence[Row]) -> list[dict[str, Any]]:

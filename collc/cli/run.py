@@ -6,14 +6,16 @@ import os
 import shutil
 import socket
 from pathlib import Path
+from typing import Any
 
 import click
 
 from collc.bench.find import find_library, find_wheel_nccl, whose
 from collc.build.numbering import FOUND, links_file, live_numbering
-from collc.build.pick import pick_library
+from collc.build.pick import machine_print, pick_library
 from collc.build.preload import check_preload, preload_name
 from collc.checker.library import read_library, read_manifest
+from collc.checker.machine import ALL_BUT
 from collc.choose.servers import only_server
 from collc.cli import report
 from collc.cli.report import debug_option
@@ -60,6 +62,8 @@ def command(library: Path | None, topology: str | None, argv: tuple[str, ...]) -
         path, now = find_library(library), machine
     with limited(path):
         manifest = read_manifest(path)
+    if now is None and manifest.get("states") and not os.environ.get(FOUND):
+        now = _what_is_left(path, manifest)
     program = shutil.which(argv[0])
     if program is None:
         there = os.path.dirname(argv[0]) and os.path.exists(argv[0])
@@ -97,6 +101,30 @@ def _this_server(topology: Topology) -> Topology:
         where="--topology",
         hint="give the topology of this machine alone, such as `collc probe` writes",
     )
+
+
+def _what_is_left(path: Path, manifest: dict[str, Any]) -> Topology | None:
+    """This machine, for a library that has plans for several: kinds of servers, or what losses leave.
+
+    None without a driver, as on machines that only test a library, and for a machine that is none of those.
+    """
+    several = any(what.startswith(ALL_BUT) for what in manifest["states"])
+    try:
+        machines = _live()
+    except CollcError as error:
+        if several:
+            report.note(f"collc run: {error.what}; COLLC_TOPOLOGY can tell the library")
+        return None
+    # Fewer GPUs than a loss leaves are those of one task of a job, and say nothing of the machine.
+    least = 0 if several else len(manifest["gpus"]) - 1
+    known = {str(a["fingerprint"]) for a in manifest["allocations"] if a["nranks"] >= least}
+    found = [machine for machine in machines if machine_print(machine) in known]
+    if found:
+        return found[0]
+    kept = "" if several else "; the library takes its machine for whole"
+    what = f"{path} has no plan for the {len(machines[-1].gpus)} GPUs of {machines[-1].name} as they are linked now"
+    report.note(f"collc run: {what}{kept}")
+    return machines[0] if several else None
 
 
 def _live() -> list[Topology]:

@@ -169,13 +169,14 @@ class TableBuilder:
         for state in sets.states:
             first = len(self.rows["changes"])
             gone, thinner = (state.loss.gone, state.loss.thinner) if state.loss else ((), ())
-            for name in gone:
+            for name in (*state.gone, *gone):
                 self._append("changes", (0, 1, 1, number[name]), f"without {name}")
             for src, dst, kind, gbps in thinner:
                 left = (*gbps.as_integer_ratio(), 0, place[src, dst, kind])
                 self._append("changes", left, f"{src} -> {dst}: {gbps} GB/s left")
             run = (first_set, state.nsets, first, len(self.rows["changes"]) - first)
-            self._append("states", run, f"lost: {state.loss.what}" if state.loss else "the whole machine")
+            what = f"lost: {state.loss.what}" if state.loss else state.server or "the whole machine"
+            self._append("states", run, what)
             first_set += state.nsets
 
     def losses(self) -> list[list[tuple[int, ...]]]:

@@ -35,11 +35,16 @@ class GpuSet:
 
 @dataclass(frozen=True)
 class MachineState:
-    """The machine after one loss (None: whole): the class of each GPU then, and how many of the sets are its own."""
+    """The machine after one loss (None: whole): the class of each GPU then, and how many of the sets are its own.
+
+    In a library for several kinds of servers, `gone` are the vertices of all servers but the one that the state is of.
+    """
 
     loss: Loss | None
     classes: tuple[int, ...]
     nsets: int
+    gone: tuple[str, ...] = ()
+    server: str = ""
 
 
 @dataclass(frozen=True)

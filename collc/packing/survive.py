@@ -149,7 +149,7 @@ def surviving_sets(
     if text is not None and text not in ("connected", "all") and ".." not in text:
         raise UsageError("sets by name may hold the GPU that is lost", where=f"--allocations {text}",
                          hint="with --survive: connected, all, or sizes such as 3..8")  # fmt: skip
-    _check_size(topology.name, len(topology.gpus))  # before the losses of thousands of GPUs are looked at
+    check_size(topology.name, len(topology.gpus))  # before the losses of thousands of GPUs are looked at
     every = after_losses(topology, gpus, links, text)
     distinct: dict[str, PlanGraph] = {}
     for one in every:
@@ -167,7 +167,7 @@ def surviving_sets(
     fallen = tuple((one.loss, one.why) for one in every if not one.graphs and one.loss is not None)
     # Only what plans can use is compared with the machine that a run finds.
     part = used_part(topology, kinds)
-    _check_size(part.name, len(part.vertices))
+    check_size(part.name, len(part.vertices))
     _check_speeds(part, states)
     return graphs, GpuSets(part, states[0].classes, tuple(sets), tuple(states), fallen)
 
@@ -199,7 +199,8 @@ def _found(
     return classes, found_sets(one.topology, classes, held, known, links)
 
 
-def _check_size(name: str, count: int) -> None:
+def check_size(name: str, count: int) -> None:
+    """Raises UsageError for a machine with more vertices than a run compares with what it finds."""
     if count > MOST_VERTICES:
         raise UsageError(
             f"{name} has {count} GPUs and switches, and a run compares at most {MOST_VERTICES} with what it finds",

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import os
-import random
 import subprocess
 import sys
-from collections.abc import Sequence
-from dataclasses import replace
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 import pytest
+from support.found import answers, lost, shuffled
 from support.libraries import topology_file
 
 from collc.build.cache import cache_dir
@@ -26,10 +22,9 @@ from collc.topology.canonical import fingerprint
 from collc.topology.dump import dumps_links
 from collc.topology.graph import plan_graph
 from collc.topology.load import load_topology
-from collc.topology.losses import Loss, every_loss, used_part, without
-from collc.topology.model import LinkKind, LossKind, Topology, VertexKind
+from collc.topology.losses import every_loss, used_part
+from collc.topology.model import LinkKind, LossKind
 
-PROGRAM = Path(__file__).parent / "found_machines.py"
 # Unequal links; double and single NVLinks; lanes and planes of NVSwitches; pairs over PCIe; xGMI of several lanes.
 MACHINES = ("odd", "dgx1v", "hgx-h100", "a100-pcie-bridged", "mi250x")
 KINDS = {
@@ -55,42 +50,6 @@ def surviving(machine: str) -> CompileResult:
     return compile_topology(request)
 
 
-def lost(topology: Topology, loss: Loss) -> Topology:
-    """The machine after a loss, without the vertices that are gone."""
-    left = without(topology, loss)
-    gone = set(loss.gone)
-    servers = {name: tuple(m for m in members if m not in gone) for name, members in left.servers.items()}
-    return replace(left, vertices=tuple(v for v in left.vertices if v.name not in gone), servers=servers)
-
-
-def shuffled(topology: Topology, seed: int) -> Topology:
-    """The same machine under other names, in another order."""
-    draw = random.Random(seed)
-    names = [f"x{i}" for i in range(len(topology.vertices))]
-    draw.shuffle(names)
-    new = dict(zip((v.name for v in topology.vertices), names, strict=True))
-    vertices = [replace(v, name=new[v.name]) for v in topology.vertices]
-    draw.shuffle(vertices)
-    links = [replace(k, src=new[k.src], dst=new[k.dst]) for k in topology.links]
-    draw.shuffle(links)
-    servers = {name: tuple(new[m] for m in members) for name, members in topology.servers.items()}
-    vertices.sort(key=lambda v: v.kind is not VertexKind.GPU)
-    return replace(topology, vertices=tuple(vertices), links=tuple(links), servers=servers)
-
-
-def answers(machine: str, files: Sequence[Path]) -> list[dict[str, Any]]:
-    done = subprocess.run(
-        [sys.executable, str(PROGRAM), str(surviving(machine).library.path), *map(str, files)],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=600,
-        env={**os.environ, "COLLC_NCCL": "/nowhere", "OPENBLAS_NUM_THREADS": "1"},
-    )
-    assert done.returncode == 0, done.stderr
-    return [json.loads(line) for line in done.stdout.splitlines()]
-
-
 def used_kinds(machine: str) -> set[LinkKind]:
     return {link.kind for document in surviving(machine).documents for link in document.graph.links}
 
@@ -111,7 +70,7 @@ def test_every_loss_has_the_plan_of_what_is_left(tmp_path: Path, machine: str) -
     for number, one in enumerate(found):
         files.append(tmp_path / f"{number}.links")
         files[-1].write_text(dumps_links(shuffled(one, number)))
-    for number, (one, told) in enumerate(zip(found, answers(machine, files), strict=True)):
+    for number, (one, told) in enumerate(zip(found, answers(surviving(machine).library.path, files), strict=True)):
         what = losses[number - 1].what if number else "nothing"
         try:
             wanted = fingerprint(plan_graph(one))
@@ -132,7 +91,7 @@ def test_what_no_plan_fits_is_said_in_one_line(tmp_path: Path) -> None:
     files = [tmp_path / "twice.links", tmp_path / "other.links"]
     for path, machine in zip(files, (twice, other), strict=True):
         path.write_text(dumps_links(machine))
-    for path, told in zip(files, answers("odd", files), strict=True):
+    for path, told in zip(files, answers(surviving("odd").library.path, files), strict=True):
         assert told["error"].count("\n") == 0
         assert f"COLLC_TOPOLOGY: {path}: its " in told["error"]
         assert "nor that after one of the 6 losses it survives" in told["error"]
@@ -161,7 +120,7 @@ def test_files_that_are_none_are_refused_in_one_line(tmp_path: Path) -> None:
     for number, text in enumerate(BROKEN):
         files.append(tmp_path / f"{number}.links")
         files[-1].write_text(text)
-    for words, told in zip(BROKEN.values(), answers("odd", files), strict=True):
+    for words, told in zip(BROKEN.values(), answers(surviving("odd").library.path, files), strict=True):
         assert words in told["error"]
         assert told["error"].isprintable()
 

@@ -322,9 +322,13 @@ void find_state(const Description &described, FoundMachine *found) {
       if (seen.kinds[v] == kGpu) found->stands[gpu_number[here[v]]] = there[image[v]];
     return;
   }
-  found->misfit =
-      format("its %zu GPUs and their links are neither this library's machine nor that after one of the %u losses it survives",
-             found->gpus.size(), tables().nstates - 1);
+  found->misfit = for_several_kinds()
+                      ? format("its %zu GPUs and their links are none of the %u machines that this library has plans for",
+                               found->gpus.size(), tables().nstates - 1)
+                      : format(
+                            "its %zu GPUs and their links are neither this library's machine nor that after one of the %u "
+                            "losses it survives",
+                            found->gpus.size(), tables().nstates - 1);
 }
 
 }  // namespace

@@ -189,6 +189,8 @@ bool find_set(const std::vector<uint32_t> &gpus, Placement *placement) {
 
 }  // namespace
 
+bool for_several_kinds() { return tables().nstates > 1 && tables().states[0].nsets == 0; }
+
 Status place(uint32_t nranks, const FoundMachine &found, const std::vector<uint32_t> &gpus, Placement *placement) {
   placement->allocation = nullptr;
   placement->set = nullptr;
@@ -198,6 +200,9 @@ Status place(uint32_t nranks, const FoundMachine &found, const std::vector<uint3
   for (uint32_t r = 0; r < nranks; ++r) placement->plan_rank[r] = placement->nccl_rank[r] = r;
   if (nranks == 1) return {};
   if (!found.misfit.empty()) return fail(ncclInvalidUsage, "%s", found.misfit.c_str());
+  if (!found.given && for_several_kinds())
+    return fail(ncclInvalidUsage,
+                "this library is for several kinds of servers: start the program by `collc run`, or set COLLC_TOPOLOGY");
   std::set<uint32_t> served;
   const Allocation *any = nullptr;
   for (uint32_t a = 0; a < tables().nallocations; ++a) {

@@ -18,6 +18,9 @@ Status check_tables();
 // A number that two builds share only if they are the same build.
 uint64_t build_fingerprint();
 
+// Whether the library's machine is one server of each of several kinds, of which a run finds one (COLLC_TOPOLOGY).
+bool for_several_kinds();
+
 // COLLC_GPUS as indices of the topology's GPUs, in the order of the ranks; empty if undeclared. COLLC_NUMBERING, which
 // `collc run --topology` sets, lists for each GPU of the live machine the one of the topology that it stands for. For a machine
 // that was found (COLLC_TOPOLOGY), COLLC_GPUS names the GPUs of that machine.
