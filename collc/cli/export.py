@@ -5,11 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
+from typing import Any
 
 import click
 
 from collc.build.plans import SolutionCache
 from collc.cli import report
+from collc.cli.export_tuner import TunerWish, export_tuner
 from collc.cli.report import compact, debug_option, json_option, table
 from collc.collectives.model import Collective
 from collc.errors import PackingError, UsageError
@@ -19,13 +21,16 @@ from collc.export.orders import Orders, best_pair
 from collc.graphs import to_networkx
 from collc.outputs import check_output
 from collc.packing import plan
+from collc.simulator.generations import MACHINES
+from collc.simulator.nccl.fabrics import FABRICS
+from collc.simulator.nccl.versions import DEFAULT
 from collc.topology.allocation import parse_gpus
 from collc.topology.graph import plan_graph
 from collc.topology.load import load_topology
 from collc.topology.model import PlanGraph, Topology
 
 _DRAWN = {"dot": dot_text, "graphml": graphml_text, "csv": csv_text}
-FORMATS = ("nccl-graph", *_DRAWN)
+FORMATS = ("nccl-graph", "nccl-tuner", *_DRAWN)
 # What NCCL serves by its rings and trees.
 _SERVED = tuple(c for c in Collective if c.uses_trees)
 
@@ -33,7 +38,12 @@ _SERVED = tuple(c for c in Collective if c.uses_trees)
 @click.command()
 @click.argument("topology", metavar="TOPO")
 @click.option("--format", "form", type=click.Choice(FORMATS), required=True, help="What to write.")
-@click.option("-o", "--output", type=click.Path(path_type=Path), help="The file [standard output].")
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path),
+    help="The file [standard output; nccl-tuner: libnccl-tuner-<name>.so].",
+)
 @click.option("--gpus", metavar="LIST", help="The GPUs in rank order, such as 0,1,4,7 [all].")
 @click.option("--links", metavar="CLASSES", help="Link classes to use instead of the fast one, or 'all'.")
 @click.option(
@@ -42,6 +52,20 @@ _SERVED = tuple(c for c in Collective if c.uses_trees)
     help="With dot, graphml and csv: the plan of this collective instead of the links.",
 )
 @click.option("--root", type=click.IntRange(min=0), help="Root rank of a rooted collective [0].")
+@click.option(
+    "--allocations", metavar="WHICH", help="With nccl-tuner: sets of GPUs as in `collc compile --allocations`."
+)
+@click.option(
+    "--measured", type=click.Path(path_type=Path), metavar="FILE", help="With nccl-tuner: CSV of measured times."
+)
+@click.option("--model", type=click.Choice(sorted(MACHINES)), help="With nccl-tuner: parameters of this generation.")
+@click.option(
+    "--params", type=click.Path(path_type=Path), metavar="FILE", help="With nccl-tuner: parameters from a file."
+)
+@click.option("--nccl-version", "version", metavar="V", help=f"With nccl-tuner: whose rules it changes [{DEFAULT}].")
+@click.option(
+    "--fabric", type=click.Choice(sorted(FABRICS)), help="With nccl-tuner: the network [from the names of the NICs]."
+)
 @json_option
 @debug_option
 def command(
@@ -53,12 +77,24 @@ def command(
     collective: str | None,
     root: int | None,
     as_json: bool,
+    **tuner: Any,
 ) -> None:
     """Write TOPO, or a plan for it, in a format of other programs.
 
     nccl-graph: the rings and chains for NCCL_GRAPH_FILE that carry the most on one server, and what that is beside the
     proved optimum (docs/inside-nccl.md).
+
+    nccl-tuner: a plugin for NCCL_TUNER_PLUGIN that chooses algorithm and protocol by size where the model, or
+    --measured, finds better ones than NCCL's own.
     """
+    wish = TunerWish(gpus=gpus, links=links, **tuner)
+    if form == "nccl-tuner":
+        if collective is not None or root is not None:
+            raise UsageError("nccl-tuner serves every collective", hint="leave --collective and --root out")
+        export_tuner(topology, wish, output, as_json)
+        return
+    if wish.given():
+        raise UsageError(f"{wish.given()[0]} belongs to --format nccl-tuner", where=wish.given()[0])
     if output is not None:
         check_output(output, replaced=False)
     machine = load_topology(topology)

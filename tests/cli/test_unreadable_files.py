@@ -21,6 +21,8 @@ READERS = {
     "compile params": ["compile", "dgx1v", "--gpus", "0,1", "--target", "cuda", "-o", "OUT", "--params", "FILE"],
     "simulate params": ["simulate", "dgx1v", "--gpus", "0,1", "-e", "1K", "--params", "FILE"],
     "export": ["export", "FILE", "--format", "nccl-graph"],
+    "export measured": ["export", "dgx1v", "--format", "nccl-tuner", "-o", "OUT", "--measured", "FILE"],
+    "export params": ["export", "dgx1v", "--gpus", "0,1", "--format", "nccl-tuner", "-o", "OUT", "--params", "FILE"],
     "verify": ["verify", "FILE"],
     "inspect": ["inspect", "FILE"],
     "opt": ["opt", "FILE"],

@@ -1,0 +1,146 @@
+"""`collc export --format nccl-tuner`: a plugin that chooses NCCL's algorithm and protocol by size."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from collc.cli import report
+from collc.cli.report import progress, table
+from collc.collectives.model import Collective
+from collc.collectives.sizes import short_size
+from collc.errors import PackingError, UsageError
+from collc.export.nccl_tuner import TunerTable, check_tuned, measured, modelled, nodes_of
+from collc.export.tuner_library import build_tuner, library_name
+from collc.outputs import check_output
+from collc.packing.allocations import allocations
+from collc.packing.candidates import candidate
+from collc.simulator.generations import machine_for
+from collc.simulator.nccl.versions import DEFAULT
+from collc.simulator.params_file import read_params
+from collc.topology.allocation import parse_gpus
+from collc.topology.graph import plan_graph
+from collc.topology.load import load_topology
+from collc.topology.model import PlanGraph, Topology
+
+# What the model can say something about: below, a launch is all; above, NCCL's choice no longer changes.
+_SIZES = tuple(1 << k for k in range(10, 31))
+
+
+@dataclass(frozen=True)
+class TunerWish:
+    """The options that belong to this format; None: not given."""
+
+    gpus: str | None
+    allocations: str | None
+    links: str | None
+    measured: Path | None
+    model: str | None
+    params: Path | None
+    version: str | None
+    fabric: str | None
+
+    def given(self) -> list[str]:
+        """The options of this format alone that were given, as the user wrote them."""
+        own: Mapping[str, object] = {
+            "--allocations": self.allocations,
+            "--measured": self.measured,
+            "--model": self.model,
+            "--params": self.params,
+            "--nccl-version": self.version,
+            "--fabric": self.fabric,
+        }
+        return [name for name, value in own.items() if value is not None]
+
+
+def export_tuner(topology: str, wish: TunerWish, output: Path | None, as_json: bool) -> None:
+    """Builds the plugin and says what it changes."""
+    machine = load_topology(topology)
+    path = output or Path(library_name(machine.name))
+    check_output(path)
+    if wish.measured is not None:
+        others = [name for name in wish.given() if name != "--measured"]
+        others += [name for name, value in (("--gpus", wish.gpus), ("--links", wish.links)) if value is not None]
+        if others:
+            raise UsageError(f"{others[0]} is about the model", where="--measured", hint=f"leave {others[0]} out")
+        tables, notes = measured(wish.measured), [f"times measured: {wish.measured.name}"]
+    else:
+        tables, notes = _modelled(machine, wish)
+    check_tuned(tables)
+    build_tuner(path, f"collc tuner {machine.name}", tables, notes[0])
+    if as_json:
+        report.emit_json(
+            {"format": "nccl-tuner", "output": str(path), "from": notes, "tables": [t.to_json() for t in tables]}
+        )
+        return
+    for text in notes:
+        report.line(text)
+    report.text(_text(tables))
+    report.note(f"wrote {path}: set NCCL_TUNER_PLUGIN={path.absolute()}")
+
+
+def _modelled(machine: Topology, wish: TunerWish) -> tuple[list[TunerTable], list[str]]:
+    if wish.gpus is not None and wish.allocations is not None:
+        raise UsageError("--gpus and --allocations exclude each other", hint="give one of them")
+    parameters, why = machine_for(wish.model, machine.gpu_model)
+    if wish.params is not None:
+        parameters = read_params(wish.params, parameters)
+        why = f"parameters of {parameters.name} with those of {wish.params.name}"
+    version = wish.version or DEFAULT
+    notes = [f"simulated, {why}, NCCL {version}"]
+    if wish.allocations is not None:
+        sets = [list(found.gpus) for found in allocations(machine, wish.allocations, wish.links)]
+    else:
+        sets = [[v.name for v in machine.gpus] if wish.gpus is None else parse_gpus(machine, wish.gpus)]
+    graphs = [_nccls(machine, gpus, wish.links) for gpus in sets if len(gpus) > 1]
+    if not graphs:
+        raise UsageError("a tuner is about two GPUs or more", where=machine.name)
+    without = []
+    tables: list[TunerTable] = []
+    for group in _alike(graphs):
+        try:
+            changed = wish.params is not None
+            show = progress("export")
+            tables += modelled(group, parameters, _SIZES, version, wish.fabric, changed=changed, status=show)
+        except PackingError as error:
+            if len(graphs) == 1:
+                raise
+            without.append(f"{group[0].nranks} GPUs are left to NCCL: {error}")
+    return tables, notes + without
+
+
+def _nccls(machine: Topology, gpus: list[str], links: str | None) -> PlanGraph:
+    """The links that NCCL's rings run over: all of them where no ring closes over the fast ones."""
+    graph = plan_graph(machine, gpus, links)
+    if links is None and nodes_of(graph) == 1:
+        try:
+            candidate(graph, Collective.ALL_REDUCE, None, "ring")
+        except PackingError:
+            return plan_graph(machine, gpus, "all")
+    return graph
+
+
+def _alike(graphs: Sequence[PlanGraph]) -> list[list[PlanGraph]]:
+    found: dict[int, list[PlanGraph]] = {}
+    for graph in graphs:
+        found.setdefault(graph.nranks, []).append(graph)
+    return list(found.values())
+
+
+def _text(tables: Sequence[TunerTable]) -> str:
+    rows = []
+    for item in tables:
+        if not item.tuned:
+            continue
+        for row in item.rows:
+            first = str(row.choices[0]) if row.choices else "NCCL's own"
+            gain = f"x{row.gain:.2f}" if row.gain is not None else ""
+            rows.append([str(item.ranks), str(item.nodes), item.collective.value, short_size(row.least), first, gain])
+    kept = [item for item in tables if not item.tuned]
+    lines = [table(["ranks", "nodes", "collective", "from bytes", "choice", "gain"], rows)]
+    for ranks, nodes in dict.fromkeys((item.ranks, item.nodes) for item in kept):
+        names = ", ".join(item.collective.value for item in kept if (item.ranks, item.nodes) == (ranks, nodes))
+        lines.append(f"NCCL's own choice at every size for {ranks} ranks on {nodes} nodes: {names}")
+    lines.append("gain: time of NCCL's own choice over that of this one, the least in the row")
+    return "\n".join(lines)

@@ -1,0 +1,314 @@
+"""Tables for NCCL's tuner plugin: which algorithm and protocol NCCL should take, by collective, ranks and size.
+
+A table comes from the model (NCCL's algorithms timed beside NCCL's own choice) or from measurements. It has a choice
+only where that beats NCCL's own by a margin, in the model by no less than the model's error; elsewhere NCCL chooses.
+
+Source: NVIDIA/nccl, src/include/plugin/tuner and ncclGetAlgoInfo of src/enqueue.cc.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from collc.collectives.model import Collective
+from collc.collectives.sizes import short_size
+from collc.errors import CollcError, PackingError
+from collc.inputs import read_input
+from collc.simulator.claims import Claim, Claims
+from collc.simulator.nccl import Nccl
+from collc.simulator.nccl.versions import PROTOCOLS
+from collc.simulator.params import Machine
+from collc.simulator.run import Simulator
+from collc.topology.model import PlanGraph
+
+# NCCL's numbers (src/include/plugin/nccl_tuner.h, src/include/nccl_common.h).
+ALGORITHMS = {"Tree": 0, "Ring": 1, "CollNetDirect": 2, "CollNetChain": 3, "NVLS": 4, "NVLSTree": 5, "PAT": 6}
+PROTOCOL_NUMBERS = {"LL": 0, "LL128": 1, "Simple": 2}
+FUNCTIONS = {
+    Collective.BROADCAST: 0,
+    Collective.REDUCE: 1,
+    Collective.ALL_GATHER: 2,
+    Collective.REDUCE_SCATTER: 3,
+    Collective.ALL_REDUCE: 4,
+}
+MAX_CHANNELS = 64
+# What a choice must gain over NCCL's own: at all, and in the model where it was compared with no measurement.
+MARGIN = 1.1
+UNCOMPARED = 1.25
+# The model's CollNet stands for both of NCCL's.
+_MODELLED = {"CollNet": "CollNetChain"}
+_KEPT = 3
+_MOST_BYTES = 64 << 20
+# Either names NCCL's own choice in a file of measurements.
+_OWN = ("default", "auto")
+
+
+@dataclass(frozen=True, order=True)
+class Choice:
+    """An algorithm and a protocol by NCCL's names, and how many channels; 0: NCCL's own number."""
+
+    algorithm: str
+    protocol: str
+    channels: int = 0
+
+    def __str__(self) -> str:
+        return f"{self.algorithm}/{self.protocol}" + (f"x{self.channels}" if self.channels else "")
+
+
+@dataclass(frozen=True)
+class TunerRow:
+    """From `least` bytes on (as nccl-tests counts): the choices in order of preference; none: NCCL's own.
+
+    `gain` is the time of NCCL's own choice over that of the first one, where NCCL's own time is known.
+    """
+
+    least: int
+    choices: tuple[Choice, ...]
+    gain: float | None
+
+
+@dataclass(frozen=True)
+class TunerTable:
+    """The rows of one collective on communicators of `ranks` GPUs on `nodes` servers; the first is from 0 bytes on."""
+
+    collective: Collective
+    ranks: int
+    nodes: int
+    rows: tuple[TunerRow, ...]
+
+    @property
+    def tuned(self) -> bool:
+        """Whether any row has a choice."""
+        return any(row.choices for row in self.rows)
+
+    def to_json(self) -> dict[str, object]:
+        return {
+            "collective": self.collective.value,
+            "ranks": self.ranks,
+            "nodes": self.nodes,
+            "rows": [
+                {"min_bytes": row.least, "choices": [str(c) for c in row.choices], "gain": row.gain}
+                for row in self.rows
+            ],
+        }
+
+
+@dataclass(frozen=True)
+class Times:
+    """Microseconds of one collective and size on one set of GPUs.
+
+    Args:
+        own: of NCCL's own choice; None: unknown.
+        made: of the others.
+        margin: what one of them must gain.
+    """
+
+    own: float | None
+    made: Mapping[Choice, float]
+    margin: float = MARGIN
+
+    def gain(self, choice: Choice) -> float:
+        """NCCL's own time over that of the choice; where it is unknown, that of the slowest choice."""
+        return (max(self.made.values()) if self.own is None else self.own) / self.made[choice]
+
+
+def modelled(
+    graphs: Sequence[PlanGraph],
+    machine: Machine,
+    sizes: Sequence[int],
+    version: str,
+    fabric: str | None = None,
+    *,
+    changed: bool = False,
+    status: Callable[[str], None] = lambda _: None,
+) -> list[TunerTable]:
+    """The tables of the model. Sets of equally many GPUs on equally many servers share one: NCCL does not tell a plugin
+    which GPUs it has, so a choice is taken only if it gains on every one of them.
+
+    Args:
+        machine: parameters of the GPUs.
+        sizes: in bytes, increasing, as nccl-tests counts.
+        version: of NCCL, whose rule its own choice follows.
+        changed: the parameters are the user's, so no measurement says how far the model errs.
+
+    Raises:
+        PackingError: NCCL's algorithms are not modelled on one of the sets.
+        UsageError: no such version or fabric.
+    """
+    alike: dict[tuple[int, int], list[PlanGraph]] = {}
+    for graph in graphs:
+        alike.setdefault((graph.nranks, nodes_of(graph)), []).append(graph)
+    tables = []
+    for (ranks, nodes), members in sorted(alike.items(), key=lambda item: item[0]):
+        for collective in FUNCTIONS:
+            callers = [Nccl(Simulator(graph, collective, None, machine), version, fabric) for graph in members]
+            claims = [Claims(x.simulator.graph, collective, machine.name, x.fabric.name, changed) for x in callers]
+            found: dict[int, list[Times]] = {}
+            for size in sizes:
+                status(f"{ranks} GPUs, {collective.value}, {short_size(size)}")
+                pairs = zip(callers, claims, strict=True)
+                found[size] = [_timed(nccl, size, _margin(claim.claim(size))) for nccl, claim in pairs]
+            tables.append(TunerTable(collective, ranks, nodes, _rows(found)))
+    status("")
+    return tables
+
+
+def nodes_of(graph: PlanGraph) -> int:
+    """The number of servers that NCCL counts: operating systems, also where NVLink joins them."""
+    return len({graph.servers[rank] for rank in graph.ranks})
+
+
+def _margin(claim: Claim) -> float:
+    """A gain below the model's error is none."""
+    if not claim.compared or claim.median_error is None:
+        return UNCOMPARED
+    return max(MARGIN, 1 + claim.median_error)
+
+
+def _timed(nccl: Nccl, size: int, margin: float) -> Times:
+    own = nccl.predict(size).in_a_row()
+    times: dict[Choice, float] = {}
+    for algorithm in nccl.choices():
+        for protocol in PROTOCOLS:
+            try:
+                call = nccl.predict(size, algorithm, protocol).in_a_row()
+            except PackingError:
+                continue
+            times[Choice(_MODELLED.get(algorithm, algorithm), protocol)] = call.time_us
+    return Times(own.time_us, times, margin)
+
+
+def _rows(found: Mapping[int, Sequence[Times]]) -> tuple[TunerRow, ...]:
+    """A row holds around its size, up to the geometric means with its neighbours; equal neighbours are one row."""
+    rows: list[TunerRow] = []
+    last = 0
+    for size, times in sorted(found.items()):
+        least = math.isqrt(last * size) if rows else 0
+        last = size
+        choices, gain = _best(times)
+        if rows and rows[-1].choices == choices:
+            before = rows[-1].gain
+            rows[-1] = TunerRow(rows[-1].least, choices, _least(before, gain))
+        else:
+            rows.append(TunerRow(least, choices, gain))
+    return tuple(rows)
+
+
+def _least(one: float | None, other: float | None) -> float | None:
+    return other if one is None else one if other is None else min(one, other)
+
+
+def _best(times: Sequence[Times]) -> tuple[tuple[Choice, ...], float | None]:
+    """The choices that gain their margin on every set, the one that gains most on its worst set first."""
+    gains = {choice: min(x.gain(choice) for x in times) for choice in set.intersection(*(set(x.made) for x in times))}
+    order = sorted(gains, key=lambda choice: (-gains[choice], choice))
+    if any(x.own is None for x in times):
+        # Without NCCL's own time: the fastest, whatever they gain.
+        return tuple(order[:_KEPT]), None
+    kept = [choice for choice in order if all(x.gain(choice) >= x.margin for x in times)]
+    return tuple(kept[:_KEPT]), gains[kept[0]] if kept else None
+
+
+def measured(path: Path) -> list[TunerTable]:
+    """The tables of a file of measurements: CSV with the columns `collective`, `size_bytes`, `algorithm`, `protocol`,
+    `channels`, `nodes`, `ranks` and `latency_us`, as NCCL's example tuner takes it; others are ignored.
+
+    `algorithm` may be `default`, the call as NCCL chose it; the margin is then asked for over it. Of several
+    measurements of a call the median counts.
+
+    Raises:
+        CollcError: names the line that cannot be read.
+    """
+    times: dict[tuple[Collective, int, int, int], dict[Choice | None, list[float]]] = {}
+    where = str(path)
+    for line, row in _csv_rows(path):
+        key, choice, us = _measurement(row, f"{where}:{line}")
+        times.setdefault(key, {}).setdefault(choice, []).append(us)
+    if not times:
+        raise CollcError("has no measurements", where=where, hint=_HINT)
+    alike: dict[tuple[Collective, int, int], dict[int, list[Times]]] = {}
+    for (collective, ranks, nodes, size), calls in times.items():
+        middle = {choice: sorted(each)[len(each) // 2] for choice, each in calls.items()}
+        own = middle.pop(None, None)
+        made = {choice: us for choice, us in middle.items() if choice is not None}
+        alike.setdefault((collective, ranks, nodes), {})[size] = [Times(own, made)]
+    order = sorted(alike, key=lambda key: (key[1], key[2], FUNCTIONS[key[0]]))
+    return [TunerTable(*key, _rows(alike[key])) for key in order]
+
+
+_COLUMNS = ("collective", "size_bytes", "algorithm", "protocol", "channels", "nodes", "ranks", "latency_us")
+_HINT = f"a CSV file with a header and the columns {','.join(_COLUMNS)}"
+
+
+def _csv_rows(path: Path) -> Iterable[tuple[int, dict[str, str]]]:
+    where = str(path)
+    try:
+        text = read_input(path, limit=_MOST_BYTES).decode("utf-8-sig")
+        reader = csv.DictReader(io.StringIO(text), strict=True)
+        missing = [name for name in _COLUMNS if name not in (reader.fieldnames or ())]
+        if missing:
+            raise CollcError(f"has no column {missing[0]}", where=where, hint=_HINT)
+        yield from ((reader.line_num, row) for row in reader)
+    except OSError as error:
+        raise CollcError(f"cannot read: {error.strerror}", where=where, hint="check the path") from None
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise CollcError(f"is no CSV file: {error}", where=where, hint=_HINT) from None
+
+
+_Key = tuple[Collective, int, int, int]
+
+
+def _measurement(row: Mapping[str, str | None], where: str) -> tuple[_Key, Choice | None, float]:
+    """One line: what was called, how (None: as NCCL chose), and its microseconds."""
+
+    def cell(name: str) -> str:
+        return (row[name] or "").strip()
+
+    def whole(name: str, least: int, most: int, unset: int | None = None) -> int:
+        text = cell(name)
+        if unset is not None and text in ("", "-1"):
+            return unset
+        if not text.isascii() or not text.isdigit() or len(text) > 18 or not least <= int(text) <= most:
+            raise CollcError(f"`{name}` is {text[:20]!r}, not {least} to {most}", where=where, hint=_HINT)
+        return int(text)
+
+    def one_of(name: str, known: Iterable[str]) -> str:
+        plain = cell(name).lower().replace("_", "").replace("-", "")
+        for item in known:
+            if item.lower().replace("_", "") == plain:
+                return item
+        raise CollcError(f"`{name}` is {cell(name)[:20]!r}", where=where, hint=f"one of {', '.join(known)}")
+
+    collective = Collective(one_of("collective", [c.value for c in FUNCTIONS]))
+    size = whole("size_bytes", 1, 1 << 50)
+    ranks = whole("ranks", 2, 1 << 20)
+    nodes = whole("nodes", 1, ranks)
+    try:
+        us = float(cell("latency_us"))
+    except ValueError:
+        us = math.nan
+    if not 0 < us < 1e12:
+        raise CollcError(f"`latency_us` is {cell('latency_us')[:20]!r}, not microseconds", where=where, hint=_HINT)
+    key = (collective, ranks, nodes, size)
+    if cell("algorithm").lower() in _OWN:
+        return key, None, us
+    algorithm, protocol = one_of("algorithm", ALGORITHMS), one_of("protocol", PROTOCOL_NUMBERS)
+    return key, Choice(algorithm, protocol, whole("channels", 1, MAX_CHANNELS, unset=0)), us
+
+
+def check_tuned(tables: Sequence[TunerTable]) -> None:
+    """Refuses tables in which nothing is tuned.
+
+    Raises:
+        PackingError: NCCL's own choices are as good everywhere.
+    """
+    if not any(table.tuned for table in tables):
+        share = round((MARGIN - 1) * 100)
+        raise PackingError(
+            f"nothing to tune: no choice gains {share}% over NCCL's own", hint="NCCL needs no tuner here"
+        )
