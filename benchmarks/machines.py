@@ -8,6 +8,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from fractions import Fraction
 
+from collc.errors import CollcError
+from collc.packing.network import Net
 from collc.topology.graph import plan_graph
 from collc.topology.load import load_topology
 from collc.topology.model import GraphLink, LinkKind, PlanGraph, Vertex, VertexKind
@@ -120,6 +122,15 @@ def random_cluster(seed: int) -> PlanGraph:
         gpu = rng.randrange(made.nranks)
         made = lacking(made, [gpu]) if rng.random() < 0.5 else lacking(made, links=nic_links(made, gpu))
     return made
+
+
+def joined(graph: PlanGraph) -> bool:
+    """Whether every GPU reaches every other one."""
+    try:
+        Net.of(graph).require_connected()
+    except CollcError:
+        return False
+    return True
 
 
 def _graph(

@@ -109,24 +109,27 @@ def upper_bound(
         value, side = gather_cut(net, probes) if root is None else broadcast_cut(net, root, probes)
         return value, Cut(side)
     best: tuple[Fraction, Certificate] | None = None
-    for view in (net, net.reversed()):
+    mirrored = mirrored_links(net) is not None
+    for view in (net,) if mirrored else (net, net.reversed()):
         value, parts = reduce_partition(view, [set(g) for g in groups], search=net.nranks <= _PARTITION_LIMIT)
         # The proof takes the smaller of leaving and entering, so either direction's partition is a valid bound.
         if best is None or value < best[0]:
             best = value, Partition(tuple(tuple(sorted(p)) for p in parts))
-        for side_value, side in _reduce_cuts(view, probes):
+        for side_value, side in _reduce_cuts(view, probes, mirrored):
             if side_value < best[0]:
                 best = side_value, Cut(side)
     assert best is not None
     return best
 
 
-def _reduce_cuts(net: Net, probes: Sequence[int] | None) -> list[tuple[Fraction, tuple[int, ...]]]:
+def _reduce_cuts(net: Net, probes: Sequence[int] | None, mirrored: bool) -> list[tuple[Fraction, tuple[int, ...]]]:
     """The least one-way cut from rank 0 (in both views: to and from it) bounds all_reduce where links are one-sided.
 
-    Above _PARTITION_LIMIT ranks only cuts between rank 0 and `probes` or the last rank are tried.
+    Where all links are equal both ways it is the best partition into two, which the search for partitions looks at.
+    Above _PARTITION_LIMIT ranks there is no such search, and only cuts between rank 0 and `probes` or the last rank are
+    tried: a GPU or a server that hangs on little is one.
     """
-    if mirrored_links(net) is not None:
+    if mirrored and net.nranks <= _PARTITION_LIMIT:
         return []
     few = probes is not None and net.nranks > _PARTITION_LIMIT
     return [broadcast_cut(net, 0, [*(probes or ()), net.nranks - 1] if few else None)]

@@ -79,6 +79,18 @@ def test_every_single_loss_is_proven(loss: str, collective: Collective) -> None:
         assert made.rate == Fraction(64 * 350, 56)  # what enters the odd server limits it
 
 
+@pytest.mark.parametrize("lost", ["a GPU's NVLinks", "all NICs of a server but one"])
+def test_what_hangs_on_little_bounds_a_large_all_reduce_at_once(lost: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Above 64 GPUs no best partition is searched for; a cut proves the rate, and not the LP over all trees."""
+    whole = cluster([8] * 10)
+    links = {k.id for k in whole.links if k.kind is LinkKind.NVSWITCH and 3 in (k.src, k.dst)}
+    if lost != "a GPU's NVLinks":
+        links = {link for gpu in range(7) for link in nic_links(whole, gpu)}
+    monkeypatch.delattr(Generator, "prove")
+    made = proven(lacking(whole, links=links), C.ALL_REDUCE)
+    assert made.rate == 50
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("collective", [C.ALL_GATHER, C.ALL_REDUCE, C.REDUCE_SCATTER, C.BROADCAST])
 def test_three_losses_are_proven(collective: Collective) -> None:
