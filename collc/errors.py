@@ -6,6 +6,9 @@ Anything else that escapes the library is a bug in collc. Asserts guard our own 
 
 from __future__ import annotations
 
+import errno
+from collections.abc import Callable
+
 
 class CollcError(Exception):
     """An error that a user can act on.
@@ -23,6 +26,13 @@ class CollcError(Exception):
         self.where = None if where is None else _one_line(where)
         self.hint = None if hint is None else _one_line(hint)
         super().__init__(str(self))
+
+    def say_again(self, change: Callable[[str], str]) -> None:
+        """Changes the words of the message, as where parameters of a function stand for options of a command."""
+        self.what = change(self.what)
+        self.where = None if self.where is None else change(self.where)
+        self.hint = None if self.hint is None else change(self.hint)
+        self.args = (str(self),)
 
     def __str__(self) -> str:
         text = f"{self.where}: {self.what}" if self.where else self.what
@@ -57,6 +67,27 @@ class BuildError(CollcError):
 
 class RunError(CollcError):
     """A library cannot be loaded, run or inspected."""
+
+
+# Hints for errors of the operating system.
+_HINTS = {
+    errno.ENOENT: "check the name",
+    errno.EISDIR: "name a file, not a folder",
+    errno.ENOTDIR: "a part of the name before the last is a file",
+    errno.EACCES: "its owner can allow it with chmod",
+    errno.ENOSPC: "make room, or choose another disk",
+    errno.ENAMETOOLONG: "choose a shorter name",
+}
+
+
+def of_exception(error: BaseException) -> CollcError:
+    """An error of the operating system, of an encoding or of memory as one that a user can act on."""
+    if isinstance(error, OSError):
+        where = str(error.filename) if error.filename else None
+        return CollcError(error.strerror or str(error), where=where, hint=_HINTS.get(error.errno or 0))
+    if isinstance(error, MemoryError | RecursionError):
+        return CollcError(f"the input is too large for this machine ({type(error).__name__})")
+    return CollcError(str(error))
 
 
 def visible(text: str, keep: str = "") -> str:

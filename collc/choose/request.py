@@ -29,7 +29,7 @@ class LibraryRequest:
     """The requested contents of a library.
 
     Args:
-        topology: a path or a zoo name.
+        topology: a topology, or a path or a zoo name.
         gpus: the GPUs of the only allocation, in the ranks' order [all].
         allocations: which sets of GPUs the library serves; excludes `gpus`.
         links: link classes to use [the fast ones].
@@ -43,7 +43,7 @@ class LibraryRequest:
         kinds: one library for every kind of server of the topology (`collc.choose.all_kinds`); excludes `gpus`.
     """
 
-    topology: str
+    topology: str | Topology
     gpus: str | None = None
     allocations: str | None = None
     links: str | None = None
@@ -67,7 +67,8 @@ class LibraryRequest:
         Raises:
             TopologyError, UsageError: there is no such topology or server.
         """
-        topology = load_topology(self.topology)
+        given = self.topology
+        topology = given if isinstance(given, Topology) else load_topology(given)
         return topology if self.server is None else only_server(topology, self.server)
 
     def parameters(self, gpu_model: str | None) -> tuple[Machine, str]:
@@ -102,7 +103,7 @@ def find_graphs(request: LibraryRequest, status: Callable[[str], None]) -> tuple
         found = allocations(topology, request.allocations, request.links)
         graphs, sets = [a.graph for a in found], served_sets(topology, found, request.links)
     if request.one_server:
-        refuse_several_servers(topology, graphs, request.topology)
+        refuse_several_servers(topology, graphs, getattr(request.topology, "name", str(request.topology)))
     return graphs, sets
 
 

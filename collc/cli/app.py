@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import atexit
 import difflib
-import errno
 import importlib
 import io
 import logging
@@ -22,7 +21,7 @@ import click
 
 from collc import __version__
 from collc.cli import report
-from collc.errors import CollcError, UsageError, visible
+from collc.errors import CollcError, UsageError, of_exception, visible
 from collc.process import allow_tools, end_tools, interrupt, whole
 
 # Command -> its one-line help. The module collc.cli.<name> defines `command`; it is imported only when asked for, so
@@ -42,17 +41,6 @@ COMMANDS: dict[str, str] = {
     "run": "Run a command with a library preloaded in place of NCCL.",
     "doctor": "Report what each target needs and whether this machine has it.",
     "topologies": "List the machines that come with collc.",
-}
-
-
-# Hints for errors of the operating system.
-_HINTS = {
-    errno.ENOENT: "check the name",
-    errno.EISDIR: "name a file, not a folder",
-    errno.ENOTDIR: "a part of the name before the last is a file",
-    errno.EACCES: "its owner can allow it with chmod",
-    errno.ENOSPC: "make room, or choose another disk",
-    errno.ENAMETOOLONG: "choose a shorter name",
 }
 
 
@@ -171,13 +159,8 @@ def main(argv: list[str] | None = None) -> Any:
         # The reader of our output has gone (`collc ... | head`): not an error worth a traceback.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
-    except (OSError, UnicodeError) as error:
-        where = str(error.filename) if isinstance(error, OSError) and error.filename else None
-        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-        hint = _HINTS.get(error.errno or 0) if isinstance(error, OSError) else None
-        _fail(error, debug, CollcError(reason, where=where, hint=hint), 1)
-    except (MemoryError, RecursionError) as error:
-        _fail(error, debug, CollcError(f"the input is too large for this machine ({type(error).__name__})"), 1)
+    except (OSError, UnicodeError, MemoryError, RecursionError) as error:
+        _fail(error, debug, of_exception(error), 1)
     finally:
         # A command that failed has no use for what its compilers would still make.
         end_tools()

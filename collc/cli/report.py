@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import shutil
 import sys
 from collections.abc import Callable, Sequence
@@ -12,14 +11,12 @@ from typing import Any
 
 import click
 
+from collc.collectives.sizes import parse_size
 from collc.errors import CollcError, visible
 from collc.inputs import read_input
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON for programs.")
 debug_option = click.option("--debug", is_flag=True, expose_value=False, help="Show a traceback when something fails.")
-
-
-_UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 
 
 class Size(click.ParamType[int]):
@@ -30,10 +27,10 @@ class Size(click.ParamType[int]):
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> int:
         if isinstance(value, int):
             return value
-        found = re.fullmatch(r"(\d{1,15})([KMG]?)B?", str(value), re.IGNORECASE)
-        if not found:
+        size = parse_size(str(value))
+        if size is None:
             self.fail(f"{value!r} is not a size such as 8, 64K or 16M", param, ctx)
-        return int(found[1]) * _UNITS[found[2].upper()]
+        return size
 
 
 SIZE = Size()

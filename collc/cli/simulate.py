@@ -12,7 +12,8 @@ from typing import Any
 
 import click
 
-from collc.choose.table import Table, choose
+from collc.api.forecasts import MOST_CHANNELS, PROTOCOLS, Wish, parameters_of, predict, simulator_of
+from collc.choose.table import Table
 from collc.cli import report
 from collc.cli.report import SIZE, debug_option, emit_json, json_option, note, progress, table
 from collc.collectives.model import COMPILED, Collective
@@ -21,15 +22,13 @@ from collc.errors import PackingError, UsageError
 from collc.outputs import check_output
 from collc.show.curves import Curve, Plot, Point, draw_plots
 from collc.simulator.claims import CLASSES, Claims, size_class
-from collc.simulator.generations import MACHINES, machine_for
+from collc.simulator.generations import MACHINES
 from collc.simulator.nccl import Baseline, Nccl
 from collc.simulator.nccl.fabrics import FABRICS
 from collc.simulator.nccl.versions import DEFAULT as NCCL_VERSION
-from collc.simulator.params import Machine
-from collc.simulator.params_file import read_params
 from collc.simulator.plot import check_plot
 from collc.simulator.report import chrome_trace, critical_path
-from collc.simulator.run import LEAST_CHUNK, PLANS, Prediction, Simulator, Variant, own_channels
+from collc.simulator.run import LEAST_CHUNK, PLANS, Prediction, Simulator
 from collc.topology.allocation import parse_gpus
 from collc.topology.graph import plan_graph
 from collc.topology.load import load_topology
@@ -44,28 +43,6 @@ class _Document:
     choices: Table | None
     beside: dict[str, list[Baseline]]
     claims: Claims
-
-
-@dataclass(frozen=True)
-class _Wish:
-    """The parts of a variant that the user fixed; None: the model chooses."""
-
-    plan: str | None
-    proto: str | None
-    chunk: int | None
-    channels: int | None
-
-    def allows(self, variant: Variant) -> bool:
-        return self.proto is None or variant.protocol.lower() == self.proto.lower()
-
-    def fixed(self, simulator: Simulator) -> Variant | None:
-        """The one variant, where plan or chunk or channels leave nothing to choose."""
-        if self.chunk is None and self.channels is None:
-            return None
-        kind = self.plan or "trees"
-        protocol = simulator.machine.protocol(self.proto or "Simple")
-        channels = self.channels or own_channels(simulator.plan(kind))
-        return Variant(kind, protocol.name, self.chunk or protocol.max_chunk, channels)
 
 
 @click.command("simulate")
@@ -85,11 +62,9 @@ class _Wish:
 @click.option("-i", "--stepbytes", type=SIZE, default="1M", show_default=True, help="Step between sizes if -f is 1.")
 @click.option("-f", "--stepfactor", type=click.IntRange(min=1), default=4, show_default=True)
 @click.option("--plan", type=click.Choice(PLANS), help="Simulate this plan instead of choosing.")
-@click.option(
-    "--proto", type=click.Choice(["Simple", "LL", "LL128"], case_sensitive=False), help="Simulate only this protocol."
-)
+@click.option("--proto", type=click.Choice(PROTOCOLS, case_sensitive=False), help="Simulate only this protocol.")
 @click.option("--chunk", type=SIZE, help="Maximum bytes per chunk instead of choosing.")
-@click.option("--channels", type=click.IntRange(1, 512), help="Number of channels instead of choosing.")
+@click.option("--channels", type=click.IntRange(1, MOST_CHANNELS), help="Number of channels instead of choosing.")
 @click.option(
     "--model",
     type=click.Choice(sorted(MACHINES)),
@@ -162,17 +137,15 @@ def command(
         check_plot(plot)
     machine = load_topology(topology)
     graph = plan_graph(machine, None if gpus is None else parse_gpus(machine, gpus), links)
-    wish = _Wish(plan, proto, chunk, channels)
-    parameters, why = _parameters(model, params, machine.gpu_model, copy_engine)
+    wish = Wish(plan, proto, chunk, channels)
+    parameters, why = parameters_of(model, params, machine.gpu_model, copy_engine)
     changed = params is not None or copy_engine
     documents: list[_Document] = []
     if not as_json:
         report.text(f"{why}\n{_MEANING[throughput]}")
     for name in collectives or (Collective.ALL_REDUCE.value,):
-        simulator = Simulator(graph, Collective(name), root, parameters)
-        if simulator.root is not None and simulator.root >= graph.nranks:
-            raise UsageError(f"no rank {root} to be the root", hint=f"ranks are 0 to {graph.nranks - 1}")
-        found, choices = _predict(simulator, wish, sizes)
+        simulator = simulator_of(graph, Collective(name), root, parameters)
+        found, choices = predict(simulator, wish, sizes, progress("simulate"))
         if trace is not None:
             _write_trace(simulator, found[-1], trace)
         if throughput:
@@ -197,41 +170,10 @@ _MEANING = {
 }
 
 
-def _parameters(model: str | None, params: Path | None, gpu_model: str | None, copies: bool) -> tuple[Machine, str]:
-    """The parameters, and a line that says which."""
-    machine, why = machine_for(model, gpu_model)
-    if params is not None:
-        machine = read_params(params, machine)
-        why = f"parameters of {machine.name} with those of {params}"
-    return (machine.with_copies(), f"{why}, with a copy engine") if copies else (machine, why)
-
-
 def _sizes(least: int, most: int, step: int, factor: int) -> list[int]:
     if least == 0:
         raise UsageError("-b 0 moves nothing", hint="use -b 8 -f 2")
     return size_series(least, most, factor, step)
-
-
-def _predict(simulator: Simulator, wish: _Wish, sizes: Sequence[int]) -> tuple[list[Prediction], Table | None]:
-    show = progress("simulate")
-    if wish.proto is not None and all(p.name.lower() != wish.proto.lower() for p in simulator.protocols):
-        if simulator.machine.copies:
-            raise UsageError(f"{wish.proto} has no use for a copy engine", hint="choose Simple")
-        raise UsageError(f"{wish.proto} needs NVLink on every link", hint="choose LL or Simple")
-    variant = None if simulator.graph.nranks == 1 else wish.fixed(simulator)
-    if simulator.graph.nranks == 1:
-        variant = Variant(wish.plan or "trees", "Simple", 512 << 10, 1)
-    if variant is not None:
-        found = []
-        for size in sizes:
-            show(short_size(size))
-            found.append(simulator.predict(variant, size))
-        show("")
-        return found, None
-    kinds = None if wish.plan is None else (wish.plan,)
-    chosen = choose(simulator, sizes, kinds=kinds, only=wish.allows, status=show)
-    show("")
-    return list(chosen.predictions), chosen
 
 
 def _nccl(nccl: Nccl, sizes: Sequence[int], throughput: bool) -> dict[str, list[Baseline]]:

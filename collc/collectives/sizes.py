@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 
 from collc.collectives.model import Collective
@@ -9,6 +10,7 @@ from collc.errors import UsageError
 
 MOST_BYTES = 1 << 43
 MOST_SIZES = 10_000
+_UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 
 
 def size_series(least: int, most: int, factor: int, step: int = 0) -> list[int]:
@@ -35,6 +37,12 @@ def size_series(least: int, most: int, factor: int, step: int = 0) -> list[int]:
         found.append(size)
         size = size * factor if factor > 1 else size + step
     return found
+
+
+def parse_size(text: str) -> int | None:
+    """Bytes of a size as nccl-tests takes it: 8, 64K, 16M, 1G; None if it is none."""
+    found = re.fullmatch(r"(\d{1,15})([KMG]?)B?", text, re.IGNORECASE | re.ASCII)
+    return int(found[1]) * _UNITS[found[2].upper()] if found else None
 
 
 def short_size(size: int) -> str:

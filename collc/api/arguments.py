@@ -1,0 +1,171 @@
+"""Checks of arguments: a wrong one raises `UsageError`, which names the parameter, what it got and what it takes."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import re
+from collections.abc import Callable, Collection, Iterable, Sequence
+from fractions import Fraction
+from functools import wraps
+from numbers import Integral, Rational
+from pathlib import Path
+from typing import Any, NoReturn, ParamSpec, TypeVar
+
+from collc.collectives.model import Collective
+from collc.collectives.sizes import parse_size
+from collc.errors import CollcError, UsageError, of_exception
+
+Arguments = ParamSpec("Arguments")
+Result = TypeVar("Result")
+
+_OPTION = re.compile(r"(?<![\w-])--?([a-z][a-z-]*)")
+# Options of the command line whose parameter has another name here.
+_RENAMED = {"e": "size", "b": "size", "proto": "protocol"}
+
+
+def answering(function: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
+    """The function with `CollcError` in place of the system's own errors, and messages that name its parameters
+    (`gpus`) where the command line has options (`--gpus`)."""
+    parameters = set(inspect.signature(function).parameters)
+
+    def renamed(match: re.Match[str]) -> str:
+        name = _RENAMED.get(match[1], match[1].replace("-", "_"))
+        return name if name in parameters or match[1] in _RENAMED else match[0]
+
+    @wraps(function)
+    def answered(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
+        try:
+            return function(*args, **kwargs)
+        except CollcError as error:
+            error.say_again(lambda text: _OPTION.sub(renamed, text))
+            raise
+        except (OSError, UnicodeError, MemoryError, RecursionError) as error:
+            raise of_exception(error) from error
+
+    return answered
+
+
+def wrong(name: str, value: object, expected: str) -> NoReturn:
+    """Refuses an argument of the wrong type."""
+    raise UsageError(f"expected {expected}, not {_short(value)}", where=name)
+
+
+def _short(value: object) -> str:
+    kind = type(value).__name__
+    shown = repr(value) if isinstance(value, str | int | float | bool) else ""
+    return f"{kind} {shown[:40]}" if shown else ("None" if value is None else kind)
+
+
+def a_flag(name: str, value: object) -> bool:
+    """True or False."""
+    if not isinstance(value, bool):
+        wrong(name, value, "True or False")
+    return value
+
+
+def a_number(name: str, value: object, least: int, most: int) -> int:
+    """A whole number of a range; numpy's count too."""
+    if isinstance(value, bool) or not isinstance(value, Integral):
+        wrong(name, value, "a whole number")
+    if not least <= int(value) <= most:
+        raise UsageError(f"{str(int(value))[:40]} is not from {least} to {most}", where=name)
+    return int(value)
+
+
+def a_text(name: str, value: object) -> str:
+    """A text that is not empty."""
+    if not isinstance(value, str):
+        wrong(name, value, "a text")
+    if not value:
+        raise UsageError("the text is empty", where=name)
+    return value
+
+
+def one_of(name: str, value: object, known: Collection[str]) -> str:
+    """One of some words."""
+    if a_text(name, value) not in known:
+        raise UsageError(f"no {name} is called {value!r:.60}", where=name, hint=f"choose one of {', '.join(known)}")
+    return str(value)
+
+
+def a_path(name: str, value: object) -> Path:
+    """A path, as a text or any path object."""
+    if not isinstance(value, str | os.PathLike):
+        wrong(name, value, "a path")
+    text = os.fspath(value)
+    if not isinstance(text, str) or not text or "\0" in text:
+        raise UsageError(f"{text!r:.60} is not a path", where=name)
+    return Path(text)
+
+
+def a_share(name: str, value: object) -> Fraction:
+    """An exact share of 0 to below 1: a Fraction, a whole number, or a text such as 0.05 or 1/20."""
+    if isinstance(value, bool) or not isinstance(value, str | Rational):
+        wrong(name, value, "a Fraction, or a text such as '0.05', which is exact")
+    if isinstance(value, str) and not re.fullmatch(r"\d{0,30}(\.\d{1,30})?|\d{1,30}/\d{1,30}", value):
+        raise UsageError(f"{value!r:.60} is not a share such as 0.05 or 1/20", where=name)
+    try:
+        share = Fraction(value)
+    except (ValueError, ZeroDivisionError):
+        raise UsageError(f"{value!r:.60} is not a share such as 0.05 or 1/20", where=name) from None
+    if not 0 <= share < 1:
+        raise UsageError(f"{str(value)[:40]} is not between 0 and 1", where=name)
+    return share
+
+
+def a_collective(name: str, value: object, among: Iterable[Collective] = Collective) -> Collective:
+    """A collective, or its name in nccl-tests."""
+    names = [c.value for c in among]
+    if isinstance(value, Collective):
+        value = value.value
+    if not isinstance(value, str):
+        wrong(name, value, "a collective's name")
+    if value not in names:
+        raise UsageError(
+            f"no collective here is called {value!r:.60}", where=name, hint=f"choose from {', '.join(names)}"
+        )
+    return Collective(value)
+
+
+def some(name: str, value: object, what: str) -> Sequence[Any]:
+    """A list or tuple (or another sequence) that is not empty; a text is none."""
+    if isinstance(value, str | bytes) or not isinstance(value, Iterable):
+        wrong(name, value, f"a list of {what}")
+    found = list(value)
+    if not found:
+        raise UsageError("the list is empty", where=name, hint=f"list {what}")
+    return found
+
+
+def gpu_list(name: str, value: object) -> str | None:
+    """GPUs in rank order as the command line writes them: ``"0,1,4,7"``, or a list of numbers and names."""
+    if value is None or isinstance(value, str):
+        return None if value is None else a_text(name, value)
+    words = []
+    for item in some(name, value, "GPU numbers or names, or a text such as '0,1,4,7'"):
+        words.append(a_text(name, item) if isinstance(item, str) else str(a_number(name, item, 0, 10**9 - 1)))
+    return ",".join(words)
+
+
+def class_list(name: str, value: object) -> str | None:
+    """Classes of links as the command line writes them: ``"nvlink,pcie"``, ``"all"``, or a list of names."""
+    if value is None or isinstance(value, str):
+        return None if value is None else a_text(name, value)
+    return ",".join(a_text(name, item) for item in some(name, value, "link classes, or a text such as 'nvlink,pcie'"))
+
+
+def size_list(name: str, value: object) -> list[int]:
+    """Sizes in bytes, ascending and each once, from numbers and texts such as 64K."""
+    found = set()
+    for item in some(name, value, "sizes"):
+        if isinstance(item, str):
+            size = parse_size(item)
+            if size is None:
+                raise UsageError(f"{item!r:.60} is not a size such as 8, 64K or 16M", where=name)
+        else:
+            size = a_number(name, item, 0, 1 << 43)
+        if not 1 <= size <= 1 << 43:
+            raise UsageError(f"{str(item)[:40]} is not a size from 1 byte to 8 TiB", where=name)
+        found.add(size)
+    return sorted(found)

@@ -1,0 +1,153 @@
+"""`collc.compile`: a topology as a library with the NCCL API, as `collc compile` builds it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from collc.api.arguments import (
+    a_collective,
+    a_flag,
+    a_number,
+    a_path,
+    a_text,
+    answering,
+    class_list,
+    gpu_list,
+    one_of,
+    some,
+    wrong,
+)
+from collc.api.machines import a_machine
+from collc.collectives.model import COMPILED, Collective
+from collc.compiler import CompileRequest, CompileResult, compile_kinds, compile_topology
+from collc.options import TargetKind
+from collc.simulator.generations import MACHINES
+from collc.topology.model import Topology
+
+
+@dataclass(frozen=True)
+class Built:
+    """One library.
+
+    Args:
+        path: the file.
+        servers: the servers of the topology that it is for.
+        build_id: of its contents; equal inputs and compilers give equal ids.
+        size: bytes of the file.
+        programs: how many programs are in it.
+        gpu_sets: how many sets of GPUs it serves, up to GPUs that may change places.
+    """
+
+    path: Path
+    servers: tuple[str, ...]
+    build_id: str
+    size: int
+    programs: int
+    gpu_sets: int
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """What `collc.compile` built.
+
+    Args:
+        path: the library, or for a topology of several servers the folder of libraries.
+        target: host or cuda.
+        libraries: one; in a folder one for each kind of server.
+        note: what was decided for you, such as the target, and why.
+    """
+
+    path: Path
+    target: str
+    libraries: tuple[Built, ...]
+    note: str | None
+
+
+@answering
+def compile(
+    topology: Topology | str | os.PathLike[str],
+    output: str | os.PathLike[str] | None = None,
+    *,
+    target: str | None = None,
+    gpus: str | Sequence[int | str] | None = None,
+    allocations: str | None = None,
+    links: str | Sequence[str] | None = None,
+    collectives: Sequence[Collective | str] | None = None,
+    roots: Sequence[int] | None = None,
+    model: str | None = None,
+    params: str | os.PathLike[str] | None = None,
+    cuda: int | None = None,
+    counters: bool = False,
+    tune_candidates: bool = False,
+    survive: int = 0,
+    keep_source: str | os.PathLike[str] | None = None,
+) -> Compiled:
+    """Builds a library. Nothing is left at the output path if it fails.
+
+    Args:
+        topology: what `collc.load` returns, or what it takes.
+        output: the library to write [libcollc-NAME.so]; for several servers a folder [libcollc-NAME], or a file
+            ``*.so``, which is one library for all kinds of servers.
+        target: host or cuda [cuda where an nvcc is found].
+        gpus, links: as for `collc.plan`.
+        allocations: which sets of GPUs to serve: connected, all, ``"2..4"``, or sets such as ``"0,1,2/4,5"``.
+        collectives: which to hold [all that programs exist for].
+        roots: of broadcast and reduce [all].
+        model, params: parameters of GPUs that programs are chosen by, as for `collc.simulate` (target cuda).
+        cuda: 12 builds all device code with CUDA 12, for older drivers (target cuda).
+        counters: kernels that count where their time goes (target cuda).
+        tune_candidates: also hold the programs that `collc tune` compares.
+        survive: 1: also hold plans for the machine after every single loss.
+        keep_source: also write the generated source to this file.
+
+    Raises:
+        CollcError: an argument is wrong, a plan failed, or a compiler is missing or failed.
+    """
+    if target is not None:
+        one_of("target", target, [kind.value for kind in TargetKind])
+    if model is not None:
+        one_of("model", model, MACHINES)
+    if cuda is not None and a_number("cuda", cuda, 12, 12) != 12:
+        wrong("cuda", cuda, "12 or None")
+    request = CompileRequest(
+        topology=a_machine(topology),
+        output=None if output is None else a_path("output", output),
+        target=None if target is None else TargetKind(target),
+        gpus=gpu_list("gpus", gpus),
+        allocations=None if allocations is None else a_text("allocations", allocations),
+        links=class_list("links", links),
+        collectives=COMPILED if collectives is None else _collectives(collectives),
+        roots=None if roots is None else [a_number("roots", root, 0, 10**9) for root in some("roots", roots, "ranks")],
+        keep_source=None if keep_source is None else a_path("keep_source", keep_source),
+        model=model,
+        params=None if params is None else a_path("params", params),
+        tune_candidates=a_flag("tune_candidates", tune_candidates),
+        survive=a_number("survive", survive, 0, 1),
+        cuda=None if cuda is None else int(cuda),
+        counters=a_flag("counters", counters),
+    )
+    kinds = compile_kinds(request)
+    if kinds is not None:
+        first = kinds.built[0][1]
+        if kinds.folder is None:  # one library for all kinds
+            servers = tuple(server for kind, _ in kinds.built for server in kind.servers)
+            return Compiled(first.library.path, first.target.value, (_built(first, servers),), first.note)
+        built = tuple(_built(result, kind.servers) for kind, result in kinds.built)
+        return Compiled(kinds.folder, first.target.value, built, first.note)
+    result = compile_topology(request)
+    graphs = [document.graph for document in result.documents]
+    servers = tuple(dict.fromkeys(graph.servers[rank] for graph in graphs for rank in graph.ranks))
+    return Compiled(result.library.path, result.target.value, (_built(result, servers),), result.note)
+
+
+def _collectives(value: object) -> list[Collective]:
+    wanted = [a_collective("collectives", item, COMPILED) for item in some("collectives", value, "collectives")]
+    return list(dict.fromkeys(wanted))
+
+
+def _built(result: CompileResult, servers: tuple[str, ...]) -> Built:
+    library = result.library
+    return Built(library.path, servers, library.build_id, library.size, result.nprograms, result.gpu_sets)

@@ -1,0 +1,252 @@
+"""`collc.simulate`: how long calls take in the model, with the plans that it chooses; the command shares the parts."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from collc.api.arguments import a_collective, a_flag, a_number, a_path, a_text, answering, one_of, size_list
+from collc.api.machines import a_graph
+from collc.choose.table import Table, choose
+from collc.collectives.model import COMPILED, Collective
+from collc.collectives.sizes import parse_size, short_size, size_series
+from collc.errors import PackingError, UsageError
+from collc.simulator.generations import MACHINES, machine_for
+from collc.simulator.nccl import Baseline, Nccl
+from collc.simulator.nccl.fabrics import FABRICS
+from collc.simulator.nccl.versions import DEFAULT as NCCL_VERSION
+from collc.simulator.params import Machine
+from collc.simulator.params_file import read_params
+from collc.simulator.run import LEAST_CHUNK, PLANS, Prediction, Simulator, Variant, own_channels
+from collc.topology.model import PlanGraph, Topology
+
+PROTOCOLS = ("Simple", "LL", "LL128")
+MOST_CHANNELS = 512
+
+
+@dataclass(frozen=True)
+class SimulatedCall:
+    """One call in the model.
+
+    Args:
+        collective, root, bytes: as nccl-tests counts them; root is None where there is none.
+        plan: trees, or a conventional plan such as rings.
+        protocol: Simple, LL or LL128.
+        chunk_bytes, channels: of the program that ran.
+        time_us: microseconds.
+        algbw_gbps, busbw_gbps: GB/s of the buffer, and the same times the factor of nccl-tests.
+        nccl_us: what NCCL takes by its own rules; None unless that was asked for and its time is known.
+        nccl: NCCL's algorithm and protocol, such as "Ring LL128".
+    """
+
+    collective: str
+    root: int | None
+    bytes: int
+    plan: str
+    protocol: str
+    chunk_bytes: int
+    channels: int
+    time_us: float
+    algbw_gbps: float
+    busbw_gbps: float
+    nccl_us: float | None = None
+    nccl: str | None = None
+
+
+@dataclass(frozen=True)
+class Simulation:
+    """Calls of ascending sizes in the model.
+
+    Args:
+        machine: the topology's name.
+        nranks: the number of GPUs.
+        parameters: which parameters of GPUs were used, and why.
+        rows: one per size.
+        note: why NCCL's times are missing, where they were asked for.
+    """
+
+    machine: str
+    nranks: int
+    parameters: str
+    rows: tuple[SimulatedCall, ...]
+    note: str | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """The simulation as JSON values."""
+        return asdict(self)
+
+    def __str__(self) -> str:
+        head = f"{self.rows[0].collective} on {self.nranks} GPUs of {self.machine}, simulated; {self.parameters}"
+        lines = [
+            f"{r.bytes:>14} bytes {r.time_us:>12.2f} us {r.busbw_gbps:>9.2f} GB/s busbw  {r.plan}" for r in self.rows
+        ]
+        return "\n".join([head, *lines])
+
+
+@dataclass(frozen=True)
+class Wish:
+    """The parts of a variant that the user fixed; None: the model chooses."""
+
+    plan: str | None = None
+    proto: str | None = None
+    chunk: int | None = None
+    channels: int | None = None
+
+    def allows(self, variant: Variant) -> bool:
+        """Whether the variant has the protocol that was asked for, if one was."""
+        return self.proto is None or variant.protocol.lower() == self.proto.lower()
+
+    def fixed(self, simulator: Simulator) -> Variant | None:
+        """The one variant, where plan or chunk or channels leave nothing to choose."""
+        if self.chunk is None and self.channels is None:
+            return None
+        kind = self.plan or "trees"
+        protocol = simulator.machine.protocol(self.proto or "Simple")
+        channels = self.channels or own_channels(simulator.plan(kind))
+        return Variant(kind, protocol.name, self.chunk or protocol.max_chunk, channels)
+
+
+def parameters_of(model: str | None, params: Path | None, gpu_model: str | None, copies: bool) -> tuple[Machine, str]:
+    """The parameters, and a line that says which."""
+    machine, why = machine_for(model, gpu_model)
+    if params is not None:
+        machine = read_params(params, machine)
+        why = f"parameters of {machine.name} with those of {params}"
+    return (machine.with_copies(), f"{why}, with a copy engine") if copies else (machine, why)
+
+
+def simulator_of(graph: PlanGraph, collective: Collective, root: int | None, parameters: Machine) -> Simulator:
+    """A simulator for a root that exists."""
+    simulator = Simulator(graph, collective, root, parameters)
+    if simulator.root is not None and simulator.root >= graph.nranks:
+        raise UsageError(f"no rank {root} to be the root", hint=f"ranks are 0 to {graph.nranks - 1}")
+    return simulator
+
+
+def predict(
+    simulator: Simulator, wish: Wish, sizes: Sequence[int], show: Callable[[str], None] = lambda text: None
+) -> tuple[list[Prediction], Table | None]:
+    """One prediction for each size, and the table that they were chosen by, if the wish left a choice.
+
+    Raises:
+        UsageError: the machine cannot run what is wished for.
+    """
+    if wish.proto is not None and all(p.name.lower() != wish.proto.lower() for p in simulator.protocols):
+        if simulator.machine.copies:
+            raise UsageError(f"{wish.proto} has no use for a copy engine", hint="choose Simple")
+        raise UsageError(f"{wish.proto} needs NVLink on every link", hint="choose LL or Simple")
+    variant = None if simulator.graph.nranks == 1 else wish.fixed(simulator)
+    if simulator.graph.nranks == 1:
+        variant = Variant(wish.plan or "trees", "Simple", 512 << 10, 1)
+    if variant is not None:
+        found = []
+        for size in sizes:
+            show(short_size(size))
+            found.append(simulator.predict(variant, size))
+        show("")
+        return found, None
+    kinds = None if wish.plan is None else (wish.plan,)
+    chosen = choose(simulator, sizes, kinds=kinds, only=wish.allows, status=show)
+    show("")
+    return list(chosen.predictions), chosen
+
+
+@answering
+def simulate(
+    topology: Topology | str | os.PathLike[str],
+    collective: Collective | str = "all_reduce",
+    *,
+    sizes: Sequence[int | str] | None = None,
+    root: int | None = None,
+    gpus: str | Sequence[int | str] | None = None,
+    links: str | Sequence[str] | None = None,
+    plan: str | None = None,
+    protocol: str | None = None,
+    chunk: int | str | None = None,
+    channels: int | None = None,
+    model: str | None = None,
+    params: str | os.PathLike[str] | None = None,
+    throughput: bool = True,
+    copy_engine: bool = False,
+    nccl: bool = False,
+    nccl_version: str | None = None,
+    fabric: str | None = None,
+) -> Simulation:
+    """Predicts how long calls take on a machine. docs/validation.md says how far the model is from measurements.
+
+    Args:
+        topology: what `collc.load` returns, or what it takes.
+        collective: all_reduce, all_gather, reduce_scatter, broadcast or reduce.
+        sizes: bytes, as ``1024`` or ``"1K"`` [1 KiB to 1 GiB in factors of four].
+        root: the root rank of broadcast and reduce [0].
+        gpus, links: as for `collc.plan`.
+        plan: trees, ring, rings, chain, double-binary or one-hop, in place of the model's choice.
+        protocol: Simple, LL or LL128, in place of the model's choice.
+        chunk, channels: the most bytes of a chunk, and how many channels, in place of the model's choice.
+        model: a GPU generation such as h100 [by the topology's gpu_model].
+        params: a file of parameters that replace the generation's (docs/simulate.md).
+        throughput: the time of consecutive calls, as nccl-tests measures; False: of one call from launch to end.
+        copy_engine: chunks over PCIe move by launched copies, as in Blink.
+        nccl: also give the times of NCCL, which chooses by its own rules.
+        nccl_version, fabric: with nccl: the version whose rules apply, and the network.
+
+    Raises:
+        CollcError: an argument is wrong, or the machine cannot run what is asked for.
+    """
+    wanted = a_collective("collective", collective, COMPILED)
+    series = size_series(1 << 10, 1 << 30, 4) if sizes is None else size_list("sizes", sizes)
+    chosen = None if root is None else a_number("root", root, 0, 10**9)
+    if chosen is not None and not wanted.rooted:
+        raise UsageError(f"{wanted.value} has no root", where="root", hint="omit root")
+    wish = Wish(
+        None if plan is None else one_of("plan", plan, PLANS),
+        None if protocol is None else one_of("protocol", protocol, PROTOCOLS),
+        None if chunk is None else _chunk(chunk),
+        None if channels is None else a_number("channels", channels, 1, MOST_CHANNELS),
+    )
+    if model is not None:
+        one_of("model", model, MACHINES)
+    file = None if params is None else a_path("params", params)
+    a_flag("throughput", throughput)
+    if not a_flag("nccl", nccl) and (nccl_version, fabric) != (None, None):
+        raise UsageError(
+            "this is about NCCL", where="fabric" if nccl_version is None else "nccl_version", hint="add nccl=True"
+        )
+    version = NCCL_VERSION if nccl_version is None else a_text("nccl_version", nccl_version)
+    if fabric is not None:
+        one_of("fabric", fabric, FABRICS)
+    machine, graph = a_graph(topology, gpus, links, False)
+    parameters, why = parameters_of(model, file, machine.gpu_model, a_flag("copy_engine", copy_engine))
+    simulator = simulator_of(graph, wanted, chosen, parameters)
+    found, _ = predict(simulator, wish, series)
+    if throughput:
+        found = [replace(p, time_us=p.period_us(parameters)) for p in found]
+    beside: list[Baseline] = []
+    note = None
+    if nccl:
+        try:
+            beside = [Nccl(simulator, version, fabric).predict(size) for size in series]
+            beside = [p.in_a_row() for p in beside] if throughput else beside
+        except PackingError as error:
+            note = f"nccl is left out: {error}"
+    calls = [_call(p, beside[i] if beside else None) for i, p in enumerate(found)]
+    return Simulation(graph.name, graph.nranks, why, tuple(calls), note)
+
+
+def _call(p: Prediction, nccl: Baseline | None) -> SimulatedCall:
+    v = p.variant
+    return SimulatedCall(
+        *(p.collective.value, p.root, p.bytes, v.plan, v.protocol, v.chunk_bytes, v.channels),
+        *(p.time_us, p.algbw_gbps, p.busbw_gbps),
+        *((nccl.time_us, f"{nccl.algorithm} {nccl.protocol}") if nccl else ()),
+    )
+
+
+def _chunk(value: object) -> int:
+    size = parse_size(value) if isinstance(value, str) else a_number("chunk", value, 0, 1 << 43)
+    if size is None or not LEAST_CHUNK <= size <= 1 << 43:
+        raise UsageError(f"{value!r:.60} is not a size from {LEAST_CHUNK} bytes on", where="chunk")
+    return size

@@ -1,0 +1,133 @@
+"""`collc.plan`: the best trees or flows of one collective, with the proof."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+from collc.api.arguments import a_collective, a_number, a_share, answering, one_of
+from collc.api.machines import a_graph
+from collc.build.plans import SolutionCache
+from collc.collectives.model import Collective
+from collc.packing.document import plan_file, to_json
+from collc.packing.explain import link_loads, plan_depth
+from collc.packing.model import Flow, Plan, Tree
+from collc.packing.solve import ORBITS_FROM, SOLVERS
+from collc.packing.solve import plan as packed_plan
+from collc.packing.words import limit_in_words
+from collc.topology.model import PlanGraph, Topology
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A plan and the graph that it is for. The rate and the proof have been recomputed from both.
+
+    Args:
+        graph: the GPUs in rank order, what forwards between them, and their links.
+        plan: the trees or flows with exact weights, and the certificate of the bound.
+    """
+
+    graph: PlanGraph
+    plan: Plan
+
+    @property
+    def collective(self) -> Collective:
+        """What is planned; `collective.value` is its name in nccl-tests."""
+        return self.plan.collective
+
+    @property
+    def root(self) -> int | None:
+        """The root rank of a rooted collective, else None."""
+        return self.plan.root
+
+    @property
+    def rate(self) -> Fraction | None:
+        """GB/s (1e9 bytes per second) of the collective's buffer, exact; None for a single GPU, which moves nothing."""
+        return self.plan.rate
+
+    @property
+    def bound(self) -> Fraction | None:
+        """The GB/s that the certificate proves no schedule of this kind can exceed; None for a single GPU."""
+        return self.plan.bound
+
+    @property
+    def optimal(self) -> bool:
+        """Whether the rate equals the bound."""
+        return self.plan.optimal
+
+    @property
+    def trees(self) -> tuple[Tree, ...]:
+        """The trees; empty for collectives that are planned as flows. Over 1,024 GPUs they are in `plan.orbits`."""
+        return self.plan.trees
+
+    @property
+    def flows(self) -> tuple[Flow, ...]:
+        """The flows of gather, scatter, alltoall and sendrecv; else empty."""
+        return self.plan.flows
+
+    @property
+    def depth(self) -> int:
+        """The most hops from a root to a GPU; for flows the most links on a path."""
+        return plan_depth(self.plan)
+
+    @property
+    def limit(self) -> str:
+        """What limits the rate, in the machine's terms; empty for a single GPU."""
+        return limit_in_words(self.graph, self.plan) if self.plan.certificate else ""
+
+    @property
+    def loads(self) -> tuple[Fraction, ...]:
+        """GB/s on each link of the graph, by its id, while the collective runs at the rate."""
+        return tuple(link_loads(self.graph, self.plan))
+
+    def to_json(self) -> dict[str, Any]:
+        """The document of `collc plan --json`, format collc-plan/1, which `collc verify` checks."""
+        return to_json(plan_file(self.graph, (self.plan,)))
+
+    def __str__(self) -> str:
+        head = f"{self.collective.value} on {self.graph.nranks} GPUs of {self.graph.name}"
+        if self.rate is None:
+            return f"{head}: one GPU alone moves nothing"
+        proof = "optimal" if self.optimal else f"at most {self.bound} is possible"
+        rate = f"{self.rate}" if self.rate.denominator == 1 else f"{self.rate} = {float(self.rate):.4g}"
+        number, kind = (self.plan.tree_count, "tree") if self.collective.uses_trees else (len(self.flows), "flow")
+        return f"{head}: {rate} GB/s, {proof}; {number} {kind}{'s' * (number != 1)}, depth {self.depth}"
+
+
+@answering
+def plan(
+    topology: Topology | str | os.PathLike[str],
+    collective: Collective | str = "all_reduce",
+    *,
+    root: int | None = None,
+    gpus: str | Sequence[int | str] | None = None,
+    links: str | Sequence[str] | None = None,
+    relay: bool = False,
+    solver: str = "exact",
+    tolerance: Fraction | str | int = 0,
+) -> Planned:
+    """Packs one collective onto the links between some GPUs, and proves how good the result is.
+
+    Args:
+        topology: what `collc.load` returns, or what it takes.
+        collective: all_reduce, all_gather, reduce_scatter, broadcast, reduce, gather, scatter, alltoall or sendrecv.
+        root: the root rank of broadcast, reduce, gather and scatter [0].
+        gpus: the GPUs in rank order, as ``[0, 1, 4, 7]``, ``"0,1,4,7"`` or ``"server0:0-2,server1:0-4"`` [all].
+        links: classes of links to use, as ``["nvlink", "pcie"]`` or ``"all"`` [the fast ones].
+        relay: whether GPUs of the machine that are not in `gpus` forward data.
+        solver: exact; ilp, which finds the fewest trees; or mwu, which approximates.
+        tolerance: the share of the rate that ilp may give up for fewer trees.
+
+    Raises:
+        CollcError: an argument is wrong, the links do not join the GPUs, or a solver failed.
+    """
+    wanted = a_collective("collective", collective)
+    chosen = None if root is None else a_number("root", root, 0, 10**9)
+    one_of("solver", solver, SOLVERS)
+    share = a_share("tolerance", tolerance)
+    _, graph = a_graph(topology, gpus, links, relay)
+    orbits = graph.nranks > ORBITS_FROM
+    return Planned(graph, packed_plan(graph, wanted, chosen, solver, share, SolutionCache(), orbits=orbits))
