@@ -16,7 +16,7 @@ from collc import __version__
 from collc.build.cache import cached, content_key
 from collc.build.cuda import DeviceCode, build_device_code, embed
 from collc.build.manifest import make_manifest, manifest_text, sign, slot_bytes
-from collc.build.runtime import SURVIVING, Unit, headers, include_dirs, runtime_units
+from collc.build.runtime import FASTEST, Unit, headers, include_dirs, runtime_units
 from collc.build.toolchain import Compiler, find_cxx, run_tool
 from collc.checker.machine import after_loss, read_machine
 from collc.codegen.context import SourceContext, TableBuilder, layouts, link_classes
@@ -28,7 +28,7 @@ from collc.outputs import written_aside
 from collc.packing.document import PlanFile, to_json
 from collc.packing.gpu_sets import GpuSets
 
-COMPILE_FLAGS = ("-std=c++17", "-O3", "-fPIC", "-fvisibility=hidden", "-pthread", "-Wall", "-Wextra")
+COMPILE_FLAGS = ("-std=c++17", "-fPIC", "-fvisibility=hidden", "-pthread", "-Wall", "-Wextra")
 # nodelete: threads of the runtime may outlive a dlclose.
 # static: the C++ library of the build machine need not be on the cluster. libgcc_s is everywhere, and a copy of it
 # would ask for the build machine's glibc; so would what gc-sections drops of the C++ library.
@@ -91,8 +91,8 @@ def source_context(
     }
     plan = zlib.compress(json.dumps(blob, separators=(",", ":")).encode(), 9)
     units = runtime_units(target.kind, compiler)
-    fixed = [path.read_bytes() for path in (*(unit.source for unit in units), *headers())]
-    flags = [flag for unit in units for flag in unit.flags]
+    fixed = [*(data for unit in units for data in unit.contents), *(path.read_bytes() for path in headers())]
+    flags = [flag for unit in units for flag in (unit.name, unit.level, *unit.flags)]
     key = [__version__, compiler.version, *COMPILE_FLAGS, *LINK_FLAGS, *flags, contents.documents[0].name]
     image = tables.image()
     fatbin: list[str | bytes] = [device.fatbin.read_bytes(), device.text] if device else [b""]
@@ -159,9 +159,8 @@ class Parts:
     def __enter__(self) -> Parts:
         if self._kind is TargetKind.CUDA:
             self._device = self._pool.submit(build_device_code, self._cuda, self._counters)
-        units = runtime_units(self._kind, self.compiler)
-        wanted = [unit for unit in units if self._survives or unit.name != SURVIVING]
-        self._objects = [self._pool.submit(compile_object, unit, self.compiler) for unit in wanted]
+        units = runtime_units(self._kind, self.compiler, survives=self._survives)
+        self._objects = [self._pool.submit(compile_object, unit, self.compiler) for unit in units]
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -199,14 +198,30 @@ def compile_library(
     return Library(out, build_id, out.stat().st_size, device)
 
 
-def compile_object(unit: Unit, compiler: Compiler, flags: Sequence[str] = COMPILE_FLAGS) -> Path:
-    """The object file of one unit of the runtime, from the cache if it was built before."""
-    return compile_source(unit.source.read_text(encoding="utf-8"), unit.name, compiler, (*flags, *unit.flags))
+def compile_object(unit: Unit, compiler: Compiler, flags: Sequence[str] | None = None) -> Path:
+    """The object file of one unit of the runtime, from the cache if it was built before.
+
+    Args:
+        flags: in place of those of libraries and of the unit's level of optimisation.
+    """
+    chosen = (*COMPILE_FLAGS, unit.level) if flags is None else flags
+    return compile_source(unit.text, unit.name, compiler, (*chosen, *unit.flags), unit.contents)
 
 
-def compile_source(source: str, stem: str, compiler: Compiler, flags: Sequence[str] = COMPILE_FLAGS) -> Path:
-    """The object file of a C++ text, from the cache if it was built before."""
-    key = content_key([compiler.version, *flags, stem, source, *(path.read_bytes() for path in headers())])
+def compile_source(
+    source: str,
+    stem: str,
+    compiler: Compiler,
+    flags: Sequence[str] = (*COMPILE_FLAGS, FASTEST),
+    included: Sequence[bytes] = (),
+) -> Path:
+    """The object file of a C++ text, from the cache if it was built before.
+
+    Args:
+        included: the contents of what the text includes beside the runtime's headers.
+    """
+    fixed = [*included, *(path.read_bytes() for path in headers())]
+    key = content_key([compiler.version, *flags, stem, source, *fixed])
 
     def make(made: Path) -> None:
         unit = made.with_name(f"{stem}.cpp")

@@ -1,4 +1,8 @@
-"""The translation units of the runtime, which know no topology: what is compiled, with which flags."""
+"""The translation units of the runtime, which know no topology: what is compiled, with which flags.
+
+A room is one unit, whose source includes the room's files: their headers are read once, and what several of them use of
+the standard library is compiled once. Built file by file, the same code takes the compilers twice as long.
+"""
 
 from __future__ import annotations
 
@@ -15,15 +19,34 @@ HEADER_SUFFIXES = {".h", ".hpp", ".inc", ".cuh"}
 TARGET_ROOMS = {TargetKind.HOST: ("transport", "wire", "host"), TargetKind.CUDA: ("cuda",)}
 # The unit that compares the machine of a run with what losses leave: for libraries that survive losses alone.
 SURVIVING = "plan_match_machine"
+# The unit of the loops of reductions, which is compiled with flags of its own.
+KERNELS = "host_reduce_kernels"
+
+
+# How rooms are optimised for which -O3 takes the compiler longer and makes no call faster (benchmarks/small_call.py):
+# connections are made and tables read once per communicator, and couriers wait for the network.
+FASTEST = "-O3"
+LEVELS = {"bootstrap": "-O1", "plan": "-O2", "wire": "-O2", SURVIVING: "-O2"}
 
 
 @dataclass(frozen=True)
 class Unit:
-    """One object of the runtime: its source, its name, its own flags."""
+    """One object of the runtime: its name, the files that it consists of, its level of optimisation, its own flags."""
 
-    source: Path
     name: str
+    files: tuple[Path, ...]
+    level: str = FASTEST
     flags: tuple[str, ...] = ()
+
+    @property
+    def text(self) -> str:
+        """Its source."""
+        return "".join(f'#include "{path.parent.name}/{path.name}"\n' for path in self.files)
+
+    @property
+    def contents(self) -> list[bytes]:
+        """What its files contain: beside the headers all that an object of it depends on."""
+        return [path.read_bytes() for path in self.files]
 
 
 def runtime_dir() -> Path:
@@ -41,27 +64,38 @@ def headers() -> list[Path]:
     return sorted(path for folder in include_dirs() for path in folder.rglob("*") if path.suffix in HEADER_SUFFIXES)
 
 
-def runtime_units(target: TargetKind, compiler: Compiler) -> list[Unit]:
+def runtime_units(target: TargetKind, compiler: Compiler, *, survives: bool = True) -> list[Unit]:
     """The units of a target's library: those that all targets share and those of its own rooms.
+
+    Args:
+        survives: with what compares the machine of a run with what losses leave.
 
     Raises:
         BuildError: if the sources are missing.
     """
     others = {room for kind, rooms in TARGET_ROOMS.items() if kind is not target for room in rooms}
     sources = sorted(path for path in runtime_dir().glob("*/*.cpp") if path.parent.name not in others)
-    if not {path.parent.name for path in sources} >= {"api", *TARGET_ROOMS[target]}:
+    rooms = sorted({path.parent.name for path in sources})
+    if not set(rooms) >= {"api", *TARGET_ROOMS[target]}:
         raise BuildError("the runtime's sources are missing", where=str(runtime_dir()), hint="reinstall collc")
+    alone = [path for path in sources if _name(path) in (SURVIVING, KERNELS)]
     # The loops of a reduction exist once per instruction set; the library chooses when it runs.
     wide = compiler.machine.startswith("x86_64")
     units = []
-    for path in sources:
-        name = f"{path.parent.name}_{path.stem}"
-        if path.stem == "reduce_kernels":
+    for path in alone:
+        if _name(path) == KERNELS:
             # No contraction to fused operations: the same bits on every CPU.
-            units.append(Unit(path, name, ("-ffp-contract=off",)))
-            if wide:
-                flags = ("-ffp-contract=off", "-march=x86-64-v3", "-DCOLLC_ISA=v3")
-                units.append(Unit(path, f"{name}_v3", flags))
-        else:
-            units.append(Unit(path, name, ("-DCOLLC_HAVE_V3",) if wide and path.stem == "reduce" else ()))
+            exact = ("-ffp-contract=off",)
+            units += [Unit(f"{KERNELS}_v3", (path,), flags=(*exact, "-march=x86-64-v3", "-DCOLLC_ISA=v3"))] * wide
+            units.append(Unit(KERNELS, (path,), flags=exact))
+        elif survives:
+            units.append(Unit(SURVIVING, (path,), LEVELS[SURVIVING]))
+    for room in rooms:
+        files = tuple(path for path in sources if path.parent.name == room and path not in alone)
+        flags = ("-DCOLLC_HAVE_V3",) if wide and room == "host" else ()
+        units.append(Unit(room, files, LEVELS.get(room, FASTEST), flags))
     return units
+
+
+def _name(path: Path) -> str:
+    return f"{path.parent.name}_{path.stem}"

@@ -77,7 +77,7 @@ def library_for(shape: Sequence[int], world: int = 0) -> Path:
     sizes = [max(shape[0], world, 2)] if one_machine else sorted(shape, reverse=True)
     text, ranks = topology_of(sizes), sum(sizes)
     units = runtime_units(TargetKind.HOST, find_cxx())
-    sources = [path.read_bytes() for path in (*(unit.source for unit in units), *headers())]
+    sources = [*(data for unit in units for data in unit.contents), *(path.read_bytes() for path in headers())]
     name = f"libcollc-shared-memory-{ranks}.so" if one_machine else f"libcollc-servers-{'-'.join(map(str, sizes))}.so"
 
     def make(made: Path) -> None:

@@ -6,6 +6,7 @@ import itertools
 import os
 import subprocess
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
@@ -167,11 +168,17 @@ def shared_library(source: Path, *options: str) -> Path:
 
 @cache
 def runtime_program(source: Path, parts: frozenset[str]) -> Path:
-    """A C++ program of a test's own with these units of the host target's runtime."""
+    """A C++ program of a test's own with these files of the host target's runtime, each as ROOM_FILE."""
     compiler = find_cxx()
-    units = [unit for unit in runtime_units(TargetKind.HOST, compiler) if unit.name in parts]
-    assert len(units) == len(parts)
-    objects = [compile_object(unit, compiler) for unit in units]
+    objects: list[Path] = []
+    found: set[str] = set()
+    for unit in runtime_units(TargetKind.HOST, compiler):
+        files = {f"{path.parent.name}_{path.stem}": path for path in unit.files}
+        wanted = tuple(path for name, path in files.items() if name in parts)
+        if wanted:
+            found |= parts & set(files)
+            objects.append(compile_object(replace(unit, files=wanted), compiler))
+    assert found == parts
     objects.append(compile_source(source.read_text(encoding="utf-8"), source.stem, compiler))
     command = [compiler.path, *map(str, objects), "-lstdc++", "-pthread"]
 

@@ -16,7 +16,7 @@
 namespace collc {
 namespace {
 
-constexpr int kSliceMs = 50;            // how often `stop` is polled
+constexpr int kLookMs = 50;            // how often `stop` is polled
 constexpr int64_t kListenerMs = 5000;   // extra wait: the listener knows which rank is late, and reports first
 constexpr int64_t kEchoMs = 2000;       // how long the listener may take to notify the others
 constexpr int64_t kFirstReachMs = 500;  // the first network connection attempt ends after this; the limit doubles each time
@@ -30,7 +30,7 @@ int connect_in_line(int socket, const Address &address) {
   if (connect(socket, address.get(), address.size) == 0) return 0;
   if (errno != EAGAIN) return errno;
   const int flags = fcntl(socket, F_GETFL);
-  const timeval slice{0, 1000 * kSliceMs};
+  const timeval slice{0, 1000 * kLookMs};
   setsockopt(socket, SOL_SOCKET, SO_SNDTIMEO, &slice, sizeof slice);
   fcntl(socket, F_SETFL, flags & ~O_NONBLOCK);
   const int error = connect(socket, address.get(), address.size) == 0 ? 0 : errno;
@@ -238,7 +238,7 @@ Status Rendezvous::wait(short events, int64_t until, bool *ready) {
   for (;;) {
     COLLC_RETURN_IF_FAILED(check_timeout());
     pollfd polled{socket_.get(), events, 0};
-    const bool there = poll(&polled, 1, kSliceMs) > 0;
+    const bool there = poll(&polled, 1, kLookMs) > 0;
     if (ready != nullptr) *ready = there;
     if (there || now_ms() >= until) return {};
   }

@@ -24,8 +24,8 @@ struct Wish {
 
 // The number of the message.
 uint64_t Communicator::post(unsigned char kind, const Bytes &message) {
-  Bytes whole{kind};
-  whole.insert(whole.end(), message.begin(), message.end());
+  Bytes whole(1 + message.size(), kind);
+  std::copy(message.begin(), message.end(), whole.begin() + 1);
   return control_->post(rank_, whole);
 }
 

@@ -6,7 +6,7 @@
 
 namespace collc {
 
-// What one reduction of a chunk does beside combining.
+// What one reduction of a chunk does beside combining. Only sums have a divisor or a scale.
 struct Finish {
   static constexpr uint32_t kNone = ~0u;
   uint32_t divisor = 1;         // divide the result by it (avg, where the sum is complete); 1: nothing

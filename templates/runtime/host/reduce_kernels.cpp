@@ -64,10 +64,8 @@ struct Min {
   }
 };
 
-// Elements that are reduced at a time: the accumulator stays in the first-level cache.
-constexpr uint64_t kTile = 1024;
-
-// One register of a type that is computed in itself. Sums and products of integers wrap, so they are unsigned.
+// What a type that is computed in itself is combined as. Sums and products of integers wrap, so they are unsigned, and one
+// loop serves both signs.
 template <class T, class Op, bool = std::is_integral_v<T> && Op::kWraps>
 struct Lane {
   using Type = T;
@@ -102,18 +100,13 @@ inline void store_past(void *at, const V &value) {
 #endif
 }
 
-// The same as `reduce` for types that are computed in themselves and nothing beside: the sums stay in registers, so that
-// reading, adding and writing overlap. `past` is for the first `streamed` of dests.
-template <class T, class Op, bool past>
-void combine(const char *const *sources, uint32_t nsources, char *const *dests, uint32_t ndests, uint64_t bytes,
-             uint32_t streamed) {
-  using V = typename Lanes<typename Lane<T, Op>::Type>::Type;
-  using InMemory = typename Lanes<typename Lane<T, Op>::Type>::InMemory;
-  constexpr uint64_t kBlock = 4 * sizeof(V);
-  const auto combine_one = [&](uint64_t at) {
-    using L = typename Lane<T, Op>::Type;
-    // Not narrower than unsigned int, whose product of two would be signed.
-    using Wide = std::conditional_t<std::is_integral_v<L> && Op::kWraps && sizeof(L) < 4, uint32_t, L>;
+// One element at a time, from byte `at` to byte `end`: before the first and after the last block of `combine`.
+template <class L, class Op>
+__attribute__((noinline)) void combine_each(const char *const *sources, uint32_t nsources, char *const *dests, uint32_t ndests,
+                                            uint64_t at, uint64_t end) {
+  // Not narrower than unsigned int, whose product of two would be signed.
+  using Wide = std::conditional_t<std::is_integral_v<L> && Op::kWraps && sizeof(L) < 4, uint32_t, L>;
+  for (; at < end; at += sizeof(L)) {
     L one;
     std::memcpy(&one, sources[0] + at, sizeof one);
     Wide value = one;
@@ -123,10 +116,23 @@ void combine(const char *const *sources, uint32_t nsources, char *const *dests, 
     }
     one = static_cast<L>(value);
     for (uint32_t d = 0; d < ndests; ++d) std::memcpy(dests[d] + at, &one, sizeof one);
-  };
+  }
+}
+
+// A reduction without a Finish of a type that is computed in itself: the sums stay in registers, so that reading, adding
+// and writing overlap. `streamed` as in Finish.
+template <class L, class Op>
+void combine(const char *const *sources, uint32_t nsources, char *const *dests, uint32_t ndests, uint64_t bytes,
+             uint32_t streamed) {
+  using V = typename Lanes<L>::Type;
+  using InMemory = typename Lanes<L>::InMemory;
+  constexpr uint64_t kBlock = 4 * sizeof(V);
+  if (reinterpret_cast<uintptr_t>(dests[0]) % sizeof(L) != 0) streamed = 0;
   uint64_t at = 0;
-  if (past)
-    for (; at < bytes && (reinterpret_cast<uintptr_t>(dests[0] + at) & 63) != 0; at += sizeof(T)) combine_one(at);
+  if (streamed != 0) {
+    at = std::min(bytes, (0 - reinterpret_cast<uintptr_t>(dests[0])) & 63);
+    combine_each<L, Op>(sources, nsources, dests, ndests, 0, at);
+  }
   for (; at + kBlock <= bytes; at += kBlock) {
     const auto *first = reinterpret_cast<const InMemory *>(sources[0] + at);
     V a = first[0].value, b = first[1].value, c = first[2].value, d = first[3].value;
@@ -138,7 +144,7 @@ void combine(const char *const *sources, uint32_t nsources, char *const *dests, 
       Op::template lanes<V>(d, V(next[3].value));
     }
     uint32_t dest = 0;
-    for (; past && dest < streamed; ++dest) {
+    for (; dest < streamed; ++dest) {
       char *to = dests[dest] + at;
       store_past(to, a);
       store_past(to + sizeof(V), b);
@@ -150,31 +156,130 @@ void combine(const char *const *sources, uint32_t nsources, char *const *dests, 
       to[0].value = a, to[1].value = b, to[2].value = c, to[3].value = d;
     }
   }
-  for (; at < bytes; at += sizeof(T)) combine_one(at);
+  for (; at + sizeof(V) <= bytes; at += sizeof(V)) {
+    V a = reinterpret_cast<const InMemory *>(sources[0] + at)->value;
+    for (uint32_t s = 1; s < nsources; ++s)
+      Op::template lanes<V>(a, V(reinterpret_cast<const InMemory *>(sources[s] + at)->value));
+    for (uint32_t d = 0; d < ndests; ++d) reinterpret_cast<InMemory *>(dests[d] + at)->value = a;
+  }
+  if (at < bytes) combine_each<L, Op>(sources, nsources, dests, ndests, at, bytes);
 #if defined(__SSE2__)
-  if (past) _mm_sfence();  // a store after it may publish the result
+  if (streamed != 0) _mm_sfence();  // a store after it may publish the result
 #endif
 }
 
-// Rounds the first `n` elements of a tile and stores them at element `at` of every destination, the first `streamed` of them
-// past the caches.
+// What follows works on tiles of at most this many elements: the accumulator stays in the first-level cache. Its loops
+// that depend on the type alone are functions of their own, for one call in a thousand elements costs nothing, and a copy
+// of them in every reduction takes the compiler longer than all the rest of the runtime.
+constexpr uint64_t kTile = 1024;
+#define COLLC_TILE_LOOP __attribute__((noinline))
+
 template <class E>
-void store_tile(const typename E::Value *sum, uint64_t n, uint64_t at, void *const *dests, uint32_t ndests, uint32_t streamed) {
-  using Storage = typename E::Storage;
-  Storage *dest = static_cast<Storage *>(dests[0]) + at;
-  if (streamed == 0) {
-    for (uint64_t i = 0; i < n; ++i) dest[i] = E::store(sum[i]);
-    for (uint32_t j = 1; j < ndests; ++j) std::memcpy(static_cast<Storage *>(dests[j]) + at, dest, n * sizeof(Storage));
-    return;
-  }
-  alignas(64) Storage stored[kTile];
-  for (uint64_t i = 0; i < n; ++i) stored[i] = E::store(sum[i]);
-  for (uint32_t j = 0; j < ndests; ++j) {
-    Storage *to = static_cast<Storage *>(dests[j]) + at;
+COLLC_TILE_LOOP void load_tile(const typename E::Storage *from, uint64_t n, typename E::Value *to) {
+  for (uint64_t i = 0; i < n; ++i) to[i] = E::load(from[i]);
+}
+
+template <class E>
+COLLC_TILE_LOOP void load_scaled(const typename E::Storage *from, uint64_t n, typename E::Value scale, typename E::Value *to) {
+  for (uint64_t i = 0; i < n; ++i) to[i] = E::multiply(E::load(from[i]), scale);
+}
+
+// `E`: the type itself, or InFloat for those that are computed in f32.
+template <class E, class Value>
+COLLC_TILE_LOOP void divide_tile(Value *sum, uint64_t n, uint32_t divisor) {
+  for (uint64_t i = 0; i < n; ++i) sum[i] = E::divide(sum[i], divisor);
+}
+
+template <class E>
+COLLC_TILE_LOOP void round_tile(const typename E::Value *sum, uint64_t n, typename E::Storage *to) {
+  for (uint64_t i = 0; i < n; ++i) to[i] = E::store(sum[i]);
+}
+
+template <class E>
+typename E::Value scale_of(const Finish &finish) {
+  typename E::Storage stored{};
+  if (finish.scaled != Finish::kNone) std::memcpy(&stored, finish.scale, sizeof stored);
+  return E::load(stored);
+}
+
+// Stores a tile at `to` of every destination from `from` on, the first `streamed` of them past the caches.
+void store_tile(const void *tile, size_t bytes, uint64_t to, void *const *dests, uint32_t from, uint32_t ndests,
+                uint32_t streamed) {
+  for (uint32_t j = from; j < ndests; ++j) {
     if (j < streamed)
-      stream(to, stored, n * sizeof(Storage));
+      stream(static_cast<char *>(dests[j]) + to, tile, bytes);
     else
-      std::memcpy(to, stored, n * sizeof(Storage));
+      std::memcpy(static_cast<char *>(dests[j]) + to, tile, bytes);
+  }
+}
+
+// A sum with a Finish of a type that is computed in itself.
+template <class E>
+void finished_sum(const void *const *sources, uint32_t nsources, void *const *dests, uint32_t ndests, uint64_t elements,
+                  const Finish &finish) {
+  using T = typename E::Storage;
+  using L = typename Lane<T, Sum>::Type;
+  const T scale = scale_of<E>(finish);
+  alignas(64) T sum[kTile], product[kTile];
+  char *const into = reinterpret_cast<char *>(sum);
+  for (uint64_t at = 0; at < elements; at += kTile) {
+    const uint64_t n = std::min(kTile, elements - at);
+    const auto operand = [&](uint32_t s) {
+      const T *source = static_cast<const T *>(sources[s]) + at;
+      if (finish.scaled != s) return reinterpret_cast<const char *>(source);
+      load_scaled<E>(source, n, scale, product);
+      return reinterpret_cast<const char *>(product);
+    };
+    const char *pair[2] = {operand(0), nullptr};
+    for (uint32_t s = 1; s < nsources; ++s) {
+      pair[1] = operand(s);
+      combine<L, Sum>(pair, 2, &into, 1, n * sizeof(T), 0);
+      pair[0] = into;
+    }
+    if (nsources == 1) std::memcpy(sum, pair[0], n * sizeof(T));
+    if (finish.divisor != 1) divide_tile<E>(sum, n, finish.divisor);
+    store_tile(sum, n * sizeof(T), at * sizeof(T), dests, 0, ndests, finish.streamed);
+  }
+}
+
+// A reduction of a type that is computed in f32.
+template <class E, class Op>
+void reduce_in_float(const void *const *sources, uint32_t nsources, void *const *dests, uint32_t ndests, uint64_t elements,
+                     const Finish &finish) {
+  using Storage = typename E::Storage;
+  [[maybe_unused]] const float scale = scale_of<E>(finish);
+  alignas(64) float sum[kTile];
+  alignas(64) Storage stored[kTile];
+  for (uint64_t at = 0; at < elements; at += kTile) {
+    const uint64_t n = std::min(kTile, elements - at);
+    const Storage *first = static_cast<const Storage *>(sources[0]) + at;
+    uint32_t next = 1;
+    if (finish.scaled == 0) {
+      load_scaled<E>(first, n, scale, sum);
+    } else if (nsources > 1 && finish.scaled != 1) {
+      const Storage *second = static_cast<const Storage *>(sources[1]) + at;
+      for (uint64_t i = 0; i < n; ++i) sum[i] = Op::template apply<E>(E::load(first[i]), E::load(second[i]));
+      next = 2;
+    } else {
+      load_tile<E>(first, n, sum);
+    }
+    for (; next < nsources; ++next) {
+      const Storage *source = static_cast<const Storage *>(sources[next]) + at;
+      if (finish.scaled == next) {
+        alignas(64) float product[kTile];
+        load_scaled<E>(source, n, scale, product);
+        const char *const pair[2] = {reinterpret_cast<const char *>(sum), reinterpret_cast<const char *>(product)};
+        char *const into = reinterpret_cast<char *>(sum);
+        combine<float, Sum>(pair, 2, &into, 1, n * sizeof(float), 0);
+      } else {
+        for (uint64_t i = 0; i < n; ++i) sum[i] = Op::template apply<E>(sum[i], E::load(source[i]));
+      }
+    }
+    if (finish.divisor != 1) divide_tile<InFloat>(sum, n, finish.divisor);
+    const bool past = finish.streamed != 0;
+    Storage *const rounded = past ? stored : static_cast<Storage *>(dests[0]) + at;
+    round_tile<E>(sum, n, rounded);
+    store_tile(rounded, n * sizeof(Storage), at * sizeof(Storage), dests, past ? 0 : 1, ndests, finish.streamed);
   }
 }
 
@@ -182,47 +287,14 @@ template <class E, class Op>
 void reduce(const void *const *sources, uint32_t nsources, void *const *dests, uint32_t ndests, uint64_t elements,
             const Finish &finish) {
   if constexpr (std::is_same_v<typename E::Storage, typename E::Value>) {
-    using T = typename E::Storage;
-    if (nsources > 1 && finish.divisor == 1 && finish.scaled == Finish::kNone) {
-      const auto *from = reinterpret_cast<const char *const *>(sources);
-      auto *to = reinterpret_cast<char *const *>(dests);
-      const bool past = finish.streamed != 0 && reinterpret_cast<uintptr_t>(dests[0]) % sizeof(T) == 0;
-      if (past) return combine<T, Op, true>(from, nsources, to, ndests, elements * sizeof(T), finish.streamed);
-      return combine<T, Op, false>(from, nsources, to, ndests, elements * sizeof(T), 0);
-    }
-  }
-  using Storage = typename E::Storage;
-  using Value = typename E::Value;
-  Value scale{};
-  if (finish.scaled != Finish::kNone) {
-    Storage stored;
-    std::memcpy(&stored, finish.scale, sizeof stored);
-    scale = E::load(stored);
-  }
-  alignas(64) Value sum[kTile];
-  for (uint64_t at = 0; at < elements; at += kTile) {
-    const uint64_t n = std::min(kTile, elements - at);
-    const Storage *first = static_cast<const Storage *>(sources[0]) + at;
-    uint32_t next = 1;
-    if (finish.scaled == 0) {
-      for (uint64_t i = 0; i < n; ++i) sum[i] = E::multiply(E::load(first[i]), scale);
-    } else if (nsources > 1 && finish.scaled != 1) {
-      const Storage *second = static_cast<const Storage *>(sources[1]) + at;
-      for (uint64_t i = 0; i < n; ++i) sum[i] = Op::template apply<E>(E::load(first[i]), E::load(second[i]));
-      next = 2;
-    } else {
-      for (uint64_t i = 0; i < n; ++i) sum[i] = E::load(first[i]);
-    }
-    for (; next < nsources; ++next) {
-      const Storage *source = static_cast<const Storage *>(sources[next]) + at;
-      if (finish.scaled == next)
-        for (uint64_t i = 0; i < n; ++i) sum[i] = Op::template apply<E>(sum[i], E::multiply(E::load(source[i]), scale));
-      else
-        for (uint64_t i = 0; i < n; ++i) sum[i] = Op::template apply<E>(sum[i], E::load(source[i]));
-    }
-    if (finish.divisor != 1)
-      for (uint64_t i = 0; i < n; ++i) sum[i] = E::divide(sum[i], finish.divisor);
-    store_tile<E>(sum, n, at, dests, ndests, finish.streamed);
+    if constexpr (std::is_same_v<Op, Sum>)
+      if (finish.divisor != 1 || finish.scaled != Finish::kNone)
+        return finished_sum<E>(sources, nsources, dests, ndests, elements, finish);
+    using L = typename Lane<typename E::Storage, Op>::Type;
+    combine<L, Op>(reinterpret_cast<const char *const *>(sources), nsources, reinterpret_cast<char *const *>(dests), ndests,
+                   elements * sizeof(L), finish.streamed);
+  } else {
+    reduce_in_float<E, Op>(sources, nsources, dests, ndests, elements, finish);
   }
 }
 
