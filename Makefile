@@ -11,7 +11,7 @@ JOBS ?= $(shell nproc --all 2>/dev/null || echo 2)
 .PHONY: help setup demo test lint types unit format golden test-wheel clean
 .PHONY: netlab
 .PHONY: sanitize losses chaos chaos-protocols chaos-jobs fuzz fuzz-libraries bench-peers bench-references bench-waiting bench-small-call bench-packing packing-sweep bench-pacing bench-tune bench-defaults bench-torch bench-servers cuda-kernels blink test-nccl-tests validate gpu-check gpu-check-torch gpu-check-tables test-torch test-torch-suite
-.PHONY: show-page gallery
+.PHONY: show-page gallery docs reference pictures docs-commands
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -149,6 +149,18 @@ blink: setup  ## Blink's claims in plans and model: docs/blink.md
 
 gallery: setup  ## docs/gallery.md: a figure of every machine of `collc topologies`
 	$(BIN)/python benchmarks/gallery.py
+
+pictures: setup  ## the drawings of README.md and docs/optimal.md
+	$(BIN)/python benchmarks/pictures.py
+
+reference: setup  ## docs/commands.md: every command with its options
+	$(BIN)/python benchmarks/reference.py
+
+docs: setup  ## the documentation as a site: build/site/index.html
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
+
+docs-commands: setup  ## every command line of README.md and docs/, run (10 minutes)
+	$(BIN)/python -m pytest -m slow tests/cli/test_documented_commands.py
 
 show-page:  ## build the script of `collc show`'s page anew from its sources and npm's packages
 	rm -rf build/show && mkdir -p build && cp -r templates/show build/show
