@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 
 from collc.build.compile import Contents
 from collc.checker.layout import When
+from collc.choose.given import GIVEN
 from collc.choose.programs import Chosen, ProgramList
 from collc.choose.request import LibraryRequest, find_graphs, pack_allocation
 from collc.choose.rules import SIZES, rules
@@ -124,7 +125,7 @@ def choose_programs(
                 for rule in rules(plan, graph.nranks, target, machine):
                     when = When(bytes_per_call(plan.collective, rule.min_bytes, graph.nranks))
                     found.add(number, rule.channels, rule.chunk_bytes, when, rule.why)
-            elif strategy is Strategy.MEMORY:
+            elif strategy is Strategy.MEMORY and plan.solver != GIVEN:
                 found.add_one_hop(number)
             else:
                 found.add(number, 0, target.chunk_bytes, When())
@@ -155,31 +156,44 @@ class _ModelTables:
         self.most_bytes = target.chunk_bytes
         self.simulators: dict[Collective, Simulator] = {}
         self.tables: dict[Collective, Table] = {}
+        self.own: dict[tuple[Collective, int | None], Table] = {}
         self.turns = mirrored_links(Net.of(graph)) is not None
 
     def limit(self, chunk_bytes: int) -> None:
         """Rules out larger chunks and drops the tables chosen so far."""
         self.most_bytes = chunk_bytes
         self.tables.clear()
+        self.own.clear()
 
     def table(self, plan: Plan) -> Table:
+        if plan.solver == GIVEN:
+            key = (plan.collective, plan.root)
+            if key not in self.own:
+                self.own[key] = self._choose_variants(self._simulator(plan), ["trees"])
+            return self.own[key]
         # On links that are equal both ways these are the others' trees turned round, and take the same time.
         turned = plan.collective.mirror if self.turns and plan.collective.inward else None
-        named = [p for p in self.packed if p.collective is turned]
-        first = (named or [p for p in self.packed if p.collective is plan.collective])[0]
+        others = [p for p in self.packed if p.solver != GIVEN]
+        named = [p for p in others if p.collective is turned]
+        first = (named or [p for p in others if p.collective is plan.collective])[0]
         if first.collective not in self.tables:
             self.tables[first.collective] = self._choose(first)
         return self.tables[first.collective]
 
     def _choose(self, plan: Plan) -> Table:
         if plan.collective not in self.simulators:
-            made = Simulator(self.graph, plan.collective, plan.root, self.machine)
-            made.plans["trees"] = plan
-            self.simulators[plan.collective] = made
+            self.simulators[plan.collective] = self._simulator(plan)
         simulator = self.simulators[plan.collective]
         # A ring is one of the rings, and a chain is never chosen.
         left_out = {"chain", "ring"} if "rings" in simulator.kinds else {"chain"}
-        kinds = [kind for kind in simulator.kinds if kind not in left_out]
+        return self._choose_variants(simulator, [kind for kind in simulator.kinds if kind not in left_out])
+
+    def _simulator(self, plan: Plan) -> Simulator:
+        made = Simulator(self.graph, plan.collective, plan.root, self.machine)
+        made.plans["trees"] = plan
+        return made
+
+    def _choose_variants(self, simulator: Simulator, kinds: Sequence[str]) -> Table:
         can = {name.lower() for name in self.target.protocols}
         # Until memory says otherwise a protocol's own largest chunk may be above the target's.
         most = self.most_bytes if self.most_bytes < self.target.chunk_bytes else MAX_CHUNK_BYTES

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from collc.choose.all_kinds import kinds_in_one
+from collc.choose.given import given_plans
 from collc.choose.servers import only_server, refuse_several_servers
 from collc.collectives.model import COMPILED, Collective
 from collc.errors import UsageError
@@ -41,6 +42,7 @@ class LibraryRequest:
         one_server: refuse GPUs on several servers, between which libraries for CUDA cannot move data yet.
         survive: 1: plans for the machine after every single loss too (`collc.packing.survive`).
         kinds: one library for every kind of server of the topology (`collc.choose.all_kinds`); excludes `gpus`.
+        plans: a plan file (``collc-plan/1``) whose plans take the place of packed ones; for one set of GPUs.
     """
 
     topology: str | Topology
@@ -56,6 +58,7 @@ class LibraryRequest:
     one_server: bool = True
     survive: int = 0
     kinds: bool = False
+    plans: Path | None = None
 
     def __post_init__(self) -> None:
         if self.model is not None and self.model not in MACHINES:
@@ -87,6 +90,8 @@ def find_graphs(request: LibraryRequest, status: Callable[[str], None]) -> tuple
     """Reads the topology: the graph of every allocation, and the GPU sets that they serve."""
     status("reading the topology")
     topology = request.machine()
+    if request.plans is not None and (request.kinds or request.survive or request.allocations is not None):
+        raise UsageError("a plan file is for one set of GPUs", where="--plan", hint="choose the set with --gpus")
     if request.kinds:
         graphs, sets = kinds_in_one(topology, request.allocations, request.links, request.survive)
     elif request.survive:
@@ -153,4 +158,4 @@ def pack_allocation(
     wanted = wanted_programs(request.collectives, graph.nranks, request.roots)
     status(f"packing {len(wanted)} plans for {graph.nranks} GPUs")
     plans = pack(graph, wanted, recorder)
-    return plan_file(graph, plans)
+    return plan_file(graph, plans if request.plans is None else given_plans(request.plans, graph, plans))

@@ -73,6 +73,13 @@ _STAGES = sorted({name for target in TARGETS.values() for name in stage_names(ta
     show_default=True,
     help="1: also hold plans for the machine after every single loss (link, switch plane, GPU).",
 )
+@click.option(
+    "--plan",
+    "plans",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Take plans of your own from a file (collc-plan/1) instead of packing.",
+)
 @click.option("--keep-source", type=click.Path(path_type=Path), help="Also write the generated source to this file.")
 @click.option(
     "--dump-after",
@@ -100,6 +107,7 @@ def command(
     counters: bool,
     tune_candidates: bool,
     survive: int,
+    plans: Path | None,
     keep_source: Path | None,
     dump_after: tuple[str, ...],
     dump_dir: Path,
@@ -128,6 +136,7 @@ def command(
         params=params,
         tune_candidates=tune_candidates,
         survive=survive,
+        plans=plans,
         cuda=int(cuda) if cuda else None,
         counters=counters,
     )
