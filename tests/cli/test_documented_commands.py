@@ -33,7 +33,7 @@ def test_the_documents_show_commands() -> None:
 
 @pytest.mark.parametrize(("where", "text"), commands(), ids=lambda value: value)
 def test_a_documented_command_is_taken(where: str, text: str) -> None:
-    name, *words = shlex.split(text)
+    name, *words = shlex.split(re.split(r" [|>] ", text)[0])
     command = importlib.import_module(f"collc.cli.{name}").command
     context = command.make_context(name, words)
     if name == "run":
