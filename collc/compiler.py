@@ -189,7 +189,8 @@ def compile_topology(
     if library.device and not library.device.runs_on_old_chips and may_be_old(request.machine()):
         note = f"the GPUs may be Pascal or Volta, for which this library has no code: {INSTALL_NVRTC}"
     found = len(contents.gpu_sets.sets)
-    why = request.parameters(contents.documents[0].graph.gpu_model)[1] if kind is TargetKind.CUDA else None
+    models = dict.fromkeys(request.parameters(document.graph.gpu_model)[1] for document in contents.documents)
+    why = "; ".join(models) if kind is TargetKind.CUDA else None
     return CompileResult(library, kind, contents.documents, found, note, contents.entries, why, contents.gpu_sets)
 
 
