@@ -16,8 +16,12 @@ from support.cli import collc, refused
 from support.found import answers, lost, shuffled
 
 from collc.checker.library import check_library, read_manifest
+from collc.choose.library import library_contents
+from collc.choose.request import LibraryRequest
 from collc.choose.servers import only_server, server_kinds
+from collc.collectives.model import Collective
 from collc.errors import TopologyError
+from collc.options import TARGETS, TargetKind
 from collc.topology.canonical import fingerprint
 from collc.topology.dump import dumps_links
 from collc.topology.graph import plan_graph
@@ -237,3 +241,21 @@ def test_sets_of_gpus_of_every_kind(cluster: Path, tmp_path: Path) -> None:
     assert {document.graph.nranks for document in held.documents} == {3, 4, 5}
     assert len(held.tables.states) == 4
     assert not held.tables.states[0].sets
+
+
+def test_programs_are_those_of_a_library_for_the_kind_alone(tmp_path: Path) -> None:
+    """Each kind has the model of its own GPUs."""
+    path = tmp_path / "mixed.yaml"
+    path.write_text(
+        "format: collc-topology/1\nname: mixed\ntemplates:\n"
+        "  v: {gpus: 2, gpu_model: V100, links: [[gpu0, gpu1, nvlink, 25]]}\n"
+        "  h: {gpus: 2, gpu_model: H100, switches: [s], links: [[gpu0, s, nvswitch, 450], [gpu1, s, nvswitch, 450]]}\n"
+        "servers: {v: 1, h: 1}\n"
+    )
+    both = LibraryRequest(str(path), kinds=True, collectives=(Collective.ALL_REDUCE,))
+    one = library_contents(both, TARGETS[TargetKind.CUDA])
+    assert len(one.entries) == 2
+    for server, entries in zip(("v-0", "h-0"), one.entries, strict=True):
+        alone = library_contents(replace(both, kinds=False, server=server), TARGETS[TargetKind.CUDA])
+        assert entries == alone.entries[0]
+    assert one.entries[0] != one.entries[1]
