@@ -16,9 +16,11 @@ Names are imported when they are first used: `import collc` itself loads no solv
 from __future__ import annotations
 
 import importlib
-from typing import TYPE_CHECKING, Any
 
+TYPE_CHECKING = False  # as type checkers read it: typing takes longer to import than all that is here
 if TYPE_CHECKING:
+    from typing import Any
+
     from collc.api.building import Built, Compiled, compile
     from collc.api.forecasts import SimulatedCall, Simulation, simulate
     from collc.api.machines import load

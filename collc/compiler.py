@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -151,6 +152,15 @@ def compile_topology(
     recorder = recorder or Recorder()
     option = "--model" if request.model is not None else "--params" if request.params is not None else None
     kind, note = choose_target(request.target, request.cuda, request.counters, option)
+    if kind is TargetKind.CUDA and (made := not_by_nvidia(request.machine())):
+        asked = next((f for f, given in _FOR_CUDA.items() if getattr(request, given)), None)
+        kind, note = _host_instead(request.machine().name, made, asked)
+    if kind is TargetKind.CUDA and request.relay:
+        raise UsageError(
+            "an idle GPU runs no kernel of a library, so nothing would forward its data",
+            where="--relay",
+            hint="take --target host, whose ranks are processes; or let the idle GPUs join with --gpus",
+        )
     target = TARGETS[kind]
     request = replace(request, one_server=request.one_server and kind is TargetKind.CUDA)
     out = request.output or Path(f"libcollc-{request.machine().name}.so")
@@ -268,6 +278,39 @@ def _one_for_all(
 
 def _prefixed(status: Callable[[str], None], step: str) -> Callable[[str], None]:
     return lambda text: status(step + text)
+
+
+_MAKERS = re.compile(r"\s*(amd|instinct|radeon|gfx\d|mi\d)", re.I)
+# Options that ask for a library for GPUs, and their fields of a request.
+_FOR_CUDA = {
+    "--target cuda": "target",
+    "--cuda": "cuda",
+    "--counters": "counters",
+    "--model": "model",
+    "--params": "params",
+}
+
+
+def not_by_nvidia(topology: Topology) -> str | None:
+    """What says that the GPUs are AMD's, their model or their links; None if nothing does."""
+    if topology.gpu_model and _MAKERS.match(topology.gpu_model):
+        return topology.gpu_model
+    return "xgmi links" if any(link.kind is LinkKind.XGMI for link in topology.links) else None
+
+
+def _host_instead(name: str, made: str, asked: str | None) -> tuple[TargetKind, str]:
+    """The target for GPUs that are not NVIDIA's, and a line that says so.
+
+    Raises:
+        UsageError: target cuda, or what only that takes, was asked for.
+    """
+    if asked is not None:
+        raise UsageError(
+            f"{name} has GPUs by AMD ({made}), and libraries for target cuda run on NVIDIA's alone",
+            where=asked,
+            hint="--target host makes a library for CPUs; `collc plan`, `simulate` and `export` serve these GPUs too",
+        )
+    return TargetKind.HOST, f"target host, which runs on CPUs: there are no kernels for GPUs by AMD ({made})"
 
 
 def may_be_old(topology: Topology) -> bool:

@@ -75,6 +75,7 @@ def compile(
     gpus: str | Sequence[int | str] | None = None,
     allocations: str | None = None,
     links: str | Sequence[str] | None = None,
+    relay: bool = False,
     collectives: Sequence[Collective | str] | None = None,
     roots: Sequence[int] | None = None,
     model: str | None = None,
@@ -92,7 +93,7 @@ def compile(
         output: the library to write [libcollc-NAME.so]; for several servers a folder [libcollc-NAME], or a file
             ``*.so``, which is one library for all kinds of servers.
         target: host or cuda [cuda where an nvcc is found].
-        gpus, links: as for `collc.plan`.
+        gpus, links, relay: as for `collc.plan`; relays for target host alone.
         allocations: which sets of GPUs to serve: connected, all, ``"2..4"``, or sets such as ``"0,1,2/4,5"``.
         collectives: which to hold [all that programs exist for].
         roots: of broadcast and reduce [all].
@@ -119,6 +120,7 @@ def compile(
         gpus=gpu_list("gpus", gpus),
         allocations=None if allocations is None else a_text("allocations", allocations),
         links=class_list("links", links),
+        relay=a_flag("relay", relay),
         collectives=COMPILED if collectives is None else _collectives(collectives),
         roots=None if roots is None else [a_number("roots", root, 0, 10**9) for root in some("roots", roots, "ranks")],
         keep_source=None if keep_source is None else a_path("keep_source", keep_source),

@@ -23,6 +23,10 @@ from collc.collectives.model import Collective
 from collc.errors import RunError
 
 _OUT_OF_MEMORY = 2  # CUDA_ERROR_OUT_OF_MEMORY
+# What a machine without GPUs can do with the topology of a library for them.
+_ELSEWHERE = (
+    "`collc simulate TOPO` predicts its times anywhere; `collc compile TOPO --target host` makes a library for CPUs"
+)
 
 
 class Driver:
@@ -36,12 +40,12 @@ class Driver:
         try:
             self.lib = ctypes.CDLL("libcuda.so.1")
         except OSError as error:
-            raise RunError(f"no NVIDIA driver here: {error}") from None
+            raise RunError(f"no NVIDIA driver here: {error}", hint=_ELSEWHERE) from None
         self("cuInit", 0)
         count = ctypes.c_int()
         self("cuDeviceGetCount", ctypes.byref(count))
         if count.value == 0:
-            raise RunError("the NVIDIA driver shows no GPU")
+            raise RunError("the NVIDIA driver shows no GPU", hint=_ELSEWHERE)
         self.contexts = []
         for device in range(count.value):
             context = ctypes.c_void_p()

@@ -41,6 +41,7 @@ class LibraryRequest:
         server: the one server of the topology that the library is for; `gpus` and `allocations` are of it alone.
         one_server: refuse GPUs on several servers, between which libraries for CUDA cannot move data yet.
         survive: 1: plans for the machine after every single loss too (`collc.packing.survive`).
+        relay: GPUs of the machine that are not in `gpus` forward data; for one set of GPUs.
         kinds: one library for every kind of server of the topology (`collc.choose.all_kinds`); excludes `gpus`.
         plans: a plan file (``collc-plan/1``) whose plans take the place of packed ones; for one set of GPUs.
     """
@@ -59,6 +60,7 @@ class LibraryRequest:
     survive: int = 0
     kinds: bool = False
     plans: Path | None = None
+    relay: bool = False
 
     def __post_init__(self) -> None:
         if self.model is not None and self.model not in MACHINES:
@@ -92,6 +94,10 @@ def find_graphs(request: LibraryRequest, status: Callable[[str], None]) -> tuple
     topology = request.machine()
     if request.plans is not None and (request.kinds or request.survive or request.allocations is not None):
         raise UsageError("a plan file is for one set of GPUs", where="--plan", hint="choose the set with --gpus")
+    if request.relay and (request.allocations is not None or request.survive or request.kinds):
+        raise UsageError(
+            "--relay is about one set of GPUs", hint="name it with --gpus; omit --allocations and --survive"
+        )
     if request.kinds:
         graphs, sets = kinds_in_one(topology, request.allocations, request.links, request.survive)
     elif request.survive:
@@ -99,7 +105,7 @@ def find_graphs(request: LibraryRequest, status: Callable[[str], None]) -> tuple
         graphs, sets = surviving_sets(machine, gpus, request.allocations, request.links)
     elif request.allocations is None:
         gpus = None if request.gpus is None else parse_gpus(topology, request.gpus)
-        graph = plan_graph(topology, gpus, request.links)
+        graph = plan_graph(topology, gpus, request.links, request.relay, may_relay=not request.one_server)
         names = [graph.vertices[rank].name for rank in graph.ranks]
         graphs, sets = [graph], written_set(topology, names)
     elif request.gpus is not None:

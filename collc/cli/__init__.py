@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-import sys
-from typing import Any
+import signal
+
+from collc.cli.early import leave
+
+TYPE_CHECKING = False  # as mypy reads it: typing takes longer to import than all that is here
+if TYPE_CHECKING:
+    from typing import Any
 
 
 def main(argv: list[str] | None = None) -> Any:
     """Runs the command line and exits (`collc.cli.app.main`)."""
-    try:
-        from collc.cli.app import main as run
-    except KeyboardInterrupt:  # while the modules are read
-        sys.stderr.write("collc: interrupted\n")
-        sys.exit(130)
+    if argv is None and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, leave)
+    from collc.cli.app import main as run
+
     return run(argv)
 
 

@@ -21,6 +21,7 @@ import click
 
 from collc import __version__
 from collc.cli import report
+from collc.cli.early import leave
 from collc.errors import CollcError, UsageError, of_exception, visible
 from collc.process import allow_tools, end_tools, interrupt, whole
 
@@ -95,7 +96,7 @@ def _listen() -> list[signal.Signals]:
     """Handles the signals that have no handler yet; returns them."""
     if threading.current_thread() is not threading.main_thread():
         return []
-    taken = [number for number, default in _ENDS.items() if signal.getsignal(number) is default]
+    taken = [number for number, default in _ENDS.items() if signal.getsignal(number) in (default, leave)]
     for number in taken:
         signal.signal(number, _end)
     return taken

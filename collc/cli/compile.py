@@ -42,6 +42,9 @@ _STAGES = sorted({name for target in TARGETS.values() for name in stage_names(ta
 )
 @click.option("--links", metavar="CLASSES", help="Link classes to use instead of the fast one, or 'all'.")
 @click.option(
+    "--relay", type=click.Choice(["idle"]), help="Let idle GPUs of the machine forward data (target host, with --gpus)."
+)
+@click.option(
     "--collective",
     "collectives",
     multiple=True,
@@ -99,6 +102,7 @@ def command(
     gpus: str | None,
     allocations: str | None,
     links: str | None,
+    relay: str | None,
     collectives: tuple[str, ...],
     roots: tuple[int, ...],
     model: str | None,
@@ -129,6 +133,7 @@ def command(
         gpus=gpus,
         allocations=allocations,
         links=links,
+        relay=relay is not None,
         collectives=tuple(map(Collective, collectives)) or COMPILED,
         roots=roots or None,
         keep_source=keep_source,

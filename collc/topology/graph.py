@@ -23,7 +23,12 @@ NET = frozenset({LinkKind.NET})
 
 
 def plan_graph(
-    topology: Topology, gpus: Sequence[str] | None = None, links: str | None = None, relay: bool = False
+    topology: Topology,
+    gpus: Sequence[str] | None = None,
+    links: str | None = None,
+    relay: bool = False,
+    *,
+    may_relay: bool = True,
 ) -> PlanGraph:
     """The graph of a plan for some GPUs of a topology.
 
@@ -31,6 +36,7 @@ def plan_graph(
         gpus: names in rank order; all GPUs in the order of the topology if None.
         links: ``nvlink,pcie`` uses exactly the links of these kinds, ``all`` every link; None follows the rules.
         relay: idle GPUs of the servers may forward (they hold no data of the collective).
+        may_relay: whether the caller's user could choose that instead.
 
     Raises:
         UsageError: a GPU or a kind of link does not exist.
@@ -43,7 +49,7 @@ def plan_graph(
     if lost := _lost(chosen, edges):
         over = f"over {links} links" if links else "over the links of this topology"
         problem = f"{lost} cannot be reached from {chosen[0]} {over}"
-        raise TopologyError(problem, where=topology.name, hint=_way_out(topology, chosen, links, relay))
+        raise TopologyError(problem, where=topology.name, hint=_way_out(topology, chosen, links, relay, may_relay))
     return _assemble(topology, parts, chosen, edges)
 
 
@@ -270,7 +276,7 @@ def _lost(chosen: Sequence[str], links: Sequence[Link]) -> str | None:
     return next((name for name in chosen[1:] if name not in found), None)
 
 
-def _way_out(topology: Topology, chosen: Sequence[str], override: str | None, relay: bool) -> str:
+def _way_out(topology: Topology, chosen: Sequence[str], override: str | None, relay: bool, may_relay: bool) -> str:
     """Options with which these GPUs do reach each other, each tried."""
     ways = []
     for said, links, more in (
@@ -278,7 +284,7 @@ def _way_out(topology: Topology, chosen: Sequence[str], override: str | None, re
         ("no --links", None, relay),
         ("--links all", "all", relay),
     ):
-        if (links, more) == (override, relay):
+        if (links, more) == (override, relay) or (more and not may_relay):
             continue
         parts = _Parts(topology, chosen, more)
         picked = _override(parts, links) if links is not None else _by_rules(parts)

@@ -149,7 +149,10 @@ def check_request(request: TuneRequest) -> tuple[dict[str, Any], int, list[int]]
     manifest = read_manifest(request.library)
     if manifest["target"] != "host":
         what = "the library is for GPUs; tune supports only libraries for CPUs so far"
-        raise UsageError(what, where=str(request.library))
+        hint = (
+            "`collc bench` measures it on its GPUs; tune takes those of `collc compile --target host --tune-candidates`"
+        )
+        raise UsageError(what, where=str(request.library), hint=hint)
     nranks = library_ranks(manifest, request.ranks)
     sizes = list(size_series(request.min_bytes, request.max_bytes, request.factor))
     offers = read_offers(manifest)
