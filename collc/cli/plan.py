@@ -10,7 +10,7 @@ import click
 from collc.build.plans import SolutionCache
 from collc.cli import report
 from collc.cli.plan_expand import emit_expanded
-from collc.cli.plan_losses import plan_losses, survive_json, survive_text
+from collc.cli.plan_losses import emit_survive, plan_losses, survive_text
 from collc.cli.plan_sets import one_set, plan_sets, sets_json, sets_text
 from collc.cli.plan_text import explain_plans, further_links, summary, trade_json, trade_text
 from collc.cli.report import debug_option, emit_json, json_option, progress
@@ -128,7 +128,7 @@ def command(
             )
         wanted = [c for c in Collective if c.uses_trees] if collective is None else [Collective(collective)]
         states, held = plan_losses(machine, chosen, links, wanted, solver)
-        emit_json(survive_json(states, held)) if as_json else report.text(survive_text(machine, states))
+        emit_survive(states, held) if as_json else report.text(survive_text(machine, states))
         return
     if allocations is not None or compare is not None:
         if relay is not None or root is not None:

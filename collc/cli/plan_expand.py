@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from collc.cli import report
-from collc.packing.document import plan_file, to_json, tree_json
+from collc.packing.document import PlanFile, plan_file, to_json, tree_json
 from collc.packing.model import Plan
 from collc.packing.orbits import all_trees
 from collc.topology.model import PlanGraph
@@ -19,6 +19,23 @@ def emit_expanded(graph: PlanGraph, plans: Sequence[Plan], root: int | None) -> 
     """Prints the plans with all their trees as a plan file; with `root` the trees of that rank, as `collc-trees/1`."""
     for piece in _pieces(graph, plans, root):
         report.raw_json(piece)
+
+
+def document_pieces(file: PlanFile) -> Iterator[str]:
+    """A plan document in pieces, a tree on each line: hundreds of GPUs have millions of hops."""
+    document = to_json(replace(file, plans=tuple(replace(p, trees=()) for p in file.plans)))
+    heads = document.pop("plans")
+    yield json.dumps(document)[:-1] + ',\n"plans": ['
+    for i, (head, plan) in enumerate(zip(heads, file.plans, strict=True)):
+        trees = head.pop("trees", None)
+        yield ("," if i else "") + "\n" + json.dumps(head)[:-1]
+        if trees is not None:
+            yield ', "trees": ['
+            for k, tree in enumerate(plan.trees):
+                yield ("," if k else "") + "\n" + json.dumps(tree_json(tree, plan.collective))
+            yield "]"
+        yield "}"
+    yield "]}"
 
 
 def _pieces(graph: PlanGraph, plans: Sequence[Plan], root: int | None) -> Iterator[str]:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+import json
+from collections.abc import Iterator, Mapping, Sequence
 
 from collc.build.plans import SolutionCache
+from collc.cli import report
 from collc.cli.losses import losses_json, losses_text
+from collc.cli.plan_expand import document_pieces
 from collc.cli.report import progress
 from collc.collectives.model import Collective
 from collc.packing import plan
-from collc.packing.document import PlanFile, plan_file, to_json
+from collc.packing.document import PlanFile, plan_file
+from collc.packing.solve import ORBITS_FROM
 from collc.packing.survive import Row, after_losses
 from collc.topology.canonical import fingerprint
 from collc.topology.model import Topology
@@ -32,8 +35,9 @@ def plan_losses(
             continue
         name = fingerprint(one.graphs[0])
         if name not in plans:
-            made = tuple(plan(one.graphs[0], c, None, solver, store=SolutionCache()) for c in collectives)
-            plans[name] = plan_file(one.graphs[0], made)
+            graph, large = one.graphs[0], one.graphs[0].nranks > ORBITS_FROM
+            made = tuple(plan(graph, c, None, solver, store=SolutionCache(), orbits=large) for c in collectives)
+            plans[name] = plan_file(graph, made)
         rows.append(Row.of(one.loss, len(one.gpus), name, plans[name].plans))
     show("")
     return rows, plans
@@ -44,7 +48,15 @@ def survive_text(machine: Topology, rows: Sequence[Row]) -> str:
     return f"{machine.name}: every single loss, alike ones once\n" + losses_text(rows, "from rank 0")
 
 
-def survive_json(rows: Sequence[Row], plans: dict[str, PlanFile]) -> dict[str, Any]:
-    """The table, and the plan document of every graph by its fingerprint."""
-    documents = {name: to_json(document) for name, document in plans.items()}
-    return {"format": "collc-survive/1", "losses": losses_json(rows), "plans": documents}
+def emit_survive(rows: Sequence[Row], plans: Mapping[str, PlanFile]) -> None:
+    """Prints the table, and the plan document of every graph by its fingerprint, as JSON."""
+    for piece in _pieces(rows, plans):
+        report.raw_json(piece)
+
+
+def _pieces(rows: Sequence[Row], plans: Mapping[str, PlanFile]) -> Iterator[str]:
+    yield json.dumps({"format": "collc-survive/1", "losses": losses_json(rows)}, indent=2)[:-2] + ',\n  "plans": {'
+    for i, (name, file) in enumerate(plans.items()):
+        yield ("," if i else "") + f"\n{json.dumps(name)}: "
+        yield from document_pieces(file)
+    yield "}}\n"

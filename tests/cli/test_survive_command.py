@@ -36,6 +36,19 @@ def test_plan_prints_the_rates_before_and_after_each_loss(tmp_path: Path) -> Non
     ]
 
 
+def test_large_plans_are_never_held_as_one_document(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The losses of 64 servers of 8 have 100 million hops: they are written tree by tree."""
+    whole = json.loads(collc("plan", topology_file("odd"), "--survive", "1", "--json").out)
+    wanted = collc("plan", topology_file("odd"), "--json", "--collective", "all_reduce").out
+    name = whole["losses"][0]["fingerprint"]
+    plans = {plan["collective"]: plan for plan in whole["plans"][name]["plans"]}
+    assert plans["all_reduce"] == json.loads(wanted)["plans"][0]
+    lengths: list[int] = []
+    monkeypatch.setattr("collc.cli.report.raw_json", lambda piece: lengths.append(len(piece)))
+    assert collc("plan", "dgx1v", "--survive", "1", "--collective", "all_gather", "--json").code == 0
+    assert max(lengths) * 10 < sum(lengths)
+
+
 def test_a_loss_that_cuts_a_gpu_off_has_no_rates_and_a_reason() -> None:
     result = collc("plan", topology_file("pair"), "--survive", "1")
     assert result.code == 0
