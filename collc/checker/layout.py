@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Mapping, Sequence
+from fractions import Fraction
 from itertools import starmap
 from typing import NamedTuple
 
@@ -20,6 +21,12 @@ PROTOCOLS: dict[str, int] = {"Simple": 0, "LL": 1, "LL128": 2}
 
 # Fifo.link and GraphLink.kind, from the fastest to the slowest; None: made without a graph.
 LINKS: dict[LinkKind | None, int] = {kind: number for number, kind in enumerate((None, *CLASSES))}
+
+
+def mbps(gbps: Fraction) -> int:
+    """GraphLink.mbps: a speed in MB/s, rounded, as far as it fits."""
+    return min(max(round(gbps * 1000), 1), (1 << 32) - 1)
+
 
 # Program.min_bytes of a program that only a tuning file chooses.
 NEVER = (1 << 64) - 1
@@ -47,7 +54,7 @@ STRUCTS: dict[str, tuple[tuple[str, str], ...]] = {
     "Fifo": _fields("I", "src first_reader nreaders link"),
     "Reader": _fields("I", "rank"),
     "Route": _fields("I", "first nlinks"),
-    "GraphLink": _fields("I", "src dst kind"),
+    "GraphLink": _fields("I", "src dst kind mbps"),
     "GpuSet": _fields("I", "nranks first allocation first_forwarder nforwarders"),
     "MachineLink": (*_fields("Q", "num den"), *_fields("H", "src dst"), *_fields("I", "kind")),
     "State": _fields("I", "first_set nsets first_change nchanges"),

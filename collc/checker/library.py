@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from collc.checker.elf import Elf
-from collc.checker.layout import When
+from collc.checker.layout import When, mbps
 from collc.checker.machine import Machine, after_loss, check_sets, read_machine
 from collc.checker.manifest import blank_digests, read_claims
 from collc.checker.plans import PlanFile, from_json, verify_document
@@ -222,7 +222,7 @@ def _check_graph(held: Held, graph: PlanGraph, path: Path) -> None:
     number = {name: i for i, name in enumerate(dict.fromkeys(names))}
     if held.servers != tuple(number[name] for name in names):
         raise RunError("its tables put ranks on other servers than its plans", where=str(path))
-    if held.links != tuple((link.src, link.dst, link.kind) for link in graph.links):
+    if held.links != tuple((link.src, link.dst, link.kind, mbps(link.gbps)) for link in graph.links):
         raise RunError("its tables have other links than its plans", where=str(path))
 
 

@@ -42,11 +42,11 @@ class TableSet:
 class Held:
     """What the tables of one allocation hold. Rows that share their steps are programs that share their objects.
 
-    `links` are (source, destination, class) by number, `servers` the number of each rank's server.
+    `links` are (source, destination, class, MB/s) by number, `servers` the number of each rank's server.
     """
 
     nranks: int
-    links: tuple[tuple[int, int, LinkKind | None], ...]
+    links: tuple[tuple[int, int, LinkKind | None, int], ...]
     servers: tuple[int, ...]
     slots: int
     slot_bytes: int
@@ -161,7 +161,7 @@ def _state(
 def _allocation(arrays: dict[str, _Array], row: Row) -> Held:
     nranks, first_fifo, nfifos, first_program, nprograms, slots, slot_bytes, first_server, first_link, nlinks = row
     servers = arrays["rank_servers"].numbers(first_server, nranks)
-    links = tuple((src, dst, _class(kind)) for src, dst, kind in arrays["links"].take(first_link, nlinks))
+    links = tuple((src, dst, _class(kind), mbps) for src, dst, kind, mbps in arrays["links"].take(first_link, nlinks))
     fifos: list[Fifo] = []
     for src, first, count, kind in arrays["fifos"].take(first_fifo, nfifos):
         readers, ways = arrays["fifo_readers"].numbers(first, count), arrays["fifo_routes"].take(first, count)

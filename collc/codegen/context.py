@@ -105,7 +105,8 @@ class TableBuilder:
         for rank in range(programs[0].nranks):
             self._append("rank_servers", (programs[0].server(rank),), f"server of rank {rank}")
         for link in graph.links if graph else ():
-            self._append("links", (link.src, link.dst, LINKS[link.kind]), f"link {link.id}: {link.kind.value}")
+            cells = (link.src, link.dst, LINKS[link.kind], layout.mbps(link.gbps))
+            self._append("links", cells, f"link {link.id}: {link.kind.value}")
         numbers: dict[tuple[object, ...], int] = {}
         places: dict[tuple[int, int, int], tuple[int, int]] = {}
         for program, rule in zip(programs, when or [ALWAYS] * len(programs), strict=True):

@@ -15,7 +15,7 @@ from support.libraries import ODD
 from collc.build.compile import Contents, generate
 from collc.build.manifest import make_manifest, slot_bytes
 from collc.build.toolchain import Compiler
-from collc.checker.layout import NEVER
+from collc.checker.layout import NEVER, mbps
 from collc.checker.library import check_allocation
 from collc.checker.manifest import read_claims
 from collc.checker.tables import Held as Decoded
@@ -216,7 +216,7 @@ def check(document: PlanFile, found: Chosen, manifest: dict[str, Any]) -> None:
     programs = tuple(entry.program for entry in found.entries)
     when = tuple(entry.when for entry in found.entries)
     graph = document.graph
-    links = tuple((link.src, link.dst, link.kind) for link in graph.links)
+    links = tuple((link.src, link.dst, link.kind, mbps(link.gbps)) for link in graph.links)
     servers = (0,) * graph.nranks
     decoded = Decoded(graph.nranks, links, servers, HOST.slots, claims["slot_bytes"], programs, when)
     check_allocation(document, decoded, claims, "host", Path("lib"))

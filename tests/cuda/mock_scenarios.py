@@ -32,7 +32,7 @@ class Scenarios(Transfers):
     def collectives(self) -> list[str]:
         """Every collective once; the wrong ones."""
         comm, stream, wrong = self.comm(), self.stream(), []
-        for name in ("all_reduce", "broadcast", "reduce", "all_gather", "reduce_scatter"):
+        for name in self.given.get("only", ("all_reduce", "broadcast", "reduce", "all_gather", "reduce_scatter")):
             op = "sum" if "reduce" in name else None
             case = Case(Collective(name), self.nranks, 1, self.given.get("count", 777), TYPES["float"], op)
             expected = case.expected(self.rank)
@@ -174,7 +174,6 @@ class Scenarios(Transfers):
     def refused_calls(self) -> dict[str, Any]:
         """After each call that is refused the communicator does what it did before."""
         comm, stream = self.comm(), self.stream()
-        op = ctypes.c_int()
         buffer, room = self.buffer(self.data(self.rank, 100)), self.room(100)
         lib, size = self.lib, ctypes.c_size_t
         calls: dict[str, Callable[[], int]] = {
@@ -185,7 +184,6 @@ class Scenarios(Transfers):
             "no buffer": lambda: int(lib.ncclAllReduce(None, room.at, size(100), FLOAT, 0, comm, stream)),
             "no peer": lambda: self.send(buffer, 99, comm, stream),
         }
-        del op
         said: dict[str, Any] = {}
         for name, call in calls.items():
             code = call()

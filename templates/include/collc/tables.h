@@ -87,6 +87,7 @@ struct GraphLink {
   uint32_t src;
   uint32_t dst;
   LinkClass kind;
+  uint32_t mbps;  // MB/s, rounded, at least 1
 };
 
 // A set of GPUs and everything that runs on it. Rank r is on the server rank_servers[first_server + r].

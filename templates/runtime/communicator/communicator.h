@@ -110,6 +110,7 @@ class Communicator {
   // `owners`: a number of its process for each rank.
   Status share_memory(class Rendezvous &rendezvous, const std::string &key, const std::vector<uint64_t> &owners,
                       std::shared_ptr<Segment> *shared);
+  Status look_at_links(class Rendezvous &rendezvous, bool declared, NvLinks *links, Status *fits);
   Status hand_over(class Rendezvous &rendezvous, const Status &reason);
   // Sends less than kMostMail to `members` (ranks, this one included) and receives theirs, in the order of `members`. Fails
   // where one of them has posted a failure instead.

@@ -135,6 +135,8 @@ Status Communicator::set_up(Rendezvous &rendezvous, const std::string &key, Rank
   if (status.ok()) status = place_on_machines(machines, found.given || gpus_.size() == nranks_, rank_, &placement_);
   if (status.ok() && !placement_.machine.empty() && !backend().joins_servers())
     status = fail(ncclInvalidUsage, "the ranks are on several machines; libraries of this target serve one");
+  if (status.ok() && nranks_ > 1 && placement_.machine.empty() && backend().has_places())
+    COLLC_RETURN_IF_FAILED(look_at_links(rendezvous, found.given || gpus_.size() == nranks_, &context.links, &status));
   if (!status.ok()) return hand_over(rendezvous, status);
   if (!placement_.machine.empty())
     for (const Introduction &one : introductions)
@@ -161,6 +163,15 @@ Status Communicator::set_up(Rendezvous &rendezvous, const std::string &key, Rank
   log(LogLevel::kInfo, "rank %u of %u: %zu processes, %u cores, %.1f MB shared", rank_, nranks_,
       std::set<uint64_t>(owners.begin(), owners.end()).size(), context.cores,
       static_cast<double>(segment->control().bytes) / 1e6);
+  return {};
+}
+
+// Where nobody has said which GPUs the ranks are, their links say it. `fits`: whether the library serves them, the same on all.
+Status Communicator::look_at_links(Rendezvous &rendezvous, bool declared, NvLinks *links, Status *fits) {
+  std::vector<GpuPlace> places;
+  COLLC_RETURN_IF_FAILED(rendezvous.exchange(backend().place_of_device(), &places));
+  *links = count_links(places);
+  if (!declared) *fits = place_by_links(*links, places, &placement_);
   return {};
 }
 

@@ -9,6 +9,7 @@
 
 #include "collc/collective_traits.h"
 #include "cuda/launches.h"
+#include "cuda/nvml.h"
 #include "cuda/rank.h"
 #include "base/element.h"
 
@@ -109,6 +110,15 @@ class CudaBackend final : public Backend {
  public:
   Status current_device(int *device) override { return current_number(device); }
   Status use_device(int device) override { return make_current(device); }
+  bool has_places() const override { return true; }
+  // What is missing here is said when the rank is opened.
+  GpuPlace place_of_device() override {
+    const Driver *cu = nullptr;
+    int number = 0;
+    DeviceNumber device = 0;
+    const bool there = load_driver(&cu).ok() && current_number(&number).ok() && cu->device_get(&device, number) == 0;
+    return there ? find_place(device) : GpuPlace{};
+  }
   // More than a GPU takes launches that have not begun.
   uint32_t most_ahead() const override { return 2048; }
   uint64_t shared_bytes(const Tables &, const Placement &placement) const override {

@@ -43,6 +43,7 @@ constexpr unsigned kIpcLazyPeerAccess = 1;
   X(device_get, cuDeviceGet, (DeviceNumber *, int))                                                             \
   X(device_count, cuDeviceGetCount, (int *))                                                                    \
   X(device_uuid, cuDeviceGetUuid_v2, (Uuid *, DeviceNumber))                                                    \
+  X(device_bus, cuDeviceGetPCIBusId, (char *, int, DeviceNumber))                                               \
   X(device_attribute, cuDeviceGetAttribute, (int *, int, DeviceNumber))                                         \
   X(peer_attribute, cuDeviceGetP2PAttribute, (int *, int, DeviceNumber, DeviceNumber))                          \
   X(can_access_peer, cuDeviceCanAccessPeer, (int *, DeviceNumber, DeviceNumber))                                \

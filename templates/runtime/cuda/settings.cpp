@@ -20,7 +20,8 @@ Status find_cut_off(const RankContext &context, const Device *device, const std:
   const Driver &cu = driver();
   int devices = 0;
   COLLC_RETURN_IF_FAILED(check(cu.device_count(&devices), "counting GPUs"));
-  const auto reaches = [&](const Uuid &theirs) {
+  const auto reaches = [&](uint32_t rank) {
+    const Uuid &theirs = settings[rank].uuid;
     if (std::memcmp(&theirs, &device->uuid, sizeof theirs) == 0) return true;
     for (int d = 0; d < devices; ++d) {
       DeviceNumber number = 0;
@@ -30,7 +31,7 @@ Status find_cut_off(const RankContext &context, const Device *device, const std:
       if (std::memcmp(&theirs, &uuid, sizeof uuid) != 0) continue;
       return cu.peer_attribute(&atomics, kPeerAtomics, device->number, number) == 0 && atomics != 0;
     }
-    return false;  // a GPU that this process does not see
+    return context.links.between(context.rank, rank) != 0;  // a GPU that this process does not see
   };
   const Allocation &allocation = *context.placement.allocation;
   const uint32_t me = context.placement.plan_rank[context.rank];
@@ -40,7 +41,7 @@ Status find_cut_off(const RankContext &context, const Device *device, const std:
     for (uint32_t r = 0; r < fifo.nreaders; ++r) {
       if (fifo.src != me && readers[r] != me) continue;
       const uint32_t other = context.placement.nccl_rank[fifo.src == me ? readers[r] : fifo.src];
-      if (!reaches(settings[other].uuid)) *peer = other;
+      if (!reaches(other)) *peer = other;
     }
   }
   return {};

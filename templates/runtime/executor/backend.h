@@ -10,6 +10,7 @@
 #include "collc/tables.h"
 #include "control/segment.h"
 #include "plan/call.h"
+#include "plan/nvlinks.h"
 
 namespace collc {
 
@@ -25,6 +26,7 @@ struct RankContext {
   uint32_t most_channels = 0;  // maxCTAs of the configuration; 0: as many as the tables say
   double timeout;  // seconds a data wait may take; 0: no limit
   uint32_t here = 0;  // ranks on this machine
+  NvLinks links;      // between the GPUs of the ranks
   std::vector<uint64_t> processes;  // a number of its process for each rank
   std::string secret;               // that only the ranks know
   double seconds = 0;               // that creation may wait for others
@@ -84,6 +86,9 @@ class Backend {
     run(batch);
     submission.status = batch[0].status;
   }
+  // Whether the ranks of this target are on GPUs, and where the one of this thread's current device is.
+  virtual bool has_places() const { return false; }
+  virtual GpuPlace place_of_device() { return {}; }
   // True if ranks may be on several servers: this library serves them, or the real NCCL takes them.
   virtual bool may_span_servers() const = 0;
   // True if chunks travel between servers.

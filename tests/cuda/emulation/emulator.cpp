@@ -128,7 +128,9 @@ char *Emulator::allocate(size_t bytes, size_t align, bool initialised, uint32_t 
 // Only when there is no fresh memory left: as long as there is, who uses what was released is found out.
 size_t Emulator::released_space(size_t bytes, size_t align) {
   size_t end = 0;
-  for (const auto &[next, size] : allocated_) {
+  std::vector<std::pair<size_t, size_t>> taken(allocated_.begin(), allocated_.end());
+  taken.emplace_back(pool_bytes_, 0);
+  for (const auto &[next, size] : taken) {
     const size_t at = (end + kGap + align - 1) / align * align;
     if (at + bytes + kGap <= next) {
       for (auto flag = flags_.begin(); flag != flags_.end();) {

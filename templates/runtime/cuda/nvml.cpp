@@ -1,0 +1,97 @@
+#include "cuda/nvml.h"
+
+#include <dlfcn.h>
+
+#include <cstdio>
+#include <cstring>
+#include <mutex>
+
+namespace collc::cuda {
+namespace {
+
+using Handle = void *;
+struct PciInfo {
+  char legacy[16];
+  unsigned domain, bus, device, numbers[2];
+  char bus_id[32];
+};
+static_assert(sizeof(PciInfo) == 68, "as nvmlPciInfo_t");
+
+constexpr int kToGpu = 0, kToSwitch = 2;  // nvmlIntNvLinkDeviceType_t
+
+// X(member, symbol, arguments)
+#define COLLC_NVML(X)                                                                  \
+  X(init, nvmlInit_v2, ())                                                             \
+  X(by_bus, nvmlDeviceGetHandleByPciBusId_v2, (const char *, Handle *))                \
+  X(link_state, nvmlDeviceGetNvLinkState, (Handle, unsigned, int *))                   \
+  X(link_remote, nvmlDeviceGetNvLinkRemotePciInfo_v2, (Handle, unsigned, PciInfo *))   \
+  X(link_type, nvmlDeviceGetNvLinkRemoteDeviceType, (Handle, unsigned, int *))
+
+struct Nvml {
+#define COLLC_NVML_MEMBER(member, symbol, arguments) int(*member) arguments = nullptr;
+  COLLC_NVML(COLLC_NVML_MEMBER)
+#undef COLLC_NVML_MEMBER
+  bool works = false;
+};
+
+// Loaded once, for the life of the process.
+const Nvml &nvml() {
+  static Nvml found;
+  static std::once_flag once;
+  std::call_once(once, [] {
+    void *library = dlopen("libnvidia-ml.so.1", RTLD_NOW | RTLD_LOCAL);
+    if (library == nullptr) return;
+#define COLLC_FIND(member, symbol, arguments) found.member = reinterpret_cast<int(*) arguments>(dlsym(library, #symbol));
+    COLLC_NVML(COLLC_FIND)
+#undef COLLC_FIND
+    // Drivers before 470 do not know the type of what is at the other end.
+    if (found.init == nullptr || found.by_bus == nullptr || found.link_state == nullptr || found.link_remote == nullptr) return;
+    found.works = found.init() == 0;
+  });
+  return found;
+}
+
+// Domain, bus, device, and a 1 so that it is never 0; 0 for what is no bus id.
+uint64_t pack(const char *text) {
+  unsigned domain = 0, bus = 0, device = 0;
+  if (std::sscanf(text, "%x:%x:%x", &domain, &bus, &device) != 3 || bus > 0xff || device > 0xff) return 0;
+  return uint64_t{domain} << 32 | bus << 16 | device << 8 | 1;
+}
+
+// Virtual machines hide the other end; so do containers, of GPUs that they do not have.
+bool is_hidden(const PciInfo &remote) { return remote.domain >= 0xfffffff || pack(remote.bus_id) == 0; }
+
+// What a link that is up leads to; 0: to nothing that counts.
+uint64_t other_end(Handle gpu, unsigned link) {
+  PciInfo remote = {};
+  int type = -1;
+  if (nvml().link_type != nullptr && nvml().link_type(gpu, link, &type) != 0) type = -1;
+  const bool told = nvml().link_remote(gpu, link, &remote) == 0;
+  remote.bus_id[sizeof remote.bus_id - 1] = '\0';
+  if (type == kToSwitch || !told || is_hidden(remote)) return kIntoSwitch;
+  if (type == kToGpu) return pack(remote.bus_id);
+  if (type != -1 && type != 255) return 0;  // a processor, over NVLink
+  Handle handle = nullptr;
+  return nvml().by_bus(remote.bus_id, &handle) == 0 ? pack(remote.bus_id) : kIntoSwitch;
+}
+
+}  // namespace
+
+GpuPlace find_place(DeviceNumber device) {
+  GpuPlace place = {};
+  char bus[32] = "";
+  if (driver().device_bus(bus, sizeof bus, device) != 0) return place;
+  place.bus = pack(bus);
+  Handle gpu = nullptr;
+  if (place.bus == 0 || !nvml().works || nvml().by_bus(bus, &gpu) != 0) return place;
+  for (unsigned link = 0; link < kMostGpuLinks; ++link) {
+    int up = 0;
+    if (nvml().link_state(gpu, link, &up) != 0) continue;
+    place.known = 1;
+    if (up == 0) continue;
+    if (const uint64_t end = other_end(gpu, link); end != 0) place.links[place.nlinks++] = end;
+  }
+  return place;
+}
+
+}  // namespace collc::cuda

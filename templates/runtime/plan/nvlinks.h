@@ -1,0 +1,29 @@
+// NVLinks between the ranks of a communicator, and which of the library's sets of GPUs has the same.
+#pragma once
+#include <vector>
+
+#include "base/status.h"
+#include "plan/call.h"
+#include "plan/gpu_place.h"
+
+namespace collc {
+
+// The NVLinks that are up between the GPUs of ranks, and from each of them into switches.
+struct NvLinks {
+  uint32_t nranks = 0;              // 0: nothing is known
+  std::vector<uint32_t> direct;     // [rank * nranks + other], as both ends say
+  std::vector<uint32_t> into_switch;  // by rank
+
+  // How many of them a transfer between two ranks may use at once, directly or through switches.
+  uint32_t between(uint32_t a, uint32_t b) const;
+};
+
+// Nothing is known where a driver tells nothing, or where ranks share a GPU.
+NvLinks count_links(const std::vector<GpuPlace> &places);
+
+// Gives each rank the part of a GPU with the same links, unless it has one already. The order of ranks stays as it is where
+// that fits. Ranks whose GPUs fit no set of the library are refused, with the same words on every rank. Plans without
+// NVLinks fit everything.
+Status place_by_links(const NvLinks &links, const std::vector<GpuPlace> &places, Placement *placement);
+
+}  // namespace collc

@@ -1,0 +1,222 @@
+"""Ranks get the part of the plan whose links their GPUs have, whatever launchers call GPUs: on the mock driver."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import json
+import os
+import random
+import subprocess
+import sys
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import pytest
+from mock_jobs import job
+from test_cuda_runtime import HERE, mock_driver
+
+from collc.build import compile as build
+from collc.build.cache import cache_dir, cached, content_key
+from collc.build.cuda import DeviceCode
+from collc.build.fatbin import Image
+from collc.build.toolchain import find_cxx, run_tool
+from collc.collectives.model import Collective
+from collc.compiler import CompileRequest, compile_topology
+from collc.options import CUDA, TARGETS, TargetKind
+from collc.topology.load import load_topology
+from collc.topology.model import LinkKind
+
+NVLINK_GBPS = 25
+EIGHT = list(range(8))
+
+
+@cache
+def mock_nvml() -> Path:
+    """The folder of the mock libnvidia-ml.so.1."""
+    source, compiler = HERE / "emulation" / "mock_nvml.cpp", find_cxx()
+    flags = ["-std=c++17", "-Wall", "-Wextra", "-Werror", "-fvisibility=hidden", "-shared", "-fPIC"]
+    key: list[str | bytes] = [compiler.version, *flags, source.read_bytes()]
+    return cached(
+        content_key(key),
+        "libnvidia-ml.so.1",
+        lambda made: run_tool([compiler.path, *flags, str(source), "-o", str(made)]),
+    ).parent
+
+
+@cache
+def made_for(topology: str, allocations: str) -> Path:
+    """A CUDA library with small slots and without device code, which the mock does not read."""
+    folder = cache_dir() / "tests"
+    folder.mkdir(parents=True, exist_ok=True)
+    fatbin = folder / "none.fatbin"
+    fatbin.write_bytes(b"no device code")
+    code = DeviceCode(fatbin, (Image("elf", "80", fatbin, "no compiler", "1.2"),), False)
+    out = folder / f"libcollc-{topology}-{content_key([allocations])[:12]}.so"
+    small = dataclasses.replace(CUDA, slots=2, chunk_bytes=4096)
+    with (
+        mock.patch.dict(TARGETS, {TargetKind.CUDA: small}),
+        mock.patch.object(build, "build_device_code", return_value=code),
+    ):
+        compile_topology(
+            CompileRequest(
+                topology=topology,
+                allocations=allocations,
+                output=out,
+                target=TargetKind.CUDA,
+                collectives=(Collective.ALL_REDUCE,),
+            )
+        )
+    return out
+
+
+@cache
+def nvlinks(topology: str) -> dict[tuple[int, int], int]:
+    """How many NVLinks join two GPUs of a machine."""
+    machine = load_topology(topology)
+    number = {vertex.name: i for i, vertex in enumerate(machine.gpus)}
+    return {
+        (number[link.src], number[link.dst]): int(link.gbps / NVLINK_GBPS)
+        for link in machine.links
+        if link.kind is LinkKind.NVLINK and link.src in number and link.dst in number
+    }
+
+
+def links_of(numbering: Sequence[int], topology: str = "dgx1v") -> list[str]:
+    """MOCK_LINKS of a machine whose GPU `numbering[i]` is what the topology calls GPU i."""
+    return [
+        f"{numbering[a]}-{numbering[b]}"
+        for (a, b), count in sorted(nvlinks(topology).items())
+        if a < b
+        for _ in range(count)
+    ]
+
+
+def creations(made: Path, devices: Sequence[Sequence[int]], **settings: str) -> list[dict[str, Any]]:
+    """What mock_places.py says of communicators on `devices`."""
+    environment = {
+        **os.environ,
+        "LD_LIBRARY_PATH": f"{mock_driver()}:{mock_nvml()}",
+        "COLLC_DEBUG": "INFO",
+        "MOCK_GPUS": "8",
+        # Small slots: the mock keeps 32 bytes about every byte of GPU memory.
+        "COLLC_CHUNK": "256",
+        **settings,
+    }
+    command = [sys.executable, str(HERE / "mock_places.py"), str(made), json.dumps(devices)]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False, timeout=300)
+    answers = [json.loads(line) for line in done.stdout.splitlines()]
+    assert len(answers) == len(devices), done.stdout
+    return answers
+
+
+def check_on_links(devices: Sequence[Sequence[int]], numbering: Sequence[int], answers: Sequence[Any]) -> None:
+    """All FIFOs of the plans run where the machine has NVLinks; there is no rank without any."""
+    here = {(numbering[a], numbering[b]) for a, b in nvlinks("dgx1v")}
+    for gpus, answer in zip(devices, answers, strict=True):
+        pairs = answer.get("pairs")
+        assert pairs, (gpus, answer)
+        assert {rank for pair in pairs for rank in pair} == set(range(len(gpus)))
+        assert all((gpus[a], gpus[b]) in here for a, b in pairs), (gpus, pairs)
+
+
+def four_of_eight(seed: int) -> list[list[int]]:
+    """Every set of four GPUs that NVLinks join, in an order that chance has chosen."""
+    chance = random.Random(seed)
+    return [chance.sample(one, 4) for one in itertools.combinations(EIGHT, 4) if served(one)]
+
+
+def served(gpus: Sequence[int]) -> bool:
+    """Whether NVLinks alone join them all."""
+    reached, new = {gpus[0]}, [gpus[0]]
+    while new:
+        gpu = new.pop()
+        more = [other for other in gpus if (gpu, other) in nvlinks("dgx1v") and other not in reached]
+        reached.update(more)
+        new += more
+    return len(reached) == len(gpus)
+
+
+def check_fours(seed: int, most: int) -> None:
+    """By ncclCommInitAll's list, in any order, on machines that number their GPUs in different ways."""
+    numbering = random.Random(seed).sample(EIGHT, 8)
+    devices = [[numbering[gpu] for gpu in gpus] for gpus in four_of_eight(seed)][:most]
+    settings = {"MOCK_LINKS": ",".join(links_of(numbering)), **({"MOCK_OLD_NVML": "1"} if seed % 2 else {})}
+    check_on_links(devices, numbering, creations(made_for("dgx1v", "4..4"), devices, **settings))
+
+
+def test_four_gpus_of_a_dgx1v_get_the_plan_of_their_links() -> None:
+    check_fours(1, 12)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(2, 6))
+def test_every_four_gpus_of_a_dgx1v_get_the_plan_of_their_links(seed: int) -> None:
+    check_fours(seed, 70)
+
+
+def places_of(links: str, gpus: int = 4, **settings: str) -> dict[str, Any]:
+    return creations(made_for("dgx1v", "4..4"), [list(range(gpus))], MOCK_LINKS=links, **settings)[0]
+
+
+def test_links_that_no_set_has_are_refused_with_what_was_found() -> None:
+    error = places_of("0-1,0-1,1-2,3-s")["error"]
+    assert "this library was compiled for no 4 GPUs with these NVLinks" in error
+    assert "rank 0 (0000:10:00): 2 to rank 1; rank 1 (0000:11:00): 2 to rank 0, 1 to rank 2" in error
+    assert "rank 3 (0000:13:00): 1 into switches" in error
+
+
+def test_a_link_that_is_down_is_not_used() -> None:
+    """GPUs 0 to 3 of a DGX-1V without one of the two links between 0 and 3 have the links of no set of four."""
+    whole = [link for link in links_of(EIGHT) if set(link.split("-")) <= set("0123")]
+    assert places_of(",".join(whole))["pairs"]
+    assert "compiled for no 4 GPUs" in places_of(",".join(whole), MOCK_DOWN="0-3")["error"]
+
+
+def test_what_the_user_declares_counts() -> None:
+    assert places_of("0-1,0-1,1-2,3-s", COLLC_GPUS="0,1,2,3")["pairs"]
+
+
+@pytest.mark.parametrize("ways", ["a list for all", "one for each"])
+def test_ranks_are_on_the_gpus_that_their_launcher_shows_them(ways: str) -> None:
+    """GPUs 0, 3, 4 and 7 of a DGX-1V, whatever the processes call them."""
+    gpus = [7, 0, 4, 3]
+    own = {
+        rank: {"CUDA_VISIBLE_DEVICES": ",".join(map(str, gpus)) if ways == "a list for all" else str(gpus[rank])}
+        for rank in range(4)
+    }
+    answers = job(
+        "collectives",
+        4,
+        made=made_for("dgx1v", "4..4"),
+        given={"only": ["all_reduce"]},
+        own=own,
+        LD_LIBRARY_PATH=f"{mock_driver()}:{mock_nvml()}",
+        MOCK_GPUS="8",
+        MOCK_LINKS=",".join(links_of(EIGHT)),
+        COLLC_PROTO="LL128",
+    )
+    assert answers == [[]] * 4
+
+
+def test_ll128_needs_links_between_gpus_that_processes_do_not_see() -> None:
+    own = {rank: {"CUDA_VISIBLE_DEVICES": str(rank)} for rank in range(3)}
+    odd = ["0-1"] * 10 + ["1-2"] * 5 + ["0-2"] * 6
+    both = f"{mock_driver()}:{mock_nvml()}"
+    assert job("collectives", own=own, COLLC_PROTO="LL128", LD_LIBRARY_PATH=both, MOCK_LINKS=",".join(odd)) == [[]] * 3
+    for answer in job("collectives", own=own, COLLC_PROTO="LL128", LD_LIBRARY_PATH=both):
+        assert "no NVLink joins ranks" in str(answer)
+
+
+@pytest.mark.parametrize("end", ["s", "h"])
+def test_links_into_switches_fit_every_order(end: str) -> None:
+    """Also where a virtual machine hides the switches."""
+    made = made_for("hgx-h100", "0,1,2,3")
+    links = ",".join(f"{gpu}-{end}" for gpu in EIGHT for _ in range(18))
+    for answer in creations(made, [[0, 1, 2, 3], [6, 1, 7, 4]], MOCK_LINKS=links):
+        assert "error" not in answer, answer
+    unequal = links.replace(f"2-{end},", "", 1)
+    assert "compiled for no 4 GPUs" in creations(made, [[0, 1, 2, 3]], MOCK_LINKS=unequal)[0]["error"]
