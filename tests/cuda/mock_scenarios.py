@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from mock_api import ApiCalls
 from mock_job import FLOAT, Buffer, Comm
 from mock_transfers import Transfers
 
@@ -28,7 +29,7 @@ from collc.bench.nccl import UniqueId
 from collc.collectives.model import Collective
 
 
-class Scenarios(Transfers):
+class Scenarios(Transfers, ApiCalls):
     def collectives(self) -> list[str]:
         """Every collective once; the wrong ones."""
         comm, stream, wrong = self.comm(), self.stream(), []
@@ -183,6 +184,7 @@ class Scenarios(Transfers):
             "no root": lambda: int(lib.ncclBroadcast(buffer.at, room.at, size(100), FLOAT, 99, comm, stream)),
             "no buffer": lambda: int(lib.ncclAllReduce(None, room.at, size(100), FLOAT, 0, comm, stream)),
             "no peer": lambda: self.send(buffer, 99, comm, stream),
+            **self.operations(comm, buffer, room),
         }
         said: dict[str, Any] = {}
         for name, call in calls.items():

@@ -1,0 +1,140 @@
+"""Functions of the API beside those that jobs call all the time, by one rank of a job (mock_scenarios.py)."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from mock_job import FLOAT, Buffer, Comm, Job
+
+from collc.bench.nccl import UniqueId
+
+COUNT = 33
+SUM, ROOT = 0, 1
+# Where the communicator stands among the arguments, if it is not the first one.
+COMM_AT = {"ncclPutSignal": 9, "ncclSignal": 4, "ncclWaitSignal": 2}
+
+
+class Team(ctypes.Structure):
+    _fields_ = [("nranks", ctypes.c_int), ("rank", ctypes.c_int), ("stride", ctypes.c_int)]
+
+
+class ApiCalls(Job):
+    def collectives_with_config(self) -> list[str]:
+        """The functions with a configuration whose results are not those of the functions without one."""
+        comm, stream, lib = self.comm(), self.stream(), self.lib
+        n, config = ctypes.c_size_t(COUNT), ctypes.create_string_buffer(256)
+        ends = (comm, stream)
+        ways: list[tuple[Any, Any, list[int]]] = [
+            (lib.ncclAllReduce, lib.ncclAllReduceConfig, [FLOAT, SUM]),
+            (lib.ncclBroadcast, lib.ncclBroadcastConfig, [FLOAT, ROOT]),
+            (lib.ncclReduce, lib.ncclReduceConfig, [FLOAT, SUM, ROOT]),
+            (lib.ncclAllGather, lib.ncclAllGatherConfig, [FLOAT]),
+            (lib.ncclReduceScatter, lib.ncclReduceScatterConfig, [FLOAT, SUM]),
+            (lib.ncclAlltoAll, lib.ncclAlltoAllConfig, [FLOAT]),
+            (lib.ncclGather, lib.ncclGatherConfig, [FLOAT, ROOT]),
+            (lib.ncclScatter, lib.ncclScatterConfig, [FLOAT, ROOT]),
+        ]
+        wrong = []
+        for plain, with_config, middle in ways:
+            send = self.buffer(self.data(self.rank, COUNT * self.nranks))
+            results = []
+            for function, last in ((plain, ()), (with_config, (config,))):
+                recv = self.room(COUNT * self.nranks)
+                where = (ctypes.c_void_p(send.at), ctypes.c_void_p(recv.at), n)
+                self.check(function(*where, *middle, *ends, *last))
+                self.wait(stream)
+                results.append(recv.get())
+            untouched = bool((results[0] == -1).all())
+            if not np.array_equal(results[0], results[1]) or untouched != self.has_no_result(plain.__name__):
+                wrong.append(with_config.__name__)
+        buffer = self.buffer(self.data(self.rank, COUNT))
+        self.check(lib.ncclBcast(ctypes.c_void_p(buffer.at), n, FLOAT, ROOT, *ends))
+        self.wait(stream)
+        if not np.array_equal(buffer.get(), self.data(ROOT, COUNT)):
+            wrong.append("ncclBcast")
+        return wrong
+
+    def has_no_result(self, name: str) -> bool:
+        return name in ("ncclReduce", "ncclGather") and self.rank != ROOT
+
+    def queries(self) -> dict[str, Any]:
+        comm, lib, found = self.comm(), self.lib, ctypes.c_int(-1)
+        said: dict[str, Any] = {}
+        asked: list[Callable[..., int]] = [lib.ncclCommCount, lib.ncclCommUserRank, lib.ncclCommCuDevice]
+        for function in asked:
+            self.check(function(comm, ctypes.byref(found)))
+            said[function.__name__] = found.value
+        self.check(lib.ncclGetVersion(ctypes.byref(found)))
+        lib.ncclGetErrorString.restype = ctypes.c_char_p
+        said |= {"ncclGetVersion": found.value, "ncclGetErrorString": lib.ncclGetErrorString(5).decode()}
+        for team in (lib.ncclTeamWorld, lib.ncclTeamLsa, lib.ncclTeamRail):
+            team.restype = Team
+            made = team(comm)
+            said[team.__name__] = [made.nranks, made.rank]
+        world = lib.ncclTeamWorld(comm)
+        said["ncclTeamRankToWorld"] = lib.ncclTeamRankToWorld(comm, world, 2)
+        said["ncclTeamRankToLsa"] = [lib.ncclTeamRankToLsa(comm, world, rank) for rank in range(self.nranks)]
+        buffer, handle = self.buffer(self.data(0, COUNT)), ctypes.c_void_p()
+        size = ctypes.c_size_t(4 * COUNT)
+        self.check(lib.ncclCommRegister(comm, ctypes.c_void_p(buffer.at), size, ctypes.byref(handle)))
+        self.check(lib.ncclCommDeregister(comm, handle))
+        self.check(lib.ncclMemFree(ctypes.c_void_p(buffer.at)))
+        self.check(lib.ncclCommFinalize(comm))
+        self.check(lib.ncclCommDestroy(comm))
+        return said
+
+    def created(self) -> dict[str, bool]:
+        """Communicators made in the less usual ways: whether they sum as they should."""
+        said: dict[str, bool] = {}
+        if self.rank == 0:
+            self.say("id-scalable", self.nccl.unique_id())
+        unique, made = UniqueId.from_buffer_copy(self.hear("id-scalable")), Comm()
+        self.check(
+            self.lib.ncclCommInitRankScalable(ctypes.byref(made), self.nranks, self.rank, 1, ctypes.byref(unique), None)
+        )
+        said["ncclCommInitRankScalable"] = self.sums_are_right(made, stream=self.stream())
+        parts = Comm()
+        self.check(self.lib.ncclCommSplit(made, 0, self.rank, ctypes.byref(parts), None))
+        said["ncclCommSplit"] = self.sums_are_right(parts, stream=self.stream())
+        return said
+
+    def refused_functions(self) -> dict[str, Any]:
+        """Of each function that is refused: whether it says why, and whether the communicator goes on."""
+        comm, stream = self.comm(), self.stream()
+        said: dict[str, Any] = {}
+        for name in self.given["names"]:
+            arguments = [ctypes.c_void_p(0)] * 11
+            arguments[COMM_AT.get(name, 0)] = comm
+            if name == "ncclCommGrow":
+                place = Comm()
+                arguments[4] = ctypes.cast(ctypes.byref(place), ctypes.c_void_p)
+            if name == "ncclGroupSimulateEnd":
+                self.check(self.lib.ncclGroupStart())
+                arguments = [ctypes.c_void_p(0)]
+            code = int(getattr(self.lib, name)(*arguments))
+            text = self.text()
+            self.meet(name)
+            said[name] = [code, "not supported" in text, self.error(comm) == 0 and self.sums(comm, stream)]
+        return said
+
+    def sums(self, comm: Comm, stream: ctypes.c_void_p) -> bool:
+        return self.sums_are_right(comm, COUNT, stream)
+
+    def operations(self, comm: Comm, buffer: Buffer, room: Buffer) -> dict[str, Callable[[], int]]:
+        """Calls whose operation or type the target does not have."""
+        op, factor, size = ctypes.c_int(), ctypes.c_float(2), ctypes.c_size_t(COUNT)
+        host = 1  # ncclScalarHostImmediate
+
+        def scaled() -> int:
+            self.check(self.lib.ncclRedOpCreatePreMulSum(ctypes.byref(op), ctypes.byref(factor), FLOAT, host, comm))
+            code = int(self.lib.ncclAllReduce(buffer.at, room.at, size, FLOAT, op, comm, None))
+            self.check(self.lib.ncclRedOpDestroy(op, comm))
+            return code
+
+        def eight_bits(kind: int) -> int:
+            return int(self.lib.ncclAllReduce(buffer.at, room.at, size, kind, SUM, comm, None))
+
+        return {"a sum with a factor": scaled, "e4m3": lambda: eight_bits(10), "e5m2": lambda: eight_bits(11)}
