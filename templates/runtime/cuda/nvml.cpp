@@ -20,11 +20,11 @@ static_assert(sizeof(PciInfo) == 68, "as nvmlPciInfo_t");
 constexpr int kToGpu = 0, kToSwitch = 2;  // nvmlIntNvLinkDeviceType_t
 
 // X(member, symbol, arguments)
-#define COLLC_NVML(X)                                                                  \
-  X(init, nvmlInit_v2, ())                                                             \
-  X(by_bus, nvmlDeviceGetHandleByPciBusId_v2, (const char *, Handle *))                \
-  X(link_state, nvmlDeviceGetNvLinkState, (Handle, unsigned, int *))                   \
-  X(link_remote, nvmlDeviceGetNvLinkRemotePciInfo_v2, (Handle, unsigned, PciInfo *))   \
+#define COLLC_NVML(X)                                                                \
+  X(init, nvmlInit_v2, ())                                                           \
+  X(by_bus, nvmlDeviceGetHandleByPciBusId_v2, (const char *, Handle *))              \
+  X(link_state, nvmlDeviceGetNvLinkState, (Handle, unsigned, int *))                 \
+  X(link_remote, nvmlDeviceGetNvLinkRemotePciInfo_v2, (Handle, unsigned, PciInfo *)) \
   X(link_type, nvmlDeviceGetNvLinkRemoteDeviceType, (Handle, unsigned, int *))
 
 struct Nvml {

@@ -198,10 +198,11 @@ Status place_by_links(const NvLinks &links, const std::vector<GpuPlace> &places,
     log(LogLevel::kWarn, "no set of GPUs with the NVLinks of these ranks was found in time: the ranks are taken in order");
     return {};
   }
-  return fail(ncclInvalidUsage,
-              "this library was compiled for no %u GPUs with these NVLinks: %s; compile it for this machine (`collc probe`), or "
-              "name GPUs of its topology in COLLC_GPUS",
-              links.nranks, describe(links, places).c_str());
+  return fail(
+      ncclInvalidUsage,
+      "this library was compiled for no %u GPUs with these NVLinks: %s; compile it for this machine (`collc probe`), or "
+      "name GPUs of its topology in COLLC_GPUS",
+      links.nranks, describe(links, places).c_str());
 }
 
 }  // namespace collc
