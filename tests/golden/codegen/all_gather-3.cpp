@@ -80,10 +80,11 @@ static_assert(sizeof(collc::Route) == 8, "tables.h and the compiler differ: coll
 static_assert(offsetof(collc::Route, first) == 0, "tables.h and the compiler differ: first");
 static_assert(offsetof(collc::Route, nlinks) == 4, "tables.h and the compiler differ: nlinks");
 static_assert(sizeof(uint32_t) == 4, "tables.h and the compiler differ: uint32_t");
-static_assert(sizeof(collc::GraphLink) == 12, "tables.h and the compiler differ: collc::GraphLink");
+static_assert(sizeof(collc::GraphLink) == 16, "tables.h and the compiler differ: collc::GraphLink");
 static_assert(offsetof(collc::GraphLink, src) == 0, "tables.h and the compiler differ: src");
 static_assert(offsetof(collc::GraphLink, dst) == 4, "tables.h and the compiler differ: dst");
 static_assert(offsetof(collc::GraphLink, kind) == 8, "tables.h and the compiler differ: kind");
+static_assert(offsetof(collc::GraphLink, mbps) == 12, "tables.h and the compiler differ: mbps");
 static_assert(sizeof(collc::GpuSet) == 20, "tables.h and the compiler differ: collc::GpuSet");
 static_assert(offsetof(collc::GpuSet, nranks) == 0, "tables.h and the compiler differ: nranks");
 static_assert(offsetof(collc::GpuSet, first) == 4, "tables.h and the compiler differ: first");
@@ -145,7 +146,7 @@ struct Image {
   collc::Change changes[1];
 };
 
-static_assert(sizeof(Image) == 1088, "the tables are laid out otherwise here");
+static_assert(sizeof(Image) == 1112, "the tables are laid out otherwise here");
 static_assert(offsetof(Image, allocations) == 192, "the tables are laid out otherwise here: allocations");
 static_assert(offsetof(Image, programs) == 232, "the tables are laid out otherwise here: programs");
 static_assert(offsetof(Image, shares) == 272, "the tables are laid out otherwise here: shares");
@@ -157,17 +158,17 @@ static_assert(offsetof(Image, fifo_readers) == 656, "the tables are laid out oth
 static_assert(offsetof(Image, fifo_routes) == 680, "the tables are laid out otherwise here: fifo_routes");
 static_assert(offsetof(Image, route_links) == 728, "the tables are laid out otherwise here: route_links");
 static_assert(offsetof(Image, links) == 752, "the tables are laid out otherwise here: links");
-static_assert(offsetof(Image, rank_servers) == 824, "the tables are laid out otherwise here: rank_servers");
-static_assert(offsetof(Image, gpu_sets) == 836, "the tables are laid out otherwise here: gpu_sets");
-static_assert(offsetof(Image, set_gpus) == 856, "the tables are laid out otherwise here: set_gpus");
-static_assert(offsetof(Image, set_ranks) == 868, "the tables are laid out otherwise here: set_ranks");
-static_assert(offsetof(Image, set_forwarders) == 880, "the tables are laid out otherwise here: set_forwarders");
-static_assert(offsetof(Image, gpu_classes) == 884, "the tables are laid out otherwise here: gpu_classes");
-static_assert(offsetof(Image, vertex_names) == 916, "the tables are laid out otherwise here: vertex_names");
-static_assert(offsetof(Image, machine_vertices) == 1016, "the tables are laid out otherwise here: machine_vertices");
-static_assert(offsetof(Image, machine_links) == 1024, "the tables are laid out otherwise here: machine_links");
-static_assert(offsetof(Image, states) == 1048, "the tables are laid out otherwise here: states");
-static_assert(offsetof(Image, changes) == 1064, "the tables are laid out otherwise here: changes");
+static_assert(offsetof(Image, rank_servers) == 848, "the tables are laid out otherwise here: rank_servers");
+static_assert(offsetof(Image, gpu_sets) == 860, "the tables are laid out otherwise here: gpu_sets");
+static_assert(offsetof(Image, set_gpus) == 880, "the tables are laid out otherwise here: set_gpus");
+static_assert(offsetof(Image, set_ranks) == 892, "the tables are laid out otherwise here: set_ranks");
+static_assert(offsetof(Image, set_forwarders) == 904, "the tables are laid out otherwise here: set_forwarders");
+static_assert(offsetof(Image, gpu_classes) == 908, "the tables are laid out otherwise here: gpu_classes");
+static_assert(offsetof(Image, vertex_names) == 940, "the tables are laid out otherwise here: vertex_names");
+static_assert(offsetof(Image, machine_vertices) == 1040, "the tables are laid out otherwise here: machine_vertices");
+static_assert(offsetof(Image, machine_links) == 1048, "the tables are laid out otherwise here: machine_links");
+static_assert(offsetof(Image, states) == 1072, "the tables are laid out otherwise here: states");
+static_assert(offsetof(Image, changes) == 1088, "the tables are laid out otherwise here: changes");
 
 }  // namespace
 
@@ -176,7 +177,7 @@ extern "C" {
 // What the runtime reads; other libraries cannot put theirs in its place.
 extern __attribute__((visibility("hidden"))) const Image collc_own_tables;
 const Image collc_own_tables = {
-  { 9788372772825128896u, 1088,
+  { 18297642663870918951u, 1112,
     { 192, 1 },  // allocations
     { 232, 1 },  // programs
     { 272, 3 },  // shares
@@ -188,17 +189,17 @@ const Image collc_own_tables = {
     { 680, 6 },  // fifo_routes
     { 728, 6 },  // route_links
     { 752, 6 },  // links
-    { 824, 3 },  // rank_servers
-    { 836, 1 },  // gpu_sets
-    { 856, 3 },  // set_gpus
-    { 868, 3 },  // set_ranks
-    { 880, 0 },  // set_forwarders
-    { 884, 8 },  // gpu_classes
-    { 916, 98 },  // vertex_names
-    { 1016, 0 },  // machine_vertices
-    { 1024, 0 },  // machine_links
-    { 1048, 0 },  // states
-    { 1064, 0 },  // changes
+    { 848, 3 },  // rank_servers
+    { 860, 1 },  // gpu_sets
+    { 880, 3 },  // set_gpus
+    { 892, 3 },  // set_ranks
+    { 904, 0 },  // set_forwarders
+    { 908, 8 },  // gpu_classes
+    { 940, 98 },  // vertex_names
+    { 1040, 0 },  // machine_vertices
+    { 1048, 0 },  // machine_links
+    { 1072, 0 },  // states
+    { 1088, 0 },  // changes
   },
   {
     { 3, 0, 3, 0, 1, 4, 131072, 0, 0, 6 },  // 3 ranks, 3 FIFOs
@@ -274,12 +275,12 @@ const Image collc_own_tables = {
     { 5 },  // fifo 2 to rank 1
   },
   {
-    { 0, 1, collc::LinkClass(2) },  // link 0: nvlink
-    { 1, 0, collc::LinkClass(2) },  // link 1: nvlink
-    { 0, 2, collc::LinkClass(2) },  // link 2: nvlink
-    { 2, 0, collc::LinkClass(2) },  // link 3: nvlink
-    { 1, 2, collc::LinkClass(2) },  // link 4: nvlink
-    { 2, 1, collc::LinkClass(2) },  // link 5: nvlink
+    { 0, 1, collc::LinkClass(2), 25000 },  // link 0: nvlink
+    { 1, 0, collc::LinkClass(2), 25000 },  // link 1: nvlink
+    { 0, 2, collc::LinkClass(2), 25000 },  // link 2: nvlink
+    { 2, 0, collc::LinkClass(2), 25000 },  // link 3: nvlink
+    { 1, 2, collc::LinkClass(2), 50000 },  // link 4: nvlink
+    { 2, 1, collc::LinkClass(2), 50000 },  // link 5: nvlink
   },
   {
     { 0 },  // server of rank 0
