@@ -193,9 +193,8 @@ def compile_topology(
             status=status,
             packed=start,
         )
-        status(f"building {out}")
         with recorder.timed("compile"):
-            library = compile_library(contents, target, out, parts[0], keep_source=request.keep_source)
+            library = compile_library(contents, target, out, parts[0], keep_source=request.keep_source, status=status)
     if library.device and not library.device.runs_on_old_chips and may_be_old(request.machine()):
         note = f"the GPUs may be Pascal or Volta, for which this library has no code: {INSTALL_NVRTC}"
     found = len(contents.gpu_sets.sets)

@@ -6,8 +6,8 @@ import json
 import os
 import shutil
 import zlib
-from collections.abc import Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -170,25 +170,37 @@ class Parts:
         """The device code; None for the host target."""
         return self._device.result() if self._device else None
 
-    def objects(self, tables: str) -> list[Path]:
-        """The objects of the runtime and of the source `tables`."""
+    def objects(self, tables: str, done: Callable[[int, int], None] = lambda made, of: None) -> list[Path]:
+        """The objects of the runtime and of the source `tables`. `done` is told how many there are, of how many."""
         own = self._pool.submit(compile_source, tables, "tables", self.compiler)
-        return [job.result() for job in (*self._objects, own)]
+        jobs = [*self._objects, own]
+        for made, job in enumerate(as_completed(jobs), 1):
+            job.result()  # raises at once what a compiler says
+            done(made, len(jobs))
+        return [job.result() for job in jobs]
 
 
 def compile_library(
-    contents: Contents, target: Target, out: Path, parts: Parts, *, keep_source: Path | None = None
+    contents: Contents,
+    target: Target,
+    out: Path,
+    parts: Parts,
+    *,
+    keep_source: Path | None = None,
+    status: Callable[[str], None] = lambda text: None,
 ) -> Library:
     """Builds a library at `out`; writes it whole or not at all.
 
     Args:
+        status: is told what is being built, and how many of its parts are.
         keep_source: where to leave the generated source for reading.
     """
+    status(f"building {out}" + (": kernels" if target.kind is TargetKind.CUDA else ""))
     compiler, device = parts.compiler, parts.device()
     source, build_id = generate(contents, target, compiler, device)
     if keep_source is not None:
         keep_source.write_text(source, encoding="utf-8")
-    objects = parts.objects(source)
+    objects = parts.objects(source, lambda made, of: status(f"building {out}: {made} of {of} parts"))
     if device is not None:
         objects.append(embed(device, compiler))
 

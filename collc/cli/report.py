@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import sys
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -113,12 +114,14 @@ def columns() -> int | None:
 
 
 def progress(label: str) -> Callable[[str], None]:
-    """A status line on a terminal, silence in a pipe. Call it with text; with "" it clears the line."""
+    """A status line with the elapsed time on a terminal, silence in a pipe. Call it with text; "" clears the line."""
     if not sys.stderr.isatty():
         return lambda text: None
+    start = time.monotonic()
 
     def show(text: str) -> None:
-        sys.stderr.write("\r\x1b[K" + (visible(f"{label}: {text}")[:119] if text else ""))
+        elapsed = f" ({time.monotonic() - start:.0f} s)"
+        sys.stderr.write("\r\x1b[K" + (visible(f"{label}: {text}")[: 119 - len(elapsed)] + elapsed if text else ""))
         sys.stderr.flush()
 
     return show

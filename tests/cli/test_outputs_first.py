@@ -29,7 +29,7 @@ def _no_long_work(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compiler, "library_contents", started)
     monkeypatch.setattr(compiler, "Parts", started)
     monkeypatch.setattr(tune_run, "team_of", started)
-    monkeypatch.setattr(simulate, "_predict", started)
+    monkeypatch.setattr(simulate, "predict", started)
     monkeypatch.setattr(probe, "probe_cpu", started)
     monkeypatch.setattr(export, "best_pair", started)
 
