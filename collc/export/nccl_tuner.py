@@ -29,13 +29,9 @@ from collc.topology.model import PlanGraph
 # NCCL's numbers (src/include/plugin/nccl_tuner.h, src/include/nccl_common.h).
 ALGORITHMS = {"Tree": 0, "Ring": 1, "CollNetDirect": 2, "CollNetChain": 3, "NVLS": 4, "NVLSTree": 5, "PAT": 6}
 PROTOCOL_NUMBERS = {"LL": 0, "LL128": 1, "Simple": 2}
-FUNCTIONS = {
-    Collective.BROADCAST: 0,
-    Collective.REDUCE: 1,
-    Collective.ALL_GATHER: 2,
-    Collective.REDUCE_SCATTER: 3,
-    Collective.ALL_REDUCE: 4,
-}
+# What NCCL can tune, in the order of ncclFunc_t, by the names that its functions have in C.
+_FUNCTIONS = ("Broadcast", "Reduce", "AllGather", "ReduceScatter", "AllReduce")
+FUNCTIONS = {c: _FUNCTIONS.index(c.traits.title) for c in Collective if c.traits.title in _FUNCTIONS}
 MAX_CHANNELS = 64
 # What a choice must gain over NCCL's own: at all, and in the model where it was compared with no measurement.
 MARGIN = 1.1
