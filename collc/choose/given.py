@@ -11,7 +11,7 @@ from collc.collectives.model import Collective
 from collc.errors import CertificateError, CollcError, UsageError
 from collc.inputs import read_input
 from collc.packing.candidates import with_proof
-from collc.packing.document import parse_plan
+from collc.packing.document import PlanFile, parse_plan
 from collc.packing.model import Plan
 from collc.topology.model import PlanGraph
 
@@ -20,19 +20,11 @@ GIVEN = "given"
 _MOST_BYTES = 256 << 20
 
 
-def given_plans(path: Path, graph: PlanGraph, packed: Sequence[Plan]) -> tuple[Plan, ...]:
-    """The packed plans, those of the file in the place of the same collective and root.
-
-    A plan of the file keeps its trees and rate; bound and certificate are those of the packed one, so the library also
-    says how far it is below the best.
-
-    Args:
-        path: a plan file, as `collc plan --json` writes it.
-        graph: the graph of the library, whose ranks and links the file must have.
+def read_given(path: Path) -> PlanFile:
+    """The plans of a file, as they are.
 
     Raises:
-        CertificateError: the file is no plan file, or a plan in it does not hold.
-        UsageError: it is for another graph, or has no plan of these.
+        CollcError: it cannot be read, or is no plan file.
     """
     where = str(path)
     try:
@@ -41,7 +33,23 @@ def given_plans(path: Path, graph: PlanGraph, packed: Sequence[Plan]) -> tuple[P
         raise CollcError(f"cannot read: {error.strerror}", where=where, hint="check the path") from None
     except UnicodeDecodeError:
         raise CollcError("is not text", where=where, hint="name a file that `collc plan --json` wrote") from None
-    file = parse_plan(text, where)
+    return parse_plan(text, where)
+
+
+def given_plans(file: PlanFile, where: str, graph: PlanGraph, packed: Sequence[Plan]) -> tuple[Plan, ...]:
+    """The packed plans, those of the file in the place of the same collective and root.
+
+    A plan of the file keeps its trees and rate; bound and certificate are those of the packed one, so the library also
+    says how far it is below the best.
+
+    Args:
+        where: the name of the file.
+        graph: the graph of the library, whose ranks and links the file must have.
+
+    Raises:
+        CertificateError: a plan in it does not hold.
+        UsageError: it is for another graph, or has no plan of these.
+    """
     _same(file.graph, graph, where)
     own: dict[tuple[Collective, int | None], Plan] = {}
     proofs = {(plan.collective, plan.root): plan for plan in packed}

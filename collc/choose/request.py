@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from collc.choose.all_kinds import kinds_in_one
-from collc.choose.given import given_plans
+from collc.choose.given import given_plans, read_given
 from collc.choose.servers import only_server, refuse_several_servers
 from collc.collectives.model import COMPILED, Collective
 from collc.errors import UsageError
@@ -92,6 +92,7 @@ def find_graphs(request: LibraryRequest, status: Callable[[str], None]) -> tuple
     """Reads the topology: the graph of every allocation, and the GPU sets that they serve."""
     status("reading the topology")
     topology = request.machine()
+    request.parameters(topology.gpu_model)  # a wrong file is told before the long work
     if request.plans is not None and (request.kinds or request.survive or request.allocations is not None):
         raise UsageError("a plan file is for one set of GPUs", where="--plan", hint="choose the set with --gpus")
     if request.relay and (request.allocations is not None or request.survive or request.kinds):
@@ -161,7 +162,8 @@ def pack_allocation(
     if request.roots is not None and not any(collective.rooted for collective in request.collectives):
         names = ", ".join(collective.value for collective in request.collectives)
         raise UsageError(f"{names} has no root", where="--root", hint="omit --root")
+    given = None if request.plans is None else read_given(request.plans)
     wanted = wanted_programs(request.collectives, graph.nranks, request.roots)
     status(f"packing {len(wanted)} plans for {graph.nranks} GPUs")
     plans = pack(graph, wanted, recorder)
-    return plan_file(graph, plans if request.plans is None else given_plans(request.plans, graph, plans))
+    return plan_file(graph, plans if given is None else given_plans(given, str(request.plans), graph, plans))

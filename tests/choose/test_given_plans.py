@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from support.cli import collc, refused
 
-from collc.choose.given import GIVEN, given_plans
+from collc.choose.given import GIVEN, given_plans, read_given
 from collc.choose.library import library_contents
 from collc.choose.request import LibraryRequest
 from collc.collectives.model import Collective
@@ -19,6 +19,7 @@ from collc.errors import CertificateError, UsageError
 from collc.options import TARGETS, TargetKind
 from collc.packing import plan
 from collc.packing.document import plan_file, to_json
+from collc.packing.model import Plan
 from collc.topology.graph import plan_graph
 from collc.topology.load import load_topology
 
@@ -43,9 +44,13 @@ def written(folder: Path, document: Document) -> Path:
     return path
 
 
+def held(path: Path) -> tuple[Plan, ...]:
+    return given_plans(read_given(path), str(path), GRAPH, PACKED)
+
+
 def test_a_plan_takes_the_place_of_the_packed_one_and_gets_its_bound(tmp_path: Path) -> None:
     path = written(tmp_path, by_hand(2))
-    found = given_plans(path, GRAPH, PACKED)
+    found = held(path)
     assert [p is q for p, q in zip(found, PACKED, strict=True)] == [True, True, False, True]
     own = found[2]
     assert (own.solver, len(own.trees), own.bound) == (GIVEN, 1, PACKED[2].bound)
@@ -152,7 +157,7 @@ def test_plans_that_do_not_hold_are_refused(tmp_path: Path, damage: Callable[[Do
     damage(document)
     path = written(tmp_path, document)
     with pytest.raises((CertificateError, UsageError)) as error:
-        given_plans(path, GRAPH, PACKED)
+        held(path)
     assert str(path) in str(error.value)
     assert words in str(error.value)
 
@@ -160,7 +165,7 @@ def test_plans_that_do_not_hold_are_refused(tmp_path: Path, damage: Callable[[Do
 def test_a_claim_without_a_bound_is_not_taken_over(tmp_path: Path) -> None:
     document = by_hand()
     optimal_without_proof(document)
-    assert not given_plans(written(tmp_path, document), GRAPH, PACKED)[0].optimal
+    assert not held(written(tmp_path, document))[0].optimal
 
 
 def test_the_wrong_places_for_a_plan_are_one_line(tmp_path: Path) -> None:
