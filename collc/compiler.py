@@ -234,8 +234,8 @@ def compile_kinds(
     topology = request.machine()
     if request.server is not None or not wants_kinds(topology, request.gpus, request.allocations):
         return None
-    if request.plans is not None:
-        raise UsageError("a plan file is for one set of GPUs", where="--plan", hint="choose the set with --gpus")
+    if request.own:
+        raise UsageError(f"{request.own} is for one set of GPUs", where=request.own, hint="choose the set with --gpus")
     kinds = server_kinds(topology, request.links)
     if request.output is not None and request.output.suffix == ".so" and not request.output.is_dir():
         return _one_for_all(request, kinds, recorder, status)

@@ -303,7 +303,7 @@ def check_follows(program: Program, plan: Plan) -> None:
         wanted[block, _in_order(up), _any_order(down)] += int(tree.weight * scale)
         whole[block] += int(tree.weight * scale)
     found: dict[tuple[int, Edges, Edges], int] = defaultdict(int)
-    for share, (up, down) in zip(program.shares, _edges(program), strict=True):
+    for share, (up, down) in zip(program.shares, edges(program), strict=True):
         found[share.block, _in_order(up), _any_order(down)] += int((share.hi - share.lo) * scale)
     slack = _SLACK * (len(program.shares) + len(plan.trees))
     for key in {**wanted, **found}:
@@ -332,7 +332,7 @@ def check_everywhere(program: Program, plan: Plan) -> None:
     hops = {hop for tree in plan.trees for hop in _hops((*tree.reduce, *tree.broadcast))}
     if program.collective is not Collective.ALL_REDUCE or len(program.shares) != 1:
         raise IRError("its ranks do not hand each other their whole inputs")
-    for up, down in _edges(program):
+    for up, down in edges(program):
         if sorted((src, dst) for src, dst, _ in up) != pairs or down or not hops.issuperset(up):
             raise IRError("its ranks do not hand each other their whole inputs")
     for channel in program.channels:
@@ -360,14 +360,14 @@ def _any_order(edges: Sequence[Edge]) -> Edges:
     return frozenset((dst, ((src, route),)) for src, dst, route in edges)
 
 
-def _edges(program: Program) -> list[tuple[list[Edge], list[Edge]]]:
+def edges(program: Program) -> list[tuple[list[Edge], list[Edge]]]:
     """For each share the edges along which partial and finished results travel, by receiver in its order."""
     found: list[tuple[list[Edge], list[Edge]]] = [([], []) for _ in program.shares]
     ways = {(f, d): way for f, fifo in enumerate(program.fifos) for d, way in zip(fifo.dsts, fifo.routes, strict=False)}
     finished: dict[int, bool] = {}
     for channel in program.channels:
         for steps in channel.steps:
-            finished |= {f: step.output or not step.input for step in steps for f in step.send}
+            finished |= {f: s.output or not (s.input and program.collective.reduces) for s in steps for f in s.send}
     for channel in program.channels:
         for rank, steps in enumerate(channel.steps):
             for step in steps:

@@ -6,11 +6,12 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from collc.build.compile import Contents
 from collc.checker.layout import When
 from collc.choose.given import GIVEN
+from collc.choose.own_programs import fitted, read_programs
 from collc.choose.programs import Chosen, ProgramList
 from collc.choose.request import LibraryRequest, find_graphs, pack_allocation
 from collc.choose.rules import SIZES, rules
@@ -18,7 +19,7 @@ from collc.choose.strategy import Strategy, strategy_for
 from collc.choose.table import Table, choose
 from collc.collectives.model import Collective
 from collc.collectives.sizes import bytes_per_call, short_size
-from collc.ir.nodes import MAX_CHUNK_BYTES
+from collc.ir.nodes import MAX_CHUNK_BYTES, Program
 from collc.options import Target
 from collc.packing.candidates import rings_of
 from collc.packing.columns import mirrored_links
@@ -59,6 +60,7 @@ def library_contents(
     def told(step: str) -> Status:
         return lambda text: status(step + text)
 
+    own = read_programs(request.programs)
     proven = [pack_allocation(graph, request, recorder, told(s)) for graph, s in zip(graphs, steps, strict=True)]
     packed()
     documents, entries = [], []
@@ -66,6 +68,10 @@ def library_contents(
     for number, (document, step) in enumerate(zip(proven, steps, strict=True)):
         # The whole machine runs as it does in a library that survives nothing.
         alone = number in whole
+        given: dict[int, Program] = {}
+        if own:
+            plans, given = fitted(own, document.graph, document.plans, target)
+            document = dataclasses.replace(document, plans=plans)
         status(f"{step}lowering {len(document.plans)} plans")
         chosen = choose_programs(
             document.graph,
@@ -74,6 +80,7 @@ def library_contents(
             strategy_for(target, document.graph, 1 if alone else len(graphs)),
             machine=request.parameters(document.graph.gpu_model)[0],
             for_tuning=request.tune_candidates,
+            given=given,
             recorder=recorder,
             status=told(step),
         )
@@ -102,6 +109,7 @@ def choose_programs(
     *,
     machine: Machine = GENERIC,
     for_tuning: bool = False,
+    given: Mapping[int, Program] | None = None,
     recorder: Recorder | None = None,
     status: Status = lambda text: None,
 ) -> Chosen:
@@ -111,6 +119,7 @@ def choose_programs(
         packed: a proven plan for every collective and root.
         machine: the parameters of the model.
         for_tuning: add the candidates that `collc tune` compares.
+        given: the user's programs by the number of their plan, each for all sizes.
     """
     recorder = recorder or Recorder()
     model = _ModelTables(graph, packed, target, machine) if strategy is Strategy.MODEL else None
@@ -118,7 +127,9 @@ def choose_programs(
     def fill() -> ProgramList:
         found = ProgramList(graph, packed, target, recorder)
         for number, plan in enumerate(packed):
-            if model is not None:
+            if given and number in given:
+                found.add_given(number, given[number])
+            elif model is not None:
                 status(f"choosing programs of {plan.collective.value}")
                 found.add_table(number, model.table(plan))
             elif strategy is Strategy.RULE:

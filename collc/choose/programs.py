@@ -84,6 +84,11 @@ class ProgramList:
             return
         self.entries.append(entry)
 
+    def add_given(self, number: int, program: Program) -> None:
+        """The user's program, for all sizes."""
+        self.programs[number, 0] = program
+        self.entries.append(Entry(program, number, why="as given"))
+
     def add_table(self, packed: int, table: Table) -> None:
         """The choices of a table. Where this root has no such plan, the choice before it goes on."""
         of = self.plans[packed]

@@ -43,6 +43,7 @@ class LibraryRequest:
         survive: 1: plans for the machine after every single loss too (`collc.packing.survive`).
         relay: GPUs of the machine that are not in `gpus` forward data; for one set of GPUs.
         kinds: one library for every kind of server of the topology (`collc.choose.all_kinds`); excludes `gpus`.
+        programs: IR texts whose programs take the place of ours; for one set of GPUs.
         plans: a plan file (``collc-plan/1``) whose plans take the place of packed ones; for one set of GPUs.
     """
 
@@ -60,11 +61,17 @@ class LibraryRequest:
     survive: int = 0
     kinds: bool = False
     plans: Path | None = None
+    programs: Sequence[Path] = ()
     relay: bool = False
 
     def __post_init__(self) -> None:
         if self.model is not None and self.model not in MACHINES:
             raise UsageError(f"no parameters {self.model!r}", hint=f"choose one of {', '.join(MACHINES)}")
+
+    @property
+    def own(self) -> str | None:
+        """The option by which the user gave plans or programs."""
+        return "--plan" if self.plans is not None else "--ir" if self.programs else None
 
     def machine(self) -> Topology:
         """The topology, or its one server that the request is about.
@@ -93,8 +100,9 @@ def find_graphs(request: LibraryRequest, status: Callable[[str], None]) -> tuple
     status("reading the topology")
     topology = request.machine()
     request.parameters(topology.gpu_model)  # a wrong file is told before the long work
-    if request.plans is not None and (request.kinds or request.survive or request.allocations is not None):
-        raise UsageError("a plan file is for one set of GPUs", where="--plan", hint="choose the set with --gpus")
+    several = request.kinds or request.survive or request.allocations is not None
+    if several and request.own:
+        raise UsageError(f"{request.own} is for one set of GPUs", where=request.own, hint="choose the set with --gpus")
     if request.relay and (request.allocations is not None or request.survive or request.kinds):
         raise UsageError(
             "--relay is about one set of GPUs", hint="name it with --gpus; omit --allocations and --survive"

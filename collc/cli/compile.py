@@ -83,6 +83,14 @@ _STAGES = sorted({name for target in TARGETS.values() for name in stage_names(ta
     metavar="FILE",
     help="Take plans of your own from a file (collc-plan/1) instead of packing.",
 )
+@click.option(
+    "--ir",
+    "programs",
+    multiple=True,
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Take a program of your own from an IR text instead of lowering a plan; repeatable.",
+)
 @click.option("--keep-source", type=click.Path(path_type=Path), help="Also write the generated source to this file.")
 @click.option(
     "--dump-after",
@@ -112,6 +120,7 @@ def command(
     tune_candidates: bool,
     survive: int,
     plans: Path | None,
+    programs: tuple[Path, ...],
     keep_source: Path | None,
     dump_after: tuple[str, ...],
     dump_dir: Path,
@@ -142,6 +151,7 @@ def command(
         tune_candidates=tune_candidates,
         survive=survive,
         plans=plans,
+        programs=programs,
         cuda=int(cuda) if cuda else None,
         counters=counters,
     )

@@ -174,8 +174,8 @@ def test_the_wrong_places_for_a_plan_are_one_line(tmp_path: Path) -> None:
     def line(*argv: object) -> str:
         return refused(collc("compile", *argv, "--target", "host", "--plan", path, "-o", out), code=2)
 
-    assert "a plan file is for one set of GPUs" in line("dgx1v", "--allocations", "3..4")
-    assert "a plan file is for one set of GPUs" in line("dgx1v", "--survive", "1")
+    assert "--plan is for one set of GPUs" in line("dgx1v", "--allocations", "3..4")
+    assert "--plan is for one set of GPUs" in line("dgx1v", "--survive", "1")
     assert "rank 4 is nothing in the plan, gpu4 here" in line("dgx1v", "--gpus", "0-4")
     assert "broadcast from root 0 is not in the library" in line("dgx1v", "--gpus", "0-3", "--root", "1")
     exchange = to_json(plan_file(GRAPH, (plan(GRAPH, Collective.ALLTOALL, None),)))

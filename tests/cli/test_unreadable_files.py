@@ -20,6 +20,7 @@ READERS = {
     "simulate": ["simulate", "FILE"],
     "compile params": ["compile", "dgx1v", "--gpus", "0,1", "--target", "cuda", "-o", "OUT", "--params", "FILE"],
     "compile plan": ["compile", "dgx1v", "--gpus", "0,1", "--target", "host", "-o", "OUT", "--plan", "FILE"],
+    "compile ir": ["compile", "dgx1v", "--gpus", "0,1", "--target", "host", "-o", "OUT", "--ir", "FILE"],
     "simulate params": ["simulate", "dgx1v", "--gpus", "0,1", "-e", "1K", "--params", "FILE"],
     "export": ["export", "FILE", "--format", "nccl-graph"],
     "export measured": ["export", "dgx1v", "--format", "nccl-tuner", "-o", "OUT", "--measured", "FILE"],
