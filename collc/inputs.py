@@ -71,6 +71,21 @@ def read_input(path: Path, *, limit: int) -> bytes:
     return data
 
 
+def read_text(path: Path, *, limit: int = 256 << 20) -> str:
+    """A user's text file: UTF-8, or UTF-16 with its mark, as PowerShell redirects output.
+
+    Raises:
+        CollcError: it is not a regular file, is larger than `limit` bytes, or is not such a text.
+    """
+    data = read_input(path, limit=limit)
+    wide = data.startswith((b"\xff\xfe", b"\xfe\xff"))
+    try:
+        return data.decode("utf-16" if wide else "utf-8-sig")
+    except UnicodeDecodeError as error:
+        problem = f"is not text: byte 0x{data[error.start]:02x} at {error.start} is not UTF-{16 if wide else 8}"
+        raise CollcError(problem, where=str(path), hint="is it the right file?") from None
+
+
 def _refusal(path: Path, kind: int) -> CollcError:
     what, hint = _KINDS.get(kind, ("a special file", "name a file"))
     return CollcError(f"is {what}, not a regular file", where=str(path), hint=hint)

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from collc.checker.packing import check_packing
 from collc.collectives.model import Collective
-from collc.errors import CertificateError, CollcError, UsageError
-from collc.inputs import read_input
+from collc.errors import CertificateError, UsageError
+from collc.inputs import read_text
 from collc.packing.candidates import with_proof
 from collc.packing.document import PlanFile, parse_plan
 from collc.packing.model import Plan
@@ -17,23 +17,16 @@ from collc.topology.model import PlanGraph
 
 # What `Plan.solver` says of such a plan.
 GIVEN = "given"
-_MOST_BYTES = 256 << 20
 
 
 def read_given(path: Path) -> PlanFile:
     """The plans of a file, as they are.
 
     Raises:
-        CollcError: it cannot be read, or is no plan file.
+        CollcError: it is no plan file.
+        OSError: it cannot be opened.
     """
-    where = str(path)
-    try:
-        text = read_input(path, limit=_MOST_BYTES).decode("utf-8-sig")
-    except OSError as error:
-        raise CollcError(f"cannot read: {error.strerror}", where=where, hint="check the path") from None
-    except UnicodeDecodeError:
-        raise CollcError("is not text", where=where, hint="name a file that `collc plan --json` wrote") from None
-    return parse_plan(text, where)
+    return parse_plan(read_text(path), str(path))
 
 
 def given_plans(file: PlanFile, where: str, graph: PlanGraph, packed: Sequence[Plan]) -> tuple[Plan, ...]:

@@ -62,16 +62,16 @@ def library_contents(
 
     own = read_programs(request.programs)
     proven = [pack_allocation(graph, request, recorder, told(s)) for graph, s in zip(graphs, steps, strict=True)]
+    given: dict[int, Program] = {}
+    if own:  # of one allocation
+        plans, given = fitted(own, proven[0].graph, proven[0].plans, target)
+        proven[0] = dataclasses.replace(proven[0], plans=plans)
     packed()
     documents, entries = [], []
     whole = _whole_machines(request, sets)
     for number, (document, step) in enumerate(zip(proven, steps, strict=True)):
         # The whole machine runs as it does in a library that survives nothing.
         alone = number in whole
-        given: dict[int, Program] = {}
-        if own:
-            plans, given = fitted(own, document.graph, document.plans, target)
-            document = dataclasses.replace(document, plans=plans)
         status(f"{step}lowering {len(document.plans)} plans")
         chosen = choose_programs(
             document.graph,

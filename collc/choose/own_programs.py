@@ -16,8 +16,8 @@ from collc.checker.library import Edge, check_follows, edges
 from collc.checker.packing import check_packing
 from collc.choose.given import GIVEN
 from collc.collectives.model import Collective
-from collc.errors import CertificateError, CollcError, IRError, UsageError
-from collc.inputs import read_input
+from collc.errors import CertificateError, IRError, UsageError
+from collc.inputs import read_text
 from collc.ir.nodes import Program
 from collc.ir.printer import parse_program
 from collc.ir.routes import verify_routes
@@ -28,27 +28,20 @@ from collc.packing.model import Hop, Plan, Tree
 from collc.topology.model import PlanGraph
 
 Key = tuple[Collective, int | None]
-_MOST_BYTES = 256 << 20
 
 
 def read_programs(paths: Sequence[Path]) -> dict[Key, tuple[str, Program]]:
     """The programs of IR texts by collective and root, each with the name of its file.
 
     Raises:
-        CollcError: a file cannot be read, or is no IR.
+        CollcError: a file is no IR.
+        OSError: it cannot be opened.
         UsageError: two are for the same collective and root, or one is for a collective without trees.
     """
     found: dict[Key, tuple[str, Program]] = {}
     for path in paths:
         where = str(path)
-        try:
-            text = read_input(path, limit=_MOST_BYTES).decode("utf-8-sig")
-        except OSError as error:
-            raise CollcError(f"cannot read: {error.strerror}", where=where, hint="check the path") from None
-        except UnicodeDecodeError:
-            hint = "name a file that `collc compile --dump-after` wrote"
-            raise CollcError("is not text", where=where, hint=hint) from None
-        program = parse_program(text, where)
+        program = parse_program(read_text(path), where)
         key = (program.collective, program.root)
         if not program.collective.uses_trees:
             hint = "the runtime makes the steps of transfers itself"

@@ -6,19 +6,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from collc.api.forecasts import parameters_of
 from collc.cli import report
 from collc.cli.report import progress, table
 from collc.collectives.model import Collective
 from collc.collectives.sizes import short_size
 from collc.errors import PackingError, UsageError
-from collc.export.nccl_tuner import TunerTable, check_tuned, measured, modelled, nodes_of
+from collc.export.nccl_tuner import TunerTable, by_shape, check_tuned, measured, modelled, nodes_of
 from collc.export.tuner_library import build_tuner, library_name
 from collc.outputs import check_output
 from collc.packing.allocations import allocations
 from collc.packing.candidates import candidate
-from collc.simulator.generations import machine_for
 from collc.simulator.nccl.versions import DEFAULT
-from collc.simulator.params_file import read_params
 from collc.topology.allocation import parse_gpus
 from collc.topology.graph import plan_graph
 from collc.topology.load import load_topology
@@ -83,10 +82,7 @@ def export_tuner(topology: str, wish: TunerWish, output: Path | None, as_json: b
 def _modelled(machine: Topology, wish: TunerWish) -> tuple[list[TunerTable], list[str]]:
     if wish.gpus is not None and wish.allocations is not None:
         raise UsageError("--gpus and --allocations exclude each other", hint="give one of them")
-    parameters, why = machine_for(wish.model, machine.gpu_model)
-    if wish.params is not None:
-        parameters = read_params(wish.params, parameters)
-        why = f"parameters of {parameters.name} with those of {wish.params.name}"
+    parameters, why = parameters_of(wish.model, wish.params, machine.gpu_model, copies=False)
     version = wish.version or DEFAULT
     notes = [f"simulated, {why}, NCCL {version}"]
     if wish.allocations is not None:
@@ -98,7 +94,7 @@ def _modelled(machine: Topology, wish: TunerWish) -> tuple[list[TunerTable], lis
         raise UsageError("a tuner is about two GPUs or more", where=machine.name)
     without = []
     tables: list[TunerTable] = []
-    for group in _alike(graphs):
+    for (ranks, _), group in by_shape(graphs).items():
         try:
             changed = wish.params is not None
             show = progress("export")
@@ -106,7 +102,7 @@ def _modelled(machine: Topology, wish: TunerWish) -> tuple[list[TunerTable], lis
         except PackingError as error:
             if len(graphs) == 1:
                 raise
-            without.append(f"{group[0].nranks} GPUs are left to NCCL: {error}")
+            without.append(f"{ranks} GPUs are left to NCCL: {error}")
     return tables, notes + without
 
 
@@ -119,13 +115,6 @@ def _nccls(machine: Topology, gpus: list[str], links: str | None) -> PlanGraph:
         except PackingError:
             return plan_graph(machine, gpus, "all")
     return graph
-
-
-def _alike(graphs: Sequence[PlanGraph]) -> list[list[PlanGraph]]:
-    found: dict[int, list[PlanGraph]] = {}
-    for graph in graphs:
-        found.setdefault(graph.nranks, []).append(graph)
-    return list(found.values())
 
 
 def _text(tables: Sequence[TunerTable]) -> str:

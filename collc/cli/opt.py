@@ -7,9 +7,10 @@ from pathlib import Path
 import click
 
 from collc.cli import report
-from collc.cli.report import debug_option, emit_json, json_option, read_text
+from collc.cli.report import debug_option, emit_json, json_option
 from collc.collectives.blocks import block_layout
 from collc.errors import IRError
+from collc.inputs import read_text
 from collc.ir.interpret import run_on_sets
 from collc.ir.nodes import Program
 from collc.ir.printer import parse_program, print_program

@@ -10,6 +10,7 @@ from pathlib import Path
 from collc.bench.launchers import find_place
 from collc.cli import report
 from collc.errors import CollcError, RunError, UsageError
+from collc.inputs import read_text
 from collc.outputs import check_output
 from collc.topology.cluster.fabric import MAX_BYTES
 from collc.topology.cluster.gather import build_own, finish, gather, leave, tell
@@ -104,7 +105,7 @@ def _read(path: Path) -> Server:
     if path.is_dir():
         raise UsageError("is a folder", where=str(path), hint=f"name the files in it, such as {path}/*.yaml")
     _check_there(str(path))
-    text = report.read_text(path, limit=MOST_YAML)
+    text = read_text(path, limit=MOST_YAML)
     notes = [line[1:].strip() for line in text.split("format:", 1)[0].splitlines() if line.startswith("#")]
     machine = load_topology(path)
     # Assumptions of the probe are comments at the top of its file; measured speeds are not about the cluster.
@@ -123,7 +124,7 @@ def describe(rails: str | None, fabric: Sequence[str]) -> Described:
         raise UsageError("--rails and --fabric both describe the network", hint="omit one of them")
     if rails is not None:
         _check_there(rails)
-        return Described(rails=(rails, report.read_text(Path(rails), limit=MOST_YAML)))
+        return Described(rails=(rails, read_text(Path(rails), limit=MOST_YAML)))
     files: list[Path] = []
     for name in fabric:
         if not name:
@@ -137,7 +138,7 @@ def describe(rails: str | None, fabric: Sequence[str]) -> Described:
         else:
             _check_there(name)
             files.append(path)
-    return Described(dumps=[(str(path), report.read_text(path, limit=MAX_BYTES)) for path in files])
+    return Described(dumps=[(str(path), read_text(path, limit=MAX_BYTES)) for path in files])
 
 
 def _check_there(name: str) -> None:

@@ -7,14 +7,12 @@ import shutil
 import sys
 import time
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 import click
 
 from collc.collectives.sizes import parse_size
-from collc.errors import CollcError, visible
-from collc.inputs import read_input
+from collc.errors import visible
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON for programs.")
 debug_option = click.option("--debug", is_flag=True, expose_value=False, help="Show a traceback when something fails.")
@@ -125,21 +123,6 @@ def progress(label: str) -> Callable[[str], None]:
         sys.stderr.flush()
 
     return show
-
-
-def read_text(path: Path, *, limit: int = 256 << 20) -> str:
-    """A user's text file: UTF-8, or UTF-16 with its mark, as PowerShell redirects output.
-
-    Raises:
-        CollcError: it is not a regular file, is larger than `limit` bytes, or is not such a text.
-    """
-    data = read_input(path, limit=limit)
-    wide = data.startswith((b"\xff\xfe", b"\xfe\xff"))
-    try:
-        return data.decode("utf-16" if wide else "utf-8-sig")
-    except UnicodeDecodeError as error:
-        problem = f"is not text: byte 0x{data[error.start]:02x} at {error.start} is not UTF-{16 if wide else 8}"
-        raise CollcError(problem, where=str(path), hint="is it the right file?") from None
 
 
 def compact(value: Any) -> str:

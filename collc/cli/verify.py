@@ -9,9 +9,9 @@ import click
 
 from collc.checker.library import check_library
 from collc.cli import report
-from collc.cli.report import debug_option, emit_json, json_option, read_text
+from collc.cli.report import debug_option, emit_json, json_option
 from collc.errors import CertificateError, CollcError, UsageError
-from collc.inputs import open_input
+from collc.inputs import open_input, read_text
 from collc.ir.printer import parse_program
 from collc.ir.verify import verify
 from collc.limits import limited

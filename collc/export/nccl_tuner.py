@@ -18,7 +18,7 @@ from pathlib import Path
 from collc.collectives.model import Collective
 from collc.collectives.sizes import short_size
 from collc.errors import CollcError, PackingError
-from collc.inputs import read_input
+from collc.inputs import read_text
 from collc.simulator.claims import Claim, Claims
 from collc.simulator.nccl import Nccl
 from collc.simulator.nccl.versions import PROTOCOLS
@@ -123,8 +123,8 @@ def modelled(
     changed: bool = False,
     status: Callable[[str], None] = lambda _: None,
 ) -> list[TunerTable]:
-    """The tables of the model. Sets of equally many GPUs on equally many servers share one: NCCL does not tell a plugin
-    which GPUs it has, so a choice is taken only if it gains on every one of them.
+    """The tables of the model for sets of one shape (`by_shape`). They share a table per collective: a choice is taken
+    only if it gains on every one of them.
 
     Args:
         machine: parameters of the GPUs.
@@ -136,22 +136,27 @@ def modelled(
         PackingError: NCCL's algorithms are not modelled on one of the sets.
         UsageError: no such version or fabric.
     """
-    alike: dict[tuple[int, int], list[PlanGraph]] = {}
-    for graph in graphs:
-        alike.setdefault((graph.nranks, nodes_of(graph)), []).append(graph)
+    ((ranks, nodes),) = by_shape(graphs)
     tables = []
-    for (ranks, nodes), members in sorted(alike.items(), key=lambda item: item[0]):
-        for collective in FUNCTIONS:
-            callers = [Nccl(Simulator(graph, collective, None, machine), version, fabric) for graph in members]
-            claims = [Claims(x.simulator.graph, collective, machine.name, x.fabric.name, changed) for x in callers]
-            found: dict[int, list[Times]] = {}
-            for size in sizes:
-                status(f"{ranks} GPUs, {collective.value}, {short_size(size)}")
-                pairs = zip(callers, claims, strict=True)
-                found[size] = [_timed(nccl, size, _margin(claim.claim(size))) for nccl, claim in pairs]
-            tables.append(TunerTable(collective, ranks, nodes, _rows(found)))
+    for collective in FUNCTIONS:
+        callers = [Nccl(Simulator(graph, collective, None, machine), version, fabric) for graph in graphs]
+        claims = [Claims(x.simulator.graph, collective, machine.name, x.fabric.name, changed) for x in callers]
+        found: dict[int, list[Times]] = {}
+        for size in sizes:
+            status(f"{ranks} GPUs, {collective.value}, {short_size(size)}")
+            pairs = zip(callers, claims, strict=True)
+            found[size] = [_timed(nccl, size, _margin(claim.claim(size))) for nccl, claim in pairs]
+        tables.append(TunerTable(collective, ranks, nodes, _rows(found)))
     status("")
     return tables
+
+
+def by_shape(graphs: Sequence[PlanGraph]) -> dict[tuple[int, int], list[PlanGraph]]:
+    """The graphs by numbers of ranks and nodes, which is all that NCCL tells a plugin of a communicator; sorted."""
+    found: dict[tuple[int, int], list[PlanGraph]] = {}
+    for graph in graphs:
+        found.setdefault((graph.nranks, nodes_of(graph)), []).append(graph)
+    return dict(sorted(found.items(), key=lambda item: item[0]))
 
 
 def nodes_of(graph: PlanGraph) -> int:
@@ -219,6 +224,7 @@ def measured(path: Path) -> list[TunerTable]:
 
     Raises:
         CollcError: names the line that cannot be read.
+        OSError: the file cannot be opened.
     """
     times: dict[tuple[Collective, int, int, int], dict[Choice | None, list[float]]] = {}
     where = str(path)
@@ -244,15 +250,12 @@ _HINT = f"a CSV file with a header and the columns {','.join(_COLUMNS)}"
 def _csv_rows(path: Path) -> Iterable[tuple[int, dict[str, str]]]:
     where = str(path)
     try:
-        text = read_input(path, limit=_MOST_BYTES).decode("utf-8-sig")
-        reader = csv.DictReader(io.StringIO(text), strict=True)
+        reader = csv.DictReader(io.StringIO(read_text(path, limit=_MOST_BYTES)), strict=True)
         missing = [name for name in _COLUMNS if name not in (reader.fieldnames or ())]
         if missing:
             raise CollcError(f"has no column {missing[0]}", where=where, hint=_HINT)
         yield from ((reader.line_num, row) for row in reader)
-    except OSError as error:
-        raise CollcError(f"cannot read: {error.strerror}", where=where, hint="check the path") from None
-    except (UnicodeDecodeError, csv.Error) as error:
+    except csv.Error as error:
         raise CollcError(f"is no CSV file: {error}", where=where, hint=_HINT) from None
 
 
@@ -304,7 +307,4 @@ def check_tuned(tables: Sequence[TunerTable]) -> None:
         PackingError: NCCL's own choices are as good everywhere.
     """
     if not any(table.tuned for table in tables):
-        share = round((MARGIN - 1) * 100)
-        raise PackingError(
-            f"nothing to tune: no choice gains {share}% over NCCL's own", hint="NCCL needs no tuner here"
-        )
+        raise PackingError("nothing to tune: nothing surely beats NCCL's own choices", hint="NCCL needs no tuner here")
