@@ -11,6 +11,7 @@ JOBS ?= $(shell nproc --all 2>/dev/null || echo 2)
 .PHONY: help setup demo test lint types unit format golden test-wheel clean
 .PHONY: netlab
 .PHONY: sanitize losses chaos chaos-protocols chaos-jobs fuzz fuzz-libraries bench-peers bench-references bench-waiting bench-small-call bench-packing packing-sweep bench-pacing bench-tune bench-defaults bench-torch bench-servers cuda-kernels blink test-nccl-tests validate gpu-check gpu-check-torch gpu-check-tables test-torch test-torch-suite
+.PHONY: wheel test-platform-wheel
 .PHONY: show-page gallery docs reference pictures docs-commands
 
 help:  ## list the targets
@@ -174,6 +175,13 @@ format: setup  ## rewrite the Python, C, C++ and CUDA sources in the house forma
 
 golden: setup  ## rewrite the golden files; read the diff afterwards
 	$(BIN)/python -m pytest tests/test_golden.py tests/test_cases.py tests/collectives --update-golden
+
+wheel: setup  ## dist/: the wheel of this platform with the runtime built, and the one for all others without
+	HATCH_BUILD_HOOK_ENABLE_CUSTOM=true $(BIN)/python -m pip wheel --quiet --no-deps --wheel-dir dist .
+	$(BIN)/python -m pip wheel --quiet --no-deps --wheel-dir dist .
+
+test-platform-wheel: setup  ## build the platform's wheel, install it in an empty environment, compile without the runtime
+	$(BIN)/python -m pytest -m slow tests/build/test_platform_wheel.py
 
 test-wheel: setup  ## build the wheel, install it in a fresh environment and run the tests against it
 	rm -rf build/wheel && mkdir -p build/wheel

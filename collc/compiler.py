@@ -8,6 +8,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from collc.build.account import Part, accounted
 from collc.build.compile import Library, Parts, compile_library
 from collc.build.cuda import find_toolkits
 from collc.build.nvrtc import INSTALL_NVRTC
@@ -43,6 +44,7 @@ class CompileRequest(LibraryRequest):
         keep_source: where to leave the generated source.
         cuda: 12 takes only compilers of CUDA 12, whose code older drivers run; None: whatever is there.
         counters: kernels that count where their time goes, for `collc bench --breakdown` (target cuda).
+        rebuild: use nothing that was built before: plans, objects, device code, the runtime of a wheel.
     """
 
     output: Path | None = None
@@ -50,12 +52,13 @@ class CompileRequest(LibraryRequest):
     keep_source: Path | None = None
     cuda: int | None = None
     counters: bool = False
+    rebuild: bool = False
 
 
 @dataclass(frozen=True)
 class CompileResult:
     """A built library with the plans inside it. `note` says what was decided for the user, `parameters` for which GPUs
-    the model chose programs (None: no model did)."""
+    the model chose programs (None: no model did), `parts` what was built and what was there."""
 
     library: Library
     target: TargetKind
@@ -65,6 +68,7 @@ class CompileResult:
     entries: tuple[tuple[Entry, ...], ...]
     parameters: str | None = None
     gpu_sets_held: GpuSets = NO_SETS
+    parts: tuple[Part, ...] = ()
 
     def losses(self) -> list[Row]:
         """What the rates are whole and after each loss that the library survives, of its largest set then."""
@@ -149,7 +153,12 @@ def compile_topology(
     Raises:
         CollcError: the topology, the plans or the build failed; nothing is left at the output path.
     """
-    recorder = recorder or Recorder()
+    with accounted(rebuild=request.rebuild) as account:
+        result = _compile(request, recorder or Recorder(), status)
+    return replace(result, parts=tuple(account.parts))
+
+
+def _compile(request: CompileRequest, recorder: Recorder, status: Callable[[str], None]) -> CompileResult:
     option = "--model" if request.model is not None else "--params" if request.params is not None else None
     kind, note = choose_target(request.target, request.cuda, request.counters, option)
     if kind is TargetKind.CUDA and (made := not_by_nvidia(request.machine())):
@@ -254,10 +263,11 @@ def compile_kinds(
     folder.mkdir(exist_ok=True)
     built = []
     try:
-        for number, kind in enumerate(kinds, 1):
-            step = f"server {kind.servers[0]}, {number} of {len(kinds)}: " if len(kinds) > 1 else ""
-            one = replace(request, server=kind.servers[0], output=folder / f"libcollc-{kind.machine.name}.so")
-            built.append((kind, compile_topology(one, recorder, _prefixed(status, step))))
+        with accounted(rebuild=request.rebuild):  # what several kinds share is built anew once
+            for number, kind in enumerate(kinds, 1):
+                step = f"server {kind.servers[0]}, {number} of {len(kinds)}: " if len(kinds) > 1 else ""
+                one = replace(request, server=kind.servers[0], output=folder / f"libcollc-{kind.machine.name}.so")
+                built.append((kind, compile_topology(one, recorder, _prefixed(status, step))))
     finally:
         if made and not any(folder.iterdir()):
             folder.rmdir()

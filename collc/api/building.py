@@ -85,6 +85,7 @@ def compile(
     tune_candidates: bool = False,
     survive: int = 0,
     keep_source: str | os.PathLike[str] | None = None,
+    rebuild: bool = False,
 ) -> Compiled:
     """Builds a library. Nothing is left at the output path if it fails.
 
@@ -103,6 +104,7 @@ def compile(
         tune_candidates: also hold the programs that `collc tune` compares.
         survive: 1: also hold plans for the machine after every single loss.
         keep_source: also write the generated source to this file.
+        rebuild: build everything anew, whatever is in the build cache or came with collc.
 
     Raises:
         CollcError: an argument is wrong, a plan failed, or a compiler is missing or failed.
@@ -130,6 +132,7 @@ def compile(
         survive=a_number("survive", survive, 0, 1),
         cuda=None if cuda is None else int(cuda),
         counters=a_flag("counters", counters),
+        rebuild=a_flag("rebuild", rebuild),
     )
     kinds = compile_kinds(request)
     if kinds is not None:

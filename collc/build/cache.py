@@ -14,11 +14,13 @@ import os
 import shutil
 import stat
 import tempfile
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from functools import cache
 from pathlib import Path
 
+from collc.build.account import BUILT, CACHE, current
 from collc.errors import BuildError
 from collc.process import temporary_folder, whole
 
@@ -56,26 +58,41 @@ def content_key(parts: Iterable[str | bytes]) -> str:
     return digest.hexdigest()
 
 
-def cached(key: str, name: str, make: Callable[[Path], None], beside: Sequence[str] = ()) -> Path:
+def cached(
+    key: str,
+    name: str,
+    make: Callable[[Path], None],
+    beside: Sequence[str] = (),
+    *,
+    label: str | None = None,
+    origin: str = BUILT,
+) -> Path:
     """The file `name` of entry `key`; `make(path)` writes it if the cache lacks it. Built aside, renamed whole.
 
     Args:
         beside: files that `make` leaves in the same folder and that belong to the entry.
+        label: what the account of the build calls it [name].
+        origin: what `make` does, in words of the account.
     """
+    account = current()
     with ExitStack() as stack:
         try:
             folder = _folder(_root(), (key[:2], key))
-            if all(_is_ours(folder / file) for file in (*beside, name)):
-                return folder / name
-            aside = stack.enter_context(_scratch(folder))
+            there = not account.stale(key) and all(_is_ours(folder / file) for file in (*beside, name))
+            aside = folder if there else stack.enter_context(_scratch(folder))
         except CacheProblem as problem:
             _say(str(problem))
             folder = _private() / key
-            if (folder / name).is_file():
-                return folder / name
+            there = not account.stale(key) and (folder / name).is_file()
             folder.mkdir(mode=0o700, exist_ok=True)
-            aside = stack.enter_context(_scratch(folder))
+            aside = folder if there else stack.enter_context(_scratch(folder))
+        if there:
+            account.add(label or name, CACHE)
+            return folder / name
+        start = time.perf_counter()
         _build(folder, aside / name, make, (*beside, name))
+        account.made.add(key)
+        account.add(label or name, origin, time.perf_counter() - start)
     return folder / name
 
 
@@ -101,7 +118,9 @@ def _build(folder: Path, made: Path, make: Callable[[Path], None], names: Sequen
 
 
 def kept(key: str, name: str) -> bytes | None:
-    """The contents of file `name` in entry `key`, written by `keep`; None if absent or not trusted."""
+    """The contents of file `name` in entry `key`, written by `keep`; None if absent, not trusted or to be made anew."""
+    if current().stale(key):
+        return None
     try:
         root = _root()
         if not (root / key[:2] / key / name).is_file():
@@ -121,6 +140,7 @@ def keep(key: str, name: str, data: bytes) -> None:
             file.write_bytes(data)
             file.chmod(file.stat().st_mode & ~_WRITERS)
             file.replace(folder / name)
+            current().made.add(key)
 
 
 def check_cache() -> None:

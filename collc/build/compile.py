@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import shutil
 import zlib
@@ -13,10 +14,13 @@ from pathlib import Path
 from typing import Any
 
 from collc import __version__
+from collc.build.account import submit
 from collc.build.cache import cached, content_key
 from collc.build.cuda import DeviceCode, build_device_code, embed
 from collc.build.manifest import make_manifest, manifest_text, sign, slot_bytes
-from collc.build.runtime import FASTEST, Unit, headers, include_dirs, runtime_units
+from collc.build.objects import COMPILE_FLAGS, compile_object, compile_source
+from collc.build.prebuilt import Prebuilt, find_prebuilt
+from collc.build.runtime import headers, runtime_units
 from collc.build.toolchain import Compiler, find_cxx, run_tool
 from collc.checker.machine import after_loss, read_machine
 from collc.codegen.context import SourceContext, TableBuilder, layouts, link_classes
@@ -28,7 +32,7 @@ from collc.outputs import written_aside
 from collc.packing.document import PlanFile, to_json
 from collc.packing.gpu_sets import GpuSets
 
-COMPILE_FLAGS = ("-std=c++17", "-fPIC", "-fvisibility=hidden", "-pthread", "-Wall", "-Wextra")
+_LOG = logging.getLogger("collc")
 # nodelete: threads of the runtime may outlive a dlclose.
 # static: the C++ library of the build machine need not be on the cluster. libgcc_s is everywhere, and a copy of it
 # would ask for the build machine's glibc; so would what gc-sections drops of the C++ library.
@@ -38,6 +42,10 @@ LINK_FLAGS = (
 )
 # What others may see: NCCL's names, without versions as in NCCL, and what `collc verify` reads back.
 EXPORTS = "{ global: nccl*; pnccl*; collc_*; local: *; };\n"
+
+
+class LinkError(BuildError):
+    """All parts are there, and the linker refuses them."""
 
 
 @dataclass(frozen=True)
@@ -63,20 +71,29 @@ class Contents:
 
 
 def generate(
-    contents: Contents, target: Target, compiler: Compiler, device: DeviceCode | None = None
+    contents: Contents,
+    target: Target,
+    compiler: Compiler,
+    device: DeviceCode | None = None,
+    prebuilt: Prebuilt | None = None,
 ) -> tuple[str, str]:
     """The generated source and the build id of the library that it makes; arguments as `source_context` takes them."""
-    context, build_id = source_context(contents, target, compiler, device)
+    context, build_id = source_context(contents, target, compiler, device, prebuilt)
     return render(context), build_id
 
 
 def source_context(
-    contents: Contents, target: Target, compiler: Compiler, device: DeviceCode | None = None
+    contents: Contents,
+    target: Target,
+    compiler: Compiler,
+    device: DeviceCode | None = None,
+    prebuilt: Prebuilt | None = None,
 ) -> tuple[SourceContext, str]:
     """The generated source, and the build id of the library made from it.
 
     Args:
         device: the device code that goes with it; None for the host target.
+        prebuilt: the runtime that it is linked with; None where that is compiled.
     """
     tables = TableBuilder()
     graphs = [document.graph for document in contents.documents]
@@ -98,10 +115,11 @@ def source_context(
     fatbin: list[str | bytes] = [device.fatbin.read_bytes(), device.text] if device else [b""]
     if device and device.counters:
         fatbin.append("counters")
+    if prebuilt:
+        key.append(prebuilt.sha256)
     build_id = content_key([*key, image, plan, *fatbin, *fixed])[:32]
-    manifest = make_manifest(
-        contents.documents, contents.entries, contents.gpu_sets, target, compiler.version, build_id
-    )
+    compilers = f"{compiler.version}; runtime: {prebuilt.compiler}" if prebuilt else compiler.version
+    manifest = make_manifest(contents.documents, contents.entries, contents.gpu_sets, target, compilers, build_id)
     if contents.gpu_sets.states:
         machine = read_machine(blob["machine"], contents.documents[0].name)
         manifest["states"] = [after_loss(machine, changes, Path())[1] for changes in tables.losses()]
@@ -155,13 +173,23 @@ class Parts:
         self._pool = ThreadPoolExecutor(os.cpu_count() or 1)
         self._device: Future[DeviceCode] | None = None
         self._objects: list[Future[Path]] = []
+        self.prebuilt: Prebuilt | None = None
 
     def __enter__(self) -> Parts:
         if self._kind is TargetKind.CUDA:
-            self._device = self._pool.submit(build_device_code, self._cuda, self._counters)
-        units = runtime_units(self._kind, self.compiler, survives=self._survives)
-        self._objects = [self._pool.submit(compile_object, unit, self.compiler) for unit in units]
+            self._device = submit(self._pool, build_device_code, self._cuda, self._counters)
+        self.prebuilt = find_prebuilt(self._kind, self.compiler, survives=self._survives)
+        if self.prebuilt:
+            self._objects = [submit(self._pool, self.prebuilt.unpacked)]
+        else:
+            self.build_runtime()
         return self
+
+    def build_runtime(self) -> None:
+        """Starts compiling the runtime, also where the package brings one."""
+        self.prebuilt = None
+        units = runtime_units(self._kind, self.compiler, survives=self._survives)
+        self._objects = [submit(self._pool, compile_object, unit, self.compiler) for unit in units]
 
     def __exit__(self, *_: object) -> None:
         self._pool.shutdown(wait=False, cancel_futures=True)
@@ -172,7 +200,7 @@ class Parts:
 
     def objects(self, tables: str, done: Callable[[int, int], None] = lambda made, of: None) -> list[Path]:
         """The objects of the runtime and of the source `tables`. `done` is told how many there are, of how many."""
-        own = self._pool.submit(compile_source, tables, "tables", self.compiler)
+        own = submit(self._pool, compile_source, tables, "tables", self.compiler)
         jobs = [*self._objects, own]
         for made, job in enumerate(as_completed(jobs), 1):
             job.result()  # raises at once what a compiler says
@@ -196,62 +224,48 @@ def compile_library(
         keep_source: where to leave the generated source for reading.
     """
     status(f"building {out}" + (": kernels" if target.kind is TargetKind.CUDA else ""))
+    parts.device()
+    try:
+        linked, build_id = _build(contents, target, out, parts, keep_source, status)
+    except LinkError as error:
+        if parts.prebuilt is None:
+            raise
+        # Linkers and C libraries differ in more than their versions say.
+        _LOG.warning("the runtime that came with collc cannot be linked here, so it is compiled: %s", error.what)
+        parts.build_runtime()
+        linked, build_id = _build(contents, target, out, parts, keep_source, status)
+    _install(linked, out)
+    return Library(out, build_id, out.stat().st_size, parts.device())
+
+
+def _build(
+    contents: Contents,
+    target: Target,
+    out: Path,
+    parts: Parts,
+    keep_source: Path | None,
+    status: Callable[[str], None],
+) -> tuple[Path, str]:
+    """A library in the cache, and its build id."""
     compiler, device = parts.compiler, parts.device()
-    source, build_id = generate(contents, target, compiler, device)
+    source, build_id = generate(contents, target, compiler, device, parts.prebuilt)
     if keep_source is not None:
         keep_source.write_text(source, encoding="utf-8")
     objects = parts.objects(source, lambda made, of: status(f"building {out}: {made} of {of} parts"))
     if device is not None:
         objects.append(embed(device, compiler))
-
     key = content_key([compiler.version, *LINK_FLAGS, EXPORTS, build_id, *(path.parent.name for path in objects)])
-    linked = cached(key, "library.so", lambda made: _link(compiler, objects, made))
-    _install(linked, out)
-    return Library(out, build_id, out.stat().st_size, device)
-
-
-def compile_object(unit: Unit, compiler: Compiler, flags: Sequence[str] | None = None) -> Path:
-    """The object file of one unit of the runtime, from the cache if it was built before.
-
-    Args:
-        flags: in place of those of libraries and of the unit's level of optimisation.
-    """
-    chosen = (*COMPILE_FLAGS, unit.level) if flags is None else flags
-    return compile_source(unit.text, unit.name, compiler, (*chosen, *unit.flags), unit.contents)
-
-
-def compile_source(
-    source: str,
-    stem: str,
-    compiler: Compiler,
-    flags: Sequence[str] = (*COMPILE_FLAGS, FASTEST),
-    included: Sequence[bytes] = (),
-) -> Path:
-    """The object file of a C++ text, from the cache if it was built before.
-
-    Args:
-        included: the contents of what the text includes beside the runtime's headers.
-    """
-    fixed = [*included, *(path.read_bytes() for path in headers())]
-    key = content_key([compiler.version, *flags, stem, source, *fixed])
-
-    def make(made: Path) -> None:
-        unit = made.with_name(f"{stem}.cpp")
-        unit.write_text(source, encoding="utf-8")
-        # Paths of this machine must not reach the library through __FILE__.
-        maps = [f"-ffile-prefix-map={folder}=collc" for folder in include_dirs()]
-        includes = [f"-I{folder}" for folder in include_dirs()]
-        command = [compiler.path, *flags, *maps, f"-ffile-prefix-map={made.parent}=.", *includes]
-        run_tool([*command, "-c", unit.name, "-o", made.name], cwd=str(made.parent))
-
-    return cached(key, f"{stem}.o", make)
+    return cached(key, "library.so", lambda made: _link(compiler, objects, made)), build_id
 
 
 def _link(compiler: Compiler, objects: Sequence[Path], made: Path) -> None:
     exports = made.with_suffix(".map")
     exports.write_text(EXPORTS, encoding="ascii")
     script = f"-Wl,--version-script={exports}"
-    run_tool([compiler.path, *map(str, objects), *LINK_FLAGS, script, "-o", str(made)])
+    try:
+        run_tool([compiler.path, *map(str, objects), *LINK_FLAGS, script, "-o", str(made)])
+    except BuildError as error:
+        raise LinkError(error.what, where=error.where, hint=error.hint) from error
     sign(made)
 
 

@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
+from collc.build.account import submit
 from collc.build.cache import cached, content_key
 from collc.build.fatbin import Image, make_fatbin
 from collc.build.nvcc import Nvcc, find_nvcc, nvcc_path
@@ -144,11 +145,11 @@ def build_device_code(cuda: int | None = None, counters: bool = False) -> Device
     flags = COUNTERS_FLAGS if counters else ()
     with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
         jobs = [
-            pool.submit(_nvrtc_images, maker, sm, flags) for sm, maker in by_chip.items() if isinstance(maker, Nvrtc)
+            submit(pool, _nvrtc_images, maker, sm, flags) for sm, maker in by_chip.items() if isinstance(maker, Nvrtc)
         ]
         if nvcc is not None:
             wanted = [sm for sm, maker in by_chip.items() if maker is nvcc]
-            jobs += [pool.submit(_nvcc_images, nvcc, virtual, wanted, flags) for virtual in SASS]
+            jobs += [submit(pool, _nvcc_images, nvcc, virtual, wanted, flags) for virtual in SASS]
         images = [image for job in jobs for image in job.result()]
     images.sort(key=lambda image: (image.kind == "ptx", int(image.sm)))
     return DeviceCode(make_fatbin(images, nvcc, nvrtc), tuple(images), counters)
@@ -161,7 +162,8 @@ def _nvcc_images(nvcc: Nvcc, virtual: str, wanted: Sequence[str], extra: Sequenc
     flags = OLD_FLAGS if virtual in OLD else ()
     ptx = make_ptx(nvcc, virtual, extra=(*flags, *extra))
     with ThreadPoolExecutor(len(reals)) as pool:
-        cubins = list(pool.map(lambda real: make_cubin(nvcc, ptx, real, flags), reals))
+        jobs = [submit(pool, make_cubin, nvcc, ptx, real, flags) for real in reals]
+        cubins = [job.result() for job in jobs]
     made = [_image("elf", sm, nvcc, cubin) for sm, cubin in zip(reals, cubins, strict=True)]
     return made + [_image("ptx", PTX, nvcc, ptx)] * (virtual == PTX)
 
@@ -194,7 +196,7 @@ def make_ptx(nvcc: Nvcc, architecture: str, source: str | None = None, extra: Se
         command = [nvcc.path, *PTX_FLAGS, *extra, include, f"-arch=compute_{architecture}", "-ptx"]
         run_tool([*command, unit.name, "-o", made.name], cwd=str(made.parent))
 
-    return cached(key, "device.ptx", make)
+    return cached(key, "device.ptx", make, label=f"PTX for compute_{architecture} by {nvcc.label}")
 
 
 def make_cubin(nvcc: Nvcc, ptx: Path, architecture: str, extra: Sequence[str] = ()) -> Path:
@@ -206,7 +208,8 @@ def make_cubin(nvcc: Nvcc, ptx: Path, architecture: str, extra: Sequence[str] = 
         command = [nvcc.path, *SASS_FLAGS, *extra, f"-arch=sm_{architecture}", "-cubin", "device.ptx", "-o", made.name]
         run_tool(command, cwd=str(made.parent))
 
-    return cached(content_key([nvcc.version, architecture, *SASS_FLAGS, *extra, text]), "device.cubin", make)
+    key = content_key([nvcc.version, architecture, *SASS_FLAGS, *extra, text])
+    return cached(key, "device.cubin", make, label=f"code for sm_{architecture} by {nvcc.label}")
 
 
 def embed(code: DeviceCode, compiler: Compiler) -> Path:

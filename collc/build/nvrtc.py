@@ -121,5 +121,6 @@ def compile_kernels(nvrtc: Nvrtc, architecture: str, source: str, extra: Sequenc
         include = f"-I{(resource_dir('templates') / 'include').resolve()}"
         run_tool([*worker, *places, f"-arch=sm_{architecture}", *FLAGS, *extra, include], cwd=str(made.parent))
 
-    cubin = cached(key, "device.cubin", make, beside=("device.ptx", "device.log"))
+    label = f"code for sm_{architecture} by {nvrtc.label}"
+    cubin = cached(key, "device.cubin", make, beside=("device.ptx", "device.log"), label=label)
     return Compiled(cubin, cubin.with_name("device.ptx"), cubin.with_name("device.log"))

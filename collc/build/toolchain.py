@@ -31,13 +31,18 @@ def find_cxx() -> Compiler:
     for name in [chosen] if chosen else ["g++", "clang++"]:
         path = find_program(name)
         if path:
-            return Compiler(path, _ask(path, "--version"), _ask(path, "-dumpmachine"))
+            return Compiler(path, ask(path, "--version"), ask(path, "-dumpmachine"))
     if chosen:
         raise BuildError(f"COLLC_CXX names {chosen!r}, which is not a command", hint="set it to a C++17 compiler")
     raise BuildError("no C++ compiler found", hint="install g++ 10 or newer, or set COLLC_CXX")
 
 
-def _ask(path: str, option: str) -> str:
+def ask(path: str, option: str) -> str:
+    """The first line of what the compiler at `path` answers to an option.
+
+    Raises:
+        BuildError: it does not run, or is no compiler.
+    """
     where = f"COLLC_CXX={path}" if os.environ.get("COLLC_CXX") else path
     hint = "set COLLC_CXX to a C++17 compiler such as g++ 10 or newer"
     try:

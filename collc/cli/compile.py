@@ -8,6 +8,7 @@ from pathlib import Path
 
 import click
 
+from collc.build.account import BUILT, CACHE, WHEEL, Part
 from collc.choose.servers import SEVERAL_SERVERS
 from collc.cli import report
 from collc.cli.losses import losses_json, losses_text
@@ -19,6 +20,7 @@ from collc.options import TARGETS, TargetKind
 from collc.pipeline import Recorder, stage_names
 from collc.simulator.generations import MACHINES
 
+_ORIGINS = {BUILT: "built", CACHE: "from the build cache", WHEEL: "from the wheel of collc"}
 _STAGES = sorted({name for target in TARGETS.values() for name in stage_names(target)})
 
 
@@ -100,7 +102,14 @@ _STAGES = sorted({name for target in TARGETS.values() for name in stage_names(ta
     help="Write the IR after this stage; repeatable.",
 )
 @click.option("--dump-dir", type=click.Path(path_type=Path), default=Path("collc-dump"), show_default=True)
-@click.option("--time-stages", is_flag=True, help="Print the seconds that each stage took.")
+@click.option(
+    "--rebuild",
+    is_flag=True,
+    help="Build everything anew, whatever is in the build cache or came with collc, and print what built each part.",
+)
+@click.option(
+    "--time-stages", is_flag=True, help="Print the seconds that each stage took, and which parts were there already."
+)
 @json_option
 @debug_option
 def command(
@@ -124,6 +133,7 @@ def command(
     keep_source: Path | None,
     dump_after: tuple[str, ...],
     dump_dir: Path,
+    rebuild: bool,
     time_stages: bool,
     as_json: bool,
 ) -> None:
@@ -154,13 +164,18 @@ def command(
         programs=programs,
         cuda=int(cuda) if cuda else None,
         counters=counters,
+        rebuild=rebuild,
     )
     status = progress("collc compile")
     start = time.perf_counter()
     kinds = compile_kinds(request, recorder, status)
     if kinds is not None:
         status("")
-        _report_kinds(kinds, recorder, time.perf_counter() - start, time_stages, as_json)
+        elapsed = time.perf_counter() - start
+        _report_kinds(kinds, recorder, elapsed, time_stages, as_json)
+        if not as_json and (time_stages or rebuild):
+            results = [kinds.built[0][1]] if kinds.folder is None else [result for _, result in kinds.built]
+            _parts([part for result in results for part in result.parts])
         return
     result = compile_topology(request, recorder, status)
     status("")
@@ -174,6 +189,8 @@ def command(
         note(result.note)
     _text(result, f", {elapsed:.1f} s")
     _stages(recorder, time_stages)
+    if time_stages or rebuild:
+        _parts(result.parts)
 
 
 def _report_kinds(found: KindsResult, recorder: Recorder, elapsed: float, time_stages: bool, as_json: bool) -> None:
@@ -243,6 +260,7 @@ def _as_json(result: CompileResult, recorder: Recorder, elapsed: float, time_sta
         "gpu_sets": result.gpu_sets,
         "programs": result.nprograms,
         "tables": result.tables(),
+        "parts": [part.row() for part in result.parts],
     }
     if result.gpu_sets_held.states:
         value["losses"] = losses_json(result.losses())
@@ -277,3 +295,11 @@ def _stages(recorder: Recorder, time_stages: bool) -> None:
     if time_stages:
         rows = [[name, f"{seconds:.3f}"] for name, seconds in recorder.seconds.items()]
         report.text(table(["stage", "seconds"], rows))
+
+
+def _parts(parts: Sequence[Part]) -> None:
+    """Where each part of a library came from; what was there already took no time."""
+    rows = [[part.name, part.origin, f"{part.seconds:.3f}" if part.seconds else ""] for part in parts]
+    report.text(table(["part", "from", "seconds"], rows))
+    counts = [f"{sum(part.origin == origin for part in parts)} {text}" for origin, text in _ORIGINS.items()]
+    report.line(f"{len(parts)} parts: {', '.join(counts)}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 import struct
@@ -9,6 +10,8 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from support.cli import collc
+from support.libraries import PAIR
 
 from collc import compiler
 from collc.build import cuda, nvcc, nvrtc
@@ -230,3 +233,20 @@ def test_an_nvcc_that_does_not_run_is_named(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setenv("COLLC_NVCC", "/nonexistent/nvcc")
     with pytest.raises(BuildError, match=r"/nonexistent/nvcc: cannot run nvcc"):
         nvcc.find_nvcc()
+
+
+@needs_nvcc
+@pytest.mark.nvcc
+@pytest.mark.slow
+def test_a_rebuild_shows_nvcc_at_work(tmp_path: Path) -> None:
+    """Nothing is taken that was there: plans, device code, the runtime."""
+    (tmp_path / "pair.yaml").write_text(PAIR)
+    command = ["compile", tmp_path / "pair.yaml", "--target", "cuda", "-o", tmp_path / "lib.so", "--rebuild"]
+    text = collc(*command)
+    assert text.code == 0, text.err
+    last = text.out.splitlines()[-1]
+    assert re.fullmatch(r"(\d+) parts: \1 built, 0 from the build cache, 0 from the wheel of collc", last)
+    made = re.findall(r"^(PTX|code) for (\w+) by nvcc 13\.\d+ +built +\d", text.out, re.MULTILINE)
+    assert {("PTX", "compute_75"), ("PTX", "compute_80"), ("code", "sm_75"), ("code", "sm_120")} <= set(made)
+    parts = json.loads(collc(*command[:-1], "--json").out)["parts"]
+    assert {part["from"] for part in parts} == {"cache"}

@@ -13,8 +13,9 @@ from pathlib import Path
 from support.libraries import library, topology_file
 
 from collc.build.cache import cached, content_key
-from collc.build.compile import EXPORTS, compile_source, generate
+from collc.build.compile import EXPORTS, generate
 from collc.build.manifest import sign
+from collc.build.objects import compile_source
 from collc.build.toolchain import find_cxx
 from collc.checker import layout
 from collc.checker.elf import Elf

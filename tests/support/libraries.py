@@ -13,7 +13,7 @@ from pathlib import Path
 from support.machines import TWO_SERVERS
 
 from collc.build.cache import cache_dir, cached, content_key
-from collc.build.compile import compile_object, compile_source
+from collc.build.objects import compile_object, compile_source
 from collc.build.runtime import include_dirs, runtime_units
 from collc.build.toolchain import find_cxx
 from collc.compiler import CompileRequest, compile_topology

@@ -8,7 +8,7 @@ from pathlib import Path
 from support.libraries import CLUSTERS, ODD, cluster
 
 from collc.build.cache import cache_dir, content_key
-from collc.build.compile import compile_object
+from collc.build.objects import compile_object
 from collc.build.runtime import runtime_units
 from collc.build.toolchain import find_cxx
 from collc.compiler import CompileRequest, compile_topology
