@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
+from support.cli import collc, refused
+from support.libraries import PAIR
 from test_cuda_runtime import library, mock_driver
 
+from collc.build.toolchain import find_cxx
 from collc.checker.library import read_manifest
 
 PROTOCOLS = ("Simple", "LL", "LL128")
@@ -19,10 +23,10 @@ SMALL = ("-b", "4K", "-e", "4K", "-n", "2", "-w", "1")
 
 
 def bench(
-    *options: str, counters: bool = False, driver: bool = True, settings: Mapping[str, str] | None = None
+    *options: str, counters: bool = False, settings: Mapping[str, str] | None = None
 ) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1", "COLLC_SHARE_GPU": "1", **(settings or {})}
-    environment["LD_LIBRARY_PATH"] = str(mock_driver(counters)) if driver else ""
+    environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1", "COLLC_SHARE_GPU": "1"}
+    environment |= {"LD_LIBRARY_PATH": str(mock_driver(counters)), **(settings or {})}
     command = [sys.executable, "-m", "collc", "bench", str(library(counters)), *SMALL]
     return subprocess.run(
         [*command, *options], capture_output=True, text=True, env=environment, check=False, timeout=200
@@ -85,11 +89,41 @@ def test_a_library_that_does_not_count_says_how_to_build_one() -> None:
     assert "--target cuda --counters" in done.stderr
 
 
-def test_without_a_driver_bench_says_so() -> None:
-    done = bench(driver=False)
-    assert done.returncode == 1
-    assert done.stderr.count("\n") == 1
-    assert "no NVIDIA driver here" in done.stderr
+def test_a_machine_without_gpus_is_told_what_it_can_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One line, and each command that it names works there."""
+    for folder, problem in (("", "no NVIDIA driver here"), (str(no_gpus(tmp_path)), "the NVIDIA driver shows no GPU")):
+        done = bench(settings={"LD_LIBRARY_PATH": folder})
+        assert done.returncode == 1
+        assert done.stderr.count("\n") == 1
+        assert problem in done.stderr
+        named = re.findall(r"`collc (.*?)`", done.stderr)
+        assert named == ["simulate TOPO", "compile TOPO --target host"]
+    monkeypatch.chdir(tmp_path)
+    Path("pair.yaml").write_text(PAIR)
+    for line in named:
+        sizes = ["-b", "1K", "-e", "1K"] if line.startswith("simulate") else []
+        result = collc(*line.replace("TOPO", "pair.yaml").split(), *sizes)
+        assert result.code == 0, result.err
+
+
+def test_tune_says_which_libraries_it_takes(tmp_path: Path) -> None:
+    """And what measures this one: `bench` does, above."""
+    told = refused(collc("tune", library(False), "-o", tmp_path / "tuned.json"), code=2)
+    assert re.findall(r"`collc (.*?)`", told) == ["bench", "compile --target host --tune-candidates"]
+    (tmp_path / "pair.yaml").write_text(PAIR)
+    made = tmp_path / "libcollc-pair.so"
+    assert collc("compile", tmp_path / "pair.yaml", "--target", "host", "--tune-candidates", "-o", made).code == 0
+    small = ("-b", "1K", "-e", "1K", "--collective", "broadcast")
+    assert collc("tune", made, "-o", tmp_path / "tuned.json", *small).code == 0
+
+
+def no_gpus(folder: Path) -> Path:
+    """The folder of a driver that shows no GPU."""
+    source = folder / "driver.c"
+    source.write_text("int cuInit(unsigned f) { return 0; }\nint cuDeviceGetCount(int *n) { return *n = 0; }\n")
+    command = [find_cxx().path, "-x", "c", "-shared", "-fPIC", str(source), "-o", str(folder / "libcuda.so.1")]
+    subprocess.run(command, check=True)
+    return folder
 
 
 def test_a_launcher_of_several_processes_is_refused_once() -> None:
