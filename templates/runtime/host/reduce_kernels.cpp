@@ -100,10 +100,24 @@ inline void store_past(void *at, const V &value) {
 #endif
 }
 
+// What becomes of a reduction in registers before it is stored.
+struct Kept {
+  template <class V>
+  void operator()(V &) const {}
+};
+template <class T>
+struct Divided {
+  T by;
+  template <class V>
+  void operator()(V &a) const {
+    a = a / by;
+  }
+};
+
 // One element at a time, from byte `at` to byte `end`: before the first and after the last block of `combine`.
-template <class L, class Op>
+template <class L, class Op, class Done>
 __attribute__((noinline)) void combine_each(const char *const *sources, uint32_t nsources, char *const *dests, uint32_t ndests,
-                                            uint64_t at, uint64_t end) {
+                                            uint64_t at, uint64_t end, Done done) {
   // Not narrower than unsigned int, whose product of two would be signed.
   using Wide = std::conditional_t<std::is_integral_v<L> && Op::kWraps && sizeof(L) < 4, uint32_t, L>;
   for (; at < end; at += sizeof(L)) {
@@ -114,16 +128,17 @@ __attribute__((noinline)) void combine_each(const char *const *sources, uint32_t
       std::memcpy(&one, sources[s] + at, sizeof one);
       Op::lanes(value, static_cast<Wide>(one));
     }
+    done(value);
     one = static_cast<L>(value);
     for (uint32_t d = 0; d < ndests; ++d) std::memcpy(dests[d] + at, &one, sizeof one);
   }
 }
 
-// A reduction without a Finish of a type that is computed in itself: the sums stay in registers, so that reading, adding
-// and writing overlap. `streamed` as in Finish.
-template <class L, class Op>
+// A reduction of a type that is computed in itself, without a Finish or an average of floats: the sums stay in registers,
+// so that reading, adding and writing overlap. `streamed` as in Finish.
+template <class L, class Op, class Done = Kept>
 void combine(const char *const *sources, uint32_t nsources, char *const *dests, uint32_t ndests, uint64_t bytes,
-             uint32_t streamed) {
+             uint32_t streamed, Done done = {}) {
   using V = typename Lanes<L>::Type;
   using InMemory = typename Lanes<L>::InMemory;
   constexpr uint64_t kBlock = 4 * sizeof(V);
@@ -131,7 +146,7 @@ void combine(const char *const *sources, uint32_t nsources, char *const *dests, 
   uint64_t at = 0;
   if (streamed != 0) {
     at = std::min(bytes, (0 - reinterpret_cast<uintptr_t>(dests[0])) & 63);
-    combine_each<L, Op>(sources, nsources, dests, ndests, 0, at);
+    combine_each<L, Op>(sources, nsources, dests, ndests, 0, at, done);
   }
   for (; at + kBlock <= bytes; at += kBlock) {
     const auto *first = reinterpret_cast<const InMemory *>(sources[0] + at);
@@ -143,6 +158,7 @@ void combine(const char *const *sources, uint32_t nsources, char *const *dests, 
       Op::template lanes<V>(c, V(next[2].value));
       Op::template lanes<V>(d, V(next[3].value));
     }
+    done(a), done(b), done(c), done(d);
     uint32_t dest = 0;
     for (; dest < streamed; ++dest) {
       char *to = dests[dest] + at;
@@ -160,9 +176,10 @@ void combine(const char *const *sources, uint32_t nsources, char *const *dests, 
     V a = reinterpret_cast<const InMemory *>(sources[0] + at)->value;
     for (uint32_t s = 1; s < nsources; ++s)
       Op::template lanes<V>(a, V(reinterpret_cast<const InMemory *>(sources[s] + at)->value));
+    done(a);
     for (uint32_t d = 0; d < ndests; ++d) reinterpret_cast<InMemory *>(dests[d] + at)->value = a;
   }
-  if (at < bytes) combine_each<L, Op>(sources, nsources, dests, ndests, at, bytes);
+  if (at < bytes) combine_each<L, Op>(sources, nsources, dests, ndests, at, bytes, done);
 #if defined(__SSE2__)
   if (streamed != 0) _mm_sfence();  // a store after it may publish the result
 #endif
@@ -287,12 +304,18 @@ template <class E, class Op>
 void reduce(const void *const *sources, uint32_t nsources, void *const *dests, uint32_t ndests, uint64_t elements,
             const Finish &finish) {
   if constexpr (std::is_same_v<typename E::Storage, typename E::Value>) {
-    if constexpr (std::is_same_v<Op, Sum>)
-      if (finish.divisor != 1 || finish.scaled != Finish::kNone)
-        return finished_sum<E>(sources, nsources, dests, ndests, elements, finish);
     using L = typename Lane<typename E::Storage, Op>::Type;
-    combine<L, Op>(reinterpret_cast<const char *const *>(sources), nsources, reinterpret_cast<char *const *>(dests), ndests,
-                   elements * sizeof(L), finish.streamed);
+    const auto *from = reinterpret_cast<const char *const *>(sources);
+    auto *to = reinterpret_cast<char *const *>(dests);
+    if constexpr (std::is_same_v<Op, Sum>) {
+      if (finish.scaled != Finish::kNone || (finish.divisor != 1 && !std::is_floating_point_v<L>))
+        return finished_sum<E>(sources, nsources, dests, ndests, elements, finish);
+      if constexpr (std::is_floating_point_v<L>)
+        if (finish.divisor != 1)
+          return combine<L, Op>(from, nsources, to, ndests, elements * sizeof(L), finish.streamed,
+                                Divided<L>{static_cast<L>(finish.divisor)});
+    }
+    combine<L, Op>(from, nsources, to, ndests, elements * sizeof(L), finish.streamed);
   } else {
     reduce_in_float<E, Op>(sources, nsources, dests, ndests, elements, finish);
   }
