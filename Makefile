@@ -160,8 +160,8 @@ reference: setup  ## docs/commands.md: every command with its options
 docs: setup  ## the documentation as a site: build/site/index.html
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 
-docs-commands: setup  ## every command line of README.md and docs/, run (10 minutes)
-	$(BIN)/python -m pytest -m slow tests/cli/test_documented_commands.py
+docs-commands: setup  ## every command line of README.md and docs/, run; figures that follow from plans (10 minutes)
+	$(BIN)/python -m pytest -m slow tests/cli/test_documented_commands.py tests/docs
 
 show-page:  ## build the script of `collc show`'s page anew from its sources and npm's packages
 	rm -rf build/show && mkdir -p build && cp -r templates/show build/show
