@@ -22,6 +22,8 @@ Result = TypeVar("Result")
 _OPTION = re.compile(r"(?<![\w-])--?([a-z][a-z-]*)")
 # Options of the command line whose parameter has another name here.
 _RENAMED = {"e": "size", "b": "size", "proto": "protocol"}
+# Options of `collc compile` whose parameter has another name where the function has it.
+_PLURAL = {"plan": "plans", "ir": "programs", "collective": "collectives", "root": "roots"}
 
 
 def answering(function: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
@@ -31,6 +33,8 @@ def answering(function: Callable[Arguments, Result]) -> Callable[Arguments, Resu
 
     def renamed(match: re.Match[str]) -> str:
         name = _RENAMED.get(match[1], match[1].replace("-", "_"))
+        if name not in parameters and _PLURAL.get(match[1]) in parameters:
+            name = _PLURAL[match[1]]
         return name if name in parameters or match[1] in _RENAMED else match[0]
 
     @wraps(function)

@@ -21,9 +21,14 @@ from collc.api.arguments import (
     wrong,
 )
 from collc.api.machines import a_machine
+from collc.api.planning import Planned
+from collc.api.programs import Lowered
 from collc.collectives.model import COMPILED, Collective
 from collc.compiler import CompileRequest, CompileResult, compile_kinds, compile_topology
+from collc.errors import UsageError
+from collc.ir.nodes import Program
 from collc.options import TargetKind
+from collc.packing.document import PlanFile, plan_file
 from collc.simulator.generations import MACHINES
 from collc.topology.model import Topology
 
@@ -84,6 +89,8 @@ def compile(
     counters: bool = False,
     tune_candidates: bool = False,
     survive: int = 0,
+    plans: str | os.PathLike[str] | Planned | Sequence[Planned] | None = None,
+    programs: str | os.PathLike[str] | Lowered | Sequence[str | os.PathLike[str] | Lowered] | None = None,
     keep_source: str | os.PathLike[str] | None = None,
     rebuild: bool = False,
 ) -> Compiled:
@@ -103,6 +110,9 @@ def compile(
         counters: kernels that count where their time goes (target cuda).
         tune_candidates: also hold the programs that `collc tune` compares.
         survive: 1: also hold plans for the machine after every single loss.
+        plans: plans of your own in the place of packed ones: a file of format collc-plan/1, or what `collc.plan`
+            returned, changed or not. They are checked, and the library says how far below the bound they are.
+        programs: programs of your own in the place of lowered ones: files of IR text, or what `collc.lower` returned.
         keep_source: also write the generated source to this file.
         rebuild: build everything anew, whatever is in the build cache or came with collc.
 
@@ -130,6 +140,8 @@ def compile(
         params=None if params is None else a_path("params", params),
         tune_candidates=a_flag("tune_candidates", tune_candidates),
         survive=a_number("survive", survive, 0, 1),
+        plans=None if plans is None else _plans(plans),
+        programs=() if programs is None else _programs(programs),
         cuda=None if cuda is None else int(cuda),
         counters=a_flag("counters", counters),
         rebuild=a_flag("rebuild", rebuild),
@@ -151,6 +163,25 @@ def compile(
 def _collectives(value: object) -> list[Collective]:
     wanted = [a_collective("collectives", item, COMPILED) for item in some("collectives", value, "collectives")]
     return list(dict.fromkeys(wanted))
+
+
+def _plans(value: object) -> Path | PlanFile:
+    if isinstance(value, str | os.PathLike):
+        return a_path("plans", value)
+    found = [value] if isinstance(value, Planned) else some("plans", value, "what collc.plan returned, or a file")
+    for one in found:
+        if not isinstance(one, Planned):
+            wrong("plans", one, "what collc.plan returned, or a file")
+        if one.graph != found[0].graph:
+            hint = "plan all of them with the same topology, gpus and links"
+            raise UsageError("these plans are for different graphs", where="plans", hint=hint)
+    return plan_file(found[0].graph, tuple(one.plan for one in found))
+
+
+def _programs(value: object) -> list[Path | Program]:
+    alone = isinstance(value, str | os.PathLike | Lowered)
+    found = [value] if alone else some("programs", value, "what collc.lower returned, or files of IR text")
+    return [one.program if isinstance(one, Lowered) else a_path("programs", one) for one in found]
 
 
 def _built(result: CompileResult, servers: tuple[str, ...]) -> Built:

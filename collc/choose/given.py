@@ -11,7 +11,7 @@ from collc.collectives.model import Collective
 from collc.errors import CertificateError, UsageError
 from collc.inputs import read_text
 from collc.packing.candidates import with_proof
-from collc.packing.document import PlanFile, parse_plan
+from collc.packing.document import PlanFile, from_json, parse_plan, to_json
 from collc.packing.model import Plan
 from collc.topology.model import PlanGraph
 
@@ -19,14 +19,16 @@ from collc.topology.model import PlanGraph
 GIVEN = "given"
 
 
-def read_given(path: Path) -> PlanFile:
-    """The plans of a file, as they are.
+def read_given(given: Path | PlanFile) -> tuple[PlanFile, str]:
+    """The plans that the user gave, as they are, and what messages call them: their file.
 
     Raises:
         CollcError: it is no plan file.
         OSError: it cannot be opened.
     """
-    return parse_plan(read_text(path), str(path))
+    if isinstance(given, PlanFile):
+        return from_json(to_json(given), "plans"), "plans"  # whoever made them: checked like those of a file
+    return parse_plan(read_text(given), str(given)), str(given)
 
 
 def given_plans(file: PlanFile, where: str, graph: PlanGraph, packed: Sequence[Plan]) -> tuple[Plan, ...]:

@@ -30,8 +30,8 @@ from collc.topology.model import PlanGraph
 Key = tuple[Collective, int | None]
 
 
-def read_programs(paths: Sequence[Path]) -> dict[Key, tuple[str, Program]]:
-    """The programs of IR texts by collective and root, each with the name of its file.
+def read_programs(given: Sequence[Path | Program]) -> dict[Key, tuple[str, Program]]:
+    """Programs, or those of IR texts, by collective and root, each with what messages call it: its file.
 
     Raises:
         CollcError: a file is no IR.
@@ -39,9 +39,11 @@ def read_programs(paths: Sequence[Path]) -> dict[Key, tuple[str, Program]]:
         UsageError: two are for the same collective and root, or one is for a collective without trees.
     """
     found: dict[Key, tuple[str, Program]] = {}
-    for path in paths:
-        where = str(path)
-        program = parse_program(read_text(path), where)
+    for number, one in enumerate(given):
+        if isinstance(one, Program):
+            where, program = f"programs[{number}]", one
+        else:
+            where, program = str(one), parse_program(read_text(one), str(one))
         key = (program.collective, program.root)
         if not program.collective.uses_trees:
             hint = "the runtime makes the steps of transfers itself"

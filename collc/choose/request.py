@@ -11,6 +11,7 @@ from collc.choose.given import given_plans, read_given
 from collc.choose.servers import only_server, refuse_several_servers
 from collc.collectives.model import COMPILED, Collective
 from collc.errors import UsageError
+from collc.ir.nodes import Program
 from collc.packing.allocations import allocations
 from collc.packing.document import PlanFile, plan_file
 from collc.packing.gpu_sets import GpuSets, served_sets, written_set
@@ -43,8 +44,8 @@ class LibraryRequest:
         survive: 1: plans for the machine after every single loss too (`collc.packing.survive`).
         relay: GPUs of the machine that are not in `gpus` forward data; for one set of GPUs.
         kinds: one library for every kind of server of the topology (`collc.choose.all_kinds`); excludes `gpus`.
-        programs: IR texts whose programs take the place of ours; for one set of GPUs.
-        plans: a plan file (``collc-plan/1``) whose plans take the place of packed ones; for one set of GPUs.
+        programs: programs, or files of IR texts, that take the place of ours; for one set of GPUs.
+        plans: plans, or a file of them (``collc-plan/1``), that take the place of packed ones; for one set of GPUs.
     """
 
     topology: str | Topology
@@ -60,8 +61,8 @@ class LibraryRequest:
     one_server: bool = True
     survive: int = 0
     kinds: bool = False
-    plans: Path | None = None
-    programs: Sequence[Path] = ()
+    plans: Path | PlanFile | None = None
+    programs: Sequence[Path | Program] = ()
     relay: bool = False
 
     def __post_init__(self) -> None:
@@ -174,4 +175,4 @@ def pack_allocation(
     wanted = wanted_programs(request.collectives, graph.nranks, request.roots)
     status(f"packing {len(wanted)} plans for {graph.nranks} GPUs")
     plans = pack(graph, wanted, recorder)
-    return plan_file(graph, plans if given is None else given_plans(given, str(request.plans), graph, plans))
+    return plan_file(graph, plans if given is None else given_plans(*given, graph, plans))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from support.cli import collc as command
 from support.libraries import library
 
 import collc
-from collc.checker.library import read_manifest
+from collc.checker.library import read_library, read_manifest
 from collc.errors import UsageError
 from collc.ir.printer import parse_program
 
@@ -102,9 +103,10 @@ def test_collectives_of_a_library(op: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "dtype", ["int8", "uint8", "int32", "uint32", "int64", "uint64", "float16", "float32", "float64"]
+    "dtype", ["int8", "uint8", "int32", "uint32", "int64", "uint64", "float16", "float32", "float64", "bfloat16"]
 )
 def test_types_and_shapes(dtype: str) -> None:
+    pytest.importorskip("ml_dtypes", reason="numpy's bfloat16 is in ml_dtypes")  # which tells numpy of it
     with collc.Library(library("odd")) as odd:
         for shape in ((), (1,), (7,), (3, 4, 5), (0,)):
             given = [np.full(shape, rank + 1, dtype) for rank in range(3)]
@@ -208,6 +210,50 @@ def test_a_library_from_python(tmp_path: Path) -> None:
         assert pair.all_reduce([np.ones(3), np.ones(3)])[0].tolist() == [2, 2, 2]
         with pytest.raises(collc.CollcError):
             pair.all_gather([np.ones(3), np.ones(3)])
+
+
+def test_a_library_from_plans_and_programs_of_ones_own(tmp_path: Path) -> None:
+    """One of the best plan's trees at its own rate, and a program of other plans, beside those that are packed."""
+    best = collc.plan("dgx1v", gpus="0-2")
+    tree = best.trees[0]
+    claims: dict[str, Any] = {"rate": tree.weight, "bound": None, "certificate": None, "optimal": False}
+    own = replace(best, plan=replace(best.plan, trees=(tree,), **claims))
+    gather = collc.lower(collc.plan("dgx1v", "all_gather", gpus="0-2"), channels=2)
+    made: dict[str, Any] = {
+        "target": "host",
+        "gpus": "0-2",
+        "collectives": ["all_reduce", "all_gather", "broadcast"],
+        "roots": [1],
+    }
+    (tmp_path / "own.json").write_text(json.dumps(own.to_json()))
+    (tmp_path / "gather.ir").write_text(gather.text)
+    given: list[dict[str, Any]] = [
+        {"plans": own, "programs": gather},
+        {"plans": [own], "programs": [gather]},
+        {"plans": tmp_path / "own.json", "programs": [tmp_path / "gather.ir"]},
+        {"plans": str(tmp_path / "own.json"), "programs": str(tmp_path / "gather.ir")},
+    ]
+    built = [collc.compile("dgx1v", tmp_path / f"{n}.so", **made, **one) for n, one in enumerate(given)]
+    assert len({one.libraries[0].build_id for one in built}) == 1
+    held = {plan.collective.value: plan for plan in read_library(built[0].path).documents[0].plans}
+    assert (held["all_reduce"].rate, held["all_reduce"].bound) == (tree.weight, best.bound)
+    assert [held[name].solver for name in ("all_reduce", "all_gather", "broadcast")] == ["given", "given", "exact"]
+    with collc.Library(built[0].path) as library:
+        library.verify()
+        data = inputs_of(3, 6)
+        assert all((found == reduced(data, "sum")).all() for found in library.all_reduce(data))
+        assert all((found == np.concatenate(data)).all() for found in library.all_gather(data))
+
+
+def test_own_plans_are_checked_whoever_made_them(tmp_path: Path) -> None:
+    best = collc.plan("dgx1v", gpus="0-2")
+    assert best.rate
+    twice = replace(best, plan=replace(best.plan, rate=2 * best.rate))
+    elsewhere = replace(best, plan=replace(best.plan, trees=(replace(best.trees[0], root=7), *best.trees[1:])))
+    for wrong in (twice, elsewhere):
+        with pytest.raises(collc.CollcError, match="plans"):
+            collc.compile("dgx1v", tmp_path / "a.so", target="host", gpus="0-2", plans=wrong)
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_library_for_each_kind_of_server(tmp_path: Path) -> None:

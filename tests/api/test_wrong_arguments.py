@@ -24,6 +24,9 @@ COMMON: dict[str, list[Any]] = {
     "model": [7, b"h100", "", "h1000"],
     "params": [7, b"file", "", "no-such-file", "/", "a\0b"],
 }
+# For GPUs 0 and 1, as the library; and for others.
+OWN, OTHER = collc.plan("dgx1v", gpus="0,1"), collc.plan("dgx1v", gpus="0-2")
+LOWERED = collc.lower(OTHER)
 SPECIFIC: dict[str, dict[str, list[Any]]] = {
     "load": {"topology": COMMON["topology"]},
     "plan": {
@@ -68,6 +71,8 @@ SPECIFIC: dict[str, dict[str, list[Any]]] = {
         "relay": [1, "idle", None, 0],
         "tune_candidates": [1, "yes", None],
         "survive": ["1", 1.0, None, True, 2, -1],
+        "plans": [7, b"plan", "", "no-such-file", "/", [], [None], ["file"], OTHER, [OTHER], [OWN, OTHER], [OWN, OWN]],
+        "programs": [7, b"ir", "", "no-such-file", [], [None], ["no-such-file"], ["/"], LOWERED, [LOWERED], [OWN]],
         "keep_source": [7, b"a.cpp", "", "a\0b", "/"],
     },
 }

@@ -45,7 +45,7 @@ def written(folder: Path, document: Document) -> Path:
 
 
 def held(path: Path) -> tuple[Plan, ...]:
-    return given_plans(read_given(path), str(path), GRAPH, PACKED)
+    return given_plans(*read_given(path), GRAPH, PACKED)
 
 
 def test_a_plan_takes_the_place_of_the_packed_one_and_gets_its_bound(tmp_path: Path) -> None:
