@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 import time
+from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
 
@@ -20,7 +21,7 @@ from support import lab, nvml
 from collc.errors import UsageError
 from collc.network import greeting
 from collc.topology.cluster import wire
-from collc.topology.cluster.rounds import Transfer, address_of, interfaces, slow_lines
+from collc.topology.cluster.rounds import Transfer, address_of, interfaces, look_again, slow_lines
 from collc.topology.cluster.wire import Listener, send
 from collc.topology.load import loads_topology
 
@@ -68,6 +69,41 @@ def test_of_two_servers_the_way_is_named() -> None:
     assert [line.partition(": ")[0] for line in lines] == ["a to b"]
     assert lines[0].startswith("a to b: slow over e1: 1.94 GB/s of the usual ")
     assert len(slow_lines(transfers(["a", "b"], {("a", "e1", "out"), ("a", "e1", "in")}), {})) == 2
+
+
+def disturbed(found: list[Transfer], each: int, ratio: float = 0.3) -> list[Transfer]:
+    """Every third transfer at a fraction of its rate, another third each time."""
+    return [replace(t, gbps=t.gbps * ratio) if (j + each) % 3 == 0 else t for j, t in enumerate(found)]
+
+
+def test_what_a_busy_processor_slowed_is_measured_again_and_not_named() -> None:
+    quiet = transfers(SERVERS, {("b", "e1", "out")})
+    called = [(quiet[at].interface, [(t.src, t.dst) for t in quiet[at : at + 5]]) for at in range(0, 30, 5)]
+    first = disturbed(quiet, 0)
+    assert len(slow_lines(first, {})) > 1
+    times = [0] * len(called)
+
+    def call(number: int) -> list[Transfer]:
+        times[number] += 1
+        return disturbed(quiet, times[number])[5 * number : 5 * number + 5]
+
+    found = look_again(first, called, {}, call)
+    assert [line.partition(":")[0] for line in slow_lines(found, {})] == ["b"]
+    assert len(found) == len(quiet)
+    assert max(times) <= 6
+
+
+def test_what_is_slow_each_time_is_measured_twice_more_and_what_is_not_never() -> None:
+    quiet = transfers(SERVERS[:3], {("b", "e1", "out"), ("b", "e1", "in")})
+    called = [(quiet[at].interface, [(t.src, t.dst) for t in quiet[at : at + 3]]) for at in range(0, 12, 3)]
+    calls = []
+
+    def call(number: int) -> list[Transfer]:
+        calls.append(number)
+        return quiet[3 * number : 3 * number + 3]
+
+    assert look_again(quiet, called, {}, call) == quiet
+    assert calls == [2, 3, 2, 3]
 
 
 def test_interfaces_of_other_speeds_are_not_compared() -> None:
