@@ -8,7 +8,7 @@ BIN := $(VENV)/bin
 DEMO := build/demo
 JOBS ?= $(shell nproc --all 2>/dev/null || echo 2)
 
-.PHONY: help setup demo test lint types unit format golden test-wheel clean
+.PHONY: help setup demo test lint style types unit format golden test-wheel clean
 .PHONY: netlab
 .PHONY: sanitize losses chaos chaos-protocols chaos-jobs fuzz fuzz-libraries bench-peers bench-references bench-waiting bench-small-call bench-packing packing-sweep bench-pacing bench-tune bench-defaults bench-torch bench-servers cuda-kernels blink test-nccl-tests validate gpu-check gpu-check-torch gpu-check-tables test-torch test-torch-suite
 .PHONY: wheel test-platform-wheel
@@ -33,11 +33,13 @@ demo: setup  ## the main job on this machine: read a DGX-1V, prove plans, build 
 	$(BIN)/collc verify $(DEMO)/libcollc-dgx1v.so
 	$(BIN)/collc bench $(DEMO)/libcollc-dgx1v.so --collective all_reduce -b 1K -e 4M -f 8
 
-test: lint types unit  ## everything that CI runs
+test: style types unit  ## everything that CI runs
 
-lint: setup
+style: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+
+lint: style  ## style, and the tests of the house rules
 	$(BIN)/python -m pytest -q tests/test_architecture.py tests/test_cpp.py tests/collectives
 
 types: setup

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import tomllib
+from functools import cache
 from pathlib import Path
 
 import networkx
@@ -73,9 +74,10 @@ def room(module: str) -> int:
     return -1 if module == "collc" else ROOMS.index(name if name in ROOMS else name.split(".")[0])
 
 
-def imports(source: str) -> set[str]:
+@cache
+def imports(source: str) -> frozenset[str]:
     """The modules of collc that a source names in an import, wherever it stands."""
-    found = set()
+    found: set[str] = set()
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
@@ -87,7 +89,7 @@ def imports(source: str) -> set[str]:
             found |= {name if name in SOURCES or module == "collc" else module for name in inner}
         elif isinstance(node, ast.Call) and ast.unparse(node.func) in ("import_module", "importlib.import_module"):
             found |= {arg.value for arg in node.args if isinstance(arg, ast.Constant) and isinstance(arg.value, str)}
-    return {name for name in found if name.split(".")[0] == "collc"} - {"collc.__version__"}
+    return frozenset(name for name in found if name.split(".")[0] == "collc") - {"collc.__version__"}
 
 
 # What the package itself may name: the functions of its API and the types that they take and give.
