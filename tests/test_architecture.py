@@ -48,6 +48,7 @@ ROOMS = (
     "show",
     "torch",
     "doctor",
+    "status",
     "api",
     "cli",
     "__main__",

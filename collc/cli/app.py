@@ -40,6 +40,7 @@ COMMANDS: dict[str, str] = {
     "show": "Draw a machine, a plan, times or results as a page, a figure or text.",
     "inspect": "Show what is inside a library.",
     "run": "Run a command with a library preloaded in place of NCCL.",
+    "status": "Show running jobs: ranks, calls, who waits for whom; join the records of failed ones.",
     "doctor": "Report what each target needs and whether this machine has it.",
     "topologies": "List the machines that come with collc.",
 }

@@ -34,6 +34,7 @@ FIRST = {
     "tune": ["BAD"],
     "run": ["--lib", "BAD", "--", "true"],
     "probe": ["--cpu"],
+    "status": ["BAD"],
     "doctor": ["extra"],
     "topologies": ["extra"],
 }

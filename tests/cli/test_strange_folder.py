@@ -43,6 +43,7 @@ COMMAND_LINES: dict[str, list[list[str]]] = {
     "opt": [["IR", "--passes", "fuse_copies", "--verify", "--interpret"]],
     "inspect": [["LIB"]],
     "run": [["--lib", "LIB", "--", "true"]],
+    "status": [[]],
     "doctor": [[]],
     "topologies": [[]],
 }

@@ -35,6 +35,7 @@ READERS = {
     "show compare": ["show", "dgx1v", "--compare", "FILE", "-o", "PAGE"],
     "run": ["run", "--lib", "FILE", "--", "true"],
     "run topology": ["run", "--lib", "LIBRARY", "--topology", "FILE", "--", "true"],
+    "status": ["status", "--join", "FILE"],
     "probe": ["probe", "--from", "FILE"],
     "probe merge": ["probe", "--merge", "FILE"],
     "probe rails": ["probe", "--merge", "SERVER", "--rails", "FILE"],

@@ -126,7 +126,10 @@ bool Communicator::force(uint32_t number) {
 }
 
 Status Communicator::prepare(Call *call) {
-  COLLC_RETURN_IF_FAILED(state());
+  if (const Status broken = state(); !broken.ok()) {
+    leave_record(broken);
+    return broken;
+  }
   call->program = nullptr;
   if (call->work == Work::kProgram && nranks_ > 1) {
     call->program = choose(call->collective, call->root, call->count * element_bytes(call->type));
@@ -197,21 +200,37 @@ Status Communicator::find_scaling(ncclRedOp_t handle, ncclDataType_t type, Opera
 }
 
 void Communicator::set_failed(const Status &status) {
-  const std::lock_guard<std::mutex> lock(mutex_);
-  sound_.store(false, std::memory_order_release);
-  if (status_.ok()) status_ = status;
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    sound_.store(false, std::memory_order_release);
+    if (status_.ok()) status_ = status;
+  }
+  leave_record(status);
+}
+
+void Communicator::leave_record(const Status &why) {
+  std::shared_ptr<FlightRecord> flight;
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    flight = flight_;
+  }
+  if (flight != nullptr) flight->leave(why);
 }
 
 void Communicator::abort() {
   stopped_.store(true);
   std::shared_ptr<Control> control;
+  std::shared_ptr<FlightRecord> flight;
   {
     const std::lock_guard<std::mutex> lock(mutex_);
     control = control_;
+    flight = flight_;
     sound_.store(false, std::memory_order_release);
     status_ = fail(ncclInvalidUsage, "the communicator was aborted");
   }
-  if (control != nullptr) control->abort(fail(ncclRemoteError, "ncclCommAbort was called"), rank_);
+  if (control == nullptr) return;
+  if (flight != nullptr && flight->is_in_call()) flight->leave(fail(ncclRemoteError, "ncclCommAbort was called"));
+  control->abort(fail(ncclRemoteError, "ncclCommAbort was called"), rank_);
 }
 
 }  // namespace collc

@@ -9,6 +9,7 @@
 #include <thread>
 #include <vector>
 
+#include "communicator/flight.h"
 #include "executor/backend.h"
 #include "plan/plan.h"
 #include "plan/tuning.h"
@@ -106,6 +107,7 @@ class Communicator {
   };
 
   Status look() const;  // state(), under the lock
+  void leave_record(const Status &why);
   Status set_up(class Rendezvous &rendezvous, const std::string &key, struct RankContext &context, Status status);
   // `owners`: a number of its process for each rank.
   Status share_memory(class Rendezvous &rendezvous, const std::string &key, const std::vector<uint64_t> &owners,
@@ -142,13 +144,14 @@ class Communicator {
   Choices choices_;
   std::atomic<ncclComm_t> real_{nullptr};
   std::shared_ptr<Control> control_;
+  std::shared_ptr<FlightRecord> flight_;  // null until the ranks share memory
   std::unique_ptr<RankBackend> rank_backend_;
   std::thread thread_;
   std::vector<Scaling> scalings_;
   std::atomic<bool> stopped_{false};
   // Served by us, made, and not failed on this rank: state() needs no lock. Then control_ changes no more.
   std::atomic<bool> sound_{false};
-  mutable std::mutex mutex_;  // guards control_, real_ and status_, which other threads ask for
+  mutable std::mutex mutex_;  // guards control_, flight_, real_ and status_, which other threads ask for
   Status status_{ncclInProgress, "the communicator is being made"};
 };
 

@@ -150,6 +150,10 @@ Status Communicator::set_up(Rendezvous &rendezvous, const std::string &key, Rank
   const Status together = rendezvous.barrier(status);  // no rank proceeds before all have mapped it
   forget(key);
   COLLC_RETURN_IF_FAILED(together);
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    flight_ = std::make_shared<FlightRecord>(segment, placement_, rank_, context.order >> 24, backend().notes_ends());
+  }
   context.placement = placement_;
   context.segment = segment;
   context.cores = count_cores(introductions, rank_);

@@ -53,7 +53,15 @@ bool CallLog::find(uint64_t number, Noted *noted) const {
   noted->history = record.history.load(std::memory_order_acquire);
   noted->count = record.count.load(std::memory_order_acquire);
   noted->what = record.what.load(std::memory_order_acquire);
+  noted->begun = record.begun.load(std::memory_order_acquire);
+  noted->ended = record.ended.load(std::memory_order_acquire);
   return record.number.load(std::memory_order_relaxed) == number;
+}
+
+uint64_t CallLog::newest() const {
+  uint64_t last = 0;
+  for (uint32_t at = 0; at < depth(); ++at) last = std::max(last, records_[at].number.load(std::memory_order_acquire));
+  return last;
 }
 
 bool CallLog::forgot(uint64_t number) const { return records_[number & mask_].number.load(std::memory_order_acquire) > number; }

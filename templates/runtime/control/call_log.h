@@ -11,6 +11,8 @@
 #include <cstdint>
 #include <string>
 
+#include "base/clock.h"
+#include "base/lines.h"
 #include "collc/tables.h"
 #include "plan/call.h"
 #include "nccl.h"
@@ -44,11 +46,14 @@ constexpr uint64_t count_told(uint64_t signature) { return signature >> 9; }
 // Readable text of what is sent or expected: "8 elements of float32", or "a part of a collective".
 std::string describe_signature(uint64_t signature);
 
-struct CallRecord {
+// `collc status` reads it from outside: its fields are part of the board (control/board.h).
+struct alignas(kLine) CallRecord {
   std::atomic<uint64_t> number;  // 0 while the rest is written
   std::atomic<uint64_t> history;
   std::atomic<uint64_t> count;
-  std::atomic<uint64_t> what;  // packed
+  std::atomic<uint64_t> what;   // packed
+  std::atomic<uint64_t> begun;  // now_ticks()
+  std::atomic<uint64_t> ended;  // 0: not yet
 };
 
 // The last calls of one rank; only that rank writes.
@@ -65,17 +70,23 @@ class CallLog {
     record.count.store(count, std::memory_order_release);
     record.what.store(what, std::memory_order_release);
     record.history.store(history, std::memory_order_release);
+    record.begun.store(now_ticks(), std::memory_order_release);
+    record.ended.store(0, std::memory_order_release);
     record.number.store(number, std::memory_order_release);
   }
+  // The rank has returned from a call that it noted, or is about to.
+  void end(uint64_t number) { records_[number & mask_].ended.store(now_ticks(), std::memory_order_release); }
 
   struct Noted {
-    uint64_t history, count, what;
+    uint64_t history, count, what, begun, ended;
   };
   // False if the call is not logged yet, or no longer.
   bool find(uint64_t number, Noted *noted) const;
   // True if the log has gone past it.
   bool forgot(uint64_t number) const;
   uint32_t depth() const { return mask_ + 1; }
+  // The number of the last call in it; 0: none.
+  uint64_t newest() const;
 
  private:
   CallRecord *records_ = nullptr;

@@ -11,6 +11,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <climits>
+#include <cstddef>
 #include <cstdio>
 #include <cstring>
 #include <ctime>
@@ -21,13 +22,14 @@
 namespace collc {
 namespace {
 
-constexpr uint64_t kMagic = 0x31676573636c6c63;  // "cllcseg1"
+constexpr uint64_t kMagic = 0x32676573636c6c63;  // "cllcseg2"
 
 uint64_t pages(uint64_t bytes) { return (bytes + kPage - 1) / kPage * kPage; }
 uint64_t lines_bytes(const Segment::Size &size) { return pages(size.nranks * sizeof(RankLine)); }
-uint64_t control_bytes(const Segment::Size &size) {
+uint64_t board_at(const Segment::Size &size) {
   return pages(sizeof(ControlPage)) + lines_bytes(size) + pages(uint64_t{size.nranks} * size.calls * sizeof(CallRecord));
 }
+uint64_t control_bytes(const Segment::Size &size) { return board_at(size) + pages(Board::bytes(size.nranks)); }
 uint64_t total_bytes(const Segment::Size &size) { return control_bytes(size) + pages(size.bytes); }
 
 }  // namespace
@@ -58,8 +60,42 @@ Status Segment::create(const Size &size, std::shared_ptr<Segment> *made) {
   control.bytes = size.bytes;
   control.nranks = size.nranks;
   control.calls = size.calls;
+  (*made)->describe();
+  control.board = board_at(size);
   control.magic = kMagic;
   return {};
+}
+
+void Segment::describe() {
+  BoardHeader &header = board_.header();
+  const auto from_base = [this](const void *at) { return static_cast<uint64_t>(static_cast<const char *>(at) - base_); };
+  header.magic = kBoardMagic;
+  header.bytes = sizeof header;
+  header.nranks = control_->nranks;
+  header.calls = control_->calls;
+  header.transfers = Board::kTransfers;
+  header.aborted = from_base(&control_->aborted);
+  header.abort_code = from_base(&control_->abort_code);
+  header.abort_rank = from_base(&control_->abort_rank);
+  header.abort_text = from_base(control_->abort_text);
+  header.abort_text_bytes = sizeof control_->abort_text;
+  header.lines = from_base(lines_);
+  header.line_bytes = sizeof(RankLine);
+  header.state = offsetof(RankLine, state);
+  header.owner = offsetof(RankLine, liveness) + offsetof(LivenessMark, owner_tid);
+  header.newest = offsetof(RankLine, calls) + offsetof(CallCounts, newest);
+  header.finished = offsetof(RankLine, calls) + offsetof(CallCounts, finished);
+  header.turn = offsetof(RankLine, asleep) + offsetof(Asleep, turn);
+  header.waits = offsetof(RankLine, asleep) + offsetof(Asleep, waits);
+  header.waits_words = Asleep::kMostRanks / 64;
+  header.in_count = offsetof(RankLine, asleep) + offsetof(Asleep, count);
+  header.in_what = offsetof(RankLine, asleep) + offsetof(Asleep, what);
+  header.ranks = from_base(&board_.rank(0));
+  header.rank_bytes = sizeof(BoardRank);
+  header.call_records = from_base(calls_);
+  header.transfer_records = from_base(&board_.header()) + Board::transfers_at(control_->nranks);
+  header.record_bytes = sizeof(CallRecord);
+  header.ways = from_base(&board_.way(0, 0));
 }
 
 Status Segment::adopt(int fd, const Size &size, std::shared_ptr<Segment> *made) {
@@ -91,6 +127,7 @@ Status Segment::map(int fd, const Size &size, std::shared_ptr<Segment> *made) {
   segment->control_ = reinterpret_cast<ControlPage *>(segment->base_);
   segment->lines_ = reinterpret_cast<RankLine *>(segment->base_ + pages(sizeof(ControlPage)));
   segment->calls_ = reinterpret_cast<CallRecord *>(reinterpret_cast<char *>(segment->lines_) + lines_bytes(size));
+  segment->board_ = Board(segment->base_ + board_at(size), size.nranks);
   segment->memory_ = segment->base_ + control_bytes(size);
   *made = std::move(segment);
   return {};

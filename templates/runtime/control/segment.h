@@ -16,6 +16,7 @@
 #include <string>
 
 #include "base/lines.h"
+#include "control/board.h"
 #include "control/call_log.h"
 #include "control/control.h"
 #include "control/liveness.h"
@@ -83,6 +84,7 @@ struct ControlPage {
   uint32_t calls;  // that each rank's log holds
   std::atomic<uint32_t> attached;
   std::atomic<uint32_t> unfenced;  // ranks whose process has no membarrier; does not change once all are attached
+  uint64_t board;  // where the board lies: readers from outside know the magic and this place
   // Set once, by the rank that fails first; the text is complete when `aborted` is 2.
   alignas(kLine) std::atomic<uint32_t> aborted;
   std::atomic<uint32_t> sleepers;  // ranks whose `sleeping` is set, or soon; if 0, no rank needs to be checked for sleeping
@@ -120,6 +122,7 @@ class Segment final : public Control {
   RankLine &line(uint32_t rank) { return lines_[rank]; }
   // The target's part: zeroed, page-aligned.
   char *memory() { return memory_; }
+  const Board &board() const { return board_; }
 
   Status attach(uint32_t rank) override;
   void leave(uint32_t rank) override;
@@ -188,6 +191,7 @@ class Segment final : public Control {
  private:
   Segment(int fd, char *base, uint64_t bytes) : fd_(fd), base_(base), bytes_(bytes) {}
   static Status map(int fd, const Size &size, std::shared_ptr<Segment> *made);
+  void describe();  // fills in the board's header
   void wake(uint32_t bell);
 
   int fd_;
@@ -197,6 +201,7 @@ class Segment final : public Control {
   ControlPage *control_ = nullptr;
   RankLine *lines_ = nullptr;
   CallRecord *calls_ = nullptr;
+  Board board_;
   char *memory_ = nullptr;
 };
 

@@ -250,6 +250,7 @@ void CudaRank::look(bool at_peers) {
     return end(describe(report, c));
   }
   if (word(pinned_) != 0) return;
+  if (at_peers) context_.segment->board().see(context_.rank);
   if (at_peers && !context_.segment->aborted()) look_at_peers();
   if (context_.stopped() || context_.segment->aborted()) word(pinned_) = 1;
 }

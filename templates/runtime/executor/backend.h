@@ -86,6 +86,8 @@ class Backend {
     run(batch);
     submission.status = batch[0].status;
   }
+  // True if its call records say when calls end (CallLog::end).
+  virtual bool notes_ends() const { return false; }
   // Whether the ranks of this target are on GPUs, and where the one of this thread's current device is.
   virtual bool has_places() const { return false; }
   virtual GpuPlace place_of_device() { return {}; }

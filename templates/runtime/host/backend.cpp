@@ -49,6 +49,7 @@ class HostBackend final : public Backend {
   void run_one(Submission &submission) override;
   bool may_span_servers() const override { return spans_servers(); }
   bool joins_servers() const override { return true; }
+  bool notes_ends() const override { return true; }
   void *allocate(size_t bytes) override { return allocate_buffer(bytes); }
   Status release(void *memory) override { return release_buffer(memory); }
 
@@ -139,6 +140,7 @@ class Service {
   void fall_asleep() {
     Segment &memory = begin_->rank->segment();
     for (Queue *queue = begin_; queue != end_; ++queue) memory.set_sleeping(queue->rank->rank(), begin_->rank->rank());
+    memory.board().see(begin_->rank->rank());
     memory.settle();
     asleep_ = true;
   }
@@ -184,7 +186,7 @@ void HostBackend::run(std::vector<Submission> &batch) {
     if (!rank->failure().ok())
       submission.status = rank->failure();
     else if (submission.call.work == Work::kNothing)
-      rank->note(submission.call);
+      rank->note_nothing(submission.call);
     else if (submission.call.work == Work::kProgram)
       found->second.push_back(&submission);
     else
@@ -193,6 +195,8 @@ void HostBackend::run(std::vector<Submission> &batch) {
   std::vector<Queue> queues;
   for (const auto &[rank, collectives] : ranks) queues.push_back({rank, collectives.data(), collectives.size()});
   if (!queues.empty()) Service(queues.data(), queues.size()).run();
+  for (const Queue &queue : queues)
+    if (queue.rank->has_open_transfers()) queue.rank->end_transfers();
 }
 
 void HostBackend::run_one(Submission &submission) {
@@ -202,7 +206,7 @@ void HostBackend::run_one(Submission &submission) {
     return;
   }
   // Start here rather than in the service: peers may be waiting already, and the way there takes time.
-  if (submission.call.work == Work::kNothing) return rank->note(submission.call);
+  if (submission.call.work == Work::kNothing) return rank->note_nothing(submission.call);
   const bool collective = submission.call.work == Work::kProgram;
   if (collective)
     rank->begin(submission.call);
@@ -215,6 +219,7 @@ void HostBackend::run_one(Submission &submission) {
   Queue queue{rank, &one, collective ? size_t{1} : 0, collective ? size_t{1} : 0};
   if (!rank->failure().ok()) fail_rest(queue);
   if (!queue.done()) Service(&queue, 1).run();
+  if (!collective) rank->end_transfers();
 }
 
 }  // namespace

@@ -71,6 +71,7 @@ bool HostRank::shares_core() const {
 void HostRank::diagnose(int64_t waited_us) {
   if (idle()) return;
   Segment &memory = *context_.segment;
+  memory.board().see(context_.rank);
   if (memory.aborted()) return fail_all(memory.abort_status(context_.rank));
   if (context_.stopped()) {
     memory.abort(fail(ncclRemoteError, "ncclCommAbort was called"), context_.rank);  // what the others are told

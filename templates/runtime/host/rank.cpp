@@ -65,6 +65,7 @@ HostRank::HostRank(const RankContext &context)
               {},
               false},
       log_(context.segment->log(context.rank)),
+      transfer_log_(context.segment->board().transfers(context.rank)),
       plan_rank_(context.placement.plan_rank[context.rank]),
       single_copy_(*context.segment, *reinterpret_cast<Offers *>(context.segment->memory()), context.rank, shared_.neighbours),
       transfers_(*context.segment, host_layout(*context.tables, context.placement), context.rank) {
@@ -83,6 +84,10 @@ Status HostRank::connect(const RankContext &context) {
   Overrides overrides;
   const Status understood = read_overrides(&overrides);
   COLLC_RETURN_IF_FAILED(shared_.neighbours.probe(context.exchange, context.placement, context.rank, understood, overrides));
+  for (uint32_t peer = 0; peer < context.nranks; ++peer)
+    if (peer != context.rank)
+      context_.segment->board().way(context.rank, peer) =
+          static_cast<unsigned char>(1 + static_cast<unsigned char>(shared_.neighbours.reach_into(peer)));
   chunk_limit_ = overrides.chunk_bytes;
   channel_limit_ = overrides.channels != 0 ? overrides.channels : context.most_channels;
   forced_ = overrides.protocol >= 0;
@@ -176,6 +181,25 @@ void HostRank::begin(const Call &call) {
     times_.resize(std::max<size_t>(times_.size(), call.program->nchannels));
   }
   if (mode_ == Mode::kFifos) begin_fifos();
+}
+
+void HostRank::note_transfer(const Call &call) {
+  if (call.number == 0) {
+    transfer_log_.note(++posted_transfers_, 0, call.count, call.what);
+  } else if (!call.continues) {
+    note(call);
+    open_call_ = call.number;
+  }
+}
+
+void HostRank::end_transfers() {
+  if (!failure_.ok()) return;
+  if (open_call_ != 0) log_.end(open_call_);
+  open_call_ = 0;
+  while (ended_transfers_ != posted_transfers_) {
+    ++ended_transfers_;
+    if (ended_transfers_ + Board::kTransfers > posted_transfers_) transfer_log_.end(ended_transfers_);
+  }
 }
 
 void HostRank::choose_reduction() {

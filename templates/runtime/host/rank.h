@@ -21,17 +21,25 @@ class HostRank final : public RankBackend {
   // Finds out how the ranks reach each other's memory; collective, while the communicator is made.
   Status connect(const RankContext &context);
 
-  // Says what this rank calls; first of all for a call without a program.
+  // Says what this rank calls.
   void note(const Call &call) {
     context_.segment->note_call(context_.rank, log_, call.number, call.signature, call.count, call.what);
+  }
+  // A call that moves nothing: it has ended as soon as the others can know of it.
+  void note_nothing(const Call &call) {
+    note(call);
+    log_.end(call.number);
   }
   // Makes `call` the current collective; it stands until that is done.
   void begin(const Call &call);
   // Adds a transfer beside it; its status is set if it fails.
   void post(const Call &call, Status *status) {
-    if (call.number != 0 && !call.continues) note(call);
+    note_transfer(call);
     transfers_.post(call, status);
   }
+  // Says that the transfers since the last time have ended, unless one failed.
+  void end_transfers();
+  bool has_open_transfers() const { return open_call_ != 0 || ended_transfers_ != posted_transfers_; }
   // Advances every channel and transfer as far as it goes; returns true if any moved.
   bool advance();
   bool done() const { return remaining_ == 0 && mode_ == Mode::kFifos; }
@@ -78,6 +86,7 @@ class HostRank final : public RankBackend {
     kFinishing,  // on such buffers, waits until others are done with its own
   };
 
+  void note_transfer(const Call &call);
   // Ends what runs and breaks the communicator for all ranks.
   void fail_all(const Status &status);
   const Cut &cut(const Call &call);
@@ -102,7 +111,9 @@ class HostRank final : public RankBackend {
   void finish_channel(ChannelState &channel);
   // Says that others need no more of this rank for the call that runs.
   void finish_call() {
-    context_.segment->line(context_.rank).calls.finished.store(shared_.running.call->number, std::memory_order_release);
+    const uint64_t number = shared_.running.call->number;
+    context_.segment->line(context_.rank).calls.finished.store(number, std::memory_order_release);
+    log_.end(number);
   }
   void count_time(size_t channel, uint64_t nanoseconds, bool reduced) {
     (reduced ? times_[channel].reducing : times_[channel].copying) += nanoseconds;
@@ -123,6 +134,9 @@ class HostRank final : public RankBackend {
   uint32_t busy_;  // threads on this machine that may want a core each: its ranks, and a courier
   ChannelContext shared_;
   CallLog log_;
+  CallLog transfer_log_;
+  uint64_t open_call_ = 0;  // a collective made of transfers that runs; 0: none
+  uint64_t posted_transfers_ = 0, ended_transfers_ = 0;  // of ncclSend and ncclRecv
   uint32_t plan_rank_;
   bool timed_ = false;  // COLLC_BREAKDOWN
   uint64_t begun_ns_ = 0;

@@ -60,6 +60,11 @@ std::string list_some(const std::set<uint32_t> &ranks) {
 
 const char *name_of(LinkClass link) { return kNames[static_cast<uint32_t>(link)]; }
 
+std::string gpu_name(const Placement &placement, uint32_t rank) {
+  if (placement.allocation == nullptr || placement.set == nullptr) return {};
+  return plan_vertex(placement, placement.plan_rank[rank]);
+}
+
 void log_routes(const Placement &placement, uint32_t rank) {
   if (placement.allocation == nullptr || !logs(LogLevel::kInfo)) return;
   const Tables &all = tables();

@@ -1,0 +1,167 @@
+"""`collc status`: who waits for whom in running jobs, and in the records of failed ones."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from collc.cli import report
+from collc.cli.report import debug_option, emit_json, json_option, table
+from collc.errors import UsageError
+from collc.status.culprits import Finding, culprits
+from collc.status.flight import join
+from collc.status.jobs import communicators
+from collc.status.model import COMPLETED, STARTED, Communicator, Rank
+
+_PATIENCE = 1.0  # seconds: ranks of a job that runs are always a little apart
+
+
+@click.command("status")
+@click.argument("what", nargs=-1, metavar="[PID|all]...")
+@click.option("--join", "files", is_flag=True, help="Read the files that the ranks of a failed job left in COLLC_DUMP.")
+@click.option("--calls", is_flag=True, help="List the last calls of every rank too.")
+@json_option
+@debug_option
+def command(what: tuple[str, ...], files: bool, calls: bool, as_json: bool) -> None:
+    """Show the communicators of running jobs: ranks, calls, who waits for whom, who keeps the others waiting.
+
+    Reads the memory of the processes PID (default: all of this user) and disturbs nothing. With --join, WHAT are files.
+    """
+    if files:
+        if not what:
+            raise UsageError("--join needs files", hint="collc-*-rank*.json of the folder COLLC_DUMP")
+        found = join([Path(one) for one in what])
+        problems: list[str] = []
+    else:
+        found, problems = _running(what)
+    blamed = [culprits(one, 0.0 if files else _PATIENCE) for one in found]
+    if as_json:
+        rows = [_json(one, findings) for one, findings in zip(found, blamed, strict=True)]
+        emit_json({"communicators": rows, "problems": problems})
+        return
+    for number, (one, findings) in enumerate(zip(found, blamed, strict=True)):
+        if number:
+            report.line("")
+        _print(one, findings, calls)
+    if not found:
+        report.line("no communicator of collc here")
+    for problem in problems:
+        report.note(problem)
+
+
+def _running(what: tuple[str, ...]) -> tuple[list[Communicator], list[str]]:
+    if not what or what == ("all",):
+        return communicators()
+    found: dict[str, Communicator] = {}
+    problems: list[str] = []
+    for word in what:
+        if not (word.isascii() and word.isdigit() and len(word) < 10):
+            raise UsageError(f"{word}: not the number of a process", hint="give a PID, or `all`")
+        own, lines = communicators(int(word))
+        found |= {one.name: one for one in own}
+        problems += lines
+    return list(found.values()), problems
+
+
+def _print(one: Communicator, findings: list[Finding], calls: bool) -> None:
+    plan = f", graph {one.plan}" if one.plan else ""
+    report.line(f"communicator {one.name}: {one.nranks} ranks, {one.library}{plan}")
+    if one.failure:
+        report.line(f"broken by {one.failure}")
+    rows = [_row(rank) for rank in one.ranks]
+    header = ["rank", "GPU", "process", "state", "calls", "in", "since", "waits for", "reads by"]
+    report.text(table(header, rows, left=len(header)))
+    for finding in findings:
+        report.line(f"rank {finding.rank} {finding.what}")
+    for rank in one.ranks if calls else ():
+        for call in rank.calls:
+            name = "transfer" if call.transfer else "call"
+            ago = f", {call.age:.6f} s ago" if call.age is not None else ""
+            lasted = f", took {call.lasted:.6f} s" if call.lasted is not None else ""
+            report.line(f"rank {rank.rank} {name} {call.number}: {call.text}, {call.state}{ago}{lasted}")
+
+
+def _row(rank: Rank) -> list[str]:
+    call = rank.current
+    host = f" on {rank.host}" if rank.host else ""
+    return [
+        str(rank.rank),
+        rank.gpu or "-",
+        f"{rank.process}{host}" if rank.process is not None else "-",
+        rank.state,
+        str(rank.newest),
+        _inside(rank),
+        f"{call.age:.1f} s" if call is not None and call.age is not None else "-",
+        ", ".join(map(str, rank.waits_for)) or "-",
+        _ways(rank),
+    ]
+
+
+def _inside(rank: Rank) -> str:
+    """The call that a rank is in; of one whose calls nobody sees end, the last that it has put on a stream."""
+    call, last = rank.current, rank.last
+    if call is not None:
+        return call.text
+    return f"({last.text})" if last is not None and last.state not in (STARTED, COMPLETED) else "-"
+
+
+def _ways(rank: Rank) -> str:
+    """Such as ``addresses``, or ``slots: 1, 2; wire: 4-7`` where they differ."""
+    by_way: dict[str, list[int]] = {}
+    for peer, way in sorted(rank.ways.items()):
+        by_way.setdefault(way, []).append(peer)
+    if len(by_way) < 2:
+        return next(iter(by_way), "-")
+    return "; ".join(f"{way}: {_spans(peers)}" for way, peers in by_way.items())
+
+
+def _spans(numbers: list[int]) -> str:
+    """``1, 4-7`` of 1, 4, 5, 6, 7."""
+    spans: list[list[int]] = []
+    for number in numbers:
+        if spans and spans[-1][1] == number - 1:
+            spans[-1][1] = number
+        else:
+            spans.append([number, number])
+    return ", ".join(str(a) if a == b else f"{a}-{b}" for a, b in spans)
+
+
+def _json(one: Communicator, findings: list[Finding]) -> dict[str, Any]:
+    return {
+        "communicator": one.name,
+        "nranks": one.nranks,
+        "library": one.library,
+        "plan": one.plan or None,
+        "failure": one.failure or None,
+        "ranks": [_rank_json(rank) for rank in one.ranks],
+        "culprits": [{"rank": finding.rank, "what": finding.what} for finding in findings],
+    }
+
+
+def _rank_json(rank: Rank) -> dict[str, Any]:
+    call = rank.current
+    return {
+        "rank": rank.rank,
+        "gpu": rank.gpu or None,
+        "process": rank.process,
+        "host": rank.host or None,
+        "state": rank.state,
+        "newest": rank.newest,
+        "in": None if call is None else {"call": call.text, "since_s": call.age},
+        "waits_for": list(rank.waits_for),
+        "ways": {str(peer): way for peer, way in rank.ways.items()},
+        "error": rank.error or None,
+        "calls": [
+            {
+                "number": one.number,
+                "is_p2p": one.transfer,
+                "call": one.text,
+                "state": one.state,
+                "age_s": one.age,
+                "lasted_s": one.lasted,
+            }
+            for one in rank.calls
+        ],
+    }

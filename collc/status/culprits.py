@@ -1,0 +1,120 @@
+"""Who is to blame: which ranks of a communicator keep the others waiting, or have broken it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+
+from collc.status.model import COMPLETED, DIED, LEFT, STARTED, STOPPED, Call, Communicator, Rank
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A rank, and what is wrong with it in one sentence."""
+
+    rank: int
+    what: str
+
+
+def culprits(communicator: Communicator, patience: float = 0.0) -> list[Finding]:
+    """The ranks that others wait for, the surest first; each rank once.
+
+    Args:
+        patience: seconds that others must have waited before a rank that is merely late counts. 0: at once, also where
+            the begin of their calls is not known.
+    """
+    found: dict[int, str] = {}
+    for finding in (*_gone(communicator), *_different(communicator), *_late(communicator, patience)):
+        found.setdefault(finding.rank, finding.what)
+    return [Finding(rank, what) for rank, what in found.items()]
+
+
+def _gone(communicator: Communicator) -> list[Finding]:
+    """Ranks whose process has ended or is stopped, and those that left while others still need them."""
+    found = []
+    last = _last_number(communicator)
+    for rank in communicator.ranks:
+        if rank.state == DIED:
+            found.append(Finding(rank.rank, f"its process has died{_place(rank)}; {_doing(rank)}"))
+        elif rank.state == STOPPED:
+            found.append(Finding(rank.rank, f"its process is stopped{_place(rank)}; {_doing(rank)}"))
+        elif rank.state == LEFT and rank.newest < last:
+            found.append(Finding(rank.rank, f"has destroyed its communicator{_place(rank)}; {_doing(rank)}"))
+    return found
+
+
+def _different(communicator: Communicator) -> list[Finding]:
+    """Ranks whose call differs from that of most others at the first number where histories part."""
+    logs = {
+        rank.rank: {call.number: call for call in rank.calls if not call.transfer and call.history}
+        for rank in communicator.ranks
+    }
+    for number in sorted({number for log in logs.values() for number in log}):
+        calls = {rank: log[number] for rank, log in logs.items() if number in log}
+        counts = Counter(call.history for call in calls.values()).most_common()
+        if len(counts) < 2:
+            continue
+        usual = next(call for call in calls.values() if call.history == counts[0][0])
+        odd = [(rank, call) for rank, call in calls.items() if call.history != usual.history]
+        return [Finding(rank, _difference(number, call, usual, counts[0][1])) for rank, call in odd]
+    return []
+
+
+def _difference(number: int, call: Call, usual: Call, count: int) -> str:
+    others = "the others'" if count > 1 else "the other's"
+    if call.text == usual.text:
+        return f"its calls up to {number} differ from {others}, in one that is no longer known"
+    return f"call {number} is {call.text}; {others} is {usual.text}"
+
+
+def _late(communicator: Communicator, patience: float) -> list[Finding]:
+    """Ranks that have not made the newest call, in which others wait."""
+    last = _last_number(communicator)
+    waiting = [rank for rank in communicator.ranks if _waits_in(rank, last, patience)]
+    if not waiting:
+        return []
+    sample = waiting[0].last
+    newest = f"call {last}" + (f" ({sample.text})" if sample else "")
+    found = []
+    for rank in sorted(communicator.ranks, key=lambda rank: rank.newest):
+        if rank.newest >= last or rank.state == LEFT or not (rank.calls or rank.process is not None):
+            continue
+        found.append(Finding(rank.rank, f"has not made {newest}, in which {_names(waiting)}; {_doing(rank)}"))
+    return found
+
+
+def _waits_in(rank: Rank, number: int, patience: float) -> bool:
+    last = rank.last
+    if number == 0 or rank.newest != number or last is None or last.state == COMPLETED:
+        return False
+    return patience == 0 if last.age is None else last.age >= patience
+
+
+def _last_number(communicator: Communicator) -> int:
+    return max((rank.newest for rank in communicator.ranks), default=0)
+
+
+def _names(ranks: list[Rank]) -> str:
+    if len(ranks) == 1:
+        return f"rank {ranks[0].rank} waits"
+    return f"{len(ranks)} ranks wait"
+
+
+def _place(rank: Rank) -> str:
+    words = [f"process {rank.process}"] if rank.process is not None else []
+    words += [f"on {rank.host}"] if rank.host else []
+    return f" ({' '.join(words)})" if words else ""
+
+
+def _doing(rank: Rank) -> str:
+    """What a rank does, or did last."""
+    current, last = rank.current, rank.last
+    if current is not None:
+        since = f" since {current.age:.1f} s" if current.age is not None else ""
+        name = current.text if current.transfer else f"call {current.number}, {current.text}"
+        return f"it is in {name}{since}" if rank.state != DIED else f"it was in {name}"
+    if last is None:
+        return "it has made no collective call" if rank.newest == 0 else f"its last call is {rank.newest}"
+    if last.state == STARTED:
+        return f"it is in call {last.number}, {last.text}"
+    return f"its last call is {last.number}, {last.text}"
