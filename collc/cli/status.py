@@ -79,8 +79,7 @@ def _print(one: Communicator, findings: list[Finding], calls: bool) -> None:
         for call in rank.calls:
             name = "transfer" if call.transfer else "call"
             ago = f", {call.age:.6f} s ago" if call.age is not None else ""
-            lasted = f", took {call.lasted:.6f} s" if call.lasted is not None else ""
-            report.line(f"rank {rank.rank} {name} {call.number}: {call.text}, {call.state}{ago}{lasted}")
+            report.line(f"rank {rank.rank} {name} {call.number}: {call.text}, {call.state}{ago}")
 
 
 def _row(rank: Rank) -> list[str]:
@@ -160,7 +159,6 @@ def _rank_json(rank: Rank) -> dict[str, Any]:
                 "call": one.text,
                 "state": one.state,
                 "age_s": one.age,
-                "lasted_s": one.lasted,
             }
             for one in rank.calls
         ],

@@ -221,7 +221,6 @@ class _Reader:
                 continue
             transfer = where == "transfer_records"
             state = SCHEDULED if not ends else COMPLETED if ended else STARTED
-            lasted = clock.seconds(ended - begun) if ended else None
             calls.append(
                 Call(
                     number=number,
@@ -231,7 +230,6 @@ class _Reader:
                     history="" if transfer else f"{history:016x}",
                     state=state,
                     age=clock.age(begun),
-                    lasted=lasted,
                 )
             )
         return tuple(sorted(calls, key=lambda call: call.number))
@@ -258,9 +256,6 @@ class _Clock:
     unit: float | None
     latest: tuple[int, int]  # nanoseconds and ticks at one time
     now_ns: int
-
-    def seconds(self, ticks: int) -> float | None:
-        return None if self.unit is None else max(ticks, 0) * self.unit / 1e9
 
     def age(self, ticks: int) -> float | None:
         if self.unit is None:

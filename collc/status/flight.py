@@ -99,7 +99,6 @@ class _File:
         if state not in _CALL_STATES:
             self._fail(f"a call's state cannot be {state}")
         begun = self._number(obj, "time_created_ns", -(1 << 63), 1 << 63)
-        ended = obj.get("time_discovered_completed_ns")
         return Call(
             number=self._number(obj, "p2p_seq_id" if transfer else "collective_seq_id", 0, 1 << 64),
             collective=self._text(obj, "profiling_name").removeprefix("collc:"),
@@ -108,7 +107,6 @@ class _File:
             history="" if transfer else self._text(obj, "history"),
             state=state,
             age=max(self.time - begun, 0) / 1e9,
-            lasted=max(ended - begun, 0) / 1e9 if isinstance(ended, int) else None,
         )
 
     def _table(self, obj: object, name: str) -> Mapping[str, Any]:

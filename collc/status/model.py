@@ -19,7 +19,7 @@ class Call:
     Args:
         number: from 1; collectives count on all ranks alike, transfers (ncclSend, ncclRecv) on each rank alone.
         history: of this and all earlier collectives; equal where the same were called.
-        age, lasted: seconds since its begin, and from begin to end; None where that is not known.
+        age: seconds since its begin; None where that is not known.
     """
 
     number: int
@@ -29,7 +29,6 @@ class Call:
     history: str
     state: str
     age: float | None = None
-    lasted: float | None = None
 
 
 @dataclass(frozen=True)

@@ -12,8 +12,8 @@ inline uint64_t now_ns() {
   return static_cast<uint64_t>(time.tv_sec) * 1000000000 + static_cast<uint64_t>(time.tv_nsec);
 }
 
-// A counter that all cores of a machine share and that runs at one speed, of whatever unit: a call's begin and end are noted in
-// it, since reading the clock takes ten times as long. Two readings beside now_ns() give its unit.
+// A counter that all cores of a machine share and that runs at one speed, of whatever unit: a call's begin is noted in it,
+// since reading the clock takes ten times as long. Two readings beside now_ns() give its unit.
 inline uint64_t now_ticks() {
 #if defined(__x86_64__)
   return __builtin_ia32_rdtsc();

@@ -127,7 +127,7 @@ bool Communicator::force(uint32_t number) {
 
 Status Communicator::prepare(Call *call) {
   if (const Status broken = state(); !broken.ok()) {
-    leave_record(broken);
+    if (broken.code() != ncclInProgress) leave_record(broken);
     return broken;
   }
   call->program = nullptr;

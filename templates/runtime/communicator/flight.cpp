@@ -117,14 +117,12 @@ std::string FlightRecord::entry(const Clocks &clocks, uint32_t rank, const CallL
                                 bool transfer) const {
   const bool tells = segment_->board().rank(rank).tells_ends != 0;
   const char *const state = !tells ? "scheduled" : call.ended == 0 ? "started" : "completed";
-  const std::string ended = call.ended == 0 ? "null" : std::to_string(clocks.day(call.ended));
   return format("{\"collective_seq_id\": %llu, \"p2p_seq_id\": %llu, \"is_p2p\": %s, \"profiling_name\": \"collc:%s\", ",
                 number_of(transfer ? 0 : number), number_of(transfer ? number : 0), transfer ? "true" : "false",
                 name_of(static_cast<Collective>(call.what & 0xff))) +
          format("\"call\": %s, \"history\": \"%016llx\", ", quoted(describe_call(call.what, call.count)).c_str(),
                 number_of(call.history)) +
-         format("\"state\": \"%s\", \"time_created_ns\": %lld, \"time_discovered_completed_ns\": %s}", state,
-                clocks.day(call.begun), ended.c_str());
+         format("\"state\": \"%s\", \"time_created_ns\": %lld}", state, clocks.day(call.begun));
 }
 
 // The last calls of a rank, `most` of each log, the oldest first: its collectives, then its transfers.

@@ -53,7 +53,7 @@ struct alignas(kLine) CallRecord {
   std::atomic<uint64_t> count;
   std::atomic<uint64_t> what;   // packed
   std::atomic<uint64_t> begun;  // now_ticks()
-  std::atomic<uint64_t> ended;  // 0: not yet
+  std::atomic<uint64_t> ended;  // 1: it has; when, is not noted: reading the counter is what a note costs
 };
 
 // The last calls of one rank; only that rank writes.
@@ -75,7 +75,7 @@ class CallLog {
     record.number.store(number, std::memory_order_release);
   }
   // The rank has returned from a call that it noted, or is about to.
-  void end(uint64_t number) { records_[number & mask_].ended.store(now_ticks(), std::memory_order_release); }
+  void end(uint64_t number) { records_[number & mask_].ended.store(1, std::memory_order_release); }
 
   struct Noted {
     uint64_t history, count, what, begun, ended;
