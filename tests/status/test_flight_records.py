@@ -12,6 +12,7 @@ import pytest
 from support.cli import Result, collc, refused
 from support.libraries import library
 from support.ranks import INVALID_USAGE, REMOTE_ERROR, Ranks, ranks
+from support.running import until
 
 
 def files(folder: Path) -> list[Path]:
@@ -36,11 +37,17 @@ def begin(team: Ranks, calls: int = 2) -> None:
     assert all(answer["result"] == 0 for answer in team.all(do="call", times=calls))
 
 
+def others_wait(team: Ranks, *ranks: int) -> None:
+    """Returns when these have begun their third call."""
+    until(team.processes[0].pid, lambda found: all(found["ranks"][rank]["newest"] == 3 for rank in ranks))
+
+
 def test_a_killed_rank_is_named_by_the_files_of_the_others(tmp_path: Path) -> None:
     with ranks(library("dgx1v"), 8, COLLC_DUMP=str(tmp_path)) as team:
         begin(team)
         for rank in (0, 1, 2, 3, 4, 6, 7):
             team.tell(rank, do="call")
+        others_wait(team, 0, 1, 2, 3, 4, 6, 7)
         team.signal(5, signal.SIGKILL)
         for rank in (0, 1, 2, 3, 4, 6, 7):
             assert team.hear(rank)["result"] == REMOTE_ERROR
@@ -61,9 +68,10 @@ def test_a_killed_rank_is_named_by_the_files_of_the_others(tmp_path: Path) -> No
 def test_the_rank_with_another_call_is_named(tmp_path: Path) -> None:
     with ranks(library("odd"), 3, COLLC_DUMP=str(tmp_path)) as team:
         begin(team)
-        team.tell(0, do="call")
+        for rank in (0, 2):
+            team.tell(rank, do="call")
+        others_wait(team, 0, 2)
         team.tell(1, do="call", collective="broadcast", count=9)
-        team.tell(2, do="call")
         assert [team.hear(rank)["result"] for rank in range(3)] == [INVALID_USAGE] * 3
     found = joined(tmp_path)
     what = blamed(found)
@@ -73,8 +81,25 @@ def test_the_rank_with_another_call_is_named(tmp_path: Path) -> None:
     assert "calls differ" in found["failure"]
 
 
+def test_the_rank_that_stays_behind_is_named_when_it_gives_up(tmp_path: Path) -> None:
+    with ranks(library("odd"), 3, COLLC_DUMP=str(tmp_path)) as team:
+        begin(team)
+        for rank in (0, 2):
+            team.tell(rank, do="call")
+        others_wait(team, 0, 2)
+        assert team.ask(1, do="abort")["result"] == 0
+        assert [team.hear(rank)["result"] for rank in (0, 2)] == [REMOTE_ERROR] * 2
+    # It was in no call, so it has nothing to tell.
+    assert [path.name.rpartition("-")[2] for path in files(tmp_path)] == ["rank0.json", "rank2.json"]
+    what = blamed(joined(tmp_path))
+    assert list(what) == [1]
+    assert "has destroyed its communicator" in what[1]
+    assert "its last call is 2, all_reduce" in what[1]
+
+
+@pytest.mark.slow
 def test_the_rank_that_stays_behind_is_named_after_the_time_limit(tmp_path: Path) -> None:
-    with ranks(library("odd"), 3, COLLC_DUMP=str(tmp_path), COLLC_TIMEOUT="1") as team:
+    with ranks(library("odd"), 3, COLLC_DUMP=str(tmp_path), COLLC_TIMEOUT="10") as team:
         begin(team)
         for rank in (0, 2):
             team.tell(rank, do="call")
@@ -90,9 +115,11 @@ def test_the_rank_that_stays_behind_is_named_after_the_time_limit(tmp_path: Path
 
 
 def test_the_entries_are_those_of_pytorchs_flight_recorder(tmp_path: Path) -> None:
-    with ranks(library("pair"), 2, COLLC_DUMP=str(tmp_path), COLLC_TIMEOUT="0.5") as team:
+    with ranks(library("pair"), 2, COLLC_DUMP=str(tmp_path)) as team:
         begin(team, calls=100)
         team.tell(0, do="call", collective="recv", root=1)
+        until(team.processes[0].pid, lambda found: found["ranks"][0]["in"] is not None)
+        team.signal(1, signal.SIGKILL)
         assert team.hear(0)["result"] == REMOTE_ERROR
     (path,) = files(tmp_path)
     record = json.loads(path.read_text())
@@ -108,9 +135,9 @@ def test_the_entries_are_those_of_pytorchs_flight_recorder(tmp_path: Path) -> No
     assert entries[-1]["state"] == "started"
     times = [one["time_created_ns"] for one in entries]
     assert times == sorted(times)
-    assert 0.4e9 < record["time_ns"] - times[-1] < 100e9
     # A second of this year: the clock is that of the day.
-    assert abs(record["time_ns"] / 1e9 - path.stat().st_mtime) < 60
+    assert times[-1] < record["time_ns"]
+    assert abs(record["time_ns"] / 1e9 - path.stat().st_mtime) < 600
 
 
 def test_nothing_is_left_without_a_failure_or_without_the_variable(tmp_path: Path) -> None:

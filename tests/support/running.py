@@ -1,0 +1,31 @@
+"""What `collc status` says of a process of a test."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from typing import Any
+
+from support.cli import collc
+
+# Seconds: only a test that fails waits so long.
+WAIT = 120.0
+
+
+def status(process: int) -> dict[str, Any]:
+    """The one communicator of a process."""
+    found = collc("status", process, "--json")
+    assert found.code == 0, found
+    (communicator,) = json.loads(found.out)["communicators"]
+    assert isinstance(communicator, dict)
+    return communicator
+
+
+def until(process: int, holds: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
+    """What it says as soon as that holds."""
+    end = time.monotonic() + WAIT
+    while not holds(found := status(process)):
+        assert time.monotonic() < end, json.dumps(found, indent=1)
+        time.sleep(0.05)
+    return found
