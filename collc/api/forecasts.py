@@ -183,7 +183,7 @@ def simulate(
         sizes: bytes, as ``1024`` or ``"1K"`` [1 KiB to 1 GiB in factors of four].
         root: the root rank of broadcast and reduce [0].
         gpus, links: as for `collc.plan`.
-        plan: trees, ring, rings, chain, double-binary or one-hop, in place of the model's choice.
+        plan: trees or a candidate of docs/simulate.md, such as rings, in place of the model's choice.
         protocol: Simple, LL or LL128, in place of the model's choice.
         chunk, channels: the most bytes of a chunk, and how many channels, in place of the model's choice.
         model: a GPU generation such as h100 [by the topology's gpu_model].

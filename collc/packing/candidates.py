@@ -1,11 +1,11 @@
-"""Plans that libraries use by habit: rings, double binary trees, one-hop trees.
+"""Plans that libraries use by habit: rings, double binary trees, one-hop trees; over servers, phases and rings of each.
 
 They stand beside the packed trees as candidates for sizes where few hops or plain order matter more than the best rate,
 and as the baselines to compare with. Each is an ordinary `Plan` (without a certificate: its bound is None), so that the
 same lowering, verifier and simulator take it. Hops run along shortest paths through switches, never through a rank.
 
 Sources: ring: Patarasuk and Yuan 2009, as used by Baidu 2017; double binary tree: Sanders, Speck and Traeff 2009, as
-used by NCCL 2.4; one-hop trees: Blink (Wang et al., MLSys 2020), on DGX-2.
+used by NCCL 2.4; one-hop trees: Blink (Wang et al., MLSys 2020), on DGX-2. Several servers: `candidate_servers`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,9 @@ from collc.collectives.model import Collective
 from collc.errors import PackingError
 from collc.options import CUDA
 from collc.packing.candidate_rings import disjoint_rings
+from collc.packing.candidate_servers import hierarchical_rings, three_phases
 from collc.packing.model import CANDIDATES, Hop, Plan, Tree
+from collc.packing.paths import Paths, shortest_paths
 from collc.topology.model import PlanGraph
 
 # The maximum number of thread blocks of one program that a GPU runs at once, together with the user's kernels.
@@ -28,7 +30,6 @@ MOST_CHANNELS = CUDA.max_channels
 # Parts that take turns in each block: enough for orders that differ, few enough to fill pipelines fast.
 TURNS = 3
 
-Paths = dict[tuple[int, int], tuple[int, ...]]
 Edge = tuple[int, int]
 
 
@@ -114,34 +115,6 @@ def has_copies(plan: Plan) -> bool:
     A packed plan, such as a tree per rank of a large machine, is often symmetric already: then it is kept.
     """
     return not is_rings(plan) and any(a == b for a, b in itertools.pairwise(plan.trees))
-
-
-def shortest_paths(graph: PlanGraph) -> Paths:
-    """(source, destination) -> the links of a path with the fewest links, the widest of those; through no other rank.
-
-    Pairs without one are absent. O(ranks * links).
-    """
-    out: dict[int, list[tuple[int, int]]] = defaultdict(list)
-    for each in graph.links:
-        out[each.src].append((each.id, each.dst))
-    found: Paths = {}
-    for source in graph.ranks:
-        # Breadth first by levels; within a level the widest way to each vertex wins, then the lowest link.
-        level: dict[int, tuple[Fraction, tuple[int, ...]]] = {source: (max(x.gbps for x in graph.links), ())}
-        seen = {source}
-        while level:
-            reached: dict[int, tuple[Fraction, tuple[int, ...]]] = {}
-            for vertex, (width, way) in sorted(level.items()):
-                if vertex in graph.ranks and vertex != source:
-                    continue
-                for link, to in out[vertex]:
-                    wide = min(width, graph.links[link].gbps)
-                    if to not in seen and (to not in reached or wide > reached[to][0]):
-                        reached[to] = (wide, (*way, link))
-            seen |= set(reached)
-            found |= {(source, v): path for v, (_, path) in reached.items() if v in graph.ranks}
-            level = reached
-    return found
 
 
 def _hop(paths: Paths, edge: Edge) -> Hop:
@@ -257,6 +230,8 @@ _MAKERS: dict[str, _Maker] = {
     "chain": _chain,
     "double-binary": _double_binary,
     "one-hop": _one_hop,
+    "three-phase": three_phases,
+    "hierarchical-rings": hierarchical_rings,
 }
 KINDS = tuple(_MAKERS)
 assert KINDS == CANDIDATES
@@ -280,20 +255,13 @@ def with_proof(plan: Plan, packed: Plan) -> Plan:
 
 
 def _scaled(graph: PlanGraph, collective: Collective, root: int | None, kind: str, trees: tuple[Tree, ...]) -> Plan:
-    """The trees at the largest equal weight that the links bear together."""
-    load: dict[int, int] = defaultdict(int)
+    """The trees at the largest rate that the links bear, their weights in the given proportion."""
+    load: dict[int, Fraction] = defaultdict(Fraction)
     for tree in trees:
         for hop in (*tree.reduce, *tree.broadcast):
             for link in hop.links:
-                load[link] += 1
-    weight = min(graph.links[link].gbps / times for link, times in load.items())
-    return Plan(
-        collective,
-        root,
-        kind,
-        weight * len(trees),
-        None,
-        False,
-        None,
-        trees=tuple(replace(tree, weight=weight) for tree in trees),
-    )
+                load[link] += tree.weight
+    factor = min(graph.links[link].gbps / weight for link, weight in load.items())
+    scaled = tuple(replace(tree, weight=tree.weight * factor) for tree in trees)
+    rate = sum((tree.weight for tree in scaled), Fraction(0))
+    return Plan(collective, root, kind, rate, None, False, None, trees=scaled)

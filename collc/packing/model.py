@@ -13,7 +13,7 @@ from fractions import Fraction
 from collc.collectives.model import Collective
 
 # Solvers that pack nothing: plans that libraries use by habit (`collc.packing.candidates`).
-CANDIDATES = ("ring", "rings", "chain", "double-binary", "one-hop")
+CANDIDATES = ("ring", "rings", "chain", "double-binary", "one-hop", "three-phase", "hierarchical-rings")
 
 
 @dataclass(frozen=True, slots=True)

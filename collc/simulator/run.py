@@ -17,8 +17,9 @@ from collc.ir.nodes import Program
 from collc.options import CUDA
 from collc.packing import plan as packed_plan
 from collc.packing.candidate_rings import LISTED
-from collc.packing.candidates import KINDS, Paths, candidate, rings_of, shortest_paths, spread
+from collc.packing.candidates import KINDS, candidate, rings_of, spread
 from collc.packing.model import Plan
+from collc.packing.paths import Paths, shortest_paths
 from collc.pipeline import lower_spread
 from collc.simulator import compiled
 from collc.simulator.compiled import run_fastest

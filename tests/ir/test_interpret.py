@@ -4,26 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from support.programs import CUDA, HOST, TREE_COLLECTIVES, chain, lowered, random_schedule, schedule_of
+from support.programs import CUDA, HOST, TREE_COLLECTIVES, chain, check_sets, lowered, random_schedule, schedule_of
 
-from collc.collectives.blocks import block_layout, contributors
 from collc.collectives.model import Collective
 from collc.errors import IRError
 from collc.ir.interpret import cut_share, run, run_on_sets
 from collc.ir.nodes import Program
 from collc.options import Target
-
-
-def check_sets(program: Program, outputs: list[np.ndarray]) -> None:
-    layout = block_layout(program.collective, program.nranks, program.root)
-    everyone = (1 << program.nranks) - 1
-    for rank, output in enumerate(outputs):
-        blocks = layout.out_blocks[rank]
-        count = len(output) // (max(blocks.values()) + 1) if blocks else 0
-        for block, offset in blocks.items():
-            owner = next((r for r in range(program.nranks) if block in layout.in_blocks[r]), 0)
-            reduced = contributors(program.collective, program.nranks) is not None
-            assert set(output[offset * count : (offset + 1) * count]) == {everyone if reduced else 1 << owner}
 
 
 @pytest.mark.parametrize("collective", TREE_COLLECTIVES, ids=lambda c: c.value)

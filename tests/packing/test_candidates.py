@@ -12,7 +12,8 @@ from collc.collectives.model import COMPILED, Collective
 from collc.errors import PackingError
 from collc.options import CUDA
 from collc.packing import plan as packed_plan
-from collc.packing.candidates import KINDS, candidate, candidates, channels_of, has_copies, shortest_paths, spread
+from collc.packing.candidates import KINDS, candidate, candidates, channels_of, has_copies, spread
+from collc.packing.paths import shortest_paths
 from collc.pipeline import Recorder, lower
 from collc.topology.graph import plan_graph
 from collc.topology.load import load_topology
@@ -131,7 +132,7 @@ def test_spread_gives_heavy_trees_more_channels_and_rings_whole_ones() -> None:
 
 
 def test_kinds_are_listed() -> None:
-    assert set(KINDS) == {"ring", "rings", "chain", "double-binary", "one-hop"}
+    assert set(KINDS) == {"ring", "rings", "chain", "double-binary", "one-hop", "three-phase", "hierarchical-rings"}
 
 
 def test_copies_beyond_the_channels_take_turns_and_rings_and_plans_as_packed_do_not() -> None:

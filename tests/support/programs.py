@@ -6,6 +6,9 @@ import random
 from collections.abc import Sequence
 from fractions import Fraction
 
+import numpy as np
+
+from collc.collectives.blocks import block_layout, contributors
 from collc.collectives.model import COMPILED, Collective
 from collc.ir.build import build
 from collc.ir.nodes import Program
@@ -97,3 +100,16 @@ __all__ = [
     "random_tree",
     "schedule_of",
 ]
+
+
+def check_sets(program: Program, outputs: list[np.ndarray]) -> None:
+    """Asserts that outputs of `run_on_sets` hold exactly what the collective asks for."""
+    layout = block_layout(program.collective, program.nranks, program.root)
+    everyone = (1 << program.nranks) - 1
+    for rank, output in enumerate(outputs):
+        blocks = layout.out_blocks[rank]
+        count = len(output) // (max(blocks.values()) + 1) if blocks else 0
+        for block, offset in blocks.items():
+            owner = next((r for r in range(program.nranks) if block in layout.in_blocks[r]), 0)
+            reduced = contributors(program.collective, program.nranks) is not None
+            assert set(output[offset * count : (offset + 1) * count]) == {everyone if reduced else 1 << owner}

@@ -1,0 +1,218 @@
+"""Trees for several servers, put together from the trees of each server and few hops between servers.
+
+The packed optimum fills the links; these cross the network few times in a row. Both are compositions: for
+each part of a block every server has a tree over its own GPUs, and the roots of these trees exchange data with the root
+of one server, directly (three phases) or along a ring of servers.
+
+Sources: three phases: Blink (Wang et al., MLSys 2020), section 3.5; rings inside servers and one between them: as in
+Horovod's and BytePS's hierarchical all-reduce (Sergeev and Del Balso 2018; Jiang et al., OSDI 2020).
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+
+from collc.collectives.model import Collective
+from collc.errors import PackingError
+from collc.packing.candidate_rings import disjoint_rings
+from collc.packing.model import Hop, Tree
+from collc.packing.paths import Paths, shortest_paths
+from collc.packing.solve import plan as packed_plan
+from collc.topology.model import GraphLink, PlanGraph, VertexKind
+
+Edge = tuple[int, int]
+
+# The trees of more ranks take seconds to lower; the packed ones serve them.
+MOST_RANKS = 64
+
+
+@dataclass(frozen=True)
+class _Server:
+    """The GPUs of one server as a graph of its own: its rank i is rank `ranks[i]`, its link i is link `links[i]`."""
+
+    name: str
+    graph: PlanGraph
+    ranks: tuple[int, ...]
+    links: tuple[int, ...]
+
+    def moved(self, tree: Tree) -> Tree:
+        """A tree of the server in the numbers of the whole."""
+
+        def hops(own: Iterable[Hop]) -> tuple[Hop, ...]:
+            return tuple(
+                Hop(self.ranks[hop.src], self.ranks[hop.dst], tuple(self.links[i] for i in hop.links)) for hop in own
+            )
+
+        return Tree(self.ranks[tree.root], tree.weight, hops(tree.reduce), hops(tree.broadcast))
+
+
+# A target of data: the root's server, and of every server the rank where its tree starts (None: any).
+_Target = tuple[int, tuple["int | None", ...]]
+# Server, rank in it or None -> the trees from there.
+_Local = Callable[[int, "int | None"], Sequence[Tree]]
+
+
+def three_phases(graph: PlanGraph, paths: Paths, collective: Collective, root: int | None) -> tuple[Tree, ...]:
+    """Packed trees inside every server, and one hop between the roots: reduce locally, exchange, broadcast locally.
+
+    Raises:
+        PackingError: the ranks are on one server, some server's are not joined inside it, or there are too many.
+    """
+    servers = _servers(graph)
+    made: dict[object, tuple[Tree, ...]] = {}
+
+    def local(server: int, start: int | None) -> Sequence[Tree]:
+        own = servers[server].graph
+        at = start if collective.rooted else None
+        # Equal servers are packed once.
+        key = (own.nranks, len(own.vertices), own.links, at)
+        if key not in made:
+            made[key] = _packed(servers[server], collective, at)
+        return [tree for tree in made[key] if start is None or tree.root == start]
+
+    if collective.both_phases:
+        anywhere = (None,) * len(servers)
+        targets: list[_Target] = [(home, anywhere) for home in range(len(servers))]
+    else:
+        targets = _targets(servers, root)
+    return _composed(servers, targets, _star, paths, collective, local)
+
+
+def hierarchical_rings(graph: PlanGraph, paths: Paths, collective: Collective, root: int | None) -> tuple[Tree, ...]:
+    """Per root: along the rings of every server to the rank with the same place, along a ring of servers, and back.
+
+    Raises:
+        PackingError: the ranks are on one server, no ring closes inside some server, or there are too many ranks.
+    """
+    servers = _servers(graph)
+    made: dict[int, tuple[list[tuple[int, ...]], Paths]] = {}
+
+    def local(server: int, start: int | None) -> Sequence[Tree]:
+        own = servers[server].graph
+        if server not in made:
+            inside = shortest_paths(own)
+            made[server] = ([(0,)] if own.nranks == 1 else disjoint_rings(own, inside), inside)
+        orders, inside = made[server]
+        trees = []
+        for order in orders:
+            at = order.index(start or 0)
+            way = [*order[at:], *order[:at]]
+            reduce = _hops(inside, _pairs([*way[1:], way[0]])) if collective.reduces else ()
+            trees.append(Tree(way[0], Fraction(1), reduce, _hops(inside, _pairs(way)) if collective.spreads else ()))
+        return trees
+
+    return _composed(servers, _targets(servers, root), _ring, paths, collective, local)
+
+
+def _targets(servers: Sequence[_Server], root: int | None) -> list[_Target]:
+    """Every rank, or the root; the other servers' trees start at the rank with its place, counted round."""
+    found: list[_Target] = []
+    for home, server in enumerate(servers):
+        for index, rank in enumerate(server.ranks):
+            if root in (None, rank):
+                others = tuple(index if s == home else index % len(o.ranks) for s, o in enumerate(servers))
+                found.append((home, others))
+    return found
+
+
+def _servers(graph: PlanGraph) -> list[_Server]:
+    names = list(dict.fromkeys(graph.servers[rank] for rank in graph.ranks))
+    if len(names) < 2:
+        raise PackingError("these GPUs are on one server")
+    if graph.nranks > MOST_RANKS:
+        raise PackingError(f"plans by servers are made for at most {MOST_RANKS} GPUs")
+    return [_server(graph, name) for name in names]
+
+
+def _server(graph: PlanGraph, name: str) -> _Server:
+    """The server without its NICs, whose links only carry what leaves it."""
+    inside = [
+        v for v, vertex in enumerate(graph.vertices) if graph.servers[v] == name and vertex.kind is not VertexKind.NIC
+    ]
+    number = {v: i for i, v in enumerate(inside)}
+    links = [link for link in graph.links if link.src in number and link.dst in number]
+    own = tuple(GraphLink(i, number[k.src], number[k.dst], k.kind, k.gbps, k.latency_us) for i, k in enumerate(links))
+    ranks = tuple(v for v in inside if v < graph.nranks)
+    vertices = tuple(graph.vertices[v] for v in inside)
+    plain = PlanGraph(name, len(ranks), vertices, ("server0",) * len(inside), own, graph.gpu_model)
+    return _Server(name, plain, ranks, tuple(link.id for link in links))
+
+
+def _packed(server: _Server, collective: Collective, root: int | None) -> tuple[Tree, ...]:
+    if server.graph.nranks == 1:
+        return (Tree(0, Fraction(1)),)
+    try:
+        return packed_plan(server.graph, collective, root).trees
+    except PackingError as error:
+        raise PackingError(f"the GPUs of server {server.name} have no plan of their own: {error.what}") from None
+
+
+def _composed(
+    servers: Sequence[_Server],
+    targets: Sequence[_Target],
+    between: Callable[[Sequence[int]], tuple[list[Edge], list[Edge]]],
+    paths: Paths,
+    collective: Collective,
+    local: _Local,
+) -> tuple[Tree, ...]:
+    """For each target the trees of all servers side by side, cut where any of them changes, joined by their roots.
+
+    Args:
+        between: server numbers, the target's first -> the edges (child, parent) of the reduce phase and (parent, child)
+            of the broadcast phase.
+    """
+    made = []
+    count = len(servers)
+    for home, starts in targets:
+        up, down = between([(home + i) % count for i in range(count)])
+        own = [[servers[s].moved(tree) for tree in local(s, start)] for s, start in enumerate(starts)]
+        for weight, chosen in _overlaid(own):
+            roots = [tree.root for tree in chosen]
+            net_up = _hops(paths, [(roots[a], roots[b]) for a, b in up]) if collective.reduces else ()
+            net_down = _hops(paths, [(roots[a], roots[b]) for a, b in down]) if collective.spreads else ()
+            reduce = (*(hop for tree in chosen for hop in tree.reduce), *net_up)
+            broadcast = (*net_down, *(hop for tree in chosen for hop in tree.broadcast))
+            made.append(Tree(roots[home], weight, reduce, broadcast))
+    return tuple(made)
+
+
+def _overlaid(locals_: Sequence[Sequence[Tree]]) -> list[tuple[Fraction, list[Tree]]]:
+    """Widths that add up to 1, each with the tree of every server that serves this part of a block."""
+    left = []
+    for trees in locals_:
+        total = sum((tree.weight for tree in trees), Fraction(0))
+        left.append([replace(tree, weight=tree.weight / total) for tree in reversed(trees)])
+    found = []
+    while left[0]:
+        width = min(trees[-1].weight for trees in left)
+        found.append((width, [trees[-1] for trees in left]))
+        for trees in left:
+            tree = trees.pop()
+            if tree.weight > width:
+                trees.append(replace(tree, weight=tree.weight - width))
+    return found
+
+
+def _star(order: Sequence[int]) -> tuple[list[Edge], list[Edge]]:
+    first, *others = order
+    return [(other, first) for other in others], [(first, other) for other in others]
+
+
+def _ring(order: Sequence[int]) -> tuple[list[Edge], list[Edge]]:
+    return _pairs([*order[1:], order[0]]), _pairs(order)
+
+
+def _pairs(way: Sequence[int]) -> list[Edge]:
+    return list(itertools.pairwise(way))
+
+
+def _hops(paths: Paths, edges: Iterable[Edge]) -> tuple[Hop, ...]:
+    found = []
+    for edge in edges:
+        if edge not in paths:
+            raise PackingError(f"ranks {edge[0]} and {edge[1]} have no direct path")
+        found.append(Hop(*edge, paths[edge]))
+    return tuple(found)
