@@ -10,7 +10,7 @@ JOBS ?= $(shell nproc --all 2>/dev/null || echo 2)
 
 .PHONY: help setup demo test lint style types unit format golden test-wheel clean
 .PHONY: netlab
-.PHONY: sanitize losses chaos chaos-protocols chaos-jobs fuzz fuzz-libraries bench-peers bench-references bench-waiting bench-small-call bench-packing packing-sweep bench-pacing bench-tune bench-defaults bench-torch bench-servers cuda-kernels blink test-nccl-tests validate gpu-check gpu-check-torch gpu-check-tables test-torch test-torch-suite
+.PHONY: sanitize losses chaos chaos-protocols chaos-jobs sweep-places fuzz fuzz-libraries bench-peers bench-references bench-waiting bench-small-call bench-packing packing-sweep bench-pacing bench-tune bench-defaults bench-torch bench-servers cuda-kernels blink test-nccl-tests validate gpu-check gpu-check-torch gpu-check-tables test-torch test-torch-suite
 .PHONY: wheel test-platform-wheel
 .PHONY: show-page gallery docs reference pictures docs-commands
 
@@ -62,6 +62,9 @@ chaos-protocols: setup  ## random calls and faults with each protocol forced: ho
 
 chaos-jobs: setup  ## jobs of several processes on a CUDA driver of the tests: 500 seeds of random transfers
 	$(BIN)/python -m pytest -m slow tests/cuda/test_cuda_jobs.py
+
+sweep-places: setup  ## every four GPUs of a DGX-1V, in other orders and on machines numbered in other ways
+	$(BIN)/python -m pytest -m slow tests/cuda/test_gpu_places.py
 
 SECONDS_OF_FUZZ ?= 600
 fuzz: setup  ## damage dumps, topology files and driver answers; readers must answer or refuse

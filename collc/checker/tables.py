@@ -71,6 +71,7 @@ class Contents:
     """What tables hold. The first state is the whole machine, `names` are those of its vertices, the GPUs first.
 
     `vertices` and `links` describe the machine in libraries that survive losses, as rows; others have none of them.
+    `buses` are the GPUs' bus ids (layout.pack_bus) where any is known.
     """
 
     allocations: tuple[Held, ...]
@@ -78,6 +79,7 @@ class Contents:
     names: tuple[str, ...]
     vertices: tuple[Row, ...]
     links: tuple[Row, ...]
+    buses: tuple[int, ...]
 
     @property
     def sets(self) -> tuple[TableSet, ...]:
@@ -139,11 +141,21 @@ def decode(image: bytes) -> Contents:
         raise IRError("the names of its vertices are not UTF-8") from None
     if names.pop() or len(names) < ngpus:
         raise IRError(f"{ngpus} GPUs have other names than one each")
-    machine = (tuple(arrays[name].take(0, counts[name])) for name in ("machine_vertices", "machine_links"))
-    found = Contents(held, states, tuple(names), *machine)
+    vertices, links = (tuple(arrays[name].take(0, counts[name])) for name in ("machine_vertices", "machine_links"))
+    buses = _buses(arrays["gpu_buses"].numbers(0, counts["gpu_buses"]), ngpus)
+    found = Contents(held, states, tuple(names), vertices, links, buses)
     for array in arrays.values():
         if array.at != len(array.rows):
             raise IRError(f"{len(array.rows) - array.at} rows of {array.name} belong to nothing")
+    return found
+
+
+def _buses(found: tuple[int, ...], ngpus: int) -> tuple[int, ...]:
+    known = [bus for bus in found if bus]
+    if len(set(known)) != len(known) or len(found) not in (0, ngpus if known else 0):
+        raise IRError(f"the bus ids of {ngpus} GPUs are not one each")
+    if any(bus & 0xFF0000FF != 1 for bus in known):
+        raise IRError("a number among its bus ids is none")
     return found
 
 

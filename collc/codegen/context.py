@@ -139,6 +139,8 @@ class TableBuilder:
         for vertex, name in enumerate(sets.vertex_names):
             for byte in f"{name}\0".encode():
                 self._append("vertex_names", (byte,), f"name of vertex {vertex}")
+        for name, bus in zip(sets.names, sets.buses, strict=False):
+            self._append("gpu_buses", (bus,), f"bus id of {name}" if bus else f"{name}: not known")
         for one, forwarders in zip(sets.sets, sets.forwarders(graphs), strict=True):
             first, first_forwarder = len(self.rows["set_gpus"]), len(self.rows["set_forwarders"])
             text = ",".join(map(str, one.gpus))
@@ -286,9 +288,9 @@ _ENUMS = {"collective": "collc::Collective", "link": "collc::LinkClass", "kind":
 
 
 def _cells(struct: str, values: Iterable[int]) -> str:
-    """The initialiser of a row; only NEVER does not fit a signed literal."""
+    """The initialiser of a row; some numbers do not fit a signed literal."""
     names = (name for name, _ in STRUCTS[struct])
-    texts = (f"{v}u" if v == NEVER else str(v) for v in values)
+    texts = (f"{v}u" if v >= 1 << 63 else str(v) for v in values)
     return ", ".join(f"{_ENUMS[name]}({v})" if name in _ENUMS else v for name, v in zip(names, texts, strict=True))
 
 

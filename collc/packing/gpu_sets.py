@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from collc.checker.layout import pack_bus
 from collc.errors import TopologyError
 from collc.packing.allocations import Allocation, fast_links, twins
 from collc.topology.canonical import fingerprint, match
@@ -65,6 +66,17 @@ class GpuSets:
     def names(self) -> tuple[str, ...]:
         """The names of all GPUs of the machine, by number."""
         return tuple(v.name for v in self.topology.gpus)
+
+    @property
+    def buses(self) -> tuple[int, ...]:
+        """The PCI bus ids of all GPUs of the machine, packed, by number.
+
+        Empty where none is known, and for several servers, which may have the same ones.
+        """
+        if len(self.topology.servers) != 1:
+            return ()
+        found = tuple(pack_bus(v.device.pci if v.device else None) for v in self.topology.gpus)
+        return found if any(found) else ()
 
     @property
     def vertices(self) -> tuple[Vertex, ...]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from collc.errors import TopologyError
 from collc.topology.fields import Speed
-from collc.topology.model import Link, LinkKind, Topology, Vertex, VertexKind
+from collc.topology.model import Device, Link, LinkKind, Topology, Vertex, VertexKind
 from collc.topology.names import name_problem
 
 MAX_VERTICES = 65536
@@ -57,7 +57,9 @@ class Draft:
                 return f"the name `{new(vertex.name)}` {problem}"
             if len(self.vertices) >= MAX_VERTICES:
                 return f"more than {MAX_VERTICES} vertices"
-            self.vertices[new(vertex.name)] = replace(vertex, name=new(vertex.name))
+            # Servers of one kind have their GPUs in the same places, but not the same GPUs.
+            device = Device(vertex.device.pci) if vertex.device else None
+            self.vertices[new(vertex.name)] = replace(vertex, name=new(vertex.name), device=device)
         for link in part.links.values():
             copy = replace(link, src=new(link.src), dst=new(link.dst))
             self.links[copy.src, copy.dst, copy.kind] = copy

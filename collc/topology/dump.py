@@ -7,7 +7,7 @@ from fractions import Fraction
 
 from collc.errors import TopologyError
 from collc.topology.fields import MAX_LANES
-from collc.topology.model import Link, Topology, Vertex, VertexKind
+from collc.topology.model import Device, Link, Topology, Vertex, VertexKind
 from collc.topology.names import MAX_GBPS, decimal_text
 
 _LISTS = {VertexKind.SWITCH: "switches", VertexKind.CPU: "cpus", VertexKind.NIC: "nics"}
@@ -42,7 +42,7 @@ def dumps_links(topology: Topology) -> str:
 
 
 def vertex_lines(vertices: Sequence[Vertex], gpu_model: str | None) -> list[str]:
-    """The keys `gpu_model`, `gpus`, `switches`, `cpus` and `nics`.
+    """The keys `gpu_model`, `gpus`, `switches`, `cpus`, `nics` and `devices`.
 
     Raises:
         TopologyError: a speed has no exact decimal text.
@@ -56,7 +56,13 @@ def vertex_lines(vertices: Sequence[Vertex], gpu_model: str | None) -> list[str]
         members = [_vertex(v) for v in vertices if v.kind is kind]
         if members:
             lines += name_list(f"{key}: ", members)
-    return lines
+    devices = [f"  {word(v.name)}: {{{_device(v.device)}}}" for v in vertices if v.device and v.device != Device()]
+    return [*lines, "devices:", *devices] if devices else lines
+
+
+def _device(device: Device) -> str:
+    pci = f'pci: "{device.pci}"' if device.pci else ""
+    return ", ".join(filter(None, (pci, f"uuid: {device.uuid}" if device.uuid else "")))
 
 
 def link_lines(links: Sequence[Link]) -> list[str]:

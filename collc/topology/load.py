@@ -11,6 +11,7 @@ from pathlib import Path
 from collc.errors import CollcError, TopologyError
 from collc.inputs import read_input
 from collc.topology import zoo
+from collc.topology.devices import add_devices
 from collc.topology.draft import MAX_LINKS, MAX_VERTICES, Draft
 from collc.topology.fields import LinkSpec, Reader, Speed
 from collc.topology.model import LinkKind, Topology, Vertex, VertexKind
@@ -29,7 +30,7 @@ _VERTEX_KEYS = {
     "cpus": VertexKind.CPU,
     "nics": VertexKind.NIC,
 }
-_BODY_KEYS = ("extends", "gpu_model", "speeds", *_VERTEX_KEYS, "remove", "links")
+_BODY_KEYS = ("extends", "gpu_model", "speeds", *_VERTEX_KEYS, "devices", "remove", "links")
 _KEYS = ("format", "name", "template", "templates", "servers", *_BODY_KEYS)
 
 
@@ -123,6 +124,7 @@ class _Loader:
         _add_links(reader, draft, table.get("links"), kinds)
         if whole and not kinds:
             _set_servers(reader, draft, table.get("servers"))
+        add_devices(reader, draft, table.get("devices"), table)
         return draft
 
     def other(self, reader: Reader, node: Node, directory: Path, key: str) -> Draft:

@@ -64,12 +64,24 @@ class Port:
 
 
 @dataclass(frozen=True, slots=True)
+class Device:
+    """Which GPU of a machine a vertex is: its PCI bus id (``0000:3b:00.0``, lower case) and its UUID, as far as known.
+
+    A bus id is a place in a server, a UUID belongs to one card in the world. No plan depends on either.
+    """
+
+    pci: str | None = None
+    uuid: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Vertex:
     """A GPU, switch, CPU socket or NIC. `multicast` and `reduce` say what a switch can do; plans do not use them.
 
     `memory_gbps` of a CPU says that transfers through it are staged in its memory, which moves so much: every byte
     crosses it twice, written and read. None: they pass the root complex alone. The simulator knows it, plans do not.
     `port` of a NIC is what a probe knows of its network; plans use the links of kind net alone.
+    `device` of a GPU says where a probe has found it; libraries use it to tell which ranks run on which GPUs.
     """
 
     name: str
@@ -78,6 +90,7 @@ class Vertex:
     reduce: bool = False
     memory_gbps: Fraction | None = field(default=None, compare=False)
     port: Port | None = field(default=None, compare=False)
+    device: Device | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

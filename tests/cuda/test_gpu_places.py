@@ -32,6 +32,7 @@ from collc.topology.model import LinkKind
 
 NVLINK_GBPS = 25
 EIGHT = list(range(8))
+FIRST_BUS = 0x10  # of the mock's devices
 # Two sets of GPUs of a DGX-1V with different links; every set of four takes the model longer to choose programs for.
 SOME = "0,3,4,7/0,1,2,3"
 
@@ -57,7 +58,7 @@ def made_for(topology: str, allocations: str) -> Path:
     fatbin = folder / "none.fatbin"
     fatbin.write_bytes(b"no device code")
     code = DeviceCode(fatbin, (Image("elf", "80", fatbin, "no compiler", "1.2"),), False)
-    out = folder / f"libcollc-{topology}-{content_key([allocations])[:12]}.so"
+    out = folder / f"libcollc-{Path(topology).stem}-{content_key([topology, allocations])[:12]}.so"
     small = dataclasses.replace(CUDA, slots=2, chunk_bytes=4096)
     with (
         mock.patch.dict(TARGETS, {TargetKind.CUDA: small}),
@@ -158,6 +159,31 @@ def test_four_gpus_of_a_dgx1v_get_the_plan_of_their_links() -> None:
 @pytest.mark.parametrize("seed", range(2, 6))
 def test_every_four_gpus_of_a_dgx1v_get_the_plan_of_their_links(seed: int) -> None:
     check_fours(made_for("dgx1v", "4..4"), four_of_eight(seed), seed)
+
+
+def knowing(folder: Path, numbering: Sequence[int]) -> Path:
+    """A library for a DGX-1V whose GPU i is probed where the mock has its device `numbering[i]`."""
+    lines = [f'  gpu{gpu}: {{pci: "0000:{FIRST_BUS + device:02x}:00.0"}}\n' for gpu, device in enumerate(numbering)]
+    path = folder / "known.yaml"
+    path.write_text("format: collc-topology/1\nname: known\nextends: dgx1v\ndevices:\n" + "".join(lines))
+    return made_for(str(path), SOME)
+
+
+def test_bus_ids_say_which_gpus_the_ranks_are_and_links_have_the_last_word(tmp_path: Path) -> None:
+    numbering = random.Random(5).sample(EIGHT, 8)
+    made = knowing(tmp_path, numbering)
+    sets = [[7, 0, 4, 3], [4, 3, 0, 7], [3, 1, 0, 2]]
+    devices = [[numbering[gpu] for gpu in gpus] for gpus in sets]
+    # Nothing tells of links here.
+    check_on_links(devices, numbering, creations(made, devices))
+    # On a machine that is wired otherwise.
+    elsewhere = random.Random(6).sample(EIGHT, 8)
+    devices = [[elsewhere[gpu] for gpu in gpus] for gpus in sets]
+    links = ",".join(links_of(elsewhere))
+    check_on_links(devices, elsewhere, creations(made, devices, MOCK_LINKS=links))
+    # What the user declares counts.
+    declared = creations(made, [devices[0], [0, 1, 2, 3]], COLLC_GPUS="0,1,2,3")
+    assert sorted(declared[0]["pairs"]) == sorted(declared[1]["pairs"])
 
 
 def places_of(links: str, gpus: int = 4, **settings: str) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from fractions import Fraction
 from collc.topology.cluster.align import align
 from collc.topology.cluster.model import Difference, Kind, Server
 from collc.topology.cluster.words import link_words, vertex_words
-from collc.topology.model import Link, LinkKind, Port, Topology, Vertex, VertexKind
+from collc.topology.model import Device, Link, LinkKind, Port, Topology, Vertex, VertexKind
 from collc.topology.names import name_problem
 
 # Servers of one kind share at least this of all vertices and links that either has.
@@ -81,15 +81,35 @@ def _kind(group: Sequence[_Class], taken: set[str], order: Mapping[str, int]) ->
     for one in group:
         difference = _difference(one, template)
         for server in one.servers:
-            # Ports are each server's own, renamed as its vertices are.
-            ports = {v.name: v.port for v in server.machine.vertices}
-            vertices = tuple(replace(v, port=ports.get(one.real.get(v.name, v.name))) for v in one.machine.vertices)
+            # Ports and devices are each server's own, renamed as its vertices are.
+            vertices = tuple(
+                replace(v, port=own.port, device=own.device)
+                for v, own in zip(one.machine.vertices, _own(one, server), strict=True)
+            )
             machine = replace(one.machine, name=server.name, vertices=vertices)
             servers.append(replace(server, machine=machine, real=one.real))
             if difference.words:
                 odd[server.name] = difference
     servers.sort(key=lambda server: order[server.name])
     return Kind(_name(template, taken), template, tuple(servers), odd)
+
+
+def _own(one: _Class, server: Server) -> list[Vertex]:
+    """The vertices of a server in the order of those of its class, which may be renamed."""
+    own = {v.name: v for v in server.machine.vertices}
+    return [own[one.real.get(v.name, v.name)] for v in one.machine.vertices]
+
+
+def _common_devices(group: Sequence[_Class]) -> dict[str, Device]:
+    """Bus ids of GPUs that have the same one in every server of a kind; UUIDs are each server's own."""
+    found: dict[str, set[str | None]] = {}
+    for one in group:
+        for server in one.servers:
+            for v, own in zip(one.machine.vertices, _own(one, server), strict=True):
+                found.setdefault(v.name, set()).add(own.device.pci if own.device else None)
+    common = {name: next(iter(buses)) for name, buses in found.items() if len(buses) == 1}
+    count = Counter(common.values())
+    return {name: Device(pci) for name, pci in common.items() if pci and count[pci] == 1}
 
 
 def _name(template: Topology, taken: set[str]) -> str:
@@ -110,15 +130,16 @@ def _template(group: Sequence[_Class]) -> Topology:
     links: dict[Pair, Counter[Link]] = {}
     for one in group:
         for v in one.machine.vertices:
-            vertices.setdefault(v.name, Counter())[replace(v, port=None)] += len(one.servers)
+            vertices.setdefault(v.name, Counter())[replace(v, port=None, device=None)] += len(one.servers)
             ports.setdefault(v.name, Counter())[v.port and v.port.anonymous()] += len(one.servers)
         for link in one.machine.links:
             links.setdefault(_pair(link), Counter())[link] += len(one.servers)
+    devices = _common_devices(group)
     kept = []
     for name, found in vertices.items():
         if 2 * found.total() >= total:
             port = max(ports[name].items(), key=lambda item: item[1])[0]
-            kept.append(replace(found.most_common(1)[0][0], port=port))
+            kept.append(replace(found.most_common(1)[0][0], port=port, device=devices.get(name)))
     names = {v.name for v in kept}
     wires = [
         max(found.items(), key=lambda item: (item[1], item[0].gbps))[0]
@@ -149,7 +170,7 @@ def _difference(one: _Class, template: Topology) -> Difference:
         tuple(words),
         tuple(v.name for v in gone),
         _undirected(gone_links),
-        tuple(replace(v, port=v.port and v.port.anonymous()) for v in added),
+        tuple(replace(v, port=v.port and v.port.anonymous(), device=None) for v in added),
         tuple(changed),
     )
 

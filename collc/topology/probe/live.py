@@ -9,6 +9,7 @@ from fractions import Fraction
 from pathlib import Path
 
 from collc.errors import TopologyError
+from collc.topology.devices import known_device
 from collc.topology.model import LinkKind, Topology
 from collc.topology.probe.machine import Machine, build
 from collc.topology.probe.models import GpuModel, find_model, model_by_name, pcie_gbps
@@ -63,6 +64,7 @@ def assemble(every: Sequence[Gpu], visible: str | None, model: GpuModel | None, 
     tree, ports = read_tree(sysfs, {device.gpu.bus: f"gpu{device.gpu.index}" for device in chosen})
     place(tree, machine)
     machine.ports = ports
+    machine.devices = {f"gpu{device.gpu.index}": known_device(device.gpu.bus, device.gpu.uuid) for device in chosen}
     machine.socket = socket_link_here(sysfs.parent / "proc" / "cpuinfo")
     for nic, port in sorted(ports.items()):
         if not port.up:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 
 from collc.errors import TopologyError
-from collc.topology.model import Link, LinkKind, Port, Topology, Vertex, VertexKind
+from collc.topology.model import Device, Link, LinkKind, Port, Topology, Vertex, VertexKind
 from collc.topology.probe.models import GpuModel, pcie_gbps
 from collc.topology.probe.sockets import QPI, UPI
 
@@ -33,6 +33,7 @@ class Machine:
         pair_gbps: speed of one link of a pair, where it differs from `link_gbps`.
         kind: what joins GPUs: NVLINK or XGMI.
         ports: NIC -> its network side, if the source gives it.
+        devices: GPU -> its bus id and UUID, if the source gives them.
         socket: speed of a link between two CPUs and which link it is, if the source gives the CPU's generation.
         notes: what was assumed.
     """
@@ -51,6 +52,7 @@ class Machine:
     gpu_gbps: dict[str, Fraction] = field(default_factory=dict)
     kind: LinkKind = LinkKind.NVLINK
     ports: dict[str, Port] = field(default_factory=dict)
+    devices: dict[str, Device] = field(default_factory=dict)
     multicast: bool = False
     host_kind: dict[str, LinkKind] = field(default_factory=dict)
     socket: tuple[Fraction, str] | None = None
@@ -79,7 +81,7 @@ def build(machine: Machine, model: GpuModel | None, where: str) -> Topology:
         for gpu, count in machine.switched.items():
             links += _both(gpu, NVSWITCH, LinkKind.NVSWITCH, machine.gpu_gbps.get(gpu, gbps) * count)
     links += _pcie_links(machine, model, lanes)
-    vertices = [Vertex(name, VertexKind.GPU) for name in machine.gpus]
+    vertices = [Vertex(name, VertexKind.GPU, device=machine.devices.get(name)) for name in machine.gpus]
     if machine.switched:
         vertices.append(Vertex(NVSWITCH, VertexKind.SWITCH, machine.multicast, machine.multicast))
     vertices += [Vertex(name, VertexKind.SWITCH) for name in machine.switches]

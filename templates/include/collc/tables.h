@@ -175,6 +175,7 @@ struct TablesHeader {
   Extent machine_links;
   Extent states;
   Extent changes;
+  Extent gpu_buses;  // of every GPU of the machine, as GpuPlace::bus has it, 0: not known; empty where none is
 };
 
 // The arrays as the runtime sees them.
@@ -201,12 +202,14 @@ struct Tables {
   const MachineLink *machine_links;
   const State *states;
   const Change *changes;
+  const uint64_t *gpu_buses;
   uint32_t nallocations;
   uint32_t ngpu_sets;
   uint32_t ngpus;
   uint32_t nmachine_vertices;
   uint32_t nmachine_links;
   uint32_t nstates;
+  uint32_t nbuses;
 };
 
 }  // namespace collc

@@ -170,12 +170,14 @@ Status Communicator::set_up(Rendezvous &rendezvous, const std::string &key, Rank
   return {};
 }
 
-// Where nobody has said which GPUs the ranks are, their links say it. `fits`: whether the library serves them, the same on all.
+// Where nobody has said which GPUs the ranks are, their bus ids and links say it. `fits`: whether the library serves them, the same on all.
 Status Communicator::look_at_links(Rendezvous &rendezvous, bool declared, NvLinks *links, Status *fits) {
   std::vector<GpuPlace> places;
   COLLC_RETURN_IF_FAILED(rendezvous.exchange(backend().place_of_device(), &places));
   *links = count_links(places);
-  if (!declared) *fits = place_by_links(*links, places, &placement_);
+  if (declared) return {};
+  place_by_buses(places, &placement_);
+  *fits = place_by_links(*links, places, &placement_);
   return {};
 }
 

@@ -177,6 +177,23 @@ NvLinks count_links(const std::vector<GpuPlace> &places) {
   return found;
 }
 
+void place_by_buses(const std::vector<GpuPlace> &places, Placement *placement) {
+  const uint64_t *first = tables().gpu_buses, *last = first + tables().nbuses;
+  std::vector<uint32_t> gpus;
+  std::string list;
+  for (const GpuPlace &one : places) {
+    const uint64_t *found = one.bus == 0 ? last : std::find(first, last, one.bus);
+    const auto gpu = static_cast<uint32_t>(found - first);
+    if (found == last || std::find(gpus.begin(), gpus.end(), gpu) != gpus.end()) return;
+    gpus.push_back(gpu);
+    list += (list.empty() ? "" : ",") + std::to_string(gpu);
+  }
+  Placement other = *placement;
+  if (!place(static_cast<uint32_t>(gpus.size()), FoundMachine(), gpus, &other).ok()) return;
+  *placement = other;
+  log(LogLevel::kInfo, "by their bus ids the ranks are GPUs %s of this library's topology", list.c_str());
+}
+
 Status place_by_links(const NvLinks &links, const std::vector<GpuPlace> &places, Placement *placement) {
   if (links.nranks < 2 || placement->allocation == nullptr) return {};
   uint64_t tries = kMostTries;

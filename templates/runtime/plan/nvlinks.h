@@ -1,4 +1,4 @@
-// NVLinks between the ranks of a communicator, and which of the library's sets of GPUs has the same.
+// Which of the library's GPUs the ranks of a communicator are: by bus ids, by the NVLinks between them.
 #pragma once
 #include <vector>
 
@@ -20,6 +20,10 @@ struct NvLinks {
 
 // Nothing is known where a driver tells nothing, or where ranks share a GPU.
 NvLinks count_links(const std::vector<GpuPlace> &places);
+
+// Gives each rank the part of the GPU that has its bus id in the library's topology. Nothing changes where the topology does
+// not know the GPUs of all ranks, or the library does not serve them.
+void place_by_buses(const std::vector<GpuPlace> &places, Placement *placement);
 
 // Gives each rank the part of a GPU with the same links, unless it has one already. The order of ranks stays as it is where
 // that fits. Ranks whose GPUs fit no set of the library are refused, with the same words on every rank. Plans without

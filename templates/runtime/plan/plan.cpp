@@ -49,12 +49,14 @@ Tables find_tables() {
           array<MachineLink>(all.machine_links),
           array<State>(all.states),
           array<Change>(all.changes),
+          array<uint64_t>(all.gpu_buses),
           all.allocations.count,
           all.gpu_sets.count,
           all.gpu_classes.count / std::max(all.states.count, 1u),
           all.machine_vertices.count,
           all.machine_links.count,
-          all.states.count};
+          all.states.count,
+          all.gpu_buses.count};
 }
 
 // As `digest` of collc.checker.layout: every step is a bijection, so that no change of one word goes unseen.

@@ -5,7 +5,7 @@
 
 #include "collc/tables.h"
 
-static_assert(sizeof(collc::TablesHeader) == 192, "tables.h and the compiler differ: collc::TablesHeader");
+static_assert(sizeof(collc::TablesHeader) == 200, "tables.h and the compiler differ: collc::TablesHeader");
 static_assert(offsetof(collc::TablesHeader, digest) == 0, "tables.h and the compiler differ: digest");
 static_assert(offsetof(collc::TablesHeader, bytes) == 8, "tables.h and the compiler differ: bytes");
 static_assert(offsetof(collc::TablesHeader, allocations) == 16, "tables.h and the compiler differ: allocations");
@@ -30,6 +30,7 @@ static_assert(offsetof(collc::TablesHeader, machine_vertices) == 160, "tables.h 
 static_assert(offsetof(collc::TablesHeader, machine_links) == 168, "tables.h and the compiler differ: machine_links");
 static_assert(offsetof(collc::TablesHeader, states) == 176, "tables.h and the compiler differ: states");
 static_assert(offsetof(collc::TablesHeader, changes) == 184, "tables.h and the compiler differ: changes");
+static_assert(offsetof(collc::TablesHeader, gpu_buses) == 192, "tables.h and the compiler differ: gpu_buses");
 static_assert(sizeof(collc::Allocation) == 40, "tables.h and the compiler differ: collc::Allocation");
 static_assert(offsetof(collc::Allocation, nranks) == 0, "tables.h and the compiler differ: nranks");
 static_assert(offsetof(collc::Allocation, first_fifo) == 4, "tables.h and the compiler differ: first_fifo");
@@ -108,6 +109,7 @@ static_assert(offsetof(collc::Change, num) == 0, "tables.h and the compiler diff
 static_assert(offsetof(collc::Change, den) == 8, "tables.h and the compiler differ: den");
 static_assert(offsetof(collc::Change, vertex) == 16, "tables.h and the compiler differ: vertex");
 static_assert(offsetof(collc::Change, number) == 20, "tables.h and the compiler differ: number");
+static_assert(sizeof(uint64_t) == 8, "tables.h and the compiler differ: uint64_t");
 static_assert(static_cast<uint32_t>(collc::LinkClass::kNone) == 0, "tables.h and the compiler differ: kNone");
 static_assert(static_cast<uint32_t>(collc::LinkClass::kNvswitch) == 1, "tables.h and the compiler differ: kNvswitch");
 static_assert(static_cast<uint32_t>(collc::LinkClass::kNvlink) == 2, "tables.h and the compiler differ: kNvlink");
@@ -144,31 +146,33 @@ struct Image {
   collc::MachineLink machine_links[1];
   collc::State states[1];
   collc::Change changes[1];
+  uint64_t gpu_buses[1];
 };
 
-static_assert(sizeof(Image) == 1112, "the tables are laid out otherwise here");
-static_assert(offsetof(Image, allocations) == 192, "the tables are laid out otherwise here: allocations");
-static_assert(offsetof(Image, programs) == 232, "the tables are laid out otherwise here: programs");
-static_assert(offsetof(Image, shares) == 272, "the tables are laid out otherwise here: shares");
-static_assert(offsetof(Image, rank_channels) == 320, "the tables are laid out otherwise here: rank_channels");
-static_assert(offsetof(Image, steps) == 392, "the tables are laid out otherwise here: steps");
-static_assert(offsetof(Image, refs) == 536, "the tables are laid out otherwise here: refs");
-static_assert(offsetof(Image, fifos) == 608, "the tables are laid out otherwise here: fifos");
-static_assert(offsetof(Image, fifo_readers) == 656, "the tables are laid out otherwise here: fifo_readers");
-static_assert(offsetof(Image, fifo_routes) == 680, "the tables are laid out otherwise here: fifo_routes");
-static_assert(offsetof(Image, route_links) == 728, "the tables are laid out otherwise here: route_links");
-static_assert(offsetof(Image, links) == 752, "the tables are laid out otherwise here: links");
-static_assert(offsetof(Image, rank_servers) == 848, "the tables are laid out otherwise here: rank_servers");
-static_assert(offsetof(Image, gpu_sets) == 860, "the tables are laid out otherwise here: gpu_sets");
-static_assert(offsetof(Image, set_gpus) == 880, "the tables are laid out otherwise here: set_gpus");
-static_assert(offsetof(Image, set_ranks) == 892, "the tables are laid out otherwise here: set_ranks");
-static_assert(offsetof(Image, set_forwarders) == 904, "the tables are laid out otherwise here: set_forwarders");
-static_assert(offsetof(Image, gpu_classes) == 908, "the tables are laid out otherwise here: gpu_classes");
-static_assert(offsetof(Image, vertex_names) == 940, "the tables are laid out otherwise here: vertex_names");
-static_assert(offsetof(Image, machine_vertices) == 1040, "the tables are laid out otherwise here: machine_vertices");
-static_assert(offsetof(Image, machine_links) == 1048, "the tables are laid out otherwise here: machine_links");
-static_assert(offsetof(Image, states) == 1072, "the tables are laid out otherwise here: states");
-static_assert(offsetof(Image, changes) == 1088, "the tables are laid out otherwise here: changes");
+static_assert(sizeof(Image) == 1128, "the tables are laid out otherwise here");
+static_assert(offsetof(Image, allocations) == 200, "the tables are laid out otherwise here: allocations");
+static_assert(offsetof(Image, programs) == 240, "the tables are laid out otherwise here: programs");
+static_assert(offsetof(Image, shares) == 280, "the tables are laid out otherwise here: shares");
+static_assert(offsetof(Image, rank_channels) == 328, "the tables are laid out otherwise here: rank_channels");
+static_assert(offsetof(Image, steps) == 400, "the tables are laid out otherwise here: steps");
+static_assert(offsetof(Image, refs) == 544, "the tables are laid out otherwise here: refs");
+static_assert(offsetof(Image, fifos) == 616, "the tables are laid out otherwise here: fifos");
+static_assert(offsetof(Image, fifo_readers) == 664, "the tables are laid out otherwise here: fifo_readers");
+static_assert(offsetof(Image, fifo_routes) == 688, "the tables are laid out otherwise here: fifo_routes");
+static_assert(offsetof(Image, route_links) == 736, "the tables are laid out otherwise here: route_links");
+static_assert(offsetof(Image, links) == 760, "the tables are laid out otherwise here: links");
+static_assert(offsetof(Image, rank_servers) == 856, "the tables are laid out otherwise here: rank_servers");
+static_assert(offsetof(Image, gpu_sets) == 868, "the tables are laid out otherwise here: gpu_sets");
+static_assert(offsetof(Image, set_gpus) == 888, "the tables are laid out otherwise here: set_gpus");
+static_assert(offsetof(Image, set_ranks) == 900, "the tables are laid out otherwise here: set_ranks");
+static_assert(offsetof(Image, set_forwarders) == 912, "the tables are laid out otherwise here: set_forwarders");
+static_assert(offsetof(Image, gpu_classes) == 916, "the tables are laid out otherwise here: gpu_classes");
+static_assert(offsetof(Image, vertex_names) == 948, "the tables are laid out otherwise here: vertex_names");
+static_assert(offsetof(Image, machine_vertices) == 1048, "the tables are laid out otherwise here: machine_vertices");
+static_assert(offsetof(Image, machine_links) == 1056, "the tables are laid out otherwise here: machine_links");
+static_assert(offsetof(Image, states) == 1080, "the tables are laid out otherwise here: states");
+static_assert(offsetof(Image, changes) == 1096, "the tables are laid out otherwise here: changes");
+static_assert(offsetof(Image, gpu_buses) == 1120, "the tables are laid out otherwise here: gpu_buses");
 
 }  // namespace
 
@@ -177,29 +181,30 @@ extern "C" {
 // What the runtime reads; other libraries cannot put theirs in its place.
 extern __attribute__((visibility("hidden"))) const Image collc_own_tables;
 const Image collc_own_tables = {
-  { 18297642663870918951u, 1112,
-    { 192, 1 },  // allocations
-    { 232, 1 },  // programs
-    { 272, 3 },  // shares
-    { 320, 9 },  // rank_channels
-    { 392, 9 },  // steps
-    { 536, 9 },  // refs
-    { 608, 3 },  // fifos
-    { 656, 6 },  // fifo_readers
-    { 680, 6 },  // fifo_routes
-    { 728, 6 },  // route_links
-    { 752, 6 },  // links
-    { 848, 3 },  // rank_servers
-    { 860, 1 },  // gpu_sets
-    { 880, 3 },  // set_gpus
-    { 892, 3 },  // set_ranks
-    { 904, 0 },  // set_forwarders
-    { 908, 8 },  // gpu_classes
-    { 940, 98 },  // vertex_names
-    { 1040, 0 },  // machine_vertices
-    { 1048, 0 },  // machine_links
-    { 1072, 0 },  // states
-    { 1088, 0 },  // changes
+  { 7043468635860885899u, 1128,
+    { 200, 1 },  // allocations
+    { 240, 1 },  // programs
+    { 280, 3 },  // shares
+    { 328, 9 },  // rank_channels
+    { 400, 9 },  // steps
+    { 544, 9 },  // refs
+    { 616, 3 },  // fifos
+    { 664, 6 },  // fifo_readers
+    { 688, 6 },  // fifo_routes
+    { 736, 6 },  // route_links
+    { 760, 6 },  // links
+    { 856, 3 },  // rank_servers
+    { 868, 1 },  // gpu_sets
+    { 888, 3 },  // set_gpus
+    { 900, 3 },  // set_ranks
+    { 912, 0 },  // set_forwarders
+    { 916, 8 },  // gpu_classes
+    { 948, 98 },  // vertex_names
+    { 1048, 0 },  // machine_vertices
+    { 1056, 0 },  // machine_links
+    { 1080, 0 },  // states
+    { 1096, 0 },  // changes
+    { 1120, 0 },  // gpu_buses
   },
   {
     { 3, 0, 3, 0, 1, 4, 131072, 0, 0, 6 },  // 3 ranks, 3 FIFOs
@@ -424,6 +429,9 @@ const Image collc_own_tables = {
   },
   {
     { 0, 0, 0, 0 },  // unused
+  },
+  {
+    { 0 },  // unused
   },
 };
 extern __attribute__((visibility("hidden"))) const uint64_t collc_own_tables_size;
