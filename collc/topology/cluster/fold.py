@@ -95,9 +95,12 @@ def _kind(group: Sequence[_Class], taken: set[str], order: Mapping[str, int]) ->
 
 
 def _own(one: _Class, server: Server) -> list[Vertex]:
-    """The vertices of a server in the order of those of its class, which may be renamed."""
+    """The vertices of a server in the order of those of its class, which may be renamed.
+
+    A switch that alignment put back is none of the server's: it stands for itself.
+    """
     own = {v.name: v for v in server.machine.vertices}
-    return [own[one.real.get(v.name, v.name)] for v in one.machine.vertices]
+    return [own.get(one.real.get(v.name, v.name), v) for v in one.machine.vertices]
 
 
 def _common_devices(group: Sequence[_Class]) -> dict[str, Device]:
