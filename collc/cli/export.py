@@ -11,6 +11,8 @@ import click
 
 from collc.build.plans import SolutionCache
 from collc.cli import report
+from collc.cli.export_chunks import FORMATS as CHUNKED
+from collc.cli.export_chunks import ChunkWish, export_chunks, write_text
 from collc.cli.export_tuner import TunerWish, export_tuner
 from collc.cli.report import compact, debug_option, json_option, table
 from collc.collectives.model import Collective
@@ -18,6 +20,7 @@ from collc.errors import PackingError, UsageError
 from collc.export.drawings import csv_text, dot_text, graphml_text
 from collc.export.nccl_graph import device_numbers, read_graphs, write_graphs
 from collc.export.orders import Orders, best_pair
+from collc.export.parts import MAX_CHUNKS
 from collc.graphs import to_networkx
 from collc.outputs import check_output
 from collc.packing import plan
@@ -30,7 +33,7 @@ from collc.topology.load import load_topology
 from collc.topology.model import PlanGraph, Topology
 
 _DRAWN = {"dot": dot_text, "graphml": graphml_text, "csv": csv_text}
-FORMATS = ("nccl-graph", "nccl-tuner", *_DRAWN)
+FORMATS = ("nccl-graph", "nccl-tuner", *CHUNKED, *_DRAWN)
 # What NCCL serves by its rings and trees.
 _SERVED = tuple(c for c in Collective if c.uses_trees)
 
@@ -49,9 +52,15 @@ _SERVED = tuple(c for c in Collective if c.uses_trees)
 @click.option(
     "--collective",
     type=click.Choice([c.value for c in Collective]),
-    help="With dot, graphml and csv: the plan of this collective instead of the links.",
+    help="The plan of this collective; with dot, graphml and csv instead of the links.",
 )
 @click.option("--root", type=click.IntRange(min=0), help="Root rank of a rooted collective [0].")
+@click.option(
+    "--chunks",
+    type=click.IntRange(1, MAX_CHUNKS),
+    help="With mscclpp: cut each buffer into so many [the smallest power of two that costs less than 1%].",
+)
+@click.option("--in-place", is_flag=True, help="With mscclpp: for calls whose output is their input.")
 @click.option(
     "--allocations", metavar="WHICH", help="With nccl-tuner: sets of GPUs as in `collc compile --allocations`."
 )
@@ -76,6 +85,8 @@ def command(
     links: str | None,
     collective: str | None,
     root: int | None,
+    chunks: int | None,
+    in_place: bool,
     as_json: bool,
     **tuner: Any,
 ) -> None:
@@ -86,8 +97,12 @@ def command(
 
     nccl-tuner: a plugin for NCCL_TUNER_PLUGIN that chooses algorithm and protocol by size where the model, or
     --measured, finds better ones than NCCL's own.
+
+    mscclpp: an execution plan of MSCCL++ for one collective, on one server (docs/mscclpp.md).
     """
-    wish = TunerWish(gpus=gpus, links=links, **tuner)
+    wish, cut = TunerWish(gpus=gpus, links=links, **tuner), ChunkWish(chunks, in_place)
+    if cut.given() and form not in CHUNKED:
+        raise UsageError(f"{cut.given()[0]} belongs to --format {CHUNKED[0]}", where=cut.given()[0])
     if form == "nccl-tuner":
         if collective is not None or root is not None:
             raise UsageError("nccl-tuner serves every collective", hint="leave --collective and --root out")
@@ -97,6 +112,14 @@ def command(
         raise UsageError(f"{wish.given()[0]} belongs to --format nccl-tuner", where=wish.given()[0])
     if output is not None:
         check_output(output, replaced=False)
+    if form in CHUNKED:
+        if root is not None:
+            raise UsageError("--root belongs to a rooted --collective", where="--root")
+        text, facts = export_chunks(topology, cut, gpus, links, collective, as_json=as_json)
+        write_text(text, output, as_json)
+        if as_json:
+            report.emit_json({"format": form, "output": _name(output), "text": None if output else text, **facts})
+        return
     machine = load_topology(topology)
     chosen = None if gpus is None else parse_gpus(machine, gpus)
     if form != "nccl-graph":
@@ -105,7 +128,7 @@ def command(
     if collective is not None or root is not None:
         raise UsageError("nccl-graph serves every collective", hint="leave --collective and --root out")
     found = _nccl(machine, chosen, links)
-    _write(found.text, output, as_json)
+    write_text(found.text, output, as_json)
     if as_json:
         report.emit_json(found.to_json(output))
         return
@@ -136,16 +159,9 @@ def _drawn(
         text = _DRAWN[form](to_networkx(plan_graph(machine, chosen, links)))
     else:
         text = _DRAWN[form](to_networkx(machine))
-    _write(text, output, as_json)
+    write_text(text, output, as_json)
     if as_json:
         report.emit_json({"format": form, "output": _name(output), "text": None if output else text})
-
-
-def _write(text: str, output: Path | None, as_json: bool) -> None:
-    if output is not None:
-        output.write_text(text, encoding="utf-8")
-    elif not as_json:
-        report.text(text, nl=False)
 
 
 def _name(output: Path | None) -> str | None:
