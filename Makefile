@@ -45,6 +45,8 @@ lint: style  ## style, and the tests of the house rules
 types: setup
 	$(BIN)/mypy
 
+# Hundreds of tests start collc: its modules are kept compiled, also where the environment says otherwise.
+unit: export PYTHONDONTWRITEBYTECODE =
 unit: setup
 	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile -m "not slow"
 
