@@ -156,12 +156,13 @@ def _build(fault: str | None, pre_volta: bool, counters: bool) -> ctypes.CDLL:
         if (pre_volta or counters) and not fault:
             # What is ordered before what, and what is counted, has nothing to do with types: two show it.
             defines.append("-DCOLLC_TYPES(X, Y)=X(Y, f32, float) X(Y, u32, uint32_t)")
-        # The emulator itself is the same with every fault.
-        emulator = folder / "emulator.o"
+        # What is the same with every fault is compiled once.
+        emulator, driver = folder / "emulator.o", folder / "driver.o"
         with tempfile.TemporaryDirectory(dir=folder) as scratch:
             for name, level, extra, target in (
                 ("emulator.cpp", "-O2", [], emulator),
-                ("driver.cpp", "-O1", defines, Path(scratch) / "driver.o"),
+                ("driver.cpp", "-O1", [], driver),
+                ("kernels.cpp", "-O0" if fault else "-O1", defines, Path(scratch) / "kernels.o"),
             ):
                 if not target.is_file():
                     made = Path(scratch) / f"made-{target.name}"
@@ -169,7 +170,7 @@ def _build(fault: str | None, pre_volta: bool, counters: bool) -> ctypes.CDLL:
                     subprocess.run(command, check=True)
                     made.replace(target)
             linked = Path(scratch) / "linked.so"
-            objects = [str(emulator), str(Path(scratch) / "driver.o")]
+            objects = [str(emulator), str(driver), str(Path(scratch) / "kernels.o")]
             # Each build has its own emulator: no symbol of one library may resolve to another's.
             subprocess.run([compiler.path, "-shared", "-Wl,-Bsymbolic", *objects, "-o", str(linked)], check=True)
             linked.replace(library)

@@ -7,8 +7,10 @@
 #include <random>
 
 #include "cuda/device_plan.h"
-#include "device.cu"
 #include "emulator.h"
+#include "kernels.h"
+
+using namespace collc::cuda;
 
 emulation::Emulator &emulation::emulator() {
   static Emulator only(size_t{64} << 20);
@@ -17,17 +19,7 @@ emulation::Emulator &emulation::emulator() {
 
 namespace {
 
-using Kernel = void (*)(const Launch &);
-struct NamedKernel {
-  const char *name;
-  Kernel run;
-};
-#define COLLC_NAMED_KERNEL(name, type, protocol) {#name, &collc_##name},
-const NamedKernel kKernels[] = {COLLC_SIMPLE_KERNELS(COLLC_NAMED_KERNEL) COLLC_LL_KERNELS(COLLC_NAMED_KERNEL)
-#if !defined(COLLC_PRE_VOLTA)
-                                    COLLC_LL128_KERNELS(COLLC_NAMED_KERNEL)
-#endif
-};
+using emulation::Kernel;
 
 // The kernel of a protocol for a reduction such as "max_i32", put to it as the host side does; null if there is none.
 Kernel find_kernel(const std::string &reduction, uint32_t protocol, Reducing *how) {
@@ -42,18 +34,11 @@ Kernel find_kernel(const std::string &reduction, uint32_t protocol, Reducing *ho
   if (type == kTypes) return nullptr;
   *how = reducing(type, operation);
   const std::string name = std::string(kPrefixes[protocol]) + kKernelNames[how->kernel_type];
-  for (const NamedKernel &known : kKernels)
-    if (name == known.name) return known.run;
-  return nullptr;
+  return emulation::kernel_named(name);
 }
 
 constexpr uint32_t kMostChannels = 32;  // whose ticks are handed over
 constexpr uint32_t kNumbers = sizeof(ChannelTicks) / sizeof(uint64_t);
-#if defined(COLLC_PRE_VOLTA)
-constexpr uint32_t kLockstep = kWarp;
-#else
-constexpr uint32_t kLockstep = 0;
-#endif
 
 }  // namespace
 
@@ -188,7 +173,7 @@ class World {
     options.report_races = run_.report_races != 0;
     options.abort_at = run_.abort_at;
     options.late_stream = run_.late_rank;
-    options.lockstep = kLockstep;
+    options.lockstep = emulation::lockstep();
     for (uint32_t &flag : aborts_) options.abort_flags.push_back(&flag);
     auto &emulator = emulation::emulator();
     const std::string failure = emulator.run(options, plan_.nranks * plan_.max_channels, plan_.nranks, std::move(launches));
@@ -280,19 +265,12 @@ int collc_emulate_waiting_lane(uint64_t seed, uint32_t own_warp, char *message, 
   auto &emulator = emulation::emulator();
   emulator.reset_memory();
   auto *flag = reinterpret_cast<uint64_t *>(emulator.allocate(sizeof(uint64_t), 256, true));
-  const uint32_t writer = own_warp ? 1 : kWarp + 1;
-  emulation::LaunchRequest request{0, 2 * kWarp, 0, {0}, {0}, {}};
-  request.body = [flag, writer] {
-    if (thread_index() == 0) {
-      for (uint32_t spins = 1; flag_load(flag) == 0; ++spins) backoff(spins);
-    } else if (thread_index() == writer) {
-      flag_store(flag, 1);
-    }
-    barrier();
-  };
+  const uint32_t writer = own_warp ? 1 : emulation::kLanes + 1;
+  emulation::LaunchRequest request{0, 2 * emulation::kLanes, 0, {0}, {0}, {}};
+  request.body = [flag, writer] { emulation::wait_for_lane(flag, writer); };
   emulation::Options options;
   options.seed = seed;
-  options.lockstep = kLockstep;
+  options.lockstep = emulation::lockstep();
   const std::string failure = emulator.run(options, 1, 1, {request});
   std::snprintf(message, message_bytes, "%s", failure.c_str());
   return failure.empty() ? 0 : 1;
@@ -386,7 +364,7 @@ class Exchanging {
     }
     launch.ranks[0] = {&states_[rank], 0, count};
     emulation::LaunchRequest request{rank, 16, kExchangeShared, {2 * rank, 2 * rank + 1}, {rank, rank}, {}};
-    request.body = [&launch] { collc_exchange(launch); };
+    request.body = [&launch] { emulation::exchange(launch); };
     return request;
   }
 
@@ -405,10 +383,8 @@ class Exchanging {
 }  // namespace
 
 int collc_emulate_exchange(uint64_t seed, uint32_t report_races, uint32_t bytes, uint32_t messages,
-                           [[maybe_unused]] uint32_t part, uint32_t wrong_size, char *message, size_t message_bytes) {
-#if defined(COLLC_FAULT_EXCHANGE)
-  left_out = part;
-#endif
+                           uint32_t left_out, uint32_t wrong_size, char *message, size_t message_bytes) {
+  emulation::leave_out(left_out);
   Exchanging ranks(seed, bytes, messages, wrong_size);
   const std::string failure = ranks.go(seed, report_races != 0);
   std::snprintf(message, message_bytes, "%s", failure.c_str());

@@ -1,0 +1,50 @@
+// The kernels and their verbs: all that a planted fault changes.
+#include "kernels.h"
+
+#include "device.cu"
+
+namespace {
+
+struct NamedKernel {
+  const char *name;
+  emulation::Kernel run;
+};
+#define COLLC_NAMED_KERNEL(name, type, protocol) {#name, &collc_##name},
+const NamedKernel kKernels[] = {COLLC_SIMPLE_KERNELS(COLLC_NAMED_KERNEL) COLLC_LL_KERNELS(COLLC_NAMED_KERNEL)
+#if !defined(COLLC_PRE_VOLTA)
+                                    COLLC_LL128_KERNELS(COLLC_NAMED_KERNEL)
+#endif
+};
+
+}  // namespace
+
+emulation::Kernel emulation::kernel_named(const std::string &name) {
+  for (const NamedKernel &known : kKernels)
+    if (name == known.name) return known.run;
+  return nullptr;
+}
+
+void emulation::exchange(const Exchange &launch) { collc_exchange(launch); }
+
+void emulation::wait_for_lane(uint64_t *flag, uint32_t writer) {
+  if (thread_index() == 0) {
+    for (uint32_t spins = 1; flag_load(flag) == 0; ++spins) backoff(spins);
+  } else if (thread_index() == writer) {
+    flag_store(flag, 1);
+  }
+  barrier();
+}
+
+uint32_t emulation::lockstep() {
+#if defined(COLLC_PRE_VOLTA)
+  return kWarp;
+#else
+  return 0;
+#endif
+}
+
+void emulation::leave_out([[maybe_unused]] uint32_t part) {
+#if defined(COLLC_FAULT_EXCHANGE)
+  left_out = part;
+#endif
+}
