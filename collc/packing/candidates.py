@@ -27,6 +27,8 @@ from collc.topology.model import PlanGraph
 
 # The maximum number of thread blocks of one program that a GPU runs at once, together with the user's kernels.
 MOST_CHANNELS = CUDA.max_channels
+# Plans over several servers, put together from plans of each.
+BY_SERVERS = ("three-phase", "hierarchical-rings")
 # Parts that take turns in each block: enough for orders that differ, few enough to fill pipelines fast.
 TURNS = 3
 

@@ -36,7 +36,9 @@ class _Case(ctypes.Structure):
         *((name, _I32) for name in ("step_first_recv", "step_first_send", "recvs", "sends")),
         *((name, _I32) for name in ("fifo_writer", "fifo_reader")),
         ("fifo_delay", _F64),
-        *((name, _I32) for name in ("fifo_first_link", "fifo_links", "fifo_weights", "fifo_copies", "share_chunks")),
+        *((name, _I32) for name in ("fifo_first_link", "fifo_links", "fifo_weights", "fifo_copies")),
+        ("fifo_credit", _F64),
+        *((name, _I32) for name in ("fifo_behind", "share_chunks")),
         *((name, _F64) for name in ("share_each", "share_last")),
     )
 
@@ -190,6 +192,8 @@ def _fixed(case: Case) -> tuple[dict[str, Any], list[Any]]:
         "fifo_links": ints(link for fifo in case.fifos for link in fifo.links),
         "fifo_weights": ints(w for fifo in case.fifos for w in fifo.weights or (1,) * len(fifo.links)),
         "fifo_copies": ints(fifo.copies for fifo in case.fifos),
+        "fifo_credit": floats(fifo.credit for fifo in case.fifos),
+        "fifo_behind": ints(fifo.behind for fifo in case.fifos),
     }
     return fields, keep
 

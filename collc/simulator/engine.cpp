@@ -36,6 +36,8 @@ struct CollcCase {
   const int32_t *fifo_first_link;  // nfifos + 1
   const int32_t *fifo_links, *fifo_weights;  // how often the FIFO's flow counts on each link
   const int32_t *fifo_copies;                // and on its thread block
+  const double *fifo_credit;
+  const int32_t *fifo_behind;  // the FIFO whose slot a chunk keeps until it has left this one; -1: none
   const int32_t *share_chunks;
   const double *share_each, *share_last;
 };
@@ -81,6 +83,8 @@ class Engine {
       }
       loops[l].at = c.loop_first_step[l];
     }
+    for (int32_t f = 0; f < c.nfifos; ++f)
+      if (c.fifo_behind[f] >= 0) fifos[c.fifo_behind[f]].kept = true;
     capacity.assign(c.capacity, c.capacity + c.nlinks);
     capacity.resize(c.nlinks + c.nloops, kInf);
     left = capacity;
@@ -109,6 +113,7 @@ class Engine {
   };
   struct FifoState {
     int64_t written = 0, freed = 0, arrived = 0, read = 0;
+    bool kept = false;  // until its chunks have left the FIFO that is before it
   };
 
   template <class Visit>
@@ -231,8 +236,11 @@ class Engine {
         ++fifos[event.which].arrived;
         advance(c.fifo_reader[event.which], event.cause, kByData);
       } else {
-        ++fifos[event.which].freed;
-        advance(c.fifo_writer[event.which], event.cause, kBySlot);
+        for (const int32_t f : {event.which, c.fifo_behind[event.which]}) {
+          if (f < 0) continue;
+          ++fifos[f].freed;
+          advance(c.fifo_writer[f], event.cause, kBySlot);
+        }
       }
       resume();
     }
@@ -314,7 +322,10 @@ class Engine {
     out.why[me] = loop.why;
     loop.last = me;
     end = std::max(end, now);
-    for (int32_t i = c.step_first_recv[s]; i < c.step_first_recv[s + 1]; ++i) push(c.credit, kCredit, c.recvs[i], me);
+    for (int32_t i = c.step_first_recv[s]; i < c.step_first_recv[s + 1]; ++i) {
+      const int32_t f = c.recvs[i];
+      if (!fifos[f].kept) push(c.credit + c.fifo_credit[f], kCredit, f, me);
+    }
     for (int32_t i = c.step_first_send[s]; i < c.step_first_send[s + 1]; ++i)
       push(c.fifo_delay[c.sends[i]], kArrive, c.sends[i], me);
     loop.busy = false;

@@ -3,8 +3,8 @@
 A loop runs its steps in order. A step waits until every chunk that it receives has arrived and every FIFO that it sends
 into has a free slot; then it works for the machine's fixed time, then its flows start, one per FIFO sent into (or one
 local flow). Flows share links and their own thread block max-min fairly. When the last flow of a step ends, the slots
-that it received are credited to their writers after `credit`, and its chunks arrive after the FIFO's delay; the loop
-goes on.
+that it received are credited to their writers after `credit` and the FIFO's own, together with those that were kept
+behind them, and its chunks arrive after the FIFO's delay; the loop goes on.
 
 Complexity: each event costs one water-filling over the flows in flight.
 """
@@ -116,6 +116,7 @@ class Engine:
         ]
         m = len(case.fifos)
         self.written, self.freed, self.arrived, self.read = [0] * m, [0] * m, [0] * m, [0] * m
+        self.kept = {fifo.behind for fifo in case.fifos}
         self.executions: list[Execution] = []
         self.link_bytes = [0.0] * len(case.capacity)
         self.capacity = [*case.capacity, *([math.inf] * n)]
@@ -171,8 +172,10 @@ class Engine:
                 self.arrived[which] += 1
                 self._advance(self.case.fifos[which].reader, cause, BY_DATA)
             else:
-                self.freed[which] += 1
-                self._advance(self.case.fifos[which].writer, cause, BY_SLOT)
+                for fifo in (which, self.case.fifos[which].behind):
+                    if fifo >= 0:
+                        self.freed[fifo] += 1
+                        self._advance(self.case.fifos[fifo].writer, cause, BY_SLOT)
             self._resume()
 
     def _resume(self) -> None:
@@ -259,7 +262,8 @@ class Engine:
         self.last[loop] = me
         self.end = max(self.end, self.now)
         for f in step.recv:
-            self._push(self.case.credit, CREDIT, f, me)
+            if f not in self.kept:
+                self._push(self.case.credit + self.case.fifos[f].credit, CREDIT, f, me)
         for f in step.send:
             self._push(self.case.fifos[f].delay, ARRIVE, f, me)
         self.busy[loop] = False

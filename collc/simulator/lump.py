@@ -91,6 +91,7 @@ class Lumper:
         self.reader[_ints(f for _, step in steps for f in step.recv)] = _ints(
             i for i, (_, step) in enumerate(steps) for _ in step.recv
         )
+        self.behind = _ints(fifo.behind for fifo in case.fifos)
         # A crossing is a FIFO on one link of its way.
         self.crossing_link = _ints(link for fifo in case.fifos for link in fifo.links)
         self.crossing_fifo = _ints(f for f, fifo in enumerate(case.fifos) for _ in fifo.links)
@@ -122,7 +123,7 @@ class Lumper:
         """Stable colours of steps, FIFOs and links; a loop's is that of its steps."""
         case = self.case
         steps = _mixed(_numbered(zip(self.kind_of_step.tolist(), pattern[self.share_of_step].tolist(), strict=True)))
-        fifos = _mixed(_numbered((fifo.delay, fifo.weights, fifo.copies) for fifo in case.fifos))
+        fifos = _mixed(_numbered((fifo.delay, fifo.weights, fifo.copies, fifo.credit) for fifo in case.fifos))
         links = _mixed(_numbered(case.capacity))
         count = 0
         while True:
@@ -140,7 +141,8 @@ class Lumper:
             passed = _mixed(_mixed(links, 10)[self.crossing_link] + self.crossing_weight)
             way = _sums(passed, self.crossing_fifo, len(fifos))
             ends = _mixed(steps[self.writer], 11) + _mixed(steps[self.reader], 12)
-            fifos = _mixed(fifos, 13) + ends + _mixed(way, 14)
+            behind = np.where(self.behind < 0, np.uint64(0), _mixed(fifos, 16)[self.behind])
+            fifos = _mixed(fifos, 13) + ends + _mixed(way, 14) + behind
 
     def _quotient(self, classes: _Classes, first: _Ints) -> Case:
         """The case of the classes; loop `first[i]` stands for class i."""
@@ -176,7 +178,8 @@ class Lumper:
             weights = tuple(fifos[number] * times // links[link] for link, times in crossed.items())
             copies = old.copies * fifos[number] // steps[classes.steps[self.writer[f]]]
             writer, reader = (int(classes.loops[self.loop_of_step[ends[f]]]) for ends in (self.writer, self.reader))
-            made.append(CaseFifo(writer, reader, tuple(crossed), old.delay, weights, copies))
+            behind = -1 if old.behind < 0 else int(classes.fifos[old.behind])
+            made.append(CaseFifo(writer, reader, tuple(crossed), old.delay, weights, copies, old.credit, behind))
         return tuple(made)
 
 

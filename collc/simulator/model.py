@@ -46,6 +46,9 @@ class CaseFifo:
 
     Where FIFOs that behave alike are simulated as one (`collc.simulator.lump`), `weights` says how many of them cross
     each of `links` (empty: one each) and `copies` how many of them one step sends into.
+
+    `credit` is the delay, beyond the machine's, until a freed slot is seen by the writer. A chunk that comes from the
+    FIFO `behind` (-1: none) keeps its slot there until it has left this one: that FIFO's reader frees nothing itself.
     """
 
     writer: int
@@ -54,6 +57,8 @@ class CaseFifo:
     delay: float
     weights: tuple[int, ...] = ()
     copies: int = 1
+    credit: float = 0.0
+    behind: int = -1
 
 
 @dataclass(frozen=True)

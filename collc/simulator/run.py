@@ -23,6 +23,7 @@ from collc.packing.paths import Paths, shortest_paths
 from collc.pipeline import lower_spread
 from collc.simulator import compiled
 from collc.simulator.compiled import run_fastest
+from collc.simulator.couriers import with_couriers
 from collc.simulator.engine import Outcome
 from collc.simulator.lump import Lumped, Lumper, unlumped
 from collc.simulator.model import Case, make_case, with_count
@@ -195,16 +196,17 @@ class Simulator:
     @cached_property
     def kinds(self) -> tuple[str, ...]:
         """The kinds of plan that this graph has."""
-        found = []
-        for kind in PLANS:
-            try:
-                self.plan(kind)
-            except UsageError:
-                raise
-            except CollcError:
-                continue
-            found.append(kind)
-        return tuple(found)
+        return tuple(filter(self.has, PLANS))
+
+    def has(self, kind: str) -> bool:
+        """Whether this graph has a plan of a kind."""
+        try:
+            self.plan(kind)
+        except UsageError:
+            raise
+        except CollcError:
+            return False
+        return True
 
     @property
     def protocols(self) -> tuple[Protocol, ...]:
@@ -247,7 +249,9 @@ class Simulator:
         chunk = max(LEAST_CHUNK, min(variant.chunk_bytes, protocol.max_chunk) // LEAST_CHUNK * LEAST_CHUNK)
         key = (variant.plan, variant.channels, protocol.name)
         if key not in self.cases:
-            self.cases[key] = make_case(program, self.graph, self.machine, protocol, count, ELEMENT_BYTES)
+            made = make_case(program, self.graph, self.machine, protocol, count, ELEMENT_BYTES)
+            courier = self.machine.courier
+            self.cases[key] = made if courier is None else with_couriers(made, program, self.graph, courier)
         sized = (variant.plan, variant.channels, chunk)
         if sized not in self.sized:
             self.sized[sized] = program.replace(chunk_bytes=chunk)

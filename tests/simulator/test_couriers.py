@@ -1,0 +1,120 @@
+"""FIFOs between servers of the host target: what a chunk costs on its way, its rail, the slots that it keeps."""
+
+from __future__ import annotations
+
+import pytest
+from support.libraries import cluster
+
+from collc.collectives.model import COMPILED, Collective
+from collc.ir.nodes import Program
+from collc.options import HOST
+from collc.packing.candidates import BY_SERVERS
+from collc.simulator import compiled, engine
+from collc.simulator.couriers import rails_of_pairs, with_couriers
+from collc.simulator.engine import Outcome
+from collc.simulator.lump import Lumper
+from collc.simulator.model import Case
+from collc.simulator.params import HOST_SERVERS, Courier, Machine, Protocol
+from collc.simulator.run import Simulator, Variant, own_channels
+from collc.topology.graph import plan_graph
+from collc.topology.load import loads_topology
+from collc.topology.model import LinkKind, PlanGraph
+
+# Times that add up by hand: 1 us per step, 10 more for a courier's chunk, 25 for each look.
+PLAIN = Machine(
+    "plain", step_us=1.0, protocols=(Protocol("Simple", 0.0, 1.0, 1 << 20),), courier=Courier(4.0, 10.0, 25.0)
+)
+TWO_RAILS = """
+format: collc-topology/1
+name: two-rails
+gpus: 2
+nics: [a0, a1, b0, b1]
+servers: {a: [gpu0, a0, a1], b: [gpu1, b0, b1]}
+links:
+  - {between: [gpu0, a0], kind: pcie, gbps: 12}
+  - {between: [gpu0, a1], kind: pcie, gbps: 12}
+  - {between: [gpu1, b0], kind: pcie, gbps: 12}
+  - {between: [gpu1, b1], kind: pcie, gbps: 12}
+  - {between: [a0, b0], kind: net, gbps: 0.01}
+  - {between: [a1, b1], kind: net, gbps: 0.02}
+"""
+
+
+def graph_of(*sizes: int, gbps: str = "0.0125") -> PlanGraph:
+    text = cluster(sizes).replace("kind: net, gbps: 10", f"kind: net, gbps: {gbps}")
+    return plan_graph(loads_topology(text))
+
+
+def case_of(
+    graph: PlanGraph, collective: Collective, size: int, chunk: int, machine: Machine = PLAIN, kind: str = "trees",
+    slots: int = HOST.slots,
+) -> tuple[Case, Program]:  # fmt: skip
+    simulator = Simulator(graph, collective, None, machine, slots=slots)
+    channels = own_channels(simulator.plan(kind))
+    count = size // 4 // (graph.nranks if collective.per_rank else 1)
+    return simulator.case(Variant(kind, "Simple", chunk, channels), count), simulator.lowered(kind, channels)[1]
+
+
+def test_one_chunk_pays_for_two_looks_and_its_bytes_and_its_writer_is_free_at_once() -> None:
+    case, _ = case_of(graph_of(1, 1), Collective.BROADCAST, 12500, 12512)
+    outcome = engine.run(case)
+    # Written, seen, sent at 12.5 bytes per us, seen, stored.
+    assert outcome.time == pytest.approx(1 + 25 + (1 + 10 + 1000) + 25 + 1)
+    writer = next(row for row in outcome.executions if case.loops[row.loop].rank == 0)
+    assert writer.end == pytest.approx(1)
+    plain, _ = case_of(graph_of(1, 1), Collective.BROADCAST, 12500, 12512, PLAIN.replace(courier=None))
+    assert engine.run(plain).executions[0].end == pytest.approx(1 + 1000)
+
+
+def test_a_slot_is_free_when_its_reader_is_done_and_the_writers_server_has_heard_it() -> None:
+    """Two slots: the third chunk is written after the first one's whole way and the way back."""
+    case, _ = case_of(graph_of(1, 1), Collective.BROADCAST, 48, 16, slots=2)
+    crossing = 1 + 10 + 16 / 12.5
+    once = 1 + 25 + crossing + 25 + 1
+    assert engine.run(case).time == pytest.approx(once + 25 + once)
+    free, _ = case_of(graph_of(1, 1), Collective.BROADCAST, 48, 16)
+    assert engine.run(free).time == pytest.approx(1 + 25 + 3 * crossing + 25 + 1)
+
+
+def test_what_crosses_between_two_servers_takes_one_rail() -> None:
+    graph = plan_graph(loads_topology(TWO_RAILS))
+    # The packed trees use both rails; the runtime has one connection.
+    case, program = case_of(graph, Collective.BROADCAST, 1 << 20, 1 << 14)
+    used = {link for fifo in program.fifos for link in fifo.routes[0] if graph.links[link].kind is LinkKind.NET}
+    assert len(used) == 2
+    rails = rails_of_pairs(program, graph)
+    assert {float(graph.links[link].gbps) for links in rails.values() for link in links} == {0.02}
+    outcome = engine.run(case)
+    carried = [outcome.link_bytes[link] for link in sorted(used, key=lambda i: graph.links[i].gbps)]
+    assert carried == [0, 1 << 20]
+    assert outcome.time == pytest.approx((1 << 20) / 20, rel=0.05)
+
+
+def test_a_couriers_thread_is_shared_by_all_that_its_server_sends_and_receives() -> None:
+    """On a network without limits: an all_reduce of two servers passes every thread twice, in and out."""
+    case, _ = case_of(graph_of(1, 1, gbps="1000"), Collective.ALL_REDUCE, 1 << 24, 1 << 16)
+    assert engine.run(case).time == pytest.approx(2 * (1 << 24) / 4000, rel=0.1)
+
+
+@pytest.mark.parametrize("sizes", [(2, 2), (1, 1, 3)], ids=str)
+def test_both_engines_and_the_lumped_case_agree(sizes: tuple[int, ...]) -> None:
+    graph = graph_of(*sizes)
+    for collective in COMPILED:
+        for kind in ("trees", *BY_SERVERS):
+            case, _ = case_of(graph, collective, 1 << 18, 1 << 13, HOST_SERVERS, kind)
+            slow = engine.run(case)
+            outcomes: list[Outcome] = [
+                Lumper(case).lump(case.chunks).unfold(engine.run(Lumper(case).lump(case.chunks).case))
+            ]
+            if compiled.available():
+                outcomes.append(compiled.run(case))
+            for outcome in outcomes:
+                assert outcome.time == pytest.approx(slow.time, rel=1e-9)
+                assert list(outcome.link_bytes) == pytest.approx(list(slow.link_bytes))
+
+
+def test_no_courier_where_nothing_crosses() -> None:
+    graph = plan_graph(loads_topology(cluster((2, 2))), ["gpu0", "gpu1"])
+    case, program = case_of(graph, Collective.ALL_REDUCE, 1 << 16, 1 << 12)
+    assert PLAIN.courier is not None
+    assert with_couriers(case, program, graph, PLAIN.courier) is case
