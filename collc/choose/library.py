@@ -21,18 +21,20 @@ from collc.collectives.model import Collective
 from collc.collectives.sizes import bytes_per_call, short_size
 from collc.ir.nodes import MAX_CHUNK_BYTES, Program
 from collc.options import Target
-from collc.packing.candidates import rings_of
+from collc.packing.candidates import BY_SERVERS, rings_of
 from collc.packing.columns import mirrored_links
 from collc.packing.gpu_sets import GpuSets
 from collc.packing.model import Plan
 from collc.packing.network import Net
 from collc.pipeline import Recorder
-from collc.simulator.params import GENERIC, Machine
-from collc.simulator.run import Simulator, Variant
+from collc.simulator.params import GENERIC, HOST_SERVERS, Machine
+from collc.simulator.run import Simulator, Variant, own_channels
 from collc.topology.model import PlanGraph
 
 Status = Callable[[str], None]
 
+# Between servers: with smaller chunks, headers and the counts that come back take more than a hundredth of the network.
+_LEAST_WIRED_CHUNK = 16 << 10
 # How often the model is asked again because of memory. After that, chunks are cut without asking.
 _RECHOICES = 2
 
@@ -122,7 +124,10 @@ def choose_programs(
         given: the user's programs by the number of their plan, each for all sizes.
     """
     recorder = recorder or Recorder()
-    model = _ModelTables(graph, packed, target, machine) if strategy is Strategy.MODEL else None
+    model = None
+    if strategy in (Strategy.MODEL, Strategy.SERVERS):
+        servers = strategy is Strategy.SERVERS
+        model = _ModelTables(graph, packed, target, HOST_SERVERS if servers else machine, BY_SERVERS if servers else ())
 
     def fill() -> ProgramList:
         found = ProgramList(graph, packed, target, recorder)
@@ -160,10 +165,16 @@ def choose_programs(
 
 
 class _ModelTables:
-    """The tables of one allocation: of each collective for the first of its roots, kept for the others."""
+    """The tables of one allocation: of each collective for the first of its roots, kept for the others.
 
-    def __init__(self, graph: PlanGraph, packed: Sequence[Plan], target: Target, machine: Machine) -> None:
-        self.graph, self.packed, self.target, self.machine = graph, packed, target, machine
+    Args:
+        beside: the kinds of plans that are compared with the packed trees [all]; these have a channel for each tree.
+    """
+
+    def __init__(
+        self, graph: PlanGraph, packed: Sequence[Plan], target: Target, machine: Machine, beside: Sequence[str] = ()
+    ) -> None:
+        self.graph, self.packed, self.target, self.machine, self.beside = graph, packed, target, machine, beside
         self.most_bytes = target.chunk_bytes
         self.simulators: dict[Collective, Simulator] = {}
         self.tables: dict[Collective, Table] = {}
@@ -195,12 +206,14 @@ class _ModelTables:
         if plan.collective not in self.simulators:
             self.simulators[plan.collective] = self._simulator(plan)
         simulator = self.simulators[plan.collective]
+        if self.beside:
+            return self._choose_variants(simulator, ["trees", *filter(simulator.has, self.beside)])
         # A ring is one of the rings, and a chain is never chosen.
         left_out = {"chain", "ring"} if "rings" in simulator.kinds else {"chain"}
         return self._choose_variants(simulator, [kind for kind in simulator.kinds if kind not in left_out])
 
     def _simulator(self, plan: Plan) -> Simulator:
-        made = Simulator(self.graph, plan.collective, plan.root, self.machine)
+        made = Simulator(self.graph, plan.collective, plan.root, self.machine, slots=self.target.slots)
         made.plans["trees"] = plan
         return made
 
@@ -211,7 +224,11 @@ class _ModelTables:
 
         def allowed(variant: Variant) -> bool:
             # A ring has a FIFO per root and hop: twice the channels would take twice the memory for a few percent.
-            doubled = variant.plan in ("ring", "rings") and variant.channels > rings_of(simulator.plan(variant.plan))
+            plan = simulator.plan(variant.plan)
+            doubled = variant.plan in ("ring", "rings") and variant.channels > rings_of(plan)
+            if self.beside:
+                # Channels of the host are no thread blocks: more of them move nothing faster.
+                doubled |= variant.channels > own_channels(plan) or variant.chunk_bytes < _LEAST_WIRED_CHUNK
             return variant.protocol.lower() in can and variant.chunk_bytes <= most and not doubled
 
-        return choose(simulator, SIZES, kinds=kinds, only=allowed)
+        return choose(simulator, SIZES, kinds=kinds, only=allowed, favoured="trees" if self.beside else None)

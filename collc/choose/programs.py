@@ -23,7 +23,7 @@ from collc.schedule.trees import schedule_trees
 from collc.topology.model import LinkKind, PlanGraph
 
 # Candidates that a library for tuning has in addition to the packed trees.
-TUNED_KINDS = ("rings", "ring", "double-binary", "one-hop")
+TUNED_KINDS = ("rings", "ring", "double-binary", "one-hop", "three-phase", "hierarchical-rings")
 
 # Up to this many bytes, all ranks together, an all_reduce hands every input to everyone. Every rank then reduces this
 # much, which takes about as long as the second hop that it saves.

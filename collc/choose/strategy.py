@@ -1,4 +1,4 @@
-"""The four ways to choose the programs of a library."""
+"""The five ways to choose the programs of a library."""
 
 from __future__ import annotations
 
@@ -17,6 +17,8 @@ class Strategy(enum.Enum):
     - MEMORY: the host target on a topology that is that one memory (`collc probe --cpu`): one hop, because any rank
       reads what any other has written once, and for small all_reduces the reduction at every rank.
     - MODEL: `collc.choose.table` asks the model; the table of one root serves all roots.
+    - SERVERS: the host target over several servers: what crosses the network is far slower than their memory, so the
+      model (`collc.simulator.couriers`) chooses among the packed trees and the plans by servers.
     - RULE: the packed trees for every size, chunks by the time of a pipeline in closed form, parts that take turns in
       large all_reduces: microseconds per plan, for libraries with many allocations and machines too large to simulate.
     """
@@ -24,6 +26,7 @@ class Strategy(enum.Enum):
     PACKED = "packed"
     MEMORY = "memory"
     MODEL = "model"
+    SERVERS = "servers"
     RULE = "rule"
 
 
@@ -31,9 +34,15 @@ def strategy_for(target: Target, graph: PlanGraph, nallocations: int) -> Strateg
     """The default of a target for one of `nallocations` allocations."""
     if target.kind is TargetKind.HOST and graph.nranks > 1 and _is_one_memory(graph):
         return Strategy.MEMORY
+    if target.kind is TargetKind.HOST and nallocations == 1 and _over_servers(graph):
+        return Strategy.SERVERS
     if target.kind is TargetKind.HOST or graph.nranks == 1:
         return Strategy.PACKED
     return Strategy.MODEL if nallocations == 1 and graph.nranks <= MODELLED_RANKS else Strategy.RULE
+
+
+def _over_servers(graph: PlanGraph) -> bool:
+    return len({graph.servers[rank] for rank in graph.ranks}) > 1 and graph.nranks <= MODELLED_RANKS
 
 
 def _is_one_memory(graph: PlanGraph) -> bool:

@@ -61,6 +61,7 @@ def choose(
     *,
     kinds: Sequence[str] | None = None,
     only: Callable[[Variant], bool] = lambda variant: True,
+    favoured: str | None = None,
     status: Callable[[str], None] = lambda text: None,
 ) -> Table:
     """The table of a collective.
@@ -70,6 +71,7 @@ def choose(
             choices the crossover is taken at their geometric mean.
         kinds: plans to consider; default every kind that the graph has.
         only: a further condition on variants, such as a fixed protocol.
+        favoured: the kind of plan to begin with, unless another is faster by `GAIN`.
     """
     sizes = size_series(1 << 10, 1 << 30, 4) if sizes is None else sizes
     grid = [variant for variant in (*variants(simulator, kinds), *in_turns(simulator, kinds)) if only(variant)]
@@ -79,6 +81,9 @@ def choose(
     for size in sizes:
         status(short_size(size))
         best = fastest(simulator, grid, size, first=before.variant if before else None)
+        if before is None and favoured is not None:
+            kept = fastest(simulator, [variant for variant in grid if variant.plan == favoured], size)
+            best = kept if kept.time_us <= best.time_us * (1 + GAIN) else best
         if before is not None and best.variant != before.variant:
             kept = simulator.predict(before.variant, size)
             if kept.time_us <= best.time_us * (1 + GAIN):
