@@ -10,7 +10,7 @@ JOBS ?= $(shell nproc --all 2>/dev/null || echo 2)
 
 .PHONY: help setup demo test lint style types unit format golden test-wheel clean
 .PHONY: netlab
-.PHONY: sanitize losses chaos chaos-protocols chaos-jobs sweep-places fuzz fuzz-libraries bench-peers bench-references bench-waiting bench-small-call bench-packing packing-sweep bench-pacing bench-tune bench-defaults bench-torch bench-servers bench-server-plans cuda-kernels blink test-nccl-tests validate gpu-check gpu-check-torch gpu-check-tables test-torch test-torch-suite
+.PHONY: sanitize losses chaos chaos-protocols chaos-jobs sweep-places fuzz fuzz-libraries bench-peers bench-references bench-waiting bench-small-call bench-packing packing-sweep bench-pacing bench-tune bench-defaults bench-torch bench-servers bench-server-plans bench-server-mpi cuda-kernels blink test-nccl-tests validate gpu-check gpu-check-torch gpu-check-tables test-torch test-torch-suite
 .PHONY: wheel test-platform-wheel
 .PHONY: show-page gallery docs reference pictures docs-commands
 
@@ -147,6 +147,9 @@ bench-torch: setup  ## collc.torch beside Gloo: all_reduce by size, a training s
 
 bench-server-plans: setup  ## kinds of plans over several servers side by side, over shaped links; as root (15 minutes)
 	$(BIN)/python benchmarks/server_plans.py --write docs/measurements/server-plans.md
+
+bench-server-mpi: setup  ## several servers beside Open MPI, over shaped links; as root (10 minutes)
+	$(BIN)/python benchmarks/server_mpi.py --write docs/measurements/server-mpi.md
 
 bench-servers: setup  ## collc.torch on 3 + 5 ranks of two servers beside Gloo, over shaped links; as root
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check 'torch==2.13.0'
