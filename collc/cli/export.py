@@ -58,9 +58,9 @@ _SERVED = tuple(c for c in Collective if c.uses_trees)
 @click.option(
     "--chunks",
     type=click.IntRange(1, MAX_CHUNKS),
-    help="With mscclpp: cut each buffer into so many [the smallest power of two that costs less than 1%].",
+    help="With mscclpp and msccl: cut each buffer into so many [the smallest power of two that costs less than 1%].",
 )
-@click.option("--in-place", is_flag=True, help="With mscclpp: for calls whose output is their input.")
+@click.option("--in-place", is_flag=True, help="With mscclpp and msccl: for calls whose output is their input.")
 @click.option(
     "--allocations", metavar="WHICH", help="With nccl-tuner: sets of GPUs as in `collc compile --allocations`."
 )
@@ -98,11 +98,12 @@ def command(
     nccl-tuner: a plugin for NCCL_TUNER_PLUGIN that chooses algorithm and protocol by size where the model, or
     --measured, finds better ones than NCCL's own.
 
-    mscclpp: an execution plan of MSCCL++ for one collective, on one server (docs/mscclpp.md).
+    mscclpp, msccl: an execution plan of MSCCL++, or an algorithm of MSCCL, for one collective on one server
+    (docs/mscclpp.md).
     """
     wish, cut = TunerWish(gpus=gpus, links=links, **tuner), ChunkWish(chunks, in_place)
     if cut.given() and form not in CHUNKED:
-        raise UsageError(f"{cut.given()[0]} belongs to --format {CHUNKED[0]}", where=cut.given()[0])
+        raise UsageError(f"{cut.given()[0]} belongs to --format {' and '.join(CHUNKED)}", where=cut.given()[0])
     if form == "nccl-tuner":
         if collective is not None or root is not None:
             raise UsageError("nccl-tuner serves every collective", hint="leave --collective and --root out")
@@ -115,10 +116,13 @@ def command(
     if form in CHUNKED:
         if root is not None:
             raise UsageError("--root belongs to a rooted --collective", where="--root")
-        text, facts = export_chunks(topology, cut, gpus, links, collective, as_json=as_json)
+        text, facts, lines = export_chunks(topology, form, cut, gpus, links, collective)
         write_text(text, output, as_json)
         if as_json:
             report.emit_json({"format": form, "output": _name(output), "text": None if output else text, **facts})
+            return
+        for line in lines:
+            report.note(line)
         return
     machine = load_topology(topology)
     chosen = None if gpus is None else parse_gpus(machine, gpus)

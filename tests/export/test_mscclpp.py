@@ -220,7 +220,7 @@ def test_the_command_says_what_the_file_carries(tmp_path: Path) -> None:
     told = json.loads(collc(*argv, "--chunks", 12, "--in-place", "-o", path, "--json").out)
     assert told["text"] is None
     assert told["rate_gbps"] == told["optimum_gbps"] == "1200/7"
-    assert (told["chunks"], told["multiple_bytes"]) == (12, 12 * 16 * 8)
+    assert (told["chunks"], told["multiple"]) == (12, f"{12 * 16 * 8} bytes")
     again = read_plan(path.read_text())
     assert again["inplace"] is True
     assert max(len(gpu["threadblocks"]) for gpu in again["gpus"]) == told["thread_blocks"]
@@ -230,13 +230,13 @@ def test_the_command_says_what_the_file_carries(tmp_path: Path) -> None:
     ("argv", "words", "code"),
     [
         (["dgx1v", "--format", "mscclpp"], "is for one collective", 2),
-        (["dgx1v", "--format", "mscclpp", "--collective", "reduce"], "no plan of MSCCL++ is written for reduce", 2),
+        (["dgx1v", "--format", "mscclpp", "--collective", "reduce"], "no file of MSCCL++ is written for reduce", 2),
         (["dgx1v", "--format", "mscclpp", "--collective", "all_gather", "--root", "1"], "belongs to a rooted", 2),
         (["dgx1v", "--format", "mscclpp", "--collective", "all_gather", "--chunks", "0"], "--chunks", 2),
         (["dgx1v", "--format", "mscclpp", "--collective", "all_gather", "--chunks", MAX_CHUNKS + 1], "--chunks", 2),
         (["dgx1v", "--format", "mscclpp", "--collective", "all_gather", "--gpus", "3"], "two GPUs or more", 2),
-        (["dgx1v", "--format", "dot", "--chunks", "2"], "belongs to --format mscclpp", 2),
-        (["dgx1v", "--format", "nccl-graph", "--in-place"], "belongs to --format mscclpp", 2),
+        (["dgx1v", "--format", "dot", "--chunks", "2"], "belongs to --format mscclpp and msccl", 2),
+        (["dgx1v", "--format", "nccl-graph", "--in-place"], "belongs to --format mscclpp and msccl", 2),
         ([topology_file("2+2"), "--format", "mscclpp", "--collective", "all_gather"], "inside one server", 1),
     ],
 )
