@@ -13,6 +13,7 @@ from collc.errors import UsageError
 from collc.status.culprits import Finding, culprits
 from collc.status.flight import join
 from collc.status.jobs import communicators
+from collc.status.metrics import openmetrics
 from collc.status.model import COMPLETED, STARTED, Communicator, Rank
 
 _PATIENCE = 1.0  # seconds: ranks of a job that runs are always a little apart
@@ -22,13 +23,17 @@ _PATIENCE = 1.0  # seconds: ranks of a job that runs are always a little apart
 @click.argument("what", nargs=-1, metavar="[PID|all]...")
 @click.option("--join", "files", is_flag=True, help="Read the files that the ranks of a failed job left in COLLC_DUMP.")
 @click.option("--calls", is_flag=True, help="List the last calls of every rank too.")
+@click.option("--openmetrics", "metrics", is_flag=True, help="Print counters as OpenMetrics text, for Prometheus.")
 @json_option
 @debug_option
-def command(what: tuple[str, ...], files: bool, calls: bool, as_json: bool) -> None:
+def command(what: tuple[str, ...], files: bool, calls: bool, metrics: bool, as_json: bool) -> None:
     """Show the communicators of running jobs: ranks, calls, who waits for whom, who keeps the others waiting.
 
     Reads the memory of the processes PID (default: all of this user) and disturbs nothing. With --join, WHAT are files.
     """
+    if metrics and (files or calls or as_json):
+        other = "--join" if files else "--calls" if calls else "--json"
+        raise UsageError(f"--openmetrics is not for {other}", where="--openmetrics", hint=f"leave {other} out")
     if files:
         if not what:
             raise UsageError("--join needs files", hint="collc-*-rank*.json of the folder COLLC_DUMP")
@@ -41,12 +46,10 @@ def command(what: tuple[str, ...], files: bool, calls: bool, as_json: bool) -> N
         rows = [_json(one, findings) for one, findings in zip(found, blamed, strict=True)]
         emit_json({"communicators": rows, "problems": problems})
         return
-    for number, (one, findings) in enumerate(zip(found, blamed, strict=True)):
-        if number:
-            report.line("")
-        _print(one, findings, calls)
-    if not found:
-        report.line("no communicator of collc here")
+    if metrics:
+        report.text(openmetrics(found, blamed), nl=False)
+    else:
+        _print_all(found, blamed, calls)
     for problem in problems:
         report.note(problem)
 
@@ -63,6 +66,15 @@ def _running(what: tuple[str, ...]) -> tuple[list[Communicator], list[str]]:
         found |= {one.name: one for one in own}
         problems += lines
     return list(found.values()), problems
+
+
+def _print_all(found: list[Communicator], blamed: list[list[Finding]], calls: bool) -> None:
+    for number, (one, findings) in enumerate(zip(found, blamed, strict=True)):
+        if number:
+            report.line("")
+        _print(one, findings, calls)
+    if not found:
+        report.line("no communicator of collc here")
 
 
 def _print(one: Communicator, findings: list[Finding], calls: bool) -> None:
