@@ -50,8 +50,8 @@ unit: export PYTHONDONTWRITEBYTECODE =
 unit: setup
 	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile -m "not slow"
 
-sanitize: setup  ## the runtime under ThreadSanitizer, AddressSanitizer and UBSan (4 minutes)
-	$(BIN)/python -m pytest -m slow tests/runtime/test_sanitize.py
+sanitize: setup  ## the runtime under ThreadSanitizer, AddressSanitizer and UBSan, and with all warnings (5 minutes)
+	$(BIN)/python -m pytest -m slow tests/runtime/test_sanitize.py tests/build/test_runtime_units.py
 
 losses: setup  ## every single loss of five machines, given at run time: the plan in use is that of what is left (3 minutes)
 	$(BIN)/python -m pytest -m slow tests/runtime/test_found_machine.py

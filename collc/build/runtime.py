@@ -1,7 +1,7 @@
 """The translation units of the runtime, which know no topology: what is compiled, with which flags.
 
-A room is one unit, whose source includes the room's files: their headers are read once, and what several of them use of
-the standard library is compiled once. Built file by file, the same code takes the compilers twice as long.
+A unit includes the files of one or more rooms: their headers are read once, and what several of them use of the
+standard library is compiled once. Built file by file, the same code takes the compilers three times as long.
 """
 
 from __future__ import annotations
@@ -23,10 +23,19 @@ SURVIVING = "plan_match_machine"
 KERNELS = "host_reduce_kernels"
 
 
-# How rooms are optimised for which -O3 takes the compiler longer and makes no call faster (benchmarks/small_call.py):
-# connections are made and tables read once per communicator, and couriers wait for the network.
 FASTEST = "-O3"
-LEVELS = {"bootstrap": "-O1", "plan": "-O2", "wire": "-O2", SURVIVING: "-O2"}
+# Rooms that share a unit, and its level of optimisation; the longest come first. -O3 takes the compiler longer and
+# makes calls faster in few rooms (benchmarks/small_call.py): connections are made and tables read once per
+# communicator, and couriers wait for the network.
+UNITS = {
+    "calls": (("api", "communicator"), "-O2"),
+    "host": (("host", "transport"), FASTEST),
+    "cuda": (("cuda",), FASTEST),
+    "core": (("base", "bootstrap", "control", "plan"), "-O1"),
+    "wire": (("wire",), "-O1"),
+}
+# Of the unit that compares machines, and of loops for CPUs of before 2013 where newer ones have loops of their own.
+SELDOM = "-O1"
 
 
 @dataclass(frozen=True)
@@ -75,25 +84,26 @@ def runtime_units(target: TargetKind, compiler: Compiler, *, survives: bool = Tr
     """
     others = {room for kind, rooms in TARGET_ROOMS.items() if kind is not target for room in rooms}
     sources = sorted(path for path in runtime_dir().glob("*/*.cpp") if path.parent.name not in others)
-    rooms = sorted({path.parent.name for path in sources})
-    if not set(rooms) >= {"api", *TARGET_ROOMS[target]}:
+    rooms = {path.parent.name for path in sources}
+    known = {room for members, _ in UNITS.values() for room in members}
+    if not {"api", *TARGET_ROOMS[target]} <= rooms <= known:
         raise BuildError("the runtime's sources are missing", where=str(runtime_dir()), hint="reinstall collc")
     alone = [path for path in sources if _name(path) in (SURVIVING, KERNELS)]
     # The loops of a reduction exist once per instruction set; the library chooses when it runs.
     wide = compiler.machine.startswith("x86_64")
     units = []
+    for name, (members, level) in UNITS.items():
+        files = tuple(path for path in sources if path.parent.name in members and path not in alone)
+        flags = ("-DCOLLC_HAVE_V3",) if wide and name == "host" else ()
+        units += [Unit(name, files, level, flags)] * bool(files)
     for path in alone:
         if _name(path) == KERNELS:
             # No contraction to fused operations: the same bits on every CPU.
             exact = ("-ffp-contract=off",)
             units += [Unit(f"{KERNELS}_v3", (path,), flags=(*exact, "-march=x86-64-v3", "-DCOLLC_ISA=v3"))] * wide
-            units.append(Unit(KERNELS, (path,), flags=exact))
+            units.append(Unit(KERNELS, (path,), SELDOM if wide else FASTEST, exact))
         elif survives:
-            units.append(Unit(SURVIVING, (path,), LEVELS[SURVIVING]))
-    for room in rooms:
-        files = tuple(path for path in sources if path.parent.name == room and path not in alone)
-        flags = ("-DCOLLC_HAVE_V3",) if wide and room == "host" else ()
-        units.append(Unit(room, files, LEVELS.get(room, FASTEST), flags))
+            units.append(Unit(SURVIVING, (path,), SELDOM))
     return units
 
 

@@ -94,11 +94,11 @@ def test_a_rebuild_compiles_the_runtime(installed: Path, tmp_path: Path) -> None
     compiled(installed, tmp_path)
     parts = compiled(installed, tmp_path, "--rebuild")["parts"]
     assert {part["from"] for part in parts} == {"built"}
-    assert {"api.o", "host.o", "host_reduce_kernels.o", "tables.o"} <= {part["part"] for part in parts}
+    assert {"calls.o", "host.o", "host_reduce_kernels.o", "tables.o"} <= {part["part"] for part in parts}
 
 
 def test_changed_sources_are_compiled(installed: Path, tmp_path: Path) -> None:
     """Last: it changes the installation."""
     (source,) = installed.parents[1].glob("lib/python*/site-packages/collc/_data/templates/runtime/base/log.cpp")
     source.write_text(source.read_text() + "// changed\n")
-    assert {"api.o", "base.o", "tables.o"} <= set(objects(compiled(installed, tmp_path)))
+    assert {"calls.o", "core.o", "tables.o"} <= set(objects(compiled(installed, tmp_path)))

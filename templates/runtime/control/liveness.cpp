@@ -68,15 +68,15 @@ struct OwnerThreads {
   std::vector<OwnerThread *> all;  // never freed: the kernel may read them until the process ends
 };
 
-std::atomic<OwnerThreads *> current{nullptr};
+std::atomic<OwnerThreads *> current_threads{nullptr};
 
 Status owner_threads(OwnerThreads **found) {
-  static const int registered = pthread_atfork(nullptr, nullptr, [] { current.store(nullptr, std::memory_order_relaxed); });
+  static const int registered = pthread_atfork(nullptr, nullptr, [] { current_threads.store(nullptr, std::memory_order_relaxed); });
   if (registered != 0) return fail_errno("cannot prepare for forks", registered);
-  OwnerThreads *known = current.load(std::memory_order_acquire);
+  OwnerThreads *known = current_threads.load(std::memory_order_acquire);
   if (known == nullptr) {
     auto *const made = new OwnerThreads;
-    if (current.compare_exchange_strong(known, made))
+    if (current_threads.compare_exchange_strong(known, made))
       known = made;
     else
       delete made;
@@ -163,7 +163,7 @@ Status acquire(LivenessMark &mark, bool *taken) {
 }
 
 void release(LivenessMark &mark) {
-  OwnerThreads *const all = current.load(std::memory_order_acquire);
+  OwnerThreads *const all = current_threads.load(std::memory_order_acquire);
   if (all == nullptr) return;
   const std::lock_guard<std::mutex> lock(all->mutex);
   for (OwnerThread *owner : all->all) {
