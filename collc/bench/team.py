@@ -53,7 +53,7 @@ class _Started:
         # The workers' numpy needs no threads of its own; the ranks are the parallelism.
         environment = {**safe_environment(), "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
         pipe = subprocess.PIPE
-        with _signals_later():
+        with signals_later():
             self.process = subprocess.Popen(
                 command, stdin=pipe, stdout=pipe, stderr=pipe, text=True, errors="replace", env=environment
             )
@@ -99,7 +99,7 @@ class _Started:
 
 
 @contextmanager
-def _signals_later() -> Iterator[None]:
+def signals_later() -> Iterator[None]:
     """Ctrl-C and SIGTERM wait until the process that is started meanwhile is ours to end, and can without a word."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
     try:

@@ -126,7 +126,7 @@ class _Lines(logging.Handler):
     """The notes of the library: a line each."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        click.echo(f"collc: {visible(record.getMessage())}", err=True)
+        report.note(f"collc: {record.getMessage()}")
 
 
 _LINES = _Lines(logging.WARNING)
@@ -155,7 +155,7 @@ def main(argv: list[str] | None = None) -> Any:
         terminated = isinstance(ended, _Ended) and ended.number == signal.SIGTERM
         if terminated:
             _OBEYED.append(signal.SIGTERM)
-        click.echo(visible(f"collc: {'terminated' if terminated else 'interrupted'}"), err=True)
+        report.note(f"collc: {'terminated' if terminated else 'interrupted'}")
         sys.exit(143 if terminated else 130)
     except BrokenPipeError:
         # The reader of our output has gone (`collc ... | head`): not an error worth a traceback.
@@ -164,6 +164,7 @@ def main(argv: list[str] | None = None) -> Any:
     except (OSError, UnicodeError, MemoryError, RecursionError) as error:
         _fail(error, debug, of_exception(error), 1)
     finally:
+        report.clear_status()  # which hides the cursor
         # A command that failed has no use for what its compilers would still make.
         end_tools()
         if argv is not None:  # the process goes on, and may call the library
@@ -213,6 +214,7 @@ def _our_own(error: click.UsageError, args: list[str]) -> UsageError:
 
 def _fail(error: BaseException, debug: bool, told: CollcError, code: int) -> None:
     """One line on standard error; with --json also an object on standard output, unless a result is there already."""
+    report.clear_status()
     if debug:
         click.echo(visible("".join(traceback.format_exception(error)), keep="\n"), err=True, nl=False)
     click.echo(f"collc: {visible(str(told))}", err=True)

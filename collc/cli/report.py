@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shutil
 import sys
-import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -41,17 +40,20 @@ SIZE = Size()
 
 def line(text: str, *, nl: bool = True) -> None:
     """One line of the result (without `nl`: its beginning)."""
+    clear_status()
     click.echo(visible(text), nl=nl)
 
 
 def text(text: str, *, nl: bool = True) -> None:
     """Lines of the result; the newlines are ours, so what comes from others has been made `visible` or is a name that
     was checked."""
+    clear_status()
     click.echo(visible(text, keep="\n"), nl=nl)
 
 
 def note(text: str) -> None:
     """One line for people on stderr, never mixed into the result."""
+    clear_status()
     click.echo(visible(text), err=True)
 
 
@@ -76,6 +78,7 @@ def error_json(error: dict[str, object]) -> None:
 def emit_json(value: object) -> None:
     """Prints one JSON document, keys in the order given; terminal control sequences become JSON escapes."""
     _Document.printed = True
+    clear_status()
     text = json.dumps(value, indent=2, ensure_ascii=False)
     if not text.isascii() or "\x7f" in text:
         text = "".join(c if c.isprintable() or c == "\n" else _escape(c) for c in text)
@@ -85,6 +88,7 @@ def emit_json(value: object) -> None:
 def raw_json(piece: str) -> None:
     """A piece of a JSON document that is too large to hold, in ASCII as `json.dumps` writes it."""
     _Document.printed = True
+    clear_status()
     click.echo(piece.replace("\x7f", "\\u007f"), nl=False)
 
 
@@ -111,16 +115,55 @@ def columns() -> int | None:
     return shutil.get_terminal_size().columns
 
 
+class _Status:
+    """What takes the status line away that a terminal shows now; None where there is none."""
+
+    hide: Callable[[], None] | None = None
+
+
+def clear_status() -> None:
+    """Takes away the status line, so that what follows has a line of its own; the next status shows it again."""
+    hide, _Status.hide = _Status.hide, None
+    if hide is not None:
+        hide()
+
+
 def progress(label: str) -> Callable[[str], None]:
     """A status line with the elapsed time on a terminal, silence in a pipe. Call it with text; "" clears the line."""
     if not sys.stderr.isatty():
         return lambda text: None
-    start = time.monotonic()
+    # Only here: commands in scripts need not load it.
+    from rich.console import Console
+    from rich.progress import Progress, TextColumn, TimeElapsedColumn
+    from rich.table import Column
+    from rich.text import Text
+
+    console = Console(stderr=True)
+    if console.is_dumb_terminal:  # it cannot take a line back
+        return lambda text: None
+    told = TextColumn("{task.description}", markup=False, table_column=Column(no_wrap=True))
+    # Streams stay as they are: whatever is printed clears the status first.
+    shown = Progress(
+        told,
+        TimeElapsedColumn(),
+        console=console,
+        transient=True,
+        refresh_per_second=4,
+        redirect_stdout=False,
+        redirect_stderr=False,
+    )
+    task = shown.add_task(label)
 
     def show(text: str) -> None:
-        elapsed = f" ({time.monotonic() - start:.0f} s)"
-        sys.stderr.write("\r\x1b[K" + (visible(f"{label}: {text}")[: 119 - len(elapsed)] + elapsed if text else ""))
-        sys.stderr.flush()
+        if not text:
+            clear_status()
+            return
+        words = Text(visible(f"{label}: {text}"))
+        words.truncate(console.width - len("  0:00:00"), overflow="ellipsis")
+        shown.update(task, description=words.plain)
+        if _Status.hide is None:
+            _Status.hide = shown.stop
+            shown.start()
 
     return show
 

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
+from collc.bench.team import signals_later
 from collc.cli import app
+from collc.process import python_module
 
 # Sends SIGINT when the module number sys.argv[1] after the first of collc's is looked for; prints how many there were.
 SCRIPT = """
@@ -89,3 +94,24 @@ def test_a_rank_that_imports_the_benchmark_reads_no_solver(module: str) -> None:
     assert not {name for name in read if name.startswith(("collc.packing.", "collc.lowering", "collc.codegen"))} - {
         "collc.packing.model"
     }
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("moment", ["at once", "while its module is read", "later"])
+def test_a_rank_that_is_interrupted_says_nothing(moment: str, number: signal.Signals, tmp_path: Path) -> None:
+    """The command that started it has the one line."""
+    own = f"import os\ndef end(): os.kill(os.getpid(), {int(number)})\ndef main(): end()\n"
+    (tmp_path / "own.py").write_text(own + "end()\n" * (moment == "while its module is read"))
+    command = python_module("own" if moment != "at once" else "collc.bench.worker", "no-library.so")
+    with signals_later():
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "PYTHONPATH": str(tmp_path)},
+        )
+        if moment == "at once":
+            process.send_signal(number)
+    assert (*process.communicate(), process.returncode) == ("", "", -number)
