@@ -71,7 +71,8 @@ struct OwnerThreads {
 std::atomic<OwnerThreads *> current_threads{nullptr};
 
 Status owner_threads(OwnerThreads **found) {
-  static const int registered = pthread_atfork(nullptr, nullptr, [] { current_threads.store(nullptr, std::memory_order_relaxed); });
+  static const int registered =
+      pthread_atfork(nullptr, nullptr, [] { current_threads.store(nullptr, std::memory_order_relaxed); });
   if (registered != 0) return fail_errno("cannot prepare for forks", registered);
   OwnerThreads *known = current_threads.load(std::memory_order_acquire);
   if (known == nullptr) {
