@@ -120,11 +120,14 @@ def choose(environment: Mapping[str, str], there: Sequence[Interface]) -> Choice
     variable, wanted = _wanted(environment)
     ups = [interface for interface in there if interface.up]
     if wanted is not None:
-        named = [interface for interface in ups if interface.name.startswith(wanted)]
-        if not named:
+        taken = [interface for interface in ups if wanted.takes(interface.name)]
+        if not taken:
             names = ", ".join(dict.fromkeys(interface.name for interface in ups)) or "none"
-            raise RunError(f"no network interface called {wanted[:32]} is up", where=variable, hint=f"up are: {names}")
-        return Choice(max(named, key=lambda one: not one.is_v6), f"{variable} names it")
+            what = f"{'called' if wanted.chooses else 'that passes'} {wanted.text[:32]}"
+            raise RunError(f"no network interface {what} is up", where=variable, hint=f"up are: {names}")
+        if wanted.chooses:
+            return Choice(max(taken, key=lambda one: not one.is_v6), f"{variable} names it")
+        ups = taken
     if not ups:
         return Choice(None, "no interface is up")
     best = max(ups, key=_score)
@@ -141,8 +144,33 @@ def _score(interface: Interface) -> int:
     return 2 * kind + (not interface.is_v6)
 
 
-def _wanted(environment: Mapping[str, str]) -> tuple[str, str | None]:
-    """The variable that counts, and the prefix in it."""
+@dataclass(frozen=True)
+class Filter:
+    """A list of interfaces as NCCL_SOCKET_IFNAME takes it (NCCL's user guide): prefixes with commas between.
+
+    ``=`` before the list: whole names. ``^`` before it: all others.
+    """
+
+    text: str
+
+    @property
+    def _names(self) -> list[str]:
+        return [name for name in self.text.removeprefix("^").removeprefix("=").split(",") if name]
+
+    @property
+    def chooses(self) -> bool:
+        """Whether it says which interfaces to use, not only which ones not to."""
+        return not self.text.startswith("^") and bool(self._names)
+
+    def takes(self, interface: str) -> bool:
+        """Whether an interface of this name may be used."""
+        whole = self.text.removeprefix("^").startswith("=")
+        found = any(interface == name if whole else interface.startswith(name) for name in self._names)
+        return not self._names or found != self.text.startswith("^")
+
+
+def _wanted(environment: Mapping[str, str]) -> tuple[str, Filter | None]:
+    """The variable that counts, and the interfaces in it."""
     named = environment.get("COLLC_NET", "").replace(" ", "")
     if named:
         engine, colon, interface = named.rpartition(":")
@@ -151,13 +179,11 @@ def _wanted(environment: Mapping[str, str]) -> tuple[str, str | None]:
         if "," in interface:
             raise UsageError(f"names several interfaces: {interface[:60]!r}", where="COLLC_NET", hint="name one")
         if interface:
-            return "COLLC_NET", interface
+            return "COLLC_NET", Filter(interface)
     for variable in VARIABLES[1:]:
         text = environment.get(variable, "")
-        if text and not text.startswith("^"):
-            return variable, text.removeprefix("=")
         if text:
-            break
+            return variable, Filter(text)
     return "", None
 
 

@@ -12,6 +12,7 @@
 #include <cstring>
 
 #include "base/environment.h"
+#include "bootstrap/interface_filter.h"
 
 namespace collc {
 namespace {
@@ -81,8 +82,7 @@ std::string describe(const Address &address) {
 Status choose_public_address(Id *id, const char *interface, std::string *name) {
   const char *wanted = interface != nullptr ? interface : read_text("COLLC_SOCKET_IFNAME");
   if (wanted == nullptr) wanted = read_text("NCCL_SOCKET_IFNAME");
-  if (wanted != nullptr && *wanted == '^') wanted = nullptr;
-  if (wanted != nullptr && *wanted == '=') ++wanted;
+  const InterfaceFilter filter(wanted);
   ifaddrs *all = nullptr;
   if (getifaddrs(&all) != 0) return fail_errno("cannot list the network interfaces", errno);
   int best = -1;
@@ -90,8 +90,8 @@ Status choose_public_address(Id *id, const char *interface, std::string *name) {
     if (at->ifa_addr == nullptr || (at->ifa_flags & IFF_UP) == 0) continue;
     const int family = at->ifa_addr->sa_family;
     if (family != AF_INET && family != AF_INET6) continue;
-    if (wanted != nullptr && std::strncmp(at->ifa_name, wanted, std::strlen(wanted)) != 0) continue;
-    const int score = 2 * (wanted != nullptr ? 0 : score_of(*at)) + (family == AF_INET ? 1 : 0);
+    if (!filter.takes(at->ifa_name)) continue;
+    const int score = 2 * (filter.chooses() ? 0 : score_of(*at)) + (family == AF_INET ? 1 : 0);
     if (score <= best) continue;
     best = score;
     take_address(at->ifa_addr, id);
@@ -99,7 +99,8 @@ Status choose_public_address(Id *id, const char *interface, std::string *name) {
   }
   freeifaddrs(all);
   if (best < 0 && wanted != nullptr)
-    return fail(ncclSystemError, "no network interface called %.32s is up: see %s", wanted,
+    return fail(ncclSystemError, "no network interface %s %.32s is up: see %s",
+                filter.chooses() ? "called" : "that passes", wanted,
                 interface != nullptr ? "COLLC_NET" : "COLLC_SOCKET_IFNAME");
   return {};
 }

@@ -25,10 +25,10 @@ std::string listener_name(const Id &id);
 Address public_address(const Id &id);
 std::string describe(const Address &address);
 
-// The address that other servers can reach: of COLLC_SOCKET_IFNAME or NCCL_SOCKET_IFNAME (a prefix), else of the first
-// interface that is up and neither loopback nor a container bridge, else the loopback's. Only `family` 0 is left where no
-// variable asked for one and there is none.
-// `interface`: the prefix to use in their place. `name`: of the interface.
+// The address that other servers can reach: of an interface that COLLC_SOCKET_IFNAME or NCCL_SOCKET_IFNAME names, else of
+// the first one that is up, not excluded there, and neither loopback nor a container bridge, else the loopback's. Only
+// `family` 0 is left where no variable asked for one and there is none.
+// `interface`: the list to use in their place. `name`: of the interface.
 Status choose_public_address(Id *id, const char *interface = nullptr, std::string *name = nullptr);
 
 // Listens with the longest queue that the kernel grants.
