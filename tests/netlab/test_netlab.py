@@ -5,6 +5,7 @@ The short form runs where namespaces are allowed; `make netlab` runs the long on
 
 from __future__ import annotations
 
+import signal
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -93,6 +94,43 @@ def test_a_server_out_of_reach_is_named_in_time(two: Lab, how: str, server: str)
         assert time.monotonic() - cut < 20  # not the 60 s of the default
     finally:
         team.close()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", ["cable", "drop", "kill"])
+def test_creation_ends_with_the_ranks_that_do_not_come(two: Lab, how: str) -> None:
+    """A server out of reach, or a process that dies, before its ranks have joined; with the cable back it works."""
+    settings = {"COLLC_SOCKET_IFNAME": "e0", "COLLC_BOOTSTRAP_TIMEOUT": "4"}
+    team = Ranks(library("2+2"), 4, settings, hosts="aabb", lab=two.name)
+    try:
+        unique = team.ask(0, do="id")["id"]
+        if how == "cable":
+            two.cable("b", "down")
+        elif how == "drop":
+            two.drop("b")
+        there = range(3) if how == "kill" else range(4)
+        for rank in there:
+            team.tell(rank, do="init", nranks=4, id=unique, rank=rank)
+        if how == "kill":
+            team.signal(3, signal.SIGKILL)
+        answers = [team.hear(rank) for rank in there]
+        assert SUCCESS not in [answer["result"] for answer in answers]
+        missing = "1 of 4 ranks did not join within 4 s: 3" if how == "kill" else "2 of 4 ranks did not join"
+        assert all(missing in answer["text"] for answer in answers[:2]), answers
+        if how == "cable":
+            two.cable("b", "up")
+            assert [answer["result"] for answer in team.init()] == [SUCCESS] * 4
+            assert [answer["result"] for answer in team.all(do="call", count=FLOATS)] == [SUCCESS] * 4
+    finally:
+        team.close()
+
+
+@pytest.mark.slow
+def test_splits_and_shrinks(two: Lab) -> None:
+    """Parts across the servers, and inside each; three of four ranks after one has gone."""
+    program = client(RUNTIME / "parts.c", "2+2:0-3/0,2/1,3/0-2/0-1/2-3")
+    settings = {"COLLC_SOCKET_IFNAME": "e0", "RANK_HOSTS": "aabb", "RANK_LAB": two.name}
+    run_client([program, "processes", "4"], settings=settings, timeout=600)
 
 
 @pytest.mark.slow
