@@ -57,7 +57,7 @@ losses: setup  ## every single loss of five machines, given at run time: the pla
 	$(BIN)/python -m pytest -m slow tests/runtime/test_found_machine.py
 
 chaos: setup  ## 300 random faults, every pair of calls that differ, 10,000 communicators (90 minutes)
-	$(BIN)/python -m pytest -m slow tests/runtime/test_chaos.py tests/runtime/test_mismatch.py tests/status
+	$(BIN)/python -m pytest -m slow tests/runtime/test_chaos.py tests/runtime/test_mismatch.py tests/status tests/export
 
 chaos-protocols: setup  ## random calls and faults with each protocol forced: host, and CUDA on a driver of the tests
 	$(BIN)/python -m pytest -m slow tests/cuda/test_cuda_chaos.py tests/runtime/test_forced_protocols.py

@@ -22,7 +22,8 @@ from collc.topology.allocation import parse_gpus
 from collc.topology.graph import plan_graph
 from collc.topology.load import load_topology
 
-MACHINES = (("dgx1v", "0-7"), ("dgx1v", "0-4"), ("dgx1v", "3,1,6"), ("hgx-h100", "0-7"), ("hgx-h100", "5,2"))
+MACHINES = (("dgx1v", "0-7"), ("dgx1v", "3,1,6"), ("dgx1v", "0-4"), ("hgx-h100", "0-7"), ("hgx-h100", "5,2"))
+SETS = [*MACHINES[:2], *(pytest.param(*one, marks=pytest.mark.slow) for one in MACHINES[2:])]
 
 
 def text_of(machine: str, gpus: str, item: Collective, chunks: int | None, **options: Any) -> str:
@@ -33,7 +34,7 @@ def text_of(machine: str, gpus: str, item: Collective, chunks: int | None, **opt
 
 @pytest.mark.parametrize("in_place", [False, True])
 @pytest.mark.parametrize("item", NAMES)
-@pytest.mark.parametrize(("machine", "gpus"), MACHINES)
+@pytest.mark.parametrize(("machine", "gpus"), SETS)
 def test_the_file_run_by_the_rules_of_its_interpreter_is_right(
     machine: str, gpus: str, item: Collective, in_place: bool
 ) -> None:

@@ -93,7 +93,8 @@ def test_the_rank_that_stays_behind_is_named_when_it_gives_up(tmp_path: Path) ->
     assert [path.name.rpartition("-")[2] for path in files(tmp_path)] == ["rank0.json", "rank2.json"]
     what = blamed(joined(tmp_path))
     assert list(what) == [1]
-    assert "has destroyed its communicator" in what[1]
+    # The others may have seen that it left, or not yet.
+    assert "has destroyed its communicator" in what[1] or "has not made call 3" in what[1]
     assert "its last call is 2, all_reduce" in what[1]
 
 
@@ -140,6 +141,7 @@ def test_the_entries_are_those_of_pytorchs_flight_recorder(tmp_path: Path) -> No
     assert abs(record["time_ns"] / 1e9 - path.stat().st_mtime) < 600
 
 
+@pytest.mark.slow
 def test_nothing_is_left_without_a_failure_or_without_the_variable(tmp_path: Path) -> None:
     for settings in ({"COLLC_DUMP": str(tmp_path)}, {}):
         with ranks(library("pair"), 2, **settings) as team:
@@ -153,6 +155,7 @@ def test_nothing_is_left_without_a_failure_or_without_the_variable(tmp_path: Pat
     assert files(tmp_path) == []
 
 
+@pytest.mark.slow
 def test_a_folder_that_cannot_be_written_to_changes_nothing_but_the_log(tmp_path: Path) -> None:
     with ranks(library("pair"), 2, COLLC_DUMP=str(tmp_path / "missing")) as team:
         begin(team)

@@ -90,6 +90,7 @@ def test_idle_ranks_are_in_no_call_and_nobody_is_blamed() -> None:
             ]
 
 
+@pytest.mark.slow
 def test_the_ring_keeps_the_last_calls() -> None:
     with ranks(library("pair"), 2) as team:
         team.init()
@@ -105,6 +106,7 @@ def test_the_ring_keeps_the_last_calls() -> None:
             assert {one["state"] for one in row["calls"]} == {"completed"}
 
 
+@pytest.mark.slow
 def test_one_process_with_several_communicators_and_all_of_them() -> None:
     with ranks(library("pair"), 2) as team:
         team.init()
