@@ -81,6 +81,7 @@ def test_the_rank_with_another_call_is_named(tmp_path: Path) -> None:
     assert "calls differ" in found["failure"]
 
 
+@pytest.mark.slow
 def test_the_rank_that_stays_behind_is_named_when_it_gives_up(tmp_path: Path) -> None:
     with ranks(library("odd"), 3, COLLC_DUMP=str(tmp_path)) as team:
         begin(team)
