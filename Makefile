@@ -9,7 +9,7 @@ DEMO := build/demo
 JOBS ?= $(shell nproc --all 2>/dev/null || echo 2)
 
 .PHONY: help setup demo test lint style types unit format golden test-wheel clean
-.PHONY: netlab
+.PHONY: netlab interrupts
 .PHONY: sanitize losses chaos chaos-protocols chaos-jobs sweep-places fuzz fuzz-libraries bench-peers bench-references bench-waiting bench-small-call bench-packing packing-sweep bench-pacing bench-tune bench-defaults bench-torch bench-servers bench-server-plans bench-server-mpi cuda-kernels blink test-nccl-tests validate gpu-check gpu-check-torch gpu-check-tables test-torch test-torch-suite
 .PHONY: wheel test-platform-wheel
 .PHONY: show-page gallery docs reference pictures docs-commands
@@ -78,6 +78,9 @@ fuzz-libraries: setup  ## change 500 bytes and 200 fields of libraries: refused,
 	@mkdir -p build
 	PYTHONPATH=tests $(BIN)/python tests/fuzz_libraries.py --bytes $(BYTES) --fields $(FIELDS) --results build/fuzz-libraries.jsonl
 	$(BIN)/python -m pytest -m slow tests/checker
+
+interrupts: setup  ## Ctrl-C at every module that a command reads and at many later moments: one line (3 hours)
+	$(BIN)/python -m pytest -m slow tests/cli/test_interrupted_start.py tests/cli/test_interrupted.py
 
 netlab: setup  ## servers of the host target over shaped links: shapes, faults, bytes, rates; as root (15 minutes)
 	$(BIN)/python -m pytest -rA tests/netlab tests/runtime/test_servers.py tests/runtime/test_courier_deaths.py tests/runtime/test_wire_engine.py
