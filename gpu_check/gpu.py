@@ -24,6 +24,8 @@ TYPES = {
     "float": (7, "f4"),
     "double": (8, "f8"),
     "bfloat16": (9, "u2"),
+    "e4m3": (10, "u1"),
+    "e5m2": (11, "u1"),
 }
 FLOAT = TYPES["float"][0]
 OPS = {"sum": 0, "prod": 1, "max": 2, "min": 3, "avg": 4}
@@ -182,6 +184,21 @@ class Library:
         for rank, handle in enumerate(self.comms):
             self.check(body(rank, ctypes.c_void_p(handle), self.streams[rank]), what)
         self.check(self.lib.ncclGroupEnd(), f"{what}, ncclGroupEnd")
+
+    def factors(self, dtype: int, values: list[bytes]) -> int:
+        """The operation of a sum with a factor for each rank; all ranks call it by the same number."""
+        op = ctypes.c_int()
+        for rank, comm in enumerate(self.comms):
+            self.check(
+                self.lib.ncclRedOpCreatePreMulSum(ctypes.byref(op), values[rank], dtype, 1, ctypes.c_void_p(comm)),
+                "ncclRedOpCreatePreMulSum",
+            )
+        return op.value
+
+    def forget(self, op: int) -> None:
+        """Ends what `factors` has made."""
+        for comm in self.comms:
+            self.check(self.lib.ncclRedOpDestroy(op, ctypes.c_void_p(comm)), "ncclRedOpDestroy")
 
     def call(self, collective: str, ends: list[tuple[int, int]], count: int, dtype: int, op: int) -> None:
         """One call on all ranks, from root 0 where there is one; `ends` are addresses of input and output."""

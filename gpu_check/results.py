@@ -16,6 +16,10 @@ COLLECTIVES = ("all_reduce", "broadcast", "reduce", "all_gather", "reduce_scatte
 # Made of transfers, which are copies on this target.
 TRANSFERS = ("gather", "scatter", "all_to_all", "send and receive")
 UNTOUCHED = 0xCD
+# A sum before which each rank's input is multiplied by a factor of its own.
+FACTOR = "factor"
+# Bits of the mantissa and bias of the exponent.
+FLOATS_OF_8_BITS = {"e4m3": (3, 7), "e5m2": (2, 15)}
 
 
 @dataclass(frozen=True)
@@ -34,6 +38,11 @@ def encode(numbers: np.ndarray, type_name: str) -> np.ndarray:
     """Small integers as the bits of a type."""
     if type_name == "bfloat16":
         return (numbers.astype("f4").view("u4") >> 16).astype("u2")
+    if type_name in FLOATS_OF_8_BITS:
+        mantissa, bias = FLOATS_OF_8_BITS[type_name]
+        exponent = np.floor(np.log2(np.maximum(numbers, 1))).astype("i8")
+        steps = np.rint(numbers / 2.0 ** (exponent - mantissa)).astype("i8")
+        return np.where(numbers == 0, 0, ((exponent + bias - 1) << mantissa) + steps).astype("u1")
     return numbers.astype(TYPES[type_name][1])
 
 
@@ -46,7 +55,12 @@ def numbers_of(rank: int, nranks: int, elements: int, op: str, salt: int = 0) ->
         return np.where((i + rank) % max(nranks, 6) < 5, 1 + mixed % 2, 1)
     if op == "avg":
         return np.where(i % nranks == rank, nranks, 0)
-    return mixed % (7 if op == "sum" else 100)
+    return mixed % {"sum": 7, FACTOR: 7, "small sum": 2}.get(op, 100)
+
+
+def factor(rank: int) -> int:
+    """By what a rank's input is multiplied in a sum with factors."""
+    return 1 + rank % 2
 
 
 def lengths(collective: str, nranks: int, count: int) -> tuple[int, int]:
@@ -73,6 +87,8 @@ def expected(collective: str, nranks: int, count: int, op: str, salt: int = 0) -
         return [np.concatenate([i[r * count : (r + 1) * count] for i in inputs]) for r in range(nranks)]
     if collective == "send and receive":
         return [inputs[r - 1] for r in range(nranks)]
+    if op == FACTOR:
+        inputs = [values * factor(rank) for rank, values in enumerate(inputs)]
     combine: dict[str, np.ufunc] = {"prod": np.multiply, "max": np.maximum, "min": np.minimum}
     total = combine.get(op, np.add).reduce(np.stack(inputs))
     total = total // nranks if op == "avg" else total
@@ -91,6 +107,8 @@ class Buffers:
         n, (number, self.carrier) = library.nranks, TYPES[case.type_name]
         size = np.dtype(self.carrier).itemsize
         self.number, self.size = number, size
+        # 8-bit floats hold few integers.
+        self.op = "small sum" if case.op == "sum" and case.type_name in FLOATS_OF_8_BITS else case.op
         self.send, self.recv = lengths(case.collective, n, case.count)
         self.starts: list[int] = []
         self.ends: list[tuple[int, int]] = []
@@ -110,7 +128,7 @@ class Buffers:
 
     def inputs(self, salt: int = 0) -> list[np.ndarray]:
         n, case = self.library.nranks, self.case
-        return [encode(numbers_of(r, n, self.send, case.op, salt), case.type_name) for r in range(n)]
+        return [encode(numbers_of(r, n, self.send, self.op, salt), case.type_name) for r in range(n)]
 
     def fill(self, salt: int = 0) -> None:
         untouched = np.full(self.recv * self.size, UNTOUCHED, "u1")
@@ -124,6 +142,11 @@ class Buffers:
         case = self.case
         if case.collective == "send and receive":
             self.library.pass_on(self.ends, case.count, self.number)
+        elif case.op == FACTOR:
+            values = [encode(np.array([factor(r)]), case.type_name).tobytes() for r in range(self.library.nranks)]
+            op = self.library.factors(self.number, values)
+            self.library.call(case.collective, self.ends, case.count, self.number, op)
+            self.library.forget(op)
         else:
             self.library.call(case.collective, self.ends, case.count, self.number, OPS.get(case.op, 0))
 
@@ -131,7 +154,7 @@ class Buffers:
         """What every rank's output must hold, as bytes."""
         case, n = self.case, self.library.nranks
         found: list[bytes] = []
-        results = expected(case.collective, n, case.count, case.op, salt)
+        results = expected(case.collective, n, case.count, self.op, salt)
         for rank, result in enumerate(results):
             if rank and result is not None and result is results[0]:
                 found.append(found[0])
@@ -193,12 +216,14 @@ def all_cases(library: Library, types: list[str], tiny: bool, one_count: bool = 
     for count in counts[:1] if one_count else counts:
         large = count > 1_000_000
         for collective in held(library):
-            for op in OPS if collective in REDUCING else ("none",):
+            for op in (*OPS, FACTOR) if collective in REDUCING else ("none",):
                 if large and op not in ("sum", "none"):
                     continue
                 # Those whose inputs or outputs are of all ranks.
                 wide = large and collective in ("all_gather", "reduce_scatter")
                 for type_name in types:
+                    if op == FACTOR and type_name in FLOATS_OF_8_BITS:
+                        continue
                     if not large or type_name in ("int8", "bfloat16", "float", "double"):
                         yield Case(collective, type_name, op, 400_003 if wide else count)
 

@@ -40,6 +40,8 @@ KERNEL_TYPES = {
     "float": "f32",
     "double": "f64",
     "bfloat16": "bf16",
+    "e4m3": "e4m3",
+    "e5m2": "e5m2",
 }
 
 
@@ -64,6 +66,8 @@ class _Call(ctypes.Structure):
         ("in_place", ctypes.c_uint32),
         ("in_offset", ctypes.POINTER(ctypes.c_int64)),
         ("out_offset", ctypes.POINTER(ctypes.c_int64)),
+        ("factors", ctypes.POINTER(ctypes.c_uint64)),
+        ("factors_in_memory", ctypes.c_uint32),
     ]
 
 
@@ -95,6 +99,7 @@ class Call:
 
     in_offset: per rank, the byte offset of the input within the output for an in-place call, or None.
     out_offset: per rank, the byte offset at which the result goes into the output; None: 0.
+    factors: per rank, the bits of the factor of a scaled sum; None: no such sum.
     """
 
     program: int
@@ -106,6 +111,8 @@ class Call:
     misplacement: int = 0
     in_offset: Sequence[int] | None = None
     out_offset: Sequence[int] | None = None
+    factors: Sequence[int] | None = None
+    factors_in_memory: bool = False
 
 
 @dataclass
@@ -274,6 +281,8 @@ def emulate(
             call.in_offset is not None,
             array(ctypes.c_int64, call.in_offset or [0] * len(call.inputs)),
             array(ctypes.c_int64, call.out_offset or [0] * len(call.inputs)),
+            array(ctypes.c_uint64, call.factors) if call.factors is not None else None,
+            call.factors_in_memory,
         )
         for call in calls
     ]

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from mock_job import FLOAT, Buffer, Comm, Job
+from mock_job import FLOAT, Comm, Job
 
 from collc.bench.nccl import UniqueId
 
@@ -123,18 +123,29 @@ class ApiCalls(Job):
     def sums(self, comm: Comm, stream: ctypes.c_void_p) -> bool:
         return self.sums_are_right(comm, COUNT, stream)
 
-    def operations(self, comm: Comm, buffer: Buffer, room: Buffer) -> dict[str, Callable[[], int]]:
-        """Calls whose operation or type the target does not have."""
-        op, factor, size = ctypes.c_int(), ctypes.c_float(2), ctypes.c_size_t(COUNT)
-        host = 1  # ncclScalarHostImmediate
-
-        def scaled() -> int:
-            self.check(self.lib.ncclRedOpCreatePreMulSum(ctypes.byref(op), ctypes.byref(factor), FLOAT, host, comm))
-            code = int(self.lib.ncclAllReduce(buffer.at, room.at, size, FLOAT, op, comm, None))
-            self.check(self.lib.ncclRedOpDestroy(op, comm))
-            return code
-
-        def eight_bits(kind: int) -> int:
-            return int(self.lib.ncclAllReduce(buffer.at, room.at, size, kind, SUM, comm, None))
-
-        return {"a sum with a factor": scaled, "e4m3": lambda: eight_bits(10), "e5m2": lambda: eight_bits(11)}
+    def factors(self) -> dict[str, bool]:
+        """Sums with a factor of each rank, given by value and in the GPU's memory, and of 8-bit floats."""
+        comm, stream, lib, size = self.comm(), self.stream(), self.lib, ctypes.c_size_t(COUNT)
+        wanted = sum(self.data(rank, COUNT) * np.float32(0.5 + rank) for rank in range(self.nranks))
+        mine = np.full(1, 0.5 + self.rank, dtype=np.float32)
+        in_memory = self.buffer(mine)
+        said: dict[str, bool] = {}
+        for name, at, residence in (("by value", mine.ctypes.data, 1), ("in memory", in_memory.at, 0)):
+            op, send, recv = ctypes.c_int(), self.buffer(self.data(self.rank, COUNT)), self.room(COUNT)
+            self.check(lib.ncclRedOpCreatePreMulSum(ctypes.byref(op), ctypes.c_void_p(at), FLOAT, residence, comm))
+            where = (ctypes.c_void_p(send.at), ctypes.c_void_p(recv.at), size)
+            self.check(lib.ncclAllReduce(*where, FLOAT, op, comm, stream))
+            self.check(lib.ncclRedOpDestroy(op, comm))
+            self.wait(stream)
+            said[name] = np.array_equal(recv.get(), wanted)
+        # Ones are 0x38 and 0x3c, threes 0x44 and 0x42.
+        for name, number, one, three in (("e4m3", 10, 0x38, 0x44), ("e5m2", 11, 0x3C, 0x42)):
+            ones = self.buffer(np.full(COUNT, one, dtype=np.uint8))
+            self.check(lib.ncclAllReduce(*(ctypes.c_void_p(ones.at),) * 2, size, number, SUM, comm, stream))
+            self.wait(stream)
+            said[name] = bool((ones.get() == three).all())
+        alone, op = self.comm(f"alone-{self.rank}", [self.rank]), ctypes.c_int()
+        self.check(lib.ncclRedOpCreatePreMulSum(ctypes.byref(op), ctypes.c_void_p(mine.ctypes.data), FLOAT, 1, alone))
+        code = lib.ncclAllReduce(*where, FLOAT, op, alone, stream)
+        said["refused alone"] = code != 0 and "of one rank" in self.text() and self.error(alone) == 0
+        return said

@@ -184,7 +184,6 @@ class Scenarios(Transfers, ApiCalls):
             "no root": lambda: int(lib.ncclBroadcast(buffer.at, room.at, size(100), FLOAT, 99, comm, stream)),
             "no buffer": lambda: int(lib.ncclAllReduce(None, room.at, size(100), FLOAT, 0, comm, stream)),
             "no peer": lambda: self.send(buffer, 99, comm, stream),
-            **self.operations(comm, buffer, room),
         }
         said: dict[str, Any] = {}
         for name, call in calls.items():

@@ -44,6 +44,11 @@ def named(what: str) -> list[str]:
     return found
 
 
+def test_sums_with_a_factor_and_of_8_bit_floats() -> None:
+    for answer in job("factors"):
+        assert answer == {"by value": True, "in memory": True, "e4m3": True, "e5m2": True, "refused alone": True}
+
+
 def test_every_function_has_one_row_and_one_of_four_answers() -> None:
     names = [row.name for row in rows()]
     assert len(names) == len(set(names))

@@ -55,9 +55,9 @@ def test_it_checks_every_type_and_operation(tmp_path: Path) -> None:
     out = tmp_path / "not" / "there"
     done = on_the_mock("--stretch", "10", "--parts", "results", OUT=str(out))
     assert done.returncode == 0, done.stdout + done.stderr
-    assert re.search(r"results, protocols by the table +340 of 340 right", done.stdout)
+    assert re.search(r"results, protocols by the table +468 of 468 right", done.stdout)
     for protocol in ("Simple", "LL", "LL128"):
-        assert re.search(rf"results, {protocol} +68 of 68 right", done.stdout)
+        assert re.search(rf"results, {protocol} +80 of 80 right", done.stdout)
     assert done.stdout.splitlines()[-1].strip().startswith("all checks passed in")
     assert (out / "gpu-check.txt").read_text() == table_of(done)
 

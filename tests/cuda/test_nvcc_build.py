@@ -21,7 +21,7 @@ from collc.errors import BuildError
 from collc.options import TargetKind
 
 needs_nvcc = pytest.mark.skipif(nvcc.nvcc_path() is None, reason="no nvcc on PATH, in CUDA_HOME or a wheel")
-KERNELS = 22  # Simple, LL and LL128 for integers of 3 widths and 4 types of floats, and transfers
+KERNELS = 28  # Simple, LL and LL128 for integers of 3 widths and 6 types of floats, and transfers
 ONE_KERNEL = (
     '#include "collc/cuda/executor.h"\nusing namespace collc::cuda;\n'
     "COLLC_KERNEL(kMaxThreads) collc_simple_f32(COLLC_KERNEL_ARGUMENT(Launch) launch) "
@@ -109,7 +109,7 @@ def test_loops_move_sixteen_bytes_at_a_time(virtual: str) -> None:
         assert sum(run.startswith("LLLLLLLL") for run in runs) >= 1, name
         if name == "collc_exchange":
             continue
-        operations = 4 if re.search(r"_b?f\d", name) else 3  # of integers, min is max
+        operations = 4 if re.search(r"_(b?f|e)\d", name) else 3  # of integers, min is max
         assert sum(run.startswith("LLLL") for run in runs) >= 1 + 2 * operations, name
         assert sum(run.startswith("SSSS") for run in runs) >= 1 + operations, name
 

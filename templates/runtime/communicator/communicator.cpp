@@ -195,7 +195,10 @@ Status Communicator::find_scaling(ncclRedOp_t handle, ncclDataType_t type, Opera
                 static_cast<int>(scaling.type), static_cast<int>(type));
   operation->kind = ncclSum;
   operation->scaled = true;
-  std::memcpy(operation->scale, scaling.immediate ? scaling.value : scaling.address, element_bytes(type));
+  if (!scaling.immediate && backend().reads_factors())
+    operation->scale_at = scaling.address;
+  else
+    std::memcpy(operation->scale, scaling.immediate ? scaling.value : scaling.address, element_bytes(type));
   return {};
 }
 

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cstring>
 #include <mutex>
 #include <set>
 #include <tuple>
@@ -18,30 +19,29 @@ namespace cuda {
 namespace {
 
 // How a call is put to the kernels. What only moves data runs as the sum of a type of that size.
-Status reducing_of(const Call &call, Reducing *how) {
-  auto type = static_cast<uint32_t>(call.type);
-  if (!traits(call.collective).reduces) {
-    switch (element_bytes(call.type)) {
-      case 1:
-        type = 1;
-        break;
-      case 2:
-        type = 6;
-        break;
-      case 4:
-        type = 3;
-        break;
-      default:
-        type = 5;
-        break;
-    }
-    *how = reducing(type, 0);
-  } else if (type >= kTypes) {
-    return fail(ncclInvalidArgument, "reductions of 8-bit floats are not in the CUDA target");
-  } else {
-    *how = reducing(type, static_cast<uint32_t>(call.op.kind));
+Reducing reducing_of(const Call &call) {
+  if (traits(call.collective).reduces) return reducing(static_cast<uint32_t>(call.type), static_cast<uint32_t>(call.op.kind));
+  switch (element_bytes(call.type)) {
+    case 1:
+      return reducing(ncclUint8, ncclSum);
+    case 2:
+      return reducing(ncclFloat16, ncclSum);
+    case 4:
+      return reducing(ncclUint32, ncclSum);
+    default:
+      return reducing(ncclUint64, ncclSum);
   }
-  return {};
+}
+
+Scaling scaling_of(const Operation &op) {
+  if (!op.scaled) return Scaling::kNone;
+  return op.scale_at == nullptr ? Scaling::kByValue : Scaling::kInMemory;
+}
+
+uint64_t factor_of(const Operation &op) {
+  uint64_t bits = reinterpret_cast<uint64_t>(op.scale_at);
+  if (op.scale_at == nullptr) std::memcpy(&bits, op.scale, sizeof bits);
+  return bits;
 }
 
 Status launch(const Together &calls) {
@@ -58,14 +58,15 @@ Status launch(const Together &calls) {
   arguments.program = program * kProtocols + protocol;
   arguments.nchannels = world.plan().programs[arguments.program].nchannels;
   arguments.divisor = call.op.average ? world.nranks() : 0;
-  Reducing how{};
-  COLLC_RETURN_IF_FAILED(reducing_of(call, &how));
+  const Reducing how = reducing_of(call);
   arguments.operation = how.operation;
   arguments.flip = how.flip;
+  arguments.scaling = scaling_of(call.op);
+  arguments.reserved = 0;
   const Function kernel = first.device().kernel(protocol, how.kernel_type);
   for (size_t i = 0; i < calls.size(); ++i)
     arguments.ranks[i] = {reinterpret_cast<const RankState *>(rank_of(*calls[i]).state()), calls[i]->call.input,
-                          calls[i]->call.output};
+                          calls[i]->call.output, factor_of(calls[i]->call.op)};
   void *parameters[] = {&arguments};
   const auto blocks = static_cast<uint32_t>(calls.size()) * arguments.nchannels;
   const uint32_t threads = first.threads(), shared = shared_bytes(call.program->nshares);
@@ -111,6 +112,7 @@ class CudaBackend final : public Backend {
   Status current_device(int *device) override { return current_number(device); }
   Status use_device(int device) override { return make_current(device); }
   bool has_places() const override { return true; }
+  bool reads_factors() const override { return true; }
   // What is missing here is said when the rank is opened.
   GpuPlace place_of_device() override {
     const Driver *cu = nullptr;
@@ -154,18 +156,28 @@ class CudaBackend final : public Backend {
 
 // Ranks that share a GPU share its launches: the kernels of one would wait for those of another that never start.
 Status check_sharing(const std::vector<Submission> &batch) {
-  std::map<std::pair<const World *, uint64_t>, std::map<const Device *, uint32_t>> rounds;
+  struct Calls {
+    uint32_t all = 0, with_factor_in_memory = 0;
+  };
+  std::map<std::pair<const World *, uint64_t>, std::map<const Device *, Calls>> rounds;
   std::map<const CudaRank *, uint64_t> numbers;  // of their collectives in this group
   for (const Submission &submission : batch) {
     if (submission.call.work != Work::kProgram || submission.call.program == nullptr) continue;
     const CudaRank &rank = rank_of(submission);
-    ++rounds[{rank.world().get(), numbers[&rank]++}][&rank.device()];
+    Calls &calls = rounds[{rank.world().get(), numbers[&rank]++}][&rank.device()];
+    ++calls.all;
+    if (scaling_of(submission.call.op) == Scaling::kInMemory) ++calls.with_factor_in_memory;
   }
   for (const auto &[round, devices] : rounds)
-    for (const auto &[device, calls] : devices)
-      if (const uint32_t sharing = round.first->ranks_on(device); calls != sharing)
+    for (const auto &[device, calls] : devices) {
+      if (const uint32_t sharing = round.first->ranks_on(device); calls.all != sharing)
         return fail(ncclInvalidUsage, "%u ranks of this process share GPU %d and must make their calls in one group", sharing,
                     device->number);
+      if (calls.with_factor_in_memory % calls.all != 0)
+        return fail(ncclInvalidUsage,
+                    "ranks that share GPU %d must all give the factor of a sum by value, or all in memory (ncclScalarDevice)",
+                    device->number);
+    }
   return {};
 }
 
@@ -173,10 +185,8 @@ Status CudaBackend::admit(const std::vector<Submission> &batch) {
   for (const Submission &submission : batch) {
     const Call &call = submission.call;
     if (call.work != Work::kProgram || !traits(call.collective).reduces) continue;
-    if (call.op.scaled)
-      return fail(ncclInvalidUsage, "sums with a factor (ncclRedOpCreatePreMulSum) are not in the CUDA target");
-    if (static_cast<uint32_t>(call.type) >= kTypes && call.program != nullptr)
-      return fail(ncclInvalidArgument, "reductions of 8-bit floats are not in the CUDA target");
+    if (call.op.scaled && call.program == nullptr)
+      return fail(ncclInvalidUsage, "the CUDA target has no sums with a factor in communicators of one rank");
   }
   COLLC_RETURN_IF_FAILED(check_sharing(batch));
   return check_transfers(batch);

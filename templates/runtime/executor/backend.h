@@ -91,6 +91,8 @@ class Backend {
   // Whether the ranks of this target are on GPUs, and where the one of this thread's current device is.
   virtual bool has_places() const { return false; }
   virtual GpuPlace place_of_device() { return {}; }
+  // Whether factors of scaled sums that lie in memory (ncclScalarDevice) are read by the kernels of a call; else when it is made.
+  virtual bool reads_factors() const { return false; }
   // True if ranks may be on several servers: this library serves them, or the real NCCL takes them.
   virtual bool may_span_servers() const = 0;
   // True if chunks travel between servers.

@@ -20,6 +20,7 @@ struct Operation {
   bool average = false;
   bool scaled = false;          // PreMulSum: every rank's input is multiplied by `scale` first
   unsigned char scale[8] = {};  // one element of the call's type
+  const void *scale_at = nullptr;  // where it lies when the call runs, if the backend reads it there
 };
 
 // What a call does: run a program, one end of a transfer between two ranks, or nothing, as it has no elements.

@@ -24,8 +24,8 @@ using emulation::Kernel;
 // The kernel of a protocol for a reduction such as "max_i32", put to it as the host side does; null if there is none.
 Kernel find_kernel(const std::string &reduction, uint32_t protocol, Reducing *how) {
   static const char *const kOperations[] = {"sum", "prod", "max", "min"};
-  static const char *const kTypeNames[] = {"i8", "u8", "i32", "u32", "i64", "u64", "f16", "f32", "f64", "bf16"};
-  static const char *const kKernelNames[] = {"u8", "u32", "u64", "f16", "f32", "f64", "bf16"};
+  static const char *const kTypeNames[] = {"i8", "u8", "i32", "u32", "i64", "u64", "f16", "f32", "f64", "bf16", "e4m3", "e5m2"};
+  static const char *const kKernelNames[] = {"u8", "u32", "u64", "f16", "f32", "f64", "bf16", "e4m3", "e5m2"};
   static const char *const kPrefixes[] = {"simple_", "ll_", "ll128_"};
   const std::string op = reduction.substr(0, reduction.find('_')), type_name = reduction.substr(op.size() + 1);
   uint32_t operation = 0, type = 0;
@@ -58,6 +58,8 @@ struct EmulatedCall {
   uint32_t in_place;         // input and output share memory: in_offset[r] is where the input lies in the output
   const int64_t *in_offset;  // bytes; used when in_place
   const int64_t *out_offset;  // where the result goes in the output, in bytes
+  const uint64_t *factors;    // per rank, the bits of a scaled sum's factor; null: none
+  uint32_t factors_in_memory;  // of the GPU
 };
 
 struct EmulatedRun {
@@ -208,9 +210,11 @@ class World {
     launch.flip = how.flip;
     launch.nchannels = program.nchannels;
     launch.divisor = call.divisor;
+    launch.scaling = Scaling::kNone;
+    if (call.factors != nullptr) launch.scaling = call.factors_in_memory ? Scaling::kInMemory : Scaling::kByValue;
     emulation::LaunchRequest request{first, run_.threads, shared_bytes(program.nshares), {}, {}, {}};
     for (uint32_t r = first; r < last; ++r) {
-      launch.ranks[r - first] = {&states_[r], buffers_.back().input[r], buffers_.back().result[r]};
+      launch.ranks[r - first] = {&states_[r], buffers_.back().input[r], buffers_.back().result[r], factor(call, r)};
       for (uint32_t c = 0; c < program.nchannels; ++c) {
         request.ids.push_back(r * plan_.max_channels + c);
         request.devices.push_back(run_.one_device ? 0 : r);
@@ -218,6 +222,12 @@ class World {
     }
     request.body = [kernel, &launch] { kernel(launch); };
     return request;
+  }
+
+  static uint64_t factor(const EmulatedCall &call, uint32_t rank) {
+    if (call.factors == nullptr) return 0;
+    if (!call.factors_in_memory) return call.factors[rank];
+    return reinterpret_cast<uint64_t>(place_buffer(sizeof(uint64_t), 0, &call.factors[rank]));
   }
 
   void collect() {

@@ -31,6 +31,12 @@ struct Half {
 struct Bfloat16 {
   uint16_t bits;
 };
+struct E4m3 {
+  uint8_t bits;
+};
+struct E5m2 {
+  uint8_t bits;
+};
 
 #if defined(COLLC_FAULT_EXCHANGE)
 inline uint32_t left_out = 0;

@@ -56,6 +56,12 @@ struct Half {
 struct Bfloat16 {
   uint16_t bits;
 };
+struct E4m3 {
+  uint8_t bits;
+};
+struct E5m2 {
+  uint8_t bits;
+};
 
 COLLC_DEVICE uint32_t thread_index() { return threadIdx.x; }
 COLLC_DEVICE uint32_t thread_count() { return blockDim.x; }
@@ -190,6 +196,11 @@ COLLC_DEVICE void store(T *to, T value) {
   __builtin_assume(__isGlobal(to));
   *to = value;
 }
+// nvcc 13.0 breaks on __isGlobal of a structure of one byte. Whole packs move by the verbs above.
+COLLC_DEVICE E4m3 load(const E4m3 *from) { return {*reinterpret_cast<const volatile uint8_t *>(from)}; }
+COLLC_DEVICE E5m2 load(const E5m2 *from) { return {*reinterpret_cast<const volatile uint8_t *>(from)}; }
+COLLC_DEVICE void store(E4m3 *to, E4m3 value) { to->bits = value.bits; }
+COLLC_DEVICE void store(E5m2 *to, E5m2 value) { to->bits = value.bits; }
 
 // LL: data and flags of 4 bytes in turn. Each half, {data, flag}, is one access of 8 bytes, which nothing tears; the two
 // halves may come apart, so both flags are looked at. The flag vouches for its data: no order to other accesses is needed.

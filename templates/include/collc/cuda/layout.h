@@ -15,7 +15,7 @@ namespace collc::cuda {
 
 constexpr uint32_t kMaxThreads = 512;     // threads of a block: what the kernels are compiled for
 constexpr uint32_t kMinThreads = 64;      // one warp to wait, one to publish
-constexpr uint32_t kMaxLaunchRanks = 128; // ranks of one cooperative launch; bounded by 4 KiB of kernel arguments
+constexpr uint32_t kMaxLaunchRanks = 126; // ranks of one cooperative launch; bounded by 4 KiB of kernel arguments
 constexpr uint32_t kMaxPeers = 256;       // FIFO ends that one step may name
 constexpr uint32_t kFlagBytes = 128;      // one flag per line, so that pollers do not share it
 
@@ -98,7 +98,11 @@ struct RankCall {
   const RankState *state;
   const void *input;
   void *output;
+  uint64_t factor;  // of a scaled sum: the bits of an element, or where it lies in memory (Launch::scaling)
 };
+
+// A sum before which every rank's own input is multiplied by a factor of its own.
+enum class Scaling : uint32_t { kNone = 0, kByValue = 1, kInMemory = 2 };
 
 // The arguments of every kernel. Blocks are ranks x channels: block b runs channel b % nchannels of ranks[b / nchannels].
 struct Launch {
@@ -108,6 +112,8 @@ struct Launch {
   uint32_t nchannels;
   uint32_t divisor;    // of a finished reduction; 0: none (avg divides by the number of ranks)
   uint32_t operation;  // ncclRedOp_t 0..3; of integers never min
+  Scaling scaling;     // of sums
+  uint32_t reserved;
   RankCall ranks[kMaxLaunchRanks];
 };
 static_assert(sizeof(Launch) <= 4096, "kernel arguments end at 4 KiB on older drivers");
@@ -157,7 +163,9 @@ constexpr uint32_t kExchangeShared = kMostMessages * sizeof(ExchangeStream) + 16
   X(Y, f16, Half)         \
   X(Y, f32, float)        \
   X(Y, f64, double)       \
-  X(Y, bf16, Bfloat16)
+  X(Y, bf16, Bfloat16)    \
+  X(Y, e4m3, E4m3)        \
+  X(Y, e5m2, E5m2)
 #endif
 #define COLLC_SIMPLE_KERNEL(X, name, type) X(simple_##name, type, Simple)
 #define COLLC_LL_KERNEL(X, name, type) X(ll_##name, type, LL)
@@ -166,8 +174,8 @@ constexpr uint32_t kExchangeShared = kMostMessages * sizeof(ExchangeStream) + 16
 #define COLLC_LL_KERNELS(X) COLLC_TYPES(COLLC_LL_KERNEL, X)
 #define COLLC_LL128_KERNELS(X) COLLC_TYPES(COLLC_LL128_KERNEL, X)
 
-constexpr uint32_t kTypes = 10;       // ncclDataType_t 0..9
-constexpr uint32_t kKernelTypes = 7;  // in the order above
+constexpr uint32_t kTypes = 12;       // ncclDataType_t 0..11
+constexpr uint32_t kKernelTypes = 9;  // in the order above
 
 // How a reduction is put to the kernels. Integers of one width share a kernel, for sums and products of signed ones have the
 // same bits, and so has the largest once `flip` has turned bits of all values over and back: the sign's makes the order of

@@ -31,10 +31,12 @@ class LL : public Lines {
     for (; u < units; u += thread_count()) {
       Duo value{};
       uint32_t next = 0;
-      if (at.input != nullptr)
+      if (at.input != nullptr) {
         value = Units<T, Duo>::get(at.input, u, at.elements);
-      else if (!receive(step, recv, next++, u, value))
+        if (launch_.scaling != Scaling::kNone) value = scaled<T>(value, launch_.scaling, call_.factor);
+      } else if (!receive(step, recv, next++, u, value)) {
         return;
+      }
 #pragma unroll 1
       for (; next < step.nrecv; ++next) {
         Duo other;

@@ -57,10 +57,15 @@ class LL128 : public Lines {
   COLLC_DEVICE bool run(const Step &step, const FifoRef *recv, const Buffers &at, uint64_t first) {
     Pack value[2 * N];
     uint32_t next = 0;
-    if (at.input != nullptr)
+    if (at.input != nullptr) {
       get(at, first, value);
-    else if (!receive(step, recv, next++, first, value))
+      if (launch_.scaling != Scaling::kNone) {
+#pragma unroll
+        for (uint32_t k = 0; k < 2 * N; ++k) value[k] = scaled<T>(value[k], launch_.scaling, call_.factor);
+      }
+    } else if (!receive(step, recv, next++, first, value)) {
       return false;
+    }
 #pragma unroll 1
     for (; next < step.nrecv; ++next) {
       Pack other[2 * N];

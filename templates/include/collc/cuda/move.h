@@ -67,6 +67,12 @@ struct Mover {
     static COLLC_DEVICE void group(const Places &from, const Places &to, const Arithmetic &how, uint64_t i) {
       U value[N], other[N];
       get(from.first, value, i);
+      if constexpr (Op::kind == Reduction::kSum) {
+        if (how.scaling != Scaling::kNone) {
+#pragma unroll
+          for (uint32_t k = 0; k < N; ++k) value[k] = scaled<T>(value[k], how.scaling, how.factor);
+        }
+      }
 #pragma unroll 1
       for (uint32_t s = 0; s < from.nrest; ++s) {
         get(from.rest[s], other, i);
@@ -99,7 +105,8 @@ struct Mover {
 
   static COLLC_DEVICE void run(const Places &from, const Places &to, const Arithmetic &how, uint64_t begin, uint64_t end) {
     if (begin == end) return;
-    if (from.nrest == 0 || from.first == nullptr)
+    // Without an own input there is one source.
+    if (from.first == nullptr || (from.nrest == 0 && how.scaling == Scaling::kNone))
       return spread<Copy>(Places{from.first != nullptr ? from.first : from.rest[0], nullptr, 0}, to, how, begin, end);
     switch (static_cast<Reduction>(how.operation)) {
       case Reduction::kProd:

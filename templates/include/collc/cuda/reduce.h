@@ -2,6 +2,7 @@
 // targets and the interpreter get the same bits.
 #pragma once
 #include "collc/cuda/device.h"
+#include "collc/cuda/layout.h"
 
 namespace collc::cuda {
 
@@ -15,6 +16,49 @@ constexpr bool kSame<A, A> = true;
 // Signed integers run as unsigned ones: see Launch::flip.
 template <class T>
 constexpr bool kIsInteger = kSame<T, uint8_t> || kSame<T, uint32_t> || kSame<T, uint64_t>;
+
+template <class T>
+constexpr bool kIsFloat8 = kSame<T, E4m3> || kSame<T, E5m2>;
+
+// Floats of 8 bits: the bits of the mantissa, the bias of the exponent, and the first pattern that is no number. E4m3 has no
+// infinity and one NaN. Values beyond the largest become the largest, as in CUDA's conversions.
+template <class T>
+struct Float8;
+template <>
+struct Float8<E4m3> {
+  static constexpr uint32_t mantissa = 3, bias = 7, special = 0x7f;
+};
+template <>
+struct Float8<E5m2> {
+  static constexpr uint32_t mantissa = 2, bias = 15, special = 0x7c;
+};
+
+template <class T>
+COLLC_DEVICE float widen_float8(T value) {
+  using F = Float8<T>;
+  constexpr uint32_t shift = 23 - F::mantissa;
+  const uint32_t magnitude = value.bits & 0x7fu;
+  // With this exponent a float has too small a power of two; the product corrects it, also of subnormal numbers.
+  const uint32_t finite = to_bits(bits_to<float>(magnitude << shift) * bits_to<float>((254 - F::bias) << 23));
+  // A quiet NaN: of a number and a signalling one the larger could be the NaN.
+  const uint32_t beyond = F::mantissa == 2 && magnitude == F::special ? 0x7f800000u : 0x7fc00000u;
+  const uint32_t wide = magnitude < F::special ? finite : beyond;
+  return bits_to<float>((value.bits & 0x80u) << 24 | wide);
+}
+template <class T>
+COLLC_DEVICE T narrow_float8(float value) {
+  using F = Float8<T>;
+  constexpr uint32_t shift = 23 - F::mantissa, one = 1, rebias = (127 - F::bias) << 23;
+  constexpr uint32_t largest = ((F::special - 1) << shift) + rebias, smallest_normal = rebias + (one << 23);
+  const uint32_t bits = to_bits(value), magnitude = bits & 0x7fffffffu;
+  const uint32_t limited = magnitude > largest ? largest : magnitude;
+  const uint32_t normal = (limited - rebias + ((one << (shift - 1)) - 1) + (limited >> shift & 1)) >> shift;
+  // Below the smallest normal number the distance of neighbours is fixed: it is that of floats around the anchor.
+  constexpr uint32_t anchor = smallest_normal + (shift << 23);
+  const uint32_t subnormal = to_bits(bits_to<float>(limited) + bits_to<float>(anchor)) - anchor;
+  const uint32_t finite = limited < smallest_normal ? subnormal : normal;
+  return T{static_cast<uint8_t>(bits >> 31 << 7 | (magnitude > 0x7f800000u ? 0x7fu : finite))};
+}
 
 // Narrow floats are computed in float: 24 bits of precision are more than twice theirs plus two, so rounding the exact
 // float operation once more gives the correctly rounded result.
@@ -35,6 +79,19 @@ struct Wide<Bfloat16> {
   using type = float;
   static COLLC_DEVICE float widen(Bfloat16 value) { return to_float(value); }
   static COLLC_DEVICE Bfloat16 narrow(float value) { return to_bfloat16(value); }
+};
+
+template <>
+struct Wide<E4m3> {
+  using type = float;
+  static COLLC_DEVICE float widen(E4m3 value) { return widen_float8(value); }
+  static COLLC_DEVICE E4m3 narrow(float value) { return narrow_float8<E4m3>(value); }
+};
+template <>
+struct Wide<E5m2> {
+  using type = float;
+  static COLLC_DEVICE float widen(E5m2 value) { return widen_float8(value); }
+  static COLLC_DEVICE E5m2 narrow(float value) { return narrow_float8<E5m2>(value); }
 };
 
 // `flip` is Launch::flip, which only integers ask for.
@@ -71,11 +128,14 @@ struct Min {  // of floats: for integers it is Max with other bits turned over
   }
 };
 
-// What a step does to elements: Launch's words of these names; the divisor is 0 unless the step finishes a result.
+// What a step does to elements: Launch's words of these names, the rank's factor; the divisor is 0 unless the step finishes a
+// result.
 struct Arithmetic {
   uint32_t operation;
   uint32_t divisor;
   uint64_t flip;
+  Scaling scaling;
+  uint64_t factor;
 };
 
 template <class T, class Op>
@@ -95,6 +155,8 @@ COLLC_DEVICE T take(uint32_t word, uint32_t place) {
     const auto bits = word >> (8 * sizeof(T) * place);
     if constexpr (sizeof(T) == 2)
       return T{static_cast<uint16_t>(bits)};
+    else if constexpr (kIsFloat8<T>)
+      return T{static_cast<uint8_t>(bits)};
     else
       return static_cast<T>(bits);
   }
@@ -105,16 +167,30 @@ COLLC_DEVICE uint32_t place_bits(T value, uint32_t place) {
     return to_bits(value);
   else if constexpr (sizeof(T) == 2)
     return static_cast<uint32_t>(value.bits) << (16 * place);
+  else if constexpr (kIsFloat8<T>)
+    return static_cast<uint32_t>(value.bits) << (8 * place);
   else
     return static_cast<uint32_t>(static_cast<uint8_t>(value)) << (8 * place);
 }
 
 template <class T, class Op>
-COLLC_DEVICE uint32_t combine_word(uint32_t a, uint32_t b, uint64_t flip) {
+COLLC_DEVICE uint32_t combine_places(uint32_t a, uint32_t b, uint64_t flip) {
   uint32_t result = 0;
 #pragma unroll
   for (uint32_t i = 0; i < kPerWord<T>; ++i) result |= place_bits(combine<T, Op>(take<T>(a, i), take<T>(b, i), flip), i);
   return result;
+}
+// Of floats of 8 bits it is long, so it is called.
+template <class T, class Op>
+COLLC_DEVICE_CALLED uint32_t called_places(uint32_t a, uint32_t b) {
+  return combine_places<T, Op>(a, b, 0);
+}
+template <class T, class Op>
+COLLC_DEVICE uint32_t combine_word(uint32_t a, uint32_t b, [[maybe_unused]] uint64_t flip) {
+  if constexpr (kIsFloat8<T>)
+    return called_places<T, Op>(a, b);
+  else
+    return combine_places<T, Op>(a, b, flip);
 }
 
 // Four bytes at once. A sum: add the low seven bits, then the high bits without carry.
@@ -227,6 +303,48 @@ COLLC_DEVICE Duo combine(const Duo &a, const Duo &b, uint64_t flip) {
   return combine_unit<T, Op>(a, b, flip);
 }
 
+// An element, or a unit all of whose elements are that one.
+template <class T, class U>
+COLLC_DEVICE U repeated(T value) {
+  if constexpr (kSame<T, U>) {
+    return value;
+  } else {
+    U unit{};
+#pragma unroll
+    for (uint32_t i = 0; i < sizeof(U) / 4; ++i) {
+      if constexpr (sizeof(T) == 8) {
+        unit.word[i] = static_cast<uint32_t>(to_bits(value) >> (i % 2 * 32));
+      } else {
+#pragma unroll
+        for (uint32_t k = 0; k < kPerWord<T>; ++k) unit.word[i] |= place_bits(value, k);
+      }
+    }
+    return unit;
+  }
+}
+template <class T>
+COLLC_DEVICE T factor_of(Scaling scaling, uint64_t factor) {
+  if (scaling == Scaling::kInMemory) return load(reinterpret_cast<const T *>(factor));
+  if constexpr (sizeof(T) == 8)
+    return bits_to<T>(factor);
+  else
+    return take<T>(static_cast<uint32_t>(factor), 0);
+}
+// A rank's own input in a scaled sum, rounded once. Called, not inlined: it is rare.
+template <class T, class U>
+COLLC_DEVICE_CALLED U scaled(U value, Scaling scaling, uint64_t factor) {
+  const U by = repeated<T, U>(factor_of<T>(scaling, factor));
+  if constexpr (kSame<T, U>) {
+    return combine<T, Prod>(value, by, 0);
+  } else if constexpr (kIsFloat8<T>) {
+#pragma unroll
+    for (uint32_t i = 0; i < sizeof(U) / 4; ++i) value.word[i] = combine_places<T, Prod>(value.word[i], by.word[i], 0);
+  } else {
+    combine_words<T, Prod>(value.word, by.word, 0);
+  }
+  return value;
+}
+
 // The end of an average; integers divide toward zero. `flip` has the sign's bit set if they have a sign: what is divided is
 // the magnitude.
 template <class T>
@@ -255,7 +373,8 @@ COLLC_DEVICE uint32_t divide_bytes(uint32_t word, uint32_t inverse, uint32_t fli
 
 template <class T, uint32_t N>
 COLLC_DEVICE void divide_words(uint32_t (&word)[N], uint32_t divisor, uint64_t flip) {
-  [[maybe_unused]] const uint32_t inverse = sizeof(T) == 1 ? 65535 / divisor + 1 : 0;
+  constexpr bool kBytes = kSame<T, uint8_t>;
+  [[maybe_unused]] const uint32_t inverse = kBytes ? 65535 / divisor + 1 : 0;
 #pragma unroll
   for (uint32_t i = 0; i < N; ++i) {
     if constexpr (sizeof(T) == 8) {
@@ -264,7 +383,7 @@ COLLC_DEVICE void divide_words(uint32_t (&word)[N], uint32_t divisor, uint64_t f
       const uint64_t result = to_bits(divide(bits_to<T>(bits), divisor, flip));
       word[i] = static_cast<uint32_t>(result);
       word[i + 1] = static_cast<uint32_t>(result >> 32);
-    } else if constexpr (sizeof(T) == 1) {
+    } else if constexpr (kBytes) {
       word[i] = divide_bytes(word[i], inverse, static_cast<uint32_t>(flip));
     } else {
       uint32_t result = 0;

@@ -51,7 +51,8 @@ class Simple : public Counters {
     if (step.flags & kOutput) to.first = static_cast<char *>(call_.output) + (share.out_base + chunk.begin) * sizeof(T);
     // In place, a rank's own block already lies where a copy would put it.
     if (from.first == to.first && step.nrecv == 0) to.first = nullptr;
-    const Arithmetic how{launch_.operation, step.flags & kFinal ? launch_.divisor : 0, launch_.flip};
+    const Arithmetic how{launch_.operation, step.flags & kFinal ? launch_.divisor : 0, launch_.flip, launch_.scaling,
+                         call_.factor};
     move_chunk<T>(from, to, how, chunk.elements);
   }
 
