@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from pathlib import Path
+from unittest import mock
 
 import pytest
 from support import nvml
@@ -64,7 +65,6 @@ def _machines(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "here", lambda: {"host": LOCAL.process.host, "boot": LOCAL.process.boot})
     monkeypatch.setattr(module, "read_nvml", read)
     monkeypatch.setattr(module, "read_driver", lambda: LOCAL.process.driver)
-    monkeypatch.setattr(module, "_GOODBYE_SECONDS", 0.5)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
 
 
@@ -100,11 +100,13 @@ def run(
 
     threads = [threading.Thread(target=act, args=(rank,)) for rank, p in enumerate(processes) if not p.absent]
     # The last one first: process 0 is not the first to come.
-    for thread in reversed(threads):
-        thread.start()
-    for thread in threads:
-        thread.join(120)
-        assert not thread.is_alive()
+    goodbye = 2.0 if any(p.silent for p in processes) else 60.0  # nobody is waited for in vain otherwise
+    with mock.patch.object(module, "_GOODBYE_SECONDS", goodbye):
+        for thread in reversed(threads):
+            thread.start()
+        for thread in threads:
+            thread.join(120)
+            assert not thread.is_alive()
     assert [path for path in folder.iterdir() if path.name.startswith(".")] == []
     return result[0]
 
@@ -171,7 +173,7 @@ def test_servers_of_one_name_are_told_apart(tmp_path: Path) -> None:
     ids=["no driver", "no GPU", "hangs", "absent"],
 )
 def test_a_server_that_cannot_be_probed_is_named(bad: Process, line: str, tmp_path: Path) -> None:
-    seconds = 1.0 if bad.silent or bad.absent else 20
+    seconds = 2.0 if bad.silent or bad.absent else 20
     processes = [whole("a", "1"), bad, whole("c", "3")]
     refusal = run(processes, tmp_path, seconds=seconds)
     assert isinstance(refusal, str)
@@ -323,3 +325,20 @@ def test_real_processes_of_mpirun_meet(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert "h100x2: 1 server with 2 GPUs" in (tmp_path / "x.yaml").read_text()
     assert os.listdir(tmp_path).count("x.yaml") == 1
+
+
+def test_a_folder_that_somebody_still_writes_to_goes_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real, late = shutil.rmtree, []
+
+    def rmtree(path: Path, ignore_errors: bool) -> None:
+        real(path, ignore_errors=ignore_errors)
+        if len(late) < 3:
+            path.mkdir()
+            late.append(path / "bye.1")
+            late[-1].write_text("{}")
+
+    meeting = Meeting(tmp_path / "out.yaml", 0, 2, "job", 1)
+    monkeypatch.setattr(shutil, "rmtree", rmtree)
+    meeting.close()
+    assert len(late) == 3
+    assert list(tmp_path.iterdir()) == []

@@ -24,6 +24,8 @@ from collc.errors import RunError
 
 _MOST_BYTES = 16 << 20
 _FIRST_WAIT, _LONGEST_WAIT = 0.02, 0.5
+# How often a folder is emptied that somebody is still writing to.
+_SWEEPS = 10
 
 
 class Meeting:
@@ -63,7 +65,11 @@ class Meeting:
         aside = self.folder.with_name(f"{self.folder.name}.{secrets.token_hex(4)}")
         with suppress(FileNotFoundError):
             self.folder.rename(aside)
-            shutil.rmtree(aside, ignore_errors=True)
+            for _ in range(_SWEEPS):
+                shutil.rmtree(aside, ignore_errors=True)
+                if not aside.exists():
+                    break
+                time.sleep(_FIRST_WAIT)
 
     def _joined(self) -> bool:
         """Whether process 0 has opened its session. What was posted to an earlier one is posted again."""
