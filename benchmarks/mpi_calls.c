@@ -24,11 +24,21 @@ static void read_order(long order[3]) {
 
 static void call(long what, const float *in, float *out, int count) {
   switch (what) {
-    case kAllReduce: MPI_Allreduce(in, out, count, MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD); break;
-    case kAllGather: MPI_Allgather(in, count, MPI_FLOAT, out, count, MPI_FLOAT, MPI_COMM_WORLD); break;
-    case kReduceScatter: MPI_Reduce_scatter_block(in, out, count, MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD); break;
-    case kBroadcast: MPI_Bcast(out, count, MPI_FLOAT, 0, MPI_COMM_WORLD); break;
-    default: MPI_Reduce(in, out, count, MPI_FLOAT, MPI_SUM, 0, MPI_COMM_WORLD); break;
+    case kAllReduce:
+      MPI_Allreduce(in, out, count, MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD);
+      break;
+    case kAllGather:
+      MPI_Allgather(in, count, MPI_FLOAT, out, count, MPI_FLOAT, MPI_COMM_WORLD);
+      break;
+    case kReduceScatter:
+      MPI_Reduce_scatter_block(in, out, count, MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD);
+      break;
+    case kBroadcast:
+      MPI_Bcast(out, count, MPI_FLOAT, 0, MPI_COMM_WORLD);
+      break;
+    default:
+      MPI_Reduce(in, out, count, MPI_FLOAT, MPI_SUM, 0, MPI_COMM_WORLD);
+      break;
   }
 }
 

@@ -28,14 +28,6 @@ def mbps(gbps: Fraction) -> int:
     return min(max(round(gbps * 1000), 1), (1 << 32) - 1)
 
 
-def pack_bus(pci: str | None) -> int:
-    """A PCI bus id as the runtime has it (plan/gpu_place.h): domain, bus and device; 0 where it is not known."""
-    if pci is None:
-        return 0
-    domain, bus, device = (int(part, 16) for part in pci.partition(".")[0].split(":"))
-    return domain << 32 | bus << 16 | device << 8 | 1
-
-
 # Program.min_bytes of a program that only a tuning file chooses.
 NEVER = (1 << 64) - 1
 
@@ -97,7 +89,7 @@ ARRAYS: dict[str, tuple[str, str]] = {
     "machine_links": ("MachineLink", "collc::MachineLink"),
     "states": ("State", "collc::State"),
     "changes": ("Change", "collc::Change"),
-    "gpu_buses": ("BusId", "uint64_t"),  # of every GPU, where the topology knows them (pack_bus)
+    "gpu_buses": ("BusId", "uint64_t"),  # of every GPU, where the topology knows them
 }
 
 FIRST_BYTE = 8  # of what the digest covers

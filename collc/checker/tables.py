@@ -71,7 +71,7 @@ class Contents:
     """What tables hold. The first state is the whole machine, `names` are those of its vertices, the GPUs first.
 
     `vertices` and `links` describe the machine in libraries that survive losses, as rows; others have none of them.
-    `buses` are the GPUs' bus ids (layout.pack_bus) where any is known.
+    `buses` are the GPUs' bus ids as the runtime has them (plan/gpu_place.h), where any is known.
     """
 
     allocations: tuple[Held, ...]

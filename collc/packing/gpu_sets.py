@@ -12,13 +12,20 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from collc.checker.layout import pack_bus
 from collc.errors import TopologyError
 from collc.packing.allocations import Allocation, fast_links, twins
 from collc.topology.canonical import fingerprint, match
 from collc.topology.graph import plan_graph
 from collc.topology.losses import Loss
 from collc.topology.model import Link, LinkKind, PlanGraph, Topology, Vertex, VertexKind
+
+
+def pack_bus(pci: str | None) -> int:
+    """A PCI bus id as the runtime has it (plan/gpu_place.h): domain, bus and device; 0 where it is not known."""
+    if pci is None:
+        return 0
+    domain, bus, device = (int(part, 16) for part in pci.partition(".")[0].split(":"))
+    return domain << 32 | bus << 16 | device << 8 | 1
 
 
 @dataclass(frozen=True)

@@ -8,13 +8,12 @@ from collections.abc import Sequence
 import pytest
 from support.programs import final, random_schedule
 
-from collc.checker.layout import pack_bus
 from collc.checker.tables import decode
 from collc.codegen.context import TableBuilder
 from collc.collectives.model import Collective
 from collc.errors import IRError
 from collc.options import CUDA
-from collc.packing.gpu_sets import written_set
+from collc.packing.gpu_sets import pack_bus, written_set
 from collc.topology.graph import plan_graph
 from collc.topology.load import loads_topology
 

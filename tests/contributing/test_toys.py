@@ -149,7 +149,9 @@ def make(edits: tuple[Edit, ...], target: Path) -> None:
 def run(target: Path, *words: str) -> str:
     """Python on the copy alone; what it prints."""
     compiled = str(target.parent / "pycache")  # beside the copy, for all these processes
-    environment = {**os.environ, "PYTHONPATH": str(target), "PYTHONPYCACHEPREFIX": compiled}
+    # PYTEST_ADDOPTS is of the run that this test is part of, and may ask for no summary.
+    own = {"PYTHONPATH": str(target), "PYTHONPYCACHEPREFIX": compiled, "PYTEST_ADDOPTS": ""}
+    environment = {**os.environ, **own}
     done = subprocess.run(
         [sys.executable, *words], cwd=target, env=environment, capture_output=True, text=True, check=False, timeout=1200
     )

@@ -330,8 +330,11 @@ def test_a_tag_that_it_does_not_know_is_an_error(template: str, tmp_path: Path) 
 
 @pytest.mark.skipif(nvcc.nvcc_path() is None, reason="no nvcc on PATH, in CUDA_HOME or a wheel")
 @pytest.mark.nvcc
-def test_what_is_built_loads_without_a_driver(tmp_path: Path) -> None:
-    """One of the sources with the real tools; the kernels are those that other tests have in the cache already."""
+@pytest.mark.slow
+def test_what_is_built_loads_without_a_driver(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """One of the sources with the real tools, and an empty kernel in place of all, which nothing launches here."""
+    (tmp_path / "device.cu").write_text('extern "C" __global__ void nothing() {}\n')
+    monkeypatch.setattr(cuda, "device_source", lambda: tmp_path / "device.cu")
     fatbin = cuda.build_device_code().fatbin
     program = (
         "import sys, time; sys.path.insert(0, sys.argv[1]); import building, measures; from pathlib import Path\n"

@@ -57,7 +57,10 @@ def kernels_of(text: str, start: str) -> dict[str, str]:
 
 @needs_nvcc
 @pytest.mark.nvcc
-def test_the_fatbin_holds_every_generation(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_fatbin_holds_every_generation(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """With one kernel: all of them take two minutes of CPU time."""
+    (tmp_path / "device.cu").write_text(ONE_KERNEL)
+    monkeypatch.setattr(cuda, "device_source", lambda: tmp_path / "device.cu")
     monkeypatch.setattr(cuda, "nvrtc_path", lambda: None)
     monkeypatch.setattr(nvrtc, "nvrtc_path", lambda: None)
     monkeypatch.delenv("COLLC_NVRTC", raising=False)

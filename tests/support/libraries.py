@@ -51,6 +51,16 @@ links:
   - {between: [core1, cpu0], kind: c2c, gbps: 6.25}
   - {between: [core0.1, cpu0], kind: c2c, gbps: 6.25}
 """
+# As a probe writes them, with bus ids; of one GPU none is known.
+PROBED = """
+format: collc-topology/1
+name: probed
+gpus: 3
+links:
+  - {between: [gpu0, gpu1], kind: nvlink, gbps: 50}
+  - {between: [gpu1, gpu2], kind: nvlink, gbps: 50}
+devices: {gpu0: {pci: "0000:3b:00.0"}, gpu2: {pci: "0000:af:00.0"}}
+"""
 # Two GPUs joined by NVLink, and a third one that is reached by PCIe alone.
 MIXED = """
 format: collc-topology/1
@@ -63,7 +73,7 @@ links:
   - {between: [gpu1, cpu0], kind: pcie, gbps: 12}
   - {between: [gpu2, cpu0], kind: pcie, gbps: 12}
 """
-_OWN = {"odd": ODD, "pair": PAIR, "cores": CORES, "mixed": MIXED, "two-servers": TWO_SERVERS}
+_OWN = {"odd": ODD, "pair": PAIR, "cores": CORES, "mixed": MIXED, "probed": PROBED, "two-servers": TWO_SERVERS}
 # Servers with these numbers of GPUs, joined by a network card each.
 CLUSTERS = {"2+2": (2, 2), "3+5": (3, 5), "1+1+6": (1, 1, 6), "2+2+2+2": (2, 2, 2, 2)}
 

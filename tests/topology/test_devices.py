@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 from support import nvml
 
-from collc.checker.layout import pack_bus
 from collc.errors import TopologyError
-from collc.packing.gpu_sets import written_set
+from collc.packing.gpu_sets import pack_bus, written_set
 from collc.topology.canonical import fingerprint
 from collc.topology.cluster.merge import Described, merge
 from collc.topology.cluster.model import Server

@@ -86,7 +86,7 @@ def test_futures_callbacks_and_groups(ranks: int) -> None:
     assert "all right" in forked(ranks, "callbacks.py")
 
 
-# Of PyTorch's own suite, what is quick and shows most; `make test-torch-suite` runs all of it.
+# Of PyTorch's own suite, what is quick and shows most (`make test-torch`); `make test-torch-suite` runs all of it.
 SELECTED = [
     "test_DistributedDataParallelCPU",
     "test_all_gather_coalesced_with_empty",
@@ -103,6 +103,7 @@ SELECTED = [
 ]
 
 
+@pytest.mark.slow
 def test_a_selection_of_pytorchs_own_tests(tmp_path: Path) -> None:
     pytest.importorskip("expecttest", reason="PyTorch's own tests need expecttest")
     out = tmp_path / "outcomes.json"

@@ -99,9 +99,8 @@ Status choose_public_address(Id *id, const char *interface, std::string *name) {
   }
   freeifaddrs(all);
   if (best < 0 && wanted != nullptr)
-    return fail(ncclSystemError, "no network interface %s %.32s is up: see %s",
-                filter.chooses() ? "called" : "that passes", wanted,
-                interface != nullptr ? "COLLC_NET" : "COLLC_SOCKET_IFNAME");
+    return fail(ncclSystemError, "no network interface %s %.32s is up: see %s", filter.chooses() ? "called" : "that passes",
+                wanted, interface != nullptr ? "COLLC_NET" : "COLLC_SOCKET_IFNAME");
   return {};
 }
 

@@ -392,8 +392,8 @@ class Exchanging {
 
 }  // namespace
 
-int collc_emulate_exchange(uint64_t seed, uint32_t report_races, uint32_t bytes, uint32_t messages,
-                           uint32_t left_out, uint32_t wrong_size, char *message, size_t message_bytes) {
+int collc_emulate_exchange(uint64_t seed, uint32_t report_races, uint32_t bytes, uint32_t messages, uint32_t left_out,
+                           uint32_t wrong_size, char *message, size_t message_bytes) {
   emulation::leave_out(left_out);
   Exchanging ranks(seed, bytes, messages, wrong_size);
   const std::string failure = ranks.go(seed, report_races != 0);

@@ -132,8 +132,7 @@ class ExchangeLane {
   template <class U>
   static COLLC_DEVICE void copy_units(char *to, char *from, uint64_t begin, uint64_t end) {
     using Moves = Mover<uint8_t, U>;
-    Moves::template spread<typename Moves::Copy>(Places{from, nullptr, 0}, Places{to, nullptr, 0}, Arithmetic{}, begin,
-                                                 end);
+    Moves::template spread<typename Moves::Copy>(Places{from, nullptr, 0}, Places{to, nullptr, 0}, Arithmetic{}, begin, end);
   }
   static COLLC_DEVICE void move_bytes(char *to, char *from, uint64_t bytes) {
     const uint64_t misplaced = (reinterpret_cast<uint64_t>(to) | reinterpret_cast<uint64_t>(from)) % sizeof(Pack);

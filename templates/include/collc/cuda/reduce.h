@@ -1,98 +1,12 @@
 // Arithmetic on packs of 16 bytes and duos of 8. Every operation rounds once to the element type, left operand first, so that all
 // targets and the interpreter get the same bits.
 #pragma once
-#include "collc/cuda/device.h"
+#include "collc/cuda/elements.h"
 #include "collc/cuda/layout.h"
 
 namespace collc::cuda {
 
 enum class Reduction : uint32_t { kSum, kProd, kMax, kMin };
-
-template <class A, class B>
-constexpr bool kSame = false;
-template <class A>
-constexpr bool kSame<A, A> = true;
-
-// Signed integers run as unsigned ones: see Launch::flip.
-template <class T>
-constexpr bool kIsInteger = kSame<T, uint8_t> || kSame<T, uint32_t> || kSame<T, uint64_t>;
-
-template <class T>
-constexpr bool kIsFloat8 = kSame<T, E4m3> || kSame<T, E5m2>;
-
-// Floats of 8 bits: the bits of the mantissa, the bias of the exponent, and the first pattern that is no number. E4m3 has no
-// infinity and one NaN. Values beyond the largest become the largest, as in CUDA's conversions.
-template <class T>
-struct Float8;
-template <>
-struct Float8<E4m3> {
-  static constexpr uint32_t mantissa = 3, bias = 7, special = 0x7f;
-};
-template <>
-struct Float8<E5m2> {
-  static constexpr uint32_t mantissa = 2, bias = 15, special = 0x7c;
-};
-
-template <class T>
-COLLC_DEVICE float widen_float8(T value) {
-  using F = Float8<T>;
-  constexpr uint32_t shift = 23 - F::mantissa;
-  const uint32_t magnitude = value.bits & 0x7fu;
-  // With this exponent a float has too small a power of two; the product corrects it, also of subnormal numbers.
-  const uint32_t finite = to_bits(bits_to<float>(magnitude << shift) * bits_to<float>((254 - F::bias) << 23));
-  // A quiet NaN: of a number and a signalling one the larger could be the NaN.
-  const uint32_t beyond = F::mantissa == 2 && magnitude == F::special ? 0x7f800000u : 0x7fc00000u;
-  const uint32_t wide = magnitude < F::special ? finite : beyond;
-  return bits_to<float>((value.bits & 0x80u) << 24 | wide);
-}
-template <class T>
-COLLC_DEVICE T narrow_float8(float value) {
-  using F = Float8<T>;
-  constexpr uint32_t shift = 23 - F::mantissa, one = 1, rebias = (127 - F::bias) << 23;
-  constexpr uint32_t largest = ((F::special - 1) << shift) + rebias, smallest_normal = rebias + (one << 23);
-  const uint32_t bits = to_bits(value), magnitude = bits & 0x7fffffffu;
-  const uint32_t limited = magnitude > largest ? largest : magnitude;
-  const uint32_t normal = (limited - rebias + ((one << (shift - 1)) - 1) + (limited >> shift & 1)) >> shift;
-  // Below the smallest normal number the distance of neighbours is fixed: it is that of floats around the anchor.
-  constexpr uint32_t anchor = smallest_normal + (shift << 23);
-  const uint32_t subnormal = to_bits(bits_to<float>(limited) + bits_to<float>(anchor)) - anchor;
-  const uint32_t finite = limited < smallest_normal ? subnormal : normal;
-  return T{static_cast<uint8_t>(bits >> 31 << 7 | (magnitude > 0x7f800000u ? 0x7fu : finite))};
-}
-
-// Narrow floats are computed in float: 24 bits of precision are more than twice theirs plus two, so rounding the exact
-// float operation once more gives the correctly rounded result.
-template <class T>
-struct Wide {
-  using type = T;
-  static COLLC_DEVICE T widen(T value) { return value; }
-  static COLLC_DEVICE T narrow(T value) { return value; }
-};
-template <>
-struct Wide<Half> {
-  using type = float;
-  static COLLC_DEVICE float widen(Half value) { return to_float(value); }
-  static COLLC_DEVICE Half narrow(float value) { return to_half(value); }
-};
-template <>
-struct Wide<Bfloat16> {
-  using type = float;
-  static COLLC_DEVICE float widen(Bfloat16 value) { return to_float(value); }
-  static COLLC_DEVICE Bfloat16 narrow(float value) { return to_bfloat16(value); }
-};
-
-template <>
-struct Wide<E4m3> {
-  using type = float;
-  static COLLC_DEVICE float widen(E4m3 value) { return widen_float8(value); }
-  static COLLC_DEVICE E4m3 narrow(float value) { return narrow_float8<E4m3>(value); }
-};
-template <>
-struct Wide<E5m2> {
-  using type = float;
-  static COLLC_DEVICE float widen(E5m2 value) { return widen_float8(value); }
-  static COLLC_DEVICE E5m2 narrow(float value) { return narrow_float8<E5m2>(value); }
-};
 
 // `flip` is Launch::flip, which only integers ask for.
 struct Sum {
