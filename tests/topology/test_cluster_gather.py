@@ -328,7 +328,8 @@ def test_real_processes_of_mpirun_meet(tmp_path: Path) -> None:
 
 
 def test_a_folder_that_somebody_still_writes_to_goes_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    real, late = shutil.rmtree, []
+    real = shutil.rmtree
+    late: list[Path] = []
 
     def rmtree(path: Path, ignore_errors: bool) -> None:
         real(path, ignore_errors=ignore_errors)
