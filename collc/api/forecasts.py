@@ -18,6 +18,7 @@ from collc.simulator.generations import MACHINES, machine_for
 from collc.simulator.nccl import Baseline, Nccl
 from collc.simulator.nccl.fabrics import FABRICS
 from collc.simulator.nccl.versions import DEFAULT as NCCL_VERSION
+from collc.simulator.nccl.versions import era_of
 from collc.simulator.params import Machine
 from collc.simulator.params_file import read_params
 from collc.simulator.run import LEAST_CHUNK, PLANS, Prediction, Simulator, Variant, own_channels
@@ -216,6 +217,7 @@ def simulate(
             "this is about NCCL", where="fabric" if nccl_version is None else "nccl_version", hint="add nccl=True"
         )
     version = NCCL_VERSION if nccl_version is None else a_text("nccl_version", nccl_version)
+    era_of(version)
     if fabric is not None:
         one_of("fabric", fabric, FABRICS)
     machine, graph = a_graph(topology, gpus, links, False)

@@ -26,6 +26,7 @@ from collc.simulator.generations import MACHINES
 from collc.simulator.nccl import Baseline, Nccl
 from collc.simulator.nccl.fabrics import FABRICS
 from collc.simulator.nccl.versions import DEFAULT as NCCL_VERSION
+from collc.simulator.nccl.versions import era_of
 from collc.simulator.plot import check_plot
 from collc.simulator.report import chrome_trace, critical_path
 from collc.simulator.run import LEAST_CHUNK, PLANS, Prediction, Simulator
@@ -122,6 +123,7 @@ def command(
     if (nccl_version or fabric) is not None and compare is None:
         given = "--nccl-version" if nccl_version is not None else "--fabric"
         raise UsageError(f"{given} is about NCCL", hint="add --compare nccl")
+    era_of(nccl_version or NCCL_VERSION)
     if root is not None and not any(Collective(name).rooted for name in collectives):
         names = ", ".join(collectives) or Collective.ALL_REDUCE.value
         raise UsageError(f"{names} has no root", where="--root", hint="omit --root")

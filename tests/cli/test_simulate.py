@@ -209,6 +209,11 @@ def test_usage_errors_are_one_line(argv: tuple[str, ...] | tuple[str, str], word
     assert words in refused(collc("simulate", "dgx1v", *argv), code=2)
 
 
+def test_a_version_without_rules_is_refused_before_anything_is_read() -> None:
+    argv = ("simulate", "no-such.yaml", "--compare", "nccl", "--nccl-version", "1.0")
+    assert "no rule is known" in refused(collc(*argv), code=2)
+
+
 def test_a_parameter_file_that_is_not_there_is_one_line() -> None:
     assert "none.json: cannot read" in refused(collc("simulate", "dgx1v", "--params", "none.json"), code=1)
 
