@@ -1,4 +1,4 @@
-"""When and where a page of measurements was made."""
+"""When and where a page of measurements was made, and where it goes."""
 
 from __future__ import annotations
 
@@ -22,3 +22,11 @@ def processor() -> str:
 def provenance() -> str:
     """The date, the processor, the cores that this process may use, and the kernel."""
     return f"{time.strftime('%Y-%m-%d')}, {processor()}, {cores()} cores, Linux {platform.release()}"
+
+
+def publish(page: str, file: Path | None) -> None:
+    """Writes a page to its file, or prints it where none is given."""
+    if file is None:
+        print(page, end="")
+    else:
+        file.write_text(page, encoding="utf-8")

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from measured import provenance
+from measured import provenance, publish
 from server_plans import TESTS, compiled, topology_text
 from torch_backend import size_text
 
@@ -193,10 +193,7 @@ def main() -> None:
         *parts,
     ]
     text = "\n".join(lines).rstrip() + "\n"
-    if arguments.write:
-        arguments.write.write_text(text, encoding="utf-8")
-    else:
-        print(text, end="")
+    publish(text, arguments.write)
 
 
 if __name__ == "__main__":

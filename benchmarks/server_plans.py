@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from measured import provenance
+from measured import provenance, publish
 from torch_backend import size_text
 
 from collc.collectives.model import COMPILED, Collective
@@ -189,10 +189,7 @@ def main() -> None:
         *parts,
     ]
     text = "\n".join(lines).rstrip() + "\n"
-    if arguments.write:
-        arguments.write.write_text(text, encoding="utf-8")
-    else:
-        print(text, end="")
+    publish(text, arguments.write)
 
 
 if __name__ == "__main__":

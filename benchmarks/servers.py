@@ -15,7 +15,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from measured import provenance
+from measured import provenance, publish
 from torch_backend import row, size_text
 
 HERE = Path(__file__).resolve().parent
@@ -83,10 +83,7 @@ def main() -> None:
     before = os.getloadavg()[0]
     result = measure(arguments.shape, arguments.rate, arguments.sizes, arguments.rounds)
     text = report(arguments.shape, arguments.rate, arguments.rounds, result, [before, os.getloadavg()[0]])
-    if arguments.write:
-        arguments.write.write_text(text, encoding="utf-8")
-    else:
-        print(text, end="")
+    publish(text, arguments.write)
 
 
 if __name__ == "__main__":

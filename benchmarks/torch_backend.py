@@ -18,7 +18,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from measured import provenance
+from measured import provenance, publish
 
 SIZES = [4 << 10, 64 << 10, 1 << 20, 4 << 20, 16 << 20, 64 << 20]
 BACKENDS = ("gloo", "collc")
@@ -207,10 +207,7 @@ def main() -> None:
     before = os.getloadavg()[0]
     results = {ranks: torchrun(ranks, HERE, *passed) for ranks in arguments.ranks}
     text = report(results, arguments.rounds, [before, os.getloadavg()[0]])
-    if arguments.write:
-        arguments.write.write_text(text, encoding="utf-8")
-    else:
-        print(text, end="")
+    publish(text, arguments.write)
 
 
 if __name__ == "__main__":

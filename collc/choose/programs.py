@@ -16,14 +16,14 @@ from collc.collectives.sizes import bytes_per_call, short_size
 from collc.errors import PackingError
 from collc.ir.nodes import Program
 from collc.options import Target, TargetKind
-from collc.packing.candidates import KINDS, MOST_CHANNELS, candidate, with_proof
+from collc.packing.candidates import BY_SERVERS, KINDS, MOST_CHANNELS, candidate, with_proof
 from collc.packing.model import Plan
 from collc.pipeline import Recorder, lower, lower_spread
 from collc.schedule.trees import schedule_trees
 from collc.topology.model import LinkKind, PlanGraph
 
 # Candidates that a library for tuning has in addition to the packed trees.
-TUNED_KINDS = ("rings", "ring", "double-binary", "one-hop", "three-phase", "hierarchical-rings")
+TUNED_KINDS = ("rings", "ring", "double-binary", "one-hop", *BY_SERVERS)
 
 # Up to this many bytes, all ranks together, an all_reduce hands every input to everyone. Every rank then reduces this
 # much, which takes about as long as the second hop that it saves.

@@ -9,7 +9,7 @@ from fractions import Fraction
 from typing import Any
 
 from collc.build.plans import SolutionCache
-from collc.cli.report import compact, progress, table
+from collc.cli.report import compact, progress, ranges, table
 from collc.collectives.model import Collective
 from collc.packing import Plan, plan
 from collc.packing.allocations import Allocation
@@ -178,16 +178,5 @@ def _by_server(machine: Topology, names: Sequence[str]) -> str:
     words = []
     for server in spread(machine, names):
         own = [name for name in machine.servers[server] if name in known]
-        words += [f"{server}:{part}" for part in _ranges([i for i, name in enumerate(own) if name in chosen])]
+        words += [f"{server}:{part}" for part in ranges([i for i, name in enumerate(own) if name in chosen])]
     return ",".join(words)
-
-
-def _ranges(numbers: Sequence[int]) -> list[str]:
-    """``0-2`` and ``5`` from 0, 1, 2, 5."""
-    found: list[list[int]] = []
-    for n in numbers:
-        if found and found[-1][1] == n - 1:
-            found[-1][1] = n
-        else:
-            found.append([n, n])
-    return [str(a) if a == b else f"{a}-{b}" for a, b in found]

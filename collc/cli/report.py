@@ -172,3 +172,14 @@ def compact(value: Any) -> str:
     """A Fraction or number for a table: exact where short, else five significant digits."""
     text = str(value)
     return text if len(text) <= 9 else f"{float(value):.5g}"
+
+
+def ranges(numbers: Sequence[int]) -> list[str]:
+    """``0-2`` and ``5`` from 0, 1, 2, 5."""
+    found: list[list[int]] = []
+    for n in numbers:
+        if found and found[-1][1] == n - 1:
+            found[-1][1] = n
+        else:
+            found.append([n, n])
+    return [str(a) if a == b else f"{a}-{b}" for a, b in found]

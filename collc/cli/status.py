@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from collc.cli import report
-from collc.cli.report import debug_option, emit_json, json_option, table
+from collc.cli.report import debug_option, emit_json, json_option, ranges, table
 from collc.errors import UsageError
 from collc.status.culprits import Finding, culprits
 from collc.status.flight import join
@@ -125,18 +125,7 @@ def _ways(rank: Rank) -> str:
         by_way.setdefault(way, []).append(peer)
     if len(by_way) < 2:
         return next(iter(by_way), "-")
-    return "; ".join(f"{way}: {_spans(peers)}" for way, peers in by_way.items())
-
-
-def _spans(numbers: list[int]) -> str:
-    """``1, 4-7`` of 1, 4, 5, 6, 7."""
-    spans: list[list[int]] = []
-    for number in numbers:
-        if spans and spans[-1][1] == number - 1:
-            spans[-1][1] = number
-        else:
-            spans.append([number, number])
-    return ", ".join(str(a) if a == b else f"{a}-{b}" for a, b in spans)
+    return "; ".join(f"{way}: {', '.join(ranges(peers))}" for way, peers in by_way.items())
 
 
 def _json(one: Communicator, findings: list[Finding]) -> dict[str, Any]:

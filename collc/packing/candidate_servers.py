@@ -10,7 +10,6 @@ Horovod's and BytePS's hierarchical all-reduce (Sergeev and Del Balso 2018; Jian
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
@@ -19,11 +18,9 @@ from collc.collectives.model import Collective
 from collc.errors import PackingError
 from collc.packing.candidate_rings import disjoint_rings
 from collc.packing.model import Hop, Tree
-from collc.packing.paths import Paths, shortest_paths
+from collc.packing.paths import Edge, Paths, along_ring, phases, shortest_paths
 from collc.packing.solve import plan as packed_plan
 from collc.topology.model import GraphLink, PlanGraph, VertexKind
-
-Edge = tuple[int, int]
 
 # The trees of more ranks take seconds to lower; the packed ones serve them.
 MOST_RANKS = 64
@@ -100,11 +97,10 @@ def hierarchical_rings(graph: PlanGraph, paths: Paths, collective: Collective, r
         for order in orders:
             at = order.index(start or 0)
             way = [*order[at:], *order[:at]]
-            reduce = _hops(inside, _pairs([*way[1:], way[0]])) if collective.reduces else ()
-            trees.append(Tree(way[0], Fraction(1), reduce, _hops(inside, _pairs(way)) if collective.spreads else ()))
+            trees.append(Tree(way[0], Fraction(1), *phases(inside, collective, *along_ring(way))))
         return trees
 
-    return _composed(servers, _targets(servers, root), _ring, paths, collective, local)
+    return _composed(servers, _targets(servers, root), along_ring, paths, collective, local)
 
 
 def _targets(servers: Sequence[_Server], root: int | None) -> list[_Target]:
@@ -171,8 +167,8 @@ def _composed(
         own = [[servers[s].moved(tree) for tree in local(s, start)] for s, start in enumerate(starts)]
         for weight, chosen in _overlaid(own):
             roots = [tree.root for tree in chosen]
-            net_up = _hops(paths, [(roots[a], roots[b]) for a, b in up]) if collective.reduces else ()
-            net_down = _hops(paths, [(roots[a], roots[b]) for a, b in down]) if collective.spreads else ()
+            to_root, from_root = ([(roots[a], roots[b]) for a, b in edges] for edges in (up, down))
+            net_up, net_down = phases(paths, collective, to_root, from_root)
             reduce = (*(hop for tree in chosen for hop in tree.reduce), *net_up)
             broadcast = (*net_down, *(hop for tree in chosen for hop in tree.broadcast))
             made.append(Tree(roots[home], weight, reduce, broadcast))
@@ -199,20 +195,3 @@ def _overlaid(locals_: Sequence[Sequence[Tree]]) -> list[tuple[Fraction, list[Tr
 def _star(order: Sequence[int]) -> tuple[list[Edge], list[Edge]]:
     first, *others = order
     return [(other, first) for other in others], [(first, other) for other in others]
-
-
-def _ring(order: Sequence[int]) -> tuple[list[Edge], list[Edge]]:
-    return _pairs([*order[1:], order[0]]), _pairs(order)
-
-
-def _pairs(way: Sequence[int]) -> list[Edge]:
-    return list(itertools.pairwise(way))
-
-
-def _hops(paths: Paths, edges: Iterable[Edge]) -> tuple[Hop, ...]:
-    found = []
-    for edge in edges:
-        if edge not in paths:
-            raise PackingError(f"ranks {edge[0]} and {edge[1]} have no direct path")
-        found.append(Hop(*edge, paths[edge]))
-    return tuple(found)

@@ -21,8 +21,8 @@ from collc.errors import PackingError
 from collc.options import CUDA
 from collc.packing.candidate_rings import disjoint_rings
 from collc.packing.candidate_servers import hierarchical_rings, three_phases
-from collc.packing.model import CANDIDATES, Hop, Plan, Tree
-from collc.packing.paths import Paths, shortest_paths
+from collc.packing.model import CANDIDATES, Plan, Tree
+from collc.packing.paths import Edge, Paths, along, along_ring, phases, shortest_paths
 from collc.topology.model import PlanGraph
 
 # The maximum number of thread blocks of one program that a GPU runs at once, together with the user's kernels.
@@ -31,8 +31,6 @@ MOST_CHANNELS = CUDA.max_channels
 BY_SERVERS = ("three-phase", "hierarchical-rings")
 # Parts that take turns in each block: enough for orders that differ, few enough to fill pipelines fast.
 TURNS = 3
-
-Edge = tuple[int, int]
 
 
 def candidate(
@@ -119,20 +117,9 @@ def has_copies(plan: Plan) -> bool:
     return not is_rings(plan) and any(a == b for a, b in itertools.pairwise(plan.trees))
 
 
-def _hop(paths: Paths, edge: Edge) -> Hop:
-    if edge not in paths:
-        raise PackingError(f"ranks {edge[0]} and {edge[1]} have no direct path")
-    return Hop(*edge, paths[edge])
-
-
 def _tree(paths: Paths, collective: Collective, root: int, up: Iterable[Edge], down: Iterable[Edge]) -> Tree:
     """A tree of weight 1 with the phases that the collective has. `up` edges are (child, parent)."""
-    return Tree(
-        root,
-        Fraction(1),
-        tuple(_hop(paths, edge) for edge in up) if collective.reduces else (),
-        tuple(_hop(paths, edge) for edge in down) if collective.spreads else (),
-    )
+    return Tree(root, Fraction(1), *phases(paths, collective, up, down))
 
 
 def _ring_trees(
@@ -148,14 +135,8 @@ def _ring_trees(
     for target in range(n) if root is None else [root]:
         for order in orders:
             at = order.index(target)
-            turned = [*order[at:], *order[:at]]
-            into = [*turned[1:], target]
-            trees.append(_tree(paths, collective, target, _pairs(into), _pairs(turned)))
+            trees.append(_tree(paths, collective, target, *along_ring([*order[at:], *order[:at]])))
     return tuple(trees)
-
-
-def _pairs(way: Sequence[int]) -> list[Edge]:
-    return list(itertools.pairwise(way))
 
 
 def _one_ring(graph: PlanGraph, paths: Paths, collective: Collective, root: int | None) -> tuple[Tree, ...]:
@@ -172,7 +153,7 @@ def _chain(graph: PlanGraph, paths: Paths, collective: Collective, root: int | N
     for order in disjoint_rings(graph, paths):
         at = order.index(root) if root is not None else 0
         turned = [*order[at:], *order[:at]]
-        trees.append(_tree(paths, collective, turned[0], _pairs(turned[::-1]), _pairs(turned)))
+        trees.append(_tree(paths, collective, turned[0], along(turned[::-1]), along(turned)))
     if collective.per_rank:
         raise PackingError(f"a chain has one root, and {collective.value} has one per rank")
     return tuple(trees)

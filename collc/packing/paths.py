@@ -1,13 +1,19 @@
-"""Shortest paths between ranks, for hops of plans that no solver packs."""
+"""Shortest paths between ranks, and the hops along them of plans that no solver packs."""
 
 from __future__ import annotations
 
+import itertools
 from collections import defaultdict
+from collections.abc import Iterable, Sequence
 from fractions import Fraction
 
+from collc.collectives.model import Collective
+from collc.errors import PackingError
+from collc.packing.model import Hop
 from collc.topology.model import PlanGraph
 
-Paths = dict[tuple[int, int], tuple[int, ...]]
+Edge = tuple[int, int]
+Paths = dict[Edge, tuple[int, ...]]
 
 
 def shortest_paths(graph: PlanGraph) -> Paths:
@@ -37,3 +43,33 @@ def shortest_paths(graph: PlanGraph) -> Paths:
             found |= {(source, v): path for v, (_, path) in reached.items() if v in graph.ranks}
             level = reached
     return found
+
+
+def phases(
+    paths: Paths, collective: Collective, up: Iterable[Edge], down: Iterable[Edge]
+) -> tuple[tuple[Hop, ...], tuple[Hop, ...]]:
+    """The hops of the phases that the collective has, along `up` (child, parent) and `down` (parent, child).
+
+    Raises:
+        PackingError: an edge has no path.
+    """
+    return (
+        tuple(_hop(paths, edge) for edge in up) if collective.reduces else (),
+        tuple(_hop(paths, edge) for edge in down) if collective.spreads else (),
+    )
+
+
+def along_ring(order: Sequence[int]) -> tuple[list[Edge], list[Edge]]:
+    """(child, parent) along a ring into its first, and (parent, child) from there to the one before it."""
+    return along([*order[1:], order[0]]), along(order)
+
+
+def along(way: Sequence[int]) -> list[Edge]:
+    """Each of a way with the next."""
+    return list(itertools.pairwise(way))
+
+
+def _hop(paths: Paths, edge: Edge) -> Hop:
+    if edge not in paths:
+        raise PackingError(f"ranks {edge[0]} and {edge[1]} have no direct path")
+    return Hop(*edge, paths[edge])
