@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import re
 
 import pytest
 from support.cli import collc, refused
+from support.running import stranger
 
 from collc.status.culprits import culprits
 from collc.status.metrics import openmetrics
@@ -71,7 +71,8 @@ def test_every_rank_has_its_samples() -> None:
 
 
 def test_without_a_communicator_there_are_no_samples() -> None:
-    result = collc("status", os.getpid(), "--openmetrics")
+    with stranger() as process:
+        result = collc("status", process, "--openmetrics")
     assert result.code == 0
     assert parse(result.out) == {}
     assert "# TYPE collc_calls counter" in result.out

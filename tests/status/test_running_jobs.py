@@ -13,7 +13,7 @@ import pytest
 from support.cli import collc, refused
 from support.libraries import library
 from support.ranks import Ranks, ranks
-from support.running import status, until
+from support.running import status, stranger, until
 
 
 def blamed(found: dict[str, Any]) -> dict[int, str]:
@@ -40,15 +40,16 @@ def test_a_hung_job_names_the_stopped_rank_and_the_one_in_another_call() -> None
             # A rank that looks around just now waits for nobody: what counts is all that each has said so far.
             for row in one["ranks"]:
                 waits[row["rank"]].update(row["waits_for"])
-            # Its neighbours in the plan wait for rank 3, and so does rank 5.
-            return set(blamed(one)) == {3, 5} and all(3 in waits[rank] for rank in (0, 1, 2, 5, 7))
+            # Its neighbours in the plan wait for rank 3, and so does rank 5; all six are in the call by now.
+            all_wait = all(3 in waits[rank] for rank in (0, 1, 2, 5, 7))
+            return set(blamed(one)) == {3, 5} and all_wait and "in which 6 ranks wait" in blamed(one)[5]
 
         found = until(process, is_told)
         what = blamed(found)
         assert "is stopped" in what[3]
         assert f"process {team.processes[3].pid}" in what[3]
         assert "its last call is 2, all_reduce of 100 elements of float32 (sum)" in what[3]
-        assert "has not made call 3 (all_reduce of 100 elements of float32 (sum)), in which 6 ranks wait" in what[5]
+        assert "has not made call 3 (all_reduce of 100 elements of float32 (sum)), in which 6 ranks wait; " in what[5]
         assert "it is in a receive of 7 elements of float32 from rank 3" in what[5]
         assert next(iter(what)) == 3
         rows = {row["rank"]: row for row in found["ranks"]}
@@ -134,7 +135,8 @@ def test_a_dead_rank_is_named_while_others_still_have_the_communicator() -> None
 
 
 def test_a_process_without_a_communicator_and_one_that_is_not_there() -> None:
-    assert json.loads(collc("status", os.getpid(), "--json").out) == {"communicators": [], "problems": []}
+    with stranger() as process:
+        assert json.loads(collc("status", process, "--json").out) == {"communicators": [], "problems": []}
     assert "there is no process 999999999" in refused(collc("status", "999999999"), code=2)
     assert "not the number of a process" in refused(collc("status", "none"), code=2)
 

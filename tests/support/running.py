@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from support.cli import collc
@@ -29,3 +31,13 @@ def until(process: int, holds: Callable[[dict[str, Any]], bool]) -> dict[str, An
         assert time.monotonic() < end, json.dumps(found, indent=1)
         time.sleep(0.05)
     return found
+
+
+@contextmanager
+def stranger() -> Iterator[int]:
+    """A process of this user that has no communicator; the process of the tests may have some, left by other tests."""
+    with subprocess.Popen(["sleep", "infinity"]) as process:
+        try:
+            yield process.pid
+        finally:
+            process.kill()
