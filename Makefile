@@ -82,8 +82,10 @@ fuzz-libraries: setup  ## change 500 bytes and 200 fields of libraries: refused,
 interrupts: setup  ## Ctrl-C at every module that a command reads and at many later moments: one line (3 hours)
 	$(BIN)/python -m pytest -m slow tests/cli/test_interrupted_start.py tests/cli/test_interrupted.py
 
-netlab: setup  ## servers of the host target over shaped links: shapes, faults, bytes, rates; as root (15 minutes)
+netlab: setup  ## servers of the host target over shaped links: shapes, faults, bytes, rates; over both engines, as root (30 minutes)
 	$(BIN)/python -m pytest -rA tests/netlab tests/runtime/test_servers.py tests/runtime/test_courier_deaths.py tests/runtime/test_wire_engine.py
+	COLLC_NET=ucx:lo COLLC_UCX_UNSAFE_TCP=1 $(BIN)/python -m pytest -rA tests/runtime/test_servers.py tests/runtime/test_courier_deaths.py
+	COLLC_NET=ucx:e0 COLLC_UCX_UNSAFE_TCP=1 $(BIN)/python -m pytest -rA tests/netlab/test_netlab.py
 
 validate: setup  ## the simulator against published tables; rewrites the figures of docs/validation.md
 	$(BIN)/python benchmarks/simulate.py report --plots docs/figures

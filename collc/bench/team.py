@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import selectors
 import signal
 import subprocess
@@ -16,6 +17,7 @@ from typing import Any, Protocol
 from collc.bench.launchers import Place
 from collc.bench.meeting import Line, gather
 from collc.errors import RunError, visible
+from collc.network.ucx import wheel_setting
 from collc.process import python_module, safe_environment
 
 
@@ -51,7 +53,8 @@ class _Started:
     def __init__(self, library: Path, worker: str) -> None:
         command = python_module(worker, str(library))
         # The workers' numpy needs no threads of its own; the ranks are the parallelism.
-        environment = {**safe_environment(), "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+        environment = {**safe_environment(), **wheel_setting(os.environ), "OMP_NUM_THREADS": "1"}
+        environment["OPENBLAS_NUM_THREADS"] = "1"
         pipe = subprocess.PIPE
         with signals_later():
             self.process = subprocess.Popen(

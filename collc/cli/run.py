@@ -21,6 +21,7 @@ from collc.cli import report
 from collc.cli.report import debug_option
 from collc.errors import CollcError, RunError, UsageError
 from collc.limits import limited
+from collc.network.ucx import wheel_setting
 from collc.topology.load import load_topology
 from collc.topology.model import Topology
 from collc.topology.probe.live import probe_machine
@@ -71,6 +72,7 @@ def command(library: Path | None, topology: str | None, argv: tuple[str, ...]) -
         raise RunError(f"cannot run it: {reason}", where=argv[0], hint="name a program after --")
     preload, before = preload_name(path), os.environ.get("LD_PRELOAD")
     environment = {**os.environ, "LD_PRELOAD": f"{preload}:{before}" if before else preload}
+    environment.update(wheel_setting(os.environ))
     nccl = None if os.environ.get("COLLC_NCCL") else find_wheel_nccl(argv[0], os.environ)
     if nccl is not None:
         environment["COLLC_NCCL"] = str(nccl)

@@ -10,11 +10,15 @@ import os
 import socket
 import struct
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 
 from collc.errors import RunError, UsageError
 
 VARIABLES = ("COLLC_NET", "COLLC_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
+ENGINES = ("tcp", "ucx")
+_RDMA = Path("/sys/class/infiniband")
 _UP, _LOOPBACK = 0x1, 0x8
 # Bridges of containers and virtual machines lead nowhere else.
 _INNER = ("docker", "veth", "virbr")
@@ -106,18 +110,19 @@ def _address(found: _Sockaddr) -> str | None:
     return f"{text}%{scope}" if scope else text
 
 
-def choose(environment: Mapping[str, str], there: Sequence[Interface]) -> Choice:
+def choose(environment: Mapping[str, str], there: Sequence[Interface], rdma: Path = _RDMA) -> Choice:
     """Where this machine meets others.
 
     Args:
         environment: COLLC_NET names the interface, else COLLC_SOCKET_IFNAME, else NCCL_SOCKET_IFNAME.
         there: what `interfaces` returns.
+        rdma: the kernel's folder of RDMA devices.
 
     Raises:
         UsageError: COLLC_NET names an engine that does not exist, or several interfaces.
         RunError: the interface that is named is not up.
     """
-    variable, wanted = _wanted(environment)
+    variable, wanted = _wanted(environment, rdma)
     ups = [interface for interface in there if interface.up]
     if wanted is not None:
         taken = [interface for interface in ups if wanted.takes(interface.name)]
@@ -169,17 +174,58 @@ class Filter:
         return not self._names or found != self.text.startswith("^")
 
 
-def _wanted(environment: Mapping[str, str]) -> tuple[str, Filter | None]:
+@dataclass(frozen=True)
+class Wish:
+    """What COLLC_NET asks for.
+
+    Args:
+        engine: "tcp" or "ucx".
+        interface: of the network interface; "" if it names none.
+        devices: RDMA devices, for the engine `ucx`.
+    """
+
+    engine: str = "tcp"
+    interface: str = ""
+    devices: tuple[str, ...] = ()
+
+
+def net_wish(environment: Mapping[str, str], rdma: Path = _RDMA) -> Wish:
+    """COLLC_NET=[engine:]interface,...; RDMA devices are known by their names.
+
+    Raises:
+        UsageError: it names an engine that does not exist, or several network interfaces.
+    """
+    words = environment.get("COLLC_NET", "").replace(" ", "").split(",")
+    engine = "tcp"
+    before, colon, after = words[0].partition(":")
+    if colon and not _is_rdma(words[0], rdma):
+        engine, words[0] = before, after
+    elif words[0] in ENGINES:
+        engine, words[0] = words[0], ""
+    if engine not in ENGINES:
+        raise UsageError(f"no engine {engine[:40]!r}", where="COLLC_NET", hint="the engines are tcp and ucx")
+    devices = tuple(word for word in words if word and engine == "ucx" and _is_rdma(word, rdma))
+    names = [word for word in words if word and word not in devices]
+    if len(names) > 1:
+        raise UsageError(f"names several interfaces: {','.join(names)[:60]!r}", where="COLLC_NET", hint="name one")
+    return Wish(engine, "".join(names), devices)
+
+
+def _is_rdma(name: str, rdma: Path) -> bool:
+    """Whether a name is that of an RDMA device here, or of one of its ports ("mlx5_0:1")."""
+    device, _, port = name.partition(":")
+    if not device or "/" in name or device.startswith("."):
+        return False
+    with suppress(OSError):
+        return (rdma / device / "ports" / port).exists()
+    return False
+
+
+def _wanted(environment: Mapping[str, str], rdma: Path) -> tuple[str, Filter | None]:
     """The variable that counts, and the interfaces in it."""
-    named = environment.get("COLLC_NET", "").replace(" ", "")
-    if named:
-        engine, colon, interface = named.rpartition(":")
-        if colon and engine != "tcp":
-            raise UsageError(f"no engine {engine[:40]!r}", where="COLLC_NET", hint="the engine is tcp")
-        if "," in interface:
-            raise UsageError(f"names several interfaces: {interface[:60]!r}", where="COLLC_NET", hint="name one")
-        if interface:
-            return "COLLC_NET", Filter(interface)
+    interface = net_wish(environment, rdma).interface
+    if interface:
+        return "COLLC_NET", Filter(interface)
     for variable in VARIABLES[1:]:
         text = environment.get(variable, "")
         if text:

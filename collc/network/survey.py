@@ -15,6 +15,7 @@ from pathlib import Path
 
 from collc.errors import CollcError
 from collc.network.interfaces import Interface, choose, family_of, interfaces, socket_address
+from collc.network.ucx import find_ucx
 
 _MOST_SPEED = 10_000_000  # Mbit/s; drivers that know none tell -1 or 2^32 - 1
 
@@ -94,7 +95,7 @@ def survey(environment: Mapping[str, str], sys: Path = Path("/sys"), proc: Path 
     interface, why, problem = None, "", ""
     try:
         there = interfaces()
-        chosen = choose(environment, there)
+        chosen = choose(environment, there, sys / "class/infiniband")
         interface, why = chosen.interface, chosen.why
         problem = "" if interface is not None else "no network interface is up: other machines are out of reach"
     except CollcError as error:
@@ -108,7 +109,7 @@ def survey(environment: Mapping[str, str], sys: Path = Path("/sys"), proc: Path 
         machine=f"COLLC_HOSTID={named}"
         if named
         else f"boot id {_text(proc / 'sys/kernel/random/boot_id') or 'unknown'}",
-        engines=tuple(_engines(rdma)),
+        engines=tuple(_engines(environment, rdma)),
         devices=devices,
         rdma=rdma,
         interface=interface.name if interface else "",
@@ -130,12 +131,28 @@ def _cannot_listen(interface: Interface) -> str:
     return ""
 
 
-def _engines(rdma: Iterable[RdmaPort]) -> Iterable[Engine]:
+def _engines(environment: Mapping[str, str], rdma: Iterable[RdmaPort]) -> Iterable[Engine]:
     yield Engine("tcp", True, "plain TCP, needs nothing")
     active = [port for port in rdma if "ACTIVE" in port.state]
     cards = ", ".join(sorted({f"{port.device} ({port.layer}, {port.rate})" for port in active}))
+    yield _ucx(environment, cards)
+
+
+def _ucx(environment: Mapping[str, str], cards: str) -> Engine:
+    """The engine of UCX beside the cards whose ports are active."""
+    found = find_ucx(environment)
     beside = f": {cards} can be used through its network interface alone" if cards else ""
-    yield Engine("ucx", False, f"RDMA is not supported yet{beside}")
+    if found is None:
+        named = environment.get("COLLC_UCX")
+        what = f"COLLC_UCX={named[:80]} is no UCX" if named else "no UCX was found; COLLC_UCX names one"
+        return Engine("ucx", False, f"{what}{beside}")
+    if not found.usable:
+        return Engine("ucx", False, f"{found} cannot be used, 1.13 to 1.22 can{beside}")
+    if not cards:
+        return Engine("ucx", False, f"{found} is there, but no RDMA device whose port is active")
+    if not found.verbs:
+        return Engine("ucx", False, f"this machine has {cards}, but {found} has no verbs: COLLC_UCX names one that has")
+    return Engine("ucx", True, f"{found}, RDMA on {cards}: COLLC_NET=ucx uses it")
 
 
 def _devices(folder: Path, there: Iterable[Interface]) -> Iterable[Device]:

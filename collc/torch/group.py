@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import os
 import socket
 import time
 from datetime import timedelta
@@ -14,6 +15,7 @@ import torch.distributed as dist
 
 from collc.bench.nccl import Nccl
 from collc.errors import CollcError
+from collc.network.ucx import wheel_setting
 from collc.torch import checks
 from collc.torch.calls import Communicator
 from collc.torch.collectives import Collectives
@@ -189,6 +191,7 @@ def _communicator(store: dist.Store, rank: int, addresses: list[str]) -> Communi
             store.set(_library_of(rank), f"!{error}")
             raise
     told = {first: _made(store, first, addresses[first]) for first in firsts}
+    os.environ.update(wheel_setting(os.environ))
     return Communicator(library_for(shape, world), len(addresses), rank, bytes.fromhex(told[0]))
 
 

@@ -117,6 +117,9 @@ def test_creation_ends_with_the_ranks_that_do_not_come(two: Lab, how: str) -> No
         assert SUCCESS not in [answer["result"] for answer in answers]
         missing = "1 of 4 ranks did not join within 4 s: 3" if how == "kill" else "2 of 4 ranks did not join"
         assert all(missing in answer["text"] for answer in answers[:2]), answers
+        # Those that did join, by their machines: ranks of the first are on that of the id.
+        assert all("(0, 1)" in answer["text"] for answer in answers[:2]), answers
+        assert all(("10.79.0.2 (2)" in answer["text"]) == (how == "kill") for answer in answers[:2]), answers
         if how == "cable":
             two.cable("b", "up")
             assert [answer["result"] for answer in team.init()] == [SUCCESS] * 4

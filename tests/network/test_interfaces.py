@@ -62,7 +62,8 @@ def test_which_interface(environment: dict[str, str], there: list[Interface], ch
         ({"NCCL_SOCKET_IFNAME": "ib"}, RunError, "no network interface called ib is up"),
         ({"NCCL_SOCKET_IFNAME": "=eth"}, RunError, "no network interface called =eth is up"),
         ({"NCCL_SOCKET_IFNAME": "^lo,docker,eth"}, RunError, "no network interface that passes .lo,docker,eth is up"),
-        ({"COLLC_NET": "ucx:eth0"}, UsageError, "no engine 'ucx'"),
+        ({"COLLC_NET": "verbs:eth0"}, UsageError, "no engine 'verbs'"),
+        ({"COLLC_NET": "ucx:eth0,eth1"}, UsageError, "names several interfaces"),
         ({"COLLC_NET": "eth0,eth1"}, UsageError, "names several interfaces"),
     ],
 )

@@ -9,8 +9,9 @@ import pytest
 from support.cli import collc
 
 from collc.network import survey as module
-from collc.network.interfaces import Interface
-from collc.network.survey import Device, Engine, RdmaPort, survey
+from collc.network.interfaces import Interface, net_wish
+from collc.network.survey import Device, RdmaPort, survey
+from collc.network.ucx import Ucx
 
 LO = Interface("lo", "127.0.0.1", True, True)
 ETH = Interface("eth0", "127.0.0.2", True, False)
@@ -68,13 +69,56 @@ def test_devices_engines_and_why(machine: tuple[Path, Path]) -> None:
         RdmaPort("mlx5_0", 1, "InfiniBand", "4: ACTIVE", "200 Gb/sec (4X HDR)"),
         RdmaPort("mlx5_1", 1, "Ethernet", "1: DOWN", "100 Gb/sec (4X EDR)"),
     )
-    assert [(engine.name, engine.usable) for engine in found.engines] == [("tcp", True), ("ucx", False)]
-    assert "mlx5_0 (InfiniBand, 200 Gb/sec (4X HDR))" in found.engines[1].detail
-    assert "mlx5_1" not in found.engines[1].detail
+    assert [engine.name for engine in found.engines] == ["tcp", "ucx"]
+    assert found.engines[0].usable
     assert (found.interface, found.address, found.problem) == ("eth0", "127.0.0.2", "")
     assert found.why.startswith("the first that is up")
     assert (found.ports, found.machine) == ((30000, 31000), "boot id 1234-abcd")
     assert [one.partition(" (")[0] for one in found.notes] == ["ib0 is faster"]
+
+
+@pytest.mark.parametrize(
+    ("there", "detail"),
+    [
+        (None, "no UCX was found; COLLC_UCX names one: {} can be used through its network interface alone"),
+        (
+            Ucx("1.12.1", "/a/libucp.so.0", True, False),
+            "UCX 1.12.1 (/a/libucp.so.0) cannot be used, 1.13 to 1.22 can: {}",
+        ),
+        (
+            Ucx("1.22.0", "/a/libucp.so.0", False, True),
+            "this machine has {}, but UCX 1.22.0 (/a/libucp.so.0) has no verbs",
+        ),
+        (Ucx("1.13.1", "/a/libucp.so.0", True, True), "UCX 1.13.1 (/a/libucp.so.0), RDMA on {}: COLLC_NET=ucx uses it"),
+    ],
+)
+def test_the_engine_of_ucx(
+    machine: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch, there: Ucx | None, detail: str
+) -> None:
+    """One line tells whether a card that is there can be used, and by which UCX; ports that are down do not count."""
+    monkeypatch.setattr(module, "find_ucx", lambda _environment: there)
+    engine = survey({}, *machine).engines[1]
+    assert engine.detail.startswith(detail.format("mlx5_0 (InfiniBand, 200 Gb/sec (4X HDR))"))
+    assert "mlx5_1" not in engine.detail
+    assert engine.usable == detail.endswith("uses it")
+
+
+def test_a_machine_without_rdma_needs_no_ucx(machine: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "find_ucx", lambda _environment: Ucx("1.13.1", "/a/libucp.so.0", True, True))
+    engine = survey({}, machine[0] / "nowhere", machine[1]).engines[1]
+    assert not engine.usable
+    assert engine.detail == "UCX 1.13.1 (/a/libucp.so.0) is there, but no RDMA device whose port is active"
+
+
+@pytest.mark.parametrize("named", ["ucx:mlx5_0,ib", "ucx:mlx5_1:1,mlx5_0,ib0", "mlx5_0:1"])
+def test_rdma_devices_beside_an_interface(machine: tuple[Path, Path], named: str) -> None:
+    found = survey({"COLLC_NET": named}, *machine)
+    wish = net_wish({"COLLC_NET": named}, machine[0] / "class/infiniband")
+    if named.startswith("ucx"):
+        assert (found.interface, found.problem, wish.engine) == ("ib0", "", "ucx")
+        assert wish.devices == tuple(named.removeprefix("ucx:").split(",")[:-1])
+    else:
+        assert found.problem.startswith("COLLC_NET: no network interface called mlx5_0:1 is up")
 
 
 def test_an_interface_that_is_named(machine: tuple[Path, Path]) -> None:
@@ -83,7 +127,7 @@ def test_an_interface_that_is_named(machine: tuple[Path, Path]) -> None:
     assert found.machine == "COLLC_HOSTID=left"
 
 
-@pytest.mark.parametrize("name", ["eth9", "ucx:ib0", "eth0,ib0"])
+@pytest.mark.parametrize("name", ["eth9", "verbs:ib0", "eth0,ib0"])
 def test_what_is_wrong_is_told_beside_the_rest(machine: tuple[Path, Path], name: str) -> None:
     found = survey({"COLLC_NET": name}, *machine)
     assert found.problem.startswith("COLLC_NET: ")
@@ -108,7 +152,7 @@ def test_a_system_that_tells_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyP
     found = survey({}, tmp_path, tmp_path)
     assert (found.devices, found.rdma, found.ports) == ((), (), None)
     assert found.problem == "no network interface is up: other machines are out of reach"
-    assert found.engines[1] == Engine("ucx", False, "RDMA is not supported yet")
+    assert not found.engines[1].usable
 
 
 def test_the_command_on_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:

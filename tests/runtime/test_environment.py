@@ -41,7 +41,7 @@ def test_one_file_asks_the_environment() -> None:
 
 
 # Every variable of the runtime, by whether it names a file that is then opened.
-PATHS = {"COLLC_DUMP", "COLLC_NCCL", "COLLC_TOPOLOGY", "COLLC_TUNING", "LD_PRELOAD"}
+PATHS = {"COLLC_DUMP", "COLLC_NCCL", "COLLC_TOPOLOGY", "COLLC_TUNING", "COLLC_UCX", "LD_PRELOAD"}
 
 
 def test_every_variable_that_names_a_file_is_read_as_one() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import socket
 import subprocess
 import time
 from pathlib import Path
@@ -164,7 +165,8 @@ def test_missing_ranks_are_named() -> None:
         team.tell(0, do="init", nranks=3, id=unique, rank=0)
         answer = team.hear(0)
         assert answer["result"] == SYSTEM_ERROR
-        assert "2 of 3 ranks did not join within 1 s: 1, 2" in answer["text"]
+        here = f"those that did are on {socket.gethostname()} (0)"
+        assert f"2 of 3 ranks did not join within 1 s: 1, 2; {here}" in answer["text"]
 
 
 def test_a_rank_that_dies_during_creation() -> None:

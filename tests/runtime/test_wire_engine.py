@@ -1,9 +1,10 @@
-"""The tcp engine by itself: proofs of the secret, strangers at its doors, messages whole and in order."""
+"""The engines by themselves: proofs of the secret, strangers at its doors, messages whole and in order."""
 
 from __future__ import annotations
 
 import hashlib
 import hmac
+import importlib.util
 import os
 import subprocess
 from pathlib import Path
@@ -11,14 +12,20 @@ from pathlib import Path
 import pytest
 from support.libraries import runtime_program
 
+from collc.build.runtime import include_dirs
+from collc.build.toolchain import find_cxx
+from collc.network.ucx import find_ucx
+
 HERE = Path(__file__).parent
 PARTS = frozenset(
-    ["wire_proof", "wire_tcp", "wire_tcp_connection", "bootstrap_acceptor", "bootstrap_sockets", "bootstrap_unique_id"]
+    [f"wire_{name}" for name in ("proof", "tcp", "tcp_connection", "engines")]
+    + [f"wire_{name}" for name in ("ucx", "ucx_api", "ucx_connection", "ucx_worker")]
+    + ["bootstrap_acceptor", "bootstrap_sockets", "bootstrap_unique_id"]
     + [f"base_{name}" for name in ("descriptor", "environment", "log", "random", "status")]
 )
 
 
-def run(*arguments: str) -> str:
+def run(*arguments: str, **settings: str) -> str:
     program = runtime_program(HERE / "wire_engine.cpp", PARTS)
     done = subprocess.run(
         [program, *arguments],
@@ -26,7 +33,7 @@ def run(*arguments: str) -> str:
         text=True,
         timeout=120,
         check=False,
-        env={**os.environ, "COLLC_NET": "tcp:lo"},
+        env={**os.environ, "COLLC_NET": "tcp:lo", **settings},
     )
     assert done.returncode == 0, done.stderr
     return done.stdout
@@ -41,10 +48,37 @@ def test_proofs_are_hmac_of_sha256(key: str, message: str) -> None:
     assert run("proof", key, message).strip() == hmac.new(key.encode(), message.encode(), hashlib.sha256).hexdigest()
 
 
-def test_strangers_have_no_effect() -> None:
+def on_the_loopback(engine: str) -> dict[str, str]:
+    """For an engine on the loopback; UCX has no RDMA there."""
+    if engine == "tcp":
+        return {"COLLC_NET": "tcp:lo"}
+    if find_ucx(os.environ) is None:
+        pytest.skip("no UCX here (Debian: libucx0)")
+    return {"COLLC_NET": "ucx:lo", "COLLC_UCX_UNSAFE_TCP": "1"}
+
+
+@pytest.mark.parametrize("engine", ["tcp", "ucx"])
+def test_strangers_have_no_effect(engine: str) -> None:
     """125 of each kind at both doors: silent, half a hello, garbage, a hello with a wrong proof."""
-    assert run("meet", "125") == "300 messages each way\n"
+    assert run("meet", "125", **on_the_loopback(engine)) == "300 messages each way\n"
 
 
-def test_another_secret_is_no_connection() -> None:
-    assert "no connection after 1 s" in run("wrong")
+@pytest.mark.parametrize("engine", ["tcp", "ucx"])
+def test_another_secret_is_no_connection(engine: str) -> None:
+    assert "no connection after 1 s" in run("wrong", **on_the_loopback(engine))
+
+
+def test_ucx_is_declared_as_its_headers_say() -> None:
+    """Compiled with the headers of the system and of the extra `ucx`, or with those beside the library of COLLC_UCX."""
+    named, wheel = os.environ.get("COLLC_UCX"), importlib.util.find_spec("libucx")
+    places = [Path(named).parent.parent / "include"] if named else [Path("/usr/include")]
+    if wheel is not None and wheel.origin is not None and not named:
+        places.append(Path(wheel.origin).parent / "include")
+    found = [place for place in places if (place / "ucp/api/ucp.h").exists()]
+    if not found:
+        pytest.skip("no headers of UCX here (Debian: libucx-dev, or the extra `ucx`)")
+    for place in found:
+        ours = [f"-I{folder}" for folder in include_dirs()]
+        command = [find_cxx().path, "-std=c++17", "-fsyntax-only", *ours, "-isystem", str(place)]
+        done = subprocess.run([*command, str(HERE / "ucx_abi.cpp")], capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr

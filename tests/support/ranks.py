@@ -8,7 +8,7 @@ import select
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,7 @@ class Ranks:
     Args:
         hosts: a letter for each rank: ranks with equal letters are on one machine, as far as the library can tell.
         lab: the name of a lab whose servers have these letters (`support.netlab`).
+        own: variables of single ranks.
     """
 
     def __init__(
@@ -34,6 +35,7 @@ class Ranks:
         program: Path = _PROGRAM,
         hosts: str = "",
         lab: str = "",
+        own: Mapping[int, Mapping[str, str]] | None = None,
     ) -> None:
         # Programs build on that of the host target.
         path = os.pathsep.join(filter(None, [str(_PROGRAM.parent), os.environ.get("PYTHONPATH")]))
@@ -52,6 +54,7 @@ class Ranks:
                     "PYTHONPATH": path,
                     **({"COLLC_HOSTID": hosts[rank]} if hosts else {}),
                     **environment,
+                    **((own or {}).get(rank, {})),
                 },
             )
             for rank in range(nranks)

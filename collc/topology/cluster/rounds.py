@@ -302,11 +302,12 @@ def _doubtful(found: Sequence[Transfer], nominal: Mapping[tuple[str, str], Fract
     """(src, dst, interface) of the transfers that are far slower than is usual for either of their ends."""
     outs, ins = _best(found)
     usual = _usual(outs, ins, nominal)
-    return {
-        (t.src, t.dst, t.interface)
-        for t in found
-        if t.gbps < _SLOW * min(usual[t.src, t.interface], usual[t.dst, t.interface])
-    }
+    return {(t.src, t.dst, t.interface) for t in found if _is_slow(t, usual)}
+
+
+def _is_slow(t: Transfer, usual: Mapping[tuple[str, str], float]) -> bool:
+    """Whether it is far slower than is usual for either of its ends."""
+    return t.gbps < _SLOW * min(usual[t.src, t.interface], usual[t.dst, t.interface])
 
 
 def _best(found: Sequence[Transfer]) -> tuple[dict[tuple[str, str], float], dict[tuple[str, str], float]]:
@@ -346,7 +347,7 @@ def slow_lines(found: Sequence[Transfer], nominal: Mapping[tuple[str, str], Frac
             lines.append(f"{end[0]}: slow over {end[1]}: {' and '.join(ways)} of the usual {text(usual[end])}")
     for t in found:
         ends = ((t.src, t.interface), (t.dst, t.interface))
-        if bad.isdisjoint(ends) and t.gbps < _SLOW * min(usual[end] for end in ends):
+        if bad.isdisjoint(ends) and _is_slow(t, usual):
             why = f" ({t.problem})" if t.problem else ""
             lines.append(
                 f"{t.src} to {t.dst}: slow over {t.interface}: {text(t.gbps)} of the usual {text(usual[ends[0]])}{why}"

@@ -6,12 +6,22 @@
 #include <cerrno>
 #include <cstring>
 
+#include "bootstrap/sockets.h"
+
 namespace collc {
 
 void Connection::close() {
   fd_.reset();
   waiting_.clear();
   received.clear();
+}
+
+std::string Connection::from() const {
+  Address peer = {};
+  peer.size = sizeof peer.storage;
+  if (!fd_ || getpeername(fd_.get(), reinterpret_cast<sockaddr *>(&peer.storage), &peer.size) != 0) return "";
+  const std::string text = peer.storage.ss_family == AF_UNIX ? "" : describe(peer);
+  return text.substr(0, text.find(' '));
 }
 
 pollfd Connection::polled() const { return {fd_.get(), static_cast<short>(sending() ? POLLIN | POLLOUT : POLLIN), 0}; }

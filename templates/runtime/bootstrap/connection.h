@@ -18,6 +18,8 @@ class Connection {
   explicit Connection(Descriptor fd) : fd_(std::move(fd)) {}
 
   bool open() const { return static_cast<bool>(fd_); }
+  // The address of the peer's machine, without its port; "" for a process of this machine.
+  std::string from() const;
   void close();
   // The events to poll for.
   pollfd polled() const;

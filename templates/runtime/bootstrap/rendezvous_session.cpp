@@ -1,5 +1,7 @@
 #include "bootstrap/rendezvous_session.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <cstring>
 
@@ -10,6 +12,7 @@ namespace {
 
 constexpr int64_t kTellMs = 60000;  // at most this long, ranks that join a failed creation are told why
 constexpr int64_t kGraceMs = 2000;  // ranks that wait for another one themselves know more, and report first
+constexpr size_t kMostPlaces = 8;   // that an error names
 constexpr int kTickMs = 200;        // how often timeouts are checked while ranks wait
 
 }  // namespace
@@ -178,8 +181,27 @@ std::string RendezvousSession::missing() const {
   std::vector<uint32_t> absent;
   for (uint32_t r = 0; r < nranks_; ++r)
     if (ranks_.count(r) == 0) absent.push_back(r);
-  return format("%zu of %u ranks did not join within %g s: %s", absent.size(), nranks_, static_cast<double>(limit_ms_) / 1e3,
-                list_ranks(absent).c_str());
+  return format("%zu of %u ranks did not join within %g s: %s; those that did are on %s", absent.size(), nranks_,
+                static_cast<double>(limit_ms_) / 1e3, list_ranks(absent).c_str(), places().c_str());
+}
+
+// Where the ranks are that have joined: a machine that is missing is the one to look at.
+std::string RendezvousSession::places() const {
+  char own[256] = "";
+  gethostname(own, sizeof own - 1);
+  std::map<std::string, std::vector<uint32_t>> on;
+  for (const auto &[number, rank] : ranks_) {
+    if (number == kNoRank) continue;
+    const std::string from = rank.connection.from();
+    on[from.empty() ? printable(own) : from].push_back(number);
+  }
+  std::string text;
+  size_t told = 0;
+  for (const auto &[place, ranks] : on) {
+    if (told++ == kMostPlaces) return text + format(" and %zu more machines", on.size() - kMostPlaces);
+    text += format("%s%s (%s)", text.empty() ? "" : ", ", place.c_str(), list_ranks(ranks).c_str());
+  }
+  return text;
 }
 
 std::string RendezvousSession::silent() const {

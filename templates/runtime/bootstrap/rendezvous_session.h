@@ -54,6 +54,7 @@ class RendezvousSession {
   void finish_round();
   void check_timeout();
   std::string missing() const;
+  std::string places() const;
   std::string silent() const;
 
   int64_t limit_ms_;

@@ -169,6 +169,7 @@ Courier &Courier::of_process() {
     pthread_atfork(nullptr, nullptr, [] { current.store(nullptr, std::memory_order_relaxed); });
     std::atexit([] {
       if (Courier *const courier = current.load(std::memory_order_acquire)) courier->settle();
+      end_engines();
     });
     return true;
   }();

@@ -19,10 +19,10 @@ Lanes::Lanes(const LaneContext &context, uint32_t machine) : context_(context) {
     const uint32_t source = placement.nccl_rank[end.source], reader = placement.nccl_rank[end.readers[0]];
     if (placement.is_here(source) && on(reader)) {
       out_place_[f] = out_.size();
-      out_.push_back({f, end, 0, 0});
+      out_.push_back({f, end});
     } else if (on(source) && placement.is_here(reader)) {
       in_place_[f] = in_.size();
-      in_.push_back({f, end, 0, 0});
+      in_.push_back({f, end});
     }
   }
   const auto nranks = static_cast<uint32_t>(placement.machine.size());
@@ -31,10 +31,10 @@ Lanes::Lanes(const LaneContext &context, uint32_t machine) : context_(context) {
       const uint32_t object = from * nranks + to;
       if (placement.is_here(from) && on(to)) {
         transfer_out_place_[object] = transfers_out_.size();
-        transfers_out_.push_back({object, from, to, &context_.queue(from, to), 0, 0});
+        transfers_out_.push_back({object, from, to, &context_.queue(from, to)});
       } else if (on(from) && placement.is_here(to)) {
         transfer_in_place_[object] = transfers_in_.size();
-        transfers_in_.push_back({object, from, to, &context_.queue(from, to), 0, 0});
+        transfers_in_.push_back({object, from, to, &context_.queue(from, to)});
       }
     }
 }
@@ -123,39 +123,43 @@ Status Lanes::wrong(const WireHead &head) const {
               head.kind, head.object, static_cast<unsigned long long>(head.number), head.bytes);
 }
 
-// The chunk is the next of a FIFO that is read here, fits into a slot, and the slot is free.
-Status Lanes::check_chunk(const WireHead &head, const FifoLane **lane) const {
+// The chunk is of a FIFO that is read here, fits into a slot, and the slot is free.
+Status Lanes::check_chunk(const WireHead &head, FifoLane **lane) {
   const auto found = in_place_.find(head.object);
   if (found == in_place_.end()) return wrong(head);
   *lane = &in_[found->second];
   uint32_t slowest = 0;
   const bool fits = head.extra == 1 ? head.bytes == SlotLine::kData : head.bytes <= context_.fifos.slot_bytes();
-  const bool follows =
-      head.number == (*lane)->passed && head.number < (*lane)->end.least_head(&slowest) + context_.fifos.slots();
-  return fits && follows ? Status() : wrong(head);
+  const bool free = head.number < (*lane)->end.least_head(&slowest) + context_.fifos.slots();
+  return fits && free ? Status() : wrong(head);
 }
 
-Status Lanes::check_transfer(const WireHead &head, const TransferLane **lane) const {
+Status Lanes::check_transfer(const WireHead &head, TransferLane **lane) {
   const auto found = transfer_in_place_.find(head.object);
   if (found == transfer_in_place_.end()) return wrong(head);
   *lane = &transfers_in_[found->second];
   const uint64_t read = (*lane)->queue->head.load(std::memory_order_acquire);
-  const bool follows = head.number == (*lane)->passed && head.number < read + TransferLayout::kSlots;
-  return follows && head.bytes <= context_.transfers.slot_bytes() ? Status() : wrong(head);
+  const bool free = head.number < read + TransferLayout::kSlots;
+  return free && head.bytes <= context_.transfers.slot_bytes() ? Status() : wrong(head);
 }
 
-Status Lanes::place(const WireHead &head, char **body) const {
+// A slot gets one chunk: those that have a place have been told in order, and the next follows what has come or will.
+Status Lanes::place(const WireHead &head, char **body) {
   if (head.kind == static_cast<uint32_t>(WireKind::kChunk)) {
-    const FifoLane *lane = nullptr;
+    FifoLane *lane = nullptr;
     COLLC_RETURN_IF_FAILED(check_chunk(head, &lane));
+    if (head.number < std::max(lane->placed, lane->passed)) return wrong(head);
+    lane->placed = head.number + 1;
     const uint64_t slot = context_.fifos.slot_of(head.number);
     *body = head.extra == 1 ? reinterpret_cast<char *>(lane->end.lines[slot].data)
                             : lane->end.slots + slot * context_.fifos.slot_bytes();
     return {};
   }
   if (head.kind != static_cast<uint32_t>(WireKind::kTransfer)) return wrong(head);
-  const TransferLane *lane = nullptr;
+  TransferLane *lane = nullptr;
   COLLC_RETURN_IF_FAILED(check_transfer(head, &lane));
+  if (head.number < std::max(lane->placed, lane->passed)) return wrong(head);
+  lane->placed = head.number + 1;
   *body = slot_of(*lane, head.number);
   return {};
 }
@@ -165,9 +169,10 @@ Status Lanes::take(const WireHead &head) {
   const std::vector<uint32_t> &nccl_rank = context_.placement.nccl_rank;
   switch (static_cast<WireKind>(head.kind)) {
     case WireKind::kChunk: {
-      const FifoLane *found = nullptr;
+      FifoLane *found = nullptr;
       COLLC_RETURN_IF_FAILED(check_chunk(head, &found));
-      FifoLane &lane = in_[in_place_[head.object]];
+      FifoLane &lane = *found;
+      if (head.number != lane.passed) return wrong(head);
       const uint64_t slot = context_.fifos.slot_of(head.number);
       lane.passed = head.number + 1;
       (head.extra == 1 ? lane.end.lines[slot].tag : lane.end.tags[slot]) = head.tag;
@@ -182,9 +187,10 @@ Status Lanes::take(const WireHead &head) {
       return {};
     }
     case WireKind::kTransfer: {
-      const TransferLane *found = nullptr;
+      TransferLane *found = nullptr;
       COLLC_RETURN_IF_FAILED(check_transfer(head, &found));
-      TransferLane &lane = transfers_in_[transfer_in_place_[head.object]];
+      TransferLane &lane = *found;
+      if (head.number != lane.passed) return wrong(head);
       lane.passed = head.number + 1;
       lane.queue->signatures[head.number % TransferLayout::kSlots] = head.tag;
       segment.show(lane.queue->tail, lane.passed);

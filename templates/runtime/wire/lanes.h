@@ -39,7 +39,7 @@ class Lanes {
   bool is_drained(uint32_t rank) const;
 
   // For messages of the first four kinds, which the peer may send only as the tables say.
-  Status place(const WireHead &head, char **body) const;
+  Status place(const WireHead &head, char **body);
   Status take(const WireHead &head);
 
  private:
@@ -47,21 +47,22 @@ class Lanes {
     uint32_t fifo;
     FifoEnd end;
     uint64_t passed = 0;    // chunks that went over the wire
+    uint64_t placed = 0;    // for readers here: chunks that have a place
     uint64_t returned = 0;  // for readers here: chunks that the writer knows to be read
   };
   struct TransferLane {
     uint32_t object;
     uint32_t from, to;
     TransferQueue *queue;
-    uint64_t passed = 0, returned = 0;
+    uint64_t passed = 0, placed = 0, returned = 0;
   };
 
   bool return_heads(WireConnection &connection);
   bool send_chunk(WireConnection &connection, FifoLane &lane);
   bool send_transfer(WireConnection &connection, TransferLane &lane);
   bool has_chunk(const FifoLane &lane, bool *in_line) const;
-  Status check_chunk(const WireHead &head, const FifoLane **lane) const;
-  Status check_transfer(const WireHead &head, const TransferLane **lane) const;
+  Status check_chunk(const WireHead &head, FifoLane **lane);
+  Status check_transfer(const WireHead &head, TransferLane **lane);
   Status wrong(const WireHead &head) const;
   void take_head(const WireHead &head, FifoLane &lane);
   char *slot_of(const TransferLane &lane, uint64_t number) const {

@@ -29,6 +29,7 @@ struct CallTold {
 // Bodies of all but chunks have no more.
 constexpr uint32_t kMostToldCalls = 64;
 constexpr uint32_t kMostControlBytes = kMostToldCalls * sizeof(CallTold);
+static_assert(kMostControlBytes <= kSmallWireBody, "they share room");
 
 inline WireHead wire_head(WireKind kind, uint32_t object, uint64_t number = 0, uint64_t tag = 0, uint32_t bytes = 0,
                           uint32_t extra = 0) {

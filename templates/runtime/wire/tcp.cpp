@@ -16,7 +16,6 @@
 #include <map>
 
 #include "base/clock.h"
-#include "base/environment.h"
 #include "base/log.h"
 #include "base/random.h"
 #include "bootstrap/acceptor.h"
@@ -37,6 +36,7 @@ struct TcpAddress {
   unsigned char challenge[32];
   char host[64];
   char interface[IFNAMSIZ];
+  char engine[8];
 };
 
 // The first message on a connection, and the only one that a stranger can send.
@@ -101,13 +101,24 @@ class TcpMeeting {
  private:
   Status read_addresses() {
     for (const Bytes &bytes : meeting_.addresses) {
-      if (bytes.size() != sizeof(TcpAddress)) return fail(ncclInvalidUsage, "a machine joins over another engine than tcp");
+      if (bytes.size() != sizeof(TcpAddress)) return fail(ncclInternalError, "a machine's address has %zu bytes", bytes.size());
       TcpAddress address;
       std::memcpy(&address, bytes.data(), sizeof address);
       address.host[sizeof address.host - 1] = 0;
       address.interface[sizeof address.interface - 1] = 0;
+      address.engine[sizeof address.engine - 1] = 0;
       addresses_.push_back(address);
     }
+    return same_engine();
+  }
+
+  Status same_engine() const {
+    const char *const own = addresses_[meeting_.self].engine;
+    for (size_t m = 0; m < addresses_.size(); ++m)
+      if (std::strcmp(addresses_[m].engine, own) != 0)
+        return fail(ncclInvalidUsage, "%s joins over the engine %s, %s over %s: set COLLC_NET alike",
+                    name_of(meeting_.self).c_str(), printable(own).c_str(), name_of(m).c_str(),
+                    printable(addresses_[m].engine).c_str());
     return {};
   }
 
@@ -227,11 +238,12 @@ class TcpMeeting {
 
 class TcpEngine final : public WireEngine {
  public:
-  explicit TcpEngine(std::string interface) : interface_(std::move(interface)) {}
+  TcpEngine(std::string interface, const char *above) : interface_(std::move(interface)), above_(above) {}
   const char *name() const override { return "tcp"; }
 
   Status listen(Bytes *address) override {
     TcpAddress mine = {};
+    std::strncpy(mine.engine, above_, sizeof mine.engine - 1);
     COLLC_RETURN_IF_FAILED(random_bytes(mine.challenge, sizeof mine.challenge));
     gethostname(mine.host, sizeof mine.host - 1);
     std::string name;
@@ -246,7 +258,7 @@ class TcpEngine final : public WireEngine {
     mine.place.port = mine.place.family == AF_INET6 ? reinterpret_cast<sockaddr_in6 &>(bound).sin6_port
                                                     : reinterpret_cast<sockaddr_in &>(bound).sin_port;
     acceptor_ = std::make_unique<Acceptor>(std::move(socket), sizeof(TcpHello), false);
-    log(LogLevel::kInfo, "tcp: waiting for other machines on %s (%s)", describe(public_address(mine.place)).c_str(),
+    log(LogLevel::kInfo, "%s: waiting for other machines on %s (%s)", above_, describe(public_address(mine.place)).c_str(),
         mine.interface);
     *address = Bytes(reinterpret_cast<const unsigned char *>(&mine), reinterpret_cast<const unsigned char *>(&mine + 1));
     return {};
@@ -260,24 +272,14 @@ class TcpEngine final : public WireEngine {
 
  private:
   std::string interface_;
+  const char *above_;
   std::unique_ptr<Acceptor> acceptor_;
 };
 
 }  // namespace
 
-Status make_engine(std::unique_ptr<WireEngine> *made) {
-  const std::vector<std::string> named = read_list("COLLC_NET");
-  std::string interface = named.empty() ? "" : named[0];
-  const size_t colon = interface.find(':');
-  const std::string engine = colon == std::string::npos ? "tcp" : interface.substr(0, colon);
-  if (colon != std::string::npos) interface.erase(0, colon + 1);
-  if (engine != "tcp") return fail(ncclInvalidUsage, "COLLC_NET: no engine %.40s; tcp is there", engine.c_str());
-  if (named.size() > 1)
-    return fail(ncclInvalidUsage, "COLLC_NET names %zu interfaces; machines are joined over one", named.size());
-  *made = std::make_unique<TcpEngine>(interface);
-  return {};
+std::unique_ptr<WireEngine> make_tcp_engine(const std::string &interface, const char *above) {
+  return std::make_unique<TcpEngine>(interface, above);
 }
-
-Status silence_seconds(double *seconds) { return read_number("COLLC_NET_TIMEOUT", 1, 1e6, 60, seconds); }
 
 }  // namespace collc

@@ -26,13 +26,17 @@ struct WireHead {
 };
 static_assert(sizeof(WireHead) == 32, "as it travels, in the order of bytes of both machines");
 
+// Bodies up to this size may come into room that other messages use too.
+constexpr uint32_t kSmallWireBody = 2048;
+
 // Who takes the messages of a connection. An error breaks the connection.
 class WireSink {
  public:
   virtual ~WireSink() = default;
-  // Where the body of a message goes: room for its bytes, which are more than none.
+  // Where the body of a message goes: room for its bytes, which are more than none. Asked in the order of messages; several may
+  // have a place before the first of them is complete. A small body is written just before its take().
   virtual Status place(const WireHead &head, char **body) = 0;
-  // The message is complete.
+  // The message is complete; in the order of messages.
   virtual Status take(const WireHead &head) = 0;
 };
 
@@ -80,6 +84,15 @@ class WireEngine {
 
 // The engine that COLLC_NET=[engine:]interface,... names; without one, or without the variable, tcp.
 Status make_engine(std::unique_ptr<WireEngine> *made);
+
+// Plain sockets, on an interface of this list, or where COLLC_SOCKET_IFNAME says if it is empty. `above`: the engine that uses
+// them; all machines must name the same.
+std::unique_ptr<WireEngine> make_tcp_engine(const std::string &interface, const char *above);
+// UCX, with the RDMA ports of `devices` ("": all), and sockets beside it.
+std::unique_ptr<WireEngine> make_ucx_engine(const std::string &interface, const std::string &devices);
+
+// The process exits: no engine calls a library of others any more.
+void end_engines();
 
 // Seconds of silence after which a machine counts as gone (COLLC_NET_TIMEOUT).
 Status silence_seconds(double *seconds);

@@ -1,0 +1,80 @@
+"""UCX, the library of the engine `ucx`, as this machine has it.
+
+The runtime's own rule, in `templates/runtime/wire/ucx_api.cpp`.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import subprocess
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from collc.process import python_script
+
+_LOADER = Path(__file__).with_name("load_ucx.py")
+_SECONDS = 20
+
+
+@dataclass(frozen=True)
+class Ucx:
+    """A UCX that was found.
+
+    Args:
+        version: such as "1.13.1".
+        path: of its libucp.so.0.
+        verbs: whether it has a module for InfiniBand and RoCE.
+        usable: whether its version is one that the engine takes.
+    """
+
+    version: str
+    path: str
+    verbs: bool
+    usable: bool
+
+    def __str__(self) -> str:
+        return f"UCX {self.version} ({self.path})"
+
+
+def asked_for(environment: Mapping[str, str]) -> bool:
+    """Whether COLLC_NET names the engine `ucx`."""
+    named = environment.get("COLLC_NET", "").replace(" ", "")
+    return named.split(",")[0] == "ucx" or named.startswith("ucx:")
+
+
+def find_ucx(environment: Mapping[str, str]) -> Ucx | None:
+    """The UCX that the runtime would load: of COLLC_UCX, else the system's.
+
+    It is loaded in another process: UCX takes signals when it is loaded.
+    """
+    try:
+        done = subprocess.run(
+            python_script(_LOADER, environment.get("COLLC_UCX") or "libucp.so.0"),
+            capture_output=True,
+            text=True,
+            timeout=_SECONDS,
+            check=False,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    version, _, path = done.stdout.strip().partition(" ")
+    if done.returncode != 0 or not path:
+        return None
+    major, minor = (int(part) for part in version.split(".")[:2])
+    verbs = any(Path(path).resolve().parent.glob("ucx/libuct_ib*.so*"))
+    return Ucx(version, path, verbs, major == 1 and minor >= 13)
+
+
+def wheel_setting(environment: Mapping[str, str]) -> dict[str, str]:
+    """COLLC_UCX for processes that are to use the engine `ucx`: of the extra `ucx`, where the system has no UCX."""
+    if not asked_for(environment) or environment.get("COLLC_UCX"):
+        return {}
+    try:
+        wheel = importlib.util.find_spec("libucx")
+    except (ImportError, ValueError):
+        return {}
+    if wheel is None or wheel.origin is None or find_ucx(environment) is not None:
+        return {}
+    library = Path(wheel.origin).parent / "lib" / "libucp.so.0"
+    return {"COLLC_UCX": str(library)} if library.exists() else {}

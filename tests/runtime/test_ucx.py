@@ -1,0 +1,138 @@
+"""Communicators over the engine `ucx`, on the loopback by UCX's TCP; and that without the switch UCX gets no TCP.
+
+`make netlab` runs the tests of several machines with this engine too.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from support.libraries import client, library, run_client, shared_library
+from support.ranks import INVALID_USAGE, REMOTE_ERROR, SUCCESS, SYSTEM_ERROR, Ranks
+
+from collc.network import ucx as module
+from collc.network.ucx import find_ucx, wheel_setting
+
+HERE = Path(__file__).parent
+LOOPBACK = {"COLLC_SOCKET_IFNAME": "lo"}
+UNSAFE = {"COLLC_NET": "ucx:lo", "COLLC_UCX_UNSAFE_TCP": "1"}
+SAFE = {"COLLC_NET": "ucx:lo", "COLLC_UCX_UNSAFE_TCP": ""}
+
+
+@pytest.fixture(autouse=True)
+def ucx_is_here() -> None:
+    if find_ucx(os.environ) is None:
+        pytest.skip("no UCX here (Debian: libucx0)")
+
+
+@contextmanager
+def machines(
+    hosts: str, environment: Mapping[str, str], own: Mapping[int, Mapping[str, str]] | None = None
+) -> Iterator[Ranks]:
+    team = Ranks(library("2+2"), len(hosts), {**LOOPBACK, **environment}, hosts=hosts, own=own)
+    try:
+        yield team
+    finally:
+        team.close()
+
+
+def test_groups_transfers_and_scaled_sums() -> None:
+    settings = {**LOOPBACK, "RANK_HOSTS": "aabb", **UNSAFE}
+    run_client([client(HERE / "api.c", "2+2"), "processes", "4"], settings=settings)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "hosts"), [("2+2", "abba"), ("3+5", "aaabbbbb"), ("2+2+2+2", "aabbccdd")])
+def test_every_collective_type_operation_and_root(name: str, hosts: str) -> None:
+    settings = {**LOOPBACK, "RANK_HOSTS": hosts, **UNSAFE}
+    run_client([client(HERE / "client.c", name), "processes", str(len(hosts))], settings=settings, timeout=3000)
+
+
+@pytest.mark.parametrize("victim", [2, pytest.param(3, marks=pytest.mark.slow)])
+def test_a_killed_rank_is_named_by_all(victim: int) -> None:
+    """Rank 2 has the courier of its machine: UCX loses its peer, and the end of the TCP connection tells why."""
+    with machines("aabb", UNSAFE) as team:
+        assert [answer["result"] for answer in team.init()] == [SUCCESS] * 4
+        others = [rank for rank in range(4) if rank != victim]
+        for rank in others:
+            team.tell(rank, do="call", count=100000)
+        time.sleep(0.2)
+        team.signal(victim, signal.SIGKILL)
+        for rank in others:
+            answer = team.hear(rank)
+            assert answer["result"] == REMOTE_ERROR
+            assert f"rank {victim}" in answer["text"], answer
+
+
+def listeners(folder: Path, settings: Mapping[str, str]) -> tuple[list[int], list[str]]:
+    """How the creation of a communicator over two machines ended, and the libraries whose code listened."""
+    log = folder / "listeners"
+    preload = str(shared_library(HERE / "who_listens.c"))
+    with machines("aabb", {**settings, "LD_PRELOAD": preload, "LISTENERS": str(log)}) as team:
+        results = [answer["result"] for answer in team.init()]
+    return results, [Path(line).name for line in log.read_text().splitlines()]
+
+
+def test_ucx_listens_with_the_switch(tmp_path: Path) -> None:
+    """So the test below would notice."""
+    results, who = listeners(tmp_path, UNSAFE)
+    assert results == [SUCCESS] * 4
+    assert any(name.startswith(("libuct", "libucs")) for name in who), who
+
+
+def test_ucx_does_not_listen_without_the_switch(tmp_path: Path) -> None:
+    """Its TCP is available here, but nothing except collc listens."""
+    results, who = listeners(tmp_path, SAFE)
+    assert who
+    assert {name.partition("-")[0] for name in who} == {"libcollc"}, who
+    assert Path("/sys/class/infiniband").exists() or SUCCESS not in results
+
+
+@pytest.mark.skipif(Path("/sys/class/infiniband").exists(), reason="this machine has RDMA devices")
+def test_a_machine_without_rdma_says_so() -> None:
+    with machines("aabb", SAFE) as team:
+        answers = team.init()
+    said = [answer["text"] for answer in answers if answer["result"] == SYSTEM_ERROR]
+    assert any("has no RDMA device (/sys/class/infiniband); COLLC_NET=tcp needs none" in text for text in said), answers
+    assert SUCCESS not in [answer["result"] for answer in answers]
+
+
+@pytest.mark.parametrize(
+    ("path", "why"), [("/nowhere/libucp.so.0", "no UCX was found (/nowhere/libucp.so.0"), ("libc.so.6", "is no UCX")]
+)
+def test_no_ucx_is_said(path: str, why: str) -> None:
+    with machines("aabb", {**UNSAFE, "COLLC_UCX": path}) as team:
+        answers = team.init()
+    said = [answer["text"] for answer in answers if answer["result"] == SYSTEM_ERROR]
+    assert any("engine ucx: " in text and why in text for text in said), answers
+    assert SUCCESS not in [answer["result"] for answer in answers]
+
+
+def test_machines_with_different_engines() -> None:
+    with machines("aabb", {}, {2: UNSAFE, 3: UNSAFE}) as team:
+        answers = team.init()
+    assert SUCCESS not in [answer["result"] for answer in answers]
+    said = [answer["text"] for answer in answers if answer["result"] == INVALID_USAGE]
+    assert any("joins over the engine tcp" in text and "over ucx: set COLLC_NET alike" in text for text in said), (
+        answers
+    )
+
+
+def test_the_extra_is_used_where_the_system_has_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    wheel = tmp_path / "libucx"
+    (wheel / "lib").mkdir(parents=True)
+    (wheel / "__init__.py").touch()
+    (wheel / "lib/libucp.so.0").touch()
+    monkeypatch.syspath_prepend(str(tmp_path))
+    asked = {"COLLC_NET": "ucx:eth0"}
+    monkeypatch.setattr(module, "find_ucx", lambda _environment: None)
+    assert wheel_setting(asked) == {"COLLC_UCX": str(wheel / "lib/libucp.so.0")}
+    assert wheel_setting({"COLLC_NET": "eth0"}) == wheel_setting({**asked, "COLLC_UCX": "/a.so"}) == {}
+    monkeypatch.setattr(module, "find_ucx", find_ucx)
+    assert wheel_setting(asked) == {}
