@@ -41,6 +41,7 @@ ROOMS = (
     "build",
     "simulator",
     "choose",
+    "training",
     "export",
     "compiler",
     "bench",

@@ -16,6 +16,7 @@ from collc.api.forecasts import MOST_CHANNELS, PROTOCOLS, Wish, parameters_of, p
 from collc.choose.table import Table
 from collc.cli import report
 from collc.cli.report import SIZE, debug_option, emit_json, json_option, note, progress, table
+from collc.cli.simulate_net import net_of, require_alone, simulate_net
 from collc.collectives.model import COMPILED, Collective
 from collc.collectives.sizes import short_size, size_series
 from collc.errors import PackingError, UsageError
@@ -34,6 +35,7 @@ from collc.topology.allocation import parse_gpus
 from collc.topology.graph import plan_graph
 from collc.topology.load import load_topology
 from collc.topology.model import PlanGraph
+from collc.training.scaling import Asked
 
 
 @dataclass(frozen=True)
@@ -73,6 +75,13 @@ class _Document:
 )
 @click.option("--params", type=click.Path(path_type=Path), metavar="FILE", help="Take parameters from a file.")
 @click.option(
+    "--model-file",
+    type=click.Path(path_type=Path),
+    metavar="NET",
+    help="Training steps of a model: a file, or one that comes with collc (docs/simulate.md).",
+)
+@click.option("--scaling", is_flag=True, help="With --model-file: also on 1, 2, 4, ... of the GPUs.")
+@click.option(
     "--throughput/--latency",
     default=True,
     help="Time of consecutive calls, as in nccl-tests [default], or of one call.",
@@ -105,6 +114,8 @@ def command(
     channels: int | None,
     model: str | None,
     params: Path | None,
+    model_file: Path | None,
+    scaling: bool,
     throughput: bool,
     copy_engine: bool,
     compare: str | None,
@@ -120,7 +131,9 @@ def command(
     sizes = _sizes(minbytes, maxbytes, stepbytes, stepfactor)
     if plot is not None and compare is None:
         raise UsageError("--plot draws a comparison", hint="add --compare nccl")
-    if (nccl_version or fabric) is not None and compare is None:
+    if scaling and model_file is None:
+        raise UsageError("--scaling is about training steps", hint="add --model-file")
+    if (nccl_version or fabric) is not None and compare is None and model_file is None:
         given = "--nccl-version" if nccl_version is not None else "--fabric"
         raise UsageError(f"{given} is about NCCL", hint="add --compare nccl")
     era_of(nccl_version or NCCL_VERSION)
@@ -137,8 +150,25 @@ def command(
         check_output(path, replaced=False)
     if plot is not None:
         check_plot(plot)
+    if model_file is not None:
+        calls = {
+            "--collective": collectives,
+            "--root": root,
+            "--proto": proto,
+            "--chunk": chunk,
+            "--channels": channels,
+        }
+        require_alone({**calls, "--plot": plot, "--trace": trace})
+        net = net_of(model_file)
     machine = load_topology(topology)
-    graph = plan_graph(machine, None if gpus is None else parse_gpus(machine, gpus), links)
+    asked_gpus = None if gpus is None else parse_gpus(machine, gpus)
+    if model_file is not None:
+        parameters, why = parameters_of(model, params, machine.gpu_model, copy_engine)
+        asked = Asked(links, plan, nccl_version or NCCL_VERSION, fabric)
+        gpu_names = asked_gpus or [gpu.name for gpu in machine.gpus]
+        simulate_net(machine, gpu_names, net, parameters, why, asked, scaling=scaling, as_json=as_json)
+        return
+    graph = plan_graph(machine, asked_gpus, links)
     wish = Wish(plan, proto, chunk, channels)
     parameters, why = parameters_of(model, params, machine.gpu_model, copy_engine)
     changed = params is not None or copy_engine

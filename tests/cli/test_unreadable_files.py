@@ -22,6 +22,7 @@ READERS = {
     "compile plan": ["compile", "dgx1v", "--gpus", "0,1", "--target", "host", "-o", "OUT", "--plan", "FILE"],
     "compile ir": ["compile", "dgx1v", "--gpus", "0,1", "--target", "host", "-o", "OUT", "--ir", "FILE"],
     "simulate params": ["simulate", "dgx1v", "--gpus", "0,1", "-e", "1K", "--params", "FILE"],
+    "simulate model": ["simulate", "dgx1v", "--gpus", "0,1", "--model-file", "FILE"],
     "export": ["export", "FILE", "--format", "nccl-graph"],
     "export measured": ["export", "dgx1v", "--format", "nccl-tuner", "-o", "OUT", "--measured", "FILE"],
     "export params": ["export", "dgx1v", "--gpus", "0,1", "--format", "nccl-tuner", "-o", "OUT", "--params", "FILE"],
