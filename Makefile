@@ -10,7 +10,7 @@ JOBS ?= $(shell nproc --all 2>/dev/null || echo 2)
 
 .PHONY: help setup demo test lint style types unit format golden test-wheel clean
 .PHONY: netlab interrupts
-.PHONY: sanitize losses chaos chaos-protocols chaos-jobs sweep-places fuzz fuzz-libraries bench-peers bench-references bench-waiting bench-small-call bench-packing packing-sweep bench-pacing bench-tune bench-defaults bench-torch bench-servers bench-server-plans bench-server-mpi cuda-kernels blink test-nccl-tests validate gpu-check gpu-check-torch gpu-check-tables test-torch test-torch-suite
+.PHONY: sanitize losses chaos chaos-protocols chaos-jobs sweep-places fuzz fuzz-libraries bench-peers bench-references bench-waiting bench-small-call bench-packing packing-sweep bench-pacing bench-tune bench-defaults bench-torch bench-servers bench-server-plans bench-server-mpi cuda-kernels reproduce test-nccl-tests validate gpu-check gpu-check-torch gpu-check-tables test-torch test-torch-suite
 .PHONY: wheel test-platform-wheel
 .PHONY: show-page gallery docs reference pictures docs-commands
 
@@ -163,8 +163,8 @@ bench-servers: setup  ## collc.torch on 3 + 5 ranks of two servers beside Gloo, 
 cuda-kernels: setup  ## what the compilers made of the CUDA kernels: registers, occupancy, spills, widths
 	$(BIN)/python benchmarks/cuda_kernels.py --write docs/measurements/cuda-kernels.md
 
-blink: setup  ## Blink's claims in plans and model: docs/blink.md
-	$(BIN)/python benchmarks/blink.py --write docs/blink.md
+reproduce: setup  ## the five sources' figures and tables beside ours: docs/reproduced (10 minutes)
+	$(BIN)/python benchmarks/reproduce.py --write docs/reproduced
 
 gallery: setup  ## docs/gallery.md: a figure of every machine of `collc topologies`
 	$(BIN)/python benchmarks/gallery.py

@@ -1,4 +1,4 @@
-"""Blink's claims (Wang et al., MLSys 2020) in plans and model: `python benchmarks/blink.py --write docs/blink.md`.
+"""Blink's claims (Wang et al., MLSys 2020) in plans and model: docs/reproduced/blink-plans.md, by `make reproduce`.
 
 Figure 14: theoretical speedups over NCCL-style rings on every connected allocation of the DGX-1V and the DGX-1P.
 Figures 11 and 12: chunk sizes and the MIAD search for one, in the model. DGX-2: one-hop trees against double binary
@@ -143,8 +143,9 @@ def one_hop(parameters: Machine, collective: Collective, sizes: Sequence[int]) -
 
 PAGE = """# Blink's claims, in collc's plans and model
 
-Written by `python benchmarks/blink.py --write docs/blink.md`; nothing here was measured on GPUs. Blink is Wang et al.,
-MLSys 2020. What it measured on real machines stands beside for comparison, and is not what a model can confirm.
+Written by `make reproduce`; nothing here was measured on GPUs. Blink is Wang et al., MLSys 2020; every figure of it
+has its claims in [blink.md](blink.md). What it measured on real machines stands beside for comparison, and is not
+what a model can confirm.
 
 ## Figure 14: theoretical speedups over rings
 
@@ -161,7 +162,7 @@ pay for steps, large ones for filling the pipeline:
 
 {figure_11}
 
-The same with the parameters fitted to V100 tables ([validation.md](validation.md)):
+The same with the parameters fitted to V100 tables ([validation.md](../validation.md)):
 
 {figure_11_v100}
 

@@ -1,4 +1,4 @@
-"""The script behind docs/blink.md: what it prints for Blink's figures holds where it can be checked by other means."""
+"""The script behind docs/reproduced/blink-plans.md: what it prints holds where it can be checked by other means."""
 
 from __future__ import annotations
 
