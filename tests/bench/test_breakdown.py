@@ -58,6 +58,8 @@ def test_a_communicator_counts_from_its_creation(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setenv(VARIABLE, "1")
     counting = nccl.comm(1, nccl.unique_id(), 0)
     assert read_times(nccl.lib, counting) == []  # one rank runs no channel
+    for communicator in (plain, counting):
+        nccl.check(nccl.lib.ncclCommDestroy(communicator), "ncclCommDestroy")
 
 
 def test_differences_and_averages() -> None:

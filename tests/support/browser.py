@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,6 +11,8 @@ from typing import Any
 
 import pytest
 
+# Seconds: only a test that fails waits so long.
+WAIT = 120.0
 # No service of the browser's maker: pages are files, and nothing may be asked of a network.
 _FLAGS = (
     "--headless=new",
@@ -54,7 +57,11 @@ class Browser:
     def open(self, page: Path) -> None:
         """Opens a page and waits until it has drawn its first view."""
         self.driver.get(page.resolve().as_uri())
-        assert self.js("return document.documentElement.dataset.ready") == "yes", self.complaints()
+        # On a busy machine the browser may say that a page is there before its last script has run.
+        end = time.monotonic() + WAIT
+        while self.js("return document.documentElement.dataset.ready") != "yes":
+            assert time.monotonic() < end, self.complaints()
+            time.sleep(0.05)
         self.settle()
 
     def js(self, script: str, *args: object) -> Any:
