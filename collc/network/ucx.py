@@ -6,12 +6,13 @@ The runtime's own rule, in `templates/runtime/wire/ucx_api.cpp`.
 from __future__ import annotations
 
 import importlib.util
+import os
 import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from collc.process import python_script
+from collc.process import python_script, run_captured
 
 _LOADER = Path(__file__).with_name("load_ucx.py")
 _SECONDS = 20
@@ -49,12 +50,11 @@ def find_ucx(environment: Mapping[str, str]) -> Ucx | None:
     It is loaded in another process: UCX takes signals when it is loaded.
     """
     try:
-        done = subprocess.run(
+        # With this process's environment as it is: LD_LIBRARY_PATH says where jobs find a UCX.
+        done = run_captured(
             python_script(_LOADER, environment.get("COLLC_UCX") or "libucp.so.0"),
-            capture_output=True,
-            text=True,
-            timeout=_SECONDS,
-            check=False,
+            environment=os.environ,
+            seconds=_SECONDS,
         )
     except (OSError, subprocess.SubprocessError):
         return None
