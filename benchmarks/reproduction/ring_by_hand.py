@@ -209,22 +209,20 @@ def results(figures: Path) -> Made:
         "by hand": [(float(s), hand[n] / 1e3) for n, s in SIZES.items()],
         "NCCL": [(float(s), library[n] / 1e3) for n, s in SIZES.items()],
     }
-    drawings.lines(
-        figures / "ring-by-hand-results.svg",
-        "all_reduce on 2 x 8 H100, simulated",
-        series,
-        "bytes",
-        "ms",
-        logx=True,
-        logy=True,
-        ticks={float(s): n.upper() for n, s in SIZES.items()},
-    )
+    _draw(figures / "ring-by-hand-results.svg", "all_reduce on 2 x 8 H100, simulated", series)
     return Made(answers)
+
+
+def _draw(file: Path, title: str, series: dict[str, list[tuple[float, float]]]) -> None:
+    """Milliseconds by size, both logarithmic, with the source's sizes as marks."""
+    ticks = {float(size): name.upper() for name, size in SIZES.items()}
+    drawings.lines(file, title, series, "bytes", "ms", logx=True, logy=True, ticks=ticks)
 
 
 def factors() -> dict[str, dict[str, float]]:
     """Microseconds by size: the ring by hand, then one shortcoming less in each line."""
     flags = H100.protocol("Simple").hop_us
+    library = nccl(2)
     lines: dict[str, dict[str, float]] = {}
     for name, size in SIZES.items():
         lines.setdefault("by hand", {})[name] = by_hand(size)
@@ -236,8 +234,7 @@ def factors() -> dict[str, dict[str, float]]:
         lines.setdefault("four queue pairs for each NIC", {})[name] = H100.launch_us + by_hand(
             size, flags, WIDE_GBPS, 8, NICS
         )
-        wide = nccl(2).predict(size)
-        lines.setdefault("protocol and algorithm by size (NCCL)", {})[name] = wide.time_us
+        lines.setdefault("protocol and algorithm by size (NCCL)", {})[name] = library.predict(size).time_us
     return lines
 
 
@@ -245,16 +242,7 @@ def factors() -> dict[str, dict[str, float]]:
 def apart(figures: Path) -> Made:
     lines = factors()
     series = {label: [(float(SIZES[n]), t / 1e3) for n, t in found.items()] for label, found in lines.items()}
-    drawings.lines(
-        figures / "ring-by-hand-factors.svg",
-        "one shortcoming less in each line, 2 x 8 H100, simulated",
-        series,
-        "bytes",
-        "ms",
-        logx=True,
-        logy=True,
-        ticks={float(s): n.upper() for n, s in SIZES.items()},
-    )
+    _draw(figures / "ring-by-hand-factors.svg", "one shortcoming less in each line, 2 x 8 H100, simulated", series)
     order_of = list(lines)
     gains = {b: {n: lines[a][n] / lines[b][n] for n in SIZES} for a, b in pairwise(order_of)}
     large = {label: found["8gb"] for label, found in gains.items()}

@@ -16,7 +16,7 @@ from collc.api.forecasts import MOST_CHANNELS, PROTOCOLS, Wish, parameters_of, p
 from collc.choose.table import Table
 from collc.cli import report
 from collc.cli.report import SIZE, debug_option, emit_json, json_option, note, progress, table
-from collc.cli.simulate_net import net_of, require_alone, simulate_net
+from collc.cli.simulate_net import require_alone, simulate_net
 from collc.collectives.model import COMPILED, Collective
 from collc.collectives.sizes import short_size, size_series
 from collc.errors import PackingError, UsageError
@@ -35,6 +35,7 @@ from collc.topology.allocation import parse_gpus
 from collc.topology.graph import plan_graph
 from collc.topology.load import load_topology
 from collc.topology.model import PlanGraph
+from collc.training.net_file import read_net
 from collc.training.scaling import Asked
 
 
@@ -159,7 +160,7 @@ def command(
             "--channels": channels,
         }
         require_alone({**calls, "--plot": plot, "--trace": trace})
-        net = net_of(model_file)
+        net = read_net(model_file)
     machine = load_topology(topology)
     asked_gpus = None if gpus is None else parse_gpus(machine, gpus)
     if model_file is not None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 
 from collc.cli import report
 from collc.cli.report import emit_json, note, table
@@ -11,7 +10,6 @@ from collc.errors import UsageError
 from collc.simulator.params import Machine
 from collc.topology.model import Topology
 from collc.training.net import Net, buckets
-from collc.training.net_file import read_net
 from collc.training.scaling import Asked, Trained, counts, trained
 
 
@@ -20,11 +18,6 @@ def require_alone(options: dict[str, object]) -> None:
     for name, value in options.items():
         if value is not None and value != ():
             raise UsageError(f"{name} is about single calls", where="--model-file", hint=f"omit {name}")
-
-
-def net_of(path: Path) -> Net:
-    """The model of a file, or one that comes with collc."""
-    return read_net(path)
 
 
 def simulate_net(
