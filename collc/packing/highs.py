@@ -49,6 +49,17 @@ class Outcome(enum.Enum):
     LIMIT = "limit"
 
 
+class _SilentHighs(highspy.Highs):
+    """HiGHS that writes nothing to standard output, where JSON may be.
+
+    HiGHS 1.16 prints its version when callbacks are enabled, which its constructor does before an option can be set.
+    """
+
+    def enableCallbacks(self) -> None:
+        self.setOptionValue("output_flag", False)
+        super().enableCallbacks()  # type: ignore[no-untyped-call]
+
+
 class Program:
     """A linear or, with `nodes`, an integer program; rows and columns are added one by one.
 
@@ -59,8 +70,8 @@ class Program:
 
     def __init__(self, *, maximise: bool = False, nodes: int | None = None) -> None:
         self._nodes = nodes
-        self._solver: Any = highspy.Highs()  # type: ignore[no-untyped-call]
-        self._set(output_flag=False, threads=1)
+        self._solver: Any = _SilentHighs()  # type: ignore[no-untyped-call]
+        self._set(threads=1)
         if nodes is None:
             self._set(presolve="off")
         else:

@@ -18,6 +18,7 @@ from collc.topology.model import PlanGraph
 
 MAX_GPUS = 9
 _NODES = 20000
+_SEARCH = 200_000
 
 Load = tuple[tuple[int, int], ...]
 
@@ -52,9 +53,44 @@ def most_rings(loads: Sequence[Load], room: Sequence[int]) -> list[int]:
     for load, count in zip(loads, chosen, strict=True):
         for link, times in load:
             used[link] += times * count
-    fits = min(chosen, default=0) >= 0 and all(u <= hops for u, hops in zip(used, room, strict=True))
-    # A program that ended at its limit may have found nothing.
-    return chosen if fits else [0] * len(loads)
+    if min(chosen, default=0) < 0 or any(u > hops for u, hops in zip(used, room, strict=True)):
+        return [0] * len(loads)  # a program that ended at its limit may have found nothing
+    return _first_set(loads, room, sum(chosen)) or chosen
+
+
+def _first_set(loads: Sequence[Load], room: Sequence[int], count: int) -> list[int] | None:
+    """The first set of `count` rings in the order of `loads`; None if the search ends at its limit.
+
+    There are many best sets, and which one a solver returns depends on its version. Plans should not.
+    """
+    left, taken = list(room), [0] * len(loads)
+    hops = min((sum(times for _, times in load) for load in loads), default=1)
+
+    def take(load: Load, sign: int) -> None:
+        for link, times in load:
+            left[link] -= sign * times
+
+    # Depth first: each entry is the next load to try beside the rings in `order`.
+    order: list[int] = []
+    place = 0
+    for _ in range(_SEARCH):
+        if len(order) == count:
+            return taken
+        missing = count - len(order)
+        while place < len(loads) and any(times > left[link] for link, times in loads[place]):
+            place += 1
+        if place < len(loads) and missing * hops <= sum(left):
+            take(loads[place], 1)
+            taken[place] += 1
+            order.append(place)
+            continue
+        if not order:
+            return None
+        place = order.pop()
+        take(loads[place], -1)
+        taken[place] -= 1
+        place += 1
+    return None
 
 
 def _ring_loads(net: Net) -> list[Load]:

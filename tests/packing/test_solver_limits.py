@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import ast
+import subprocess
+import sys
+from collections import Counter
 from fractions import Fraction
+from itertools import product
 from pathlib import Path
 from random import Random
 
@@ -76,6 +80,17 @@ def test_one_function_runs_highs() -> None:
         calls = [node.func for node in ast.walk(function) if isinstance(node, ast.Call)]
         running += [function.name for call in calls if isinstance(call, ast.Attribute) and call.attr == "run"]
     assert running == ["solve"]
+
+
+@pytest.mark.parametrize("kind", ["Program(maximise=True)", "Program(nodes=10)"])
+def test_highs_writes_nothing(kind: str) -> None:
+    """HiGHS 1.16 prints its version from the constructor, in C: JSON on standard output would be spoilt."""
+    program = (
+        f"from collc.packing.highs import Program\nprogram = {kind}\nprogram.column(1.0, 0.0, 1.0)\n"
+        "program.row(0.0, 1.0, {0: 1.0})\nassert program.solve().value == 'optimal'\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
 @pytest.mark.usefixtures("fresh_plans")
@@ -171,6 +186,29 @@ def test_rings_at_a_limit_still_fit(monkeypatch: pytest.MonkeyPatch) -> None:
     chosen = most_rings(loads, [2, 2, 2])
     assert len(chosen) == 2
     assert all(count >= 0 for count in chosen)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_the_best_rings_are_the_first_set_whatever_the_solver_returns(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rng = Random(seed)
+    loads = [tuple((link, rng.randint(1, 2)) for link in sorted(rng.sample(range(5), 3))) for _ in range(6)]
+    room = [rng.randint(1, 3) for _ in range(5)]
+
+    def fits(chosen: tuple[int, ...]) -> bool:
+        used = Counter(dict.fromkeys(range(5), 0))
+        for load, times in zip(loads, chosen, strict=True):
+            used.update({link: hops * times for link, hops in load})
+        return all(used[link] <= room[link] for link in range(5))
+
+    fitting = [chosen for chosen in product(range(4), repeat=6) if fits(chosen)]
+    most = max(map(sum, fitting))
+    best = [chosen for chosen in fitting if sum(chosen) == most]
+    assert tuple(most_rings(loads, room)) == max(best)
+    for answer in best:
+        monkeypatch.setattr(Program, "values", lambda self, answer=answer: [float(x) for x in answer])
+        assert tuple(most_rings(loads, room)) == max(best)
 
 
 def test_effort_is_counted() -> None:
