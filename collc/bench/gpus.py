@@ -18,6 +18,7 @@ from typing import Any
 from collc.bench.breakdown import read_times, since
 from collc.bench.data import OPS, TYPES, Case
 from collc.bench.nccl import Nccl
+from collc.bench.pairs import read_pairs
 from collc.bench.worker import FAILURES, GUARD, UNWRITTEN, Buffer, count_wrong, make_buffers, said, what_runs
 from collc.collectives.model import Collective
 from collc.errors import RunError
@@ -201,6 +202,8 @@ def serve(library: Path, orders: Any, answer: Callable[[dict[str, Any]], None]) 
                     done: dict[str, Any] = {"ranks": ranks.init(order)}
                 case "case":
                     done = {"ranks": ranks.case(order)}
+                case "checked":
+                    done = {"ranks": [{"pairs": read_pairs(ranks.nccl.lib, comm)} for comm in ranks.comms]}
                 case _:
                     done = {"ranks": ranks.close()}
         except FAILURES as error:

@@ -20,6 +20,7 @@ from collc.bench.data import OPS, TYPES, Array, Case
 from collc.bench.launchers import Place
 from collc.bench.meeting import join
 from collc.bench.nccl import Nccl
+from collc.bench.pairs import read_pairs
 from collc.checker.layout import PROTOCOLS
 from collc.collectives.blocks import in_place_offsets
 from collc.collectives.model import Collective
@@ -189,6 +190,9 @@ class Rank:
                 return self.init(order)
             case "case":
                 return self.case(order)
+            case "checked":
+                assert self.comm is not None
+                return {"pairs": read_pairs(self.nccl.lib, self.comm)}
             case _:
                 return self.close()
 

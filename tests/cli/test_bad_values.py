@@ -35,7 +35,7 @@ FIRST = {
     "run": ["--lib", "BAD", "--", "true"],
     "probe": ["--cpu"],
     "status": ["BAD"],
-    "doctor": ["extra"],
+    "doctor": ["BAD"],
     "topologies": ["extra"],
 }
 

@@ -37,13 +37,14 @@ READERS = {
     "run": ["run", "--lib", "FILE", "--", "true"],
     "run topology": ["run", "--lib", "LIBRARY", "--topology", "FILE", "--", "true"],
     "status": ["status", "--join", "FILE"],
+    "doctor": ["doctor", "FILE", "--job"],
     "probe": ["probe", "--from", "FILE"],
     "probe merge": ["probe", "--merge", "FILE"],
     "probe rails": ["probe", "--merge", "SERVER", "--rails", "FILE"],
     "probe fabric": ["probe", "--merge", "SERVER", "--fabric", "FILE"],
 }
 
-TWO = ("bench", "tune", "run", "probe merge", "probe fabric")  # exit code 2 without a name
+TWO = ("bench", "doctor", "tune", "run", "probe merge", "probe fabric")  # exit code 2 without a name
 
 
 def command(name: str, path: Path | str) -> list[str]:

@@ -48,6 +48,11 @@ class Scenarios(Transfers, ApiCalls):
         self.check(self.lib.ncclCommDestroy(comm))
         return wrong
 
+    def made(self) -> bool:
+        """A communicator, made and ended."""
+        self.check(self.lib.ncclCommDestroy(self.comm()))
+        return True
+
     def waiting_kernel(self, comm: Comm, stream: ctypes.c_void_p) -> None:
         """One kernel of rank 0 that waits for the others, until they call finish_kernel."""
         self.part = self.buffer(self.data(self.rank, 100)), self.room(100)

@@ -100,3 +100,12 @@ def test_a_communicator_takes_what_its_manifest_says() -> None:
 def test_one_visible_gpu_per_process() -> None:
     own = {rank: {"CUDA_VISIBLE_DEVICES": str(rank)} for rank in range(3)}
     assert job("collectives", own=own) == [[], [], []]
+
+
+def test_a_link_between_gpus_that_turns_bits_is_named() -> None:
+    """On the mock driver: what rank 0 writes into the memory of rank 1 arrives wrong, the other way all is well."""
+    answers = job("made", own={0: {"MOCK_BAD_LINK": "0-1"}}, COLLC_CHECK="1")
+    for answer in answers:
+        assert "COLLC_CHECK: from rank 0 (gpu0) to rank 1 (gpu1), gpu0 -nvlink- gpu1: " in answer["error"]
+        assert answer["error"].count("bytes are wrong") == 1
+    assert job("made", COLLC_CHECK="1") == [True] * 3

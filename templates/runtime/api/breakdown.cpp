@@ -38,6 +38,20 @@ COLLC_API int collc_protocol_of(ncclComm_t comm, uint32_t collective, int root, 
   return collc::with_communicator("collc_protocol_of", comm, look) == ncclSuccess ? protocol : -1;
 }
 
+// Writes up to `most` of the pairs of ranks that COLLC_CHECK has checked while the communicator was made, of all ranks; returns
+// how many there are, 0 without COLLC_CHECK.
+COLLC_API uint32_t collc_checked(ncclComm_t comm, collc::CheckedPair *pairs, uint32_t most) {
+  uint32_t count = 0;
+  const auto read = [&](const collc::CommunicatorPtr &found) -> collc::Status {
+    if (!collc::check_made(*found).ok()) return {};
+    const std::vector<collc::CheckedPair> &all = found->checked();
+    count = static_cast<uint32_t>(all.size());
+    std::copy(all.begin(), all.begin() + std::min(count, most), pairs);
+    return {};
+  };
+  return collc::with_communicator("collc_checked", comm, read) == ncclSuccess ? count : 0;
+}
+
 // The state of the machine whose plans a communicator runs; -1 if we do not serve it.
 COLLC_API int collc_state_of(ncclComm_t comm) {
   int state = -1;

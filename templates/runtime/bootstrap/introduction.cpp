@@ -36,6 +36,9 @@ Status introduce(Introduction *mine, const std::vector<uint32_t> &gpus, const Tu
   mine->tuning = tuning.digest();
   mine->found = found;
   mine->disabled = is_set("COLLC_DISABLE") ? 1 : 0;
+  uint32_t checks = 0;
+  COLLC_RETURN_IF_FAILED(read_whole("COLLC_CHECK", 1, &checks));
+  mine->checks = checks;
   cpu_set_t cpus;
   CPU_ZERO(&cpus);
   if (sched_getaffinity(0, sizeof cpus, &cpus) == 0) std::memcpy(mine->cpus, &cpus, std::min(sizeof cpus, sizeof mine->cpus));
@@ -81,6 +84,10 @@ Status compare_disabled(const std::vector<Introduction> &all) {
   if (ranks.empty()) return {};
   if (ranks.size() == all.size()) return fail(ncclInvalidUsage, "COLLC_DISABLE is set");
   return fail(ncclInvalidUsage, "COLLC_DISABLE is set on rank%s %s", ranks.size() == 1 ? "" : "s", list_ranks(ranks).c_str());
+}
+
+bool asks_for_check(const std::vector<Introduction> &all) {
+  return std::any_of(all.begin(), all.end(), [](const Introduction &one) { return one.checks != 0; });
 }
 
 uint32_t count_cores(const std::vector<Introduction> &all, uint32_t rank) {

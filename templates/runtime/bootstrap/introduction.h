@@ -18,6 +18,7 @@ struct Introduction {
   uint64_t tuning;    // digest of COLLC_TUNING
   uint64_t found;     // digest of COLLC_TOPOLOGY
   uint64_t disabled;  // 1: COLLC_DISABLE
+  uint64_t checks;    // 1: COLLC_CHECK
   uint64_t cpus[16];
   char host[64];
 };
@@ -36,6 +37,9 @@ Status compare_places(const std::vector<Introduction> &all);
 
 // Fails if any rank has COLLC_DISABLE set: that rank uses the real NCCL, so the others must too.
 Status compare_disabled(const std::vector<Introduction> &all);
+
+// Whether any rank has COLLC_CHECK set: then all of them check.
+bool asks_for_check(const std::vector<Introduction> &all);
 
 // Number of distinct CPU cores that the ranks on the machine of `rank` may use; at least 1.
 uint32_t count_cores(const std::vector<Introduction> &all, uint32_t rank);

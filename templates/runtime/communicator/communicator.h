@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "communicator/flight.h"
+#include "communicator/link_check.h"
 #include "executor/backend.h"
 #include "plan/plan.h"
 #include "plan/tuning.h"
@@ -71,6 +72,8 @@ class Communicator {
   bool is_sound() const { return sound_.load(std::memory_order_acquire) && !control_->aborted(); }
 
   const Placement &placement() const { return placement_; }
+  // What COLLC_CHECK found of the pairs of the plan; empty without it.
+  const std::vector<CheckedPair> &checked() const { return checked_; }
 
   // The program that a call of `bytes` (count * element size) runs, null if there is none; `root` is an NCCL rank or -1.
   const Program *choose(Collective collective, int root, uint64_t bytes) const;
@@ -113,6 +116,7 @@ class Communicator {
   Status share_memory(class Rendezvous &rendezvous, const std::string &key, const std::vector<uint64_t> &owners,
                       std::shared_ptr<Segment> *shared);
   Status look_at_links(class Rendezvous &rendezvous, bool declared, NvLinks *links, Status *fits);
+  Status check_plan(const struct RankContext &context);
   Status hand_over(class Rendezvous &rendezvous, const Status &reason);
   // Sends less than kMostMail to `members` (ranks, this one included) and receives theirs, in the order of `members`. Fails
   // where one of them has posted a failure instead.
@@ -142,6 +146,7 @@ class Communicator {
   std::vector<uint32_t> gpus_;  // what the ranks stand for, indices of the topology; empty: unknown
   Placement placement_;
   Choices choices_;
+  std::vector<CheckedPair> checked_;
   std::atomic<ncclComm_t> real_{nullptr};
   std::shared_ptr<Control> control_;
   std::shared_ptr<FlightRecord> flight_;  // null until the ranks share memory

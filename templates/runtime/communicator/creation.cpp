@@ -162,11 +162,21 @@ Status Communicator::set_up(Rendezvous &rendezvous, const std::string &key, Rank
   context.secret = key;
   context.seconds = rendezvous.seconds();
   COLLC_RETURN_IF_FAILED(rendezvous.barrier(backend().open(context, &rank_backend_)));
+  if (asks_for_check(introductions)) COLLC_RETURN_IF_FAILED(check_plan(context));
   rendezvous.leave();
   log_routes(placement_, rank_);
   log(LogLevel::kInfo, "rank %u of %u: %zu processes, %u cores, %.1f MB shared", rank_, nranks_,
       std::set<uint64_t>(owners.begin(), owners.end()).size(), context.cores,
       static_cast<double>(segment->control().bytes) / 1e6);
+  return {};
+}
+
+Status Communicator::check_plan(const RankContext &context) {
+  std::vector<std::string> slow;
+  COLLC_RETURN_IF_FAILED(check_links(context, *rank_backend_, &checked_, &slow));
+  for (const std::string &one : slow)
+    if (rank_ == 0) std::fprintf(stderr, "collc: COLLC_CHECK: slow %s\n", printable(one).c_str());
+  log(LogLevel::kInfo, "COLLC_CHECK: %zu pairs of ranks carry what is sent", checked_.size());
   return {};
 }
 

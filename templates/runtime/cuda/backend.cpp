@@ -113,6 +113,8 @@ class CudaBackend final : public Backend {
   Status use_device(int device) override { return make_current(device); }
   bool has_places() const override { return true; }
   bool reads_factors() const override { return true; }
+  uint64_t most_checked() const override { return 16 << 20; }
+  bool measures_links() const override { return true; }
   // What is missing here is said when the rank is opened.
   GpuPlace place_of_device() override {
     const Driver *cu = nullptr;

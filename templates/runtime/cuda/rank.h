@@ -23,6 +23,11 @@ class CudaRank final : public RankBackend {
   // Waits until this GPU has done what it was given.
   std::vector<ChannelTimes> times() const override;
   uint32_t protocol_of(const Program &program, uint64_t bytes) const override;
+  Status make_workbench(uint64_t bytes, std::unique_ptr<Workbench> *made) override;
+  // Ranks of one process that share a GPU transfer in one launch, which a rank cannot make alone.
+  bool may_transfer(uint32_t peer) const override {
+    return reaches(peer) && !world_->shares(context_.placement.plan_rank[peer], device_);
+  }
   Event ready() const { return ready_; }
   // Whether transfers reach a rank (of the communicator) from here, and it this rank.
   bool reaches(uint32_t peer) const { return reached_[context_.placement.plan_rank[peer]]; }

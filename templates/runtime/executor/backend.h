@@ -42,6 +42,19 @@ struct ChannelTimes {
   uint64_t reducing = 0;
 };
 
+// Where a check of links (communicator/link_check.h) has its data: two buffers that calls can send from and receive into.
+class Workbench {
+ public:
+  virtual ~Workbench() = default;
+  virtual void *buffer(bool sends) = 0;
+  virtual cudaStream_t stream() = 0;
+  // Between the host and a buffer.
+  virtual Status put(bool sends, const void *from, uint64_t bytes) = 0;
+  virtual Status get(void *to, uint64_t bytes) = 0;
+  // Returns when what is on the stream is done; an error after `seconds`, or when the communicator breaks.
+  virtual Status wait(double seconds) = 0;
+};
+
 // The backend's state of one rank. Destroyed when no call runs.
 class RankBackend {
  public:
@@ -51,6 +64,15 @@ class RankBackend {
   virtual std::vector<ChannelTimes> times() const { return {}; }
   // What a call of `bytes` (count times the element size) of a program runs over, as tables number protocols.
   virtual uint32_t protocol_of(const Program &program, uint64_t) const { return program.protocol; }
+
+  // For a check of links. Buffers of `bytes` each; null where a call takes any memory and is done when it returns.
+  virtual Status make_workbench(uint64_t, std::unique_ptr<Workbench> *) { return {}; }
+  // Whether a transfer joins this rank with a peer without a call of both in one group.
+  virtual bool may_transfer(uint32_t) const { return true; }
+  // Reads `bytes` at an address that the peer has told, the way that its chunks are read; false if it never reads so.
+  virtual bool read_address(uint32_t, uint64_t, void *, uint64_t, Status *) { return false; }
+  // How long a wait for data may take from now on, unless COLLC_TIMEOUT says it; 0: as before.
+  virtual void limit_waits(double) {}
 };
 
 // One call and the rank that makes it.
@@ -93,6 +115,10 @@ class Backend {
   virtual GpuPlace place_of_device() { return {}; }
   // Whether factors of scaled sums that lie in memory (ncclScalarDevice) are read by the kernels of a call; else when it is made.
   virtual bool reads_factors() const { return false; }
+  // Bytes of the largest message with which a check of links measures, and whether what it measures inside of a server is the
+  // speed of the topology's links.
+  virtual uint64_t most_checked() const { return 1 << 20; }
+  virtual bool measures_links() const { return false; }
   // True if ranks may be on several servers: this library serves them, or the real NCCL takes them.
   virtual bool may_span_servers() const = 0;
   // True if chunks travel between servers.

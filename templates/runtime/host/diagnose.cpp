@@ -96,9 +96,10 @@ void HostRank::diagnose(int64_t waited_us) {
     return;
   }
   if (const Status stuck = find_deadlock(memory, context_.rank); !stuck.ok()) return fail_all(stuck);
-  if (context_.timeout > 0 && static_cast<double>(waited_us) > context_.timeout * 1e6)
-    fail_all(fail(ncclRemoteError, "COLLC_TIMEOUT: after %.1f s %s", static_cast<double>(waited_us) / 1e6,
-                  waiting_for_any().c_str()));
+  const double limit = context_.timeout > 0 ? context_.timeout : most_wait_;
+  if (limit > 0 && static_cast<double>(waited_us) > limit * 1e6)
+    fail_all(fail(ncclRemoteError, "%safter %.1f s %s", context_.timeout > 0 ? "COLLC_TIMEOUT: " : "",
+                  static_cast<double>(waited_us) / 1e6, waiting_for_any().c_str()));
 }
 
 Status HostRank::find_cut() const {

@@ -45,6 +45,8 @@ class HostRank final : public RankBackend {
   bool done() const { return remaining_ == 0 && mode_ == Mode::kFifos; }
   bool idle() const { return done() && transfers_.idle(); }
   std::vector<ChannelTimes> times() const override { return times_; }
+  bool read_address(uint32_t peer, uint64_t from, void *to, uint64_t bytes, Status *status) override;
+  void limit_waits(double seconds) override { most_wait_ = seconds; }
   // The error that broke the communicator; after it nothing runs.
   const Status &failure() const { return failure_; }
   // Looks for reasons never to be served: an abort, a dead peer, a peer that calls something else, the time limit.
@@ -138,6 +140,7 @@ class HostRank final : public RankBackend {
   uint64_t open_call_ = 0;  // a collective made of transfers that runs; 0: none
   uint64_t posted_transfers_ = 0, ended_transfers_ = 0;  // of ncclSend and ncclRecv
   uint32_t plan_rank_;
+  double most_wait_ = 0;  // seconds, during a check of links; 0: no limit
   bool timed_ = false;  // COLLC_BREAKDOWN
   uint64_t begun_ns_ = 0;
   std::vector<ChannelTimes> times_;

@@ -1,8 +1,11 @@
 #include "plan/routes.h"
 
+#include <algorithm>
 #include <cstring>
 #include <iterator>
+#include <map>
 #include <set>
+#include <utility>
 
 #include "base/log.h"
 #include "plan/plan.h"
@@ -63,6 +66,37 @@ const char *name_of(LinkClass link) { return kNames[static_cast<uint32_t>(link)]
 std::string gpu_name(const Placement &placement, uint32_t rank) {
   if (placement.allocation == nullptr || placement.set == nullptr) return {};
   return plan_vertex(placement, placement.plan_rank[rank]);
+}
+
+std::vector<PlanWay> find_ways(const Placement &placement) {
+  std::map<std::pair<uint32_t, uint32_t>, PlanWay> ways;
+  const Allocation *const allocation = placement.allocation;
+  if (allocation == nullptr) return {};
+  const Tables &all = tables();
+  for (uint32_t f = allocation->first_fifo; f < allocation->first_fifo + allocation->nfifos; ++f) {
+    const Fifo &fifo = all.fifos[f];
+    for (uint32_t i = fifo.first_reader; i < fifo.first_reader + fifo.nreaders; ++i) {
+      const uint32_t from = placement.nccl_rank[fifo.src], to = placement.nccl_rank[all.fifo_readers[i]];
+      PlanWay &way = ways.insert({{from, to}, PlanWay{from, to}}).first->second;
+      const Route &route = all.fifo_routes[i];
+      double slowest = 0;
+      LinkClass link = LinkClass::kNone;
+      for (uint32_t l = 0; l < route.nlinks; ++l) {
+        const uint32_t number = all.route_links[route.first + l];
+        const GraphLink &one = all.links[allocation->first_link + number];
+        way.links.push_back(number);
+        link = std::max(link, one.kind);
+        if (slowest == 0 || one.mbps < slowest * 1e3) slowest = one.mbps / 1e3;
+      }
+      if (!way.path.empty() && slowest <= way.gbps) continue;
+      way.link = link;
+      way.gbps = slowest;
+      way.path = path(placement, route);
+    }
+  }
+  std::vector<PlanWay> found;
+  for (auto &[pair, way] : ways) found.push_back(std::move(way));
+  return found;
 }
 
 void log_routes(const Placement &placement, uint32_t rank) {

@@ -205,7 +205,17 @@ void Emulator::open_region(const void *at, size_t bytes, uint32_t device) {
   regions_[begin] = {begin + bytes, device};
 }
 
-void Emulator::close_region(const void *at) { regions_.erase(static_cast<const char *>(at)); }
+void Emulator::close_region(const void *at) {
+  regions_.erase(static_cast<const char *>(at));
+  spoilt_.erase(static_cast<const char *>(at));
+}
+
+bool Emulator::is_spoilt(const char *at) const {
+  return std::any_of(spoilt_.begin(), spoilt_.end(), [&](const char *begin) {
+    const auto region = regions_.find(begin);
+    return region != regions_.end() && at >= begin && at < region->second.end;
+  });
+}
 
 void Emulator::set_reach(uint32_t device, uint32_t owner, bool may) {
   reach_is_set_ = true;
@@ -282,6 +292,7 @@ void Emulator::write(void *to, const void *from, size_t bytes) {
       target[i] = static_cast<const char *>(from)[i];
     }
   }
+  if (bytes == 16 && !spoilt_.empty() && is_spoilt(target)) target[15] ^= 0x10;
 }
 
 uint64_t Emulator::acquire(const uint64_t *flag, bool is_ordered) {

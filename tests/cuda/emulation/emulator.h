@@ -24,6 +24,7 @@
 #include <functional>
 #include <map>
 #include <random>
+#include <set>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -130,6 +131,8 @@ class Emulator {
   // Memory outside of the pool that kernels on `device` may touch from now on, or no more.
   void open_region(const void *at, size_t bytes, uint32_t device);
   void close_region(const void *at);
+  // A link that turns a bit of every 16 bytes that kernels write there.
+  void spoil_region(const void *at) { spoilt_.insert(static_cast<const char *>(at)); }
   // Kernels on `device` may touch memory of another device; without any such call all may touch all.
   void set_reach(uint32_t device, uint32_t owner, bool may);
 
@@ -240,7 +243,10 @@ class Emulator {
     const char *end;
     uint32_t device;
   };
+  bool is_spoilt(const char *at) const;
+
   std::map<const char *, Region> regions_;
+  std::set<const char *> spoilt_;  // begins of regions
   bool reach_is_set_ = false;
   bool reach_[kMostDevices][kMostDevices] = {};
   Clock host_;

@@ -6,8 +6,8 @@
 //   cuMemcpy, cuMemsetD8 and their like     the legacy stream: the blocking streams of the current device
 //   cuMemAlloc, cuIpcOpenMemHandle          nothing, unless MOCK_ALLOC_WAITS is set: then as cuMemFree
 // MOCK_GPUS says how many devices the machine has, MOCK_BLOCKS how many blocks one holds at once, MOCK_QUEUES how many
-// hardware queues its streams share (8), MOCK_SEED seeds the scheduler. MOCK_NO_PEER and MOCK_NO_IPC name pairs of devices
-// (mock_devices.h). MOCK_FORGET_PEERS and MOCK_CLOSE_EARLY take away what was opened, for tests of the mock. Kernels of which nothing has been heard for MOCK_PATIENCE_MS fail. Only what the runtime and its tests
+// hardware queues its streams share (8), MOCK_SEED seeds the scheduler. MOCK_NO_PEER, MOCK_NO_IPC and MOCK_BAD_LINK name pairs of devices
+// (mock_devices.h); what crosses a bad link arrives wrong. MOCK_FORGET_PEERS and MOCK_CLOSE_EARLY take away what was opened, for tests of the mock. Kernels of which nothing has been heard for MOCK_PATIENCE_MS fail. Only what the runtime and its tests
 // use is here; calls are counted by name.
 #include <algorithm>
 #include <atomic>
@@ -471,6 +471,7 @@ MOCK cuIpcOpenMemHandle_v2(unsigned long long *at, mock::MockHandle handle, unsi
   ++state().imported[*at];
   if (setting("MOCK_CLOSE_EARLY", 0) == 0)
     emulation::emulator().open_region(mapped, handle.bytes, static_cast<uint32_t>(device));
+  if (mock::names_pair("MOCK_BAD_LINK", device, handle.device)) emulation::emulator().spoil_region(mapped);
   return 0;
 }
 MOCK cuIpcCloseMemHandle(unsigned long long at) {
