@@ -15,6 +15,7 @@ from collc.status.flight import join
 from collc.status.jobs import communicators
 from collc.status.metrics import openmetrics
 from collc.status.model import COMPLETED, STARTED, Communicator, Rank
+from collc.status.serve import serve
 
 _PATIENCE = 1.0  # seconds: ranks of a job that runs are always a little apart
 
@@ -24,9 +25,15 @@ _PATIENCE = 1.0  # seconds: ranks of a job that runs are always a little apart
 @click.option("--join", "files", is_flag=True, help="Read the files that the ranks of a failed job left in COLLC_DUMP.")
 @click.option("--calls", is_flag=True, help="List the last calls of every rank too.")
 @click.option("--openmetrics", "metrics", is_flag=True, help="Print counters as OpenMetrics text, for Prometheus.")
+@click.option(
+    "--listen",
+    type=click.Path(path_type=Path),
+    metavar="SOCKET",
+    help="With --openmetrics: answer HTTP on this local socket instead, until Ctrl-C.",
+)
 @json_option
 @debug_option
-def command(what: tuple[str, ...], files: bool, calls: bool, metrics: bool, as_json: bool) -> None:
+def command(what: tuple[str, ...], files: bool, calls: bool, metrics: bool, listen: Path | None, as_json: bool) -> None:
     """Show the communicators of running jobs: ranks, calls, who waits for whom, who keeps the others waiting.
 
     Reads the memory of the processes PID (default: all of this user) and disturbs nothing. With --join, WHAT are files.
@@ -34,6 +41,11 @@ def command(what: tuple[str, ...], files: bool, calls: bool, metrics: bool, as_j
     if metrics and (files or calls or as_json):
         other = "--join" if files else "--calls" if calls else "--json"
         raise UsageError(f"--openmetrics is not for {other}", where="--openmetrics", hint=f"leave {other} out")
+    if listen is not None:
+        if not metrics:
+            raise UsageError("--listen is for --openmetrics alone", where="--listen", hint="add --openmetrics")
+        _serve(listen, what)
+        return
     if files:
         if not what:
             raise UsageError("--join needs files", hint="collc-*-rank*.json of the folder COLLC_DUMP")
@@ -52,6 +64,23 @@ def command(what: tuple[str, ...], files: bool, calls: bool, metrics: bool, as_j
         _print_all(found, blamed, calls)
     for problem in problems:
         report.note(problem)
+
+
+def _serve(path: Path, what: tuple[str, ...]) -> None:
+    """Answers on a socket until Ctrl-C; what cannot be read is told once, as long as it stays so."""
+    told: set[str] = set()
+
+    def text() -> str:
+        found, problems = _running(what)
+        for problem in problems:
+            if problem not in told:
+                report.note(problem)
+        told.intersection_update(problems)
+        told.update(problems)
+        return openmetrics(found, [culprits(one, _PATIENCE) for one in found])
+
+    _running(what)  # a wrong process is refused at once
+    serve(path, text, lambda: report.note(f"listening on {path}"))
 
 
 def _running(what: tuple[str, ...]) -> tuple[list[Communicator], list[str]]:

@@ -75,7 +75,7 @@ def place(param: click.Parameter, line: list[str]) -> bool:
 
 
 # What is written, not read.
-OUTPUTS = {"output", "keep_source", "dump_dir", "plot", "trace", "svg", "png", "pdf"}
+OUTPUTS = {"output", "keep_source", "dump_dir", "plot", "trace", "svg", "png", "pdf", "listen"}
 
 
 def test_every_argument_and_option_that_names_a_file_to_read_is_among_the_readers() -> None:
