@@ -42,6 +42,25 @@ def test_every_collective_over_a_forced_protocol(protocol: str, type_name: str) 
     assert launched(answer) == {protocol.replace("ll", "LL"): len(script)}
 
 
+def test_nccl_proto_counts_where_collc_proto_is_unset() -> None:
+    for settings, protocol in (
+        ({"NCCL_PROTO": "Simple"}, "Simple"),
+        ({"NCCL_PROTO": "Simple", "COLLC_PROTO": "LL"}, "LL"),
+        ({"NCCL_PROTO": "LL128"}, "LL128"),
+    ):
+        answer = run(BY_SIZE, [0, 1, 2], **OWN, **settings)
+        assert answer.get("wrong") == [], answer
+        assert launched(answer) == {protocol: 6}
+
+
+@pytest.mark.parametrize("fault", [{"MOCK_PCIE": "3"}, {"MOCK_CAPABILITY": "61"}])
+def test_nccl_proto_gives_way_where_ll128_cannot_run(fault: dict[str, str]) -> None:
+    """A job that ran with NCCL goes on."""
+    answer = run(BY_SIZE, [0, 1, 2], **OWN, **fault, NCCL_PROTO="LL128")
+    assert answer.get("wrong") == [], answer
+    assert launched(answer) == {"LL": 3, "Simple": 3}
+
+
 @pytest.mark.parametrize("protocol", ["LL", "LL128"])
 def test_gpus_of_their_own_over_a_forced_protocol(protocol: str) -> None:
     answer = run(calls_of("half", True), [0, 1, 2], COLLC_PROTO=protocol, **OWN)
@@ -59,13 +78,23 @@ def test_max_ctas_limits_the_blocks_of_a_launch() -> None:
     """Three ranks on one GPU, one block per rank and channel."""
     script = [[["all_gather", "float", None, 0, 30_000, False]]]
     blocks = {}
-    for most in ("1", "2", ""):
-        answer = run(script, [0, 0, 0], **SHARED, **({"MOCK_MAX_CTAS": most} if most else {}))
+    given = {
+        "1": {"MOCK_MAX_CTAS": "1"},
+        "2": {"MOCK_MAX_CTAS": "2"},
+        "2 of NCCL's variable": {"NCCL_MAX_CTAS": "2"},
+        "2 of its older name": {"NCCL_MAX_NCHANNELS": "2"},
+        "the variable goes first": {"MOCK_MAX_CTAS": "1", "NCCL_MAX_CTAS": "2", "NCCL_MAX_NCHANNELS": "1"},
+        "no number": {"NCCL_MAX_CTAS": "all"},
+        "": {},
+    }
+    for name, settings in given.items():
+        answer = run(script, [0, 0, 0], **SHARED, **settings)
         assert answer.get("wrong") == [], answer
-        blocks[most] = answer["calls"]["blocks"]
+        blocks[name] = answer["calls"]["blocks"]
     assert blocks["1"] == 3
     assert blocks["2"] == 6
-    assert blocks[""] > 6
+    assert {blocks[name] for name in given if name.startswith(("2 of", "the var"))} == {6}
+    assert blocks[""] == blocks["no number"] > 6
 
 
 BY_SIZE = [[["all_reduce", "int8", "sum", 0, count, False]] for count in (100, 200_000)]

@@ -1,6 +1,7 @@
 // Two machines that meet over the engine of COLLC_NET, with strangers at their doors, and the proofs of that.
 //   wire_engine proof KEY MESSAGE   the proof in hex
 //   wire_engine meet STRANGERS      machine 0 has so many connections of each kind before machine 1 comes; then messages pass
+//   wire_engine hca LIST PORT...    the ports that pass a list of NCCL_IB_HCA
 //   wire_engine wrong               machine 1 has another secret: both end with an error
 #include <arpa/inet.h>
 #include <netinet/in.h>
@@ -17,6 +18,7 @@
 
 #include "base/clock.h"
 #include "bootstrap/unique_id.h"
+#include "wire/hca_filter.h"
 #include "wire/proof.h"
 #include "wire/wire.h"
 
@@ -164,6 +166,10 @@ int meet(int strangers, bool wrong) {
 
 int main(int argc, char **argv) {
   const std::string what = argc > 1 ? argv[1] : "";
+  if (what == "hca" && argc > 3) {
+    for (const std::string &port : passing_ports(argv[2], {argv + 3, argv + argc})) std::printf("%s\n", port.c_str());
+    return 0;
+  }
   if (what == "proof" && argc == 4) {
     const std::string message = argv[3];
     const Proof proof = prove(argv[2], Bytes(message.begin(), message.end()));

@@ -1,7 +1,11 @@
 #include "base/environment.h"
 
+#include <unistd.h>
+
+#include <algorithm>
 #include <cmath>
 #include <cstdlib>
+#include <cstring>
 
 namespace collc {
 namespace {
@@ -46,6 +50,17 @@ Status read_chunk(uint32_t *bytes) {
 bool is_set(const char *name) {
   const char *text = read_text(name);
   return text != nullptr && !(text[0] == '0' && text[1] == '\0');
+}
+
+std::vector<std::string> names_with(const char *prefix) {
+  std::vector<std::string> names;
+  for (char **at = environ; at != nullptr && *at != nullptr; ++at) {
+    const char *const equals = std::strchr(*at, '=');
+    if (equals == nullptr || equals[1] == '\0' || std::strncmp(*at, prefix, std::strlen(prefix)) != 0) continue;
+    names.emplace_back(*at, static_cast<size_t>(equals - *at));
+  }
+  std::sort(names.begin(), names.end());
+  return names;
 }
 
 std::vector<std::string> read_list(const char *name) {

@@ -28,6 +28,9 @@ Status read_chunk(uint32_t *bytes);
 
 bool is_set(const char *name);
 
+// The names of all variables that begin so and have a value, in alphabetical order.
+std::vector<std::string> names_with(const char *prefix);
+
 // The words between the commas of a variable; empty if it is unset.
 std::vector<std::string> read_list(const char *name);
 

@@ -3,6 +3,7 @@
 #include <strings.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
 
 #include "base/environment.h"
@@ -14,9 +15,10 @@ thread_local char last_error_text[640];  // has no destructor: calls may come wh
 
 LogLevel read_level() {
   const char *text = read_text("COLLC_DEBUG");
+  if (text == nullptr) text = read_text("NCCL_DEBUG");
   if (text == nullptr) return LogLevel::kNone;
   if (strcasecmp(text, "TRACE") == 0) return LogLevel::kTrace;
-  if (strcasecmp(text, "INFO") == 0) return LogLevel::kInfo;
+  if (strcasecmp(text, "INFO") == 0 || strcasecmp(text, "ABORT") == 0) return LogLevel::kInfo;
   return strcasecmp(text, "WARN") == 0 || strcasecmp(text, "VERSION") == 0 ? LogLevel::kWarn : LogLevel::kNone;
 }
 
@@ -48,7 +50,9 @@ void log(LogLevel level, const char *pattern, ...) {
   const int size = std::snprintf(line, sizeof line, "collc: %d %s %s\n", static_cast<int>(getpid()),
                                  names[static_cast<int>(level)], text.c_str());
   // One write per line: lines of several ranks do not mix.
-  if (write(STDERR_FILENO, line, static_cast<size_t>(size)) < 0) return;
+  const size_t bytes = std::min(static_cast<size_t>(std::max(size, 0)), sizeof line - 1);
+  if (bytes == sizeof line - 1) line[bytes - 1] = '\n';
+  if (write(STDERR_FILENO, line, bytes) < 0) return;
 }
 
 }  // namespace collc

@@ -10,7 +10,7 @@ const char *last_error();
 // Remembers a failed status for last_error() and logs it; returns its code.
 ncclResult_t report(const Status &status);
 
-// COLLC_DEBUG=WARN, INFO or TRACE: one line on stderr per event, in NCCL's spirit.
+// COLLC_DEBUG=WARN, INFO or TRACE, where it is unset NCCL_DEBUG: one line on stderr per event, in NCCL's spirit.
 enum class LogLevel { kNone = 0, kWarn = 1, kInfo = 2, kTrace = 3 };
 bool logs(LogLevel level);
 __attribute__((format(printf, 2, 3))) void log(LogLevel level, const char *pattern, ...);

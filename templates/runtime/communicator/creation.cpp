@@ -13,6 +13,7 @@
 #include "base/log.h"
 #include "bootstrap/exchange_fd.h"
 #include "bootstrap/introduction.h"
+#include "communicator/nccl_variables.h"
 #include "communicator/real_nccl.h"
 #include "bootstrap/rendezvous.h"
 #include "plan/find_machine.h"
@@ -91,7 +92,8 @@ Status Communicator::join(const ncclUniqueId &id, uint32_t nranks, uint32_t rank
   const std::string secret = secret_of(id);
   context.order = 0xcbf29ce484222325;
   for (const char byte : secret) context.order = (context.order ^ static_cast<unsigned char>(byte)) * 0x100000001b3;
-  context.most_channels = config_.most_channels;
+  context.most_channels = most_channels(config_.most_channels);
+  if (rank == 0) say_what_is_not_followed();
   context.stopped = [this] { return stopped_.load(); };
 
   Rendezvous rendezvous(context.stopped);

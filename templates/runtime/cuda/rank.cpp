@@ -6,6 +6,7 @@
 #include <map>
 
 #include "base/environment.h"
+#include "base/log.h"
 
 namespace collc::cuda {
 namespace {
@@ -62,7 +63,12 @@ Status CudaRank::agree(Overrides *overrides, bool *has_ll128) {
   COLLC_RETURN_IF_FAILED(find_cut_off(context_, device_, settings, &mine.cut_off));
   COLLC_RETURN_IF_FAILED(exchange(context_.exchange, mine, &settings));
   *overrides = mine.overrides;
-  return decide_ll128(settings, has_ll128);
+  COLLC_RETURN_IF_FAILED(decide_ll128(settings, has_ll128));
+  if (overrides->protocol == static_cast<int32_t>(kLL128) && !*has_ll128) {
+    if (context_.rank == 0) log(LogLevel::kWarn, "NCCL_PROTO=LL128 is not followed: LL128 does not run between all ranks");
+    overrides->protocol = -1;
+  }
+  return {};
 }
 
 Status CudaRank::open_memory() {

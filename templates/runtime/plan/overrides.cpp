@@ -15,8 +15,16 @@ static_assert(std::size(kProtocolNames) == cuda::kProtocols, "one name per proto
 static_assert(Overrides::kSimple == cuda::kSimple, "one numbering of protocols");
 constexpr uint32_t kMostChannels = 1024;
 
-std::string show_protocol(int32_t protocol) {
-  return protocol < 0 ? "no COLLC_PROTO" : format("COLLC_PROTO=%s", kProtocolNames[protocol]);
+// -1: no protocol's name.
+int32_t protocol_of(const char *text) {
+  for (size_t p = 0; text != nullptr && p < std::size(kProtocolNames); ++p)
+    if (strcasecmp(text, kProtocolNames[p]) == 0) return static_cast<int32_t>(p);
+  return -1;
+}
+
+std::string show_protocol(const Overrides &overrides) {
+  const char *const name = overrides.wished != 0 ? "NCCL_PROTO" : "COLLC_PROTO";
+  return overrides.protocol < 0 ? format("no %s", name) : format("%s=%s", name, kProtocolNames[overrides.protocol]);
 }
 
 std::string show_number(const char *name, uint32_t value) {
@@ -29,20 +37,24 @@ Status disagreement(uint32_t rank, const std::string &first, const std::string &
 
 }  // namespace
 
+bool follows_nccl_proto() { return protocol_of(read_text("NCCL_PROTO")) >= 0; }
+
 Status read_overrides(Overrides *overrides) {
   *overrides = {};
   const char *text = read_text("COLLC_PROTO");
   if (text != nullptr) {
-    for (size_t p = 0; p < std::size(kProtocolNames); ++p)
-      if (strcasecmp(text, kProtocolNames[p]) == 0) overrides->protocol = static_cast<int32_t>(p);
+    overrides->protocol = protocol_of(text);
     if (overrides->protocol < 0) return fail(ncclInvalidUsage, "COLLC_PROTO=%.40s is not Simple, LL or LL128", text);
+  } else if (follows_nccl_proto()) {
+    overrides->protocol = protocol_of(read_text("NCCL_PROTO"));
+    overrides->wished = 1;
   }
   COLLC_RETURN_IF_FAILED(read_chunk(&overrides->chunk_bytes));
   return read_whole("COLLC_CHANNELS", kMostChannels, &overrides->channels);
 }
 
 Status compare_overrides(const Overrides &first, const Overrides &other, uint32_t rank) {
-  if (other.protocol != first.protocol) return disagreement(rank, show_protocol(first.protocol), show_protocol(other.protocol));
+  if (other.protocol != first.protocol) return disagreement(rank, show_protocol(first), show_protocol(other));
   const auto differ = [rank](const char *name, uint32_t one, uint32_t two) {
     return one == two ? Status() : disagreement(rank, show_number(name, one), show_number(name, two));
   };

@@ -1,4 +1,4 @@
-// COLLC_PROTO, COLLC_CHUNK and COLLC_CHANNELS.
+// COLLC_PROTO or NCCL_PROTO, COLLC_CHUNK and COLLC_CHANNELS.
 #pragma once
 #include <cstdint>
 
@@ -13,7 +13,11 @@ struct Overrides {
   int32_t protocol = -1;     // COLLC_PROTO, of every call, as tables number protocols; -1: as the tables say, or by size
   uint32_t chunk_bytes = 0;  // COLLC_CHUNK; 0: as the tables say
   uint32_t channels = 0;     // COLLC_CHANNELS, at most; 0: as many as the tables say
+  uint32_t wished = 0;       // 1: the protocol is NCCL_PROTO's, which gives way where it cannot run
 };
+
+// Whether NCCL_PROTO counts: it names one protocol, as COLLC_PROTO would.
+bool follows_nccl_proto();
 
 // ncclInvalidUsage where a variable has a wrong value.
 Status read_overrides(Overrides *overrides);

@@ -2,9 +2,12 @@
 #include <dirent.h>
 #include <sys/stat.h>
 
-#include <cstdlib>
+#include <algorithm>
+#include <string>
+#include <vector>
 
 #include "base/environment.h"
+#include "wire/hca_filter.h"
 #include "wire/ucx_worker.h"
 #include "wire/wire.h"
 
@@ -18,54 +21,84 @@ bool exists(const std::string &path) {
   return stat(path.c_str(), &found) == 0;
 }
 
-// The ports of an RDMA device as UCX names them, "mlx5_0:1"; "" if `name` is none. It may name one port itself.
-std::string rdma_ports(const std::string &name) {
-  const size_t colon = name.find(':');
-  const std::string device = name.substr(0, colon);
-  if (device.empty() || device.find('/') != std::string::npos || device[0] == '.') return "";
-  const std::string ports = kRdmaFolder + device + "/ports/";
-  if (colon != std::string::npos) return exists(ports + name.substr(colon + 1)) ? name : "";
-  std::string found;
-  DIR *const folder = opendir(ports.c_str());
-  if (folder == nullptr) return found;
-  while (const dirent *entry = readdir(folder))
-    if (entry->d_name[0] != '.') found += (found.empty() ? "" : ",") + device + ":" + entry->d_name;
-  closedir(folder);
-  return found;
+std::vector<std::string> names_in(const std::string &folder) {
+  std::vector<std::string> names;
+  DIR *const open = opendir(folder.c_str());
+  if (open == nullptr) return names;
+  while (const dirent *entry = readdir(open))
+    if (entry->d_name[0] != '.') names.emplace_back(entry->d_name);
+  closedir(open);
+  std::sort(names.begin(), names.end());
+  return names;
 }
 
-}  // namespace
+// The ports of an RDMA device as UCX names them, "mlx5_0:1"; none if `name` is no device. It may name one port itself.
+std::vector<std::string> rdma_ports(const std::string &name) {
+  const size_t colon = name.find(':');
+  const std::string device = name.substr(0, colon);
+  if (device.empty() || device.find('/') != std::string::npos || device[0] == '.') return {};
+  const std::string folder = kRdmaFolder + device + "/ports/";
+  if (colon != std::string::npos)
+    return exists(folder + name.substr(colon + 1)) ? std::vector{name} : std::vector<std::string>();
+  std::vector<std::string> ports;
+  for (const std::string &port : names_in(folder)) ports.push_back(device + ":" + port);
+  return ports;
+}
 
-Status make_engine(std::unique_ptr<WireEngine> *made) {
+// COLLC_NET, taken apart.
+struct Chosen {
+  std::string engine = "tcp", interface;
+  size_t interfaces = 0;
+  std::vector<std::string> ports;  // of RDMA devices, for the engine ucx
+};
+
+Chosen read_net() {
+  Chosen chosen;
   std::vector<std::string> named = read_list("COLLC_NET");
-  std::string engine = "tcp";
   if (!named.empty()) {
     const size_t colon = named[0].find(':');
     // Of "mlx5_0:1", the number is that of a port.
     if (colon != std::string::npos && rdma_ports(named[0]).empty()) {
-      engine = named[0].substr(0, colon);
+      chosen.engine = named[0].substr(0, colon);
       named[0].erase(0, colon + 1);
     } else if (named[0] == "ucx" || named[0] == "tcp") {
-      engine = named[0];
+      chosen.engine = named[0];
       named[0].clear();
     }
   }
-  if (engine != "tcp" && engine != "ucx")
-    return fail(ncclInvalidUsage, "COLLC_NET: no engine %.40s; tcp and ucx are there", printable(engine).c_str());
-  std::string devices, interface;
-  size_t interfaces = 0;
   for (const std::string &name : named) {
-    const std::string ports = engine == "ucx" ? rdma_ports(name) : "";
-    if (!ports.empty()) {
-      devices += (devices.empty() ? "" : ",") + ports;
-    } else if (!name.empty()) {
-      interface = name;
-      ++interfaces;
-    }
+    const std::vector<std::string> ports = chosen.engine == "ucx" ? rdma_ports(name) : std::vector<std::string>();
+    chosen.ports.insert(chosen.ports.end(), ports.begin(), ports.end());
+    if (!ports.empty() || name.empty()) continue;
+    chosen.interface = name;
+    ++chosen.interfaces;
   }
-  if (interfaces > 1)
-    return fail(ncclInvalidUsage, "COLLC_NET names %zu network interfaces; machines meet over one", interfaces);
-  *made = engine == "tcp" ? make_tcp_engine(interface, "tcp") : make_ucx_engine(interface, devices);
+  return chosen;
+}
+
+bool leaves_ports_open(const Chosen &chosen) { return chosen.engine == "ucx" && chosen.ports.empty(); }
+
+}  // namespace
+
+bool follows_nccl_ib_hca() { return leaves_ports_open(read_net()); }
+
+Status make_engine(std::unique_ptr<WireEngine> *made) {
+  Chosen chosen = read_net();
+  if (chosen.engine != "tcp" && chosen.engine != "ucx")
+    return fail(ncclInvalidUsage, "COLLC_NET: no engine %.40s; tcp and ucx are there", printable(chosen.engine).c_str());
+  if (chosen.interfaces > 1)
+    return fail(ncclInvalidUsage, "COLLC_NET names %zu network interfaces; machines meet over one", chosen.interfaces);
+  const char *const list = read_text("NCCL_IB_HCA");
+  if (list != nullptr && leaves_ports_open(chosen)) {
+    std::vector<std::string> all;
+    for (const std::string &device : names_in(kRdmaFolder))
+      for (const std::string &port : rdma_ports(device)) all.push_back(port);
+    chosen.ports = passing_ports(list, all);
+    if (chosen.ports.empty() && !all.empty()) return fail(ncclInvalidUsage, "no RDMA port here passes NCCL_IB_HCA=%.80s", list);
+  }
+  std::string ports;
+  for (const std::string &port : chosen.ports) ports += (ports.empty() ? "" : ",") + port;
+  *made = chosen.engine == "tcp" ? make_tcp_engine(chosen.interface, "tcp") : make_ucx_engine(chosen.interface, ports);
   return {};
 }
 

@@ -1,0 +1,85 @@
+#include "communicator/nccl_variables.h"
+
+#include <cstring>
+#include <mutex>
+#include <string>
+
+#include "base/environment.h"
+#include "base/log.h"
+#include "plan/overrides.h"
+#include "wire/wire.h"
+
+namespace collc {
+namespace {
+
+constexpr const char *kMostChannels[] = {"NCCL_MAX_CTAS", "NCCL_MAX_NCHANNELS"};
+
+// The variable that limits the channels, and its value; null and 0: none does.
+const char *channel_variable(uint32_t *value) {
+  for (const char *const name : kMostChannels)
+    if (read_whole(name, 1 << 20, value).ok() && *value != 0) return name;
+  *value = 0;
+  return nullptr;
+}
+
+// Says nothing of how NCCL works: for those who build it, or where it lies.
+constexpr const char *kOfBuilds[] = {"NCCL_DIR",  "NCCL_HOME",     "NCCL_INCLUDE",     "NCCL_INCLUDE_DIR",
+                                     "NCCL_LIB",  "NCCL_LIBRARY",  "NCCL_LIBRARY_DIR", "NCCL_PATH",
+                                     "NCCL_ROOT", "NCCL_ROOT_DIR", "NCCL_VERSION"};
+
+struct Reason {
+  const char *name, *why;
+};
+constexpr Reason kReasons[] = {
+    {"NCCL_ALGO", "the library's plan says which way data takes"},
+    {"NCCL_CROSS_NIC", "the library's plan says which way data takes"},
+    {"NCCL_IB_HCA", "RDMA devices are used with COLLC_NET=ucx"},
+    {"NCCL_MAX_CTAS", "it is no whole number above 0"},
+    {"NCCL_MAX_NCHANNELS", "NCCL_MAX_CTAS goes first, or it is no whole number above 0"},
+    {"NCCL_MIN_CTAS", "a program has the channels of its plan"},
+    {"NCCL_MIN_NCHANNELS", "a program has the channels of its plan"},
+    {"NCCL_NET_GDR_LEVEL", "data for other machines passes through host memory"},
+    {"NCCL_PROTO", "one of Simple, LL and LL128 would be, where COLLC_PROTO is unset"},
+    {"NCCL_DEBUG", "COLLC_DEBUG goes first"},
+    {"NCCL_SOCKET_IFNAME", "COLLC_SOCKET_IFNAME or COLLC_NET goes first"},
+};
+
+bool followed(const std::string &name) {
+  if (name == "NCCL_DEBUG") return read_text("COLLC_DEBUG") == nullptr;
+  if (name == "NCCL_SOCKET_IFNAME") return read_text("COLLC_SOCKET_IFNAME") == nullptr;
+  if (name == "NCCL_PROTO") return read_text("COLLC_PROTO") == nullptr && follows_nccl_proto();
+  if (name == "NCCL_IB_HCA") return follows_nccl_ib_hca();
+  uint32_t value = 0;
+  const char *const limit = channel_variable(&value);
+  if (limit != nullptr && name == limit) return true;
+  for (const char *const one : kOfBuilds)
+    if (name == one) return true;
+  return false;
+}
+
+}  // namespace
+
+uint32_t most_channels(uint32_t configured) {
+  uint32_t value = 0;
+  return channel_variable(&value) != nullptr ? value : configured;
+}
+
+void say_what_is_not_followed() {
+  static std::once_flag said;
+  std::call_once(said, [] {
+    std::string others;
+    for (const std::string &name : names_with("NCCL_")) {
+      if (followed(name)) continue;
+      const char *why = nullptr;
+      for (const Reason &reason : kReasons)
+        if (name == reason.name) why = reason.why;
+      if (why != nullptr)
+        log(LogLevel::kWarn, "%s is not followed: %s", name.c_str(), why);
+      else
+        others += (others.empty() ? "" : ", ") + name;
+    }
+    if (!others.empty()) log(LogLevel::kInfo, "not followed, NCCL alone knows them: %s", others.c_str());
+  });
+}
+
+}  // namespace collc
