@@ -190,17 +190,15 @@ def ring_steps(figures: Path) -> Made:
     names = [step.name for step in steps]
     expected = ["send", *["recvReduceSend"] * (k - 2), "recvReduceCopySend", *["recvCopySend"] * (k - 2), "recv"]
     how = "a rank of the verified program of a ring of five"
-    rows = [[str(i), name] for i, name in enumerate(expected)]
+    in_time = [step.name for step in sorted(steps, key=lambda step: step.lag)]
+    rows = [[str(i), name] for i, name in enumerate(in_time)]
     return Made(
         {
             "r-count": Answer(len(names), "counted", how),
-            "r-order": Answer(
-                [step.name for step in sorted(steps, key=lambda step: step.lag)] == expected or names == expected,
-                "counted",
-                how,
-            ),
+            "r-order": Answer(in_time == expected, "counted", how),
         },
-        markdown(["Step", "Primitive"], rows),
+        markdown(["Step", "Primitive"], rows)
+        + "\n`collc plan TOPO --collective all_reduce --steps ring` prints this table with the peers of every rank.\n",
     )
 
 
@@ -348,9 +346,10 @@ def variables(figures: Path) -> Made:
 
     return Made(
         {
-            "v-debug": read("COLLC_DEBUG"),
-            "v-proto": read("COLLC_PROTO"),
+            "v-debug": read("NCCL_DEBUG"),
+            "v-proto": read("NCCL_PROTO"),
             "v-algo": read("COLLC_TUNING"),
+            "v-hca": read("NCCL_IB_HCA"),
             "v-ifname": read("NCCL_SOCKET_IFNAME"),
         }
     )

@@ -12,6 +12,7 @@ from collc.cli import report
 from collc.cli.plan_expand import emit_expanded
 from collc.cli.plan_losses import emit_survive, plan_losses, survive_text
 from collc.cli.plan_sets import one_set, plan_sets, sets_json, sets_text
+from collc.cli.plan_steps import lowered, parse_kind, steps_json, steps_text
 from collc.cli.plan_text import explain_plans, further_links, summary, trade_json, trade_text
 from collc.cli.report import debug_option, emit_json, json_option, progress
 from collc.collectives.model import Collective
@@ -90,6 +91,14 @@ class _FractionType(click.ParamType[Fraction]):
     "with a rank, only its trees.",
 )
 @click.option("--orbits", is_flag=True, help=f"Write orbits of trees in --json, as for more than {ORBITS_FROM} GPUs.")
+@click.option(
+    "--steps",
+    is_flag=False,
+    flag_value="trees",
+    metavar="[KIND]",
+    help="Print the primitives that each rank runs, in order: of the packed trees, or of a ring, rings, chain, "
+    "double-binary or one-hop plan.",
+)
 @click.option("--proof", is_flag=True, help="Print every certificate whole: sets, links, prices.")
 @json_option
 @debug_option
@@ -109,6 +118,7 @@ def command(
     compare: str | None,
     expand: str | None,
     orbits: bool,
+    steps: str | None,
     proof: bool,
     as_json: bool,
 ) -> None:
@@ -121,6 +131,11 @@ def command(
         )
     if (expand is not None or orbits) and (allocations is not None or compare is not None or trade):
         raise UsageError("--expand and --orbits are about one plan", hint="omit --allocations, --compare and --trade")
+    if steps is not None and (allocations is not None or compare is not None or trade or expand is not None or survive):
+        raise UsageError(
+            "--steps is about one plan", hint="omit --allocations, --compare, --trade, --expand and --survive"
+        )
+    kind = None if steps is None else parse_kind(steps)
     if survive:
         if relay or root is not None or allocations or compare or trade or expand is not None or orbits:
             raise UsageError(
@@ -160,6 +175,10 @@ def command(
     plans = _plans(graph, collective, root, solver, tolerance, orbits or graph.nranks > ORBITS_FROM)
     if expand is not None:
         emit_expanded(graph, plans, only)
+        return
+    if kind is not None:
+        made = lowered(graph, plans, kind)
+        emit_json(steps_json(kind, made)) if as_json else report.text(steps_text(kind, made))
         return
     if as_json:
         emit_json(to_json(plan_file(graph, plans)))

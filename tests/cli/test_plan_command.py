@@ -12,8 +12,15 @@ from support.cli import collc, refused
 from support.machines import TWO_SERVERS
 
 from collc.collectives.model import Collective
+from collc.options import CUDA
+from collc.packing import plan
+from collc.packing.candidates import KINDS
 from collc.packing.document import from_json, verify_document
+from collc.pipeline import lower_spread
 from collc.topology import zoo
+from collc.topology.allocation import parse_gpus
+from collc.topology.graph import plan_graph
+from collc.topology.load import load_topology
 
 
 def plan_json(*argv: object) -> dict[str, Any]:
@@ -234,6 +241,87 @@ def test_a_rank_to_expand_must_be_one(rank: str) -> None:
 
 def test_expand_is_about_one_plan() -> None:
     assert "one plan" in refused(collc("plan", "dgx2", "--allocations", "2..3", "--expand"), code=2)
+
+
+STAR = """format: collc-topology/1
+name: star
+gpus: 5
+switches: [nvs0]
+speeds: {nvswitch: 25}
+links:
+  - [gpu0, nvs0, nvswitch]
+  - [gpu1, nvs0, nvswitch]
+  - [gpu2, nvs0, nvswitch]
+  - [gpu3, nvs0, nvswitch]
+  - [gpu4, nvs0, nvswitch]
+"""
+
+
+def test_the_steps_of_a_ring_are_nccls(tmp_path: Path) -> None:
+    """2k - 1 steps on k GPUs, as descriptions of NCCL list them."""
+    (tmp_path / "star.yaml").write_text(STAR)
+    result = collc("plan", tmp_path / "star.yaml", "--collective", "all_reduce", "--steps", "ring")
+    assert result.code == 0, result.err
+    rows = [line.split() for line in result.out.splitlines()]
+    names = ["send", *["recvReduceSend"] * 3, "recvReduceCopySend", *["recvCopySend"] * 3, "recv"]
+    table = [row for row in rows if row and row[0].isdigit()]
+    assert [row[:2] for row in table] == [[str(i), name] for i, name in enumerate(names)]
+    assert table[0][2:] == [">", "1", ">", "2", ">", "3", ">", "4", ">", "0"]
+    assert table[1][2:5] == ["4", ">", "1"]
+    assert table[-1][2:] == ["4", ">", "0", ">", "1", ">", "2", ">", "3", ">"]
+
+
+def test_steps_are_those_of_the_verified_program() -> None:
+    made = plan_json("dgx1v", "--gpus", "0-3", "--collective", "all_reduce", "--steps")
+    assert (made["format"], made["kind"]) == ("collc-steps/1", "trees")
+    graph = plan_graph(load_topology("dgx1v"), parse_gpus(load_topology("dgx1v"), "0-3"))
+    (packed,) = [plan(graph, Collective.ALL_REDUCE)]
+    program = lower_spread(packed, 0, graph, CUDA)[1]
+    (shown,) = made["programs"]
+    assert len(shown["channels"]) == len(program.channels)
+    for told, channel in zip(shown["channels"], program.channels, strict=True):
+        for ours, steps in zip(told, channel.steps, strict=True):
+            assert [step["primitive"] for step in ours] == [step.name for step in steps]
+            assert [step["lag"] for step in ours] == [step.lag for step in steps]
+            for step, real in zip(ours, steps, strict=True):
+                assert step["from"] == [program.fifos[f].src for f in real.recv]
+                assert step["to"] == [dst for f in real.send for dst in program.fifos[f].dsts]
+
+
+def test_the_steps_of_every_kind_and_collective() -> None:
+    """A collective that a kind does not serve is left out; if none is left, one line says why."""
+    served = {}
+    for kind in ("trees", *KINDS):
+        result = collc("plan", "dgx1v", "--gpus", "0-3", "--steps", kind, "--json")
+        if result.code:
+            assert refused(result)
+            served[kind] = set()
+        else:
+            served[kind] = {program["collective"] for program in json.loads(result.out)["programs"]}
+            assert collc("plan", "dgx1v", "--gpus", "0-3", "--steps", kind).out.count("channel 0") == len(served[kind])
+    tree_collectives = {c.value for c in Collective if c.uses_trees}
+    assert served["trees"] == served["ring"] == tree_collectives
+    assert served["chain"] == {"all_reduce", "broadcast", "reduce"}
+    assert served["three-phase"] == served["hierarchical-rings"] == set()
+
+
+@pytest.mark.parametrize(
+    ("argv", "code", "words"),
+    [
+        (["dgx1v", "--steps", "star"], 2, "'star' is no kind of plan"),
+        (["dgx1v", "--collective", "alltoall", "--steps"], 2, "alltoall has no steps"),
+        (["dgx1v", "--gpus", "0-4", "--collective", "all_reduce", "--steps", "ring"], 1, "no ring closes"),
+        (["dgx1v", "--steps", "ring", "--trade"], 2, "--steps is about one plan"),
+        (["dgx1v", "--survive", "1", "--steps"], 2, "--steps is about one plan"),
+    ],
+)
+def test_steps_that_cannot_be(argv: list[str], code: int, words: str) -> None:
+    assert words in refused(collc("plan", *argv), code=code)
+
+
+def test_many_ranks_with_the_same_primitives_are_cut() -> None:
+    result = collc("plan", "gb200-nvl72", "--gpus", "0-11", "--collective", "all_reduce", "--steps", "ring")
+    assert "(and 4 more ranks with these primitives: --json)" in result.out
 
 
 LONELY = """format: collc-topology/1

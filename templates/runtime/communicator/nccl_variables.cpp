@@ -7,7 +7,6 @@
 #include "base/environment.h"
 #include "base/log.h"
 #include "plan/overrides.h"
-#include "wire/wire.h"
 
 namespace collc {
 namespace {
@@ -44,11 +43,16 @@ constexpr Reason kReasons[] = {
     {"NCCL_SOCKET_IFNAME", "COLLC_SOCKET_IFNAME or COLLC_NET goes first"},
 };
 
+// Whether COLLC_NET chooses the engine that takes RDMA devices.
+bool names_ucx(const char *net) {
+  return net != nullptr && std::strncmp(net, "ucx", 3) == 0 && (net[3] == '\0' || net[3] == ':' || net[3] == ',');
+}
+
 bool followed(const std::string &name) {
   if (name == "NCCL_DEBUG") return read_text("COLLC_DEBUG") == nullptr;
   if (name == "NCCL_SOCKET_IFNAME") return read_text("COLLC_SOCKET_IFNAME") == nullptr;
   if (name == "NCCL_PROTO") return read_text("COLLC_PROTO") == nullptr && follows_nccl_proto();
-  if (name == "NCCL_IB_HCA") return follows_nccl_ib_hca();
+  if (name == "NCCL_IB_HCA") return names_ucx(read_text("COLLC_NET"));
   uint32_t value = 0;
   const char *const limit = channel_variable(&value);
   if (limit != nullptr && name == limit) return true;

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/environment.h"
+#include "base/log.h"
 #include "wire/hca_filter.h"
 #include "wire/ucx_worker.h"
 #include "wire/wire.h"
@@ -76,11 +77,7 @@ Chosen read_net() {
   return chosen;
 }
 
-bool leaves_ports_open(const Chosen &chosen) { return chosen.engine == "ucx" && chosen.ports.empty(); }
-
 }  // namespace
-
-bool follows_nccl_ib_hca() { return leaves_ports_open(read_net()); }
 
 Status make_engine(std::unique_ptr<WireEngine> *made) {
   Chosen chosen = read_net();
@@ -89,7 +86,9 @@ Status make_engine(std::unique_ptr<WireEngine> *made) {
   if (chosen.interfaces > 1)
     return fail(ncclInvalidUsage, "COLLC_NET names %zu network interfaces; machines meet over one", chosen.interfaces);
   const char *const list = read_text("NCCL_IB_HCA");
-  if (list != nullptr && leaves_ports_open(chosen)) {
+  if (list != nullptr && !chosen.ports.empty())
+    log(LogLevel::kInfo, "NCCL_IB_HCA is not followed: COLLC_NET names RDMA devices");
+  if (list != nullptr && chosen.engine == "ucx" && chosen.ports.empty()) {
     std::vector<std::string> all;
     for (const std::string &device : names_in(kRdmaFolder))
       for (const std::string &port : rdma_ports(device)) all.push_back(port);

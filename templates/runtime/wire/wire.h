@@ -85,9 +85,6 @@ class WireEngine {
 // The engine that COLLC_NET=[engine:]interface,... names; without one, or without the variable, tcp.
 Status make_engine(std::unique_ptr<WireEngine> *made);
 
-// Whether NCCL_IB_HCA counts: COLLC_NET chooses ucx and no RDMA device.
-bool follows_nccl_ib_hca();
-
 // Plain sockets, on an interface of this list, or where COLLC_SOCKET_IFNAME says if it is empty. `above`: the engine that uses
 // them; all machines must name the same.
 std::unique_ptr<WireEngine> make_tcp_engine(const std::string &interface, const char *above);
