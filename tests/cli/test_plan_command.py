@@ -290,7 +290,7 @@ def test_steps_are_those_of_the_verified_program() -> None:
 
 def test_the_steps_of_every_kind_and_collective() -> None:
     """A collective that a kind does not serve is left out; if none is left, one line says why."""
-    served = {}
+    served: dict[str, set[str]] = {}
     for kind in ("trees", *KINDS):
         result = collc("plan", "dgx1v", "--gpus", "0-3", "--steps", kind, "--json")
         if result.code:
