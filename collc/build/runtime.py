@@ -24,18 +24,27 @@ KERNELS = "host_reduce_kernels"
 
 
 FASTEST = "-O3"
-# Rooms that share a unit, and its level of optimisation; the longest come first. -O3 takes the compiler longer and
-# makes calls faster in few rooms (benchmarks/small_call.py): connections are made and tables read once per
-# communicator, and couriers wait for the network.
-UNITS = {
-    "calls": (("api", "communicator"), "-O2"),
-    "host": (("host", "transport"), FASTEST),
-    "cuda": (("cuda",), FASTEST),
-    "core": (("base", "bootstrap", "control", "plan"), "-O1"),
-    "wire": (("wire",), "-O1"),
+# What runs once per communicator or not at all. It is most of the runtime, and -Og takes compilers two thirds of the
+# time of -O1.
+SELDOM = "-Og"
+# The unit of the files that calls execute, in rooms most of whose code makes and ends communicators.
+CALLS = "calls"
+HOT = {
+    *("api_collectives", "api_run", "communicator_communicator", "communicator_group", "control_call_log"),
+    *("host_backend", "host_rank", "host_reduce", "host_single_copy_call"),
+    *("transport_buffers", "transport_fifo", "transport_single_copy", "transport_transfers"),
 }
-# Of the unit that compares machines, and of loops for CPUs of before 2013 where newer ones have loops of their own.
-SELDOM = "-O1"
+# Rooms that share a unit, and its level of optimisation. Every unit reads the headers of the standard library again, so
+# there are few; the longest come first.
+UNITS = {
+    CALLS: ((), "-O2"),
+    "cuda": (("cuda",), FASTEST),
+    "setup": (("api", "communicator", "host", "transport", "wire"), SELDOM),
+    "core": (("base", "bootstrap", "control", "plan"), SELDOM),
+}
+# Loops over types of 16 and 8 bits are turned into vectors by the compiler, which may do it only if nobody asks for
+# floating-point traps; the others are vectors in the source. No contraction to fused operations: equal bits everywhere.
+KERNEL_FLAGS = ("-ftree-vectorize", "-ffp-contract=off", "-fno-trapping-math")
 
 
 @dataclass(frozen=True)
@@ -85,23 +94,23 @@ def runtime_units(target: TargetKind, compiler: Compiler, *, survives: bool = Tr
     others = {room for kind, rooms in TARGET_ROOMS.items() if kind is not target for room in rooms}
     sources = sorted(path for path in runtime_dir().glob("*/*.cpp") if path.parent.name not in others)
     rooms = {path.parent.name for path in sources}
-    known = {room for members, _ in UNITS.values() for room in members}
-    if not {"api", *TARGET_ROOMS[target]} <= rooms <= known:
+    home = {room: name for name, (members, _) in UNITS.items() for room in members}
+    if not {"api", *TARGET_ROOMS[target]} <= rooms <= set(home):
         raise BuildError("the runtime's sources are missing", where=str(runtime_dir()), hint="reinstall collc")
     alone = [path for path in sources if _name(path) in (SURVIVING, KERNELS)]
+    unit_of = {path: CALLS if _name(path) in HOT else home[path.parent.name] for path in sources if path not in alone}
     # The loops of a reduction exist once per instruction set; the library chooses when it runs.
     wide = compiler.machine.startswith("x86_64")
     units = []
-    for name, (members, level) in UNITS.items():
-        files = tuple(path for path in sources if path.parent.name in members and path not in alone)
-        flags = ("-DCOLLC_HAVE_V3",) if wide and name == "host" else ()
+    for name, (_, level) in UNITS.items():
+        files = tuple(path for path, unit in unit_of.items() if unit == name)
+        flags = ("-DCOLLC_HAVE_V3",) if wide and name == CALLS else ()
         units += [Unit(name, files, level, flags)] * bool(files)
     for path in alone:
         if _name(path) == KERNELS:
-            # No contraction to fused operations: the same bits on every CPU.
-            exact = ("-ffp-contract=off",)
-            units += [Unit(f"{KERNELS}_v3", (path,), flags=(*exact, "-march=x86-64-v3", "-DCOLLC_ISA=v3"))] * wide
-            units.append(Unit(KERNELS, (path,), SELDOM if wide else FASTEST, exact))
+            v3 = (*KERNEL_FLAGS, "-march=x86-64-v3", "-DCOLLC_ISA=v3")
+            units += [Unit(f"{KERNELS}_v3", (path,), flags=v3)] * wide
+            units.append(Unit(KERNELS, (path,), "-O1" if wide else FASTEST, KERNEL_FLAGS))
         elif survives:
             units.append(Unit(SURVIVING, (path,), SELDOM))
     return units

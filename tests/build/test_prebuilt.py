@@ -175,7 +175,7 @@ def test_a_runtime_that_does_not_link_is_compiled(
     fill(package, b"no object at all")
     result = build(tmp_path, "unlinked")
     assert "cannot be linked here, so it is compiled" in caplog.text
-    assert {"calls.o", "host.o", "tables.o"} <= set(objects(result))
+    assert {"calls.o", "core.o", "tables.o"} <= set(objects(result))
     shown = json.loads(collc("inspect", str(result.library.path), "--json").out)
     assert shown["compiler"] == find_cxx().version
     assert collc("verify", str(result.library.path)).code == 0

@@ -3,12 +3,9 @@
 #include <cstring>
 #include <type_traits>
 
-#if defined(__AVX__)
-#include <immintrin.h>
-#endif
-
 #include "base/copy.h"
 #include "host/reduce.h"
+#include "host/reduce_operations.h"
 #include "host/reduce_types.h"
 
 #ifndef COLLC_ISA
@@ -18,51 +15,6 @@
 namespace collc {
 namespace COLLC_ISA {
 namespace {
-
-struct Sum {
-  static constexpr bool kWraps = true;
-  template <class V>
-  static void lanes(V &a, const V &b) {
-    a = a + b;
-  }
-  template <class E>
-  static typename E::Value apply(typename E::Value a, typename E::Value b) {
-    return E::add(a, b);
-  }
-};
-struct Prod {
-  static constexpr bool kWraps = true;
-  template <class V>
-  static void lanes(V &a, const V &b) {
-    a = a * b;
-  }
-  template <class E>
-  static typename E::Value apply(typename E::Value a, typename E::Value b) {
-    return E::multiply(a, b);
-  }
-};
-struct Max {
-  static constexpr bool kWraps = false;
-  template <class V>
-  static void lanes(V &a, const V &b) {
-    a = a < b ? b : a;
-  }
-  template <class E>
-  static typename E::Value apply(typename E::Value a, typename E::Value b) {
-    return a < b ? b : a;
-  }
-};
-struct Min {
-  static constexpr bool kWraps = false;
-  template <class V>
-  static void lanes(V &a, const V &b) {
-    a = b < a ? b : a;
-  }
-  template <class E>
-  static typename E::Value apply(typename E::Value a, typename E::Value b) {
-    return b < a ? b : a;
-  }
-};
 
 // What a type that is computed in itself is combined as. Sums and products of integers wrap, so they are unsigned, and one
 // loop serves both signs.
@@ -74,7 +26,12 @@ template <class T, class Op>
 struct Lane<T, Op, true> {
   using Type = std::make_unsigned_t<T>;
 };
+// Wider vectors than the CPU has are taken apart, comparisons element by element.
+#if defined(__AVX__)
 constexpr size_t kRegister = 32;
+#else
+constexpr size_t kRegister = 16;
+#endif
 template <class T>
 struct Lanes {
   typedef T Type __attribute__((vector_size(kRegister)));
@@ -83,18 +40,19 @@ struct Lanes {
   };
 };
 
-// Past the caches; `at` is a multiple of the register.
+// Past the caches; `at` is a multiple of the register. For AVX the instruction itself: the only header that has a name for
+// it takes the compiler a second.
 template <class V>
 inline void store_past(void *at, const V &value) {
 #if defined(__AVX__)
-  __m256i bits;
-  std::memcpy(&bits, &value, sizeof bits);
-  _mm256_stream_si256(static_cast<__m256i *>(at), bits);
+  struct __attribute__((may_alias)) Line {
+    V value;
+  };
+  __asm__ volatile("vmovntdq %1, %0" : "=m"(*static_cast<Line *>(at)) : "x"(value));
 #elif defined(__SSE2__)
-  __m128i bits[2];
-  std::memcpy(bits, &value, sizeof bits);
-  _mm_stream_si128(static_cast<__m128i *>(at), bits[0]);
-  _mm_stream_si128(static_cast<__m128i *>(at) + 1, bits[1]);
+  __m128i bits;
+  std::memcpy(&bits, &value, sizeof bits);
+  _mm_stream_si128(static_cast<__m128i *>(at), bits);
 #else
   std::memcpy(at, &value, sizeof value);
 #endif
@@ -192,11 +150,6 @@ constexpr uint64_t kTile = 1024;
 #define COLLC_TILE_LOOP __attribute__((noinline))
 
 template <class E>
-COLLC_TILE_LOOP void load_tile(const typename E::Storage *from, uint64_t n, typename E::Value *to) {
-  for (uint64_t i = 0; i < n; ++i) to[i] = E::load(from[i]);
-}
-
-template <class E>
 COLLC_TILE_LOOP void load_scaled(const typename E::Storage *from, uint64_t n, typename E::Value scale, typename E::Value *to) {
   for (uint64_t i = 0; i < n; ++i) to[i] = E::multiply(E::load(from[i]), scale);
 }
@@ -205,11 +158,6 @@ COLLC_TILE_LOOP void load_scaled(const typename E::Storage *from, uint64_t n, ty
 template <class E, class Value>
 COLLC_TILE_LOOP void divide_tile(Value *sum, uint64_t n, uint32_t divisor) {
   for (uint64_t i = 0; i < n; ++i) sum[i] = E::divide(sum[i], divisor);
-}
-
-template <class E>
-COLLC_TILE_LOOP void round_tile(const typename E::Value *sum, uint64_t n, typename E::Storage *to) {
-  for (uint64_t i = 0; i < n; ++i) to[i] = E::store(sum[i]);
 }
 
 template <class E>
@@ -259,44 +207,89 @@ void finished_sum(const void *const *sources, uint32_t nsources, void *const *de
   }
 }
 
-// A reduction of a type that is computed in f32.
-template <class E, class Op>
-void reduce_in_float(const void *const *sources, uint32_t nsources, void *const *dests, uint32_t ndests, uint64_t elements,
-                     const Finish &finish) {
+// The loops of a type that is computed in f32, over at most a tile.
+struct FloatLoops {
+  size_t size;  // of an element
+  void (*load)(const void *from, uint64_t n, float *to);
+  void (*load_scaled)(const void *from, uint64_t n, const Finish &finish, float *to);
+  void (*round)(const float *sum, uint64_t n, void *to);
+  // Sums of the types of 16 bits, which jobs use all the time, do without a tile for each source; null for others.
+  void (*add_two)(const void *a, const void *b, uint64_t n, float *to);
+  void (*add)(const void *from, uint64_t n, float *sum);
+};
+
+template <class E>
+struct LoopsOf {
   using Storage = typename E::Storage;
-  [[maybe_unused]] const float scale = scale_of<E>(finish);
-  alignas(64) float sum[kTile];
-  alignas(64) Storage stored[kTile];
+  static void load(const void *from, uint64_t n, float *to) {
+    for (uint64_t i = 0; i < n; ++i) to[i] = E::load(static_cast<const Storage *>(from)[i]);
+  }
+  static void load_scaled(const void *from, uint64_t n, const Finish &finish, float *to) {
+    const float scale = scale_of<E>(finish);
+    for (uint64_t i = 0; i < n; ++i) to[i] = E::multiply(E::load(static_cast<const Storage *>(from)[i]), scale);
+  }
+  static void round(const float *sum, uint64_t n, void *to) {
+    for (uint64_t i = 0; i < n; ++i) static_cast<Storage *>(to)[i] = E::store(sum[i]);
+  }
+  static void add_two(const void *a, const void *b, uint64_t n, float *to) {
+    for (uint64_t i = 0; i < n; ++i)
+      to[i] = E::load(static_cast<const Storage *>(a)[i]) + E::load(static_cast<const Storage *>(b)[i]);
+  }
+  static void add(const void *from, uint64_t n, float *sum) {
+    for (uint64_t i = 0; i < n; ++i) sum[i] += E::load(static_cast<const Storage *>(from)[i]);
+  }
+  static constexpr bool kFused = sizeof(Storage) == 2;
+  static constexpr FloatLoops loops() {
+    if constexpr (kFused)
+      return {sizeof(Storage), load, load_scaled, round, add_two, add};
+    else
+      return {sizeof(Storage), load, load_scaled, round, nullptr, nullptr};
+  }
+};
+
+// One of combine<float>, of two sources into the first.
+using CombineTiles = void (*)(float *sum, const float *other, uint64_t n);
+template <class Op>
+COLLC_TILE_LOOP void combine_tiles(float *sum, const float *other, uint64_t n) {
+  const char *const pair[2] = {reinterpret_cast<const char *>(sum), reinterpret_cast<const char *>(other)};
+  char *const into = reinterpret_cast<char *>(sum);
+  combine<float, Op>(pair, 2, &into, 1, n * sizeof(float), 0);
+}
+
+// A reduction of a type that is computed in f32. `type` has the loops of sums only if this is one.
+void reduce_in_float(const FloatLoops &type, CombineTiles combine_two, const void *const *sources, uint32_t nsources,
+                     void *const *dests, uint32_t ndests, uint64_t elements, const Finish &finish) {
+  alignas(64) float sum[kTile], other[kTile];
+  alignas(64) char stored[2 * kTile];
   for (uint64_t at = 0; at < elements; at += kTile) {
     const uint64_t n = std::min(kTile, elements - at);
-    const Storage *first = static_cast<const Storage *>(sources[0]) + at;
+    const auto source = [&](uint32_t s) { return static_cast<const char *>(sources[s]) + at * type.size; };
+    const auto load = [&](uint32_t s, float *to) {
+      if (finish.scaled == s)
+        type.load_scaled(source(s), n, finish, to);
+      else
+        type.load(source(s), n, to);
+    };
     uint32_t next = 1;
-    if (finish.scaled == 0) {
-      load_scaled<E>(first, n, scale, sum);
-    } else if (nsources > 1 && finish.scaled != 1) {
-      const Storage *second = static_cast<const Storage *>(sources[1]) + at;
-      for (uint64_t i = 0; i < n; ++i) sum[i] = Op::template apply<E>(E::load(first[i]), E::load(second[i]));
+    if (type.add_two != nullptr && nsources > 1 && finish.scaled > 1) {
+      type.add_two(source(0), source(1), n, sum);
       next = 2;
     } else {
-      load_tile<E>(first, n, sum);
+      load(0, sum);
     }
     for (; next < nsources; ++next) {
-      const Storage *source = static_cast<const Storage *>(sources[next]) + at;
-      if (finish.scaled == next) {
-        alignas(64) float product[kTile];
-        load_scaled<E>(source, n, scale, product);
-        const char *const pair[2] = {reinterpret_cast<const char *>(sum), reinterpret_cast<const char *>(product)};
-        char *const into = reinterpret_cast<char *>(sum);
-        combine<float, Sum>(pair, 2, &into, 1, n * sizeof(float), 0);
+      if (type.add != nullptr && finish.scaled != next) {
+        type.add(source(next), n, sum);
       } else {
-        for (uint64_t i = 0; i < n; ++i) sum[i] = Op::template apply<E>(sum[i], E::load(source[i]));
+        load(next, other);
+        combine_two(sum, other, n);
       }
     }
     if (finish.divisor != 1) divide_tile<InFloat>(sum, n, finish.divisor);
     const bool past = finish.streamed != 0;
-    Storage *const rounded = past ? stored : static_cast<Storage *>(dests[0]) + at;
-    round_tile<E>(sum, n, rounded);
-    store_tile(rounded, n * sizeof(Storage), at * sizeof(Storage), dests, past ? 0 : 1, ndests, finish.streamed);
+    void *const rounded = past ? stored : static_cast<char *>(dests[0]) + at * type.size;
+    type.round(sum, n, rounded);
+    store_tile(rounded, n * type.size, at * type.size, dests, past ? 0 : 1, ndests, finish.streamed);
   }
 }
 
@@ -317,7 +310,9 @@ void reduce(const void *const *sources, uint32_t nsources, void *const *dests, u
     }
     combine<L, Op>(from, nsources, to, ndests, elements * sizeof(L), finish.streamed);
   } else {
-    reduce_in_float<E, Op>(sources, nsources, dests, ndests, elements, finish);
+    FloatLoops type = LoopsOf<E>::loops();
+    if constexpr (!std::is_same_v<Op, Sum>) type.add_two = nullptr, type.add = nullptr;
+    reduce_in_float(type, combine_tiles<Op>, sources, nsources, dests, ndests, elements, finish);
   }
 }
 

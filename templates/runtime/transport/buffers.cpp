@@ -54,7 +54,7 @@ struct Registry {
   std::atomic<uint64_t> state{0};  // changes with them
 };
 
-Registry &registry() {
+Registry &all_buffers() {
   static auto *const only = new Registry;  // outlives every thread
   return *only;
 }
@@ -135,7 +135,7 @@ void *allocate_buffer(size_t bytes) {
     handle.base = reinterpret_cast<uint64_t>(std::aligned_alloc(kPage, handle.bytes));
     if (handle.base == 0) return nullptr;
   }
-  Registry &all = registry();
+  Registry &all = all_buffers();
   const std::lock_guard<std::mutex> lock(all.mutex);
   all.buffers[handle.base] = {handle, getpid(), shared ? file_behind(handle.descriptor) : 0};
   live_buffers.fetch_add(shared ? 1 : 0, std::memory_order_relaxed);
@@ -146,7 +146,7 @@ void *allocate_buffer(size_t bytes) {
 Status release_buffer(void *memory) {
   if (memory == nullptr) return {};
   const auto at = reinterpret_cast<uint64_t>(memory);
-  Registry &all = registry();
+  Registry &all = all_buffers();
   Owned owned = {};
   {
     const std::lock_guard<std::mutex> lock(all.mutex);
@@ -174,7 +174,7 @@ Status release_buffer(void *memory) {
 }
 
 bool detach_buffer(const void *address, uint64_t bytes) {
-  Registry &all = registry();
+  Registry &all = all_buffers();
   const std::lock_guard<std::mutex> lock(all.mutex);
   const auto at = reinterpret_cast<uint64_t>(address);
   auto found = all.buffers.upper_bound(at);
@@ -194,7 +194,7 @@ bool detach_buffer(const void *address, uint64_t bytes) {
 
 const BufferHandle &BufferLookup::find(const void *address, uint64_t bytes) {
   static const BufferHandle none;
-  Registry &all = registry();
+  Registry &all = all_buffers();
   const auto at = reinterpret_cast<uint64_t>(address);
   const uint64_t state = all.state.load(std::memory_order_acquire);
   if (state == state_ && at == last_missed_) return none;
