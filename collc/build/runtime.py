@@ -39,7 +39,9 @@ HOT = {
 UNITS = {
     CALLS: ((), "-O2"),
     "cuda": (("cuda",), FASTEST),
-    "setup": (("api", "communicator", "host", "transport", "wire"), SELDOM),
+    "setup": (("api", "communicator", "host", "transport"), SELDOM),
+    # Couriers work as long as a job does, but wait for the network for most of it.
+    "wire": (("wire",), "-O1"),
     "core": (("base", "bootstrap", "control", "plan"), SELDOM),
 }
 # Loops over types of 16 and 8 bits are turned into vectors by the compiler, which may do it only if nobody asks for
