@@ -19,7 +19,7 @@ from collc.collectives.model import Collective
 from collc.errors import PackingError, UsageError
 from collc.export.drawings import csv_text, dot_text, graphml_text
 from collc.export.nccl_graph import device_numbers, read_graphs, write_graphs
-from collc.export.orders import Orders, best_pair
+from collc.export.orders import Orders, best_pair, kinds_of, ring_links
 from collc.export.parts import MAX_CHUNKS
 from collc.graphs import to_networkx
 from collc.outputs import check_output
@@ -214,33 +214,27 @@ class _Graphs:
 
 
 def _nccl(machine: Topology, chosen: list[str] | None, links: str | None) -> _Graphs:
-    graph = plan_graph(machine, chosen, links)
+    graph, note = ring_links(machine, chosen, links)
     if graph.nranks < 2:
         raise UsageError("a graph file joins two GPUs or more", where=graph.name)
     device_numbers(graph)
-    used, note = graph, None
     rings, chains = best_pair(graph)
+    if rings is None and links is None:
+        raise PackingError("no ring closes, over any links", where=graph.name)
     if rings is None:
-        kinds = " and ".join(dict.fromkeys(link.kind.value for link in graph.links))
-        if links is not None:
-            raise PackingError(f"no ring closes over {kinds} links", where=graph.name, hint="leave --links out")
-        # NCCL's rings then run over PCIe where they must.
-        used = plan_graph(machine, chosen, "all")
-        rings, chains = best_pair(used)
-        if rings is None:
-            raise PackingError("no ring closes, over any links", where=graph.name)
-        note = f"no ring closes over {kinds} links alone: these rings take PCIe where they must"
-    text = write_graphs(used, rings, chains)
+        text = f"no ring closes over {kinds_of(graph)} links"
+        raise PackingError(text, where=graph.name, hint="leave --links out")
+    text = write_graphs(graph, rings, chains)
     back = read_graphs(text, graph.name)
     assert {i: len(g.channels) for i, g in back.items()} == {0: len(rings.channels), 1: len(chains.channels)}
     n = graph.nranks
     rates = []
     for item in _SERVED:
-        best = plan(used, item, 0 if item.rooted else None, store=SolutionCache())
+        best = plan(graph, item, 0 if item.rooted else None, store=SolutionCache())
         rounds = item.traits.bus_rounds
         carried = rings.total * n / (rounds * (n - 1)) if rounds else rings.total
         if item is Collective.ALL_REDUCE:
             carried = max(carried, chains.total)
         assert best.rate is not None
         rates.append((item, carried, best.rate))
-    return _Graphs(used, text, rings, chains, rates, note)
+    return _Graphs(graph, text, rings, chains, rates, note)

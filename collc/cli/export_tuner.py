@@ -9,19 +9,17 @@ from pathlib import Path
 from collc.api.forecasts import parameters_of
 from collc.cli import report
 from collc.cli.report import progress, table
-from collc.collectives.model import Collective
 from collc.collectives.sizes import short_size
 from collc.errors import PackingError, UsageError
-from collc.export.nccl_tuner import TunerTable, by_shape, check_tuned, measured, modelled, nodes_of
+from collc.export.nccl_tuner import TunerTable, by_shape, check_tuned, measured, modelled
+from collc.export.orders import ring_links
 from collc.export.tuner_library import build_tuner, library_name
 from collc.outputs import check_output
 from collc.packing.allocations import allocations
-from collc.packing.candidates import candidate
 from collc.simulator.nccl.versions import DEFAULT
 from collc.topology.allocation import parse_gpus
-from collc.topology.graph import plan_graph
 from collc.topology.load import load_topology
-from collc.topology.model import PlanGraph, Topology
+from collc.topology.model import Topology
 
 # What the model can say something about: below, a launch is all; above, NCCL's choice no longer changes.
 _SIZES = tuple(1 << k for k in range(10, 31))
@@ -89,7 +87,7 @@ def _modelled(machine: Topology, wish: TunerWish) -> tuple[list[TunerTable], lis
         sets = [list(found.gpus) for found in allocations(machine, wish.allocations, wish.links)]
     else:
         sets = [[v.name for v in machine.gpus] if wish.gpus is None else parse_gpus(machine, wish.gpus)]
-    graphs = [_nccls(machine, gpus, wish.links) for gpus in sets if len(gpus) > 1]
+    graphs = [ring_links(machine, gpus, wish.links)[0] for gpus in sets if len(gpus) > 1]
     if not graphs:
         raise UsageError("a tuner is about two GPUs or more", where=machine.name)
     without = []
@@ -104,17 +102,6 @@ def _modelled(machine: Topology, wish: TunerWish) -> tuple[list[TunerTable], lis
                 raise
             without.append(f"{ranks} GPUs are left to NCCL: {error}")
     return tables, notes + without
-
-
-def _nccls(machine: Topology, gpus: list[str], links: str | None) -> PlanGraph:
-    """The links that NCCL's rings run over: all of them where no ring closes over the fast ones."""
-    graph = plan_graph(machine, gpus, links)
-    if links is None and nodes_of(graph) == 1:
-        try:
-            candidate(graph, Collective.ALL_REDUCE, None, "ring")
-        except PackingError:
-            return plan_graph(machine, gpus, "all")
-    return graph
 
 
 def _text(tables: Sequence[TunerTable]) -> str:

@@ -155,11 +155,11 @@ def by_shape(graphs: Sequence[PlanGraph]) -> dict[tuple[int, int], list[PlanGrap
     """The graphs by numbers of ranks and nodes, which is all that NCCL tells a plugin of a communicator; sorted."""
     found: dict[tuple[int, int], list[PlanGraph]] = {}
     for graph in graphs:
-        found.setdefault((graph.nranks, nodes_of(graph)), []).append(graph)
+        found.setdefault((graph.nranks, _nodes_of(graph)), []).append(graph)
     return dict(sorted(found.items(), key=lambda item: item[0]))
 
 
-def nodes_of(graph: PlanGraph) -> int:
+def _nodes_of(graph: PlanGraph) -> int:
     """The number of servers that NCCL counts: operating systems, also where NVLink joins them."""
     return len({graph.servers[rank] for rank in graph.ranks})
 

@@ -14,11 +14,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
+from collc.collectives.model import Collective
 from collc.errors import PackingError, UsageError
+from collc.packing.candidates import candidate
 from collc.packing.highs import INF, Outcome, Program
 from collc.packing.network import Distances, Net
 from collc.packing.rings import most_rings
-from collc.topology.model import PlanGraph
+from collc.topology.graph import plan_graph
+from collc.topology.model import PlanGraph, Topology
 
 # NCCL makes two channels of each one of a file, and has 64 at most.
 MAX_CHANNELS = 32
@@ -60,6 +63,38 @@ class _Order:
 
     ranks: tuple[int, ...]
     load: tuple[tuple[int, int], ...]
+
+
+def ring_links(machine: Topology, gpus: Sequence[str] | None, links: str | None) -> tuple[PlanGraph, str | None]:
+    """The links that NCCL's rings run over, and a note where these are not those that a plan uses.
+
+    Where no ring closes over the fast links of a server, NCCL's rings take PCIe where they must. Links that were asked
+    for stay, and so do those of several servers, which the network joins.
+
+    Args:
+        gpus, links: as `plan_graph` takes them.
+
+    Raises:
+        TopologyError, UsageError: as `plan_graph`.
+    """
+    graph = plan_graph(machine, gpus, links)
+    if links is not None or len({graph.servers[rank] for rank in graph.ranks}) > 1 or _closes(graph):
+        return graph, None
+    note = f"no ring closes over {kinds_of(graph)} links alone: these rings take PCIe where they must"
+    return plan_graph(machine, gpus, "all"), note
+
+
+def kinds_of(graph: PlanGraph) -> str:
+    """The kinds of its links, as a sentence has them."""
+    return " and ".join(dict.fromkeys(link.kind.value for link in graph.links))
+
+
+def _closes(graph: PlanGraph) -> bool:
+    try:
+        candidate(graph, Collective.ALL_REDUCE, None, "ring")
+    except PackingError:
+        return False
+    return True
 
 
 def best_rings(graph: PlanGraph) -> Orders:

@@ -9,7 +9,7 @@ from fractions import Fraction
 import pytest
 
 from collc.errors import PackingError, UsageError
-from collc.export.orders import MAX_CHANNEL_GBPS, MAX_CHANNELS, Orders, best_chains, best_pair, best_rings
+from collc.export.orders import MAX_CHANNEL_GBPS, MAX_CHANNELS, Orders, best_chains, best_pair, best_rings, ring_links
 from collc.packing.paths import shortest_paths
 from collc.topology import zoo
 from collc.topology.graph import plan_graph
@@ -132,3 +132,39 @@ def test_a_number_of_chains_is_kept() -> None:
         found = best_chains(graph, channels)
         assert len(found.channels) == channels
         check(graph, found, closed=False)
+
+
+def test_rings_take_pcie_only_where_none_closes() -> None:
+    """And where they may: not against links that were asked for, nor between servers."""
+    machine = load_topology("dgx1v")
+    five = [f"gpu{g}" for g in range(5)]
+    graph, note = ring_links(machine, five, None)
+    assert graph == plan_graph(machine, five, "all")
+    assert note == "no ring closes over nvlink links alone: these rings take PCIe where they must"
+    assert ring_links(machine, None, None) == (plan_graph(machine), None)
+    assert ring_links(machine, five, "nvlink") == (plan_graph(machine, five, "nvlink"), None)
+    text = """
+        format: collc-topology/1
+        name: two
+        template: {gpus: 2, nics: [n], links: [[gpu0, gpu1, nvlink, 25], [gpu0, n, pcie, 12.5], [gpu1, n, pcie, 12.5]]}
+        servers: 2
+        switches: [sw]
+        links: [[each.n, sw, net, 12.5]]
+    """
+    servers = loads_topology(text)
+    assert ring_links(servers, None, None) == (plan_graph(servers), None)
+
+
+@pytest.mark.parametrize("name", [n for n in zoo.names() if n not in ("gb200-nvl72",)])
+def test_where_the_plans_of_habit_have_a_ring_nccls_file_has_one(name: str) -> None:
+    """ring_links asks the one, the graph file the other."""
+    machine = load_topology(name)
+    size = len(machine.gpus)
+    for count in (3, 4, 5):
+        gpus = [v.name for v in machine.gpus][:count]
+        if count <= size:
+            graph, note = ring_links(machine, gpus, None)
+            best_rings(graph)
+            if note is not None:
+                with pytest.raises(PackingError, match="no ring closes"):
+                    best_rings(plan_graph(machine, gpus))
