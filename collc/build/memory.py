@@ -11,6 +11,9 @@ _LINE = 128
 # Chunks of protocols that a library's tables leave open: device_plan.h's kLLChunk and kLL128Chunk.
 _OPEN_CHUNKS = {"LL": 16 << 10, "LL128": 120 << 10}
 
+# A region of pinned memory begins at such an address: PinnedPlan::kAlign.
+_REGION = 64 << 10
+
 # Lanes of transfers: plan_lanes() of device_plan.h.
 _LANES, _LANE_SLOTS, _LANE_BYTES, _SLOT_HEAD = 8, 2, 128 << 10, 128
 _MOST_LANE_MEMORY = 16 << 20
@@ -83,3 +86,14 @@ def transfer_bytes(nranks: int, slot_bytes: int) -> int:
             lanes //= 2
     most = max(most // 16 * 16, 16)
     return whole()
+
+
+def most_pinned_bytes(gpu_bytes: int, nranks: int) -> int:
+    """Bytes of pinned host memory of a communicator in which no rank reaches another one's GPU memory, at most.
+
+    Every pair has a region of its own (runtime/cuda/pinned_plan.h) with what would else lie in the arenas of both.
+
+    Args:
+        gpu_bytes: what a rank takes of its GPU where all of them reach each other.
+    """
+    return nranks * gpu_bytes + nranks * (nranks - 1) // 2 * _REGION

@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from collc.build.cuda import needs
+from collc.build.memory import most_pinned_bytes
 from collc.checker.library import read_library, read_manifest
 from collc.cli import report
 from collc.cli.losses import library_losses, losses_json, losses_text, losses_title
@@ -60,6 +61,11 @@ def command(library: Path, routes: bool, as_json: bool) -> None:
             f"{allocation['slots']} slots of {allocation['slot_bytes']} bytes per FIFO, {memory}, "
             f"at most {blocks} channels per rank"
         )
+        if manifest["target"] == TargetKind.CUDA.value and allocation["nranks"] > 1:
+            pinned = most_pinned_bytes(allocation["gpu_bytes"], allocation["nranks"])
+            report.line(
+                f"between GPUs that do not reach each other: pinned host memory, at most {pinned / 1e6:.1f} MB in all"
+            )
         held = [program for program in allocation["programs"] if program["min_bytes"] is not None]
         rows = [
             [

@@ -90,6 +90,7 @@ class _Run(ctypes.Structure):
         ("switches", ctypes.c_uint64),
         ("ticks", ctypes.POINTER(ctypes.c_uint64)),
         ("late_rank", ctypes.c_uint32),
+        ("pinned_pairs", ctypes.c_uint32),
     ]
 
 
@@ -252,6 +253,7 @@ def emulate(
     chunk_bytes: int = 0,
     channels: int = 0,
     late_rank: int = NOBODY,
+    pinned_pairs: int = 0,
 ) -> Outcome:
     """Runs calls in order on every rank; ranks are as far apart as the FIFOs allow.
 
@@ -259,6 +261,7 @@ def emulate(
         protocol: that all programs run over; None: as the tables say.
         chunk_bytes, channels: instead of the programs' own; 0: their own.
         late_rank: begins a (pretended) second after all others have come to wait for it.
+        pinned_pairs: a seed for which pairs have pinned memory between them; 0: none, NOBODY: all.
     """
     keep: list[Any] = []
 
@@ -306,6 +309,7 @@ def emulate(
         0,
         ctypes.cast(ticks, ctypes.POINTER(ctypes.c_uint64)),
         late_rank,
+        pinned_pairs,
     )
     message = ctypes.create_string_buffer(400)
     failed = library.collc_emulate(ctypes.byref(tables.struct), ctypes.byref(run), message, ctypes.c_size_t(400))

@@ -7,7 +7,7 @@ import random
 from dataclasses import dataclass
 
 import numpy as np
-from cuda_emulator import KERNEL_TYPES, Array, Call, Outcome, PackedTables, build_emulator, empty, emulate
+from cuda_emulator import KERNEL_TYPES, NOBODY, Array, Call, Outcome, PackedTables, build_emulator, empty, emulate
 from support.programs import final, random_schedule
 
 from collc.bench.data import TYPES, Case
@@ -77,6 +77,7 @@ class Situation:
     in_place: bool
     misplaced: bool
     counts: tuple[int, int]
+    pinned_pairs: int
 
 
 def situation(seed: int, size: int) -> Situation:
@@ -92,6 +93,7 @@ def situation(seed: int, size: int) -> Situation:
         in_place=rng.random() < 0.4,
         misplaced=rng.random() < 0.3,
         counts=(2 * rng.randint(0, most) + 1, rng.choice([1, 2, 3, 17, most])),
+        pinned_pairs=rng.choice([0, NOBODY, seed]),
     )
 
 
@@ -128,6 +130,8 @@ def run_case(
         threads=at.threads,
         one_device=at.one_device,
         protocol=protocol,
+        # LL128 runs where all pairs have NVLinks, and nobody is far from itself.
+        pinned_pairs=0 if protocol == "LL128" or at.one_device else at.pinned_pairs,
     )
     return outcome, differences(made)
 

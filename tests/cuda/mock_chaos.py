@@ -88,8 +88,9 @@ class Chaos:
             self.nccl.check(self.lib.ncclGroupStart(), "ncclGroupStart")
             for _ in range(rng.randrange(1, 4)):
                 case, in_place = random_case(rng), rng.random() < 0.5
-                rows = prepare(self.nccl, case, in_place)
-                for comm, (send, recv, _, _) in zip(rng.choice([first, second]), rows, strict=True):
+                comms = rng.choice([first, second])
+                rows = prepare(self.nccl, case, in_place, comms)
+                for comm, (send, recv, _, _) in zip(comms, rows, strict=True):
                     self.nccl.check(self.start(case, comm, send, recv), case.collective.value)
                 calls.append((case, in_place, rows))
             self.nccl.check(self.lib.ncclGroupEnd(), "ncclGroupEnd")
@@ -118,17 +119,17 @@ class Chaos:
         needs_all = case.collective is Collective.ALL_REDUCE
         for _ in range(rng.randrange(3)):  # whole calls before, so that FIFOs stand anywhere
             before = random_case(rng)
-            for comm, (send, recv, _, _) in zip(comms, prepare(self.nccl, before, False), strict=True):
+            for comm, (send, recv, _, _) in zip(comms, prepare(self.nccl, before, False, comms), strict=True):
                 self.nccl.check(self.start(before, comm, send, recv), "a call before the fault")
         synchronize(self.mock)
-        rows = prepare(self.nccl, case, False)
+        rows = prepare(self.nccl, case, False, comms)
         for rank, (send, recv, _, _) in enumerate(rows):
             if rank == victim and fault in ("missing", "abort", "leaves"):
                 continue
             mine = case
             if rank == victim and fault == "differs":
                 mine = Case(case.collective, NRANKS, case.root, case.count + 1, case.kind, case.op)
-                send, recv, _, _ = prepare(self.nccl, mine, False)[rank]
+                send, recv, _, _ = prepare(self.nccl, mine, False, comms)[rank]
             self.nccl.check(self.start(mine, comms[rank], send, recv), "a call")
         device = threading.Thread(target=synchronize, args=(self.mock,), daemon=True)
         start = time.monotonic()
@@ -190,7 +191,8 @@ def main() -> dict[str, object]:
     deadline = time.monotonic() + 60
     while len(os.listdir("/proc/self/task")) > 4 and time.monotonic() < deadline:
         time.sleep(0.1)  # the listener ends when it has had nothing to do for a while
-    names = ("allocate", "release", "event_create", "event_destroy", "Simple", "LL", "LL128")
+    names: list[str] = ["allocate", "release", "event_create", "event_destroy", "register_host", "unregister_host"]
+    names += ["Simple", "LL", "LL128"]
     counted = {name: chaos.mock.mock_calls(name.encode()) for name in names}
     counted["allocate"] -= Memory.made
     threads = len(os.listdir("/proc/self/task"))

@@ -24,12 +24,14 @@ def job(
     seconds: float = 120,
     made: Path | None = None,
     own: dict[int, dict[str, str]] | None = None,
+    log: list[str] | None = None,
     **settings: str,
 ) -> list[Any]:
     """What each rank printed; "killed" for one that was still there after `seconds`, then for all.
 
     Args:
         own: settings of single ranks.
+        log: takes what each rank wrote to its standard error.
     """
     environment = {
         **os.environ,
@@ -66,6 +68,8 @@ def job(
             try:
                 out, err = process.communicate(timeout=max(0.1, deadline - time.monotonic()))
                 said = out.splitlines()
+                if log is not None:
+                    log.append(err)
                 answers.append(json.loads(said[-1]) if said else f"status {process.returncode}: {err[-1500:]}")
             except subprocess.TimeoutExpired:
                 answers.append("killed")

@@ -12,6 +12,8 @@ import ctypes
 import json
 import os
 import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -51,24 +53,44 @@ def synchronize(mock: ctypes.CDLL) -> int:
     return error
 
 
-def prepare(nccl: Nccl, case: Case, in_place: bool) -> list[tuple[int, int, Memory, bytes]]:
+@contextmanager
+def gpu_of(nccl: Nccl, comm: ctypes.c_void_p) -> Iterator[None]:
+    """Makes the GPU of a communicator's rank the current one: others may not reach what is allocated on it."""
+    mock = ctypes.CDLL("libcuda.so.1")
+    device, context = ctypes.c_int(), ctypes.c_void_p()
+    nccl.check(nccl.lib.ncclCommCuDevice(comm, ctypes.byref(device)), "ncclCommCuDevice")
+    mock.cuDevicePrimaryCtxRetain(ctypes.byref(context), device)
+    mock.cuCtxPushCurrent_v2(context)
+    yield
+    mock.cuCtxPopCurrent_v2(ctypes.byref(context))
+
+
+Row = tuple[int, int, Memory, bytes]
+
+
+def prepare(nccl: Nccl, case: Case, in_place: bool, comms: Sequence[ctypes.c_void_p]) -> list[Row]:
     """Per rank: addresses of input and output, the memory of the output, what it must hold at the end."""
     made = []
-    size = case.kind.size
     for rank in range(case.nranks):
-        data = case.send_data(rank)
-        many = max(case.send_elements, case.recv_elements) if in_place else case.recv_elements
-        after = np.frombuffer(b"\xcd" * (many * size), dtype=case.kind.carrier).copy()
-        in_at, out_at = (at * case.count * in_place for at in in_place_offsets(case.collective, rank))
-        if in_place:
-            after[in_at : in_at + case.send_elements] = data
-        output = Memory(nccl, after)
-        start = output.at + in_at * size if in_place else Memory(nccl, data).at
-        result = case.expected(rank)
-        if result is not None:
-            after[out_at : out_at + case.recv_elements] = result
-        made.append((start, output.at + out_at * size, output, after.tobytes()))
+        with gpu_of(nccl, comms[rank]):
+            made.append(prepare_rank(nccl, case, in_place, rank))
     return made
+
+
+def prepare_rank(nccl: Nccl, case: Case, in_place: bool, rank: int) -> Row:
+    size = case.kind.size
+    data = case.send_data(rank)
+    many = max(case.send_elements, case.recv_elements) if in_place else case.recv_elements
+    after = np.frombuffer(b"\xcd" * (many * size), dtype=case.kind.carrier).copy()
+    in_at, out_at = (at * case.count * in_place for at in in_place_offsets(case.collective, rank))
+    if in_place:
+        after[in_at : in_at + case.send_elements] = data
+    output = Memory(nccl, after)
+    start = output.at + in_at * size if in_place else Memory(nccl, data).at
+    result = case.expected(rank)
+    if result is not None:
+        after[out_at : out_at + case.recv_elements] = result
+    return start, output.at + out_at * size, output, after.tobytes()
 
 
 class Config(ctypes.Structure):
@@ -118,7 +140,7 @@ def main() -> dict[str, object]:
         buffers = []
         for name, type_name, op, root, count, in_place, *only in group:
             case = Case(Collective(name), nranks, root, count, TYPES[type_name], op)
-            rows = prepare(nccl, case, in_place)
+            rows = prepare(nccl, case, in_place, handles)
             for rank in only[0] if only else range(nranks):
                 send, recv, _, _ = rows[rank]
                 code = nccl.call(

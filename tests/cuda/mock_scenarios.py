@@ -175,6 +175,17 @@ class Scenarios(Transfers, ApiCalls):
         self.comm()
         return int(self.mock.mock_largest())
 
+    def pinned_memory(self) -> int:
+        """Bytes of host memory that this rank has pinned for its pairs."""
+        self.comm()
+        return int(self.mock.mock_pinned())
+
+    def regions(self) -> int:
+        """How many regions of pinned memory this rank shares, once a call has gone well."""
+        comm = self.comm()
+        assert self.sums_are_right(comm, stream=self.stream())
+        return int(self.mock.mock_calls(b"register_host"))
+
     # What is refused.
 
     def refused_calls(self) -> dict[str, Any]:

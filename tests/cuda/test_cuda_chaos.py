@@ -43,6 +43,7 @@ def chaos(kind: str, seeds: range, **settings: str) -> dict[str, str]:
     calls = answer["calls"]
     assert calls["allocate"] == calls["release"] > 0
     assert calls["event_create"] == calls["event_destroy"] > 0
+    assert calls["register_host"] == calls["unregister_host"] >= ("MOCK_NO_PEER" in settings)
     assert {name for name in PROTOCOLS if calls[name]} == {settings["COLLC_PROTO"]}
     assert answer["threads"] <= 4  # this one, one that waited for the device, the watcher, the mock's
     assert answer["descriptors"] < 16
@@ -91,6 +92,17 @@ def test_many_random_calls(protocol: str, sweep: int) -> None:
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_many_random_faults(protocol: str, sweep: int) -> None:
     check_faults(protocol, range(10 * sweep, 10 * sweep + 10))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("sweep", range(1, 11))
+@pytest.mark.parametrize("protocol", PROTOCOLS[:2])
+def test_many_random_calls_and_faults_over_pinned_memory(protocol: str, sweep: int) -> None:
+    seeds, far = range(10 * sweep, 10 * sweep + 10), ("all", "0-1", "0-2,1-2")[sweep % 3]
+    right = chaos("conformance", seeds, COLLC_PROTO=protocol, MOCK_GPUS="3", MOCK_NO_PEER=far)
+    assert set(right.values()) == {""}
+    said = chaos("faults", seeds, COLLC_PROTO=protocol, MOCK_GPUS="3", MOCK_NO_PEER=far)
+    assert [line for line in said.values() if "OUT OF ORDER" in line] == []
 
 
 @contextmanager

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from mock_jobs import job
 from support.ranks import INVALID_USAGE, REMOTE_ERROR
 from test_cuda_runtime import library
 
+from collc.build.memory import most_pinned_bytes
 from collc.checker.library import read_manifest
 
 
@@ -82,15 +85,81 @@ def test_two_communicators_in_one_group_in_every_order(scenario: str) -> None:
     assert job(scenario, seconds=60) == [True] * 3
 
 
-@fails("ranks reach each other by peer access alone")
 @pytest.mark.parametrize("pairs", ["all", "0-1"])
 def test_gpus_without_peer_access(pairs: str) -> None:
     assert job("collectives", MOCK_NO_PEER=pairs) == [[], [], []]
 
 
-@fails("ranks reach each other by IPC alone")
 def test_processes_without_ipc() -> None:
     assert job("collectives", MOCK_IPC="0") == [[], [], []]
+
+
+WAYS = [
+    ({"MOCK_NO_PEER": "0-1"}, "no peer access between the GPUs"),
+    ({"MOCK_NO_IPC": "0-1"}, "the IPC handle of its memory cannot be opened"),
+    ({"MOCK_GARBLED": "0-1"}, "its memory gives wrong data"),
+]
+
+
+@pytest.mark.parametrize(("settings", "why"), WAYS)
+def test_a_pair_without_access_has_pinned_memory_and_says_why(settings: dict[str, str], why: str) -> None:
+    log: list[str] = []
+    assert job("regions", log=log, COLLC_DEBUG="INFO", own=dict.fromkeys(range(3), settings)) == [1, 1, 0]
+    for rank in (0, 1):
+        assert f"rank {rank}: pinned host memory joins it with rank {1 - rank} ({why}" in log[rank]
+        assert f"rank {rank}: GPU memory joins it with rank(s) 2" in log[rank]
+    assert "rank 2: GPU memory joins it with rank(s) 0, 1" in log[2]
+    assert "pinned" not in log[2]
+
+
+@pytest.mark.parametrize("pairs", ["all", "0-2"])
+def test_gpus_of_one_process_without_peer_access(pairs: str) -> None:
+    log: list[str] = []
+    assert job("one_process", 1, log=log, MOCK_GPUS="3", MOCK_NO_PEER=pairs, COLLC_DEBUG="INFO") == [True]
+    found = re.search("rank 0: pinned host memory joins it with.* rank 2 .no peer access between the GPUs.", log[0])
+    assert found, log[0]
+
+
+def test_transfers_over_pinned_memory() -> None:
+    answers = job("random_transfers", given={"seeds": [0, 1]}, MOCK_NO_PEER="all")
+    assert answers == [[], [], []]
+
+
+def test_pinned_memory_is_no_more_than_inspect_says() -> None:
+    allocation = read_manifest(library())["allocations"][0]
+    pinned = sum(job("pinned_memory", MOCK_NO_PEER="all"))
+    assert pinned % 2 == 0  # two ranks have every region
+    assert 0 < pinned // 2 <= most_pinned_bytes(allocation["gpu_bytes"], 3)
+
+
+def test_host_memory_that_cannot_be_pinned_is_one_line() -> None:
+    for answer in job("collectives", MOCK_NO_PEER="all", MOCK_NO_REGISTER="1"):
+        assert "GPUs that do not reach each other need pinned host memory" in str(answer)
+
+
+# What the machine forbids, by the number of the seed.
+FORBIDDEN = (
+    {"MOCK_NO_PEER": "all"},
+    {"MOCK_NO_PEER": "0-1"},
+    {"MOCK_NO_PEER": "0-2,1-2"},
+    {"MOCK_IPC": "0"},
+    {"MOCK_NO_IPC": "1-2"},
+    {"MOCK_GARBLED": "0-1,1-2"},
+)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("sweep", range(25))
+def test_many_jobs_over_pinned_memory(sweep: int) -> None:
+    """Random transfers in random groups with collectives between them: 20 seeds each."""
+    protocol = ("", "Simple", "LL")[sweep % 3]
+    settings = {**FORBIDDEN[sweep % len(FORBIDDEN)], **({"COLLC_PROTO": protocol} if protocol else {})}
+    if sweep % 2:
+        settings |= {"COLLC_CHUNK": "176"}
+    seeds = list(range(20 * sweep, 20 * sweep + 20))
+    own = {key: {**settings, "MOCK_SEED": str(sweep)} for key in range(3)}
+    answers = job("random_transfers", given={"seeds": seeds}, seconds=600, own=own)
+    assert answers == [[], [], []], settings
 
 
 def test_a_communicator_takes_what_its_manifest_says() -> None:

@@ -151,8 +151,13 @@ def test_everything_that_was_allocated_is_released() -> None:
     [
         ([0, 0, 0], {}, "are on the same GPU; COLLC_SHARE_GPU=1 allows it"),
         ([0, 0, 0], {"COLLC_SHARE_GPU": "1", "MOCK_BLOCKS": "2"}, "cannot hold so many blocks at once"),
-        ([0, 1, 2], {"MOCK_GPUS": "3", "MOCK_PEERS": "0"}, "cannot reach the memory of GPU"),
-        ([0, 1, 2], {"MOCK_GPUS": "3", "MOCK_MEGABYTES": "0"}, "MB for the FIFOs of a rank"),
+        (
+            [0, 1, 2],
+            {"MOCK_GPUS": "3", "MOCK_NO_PEER": "all", "MOCK_NO_REGISTER": "1"},
+            "GPUs that do not reach each other need pinned host memory",
+        ),
+        ([0, 1, 2], {"MOCK_GPUS": "3", "MOCK_MEGABYTES": "0"}, "allocating GPU memory failed: out of memory"),
+        ([0, 1, 2], {"MOCK_GPUS": "3", "MOCK_MEGABYTES": "1"}, "MB for the FIFOs of a rank"),
         (
             [0, 1, 2],
             {"MOCK_GPUS": "3", "MOCK_MODULE": "209"},

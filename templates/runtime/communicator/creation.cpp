@@ -163,6 +163,7 @@ Status Communicator::set_up(Rendezvous &rendezvous, const std::string &key, Rank
   context.processes = owners;
   context.secret = key;
   context.seconds = rendezvous.seconds();
+  context.gone = [this, &rendezvous] { return stopped_.load() || !rendezvous.connected(); };
   COLLC_RETURN_IF_FAILED(rendezvous.barrier(backend().open(context, &rank_backend_)));
   if (asks_for_check(introductions)) COLLC_RETURN_IF_FAILED(check_plan(context));
   rendezvous.leave();

@@ -1,6 +1,7 @@
 #include "cuda/device.h"
 
 #include <algorithm>
+#include <cstring>
 #include <map>
 #include <mutex>
 
@@ -15,6 +16,12 @@ namespace {
 const char *const kNames[] = {COLLC_SIMPLE_KERNELS(COLLC_NAME) COLLC_LL_KERNELS(COLLC_NAME) COLLC_LL128_KERNELS(COLLC_NAME)};
 #undef COLLC_NAME
 static_assert(sizeof kNames / sizeof *kNames == kKernelTypes * kProtocols, "one kernel per protocol and type");
+
+std::mutex devices_mutex;
+std::map<int, std::unique_ptr<Device>> &devices() {
+  static auto *const all = new std::map<int, std::unique_ptr<Device>>;  // outlives every thread
+  return *all;
+}
 
 constexpr uint32_t kSharedWithoutAsking = 48 << 10;
 
@@ -95,10 +102,8 @@ Status current_number(int *number) {
 Status current_device(Device **device) {
   int number = 0;
   COLLC_RETURN_IF_FAILED(current_number(&number));
-  static std::mutex mutex;
-  static auto *const devices = new std::map<int, std::unique_ptr<Device>>;
-  const std::lock_guard<std::mutex> lock(mutex);
-  std::unique_ptr<Device> &entry = (*devices)[number];
+  const std::lock_guard<std::mutex> lock(devices_mutex);
+  std::unique_ptr<Device> &entry = devices()[number];
   if (entry == nullptr) {
     auto made = std::make_unique<Device>();
     COLLC_RETURN_IF_FAILED(open_device(number, made.get()));
@@ -106,6 +111,24 @@ Status current_device(Device **device) {
   }
   *device = entry.get();
   return {};
+}
+
+const Device *known_device(int number) {
+  const std::lock_guard<std::mutex> lock(devices_mutex);
+  const auto found = devices().find(number);
+  return found == devices().end() ? nullptr : found->second.get();
+}
+
+bool find_visible(const Uuid &uuid, DeviceNumber *number) {
+  const Driver &cu = driver();
+  int devices = 0;
+  if (cu.device_count(&devices) != 0) return false;
+  for (int d = 0; d < devices; ++d) {
+    Uuid found = {};
+    if (cu.device_get(number, d) != 0 || cu.device_uuid(&found, *number) != 0) continue;
+    if (std::memcmp(&uuid, &found, sizeof found) == 0) return true;
+  }
+  return false;
 }
 
 Status allow_shared(const Device &device, uint32_t bytes) {

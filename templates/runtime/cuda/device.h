@@ -33,6 +33,10 @@ Status make_current(int number);
 Status current_number(int *number);
 // The current device with all kernels loaded: done at creation, never while a kernel may spin.
 Status current_device(Device **device);
+// A device that current_device() has returned in this process; else null.
+const Device *known_device(int number);
+// The device of this process's numbering that a GPU is; false if it sees no such GPU.
+bool find_visible(const Uuid &uuid, DeviceNumber *number);
 // Allows kernels with so much shared memory.
 Status allow_shared(const Device &device, uint32_t bytes);
 

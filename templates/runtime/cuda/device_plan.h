@@ -11,6 +11,8 @@
 #include <vector>
 
 #include "collc/cuda/layout.h"
+#include "cuda/lane_plan.h"
+#include "cuda/pinned_plan.h"
 #include "plan/blocks.h"
 #include "plan/overrides.h"
 
@@ -33,7 +35,7 @@ constexpr uint32_t slot_bytes_for(uint32_t protocol, uint32_t chunk_bytes) {
 }
 
 // One FIFO end and where its memory is for each protocol. `slots` and `tail` are offsets in the reader's arena, `head` in
-// the writer's.
+// the writer's; or all three in the region of the pair, where its memory is pinned host memory.
 struct EndPlace {
   struct Memory {
     bool used = false;  // by a program that runs over the protocol
@@ -47,38 +49,6 @@ struct EndPlace {
   bool writes;
   Memory memory[kProtocols];
 };
-
-// Where the lanes of transfers lie in the arenas, alike in all of them: flags of both directions, then slots. Every rank
-// has room for what each other one sends it.
-struct LanePlan {
-  uint32_t lanes = 0;  // between two ranks in one direction
-  uint32_t slots = 0;  // of a lane
-  uint32_t bytes = 0;  // of data in a slot
-  uint32_t nranks = 0;
-
-  size_t flag(bool sends, uint32_t peer, uint32_t lane) const {
-    return ((size_t{sends} * nranks + peer) * lanes + lane) * kFlagBytes;
-  }
-  size_t slots_at(uint32_t peer, uint32_t lane) const {
-    return flag(true, nranks, 0) + (size_t{peer} * lanes + lane) * slots * (kSlotHead + bytes);
-  }
-  size_t bytes_in_all() const { return slots_at(nranks, 0); }
-};
-
-// Lanes for `nranks` ranks: few bytes in flight between two of them are enough (450 GB/s for 5 us are 2 MB), and all that one
-// rank may receive has room in 16 MiB, up to 256 ranks. No slot is longer than `most` bytes, those of the plan.
-inline LanePlan plan_lanes(uint32_t nranks, uint32_t most) {
-  constexpr size_t kMostBytes = size_t{16} << 20;
-  LanePlan plan{8, 2, std::min(most, 128u << 10) / 16 * 16, nranks};
-  while (plan.bytes_in_all() > kMostBytes && (plan.lanes > 1 || plan.bytes > 4096)) {
-    if (plan.bytes > (32 << 10) || plan.lanes == 1)
-      plan.bytes /= 2;
-    else
-      plan.lanes /= 2;
-  }
-  plan.bytes = std::max(plan.bytes / 16 * 16, 16u);
-  return plan;
-}
 
 struct DevicePlan {
   uint32_t nranks = 0;
@@ -99,6 +69,7 @@ struct DevicePlan {
   std::vector<size_t> arena_bytes;          // per rank
   LanePlan lanes;                           // of transfers
   std::vector<size_t> lanes_at;             // per rank, in its arena
+  PinnedPlan pinned;                        // of the pairs that do not reach each other's GPU memory
 
   // What a call of `bytes` of the tables' program `program` runs over.
   uint32_t protocol_of(uint32_t program, uint64_t bytes) const {
@@ -120,9 +91,9 @@ struct DevicePlan {
   }
 
   // The ends of `rank` for all protocols, kProtocols * ends[rank].size() of them. `mine` is its arena, arena(peer) that of
-  // another rank, as addresses for its device.
-  template <class Arena>
-  void make_ends(uint32_t rank, uint64_t mine, Arena arena, FifoEnd *made) const {
+  // another rank, region(peer) the pinned memory that it has with one, as addresses for its device.
+  template <class Arena, class Region>
+  void make_ends(uint32_t rank, uint64_t mine, Arena arena, Region region, FifoEnd *made) const {
     const std::vector<EndPlace> &places = ends[rank];
     for (uint32_t protocol = 0; protocol < kProtocols; ++protocol) {
       for (size_t i = 0; i < places.size(); ++i) {
@@ -131,8 +102,9 @@ struct DevicePlan {
         end = {};
         const EndPlace::Memory &memory = place.memory[protocol];
         if (!memory.used) continue;
-        const uint64_t theirs = arena(place.peer);
-        const uint64_t reader = place.writes ? theirs : mine, writer = place.writes ? mine : theirs;
+        const bool is_pinned = pinned.joins(rank, place.peer);
+        const uint64_t theirs = is_pinned ? region(place.peer) : arena(place.peer), ours = is_pinned ? theirs : mine;
+        const uint64_t reader = place.writes ? theirs : ours, writer = place.writes ? ours : theirs;
         auto *head = reinterpret_cast<uint64_t *>(writer + memory.head);
         auto *tail = protocol == kSimple ? reinterpret_cast<uint64_t *>(reader + memory.tail) : nullptr;
         end.slots = reinterpret_cast<char *>(reader + memory.slots);
@@ -143,10 +115,9 @@ struct DevicePlan {
   }
 };
 
-// The ends of `rank`'s lanes, in the order of RankState::lane_ends: what it receives, then what it sends. Null where
-// arena(peer) is 0: no way leads there.
-template <class Arena>
-std::vector<FifoEnd> make_lane_ends(const DevicePlan &plan, uint32_t rank, Arena arena) {
+// The ends of `rank`'s lanes, in the order of RankState::lane_ends: what it receives, then what it sends.
+template <class Arena, class Region>
+std::vector<FifoEnd> make_lane_ends(const DevicePlan &plan, uint32_t rank, Arena arena, Region region) {
   const LanePlan &lanes = plan.lanes;
   std::vector<FifoEnd> made(size_t{2} * plan.nranks * lanes.lanes);
   for (uint32_t e = 0; e < 2 * plan.nranks; ++e)
@@ -155,11 +126,15 @@ std::vector<FifoEnd> make_lane_ends(const DevicePlan &plan, uint32_t rank, Arena
       const uint32_t peer = e % plan.nranks, writer = sends ? rank : peer, reader = sends ? peer : rank;
       FifoEnd &end = made[e * lanes.lanes + lane];
       end = {};
-      if (peer == rank || arena(peer) == 0) continue;
-      const uint64_t reader_at = arena(reader) + plan.lanes_at[reader], writer_at = arena(writer) + plan.lanes_at[writer];
-      auto *tail = reinterpret_cast<uint64_t *>(reader_at + lanes.flag(false, writer, lane));
-      auto *head = reinterpret_cast<uint64_t *>(writer_at + lanes.flag(true, reader, lane));
-      end.slots = reinterpret_cast<char *>(reader_at + lanes.slots_at(writer, lane));
+      if (peer == rank) continue;
+      LanePlaces places;
+      if (plan.pinned.joins(rank, peer))
+        places = lanes.in_region(region(peer) + plan.pinned.lanes_at(rank, peer), writer < reader, lane);
+      else
+        places =
+            lanes.in_arenas(arena(reader) + plan.lanes_at[reader], arena(writer) + plan.lanes_at[writer], writer, reader, lane);
+      auto *tail = reinterpret_cast<uint64_t *>(places.tail), *head = reinterpret_cast<uint64_t *>(places.head);
+      end.slots = reinterpret_cast<char *>(places.slots);
       end.wait_on = sends ? head : tail;
       end.publish_to = sends ? tail : head;
     }
@@ -197,16 +172,16 @@ class ArenaBuilder {
           EndPlace::Memory &memory = end.memory[protocol];
           if (!memory.used) continue;
           if (end.writes)
-            memory.head = other(end).memory[protocol].head = take(rank, kFlagBytes);
+            memory.head = other(end).memory[protocol].head = take(rank, end.peer, kFlagBytes);
           else if (protocol == kSimple)
-            memory.tail = other(end).memory[protocol].tail = take(rank, kFlagBytes);
+            memory.tail = other(end).memory[protocol].tail = take(rank, end.peer, kFlagBytes);
         }
     for (uint32_t protocol = 0; protocol < kProtocols; ++protocol)
       for (uint32_t rank = 0; rank < plan_.nranks; ++rank)
         for (EndPlace &end : plan_.ends[rank])
           if (!end.writes && end.memory[protocol].used)
             end.memory[protocol].slots = other(end).memory[protocol].slots =
-                take(rank, static_cast<size_t>(plan_.slots) * plan_.slot_bytes[protocol]);
+                take(rank, end.peer, static_cast<size_t>(plan_.slots) * plan_.slot_bytes[protocol]);
   }
 
   struct Numbers {
@@ -221,9 +196,10 @@ class ArenaBuilder {
     const Numbers &numbers = numbers_[end.fifo][end.reader];
     return plan_.ends[end.peer][end.writes ? numbers.read_end : numbers.write_end];
   }
-  size_t take(size_t rank, size_t bytes) {
-    const size_t at = plan_.arena_bytes[rank];
-    plan_.arena_bytes[rank] = at + (bytes + kFlagBytes - 1) / kFlagBytes * kFlagBytes;
+  size_t take(uint32_t rank, uint32_t peer, size_t bytes) {
+    size_t &used = plan_.pinned.joins(rank, peer) ? plan_.pinned.fifo_bytes(rank, peer) : plan_.arena_bytes[rank];
+    const size_t at = used;
+    used = at + (bytes + kFlagBytes - 1) / kFlagBytes * kFlagBytes;
     return at;
   }
   void add(uint32_t fifo, uint32_t src, uint32_t reader, uint32_t dst) {
@@ -318,15 +294,16 @@ inline void add_program(const Tables &tables, uint32_t number, const Program &pr
 }  // namespace detail
 
 // Returns "" or what the device cannot run. `nccl_rank` says by rank of the plan which NCCL rank plays it; empty: the same.
-// `has_ll128`: the devices have LL128's kernels and the links carry its lines.
+// `has_ll128`: the devices have LL128's kernels and the links carry its lines. `pairs`: those that need pinned memory.
 inline std::string make_device_plan(const Tables &tables, const Allocation &allocation, DevicePlan &plan,
                                     const std::vector<uint32_t> &nccl_rank = {}, const Overrides &overrides = {},
-                                    bool has_ll128 = true) {
+                                    bool has_ll128 = true, const PinnedPairs &pairs = {}) {
   plan.nranks = allocation.nranks;
   plan.slots = allocation.slots;
   plan.overrides = overrides;
   plan.by_size = true;
   plan.has_ll128 = has_ll128;
+  plan.pinned = PinnedPlan(plan.nranks, pairs);
   detail::ArenaBuilder arenas(tables, allocation, plan);
   const Program *programs = tables.programs + allocation.first_program;
   for (uint32_t p = 0; p < allocation.nprograms; ++p) {
@@ -344,7 +321,9 @@ inline std::string make_device_plan(const Tables &tables, const Allocation &allo
   arenas.lay_out();
   plan.lanes = plan_lanes(plan.nranks, overrides.chunk_bytes != 0 ? overrides.chunk_bytes : allocation.slot_bytes);
   plan.lanes_at = plan.arena_bytes;
-  for (size_t &bytes : plan.arena_bytes) bytes += plan.lanes.bytes_in_all();
+  for (uint32_t rank = 0; rank < plan.nranks; ++rank)
+    if (!plan.pinned.joins_all(rank)) plan.arena_bytes[rank] += plan.lanes.bytes_in_all();
+  plan.pinned.lay_out(plan.lanes.bytes_in_region());
   for (const Step &step : plan.steps) {
     if (step.nrecv + step.nsend > kMaxPeers) return "a step of this plan has more than " + std::to_string(kMaxPeers) + " peers";
     if (step.input_at != 0) return "a step of this plan reduces its own input behind received chunks, which the kernels do not";

@@ -68,8 +68,11 @@ constexpr unsigned kIpcLazyPeerAccess = 1;
   X(allocate_host, cuMemHostAlloc, (void **, size_t, unsigned))                                                 \
   X(release_host, cuMemFreeHost, (void *))                                                                      \
   X(host_address, cuMemHostGetDevicePointer_v2, (Address *, void *, unsigned))                                  \
+  X(register_host, cuMemHostRegister_v2, (void *, size_t, unsigned))                                            \
+  X(unregister_host, cuMemHostUnregister, (void *))                                                             \
   X(upload_async, cuMemcpyHtoDAsync_v2, (Address, const void *, size_t, Stream))                                \
   X(download, cuMemcpyDtoH_v2, (void *, Address, size_t))                                                       \
+  X(download_async, cuMemcpyDtoHAsync_v2, (void *, Address, size_t, Stream))                                    \
   X(fill_async, cuMemsetD8Async, (Address, unsigned char, size_t, Stream))                                      \
   X(copy_async, cuMemcpyAsync, (Address, Address, size_t, Stream))                                              \
   X(ipc_get, cuIpcGetMemHandle, (IpcHandle *, Address))                                                         \

@@ -4,9 +4,11 @@
 #include <cstdio>
 #include <cstring>
 #include <map>
+#include <utility>
 
 #include "base/environment.h"
 #include "base/log.h"
+#include "cuda/fill.h"
 
 namespace collc::cuda {
 namespace {
@@ -48,7 +50,7 @@ Status CudaRank::open(const RankContext &context, std::unique_ptr<RankBackend> *
 }
 
 // What all ranks of the communicator do alike: what their users ask for, and whether LL128 runs between all of them.
-Status CudaRank::agree(Overrides *overrides, bool *has_ll128) {
+Status CudaRank::agree(Agreed *agreed) {
   RankSettings mine = {};
   mine.uuid = device_->uuid;
   mine.has_ll128 = device_->has_ll128();
@@ -60,22 +62,25 @@ Status CudaRank::agree(Overrides *overrides, bool *has_ll128) {
   std::vector<RankSettings> settings;
   COLLC_RETURN_IF_FAILED(exchange(context_.exchange, mine, &settings));
   COLLC_RETURN_IF_FAILED(compare_settings(settings));
-  COLLC_RETURN_IF_FAILED(find_cut_off(context_, device_, settings, &mine.cut_off));
+  Ways ways;
+  COLLC_RETURN_IF_FAILED(find_ways(context_, device_, &ways, &ways_memory_));
+  COLLC_RETURN_IF_FAILED(find_cut_off(context_, device_, settings, ways, &mine.cut_off));
   COLLC_RETURN_IF_FAILED(exchange(context_.exchange, mine, &settings));
-  *overrides = mine.overrides;
-  COLLC_RETURN_IF_FAILED(decide_ll128(settings, has_ll128));
-  if (overrides->protocol == static_cast<int32_t>(kLL128) && !*has_ll128) {
+  agreed->overrides = mine.overrides;
+  agreed->pinned = ways.pinned_pairs(context_.placement.plan_rank);
+  COLLC_RETURN_IF_FAILED(decide_ll128(settings, &agreed->has_ll128));
+  if (agreed->overrides.protocol == static_cast<int32_t>(kLL128) && !agreed->has_ll128) {
     if (context_.rank == 0) log(LogLevel::kWarn, "NCCL_PROTO=LL128 is not followed: LL128 does not run between all ranks");
-    overrides->protocol = -1;
+    agreed->overrides.protocol = -1;
   }
   return {};
 }
 
 Status CudaRank::open_memory() {
-  Overrides overrides;
-  bool has_ll128 = false;
-  COLLC_RETURN_IF_FAILED(agree(&overrides, &has_ll128));
-  COLLC_RETURN_IF_FAILED(World::join(context_, overrides, has_ll128, &world_));
+  Agreed agreed;
+  COLLC_RETURN_IF_FAILED(agree(&agreed));
+  COLLC_RETURN_IF_FAILED(World::join(context_, agreed, &world_));
+  world_->keep(device_, std::exchange(ways_memory_, {}));
   plan_rank_ = context_.placement.plan_rank[context_.rank];
   RankMemory mine;
   COLLC_RETURN_IF_FAILED(world_->add_rank(plan_rank_, device_, &mine));
@@ -84,8 +89,8 @@ Status CudaRank::open_memory() {
   for (uint32_t r = 0; r < context_.nranks; ++r) memories[context_.placement.plan_rank[r]] = all[r];
   COLLC_RETURN_IF_FAILED(world_->set_peers(memories, context_.placement));
   COLLC_RETURN_IF_FAILED(choose_threads());
+  COLLC_RETURN_IF_FAILED(PinnedMemory::share(context_, world_->plan().pinned, &pinned_memory_));
   COLLC_RETURN_IF_FAILED(make_ends());
-  COLLC_RETURN_IF_FAILED(make_lanes());
   COLLC_RETURN_IF_FAILED(make_state());
   watched_ = true;
   return watch(this);
@@ -109,33 +114,19 @@ Status CudaRank::choose_threads() {
               channels, device_->number);
 }
 
+// Those of the plan, and the lanes to all ranks.
 Status CudaRank::make_ends() {
   const DevicePlan &plan = world_->plan();
-  const std::vector<EndPlace> &places = plan.ends[plan_rank_];
   std::map<uint32_t, Address> arenas;
-  COLLC_RETURN_IF_FAILED(world_->arena_of(plan_rank_, device_, &arenas[plan_rank_]));
-  for (const EndPlace &place : places)
-    if (arenas.count(place.peer) == 0) COLLC_RETURN_IF_FAILED(world_->arena_of(place.peer, device_, &arenas[place.peer]));
-  std::vector<FifoEnd> ends(places.size() * kProtocols);
-  plan.make_ends(plan_rank_, arenas[plan_rank_], [&](uint32_t peer) { return arenas[peer]; }, ends.data());
-  return put_on_device(ends.data(), ends.size() * sizeof(FifoEnd), &ends_);
-}
-
-// The lanes to all ranks that reach this one and are reached from it. The plan needs its neighbours alone.
-Status CudaRank::make_lanes() {
-  std::map<uint32_t, Address> arenas;
-  Bytes reached(context_.nranks, 0);
-  for (uint32_t peer = 0; peer < context_.nranks; ++peer) reached[peer] = world_->arena_of(peer, device_, &arenas[peer]).ok();
-  std::vector<Bytes> all;
-  COLLC_RETURN_IF_FAILED(context_.exchange(reached, &all));
-  reached_.assign(context_.nranks, false);
-  for (uint32_t r = 0; r < context_.nranks; ++r) {
-    const uint32_t peer = context_.placement.plan_rank[r];
-    reached_[peer] = reached[peer] != 0 && all[r].at(plan_rank_) != 0;
-    if (!reached_[peer]) arenas[peer] = 0;
-  }
-  const std::vector<FifoEnd> ends = make_lane_ends(world_->plan(), plan_rank_, [&](uint32_t peer) { return arenas[peer]; });
-  return put_on_device(ends.data(), ends.size() * sizeof(FifoEnd), &lane_ends_);
+  for (uint32_t peer = 0; peer < context_.nranks; ++peer)
+    if (!plan.pinned.joins(plan_rank_, peer)) COLLC_RETURN_IF_FAILED(world_->arena_of(peer, device_, &arenas[peer]));
+  const auto arena = [&](uint32_t peer) { return arenas.at(peer); };
+  const auto region = [this](uint32_t peer) { return pinned_memory_->region(peer); };
+  std::vector<FifoEnd> ends(plan.ends[plan_rank_].size() * kProtocols);
+  plan.make_ends(plan_rank_, arenas[plan_rank_], arena, region, ends.data());
+  COLLC_RETURN_IF_FAILED(put_on_device(ends.data(), ends.size() * sizeof(FifoEnd), &ends_));
+  const std::vector<FifoEnd> lanes = make_lane_ends(plan, plan_rank_, arena, region);
+  return put_on_device(lanes.data(), lanes.size() * sizeof(FifoEnd), &lane_ends_);
 }
 
 uint32_t CudaRank::reports() const { return std::max(world_->plan().max_channels, world_->plan().lanes.lanes); }
@@ -217,6 +208,9 @@ CudaRank::~CudaRank() {
   if (state_ != 0) cu.release(state_);
   if (ticks_ != 0) cu.release(ticks_);
   if (pinned_ != nullptr) cu.release_host(pinned_);
+  pinned_memory_.reset();
+  for (const Address at : ways_memory_.opened) cu.ipc_close(at);
+  if (ways_memory_.word != 0) cu.release(ways_memory_.word);
   if (ready_ != nullptr) cu.event_destroy(ready_);
   if (plain_.done != nullptr) cu.event_destroy(plain_.done);
   if (captured_.done != nullptr) cu.event_destroy(captured_.done);

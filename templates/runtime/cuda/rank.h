@@ -4,6 +4,7 @@
 #include <set>
 #include <vector>
 
+#include "cuda/pinned.h"
 #include "cuda/world.h"
 
 namespace collc::cuda {
@@ -25,12 +26,8 @@ class CudaRank final : public RankBackend {
   uint32_t protocol_of(const Program &program, uint64_t bytes) const override;
   Status make_workbench(uint64_t bytes, std::unique_ptr<Workbench> *made) override;
   // Ranks of one process that share a GPU transfer in one launch, which a rank cannot make alone.
-  bool may_transfer(uint32_t peer) const override {
-    return reaches(peer) && !world_->shares(context_.placement.plan_rank[peer], device_);
-  }
+  bool may_transfer(uint32_t peer) const override { return !world_->shares(context_.placement.plan_rank[peer], device_); }
   Event ready() const { return ready_; }
-  // Whether transfers reach a rank (of the communicator) from here, and it this rank.
-  bool reaches(uint32_t peer) const { return reached_[context_.placement.plan_rank[peer]]; }
 
   // Orders `stream` behind this rank's earlier calls on other streams; inside of a capture, behind those of the capture.
   Status follow_earlier(Stream stream);
@@ -54,10 +51,9 @@ class CudaRank final : public RankBackend {
 
  private:
   explicit CudaRank(const RankContext &context) : context_(context), log_(context.segment->log(context.rank)) {}
-  Status agree(Overrides *overrides, bool *has_ll128);
+  Status agree(Agreed *agreed);
   Status open_memory();
   Status make_ends();
-  Status make_lanes();
   Status make_state();
   Status choose_threads();
   uint32_t reports() const;  // places for them
@@ -74,7 +70,8 @@ class CudaRank final : public RankBackend {
   uint32_t threads_ = 0;
   Address ends_ = 0;
   Address lane_ends_ = 0;
-  std::vector<bool> reached_;  // by rank of the plan
+  WaysMemory ways_memory_;  // until the world has it
+  std::unique_ptr<PinnedMemory> pinned_memory_;
   // The other ends of the transfers that may not have ended, and how often in turn one of them was seen to have left.
   std::mutex transfers_mutex_;
   std::set<uint32_t> transfers_;

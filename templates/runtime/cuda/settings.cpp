@@ -15,22 +15,17 @@ Status compare_settings(const std::vector<RankSettings> &settings) {
 
 // NVLink has atomics between GPUs; PCIe has none or carries them apart, and tears lines.
 Status find_cut_off(const RankContext &context, const Device *device, const std::vector<RankSettings> &settings,
-                    uint32_t *peer) {
+                    const Ways &ways, uint32_t *peer) {
   *peer = kNobody;
   const Driver &cu = driver();
-  int devices = 0;
-  COLLC_RETURN_IF_FAILED(check(cu.device_count(&devices), "counting GPUs"));
   const auto reaches = [&](uint32_t rank) {
+    if (!ways.direct(context.rank, rank)) return false;  // PCIe, and host memory
     const Uuid &theirs = settings[rank].uuid;
     if (std::memcmp(&theirs, &device->uuid, sizeof theirs) == 0) return true;
-    for (int d = 0; d < devices; ++d) {
-      DeviceNumber number = 0;
-      Uuid uuid = {};
-      int atomics = 0;
-      if (cu.device_get(&number, d) != 0 || cu.device_uuid(&uuid, number) != 0) continue;
-      if (std::memcmp(&theirs, &uuid, sizeof uuid) != 0) continue;
+    DeviceNumber number = 0;
+    int atomics = 0;
+    if (find_visible(theirs, &number))
       return cu.peer_attribute(&atomics, kPeerAtomics, device->number, number) == 0 && atomics != 0;
-    }
     return context.links.between(context.rank, rank) != 0;  // a GPU that this process does not see
   };
   const Allocation &allocation = *context.placement.allocation;

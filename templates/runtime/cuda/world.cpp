@@ -7,7 +7,7 @@
 
 #include "base/clock.h"
 #include "base/environment.h"
-#include "base/random.h"
+#include "cuda/fill.h"
 
 namespace collc::cuda {
 namespace {
@@ -18,12 +18,6 @@ std::mutex worlds_mutex;
 std::map<Segment *, std::weak_ptr<World>> &worlds() {
   static auto *const all = new std::map<Segment *, std::weak_ptr<World>>;  // outlives every thread
   return *all;
-}
-
-const unsigned char *process_token() {
-  static unsigned char token[16];
-  static const Status made = random_bytes(token, sizeof token);
-  return token;
 }
 
 // One word per rank in the shared segment: the rank no longer touches other ranks' memory.
@@ -41,37 +35,18 @@ Status put(const std::vector<T> &rows, Address *at, std::vector<std::pair<const 
 
 }  // namespace
 
-// On a stream of its own: what has no stream waits for the kernels of other communicators, which may wait for ranks that are
-// just making this one.
-template <class Body>
-static Status alone(const char *what, Body body) {
-  const Driver &cu = driver();
-  Stream stream = nullptr;
-  COLLC_RETURN_IF_FAILED(check(cu.stream_create(&stream, kStreamNonBlocking), "making a stream"));
-  Result result = body(cu, stream);
-  if (result == 0) result = cu.stream_synchronize(stream);
-  cu.stream_destroy(stream);
-  return check(result, what);
-}
-
-Status put_on_device(const void *data, size_t bytes, Address *at) {
-  COLLC_RETURN_IF_FAILED(check(driver().allocate(at, std::max(bytes, size_t{16})), "allocating GPU memory"));
-  if (bytes == 0) return {};
-  return alone("copying the plan to the GPU",
-               [&](const Driver &cu, Stream stream) { return cu.upload_async(*at, data, bytes, stream); });
-}
-
-World::World(const RankContext &context, const Overrides &overrides, bool has_ll128)
+World::World(const RankContext &context, const Agreed &agreed)
     : allocation_(context.placement.allocation), segment_(context.segment), nccl_rank_(context.placement.nccl_rank) {
-  problem_ = make_device_plan(*context.tables, *allocation_, plan_, nccl_rank_, overrides, has_ll128);
+  problem_ =
+      make_device_plan(*context.tables, *allocation_, plan_, nccl_rank_, agreed.overrides, agreed.has_ll128, agreed.pinned);
 }
 
-Status World::join(const RankContext &context, const Overrides &overrides, bool has_ll128, std::shared_ptr<World> *world) {
+Status World::join(const RankContext &context, const Agreed &agreed, std::shared_ptr<World> *world) {
   const std::lock_guard<std::mutex> lock(worlds_mutex);
   std::weak_ptr<World> &entry = worlds()[context.segment.get()];
   *world = entry.lock();
   if (*world == nullptr) {
-    world->reset(new World(context, overrides, has_ll128));
+    world->reset(new World(context, agreed));
     entry = *world;
   }
   if (!(*world)->problem_.empty()) return fail(ncclInvalidUsage, "%s", (*world)->problem_.c_str());
@@ -86,6 +61,12 @@ uint32_t World::ranks_on(const Device *device) const {
 
 uint32_t World::shared_bytes() const { return cuda::shared_bytes(plan_.max_shares); }
 
+void World::keep(const Device *device, const WaysMemory &memory) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  allocated_.emplace_back(device, memory.word);
+  for (const Address at : memory.opened) mappings_.push_back({device, kNobody, at});
+}
+
 Status World::add_rank(uint32_t plan_rank, const Device *device, RankMemory *memory) {
   *memory = {};
   std::memcpy(memory->process, process_token(), sizeof memory->process);
@@ -93,7 +74,7 @@ Status World::add_rank(uint32_t plan_rank, const Device *device, RankMemory *mem
   memory->device = device->number;
   const size_t bytes = plan_.arena_bytes[plan_rank];
   const Driver &cu = driver();
-  if (const Result made = cu.allocate(&memory->arena, bytes); made != 0) {
+  if (const Result made = cu.allocate(&memory->arena, std::max(bytes, size_t{16})); made != 0) {
     const Status why = check(made, "allocating");
     return fail(ncclUnhandledCudaError, "no %.0f MB for the FIFOs of a rank on GPU %d: %s", static_cast<double>(bytes) / 1e6,
                 device->number, why.text().c_str());
@@ -134,22 +115,13 @@ Status World::arena_of(uint32_t peer, const Device *device, Address *arena) {
   return open_peer(peer, device, arena);
 }
 
-// Called with the mutex held.
+// Called with the mutex held. GPUs of this process have had access to each other's memory since ways.h looked.
 Status World::open_peer(uint32_t peer, const Device *device, Address *arena) {
   const Driver &cu = driver();
   const RankMemory &memory = peers_[peer];
   if (std::memcmp(memory.process, process_token(), sizeof memory.process) == 0) {
     *arena = memory.arena;
-    const Device *theirs = mine_.at(peer);
-    if (theirs == device) return {};
-    int reachable = 0;
-    COLLC_RETURN_IF_FAILED(
-        check(cu.can_access_peer(&reachable, device->number, theirs->number), "asking whether GPUs reach each other"));
-    if (reachable == 0)
-      return fail(ncclUnhandledCudaError, "GPU %d cannot reach the memory of GPU %d, which the plan needs (rank %u)",
-                  device->number, theirs->number, nccl_rank_[peer]);
-    const Result enabled = cu.enable_peer(theirs->context, 0);
-    return enabled == kPeerAccessAlreadyEnabled ? Status() : check(enabled, "giving one GPU access to another's memory");
+    return {};
   }
   if (memory.shareable == 0)
     return fail(ncclUnhandledCudaError, "the GPU memory of rank %u cannot be shared between processes here", nccl_rank_[peer]);

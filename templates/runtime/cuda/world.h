@@ -8,6 +8,7 @@
 #include "executor/backend.h"
 #include "cuda/device_plan.h"
 #include "cuda/device.h"
+#include "cuda/ways.h"
 #include "plan/overrides.h"
 
 namespace collc::cuda {
@@ -42,14 +43,21 @@ struct RankSettings {
 Status compare_settings(const std::vector<RankSettings> &settings);
 // The NCCL rank of a peer in the plan whose link to this rank on `device` may tear lines of LL128, or kNobody.
 Status find_cut_off(const RankContext &context, const Device *device, const std::vector<RankSettings> &settings,
-                    uint32_t *peer);
+                    const Ways &ways, uint32_t *peer);
 // Whether LL128 runs everywhere; fails where COLLC_PROTO asks for it and it does not.
 Status decide_ll128(const std::vector<RankSettings> &settings, bool *runs);
+
+// What all ranks of a communicator have found out and decided before they allocate; the same on all of them.
+struct Agreed {
+  Overrides overrides;
+  bool has_ll128 = false;  // between all of them
+  PinnedPairs pinned;      // ranks of the plan that do not reach each other's GPU memory
+};
 
 class World {
  public:
   // The world of this process for a communicator; created by the first caller.
-  static Status join(const RankContext &context, const Overrides &overrides, bool has_ll128, std::shared_ptr<World> *world);
+  static Status join(const RankContext &context, const Agreed &agreed, std::shared_ptr<World> *world);
   ~World();
   World(const World &) = delete;
   World &operator=(const World &) = delete;
@@ -70,6 +78,8 @@ class World {
   // Bytes of shared memory for the largest program.
   uint32_t shared_bytes() const;
 
+  // Takes over what looking for ways took, until the end.
+  void keep(const Device *device, const WaysMemory &memory);
   // Allocates and clears a rank's arena on its device.
   Status add_rank(uint32_t plan_rank, const Device *device, RankMemory *memory);
   // Takes all ranks' memories (by rank of the plan); refuses GPUs that are shared without leave.
@@ -79,10 +89,10 @@ class World {
   Status upload_plan(const Device *device, DevicePlanPlaces *places);
 
  private:
-  World(const RankContext &context, const Overrides &overrides, bool has_ll128);
+  World(const RankContext &context, const Agreed &agreed);
   struct Mapping {
     const Device *device;
-    uint32_t peer;
+    uint32_t peer;  // kNobody: not an arena
     Address at;
   };
   Status open_peer(uint32_t peer, const Device *device, Address *arena);
@@ -100,8 +110,5 @@ class World {
   std::map<const Device *, DevicePlanPlaces> places_;
   std::vector<std::pair<const Device *, Address>> allocated_;
 };
-
-// Allocates device memory and fills it.
-Status put_on_device(const void *data, size_t bytes, Address *at);
 
 }  // namespace collc::cuda

@@ -33,6 +33,8 @@ struct RankContext {
   Exchange exchange;  // collective among the ranks of the communicator, while it is made
   // True when the communicator is being aborted by this process.
   std::function<bool()> stopped;
+  // The same, or the other ranks cannot be reached any more; while it is made.
+  std::function<bool()> gone;
 };
 
 // Where the time of a channel's calls went, in nanoseconds.

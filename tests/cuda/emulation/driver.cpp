@@ -1,5 +1,6 @@
 // A C interface for the tests: runs a sequence of collective calls on virtual GPUs.
 #include <algorithm>
+#include <array>
 #include <cstdio>
 #include <cstring>
 #include <map>
@@ -20,6 +21,8 @@ emulation::Emulator &emulation::emulator() {
 namespace {
 
 using emulation::Kernel;
+
+constexpr uint32_t kAllPairs = 0xffffffff;
 
 // The kernel of a protocol for a reduction such as "max_i32", put to it as the host side does; null if there is none.
 Kernel find_kernel(const std::string &reduction, uint32_t protocol, Reducing *how) {
@@ -80,6 +83,7 @@ struct EmulatedRun {
   uint64_t switches;
   uint64_t *ticks;  // per rank and channel, kMostChannels per rank: ChannelTicks
   uint32_t late_rank;  // comes a second after all others have begun to wait; 0xffffffff: none
+  uint32_t pinned_pairs;  // a seed for which pairs have pinned memory between them; 0: none, kAllPairs: all
 };
 
 // Returns 0, or 1 with `message` saying what went wrong.
@@ -115,7 +119,12 @@ class World {
     if (run.protocol < kProtocols) overrides.protocol = static_cast<int32_t>(run.protocol);
     overrides.chunk_bytes = run.chunk_bytes;
     overrides.channels = run.channels;
-    problem_ = make_device_plan(tables, tables.allocations[0], plan_, {}, overrides);
+    std::mt19937_64 random(run.pinned_pairs);
+    collc::cuda::PinnedPairs pairs;
+    for (uint32_t a = 0; run.pinned_pairs != 0 && a < tables.allocations[0].nranks; ++a)
+      for (uint32_t b = a + 1; b < tables.allocations[0].nranks; ++b)
+        if (run.pinned_pairs == kAllPairs || random() % 2 == 0) pairs.insert({a, b});
+    problem_ = make_device_plan(tables, tables.allocations[0], plan_, {}, overrides, true, pairs);
     if (!problem_.empty()) return;
     auto &emulator = emulation::emulator();
     emulator.reset_memory();
@@ -126,10 +135,13 @@ class World {
       reports_.emplace_back(plan_.max_channels);
       ticks_.emplace_back(plan_.max_channels);
     }
+    for (const PinnedPlan::Region &region : plan_.pinned.regions())
+      regions_[{region.low, region.high}] = emulator.allocate(region.bytes, 4096, false);
     aborts_.assign(n, 0);
     for (uint32_t r = 0; r < n; ++r) {
       const auto arena = [&](uint32_t rank) { return reinterpret_cast<uint64_t>(arenas_[rank]); };
-      plan_.make_ends(r, arena(r), arena, ends_[r].data());
+      const auto region = [&](uint32_t peer) { return reinterpret_cast<uint64_t>(regions_.at(std::minmax(r, peer))); };
+      plan_.make_ends(r, arena(r), arena, region, ends_[r].data());
       states_.push_back({plan_.programs.data(),
                          plan_.shares.data(),
                          plan_.rank_channels.data(),
@@ -253,6 +265,7 @@ class World {
   DevicePlan plan_;
   std::string problem_;
   std::vector<char *> arenas_;
+  std::map<std::pair<uint32_t, uint32_t>, char *> regions_;  // pinned memory of pairs
   std::vector<std::vector<FifoEnd>> ends_;
   std::vector<std::vector<Report>> reports_;
   std::vector<std::vector<ChannelTicks>> ticks_;
@@ -293,15 +306,26 @@ class Exchanging {
  public:
   static constexpr uint32_t kRanks = 3, kBytes = 64;
 
+  // Every other seed has some pairs with pinned memory between them.
   Exchanging(uint64_t seed, uint32_t bytes, uint32_t messages, uint32_t wrong_size) : random_(seed) {
+    static constexpr std::array<std::pair<uint32_t, uint32_t>, kRanks> kPairs{{{0, 1}, {0, 2}, {1, 2}}};
+    collc::cuda::PinnedPairs pairs;
+    for (size_t p = 0; p < kPairs.size(); ++p)
+      if ((seed >> p & 1) != 0) pairs.insert(kPairs[p]);
     plan_.nranks = kRanks;
     plan_.lanes = {2, 2, kBytes, kRanks};
     plan_.lanes_at.assign(kRanks, 0);
+    plan_.pinned = PinnedPlan(kRanks, pairs);
+    plan_.pinned.lay_out(plan_.lanes.bytes_in_region());
     auto &emulator = emulation::emulator();
     emulator.reset_memory();
     for (char *&arena : arenas_) arena = emulator.allocate(plan_.lanes.bytes_in_all(), 256, true);
+    std::map<std::pair<uint32_t, uint32_t>, char *> regions;
+    for (const PinnedPlan::Region &region : plan_.pinned.regions())
+      regions[{region.low, region.high}] = emulator.allocate(region.bytes, 256, true);
     for (uint32_t r = 0; r < kRanks; ++r) {
-      ends_[r] = make_lane_ends(plan_, r, [&](uint32_t peer) { return reinterpret_cast<uint64_t>(arenas_[peer]); });
+      const auto region = [&](uint32_t peer) { return reinterpret_cast<uint64_t>(regions.at(std::minmax(r, peer))); };
+      ends_[r] = make_lane_ends(plan_, r, [&](uint32_t peer) { return reinterpret_cast<uint64_t>(arenas_[peer]); }, region);
       states_[r] = {};
       states_[r].lane_ends = ends_[r].data();
       states_[r].reports = reports_[r];

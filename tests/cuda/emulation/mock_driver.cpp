@@ -6,9 +6,11 @@
 //   cuMemcpy, cuMemsetD8 and their like     the legacy stream: the blocking streams of the current device
 //   cuMemAlloc, cuIpcOpenMemHandle          nothing, unless MOCK_ALLOC_WAITS is set: then as cuMemFree
 // MOCK_GPUS says how many devices the machine has, MOCK_BLOCKS how many blocks one holds at once, MOCK_QUEUES how many
-// hardware queues its streams share (8), MOCK_SEED seeds the scheduler. MOCK_NO_PEER, MOCK_NO_IPC and MOCK_BAD_LINK name pairs of devices
-// (mock_devices.h); what crosses a bad link arrives wrong. MOCK_FORGET_PEERS and MOCK_CLOSE_EARLY take away what was opened, for tests of the mock. Kernels of which nothing has been heard for MOCK_PATIENCE_MS fail. Only what the runtime and its tests
-// use is here; calls are counted by name.
+// hardware queues its streams share (8), MOCK_SEED seeds the scheduler. MOCK_NO_PEER, MOCK_NO_IPC and MOCK_BAD_LINK name pairs
+// of devices (mock_devices.h); what crosses a bad link arrives wrong. MOCK_GARBLED names those that read nonsense in each
+// other's memory. For tests of the mock, MOCK_FORGET_PEERS and MOCK_CLOSE_EARLY take away from kernels what was opened. Kernels
+// of which nothing has been heard for MOCK_PATIENCE_MS fail. Only what the runtime and its tests use is here; calls are counted
+// by name.
 #include <algorithm>
 #include <atomic>
 #include <cstdio>
@@ -91,7 +93,12 @@ struct State {
   std::map<unsigned long long, Piece> pieces;  // of what was allocated
   std::map<int, size_t> held, most;  // bytes by device, now and at most
   std::map<void *, size_t> host;  // pinned memory
-  std::map<unsigned long long, uint32_t> imported;
+  size_t registered = 0;  // of it, by cuMemHostRegister
+  struct Import {
+    uint32_t count;
+    int device;
+  };
+  std::map<unsigned long long, Import> imported;
   mock::Imports imports;
   std::set<std::pair<int, int>> enabled;  // peer access
   bool initialised = false;
@@ -144,6 +151,8 @@ int launch(void *function, unsigned blocks, unsigned threads, unsigned shared, v
   if (current() == nullptr) return kInvalidContext;
   if (threads > kThreads) return kInvalidValue;
   const auto *kernel = static_cast<const MockFunction *>(function);
+  if (setting("MOCK_CLOSE_EARLY", 0) != 0)
+    for (const auto &[at, import] : state().imported) emulation::emulator().close_region(reinterpret_cast<void *>(at));
   const auto arguments = std::make_shared<std::vector<char>>(kernel->bytes + 16);
   std::memcpy(arguments->data(), parameters[0], kernel->bytes);
   State &all = state();
@@ -175,6 +184,18 @@ void copy_on_device(char *to, const char *from, size_t bytes) {
   }
 }
 
+// The device whose memory this is, of this process or of another one; -1: none.
+int owner_of(unsigned long long at) {
+  const auto before = [at](const auto &all) {
+    auto found = all.upper_bound(at);
+    return found == all.begin() ? all.end() : --found;
+  };
+  if (const auto piece = before(state().pieces); piece != state().pieces.end() && at < piece->first + piece->second.bytes)
+    return piece->second.device;
+  const auto import = before(state().imported);
+  return import == state().imported.end() ? -1 : import->second.device;
+}
+
 int wait_for_legacy(mock::Runner::Hold &hold) {
   State &all = state();
   return all.runner.wait(hold, all.streams.waits({current_device(), nullptr}));
@@ -201,7 +222,7 @@ int check_device(int visible) {
   return visible >= 0 && static_cast<size_t>(visible) < state().visible.size() ? 0 : kInvalidDevice;
 }
 
-bool may_reach(int a, int b) { return setting("MOCK_PEERS", 1) != 0 && !mock::names_pair("MOCK_NO_PEER", a, b); }
+bool may_reach(int a, int b) { return !mock::names_pair("MOCK_NO_PEER", a, b); }
 
 }  // namespace
 
@@ -228,6 +249,12 @@ MOCK mock_largest() {
   size_t largest = 0;
   for (const auto &[at, piece] : state().pieces) largest = std::max(largest, piece.bytes);
   return static_cast<int>(largest);
+}
+
+// Bytes of host memory that was there before it was pinned.
+MOCK mock_pinned() {
+  const mock::Runner::Hold hold(state().runner);
+  return static_cast<int>(state().registered);
 }
 
 MOCK cuInit(unsigned) {
@@ -307,8 +334,8 @@ MOCK cuCtxEnablePeerAccess(void *context, unsigned) {
   const int from = current()->device, to = static_cast<MockContext *>(context)->device;
   if (!may_reach(from, to)) return kNoSuchPeer;
   if (!state().enabled.insert({from, to}).second) return kAlreadyEnabled;
-  const bool forgets = setting("MOCK_FORGET_PEERS", 0) != 0;
-  emulation::emulator().set_reach(static_cast<uint32_t>(from), static_cast<uint32_t>(to), !forgets);
+  if (setting("MOCK_FORGET_PEERS", 0) != 0) return state().enabled.erase({from, to}), 0;
+  emulation::emulator().set_reach(static_cast<uint32_t>(from), static_cast<uint32_t>(to), true);
   return 0;
 }
 MOCK cuCtxSynchronize() {
@@ -396,6 +423,7 @@ MOCK cuMemHostRegister_v2(void *at, size_t bytes, unsigned) {
   MOCK_ENTER("register_host");
   if (setting("MOCK_NO_REGISTER", 0) != 0) return kNotSupported;
   emulation::emulator().open_region(at, bytes, emulation::kAnyDevice);
+  state().registered += bytes;
   return state().host[at] = bytes, 0;
 }
 MOCK cuMemHostUnregister(void *at) {
@@ -439,9 +467,26 @@ MOCK cuMemcpyHtoDAsync_v2(unsigned long long to, const void *from, size_t bytes,
   return put({[=] { std::memcpy(reinterpret_cast<void *>(to), data->data(), bytes); }, 1, 1, 0, current_device()},
              key_of(stream));
 }
+MOCK cuMemcpyDtoHAsync_v2(void *to, unsigned long long from, size_t bytes, void *stream) {
+  MOCK_ENTER("download_async");
+  return put({[=] { std::memcpy(to, reinterpret_cast<void *>(from), bytes); }, 1, 1, 0, current_device()}, key_of(stream));
+}
 MOCK cuMemcpyAsync(unsigned long long to, unsigned long long from, size_t bytes, void *stream) {
   MOCK_ENTER("copy");
-  const auto body = [=] { copy_on_device(reinterpret_cast<char *>(to), reinterpret_cast<const char *>(from), bytes); };
+  const int owner = owner_of(from);
+  const bool is_other = owner >= 0 && owner != current_device();
+  const bool garbled = is_other && mock::names_pair("MOCK_GARBLED", current_device(), owner);
+  // Between GPUs of one process a copy needs no access: the driver takes the way over the host.
+  const bool staged = is_other && state().enabled.count({current_device(), owner}) == 0 && state().pieces.count(from) != 0;
+  const auto body = [=] {
+    auto *const target = reinterpret_cast<char *>(to);
+    const auto *const source = reinterpret_cast<const char *>(from);
+    if (staged)
+      std::memcpy(target, source, bytes);
+    else
+      copy_on_device(target, source, bytes);
+    if (garbled) std::memset(target, 0xff, bytes);
+  };
   return put({body, 1, 1, 0, current_device()}, key_of(stream));
 }
 MOCK cuIpcGetMemHandle(mock::MockHandle *handle, unsigned long long at) {
@@ -468,9 +513,9 @@ MOCK cuIpcOpenMemHandle_v2(unsigned long long *at, mock::MockHandle handle, unsi
   char *mapped = state().imports.open(handle);
   if (mapped == nullptr) return kInvalidValue;
   *at = reinterpret_cast<unsigned long long>(mapped);
-  ++state().imported[*at];
-  if (setting("MOCK_CLOSE_EARLY", 0) == 0)
-    emulation::emulator().open_region(mapped, handle.bytes, static_cast<uint32_t>(device));
+  State::Import &import = state().imported.emplace(*at, State::Import{0, handle.device}).first->second;
+  ++import.count;
+  emulation::emulator().open_region(mapped, handle.bytes, static_cast<uint32_t>(device));
   if (mock::names_pair("MOCK_BAD_LINK", device, handle.device)) emulation::emulator().spoil_region(mapped);
   return 0;
 }
@@ -479,7 +524,7 @@ MOCK cuIpcCloseMemHandle(unsigned long long at) {
   const auto found = state().imported.find(at);
   if (found == state().imported.end()) return kInvalidValue;
   const int result = wait_for_device(hold);
-  if (--found->second != 0) return result;
+  if (--found->second.count != 0) return result;
   state().imported.erase(found);
   emulation::emulator().close_region(reinterpret_cast<void *>(at));
   return result;

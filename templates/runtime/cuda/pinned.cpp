@@ -1,0 +1,123 @@
+#include "cuda/pinned.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdio>
+
+#include "base/descriptor.h"
+#include "base/file_limit.h"
+#include "base/random.h"
+#include "bootstrap/exchange_fd.h"
+#include "bootstrap/unique_id.h"
+
+namespace collc::cuda {
+namespace {
+
+constexpr uint32_t kMaker = 0;  // the rank that makes the file
+
+// The local socket where the file is handed out, as text that ends with a zero.
+struct SocketName {
+  char text[64];
+};
+
+double megabytes(size_t bytes) { return static_cast<double>(bytes) / 1e6; }
+
+// Reserved now: running out of memory later would be a SIGBUS.
+Status make_file(size_t bytes, Descriptor *file) {
+  *file = Descriptor::open([] { return memfd_create("collc-pinned", MFD_CLOEXEC); });
+  if (!*file) return fail_errno("no shared memory (memfd_create)", errno);
+  const int error = within_file_limit([&] { return posix_fallocate(file->get(), 0, static_cast<off_t>(bytes)); });
+  if (error == 0) return {};
+  return fail_errno(
+      format("cannot reserve %.1f MB of host memory, for the GPUs that do not reach each other", megabytes(bytes)), error);
+}
+
+// A number for each rank that comes for the file; the maker's own for those that need none of it.
+std::vector<uint64_t> callers(const RankContext &context, const PinnedPlan &plan) {
+  std::vector<uint64_t> numbers(context.nranks, kMaker);
+  for (const PinnedPlan::Region &region : plan.regions())
+    for (const uint32_t rank : {region.low, region.high})
+      numbers[context.placement.nccl_rank[rank]] = context.placement.nccl_rank[rank];
+  return numbers;
+}
+
+Status hand_out(const RankContext &context, const PinnedPlan &plan, Descriptor *file) {
+  unsigned char random[16] = {};
+  SocketName name = {};
+  FdServer server;
+  Status status = random_bytes(random, sizeof random);
+  std::snprintf(name.text, sizeof name.text, "collc-%s", hex_of(random, sizeof random).c_str());
+  if (status.ok()) status = make_file(plan.bytes(), file);
+  if (status.ok()) status = server.listen(name.text, context.secret.size());
+  COLLC_RETURN_IF_FAILED(status);
+  std::vector<SocketName> names;
+  COLLC_RETURN_IF_FAILED(exchange(context.exchange, name, &names));
+  return server.serve(file->get(), context.secret, callers(context, plan), context.rank, context.seconds, context.gone);
+}
+
+Status fetch(const RankContext &context, const PinnedPlan &plan, Descriptor *file) {
+  std::vector<SocketName> names;
+  COLLC_RETURN_IF_FAILED(exchange(context.exchange, SocketName(), &names));
+  if (callers(context, plan)[context.rank] == kMaker) return {};
+  int fd = -1;
+  COLLC_RETURN_IF_FAILED(
+      fetch_fd(names[kMaker].text, kMaker, context.secret, context.rank, context.seconds, context.gone, &fd));
+  *file = Descriptor::open([fd] { return fd; });
+  struct stat info;
+  if (fstat(file->get(), &info) != 0 || static_cast<size_t>(info.st_size) != plan.bytes())
+    return fail(ncclInternalError, "rank %u shared host memory of another size: do all ranks load the same library?", kMaker);
+  return {};
+}
+
+}  // namespace
+
+PinnedMemory::PinnedMemory() : process_(getpid()) {}
+
+Status PinnedMemory::map(int fd, const PinnedPlan::Region &region, uint32_t peer) {
+  const Driver &cu = driver();
+  Mapping &mapping = regions_[peer];
+  void *at = mmap(nullptr, region.bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, static_cast<off_t>(region.at));
+  if (at == MAP_FAILED) return fail_errno(format("cannot map %.1f MB of host memory", megabytes(region.bytes)), errno);
+  mapping.at = at;
+  mapping.bytes = region.bytes;
+  madvise(at, region.bytes, MADV_DONTFORK);  // pinned pages are of this process alone
+  const Result pinned = cu.register_host(at, region.bytes, kHostPortableMapped);
+  if (pinned != 0) {
+    const Status why = check(pinned, "pinning");
+    return fail(ncclUnhandledCudaError,
+                "GPUs that do not reach each other need pinned host memory, and %.1f MB cannot be pinned: %s",
+                megabytes(region.bytes), why.text().c_str());
+  }
+  mapping.pinned = true;
+  return check(cu.host_address(&mapping.device, at, 0), "mapping pinned memory");
+}
+
+Status PinnedMemory::share(const RankContext &context, const PinnedPlan &plan, std::unique_ptr<PinnedMemory> *made) {
+  if (plan.regions().empty()) return {};
+  Descriptor file;
+  const Status shared = context.rank == kMaker ? hand_out(context, plan, &file) : fetch(context, plan, &file);
+  std::vector<Bytes> none;
+  if (!shared.ok() && context.gone()) COLLC_RETURN_IF_FAILED(context.exchange({}, &none));  // says what has happened
+  COLLC_RETURN_IF_FAILED(shared);
+  std::unique_ptr<PinnedMemory> memory(new PinnedMemory);
+  const uint32_t me = context.placement.plan_rank[context.rank];
+  for (const PinnedPlan::Region &region : plan.regions())
+    if (region.low == me || region.high == me)
+      COLLC_RETURN_IF_FAILED(memory->map(file.get(), region, region.low == me ? region.high : region.low));
+  *made = std::move(memory);
+  return {};
+}
+
+PinnedMemory::~PinnedMemory() {
+  if (process_ != getpid()) return;
+  for (const auto &[peer, mapping] : regions_) {
+    if (mapping.pinned) driver().unregister_host(mapping.at);
+    if (mapping.at != nullptr) munmap(mapping.at, mapping.bytes);
+  }
+}
+
+}  // namespace collc::cuda

@@ -1,0 +1,59 @@
+// How ranks reach each other: by GPU memory, or else by host memory that both GPUs map. Found out for every pair when a
+// communicator is made, by what the driver says and by a word that one GPU really reads in the other's memory.
+#pragma once
+#include <vector>
+
+#include "cuda/device.h"
+#include "cuda/pinned_plan.h"
+#include "executor/backend.h"
+
+namespace collc::cuda {
+
+// Why a rank does not reach the GPU memory of another one.
+enum class Obstacle : unsigned char {
+  kNone = 0,
+  kNoPeerAccess,  // cuDeviceCanAccessPeer says no, or access cannot be switched on
+  kNoHandle,      // the other process cannot make a handle of its memory
+  kNotOpened,     // this one cannot open it
+  kNotRead,       // the read failed
+  kWrongWord,     // it gave something else than what is there
+};
+const char *describe(Obstacle obstacle);
+
+constexpr size_t kWordBytes = 16;
+
+// A word on a GPU, for others to read.
+struct WordPlace {
+  unsigned char process[16];  // random, the same for all ranks of a process
+  Uuid uuid;
+  int32_t device;             // in that process
+  uint32_t shareable;         // 0: `handle` could not be made
+  Address at;
+  IpcHandle handle;
+  unsigned char word[kWordBytes];
+};
+
+struct Ways {
+  std::vector<Obstacle> obstacles;  // [from * nranks + to], NCCL ranks
+  uint32_t nranks = 0;
+
+  Obstacle obstacle(uint32_t from, uint32_t to) const { return obstacles[size_t{from} * nranks + to]; }
+  // Both ways: the slots of a FIFO are on one side, and its flags on both.
+  bool direct(uint32_t a, uint32_t b) const { return obstacle(a, b) == Obstacle::kNone && obstacle(b, a) == Obstacle::kNone; }
+  // The others, by rank of the plan.
+  PinnedPairs pinned_pairs(const std::vector<uint32_t> &plan_rank) const;
+};
+
+// What finding out took, until the communicator ends: closing and freeing wait for kernels, and others have the word open.
+struct WaysMemory {
+  Address word = 0;
+  std::vector<Address> opened;  // handles of the others'
+};
+
+// Collective among the ranks of a communicator, while it is made.
+Status find_ways(const RankContext &context, const Device *device, Ways *ways, WaysMemory *memory);
+
+// Random, the same for all ranks of this process.
+const unsigned char *process_token();
+
+}  // namespace collc::cuda
