@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -10,19 +11,27 @@ import click
 from collc.cli import report
 from collc.cli.report import debug_option, emit_json, json_option, ranges, table
 from collc.errors import UsageError
+from collc.outputs import check_output, written_aside
 from collc.status.culprits import Finding, culprits
 from collc.status.flight import join
 from collc.status.jobs import communicators
 from collc.status.metrics import openmetrics
 from collc.status.model import COMPLETED, STARTED, Communicator, Rank
 from collc.status.serve import serve
+from collc.status.trace import chrome_trace
 
 _PATIENCE = 1.0  # seconds: ranks of a job that runs are always a little apart
 
 
 @click.command("status")
 @click.argument("what", nargs=-1, metavar="[PID|all]...")
-@click.option("--join", "files", is_flag=True, help="Read the files that the ranks of a failed job left in COLLC_DUMP.")
+@click.option("--join", "files", is_flag=True, help="Read the files that the ranks of a job have left in COLLC_DUMP.")
+@click.option(
+    "--trace",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="With --join: write the calls as a Chrome trace, for Perfetto.",
+)
 @click.option("--calls", is_flag=True, help="List the last calls of every rank too.")
 @click.option("--openmetrics", "metrics", is_flag=True, help="Print counters as OpenMetrics text, for Prometheus.")
 @click.option(
@@ -33,7 +42,15 @@ _PATIENCE = 1.0  # seconds: ranks of a job that runs are always a little apart
 )
 @json_option
 @debug_option
-def command(what: tuple[str, ...], files: bool, calls: bool, metrics: bool, listen: Path | None, as_json: bool) -> None:
+def command(
+    what: tuple[str, ...],
+    files: bool,
+    trace: Path | None,
+    calls: bool,
+    metrics: bool,
+    listen: Path | None,
+    as_json: bool,
+) -> None:
     """Show the communicators of running jobs: ranks, calls, who waits for whom, who keeps the others waiting.
 
     Reads the memory of the processes PID (default: all of this user) and disturbs nothing. With --join, WHAT are files.
@@ -46,6 +63,12 @@ def command(what: tuple[str, ...], files: bool, calls: bool, metrics: bool, list
             raise UsageError("--listen is for --openmetrics alone", where="--listen", hint="add --openmetrics")
         _serve(listen, what)
         return
+    if trace is not None:
+        if not files:
+            raise UsageError(
+                "--trace is for --join alone", where="--trace", hint="COLLC_DUMP_SIGNAL makes files to join"
+            )
+        check_output(trace)
     if files:
         if not what:
             raise UsageError("--join needs files", hint="collc-*-rank*.json of the folder COLLC_DUMP")
@@ -53,7 +76,12 @@ def command(what: tuple[str, ...], files: bool, calls: bool, metrics: bool, list
         problems: list[str] = []
     else:
         found, problems = _running(what)
-    blamed = [culprits(one, 0.0 if files else _PATIENCE) for one in found]
+    if trace is not None:
+        with written_aside(trace, 0o644) as aside:
+            aside.write_text(json.dumps(chrome_trace(found)) + "\n", encoding="utf-8")
+        report.note(f"wrote {trace}")
+    # A failed job has nobody who is only a little late.
+    blamed = [culprits(one, 0.0 if files and one.failure else _PATIENCE) for one in found]
     if as_json:
         rows = [_json(one, findings) for one, findings in zip(found, blamed, strict=True)]
         emit_json({"communicators": rows, "problems": problems})

@@ -24,8 +24,12 @@ def culprits(communicator: Communicator, patience: float = 0.0) -> list[Finding]
             the begin of their calls is not known.
     """
     found: dict[int, str] = {}
-    for finding in (*_gone(communicator), *_different(communicator), *_late(communicator, patience)):
+    for finding in (*_gone(communicator), *_different(communicator), *_broken(communicator)):
         found.setdefault(finding.rank, finding.what)
+    # Where it has failed by one of these, a rank that has not made the newest call had no time to, or was not let in.
+    if not (found and communicator.failure):
+        for finding in _late(communicator, patience):
+            found.setdefault(finding.rank, finding.what)
     return [Finding(rank, what) for rank, what in found.items()]
 
 
@@ -41,6 +45,12 @@ def _gone(communicator: Communicator) -> list[Finding]:
         elif rank.state == LEFT and rank.newest < last:
             found.append(Finding(rank.rank, f"has destroyed its communicator{_place(rank)}; {_doing(rank)}"))
     return found
+
+
+def _broken(communicator: Communicator) -> list[Finding]:
+    """The rank whose own error was the first."""
+    found = [rank for rank in communicator.ranks if rank.rank == communicator.broken_by]
+    return [Finding(rank.rank, f"has failed{_place(rank)}: {rank.error}; {_doing(rank)}") for rank in found]
 
 
 def _different(communicator: Communicator) -> list[Finding]:

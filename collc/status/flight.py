@@ -1,4 +1,4 @@
-"""Joins the files that the ranks of a failed communicator leave in COLLC_DUMP.
+"""Joins the files that the ranks of a communicator leave in COLLC_DUMP, when it fails or on request.
 
 templates/runtime/communicator/flight.cpp writes them.
 
@@ -30,6 +30,7 @@ from collc.status.model import (
 
 FORMAT = "collc-flight/1"
 _MOST_BYTES, _MOST_VALUES, _MOST_RANKS = 64 << 20, 4_000_000, 1 << 12
+_FAULTS_OF_OTHERS = (5, 6)  # ncclInvalidUsage, where calls differ, and ncclRemoteError
 _STATES = (ALIVE, DIED, LEFT, ELSEWHERE)
 _CALL_STATES = (SCHEDULED, STARTED, COMPLETED)
 _HINT = "give the collc-*-rank*.json files of one folder COLLC_DUMP"
@@ -55,13 +56,14 @@ class _File:
         self.path = path
         root = self._table(parse_json(read_input(path, limit=_MOST_BYTES), self._fail, _MOST_VALUES), "the file")
         if root.get("format") != FORMAT:
-            self._fail(f"is no record of a failed communicator: its format is not {FORMAT}")
+            self._fail(f"is no record of a communicator: its format is not {FORMAT}")
         self.communicator = self._text(root, "communicator")
         self.nranks = self._number(root, "nranks", 1, _MOST_RANKS)
         self.rank = self._number(root, "rank", 0, self.nranks - 1)
         self.library = self._text(root, "library")
         error = self._table(root.get("error"), "error")
-        self.error = self._text(error, "text")
+        self.result = self._number(error, "result", 0, 1 << 31)
+        self.error = self._text(error, "text") if self.result else ""
         self.time = self._number(root, "time_ns", 0, 1 << 63)
         self.own = Rank(
             rank=self.rank,
@@ -99,6 +101,8 @@ class _File:
         if state not in _CALL_STATES:
             self._fail(f"a call's state cannot be {state}")
         begun = self._number(obj, "time_created_ns", -(1 << 63), 1 << 63)
+        ended = "time_discovered_completed_ns"  # where the library noted it
+        lasted = max(self._number(obj, ended, -(1 << 63), 1 << 63) - begun, 0) if ended in obj else None
         return Call(
             number=self._number(obj, "p2p_seq_id" if transfer else "collective_seq_id", 0, 1 << 64),
             collective=self._text(obj, "profiling_name").removeprefix("collc:"),
@@ -107,6 +111,8 @@ class _File:
             history="" if transfer else self._text(obj, "history"),
             state=state,
             age=max(self.time - begun, 0) / 1e9,
+            begun_ns=begun,
+            lasted_ns=lasted,
         )
 
     def _table(self, obj: object, name: str) -> Mapping[str, Any]:
@@ -153,10 +159,15 @@ def _joined(name: str, files: Sequence[_File]) -> Communicator:
     for rank in range(first.nranks):
         seen = [peer for file in files for peer in file.peers if peer.rank == rank]
         ranks.append(own[rank].own if rank in own else _seen(rank, seen))
+    failed = [file for file in files if file.result]
+    if not failed:
+        return Communicator(name, first.nranks, first.library, "", "", tuple(ranks))
     # The first to fail says why; later ones may only have learnt of it.
-    earliest = min(files, key=lambda file: file.time)
+    earliest = min(failed, key=lambda file: file.time)
+    own_fault = [file for file in failed if file.result not in _FAULTS_OF_OTHERS]
+    broken_by = min(own_fault, key=lambda file: file.time).rank if own_fault else None
     failure = f"rank {earliest.rank}: {earliest.error}"
-    return Communicator(name, first.nranks, first.library, "", failure, tuple(ranks))
+    return Communicator(name, first.nranks, first.library, "", failure, tuple(ranks), broken_by)
 
 
 def _seen(rank: int, seen: Iterable[Rank]) -> Rank:

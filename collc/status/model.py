@@ -20,6 +20,8 @@ class Call:
         number: from 1; collectives count on all ranks alike, transfers (ncclSend, ncclRecv) on each rank alone.
         history: of this and all earlier collectives; equal where the same were called.
         age: seconds since its begin; None where that is not known.
+        begun_ns: its begin, in nanoseconds since 1970; None in jobs that run.
+        lasted_ns: nanoseconds from its begin to its end; None where no end was noted.
     """
 
     number: int
@@ -29,6 +31,8 @@ class Call:
     history: str
     state: str
     age: float | None = None
+    begun_ns: int | None = None
+    lasted_ns: int | None = None
 
 
 @dataclass(frozen=True)
@@ -76,6 +80,7 @@ class Communicator:
         library: the path of the library that serves it.
         plan: the fingerprint of its plan's graph; empty where the library cannot be read.
         failure: the error that broke it for all ranks; empty if it works.
+        broken_by: the rank whose own error was the first: not that another has died, is late or calls something else.
     """
 
     name: str
@@ -84,3 +89,4 @@ class Communicator:
     plan: str
     failure: str
     ranks: tuple[Rank, ...]
+    broken_by: int | None = None

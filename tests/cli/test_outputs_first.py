@@ -38,6 +38,7 @@ WRITERS = {
     "compile": ["compile", "dgx1v", "--target", "host", "-o"],
     "compile source": ["compile", "dgx1v", "--target", "host", "--keep-source"],
     "tune": ["tune", "LIBRARY", "-o"],
+    "status trace": ["status", "--join", "NONE", "--trace"],
     "simulate trace": ["simulate", "dgx1v", "--trace"],
     "simulate plot": ["simulate", "dgx1v", "--compare", "nccl", "--plot"],
     "probe": ["probe", "--cpu", "-o"],

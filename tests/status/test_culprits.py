@@ -39,6 +39,12 @@ def blamed(*ranks: Rank, patience: float = 1.0) -> list[int]:
     return [finding.rank for finding in culprits(whole, patience)]
 
 
+def blamed_after(*ranks: Rank, broken_by: int | None = None) -> list[int]:
+    """Of a communicator that has failed."""
+    whole = Communicator("c", len(ranks), "x.so", "", "rank 0: failed", ranks, broken_by)
+    return [finding.rank for finding in culprits(whole)]
+
+
 WAITS = rank(0, 3, last=STARTED), rank(1, 3, last=STARTED)
 
 
@@ -94,3 +100,14 @@ def test_the_first_difference_counts_and_not_what_follows_from_it() -> None:
 
 def test_ranks_of_which_nothing_is_known_are_not_blamed_for_being_late() -> None:
     assert blamed(*WAITS, Rank(2, ELSEWHERE)) == []
+
+
+def test_who_had_no_time_for_the_newest_call_is_not_to_blame_where_another_has_failed() -> None:
+    """It may have failed before it noted its call, since the communicator was broken by then."""
+    late = rank(3, 2)
+    assert blamed_after(*WAITS, rank(2, 3), late) == [3]  # after the time limit
+    assert blamed_after(*WAITS, rank(2, 3, DIED), late) == [2]
+    assert blamed_after(*WAITS, rank(2, 3), late, broken_by=2) == [2]
+    assert blamed_after(*WAITS, rank(2, 2, LEFT), late) == [2]
+    # In a job that runs, both keep the others waiting.
+    assert blamed(*WAITS, rank(2, 2, STOPPED), late) == [2, 3]

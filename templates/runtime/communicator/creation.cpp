@@ -15,6 +15,7 @@
 #include "bootstrap/introduction.h"
 #include "communicator/nccl_variables.h"
 #include "communicator/real_nccl.h"
+#include "communicator/record_request.h"
 #include "bootstrap/rendezvous.h"
 #include "plan/find_machine.h"
 #include "plan/routes.h"
@@ -85,6 +86,7 @@ Status Communicator::join(const ncclUniqueId &id, uint32_t nranks, uint32_t rank
   const Status limit = read_number("COLLC_TIMEOUT", 0, 1e9, 0, &context.timeout);
   if (status.ok()) status = limit;
   if (status.ok()) status = check_tables();
+  if (status.ok()) status = listen_for_requests();
   context.tables = &tables();
   context.nranks = nranks_;
   context.rank = rank_;
@@ -156,6 +158,7 @@ Status Communicator::set_up(Rendezvous &rendezvous, const std::string &key, Rank
     const std::lock_guard<std::mutex> lock(mutex_);
     flight_ = std::make_shared<FlightRecord>(segment, placement_, rank_, context.order >> 24, backend().notes_ends());
   }
+  answer_requests(flight_);
   context.placement = placement_;
   context.segment = segment;
   context.cores = count_cores(introductions, rank_);

@@ -122,7 +122,10 @@ std::string FlightRecord::entry(const Clocks &clocks, uint32_t rank, const CallL
                 name_of(static_cast<Collective>(call.what & 0xff))) +
          format("\"call\": %s, \"history\": \"%016llx\", ", quoted(describe_call(call.what, call.count)).c_str(),
                 number_of(call.history)) +
-         format("\"state\": \"%s\", \"time_created_ns\": %lld}", state, clocks.day(call.begun));
+         format("\"state\": \"%s\", \"time_created_ns\": %lld%s}", state, clocks.day(call.begun),
+                call.ended <= CallRecord::kEnded
+                    ? ""
+                    : format(", \"time_discovered_completed_ns\": %lld", clocks.day(call.ended)).c_str());
 }
 
 // The last calls of a rank, `most` of each log, the oldest first: its collectives, then its transfers.
@@ -150,7 +153,7 @@ std::string FlightRecord::peer(const Clocks &clocks, uint32_t rank) const {
          "\"entries\": [" + entries(clocks, rank, most) + "]}";
 }
 
-std::string FlightRecord::text(const Status &why) const {
+std::string FlightRecord::text(ncclResult_t result, const std::string &why) const {
   const Board &board = segment_->board();
   const BoardRank &mine = board.rank(rank_);
   const Clocks clocks(mine);
@@ -158,8 +161,8 @@ std::string FlightRecord::text(const Status &why) const {
                             number_of(board.header().id), segment_->nranks(), rank_);
   json += format(" \"pid\": %d, \"host\": %s, \"gpu\": %s, \"library\": %s,\n", mine.process, quoted(mine.host).c_str(),
                  quoted(mine.gpu).c_str(), quoted(board.header().library).c_str());
-  json += format(" \"error\": {\"result\": %d, \"text\": %s}, \"time_ns\": %lld,\n \"entries\": [",
-                 static_cast<int>(why.code()), quoted(why.text()).c_str(), clocks.day(clocks.ticks));
+  json += format(" \"error\": {\"result\": %d, \"text\": %s}, \"time_ns\": %lld,\n \"entries\": [", static_cast<int>(result),
+                 quoted(why).c_str(), clocks.day(clocks.ticks));
   json += entries(clocks, rank_, UINT32_MAX) + "],\n \"peers\": [";
   for (uint32_t r = 0, listed = 0; r < segment_->nranks(); ++r)
     if (r != rank_) json += (listed++ == 0 ? "\n  " : ",\n  ") + peer(clocks, r);
@@ -177,11 +180,21 @@ bool FlightRecord::is_in_call() const {
 
 void FlightRecord::leave(const Status &why) noexcept {
   if (left_.exchange(true)) return;
+  const std::lock_guard<std::mutex> lock(writing_);
+  write(why.code(), why.text());
+}
+
+void FlightRecord::show(const std::string &why) noexcept {
+  const std::lock_guard<std::mutex> lock(writing_);
+  if (!left_.load()) write(ncclSuccess, why);
+}
+
+void FlightRecord::write(ncclResult_t result, const std::string &why) noexcept {
   try {
     const char *const folder = read_path("COLLC_DUMP");
     if (folder == nullptr) return;
     const std::string path = format("%s/collc-%010llx-rank%u.json", folder, number_of(segment_->board().header().id), rank_);
-    const int error = write_file(path, text(why));
+    const int error = write_file(path, text(result, why));
     if (error != 0)
       log(LogLevel::kWarn, "COLLC_DUMP: %s", fail_errno(path, error).text().c_str());
     else

@@ -3,6 +3,7 @@
 #pragma once
 #include <atomic>
 #include <memory>
+#include <mutex>
 #include <string>
 
 #include "base/status.h"
@@ -19,6 +20,8 @@ class FlightRecord {
   // Writes collc-ID-rankR.json into the folder COLLC_DUMP, if that is set; the first time only. What hinders it stands in the
   // log: the caller has its own error to tell.
   void leave(const Status &why) noexcept;
+  // Writes the same file of a communicator that works; `why` says who wants it. Nothing where a failure has left it already.
+  void show(const std::string &why) noexcept;
   // False if every call of this rank has ended: programs that end all communicators by ncclCommAbort have nothing to tell then.
   bool is_in_call() const;
 
@@ -27,12 +30,14 @@ class FlightRecord {
   std::string entry(const Clocks &clocks, uint32_t rank, const CallLog::Noted &call, uint64_t number, bool transfer) const;
   std::string entries(const Clocks &clocks, uint32_t rank, uint32_t most) const;
   std::string peer(const Clocks &clocks, uint32_t rank) const;
-  std::string text(const Status &why) const;
+  std::string text(ncclResult_t result, const std::string &why) const;
+  void write(ncclResult_t result, const std::string &why) noexcept;
   const char *state_of(uint32_t rank) const;
 
   std::shared_ptr<Segment> segment_;
   uint32_t rank_;
   std::atomic<bool> left_{false};
+  std::mutex writing_;  // the file: by a rank that fails, and on request
 };
 
 }  // namespace collc

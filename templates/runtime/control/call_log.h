@@ -53,7 +53,10 @@ struct alignas(kLine) CallRecord {
   std::atomic<uint64_t> count;
   std::atomic<uint64_t> what;   // packed
   std::atomic<uint64_t> begun;  // now_ticks()
-  std::atomic<uint64_t> ended;  // 1: it has; when, is not noted: reading the counter is what a note costs
+  // 0: it has not ended; kEnded: it has; else when, in ticks, which is noted only where records of calls are asked for, since
+  // reading the counter is what a note costs.
+  std::atomic<uint64_t> ended;
+  static constexpr uint64_t kEnded = 1;
 };
 
 // The last calls of one rank; only that rank writes.
@@ -75,7 +78,11 @@ class CallLog {
     record.number.store(number, std::memory_order_release);
   }
   // The rank has returned from a call that it noted, or is about to.
-  void end(uint64_t number) { records_[number & mask_].ended.store(1, std::memory_order_release); }
+  void end(uint64_t number) {
+    records_[number & mask_].ended.store(times_ends_ ? now_ticks() : CallRecord::kEnded, std::memory_order_release);
+  }
+  // From now on end() also notes when that is.
+  void time_ends() { times_ends_ = true; }
 
   struct Noted {
     uint64_t history, count, what, begun, ended;
@@ -91,6 +98,7 @@ class CallLog {
  private:
   CallRecord *records_ = nullptr;
   uint32_t mask_ = 0;
+  bool times_ends_ = false;
 };
 
 // One rank, its log, and its newest call.

@@ -71,6 +71,10 @@ HostRank::HostRank(const RankContext &context)
       transfers_(*context.segment, host_layout(*context.tables, context.placement), context.rank) {
   context_.exchange = nullptr;  // only valid while the communicator is made
   timed_ = is_set("COLLC_BREAKDOWN");
+  if (read_path("COLLC_DUMP") != nullptr) {
+    log_.time_ends();
+    transfer_log_.time_ends();
+  }
   if (context_.placement.allocation == nullptr) return;
   const Tables &tables = *context_.tables;
   const Allocation &allocation = *context_.placement.allocation;
