@@ -10,7 +10,7 @@ JOBS ?= $(shell nproc --all 2>/dev/null || echo 2)
 
 .PHONY: help setup demo test lint style types unit format golden test-wheel clean
 .PHONY: netlab interrupts
-.PHONY: sanitize losses chaos chaos-protocols chaos-jobs sweep-places fuzz fuzz-libraries bench-peers bench-references bench-waiting bench-small-call bench-packing packing-sweep bench-pacing bench-tune bench-defaults bench-torch bench-servers bench-server-plans bench-server-mpi cuda-kernels reproduce test-nccl-tests validate gpu-check gpu-check-torch gpu-check-tables test-torch test-torch-suite
+.PHONY: sanitize losses chaos chaos-protocols chaos-jobs sweep-places fuzz fuzz-libraries bench-peers bench-references bench-waiting bench-small-call bench-packing packing-sweep bench-pacing bench-tune bench-defaults bench-torch bench-ring-by-hand bench-servers bench-server-plans bench-server-mpi cuda-kernels reproduce test-nccl-tests validate gpu-check gpu-check-torch gpu-check-tables test-torch test-torch-suite
 .PHONY: wheel test-platform-wheel
 .PHONY: show-page gallery docs reference pictures docs-commands
 
@@ -149,6 +149,10 @@ bench-tune: setup  ## is what collc tune chooses within 10% of the best? On an i
 bench-torch: setup  ## collc.torch beside Gloo: all_reduce by size, a training step
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check 'torch==2.13.0'
 	$(BIN)/python benchmarks/torch_backend.py --write docs/measurements/torch.md
+
+bench-ring-by-hand: setup  ## a ring by hand over collc.torch beside its all_reduce, and on two servers of a lab (as root)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check 'torch==2.13.0'
+	$(BIN)/python benchmarks/ring_by_hand.py --write docs/measurements/ring-by-hand.md
 
 bench-server-plans: setup  ## kinds of plans over several servers side by side, over shaped links; as root (15 minutes)
 	$(BIN)/python benchmarks/server_plans.py --write docs/measurements/server-plans.md

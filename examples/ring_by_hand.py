@@ -1,4 +1,7 @@
-"""A ring all_reduce by hand on torch.distributed, beside the library: `python examples/ring_by_hand.py [PROCESSES]`.
+"""A ring all_reduce by hand on torch.distributed, beside the library.
+
+`python examples/ring_by_hand.py [PROCESSES [BACKEND]]` starts the processes; under torchrun, on one machine or on
+several, each process is one of its ranks: `torchrun --nproc-per-node=4 examples/ring_by_hand.py`.
 
 The function does what people write first: shares go round with isend and irecv, N - 1 steps that add and N - 1 that
 replace, every step waiting for the one before. Each size is checked, bit for bit, against all_reduce for whole numbers,
@@ -18,6 +21,7 @@ import torch.distributed as dist
 import torch.multiprocessing as mp
 
 SIZES = {"4K": 4 << 10, "256K": 256 << 10, "4M": 4 << 20}
+CALLS = 15
 
 
 def exchange(out: torch.Tensor, into: torch.Tensor, left: int, right: int) -> None:
@@ -41,21 +45,21 @@ def ring_all_reduce(tensor: torch.Tensor) -> None:
 
 
 def timed(run: object, tensor: torch.Tensor, calls: int) -> float:
-    """The median microseconds of a call, all ranks starting together."""
+    """The median microseconds of a call, all ranks starting together; the first one only warms up."""
     found = []
-    for _ in range(calls):
+    for _ in range(calls + 1):
         dist.barrier()
         start = time.perf_counter()
         run(tensor)  # type: ignore[operator]
         found.append((time.perf_counter() - start) * 1e6)
-    return statistics.median(found)
+    return statistics.median(found[1:])
 
 
 def worker(rank: int, n: int, store: str, backend: str) -> None:
     if backend == "collc":
         import collc.torch  # noqa: F401
 
-    dist.init_process_group(backend, init_method=f"file://{store}", rank=rank, world_size=n)
+    dist.init_process_group(backend, init_method=store, rank=rank, world_size=n)
     for label, size in SIZES.items():
         # Whole numbers: their sums are exact in every order, so equal results have equal bits.
         start = torch.arange(size // 4 // n * n, dtype=torch.float32) % 251 + rank
@@ -65,7 +69,7 @@ def worker(rank: int, n: int, store: str, backend: str) -> None:
         same = torch.tensor([int(torch.equal(by_hand.view(torch.int32), by_library.view(torch.int32)))])
         dist.all_reduce(same, op=dist.ReduceOp.MIN)
         assert same.item(), f"{label}: the ring by hand and the library differ"
-        a, b = timed(ring_all_reduce, start.clone(), 15), timed(dist.all_reduce, start.clone(), 15)
+        a, b = timed(ring_all_reduce, start.clone(), CALLS), timed(dist.all_reduce, start.clone(), CALLS)
         if rank == 0:
             print(
                 f"{n} ranks, {label}: equal bits, by hand {a:.0f} us, {backend} {b:.0f} us, ratio {a / b:.2f}",
@@ -75,11 +79,15 @@ def worker(rank: int, n: int, store: str, backend: str) -> None:
 
 
 def main() -> None:
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    if "TORCHELASTIC_RUN_ID" in os.environ:
+        backend = sys.argv[1] if len(sys.argv) > 1 else "collc"
+        worker(int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]), "env://", backend)
+        return
     n = int(sys.argv[1]) if len(sys.argv) > 1 else 4
     backend = sys.argv[2] if len(sys.argv) > 2 else "collc"
-    os.environ.setdefault("OMP_NUM_THREADS", "1")
     with tempfile.TemporaryDirectory() as folder:
-        mp.spawn(worker, args=(n, os.path.join(folder, "store"), backend), nprocs=n)
+        mp.spawn(worker, args=(n, f"file://{folder}/store", backend), nprocs=n)
 
 
 if __name__ == "__main__":

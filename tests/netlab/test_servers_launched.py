@@ -165,6 +165,14 @@ def test_torch_under_torchrun(two: Lab, here: dict[str, int], script: str) -> No
 
 
 @pytest.mark.slow
+def test_the_ring_by_hand_under_torchrun(two: Lab) -> None:
+    """Equal bits beside all_reduce, on two servers of two ranks."""
+    library_for([2, 2])
+    out, _ = torchrun(two, {"a": 2, "b": 2}, [TESTS.parent / "examples" / "ring_by_hand.py"], environment(cache_dir()))
+    assert re.findall(r"^4 ranks, (\w+): equal bits, .* ratio [\d.]+$", out, re.M) == ["4K", "256K", "4M"]
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("victim", ["a", "b"])
 def test_a_server_that_goes_away_ends_a_benchmark_with_its_name(two: Lab, victim: str, tmp_path: Path) -> None:
     """All processes of a server are killed in the middle of a benchmark: the others end, and rank 0 names one."""

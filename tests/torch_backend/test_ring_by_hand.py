@@ -17,7 +17,7 @@ pytestmark = [
 ]
 
 
-@pytest.mark.parametrize("ranks", [4])
+@pytest.mark.parametrize("ranks", [4, 16])
 def test_equal_bits(ranks: int) -> None:
     pytest.importorskip("torch")
     command = [sys.executable, "-W", "ignore", str(EXAMPLE), str(ranks)]
