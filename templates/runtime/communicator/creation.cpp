@@ -14,6 +14,7 @@
 #include "bootstrap/exchange_fd.h"
 #include "bootstrap/introduction.h"
 #include "communicator/nccl_variables.h"
+#include "communicator/ranges.h"
 #include "communicator/real_nccl.h"
 #include "communicator/record_request.h"
 #include "bootstrap/rendezvous.h"
@@ -87,6 +88,7 @@ Status Communicator::join(const ncclUniqueId &id, uint32_t nranks, uint32_t rank
   if (status.ok()) status = limit;
   if (status.ok()) status = check_tables();
   if (status.ok()) status = listen_for_requests();
+  offer_ranges();
   context.tables = &tables();
   context.nranks = nranks_;
   context.rank = rank_;

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "base/descriptor.h"
+#include "communicator/ranges.h"
 #include "communicator/real_nccl.h"
 
 namespace collc {
@@ -89,6 +90,7 @@ Status run_calls(std::vector<PendingCall> &calls) {
   }
   COLLC_RETURN_IF_FAILED(backend().admit(batch));
   for (size_t i = 0; i < batch.size(); ++i) owners[i]->count(&batch[i].call);
+  const CallRange range(batch[0].call, batch.size());
   backend().run(batch);
   for (size_t i = 0; i < batch.size(); ++i) {
     if (batch[i].status.ok()) continue;
@@ -247,6 +249,7 @@ Status submit(const CommunicatorPtr &communicator, const Call &call) {
   COLLC_RETURN_IF_FAILED(communicator->prepare(&submission.call));
   COLLC_RETURN_IF_FAILED(backend().admit_one(submission));
   communicator->count(&submission.call);
+  const CallRange range(submission.call);
   backend().run_one(submission);
   if (!submission.status.ok()) communicator->set_failed(submission.status);
   return submission.status;
