@@ -141,7 +141,8 @@ class CompileResult:
     def _crossovers(self, packed: Plan) -> list[str]:
         """One line per entry of the table of a collective, where there is more than one."""
         rows = self.table_of(packed)
-        lines = [f"  from {least:>12} bytes: {label:<28}{why}".rstrip() for least, label, why in rows]
+        width = max((len(label) for _, label, _ in rows), default=0)
+        lines = [f"  from {least:>12} bytes: {label:<{width}}  {why}".rstrip() for least, label, why in rows]
         return lines if len(lines) > 1 else []
 
 

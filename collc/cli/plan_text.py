@@ -20,7 +20,7 @@ from collc.packing.explain import (
 )
 from collc.packing.model import Cut, Flow, Partition, Plan, Prices, Tree
 from collc.packing.trade import Trade
-from collc.packing.words import limit_in_words, link_name
+from collc.packing.words import limit_in_words, link_name, own_names
 from collc.topology.canonical import fingerprint
 from collc.topology.model import PlanGraph
 
@@ -70,8 +70,8 @@ def _in_words(graph: PlanGraph, plan: Plan, more: More) -> str:
     text = f"{name}: {float(plan.rate):.5g} GB/s, {share}. The limit: {limit_in_words(graph, plan)}."
     if more is not None:
         link, added, value = more
-        a, b = graph.vertices[graph.links[link].src].name, graph.vertices[graph.links[link].dst].name
-        text += f" One more link {a} - {b} ({compact(added)} GB/s each way) would bring {float(value):.5g} GB/s."
+        a, b = own_names(graph, (graph.links[link].src, graph.links[link].dst))
+        text += f" One more link {a} - {b} ({float(added):.5g} GB/s each way) would bring {float(value):.5g} GB/s."
     return text
 
 

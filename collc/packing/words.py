@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 from fractions import Fraction
 
 from collc.packing.explain import binding
 from collc.packing.model import Cut, Partition, Plan
-from collc.topology.model import PlanGraph, VertexKind
+from collc.topology.model import PlanGraph, Vertex, VertexKind
 
 _NAMED = 6
 
@@ -35,17 +34,26 @@ def vertices_in_words(graph: PlanGraph, vertices: Iterable[int]) -> str:
             names.append(server)
             chosen -= its_gpus
     gpus = [graph.vertices[v].name for v in sorted(chosen) if v < graph.nranks]
-    return _list([*names, *gpus]) if names or gpus else _list([_own_name(graph, v) for v in sorted(chosen)])
+    return _list([*names, *gpus]) if names or gpus else _list(own_names(graph, sorted(chosen)))
 
 
 def link_name(graph: PlanGraph, link: int) -> str:
-    """``gpu0 > gpu1``; a NIC that plans split by direction has its name in the topology."""
-    return f"{_own_name(graph, graph.links[link].src)} > {_own_name(graph, graph.links[link].dst)}"
+    """``gpu0 > gpu1``, by the names of the topology."""
+    return " > ".join(own_names(graph, (graph.links[link].src, graph.links[link].dst)))
 
 
-def _own_name(graph: PlanGraph, vertex: int) -> str:
-    found = graph.vertices[vertex]
-    return re.sub(r"\+(in|out)$", "", found.name) if found.kind is VertexKind.NIC else found.name
+def own_names(graph: PlanGraph, vertices: Iterable[int]) -> list[str]:
+    """The names of vertices in the topology, also where a plan splits them by direction into NAME+in and NAME+out."""
+    return [_own_name(graph, graph.vertices[v]) for v in vertices]
+
+
+def _own_name(graph: PlanGraph, vertex: Vertex) -> str:
+    name, _, way = vertex.name.rpartition("+")
+    if vertex.kind is VertexKind.GPU or way not in ("in", "out"):
+        return vertex.name
+    other = f"{name}+{'out' if way == 'in' else 'in'}"
+    split = vertex.kind is VertexKind.NIC or any(v.name == other for v in graph.vertices)
+    return name if split else vertex.name
 
 
 def _cut(graph: PlanGraph, plan: Plan, cut: Cut) -> str:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from collc.build.compile import Library
 from collc.choose.library import choose_programs
 from collc.choose.strategy import Strategy
@@ -46,3 +48,14 @@ def test_several_sets_say_that_a_rule_chose() -> None:
     text = result(Strategy.RULE, "gpu0,gpu1", "gpu0,gpu3").summary()
     assert "2 distinct sets of 2 GPUs" in text
     assert text.endswith("chunk sizes by a rule; a library for one set of GPUs asks the model for plans too")
+
+
+def test_reasons_stand_apart_from_programs_of_long_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = result(Strategy.RULE, "gpu0,gpu1,gpu2")
+    rows = [(0, "ring/LL/16Kx1", "few hops"), (4096, "hierarchical-rings/Simple/16Kx32", "4% faster")]
+    monkeypatch.setattr(CompileResult, "table_of", lambda self, plan: rows)
+    told = [line for line in made.summary().splitlines() if line.startswith("  from")]
+    assert told[:2] == [
+        "  from            0 bytes: ring/LL/16Kx1                     few hops",
+        "  from         4096 bytes: hierarchical-rings/Simple/16Kx32  4% faster",
+    ]
