@@ -264,9 +264,9 @@ def apart(figures: Path) -> Made:
 
 KNOBS = (
     "What the source tunes has these names here: the rings in parallel (NCCL_MIN_NCHANNELS) are `collc simulate "
-    "--channels` and `COLLC_CHANNELS`, which caps them; the protocol (NCCL_PROTO) is `--proto` and `COLLC_PROTO`; "
-    "the algorithm (NCCL_ALGO) is `--plan`. Queue pairs (NCCL_IB_QPS_PER_CONNECTION) have no name: "
-    "the engine between servers is TCP."
+    "--channels` and `COLLC_CHANNELS` or NCCL_MAX_CTAS, which cap them; the protocol (NCCL_PROTO) is `--proto` and "
+    "`COLLC_PROTO`, or NCCL_PROTO itself; the algorithm (NCCL_ALGO) is `--plan`. Queue pairs "
+    "(NCCL_IB_QPS_PER_CONNECTION) are a matter of UCX, where COLLC_NET chooses it."
 )
 
 
