@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from fractions import Fraction
 
 import click
@@ -18,6 +19,7 @@ from collc.cli.report import debug_option, emit_json, json_option, progress
 from collc.collectives.model import Collective
 from collc.errors import UsageError
 from collc.packing import Plan, plan
+from collc.packing.allocations import Allocation
 from collc.packing.allocations import allocations as named_allocations
 from collc.packing.cluster_sets import only_gpus
 from collc.packing.document import plan_file, to_json
@@ -26,7 +28,7 @@ from collc.packing.trade import Trade, depth_trade
 from collc.topology.allocation import parse_gpus
 from collc.topology.graph import plan_graph
 from collc.topology.load import load_topology
-from collc.topology.model import PlanGraph
+from collc.topology.model import PlanGraph, Topology
 
 _SHARE = re.compile(r"[+-]?(\d{1,30}(\.\d{0,30})?|\.\d{1,30})([eE][+-]?\d{1,2})?|\d{1,30}/\d{1,30}")
 
@@ -123,45 +125,24 @@ def command(
     as_json: bool,
 ) -> None:
     """Pack spanning trees for TOPO, a file or a machine of `collc topologies`, and prove the rate."""
+    kind = None if steps is None else parse_kind(steps)
     machine = load_topology(topology)
     chosen = None if gpus is None else parse_gpus(machine, gpus)
-    if free is not None and allocations is None:
-        raise UsageError(
-            "--free is about many sets of GPUs", where="--free", hint="use it with --allocations, or --gpus"
-        )
-    if (expand is not None or orbits) and (allocations is not None or compare is not None or trade):
-        raise UsageError("--expand and --orbits are about one plan", hint="omit --allocations, --compare and --trade")
-    if steps is not None and (allocations is not None or compare is not None or trade or expand is not None or survive):
-        raise UsageError(
-            "--steps is about one plan", hint="omit --allocations, --compare, --trade, --expand and --survive"
-        )
-    kind = None if steps is None else parse_kind(steps)
+    _refuse_together(click.get_current_context().params)
     if survive:
-        if relay or root is not None or allocations or compare or trade or expand is not None or orbits:
-            raise UsageError(
-                "--survive goes with --gpus, --links, --collective and --solver alone", hint="omit the other options"
-            )
         wanted = [c for c in Collective if c.uses_trees] if collective is None else [Collective(collective)]
         states, held = plan_losses(machine, chosen, links, wanted, solver)
         emit_survive(states, held) if as_json else report.text(survive_text(machine, states))
         return
     if allocations is not None or compare is not None:
-        if relay is not None or root is not None:
-            raise UsageError("--allocations and --compare take neither --relay nor --root")
-        if allocations is not None and chosen is not None:
-            raise UsageError("--allocations plans all sets of GPUs", hint="omit --gpus")
-        if allocations is not None:
-            # Numbers in the answer count the GPUs of the whole machine, as --gpus does.
-            left = machine if free is None else only_gpus(machine, parse_gpus(machine, free))
-            found = named_allocations(left, allocations, links)
-        else:
-            found = one_set(machine, chosen or [v.name for v in machine.gpus], links)
+        found = _sets(machine, allocations, free, chosen, links)
         wanted = list(Collective) if collective is None else [Collective(collective)]
         sets = plan_sets(machine, found, wanted, solver)
+        rings = compare is not None
         if as_json:
-            emit_json(sets_json(machine, sets, rings=compare is not None))
+            emit_json(sets_json(machine, sets, rings=rings))
         else:
-            report.text(sets_text(machine, sets, rings=compare is not None))
+            report.text(sets_text(machine, sets, rings=rings))
         return
     graph = plan_graph(machine, chosen, links, relay is not None)
     if trade:
@@ -175,18 +156,55 @@ def command(
     plans = _plans(graph, collective, root, solver, tolerance, orbits or graph.nranks > ORBITS_FROM)
     if expand is not None:
         emit_expanded(graph, plans, only)
-        return
-    if kind is not None:
+    elif kind is not None:
         made = lowered(graph, plans, kind)
         emit_json(steps_json(kind, made)) if as_json else report.text(steps_text(kind, made))
-        return
-    if as_json:
+    elif as_json:
         emit_json(to_json(plan_file(graph, plans)))
-        return
-    further = further_links(graph, plans)
-    report.text(summary(graph, plans, further))
-    if more := explain_plans(graph, plans, further, trees=collective is not None, proof=proof):
-        report.text(more)
+    else:
+        further = further_links(graph, plans)
+        report.text(summary(graph, plans, further))
+        if more := explain_plans(graph, plans, further, trees=collective is not None, proof=proof):
+            report.text(more)
+
+
+def _refuse_together(given: Mapping[str, object]) -> None:
+    """Raises UsageError where options do not go together; `given`: all by name."""
+
+    def uses(*names: str) -> bool:
+        return any(given[name] not in (None, False, 0) for name in names)
+
+    if uses("free") and not uses("allocations"):
+        raise UsageError(
+            "--free is about many sets of GPUs", where="--free", hint="use it with --allocations, or --gpus"
+        )
+    if uses("expand", "orbits") and uses("allocations", "compare", "trade"):
+        raise UsageError("--expand and --orbits are about one plan", hint="omit --allocations, --compare and --trade")
+    if uses("steps") and uses("allocations", "compare", "trade", "expand", "survive"):
+        raise UsageError(
+            "--steps is about one plan", hint="omit --allocations, --compare, --trade, --expand and --survive"
+        )
+    if uses("survive") and uses("relay", "allocations", "compare", "trade", "expand", "orbits") | (
+        given["root"] is not None
+    ):
+        raise UsageError(
+            "--survive goes with --gpus, --links, --collective and --solver alone", hint="omit the other options"
+        )
+    if uses("allocations", "compare") and (uses("relay") or given["root"] is not None):
+        raise UsageError("--allocations and --compare take neither --relay nor --root")
+    if uses("allocations") and given["gpus"] is not None:
+        raise UsageError("--allocations plans all sets of GPUs", hint="omit --gpus")
+
+
+def _sets(
+    machine: Topology, allocations: str | None, free: str | None, chosen: list[str] | None, links: str | None
+) -> list[Allocation]:
+    """The sets of GPUs to plan: those of --allocations, or one for --compare."""
+    if allocations is None:
+        return one_set(machine, chosen or [v.name for v in machine.gpus], links)
+    # Numbers in the answer count the GPUs of the whole machine, as --gpus does.
+    left = machine if free is None else only_gpus(machine, parse_gpus(machine, free))
+    return named_allocations(left, allocations, links)
 
 
 def _expanded_rank(text: str | None, graph: PlanGraph) -> int | None:
