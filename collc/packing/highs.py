@@ -71,7 +71,7 @@ class Program:
     def __init__(self, *, maximise: bool = False, nodes: int | None = None) -> None:
         self._nodes = nodes
         self._solver: Any = _SilentHighs()  # type: ignore[no-untyped-call]
-        self._set(threads=1)
+        self._set(output_flag=False, threads=1)
         if nodes is None:
             self._set(presolve="off")
         else:
