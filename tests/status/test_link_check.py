@@ -79,6 +79,7 @@ def test_a_pair_whose_copies_are_wrong_is_named_on_all_ranks() -> None:
         assert [answer["result"] for answer in team.init()] == [SUCCESS] * 3
 
 
+@pytest.mark.slow
 def test_a_wire_that_turns_bits_is_named() -> None:
     """Rank 2 is the courier of its machine: what goes there is wrong, what comes from there is not."""
     environment = {**LOOPBACK, "LD_PRELOAD": str(shared_library(BAD_LINK)), "COLLC_CHECK": "1"}

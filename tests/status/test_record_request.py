@@ -91,7 +91,7 @@ def test_a_record_of_a_failure_takes_the_place_of_one_on_request(tmp_path: Path)
         assert failed["error"]["result"] == REMOTE_ERROR
 
 
-@pytest.mark.parametrize("value", ["KILL", "9", "USR3", "65", "-1", "1e1", " USR1"])
+@pytest.mark.parametrize("value", ["KILL", "9", "65", " USR1"])
 def test_signals_that_cannot_be_asked_for(tmp_path: Path, value: str) -> None:
     with ranks(library("pair"), 1, COLLC_DUMP=str(tmp_path), COLLC_DUMP_SIGNAL=value) as team:
         (answer,) = team.init()
