@@ -211,7 +211,7 @@ def check_allocation(document: PlanFile, held: Held, claims: Mapping[str, Any], 
             if not row["everywhere"] and program.nranks > 1:
                 _check_spread(program, plan, row["spread"])
         except IRError as error:
-            label = plan.collective.value if plan.root is None else f"{plan.collective.value} from rank {plan.root}"
+            label = plan.collective.with_root(plan.root)
             raise IRError(f"{label}: {error}", where=str(path)) from None
     _check_order(held.programs, held.when, path)
 

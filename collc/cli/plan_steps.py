@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import Any
 
 from collc.cli import report
-from collc.collectives.model import Collective
 from collc.errors import PackingError, UsageError
 from collc.ir.nodes import Program, Step
 from collc.options import CUDA
@@ -95,10 +94,8 @@ def steps_text(kind: str, made: Sequence[Program]) -> str:
     """For people: a table per channel and sequence of primitives, with the peers of each rank that runs it."""
     parts = []
     for program in made:
-        root = "" if program.root is None else f" from rank {program.root}"
-        root = root.replace("from", "to") if program.collective is Collective.REDUCE else root
         count = len(program.channels)
-        title = f"{program.collective.value}{root}, {kind}: {count} channel{'s' if count > 1 else ''}"
+        title = f"{program.collective.with_root(program.root)}, {kind}: {count} channel{'s' if count > 1 else ''}"
         parts.append(f"{title}. What a rank does with a chunk of each share, in time; 2 > 3: from rank 2, to rank 3.")
         parts += [_channel_text(program, number) for number in range(count)]
     return "\n\n".join(parts)

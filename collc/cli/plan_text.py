@@ -59,9 +59,7 @@ def summary(graph: PlanGraph, plans: Sequence[Plan], further: Sequence[More]) ->
 
 def _in_words(graph: PlanGraph, plan: Plan, more: More) -> str:
     """Such as ``broadcast: 150 GB/s, the best possible. The limit: 150 GB/s lead out of gpu0, ...``."""
-    name = plan.collective.value + ("" if plan.root is None else f" from rank {plan.root}")
-    if plan.collective.inward and plan.root is not None:
-        name = f"{plan.collective.value} to rank {plan.root}"
+    name = plan.collective.with_root(plan.root)
     if plan.rate is None or plan.bound is None:
         return f"{name}: nothing to move between GPUs."
     share = (

@@ -299,8 +299,10 @@ def _text(graph: PlanGraph, document: _Document) -> str:
         for label, line in beside.items():
             cells.append(_beside(document.claims, label, line[i], p.time_us))
         rows.append(cells)
-    root = "" if found[0].root is None else f" from rank {found[0].root}"
-    lines = [f"{found[0].collective.value}{root} on {graph.name}: {graph.nranks} ranks, simulated", table(header, rows)]
+    lines = [
+        f"{found[0].collective.with_root(found[0].root)} on {graph.name}: {graph.nranks} ranks, simulated",
+        table(header, rows),
+    ]
     if document.choices is not None:
         lines.append("choices:")
         lines += [f"  from {c.min_bytes:>12} bytes: {c.variant.label()}  ({c.why})" for c in document.choices.choices]

@@ -44,8 +44,9 @@ def _check(file: Path, limits: AbstractContextManager[None]) -> tuple[str, list[
         with limits:
             library = check_library(file)
         plans = [line for document in library.documents for line in _plan_lines(document)]
-        sets = f"{len(library.tables.sets)} sets of GPUs proved"
-        return "library", [*plans, f"{library.programs} programs proved", sets]
+        sets = len(library.tables.sets)
+        told = f"{sets} set{'s' if sets > 1 else ''} of GPUs proved"
+        return "library", [*plans, f"{library.programs} programs proved", told]
     text = read_text(file)
     start = text.lstrip()[:1]
     if start == "{":
@@ -72,7 +73,7 @@ def _check(file: Path, limits: AbstractContextManager[None]) -> tuple[str, list[
 def _plan_lines(document: PlanFile) -> list[str]:
     lines = [f"graph {document.fingerprint}: {document.graph.nranks} GPUs, {len(document.graph.links)} links"]
     for plan in document.plans:
-        name = plan.collective.value if plan.root is None else f"{plan.collective.value} from rank {plan.root}"
+        name = plan.collective.with_root(plan.root)
         if kind_of(plan) != "trees":
             name += f" by {kind_of(plan)}"
         proof = "optimal" if plan.optimal else f"at most {plan.bound}"

@@ -124,6 +124,10 @@ class Collective(enum.Enum):
         """The collective that this one is on the graph whose links are turned round."""
         return Collective(TRAITS[self].mirror)
 
+    def with_root(self, root: int | None) -> str:
+        """``broadcast from rank 0``, ``reduce to rank 0``, or the name alone where there is no root."""
+        return self.value if root is None else f"{self.value} {'to' if self.inward else 'from'} rank {root}"
+
     def bus_factor(self, nranks: int) -> float:
         """busbw / algbw, as in nccl-tests' doc/PERFORMANCE.md."""
         rounds = TRAITS[self].bus_rounds

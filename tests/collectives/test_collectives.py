@@ -135,3 +135,11 @@ def test_the_runtime_asks_the_table_too() -> None:
     assert sources
     assert [p.name for p in sources if several.search(p.read_text())] == []
     assert several.search("kind == Collective::kBroadcast || kind == Collective::kReduce")
+
+
+def test_a_collective_is_named_with_its_root() -> None:
+    """Data that moves towards a root moves to it."""
+    named = {item: item.with_root(3 if item.rooted else None) for item in Collective}
+    assert {named[item] for item in Collective if not item.rooted} == {c.value for c in Collective if not c.rooted}
+    rooted = {named[item] for item in Collective if item.rooted}
+    assert rooted == {"broadcast from rank 3", "scatter from rank 3", "reduce to rank 3", "gather to rank 3"}
