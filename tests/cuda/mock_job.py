@@ -19,13 +19,16 @@ FLOAT = 7
 
 
 class Buffer:
-    """GPU memory, which on the mock the host sees too."""
+    """GPU memory, which on the mock the host sees too; it is never freed."""
+
+    made = 0
 
     def __init__(self, job: Job, content: Array) -> None:
         at = ctypes.c_void_p()
         size = ctypes.c_size_t(max(content.nbytes, 16))
         job.nccl.check(job.lib.ncclMemAlloc(ctypes.byref(at), size), "ncclMemAlloc")
         assert at.value
+        Buffer.made += 1
         self.at, self.like = at.value, content
         self.set(content)
 

@@ -193,7 +193,15 @@ class Scenarios(Transfers, ApiCalls):
         comm, stream = self.comm(), self.stream()
         buffer, room = self.buffer(self.data(self.rank, 100)), self.room(100)
         lib, size = self.lib, ctypes.c_size_t
+
+        def many() -> int:
+            self.check(lib.ncclGroupStart())
+            for _ in range(113):
+                self.check(self.send(buffer, (self.rank + 1) % self.nranks, comm, stream))
+            return int(lib.ncclGroupEnd())
+
         calls: dict[str, Callable[[], int]] = {
+            "more transfers than a launch holds": many,
             "a send to itself without a receive": lambda: self.send(buffer, self.rank, comm, stream),
             "no type": lambda: int(lib.ncclAllReduce(buffer.at, room.at, size(100), 77, 0, comm, stream)),
             "no operation": lambda: int(lib.ncclAllReduce(buffer.at, room.at, size(100), FLOAT, 99, comm, stream)),
@@ -223,23 +231,71 @@ class Scenarios(Transfers, ApiCalls):
         self.wait(stream)
         return right
 
-    def end_beside_a_waiting_kernel(self) -> float:
-        """Seconds that the end of one communicator takes while a kernel of another one waits."""
-        first, second = self.comm("first"), self.comm("second")
-        stream, other = self.stream(), self.stream()
+    def end_beside_a_waiting_kernel(self) -> str:
+        """One communicator ends while a kernel of another one waits for rank 1, which calls when all have come back."""
+        first, stream, other = self.comm("first"), self.stream(), self.stream()
+        before = self.held()
+        second = self.comm("second")
         right = self.sums_are_right(second, stream=other)
         self.meet("used")
         if self.rank != 1:
             self.waiting_kernel(first, stream)
-        start = time.monotonic()
-        end = self.lib.ncclCommAbort if self.given["end"] == "abort" else self.lib.ncclCommDestroy
-        self.check(end(second))
-        seconds = time.monotonic() - start
+        self.check((self.lib.ncclCommAbort if self.given["end"] == "abort" else self.lib.ncclCommDestroy)(second))
+        return self.after_the_end(first, stream, before, right)
+
+    def abort_behind_a_waiting_kernel(self) -> str:
+        """A call stands on the stream behind a kernel of another communicator when its own one is aborted."""
+        first, stream = self.comm("first"), self.stream()
+        before = self.held()
+        second = self.comm("second")
+        right = self.sums_are_right(second, stream=stream)
+        self.meet("used")
+        if self.rank != 1:
+            self.waiting_kernel(first, stream)
+            self.check(self.all_reduce(self.buffer(self.data(self.rank, 100)), self.room(100), second, stream))
+        self.meet("called")
+        self.check(self.lib.ncclCommAbort(second))
+        return self.after_the_end(first, stream, before, right)
+
+    def held(self) -> int:
+        """Pieces of memory and handles that the library has."""
+        return int(self.mock.mock_pieces()) - Buffer.made
+
+    def after_the_end(self, first: Comm, stream: ctypes.c_void_p, before: int, right: bool) -> str:
+        """Lets the kernel of `first` that waits end; `before` is what the library held without the other one."""
         self.meet("ended")
         if self.rank == 1:
             self.waiting_kernel(first, stream)
         self.wait(stream)
-        return seconds if right else 1e9
+        expected = sum(self.data(rank, 100) for rank in range(self.nranks))
+        right &= bool(np.array_equal(self.part[1].get(), expected))
+        self.until(lambda: self.held() == before)
+        return "right, and all is free" if right else "wrong"
+
+    def end_in_a_capture(self) -> bool:
+        """A communicator ends while calls of another one are captured, in the mode that forbids most."""
+        first, second, stream, graph = self.comm("first"), self.comm("second"), self.stream(), ctypes.c_void_p()
+        right = self.sums_are_right(second, stream=stream)
+        send, recv = self.buffer(self.data(self.rank, 100)), self.room(100)
+        self.cuda(self.mock.cuStreamBeginCapture_v2(stream, 0))
+        self.check(self.all_reduce(send, recv, first, stream))
+        self.check(self.lib.ncclCommDestroy(second))
+        self.cuda(self.mock.cuStreamEndCapture(stream, ctypes.byref(graph)))
+        ready = ctypes.c_void_p()
+        self.cuda(self.mock.cuGraphInstantiateWithFlags(ctypes.byref(ready), graph, ctypes.c_ulonglong(0)))
+        self.cuda(self.mock.cuGraphLaunch(ready, stream))
+        self.wait(stream)
+        expected = sum(self.data(rank, 100) for rank in range(self.nranks))
+        return right and bool(np.array_equal(recv.get(), expected))
+
+    def forbidden_in_a_capture(self) -> list[int]:
+        """The driver's statuses of an allocation while a stream is captured, and of the end of the capture."""
+        stream, graph, at = self.stream(), ctypes.c_void_p(), ctypes.c_ulonglong()
+        mode = ctypes.c_int(self.given["mode"])
+        self.cuda(self.mock.cuStreamBeginCapture_v2(stream, 0))
+        self.cuda(self.mock.cuThreadExchangeStreamCaptureMode(ctypes.byref(mode)))
+        status = self.mock.cuMemAlloc_v2(ctypes.byref(at), ctypes.c_size_t(64))
+        return [int(status), int(self.mock.cuStreamEndCapture(stream, ctypes.byref(graph)))]
 
     def differing_addresses(self) -> list[Comm]:
         """Two communicators that are made side by side, begun in an order of each rank's own."""

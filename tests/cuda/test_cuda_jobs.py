@@ -12,12 +12,6 @@ from test_cuda_runtime import library
 from collc.build.memory import most_pinned_bytes
 from collc.checker.library import read_manifest
 
-
-def fails(what: str) -> pytest.MarkDecorator:
-    """What the library does not do yet: a test that passes by itself one day has to lose this mark."""
-    return pytest.mark.xfail(strict=True, reason=what)
-
-
 TRANSFERS = ("neighbours", "pipeline", "experts", "ring_attention", "crossed", "many_to_one", "coalesced")
 
 
@@ -69,15 +63,26 @@ def test_a_refused_call_changes_nothing() -> None:
         assert all(said == [True, True] for said in answer.values()), answer
 
 
-def test_a_communicator_is_made_beside_a_waiting_kernel() -> None:
-    assert job("creation_beside_a_waiting_kernel", COLLC_BOOTSTRAP_TIMEOUT="10") == [True] * 3
+@pytest.mark.parametrize("check", ["0", pytest.param("1", marks=pytest.mark.slow)])
+def test_a_communicator_is_made_beside_a_waiting_kernel(check: str) -> None:
+    assert job("creation_beside_a_waiting_kernel", COLLC_CHECK=check) == [True] * 3
 
 
-@fails("the end of a communicator waits for every kernel of the GPU")
 @pytest.mark.parametrize("end", ["abort", "destroy"])
-def test_a_communicator_ends_beside_a_waiting_kernel(end: str) -> None:
-    answers = job("end_beside_a_waiting_kernel", given={"end": end}, seconds=15)
-    assert all(isinstance(answer, float) and answer < 10 for answer in answers), answers
+@pytest.mark.parametrize("settings", [{}, {"MOCK_NO_PEER": "all"}], ids=["peers", "pinned"])
+def test_a_communicator_ends_beside_a_waiting_kernel(end: str, settings: dict[str, str]) -> None:
+    """And what it had is free once that kernel has ended."""
+    answers = job("end_beside_a_waiting_kernel", given={"end": end}, own=dict.fromkeys(range(3), settings))
+    assert answers == ["right, and all is free"] * 3
+
+
+def test_a_call_behind_a_waiting_kernel_is_aborted() -> None:
+    """It begins long after its communicator has gone, and touches nothing that is not there."""
+    assert job("abort_behind_a_waiting_kernel") == ["right, and all is free"] * 3
+
+
+def test_a_communicator_ends_while_a_stream_is_captured() -> None:
+    assert job("end_in_a_capture") == [True] * 3
 
 
 @pytest.mark.parametrize("scenario", ["two_in_a_group", "transfers_of_two_in_a_group"])

@@ -53,6 +53,11 @@ def test_work_that_has_ended_is_ordered_only_before_what_waits_for_it(how: str, 
     assert job("order_after_the_end", 1, given={"how": how}) == [status]
 
 
+@pytest.mark.parametrize(("mode", "statuses"), [(0, [900, 900]), (2, [0, 0])])
+def test_a_capture_forbids_what_would_wait_except_in_the_relaxed_mode(mode: int, statuses: list[int]) -> None:
+    assert job("forbidden_in_a_capture", 1, given={"mode": mode}) == [statuses]
+
+
 def test_devices_are_hidden_until_the_driver_is_started() -> None:
     asked = "import ctypes; mock = ctypes.CDLL('libcuda.so.1'); at = ctypes.c_void_p();"
     for started, expected in (("", "3"), ("mock.cuInit(0);", "0")):

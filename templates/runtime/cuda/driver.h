@@ -33,6 +33,7 @@ constexpr int kMaxDynamicShared = 8;                           // function attri
 constexpr unsigned kHostPortableMapped = 3;
 constexpr unsigned kEventDisableTiming = 2;
 constexpr unsigned kStreamNonBlocking = 1;  // neither waits for the legacy stream nor holds it up
+constexpr int kCaptureRelaxed = 2;          // of a thread: captures of others forbid it nothing
 constexpr unsigned kIpcLazyPeerAccess = 1;
 
 // X(member, symbol, arguments)
@@ -86,6 +87,7 @@ constexpr unsigned kIpcLazyPeerAccess = 1;
   X(stream_destroy, cuStreamDestroy_v2, (Stream))                                                               \
   X(stream_synchronize, cuStreamSynchronize, (Stream))                                                          \
   X(stream_wait, cuStreamWaitEvent, (Stream, Event, unsigned))                                                  \
+  X(capture_mode, cuThreadExchangeStreamCaptureMode, (int *))                                                   \
   X(stream_is_capturing, cuStreamIsCapturing, (Stream, int *))
 
 // What the oldest drivers lack: null there.
@@ -118,6 +120,18 @@ class Current {
   }
   Current(const Current &) = delete;
   Current &operator=(const Current &) = delete;
+};
+
+// What this thread does until the end of the scope is no part of a capture, and breaks none of those in other threads.
+class Uncaptured {
+ public:
+  Uncaptured() { driver().capture_mode(&mode_); }
+  ~Uncaptured() { driver().capture_mode(&mode_); }
+  Uncaptured(const Uncaptured &) = delete;
+  Uncaptured &operator=(const Uncaptured &) = delete;
+
+ private:
+  int mode_ = kCaptureRelaxed;  // between the two calls: the thread's own
 };
 
 }  // namespace collc::cuda

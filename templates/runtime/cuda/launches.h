@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "cuda/rank.h"
+#include "cuda/remains.h"
 
 namespace collc::cuda {
 
@@ -19,6 +20,7 @@ using Together = std::vector<Submission *>;
 // Runs `body` after the work on all streams of the calls and makes what follows on any of them wait for it.
 template <class Body>
 Status between_streams(const Together &calls, Body body) {
+  const std::shared_lock<std::shared_mutex> launches(launching());
   const Driver &cu = driver();
   const Stream main = stream_of(*calls[0]);
   std::vector<Stream> joined = {main};

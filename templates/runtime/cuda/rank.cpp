@@ -1,19 +1,25 @@
 #include "cuda/rank.h"
 
+#include <time.h>
+
 #include <algorithm>
 #include <cstdio>
 #include <cstring>
 #include <map>
 #include <utility>
 
+#include "base/clock.h"
 #include "base/environment.h"
 #include "base/log.h"
 #include "cuda/fill.h"
+#include "cuda/remains.h"
 
 namespace collc::cuda {
 namespace {
 
 constexpr size_t kReportsAt = 128;  // in the pinned memory, behind the abort flag
+
+constexpr int64_t kAbortMs = 500;  // that an aborted call has to end
 
 constexpr uint32_t kLooksAlone = 10;  // of 100 ms: what a rank has sent before it left arrives in that time
 
@@ -38,6 +44,7 @@ volatile uint32_t &word(char *at) { return *reinterpret_cast<volatile uint32_t *
 }  // namespace
 
 Status CudaRank::open(const RankContext &context, std::unique_ptr<RankBackend> *made) {
+  set_undertaker({any_kernel_runs, keep_watching});
   std::unique_ptr<CudaRank> rank(new CudaRank(context));
   COLLC_RETURN_IF_FAILED(current_device(&rank->device_));
   const Driver &cu = driver();
@@ -194,26 +201,43 @@ std::vector<ChannelTimes> CudaRank::times() const {
   return times;
 }
 
+// Waits for the calls of this rank alone: kernels of other communicators may wait for calls that this thread makes later. Those
+// of graphs leave no event, and end when the GPU has done everything. False for an aborted call that does not end, because it
+// stands behind others and has not begun.
+bool CudaRank::wait_for_calls() const {
+  if (in_graph_) driver().context_synchronize();
+  for (int64_t aborted_at = 0; runs();) {
+    if (aborted_at == 0 && context_.stopped()) aborted_at = now_ms();
+    if (aborted_at != 0 && now_ms() - aborted_at > kAbortMs) return false;
+    const timespec nap{0, 100000};
+    nanosleep(&nap, nullptr);
+  }
+  return true;
+}
+
 CudaRank::~CudaRank() {
   if (device_ == nullptr) return;
   const Driver &cu = driver();
   const Current current(device_->context);
   // The watcher still carries an abort to kernels that wait.
-  if (called_) cu.context_synchronize();
+  const bool ended = wait_for_calls();
   if (watched_) unwatch(this);
-  // Before memory is freed, which may wait for kernels of other GPUs: those that wait for this rank must hear that it goes.
+  // Those that wait for this rank must hear that it goes.
   if (context_.segment != nullptr) context_.segment->leave(context_.rank);
-  if (ends_ != 0) cu.release(ends_);
-  if (lane_ends_ != 0) cu.release(lane_ends_);
-  if (state_ != 0) cu.release(state_);
-  if (ticks_ != 0) cu.release(ticks_);
-  if (pinned_ != nullptr) cu.release_host(pinned_);
-  pinned_memory_.reset();
-  for (const Address at : ways_memory_.opened) cu.ipc_close(at);
-  if (ways_memory_.word != 0) cu.release(ways_memory_.word);
+  auto remains = std::make_unique<Remains>();
+  for (const Address at : {ends_, lane_ends_, state_, ticks_, ways_memory_.word})
+    if (at != 0) remains->allocated.emplace_back(device_, at);
+  for (const Address at : ways_memory_.opened) remains->mapped.emplace_back(device_, at);
+  if (pinned_ != nullptr) remains->host.push_back(pinned_);
+  if (pinned_memory_ != nullptr) remains->pinned.push_back(std::move(pinned_memory_));
+  if (plain_.done != nullptr && !ended) remains->events.push_back(plain_.done);
+  if (plain_.done != nullptr && ended) cu.event_destroy(plain_.done);
   if (ready_ != nullptr) cu.event_destroy(ready_);
-  if (plain_.done != nullptr) cu.event_destroy(plain_.done);
   if (captured_.done != nullptr) cu.event_destroy(captured_.done);
+  if (world_ != nullptr)
+    world_->inherit(std::move(remains));
+  else
+    dispose(std::move(remains));
 }
 
 // A graph starts where its caller puts it; it cannot wait for work outside of it.
@@ -230,6 +254,7 @@ Status CudaRank::note_call(Stream stream) {
   called_ = true;
   uint64_t capture = 0;
   COLLC_RETURN_IF_FAILED(capture_of(stream, &capture));
+  if (capture != 0) in_graph_ = true;
   Latest &latest = capture != 0 ? captured_ : plain_;
   COLLC_RETURN_IF_FAILED(check(driver().event_record(latest.done, stream), "recording an event"));
   latest.stream = stream;

@@ -1,5 +1,6 @@
 // One rank on the CUDA target: its state on the device, and what the host watches of it.
 #pragma once
+#include <atomic>
 #include <mutex>
 #include <set>
 #include <vector>
@@ -46,6 +47,11 @@ class CudaRank final : public RankBackend {
     return status;
   }
 
+  // Whether its latest call outside of graphs has not ended.
+  bool runs() const { return called_ && driver().event_query(plain_.done) == kNotReady; }
+  // Whether calls of it were captured: nobody knows when they run.
+  bool is_in_graph() const { return in_graph_; }
+
   // Called by the watcher every few milliseconds: carries aborts to the kernels and their reports to the communicator.
   void look(bool at_peers);
 
@@ -57,6 +63,7 @@ class CudaRank final : public RankBackend {
   Status make_state();
   Status choose_threads();
   uint32_t reports() const;  // places for them
+  bool wait_for_calls() const;
   void end(const Status &status) { context_.segment->abort(status, context_.rank); }
   void look_at_peers();
   void look_at_transfers();
@@ -88,7 +95,8 @@ class CudaRank final : public RankBackend {
     uint64_t capture = 0;
     bool is_there = false;
   } plain_, captured_;
-  bool called_ = false;  // kernels may run, of a graph perhaps
+  std::atomic<bool> called_{false};  // kernels may run, of a graph perhaps
+  std::atomic<bool> in_graph_{false};
   bool watched_ = false;
   bool timed_ = false;     // the kernels count, and COLLC_BREAKDOWN asks for it
   bool reported_ = false;  // a kernel has run out of time, and the communicator knows
@@ -97,5 +105,9 @@ class CudaRank final : public RankBackend {
 // The thread that looks at all ranks of the process; it starts with the first.
 Status watch(CudaRank *rank);
 void unwatch(CudaRank *rank);
+// The same thread, for what is left of ended communicators.
+Status keep_watching();
+// Whether a call of any rank of this process has not ended; those of graphs aside.
+bool any_kernel_runs();
 
 }  // namespace collc::cuda

@@ -11,6 +11,7 @@
 #include <thread>
 
 #include "cuda/rank.h"
+#include "cuda/remains.h"
 
 namespace collc::cuda {
 namespace {
@@ -39,24 +40,45 @@ Watcher &watcher() {
 }
 
 void run(Watcher &self) {
+  const Uncaptured uncaptured;
   for (uint32_t round = 0;; ++round) {
     const timespec nap{0, kPeriodNs};
     nanosleep(&nap, nullptr);
     const std::lock_guard<std::mutex> lock(self.mutex);
-    if (self.ranks.empty()) {
+    if (self.ranks.empty() && !any_buried()) {
       self.running = false;
       return;
     }
     for (CudaRank *rank : self.ranks) rank->look(round % kLooksPerPeerLook == 0);
+    if (round % kLooksPerPeerLook != 0 || !any_buried()) continue;
+    // Never to wait: aborts come this way. A graph may run at any time.
+    free_buried([&self] {
+      return std::any_of(self.ranks.begin(), self.ranks.end(),
+                         [](const CudaRank *rank) { return rank->is_in_graph() || rank->runs(); });
+    });
   }
 }
 
 }  // namespace
 
-Status watch(CudaRank *rank) {
+bool any_kernel_runs() {
   Watcher &self = watcher();
   const std::lock_guard<std::mutex> lock(self.mutex);
-  self.ranks.push_back(rank);
+  return std::any_of(self.ranks.begin(), self.ranks.end(), [](const CudaRank *rank) { return rank->runs(); });
+}
+
+Status watch(CudaRank *rank) {
+  Watcher &self = watcher();
+  {
+    const std::lock_guard<std::mutex> lock(self.mutex);
+    self.ranks.push_back(rank);
+  }
+  return keep_watching();
+}
+
+Status keep_watching() {
+  Watcher &self = watcher();
+  const std::lock_guard<std::mutex> lock(self.mutex);
   if (self.running) return {};
   // Signals of the application are for its own threads.
   sigset_t all, before;

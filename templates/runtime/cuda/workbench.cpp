@@ -5,6 +5,7 @@
 
 #include "base/clock.h"
 #include "cuda/rank.h"
+#include "cuda/remains.h"
 
 namespace collc::cuda {
 namespace {
@@ -18,9 +19,11 @@ class GpuBench final : public Workbench {
     const Driver &cu = driver();
     if (stream_ != nullptr) cu.stream_destroy(stream_);
     if (done_ != nullptr) cu.event_destroy(done_);
+    auto remains = std::make_unique<Remains>();
     for (const Address at : buffers_)
-      if (at != 0) cu.release(at);
-    if (pinned_ != nullptr) cu.release_host(pinned_);
+      if (at != 0) remains->allocated.emplace_back(&device_, at);
+    if (pinned_ != nullptr) remains->host.push_back(pinned_);
+    dispose(std::move(remains));
   }
   GpuBench(const GpuBench &) = delete;
   GpuBench &operator=(const GpuBench &) = delete;

@@ -1,28 +1,19 @@
 #include "cuda/world.h"
 
-#include <time.h>
-
 #include <algorithm>
 #include <cstring>
+#include <iterator>
 
-#include "base/clock.h"
 #include "base/environment.h"
 #include "cuda/fill.h"
 
 namespace collc::cuda {
 namespace {
 
-constexpr int64_t kPatienceMs = 10000;  // for the ranks of other processes to close what they have mapped
-
 std::mutex worlds_mutex;
 std::map<Segment *, std::weak_ptr<World>> &worlds() {
   static auto *const all = new std::map<Segment *, std::weak_ptr<World>>;  // outlives every thread
   return *all;
-}
-
-// One word per rank in the shared segment: the rank no longer touches other ranks' memory.
-std::atomic<uint32_t> &closed(Segment &segment, uint32_t nccl_rank) {
-  return *reinterpret_cast<std::atomic<uint32_t> *>(segment.memory() + nccl_rank * kLine);
 }
 
 template <class T>
@@ -36,7 +27,10 @@ Status put(const std::vector<T> &rows, Address *at, std::vector<std::pair<const 
 }  // namespace
 
 World::World(const RankContext &context, const Agreed &agreed)
-    : allocation_(context.placement.allocation), segment_(context.segment), nccl_rank_(context.placement.nccl_rank) {
+    : allocation_(context.placement.allocation),
+      segment_(context.segment),
+      nccl_rank_(context.placement.nccl_rank),
+      remains_(std::make_unique<Remains>()) {
   problem_ =
       make_device_plan(*context.tables, *allocation_, plan_, nccl_rank_, agreed.overrides, agreed.has_ll128, agreed.pinned);
 }
@@ -147,41 +141,31 @@ Status World::upload_plan(const Device *device, DevicePlanPlaces *places) {
   return {};
 }
 
-bool World::others_are_done() const {
-  // Before the exchange no other rank knows our memory.
-  if (peers_.empty() || segment_->aborted()) return true;
-  for (uint32_t peer = 0; peer < plan_.nranks; ++peer) {
-    const uint32_t rank = nccl_rank_[peer];
-    if (mine_.count(peer) == 0 && closed(*segment_, rank).load(std::memory_order_acquire) == 0 && segment_->alive(rank))
-      return false;
-  }
-  return true;
+void World::inherit(std::unique_ptr<Remains> remains) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  allocated_.insert(allocated_.end(), remains->allocated.begin(), remains->allocated.end());
+  for (const auto &[device, at] : remains->mapped) mappings_.push_back({device, kNobody, at});
+  std::move(remains->host.begin(), remains->host.end(), std::back_inserter(remains_->host));
+  std::move(remains->pinned.begin(), remains->pinned.end(), std::back_inserter(remains_->pinned));
+  std::move(remains->events.begin(), remains->events.end(), std::back_inserter(remains_->events));
 }
 
-// The last rank of this process goes. Memory that others have mapped must outlive their use of it; a process that does not
-// close in time keeps the memory until it ends.
+// The last rank of this process goes. Memory that others have mapped must outlive their use of it.
 World::~World() {
   {
     const std::lock_guard<std::mutex> lock(worlds_mutex);
     const auto entry = worlds().find(segment_.get());
     if (entry != worlds().end() && entry->second.expired()) worlds().erase(entry);
   }
-  const Driver &cu = driver();
-  for (const Mapping &mapping : mappings_) {
-    const Current current(mapping.device->context);
-    cu.ipc_close(mapping.at);
+  for (const Mapping &mapping : mappings_) remains_->mapped.emplace_back(mapping.device, mapping.at);
+  remains_->allocated = std::move(allocated_);
+  remains_->segment = segment_;
+  for (uint32_t peer = 0; peer < plan_.nranks; ++peer) {
+    if (mine_.count(peer) != 0) remains_->mine.push_back(nccl_rank_[peer]);
+    // Before the exchange no other rank knows our memory.
+    if (mine_.count(peer) == 0 && !peers_.empty()) remains_->others.push_back(nccl_rank_[peer]);
   }
-  for (const auto &[rank, device] : mine_) closed(*segment_, nccl_rank_[rank]).store(1, std::memory_order_release);
-  const int64_t start = now_ms();
-  while (!others_are_done()) {
-    if (now_ms() - start > kPatienceMs) return;
-    const timespec nap{0, 1000000};
-    nanosleep(&nap, nullptr);
-  }
-  for (const auto &[device, at] : allocated_) {
-    const Current current(device->context);
-    cu.release(at);
-  }
+  dispose(std::move(remains_));
 }
 
 }  // namespace collc::cuda

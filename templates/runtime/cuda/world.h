@@ -8,6 +8,7 @@
 #include "executor/backend.h"
 #include "cuda/device_plan.h"
 #include "cuda/device.h"
+#include "cuda/remains.h"
 #include "cuda/ways.h"
 #include "plan/overrides.h"
 
@@ -80,6 +81,8 @@ class World {
 
   // Takes over what looking for ways took, until the end.
   void keep(const Device *device, const WaysMemory &memory);
+  // The same of a rank that goes.
+  void inherit(std::unique_ptr<Remains> remains);
   // Allocates and clears a rank's arena on its device.
   Status add_rank(uint32_t plan_rank, const Device *device, RankMemory *memory);
   // Takes all ranks' memories (by rank of the plan); refuses GPUs that are shared without leave.
@@ -96,7 +99,6 @@ class World {
     Address at;
   };
   Status open_peer(uint32_t peer, const Device *device, Address *arena);
-  bool others_are_done() const;
 
   std::mutex mutex_;
   DevicePlan plan_;
@@ -109,6 +111,7 @@ class World {
   std::vector<Mapping> mappings_;
   std::map<const Device *, DevicePlanPlaces> places_;
   std::vector<std::pair<const Device *, Address>> allocated_;
+  std::unique_ptr<Remains> remains_;  // of its ranks that have gone
 };
 
 }  // namespace collc::cuda

@@ -112,6 +112,7 @@ State &state() {
 
 MockContext contexts[mock::kMostDevices];
 thread_local std::vector<MockContext *> stack;
+thread_local int capture_mode = 0;  // 2: captures of other threads forbid this one nothing
 
 MockContext *current() { return stack.empty() ? nullptr : stack.back(); }
 int current_device() { return current() == nullptr ? 0 : current()->device; }
@@ -230,12 +231,17 @@ bool may_reach(int a, int b) { return !mock::names_pair("MOCK_NO_PEER", a, b); }
   mock::Runner::Hold hold(state().runner); \
   ++state().calls[name]
 #define MOCK_UNLESS_CAPTURING \
-  if (const int refused = state().streams.forbidden()) return refused
+  if (const int refused = capture_mode == 2 ? 0 : state().streams.forbidden()) return refused
 
 // For the tests.
 MOCK mock_calls(const char *name) {
   const mock::Runner::Hold hold(state().runner);
   return state().calls[name];
+}
+// Pieces of memory that this process has.
+MOCK mock_pieces() {
+  const mock::Runner::Hold hold(state().runner);
+  return static_cast<int>(state().pieces.size() + state().imported.size() + state().host.size());
 }
 // Kilobytes of a device (of the machine) that this process has had at most.
 MOCK mock_most_kilobytes(int device) {
@@ -573,6 +579,11 @@ MOCK cuStreamGetCaptureInfo_v2(void *stream, int *status, uint64_t *number, void
   const MockGraph *graph = state().streams.capturing(key_of(stream));
   *status = graph != nullptr;
   if (graph != nullptr) *number = graph->number;
+  return 0;
+}
+MOCK cuThreadExchangeStreamCaptureMode(int *mode) {
+  MOCK_ENTER("capture_mode");
+  std::swap(*mode, capture_mode);
   return 0;
 }
 MOCK cuStreamBeginCapture_v2(void *stream, int) {
