@@ -44,6 +44,7 @@ Status read_config(const ncclConfig_t *given, Config *config) {
   if ((least_given && known.minCTAs <= 0) || (most_given && known.maxCTAs <= 0) ||
       (least_given && most_given && known.minCTAs > known.maxCTAs))
     return fail(ncclInvalidArgument, "minCTAs %d and maxCTAs %d do not fit together", known.minCTAs, known.maxCTAs);
+  if (known.commName != nullptr && known.commName != NCCL_CONFIG_UNDEF_PTR) config->name = known.commName;
   config->most_channels = most_given ? static_cast<uint32_t>(known.maxCTAs) : 0;
   return {};
 }

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "communicator/flight.h"
+#include "communicator/profiler.h"
 #include "communicator/link_check.h"
 #include "executor/backend.h"
 #include "plan/plan.h"
@@ -21,6 +22,7 @@ namespace collc {
 struct Config {
   bool blocking = true;
   uint32_t most_channels = 0;  // maxCTAs; 0: not said
+  std::string name;            // commName; "" without one
   Bytes raw;  // the caller's struct for the real NCCL; empty without one
   ncclConfig_t *for_real() const;
 };
@@ -63,6 +65,8 @@ class Communicator {
   bool absent() const { return absent_; }
   const Config &config() const { return config_; }
   RankBackend *backend_rank() { return rank_backend_.get(); }
+  // What a profiler's plugin knows of it; null without one.
+  Profile *profile() { return profile_.get(); }
   // Null if we serve it.
   ncclComm_t real() const { return real_.load(std::memory_order_acquire); }
 
@@ -151,6 +155,7 @@ class Communicator {
   std::shared_ptr<Control> control_;
   std::shared_ptr<FlightRecord> flight_;  // null until the ranks share memory
   std::unique_ptr<RankBackend> rank_backend_;
+  std::unique_ptr<Profile> profile_;
   std::thread thread_;
   std::vector<Scaling> scalings_;
   std::atomic<bool> stopped_{false};

@@ -114,6 +114,7 @@ Status Communicator::join(const ncclUniqueId &id, uint32_t nranks, uint32_t rank
     rendezvous.give_up(status);
     return status;
   }
+  if (rank_backend_ != nullptr) profile_ = Profile::make(context, context.order, config_.name);
   log(LogLevel::kInfo, "rank %u of %u: communicator made in %lld ms", rank_, nranks_, static_cast<long long>(now_ms() - start));
   return {};
 }

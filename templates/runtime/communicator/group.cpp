@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "base/descriptor.h"
+#include "communicator/profiler.h"
 #include "communicator/ranges.h"
 #include "communicator/real_nccl.h"
 
@@ -91,6 +92,8 @@ Status run_calls(std::vector<PendingCall> &calls) {
   COLLC_RETURN_IF_FAILED(backend().admit(batch));
   for (size_t i = 0; i < batch.size(); ++i) owners[i]->count(&batch[i].call);
   const CallRange range(batch[0].call, batch.size());
+  CallEvents events;
+  for (size_t i = 0; i < batch.size(); ++i) events.begin(owners[i]->profile(), *batch[i].rank, batch[i].call);
   backend().run(batch);
   for (size_t i = 0; i < batch.size(); ++i) {
     if (batch[i].status.ok()) continue;
@@ -250,6 +253,8 @@ Status submit(const CommunicatorPtr &communicator, const Call &call) {
   COLLC_RETURN_IF_FAILED(backend().admit_one(submission));
   communicator->count(&submission.call);
   const CallRange range(submission.call);
+  CallEvents events;
+  events.begin(communicator->profile(), *submission.rank, submission.call);
   backend().run_one(submission);
   if (!submission.status.ok()) communicator->set_failed(submission.status);
   return submission.status;

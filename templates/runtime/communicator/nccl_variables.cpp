@@ -50,6 +50,7 @@ bool names_ucx(const char *net) {
 
 bool followed(const std::string &name) {
   if (name == "NCCL_DEBUG") return read_text("COLLC_DEBUG") == nullptr;
+  if (name == "NCCL_PROFILER_PLUGIN") return true;
   if (name == "NCCL_SOCKET_IFNAME") return read_text("COLLC_SOCKET_IFNAME") == nullptr;
   if (name == "NCCL_PROTO") return read_text("COLLC_PROTO") == nullptr && follows_nccl_proto();
   if (name == "NCCL_IB_HCA") return names_ucx(read_text("COLLC_NET"));
@@ -82,7 +83,7 @@ void say_what_is_not_followed() {
       else
         others += (others.empty() ? "" : ", ") + name;
     }
-    if (!others.empty()) log(LogLevel::kInfo, "not followed, NCCL alone knows them: %s", others.c_str());
+    if (!others.empty()) log(LogLevel::kInfo, "not followed here: %s", others.c_str());
   });
 }
 

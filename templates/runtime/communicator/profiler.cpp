@@ -1,0 +1,278 @@
+#include "communicator/profiler.h"
+
+#include <dlfcn.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cstdarg>
+#include <cstdio>
+#include <cstring>
+#include <exception>
+#include <iterator>
+#include <string>
+
+#include "base/element.h"
+#include "base/environment.h"
+#include "base/log.h"
+
+namespace collc {
+namespace plugin {
+namespace {
+
+// The interface of NCCL's profiler plugins: src/include/plugin/nccl_profiler.h and profiler/profiler_v4.h to _v6.h of NCCL 2.30.
+// The description of an event is the same in all three but for what follows these fields, and for the width of `type`, of whose
+// eight bytes (little-endian) version 4 reads the first.
+enum EventType : uint64_t {
+  kGroup = 1,
+  kCollective = 2,
+  kTransfer = 4,
+  kGroupApi = 256,
+  kCollectiveApi = 512,
+  kTransferApi = 1024
+};
+enum EventState : int { kGroupStartEnds = 23, kGroupEndStarts = 24 };
+
+struct Description {
+  uint64_t type;
+  void *parent;
+  int rank;
+  union {
+    struct {
+      bool captured;
+      int depth;
+    } group_api;
+    struct {
+      const char *function;
+      size_t count;
+      const char *type;
+      int root;
+      void *stream;
+      bool captured;
+    } collective_api;
+    struct {
+      const char *function;
+      size_t count;
+      const char *type;
+      void *stream;
+      bool captured;
+    } transfer_api;
+    struct {
+      uint64_t number;
+      const char *function;
+      const void *input;
+      void *output;
+      size_t count;
+      int root;
+      const char *type;
+      uint8_t channels, warps;
+      const char *algorithm, *protocol;
+      void *group;
+    } collective;
+    struct {
+      const char *function;
+      void *buffer;
+      const char *type;
+      size_t count;
+      int peer;
+      uint8_t channels;
+      void *group;
+    } transfer;
+    unsigned char room[256];  // more than any version has
+  };
+};
+
+using Log = void (*)(int level, unsigned long flags, const char *file, int line, const char *pattern, ...);
+using Init4 = int (*)(void **, int *, const char *, uint64_t, int, int, int, Log);
+using Init5 = int (*)(void **, uint64_t, int *, const char *, int, int, int, Log);  // and 6
+
+struct Interface {
+  const char *name;
+  void (*init)();
+  int (*start)(void *context, void **handle, Description *description);
+  int (*stop)(void *handle);
+  int (*record)(void *handle, int state, void *arguments);
+  int (*finalize)(void *context);
+};
+
+struct Plugin {
+  const Interface *calls = nullptr;
+  int version = 0;
+  int wanted = 0;  // the events that it asks for; it may change them at any time
+  bool wants(uint64_t types) const { return (__atomic_load_n(&wanted, __ATOMIC_RELAXED) & static_cast<int>(types)) != 0; }
+};
+
+void *open_library(const char *name) {
+  void *library = dlopen(name, RTLD_NOW | RTLD_LOCAL);
+  if (library != nullptr || std::strchr(name, '/') != nullptr) return library;
+  const std::string why = dlerror();
+  library = dlopen(format("libnccl-profiler-%s.so", name).c_str(), RTLD_NOW | RTLD_LOCAL);
+  if (library == nullptr) log(LogLevel::kWarn, "NCCL_PROFILER_PLUGIN: %s", printable(why).c_str());
+  return library;
+}
+
+Plugin load() {
+  Plugin plugin;
+  const char *const name = read_path("NCCL_PROFILER_PLUGIN");
+  if (name == nullptr || std::strcmp(name, "none") == 0) return plugin;
+  void *const library = open_library(name);
+  if (library == nullptr) {
+    const char *const why = dlerror();
+    if (why != nullptr) log(LogLevel::kWarn, "NCCL_PROFILER_PLUGIN: %s", printable(why).c_str());
+    return plugin;
+  }
+  for (int version = 6; version >= 4 && plugin.calls == nullptr; --version) {
+    plugin.calls = static_cast<const Interface *>(dlsym(library, format("ncclProfiler_v%d", version).c_str()));
+    plugin.version = version;
+  }
+  if (plugin.calls == nullptr)
+    log(LogLevel::kWarn, "NCCL_PROFILER_PLUGIN: %.200s has none of ncclProfiler_v4, _v5 and _v6", printable(name).c_str());
+  return plugin;
+}
+
+// Never unloaded: a thread of the plugin may outlive main().
+Plugin &loaded() {
+  static auto *const plugin = new Plugin(load());
+  return *plugin;
+}
+
+// NCCL's levels: 1 version, 2 warnings, 3 information, 4 abort, 5 trace.
+__attribute__((format(printf, 5, 6))) void note(int level, unsigned long, const char *, int, const char *pattern, ...) {
+  char text[400];
+  va_list arguments;
+  va_start(arguments, pattern);
+  std::vsnprintf(text, sizeof text, pattern, arguments);
+  va_end(arguments);
+  log(level <= 2 ? LogLevel::kWarn : level == 5 ? LogLevel::kTrace : LogLevel::kInfo, "profiler: %s", text);
+}
+
+// As NCCL calls them.
+const char *name_of(const Call &call) {
+  if (call.work == Work::kSend) return "Send";
+  if (call.work == Work::kReceive) return "Recv";
+  static const char *const names[] = {"AllReduce", "AllGather", "ReduceScatter", "Broadcast", "Reduce",
+                                      "Gather",    "Scatter",   "AlltoAll",      "SendRecv"};
+  static_assert(std::size(names) == kCollectives, "a name for each");
+  return names[static_cast<uint32_t>(call.collective)];
+}
+
+const char *name_of(ncclDataType_t type) {
+  static const char *const names[] = {"ncclInt8",    "ncclUint8",    "ncclInt32",      "ncclUint32",
+                                      "ncclInt64",   "ncclUint64",   "ncclFloat16",    "ncclFloat32",
+                                      "ncclFloat64", "ncclBfloat16", "ncclFloat8e4m3", "ncclFloat8e5m2"};
+  static_assert(std::size(names) == ncclNumTypes, "a name for each");
+  return names[type];
+}
+
+const char *protocol_name(uint32_t protocol) { return protocol == 0 ? "SIMPLE" : protocol == 1 ? "LL" : "LL128"; }
+
+void *start(void *context, Description *description) {
+  void *handle = nullptr;
+  return loaded().calls->start(context, &handle, description) == 0 ? handle : nullptr;
+}
+
+}  // namespace
+}  // namespace plugin
+
+Profile::Profile(void *context, int rank) : context_(context), rank_(rank), process_(getpid()) {}
+
+std::unique_ptr<Profile> Profile::make(const RankContext &context, uint64_t id, const std::string &name) {
+  plugin::Plugin &plugin = plugin::loaded();
+  if (plugin.calls == nullptr) return nullptr;
+  void *made = nullptr;
+  const int machines = static_cast<int>(context.placement.nmachines()), nranks = static_cast<int>(context.nranks);
+  const int rank = static_cast<int>(context.rank);
+  const char *const called = name.empty() ? nullptr : name.c_str();
+  int failed = 0;
+  if (plugin.version == 4) {
+    const auto init = reinterpret_cast<plugin::Init4>(plugin.calls->init);
+    failed = init(&made, &plugin.wanted, called, id, machines, nranks, rank, plugin::note);
+  } else {
+    const auto init = reinterpret_cast<plugin::Init5>(plugin.calls->init);
+    failed = init(&made, id, &plugin.wanted, called, machines, nranks, rank, plugin::note);
+  }
+  if (failed != 0) {
+    log(LogLevel::kWarn, "NCCL_PROFILER_PLUGIN: the plugin fails with %d: rank %d goes on without it", failed, rank);
+    return nullptr;
+  }
+  log(LogLevel::kInfo, "rank %d: profiler %s, version %d", rank, plugin.calls->name, plugin.version);
+  return std::unique_ptr<Profile>(new Profile(made, rank));
+}
+
+Profile::~Profile() {
+  if (process_ == getpid()) plugin::loaded().calls->finalize(context_);
+}
+
+void CallEvents::add(Profile &profile, RankBackend &rank, const Call &call) noexcept try {
+  using namespace plugin;
+  const Plugin &plugin = loaded();
+  const bool moves = call.work == Work::kSend || call.work == Work::kReceive;
+  const uint64_t own = moves ? kTransfer : kCollective, api = moves ? kTransferApi : kCollectiveApi;
+  if (call.work == Work::kNothing) return;
+  const uint64_t number = moves ? 0 : profile.numbers_[static_cast<uint32_t>(call.collective)]++;
+  // A plugin that asks for an event gets those around it, as from NCCL.
+  if (!plugin.wants(kGroup | own | kGroupApi | api)) return;
+  open_.reserve(open_.size() + 4);
+  const auto open = [&](Description *description) {
+    description->rank = profile.rank_;
+    void *const handle = start(profile.context_, description);
+    if (handle != nullptr) open_.push_back(handle);
+    return handle;
+  };
+  const char *const function = name_of(call), *const type = name_of(call.type);
+  Description description = {};
+  void *parent = nullptr;
+  if (plugin.version > 4) {
+    if (api_ == nullptr) {
+      description.type = kGroupApi;
+      description.group_api = {false, 1};
+      api_ = open(&description);
+      for (const int state : {kGroupStartEnds, kGroupEndStarts})
+        if (api_ != nullptr) plugin.calls->record(api_, state, nullptr);
+    }
+    if (plugin.wants(own | api)) {
+      description = {};
+      description.type = api;
+      description.parent = api_;
+      if (moves)
+        description.transfer_api = {function, call.count, type, call.stream, false};
+      else
+        description.collective_api = {function, call.count, type, call.root, call.stream, false};
+      parent = open(&description);
+    }
+  }
+  void *group = nullptr;
+  bool is_new = true;
+  for (const Group &one : groups_)
+    if (one.profile == &profile) group = one.handle, is_new = false;
+  if (is_new && plugin.wants(kGroup | own)) {
+    description = {};
+    description.type = kGroup;
+    group = open(&description);
+    groups_.push_back({&profile, group});
+  }
+  if (!plugin.wants(own)) return;
+  description = {};
+  description.type = own;
+  description.parent = plugin.version > 4 ? parent : group;
+  const uint8_t channels =
+      call.program == nullptr ? 0 : static_cast<uint8_t>(call.program->nchannels < 255 ? call.program->nchannels : 255);
+  if (moves) {
+    void *const buffer = call.work == Work::kSend ? const_cast<void *>(call.input) : call.output;
+    description.transfer = {function, buffer, type, call.count, static_cast<int>(call.peer), channels, group};
+  } else {
+    const uint32_t protocol =
+        call.program == nullptr ? 0 : rank.protocol_of(*call.program, call.count * element_bytes(call.type));
+    description.collective = {
+        number, function, call.input, call.output, call.count, call.root, type, channels, 0, "PLAN", protocol_name(protocol),
+        group};
+  }
+  open(&description);
+} catch (const std::exception &error) {
+  log(LogLevel::kWarn, "profiler: %s", error.what());
+}
+
+void CallEvents::end() noexcept {
+  for (auto handle = open_.rbegin(); handle != open_.rend(); ++handle) plugin::loaded().calls->stop(*handle);
+}
+
+}  // namespace collc
