@@ -17,7 +17,6 @@
 
 namespace collc {
 namespace plugin {
-namespace {
 
 // The interface of NCCL's profiler plugins: src/include/plugin/nccl_profiler.h and profiler/profiler_v4.h to _v6.h of NCCL 2.30.
 // The description of an event is the same in all three but for what follows these fields, and for the width of `type`, of whose
@@ -80,6 +79,8 @@ struct Description {
     unsigned char room[256];  // more than any version has
   };
 };
+
+namespace {
 
 using Log = void (*)(int level, unsigned long flags, const char *file, int line, const char *pattern, ...);
 using Init4 = int (*)(void **, int *, const char *, uint64_t, int, int, int, Log);
@@ -145,6 +146,8 @@ __attribute__((format(printf, 5, 6))) void note(int level, unsigned long, const 
   log(level <= 2 ? LogLevel::kWarn : level == 5 ? LogLevel::kTrace : LogLevel::kInfo, "profiler: %s", text);
 }
 
+bool is_transfer(const Call &call) { return call.work == Work::kSend || call.work == Work::kReceive; }
+
 // As NCCL calls them.
 const char *name_of(const Call &call) {
   if (call.work == Work::kSend) return "Send";
@@ -202,71 +205,80 @@ Profile::~Profile() {
   if (process_ == getpid()) plugin::loaded().calls->finalize(context_);
 }
 
+void *CallEvents::open(const Profile &profile, plugin::Description *description) {
+  description->rank = profile.rank_;
+  void *const handle = plugin::start(profile.context_, description);
+  if (handle != nullptr) open_.push_back(handle);
+  return handle;
+}
+
+void *CallEvents::open_api(const Profile &profile, const Call &call) {
+  using namespace plugin;
+  const Plugin &plugin = loaded();
+  if (api_ == nullptr) {
+    Description description = {};
+    description.type = kGroupApi;
+    description.group_api = {false, 1};
+    api_ = open(profile, &description);
+    for (const int state : {kGroupStartEnds, kGroupEndStarts})
+      if (api_ != nullptr) plugin.calls->record(api_, state, nullptr);
+  }
+  const bool moves = is_transfer(call);
+  if (!plugin.wants(moves ? kTransfer | kTransferApi : kCollective | kCollectiveApi)) return nullptr;
+  Description description = {};
+  description.parent = api_;
+  description.type = moves ? kTransferApi : kCollectiveApi;
+  if (moves)
+    description.transfer_api = {name_of(call), call.count, name_of(call.type), call.stream, false};
+  else
+    description.collective_api = {name_of(call), call.count, name_of(call.type), call.root, call.stream, false};
+  return open(profile, &description);
+}
+
+void *CallEvents::open_group(const Profile &profile) {
+  for (const Group &one : groups_)
+    if (one.profile == &profile) return one.handle;
+  plugin::Description description = {};
+  description.type = plugin::kGroup;
+  groups_.push_back({&profile, open(profile, &description)});
+  return groups_.back().handle;
+}
+
+void CallEvents::open_call(const Profile &profile, const Call &call, const Within &within) {
+  const uint32_t channels = call.program == nullptr ? 0 : call.program->nchannels;
+  const auto most = static_cast<uint8_t>(channels < UINT8_MAX ? channels : UINT8_MAX);
+  plugin::Description description = {};
+  description.parent = plugin::loaded().version > 4 ? within.api : within.group;
+  const char *const function = plugin::name_of(call), *const type = plugin::name_of(call.type);
+  if (plugin::is_transfer(call)) {
+    void *const buffer = call.work == Work::kSend ? const_cast<void *>(call.input) : call.output;
+    description.type = plugin::kTransfer;
+    description.transfer = {function, buffer, type, call.count, static_cast<int>(call.peer), most, within.group};
+  } else {
+    description.type = plugin::kCollective;
+    description.collective = {within.number, function, call.input, call.output, call.count,      call.root,
+                              type,          most,     0,          "PLAN",      within.protocol, within.group};
+  }
+  open(profile, &description);
+}
+
 void CallEvents::add(Profile &profile, RankBackend &rank, const Call &call) noexcept try {
   using namespace plugin;
   const Plugin &plugin = loaded();
-  const bool moves = call.work == Work::kSend || call.work == Work::kReceive;
-  const uint64_t own = moves ? kTransfer : kCollective, api = moves ? kTransferApi : kCollectiveApi;
   if (call.work == Work::kNothing) return;
-  const uint64_t number = moves ? 0 : profile.numbers_[static_cast<uint32_t>(call.collective)]++;
+  const bool moves = is_transfer(call);
+  const uint64_t own = moves ? kTransfer : kCollective, api = moves ? kTransferApi : kCollectiveApi;
+  Within within = {};
+  within.protocol = "SIMPLE";
+  if (!moves) within.number = profile.numbers_[static_cast<uint32_t>(call.collective)]++;
+  if (call.program != nullptr)
+    within.protocol = protocol_name(rank.protocol_of(*call.program, call.count * element_bytes(call.type)));
   // A plugin that asks for an event gets those around it, as from NCCL.
   if (!plugin.wants(kGroup | own | kGroupApi | api)) return;
   open_.reserve(open_.size() + 4);
-  const auto open = [&](Description *description) {
-    description->rank = profile.rank_;
-    void *const handle = start(profile.context_, description);
-    if (handle != nullptr) open_.push_back(handle);
-    return handle;
-  };
-  const char *const function = name_of(call), *const type = name_of(call.type);
-  Description description = {};
-  void *parent = nullptr;
-  if (plugin.version > 4) {
-    if (api_ == nullptr) {
-      description.type = kGroupApi;
-      description.group_api = {false, 1};
-      api_ = open(&description);
-      for (const int state : {kGroupStartEnds, kGroupEndStarts})
-        if (api_ != nullptr) plugin.calls->record(api_, state, nullptr);
-    }
-    if (plugin.wants(own | api)) {
-      description = {};
-      description.type = api;
-      description.parent = api_;
-      if (moves)
-        description.transfer_api = {function, call.count, type, call.stream, false};
-      else
-        description.collective_api = {function, call.count, type, call.root, call.stream, false};
-      parent = open(&description);
-    }
-  }
-  void *group = nullptr;
-  bool is_new = true;
-  for (const Group &one : groups_)
-    if (one.profile == &profile) group = one.handle, is_new = false;
-  if (is_new && plugin.wants(kGroup | own)) {
-    description = {};
-    description.type = kGroup;
-    group = open(&description);
-    groups_.push_back({&profile, group});
-  }
-  if (!plugin.wants(own)) return;
-  description = {};
-  description.type = own;
-  description.parent = plugin.version > 4 ? parent : group;
-  const uint8_t channels =
-      call.program == nullptr ? 0 : static_cast<uint8_t>(call.program->nchannels < 255 ? call.program->nchannels : 255);
-  if (moves) {
-    void *const buffer = call.work == Work::kSend ? const_cast<void *>(call.input) : call.output;
-    description.transfer = {function, buffer, type, call.count, static_cast<int>(call.peer), channels, group};
-  } else {
-    const uint32_t protocol =
-        call.program == nullptr ? 0 : rank.protocol_of(*call.program, call.count * element_bytes(call.type));
-    description.collective = {
-        number, function, call.input, call.output, call.count, call.root, type, channels, 0, "PLAN", protocol_name(protocol),
-        group};
-  }
-  open(&description);
+  if (plugin.version > 4) within.api = open_api(profile, call);
+  if (plugin.wants(kGroup | own)) within.group = open_group(profile);
+  if (plugin.wants(own)) open_call(profile, call, within);
 } catch (const std::exception &error) {
   log(LogLevel::kWarn, "profiler: %s", error.what());
 }

@@ -12,6 +12,10 @@
 
 namespace collc {
 
+namespace plugin {
+struct Description;
+}
+
 // What the plugin knows of one communicator.
 class Profile {
  public:
@@ -47,7 +51,17 @@ class CallEvents {
   }
 
  private:
+  // What a plugin hears of a call beside what the call says.
+  struct Within {
+    void *api, *group;
+    uint64_t number;
+    const char *protocol;
+  };
   void add(Profile &profile, RankBackend &rank, const Call &call) noexcept;
+  void *open(const Profile &profile, plugin::Description *description);
+  void *open_api(const Profile &profile, const Call &call);
+  void *open_group(const Profile &profile);
+  void open_call(const Profile &profile, const Call &call, const Within &within);
   void end() noexcept;
 
   std::vector<void *> open_;  // handles, in the order in which the events began
