@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from collc.collectives.model import Collective
-from collc.collectives.sizes import short_size, size_series
+from collc.collectives.sizes import near_size, short_size, size_series
 from collc.packing.candidates import MOST_CHANNELS, TURNS
 from collc.simulator.params import BYTES_PER_US, Machine, Protocol
 from collc.simulator.run import MOST_FIFOS, Prediction, Simulator, Variant, variants
@@ -208,4 +208,4 @@ def _why(simulator: Simulator, kept: Prediction, best: Prediction) -> str:
         reasons.append(f"chunks of {short_size(new.chunk_bytes)} instead of {short_size(old.chunk_bytes)}")
     if old.channels != new.channels and not reasons:
         reasons.append(f"{_channels(new)} instead of {old.channels}")
-    return f"{kept.time_us / best.time_us - 1:.0%} faster at {short_size(best.bytes)}: " + "; ".join(reasons)
+    return f"{kept.time_us / best.time_us - 1:.0%} faster at {near_size(best.bytes)}: " + "; ".join(reasons)

@@ -22,7 +22,7 @@ from collc.packing.model import Cut, Flow, Partition, Plan, Prices, Tree
 from collc.packing.trade import Trade
 from collc.packing.words import limit_in_words, link_name, own_names
 from collc.topology.canonical import fingerprint
-from collc.topology.model import PlanGraph
+from collc.topology.model import PlanGraph, VertexKind
 
 # Longer lists are cut: people read the beginning, programs read --json.
 _MAX_ROWS = 64
@@ -30,9 +30,10 @@ _MAX_TREE_RANKS = 16
 _WIDTH = 118
 _LEGEND = """\
 GB/s: 1e9 bytes of the call's buffer per second, algbw in nccl-tests. bound: what no schedule can exceed, where it is
-higher. trees: how many share the data; depth: links from a root to its farthest GPU. proof: what proves the bound
-(--proof prints it; --collective adds trees and the use of every link)."""
-
+higher. optimal: the rate is the bound, or the gap to it. trees: how many share the data (flows: from one GPU to one
+other); depth: hops from GPU to GPU between a root and its farthest GPU. proof: what proves the bound (--proof prints
+it; --collective adds trees and the use of every link)."""
+_FORWARD = {VertexKind.GPU: "idle GPU", VertexKind.SWITCH: "switch", VertexKind.CPU: "CPU", VertexKind.NIC: "NIC"}
 
 # Link, GB/s added, new bound: what `one_more_link` finds for a plan.
 More = tuple[int, Fraction, Fraction] | None
@@ -45,16 +46,37 @@ def further_links(graph: PlanGraph, plans: Sequence[Plan]) -> list[More]:
 
 def summary(graph: PlanGraph, plans: Sequence[Plan], further: Sequence[More]) -> str:
     """The machine on one line; what each plan reaches and what limits it in words; then a row per plan."""
-    forwarders = len(graph.vertices) - graph.nranks
-    kinds = " and ".join(dict.fromkeys(link.kind.value for link in graph.links))
-    parts = [f"{graph.nranks} GPUs"] + ([f"{forwarders} vertices that forward"] if forwarders else [])
-    parts += [f"{len(graph.links)} links ({kinds})" if graph.links else "no links"]
-    lines = [f"{graph.name}: {', '.join(parts)}", ""]
+    lines = [_machine(graph), ""]
     for plan, more in zip(plans, further, strict=True):
         lines += textwrap.wrap(_in_words(graph, plan, more), _WIDTH, subsequent_indent="  ", break_on_hyphens=False)
     header = ["collective", "root", "GB/s", "bound", "optimal", "trees", "depth", "proof"]
     lines += ["", table(header, [_row(graph, plan) for plan in plans]), _LEGEND, f"Fingerprint: {fingerprint(graph)}"]
     return "\n".join(lines)
+
+
+def _machine(graph: PlanGraph) -> str:
+    """Such as ``box: 2 GPUs, 1 CPU; 2 linked pairs (pcie), 4 counting each direction``.
+
+    Parallel links of one kind are one link of a plan's graph, and a vertex may be split by direction there, so what is
+    counted are the vertices and pairs of the topology.
+    """
+    own = own_names(graph, range(len(graph.vertices)))
+    kinds = {
+        name: vertex.kind for name, vertex in zip(own[graph.nranks :], graph.vertices[graph.nranks :], strict=True)
+    }
+    counts = [_counted(graph.nranks, "GPU")]
+    for kind, word in _FORWARD.items():
+        if count := sum(found is kind for found in kinds.values()):
+            counts.append(_counted(count, word))
+    pairs = {frozenset((own[link.src], own[link.dst])) for link in graph.links}
+    classes = ", ".join(dict.fromkeys(link.kind.value for link in graph.links))
+    linked = f"{_counted(len(pairs), 'linked pair')} ({classes}), {len(graph.links)} counting each direction"
+    return f"{graph.name}: {', '.join(counts)}; {linked if pairs else 'no links'}"
+
+
+def _counted(count: int, word: str) -> str:
+    """``1 switch``, ``2 switches``."""
+    return f"{count} {word}" + ("" if count == 1 else "es" if word.endswith("ch") else "s")
 
 
 def _in_words(graph: PlanGraph, plan: Plan, more: More) -> str:

@@ -53,6 +53,14 @@ def short_size(size: int) -> str:
     return str(size)
 
 
+def near_size(size: int) -> str:
+    """For people: 64K, 1.5M, to four digits; such as 256M for 268435440 bytes, which seven equal blocks take."""
+    for letter in "GMK":
+        if round(100 * size / _UNITS[letter]) >= 100:
+            return f"{size / _UNITS[letter]:.4g}{letter}"
+    return str(size)
+
+
 def element_count(collective: Collective, size: int, element_bytes: int, nranks: int) -> int:
     """NCCL's count for a total size; blocks of per-rank collectives are multiples of 16 bytes, as in nccl-tests."""
     count = size // element_bytes

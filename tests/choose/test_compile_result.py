@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -18,12 +20,14 @@ from collc.topology.canonical import fingerprint
 from collc.topology.graph import plan_graph
 from collc.topology.load import load_topology
 
+WHOLE = ((Collective.ALL_REDUCE, None), (Collective.BROADCAST, 0))
 
-def result(way: Strategy, *sets: str) -> CompileResult:
+
+def result(way: Strategy, *sets: str, asked: Sequence[tuple[Collective, int | None]] = WHOLE) -> CompileResult:
     documents, entries = [], []
     for gpus in sets:
         graph = plan_graph(load_topology("dgx1v"), gpus.split(","))
-        plans = pack(graph, [(Collective.ALL_REDUCE, None), (Collective.BROADCAST, 0)], Recorder())
+        plans = pack(graph, asked, Recorder())
         held = choose_programs(graph, plans, CUDA, way)
         documents.append(PlanFile(graph.name, fingerprint(graph), graph, held.plans))
         entries.append(held.entries)
@@ -42,6 +46,15 @@ def test_one_set_prints_every_crossover_with_its_reason() -> None:
             assert row["why"]
             assert f"from {row['min_bytes']:>12} bytes: {row['variant']}" in text
             assert str(row["why"]) in text
+
+
+def test_reasons_name_sizes_not_bytes() -> None:
+    """Three equal blocks of 16-byte units take 1048560 bytes of 1 MiB, which nobody reads as 1M."""
+    made = result(Strategy.MODEL, "gpu0,gpu1,gpu2", asked=[(Collective.ALL_GATHER, None)])
+    reasons = [str(row["why"]) for row in made.tables()["all_gather"]]
+    sizes = re.findall(r"faster at (\S+):", " ".join(reasons))
+    assert sizes
+    assert all(re.fullmatch(r"\d+[KMG]", size) for size in sizes), sizes
 
 
 def test_several_sets_say_that_a_rule_chose() -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -19,6 +21,7 @@ from collc.packing.document import from_json, verify_document
 from collc.pipeline import lower_spread
 from collc.topology import zoo
 from collc.topology.allocation import parse_gpus
+from collc.topology.dump import dumps_topology
 from collc.topology.graph import plan_graph
 from collc.topology.load import load_topology
 
@@ -55,6 +58,83 @@ def test_text_says_what_binds_and_what_one_more_link_brings() -> None:
     assert "at most 50 GB/s (cut), because 50 GB/s lead out of {gpu0}" in out
     assert "+1 GB/s is worth 1 GB/s on gpu0>gpu1 gpu0>gpu2" in out
     assert "2 of depth 2; weights are multiples of rate/2" in out
+
+
+# A pair whose directions stand apart, four links in one line, and a CPU and NICs that plans split by direction.
+IN_DIRECTIONS = """format: collc-topology/1
+name: odd-box
+gpus: 4
+switches: [net]
+cpus: [cpu0, cpu1]
+nics: [nic0, nic1]
+servers: {a: [gpu0, gpu1, cpu0, nic0], b: [gpu2, gpu3, cpu1, nic1]}
+speeds: {nvlink: 25, pcie: 12, net: 12}
+links:
+  - {from: gpu0, to: gpu1, kind: nvlink, gbps: 25}
+  - {from: gpu1, to: gpu0, kind: nvlink, gbps: 20}
+  - [gpu2, gpu3, nvlink x4]
+  - [gpu0, cpu0, pcie]
+  - [gpu1, cpu0, pcie]
+  - [nic0, cpu0, pcie]
+  - [gpu2, cpu1, pcie]
+  - [gpu3, cpu1, pcie]
+  - [nic1, cpu1, pcie]
+  - [nic0, net, net]
+  - [nic1, net, net]
+"""
+
+
+HEADERS: dict[str, list[str]] = {
+    "dgx1v": ["--collective", "broadcast"],
+    "hgx-h100": ["--collective", "broadcast"],
+    "pcie-8xl40s": ["--collective", "broadcast"],
+    "ac922": ["--gpus", "0"],
+}
+
+
+def test_the_header_counts_what_the_file_has(tmp_path: Path) -> None:
+    path = tmp_path / "odd-box.yaml"
+    path.write_text(IN_DIRECTIONS)
+    told = {name: collc("plan", name, *more).out.splitlines()[0] for name, more in HEADERS.items()}
+    assert told == {
+        "dgx1v": "dgx1v: 8 GPUs; 16 linked pairs (nvlink), 32 counting each direction",
+        "hgx-h100": "hgx-h100: 8 GPUs, 1 switch; 8 linked pairs (nvswitch), 16 counting each direction",
+        "pcie-8xl40s": "pcie-8xl40s: 8 GPUs, 4 switches, 2 CPUs; 13 linked pairs (pcie), 26 counting each direction",
+        "ac922": "ac922: 1 GPU; no links",
+    }
+    assert collc("plan", path, "--collective", "broadcast").out.splitlines()[0] == (
+        "odd-box: 4 GPUs, 1 switch, 2 CPUs, 2 NICs; 10 linked pairs (nvlink, pcie, net), 20 counting each direction"
+    )
+
+
+def followed(said: str, source: str) -> tuple[str, str]:
+    """(topology with the one more link of a sentence, rate that it promises)."""
+    found = re.search(r"One more link (\S+) - (\S+) \((\S+) GB/s each way\) would bring (\S+) GB/s", said)
+    assert found is not None, said
+    topology = load_topology(source)
+    more, pair = Fraction(found[3]), {found[1], found[2]}
+    links = [replace(k, gbps=k.gbps + more) if {k.src, k.dst} == pair else k for k in topology.links]
+    assert tuple(links) != topology.links
+    return dumps_topology(replace(topology, links=tuple(links))), found[4]
+
+
+@pytest.mark.parametrize(
+    ("name", "gpus", "collective"),
+    [
+        ("dgx1v", "all", "all_reduce"),
+        ("dgx1v", "0-4", "reduce_scatter"),
+        ("ac922", "all", "broadcast"),
+        ("hgx-h100", "0-2", "all_reduce"),
+        ("a100-pcie-bridged", "all", "all_reduce"),
+    ],
+)
+def test_one_more_link_brings_what_is_promised(name: str, gpus: str, collective: str, tmp_path: Path) -> None:
+    path = tmp_path / "more.yaml"
+    asked = ["--collective", collective] + ([] if gpus == "all" else ["--gpus", gpus])
+    text, promised = followed(sentences(name, *asked)[collective], name)
+    path.write_text(text)
+    (made,) = plan_json(path, *asked)["plans"]
+    assert f"{float(Fraction(made['rate_gbps'])):.5g}" == promised
 
 
 def sentences(*argv: str) -> dict[str, str]:

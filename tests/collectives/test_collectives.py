@@ -12,7 +12,7 @@ import collc
 from collc.collectives.blocks import block_layout, buffer_counts, in_place_offsets
 from collc.collectives.header import headers
 from collc.collectives.model import COMPILED, TRAITS, Collective
-from collc.collectives.sizes import bytes_per_call, call_bytes, element_count
+from collc.collectives.sizes import bytes_per_call, call_bytes, element_count, near_size
 from collc.resources import resource_dir
 
 ROOT = Path(collc.__file__).parent
@@ -143,3 +143,23 @@ def test_a_collective_is_named_with_its_root() -> None:
     assert {named[item] for item in Collective if not item.rooted} == {c.value for c in Collective if not c.rooted}
     rooted = {named[item] for item in Collective if item.rooted}
     assert rooted == {"broadcast from rank 3", "scatter from rank 3", "reduce to rank 3", "gather to rank 3"}
+
+
+@pytest.mark.parametrize(
+    ("size", "shown"),
+    [
+        (0, "0"),
+        (1000, "1000"),
+        (1024, "1K"),
+        (724077, "707.1K"),
+        (1 << 19, "512K"),
+        # Blocks of seven and of three ranks, below 256 MiB and 1 MiB.
+        (268435440, "256M"),
+        (1048560, "1M"),
+        (1030000, "1006K"),
+        (1 << 30, "1G"),
+        (3 << 29, "1.5G"),
+    ],
+)
+def test_sizes_for_people(size: int, shown: str) -> None:
+    assert near_size(size) == shown

@@ -79,6 +79,22 @@ def test_xgmi(gcn: str, count: int, gbps: str) -> None:
     assert {k.kind.value for k in topology.links} == {"xgmi", "pcie"}
 
 
+@pytest.mark.parametrize(
+    ("gpus", "said"),
+    [
+        ([gpu(0), gpu(1)], ["no NVLinks in this file; if the machine has some, add --from `nvidia-smi topo -m`"]),
+        ([amd(0, {}, "gfx906"), amd(1, {}, "gfx906")], ["no xGMI links in this file; if the machine has some, use "]),
+        # One GPU has nothing to link to.
+        ([gpu(0)], []),
+    ],
+)
+def test_missing_links_are_said_in_the_makers_words(gpus: list[str], said: list[str]) -> None:
+    topology = probe(system(cpu(0, *(pci(bus(i), text) for i, text in enumerate(gpus)))))
+    told = [note for note in topology.notes if "in this file" in note]
+    assert len(told) == len(said)
+    assert all(note.startswith(words) for note, words in zip(told, said, strict=True))
+
+
 SKELETON = system(
     cpu(0, *(bridge(f"ffff:ff:0{i}.0", pci(bus(i)), pci(f"0000:a{i}:00.0", cls="0x020700")) for i in range(4)))
 )
@@ -88,7 +104,7 @@ def test_a_skeleton_alone_is_refused() -> None:
     with pytest.raises(TopologyError, match=r"file0.xml:1: there are no GPUs in it: a skeleton .* --from TOPO.txt"):
         probe(SKELETON)
     bare = SKELETON.replace("0x030200", "").replace("0x020700", "")
-    with pytest.raises(TopologyError, match="its PCIe devices do not say which are GPUs"):
+    with pytest.raises(TopologyError, match=r"its PCIe devices do not say which are GPUs: .* --from TOPO\.txt"):
         probe(bare)
 
 

@@ -28,6 +28,12 @@ _VIRTUAL = re.compile(r"lo$|docker|br-|lxc|veth|virbr|bond|dummy|tap|tun")
 _COMBINE = (
     "combine it with the table of this machine: --from FILE --from TOPO.txt, where `nvidia-smi topo -m > TOPO.txt`"
 )
+_NO_CLASSES = (
+    "its PCIe devices do not say which are GPUs: take the table of this machine alone, --from TOPO.txt, "
+    "where `nvidia-smi topo -m > TOPO.txt`"
+)
+_NO_NVLINKS = "no NVLinks in this file; if the machine has some, add --from `nvidia-smi topo -m`"
+_NO_XGMI = "no xGMI links in this file; if the machine has some, use --from `rocm-smi --showtopo` instead"
 
 
 @dataclass
@@ -111,7 +117,7 @@ class _Reader:
         else:
             what = "there are no GPUs in it: a skeleton of the PCIe tree as clouds ship it"
             if table is None or not self.found.skeleton:
-                self.fail(what, root, _COMBINE if self.found.skeleton else "its PCIe devices do not say which are GPUs")
+                self.fail(what, root, _COMBINE if self.found.skeleton else _NO_CLASSES)
             order = sorted(self.found.skeleton)
             self.names = dict(zip(order, table.gpus, strict=False))
             self.machine.assume("GPUs of the skeleton are numbered by bus id, as NVML does")
@@ -224,8 +230,8 @@ class _Reader:
             self.merge(table)
         elif self.own:
             self.own_ends()
-        elif not self.machine.direct and not self.machine.switched:
-            self.machine.assume("no NVLinks in this file; if the machine has some, add --from `nvidia-smi topo -m`")
+        elif not self.machine.direct and not self.machine.switched and len(self.machine.gpus) > 1:
+            self.machine.assume(_NO_XGMI if any(g.get("gcn") for _, g in self.found.gpus.values()) else _NO_NVLINKS)
         self.speeds()
 
     def link(self, bus: str, link: Element, direct: dict[tuple[str, str], int]) -> None:
