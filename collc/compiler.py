@@ -108,10 +108,10 @@ class CompileResult:
             trees = max(len(plan.trees) for plan in plans)
             depth = max(tree.depth for plan in plans for tree in plan.trees)
             proof = "optimal" if all(plan.optimal for plan in plans) else f"bound {slowest.bound}"
-            roots = f", {len(plans)} roots" if collective.rooted else ""
+            roots = f", {len(plans)} root{'s' * (len(plans) != 1)}" if collective.rooted else ""
             lines.append(
                 f"{collective.value:<15}{float(slowest.rate):9.2f} GB/s ({slowest.rate}, {proof}): "
-                f"{trees} trees, depth {depth}{roots}"
+                f"{trees} tree{'s' * (trees != 1)}, depth {depth}{roots}"
             )
             lines += self._crossovers(plans[0])
         return "\n".join(lines)

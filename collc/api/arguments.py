@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import os
 import re
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
 from fractions import Fraction
 from functools import wraps
 from numbers import Integral, Rational
@@ -134,7 +134,7 @@ def a_collective(name: str, value: object, among: Iterable[Collective] = Collect
 
 def some(name: str, value: object, what: str) -> Sequence[Any]:
     """A list or tuple (or another sequence) that is not empty; a text is none."""
-    if isinstance(value, str | bytes) or not isinstance(value, Iterable):
+    if isinstance(value, str | bytes | Mapping) or not isinstance(value, Iterable):
         wrong(name, value, f"a list of {what}")
     found = list(value)
     if not found:
@@ -146,6 +146,9 @@ def gpu_list(name: str, value: object) -> str | None:
     """GPUs in rank order as the command line writes them: ``"0,1,4,7"``, or a list of numbers and names."""
     if value is None or isinstance(value, str):
         return None if value is None else a_text(name, value)
+    if isinstance(value, Set | Mapping):
+        # The order of ranks would be that of the hashes: another one in each run, for names.
+        wrong(name, value, "a list, whose order is that of the ranks")
     words = []
     for item in some(name, value, "GPU numbers or names, or a text such as '0,1,4,7'"):
         words.append(a_text(name, item) if isinstance(item, str) else str(a_number(name, item, 0, 10**9 - 1)))

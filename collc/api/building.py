@@ -21,14 +21,14 @@ from collc.api.arguments import (
     wrong,
 )
 from collc.api.machines import a_machine
-from collc.api.planning import Planned
+from collc.api.planning import Planned, read_again
 from collc.api.programs import Lowered
 from collc.collectives.model import COMPILED, Collective
 from collc.compiler import CompileRequest, CompileResult, compile_kinds, compile_topology
 from collc.errors import UsageError
 from collc.ir.nodes import Program
 from collc.options import TargetKind
-from collc.packing.document import PlanFile, plan_file
+from collc.packing.document import PlanFile
 from collc.simulator.generations import MACHINES
 from collc.topology.model import Topology
 
@@ -175,7 +175,7 @@ def _plans(value: object) -> Path | PlanFile:
         if one.graph != found[0].graph:
             hint = "plan all of them with the same topology, gpus and links"
             raise UsageError("these plans are for different graphs", where="plans", hint=hint)
-    return plan_file(found[0].graph, tuple(one.plan for one in found))
+    return read_again(found, "plans")
 
 
 def _programs(value: object) -> list[Path | Program]:

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
-from typing import Any
+from typing import Any, ClassVar
 
-from collc.api.arguments import a_collective, a_number, a_share, answering, one_of
+from collc.api.arguments import a_collective, a_number, a_share, answering, one_of, wrong
 from collc.api.machines import a_graph
 from collc.build.plans import SolutionCache
+from collc.checker.packing import check_packing
 from collc.collectives.model import Collective
-from collc.packing.document import plan_file, to_json
+from collc.errors import CollcError, UsageError
+from collc.packing.document import PlanFile, from_json, plan_file, to_json
 from collc.packing.explain import link_loads, plan_depth
 from collc.packing.model import Flow, Plan, Tree
 from collc.packing.solve import ORBITS_FROM, SOLVERS
@@ -23,15 +25,27 @@ from collc.topology.model import PlanGraph, Topology
 
 @dataclass(frozen=True)
 class Planned:
-    """A plan and the graph that it is for. The rate and the proof have been recomputed from both.
+    """A plan and the graph that it is for. What `collc.plan` returns has been recomputed from both; what
+    `dataclasses.replace` makes of it is checked by the functions that take it.
 
     Args:
         graph: the GPUs in rank order, what forwards between them, and their links.
         plan: the trees or flows with exact weights, and the certificate of the bound.
+
+    Raises:
+        CollcError: `graph` or `plan` is something else.
     """
 
     graph: PlanGraph
     plan: Plan
+
+    # Whether all of it has been checked. No field: `dataclasses.replace` makes one that has not been.
+    _checked: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        for name, value, kind in (("graph", self.graph, PlanGraph), ("plan", self.plan, Plan)):
+            if not isinstance(value, kind):
+                wrong(name, value, f"a {kind.__name__}, as in what collc.plan returned")
 
     @property
     def collective(self) -> Collective:
@@ -84,11 +98,17 @@ class Planned:
         return tuple(link_loads(self.graph, self.plan))
 
     def to_json(self) -> dict[str, Any]:
-        """The document of `collc plan --json`, format collc-plan/1, which `collc verify` checks."""
-        return to_json(plan_file(self.graph, (self.plan,)))
+        """The document of `collc plan --json`, format collc-plan/1, which `collc verify` checks.
+
+        Raises:
+            CollcError: a plan of your own has parts of wrong types, or names ranks or links that are not there.
+        """
+        return document((self,), "plan")
 
     def __str__(self) -> str:
-        head = f"{self.collective.value} on {self.graph.nranks} GPUs of {self.graph.name}"
+        head = (
+            f"{self.collective.value} on {self.graph.nranks} GPU{'s' * (self.graph.nranks != 1)} of {self.graph.name}"
+        )
         if self.rate is None:
             return f"{head}: one GPU alone moves nothing"
         proof = "optimal" if self.optimal else f"at most {self.bound} is possible"
@@ -130,4 +150,42 @@ def plan(
     share = a_share("tolerance", tolerance)
     _, graph = a_graph(topology, gpus, links, relay)
     orbits = graph.nranks > ORBITS_FROM
-    return Planned(graph, packed_plan(graph, wanted, chosen, solver, share, SolutionCache(), orbits=orbits))
+    made = Planned(graph, packed_plan(graph, wanted, chosen, solver, share, SolutionCache(), orbits=orbits))
+    object.__setattr__(made, "_checked", True)
+    return made
+
+
+def document(found: Sequence[Planned], where: str) -> dict[str, Any]:
+    """Plans for one graph as JSON values.
+
+    Raises:
+        UsageError: some part is of a type that no plan has, or names what the graph does not have.
+    """
+    try:
+        return to_json(plan_file(found[0].graph, tuple(one.plan for one in found)))
+    except CollcError:
+        raise
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        # Users put plans together from parts of any type; no list of types would name them all.
+        hint = "change what collc.plan returned by dataclasses.replace, each part into one of its own type"
+        raise UsageError("some part of it is none of a plan for this graph", where=where, hint=hint) from error
+
+
+def read_again(found: Sequence[Planned], where: str) -> PlanFile:
+    """Plans for one graph, read as strictly as those of a file."""
+    return from_json(document(found, where), where)
+
+
+def require_sound(planned: Planned, where: str) -> None:
+    """Checks trees, loads and claims of a plan of the user's own; one that claims no bound needs none.
+
+    Raises:
+        CollcError: something in it does not hold.
+    """
+    if planned._checked:
+        return
+    (plan,) = read_again((planned,), where).plans
+    if plan.bound is None and plan.certificate is None and plan.rate is not None and planned.graph.nranks > 1:
+        best = packed_plan(planned.graph, plan.collective, plan.root, "exact", Fraction(0), SolutionCache())
+        plan = replace(plan, bound=best.bound, certificate=best.certificate)
+    check_packing(planned.graph, plan, where)

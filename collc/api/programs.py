@@ -10,7 +10,7 @@ import numpy as np
 
 from collc.api.arguments import a_flag, a_number, answering, one_of, wrong
 from collc.api.buffers import Array, lay_out
-from collc.api.planning import Planned
+from collc.api.planning import Planned, require_sound
 from collc.collectives.model import COMPILED, Collective
 from collc.collectives.sizes import parse_size
 from collc.errors import UsageError
@@ -58,7 +58,7 @@ class Lowered:
         steps = sum(len(rank) for channel in self.program.channels for rank in channel.steps)
         return (
             f"{self.program.collective.value} for {self.target}: {self.nranks} ranks, {len(self.program.channels)} "
-            f"channels, {len(self.program.fifos)} FIFOs, {steps} steps"
+            f"channel{'s' * (len(self.program.channels) != 1)}, {len(self.program.fifos)} FIFOs, {steps} steps"
         )
 
     @answering
@@ -113,6 +113,7 @@ def lower(
     made = TARGETS[kind]
     if chunk is not None:
         made = replace(made, chunk_bytes=_chunk(chunk, made.chunk_bytes))
+    require_sound(planned, "planned")
     plan, graph = planned.plan, planned.graph
     if plan.collective not in COMPILED:
         names = ", ".join(c.value for c in COMPILED)

@@ -8,6 +8,7 @@ oldest makes room.
 from __future__ import annotations
 
 import os
+import re
 import selectors
 import socket
 import stat
@@ -69,6 +70,9 @@ def _listener(path: Path) -> Iterator[socket.socket]:
         raise UsageError(
             f"a socket's path has at most {_MOST_PATH} bytes", where=str(path), hint="choose a shorter one"
         )
+    if re.fullmatch(r"(\[[0-9a-fA-F:]*\]|[\w.-]*)(:\d+)|\d+", str(path)):
+        hint = "name a file such as collc.sock"
+        raise UsageError("is a network port, and this listens on a local socket alone", where=str(path), hint=hint)
     _make_room(path)
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK) as listener:
         before = os.umask(0o177)

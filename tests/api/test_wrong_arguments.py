@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Callable
+from dataclasses import replace
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -17,15 +20,32 @@ TOPOLOGY: dict[str, Any] = {"topology": "dgx1v", "gpus": "0,1"}
 # Parameter -> wrong values, the first of a wrong type. What takes any text has texts that name nothing.
 COMMON: dict[str, list[Any]] = {
     "topology": [7, None, b"dgx1v", "", "no-such-machine", "a\0b", Path("/"), "tests"],
-    "gpus": [7, 1.5, b"0", [], "", "0,0", [0, 99], [0, -1], [True], [None], ["gpu0", 1.5], "zero"],
-    "links": [7, b"nvlink", [], "", "nvlnk", ["nvlink", 3], ["nvlnk"], "pcie,"],
+    "gpus": [
+        7,
+        1.5,
+        b"0",
+        {0, 1},
+        frozenset({"gpu0"}),
+        {0: 1},
+        [],
+        "",
+        "0,0",
+        [0, 99],
+        [0, -1],
+        [True],
+        [None],
+        ["gpu0", 1.5],
+        "zero",
+    ],
+    "links": [7, b"nvlink", {"nvlink": 1}, [], "", "nvlnk", ["nvlink", 3], ["nvlnk"], "pcie,"],
     "collective": [7, None, b"all_reduce", "", "allreduce", ["all_reduce"], "All_Reduce"],
     "root": ["0", 1.0, True, -1, 2, 10**30],
     "model": [7, b"h100", "", "h1000"],
     "params": [7, b"file", "", "no-such-file", "/", "a\0b"],
 }
 # For GPUs 0 and 1, as the library; and for others.
-OWN, OTHER = collc.plan("dgx1v", gpus="0,1"), collc.plan("dgx1v", gpus="0-2")
+OWN = collc.plan("dgx1v", gpus="0,1")
+OTHER: Any = collc.plan("dgx1v", gpus="0-2")
 LOWERED = collc.lower(OTHER)
 SPECIFIC: dict[str, dict[str, list[Any]]] = {
     "load": {"topology": COMMON["topology"]},
@@ -47,7 +67,7 @@ SPECIFIC: dict[str, dict[str, list[Any]]] = {
         **{name: COMMON[name] for name in ("topology", "gpus", "links", "model", "params")},
         "collective": [*COMMON["collective"], "alltoall"],
         "root": COMMON["root"],
-        "sizes": [7, "1K", b"1", [], [0], [-1], ["0"], ["1T"], [1.5], [True], [10**30], [None], ["1K", "x"]],
+        "sizes": [7, "1K", b"1", {8: 8}, [], [0], [-1], ["0"], ["1T"], [1.5], [True], [10**30], [None], ["1K", "x"]],
         "plan": [7, "", "tree", b"trees"],
         "protocol": [7, "", "LL256", "ll"],
         "chunk": [1.5, True, [1], 0, 15, -1, "", "x", "8", 10**30],
@@ -196,3 +216,73 @@ def test_a_wrong_argument_of_the_interpreter(name: str, value: Any) -> None:
 def test_a_wrong_seed(seed: Any) -> None:
     with pytest.raises(collc.CollcError):
         collc.lower(collc.plan("dgx1v", gpus="0-2")).run(ONES, seed=seed)
+
+
+def own(**parts: Any) -> Any:
+    """A plan of a user's own."""
+    return replace(OTHER, plan=replace(OTHER.plan, **parts))
+
+
+def with_tree(**parts: Any) -> Any:
+    """The same with another first tree."""
+    first, *others = OTHER.plan.trees
+    return own(trees=(replace(first, **parts), *others))
+
+
+def with_hop(**parts: Any) -> Any:
+    """The same with another first hop."""
+    first, *others = OTHER.plan.trees[0].broadcast
+    return with_tree(broadcast=(replace(first, **parts), *others))
+
+
+# Plans of a user's own that do not hold, by what is wrong.
+OWN_PLANS: dict[str, Callable[[], collc.Planned]] = {
+    "a graph that is none": lambda: replace(OTHER, graph=None),
+    "a plan that is none": lambda: replace(OTHER, plan="x"),
+    "another graph": lambda: replace(OTHER, graph=OWN.graph),
+    "a collective's name": lambda: own(collective="all_reduce"),
+    "another collective": lambda: own(collective=collc.Collective.BROADCAST, root=0),
+    "a root that it has not": lambda: own(root=1),
+    "a rate above the links": lambda: own(rate=OTHER.rate * 2),
+    "a rate that is no fraction": lambda: own(rate=float(OTHER.rate)),
+    "a bound that is not proved": lambda: own(bound=OTHER.bound / 2),
+    "trees that are none": lambda: own(trees=None),
+    "no trees": lambda: own(trees=()),
+    "a tree that is none": lambda: own(trees=(None,)),
+    "trees above the links, without a claim": lambda: replace(
+        with_tree(weight=OTHER.rate),
+        plan=replace(
+            with_tree(weight=OTHER.rate).plan,
+            rate=OTHER.rate + sum(tree.weight for tree in OTHER.trees[1:]),
+            bound=None,
+            certificate=None,
+            optimal=False,
+        ),
+    ),
+    "a weight below zero": lambda: with_tree(weight=Fraction(-1)),
+    "a root that is no rank": lambda: with_tree(root=99),
+    "a tree without hops": lambda: with_tree(broadcast=()),
+    "a hop to no rank": lambda: with_hop(dst=77),
+    "a hop over no link": lambda: with_hop(links=(999,)),
+}
+
+
+@pytest.mark.parametrize("name", OWN_PLANS)
+def test_an_own_plan_that_does_not_hold(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither becomes a program, nor blames a pass of the compiler, which leaves a file in this folder."""
+    monkeypatch.chdir(tmp_path)
+    asked: dict[str, Any] = {"target": "host", "gpus": "0-2", "collectives": ["all_reduce"]}
+    for use in (collc.lower, lambda planned: collc.compile("dgx1v", "own.so", plans=planned, **asked)):
+        with pytest.raises(collc.CollcError) as caught:
+            use(OWN_PLANS[name]())
+        assert "\n" not in str(caught.value)
+        assert "broke" not in str(caught.value)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_own_plan_that_holds() -> None:
+    """One tree of the best plan, with no claim of a bound; and the same parts put together again."""
+    (tree, *_) = OTHER.trees
+    alone = own(trees=(tree,), rate=tree.weight, bound=None, certificate=None, optimal=False)
+    assert all((found == 3).all() for found in collc.lower(alone).run(ONES) if found is not None)
+    assert collc.lower(replace(OTHER)).text == collc.lower(OTHER).text

@@ -163,4 +163,8 @@ def test_places_where_no_socket_can_be(tmp_path: Path) -> None:
         assert line.startswith(f"collc: {path}: ")
         assert text in line
     assert (tmp_path / "file").read_text() == "mine"
+    for port in ("9400", ":9400", "0", "127.0.0.1:9400", "localhost:9400", "[::1]:9400"):
+        line = refused(collc("status", "--openmetrics", "--listen", port), code=2)
+        assert line.startswith(f"collc: {port}: is a network port")
+        assert not Path(port).exists()
     assert "add --openmetrics" in refused(collc("status", "--listen", tmp_path / "x"), code=2)
