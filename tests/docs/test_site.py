@@ -16,6 +16,7 @@ import yaml
 
 import collc
 from collc import errors
+from collc.cli.app import COMMANDS
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -181,3 +182,19 @@ def test_issue_templates_are_forms(path: Path) -> None:
 def test_nothing_says_that_collc_can_be_had_from_pypi() -> None:
     for path in [ROOT / "README.md", *DOCS.rglob("*.md")]:
         assert not re.search(r"pip install '?collc\b", path.read_text(encoding="utf-8")), path
+
+
+def test_security_has_a_row_for_every_command() -> None:
+    rows = re.findall(r"^\| ((?:`\w+`(?:, )?)+) \|", page("security.md"), re.M)
+    assert sorted(name for row in rows for name in re.findall(r"`(\w+)`", row)) == sorted(COMMANDS)
+
+
+def test_security_names_every_variable_that_a_setuid_program_ignores() -> None:
+    read = {
+        name
+        for source in (ROOT / "templates").rglob("*.cpp")
+        for name in re.findall(r'\bread_path\("(\w+)"\)', source.read_text(encoding="utf-8"))
+    }
+    (said,) = re.findall(r"\*\*Callers of a setuid program\.\*\*(.*?)\n\n", page("security.md"), re.S)
+    # The loader itself ignores LD_PRELOAD there.
+    assert set(re.findall(r"`([A-Z0-9_]+)`", said)) == read - {"LD_PRELOAD"}
