@@ -19,7 +19,7 @@ from collc.bench.breakdown import read_times, since
 from collc.bench.data import OPS, TYPES, Case
 from collc.bench.nccl import Nccl
 from collc.bench.pairs import read_pairs
-from collc.bench.worker import FAILURES, GUARD, UNWRITTEN, Buffer, count_wrong, make_buffers, said, what_runs
+from collc.bench.worker import FAILURES, GUARD, UNWRITTEN, Buffer, count_wrong, failed, make_buffers, what_runs
 from collc.collectives.model import Collective
 from collc.errors import RunError
 
@@ -207,7 +207,7 @@ def serve(library: Path, orders: Any, answer: Callable[[dict[str, Any]], None]) 
                 case _:
                     done = {"ranks": ranks.close()}
         except FAILURES as error:
-            done = {"error": said(error)}
+            done = dict(failed(error))
         answer(done)
 
 

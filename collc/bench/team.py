@@ -143,7 +143,8 @@ class Team:
         if answer is None:
             raise RunError(self.ranks[rank].fate(), where=self._where(rank))
         if "error" in answer:
-            raise RunError(answer["error"], where=self._where(rank) if len(self.ranks) > 1 else None)
+            where = self._where(rank) if len(self.ranks) > 1 else None
+            raise RunError(answer["error"], where=where, hint=answer.get("hint"))
         return answer
 
     def _where(self, rank: int) -> str:

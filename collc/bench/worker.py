@@ -54,13 +54,16 @@ class Buffer:
 FAILURES = (CollcError, MemoryError, OSError)
 
 
-def said(error: BaseException) -> str:
-    """The message of a failure, with a hint."""
+def failed(error: BaseException) -> dict[str, str | None]:
+    """What a rank answers after a failure: its message, and beside it the hint."""
     if isinstance(error, MemoryError):
-        return str(RunError(f"no memory for its buffers: {error}".rstrip(": "), hint="choose a smaller -e"))
-    if isinstance(error, OSError):
-        return str(RunError(error.strerror or str(error), where=error.filename, hint="`collc doctor` looks for causes"))
-    return str(error)
+        error = RunError(f"no memory for its buffers: {error}".rstrip(": "), hint="choose a smaller -e")
+    elif isinstance(error, OSError):
+        hint = "`collc doctor` looks for causes"
+        error = RunError(error.strerror or str(error), where=error.filename, hint=hint)
+    if not isinstance(error, CollcError):
+        return {"error": str(error), "hint": None}
+    return {"error": f"{error.where}: {error.what}" if error.where else error.what, "hint": error.hint}
 
 
 SomeBuffer = TypeVar("SomeBuffer", bound=Buffer)
@@ -219,7 +222,7 @@ def serve(
             closed = order["do"] == "close"
             done = rank.obey(order)
         except FAILURES as error:
-            done = {"error": said(error)}
+            done = dict(failed(error))
         answer(done)
     return closed
 

@@ -98,6 +98,11 @@ def test_a_machine_without_gpus_is_told_what_it_can_do(tmp_path: Path, monkeypat
         assert problem in done.stderr
         named = re.findall(r"`collc (.*?)`", done.stderr)
         assert named == ["simulate TOPO", "compile TOPO --target host"]
+    # For programs what was wrong, and what to do, stand apart, though a process of its own said both.
+    told = json.loads(bench("--json", settings={"LD_LIBRARY_PATH": ""}).stdout)["error"]
+    assert told["what"].startswith("no NVIDIA driver here: libcuda.so.1")
+    assert "`" not in told["what"]
+    assert re.findall(r"`collc (.*?)`", told["hint"]) == named
     monkeypatch.chdir(tmp_path)
     Path("pair.yaml").write_text(PAIR)
     for line in named:
