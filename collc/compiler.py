@@ -12,6 +12,7 @@ from collc.build.account import Part, accounted
 from collc.build.compile import Library, Parts, compile_library
 from collc.build.cuda import find_toolkits
 from collc.build.nvrtc import INSTALL_NVRTC
+from collc.build.plans import SolutionCache
 from collc.build.toolchain import find_cxx
 from collc.checker.machine import ALL_BUT
 from collc.choose.library import library_contents
@@ -155,7 +156,7 @@ def compile_topology(
         CollcError: the topology, the plans or the build failed; nothing is left at the output path.
     """
     with accounted(rebuild=request.rebuild) as account:
-        result = _compile(request, recorder or Recorder(), status)
+        result = _compile(request, recorder or Recorder(store=SolutionCache()), status)
     return replace(result, parts=tuple(account.parts))
 
 

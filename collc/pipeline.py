@@ -32,6 +32,7 @@ from collc.lowering.take_turns import take_turns
 from collc.options import Target
 from collc.packing.candidates import channels_of, has_copies, spread
 from collc.packing.check import check_packing
+from collc.packing.keep import SolutionStore
 from collc.packing.model import Plan
 from collc.schedule.trees import schedule_trees
 from collc.topology.model import PlanGraph
@@ -43,12 +44,13 @@ MAX_PARAMETER = 4096
 
 @dataclass
 class Recorder:
-    """Records of a run of the pipeline: timings per stage and, for chosen stages, the IR's text."""
+    """Records of a run: timings per stage, IR of chosen stages as text, and where packings are kept."""
 
     dump_after: frozenset[str] = frozenset()
     dump_dir: Path = Path("collc-dump")
     seconds: dict[str, float] = field(default_factory=dict)
     written: list[Path] = field(default_factory=list)
+    store: SolutionStore | None = None
 
     @contextmanager
     def timed(self, stage: str) -> Iterator[None]:
@@ -161,7 +163,7 @@ def pack(graph: PlanGraph, wanted: Sequence[tuple[Collective, int | None]], reco
     plans = []
     for collective, root in wanted:
         with recorder.timed("pack"):
-            plan = packing.plan(graph, collective, root)
+            plan = packing.plan(graph, collective, root, store=recorder.store)
             check_packing(graph, plan)
         plans.append(plan)
     return tuple(plans)

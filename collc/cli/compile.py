@@ -9,6 +9,7 @@ from pathlib import Path
 import click
 
 from collc.build.account import BUILT, CACHE, WHEEL, Part
+from collc.build.plans import SolutionCache
 from collc.choose.servers import SEVERAL_SERVERS
 from collc.cli import report
 from collc.cli.losses import losses_json, losses_text
@@ -144,7 +145,7 @@ def command(
     """
     if dump_after and dump_dir.exists() and not dump_dir.is_dir():
         raise UsageError("is not a folder", where=f"--dump-dir {dump_dir}", hint="name a folder, which may be new")
-    recorder = Recorder(frozenset(dump_after), dump_dir)
+    recorder = Recorder(frozenset(dump_after), dump_dir, store=SolutionCache())
     request = CompileRequest(
         topology=topology,
         output=output,

@@ -11,6 +11,7 @@ import json
 from collections.abc import Sequence
 from fractions import Fraction
 from functools import cache
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -62,8 +63,8 @@ def problem_key(net: Net, servers: Sequence[str], *options: object) -> str:
 
 @cache
 def _sources() -> str:
-    """A digest of this package: another version may find better plans."""
-    digest = hashlib.sha256()
+    """A digest of this package and the solver's version: others may find better plans, or other ones."""
+    digest = hashlib.sha256(version("highspy").encode())
     for path in sorted(Path(__file__).parent.glob("*.py")):
         digest.update(path.read_bytes())
     return digest.hexdigest()

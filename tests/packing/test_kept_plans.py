@@ -14,6 +14,7 @@ from collc.build.plans import SolutionCache
 from collc.packing import Collective, Plan, plan, solve
 from collc.packing.check import check_packing
 from collc.packing.exact import Solved
+from collc.pipeline import Recorder, pack
 from collc.topology.model import PlanGraph
 
 C = Collective
@@ -134,6 +135,17 @@ def test_the_cache_keeps_plans(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     file.chmod(0o666)  # anybody may have written it
     with pytest.raises(AssertionError, match="solved again"):
         plan(dgx1(), C.ALL_REDUCE, store=SolutionCache())
+
+
+def test_a_second_compile_packs_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another library of the same GPUs takes the solutions of the first from the cache: the same plans."""
+    monkeypatch.setenv("COLLC_CACHE", str(tmp_path / "cache"))
+    wanted = [(C.ALL_REDUCE, None), (C.BROADCAST, 0)]
+    first = pack(dgx1(), wanted, Recorder(store=SolutionCache()))
+    monkeypatch.setattr(solve, "solve_exact", unsolvable)
+    assert pack(dgx1(), wanted, Recorder(store=SolutionCache())) == first
+    with pytest.raises(AssertionError, match="solved again"):
+        pack(dgx1(), wanted, Recorder())
 
 
 def test_a_cache_that_cannot_be_used_is_no_obstacle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
