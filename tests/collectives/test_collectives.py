@@ -142,7 +142,8 @@ def test_a_collective_is_named_with_its_root() -> None:
     named = {item: item.with_root(3 if item.rooted else None) for item in Collective}
     assert {named[item] for item in Collective if not item.rooted} == {c.value for c in Collective if not c.rooted}
     rooted = {named[item] for item in Collective if item.rooted}
-    assert rooted == {"broadcast from rank 3", "scatter from rank 3", "reduce to rank 3", "gather to rank 3"}
+    # A collective of somebody's own may stand beside these.
+    assert rooted >= {"broadcast from rank 3", "scatter from rank 3", "reduce to rank 3", "gather to rank 3"}
 
 
 @pytest.mark.parametrize(
