@@ -10,6 +10,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from importlib.metadata import version
 from typing import Any
 
 import highspy
@@ -39,6 +40,11 @@ _WAYS = (
     _Way(_DUAL, 1e-7, fresh=True),
     _Way(_PRIMAL, 1e-10, fresh=True),
 )
+
+
+def solver_version() -> str:
+    """The version of HiGHS: of several optima another one may be returned by another version."""
+    return version("highspy")
 
 
 class Outcome(enum.Enum):

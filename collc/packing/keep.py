@@ -11,13 +11,13 @@ import json
 from collections.abc import Sequence
 from fractions import Fraction
 from functools import cache
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Protocol
 
 from collc.packing.columns import Column
 from collc.packing.exact import Solved
 from collc.packing.flows import SolvedFlows
+from collc.packing.highs import solver_version
 from collc.packing.model import Certificate, Cut, Flow, Partition, Prices
 from collc.packing.network import Net, Out
 from collc.packing.refine import Automorphism
@@ -64,7 +64,7 @@ def problem_key(net: Net, servers: Sequence[str], *options: object) -> str:
 @cache
 def _sources() -> str:
     """A digest of this package and the solver's version: others may find better plans, or other ones."""
-    digest = hashlib.sha256(version("highspy").encode())
+    digest = hashlib.sha256(solver_version().encode())
     for path in sorted(Path(__file__).parent.glob("*.py")):
         digest.update(path.read_bytes())
     return digest.hexdigest()
