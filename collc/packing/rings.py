@@ -70,7 +70,7 @@ def _first_set(loads: Sequence[Load], room: Sequence[int], count: int) -> list[i
         for link, times in load:
             left[link] -= sign * times
 
-    # Depth first: each entry is the next load to try beside the rings in `order`.
+    # Depth first: `order` holds the places of the rings taken so far, `place` is the next one to try beside them.
     order: list[int] = []
     place = 0
     for _ in range(_SEARCH):

@@ -8,9 +8,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from support.grouped import run_group
 from support.libraries import library, shared_library
 from support.ranks import REMOTE_ERROR, SUCCESS, ranks
-from support.running import WAIT, until
+from support.running import until
 
 INJECTION = Path(__file__).parent / "nvtx_injection.c"
 
@@ -40,33 +41,9 @@ def test_every_call_is_a_range(tmp_path: Path) -> None:
         assert told(path, processes[rank]) == both + (all_reduce if rank == 0 else [])
 
 
-# Both ranks in this process, their calls in a group.
-GROUP = """
-import ctypes, pathlib, sys
-from collc.bench.nccl import Nccl
-lib = Nccl(pathlib.Path(sys.argv[1])).lib
-comms = (ctypes.c_void_p * 2)()
-assert lib.ncclCommInitAll(comms, 2, None) == 0
-data = [(ctypes.c_float * 8)() for _ in comms]
-assert lib.ncclGroupStart() == 0
-for comm, own in zip(comms, data):
-    assert lib.ncclAllReduce(own, own, ctypes.c_size_t(8), 7, 0, ctypes.c_void_p(comm), None) == 0
-assert lib.ncclGroupEnd() == 0
-"""
-
-
 def group(folder: Path, injection: Path | str, **settings: str) -> subprocess.CompletedProcess[str]:
     own = {"NVTX_INJECTION64_PATH": str(injection), "NVTX_TEST": str(folder / "told"), "COLLC_DEBUG": "WARN"}
-    done = subprocess.run(
-        [sys.executable, "-c", GROUP, str(library("pair"))],
-        env={**os.environ, **own, **settings},
-        capture_output=True,
-        text=True,
-        timeout=WAIT,
-        check=False,
-    )
-    assert done.returncode == 0, done
-    return done
+    return run_group(**{**own, **settings})
 
 
 def test_a_group_is_one_range(tmp_path: Path) -> None:

@@ -5,14 +5,14 @@ from __future__ import annotations
 import os
 import re
 import subprocess
-import sys
 from functools import cache
 from pathlib import Path
 
 import pytest
+from support.grouped import run_group
 from support.libraries import library
 from support.ranks import REMOTE_ERROR, SUCCESS, ranks
-from support.running import WAIT, until
+from support.running import until
 
 from collc.build.cache import cache_dir
 from collc.resources import resource_dir
@@ -98,32 +98,8 @@ def test_version_4_has_groups_alone_around_calls(tmp_path: Path) -> None:
     assert told(tmp_path / "told", processes[1]) == ["init v4 - id 1 2 1", *one, "finalize 1"]
 
 
-# Both ranks in this process, their calls in a group.
-GROUP = """
-import ctypes, pathlib, sys
-from collc.bench.nccl import Nccl
-lib = Nccl(pathlib.Path(sys.argv[1])).lib
-comms = (ctypes.c_void_p * 2)()
-assert lib.ncclCommInitAll(comms, 2, None) == 0
-data = [(ctypes.c_float * 8)() for _ in comms]
-assert lib.ncclGroupStart() == 0
-for comm, own in zip(comms, data):
-    assert lib.ncclAllReduce(own, own, ctypes.c_size_t(8), 7, 0, ctypes.c_void_p(comm), None) == 0
-assert lib.ncclGroupEnd() == 0
-"""
-
-
 def group(**variables: str) -> subprocess.CompletedProcess[str]:
-    done = subprocess.run(
-        [sys.executable, "-c", GROUP, str(library("pair"))],
-        env={**os.environ, "COLLC_DEBUG": "INFO", **variables},
-        capture_output=True,
-        text=True,
-        timeout=WAIT,
-        check=False,
-    )
-    assert done.returncode == 0, done
-    return done
+    return run_group(**{"COLLC_DEBUG": "INFO", **variables})
 
 
 def events(folder: Path) -> list[str]:
@@ -192,20 +168,12 @@ def test_nccls_example_plugin_writes_its_trace(tmp_path: Path) -> None:
     ]
     subprocess.run([*command, "-o", str(made)], check=True)
     destroy = "\nfor comm in comms: lib.ncclCommDestroy(ctypes.c_void_p(comm))\n"
-    done = subprocess.run(
-        [sys.executable, "-c", GROUP + destroy, str(library("pair"))],
-        env={
-            **os.environ,
-            "NCCL_PROFILER_PLUGIN": str(made),
-            "NCCL_PROFILE_EVENT_MASK": "4095",
-            "NCCL_PROFILE_DUMP_FILE": str(tmp_path / "trace"),
-        },
-        capture_output=True,
-        text=True,
-        timeout=WAIT,
-        check=False,
+    run_group(
+        destroy,
+        NCCL_PROFILER_PLUGIN=str(made),
+        NCCL_PROFILE_EVENT_MASK="4095",
+        NCCL_PROFILE_DUMP_FILE=str(tmp_path / "trace"),
     )
-    assert done.returncode == 0, done
     text = "".join(trace.read_text() for trace in tmp_path.glob("trace*.json"))
     for category in ("GROUP_API", "COLL_API", "COLL"):
         assert len(re.findall(rf'"cat": "{category}", "ph": "b"', text)) == len(
