@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 from mock_api import ApiCalls
 from mock_job import FLOAT, Buffer, Comm
+from mock_rules import DriverRules
 from mock_transfers import Transfers
 
 from collc.bench.data import OPS, TYPES, Case
@@ -29,7 +30,7 @@ from collc.bench.nccl import UniqueId
 from collc.collectives.model import Collective
 
 
-class Scenarios(Transfers, ApiCalls):
+class Scenarios(Transfers, ApiCalls, DriverRules):
     def collectives(self) -> list[str]:
         """Every collective once; the wrong ones."""
         comm, stream, wrong = self.comm(), self.stream(), []
@@ -129,6 +130,30 @@ class Scenarios(Transfers, ApiCalls):
             self.wait(streams[rank])
             right &= bool((buffers[rank][1].get() == expected).all())
         return right
+
+    def two_here(self) -> bool:
+        """Ranks 0 and 1 are in one process, rank 2 in another one."""
+        mine = [0, 1] if self.rank == 0 else [2]
+        if self.rank == 0:
+            self.say("id-world", self.nccl.unique_id())
+        unique = UniqueId.from_buffer_copy(self.hear("id-world"))
+        made = [Comm() for _ in mine]
+
+        def begin(comm: Comm, rank: int) -> int:
+            self.use(rank)
+            return int(self.lib.ncclCommInitRank(ctypes.byref(comm), 3, unique, rank))
+
+        self.group(*[partial(begin, *one) for one in zip(made, mine, strict=True)])
+        rooms, streams = [], []
+        for rank in mine:
+            self.use(rank)
+            rooms.append((self.buffer(self.data(rank, 300)), self.room(300)))
+            streams.append(self.stream())
+        self.group(*[partial(self.all_reduce, *rooms[i], made[i], streams[i]) for i in range(len(mine))])
+        for stream in streams:
+            self.wait(stream)
+        expected = sum(self.data(rank, 300) for rank in range(3))
+        return all(np.array_equal(room.get(), expected) for _, room in rooms)
 
     def queues(self) -> bool:
         """Whether a stream gets on beside another one that waits for a kernel that waits."""

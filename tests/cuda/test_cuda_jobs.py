@@ -95,14 +95,80 @@ def test_gpus_without_peer_access(pairs: str) -> None:
     assert job("collectives", MOCK_NO_PEER=pairs) == [[], [], []]
 
 
-def test_processes_without_ipc() -> None:
-    assert job("collectives", MOCK_IPC="0") == [[], [], []]
+def everywhere(**settings: str) -> dict[int, dict[str, str]]:
+    return dict.fromkeys(range(3), settings)
+
+
+@pytest.mark.parametrize("protocol", ["", "Simple", "LL", "LL128"])
+def test_processes_without_ipc_share_memory_by_file_descriptors(protocol: str) -> None:
+    log: list[str] = []
+    own = everywhere(**{"COLLC_PROTO": protocol} if protocol else {})
+    assert job("collectives", log=log, own=own, COLLC_DEBUG="INFO", MOCK_IPC="0") == [[], [], []]
+    for rank, said in enumerate(log):
+        first, second = (other for other in range(3) if other != rank)
+        why = "no IPC handle of its memory can be made"
+        assert f"rank {rank}: GPU memory joins it with rank(s) {first}, {second}" in said
+        assert f"rank {rank}: file descriptors share GPU memory (rank {first}: {why}, rank {second}: {why})" in said
+        assert "pinned" not in said
+
+
+def test_processes_without_ipc_and_descriptors() -> None:
+    assert job("collectives", MOCK_IPC="0", MOCK_VMM="0") == [[], [], []]
+
+
+def test_transfers_by_file_descriptors() -> None:
+    assert job("random_transfers", given={"seeds": [0, 1]}, MOCK_IPC="0") == [[], [], []]
+
+
+@pytest.mark.parametrize("visible", ["0", "all"])
+def test_file_descriptors_of_gpus_that_processes_do_not_see(visible: str) -> None:
+    own = {rank: {"CUDA_VISIBLE_DEVICES": str(rank)} for rank in range(3)} if visible == "0" else None
+    log: list[str] = []
+    assert job("regions", log=log, own=own, MOCK_NO_IPC="0-1", COLLC_DEBUG="INFO") == [0] * 3
+    assert "rank 0: file descriptors share GPU memory (rank 1: the IPC handle of its memory cannot be opened)" in log[0]
+
+
+def test_file_descriptors_beside_gpus_of_one_process() -> None:
+    log: list[str] = []
+    assert job("two_here", 2, log=log, MOCK_GPUS="3", MOCK_IPC="0", COLLC_DEBUG="INFO") == [True, True]
+    assert "rank 0: file descriptors share GPU memory (rank 2: " in log[0]
+    assert "pinned" not in log[0]
+    log.clear()
+    own = {0: {"MOCK_NO_PEER": "0-1"}, 1: {}}
+    assert job("two_here", 2, log=log, own=own, MOCK_GPUS="3", MOCK_IPC="0", COLLC_DEBUG="INFO") == [True, True]
+    assert "rank 0: pinned host memory joins it with rank 1 (no peer access between the GPUs)" in log[0]
+
+
+def test_file_descriptors_join_what_they_can() -> None:
+    """Without IPC anywhere, and no descriptors for one pair; and where descriptors join no more pairs than IPC does."""
+    log: list[str] = []
+    assert job("regions", log=log, COLLC_DEBUG="INFO", MOCK_NO_VMM="0-1", MOCK_IPC="0") == [1, 1, 0]
+    assert "with rank 1 (no IPC handle of its memory can be made; the file descriptor of its memory cannot" in log[0]
+    assert "rank 0: file descriptors share GPU memory (rank 2: " in log[0]
+    log.clear()
+    assert job("regions", log=log, COLLC_DEBUG="INFO", MOCK_NO_IPC="0-1", MOCK_NO_VMM="1-2") == [1, 1, 0]
+    assert "cannot be opened, and file descriptors join no more pairs)" in log[0]
+    assert "rank 2: GPU memory joins it with rank(s) 0, 1" in log[2]
+
+
+@pytest.mark.parametrize("end", ["abort", "destroy"])
+def test_memory_behind_descriptors_is_freed(end: str) -> None:
+    answers = job("end_beside_a_waiting_kernel", given={"end": end}, MOCK_IPC="0")
+    assert answers == ["right, and all is free"] * 3
 
 
 WAYS = [
     ({"MOCK_NO_PEER": "0-1"}, "no peer access between the GPUs"),
-    ({"MOCK_NO_IPC": "0-1"}, "the IPC handle of its memory cannot be opened"),
+    (
+        {"MOCK_NO_IPC": "0-1", "MOCK_VMM": "0"},
+        "the IPC handle of its memory cannot be opened",
+    ),
+    (
+        {"MOCK_NO_IPC": "0-1", "MOCK_NO_VMM": "0-1"},
+        "the IPC handle of its memory cannot be opened; the file descriptor of its memory cannot be mapped",
+    ),
     ({"MOCK_GARBLED": "0-1"}, "its memory gives wrong data"),
+    ({"MOCK_GARBLED": "0-1", "MOCK_IPC": "0"}, "no IPC handle of its memory can be made; its memory gives wrong data"),
 ]
 
 

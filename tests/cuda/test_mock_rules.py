@@ -41,6 +41,27 @@ def test_memory_of_processes_is_closed_again() -> None:
     assert "the driver says 719" in str(answers), answers
 
 
+def test_kernels_reach_only_virtual_memory_that_was_opened_to_their_gpu() -> None:
+    """Peer access of contexts does not count there: a library that relies on it would not get away with it."""
+    answers = job("collectives", MOCK_IPC="0", MOCK_FORGET_ACCESS="1")
+    assert "(CUDA error 719)" in str(answers) or "the driver says 719" in str(answers), answers
+    assert job("collectives", MOCK_IPC="0") == [[], [], []]
+
+
+def test_what_the_driver_refuses_of_virtual_memory() -> None:
+    said = job("what_is_refused", 1)[0]
+    assert len(said) == 8
+    assert set(said.values()) == {1}, said
+
+
+def test_a_descriptor_keeps_its_memory() -> None:
+    assert job("imported_after_the_end", 1) == [True]
+
+
+def test_unmapping_waits_for_no_kernel() -> None:
+    assert job("unmapped_under_a_kernel")[0] == 719
+
+
 def test_hardware_queues_hold_up_what_stands_behind_a_launch_that_waits() -> None:
     """A kernel behind an event that has not come keeps another stream's kernel from starting if both share a queue."""
     assert job("queues", 1, MOCK_GPUS="3", MOCK_QUEUES="1", seconds=60) == [False]

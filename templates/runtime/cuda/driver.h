@@ -22,12 +22,30 @@ struct Uuid {
 struct IpcHandle {
   unsigned char bytes[64];
 };
+using MemoryHandle = unsigned long long;
+struct MemoryLocation {
+  int type, number;
+};
+struct AllocationProperties {
+  int type, handle_types;
+  MemoryLocation location;
+  void *for_windows;
+  unsigned char flags[8];
+};
+static_assert(sizeof(AllocationProperties) == 32, "as CUmemAllocationProp");
+struct MemoryAccess {
+  MemoryLocation location;
+  int flags;
+};
+static_assert(sizeof(MemoryAccess) == 12, "as CUmemAccessDesc");
 
 constexpr Result kNotReady = 600;
-constexpr Result kNotFound = 500, kPeerAccessAlreadyEnabled = 704;
+constexpr Result kNotFound = 500, kPeerAccessAlreadyEnabled = 704, kNotSupported = 801;
 constexpr Result kInvalidImage = 200, kNoBinaryForGpu = 209, kInvalidPtx = 218, kUnsupportedPtx = 222;
 constexpr int kMultiprocessors = 16, kCooperativeLaunch = 95;  // device attributes
 constexpr int kCapabilityMajor = 75, kCapabilityMinor = 76;
+constexpr int kVirtualMemory = 102, kDescriptorsOfMemory = 103;
+constexpr int kPinnedAllocation = 1, kFileDescriptor = 1, kOnDevice = 1, kReadAndWrite = 3;  // of virtual memory
 constexpr int kPeerAtomics = 2;                                // attribute of a pair of devices: NVLink has them
 constexpr int kMaxDynamicShared = 8;                           // function attribute
 constexpr unsigned kHostPortableMapped = 3;
@@ -79,6 +97,16 @@ constexpr unsigned kIpcLazyPeerAccess = 1;
   X(ipc_get, cuIpcGetMemHandle, (IpcHandle *, Address))                                                         \
   X(ipc_open, cuIpcOpenMemHandle_v2, (Address *, IpcHandle, unsigned))                                          \
   X(ipc_close, cuIpcCloseMemHandle, (Address))                                                                  \
+  X(allocation_granularity, cuMemGetAllocationGranularity, (size_t *, const AllocationProperties *, int))       \
+  X(create_memory, cuMemCreate, (MemoryHandle *, size_t, const AllocationProperties *, unsigned long long))     \
+  X(release_handle, cuMemRelease, (MemoryHandle))                                                               \
+  X(reserve_addresses, cuMemAddressReserve, (Address *, size_t, size_t, Address, unsigned long long))           \
+  X(free_addresses, cuMemAddressFree, (Address, size_t))                                                        \
+  X(map_memory, cuMemMap, (Address, size_t, size_t, MemoryHandle, unsigned long long))                          \
+  X(unmap_memory, cuMemUnmap, (Address, size_t))                                                                \
+  X(set_access, cuMemSetAccess, (Address, size_t, const MemoryAccess *, size_t))                                \
+  X(export_handle, cuMemExportToShareableHandle, (void *, MemoryHandle, int, unsigned long long))               \
+  X(import_handle, cuMemImportFromShareableHandle, (MemoryHandle *, void *, int))                               \
   X(event_create, cuEventCreate, (Event *, unsigned))                                                           \
   X(event_destroy, cuEventDestroy_v2, (Event))                                                                  \
   X(event_record, cuEventRecord, (Event, Stream))                                                               \

@@ -74,6 +74,7 @@ Status CudaRank::agree(Agreed *agreed) {
   COLLC_RETURN_IF_FAILED(find_cut_off(context_, device_, settings, ways, &mine.cut_off));
   COLLC_RETURN_IF_FAILED(exchange(context_.exchange, mine, &settings));
   agreed->overrides = mine.overrides;
+  agreed->by_descriptor = ways.chose_descriptors;
   agreed->pinned = ways.pinned_pairs(context_.placement.plan_rank);
   COLLC_RETURN_IF_FAILED(decide_ll128(settings, &agreed->has_ll128));
   if (agreed->overrides.protocol == static_cast<int32_t>(kLL128) && !agreed->has_ll128) {
@@ -90,17 +91,31 @@ Status CudaRank::open_memory() {
   world_->keep(device_, std::exchange(ways_memory_, {}));
   plan_rank_ = context_.placement.plan_rank[context_.rank];
   RankMemory mine;
-  COLLC_RETURN_IF_FAILED(world_->add_rank(plan_rank_, device_, &mine));
+  Descriptor file;
+  COLLC_RETURN_IF_FAILED(world_->add_rank(plan_rank_, device_, &mine, &file));
   std::vector<RankMemory> all, memories(context_.nranks);
   COLLC_RETURN_IF_FAILED(exchange(context_.exchange, mine, &all));
   for (uint32_t r = 0; r < context_.nranks; ++r) memories[context_.placement.plan_rank[r]] = all[r];
   COLLC_RETURN_IF_FAILED(world_->set_peers(memories, context_.placement));
+  if (agreed.by_descriptor) COLLC_RETURN_IF_FAILED(map_arenas(file));
   COLLC_RETURN_IF_FAILED(choose_threads());
   COLLC_RETURN_IF_FAILED(PinnedMemory::share(context_, world_->plan().pinned, &pinned_memory_));
   COLLC_RETURN_IF_FAILED(make_ends());
   COLLC_RETURN_IF_FAILED(make_state());
   watched_ = true;
   return watch(this);
+}
+
+// Those of ranks in other processes, by the descriptors that they hand out.
+Status CudaRank::map_arenas(const Descriptor &mine) {
+  std::vector<Descriptor> files;
+  COLLC_RETURN_IF_FAILED(exchange_descriptors(context_, mine, &files));
+  for (uint32_t r = 0; r < context_.nranks; ++r) {
+    const uint32_t peer = context_.placement.plan_rank[r];
+    if (files[r] && !world_->plan().pinned.joins(plan_rank_, peer))
+      COLLC_RETURN_IF_FAILED(world_->map_arena(peer, device_, files[r].get()));
+  }
+  return {};
 }
 
 // As many threads per block as leave all blocks of all ranks that share the GPU resident at once.
@@ -228,6 +243,7 @@ CudaRank::~CudaRank() {
   for (const Address at : {ends_, lane_ends_, state_, ticks_, ways_memory_.word})
     if (at != 0) remains->allocated.emplace_back(device_, at);
   for (const Address at : ways_memory_.opened) remains->mapped.emplace_back(device_, at);
+  remains->virtual_memory = std::move(ways_memory_.mapped);
   if (pinned_ != nullptr) remains->host.push_back(pinned_);
   if (pinned_memory_ != nullptr) remains->pinned.push_back(std::move(pinned_memory_));
   if (plain_.done != nullptr && !ended) remains->events.push_back(plain_.done);

@@ -59,6 +59,7 @@ class CudaRank final : public RankBackend {
   explicit CudaRank(const RankContext &context) : context_(context), log_(context.segment->log(context.rank)) {}
   Status agree(Agreed *agreed);
   Status open_memory();
+  Status map_arenas(const Descriptor &mine);
   Status make_ends();
   Status make_state();
   Status choose_threads();

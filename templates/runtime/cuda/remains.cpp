@@ -94,6 +94,8 @@ bool Remains::free() {
       const Current current(device->context);
       cu.ipc_close(at);
     }
+    for (const VirtualMemory &memory : virtual_memory) unmap(memory);
+    virtual_memory.clear();
     pinned.clear();
     for (void *at : host) cu.release_host(at);
     for (const Event event : events) cu.event_destroy(event);

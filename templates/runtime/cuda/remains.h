@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "control/segment.h"
+#include "cuda/descriptors.h"
 #include "cuda/device.h"
 #include "cuda/pinned.h"
 
@@ -19,6 +20,7 @@ class Remains {
  public:
   // In the order in which they go. Others may have `allocated` mapped: it goes once they have closed that.
   std::vector<std::pair<const Device *, Address>> mapped, allocated;
+  std::vector<VirtualMemory> virtual_memory;  // own, and that of others
   std::vector<void *> host;  // pinned memory of the library's own
   std::vector<std::unique_ptr<PinnedMemory>> pinned;
   std::vector<Event> events;  // of the last kernels that may use all this
@@ -31,7 +33,9 @@ class Remains {
   // Frees what can be; true if nothing is left. Waits for kernels that run.
   bool free();
   // Whether there is nothing to free.
-  bool is_free() const { return mapped.empty() && allocated.empty() && host.empty() && pinned.empty() && events.empty(); }
+  bool is_free() const {
+    return mapped.empty() && allocated.empty() && virtual_memory.empty() && host.empty() && pinned.empty() && events.empty();
+  }
 
  private:
   bool others_are_done() const;

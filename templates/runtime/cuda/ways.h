@@ -1,8 +1,10 @@
 // How ranks reach each other: by GPU memory, or else by host memory that both GPUs map. Found out for every pair when a
-// communicator is made, by what the driver says and by a word that one GPU really reads in the other's memory.
+// communicator is made, by what the driver says and by a word that one GPU really reads in the other's memory. Processes
+// share GPU memory by IPC handles; where some cannot, file descriptors are tried, and taken by all if they join more pairs.
 #pragma once
 #include <vector>
 
+#include "cuda/descriptors.h"
 #include "cuda/device.h"
 #include "cuda/pinned_plan.h"
 #include "executor/backend.h"
@@ -13,8 +15,10 @@ namespace collc::cuda {
 enum class Obstacle : unsigned char {
   kNone = 0,
   kNoPeerAccess,  // cuDeviceCanAccessPeer says no, or access cannot be switched on
-  kNoHandle,      // the other process cannot make a handle of its memory
+  kNoHandle,      // the other process cannot make an IPC handle of its memory
   kNotOpened,     // this one cannot open it
+  kNoDescriptor,  // the other process cannot make a file descriptor of its memory
+  kNotMapped,     // this one cannot map it
   kNotRead,       // the read failed
   kWrongWord,     // it gave something else than what is there
 };
@@ -30,16 +34,28 @@ struct WordPlace {
   uint32_t shareable;         // 0: `handle` could not be made
   Address at;
   IpcHandle handle;
+  uint32_t describable;       // the driver may make file descriptors of its memory
   unsigned char word[kWordBytes];
 };
 
-struct Ways {
-  std::vector<Obstacle> obstacles;  // [from * nranks + to], NCCL ranks
+// Of every ordered pair of NCCL ranks, where the first one reads.
+struct Obstacles {
+  std::vector<Obstacle> all;  // [from * nranks + to]
   uint32_t nranks = 0;
 
-  Obstacle obstacle(uint32_t from, uint32_t to) const { return obstacles[size_t{from} * nranks + to]; }
+  Obstacle between(uint32_t from, uint32_t to) const { return all[size_t{from} * nranks + to]; }
   // Both ways: the slots of a FIFO are on one side, and its flags on both.
-  bool direct(uint32_t a, uint32_t b) const { return obstacle(a, b) == Obstacle::kNone && obstacle(b, a) == Obstacle::kNone; }
+  bool direct(uint32_t a, uint32_t b) const { return between(a, b) == Obstacle::kNone && between(b, a) == Obstacle::kNone; }
+  uint32_t direct_pairs() const;
+};
+
+struct Ways {
+  Obstacles by_handle;      // IPC handles between processes
+  Obstacles by_descriptor;  // file descriptors; empty: not tried, handles do
+  bool chose_descriptors = false;
+
+  const Obstacles &chosen() const { return chose_descriptors ? by_descriptor : by_handle; }
+  bool direct(uint32_t a, uint32_t b) const { return chosen().direct(a, b); }
   // The others, by rank of the plan.
   PinnedPairs pinned_pairs(const std::vector<uint32_t> &plan_rank) const;
 };
@@ -47,7 +63,8 @@ struct Ways {
 // What finding out took, until the communicator ends: closing and freeing wait for kernels, and others have the word open.
 struct WaysMemory {
   Address word = 0;
-  std::vector<Address> opened;  // handles of the others'
+  std::vector<Address> opened;        // handles of the others'
+  std::vector<VirtualMemory> mapped;  // a second word, and those of the others
 };
 
 // Collective among the ranks of a communicator, while it is made.

@@ -30,6 +30,7 @@ World::World(const RankContext &context, const Agreed &agreed)
     : allocation_(context.placement.allocation),
       segment_(context.segment),
       nccl_rank_(context.placement.nccl_rank),
+      by_descriptor_(agreed.by_descriptor),
       remains_(std::make_unique<Remains>()) {
   problem_ =
       make_device_plan(*context.tables, *allocation_, plan_, nccl_rank_, agreed.overrides, agreed.has_ll128, agreed.pinned);
@@ -59,29 +60,41 @@ void World::keep(const Device *device, const WaysMemory &memory) {
   const std::lock_guard<std::mutex> lock(mutex_);
   allocated_.emplace_back(device, memory.word);
   for (const Address at : memory.opened) mappings_.push_back({device, kNobody, at});
+  virtual_memory_.insert(virtual_memory_.end(), memory.mapped.begin(), memory.mapped.end());
 }
 
-Status World::add_rank(uint32_t plan_rank, const Device *device, RankMemory *memory) {
+Status World::allocate_arena(const Device *device, size_t bytes, RankMemory *memory, Descriptor *file) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (!by_descriptor_) {
+    COLLC_RETURN_IF_FAILED(check(driver().allocate(&memory->arena, std::max(bytes, size_t{16})), "allocating"));
+    allocated_.emplace_back(device, memory->arena);
+    return {};
+  }
+  VirtualMemory made;
+  const Status status = make_virtual(*device, bytes, &made, file);
+  if (made.bytes != 0) virtual_memory_.push_back(made);
+  memory->arena = made.at;
+  memory->bytes = made.bytes;
+  return status;
+}
+
+Status World::add_rank(uint32_t plan_rank, const Device *device, RankMemory *memory, Descriptor *file) {
   *memory = {};
   std::memcpy(memory->process, process_token(), sizeof memory->process);
   memory->uuid = device->uuid;
   memory->device = device->number;
   const size_t bytes = plan_.arena_bytes[plan_rank];
-  const Driver &cu = driver();
-  if (const Result made = cu.allocate(&memory->arena, std::max(bytes, size_t{16})); made != 0) {
-    const Status why = check(made, "allocating");
+  if (const Status why = allocate_arena(device, bytes, memory, file); !why.ok())
     return fail(ncclUnhandledCudaError, "no %.0f MB for the FIFOs of a rank on GPU %d: %s", static_cast<double>(bytes) / 1e6,
                 device->number, why.text().c_str());
-  }
   {
     const std::lock_guard<std::mutex> lock(mutex_);
-    allocated_.emplace_back(device, memory->arena);
     mine_[plan_rank] = device;
   }
   COLLC_RETURN_IF_FAILED(alone("clearing GPU memory", [&](const Driver &driver, Stream stream) {
     return driver.fill_async(memory->arena, 0, bytes, stream);
   }));
-  memory->shareable = cu.ipc_get(&memory->handle, memory->arena) == 0;
+  memory->shareable = !by_descriptor_ && driver().ipc_get(&memory->handle, memory->arena) == 0;
   return {};
 }
 
@@ -101,11 +114,12 @@ Status World::set_peers(const std::vector<RankMemory> &memories, const Placement
 
 Status World::arena_of(uint32_t peer, const Device *device, Address *arena) {
   const std::lock_guard<std::mutex> lock(mutex_);
-  for (const Mapping &mapping : mappings_) {
-    if (mapping.device != device || mapping.peer != peer) continue;
-    *arena = mapping.at;
-    return {};
-  }
+  for (const auto *known : {&mappings_, &arenas_})
+    for (const Mapping &mapping : *known) {
+      if (mapping.device != device || mapping.peer != peer) continue;
+      *arena = mapping.at;
+      return {};
+    }
   return open_peer(peer, device, arena);
 }
 
@@ -115,6 +129,8 @@ Status World::open_peer(uint32_t peer, const Device *device, Address *arena) {
   const RankMemory &memory = peers_[peer];
   if (std::memcmp(memory.process, process_token(), sizeof memory.process) == 0) {
     *arena = memory.arena;
+    if (by_descriptor_ && mine_.at(peer) != device && !grant(*device, {memory.arena, memory.bytes}))
+      return fail(ncclUnhandledCudaError, "GPU %d gets no access to the memory of rank %u", device->number, nccl_rank_[peer]);
     return {};
   }
   if (memory.shareable == 0)
@@ -122,6 +138,16 @@ Status World::open_peer(uint32_t peer, const Device *device, Address *arena) {
   const std::string what = format("mapping the GPU memory of rank %u", nccl_rank_[peer]);
   COLLC_RETURN_IF_FAILED(check(cu.ipc_open(arena, memory.handle, kIpcLazyPeerAccess), what.c_str()));
   mappings_.push_back({device, peer, *arena});
+  return {};
+}
+
+Status World::map_arena(uint32_t peer, const Device *device, int file) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  VirtualMemory mapped;
+  if (!map_virtual(*device, file, peers_[peer].bytes, &mapped))
+    return fail(ncclUnhandledCudaError, "the GPU memory of rank %u cannot be mapped by its file descriptor", nccl_rank_[peer]);
+  virtual_memory_.push_back(mapped);
+  arenas_.push_back({device, peer, mapped.at});
   return {};
 }
 
@@ -145,6 +171,7 @@ void World::inherit(std::unique_ptr<Remains> remains) {
   const std::lock_guard<std::mutex> lock(mutex_);
   allocated_.insert(allocated_.end(), remains->allocated.begin(), remains->allocated.end());
   for (const auto &[device, at] : remains->mapped) mappings_.push_back({device, kNobody, at});
+  virtual_memory_.insert(virtual_memory_.end(), remains->virtual_memory.begin(), remains->virtual_memory.end());
   std::move(remains->host.begin(), remains->host.end(), std::back_inserter(remains_->host));
   std::move(remains->pinned.begin(), remains->pinned.end(), std::back_inserter(remains_->pinned));
   std::move(remains->events.begin(), remains->events.end(), std::back_inserter(remains_->events));
@@ -159,6 +186,7 @@ World::~World() {
   }
   for (const Mapping &mapping : mappings_) remains_->mapped.emplace_back(mapping.device, mapping.at);
   remains_->allocated = std::move(allocated_);
+  remains_->virtual_memory = std::move(virtual_memory_);
   remains_->segment = segment_;
   for (uint32_t peer = 0; peer < plan_.nranks; ++peer) {
     if (mine_.count(peer) != 0) remains_->mine.push_back(nccl_rank_[peer]);

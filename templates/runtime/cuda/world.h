@@ -7,6 +7,7 @@
 
 #include "executor/backend.h"
 #include "cuda/device_plan.h"
+#include "cuda/descriptors.h"
 #include "cuda/device.h"
 #include "cuda/remains.h"
 #include "cuda/ways.h"
@@ -27,6 +28,7 @@ struct RankMemory {
   Address arena;
   IpcHandle handle;           // of the arena, for other processes
   uint32_t shareable;         // 0: `handle` could not be made
+  uint64_t bytes;             // of virtual memory, whose descriptor others get; 0: `handle` counts
 };
 
 constexpr uint32_t kNobody = 0xffffffff;
@@ -52,6 +54,7 @@ Status decide_ll128(const std::vector<RankSettings> &settings, bool *runs);
 struct Agreed {
   Overrides overrides;
   bool has_ll128 = false;  // between all of them
+  bool by_descriptor = false;  // file descriptors share arenas between processes, not IPC handles
   PinnedPairs pinned;      // ranks of the plan that do not reach each other's GPU memory
 };
 
@@ -83,12 +86,14 @@ class World {
   void keep(const Device *device, const WaysMemory &memory);
   // The same of a rank that goes.
   void inherit(std::unique_ptr<Remains> remains);
-  // Allocates and clears a rank's arena on its device.
-  Status add_rank(uint32_t plan_rank, const Device *device, RankMemory *memory);
+  // Allocates and clears a rank's arena on its device. `file`: its descriptor, where these share arenas.
+  Status add_rank(uint32_t plan_rank, const Device *device, RankMemory *memory, Descriptor *file);
   // Takes all ranks' memories (by rank of the plan); refuses GPUs that are shared without leave.
   Status set_peers(const std::vector<RankMemory> &memories, const Placement &placement);
   // Where `peer`'s arena is for kernels on `device`.
   Status arena_of(uint32_t peer, const Device *device, Address *arena);
+  // Maps the arena of a peer in another process, whose descriptor this is.
+  Status map_arena(uint32_t peer, const Device *device, int file);
   Status upload_plan(const Device *device, DevicePlanPlaces *places);
 
  private:
@@ -98,6 +103,7 @@ class World {
     uint32_t peer;  // kNobody: not an arena
     Address at;
   };
+  Status allocate_arena(const Device *device, size_t bytes, RankMemory *memory, Descriptor *file);
   Status open_peer(uint32_t peer, const Device *device, Address *arena);
 
   std::mutex mutex_;
@@ -108,9 +114,12 @@ class World {
   std::vector<uint32_t> nccl_rank_;
   std::map<uint32_t, const Device *> mine_;  // by rank of the plan
   std::vector<RankMemory> peers_;
-  std::vector<Mapping> mappings_;
+  std::vector<Mapping> mappings_;  // IPC handles
+  std::vector<Mapping> arenas_;    // in virtual memory, of other processes
   std::map<const Device *, DevicePlanPlaces> places_;
   std::vector<std::pair<const Device *, Address>> allocated_;
+  std::vector<VirtualMemory> virtual_memory_;
+  bool by_descriptor_;
   std::unique_ptr<Remains> remains_;  // of its ranks that have gone
 };
 

@@ -194,15 +194,17 @@ void Emulator::check_foreign(const char *at, size_t bytes, const char *what) {
   auto region = regions_.upper_bound(at);
   if (region == regions_.begin()) fail(std::string(what) + " outside device memory by " + place(at));
   --region;
-  const uint32_t device = region->second.device;
   if (at + bytes > region->second.end) fail(std::string(what) + " outside device memory by " + place(at));
-  if (device != kAnyDevice && device != current_->block->device)
-    fail(std::string(what) + " of memory that was opened for device " + std::to_string(device) + " by " + place(at));
+  const std::set<uint32_t> &devices = region->second.devices;
+  if (devices.count(kAnyDevice) + devices.count(current_->block->device) == 0)
+    fail(std::string(what) + " of memory that was opened for device " + std::to_string(*devices.begin()) + ", not " +
+         std::to_string(current_->block->device) + ", by " + place(at));
 }
 
 void Emulator::open_region(const void *at, size_t bytes, uint32_t device) {
   const char *begin = static_cast<const char *>(at);
-  regions_[begin] = {begin + bytes, device};
+  regions_[begin].end = begin + bytes;
+  regions_[begin].devices.insert(device);
 }
 
 void Emulator::close_region(const void *at) {

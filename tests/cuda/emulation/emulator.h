@@ -240,8 +240,8 @@ class Emulator {
   Shadow *shadow_;
   size_t used_ = 0;
   struct Region {
-    const char *end;
-    uint32_t device;
+    const char *end = nullptr;
+    std::set<uint32_t> devices;
   };
   bool is_spoilt(const char *at) const;
 

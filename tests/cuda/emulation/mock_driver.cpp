@@ -5,11 +5,12 @@
 //   cuModuleLoadData, cuIpcCloseMemHandle   the kernels of the current device
 //   cuMemcpy, cuMemsetD8 and their like     the legacy stream: the blocking streams of the current device
 //   cuMemAlloc, cuIpcOpenMemHandle          nothing, unless MOCK_ALLOC_WAITS is set: then as cuMemFree
+//   cuMemCreate, cuMemMap, cuMemUnmap       nothing: a kernel that uses what is unmapped fails
 // MOCK_GPUS says how many devices the machine has, MOCK_BLOCKS how many blocks one holds at once, MOCK_QUEUES how many
 // hardware queues its streams share (8), MOCK_SEED seeds the scheduler. MOCK_NO_PEER, MOCK_NO_IPC and MOCK_BAD_LINK name pairs
 // of devices (mock_devices.h); what crosses a bad link arrives wrong. MOCK_GARBLED names those that read nonsense in each
-// other's memory. For tests of the mock, MOCK_FORGET_PEERS and MOCK_CLOSE_EARLY take away from kernels what was opened. Kernels
-// of which nothing has been heard for MOCK_PATIENCE_MS fail. Only what the runtime and its tests use is here; calls are counted
+// other's memory. File descriptors of memory are refused by MOCK_VMM=0 and for the pairs of MOCK_NO_VMM. For tests of the mock,
+// MOCK_FORGET_PEERS, MOCK_FORGET_ACCESS and MOCK_CLOSE_EARLY take away from kernels what was opened. Kernels of which nothing has been heard for MOCK_PATIENCE_MS fail. Only what the runtime and its tests use is here; calls are counted
 // by name.
 #include <algorithm>
 #include <atomic>
@@ -27,6 +28,7 @@
 #include "mock_devices.h"
 #include "mock_runner.h"
 #include "mock_streams.h"
+#include "mock_virtual.h"
 
 #define MOCK extern "C" __attribute__((visibility("default"))) int
 
@@ -100,6 +102,7 @@ struct State {
   };
   std::map<unsigned long long, Import> imported;
   mock::Imports imports;
+  mock::Virtual virtual_memory;
   std::set<std::pair<int, int>> enabled;  // peer access
   bool initialised = false;
   std::vector<int> visible;
@@ -193,6 +196,7 @@ int owner_of(unsigned long long at) {
   };
   if (const auto piece = before(state().pieces); piece != state().pieces.end() && at < piece->first + piece->second.bytes)
     return piece->second.device;
+  if (const mock::Mapped *mapped = state().virtual_memory.mapping(at)) return mapped->device;
   const auto import = before(state().imported);
   return import == state().imported.end() ? -1 : import->second.device;
 }
@@ -241,7 +245,8 @@ MOCK mock_calls(const char *name) {
 // Pieces of memory that this process has.
 MOCK mock_pieces() {
   const mock::Runner::Hold hold(state().runner);
-  return static_cast<int>(state().pieces.size() + state().imported.size() + state().host.size());
+  return static_cast<int>(state().pieces.size() + state().imported.size() + state().host.size() +
+                          state().virtual_memory.pieces());
 }
 // Kilobytes of a device (of the machine) that this process has had at most.
 MOCK mock_most_kilobytes(int device) {
@@ -297,10 +302,11 @@ MOCK cuDeviceGetPCIBusId(char *text, int size, int device) {
 }
 MOCK cuDeviceGetAttribute(int *value, int attribute, int) {
   const int capability = setting("MOCK_CAPABILITY", 90);
-  *value = attribute == 16   ? setting("MOCK_BLOCKS", 132)
-           : attribute == 75 ? capability / 10
-           : attribute == 76 ? capability % 10
-                             : 1;
+  *value = attribute == 16    ? setting("MOCK_BLOCKS", 132)
+           : attribute == 75  ? capability / 10
+           : attribute == 76  ? capability % 10
+           : attribute == 103 ? setting("MOCK_VMM", 1)
+                              : 1;
   return 0;
 }
 // NVLink joins all but the pair that MOCK_PCIE names: 1 for devices 0 and 1, 3 for 1 and 2.
@@ -534,6 +540,73 @@ MOCK cuIpcCloseMemHandle(unsigned long long at) {
   state().imported.erase(found);
   emulation::emulator().close_region(reinterpret_cast<void *>(at));
   return result;
+}
+MOCK cuMemGetAllocationGranularity(size_t *bytes, const mock::Properties *, int) { return *bytes = mock::kGranularity, 0; }
+MOCK cuMemCreate(unsigned long long *handle, size_t bytes, const mock::Properties *wanted, unsigned long long) {
+  MOCK_ENTER("create");
+  if (const int wrong = check_device(wanted->device)) return wrong;
+  if (wanted->type != 1 || wanted->location != 1 || bytes == 0 || bytes % mock::kGranularity != 0) return kInvalidValue;
+  if (wanted->handle_types != 0 && setting("MOCK_VMM", 1) == 0) return kNotSupported;
+  const int device = machine_device(wanted->device);
+  State &all = state();
+  if (all.held[device] + bytes > static_cast<size_t>(setting("MOCK_MEGABYTES", 1000)) << 20) return kOutOfMemory;
+  all.held[device] += bytes;
+  all.most[device] = std::max(all.most[device], all.held[device]);
+  return *handle = all.virtual_memory.create(bytes, device, wanted->handle_types), 0;
+}
+MOCK cuMemRelease(unsigned long long handle) {
+  MOCK_ENTER("release_handle");
+  return state().virtual_memory.release(handle) ? 0 : kInvalidValue;
+}
+MOCK cuMemAddressReserve(unsigned long long *at, size_t bytes, size_t, unsigned long long, unsigned long long) {
+  MOCK_ENTER("reserve");
+  if (bytes == 0 || bytes % mock::kGranularity != 0) return kInvalidValue;
+  return *at = state().virtual_memory.reserve(bytes), *at == 0 ? kOutOfMemory : 0;
+}
+MOCK cuMemAddressFree(unsigned long long at, size_t bytes) {
+  MOCK_ENTER("free_addresses");
+  return state().virtual_memory.free(at, bytes) ? 0 : kInvalidValue;
+}
+MOCK cuMemMap(unsigned long long at, size_t bytes, size_t offset, unsigned long long handle, unsigned long long) {
+  MOCK_ENTER("map");
+  return offset == 0 && state().virtual_memory.map(at, bytes, handle) ? 0 : kInvalidValue;
+}
+MOCK cuMemUnmap(unsigned long long at, size_t bytes) {
+  MOCK_ENTER("unmap");
+  State &all = state();
+  if (!all.virtual_memory.is_mapping(at, bytes)) return kInvalidValue;
+  const mock::Mapped gone = *all.virtual_memory.mapping(at);
+  if (gone.is_own) all.held[gone.device] -= bytes;
+  emulation::emulator().close_region(reinterpret_cast<void *>(at));
+  return all.virtual_memory.unmap(at), 0;
+}
+// Peer access of contexts does not count, only what is said here.
+MOCK cuMemSetAccess(unsigned long long at, size_t bytes, const mock::Access *wanted, size_t count) {
+  MOCK_ENTER("set_access");
+  State &all = state();
+  if (!all.virtual_memory.is_mapping(at, bytes) || count != 1 || wanted->location != 1) return kInvalidValue;
+  if (const int wrong = check_device(wanted->device)) return wrong;
+  const int device = machine_device(wanted->device), owner = all.virtual_memory.mapping(at)->device;
+  if (device != owner && !may_reach(device, owner)) return kInvalidDevice;
+  if (mock::names_pair("MOCK_NO_VMM", device, owner) && device != owner) return kNotSupported;
+  if (device != owner && setting("MOCK_FORGET_ACCESS", 0) != 0) return 0;
+  emulation::emulator().open_region(reinterpret_cast<void *>(at), bytes, static_cast<uint32_t>(device));
+  if (mock::names_pair("MOCK_BAD_LINK", device, owner)) emulation::emulator().spoil_region(reinterpret_cast<void *>(at));
+  return 0;
+}
+MOCK cuMemExportToShareableHandle(void *shareable, unsigned long long handle, int type, unsigned long long) {
+  MOCK_ENTER("export");
+  const mock::VirtualPiece *piece = state().virtual_memory.find(handle);
+  if (piece == nullptr || (piece->shareable & type) == 0 || type != mock::kShareable) return kInvalidValue;
+  const int file = fcntl(piece->file, F_DUPFD, 0);
+  if (file < 0) return kOutOfMemory;
+  return std::memcpy(shareable, &file, sizeof file), 0;
+}
+MOCK cuMemImportFromShareableHandle(unsigned long long *handle, void *shareable, int type) {
+  MOCK_ENTER("import");
+  if (type != mock::kShareable || setting("MOCK_VMM", 1) == 0) return kNotSupported;
+  *handle = state().virtual_memory.import(static_cast<int>(reinterpret_cast<intptr_t>(shareable)));
+  return *handle == 0 ? kInvalidValue : 0;
 }
 MOCK cuEventCreate(MockEvent **event, unsigned) {
   MOCK_ENTER("event_create");

@@ -1,0 +1,133 @@
+#include "cuda/descriptors.h"
+
+#include <fcntl.h>
+
+#include <algorithm>
+#include <cstdio>
+
+#include "base/random.h"
+#include "bootstrap/exchange_fd.h"
+#include "bootstrap/unique_id.h"
+
+namespace collc::cuda {
+namespace {
+
+AllocationProperties properties_of(const Device &device) {
+  AllocationProperties properties = {};
+  properties.type = kPinnedAllocation;
+  properties.handle_types = kFileDescriptor;
+  properties.location = {kOnDevice, device.number};
+  return properties;
+}
+
+// Releases the handle: the mapping keeps the memory.
+Result map_handle(const Device &device, MemoryHandle handle, size_t bytes, VirtualMemory *mapped) {
+  const Driver &cu = driver();
+  Address at = 0;
+  Result result = cu.reserve_addresses(&at, bytes, 0, 0, 0);
+  if (result == 0) {
+    result = cu.map_memory(at, bytes, 0, handle, 0);
+    if (result != 0) cu.free_addresses(at, bytes);
+  }
+  cu.release_handle(handle);
+  if (result != 0) return result;
+  *mapped = {at, bytes};
+  if (!grant(device, *mapped)) {
+    unmap(*mapped);
+    *mapped = {};
+    return kNotSupported;
+  }
+  return 0;
+}
+
+struct DescriptorSocket {
+  char text[64];  // empty: no descriptor is handed out
+};
+
+Status listen(const RankContext &context, FdServer *server, DescriptorSocket *name) {
+  unsigned char random[16] = {};
+  COLLC_RETURN_IF_FAILED(random_bytes(random, sizeof random));
+  std::snprintf(name->text, sizeof name->text, "collc-%s", hex_of(random, sizeof random).c_str());
+  return server->listen(name->text, context.secret.size());
+}
+
+// One rank hands out at a time, in the order of the ranks.
+Status serve_and_fetch(const RankContext &context, const std::vector<DescriptorSocket> &names, const Descriptor &mine,
+                       FdServer *server, std::vector<Descriptor> *theirs) {
+  for (uint32_t owner = 0; owner < context.nranks; ++owner) {
+    if (names[owner].text[0] == '\0') continue;
+    const auto is_with = [&](uint32_t rank) { return context.processes[rank] == context.processes[owner]; };
+    if (owner == context.rank) {
+      std::vector<uint64_t> callers(context.nranks);
+      for (uint32_t rank = 0; rank < context.nranks; ++rank) callers[rank] = is_with(rank) ? owner : rank;
+      COLLC_RETURN_IF_FAILED(server->serve(mine.get(), context.secret, callers, owner, context.seconds, context.gone));
+    } else if (!is_with(context.rank)) {
+      int fd = -1;
+      COLLC_RETURN_IF_FAILED(
+          fetch_fd(names[owner].text, owner, context.secret, context.rank, context.seconds, context.gone, &fd));
+      (*theirs)[owner] = Descriptor::open([fd] { return fd; });
+    }
+  }
+  return {};
+}
+
+}  // namespace
+
+bool has_descriptors(const Device &device) {
+  int maps = 0, exports = 0;
+  return driver().device_attribute(&maps, kVirtualMemory, device.number) == 0 && maps != 0 &&
+         driver().device_attribute(&exports, kDescriptorsOfMemory, device.number) == 0 && exports != 0;
+}
+
+Status make_virtual(const Device &device, size_t bytes, VirtualMemory *made, Descriptor *file) {
+  const Driver &cu = driver();
+  const AllocationProperties properties = properties_of(device);
+  size_t page = 0;
+  COLLC_RETURN_IF_FAILED(check(cu.allocation_granularity(&page, &properties, 0), "asking for the size of pages"));
+  const size_t whole = (std::max(bytes, size_t{1}) + page - 1) / page * page;
+  MemoryHandle handle = 0;
+  COLLC_RETURN_IF_FAILED(check(cu.create_memory(&handle, whole, &properties, 0), "allocating"));
+  Result exported = 0;
+  *file = Descriptor::open([&] {
+    int fd = -1;
+    exported = cu.export_handle(&fd, handle, kFileDescriptor, 0);
+    if (exported != 0) return -1;
+    fcntl(fd, F_SETFD, FD_CLOEXEC);
+    return fd;
+  });
+  const Result mapped = map_handle(device, handle, whole, made);
+  COLLC_RETURN_IF_FAILED(check(exported, "making a file descriptor of GPU memory"));
+  return check(mapped, "mapping");
+}
+
+bool map_virtual(const Device &device, int file, size_t bytes, VirtualMemory *mapped) {
+  MemoryHandle handle = 0;
+  void *const descriptor = reinterpret_cast<void *>(static_cast<intptr_t>(file));
+  return driver().import_handle(&handle, descriptor, kFileDescriptor) == 0 && map_handle(device, handle, bytes, mapped) == 0;
+}
+
+bool grant(const Device &device, const VirtualMemory &memory) {
+  const MemoryAccess access = {{kOnDevice, device.number}, kReadAndWrite};
+  return driver().set_access(memory.at, memory.bytes, &access, 1) == 0;
+}
+
+void unmap(const VirtualMemory &memory) {
+  driver().unmap_memory(memory.at, memory.bytes);
+  driver().free_addresses(memory.at, memory.bytes);
+}
+
+Status exchange_descriptors(const RankContext &context, const Descriptor &mine, std::vector<Descriptor> *theirs) {
+  FdServer server;
+  DescriptorSocket name = {};
+  if (mine) COLLC_RETURN_IF_FAILED(listen(context, &server, &name));
+  std::vector<DescriptorSocket> names;
+  COLLC_RETURN_IF_FAILED(exchange(context.exchange, name, &names));
+  theirs->clear();
+  theirs->resize(context.nranks);
+  const Status shared = serve_and_fetch(context, names, mine, &server, theirs);
+  std::vector<Bytes> none;
+  if (!shared.ok() && context.gone()) COLLC_RETURN_IF_FAILED(context.exchange({}, &none));  // says what has happened
+  return shared;
+}
+
+}  // namespace collc::cuda

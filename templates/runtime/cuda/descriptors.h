@@ -1,0 +1,33 @@
+// GPU memory that other processes reach by a file descriptor (the driver's virtual memory management): for containers that
+// forbid IPC handles, or have PID namespaces of their own. The processes hand the descriptors on over a local socket.
+#pragma once
+#include <vector>
+
+#include "base/descriptor.h"
+#include "cuda/device.h"
+#include "executor/backend.h"
+
+namespace collc::cuda {
+
+// A range of addresses of this process, and the memory in it.
+struct VirtualMemory {
+  Address at = 0;
+  size_t bytes = 0;
+};
+
+// Whether the driver can make descriptors of this GPU's memory.
+bool has_descriptors(const Device &device);
+// Memory of the GPU, which it may touch, and its descriptor. Takes whole pages of the driver's (2 MiB).
+Status make_virtual(const Device &device, size_t bytes, VirtualMemory *made, Descriptor *file);
+// The memory of another process, which this GPU may touch from now on; false if the driver does not allow that.
+bool map_virtual(const Device &device, int file, size_t bytes, VirtualMemory *mapped);
+// Another GPU of this process may touch it too; peer access of contexts does not count here.
+bool grant(const Device &device, const VirtualMemory &memory);
+// Waits for no kernel, neither here nor where else the memory is mapped: it is freed with its last mapping.
+void unmap(const VirtualMemory &memory);
+
+// Collective among the ranks of a communicator, while it is made. Each gives a descriptor, or none, and gets those of the
+// ranks of other processes, by NCCL rank.
+Status exchange_descriptors(const RankContext &context, const Descriptor &mine, std::vector<Descriptor> *theirs);
+
+}  // namespace collc::cuda

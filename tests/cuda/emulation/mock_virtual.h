@@ -1,0 +1,129 @@
+// Virtual memory of the mock driver: each piece of memory is a file of its own, which a descriptor can hand on, so it
+// needs neither the process that made it nor a common PID namespace. The last page of the file says what it is.
+#pragma once
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+#include <map>
+
+namespace mock {
+
+constexpr size_t kGranularity = size_t{2} << 20;
+constexpr int kShareable = 1;  // CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR
+
+struct Properties {  // CUmemAllocationProp
+  int type, handle_types, location, device;
+  void *for_windows;
+  unsigned char flags[8];
+};
+struct Access {  // CUmemAccessDesc
+  int location, device, flags;
+};
+
+// A file of memory, and a handle of it.
+struct VirtualPiece {
+  size_t bytes;
+  int device;  // of the machine
+  int shareable;
+  int file;
+};
+
+struct Mapped {
+  size_t bytes;
+  int device;  // whose memory it is
+  bool is_own;
+};
+
+class Virtual {
+ public:
+  unsigned long long create(size_t bytes, int device, int shareable) {
+    VirtualPiece piece{bytes, device, shareable, memfd_create("mock-virtual", MFD_CLOEXEC)};
+    if (piece.file < 0 || ftruncate(piece.file, static_cast<off_t>(bytes + sizeof piece)) != 0) std::abort();
+    if (pwrite(piece.file, &piece, sizeof piece, static_cast<off_t>(bytes)) != sizeof piece) std::abort();
+    return note(piece, true);
+  }
+  // A handle of the memory behind a descriptor; 0: it is none.
+  unsigned long long import(int file) {
+    struct stat info;
+    VirtualPiece piece = {};
+    const auto size = static_cast<off_t>(sizeof piece);
+    if (fstat(file, &info) != 0 || info.st_size <= size) return 0;
+    if (pread(file, &piece, sizeof piece, info.st_size - size) != size) return 0;
+    if (piece.bytes != static_cast<size_t>(info.st_size - size)) return 0;
+    piece.file = fcntl(file, F_DUPFD_CLOEXEC, 0);
+    return note(piece, false);
+  }
+  const VirtualPiece *find(unsigned long long handle) const {
+    const auto found = handles_.find(handle);
+    return found == handles_.end() ? nullptr : &found->second;
+  }
+  bool release(unsigned long long handle) {
+    const VirtualPiece *piece = find(handle);
+    if (piece == nullptr) return false;
+    close(piece->file);
+    own_.erase(handle);
+    return handles_.erase(handle) == 1;
+  }
+
+  unsigned long long reserve(size_t bytes) {
+    void *at = mmap(nullptr, bytes + kGranularity, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (at == MAP_FAILED) return 0;
+    const uint64_t begin = (reinterpret_cast<uint64_t>(at) + kGranularity - 1) / kGranularity * kGranularity;
+    reserved_[begin] = bytes;
+    return begin;
+  }
+  bool free(unsigned long long at, size_t bytes) {
+    const auto found = reserved_.find(at);
+    if (found == reserved_.end() || found->second != bytes || mapped_.count(at) != 0) return false;
+    munmap(reinterpret_cast<void *>(at), bytes);
+    reserved_.erase(found);
+    return true;
+  }
+  // A whole reservation by a whole piece.
+  bool map(unsigned long long at, size_t bytes, unsigned long long handle) {
+    const VirtualPiece *piece = find(handle);
+    const auto range = reserved_.find(at);
+    if (piece == nullptr || piece->bytes != bytes || range == reserved_.end() || range->second != bytes) return false;
+    if (mapped_.count(at) != 0) return false;
+    const int flags = MAP_SHARED | MAP_FIXED;
+    if (mmap(reinterpret_cast<void *>(at), bytes, PROT_READ | PROT_WRITE, flags, piece->file, 0) == MAP_FAILED) return false;
+    mapped_[at] = {bytes, piece->device, own_[handle]};
+    return true;
+  }
+  const Mapped *mapping(unsigned long long at) const {
+    auto found = mapped_.upper_bound(at);
+    if (found == mapped_.begin()) return nullptr;
+    --found;
+    return at < found->first + found->second.bytes ? &found->second : nullptr;
+  }
+  bool is_mapping(unsigned long long at, size_t bytes) const {
+    const auto found = mapped_.find(at);
+    return found != mapped_.end() && found->second.bytes == bytes;
+  }
+  void unmap(unsigned long long at) {
+    const int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED;
+    mmap(reinterpret_cast<void *>(at), mapped_.at(at).bytes, PROT_NONE, flags, -1, 0);
+    mapped_.erase(at);
+  }
+  size_t pieces() const { return handles_.size() + mapped_.size() + reserved_.size(); }
+
+ private:
+  unsigned long long note(const VirtualPiece &piece, bool is_own) {
+    handles_[++last_] = piece;
+    own_[last_] = is_own;
+    return last_;
+  }
+
+  unsigned long long last_ = 0;
+  std::map<unsigned long long, VirtualPiece> handles_;
+  std::map<unsigned long long, bool> own_;
+  std::map<unsigned long long, size_t> reserved_;
+  std::map<unsigned long long, Mapped> mapped_;
+};
+
+}  // namespace mock
