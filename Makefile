@@ -129,9 +129,9 @@ test-nccl-tests: setup  ## nccl-tests' programs over the host target; NCCL_TESTS
 	@test -n "$(NCCL_TESTS)" || { echo "say NCCL_TESTS=<folder>: docs/nccl-tests.md tells what to build" >&2; exit 2; }
 	NCCL_TESTS='$(NCCL_TESTS)' $(BIN)/python -m pytest -m slow tests/nccl_tests
 
-bench-peers: setup  ## the host target beside MPI and Gloo on this machine; MPI_ENV=<folder of wheels>, see benchmarks/peers.py
-	$(BIN)/python benchmarks/peers.py $(if $(MPI_ENV),--env $(MPI_ENV)) \
-	  --write docs/measurements/host.md --plot docs/figures/host-peers.svg
+bench-peers: setup  ## the host target beside MPI and Gloo on this machine; MPI_ENV=<folder of wheels>, MINUTES=9 for a part; benchmarks/peers.py
+	$(BIN)/python benchmarks/peers.py $(if $(MPI_ENV),--env $(MPI_ENV)) $(if $(MINUTES),--minutes $(MINUTES)) \
+	  --write 'docs/measurements/host-{processor}.md' --plot 'docs/figures/host-peers-{processor}.svg'
 
 bench-references: setup  ## the host target beside references of one copy (threads, ncclMemAlloc) and of two (private buffers)
 	$(BIN)/python benchmarks/references.py --write docs/measurements/references.md

@@ -1,7 +1,7 @@
-"""Gloo by the protocol of peerbench.c: `python gloo_bench.py NAME RANKS SECONDS SIZES`, with torch installed.
+"""Gloo by the protocol of peerbench.c: `python gloo_bench.py NAME RANKS SECONDS [COLLECTIVE:]SIZES`.
 
-The calls go to torch's ProcessGroupGloo itself. Python adds some microseconds to each, so the smallest sizes say little
-about Gloo.
+It needs torch. The calls go to torch's ProcessGroupGloo itself. Python adds some microseconds to each, so the smallest
+sizes say little about Gloo.
 """
 
 from __future__ import annotations
@@ -111,14 +111,16 @@ class Bench:
         return sorted(times), wrong
 
 
-def run_rank(name: str, rank: int, nranks: int, budget: float, sizes: list[int], meeting: str) -> None:
+def run_rank(name: str, rank: int, nranks: int, budget: float, what: str, meeting: str) -> None:
     torch.set_num_threads(1)
     cores = sorted(os.sched_getaffinity(0))
     if nranks <= len(cores):
         os.sched_setaffinity(0, {cores[rank]})
+    only, _, listed = what.rpartition(":")
+    sizes = [int(size) for size in listed.split(",")]
     store = dist.FileStore(meeting, nranks)
     bench = Bench(dist.ProcessGroupGloo(store, rank, nranks, timedelta(seconds=60)), rank, nranks, max(sizes))
-    for collective in COLLECTIVES:
+    for collective in [only] if only else COLLECTIVES:
         for size in sizes:
             times, wrong = bench.measure(collective, size, budget)
             if rank == 0:
@@ -130,14 +132,14 @@ def run_rank(name: str, rank: int, nranks: int, budget: float, sizes: list[int],
 
 
 def main() -> None:
-    name, ranks, seconds, sizes = sys.argv[1:]
+    name, ranks, seconds, what = sys.argv[1:]
     nranks = int(ranks)
     with tempfile.TemporaryDirectory() as folder:
         children = []
         for rank in range(nranks):
             child = os.fork()
             if child == 0:
-                run_rank(name, rank, nranks, float(seconds), [int(s) for s in sizes.split(",")], f"{folder}/store")
+                run_rank(name, rank, nranks, float(seconds), what, f"{folder}/store")
                 os._exit(0)
             children.append(child)
         failed = [child for child in children if os.waitpid(child, 0)[1] != 0]

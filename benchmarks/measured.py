@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import re
 import time
 from pathlib import Path
 
@@ -17,6 +18,11 @@ def processor() -> str:
         if line.startswith("model name"):
             return line.split(":", 1)[1].strip()
     return platform.machine()
+
+
+def processor_name() -> str:
+    """The processor as people call it: without marks of trade and what every one is."""
+    return re.sub(r"\((R|TM)\)|\b(Processor|CPU)\b|@.*|\b\d+-Core\b", "", processor()).strip().replace("  ", " ")
 
 
 def provenance() -> str:

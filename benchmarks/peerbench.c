@@ -4,10 +4,10 @@
 //
 // With -DREFERENCE it needs no library: it is one of the references of references.h.
 //
-//   peerbench NAME RANKS SECONDS SIZES [threads|memalloc|two-copies]
+//   peerbench NAME RANKS SECONDS [COLLECTIVE:]SIZES [threads|memalloc|two-copies]
 //
-// SIZES: bytes, separated by commas. Under MPI the launcher starts RANKS processes; else they are forked here, or are
-// threads of this process. memalloc: buffers from ncclMemAlloc; two-copies: that reference.
+// SIZES: bytes, separated by commas. COLLECTIVE: this one alone. Under MPI the launcher starts RANKS processes; else they are
+// forked here, or are threads of this process. memalloc: buffers from ncclMemAlloc; two-copies: that reference.
 //
 // A sample is a batch of back-to-back calls after a barrier, timed by the slowest rank. Printed is the median over
 // the samples of SECONDS seconds (at least 9; of slow calls, at least 3 in six times as long): NAME,collective,ranks,bytes,median_us,p10_us,p90_us,samples,check.
@@ -316,23 +316,32 @@ static void measure(const char *name, int collective, size_t bytes, double budge
 
 static const char *name;
 static double budget;
+static int only = -1;  // the collective that runs; -1: all
 
 static void run_rank(void) {
   join();
   input = buffer(most);
   output = buffer(most);
   for (int collective = 0; collective < kCollectives; ++collective)
-    for (int s = 0; s < nsizes; ++s) measure(name, collective, sizes[s], budget);
+    for (int s = 0; (only < 0 || only == collective) && s < nsizes; ++s) measure(name, collective, sizes[s], budget);
   finish();
 }
 
 int main(int argc, char **argv) {
-  static const char usage[] = "usage: peerbench NAME RANKS SECONDS SIZES [threads|memalloc|two-copies]";
+  static const char usage[] = "usage: peerbench NAME RANKS SECONDS [COLLECTIVE:]SIZES [threads|memalloc|two-copies]";
   if (argc != 5 && argc != 6) fail(usage);
   name = argv[1];
   nranks = atoi(argv[2]);
   budget = atof(argv[3]);
-  for (char *text = strtok(argv[4], ","); text != NULL && nsizes < 32; text = strtok(NULL, ",")) {
+  char *list = argv[4], *const colon = strchr(list, ':');
+  if (colon != NULL) {
+    *colon = 0;
+    for (int c = 0; c < kCollectives; ++c)
+      if (strcmp(kNames[c], list) == 0) only = c;
+    if (only < 0) fail(usage);
+    list = colon + 1;
+  }
+  for (char *text = strtok(list, ","); text != NULL && nsizes < 32; text = strtok(NULL, ",")) {
     sizes[nsizes] = strtoull(text, NULL, 10);
     if (sizes[nsizes] > most) most = sizes[nsizes];
     ++nsizes;

