@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import random
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -45,6 +46,8 @@ class Job:
         self.lib = self.nccl.lib
         self.mock = ctypes.CDLL("libcuda.so.1")
         self.rank, self.nranks, self.folder, self.given = rank, nranks, folder, given
+        self.prefix, self.chance = "", random.Random(0)
+        self.comms: list[Comm] = []
         count = ctypes.c_int()
         self.cuda(self.mock.cuInit(0))
         self.cuda(self.mock.cuDeviceGetCount(ctypes.byref(count)))
@@ -62,17 +65,18 @@ class Job:
     # Where the others are.
 
     def say(self, what: str, content: bytes = b"") -> None:
-        part = self.folder / f"{what}.part-{self.rank}"
+        part = self.folder / f"{self.prefix}{what}.part-{self.rank}"
         part.write_bytes(content)
-        part.replace(self.folder / what)
+        part.replace(self.folder / (self.prefix + what))
 
     def hear(self, what: str) -> bytes:
         start = time.monotonic()
-        while not (self.folder / what).is_file():
+        file = self.folder / (self.prefix + what)
+        while not file.is_file():
             if time.monotonic() - start > PATIENCE:
                 raise RuntimeError(f"nobody said {what}")
             time.sleep(0.002)
-        return (self.folder / what).read_bytes()
+        return file.read_bytes()
 
     def meet(self, where: str) -> None:
         self.say(f"{where}-{self.rank}")
@@ -94,7 +98,16 @@ class Job:
         unique = UniqueId.from_buffer_copy(self.hear(f"id-{name}"))
         code = self.lib.ncclCommInitRank(ctypes.byref(made), len(members), unique, members.index(self.rank))
         self.nccl.check(code, f"creating {name}")
+        self.comms.append(made)
         return made
+
+    def destroy(self, comm: Comm) -> None:
+        self.comms = [other for other in self.comms if other is not comm]
+        self.check(self.lib.ncclCommDestroy(comm))
+
+    def sized(self, count: int) -> int:
+        """A size as large as `count`, or another one where chance chooses sizes (random_jobs)."""
+        return self.chance.randrange(1, 2 * count) if self.prefix else count
 
     # Work.
 
@@ -143,10 +156,12 @@ class Job:
     def text(self) -> str:
         return str(self.lib.ncclGetLastError(None).decode())
 
-    def sums_are_right(self, comm: Comm, count: int = 300, stream: ctypes.c_void_p | None = None) -> bool:
-        """Whether an all_reduce over all ranks of the job does what it must."""
+    def sums_are_right(
+        self, comm: Comm, count: int = 300, stream: ctypes.c_void_p | None = None, ranks: list[int] | None = None
+    ) -> bool:
+        """Whether an all_reduce over all ranks of the job, or over some, does what it must."""
         result = self.room(count)
         self.check(self.all_reduce(self.buffer(self.data(self.rank, count)), result, comm, stream))
         self.wait(stream)
-        expected = sum(self.data(rank, count) for rank in range(self.nranks))
+        expected = sum(self.data(rank, count) for rank in ranks or range(self.nranks))
         return bool(np.array_equal(result.get(), expected))

@@ -22,15 +22,15 @@ from typing import Any
 import numpy as np
 from mock_api import ApiCalls
 from mock_job import FLOAT, Buffer, Comm
+from mock_random import RandomJobs
 from mock_rules import DriverRules
-from mock_transfers import Transfers
 
 from collc.bench.data import OPS, TYPES, Case
 from collc.bench.nccl import UniqueId
 from collc.collectives.model import Collective
 
 
-class Scenarios(Transfers, ApiCalls, DriverRules):
+class Scenarios(RandomJobs, ApiCalls, DriverRules):
     def collectives(self) -> list[str]:
         """Every collective once; the wrong ones."""
         comm, stream, wrong = self.comm(), self.stream(), []
@@ -46,12 +46,12 @@ class Scenarios(Transfers, ApiCalls, DriverRules):
             self.wait(stream)
             if expected is not None and not np.array_equal(recv.get(), expected):
                 wrong.append(name)
-        self.check(self.lib.ncclCommDestroy(comm))
+        self.destroy(comm)
         return wrong
 
     def made(self) -> bool:
         """A communicator, made and ended."""
-        self.check(self.lib.ncclCommDestroy(self.comm()))
+        self.destroy(self.comm())
         return True
 
     def waiting_kernel(self, comm: Comm, stream: ctypes.c_void_p) -> None:
@@ -334,36 +334,36 @@ class Scenarios(Transfers, ApiCalls, DriverRules):
             return int(self.lib.ncclCommInitRank(ctypes.byref(made[c]), self.nranks, unique, self.rank))
 
         self.group(*[partial(begin, c) for c in ([0, 1] if self.rank % 2 else [1, 0])])
+        self.comms += made
         return made
 
     def two_in_a_group(self) -> bool:
         """Calls of two communicators in one group, on one stream, in an order of each rank's own."""
-        comms, stream = self.differing_addresses(), self.stream()
-        right = True
+        comms, stream, count, right = self.differing_addresses(), self.stream(), self.sized(500), True
         for turn in range(4):
             order = [0, 1] if (self.rank + turn) % 2 else [1, 0]
-            buffers = [(self.buffer(self.data(self.rank, 500, c)), self.room(500)) for c in (0, 1)]
+            buffers = [(self.buffer(self.data(self.rank, count, c)), self.room(count)) for c in (0, 1)]
             self.group(*[partial(self.all_reduce, *buffers[c], comms[c], stream) for c in order])
             self.wait(stream)
             for c in (0, 1):
-                expected = sum(self.data(rank, 500, c) for rank in range(self.nranks))
+                expected = sum(self.data(rank, count, c) for rank in range(self.nranks))
                 right &= bool((buffers[c][1].get() == expected).all())
         return right
 
     def transfers_of_two_in_a_group(self) -> bool:
         """Ranks 0 and 1 exchange over two communicators in one group, on one stream, named in opposite orders."""
         comms, stream, right = self.differing_addresses(), self.stream(), True
-        other = 1 - self.rank
+        other, count = 1 - self.rank, self.sized(500)
         for turn in range(2 if self.rank < 2 else 0):
             order = [0, 1] if (self.rank + turn) % 2 else [1, 0]
-            rooms = [self.room(500), self.room(500)]
+            rooms = [self.room(count), self.room(count)]
             calls = []
             for c in order:
-                calls.append(partial(self.send, self.buffer(self.data(self.rank, 500, c)), other, comms[c], stream))
+                calls.append(partial(self.send, self.buffer(self.data(self.rank, count, c)), other, comms[c], stream))
                 calls.append(partial(self.recv, rooms[c], other, comms[c], stream))
             self.group(*calls)
             self.wait(stream)
-            right &= all(self.got(rooms[c], other, 500, c) for c in (0, 1))
+            right &= all(self.got(rooms[c], other, count, c) for c in (0, 1))
         return right
 
 

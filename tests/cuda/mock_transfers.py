@@ -31,7 +31,7 @@ class Transfers(Job):
     def pipeline(self) -> bool:
         """One forward, one backward (1F1B): activations go up, gradients come down, an all_reduce in between."""
         comm, stream, right = self.comm(), self.stream(), True
-        last, steps, count = self.nranks - 1, 6, 400
+        last, steps, count = self.nranks - 1, self.sized(6), self.sized(400)
         rooms: list[tuple[Buffer, int, int]] = []
 
         def forward(step: int) -> None:
@@ -63,9 +63,9 @@ class Transfers(Job):
     def experts(self) -> bool:
         """all_to_all of unequal parts, some of nothing, as experts do; then ncclAlltoAll, ncclGather, ncclScatter."""
         comm, stream, right = self.comm(), self.stream(), True
-        everybody = range(self.nranks)
+        everybody, unit = range(self.nranks), self.sized(111)
         for turn in range(3):
-            counts = {(a, b): (a * 5 + b * 3 + turn) % 4 * 111 for a in everybody for b in everybody}
+            counts = {(a, b): (a * 5 + b * 3 + turn) % 4 * unit for a in everybody for b in everybody}
             sent = {b: self.buffer(self.data(self.rank, counts[self.rank, b], b)) for b in everybody}
             rooms = {a: self.room(counts[a, self.rank]) for a in everybody}
             self.group(
@@ -74,7 +74,7 @@ class Transfers(Job):
             )
             self.wait(stream)
             right &= all(self.got(rooms[a], a, counts[a, self.rank], self.rank) for a in everybody)
-        size, count = ctypes.c_size_t, 130
+        size, count = ctypes.c_size_t, self.sized(130)
         whole = self.buffer(np.concatenate([self.data(self.rank, count, b) for b in everybody]))
         room = self.room(count * self.nranks)
         at, to = ctypes.c_void_p(whole.at), ctypes.c_void_p(room.at)
@@ -94,20 +94,21 @@ class Transfers(Job):
         """Blocks go round: each rank passes on what it has just received, all ranks at once."""
         comm, stream = self.comm(), self.stream()
         after, before = (self.rank + 1) % self.nranks, (self.rank - 1) % self.nranks
-        held, right = self.buffer(self.data(self.rank, 700)), True
+        count = self.sized(700)
+        held, right = self.buffer(self.data(self.rank, count)), True
         for turn in range(1, 2 * self.nranks):
-            room = self.room(700)
+            room = self.room(count)
             self.group(partial(self.send, held, after, comm, stream), partial(self.recv, room, before, comm, stream))
             self.wait(stream)
             held = room
-            right &= self.got(held, (self.rank - turn) % self.nranks, 700)
+            right &= self.got(held, (self.rank - turn) % self.nranks, count)
         return right
 
     def crossed(self) -> bool:
         """Rank 0 sends to 1 and 2 in one group; 1 receives only after it has heard of 2, which has heard of 0."""
-        comm, stream = self.comm(), self.stream()
-        mine = self.buffer(self.data(self.rank, 5000))
-        rooms = [self.room(5000), self.room(5000)]
+        comm, stream, count = self.comm(), self.stream(), self.sized(5000)
+        mine = self.buffer(self.data(self.rank, count))
+        rooms = [self.room(count), self.room(count)]
         if self.rank == 0:
             self.group(partial(self.send, mine, 1, comm, stream), partial(self.send, mine, 2, comm, stream))
         elif self.rank == 1:
@@ -120,8 +121,8 @@ class Transfers(Job):
         if self.rank == 0:
             return True
         if self.rank == 2:
-            return self.got(rooms[0], 0, 5000)
-        return self.got(rooms[0], 2, 5000) and self.got(rooms[1], 0, 5000)
+            return self.got(rooms[0], 0, count)
+        return self.got(rooms[0], 2, count) and self.got(rooms[1], 0, count)
 
     def many_to_one(self) -> bool:
         """Every rank sends rank 0 several messages, which receives some in groups, some alone."""
@@ -144,7 +145,7 @@ class Transfers(Job):
     def coalesced(self) -> bool:
         """FSDP's groups: all_gathers, reduce_scatters and transfers together, on several streams."""
         comm, streams, right = self.comm(), [self.stream(), self.stream()], True
-        everybody, count = range(self.nranks), 210
+        everybody, count = range(self.nranks), self.sized(210)
         after, before = (self.rank + 1) % self.nranks, (self.rank - 1) % self.nranks
         for turn in range(3):
             stream = streams[turn % 2]
@@ -197,7 +198,7 @@ class Transfers(Job):
             self.wait(stream)
             if not all(self.got(*room) for room in rooms):
                 wrong.append(seed)
-        self.check(self.lib.ncclCommDestroy(comm))
+        self.destroy(comm)
         return wrong
 
     def different_sizes(self) -> dict[str, Any]:
@@ -216,7 +217,7 @@ class Transfers(Job):
         rooms = [self.room(100), self.room(100)]
         if self.rank == 0:
             self.check(self.send(self.buffer(self.data(0, 100)), 1, comm, stream))
-            self.check(self.lib.ncclCommDestroy(comm))
+            self.destroy(comm)
             return {}
         if self.rank == 1:
             for room in rooms:

@@ -55,8 +55,12 @@ def mock_driver(counters: bool = False) -> Path:
 
 
 @cache
-def library(counters: bool = False) -> Path:
-    """A CUDA library of three GPUs with small slots. The mock does not read device code, so there is none in it."""
+def library(counters: bool = False, allocations: str | None = None) -> Path:
+    """A CUDA library of three GPUs with small slots. The mock does not read device code, so there is none in it.
+
+    Args:
+        allocations: what else it serves than all three, as `collc compile --allocations` takes it.
+    """
     folder = cache_dir() / "tests"
     folder.mkdir(parents=True, exist_ok=True)
     topology = folder / f"odd-{content_key([ODD])[:12]}.yaml"
@@ -64,13 +68,16 @@ def library(counters: bool = False) -> Path:
     fatbin = folder / "none.fatbin"
     fatbin.write_bytes(b"no device code")
     code = DeviceCode(fatbin, (Image("elf", "80", fatbin, "no compiler", "1.2"),), counters)
-    out = folder / f"libcollc-odd-{'counting' if counters else 'mock'}.so"
-    small = dataclasses.replace(CUDA, slots=2, chunk_bytes=1024)
+    parts = "-parts" if allocations else ""
+    out = folder / f"libcollc-odd-{'counting' if counters else 'mock'}{parts}.so"
+    small = dataclasses.replace(CUDA, slots=2, chunk_bytes=4096 if allocations else 1024)
     with (
         mock.patch.dict(TARGETS, {TargetKind.CUDA: small}),
         mock.patch.object(build, "build_device_code", return_value=code),
     ):
-        compile_topology(CompileRequest(topology=str(topology), output=out, target=TargetKind.CUDA))
+        compile_topology(
+            CompileRequest(topology=str(topology), output=out, target=TargetKind.CUDA, allocations=allocations)
+        )
     return out
 
 
