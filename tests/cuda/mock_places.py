@@ -3,7 +3,8 @@
     mock_places.py LIBRARY DEVICES
 
 DEVICES is JSON: for each communicator the devices of its ranks, as ncclCommInitAll takes them. Prints for each of them
-a JSON object: `error`, or `pairs`: the ranks that the plan's FIFOs join over NVLinks.
+a JSON object: `error`, or `pairs`: the ranks that the plan's FIFOs join over NVLinks, and `parts`: the rank of the plan
+that each rank became, where links or paths have changed it.
 """
 
 from __future__ import annotations
@@ -25,6 +26,11 @@ def joined(log: str) -> list[tuple[int, int]]:
     return [(int(rank), int(peer)) for rank, peers in lines for peer in peers.split()]
 
 
+def parts(log: str) -> list[int]:
+    lines = re.findall(r"by their .* the ranks are the plan's ranks ([0-9,]+)", log)
+    return [int(part) for part in lines[0].split(",")] if lines else []
+
+
 def main() -> None:
     nccl = Nccl(Path(sys.argv[1]))
     with tempfile.TemporaryFile() as log:
@@ -37,7 +43,7 @@ def main() -> None:
             if code:
                 print(json.dumps({"error": nccl.lib.ncclGetLastError(None).decode()}))
                 continue
-            print(json.dumps({"pairs": joined(said)}))
+            print(json.dumps({"pairs": joined(said), "parts": parts(said)}))
             for comm in comms:
                 nccl.check(nccl.lib.ncclCommDestroy(ctypes.c_void_p(comm)), "ncclCommDestroy")
 

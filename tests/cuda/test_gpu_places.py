@@ -248,3 +248,60 @@ def test_links_into_switches_fit_every_order(end: str) -> None:
         assert "error" not in answer, answer
     unequal = links.replace(f"2-{end},", "", 1)
     assert "compiled for no 4 GPUs" in creations(made, [[0, 1, 2, 3]], MOCK_LINKS=unequal)[0]["error"]
+
+
+def paths_of(numbering: Sequence[int], topology: str) -> str:
+    """MOCK_PATHS of a machine whose GPU `numbering[i]` is what the topology calls GPU i."""
+    machine, steps = load_topology(topology), []
+    at = {link.src: link.dst for link in machine.links if link.kind is LinkKind.PCIE and link.src.startswith("gpu")}
+    cpu = {link.src: link.dst for link in machine.links if link.kind is LinkKind.PCIE and link.dst.startswith("cpu")}
+    for a, b in itertools.combinations(range(len(machine.gpus)), 2):
+        mine, theirs = at[f"gpu{a}"], at[f"gpu{b}"]
+        step = 10 if mine == theirs else 40 if cpu[mine] == cpu[theirs] else 50
+        steps.append(f"{numbering[a]}-{numbering[b]}:{step}")
+    return ",".join(steps)
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_paths_tell_apart_what_nvlinks_do_not(seed: int) -> None:
+    """Pairs of cards with bridges are all alike; which of them are on one socket only their PCIe paths say."""
+    name = "a100-pcie-bridged"
+    chance = random.Random(seed)
+    numbering, order = chance.sample(EIGHT, 8), chance.sample(EIGHT, 8)
+    made = made_for(name, "0,1,2,3,4,5,6,7")
+    links = ",".join(links_of(numbering, name))
+    devices = [[numbering[gpu] for gpu in order]]
+    answer = creations(made, devices, MOCK_LINKS=links, MOCK_PATHS=paths_of(numbering, name))[0]
+    assert sorted(answer["parts"]) == EIGHT, answer
+    for a, b in itertools.combinations(EIGHT, 2):
+        mine, plan = (order[a], order[b]), (answer["parts"][a], answer["parts"][b])
+        assert (mine[0] // 2 == mine[1] // 2) == (plan[0] // 2 == plan[1] // 2)
+        assert (mine[0] // 4 == mine[1] // 4) == (plan[0] // 4 == plan[1] // 4)
+    # Links alone find the pairs only.
+    blind = creations(made, devices, MOCK_LINKS=links)[0]["parts"]
+    assert any(
+        (order[a] // 4 == order[b] // 4) != (blind[a] // 4 == blind[b] // 4)
+        for a, b in itertools.combinations(EIGHT, 2)
+    )
+
+
+def test_paths_that_fit_do_not_change_the_order_of_ranks() -> None:
+    name = "a100-pcie-bridged"
+    made = made_for(name, "0,1,2,3,4,5,6,7")
+    settings = {"MOCK_LINKS": ",".join(links_of(EIGHT, name)), "MOCK_PATHS": paths_of(EIGHT, name)}
+    assert creations(made, [EIGHT], **settings)[0]["parts"] == []
+    # Pairs that no machine like this has: then they do not count.
+    settings["MOCK_PATHS"] = "0-2:10,2-4:10,4-6:10"
+    assert creations(made, [EIGHT], **settings)[0]["parts"] == []
+
+
+def test_paths_of_a_machine_without_nvlinks() -> None:
+    made, name = made_for("pcie-8xl40s", "0,1,2,3,4,5,6,7"), "pcie-8xl40s"
+    numbering = random.Random(3).sample(EIGHT, 8)
+    answer = creations(made, [EIGHT], MOCK_PATHS=paths_of(numbering, name))[0]
+    gpu = {device: one for one, device in enumerate(numbering)}
+    machine = load_topology(name)
+    under = [link.dst for g in EIGHT for link in machine.links if link.src == f"gpu{g}" and link.kind is LinkKind.PCIE]
+    for a, b in itertools.combinations(EIGHT, 2):
+        same = under[gpu[a]] == under[gpu[b]]
+        assert same == (under[answer["parts"][a]] == under[answer["parts"][b]])

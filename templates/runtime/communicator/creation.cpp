@@ -196,7 +196,11 @@ Status Communicator::look_at_links(Rendezvous &rendezvous, bool declared, NvLink
   *links = count_links(places);
   if (declared) return {};
   place_by_buses(places, &placement_);
-  *fits = place_by_links(*links, places, &placement_);
+  std::vector<uint8_t> paths;
+  COLLC_RETURN_IF_FAILED(
+      exchange_rows([&](const Bytes &mine, std::vector<Bytes> *all) { return rendezvous.exchange_bytes(mine, all); },
+                    backend().paths_of_device(places), &paths));
+  *fits = place_by_links(*links, join_paths(nranks_, paths), places, &placement_);
   return {};
 }
 

@@ -123,6 +123,9 @@ class CudaBackend final : public Backend {
     const bool there = load_driver(&cu).ok() && current_number(&number).ok() && cu->device_get(&device, number) == 0;
     return there ? find_place(device) : GpuPlace{};
   }
+  std::vector<uint8_t> paths_of_device(const std::vector<GpuPlace> &places) override {
+    return find_paths(place_of_device(), places);
+  }
   // More than a GPU takes launches that have not begun.
   uint32_t most_ahead() const override { return 2048; }
   uint64_t shared_bytes(const Tables &, const Placement &placement) const override {

@@ -25,7 +25,8 @@ constexpr int kToGpu = 0, kToSwitch = 2;  // nvmlIntNvLinkDeviceType_t
   X(by_bus, nvmlDeviceGetHandleByPciBusId_v2, (const char *, Handle *))              \
   X(link_state, nvmlDeviceGetNvLinkState, (Handle, unsigned, int *))                 \
   X(link_remote, nvmlDeviceGetNvLinkRemotePciInfo_v2, (Handle, unsigned, PciInfo *)) \
-  X(link_type, nvmlDeviceGetNvLinkRemoteDeviceType, (Handle, unsigned, int *))
+  X(link_type, nvmlDeviceGetNvLinkRemoteDeviceType, (Handle, unsigned, int *))       \
+  X(ancestor, nvmlDeviceGetTopologyCommonAncestor, (Handle, Handle, int *))
 
 struct Nvml {
 #define COLLC_NVML_MEMBER(member, symbol, arguments) int(*member) arguments = nullptr;
@@ -75,7 +76,26 @@ uint64_t other_end(Handle gpu, unsigned link) {
   return nvml().by_bus(remote.bus_id, &handle) == 0 ? pack(remote.bus_id) : kIntoSwitch;
 }
 
+Handle handle_of(uint64_t bus) {
+  const std::string text = format("%08x:%02x:%02x.0", static_cast<unsigned>(bus >> 32), static_cast<unsigned>(bus >> 16 & 0xff),
+                                  static_cast<unsigned>(bus >> 8 & 0xff));
+  Handle handle = nullptr;
+  return bus != 0 && nvml().by_bus(text.c_str(), &handle) == 0 ? handle : nullptr;
+}
+
 }  // namespace
+
+std::vector<uint8_t> find_paths(const GpuPlace &mine, const std::vector<GpuPlace> &places) {
+  std::vector<uint8_t> found(places.size(), kUnknownPath);
+  const Handle gpu = nvml().works && nvml().ancestor != nullptr ? handle_of(mine.bus) : nullptr;
+  for (size_t i = 0; i < places.size() && gpu != nullptr; ++i) {
+    int level = 0;
+    const Handle other = places[i].bus == mine.bus ? nullptr : handle_of(places[i].bus);
+    if (other != nullptr && nvml().ancestor(gpu, other, &level) == 0 && level > 0 && level < kUnknownPath)
+      found[i] = static_cast<uint8_t>(level);
+  }
+  return found;
+}
 
 GpuPlace find_place(DeviceNumber device) {
   GpuPlace place = {};

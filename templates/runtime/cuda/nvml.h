@@ -1,12 +1,14 @@
-// The part of NVML that says which NVLinks a GPU has, opened when it is first needed. NVML knows GPUs by bus id, also those
+// The part of NVML that says which NVLinks a GPU has, and how far apart GPUs are on PCIe, opened when it is first needed. NVML knows GPUs by bus id, also those
 // that CUDA_VISIBLE_DEVICES hides. Declarations are our own; names, values and versions are those of nvml.h.
 #pragma once
 #include "cuda/driver.h"
-#include "plan/gpu_place.h"
+#include "plan/pcie_paths.h"
 
 namespace collc::cuda {
 
 // Where a GPU is and what its NVLinks lead to; nothing about links where NVML is not there or does not know.
 GpuPlace find_place(DeviceNumber device);
+// How far it is from each of these on PCIe; kUnknownPath where NVML does not tell, and for all that share its bus id.
+std::vector<uint8_t> find_paths(const GpuPlace &mine, const std::vector<GpuPlace> &places);
 
 }  // namespace collc::cuda

@@ -115,6 +115,10 @@ class Backend {
   // Whether the ranks of this target are on GPUs, and where the one of this thread's current device is.
   virtual bool has_places() const { return false; }
   virtual GpuPlace place_of_device() { return {}; }
+  // How far the GPU of this thread's current device is from each of these, in the steps of plan/pcie_paths.h.
+  virtual std::vector<uint8_t> paths_of_device(const std::vector<GpuPlace> &places) {
+    return std::vector<uint8_t>(places.size(), kUnknownPath);
+  }
   // Whether factors of scaled sums that lie in memory (ncclScalarDevice) are read by the kernels of a call; else when it is made.
   virtual bool reads_factors() const { return false; }
   // Bytes of the largest message with which a check of links measures, and whether what it measures inside of a server is the

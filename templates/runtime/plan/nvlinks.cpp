@@ -32,16 +32,24 @@ Speeds speeds_of(const Allocation &allocation) {
   return found;
 }
 
-// Looks for parts of the plan with which every count of links is the same multiple of a speed.
+// Looks for parts of the plan with which every count of links is the same multiple of a speed, and no pair is nearer to each
+// other on PCIe than one that is nearer in the plan. What is not known does not count.
 class Matcher {
  public:
-  Matcher(const NvLinks &links, const Speeds &speeds, uint64_t *tries) : links_(links), speeds_(speeds), tries_(tries) {
-    part_.assign(links.nranks, 0);
-    taken_.assign(links.nranks, false);
+  Matcher(uint32_t nranks, const NvLinks *links, const PciePaths *paths, const Allocation &allocation, uint64_t *tries)
+      : nranks_(nranks), links_(links), paths_(paths), speeds_(speeds_of(allocation)), plan_(allocation), tries_(tries) {
+    if (!speeds_.any) links_ = nullptr;
+    if (!plan_.any()) paths_ = nullptr;
+    part_.assign(nranks, 0);
+    taken_.assign(nranks, false);
   }
 
+  bool has_links() const { return links_ != nullptr; }
+  bool has_paths() const { return paths_ != nullptr; }
+
   bool fits(const std::vector<uint32_t> &parts) {
-    for (uint32_t rank = 0; rank < links_.nranks; ++rank) {
+    seen_ = {};
+    for (uint32_t rank = 0; rank < nranks_; ++rank) {
       part_[rank] = parts[rank];
       if (!fits_before(rank)) return false;
     }
@@ -49,62 +57,74 @@ class Matcher {
   }
 
   bool search(std::vector<uint32_t> *parts) {
-    mbps_ = links_per_ = 0;
+    seen_ = {};
     if (!extend(0)) return false;
     *parts = part_;
     return true;
   }
 
  private:
+  // What the pairs so far have shown.
+  struct Seen {
+    uint64_t mbps = 0, links_per = 0;  // the first speed that was compared, and how many links it is
+    PathOrder order;
+  };
+
   // Rounding takes up to half a MB/s of each speed.
   bool same(uint64_t count, uint64_t mbps) {
     if ((count == 0) != (mbps == 0)) return false;
     if (count == 0) return true;
-    if (mbps_ == 0) {
-      mbps_ = mbps;
-      links_per_ = count;
+    if (seen_.mbps == 0) {
+      seen_.mbps = mbps;
+      seen_.links_per = count;
       return true;
     }
-    const uint64_t a = mbps * links_per_, b = mbps_ * count;
-    return (a > b ? a - b : b - a) <= count + links_per_;
+    const uint64_t a = mbps * seen_.links_per, b = seen_.mbps * count;
+    return (a > b ? a - b : b - a) <= count + seen_.links_per;
   }
 
   // Whether the part of a rank fits those of the ranks before it.
   bool fits_before(uint32_t rank) {
-    const uint32_t part = part_[rank], n = links_.nranks;
-    if (!same(links_.into_switch[rank], speeds_.into_switch[part])) return false;
+    const uint32_t part = part_[rank];
+    if (links_ != nullptr && !same(links_->into_switch[rank], speeds_.into_switch[part])) return false;
     for (uint32_t other = 0; other < rank; ++other) {
-      const uint64_t count = links_.direct[size_t{rank} * n + other];
-      if (!same(count, speeds_.direct[size_t{part} * n + part_[other]])) return false;
-      if (!same(count, speeds_.direct[size_t{part_[other]} * n + part])) return false;
+      const uint32_t theirs = part_[other];
+      if (links_ != nullptr) {
+        const uint64_t count = links_->direct[size_t{rank} * nranks_ + other];
+        if (!same(count, speeds_.direct[size_t{part} * nranks_ + theirs])) return false;
+        if (!same(count, speeds_.direct[size_t{theirs} * nranks_ + part])) return false;
+      }
+      if (paths_ != nullptr && !seen_.order.add(plan_.between(part, theirs), paths_->between(rank, other))) return false;
     }
     return true;
   }
 
   bool extend(uint32_t rank) {
-    if (rank == links_.nranks) return true;
-    for (uint32_t part = 0; part < links_.nranks; ++part) {
+    if (rank == nranks_) return true;
+    for (uint32_t part = 0; part < nranks_; ++part) {
       if (taken_[part] || *tries_ == 0) continue;
       --*tries_;
       part_[rank] = part;
-      const uint64_t mbps = mbps_, links_per = links_per_;
+      const Seen before = seen_;
       if (fits_before(rank)) {
         taken_[part] = true;
         if (extend(rank + 1)) return true;
         taken_[part] = false;
       }
-      mbps_ = mbps;
-      links_per_ = links_per;
+      seen_ = before;
     }
     return false;
   }
 
-  const NvLinks &links_;
-  const Speeds &speeds_;
+  uint32_t nranks_;
+  const NvLinks *links_;
+  const PciePaths *paths_;
+  Speeds speeds_;
+  PlanPaths plan_;
   uint64_t *tries_;
   std::vector<uint32_t> part_;  // by rank
   std::vector<bool> taken_;     // by part
-  uint64_t mbps_ = 0, links_per_ = 0;  // the first speed that was compared, and how many links it is
+  Seen seen_;
 };
 
 const GpuSet *first_set(const Allocation &allocation) {
@@ -194,23 +214,48 @@ void place_by_buses(const std::vector<GpuPlace> &places, Placement *placement) {
   log(LogLevel::kInfo, "by their bus ids the ranks are GPUs %s of this library's topology", list.c_str());
 }
 
-Status place_by_links(const NvLinks &links, const std::vector<GpuPlace> &places, Placement *placement) {
-  if (links.nranks < 2 || placement->allocation == nullptr) return {};
-  uint64_t tries = kMostTries;
-  const Speeds first = speeds_of(*placement->allocation);
-  if (!first.any || Matcher(links, first, &tries).fits(placement->plan_rank)) return {};
-  for (uint32_t a = 0; a < tables().nallocations; ++a) {
-    const Allocation &allocation = tables().allocations[a];
-    if (allocation.nranks != links.nranks) continue;
-    const Speeds speeds = speeds_of(allocation);
+namespace {
+
+// The first allocation with parts that fit: the one that the ranks have, then the others. False: none, or too many tries.
+bool search_all(const NvLinks *links, const PciePaths *paths, uint64_t *tries, Placement *placement, const char *by) {
+  const uint32_t nranks = placement->allocation->nranks;
+  std::vector<const Allocation *> all = {placement->allocation};
+  for (uint32_t a = 0; a < tables().nallocations; ++a)
+    if (&tables().allocations[a] != placement->allocation) all.push_back(&tables().allocations[a]);
+  for (const Allocation *one : all) {
+    if (one->nranks != nranks) continue;
+    Matcher matcher(nranks, links, paths, *one, tries);
     std::vector<uint32_t> parts;
-    if (!speeds.any || !Matcher(links, speeds, &tries).search(&parts)) continue;
-    take(allocation, parts, placement);
+    if ((links != nullptr && !matcher.has_links()) || (paths != nullptr && !matcher.has_paths()) || !matcher.search(&parts))
+      continue;
+    take(*one, parts, placement);
     std::string list;
     for (const uint32_t part : parts) list += (list.empty() ? "" : ",") + std::to_string(part);
-    log(LogLevel::kInfo, "by their NVLinks the ranks are the plan's ranks %s", list.c_str());
-    return {};
+    log(LogLevel::kInfo, "by their %s the ranks are the plan's ranks %s", by, list.c_str());
+    return true;
   }
+  return false;
+}
+
+}  // namespace
+
+Status place_by_links(const NvLinks &links, const PciePaths &paths, const std::vector<GpuPlace> &places, Placement *placement) {
+  if (placement->allocation == nullptr || places.size() < 2) return {};
+  const auto nranks = static_cast<uint32_t>(places.size());
+  uint64_t tries = kMostTries;
+  const NvLinks *const known = links.nranks == nranks ? &links : nullptr;
+  const PciePaths *const told = paths.nranks == nranks ? &paths : nullptr;
+  Matcher both(nranks, known, told, *placement->allocation, &tries);
+  if (both.fits(placement->plan_rank)) return {};
+  const NvLinks *const counted = both.has_links() ? known : nullptr;
+  if (both.has_paths() &&
+      search_all(counted, told, &tries, placement, counted != nullptr ? "NVLinks and PCIe paths" : "PCIe paths"))
+    return {};
+  if (both.has_paths()) log(LogLevel::kInfo, "no order of the ranks fits their PCIe paths: these do not count");
+  if (counted == nullptr || Matcher(nranks, counted, nullptr, *placement->allocation, &tries).fits(placement->plan_rank))
+    return {};
+  tries = kMostTries;
+  if (search_all(counted, nullptr, &tries, placement, "NVLinks")) return {};
   if (tries == 0) {
     log(LogLevel::kWarn, "no set of GPUs with the NVLinks of these ranks was found in time: the ranks are taken in order");
     return {};

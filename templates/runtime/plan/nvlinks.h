@@ -1,10 +1,11 @@
-// Which of the library's GPUs the ranks of a communicator are: by bus ids, by the NVLinks between them.
+// Which of the library's GPUs the ranks of a communicator are: by bus ids, by the NVLinks between them, by their PCIe paths.
 #pragma once
 #include <vector>
 
 #include "base/status.h"
 #include "plan/call.h"
 #include "plan/gpu_place.h"
+#include "plan/pcie_paths.h"
 
 namespace collc {
 
@@ -27,7 +28,8 @@ void place_by_buses(const std::vector<GpuPlace> &places, Placement *placement);
 
 // Gives each rank the part of a GPU with the same links, unless it has one already. The order of ranks stays as it is where
 // that fits. Ranks whose GPUs fit no set of the library are refused, with the same words on every rank. Plans without
-// NVLinks fit everything.
-Status place_by_links(const NvLinks &links, const std::vector<GpuPlace> &places, Placement *placement);
+// NVLinks fit everything. Of several orders that fit, one is taken in which GPUs that are near each other in the plan are so on
+// PCIe too, if there is one, and FIFOs of the plan go over PCIe.
+Status place_by_links(const NvLinks &links, const PciePaths &paths, const std::vector<GpuPlace> &places, Placement *placement);
 
 }  // namespace collc

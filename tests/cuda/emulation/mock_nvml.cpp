@@ -1,6 +1,7 @@
 // A libnvidia-ml.so.1 for tests: the NVLinks of the machine of mock_driver.cpp, whatever CUDA_VISIBLE_DEVICES hides.
 // MOCK_LINKS lists them: "0-1,0-1" are two between devices 0 and 1, "2-s" leads from device 2 into a switch, "2-h" to an end
 // that a virtual machine hides. MOCK_DOWN lists those that are down. Without MOCK_LINKS the GPUs have no NVLinks to tell of.
+// MOCK_PATHS lists pairs with what they have in common on PCIe, "0-1:10,2-3:30"; the others have 40. Without it nothing is told.
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -86,4 +87,14 @@ MOCK nvmlDeviceGetNvLinkRemoteDeviceType(void *handle, unsigned link, int *type)
   const std::vector<Link> links = links_of(device_of(handle));
   if (link >= links.size()) return kInvalidArgument;
   return *type = links[link].to == "s" ? 2 : links[link].to == "h" ? 255 : 0, 0;
+}
+MOCK nvmlDeviceGetTopologyCommonAncestor(void *a, void *b, int *level) {
+  if (std::getenv("MOCK_PATHS") == nullptr) return kNotSupported;
+  *level = 40;
+  for (const std::string &word : words("MOCK_PATHS")) {
+    const std::string pair = word.substr(0, word.find(':'));
+    if (pair == device_of(a) + "-" + device_of(b) || pair == device_of(b) + "-" + device_of(a))
+      *level = std::atoi(word.c_str() + pair.size() + 1);
+  }
+  return 0;
 }
