@@ -10,7 +10,7 @@ JOBS ?= $(shell nproc --all 2>/dev/null || echo 2)
 
 .PHONY: help setup demo test lint style types unit format golden test-wheel clean
 .PHONY: netlab interrupts
-.PHONY: sanitize losses chaos chaos-protocols chaos-jobs sweep-places fuzz fuzz-libraries bench-peers bench-references bench-waiting bench-small-call bench-packing packing-sweep bench-pacing bench-tune bench-defaults bench-torch bench-ring-by-hand bench-servers bench-server-plans bench-server-mpi cuda-kernels reproduce test-nccl-tests validate gpu-check gpu-check-torch gpu-check-tables test-torch test-torch-suite
+.PHONY: sanitize losses chaos chaos-protocols chaos-jobs sweep-places fuzz fuzz-libraries bench-peers bench-references bench-waiting bench-small-call bench-packing packing-sweep bench-pacing bench-classes bench-tune bench-defaults bench-torch bench-ring-by-hand bench-servers bench-server-plans bench-server-mpi cuda-kernels reproduce test-nccl-tests validate gpu-check gpu-check-torch gpu-check-tables test-torch test-torch-suite
 .PHONY: wheel test-platform-wheel
 .PHONY: show-page gallery docs reference pictures docs-commands
 
@@ -125,6 +125,9 @@ bench-defaults: setup  ## what default libraries reach of the best candidate, in
 
 bench-pacing: setup  ## what programs of packed trees reach of their proven rates, in the model (8 minutes)
 	$(BIN)/python benchmarks/pacing.py --write docs/measurements/pacing.md
+
+bench-classes: setup  ## what PCIe and NICs beside NVLink are worth on every known machine, proved; on H800 also in the model (2 minutes)
+	$(BIN)/python benchmarks/classes.py --write docs/measurements/classes.md
 
 test-nccl-tests: setup  ## nccl-tests' programs over the host target; NCCL_TESTS=<folder of built programs>
 	@test -n "$(NCCL_TESTS)" || { echo "say NCCL_TESTS=<folder>: docs/nccl-tests.md tells what to build" >&2; exit 2; }

@@ -17,7 +17,7 @@ from collc.collectives.model import Collective
 from collc.errors import CertificateError
 from collc.packing.model import Certificate, Cut, Flow, Hop, Orbit, OrbitLoad, Orbits, Partition, Plan, Prices, Tree
 from collc.topology.canonical import fingerprint
-from collc.topology.model import GraphLink, LinkKind, PlanGraph, Vertex, VertexKind
+from collc.topology.model import JOINT, GraphLink, LinkKind, PlanGraph, Vertex, VertexKind, joint_class
 
 FORMAT = "collc-plan/1"
 _IDENTIFIER = re.compile(r"[0-9]{1,9}")
@@ -113,6 +113,7 @@ class _Plans:
 
     def __init__(self, reader: Reader, graph: PlanGraph) -> None:
         self.reader, self.nlinks = reader, len(graph.links)
+        self.kinds = [link.kind for link in graph.links]
         self.rank, self.link = reader.below(graph.nranks, "rank"), reader.below(len(graph.links), "link")
         self.vertex, self.nvertices = reader.name_of([v.name for v in graph.vertices], "vertex"), len(graph.vertices)
 
@@ -124,6 +125,8 @@ class _Plans:
         phases = {"reduce": collective.reduces, "broadcast": collective.spreads}
         tree: dict[str, Any] = {"root": self.rank, "weight_gbps": reader.fraction}
         tree |= {phase: [self.hop] for phase, needed in phases.items() if needed}
+        by_class = "classes" in obj
+        tree |= {"class": reader.text} if by_class else {}
         moves: dict[str, Any] = {"trees": [tree]} if collective.uses_trees else {"flows": [self.flow]}
         if collective.uses_trees and "orbits" in obj:
             load = {"link": reader.integer, "count": reader.integer, "load_gbps": reader.fraction}
@@ -133,7 +136,11 @@ class _Plans:
         shape: dict[str, Any] = {"collective": reader.text, "root": reader.maybe(self.rank), "solver": reader.text}
         shape |= {"rate_gbps": rate, "bound_gbps": rate, "optimal": reader.boolean}
         shape |= {"certificate": reader.maybe(self.certificate), **moves}
+        if by_class:
+            shape |= {"classes": [{"class": reader.text, "rate_gbps": reader.fraction, "full_links": [self.link]}]}
         row = reader.read(obj, place, shape)
+        if by_class:
+            self.check_classes(row, place)
         orbits = None
         if "orbits" in row:
             members = [Orbit(_tree(one), one["count"]) for one in row["orbits"]["trees"]]
@@ -143,6 +150,19 @@ class _Plans:
             collective, row["root"], row["solver"], row["rate_gbps"], row["bound_gbps"], row["optimal"],
             row["certificate"], tuple(map(_tree, row.get("trees", ()))), tuple(row.get("flows", ())), orbits,
         )  # fmt: skip
+
+    def check_classes(self, row: Mapping[str, Any], place: str) -> None:
+        """Classes are told once, their own rates are parts of the rate, and trees are of the classes of their links."""
+        names = [found["class"] for found in row["classes"]]
+        if len(set(names)) < len(names) or not set(names) <= set(JOINT):
+            self.reader.fail(f"{place}.classes", f"expected some of {', '.join(JOINT)}, each once")
+        if sum(found["rate_gbps"] for found in row["classes"]) > (row["rate_gbps"] or 0):
+            self.reader.fail(f"{place}.classes", "their rates add up to more than that of all together")
+        for i, tree in enumerate(row.get("trees", ())):
+            hops = (*tree.get("reduce", ()), *tree.get("broadcast", ()))
+            found = joint_class([self.kinds[link] for link in hop.links] for hop in hops)
+            if tree["class"] != found:
+                self.reader.fail(f"{place}.trees[{i}].class", f"its links are of {found}, not {short(tree['class'])}")
 
     def generator(self, obj: object, place: str) -> tuple[int, ...]:
         """Cycles as where each vertex goes."""

@@ -10,6 +10,7 @@ import click
 
 from collc.build.plans import SolutionCache
 from collc.cli import report
+from collc.cli.plan_classes import classes_json, classes_of, classes_text
 from collc.cli.plan_expand import emit_expanded
 from collc.cli.plan_losses import emit_survive, plan_losses, survive_text
 from collc.cli.plan_sets import one_set, plan_sets, sets_json, sets_text
@@ -57,6 +58,11 @@ class _FractionType(click.ParamType[Fraction]):
 @click.option("--root", type=click.IntRange(min=0), help="Root rank of a rooted collective [0].")
 @click.option("--gpus", metavar="LIST", help="The GPUs in rank order, such as 0,1,4,7 or server0:0-2 [all].")
 @click.option("--links", metavar="CLASSES", help="Link classes to use instead of the fast one, or 'all'.")
+@click.option(
+    "--classes",
+    metavar="CLASSES",
+    help="Several classes of links in one call: nvlink, pcie (through host memory), net (NICs), or 'all'.",
+)
 @click.option("--relay", type=click.Choice(["idle"]), help="Let idle GPUs of the machine forward data.")
 @click.option("--solver", type=click.Choice(SOLVERS), default="exact", show_default=True)
 @click.option(
@@ -110,6 +116,7 @@ def command(
     root: int | None,
     gpus: str | None,
     links: str | None,
+    classes: str | None,
     relay: str | None,
     solver: str,
     tolerance: Fraction,
@@ -143,6 +150,11 @@ def command(
             emit_json(sets_json(machine, sets, rings=rings))
         else:
             report.text(sets_text(machine, sets, rings=rings))
+        return
+    if classes is not None:
+        wanted = list(Collective) if collective is None else [Collective(collective)]
+        over = classes_of(machine, chosen, classes, wanted, root)
+        emit_json(classes_json(over)) if as_json else report.text(classes_text(machine, over))
         return
     graph = plan_graph(machine, chosen, links, relay is not None)
     if trade:
@@ -184,6 +196,11 @@ def _refuse_together(given: Mapping[str, object]) -> None:
         raise UsageError(
             "--steps is about one plan", hint="omit --allocations, --compare, --trade, --expand and --survive"
         )
+    if uses("classes") and (
+        uses("links", "relay", "allocations", "compare", "trade", "expand", "orbits", "steps", "survive", "proof")
+        or given["solver"] != "exact"
+    ):
+        raise UsageError("--classes goes with --gpus, --collective and --root alone", hint="omit the other options")
     if uses("survive") and uses("relay", "allocations", "compare", "trade", "expand", "orbits") | (
         given["root"] is not None
     ):

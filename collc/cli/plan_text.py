@@ -64,17 +64,17 @@ def _machine(graph: PlanGraph) -> str:
     kinds = {
         name: vertex.kind for name, vertex in zip(own[graph.nranks :], graph.vertices[graph.nranks :], strict=True)
     }
-    counts = [_counted(graph.nranks, "GPU")]
+    counts = [counted(graph.nranks, "GPU")]
     for kind, word in _FORWARD.items():
         if count := sum(found is kind for found in kinds.values()):
-            counts.append(_counted(count, word))
+            counts.append(counted(count, word))
     pairs = {frozenset((own[link.src], own[link.dst])) for link in graph.links}
     classes = ", ".join(dict.fromkeys(link.kind.value for link in graph.links))
-    linked = f"{_counted(len(pairs), 'linked pair')} ({classes}), {len(graph.links)} counting each direction"
+    linked = f"{counted(len(pairs), 'linked pair')} ({classes}), {len(graph.links)} counting each direction"
     return f"{graph.name}: {', '.join(counts)}; {linked if pairs else 'no links'}"
 
 
-def _counted(count: int, word: str) -> str:
+def counted(count: int, word: str) -> str:
     """``1 switch``, ``2 switches``."""
     return f"{count} {word}" + ("" if count == 1 else "es" if word.endswith("ch") else "s")
 

@@ -16,6 +16,7 @@ from collc.api.forecasts import MOST_CHANNELS, PROTOCOLS, Wish, parameters_of, p
 from collc.choose.table import Table
 from collc.cli import report
 from collc.cli.report import SIZE, debug_option, emit_json, json_option, note, progress, table
+from collc.cli.simulate_classes import require_no_choice, simulate_classes
 from collc.cli.simulate_net import require_alone, simulate_net
 from collc.collectives.model import COMPILED, Collective
 from collc.collectives.sizes import short_size, size_series
@@ -61,6 +62,11 @@ class _Document:
 @click.option("--root", type=click.IntRange(min=0), help="Root rank of a rooted collective [0].")
 @click.option("--gpus", metavar="LIST", help="The GPUs in rank order, such as 0,1,4,7 or server0:0-2 [all].")
 @click.option("--links", metavar="CLASSES", help="Link classes to use instead of the fast one, or 'all'.")
+@click.option(
+    "--classes",
+    metavar="CLASSES",
+    help="Split every call over classes of links: nvlink, pcie (through host memory), net (NICs), or 'all'.",
+)
 @click.option("-b", "--minbytes", type=SIZE, default="1K", show_default=True)
 @click.option("-e", "--maxbytes", type=SIZE, default="1G", show_default=True)
 @click.option("-i", "--stepbytes", type=SIZE, default="1M", show_default=True, help="Step between sizes if -f is 1.")
@@ -105,6 +111,7 @@ def command(
     root: int | None,
     gpus: str | None,
     links: str | None,
+    classes: str | None,
     minbytes: int,
     maxbytes: int,
     stepbytes: int,
@@ -153,6 +160,7 @@ def command(
         check_plot(plot)
     if model_file is not None:
         calls = {
+            "--classes": classes,
             "--collective": collectives,
             "--root": root,
             "--proto": proto,
@@ -169,9 +177,19 @@ def command(
         gpu_names = asked_gpus or [gpu.name for gpu in machine.gpus]
         simulate_net(machine, gpu_names, net, parameters, why, asked, scaling=scaling, as_json=as_json)
         return
+    parameters, why = parameters_of(model, params, machine.gpu_model, copy_engine)
+    if classes is not None:
+        require_no_choice(
+            {"--links": links, "--plan": plan, "--proto": proto, "--chunk": chunk, "--channels": channels}
+        )
+        require_no_choice({"--compare": compare, "--plot": plot, "--trace": trace})
+        wanted = [Collective(name) for name in collectives or (Collective.ALL_REDUCE.value,)]
+        simulate_classes(
+            machine, asked_gpus, classes, wanted, root, sizes, parameters, why, throughput=throughput, as_json=as_json
+        )
+        return
     graph = plan_graph(machine, asked_gpus, links)
     wish = Wish(plan, proto, chunk, channels)
-    parameters, why = parameters_of(model, params, machine.gpu_model, copy_engine)
     changed = params is not None or copy_engine
     documents: list[_Document] = []
     if not as_json:

@@ -38,8 +38,9 @@ def vertices_in_words(graph: PlanGraph, vertices: Iterable[int]) -> str:
 
 
 def link_name(graph: PlanGraph, link: int) -> str:
-    """``gpu0 > gpu1``, by the names of the topology."""
-    return " > ".join(own_names(graph, (graph.links[link].src, graph.links[link].dst)))
+    """``gpu0 > gpu1``, by the names of the topology; between the two sides of one CPU lies its memory."""
+    src, dst = own_names(graph, (graph.links[link].src, graph.links[link].dst))
+    return f"{src} > {dst}" if src != dst else f"the memory of {src}"
 
 
 def own_names(graph: PlanGraph, vertices: Iterable[int]) -> list[str]:

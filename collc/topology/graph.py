@@ -42,18 +42,19 @@ def plan_graph(
         UsageError: a GPU or a kind of link does not exist.
         TopologyError: the links fall apart: some GPUs have no connection to others.
     """
-    chosen = _chosen(topology, gpus)
-    parts = _Parts(topology, chosen, relay)
+    chosen = chosen_gpus(topology, gpus)
+    parts = Parts(topology, chosen, relay)
     picked = _override(parts, links) if links is not None else _by_rules(parts)
     edges = useful_links(picked, chosen)
-    if lost := _lost(chosen, edges):
+    if lost := lost_gpu(chosen, edges):
         over = f"over {links} links" if links else "over the links of this topology"
         problem = f"{lost} cannot be reached from {chosen[0]} {over}"
         raise TopologyError(problem, where=topology.name, hint=_way_out(topology, chosen, links, relay, may_relay))
-    return _assemble(topology, parts, chosen, edges)
+    return assemble(topology, parts, chosen, edges)
 
 
-def _chosen(topology: Topology, gpus: Sequence[str] | None) -> list[str]:
+def chosen_gpus(topology: Topology, gpus: Sequence[str] | None) -> list[str]:
+    """The names of an allocation in rank order; all GPUs if None. Raises UsageError for GPUs that do not exist."""
     known = [v.name for v in topology.gpus]
     chosen = known if gpus is None else list(gpus)
     if not chosen:
@@ -70,7 +71,7 @@ def _chosen(topology: Topology, gpus: Sequence[str] | None) -> list[str]:
     return chosen
 
 
-class _Parts:
+class Parts:
     """A topology seen from an allocation: servers grouped into islands, and the vertices that may forward.
 
     An island is a set of servers that fast links join (the trays of an NVL72 rack); usually it is one server. Vertices
@@ -141,7 +142,7 @@ class _Parts:
         ]
 
 
-def _override(parts: _Parts, text: str) -> list[Link]:
+def _override(parts: Parts, text: str) -> list[Link]:
     known = [kind.value for kind in LinkKind]
     wanted = [word.strip() for word in text.split(",")]
     if wanted == ["all"]:
@@ -154,7 +155,7 @@ def _override(parts: _Parts, text: str) -> list[Link]:
     return [link for link in parts.links if link.kind.value in wanted]
 
 
-def _by_rules(parts: _Parts) -> list[Link]:
+def _by_rules(parts: Parts) -> list[Link]:
     picked: list[Link] = []
     bare = {}
     for island, gpus in parts.islands.items():
@@ -167,7 +168,7 @@ def _by_rules(parts: _Parts) -> list[Link]:
     return list({(link.src, link.dst, link.kind): link for link in picked}.values())
 
 
-def _inside(parts: _Parts, island: str, gpus: Sequence[str]) -> tuple[list[Link], bool]:
+def _inside(parts: Parts, island: str, gpus: Sequence[str]) -> tuple[list[Link], bool]:
     """The links that one island's GPUs use among themselves, and whether PCIe is among them."""
     if len(gpus) == 1:
         return [], False
@@ -185,7 +186,7 @@ def _inside(parts: _Parts, island: str, gpus: Sequence[str]) -> tuple[list[Link]
     return fast + slow, bool(slow)
 
 
-def _between(parts: _Parts, bare: Mapping[str, bool]) -> list[Link]:
+def _between(parts: Parts, bare: Mapping[str, bool]) -> list[Link]:
     """Network links and, per island, the paths between its GPUs and NICs.
 
     Every GPU reaches its nearest NICs, and every NIC is reached from its nearest GPUs. `bare` islands use no PCIe
@@ -202,22 +203,22 @@ def _between(parts: _Parts, bare: Mapping[str, bool]) -> list[Link]:
         ends = {n for n in members if n in parts.ends}
         host = [link for link in parts.links_of(island) if link.kind in HOST]
         middle = parts.middle_of(island)
-        out = on_shortest_paths(host, _nearest_pairs(host, ends, nics, middle), middle)
+        out = on_shortest_paths(host, nearest_pairs(host, ends, nics, middle), middle)
         back = [Link(k.dst, k.src, k.kind, k.gbps) for k in host]
         into = {
             (link.dst, link.src, link.kind)
-            for link in on_shortest_paths(back, _nearest_pairs(back, ends, nics, middle), middle)
+            for link in on_shortest_paths(back, nearest_pairs(back, ends, nics, middle), middle)
         }
         come = [link for link in host if (link.src, link.dst, link.kind) in into]
         shared = {(k.src, k.dst, k.kind) for k in out} & {(k.src, k.dst, k.kind) for k in come}
         if bare[island] and not shared:
             split = _shared_by_gpus([*out, *come], ends)
             rename |= {("out", n): f"{n}+out" for n in split} | {("in", n): f"{n}+in" for n in split}
-        picked += [_renamed(link, rename, "out") for link in out] + [_renamed(link, rename, "in") for link in come]
-    return picked + [_renamed_net(link, rename) for link in net]
+        picked += [renamed(link, rename, "out") for link in out] + [renamed(link, rename, "in") for link in come]
+    return picked + [renamed_net(link, rename) for link in net]
 
 
-def _nearest_pairs(links: Sequence[Link], ends: Set[str], nics: Set[str], middle: Set[str]) -> list[tuple[str, str]]:
+def nearest_pairs(links: Sequence[Link], ends: Set[str], nics: Set[str], middle: Set[str]) -> list[tuple[str, str]]:
     """(GPU, NIC) where the NIC is one of the GPU's nearest or the GPU one of the NIC's, counted in hops of `links`."""
     forwards = Adjacency(links)
     hops = {end: forwards.hops(end, middle) for end in sorted(ends)}
@@ -258,18 +259,19 @@ def _shared_by_gpus(links: Sequence[Link], ends: Set[str]) -> set[str]:
     return shared
 
 
-def _renamed(link: Link, rename: Mapping[tuple[str, str], str], way: str) -> Link:
+def renamed(link: Link, rename: Mapping[tuple[str, str], str], way: str) -> Link:
+    """The link between the vertices that its ends were split into; `way` is ``out`` or ``in``."""
     src, dst = rename.get((way, link.src), link.src), rename.get((way, link.dst), link.dst)
     return Link(src, dst, link.kind, link.gbps, link.latency_us)
 
 
-def _renamed_net(link: Link, rename: Mapping[tuple[str, str], str]) -> Link:
+def renamed_net(link: Link, rename: Mapping[tuple[str, str], str]) -> Link:
     """Links from a split NIC start at its outgoing vertex; links to it end at its incoming one."""
     src, dst = rename.get(("out", link.src), link.src), rename.get(("in", link.dst), link.dst)
     return Link(src, dst, link.kind, link.gbps, link.latency_us)
 
 
-def _lost(chosen: Sequence[str], links: Sequence[Link]) -> str | None:
+def lost_gpu(chosen: Sequence[str], links: Sequence[Link]) -> str | None:
     """A GPU that the first one does not reach, whatever the direction of links."""
     both = Adjacency([*links, *(Link(k.dst, k.src, k.kind, k.gbps) for k in links)])
     found = reachable(both, chosen[0], set(both))
@@ -286,14 +288,14 @@ def _way_out(topology: Topology, chosen: Sequence[str], override: str | None, re
     ):
         if (links, more) == (override, relay) or (more and not may_relay):
             continue
-        parts = _Parts(topology, chosen, more)
+        parts = Parts(topology, chosen, more)
         picked = _override(parts, links) if links is not None else _by_rules(parts)
-        if _lost(chosen, useful_links(picked, chosen)) is None:
+        if lost_gpu(chosen, useful_links(picked, chosen)) is None:
             ways.append(said)
     return f"try {' or '.join(ways)}" if ways else "no links of this topology join them; choose other GPUs"
 
 
-def _assemble(topology: Topology, parts: _Parts, chosen: Sequence[str], links: Sequence[Link]) -> PlanGraph:
+def assemble(topology: Topology, parts: Parts, chosen: Sequence[str], links: Sequence[Link]) -> PlanGraph:
     """Numbers the vertices: ranks in order, then what forwards, in the order of the topology."""
     origin = {name: name for name in parts.kind}
     for link in links:
@@ -309,7 +311,10 @@ def _assemble(topology: Topology, parts: _Parts, chosen: Sequence[str], links: S
         vertex = known[origin[name]]
         vertices.append(replace(vertex, name=name))
     at = {(link.src, link.dst, link.kind): i for i, link in enumerate(topology.links)}
-    order = sorted(links, key=lambda k: (at[origin[k.src], origin[k.dst], k.kind], number[k.src], number[k.dst]))
+    # What is no link of the topology comes last: the memory between the two sides of a CPU.
+    order = sorted(
+        links, key=lambda k: (at.get((origin[k.src], origin[k.dst], k.kind), len(at)), number[k.src], number[k.dst])
+    )
     graph_links = tuple(
         GraphLink(i, number[k.src], number[k.dst], k.kind, k.gbps, k.latency_us) for i, k in enumerate(order)
     )

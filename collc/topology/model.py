@@ -6,7 +6,7 @@ Units: `gbps` is GB/s = 1e9 bytes per second and direction, an exact `Fraction`;
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
 
@@ -33,6 +33,19 @@ class LinkKind(enum.Enum):
 
 # Classes from the fastest to the slowest: a route is of the slowest class that it crosses.
 CLASSES = (LinkKind.NVSWITCH, LinkKind.NVLINK, LinkKind.XGMI, LinkKind.C2C, LinkKind.PCIE, LinkKind.NET)
+
+# Classes of one call (`collc.topology.joint`), from the fastest to the slowest, in which order they are filled.
+JOINT = ("nvlink", "pcie", "net")
+
+
+def joint_class(paths: Iterable[Iterable[LinkKind]]) -> str:
+    """The class of a tree whose hops cross links of these kinds: ``nvlink``, or ``nvlink+pcie`` with hops of both.
+
+    A hop is of the slowest class that it crosses.
+    """
+    slow = {LinkKind.PCIE: 1, LinkKind.C2C: 1, LinkKind.NET: 2}
+    found = {max((slow.get(kind, 0) for kind in kinds), default=0) for kinds in paths}
+    return "+".join(JOINT[i] for i in sorted(found))
 
 
 class LossKind(enum.Enum):

@@ -46,6 +46,7 @@ def test_schemas_are_schemas() -> None:
         ["dgx1v", "--gpus", "0,1,2,3,6", "--relay", "idle", "--collective", "all_gather"],
         ["hgx-h100", "--collective", "all_reduce", "--orbits"],
         ["mi300x", "--collective", "alltoall"],
+        ["hgx-h800", "--classes", "all", "--collective", "all_reduce"],
     ],
 )
 def test_plans(argv: list[str]) -> None:
@@ -63,6 +64,8 @@ def test_plans(argv: list[str]) -> None:
 
 def test_rows_of_the_simulator() -> None:
     check("rows", json.loads(collc("simulate", "dgx1v", "--gpus", "0,1", "-b", "1K", "-e", "1K", "--json").out))
+    argv = ("dgx1v", "--gpus", "0,1", "--classes", "nvlink,pcie", "-b", "1K", "-e", "1K")
+    check("rows", json.loads(collc("simulate", *argv, "--json").out))
 
 
 @pytest.mark.parametrize("name", zoo.names())

@@ -1,0 +1,111 @@
+"""How much of a call each class of links carries, so that all end at the same time (Blink, equation 8; FlexLink 3.2).
+
+Blink splits at sizes where both paths' rates are known and adds a constant, T_dpa, for switching peer access. Here each
+class has the model's own time by size, which contains what a call of this class costs whatever its size. A class whose
+smallest call takes longer than the whole call then carries nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from collc.choose.table import choose
+from collc.collectives.sizes import size_series
+from collc.packing.classes import ClassPlans
+from collc.simulator.params import Machine
+from collc.simulator.run import Simulator
+
+LEAST = 1 << 10
+
+
+@dataclass(frozen=True)
+class Curve:
+    """Microseconds of a class's own calls, by ascending bytes; both grow. Between two sizes time is linear."""
+
+    bytes: tuple[int, ...]
+    time_us: tuple[float, ...]
+
+    def carried(self, time_us: float) -> float:
+        """The bytes that the class moves within a time; 0 if the time is shorter than that of its smallest call."""
+        if time_us < self.time_us[0]:
+            return 0.0
+        if time_us < self.time_us[-1]:
+            return float(np.interp(time_us, self.time_us, self.bytes))
+        return self.bytes[-1] * time_us / self.time_us[-1]
+
+
+@dataclass(frozen=True)
+class Split:
+    """A call over several classes. `shares` are of its bytes, by class; `alone_us` the time over the fastest alone."""
+
+    bytes: int
+    time_us: float
+    shares: Mapping[str, float]
+    alone_us: float
+
+    @property
+    def gain(self) -> float:
+        """How much more bandwidth than over the fastest class alone: 0.25 for a quarter more."""
+        return self.alone_us / self.time_us - 1
+
+
+def end_together(curves: Mapping[str, Curve], size: int) -> tuple[float, dict[str, float]]:
+    """The least time in which the classes together move `size` bytes, and what share of them each carries."""
+
+    low, high = 0.0, 1.0
+    while sum(curve.carried(high) for curve in curves.values()) < size:
+        high *= 2
+    for _ in range(200):
+        middle = (low + high) / 2
+        if sum(curve.carried(middle) for curve in curves.values()) < size:
+            low = middle
+        else:
+            high = middle
+    moved = {name: curve.carried(high) for name, curve in curves.items()}
+    total = sum(moved.values())
+    return high, {name: amount / total for name, amount in moved.items()}
+
+
+def split_by_size(
+    plans: ClassPlans,
+    machine: Machine,
+    sizes: Sequence[int],
+    root: int | None = None,
+    *,
+    throughput: bool = True,
+    status: Callable[[str], None] = lambda text: None,
+) -> list[Split]:
+    """The split of calls of some sizes, by the model: each class runs what the model chooses for it alone.
+
+    Args:
+        plans: the classes; those without a plan of their own carry nothing.
+        sizes: bytes as nccl-tests counts them.
+        throughput: by the times of calls in a row; else of one call.
+    """
+    curves = {}
+    for own in plans.classes:
+        if own.graph is not None:
+            status(own.name)
+            curves[own.name] = _curve(Simulator(own.graph, plans.joint.collective, root, machine), sizes, throughput)
+    if not curves:
+        return []
+    first = next(iter(curves.values()))
+    found = []
+    for size in sizes:
+        alone, _ = end_together({"": first}, size)
+        time, shares = end_together(curves, size)
+        found.append(Split(size, time, shares, alone))
+    return found
+
+
+def _curve(simulator: Simulator, sizes: Sequence[int], throughput: bool) -> Curve:
+    """The model's times from `LEAST` to the largest of `sizes` in factors of four; a class may carry any part."""
+    asked = sorted({*size_series(LEAST, max(*sizes, LEAST), 4), *(size for size in sizes if size >= LEAST)})
+    table = choose(simulator, asked)
+    times = [p.period_us(simulator.machine) if throughput else p.time_us for p in table.predictions]
+    grown = np.maximum.accumulate(np.asarray(times))
+    kept = [0, *(i for i in range(1, len(grown)) if grown[i] > grown[i - 1])]
+    return Curve(tuple(table.predictions[i].bytes for i in kept), tuple(float(grown[i]) for i in kept))
