@@ -132,6 +132,15 @@ def test_what_is_sent_is_counted_under_its_round_and_sender() -> None:
         assert rate > 0
 
 
+def test_a_stream_that_begins_late_does_not_fail() -> None:
+    """The listener has seen enough of the round when another stream of it begins."""
+    with listening() as (listener, at):
+        assert send(at, "127.0.0.1", "s", 5, 2, 0.2) == ""
+        time.sleep(0.3)
+        assert send(at, "127.0.0.1", "s", 5, 2, 0.5) == ""
+        assert listener.rate(5, 2) is not None
+
+
 def test_a_stranger_is_not_counted_and_holds_nobody_up() -> None:
     with listening() as (listener, at):
         silent = [socket.create_connection(at) for _ in range(20)]

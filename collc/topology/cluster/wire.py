@@ -126,7 +126,9 @@ class Listener:
             with self._lock:
                 count.first = count.first or now
                 if now > count.first + 2 * self._seconds:
-                    return  # what a slow way still holds: enough was seen
+                    # What a slow way still holds: enough was seen. It is read all the same, for a stream that began
+                    # late would take a closed connection for a failure.
+                    continue
                 if now > count.first + _WARMUP * self._seconds:
                     count.warm += size
                 count.last = now
