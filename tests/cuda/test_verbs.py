@@ -1,0 +1,188 @@
+"""The device verbs as the compiler writes them: opcode, order, scope, width, and the barriers around them.
+
+The emulator replaces `device.h`, so no run of it notices a release that became relaxed or a flag that nobody looks at.
+These tables say what each verb must become in PTX, whose memory model the protocols rely on (PTX ISA, chapter "Memory
+consistency model"), and in the machine code of five architectures. Faults planted in the verbs must change them.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from collc import resources
+from collc.build import nvcc
+
+pytestmark = [
+    pytest.mark.nvcc,
+    pytest.mark.skipif(nvcc.nvcc_path() is None, reason="no nvcc on PATH, in CUDA_HOME or a wheel"),
+]
+ARCHITECTURES = ("75", "80", "90", "100", "120")
+KERNELS = Path(__file__).with_name("verbs.cu")
+
+# Verb -> the memory accesses, barriers, votes and comparisons of its kernel, in order. Plain stores of a result of 4 or
+# 8 bytes are the kernel's own and left out, except around the barrier.
+PTX: dict[str, tuple[str, ...]] = {
+    "flag_load_": ("ld.acquire.sys.global.u64",),
+    "flag_store_": ("st.release.sys.global.u64",),
+    "host_load_": ("ld.relaxed.sys.global.u32",),
+    "host_store_": ("st.release.sys.global.u32",),
+    "load_pack": ("ld.global.v4.u32",),
+    "store_pack": ("st.global.v4.u32",),
+    "load_duo": ("ld.global.v2.u32",),
+    "store_duo": ("st.global.v2.u32",),
+    # Both flags are compared, and each half is one access that nothing tears.
+    "ll_load_": ("ld.relaxed.sys.global.v2.u64", "setp", "setp"),
+    "ll_store_": ("st.relaxed.sys.global.v2.u64",),
+    # All lanes come together before one instruction reads each line; the lanes of flags compare, all learn of it.
+    "ll128_load_": (
+        "bar.warp.sync",
+        "ld.relaxed.sys.global.v2.u64",
+        "ld.relaxed.sys.global.v2.u64",
+        "setp",
+        "setp",
+        "setp",
+        "vote.sync.all.pred",
+    ),
+    "ll128_store_": ("bar.warp.sync", "st.relaxed.sys.global.v2.u64", "st.relaxed.sys.global.v2.u64"),
+    "warp_any_": ("vote.sync.any.pred",),
+    "barrier_": ("st.global.u32", "bar.sync", "st.global.u32"),
+    "barrier_or_": ("bar.red.or.pred",),
+}
+# The same in machine code, where acquire is a load and an invalidation of the first-level cache, release a fence before
+# the store. Comparisons are left out: ptxas folds them.
+SASS: dict[str, tuple[str, ...]] = {
+    "flag_load_": ("LDG.64.STRONG.SYS", "CCTL.IVALL"),
+    "flag_store_": ("MEMBAR.ALL.SYS", "STG.64.STRONG.SYS"),
+    "host_load_": ("LDG.STRONG.SYS",),
+    "host_store_": ("MEMBAR.ALL.SYS", "STG.STRONG.SYS"),
+    "load_pack": ("LDG.128",),
+    "store_pack": ("STG.128",),
+    "load_duo": ("LDG.64",),
+    "store_duo": ("STG.64",),
+    "ll_load_": ("LDG.128.STRONG.SYS",),
+    "ll_store_": ("STG.128.STRONG.SYS",),
+    "ll128_load_": ("LDG.128.STRONG.SYS", "LDG.128.STRONG.SYS", "VOTE.ALL"),
+    "ll128_store_": ("STG.128.STRONG.SYS", "STG.128.STRONG.SYS"),
+    "warp_any_": ("VOTE.ANY",),
+    "barrier_": ("STG", "BAR.SYNC", "STG"),
+    "barrier_or_": ("BAR.RED.OR",),
+}
+# A fault in a verb: what device.h says -> what it might come to say, and the verbs that it spoils.
+LINES = {"ll_load_", "ll128_load_"}
+LINE_LOAD, LINE_STORE = "ld.relaxed.sys.global.v2.u64", "st.relaxed.sys.global.v2.u64"
+PACK = "reinterpret_cast<const uint4 *>(from)"
+FAULTS: dict[str, tuple[str, str, set[str]]] = {
+    "a relaxed acquire": ("ld.acquire.sys.global.u64", "ld.relaxed.sys.global.u64", {"flag_load_"}),
+    "an acquire at GPU scope": ("ld.acquire.sys.global.u64", "ld.acquire.gpu.global.u64", {"flag_load_"}),
+    "a relaxed release": ("st.release.sys.global.u64", "st.relaxed.sys.global.u64", {"flag_store_"}),
+    "a release at GPU scope": ("st.release.sys.global.u64", "st.release.gpu.global.u64", {"flag_store_"}),
+    "no release to the host": ("st.release.sys.global.u32", "st.relaxed.sys.global.u32", {"host_store_"}),
+    "a word of the host kept in a cache": ("ld.relaxed.sys.global.u32", "ld.global.u32", {"host_load_"}),
+    "lines at GPU scope": (LINE_LOAD, "ld.relaxed.gpu.global.v2.u64", LINES),
+    "lines through the read-only cache": (LINE_LOAD, "ld.global.nc.v2.u64", LINES),
+    "lines that may be kept back": (LINE_STORE, "st.global.v2.u64", {"ll_store_", "ll128_store_"}),
+    "one flag of LL": (" && high >> 32 == flag", "", {"ll_load_"}),
+    "the flag of one line of two": ("    there &= lane", "    if (k == 0) there &= lane", {"ll128_load_"}),
+    "a lane's own view of LL128": ("__all_sync(0xffffffffu, there)", "there", {"ll128_load_"}),
+    "any flag of LL128": ("__all_sync", "__any_sync", {"ll128_load_"}),
+    "lanes that do not come together": ("  __syncwarp();\n", "", {"ll128_load_", "ll128_store_"}),
+    "data through the read-only cache": (f"*{PACK}", f"__ldg({PACK})", {"load_pack"}),
+    "a barrier of a warp alone": ("__syncthreads();", "__syncwarp();", {"barrier_"}),
+    "all instead of any": ("__syncthreads_or", "__syncthreads_and", {"barrier_or_"}),
+}
+_OPS = re.compile(
+    r"^\s+(?:@!?%p\d+ )?((?:ld|st)\.(?!param)[\w.]+|(?:bar|vote|fence|membar|redux)[.\w]+|setp)", re.MULTILINE
+)
+_MACHINE = re.compile(r"\b((?:LD|ST)G?\.[\w.]+|(?:BAR|MEMBAR|CCTL|VOTEU?|FENCE|WARPSYNC)[.\w]*)")
+
+
+def headers() -> Path:
+    return Path(str(resources.resource_dir("templates"))) / "include"
+
+
+def compiled(*options: str, include: Path, output: Path) -> Path:
+    tool = nvcc.find_nvcc().path
+    command = [tool, "-std=c++17", "-O3", f"-I{include}", *options, str(KERNELS), "-o", str(output)]
+    subprocess.run(command, check=True, capture_output=True, text=True)
+    return output
+
+
+def own_stores_left_out(verb: str, found: list[str], plain: str) -> tuple[str, ...]:
+    """Without the kernel's stores of results, and without comparisons where they are not of flags."""
+    wanted = [op for op in found if verb == "barrier_" or not re.fullmatch(plain, op)]
+    return tuple(op for op in wanted if op != "setp" or verb in LINES)
+
+
+def ptx_table(text: str) -> dict[str, tuple[str, ...]]:
+    parts = re.split(r"^\.visible \.entry (\w+)\(", text, flags=re.MULTILINE)
+    return {
+        verb: own_stores_left_out(verb, _OPS.findall(body), r"st\.global\.u(32|64)")
+        for verb, body in zip(parts[1::2], parts[2::2], strict=True)
+    }
+
+
+def sass_table(text: str) -> dict[str, tuple[str, ...]]:
+    found = {}
+    parts = re.split(r"^\.text\.(\w+):$", text, flags=re.MULTILINE)
+    for verb, body in zip(parts[1::2], parts[2::2], strict=True):
+        ops = []
+        for op in _MACHINE.findall(body):
+            # Turing names the scope of weak accesses too, and later machines how a barrier waits.
+            op = op.replace("STG.E", "STG").replace("LDG.E", "LDG").replace(".DEFER_BLOCKING", "")
+            ops.append(op if "STRONG" in op or not op.startswith(("LDG", "STG")) else op.removesuffix(".SYS"))
+        found[verb] = own_stores_left_out(verb, ops, r"STG(\.64)?") if not verb.startswith("store") else tuple(ops)
+    return found
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_each_verb_is_what_the_memory_model_needs(architecture: str, tmp_path: Path) -> None:
+    options = (f"-arch=compute_{architecture}", "-ptx")
+    text = compiled(*options, include=headers(), output=tmp_path / "verbs.ptx").read_text()
+    assert ptx_table(text) == PTX
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_the_machine_code_keeps_order_scope_and_width(architecture: str, tmp_path: Path) -> None:
+    tool = shutil.which(nvcc.find_nvcc().tool("nvdisasm"))
+    if tool is None:
+        pytest.skip("no nvdisasm (pip: nvidia-cuda-nvdisasm)")
+    cubin = compiled(f"-arch=sm_{architecture}", "-cubin", include=headers(), output=tmp_path / "verbs.cubin")
+    text = subprocess.run([tool, "-c", str(cubin)], check=True, capture_output=True, text=True).stdout
+    found = sass_table(text)
+    if architecture == "75":
+        # Turing has no vote for all: it asks whether any lane says no, of the lanes that are there.
+        found["ll128_load_"] = tuple(op for op in found["ll128_load_"] if op != "VOTEU.ANY")
+        assert found["ll128_load_"][-1] == "VOTE.ANY"
+        found["ll128_load_"] = (*found["ll128_load_"][:-1], "VOTE.ALL")
+    assert found == SASS
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_fault_in_a_verb_is_found(fault: str, tmp_path: Path) -> None:
+    right, wrong, spoilt = FAULTS[fault]
+    shutil.copytree(headers(), tmp_path / "include")
+    header = tmp_path / "include" / "collc" / "cuda" / "device.h"
+    text = header.read_text(encoding="utf-8")
+    assert right in text
+    header.write_text(text.replace(right, wrong), encoding="utf-8")
+    ptx = compiled("-arch=compute_90", "-ptx", include=tmp_path / "include", output=tmp_path / "verbs.ptx")
+    found = ptx_table(ptx.read_text())
+    assert {verb for verb in PTX if found[verb] != PTX[verb]} == spoilt
+
+
+def test_every_verb_that_touches_memory_or_waits_has_its_row() -> None:
+    """Verbs of device.h with accesses, barriers or votes: each is called by a kernel of the table."""
+    text = (headers() / "collc" / "cuda" / "device.h").read_text(encoding="utf-8")
+    kernels = KERNELS.read_text(encoding="utf-8")
+    touching = set()
+    for part in text.split("\nCOLLC_DEVICE ")[1:]:
+        name = re.search(r"(\w+)\(", part)
+        if name and re.search(r"\"(ld|st)\.|__sync|_sync\(|ll_access\(|uint[24] \*>", part.partition("\n}\n")[0]):
+            touching.add(name[1])
+    assert {"flag_load", "flag_store", "ll_load", "ll128_store", "barrier"} <= touching
+    assert {name for name in touching if not re.search(rf"\b{name}\(", kernels)} <= {"ll_access"}
