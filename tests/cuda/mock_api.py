@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from mock_job import FLOAT, Comm, Job
+from mock_job import FLOAT, Array, Comm, Job
 
 from collc.bench.nccl import UniqueId
 
@@ -144,8 +144,23 @@ class ApiCalls(Job):
             self.check(lib.ncclAllReduce(*(ctypes.c_void_p(ones.at),) * 2, size, number, SUM, comm, stream))
             self.wait(stream)
             said[name] = bool((ones.get() == three).all())
-        alone, op = self.comm(f"alone-{self.rank}", [self.rank]), ctypes.c_int()
-        self.check(lib.ncclRedOpCreatePreMulSum(ctypes.byref(op), ctypes.c_void_p(mine.ctypes.data), FLOAT, 1, alone))
-        code = lib.ncclAllReduce(*where, FLOAT, op, alone, stream)
-        said["refused alone"] = code != 0 and "of one rank" in self.text() and self.error(alone) == 0
+        said |= self.factors_alone(mine, in_memory.at)
+        return said
+
+    def factors_alone(self, factor: Array, in_memory: int) -> dict[str, bool]:
+        """The same sums in a communicator of one rank, in place and not, whose count no chunk divides."""
+        lib, stream, count = self.lib, self.stream(), 8209
+        alone, said, data = self.comm(f"alone-{self.rank}", [self.rank]), {}, self.data(self.rank, count)
+        for name, at, residence in (("alone by value", factor.ctypes.data, 1), ("alone in memory", in_memory, 0)):
+            op, sent, right = ctypes.c_int(), self.buffer(data), True
+            self.check(lib.ncclRedOpCreatePreMulSum(ctypes.byref(op), ctypes.c_void_p(at), FLOAT, residence, alone))
+            for call, root in ((lib.ncclAllReduce, ()), (lib.ncclReduce, (0,)), (lib.ncclReduceScatter, ())):
+                for room in (self.room(count), self.buffer(data)):
+                    source = sent.at if room.like[0] < 0 else room.at
+                    where = (ctypes.c_void_p(source), ctypes.c_void_p(room.at), ctypes.c_size_t(count))
+                    self.check(call(*where, FLOAT, op, *root, alone, stream))
+                    self.wait(stream)
+                    right &= bool(np.array_equal(room.get(), data * factor))
+            said[name] = right
+        self.check(lib.ncclCommDestroy(alone))
         return said

@@ -166,6 +166,43 @@ class Transfers(Job):
             right &= bool(np.array_equal(summed.get(), sum(self.data(a, count, 10 + self.rank) for a in everybody)))
         return right
 
+    def many_in_a_group(self) -> bool:
+        """All to all with many tensors in one group: as it is, then in groups of each rank's own, then in a graph."""
+        comm, stream, graph, ready = self.comm(), self.stream(), ctypes.c_void_p(), ctypes.c_void_p()
+        others = [rank for rank in range(self.nranks) if rank != self.rank]
+        keys = [(other, tag) for tag in range(self.given["tensors"]) for other in others]
+        counts = {tag: self.given.get("count", tag % 40) for _, tag in keys}
+        sent = {(b, t): self.buffer(self.data(self.rank, counts[t], 7 * b + t)) for b, t in keys}
+
+        def calls(rooms: dict[tuple[int, int], Buffer], part: list[tuple[int, int]]) -> list[Any]:
+            sends = [partial(self.send, sent[key], key[0], comm, stream) for key in part]
+            return sends + [partial(self.recv, rooms[key], key[0], comm, stream) for key in part]
+
+        def right(rooms: dict[tuple[int, int], Buffer]) -> bool:
+            self.wait(stream)
+            return all(self.got(rooms[a, t], a, counts[t], 7 * self.rank + t) for a, t in keys)
+
+        all_rooms = [{(a, t): self.room(counts[t]) for a, t in keys} for _ in range(3)]
+        self.group(*calls(all_rooms[0], keys))
+        said = right(all_rooms[0])
+        if self.given.get("once"):
+            return said
+        cut = len(keys) if self.rank == 0 else len(keys) // (2 * self.rank) * 2
+        for at in range(0, len(keys), cut):
+            self.group(*calls(all_rooms[1], keys[at : at + cut]))
+        said &= right(all_rooms[1])
+        self.cuda(self.mock.cuStreamBeginCapture_v2(stream, 0))
+        self.group(*calls(all_rooms[2], keys))
+        self.cuda(self.mock.cuStreamEndCapture(stream, ctypes.byref(graph)))
+        self.cuda(self.mock.cuGraphInstantiateWithFlags(ctypes.byref(ready), graph, ctypes.c_ulonglong(0)))
+        for _ in range(2):
+            for room in all_rooms[2].values():
+                room.set(room.like)
+            self.meet(f"cleared-{_}")
+            self.cuda(self.mock.cuGraphLaunch(ready, stream))
+            said &= right(all_rooms[2])
+        return said
+
     def random_transfers(self) -> list[int]:
         """The seeds under which something is wrong: messages of random pairs, grouped by each rank as it likes."""
         comm, stream, wrong = self.comm(), self.stream(), []

@@ -46,7 +46,8 @@ def named(what: str) -> list[str]:
 
 def test_sums_with_a_factor_and_of_8_bit_floats() -> None:
     for answer in job("factors"):
-        assert answer == {"by value": True, "in memory": True, "e4m3": True, "e5m2": True, "refused alone": True}
+        shown = ("by value", "in memory", "e4m3", "e5m2", "alone by value", "alone in memory")
+        assert answer == dict.fromkeys(shown, True)
 
 
 def test_every_function_has_one_row_and_one_of_four_answers() -> None:

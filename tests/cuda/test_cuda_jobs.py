@@ -27,6 +27,17 @@ def test_transfers_under_other_schedules(scenario: str, seed: str) -> None:
     assert job(scenario, MOCK_SEED=seed) == [True] * 3
 
 
+@pytest.mark.parametrize("settings", [{}, {"MOCK_NO_PEER": "all"}], ids=["peers", "pinned"])
+def test_more_transfers_in_a_group_than_arguments_of_a_kernel_hold(settings: dict[str, str]) -> None:
+    assert job("many_in_a_group", given={"tensors": 70}, own=dict.fromkeys(range(3), settings)) == [True] * 3
+
+
+@pytest.mark.slow
+def test_more_transfers_in_a_group_than_a_table_holds() -> None:
+    given = {"tensors": 1100, "count": 1, "once": True}  # 4,400 of each rank
+    assert job("many_in_a_group", given=given, seconds=500) == [True] * 3
+
+
 def check_random_transfers(seeds: range) -> None:
     answers = job(
         "random_transfers", given={"seeds": list(seeds)}, MOCK_SEED=str(seeds[0]), seconds=60 + 20 * len(seeds)

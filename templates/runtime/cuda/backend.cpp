@@ -9,6 +9,7 @@
 #include <tuple>
 
 #include "collc/collective_traits.h"
+#include "cuda/alone.h"
 #include "cuda/launches.h"
 #include "cuda/nvml.h"
 #include "cuda/rank.h"
@@ -77,9 +78,31 @@ Status launch(const Together &calls) {
   });
 }
 
-// A communicator of one rank: its results are its inputs.
-Status copy_alone(Submission &submission) {
+// Of a communicator of one rank.
+Status scale_alone(Submission &submission) {
+  const CudaRank &rank = rank_of(submission);
   const Call &call = submission.call;
+  const Current current(rank.device().context);
+  const Reducing how = reducing_of(call);
+  Launch arguments = {};
+  arguments.count = call.count;
+  arguments.nchannels = kAloneChannels;
+  arguments.operation = how.operation;
+  arguments.flip = how.flip;
+  arguments.scaling = scaling_of(call.op);
+  arguments.ranks[0] = {reinterpret_cast<const RankState *>(rank.state()), call.input, call.output, factor_of(call.op)};
+  void *parameters[] = {&arguments};
+  return between_streams({&submission}, [&](Stream stream) {
+    return check(driver().launch(rank.device().kernel(kSimple, how.kernel_type), kAloneChannels, 1, 1, rank.threads(), 1, 1,
+                                 shared_bytes(kAloneChannels), stream, parameters, nullptr),
+                 "launching a sum with a factor");
+  });
+}
+
+// A communicator of one rank: its results are its inputs, times the factor of the sum.
+Status run_alone(Submission &submission) {
+  const Call &call = submission.call;
+  if (call.op.scaled && traits(call.collective).reduces) return scale_alone(submission);
   if (call.input == call.output) return {};
   const Current current(rank_of(submission).device().context);
   return check(driver().copy_async(address(call.output), address(call.input), call.count * element_bytes(call.type),
@@ -187,12 +210,6 @@ Status check_sharing(const std::vector<Submission> &batch) {
 }
 
 Status CudaBackend::admit(const std::vector<Submission> &batch) {
-  for (const Submission &submission : batch) {
-    const Call &call = submission.call;
-    if (call.work != Work::kProgram || !traits(call.collective).reduces) continue;
-    if (call.op.scaled && call.program == nullptr)
-      return fail(ncclInvalidUsage, "the CUDA target has no sums with a factor in communicators of one rank");
-  }
   COLLC_RETURN_IF_FAILED(check_sharing(batch));
   return check_transfers(batch);
 }
@@ -205,7 +222,7 @@ void CudaBackend::run(std::vector<Submission> &batch) {
   for (Submission &submission : batch) {
     if (submission.call.work != Work::kProgram) continue;
     if (submission.call.program == nullptr)
-      submission.status = copy_alone(submission);
+      submission.status = run_alone(submission);
     else
       rounds[{rank_of(submission).context().order, rank_of(submission).context().segment.get(), submission.call.number}]
           .push_back(&submission);

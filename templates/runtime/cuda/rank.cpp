@@ -11,6 +11,7 @@
 #include "base/clock.h"
 #include "base/environment.h"
 #include "base/log.h"
+#include "cuda/alone.h"
 #include "cuda/fill.h"
 #include "cuda/remains.h"
 
@@ -51,7 +52,7 @@ Status CudaRank::open(const RankContext &context, std::unique_ptr<RankBackend> *
   COLLC_RETURN_IF_FAILED(check(cu.event_create(&rank->ready_, kEventDisableTiming), "making an event"));
   COLLC_RETURN_IF_FAILED(check(cu.event_create(&rank->plain_.done, kEventDisableTiming), "making an event"));
   COLLC_RETURN_IF_FAILED(check(cu.event_create(&rank->captured_.done, kEventDisableTiming), "making an event"));
-  if (context.nranks > 1) COLLC_RETURN_IF_FAILED(rank->open_memory());
+  COLLC_RETURN_IF_FAILED(context.nranks > 1 ? rank->open_memory() : rank->open_alone());
   *made = std::move(rank);
   return {};
 }
@@ -118,6 +119,12 @@ Status CudaRank::map_arenas(const Descriptor &mine) {
   return {};
 }
 
+Status CudaRank::open_alone() {
+  threads_ = kMaxThreads;
+  while (threads_ > kMinThreads && device_->resident_blocks(threads_, cuda::shared_bytes(kAloneChannels)) == 0) threads_ /= 2;
+  return make_alone(&state_);
+}
+
 // As many threads per block as leave all blocks of all ranks that share the GPU resident at once.
 Status CudaRank::choose_threads() {
   const uint32_t ranks = world_->ranks_on(device_), channels = world_->plan().max_channels;
@@ -148,7 +155,8 @@ Status CudaRank::make_ends() {
   plan.make_ends(plan_rank_, arenas[plan_rank_], arena, region, ends.data());
   COLLC_RETURN_IF_FAILED(put_on_device(ends.data(), ends.size() * sizeof(FifoEnd), &ends_));
   const std::vector<FifoEnd> lanes = make_lane_ends(plan, plan_rank_, arena, region);
-  return put_on_device(lanes.data(), lanes.size() * sizeof(FifoEnd), &lane_ends_);
+  COLLC_RETURN_IF_FAILED(put_on_device(lanes.data(), lanes.size() * sizeof(FifoEnd), &lane_ends_));
+  return check(driver().allocate(&messages_, kTableMessages * sizeof(Message)), "allocating GPU memory");
 }
 
 uint32_t CudaRank::reports() const { return std::max(world_->plan().max_channels, world_->plan().lanes.lanes); }
@@ -240,7 +248,7 @@ CudaRank::~CudaRank() {
   // Those that wait for this rank must hear that it goes.
   if (context_.segment != nullptr) context_.segment->leave(context_.rank);
   auto remains = std::make_unique<Remains>();
-  for (const Address at : {ends_, lane_ends_, state_, ticks_, ways_memory_.word})
+  for (const Address at : {ends_, lane_ends_, messages_, state_, ticks_, ways_memory_.word})
     if (at != 0) remains->allocated.emplace_back(device_, at);
   for (const Address at : ways_memory_.opened) remains->mapped.emplace_back(device_, at);
   remains->virtual_memory = std::move(ways_memory_.mapped);

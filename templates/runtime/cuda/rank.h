@@ -22,6 +22,7 @@ class CudaRank final : public RankBackend {
   uint32_t plan_rank() const { return plan_rank_; }
   Address state() const { return state_; }
   uint32_t threads() const { return threads_; }
+  Address messages() const { return messages_; }  // room for kTableMessages of a launch of transfers
   // Waits until this GPU has done what it was given.
   std::vector<ChannelTimes> times() const override;
   uint32_t protocol_of(const Program &program, uint64_t bytes) const override;
@@ -60,6 +61,7 @@ class CudaRank final : public RankBackend {
   Status agree(Agreed *agreed);
   Status open_memory();
   Status map_arenas(const Descriptor &mine);
+  Status open_alone();
   Status make_ends();
   Status make_state();
   Status choose_threads();
@@ -78,6 +80,7 @@ class CudaRank final : public RankBackend {
   uint32_t threads_ = 0;
   Address ends_ = 0;
   Address lane_ends_ = 0;
+  Address messages_ = 0;
   WaysMemory ways_memory_;  // until the world has it
   std::unique_ptr<PinnedMemory> pinned_memory_;
   // The other ends of the transfers that may not have ended, and how often in turn one of them was seen to have left.

@@ -64,58 +64,118 @@ Status check_way(const std::vector<Submission> &batch, const Way &way, const End
   return {};
 }
 
-// The messages of rank `rank` among the calls of a launch, from `first` on. Returns how many lanes the longest one needs.
-uint32_t add_messages(const Together &calls, const CudaRank &rank, Message *first, uint32_t *count) {
+// What one launch of transfers is given.
+struct Listed {
+  std::vector<CudaRank *> ranks;
+  std::vector<ExchangeRank> rows;
+  std::vector<Message> messages;
+  uint32_t lanes = 1, streams = 0;  // the most of any message, of any rank
+};
+
+// The messages of a rank among the calls: first those that no other one with the same end comes before.
+void list_messages(const Together &calls, CudaRank &rank, Listed *all) {
   const LanePlan &lanes = rank.world()->plan().lanes;
-  uint64_t used = 1;
-  std::map<uint32_t, uint32_t> last;  // by end
-  for (const Submission *submission : calls) {
-    const Call &call = submission->call;
-    if (&rank_of(*submission) != &rank) continue;
+  std::vector<const Call *> mine, later;
+  std::map<uint32_t, uint32_t> last;  // of each end
+  const auto end_of = [&](const Call &call) {
+    return rank.context().placement.plan_rank[call.peer] + (call.work == Work::kSend ? rank.context().nranks : 0);
+  };
+  for (const Submission *submission : calls)
+    if (&rank_of(*submission) == &rank)
+      (last.emplace(end_of(submission->call), 0).second ? mine : later).push_back(&submission->call);
+  const auto streams = static_cast<uint32_t>(mine.size());
+  mine.insert(mine.end(), later.begin(), later.end());
+  const auto first = static_cast<uint32_t>(all->messages.size());
+  for (uint32_t m = 0; m < mine.size(); ++m) {
+    const Call &call = *mine[m];
     const bool sends = call.work == Work::kSend;
-    const uint32_t end = rank.context().placement.plan_rank[call.peer] + (sends ? rank.context().nranks : 0);
-    Message &message = first[*count];
+    const uint32_t end = end_of(call);
+    Message message;
     message.data = static_cast<char *>(sends ? const_cast<void *>(call.input) : call.output);
     message.bytes = bytes_of(call);
     message.signature = call.signature;
     message.end = end & 0xffff;
     message.sends = sends;
-    message.is_first = last.count(end) == 0;
     message.next = 0xffffffff;
-    if (!message.is_first) first[last[end]].next = *count;
-    last[end] = (*count)++;
-    used = std::max(used, std::min<uint64_t>((message.bytes + lanes.bytes - 1) / lanes.bytes, lanes.lanes));
+    all->messages.push_back(message);
+    if (m >= streams) all->messages[first + last[end]].next = m;
+    last[end] = m;
+    const uint64_t used = std::min<uint64_t>((message.bytes + lanes.bytes - 1) / lanes.bytes, lanes.lanes);
+    all->lanes = std::max(all->lanes, static_cast<uint32_t>(used));
   }
-  return static_cast<uint32_t>(used);
+  all->ranks.push_back(&rank);
+  all->rows.push_back({reinterpret_cast<const RankState *>(rank.state()), first, streams});
+  all->streams = std::max(all->streams, streams);
+}
+
+// On the stream, before the launch that reads them. The arguments are left as that launch needs them.
+Status fill_table(const CudaRank &owner, const std::vector<Message> &messages, Exchange *arguments, Stream stream) {
+  const uint32_t lanes = arguments->nlanes;
+  arguments->table = reinterpret_cast<Message *>(owner.messages());
+  arguments->nlanes = 1;
+  void *parameters[] = {arguments};
+  for (size_t at = 0; at < messages.size(); at += kMostMessages) {
+    arguments->load_at = static_cast<uint32_t>(at);
+    arguments->loads = static_cast<uint32_t>(std::min<size_t>(kMostMessages, messages.size() - at));
+    std::copy_n(messages.begin() + static_cast<ptrdiff_t>(at), arguments->loads, arguments->messages);
+    COLLC_RETURN_IF_FAILED(check(driver().launch(owner.device().exchange, 1, 1, 1, owner.threads(), 1, 1, exchange_shared(0),
+                                                 stream, parameters, nullptr),
+                                 "launching transfers"));
+  }
+  arguments->nlanes = lanes;
+  arguments->loads = 0;
+  return {};
 }
 
 Status launch_transfers(const Together &calls) {
-  std::vector<CudaRank *> ranks;
+  Listed all;
   for (const Submission *call : calls)
-    if (std::find(ranks.begin(), ranks.end(), &rank_of(*call)) == ranks.end()) ranks.push_back(&rank_of(*call));
+    if (std::find(all.ranks.begin(), all.ranks.end(), &rank_of(*call)) == all.ranks.end())
+      list_messages(calls, rank_of(*call), &all);
   Exchange arguments;
-  arguments.nranks = static_cast<uint32_t>(ranks.size());
-  arguments.nlanes = 1;
-  uint32_t all = 0;
-  for (size_t r = 0; r < ranks.size(); ++r) {
-    uint32_t count = 0;
-    arguments.nlanes = std::max(arguments.nlanes, add_messages(calls, *ranks[r], arguments.messages + all, &count));
-    arguments.ranks[r] = {reinterpret_cast<const RankState *>(ranks[r]->state()), all, count};
-    all += count;
-  }
+  arguments.nranks = static_cast<uint32_t>(all.ranks.size());
+  arguments.nlanes = all.lanes;
+  arguments.table = nullptr;
+  arguments.load_at = arguments.loads = 0;
+  std::copy(all.rows.begin(), all.rows.end(), arguments.ranks);
   for (const Submission *call : calls) rank_of(*call).note_transfer(call->call.peer);
-  const CudaRank &first = *ranks[0];
+  const CudaRank &first = *all.ranks[0];
   const Driver &cu = driver();
   const Current current(first.device().context);
   const Function kernel = first.device().exchange;
   void *parameters[] = {&arguments};
-  const uint32_t blocks = arguments.nranks * arguments.nlanes, threads = first.threads();
-  return between_streams(calls, [&](Stream stream) {
-    return check(arguments.nranks == 1
-                     ? cu.launch(kernel, blocks, 1, 1, threads, 1, 1, kExchangeShared, stream, parameters, nullptr)
-                     : cu.launch_cooperative(kernel, blocks, 1, 1, threads, 1, 1, kExchangeShared, stream, parameters),
+  const uint32_t blocks = arguments.nranks * arguments.nlanes, threads = first.threads(), shared = exchange_shared(all.streams);
+  return between_streams(calls, [&](Stream stream) -> Status {
+    if (all.messages.size() <= kMostMessages)
+      std::copy(all.messages.begin(), all.messages.end(), arguments.messages);
+    else
+      COLLC_RETURN_IF_FAILED(fill_table(first, all.messages, &arguments, stream));
+    return check(arguments.nranks == 1 ? cu.launch(kernel, blocks, 1, 1, threads, 1, 1, shared, stream, parameters, nullptr)
+                                       : cu.launch_cooperative(kernel, blocks, 1, 1, threads, 1, 1, shared, stream, parameters),
                  "launching transfers");
   });
+}
+
+// Cuts calls that are more than a table holds. Both ends of all transfers come in one order then, by their numbers between two
+// ranks and by the ranks: the first transfer of all that has not ended has begun at both ends, whatever the others wait for.
+std::vector<Together> cut(const Together &calls) {
+  if (calls.size() <= kTableMessages) return {calls};
+  using Key = std::tuple<size_t, uint32_t, uint32_t>;
+  std::map<std::pair<Way, bool>, size_t> numbers;
+  std::vector<std::pair<Key, Submission *>> order;
+  for (Submission *call : calls) {
+    const Way way = way_of(*call);
+    order.push_back({Key{numbers[{way, call->call.work == Work::kSend}]++, way.from, way.to}, call});
+  }
+  std::stable_sort(order.begin(), order.end(), [](const auto &a, const auto &b) { return a.first < b.first; });
+  std::vector<Together> parts(1);
+  for (size_t i = 0; i < order.size(); ++i) {
+    // Two ranks that share the GPU have both ends in one launch.
+    const bool joined = i != 0 && order[i].first == order[i - 1].first;
+    if (!joined && parts.back().size() + 2 > kTableMessages) parts.emplace_back();
+    parts.back().push_back(order[i].second);
+  }
+  return parts;
 }
 
 void copy_to_itself(Submission &send, Submission &receive) {
@@ -130,15 +190,12 @@ void copy_to_itself(Submission &send, Submission &receive) {
 }  // namespace
 
 Status check_transfers(const std::vector<Submission> &batch) {
-  std::map<std::pair<const Segment *, const Device *>, std::pair<uint32_t, std::set<const CudaRank *>>> launches;
+  std::map<std::pair<const Segment *, const Device *>, std::set<const CudaRank *>> launches;
   for (const Submission &submission : batch) {
     if (!is_transfer(submission) || is_own(submission)) continue;
     const CudaRank &rank = rank_of(submission);
-    auto &[count, ranks] = launches[{segment_of(submission), &rank.device()}];
+    std::set<const CudaRank *> &ranks = launches[{segment_of(submission), &rank.device()}];
     ranks.insert(&rank);
-    if (++count > kMostMessages)
-      return fail(ncclInvalidUsage, "a group holds more than %u transfers on GPU %d: use several groups", kMostMessages,
-                  rank.device().number);
     if (ranks.size() > kMostExchangeRanks)
       return fail(ncclInvalidUsage, "more than %u ranks that share GPU %d have transfers in one group", kMostExchangeRanks,
                   rank.device().number);
@@ -158,10 +215,11 @@ void run_transfers(std::vector<Submission> &batch) {
     const CudaRank &rank = rank_of(submission);
     launches[{rank.context().order, segment_of(submission), &rank.device()}].push_back(&submission);
   }
-  for (auto &[key, calls] : launches) {
-    const Status status = launch_transfers(calls);
-    for (Submission *submission : calls) submission->status = status;
-  }
+  for (const auto &[key, calls] : launches)
+    for (const Together &part : cut(calls)) {
+      const Status status = launch_transfers(part);
+      for (Submission *submission : part) submission->status = status;
+    }
 }
 
 }  // namespace collc::cuda

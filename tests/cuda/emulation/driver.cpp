@@ -3,6 +3,7 @@
 #include <array>
 #include <cstdio>
 #include <cstring>
+#include <deque>
 #include <map>
 #include <memory>
 #include <random>
@@ -374,8 +375,8 @@ class Exchanging {
     for (uint32_t i = 0; i < bytes; ++i) source[i] = static_cast<char>(i * 7 + from * 31 + to * 59 + number * 101);
     sent_.push_back({source, target, bytes});
     const uint64_t signature = bytes;
-    lists_[from].push_back({{source, bytes, signature, to + kRanks, 1, 0, 0xffffffff}, number % 2});
-    lists_[to].push_back({{target, bytes, signature + wrong, from, 0, 0, 0xffffffff}, number % 2});
+    lists_[from].push_back({{source, bytes, signature, to + kRanks, 1, 0xffffffff}, number % 2});
+    lists_[to].push_back({{target, bytes, signature + wrong, from, 0, 0xffffffff}, number % 2});
   }
 
   // In the order of their numbers between two ranks, else in any order.
@@ -384,20 +385,30 @@ class Exchanging {
     Exchange &launch = *launches_.back();
     launch.nlanes = plan_.lanes.lanes;
     launch.nranks = 1;
-    uint32_t count = 0;
+    launch.table = nullptr;
+    launch.load_at = launch.loads = 0;
     std::map<uint32_t, uint32_t> last;
+    std::vector<Message> firsts, others;
     std::stable_sort(lists_[rank].begin(), lists_[rank].end(),
                      [](const Item &a, const Item &b) { return a.message.bytes < b.message.bytes; });
     for (const Item &item : lists_[rank]) {
       if (item.half != half) continue;
-      Message &message = launch.messages[count];
-      message = item.message;
-      message.is_first = last.count(message.end) == 0;
-      if (!message.is_first) launch.messages[last[message.end]].next = count;
-      last[message.end] = count++;
+      (last.emplace(item.message.end, 0).second ? firsts : others).push_back(item.message);
     }
-    launch.ranks[0] = {&states_[rank], 0, count};
-    emulation::LaunchRequest request{rank, 16, kExchangeShared, {2 * rank, 2 * rank + 1}, {rank, rank}, {}};
+    const auto streams = static_cast<uint32_t>(firsts.size());
+    std::vector<Message> table = firsts;
+    table.insert(table.end(), others.begin(), others.end());
+    for (uint32_t m = 0; m < table.size(); ++m) {
+      if (m >= streams) table[last[table[m].end]].next = m;
+      last[table[m].end] = m;
+    }
+    // As many a time as in the arguments, messages lie in a table.
+    launch.table = random_() % 2 == 0
+                       ? nullptr
+                       : reinterpret_cast<Message *>(emulation::emulator().allocate(table.size() * sizeof(Message), 256, true));
+    std::copy(table.begin(), table.end(), launch.table == nullptr ? launch.messages : launch.table);
+    launch.ranks[0] = {&states_[rank], 0, streams};
+    emulation::LaunchRequest request{rank, 16, exchange_shared(streams), {2 * rank, 2 * rank + 1}, {rank, rank}, {}};
     request.body = [&launch] { emulation::exchange(launch); };
     return request;
   }

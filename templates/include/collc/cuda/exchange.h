@@ -23,17 +23,17 @@ namespace collc::cuda {
 class ExchangeLane {
  public:
   COLLC_DEVICE ExchangeLane(const Exchange &launch)
-      : lane_(block_index() % launch.nlanes),
+      : launch_(launch),
+        lane_(block_index() % launch.nlanes),
         mine_(launch.ranks[block_index() / launch.nlanes]),
-        messages_(launch.messages + mine_.first),
         state_(*mine_.state),
         streams_(reinterpret_cast<ExchangeStream *>(shared_memory())),
-        stop_(reinterpret_cast<uint32_t *>(shared_memory() + kMostMessages * sizeof(ExchangeStream))) {}
+        stop_(reinterpret_cast<uint32_t *>(shared_memory() + mine_.streams * sizeof(ExchangeStream))) {}
 
   COLLC_DEVICE void run() {
+    if (launch_.loads != 0) return fill_table();
 #pragma unroll 1
-    for (uint32_t m = thread_index(); m < mine_.count; m += thread_count())
-      streams_[m] = {0, messages_[m].is_first != 0 ? m : kNoMessage, 0};
+    for (uint32_t s = thread_index(); s < mine_.streams; s += thread_count()) streams_[s] = {0, s, 0};
     if (thread_index() == 0) *stop_ = 0;
     barrier();
     uint64_t start = state_.timeout_ns == 0 ? 0 : clock_ns();
@@ -44,8 +44,8 @@ class ExchangeLane {
       COLLC_UNLESS_LEFT_OUT(1) barrier();
       bool open = false, moved = false;
 #pragma unroll 1
-      for (uint32_t m = 0; m < mine_.count; ++m) {
-        const ExchangeStream stream = streams_[m];
+      for (uint32_t s = 0; s < mine_.streams; ++s) {
+        const ExchangeStream stream = streams_[s];
         open |= stream.message != kNoMessage;
         if (stream.message == kNoMessage || stream.ready == 0) continue;
         moved = true;
@@ -67,6 +67,27 @@ class ExchangeLane {
 
  private:
   static constexpr uint32_t kNoMessage = 0xffffffff;
+
+  // The kernel of the launch itself comes behind this one on the stream.
+  COLLC_DEVICE void fill_table() {
+#pragma unroll 1
+    for (uint32_t m = thread_index(); m < launch_.loads; m += thread_count()) {
+      Pack parts[2];
+      memcpy(parts, &launch_.messages[m], sizeof parts);
+      auto *to = reinterpret_cast<Pack *>(launch_.table + launch_.load_at + m);
+      store(to, parts[0]);
+      store(to + 1, parts[1]);
+    }
+  }
+
+  COLLC_DEVICE Message message_of(uint32_t number) const {
+    if (launch_.table == nullptr) return launch_.messages[mine_.first + number];
+    const auto *from = reinterpret_cast<const Pack *>(launch_.table + mine_.first + number);
+    const Pack parts[2] = {load(from), load(from + 1)};
+    Message message;
+    memcpy(&message, parts, sizeof message);
+    return message;
+  }
 
   COLLC_DEVICE FifoEnd &end_of(const Message &message) const { return state_.lane_ends[message.end * state_.nlanes + lane_]; }
   static COLLC_DEVICE bool sends(const Message &message) { return message.sends != 0; }
@@ -91,17 +112,19 @@ class ExchangeLane {
   COLLC_DEVICE void for_each_of_mine(Verb verb) {
     if (thread_index() >= kWarp) return;
 #pragma unroll 1
-    for (uint32_t m = thread_index(); m < mine_.count; m += kWarp)
-      if (streams_[m].message != kNoMessage) (this->*verb)(streams_[m]);
+    for (uint32_t s = thread_index(); s < mine_.streams; s += kWarp)
+      if (streams_[s].message != kNoMessage) (this->*verb)(streams_[s]);
   }
 
   COLLC_DEVICE void look(ExchangeStream &stream) {
     stream.ready = 0;
-    while (stream.done == chunks_of(messages_[stream.message])) {
-      stream = {0, messages_[stream.message].next, 0};
+    Message message = message_of(stream.message);
+#pragma unroll 1
+    while (stream.done == chunks_of(message)) {
+      stream = {0, message.next, 0};
       if (stream.message == kNoMessage) return;
+      message = message_of(stream.message);
     }
-    const Message &message = messages_[stream.message];
     FifoEnd &end = end_of(message);
     uint64_t need = end.position + 1;
     if (sends(message)) need = need <= state_.lane_slots ? 0 : need - state_.lane_slots;
@@ -117,7 +140,7 @@ class ExchangeLane {
   }
 
   COLLC_DEVICE void move(const ExchangeStream &stream) {
-    const Message &message = messages_[stream.message];
+    const Message message = message_of(stream.message);
     char *slot = slot_of(end_of(message));
     const uint64_t at = (stream.done * lanes_of(message) + lane_) * state_.lane_bytes;
     const uint64_t left = message.bytes - at, bytes = left < state_.lane_bytes ? left : state_.lane_bytes;
@@ -149,7 +172,7 @@ class ExchangeLane {
 
   COLLC_DEVICE void publish(ExchangeStream &stream) {
     if (stream.ready == 0) return;
-    FifoEnd &end = end_of(messages_[stream.message]);
+    FifoEnd &end = end_of(message_of(stream.message));
     ++end.position;
     ++stream.done;
     stream.ready = 0;
@@ -164,8 +187,8 @@ class ExchangeLane {
       why = ReportState::kTimedOut;
     if (why == ReportState::kNone) return;
 #pragma unroll 1
-    for (uint32_t m = 0; m < mine_.count; ++m)
-      if (streams_[m].message != kNoMessage) return report(streams_[m], why, 0, 0);
+    for (uint32_t s = 0; s < mine_.streams; ++s)
+      if (streams_[s].message != kNoMessage) return report(streams_[s], why, 0, 0);
   }
 
   // Ends all blocks of this rank.
@@ -173,7 +196,7 @@ class ExchangeLane {
     *stop_ = 1;
     Report &report = state_.reports[lane_];
     if (why == ReportState::kAborted && host_load(&report.state) != 0) return;
-    report.peer = messages_[stream.message].end;
+    report.peer = message_of(stream.message).end;
     report.program = kExchangeProgram;
     report.step = 0;
     report.have = have;
@@ -182,9 +205,9 @@ class ExchangeLane {
     if (why != ReportState::kAborted) host_store(state_.abort_flag, 1);
   }
 
+  const Exchange &launch_;
   const uint32_t lane_;
   const ExchangeRank &mine_;
-  const Message *messages_;
   const RankState &state_;
   ExchangeStream *streams_;
   uint32_t *stop_;

@@ -21,8 +21,9 @@ constexpr uint32_t kFlagBytes = 128;      // one flag per line, so that pollers 
 
 constexpr uint32_t kShareBytes = 48;      // a ShareRange of step_program.h
 
-constexpr uint32_t kMostMessages = 112;    // of one launch of transfers
+constexpr uint32_t kMostMessages = 112;    // in the arguments of a launch of transfers; more lie in a table
 constexpr uint32_t kMostExchangeRanks = 28;  // that share a GPU, in such a launch; both bounded by 4 KiB of arguments
+constexpr uint32_t kTableMessages = 4096;  // for which every rank has room on its GPU
 constexpr uint32_t kSlotHead = 128;       // bytes before the data of a transfer's slot; the first 8 tell the message
 
 // Numbers of Program::protocol.
@@ -119,27 +120,33 @@ struct Launch {
 static_assert(sizeof(Launch) <= 4096, "kernel arguments end at 4 KiB on older drivers");
 
 // One transfer of a rank. Its `end` is the peer's rank in the plan, or that plus the number of ranks where this rank sends.
-struct Message {
+struct alignas(16) Message {
   char *data;
   uint64_t bytes;      // not 0
   uint64_t signature;  // the same at both ends
   uint32_t end : 16;
   uint32_t sends : 1;
-  uint32_t is_first : 1;  // of those with this end in the launch
   uint32_t next;          // of those with this end, counted from the rank's first message; 2^32 - 1: none
 };
 
-// Messages [first, first + count) of a launch are those of one rank.
+static_assert(sizeof(Message) == 32, "two accesses of 16 bytes");
+
+// The messages of one rank in a launch begin at `first`; the first `streams` of them are the first ones with their ends.
 struct ExchangeRank {
   const RankState *state;
   uint32_t first;
-  uint32_t count;
+  uint32_t streams;
 };
 
-// The arguments of the kernel of transfers. Block b is lane b % nlanes of ranks[b / nlanes].
+// The arguments of the kernel of transfers. Block b is lane b % nlanes of ranks[b / nlanes]. Where a group has more messages than
+// arguments hold, launches before it have put them into a table: so all of them are in flight together, and a captured graph
+// keeps them in its arguments.
 struct Exchange {
   uint32_t nlanes;     // that the longest message needs
   uint32_t nranks;
+  Message *table;      // null: the messages are here
+  uint32_t load_at;
+  uint32_t loads;      // not 0: this launch only puts so many messages into the table, from load_at on
   ExchangeRank ranks[kMostExchangeRanks];
   Message messages[kMostMessages];
 };
@@ -151,7 +158,10 @@ struct ExchangeStream {
   uint32_t message;
   uint32_t ready;
 };
-constexpr uint32_t kExchangeShared = kMostMessages * sizeof(ExchangeStream) + 16;
+#if !defined(__CUDACC_RTC__)
+// Bytes of shared memory of a block whose rank has so many streams.
+constexpr uint32_t exchange_shared(uint32_t streams) { return streams * static_cast<uint32_t>(sizeof(ExchangeStream)) + 16; }
+#endif
 
 // A kernel is made for a protocol and an element type. Simple chooses the operation per chunk, LL and LL128 per line.
 // Collectives that only move data run as the sum of a type of that size. A test may define a shorter list of types.

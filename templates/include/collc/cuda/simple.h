@@ -49,8 +49,8 @@ class Simple : public Counters {
     if (step.flags & kInput)
       from.first = static_cast<char *>(const_cast<void *>(call_.input)) + (share.in_base + chunk.begin) * sizeof(T);
     if (step.flags & kOutput) to.first = static_cast<char *>(call_.output) + (share.out_base + chunk.begin) * sizeof(T);
-    // In place, a rank's own block already lies where a copy would put it.
-    if (from.first == to.first && step.nrecv == 0) to.first = nullptr;
+    // In place, a rank's own block already lies where a copy would put it. A sum of one rank alone still has its factor.
+    if (from.first == to.first && step.nrecv == 0 && launch_.scaling == Scaling::kNone) to.first = nullptr;
     const Arithmetic how{launch_.operation, step.flags & kFinal ? launch_.divisor : 0, launch_.flip, launch_.scaling,
                          call_.factor};
     move_chunk<T>(from, to, how, chunk.elements);
