@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from collc import __version__
-from collc.build.memory import fifo_bytes_by_rank, transfer_bytes
+from collc.build.memory import fifo_bytes_by_rank, pinned_bytes, staged_pairs, transfer_bytes
 from collc.checker.elf import Elf
 from collc.checker.library import link_counts, loaded_digests, manifest_place, read_manifest
 from collc.checker.manifest import FORMAT, digests_text, no_digests
@@ -76,6 +76,7 @@ def make_manifest(
                 "slot_bytes": slot_bytes([entry.program for entry in made]),
                 "fifo_bytes": fifo_memory(made, target.slots),
                 "gpu_bytes": _gpu_bytes(made, document.graph.nranks, target),
+                **_host(document, made, target),
                 "programs": [_program(document.plans[entry.plan], entry) for entry in made],
             }
             for document, made, sets in zip(documents, entries, served, strict=True)
@@ -90,6 +91,14 @@ def _gpu_bytes(entries: Sequence[Entry], nranks: int, target: Target) -> int:
         return 0
     slot = slot_bytes([entry.program for entry in entries])
     return max(fifo_bytes_by_rank(entries, nranks, target.slots)) + transfer_bytes(nranks, slot)
+
+
+def _host(document: PlanFile, entries: Sequence[Entry], target: Target) -> dict[str, Any]:
+    """The pairs of ranks that the topology joins by host memory alone, and the bytes that these pin."""
+    pairs = () if target.kind is TargetKind.HOST else staged_pairs(document.graph)
+    slot = slot_bytes([entry.program for entry in entries])
+    taken = pinned_bytes(entries, document.graph.nranks, target.slots, slot, pairs) if pairs else 0
+    return {"host_pairs": [f"{a}-{b}" for a, b in pairs], "host_bytes": taken}
 
 
 def _program(plan: Plan, entry: Entry) -> dict[str, Any]:

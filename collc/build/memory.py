@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from collc.codegen.entry import Entry
+from collc.topology.model import PlanGraph, VertexKind
 
 # A flag has a line of its own, and everything begins at such a line.
 _LINE = 128
@@ -44,6 +45,17 @@ def fifo_bytes_by_rank(entries: Sequence[Entry], nranks: int, slots: int, most: 
 
 
 def _by_rank(entries: Sequence[Entry], nranks: int, slots: int, most: int | None, has_ll128: bool) -> tuple[int, ...]:
+    taken = [0] * nranks
+    for src, reader, at_reader in _fifo_ends(entries, slots, most, has_ll128):
+        taken[reader] += at_reader
+        taken[src] += _LINE
+    return tuple(taken)
+
+
+def _fifo_ends(
+    entries: Sequence[Entry], slots: int, most: int | None, has_ll128: bool
+) -> Iterator[tuple[int, int, int]]:
+    """For each FIFO, reader and protocol: source, reader, bytes of slots and tail; the source has a line for heads."""
     largest: dict[str, int] = {}
     used: dict[tuple[int, str], Entry] = {}
     by_size = all(entry.when.protocol == "Simple" for entry in entries)
@@ -53,15 +65,12 @@ def _by_rank(entries: Sequence[Entry], nranks: int, slots: int, most: int | None
             own = chunk if protocol in (entry.when.protocol, "Simple") else min(chunk, _OPEN_CHUNKS[protocol])
             largest[protocol] = max(_slot(protocol, own), largest.get(protocol, 0))
             used[id(entry.program.fifos), protocol] = entry
-    taken = [0] * nranks
     for protocol, slot in largest.items():
         fifos = {f.memory: f for (_, p), entry in used.items() if p == protocol for f in entry.program.fifos}
         tail = _LINE if protocol == "Simple" else 0
         for fifo in fifos.values():
             for reader in fifo.dsts:
-                taken[reader] += _lines(slots * slot) + tail
-                taken[fifo.src] += _LINE
-    return tuple(taken)
+                yield fifo.src, reader, _lines(slots * slot) + tail
 
 
 def _protocols(entry: Entry, by_size: bool, has_ll128: bool) -> Iterable[str]:
@@ -72,20 +81,65 @@ def _protocols(entry: Entry, by_size: bool, has_ll128: bool) -> Iterable[str]:
 
 def transfer_bytes(nranks: int, slot_bytes: int) -> int:
     """Bytes of each rank for sends and receives, of a communicator whose plan has slots of `slot_bytes`."""
-    if nranks == 1:
-        return 0
+    return 0 if nranks == 1 else _lanes_of_a_rank(nranks, *_lanes(nranks, slot_bytes))
+
+
+def _lanes_of_a_rank(nranks: int, lanes: int, most: int) -> int:
+    return 2 * nranks * lanes * _LINE + nranks * lanes * _LANE_SLOTS * (_SLOT_HEAD + most)
+
+
+def _lanes(nranks: int, slot_bytes: int) -> tuple[int, int]:
+    """Lanes between two ranks in one direction, and bytes of data in one of their slots."""
     lanes, most = _LANES, min(slot_bytes, _LANE_BYTES) // 16 * 16
-
-    def whole() -> int:
-        return 2 * nranks * lanes * _LINE + nranks * lanes * _LANE_SLOTS * (_SLOT_HEAD + most)
-
-    while whole() > _MOST_LANE_MEMORY and (lanes > 1 or most > 4096):
+    while _lanes_of_a_rank(nranks, lanes, most) > _MOST_LANE_MEMORY and (lanes > 1 or most > 4096):
         if most > 32 << 10 or lanes == 1:
             most //= 2
         else:
             lanes //= 2
-    most = max(most // 16 * 16, 16)
-    return whole()
+    return lanes, max(most // 16 * 16, 16)
+
+
+def staged_pairs(graph: PlanGraph) -> tuple[tuple[int, int], ...]:
+    """Pairs of ranks, the lower one first, between which all data are staged in a CPU's memory (`memory_gbps`).
+
+    The CUDA runtime gives them slots in pinned host memory, unless their driver has peer access after all.
+    """
+    ahead: dict[int, list[int]] = {}
+    for link in graph.links:
+        ahead.setdefault(link.src, []).append(link.dst)
+
+    def passes(vertex: int) -> bool:
+        one = graph.vertices[vertex]
+        return one.kind is not VertexKind.GPU and one.memory_gbps is None
+
+    found = []
+    for a in range(graph.nranks):
+        reached, new = {a}, [a]
+        while new:
+            more = [v for v in ahead.get(new.pop(), ()) if v not in reached]
+            reached.update(more)
+            new += filter(passes, more)
+        found += [(a, b) for b in range(a + 1, graph.nranks) if b not in reached]
+    return tuple(found)
+
+
+def pinned_bytes(
+    entries: Sequence[Entry], nranks: int, slots: int, slot_bytes: int, pairs: Collection[tuple[int, int]]
+) -> int:
+    """Bytes of pinned host memory of a communicator whose `pairs` (the lower rank first) have no peer access.
+
+    Every pair has a region of its own (runtime/cuda/pinned_plan.h). Where a plan has FIFOs between such pairs, LL128
+    does not run.
+    """
+    used = {tuple(sorted((fifo.src, dst))) for e in entries for fifo in e.program.fifos for dst in fifo.dsts}
+    fifos = dict.fromkeys(pairs, 0)
+    for src, reader, at_reader in _fifo_ends(entries, slots, None, used.isdisjoint(pairs)):
+        pair = (min(src, reader), max(src, reader))
+        if pair in fifos:
+            fifos[pair] += at_reader + _LINE
+    lanes, most = _lanes(nranks, slot_bytes)
+    region = 2 * lanes * (2 * _LINE + _LANE_SLOTS * (_SLOT_HEAD + most))
+    return sum(-(-(taken + region) // _REGION) * _REGION for taken in fifos.values())
 
 
 def most_pinned_bytes(gpu_bytes: int, nranks: int) -> int:

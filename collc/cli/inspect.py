@@ -20,6 +20,8 @@ from collc.inputs import open_input
 from collc.limits import limited
 from collc.options import TargetKind
 
+_MOST_PAIRS = 12  # that are listed
+
 
 @click.command("inspect")
 @click.argument("library", type=click.Path(path_type=Path))
@@ -62,10 +64,7 @@ def command(library: Path, routes: bool, as_json: bool) -> None:
             f"at most {blocks} channels per rank"
         )
         if manifest["target"] == TargetKind.CUDA.value and allocation["nranks"] > 1:
-            pinned = most_pinned_bytes(allocation["gpu_bytes"], allocation["nranks"])
-            report.line(
-                f"between GPUs that do not reach each other: pinned host memory, at most {pinned / 1e6:.1f} MB in all"
-            )
+            report.line(_pinned(allocation))
         held = [program for program in allocation["programs"] if program["min_bytes"] is not None]
         rows = [
             [
@@ -105,6 +104,22 @@ def _by_server(allocation: Mapping[str, Any]) -> str:
     if len(groups) == 1:
         return ", ".join(allocation["gpus"])
     return "; ".join(f"{server}: {', '.join(gpus)}" for server, gpus in groups.items())
+
+
+def _pinned(allocation: Mapping[str, Any]) -> str:
+    """Which pairs of ranks the topology joins by host memory, and how much of it a communicator takes."""
+    nranks, pairs = allocation["nranks"], allocation["host_pairs"]
+    most = most_pinned_bytes(allocation["gpu_bytes"], nranks)
+    if not pairs:
+        return f"between GPUs that do not reach each other: pinned host memory, at most {most / 1e6:.1f} MB in all"
+    every = len(pairs) == nranks * (nranks - 1) // 2
+    names = ", ".join(pairs[:_MOST_PAIRS]) + (
+        f" and {len(pairs) - _MOST_PAIRS} more" if len(pairs) > _MOST_PAIRS else ""
+    )
+    which = "all pairs of ranks" if every else f"ranks {names}"
+    taken = f"{allocation['host_bytes'] / 1e6:.1f} MB in all"
+    more = "" if every else f"; if no GPUs reach each other at most {most / 1e6:.1f} MB"
+    return f"between {which}: pinned host memory, as the topology stages their data in a CPU's memory, {taken}{more}"
 
 
 def _classes(links: Mapping[str, int]) -> str:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import pytest
 from mock_jobs import job
+from support.cli import collc
 from support.ranks import INVALID_USAGE, REMOTE_ERROR
 from test_cuda_runtime import library
+from test_gpu_places import made_for
 
 from collc.build.memory import most_pinned_bytes
 from collc.checker.library import read_manifest
@@ -212,6 +215,35 @@ def test_pinned_memory_is_no_more_than_inspect_says() -> None:
     pinned = sum(job("pinned_memory", MOCK_NO_PEER="all"))
     assert pinned % 2 == 0  # two ranks have every region
     assert 0 < pinned // 2 <= most_pinned_bytes(allocation["gpu_bytes"], 3)
+
+
+STAGED = """\
+format: collc-topology/1
+name: staged
+gpus: 3
+cpus: [{name: cpu0, memory_gbps: 20}]
+links:
+  - [gpu0, gpu1, nvlink, 50]
+  - [gpu0, cpu0, pcie, 12]
+  - [gpu1, cpu0, pcie, 12]
+  - [gpu2, cpu0, pcie, 12]
+"""
+
+
+def test_inspect_knows_which_pairs_have_pinned_memory_and_how_much(tmp_path: Path) -> None:
+    """GPU 2 hangs on a CPU that stages what passes it: by the topology, and on a machine like that."""
+    (tmp_path / "staged.yaml").write_text(STAGED)
+    made = made_for(str(tmp_path / "staged.yaml"), "0,1,2")
+    allocation = read_manifest(made)["allocations"][0]
+    assert allocation["host_pairs"] == ["0-2", "1-2"]
+    pinned = job("pinned_memory", made=made, MOCK_NO_PEER="0-2,1-2")
+    assert sum(pinned) == 2 * allocation["host_bytes"] > 0
+    text = collc("inspect", made).out
+    assert "between ranks 0-2, 1-2: pinned host memory, as the topology stages their data" in text
+    assert f" {allocation['host_bytes'] / 1e6:.1f} MB in all; if no GPUs reach each other at most " in text
+    # Where the processor does not stage anything, nobody knows before the driver is asked.
+    (tmp_path / "plain.yaml").write_text(STAGED.replace("{name: cpu0, memory_gbps: 20}", "cpu0"))
+    assert read_manifest(made_for(str(tmp_path / "plain.yaml"), "0,1,2"))["allocations"][0]["host_pairs"] == []
 
 
 def test_host_memory_that_cannot_be_pinned_is_one_line() -> None:
