@@ -208,12 +208,13 @@ def test_what_the_user_declares_counts() -> None:
     assert places_of("0-1,0-1,1-2,3-s", COLLC_GPUS="0,1,2,3")["pairs"]
 
 
-@pytest.mark.parametrize("ways", ["a list for all", "one for each"])
+@pytest.mark.parametrize("ways", ["a list for all", "one for each", "one for each by UUID"])
 def test_ranks_are_on_the_gpus_that_their_launcher_shows_them(ways: str) -> None:
     """GPUs 0, 3, 4 and 7 of a DGX-1V, whatever the processes call them."""
     gpus = [7, 0, 4, 3]
+    names = [f"GPU-{gpu + 1:02x}000000" if ways.endswith("UUID") else str(gpu) for gpu in gpus]
     own = {
-        rank: {"CUDA_VISIBLE_DEVICES": ",".join(map(str, gpus)) if ways == "a list for all" else str(gpus[rank])}
+        rank: {"CUDA_VISIBLE_DEVICES": ",".join(names) if ways == "a list for all" else names[rank]}
         for rank in range(4)
     }
     answers = job(
@@ -228,6 +229,25 @@ def test_ranks_are_on_the_gpus_that_their_launcher_shows_them(ways: str) -> None
         COLLC_PROTO="LL128",
     )
     assert answers == [[]] * 4
+
+
+def test_parts_of_one_card_are_gpus_of_their_own() -> None:
+    """MIG: they have one bus id, UUIDs of their own, no links and no peer access."""
+    own = {rank: {"CUDA_VISIBLE_DEVICES": f"MIG-{rank + 1:02x}000000"} for rank in range(3)}
+    log: list[str] = []
+    answers = job(
+        "collectives",
+        own=own,
+        log=log,
+        LD_LIBRARY_PATH=f"{mock_driver()}:{mock_nvml()}",
+        MOCK_MIG="all",
+        MOCK_NO_PEER="all",
+        MOCK_LINKS="",
+        MOCK_PATHS="",
+        COLLC_DEBUG="INFO",
+    )
+    assert answers == [[], [], []]
+    assert all("pinned host memory joins it with rank" in said for said in log)
 
 
 def test_ll128_needs_links_between_gpus_that_processes_do_not_see() -> None:

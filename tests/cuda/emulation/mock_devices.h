@@ -31,6 +31,13 @@ inline bool names_pair(const char *variable, int a, int b) {
          list.find("," + other + "-" + one + ",") != std::string::npos;
 }
 
+// A device by its number, or by the beginning of its UUID: "GPU-03", or "MIG-03" for a part of a card. -1: none.
+inline int named_device(const char *name) {
+  if (std::strncmp(name, "GPU-", 4) != 0 && std::strncmp(name, "MIG-", 4) != 0) return std::atoi(name);
+  unsigned first = 0;
+  return std::sscanf(name + 4, "%2x", &first) == 1 ? static_cast<int>(first) - 1 : -1;
+}
+
 // The devices that this process sees, by their number here.
 inline std::vector<int> visible_devices() {
   const int count = setting("MOCK_GPUS", 1);
@@ -38,7 +45,7 @@ inline std::vector<int> visible_devices() {
   const char *list = std::getenv("CUDA_VISIBLE_DEVICES");
   for (int d = 0; list == nullptr && d < count; ++d) seen.push_back(d);
   for (const char *at = list; at != nullptr && *at != '\0';) {
-    const int device = std::atoi(at);
+    const int device = named_device(at);
     if (device < 0 || device >= count) break;
     seen.push_back(device);
     at = std::strchr(at, ',');

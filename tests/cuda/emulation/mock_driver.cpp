@@ -9,7 +9,7 @@
 // MOCK_GPUS says how many devices the machine has, MOCK_BLOCKS how many blocks one holds at once, MOCK_QUEUES how many
 // hardware queues its streams share (8), MOCK_SEED seeds the scheduler. MOCK_NO_PEER, MOCK_NO_IPC and MOCK_BAD_LINK name pairs
 // of devices (mock_devices.h); what crosses a bad link arrives wrong. MOCK_GARBLED names those that read nonsense in each
-// other's memory. File descriptors of memory are refused by MOCK_VMM=0 and for the pairs of MOCK_NO_VMM. For tests of the mock,
+// other's memory, MOCK_MIG those that are parts of one card. File descriptors of memory are refused by MOCK_VMM=0 and for the pairs of MOCK_NO_VMM. For tests of the mock,
 // MOCK_FORGET_PEERS, MOCK_FORGET_ACCESS and MOCK_CLOSE_EARLY take away from kernels what was opened. Kernels of which nothing has been heard for MOCK_PATIENCE_MS fail. Only what the runtime and its tests use is here; calls are counted
 // by name.
 #include <algorithm>
@@ -298,7 +298,10 @@ MOCK cuDeviceGetUuid_v2(char *uuid, int device) {
 }
 MOCK cuDeviceGetPCIBusId(char *text, int size, int device) {
   if (const int wrong = check_device(device)) return wrong;
-  return std::snprintf(text, static_cast<size_t>(size), "0000:%02x:00.0", 0x10 + machine_device(device)), 0;
+  int card = machine_device(device);  // parts of a card (MIG) have its bus id
+  for (int other = 0; other < machine_device(device) && card != other; ++other)
+    if (mock::names_pair("MOCK_MIG", other, card)) card = other;
+  return std::snprintf(text, static_cast<size_t>(size), "0000:%02x:00.0", 0x10 + card), 0;
 }
 MOCK cuDeviceGetAttribute(int *value, int attribute, int) {
   const int capability = setting("MOCK_CAPABILITY", 90);
