@@ -9,8 +9,8 @@ DEMO := build/demo
 JOBS ?= $(shell nproc --all 2>/dev/null || echo 2)
 
 .PHONY: help setup demo test lint style types unit format golden test-wheel clean
-.PHONY: netlab interrupts
-.PHONY: sanitize losses chaos chaos-protocols chaos-jobs sweep-places fuzz fuzz-libraries bench-peers bench-references bench-waiting bench-small-call bench-packing packing-sweep bench-pacing bench-classes bench-tune bench-defaults bench-torch bench-ring-by-hand bench-servers bench-server-plans bench-server-mpi cuda-kernels reproduce test-nccl-tests validate gpu-check gpu-check-torch gpu-check-tables test-torch test-torch-suite
+.PHONY: netlab netlab-calls interrupts
+.PHONY: sanitize losses chaos chaos-protocols chaos-jobs sweep-places fuzz fuzz-libraries bench-peers bench-references bench-waiting bench-small-call bench-packing packing-sweep bench-pacing bench-classes bench-tune bench-defaults bench-torch bench-ring-by-hand bench-servers bench-server-plans bench-server-mpi bench-server-rates cuda-kernels reproduce test-nccl-tests validate gpu-check gpu-check-torch gpu-check-tables test-torch test-torch-suite
 .PHONY: wheel test-platform-wheel
 .PHONY: show-page gallery docs reference pictures docs-commands
 
@@ -84,9 +84,12 @@ interrupts: setup  ## Ctrl-C at every module that a command reads and at many la
 	$(BIN)/python -m pytest -m slow tests/cli/test_interrupted_start.py tests/cli/test_interrupted.py
 
 netlab: setup  ## servers of the host target over shaped links: shapes, faults, bytes, rates; over both engines, as root (30 minutes)
-	$(BIN)/python -m pytest -rA tests/netlab tests/runtime/test_servers.py tests/runtime/test_courier_deaths.py tests/runtime/test_wire_engine.py
+	$(BIN)/python -m pytest -rA tests/netlab/test_netlab.py tests/netlab/test_servers_launched.py tests/runtime/test_servers.py tests/runtime/test_courier_deaths.py tests/runtime/test_wire_engine.py
 	COLLC_NET=ucx:lo COLLC_UCX_UNSAFE_TCP=1 $(BIN)/python -m pytest -rA tests/runtime/test_servers.py tests/runtime/test_courier_deaths.py
 	COLLC_NET=ucx:e0 COLLC_UCX_UNSAFE_TCP=1 $(BIN)/python -m pytest -rA tests/netlab/test_netlab.py
+
+netlab-calls: setup  ## 2,000 seeded calls of each shape over shaped links, and as many in parts of it, with each engine; as root (15 minutes)
+	$(BIN)/python -m pytest -m slow -rAs tests/netlab/test_calls.py
 
 validate: setup  ## the simulator against published tables; rewrites the figures of docs/validation.md
 	$(BIN)/python benchmarks/simulate.py report --plots docs/figures
@@ -161,7 +164,11 @@ bench-ring-by-hand: setup  ## a ring by hand over collc.torch beside its all_red
 bench-server-plans: setup  ## kinds of plans over several servers side by side, over shaped links; as root (15 minutes)
 	$(BIN)/python benchmarks/server_plans.py --write docs/measurements/server-plans.md
 
-bench-server-mpi: setup  ## several servers beside Open MPI, over shaped links; as root (10 minutes)
+bench-server-rates: setup  ## what several servers reach of the proven rate, beside plain sockets, over shaped links; as root (5 minutes)
+	$(BIN)/python benchmarks/server_rates.py --write docs/measurements/server-rates.md
+
+bench-server-mpi: setup  ## several servers beside Open MPI and Gloo, over shaped links; as root (15 minutes)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check 'torch==2.13.0'
 	$(BIN)/python benchmarks/server_mpi.py --write docs/measurements/server-mpi.md
 
 bench-servers: setup  ## collc.torch on 3 + 5 ranks of two servers beside Gloo, over shaped links; as root

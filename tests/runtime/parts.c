@@ -1,4 +1,5 @@
-/* Parts of a communicator of 8 or 4 ranks whose GPUs the library knows: splits by colour, a shrink after a rank has gone. */
+/* Parts of a communicator of 8 or 4 ranks whose GPUs the library knows: a shrink, splits by colour, a shrink after a rank
+ * has gone. */
 #include "launch.h"
 
 enum { COUNT = 5003 };
@@ -32,6 +33,15 @@ static size_t body(int rank, ncclUniqueId id) {
   size_t checked = 0;
   check(ncclCommInitRank(&comm, nranks, id, rank), "ncclCommInitRank");
   checked += exercise(comm);
+  /* A shrink that leaves the parent as it is: those left out know nothing of it, and all take part in what follows. */
+  for (i = 0; i < nexcluded && excluded[i] != rank; ++i) {
+  }
+  if (i == nexcluded) {
+    check(ncclCommShrink(comm, excluded, nexcluded, &part, NULL, NCCL_SHRINK_DEFAULT), "ncclCommShrink");
+    checked += exercise(part);
+    check(ncclCommDestroy(part), "ncclCommDestroy");
+    part = NULL;
+  }
   for (i = 0; i < 3; ++i) {
     check(ncclCommSplit(comm, colours[i][rank] < 0 ? NCCL_SPLIT_NOCOLOR : colours[i][rank], 8 - rank, &part, NULL),
           "ncclCommSplit");

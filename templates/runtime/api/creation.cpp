@@ -84,18 +84,18 @@ Status read_excluded(const Communicator &parent, const int *excluded, int count,
 
 // Split and Shrink: a new communicator from `parent`, by us or by the real NCCL. A null config inherits the parent's.
 // A rank that takes part without getting one (`absent`) waits for the others' answers in any case: there is no handle to
-// ask later. `checked`: what was found of the arguments before.
-Status derive(const CommunicatorPtr &parent, const ncclConfig_t *given, ncclComm_t *handle, bool absent, Status checked,
-              const std::function<Status(Communicator *)> &ours,
+// ask later. `participants`: the ranks of the parent that call; `checked`: what was found of the arguments before.
+Status derive(const CommunicatorPtr &parent, const std::vector<uint32_t> &participants, const ncclConfig_t *given,
+              ncclComm_t *handle, bool absent, Status checked, const std::function<Status(Communicator *)> &ours,
               const std::function<ncclResult_t(ncclComm_t, ncclComm_t *, ncclConfig_t *)> &theirs) {
   Config config = parent->config();
   if (checked.ok()) checked = read_part(handle, given, absent, &config);
   if (!checked.ok()) {
-    parent->decline_part(checked);
+    parent->decline_part(checked, participants);
     return checked;
   }
   const auto communicator = std::make_shared<Communicator>(config, parent->device());
-  const auto excuse = [parent](const Status &reason) { parent->decline_part(reason); };
+  const auto excuse = [parent, participants](const Status &reason) { parent->decline_part(reason, participants); };
   if (parent->real() == nullptr) return create(communicator, {ours, excuse}, handle);
   const auto forward = [parent, theirs](Communicator *made) -> Status {
     ncclComm_t real = nullptr;
@@ -182,7 +182,7 @@ ncclResult_t pncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t *new
     Status checked;
     if (color < 0 && color != NCCL_SPLIT_NOCOLOR) checked = fail(ncclInvalidArgument, "colour %d is negative", color);
     return note_failure(derive(
-        parent, config, newcomm, color < 0, checked,
+        parent, parent->all_but({}), config, newcomm, color < 0, checked,
         [parent, color, key](Communicator *made) { return made->split(*parent, color, key); },
         [color, key](ncclComm_t real, ncclComm_t *made, ncclConfig_t *copy) {
           return call_real(pncclCommSplit, "ncclCommSplit", real, color, key, made, copy);
@@ -200,7 +200,8 @@ ncclResult_t pncclCommShrink(ncclComm_t comm, int *excluded, int count, ncclComm
     const Status checked = read_excluded(*parent, excluded, count, &out);
     const std::vector<int> copy(out.begin(), out.end());
     return note_failure(derive(
-        parent, config, newcomm, false, checked, [parent, out](Communicator *made) { return made->shrink(*parent, out); },
+        parent, parent->all_but(out), config, newcomm, false, checked,
+        [parent, out](Communicator *made) { return made->shrink(*parent, out); },
         [copy, flags](ncclComm_t real, ncclComm_t *made, ncclConfig_t *given) {
           return call_real(pncclCommShrink, "ncclCommShrink", real, const_cast<int *>(copy.data()),
                            static_cast<int>(copy.size()), made, given, flags);

@@ -3,6 +3,7 @@
 #pragma once
 #include <atomic>
 #include <functional>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -56,8 +57,9 @@ class Communicator {
   Status split(Communicator &parent, int color, int key);
   // is `parent` without some ranks.
   Status shrink(Communicator &parent, const std::vector<uint32_t> &excluded);
-  // Tells the other ranks, which may be waiting in a split or shrink, why this one does not take part.
-  void decline_part(const Status &reason);
+  // Tells `participants`, which may be waiting in a split or shrink, why this one does not take part.
+  void decline_part(const Status &reason, const std::vector<uint32_t> &participants);
+  std::vector<uint32_t> all_but(const std::vector<uint32_t> &excluded) const;
 
   uint32_t nranks() const { return nranks_; }
   uint32_t rank() const { return rank_; }
@@ -122,12 +124,12 @@ class Communicator {
   Status look_at_links(class Rendezvous &rendezvous, bool declared, NvLinks *links, Status *fits);
   Status check_plan(const struct RankContext &context);
   Status hand_over(class Rendezvous &rendezvous, const Status &reason);
-  // Sends less than kMostMail to `members` (ranks, this one included) and receives theirs, in the order of `members`. Fails
-  // where one of them has posted a failure instead.
+  // Sends a message to `members` (ranks, this one included) and receives theirs, in the order of `members`. Fails where one
+  // of them has posted a failure instead.
   Status correspond_bytes(const std::vector<uint32_t> &members, const Bytes &message, std::vector<Bytes> *answers);
   template <class T>
   Status correspond(const std::vector<uint32_t> &members, const T &mine, std::vector<T> *answers) {
-    static_assert(sizeof(T) < kMostMail, "it fits into a message");
+    static_assert(sizeof(T) + sizeof(MailHead) <= kMostMail, "it fits into a message");
     const auto round = [&](const Bytes &message, std::vector<Bytes> *all) {
       COLLC_RETURN_IF_FAILED(correspond_bytes(members, message, all));
       for (Bytes &one : *all) one.resize(sizeof(T));
@@ -135,7 +137,14 @@ class Communicator {
     };
     return exchange<T>(round, mine, answers);
   }
-  uint64_t post(unsigned char kind, const Bytes &message);
+  // What a message is an answer to. Ranks that a shrink leaves out know nothing of its messages, so they are counted for
+  // each set of ranks that corresponds.
+  struct MailHead {
+    uint64_t kind, members, round;  // a hash of the ranks; the messages among them so far
+  };
+  MailHead post(uint64_t kind, const std::vector<uint32_t> &members, const Bytes &message);
+  // The message of a rank with this head, or its failure; empty if it has not come.
+  Status hear(uint32_t member, const MailHead &head, Bytes *answer) const;
   // Makes the communicator of `members` of the parent; the first of them makes the id. All of `participants` take part.
   Status part_of(Communicator &parent, const std::vector<uint32_t> &participants, const std::vector<uint32_t> &members);
 
@@ -151,6 +160,7 @@ class Communicator {
   Placement placement_;
   Choices choices_;
   std::vector<CheckedPair> checked_;
+  std::map<uint64_t, uint64_t> rounds_;  // by MailHead::members
   std::atomic<ncclComm_t> real_{nullptr};
   std::shared_ptr<Control> control_;
   std::shared_ptr<FlightRecord> flight_;  // null until the ranks share memory

@@ -11,9 +11,15 @@
 namespace collc {
 namespace {
 
-// The first byte of a message: the kind of the rest.
-constexpr unsigned char kMessage = 1;
-constexpr unsigned char kFailure = 2;  // an ncclResult_t and a zero-terminated message
+// Kinds of messages.
+constexpr uint64_t kMessage = 1;
+constexpr uint64_t kFailure = 2;  // an ncclResult_t and a zero-terminated message
+
+uint64_t hash_of(const std::vector<uint32_t> &ranks) {
+  uint64_t hash = 0xcbf29ce484222325;  // FNV-1a
+  for (const uint32_t rank : ranks) hash = (hash ^ rank) * 0x100000001b3;
+  return hash;
+}
 
 // A rank's arguments to ncclCommSplit.
 struct Wish {
@@ -22,25 +28,56 @@ struct Wish {
 
 }  // namespace
 
-// The number of the message.
-uint64_t Communicator::post(unsigned char kind, const Bytes &message) {
-  Bytes whole(1 + message.size(), kind);
-  std::copy(message.begin(), message.end(), whole.begin() + 1);
-  return control_->post(rank_, whole);
+Communicator::MailHead Communicator::post(uint64_t kind, const std::vector<uint32_t> &members, const Bytes &message) {
+  const uint64_t hash = hash_of(members);
+  const MailHead head{kind, hash, ++rounds_[hash]};
+  Bytes whole(sizeof head + message.size());
+  std::memcpy(whole.data(), &head, sizeof head);
+  std::copy(message.begin(), message.end(), whole.begin() + sizeof head);
+  control_->post(rank_, whole);
+  return head;
 }
 
-void Communicator::decline_part(const Status &reason) {
+void Communicator::decline_part(const Status &reason, const std::vector<uint32_t> &participants) {
   if (!is_sound()) return;
   const auto code = static_cast<unsigned char>(reason.code());
-  const std::string words = reason.text().substr(0, kMostMail - 3);
+  const std::string words = reason.text().substr(0, kMostMail - sizeof(MailHead) - 2);
   Bytes message{code};
   message.insert(message.end(), words.begin(), words.end());
   message.push_back(0);
-  post(kFailure, message);
+  post(kFailure, participants, message);
+}
+
+Status Communicator::hear(uint32_t member, const MailHead &head, Bytes *answer) const {
+  const uint64_t newest = control_->newest_mail(member);
+  bool went_on = false;
+  for (uint64_t number = newest; number > 0 && number + kKeptMail > newest; --number) {
+    Bytes message;
+    COLLC_RETURN_IF_FAILED(control_->take(member, number, &message));
+    if (message.empty()) break;
+    MailHead found;
+    std::memcpy(&found, message.data(), sizeof found);
+    if (found.members != head.members || found.round < head.round) continue;
+    if (found.round > head.round) {
+      went_on = true;
+      continue;
+    }
+    if (found.kind == kFailure)
+      return fail(static_cast<ncclResult_t>(message[sizeof found]), "rank %u: %s", member,
+                  reinterpret_cast<const char *>(&message[sizeof found + 1]));
+    answer->assign(message.begin() + sizeof found, message.end());
+    return {};
+  }
+  // Only a rank that has seen a failure corresponds again before all have read.
+  if (went_on) return fail(ncclRemoteError, "rank %u has failed to make a part of the communicator, and went on", member);
+  // What came meanwhile is found the next time.
+  if (!control_->alive(member) && control_->newest_mail(member) == newest)
+    return fail(ncclRemoteError, "rank %u has died", member);
+  return {};
 }
 
 Status Communicator::correspond_bytes(const std::vector<uint32_t> &members, const Bytes &message, std::vector<Bytes> *answers) {
-  const uint64_t number = post(kMessage, message);
+  const MailHead head = post(kMessage, members, message);
   const int64_t start = now_ms();
   answers->assign(members.size(), {});
   size_t missing = members.size();
@@ -48,14 +85,9 @@ Status Communicator::correspond_bytes(const std::vector<uint32_t> &members, cons
     for (size_t i = 0; i < members.size(); ++i) {
       Bytes &answer = (*answers)[i];
       if (!answer.empty()) continue;
-      COLLC_RETURN_IF_FAILED(control_->take(members[i], number, &answer));
-      if (answer.empty()) continue;
       // A failure is reported without waiting for ranks that have not arrived.
-      if (answer[0] == kFailure)
-        return fail(static_cast<ncclResult_t>(answer[1]), "rank %u: %s", members[i],
-                    reinterpret_cast<const char *>(&answer[2]));
-      answer.erase(answer.begin());
-      --missing;
+      COLLC_RETURN_IF_FAILED(hear(members[i], head, &answer));
+      missing -= answer.empty() ? 0 : 1;
     }
     if (missing == 0) return {};
     if (stopped_.load()) return fail(ncclInvalidUsage, "the communicator was aborted");
@@ -75,7 +107,7 @@ Status Communicator::part_of(Communicator &parent, const std::vector<uint32_t> &
   Status status;
   if (!members.empty() && members[0] == parent.rank_) status = make_unique_id(&id, backend().may_span_servers());
   if (!status.ok()) {
-    parent.decline_part(status);
+    parent.decline_part(status, participants);
     return status;
   }
   std::vector<ncclUniqueId> ids;
@@ -94,8 +126,8 @@ Status Communicator::part_of(Communicator &parent, const std::vector<uint32_t> &
 }
 
 Status Communicator::split(Communicator &parent, int color, int key) {
-  std::vector<uint32_t> everyone(parent.nranks_), members;
-  for (uint32_t r = 0; r < parent.nranks_; ++r) everyone[r] = r;
+  const std::vector<uint32_t> everyone = parent.all_but({});
+  std::vector<uint32_t> members;
   std::vector<Wish> wishes;
   COLLC_RETURN_IF_FAILED(parent.correspond(everyone, Wish{color, key}, &wishes));
   std::vector<std::pair<int, uint32_t>> order;
@@ -106,10 +138,15 @@ Status Communicator::split(Communicator &parent, int color, int key) {
   return part_of(parent, everyone, members);
 }
 
-Status Communicator::shrink(Communicator &parent, const std::vector<uint32_t> &excluded) {
+std::vector<uint32_t> Communicator::all_but(const std::vector<uint32_t> &excluded) const {
   std::vector<uint32_t> members;
-  for (uint32_t r = 0; r < parent.nranks_; ++r)
+  for (uint32_t r = 0; r < nranks_; ++r)
     if (std::find(excluded.begin(), excluded.end(), r) == excluded.end()) members.push_back(r);
+  return members;
+}
+
+Status Communicator::shrink(Communicator &parent, const std::vector<uint32_t> &excluded) {
+  const std::vector<uint32_t> members = parent.all_but(excluded);
   return part_of(parent, members, members);
 }
 

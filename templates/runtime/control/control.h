@@ -13,6 +13,8 @@ namespace collc {
 
 // Bytes of a message, at most.
 constexpr size_t kMostMail = 192;
+// Messages of a rank that are kept, at least.
+constexpr uint64_t kKeptMail = 3;
 
 class Control {
  public:
@@ -40,10 +42,12 @@ class Control {
   // ncclInvalidUsage with both calls if those of two ranks differ.
   virtual Status compare(uint32_t rank, uint32_t peer) const = 0;
 
-  // Leaves a message of `rank` for all others; returns its number. A rank that posts message n + 2 has seen all ranks'
-  // message n + 1, so all ranks have read message n.
+  // Leaves a message of `rank` for all others; returns its number. The last kKeptMail are kept.
   virtual uint64_t post(uint32_t rank, const Bytes &message) = 0;
-  // Message `number` of a rank, filled up with zeros; empty if it has not come. ncclRemoteError if it never will.
+  // The number of a rank's last message; 0: it has posted none.
+  virtual uint64_t newest_mail(uint32_t rank) const = 0;
+  // Message `number` of a rank, filled up with zeros; empty if it has not come, or is kept no more. ncclRemoteError if it
+  // never will come.
   virtual Status take(uint32_t rank, uint64_t number, Bytes *message) const = 0;
 };
 

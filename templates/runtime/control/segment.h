@@ -59,8 +59,9 @@ struct Asleep {
 // has seen all ranks' message n + 1, so all ranks have read message n.
 struct Mail {
   static constexpr size_t kBytes = kMostMail;
+  static constexpr uint64_t kKept = kKeptMail + 1;  // the next one may be half written
   std::atomic<uint64_t> number;  // messages posted so far
-  unsigned char data[2][kBytes];
+  unsigned char data[kKept][kBytes];
 };
 
 // One rank's part of the control area. Ranks that wake this one write the first line; the rank itself writes the others.
@@ -155,6 +156,7 @@ class Segment final : public Control {
   Status abort_status(uint32_t rank) const override;
 
   uint64_t post(uint32_t rank, const Bytes &message) override;
+  uint64_t newest_mail(uint32_t rank) const override { return lines_[rank].mail.number.load(std::memory_order_acquire); }
   Status take(uint32_t rank, uint64_t number, Bytes *message) const override;
 
   // The frequent side: stores what others may sleep or wait for; looks that follow in the program come after it.

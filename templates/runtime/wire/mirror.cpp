@@ -70,9 +70,9 @@ bool Mirror::tell_mail(WireConnection &connection, Told &told) {
   const Mail &mail = segment_.line(told.rank).mail;
   const uint64_t number = mail.number.load(std::memory_order_acquire);
   if (number == told.mail) return false;
-  // Two are kept at a time; a rank that posts further ones has failed.
-  for (uint64_t one = std::max(told.mail + 1, number > 1 ? number - 1 : 1); one <= number; ++one) {
-    const unsigned char *data = mail.data[one % 2];
+  // Older ones may be overwritten meanwhile.
+  for (uint64_t one = std::max(told.mail + 1, number >= kKeptMail ? number - kKeptMail + 1 : 1); one <= number; ++one) {
+    const unsigned char *data = mail.data[one % Mail::kKept];
     send(connection, wire_head(WireKind::kMail, told.rank, one), Bytes(data, data + Mail::kBytes));
   }
   told.mail = number;
@@ -175,7 +175,7 @@ void Mirror::take_calls(const WireHead &head) {
 
 void Mirror::take_mail(const WireHead &head) {
   Mail &mail = segment_.line(head.object).mail;
-  std::memcpy(mail.data[head.number % 2], incoming_.data(), std::min<size_t>(head.bytes, Mail::kBytes));
+  std::memcpy(mail.data[head.number % Mail::kKept], incoming_.data(), std::min<size_t>(head.bytes, Mail::kBytes));
   mail.number.store(head.number, std::memory_order_release);
 }
 
