@@ -14,7 +14,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from collc.errors import CollcError
-from collc.network.interfaces import Interface, choose, family_of, interfaces, socket_address
+from collc.network.interfaces import (
+    VARIABLES,
+    Filter,
+    Interface,
+    choose,
+    family_of,
+    interfaces,
+    net_wish,
+    socket_address,
+)
 from collc.network.ucx import find_ucx
 
 _MOST_SPEED = 10_000_000  # Mbit/s; drivers that know none tell -1 or 2^32 - 1
@@ -117,7 +126,7 @@ def survey(environment: Mapping[str, str], sys: Path = Path("/sys"), proc: Path 
         why=why,
         problem=problem,
         ports=_ports(proc),
-        notes=tuple(_notes(interface, devices)),
+        notes=(*_notes(interface, devices), *_lists(environment, rdma, sys / "class/infiniband")),
     )
 
 
@@ -181,6 +190,38 @@ def _rdma(folder: Path) -> Iterable[RdmaPort]:
             if port.isdigit():
                 layer, state, rate = (_text(at / name) or "unknown" for name in ("link_layer", "state", "rate"))
                 yield RdmaPort(device, int(port), layer, state, rate)
+
+
+def _lists(environment: Mapping[str, str], rdma: Iterable[RdmaPort], folder: Path) -> Iterable[str]:
+    """What the variables that leave out devices do here, NCCL's own included."""
+    try:
+        wish = net_wish(environment, folder)
+    except CollcError:
+        return  # told as the problem
+    named = [name for name in VARIABLES[1:] if environment.get(name)]
+    for name in named:
+        text = f"{name}={environment[name][:80]}"
+        if wish.interface or name != named[0]:
+            yield f"{text} is not followed: {'COLLC_NET' if wish.interface else named[0]} counts"
+        elif not Filter(environment[name]).chooses:
+            yield f"{text} leaves out interfaces"
+    hca = environment.get("NCCL_IB_HCA")
+    if not hca:
+        return
+    text = f"NCCL_IB_HCA={hca[:80]}"
+    ports = [f"{port.device}:{port.port}" for port in rdma if _passes(Filter(hca), f"{port.device}:{port.port}")]
+    if wish.devices:
+        yield f"{text} is not followed: COLLC_NET names RDMA devices"
+    elif wish.engine == "ucx":
+        yield f"{text} leaves {', '.join(ports) or 'no RDMA port'}"
+    else:
+        yield f"{text} counts for the engine ucx, to which it would leave {', '.join(ports) or 'no RDMA port'}"
+
+
+def _passes(wanted: Filter, port: str) -> bool:
+    """Whether a list of devices and ports takes a port ("mlx5_0:1"), as hca_filter.h says."""
+    found = (wanted.takes(port.partition(":")[0]), wanted.takes(port))
+    return any(found) if wanted.chooses else all(found)
 
 
 def _notes(interface: Interface | None, devices: Iterable[Device]) -> Iterable[str]:

@@ -127,6 +127,26 @@ def test_an_interface_that_is_named(machine: tuple[Path, Path]) -> None:
     assert found.machine == "COLLC_HOSTID=left"
 
 
+@pytest.mark.parametrize(
+    ("named", "notes"),
+    [
+        ({"NCCL_IB_HCA": "mlx5_0"}, ["counts for the engine ucx, to which it would leave mlx5_0:1"]),
+        ({"NCCL_IB_HCA": "=mlx5_0:1", "COLLC_NET": "ucx:ib0"}, ["leaves mlx5_0:1"]),
+        ({"NCCL_IB_HCA": "^mlx5_0", "COLLC_NET": "ucx:ib0"}, ["leaves mlx5_1:1"]),
+        ({"NCCL_IB_HCA": "mlx4", "COLLC_NET": "ucx:ib0"}, ["leaves no RDMA port"]),
+        ({"NCCL_IB_HCA": "mlx5_0", "COLLC_NET": "ucx:mlx5_1,ib0"}, ["is not followed: COLLC_NET names RDMA devices"]),
+        ({"NCCL_SOCKET_IFNAME": "eth", "COLLC_NET": "ib0"}, ["is not followed: COLLC_NET counts"]),
+        ({"NCCL_SOCKET_IFNAME": "^eth"}, ["leaves out interfaces"]),
+        ({"COLLC_SOCKET_IFNAME": "ib", "NCCL_SOCKET_IFNAME": "eth"}, ["is not followed: COLLC_SOCKET_IFNAME counts"]),
+        ({"NCCL_SOCKET_IFNAME": "ib"}, []),
+    ],
+)
+def test_lists_of_devices(machine: tuple[Path, Path], named: dict[str, str], notes: list[str]) -> None:
+    """NCCL's own variables count too, and the report says what they do."""
+    told = [note.partition(" ")[2] for note in survey(named, *machine).notes if "=" in note.partition(" ")[0]]
+    assert told == notes
+
+
 @pytest.mark.parametrize("name", ["eth9", "verbs:ib0", "eth0,ib0"])
 def test_what_is_wrong_is_told_beside_the_rest(machine: tuple[Path, Path], name: str) -> None:
     found = survey({"COLLC_NET": name}, *machine)
