@@ -1,9 +1,9 @@
-"""The host target on several servers beside Open MPI: every collective by size, over shaped links, as root.
+"""The host target on several servers beside Open MPI and Gloo: every collective by size, over shaped links, as root.
 
-`python benchmarks/server_mpi.py [--write docs/measurements/server-mpi.md]`: the ranks of a library and those of a
-program of Open MPI run at the same time on the servers of one lab (that of the tests) and call in turn, round by round;
-who waits sleeps. Ratios within a round are compared, and bytes over the links, which do not depend on how busy the
-machine is. Debian: openmpi-bin, libopenmpi-dev.
+`python benchmarks/server_mpi.py [--write docs/measurements/server-mpi.md]`: the ranks of a library, those of a program
+of Open MPI and those of torch's Gloo run at the same time on the servers of one lab (that of the tests) and call in
+turn, round by round; who waits sleeps, and clocks start when all ranks are ready. Ratios within a round are compared,
+and bytes over the links, which do not depend on how busy the machine is. Debian: openmpi-bin, libopenmpi-dev.
 """
 
 from __future__ import annotations
@@ -22,28 +22,28 @@ from pathlib import Path
 from typing import Any
 
 from measured import provenance, publish
-from server_plans import TESTS, compiled, topology_text
+from server_plans import SHAPES, TESTS, compiled, topology_text
 from torch_backend import size_text
 
 from collc.collectives.model import COMPILED, Collective
 
 HERE = Path(__file__).resolve().parent
-SHAPES = ["2+2", "2+2+2+2", "3+5"]
+OURS, MPI, GLOO = "collc", "Open MPI", "Gloo"
+PEERS = (MPI, GLOO)
+PORT = 29661
 SIZES = [64 << 10, 1 << 20, 16 << 20]
 TIMES = {64 << 10: 5}
 
 
 @dataclass
 class Row:
-    """Seconds of a call by round, and bytes that the busiest server sent for one."""
+    """By library: seconds of a call by round, and bytes that the busiest server sent for one."""
 
     collective: Collective
     size: int
     bound_gbps: float
-    ours: list[float] = field(default_factory=list)
-    theirs: list[float] = field(default_factory=list)
-    our_bytes: int = 0
-    their_bytes: int = 0
+    seconds: dict[str, list[float]] = field(default_factory=lambda: {name: [] for name in (OURS, *PEERS)})
+    bytes: dict[str, int] = field(default_factory=lambda: dict.fromkeys((OURS, *PEERS), 0))
 
 
 class Mpi:
@@ -103,16 +103,21 @@ def measure(shape: str, rate: int, sizes: Sequence[int], rounds: int, folder: Pa
     with lab(letters, rate) as made:
         path = Path(result.library.path)
         team = Ranks(path, len(hosts), {"COLLC_SOCKET_IFNAME": "e0"}, hosts=hosts, lab=made.name)
+        network = {"GLOO_SOCKET_IFNAME": "e0", "GLOO_ADDRESS": f"{made.address('a')}:{PORT}", "OMP_NUM_THREADS": "1"}
+        gloo = Ranks(path, len(hosts), network, HERE / "gloo_calls.py", hosts=hosts, lab=made.name)
         mpi = Mpi(made, dict(zip(letters, counts, strict=True)), folder)
 
-        def ours(row: Row, count: int, times: int) -> float:
-            answers = team.all(do="call", collective=row.collective.value, count=count, times=times)
+        def seconds(name: str, collective: Collective, count: int, times: int) -> float:
+            if name == MPI:
+                return mpi.seconds(collective, count, times)
+            order = {"do": "call", "collective": collective.value, "count": count, "times": times, "together": True}
+            answers = (team if name == OURS else gloo).all(None, **order)
             if any(answer["result"] for answer in answers):
                 raise SystemExit(f"{shape}: {answers}")
             return max(float(answer["seconds"]) for answer in answers) / times
 
         try:
-            if any(answer["result"] for answer in team.init()):
+            if any(answer["result"] for answer in [*team.init(), *gloo.init()]):
                 raise SystemExit(f"{shape}: no communicator")
             rows = []
             for collective in COMPILED:
@@ -121,19 +126,16 @@ def measure(shape: str, rate: int, sizes: Sequence[int], rounds: int, folder: Pa
                     count = size // 4 // (len(hosts) if collective.per_rank else 1)
                     times = TIMES.get(size, 1)
                     for number in range(rounds if size < 16 << 20 else max(1, rounds // 2)):
-                        for mine in (True, False) if number % 2 else (False, True):
+                        for name in (OURS, *PEERS)[:: 1 if number % 2 else -1]:
                             before = made.sent()
-                            seconds = ours(row, count, times) if mine else mpi.seconds(collective, count, times)
+                            row.seconds[name].append(seconds(name, collective, count, times))
                             after = made.sent()
-                            (row.ours if mine else row.theirs).append(seconds)
                             busiest = max(after[server] - before[server] for server in letters) // times
-                            if mine:
-                                row.our_bytes = max(row.our_bytes, busiest)
-                            else:
-                                row.their_bytes = max(row.their_bytes, busiest)
+                            row.bytes[name] = max(row.bytes[name], busiest)
                     rows.append(row)
         finally:
             team.close()
+            gloo.close()
             mpi.close()
     return rows
 
@@ -143,23 +145,26 @@ def table(shape: str, rate: int, rows: Sequence[Row]) -> list[str]:
     lines = [
         f"## {shape} ranks",
         "",
-        "| call | Open MPI ms | collc ms | ratio | rounds | of the proven rate | Open MPI bytes | collc bytes |",
-        "|---|--:|--:|--:|--:|--:|--:|--:|",
+        "| call | collc ms | Open MPI ms | ratio | rounds | Gloo ms | ratio | rounds | of the proven rate "
+        "| bytes: collc | Open MPI | Gloo |",
+        "|---|" + "--:|" * 11,
     ]
     for row in rows:
-        ratios = sorted(theirs / ours for ours, theirs in zip(row.ours, row.theirs, strict=True))
-        time = statistics.median(row.ours)
+        time = statistics.median(row.seconds[OURS])
         least = row.size / row.bound_gbps / 1e9
         wire = least * rate * 1e6 / 8
-        cells = [f"{row.collective.value}, {size_text(row.size)}", f"{statistics.median(row.theirs) * 1e3:.3g}"]
-        cells += [f"{time * 1e3:.3g}", f"{statistics.median(ratios):.2f}", f"{ratios[0]:.2f} to {ratios[-1]:.2f}"]
-        cells += [f"{least / time:.0%}", f"{row.their_bytes / wire:.2f}", f"{row.our_bytes / wire:.2f}"]
+        cells = [f"{row.collective.value}, {size_text(row.size)}", f"{time * 1e3:.3g}"]
+        for peer in PEERS:
+            ratios = sorted(theirs / ours for ours, theirs in zip(row.seconds[OURS], row.seconds[peer], strict=True))
+            cells += [f"{statistics.median(row.seconds[peer]) * 1e3:.3g}", f"{statistics.median(ratios):.2f}"]
+            cells.append(f"{ratios[0]:.2f} to {ratios[-1]:.2f}")
+        cells += [f"{least / time:.0%}", *(f"{row.bytes[name] / wire:.2f}" for name in (OURS, *PEERS))]
         lines.append(f"| {' | '.join(cells)} |")
     return [*lines, ""]
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="The host target on several servers beside Open MPI.")
+    parser = argparse.ArgumentParser(description="The host target on several servers beside Open MPI and Gloo.")
     parser.add_argument("--write", type=Path, help="The file for the page; otherwise it is printed.")
     parser.add_argument("--shapes", nargs="+", default=SHAPES, help="Ranks on each server, as 3+5.")
     parser.add_argument("--rate", type=int, default=100, help="Mbit/s of each server's link.")
@@ -176,18 +181,21 @@ def main() -> None:
             rows = measure(shape, arguments.rate, arguments.sizes, arguments.rounds, Path(folder))
         parts += table(shape, arguments.rate, rows)
         print("\n".join(table(shape, arguments.rate, rows)), file=sys.stderr, flush=True)
+    import torch
+
     version = subprocess.run(["mpirun.openmpi", "--version"], capture_output=True, text=True, check=True).stdout
     lines = [
-        "# Several servers beside Open MPI",
+        "# Several servers beside Open MPI and Gloo",
         "",
-        f"{provenance()}, Open MPI {version.split()[2].strip(')')}.",
+        f"{provenance()}, Open MPI {version.split()[2].strip(')')}, torch {torch.__version__.partition('+')[0]}.",
         "Regenerated by `make bench-server-mpi`, as root.",
         f"Servers are network namespaces whose links have {arguments.rate} Mbit/s in each direction, and all ranks",
-        f"share the cores. Both libraries call in turn, {arguments.rounds} rounds (half of them at 16 MiB); medians of",
-        "milliseconds. A ratio is Open MPI's time over collc's within a round, so above 1 collc is faster. The share",
-        "of the proven rate is that of the plan's bound; TCP's headers leave 95.6% of it. Bytes are those of the",
-        "server that sent most in the worst round, headers included, over what the bound lets one send; they include",
-        "what a process of either library sends while it waits.",
+        f"share the cores. All libraries call in turn, {arguments.rounds} rounds (half of them at 16 MiB); medians of",
+        "milliseconds. A ratio is the other library's time over collc's within a round, so above 1 collc is faster.",
+        "The share of the proven rate is that of the plan's bound; headers leave 95.6% of it, less where traffic goes",
+        "both ways ([server-rates.md](server-rates.md)). Bytes are those of the server that sent most in the worst",
+        "round, headers included, over what the bound lets one send; they include what a process of any of the",
+        "libraries sends while it waits.",
         f"Load of the machine when it began and ended: {before:.0f} and {os.getloadavg()[0]:.0f}.",
         "",
         *parts,

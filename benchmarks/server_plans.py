@@ -122,7 +122,13 @@ def measure(shape: str, rate: int, sizes: Sequence[int], rounds: int, folder: Pa
                 collective = Collective(name)
                 for size in sizes:
                     floats = size // 4 // (len(hosts) if collective.per_rank else 1)
-                    order = {"do": "call", "collective": name, "count": floats, "times": TIMES.get(size, 1)}
+                    order = {
+                        "do": "call",
+                        "collective": name,
+                        "count": floats,
+                        "times": TIMES.get(size, 1),
+                        "together": True,
+                    }
                     row = Row(name, size, kind_at(results[None], collective, size, len(hosts)), {k: [] for k in teams})
                     for number in range(rounds if size < 16 << 20 else max(1, rounds // 3)):
                         for kind, team in list(teams.items())[:: 1 if number % 2 else -1]:

@@ -55,7 +55,10 @@ def bytes_over_least(made: Lab, team: Ranks, collective: str, floats: int, times
     count = floats // nranks if collective in ("all_gather", "reduce_scatter") else floats
     least = LEAST[collective](len(made.servers)) * 4 * floats
     before = made.sent()
-    seconds = max(a["seconds"] for a in team.all(do="call", collective=collective, count=count, times=times)) / times
+    seconds = (
+        max(a["seconds"] for a in team.all(do="call", collective=collective, count=count, times=times, together=True))
+        / times
+    )
     after = made.sent()
     busiest = max(after[server] - before[server] for server in made.servers) / times
     return busiest / least, least / made.bytes_per_second / seconds

@@ -1,8 +1,9 @@
 """One rank as a process that the fault tests can order about: reads JSON lines, answers in kind.
 
 Orders: {"do": "id", times}, {"do": "init", nranks, id, rank, config, ends}, {"do": "init_all", nranks},
-{"do": "split", color, config}, {"do": "call", collective, count, type, op, root, times}, where "send" and "recv" have
-their peer as the root; {"do": "error"}, {"do": "destroy"}, {"do": "abort"}, {"do": "cpu"}, {"do": "open"},
+{"do": "split", color, config}, {"do": "call", collective, count, type, op, root, times, together}, where "send" and
+"recv" have their peer as the root, and `together` starts the clock when all ranks are ready;
+{"do": "error"}, {"do": "destroy"}, {"do": "abort"}, {"do": "cpu"}, {"do": "open"},
 {"do": "barriers"}, {"do": "fork_later", after}, {"do": "environment", name, value}, {"do": "exhaust", limit};
 {"do": "limit", of, to} sets an RLIMIT_; and habits that do a rank no harm: {"do": "fork"}, {"do": "close"},
 {"do": "execute"}, {"do": "thread"}.
@@ -130,10 +131,15 @@ class RankProcess:
 
     def call(self, order: dict[str, Any]) -> dict[str, Any]:
         count = order.get("count", 100)
-        send = np.ones(count * self.nranks, dtype=np.float64)
-        recv = np.zeros(count * self.nranks, dtype=np.float64)
-        result, start = 0, time.monotonic()
-        for _ in range(order.get("times", 1)):
+        one_block = order.get("collective", "all_reduce") in ("all_reduce", "broadcast", "reduce")
+        send = np.ones(count * (1 if one_block else self.nranks), dtype=np.float64)
+        recv = np.zeros_like(send)
+        result = 0
+        if order.get("together"):
+            recv.fill(1)  # its pages are there
+            result = self.nccl.call(Collective.ALL_REDUCE, send.ctypes.data, recv.ctypes.data, 1, 7, 0, 0, self.comm)
+        start = time.monotonic()
+        for _ in range(0 if result else order.get("times", 1)):
             result = self.call_once(order, send.ctypes.data, recv.ctypes.data, count)
             if result:
                 break
