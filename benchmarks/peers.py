@@ -73,10 +73,17 @@ class Peer:
         return {**os.environ, **self.env, **(self.crowded_env if ranks > cores() else {})}
 
 
-def build(out: Path, env: Path | None) -> list[Peer]:
-    """Compiles the benchmark for collc and for every MPI that is found."""
+def build(out: Path, env: Path | None, thresholds: Path | None) -> list[Peer]:
+    """Compiles the benchmark for collc and for every MPI that is found. `thresholds`: where `collc tune --machine` puts
+    what it finds, unless it is there; None: the embedded ones."""
     out.mkdir(parents=True, exist_ok=True)
-    peers = [Peer(OURS, "this checkout", build_over_collc(out, "host")[1], [])]
+    library, program = build_over_collc(out, "host")
+    if thresholds is not None and not thresholds.exists():
+        tune = [sys.executable, "-m", "collc", "tune", str(library), "--machine", "-o", str(thresholds)]
+        subprocess.run(tune, check=True)
+    tuned = {"COLLC_MACHINE": str(thresholds.resolve()) if thresholds else "/dev/null"}
+    version = "this checkout, " + (_shown(thresholds) if thresholds else "embedded thresholds")
+    peers = [Peer(OURS, version, program, [], env=tuned)]
     root_allowed = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
     root_allowed |= {"PRTE_ALLOW_RUN_AS_ROOT": "1", "PRTE_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
     yielding = {"LD_PRELOAD": str(_yielding(out).resolve())}
@@ -91,6 +98,11 @@ def build(out: Path, env: Path | None) -> list[Peer]:
     if env is not None:
         peers += _wheels(out, env, root_allowed, yielding)
     return peers + _gloo(env)
+
+
+def _shown(thresholds: Path) -> str:
+    lines = [line for line in thresholds.read_text(encoding="utf-8").splitlines() if not line.startswith("#")]
+    return "thresholds of `collc tune --machine`: " + ", ".join(lines[3:-1])
 
 
 def _gloo(env: Path | None) -> list[Peer]:
@@ -315,12 +327,17 @@ def main() -> None:
     parser.add_argument("--collectives", type=_names, default=COLLECTIVES, metavar="NAME,...")
     parser.add_argument("--ranks", type=_counts, default=RANKS, metavar="N,...")
     parser.add_argument("--record", type=Path, help="the runs so far; default: runs.jsonl in the folder of --build")
-    parser.add_argument("--fresh", action="store_true", help="forget them")
+    parser.add_argument("--fresh", action="store_true", help="forget them, and what collc tune --machine has found")
+    parser.add_argument("--embedded", action="store_true", help="collc with the thresholds that it has without that")
     given = parser.parse_args()
     if given.redraw:
         plot(given.redraw.read_text(encoding="utf-8"), given.plot)
         return
-    peers = build(given.build, given.env)
+    given.build.mkdir(parents=True, exist_ok=True)
+    thresholds = None if given.embedded else given.build / "machine.txt"
+    if thresholds and given.fresh:
+        thresholds.unlink(missing_ok=True)
+    peers = build(given.build, given.env, thresholds)
     what = f"{processor()}, {cores()} cores, {platform.release()}: " + ", ".join(peer.name for peer in peers)
     record = Record(given.record or given.build / "runs.jsonl", f"{what}; {given.seconds:g} s", given.fresh)
     complete = measure(peers, record, list(turns(given.rounds, given.collectives, given.ranks)), given)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import asdict, fields
 from pathlib import Path
 
 import click
@@ -17,6 +18,7 @@ from collc.collectives.model import COMPILED, Collective
 from collc.collectives.sizes import short_size
 from collc.errors import RunError
 from collc.process import environment
+from collc.tune.machine import Costs, tune_machine
 from collc.tune.run import Tuned, TuneReport, TuneRequest, check_request, tune
 from collc.tune.worker import TunedRank
 
@@ -43,6 +45,9 @@ from collc.tune.worker import TunedRank
 @click.option("-e", "--maxbytes", type=SIZE, default="16M", show_default=True)
 @click.option("-f", "--stepfactor", type=click.IntRange(min=2), default=4, show_default=True)
 @click.option("--fresh", is_flag=True, help="Discard the measurements of an interrupted run.")
+@click.option(
+    "--machine", is_flag=True, help="Measure copies on this machine instead: from which sizes on which way is best."
+)
 @json_option
 @debug_option
 def command(
@@ -55,12 +60,17 @@ def command(
     maxbytes: int,
     stepfactor: int,
     fresh: bool,
+    machine: bool,
     as_json: bool,
 ) -> None:
     """Measure LIB, or the one libcollc-*.so here, and write which program suits which size on this machine.
 
-    This runs the library's code: use it only if you trust it (`collc inspect` and `collc verify` do not run it).
+    With --machine, write what every library here reads, into the cache or to -o for COLLC_MACHINE. This runs the
+    library's code: use it only if you trust it (`collc inspect` and `collc verify` do not run it).
     """
+    if machine:
+        _tune_machine(find_library(library), output, as_json)
+        return
     place = find_place(os.environ) if launcher == "auto" else None
     path = find_library(library)
     request = TuneRequest(
@@ -92,6 +102,19 @@ def command(
         emit_json(found.to_json())
         return
     _print(found)
+
+
+def _tune_machine(library: Path, output: Path | None, as_json: bool) -> None:
+    found = tune_machine(library, output)
+    if as_json:
+        emit_json(found.to_json())
+        return
+    rows = [[short_size(size), *(f"{us:.1f}" for us in asdict(costs).values())] for size, costs in found.costs.items()]
+    report.text(table(["bytes", *(field.name.replace("_", " ") for field in fields(Costs))], rows))
+    for name, value in asdict(found.thresholds).items():
+        report.line(f"  {name} from {value} bytes" if value is not None else f"  {name} never")
+    use = "" if output is None else f": use it with COLLC_MACHINE={found.output}"
+    report.line(f"wrote {found.output} for {found.machine}, {found.rounds} rounds in {found.seconds:.1f} s{use}")
 
 
 def _print(tuned: TuneReport) -> None:

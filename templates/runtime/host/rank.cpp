@@ -17,10 +17,8 @@
 namespace collc {
 namespace {
 
-// Results from here on are streamed past the caches, of which each core of today has less.
-constexpr uint64_t kStreamed = 8 << 20;
-// But a broadcast, which reads and writes every byte once, gains from a last cache that holds all outputs so many times:
-// cores share it, those of other virtual machines too.
+// A broadcast, which reads and writes every byte once, gains from a last cache that holds all outputs so many times: cores
+// share it, those of other virtual machines too.
 constexpr uint64_t kCached = 6;
 
 // Bytes of the last cache; 0: not known.
@@ -144,6 +142,9 @@ const HostRank::Cut &HostRank::cut(const Call &call) {
     }
   }
   if (cut.hop.is) find_own_steps(program, &cut);
+  cut.streams = is_streamed();
+  cut.streams_slots = streams_slots();
+  cut.pulled = is_pulled();
   return cut;
 }
 
@@ -186,7 +187,9 @@ void HostRank::begin(const Call &call) {
   context_.segment->line(context_.rank)
       .core.store(core < 0 ? UINT32_MAX : static_cast<uint32_t>(core), std::memory_order_relaxed);
   choose_reduction();
-  shared_.running.streams = is_streamed();
+  shared_.running.streams = cut_->streams;
+  shared_.running.streams_slots = cut_->streams_slots;
+  shared_.running.pulled = cut_->pulled;
   if (timed_) {
     begun_ns_ = now_ns();
     times_.resize(std::max<size_t>(times_.size(), call.program->nchannels));
@@ -347,9 +350,24 @@ void HostRank::wait_for_writer(uint32_t peer, int64_t start_us) {
 }
 
 bool HostRank::is_streamed() const {
+  const Thresholds &from = shared_.neighbours.thresholds();
   const uint64_t bytes = output_bytes();
-  if (bytes < kStreamed) return false;
-  return shared_.running.call->collective != Collective::kBroadcast || context_.nranks * bytes >= last_cache() / kCached;
+  if (shared_.running.call->collective != Collective::kBroadcast) return bytes >= from.streamed_results;
+  if (from.streamed_broadcasts != 0) return context_.nranks * bytes >= from.streamed_broadcasts;
+  return bytes >= from.streamed_results && context_.nranks * bytes >= last_cache() / kCached;
+}
+
+// A core far away reads a slot sooner from memory than from the cache of the core that wrote it.
+bool HostRank::streams_slots() const {
+  const Thresholds &from = shared_.neighbours.thresholds();
+  const bool broadcast = shared_.running.call->collective == Collective::kBroadcast;
+  return output_bytes() >= (broadcast ? from.streamed_broadcast_slots : from.streamed_slots);
+}
+
+bool HostRank::is_pulled() const {
+  if (shared_.running.call->collective != Collective::kBroadcast || !cores_are_free()) return false;
+  const Thresholds &from = shared_.neighbours.thresholds();
+  return output_bytes() >= from.pulled_broadcasts && output_bytes() < from.pulled_broadcasts_end;
 }
 
 uint64_t HostRank::input_bytes() const {

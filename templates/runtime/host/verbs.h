@@ -103,15 +103,13 @@ class HostVerbs {
   }
 
  private:
-  // From here on the kernel copies between processes; a call of it costs more, and most where readers need the writer's core.
-  static constexpr uint64_t kLeastKernel = 16 << 10, kLeastKernelCrowded = 64 << 10;
-
   // One step on one chunk: what is read, and where it is put.
   struct Operands {
     const void *sources[kMostPeers + 1];
     void *dests[kMostPeers + 1];
     uint8_t marks[kMostPeers + 1];  // of the tags of what is sent
     uint32_t nsources = 0, ndests = 0;
+    uint32_t first_slot = UINT32_MAX;  // of the dests: from here on they are slots
     bool output_is_read = false;  // by others, as it stands in the output
   };
 
@@ -155,10 +153,11 @@ class HostVerbs {
     return reduces;
   }
 
-  static void copy(const Operands &operands, uint64_t bytes, bool past_caches) {
+  void copy(const Operands &operands, uint64_t bytes, bool past_caches) const {
+    const uint32_t first_far = running_.streams_slots ? operands.first_slot : UINT32_MAX;
     for (uint32_t i = 0; i < operands.ndests; ++i) {
       if (operands.dests[i] == operands.sources[0]) continue;
-      if (i == 0 && past_caches)
+      if ((i == 0 && past_caches) || i >= first_far)
         stream(operands.dests[i], operands.sources[0], bytes);
       else
         std::memcpy(operands.dests[i], operands.sources[0], bytes);
@@ -179,6 +178,7 @@ class HostVerbs {
     } else if (in_line(chunk)) {
       operands.dests[operands.ndests++] = LineTransport::write(at);
     } else if (end.reach != Reach::kWire) {
+      operands.first_slot = std::min(operands.first_slot, operands.ndests);
       operands.dests[operands.ndests++] = SlotTransport::write(at, fifos_.slot_bytes());
     } else {
       operands.dests[operands.ndests++] = WireTransport::write(at, fifos_.slot_bytes(), bytes);
@@ -206,12 +206,16 @@ class HostVerbs {
     if (is_input && !running_.keeps_input) return false;
     if (end.reach == Reach::kShared) return true;
     if (end.reach != Reach::kKernel) return false;
-    if (bytes < (context_.cores_are_free ? kLeastKernel : kLeastKernelCrowded)) return false;
+    if (running_.pulled) return true;
+    // A call of the kernel costs more than a copy, and most where readers need the writer's core.
+    const Thresholds &from = thresholds();
+    if (bytes < (context_.cores_are_free ? from.kernel_copies : from.kernel_copies_crowded)) return false;
     // The kernel copies, which is all that is done to a result; anything else is reduced. A root would only wait. And the
     // kernel cannot stream, which is worth more where cores are short.
     return is_result && running_.call->root < 0 && (context_.cores_are_free || !running_.streams);
   }
 
+  const Thresholds &thresholds() const { return context_.neighbours.thresholds(); }
   // True if the chunk travels in its slot's line; the same at both ends.
   bool in_line(const Chunk &chunk) const { return chunk.elements * running_.element_bytes <= fifos_.line_bytes(); }
   ChunkPlace place(FifoEnd &end, const Chunk &chunk) const {

@@ -20,6 +20,7 @@ struct PeerInfo {
   uint16_t allowed;
   uint16_t understood;  // its variables
   Overrides overrides;
+  Thresholds thresholds;
   uint64_t address;  // of this process' token
   uint64_t token;
   BufferHandle probe;  // a buffer to try with
@@ -89,6 +90,7 @@ Status Neighbours::probe(const Exchange &round, const Placement &placement, uint
                       may,
                       understood.ok(),
                       overrides,
+                      find_thresholds(rank == 0),
                       reinterpret_cast<uint64_t>(&token()),
                       token(),
                       BufferLookup().find(probe.get(), sizeof(uint64_t))};
@@ -97,13 +99,15 @@ Status Neighbours::probe(const Exchange &round, const Placement &placement, uint
   const auto nranks = static_cast<uint32_t>(infos.size());
   std::vector<Answer> found(nranks), answers;
   Status agreed = understood;
-  bool all_understood = true;
+  bool all_understood = true, first_here = true;
   for (uint32_t peer = 0; peer < nranks; ++peer) {
     const PeerInfo &theirs = infos[peer];
     all_understood &= theirs.understood != 0;  // a rank with invalid variables reports its error at the next exchange
     if (agreed.ok() && all_understood) agreed = compare_overrides(infos[0].overrides, theirs.overrides, peer);
     processes_.push_back(theirs.process);
     const bool here = placement.is_here(peer);  // process numbers mean nothing elsewhere
+    if (here && first_here) thresholds_ = theirs.thresholds;
+    first_here &= !here;
     reach_into_.push_back(here ? try_reach(mine, theirs) : Reach::kWire);
     found[peer] = {reach_into_[peer], here && try_map(mine, theirs)};
   }

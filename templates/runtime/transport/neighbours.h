@@ -6,6 +6,7 @@
 #include "transport/buffers.h"
 #include "plan/call.h"
 #include "plan/overrides.h"
+#include "plan/thresholds.h"
 
 namespace collc {
 
@@ -36,6 +37,8 @@ class Neighbours {
   bool see_all() const { return see_all_; }
   // True if all ranks are in one process.
   bool share_all() const { return share_all_; }
+  // Those of the machine's first rank, so that all ranks there move data alike.
+  const Thresholds &thresholds() const { return thresholds_; }
   // Copies from the memory of `peer`, which is kKernel.
   Status read(uint32_t peer, uint64_t from, void *to, uint64_t bytes) const;
 
@@ -44,6 +47,7 @@ class Neighbours {
   std::vector<bool> maps_of_;
   std::vector<int> processes_;
   bool see_all_ = false, share_all_ = false;
+  Thresholds thresholds_;
 };
 
 }  // namespace collc

@@ -1,0 +1,205 @@
+"""`tune --machine`: what copies cost on this machine, and from which sizes on a library moves data which way.
+
+The library measures (templates/runtime/base/measure_copies.h), rounds of all ways and sizes as the outer loop, so that
+a disturbed moment hits all alike; the thresholds follow from the medians by the rules of `thresholds`, which
+docs/runtime.md states. A library reads the file at creation (templates/runtime/plan/thresholds.h).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from collc.build.cache import cache_dir
+from collc.errors import RunError
+from collc.outputs import check_output
+from collc.tune.files import write_whole
+
+FORMAT = "collc-machine/1"
+SIZES = tuple(1 << n for n in (13, 14, 16, 18, 20, 22, 24, 25))
+SECONDS = 0.9  # of measuring: as many rounds as fit, at least LEAST
+LEAST = 3
+MARGIN = 0.95  # another way must be faster by that
+
+
+@dataclass(frozen=True)
+class Costs:
+    """Microseconds of one copy by each way; the ways of measure_copies.h, in its order. -1: the system refuses it."""
+
+    slots: float
+    streamed_slots: float
+    slots_streamed: float
+    both_streamed: float
+    kernel: float
+    both_slots: float
+    both_streamed_slots: float
+    both_kernel: float
+    own: float
+    own_streamed: float
+
+
+@dataclass(frozen=True)
+class Thresholds:
+    """Bytes from which on; None: never. The members of thresholds.h, in its order."""
+
+    kernel_copies: int | None
+    kernel_copies_crowded: int | None
+    streamed_results: int | None
+    streamed_broadcasts: int | None
+    streamed_slots: int | None
+    streamed_broadcast_slots: int | None
+    pulled_broadcasts: int | None
+    pulled_broadcasts_end: int | None
+
+
+@dataclass(frozen=True)
+class MachineReport:
+    """What was measured and what follows."""
+
+    output: Path
+    machine: str
+    seconds: float
+    rounds: int
+    costs: Mapping[int, Costs]
+    thresholds: Thresholds
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "file": str(self.output),
+            "machine": self.machine,
+            "seconds": self.seconds,
+            "rounds": self.rounds,
+            "costs_us": {str(size): asdict(costs) for size, costs in self.costs.items()},
+            "thresholds": asdict(self.thresholds),
+        }
+
+
+def thresholds(costs: Mapping[int, Costs]) -> Thresholds:
+    """The rules of docs/runtime.md: each way from the size on from which it stays faster than what it replaces."""
+    kernel = _from(costs, lambda c: c.both_kernel, lambda c: c.both_slots)
+    streams = _from(costs, lambda c: c.own_streamed, lambda c: c.own)
+    slots = _from(costs, lambda c: c.both_streamed_slots, lambda c: c.both_slots)
+    broadcast_slots = _from(
+        costs,
+        lambda c: min(c.streamed_slots, c.both_streamed),
+        lambda c: min(c.slots, c.slots_streamed),
+    )
+    broadcasts = _from(
+        costs,
+        lambda c: min(c.slots_streamed, c.both_streamed),
+        lambda c: min(c.slots, c.streamed_slots),
+    )
+    pulled = _within(costs, lambda c: c.kernel, lambda c: min(c.slots, c.streamed_slots, c.both_streamed))
+    return Thresholds(
+        kernel_copies=kernel,
+        # A call of the kernel takes the core of a reader that could go on.
+        kernel_copies_crowded=None if kernel is None else 4 * kernel,
+        streamed_results=streams,
+        # With two ranks, the outputs of which the library counts together.
+        streamed_broadcasts=None if broadcasts is None else 2 * broadcasts,
+        streamed_slots=slots,
+        streamed_broadcast_slots=broadcast_slots,
+        pulled_broadcasts=pulled[0] if pulled else None,
+        pulled_broadcasts_end=pulled[1] if pulled else None,
+    )
+
+
+def _from(costs: Mapping[int, Costs], way: Any, instead: Any) -> int | None:
+    """The least size from which on `way` is faster than `instead` at every larger one too; None: at none."""
+    found = None
+    for size in sorted(costs, reverse=True):
+        if not 0 <= way(costs[size]) <= MARGIN * instead(costs[size]):
+            break
+        found = size
+    return found
+
+
+def _within(costs: Mapping[int, Costs], way: Any, instead: Any) -> tuple[int, int | None] | None:
+    """The last sizes in a row at which `way` is faster than `instead`: the first of them, and the size that follows."""
+    faster = {size: 0 <= way(costs[size]) <= MARGIN * instead(costs[size]) for size in sorted(costs)}
+    last = max((size for size in faster if faster[size]), default=None)
+    if last is None:
+        return None
+    slower = max((size for size in faster if size < last and not faster[size]), default=0)
+    first = min(size for size in faster if size > slower)
+    return first, min((size for size in faster if size > last), default=None)
+
+
+def default_file() -> Path:
+    """Where libraries look without COLLC_MACHINE."""
+    return cache_dir() / "machine.txt"
+
+
+def machine_text(machine: str, release: str, costs: Mapping[int, Costs], found: Thresholds) -> str:
+    """The file as templates/runtime/plan/thresholds.h describes it."""
+    lines = [FORMAT, f"machine {machine}", f"kernel {release}"]
+    lines += [f"# microseconds of a copy, by bytes: {', '.join(field.name for field in fields(Costs))}"]
+    for size, cost in sorted(costs.items()):
+        lines.append(f"# {size}: " + " ".join(f"{value:.1f}" for value in asdict(cost).values()))
+    for name, value in asdict(found).items():
+        lines.append(f"{name} {'never' if value is None else value}")
+    return "\n".join([*lines, "end"]) + "\n"
+
+
+def tune_machine(library: Path, output: Path | None) -> MachineReport:
+    """Measures with a library's code, in a process of its own, and writes the file.
+
+    Raises:
+        RunError: the library cannot be loaded or does not measure, or the file cannot be written.
+    """
+    path = output or default_file()
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    check_output(path)
+    command = [sys.executable, "-m", __name__, str(library.resolve())]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+    if done.returncode != 0:
+        said = (done.stderr.strip().splitlines() or [f"status {done.returncode}"])[-1]
+        raise RunError(f"the copies of this machine cannot be measured: {said}", where=str(library))
+    answer = json.loads(done.stdout)
+    rounds: list[dict[str, list[float]]] = answer["rounds"]
+    costs = {size: _median([each[str(size)] for each in rounds]) for size in SIZES}
+    found = thresholds(costs)
+    write_whole(path, machine_text(answer["machine"], platform.release(), costs, found))
+    return MachineReport(path, answer["machine"], answer["seconds"], len(rounds), costs, found)
+
+
+def _median(rounds: Sequence[Sequence[float]]) -> Costs:
+    return Costs(*(statistics.median(column) for column in zip(*rounds, strict=True)))
+
+
+def main() -> None:
+    """Measures with the library that the first argument names, and prints the answer as JSON."""
+    try:
+        library = ctypes.CDLL(sys.argv[1], mode=os.RTLD_LOCAL)
+        measure = library.collc_measure_copies
+        library.collc_machine.restype = ctypes.c_char_p
+    except (OSError, AttributeError) as error:
+        sys.exit(f"{error}")
+    measure.argtypes = [ctypes.c_uint64, ctypes.POINTER(ctypes.c_double)]
+    count = len(fields(Costs))
+    rounds: list[dict[int, list[float]]] = []
+    begin = time.monotonic()
+    while len(rounds) < LEAST or time.monotonic() - begin < SECONDS * (1 - 1 / len(rounds)):
+        row = {}
+        for size in SIZES:
+            times = (ctypes.c_double * count)()
+            if not measure(size, times):
+                sys.exit("no memory or thread for it")
+            row[size] = list(times)
+        rounds.append(row)
+    answer = {"machine": library.collc_machine().decode(), "seconds": time.monotonic() - begin, "rounds": rounds}
+    sys.stdout.write(json.dumps(answer) + "\n")
+
+
+if __name__ == "__main__":
+    main()

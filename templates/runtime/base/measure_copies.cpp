@@ -1,0 +1,200 @@
+#include "base/measure_copies.h"
+
+#include <sched.h>
+#include <sys/mman.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+#include <system_error>
+#include <thread>
+
+#include "base/clock.h"
+#include "base/copy.h"
+#include "base/lines.h"
+
+namespace collc {
+namespace {
+
+// As the FIFOs of the plans have them.
+constexpr uint64_t kSlotBytes = 128 << 10, kSlots = 4;
+constexpr uint64_t kBatchBytes = 4 << 20;  // moved together, of small copies
+constexpr uint64_t kAlign = 2 << 20;
+constexpr uint32_t kSpins = 2000;  // then the other thread may need the core
+
+class Memory {
+ public:
+  explicit Memory(uint64_t bytes) : bytes_((bytes + kAlign - 1) / kAlign * kAlign) {
+    void *at = mmap(nullptr, bytes_ + kAlign, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (at == MAP_FAILED) return;
+    base_ = static_cast<char *>(at);
+    at_ = base_ + (0 - reinterpret_cast<uintptr_t>(base_)) % kAlign;
+    madvise(at_, bytes_, MADV_HUGEPAGE);
+    std::memset(at_, 1, bytes_);
+  }
+  ~Memory() {
+    if (base_ != nullptr) munmap(base_, bytes_ + kAlign);
+  }
+  Memory(const Memory &) = delete;
+  Memory &operator=(const Memory &) = delete;
+  char *at() const { return at_; }
+
+ private:
+  uint64_t bytes_;
+  char *base_ = nullptr, *at_ = nullptr;
+};
+
+// What one of the two threads writes for the other.
+struct alignas(kLine) Side {
+  std::atomic<uint64_t> written{0};  // chunks in slots, or calls announced
+  alignas(kLine) std::atomic<uint64_t> read{0};  // of the other's
+  alignas(kLine) char *buffer = nullptr;
+  char *slots = nullptr;
+  uint64_t sent = 0, received = 0;
+};
+
+bool both(Way way) { return way == Way::kBothSlots || way == Way::kBothStreamedSlots || way == Way::kBothKernel; }
+bool alone(Way way) { return way == Way::kOwn || way == Way::kOwnStreamed; }
+
+// One thread of two.
+class Hand {
+ public:
+  Hand(Way way, uint64_t bytes, Side *mine, Side *peer)
+      : way_(way), bytes_(bytes), mine_(*mine), peer_(*peer), into_(mine->buffer + (both(way) ? bytes : 0)) {}
+
+  // A call. Of the ways that take turns, what one thread has received it sends next.
+  void call(bool sends) {
+    switch (way_) {
+      case Way::kSlots:
+        return through_slots(sends, !sends, false, false);
+      case Way::kStreamedSlots:
+        return through_slots(sends, !sends, true, false);
+      case Way::kSlotsStreamed:
+        return through_slots(sends, !sends, false, true);
+      case Way::kBothStreamed:
+        return through_slots(sends, !sends, true, true);
+      case Way::kBothSlots:
+        return through_slots(true, true, false, false);
+      case Way::kBothStreamedSlots:
+        return through_slots(true, true, true, false);
+      case Way::kKernel:
+        return by_kernel(sends, !sends);
+      case Way::kBothKernel:
+        return by_kernel(true, true);
+      case Way::kOwn:
+      case Way::kOwnStreamed:
+      case Way::kCount:
+        copy(mine_.buffer + bytes_, mine_.buffer, bytes_, way_ == Way::kOwnStreamed);
+    }
+  }
+
+  bool refused() const { return refused_; }
+
+ private:
+  static void wait(const std::atomic<uint64_t> &counter, uint64_t value) {
+    for (uint32_t spins = 0; counter.load(std::memory_order_acquire) < value; ++spins)
+      if (spins > kSpins) sched_yield();
+  }
+  static void copy(void *to, const void *from, uint64_t bytes, bool past) {
+    past ? stream(to, from, bytes) : static_cast<void>(std::memcpy(to, from, bytes));
+  }
+
+  void through_slots(bool sends, bool receives, bool past_in, bool past_out) {
+    for (uint64_t at = 0; at < bytes_; at += kSlotBytes) {
+      const uint64_t part = std::min(kSlotBytes, bytes_ - at);
+      if (sends) {
+        if (mine_.sent >= kSlots) wait(peer_.read, mine_.sent - kSlots + 1);
+        copy(mine_.slots + mine_.sent % kSlots * kSlotBytes, mine_.buffer + at, part, past_in);
+        mine_.written.store(++mine_.sent, std::memory_order_release);
+      }
+      if (receives) {
+        wait(peer_.written, mine_.received + 1);
+        copy(into_ + at, peer_.slots + mine_.received % kSlots * kSlotBytes, part, past_out);
+        mine_.read.store(++mine_.received, std::memory_order_release);
+      }
+    }
+  }
+
+  void by_kernel(bool sends, bool receives) {
+    if (sends) mine_.written.store(++mine_.sent, std::memory_order_release);
+    if (receives) {
+      wait(peer_.written, mine_.received + 1);
+      const iovec to{into_, bytes_}, from{peer_.buffer, bytes_};
+      refused_ |= process_vm_readv(getpid(), &to, 1, &from, 1, 0) != static_cast<ssize_t>(bytes_);
+      mine_.read.store(++mine_.received, std::memory_order_release);
+    }
+    if (sends) wait(peer_.read, mine_.sent);
+  }
+
+  Way way_;
+  uint64_t bytes_;
+  Side &mine_, &peer_;
+  char *into_;
+  bool refused_ = false;
+};
+
+void pin(uint32_t number) {
+  cpu_set_t allowed, one;
+  if (sched_getaffinity(0, sizeof allowed, &allowed) != 0) return;
+  CPU_ZERO(&one);
+  for (int core = 0; core < CPU_SETSIZE; ++core)
+    if (CPU_ISSET(core, &allowed) && number-- == 0) CPU_SET(core, &one);
+  if (CPU_COUNT(&one) != 0) static_cast<void>(sched_setaffinity(0, sizeof one, &one));
+}
+
+// Both threads of one measurement.
+class Measurement {
+ public:
+  Measurement(uint64_t bytes, double *microseconds)
+      : bytes_(bytes), calls_(std::max<uint64_t>(2, kBatchBytes / bytes / 2 * 2)), microseconds_(microseconds) {}
+
+  bool run() {
+    Memory first(2 * bytes_), second(2 * bytes_), slots(2 * kSlots * kSlotBytes);
+    if (first.at() == nullptr || second.at() == nullptr || slots.at() == nullptr) return false;
+    sides_[0].buffer = first.at();
+    sides_[1].buffer = second.at();
+    for (uint32_t side = 0; side < 2; ++side) sides_[side].slots = slots.at() + side * kSlots * kSlotBytes;
+    try {
+      std::thread threads[] = {std::thread([this] { take_part(0); }), std::thread([this] { take_part(1); })};
+      for (std::thread &thread : threads) thread.join();
+    } catch (const std::system_error &) {
+      return false;
+    }
+    return true;
+  }
+
+ private:
+  void take_part(uint32_t me) {
+    pin(me);
+    for (uint32_t w = 0; w < static_cast<uint32_t>(Way::kCount); ++w) {
+      const Way way = static_cast<Way>(w);
+      Hand hand(way, bytes_, &sides_[me], &sides_[1 - me]);
+      for (uint64_t i = 0; i < 2; ++i) hand.call(i == me);  // the caches are as such calls leave them
+      meet();
+      const int64_t begin = now_ns();
+      for (uint64_t i = 0; i < calls_; ++i) hand.call(i % 2 == me);
+      meet();
+      const double spent = static_cast<double>(now_ns() - begin) * 1e-3 / static_cast<double>(calls_);
+      if (me == 0) microseconds_[w] = hand.refused() ? -1 : spent;
+    }
+  }
+
+  void meet() {
+    const uint32_t round = met_.fetch_add(1) / 2;
+    for (uint32_t spins = 0; met_.load() < 2 * (round + 1); ++spins)
+      if (spins > kSpins) sched_yield();
+  }
+
+  uint64_t bytes_, calls_;
+  double *microseconds_;
+  Side sides_[2];
+  std::atomic<uint32_t> met_{0};
+};
+
+}  // namespace
+
+bool measure_copies(uint64_t bytes, double *microseconds) { return Measurement(bytes, microseconds).run(); }
+
+}  // namespace collc

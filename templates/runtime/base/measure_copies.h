@@ -1,0 +1,27 @@
+// What copies between two cores cost on this machine: for `collc tune --machine`.
+#pragma once
+#include <cstdint>
+
+namespace collc {
+
+// The ways of moving bytes from the buffer of one thread into that of another on another core, where there is one. One-way:
+// they take turns, as roots of broadcasts. Both: each at the same time to the other, as in an all_gather.
+enum class Way : uint32_t {
+  kSlots,          // one-way, through slots
+  kStreamedSlots,  // into slots past the caches
+  kSlotsStreamed,  // out of slots past the caches
+  kBothStreamed,   // in and out
+  kKernel,         // process_vm_readv
+  kBothSlots,      // both, through slots
+  kBothStreamedSlots,
+  kBothKernel,
+  kOwn,          // each thread within its own memory
+  kOwnStreamed,  // the same past the caches
+  kCount,
+};
+
+// Microseconds of a call of each way, in one round of all of them; -1 where the system refuses. False where there is no
+// memory or thread.
+bool measure_copies(uint64_t bytes, double *microseconds);
+
+}  // namespace collc

@@ -1,0 +1,38 @@
+// From which sizes on the host target moves data which way. That differs between processors: `collc tune --machine` measures
+// copies (base/measure_copies.h) and writes what follows into a file. Without one the defaults count, which are safe everywhere.
+//
+//   collc-machine/1
+//   machine <collc_machine()>        what it was measured on
+//   kernel <release of the system>
+//   kernel_copies 16384              a line for each member of Thresholds, in this order, and nothing else
+//   ...
+//   end
+//
+// '#' begins a comment. Sizes decide how long a call takes and never what it computes.
+#pragma once
+#include <cstdint>
+
+#include "base/status.h"
+
+namespace collc {
+
+// Bytes; UINT64_MAX: never.
+struct Thresholds {
+  uint64_t kernel_copies = 16 << 10;  // chunks of results that the kernel copies between processes, from here on
+  uint64_t kernel_copies_crowded = 64 << 10;  // the same where ranks share cores
+  uint64_t streamed_results = 8 << 20;  // results that go past the caches
+  uint64_t streamed_broadcasts = 0;  // the same of broadcasts: all outputs together; 0: a sixth of the last cache
+  uint64_t streamed_slots = UINT64_MAX;  // results whose chunks go into slots past the caches, for readers far away
+  uint64_t streamed_broadcast_slots = UINT64_MAX;  // the same of broadcasts
+  uint64_t pulled_broadcasts = UINT64_MAX;  // broadcasts that the kernel copies out of the root's memory
+  uint64_t pulled_broadcasts_end = UINT64_MAX;  // and below this
+};
+
+// Those of COLLC_MACHINE, else of the file that `collc tune --machine` has left in the cache; the defaults where there is
+// none for this machine. Where `reports`, a file that COLLC_MACHINE names and that is refused is told on stderr, once.
+Thresholds find_thresholds(bool reports);
+
+// Reads a file for this machine; fails, in one sentence, if a word of it is not as above.
+Status read_thresholds(const char *path, Thresholds *thresholds);
+
+}  // namespace collc

@@ -1,0 +1,159 @@
+"""`tune --machine`: thresholds follow from costs by rules, and a library obeys the file without changing a bit."""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+from dataclasses import fields, replace
+from pathlib import Path
+
+import pytest
+from support.libraries import client
+from support.ranks import SUCCESS, Ranks
+from support.tunable import tunable
+
+from collc.cli import main
+from collc.tune.machine import SIZES, Costs, Thresholds, machine_text, thresholds, tune_machine
+
+RUNTIME = Path(__file__).parents[1] / "runtime"
+NAMES = [field.name for field in fields(Thresholds)]
+EVEN = Costs(*[10.0] * len(fields(Costs)))
+
+
+def crossing(at: int | None, **ways: float) -> dict[int, Costs]:
+    """All ways cost the same, but from `at` bytes on these."""
+    return {size: replace(EVEN, **ways) if at is not None and size >= at else EVEN for size in SIZES}
+
+
+RULES = {
+    "kernel_copies": {"both_kernel": 8.0},
+    "streamed_results": {"own_streamed": 8.0},
+    "streamed_slots": {"both_streamed_slots": 8.0},
+    "streamed_broadcast_slots": {"streamed_slots": 8.0},
+    "pulled_broadcasts": {"kernel": 8.0},
+}
+
+
+@pytest.mark.parametrize("name", RULES)
+@pytest.mark.parametrize("at", [SIZES[0], SIZES[3], SIZES[-1], None])
+def test_a_way_is_taken_from_where_it_stays_faster(name: str, at: int | None) -> None:
+    found = thresholds(crossing(at, **RULES[name]))
+    assert getattr(found, name) == at
+    related = {"kernel_copies": "kernel_copies_crowded"}.get(name)
+    assert [other for other in NAMES if getattr(found, other) is not None] == (
+        [] if at is None else [other for other in NAMES if other in (name, related)]
+    )
+
+
+def test_broadcasts_are_streamed_where_one_of_the_streamed_ways_is_best() -> None:
+    assert thresholds(crossing(SIZES[4], slots_streamed=8.0)).streamed_broadcasts == 2 * SIZES[4]
+    assert thresholds(crossing(SIZES[4], slots_streamed=8.0, streamed_slots=7.0)).streamed_broadcasts is None
+    both = thresholds(crossing(SIZES[4], streamed_slots=9.9, both_streamed=8.0))
+    assert (both.streamed_broadcasts, both.streamed_broadcast_slots) == (2 * SIZES[4], SIZES[4])
+
+
+def test_broadcasts_are_pulled_where_the_kernel_is_best_and_no_further() -> None:
+    costs = crossing(SIZES[3], kernel=8.0) | dict.fromkeys(SIZES[5:], EVEN)
+    found = thresholds(costs)
+    assert (found.pulled_broadcasts, found.pulled_broadcasts_end) == (SIZES[3], SIZES[5])
+    again = thresholds(costs | {SIZES[-1]: replace(EVEN, kernel=8.0)})
+    assert (again.pulled_broadcasts, again.pulled_broadcasts_end) == (SIZES[-1], None)
+
+
+def test_a_way_that_is_hardly_faster_or_refused_is_not_taken() -> None:
+    assert thresholds(crossing(SIZES[0], both_kernel=9.9)).kernel_copies is None
+    assert thresholds(crossing(SIZES[0], both_kernel=-1.0)).kernel_copies is None
+    faster_once = {**crossing(None), SIZES[2]: replace(EVEN, both_kernel=1.0)}
+    assert thresholds(faster_once).kernel_copies is None
+
+
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    file = tmp_path_factory.mktemp("machine") / "machine.txt"
+    found = tune_machine(tunable(), file)
+    assert sorted(found.costs) == sorted(SIZES)
+    assert all(value != 0 for costs in found.costs.values() for value in vars(costs).values())
+    assert found.thresholds == thresholds(found.costs)
+    return file
+
+
+def hash_with(file: Path) -> tuple[bytes, str]:
+    command = [str(client(RUNTIME / "bits.c", "cores")), "processes", "3"]
+    environment = {**os.environ, "COLLC_MACHINE": str(file)}
+    done = subprocess.run(command, capture_output=True, check=True, env=environment, timeout=60)
+    return done.stdout, done.stderr.decode()
+
+
+def test_a_library_takes_the_file_and_no_threshold_changes_a_bit(measured: Path, tmp_path: Path) -> None:
+    machine = measured.read_text().splitlines()[1].removeprefix("machine ")
+    expected, said = hash_with(measured)
+    assert said == ""
+    never = Thresholds(*[None] * len(NAMES))
+    always = Thresholds(*[1] * len(NAMES))
+    found = [never, always, *(replace(never, **{name: 1}) for name in NAMES)]
+    found += [replace(always, **{name: None}) for name in NAMES]
+    for one in found:
+        file = tmp_path / "one.txt"
+        file.write_text(machine_text(machine, platform.release(), {}, one))
+        assert hash_with(file) == (expected, ""), one
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda text: text.replace("collc-machine/1", "collc-machine/9"), "does not begin with collc-machine/1"),
+        (lambda text: text.replace("\nend", ""), "is not whole"),
+        (lambda text: text.replace("\nkernel ", "\nkernel not "), "is for another machine or kernel"),
+        (lambda text: text.replace("\nmachine ", "\nmachine not "), "is for another machine or kernel"),
+        *(
+            ((lambda text, name=name: text.replace(f"\n{name} ", f"\n{name} -")), f'has no line "{name}"')
+            for name in NAMES
+        ),
+    ],
+)
+def test_any_other_file_is_refused_in_one_line(measured: Path, tmp_path: Path, change: object, said: str) -> None:
+    assert callable(change)
+    file = tmp_path / "odd.txt"
+    file.write_text(change(measured.read_text()))
+    assert file.read_text() != measured.read_text()
+    stderr = hash_with(file)[1]
+    assert stderr.startswith(f"collc: COLLC_MACHINE={file} {said}")
+    assert stderr.endswith("the embedded thresholds stay in use\n")
+    assert stderr.count("\n") == 1
+
+
+def test_ranks_with_different_files_move_data_alike(measured: Path, tmp_path: Path) -> None:
+    """The file of the first rank counts, on all of them."""
+    machine = measured.read_text().splitlines()[1].removeprefix("machine ")
+    own = {}
+    for rank, bytes_from in enumerate([1, None, 1 << 16]):
+        file = tmp_path / f"{rank}.txt"
+        file.write_text(machine_text(machine, platform.release(), {}, Thresholds(*[bytes_from] * len(NAMES))))
+        own[rank] = {"COLLC_MACHINE": str(file)}
+    team = Ranks(tunable(), 3, {}, own=own)
+    try:
+        assert [answer["result"] for answer in team.init()] == [SUCCESS] * 3
+        for collective in ("all_reduce", "broadcast", "all_gather", "reduce_scatter"):
+            for count in (1000, 70_001):
+                answers = team.all(do="call", collective=collective, count=count, times=3)
+                assert [answer["result"] for answer in answers] == [SUCCESS] * 3
+    finally:
+        team.close()
+
+
+def test_the_command_writes_the_file_that_libraries_look_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    library = tunable()
+    monkeypatch.setenv("COLLC_CACHE", str(tmp_path / "cache"))
+    with pytest.raises(SystemExit) as ended:
+        main(["tune", str(library), "--machine"])
+    assert not ended.value.code
+    file = tmp_path / "cache" / "machine.txt"
+    assert f"wrote {file}" in capsys.readouterr().out
+    wrong = file.read_text().replace("\nkernel_copies ", "\nkernel_copies 1")
+    file.write_text(wrong)
+    with pytest.raises(SystemExit):
+        main(["tune", str(library), "--machine"])
+    assert file.read_text() != wrong
