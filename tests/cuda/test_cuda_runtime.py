@@ -54,6 +54,13 @@ def mock_driver(counters: bool = False) -> Path:
     return cached(content_key(key), "libcuda.so.1", make).parent
 
 
+def put_whole(path: Path, content: bytes) -> None:
+    """Writes a file that other test processes write and read too: none of them sees a part of it."""
+    part = path.with_name(f"{path.name}.{os.getpid()}")
+    part.write_bytes(content)
+    part.replace(path)
+
+
 @cache
 def library(counters: bool = False, allocations: str | None = None) -> Path:
     """A CUDA library of three GPUs with small slots. The mock does not read device code, so there is none in it.
@@ -64,9 +71,9 @@ def library(counters: bool = False, allocations: str | None = None) -> Path:
     folder = cache_dir() / "tests"
     folder.mkdir(parents=True, exist_ok=True)
     topology = folder / f"odd-{content_key([ODD])[:12]}.yaml"
-    topology.write_text(ODD, encoding="utf-8")
+    put_whole(topology, ODD.encode())
     fatbin = folder / "none.fatbin"
-    fatbin.write_bytes(b"no device code")
+    put_whole(fatbin, b"no device code")
     code = DeviceCode(fatbin, (Image("elf", "80", fatbin, "no compiler", "1.2"),), counters)
     parts = "-parts" if allocations else ""
     out = folder / f"libcollc-odd-{'counting' if counters else 'mock'}{parts}.so"

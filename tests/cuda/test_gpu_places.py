@@ -17,7 +17,7 @@ from unittest import mock
 
 import pytest
 from mock_jobs import job
-from test_cuda_runtime import HERE, mock_driver
+from test_cuda_runtime import HERE, mock_driver, put_whole
 
 from collc.build import compile as build
 from collc.build.cache import cache_dir, cached, content_key
@@ -56,7 +56,7 @@ def made_for(topology: str, allocations: str) -> Path:
     folder = cache_dir() / "tests"
     folder.mkdir(parents=True, exist_ok=True)
     fatbin = folder / "none.fatbin"
-    fatbin.write_bytes(b"no device code")
+    put_whole(fatbin, b"no device code")
     code = DeviceCode(fatbin, (Image("elf", "80", fatbin, "no compiler", "1.2"),), False)
     out = folder / f"libcollc-{Path(topology).stem}-{content_key([topology, allocations])[:12]}.so"
     small = dataclasses.replace(CUDA, slots=2, chunk_bytes=4096)
