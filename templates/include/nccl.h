@@ -1,4 +1,4 @@
-/* The NCCL API that a collc library serves: NCCL 2.28.9's names, numbers and calling conventions, in C.
+/* The NCCL API that a collc library serves: NCCL 2.30.7's names, numbers and calling conventions, in C.
  *
  * A program written for NCCL compiles against this header or against NVIDIA's; both describe the same binary interface.
  * Streams are opaque here, so that host programs need no CUDA headers; on the host target they are ignored.
@@ -15,10 +15,10 @@ extern "C" {
 #endif
 
 #define NCCL_MAJOR 2
-#define NCCL_MINOR 28
-#define NCCL_PATCH 9
+#define NCCL_MINOR 30
+#define NCCL_PATCH 7
 #define NCCL_SUFFIX ""
-#define NCCL_VERSION_CODE 22809
+#define NCCL_VERSION_CODE 23007
 #define NCCL_VERSION(X, Y, Z) (((X) <= 2 && (Y) <= 8) ? (X) * 1000 + (Y) * 100 + (Z) : (X) * 10000 + (Y) * 100 + (Z))
 #define NCCL_COMM_NULL NULL
 #define NCCL_UNIQUE_ID_BYTES 128
@@ -30,9 +30,12 @@ extern "C" {
 #define NCCL_SHRINK_ABORT 0x01
 #define NCCL_WIN_DEFAULT 0x00
 #define NCCL_WIN_COLL_SYMMETRIC 0x01
+#define NCCL_WIN_STRICT_ORDERING 0x02
+#define NCCL_REVOKE_DEFAULT 0x00
+#define NCCL_SUSPEND_MEM 0x01
 
 typedef struct ncclComm *ncclComm_t;
-typedef struct ncclWindow *ncclWindow_t;
+typedef struct ncclWindow_vidmem *ncclWindow_t;
 
 #ifndef COLLC_STREAM_T
 #define COLLC_STREAM_T
@@ -52,7 +55,8 @@ typedef enum {
   ncclInvalidUsage = 5,
   ncclRemoteError = 6,
   ncclInProgress = 7,
-  ncclNumResults = 8
+  ncclTimeout = 8,
+  ncclNumResults = 9
 } ncclResult_t;
 
 typedef enum { ncclNumOps_dummy = 5 } ncclRedOp_dummy_t;
@@ -90,7 +94,7 @@ typedef enum {
 typedef enum { ncclScalarDevice = 0, ncclScalarHostImmediate = 1 } ncclScalarResidence_t;
 
 /* Append-only: a caller compiled against another version passes its own `size`. */
-typedef struct ncclConfig_v22800 {
+typedef struct ncclConfig_v23000 {
   size_t size;
   unsigned int magic;
   unsigned int version;
@@ -108,6 +112,10 @@ typedef struct ncclConfig_v22800 {
   int nvlsCTAs;
   int nChannelsPerNetPeer;
   int nvlinkCentricSched;
+  int graphUsageMode;
+  int numRmaCtx;
+  int maxP2pPeers;
+  int graphStreamOrdering;
 } ncclConfig_t;
 
 #define NCCL_CONFIG_MAGIC 0xcafebeef
@@ -117,7 +125,15 @@ typedef struct ncclConfig_v22800 {
    NCCL_CONFIG_UNDEF_INT, NCCL_CONFIG_UNDEF_PTR, NCCL_CONFIG_UNDEF_INT,                            \
    NCCL_CONFIG_UNDEF_INT, NCCL_CONFIG_UNDEF_PTR, NCCL_CONFIG_UNDEF_INT,                            \
    NCCL_CONFIG_UNDEF_INT, NCCL_CONFIG_UNDEF_INT, NCCL_CONFIG_UNDEF_INT,                            \
-   NCCL_CONFIG_UNDEF_INT, NCCL_CONFIG_UNDEF_INT}
+   NCCL_CONFIG_UNDEF_INT, NCCL_CONFIG_UNDEF_INT, NCCL_CONFIG_UNDEF_INT,                            \
+   NCCL_CONFIG_UNDEF_INT, NCCL_CONFIG_UNDEF_INT, NCCL_CONFIG_UNDEF_INT}
+
+typedef enum {
+  ncclStatGpuMemSuspend = 0,
+  ncclStatGpuMemSuspended = 1,
+  ncclStatGpuMemPersist = 2,
+  ncclStatGpuMemTotal = 3
+} ncclCommMemStat_t;
 
 #ifndef COLLC_API
 #define COLLC_API
@@ -153,6 +169,24 @@ COLLC_DECLARE(ncclResult_t, CommSplit, (ncclComm_t comm, int color, int key, ncc
 COLLC_DECLARE(ncclResult_t, CommShrink,
               (ncclComm_t comm, int *excludeRanksList, int excludeRanksCount, ncclComm_t *newcomm, ncclConfig_t *config,
                int shrinkFlags));
+
+/* More ranks: those that are there give the id of ncclCommGetUniqueId (one of them, the others NULL) and rank -1, those that
+ * join no communicator, the id and their rank. */
+COLLC_DECLARE(ncclResult_t, CommGetUniqueId, (ncclComm_t comm, ncclUniqueId *uniqueId));
+COLLC_DECLARE(ncclResult_t, CommGrow,
+              (ncclComm_t comm, int nRanks, const ncclUniqueId *uniqueId, int rank, ncclComm_t *newcomm, ncclConfig_t *config));
+
+/* Ends the calls of a communicator, which then can be split, shrunk or destroyed */
+COLLC_DECLARE(ncclResult_t, CommRevoke, (ncclComm_t comm, int revokeFlags));
+/* No calls until it is resumed; its memory stays */
+COLLC_DECLARE(ncclResult_t, CommSuspend, (ncclComm_t comm, int flags));
+COLLC_DECLARE(ncclResult_t, CommResume, (ncclComm_t comm));
+COLLC_DECLARE(ncclResult_t, CommMemStats, (ncclComm_t comm, ncclCommMemStat_t stat, uint64_t *value));
+
+/* Windows are NULL: peers do not read them */
+COLLC_DECLARE(ncclResult_t, CommWindowRegister, (ncclComm_t comm, void *buff, size_t size, ncclWindow_t *win, int winFlags));
+COLLC_DECLARE(ncclResult_t, CommWindowDeregister, (ncclComm_t comm, ncclWindow_t win));
+COLLC_DECLARE(ncclResult_t, WinGetUserPtr, (ncclComm_t comm, ncclWindow_t win, void **outUserPtr));
 
 /* Memory. Buffers of ncclMemAlloc may be used like any other; registration has nothing to do on the host. */
 COLLC_DECLARE(ncclResult_t, MemAlloc, (void **ptr, size_t size));

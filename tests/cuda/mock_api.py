@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -99,6 +100,79 @@ class ApiCalls(Job):
         parts = Comm()
         self.check(self.lib.ncclCommSplit(made, 0, self.rank, ctypes.byref(parts), None))
         said["ncclCommSplit"] = self.sums_are_right(parts, stream=self.stream())
+        said["ncclCommGrow"] = self.sums_are_right(self.grown(), stream=self.stream())
+        return said
+
+    def grown(self) -> Comm:
+        """A communicator of rank 0 alone, which the others join: the library has plans for 1 rank and for all."""
+        small, made, unique = Comm(), Comm(), UniqueId()
+        if self.rank == 0:
+            small = self.comm("small", [0])
+            self.check(self.lib.ncclCommGetUniqueId(small, ctypes.byref(unique)))
+            self.say("id-grown", bytes(unique))
+        else:
+            unique = UniqueId.from_buffer_copy(self.hear("id-grown"))
+        old, rank = (small, -1) if self.rank == 0 else (None, self.rank)
+        self.check(self.lib.ncclCommGrow(old, self.nranks, ctypes.byref(unique), rank, ctypes.byref(made), None))
+        if self.rank == 0:
+            self.check(self.lib.ncclCommDestroy(small))
+        return made
+
+    def suspended(self) -> dict[str, Any]:
+        comm, stream, figure = self.comm(), self.stream(), ctypes.c_uint64()
+
+        def stat(which: int) -> int:
+            self.check(self.lib.ncclCommMemStats(comm, which, ctypes.byref(figure)))
+            return figure.value
+
+        said: dict[str, Any] = {"active": [stat(1), self.sums(comm, stream)], "gpu bytes": stat(3)}
+        said["memory that can be suspended"] = stat(0)
+        self.check(self.lib.ncclCommSuspend(comm, 1))
+        room = self.room(4)
+        code = self.all_reduce(room, room, comm, stream)
+        said["suspended"] = [stat(1), code, self.text().removeprefix("ncclAllReduce: ")]
+        self.check(self.lib.ncclCommResume(comm))
+        said["resumed"] = [stat(1), self.sums(comm, stream)]
+        return said
+
+    def windows(self) -> dict[str, Any]:
+        comm, stream, lib = self.comm(), self.stream(), self.lib
+        buffer, window, at = self.buffer(self.data(0, COUNT)), ctypes.c_void_p(1), ctypes.c_void_p(1)
+        size = ctypes.c_size_t(4 * COUNT)
+        code = lib.ncclCommWindowRegister(comm, ctypes.c_void_p(buffer.at), size, ctypes.byref(window), 1)
+        said: dict[str, Any] = {"registered": [code, window.value]}
+        said["pointer"] = [lib.ncclWinGetUserPtr(comm, window, ctypes.byref(at)), at.value]
+        said["deregistered"] = lib.ncclCommWindowDeregister(comm, window)
+        said["nothing"] = lib.ncclCommWindowRegister(comm, None, size, ctypes.byref(window), 1)
+        return {**said, "works": self.sums(comm, stream)}
+
+    def revoked(self) -> dict[str, Any]:
+        comm, stream, lib, room = self.comm(), self.stream(), self.lib, self.room(COUNT)
+        self.check(0 if self.sums(comm, stream) else 1)
+        self.meet("made")
+        said: dict[str, Any] = {}
+        if self.rank == 0:
+            self.check(self.all_reduce(self.buffer(self.data(0, COUNT)), room, comm, stream))
+        else:
+            self.hear("revoked")
+            self.until(lambda: self.error(comm) != 0)
+            code = self.error(comm)
+            self.all_reduce(room, room, comm, stream)
+            said["heard"] = [code, "rank 0: ncclCommRevoke was called" in self.text()]
+        start = time.monotonic()
+        self.check(lib.ncclCommRevoke(comm, 0))
+        said["seconds"] = time.monotonic() - start
+        if self.rank == 0:
+            self.say("revoked")
+        said |= {"state": self.error(comm), "call": self.all_reduce(room, room, comm, stream)}
+        said |= {"finalize": lib.ncclCommFinalize(comm), "again": lib.ncclCommRevoke(comm, 0)}
+        self.wait(stream)
+        part, turned = Comm(), Comm()
+        self.check(lib.ncclCommSplit(comm, 0, self.rank, ctypes.byref(part), None))
+        said["split works"] = self.sums(part, stream)
+        self.check(lib.ncclCommSplit(part, 0, -self.rank, ctypes.byref(turned), None))
+        said["and split again"] = self.sums(turned, stream)
+        self.check(lib.ncclCommDestroy(comm))
         return said
 
     def refused_functions(self) -> dict[str, Any]:

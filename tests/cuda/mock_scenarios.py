@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 from mock_api import ApiCalls
 from mock_job import FLOAT, Buffer, Comm
+from mock_late import LateFailures
 from mock_random import RandomJobs
 from mock_rules import DriverRules
 
@@ -30,7 +31,7 @@ from collc.bench.nccl import UniqueId
 from collc.collectives.model import Collective
 
 
-class Scenarios(RandomJobs, ApiCalls, DriverRules):
+class Scenarios(RandomJobs, ApiCalls, DriverRules, LateFailures):
     def collectives(self) -> list[str]:
         """Every collective once; the wrong ones."""
         comm, stream, wrong = self.comm(), self.stream(), []

@@ -20,6 +20,22 @@ DOCS = ROOT / "docs" / "cuda.md"
 
 pytestmark = pytest.mark.skipif(not DOCS.is_file(), reason="the docs are in the checkout, not in the wheel")
 
+# Every function of the host that the headers of NCCL 2.30.7 declare: nccl.h, then nccl_device.
+OF_NCCL = """
+MemAlloc MemFree GetVersion GetUniqueId CommInitRankConfig CommInitRank CommInitAll CommFinalize CommDestroy CommAbort
+CommRevoke CommSplit CommShrink CommGetUniqueId CommGrow CommInitRankScalable GetErrorString GetLastError ResetDebugInit
+CommGetAsyncError CommCount CommCuDevice CommUserRank CommRegister CommDeregister CommSuspend CommResume CommMemStats
+CommWindowRegister CommWindowDeregister WinGetUserPtr RedOpCreatePreMulSum RedOpDestroy Reduce Bcast Broadcast AllReduce
+ReduceScatter AllGather AlltoAll Gather Scatter Send Recv PutSignal Signal WaitSignal GroupStart GroupEnd
+GroupSimulateEnd ParamBind ParamGetI8 ParamGetI16 ParamGetI32 ParamGetI64 ParamGetU8 ParamGetU16 ParamGetU32 ParamGetU64
+ParamGetStr ParamGet ParamGetParameter ParamGetAllParameterKeys ParamDumpAll
+CommQueryProperties DevCommCreate DevCommDestroy GetLsaDevicePointer GetLsaMultimemDevicePointer
+GetMultimemDevicePointer GetPeerDevicePointer GinBarrierCreateRequirement GinInboxA2ACreateRequirement
+GinOutboxCreateRequirement LLA2ACalcSlots LLA2ACreateRequirement LsaBarrierCreateRequirement TeamLsa TeamRail
+TeamRankToLsa TeamRankToWorld TeamWorld
+"""
+LEVEL = 23007
+
 
 class Row(NamedTuple):
     name: str
@@ -68,6 +84,15 @@ def test_the_table_has_what_the_header_and_the_library_have() -> None:
     assert declared <= names
 
 
+def test_the_table_has_every_function_of_nccls_headers_at_our_level() -> None:
+    header = (resource_dir("templates") / "include" / "nccl.h").read_text(encoding="utf-8")
+    assert f"#define NCCL_VERSION_CODE {LEVEL}\n" in header
+    beyond = {row.name for row in rows()} - {f"nccl{name}" for name in OF_NCCL.split()}
+    # Newer releases have these too, and hand them a communicator.
+    assert all(name.endswith("Config") for name in beyond), beyond
+    assert {f"nccl{name}" for name in OF_NCCL.split()} <= {row.name for row in rows()}
+
+
 def test_the_file_that_shows_a_function_names_it() -> None:
     for row in rows():
         assert row.shown_by, row
@@ -93,7 +118,7 @@ def test_what_a_communicator_says_of_itself() -> None:
             "ncclCommCount": 3,
             "ncclCommUserRank": rank,
             "ncclCommCuDevice": rank,
-            "ncclGetVersion": 22809,
+            "ncclGetVersion": LEVEL,
             "ncclGetErrorString": "invalid usage (run with COLLC_DEBUG=WARN for details)",
             "ncclTeamWorld": [3, rank],
             "ncclTeamLsa": [1, 0],
@@ -105,4 +130,36 @@ def test_what_a_communicator_says_of_itself() -> None:
 
 def test_less_usual_ways_to_make_communicators() -> None:
     for answer in job("created"):
-        assert answer == {"ncclCommInitRankScalable": True, "ncclCommSplit": True}
+        assert answer == {"ncclCommInitRankScalable": True, "ncclCommSplit": True, "ncclCommGrow": True}
+
+
+def test_a_communicator_rests_and_goes_on() -> None:
+    for answer in job("suspended"):
+        assert answer.pop("gpu bytes") > 100_000
+        assert answer == {
+            "active": [0, True],
+            "suspended": [1, INVALID_USAGE, "the communicator is suspended: ncclCommResume goes first"],
+            "resumed": [0, True],
+            "memory that can be suspended": 0,
+        }
+
+
+def test_windows_are_null_where_peers_do_not_read_them() -> None:
+    for answer in job("windows"):
+        assert answer == {"registered": [0, None], "pointer": [0, None], "deregistered": 0, "nothing": 4, "works": True}
+
+
+def test_a_revoked_communicator_ends_its_calls_and_can_be_split() -> None:
+    """Rank 0 revokes while its call waits for the others, who hear of it and then revoke too."""
+    answers = job("revoked")
+    for rank, answer in enumerate(answers):
+        assert answer.pop("seconds") < 5
+        assert rank == 0 or answer.pop("heard") == [6, True]
+        assert answer == {
+            "state": 0,
+            "call": INVALID_USAGE,
+            "finalize": INVALID_USAGE,
+            "again": 4,
+            "split works": True,
+            "and split again": True,
+        }

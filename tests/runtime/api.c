@@ -157,8 +157,8 @@ static void refusals(ncclComm_t comm) {
   float x[4] = {0};
   int number = 0;
   ncclComm_t gone = (ncclComm_t)(void *)x;
-  void *window = NULL;
-  extern ncclResult_t ncclCommWindowRegister(ncclComm_t, void *, size_t, void **, int);
+  ncclWindow_t window = (ncclWindow_t)(void *)x;
+  extern ncclResult_t ncclSignal(int, int, int, unsigned int, ncclComm_t, cudaStream_t);
   require(ncclAllReduce(NULL, x, 1, ncclFloat32, ncclSum, comm, NULL) == ncclInvalidArgument, "a null buffer");
   require(ncclAllReduce(x, x, 1, (ncclDataType_t)99, ncclSum, comm, NULL) == ncclInvalidArgument, "a type");
   require(ncclAllReduce(x, x, 1, ncclFloat32, (ncclRedOp_t)77, comm, NULL) == ncclInvalidArgument, "an operation");
@@ -168,7 +168,8 @@ static void refusals(ncclComm_t comm) {
   require(ncclCommCount(gone, &number) == ncclInvalidArgument, "a handle that never was one");
   require(ncclCommCount(NULL, &number) == ncclInvalidArgument, "no handle");
   require(ncclGroupEnd() == ncclInvalidUsage, "an end without a start");
-  require(ncclCommWindowRegister(comm, x, 16, &window, 0) == ncclInvalidUsage, "windows");
+  require(ncclCommWindowRegister(comm, x, 16, &window, 0) == ncclSuccess && window == NULL, "windows");
+  require(ncclSignal(0, 0, 0, 0, comm, NULL) == ncclInvalidUsage, "signals");
   require(strstr(ncclGetLastError(NULL), "not supported") != NULL, "the words of the last error");
   require(ncclAllReduce(NULL, NULL, 0, ncclFloat32, ncclSum, comm, NULL) == ncclSuccess, "a count of 0");
   check(ncclGroupStart(), "ncclGroupStart");

@@ -34,6 +34,8 @@ const char *pncclGetErrorString(ncclResult_t result) {
       return "remote process exited or there was a network error";
     case ncclInProgress:
       return "collc operation in progress";
+    case ncclTimeout:
+      return "a time limit has passed";
     default:
       return "unknown result code";
   }
@@ -46,6 +48,7 @@ COLLC_ALIAS(const char *, GetLastError, (ncclComm_t));
 ncclResult_t pncclCommFinalize(ncclComm_t comm) {
   return with_communicator("ncclCommFinalize", comm, [&](const CommunicatorPtr &found) -> Status {
     if (found->real() != nullptr) return forwarded(call_real(pncclCommFinalize, "ncclCommFinalize", found->real()));
+    if (found->revoked()) return fail(ncclInvalidUsage, "the communicator was revoked");
     return found->state();  // calls have ended when they return: there is nothing to flush
   });
 }
@@ -79,7 +82,7 @@ COLLC_ALIAS(ncclResult_t, CommAbort, (ncclComm_t));
 ncclResult_t pncclCommGetAsyncError(ncclComm_t comm, ncclResult_t *error) {
   return with_communicator("ncclCommGetAsyncError", comm, [&](const CommunicatorPtr &found) -> Status {
     if (error == nullptr) return fail(ncclInvalidArgument, "the place for the error is NULL");
-    *error = found->state().code();
+    *error = found->revoked() ? ncclSuccess : found->state().code();
     return {};
   });
 }

@@ -82,7 +82,7 @@ Status read_excluded(const Communicator &parent, const int *excluded, int count,
   return {};
 }
 
-// Split and Shrink: a new communicator from `parent`, by us or by the real NCCL. A null config inherits the parent's.
+// Split, Shrink and Grow: a new communicator from `parent`, by us or by the real NCCL. A null config inherits the parent's.
 // A rank that takes part without getting one (`absent`) waits for the others' answers in any case: there is no handle to
 // ask later. `participants`: the ranks of the parent that call; `checked`: what was found of the arguments before.
 Status derive(const CommunicatorPtr &parent, const std::vector<uint32_t> &participants, const ncclConfig_t *given,
@@ -110,6 +110,24 @@ Status derive(const CommunicatorPtr &parent, const std::vector<uint32_t> &partic
     return {};
   };
   return create(communicator, {forward, excuse}, handle);
+}
+
+// A rank that joins a communicator of the real NCCL which grows.
+Status join_theirs(ncclComm_t *handle, int nranks, const ncclUniqueId &id, int rank, const ncclConfig_t *given) {
+  Config config;
+  int device = 0;
+  if (handle != nullptr) *handle = nullptr;
+  COLLC_RETURN_IF_FAILED(read_rank(handle, nranks, rank, given, nullptr, &config, &device));
+  if (!have_real()) return fail(ncclInvalidArgument, "the unique id was not made by this library's ncclCommGetUniqueId");
+  const auto join = [id, nranks, rank](Communicator *made) -> Status {
+    ncclComm_t real = nullptr;
+    const ncclResult_t result =
+        call_real(pncclCommGrow, "ncclCommGrow", nullptr, nranks, &id, rank, &real, made->config().for_real());
+    if (result != ncclSuccess && result != ncclInProgress) return fail(result, "the real NCCL could not grow it");
+    made->wrap(real, static_cast<uint32_t>(nranks), static_cast<uint32_t>(rank));
+    return {};
+  };
+  return create(std::make_shared<Communicator>(config, device), {join, [](const Status &) {}}, handle);
 }
 
 }  // namespace
@@ -178,7 +196,7 @@ COLLC_ALIAS(ncclResult_t, CommInitAll, (ncclComm_t *, int, const int *));
 
 ncclResult_t pncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t *newcomm, ncclConfig_t *config) {
   return with_communicator("ncclCommSplit", comm, [&](const CommunicatorPtr &parent) -> Status {
-    COLLC_RETURN_IF_FAILED(parent->state());
+    if (!parent->revoked()) COLLC_RETURN_IF_FAILED(parent->state());
     Status checked;
     if (color < 0 && color != NCCL_SPLIT_NOCOLOR) checked = fail(ncclInvalidArgument, "colour %d is negative", color);
     return note_failure(derive(
@@ -195,7 +213,7 @@ ncclResult_t pncclCommShrink(ncclComm_t comm, int *excluded, int count, ncclComm
   return with_communicator("ncclCommShrink", comm, [&](const CommunicatorPtr &parent) -> Status {
     // Without NCCL_SHRINK_ABORT the parent must be sound; with it, its calls have failed already: a call of the host
     // target returns when it is over.
-    if (flags == NCCL_SHRINK_DEFAULT) COLLC_RETURN_IF_FAILED(parent->state());
+    if (flags == NCCL_SHRINK_DEFAULT && !parent->revoked()) COLLC_RETURN_IF_FAILED(parent->state());
     std::vector<uint32_t> out;
     const Status checked = read_excluded(*parent, excluded, count, &out);
     const std::vector<int> copy(out.begin(), out.end());
@@ -209,5 +227,45 @@ ncclResult_t pncclCommShrink(ncclComm_t comm, int *excluded, int count, ncclComm
   });
 }
 COLLC_ALIAS(ncclResult_t, CommShrink, (ncclComm_t, int *, int, ncclComm_t *, ncclConfig_t *, int));
+
+ncclResult_t pncclCommGetUniqueId(ncclComm_t comm, ncclUniqueId *id) {
+  return with_communicator("ncclCommGetUniqueId", comm, [&](const CommunicatorPtr &found) -> Status {
+    if (found->real() != nullptr) return forwarded(call_real(pncclCommGetUniqueId, "ncclCommGetUniqueId", found->real(), id));
+    if (id == nullptr) return fail(ncclInvalidArgument, "the id is NULL");
+    COLLC_RETURN_IF_FAILED(found->state());
+    return make_unique_id(id, backend().may_span_servers());
+  });
+}
+COLLC_ALIAS(ncclResult_t, CommGetUniqueId, (ncclComm_t, ncclUniqueId *));
+
+ncclResult_t pncclCommGrow(ncclComm_t comm, int nranks, const ncclUniqueId *id, int rank, ncclComm_t *newcomm,
+                           ncclConfig_t *config) {
+  if (comm == nullptr)
+    return guarded("ncclCommGrow", [&]() -> Status {
+      if (id == nullptr) return note_failure(fail(ncclInvalidArgument, "a rank that joins has no id"));
+      return note_failure(is_our_id(*id) ? create_rank(newcomm, nranks, *id, rank, nullptr, config)
+                                         : join_theirs(newcomm, nranks, *id, rank, config));
+    });
+  return with_communicator("ncclCommGrow", comm, [&](const CommunicatorPtr &parent) -> Status {
+    COLLC_RETURN_IF_FAILED(parent->state());
+    Status checked;
+    if (rank != -1) checked = fail(ncclInvalidArgument, "a rank of the communicator has to give -1, not rank %d", rank);
+    if (nranks <= static_cast<int>(parent->nranks()))
+      checked = fail(ncclInvalidArgument, "%d ranks are not more than %u", nranks, parent->nranks());
+    const bool is_root = id != nullptr;
+    const ncclUniqueId copy = is_root ? *id : ncclUniqueId{};
+    if (is_root && parent->real() == nullptr && !is_our_id(copy))
+      checked = fail(ncclInvalidArgument, "the unique id was not made by ncclCommGetUniqueId");
+    return note_failure(derive(
+        parent, parent->all_but({}), config, newcomm, false, checked,
+        [parent, nranks, is_root, copy](Communicator *made) {
+          return made->grow(*parent, static_cast<uint32_t>(nranks), is_root ? &copy : nullptr);
+        },
+        [nranks, is_root, copy](ncclComm_t real, ncclComm_t *made, ncclConfig_t *given) {
+          return call_real(pncclCommGrow, "ncclCommGrow", real, nranks, is_root ? &copy : nullptr, -1, made, given);
+        }));
+  });
+}
+COLLC_ALIAS(ncclResult_t, CommGrow, (ncclComm_t, int, const ncclUniqueId *, int, ncclComm_t *, ncclConfig_t *));
 
 }  // extern "C"

@@ -5,7 +5,7 @@
 using namespace collc;
 
 // Types of those functions, as far as they are passed by value or through pointers that we never follow.
-using Window = struct ncclWindow *;
+using Window = ncclWindow_t;
 struct Team {
   int nranks, rank, stride;
 };
@@ -29,15 +29,6 @@ ncclResult_t only_real(const char *function, ncclComm_t comm, Theirs theirs) {
 
 extern "C" {
 
-COLLC_ONLY_REAL(CommRevoke, (ncclComm_t comm, int flags), real, flags);
-COLLC_ONLY_REAL(CommGetUniqueId, (ncclComm_t comm, ncclUniqueId *id), real, id);
-COLLC_ONLY_REAL(CommSuspend, (ncclComm_t comm, int flags), real, flags);
-COLLC_ONLY_REAL(CommResume, (ncclComm_t comm), real);
-COLLC_ONLY_REAL(CommMemStats, (ncclComm_t comm, int which, uint64_t *value), real, which, value);
-COLLC_ONLY_REAL(CommWindowRegister, (ncclComm_t comm, void *buffer, size_t size, Window *window, int flags), real, buffer, size,
-                window, flags);
-COLLC_ONLY_REAL(CommWindowDeregister, (ncclComm_t comm, Window window), real, window);
-COLLC_ONLY_REAL(WinGetUserPtr, (ncclComm_t comm, Window window, void **pointer), real, window, pointer);
 COLLC_ONLY_REAL(PutSignal,
                 (const void *local, size_t count, ncclDataType_t type, int peer, Window window, size_t offset, int signal,
                  int context, unsigned int flags, ncclComm_t comm, cudaStream_t stream),
@@ -47,43 +38,10 @@ COLLC_ONLY_REAL(Signal, (int peer, int signal, int context, unsigned int flags, 
 COLLC_ONLY_REAL(WaitSignal, (int count, void *descriptions, ncclComm_t comm, cudaStream_t stream), count, descriptions, real,
                 stream);
 COLLC_ONLY_REAL(CommQueryProperties, (ncclComm_t comm, void *properties), real, properties);
+COLLC_ONLY_REAL(GinBarrierCreateRequirement, (ncclComm_t comm, Team team, int barriers, void *handle, void *requirement), real,
+                team, barriers, handle, requirement);
 COLLC_ONLY_REAL(DevCommCreate, (ncclComm_t comm, const void *requirements, void *made), real, requirements, made);
 COLLC_ONLY_REAL(DevCommDestroy, (ncclComm_t comm, const void *device), real, device);
-
-// Grow has no communicator on the ranks that join: those need the real NCCL in any case.
-COLLC_API ncclResult_t pncclCommGrow(ncclComm_t comm, int nranks, const ncclUniqueId *id, int rank, ncclComm_t *made,
-                                     ncclConfig_t *config) {
-  return guarded("ncclCommGrow", [&]() -> Status {
-    if (made == nullptr) return fail(ncclInvalidArgument, "the place for the communicator is NULL");
-    *made = nullptr;
-    ncclComm_t real = nullptr;
-    CommunicatorPtr found;
-    if (comm != nullptr) {
-      COLLC_RETURN_IF_FAILED(find_communicator(comm, &found));
-      real = found->real();
-      if (real == nullptr) return fail(ncclInvalidUsage, "not supported in a communicator that collc serves");
-    }
-    const ncclUniqueId copy = id != nullptr ? *id : ncclUniqueId{};
-    const bool has_id = id != nullptr;
-    Config own;
-    COLLC_RETURN_IF_FAILED(read_config(config, &own));
-    int device = 0;
-    COLLC_RETURN_IF_FAILED(backend().current_device(&device));
-    const auto communicator = std::make_shared<Communicator>(own, device);
-    const auto grow = [real, nranks, copy, has_id, rank, found](Communicator *grown) -> Status {
-      ncclComm_t theirs = nullptr;
-      const ncclResult_t result = call_real(pncclCommGrow, "ncclCommGrow", real, nranks, has_id ? &copy : nullptr, rank,
-                                            &theirs, grown->config().for_real());
-      if (result != ncclSuccess && result != ncclInProgress) return fail(result, "the real NCCL could not grow it");
-      int mine = rank;
-      if (mine < 0) call_real(pncclCommUserRank, "ncclCommUserRank", theirs, &mine);
-      grown->wrap(theirs, static_cast<uint32_t>(nranks), static_cast<uint32_t>(mine));
-      return {};
-    };
-    return create(communicator, {grow, [](const Status &) {}}, made);
-  });
-}
-COLLC_ALIAS(ncclResult_t, CommGrow, (ncclComm_t, int, const ncclUniqueId *, int, ncclComm_t *, ncclConfig_t *));
 
 // Calls with a configuration of their own: what it may ask for is up to the plan, so it changes nothing here.
 #define COLLC_WITH_CONFIG(name, parameters, plain, ...)                                                                    \

@@ -39,12 +39,6 @@ class Rendezvous {
     };
     return collc::exchange<T>(round, mine, all);
   }
-  // A round without messages: returns once all ranks have called it.
-  Status barrier(const Status &failure) {
-    std::vector<Bytes> none;
-    return exchange_bytes({}, &none, failure);
-  }
-
   // Reports to all others, with this rank's number, why the creation failed. On return all ranks that had joined know,
   // whatever happens to this process and the listener then. Does nothing if the listener has reported a failure to us.
   void give_up(const Status &failure);

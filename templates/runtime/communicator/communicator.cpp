@@ -237,4 +237,39 @@ void Communicator::abort() {
   control->abort(fail(ncclRemoteError, "ncclCommAbort was called"), rank_);
 }
 
+Status Communicator::revoke() {
+  std::shared_ptr<Control> control;
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (revoked()) return fail(ncclInvalidArgument, "it was revoked before");
+    control = control_;
+    sound_.store(false, std::memory_order_release);
+    status_ = fail(ncclInvalidUsage, "the communicator was revoked");
+    revoked_.store(true, std::memory_order_release);
+  }
+  if (control != nullptr) control->abort(fail(ncclRemoteError, "ncclCommRevoke was called"), rank_);
+  if (rank_backend_ != nullptr) rank_backend_->wait_for_calls_that_end();
+  return {};
+}
+
+Status Communicator::suspend() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (suspended()) return {};
+  if (!is_sound()) return status_.ok() ? control_->abort_status(rank_) : status_;
+  sound_.store(false, std::memory_order_release);
+  status_ = fail(ncclInvalidUsage, "the communicator is suspended: ncclCommResume goes first");
+  suspended_.store(true, std::memory_order_release);
+  return {};
+}
+
+Status Communicator::resume() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (!suspended()) return {};
+  suspended_.store(false, std::memory_order_release);
+  if (revoked() || stopped_.load()) return {};
+  status_ = {};
+  sound_.store(true, std::memory_order_release);
+  return {};
+}
+
 }  // namespace collc

@@ -57,6 +57,8 @@ class Communicator {
   Status split(Communicator &parent, int color, int key);
   // is `parent` without some ranks.
   Status shrink(Communicator &parent, const std::vector<uint32_t> &excluded);
+  // is `parent` with more ranks, which join by the id that one rank of it has: the others give null.
+  Status grow(Communicator &parent, uint32_t nranks, const ncclUniqueId *id);
   // Tells `participants`, which may be waiting in a split or shrink, why this one does not take part.
   void decline_part(const Status &reason, const std::vector<uint32_t> &participants);
   std::vector<uint32_t> all_but(const std::vector<uint32_t> &excluded) const;
@@ -101,6 +103,13 @@ class Communicator {
 
   // Ends waits of this rank at once, and those of all others with ncclRemoteError.
   void abort();
+  // The same, but the communicator stays, to be split, shrunk or destroyed; waits for this rank's calls.
+  Status revoke();
+  bool revoked() const { return revoked_.load(std::memory_order_acquire); }
+  // No calls until it is resumed. Its memory stays where it is: other ranks have it mapped.
+  Status suspend();
+  Status resume();
+  bool suspended() const { return suspended_.load(std::memory_order_acquire); }
   // Waits for the thread of initialise_in_background.
   void wait_until_made();
   // For the real NCCL's Destroy and Abort: the wrapped handle, which is ours no more.
@@ -118,9 +127,10 @@ class Communicator {
   Status look() const;  // state(), under the lock
   void leave_record(const Status &why);
   Status set_up(class Rendezvous &rendezvous, const std::string &key, struct RankContext &context, Status status);
-  // `owners`: a number of its process for each rank.
-  Status share_memory(class Rendezvous &rendezvous, const std::string &key, const std::vector<uint64_t> &owners,
+  Status set_up_memory(class Rendezvous &rendezvous, class JointAttempt &attempt, struct RankContext &context);
+  Status share_memory(class Rendezvous &rendezvous, class JointAttempt &attempt, const struct RankContext &context,
                       std::shared_ptr<Segment> *shared);
+  Status hand_over_late(class Rendezvous &rendezvous, struct RankContext &context, const Status &reason);
   Status look_at_links(class Rendezvous &rendezvous, bool declared, NvLinks *links, Status *fits);
   Status check_plan(const struct RankContext &context);
   Status hand_over(class Rendezvous &rendezvous, const Status &reason);
@@ -169,6 +179,8 @@ class Communicator {
   std::thread thread_;
   std::vector<Scaling> scalings_;
   std::atomic<bool> stopped_{false};
+  std::atomic<bool> revoked_{false};
+  std::atomic<bool> suspended_{false};
   // Served by us, made, and not failed on this rank: state() needs no lock. Then control_ changes no more.
   std::atomic<bool> sound_{false};
   mutable std::mutex mutex_;  // guards control_, flight_, real_ and status_, which other threads ask for

@@ -13,6 +13,7 @@
 #include "base/log.h"
 #include "bootstrap/exchange_fd.h"
 #include "bootstrap/introduction.h"
+#include "bootstrap/joint_attempt.h"
 #include "communicator/nccl_variables.h"
 #include "communicator/ranges.h"
 #include "communicator/real_nccl.h"
@@ -62,6 +63,12 @@ void forget(const std::string &key) {
   pending().erase(key);
 }
 
+// Where others wait for this rank outside of rounds.
+Status end_now(Rendezvous &rendezvous, const Status &failure) {
+  rendezvous.give_up(failure);
+  return failure;
+}
+
 // The local socket where a rank hands out the shared memory, as text that ends with a zero.
 struct SocketName {
   char text[64];
@@ -102,9 +109,6 @@ Status Communicator::join(const ncclUniqueId &id, uint32_t nranks, uint32_t rank
 
   Rendezvous rendezvous(context.stopped);
   COLLC_RETURN_IF_FAILED(rendezvous.join(id, nranks_, rank_, bootstrap_seconds_));
-  context.exchange = [&rendezvous](const Bytes &message, std::vector<Bytes> *all) {
-    return rendezvous.exchange_bytes(message, all);
-  };
   try {
     status = set_up(rendezvous, secret_of(id), context, status);
   } catch (const std::exception &error) {
@@ -152,11 +156,27 @@ Status Communicator::set_up(Rendezvous &rendezvous, const std::string &key, Rank
   COLLC_RETURN_IF_FAILED(compare_tunings(introductions));
   if (placement_.allocation != nullptr) choices_ = Choices(*placement_.allocation, tuning);
 
-  std::shared_ptr<Segment> segment;
-  status = share_memory(rendezvous, key, owners, &segment);
-  const Status together = rendezvous.barrier(status);  // no rank proceeds before all have mapped it
+  context.processes = owners;
+  context.secret = key;
+  context.cores = count_cores(introductions, rank_);
+  JointAttempt attempt(rendezvous, rank_);
+  status = set_up_memory(rendezvous, attempt, context);
   forget(key);
-  COLLC_RETURN_IF_FAILED(together);
+  if (!status.ok()) return attempt.has_failed() ? hand_over_late(rendezvous, context, status) : status;
+  if (asks_for_check(introductions)) COLLC_RETURN_IF_FAILED(check_plan(context));
+  rendezvous.leave();
+  log_routes(placement_, rank_);
+  log(LogLevel::kInfo, "rank %u of %u: %zu processes, %u cores, %.1f MB shared", rank_, nranks_,
+      std::set<uint64_t>(owners.begin(), owners.end()).size(), context.cores,
+      static_cast<double>(context.segment->control().bytes) / 1e6);
+  return {};
+}
+
+// All that takes memory, or something of the driver. If it fails on one rank, all of them have tried and know.
+Status Communicator::set_up_memory(Rendezvous &rendezvous, JointAttempt &attempt, RankContext &context) {
+  std::shared_ptr<Segment> segment;
+  const Status shared = share_memory(rendezvous, attempt, context, &segment);
+  COLLC_RETURN_IF_FAILED(attempt.conclude(shared));  // no rank proceeds before all have mapped it
   {
     const std::lock_guard<std::mutex> lock(mutex_);
     flight_ = std::make_shared<FlightRecord>(segment, placement_, rank_, context.order >> 24, backend().notes_ends());
@@ -164,20 +184,31 @@ Status Communicator::set_up(Rendezvous &rendezvous, const std::string &key, Rank
   answer_requests(flight_);
   context.placement = placement_;
   context.segment = segment;
-  context.cores = count_cores(introductions, rank_);
   for (uint32_t r = 0; r < nranks_; ++r) context.here += placement_.is_here(r) ? 1 : 0;
-  context.processes = owners;
-  context.secret = key;
   context.seconds = rendezvous.seconds();
   context.gone = [this, &rendezvous] { return stopped_.load() || !rendezvous.connected(); };
-  COLLC_RETURN_IF_FAILED(rendezvous.barrier(backend().open(context, &rank_backend_)));
-  if (asks_for_check(introductions)) COLLC_RETURN_IF_FAILED(check_plan(context));
-  rendezvous.leave();
-  log_routes(placement_, rank_);
-  log(LogLevel::kInfo, "rank %u of %u: %zu processes, %u cores, %.1f MB shared", rank_, nranks_,
-      std::set<uint64_t>(owners.begin(), owners.end()).size(), context.cores,
-      static_cast<double>(segment->control().bytes) / 1e6);
-  return {};
+  context.give_up = [&rendezvous](const Status &failure) { rendezvous.give_up(failure); };
+  context.exchange = [&attempt](const Bytes &message, std::vector<Bytes> *all) { return attempt.exchange_bytes(message, all); };
+  const Status opened = backend().open(context, &rank_backend_);
+  // Ranks of the host target wait for each other outside of rounds.
+  if (!opened.ok() && !backend().has_places()) rendezvous.give_up(opened);
+  return attempt.conclude(opened);
+}
+
+// What the machine would not give here, the real NCCL may do without. Mistakes are told to who made them.
+Status Communicator::hand_over_late(Rendezvous &rendezvous, RankContext &context, const Status &reason) {
+  const bool lacks = reason.code() == ncclUnhandledCudaError || reason.code() == ncclSystemError;
+  if (!lacks || !backend().has_places()) return reason;
+  if (context.segment != nullptr) context.segment->abort(reason, rank_);
+  rank_backend_.reset();
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    flight_.reset();
+    if (control_ != nullptr) control_->leave(rank_);
+    control_.reset();
+  }
+  context.segment.reset();
+  return hand_over(rendezvous, reason);
 }
 
 Status Communicator::check_plan(const RankContext &context) {
@@ -232,8 +263,10 @@ Status Communicator::hand_over(Rendezvous &rendezvous, const Status &reason) {
   return {};
 }
 
-Status Communicator::share_memory(Rendezvous &rendezvous, const std::string &key, const std::vector<uint64_t> &owners,
+Status Communicator::share_memory(Rendezvous &rendezvous, JointAttempt &attempt, const RankContext &context,
                                   std::shared_ptr<Segment> *shared) {
+  const std::string &key = context.secret;
+  const std::vector<uint64_t> &owners = context.processes;
   const Segment::Size size{nranks_, backend().most_ahead(), backend().shared_bytes(tables(), placement_)};
   std::shared_ptr<Segment> segment;
   SocketName name = {};
@@ -252,17 +285,17 @@ Status Communicator::share_memory(Rendezvous &rendezvous, const std::string &key
     if (status.ok()) status = Segment::create(size, &segment);
     if (status.ok()) status = server.listen(name.text, key.size());
     claim(key, &first)->set(status, segment);
-    COLLC_RETURN_IF_FAILED(rendezvous.exchange(name, &names, status));
+    COLLC_RETURN_IF_FAILED(attempt.exchange(name, &names, status));
     status = server.serve(segment->fd(), key, here, rank_, rendezvous.seconds(), stop);
     segment->hide();
-    if (!status.ok()) return stop() ? rendezvous.verdict() : status;
+    if (!status.ok()) return stop() ? rendezvous.verdict() : end_now(rendezvous, status);
   } else {
-    COLLC_RETURN_IF_FAILED(rendezvous.exchange(name, &names));
+    COLLC_RETURN_IF_FAILED(attempt.exchange(name, &names));
     const std::shared_ptr<Pending> entry = claim(key, &first);
     if (first) {
       int fd = -1;
       Status status = fetch_fd(names[maker].text, maker, key, rank_, rendezvous.seconds(), stop, &fd);
-      if (!status.ok() && stop()) status = rendezvous.verdict();
+      if (!status.ok()) status = stop() ? rendezvous.verdict() : end_now(rendezvous, status);
       if (status.ok()) status = Segment::adopt(fd, size, &segment);
       entry->set(status, segment);
     }

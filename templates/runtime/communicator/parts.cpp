@@ -39,7 +39,7 @@ Communicator::MailHead Communicator::post(uint64_t kind, const std::vector<uint3
 }
 
 void Communicator::decline_part(const Status &reason, const std::vector<uint32_t> &participants) {
-  if (!is_sound()) return;
+  if (!is_sound() && !revoked()) return;
   const auto code = static_cast<unsigned char>(reason.code());
   const std::string words = reason.text().substr(0, kMostMail - sizeof(MailHead) - 2);
   Bytes message{code};
@@ -148,6 +148,22 @@ std::vector<uint32_t> Communicator::all_but(const std::vector<uint32_t> &exclude
 Status Communicator::shrink(Communicator &parent, const std::vector<uint32_t> &excluded) {
   const std::vector<uint32_t> members = parent.all_but(excluded);
   return part_of(parent, members, members);
+}
+
+// One of the ranks that are there already has the id, with which all ranks join.
+Status Communicator::grow(Communicator &parent, uint32_t nranks, const ncclUniqueId *id) {
+  struct Offer {
+    uint32_t is_there;
+    ncclUniqueId id;
+  };
+  const Offer mine{id != nullptr, id != nullptr ? *id : ncclUniqueId{}};
+  std::vector<Offer> offers;
+  COLLC_RETURN_IF_FAILED(parent.correspond(parent.all_but({}), mine, &offers));
+  const auto has_id = [](const Offer &offer) { return offer.is_there != 0; };
+  const auto root = std::find_if(offers.begin(), offers.end(), has_id);
+  if (std::count_if(offers.begin(), offers.end(), has_id) != 1)
+    return fail(ncclInvalidUsage, "%s ranks have given an id; one has to", root == offers.end() ? "no" : "several");
+  return join(root->id, nranks, parent.rank_);
 }
 
 }  // namespace collc

@@ -124,10 +124,7 @@ Status exchange_descriptors(const RankContext &context, const Descriptor &mine, 
   COLLC_RETURN_IF_FAILED(exchange(context.exchange, name, &names));
   theirs->clear();
   theirs->resize(context.nranks);
-  const Status shared = serve_and_fetch(context, names, mine, &server, theirs);
-  std::vector<Bytes> none;
-  if (!shared.ok() && context.gone()) COLLC_RETURN_IF_FAILED(context.exchange({}, &none));  // says what has happened
-  return shared;
+  return end_creation(context, serve_and_fetch(context, names, mine, &server, theirs));
 }
 
 }  // namespace collc::cuda

@@ -10,10 +10,10 @@ Status alone(const char *what, Body body) {
   const Driver &cu = driver();
   Stream stream = nullptr;
   COLLC_RETURN_IF_FAILED(check(cu.stream_create(&stream, kStreamNonBlocking), "making a stream"));
-  Result result = body(cu, stream);
-  if (result == 0) result = cu.stream_synchronize(stream);
+  const Result given = body(cu, stream);
+  const Result done = cu.stream_synchronize(stream);  // also of what was given before something failed
   cu.stream_destroy(stream);
-  return check(result, what);
+  return check(given != 0 ? given : done, what);
 }
 
 // Allocates device memory and fills it.

@@ -56,7 +56,8 @@ Status hand_out(const RankContext &context, const PinnedPlan &plan, Descriptor *
   COLLC_RETURN_IF_FAILED(status);
   std::vector<SocketName> names;
   COLLC_RETURN_IF_FAILED(exchange(context.exchange, name, &names));
-  return server.serve(file->get(), context.secret, callers(context, plan), context.rank, context.seconds, context.gone);
+  return end_creation(
+      context, server.serve(file->get(), context.secret, callers(context, plan), context.rank, context.seconds, context.gone));
 }
 
 Status fetch(const RankContext &context, const PinnedPlan &plan, Descriptor *file) {
@@ -64,8 +65,8 @@ Status fetch(const RankContext &context, const PinnedPlan &plan, Descriptor *fil
   COLLC_RETURN_IF_FAILED(exchange(context.exchange, SocketName(), &names));
   if (callers(context, plan)[context.rank] == kMaker) return {};
   int fd = -1;
-  COLLC_RETURN_IF_FAILED(
-      fetch_fd(names[kMaker].text, kMaker, context.secret, context.rank, context.seconds, context.gone, &fd));
+  COLLC_RETURN_IF_FAILED(end_creation(
+      context, fetch_fd(names[kMaker].text, kMaker, context.secret, context.rank, context.seconds, context.gone, &fd)));
   *file = Descriptor::open([fd] { return fd; });
   struct stat info;
   if (fstat(file->get(), &info) != 0 || static_cast<size_t>(info.st_size) != plan.bytes())
@@ -99,10 +100,7 @@ Status PinnedMemory::map(int fd, const PinnedPlan::Region &region, uint32_t peer
 Status PinnedMemory::share(const RankContext &context, const PinnedPlan &plan, std::unique_ptr<PinnedMemory> *made) {
   if (plan.regions().empty()) return {};
   Descriptor file;
-  const Status shared = context.rank == kMaker ? hand_out(context, plan, &file) : fetch(context, plan, &file);
-  std::vector<Bytes> none;
-  if (!shared.ok() && context.gone()) COLLC_RETURN_IF_FAILED(context.exchange({}, &none));  // says what has happened
-  COLLC_RETURN_IF_FAILED(shared);
+  COLLC_RETURN_IF_FAILED(context.rank == kMaker ? hand_out(context, plan, &file) : fetch(context, plan, &file));
   std::unique_ptr<PinnedMemory> memory(new PinnedMemory);
   const uint32_t me = context.placement.plan_rank[context.rank];
   for (const PinnedPlan::Region &region : plan.regions())

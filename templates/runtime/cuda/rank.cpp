@@ -238,6 +238,21 @@ bool CudaRank::wait_for_calls() const {
   return true;
 }
 
+void CudaRank::wait_for_calls_that_end() {
+  const Current current(device_->context);
+  for (const int64_t start = now_ms(); runs() && now_ms() - start <= kAbortMs;) {
+    const timespec nap{0, 100000};
+    nanosleep(&nap, nullptr);
+  }
+}
+
+uint64_t CudaRank::gpu_bytes() const {
+  if (world_ == nullptr) return 0;
+  const DevicePlan &plan = world_->plan();
+  const size_t nends = plan.ends[plan_rank_].size() * kProtocols + size_t{2} * context_.nranks * plan.lanes.lanes;
+  return plan.arena_bytes[plan_rank_] + nends * sizeof(FifoEnd) + kTableMessages * sizeof(Message);
+}
+
 CudaRank::~CudaRank() {
   if (device_ == nullptr) return;
   const Driver &cu = driver();

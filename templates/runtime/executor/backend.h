@@ -31,11 +31,23 @@ struct RankContext {
   std::string secret;               // that only the ranks know
   double seconds = 0;               // that creation may wait for others
   Exchange exchange;  // collective among the ranks of the communicator, while it is made
+  // Tells the others that this rank has failed, where they wait for it outside of an exchange; ends the creation.
+  std::function<void(const Status &)> give_up;
   // True when the communicator is being aborted by this process.
   std::function<bool()> stopped;
   // The same, or the other ranks cannot be reached any more; while it is made.
   std::function<bool()> gone;
 };
+
+// What `outcome` comes to where ranks wait for each other outside of exchanges: a failure ends the creation for all of them, unless
+// that has happened, and then the exchange says why.
+inline Status end_creation(const RankContext &context, const Status &outcome) {
+  if (outcome.ok()) return outcome;
+  std::vector<Bytes> none;
+  if (context.gone()) COLLC_RETURN_IF_FAILED(context.exchange({}, &none));
+  context.give_up(outcome);
+  return outcome;
+}
 
 // Where the time of a channel's calls went, in nanoseconds.
 struct ChannelTimes {
@@ -73,6 +85,10 @@ class RankBackend {
   virtual bool may_transfer(uint32_t) const { return true; }
   // Reads `bytes` at an address that the peer has told, the way that its chunks are read; false if it never reads so.
   virtual bool read_address(uint32_t, uint64_t, void *, uint64_t, Status *) { return false; }
+  // Returns when calls of the communicator, which was aborted, have ended; soon, whatever they stand behind.
+  virtual void wait_for_calls_that_end() {}
+  // Memory of its GPU that it has for the communicator.
+  virtual uint64_t gpu_bytes() const { return 0; }
   // How long a wait for data may take from now on, unless COLLC_TIMEOUT says it; 0: as before.
   virtual void limit_waits(double) {}
 };

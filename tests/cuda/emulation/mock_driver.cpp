@@ -231,9 +231,19 @@ bool may_reach(int a, int b) { return !mock::names_pair("MOCK_NO_PEER", a, b); }
 
 }  // namespace
 
+// A call that a test wants to fail: how many of this thread come before it, and its name once it has.
+thread_local int calls_before = -1;
+thread_local const char *failed_call = "";
+bool fails(const char *name) {
+  if (calls_before < 0 || --calls_before >= 0) return false;
+  failed_call = name;
+  return true;
+}
+
 #define MOCK_ENTER(name)                   \
   mock::Runner::Hold hold(state().runner); \
-  ++state().calls[name]
+  ++state().calls[name];                   \
+  if (fails(name)) return kNotSupported
 #define MOCK_UNLESS_CAPTURING \
   if (const int refused = capture_mode == 2 ? 0 : state().streams.forbidden()) return refused
 
@@ -242,6 +252,14 @@ MOCK mock_calls(const char *name) {
   const mock::Runner::Hold hold(state().runner);
   return state().calls[name];
 }
+// The call of this thread that comes after so many others fails; below 0: none does.
+MOCK mock_fail_after(int calls) {
+  calls_before = calls;
+  failed_call = "";
+  return 0;
+}
+// The one that has; empty: none.
+extern "C" __attribute__((visibility("default"))) const char *mock_failed() { return failed_call; }
 // Pieces of memory that this process has.
 MOCK mock_pieces() {
   const mock::Runner::Hold hold(state().runner);
@@ -359,9 +377,11 @@ MOCK cuCtxSynchronize() {
   return wait_for_device(hold);
 }
 MOCK cuStreamSynchronize(void *stream) {
-  MOCK_ENTER("synchronize_stream");
+  mock::Runner::Hold hold(state().runner);
+  ++state().calls["synchronize_stream"];
   MOCK_UNLESS_CAPTURING;
-  return state().runner.wait(hold, state().streams.waits(key_of(stream)));
+  const int waited = state().runner.wait(hold, state().streams.waits(key_of(stream)));
+  return fails("synchronize_stream") ? kNotSupported : waited;  // what was to be waited for has ended in any case
 }
 MOCK cuStreamQuery(void *stream) {
   MOCK_ENTER("query");
