@@ -16,7 +16,7 @@ from collc.cli.bench import check_job, refusing_once
 from collc.cli.report import SIZE, debug_option, emit_json, json_option, note, progress, table
 from collc.collectives.model import COMPILED, Collective
 from collc.collectives.sizes import short_size
-from collc.errors import RunError
+from collc.errors import RunError, UsageError
 from collc.process import environment
 from collc.tune.machine import Costs, tune_machine
 from collc.tune.run import Tuned, TuneReport, TuneRequest, check_request, tune
@@ -69,6 +69,7 @@ def command(
     library's code: use it only if you trust it (`collc inspect` and `collc verify` do not run it).
     """
     if machine:
+        _require_no_calls(click.get_current_context())
         _tune_machine(find_library(library), output, as_json)
         return
     place = find_place(os.environ) if launcher == "auto" else None
@@ -102,6 +103,16 @@ def command(
         emit_json(found.to_json())
         return
     _print(found)
+
+
+def _require_no_calls(context: click.Context) -> None:
+    """Refuses options that are about the library's calls, which --machine does not measure."""
+    about_calls = ("collectives", "ranks", "launcher", "minbytes", "maxbytes", "stepfactor", "fresh")
+    for option in context.command.params:
+        given = context.get_parameter_source(option.name or "") is click.core.ParameterSource.COMMANDLINE
+        if option.name in about_calls and given:
+            name = option.opts[-1]
+            raise UsageError("--machine measures copies, no calls", where=name, hint=f"omit {name} or --machine")
 
 
 def _tune_machine(library: Path, output: Path | None, as_json: bool) -> None:

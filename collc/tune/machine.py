@@ -23,6 +23,7 @@ from typing import Any
 from collc.build.cache import cache_dir
 from collc.errors import RunError
 from collc.outputs import check_output
+from collc.process import python_module, run_captured
 from collc.tune.files import write_whole
 
 FORMAT = "collc-machine/1"
@@ -160,8 +161,11 @@ def tune_machine(library: Path, output: Path | None) -> MachineReport:
     path = output or default_file()
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     check_output(path)
-    command = [sys.executable, "-m", __name__, str(library.resolve())]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+    command = python_module(__name__, str(library.resolve()))
+    try:
+        done = run_captured(command, seconds=120)
+    except (OSError, subprocess.SubprocessError) as error:
+        raise RunError(f"the copies of this machine cannot be measured: {error}", where=str(library)) from None
     if done.returncode != 0:
         said = (done.stderr.strip().splitlines() or [f"status {done.returncode}"])[-1]
         raise RunError(f"the copies of this machine cannot be measured: {said}", where=str(library))

@@ -14,6 +14,9 @@ sys.path.insert(0, str(BENCHMARKS))
 
 from peer_runs import MOST_SPREAD, PROBES, Record, Run, Turn, cells_of, evenness, turns  # noqa: E402
 
+# Modules of benchmarks/ have names of packages of the tests.
+sys.path.remove(str(BENCHMARKS))
+
 EVEN = [100.0] * len(PROBES)
 
 

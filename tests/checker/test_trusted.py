@@ -26,9 +26,9 @@ OTHERS = ("collectives/blocks.py", "topology/canonical.py", "topology/graphs.py"
 # refuse, and accept nothing.
 LIMITS = ("limits.py", "topology/fold.py")
 # The goal is 1,000 lines for the package. These hold what is reached, and may only fall. (They rose by 60 when
-# tables came to hold what each loss takes from a machine, by 11 for bus ids: the runtime chooses by both; and by 19 for
-# what plans claim about classes of links.)
-OWN, ALL = 2190, 2330
+# tables came to hold what each loss takes from a machine, by 11 for bus ids: the runtime chooses by both; by 19 for
+# what plans claim about classes of links; and by 3 for the pairs that have host memory.)
+OWN, ALL = 2193, 2333
 
 
 def code_lines(path: Path) -> int:

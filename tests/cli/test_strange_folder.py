@@ -143,6 +143,7 @@ CAPTURERS = {
     "collc.doctor": "python_script, find_program",
     "collc.network.ucx": "python_script",
     "collc.topology.probe.measure": "a program of the build cache",
+    "collc.tune.machine": "python_module",
 }
 STARTING = {
     *("Popen", "run", "call", "check_call", "check_output", "getoutput", "getstatusoutput", "system", "popen"),

@@ -23,6 +23,20 @@ class Team(ctypes.Structure):
 
 
 class ApiCalls(Job):
+    def chosen_in_the_runtime(self) -> list[int]:
+        """A program that has called cudaSetDevice alone, before CUDA 12: its device, and the number of wrong sums."""
+        runtime = ctypes.CDLL(self.given["runtime"], mode=ctypes.RTLD_GLOBAL)
+        self.cuda(runtime.cudaSetDevice(self.rank))
+        self.cuda(self.mock.cuCtxSetCurrent(None))
+        comm, device = self.comm(), ctypes.c_int(-1)
+        self.check(self.lib.ncclCommCuDevice(comm, ctypes.byref(device)))
+        self.use(self.rank)
+        send, recv, stream = self.buffer(self.data(self.rank, COUNT)), self.room(COUNT), self.stream()
+        self.check(self.all_reduce(send, recv, comm, stream))
+        self.wait(stream)
+        expected = sum(self.data(rank, COUNT) for rank in range(self.nranks))
+        return [device.value, int((recv.get() != expected).sum())]
+
     def collectives_with_config(self) -> list[str]:
         """The functions with a configuration whose results are not those of the functions without one."""
         comm, stream, lib = self.comm(), self.stream(), self.lib

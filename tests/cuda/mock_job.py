@@ -51,8 +51,11 @@ class Job:
         count = ctypes.c_int()
         self.cuda(self.mock.cuInit(0))
         self.cuda(self.mock.cuDeviceGetCount(ctypes.byref(count)))
+        self.use(rank % count.value)
+
+    def use(self, device: int) -> None:
         context = ctypes.c_void_p()
-        self.cuda(self.mock.cuDevicePrimaryCtxRetain(ctypes.byref(context), rank % count.value))
+        self.cuda(self.mock.cuDevicePrimaryCtxRetain(ctypes.byref(context), device))
         self.cuda(self.mock.cuCtxSetCurrent(context))
 
     def cuda(self, result: int) -> None:

@@ -106,11 +106,6 @@ class Scenarios(RandomJobs, ApiCalls, DriverRules, LateFailures):
 
     # All ranks in one process.
 
-    def use(self, device: int) -> None:
-        context = ctypes.c_void_p()
-        self.cuda(self.mock.cuDevicePrimaryCtxRetain(ctypes.byref(context), device))
-        self.cuda(self.mock.cuCtxSetCurrent(context))
-
     def all_here(self) -> tuple[list[Comm], list[ctypes.c_void_p], list[tuple[Buffer, Buffer]]]:
         """Three ranks on three GPUs: communicators, a stream and two buffers of each."""
         made = (ctypes.c_void_p * 3)()

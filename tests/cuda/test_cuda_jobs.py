@@ -13,6 +13,7 @@ from test_cuda_runtime import library
 from test_gpu_places import made_for
 
 from collc.build.memory import most_pinned_bytes
+from collc.build.toolchain import find_cxx, run_tool
 from collc.checker.library import read_manifest
 
 TRANSFERS = ("neighbours", "pipeline", "experts", "ring_attention", "crossed", "many_to_one", "coalesced")
@@ -195,6 +196,38 @@ def test_a_pair_without_access_has_pinned_memory_and_says_why(settings: dict[str
         assert f"rank {rank}: GPU memory joins it with rank(s) 2" in log[rank]
     assert "rank 2: GPU memory joins it with rank(s) 0, 1" in log[2]
     assert "pinned" not in log[2]
+
+
+def test_a_program_that_only_called_cuda_set_device(tmp_path: Path) -> None:
+    source, runtime = tmp_path / "cudart.c", tmp_path / "libcudart.so"
+    source.write_text(
+        "static int chosen;\n"
+        "int cudaSetDevice(int device) { chosen = device; return 0; }\n"
+        "int cudaGetDevice(int *device) { *device = chosen; return 0; }\n"
+    )
+    run_tool([find_cxx().path, "-xc", "-shared", "-fPIC", str(source), "-o", str(runtime)])
+    assert job("chosen_in_the_runtime", given={"runtime": str(runtime)}) == [[0, 0], [1, 0], [2, 0]]
+
+
+@pytest.mark.parametrize("wish", [{"NCCL_P2P_DISABLE": "1"}, {"NCCL_P2P_LEVEL": "loc"}])
+def test_a_rank_whose_user_forbids_peer_access_has_pinned_memory(wish: dict[str, str]) -> None:
+    log: list[str] = []
+    # The wish of one rank is enough; the others go on as they are.
+    assert job("regions", log=log, COLLC_DEBUG="INFO", own={1: wish}) == [1, 2, 1]
+    why = "NCCL_P2P_DISABLE or NCCL_P2P_LEVEL forbids peer access"
+    for rank, peer in ((0, 1), (1, 0), (2, 1)):
+        assert re.search(rf"rank {rank}: pinned host memory joins it with.* rank {peer} \({why}\)", log[rank]), log[
+            rank
+        ]
+    assert "rank 0: GPU memory joins it with rank(s) 2" in log[0]
+    assert "is not followed" not in "".join(log)
+
+
+@pytest.mark.parametrize("value", ["0", "many"])
+def test_a_wish_that_forbids_nothing(value: str) -> None:
+    log: list[str] = []
+    assert job("regions", log=log, COLLC_DEBUG="INFO", NCCL_P2P_DISABLE=value) == [0, 0, 0]
+    assert ("NCCL_P2P_DISABLE is not followed" in "".join(log)) == (value == "many")
 
 
 @pytest.mark.parametrize("pairs", ["all", "0-2"])

@@ -69,6 +69,8 @@ WITH_REASONS = {
     "NCCL_MIN_CTAS": "4",
     "NCCL_MIN_NCHANNELS": "4",
     "NCCL_NET_GDR_LEVEL": "SYS",
+    "NCCL_P2P_DISABLE": "1",
+    "NCCL_P2P_LEVEL": "PHB",
     "NCCL_PROTO": "^LL128",
 }
 
@@ -125,7 +127,8 @@ def test_every_variable_that_is_read_is_among_these() -> None:
     read = set(re.findall(r'read_\w+\("(NCCL_\w+)"', source))
     table = (RUNTIME / "communicator" / "nccl_variables.cpp").read_text(encoding="utf-8")
     reasons = set(re.findall(r'\{"(NCCL_\w+)", "', table))
-    assert read == {"NCCL_DEBUG", "NCCL_IB_HCA", "NCCL_PROFILER_PLUGIN", "NCCL_PROTO", "NCCL_SOCKET_IFNAME"}
+    known = {"NCCL_DEBUG", "NCCL_IB_HCA", "NCCL_P2P_DISABLE", "NCCL_P2P_LEVEL", "NCCL_PROFILER_PLUGIN", "NCCL_PROTO"}
+    assert read == known | {"NCCL_SOCKET_IFNAME"}
     assert reasons == set(WITH_REASONS) | read - {"NCCL_PROFILER_PLUGIN"}  # which always counts
 
 

@@ -157,3 +157,13 @@ def test_the_command_writes_the_file_that_libraries_look_for(
     with pytest.raises(SystemExit):
         main(["tune", str(library), "--machine"])
     assert file.read_text() != wrong
+
+
+@pytest.mark.parametrize(
+    "option", ["--collective all_reduce", "--ranks 2", "--launcher none", "-b 1K", "-f 2", "--fresh"]
+)
+def test_options_about_calls_are_refused_beside_it(option: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stop:
+        main(["tune", "libcollc-box.so", "--machine", *option.split()])
+    assert stop.value.code == 2
+    assert "--machine measures copies, no calls" in capsys.readouterr().err

@@ -29,6 +29,7 @@ from collc.topology.probe.nvml import Gpu, NvLink, read_driver, read_nvml
 from collc.topology.probe.visible import choose
 
 _GOODBYE_SECONDS = 5.0
+_LEFT_SECONDS = 5.0  # that process 0 may come later than another one which finds what an earlier run left
 
 
 @dataclass(frozen=True)
@@ -56,7 +57,7 @@ def here() -> dict[str, str]:
 
 def tell(meeting: Meeting) -> None:
     """Posts what NVML tells this process, or why it does not."""
-    meeting.post(f"hello.{meeting.rank}", dict(here()))
+    meeting.post(f"hello.{meeting.rank}", {**here(), "nonce": meeting.nonce})
     # NVML may hang, and process 0 is to know of whom.
     meeting.join()
     facts: dict[str, Any] = {**here(), "version": __version__}
@@ -141,7 +142,8 @@ def gather(meeting: Meeting, gpu_model: str | None, partial: bool, sysfs: Path =
 
 def finish(meeting: Meeting, ok: bool) -> None:
     """Process 0 lets the others go and removes the folder when they have gone."""
-    meeting.post("done", {"ok": ok})
+    hellos = {rank: meeting.look(f"hello.{rank}") for rank in range(1, meeting.size)}
+    meeting.post("done", {"ok": ok, "heard": [hello.get("nonce") for hello in hellos.values() if hello is not None]})
     meeting.allow(_GOODBYE_SECONDS)
     meeting.wait([f"bye.{rank}" for rank in range(1, meeting.size) if meeting.look(f"hello.{rank}")])
     meeting.close()
@@ -154,6 +156,9 @@ def leave(meeting: Meeting) -> bool:
         RunError: process 0 did not come.
     """
     done = meeting.wait(["done"]).get("done")
+    # The end of a run that has not heard of this process: it came late, or an earlier run has left the folder.
+    while done is not None and meeting.nonce not in done.get("heard", ()) and meeting.is_replaced(_LEFT_SECONDS):
+        done = meeting.wait(["done"]).get("done")
     if done is None:
         raise RunError(
             "process 0 did not come, or its folder is not seen here",

@@ -45,6 +45,7 @@ class Meeting:
         self.seconds = seconds
         self.end = time.monotonic() + (seconds if rank == 0 else 3 * seconds)
         self.session = ""
+        self.nonce = secrets.token_hex(16)  # tells this process from that of its rank in an earlier run
         self.posted: dict[str, str] = {}
         if rank == 0:
             self._make()
@@ -129,6 +130,15 @@ class Meeting:
         """The value of a name, None if nobody has left it in this session."""
         value = self._read(name) if self._joined() else None
         return value if value is not None and value.get("session") == self.session else None
+
+    def is_replaced(self, seconds: float) -> bool:
+        """Waits whether process 0 opens another session than the one that was joined, so long at most."""
+        before, end = self.session, min(self.end, time.monotonic() + seconds)
+        while time.monotonic() < end:
+            if self._joined() and self.session != before:
+                return True
+            time.sleep(_FIRST_WAIT)
+        return False
 
     def allow(self, seconds: float) -> None:
         """From now on others have so much time again."""

@@ -1,11 +1,14 @@
 #include "communicator/nccl_variables.h"
 
+#include <strings.h>
+
 #include <cstring>
 #include <mutex>
 #include <string>
 
 #include "base/environment.h"
 #include "base/log.h"
+#include "executor/backend.h"
 #include "plan/overrides.h"
 
 namespace collc {
@@ -38,6 +41,8 @@ constexpr Reason kReasons[] = {
     {"NCCL_MIN_CTAS", "a program has the channels of its plan"},
     {"NCCL_MIN_NCHANNELS", "a program has the channels of its plan"},
     {"NCCL_NET_GDR_LEVEL", "data for other machines passes through host memory"},
+    {"NCCL_P2P_DISABLE", "it is about GPUs, and a whole number"},
+    {"NCCL_P2P_LEVEL", "LOC would be, between GPUs: memory of other GPUs is used wherever it can be read"},
     {"NCCL_PROTO", "one of Simple, LL and LL128 would be, where COLLC_PROTO is unset"},
     {"NCCL_DEBUG", "COLLC_DEBUG goes first"},
     {"NCCL_SOCKET_IFNAME", "COLLC_SOCKET_IFNAME or COLLC_NET goes first"},
@@ -48,11 +53,21 @@ bool names_ucx(const char *net) {
   return net != nullptr && std::strncmp(net, "ucx", 3) == 0 && (net[3] == '\0' || net[3] == ':' || net[3] == ',');
 }
 
+// NCCL's user guide: never use peer access. 0 is what LOC was called before.
+bool names_no_level(const char *level) {
+  return level != nullptr && (strcasecmp(level, "LOC") == 0 || std::strcmp(level, "0") == 0);
+}
+
 bool followed(const std::string &name) {
   if (name == "NCCL_DEBUG") return read_text("COLLC_DEBUG") == nullptr;
   if (name == "NCCL_PROFILER_PLUGIN") return true;
   if (name == "NCCL_SOCKET_IFNAME") return read_text("COLLC_SOCKET_IFNAME") == nullptr;
   if (name == "NCCL_PROTO") return read_text("COLLC_PROTO") == nullptr && follows_nccl_proto();
+  if (name == "NCCL_P2P_DISABLE") {
+    uint32_t disabled = 0;
+    return backend().has_places() && read_whole("NCCL_P2P_DISABLE", 1 << 20, &disabled).ok();
+  }
+  if (name == "NCCL_P2P_LEVEL") return backend().has_places() && names_no_level(read_text("NCCL_P2P_LEVEL"));
   if (name == "NCCL_IB_HCA") return names_ucx(read_text("COLLC_NET"));
   uint32_t value = 0;
   const char *const limit = channel_variable(&value);
@@ -67,6 +82,12 @@ bool followed(const std::string &name) {
 uint32_t most_channels(uint32_t configured) {
   uint32_t value = 0;
   return channel_variable(&value) != nullptr ? value : configured;
+}
+
+bool forbids_peer_access() {
+  uint32_t disabled = 0;
+  const bool all = read_whole("NCCL_P2P_DISABLE", 1 << 20, &disabled).ok() && disabled != 0;
+  return all || names_no_level(read_text("NCCL_P2P_LEVEL"));
 }
 
 void say_what_is_not_followed() {

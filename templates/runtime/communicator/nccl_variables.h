@@ -8,6 +8,9 @@ namespace collc {
 // configuration); 0: as many as the tables say.
 uint32_t most_channels(uint32_t configured);
 
+// Whether NCCL_P2P_DISABLE, or NCCL_P2P_LEVEL=LOC, forbids that GPUs read each other's memory.
+bool forbids_peer_access();
+
 // One line for every variable that is set and not followed, with the reason where there is more to say; once per process.
 void say_what_is_not_followed();
 

@@ -13,8 +13,9 @@ namespace collc {
 
 // Bytes of a message, at most.
 constexpr size_t kMostMail = 192;
-// Messages of a rank that are kept, at least.
-constexpr uint64_t kKeptMail = 3;
+// Messages of a rank that are kept, at least: so many may the others of a smaller set post before a rank that was suspended
+// in the middle of a split has read the one that it needs. Each takes them the creation of a communicator.
+constexpr uint64_t kKeptMail = 15;
 
 class Control {
  public:

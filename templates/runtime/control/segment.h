@@ -55,8 +55,8 @@ struct Asleep {
   std::atomic<uint64_t> count, what;             // the call that it waits in, as in a CallRecord
 };
 
-// A small message to the other ranks of a communicator that exists. Two buffers in turn: a rank that posts message n + 2
-// has seen all ranks' message n + 1, so all ranks have read message n.
+// A small message to the other ranks of a communicator that exists, in buffers that take turns. Ranks correspond in sets: one
+// that reads late in one set holds back the others of that set alone, and may fall behind what they post in smaller ones.
 struct Mail {
   static constexpr size_t kBytes = kMostMail;
   static constexpr uint64_t kKept = kKeptMail + 1;  // the next one may be half written

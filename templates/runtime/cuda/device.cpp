@@ -1,5 +1,7 @@
 #include "cuda/device.h"
 
+#include <dlfcn.h>
+
 #include <algorithm>
 #include <cstring>
 #include <map>
@@ -21,6 +23,14 @@ std::mutex devices_mutex;
 std::map<int, std::unique_ptr<Device>> &devices() {
   static auto *const all = new std::map<int, std::unique_ptr<Device>>;  // outlives every thread
   return *all;
+}
+
+// What cudaSetDevice has chosen where no context is current yet: before CUDA 12 it opened none. 0 without CUDA's runtime, and
+// where a program has linked it into itself.
+int chosen_in_runtime() {
+  const auto ask = reinterpret_cast<int (*)(int *)>(dlsym(RTLD_DEFAULT, "cudaGetDevice"));
+  int number = 0;
+  return ask != nullptr && ask(&number) == 0 ? number : 0;
 }
 
 constexpr uint32_t kSharedWithoutAsking = 48 << 10;
@@ -89,10 +99,12 @@ Status make_current(int number) {
 Status current_number(int *number) {
   const Driver *cu = nullptr;
   COLLC_RETURN_IF_FAILED(load_driver(&cu));
-  *number = 0;
   Context context = nullptr;
   COLLC_RETURN_IF_FAILED(check(cu->context_current(&context), "asking for the current GPU"));
-  if (context == nullptr) return {};
+  if (context == nullptr) {
+    *number = chosen_in_runtime();
+    return {};
+  }
   DeviceNumber device = 0;
   COLLC_RETURN_IF_FAILED(check(cu->context_device(&device), "asking for the current GPU"));
   *number = device;

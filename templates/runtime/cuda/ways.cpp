@@ -36,20 +36,30 @@ Obstacle read_word(Address from, Address own, const unsigned char (&expected)[kW
   return std::memcmp(word, expected, sizeof word) == 0 ? Obstacle::kNone : Obstacle::kWrongWord;
 }
 
+// Memory of one GPU is that of all ranks on it.
+bool is_same_gpu(const Device &device, const WordPlace &place) {
+  return std::memcmp(&place.uuid, &device.uuid, sizeof place.uuid) == 0;
+}
+
 // A GPU that this process does not see may still be one that it reaches.
 bool sees_no_way(const Device &device, const WordPlace &place) {
   DeviceNumber number = 0;
-  const bool other = std::memcmp(&place.uuid, &device.uuid, sizeof place.uuid) != 0;
-  return other && find_visible(place.uuid, &number) && !can_access(device, number);
+  return !is_same_gpu(device, place) && find_visible(place.uuid, &number) && !can_access(device, number);
 }
 
 // Opened once for all ranks that are on one GPU of a process.
 class Opener {
  public:
-  Opener(const Device *device, WaysMemory *memory) : device_(device), memory_(memory) {}
+  Opener(const Device *device, bool only_host_memory, WaysMemory *memory)
+      : device_(device), only_host_memory_(only_host_memory), memory_(memory) {}
+
+  bool is_forbidden(const WordPlace &place) const {
+    return (only_host_memory_ || place.only_host_memory != 0) && !is_same_gpu(*device_, place);
+  }
 
   Obstacle look(const WordPlace &place) {
     Address at = place.at;
+    if (is_forbidden(place)) return Obstacle::kForbidden;
     if (is_here(place)) {
       const Device *theirs = known_device(place.device);
       if (theirs == nullptr) return Obstacle::kNoPeerAccess;
@@ -70,6 +80,7 @@ class Opener {
 
  private:
   const Device *device_;
+  bool only_host_memory_;
   WaysMemory *memory_;
   std::map<std::string, Address> known_;
 };
@@ -126,8 +137,8 @@ bool are_worth_a_try(const Obstacles &by_handle, const std::vector<WordPlace> &p
   return false;
 }
 
-Status try_descriptors(const RankContext &context, const Device &device, const std::vector<WordPlace> &places, Ways *ways,
-                       WaysMemory *memory) {
+Status try_descriptors(const RankContext &context, const Device &device, const Opener &opener,
+                       const std::vector<WordPlace> &places, Ways *ways, WaysMemory *memory) {
   VirtualWord mine = {};
   Descriptor file;
   if (has_descriptors(device)) COLLC_RETURN_IF_FAILED(put_virtual_word(device, memory, &mine, &file));
@@ -137,7 +148,10 @@ Status try_descriptors(const RankContext &context, const Device &device, const s
   COLLC_RETURN_IF_FAILED(exchange_descriptors(context, file, &files));
   std::vector<Obstacle> row(context.nranks, Obstacle::kNone);
   for (uint32_t peer = 0; peer < context.nranks; ++peer)
-    if (peer != context.rank) row[peer] = look_by_descriptor(device, places[peer], words[peer], files[peer].get(), memory);
+    if (opener.is_forbidden(places[peer]))
+      row[peer] = Obstacle::kForbidden;
+    else if (peer != context.rank)
+      row[peer] = look_by_descriptor(device, places[peer], words[peer], files[peer].get(), memory);
   ways->by_descriptor.nranks = context.nranks;
   COLLC_RETURN_IF_FAILED(exchange_rows(context.exchange, row, &ways->by_descriptor.all));
   ways->chose_descriptors = ways->by_descriptor.direct_pairs() > ways->by_handle.direct_pairs();
@@ -192,6 +206,8 @@ const char *describe(Obstacle obstacle) {
   switch (obstacle) {
     case Obstacle::kNone:
       return "GPU memory";
+    case Obstacle::kForbidden:
+      return "NCCL_P2P_DISABLE or NCCL_P2P_LEVEL forbids peer access";
     case Obstacle::kNoPeerAccess:
       return "no peer access between the GPUs";
     case Obstacle::kNoHandle:
@@ -237,15 +253,17 @@ Status find_ways(const RankContext &context, const Device *device, Ways *ways, W
   mine.at = memory->word;
   mine.shareable = driver().ipc_get(&mine.handle, mine.at) == 0;
   mine.describable = has_descriptors(*device);
+  mine.only_host_memory = context.only_host_memory ? 1 : 0;
   std::vector<WordPlace> places;
   COLLC_RETURN_IF_FAILED(exchange(context.exchange, mine, &places));
   ways->by_handle.nranks = context.nranks;
-  Opener opener(device, memory);
+  Opener opener(device, context.only_host_memory, memory);
   std::vector<Obstacle> row(context.nranks, Obstacle::kNone);
   for (uint32_t peer = 0; peer < context.nranks; ++peer)
     if (peer != context.rank) row[peer] = opener.look(places[peer]);
   COLLC_RETURN_IF_FAILED(exchange_rows(context.exchange, row, &ways->by_handle.all));
-  if (are_worth_a_try(ways->by_handle, places)) COLLC_RETURN_IF_FAILED(try_descriptors(context, *device, places, ways, memory));
+  if (are_worth_a_try(ways->by_handle, places))
+    COLLC_RETURN_IF_FAILED(try_descriptors(context, *device, opener, places, ways, memory));
   log_ways(context.rank, *ways);
   return {};
 }

@@ -14,6 +14,7 @@ namespace collc::cuda {
 // Why a rank does not reach the GPU memory of another one.
 enum class Obstacle : unsigned char {
   kNone = 0,
+  kForbidden,     // the user of one of the two wishes so
   kNoPeerAccess,  // cuDeviceCanAccessPeer says no, or access cannot be switched on
   kNoHandle,      // the other process cannot make an IPC handle of its memory
   kNotOpened,     // this one cannot open it
@@ -34,6 +35,7 @@ struct WordPlace {
   uint32_t shareable;         // 0: `handle` could not be made
   Address at;
   IpcHandle handle;
+  uint32_t only_host_memory;  // as in RankContext
   uint32_t describable;       // the driver may make file descriptors of its memory
   unsigned char word[kWordBytes];
 };

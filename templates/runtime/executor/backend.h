@@ -26,6 +26,7 @@ struct RankContext {
   uint32_t most_channels = 0;  // maxCTAs of the configuration; 0: as many as the tables say
   double timeout;  // seconds a data wait may take; 0: no limit
   uint32_t here = 0;  // ranks on this machine
+  bool only_host_memory = false;  // GPUs of this rank and others do not read each other's memory, by the user's wish
   NvLinks links;      // between the GPUs of the ranks
   std::vector<uint64_t> processes;  // a number of its process for each rank
   std::string secret;               // that only the ranks know
