@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from measured import provenance, publish
-from server_plans import SHAPES, TESTS, compiled, topology_text
+from server_plans import SHAPES, TESTS, compiled, places, topology_text
 from torch_backend import size_text
 
 from collc.collectives.model import COMPILED, Collective
@@ -95,9 +95,7 @@ def measure(shape: str, rate: int, sizes: Sequence[int], rounds: int, folder: Pa
     from support.netlab import lab
     from support.ranks import Ranks
 
-    counts = list(map(int, shape.split("+")))
-    letters = "abcdefgh"[: len(counts)]
-    hosts = "".join(letter * count for letter, count in zip(letters, counts, strict=True))
+    letters, hosts = places(shape)
     result = compiled(topology_text(shape, rate), folder, None)
     bounds = {plan.collective: plan.bound for plan in result.documents[0].plans}
     with lab(letters, rate) as made:
@@ -105,7 +103,7 @@ def measure(shape: str, rate: int, sizes: Sequence[int], rounds: int, folder: Pa
         team = Ranks(path, len(hosts), {"COLLC_SOCKET_IFNAME": "e0"}, hosts=hosts, lab=made.name)
         network = {"GLOO_SOCKET_IFNAME": "e0", "GLOO_ADDRESS": f"{made.address('a')}:{PORT}", "OMP_NUM_THREADS": "1"}
         gloo = Ranks(path, len(hosts), network, HERE / "gloo_calls.py", hosts=hosts, lab=made.name)
-        mpi = Mpi(made, dict(zip(letters, counts, strict=True)), folder)
+        mpi = Mpi(made, {letter: hosts.count(letter) for letter in letters}, folder)
 
         def seconds(name: str, collective: Collective, count: int, times: int) -> float:
             if name == MPI:

@@ -53,6 +53,13 @@ class Row:
     seconds: dict[str | None, list[float]]
 
 
+def places(shape: str) -> tuple[str, str]:
+    """A letter for each server of ``3+5``, and that of each rank's server: ab, aaabbbbb."""
+    counts = list(map(int, shape.split("+")))
+    letters = "abcdefgh"[: len(counts)]
+    return letters, "".join(letter * count for letter, count in zip(letters, counts, strict=True))
+
+
 def topology_text(shape: str, rate: int) -> str:
     from support.libraries import cluster
 
@@ -103,9 +110,7 @@ def measure(shape: str, rate: int, sizes: Sequence[int], rounds: int, folder: Pa
     from support.ranks import Ranks
 
     text = topology_text(shape, rate)
-    counts = list(map(int, shape.split("+")))
-    letters = "abcdefgh"[: len(counts)]
-    hosts = "".join(letter * count for letter, count in zip(letters, counts, strict=True))
+    letters, hosts = places(shape)
     results = {kind: compiled(text, folder, kind) for kind in (*KINDS, None)}
     results[PLAIN] = results["trees"]
     rows = []

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from measured import provenance, publish
-from server_plans import SHAPES, TESTS, compiled, topology_text
+from server_plans import SHAPES, TESTS, compiled, places, topology_text
 
 from collc.collectives.model import COMPILED, Collective
 
@@ -85,9 +85,7 @@ def measure(
     from support.netlab import lab
     from support.ranks import Ranks
 
-    counts = list(map(int, shape.split("+")))
-    letters = "abcdefgh"[: len(counts)]
-    hosts = "".join(letter * count for letter, count in zip(letters, counts, strict=True))
+    letters, hosts = places(shape)
     result = compiled(topology_text(shape, rate), folder, None)
     bounds = {plan.collective: float(plan.bound or 0) for plan in result.documents[0].plans}
     rows = {name: Row(name) for name in ("one way", "ring", *(c.value for c in collectives))}

@@ -7,7 +7,7 @@ Anything else that escapes the library is a bug in collc. Asserts guard our own 
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 
 class CollcError(Exception):
@@ -88,6 +88,11 @@ def of_exception(error: BaseException) -> CollcError:
     if isinstance(error, MemoryError | RecursionError):
         return CollcError(f"the input is too large for this machine ({type(error).__name__})")
     return CollcError(str(error))
+
+
+def first_few(names: Sequence[str], most: int) -> str:
+    """``a, b and 3 more``: the first `most` names, and how many others there are."""
+    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
 
 
 def visible(text: str, keep: str = "") -> str:

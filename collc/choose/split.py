@@ -54,7 +54,6 @@ class Split:
 
 def end_together(curves: Mapping[str, Curve], size: int) -> tuple[float, dict[str, float]]:
     """The least time in which the classes together move `size` bytes, and what share of them each carries."""
-
     low, high = 0.0, 1.0
     while sum(curve.carried(high) for curve in curves.values()) < size:
         high *= 2
@@ -73,7 +72,6 @@ def split_by_size(
     plans: ClassPlans,
     machine: Machine,
     sizes: Sequence[int],
-    root: int | None = None,
     *,
     throughput: bool = True,
     status: Callable[[str], None] = lambda text: None,
@@ -85,11 +83,12 @@ def split_by_size(
         sizes: bytes as nccl-tests counts them.
         throughput: by the times of calls in a row; else of one call.
     """
+    call = plans.joint
     curves = {}
     for own in plans.classes:
         if own.graph is not None:
             status(own.name)
-            curves[own.name] = _curve(Simulator(own.graph, plans.joint.collective, root, machine), sizes, throughput)
+            curves[own.name] = _curve(Simulator(own.graph, call.collective, call.root, machine), sizes, throughput)
     if not curves:
         return []
     first = next(iter(curves.values()))

@@ -15,7 +15,7 @@ from collc.cli import report
 from collc.cli.losses import library_losses, losses_json, losses_text, losses_title
 from collc.cli.report import compact, debug_option, emit_json, json_option, table
 from collc.collectives.sizes import short_size
-from collc.errors import RunError
+from collc.errors import RunError, first_few
 from collc.inputs import open_input
 from collc.limits import limited
 from collc.options import TargetKind
@@ -113,10 +113,7 @@ def _pinned(allocation: Mapping[str, Any]) -> str:
     if not pairs:
         return f"between GPUs that do not reach each other: pinned host memory, at most {most / 1e6:.1f} MB in all"
     every = len(pairs) == nranks * (nranks - 1) // 2
-    names = ", ".join(pairs[:_MOST_PAIRS]) + (
-        f" and {len(pairs) - _MOST_PAIRS} more" if len(pairs) > _MOST_PAIRS else ""
-    )
-    which = "all pairs of ranks" if every else f"ranks {names}"
+    which = "all pairs of ranks" if every else f"ranks {first_few(pairs, _MOST_PAIRS)}"
     taken = f"{allocation['host_bytes'] / 1e6:.1f} MB in all"
     more = "" if every else f"; if no GPUs reach each other at most {most / 1e6:.1f} MB"
     return f"between {which}: pinned host memory, as the topology stages their data in a CPU's memory, {taken}{more}"

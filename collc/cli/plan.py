@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from fractions import Fraction
 
 import click
@@ -136,14 +136,14 @@ def command(
     machine = load_topology(topology)
     chosen = None if gpus is None else parse_gpus(machine, gpus)
     _refuse_together(click.get_current_context().params)
+    wanted = list(Collective) if collective is None else [Collective(collective)]
     if survive:
-        wanted = [c for c in Collective if c.uses_trees] if collective is None else [Collective(collective)]
-        states, held = plan_losses(machine, chosen, links, wanted, solver)
+        packed = [c for c in wanted if collective is not None or c.uses_trees]
+        states, held = plan_losses(machine, chosen, links, packed, solver)
         emit_survive(states, held) if as_json else report.text(survive_text(machine, states))
         return
     if allocations is not None or compare is not None:
         found = _sets(machine, allocations, free, chosen, links)
-        wanted = list(Collective) if collective is None else [Collective(collective)]
         sets = plan_sets(machine, found, wanted, solver)
         rings = compare is not None
         if as_json:
@@ -152,7 +152,7 @@ def command(
             report.text(sets_text(machine, sets, rings=rings))
         return
     if classes is not None:
-        wanted = list(Collective) if collective is None else [Collective(collective)]
+        _require_root(wanted, root)
         over = classes_of(machine, chosen, classes, wanted, root)
         emit_json(classes_json(over)) if as_json else report.text(classes_text(machine, over))
         return
@@ -165,7 +165,8 @@ def command(
             report.text(trade_text(graph, rows))
         return
     only = _expanded_rank(expand, graph)
-    plans = _plans(graph, collective, root, solver, tolerance, orbits or graph.nranks > ORBITS_FROM)
+    _require_root(wanted, root)
+    plans = _plans(graph, wanted, root, solver, tolerance, orbits or graph.nranks > ORBITS_FROM)
     if expand is not None:
         emit_expanded(graph, plans, only)
     elif kind is not None:
@@ -239,12 +240,15 @@ def _trade(graph: PlanGraph, collective: str | None, root: int | None) -> tuple[
     return depth_trade(graph, Collective(collective), root)
 
 
-def _plans(
-    graph: PlanGraph, collective: str | None, root: int | None, solver: str, tolerance: Fraction, orbits: bool
-) -> tuple[Plan, ...]:
-    wanted = list(Collective) if collective is None else [Collective(collective)]
+def _require_root(wanted: Sequence[Collective], root: int | None) -> None:
+    """Raises UsageError if a root is given and nothing that is wanted has one."""
     if root is not None and not any(c.rooted for c in wanted):
         raise UsageError(f"{wanted[0].value} has no root", where="--root", hint="omit --root")
+
+
+def _plans(
+    graph: PlanGraph, wanted: Sequence[Collective], root: int | None, solver: str, tolerance: Fraction, orbits: bool
+) -> tuple[Plan, ...]:
     show = progress("plan")
     made = []
     for item in wanted:

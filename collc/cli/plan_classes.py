@@ -8,13 +8,13 @@ from fractions import Fraction
 from typing import Any
 
 from collc.build.plans import SolutionCache
-from collc.cli.plan_text import counted, gbps
+from collc.cli.plan_text import counted, gbps, rate_in_words
 from collc.cli.report import progress, table
 from collc.collectives.model import Collective
-from collc.errors import UsageError
+from collc.errors import UsageError, first_few
 from collc.packing.classes import ClassPlan, ClassPlans, plan_classes
 from collc.packing.document import plan_file, to_json
-from collc.packing.words import limit_in_words, link_name
+from collc.packing.words import link_name
 from collc.topology.canonical import fingerprint
 from collc.topology.joint import parse_classes
 from collc.topology.model import LinkKind, PlanGraph, Topology, VertexKind
@@ -38,15 +38,13 @@ def classes_of(
     """Plans over the classes of ``--classes TEXT``.
 
     Raises:
-        UsageError: a class does not exist, a root does not, or there are too many GPUs.
+        UsageError: a class does not exist, or there are too many GPUs.
     """
     classes = parse_classes(text)
     ranks = len(machine.gpus) if gpus is None else len(gpus)
     if ranks > MOST_GPUS:
         problem = f"{ranks} GPUs are too many for a joint graph of classes"
         raise UsageError(problem, where="--classes", hint=f"choose up to {MOST_GPUS} with --gpus")
-    if root is not None and not any(c.rooted for c in collectives):
-        raise UsageError(f"{collectives[0].value} has no root", where="--root", hint="omit --root")
     show = progress("plan")
     found = []
     for collective in collectives:
@@ -95,14 +93,9 @@ def _memory(machine: Topology, graph: PlanGraph) -> str:
 
 def _in_words(made: ClassPlans) -> str:
     plan = made.joint
-    name = plan.collective.with_root(plan.root)
-    if plan.rate is None or plan.bound is None:
-        return f"{name}: nothing to move between GPUs."
-    share = (
-        "the best possible" if plan.optimal else f"at least {float(plan.rate / plan.bound):.2%} of the best possible"
-    )
-    over = " and ".join(own.name for own in made.classes)
-    text = f"{name}: {float(plan.rate):.5g} GB/s over {over}, {share}. The limit: {limit_in_words(made.graph, plan)}."
+    text = rate_in_words(made.graph, plan, f" over {' and '.join(own.name for own in made.classes)}")
+    if plan.rate is None:
+        return text
     for own in made.classes:
         if not own.rate:
             text += f" {_nothing(made.graph, own)}"
@@ -116,8 +109,7 @@ def _nothing(graph: PlanGraph, own: ClassPlan) -> str:
     """Why a class brings nothing by itself."""
     if not own.full:
         return f"{own.name} alone does not join these GPUs."
-    names = [link_name(graph, link) for link in own.full]
-    shown = ", ".join(names[:_NAMED]) + (f" and {len(names) - _NAMED} more" if len(names) > _NAMED else "")
+    shown = first_few([link_name(graph, link) for link in own.full], _NAMED)
     return f"{own.name} adds nothing: faster classes fill links that it shares with them ({shown})."
 
 

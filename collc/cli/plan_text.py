@@ -79,15 +79,19 @@ def counted(count: int, word: str) -> str:
     return f"{count} {word}" + ("" if count == 1 else "es" if word.endswith("ch") else "s")
 
 
-def _in_words(graph: PlanGraph, plan: Plan, more: More) -> str:
-    """Such as ``broadcast: 150 GB/s, the best possible. The limit: 150 GB/s lead out of gpu0, ...``."""
+def rate_in_words(graph: PlanGraph, plan: Plan, over: str = "") -> str:
+    """Such as ``broadcast: 150 GB/s, the best possible. The limit: 150 GB/s lead out of gpu0, ...``; `over`: links."""
     name = plan.collective.with_root(plan.root)
     if plan.rate is None or plan.bound is None:
         return f"{name}: nothing to move between GPUs."
     share = (
         "the best possible" if plan.optimal else f"at least {float(plan.rate / plan.bound):.2%} of the best possible"
     )
-    text = f"{name}: {float(plan.rate):.5g} GB/s, {share}. The limit: {limit_in_words(graph, plan)}."
+    return f"{name}: {float(plan.rate):.5g} GB/s{over}, {share}. The limit: {limit_in_words(graph, plan)}."
+
+
+def _in_words(graph: PlanGraph, plan: Plan, more: More) -> str:
+    text = rate_in_words(graph, plan)
     if more is not None:
         link, added, value = more
         a, b = own_names(graph, (graph.links[link].src, graph.links[link].dst))

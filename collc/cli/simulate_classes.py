@@ -14,6 +14,7 @@ from collc.collectives.model import Collective
 from collc.errors import UsageError
 from collc.packing.classes import ClassPlans
 from collc.simulator.params import Machine
+from collc.simulator.rows import simulated_row
 from collc.topology.model import Topology
 
 _UNJUDGED = """\
@@ -48,7 +49,7 @@ def simulate_classes(
     found: list[tuple[ClassPlans, list[Split]]] = []
     for made in classes_of(machine, gpus, classes, collectives, root):
         show = progress("simulate")
-        splits = split_by_size(made, parameters, sizes, made.joint.root, throughput=throughput, status=show)
+        splits = split_by_size(made, parameters, sizes, throughput=throughput, status=show)
         show("")
         found.append((made, splits))
         if not as_json:
@@ -83,24 +84,10 @@ def _text(plans: ClassPlans, splits: Sequence[Split]) -> str:
 
 def _rows(plans: ClassPlans, splits: Sequence[Split]) -> list[dict[str, Any]]:
     """Rows as those of `collc simulate`, with the share of each class."""
-    collective = plans.joint.collective
-    factor = collective.bus_factor(plans.graph.nranks)
-    return [
-        {
-            "collective": collective.value,
-            "type": "float",
-            "op": "sum" if collective.reduces else "none",
-            "root": -1 if plans.joint.root is None else plans.joint.root,
-            "in_place": False,
-            "bytes": one.bytes,
-            "plan": "+".join(name for name, share in one.shares.items() if share),
-            "proto": "model's choice",
-            "time_us": one.time_us,
-            "algbw_gbps": one.bytes / one.time_us / 1e3,
-            "busbw_gbps": one.bytes / one.time_us / 1e3 * factor,
-            "wrong": None,
-            "shares": dict(one.shares),
-            "alone_us": one.alone_us,
-        }
-        for one in splits
-    ]
+    call, nranks = plans.joint, plans.graph.nranks
+    rows = []
+    for one in splits:
+        used = "+".join(name for name, share in one.shares.items() if share)
+        row = simulated_row(call.collective, call.root, nranks, one.bytes, used, "model's choice", one.time_us)
+        rows.append({**row, "shares": dict(one.shares), "alone_us": one.alone_us})
+    return rows

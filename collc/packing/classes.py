@@ -7,7 +7,7 @@ that change class on the way would bring beyond the sum is `ClassPlans.mixed`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
@@ -21,6 +21,8 @@ from collc.topology.joint import joint_graph
 from collc.topology.model import GraphLink, Link, PlanGraph, Topology, joint_class
 from collc.topology.paths import Adjacency, strongly_connected
 from collc.topology.prune import useful_links
+
+_Ends = tuple[str, str, str]  # of a link: the names of its vertices, and its kind
 
 
 @dataclass(frozen=True)
@@ -95,38 +97,37 @@ def plan_classes(
         CollcError: the classes do not join the GPUs, or a solver failed.
     """
     graph = joint_graph(topology, gpus, classes)
+    place = {_ends(graph, link): link.id for link in graph.links}
     joint = plan(graph, collective, root, store=store)
     if joint.rate is None:
         return ClassPlans(graph, joint, ())
     left = [link.gbps for link in graph.links]
     found = []
     for name in classes:
-        own = _class_graph(topology, gpus, name, graph, left)
+        own = _class_graph(topology, gpus, name, place, left)
         if isinstance(own, tuple):
             found.append(ClassPlan(name, None, None, own))
             continue
         made = plan(own, collective, root, store=store)
         found.append(ClassPlan(name, own, made))
-        place = _places(graph)
         for link, load in zip(own.links, link_loads(own, made), strict=True):
             left[place[_ends(own, link)]] -= load
     plans = ClassPlans(graph, joint, tuple(found))
     if plans.mixed > 0:
         return plans
-    parts = [_in_joint(own, graph) for own in found]
+    parts = [_in_joint(own, place) for own in found]
     trees = tuple(tree for made in parts for tree in made.trees)
     return replace(plans, joint=replace(joint, trees=trees, flows=tuple(flow for made in parts for flow in made.flows)))
 
 
 def _class_graph(
-    topology: Topology, gpus: Sequence[str] | None, name: str, joint: PlanGraph, left: Sequence[Fraction]
+    topology: Topology, gpus: Sequence[str] | None, name: str, place: Mapping[_Ends, int], left: Sequence[Fraction]
 ) -> PlanGraph | tuple[int, ...]:
     """The class's graph with what is left of its links; or the links without which it joins the GPUs no more."""
     try:
         whole = joint_graph(topology, gpus, [name])
     except CollcError:
         return ()
-    place = _places(joint)
     rest = {link.id: left[place[_ends(whole, link)]] for link in whole.links}
     names = [v.name for v in whole.vertices]
     ranks = names[: whole.nranks]
@@ -149,20 +150,14 @@ def _class_graph(
     )
 
 
-def _places(graph: PlanGraph) -> dict[tuple[str, str, str], int]:
-    """Ends and kind of a link -> its number."""
-    return {_ends(graph, link): link.id for link in graph.links}
-
-
-def _ends(graph: PlanGraph, link: GraphLink) -> tuple[str, str, str]:
+def _ends(graph: PlanGraph, link: GraphLink) -> _Ends:
     return graph.vertices[link.src].name, graph.vertices[link.dst].name, link.kind.value
 
 
-def _in_joint(own: ClassPlan, joint: PlanGraph) -> _Parts:
+def _in_joint(own: ClassPlan, place: Mapping[_Ends, int]) -> _Parts:
     """The class's trees and flows with the numbers that their links have in the joint graph."""
     if own.graph is None or own.plan is None:
         return _Parts((), ())
-    place = _places(joint)
     number = [place[_ends(own.graph, link)] for link in own.graph.links]
 
     def moved(hops: tuple[Hop, ...]) -> tuple[Hop, ...]:

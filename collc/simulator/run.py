@@ -28,6 +28,7 @@ from collc.simulator.engine import Outcome
 from collc.simulator.lump import Lumped, Lumper, unlumped
 from collc.simulator.model import Case, make_case, with_count
 from collc.simulator.params import GENERIC, Machine, Protocol
+from collc.simulator.rows import simulated_row
 from collc.topology.model import LinkKind, PlanGraph
 
 PLANS = ("trees", *KINDS)
@@ -122,20 +123,9 @@ class Prediction:
 
     def row(self) -> dict[str, object]:
         """The JSON row that `collc simulate` and `collc bench` share."""
-        return {
-            "collective": self.collective.value,
-            "type": "float",
-            "op": "sum" if self.collective.reduces else "none",
-            "root": -1 if self.root is None else self.root,
-            "in_place": False,
-            "bytes": self.bytes,
-            "plan": self.variant.plan,
-            "proto": self.variant.protocol,
-            "time_us": self.time_us,
-            "algbw_gbps": self.algbw_gbps,
-            "busbw_gbps": self.busbw_gbps,
-            "wrong": None,
-        }
+        return simulated_row(
+            self.collective, self.root, self.nranks, self.bytes, self.variant.plan, self.variant.protocol, self.time_us
+        )
 
 
 class Simulator:

@@ -14,7 +14,7 @@ from dataclasses import replace
 
 from collc.errors import TopologyError, UsageError
 from collc.topology.model import GraphLink, Link, LinkKind, PlanGraph, Topology, VertexKind
-from collc.topology.paths import Adjacency, on_shortest_paths, reachable, strongly_connected
+from collc.topology.paths import Adjacency, on_shortest_paths, reachable, strongly_connected, turned
 from collc.topology.prune import useful_links
 
 FAST = frozenset({LinkKind.NVLINK, LinkKind.NVSWITCH, LinkKind.XGMI})
@@ -203,13 +203,7 @@ def _between(parts: Parts, bare: Mapping[str, bool]) -> list[Link]:
         ends = {n for n in members if n in parts.ends}
         host = [link for link in parts.links_of(island) if link.kind in HOST]
         middle = parts.middle_of(island)
-        out = on_shortest_paths(host, nearest_pairs(host, ends, nics, middle), middle)
-        back = [Link(k.dst, k.src, k.kind, k.gbps) for k in host]
-        into = {
-            (link.dst, link.src, link.kind)
-            for link in on_shortest_paths(back, nearest_pairs(back, ends, nics, middle), middle)
-        }
-        come = [link for link in host if (link.src, link.dst, link.kind) in into]
+        out, come = to_nearest(host, ends, nics, middle), from_nearest(host, ends, nics, middle)
         shared = {(k.src, k.dst, k.kind) for k in out} & {(k.src, k.dst, k.kind) for k in come}
         if bare[island] and not shared:
             split = _shared_by_gpus([*out, *come], ends)
@@ -218,7 +212,17 @@ def _between(parts: Parts, bare: Mapping[str, bool]) -> list[Link]:
     return picked + [renamed_net(link, rename) for link in net]
 
 
-def nearest_pairs(links: Sequence[Link], ends: Set[str], nics: Set[str], middle: Set[str]) -> list[tuple[str, str]]:
+def to_nearest(host: Sequence[Link], ends: Set[str], goals: Set[str], middle: Set[str]) -> list[Link]:
+    """The links on the ways from GPUs (`ends`) to what is nearest of some CPUs or NICs, in their order."""
+    return on_shortest_paths(host, _nearest_pairs(host, ends, goals, middle), middle)
+
+
+def from_nearest(host: Sequence[Link], ends: Set[str], goals: Set[str], middle: Set[str]) -> list[Link]:
+    """The links on the ways back, in their order."""
+    return turned(to_nearest(turned(host), ends, goals, middle))
+
+
+def _nearest_pairs(links: Sequence[Link], ends: Set[str], nics: Set[str], middle: Set[str]) -> list[tuple[str, str]]:
     """(GPU, NIC) where the NIC is one of the GPU's nearest or the GPU one of the NIC's, counted in hops of `links`."""
     forwards = Adjacency(links)
     hops = {end: forwards.hops(end, middle) for end in sorted(ends)}
@@ -273,7 +277,7 @@ def renamed_net(link: Link, rename: Mapping[tuple[str, str], str]) -> Link:
 
 def lost_gpu(chosen: Sequence[str], links: Sequence[Link]) -> str | None:
     """A GPU that the first one does not reach, whatever the direction of links."""
-    both = Adjacency([*links, *(Link(k.dst, k.src, k.kind, k.gbps) for k in links)])
+    both = Adjacency([*links, *turned(links)])
     found = reachable(both, chosen[0], set(both))
     return next((name for name in chosen[1:] if name not in found), None)
 

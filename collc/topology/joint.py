@@ -23,10 +23,11 @@ from collc.topology.graph import (
     Parts,
     assemble,
     chosen_gpus,
+    from_nearest,
     lost_gpu,
-    nearest_pairs,
     renamed,
     renamed_net,
+    to_nearest,
 )
 from collc.topology.model import JOINT, Link, LinkKind, PlanGraph, Topology, Vertex, VertexKind
 from collc.topology.paths import on_shortest_paths
@@ -126,14 +127,12 @@ def _host_links(parts: Parts, island: str, classes: Sequence[str], rename: dict[
     cpus = [name for name in members if parts.kind[name] is VertexKind.CPU]
     if "pcie" in classes:
         _collect(out, on_shortest_paths(host, [(gpu, cpu) for gpu in sorted(ends) for cpu in cpus], middle))
-        back = _turned(host)
-        _collect(into, _turned(on_shortest_paths(back, nearest_pairs(back, ends, set(cpus), middle), middle)))
+        _collect(into, from_nearest(host, ends, set(cpus), middle))
     if "net" in classes:
         wired = {end for link in parts.links if link.kind in NET for end in (link.src, link.dst)}
         nics = {name for name in members if name in wired and parts.kind[name] is VertexKind.NIC}
-        back = _turned(host)
-        _collect(out, on_shortest_paths(host, nearest_pairs(host, ends, nics, middle), middle))
-        _collect(into, _turned(on_shortest_paths(back, nearest_pairs(back, ends, nics, middle), middle)))
+        _collect(out, to_nearest(host, ends, nics, middle))
+        _collect(into, from_nearest(host, ends, nics, middle))
         middle = middle | nics
     # A link that leads to a NIC or to memory leads away from GPUs; the same one cannot also lead to them.
     if both := sorted((a, b) for a, b, _ in out.keys() & into.keys()):
@@ -163,8 +162,3 @@ def _memory(parts: Parts, out: Sequence[Link], cpus: Sequence[str], rename: dict
 
 def _collect(found: dict[tuple[str, str, LinkKind], Link], links: Sequence[Link]) -> None:
     found.update({(link.src, link.dst, link.kind): link for link in links})
-
-
-def _turned(links: Sequence[Link]) -> list[Link]:
-    """The links, each turned round."""
-    return [Link(k.dst, k.src, k.kind, k.gbps, k.latency_us) for k in links]

@@ -8,6 +8,11 @@ from collections.abc import Iterable, Iterator, Sequence, Set
 from collc.topology.model import Link
 
 
+def turned(links: Iterable[Link]) -> list[Link]:
+    """The links, each turned round."""
+    return [Link(k.dst, k.src, k.kind, k.gbps, k.latency_us, k.lanes) for k in links]
+
+
 class Adjacency:
     """Outgoing links of every vertex."""
 
@@ -59,7 +64,7 @@ def strongly_connected(forwards: Adjacency, names: Sequence[str]) -> bool:
 def on_shortest_paths(links: Sequence[Link], pairs: Sequence[tuple[str, str]], middle: Set[str]) -> list[Link]:
     """The links on some path of fewest hops of one of `pairs`, through vertices of `middle`; order is kept."""
     forwards = Adjacency(links)
-    backwards = Adjacency([Link(k.dst, k.src, k.kind, k.gbps) for k in links])
+    backwards = Adjacency(turned(links))
     after = {a: forwards.hops(a, middle) for a in dict.fromkeys(a for a, _ in pairs)}
     before = {b: backwards.hops(b, middle) for b in dict.fromkeys(b for _, b in pairs)}
     used: set[int] = set()

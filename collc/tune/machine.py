@@ -15,7 +15,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -85,6 +85,9 @@ class MachineReport:
         }
 
 
+_Way = Callable[[Costs], float]
+
+
 def thresholds(costs: Mapping[int, Costs]) -> Thresholds:
     """The rules of docs/runtime.md: each way from the size on from which it stays faster than what it replaces."""
     kernel = _from(costs, lambda c: c.both_kernel, lambda c: c.both_slots)
@@ -115,7 +118,7 @@ def thresholds(costs: Mapping[int, Costs]) -> Thresholds:
     )
 
 
-def _from(costs: Mapping[int, Costs], way: Any, instead: Any) -> int | None:
+def _from(costs: Mapping[int, Costs], way: _Way, instead: _Way) -> int | None:
     """The least size from which on `way` is faster than `instead` at every larger one too; None: at none."""
     found = None
     for size in sorted(costs, reverse=True):
@@ -125,7 +128,7 @@ def _from(costs: Mapping[int, Costs], way: Any, instead: Any) -> int | None:
     return found
 
 
-def _within(costs: Mapping[int, Costs], way: Any, instead: Any) -> tuple[int, int | None] | None:
+def _within(costs: Mapping[int, Costs], way: _Way, instead: _Way) -> tuple[int, int | None] | None:
     """The last sizes in a row at which `way` is faster than `instead`: the first of them, and the size that follows."""
     faster = {size: 0 <= way(costs[size]) <= MARGIN * instead(costs[size]) for size in sorted(costs)}
     last = max((size for size in faster if faster[size]), default=None)

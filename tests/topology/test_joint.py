@@ -101,8 +101,7 @@ def test_one_network_joins_nics_that_have_a_speed() -> None:
     names = [v.name for v in graph.vertices]
     assert "p+out" in names
     assert "p+in" in names
-    kinds = {graph.links[i].kind for i in range(len(graph.links))}
-    assert kinds == {LinkKind.NVLINK, LinkKind.PCIE, LinkKind.NET}
+    assert {link.kind for link in graph.links} == {LinkKind.NVLINK, LinkKind.PCIE, LinkKind.NET}
 
 
 def test_a_file_that_says_too_little_is_told_what_is_missing() -> None:

@@ -14,6 +14,7 @@ from collc.simulator.nccl.programs import KINDS, RING_CHANNELS, predict
 from collc.simulator.nccl.rule import ALGORITHMS, Guess, Setting, algorithms, guesses
 from collc.simulator.nccl.shape import Shape, shape_of
 from collc.simulator.nccl.versions import DEFAULT, PROTOCOLS, chip_of, era_of
+from collc.simulator.rows import simulated_row
 from collc.simulator.run import Simulator
 
 _NAMES = {"Ring": "rings", "Tree": "chain", "NVLS": "nvls", "NVLSTree": "nvls-tree", "CollNet": "collnet", "PAT": "pat"}
@@ -55,20 +56,9 @@ class Baseline:
 
     def row(self) -> dict[str, object]:
         """The JSON row that `collc simulate` and `collc bench` share."""
-        return {
-            "collective": self.collective.value,
-            "type": "float",
-            "op": "sum" if self.collective.reduces else "none",
-            "root": -1 if self.root is None else self.root,
-            "in_place": False,
-            "bytes": self.bytes,
-            "plan": _NAMES[self.algorithm],
-            "proto": self.protocol,
-            "time_us": self.time_us,
-            "algbw_gbps": self.algbw_gbps,
-            "busbw_gbps": self.busbw_gbps,
-            "wrong": None,
-        }
+        return simulated_row(
+            self.collective, self.root, self.nranks, self.bytes, _NAMES[self.algorithm], self.protocol, self.time_us
+        )
 
 
 SLOTS = 8  # of NCCL's FIFOs (NCCL_STEPS, src/include/device.h)

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
+from collc.errors import first_few
 from collc.topology.cluster.model import Cable, Kind, Network
 from collc.topology.model import LinkKind, VertexKind
 
@@ -181,5 +182,4 @@ def free_name(name: str, taken: set[str]) -> str:
 
 
 def _few(names: Iterable[str]) -> str:
-    ordered = sorted(names, key=natural)
-    return ", ".join(ordered[:8]) + (f" and {len(ordered) - 8} more" if len(ordered) > 8 else "")
+    return first_few(sorted(names, key=natural), 8)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from collc.errors import TopologyError
+from collc.errors import TopologyError, first_few
 from collc.topology.probe.lines import Text
 from collc.topology.probe.machine import Machine
 
@@ -58,7 +58,7 @@ def apply_p2p(text: Text, machine: Machine) -> None:
         if cell != "OK":
             blocked.setdefault(cell, []).append(f"{machine.gpus[a]}-{machine.gpus[b]}")
     for cell, pairs in sorted(blocked.items()):
-        some = ", ".join(pairs[:_NAMED]) + (f" and {len(pairs) - _NAMED} more" if len(pairs) > _NAMED else "")
+        some = first_few(pairs, _NAMED)
         machine.assume(f"GPUs that cannot {word} each other's memory ({_WHY[cell]}): {some}; they meet in host memory")
 
 

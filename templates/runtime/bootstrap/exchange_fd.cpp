@@ -5,11 +5,14 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstdio>
 #include <cstring>
 #include <set>
 
+#include "base/random.h"
 #include "bootstrap/rendezvous.h"
 #include "bootstrap/sockets.h"
+#include "bootstrap/unique_id.h"
 
 namespace collc {
 namespace {
@@ -93,6 +96,13 @@ Attempt fetch_once(const Address &address, uint32_t owner, const std::string &wo
 }
 
 }  // namespace
+
+Status name_socket(SocketName *name) {
+  unsigned char random[16] = {};
+  COLLC_RETURN_IF_FAILED(random_bytes(random, sizeof random));
+  std::snprintf(name->text, sizeof name->text, "collc-%s", hex_of(random, sizeof random).c_str());
+  return {};
+}
 
 Status FdServer::listen(const std::string &name, size_t secret_size) {
   Descriptor listening;

@@ -11,6 +11,12 @@
 
 namespace collc {
 
+// The name of such a socket for other ranks: random, and it ends with a zero.
+struct SocketName {
+  char text[64];
+};
+Status name_socket(SocketName *name);
+
 // A socket in the abstract namespace (nothing in the file system) that hands out one descriptor.
 class FdServer {
  public:

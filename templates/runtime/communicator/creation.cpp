@@ -2,7 +2,6 @@
 #include <algorithm>
 #include <chrono>
 #include <condition_variable>
-#include <cstdio>
 #include <cstring>
 #include <exception>
 #include <map>
@@ -67,18 +66,6 @@ void forget(const std::string &key) {
 Status end_now(Rendezvous &rendezvous, const Status &failure) {
   rendezvous.give_up(failure);
   return failure;
-}
-
-// The local socket where a rank hands out the shared memory, as text that ends with a zero.
-struct SocketName {
-  char text[64];
-};
-
-Status name_socket(SocketName *name) {
-  unsigned char random[16] = {};
-  COLLC_RETURN_IF_FAILED(random_bytes(random, sizeof random));
-  std::snprintf(name->text, sizeof name->text, "collc-%s", hex_of(random, sizeof random).c_str());
-  return {};
 }
 
 }  // namespace

@@ -3,11 +3,8 @@
 #include <fcntl.h>
 
 #include <algorithm>
-#include <cstdio>
 
-#include "base/random.h"
 #include "bootstrap/exchange_fd.h"
-#include "bootstrap/unique_id.h"
 
 namespace collc::cuda {
 namespace {
@@ -40,19 +37,8 @@ Result map_handle(const Device &device, MemoryHandle handle, size_t bytes, Virtu
   return 0;
 }
 
-struct DescriptorSocket {
-  char text[64];  // empty: no descriptor is handed out
-};
-
-Status listen(const RankContext &context, FdServer *server, DescriptorSocket *name) {
-  unsigned char random[16] = {};
-  COLLC_RETURN_IF_FAILED(random_bytes(random, sizeof random));
-  std::snprintf(name->text, sizeof name->text, "collc-%s", hex_of(random, sizeof random).c_str());
-  return server->listen(name->text, context.secret.size());
-}
-
-// One rank hands out at a time, in the order of the ranks.
-Status serve_and_fetch(const RankContext &context, const std::vector<DescriptorSocket> &names, const Descriptor &mine,
+// `names`: empty where no descriptor is handed out. One rank hands out at a time, in the order of the ranks.
+Status serve_and_fetch(const RankContext &context, const std::vector<SocketName> &names, const Descriptor &mine,
                        FdServer *server, std::vector<Descriptor> *theirs) {
   for (uint32_t owner = 0; owner < context.nranks; ++owner) {
     if (names[owner].text[0] == '\0') continue;
@@ -118,9 +104,12 @@ void unmap(const VirtualMemory &memory) {
 
 Status exchange_descriptors(const RankContext &context, const Descriptor &mine, std::vector<Descriptor> *theirs) {
   FdServer server;
-  DescriptorSocket name = {};
-  if (mine) COLLC_RETURN_IF_FAILED(listen(context, &server, &name));
-  std::vector<DescriptorSocket> names;
+  SocketName name = {};
+  if (mine) {
+    COLLC_RETURN_IF_FAILED(name_socket(&name));
+    COLLC_RETURN_IF_FAILED(server.listen(name.text, context.secret.size()));
+  }
+  std::vector<SocketName> names;
   COLLC_RETURN_IF_FAILED(exchange(context.exchange, name, &names));
   theirs->clear();
   theirs->resize(context.nranks);
