@@ -20,6 +20,7 @@ from collc.packing.candidates import kind_of
 from collc.packing.document import PlanFile
 from collc.packing.gpu_sets import GpuSets
 from collc.packing.model import Plan
+from collc.topology.model import JOINT
 
 
 def slot_bytes(programs: Sequence[Program]) -> int:
@@ -123,6 +124,7 @@ def _program(plan: Plan, entry: Entry) -> dict[str, Any]:
         "chunk_bytes": entry.program.chunk_bytes,
         "min_bytes": entry.when.min_bytes,
         "why": entry.why,
+        **({"weights": dict(zip(JOINT, entry.program.weights, strict=True))} if entry.program.weights else {}),
     }
 
 

@@ -45,9 +45,10 @@ STRUCTS: dict[str, tuple[tuple[str, str], ...]] = {
     ),
     "Program": (
         *(("min_bytes", "Q"), ("collective", "I"), ("root", "i")),
-        *_fields("I", "first_share nshares first_rank_channel nchannels chunk_bytes protocol"),
+        *_fields("I", "first_share nshares first_rank_channel nchannels chunk_bytes"),
+        *_fields("B", "protocol nvlink_weight pcie_weight net_weight"),
     ),
-    "Share": _fields("I", "lo_num hi_num den block"),
+    "Share": (*_fields("I", "lo_num hi_num den"), *_fields("H", "block part")),
     "RankChannel": _fields("I", "first_step nsteps"),
     "Step": (*_fields("I", "first_ref share"), *_fields("H", "lag nrecv nsend"), *_fields("B", "flags input_at")),
     "FifoRef": _fields("I", "fifo reader"),

@@ -27,8 +27,8 @@ from collc.collectives.model import Collective
 from collc.errors import IRError, RunError
 from collc.ir.nodes import Program
 from collc.limits import common_denominator, spend
-from collc.packing.model import Hop, Plan
-from collc.topology.model import CLASSES, PlanGraph
+from collc.packing.model import Hop, Plan, Tree
+from collc.topology.model import CLASSES, JOINT, PlanGraph, joint_class
 
 OBJECTS = ("collc_tables", "collc_manifest", "collc_manifest_size", "collc_plan", "collc_plan_size")
 # A library may hold plans of so many bytes and so many JSON values for each of its own bytes: they are its text once
@@ -39,6 +39,7 @@ _SLACK = Fraction(1, 1 << 30)  # to which boundaries of shares are rounded
 Route = tuple[int, ...]
 Edge = tuple[int, int, Route]
 Edges = frozenset[tuple[int, tuple[tuple[int, Route], ...]]]
+Carried = tuple[int, int]  # what a class (its number) carries of a block
 
 
 @dataclass(frozen=True)
@@ -205,7 +206,7 @@ def check_allocation(document: PlanFile, held: Held, claims: Mapping[str, Any], 
             same = (id(program.channels), row["plan_number"], row["everywhere"])
             if same not in proved:
                 verify(program)
-                check_everywhere(program, plan) if row["everywhere"] else check_follows(program, plan)
+                check_everywhere(program, plan) if row["everywhere"] else check_follows(program, plan, document.graph)
                 _check_classes(program, document.graph)
                 proved.add(same)
             if not row["everywhere"] and program.nranks > 1:
@@ -255,9 +256,11 @@ def _check_row(plan: Plan, program: Program, rule: When, row: Mapping[str, Any],
         "chunk_bytes": program.chunk_bytes,
         "min_bytes": rule.min_bytes,
     }
+    if program.weights or "weights" in row:
+        truth["weights"] = dict(zip(JOINT, program.weights, strict=False))
     for name, value in truth.items():
-        if row[name] != value:
-            raise IRError(f"the manifest says {name} {row[name]!r}, the library holds {value!r}")
+        if row.get(name) != value:
+            raise IRError(f"the manifest says {name} {row.get(name)!r}, the library holds {value!r}")
     if target == "host" and rule.protocol != "Simple":
         raise IRError(f"the host target has no protocol {rule.protocol}")
     if target == "cuda" and any(s.input_at for c in program.channels for steps in c.steps for s in steps):
@@ -283,8 +286,10 @@ def _check_order(programs: Sequence[Program], when: Sequence[When], path: Path) 
         last[key] = rule.min_bytes
 
 
-def check_follows(program: Program, plan: Plan) -> None:
+def check_follows(program: Program, plan: Plan, graph: PlanGraph) -> None:
     """Raises IRError unless the program moves, of every block, along each tree of the plan as much as its weight says.
+
+    In a program of several classes of links: of what a class carries of the block, along each tree of the class.
 
     It goes over the links of the tree's hops. Trees that are cut into several, and shares that take turns, add up.
     Partial results are reduced in the order of the tree's hops, behind the rank's own input.
@@ -295,22 +300,33 @@ def check_follows(program: Program, plan: Plan) -> None:
         return
     per_root = plan.collective.per_rank
     scale = common_denominator(chain((tree.weight for tree in plan.trees), (s.hi - s.lo for s in program.shares)))
-    wanted: dict[tuple[int, Edges, Edges], int] = defaultdict(int)  # in units of 1/scale
-    whole: dict[int, int] = defaultdict(int)
+    wanted: dict[tuple[Carried, Edges, Edges], int] = defaultdict(int)  # in units of 1/scale
+    whole: dict[Carried, int] = defaultdict(int)
     for tree in plan.trees:
-        block = tree.root if per_root else 0
+        block = (_part_of(tree, graph) if program.weights else 0, tree.root if per_root else 0)
         up, down = _hops(tree.reduce), _hops(tree.broadcast)
         wanted[block, _in_order(up), _any_order(down)] += int(tree.weight * scale)
         whole[block] += int(tree.weight * scale)
-    found: dict[tuple[int, Edges, Edges], int] = defaultdict(int)
+    found: dict[tuple[Carried, Edges, Edges], int] = defaultdict(int)
     for share, (up, down) in zip(program.shares, edges(program), strict=True):
-        found[share.block, _in_order(up), _any_order(down)] += int((share.hi - share.lo) * scale)
+        block = (share.part, share.block)
+        found[block, _in_order(up), _any_order(down)] += int((share.hi - share.lo) * scale)
     slack = _SLACK * (len(program.shares) + len(plan.trees))
     for key in {**wanted, **found}:
         if abs(Fraction(found[key], scale) - Fraction(wanted[key], whole.get(key[0], 1))) > slack:
-            raise IRError(f"of block {key[0]} another part moves along a tree than its weight in the plan says")
+            of = f"of what {JOINT[key[0][0]]} carries of block" if program.weights else "of block"
+            raise IRError(f"{of} {key[0][1]} another part moves along a tree than its weight in the plan says")
     if any(s.input_at for c in program.channels for steps in c.steps for s in steps):
         raise IRError("a rank reduces its own input behind another's")
+
+
+def _part_of(tree: Tree, graph: PlanGraph) -> int:
+    """The number of the class of a tree."""
+    hops = (*tree.reduce, *tree.broadcast)
+    name = joint_class([graph.links[link].kind for link in hop.links] for hop in hops)
+    if name not in JOINT:
+        raise IRError(f"a tree of its plan changes class on the way ({name})")
+    return JOINT.index(name)
 
 
 def _check_spread(program: Program, plan: Plan, spread: int) -> None:

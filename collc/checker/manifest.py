@@ -50,8 +50,13 @@ def _shape(reader: Reader) -> tuple[dict[str, Any], dict[str, Any]]:
     def counts(obj: object, place: str) -> Any:
         return reader.read(obj, place, dict.fromkeys(obj if isinstance(obj, dict) else (), number))
 
+    def weighted(obj: object, place: str) -> Any:
+        """A program, which has weights where it is cut into classes of links."""
+        cut = {"weights": counts} if isinstance(obj, dict) and "weights" in obj else {}
+        return reader.read(obj, place, program | cut)
+
     program |= {"chunk_bytes": number, "links": counts}
-    allocation: dict[str, Any] = {"fingerprint": text, "gpus": [text], "servers": [text], "programs": [program]}
+    allocation: dict[str, Any] = {"fingerprint": text, "gpus": [text], "servers": [text], "programs": [weighted]}
     allocation |= dict.fromkeys(
         ("nranks", "gpu_sets", "slots", "slot_bytes", "fifo_bytes", "gpu_bytes", "host_bytes"), number
     )

@@ -1,5 +1,13 @@
 """The verifier: proves, for every element count, that a program computes its collective and cannot deadlock.
 
+For a program of several classes, that holds for every weighting, zeros included: a call's weights only decide
+which range of a block each class carries, and the ranges of a block's classes cover it without overlap, whatever the
+weights. Each class's shares must cover *any* range that the class may get, so they cover all of [0, 1) by themselves
+(`_check_shares`). All other proofs are about single shares of any length, 0 included: a step whose chunk does not exist
+waits for nothing, and the steps at both ends of a FIFO work on one share, so they skip the same chunks. Dropping a
+share only takes waits away from a graph of waits that has no cycle. No channel works for two classes, so none of them
+waits for another one's links.
+
 Five proofs, each of which names the place where it fails:
 
 1. *Plumbing*: every FIFO is written by one step of its source and read by one step of each destination, all in one
@@ -18,6 +26,7 @@ Five proofs, each of which names the place where it fails:
 
 from __future__ import annotations
 
+import itertools
 from collections import defaultdict
 from collections.abc import Iterator
 from fractions import Fraction
@@ -28,6 +37,7 @@ from collc.collectives.model import Holds
 from collc.errors import IRError
 from collc.ir.nodes import Program, Step
 from collc.limits import spend
+from collc.topology.model import JOINT, joint_class
 
 
 class Place(NamedTuple):
@@ -51,6 +61,7 @@ def verify(program: Program) -> None:
     _check_values(program, layout, writers, readers)
     _check_progress(program, writers, readers)
     _check_in_place(program)
+    _check_classes(program)
 
 
 def _places(program: Program) -> Iterator[tuple[Place, Step]]:
@@ -70,22 +81,41 @@ def _where(program: Program, place: Place) -> str:
 
 
 def _check_shares(program: Program, layout: BlockLayout) -> None:
-    parts: dict[int, list[tuple[Fraction, Fraction, int]]] = defaultdict(list)
+    parts: dict[tuple[int, int], list[tuple[Fraction, Fraction, int]]] = defaultdict(list)
     for i, share in enumerate(program.shares):
         if share.block >= layout.nblocks:
             raise IRError(f"block {share.block} does not exist in {program.collective.value}", where=f"share {i}")
-        parts[share.block].append((share.lo, share.hi, i))
+        if not (program.weights[share.part] if program.weights else share.part == 0):
+            raise IRError(f"is of the class {JOINT[share.part]}, which has no weight", where=f"share {i}")
+        parts[share.part, share.block].append((share.lo, share.hi, i))
     # A block that a rank must store; with one rank the sole block of sendrecv, say, still is.
     needed = {block for blocks in {id(one): one for one in layout.out_blocks}.values() for block in blocks}
-    for block in sorted(needed):
+    classes = [part for part, weight in enumerate(program.weights) if weight] or [0]
+    for part, block in itertools.product(classes, sorted(needed)):
+        of = f" of {JOINT[part]}" if program.weights else ""
         at = Fraction(0)
-        for lo, hi, i in sorted(parts[block]):
+        for lo, hi, i in sorted(parts[part, block]):
             if lo != at:
                 problem = "overlap" if lo < at else "leave a gap"
-                raise IRError(f"the shares of block {block} {problem} at {min(lo, at)}", where=f"share {i}")
+                raise IRError(f"the shares of block {block}{of} {problem} at {min(lo, at)}", where=f"share {i}")
             at = hi
         if at != 1:
-            raise IRError(f"the shares of block {block} end at {at}, not at 1", where=f"block {block}")
+            raise IRError(f"the shares of block {block}{of} end at {at}, not at 1", where=f"block {block}")
+
+
+def _check_classes(program: Program) -> None:
+    """No channel works for two classes, and every FIFO is of the class of its share."""
+    if not program.weights:
+        return
+    for c, channel in enumerate(program.channels):
+        found = {program.shares[step.share].part for steps in channel.steps for step in steps}
+        if len(found) > 1:
+            names = " and ".join(JOINT[part] for part in sorted(found))
+            raise IRError(f"works for {names}: one would wait for the other's links", where=f"channel {c}")
+    for f, fifo in enumerate(program.fifos):
+        own = JOINT[program.shares[fifo.share].part]
+        if fifo.link is not None and joint_class([[fifo.link]]) != own:
+            raise IRError(f"carries a share of {own} over {fifo.link.value}", where=f"fifo {f}")
 
 
 Writers = dict[int, Place]

@@ -182,25 +182,29 @@ def _allocation(arrays: dict[str, _Array], row: Row) -> Held:
         fifos.append(Fifo(src, readers, 0, len(fifos), routes if any(routes) else (), _class(kind)))
     rows = arrays["programs"].take(first_program, nprograms)
     made: dict[Row, Program] = {}
-    sized: dict[Row, Program] = {}
+    sized: dict[tuple[Row, int, Row], Program] = {}
     used: set[int] = set()
     programs, when = [], []
-    for min_bytes, collective, root, *place, chunk_bytes, protocol in rows:
+    for min_bytes, collective, root, *place, chunk_bytes, protocol, nvlink, pcie, net in rows:
         if collective not in _COLLECTIVE_OF or protocol not in _PROTOCOL_OF or root < -1:
             raise IRError(f"there is no collective {collective}, root {root} or protocol {protocol}")
+        weights: Row = (nvlink, pcie, net) if nvlink or pcie or net else ()
         # Who shares rows shares all but its sizes; rows of another program cannot begin at the same place.
         key = (collective, root, *place)
         if key not in made:
             step_rows = _Steps(arrays, fifos, nranks, place)
             made[key] = Program(
                 _COLLECTIVE_OF[collective], None if root < 0 else root, nranks, slots, chunk_bytes,
-                step_rows.shares, tuple(step_rows.fifos), step_rows.channels, servers if any(servers) else (),
+                step_rows.shares, tuple(step_rows.fifos), step_rows.channels, servers if any(servers) else (), weights,
             )  # fmt: skip
             used |= step_rows.local.keys()
-        if (*key, chunk_bytes) not in sized:
+        if (key, chunk_bytes, weights) not in sized:
             spend(sum(len(steps) for channel in made[key].channels for steps in channel.steps))
-            sized[*key, chunk_bytes] = made[key].replace(chunk_bytes=chunk_bytes)
-        programs.append(sized[*key, chunk_bytes])
+            # Every weighting is proved with the first, as long as it is of the same classes.
+            if [bool(weight) for weight in weights] != [bool(weight) for weight in made[key].weights]:
+                raise IRError("rows that share their steps have weights of other classes")
+            sized[key, chunk_bytes, weights] = made[key].replace(chunk_bytes=chunk_bytes, weights=weights)
+        programs.append(sized[key, chunk_bytes, weights])
         when.append(When(None if min_bytes == NEVER else min_bytes, _PROTOCOL_OF[protocol]))
     if len(used) != nfifos:
         raise IRError(f"{nfifos - len(used)} FIFOs belong to no program")
@@ -228,10 +232,10 @@ class _Steps:
         by_rank = [[self._loop(rank, *next(rows)) for _ in range(nchannels)] for rank in range(nranks)]
         self.channels = tuple(Channel(tuple(loops)) for loops in zip(*by_rank, strict=True))
 
-    def _share(self, low: int, high: int, den: int, block: int) -> Share:
+    def _share(self, low: int, high: int, den: int, block: int, part: int) -> Share:
         if den == 0:
             raise IRError("a share is cut into nothing")
-        share = Share(block, Fraction(low, den), Fraction(high, den))
+        share = Share(block, Fraction(low, den), Fraction(high, den), part)
         if share.denominator != den:
             raise IRError(f"a share [{low}/{den}, {high}/{den}) is not in lowest terms")
         return share

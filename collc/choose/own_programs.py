@@ -80,6 +80,9 @@ def fitted(
             most = f"{len(program.channels)} channels, target {target.kind.value} has {target.max_channels}"
             hint = f"collc opt --passes merge_channels={target.max_channels}"
             raise UsageError(f"uses {most}", where=where, hint=hint)
+        if program.weights:
+            hint = "give the program of one class"
+            raise UsageError("is cut into classes of links, and --ir takes programs of one", where=where, hint=hint)
         made = program.replace(slots=target.slots, chunk_bytes=min(program.chunk_bytes, target.chunk_bytes))
         try:
             verify(made)
@@ -87,7 +90,7 @@ def fitted(
                 verify_routes(made, graph)
                 plans[numbers[key]] = plan = plan_of(made, graph, packed[numbers[key]])
                 check_packing(graph, plan, where)
-                check_follows(made, plan)
+                check_follows(made, plan, graph)
         except (IRError, CertificateError) as error:
             place = where if error.where in (None, where) else f"{where}: {error.where}"
             raise type(error)(error.what, where=place, hint=error.hint) from None

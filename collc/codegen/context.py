@@ -23,9 +23,9 @@ from collc.checker.layout import (
     When,
 )
 from collc.ir.nodes import Fifo, Program, Step
-from collc.ir.printer import print_step
+from collc.ir.printer import print_step, print_weights
 from collc.packing.gpu_sets import GpuSets, MachineState
-from collc.topology.model import LinkKind, PlanGraph, VertexKind
+from collc.topology.model import JOINT, LinkKind, PlanGraph, VertexKind
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,8 +219,9 @@ class TableBuilder:
         first_share = len(self.rows["shares"])
         for i, share in enumerate(program.shares):
             den = share.denominator
-            cells = (int(share.lo * den), int(share.hi * den), den, share.block)
-            self._append("shares", cells, f"share {i}: block {share.block} [{share.lo}, {share.hi})")
+            cells = (int(share.lo * den), int(share.hi * den), den, share.block, share.part)
+            of = f" of {JOINT[share.part]}" if program.weights else ""
+            self._append("shares", cells, f"share {i}: block {share.block} [{share.lo}, {share.hi}){of}")
         for fifo in program.fifos:
             self._number(fifo, numbers)
         first_rank_channel = len(self.rows["rank_channels"])
@@ -240,6 +241,7 @@ class TableBuilder:
             name += ", by tuning only"
         elif rule.min_bytes:
             name += f", {rule.min_bytes} bytes and more"
+        name += f", {print_weights(program.weights)}" if program.weights else ""
         self._append(
             "programs",
             (
@@ -252,6 +254,7 @@ class TableBuilder:
                 len(program.channels),
                 program.chunk_bytes,
                 PROTOCOLS[rule.protocol],
+                *(program.weights or (0,) * len(JOINT)),
             ),
             name,
         )

@@ -11,6 +11,7 @@ import functools
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,7 @@ import numpy.typing as npt
 
 from collc.collectives.blocks import block_layout
 from collc.errors import IRError
-from collc.ir.nodes import Program, Step
+from collc.ir.nodes import Program, Step, check_weights
 
 Array = npt.NDArray[Any]
 Reduce = Callable[[Array, Array], Array]
@@ -34,12 +35,30 @@ class ShareRange:
     nchunks: int
 
 
-def cut_share(program: Program, share: int, count: int, element_bytes: int) -> ShareRange:
-    """Cuts `count` elements: boundaries on 16 bytes where the count allows, chunks equal up to one such unit."""
+def cut_part(weights: Sequence[int], part: int, count: int, unit: int) -> tuple[int, int]:
+    """What a class carries of a block of `count` elements, as `cut_part` of step_program.h computes it."""
+    if not weights[part]:
+        return 0, 0
+    total, below = sum(weights), sum(weights[:part])
+    end = below + weights[part]
+    return count * below // total // unit * unit, count if end == total else count * end // total // unit * unit
+
+
+def cut_share(
+    program: Program, share: int, count: int, element_bytes: int, weights: Sequence[int] | None = None
+) -> ShareRange:
+    """Cuts `count` elements: boundaries on 16 bytes where the count allows, chunks equal up to one such unit.
+
+    Args:
+        weights: of the call's classes [the program's].
+    """
     unit = max(1, 16 // element_bytes)
     part = program.shares[share]
-    begin = int(count * part.lo) // unit * unit
-    end = count if part.hi == 1 else int(count * part.hi) // unit * unit
+    chosen = program.weights if weights is None else weights
+    first, last = cut_part(chosen, part.part, count, unit) if chosen else (0, count)
+    carried = last - first
+    begin = first + int(carried * part.lo) // unit * unit
+    end = last if part.hi == 1 else first + int(carried * part.hi) // unit * unit
     most = program.chunk_bytes // element_bytes // unit * unit
     nchunks = -(-(end - begin) // most)
     even = -(-(end - begin) // nchunks) if nchunks else most
@@ -56,6 +75,7 @@ def run(
     element_bytes: int | None = None,
     seed: int = 0,
     resident: int | None = None,
+    weights: Sequence[int] | None = None,
 ) -> None:
     """Runs a program on one input and output array per rank (they may share memory, as in-place calls do).
 
@@ -65,11 +85,15 @@ def run(
         element_bytes: size for the cut; default the arrays' own.
         seed: the order in which ranks and channels progress.
         resident: how many channels of a rank may run at once (in order), as on a GPU with few free multiprocessors.
+        weights: of this call's classes, the same on all ranks [the program's].
 
     Raises:
         IRError: a deadlock, naming who waits for what.
     """
     size = element_bytes if element_bytes is not None else inputs[0].itemsize
+    if weights is not None:
+        check_weights(tuple(weights))
+        program = program.replace(weights=tuple(weights))
     _Run(program, inputs, outputs, reduce, count, size, seed, resident).go()
 
 
@@ -191,16 +215,30 @@ class _Run:
         return f"channel {loop.channel}, rank {loop.rank}, step {loop.step} ({step.name}) waits for {reason}"
 
 
-def run_on_sets(program: Program, *, chunks: int = 3, seed: int = 0, resident: int | None = None) -> list[Array]:
+def run_on_sets(
+    program: Program,
+    *,
+    chunks: int = 3,
+    seed: int = 0,
+    resident: int | None = None,
+    weights: Sequence[int] | None = None,
+) -> list[Array]:
     """Runs a program on contributor masks: an input element of rank r is the bit mask ``1 << r`` (Python integers).
 
     Reduction is union and refuses to count a rank twice. Each share gets at least one chunk of one element and the
     largest about `chunks` chunks.
 
+    Args:
+        weights: of the classes, for a program that is cut into them [its own].
+
     Returns:
         The outputs per rank, in NCCL's layout, as object arrays of masks; None where nothing was written.
     """
-    widths = [share.hi - share.lo for share in program.shares]
+    chosen = tuple(weights or program.weights)
+    widths = [
+        (share.hi - share.lo) * (Fraction(chosen[share.part], sum(chosen)) if chosen else 1) for share in program.shares
+    ]
+    widths = [width for width in widths if width]
     # An element is 16 bytes here, so that no boundary is rounded; every share gets an element at least.
     count = max(int(1 / min(widths)) + 1, chunks)
     small = program.replace(chunk_bytes=16 * max(1, -(-int(max(widths) * count) // chunks)))
@@ -214,7 +252,10 @@ def run_on_sets(program: Program, *, chunks: int = 3, seed: int = 0, resident: i
 
     inputs = [array(layout.in_blocks[r], 1 << r) for r in range(program.nranks)]
     outputs = [array(layout.out_blocks[r], None) for r in range(program.nranks)]
-    run(small, inputs, outputs, _disjoint_union, count=count, element_bytes=16, seed=seed, resident=resident)
+    run(
+        small, inputs, outputs, _disjoint_union, count=count, element_bytes=16, seed=seed, resident=resident,
+        weights=weights,
+    )  # fmt: skip
     return outputs
 
 

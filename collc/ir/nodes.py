@@ -11,6 +11,10 @@ A *FIFO* carries one share from one step of its source rank to one step of each 
 order, through a fixed number of slots of `chunk_bytes`. A source may write a slot again only after every destination
 has read it.
 
+A program may serve several classes of links (nvlink, pcie, net). Each call then cuts every block into one part per
+class, in the order of the classes and by the weights of the call, and a class's shares cut its part. `Program.weights`
+are those of calls that say nothing else.
+
 The interpreter (`collc.ir.interpret`) is the definition of what a program means; `collc.checker.programs` proves that
 it computes its collective and cannot deadlock.
 """
@@ -24,7 +28,7 @@ from fractions import Fraction
 
 from collc.collectives.model import Collective
 from collc.errors import IRError
-from collc.topology.model import LinkKind
+from collc.topology.model import JOINT, LinkKind
 
 # What a step is called: (reads own input, receives, writes output, sends) -> NCCL's primitive.
 _NAMES: dict[tuple[bool, bool, bool, bool], str] = {
@@ -45,15 +49,20 @@ MAX_SLOTS = 64
 MAX_INPUT_AT = 255  # the step tables give it a byte
 MAX_CHUNK_BYTES = 1 << 30
 MAX_DENOMINATOR = 1 << 30  # of a share's two boundaries together; the runtime cuts with 64-bit integers
+MAX_WEIGHT = 255  # of a class; the step tables give it a byte
 
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """The part [lo, hi) of a block, as fractions of the block's elements."""
+    """The part [lo, hi) of a block, as fractions of the block's elements.
+
+    In a program of several classes they are fractions of what the class `JOINT[part]` carries of the block.
+    """
 
     block: int
     lo: Fraction
     hi: Fraction
+    part: int = 0
 
     def __post_init__(self) -> None:
         if not 0 <= self.lo < self.hi <= 1:
@@ -62,6 +71,8 @@ class Share:
             raise IRError(f"the boundaries of [{self.lo}, {self.hi}) need a denominator above {MAX_DENOMINATOR}")
         if self.block < 0:
             raise IRError(f"a share's block cannot be {self.block}")
+        if not 0 <= self.part < len(JOINT):
+            raise IRError(f"no class has the number {self.part}")
 
     @property
     def denominator(self) -> int:
@@ -154,11 +165,19 @@ class Channel:
     steps: tuple[tuple[Step, ...], ...]
 
 
+def check_weights(weights: tuple[int, ...]) -> None:
+    """Raises IRError unless these are weights: one number per class of `JOINT`, not all of them 0."""
+    if len(weights) != len(JOINT) or not all(0 <= weight <= MAX_WEIGHT for weight in weights) or not any(weights):
+        wanted = f"{len(JOINT)} numbers from 0 to {MAX_WEIGHT}, not all 0"
+        raise IRError(f"the weights of {', '.join(JOINT)} are {wanted}, not {list(weights)}")
+
+
 @dataclass(frozen=True)
 class Program:
     """A whole collective. Ids of shares, FIFOs and channels are their places in the tuples.
 
-    `servers` is the number of each rank's server; empty: all ranks are on one.
+    `servers` is the number of each rank's server; empty: all ranks are on one. `weights` has one number per class of
+    `JOINT`, 0 where the program has no share of it; empty: the program is not cut into classes.
     """
 
     collective: Collective
@@ -170,6 +189,7 @@ class Program:
     fifos: tuple[Fifo, ...]
     channels: tuple[Channel, ...]
     servers: tuple[int, ...] = ()
+    weights: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         if not 1 <= self.nranks <= MAX_RANKS:
@@ -184,6 +204,8 @@ class Program:
             raise IRError(f"root {self.root} is not a rank of 0..{self.nranks - 1}")
         if self.servers and len(self.servers) != self.nranks:
             raise IRError(f"{len(self.servers)} ranks have a server, not {self.nranks}")
+        if self.weights:
+            check_weights(self.weights)
         self._check_references()
 
     def server(self, rank: int) -> int:

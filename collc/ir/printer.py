@@ -2,6 +2,7 @@
 
 collc-ir/1 broadcast root=0 ranks=3 slots=4 chunk=65536
 share 0: block 0 [0, 1/2)
+share 1: block 0 [0, 1) pcie                          (with weights=nvlink:3,pcie:1 in the first line)
 fifo 0: 0 -> 1,2 share 0 index 0 over nvlink 4/6
 channel 0
   rank 0
@@ -11,13 +12,13 @@ channel 0
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from fractions import Fraction
 
 from collc.collectives.model import Collective
 from collc.errors import IRError
 from collc.ir.nodes import SHAPES, Channel, Fifo, Program, Share, Step
-from collc.topology.model import LinkKind
+from collc.topology.model import JOINT, LinkKind
 
 FORMAT = "collc-ir/1"
 MAX_LINES = 5_000_000
@@ -25,9 +26,11 @@ MAX_LINES = 5_000_000
 _IDS = r"\d{1,9}(?:,\d{1,9})*"
 _HEADER = re.compile(
     r"collc-ir/1 (\w+)(?: root=(\d{1,9}))? ranks=(\d{1,9}) slots=(\d{1,9}) chunk=(\d{1,12})"
-    rf"(?: servers=({_IDS}))?"
+    rf"(?: servers=({_IDS}))?(?: weights=(\w+:\d{{1,4}}(?:,\w+:\d{{1,4}})*))?"
 )
-_SHARE = re.compile(r"share (\d{1,9}): block (\d{1,9}) \[(\d{1,40}(?:/\d{1,40})?), (\d{1,40}(?:/\d{1,40})?)\)")
+_SHARE = re.compile(
+    r"share (\d{1,9}): block (\d{1,9}) \[(\d{1,40}(?:/\d{1,40})?), (\d{1,40}(?:/\d{1,40})?)\)(?: (\w+))?"
+)
 _FIFO = re.compile(
     rf"fifo (\d{{1,9}}): (\d{{1,9}}) -> ({_IDS}) share (\d{{1,9}}) index (\d{{1,9}})"
     rf"(?: over (\w+) ({_IDS}(?:/{_IDS})*))?"
@@ -46,12 +49,14 @@ def print_program(program: Program) -> str:
 def _lines(program: Program) -> Iterator[str]:
     root = "" if program.root is None else f" root={program.root}"
     servers = f" servers={_ids(program.servers)}" if program.servers else ""
+    weights = f" weights={print_weights(program.weights)}" if program.weights else ""
     yield (
         f"{FORMAT} {program.collective.value}{root} ranks={program.nranks} "
-        f"slots={program.slots} chunk={program.chunk_bytes}{servers}"
+        f"slots={program.slots} chunk={program.chunk_bytes}{servers}{weights}"
     )
     for i, share in enumerate(program.shares):
-        yield f"share {i}: block {share.block} [{share.lo}, {share.hi})"
+        part = f" {JOINT[share.part]}" if program.weights or share.part else ""
+        yield f"share {i}: block {share.block} [{share.lo}, {share.hi}){part}"
     for i, fifo in enumerate(program.fifos):
         yield f"fifo {i}: {fifo.src} -> {_ids(fifo.dsts)} share {fifo.share} index {fifo.index}{_route(fifo)}"
     for c, channel in enumerate(program.channels):
@@ -61,6 +66,11 @@ def _lines(program: Program) -> Iterator[str]:
                 yield f"  rank {r}"
             for step in steps:
                 yield f"    {print_step(step)}"
+
+
+def print_weights(weights: Sequence[int]) -> str:
+    """``nvlink:3,pcie:1``, without the classes of weight 0."""
+    return ",".join(f"{name}:{weight}" for name, weight in zip(JOINT, weights, strict=True) if weight)
 
 
 def _route(fifo: Fifo) -> str:
@@ -136,7 +146,10 @@ class _Reader:
         root = None if header[2] is None else int(header[2])
         servers = _parse_ids(header[6])
         try:
-            return Program(collective, root, nranks, int(header[4]), int(header[5]), shares, fifos, channels, servers)
+            return Program(
+                collective, root, nranks, int(header[4]), int(header[5]), shares, fifos, channels, servers,
+                parse_weights(header[7] or ""),
+            )  # fmt: skip
         except IRError as error:
             place = f"{self.where}: {error.where}" if error.where else self.where
             raise IRError(error.what, where=place, hint=error.hint) from None
@@ -146,7 +159,8 @@ class _Reader:
         while m := self.match(_SHARE):
             self.check_id("share", int(m[1]), len(found))
             try:
-                found.append(Share(int(m[2]), Fraction(m[3]), Fraction(m[4])))
+                part = JOINT.index(m[5]) if m[5] in JOINT else 0 if m[5] is None else len(JOINT)
+                found.append(Share(int(m[2]), Fraction(m[3]), Fraction(m[4]), part))
             except (IRError, ZeroDivisionError) as error:
                 raise self.fail_at_previous(str(error)) from None
         return tuple(found)
@@ -204,6 +218,21 @@ class _Reader:
     def fail_at_previous(self, what: str) -> IRError:
         self.at -= 1
         return self.fail(what)
+
+
+def parse_weights(text: str) -> tuple[int, ...]:
+    """What `print_weights` prints; empty for an empty text.
+
+    Raises:
+        IRError: a class does not exist, or is named twice.
+    """
+    weights: dict[str, int] = {}
+    for word in filter(None, text.split(",")):
+        name, _, number = word.partition(":")
+        if name not in JOINT or name in weights:
+            raise IRError(f"expected the weights of {', '.join(JOINT)}, each class once, not {text!r}")
+        weights[name] = int(number)
+    return tuple(weights.get(name, 0) for name in JOINT) if weights else ()
 
 
 def _parse_ids(text: str | None) -> tuple[int, ...]:

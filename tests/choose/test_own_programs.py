@@ -72,7 +72,7 @@ def test_the_plan_of_every_program_of_ours_is_found_again(tmp_path: Path, graph:
                 assert plans[0].rate == packed.rate
                 assert plans[0].optimal == packed.optimal
                 check_packing(graph, plans[0])
-                check_follows(programs[0], plans[0])
+                check_follows(programs[0], plans[0], graph)
                 seen += 1
     assert seen == 14
 

@@ -30,17 +30,48 @@ struct ShareRange {
   uint64_t nchunks;
 };
 
+// The weights of a call's classes travel by value, a byte each: nvlink's is the lowest. 0: one class carries everything.
+constexpr uint32_t kClasses = 3;
+
+// What a class carries of a block, in elements.
+struct PartRange {
+  uint64_t begin;
+  uint64_t end;
+};
+
+// `unit`: boundaries are multiples of it where the count allows.
+COLLC_FUNCTION PartRange cut_part(uint32_t weights, uint32_t part, uint64_t count, uint64_t unit) {
+  uint64_t below = 0, own = 0, total = 0;
+  for (uint32_t c = 0; c < kClasses; ++c, weights >>= 8) {
+    const uint64_t weight = weights & 0xff;
+    if (c < part) below += weight;
+    if (c == part) own = weight;
+    total += weight;
+  }
+  if (own == 0) return {0, 0};
+  const uint64_t end = below + own;
+  const uint64_t from = count / total * below + count % total * below / total;
+  const uint64_t to = count / total * end + count % total * end / total;
+  return {from / unit * unit, end == total ? count : to / unit * unit};
+}
+
 // Cuts `count` elements of `element_bytes` for one share. All ranks compute the same cut. Boundaries are multiples of 16
 // bytes where the count allows, and chunks of a share are equal up to one alignment unit, so that no runt chunk costs a
 // whole step.
-COLLC_FUNCTION ShareRange cut_share(const Share &share, uint64_t count, uint32_t element_bytes, uint32_t chunk_bytes) {
+COLLC_FUNCTION ShareRange cut_share(const Share &share, uint64_t count, uint32_t element_bytes, uint32_t chunk_bytes,
+                                    uint32_t weights = 0) {
   const uint64_t unit = element_bytes >= 16 ? 1 : 16 / element_bytes;
+  PartRange part{0, count};
+  if (weights != 0) {
+    part = cut_part(weights, share.part, count, unit);
+    count = part.end - part.begin;
+  }
   // count * num / den without overflow: num, den < 2^31 is guaranteed by the compiler, count < 2^63.
   const uint64_t lo_raw = count / share.den * share.lo_num + count % share.den * share.lo_num / share.den;
   const uint64_t hi_raw = count / share.den * share.hi_num + count % share.den * share.hi_num / share.den;
   ShareRange range;
-  range.begin = lo_raw / unit * unit;
-  range.end = share.hi_num == share.den ? count : hi_raw / unit * unit;
+  range.begin = part.begin + lo_raw / unit * unit;
+  range.end = share.hi_num == share.den ? part.end : part.begin + hi_raw / unit * unit;
   range.in_base = 0;
   range.out_base = 0;
   const uint64_t elements = range.end - range.begin;

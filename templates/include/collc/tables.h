@@ -10,12 +10,14 @@
 
 namespace collc {
 
-// Part [lo, hi) of block `block`, as lo_num/den and hi_num/den of the block's elements.
+// Part [lo, hi) of block `block`, as lo_num/den and hi_num/den of the block's elements; in a program of several classes of
+// links, of what the class `part` carries of the block in this call.
 struct Share {
   uint32_t lo_num;
   uint32_t hi_num;
   uint32_t den;
-  uint32_t block;
+  uint16_t block;
+  uint16_t part;  // 0 nvlink, 1 pcie, 2 net; 0 where the program is not cut into classes
 };
 
 enum StepFlags : uint8_t {
@@ -60,7 +62,12 @@ struct Program {
   uint32_t first_rank_channel;
   uint32_t nchannels;
   uint32_t chunk_bytes;  // at most slot_bytes of the allocation
-  uint32_t protocol;     // 0 Simple, 1 LL, 2 LL128
+  uint8_t protocol;      // 0 Simple, 1 LL, 2 LL128
+  // What the classes carry of each block, in this proportion, unless a call says otherwise. 0: the program has no share of
+  // the class. All 0: it is not cut into classes.
+  uint8_t nvlink_weight;
+  uint8_t pcie_weight;
+  uint8_t net_weight;
 };
 
 // The classes of links, from the fastest to the slowest; none: the tables were made without a graph.

@@ -14,6 +14,7 @@
 #include "cuda/nvml.h"
 #include "cuda/rank.h"
 #include "base/element.h"
+#include "plan/weights.h"
 
 namespace collc {
 namespace cuda {
@@ -63,7 +64,7 @@ Status launch(const Together &calls) {
   arguments.operation = how.operation;
   arguments.flip = how.flip;
   arguments.scaling = scaling_of(call.op);
-  arguments.reserved = 0;
+  arguments.weights = weights_for(*call.program, world.plan().overrides.weighting, call.number);
   const Function kernel = first.device().kernel(protocol, how.kernel_type);
   for (size_t i = 0; i < calls.size(); ++i)
     arguments.ranks[i] = {reinterpret_cast<const RankState *>(rank_of(*calls[i]).state()), calls[i]->call.input,

@@ -256,7 +256,8 @@ inline Rows add_rows(const Tables &tables, const ArenaBuilder &arenas, const Pro
   Rows rows{static_cast<uint32_t>(plan.shares.size()), static_cast<uint32_t>(plan.rank_channels.size()), 0};
   for (uint32_t s = 0; s < program.nshares; ++s) {
     plan.shares.push_back(tables.shares[program.first_share + s]);
-    plan.shares.back().block = nccl_block(program.collective, plan.shares.back().block, nccl_rank);
+    const uint32_t block = nccl_block(program.collective, plan.shares.back().block, nccl_rank);
+    plan.shares.back().block = static_cast<uint16_t>(block);
   }
   rows.nchannels = add_channels(tables, arenas, program, plan.overrides.channels, plan);
   return rows;
@@ -276,7 +277,7 @@ inline void add_program(const Tables &tables, uint32_t number, const Program &pr
     row.first_share = rows.first_share;
     row.first_rank_channel = rows.first_rank_channel;
     row.nchannels = rows.nchannels;
-    row.protocol = protocol;
+    row.protocol = static_cast<uint8_t>(protocol);
     row.chunk_bytes = chunk_for(program, protocol, plan.overrides);
     plan.programs.push_back(row);
     if (!plan.runs_over(number, protocol)) continue;

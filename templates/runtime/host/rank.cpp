@@ -10,6 +10,7 @@
 #include "base/element.h"
 #include "base/environment.h"
 #include "plan/blocks.h"
+#include "plan/weights.h"
 #include "host/verbs.h"
 #include "host/waiting.h"
 #include "wire/courier.h"
@@ -90,6 +91,7 @@ Status HostRank::connect(const RankContext &context) {
     if (peer != context.rank)
       context_.segment->board().way(context.rank, peer) =
           static_cast<unsigned char>(1 + static_cast<unsigned char>(shared_.neighbours.reach_into(peer)));
+  weighting_ = overrides.weighting;
   chunk_limit_ = overrides.chunk_bytes;
   channel_limit_ = overrides.channels != 0 ? overrides.channels : context.most_channels;
   forced_ = overrides.protocol >= 0;
@@ -117,18 +119,20 @@ bool HostRank::read_address(uint32_t peer, uint64_t from, void *to, uint64_t byt
 const HostRank::Cut &HostRank::cut(const Call &call) {
   const Program &program = *call.program;
   Cut &cut = cuts_[static_cast<size_t>(&program - context_.tables->programs) - context_.placement.allocation->first_program];
-  if (cut.count == call.count && cut.element_bytes == shared_.running.element_bytes) return cut;
+  const uint32_t weights = weights_for(program, weighting_, call.number);
+  if (cut.count == call.count && cut.element_bytes == shared_.running.element_bytes && cut.weights == weights) return cut;
   if (cut.count == 0) {
     cut.reduces_what_it_sends = reduces_what_it_sends(program);
     if (shared_.neighbours.see_all()) cut.hop = one_hop(*context_.tables, context_.placement, program, context_.rank);
   }
   cut.count = call.count;
   cut.element_bytes = shared_.running.element_bytes;
+  cut.weights = weights;
   cut.shares.resize(program.nshares);
   const uint32_t chunk = chunk_limit_ != 0 ? std::min(chunk_limit_, program.chunk_bytes) : program.chunk_bytes;
   for (uint32_t s = 0; s < program.nshares; ++s) {
     const Share &share = context_.tables->shares[program.first_share + s];
-    cut.shares[s] = cut_share(share, call.count, shared_.running.element_bytes, chunk);
+    cut.shares[s] = cut_share(share, call.count, shared_.running.element_bytes, chunk, weights);
     const uint32_t block = nccl_block(program.collective, share.block, context_.placement.nccl_rank);
     place_block(program.collective, context_.nranks, block, call.count, cut.shares[s]);
   }

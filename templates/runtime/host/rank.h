@@ -73,6 +73,7 @@ class HostRank final : public RankBackend {
   struct Cut {
     uint64_t count = 0;
     uint32_t element_bytes = 0;
+    uint32_t weights = 0;  // of the classes of links
     std::vector<ShareRange> shares;
     std::vector<uint64_t> iterations;  // by channel
     bool reduces_what_it_sends = false;
@@ -147,6 +148,7 @@ class HostRank final : public RankBackend {
   bool timed_ = false;  // COLLC_BREAKDOWN
   uint64_t begun_ns_ = 0;
   std::vector<ChannelTimes> times_;
+  Weighting weighting_;         // agreed with the other ranks
   uint32_t chunk_limit_ = 0;    // COLLC_CHUNK; 0: as the program says
   uint32_t channel_limit_ = 0;  // channels that run side by side; 0: all
   bool forced_ = false;  // COLLC_PROTO: everything goes through FIFOs

@@ -50,7 +50,8 @@ Status read_overrides(Overrides *overrides) {
     overrides->wished = 1;
   }
   COLLC_RETURN_IF_FAILED(read_chunk(&overrides->chunk_bytes));
-  return read_whole("COLLC_CHANNELS", kMostChannels, &overrides->channels);
+  COLLC_RETURN_IF_FAILED(read_whole("COLLC_CHANNELS", kMostChannels, &overrides->channels));
+  return read_weighting(&overrides->weighting);
 }
 
 Status compare_overrides(const Overrides &first, const Overrides &other, uint32_t rank) {
@@ -59,7 +60,9 @@ Status compare_overrides(const Overrides &first, const Overrides &other, uint32_
     return one == two ? Status() : disagreement(rank, show_number(name, one), show_number(name, two));
   };
   COLLC_RETURN_IF_FAILED(differ("COLLC_CHUNK", first.chunk_bytes, other.chunk_bytes));
-  return differ("COLLC_CHANNELS", first.channels, other.channels);
+  COLLC_RETURN_IF_FAILED(differ("COLLC_CHANNELS", first.channels, other.channels));
+  const std::string one = show_weighting(first.weighting), two = show_weighting(other.weighting);
+  return one == two ? Status() : disagreement(rank, one, two);
 }
 
 }  // namespace collc

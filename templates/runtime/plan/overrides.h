@@ -1,8 +1,9 @@
-// COLLC_PROTO or NCCL_PROTO, COLLC_CHUNK and COLLC_CHANNELS.
+// COLLC_PROTO or NCCL_PROTO, COLLC_CHUNK, COLLC_CHANNELS and COLLC_WEIGHTS.
 #pragma once
 #include <cstdint>
 
 #include "base/status.h"
+#include "plan/weights.h"
 
 namespace collc {
 
@@ -14,6 +15,7 @@ struct Overrides {
   uint32_t chunk_bytes = 0;  // COLLC_CHUNK; 0: as the tables say
   uint32_t channels = 0;     // COLLC_CHANNELS, at most; 0: as many as the tables say
   uint32_t wished = 0;       // 1: the protocol is NCCL_PROTO's, which gives way where it cannot run
+  Weighting weighting;       // COLLC_WEIGHTS
 };
 
 // Whether NCCL_PROTO counts: it names one protocol, as COLLC_PROTO would.

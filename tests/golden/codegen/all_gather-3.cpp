@@ -52,11 +52,15 @@ static_assert(offsetof(collc::Program, first_rank_channel) == 24, "tables.h and 
 static_assert(offsetof(collc::Program, nchannels) == 28, "tables.h and the compiler differ: nchannels");
 static_assert(offsetof(collc::Program, chunk_bytes) == 32, "tables.h and the compiler differ: chunk_bytes");
 static_assert(offsetof(collc::Program, protocol) == 36, "tables.h and the compiler differ: protocol");
+static_assert(offsetof(collc::Program, nvlink_weight) == 37, "tables.h and the compiler differ: nvlink_weight");
+static_assert(offsetof(collc::Program, pcie_weight) == 38, "tables.h and the compiler differ: pcie_weight");
+static_assert(offsetof(collc::Program, net_weight) == 39, "tables.h and the compiler differ: net_weight");
 static_assert(sizeof(collc::Share) == 16, "tables.h and the compiler differ: collc::Share");
 static_assert(offsetof(collc::Share, lo_num) == 0, "tables.h and the compiler differ: lo_num");
 static_assert(offsetof(collc::Share, hi_num) == 4, "tables.h and the compiler differ: hi_num");
 static_assert(offsetof(collc::Share, den) == 8, "tables.h and the compiler differ: den");
 static_assert(offsetof(collc::Share, block) == 12, "tables.h and the compiler differ: block");
+static_assert(offsetof(collc::Share, part) == 14, "tables.h and the compiler differ: part");
 static_assert(sizeof(collc::RankChannel) == 8, "tables.h and the compiler differ: collc::RankChannel");
 static_assert(offsetof(collc::RankChannel, first_step) == 0, "tables.h and the compiler differ: first_step");
 static_assert(offsetof(collc::RankChannel, nsteps) == 4, "tables.h and the compiler differ: nsteps");
@@ -210,12 +214,12 @@ const Image collc_own_tables = {
     { 3, 0, 3, 0, 1, 4, 131072, 0, 0, 6 },  // 3 ranks, 3 FIFOs
   },
   {
-    { 0, collc::Collective(1), -1, 0, 3, 0, 3, 131072, 0 },  // all_gather
+    { 0, collc::Collective(1), -1, 0, 3, 0, 3, 131072, 0, 0, 0, 0 },  // all_gather
   },
   {
-    { 0, 1, 1, 0 },  // share 0: block 0 [0, 1)
-    { 0, 1, 1, 1 },  // share 1: block 1 [0, 1)
-    { 0, 1, 1, 2 },  // share 2: block 2 [0, 1)
+    { 0, 1, 1, 0, 0 },  // share 0: block 0 [0, 1)
+    { 0, 1, 1, 1, 0 },  // share 1: block 1 [0, 1)
+    { 0, 1, 1, 2, 0 },  // share 2: block 2 [0, 1)
   },
   {
     { 0, 1 },  // rank 0, channel 0

@@ -9,11 +9,11 @@ namespace collc::cuda {
 
 // This call's share ranges, computed by all threads; a barrier must follow.
 COLLC_DEVICE void place_shares(const RankState &state, const Program &program, uint64_t count, uint32_t element_bytes,
-                               ShareRange *ranges) {
+                               uint32_t weights, ShareRange *ranges) {
 #pragma unroll 1
   for (uint32_t s = thread_index(); s < program.nshares; s += thread_count()) {
     const Share &share = state.shares[program.first_share + s];
-    ShareRange range = cut_share(share, count, element_bytes, program.chunk_bytes);
+    ShareRange range = cut_share(share, count, element_bytes, program.chunk_bytes, weights);
     place_block(program.collective, state.nranks, share.block, count, range);
     ranges[s] = range;
   }
@@ -34,7 +34,7 @@ COLLC_DEVICE void run_block(const Launch &launch) {
 
   char **slots = reinterpret_cast<char **>(shared_memory());
   ShareRange *shares = reinterpret_cast<ShareRange *>(shared_memory() + kMaxPeers * (sizeof(char *) + sizeof(uint64_t)));
-  place_shares(state, program, launch.count, sizeof(T), shares);
+  place_shares(state, program, launch.count, sizeof(T), launch.weights, shares);
 #if !defined(COLLC_FAULT_SHARES_BARRIER)
   barrier();
 #endif

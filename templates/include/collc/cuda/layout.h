@@ -114,7 +114,7 @@ struct Launch {
   uint32_t divisor;    // of a finished reduction; 0: none (avg divides by the number of ranks)
   uint32_t operation;  // ncclRedOp_t 0..3; of integers never min
   Scaling scaling;     // of sums
-  uint32_t reserved;
+  uint32_t weights;    // of the classes of links, as step_program.h has them; a captured graph keeps them
   RankCall ranks[kMaxLaunchRanks];
 };
 static_assert(sizeof(Launch) <= 4096, "kernel arguments end at 4 KiB on older drivers");

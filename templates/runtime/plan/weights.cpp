@@ -1,0 +1,84 @@
+#include "plan/weights.h"
+
+#include <iterator>
+
+#include "base/environment.h"
+
+namespace collc {
+namespace {
+
+const char *const kClassNames[] = {"nvlink", "pcie", "net"};
+static_assert(std::size(kClassNames) == kClasses, "one name per class");
+constexpr uint32_t kMostWeight = 255, kMostSeed = 1u << 30;
+
+bool read_number(const std::string &word, uint32_t most, uint32_t *number) {
+  if (word.empty() || word.size() > 10 || word.find_first_not_of("0123456789") != std::string::npos) return false;
+  const uint64_t value = std::stoull(word);
+  *number = static_cast<uint32_t>(value);
+  return value <= most;
+}
+
+// A bijection that mixes (Stafford's variant 13 of the finalizer of MurmurHash3).
+uint64_t mixed(uint64_t value) {
+  value = (value ^ value >> 30) * 0xbf58476d1ce4e5b9;
+  value = (value ^ value >> 27) * 0x94d049bb133111eb;
+  return value ^ value >> 31;
+}
+
+// Each class weighs nothing in one call of four.
+uint32_t draw(uint32_t seed, uint64_t call) {
+  const uint64_t bits = mixed(call + mixed(seed));
+  uint32_t weights = 0;
+  for (uint32_t c = 0; c < kClasses; ++c)
+    if ((bits >> (32 + 2 * c) & 3) != 0) weights |= static_cast<uint32_t>(bits >> 8 * c & 0xff) << 8 * c;
+  return weights;
+}
+
+}  // namespace
+
+Status read_weighting(Weighting *weighting) {
+  *weighting = {};
+  const char *const text = read_text("COLLC_WEIGHTS");
+  if (text == nullptr) return {};
+  const Status wrong =
+      fail(ncclInvalidUsage, "COLLC_WEIGHTS=%.60s is not weights as in nvlink:3,pcie:1, from 0 to %u and not all 0", text,
+           kMostWeight);
+  uint32_t seen = 0;
+  for (const std::string &word : read_list("COLLC_WEIGHTS")) {
+    const size_t colon = word.find(':');
+    uint32_t number = 0;
+    if (colon == std::string::npos || !read_number(word.substr(colon + 1), kMostSeed, &number)) return wrong;
+    const std::string name = word.substr(0, colon);
+    if (name == "random" && seen == 0 && weighting->drawn == 0) {
+      weighting->drawn = number + 1;
+      continue;
+    }
+    uint32_t at = 0;
+    while (at < kClasses && name != kClassNames[at]) ++at;
+    if (at == kClasses || number > kMostWeight || (seen >> at & 1) != 0 || weighting->drawn != 0) return wrong;
+    seen |= 1u << at;
+    weighting->weights |= number << 8 * at;
+  }
+  return weighting->weights == 0 && weighting->drawn == 0 ? wrong : Status();
+}
+
+std::string show_weighting(const Weighting &weighting) {
+  if (weighting.drawn != 0) return format("COLLC_WEIGHTS=random:%u", weighting.drawn - 1);
+  std::string text;
+  for (uint32_t c = 0; c < kClasses; ++c)
+    if (const uint32_t weight = weighting.weights >> 8 * c & 0xff; weight != 0)
+      text += (text.empty() ? "" : ",") + std::string(kClassNames[c]) + ":" + std::to_string(weight);
+  return text.empty() ? "no COLLC_WEIGHTS" : "COLLC_WEIGHTS=" + text;
+}
+
+uint32_t weights_for(const Program &program, const Weighting &wanted, uint64_t call) {
+  const uint32_t own = own_weights(program);
+  if (own == 0) return 0;
+  const uint32_t all = wanted.drawn != 0 ? draw(wanted.drawn, call) : wanted.weights;
+  uint32_t weights = 0;
+  for (uint32_t c = 0; c < kClasses; ++c)
+    if ((own >> 8 * c & 0xff) != 0) weights |= all & 0xffu << 8 * c;
+  return weights == 0 ? own : weights;
+}
+
+}  // namespace collc

@@ -1,0 +1,31 @@
+// How much of a call each class of links carries: COLLC_WEIGHTS, or what the tables say of the call's program.
+#pragma once
+#include <cstdint>
+#include <string>
+
+#include "base/status.h"
+#include "collc/step_program.h"
+
+namespace collc {
+
+// COLLC_WEIGHTS: "nvlink:3,pcie:1", a weight from 0 to 255 for each class, not all 0; or "random:SEED", other weights for
+// every call, drawn alike on all ranks. Both 0 where the variable is not set.
+struct Weighting {
+  uint32_t weights = 0;  // as step_program.h has them
+  uint32_t drawn = 0;    // 1 + SEED
+};
+
+Status read_weighting(Weighting *weighting);
+// "COLLC_WEIGHTS=nvlink:3,pcie:1", or that it is not set.
+std::string show_weighting(const Weighting &weighting);
+
+// A program's own; 0: it is not cut into classes.
+inline uint32_t own_weights(const Program &program) {
+  return program.nvlink_weight | uint32_t{program.pcie_weight} << 8 | uint32_t{program.net_weight} << 16;
+}
+
+// Those of a call, the same on all ranks: they depend on its number and settings that all ranks share. A class that the
+// program has no share of weighs nothing; where none is left, the program's own count.
+uint32_t weights_for(const Program &program, const Weighting &wanted, uint64_t call);
+
+}  // namespace collc
