@@ -101,7 +101,9 @@ class CompileResult:
         lines = []
         for collective in COMPILED:
             held = self.documents[0].plans
-            plans = [p for p in held if p.collective is collective and kind_of(p) == "trees"]
+            packed = [p for p in held if p.collective is collective and kind_of(p) == "trees"]
+            # Of several classes of links together, where there are some; then of the fastest alone.
+            plans = list({plan.root: plan for plan in reversed(packed)}.values())[::-1]
             if not plans or plans[0].rate is None:
                 continue
             slowest = min(plans, key=lambda plan: plan.rate or 0)

@@ -80,6 +80,7 @@ def compile(
     gpus: str | Sequence[int | str] | None = None,
     allocations: str | None = None,
     links: str | Sequence[str] | None = None,
+    classes: str | Sequence[str] | None = None,
     relay: bool = False,
     collectives: Sequence[Collective | str] | None = None,
     roots: Sequence[int] | None = None,
@@ -102,6 +103,7 @@ def compile(
             ``*.so``, which is one library for all kinds of servers.
         target: host or cuda [cuda where an nvcc is found].
         gpus, links, relay: as for `collc.plan`; relays for target host alone.
+        classes: classes of links that share large calls where it pays in the model, such as nvlink and pcie [one].
         allocations: which sets of GPUs to serve: connected, all, ``"2..4"``, or sets such as ``"0,1,2/4,5"``.
         collectives: which to hold [all that programs exist for].
         roots: of broadcast and reduce [all].
@@ -132,6 +134,7 @@ def compile(
         gpus=gpu_list("gpus", gpus),
         allocations=None if allocations is None else a_text("allocations", allocations),
         links=class_list("links", links),
+        classes=class_list("classes", classes),
         relay=a_flag("relay", relay),
         collectives=COMPILED if collectives is None else _collectives(collectives),
         roots=None if roots is None else [a_number("roots", root, 0, 10**9) for root in some("roots", roots, "ranks")],

@@ -210,7 +210,7 @@ def check_allocation(document: PlanFile, held: Held, claims: Mapping[str, Any], 
                 _check_classes(program, document.graph)
                 proved.add(same)
             if not row["everywhere"] and program.nranks > 1:
-                _check_spread(program, plan, row["spread"])
+                _check_spread(program, plan, row["spread"], document.graph)
         except IRError as error:
             label = plan.collective.with_root(plan.root)
             raise IRError(f"{label}: {error}", where=str(path)) from None
@@ -303,7 +303,10 @@ def check_follows(program: Program, plan: Plan, graph: PlanGraph) -> None:
     wanted: dict[tuple[Carried, Edges, Edges], int] = defaultdict(int)  # in units of 1/scale
     whole: dict[Carried, int] = defaultdict(int)
     for tree in plan.trees:
-        block = (_part_of(tree, graph) if program.weights else 0, tree.root if per_root else 0)
+        part = _part_of(tree, graph) if program.weights else 0
+        if program.weights and not program.weights[part]:
+            continue
+        block = (part, tree.root if per_root else 0)
         up, down = _hops(tree.reduce), _hops(tree.broadcast)
         wanted[block, _in_order(up), _any_order(down)] += int(tree.weight * scale)
         whole[block] += int(tree.weight * scale)
@@ -329,9 +332,10 @@ def _part_of(tree: Tree, graph: PlanGraph) -> int:
     return JOINT.index(name)
 
 
-def _check_spread(program: Program, plan: Plan, spread: int) -> None:
+def _check_spread(program: Program, plan: Plan, spread: int, graph: PlanGraph) -> None:
     """The manifest says into how many trees the plan's were cut: one share each, but for those too thin for any."""
-    trees = len(plan.trees)
+    weights = program.weights
+    trees = sum(1 for tree in plan.trees if not weights or weights[_part_of(tree, graph)])
     rings = sum(tree.root == plan.trees[0].root for tree in plan.trees)
     wanted = trees * max(1, spread // max(rings, 1)) if plan.kind in ("ring", "rings") else max(spread, trees)
     thin = any(tree.weight * (1 << 20) < (plan.rate or 0) / program.nranks for tree in plan.trees)

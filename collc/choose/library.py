@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from collc.build.compile import Contents
 from collc.checker.layout import When
+from collc.choose.by_class import class_contents
 from collc.choose.given import GIVEN
 from collc.choose.own_programs import fitted, read_programs
 from collc.choose.programs import Chosen, ProgramList
@@ -56,6 +57,8 @@ def library_contents(
         CollcError: the topology, the request or a plan is not possible.
     """
     recorder = recorder or Recorder()
+    if request.classes is not None:
+        return _of_classes(request, target, recorder, status, packed)
     graphs, sets = find_graphs(request, status)
     steps = [f"allocation {n}/{len(graphs)}: " if len(graphs) > 1 else "" for n in range(1, len(graphs) + 1)]
 
@@ -89,6 +92,19 @@ def library_contents(
         documents.append(dataclasses.replace(document, plans=chosen.plans))
         entries.append(chosen.entries)
     return Contents(tuple(documents), tuple(entries), sets)
+
+
+def _of_classes(
+    request: LibraryRequest, target: Target, recorder: Recorder, status: Status, packed: Callable[[], object]
+) -> Contents:
+    """The contents of a library whose calls several classes of links share."""
+
+    def alone(graph: PlanGraph, plans: Sequence[Plan]) -> Chosen:
+        machine = request.parameters(graph.gpu_model)[0]
+        strategy = strategy_for(target, graph, 1)
+        return choose_programs(graph, plans, target, strategy, machine=machine, recorder=recorder, status=status)
+
+    return class_contents(request, target, alone, recorder=recorder, status=status, packed=packed)
 
 
 def _whole_machines(request: LibraryRequest, sets: GpuSets) -> set[int]:

@@ -185,7 +185,7 @@ class ProgramList:
     @staticmethod
     def _same(a: Entry, b: Entry) -> bool:
         def key(e: Entry) -> tuple[object, ...]:
-            return (e.plan, id(e.program.channels), e.program.chunk_bytes, e.when.protocol)
+            return (e.plan, id(e.program.channels), e.program.chunk_bytes, e.program.weights, e.when.protocol)
 
         return key(a) == key(b)
 

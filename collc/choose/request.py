@@ -35,6 +35,7 @@ class LibraryRequest:
         gpus: the GPUs of the only allocation, in the ranks' order [all].
         allocations: which sets of GPUs the library serves; excludes `gpus`.
         links: link classes to use [the fast ones].
+        classes: classes of links that share a call, as ``nvlink,pcie`` [one class]; for one set of GPUs.
         roots: of rooted collectives [all].
         model: the model's parameters, a name of `collc.simulator.generations.MACHINES` [by the topology's gpu_model].
         params: a file whose values replace some of these parameters.
@@ -52,6 +53,7 @@ class LibraryRequest:
     gpus: str | None = None
     allocations: str | None = None
     links: str | None = None
+    classes: str | None = None
     collectives: Sequence[Collective] = COMPILED
     roots: Sequence[int] | None = None
     model: str | None = None

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from collc.choose.table import choose
+from collc.choose.table import Table, choose
 from collc.collectives.sizes import size_series
 from collc.packing.classes import ClassPlans
 from collc.simulator.params import Machine
@@ -103,8 +103,12 @@ def split_by_size(
 def _curve(simulator: Simulator, sizes: Sequence[int], throughput: bool) -> Curve:
     """The model's times from `LEAST` to the largest of `sizes` in factors of four; a class may carry any part."""
     asked = sorted({*size_series(LEAST, max(*sizes, LEAST), 4), *(size for size in sizes if size >= LEAST)})
-    table = choose(simulator, asked)
-    times = [p.period_us(simulator.machine) if throughput else p.time_us for p in table.predictions]
+    return curve_of(choose(simulator, asked), simulator.machine, throughput=throughput)
+
+
+def curve_of(table: Table, machine: Machine, *, throughput: bool = True) -> Curve:
+    """The times of a table's choices by size."""
+    times = [p.period_us(machine) if throughput else p.time_us for p in table.predictions]
     grown = np.maximum.accumulate(np.asarray(times))
     kept = [0, *(i for i in range(1, len(grown)) if grown[i] > grown[i - 1])]
     return Curve(tuple(table.predictions[i].bytes for i in kept), tuple(float(grown[i]) for i in kept))

@@ -45,6 +45,11 @@ _STAGES = sorted({name for target in TARGETS.values() for name in stage_names(ta
 )
 @click.option("--links", metavar="CLASSES", help="Link classes to use instead of the fast one, or 'all'.")
 @click.option(
+    "--classes",
+    metavar="CLASSES",
+    help="Cut large calls into classes of links, such as nvlink,pcie, where it pays in the model.",
+)
+@click.option(
     "--relay", type=click.Choice(["idle"]), help="Let idle GPUs of the machine forward data (target host, with --gpus)."
 )
 @click.option(
@@ -120,6 +125,7 @@ def command(
     gpus: str | None,
     allocations: str | None,
     links: str | None,
+    classes: str | None,
     relay: str | None,
     collectives: tuple[str, ...],
     roots: tuple[int, ...],
@@ -153,6 +159,7 @@ def command(
         gpus=gpus,
         allocations=allocations,
         links=links,
+        classes=classes,
         relay=relay is not None,
         collectives=tuple(map(Collective, collectives)) or COMPILED,
         roots=roots or None,

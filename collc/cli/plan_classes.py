@@ -24,8 +24,8 @@ _WIDTH = 118
 _NAMED = 4
 _LEGEND = """\
 GB/s: 1e9 bytes of the call's buffer per second. A class's own trees use what faster classes leave (+). joint: the
-best over all of these links together, proved; gain: of joint over the first class alone. Libraries run one class so
-far: --links compiles it."""
+best over all of these links together, proved; gain: of joint over the first class alone. `collc compile --classes`
+makes libraries whose large calls several classes share (docs/classes.md)."""
 
 
 def classes_of(

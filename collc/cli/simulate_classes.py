@@ -19,7 +19,7 @@ from collc.topology.model import Topology
 
 _UNJUDGED = """\
 gain: over the first class alone. Shares end together in the model; PCIe and NICs beside NVLink were never compared with
-a measurement (docs/classes.md). Libraries run one class so far."""
+a measurement (docs/classes.md)."""
 
 
 def require_no_choice(given: Mapping[str, object]) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 from collc.errors import IRError
 from collc.ir.nodes import Fifo, Program
@@ -24,6 +25,14 @@ def server_numbers(graph: PlanGraph) -> tuple[int, ...]:
     """The server of each rank, numbered in the order of the ranks; empty where all ranks are on one."""
     names = list(dict.fromkeys(graph.servers[rank] for rank in graph.ranks))
     return tuple(names.index(graph.servers[rank]) for rank in graph.ranks) if len(names) > 1 else ()
+
+
+def moved_fifos(program: Program, numbers: Sequence[int]) -> tuple[Fifo, ...]:
+    """Its FIFOs over links that have these numbers in another graph."""
+    return tuple(
+        replace(fifo, routes=tuple(tuple(numbers[link] for link in route) for route in fifo.routes))
+        for fifo in program.fifos
+    )
 
 
 def verify_routes(program: Program, graph: PlanGraph) -> None:

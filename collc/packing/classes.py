@@ -15,7 +15,7 @@ from collc.collectives.model import Collective
 from collc.errors import CollcError
 from collc.packing.explain import link_loads
 from collc.packing.keep import SolutionStore
-from collc.packing.model import Flow, Hop, Plan, Tree
+from collc.packing.model import Hop, Plan, Tree
 from collc.packing.solve import plan
 from collc.topology.joint import joint_graph
 from collc.topology.model import GraphLink, Link, PlanGraph, Topology, joint_class
@@ -47,12 +47,6 @@ class ClassPlan:
     def rate(self) -> Fraction:
         """GB/s that the class carries beside the faster ones."""
         return (self.plan.rate if self.plan else None) or Fraction(0)
-
-
-@dataclass(frozen=True)
-class _Parts:
-    trees: tuple[Tree, ...]
-    flows: tuple[Flow, ...]
 
 
 @dataclass(frozen=True)
@@ -115,9 +109,41 @@ def plan_classes(
     plans = ClassPlans(graph, joint, tuple(found))
     if plans.mixed > 0:
         return plans
-    parts = [_in_joint(own, place) for own in found]
-    trees = tuple(tree for made in parts for tree in made.trees)
-    return replace(plans, joint=replace(joint, trees=trees, flows=tuple(flow for made in parts for flow in made.flows)))
+    return replace(plans, joint=joined_plan(plans))
+
+
+def link_numbers(own: PlanGraph, joint: PlanGraph) -> tuple[int, ...]:
+    """The number in the joint graph of every link of a class's own graph."""
+    place = {_ends(joint, link): link.id for link in joint.links}
+    return tuple(place[_ends(own, link)] for link in own.links)
+
+
+def moved_plan(made: Plan, numbers: Sequence[int]) -> Plan:
+    """A plan over links that have these numbers in another graph; without its proof, which is of its own graph."""
+
+    def moved(hops: tuple[Hop, ...]) -> tuple[Hop, ...]:
+        return tuple(replace(hop, links=tuple(numbers[link] for link in hop.links)) for hop in hops)
+
+    trees = tuple(replace(tree, reduce=moved(tree.reduce), broadcast=moved(tree.broadcast)) for tree in made.trees)
+    flows = tuple(replace(flow, links=tuple(numbers[link] for link in flow.links)) for flow in made.flows)
+    return replace(made, trees=trees, flows=flows, bound=None, optimal=False, certificate=None)
+
+
+def joined_plan(made: ClassPlans) -> Plan:
+    """The trees of all classes that have a plan of their own, side by side, with the bound of the joint graph."""
+    parts = [
+        moved_plan(own.plan, link_numbers(own.graph, made.graph))
+        for own in made.classes
+        if own.plan is not None and own.graph is not None
+    ]
+    rate = sum((own.rate for own in made.classes), Fraction(0))
+    return replace(
+        made.joint,
+        rate=rate,
+        optimal=rate == made.joint.bound,
+        trees=tuple(tree for part in parts for tree in part.trees),
+        flows=tuple(flow for part in parts for flow in part.flows),
+    )
 
 
 def _class_graph(
@@ -152,18 +178,3 @@ def _class_graph(
 
 def _ends(graph: PlanGraph, link: GraphLink) -> _Ends:
     return graph.vertices[link.src].name, graph.vertices[link.dst].name, link.kind.value
-
-
-def _in_joint(own: ClassPlan, place: Mapping[_Ends, int]) -> _Parts:
-    """The class's trees and flows with the numbers that their links have in the joint graph."""
-    if own.graph is None or own.plan is None:
-        return _Parts((), ())
-    number = [place[_ends(own.graph, link)] for link in own.graph.links]
-
-    def moved(hops: tuple[Hop, ...]) -> tuple[Hop, ...]:
-        return tuple(replace(hop, links=tuple(number[link] for link in hop.links)) for hop in hops)
-
-    return _Parts(
-        tuple(replace(tree, reduce=moved(tree.reduce), broadcast=moved(tree.broadcast)) for tree in own.plan.trees),
-        tuple(replace(flow, links=tuple(number[link] for link in flow.links)) for flow in own.plan.flows),
-    )

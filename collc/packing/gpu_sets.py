@@ -128,10 +128,24 @@ class GpuSets:
         topology = self.topology
         number = {name: i for i, name in enumerate(self.vertex_names)}
         server = {name: server for server, members in topology.servers.items() for name in members}
+        links = [[number[k.src], number[k.dst], k.kind.value, str(k.gbps)] for k in self.links(graphs)]
+        # A CPU's memory is a link from the way in to the way out, which are one vertex of the machine.
+        memories = {
+            (at[link.src], link.kind.value, str(link.gbps)): None
+            for graph, at in zip(graphs, (self._places(graph, number) for graph in graphs), strict=True)
+            for link in graph.links
+            if at[link.src] == at[link.dst]
+        }
         return {
             "vertices": [[v.name, v.kind.value, server.get(v.name, "")] for v in self.vertices],
-            "links": [[number[k.src], number[k.dst], k.kind.value, str(k.gbps)] for k in self.links(graphs)],
+            "links": [*links, *([vertex, vertex, kind, gbps] for vertex, kind, gbps in memories)],
         }
+
+    @staticmethod
+    def _places(graph: PlanGraph, number: Mapping[str, int]) -> list[int]:
+        """The number in the machine of every vertex of a graph, -1 where it is another machine's."""
+        names = [v.name for v in graph.vertices]
+        return [number.get(name, number.get(name.rpartition("+")[0], -1 - i)) for i, name in enumerate(names)]
 
 
 def written_set(topology: Topology, gpus: Sequence[str]) -> GpuSets:

@@ -69,7 +69,7 @@ def joint_graph(topology: Topology, gpus: Sequence[str] | None, classes: Sequenc
         TopologyError: the file does not say enough of a class, or the classes do not join the GPUs.
     """
     chosen = chosen_gpus(topology, gpus)
-    machine = _with_network(topology) if "net" in classes else topology
+    machine = with_network(topology) if "net" in classes else topology
     parts = Parts(machine, chosen, False)
     picked: list[Link] = []
     rename: dict[tuple[str, str], str] = {}
@@ -88,7 +88,7 @@ def joint_graph(topology: Topology, gpus: Sequence[str] | None, classes: Sequenc
     return assemble(machine, parts, chosen, edges)
 
 
-def _with_network(topology: Topology) -> Topology:
+def with_network(topology: Topology) -> Topology:
     """The topology with one switch that joins its NICs, where no link says how they are joined.
 
     Raises:

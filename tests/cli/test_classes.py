@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from fractions import Fraction
 from pathlib import Path
 
@@ -116,3 +117,66 @@ def test_claims_about_classes_are_checked(tmp_path: Path) -> None:
         trees=[{**trees[0], "class": "pcie"}, *trees[1:]]
     )
     assert "class" in verified(trees=[{k: v for k, v in trees[0].items() if k != "class"}, *trees[1:]])
+
+
+BOX = """
+format: collc-topology/1
+name: box
+gpus: 2
+cpus: [cpu0]
+links:
+  - [gpu0, gpu1, nvlink, 100]
+  - [gpu0, cpu0, pcie, 40]
+  - [gpu1, cpu0, pcie, 40]
+"""
+
+
+@pytest.fixture
+def box(tmp_path: Path) -> Path:
+    """NVLink of 100 GB/s, and PCIe of 40 beside it."""
+    path = tmp_path / "box.yaml"
+    path.write_text(BOX)
+    return path
+
+
+def test_a_library_of_two_classes(box: Path, tmp_path: Path) -> None:
+    """What `compile` says is what `inspect` and `verify` find, and it runs."""
+    library = tmp_path / "libcollc-box.so"
+    argv = ("compile", box, "--classes", "nvlink,pcie", "--target", "host", "--collective", "all_gather", "-o", library)
+    done = collc(*argv)
+    assert done.code == 0, done
+    words = " ".join(done.out.split())
+    assert "all_gather 280.00 GB/s (280, optimal): 4 trees, depth 1" in words
+    cut = re.findall(r"from (\d+) bytes: trees/Simple/128Kx4 nvlink (\d+)%, pcie (\d+)% of a call: \+\d+%", words)
+    assert cut, words
+    assert all(int(fast) + int(slow) == 100 for _, fast, slow in cut)
+    assert all(20 <= int(slow) <= 32 for _, _, slow in cut), "2/7 of a large call"
+    assert collc("verify", library).code == 0
+    rows = json.loads(collc("inspect", library, "--json").out)["allocations"][0]["programs"]
+    told = [(str(row["min_bytes"]), *(str(row["weights"][name]) for name in ("nvlink", "pcie"))) for row in rows[1:]]
+    assert told == cut
+    assert "weights" not in rows[0], "small calls run over NVLink alone"
+    bench = collc(
+        "bench", library, "--collective", "all_gather", "-b", "64K", "-e", "4M", "-f", "8", "-n", "2", "--json"
+    )
+    assert bench.code == 0, bench
+    assert [row["wrong"] for row in json.loads(bench.out)["rows"]] == [0] * 6
+
+
+@pytest.mark.parametrize(
+    ("argv", "said"),
+    [
+        (("--classes", "nvlnk"), "no class of links is called `nvlnk`"),
+        (("--classes", "nvlink"), "nvlink alone joins these GPUs"),
+        (("--classes", "nvlink,pcie", "--links", "all"), "--links and --classes do not go together yet"),
+        (("--classes", "nvlink,pcie", "--survive", "1"), "--survive and --classes do not go together yet"),
+        (("--classes", "nvlink,pcie", "--gpus", "0"), "calls of 2 to 16 GPUs are cut into classes, not of 1"),
+        (("--classes", "all"), "no network between its NICs is known"),
+    ],
+)
+def test_what_libraries_of_classes_refuse(box: Path, tmp_path: Path, argv: tuple[str, ...], said: str) -> None:
+    out = tmp_path / "libcollc-box.so"
+    done = collc("compile", box, "--target", "host", "-o", out, *argv)
+    assert said in refused(done, code=done.code)
+    assert done.code in (1, 2)
+    assert not out.exists()

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
+from unittest.mock import patch
 
 from support.machines import TWO_SERVERS
 
@@ -16,6 +17,8 @@ from collc.build.cache import cache_dir, cached, content_key
 from collc.build.objects import compile_object, compile_source
 from collc.build.runtime import include_dirs, runtime_units
 from collc.build.toolchain import find_cxx
+from collc.choose import by_class
+from collc.choose.by_class import Cut
 from collc.compiler import CompileRequest, compile_topology
 from collc.options import TargetKind
 
@@ -73,7 +76,41 @@ links:
   - {between: [gpu1, cpu0], kind: pcie, gbps: 12}
   - {between: [gpu2, cpu0], kind: pcie, gbps: 12}
 """
-_OWN = {"odd": ODD, "pair": PAIR, "cores": CORES, "mixed": MIXED, "probed": PROBED, "two-servers": TWO_SERVERS}
+# Three classes: NVLinks that differ, memory that GPUs reach over C2C, NICs that they reach over PCIe.
+JOINT = """
+format: collc-topology/1
+name: joint
+gpus: 4
+cpus: [{name: cpu0, memory_gbps: 60}]
+nics: [{name: nic0, gbps: 6}, {name: nic1, gbps: 6}, {name: nic2, gbps: 3}, {name: nic3, gbps: 6}]
+links:
+  - {between: [gpu0, gpu1], kind: nvlink, gbps: 50}
+  - {between: [gpu1, gpu2], kind: nvlink, gbps: 25}
+  - {between: [gpu0, gpu2], kind: nvlink, gbps: 30}
+  - {between: [gpu2, gpu3], kind: nvlink, gbps: 50}
+  - {between: [gpu0, cpu0], kind: c2c, gbps: 12}
+  - {between: [gpu1, cpu0], kind: c2c, gbps: 9}
+  - {between: [gpu2, cpu0], kind: c2c, gbps: 12}
+  - {between: [gpu3, cpu0], kind: c2c, gbps: 12}
+  - {between: [gpu0, nic0], kind: pcie, gbps: 12}
+  - {between: [gpu1, nic1], kind: pcie, gbps: 12}
+  - {between: [gpu2, nic2], kind: pcie, gbps: 12}
+  - {between: [gpu3, nic3], kind: pcie, gbps: 12}
+"""
+# How `joint` cuts its calls: all of them, so that tests need none that are large.
+CUTS = [
+    Cut(0, {"nvlink": 3, "pcie": 1}, {"nvlink": 3, "pcie": 2}, 64 << 10, "for small calls"),
+    Cut(16 << 10, {"nvlink": 5, "pcie": 2, "net": 1}, {"nvlink": 6, "pcie": 2, "net": 2}, 64 << 10, "for large calls"),
+]
+_OWN = {
+    "joint": JOINT,
+    "odd": ODD,
+    "pair": PAIR,
+    "cores": CORES,
+    "mixed": MIXED,
+    "probed": PROBED,
+    "two-servers": TWO_SERVERS,
+}
 # Servers with these numbers of GPUs, joined by a network card each.
 CLUSTERS = {"2+2": (2, 2), "3+5": (3, 5), "1+1+6": (1, 1, 6), "2+2+2+2": (2, 2, 2, 2)}
 
@@ -129,15 +166,17 @@ def library(name: str) -> Path:
     out = cache_dir() / "tests" / f"libcollc-{machine}-{version}.so"
     out.parent.mkdir(parents=True, exist_ok=True)
     gpus = ",".join(f"gpu{g}" for g in range(sum(CLUSTERS[machine]))) if machine in CLUSTERS and not sets else None
-    compile_topology(
-        CompileRequest(
-            topology=str(source),
-            output=out,
-            target=TargetKind.HOST,
-            gpus=gpus,
-            allocations=sets or None,
+    with patch.object(by_class, "find_cuts", lambda *_: CUTS):
+        compile_topology(
+            CompileRequest(
+                topology=str(source),
+                output=out,
+                target=TargetKind.HOST,
+                gpus=gpus,
+                allocations=sets or None,
+                classes="all" if machine == "joint" else None,
+            )
         )
-    )
     return out
 
 

@@ -1,0 +1,322 @@
+"""The contents of a library whose calls run over several classes of links at once (`compile --classes`).
+
+The fastest class alone is what `collc.choose.library` chooses for its graph. From the size on from which it pays in the
+model, calls are cut into classes: each has a program of its own trees, all joined into one program, and the weights of
+each size end them together (`collc.choose.split`). The model runs the joined program on the joint graph to judge it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from collc.build.compile import Contents
+from collc.checker.layout import When
+from collc.choose.programs import Chosen, ProgramList
+from collc.choose.request import LibraryRequest
+from collc.choose.rules import MODELLED_RANKS, SIZES
+from collc.choose.servers import refuse_several_servers
+from collc.choose.split import curve_of, end_together
+from collc.choose.table import GAIN, Table, choose
+from collc.codegen.entry import Entry
+from collc.collectives.model import Collective
+from collc.collectives.sizes import bytes_per_call
+from collc.errors import UsageError
+from collc.ir.join_classes import join_classes
+from collc.ir.nodes import Fifo, Program
+from collc.ir.routes import moved_fifos, verify_routes
+from collc.ir.verify import verify
+from collc.options import Target, TargetKind
+from collc.packing.candidates import MOST_CHANNELS, kind_of, with_proof
+from collc.packing.classes import ClassPlan, ClassPlans, joined_plan, link_numbers, moved_plan, plan_classes
+from collc.packing.document import plan_file
+from collc.packing.gpu_sets import written_set
+from collc.packing.model import Plan
+from collc.pipeline import Recorder, lower_spread, wanted_programs
+from collc.simulator.params import Machine
+from collc.simulator.run import Simulator, Variant
+from collc.topology.allocation import parse_gpus
+from collc.topology.joint import parse_classes, with_network
+from collc.topology.model import JOINT, PlanGraph, Topology
+
+Status = Callable[[str], None]
+
+# Thread blocks of the slower classes: a few fill a PCIe link, and the fast class has the others.
+_SLOW_CHANNELS = 4
+# Weights of a call are hundredths.
+_WHOLE = 100
+# Smaller calls never pay for a second class.
+_LEAST = 256 << 10
+
+
+@dataclass(frozen=True)
+class Cut:
+    """From `min_bytes` on (nccl-tests' bytes): the weight of each class, and how its program is made."""
+
+    min_bytes: int
+    weights: Mapping[str, int]
+    channels: Mapping[str, int]
+    chunk_bytes: int
+    why: str
+
+
+def check_request(request: LibraryRequest, target: Target) -> tuple[str, ...]:
+    """The classes that a request asks for.
+
+    Raises:
+        UsageError: there are no such classes, or it asks for what libraries of several classes cannot do yet.
+    """
+    assert request.classes is not None
+    classes = parse_classes(request.classes)
+    others = {
+        "--links": request.links, "--allocations": request.allocations, "--survive": request.survive,
+        "--plan": request.plans, "--ir": request.programs, "--relay": request.relay,
+        "--tune-candidates": request.tune_candidates, "several kinds of servers": request.kinds,
+    }  # fmt: skip
+    for name, given in others.items():
+        if given:
+            raise UsageError(f"{name} and --classes do not go together yet", where="--classes", hint="omit one of them")
+    if target.kind is TargetKind.CUDA:
+        hint = "--target host makes one for CPUs"
+        raise UsageError("libraries for GPUs run one class of links so far", where="--classes", hint=hint)
+    return classes
+
+
+def class_contents(
+    request: LibraryRequest,
+    target: Target,
+    base: Callable[[PlanGraph, Sequence[Plan]], Chosen],
+    *,
+    recorder: Recorder,
+    status: Status,
+    packed: Callable[[], object],
+) -> Contents:
+    """The contents of a library for one set of GPUs over the classes of `request.classes`.
+
+    Args:
+        base: chooses the programs of the fastest class alone.
+        packed: called when the input has been found good and packing is done.
+
+    Raises:
+        UsageError: fewer than two classes join the GPUs, or `check_request` refuses.
+    """
+    classes = check_request(request, target)
+    topology = with_network(request.machine()) if "net" in classes else request.machine()
+    gpus = None if request.gpus is None else parse_gpus(topology, request.gpus)
+    made = _plans(request, topology, gpus, classes, recorder, status)
+    graph = made[0].graph
+    if len({graph.servers[rank] for rank in graph.ranks}) > 1:
+        raise UsageError(
+            "classes join the GPUs of one server so far", where="--classes", hint="choose them with --gpus"
+        )
+    refuse_several_servers(topology, [graph], getattr(request.topology, "name", str(request.topology)))
+    packed()
+    alone = base(made[0].classes[0].graph or graph, [_own(one.classes[0]) for one in made])
+    machine = request.parameters(graph.gpu_model)[0]
+    cuts: dict[Collective, list[Cut]] = {}
+    library = _Library(graph, made, alone, target, recorder)
+    for one in made:
+        collective = one.joint.collective
+        if collective not in cuts:
+            status(f"splitting {collective.value}")
+            cuts[collective] = find_cuts(one, alone, target, machine)
+        library.add(one, cuts[collective])
+    chosen = library.chosen()
+    names = [graph.vertices[rank].name for rank in graph.ranks]
+    return Contents((plan_file(graph, chosen.plans),), (chosen.entries,), written_set(topology, names))
+
+
+def _plans(
+    request: LibraryRequest,
+    topology: Topology,
+    gpus: Sequence[str] | None,
+    classes: Sequence[str],
+    recorder: Recorder,
+    status: Status,
+) -> list[ClassPlans]:
+    """The plans of every collective and root, with those classes alone that have one."""
+    nranks = len(gpus or topology.gpus)
+    if not 2 <= nranks <= MODELLED_RANKS:
+        raise UsageError(
+            f"calls of 2 to {MODELLED_RANKS} GPUs are cut into classes, not of {nranks}", where="--classes"
+        )
+    found = []
+    for collective, root in wanted_programs(request.collectives, nranks, request.roots):
+        status(f"packing {collective.value}")
+        with recorder.timed("pack"):
+            one = plan_classes(topology, gpus, classes, collective, root, recorder.store)
+        found.append(dataclasses.replace(one, classes=tuple(own for own in one.classes if own.plan is not None)))
+    firsts = {one.classes[0].name if one.classes else "" for one in found}
+    if len(firsts) > 1 or any(len(one.classes) < 2 for one in found):
+        joined = " and ".join(own.name for own in found[0].classes) or "no class"
+        raise UsageError(
+            f"{joined} alone joins these GPUs, and two classes or more share a call",
+            where="--classes",
+            hint="`collc plan --classes` says what each class adds; --links makes trees over several classes",
+        )
+    return found
+
+
+def _own(own: ClassPlan) -> Plan:
+    assert own.plan is not None
+    return own.plan
+
+
+def find_cuts(made: ClassPlans, alone: Chosen, target: Target, machine: Machine) -> list[Cut]:
+    """From which size on calls are cut into classes, and how, by the model: as long as all larger calls gain too.
+
+    Args:
+        alone: the programs of the fastest class.
+    """
+    sizes = [size for size in SIZES if size >= _LEAST]
+    fast, *slow = made.classes
+    simulators = {own.name: _simulator(own, made, machine, target) for own in made.classes}
+    limits = dict.fromkeys((own.name for own in slow), _SLOW_CHANNELS)
+    limits[fast.name] = MOST_CHANNELS - _SLOW_CHANNELS * len(slow)
+    tables = {name: _simple(simulators[name], limits[name]) for name in simulators}
+    curves = {name: curve_of(table, machine) for name, table in tables.items()}
+    found: list[Cut] = []
+    for number in range(len(sizes) - 1, -1, -1):
+        size = sizes[number]
+        _, shares = end_together(curves, size)
+        weights = {name: round(share * _WHOLE) for name, share in shares.items() if round(share * _WHOLE)}
+        if len(weights) < 2:
+            break
+        variants = {name: _choice(tables[name], shares[name] * size) for name in weights}
+        chunk = variants[fast.name].chunk_bytes
+        channels = {name: variant.channels for name, variant in variants.items()}
+        time = _judge(made, simulators, Cut(0, weights, channels, chunk, ""), size, machine)
+        if target.kind is TargetKind.HOST:  # whose own programs are no matter for a model of GPUs
+            before, _ = end_together({"": curves[fast.name]}, size)
+        else:
+            before = _alone_us(simulators[fast.name], alone, size, machine)
+        if before / time - 1 <= GAIN:
+            break
+        least = round((size * sizes[number - 1]) ** 0.5) if number else _LEAST // 2
+        shown = ", ".join(f"{name} {weight}%" for name, weight in weights.items())
+        why = f"{shown} of a call: {before / time - 1:+.0%} in the model"
+        found.insert(0, Cut(least, weights, channels, chunk, why))
+    return found
+
+
+def _simulator(own: ClassPlan, made: ClassPlans, machine: Machine, target: Target) -> Simulator:
+    assert own.graph is not None
+    found = Simulator(own.graph, made.joint.collective, made.joint.root, machine, slots=target.slots)
+    found.plans["trees"] = _own(own)
+    return found
+
+
+def _simple(simulator: Simulator, most: int) -> Table:
+    """The trees of a class over Simple, which is what a program of several classes runs over."""
+
+    def allowed(variant: Variant) -> bool:
+        turns = variant.channels > MOST_CHANNELS  # parts that take turns in as many channels as there are
+        return variant.protocol == "Simple" and (variant.channels <= most or turns)
+
+    return choose(simulator, SIZES, kinds=["trees"], only=allowed)
+
+
+def _choice(table: Table, size: float) -> Variant:
+    return next(choice.variant for choice in reversed(table.choices) if choice.min_bytes <= size)
+
+
+def _alone_us(simulator: Simulator, alone: Chosen, size: int, machine: Machine) -> float:
+    """The time of a call over the fastest class, with the program that it has for this size."""
+    collective, root = simulator.collective, simulator.root
+    least = bytes_per_call(collective, size, simulator.graph.nranks)
+    entry = [
+        entry
+        for entry in alone.entries
+        if (entry.program.collective, entry.program.root) == (collective, root) and (entry.when.min_bytes or 0) <= least
+    ][-1]
+    plan = alone.plans[entry.plan]
+    variant = Variant(kind_of(plan), entry.when.protocol, entry.program.chunk_bytes, entry.spread)
+    return simulator.predict(variant, size).period_us(machine)
+
+
+def _judge(made: ClassPlans, simulators: Mapping[str, Simulator], cut: Cut, size: int, machine: Machine) -> float:
+    """The time of a call that is cut, by running the joined program on the joint graph."""
+    lowered = {
+        name: _moved(simulators[name].lowered("trees", channels)[1], simulators[name].graph, made.graph)
+        for name, channels in cut.channels.items()
+    }
+    joint = Simulator(
+        made.graph, made.joint.collective, made.joint.root, machine, slots=lowered[next(iter(lowered))].slots
+    )
+    joint.plans["trees"] = made.joint
+    joint.programs["trees", 1] = (made.joint, join_classes(lowered, cut.weights))
+    return joint.predict(Variant("trees", "Simple", cut.chunk_bytes, 1), size).period_us(machine)
+
+
+def _moved(program: Program, own: PlanGraph, joint: PlanGraph) -> Program:
+    return program.replace(fifos=moved_fifos(program, link_numbers(own, joint)))
+
+
+class _Library:
+    """The plans and entries of the joint graph: the joined plans first, then those of the fastest class."""
+
+    def __init__(
+        self, graph: PlanGraph, made: Sequence[ClassPlans], alone: Chosen, target: Target, recorder: Recorder
+    ) -> None:
+        self.graph, self.alone, self.target, self.recorder = graph, alone, target, recorder
+        fast = made[0].classes[0].graph
+        assert fast is not None
+        self.numbers = link_numbers(fast, graph)
+        self.joined = [joined_plan(one) for one in made]
+        proofs = {(plan.collective, plan.root): plan for plan in self.joined}
+        moved = [moved_plan(plan, self.numbers) for plan in alone.plans]
+        self.plans = [*self.joined, *(with_proof(plan, proofs[plan.collective, plan.root]) for plan in moved)]
+        self.entries: list[Entry] = []
+        self.moved: dict[int, tuple[Fifo, ...]] = {}
+        self.programs: dict[tuple[object, ...], Program] = {}
+
+    def add(self, made: ClassPlans, cuts: Sequence[Cut]) -> None:
+        """The entries of one collective and root."""
+        key = (made.joint.collective, made.joint.root)
+        number = [(plan.collective, plan.root) for plan in self.joined].index(key)
+        leasts = [bytes_per_call(made.joint.collective, cut.min_bytes, self.graph.nranks) for cut in cuts]
+        for entry in self.alone.entries:
+            if (entry.program.collective, entry.program.root) != key:
+                continue
+            if entry.when.min_bytes is None or (leasts and entry.when.min_bytes >= leasts[0]):
+                continue
+            fifos = self.moved.setdefault(id(entry.program.fifos), moved_fifos(entry.program, self.numbers))
+            program = entry.program.replace(fifos=fifos)
+            self.entries.append(dataclasses.replace(entry, program=program, plan=entry.plan + len(self.joined)))
+        for cut, least in zip(cuts, leasts, strict=True):
+            program = self._program(made, number, cut)
+            weights = tuple(cut.weights.get(name, 0) for name in JOINT)
+            chunk = min(cut.chunk_bytes, self.target.chunk_bytes)
+            if self.target.kind is TargetKind.HOST:
+                chunk = self.target.chunk_bytes
+            program = program.replace(chunk_bytes=chunk, weights=weights)
+            self.entries.append(Entry(program, number, len(program.shares), When(least), cut.why))
+
+    def _program(self, made: ClassPlans, number: int, cut: Cut) -> Program:
+        """The joined program, of which the weights are yet to be set."""
+        key = (number, *((name, 0 if self.target.shares_slots else cut.channels[name]) for name in cut.weights))
+        if key not in self.programs:
+            lowered = {}
+            for own in made.classes:
+                if own.name not in cut.weights or own.graph is None:
+                    continue
+                most = self.target.max_channels
+                channels = 0 if self.target.shares_slots else cut.channels[own.name]
+                if not self.target.shares_slots:
+                    fast = own is made.classes[0]
+                    most = most - _SLOW_CHANNELS * (len(made.classes) - 1) if fast else _SLOW_CHANNELS
+                target = dataclasses.replace(self.target, max_channels=most)
+                _, program = lower_spread(_own(own), channels, own.graph, target, self.recorder, f"-{own.name}")
+                lowered[own.name] = _moved(program, own.graph, self.graph)
+            self.programs[key] = join_classes(lowered, cut.weights)
+            with self.recorder.timed("verify"):
+                verify(self.programs[key])
+                verify_routes(self.programs[key], self.graph)
+        return self.programs[key]
+
+    def chosen(self) -> Chosen:
+        """All of it, with chunks cut until the FIFOs fit the memory for them."""
+        fitting = ProgramList(self.graph, self.plans, self.target, self.recorder)
+        fitting.entries = self.entries
+        return fitting.chosen()
