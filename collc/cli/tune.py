@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from dataclasses import asdict, fields
+from dataclasses import asdict, astuple, fields
 from pathlib import Path
 
 import click
@@ -18,7 +18,7 @@ from collc.collectives.model import COMPILED, Collective
 from collc.collectives.sizes import short_size
 from collc.errors import RunError, UsageError
 from collc.process import environment
-from collc.tune.machine import Costs, tune_machine
+from collc.tune.machine import Costs, microseconds, tune_machine
 from collc.tune.run import Tuned, TuneReport, TuneRequest, check_request, tune
 from collc.tune.worker import TunedRank
 
@@ -120,10 +120,13 @@ def _tune_machine(library: Path, output: Path | None, as_json: bool) -> None:
     if as_json:
         emit_json(found.to_json())
         return
-    rows = [[short_size(size), *(f"{us:.1f}" for us in asdict(costs).values())] for size, costs in found.costs.items()]
+    rows = [[short_size(size), *map(microseconds, astuple(costs))] for size, costs in found.costs.items()]
     report.text(table(["bytes", *(field.name.replace("_", " ") for field in fields(Costs))], rows))
     for name, value in asdict(found.thresholds).items():
         report.line(f"  {name} from {value} bytes" if value is not None else f"  {name} never")
+    if found.moved:
+        measurements = found.rounds * len(found.costs)
+        note(f"{found.moved} of {measurements} measurements found the cores elsewhere than most: measure again later")
     use = "" if output is None else f": use it with COLLC_MACHINE={found.output}"
     report.line(f"wrote {found.output} for {found.machine}, {found.rounds} rounds in {found.seconds:.1f} s{use}")
 

@@ -16,7 +16,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, astuple, dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -31,11 +31,15 @@ SIZES = tuple(1 << n for n in (13, 14, 16, 18, 20, 22, 24, 25))
 SECONDS = 0.9  # of measuring: as many rounds as fit, at least LEAST
 LEAST = 3
 MARGIN = 0.95  # another way must be faster by that
+MOVED = 1.5  # a line between two cores takes that much more or less: they are no longer where they were
 
 
 @dataclass(frozen=True)
 class Costs:
-    """Microseconds of one copy by each way; the ways of measure_copies.h, in its order. -1: the system refuses it."""
+    """Microseconds of one copy by each way; the ways of measure_copies.h, in its order. -1: the system refuses it.
+
+    The last is no copy: a cache line goes to the other core and back.
+    """
 
     slots: float
     streamed_slots: float
@@ -47,6 +51,7 @@ class Costs:
     both_kernel: float
     own: float
     own_streamed: float
+    line_trip: float
 
 
 @dataclass(frozen=True)
@@ -65,12 +70,13 @@ class Thresholds:
 
 @dataclass(frozen=True)
 class MachineReport:
-    """What was measured and what follows."""
+    """What was measured and what follows. `moved`: of rounds x sizes, those with the cores elsewhere than most."""
 
     output: Path
     machine: str
     seconds: float
     rounds: int
+    moved: int
     costs: Mapping[int, Costs]
     thresholds: Thresholds
 
@@ -80,6 +86,7 @@ class MachineReport:
             "machine": self.machine,
             "seconds": self.seconds,
             "rounds": self.rounds,
+            "moved": self.moved,
             "costs_us": {str(size): asdict(costs) for size, costs in self.costs.items()},
             "thresholds": asdict(self.thresholds),
         }
@@ -149,7 +156,7 @@ def machine_text(machine: str, release: str, costs: Mapping[int, Costs], found: 
     lines = [FORMAT, f"machine {machine}", f"kernel {release}"]
     lines += [f"# microseconds of a copy, by bytes: {', '.join(field.name for field in fields(Costs))}"]
     for size, cost in sorted(costs.items()):
-        lines.append(f"# {size}: " + " ".join(f"{value:.1f}" for value in asdict(cost).values()))
+        lines.append(f"# {size}: " + " ".join(map(microseconds, astuple(cost))))
     for name, value in asdict(found).items():
         lines.append(f"{name} {'never' if value is None else value}")
     return "\n".join([*lines, "end"]) + "\n"
@@ -173,15 +180,37 @@ def tune_machine(library: Path, output: Path | None) -> MachineReport:
         said = (done.stderr.strip().splitlines() or [f"status {done.returncode}"])[-1]
         raise RunError(f"the copies of this machine cannot be measured: {said}", where=str(library))
     answer = json.loads(done.stdout)
-    rounds: list[dict[str, list[float]]] = answer["rounds"]
-    costs = {size: _median([each[str(size)] for each in rounds]) for size in SIZES}
+    rounds = [{int(size): Costs(*ways) for size, ways in each.items()} for each in answer["rounds"]]
+    costs, moved = settled_costs(rounds)
     found = thresholds(costs)
     write_whole(path, machine_text(answer["machine"], platform.release(), costs, found))
-    return MachineReport(path, answer["machine"], answer["seconds"], len(rounds), costs, found)
+    return MachineReport(path, answer["machine"], answer["seconds"], len(rounds), moved, costs, found)
 
 
-def _median(rounds: Sequence[Sequence[float]]) -> Costs:
-    return Costs(*(statistics.median(column) for column in zip(*rounds, strict=True)))
+def settled_costs(rounds: Sequence[Mapping[int, Costs]]) -> tuple[dict[int, Costs], int]:
+    """The medians over the rounds, and how many measurements are not in them: virtual machines move their cores.
+
+    What tells is the time of a line between them: where it is MOVED times what most measurements found, or that much
+    less, the measurement counts only if there is no other of its size.
+    """
+    usual = statistics.median_low(costs.line_trip for each in rounds for costs in each.values())
+    found = {}
+    moved = 0
+    for size in rounds[0]:
+        here = [each[size] for each in rounds]
+        settled = [costs for costs in here if usual / MOVED <= costs.line_trip <= usual * MOVED]
+        found[size] = _median(settled or here)
+        moved += len(here) - len(settled)
+    return found, moved
+
+
+def _median(rounds: Sequence[Costs]) -> Costs:
+    return Costs(*(statistics.median(column) for column in zip(*map(astuple, rounds), strict=True)))
+
+
+def microseconds(value: float) -> str:
+    """Of a copy, with three digits or more; a dash for what the system refuses."""
+    return "-" if value < 0 else f"{value:.2f}" if value < 10 else f"{value:.1f}"
 
 
 def main() -> None:
@@ -192,18 +221,16 @@ def main() -> None:
         library.collc_machine.restype = ctypes.c_char_p
     except (OSError, AttributeError) as error:
         sys.exit(f"{error}")
-    measure.argtypes = [ctypes.c_uint64, ctypes.POINTER(ctypes.c_double)]
-    count = len(fields(Costs))
+    measure.argtypes = [ctypes.POINTER(ctypes.c_uint64), ctypes.c_uint32, ctypes.POINTER(ctypes.c_double)]
+    nways = len(fields(Costs))
+    sizes = (ctypes.c_uint64 * len(SIZES))(*SIZES)
+    times = (ctypes.c_double * (len(SIZES) * nways))()
     rounds: list[dict[int, list[float]]] = []
     begin = time.monotonic()
     while len(rounds) < LEAST or time.monotonic() - begin < SECONDS * (1 - 1 / len(rounds)):
-        row = {}
-        for size in SIZES:
-            times = (ctypes.c_double * count)()
-            if not measure(size, times):
-                sys.exit("no memory or thread for it")
-            row[size] = list(times)
-        rounds.append(row)
+        if not measure(sizes, len(SIZES), times):
+            sys.exit("no memory or thread for it")
+        rounds.append({size: times[i * nways : (i + 1) * nways] for i, size in enumerate(SIZES)})
     answer = {"machine": library.collc_machine().decode(), "seconds": time.monotonic() - begin, "rounds": rounds}
     sys.stdout.write(json.dumps(answer) + "\n")
 

@@ -14,7 +14,7 @@ from support.ranks import SUCCESS, Ranks
 from support.tunable import tunable
 
 from collc.cli import main
-from collc.tune.machine import SIZES, Costs, Thresholds, machine_text, thresholds, tune_machine
+from collc.tune.machine import SIZES, Costs, Thresholds, machine_text, settled_costs, thresholds, tune_machine
 
 RUNTIME = Path(__file__).parents[1] / "runtime"
 NAMES = [field.name for field in fields(Thresholds)]
@@ -66,6 +66,18 @@ def test_a_way_that_is_hardly_faster_or_refused_is_not_taken() -> None:
     assert thresholds(crossing(SIZES[0], both_kernel=-1.0)).kernel_copies is None
     faster_once = {**crossing(None), SIZES[2]: replace(EVEN, both_kernel=1.0)}
     assert thresholds(faster_once).kernel_copies is None
+
+
+def test_measurements_during_which_the_cores_were_moved_do_not_count() -> None:
+    near = replace(EVEN, line_trip=0.08)
+    far = replace(EVEN, line_trip=0.3, slots=70.0)
+    size, other = SIZES[:2]
+    costs, moved = settled_costs([{size: near, other: near}, {size: far, other: near}, {size: near, other: near}])
+    assert (costs, moved) == ({size: near, other: near}, 1)
+    costs, moved = settled_costs([{size: far, other: near}, {size: far, other: near}, {size: far, other: near}])
+    assert moved == 3
+    assert costs in ({size: far, other: near}, {size: near, other: far})  # a size without any other keeps what it has
+    assert settled_costs([{size: near}, {size: replace(near, line_trip=0.1)}])[1] == 0
 
 
 @pytest.fixture(scope="module")

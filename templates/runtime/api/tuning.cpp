@@ -1,5 +1,8 @@
 // Extensions of NCCL's API for `collc tune`: the machine's name, and which program runs.
 #include "api/api.h"
+
+#include <algorithm>
+
 #include "base/measure_copies.h"
 #include "plan/plan.h"
 #include "plan/tuning.h"
@@ -9,9 +12,10 @@ extern "C" {
 // What a tuning file calls this machine.
 COLLC_API const char *collc_machine() { return collc::tuned_machine(); }
 
-// One round of copies of `bytes`, microseconds by way (base/measure_copies.h); 1 if done.
-COLLC_API int collc_measure_copies(uint64_t bytes, double *microseconds) {
-  return bytes != 0 && collc::measure_copies(bytes, microseconds) ? 1 : 0;
+// One round of copies: microseconds by size and way (base/measure_copies.h); 1 if done.
+COLLC_API int collc_measure_copies(const uint64_t *sizes, uint32_t nsizes, double *microseconds) {
+  const bool named = nsizes != 0 && std::find(sizes, sizes + nsizes, 0) == sizes + nsizes;
+  return named && collc::measure_copies(sizes, nsizes, microseconds) ? 1 : 0;
 }
 
 // Which of collc_programs a call of a communicator runs; -1 if we do not serve it or hold no such program.

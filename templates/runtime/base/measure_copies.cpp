@@ -21,6 +21,7 @@ namespace {
 // As the FIFOs of the plans have them.
 constexpr uint64_t kSlotBytes = 128 << 10, kSlots = 4;
 constexpr uint64_t kBatchBytes = 4 << 20;  // moved together, of small copies
+constexpr uint64_t kLineTrips = 200;
 constexpr uint64_t kAlign = 2 << 20;
 constexpr uint32_t kSpins = 2000;  // then the other thread may need the core
 
@@ -56,7 +57,6 @@ struct alignas(kLine) Side {
 };
 
 bool both(Way way) { return way == Way::kBothSlots || way == Way::kBothStreamedSlots || way == Way::kBothKernel; }
-bool alone(Way way) { return way == Way::kOwn || way == Way::kOwnStreamed; }
 
 // One thread of two.
 class Hand {
@@ -81,6 +81,8 @@ class Hand {
         return through_slots(true, true, true, false);
       case Way::kKernel:
         return by_kernel(sends, !sends);
+      case Way::kLineTrip:
+        return line_trip(sends);
       case Way::kBothKernel:
         return by_kernel(true, true);
       case Way::kOwn:
@@ -128,6 +130,14 @@ class Hand {
     if (sends) wait(peer_.read, mine_.sent);
   }
 
+  void line_trip(bool sends) {
+    ++mine_.sent;
+    if (sends) mine_.written.store(mine_.sent, std::memory_order_release);
+    wait(peer_.written, ++mine_.received);
+    if (!sends) mine_.written.store(mine_.sent, std::memory_order_release);
+    mine_.read.store(mine_.received, std::memory_order_relaxed);  // as the other ways expect it
+  }
+
   Way way_;
   uint64_t bytes_;
   Side &mine_, &peer_;
@@ -144,14 +154,15 @@ void pin(uint32_t number) {
   if (CPU_COUNT(&one) != 0) static_cast<void>(sched_setaffinity(0, sizeof one, &one));
 }
 
-// Both threads of one measurement.
-class Measurement {
+// Both threads of one round.
+class Round {
  public:
-  Measurement(uint64_t bytes, double *microseconds)
-      : bytes_(bytes), calls_(std::max<uint64_t>(2, kBatchBytes / bytes / 2 * 2)), microseconds_(microseconds) {}
+  Round(const uint64_t *sizes, uint32_t nsizes, double *microseconds)
+      : sizes_(sizes), nsizes_(nsizes), microseconds_(microseconds) {}
 
   bool run() {
-    Memory first(2 * bytes_), second(2 * bytes_), slots(2 * kSlots * kSlotBytes);
+    const uint64_t most = *std::max_element(sizes_, sizes_ + nsizes_);
+    Memory first(2 * most), second(2 * most), slots(2 * kSlots * kSlotBytes);
     if (first.at() == nullptr || second.at() == nullptr || slots.at() == nullptr) return false;
     sides_[0].buffer = first.at();
     sides_[1].buffer = second.at();
@@ -168,17 +179,25 @@ class Measurement {
  private:
   void take_part(uint32_t me) {
     pin(me);
-    for (uint32_t w = 0; w < static_cast<uint32_t>(Way::kCount); ++w) {
-      const Way way = static_cast<Way>(w);
-      Hand hand(way, bytes_, &sides_[me], &sides_[1 - me]);
-      for (uint64_t i = 0; i < 2; ++i) hand.call(i == me);  // the caches are as such calls leave them
-      meet();
-      const int64_t begin = now_ns();
-      for (uint64_t i = 0; i < calls_; ++i) hand.call(i % 2 == me);
-      meet();
-      const double spent = static_cast<double>(now_ns() - begin) * 1e-3 / static_cast<double>(calls_);
-      if (me == 0) microseconds_[w] = hand.refused() ? -1 : spent;
-    }
+    double *microseconds = microseconds_;
+    for (uint32_t i = 0; i < nsizes_; ++i)
+      for (uint32_t w = 0; w < static_cast<uint32_t>(Way::kCount); ++w, ++microseconds)
+        measure(me, static_cast<Way>(w), sizes_[i], w == 0, microseconds);
+  }
+
+  // `first`: of this size.
+  void measure(uint32_t me, Way way, uint64_t bytes, bool first, double *microseconds) {
+    const uint64_t calls = way == Way::kLineTrip ? kLineTrips : std::max<uint64_t>(2, kBatchBytes / bytes / 2 * 2);
+    Hand hand(way, bytes, &sides_[me], &sides_[1 - me]);
+    // The caches are as such calls leave them. What is large stands there already as the last way left it.
+    if (first || bytes <= kBatchBytes)
+      for (uint64_t i = 0; i < 2; ++i) hand.call(i == me);
+    meet();
+    const uint64_t begin = now_ns();
+    for (uint64_t i = 0; i < calls; ++i) hand.call(i % 2 == me);
+    meet();
+    if (me != 0) return;
+    *microseconds = hand.refused() ? -1 : static_cast<double>(now_ns() - begin) * 1e-3 / static_cast<double>(calls);
   }
 
   void meet() {
@@ -187,7 +206,8 @@ class Measurement {
       if (spins > kSpins) sched_yield();
   }
 
-  uint64_t bytes_, calls_;
+  const uint64_t *sizes_;
+  uint32_t nsizes_;
   double *microseconds_;
   Side sides_[2];
   std::atomic<uint32_t> met_{0};
@@ -195,6 +215,8 @@ class Measurement {
 
 }  // namespace
 
-bool measure_copies(uint64_t bytes, double *microseconds) { return Measurement(bytes, microseconds).run(); }
+bool measure_copies(const uint64_t *sizes, uint32_t nsizes, double *microseconds) {
+  return Round(sizes, nsizes, microseconds).run();
+}
 
 }  // namespace collc

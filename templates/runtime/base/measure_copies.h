@@ -17,11 +17,12 @@ enum class Way : uint32_t {
   kBothKernel,
   kOwn,          // each thread within its own memory
   kOwnStreamed,  // the same past the caches
+  kLineTrip,     // no bytes: a cache line to the other core and back
   kCount,
 };
 
-// Microseconds of a call of each way, in one round of all of them; -1 where the system refuses. False where there is no
-// memory or thread.
-bool measure_copies(uint64_t bytes, double *microseconds);
+// Microseconds of a call of each way at each of `nsizes` sizes in bytes, in one round of all of them, by size and way; -1 where
+// the system refuses. False where there is no memory or thread.
+bool measure_copies(const uint64_t *sizes, uint32_t nsizes, double *microseconds);
 
 }  // namespace collc
