@@ -361,7 +361,7 @@ bool HostRank::is_streamed() const {
   return bytes >= from.streamed_results && context_.nranks * bytes >= last_cache() / kCached;
 }
 
-// A core far away reads a slot sooner from memory than from the cache of the core that wrote it.
+// Until it is known what that costs (transport/slot_ways.h).
 bool HostRank::streams_slots() const {
   const Thresholds &from = shared_.neighbours.thresholds();
   const bool broadcast = shared_.running.call->collective == Collective::kBroadcast;

@@ -38,7 +38,7 @@ class HostVerbs {
       const ChunkPlace at = place(end, chunk);
       if (!has_arrived(at, line)) return block(end.source, chunk);
       const uint64_t written = tag(at, line);
-      if (chunk.index == 0 && ((written ^ running_.call->signature) & ~kByAddress) != 0) return differs(end.source, chunk);
+      if (chunk.index == 0 && ((written ^ running_.call->signature) & ~kMarks) != 0) return differs(end.source, chunk);
       reads_memory_ |= (written & kByAddress) != 0;
     }
     for (uint32_t i = 0; i < step.nsend; ++i) {
@@ -109,8 +109,15 @@ class HostVerbs {
     void *dests[kMostPeers + 1];
     uint8_t marks[kMostPeers + 1];  // of the tags of what is sent
     uint32_t nsources = 0, ndests = 0;
-    uint32_t first_slot = UINT32_MAX;  // of the dests: from here on they are slots
+    FifoEnd *slots[kMostPeers + 1];  // of the dests: the FIFO whose slot it is; null: another place
+    uint32_t ways[kMostPeers + 1];  // of the dests: a SlotWay
     bool output_is_read = false;  // by others, as it stands in the output
+
+    void add(void *dest, FifoEnd *slot, uint32_t way) {
+      slots[ndests] = slot;
+      ways[ndests] = way;
+      dests[ndests++] = dest;
+    }
   };
 
   // True if it computed, false if it only moved data.
@@ -127,12 +134,15 @@ class HostVerbs {
 
     Operands operands;
     const bool is_input = has_input && moves_only;  // what is sent is the input as it stands
-    if (has_output) operands.dests[operands.ndests++] = output;
+    if (has_output) operands.add(output, nullptr, kThroughCaches);
     for (uint32_t i = 0; i < step.nsend; ++i) {
       const bool stands = is_input || has_output;
-      write(fifos_[send[i].fifo], chunk, is_input, has_output, stands ? (is_input ? input : output) : nullptr, i, operands);
+      write(fifos_[send[i].fifo], chunk, is_input, has_output, stands ? (is_input ? input : output) : nullptr, i, operands,
+            moves_only || (operands.ndests == 0 && step.nsend == 1));
     }
-    const bool past_caches = has_output && running_.streams && !operands.output_is_read;
+    if (has_output && running_.streams && !operands.output_is_read) operands.ways[0] = kPastCaches;
+    const bool counts = bytes >= kLeastByAddress;  // what it costs; below, it hardly does
+    const uint64_t begin = counts ? now_ticks() : 0;
     for (uint32_t i = 0; i < step.nrecv; ++i) {
       if (has_input && i == step.input_at) operands.sources[operands.nsources++] = input;
       operands.sources[operands.nsources++] = read(fifos_[recv[i].fifo], share, chunk, operands.dests[0]);
@@ -141,32 +151,70 @@ class HostVerbs {
 
     const bool reduces = operands.ndests != 0 && !moves_only;
     if (reduces) {
-      finish.streamed = past_caches ? 1 : 0;
+      finish.streamed = operands.ways[0] == kPastCaches ? 1 : 0;
       running_.reduce(operands.sources, operands.nsources, operands.dests, operands.ndests, chunk.elements, finish);
     } else if (moves_only) {
-      copy(operands, bytes, past_caches);
+      copy(operands, bytes);
+    }
+    if (counts) {
+      const uint64_t ticks = now_ticks() - begin;
+      learn_reading(step, recv, chunk, ticks, bytes);
+      if (reduces && operands.slots[0] != nullptr)
+        operands.slots[0]->ways.wrote(operands.ways[0], fifos_.slots(), ticks, bytes);
     }
     // Last, just before the number: the readers look at this line all the time, and take it away after each store.
     const bool line = in_line(chunk);
     for (uint32_t i = 0; i < step.nsend; ++i)
-      tag(place(fifos_[send[i].fifo], chunk), line) = (running_.call->signature & ~kByAddress) | operands.marks[i];
+      tag(place(fifos_[send[i].fifo], chunk), line) = (running_.call->signature & ~kMarks) | operands.marks[i];
     return reduces;
   }
 
-  void copy(const Operands &operands, uint64_t bytes, bool past_caches) const {
-    const uint32_t first_far = running_.streams_slots ? operands.first_slot : UINT32_MAX;
+  void copy(const Operands &operands, uint64_t bytes) const {
     for (uint32_t i = 0; i < operands.ndests; ++i) {
       if (operands.dests[i] == operands.sources[0]) continue;
-      if ((i == 0 && past_caches) || i >= first_far)
+      FifoEnd *slot = bytes >= kLeastByAddress ? operands.slots[i] : nullptr;
+      const uint64_t begin = slot != nullptr ? now_ticks() : 0;
+      if (operands.ways[i] == kPastCaches)
         stream(operands.dests[i], operands.sources[0], bytes);
       else
         std::memcpy(operands.dests[i], operands.sources[0], bytes);
+      if (slot != nullptr) slot->ways.wrote(operands.ways[i], fifos_.slots(), now_ticks() - begin, bytes);
     }
   }
 
+  // What came in slots, for their writers.
+  void learn_reading(const Step &step, const FifoRef *recv, const Chunk &chunk, uint64_t ticks, uint64_t bytes) {
+    if (in_line(chunk)) return;
+    for (uint32_t i = 0; i < step.nrecv; ++i) {
+      FifoEnd &end = fifos_[recv[i].fifo];
+      const uint64_t tag = SlotTransport::tag(place(end, chunk));
+      if ((tag & kByAddress) != 0) continue;
+      const uint32_t way = (tag & kPast) != 0 ? kPastCaches : kThroughCaches;
+      if (!end.run.settled(way, fifos_.slots())) continue;
+      std::atomic<uint32_t> &cost = end.heads->cost[way];
+      cost.store(learned_cost(cost.load(std::memory_order_relaxed), ticks, bytes), std::memory_order_relaxed);
+    }
+  }
+
+  // Small chunks stay in the caches.
+  uint32_t slot_way(FifoEnd &end, uint64_t bytes) const {
+    if (bytes < kLeastByAddress) return kThroughCaches;
+    const auto readers = [this, &end](uint32_t way) {
+      uint64_t all = 0;
+      for (uint32_t r = 0; r < end.nreaders; ++r) {
+        const uint64_t one = end.heads[r].cost[way].load(std::memory_order_relaxed);
+        if (one == 0) return one;
+        all = context_.cores_are_free ? std::max(all, one) : all + one;
+      }
+      return all;
+    };
+    return end.ways.next(running_.streams_slots ? kPastCaches : kThroughCaches, fifos_.slots(), readers);
+  }
+
   // Chooses the transport of what send number `i` writes, which stands at `from` already or, if null, nowhere.
-  void write(FifoEnd &end, const Chunk &chunk, bool is_input, bool is_result, const void *from, uint32_t i,
-             Operands &operands) {
+  // `may_pass`: what goes into a slot may go there past the caches.
+  void write(FifoEnd &end, const Chunk &chunk, bool is_input, bool is_result, const void *from, uint32_t i, Operands &operands,
+             bool may_pass) {
     const ChunkPlace at = place(end, chunk);
     const uint64_t bytes = chunk.elements * running_.element_bytes;
     operands.marks[i] = 0;
@@ -176,12 +224,13 @@ class HostVerbs {
       end.direct = true;
       operands.output_is_read |= !is_input;
     } else if (in_line(chunk)) {
-      operands.dests[operands.ndests++] = LineTransport::write(at);
+      operands.add(LineTransport::write(at), nullptr, kThroughCaches);
     } else if (end.reach != Reach::kWire) {
-      operands.first_slot = std::min(operands.first_slot, operands.ndests);
-      operands.dests[operands.ndests++] = SlotTransport::write(at, fifos_.slot_bytes());
+      const uint32_t way = may_pass ? slot_way(end, bytes) : kThroughCaches;
+      operands.add(SlotTransport::write(at, fifos_.slot_bytes()), &end, way);
+      if (way == kPastCaches) operands.marks[i] = kPast;
     } else {
-      operands.dests[operands.ndests++] = WireTransport::write(at, fifos_.slot_bytes(), bytes);
+      operands.add(WireTransport::write(at, fifos_.slot_bytes(), bytes), nullptr, kThroughCaches);
     }
   }
 

@@ -29,7 +29,7 @@ FifoLayout::FifoLayout(const Tables &tables, const Placement &placement, uint64_
     place.tail = at;
     place.lines = at + source_line;
     place.heads = place.lines + allocation.slots * sizeof(SlotLine);
-    at = place.heads + fifo.nreaders * kLine;
+    at = place.heads + fifo.nreaders * sizeof(HeadLine);
     places_.push_back(place);
   }
   at = (at + kPage - 1) / kPage * kPage;
@@ -52,12 +52,12 @@ Fifos::Fifos(const Tables &tables, const Allocation &allocation, const FifoLayou
     end.tags = reinterpret_cast<uint64_t *>(memory + layout[f].tail) + 1;
     end.lines = reinterpret_cast<SlotLine *>(memory + layout[f].lines);
     end.slots = memory + layout[f].slots;
-    end.heads = memory + layout[f].heads;
+    end.heads = reinterpret_cast<HeadLine *>(memory + layout[f].heads);
     end.readers = tables.fifo_readers + fifo.first_reader;
     end.nreaders = fifo.nreaders;
     end.source = fifo.src;
     for (uint32_t r = 0; r < fifo.nreaders; ++r)
-      if (end.readers[r] == plan_rank) end.heads += r * kLine;
+      if (end.readers[r] == plan_rank) end.heads += r;
   }
 }
 

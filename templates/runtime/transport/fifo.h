@@ -2,10 +2,10 @@
 //
 // Every FIFO has
 //   a line written by its source: chunks written so far (tail), and for every slot a tag: the signature of the call that
-//   wrote it, whose last bit says whether the slot holds an address. A lagging reader sees several chunks with one load;
+//   wrote it, whose last bits say whether the slot holds an address, and which way data came into it. A lagging reader sees several chunks with one load;
 //   a line per slot: the chunk's address; or, instead of all that, the chunk itself with its number (from 1) and tag if it
 //   is that small: then a reader misses its cache once;
-//   a line per reader: chunks that it has read so far (head);
+//   a line per reader: chunks that it has read so far (head), and what reading slots costs it (slot_ways.h);
 //   slots * slot_bytes of data, written once and read by all readers.
 // Numbers never wrap (64 bits) and go on from call to call, so nothing is ever reset.
 #pragma once
@@ -16,6 +16,7 @@
 #include "base/lines.h"
 #include "collc/tables.h"
 #include "transport/neighbours.h"
+#include "transport/slot_ways.h"
 
 namespace collc {
 
@@ -57,25 +58,32 @@ class FifoLayout {
   uint64_t end_ = 0;
 };
 
+// What a reader writes.
+struct alignas(kLine) HeadLine {
+  std::atomic<uint64_t> count;  // of chunks that it has read
+  std::atomic<uint32_t> cost[2];  // of reading what went into slots, by SlotWay, as learned_cost has it
+};
+static_assert(sizeof(HeadLine) == kLine, "a line per reader");
+
 // A rank's end of a FIFO.
 struct FifoEnd {
   std::atomic<uint64_t> *tail = nullptr;
   uint64_t *tags = nullptr;  // per slot; on the tail's line, ordered by it
   SlotLine *lines = nullptr;
-  char *heads = nullptr;  // counters of the readers, a line apart; for a reader its own
+  HeadLine *heads = nullptr;  // of the readers; for a reader its own
   char *slots = nullptr;
   const uint32_t *readers = nullptr;
   uint32_t nreaders = 0;
   Reach reach = Reach::kSlots;  // of all readers into the source's memory; for a reader its own
-  bool direct = false;          // the source has sent addresses that may still be read
-  uint32_t source = 0;          // plan rank
-  uint64_t position = 0;        // chunks of earlier calls
-  uint64_t fetched = 0;         // chunks that the kernel has copied for a reader, in this call or an earlier one
-  uint64_t seen = 0;            // the peer's counter when last looked at: tail for a reader, least head for a writer
+  bool direct = false;  // the source has sent addresses that may still be read
+  uint32_t source = 0;  // plan rank
+  uint64_t position = 0;  // chunks of earlier calls
+  uint64_t fetched = 0;  // chunks that the kernel has copied for a reader, in this call or an earlier one
+  SlotWays ways;  // of a writer
+  WayRun run;  // of a reader
+  uint64_t seen = 0;  // the peer's counter when last looked at: tail for a reader, least head for a writer
 
-  std::atomic<uint64_t> &head(uint32_t reader) const {
-    return *reinterpret_cast<std::atomic<uint64_t> *>(heads + reader * kLine);
-  }
+  std::atomic<uint64_t> &head(uint32_t reader) const { return heads[reader].count; }
   // The counter of the reader that is furthest behind, and which one that is.
   uint64_t least_head(uint32_t *slowest) const {
     uint64_t least = UINT64_MAX;

@@ -1,7 +1,7 @@
 // How one chunk of a FIFO gets from its writer to its readers: five transports of one shape.
 //
 //   number(at)     the counter that says that the chunk is there, for both ends
-//   tag(at)        the signature of the writer's call; kByAddress in place of its last bit
+//   tag(at)        the signature of the writer's call; kByAddress and kPast in place of its last bits
 //   write(at, ...) where the writer puts the bytes; null if they stay where they stand
 //   read(at, ...)  where the reader finds them
 //
@@ -14,8 +14,11 @@
 
 namespace collc {
 
-// Of a tag, in place of the last bit of the call's signature: the slot's line holds an address.
+// Of a tag, in place of a bit of the call's signature: the slot's line holds an address.
 constexpr uint64_t kByAddress = 1;
+// The same: what stands in the slot went there past the caches.
+constexpr uint64_t kPast = 2;
+constexpr uint64_t kMarks = kByAddress | kPast;
 
 // One chunk in a FIFO.
 struct ChunkPlace {
