@@ -84,7 +84,7 @@ def cells(
         channels = entry.spread or own_channels(simulator.plan(kind))
         held = Variant(kind, machine.protocol(entry.when.protocol).name, entry.program.chunk_bytes, channels)
         mine = simulator.predict(held, size)
-        best = fastest(simulator, grid, size, first=held if held in grid else None)
+        best = fastest(simulator, grid, size)
         share = min(1.0, best.time_us / mine.time_us)
         yield size, share, held.label(), best.variant.label()
 

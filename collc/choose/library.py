@@ -15,9 +15,10 @@ from collc.choose.given import GIVEN
 from collc.choose.own_programs import fitted, read_programs
 from collc.choose.programs import Chosen, ProgramList
 from collc.choose.request import LibraryRequest, find_graphs, pack_allocation
-from collc.choose.rules import SIZES, rules
+from collc.choose.rules import MODELLED_RANKS, SIZES, rules
 from collc.choose.strategy import Strategy, strategy_for
-from collc.choose.table import Table, choose
+from collc.choose.table import SHORT_RUN, Table, choose
+from collc.choose.turned import equal_both_ways, is_turned
 from collc.collectives.model import Collective
 from collc.collectives.sizes import bytes_per_call, short_size
 from collc.ir.nodes import MAX_CHUNK_BYTES, Program
@@ -196,6 +197,7 @@ class _ModelTables:
         self.tables: dict[Collective, Table] = {}
         self.own: dict[tuple[Collective, int | None], Table] = {}
         self.turns = mirrored_links(Net.of(graph)) is not None
+        self.both_ways = equal_both_ways(graph)
 
     def limit(self, chunk_bytes: int) -> None:
         """Rules out larger chunks and drops the tables chosen so far."""
@@ -209,11 +211,13 @@ class _ModelTables:
             if key not in self.own:
                 self.own[key] = self._choose_variants(self._simulator(plan), ["trees"])
             return self.own[key]
-        # On links that are equal both ways these are the others' trees turned round, and take the same time.
-        turned = plan.collective.mirror if self.turns and plan.collective.inward else None
         others = [p for p in self.packed if p.solver != GIVEN]
-        named = [p for p in others if p.collective is turned]
-        first = (named or [p for p in others if p.collective is plan.collective])[0]
+        first = next(p for p in others if p.collective is plan.collective)
+        # On links that are equal both ways these are the others' trees turned round, and take the same time.
+        turned = plan.collective.mirror if plan.collective.inward else None
+        named = next((p for p in others if p.collective is turned), None)
+        if named is not None and (self.turns or (self.both_ways and is_turned(named, first))):
+            first = named
         if first.collective not in self.tables:
             self.tables[first.collective] = self._choose(first)
         return self.tables[first.collective]
@@ -247,4 +251,11 @@ class _ModelTables:
                 doubled |= variant.channels > own_channels(plan) or variant.chunk_bytes < _LEAST_WIRED_CHUNK
             return variant.protocol.lower() in can and variant.chunk_bytes <= most and not doubled
 
-        return choose(simulator, SIZES, kinds=kinds, only=allowed, favoured="trees" if self.beside else None)
+        return choose(
+            simulator,
+            SIZES,
+            kinds=kinds,
+            only=allowed,
+            favoured="trees" if self.beside else None,
+            most_steps=SHORT_RUN if self.graph.nranks > MODELLED_RANKS else None,
+        )

@@ -6,6 +6,7 @@ import enum
 
 from collc.choose.rules import MODELLED_RANKS
 from collc.options import Target, TargetKind
+from collc.packing.candidate_servers import MOST_RANKS
 from collc.topology.model import LinkKind, PlanGraph, VertexKind
 
 
@@ -18,7 +19,8 @@ class Strategy(enum.Enum):
       reads what any other has written once, and for small all_reduces the reduction at every rank.
     - MODEL: `collc.choose.table` asks the model; the table of one root serves all roots.
     - SERVERS: the host target over several servers: what crosses the network is far slower than their memory, so the
-      model (`collc.simulator.couriers`) chooses among the packed trees and the plans by servers.
+      model (`collc.simulator.couriers`) chooses among the packed trees and the plans by servers, which exist for up to
+      `MOST_RANKS`.
     - RULE: the packed trees for every size, chunks by the time of a pipeline in closed form, parts that take turns in
       large all_reduces: microseconds per plan, for libraries with many allocations and machines too large to simulate.
     """
@@ -42,7 +44,7 @@ def strategy_for(target: Target, graph: PlanGraph, nallocations: int) -> Strateg
 
 
 def _over_servers(graph: PlanGraph) -> bool:
-    return len({graph.servers[rank] for rank in graph.ranks}) > 1 and graph.nranks <= MODELLED_RANKS
+    return len({graph.servers[rank] for rank in graph.ranks}) > 1 and graph.nranks <= MOST_RANKS
 
 
 def _is_one_memory(graph: PlanGraph) -> bool:

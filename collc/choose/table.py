@@ -1,7 +1,7 @@
 """Which plan, protocol, chunk and number of channels for which size, and why.
 
-The model is asked for every variant at every size of a series; variants that cannot win are not run: no call is faster
-than its launch and its longest chain of hops, nor than its bytes at the plan's rate.
+The model is asked for every variant at every size of a series; variants that cannot win (`collc.simulator.floors`) are
+not run.
 """
 
 from __future__ import annotations
@@ -12,11 +12,12 @@ from dataclasses import dataclass
 from collc.collectives.model import Collective
 from collc.collectives.sizes import near_size, short_size, size_series
 from collc.packing.candidates import MOST_CHANNELS, TURNS
-from collc.simulator.params import BYTES_PER_US, Machine, Protocol
 from collc.simulator.run import MOST_FIFOS, Prediction, Simulator, Variant, variants
 
 # A size keeps the choice of the size before it unless another is faster by this share: fewer programs in a library.
 GAIN = 0.03
+# Where time is short, calls of more steps are run at a smaller size and their times extended.
+SHORT_RUN = 30_000
 # Chunks per share beyond which smaller ones bring nothing.
 FINE = 128
 # Chunks of parts that take turns: many in flight, so none may be large.
@@ -62,6 +63,7 @@ def choose(
     kinds: Sequence[str] | None = None,
     only: Callable[[Variant], bool] = lambda variant: True,
     favoured: str | None = None,
+    most_steps: int | None = None,
     status: Callable[[str], None] = lambda text: None,
 ) -> Table:
     """The table of a collective.
@@ -72,6 +74,7 @@ def choose(
         kinds: plans to consider; default every kind that the graph has.
         only: a further condition on variants, such as a fixed protocol.
         favoured: the kind of plan to begin with, unless another is faster by `GAIN`.
+        most_steps: calls of more steps are run at a smaller size, and their times extended [run all].
     """
     sizes = size_series(1 << 10, 1 << 30, 4) if sizes is None else sizes
     grid = [variant for variant in (*variants(simulator, kinds), *in_turns(simulator, kinds)) if only(variant)]
@@ -80,17 +83,15 @@ def choose(
     before: Prediction | None = None
     for size in sizes:
         status(short_size(size))
-        best = fastest(simulator, grid, size, first=before.variant if before else None)
-        if before is None and favoured is not None:
-            kept = fastest(simulator, [variant for variant in grid if variant.plan == favoured], size)
-            best = kept if kept.time_us <= best.time_us * (1 + GAIN) else best
-        if before is not None and best.variant != before.variant:
-            kept = simulator.predict(before.variant, size)
-            if kept.time_us <= best.time_us * (1 + GAIN):
-                best = kept
-            else:
-                start = round((sizes[len(predictions) - 1] * size) ** 0.5)
-                choices.append(Choice(start, best.variant, best.time_us, _why(simulator, kept, best)))
+        kept = None
+        if before is not None:
+            kept = _time(simulator, before.variant, size, most_steps)
+        elif favoured is not None:
+            kept = fastest(simulator, [variant for variant in grid if variant.plan == favoured], size, None, most_steps)
+        best = fastest(simulator, grid, size, kept, most_steps)
+        if before is not None and kept is not None and best.variant != kept.variant:
+            start = round((sizes[len(predictions) - 1] * size) ** 0.5)
+            choices.append(Choice(start, best.variant, best.time_us, _why(simulator, kept, best)))
         if before is None:
             choices.append(Choice(0, best.variant, best.time_us, _first(simulator, best)))
         predictions.append(best)
@@ -115,20 +116,39 @@ def in_turns(simulator: Simulator, kinds: Sequence[str] | None = None) -> list[V
     ]
 
 
-def fastest(simulator: Simulator, grid: Sequence[Variant], size: int, first: Variant | None = None) -> Prediction:
-    """The fastest variant at a size; on a tie the earlier one in the grid. `first`, a likely winner, is run first."""
+def fastest(
+    simulator: Simulator,
+    grid: Sequence[Variant],
+    size: int,
+    kept: Prediction | None = None,
+    most_steps: int | None = None,
+) -> Prediction:
+    """The fastest variant at a size; on a tie the earlier one in the grid; `kept`, unless another is faster by `GAIN`.
+
+    Variants that by their floor cannot win are not run.
+
+    Args:
+        most_steps: calls of more steps are run at a smaller size, and their times extended.
+    """
     grid = sensible(simulator, grid, size)
-    bounds = {v: floor_us(simulator, v, size) for v in grid}
-    order = sorted(range(len(grid)), key=lambda i: (grid[i] != first, bounds[grid[i]], i))
+    floors = {v: simulator.floor_us(v, size) for v in grid}
+    if kept is not None:
+        grid = [v for v in grid if floors[v] * (1 + GAIN) < kept.time_us]
     best: Prediction | None = None
-    for i in order:
-        if best is not None and bounds[grid[i]] >= best.time_us:
-            continue
-        found = simulator.predict(grid[i], size)
-        if best is None or found.time_us < best.time_us:
+    for variant in sorted(grid, key=lambda v: floors[v]):
+        if best is not None and floors[variant] >= best.time_us:
+            break
+        found = _time(simulator, variant, size, most_steps)
+        if best is None or (found.time_us, grid.index(variant)) < (best.time_us, grid.index(best.variant)):
             best = found
+    if kept is not None and (best is None or kept.time_us <= best.time_us * (1 + GAIN)):
+        return kept
     assert best is not None, "a grid has at least one variant"
     return best
+
+
+def _time(simulator: Simulator, variant: Variant, size: int, most_steps: int | None) -> Prediction:
+    return simulator.predict(variant, size) if most_steps is None else simulator.estimate(variant, size, most_steps)
 
 
 def sensible(simulator: Simulator, grid: Sequence[Variant], size: int) -> list[Variant]:
@@ -151,29 +171,6 @@ def sensible(simulator: Simulator, grid: Sequence[Variant], size: int) -> list[V
 
 def _but_chunk(variant: Variant) -> tuple[str, str, int]:
     return (variant.plan, variant.protocol, variant.channels)
-
-
-def floor_us(simulator: Simulator, variant: Variant, size: int) -> float:
-    """A time that no run of the variant can undercut: launch, the hops of a tree, the bytes at the plan's rate.
-
-    Of the shallowest tree: a tiny call may use that one alone.
-    """
-    plan = simulator.plan(variant.plan)
-    shallowest = min(simulator.heights(variant.plan))
-    protocol = simulator.machine.protocol(variant.protocol)
-    best_class = max(simulator.machine.link_class(x.kind).efficiency for x in simulator.graph.links)
-    assert plan.rate is not None
-    wire = size / (float(plan.rate) * BYTES_PER_US * protocol.efficiency * best_class)
-    # Extrapolated and rounded shares may undercut the fluid bound by a hair.
-    return _start(simulator.machine, protocol) + max(shallowest * _lag(simulator.machine, protocol), 0.98 * wire)
-
-
-def _start(machine: Machine, protocol: Protocol) -> float:
-    return machine.launch_us + protocol.start_us
-
-
-def _lag(machine: Machine, protocol: Protocol) -> float:
-    return max(protocol.hop_us, machine.step_us)
 
 
 def _first(simulator: Simulator, best: Prediction) -> str:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from collc.ir.nodes import Program
 from collc.simulator.model import Case, CaseFifo, CaseStep, Loop, fifo_routes, steps_of
@@ -60,18 +60,22 @@ def with_couriers(case: Case, program: Program, graph: PlanGraph, courier: Couri
 
 
 def rails_of_pairs(program: Program, graph: PlanGraph) -> dict[Pair, tuple[int, ...]]:
-    """The network links that everything from one server to another takes: of the widest route between them."""
+    """The network links that everything from one server to another takes in a program."""
+    ends = ((program.server(fifo.src), program.server(fifo.dsts[0])) for fifo in program.fifos)
+    return widest_rails(zip(ends, fifo_routes(program), strict=True), graph)
+
+
+def widest_rails(routes: Iterable[tuple[Pair, tuple[int, ...]]], graph: PlanGraph) -> dict[Pair, tuple[int, ...]]:
+    """For each pair of different servers, the network links of the widest route between them."""
     found: dict[Pair, tuple[int, ...]] = {}
-    for fifo, route in zip(program.fifos, fifo_routes(program), strict=True):
-        pair = (program.server(fifo.src), program.server(fifo.dsts[0]))
-        if pair[0] == pair[1]:
-            continue
-        rail = tuple(link for link in route if graph.links[link].kind is LinkKind.NET) or route
 
-        def worth(links: tuple[int, ...]) -> tuple[float, tuple[int, ...]]:
-            return (-min(float(graph.links[link].gbps) for link in links), links)
+    def worth(links: tuple[int, ...]) -> tuple[float, tuple[int, ...]]:
+        return (-min(float(graph.links[link].gbps) for link in links), links)
 
-        found[pair] = min(found.get(pair, rail), rail, key=worth)
+    for pair, route in routes:
+        if pair[0] != pair[1]:
+            rail = tuple(link for link in route if graph.links[link].kind is LinkKind.NET) or route
+            found[pair] = min(found.get(pair, rail), rail, key=worth)
     return found
 
 

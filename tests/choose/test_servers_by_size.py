@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import time
 from fractions import Fraction
 
 import pytest
@@ -9,11 +11,17 @@ from support.libraries import cluster
 
 from collc.choose.library import choose_programs
 from collc.choose.programs import Chosen
+from collc.choose.rules import SIZES
 from collc.choose.strategy import Strategy, strategy_for
+from collc.choose.table import GAIN, choose, sensible
+from collc.choose.turned import equal_both_ways, is_turned
 from collc.collectives.model import COMPILED, Collective
 from collc.collectives.sizes import bytes_per_call
 from collc.options import CUDA, HOST
+from collc.packing.candidates import BY_SERVERS
 from collc.pipeline import Recorder, pack, wanted_programs
+from collc.simulator.params import HOST_SERVERS
+from collc.simulator.run import Prediction, Simulator, Variant, own_channels, variants
 from collc.topology.graph import plan_graph
 from collc.topology.load import loads_topology
 from collc.topology.model import PlanGraph
@@ -35,7 +43,8 @@ def test_the_model_chooses_for_hosts_over_servers_alone() -> None:
     graph = graph_of(2, 2)
     assert strategy_for(HOST, graph, 1) is Strategy.SERVERS
     assert strategy_for(HOST, graph, 2) is Strategy.PACKED
-    assert strategy_for(HOST, graph_of(9, 8), 1) is Strategy.PACKED  # too large to simulate
+    assert strategy_for(HOST, graph_of(9, 8), 1) is Strategy.SERVERS
+    assert strategy_for(HOST, graph_of(33, 32), 1) is Strategy.PACKED  # plans by servers are not made for so many
     assert strategy_for(CUDA, graph, 1) is Strategy.MODEL
     inside = plan_graph(loads_topology(cluster((2, 2))), ["gpu0", "gpu1"])
     assert strategy_for(HOST, inside, 1) is Strategy.PACKED
@@ -70,3 +79,106 @@ def test_one_hop_more_over_the_network_is_worth_it_from_some_size_on() -> None:
     kinds = [found.plans[e.plan].kind for e in found.entries if found.plans[e.plan].collective is Collective.BROADCAST]
     assert kinds[0] == "three-phase"
     assert kinds[-1] != "three-phase"
+
+
+def model_of(graph: PlanGraph, collective: Collective) -> Simulator:
+    return Simulator(graph, collective, None, HOST_SERVERS, slots=HOST.slots)
+
+
+def by_running_all(model: Simulator, kinds: list[str], most: int) -> list[tuple[int, Variant]]:
+    """The choices when every candidate runs at every size: by the definition of `choose`, without floors."""
+    found: list[tuple[int, Variant]] = []
+    before: Prediction | None = None
+    last = 0
+    for size in (size for size in SIZES if size <= most):
+        every = [model.predict(v, size) for v in sensible(model, offered(model, kinds), size)]
+        best = min(every, key=lambda p: p.time_us)
+        if before is None:
+            kept = min((p for p in every if p.variant.plan == "trees"), key=lambda p: p.time_us)
+        else:
+            kept = model.predict(before.variant, size)
+        best = kept if kept.time_us <= best.time_us * (1 + GAIN) else best
+        if before is None or best.variant != before.variant:
+            found.append((0 if before is None else round((last * size) ** 0.5), best.variant))
+        before, last = best, size
+    return found
+
+
+def offered(model: Simulator, kinds: list[str]) -> list[Variant]:
+    every = variants(model, kinds)
+    return [v for v in every if v.channels <= own_channels(model.plan(v.plan)) and v.chunk_bytes >= 16 << 10]
+
+
+@pytest.mark.parametrize(
+    ("sizes", "most"),
+    [
+        ((1, 1, 3), 1 << 20),
+        pytest.param((3, 5), 32 << 20, marks=pytest.mark.slow),
+        pytest.param((8,) * 4, 1 << 20, marks=pytest.mark.slow),
+    ],
+)
+@pytest.mark.parametrize("gbps", ["0.0125", "10"])
+def test_candidates_that_are_not_run_would_not_have_won(sizes: tuple[int, ...], most: int, gbps: str) -> None:
+    graph = graph_of(*sizes, gbps=gbps)
+    for collective in (Collective.BROADCAST, Collective.ALL_GATHER, Collective.ALL_REDUCE):
+        model = model_of(graph, collective)
+        kinds = ["trees", *filter(model.has, BY_SERVERS)]
+        table = choose(
+            model,
+            [size for size in SIZES if size <= most],
+            kinds=kinds,
+            only=lambda v, model=model, kinds=kinds: v in offered(model, kinds),  # type: ignore[misc]
+            favoured="trees",
+        )
+        assert [(c.min_bytes, c.variant) for c in table.choices] == by_running_all(model, kinds, most)
+
+
+@pytest.mark.parametrize("sizes", [(2, 2), (1, 1, 3), pytest.param((2, 2, 2, 2), marks=pytest.mark.slow)])
+def test_no_call_over_servers_undercuts_its_floor(sizes: tuple[int, ...]) -> None:
+    for gbps, collective in itertools.product(("0.0125", "10"), COMPILED):
+        model = model_of(graph_of(*sizes, gbps=gbps), collective)
+        for variant in offered(model, ["trees", *filter(model.has, BY_SERVERS)]):
+            for size in (1 << 10, 3000, 64 << 10, 1 << 20, 16 << 20):
+                share = model.floor_us(variant, size) / model.predict(variant, size).time_us
+                assert share <= 1, (collective, variant, size)
+                assert share > 0.3
+
+
+@pytest.mark.parametrize("gbps", ["0.0125", pytest.param("10", marks=pytest.mark.slow)])
+def test_large_calls_of_many_ranks_are_estimated_from_smaller_ones_within_a_tenth(gbps: str) -> None:
+    graph = graph_of(3, 5, gbps=gbps)
+    shortened = 0
+    for collective in (Collective.BROADCAST, Collective.ALL_GATHER):
+        model = model_of(graph, collective)
+        for variant in offered(model, ["trees", *filter(model.has, BY_SERVERS)]):
+            whole, short = model.predict(variant, 32 << 20), model.estimate(variant, 32 << 20, 10_000)
+            assert short.bytes == whole.bytes
+            assert short.time_us == pytest.approx(whole.time_us, rel=0.1), variant.label()
+            shortened += short.case.executions < whole.case.executions
+    assert shortened
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("sizes", [(8,) * 4, (16, 16), (7, 9, 16), (8,) * 8, (20, 24, 20)])
+def test_up_to_64_ranks_get_their_choice_in_half_a_minute_of_one_core(sizes: tuple[int, ...]) -> None:
+    graph = graph_of(*sizes, gbps="10")
+    assert strategy_for(HOST, graph, 1) is Strategy.SERVERS
+    plans = pack(graph, wanted_programs(COMPILED, graph.nranks, [0]), Recorder())
+    begin = time.process_time()
+    choose_programs(graph, plans, HOST, Strategy.PACKED)
+    middle = time.process_time()
+    found = choose_programs(graph, plans, HOST, Strategy.SERVERS)
+    assert time.process_time() - middle < middle - begin + 30
+    assert {found.plans[entry.plan].collective for entry in found.entries} == set(COMPILED)
+
+
+def test_what_a_reduce_takes_is_read_off_its_broadcast_where_links_are_equal_both_ways() -> None:
+    graph = graph_of(2, 2)
+    plans = {p.collective: p for p in pack(graph, wanted_programs(COMPILED, graph.nranks, [0]), Recorder())}
+    assert equal_both_ways(graph)
+    assert is_turned(plans[Collective.BROADCAST], plans[Collective.REDUCE])
+    assert is_turned(plans[Collective.ALL_GATHER], plans[Collective.REDUCE_SCATTER])
+    assert not is_turned(plans[Collective.ALL_GATHER], plans[Collective.ALL_GATHER])
+    link = "{between: [nic0, net], kind: net, gbps: 10}"
+    slower = "{from: nic0, to: net, kind: net, gbps: 5}\n  - {from: net, to: nic0, kind: net, gbps: 10}"
+    assert not equal_both_ways(plan_graph(loads_topology(cluster((2, 2)).replace(link, slower))))

@@ -8,7 +8,7 @@ import time
 import pytest
 from support.machines import WIDE
 
-from collc.choose.table import choose, floor_us
+from collc.choose.table import choose
 from collc.collectives.model import Collective
 from collc.errors import UsageError
 from collc.simulator import compiled, run
@@ -102,7 +102,7 @@ def test_no_run_undercuts_the_floor_that_the_choice_prunes_by() -> None:
         for variant in variants(model):
             for size in (1 << 10, 1 << 20, 64 << 20):
                 if size / variant.chunk_bytes < 500:
-                    assert model.predict(variant, size).time_us >= floor_us(model, variant, size)
+                    assert model.predict(variant, size).time_us >= model.floor_us(variant, size)
 
 
 def test_choices_start_at_nothing_and_ascend() -> None:
