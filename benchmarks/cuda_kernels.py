@@ -49,8 +49,20 @@ _USED = re.compile(r"Used (\d+) registers(?:.*?, (\d+) bytes smem)?(?:.*?, (\d+)
 _WIDE = re.compile(r"\b(ld|st)\.(?:global|relaxed\.sys\.global|volatile\.global)\.(?:v4\.[uf]32|v2\.u64)")
 _CODE = re.compile(r"^\s*\.section\s+\.text\.(collc_\w+),", re.MULTILINE)
 LOOKED_AT = "90"  # the architecture whose machine code is read
+POLL_MOST = 64  # instructions of a loop that polls; the loops around it are longer
 
 Widths = dict[str, tuple[int, int]]  # 16-byte loads and stores by kernel
+Code = dict[str, str]  # machine code by kernel
+_LINE = re.compile(r"^(?:(\.L_x_\d+):|\s+/\*[0-9a-f]{4,}\*/\s+(.*?) ?;)", re.MULTILINE)
+_TARGET = re.compile(r"\bBRA\b.*`\((\.L_x_\d+)\)")
+# What the kernels were before polls were relaxed and freeing a slot became a verb of its own (2026-11-23, nvcc 13.0,
+# the same flags): the fields of `Order`.
+BEFORE = {
+    "simple_f32": (2, 1, 3, 0, 9, 2720),
+    "simple_bf16": (2, 1, 3, 0, 9, 2856),
+    "ll_f32": (2, 1, 7, 0, 9, 1584),
+    "ll128_f32": (2, 1, 11, 0, 9, 2888),
+}
 
 
 @dataclass(frozen=True)
@@ -105,16 +117,100 @@ def widths(ptx: str) -> Widths:
     return counted
 
 
-def widths_of_code(nvcc: Nvcc) -> Widths:
-    """The same of the machine code for `LOOKED_AT`; empty without nvdisasm."""
+def machine_code(nvcc: Nvcc) -> Code:
+    """What runs on `LOOKED_AT`; empty without nvdisasm."""
     tool = shutil.which(nvcc.tool("nvdisasm"))
     if tool is None:
         return {}
     virtual = next(v for v, reals in cuda.SASS.items() if LOOKED_AT in reals)
     cubin = cuda.make_cubin(nvcc, cuda.make_ptx(nvcc, virtual), LOOKED_AT)
     parts = _CODE.split(subprocess.run([tool, "-c", str(cubin)], capture_output=True, text=True, check=True).stdout)
-    code = zip(parts[1::2], parts[2::2], strict=True)
-    return {name: (body.count("LDG.E.128"), body.count("STG.E.128")) for name, body in code}
+    return dict(zip(parts[1::2], parts[2::2], strict=True))
+
+
+def widths_of_code(code: Code) -> Widths:
+    """16-byte loads and stores of machine code."""
+    return {name: (body.count("LDG.E.128"), body.count("STG.E.128")) for name, body in code.items()}
+
+
+@dataclass(frozen=True)
+class Order:
+    """What a kernel's machine code does for order, counted as it stands.
+
+    Args:
+        invalidations: of the first-level cache (CCTL.IVALL), one for each acquire.
+        in_polls: those of them inside of a loop that polls a counter.
+        fences: MEMBAR, each of which waits until all stores before it have arrived.
+        frees: relaxed stores of 8 bytes that no fence stands before.
+        divisions: mentions of the routines that divide 64 bits.
+        instructions: in all.
+    """
+
+    invalidations: int
+    in_polls: int
+    fences: int
+    frees: int
+    divisions: int
+    instructions: int
+
+
+def order_of(body: str) -> Order:
+    """Counted in nvdisasm's text of one kernel. A poll is the smallest loop around a strong load of 8 bytes."""
+    labels: dict[str, int] = {}
+    lines: list[str] = []
+    for label, instruction in _LINE.findall(body):
+        if label:
+            labels[label] = len(lines)
+        else:
+            lines.append(instruction)
+    backwards = [(labels[t[1]], at) for at, line in enumerate(lines) if (t := _TARGET.search(line)) and t[1] in labels]
+    loops = [(begin, end) for begin, end in backwards if begin <= end]
+    strong = [at for at, line in enumerate(lines) if re.search(r"\bLDG\.E\.64\.STRONG\.SYS", line)]
+    polls = {
+        min(around, key=lambda loop: loop[1] - loop[0])
+        for at in strong
+        if (around := [loop for loop in loops if loop[0] <= at <= loop[1] and loop[1] - loop[0] < POLL_MOST])
+    }
+
+    def count(text: str) -> int:
+        return sum(text in line for line in lines)
+
+    invalid = [at for at, line in enumerate(lines) if "CCTL.IVALL" in line]
+    stores = [at for at, line in enumerate(lines) if re.search(r"\bSTG\.E\.64\.STRONG\.SYS", line)]
+    starts = {0, *labels.values(), *(at + 1 for at, line in enumerate(lines) if "BRA" in line)}
+    freed = sum("MEMBAR" not in " ".join(lines[max(s for s in starts if s <= at) : at]) for at in stores)
+    return Order(
+        len(invalid),
+        sum(any(begin <= at <= end for begin, end in polls) for at in invalid),
+        count("MEMBAR"),
+        freed,
+        count("div_u64") + count("div_s64") + count("rem_u64"),
+        len(lines),
+    )
+
+
+def order_table(code: Code) -> list[str]:
+    """Before and after, of one kernel for each protocol."""
+    rows = []
+    for name in BEFORE:
+        body = code.get(f"collc_{name}")
+        if body is None:
+            continue
+        after = order_of(body)
+        mine = (after.invalidations, after.in_polls, after.fences, after.frees, after.divisions, after.instructions)
+        rows.append(
+            (f"{name} (sm_{LOOKED_AT})", *(f"{old} -> {new}" for old, new in zip(BEFORE[name], mine, strict=True)))
+        )
+    head = (
+        "kernel",
+        "invalidations",
+        "of them in polls",
+        "fences",
+        "frees without",
+        "64-bit divisions",
+        "instructions",
+    )
+    return markdown(head, rows)
 
 
 def by_nvcc(nvcc: Nvcc) -> tuple[dict[str, dict[str, Figures]], Widths]:
@@ -200,6 +296,7 @@ def report() -> str:
         made += f", NVRTC {nvrtc.release} for {', '.join('sm_' + sm for sm in old)}" if old else ""
     found = dict(sorted(found.items(), key=lambda item: int(item[0])))
     shared = SHARED + 48 * SHARES
+    code = machine_code(nvcc)
     lines = [
         "# Kernels of the CUDA target, as compiled",
         "",
@@ -222,7 +319,17 @@ def report() -> str:
         "(LDG.E.128, STG.E.128), unrolled loops counted whole. Those of LL and LL128 are relaxed accesses at system",
         "scope of two 8-byte words.",
         "",
-        *kernels_table(found, wide, widths_of_code(nvcc)),
+        *kernels_table(found, wide, widths_of_code(code)),
+        "",
+        "## Order",
+        "",
+        f"Counted in the machine code for sm_{LOOKED_AT}, before -> after polls became relaxed with one acquire behind",
+        "them and freeing a slot a verb without a fence ([why that is enough](../cuda.md)). A fence waits until all",
+        "stores before it have arrived, over a link a microsecond or more; an invalidation empties the first-level",
+        "cache of the multiprocessor. Of Simple one fence announces the chunks of a step; the others stand before",
+        "words to the host, at the end of a wait that failed, as all of LL and LL128 do.",
+        "",
+        *order_table(code),
     ]
     return "\n".join(lines) + "\n"
 

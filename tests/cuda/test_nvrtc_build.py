@@ -171,24 +171,29 @@ def test_no_kernel_spills_or_uses_local_memory(architecture: str) -> None:
 def test_each_has_the_instructions_of_its_chip(architecture: str) -> None:
     text = compiled(architecture).ptx.read_text(encoding="ascii")
     for name, body in kernels_of(text, r"^\s*\.visible \.entry (collc_\w+)\(").items():
-        ordered = re.findall(r"ld\.acquire\.sys|st\.release\.sys", body)
+        ordered = re.findall(r"ld\.acquire\.sys\.global\.u64|st\.release\.sys\.global\.u64", body)
         if architecture == "60":
             assert not re.search(r"\.acquire|\.release|\.relaxed|nanosleep|vote\.sync|shfl", body), name
-            # A fence beside every flag: only arithmetic stands between the two.
-            flags = len(re.findall(r"(?:ld|st)\.volatile\.global\.u64 ", body))
+            # Fences where order is needed, and nowhere else: behind the polls of chunks, before the store that
+            # announces one, before words to the host. Slots are freed without, and LL needs the last alone.
+            carries = re.match(r"collc_(ll|ll128)_", name) is not None
+            words = len(re.findall(r"\bst\.volatile\.global\.u32 ", body))
+            assert words >= 2, name
+            if not carries:
+                assert body.count("membar.sys") == words + 2, name
             between = r"(?:(?!\b(?:ld|st|bra|bar|membar)\b).)*"
-            after = re.findall(rf"\bld\.volatile\.global\.u64 {between}\bmembar\.sys", body, re.DOTALL)
-            before = re.findall(rf"\bmembar\.sys{between}\bst\.volatile\.global\.u64 ", body, re.DOTALL)
-            assert after, name
-            assert before, name
-            # Data of 8 bytes look like flags, as does what a slot of transfers says (one load, one store).
-            said = 2 if name == "collc_exchange" else 0
+            announced = re.findall(rf"\bmembar\.sys{between}\bst\.volatile\.global\.u64 ", body, re.DOTALL)
+            assert len(announced) == (0 if carries else 1), name
+            # Chunks are announced, slots freed.
             if not re.search(r"ll|64", name.removeprefix("collc_")):
-                assert len(after) + len(before) == flags - said, name
+                assert len(re.findall(r"\bst\.volatile\.global\.u64 ", body)) == 2, name
             # Nothing of a slot may come from the first-level cache.
             assert not re.search(r"ld\.global\.v4", body), name
         else:
-            assert ordered, name
+            carries = re.match(r"collc_(ll|ll128)_", name) is not None
+            assert sorted(ordered) == ([] if carries else ["ld.acquire.sys.global.u64", "st.release.sys.global.u64"]), (
+                name
+            )
             assert "membar.sys" not in body, name
 
 

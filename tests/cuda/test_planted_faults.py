@@ -27,6 +27,8 @@ FAULTS = {
     "POSITION": "counters start anew with every call",
     "RELAXED_LOAD": "flags are loaded without acquire",
     "RELAXED_STORE": "flags are stored without release",
+    "EARLY_ACQUIRE": "the acquire stands before the polls instead of behind them",
+    "TAIL_FREED": "a chunk is announced by the verb that frees a slot",
 }
 # Of the protocols whose data carry flags.
 LINE_FAULTS = {
@@ -69,7 +71,7 @@ def test_the_list_is_complete() -> None:
     folders = [resource_dir("templates") / "include" / "collc" / "cuda", Path(__file__).parent / "emulation"]
     text = "".join(path.read_text() for folder in folders for path in sorted(folder.iterdir()))
     assert set(re.findall(r"defined\(COLLC_FAULT_(\w+)\)", text)) == {*FAULTS, *LINE_FAULTS, "CLEANING", "EXCHANGE"}
-    assert text.count(" COLLC_UNLESS_LEFT_OUT(") == 2 + 4  # its definitions, and its uses below
+    assert text.count(" COLLC_UNLESS_LEFT_OUT(") == 2 + 5  # its definitions, and its uses below
 
 
 def test_every_barrier_wait_and_flag_store_can_be_left_out() -> None:
@@ -78,15 +80,17 @@ def test_every_barrier_wait_and_flag_store_can_be_left_out() -> None:
     for path in sorted((resource_dir("templates") / "include" / "collc" / "cuda").iterdir()):
         lines = path.read_text().splitlines()
         for number, line in enumerate(lines):
-            called = re.search(r"(?<![\w:])(barrier|barrier_or|wait_for|flag_store)\(", line.split("//")[0])
+            called = re.search(
+                r"(?<![\w:])(barrier|barrier_or|wait_for|flag_store|flag_acquire|free_slot)\(", line.split("//")[0]
+            )
             # device.h has the verbs themselves; the rest of these lines are definitions.
             if path.name != "device.h" and called and not line.lstrip().startswith("COLLC_DEVICE"):
                 calls.append(called[1])
                 above = lines[number - 8 : number]
                 first = path.name == "exchange.h" and "*stop_ = 0" in above[-1]  # before anything was looked at
-                known = any("COLLC_FAULT_" in near for near in above) or "COLLC_UNLESS_LEFT_OUT" in line
+                known = any("COLLC_FAULT_" in near or "COLLC_UNLESS_LEFT_OUT" in near for near in (*above, line))
                 assert known or first, f"{path.name}: {line.strip()}"
-    counts = {"barrier": 8, "barrier_or": 2, "wait_for": 2, "flag_store": 2}
+    counts = {"barrier": 8, "barrier_or": 2, "wait_for": 2, "flag_store": 2, "flag_acquire": 3, "free_slot": 3}
     assert {name: calls.count(name) for name in calls} == counts
 
 
@@ -104,9 +108,10 @@ def test_transfers_without_a_fault(size: int) -> None:
             assert exchange(build_emulator(), seed, size=size, messages=4, report_races=report_races) == ""
 
 
-@pytest.mark.parametrize("part", range(1, 6))
+@pytest.mark.parametrize("part", range(1, 7))
 def test_a_transfer_without_a_part_is_found(part: int) -> None:
-    """The barrier after the looks, that after the moves, the wait for a free slot, the wait for a chunk, the flag."""
+    """The barrier after the looks, that after the moves, the wait for a free slot, the wait for a chunk, the flag,
+    the acquire behind the poll."""
     library = build_emulator("EXCHANGE")
     found = {seed: exchange(library, seed, size=1000, left_out=part) for seed in SEEDS}
     assert all(found.values()), f"missed under seeds {[s for s in found if not found[s]]}"

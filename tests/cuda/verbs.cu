@@ -3,8 +3,16 @@
 using namespace collc::cuda;
 #define VERB(name) extern "C" __global__ void name
 
-VERB(flag_load_)(const uint64_t *from, uint64_t *to) { *to = flag_load(from); }
 VERB(flag_store_)(uint64_t *to, uint64_t value) { flag_store(to, value); }
+VERB(flag_poll_)(const uint64_t *from, uint64_t *to) { *to = flag_poll(from); }
+// The plain accesses are data that the acquire must come before.
+VERB(flag_acquire_)(const uint64_t *from, const Pack *data, Pack *to) {
+  while (flag_poll(from) == 0) {
+  }
+  flag_acquire(from);
+  store(to, load(data));
+}
+VERB(free_slot_)(uint64_t *to, uint64_t value) { free_slot(to, value); }
 VERB(host_load_)(const uint32_t *from, uint32_t *to) { *to = host_load(from); }
 VERB(host_store_)(uint32_t *to, uint32_t value) { host_store(to, value); }
 VERB(load_pack)(const Pack *from, uint32_t *to) {
@@ -23,6 +31,7 @@ VERB(ll_load_)(const Pack *from, uint32_t flag, uint32_t *to) {
   *to = there ? data.word[0] ^ data.word[1] : 0;
 }
 VERB(ll_store_)(Pack *to, uint32_t word, uint32_t flag) { ll_store(to, Duo{{word, word}}, flag); }
+#if !defined(COLLC_PRE_VOLTA)
 VERB(ll128_load_)(const Pack *from, uint64_t flag, uint32_t *to) {
   Pack value[2];
   const bool there = ll128_load(from, flag, value);
@@ -33,6 +42,7 @@ VERB(ll128_store_)(Pack *to, uint32_t word) {
   ll128_store(to, value);
 }
 VERB(warp_any_)(uint32_t *to, uint32_t word) { to[thread_index()] = warp_any(word == thread_index()); }
+#endif
 VERB(barrier_)(uint32_t *to) {
   to[thread_index()] = 1;
   barrier();

@@ -58,18 +58,20 @@ constexpr bool kStoreReleases = false;
 #else
 constexpr bool kStoreReleases = true;
 #endif
+inline uint64_t flag_poll(const uint64_t *flag) { return emulation::emulator().relaxed_load(flag); }
+inline void free_slot(uint64_t *flag, uint64_t value) { emulation::emulator().free_slot(flag, value); }
 #if defined(COLLC_PRE_VOLTA)
-inline uint64_t flag_load(const uint64_t *flag) {
-  const uint64_t value = emulation::emulator().relaxed_load(flag);
+inline void flag_acquire(const uint64_t *) {
   if (kLoadAcquires) emulation::emulator().fence();
-  return value;
 }
 inline void flag_store(uint64_t *flag, uint64_t value) {
   if (kStoreReleases) emulation::emulator().fence();
   emulation::emulator().relaxed_store(flag, value);
 }
 #else
-inline uint64_t flag_load(const uint64_t *flag) { return emulation::emulator().acquire(flag, kLoadAcquires); }
+inline void flag_acquire(const uint64_t *) {
+  if (kLoadAcquires) emulation::emulator().acquire();
+}
 inline void flag_store(uint64_t *flag, uint64_t value) { emulation::emulator().release(flag, value, kStoreReleases); }
 #endif
 

@@ -36,7 +36,10 @@ void join(Clock &into, const Clock &from) {
   for (size_t i = 0; i < from.size(); ++i) into[i] = std::max(into[i], from[i]);
 }
 
-uint32_t entry(const Clock &clock, size_t id) { return id < clock.size() ? clock[id] : 0; }
+// Entries of a block in clocks.
+constexpr size_t all_of(size_t block) { return 2 * block; }
+constexpr size_t reads_of(size_t block) { return 2 * block + 1; }
+uint32_t entry(const Clock &clock, size_t at) { return at < clock.size() ? clock[at] : 0; }
 
 }  // namespace
 
@@ -109,6 +112,7 @@ void Emulator::reset_memory() {
   used_ = 0;
   allocated_.clear();
   flags_.clear();
+  freed_.clear();
 }
 
 char *Emulator::allocate(size_t bytes, size_t align, bool initialised, uint32_t device) {
@@ -133,10 +137,11 @@ size_t Emulator::released_space(size_t bytes, size_t align) {
   for (const auto &[next, size] : taken) {
     const size_t at = (end + kGap + align - 1) / align * align;
     if (at + bytes + kGap <= next) {
-      for (auto flag = flags_.begin(); flag != flags_.end();) {
-        const char *where = static_cast<const char *>(flag->first);
-        flag = where >= pool_ + at && where < pool_ + at + bytes ? flags_.erase(flag) : std::next(flag);
-      }
+      for (auto *flags : {&flags_, &freed_})
+        for (auto flag = flags->begin(); flag != flags->end();) {
+          const char *where = static_cast<const char *>(flag->first);
+          flag = where >= pool_ + at && where < pool_ + at + bytes ? flags->erase(flag) : std::next(flag);
+        }
       return at;
     }
     end = next + size;
@@ -159,6 +164,7 @@ void Emulator::settle_memory() {
     shadow_[i].device = device;
   }
   flags_.clear();
+  freed_.clear();
 }
 
 void Emulator::fail(const std::string &what) {
@@ -228,8 +234,14 @@ bool Emulator::ordered(const Stamp &stamp, const Fiber &fiber) const {
   if (stamp.block == 0xffff) return true;
   const Block &block = *fiber.block;
   if (stamp.block == block.id) return stamp.interval < intervals_[block.id] || stamp.thread == fiber.thread;
-  if (entry(clocks_[block.id], stamp.block) >= stamp.interval) return true;
-  return entry(fiber.learned, stamp.block) >= stamp.interval;
+  if (entry(clocks_[block.id], all_of(stamp.block)) >= stamp.interval) return true;
+  return entry(fiber.learned, all_of(stamp.block)) >= stamp.interval;
+}
+
+bool Emulator::is_over(const Stamp &stamp, const Fiber &fiber) const {
+  if (ordered(stamp, fiber)) return true;
+  const size_t at = reads_of(stamp.block);
+  return entry(clocks_[fiber.block->id], at) >= stamp.interval || entry(fiber.learned, at) >= stamp.interval;
 }
 
 Emulator::Stamp Emulator::stamp_of(const Fiber &fiber) const {
@@ -245,7 +257,7 @@ void Emulator::note_read(Shadow &mark, const Stamp &here) {
 void Emulator::check_write(const Shadow &mark, const Fiber &fiber, const void *at) {
   if (!options_.report_races) return;
   if (!ordered(mark.writer, fiber)) fail("race: unordered write after write by " + place(at));
-  if (!ordered(mark.reader, fiber) || !ordered(mark.other_reader, fiber))
+  if (!is_over(mark.reader, fiber) || !is_over(mark.other_reader, fiber))
     fail("race: unordered write after read by " + place(at));
 }
 
@@ -297,15 +309,6 @@ void Emulator::write(void *to, const void *from, size_t bytes) {
   if (bytes == 16 && !spoilt_.empty() && is_spoilt(target)) target[15] ^= 0x10;
 }
 
-uint64_t Emulator::acquire(const uint64_t *flag, bool is_ordered) {
-  pause();
-  shadow(flag, sizeof *flag, "flag load");
-  watch(*current_, reinterpret_cast<const char *>(flag), reinterpret_cast<const char *>(flag + 1), stores_);
-  const auto published = flags_.find(flag);
-  if (is_ordered && published != flags_.end()) join(current_->learned, published->second);
-  return __atomic_load_n(flag, __ATOMIC_ACQUIRE);
-}
-
 void Emulator::release(uint64_t *flag, uint64_t value, bool is_ordered) {
   keep_step();
   pause();
@@ -314,7 +317,7 @@ void Emulator::release(uint64_t *flag, uint64_t value, bool is_ordered) {
     const Block &block = *current_->block;
     Clock clock = clocks_[block.id];
     join(clock, current_->learned);
-    clock[block.id] = intervals_[block.id] - 1;
+    clock[all_of(block.id)] = intervals_[block.id] - 1;
     if (in_pool(flag)) flags_[flag] = clock;
   }
   __atomic_store_n(flag, value, __ATOMIC_RELEASE);
@@ -328,6 +331,8 @@ uint64_t Emulator::relaxed_load(const uint64_t *flag) {
   watch(*current_, reinterpret_cast<const char *>(flag), reinterpret_cast<const char *>(flag + 1), stores_);
   const auto published = flags_.find(flag);
   if (published != flags_.end()) join(current_->seen, published->second);
+  const auto freed = freed_.find(flag);
+  if (freed != freed_.end()) join(current_->learned, freed->second);
   return __atomic_load_n(flag, __ATOMIC_ACQUIRE);
 }
 
@@ -339,7 +344,28 @@ void Emulator::fence() {
   fiber.seen.clear();
   fiber.fenced = clocks_[block];
   join(fiber.fenced, fiber.learned);
-  fiber.fenced[block] = intervals_[block] - 1;
+  fiber.fenced[all_of(block)] = intervals_[block] - 1;
+}
+
+void Emulator::acquire() {
+  pause();
+  join(current_->learned, current_->seen);
+  current_->seen.clear();
+}
+
+void Emulator::free_slot(uint64_t *flag, uint64_t value) {
+  keep_step();
+  pause();
+  shadow(flag, sizeof *flag, "flag store");
+  const uint32_t block = current_->block->id;
+  if (in_pool(flag)) {
+    Clock &clock = freed_[flag];
+    clock.resize(std::max(clock.size(), reads_of(block) + 1), 0);
+    clock[reads_of(block)] = intervals_[block] - 1;
+  }
+  __atomic_store_n(flag, value, __ATOMIC_RELEASE);
+  wake(flag);
+  pause();
 }
 
 void Emulator::relaxed_store(uint64_t *flag, uint64_t value) {
@@ -693,7 +719,7 @@ void Emulator::end_block(Block &block) {
   --resident_[block.device];
   --stream.running;
   ++intervals_[block.id];
-  clocks_[block.id][block.id] = intervals_[block.id] - 1;
+  clocks_[block.id][all_of(block.id)] = intervals_[block.id] - 1;
   for (Fiber &fiber : block.fibers) {
     if (!fiber.learned.empty()) join(clocks_[block.id], fiber.learned);
     stacks_.push_back(fiber.stack);
@@ -785,7 +811,7 @@ void Emulator::begin(const Options &options) {
 
 uint32_t Emulator::add_block_id() {
   const auto id = static_cast<uint32_t>(clocks_.size());
-  clocks_.emplace_back(id + 1, 0);
+  clocks_.emplace_back(reads_of(id) + 1, 0);
   intervals_.push_back(1);
   return id;
 }
@@ -837,7 +863,7 @@ void Emulator::drop() {
 std::string Emulator::run(const Options &options, uint32_t nblocks, uint32_t nstreams, std::vector<LaunchRequest> launches) {
   options_ = options;
   reseed(options.seed);
-  clocks_.assign(nblocks, Clock(nblocks, 0));
+  clocks_.assign(nblocks, Clock(all_of(nblocks), 0));
   intervals_.assign(nblocks, 1);
   streams_.assign(nstreams, {});
   uint32_t ndevices = 1;

@@ -11,8 +11,10 @@
 // 16 bytes of LL each half is whole; of a line of LL128 the flag is never seen before the data. A store there races with
 // the reads that took the data before, not with those that found no flag.
 // Order is tracked by vector clocks with one entry per block: a block's clock counts its barriers, a flag store publishes
-// everything before the last barrier, a flag load brings that to its thread, and the next barrier to its block. Without
-// acquire and release a fence stands between: one before a store publishes, one after a load makes known.
+// everything before the last barrier, an acquire brings what its thread has looked at to that thread, and the next barrier to its block.
+// Without release a fence stands before the store. What frees a slot
+// is ordered behind reads alone: whoever sees it, by whatever load, may write where was read, and knows of no write. So a
+// clock has two entries for each block: what is known of its reads and writes, and what of its reads alone.
 // Memory outside of the pool, of another process or of the host, may be touched where it was opened; nothing is known of
 // what is ordered there. Launches are given all at once to run(), or one by one in a session, whose launches also know what
 // the host had seen the end of when it made them.
@@ -33,13 +35,13 @@ namespace emulation {
 
 using Clock = std::vector<uint32_t>;
 
-constexpr uint32_t kLanes = 8;          // of a warp, so that small blocks have several
+constexpr uint32_t kLanes = 8;  // of a warp, so that small blocks have several
 constexpr uint32_t kLineBytes = 128;
-constexpr uint32_t kLatest = 300;       // switches after which everybody sees a store
+constexpr uint32_t kLatest = 300;  // switches after which everybody sees a store
 constexpr uint32_t kAnyDevice = 0xff;
 constexpr uint32_t kMostDevices = 64;
 constexpr uint32_t kNoQueue = 0xffffffff;
-constexpr uint32_t kOwnShared = 64;     // bytes of shared memory that a kernel has beside what its launch asks for
+constexpr uint32_t kOwnShared = 64;  // bytes of shared memory that a kernel has beside what its launch asks for
 
 struct Block;
 
@@ -58,14 +60,14 @@ struct Fiber {
   char *stack = nullptr;
   Block *block = nullptr;
   uint32_t thread = 0;
-  uint32_t percent = 100;   // chance to run when picked
-  bool runnable = true;   // not at a barrier and not parked
+  uint32_t percent = 100;  // chance to run when picked
+  bool runnable = true;  // not at a barrier and not parked
   bool finished = false;
-  Clock learned;            // from flag loads since the last barrier; empty: nothing
-  Clock seen;               // from flag loads without acquire, until a fence makes it known
-  Clock fenced;             // what the last fence puts before flag stores without release
+  Clock learned;  // from flag loads since the last barrier; empty: nothing
+  Clock seen;  // from flag loads without acquire, until a fence makes it known
+  Clock fenced;  // what the last fence puts before flag stores without release
   bool at_barrier = false;
-  bool held = false;        // before a store, until its warp has caught up
+  bool held = false;  // before a store, until its warp has caught up
   // What was looked at last, and how many stores there had been then.
   const char *watched = nullptr, *watched_end = nullptr;
   uint64_t looked_at = 0;
@@ -73,8 +75,8 @@ struct Fiber {
 };
 
 struct Block {
-  uint32_t id = 0;          // of its clock: the same (rank, channel) has the same id in every launch
-  uint32_t index = 0;       // within the grid
+  uint32_t id = 0;  // of its clock: the same (rank, channel) has the same id in every launch
+  uint32_t index = 0;  // within the grid
   uint32_t device = 0;
   uint32_t stream = 0;
   std::function<void()> body;
@@ -89,7 +91,7 @@ struct LaunchRequest {
   uint32_t stream;
   uint32_t threads;
   size_t shared_bytes;
-  std::vector<uint32_t> ids;      // per block
+  std::vector<uint32_t> ids;  // per block
   std::vector<uint32_t> devices;  // per block
   std::function<void()> body;
   // Starts when so many launches of a stream have ended: (stream, launches).
@@ -103,11 +105,11 @@ struct LaunchRequest {
 
 struct Options {
   uint64_t seed = 0;
-  uint32_t resident = 0;      // blocks per device at a time; 0: all
-  bool report_races = true;   // else unordered reads may return old values
-  uint32_t lockstep = 0;      // lanes that are not scheduled one by one (Pascal: a warp); 0: all threads are
-  uint64_t abort_at = 0;      // sets *abort_flags after so many switches; 0: never
-  uint32_t patience_ms = 0;   // so long in real time others may set flags while all wait; 0: jump ahead by seconds instead
+  uint32_t resident = 0;  // blocks per device at a time; 0: all
+  bool report_races = true;  // else unordered reads may return old values
+  uint32_t lockstep = 0;  // lanes that are not scheduled one by one (Pascal: a warp); 0: all threads are
+  uint64_t abort_at = 0;  // sets *abort_flags after so many switches; 0: never
+  uint32_t patience_ms = 0;  // so long in real time others may set flags while all wait; 0: jump ahead by seconds instead
   uint32_t late_stream = 0xffffffff;  // starts only when nobody else can go on, and a second after that
   std::vector<uint32_t *> abort_flags;
 };
@@ -155,18 +157,20 @@ class Emulator {
   uint32_t poll(uint64_t nanoseconds);
   const std::string &failure() const { return failure_; }
   void give_up();  // nothing has happened for too long
-  void drop();     // all that runs
+  void drop();  // all that runs
 
   // Verbs, called by fibers.
   Fiber *current() const { return current_; }
   void read(const void *from, void *to, size_t bytes);
   void write(void *to, const void *from, size_t bytes);
-  uint64_t acquire(const uint64_t *flag, bool ordered);
   void release(uint64_t *flag, uint64_t value, bool ordered);
-  // The same without order of their own, and the fence that gives it.
+  // Without order of their own, and what gives it: an acquire of what was looked at, or a fence for loads and stores.
   uint64_t relaxed_load(const uint64_t *flag);
   void relaxed_store(uint64_t *flag, uint64_t value);
   void fence();
+  void acquire();
+  // A relaxed store that says only that the block's reads before its last barrier are over.
+  void free_slot(uint64_t *flag, uint64_t value);
   void host_write(uint32_t *word, uint32_t value);
   bool ll_read(const void *from, uint32_t flag, uint32_t (&data)[2]);
   void ll_write(void *to, const uint32_t (&data)[2], uint32_t flag);
@@ -201,6 +205,8 @@ class Emulator {
 
   bool ordered(const Stamp &stamp) const { return ordered(stamp, *current_); }
   bool ordered(const Stamp &stamp, const Fiber &fiber) const;
+  // Of a read.
+  bool is_over(const Stamp &stamp, const Fiber &fiber) const;
   Stamp stamp_of(const Fiber &fiber) const;
   void note_read(Shadow &mark, const Stamp &here);
   void check_write(const Shadow &mark, const Fiber &fiber, const void *at);
@@ -264,6 +270,7 @@ class Emulator {
   std::vector<Fiber *> fibers_;
   std::vector<char *> stacks_;
   std::unordered_map<const void *, Clock> flags_;
+  std::unordered_map<const void *, Clock> freed_;  // what the last free_slot says
   std::vector<Fiber *> parked_;  // wait for a flag
   Fiber *current_ = nullptr;
   void *scheduler_ = nullptr;

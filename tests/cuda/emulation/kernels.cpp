@@ -28,7 +28,8 @@ void emulation::exchange(const Exchange &launch) { collc_exchange(launch); }
 
 void emulation::wait_for_lane(uint64_t *flag, uint32_t writer) {
   if (thread_index() == 0) {
-    for (uint32_t spins = 1; flag_load(flag) == 0; ++spins) backoff(spins);
+    for (uint32_t spins = 1; flag_poll(flag) == 0; ++spins) backoff(spins);
+    flag_acquire(flag);
   } else if (thread_index() == writer) {
     flag_store(flag, 1);
   }

@@ -52,33 +52,52 @@ class Counters {
   // What a writer waits for: that the chunk which was in the slot before has been read.
   COLLC_DEVICE uint64_t freed_for(uint64_t passed) const { return passed < state_.slots ? 0 : passed + 1 - state_.slots; }
 
-  // Tells the other ends of ends [0, last) of a step that the chunk is read or written. By the last warp, after a barrier.
-  COLLC_DEVICE void publish_counters([[maybe_unused]] const Step &step, const FifoRef *recv, const Chunk &chunk,
-                                     uint32_t last) {
+  // Tells the other ends of a step's FIFOs that the chunk is read and, if `announces`, that it is written. By the last warp,
+  // after a barrier: what was read first, because it waits for nothing; then all that was written, behind one fence of the
+  // warp (of more than kWarp FIFOs one for each kWarp).
+  COLLC_DEVICE void publish_counters(const Step &step, const FifoRef *recv, const Chunk &chunk,
+                                     [[maybe_unused]] bool announces) {
     const uint32_t first = (thread_count() / kWarp - 1) * kWarp;
     if (thread_index() < first) return;
+    const uint32_t lane = thread_index() - first;
+#if !defined(COLLC_FAULT_HEAD_STORE)
 #pragma unroll 1
-    for (uint32_t i = thread_index() - first; i < last; i += kWarp) {
-#if defined(COLLC_FAULT_HEAD_STORE)
-      if (i < step.nrecv) continue;
-#elif defined(COLLC_FAULT_TAIL_STORE)
-      if (i >= step.nrecv) continue;
-#endif
+    for (uint32_t i = lane; i < step.nrecv; i += kWarp) {
       const FifoEnd &end = ends_[recv[i].fifo];
-      flag_store(end.publish_to, end.position + chunk.index + 1);
+      free_slot(end.publish_to, end.position + chunk.index + 1);
     }
+#endif
+#if !defined(COLLC_FAULT_TAIL_STORE)
+    if (!announces) return;
+#pragma unroll 1
+    for (uint32_t i = step.nrecv + lane; i < step.nrecv + step.nsend; i += kWarp) {
+      const FifoEnd &end = ends_[recv[i].fifo];
+#if defined(COLLC_FAULT_TAIL_FREED)
+      free_slot(end.publish_to, end.position + chunk.index + 1);
+#else
+      flag_store(end.publish_to, end.position + chunk.index + 1);
+#endif
+    }
+#endif
   }
 
-  COLLC_DEVICE bool wait_for(FifoEnd &end, uint64_t need, const Step &step, uint32_t end_number) {
+  // `reads`: for chunks that were written, not for slots that were freed. What `seen` says was acquired when it was seen.
+  COLLC_DEVICE bool wait_for(FifoEnd &end, uint64_t need, bool reads, const Step &step, uint32_t end_number) {
     if (end.seen >= need) return true;
-    uint64_t have = flag_load(end.wait_on);
+#if defined(COLLC_FAULT_EARLY_ACQUIRE)
+    if (reads) flag_acquire(end.wait_on);
+#endif
+    uint64_t have = flag_poll(end.wait_on);
     const uint64_t start = have >= need ? 0 : start_of_wait();
 #pragma unroll 1
     for (uint32_t spins = 1; have < need; ++spins) {
       backoff(spins);
-      have = flag_load(end.wait_on);
+      have = flag_poll(end.wait_on);
       if (have < need && spins % kSpinsPerLook == 0 && given_up(start, step, end_number, have, need)) return false;
     }
+#if !defined(COLLC_FAULT_EARLY_ACQUIRE)
+    if (reads) flag_acquire(end.wait_on);
+#endif
     end.seen = have;
     return true;
   }

@@ -1,7 +1,9 @@
 // The device verbs: everything that the kernels need from the machine, and nothing else.
 //
 //   thread_index, thread_count, block_index, shared_memory     where we are
-//   flag_load, flag_store                                      acquire and release at system scope
+//   flag_poll, flag_acquire                                    a relaxed look at a counter; an acquire of what it has seen
+//   flag_store                                                 release at system scope: a chunk is there
+//   free_slot                                                  relaxed: a slot has been read
 //   barrier, barrier_or                                        all threads of the block
 //   host_load, host_store                                      words in pinned host memory
 //   backoff, clock_ns                                          while waiting
@@ -13,12 +15,24 @@
 //   half and bfloat16 arithmetic                               rounded once per operation
 //   spread_signs                                               of the bytes in a word
 //
-// Data is moved by plain accesses: they are ordered by a flag_store (release) after a barrier on the writing side and a
-// flag_load (acquire) before a barrier on the reading side. PTX's causality order runs through both barriers, so no fence
-// is needed. Slots are written by other devices while the kernel runs: never read them by __ldg or const __restrict__.
+// Data is moved by plain accesses: they are ordered by a flag_store (release) after a barrier on the writing side, and on the
+// reading side, before a barrier, by one flag_acquire behind the flag_poll that saw the counter. PTX's causality order runs
+// through both barriers, so no fence is needed. Polls invalidate no cache; one acquire at the end of a wait does. Slots are written by other devices while the kernel runs:
+// never read them by __ldg or const __restrict__.
 //
-// Pascal (sm_60) has no acquire, no release and no scheduling of single lanes: flags are volatile with a system fence beside
-// them, data is read past the first-level cache, and no lane may wait for a lane of its own warp.
+// A slot that is given back holds nothing that its writer reads, so nothing has to be published: only the reads of it must be
+// over before the writer stores there. free_slot is relaxed, and its readers (flag_poll alone) need no acquire:
+//   - each value that was loaded from the slot is an operand of a store or a comparison before the barrier. The instruction
+//     cannot issue before the value has come, nor the barrier be passed before it: no read is open when free_slot issues;
+//   - the writer's stores into the slot stand behind a branch on the counter and behind a barrier, and no machine shows a
+//     store to others before the branches and barriers before it are decided.
+// PTX's axioms leave this case open: load buffering through a barrier is not forbidden where one side has no release. What
+// is relied upon is how the machine issues instructions; NCCL's receivers rely on the same. It holds for slots alone: a
+// counter behind which data stands is stored by flag_store.
+//
+// Pascal (sm_60) has no acquire, no release and no scheduling of single lanes: flags are volatile, a system fence stands
+// before a flag_store and is a flag_acquire, data is read past the first-level cache, and no lane may wait for a lane of its
+// own warp.
 //
 // The tests run the kernels on a CPU: with COLLC_EMULATION defined, the header of that name takes this one's place.
 #pragma once
@@ -72,21 +86,35 @@ COLLC_DEVICE char *shared_memory() {
 }
 
 #if defined(COLLC_PRE_VOLTA)
-COLLC_DEVICE uint64_t flag_load(const uint64_t *flag) {
+COLLC_DEVICE uint64_t flag_poll(const uint64_t *flag) {
   uint64_t value;
   asm volatile("ld.volatile.global.u64 %0, [%1];" : "=l"(value) : "l"(__cvta_generic_to_global(flag)) : "memory");
-  __threadfence_system();
   return value;
+}
+COLLC_DEVICE void flag_acquire(const uint64_t *) { __threadfence_system(); }
+COLLC_DEVICE void free_slot(uint64_t *flag, uint64_t value) {
+  asm volatile("st.volatile.global.u64 [%0], %1;" ::"l"(__cvta_generic_to_global(flag)), "l"(value) : "memory");
 }
 COLLC_DEVICE void flag_store(uint64_t *flag, uint64_t value) {
   __threadfence_system();
-  asm volatile("st.volatile.global.u64 [%0], %1;" ::"l"(__cvta_generic_to_global(flag)), "l"(value) : "memory");
+  free_slot(flag, value);
 }
 #else
-COLLC_DEVICE uint64_t flag_load(const uint64_t *flag) {
+COLLC_DEVICE uint64_t flag_poll(const uint64_t *flag) {
   uint64_t value;
-  asm volatile("ld.acquire.sys.global.u64 %0, [%1];" : "=l"(value) : "l"(__cvta_generic_to_global(flag)) : "memory");
+  asm volatile("ld.relaxed.sys.global.u64 %0, [%1];" : "=l"(value) : "l"(__cvta_generic_to_global(flag)) : "memory");
   return value;
+}
+// Behind a poll: an acquire of the same counter, which only grows, so it reads from that store or a later one of the same
+// writer. Nobody uses the value, so ptxas leaves the load out and keeps what makes it an acquire: the first-level cache is
+// invalidated, and nothing is waited for. (A fence.acq_rel would wait until this thread's stores have arrived everywhere;
+// fence.acquire, which does not, exists from sm_90 on and becomes the same machine code.)
+COLLC_DEVICE void flag_acquire(const uint64_t *flag) {
+  [[maybe_unused]] uint64_t value;
+  asm volatile("ld.acquire.sys.global.u64 %0, [%1];" : "=l"(value) : "l"(__cvta_generic_to_global(flag)) : "memory");
+}
+COLLC_DEVICE void free_slot(uint64_t *flag, uint64_t value) {
+  asm volatile("st.relaxed.sys.global.u64 [%0], %1;" ::"l"(__cvta_generic_to_global(flag)), "l"(value) : "memory");
 }
 COLLC_DEVICE void flag_store(uint64_t *flag, uint64_t value) {
   asm volatile("st.release.sys.global.u64 [%0], %1;" ::"l"(__cvta_generic_to_global(flag)), "l"(value) : "memory");

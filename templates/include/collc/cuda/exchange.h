@@ -128,9 +128,12 @@ class ExchangeLane {
     FifoEnd &end = end_of(message);
     uint64_t need = end.position + 1;
     if (sends(message)) need = need <= state_.lane_slots ? 0 : need - state_.lane_slots;
-    if (end.seen < need) end.seen = flag_load(end.wait_on);
-    COLLC_UNLESS_LEFT_OUT(sends(message) ? 3 : 4)
-    if (end.seen < need) return;
+    if (end.seen < need) {
+      end.seen = flag_poll(end.wait_on);
+      COLLC_UNLESS_LEFT_OUT(sends(message) ? 3 : 4)
+      if (end.seen < need) return;
+      if (!sends(message)) COLLC_UNLESS_LEFT_OUT(6) flag_acquire(end.wait_on);
+    }
     stream.ready = 1;
     if (sends(message)) return;
     const uint64_t said = load(reinterpret_cast<const uint64_t *>(slot_of(end)));
@@ -172,11 +175,17 @@ class ExchangeLane {
 
   COLLC_DEVICE void publish(ExchangeStream &stream) {
     if (stream.ready == 0) return;
-    FifoEnd &end = end_of(message_of(stream.message));
+    const Message message = message_of(stream.message);
+    FifoEnd &end = end_of(message);
     ++end.position;
     ++stream.done;
     stream.ready = 0;
-    COLLC_UNLESS_LEFT_OUT(5) flag_store(end.publish_to, end.position);
+    COLLC_UNLESS_LEFT_OUT(5) {
+      if (sends(message))
+        flag_store(end.publish_to, end.position);
+      else
+        free_slot(end.publish_to, end.position);
+    }
   }
 
   COLLC_DEVICE void give_up(uint64_t start) {

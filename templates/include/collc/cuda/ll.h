@@ -21,7 +21,7 @@ class LL : public Lines {
   COLLC_DEVICE void move(const Step &step, [[maybe_unused]] const FifoRef *recv, const FifoRef *, const ShareRange &share,
                          [[maybe_unused]] const Chunk &chunk) {
 #if defined(COLLC_FAULT_EARLY_HEAD)
-    publish_counters(step, recv, chunk, step.nrecv);
+    publish_counters(step, recv, chunk, false);
 #endif
     const Buffers at = buffers_of<T>(step, share, chunk);
     const uint64_t units = Units<T, Duo>::count(at.elements);

@@ -22,7 +22,7 @@ class LL128 : public Lines {
   COLLC_DEVICE void move(const Step &step, [[maybe_unused]] const FifoRef *recv, const FifoRef *, const ShareRange &share,
                          [[maybe_unused]] const Chunk &chunk) {
 #if defined(COLLC_FAULT_EARLY_HEAD)
-    publish_counters(step, recv, chunk, step.nrecv);
+    publish_counters(step, recv, chunk, false);
 #endif
     const Buffers at = buffers_of<T>(step, share, chunk);
     const uint64_t stripes = (Units<T, Pack>::count(at.elements) + kStripePacks - 1) / kStripePacks;

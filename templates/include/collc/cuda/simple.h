@@ -29,7 +29,8 @@ class Simple : public Counters {
 #elif defined(COLLC_FAULT_CHUNK_WAIT)
         if (i < step.nrecv) continue;
 #endif
-        failed |= !wait_for(end, i < step.nrecv ? passed + 1 : freed_for(passed), step, recv[i].fifo);
+        const bool reads = i < step.nrecv;
+        failed |= !wait_for(end, reads ? passed + 1 : freed_for(passed), reads, step, recv[i].fifo);
       }
     }
 #if defined(COLLC_FAULT_WAIT_BARRIER)
@@ -42,7 +43,7 @@ class Simple : public Counters {
   COLLC_DEVICE void move(const Step &step, [[maybe_unused]] const FifoRef *recv, const FifoRef *, const ShareRange &share,
                          const Chunk &chunk) {
 #if defined(COLLC_FAULT_EARLY_FLAG)
-    publish_counters(step, recv, chunk, step.nrecv + step.nsend);
+    publish_counters(step, recv, chunk, true);
 #endif
     Places from{nullptr, slots_, step.nrecv};
     Places to{nullptr, slots_ + step.nrecv, step.nsend};
@@ -61,7 +62,7 @@ class Simple : public Counters {
     barrier();
 #endif
 #if !defined(COLLC_FAULT_EARLY_FLAG)
-    publish_counters(step, recv, chunk, step.nrecv + step.nsend);
+    publish_counters(step, recv, chunk, true);
 #endif
   }
 
