@@ -16,6 +16,7 @@ from pathlib import Path
 
 from collc.errors import RunError, UsageError
 
+MOST_RAILS = 16  # as in wire/rails.h
 VARIABLES = ("COLLC_NET", "COLLC_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
 ENGINES = ("tcp", "ucx")
 _RDMA = Path("/sys/class/infiniband")
@@ -119,7 +120,7 @@ def choose(environment: Mapping[str, str], there: Sequence[Interface], rdma: Pat
         rdma: the kernel's folder of RDMA devices.
 
     Raises:
-        UsageError: COLLC_NET names an engine that does not exist, or several interfaces.
+        UsageError: COLLC_NET names an engine that does not exist, or more interfaces than it takes.
         RunError: the interface that is named is not up.
     """
     variable, wanted = _wanted(environment, rdma)
@@ -141,6 +142,22 @@ def choose(environment: Mapping[str, str], there: Sequence[Interface], rdma: Pat
     if not best.leads_out:
         return Choice(best, "nothing but the loopback and bridges of containers is up")
     return Choice(best, "the first that is up and neither the loopback nor a bridge of containers")
+
+
+def choose_rails(environment: Mapping[str, str], there: Sequence[Interface], rdma: Path = _RDMA) -> list[Interface]:
+    """The interfaces that COLLC_NET names, one for each rail; fewer than two: there are no rails.
+
+    Raises:
+        UsageError: as `choose`, or it names one interface twice.
+        RunError: one of them is not up.
+    """
+    found: list[Interface] = []
+    for rail in net_wish(environment, rdma).rails:
+        one = choose({"COLLC_NET": f"tcp:{rail}"}, there, rdma).interface
+        if one is not None and any(one.name == other.name for other in found):
+            raise UsageError(f"names the interface {one.name} twice", where="COLLC_NET", hint="name each once")
+        found += [one] if one is not None else []
+    return found
 
 
 def _score(interface: Interface) -> int:
@@ -180,20 +197,25 @@ class Wish:
 
     Args:
         engine: "tcp" or "ucx".
-        interface: of the network interface; "" if it names none.
+        rails: the network interfaces; empty if it names none.
         devices: RDMA devices, for the engine `ucx`.
     """
 
     engine: str = "tcp"
-    interface: str = ""
+    rails: tuple[str, ...] = ()
     devices: tuple[str, ...] = ()
+
+    @property
+    def interface(self) -> str:
+        """Of the network interface on which machines meet; "" if it names none."""
+        return self.rails[0] if self.rails else ""
 
 
 def net_wish(environment: Mapping[str, str], rdma: Path = _RDMA) -> Wish:
     """COLLC_NET=[engine:]interface,...; RDMA devices are known by their names.
 
     Raises:
-        UsageError: it names an engine that does not exist, or several network interfaces.
+        UsageError: it names an engine that does not exist, or more network interfaces than the engine takes.
     """
     words = environment.get("COLLC_NET", "").replace(" ", "").split(",")
     engine = "tcp"
@@ -206,9 +228,16 @@ def net_wish(environment: Mapping[str, str], rdma: Path = _RDMA) -> Wish:
         raise UsageError(f"no engine {engine[:40]!r}", where="COLLC_NET", hint="the engines are tcp and ucx")
     devices = tuple(word for word in words if word and engine == "ucx" and _is_rdma(word, rdma))
     names = [word for word in words if word and word not in devices]
-    if len(names) > 1:
-        raise UsageError(f"names several interfaces: {','.join(names)[:60]!r}", where="COLLC_NET", hint="name one")
-    return Wish(engine, "".join(names), devices)
+    # `=` stands before a whole list, and so does `^`, of what one interface must not be.
+    if names and names[0].startswith("^"):
+        names = [",".join(names)]
+    elif names and names[0].startswith("="):
+        names[1:] = [f"={name}" for name in names[1:]]
+    most = MOST_RAILS if engine == "tcp" else 1
+    if len(names) > most:
+        hint = "name one" if most == 1 else f"name {most} at most"
+        raise UsageError(f"names several interfaces: {','.join(names)[:60]!r}", where="COLLC_NET", hint=hint)
+    return Wish(engine, tuple(names), devices)
 
 
 def _is_rdma(name: str, rdma: Path) -> bool:

@@ -19,6 +19,7 @@ from collc.network.interfaces import (
     Filter,
     Interface,
     choose,
+    choose_rails,
     family_of,
     interfaces,
     net_wish,
@@ -102,13 +103,15 @@ def survey(environment: Mapping[str, str], sys: Path = Path("/sys"), proc: Path 
     """
     there: list[Interface] = []
     interface, why, problem = None, "", ""
+    rails: list[Interface] = []
     try:
         there = interfaces()
         chosen = choose(environment, there, sys / "class/infiniband")
         interface, why = chosen.interface, chosen.why
+        rails = choose_rails(environment, there, sys / "class/infiniband")
         problem = "" if interface is not None else "no network interface is up: other machines are out of reach"
     except CollcError as error:
-        why = problem = str(error)
+        interface, why, problem = None, str(error), str(error)
     if interface is not None:
         problem = _cannot_listen(interface)
     devices, rdma = tuple(_devices(sys / "class/net", there)), tuple(_rdma(sys / "class/infiniband"))
@@ -126,7 +129,11 @@ def survey(environment: Mapping[str, str], sys: Path = Path("/sys"), proc: Path 
         why=why,
         problem=problem,
         ports=_ports(proc),
-        notes=(*_notes(interface, devices), *_lists(environment, rdma, sys / "class/infiniband")),
+        notes=(
+            *_shares(rails, devices),
+            *(_notes(interface, devices) if len(rails) < 2 else ()),
+            *_lists(environment, rdma, sys / "class/infiniband"),
+        ),
     )
 
 
@@ -222,6 +229,17 @@ def _passes(wanted: Filter, port: str) -> bool:
     """Whether a list of devices and ports takes a port ("mlx5_0:1"), as hca_filter.h says."""
     found = (wanted.takes(port.partition(":")[0]), wanted.takes(port))
     return any(found) if wanted.chooses else all(found)
+
+
+def _shares(rails: Iterable[Interface], devices: Iterable[Device]) -> Iterable[str]:
+    """The rails, with what their interfaces say of themselves, which counts before anything is measured."""
+    speeds = {device.name: device.gbits for device in devices}
+    found = [
+        f"{r.name} ({r.address}, {f'{speeds[r.name]:g} Gbit/s' if speeds.get(r.name) else 'speed unknown'})"
+        for r in rails
+    ]
+    if len(found) > 1:
+        yield f"chunks would go over {len(found)} rails, by their measured rates: {', '.join(found)}"
 
 
 def _notes(interface: Interface | None, devices: Iterable[Device]) -> Iterable[str]:

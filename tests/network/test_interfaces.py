@@ -9,7 +9,7 @@ from support.libraries import library
 from support.ranks import Ranks
 
 from collc.errors import CollcError, RunError, UsageError
-from collc.network.interfaces import Interface, choose, interfaces
+from collc.network.interfaces import Interface, choose, choose_rails, interfaces
 
 LO = Interface("lo", "127.0.0.1", True, True)
 LO6 = Interface("lo", "::1", True, True)
@@ -64,12 +64,40 @@ def test_which_interface(environment: dict[str, str], there: list[Interface], ch
         ({"NCCL_SOCKET_IFNAME": "^lo,docker,eth"}, RunError, "no network interface that passes .lo,docker,eth is up"),
         ({"COLLC_NET": "verbs:eth0"}, UsageError, "no engine 'verbs'"),
         ({"COLLC_NET": "ucx:eth0,eth1"}, UsageError, "names several interfaces"),
-        ({"COLLC_NET": "eth0,eth1"}, UsageError, "names several interfaces"),
+        ({"COLLC_NET": ",".join(f"eth{i}" for i in range(17))}, UsageError, "names several interfaces"),
     ],
 )
 def test_what_is_refused(environment: dict[str, str], kind: type[CollcError], why: str) -> None:
     with pytest.raises(kind, match=why):
         choose(environment, ALL)
+
+
+@pytest.mark.parametrize(
+    ("named", "rails"),
+    [
+        ("eth0,eth1", [ETH, ETH1]),
+        ("tcp:eth1,eth0", [ETH1, ETH]),
+        ("=eth0,eth1", [ETH, ETH1]),
+        ("^docker,eth1", [ETH]),
+        ("eth0", [ETH]),
+        ("", []),
+    ],
+)
+def test_which_rails(named: str, rails: list[Interface]) -> None:
+    assert choose_rails({"COLLC_NET": named}, ALL) == rails
+
+
+@pytest.mark.parametrize(
+    ("named", "kind", "why"),
+    [
+        ("eth0,eth9", RunError, "no network interface called eth9 is up"),
+        ("=eth0,eth", RunError, "no network interface called =eth is up"),
+        ("eth0,=eth0", UsageError, "names the interface eth0 twice"),
+    ],
+)
+def test_rails_that_are_refused(named: str, kind: type[CollcError], why: str) -> None:
+    with pytest.raises(kind, match=why):
+        choose_rails({"COLLC_NET": named}, ALL)
 
 
 def test_the_kernel_lists_the_loopback() -> None:

@@ -147,7 +147,15 @@ def test_lists_of_devices(machine: tuple[Path, Path], named: dict[str, str], not
     assert told == notes
 
 
-@pytest.mark.parametrize("name", ["eth9", "verbs:ib0", "eth0,ib0"])
+def test_rails_and_their_speeds(machine: tuple[Path, Path]) -> None:
+    found = survey({"COLLC_NET": "eth0,ib0"}, *machine)
+    assert (found.interface, found.why, found.problem) == ("eth0", "COLLC_NET names it", "")
+    assert [note.partition(":")[0] for note in found.notes] == ["chunks would go over 2 rails, by their measured rates"]
+    assert "eth0 (" in found.notes[0]
+    assert "ib0 (" in found.notes[0]
+
+
+@pytest.mark.parametrize("name", ["eth9", "verbs:ib0", "eth0,ib9", "ucx:eth0,ib0"])
 def test_what_is_wrong_is_told_beside_the_rest(machine: tuple[Path, Path], name: str) -> None:
     found = survey({"COLLC_NET": name}, *machine)
     assert found.problem.startswith("COLLC_NET: ")

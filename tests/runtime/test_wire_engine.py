@@ -18,7 +18,7 @@ from collc.network.ucx import find_ucx
 
 HERE = Path(__file__).parent
 PARTS = frozenset(
-    [f"wire_{name}" for name in ("proof", "tcp", "tcp_connection", "engines")]
+    [f"wire_{name}" for name in ("proof", "rails", "railed", "tcp", "tcp_connection", "tcp_party", "engines")]
     + [f"wire_{name}" for name in ("ucx", "ucx_api", "ucx_connection", "ucx_worker")]
     + ["bootstrap_acceptor", "bootstrap_sockets", "bootstrap_unique_id"]
     + [f"base_{name}" for name in ("descriptor", "environment", "log", "random", "status")]

@@ -82,8 +82,8 @@ sockaddr_in door_of(const Bytes &address) {
 void knock(const Bytes &address, int count, std::vector<int> *held) {
   const sockaddr_in door = door_of(address);
   const std::string looks_right =
-      std::string("collcwr1") + std::string("\1\0\0\0\0\0\0\0", 8) + std::string("\1\0\0\0\0\0\0\0", 8);
-  const std::string said[] = {"", "collcwr1", std::string(4096, '\xff'), looks_right + std::string(32, '\5')};
+      std::string("collcwr2") + std::string("\1\0\0\0\0\0\0\0", 8) + std::string(8, '\0') + std::string("\1\0\0\0\0\0\0\0", 8);
+  const std::string said[] = {"", "collcwr2", std::string(4096, '\xff'), looks_right + std::string(32, '\5')};
   for (const std::string &words : said)
     for (int i = 0; i < count; ++i) {
       const int one = socket(AF_INET, SOCK_STREAM, 0);

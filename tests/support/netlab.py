@@ -1,7 +1,7 @@
 """Servers on one machine: network namespaces that a switch joins by links of known rates. Nothing else changes.
 
-Server `a` of a lab is the namespace ``LAB-a`` with the interface `e0`; what it sends and what it receives is shaped
-each by a token bucket, so links are full duplex. Only root can make a lab.
+Server `a` of a lab is the namespace ``LAB-a`` with the interface `e0`, and for further rails `e1` and so on;
+what it sends and what it receives is shaped each by a token bucket, so links are full duplex. Only root can make a lab.
 """
 
 from __future__ import annotations
@@ -27,11 +27,12 @@ def _run(*command: str) -> str:
 
 @dataclass(frozen=True)
 class Lab:
-    """Servers by letter; `rate` is of each direction of every server's link, in Mbit/s."""
+    """Servers by letter; `rate` is of each direction of every server's link, in Mbit/s; `more`: of further rails."""
 
     name: str
     servers: str
     rate: int
+    more: tuple[int, ...] = ()
 
     @property
     def bytes_per_second(self) -> float:
@@ -57,44 +58,53 @@ class Lab:
         """The address of a server's interface."""
         return f"10.79.0.{self.servers.index(server) + 1}"
 
-    def sent(self) -> dict[str, int]:
-        """Bytes that each server has sent so far, with all headers of packets."""
+    def sent(self, rail: int = 0) -> dict[str, int]:
+        """Bytes that each server has sent so far on a rail, with all headers of packets."""
         found = {}
         for server in self.servers:
-            text = _run("ip", "netns", "exec", f"{self.name}-{server}", "cat", "/sys/class/net/e0/statistics/tx_bytes")
-            found[server] = int(text)
+            counter = f"/sys/class/net/e{rail}/statistics/tx_bytes"
+            found[server] = int(_run("ip", "netns", "exec", f"{self.name}-{server}", "cat", counter))
         return found
 
-    def cable(self, server: str, state: str) -> None:
+    def cable(self, server: str, state: str, rail: int = 0) -> None:
         """Pulls a server's cable ("down"), which both ends see, or puts it back ("up")."""
-        _run("ip", "-n", f"{self.name}-sw", "link", "set", f"p{server}", state)
+        _run("ip", "-n", f"{self.name}-sw", "link", "set", f"p{server}{rail}", state)
 
-    def drop(self, server: str) -> None:
-        """From now on the switch loses what a server sends and gets; its link stays up."""
-        _run("ip", "-n", f"{self.name}-sw", "link", "set", f"p{server}", "nomaster")
+    def drop(self, server: str, rail: int = 0, lost: bool = True) -> None:
+        """From now on the switch loses what a server sends and gets; its link stays up. Or no more, if not `lost`."""
+        joined = ("nomaster",) if lost else ("master", f"br{rail}")
+        _run("ip", "-n", f"{self.name}-sw", "link", "set", f"p{server}{rail}", *joined)
+
+    def shape(self, rail: int, rate: int) -> None:
+        """The rate of a rail from now on, in Mbit/s, at all servers."""
+        shape = ("root", "tbf", "rate", f"{rate}mbit", "burst", "16kb", "latency", "100ms")
+        for server in self.servers:
+            for space, device in ((server, f"e{rail}"), ("sw", f"p{server}{rail}")):
+                space = f"{self.name}-{space}"
+                _run("ip", "netns", "exec", space, "tc", "qdisc", "replace", "dev", device, *shape)
 
 
 def _make(lab: Lab) -> None:
     switch = f"{lab.name}-sw"
-    shape = ("root", "tbf", "rate", f"{lab.rate}mbit", "burst", "16kb", "latency", "100ms")
     _run("ip", "netns", "add", switch)
-    _run("ip", "-n", switch, "link", "add", "br0", "type", "bridge", "stp_state", "0", "mcast_snooping", "0")
-    _run("ip", "-n", switch, "link", "set", "br0", "up")
-    for number, server in enumerate(lab.servers, 1):
-        space = f"{lab.name}-{server}"
-        _run("ip", "netns", "add", space)
-        _run("ip", "-n", space, "link", "set", "lo", "up")
-        veth = ("type", "veth", "peer", "name", "e0", "netns", space)
-        _run("ip", "-n", switch, "link", "add", f"p{server}", *veth)
-        _run("ip", "-n", switch, "link", "set", f"p{server}", "master", "br0", "up")
-        _run("ip", "-n", space, "addr", "add", f"10.79.0.{number}/24", "dev", "e0")
-        _run("ip", "-n", space, "link", "set", "e0", "up")
-        _run("ip", "netns", "exec", space, "tc", "qdisc", "replace", "dev", "e0", *shape)
-        _run("ip", "netns", "exec", switch, "tc", "qdisc", "replace", "dev", f"p{server}", *shape)
+    for server in lab.servers:
+        _run("ip", "netns", "add", f"{lab.name}-{server}")
+        _run("ip", "-n", f"{lab.name}-{server}", "link", "set", "lo", "up")
+    for rail, rate in enumerate((lab.rate, *lab.more)):
+        bridge = (f"br{rail}", "type", "bridge", "stp_state", "0", "mcast_snooping", "0")
+        _run("ip", "-n", switch, "link", "add", *bridge)
+        _run("ip", "-n", switch, "link", "set", f"br{rail}", "up")
+        for number, server in enumerate(lab.servers, 1):
+            space, port, device = f"{lab.name}-{server}", f"p{server}{rail}", f"e{rail}"
+            _run("ip", "-n", switch, "link", "add", port, "type", "veth", "peer", "name", device, "netns", space)
+            _run("ip", "-n", switch, "link", "set", port, "master", f"br{rail}", "up")
+            _run("ip", "-n", space, "addr", "add", f"10.79.{rail}.{number}/24", "dev", device)
+            _run("ip", "-n", space, "link", "set", device, "up")
+        lab.shape(rail, rate)
 
 
 @contextmanager
-def lab(servers: str, rate: int = 100) -> Iterator[Lab]:
+def lab(servers: str, rate: int = 100, *more: int) -> Iterator[Lab]:
     """A lab of this process; the processes in it must have ended when it goes.
 
     Raises:
@@ -103,7 +113,7 @@ def lab(servers: str, rate: int = 100) -> Iterator[Lab]:
     missing = [tool for tool in ("ip", "tc") if shutil.which(tool) is None]
     if missing or os.geteuid() != 0:
         raise NoLab("only root makes network namespaces" if not missing else f"no {missing[0]} (Debian: iproute2)")
-    made = Lab(f"collc{os.getpid()}", servers, rate)
+    made = Lab(f"collc{os.getpid()}", servers, rate, more)
     try:
         _make(made)
         yield made

@@ -56,12 +56,8 @@ class Wires {
     return !left || std::all_of(links_.begin(), links_.end(), [](const auto &link) { return link->settled(); });
   }
   void add_to(std::vector<pollfd> *polled) const {
-    for (const auto &link : links_) {
-      if (!link->open()) continue;
-      bool output = false;
-      const int fd = link->connection().descriptor(&output);
-      if (fd >= 0) polled->push_back({fd, static_cast<short>(output ? POLLIN | POLLOUT : POLLIN), 0});
-    }
+    for (const auto &link : links_)
+      if (link->open()) link->connection().add_to(polled);
   }
 
  private:

@@ -48,8 +48,8 @@ std::vector<std::string> rdma_ports(const std::string &name) {
 
 // COLLC_NET, taken apart.
 struct Chosen {
-  std::string engine = "tcp", interface;
-  size_t interfaces = 0;
+  std::string engine = "tcp";
+  std::vector<std::string> interfaces;  // a rail each
   std::vector<std::string> ports;  // of RDMA devices, for the engine ucx
 };
 
@@ -71,9 +71,16 @@ Chosen read_net() {
     const std::vector<std::string> ports = chosen.engine == "ucx" ? rdma_ports(name) : std::vector<std::string>();
     chosen.ports.insert(chosen.ports.end(), ports.begin(), ports.end());
     if (!ports.empty() || name.empty()) continue;
-    chosen.interface = name;
-    ++chosen.interfaces;
+    chosen.interfaces.push_back(name);
   }
+  // `=` stands before a whole list, and so does `^`, of what one interface must not be.
+  std::vector<std::string> &names = chosen.interfaces;
+  const char sign = names.empty() ? '\0' : names[0][0];
+  for (size_t i = 1; i < names.size(); ++i) {
+    if (sign == '=') names[i] = "=" + names[i];
+    if (sign == '^') names[0] += "," + names[i];
+  }
+  if (sign == '^') names.resize(1);
   return chosen;
 }
 
@@ -83,8 +90,12 @@ Status make_engine(std::unique_ptr<WireEngine> *made) {
   Chosen chosen = read_net();
   if (chosen.engine != "tcp" && chosen.engine != "ucx")
     return fail(ncclInvalidUsage, "COLLC_NET: no engine %.40s; tcp and ucx are there", printable(chosen.engine).c_str());
-  if (chosen.interfaces > 1)
-    return fail(ncclInvalidUsage, "COLLC_NET names %zu network interfaces; machines meet over one", chosen.interfaces);
+  const size_t most = chosen.engine == "tcp" ? kMostRails : 1;
+  if (chosen.interfaces.size() > most)
+    return fail(ncclInvalidUsage, "COLLC_NET names %zu network interfaces; machines meet over %s", chosen.interfaces.size(),
+                most == 1 ? "one with the engine ucx" : format("%zu at most", most).c_str());
+  double streams = 1;
+  COLLC_RETURN_IF_FAILED(read_number("COLLC_NET_STREAMS", 1, kMostRails, 1, &streams));
   const char *const list = read_text("NCCL_IB_HCA");
   if (list != nullptr && !chosen.ports.empty())
     log(LogLevel::kInfo, "NCCL_IB_HCA is not followed: COLLC_NET names RDMA devices");
@@ -97,7 +108,14 @@ Status make_engine(std::unique_ptr<WireEngine> *made) {
   }
   std::string ports;
   for (const std::string &port : chosen.ports) ports += (ports.empty() ? "" : ",") + port;
-  *made = chosen.engine == "tcp" ? make_tcp_engine(chosen.interface, "tcp") : make_ucx_engine(chosen.interface, ports);
+  const uint32_t nstreams = static_cast<uint32_t>(streams);
+  const size_t nrails = std::max<size_t>(1, chosen.interfaces.size()) * nstreams;
+  if (nrails > kMostRails)
+    return fail(ncclInvalidUsage, "COLLC_NET_STREAMS: %zu connections with each machine, %u at most", nrails, kMostRails);
+  if (chosen.engine == "tcp")
+    *made = make_tcp_engine(chosen.interfaces, nstreams, "tcp");
+  else
+    *made = make_ucx_engine(chosen.interfaces.empty() ? "" : chosen.interfaces[0], ports);
   return {};
 }
 

@@ -4,6 +4,9 @@
 // Both halves look like a FIFO, or a queue of transfers, between ranks of one machine: a writer fills its half and never
 // learns that the reader is elsewhere, and the same at the other end. The courier here reads what the writer shows; the one
 // there shows it to the readers. A chunk stays in its slot until the readers have counted it, so nothing is copied here.
+//
+// Where a connection has rails, each chunk but small ones goes over the one that the receiver has granted it to, and readers are
+// shown chunks in their order whatever the order in which they come.
 #pragma once
 #include <cstdint>
 #include <map>
@@ -35,46 +38,78 @@ class Lanes {
   // Queues what was read here since the last time, then chunks, as long as the connection holds little. True if there was
   // anything.
   bool send(WireConnection &connection);
-  // True if nothing that a rank here has written waits to be queued.
-  bool is_drained(uint32_t rank) const;
+  // True if nothing that a rank here has written waits to be queued, or is on its way over a rail.
+  bool is_drained(uint32_t rank, const Rails *rails) const;
 
-  // For messages of the first four kinds, which the peer may send only as the tables say.
+  // For messages about chunks, which the peer may send only as the tables say.
+  static bool takes(WireKind kind) {
+    return kind <= WireKind::kTransferHead || kind == WireKind::kGrant || kind == WireKind::kTransferGrant;
+  }
   Status place(const WireHead &head, char **body);
   Status take(const WireHead &head);
 
  private:
-  struct FifoLane {
-    uint32_t fifo;
-    FifoEnd end;
-    uint64_t passed = 0;    // chunks that went over the wire
-    uint64_t placed = 0;    // for readers here: chunks that have a place
+  // What lanes of both kinds have.
+  struct Lane {
+    Lane(uint32_t object_, uint32_t slots) : object(object_), out(slots), in(slots), heads(slots) {}
+    uint32_t object;  // as messages name it
+    uint64_t passed = 0;  // written here: chunks that were looked at; read here: that readers were shown
     uint64_t returned = 0;  // for readers here: chunks that the writer knows to be read
+    OutWindow out;
+    InWindow in;
+    std::vector<WireHead> heads;  // by slot, of what has come
+    WireHead &head_of(uint64_t number) { return heads[number % heads.size()]; }
   };
-  struct TransferLane {
-    uint32_t object;
+  struct FifoLane : Lane {
+    FifoLane(uint32_t fifo, FifoEnd end_, uint32_t slots) : Lane(fifo, slots), end(end_) {}
+    FifoEnd end;
+  };
+  struct TransferLane : Lane {
+    TransferLane(uint32_t object_, uint32_t from_, uint32_t to_, TransferQueue *queue_)
+        : Lane(object_, TransferLayout::kSlots), from(from_), to(to_), queue(queue_) {}
     uint32_t from, to;
     TransferQueue *queue;
-    uint64_t passed = 0, placed = 0, returned = 0;
   };
 
   bool return_heads(WireConnection &connection);
-  bool send_chunk(WireConnection &connection, FifoLane &lane);
-  bool send_transfer(WireConnection &connection, TransferLane &lane);
+  static bool return_head(WireConnection &connection, Lane &lane, WireKind kind, uint64_t read);
+  static void grant_again(WireConnection &connection, Lane &lane, WireKind kind, uint32_t lost);
+  bool take_chunk(WireConnection &connection, FifoLane &lane);
+  bool take_transfer(WireConnection &connection, TransferLane &lane);
+  static void pass(WireConnection &connection, Lane &lane, const WireHead &head, const void *body);
+  bool send_waiting(Rails &rails);
+  // The first chunk of a lane that waits and whose rail has room.
+  static bool find_ready(const Rails &rails, const Lane &lane, uint64_t *number, uint32_t *rail);
+  WireHead chunk_head(const FifoLane &lane, uint64_t number) const;
+  WireHead transfer_head(const TransferLane &lane, uint64_t number) const;
   bool has_chunk(const FifoLane &lane, bool *in_line) const;
-  Status check_chunk(const WireHead &head, FifoLane **lane);
-  Status check_transfer(const WireHead &head, TransferLane **lane);
+  static bool has_arrived(const Lane &lane, const Rails *rails);
+  FifoLane *fifo_read_here(const WireHead &head);
+  TransferLane *transfer_read_here(const WireHead &head);
+  Status take_head(const WireHead &head);
+  Status take_grant(const WireHead &head);
+  Lane *written_here(uint32_t object, bool transfer);
+  void publish(FifoLane &lane);
+  void publish(TransferLane &lane);
   Status wrong(const WireHead &head) const;
-  void take_head(const WireHead &head, FifoLane &lane);
+  uint64_t read_of(const FifoLane &lane) const {
+    uint32_t slowest = 0;
+    return lane.end.least_head(&slowest);
+  }
+  static uint64_t read_of(const TransferLane &lane) { return lane.queue->head.load(std::memory_order_acquire); }
+  char *slot_of(const FifoLane &lane, uint64_t number) const {
+    return lane.end.slots + context_.fifos.slot_of(number) * context_.fifos.slot_bytes();
+  }
   char *slot_of(const TransferLane &lane, uint64_t number) const {
     return lane.queue->slots + number % TransferLayout::kSlots * context_.transfers.slot_bytes();
   }
 
   LaneContext context_;
-  std::vector<FifoLane> out_, in_;                // written here; read here
+  std::vector<FifoLane> out_, in_;  // written here; read here
   std::map<uint32_t, size_t> out_place_, in_place_;  // by FIFO
   std::vector<TransferLane> transfers_out_, transfers_in_;
   std::map<uint32_t, size_t> transfer_out_place_, transfer_in_place_;  // by object
-  size_t turn_ = 0;  // of the lanes that send chunks
+  size_t turn_ = 0, rail_turn_ = 0;  // of the lanes that send chunks
 };
 
 }  // namespace collc

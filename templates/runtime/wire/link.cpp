@@ -61,15 +61,14 @@ void Link::keep_alive() {
 }
 
 Status Link::place(const WireHead &head, char **body) {
-  const auto kind = static_cast<WireKind>(head.kind);
-  return kind <= WireKind::kTransferHead ? lanes_.place(head, body) : mirror_.place(head, body);
+  return Lanes::takes(kind_of(head)) ? lanes_.place(head, body) : mirror_.place(head, body);
 }
 
 Status Link::take(const WireHead &head) {
-  const auto kind = static_cast<WireKind>(head.kind);
+  const WireKind kind = kind_of(head);
   if (kind == WireKind::kGoodbye) goodbye_heard_ = true;
   if (kind == WireKind::kBeat || kind == WireKind::kGoodbye) return {};
-  return kind <= WireKind::kTransferHead ? lanes_.take(head) : mirror_.take(head);
+  return Lanes::takes(kind) ? lanes_.take(head) : mirror_.take(head);
 }
 
 std::string Link::ranks_there() const {

@@ -93,7 +93,7 @@ bool Mirror::tell_abort(WireConnection &connection) {
 bool Mirror::tell_end(WireConnection &connection, const Lanes &lanes, Told &told) {
   if (told.gone || !has_gone(told.rank)) return false;
   // What it did before its end is seen after that. All of it goes first.
-  if (!lanes.is_drained(told.rank)) return false;
+  if (!lanes.is_drained(told.rank, connection.rails())) return false;
   tell_mail(connection, told);
   tell_calls(connection, told, true);
   tell_abort(connection);

@@ -3,6 +3,7 @@
 #include <linux/sockios.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
+#include <poll.h>
 #include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
@@ -42,14 +43,21 @@ void TcpConnection::send(const WireHead &head, const void *body) {
   queued_bytes_ += sizeof head + head.bytes;
 }
 
+void TcpConnection::send_first(const WireHead &head, const void *body) {
+  if (urgent_ == 0 && !parts_.empty() && parts_.front().done > 0) urgent_ = 1;
+  parts_.insert(parts_.begin() + static_cast<std::ptrdiff_t>(urgent_++), {head, static_cast<const char *>(body), 0});
+  queued_bytes_ += sizeof head + head.bytes;
+}
+
+void TcpConnection::hold_back(int bytes) { set(fd_.get(), IPPROTO_TCP, TCP_NOTSENT_LOWAT, bytes); }
+
 bool TcpConnection::drained() {
   int unacknowledged = 0;
   return parts_.empty() && ioctl(fd_.get(), SIOCOUTQ, &unacknowledged) == 0 && unacknowledged == 0;
 }
 
-int TcpConnection::descriptor(bool *output) const {
-  *output = !parts_.empty();
-  return fd_.get();
+void TcpConnection::add_to(std::vector<pollfd> *polled) const {
+  polled->push_back({fd_.get(), static_cast<short>(parts_.empty() ? POLLIN : POLLIN | POLLOUT), 0});
 }
 
 Status TcpConnection::progress(WireSink &sink, bool *moved, bool *ended) {
@@ -94,6 +102,7 @@ Status TcpConnection::write(bool *moved, bool *ended) {
       left -= taken;
       if (part.done < whole) break;
       parts_.pop_front();
+      if (urgent_ > 0) --urgent_;
       ++sent_;
     }
   }

@@ -19,8 +19,16 @@ class TcpConnection final : public WireConnection {
   Status progress(WireSink &sink, bool *moved, bool *ended) override;
   bool drained() override;
   void finish() override { finishing_ = true; }
-  int descriptor(bool *output) const override;
+  void add_to(std::vector<pollfd> *polled) const override;
   const std::string &name() const override { return name_; }
+
+  // As a rail: what is urgent passes all that is not and has not begun to go; sent() then means nothing.
+  void send_first(const WireHead &head, const void *body);
+  // At most so many bytes wait in the kernel, where nothing passes them.
+  void hold_back(int bytes);
+  int64_t heard_ms() const { return heard_ms_; }
+  // Bytes that have come and were not taken yet.
+  size_t at_hand() const { return end_ - begin_; }
 
  private:
   struct Part {
@@ -40,6 +48,7 @@ class TcpConnection final : public WireConnection {
   double silence_;
   std::deque<Part> parts_;
   uint64_t sent_ = 0, queued_bytes_ = 0;
+  size_t urgent_ = 0;  // parts in front that nothing passes
   bool finishing_ = false, shut_ = false;
   int64_t heard_ms_;
   // Input that has not been interpreted yet: buffer_[begin_ .. end_).

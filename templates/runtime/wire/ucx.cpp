@@ -42,7 +42,7 @@ class AddressSink final : public WireSink {
 class UcxEngine final : public WireEngine {
  public:
   UcxEngine(std::string interface, std::string devices)
-      : interface_(std::move(interface)), devices_(std::move(devices)), tcp_(make_tcp_engine(interface_, "ucx")) {}
+      : interface_(std::move(interface)), devices_(std::move(devices)), tcp_(make_tcp_engine({interface_}, 1, "ucx")) {}
   const char *name() const override { return "ucx"; }
 
   Status listen(Bytes *address) override {
@@ -83,12 +83,11 @@ class UcxEngine final : public WireEngine {
       std::vector<pollfd> polled;
       for (size_t m = 0; m < controls.size(); ++m) {
         if (controls[m] == nullptr || ((*peers)[m].complete() && controls[m]->queued_bytes() == 0)) continue;
-        bool moved = false, ended = false, output = false;
+        bool moved = false, ended = false;
         const Status status = controls[m]->progress((*peers)[m], &moved, &ended);
         // A peer whose address is here may go on, and end, at any time: that is for the courier to see.
         if (!status.ok() && !(*peers)[m].complete()) return status;
-        const int fd = controls[m]->descriptor(&output);
-        polled.push_back({fd, static_cast<short>(output ? POLLIN | POLLOUT : POLLIN), 0});
+        controls[m]->add_to(&polled);
       }
       if (polled.empty()) return {};
       if (meeting.stop()) return fail(ncclRemoteError, "a rank left while machines were joined");

@@ -34,7 +34,7 @@ class UcxConnection final : public WireConnection {
   Status progress(WireSink &sink, bool *moved, bool *ended) override;
   bool drained() override;
   void finish() override { finishing_ = true; }
-  int descriptor(bool *output) const override { return control_->descriptor(output); }
+  void add_to(std::vector<pollfd> *polled) const override { control_->add_to(polled); }
   const std::string &name() const override { return control_->name(); }
 
  private:

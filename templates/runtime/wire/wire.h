@@ -12,6 +12,9 @@
 
 #include "base/bytes.h"
 #include "base/status.h"
+#include "wire/rails.h"
+
+struct pollfd;
 
 namespace collc {
 
@@ -40,6 +43,22 @@ class WireSink {
   virtual Status take(const WireHead &head) = 0;
 };
 
+// What the lanes see of a connection that has rails. A message on a rail is beside all others, and comes when it comes; those of
+// one rail come in order.
+class Rails {
+ public:
+  virtual ~Rails() = default;
+  // At which each one delivers here; 0: closed.
+  virtual const std::vector<double> &rates() const = 0;
+  // To be asked until all are told: a rail that was closed here, after which nothing that was on it comes any more.
+  virtual bool take_closed(uint32_t *rail) = 0;
+  // Whether a rail takes more now.
+  virtual bool has_room(uint32_t rail) const = 0;
+  // The body stays as it is until the message has arrived, or was granted to another rail.
+  virtual RailTicket send_on(uint32_t rail, const WireHead &head, const void *body) = 0;
+  virtual bool has_arrived(const RailTicket &ticket) const = 0;
+};
+
 class WireConnection {
  public:
   virtual ~WireConnection() = default;
@@ -56,8 +75,10 @@ class WireConnection {
   virtual bool drained() = 0;
   // No more will be queued.
   virtual void finish() = 0;
-  // To poll for input, and for output if `output` is set; -1: there is nothing to poll.
-  virtual int descriptor(bool *output) const = 0;
+  // What to poll for input and, if something waits for that, for output.
+  virtual void add_to(std::vector<pollfd> *polled) const = 0;
+  // Null: there are none, and all goes in order.
+  virtual Rails *rails() { return nullptr; }
   // Such as "10.0.0.2 port 4711 over eth0".
   virtual const std::string &name() const = 0;
 };
@@ -85,9 +106,9 @@ class WireEngine {
 // The engine that COLLC_NET=[engine:]interface,... names; without one, or without the variable, tcp.
 Status make_engine(std::unique_ptr<WireEngine> *made);
 
-// Plain sockets, on an interface of this list, or where COLLC_SOCKET_IFNAME says if it is empty. `above`: the engine that uses
-// them; all machines must name the same.
-std::unique_ptr<WireEngine> make_tcp_engine(const std::string &interface, const char *above);
+// Plain sockets, on an interface of each of these lists, or where COLLC_SOCKET_IFNAME says if there is none; over each one so
+// many streams. `above`: the engine that uses them; all machines must name the same.
+std::unique_ptr<WireEngine> make_tcp_engine(const std::vector<std::string> &interfaces, uint32_t streams, const char *above);
 // UCX, with the RDMA ports of `devices` ("": all), and sockets beside it.
 std::unique_ptr<WireEngine> make_ucx_engine(const std::string &interface, const std::string &devices);
 

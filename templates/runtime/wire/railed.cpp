@@ -1,0 +1,390 @@
+#include "wire/railed.h"
+
+#include <poll.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "base/clock.h"
+#include "base/log.h"
+
+namespace collc {
+namespace {
+
+// What is queued on a rail, and in the kernel, cannot go over another one.
+constexpr uint64_t kMostRailQueued = 128 << 10;
+constexpr int kMostHeldBack = 64 << 10;
+constexpr uint32_t kProbeBytes = 64 << 10;
+constexpr int64_t kAliveMs = 200;     // between signs of life on a rail
+constexpr int64_t kQuietMs = 500;     // without a sign on any rail nothing is known about one
+constexpr int64_t kLostMs = 1000;     // without a sign on one, while others have them
+constexpr int64_t kDeadMs = 2000;     // the peer's system has ended a rail, and the others are silent
+constexpr int64_t kLateMs = 1000;     // that one chunk may take where another rail is kLateTimes as fast
+constexpr double kLateTimes = 10;
+constexpr int64_t kRetryMs = 1000;    // between attempts to get a rail back
+constexpr int64_t kAttemptMs = 2000;  // that each of them may take
+constexpr int64_t kUnusedMs = 250;    // after that a rail gets a probe, if others are in use
+constexpr int64_t kFirstMs = 100;     // for the first probes, before anything is granted
+constexpr size_t kPast = 8;           // earlier connections that are remembered
+constexpr uint64_t kNever = UINT64_MAX;
+
+bool is_of_one_connection(WireKind kind) { return kind == WireKind::kAlive || kind == WireKind::kResume; }
+
+}  // namespace
+
+// What comes over one rail. Bodies of messages beside the rails come here first: another rail may bring the same message.
+class RailedConnection::RailSink final : public WireSink {
+ public:
+  RailSink(RailedConnection &owner, uint32_t rail) : owner_(owner), rail_(rail), room_(kProbeBytes) {}
+  Status place(const WireHead &head, char **body) override { return note(owner_.place(rail_, head, body)); }
+  Status take(const WireHead &head) override { return note(owner_.take(rail_, head)); }
+  char *room() { return room_.data(); }
+
+ private:
+  Status note(Status status) {
+    owner_.broken_ |= !status.ok();
+    return status;
+  }
+
+  RailedConnection &owner_;
+  uint32_t rail_;
+  std::vector<char> room_;
+};
+
+RailedConnection::RailedConnection(std::shared_ptr<const TcpParty> party, std::shared_ptr<TcpDoors> doors, uint32_t machine,
+                                   std::vector<TcpDoors::Visitor> made, double silence)
+    : party_(std::move(party)),
+      doors_(std::move(doors)),
+      machine_(machine),
+      silence_(silence),
+      name_(party_->name_of(machine)),
+      rails_(made.size()),
+      rates_(made.size()),
+      made_ms_(now_ms()),
+      probe_(kProbeBytes) {
+  for (uint32_t k = 0; k < rails_.size(); ++k) {
+    Rail &rail = rails_[k];
+    rail.speed = party_->speed(machine, k);
+    rail.sink = std::make_unique<RailSink>(*this, k);
+    if (machine < party_->self()) rail.caller = std::make_unique<TcpCaller>(party_, machine, k, made[k].attempt);
+    open(k, std::move(made[k]));
+    rail.open_there = rail.generation;
+  }
+  speak_over(0);
+  for (uint32_t k = 0; k < rails_.size(); ++k) send(wire_head(WireKind::kProbeWanted, k), nullptr);
+}
+
+RailedConnection::~RailedConnection() = default;
+
+std::string RailedConnection::describe(uint32_t rail) const {
+  return format("rail %s to %s", party_->address(party_->self(), rail).interface, party_->name_of(machine_, rail).c_str());
+}
+
+uint32_t RailedConnection::nopen() const {
+  return static_cast<uint32_t>(
+      std::count_if(rails_.begin(), rails_.end(), [](const Rail &rail) { return rail.tcp != nullptr; }));
+}
+
+void RailedConnection::send(const WireHead &head, const void *body) {
+  kept_.push_back({head, body});
+  kept_bytes_ += sizeof head + head.bytes;
+  if (rails_[speaker_].tcp != nullptr) rails_[speaker_].tcp->send_first(head, body);
+}
+
+void RailedConnection::speak_over(uint32_t rail) {
+  speaker_ = rail;
+  rails_[rail].tcp->send_first(wire_head(WireKind::kResume, 0, acknowledged_), nullptr);
+  for (const Kept &kept : kept_) rails_[rail].tcp->send_first(kept.head, kept.body);
+}
+
+bool RailedConnection::take_closed(uint32_t *rail) {
+  if (closed_.empty()) return false;
+  *rail = closed_.front();
+  closed_.pop_front();
+  return true;
+}
+
+bool RailedConnection::has_room(uint32_t rail) const {
+  const Rail &one = rails_[rail];
+  return one.tcp != nullptr && one.open_there == one.generation && one.tcp->queued_bytes() < kMostRailQueued;
+}
+
+RailTicket RailedConnection::send_on(uint32_t rail, const WireHead &head, const void *body) {
+  Rail &one = rails_[rail];
+  WireHead stamped = head;
+  stamped.kind |= kOnRail;
+  if (one.sent > one.arrived) stamped.extra |= kFollows;
+  one.tcp->send(stamped, body);
+  return {rail, one.generation, ++one.sent};
+}
+
+bool RailedConnection::has_arrived(const RailTicket &ticket) const {
+  const Rail &rail = rails_[ticket.rail];
+  if (ticket.generation == rail.generation && ticket.number <= rail.arrived) return true;
+  const auto past = rail.past.find(ticket.generation);
+  return past != rail.past.end() && ticket.number <= past->second;
+}
+
+bool RailedConnection::drained() {
+  return kept_.empty() && std::all_of(rails_.begin(), rails_.end(),
+                                      [](const Rail &rail) { return rail.tcp == nullptr || rail.sent == rail.arrived; });
+}
+
+void RailedConnection::add_to(std::vector<pollfd> *polled) const {
+  for (const Rail &rail : rails_)
+    if (rail.tcp != nullptr) rail.tcp->add_to(polled);
+}
+
+Status RailedConnection::place(uint32_t k, const WireHead &head, char **body) {
+  Rail &rail = rails_[k];
+  if ((head.kind & kOnRail) == 0) {
+    if (head.bytes > kSmallWireBody)
+      return fail(ncclInternalError, "it sent a message of %u bytes beside its rails", head.bytes);
+    *body = rail.sink->room();
+    return {};
+  }
+  const bool probe = kind_of(head) == WireKind::kProbe;
+  rail.probing = probe;
+  rail.rate.begin(now_us(), head.bytes, static_cast<uint32_t>(rail.tcp->at_hand()), (head.extra & kFollows) != 0, probe);
+  if (probe && head.bytes <= kProbeBytes) {
+    *body = rail.sink->room();
+    return {};
+  }
+  WireHead stamped = head;
+  stamped.kind = (head.kind & (kOnRail | (kOnRail - 1))) | k << 16;
+  return sink_->place(stamped, body);
+}
+
+Status RailedConnection::take(uint32_t k, const WireHead &head) {
+  Rail &rail = rails_[k];
+  if ((head.kind & kOnRail) == 0) return is_of_one_connection(kind_of(head)) ? take_own(rail, head) : take_control(rail, head);
+  ++rail.came;
+  rail.rate.end(now_us());
+  rail.used_ms = now_ms();
+  if (kind_of(head) == WireKind::kProbe) return {};
+  WireHead stamped = head;
+  stamped.kind = (head.kind & (kOnRail | (kOnRail - 1))) | k << 16;
+  return sink_->take(stamped);
+}
+
+Status RailedConnection::take_own(Rail &rail, const WireHead &head) {
+  const auto wrong = [&head] { return fail(ncclInternalError, "it sent numbers that cannot be (kind %u)", head.kind); };
+  if (kind_of(head) == WireKind::kResume) {
+    if (head.number > heard_) return wrong();
+    rail.next_control = head.number;
+    return {};
+  }
+  if (head.number > rail.sent || head.tag > queued()) return wrong();
+  rail.arrived = std::max(rail.arrived, head.number);
+  for (; acknowledged_ < head.tag; ++acknowledged_, kept_.pop_front())
+    kept_bytes_ -= sizeof(WireHead) + kept_.front().head.bytes;
+  return {};
+}
+
+Status RailedConnection::take_control(Rail &rail, const WireHead &head) {
+  const uint64_t number = rail.next_control;
+  if (number == kNever || number > heard_) return fail(ncclInternalError, "it left messages out (kind %u)", head.kind);
+  ++rail.next_control;
+  if (number < heard_) return {};  // it has come over another rail
+  ++heard_;
+  switch (kind_of(head)) {
+    case WireKind::kRailLost:
+    case WireKind::kRailOpen:
+    case WireKind::kProbeWanted:
+      return take_about_rail(head);
+    default:
+      break;
+  }
+  if (head.bytes > 0) {
+    char *body = nullptr;
+    COLLC_RETURN_IF_FAILED(sink_->place(head, &body));
+    std::memcpy(body, rail.sink->room(), head.bytes);
+  }
+  return sink_->take(head);
+}
+
+Status RailedConnection::take_about_rail(const WireHead &head) {
+  if (head.object >= rails_.size()) return fail(ncclInternalError, "it sent a message about rail %u", head.object);
+  Rail &rail = rails_[head.object];
+  if (kind_of(head) == WireKind::kRailOpen) rail.open_there = head.number;
+  // One at a time: a slow rail has enough of them.
+  if (kind_of(head) == WireKind::kProbeWanted && has_room(head.object) && rail.sent == rail.arrived)
+    send_on(head.object, wire_head(WireKind::kProbe, 0, 0, 0, kProbeBytes), probe_.data());
+  if (kind_of(head) != WireKind::kRailLost) return {};
+  rail.past[head.number] = head.tag;
+  if (rail.past.size() > kPast) rail.past.erase(rail.past.begin());
+  if (rail.generation == head.number) rail.doomed = true;
+  return {};
+}
+
+void RailedConnection::open(uint32_t k, TcpDoors::Visitor visitor) {
+  Rail &rail = rails_[k];
+  rail.tcp = std::make_unique<TcpConnection>(std::move(visitor.fd), party_->name_of(machine_, k), silence_);
+  rail.tcp->hold_back(kMostHeldBack);
+  rail.generation = visitor.attempt;
+  rail.sent = rail.arrived = rail.came = rail.told_came = 0;
+  rail.next_control = kNever;
+  rail.told_ms = 0;
+  rail.judged_ms = rail.used_ms = now_ms();
+  rail.doomed = false;
+}
+
+// Nothing that was on it comes any more: the lanes are told, and the peer.
+void RailedConnection::close(uint32_t k, const std::string &why, LogLevel level) {
+  Rail &rail = rails_[k];
+  if (rail.tcp == nullptr) return;
+  log(level, "%s is lost: %s", describe(k).c_str(), why.c_str());
+  rail.tcp.reset();
+  rail.rate.stop();
+  rail.doomed = false;
+  rates_[k] = 0;
+  closed_.push_back(k);
+  if (nopen() == 0) return;
+  if (k == speaker_) speak_over(best_rail());
+  send(wire_head(WireKind::kRailLost, k, rail.generation, rail.came), nullptr);
+}
+
+uint32_t RailedConnection::best_rail() const {
+  uint32_t best = kNoRail;
+  for (uint32_t k = 0; k < rails_.size(); ++k)
+    if (rails_[k].tcp != nullptr && (best == kNoRail || rates_[k] > rates_[best])) best = k;
+  return best;
+}
+
+// Gets lost rails back. What was on one must have been granted again before it is used.
+void RailedConnection::reopen() {
+  doors_->look();
+  for (uint32_t k = 0; k < rails_.size(); ++k) {
+    Rail &rail = rails_[k];
+    if (rail.caller == nullptr) {
+      TcpDoors::Visitor visitor = doors_->take(machine_, k);
+      if (visitor.attempt == 0 && rail.visitor.attempt == 0) continue;
+      if (visitor.attempt != 0) rail.visitor = std::move(visitor);
+      close(k, "the other machine calls again", LogLevel::kInfo);
+    } else if (rail.tcp == nullptr) {
+      call_again(rail);
+    }
+    if (rail.visitor.attempt == 0 || !closed_.empty()) continue;
+    open(k, std::exchange(rail.visitor, {}));
+    send(wire_head(WireKind::kRailOpen, k, rail.generation), nullptr);
+    log(LogLevel::kInfo, "%s is back", describe(k).c_str());
+  }
+}
+
+void RailedConnection::call_again(Rail &rail) {
+  rail.caller->give_up(kAttemptMs);
+  rail.caller->prepare(kRetryMs);
+  std::vector<pollfd> polled;
+  rail.caller->add_to(&polled);
+  if (poll(polled.data(), polled.size(), 0) <= 0 || polled[0].revents == 0) return;
+  TcpDoors::Visitor visitor;
+  if (!rail.caller->advance(&visitor.fd)) return;
+  visitor.attempt = rail.caller->attempt();
+  rail.visitor = std::move(visitor);
+}
+
+Status RailedConnection::move(WireSink &sink, bool *moved) {
+  sink_ = &sink;
+  for (uint32_t k = 0; k < rails_.size(); ++k) {
+    if (rails_[k].tcp == nullptr) continue;
+    bool ended = false;
+    const Status status = rails_[k].tcp->progress(*rails_[k].sink, moved, &ended);
+    if (broken_) return status;
+    if (status.ok()) continue;
+    last_ = status;
+    last_ended_ = ended;
+    if (ended) ended_ms_ = now_ms();
+    close(k, status.text(), ended ? LogLevel::kInfo : LogLevel::kWarn);
+  }
+  for (uint32_t k = 0; k < rails_.size(); ++k)
+    if (rails_[k].doomed && nopen() > 1) close(k, "the other machine has closed it", LogLevel::kInfo);
+  return {};
+}
+
+// Closes rails that are silent, or too slow for what is on them, as long as there are others.
+void RailedConnection::judge() {
+  const int64_t now = now_ms();
+  int64_t heard = 0;
+  for (const Rail &rail : rails_)
+    if (rail.tcp != nullptr) heard = std::max(heard, rail.tcp->heard_ms());
+  // Nothing comes at all, or nothing was read for a while: who is silent shows from now on.
+  if (now - heard > kQuietMs || now - judged_ms_ > kQuietMs)
+    for (Rail &rail : rails_) rail.judged_ms = now;
+  judged_ms_ = now;
+  for (uint32_t k = 0; k < rails_.size() && nopen() > 1; ++k) {
+    Rail &rail = rails_[k];
+    if (rail.tcp == nullptr) continue;
+    if (now - std::max(rail.tcp->heard_ms(), rail.judged_ms) > kLostMs) {
+      close(k, format("nothing comes over it, and something over others, for %.1f s", kLostMs / 1e3), LogLevel::kWarn);
+      continue;
+    }
+    const double most = *std::max_element(rates_.begin(), rates_.end());
+    if (rail.probing || rail.rate.coming_us(now_us()) < kLateMs * 1000 || rail.rate.rate(now_us()) * kLateTimes > most)
+      continue;
+    rail.rate.end(now_us());
+    close(k, "it has become too slow for what is on it", LogLevel::kWarn);
+  }
+}
+
+// Signs of life, which say what has come.
+void RailedConnection::acknowledge() {
+  const int64_t now = now_ms();
+  for (uint32_t k = 0; k < rails_.size(); ++k) {
+    Rail &rail = rails_[k];
+    if (rail.tcp == nullptr) continue;
+    const bool news = rail.came != rail.told_came || (k == speaker_ && heard_ != told_heard_);
+    if (!news && now - rail.told_ms < kAliveMs) continue;
+    rail.tcp->send_first(wire_head(WireKind::kAlive, 0, rail.came, heard_), nullptr);
+    rail.told_came = rail.came;
+    rail.told_ms = now;
+    if (k == speaker_) told_heard_ = heard_;
+  }
+}
+
+void RailedConnection::measure() {
+  const int64_t now = now_ms(), us = now_us();
+  std::vector<double> measured, speeds;
+  std::vector<bool> open;
+  int64_t used = 0;
+  bool all_came = true;
+  for (const Rail &rail : rails_) {
+    measured.push_back(rail.rate.rate(us));
+    speeds.push_back(rail.speed);
+    open.push_back(rail.tcp != nullptr);
+    used = std::max(used, rail.used_ms);
+    all_came &= rail.tcp == nullptr || rail.came > 0;
+  }
+  // The first probes tell more than what interfaces say about themselves.
+  granting_ |= all_came || now - made_ms_ > kFirstMs;
+  if (!granting_) return;
+  rates_ = compare_rates(measured, speeds, open);
+  for (uint32_t k = 0; k < rails_.size(); ++k) {
+    Rail &rail = rails_[k];
+    if (rail.tcp == nullptr || now - used > kUnusedMs || now - std::max(rail.used_ms, rail.probed_ms) < kUnusedMs) continue;
+    rail.probed_ms = now;
+    send(wire_head(WireKind::kProbeWanted, k), nullptr);
+  }
+  // Nothing of what was said is on its way, so nobody reads it from the old rail any more.
+  const uint32_t best = best_rail();
+  if (best != kNoRail && kept_.empty() && best != speaker_ && rates_[best] > 2 * rates_[speaker_]) speak_over(best);
+}
+
+Status RailedConnection::progress(WireSink &sink, bool *moved, bool *ended) {
+  reopen();
+  COLLC_RETURN_IF_FAILED(move(sink, moved));
+  // One rail was ended from there, and the others say nothing: they may be cut, and the process there gone.
+  int64_t heard = 0;
+  for (const Rail &rail : rails_)
+    if (rail.tcp != nullptr) heard = std::max(heard, rail.tcp->heard_ms());
+  const bool dead = ended_ms_ != 0 && heard < ended_ms_ && now_ms() - ended_ms_ > kDeadMs;
+  if (nopen() == 0 || dead) {
+    *ended = last_ended_;
+    return last_;
+  }
+  judge();
+  measure();
+  acknowledge();
+  return {};
+}
+
+}  // namespace collc

@@ -1,0 +1,241 @@
+#include "wire/tcp_party.h"
+
+#include <netinet/in.h>
+#include <poll.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "bootstrap/sockets.h"
+
+namespace collc {
+namespace {
+
+constexpr char kMagic[8] = {'c', 'o', 'l', 'l', 'c', 'w', 'r', '2'};
+constexpr int64_t kDoorsMs = 20;
+
+// What goes over a rail leaves by its interface, also where another one leads there too. Systems that forbid it route by addresses.
+void bind_to(const Descriptor &fd, const TcpAddress &own) {
+  static_cast<void>(
+      setsockopt(fd.get(), SOL_SOCKET, SO_BINDTODEVICE, own.interface, static_cast<socklen_t>(std::strlen(own.interface))));
+}
+
+}  // namespace
+
+Status TcpParty::read(const WireMeeting &meeting) {
+  secret_ = meeting.secret;
+  self_ = meeting.self;
+  for (const Bytes &bytes : meeting.addresses) {
+    if (bytes.empty() || bytes.size() % sizeof(TcpAddress) != 0 || bytes.size() / sizeof(TcpAddress) > kMostRails)
+      return fail(ncclInternalError, "a machine's address has %zu bytes", bytes.size());
+    std::vector<TcpAddress> own(bytes.size() / sizeof(TcpAddress));
+    std::memcpy(own.data(), bytes.data(), bytes.size());
+    for (TcpAddress &address : own) {
+      address.host[sizeof address.host - 1] = 0;
+      address.interface[sizeof address.interface - 1] = 0;
+      address.engine[sizeof address.engine - 1] = 0;
+      address.streams = std::clamp(address.streams, 1U, kMostRails);
+    }
+    addresses_.push_back(std::move(own));
+  }
+  return check_alike();
+}
+
+Status TcpParty::check_alike() const {
+  const std::vector<TcpAddress> &own = addresses_[self_];
+  for (uint32_t m = 0; m < nmachines(); ++m) {
+    const std::vector<TcpAddress> &other = addresses_[m];
+    if (std::strcmp(other[0].engine, own[0].engine) != 0)
+      return fail(ncclInvalidUsage, "%s joins over the engine %s, %s over %s: set COLLC_NET alike", name_of(self_, 0).c_str(),
+                  printable(own[0].engine).c_str(), name_of(m, 0).c_str(), printable(other[0].engine).c_str());
+    if (other.size() != own.size() || other[0].streams != own[0].streams || own.size() * own[0].streams > kMostRails)
+      return fail(ncclInvalidUsage,
+                  "%s joins over %zu interfaces with %u streams each, %s over %zu with %u: set COLLC_NET and "
+                  "COLLC_NET_STREAMS alike",
+                  name_of(self_, 0).c_str(), own.size(), own[0].streams, name_of(m, 0).c_str(), other.size(), other[0].streams);
+  }
+  return {};
+}
+
+double TcpParty::speed(uint32_t machine, uint32_t rail) const {
+  const TcpAddress &own = address(self_, rail), &other = address(machine, rail);
+  return std::min(own.mbits, other.mbits) / 8.0 / own.streams;
+}
+
+std::string TcpParty::name_of(uint32_t machine, uint32_t rail) const {
+  const TcpAddress &one = address(machine, rail);
+  return format("%s at %s (%s)", printable(one.host).c_str(), describe(public_address(one.place)).c_str(),
+                printable(one.interface).c_str());
+}
+
+std::string TcpParty::name_of(uint32_t machine) const {
+  std::string name = name_of(machine, 0);
+  for (size_t i = 1; i < addresses_[machine].size(); ++i) {
+    const TcpAddress &one = addresses_[machine][i];
+    name += format(" and %s (%s)", describe(public_address(one.place)).c_str(), printable(one.interface).c_str());
+  }
+  return name;
+}
+
+// Of one direction: `says` tells callers and acceptors apart.
+Proof TcpParty::proof_of(const char *says, const TcpAddress &challenger, const TcpHello &hello) const {
+  Bytes message(says, says + std::strlen(says));
+  message.insert(message.end(), std::begin(challenger.challenge), std::end(challenger.challenge));
+  const auto *const words = reinterpret_cast<const unsigned char *>(&hello);
+  message.insert(message.end(), words, words + offsetof(TcpHello, proof));
+  return prove(secret_, message);
+}
+
+TcpHello TcpParty::hello_to(uint32_t machine, uint32_t rail, uint64_t attempt) const {
+  TcpHello hello = {};
+  std::memcpy(hello.magic, kMagic, sizeof kMagic);
+  hello.from = self_;
+  hello.to = machine;
+  hello.rail = rail;
+  hello.attempt = attempt;
+  const Proof proof = proof_of("collc calls", address(machine, rail), hello);
+  std::memcpy(hello.proof, proof.data(), proof.size());
+  return hello;
+}
+
+bool TcpParty::is_hello(const TcpHello &hello) const {
+  if (std::memcmp(hello.magic, kMagic, sizeof kMagic) != 0 || hello.to != self_ || hello.from <= self_ ||
+      hello.from >= nmachines() || hello.rail >= nrails())
+    return false;
+  const Proof expected = proof_of("collc calls", address(self_, hello.rail), hello);
+  return equal_secrets(expected.data(), hello.proof, expected.size());
+}
+
+Proof TcpParty::answer_to(const TcpHello &hello) const {
+  return proof_of("collc answers", address(hello.from, hello.rail), hello);
+}
+
+Proof TcpParty::expected_answer(const TcpHello &hello) const {
+  return proof_of("collc answers", address(self_, hello.rail), hello);
+}
+
+Status TcpDoors::open(std::vector<TcpAddress> *addresses) {
+  for (TcpAddress &mine : *addresses) {
+    Descriptor socket;
+    COLLC_RETURN_IF_FAILED(listen_at(public_address(mine.place), &socket));
+    if (addresses->size() > 1) bind_to(socket, mine);
+    sockaddr_storage at = {};
+    socklen_t size = sizeof at;
+    if (getsockname(socket.get(), reinterpret_cast<sockaddr *>(&at), &size) != 0) return fail_errno("cannot listen", errno);
+    mine.place.port = mine.place.family == AF_INET6 ? reinterpret_cast<sockaddr_in6 &>(at).sin6_port
+                                                    : reinterpret_cast<sockaddr_in &>(at).sin_port;
+    acceptors_.push_back(std::make_unique<Acceptor>(std::move(socket), sizeof(TcpHello), false));
+  }
+  return {};
+}
+
+void TcpDoors::expect(std::shared_ptr<const TcpParty> party) {
+  party_ = std::move(party);
+  visitors_.resize(party_->nmachines());
+  for (std::vector<Visitor> &of_machine : visitors_) of_machine.resize(party_->nrails());
+  attempts_.assign(party_->nmachines(), std::vector<uint64_t>(party_->nrails()));
+}
+
+void TcpDoors::add_to(std::vector<pollfd> *polled) const {
+  for (const auto &acceptor : acceptors_) acceptor->add_to(polled);
+}
+
+void TcpDoors::handle_events(const pollfd **at) {
+  for (const auto &acceptor : acceptors_)
+    acceptor->handle_events(at, [this](Descriptor client, const unsigned char *words) { answer(std::move(client), words); });
+}
+
+void TcpDoors::look() {
+  if (now_ms() - looked_ms_ < kDoorsMs) return;
+  looked_ms_ = now_ms();
+  std::vector<pollfd> polled;
+  add_to(&polled);
+  if (poll(polled.data(), polled.size(), 0) < 0)
+    for (pollfd &one : polled) one.revents = 0;
+  const pollfd *at = polled.data();
+  handle_events(&at);
+}
+
+TcpDoors::Visitor TcpDoors::take(uint32_t machine, uint32_t rail) { return std::exchange(visitors_[machine][rail], {}); }
+
+// One that calls: a stranger is dropped without a word.
+void TcpDoors::answer(Descriptor client, const unsigned char *words) {
+  TcpHello hello;
+  std::memcpy(&hello, words, sizeof hello);
+  if (!party_->is_hello(hello) || hello.attempt <= attempts_[hello.from][hello.rail]) return;
+  attempts_[hello.from][hello.rail] = hello.attempt;
+  const Proof proof = party_->answer_to(hello);
+  if (send(client.get(), proof.data(), proof.size(), MSG_NOSIGNAL) != static_cast<ssize_t>(proof.size())) return;
+  visitors_[hello.from][hello.rail] = {std::move(client), hello.attempt};
+}
+
+void TcpCaller::prepare(int64_t pause_ms) {
+  if (fd_) return;
+  if (attempt_ != 0 && now_ms() - ended_ms_ < pause_ms) return;
+  const Address address = public_address(party_->address(to_, rail_).place);
+  fd_ = make_socket(address.storage.ss_family);
+  ++attempt_;
+  begun_ms_ = now_ms();
+  if (fd_ && party_->bound()) bind_to(fd_, party_->address(party_->self(), rail_));
+  if (fd_ && (connect(fd_.get(), address.get(), address.size) == 0 || errno == EINPROGRESS)) return;
+  last_ = std::strerror(errno);
+  forget();
+}
+
+void TcpCaller::add_to(std::vector<pollfd> *polled) const {
+  polled->push_back({fd_.get(), static_cast<short>(told_ ? POLLIN : POLLOUT), 0});
+}
+
+void TcpCaller::forget() {
+  fd_.reset();
+  told_ = false;
+  answer_.clear();
+  ended_ms_ = now_ms();
+}
+
+void TcpCaller::give_up(int64_t after_ms) {
+  if (!fd_ || now_ms() - begun_ms_ < after_ms) return;
+  last_ = "no answer";
+  forget();
+}
+
+bool TcpCaller::advance(Descriptor *connected) {
+  if (!fd_) return false;
+  if (!told_) {
+    tell();
+    return false;
+  }
+  unsigned char data[sizeof(Proof)];
+  const ssize_t n = recv(fd_.get(), data, sizeof data - answer_.size(), 0);
+  if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR)) return false;
+  if (n > 0) answer_.insert(answer_.end(), data, data + n);
+  if (n > 0 && answer_.size() < sizeof(Proof)) return false;
+  const Proof expected = party_->expected_answer(hello());
+  if (n > 0 && equal_secrets(expected.data(), answer_.data(), expected.size())) {
+    *connected = std::move(fd_);
+    forget();
+    return true;
+  }
+  if (n > 0) last_ = "something else answers there";
+  forget();
+  return false;
+}
+
+void TcpCaller::tell() {
+  int error = 0;
+  socklen_t size = sizeof error;
+  getsockopt(fd_.get(), SOL_SOCKET, SO_ERROR, &error, &size);
+  const TcpHello hello = this->hello();
+  if (error == 0 && send(fd_.get(), &hello, sizeof hello, MSG_NOSIGNAL) == static_cast<ssize_t>(sizeof hello)) {
+    told_ = true;
+    return;
+  }
+  last_ = std::strerror(error != 0 ? error : errno);
+  forget();
+}
+
+}  // namespace collc

@@ -1,0 +1,142 @@
+// Who meets whom over plain sockets, and the proofs before anything else is read.
+//
+// A machine connects to those before it and accepts those behind it. Each machine's address contains a random challenge, which
+// travels over the rendezvous, where only ranks are. Who connects proves at once that it knows the communicator's secret and
+// the challenge of whom it calls; the answer proves the same the other way. A stranger can therefore do no more than occupy one
+// of the seats of an Acceptor for five seconds. A proof holds for one attempt to connect and is refused the second time.
+#pragma once
+#include <net/if.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "bootstrap/acceptor.h"
+#include "bootstrap/unique_id.h"
+#include "wire/proof.h"
+#include "wire/wire.h"
+
+namespace collc {
+
+// Where a machine listens, and what callers prove themselves on. A machine tells one for each of its interfaces.
+struct TcpAddress {
+  Id place;  // family, address, scope and port alone
+  unsigned char challenge[32];
+  char host[64];
+  char interface[IFNAMSIZ];
+  char engine[8];
+  uint32_t streams;  // over each interface
+  uint32_t mbits;  // per second, of the interface; 0: not known
+};
+
+// The first message on a connection, and the only one that a stranger can send.
+struct TcpHello {
+  char magic[8];
+  uint32_t from, to;
+  uint64_t rail;  // streams of the first interface first
+  uint64_t attempt;  // from 1; the acceptor takes none twice
+  unsigned char proof[sizeof(Proof)];
+};
+
+// All machines of a communicator, as this one knows them.
+class TcpParty {
+ public:
+  Status read(const WireMeeting &meeting);
+
+  uint32_t self() const { return self_; }
+  uint32_t nmachines() const { return static_cast<uint32_t>(addresses_.size()); }
+  uint32_t nrails() const { return static_cast<uint32_t>(addresses_[self_].size()) * addresses_[self_][0].streams; }
+  // Whether rails keep to their interfaces: there are several.
+  bool bound() const { return addresses_[self_].size() > 1; }
+  // Of a machine's interface for a rail.
+  const TcpAddress &address(uint32_t machine, uint64_t rail) const {
+    return addresses_[machine][rail / addresses_[machine][0].streams];
+  }
+  // Bytes per microsecond that the interfaces of both ends give a rail; 0: not known.
+  double speed(uint32_t machine, uint32_t rail) const;
+  // "node1 at 10.0.0.2 port 4711 (eth0)".
+  std::string name_of(uint32_t machine, uint32_t rail) const;
+  // With all interfaces.
+  std::string name_of(uint32_t machine) const;
+
+  TcpHello hello_to(uint32_t machine, uint32_t rail, uint64_t attempt) const;
+  // True if a machine that may call has sent this.
+  bool is_hello(const TcpHello &hello) const;
+  Proof answer_to(const TcpHello &hello) const;
+  // What the answer to an own hello must be.
+  Proof expected_answer(const TcpHello &hello) const;
+
+ private:
+  Status check_alike() const;
+  Proof proof_of(const char *says, const TcpAddress &challenger, const TcpHello &hello) const;
+
+  std::string secret_;
+  uint32_t self_ = 0;
+  std::vector<std::vector<TcpAddress>> addresses_;
+};
+
+// Listens on each interface of this machine, and takes those in who belong to the party.
+class TcpDoors {
+ public:
+  struct Visitor {
+    Descriptor fd;
+    uint64_t attempt = 0;  // 0: nobody
+  };
+
+  // `addresses`: one for each interface, with a port from now on.
+  Status open(std::vector<TcpAddress> *addresses);
+  // Whom to let in.
+  void expect(std::shared_ptr<const TcpParty> party);
+  void add_to(std::vector<pollfd> *polled) const;
+  void handle_events(const pollfd **at);
+  // Looks, unless it has a moment ago.
+  void look();
+  // Whoever has come last for a rail from a machine.
+  Visitor take(uint32_t machine, uint32_t rail);
+
+ private:
+  void answer(Descriptor client, const unsigned char *words);
+
+  std::shared_ptr<const TcpParty> party_;
+  std::vector<std::unique_ptr<Acceptor>> acceptors_;  // per interface
+  std::vector<std::vector<Visitor>> visitors_;  // by machine and rail
+  std::vector<std::vector<uint64_t>> attempts_;  // the last ones that were answered
+  int64_t looked_ms_ = 0;
+};
+
+// Calls another machine for one rail, as often as needed.
+class TcpCaller {
+ public:
+  // `attempt`: the last one of an earlier caller; 0: none.
+  TcpCaller(std::shared_ptr<const TcpParty> party, uint32_t to, uint32_t rail, uint64_t attempt)
+      : party_(std::move(party)), to_(to), rail_(rail), attempt_(attempt) {}
+
+  uint32_t to() const { return to_; }
+  uint32_t rail() const { return rail_; }
+  uint64_t attempt() const { return attempt_; }
+  // Starts the next attempt if there is none and the last one ended `pause_ms` ago.
+  void prepare(int64_t pause_ms);
+  void add_to(std::vector<pollfd> *polled) const;
+  // Something has happened. True if `connected` is a connection now.
+  bool advance(Descriptor *connected);
+  // The attempt, if there is one, ends if it is older.
+  void give_up(int64_t after_ms);
+  // Why an attempt failed; empty: none has.
+  const std::string &last() const { return last_; }
+
+ private:
+  void tell();
+  void forget();
+  TcpHello hello() const { return party_->hello_to(to_, rail_, attempt_); }
+
+  std::shared_ptr<const TcpParty> party_;
+  uint32_t to_, rail_;
+  Descriptor fd_;
+  uint64_t attempt_;
+  int64_t begun_ms_ = 0, ended_ms_ = 0;
+  bool told_ = false;  // the hello has been sent
+  Bytes answer_;
+  std::string last_;
+};
+
+}  // namespace collc
