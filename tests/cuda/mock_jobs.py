@@ -25,6 +25,8 @@ def job(
     made: Path | None = None,
     own: dict[int, dict[str, str]] | None = None,
     log: list[str] | None = None,
+    statuses: list[int] | None = None,
+    within: tuple[str, ...] = (),
     **settings: str,
 ) -> list[Any]:
     """What each rank printed; "killed" for one that was still there after `seconds`, then for all.
@@ -32,6 +34,8 @@ def job(
     Args:
         own: settings of single ranks.
         log: takes what each rank wrote to its standard error.
+        statuses: takes how each process ended.
+        within: the command that starts each process.
     """
     environment = {
         **os.environ,
@@ -45,6 +49,7 @@ def job(
         processes = []
         for rank in range(nranks):
             command = [
+                *within,
                 sys.executable,
                 str(HERE / "mock_scenarios.py"),
                 str(made or library()),
@@ -70,6 +75,8 @@ def job(
                 said = out.splitlines()
                 if log is not None:
                     log.append(err)
+                if statuses is not None:
+                    statuses.append(process.returncode)
                 answers.append(json.loads(said[-1]) if said else f"status {process.returncode}: {err[-1500:]}")
             except subprocess.TimeoutExpired:
                 answers.append("killed")

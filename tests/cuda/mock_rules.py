@@ -101,3 +101,20 @@ class DriverRules(Job):
         self.cuda(self.mock.cuMemUnmap(at, ctypes.c_size_t(PAGE)))
         self.say("unmapped")
         return int(self.mock.cuStreamSynchronize(stream))
+
+    def events_of_graphs(self) -> dict[str, int]:
+        """The driver's status of what is wrong with events that graphs wait for from outside, or record for others."""
+        self.cuda(self.mock.cuInit(0))
+        stream, other, graph, event = self.stream(), self.stream(), ctypes.c_void_p(), ctypes.c_void_p()
+        self.cuda(self.mock.cuEventCreate(ctypes.byref(event), 2))
+        said = {"recorded for a graph outside of one": int(self.mock.cuEventRecordWithFlags(event, stream, 1))}
+        said["waited for like a graph outside of one"] = int(self.mock.cuStreamWaitEvent(stream, event, 1))
+        self.cuda(self.mock.cuStreamBeginCapture_v2(stream, 0))
+        said["waited for, but never recorded"] = int(self.mock.cuStreamWaitEvent(stream, event, 1))
+        self.cuda(self.mock.cuEventRecord(event, other))
+        said["of no graph, waited for in one"] = int(self.mock.cuStreamWaitEvent(stream, event, 0))
+        said["the end of that capture"] = int(self.mock.cuStreamEndCapture(stream, ctypes.byref(graph)))
+        self.cuda(self.mock.cuStreamBeginCapture_v2(stream, 0))
+        said["asked for amid a capture"] = int(self.mock.cuEventQuery(event))
+        said["the end of the other capture"] = int(self.mock.cuStreamEndCapture(stream, ctypes.byref(graph)))
+        return said

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ctypes
 import json
+import mmap
 import os
 import sys
 import threading
@@ -23,6 +24,7 @@ import numpy as np
 from mock_api import ApiCalls
 from mock_job import FLOAT, Buffer, Comm
 from mock_late import LateFailures
+from mock_order import Ordered
 from mock_random import RandomJobs
 from mock_rules import DriverRules
 
@@ -31,7 +33,11 @@ from collc.bench.nccl import UniqueId
 from collc.collectives.model import Collective
 
 
-class Scenarios(RandomJobs, ApiCalls, DriverRules, LateFailures):
+class IpcHandle(ctypes.Structure):
+    _fields_ = [("bytes", ctypes.c_ubyte * 64)]
+
+
+class Scenarios(RandomJobs, ApiCalls, DriverRules, LateFailures, Ordered):
     def collectives(self) -> list[str]:
         """Every collective once; the wrong ones."""
         comm, stream, wrong = self.comm(), self.stream(), []
@@ -63,6 +69,10 @@ class Scenarios(RandomJobs, ApiCalls, DriverRules, LateFailures):
     def what_the_driver_waits_for(self) -> dict[str, bool]:
         """Of each call of the driver: whether it came back while a kernel waited on a stream of its own."""
         comm, stream = self.comm(), self.stream(self.given.get("flags", 1))
+        if self.rank == 1:
+            own = ctypes.create_string_buffer(64)
+            self.cuda(self.mock.cuIpcGetMemHandle(own, ctypes.c_ulonglong(self.room(100).at)))
+            self.say("handle", own.raw)
         if self.rank != 0:
             self.hear("asked")
             self.waiting_kernel(comm, stream)
@@ -74,6 +84,11 @@ class Scenarios(RandomJobs, ApiCalls, DriverRules, LateFailures):
         other, module, more = self.stream(), ctypes.c_void_p(), ctypes.c_ulonglong()
         context = ctypes.c_void_p()
         self.cuda(self.mock.cuCtxGetCurrent(ctypes.byref(context)))
+        page, opened = mmap.mmap(-1, 4096), ctypes.c_ulonglong()
+        registered = ctypes.addressof(ctypes.c_char.from_buffer(page))
+        self.cuda(self.mock.cuMemHostRegister_v2(ctypes.c_void_p(registered), ctypes.c_size_t(4096), 0))
+        handle = IpcHandle.from_buffer_copy(self.hear("handle"))
+        self.cuda(self.mock.cuIpcOpenMemHandle_v2(ctypes.byref(opened), handle, 1))
         self.waiting_kernel(comm, stream)
         size = ctypes.c_size_t
         calls: dict[str, Callable[[], int]] = {
@@ -86,6 +101,8 @@ class Scenarios(RandomJobs, ApiCalls, DriverRules, LateFailures):
             "load": lambda: int(self.mock.cuModuleLoadData(ctypes.byref(module), None)),
             "free": lambda: int(self.mock.cuMemFree_v2(at)),
             "free host": lambda: int(self.mock.cuMemFreeHost(host)),
+            "unpin": lambda: int(self.mock.cuMemHostUnregister(ctypes.c_void_p(registered))),
+            "close": lambda: int(self.mock.cuIpcCloseMemHandle(opened)),
         }
         came_back = {name: self.comes_back(call, context) for name, call in calls.items()}
         self.say("asked")
@@ -365,7 +382,8 @@ def main() -> Any:
     finally:
         one.say(f"end-{rank}")
     # A process that ends takes its communicators with it: what others still receive from it would be cut short.
-    one.meet("end")
+    if "leave" not in given:
+        one.meet("end")
     return said
 
 
@@ -375,5 +393,6 @@ if __name__ == "__main__":
     except Exception as error:
         answer = {"error": f"{type(error).__name__}: {error}"}
     print(json.dumps(answer), flush=True)
-    # Kernels that still wait must not keep the process.
-    os._exit(0)
+    # Kernels that still wait must not keep the process, unless how it ends is what is asked.
+    if '"leave"' not in sys.argv[-1]:
+        os._exit(0)

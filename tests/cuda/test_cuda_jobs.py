@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import subprocess
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -164,6 +166,39 @@ def test_file_descriptors_join_what_they_can() -> None:
     assert job("regions", log=log, COLLC_DEBUG="INFO", MOCK_NO_IPC="0-1", MOCK_NO_VMM="1-2") == [1, 1, 0]
     assert "cannot be opened, and file descriptors join no more pairs)" in log[0]
     assert "rank 2: GPU memory joins it with rank(s) 0, 1" in log[2]
+
+
+OWN_PIDS = ("unshare", "--pid", "--fork", "--kill-child", "--mount-proc")
+
+
+@cache
+def has_pid_namespaces() -> bool:
+    try:
+        return subprocess.run([*OWN_PIDS, "true"], capture_output=True, check=False).returncode == 0
+    except OSError:
+        return False
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({}, "file descriptors share GPU memory (rank 1: the IPC handle of its memory cannot be opened"),
+        ({"MOCK_NO_PEER": "all"}, "pinned host memory joins it with rank 1 (no peer access between the GPUs)"),
+    ],
+    ids=["peers", "pinned"],
+)
+def test_processes_with_pid_namespaces_of_their_own(settings: dict[str, str], words: str) -> None:
+    """As containers are that share neither that nor IPC: every process has the number 1."""
+    if not has_pid_namespaces():
+        pytest.skip("no namespace of processes can be made here")
+    log: list[str] = []
+    own = everywhere(**settings)
+    assert job("collectives", within=OWN_PIDS, log=log, own=own, COLLC_DEBUG="INFO") == [[], [], []]
+    assert words in log[0]
+    assert job("random_transfers", within=OWN_PIDS, given={"seeds": [0]}, own=own) == [[], [], []]
+    # One that ends without a word is missed by the others.
+    answers = job("left_without_destroy", within=OWN_PIDS, given={"leave": [1], "call": True}, own=own)
+    assert answers == [[True, REMOTE_ERROR], True, [True, REMOTE_ERROR]]
 
 
 @pytest.mark.parametrize("end", ["abort", "destroy"])

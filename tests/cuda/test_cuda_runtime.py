@@ -206,8 +206,8 @@ def test_drivers_before_cuda_12_4_have_no_way_to_load_a_kernel_early(tmp_path: P
 
 
 def test_a_driver_that_is_too_old_is_told(tmp_path: Path) -> None:
-    answer = run([], [0, 1, 2], MOCK_GPUS="3", LD_LIBRARY_PATH=driver_without("cuStreamIsCapturing", tmp_path))
-    assert "too old: it has no cuStreamIsCapturing (525 has)" in str(answer.get("error"))
+    answer = run([], [0, 1, 2], MOCK_GPUS="3", LD_LIBRARY_PATH=driver_without("cuEventRecordWithFlags", tmp_path))
+    assert "too old: it has no cuEventRecordWithFlags (525 has)" in str(answer.get("error"))
 
 
 def test_half_a_group_on_a_shared_gpu_is_refused() -> None:

@@ -20,7 +20,12 @@ def test_what_the_driver_waits_for_while_a_kernel_waits() -> None:
     free = {"alloc", "another stream", "fill on another stream", "upload"}
     answer = job("what_the_driver_waits_for")[0]
     assert {name for name, back in answer.items() if back} == free, answer
-    assert len(answer) == 9
+    assert len(answer) == 11
+
+
+def test_an_allocation_may_wait_for_kernels() -> None:
+    answer = job("what_the_driver_waits_for", MOCK_ALLOC_WAITS="1")[0]
+    assert not answer["alloc"], answer
 
 
 def test_the_legacy_stream_waits_for_blocking_streams_alone() -> None:
@@ -77,6 +82,33 @@ def test_work_that_has_ended_is_ordered_only_before_what_waits_for_it(how: str, 
 @pytest.mark.parametrize(("mode", "statuses"), [(0, [900, 900]), (2, [0, 0])])
 def test_a_capture_forbids_what_would_wait_except_in_the_relaxed_mode(mode: int, statuses: list[int]) -> None:
     assert job("forbidden_in_a_capture", 1, given={"mode": mode}) == [statuses]
+
+
+def test_what_the_driver_refuses_of_the_events_of_graphs() -> None:
+    invalid, isolation, unsupported = 1, 905, 900
+    assert job("events_of_graphs", 1) == [
+        {
+            "recorded for a graph outside of one": invalid,
+            "waited for like a graph outside of one": invalid,
+            "waited for, but never recorded": invalid,
+            "of no graph, waited for in one": isolation,
+            "the end of that capture": isolation,
+            "asked for amid a capture": unsupported,
+            "the end of the other capture": unsupported,
+        }
+    ]
+
+
+def test_graphs_that_do_not_wait_for_what_is_outside_of_them_are_found() -> None:
+    """With a driver that forgets it, the calls of two graphs run into each other."""
+    answers = job("graphs_on_two_streams", MOCK_FORGET_EXTERNAL="1", COLLC_TIMEOUT="3", seconds=60)
+    assert answers != [[True] * 4] * 3
+
+
+@pytest.mark.parametrize("scenario", ["streams_of_threads", "reused_streams"])
+def test_streams_that_are_told_apart_by_their_handles_are_found(scenario: str) -> None:
+    answers = job(scenario, MOCK_FORGET_STREAMS="1", COLLC_TIMEOUT="3", seconds=60)
+    assert answers != [True] * 3
 
 
 def test_devices_are_hidden_until_the_driver_is_started() -> None:

@@ -51,6 +51,7 @@ constexpr int kMaxDynamicShared = 8;                           // function attri
 constexpr unsigned kHostPortableMapped = 3;
 constexpr unsigned kEventDisableTiming = 2;
 constexpr unsigned kStreamNonBlocking = 1;  // neither waits for the legacy stream nor holds it up
+constexpr unsigned kExternal = 1;           // in a capture: the graph waits for an event, or records it, whenever it runs
 constexpr int kCaptureRelaxed = 2;          // of a thread: captures of others forbid it nothing
 constexpr unsigned kIpcLazyPeerAccess = 1;
 
@@ -110,18 +111,19 @@ constexpr unsigned kIpcLazyPeerAccess = 1;
   X(event_create, cuEventCreate, (Event *, unsigned))                                                           \
   X(event_destroy, cuEventDestroy_v2, (Event))                                                                  \
   X(event_record, cuEventRecord, (Event, Stream))                                                               \
+  X(event_record_with, cuEventRecordWithFlags, (Event, Stream, unsigned))                                       \
   X(event_query, cuEventQuery, (Event))                                                                         \
   X(stream_create, cuStreamCreate, (Stream *, unsigned))                                                        \
   X(stream_destroy, cuStreamDestroy_v2, (Stream))                                                               \
   X(stream_synchronize, cuStreamSynchronize, (Stream))                                                          \
   X(stream_wait, cuStreamWaitEvent, (Stream, Event, unsigned))                                                  \
   X(capture_mode, cuThreadExchangeStreamCaptureMode, (int *))                                                   \
-  X(stream_is_capturing, cuStreamIsCapturing, (Stream, int *))
+  X(stream_capture_info, cuStreamGetCaptureInfo_v2, (Stream, int *, uint64_t *, void **, const void **, size_t *))
 
 // What the oldest drivers lack: null there.
 #define COLLC_NEW_DRIVER(X)                \
   X(function_load, cuFuncLoad, (Function)) \
-  X(stream_capture_info, cuStreamGetCaptureInfo_v2, (Stream, int *, uint64_t *, void **, const void **, size_t *))
+  X(stream_id, cuStreamGetId, (Stream, uint64_t *))
 
 struct Driver {
 #define COLLC_DRIVER_MEMBER(member, symbol, arguments) Result(*member) arguments;

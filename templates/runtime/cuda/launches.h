@@ -25,7 +25,7 @@ Status between_streams(const Together &calls, Body body) {
   const Stream main = stream_of(*calls[0]);
   std::vector<Stream> joined = {main};
   for (Submission *submission : calls) {
-    COLLC_RETURN_IF_FAILED(rank_of(*submission).follow_earlier(main));
+    COLLC_RETURN_IF_FAILED(rank_of(*submission).order().follow(main));
     const Stream stream = stream_of(*submission);
     if (std::find(joined.begin(), joined.end(), stream) != joined.end()) continue;
     joined.push_back(stream);
@@ -40,7 +40,7 @@ Status between_streams(const Together &calls, Body body) {
     for (size_t s = 1; s < joined.size(); ++s)
       COLLC_RETURN_IF_FAILED(check(cu.stream_wait(joined[s], finished, 0), "ordering streams"));
   }
-  for (Submission *submission : calls) COLLC_RETURN_IF_FAILED(rank_of(*submission).note_call(main));
+  for (Submission *submission : calls) COLLC_RETURN_IF_FAILED(rank_of(*submission).order().note(main));
   return {};
 }
 

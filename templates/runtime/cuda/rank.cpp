@@ -24,34 +24,20 @@ constexpr int64_t kAbortMs = 500;  // that an aborted call has to end
 
 constexpr uint32_t kLooksAlone = 10;  // of 100 ms: what a rank has sent before it left arrives in that time
 
-constexpr uint64_t kUnknownCapture = UINT64_MAX;
-
-// The capture that a stream takes part in; 0: none.
-Status capture_of(Stream stream, uint64_t *capture) {
-  const Driver &cu = driver();
-  int state = 0;
-  uint64_t number = kUnknownCapture;
-  if (cu.stream_capture_info != nullptr)
-    COLLC_RETURN_IF_FAILED(
-        check(cu.stream_capture_info(stream, &state, &number, nullptr, nullptr, nullptr), "asking about the stream"));
-  else
-    COLLC_RETURN_IF_FAILED(check(cu.stream_is_capturing(stream, &state), "asking about the stream"));
-  *capture = state != 0 ? number : 0;
-  return {};
-}
-
 volatile uint32_t &word(char *at) { return *reinterpret_cast<volatile uint32_t *>(at); }
 
 }  // namespace
 
 Status CudaRank::open(const RankContext &context, std::unique_ptr<RankBackend> *made) {
   set_undertaker({any_kernel_runs, keep_watching});
+  const Driver *loaded = nullptr;
+  COLLC_RETURN_IF_FAILED(load_driver(&loaded));
+  const Driver &cu = *loaded;
+  const Uncaptured uncaptured;
   std::unique_ptr<CudaRank> rank(new CudaRank(context));
   COLLC_RETURN_IF_FAILED(current_device(&rank->device_));
-  const Driver &cu = driver();
   COLLC_RETURN_IF_FAILED(check(cu.event_create(&rank->ready_, kEventDisableTiming), "making an event"));
-  COLLC_RETURN_IF_FAILED(check(cu.event_create(&rank->plain_.done, kEventDisableTiming), "making an event"));
-  COLLC_RETURN_IF_FAILED(check(cu.event_create(&rank->captured_.done, kEventDisableTiming), "making an event"));
+  COLLC_RETURN_IF_FAILED(rank->order_.begin());
   COLLC_RETURN_IF_FAILED(context.nranks > 1 ? rank->open_memory() : rank->open_alone());
   *made = std::move(rank);
   return {};
@@ -224,11 +210,9 @@ std::vector<ChannelTimes> CudaRank::times() const {
   return times;
 }
 
-// Waits for the calls of this rank alone: kernels of other communicators may wait for calls that this thread makes later. Those
-// of graphs leave no event, and end when the GPU has done everything. False for an aborted call that does not end, because it
+// Waits for the calls of this rank alone: kernels of other communicators may wait for calls that this thread makes later. False for an aborted call that does not end, because it
 // stands behind others and has not begun.
 bool CudaRank::wait_for_calls() const {
-  if (in_graph_) driver().context_synchronize();
   for (int64_t aborted_at = 0; runs();) {
     if (aborted_at == 0 && context_.stopped()) aborted_at = now_ms();
     if (aborted_at != 0 && now_ms() - aborted_at > kAbortMs) return false;
@@ -240,6 +224,7 @@ bool CudaRank::wait_for_calls() const {
 
 void CudaRank::wait_for_calls_that_end() {
   const Current current(device_->context);
+  const Uncaptured uncaptured;
   for (const int64_t start = now_ms(); runs() && now_ms() - start <= kAbortMs;) {
     const timespec nap{0, 100000};
     nanosleep(&nap, nullptr);
@@ -257,6 +242,7 @@ CudaRank::~CudaRank() {
   if (device_ == nullptr) return;
   const Driver &cu = driver();
   const Current current(device_->context);
+  const Uncaptured uncaptured;
   // The watcher still carries an abort to kernels that wait.
   const bool ended = wait_for_calls();
   if (watched_) unwatch(this);
@@ -269,37 +255,15 @@ CudaRank::~CudaRank() {
   remains->virtual_memory = std::move(ways_memory_.mapped);
   if (pinned_ != nullptr) remains->host.push_back(pinned_);
   if (pinned_memory_ != nullptr) remains->pinned.push_back(std::move(pinned_memory_));
-  if (plain_.done != nullptr && !ended) remains->events.push_back(plain_.done);
-  if (plain_.done != nullptr && ended) cu.event_destroy(plain_.done);
+  if (const Event done = order_.end(); done != nullptr && !ended)
+    remains->events.push_back(done);
+  else if (done != nullptr)
+    cu.event_destroy(done);
   if (ready_ != nullptr) cu.event_destroy(ready_);
-  if (captured_.done != nullptr) cu.event_destroy(captured_.done);
   if (world_ != nullptr)
     world_->inherit(std::move(remains));
   else
     dispose(std::move(remains));
-}
-
-// A graph starts where its caller puts it; it cannot wait for work outside of it.
-Status CudaRank::follow_earlier(Stream stream) {
-  if (!called_) return {};
-  uint64_t capture = 0;
-  COLLC_RETURN_IF_FAILED(capture_of(stream, &capture));
-  const Latest &latest = capture != 0 ? captured_ : plain_;
-  if (!latest.is_there || latest.stream == stream || latest.capture != capture || capture == kUnknownCapture) return {};
-  return check(driver().stream_wait(stream, latest.done, 0), "ordering streams");
-}
-
-Status CudaRank::note_call(Stream stream) {
-  called_ = true;
-  uint64_t capture = 0;
-  COLLC_RETURN_IF_FAILED(capture_of(stream, &capture));
-  if (capture != 0) in_graph_ = true;
-  Latest &latest = capture != 0 ? captured_ : plain_;
-  COLLC_RETURN_IF_FAILED(check(driver().event_record(latest.done, stream), "recording an event"));
-  latest.stream = stream;
-  latest.capture = capture;
-  latest.is_there = true;
-  return {};
 }
 
 void CudaRank::look(bool at_peers) {
@@ -344,7 +308,7 @@ void CudaRank::look_at_transfers() {
   const std::lock_guard<std::mutex> lock(transfers_mutex_);
   const auto gone =
       std::find_if(transfers_.begin(), transfers_.end(), [&](uint32_t peer) { return context_.segment->has_left(peer); });
-  if (gone == transfers_.end() || driver().event_query(plain_.done) != kNotReady) {
+  if (gone == transfers_.end() || !order_.runs()) {
     transfers_alone_ = 0;
     if (gone != transfers_.end()) transfers_.clear();
     return;

@@ -5,6 +5,7 @@
 #include <set>
 #include <vector>
 
+#include "cuda/call_order.h"
 #include "cuda/pinned.h"
 #include "cuda/world.h"
 
@@ -33,10 +34,7 @@ class CudaRank final : public RankBackend {
   uint64_t gpu_bytes() const override;
   Event ready() const { return ready_; }
 
-  // Orders `stream` behind this rank's earlier calls on other streams; inside of a capture, behind those of the capture.
-  Status follow_earlier(Stream stream);
-  // Notes that this rank's latest call is on `stream`.
-  Status note_call(Stream stream);
+  CallOrder &order() { return order_; }
   // Notes that it has a transfer with a rank, which must not leave before.
   void note_transfer(uint32_t peer);
   // Says what the rank calls, for the others to compare.
@@ -50,10 +48,10 @@ class CudaRank final : public RankBackend {
     return status;
   }
 
-  // Whether its latest call outside of graphs has not ended.
-  bool runs() const { return called_ && driver().event_query(plain_.done) == kNotReady; }
-  // Whether calls of it were captured: nobody knows when they run.
-  bool is_in_graph() const { return in_graph_; }
+  // Whether its latest call has not ended.
+  bool runs() const { return order_.runs(); }
+  // Whether calls of it were captured: they run whenever a graph is launched.
+  bool is_in_graph() const { return order_.is_in_graph(); }
 
   // Called by the watcher every few milliseconds: carries aborts to the kernels and their reports to the communicator.
   void look(bool at_peers);
@@ -94,15 +92,7 @@ class CudaRank final : public RankBackend {
   char *pinned_ = nullptr;  // abort flag, then a report per channel
   Address pinned_at_ = 0;
   Event ready_ = nullptr;
-  // The latest call outside of captures, and the latest one of a capture.
-  struct Latest {
-    Event done = nullptr;
-    Stream stream = nullptr;
-    uint64_t capture = 0;
-    bool is_there = false;
-  } plain_, captured_;
-  std::atomic<bool> called_{false};  // kernels may run, of a graph perhaps
-  std::atomic<bool> in_graph_{false};
+  CallOrder order_;
   bool watched_ = false;
   bool timed_ = false;     // the kernels count, and COLLC_BREAKDOWN asks for it
   bool reported_ = false;  // a kernel has run out of time, and the communicator knows

@@ -116,6 +116,7 @@ void dispose(std::unique_ptr<Remains> remains) {
   RemainsList one;
   one.push_back(std::move(remains));
   bury(std::move(one));
+  const Uncaptured uncaptured;
   const int64_t start = now_ms();
   const std::function<bool()> runs = any_runs.load();
   for (free_buried(runs); is_buried(mine) && !runs() && now_ms() - start <= kPatienceMs; free_buried(runs)) {
@@ -133,9 +134,9 @@ bool any_buried() {
 }
 
 void free_buried(const std::function<bool()> &runs) {
+  const Uncaptured uncaptured;
   const std::unique_lock<std::shared_mutex> nobody_launches(launching(), std::try_to_lock);
   if (!nobody_launches.owns_lock() || runs()) return;
-  const Uncaptured uncaptured;
   RemainsList all = dig_up();
   all.erase(std::remove_if(all.begin(), all.end(), [](const auto &one) { return one->free(); }), all.end());
   bury(std::move(all));

@@ -10,7 +10,9 @@
 // hardware queues its streams share (8), MOCK_SEED seeds the scheduler. MOCK_NO_PEER, MOCK_NO_IPC and MOCK_BAD_LINK name pairs
 // of devices (mock_devices.h); what crosses a bad link arrives wrong. MOCK_GARBLED names those that read nonsense in each
 // other's memory, MOCK_MIG those that are parts of one card. File descriptors of memory are refused by MOCK_VMM=0 and for the pairs of MOCK_NO_VMM. For tests of the mock,
-// MOCK_FORGET_PEERS, MOCK_FORGET_ACCESS and MOCK_CLOSE_EARLY take away from kernels what was opened. Kernels of which nothing has been heard for MOCK_PATIENCE_MS fail. Only what the runtime and its tests use is here; calls are counted
+// MOCK_FORGET_PEERS, MOCK_FORGET_ACCESS and MOCK_CLOSE_EARLY take away from kernels what was opened, and with
+// MOCK_FORGET_EXTERNAL graphs do not wait for events from outside, and with MOCK_FORGET_STREAMS streams with equal handles
+// pass for one. Kernels of which nothing has been heard for MOCK_PATIENCE_MS fail. Only what the runtime and its tests use is here; calls are counted
 // by name.
 #include <algorithm>
 #include <atomic>
@@ -69,6 +71,7 @@ constexpr int kInvalidValue = 1, kOutOfMemory = 2, kNotInitialized = 3, kNoDevic
               kInvalidContext = 201;
 constexpr int kNoSuchPeer = 217, kNotFoundHere = 500, kAlreadyEnabled = 704, kTooLarge = 720, kNotReady = 600,
               kNotSupported = 801;
+constexpr int kCapturedEvent = 907;
 constexpr uint32_t kThreads = 64;  // a block that is larger does not fit
 
 struct MockContext {
@@ -78,7 +81,18 @@ using MockGraph = mock::Graph<Work>;
 using MockEvent = mock::Event<Work>;
 struct MockStream {
   int device;
+  uint64_t id;
 };
+// Handles of streams that are gone: new streams get them first.
+std::vector<MockStream *> free_streams;
+uint64_t last_stream = 1000;  // ids of those without a handle of their own are below
+
+// The default stream of this thread: other threads have the same handle for theirs.
+uint64_t own_stream() {
+  static std::atomic<uint64_t> last{100};
+  thread_local const uint64_t own = ++last;
+  return own;
+}
 
 struct Piece {
   size_t bytes;
@@ -123,7 +137,7 @@ int current_device() { return current() == nullptr ? 0 : current()->device; }
 StreamKey key_of(void *stream) {
   const auto handle = reinterpret_cast<uintptr_t>(stream);
   if (handle <= 1) return {current_device(), nullptr};
-  if (handle == 2) return {current_device(), reinterpret_cast<void *>(pthread_self())};
+  if (handle == 2) return {current_device(), reinterpret_cast<void *>(own_stream())};
   return {static_cast<MockStream *>(stream)->device, stream};
 }
 
@@ -385,6 +399,7 @@ MOCK cuStreamSynchronize(void *stream) {
 }
 MOCK cuStreamQuery(void *stream) {
   MOCK_ENTER("query");
+  MOCK_UNLESS_CAPTURING;
   return state().runner.has_ended(state().streams.waits(key_of(stream))) ? state().runner.failed() : kNotReady;
 }
 MOCK cuModuleLoadData(void **module, const void *) {
@@ -643,32 +658,55 @@ MOCK cuEventRecord(MockEvent *event, void *stream) {
   MOCK_ENTER("record");
   return state().streams.record(*event, key_of(stream));
 }
+MOCK cuEventRecordWithFlags(MockEvent *event, void *stream, unsigned flags) {
+  MOCK_ENTER("record");
+  mock::Streams<Work> &streams = state().streams;
+  return flags == 0 ? streams.record(*event, key_of(stream)) : streams.record_external(*event, key_of(stream));
+}
 MOCK cuEventSynchronize(const MockEvent *event) {
   MOCK_ENTER("synchronize_event");
+  MOCK_UNLESS_CAPTURING;
   return state().runner.wait(hold, event->launches);
 }
 MOCK cuEventQuery(const MockEvent *event) {
   MOCK_ENTER("query");
+  MOCK_UNLESS_CAPTURING;
+  if (event->graph != nullptr) return kCapturedEvent;
   return state().runner.has_ended(event->launches) ? state().runner.failed() : kNotReady;
 }
-MOCK cuStreamWaitEvent(void *stream, MockEvent *event, unsigned) {
+MOCK cuStreamWaitEvent(void *stream, MockEvent *event, unsigned flags) {
   MOCK_ENTER("wait");
-  return state().streams.wait(key_of(stream), *event);
+  mock::Streams<Work> &streams = state().streams;
+  return flags == 0 ? streams.wait(key_of(stream), *event) : streams.wait_external(key_of(stream), *event);
 }
 MOCK cuStreamCreate(void **stream, unsigned flags) {
   MOCK_ENTER("stream_create");
   if (current() == nullptr) return kInvalidContext;
-  auto *made = new MockStream{current()->device};
+  MockStream *made = free_streams.empty() ? new MockStream : free_streams.back();
+  if (!free_streams.empty()) free_streams.pop_back();
+  *made = {current()->device, ++last_stream};
   if ((flags & 1) != 0) state().streams.set_non_blocking({made->device, made});
   return *stream = made, 0;
 }
-MOCK cuStreamDestroy_v2(void *) {
+// What it was given goes on.
+MOCK cuStreamDestroy_v2(MockStream *stream) {
   MOCK_ENTER("stream_destroy");
+  State &all = state();
+  const StreamKey key{stream->device, stream};
+  all.streams.retire(key, {stream->device, reinterpret_cast<void *>(stream->id)});
+  all.numbers.erase(key);
+  all.queues.erase(key);
+  free_streams.push_back(stream);
   return 0;
 }
-MOCK cuStreamIsCapturing(void *stream, int *status) {
-  MOCK_ENTER("is_capturing");
-  return *status = state().streams.capturing(key_of(stream)) != nullptr, 0;
+MOCK cuStreamGetId(void *stream, uint64_t *id) {
+  MOCK_ENTER("stream_id");
+  const StreamKey key = key_of(stream);
+  const auto handle = reinterpret_cast<uintptr_t>(stream);
+  *id = handle > 2 ? static_cast<MockStream *>(stream)->id : reinterpret_cast<uint64_t>(key.second);
+  if (*id == 0) *id = static_cast<uint64_t>(key.first) + 1;  // the legacy stream of a device
+  if (setting("MOCK_FORGET_STREAMS", 0) != 0) *id = handle + 1;
+  return 0;
 }
 MOCK cuStreamGetCaptureInfo_v2(void *stream, int *status, uint64_t *number, void **, const void **, size_t *) {
   MOCK_ENTER("is_capturing");
@@ -678,7 +716,7 @@ MOCK cuStreamGetCaptureInfo_v2(void *stream, int *status, uint64_t *number, void
   return 0;
 }
 MOCK cuThreadExchangeStreamCaptureMode(int *mode) {
-  MOCK_ENTER("capture_mode");
+  const mock::Runner::Hold hold(state().runner);
   std::swap(*mode, capture_mode);
   return 0;
 }
@@ -703,14 +741,20 @@ MOCK cuGraphLaunch(MockGraph *graph, void *stream) {
   Ids before = all.streams.waits(key);
   before.insert(graph->running.begin(), graph->running.end());
   while (graph->ids.size() < graph->nodes.size()) graph->ids.push_back(all.runner.add_stream());
-  std::vector<uint64_t> numbers;
+  std::vector<Ids> ends;
   Ids made = before;
   for (size_t n = 0; n < graph->nodes.size(); ++n) {
-    Ids after = before;
-    for (const size_t earlier : graph->nodes[n].after) after.insert(numbers[earlier]);
+    const mock::Node<Work> &node = graph->nodes[n];
+    Ids after = MockGraph::ends_of(node.after, ends);
+    after.insert(before.begin(), before.end());
+    if (node.waits_for != nullptr && setting("MOCK_FORGET_EXTERNAL", 0) == 0)
+      after.insert(node.waits_for->launches.begin(), node.waits_for->launches.end());
+    if (node.records != nullptr) node.records->launches = after;
     // On a stream that nothing else knows: its order within the graph is all that counts.
-    numbers.push_back(all.runner.add(graph->nodes[n].launching, graph->ids[n], emulation::kNoQueue, after));
-    made.insert(numbers.back());
+    if (node.waits_for == nullptr && node.records == nullptr)
+      after = {all.runner.add(node.launching, graph->ids[n], emulation::kNoQueue, after)};
+    made.insert(after.begin(), after.end());
+    ends.push_back(after);
   }
   graph->running = made;
   all.streams.set_waits(key, made);

@@ -9,17 +9,22 @@
 
 namespace mock {
 
-constexpr int kUnsupported = 900, kUnjoined = 904, kIsolation = 905, kInvalidated = 901, kIllegalState = 401;
+constexpr int kUnsupported = 900, kUnjoined = 904, kIsolation = 905, kInvalidated = 901, kIllegalState = 401, kInvalidFlags = 1;
 
 using StreamKey = std::pair<int, void *>;  // device and handle; null: the legacy stream of the device
 using Ids = std::set<uint64_t>;            // of launches
 
-// One operation of a graph: a launch or a copy, in the order of its capture. `after` are positions of earlier ones.
+template <class Launching>
+struct Event;
+
+// One operation of a graph: a launch or a copy, in the order of its capture. `after` are positions of earlier ones. With an
+// event there is nothing to run: the graph waits for it, or records it, as it is when the graph is launched.
 template <class Launching>
 struct Node {
   Launching launching;
   StreamKey stream;
   std::set<size_t> after;
+  Event<Launching> *waits_for = nullptr, *records = nullptr;
 };
 
 template <class Launching>
@@ -39,6 +44,13 @@ struct Graph {
     reaches[node.stream] = {nodes.size()};
     nodes.push_back(std::move(node));
     return nodes.size() - 1;
+  }
+
+  // What the nodes at some positions end with, by the ends of every node.
+  static Ids ends_of(const std::set<size_t> &positions, const std::vector<Ids> &ends) {
+    Ids all;
+    for (const size_t at : positions) all.insert(ends[at].begin(), ends[at].end());
+    return all;
   }
 
   // Everything before some positions, with them.
@@ -95,6 +107,14 @@ class Streams {
 
   // A stream that neither waits for the legacy stream nor holds it up.
   void set_non_blocking(const StreamKey &key) { non_blocking_.insert(key); }
+  // A stream is gone, and a new one may have its handle: what it was given goes on under another key.
+  void retire(const StreamKey &key, const StreamKey &grave) {
+    if (const auto found = waits_.find(key); found != waits_.end()) {
+      waits_[grave] = found->second;
+      waits_.erase(found);
+    }
+    if (non_blocking_.erase(key) != 0) non_blocking_.insert(grave);
+  }
 
   // The launches that the next one of a stream has to wait for. The legacy stream of a device waits for all its blocking
   // streams, and they for it.
@@ -107,6 +127,20 @@ class Streams {
     return before;
   }
   void set_waits(const StreamKey &key, const Ids &launches) { waits_[key] = launches; }
+
+  // Nodes of the graph that a stream captures; there is no such thing outside of captures.
+  int record_external(Event<Launching> &event, const StreamKey &key) {
+    Graph<Launching> *graph = capturing(key);
+    if (graph == nullptr) return kInvalidFlags;
+    graph->add({{}, key, {}, nullptr, &event});
+    return 0;
+  }
+  int wait_external(const StreamKey &key, Event<Launching> &event) {
+    Graph<Launching> *graph = capturing(key);
+    if (graph == nullptr || !event.recorded || event.graph != nullptr) return kInvalidFlags;
+    graph->add({{}, key, {}, &event, nullptr});
+    return 0;
+  }
 
   int record(Event<Launching> &event, const StreamKey &key) {
     event = {};

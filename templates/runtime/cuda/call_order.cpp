@@ -1,0 +1,92 @@
+#include "cuda/call_order.h"
+
+#include <algorithm>
+
+#include "cuda/fill.h"
+
+namespace collc::cuda {
+namespace {
+
+constexpr size_t kMostCaptures = 16;  // at a time
+
+}  // namespace
+
+// 0: the stream is in none.
+Status CallOrder::find_capture(Stream stream, uint64_t *capture) {
+  int state = 0;
+  uint64_t number = 0;
+  COLLC_RETURN_IF_FAILED(
+      check(driver().stream_capture_info(stream, &state, &number, nullptr, nullptr, nullptr), "asking about the stream"));
+  *capture = state != 0 ? number : 0;
+  return {};
+}
+
+// A number that no other stream of the process has or gets. Handles are not enough: that of a thread's default stream is the
+// same in all threads, and a new stream may have that of one that is gone.
+uint64_t CallOrder::id_of(Stream stream) {
+  uint64_t id = kUnknownStream;
+  const Driver &cu = driver();
+  return cu.stream_id != nullptr && cu.stream_id(stream, &id) == 0 ? id : kUnknownStream;
+}
+
+std::vector<CallOrder::Capture>::iterator CallOrder::find(uint64_t capture) {
+  return std::find_if(captures_.begin(), captures_.end(), [capture](const Capture &one) { return one.number == capture; });
+}
+
+Status CallOrder::begin() {
+  COLLC_RETURN_IF_FAILED(check(driver().event_create(&done_, kEventDisableTiming), "making an event"));
+  // A graph may wait for it before any call has recorded it.
+  return alone("recording an event", [this](const Driver &cu, Stream stream) { return cu.event_record(done_, stream); });
+}
+
+Event CallOrder::end() {
+  while (!captures_.empty()) forget_oldest();
+  return done_;
+}
+
+// Graphs and other calls wait for each other as NCCL's do: a graph begins with a wait for `done_` as it is when the graph is
+// launched, and each of its calls records it anew.
+Status CallOrder::follow(Stream stream) {
+  uint64_t capture = 0;
+  COLLC_RETURN_IF_FAILED(find_capture(stream, &capture));
+  const uint64_t id = id_of(stream);
+  if (capture == 0) {
+    // On the stream of the latest call, unless a graph may have been launched on another one since.
+    const bool is_behind = id != kUnknownStream && id == latest_stream_ && !in_graph_;
+    if (!called_ || is_behind) return {};
+    return check(driver().stream_wait(stream, done_, 0), "ordering streams");
+  }
+  const auto known = find(capture);
+  if (known == captures_.end()) return check(driver().stream_wait(stream, done_, kExternal), "ordering graphs");
+  if (id != kUnknownStream && known->stream == id) return {};
+  return check(driver().stream_wait(stream, known->done, 0), "ordering streams");
+}
+
+Status CallOrder::note(Stream stream) {
+  called_ = true;
+  uint64_t capture = 0;
+  COLLC_RETURN_IF_FAILED(find_capture(stream, &capture));
+  if (capture == 0) {
+    latest_stream_ = id_of(stream);
+    return check(driver().event_record(done_, stream), "recording an event");
+  }
+  in_graph_ = true;
+  COLLC_RETURN_IF_FAILED(check(driver().event_record_with(done_, stream, kExternal), "recording an event in a graph"));
+  auto known = find(capture);
+  if (known == captures_.end()) {
+    const Uncaptured uncaptured;
+    if (captures_.size() == kMostCaptures) forget_oldest();
+    Event joint = nullptr;
+    COLLC_RETURN_IF_FAILED(check(driver().event_create(&joint, kEventDisableTiming), "making an event"));
+    known = captures_.insert(captures_.end(), {capture, joint, kUnknownStream});
+  }
+  known->stream = id_of(stream);
+  return check(driver().event_record(known->done, stream), "recording an event");
+}
+
+void CallOrder::forget_oldest() {
+  driver().event_destroy(captures_.front().done);
+  captures_.erase(captures_.begin());
+}
+
+}  // namespace collc::cuda

@@ -1,0 +1,47 @@
+// The calls of one rank run one after the other, whatever streams and graphs they are on: they share slots and counters.
+#pragma once
+#include <atomic>
+#include <vector>
+
+#include "cuda/driver.h"
+
+namespace collc::cuda {
+
+class CallOrder {
+ public:
+  // Before any call.
+  Status begin();
+  // After the last one. Returns the event of the latest call that was launched, which is the caller's now; null: never begun.
+  Event end();
+  // Orders `stream` behind the earlier calls: on other streams, and in graphs. In a capture: the graph, whenever it is launched.
+  Status follow(Stream stream);
+  // Notes that the latest call is on `stream`.
+  Status note(Stream stream);
+
+  // Whether the latest call that was launched has not ended.
+  bool runs() const { return called_ && driver().event_query(done_) == kNotReady; }
+  // Whether calls were captured: they run whenever a graph is launched.
+  bool is_in_graph() const { return in_graph_; }
+
+ private:
+  static constexpr uint64_t kUnknownStream = 0;
+  // A capture with calls: an event behind the latest one, and that one's stream.
+  struct Capture {
+    uint64_t number;
+    Event done;
+    uint64_t stream;
+  };
+  static Status find_capture(Stream stream, uint64_t *capture);
+  static uint64_t id_of(Stream stream);
+  std::vector<Capture>::iterator find(uint64_t capture);
+  void forget_oldest();
+
+  // Recorded by every call, and by graphs with calls whenever they are launched.
+  Event done_ = nullptr;
+  uint64_t latest_stream_ = kUnknownStream;  // of the latest call outside of graphs
+  std::vector<Capture> captures_;            // the newest last; nobody says when one ends
+  std::atomic<bool> called_{false};          // kernels may run, of a graph perhaps
+  std::atomic<bool> in_graph_{false};
+};
+
+}  // namespace collc::cuda
