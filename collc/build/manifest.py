@@ -95,10 +95,12 @@ def _gpu_bytes(entries: Sequence[Entry], nranks: int, target: Target) -> int:
 
 
 def _host(document: PlanFile, entries: Sequence[Entry], target: Target) -> dict[str, Any]:
-    """The pairs of ranks that the topology joins by host memory alone, and the bytes that these pin."""
-    pairs = () if target.kind is TargetKind.HOST else staged_pairs(document.graph)
+    """The pairs of ranks that the topology joins by host memory alone; bytes pinned for them and PCIe beside NVLink."""
+    if target.kind is TargetKind.HOST:
+        return {"host_pairs": [], "host_bytes": 0}
+    pairs = staged_pairs(document.graph)
     slot = slot_bytes([entry.program for entry in entries])
-    taken = pinned_bytes(entries, document.graph.nranks, target.slots, slot, pairs) if pairs else 0
+    taken = pinned_bytes(entries, document.graph.nranks, target.slots, slot, pairs)
     return {"host_pairs": [f"{a}-{b}" for a, b in pairs], "host_bytes": taken}
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from collc.codegen.entry import Entry
+from collc.ir.nodes import Fifo
 from collc.topology.model import PlanGraph, VertexKind
 
 # A flag has a line of its own, and everything begins at such a line.
@@ -46,7 +47,11 @@ def fifo_bytes_by_rank(entries: Sequence[Entry], nranks: int, slots: int, most: 
 
 def _by_rank(entries: Sequence[Entry], nranks: int, slots: int, most: int | None, has_ll128: bool) -> tuple[int, ...]:
     taken = [0] * nranks
-    for src, reader, at_reader in _fifo_ends(entries, slots, most, has_ll128):
+    staged = _staged(entries)
+    for fifo, reader, at_reader in _fifo_ends(entries, slots, most, has_ll128):
+        if fifo.memory in staged:
+            continue
+        src = fifo.src
         taken[reader] += at_reader
         taken[src] += _LINE
     return tuple(taken)
@@ -54,8 +59,8 @@ def _by_rank(entries: Sequence[Entry], nranks: int, slots: int, most: int | None
 
 def _fifo_ends(
     entries: Sequence[Entry], slots: int, most: int | None, has_ll128: bool
-) -> Iterator[tuple[int, int, int]]:
-    """For each FIFO, reader and protocol: source, reader, bytes of slots and tail; the source has a line for heads."""
+) -> Iterator[tuple[Fifo, int, int]]:
+    """For each FIFO, reader and protocol: both, and bytes of slots and tail; the source has a line for heads."""
     largest: dict[str, int] = {}
     used: dict[tuple[int, str], Entry] = {}
     by_size = all(entry.when.protocol == "Simple" for entry in entries)
@@ -70,10 +75,18 @@ def _fifo_ends(
         tail = _LINE if protocol == "Simple" else 0
         for fifo in fifos.values():
             for reader in fifo.dsts:
-                yield fifo.src, reader, _lines(slots * slot) + tail
+                yield fifo, reader, _lines(slots * slot) + tail
+
+
+def _staged(entries: Sequence[Entry]) -> set[object]:
+    """The FIFOs (`Fifo.memory`) that lie in host memory, whatever GPUs reach: PCIe's of programs of several classes."""
+    programs = {id(entry.program.fifos): entry.program for entry in entries if entry.program.weights}.values()
+    return {fifo.memory for program in programs for fifo in program.fifos if program.shares[fifo.share].part}
 
 
 def _protocols(entry: Entry, by_size: bool, has_ll128: bool) -> Iterable[str]:
+    if entry.program.weights:
+        return ("Simple",)
     if by_size:
         return ("Simple", "LL", "LL128") if has_ll128 else ("Simple", "LL")
     return ("Simple",) if entry.when.protocol == "LL128" and not has_ll128 else (entry.when.protocol,)
@@ -128,18 +141,25 @@ def pinned_bytes(
 ) -> int:
     """Bytes of pinned host memory of a communicator whose `pairs` (the lower rank first) have no peer access.
 
-    Every pair has a region of its own (runtime/cuda/pinned_plan.h). Where a plan has FIFOs between such pairs, LL128
-    does not run.
+    Every pair has a region of its own (runtime/cuda/pinned_plan.h), and so have those with PCIe's FIFOs of programs of
+    several classes. Where a plan has other FIFOs between `pairs`, LL128 does not run.
     """
-    used = {tuple(sorted((fifo.src, dst))) for e in entries for fifo in e.program.fifos for dst in fifo.dsts}
-    fifos = dict.fromkeys(pairs, 0)
-    for src, reader, at_reader in _fifo_ends(entries, slots, None, used.isdisjoint(pairs)):
-        pair = (min(src, reader), max(src, reader))
-        if pair in fifos:
-            fifos[pair] += at_reader + _LINE
+    staged = _staged(entries)
+    used = {
+        tuple(sorted((fifo.src, dst)))
+        for e in entries
+        for fifo in e.program.fifos
+        for dst in fifo.dsts
+        if fifo.memory not in staged
+    }
+    taken: dict[tuple[int, int], int] = dict.fromkeys(pairs, 0)
+    for fifo, reader, at_reader in _fifo_ends(entries, slots, None, used.isdisjoint(pairs)):
+        pair = (min(fifo.src, reader), max(fifo.src, reader))
+        if pair in pairs or fifo.memory in staged:
+            taken[pair] = taken.get(pair, 0) + at_reader + _LINE
     lanes, most = _lanes(nranks, slot_bytes)
     region = 2 * lanes * (2 * _LINE + _LANE_SLOTS * (_SLOT_HEAD + most))
-    return sum(-(-(taken + region) // _REGION) * _REGION for taken in fifos.values())
+    return sum(-(-(own + region * (pair in pairs)) // _REGION) * _REGION for pair, own in taken.items())
 
 
 def most_pinned_bytes(gpu_bytes: int, nranks: int) -> int:

@@ -77,9 +77,9 @@ def check_request(request: LibraryRequest, target: Target) -> tuple[str, ...]:
     for name, given in others.items():
         if given:
             raise UsageError(f"{name} and --classes do not go together yet", where="--classes", hint="omit one of them")
-    if target.kind is TargetKind.CUDA:
-        hint = "--target host makes one for CPUs"
-        raise UsageError("libraries for GPUs run one class of links so far", where="--classes", hint=hint)
+    if target.kind is TargetKind.CUDA and "net" in classes:
+        hint = "--classes nvlink,pcie"
+        raise UsageError("libraries for GPUs move nothing over NICs inside a server yet", where="--classes", hint=hint)
     return classes
 
 

@@ -110,6 +110,10 @@ def _pinned(allocation: Mapping[str, Any]) -> str:
     """Which pairs of ranks the topology joins by host memory, and how much of it a communicator takes."""
     nranks, pairs = allocation["nranks"], allocation["host_pairs"]
     most = most_pinned_bytes(allocation["gpu_bytes"], nranks)
+    if not pairs and allocation["host_bytes"]:
+        taken = f"{allocation['host_bytes'] / 1e6:.1f} MB in all"
+        more = f"if no GPUs reach each other at most {most / 1e6:.1f} MB more"
+        return f"PCIe beside NVLink: pinned host memory, {taken}; {more}"
     if not pairs:
         return f"between GPUs that do not reach each other: pinned host memory, at most {most / 1e6:.1f} MB in all"
     every = len(pairs) == nranks * (nranks - 1) // 2

@@ -68,6 +68,7 @@ class _Call(ctypes.Structure):
         ("out_offset", ctypes.POINTER(ctypes.c_int64)),
         ("factors", ctypes.POINTER(ctypes.c_uint64)),
         ("factors_in_memory", ctypes.c_uint32),
+        ("weights", ctypes.c_uint32),
     ]
 
 
@@ -101,6 +102,7 @@ class Call:
     in_offset: per rank, the byte offset of the input within the output for an in-place call, or None.
     out_offset: per rank, the byte offset at which the result goes into the output; None: 0.
     factors: per rank, the bits of the factor of a scaled sum; None: no such sum.
+    weights: of the classes of links, in a program that is cut into them.
     """
 
     program: int
@@ -114,6 +116,7 @@ class Call:
     out_offset: Sequence[int] | None = None
     factors: Sequence[int] | None = None
     factors_in_memory: bool = False
+    weights: Sequence[int] = ()
 
 
 @dataclass
@@ -286,6 +289,7 @@ def emulate(
             array(ctypes.c_int64, call.out_offset or [0] * len(call.inputs)),
             array(ctypes.c_uint64, call.factors) if call.factors is not None else None,
             call.factors_in_memory,
+            sum(weight << 8 * i for i, weight in enumerate(call.weights)),
         )
         for call in calls
     ]

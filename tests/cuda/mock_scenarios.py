@@ -22,6 +22,7 @@ from typing import Any
 
 import numpy as np
 from mock_api import ApiCalls
+from mock_classes import WeightedCalls
 from mock_job import FLOAT, Buffer, Comm
 from mock_late import LateFailures
 from mock_order import Ordered
@@ -37,7 +38,7 @@ class IpcHandle(ctypes.Structure):
     _fields_ = [("bytes", ctypes.c_ubyte * 64)]
 
 
-class Scenarios(RandomJobs, ApiCalls, DriverRules, LateFailures, Ordered):
+class Scenarios(RandomJobs, ApiCalls, DriverRules, LateFailures, Ordered, WeightedCalls):
     def collectives(self) -> list[str]:
         """Every collective once; the wrong ones."""
         comm, stream, wrong = self.comm(), self.stream(), []

@@ -35,7 +35,7 @@ constexpr uint32_t slot_bytes_for(uint32_t protocol, uint32_t chunk_bytes) {
 }
 
 // One FIFO end and where its memory is for each protocol. `slots` and `tail` are offsets in the reader's arena, `head` in
-// the writer's; or all three in the region of the pair, where its memory is pinned host memory.
+// the writer's; or all three in the region of the pair, where its memory or that of the FIFO is pinned host memory.
 struct EndPlace {
   struct Memory {
     bool used = false;  // by a program that runs over the protocol
@@ -47,6 +47,7 @@ struct EndPlace {
   uint32_t reader;   // which of the FIFO's readers
   uint32_t peer;     // the rank at the other end
   bool writes;
+  bool staged;       // in pinned memory, whatever the pair reaches: of the class pcie
   Memory memory[kProtocols];
 };
 
@@ -60,6 +61,7 @@ struct DevicePlan {
   bool has_ll128 = false;                   // all devices have its kernels, all links carry its lines
   Overrides overrides;
   std::vector<uint32_t> own_protocols;      // of the tables' programs
+  std::vector<bool> cut;                    // into classes of links: of the same programs
   std::vector<Program> programs;            // row p * kProtocols + q: program p of the tables over protocol q
   std::vector<Share> shares;
   std::vector<RankChannel> rank_channels;
@@ -69,10 +71,12 @@ struct DevicePlan {
   std::vector<size_t> arena_bytes;          // per rank
   LanePlan lanes;                           // of transfers
   std::vector<size_t> lanes_at;             // per rank, in its arena
-  PinnedPlan pinned;                        // of the pairs that do not reach each other's GPU memory
+  PinnedPlan pinned;                        // of the pairs that do not reach each other's GPU memory, and of staged FIFOs
 
   // What a call of `bytes` of the tables' program `program` runs over.
   uint32_t protocol_of(uint32_t program, uint64_t bytes) const {
+    // LL128's lines are torn on their way through host memory.
+    if (cut[program]) return overrides.protocol == static_cast<int32_t>(kLL) ? kLL : kSimple;
     if (overrides.protocol >= 0) return static_cast<uint32_t>(overrides.protocol);
     if (!by_size) return own_protocol(program);
     if (bytes <= (has_ll128 ? kLLMost : kLLMostWithoutLL128)) return kLL;
@@ -80,6 +84,7 @@ struct DevicePlan {
   }
   // Whether some call of a program runs over a protocol.
   bool runs_over(uint32_t program, uint32_t protocol) const {
+    if (cut[program]) return protocol_of(program, 0) == protocol;
     if (overrides.protocol >= 0) return static_cast<uint32_t>(overrides.protocol) == protocol;
     if (!by_size) return own_protocol(program) == protocol;
     return protocol != kLL128 || has_ll128;
@@ -102,7 +107,7 @@ struct DevicePlan {
         end = {};
         const EndPlace::Memory &memory = place.memory[protocol];
         if (!memory.used) continue;
-        const bool is_pinned = pinned.joins(rank, place.peer);
+        const bool is_pinned = place.staged || pinned.joins(rank, place.peer);
         const uint64_t theirs = is_pinned ? region(place.peer) : arena(place.peer), ours = is_pinned ? theirs : mine;
         const uint64_t reader = place.writes ? theirs : ours, writer = place.writes ? ours : theirs;
         auto *head = reinterpret_cast<uint64_t *>(writer + memory.head);
@@ -141,18 +146,48 @@ std::vector<FifoEnd> make_lane_ends(const DevicePlan &plan, uint32_t rank, Arena
   return made;
 }
 
+// By FIFO of an allocation: whether its slots are in pinned host memory even where the GPUs reach each other. NVLink joins
+// these, and a program cannot choose PCIe for the way between their memories; so what a program of several classes gives to
+// PCIe is written to host memory by one GPU and read from there by the other.
+inline std::vector<bool> staged_fifos(const Tables &tables, const Allocation &allocation) {
+  std::vector<bool> staged(allocation.nfifos, false);
+  for (uint32_t p = 0; p < allocation.nprograms; ++p) {
+    const Program &program = tables.programs[allocation.first_program + p];
+    if (own_weights(program) == 0) continue;
+    const RankChannel *places = tables.rank_channels + program.first_rank_channel;
+    for (uint32_t c = 0; c < allocation.nranks * program.nchannels; ++c)
+      for (uint32_t s = 0; s < places[c].nsteps; ++s) {
+        const Step &step = tables.steps[places[c].first_step + s];
+        if (tables.shares[program.first_share + step.share].part == 0) continue;
+        for (uint32_t i = 0; i < step.nsend; ++i) staged[tables.refs[step.first_ref + step.nrecv + i].fifo] = true;
+      }
+  }
+  return staged;
+}
+
 namespace detail {
+
+inline PinnedPairs pairs_of(const Tables &tables, const Allocation &allocation, const std::vector<bool> &staged) {
+  PinnedPairs pairs;
+  for (uint32_t f = 0; f < allocation.nfifos; ++f) {
+    const Fifo &fifo = tables.fifos[allocation.first_fifo + f];
+    for (uint32_t r = 0; staged[f] && r < fifo.nreaders; ++r)
+      pairs.insert(std::minmax(fifo.src, tables.fifo_readers[fifo.first_reader + r]));
+  }
+  return pairs;
+}
 
 // Numbers the ends and lays out the arenas: flags first, then slots.
 class ArenaBuilder {
  public:
-  ArenaBuilder(const Tables &tables, const Allocation &allocation, DevicePlan &plan) : plan_(plan) {
+  ArenaBuilder(const Tables &tables, const Allocation &allocation, const std::vector<bool> &staged, DevicePlan &plan)
+      : plan_(plan) {
     plan_.ends.resize(allocation.nranks);
     plan_.arena_bytes.assign(allocation.nranks, 0);
     numbers_.resize(allocation.nfifos);
     for (uint32_t f = 0; f < allocation.nfifos; ++f) {
       const Fifo &fifo = tables.fifos[allocation.first_fifo + f];
-      for (uint32_t r = 0; r < fifo.nreaders; ++r) add(f, fifo.src, r, tables.fifo_readers[fifo.first_reader + r]);
+      for (uint32_t r = 0; r < fifo.nreaders; ++r) add(f, fifo.src, r, tables.fifo_readers[fifo.first_reader + r], staged[f]);
     }
   }
 
@@ -172,16 +207,16 @@ class ArenaBuilder {
           EndPlace::Memory &memory = end.memory[protocol];
           if (!memory.used) continue;
           if (end.writes)
-            memory.head = other(end).memory[protocol].head = take(rank, end.peer, kFlagBytes);
+            memory.head = other(end).memory[protocol].head = take(rank, end, kFlagBytes);
           else if (protocol == kSimple)
-            memory.tail = other(end).memory[protocol].tail = take(rank, end.peer, kFlagBytes);
+            memory.tail = other(end).memory[protocol].tail = take(rank, end, kFlagBytes);
         }
     for (uint32_t protocol = 0; protocol < kProtocols; ++protocol)
       for (uint32_t rank = 0; rank < plan_.nranks; ++rank)
         for (EndPlace &end : plan_.ends[rank])
           if (!end.writes && end.memory[protocol].used)
             end.memory[protocol].slots = other(end).memory[protocol].slots =
-                take(rank, end.peer, static_cast<size_t>(plan_.slots) * plan_.slot_bytes[protocol]);
+                take(rank, end, static_cast<size_t>(plan_.slots) * plan_.slot_bytes[protocol]);
   }
 
   struct Numbers {
@@ -196,18 +231,19 @@ class ArenaBuilder {
     const Numbers &numbers = numbers_[end.fifo][end.reader];
     return plan_.ends[end.peer][end.writes ? numbers.read_end : numbers.write_end];
   }
-  size_t take(uint32_t rank, uint32_t peer, size_t bytes) {
-    size_t &used = plan_.pinned.joins(rank, peer) ? plan_.pinned.fifo_bytes(rank, peer) : plan_.arena_bytes[rank];
+  size_t take(uint32_t rank, const EndPlace &end, size_t bytes) {
+    const bool is_pinned = end.staged || plan_.pinned.joins(rank, end.peer);
+    size_t &used = is_pinned ? plan_.pinned.fifo_bytes(rank, end.peer) : plan_.arena_bytes[rank];
     const size_t at = used;
     used = at + (bytes + kFlagBytes - 1) / kFlagBytes * kFlagBytes;
     return at;
   }
-  void add(uint32_t fifo, uint32_t src, uint32_t reader, uint32_t dst) {
+  void add(uint32_t fifo, uint32_t src, uint32_t reader, uint32_t dst, bool staged) {
     const auto write_end = static_cast<uint32_t>(plan_.ends[src].size());
     const auto read_end = static_cast<uint32_t>(plan_.ends[dst].size());
     numbers_[fifo].push_back({src, write_end, read_end});
-    plan_.ends[src].push_back({fifo, reader, dst, true, {}});
-    plan_.ends[dst].push_back({fifo, reader, src, false, {}});
+    plan_.ends[src].push_back({fifo, reader, dst, true, staged, {}});
+    plan_.ends[dst].push_back({fifo, reader, src, false, staged, {}});
   }
 
   DevicePlan &plan_;
@@ -304,12 +340,14 @@ inline std::string make_device_plan(const Tables &tables, const Allocation &allo
   plan.overrides = overrides;
   plan.by_size = true;
   plan.has_ll128 = has_ll128;
-  plan.pinned = PinnedPlan(plan.nranks, pairs);
-  detail::ArenaBuilder arenas(tables, allocation, plan);
+  const std::vector<bool> staged = staged_fifos(tables, allocation);
+  plan.pinned = PinnedPlan(plan.nranks, pairs, detail::pairs_of(tables, allocation, staged));
+  detail::ArenaBuilder arenas(tables, allocation, staged, plan);
   const Program *programs = tables.programs + allocation.first_program;
   for (uint32_t p = 0; p < allocation.nprograms; ++p) {
     if (programs[p].protocol >= kProtocols) return "this plan asks for a protocol that the kernels do not have";
     plan.own_protocols.push_back(programs[p].protocol);
+    plan.cut.push_back(own_weights(programs[p]) != 0);
     plan.by_size &= programs[p].protocol == kSimple;
   }
   // Programs that differ in chunks and protocol alone share their rows.

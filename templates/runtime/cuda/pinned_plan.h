@@ -1,5 +1,6 @@
 // The pinned host memory of a communicator: a region for each pair of ranks that do not reach each other's GPU memory, with
-// everything between the two, in both directions: the flags and slots of their FIFOs, then the lanes of their transfers.
+// everything between the two, in both directions: the flags and slots of their FIFOs, then the lanes of their transfers. Pairs
+// that reach each other have one for the FIFOs alone that pass through host memory all the same, beside NVLink.
 // All regions lie in one file, which the processes of the ranks share; each maps and pins those of its own pairs.
 #pragma once
 #include <algorithm>
@@ -25,19 +26,26 @@ class PinnedPlan {
   };
 
   PinnedPlan() = default;
-  PinnedPlan(uint32_t nranks, const PinnedPairs &pairs) : nranks_(nranks), number_(size_t{nranks} * nranks, 0) {
-    for (const auto &[low, high] : pairs) {
+  // `pairs` do not reach each other's GPU memory; `beside` have FIFOs in host memory, whatever they reach.
+  PinnedPlan(uint32_t nranks, const PinnedPairs &pairs, const PinnedPairs &beside = {})
+      : nranks_(nranks), number_(size_t{nranks} * nranks, 0), cut_off_(pairs) {
+    PinnedPairs all = pairs;
+    all.insert(beside.begin(), beside.end());
+    for (const auto &[low, high] : all) {
       regions_.push_back({low, high});
       number(low, high) = number(high, low) = static_cast<uint32_t>(regions_.size());
     }
   }
 
-  bool joins(uint32_t a, uint32_t b) const { return !regions_.empty() && number_[size_t{a} * nranks_ + b] != 0; }
+  // Whether everything between two ranks is here.
+  bool joins(uint32_t a, uint32_t b) const {
+    return !cut_off_.empty() && cut_off_.count({std::min(a, b), std::max(a, b)}) != 0;
+  }
   // Whether a rank reaches no other one's GPU memory.
   bool joins_all(uint32_t rank) const {
     for (uint32_t peer = 0; peer < nranks_; ++peer)
       if (peer != rank && !joins(rank, peer)) return false;
-    return !regions_.empty();
+    return !cut_off_.empty();
   }
   size_t &fifo_bytes(uint32_t a, uint32_t b) { return regions_[number(a, b) - 1].fifos; }
   size_t lanes_at(uint32_t a, uint32_t b) const { return regions_[number_[size_t{a} * nranks_ + b] - 1].fifos; }
@@ -45,7 +53,8 @@ class PinnedPlan {
   void lay_out(size_t lane_bytes) {
     for (Region &region : regions_) {
       region.at = bytes_;
-      region.bytes = (region.fifos + lane_bytes + kAlign - 1) / kAlign * kAlign;
+      const size_t lanes = joins(region.low, region.high) ? lane_bytes : 0;
+      region.bytes = (region.fifos + lanes + kAlign - 1) / kAlign * kAlign;
       bytes_ += region.bytes;
     }
   }
@@ -59,6 +68,7 @@ class PinnedPlan {
   size_t bytes_ = 0;
   std::vector<uint32_t> number_;  // 1 + the region of a pair, 0: none
   std::vector<Region> regions_;
+  PinnedPairs cut_off_;  // from each other's GPU memory
 };
 
 }  // namespace collc::cuda

@@ -64,6 +64,7 @@ struct EmulatedCall {
   const int64_t *out_offset;  // where the result goes in the output, in bytes
   const uint64_t *factors;    // per rank, the bits of a scaled sum's factor; null: none
   uint32_t factors_in_memory;  // of the GPU
+  uint32_t weights;            // of the classes of links
 };
 
 struct EmulatedRun {
@@ -224,6 +225,7 @@ class World {
     launch.nchannels = program.nchannels;
     launch.divisor = call.divisor;
     launch.scaling = Scaling::kNone;
+    launch.weights = call.weights;
     if (call.factors != nullptr) launch.scaling = call.factors_in_memory ? Scaling::kInMemory : Scaling::kByValue;
     emulation::LaunchRequest request{first, run_.threads, shared_bytes(program.nshares), {}, {}, {}};
     for (uint32_t r = first; r < last; ++r) {

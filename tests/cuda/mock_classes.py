@@ -1,0 +1,94 @@
+"""Calls of a library of several classes of links on the mock driver: every collective and type, also in graphs."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from mock_job import Array, Buffer, Comm, Job
+
+from collc.bench.data import OPS, TYPES, Case
+from collc.collectives.blocks import in_place_offsets
+from collc.collectives.model import Collective
+
+COLLECTIVES = ("all_reduce", "broadcast", "reduce", "all_gather", "reduce_scatter")
+REPLAYS = 3
+
+
+class WeightedCalls(Job):
+    def weighted_calls(self) -> list[str]:
+        """Every collective, type and operation, in place and not, for small and larger counts; the wrong ones."""
+        comm, stream, wrong = self.comm(), self.stream(), []
+        for type_name, op in self.given["kinds"]:
+            for name in COLLECTIVES:
+                for number, count in enumerate(self.given["counts"]):
+                    reduces = Collective(name).reduces
+                    case = Case(Collective(name), self.nranks, 1, count, TYPES[type_name], op if reduces else None)
+                    run, result = self.prepared(case, comm, stream, in_place=number % 2 == 1)
+                    run()
+                    self.wait(stream)
+                    if not result():
+                        wrong.append(f"{name} {type_name} {op} {count}")
+        self.destroy(comm)
+        return wrong
+
+    def weighted_graphs(self) -> list[str]:
+        """Every collective is captured; graphs and plain calls take turns. What was wrong, in every replay."""
+        comm, stream, wrong = self.comm(), self.stream(), []
+        graphs = []
+        for name in COLLECTIVES:
+            op = "sum" if Collective(name).reduces else None
+            case = Case(Collective(name), self.nranks, 1, self.given["count"], TYPES["float"], op)
+            run, result = self.prepared(case, comm, stream, in_place=False)
+            graph, ready = ctypes.c_void_p(), ctypes.c_void_p()
+            self.cuda(self.mock.cuStreamBeginCapture_v2(stream, 0))
+            run()
+            self.cuda(self.mock.cuStreamEndCapture(stream, ctypes.byref(graph)))
+            self.cuda(self.mock.cuGraphInstantiateWithFlags(ctypes.byref(ready), graph, ctypes.c_ulonglong(0)))
+            graphs.append((name, ready, run, result))
+        for replay in range(REPLAYS):
+            for name, ready, run, result in graphs:
+                self.cuda(self.mock.cuGraphLaunch(ready, stream))
+                self.wait(stream)
+                if not result():
+                    wrong.append(f"{name} in replay {replay}")
+                run()
+                self.wait(stream)
+                if not result():
+                    wrong.append(f"{name} called after replay {replay}")
+        self.destroy(comm)
+        return wrong
+
+    def prepared(
+        self, case: Case, comm: Comm, stream: ctypes.c_void_p, *, in_place: bool
+    ) -> tuple[Callable[[], None], Callable[[], bool]]:
+        """A call that may run any number of times if not in place; and whether its output is right, which it wipes."""
+        size, data = case.kind.size, case.send_data(self.rank)
+        many = max(case.send_elements, case.recv_elements) if in_place else case.recv_elements
+        empty = np.frombuffer(b"\xcd" * (many * size), dtype=case.kind.carrier).copy()
+        in_at, out_at = (at * case.count * in_place for at in in_place_offsets(case.collective, self.rank))
+        if in_place:
+            empty[in_at : in_at + case.send_elements] = data
+        output = self.buffer(empty)
+        start = output.at + in_at * size if in_place else self.buffer(data).at
+        wanted = empty.copy()
+        result = case.expected(self.rank)
+        if result is not None:
+            wanted[out_at : out_at + case.recv_elements] = result
+
+        def run() -> None:
+            operation = [OPS[case.op or "sum"]] if case.collective.reduces else []
+            roots = [case.root] if case.collective.rooted else []
+            call = getattr(self.lib, f"nccl{case.collective.traits.title}")
+            at = output.at + out_at * size
+            self.check(call(start, at, case.count, case.kind.number, *operation, *roots, comm, stream))
+
+        return run, lambda: is_right(output, wanted, empty)
+
+
+def is_right(output: Buffer, wanted: Array, empty: Array) -> bool:
+    found: Any = output.get().tobytes() == wanted.tobytes()
+    output.set(empty)
+    return bool(found)

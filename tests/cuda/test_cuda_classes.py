@@ -1,0 +1,145 @@
+"""Several classes of links in one call on the CUDA target: PCIe through host memory beside NVLink."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import random
+from functools import cache
+from pathlib import Path
+from unittest import mock
+
+import pytest
+from cuda_emulator import NOBODY, PackedTables, build_emulator, emulate
+from emulated_calls import CHUNK_BYTES, differences, make_call, small_program
+from mock_jobs import job
+from support.cli import collc
+from support.libraries import JOINT
+from support.programs import TREE_COLLECTIVES
+from test_cuda_runtime import put_whole
+
+from collc.bench.data import TYPES, Case
+from collc.build import compile as build
+from collc.build.cache import cache_dir, content_key
+from collc.build.cuda import DeviceCode
+from collc.build.fatbin import Image
+from collc.checker.library import check_library, read_manifest
+from collc.choose import by_class
+from collc.choose.by_class import Cut
+from collc.collectives.model import Collective
+from collc.compiler import CompileRequest, compile_topology
+from collc.ir.join_classes import join_classes
+from collc.ir.nodes import Program
+from collc.ir.verify import verify
+from collc.options import CUDA, TARGETS, TargetKind
+
+NRANKS = 4
+CUTS = [
+    Cut(0, {"nvlink": 3, "pcie": 1}, {"nvlink": 3, "pcie": 2}, 1024, "for small calls"),
+    Cut(4096, {"nvlink": 2, "pcie": 3}, {"nvlink": 3, "pcie": 2}, 512, "for large calls"),
+]
+KINDS = [(name, op) for name, op in zip(TYPES, itertools.cycle(("sum", "prod", "max", "min", "avg")), strict=False)]
+
+
+def joined(collective: Collective, nranks: int, seed: int) -> Program:
+    programs = {
+        name: small_program(collective, nranks, seed + 7 * i * nranks) for i, name in enumerate(("nvlink", "pcie"))
+    }
+    program = join_classes(programs, {"nvlink": 3, "pcie": 1})
+    verify(program)
+    return program
+
+
+@pytest.mark.parametrize("collective", TREE_COLLECTIVES, ids=lambda c: c.value)
+@pytest.mark.parametrize("protocol", ["Simple", "LL"])
+def test_kernels_move_every_weighting(collective: Collective, protocol: str) -> None:
+    """Calls one behind the other, each with weights of its own, some of them 0."""
+    for seed in range(5):
+        drawn = random.Random(seed)
+        nranks = drawn.randint(2, 4)
+        program = joined(collective, nranks, seed)
+        root = program.root if program.root is not None else 0
+        op = "sum" if collective.reduces else None
+        made = []
+        for count in (drawn.randint(1, 200), drawn.randint(200, 900), 1, drawn.randint(200, 900)):
+            weights = drawn.choice([(1, 0, 0), (0, 1, 0), (drawn.randint(1, 255), drawn.randint(1, 255), 0)])
+            call, wanted = make_call(Case(collective, nranks, root, count, TYPES["float"], op), in_place=seed % 2 == 0)
+            made.append((dataclasses.replace(call, weights=weights), wanted))
+        outcome = emulate(
+            build_emulator(),
+            PackedTables([program], CHUNK_BYTES),
+            [call for call, _ in made],
+            seed=seed,
+            resident=drawn.choice([0, 1, 2]),
+            report_races=seed % 3 == 0,
+            protocol=protocol,
+            pinned_pairs=drawn.choice([0, NOBODY, seed]),
+        )
+        assert (outcome.failure, differences(made)) == ("", []), seed
+
+
+@cache
+def library() -> Path:
+    """A CUDA library of NVLink and PCIe for four GPUs, all of whose calls are cut."""
+    folder = cache_dir() / "tests"
+    folder.mkdir(parents=True, exist_ok=True)
+    topology = folder / f"joint-{content_key([JOINT])[:12]}.yaml"
+    put_whole(topology, JOINT.encode())
+    fatbin = folder / "none.fatbin"
+    put_whole(fatbin, b"no device code")
+    code = DeviceCode(fatbin, (Image("elf", "80", fatbin, "no compiler", "1.2"),), False)
+    out = folder / "libcollc-joint-mock.so"
+    small = dataclasses.replace(CUDA, slots=2, chunk_bytes=1024)
+    with (
+        mock.patch.dict(TARGETS, {TargetKind.CUDA: small}),
+        mock.patch.object(build, "build_device_code", return_value=code),
+        mock.patch.object(by_class, "find_cuts", return_value=CUTS),
+    ):
+        request = CompileRequest(
+            topology=str(topology), output=out, target=TargetKind.CUDA, classes="nvlink,pcie", roots=[1]
+        )
+        compile_topology(request)
+    return out
+
+
+def weighted(
+    scenario: str, weights: str | None, given: dict[str, object], settings: dict[str, str] | None = None
+) -> list[object]:
+    chosen = {"COLLC_WEIGHTS": weights} if weights else {}
+    own = {rank: {**(settings or {}), **chosen} for rank in range(NRANKS)}
+    return job(scenario, NRANKS, given=given, made=library(), own=own)
+
+
+@pytest.mark.parametrize(
+    ("weights", "settings"),
+    [
+        (None, {}),
+        ("random:1", {}),
+        pytest.param("random:7", {}, marks=pytest.mark.slow),
+        pytest.param("random:2", {"COLLC_PROTO": "LL"}, marks=pytest.mark.slow),
+        ("random:3", {"COLLC_PROTO": "LL128"}),
+        pytest.param("pcie:1", {"MOCK_NO_PEER": "0-1,2-3"}, marks=pytest.mark.slow),
+        ("random:4", {"MOCK_NO_PEER": "all", "COLLC_CHUNK": "176"}),
+    ],
+    ids=["own", "random", "all-types", "LL", "LL128", "some-peers", "no-peers"],
+)
+def test_every_collective_and_type_between_processes(weights: str | None, settings: dict[str, str]) -> None:
+    kinds = KINDS if weights == "random:7" else KINDS[5:8]
+    given = {"kinds": kinds, "counts": [1, 37, 777, 2500]}
+    assert weighted("weighted_calls", weights, given, settings) == [[]] * NRANKS
+
+
+@pytest.mark.parametrize("weights", ["random:5", pytest.param("random:6", marks=pytest.mark.slow)])
+def test_a_graph_keeps_the_weights_of_its_capture(weights: str) -> None:
+    """Plain calls between replays have weights of their own; a graph replays those that its calls had when captured."""
+    assert weighted("weighted_graphs", weights, {"count": 999}) == [[]] * NRANKS
+
+
+def test_the_library_proves_itself_and_tells_what_it_pins() -> None:
+    held = check_library(library())
+    assert {program.weights for program in held.tables.allocations[0].programs} == {(3, 1, 0), (2, 3, 0)}
+    allocation = read_manifest(library())["allocations"][0]
+    assert allocation["host_pairs"] == ["0-3", "1-3"]
+    pinned = job("pinned_memory", NRANKS, made=library(), MOCK_NO_PEER="0-3,1-3")
+    assert sum(pinned) == 2 * allocation["host_bytes"] > 0
+    assert f" {allocation['host_bytes'] / 1e6:.1f} MB in all" in collc("inspect", library()).out
