@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
+from math import log
 
 from collc.build.compile import Contents
 from collc.checker.layout import When
@@ -31,12 +32,15 @@ from collc.packing.network import Net
 from collc.pipeline import Recorder
 from collc.simulator.params import GENERIC, HOST_SERVERS, Machine
 from collc.simulator.run import Simulator, Variant, own_channels
-from collc.topology.model import PlanGraph
+from collc.topology.model import LinkKind, PlanGraph
 
 Status = Callable[[str], None]
 
 # Between servers: with smaller chunks, headers and the counts that come back take more than a hundredth of the network.
 _LEAST_WIRED_CHUNK = 16 << 10
+# Calls of which more than hops count, and the share of the rate below which other plans are looked for.
+_LARGE = 1 << 20
+_MUCH = 0.6
 # How often the model is asked again because of memory. After that, chunks are cut without asking.
 _RECHOICES = 2
 
@@ -141,12 +145,8 @@ def choose_programs(
         given: the user's programs by the number of their plan, each for all sizes.
     """
     recorder = recorder or Recorder()
-    model = None
-    if strategy in (Strategy.MODEL, Strategy.SERVERS):
-        servers = strategy is Strategy.SERVERS
-        model = _ModelTables(graph, packed, target, HOST_SERVERS if servers else machine, BY_SERVERS if servers else ())
 
-    def fill() -> ProgramList:
+    def fill(model: _ModelTables | None) -> ProgramList:
         found = ProgramList(graph, packed, target, recorder)
         for number, plan in enumerate(packed):
             if given and number in given:
@@ -168,16 +168,30 @@ def choose_programs(
         found.leave_out_turns()
         return found
 
-    found = fill()
-    # Slots are as large as the largest chunk of any program. Where memory asks for smaller ones, another number of
-    # channels may be best, so the model is asked again.
-    for _ in range(_RECHOICES if model is not None else 0):
-        fitting = found.fitting_chunk()
-        if model is None or fitting >= model.most_bytes:
-            break
-        status(f"choosing again: slots of {short_size(fitting)} fit the memory for FIFOs")
-        model.limit(fitting)
-        found = fill()
+    def fill_by(model: _ModelTables) -> ProgramList:
+        found = fill(model)
+        # Slots are as large as the largest chunk of any program. Where memory asks for smaller ones, another number of
+        # channels may be best, so the model is asked again.
+        for _ in range(_RECHOICES):
+            fitting = found.fitting_chunk()
+            if fitting >= model.most_bytes:
+                break
+            status(f"choosing again: slots of {short_size(fitting)} fit the memory for FIFOs")
+            model.limit(fitting)
+            found = fill(model)
+        return found
+
+    if strategy not in (Strategy.MODEL, Strategy.SERVERS):
+        return fill(None).chosen()
+    servers = strategy is Strategy.SERVERS
+    model = _ModelTables(graph, packed, target, HOST_SERVERS if servers else machine, BY_SERVERS if servers else ())
+    found = fill_by(model)
+    if model.leaves_much():
+        # Rings over many channels have many FIFOs: all slots become smaller for them, those of other programs too.
+        status("choosing again: with rings over many channels")
+        wide = model.with_wide_rings()
+        other = fill_by(wide)
+        found = other if wide.time() < model.time() else found
     return found.chosen()
 
 
@@ -198,6 +212,39 @@ class _ModelTables:
         self.own: dict[tuple[Collective, int | None], Table] = {}
         self.turns = mirrored_links(Net.of(graph)) is not None
         self.both_ways = equal_both_ways(graph)
+        self.wide = False
+
+    def with_wide_rings(self) -> _ModelTables:
+        """A choice from the beginning in which rings may have as many channels as the target runs; what was simulated
+        is kept."""
+        made = _ModelTables(self.graph, self.packed, self.target, self.machine, self.beside)
+        made.simulators, made.wide = self.simulators, True
+        return made
+
+    def leaves_much(self) -> bool:
+        """Whether the largest call of a collective stays far below the plan's rate on links as the model has them, and
+        there are rings that more channels may speed up. Behind switches there is no memory for their FIFOs
+        (`Target.switched_bytes`), and where CPUs stage data their memory is the limit, not the choice."""
+        kinds = {link.kind for link in self.graph.links}
+        staged = any(vertex.memory_gbps is not None for vertex in self.graph.vertices)
+        if kinds == {LinkKind.NVSWITCH} or staged or self.beside:
+            return False
+        carried = max(self.machine.link_class(kind).efficiency for kind in kinds)
+        for collective, table in self.tables.items():
+            rate = self.simulators[collective].plan("trees").rate
+            reached = table.predictions[-1].algbw_gbps
+            if "rings" in self.simulators[collective].kinds and rate and reached < _MUCH * carried * float(rate):
+                return True
+        return False
+
+    def time(self) -> float:
+        """What the tables cost in all, to compare with others: the logarithms of the times of large calls."""
+        return sum(
+            log(prediction.time_us)
+            for table in self.tables.values()
+            for prediction in table.predictions
+            if prediction.bytes >= _LARGE
+        )
 
     def limit(self, chunk_bytes: int) -> None:
         """Rules out larger chunks and drops the tables chosen so far."""
@@ -243,9 +290,10 @@ class _ModelTables:
         most = self.most_bytes if self.most_bytes < self.target.chunk_bytes else MAX_CHUNK_BYTES
 
         def allowed(variant: Variant) -> bool:
-            # A ring has a FIFO per root and hop: twice the channels would take twice the memory for a few percent.
+            # A ring has a FIFO per root and hop: twice the channels take twice the memory.
             plan = simulator.plan(variant.plan)
-            doubled = variant.plan in ("ring", "rings") and variant.channels > rings_of(plan)
+            ring = variant.plan in ("ring", "rings")
+            doubled = ring and not self.wide and variant.channels > rings_of(plan)
             if self.beside:
                 # Channels of the host are no thread blocks: more of them move nothing faster.
                 doubled |= variant.channels > own_channels(plan) or variant.chunk_bytes < _LEAST_WIRED_CHUNK
