@@ -274,7 +274,11 @@ class _ModelTables:
             self.simulators[plan.collective] = self._simulator(plan)
         simulator = self.simulators[plan.collective]
         if self.beside:
-            return self._choose_variants(simulator, ["trees", *filter(simulator.has, self.beside)])
+            kinds = list(filter(simulator.has, self.beside))
+            if self.graph.nranks > MODELLED_RANKS:
+                # One chunk of each tree alone would take longer to run than there is time for.
+                kinds = [k for k in kinds if simulator.fifos(k, own_channels(simulator.plan(k))) <= SHORT_RUN]
+            return self._choose_variants(simulator, ["trees", *kinds])
         # A ring is one of the rings, and a chain is never chosen.
         left_out = {"chain", "ring"} if "rings" in simulator.kinds else {"chain"}
         return self._choose_variants(simulator, [kind for kind in simulator.kinds if kind not in left_out])
