@@ -290,6 +290,7 @@ void CudaRank::look_at_peers() {
     if (peer == context_.rank) continue;
     const bool left = control.has_left(peer);
     if (const Status differs = control.compare(context_.rank, peer); !differs.ok()) return end(differs);
+    if ((left || !control.alive(peer)) && control.aborted()) return;  // it broke the communicator before it went
     if (!left && !control.alive(peer)) return end(fail(ncclRemoteError, "rank %u has died", peer));
     if (left && control.newest_call(peer) < number)
       return end(fail(ncclRemoteError, "rank %u has destroyed its communicator before call %llu", peer,
@@ -313,7 +314,7 @@ void CudaRank::look_at_transfers() {
     if (gone != transfers_.end()) transfers_.clear();
     return;
   }
-  if (++transfers_alone_ < kLooksAlone) return;
+  if (++transfers_alone_ < kLooksAlone || context_.segment->aborted()) return;
   end(fail(ncclRemoteError, "rank %u has destroyed its communicator before a transfer with rank %u", *gone, context_.rank));
 }
 

@@ -87,12 +87,13 @@ void HostRank::diagnose(int64_t waited_us) {
     if (const Status differs = memory.compare(context_.rank, peer); !differs.ok()) return fail_all(differs);
     if (gone && owes) {
       if (advance()) return;
+      if (memory.aborted()) return fail_all(memory.abort_status(context_.rank));  // since the look above, and then it left
       return fail_all(fail(ncclRemoteError, "%s has %s; %s", context_.placement.name_of(peer).c_str(),
                            left ? "destroyed its communicator" : "died", waiting_for_any().c_str()));
     }
   }
   if (const Status cut = find_cut(); !cut.ok()) {
-    if (!advance()) fail_all(cut);
+    if (!advance()) fail_all(memory.aborted() ? memory.abort_status(context_.rank) : cut);
     return;
   }
   if (const Status stuck = find_deadlock(memory, context_.rank); !stuck.ok()) return fail_all(stuck);
