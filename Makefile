@@ -10,7 +10,7 @@ JOBS ?= $(shell nproc --all 2>/dev/null || echo 2)
 
 .PHONY: help setup demo test lint style types unit format golden test-wheel clean
 .PHONY: netlab netlab-calls netlab-rails interrupts
-.PHONY: sanitize losses chaos chaos-protocols chaos-jobs sweep-places fuzz fuzz-libraries bench-peers bench-references bench-waiting bench-small-call bench-packing packing-sweep bench-pacing bench-classes bench-tune bench-defaults test-defaults bench-torch bench-ring-by-hand bench-servers bench-server-plans bench-server-mpi bench-server-rates cuda-kernels reproduce test-nccl-tests validate gpu-check gpu-check-torch gpu-check-tables test-torch test-torch-suite
+.PHONY: sanitize losses chaos chaos-protocols chaos-jobs sweep-places fuzz fuzz-libraries bench-peers bench-references bench-waiting bench-slot-ways bench-small-call bench-packing packing-sweep bench-pacing bench-classes bench-tune bench-defaults test-defaults bench-torch bench-ring-by-hand bench-servers bench-server-plans bench-server-mpi bench-server-rates cuda-kernels reproduce test-nccl-tests validate gpu-check gpu-check-torch gpu-check-tables test-torch test-torch-suite
 .PHONY: wheel test-platform-wheel
 .PHONY: show-page gallery docs reference pictures docs-commands
 
@@ -151,6 +151,10 @@ bench-references: setup  ## the host target beside references of one copy (threa
 
 bench-waiting: setup  ## 2 pinned ranks beside a build that only spins, and the CPU time of 8 ranks that wait
 	$(BIN)/python benchmarks/waiting.py --write docs/measurements/waiting.md
+
+bench-slot-ways: setup  ## two builds of a host library, BEFORE=LIB AFTER=LIB, by how far apart the cores are; benchmarks/slot_ways.py
+	@test -n "$(BEFORE)" -a -n "$(AFTER)" || { echo "say BEFORE=LIB AFTER=LIB: benchmarks/slot_ways.py tells which" >&2; exit 2; }
+	$(BIN)/python benchmarks/slot_ways.py --before $(BEFORE) --after $(AFTER) --write docs/measurements/slot-ways.md
 
 bench-small-call: setup  ## instructions and time of a 1 KiB call beside another build; BEFORE=LIB AFTER=LIB of benchmarks/pair.yaml
 	@test -n "$(BEFORE)" -a -n "$(AFTER)" || { echo "say BEFORE=LIB AFTER=LIB: benchmarks/small_call.py tells which" >&2; exit 2; }

@@ -148,10 +148,14 @@ def build_over_collc(out: Path, kind: str, env: dict[str, str] | None = None) ->
     subprocess.run([*collc, "probe", "--cpu", "--ranks", str(max(RANKS)), "-o", str(topology)], check=True)
     wanted = ["--target", "host", "--allocations", f"{min(RANKS)}..{max(RANKS)}", "-o", str(library)]
     subprocess.run([*collc, "compile", str(topology), *wanted], check=True, env=env)
+    link_peerbench(library, program)
+    return library, program
+
+
+def link_peerbench(library: Path, program: Path) -> None:
     include = f"-I{HERE.parent / 'templates' / 'include'}"
     link = [str(library), f"-Wl,-rpath,{library.parent.resolve()}", "-pthread"]
     subprocess.run(["gcc", "-O2", include, str(HERE / "peerbench.c"), "-o", str(program), *link], check=True)
-    return library, program
 
 
 def _mpi(
