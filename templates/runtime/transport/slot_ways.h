@@ -64,22 +64,18 @@ class SlotWays {
 
   template <class Readers>
   void look(uint64_t chunk, uint32_t slots, const Readers &readers) {
-    next_look_ = chunk + (chunk < kFirstTrial ? kFirstTrial : kLookEvery);
+    next_look_ = chunk + kLookEvery;
     const uint64_t usual = cost(usual_, readers), other = cost(1 - usual_, readers);
     const bool known = usual != 0 && other != 0;
-    if (known && 10 * other < 9 * usual) {
-      usual_ = 1 - usual_;
-      trial_end_ = 0;
-    }
+    if (known && 10 * other < 9 * usual) usual_ = 1 - usual_;
     // What the usual way costs has changed: so may the other.
     const bool changed = usual != 0 && tried_at_ != 0 && (2 * usual > 3 * tried_at_ || 3 * usual < 2 * tried_at_);
     if (chunk < next_trial_ && !changed) return;
     // The dearer the other way is, the more seldom it is tried; and where nothing is learnt, ever more seldom.
     if (known)
       between_ = kTrialEvery * std::min(kMostRatio, std::max(usual, other) / std::min(usual, other));
-    else if (tried_)
+    else if (trial_end_ != 0)
       between_ = std::min(2 * between_, kMostBetween);
-    tried_ = true;
     tried_at_ = cost(usual_, readers);
     trial_end_ = chunk + slots + kTried;
     next_trial_ = chunk + between_;
@@ -89,7 +85,6 @@ class SlotWays {
   uint32_t own_[2] = {};
   WayRun run_;
   uint32_t usual_ = kThroughCaches;
-  bool tried_ = false;
   uint64_t tried_at_ = 0;  // what the usual way cost at the last trial
   uint64_t chunks_ = 0;
   uint64_t next_look_ = kFirstTrial, next_trial_ = kFirstTrial, trial_end_ = 0, between_ = kTrialEvery;
