@@ -16,22 +16,16 @@ from mock_jobs import job
 from support.cli import collc
 from support.libraries import JOINT
 from support.programs import TREE_COLLECTIVES
-from test_cuda_runtime import put_whole
+from test_cuda_runtime import compile_for_mock, written
 
 from collc.bench.data import TYPES, Case
-from collc.build import compile as build
-from collc.build.cache import cache_dir, content_key
-from collc.build.cuda import DeviceCode
-from collc.build.fatbin import Image
 from collc.checker.library import check_library, read_manifest
 from collc.choose import by_class
 from collc.choose.by_class import Cut
 from collc.collectives.model import Collective
-from collc.compiler import CompileRequest, compile_topology
 from collc.ir.join_classes import join_classes
 from collc.ir.nodes import Program
 from collc.ir.verify import verify
-from collc.options import CUDA, TARGETS, TargetKind
 
 NRANKS = 4
 CUTS = [
@@ -81,25 +75,10 @@ def test_kernels_move_every_weighting(collective: Collective, protocol: str) -> 
 @cache
 def library() -> Path:
     """A CUDA library of NVLink and PCIe for four GPUs, all of whose calls are cut."""
-    folder = cache_dir() / "tests"
-    folder.mkdir(parents=True, exist_ok=True)
-    topology = folder / f"joint-{content_key([JOINT])[:12]}.yaml"
-    put_whole(topology, JOINT.encode())
-    fatbin = folder / "none.fatbin"
-    put_whole(fatbin, b"no device code")
-    code = DeviceCode(fatbin, (Image("elf", "80", fatbin, "no compiler", "1.2"),), False)
-    out = folder / "libcollc-joint-mock.so"
-    small = dataclasses.replace(CUDA, slots=2, chunk_bytes=1024)
-    with (
-        mock.patch.dict(TARGETS, {TargetKind.CUDA: small}),
-        mock.patch.object(build, "build_device_code", return_value=code),
-        mock.patch.object(by_class, "find_cuts", return_value=CUTS),
-    ):
-        request = CompileRequest(
-            topology=str(topology), output=out, target=TargetKind.CUDA, classes="nvlink,pcie", roots=[1]
+    with mock.patch.object(by_class, "find_cuts", return_value=CUTS):
+        return compile_for_mock(
+            "joint-mock", written("joint", JOINT), chunk_bytes=1024, classes="nvlink,pcie", roots=[1]
         )
-        compile_topology(request)
-    return out
 
 
 def weighted(

@@ -61,31 +61,54 @@ def put_whole(path: Path, content: bytes) -> None:
     part.replace(path)
 
 
-@cache
-def library(counters: bool = False, allocations: str | None = None) -> Path:
-    """A CUDA library of three GPUs with small slots. The mock does not read device code, so there is none in it.
+def written(name: str, text: str) -> Path:
+    """The file of a topology of a test's own, among the tests' cached things."""
+    folder = cache_dir() / "tests"
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{name}-{content_key([text])[:12]}.yaml"
+    put_whole(path, text.encode())
+    return path
+
+
+def compile_for_mock(
+    name: str, topology: str | Path, *, chunk_bytes: int, counters: bool = False, **request: Any
+) -> Path:
+    """A CUDA library with small slots. The mock does not read device code, so there is none in it.
 
     Args:
-        allocations: what else it serves than all three, as `collc compile --allocations` takes it.
+        name: what the file is called between libcollc- and .so.
+        request: further fields of CompileRequest.
     """
     folder = cache_dir() / "tests"
     folder.mkdir(parents=True, exist_ok=True)
-    topology = folder / f"odd-{content_key([ODD])[:12]}.yaml"
-    put_whole(topology, ODD.encode())
     fatbin = folder / "none.fatbin"
     put_whole(fatbin, b"no device code")
     code = DeviceCode(fatbin, (Image("elf", "80", fatbin, "no compiler", "1.2"),), counters)
-    parts = "-parts" if allocations else ""
-    out = folder / f"libcollc-odd-{'counting' if counters else 'mock'}{parts}.so"
-    small = dataclasses.replace(CUDA, slots=2, chunk_bytes=4096 if allocations else 1024)
+    out = folder / f"libcollc-{name}.so"
+    small = dataclasses.replace(CUDA, slots=2, chunk_bytes=chunk_bytes)
     with (
         mock.patch.dict(TARGETS, {TargetKind.CUDA: small}),
         mock.patch.object(build, "build_device_code", return_value=code),
     ):
-        compile_topology(
-            CompileRequest(topology=str(topology), output=out, target=TargetKind.CUDA, allocations=allocations)
-        )
+        compile_topology(CompileRequest(topology=str(topology), output=out, target=TargetKind.CUDA, **request))
     return out
+
+
+@cache
+def library(counters: bool = False, allocations: str | None = None) -> Path:
+    """A library of three GPUs.
+
+    Args:
+        allocations: what else it serves than all three, as `collc compile --allocations` takes it.
+    """
+    parts = "-parts" if allocations else ""
+    return compile_for_mock(
+        f"odd-{'counting' if counters else 'mock'}{parts}",
+        written("odd", ODD),
+        chunk_bytes=4096 if allocations else 1024,
+        counters=counters,
+        allocations=allocations,
+    )
 
 
 def run(script: Script, devices: list[int], **settings: str) -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 import json
 import os
@@ -13,20 +12,14 @@ from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 import pytest
 from mock_jobs import job
-from test_cuda_runtime import HERE, mock_driver, put_whole
+from test_cuda_runtime import HERE, compile_for_mock, mock_driver
 
-from collc.build import compile as build
-from collc.build.cache import cache_dir, cached, content_key
-from collc.build.cuda import DeviceCode
-from collc.build.fatbin import Image
+from collc.build.cache import cached, content_key
 from collc.build.toolchain import find_cxx, run_tool
 from collc.collectives.model import Collective
-from collc.compiler import CompileRequest, compile_topology
-from collc.options import CUDA, TARGETS, TargetKind
 from collc.topology.load import load_topology
 from collc.topology.model import LinkKind
 
@@ -52,28 +45,11 @@ def mock_nvml() -> Path:
 
 @cache
 def made_for(topology: str, allocations: str) -> Path:
-    """A CUDA library with small slots and without device code, which the mock does not read."""
-    folder = cache_dir() / "tests"
-    folder.mkdir(parents=True, exist_ok=True)
-    fatbin = folder / "none.fatbin"
-    put_whole(fatbin, b"no device code")
-    code = DeviceCode(fatbin, (Image("elf", "80", fatbin, "no compiler", "1.2"),), False)
-    out = folder / f"libcollc-{Path(topology).stem}-{content_key([topology, allocations])[:12]}.so"
-    small = dataclasses.replace(CUDA, slots=2, chunk_bytes=4096)
-    with (
-        mock.patch.dict(TARGETS, {TargetKind.CUDA: small}),
-        mock.patch.object(build, "build_device_code", return_value=code),
-    ):
-        compile_topology(
-            CompileRequest(
-                topology=topology,
-                allocations=allocations,
-                output=out,
-                target=TargetKind.CUDA,
-                collectives=(Collective.ALL_REDUCE,),
-            )
-        )
-    return out
+    """A library of the sets of GPUs named, for all_reduce alone."""
+    name = f"{Path(topology).stem}-{content_key([topology, allocations])[:12]}"
+    return compile_for_mock(
+        name, topology, chunk_bytes=4096, allocations=allocations, collectives=(Collective.ALL_REDUCE,)
+    )
 
 
 @cache
