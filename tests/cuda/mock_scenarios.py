@@ -25,7 +25,7 @@ from mock_api import ApiCalls
 from mock_classes import WeightedCalls
 from mock_job import FLOAT, Buffer, Comm
 from mock_late import LateFailures
-from mock_order import Ordered
+from mock_launch_order import LaunchOrders
 from mock_random import RandomJobs
 from mock_rules import DriverRules
 
@@ -38,7 +38,7 @@ class IpcHandle(ctypes.Structure):
     _fields_ = [("bytes", ctypes.c_ubyte * 64)]
 
 
-class Scenarios(RandomJobs, ApiCalls, DriverRules, LateFailures, Ordered, WeightedCalls):
+class Scenarios(RandomJobs, ApiCalls, DriverRules, LateFailures, LaunchOrders, WeightedCalls):
     def collectives(self) -> list[str]:
         """Every collective once; the wrong ones."""
         comm, stream, wrong = self.comm(), self.stream(), []

@@ -64,6 +64,7 @@ WITH_REASONS = {
     "NCCL_ALGO": "Tree",
     "NCCL_CROSS_NIC": "1",
     "NCCL_IB_HCA": "mlx5",
+    "NCCL_LAUNCH_ORDER_IMPLICIT": "1",
     "NCCL_MAX_CTAS": "many",
     "NCCL_MAX_NCHANNELS": "-3",
     "NCCL_MIN_CTAS": "4",
@@ -127,7 +128,8 @@ def test_every_variable_that_is_read_is_among_these() -> None:
     read = set(re.findall(r'read_\w+\("(NCCL_\w+)"', source))
     table = (RUNTIME / "communicator" / "nccl_variables.cpp").read_text(encoding="utf-8")
     reasons = set(re.findall(r'\{"(NCCL_\w+)", "', table))
-    known = {"NCCL_DEBUG", "NCCL_IB_HCA", "NCCL_P2P_DISABLE", "NCCL_P2P_LEVEL", "NCCL_PROFILER_PLUGIN", "NCCL_PROTO"}
+    known = {"NCCL_DEBUG", "NCCL_IB_HCA", "NCCL_LAUNCH_ORDER_IMPLICIT", "NCCL_P2P_DISABLE", "NCCL_P2P_LEVEL"}
+    known |= {"NCCL_PROFILER_PLUGIN", "NCCL_PROTO"}
     assert read == known | {"NCCL_SOCKET_IFNAME"}
     assert reasons == set(WITH_REASONS) | read - {"NCCL_PROFILER_PLUGIN"}  # which always counts
 

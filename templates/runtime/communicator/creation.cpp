@@ -92,6 +92,7 @@ Status Communicator::join(const ncclUniqueId &id, uint32_t nranks, uint32_t rank
   for (const char byte : secret) context.order = (context.order ^ static_cast<unsigned char>(byte)) * 0x100000001b3;
   context.most_channels = most_channels(config_.most_channels);
   context.only_host_memory = forbids_peer_access();
+  context.orders_launches = orders_launches();
   if (rank == 0) say_what_is_not_followed();
   context.stopped = [this] { return stopped_.load(); };
 

@@ -36,6 +36,7 @@ constexpr Reason kReasons[] = {
     {"NCCL_ALGO", "the library's plan says which way data takes"},
     {"NCCL_CROSS_NIC", "the library's plan says which way data takes"},
     {"NCCL_IB_HCA", "RDMA devices are used with COLLC_NET=ucx"},
+    {"NCCL_LAUNCH_ORDER_IMPLICIT", "it is about GPUs, and a whole number"},
     {"NCCL_MAX_CTAS", "it is no whole number above 0"},
     {"NCCL_MAX_NCHANNELS", "NCCL_MAX_CTAS goes first, or it is no whole number above 0"},
     {"NCCL_MIN_CTAS", "a program has the channels of its plan"},
@@ -63,10 +64,10 @@ bool followed(const std::string &name) {
   if (name == "NCCL_PROFILER_PLUGIN") return true;
   if (name == "NCCL_SOCKET_IFNAME") return read_text("COLLC_SOCKET_IFNAME") == nullptr;
   if (name == "NCCL_PROTO") return read_text("COLLC_PROTO") == nullptr && follows_nccl_proto();
-  if (name == "NCCL_P2P_DISABLE") {
-    uint32_t disabled = 0;
-    return backend().has_places() && read_whole("NCCL_P2P_DISABLE", 1 << 20, &disabled).ok();
-  }
+  uint32_t number = 0;
+  if (name == "NCCL_P2P_DISABLE") return backend().has_places() && read_whole("NCCL_P2P_DISABLE", 1 << 20, &number).ok();
+  if (name == "NCCL_LAUNCH_ORDER_IMPLICIT")
+    return backend().has_places() && read_whole("NCCL_LAUNCH_ORDER_IMPLICIT", 1 << 20, &number).ok();
   if (name == "NCCL_P2P_LEVEL") return backend().has_places() && names_no_level(read_text("NCCL_P2P_LEVEL"));
   if (name == "NCCL_IB_HCA") return names_ucx(read_text("COLLC_NET"));
   uint32_t value = 0;
@@ -88,6 +89,11 @@ bool forbids_peer_access() {
   uint32_t disabled = 0;
   const bool all = read_whole("NCCL_P2P_DISABLE", 1 << 20, &disabled).ok() && disabled != 0;
   return all || names_no_level(read_text("NCCL_P2P_LEVEL"));
+}
+
+bool orders_launches() {
+  uint32_t asked = 0;
+  return read_whole("NCCL_LAUNCH_ORDER_IMPLICIT", 1 << 20, &asked).ok() && asked != 0;
 }
 
 void say_what_is_not_followed() {

@@ -11,6 +11,10 @@ uint32_t most_channels(uint32_t configured);
 // Whether NCCL_P2P_DISABLE, or NCCL_P2P_LEVEL=LOC, forbids that GPUs read each other's memory.
 bool forbids_peer_access();
 
+// Whether NCCL_LAUNCH_ORDER_IMPLICIT asks that the kernels of a GPU begin in the order of their calls, whatever communicators
+// and streams they are on.
+bool orders_launches();
+
 // One line for every variable that is set and not followed, with the reason where there is more to say; once per process.
 void say_what_is_not_followed();
 

@@ -50,7 +50,6 @@ Status launch(const Together &calls) {
   const CudaRank &first = rank_of(*calls[0]);
   const Call &call = calls[0]->call;
   const World &world = *first.world();
-  const Driver &cu = driver();
   const Current current(first.device().context);
   const auto program =
       static_cast<uint32_t>(call.program - (first.context().tables->programs + world.allocation().first_program));
@@ -71,12 +70,9 @@ Status launch(const Together &calls) {
                           calls[i]->call.output, factor_of(calls[i]->call.op)};
   void *parameters[] = {&arguments};
   const auto blocks = static_cast<uint32_t>(calls.size()) * arguments.nchannels;
-  const uint32_t threads = first.threads(), shared = shared_bytes(call.program->nshares);
-  return between_streams(calls, [&](Stream stream) {
-    return check(calls.size() == 1 ? cu.launch(kernel, blocks, 1, 1, threads, 1, 1, shared, stream, parameters, nullptr)
-                                   : cu.launch_cooperative(kernel, blocks, 1, 1, threads, 1, 1, shared, stream, parameters),
-                 "launching a collective");
-  });
+  const Grid grid = {kernel, blocks, first.threads(), shared_bytes(call.program->nshares), calls.size() > 1};
+  return between_streams(calls,
+                         [&](Stream stream) { return first.launch(grid, stream, parameters, "launching a collective"); });
 }
 
 // Of a communicator of one rank.

@@ -21,7 +21,14 @@ Status CallOrder::find_capture(Stream stream, uint64_t *capture) {
   return {};
 }
 
-// A number that no other stream of the process has or gets. Handles are not enough: that of a thread's default stream is the
+Status CallOrder::is_captured(Stream stream, bool *captured) {
+  uint64_t capture = 0;
+  COLLC_RETURN_IF_FAILED(find_capture(stream, &capture));
+  *captured = capture != 0;
+  return {};
+}
+
+// Handles are not enough: that of a thread's default stream is the
 // same in all threads, and a new stream may have that of one that is gone.
 uint64_t CallOrder::id_of(Stream stream) {
   uint64_t id = kUnknownStream;

@@ -5,6 +5,7 @@
 
 #include "collc/cuda/layout.h"
 #include "cuda/driver.h"
+#include "cuda/launch_order.h"
 
 namespace collc::cuda {
 
@@ -18,6 +19,7 @@ struct Device {
   // By protocol, then by kernel type (layout.h); without LL128 where the GPU lacks that.
   std::vector<Function> kernels;
   Function exchange = nullptr;  // the kernel of transfers
+  std::unique_ptr<LaunchOrder> order = std::make_unique<LaunchOrder>();
 
   bool has_ll128() const { return capability >= 70; }
   Function kernel(uint32_t protocol, uint32_t type) const { return kernels[protocol * kKernelTypes + type]; }

@@ -39,6 +39,24 @@ struct MemoryAccess {
 };
 static_assert(sizeof(MemoryAccess) == 12, "as CUmemAccessDesc");
 
+// One that CUlaunchAttribute has.
+struct LaunchAttribute {
+  int number;
+  union {
+    Event event;
+    int cooperative;
+    unsigned char bytes[64];
+  } value;
+};
+static_assert(sizeof(LaunchAttribute) == 72, "as CUlaunchAttribute");
+struct LaunchConfig {
+  unsigned grid[3], block[3], shared_bytes;
+  Stream stream;
+  LaunchAttribute *attributes;
+  unsigned nattributes;
+};
+static_assert(sizeof(LaunchConfig) == 56, "as CUlaunchConfig");
+
 constexpr Result kNotReady = 600;
 constexpr Result kNotFound = 500, kPeerAccessAlreadyEnabled = 704, kNotSupported = 801;
 constexpr Result kInvalidImage = 200, kNoBinaryForGpu = 209, kInvalidPtx = 218, kUnsupportedPtx = 222;
@@ -47,6 +65,7 @@ constexpr int kCapabilityMajor = 75, kCapabilityMinor = 76;
 constexpr int kVirtualMemory = 102, kDescriptorsOfMemory = 103;
 constexpr int kPinnedAllocation = 1, kFileDescriptor = 1, kOnDevice = 1, kReadAndWrite = 3;  // of virtual memory
 constexpr int kPeerAtomics = 2;                                // attribute of a pair of devices: NVLink has them
+constexpr int kCooperative = 2, kLaunchCompletionEvent = 12;  // attributes of a launch
 constexpr int kMaxDynamicShared = 8;                           // function attribute
 constexpr unsigned kHostPortableMapped = 3;
 constexpr unsigned kEventDisableTiming = 2;
@@ -121,8 +140,9 @@ constexpr unsigned kIpcLazyPeerAccess = 1;
   X(stream_capture_info, cuStreamGetCaptureInfo_v2, (Stream, int *, uint64_t *, void **, const void **, size_t *))
 
 // What the oldest drivers lack: null there.
-#define COLLC_NEW_DRIVER(X)                \
-  X(function_load, cuFuncLoad, (Function)) \
+#define COLLC_NEW_DRIVER(X)                                                            \
+  X(function_load, cuFuncLoad, (Function))                                             \
+  X(launch_with, cuLaunchKernelEx, (const LaunchConfig *, Function, void **, void **)) \
   X(stream_id, cuStreamGetId, (Stream, uint64_t *))
 
 struct Driver {

@@ -38,6 +38,7 @@ Status CudaRank::open(const RankContext &context, std::unique_ptr<RankBackend> *
   COLLC_RETURN_IF_FAILED(current_device(&rank->device_));
   COLLC_RETURN_IF_FAILED(check(cu.event_create(&rank->ready_, kEventDisableTiming), "making an event"));
   COLLC_RETURN_IF_FAILED(rank->order_.begin());
+  if (context.orders_launches) COLLC_RETURN_IF_FAILED(rank->device_->order->begin());
   COLLC_RETURN_IF_FAILED(context.nranks > 1 ? rank->open_memory() : rank->open_alone());
   *made = std::move(rank);
   return {};

@@ -33,6 +33,11 @@ class CudaRank final : public RankBackend {
   void wait_for_calls_that_end() override;
   uint64_t gpu_bytes() const override;
   Event ready() const { return ready_; }
+  // Launches a kernel of its calls, or of those of several ranks on its GPU.
+  Status launch(const Grid &grid, Stream stream, void **arguments, const char *what) const {
+    return context_.orders_launches ? device_->order->launch(grid, stream, arguments, what)
+                                    : launch_grid(grid, stream, arguments, what);
+  }
 
   CallOrder &order() { return order_; }
   // Notes that it has a transfer with a rank, which must not leave before.

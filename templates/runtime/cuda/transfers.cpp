@@ -140,19 +140,16 @@ Status launch_transfers(const Together &calls) {
   std::copy(all.rows.begin(), all.rows.end(), arguments.ranks);
   for (const Submission *call : calls) rank_of(*call).note_transfer(call->call.peer);
   const CudaRank &first = *all.ranks[0];
-  const Driver &cu = driver();
   const Current current(first.device().context);
-  const Function kernel = first.device().exchange;
   void *parameters[] = {&arguments};
-  const uint32_t blocks = arguments.nranks * arguments.nlanes, threads = first.threads(), shared = exchange_shared(all.streams);
+  const Grid grid = {first.device().exchange, arguments.nranks * arguments.nlanes, first.threads(),
+                     exchange_shared(all.streams), arguments.nranks > 1};
   return between_streams(calls, [&](Stream stream) -> Status {
     if (all.messages.size() <= kMostMessages)
       std::copy(all.messages.begin(), all.messages.end(), arguments.messages);
     else
       COLLC_RETURN_IF_FAILED(fill_table(first, all.messages, &arguments, stream));
-    return check(arguments.nranks == 1 ? cu.launch(kernel, blocks, 1, 1, threads, 1, 1, shared, stream, parameters, nullptr)
-                                       : cu.launch_cooperative(kernel, blocks, 1, 1, threads, 1, 1, shared, stream, parameters),
-                 "launching transfers");
+    return first.launch(grid, stream, parameters, "launching transfers");
   });
 }
 

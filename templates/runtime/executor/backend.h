@@ -27,6 +27,7 @@ struct RankContext {
   double timeout;  // seconds a data wait may take; 0: no limit
   uint32_t here = 0;  // ranks on this machine
   bool only_host_memory = false;  // GPUs of this rank and others do not read each other's memory, by the user's wish
+  bool orders_launches = false;   // kernels of one GPU begin in the order of their calls, by the user's wish
   NvLinks links;      // between the GPUs of the ranks
   std::vector<uint64_t> processes;  // a number of its process for each rank
   std::string secret;               // that only the ranks know

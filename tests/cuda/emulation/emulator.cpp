@@ -653,7 +653,10 @@ bool Emulator::may_start(const LaunchRequest &request) const {
     const bool at_work = stream.running != 0 || !stream.waiting.empty();
     if (stream.next - (at_work ? 1 : 0) < launches) return false;
   }
-  return true;
+  return std::all_of(request.behind.begin(), request.behind.end(), [this](const auto &one) {
+    const Stream &stream = streams_[one.first];
+    return stream.next > one.second || (stream.next == one.second && stream.waiting.empty());
+  });
 }
 
 void Emulator::start_blocks() {

@@ -96,6 +96,8 @@ struct LaunchRequest {
   std::function<void()> body;
   // Starts when so many launches of a stream have ended: (stream, launches).
   std::vector<std::pair<uint32_t, uint32_t>> after = {};
+  // Starts when all blocks of a launch of a stream have begun, or more than those: (stream, launches with that one).
+  std::vector<std::pair<uint32_t, uint32_t>> behind = {};
   // In a session: the hardware queue, in which a launch that waits holds up those behind it, and what to do at the end.
   uint32_t queue = kNoQueue;
   std::function<void()> ended = {};

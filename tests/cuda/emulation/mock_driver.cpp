@@ -429,6 +429,39 @@ MOCK cuLaunchCooperativeKernel(void *function, unsigned gx, unsigned, unsigned, 
   if (static_cast<int>(gx) > setting("MOCK_BLOCKS", 132)) return kTooLarge;
   return launch(function, gx, bx, shared, stream, parameters);
 }
+struct LaunchAttribute {
+  int number, pad;
+  union {
+    MockEvent *event;
+    int cooperative;
+    char bytes[64];
+  } value;
+};
+struct LaunchConfig {
+  unsigned grid[3], block[3], shared_bytes;
+  void *stream;
+  const LaunchAttribute *attributes;
+  unsigned nattributes;
+};
+MOCK cuLaunchKernelEx(const LaunchConfig *config, void *function, void **parameters, void **) {
+  MOCK_ENTER("launch_with");
+  MockEvent *begun = nullptr;
+  for (const LaunchAttribute *one = config->attributes; one != config->attributes + config->nattributes; ++one)
+    if (one->number == 2 && one->value.cooperative != 0 && static_cast<int>(config->grid[0]) > setting("MOCK_BLOCKS", 132))
+      return kTooLarge;
+    else if (one->number == 12)
+      begun = one->value.event;
+    else if (one->number != 2)
+      return kInvalidValue;
+  const StreamKey key = key_of(config->stream);
+  if (begun != nullptr && state().streams.capturing(key) != nullptr) return mock::kUnsupported;
+  const int failed = launch(function, config->grid[0], config->block[0], config->shared_bytes, config->stream, parameters);
+  if (begun == nullptr || failed != 0) return failed;
+  *begun = {};
+  begun->recorded = true;
+  for (const uint64_t one : state().streams.waits(key)) begun->launches.insert(one | mock::kBegun);
+  return 0;
+}
 MOCK cuMemAlloc_v2(unsigned long long *at, size_t bytes) {
   MOCK_ENTER("allocate");
   MOCK_UNLESS_CAPTURING;

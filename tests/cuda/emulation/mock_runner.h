@@ -69,8 +69,8 @@ class Runner {
     // Also those that have ended: what they have written is known only to what comes after them.
     for (const uint64_t earlier : after)
       for (const auto *launches : {&open_, &ended_})
-        if (const auto at = launches->find(earlier); at != launches->end() && at->second.stream != stream)
-          request.after.emplace_back(at->second.stream, at->second.place);
+        if (const auto at = launches->find(earlier & ~kBegun); at != launches->end() && at->second.stream != stream)
+          ((earlier & kBegun) != 0 ? request.behind : request.after).emplace_back(at->second.stream, at->second.place);
     request.queue = queue;
     request.number = ++last_;
     request.ended = [this, number = request.number, device = work.device] {
@@ -112,7 +112,7 @@ class Runner {
   // Whether launches have ended; if so, the host knows what they have written.
   bool has_ended(const Ids &launches) {
     for (const uint64_t one : launches)
-      if (open_.count(one) != 0) return false;
+      if (open_.count(one & ~kBegun) != 0) return false;  // of what has only begun, too: nobody asks
     for (const uint64_t one : launches)
       if (const auto at = ended_.find(one); at != ended_.end()) emulator_.observe(at->second.stream);
     return true;

@@ -12,7 +12,8 @@ namespace mock {
 constexpr int kUnsupported = 900, kUnjoined = 904, kIsolation = 905, kInvalidated = 901, kIllegalState = 401, kInvalidFlags = 1;
 
 using StreamKey = std::pair<int, void *>;  // device and handle; null: the legacy stream of the device
-using Ids = std::set<uint64_t>;            // of launches
+using Ids = std::set<uint64_t>;            // of launches; with kBegun: all blocks of that one have begun
+constexpr uint64_t kBegun = uint64_t{1} << 63;
 
 template <class Launching>
 struct Event;
