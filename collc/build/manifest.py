@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from collc import __version__
-from collc.build.memory import fifo_bytes_by_rank, pinned_bytes, staged_pairs, transfer_bytes
+from collc.build.memory import fifo_bytes_by_rank, pinned_bytes, transfer_bytes
 from collc.checker.elf import Elf
 from collc.checker.library import link_counts, loaded_digests, manifest_place, read_manifest
 from collc.checker.manifest import FORMAT, digests_text, no_digests
@@ -21,6 +21,7 @@ from collc.packing.document import PlanFile
 from collc.packing.gpu_sets import GpuSets
 from collc.packing.model import Plan
 from collc.topology.model import JOINT
+from collc.topology.staging import staged_pairs
 
 
 def slot_bytes(programs: Sequence[Program]) -> int:

@@ -6,7 +6,6 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from collc.codegen.entry import Entry
 from collc.ir.nodes import Fifo
-from collc.topology.model import PlanGraph, VertexKind
 
 # A flag has a line of its own, and everything begins at such a line.
 _LINE = 128
@@ -110,30 +109,6 @@ def _lanes(nranks: int, slot_bytes: int) -> tuple[int, int]:
         else:
             lanes //= 2
     return lanes, max(most // 16 * 16, 16)
-
-
-def staged_pairs(graph: PlanGraph) -> tuple[tuple[int, int], ...]:
-    """Pairs of ranks, the lower one first, between which all data are staged in a CPU's memory (`memory_gbps`).
-
-    The CUDA runtime gives them slots in pinned host memory, unless their driver has peer access after all.
-    """
-    ahead: dict[int, list[int]] = {}
-    for link in graph.links:
-        ahead.setdefault(link.src, []).append(link.dst)
-
-    def passes(vertex: int) -> bool:
-        one = graph.vertices[vertex]
-        return one.kind is not VertexKind.GPU and one.memory_gbps is None
-
-    found = []
-    for a in range(graph.nranks):
-        reached, new = {a}, [a]
-        while new:
-            more = [v for v in ahead.get(new.pop(), ()) if v not in reached]
-            reached.update(more)
-            new += filter(passes, more)
-        found += [(a, b) for b in range(a + 1, graph.nranks) if b not in reached]
-    return tuple(found)
 
 
 def pinned_bytes(

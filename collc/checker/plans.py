@@ -9,28 +9,43 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Any, NoReturn
 
 from collc.checker.packing import check_packing
+from collc.checker.staging import host_limit
 from collc.checker.values import Reader, parse_json, short
 from collc.collectives.model import Collective
 from collc.errors import CertificateError
 from collc.packing.model import Certificate, Cut, Flow, Hop, Orbit, OrbitLoad, Orbits, Partition, Plan, Prices, Tree
 from collc.topology.canonical import fingerprint
 from collc.topology.model import JOINT, GraphLink, LinkKind, PlanGraph, Vertex, VertexKind, joint_class
+from collc.topology.staging import staged_pairs
 
 FORMAT = "collc-plan/1"
 _IDENTIFIER = re.compile(r"[0-9]{1,9}")
 
 
 @dataclass(frozen=True)
+class HostClaims:
+    """What a file says of host memory: the pairs that are joined by it, and by plan the rate that it limits to.
+
+    None: it says nothing.
+    """
+
+    pairs: tuple[tuple[int, int], ...] | None
+    rates: tuple[Fraction | None, ...]
+
+
+@dataclass(frozen=True)
 class PlanFile:
-    """The plans of one graph, with its name and fingerprint."""
+    """The plans of one graph, with its name and fingerprint. `host`: what a file said; None: not read from one."""
 
     name: str
     fingerprint: str
     graph: PlanGraph
     plans: tuple[Plan, ...]
+    host: HostClaims | None = None
 
 
 def verify_document(file: PlanFile) -> None:
@@ -40,6 +55,20 @@ def verify_document(file: PlanFile) -> None:
         raise CertificateError(f"the links have the fingerprint {actual}", where="topology.fingerprint")
     for i, made in enumerate(file.plans):
         check_packing(file.graph, made, where=f"plans[{i}]")
+    if file.host is not None:
+        _check_host(file, file.host)
+
+
+def _check_host(file: PlanFile, host: HostClaims) -> None:
+    if host.pairs not in (None, staged_pairs(file.graph)):
+        raise CertificateError("these are not the pairs whose data a CPU stages in its memory", where="host_pairs")
+    for i, (made, rate) in enumerate(zip(file.plans, host.rates, strict=True)):
+        if rate is None:
+            continue
+        found = host_limit(file.graph, made)
+        if found is None or rate != found[0]:
+            limit = "do not limit it" if found is None else f"limit it to {found[0]}"
+            raise CertificateError(f"the memories of the CPUs {limit}", where=f"plans[{i}].host_rate_gbps")
 
 
 def parse_plan(text: str, where: str = "plan") -> PlanFile:
@@ -62,20 +91,33 @@ def from_json(obj: object, where: str = "plan") -> PlanFile:
         CertificateError: `obj` is not exactly of this format.
     """
     reader = Reader(where, CertificateError)
-    top = reader.table(obj, "", ("format", "topology", "ranks", "switches", "links", "plans"))
+    pairs = isinstance(obj, dict) and "host_pairs" in obj
+    parts = ("format", "topology", "ranks", "switches", "links", *["host_pairs"] * pairs, "plans")
+    top = reader.table(obj, "", parts)
     if top["format"] != FORMAT:
         reader.fail("format", f"expected {FORMAT!r}, got {short(top['format'])}")
     head = reader.read(top["topology"], "topology", {"name": reader.text, "fingerprint": reader.text})
     graph = _graph(reader, head["name"], top)
     plans = _Plans(reader, graph)
-    return PlanFile(head["name"], head["fingerprint"], graph, tuple(reader.read(top["plans"], "plans", [plans.plan])))
+    made = tuple(reader.read(top["plans"], "plans", [plans.plan]))
+    found = reader.read(top["host_pairs"], "host_pairs", [(plans.rank, plans.rank)]) if pairs else None
+    host = HostClaims(None if found is None else tuple((a, b) for a, b in found), tuple(plans.host_rates))
+    return PlanFile(head["name"], head["fingerprint"], graph, made, host)
 
 
 def _graph(reader: Reader, name: str, top: Mapping[str, Any]) -> PlanGraph:
     text, number, kind = reader.text, reader.integer, reader.member
     ranks = reader.read(top["ranks"], "ranks", [{"rank": number, "gpu": text, "server": text}])
     forwarder = {"name": text, "kind": kind(VertexKind), "multicast": reader.boolean, "reduce": reader.boolean}
-    switches = reader.read(top["switches"], "switches", [forwarder])
+
+    def switch(obj: object, place: str) -> Any:
+        memory = {"memory_gbps": reader.fraction} if isinstance(obj, dict) and "memory_gbps" in obj else {}
+        row = reader.read(obj, place, forwarder | memory)
+        if memory and (row["memory_gbps"] <= 0 or row["kind"] is not VertexKind.CPU):
+            reader.fail(f"{place}.memory_gbps", "it is above 0, and of a CPU")
+        return row
+
+    switches = reader.read(top["switches"], "switches", [switch])
     if not ranks:
         reader.fail("ranks", "a plan has at least one rank")
     vertices = [Vertex(rank["gpu"], VertexKind.GPU) for rank in ranks] + [Vertex(**switch) for switch in switches]
@@ -114,6 +156,7 @@ class _Plans:
     def __init__(self, reader: Reader, graph: PlanGraph) -> None:
         self.reader, self.nlinks = reader, len(graph.links)
         self.kinds = [link.kind for link in graph.links]
+        self.host_rates: list[Fraction | None] = []  # of the plans read so far
         self.rank, self.link = reader.below(graph.nranks, "rank"), reader.below(len(graph.links), "link")
         self.vertex, self.nvertices = reader.name_of([v.name for v in graph.vertices], "vertex"), len(graph.vertices)
 
@@ -136,9 +179,11 @@ class _Plans:
         shape: dict[str, Any] = {"collective": reader.text, "root": reader.maybe(self.rank), "solver": reader.text}
         shape |= {"rate_gbps": rate, "bound_gbps": rate, "optimal": reader.boolean}
         shape |= {"certificate": reader.maybe(self.certificate), **moves}
+        shape |= {"host_rate_gbps": reader.fraction} if "host_rate_gbps" in obj else {}
         if by_class:
             shape |= {"classes": [{"class": reader.text, "rate_gbps": reader.fraction, "full_links": [self.link]}]}
         row = reader.read(obj, place, shape)
+        self.host_rates.append(row.get("host_rate_gbps"))
         if by_class:
             self.check_classes(row, place)
         orbits = None

@@ -6,6 +6,7 @@ import textwrap
 from collections.abc import Sequence
 from fractions import Fraction
 
+from collc.checker.staging import host_limit
 from collc.cli.report import compact, table
 from collc.packing.explain import (
     Binding,
@@ -23,6 +24,7 @@ from collc.packing.trade import Trade
 from collc.packing.words import limit_in_words, link_name, own_names
 from collc.topology.canonical import fingerprint
 from collc.topology.model import PlanGraph, VertexKind
+from collc.topology.staging import staged_pairs
 
 # Longer lists are cut: people read the beginning, programs read --json.
 _MAX_ROWS = 64
@@ -46,12 +48,29 @@ def further_links(graph: PlanGraph, plans: Sequence[Plan]) -> list[More]:
 
 def summary(graph: PlanGraph, plans: Sequence[Plan], further: Sequence[More]) -> str:
     """The machine on one line; what each plan reaches and what limits it in words; then a row per plan."""
-    lines = [_machine(graph), ""]
+    lines = [_machine(graph), *_wrapped(host_text(graph)), ""]
     for plan, more in zip(plans, further, strict=True):
-        lines += textwrap.wrap(_in_words(graph, plan, more), _WIDTH, subsequent_indent="  ", break_on_hyphens=False)
+        lines += _wrapped(_in_words(graph, plan, more))
     header = ["collective", "root", "GB/s", "bound", "optimal", "trees", "depth", "proof"]
     lines += ["", table(header, [_row(graph, plan) for plan in plans]), _LEGEND, f"Fingerprint: {fingerprint(graph)}"]
     return "\n".join(lines)
+
+
+def _wrapped(text: str) -> list[str]:
+    return textwrap.wrap(text, _WIDTH, subsequent_indent="  ", break_on_hyphens=False)
+
+
+def host_text(graph: PlanGraph) -> str:
+    """Which pairs of ranks are joined by host memory, and whose; empty: none."""
+    pairs = staged_pairs(graph)
+    if not pairs:
+        return ""
+    every = len(pairs) == graph.nranks * (graph.nranks - 1) // 2
+    named = ", ".join(f"{a}-{b}" for a, b in pairs[:8]) + (f" and {len(pairs) - 8} more" if len(pairs) > 8 else "")
+    which = "all ranks" if every else f"ranks {named}"
+    cpus = [v for v in graph.vertices if v.memory_gbps is not None]
+    speeds = ", ".join(f"{cpu.name} {compact(cpu.memory_gbps)} GB/s" for cpu in cpus if cpu.memory_gbps is not None)
+    return f"Between {which}: pinned host memory, transport host (reads and writes together: {speeds})."
 
 
 def _machine(graph: PlanGraph) -> str:
@@ -92,6 +111,9 @@ def rate_in_words(graph: PlanGraph, plan: Plan, over: str = "") -> str:
 
 def _in_words(graph: PlanGraph, plan: Plan, more: More) -> str:
     text = rate_in_words(graph, plan)
+    if (limit := host_limit(graph, plan)) is not None:
+        rate, memory = limit
+        text += f" Through the memory of {graph.vertices[memory].name} this plan reaches {float(rate):.5g} GB/s."
     if more is not None:
         link, added, value = more
         a, b = own_names(graph, (graph.links[link].src, graph.links[link].dst))

@@ -15,6 +15,7 @@ import click
 from collc.api.forecasts import MOST_CHANNELS, PROTOCOLS, Wish, parameters_of, predict, simulator_of
 from collc.choose.table import Table
 from collc.cli import report
+from collc.cli.plan_text import host_text
 from collc.cli.report import SIZE, debug_option, emit_json, json_option, note, progress, table
 from collc.cli.simulate_classes import require_no_choice, simulate_classes
 from collc.cli.simulate_net import require_alone, simulate_net
@@ -36,6 +37,7 @@ from collc.topology.allocation import parse_gpus
 from collc.topology.graph import plan_graph
 from collc.topology.load import load_topology
 from collc.topology.model import PlanGraph
+from collc.topology.staging import staged_pairs
 from collc.training.net_file import read_net
 from collc.training.scaling import Asked
 
@@ -193,7 +195,7 @@ def command(
     changed = params is not None or copy_engine
     documents: list[_Document] = []
     if not as_json:
-        report.text(f"{why}\n{_MEANING[throughput]}")
+        report.text("\n".join(filter(None, [why, _MEANING[throughput], host_text(graph)])))
     for name in collectives or (Collective.ALL_REDUCE.value,):
         simulator = simulator_of(graph, Collective(name), root, parameters)
         found, choices = predict(simulator, wish, sizes, progress("simulate"))
@@ -210,7 +212,8 @@ def command(
     if plot is not None:
         _plot(plot, graph.name, documents[0].found, documents[0].beside)
     if as_json:
-        emit_json({**_json(graph, documents), "parameters": why, "times": _MEANING[throughput]})
+        staged = {"host_pairs": [list(pair) for pair in pairs]} if (pairs := staged_pairs(graph)) else {}
+        emit_json({**_json(graph, documents), "parameters": why, "times": _MEANING[throughput], **staged})
     for path in filter(None, (trace, plot)):
         note(f"wrote {path}")
 

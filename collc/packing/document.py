@@ -5,10 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from collc.checker.plans import FORMAT, PlanFile, from_json, parse_plan, verify_document
+from collc.checker.staging import host_limit
 from collc.collectives.model import Collective
 from collc.packing.model import Certificate, Cut, Orbits, Partition, Plan, Tree
 from collc.topology.canonical import fingerprint
-from collc.topology.model import PlanGraph
+from collc.topology.model import PlanGraph, Vertex
+from collc.topology.staging import staged_pairs
 
 __all__ = ["FORMAT", "PlanFile", "from_json", "parse_plan", "plan_file", "to_json", "verify_document"]
 
@@ -22,23 +24,27 @@ def to_json(file: PlanFile) -> dict[str, Any]:
     """The document as JSON values, keys in the order of the format."""
     graph = file.graph
     names = [v.name for v in graph.vertices]
+    pairs = staged_pairs(graph)
     return {
         "format": FORMAT,
         "topology": {"name": file.name, "fingerprint": file.fingerprint},
         "ranks": [{"rank": r, "gpu": names[r], "server": graph.servers[r]} for r in graph.ranks],
-        "switches": [
-            {"name": v.name, "kind": v.kind.value, "multicast": v.multicast, "reduce": v.reduce}
-            for v in graph.vertices[graph.nranks :]
-        ],
+        "switches": [_switch_json(v) for v in graph.vertices[graph.nranks :]],
         "links": [
             {"id": x.id, "src": names[x.src], "dst": names[x.dst], "kind": x.kind.value, "gbps": str(x.gbps)}
             for x in graph.links
         ],
-        "plans": [_plan_json(made, names) for made in file.plans],
+        **({"host_pairs": [list(pair) for pair in pairs]} if pairs else {}),
+        "plans": [_plan_json(graph, made, names) for made in file.plans],
     }
 
 
-def _plan_json(made: Plan, names: list[str]) -> dict[str, Any]:
+def _switch_json(v: Vertex) -> dict[str, Any]:
+    row = {"name": v.name, "kind": v.kind.value, "multicast": v.multicast, "reduce": v.reduce}
+    return row if v.memory_gbps is None else {**row, "memory_gbps": str(v.memory_gbps)}
+
+
+def _plan_json(graph: PlanGraph, made: Plan, names: list[str]) -> dict[str, Any]:
     result: dict[str, Any] = {
         "collective": made.collective.value,
         "root": made.root,
@@ -48,6 +54,8 @@ def _plan_json(made: Plan, names: list[str]) -> dict[str, Any]:
         "optimal": made.optimal,
         "certificate": None if made.certificate is None else _certificate_json(made.certificate, names),
     }
+    if (limit := host_limit(graph, made)) is not None:
+        result["host_rate_gbps"] = str(limit[0])
     if made.collective.uses_trees:
         result["trees"] = [tree_json(tree, made.collective) for tree in made.trees]
         if made.orbits is not None:

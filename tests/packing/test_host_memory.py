@@ -1,0 +1,128 @@
+"""Pairs of GPUs that host memory joins (transport `host`): plans, their documents and the simulator know them."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Callable
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.cli import collc
+
+from collc.checker.staging import host_limit
+from collc.collectives.model import Collective
+from collc.errors import CertificateError
+from collc.packing import plan
+from collc.packing.document import from_json, plan_file, to_json, verify_document
+from collc.topology import zoo
+from collc.topology.graph import plan_graph
+from collc.topology.load import load_topology
+from collc.topology.staging import staged_pairs
+
+BRIDGED = """\
+format: collc-topology/1
+name: bridged
+gpus: 3
+cpus: [{name: cpu0, memory_gbps: 20}]
+links:
+  - [gpu0, gpu1, nvlink, 50]
+  - [gpu0, cpu0, pcie, 12]
+  - [gpu1, cpu0, pcie, 12]
+  - [gpu2, cpu0, pcie, 12]
+"""
+
+
+@pytest.fixture
+def bridged(tmp_path: Path) -> Path:
+    file = tmp_path / "bridged.yaml"
+    file.write_text(BRIDGED)
+    return file
+
+
+@pytest.mark.parametrize("name", zoo.names())
+def test_only_a_cpu_that_stages_makes_such_pairs(name: str) -> None:
+    """Of all machines that come with collc, the 4090s."""
+    machine = load_topology(name)
+    if len(machine.gpus) > 64:
+        pytest.skip("a cluster of machines that are in the list themselves")
+    graph = plan_graph(machine)
+    every = tuple((a, b) for a in range(graph.nranks) for b in range(a + 1, graph.nranks))
+    assert staged_pairs(graph) == (every if name == "pcie-8x4090" else ())
+
+
+def test_pairs_with_another_way_are_none(bridged: Path) -> None:
+    assert staged_pairs(plan_graph(load_topology(str(bridged)))) == ((0, 2), (1, 2))
+
+
+@pytest.mark.parametrize(
+    ("memory", "limit"),
+    [("20", Fraction(10)), ("23.9", Fraction(239, 20)), ("24", None), ("100", None)],
+)
+def test_every_byte_is_written_and_read(memory: str, limit: Fraction | None, bridged: Path) -> None:
+    """Broadcast from rank 0: 12 GB/s cross the CPU once, to GPU 2 alone."""
+    bridged.write_text(BRIDGED.replace("20}", f"{memory}}}"))
+    graph = plan_graph(load_topology(str(bridged)))
+    found = host_limit(graph, plan(graph, Collective.BROADCAST))
+    assert (found and found[0]) == limit
+
+
+@pytest.mark.parametrize("collective", ["all_reduce", "all_gather", "broadcast"])
+def test_the_simulator_reaches_what_host_memory_lets_the_plan_have(collective: str) -> None:
+    graph = plan_graph(load_topology("pcie-8x4090"))
+    limit = host_limit(graph, plan(graph, Collective(collective)))
+    assert limit is not None
+    size = ("-b", "256M", "-e", "256M", "--plan", "trees")
+    row = json.loads(collc("simulate", "pcie-8x4090", "--collective", collective, *size, "--json").out)["rows"][0]
+    assert 0.9 * float(limit[0]) < row["algbw_gbps"] <= 1.001 * float(limit[0])
+
+
+def document(path: Path | str) -> dict[str, Any]:
+    graph = plan_graph(load_topology(str(path)))
+    made = to_json(plan_file(graph, tuple(plan(graph, c) for c in (Collective.ALL_REDUCE, Collective.ALLTOALL))))
+    return dict(json.loads(json.dumps(made)))
+
+
+def test_what_a_document_says_of_host_memory_is_recomputed(bridged: Path) -> None:
+    made = document(bridged)
+    assert made["host_pairs"] == [[0, 2], [1, 2]]
+    assert made["switches"][0]["memory_gbps"] == "20"
+    assert all("host_rate_gbps" in one for one in made["plans"])
+    verify_document(from_json(made))
+    lies: dict[str, Callable[[dict[str, Any]], object]] = {
+        "host_pairs": lambda d: d["host_pairs"].pop(),
+        "plans[0].host_rate_gbps": lambda d: d["plans"][0].update(host_rate_gbps="11"),
+        "plans[1].host_rate_gbps": lambda d: (
+            d["switches"][0].update(memory_gbps="21") or d["plans"][0].pop("host_rate_gbps")
+        ),
+        "switches[0].memory_gbps": lambda d: d["switches"][0].update(memory_gbps="0"),
+    }
+    for where, lie in lies.items():
+        told = copy.deepcopy(made)
+        lie(told)
+        with pytest.raises(CertificateError) as caught:
+            verify_document(from_json(told))
+        assert where in str(caught.value)
+
+
+def test_a_rate_through_memory_that_stages_nothing_is_a_lie() -> None:
+    made = document("dgx1v")
+    assert "host_pairs" not in made
+    verify_document(from_json(made))
+    made["plans"][0]["host_rate_gbps"] = "1"
+    with pytest.raises(CertificateError, match="do not limit it"):
+        verify_document(from_json(made))
+
+
+def test_the_commands_say_which_pairs_pass_through_host_memory(bridged: Path) -> None:
+    words = "Between ranks 0-2, 1-2: pinned host memory, transport host (reads and writes together: cpu0 20 GB/s)."
+    planned = collc("plan", bridged, "--collective", "broadcast").out
+    assert words in planned
+    assert "Through the memory of cpu0 this plan reaches 10 GB/s." in " ".join(planned.split())
+    sizes = ("-b", "1M", "-e", "1M")
+    assert words in collc("simulate", bridged, *sizes).out
+    assert json.loads(collc("simulate", bridged, *sizes, "--json").out)["host_pairs"] == [[0, 2], [1, 2]]
+    for command in (("plan",), ("simulate", *sizes)):
+        assert "host" not in collc(command[0], "dgx1v", "--collective", "broadcast", *command[1:]).out
