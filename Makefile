@@ -9,7 +9,7 @@ DEMO := build/demo
 JOBS ?= $(shell nproc --all 2>/dev/null || echo 2)
 
 .PHONY: help setup demo test lint style types unit format golden test-wheel clean
-.PHONY: netlab netlab-calls netlab-rails interrupts
+.PHONY: netlab netlab-calls netlab-rails cuda-servers interrupts
 .PHONY: sanitize losses chaos chaos-protocols chaos-jobs sweep-places fuzz fuzz-libraries bench-peers bench-references bench-waiting bench-slot-ways bench-small-call bench-packing packing-sweep bench-pacing bench-classes bench-tune bench-defaults test-defaults bench-torch bench-ring-by-hand bench-servers bench-server-plans bench-server-mpi bench-server-rates cuda-kernels reproduce test-nccl-tests validate gpu-check gpu-check-torch gpu-check-tables test-torch test-torch-suite
 .PHONY: wheel test-platform-wheel
 .PHONY: show-page gallery docs reference pictures docs-commands
@@ -90,6 +90,9 @@ netlab: setup  ## servers of the host target over shaped links: shapes, faults, 
 
 netlab-calls: setup  ## 2,000 seeded calls of each shape over shaped links, and as many in parts of it, with each engine; as root (15 minutes)
 	$(BIN)/python -m pytest -m slow -rAs tests/netlab/test_calls.py
+
+cuda-servers: setup  ## CUDA libraries over several servers on a driver of the tests: every type and operation, 3 + 5 and 1 + 1 + 6 ranks, kills (20 minutes)
+	$(BIN)/python -m pytest -rAs tests/cuda/test_cuda_servers.py
 
 netlab-rails: setup  ## several rails between servers: shares, rates beside plain sockets, losses, chaos; as root (15 minutes)
 	$(BIN)/python -m pytest -rAs tests/netlab/test_lab_rails.py

@@ -175,7 +175,7 @@ def _compile(request: CompileRequest, recorder: Recorder, status: Callable[[str]
             hint="take --target host, whose ranks are processes; or let the idle GPUs join with --gpus",
         )
     target = TARGETS[kind]
-    request = replace(request, one_server=request.one_server and kind is TargetKind.CUDA)
+    request = replace(request, may_relay=kind is TargetKind.HOST)
     out = request.output or Path(f"libcollc-{request.machine().name}.so")
     check_output(out)
     if request.keep_source is not None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from collc import __version__
-from collc.build.memory import fifo_bytes_by_rank, pinned_bytes, transfer_bytes
+from collc.build.memory import fifo_bytes_by_rank, pinned_bytes, server_bytes, transfer_bytes
 from collc.checker.elf import Elf
 from collc.checker.library import link_counts, loaded_digests, manifest_place, read_manifest
 from collc.checker.manifest import FORMAT, digests_text, no_digests
@@ -77,7 +77,7 @@ def make_manifest(
                 "slots": target.slots,
                 "slot_bytes": slot_bytes([entry.program for entry in made]),
                 "fifo_bytes": fifo_memory(made, target.slots),
-                "gpu_bytes": _gpu_bytes(made, document.graph.nranks, target),
+                "gpu_bytes": _gpu_bytes(made, _servers(document), target),
                 **_host(document, made, target),
                 "programs": [_program(document.plans[entry.plan], entry) for entry in made],
             }
@@ -87,22 +87,29 @@ def make_manifest(
     }
 
 
-def _gpu_bytes(entries: Sequence[Entry], nranks: int, target: Target) -> int:
+def _servers(document: PlanFile) -> list[str]:
+    return [document.graph.servers[rank] for rank in document.graph.ranks]
+
+
+def _gpu_bytes(entries: Sequence[Entry], servers: Sequence[str], target: Target) -> int:
     """Most bytes that a rank of a communicator takes of its GPU, for FIFOs and transfers; 0 on the host target."""
+    nranks = len(servers)
     if target.kind is TargetKind.HOST or nranks == 1:
         return 0
     slot = slot_bytes([entry.program for entry in entries])
-    return max(fifo_bytes_by_rank(entries, nranks, target.slots)) + transfer_bytes(nranks, slot)
+    return max(fifo_bytes_by_rank(entries, nranks, target.slots)) + transfer_bytes(nranks, slot, servers)
 
 
 def _host(document: PlanFile, entries: Sequence[Entry], target: Target) -> dict[str, Any]:
-    """The pairs of ranks that the topology joins by host memory alone; bytes pinned for them and PCIe beside NVLink."""
+    """The pairs that the topology joins by host memory alone; bytes pinned for these, and for what crosses servers."""
     if target.kind is TargetKind.HOST:
-        return {"host_pairs": [], "host_bytes": 0}
-    pairs = staged_pairs(document.graph)
+        return {"host_pairs": [], "host_bytes": 0, "server_bytes": 0}
+    servers = _servers(document)
+    pairs = [(a, b) for a, b in staged_pairs(document.graph) if servers[a] == servers[b]]
     slot = slot_bytes([entry.program for entry in entries])
     taken = pinned_bytes(entries, document.graph.nranks, target.slots, slot, pairs)
-    return {"host_pairs": [f"{a}-{b}" for a, b in pairs], "host_bytes": taken}
+    halves = server_bytes(entries, servers, target.slots, slot)
+    return {"host_pairs": [f"{a}-{b}" for a, b in pairs], "host_bytes": taken, "server_bytes": halves}
 
 
 def _program(plan: Plan, entry: Entry) -> dict[str, Any]:

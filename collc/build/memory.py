@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from collc.codegen.entry import Entry
@@ -14,6 +15,10 @@ _OPEN_CHUNKS = {"LL": 16 << 10, "LL128": 120 << 10}
 
 # A region of pinned memory begins at such an address: PinnedPlan::kAlign.
 _REGION = 64 << 10
+
+# What crosses servers lies in a segment of each server, laid out by lines and pages: transport/fifo.cpp, transfers.cpp.
+_HALF_LINE, _PAGE = 64, 4096
+_QUEUE_SLOTS, _QUEUE_SLOT, _MOST_QUEUES = 4, 128 << 10, 32 << 20
 
 # Lanes of transfers: plan_lanes() of device_plan.h.
 _LANES, _LANE_SLOTS, _LANE_BYTES, _SLOT_HEAD = 8, 2, 128 << 10, 128
@@ -46,9 +51,9 @@ def fifo_bytes_by_rank(entries: Sequence[Entry], nranks: int, slots: int, most: 
 
 def _by_rank(entries: Sequence[Entry], nranks: int, slots: int, most: int | None, has_ll128: bool) -> tuple[int, ...]:
     taken = [0] * nranks
-    staged = _staged(entries)
+    elsewhere = _staged(entries) | _crossing(entries).keys()
     for fifo, reader, at_reader in _fifo_ends(entries, slots, most, has_ll128):
-        if fifo.memory in staged:
+        if fifo.memory in elsewhere:
             continue
         src = fifo.src
         taken[reader] += at_reader
@@ -59,13 +64,17 @@ def _by_rank(entries: Sequence[Entry], nranks: int, slots: int, most: int | None
 def _fifo_ends(
     entries: Sequence[Entry], slots: int, most: int | None, has_ll128: bool
 ) -> Iterator[tuple[Fifo, int, int]]:
-    """For each FIFO, reader and protocol: both, and bytes of slots and tail; the source has a line for heads."""
+    """For each FIFO, reader and protocol: both, and bytes of slots and tail; the source has a line for heads.
+
+    Of a plan over several servers all run over Simple, as long as each server has a machine of its own.
+    """
     largest: dict[str, int] = {}
+    wired = bool(_crossing(entries))
     used: dict[tuple[int, str], Entry] = {}
     by_size = all(entry.when.protocol == "Simple" for entry in entries)
     for entry in entries:
         chunk = entry.program.chunk_bytes if most is None else min(most, entry.program.chunk_bytes)
-        for protocol in _protocols(entry, by_size, has_ll128):
+        for protocol in ("Simple",) if wired else _protocols(entry, by_size, has_ll128):
             own = chunk if protocol in (entry.when.protocol, "Simple") else min(chunk, _OPEN_CHUNKS[protocol])
             largest[protocol] = max(_slot(protocol, own), largest.get(protocol, 0))
             used[id(entry.program.fifos), protocol] = entry
@@ -83,6 +92,59 @@ def _staged(entries: Sequence[Entry]) -> set[object]:
     return {fifo.memory for program in programs for fifo in program.fifos if program.shares[fifo.share].part}
 
 
+def _crossing(entries: Sequence[Entry]) -> dict[object, tuple[Fifo, int, int]]:
+    """The FIFOs between servers by their memory, with the servers of source and readers."""
+    programs = {id(entry.program.fifos): entry.program for entry in entries}.values()
+    return {
+        fifo.memory: (fifo, program.server(fifo.src), program.server(fifo.dsts[0]))
+        for program in programs
+        for fifo in program.fifos
+        if program.server(fifo.src) != program.server(fifo.dsts[0])
+    }
+
+
+def server_bytes(entries: Sequence[Entry], servers: Sequence[str], slots: int, slot_bytes: int) -> int:
+    """Bytes of pinned host memory for what crosses servers, at the server that takes most; 0 where there is one.
+
+    Args:
+        servers: of each rank.
+    """
+    ranks = Counter(servers)
+    if len(ranks) < 2:
+        return 0
+    number = {number: servers[rank] for rank, number in _numbers(entries).items()}
+    taken = dict.fromkeys(ranks, 0)
+    flags = dict.fromkeys(ranks, 0)
+    for fifo, source, readers in _crossing(entries).values():
+        for server in (number[source], number[readers]):
+            lines = -(-8 * (1 + slots) // _HALF_LINE) + slots + len(fifo.dsts)
+            flags[server] += lines * _HALF_LINE
+            taken[server] += slots * slot_bytes
+    nranks, queue = len(servers), _queue_slot_bytes(servers)
+    return max(
+        _pages(flags[server]) + taken[server] + 2 * here * (nranks - here) * (2 * _HALF_LINE + _QUEUE_SLOTS * queue)
+        for server, here in ranks.items()
+    )
+
+
+def _numbers(entries: Sequence[Entry]) -> dict[int, int]:
+    """The number of each rank's server."""
+    program = entries[0].program
+    return {rank: program.server(rank) for rank in range(program.nranks)}
+
+
+def _pages(size: int) -> int:
+    return -(-size // _PAGE) * _PAGE
+
+
+def _queue_slot_bytes(servers: Sequence[str]) -> int:
+    """Bytes of a slot of a queue of transfers between servers."""
+    queues = 2 * max(Counter(servers).values()) * len(servers)
+    fair = _MOST_QUEUES // (queues * _QUEUE_SLOTS)
+    unit = _PAGE if fair >= _PAGE else _HALF_LINE
+    return min(max(fair // unit * unit, _HALF_LINE), _QUEUE_SLOT)
+
+
 def _protocols(entry: Entry, by_size: bool, has_ll128: bool) -> Iterable[str]:
     if entry.program.weights:
         return ("Simple",)
@@ -91,13 +153,25 @@ def _protocols(entry: Entry, by_size: bool, has_ll128: bool) -> Iterable[str]:
     return ("Simple",) if entry.when.protocol == "LL128" and not has_ll128 else (entry.when.protocol,)
 
 
-def transfer_bytes(nranks: int, slot_bytes: int) -> int:
-    """Bytes of each rank for sends and receives, of a communicator whose plan has slots of `slot_bytes`."""
-    return 0 if nranks == 1 else _lanes_of_a_rank(nranks, *_lanes(nranks, slot_bytes))
+def transfer_bytes(nranks: int, slot_bytes: int, servers: Sequence[str] = ()) -> int:
+    """Bytes of each rank for sends and receives, of a communicator whose plan has slots of `slot_bytes`.
+
+    Args:
+        servers: of each rank [all on one].
+    """
+    ranks = Counter(servers)
+    if len(ranks) < 2:
+        return 0 if nranks == 1 else _lanes_of_a_rank(nranks, *_lanes(nranks, slot_bytes))
+    if max(ranks.values()) == 1:
+        return 0  # nobody has a rank beside it
+    lanes, most = _LANES, _queue_slot_bytes(servers) - _SLOT_HEAD
+    while _lanes_of_a_rank(nranks, lanes, most, _QUEUE_SLOTS) > _MOST_LANE_MEMORY and lanes > 1:
+        lanes //= 2
+    return _lanes_of_a_rank(nranks, lanes, most, _QUEUE_SLOTS)
 
 
-def _lanes_of_a_rank(nranks: int, lanes: int, most: int) -> int:
-    return 2 * nranks * lanes * _LINE + nranks * lanes * _LANE_SLOTS * (_SLOT_HEAD + most)
+def _lanes_of_a_rank(nranks: int, lanes: int, most: int, slots: int = _LANE_SLOTS) -> int:
+    return 2 * nranks * lanes * _LINE + nranks * lanes * slots * (_SLOT_HEAD + most)
 
 
 def _lanes(nranks: int, slot_bytes: int) -> tuple[int, int]:

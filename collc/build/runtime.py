@@ -16,7 +16,7 @@ from collc.resources import resource_dir
 
 HEADER_SUFFIXES = {".h", ".hpp", ".inc", ".cuh"}
 # The rooms of the runtime that one target alone needs; all others serve every target.
-TARGET_ROOMS = {TargetKind.HOST: ("transport", "wire", "host"), TargetKind.CUDA: ("cuda",)}
+TARGET_ROOMS = {TargetKind.HOST: ("host",), TargetKind.CUDA: ("cuda",)}
 # The unit that compares the machine of a run with what losses leave: for libraries that survive losses alone.
 SURVIVING = "plan_match_machine"
 # The unit of the loops of reductions, which is compiled with flags of its own.

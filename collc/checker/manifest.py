@@ -57,9 +57,8 @@ def _shape(reader: Reader) -> tuple[dict[str, Any], dict[str, Any]]:
 
     program |= {"chunk_bytes": number, "links": counts}
     allocation: dict[str, Any] = {"fingerprint": text, "gpus": [text], "servers": [text], "programs": [weighted]}
-    allocation |= dict.fromkeys(
-        ("nranks", "gpu_sets", "slots", "slot_bytes", "fifo_bytes", "gpu_bytes", "host_bytes"), number
-    )
+    sizes = ("slot_bytes", "fifo_bytes", "gpu_bytes", "host_bytes", "server_bytes")
+    allocation |= dict.fromkeys(("nranks", "gpu_sets", "slots", *sizes), number)
     allocation["host_pairs"] = [text]
     top: dict[str, Any] = dict.fromkeys(("format", "name", "collc", "target", "build_id", "compiler"), text)
     top |= {"gpus": [text], "allocations": [allocation], "loaded": dict.fromkeys(PARTS, text)}

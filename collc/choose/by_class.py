@@ -16,7 +16,6 @@ from collc.checker.layout import When
 from collc.choose.programs import Chosen, ProgramList
 from collc.choose.request import LibraryRequest
 from collc.choose.rules import MODELLED_RANKS, SIZES
-from collc.choose.servers import refuse_several_servers
 from collc.choose.split import curve_of, end_together
 from collc.choose.table import GAIN, Table, choose
 from collc.codegen.entry import Entry
@@ -110,7 +109,6 @@ def class_contents(
         raise UsageError(
             "classes join the GPUs of one server so far", where="--classes", hint="choose them with --gpus"
         )
-    refuse_several_servers(topology, [graph], getattr(request.topology, "name", str(request.topology)))
     packed()
     alone = base(made[0].classes[0].graph or graph, [_own(one.classes[0]) for one in made])
     machine = request.parameters(graph.gpu_model)[0]

@@ -23,14 +23,14 @@ from collc.choose.turned import equal_both_ways, is_turned
 from collc.collectives.model import Collective
 from collc.collectives.sizes import bytes_per_call, short_size
 from collc.ir.nodes import MAX_CHUNK_BYTES, Program
-from collc.options import Target
+from collc.options import Target, TargetKind
 from collc.packing.candidates import BY_SERVERS, rings_of
 from collc.packing.columns import mirrored_links
 from collc.packing.gpu_sets import GpuSets
 from collc.packing.model import Plan
 from collc.packing.network import Net
 from collc.pipeline import Recorder
-from collc.simulator.params import GENERIC, HOST_SERVERS, Machine
+from collc.simulator.params import GENERIC, HOST_SERVERS, Machine, with_couriers_of_hosts
 from collc.simulator.run import Simulator, Variant, own_channels
 from collc.topology.model import LinkKind, PlanGraph
 
@@ -184,7 +184,9 @@ def choose_programs(
     if strategy not in (Strategy.MODEL, Strategy.SERVERS):
         return fill(None).chosen()
     servers = strategy is Strategy.SERVERS
-    model = _ModelTables(graph, packed, target, HOST_SERVERS if servers else machine, BY_SERVERS if servers else ())
+    if servers:
+        machine = HOST_SERVERS if target.kind is TargetKind.HOST else with_couriers_of_hosts(machine)
+    model = _ModelTables(graph, packed, target, machine, BY_SERVERS if servers else ())
     found = fill_by(model)
     if model.leaves_much():
         # Rings over many channels have many FIFOs: all slots become smaller for them, those of other programs too.

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from collc.build.manifest import fifo_memory
-from collc.build.memory import fifo_bytes_by_rank
+from collc.build.memory import fifo_bytes_by_rank, server_bytes
 from collc.checker.layout import When
 from collc.choose.table import Table
 from collc.codegen.entry import Entry
@@ -176,7 +177,16 @@ class ProgramList:
         most = self.target.fifo_bytes
         if all(link.kind is LinkKind.NVSWITCH for link in self.graph.links):
             most = min(most, self.target.switched_bytes * -(-nranks // 8))
-        return max(fifo_bytes_by_rank(entries, nranks, slots, slot_bytes)) / most
+        return max(
+            max(fifo_bytes_by_rank(entries, nranks, slots, slot_bytes)) / most, self._of_servers(entries, slot_bytes)
+        )
+
+    def _of_servers(self, entries: Sequence[Entry], slot_bytes: int) -> float:
+        """The same of what crosses servers, in the memory of a server, which is for all of its ranks."""
+        servers = [self.graph.servers[rank] for rank in self.graph.ranks]
+        most = self.target.fifo_bytes * max(Counter(servers).values())
+        slot = min(slot_bytes, max(entry.program.chunk_bytes for entry in entries))
+        return server_bytes(entries, servers, self.target.slots, slot) / most
 
     def _serves(self, entry: Entry, of: Plan) -> bool:
         plan = self.plans[entry.plan]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from collc.choose.all_kinds import kinds_in_one
 from collc.choose.given import given_plans, read_given
-from collc.choose.servers import only_server, refuse_several_servers
+from collc.choose.servers import only_server
 from collc.collectives.model import COMPILED, Collective
 from collc.errors import UsageError
 from collc.ir.nodes import Program
@@ -41,7 +41,7 @@ class LibraryRequest:
         params: a file whose values replace some of these parameters.
         tune_candidates: also hold the programs that `collc tune` compares.
         server: the one server of the topology that the library is for; `gpus` and `allocations` are of it alone.
-        one_server: refuse GPUs on several servers, between which libraries for CUDA cannot move data yet.
+        may_relay: whether idle GPUs could forward data, as on the host target.
         survive: 1: plans for the machine after every single loss too (`collc.packing.survive`).
         relay: GPUs of the machine that are not in `gpus` forward data; for one set of GPUs.
         kinds: one library for every kind of server of the topology (`collc.choose.all_kinds`); excludes `gpus`.
@@ -60,7 +60,7 @@ class LibraryRequest:
     params: Path | None = None
     tune_candidates: bool = False
     server: str | None = None
-    one_server: bool = True
+    may_relay: bool = False
     survive: int = 0
     kinds: bool = False
     plans: Path | PlanFile | None = None
@@ -117,7 +117,7 @@ def find_graphs(request: LibraryRequest, status: Callable[[str], None]) -> tuple
         graphs, sets = surviving_sets(machine, gpus, request.allocations, request.links)
     elif request.allocations is None:
         gpus = None if request.gpus is None else parse_gpus(topology, request.gpus)
-        graph = plan_graph(topology, gpus, request.links, request.relay, may_relay=not request.one_server)
+        graph = plan_graph(topology, gpus, request.links, request.relay, may_relay=request.may_relay)
         names = [graph.vertices[rank].name for rank in graph.ranks]
         graphs, sets = [graph], written_set(topology, names)
     elif request.gpus is not None:
@@ -125,8 +125,6 @@ def find_graphs(request: LibraryRequest, status: Callable[[str], None]) -> tuple
     else:
         found = allocations(topology, request.allocations, request.links)
         graphs, sets = [a.graph for a in found], served_sets(topology, found, request.links)
-    if request.one_server:
-        refuse_several_servers(topology, graphs, getattr(request.topology, "name", str(request.topology)))
     return graphs, sets
 
 

@@ -1,13 +1,8 @@
-"""Topologies of several servers: which servers are of one kind, and each server as a machine of its own.
-
-Libraries for CUDA run inside one server so far. This module alone says so: it splits a topology into what each library
-is for, and refuses GPUs of several servers in one such library.
-"""
+"""Topologies of several servers: which servers are of one kind, and each server as a machine of its own."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from collc.errors import CollcError, TopologyError, UsageError
@@ -19,7 +14,7 @@ from collc.topology.names import name_problem
 # What a library of one server does with calls that cross servers, for people.
 SEVERAL_SERVERS = (
     "each library serves communicators inside one server; calls that cross servers go to NCCL "
-    "(`collc plan` plans and proves them)"
+    "(name GPUs of several servers with --gpus for a library that joins them)"
 )
 # These name sets by what they are, so that every server has its own; a list of GPUs names servers itself.
 _ANY_SERVER = re.compile(r"connected|all|[0-9]{1,6}\.\.[0-9]{1,6}")
@@ -87,23 +82,6 @@ def only_server(topology: Topology, server: str, *, plain: bool = True) -> Topol
     name = server if name_problem(name) else name
     servers = {"server0" if plain else server: tuple(v.name for v in vertices)}
     return Topology(name, vertices, links, servers, gpu_model=topology.models.get(server, topology.gpu_model))
-
-
-def refuse_several_servers(topology: Topology, graphs: Sequence[PlanGraph], where: str) -> None:
-    """Refuses a library whose GPUs are on several servers, between which libraries for CUDA cannot move data yet.
-
-    Raises:
-        UsageError: some graph has ranks on more than one server.
-    """
-    for graph in graphs:
-        servers = {graph.servers[rank] for rank in graph.ranks}
-        if len(servers) > 1:
-            raise UsageError(
-                f"these GPUs of {topology.name} are on {len(servers)} servers, and a library for CUDA runs inside one "
-                "so far",
-                where=where,
-                hint="omit --gpus for a library for each kind of server; --target host and `collc plan` take several",
-            )
 
 
 def _with_gpus(topology: Topology) -> list[str]:

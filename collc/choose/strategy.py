@@ -18,9 +18,9 @@ class Strategy(enum.Enum):
     - MEMORY: the host target on a topology that is that one memory (`collc probe --cpu`): one hop, because any rank
       reads what any other has written once, and for small all_reduces the reduction at every rank.
     - MODEL: `collc.choose.table` asks the model; the table of one root serves all roots.
-    - SERVERS: the host target over several servers: what crosses the network is far slower than their memory, so the
-      model (`collc.simulator.couriers`) chooses among the packed trees and the plans by servers, which exist for up to
-      `MOST_RANKS`.
+    - SERVERS: one set of GPUs over several servers: what crosses the network is far slower than what joins the GPUs of
+      one, so the model (`collc.simulator.couriers`) chooses among the packed trees and the plans by servers, which
+      exist for up to `MOST_RANKS`.
     - RULE: the packed trees for every size, chunks by the time of a pipeline in closed form, parts that take turns in
       large all_reduces: microseconds per plan, for libraries with many allocations and machines too large to simulate.
     """
@@ -36,7 +36,7 @@ def strategy_for(target: Target, graph: PlanGraph, nallocations: int) -> Strateg
     """The default of a target for one of `nallocations` allocations."""
     if target.kind is TargetKind.HOST and graph.nranks > 1 and _is_one_memory(graph):
         return Strategy.MEMORY
-    if target.kind is TargetKind.HOST and nallocations == 1 and _over_servers(graph):
+    if nallocations == 1 and _over_servers(graph):
         return Strategy.SERVERS
     if target.kind is TargetKind.HOST or graph.nranks == 1:
         return Strategy.PACKED

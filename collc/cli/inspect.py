@@ -65,6 +65,9 @@ def command(library: Path, routes: bool, as_json: bool) -> None:
         )
         if manifest["target"] == TargetKind.CUDA.value and allocation["nranks"] > 1:
             report.line(_pinned(allocation))
+        if allocation["server_bytes"]:
+            taken = f"{allocation['server_bytes'] / 1e6:.1f} MB of a server's memory per communicator"
+            report.line(f"between servers: a courier and pinned host memory, at most {taken}")
         held = [program for program in allocation["programs"] if program["min_bytes"] is not None]
         rows = [
             [

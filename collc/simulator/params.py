@@ -173,3 +173,13 @@ HOST_SERVERS = Machine(
     classes={LinkKind.NET: LinkClass(0.956)},
     courier=Courier(gbps=4.0, chunk_us=10.0, wake_us=25.0),
 )
+
+
+def with_couriers_of_hosts(machine: Machine) -> Machine:
+    """GPUs whose chunks between servers pass through pinned host memory and a courier, over Simple alone.
+
+    The courier and the network have the figures of `HOST_SERVERS`; no GPU has been measured with them.
+    """
+    simple = tuple(protocol for protocol in machine.protocols if protocol.name == "Simple")
+    classes = {**machine.classes, LinkKind.NET: HOST_SERVERS.link_class(LinkKind.NET)}
+    return machine.replace(protocols=simple, classes=classes, courier=HOST_SERVERS.courier)

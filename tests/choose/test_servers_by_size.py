@@ -39,15 +39,16 @@ def chosen_for(graph: PlanGraph) -> Chosen:
     return choose_programs(graph, plans, HOST, strategy_for(HOST, graph, 1))
 
 
-def test_the_model_chooses_for_hosts_over_servers_alone() -> None:
+def test_the_model_chooses_over_servers() -> None:
     graph = graph_of(2, 2)
     assert strategy_for(HOST, graph, 1) is Strategy.SERVERS
     assert strategy_for(HOST, graph, 2) is Strategy.PACKED
     assert strategy_for(HOST, graph_of(9, 8), 1) is Strategy.SERVERS
     assert strategy_for(HOST, graph_of(33, 32), 1) is Strategy.PACKED  # plans by servers are not made for so many
-    assert strategy_for(CUDA, graph, 1) is Strategy.MODEL
+    assert strategy_for(CUDA, graph, 1) is Strategy.SERVERS
     inside = plan_graph(loads_topology(cluster((2, 2))), ["gpu0", "gpu1"])
     assert strategy_for(HOST, inside, 1) is Strategy.PACKED
+    assert strategy_for(CUDA, inside, 1) is Strategy.MODEL
 
 
 @pytest.mark.parametrize(

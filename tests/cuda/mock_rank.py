@@ -26,7 +26,7 @@ class MockRank(RankProcess):
         if order["do"] == "init":
             context = ctypes.c_void_p()
             self.mock.cuInit(0)
-            self.mock.cuDevicePrimaryCtxRetain(ctypes.byref(context), order["rank"])
+            self.mock.cuDevicePrimaryCtxRetain(ctypes.byref(context), order["rank"] % int(os.environ["MOCK_GPUS"]))
             self.mock.cuCtxSetCurrent(context)
         return super().do(order)
 
@@ -57,5 +57,5 @@ class MockRank(RankProcess):
 
 
 if __name__ == "__main__":
-    os.environ["MOCK_GPUS"] = "3"
+    os.environ.setdefault("MOCK_GPUS", "3")
     serve(MockRank(Path(sys.argv[1])))

@@ -86,7 +86,7 @@ def test_ranks_that_stand_for_other_gpus_are_named_by_these() -> None:
 
 def test_a_plan_over_two_servers_is_proved_and_runs_on_one_machine_too() -> None:
     """The tables say where ranks are in the plan; which of them share memory is seen when the communicator is made."""
-    request = LibraryRequest(str(topology_file("two-servers")), collectives=(Collective.ALL_REDUCE,), one_server=False)
+    request = LibraryRequest(str(topology_file("two-servers")), collectives=(Collective.ALL_REDUCE,))
     contents = library_contents(request, HOST)
     path = cache_dir() / "tests" / "libcollc-two-servers.so"
     path.parent.mkdir(parents=True, exist_ok=True)

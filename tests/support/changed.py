@@ -47,7 +47,6 @@ def tables_library(
         collectives=collectives,
         roots=(0,) if rooted else None,
         tune_candidates=tuning,
-        one_server=False,
         survive=survive,
     )
     contents = library_contents(request, TARGETS[kind])

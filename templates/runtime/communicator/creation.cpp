@@ -129,13 +129,10 @@ Status Communicator::set_up(Rendezvous &rendezvous, const std::string &key, Rank
   status = compare_disabled(introductions);
   if (status.ok()) status = compare_places(introductions);
   if (status.ok()) status = place(nranks_, found, gpus_, &placement_);
-  if (status.ok() && !backend().joins_servers()) status = check_one_server(placement_);
   std::vector<uint64_t> machines;
   for (const Introduction &one : introductions) machines.push_back(one.machine);
   if (status.ok()) status = place_on_machines(machines, found.given || gpus_.size() == nranks_, rank_, &placement_);
-  if (status.ok() && !placement_.machine.empty() && !backend().joins_servers())
-    status = fail(ncclInvalidUsage, "the ranks are on several machines; libraries of this target serve one");
-  if (status.ok() && nranks_ > 1 && placement_.machine.empty() && backend().has_places())
+  if (status.ok() && nranks_ > 1 && backend().has_places())
     COLLC_RETURN_IF_FAILED(look_at_links(rendezvous, found.given || gpus_.size() == nranks_, &context.links, &status));
   if (!status.ok()) return hand_over(rendezvous, status);
   if (!placement_.machine.empty())
@@ -213,13 +210,14 @@ Status Communicator::check_plan(const RankContext &context) {
 Status Communicator::look_at_links(Rendezvous &rendezvous, bool declared, NvLinks *links, Status *fits) {
   std::vector<GpuPlace> places;
   COLLC_RETURN_IF_FAILED(rendezvous.exchange(backend().place_of_device(), &places));
-  *links = count_links(places);
+  *links = count_links(places, placement_.machine);
   if (declared) return {};
-  place_by_buses(places, &placement_);
-  std::vector<uint8_t> paths;
-  COLLC_RETURN_IF_FAILED(
-      exchange_rows([&](const Bytes &mine, std::vector<Bytes> *all) { return rendezvous.exchange_bytes(mine, all); },
-                    backend().paths_of_device(places), &paths));
+  if (placement_.machine.empty()) place_by_buses(places, &placement_);
+  std::vector<uint8_t> paths, own = backend().paths_of_device(places);
+  for (uint32_t r = 0; r < nranks_; ++r)
+    if (!placement_.is_here(r)) own[r] = kUnknownPath;  // a bus id of another machine
+  COLLC_RETURN_IF_FAILED(exchange_rows(
+      [&](const Bytes &mine, std::vector<Bytes> *all) { return rendezvous.exchange_bytes(mine, all); }, own, &paths));
   *fits = place_by_links(*links, join_paths(nranks_, paths), places, &placement_);
   return {};
 }

@@ -13,6 +13,7 @@
 #include "cuda/launches.h"
 #include "cuda/nvml.h"
 #include "cuda/rank.h"
+#include "cuda/wire_halves.h"
 #include "base/element.h"
 #include "plan/weights.h"
 
@@ -148,8 +149,8 @@ class CudaBackend final : public Backend {
   }
   // More than a GPU takes launches that have not begun.
   uint32_t most_ahead() const override { return 2048; }
-  uint64_t shared_bytes(const Tables &, const Placement &placement) const override {
-    return (placement.nccl_rank.size() + 1) * kLine;
+  uint64_t shared_bytes(const Tables &tables, const Placement &placement) const override {
+    return segment_bytes(tables, placement);
   }
   Status open(const RankContext &context, std::unique_ptr<RankBackend> *rank) override { return CudaRank::open(context, rank); }
   Status admit(const std::vector<Submission> &batch) override;

@@ -41,11 +41,12 @@ Result map_handle(const Device &device, MemoryHandle handle, size_t bytes, Virtu
 Status serve_and_fetch(const RankContext &context, const std::vector<SocketName> &names, const Descriptor &mine,
                        FdServer *server, std::vector<Descriptor> *theirs) {
   for (uint32_t owner = 0; owner < context.nranks; ++owner) {
-    if (names[owner].text[0] == '\0') continue;
+    if (names[owner].text[0] == '\0' || !context.placement.is_here(owner)) continue;
     const auto is_with = [&](uint32_t rank) { return context.processes[rank] == context.processes[owner]; };
     if (owner == context.rank) {
       std::vector<uint64_t> callers(context.nranks);
-      for (uint32_t rank = 0; rank < context.nranks; ++rank) callers[rank] = is_with(rank) ? owner : rank;
+      for (uint32_t rank = 0; rank < context.nranks; ++rank)
+        callers[rank] = is_with(rank) || !context.placement.is_here(rank) ? owner : rank;
       COLLC_RETURN_IF_FAILED(server->serve(mine.get(), context.secret, callers, owner, context.seconds, context.gone));
     } else if (!is_with(context.rank)) {
       int fd = -1;

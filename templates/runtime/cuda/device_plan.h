@@ -11,8 +11,10 @@
 #include <vector>
 
 #include "collc/cuda/layout.h"
+#include "cuda/elsewhere.h"
 #include "cuda/lane_plan.h"
 #include "cuda/pinned_plan.h"
+#include "cuda/staged.h"
 #include "plan/blocks.h"
 #include "plan/overrides.h"
 
@@ -48,6 +50,7 @@ struct EndPlace {
   uint32_t peer;     // the rank at the other end
   bool writes;
   bool staged;       // in pinned memory, whatever the pair reaches: of the class pcie
+  bool leaves;       // the two are on different servers, each with a half of the FIFO (wire_halves.h)
   Memory memory[kProtocols];
 };
 
@@ -72,9 +75,11 @@ struct DevicePlan {
   LanePlan lanes;                           // of transfers
   std::vector<size_t> lanes_at;             // per rank, in its arena
   PinnedPlan pinned;                        // of the pairs that do not reach each other's GPU memory, and of staged FIFOs
+  Elsewhere elsewhere;                      // couriers know the protocol Simple alone, so nothing else runs then
 
   // What a call of `bytes` of the tables' program `program` runs over.
   uint32_t protocol_of(uint32_t program, uint64_t bytes) const {
+    if (elsewhere.any()) return kSimple;
     // LL128's lines are torn on their way through host memory.
     if (cut[program]) return overrides.protocol == static_cast<int32_t>(kLL) ? kLL : kSimple;
     if (overrides.protocol >= 0) return static_cast<uint32_t>(overrides.protocol);
@@ -84,7 +89,7 @@ struct DevicePlan {
   }
   // Whether some call of a program runs over a protocol.
   bool runs_over(uint32_t program, uint32_t protocol) const {
-    if (cut[program]) return protocol_of(program, 0) == protocol;
+    if (cut[program] || elsewhere.any()) return protocol_of(program, 0) == protocol;
     if (overrides.protocol >= 0) return static_cast<uint32_t>(overrides.protocol) == protocol;
     if (!by_size) return own_protocol(program) == protocol;
     return protocol != kLL128 || has_ll128;
@@ -95,10 +100,18 @@ struct DevicePlan {
     return own == kLL128 && !has_ll128 ? kSimple : own;
   }
 
+  // Whether a rank has transfers with others by way of arenas.
+  bool has_lanes(uint32_t rank) const {
+    for (uint32_t peer = 0; peer < nranks; ++peer)
+      if (peer != rank && !pinned.joins(rank, peer) && !elsewhere.apart(rank, peer)) return true;
+    return false;
+  }
+
   // The ends of `rank` for all protocols, kProtocols * ends[rank].size() of them. `mine` is its arena, arena(peer) that of
-  // another rank, region(peer) the pinned memory that it has with one, as addresses for its device.
-  template <class Arena, class Region>
-  void make_ends(uint32_t rank, uint64_t mine, Arena arena, Region region, FifoEnd *made) const {
+  // another rank, region(peer) the pinned memory that it has with one, `halves` those of this server, as addresses for its
+  // device.
+  template <class Arena, class Region, class Halves = NoHalves>
+  void make_ends(uint32_t rank, uint64_t mine, Arena arena, Region region, FifoEnd *made, const Halves &halves = {}) const {
     const std::vector<EndPlace> &places = ends[rank];
     for (uint32_t protocol = 0; protocol < kProtocols; ++protocol) {
       for (size_t i = 0; i < places.size(); ++i) {
@@ -107,6 +120,10 @@ struct DevicePlan {
         end = {};
         const EndPlace::Memory &memory = place.memory[protocol];
         if (!memory.used) continue;
+        if (place.leaves) {
+          take_half(halves.fifo(place), place.writes, &end);
+          continue;
+        }
         const bool is_pinned = place.staged || pinned.joins(rank, place.peer);
         const uint64_t theirs = is_pinned ? region(place.peer) : arena(place.peer), ours = is_pinned ? theirs : mine;
         const uint64_t reader = place.writes ? theirs : ours, writer = place.writes ? ours : theirs;
@@ -120,9 +137,11 @@ struct DevicePlan {
   }
 };
 
-// The ends of `rank`'s lanes, in the order of RankState::lane_ends: what it receives, then what it sends.
-template <class Arena, class Region>
-std::vector<FifoEnd> make_lane_ends(const DevicePlan &plan, uint32_t rank, Arena arena, Region region) {
+// The ends of `rank`'s lanes, in the order of RankState::lane_ends: what it receives, then what it sends. To a rank on
+// another server leads the first one alone.
+template <class Arena, class Region, class Halves = NoHalves>
+std::vector<FifoEnd> make_lane_ends(const DevicePlan &plan, uint32_t rank, Arena arena, Region region,
+                                    const Halves &halves = {}) {
   const LanePlan &lanes = plan.lanes;
   std::vector<FifoEnd> made(size_t{2} * plan.nranks * lanes.lanes);
   for (uint32_t e = 0; e < 2 * plan.nranks; ++e)
@@ -132,6 +151,10 @@ std::vector<FifoEnd> make_lane_ends(const DevicePlan &plan, uint32_t rank, Arena
       FifoEnd &end = made[e * lanes.lanes + lane];
       end = {};
       if (peer == rank) continue;
+      if (plan.elsewhere.apart(rank, peer)) {
+        if (lane == 0) take_half(halves.queue(writer, reader), sends, &end);
+        continue;
+      }
       LanePlaces places;
       if (plan.pinned.joins(rank, peer))
         places = lanes.in_region(region(peer) + plan.pinned.lanes_at(rank, peer), writer < reader, lane);
@@ -144,25 +167,6 @@ std::vector<FifoEnd> make_lane_ends(const DevicePlan &plan, uint32_t rank, Arena
       end.publish_to = sends ? tail : head;
     }
   return made;
-}
-
-// By FIFO of an allocation: whether its slots are in pinned host memory even where the GPUs reach each other. NVLink joins
-// these, and a program cannot choose PCIe for the way between their memories; so what a program of several classes gives to
-// PCIe is written to host memory by one GPU and read from there by the other.
-inline std::vector<bool> staged_fifos(const Tables &tables, const Allocation &allocation) {
-  std::vector<bool> staged(allocation.nfifos, false);
-  for (uint32_t p = 0; p < allocation.nprograms; ++p) {
-    const Program &program = tables.programs[allocation.first_program + p];
-    if (own_weights(program) == 0) continue;
-    const RankChannel *places = tables.rank_channels + program.first_rank_channel;
-    for (uint32_t c = 0; c < allocation.nranks * program.nchannels; ++c)
-      for (uint32_t s = 0; s < places[c].nsteps; ++s) {
-        const Step &step = tables.steps[places[c].first_step + s];
-        if (tables.shares[program.first_share + step.share].part == 0) continue;
-        for (uint32_t i = 0; i < step.nsend; ++i) staged[tables.refs[step.first_ref + step.nrecv + i].fifo] = true;
-      }
-  }
-  return staged;
 }
 
 namespace detail {
@@ -205,7 +209,7 @@ class ArenaBuilder {
       for (uint32_t rank = 0; rank < plan_.nranks; ++rank)
         for (EndPlace &end : plan_.ends[rank]) {
           EndPlace::Memory &memory = end.memory[protocol];
-          if (!memory.used) continue;
+          if (!memory.used || end.leaves) continue;
           if (end.writes)
             memory.head = other(end).memory[protocol].head = take(rank, end, kFlagBytes);
           else if (protocol == kSimple)
@@ -214,7 +218,7 @@ class ArenaBuilder {
     for (uint32_t protocol = 0; protocol < kProtocols; ++protocol)
       for (uint32_t rank = 0; rank < plan_.nranks; ++rank)
         for (EndPlace &end : plan_.ends[rank])
-          if (!end.writes && end.memory[protocol].used)
+          if (!end.writes && end.memory[protocol].used && !end.leaves)
             end.memory[protocol].slots = other(end).memory[protocol].slots =
                 take(rank, end, static_cast<size_t>(plan_.slots) * plan_.slot_bytes[protocol]);
   }
@@ -242,8 +246,9 @@ class ArenaBuilder {
     const auto write_end = static_cast<uint32_t>(plan_.ends[src].size());
     const auto read_end = static_cast<uint32_t>(plan_.ends[dst].size());
     numbers_[fifo].push_back({src, write_end, read_end});
-    plan_.ends[src].push_back({fifo, reader, dst, true, staged, {}});
-    plan_.ends[dst].push_back({fifo, reader, src, false, staged, {}});
+    const bool leaves = plan_.elsewhere.apart(src, dst);
+    plan_.ends[src].push_back({fifo, reader, dst, true, staged, leaves, {}});
+    plan_.ends[dst].push_back({fifo, reader, src, false, staged, leaves, {}});
   }
 
   DevicePlan &plan_;
@@ -256,8 +261,11 @@ inline void add_step(const Tables &tables, const ArenaBuilder &arenas, Step step
   step.first_ref = static_cast<uint32_t>(plan.refs.size());
   for (uint32_t i = 0; i < nrecv; ++i) plan.refs.push_back({arenas.of(refs[i].fifo)[refs[i].reader].read_end, refs[i].reader});
   for (uint32_t i = nrecv; i < nrecv + nsend; ++i)
-    for (uint32_t r = 0; r < arenas.of(refs[i].fifo).size(); ++r)
-      plan.refs.push_back({arenas.of(refs[i].fifo)[r].write_end, r});
+    for (uint32_t r = 0; r < arenas.of(refs[i].fifo).size(); ++r) {
+      const ArenaBuilder::Numbers &numbers = arenas.of(refs[i].fifo)[r];
+      // The half of a FIFO stands for all of its readers.
+      if (r == 0 || !plan.ends[numbers.src][numbers.write_end].leaves) plan.refs.push_back({numbers.write_end, r});
+    }
   step.nsend = static_cast<uint16_t>(plan.refs.size() - step.first_ref - nrecv);
   plan.steps.push_back(step);
 }
@@ -299,8 +307,9 @@ inline Rows add_rows(const Tables &tables, const ArenaBuilder &arenas, const Pro
   return rows;
 }
 
-inline uint32_t chunk_for(const Program &program, uint32_t protocol, const Overrides &overrides) {
-  if (overrides.chunk_bytes != 0) return overrides.chunk_bytes;
+// Slots of halves have the size that the tables say: `most`, if it is not 0.
+inline uint32_t chunk_for(const Program &program, uint32_t protocol, const Overrides &overrides, uint32_t most) {
+  if (overrides.chunk_bytes != 0) return most == 0 ? overrides.chunk_bytes : std::min(overrides.chunk_bytes, most);
   if (protocol == program.protocol || protocol == kSimple) return program.chunk_bytes;
   return std::min(program.chunk_bytes, protocol == kLL ? kLLChunk : kLL128Chunk);
 }
@@ -314,7 +323,7 @@ inline void add_program(const Tables &tables, uint32_t number, const Program &pr
     row.first_rank_channel = rows.first_rank_channel;
     row.nchannels = rows.nchannels;
     row.protocol = static_cast<uint8_t>(protocol);
-    row.chunk_bytes = chunk_for(program, protocol, plan.overrides);
+    row.chunk_bytes = chunk_for(program, protocol, plan.overrides, plan.elsewhere.any() ? plan.slot_bytes[kSimple] : 0);
     plan.programs.push_back(row);
     if (!plan.runs_over(number, protocol)) continue;
     plan.slot_bytes[protocol] = std::max(plan.slot_bytes[protocol], slot_bytes_for(protocol, row.chunk_bytes));
@@ -332,14 +341,17 @@ inline void add_program(const Tables &tables, uint32_t number, const Program &pr
 
 // Returns "" or what the device cannot run. `nccl_rank` says by rank of the plan which NCCL rank plays it; empty: the same.
 // `has_ll128`: the devices have LL128's kernels and the links carry its lines. `pairs`: those that need pinned memory.
+// `elsewhere`: ranks on other servers.
 inline std::string make_device_plan(const Tables &tables, const Allocation &allocation, DevicePlan &plan,
                                     const std::vector<uint32_t> &nccl_rank = {}, const Overrides &overrides = {},
-                                    bool has_ll128 = true, const PinnedPairs &pairs = {}) {
+                                    bool has_ll128 = true, const PinnedPairs &pairs = {}, const Elsewhere &elsewhere = {}) {
   plan.nranks = allocation.nranks;
   plan.slots = allocation.slots;
   plan.overrides = overrides;
   plan.by_size = true;
   plan.has_ll128 = has_ll128;
+  plan.elsewhere = elsewhere;
+  if (elsewhere.any()) plan.slot_bytes[kSimple] = allocation.slot_bytes;
   const std::vector<bool> staged = staged_fifos(tables, allocation);
   plan.pinned = PinnedPlan(plan.nranks, pairs, detail::pairs_of(tables, allocation, staged));
   detail::ArenaBuilder arenas(tables, allocation, staged, plan);
@@ -358,10 +370,12 @@ inline std::string make_device_plan(const Tables &tables, const Allocation &allo
     detail::add_program(tables, p, programs[p], known[key], arenas, plan);
   }
   arenas.lay_out();
-  plan.lanes = plan_lanes(plan.nranks, overrides.chunk_bytes != 0 ? overrides.chunk_bytes : allocation.slot_bytes);
+  plan.lanes = elsewhere.any()
+                   ? plan_lanes_beside_queues(plan.nranks, elsewhere.queue_slots, elsewhere.queue_slot_bytes)
+                   : plan_lanes(plan.nranks, overrides.chunk_bytes != 0 ? overrides.chunk_bytes : allocation.slot_bytes);
   plan.lanes_at = plan.arena_bytes;
   for (uint32_t rank = 0; rank < plan.nranks; ++rank)
-    if (!plan.pinned.joins_all(rank)) plan.arena_bytes[rank] += plan.lanes.bytes_in_all();
+    if (plan.has_lanes(rank)) plan.arena_bytes[rank] += plan.lanes.bytes_in_all();
   plan.pinned.lay_out(plan.lanes.bytes_in_region());
   for (const Step &step : plan.steps) {
     if (step.nrecv + step.nsend > kMaxPeers) return "a step of this plan has more than " + std::to_string(kMaxPeers) + " peers";

@@ -57,4 +57,12 @@ inline LanePlan plan_lanes(uint32_t nranks, uint32_t most) {
   return plan;
 }
 
+// The same where some ranks are on other servers: slots are as large as those of the queues between servers.
+inline LanePlan plan_lanes_beside_queues(uint32_t nranks, uint32_t slots, uint32_t slot_bytes) {
+  constexpr size_t kMostBytes = size_t{16} << 20;
+  LanePlan plan{8, slots, slot_bytes - kSlotHead, nranks};
+  while (plan.bytes_in_all() > kMostBytes && plan.lanes > 1) plan.lanes /= 2;
+  return plan;
+}
+
 }  // namespace collc::cuda

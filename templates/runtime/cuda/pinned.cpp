@@ -17,7 +17,12 @@
 namespace collc::cuda {
 namespace {
 
-constexpr uint32_t kMaker = 0;  // the rank that makes the file
+// The rank that makes the file of its machine.
+uint32_t maker_of(const Placement &placement) {
+  uint32_t maker = 0;
+  while (!placement.is_here(maker)) ++maker;
+  return maker;
+}
 
 // The local socket where the file is handed out, as text that ends with a zero.
 struct SocketName {
@@ -38,7 +43,7 @@ Status make_file(size_t bytes, Descriptor *file) {
 
 // A number for each rank that comes for the file; the maker's own for those that need none of it.
 std::vector<uint64_t> callers(const RankContext &context, const PinnedPlan &plan) {
-  std::vector<uint64_t> numbers(context.nranks, kMaker);
+  std::vector<uint64_t> numbers(context.nranks, maker_of(context.placement));
   for (const PinnedPlan::Region &region : plan.regions())
     for (const uint32_t rank : {region.low, region.high})
       numbers[context.placement.nccl_rank[rank]] = context.placement.nccl_rank[rank];
@@ -63,14 +68,15 @@ Status hand_out(const RankContext &context, const PinnedPlan &plan, Descriptor *
 Status fetch(const RankContext &context, const PinnedPlan &plan, Descriptor *file) {
   std::vector<SocketName> names;
   COLLC_RETURN_IF_FAILED(exchange(context.exchange, SocketName(), &names));
-  if (callers(context, plan)[context.rank] == kMaker) return {};
+  const uint32_t maker = maker_of(context.placement);
+  if (callers(context, plan)[context.rank] == maker) return {};
   int fd = -1;
   COLLC_RETURN_IF_FAILED(end_creation(
-      context, fetch_fd(names[kMaker].text, kMaker, context.secret, context.rank, context.seconds, context.gone, &fd)));
+      context, fetch_fd(names[maker].text, maker, context.secret, context.rank, context.seconds, context.gone, &fd)));
   *file = Descriptor::open([fd] { return fd; });
   struct stat info;
   if (fstat(file->get(), &info) != 0 || static_cast<size_t>(info.st_size) != plan.bytes())
-    return fail(ncclInternalError, "rank %u shared host memory of another size: do all ranks load the same library?", kMaker);
+    return fail(ncclInternalError, "rank %u shared host memory of another size: do all ranks load the same library?", maker);
   return {};
 }
 
@@ -98,9 +104,11 @@ Status PinnedMemory::map(int fd, const PinnedPlan::Region &region, uint32_t peer
 }
 
 Status PinnedMemory::share(const RankContext &context, const PinnedPlan &plan, std::unique_ptr<PinnedMemory> *made) {
-  if (plan.regions().empty()) return {};
+  // What one machine needs the others may not, and all take part in an exchange.
+  if (plan.regions().empty() && context.placement.machine.empty()) return {};
+  const bool makes = context.rank == maker_of(context.placement) && !plan.regions().empty();
   Descriptor file;
-  COLLC_RETURN_IF_FAILED(context.rank == kMaker ? hand_out(context, plan, &file) : fetch(context, plan, &file));
+  COLLC_RETURN_IF_FAILED(makes ? hand_out(context, plan, &file) : fetch(context, plan, &file));
   std::unique_ptr<PinnedMemory> memory(new PinnedMemory);
   const uint32_t me = context.placement.plan_rank[context.rank];
   for (const PinnedPlan::Region &region : plan.regions())

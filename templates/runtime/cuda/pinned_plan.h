@@ -41,12 +41,6 @@ class PinnedPlan {
   bool joins(uint32_t a, uint32_t b) const {
     return !cut_off_.empty() && cut_off_.count({std::min(a, b), std::max(a, b)}) != 0;
   }
-  // Whether a rank reaches no other one's GPU memory.
-  bool joins_all(uint32_t rank) const {
-    for (uint32_t peer = 0; peer < nranks_; ++peer)
-      if (peer != rank && !joins(rank, peer)) return false;
-    return !cut_off_.empty();
-  }
   size_t &fifo_bytes(uint32_t a, uint32_t b) { return regions_[number(a, b) - 1].fifos; }
   size_t lanes_at(uint32_t a, uint32_t b) const { return regions_[number_[size_t{a} * nranks_ + b] - 1].fifos; }
   // Once all FIFOs have their places.

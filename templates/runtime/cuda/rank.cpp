@@ -14,6 +14,7 @@
 #include "cuda/alone.h"
 #include "cuda/fill.h"
 #include "cuda/remains.h"
+#include "cuda/wire_halves.h"
 
 namespace collc::cuda {
 namespace {
@@ -23,6 +24,17 @@ constexpr size_t kReportsAt = 128;  // in the pinned memory, behind the abort fl
 constexpr int64_t kAbortMs = 500;  // that an aborted call has to end
 
 constexpr uint32_t kLooksAlone = 10;  // of 100 ms: what a rank has sent before it left arrives in that time
+
+// Between machines everything runs over Simple.
+Status follow_couriers(uint32_t rank, Overrides *overrides) {
+  if (overrides->protocol <= Overrides::kSimple) return {};
+  if (overrides->wished == 0)
+    return fail(ncclInvalidUsage,
+                "COLLC_PROTO: between machines, chunks travel over Simple alone; unset it, or make it Simple");
+  if (rank == 0) log(LogLevel::kWarn, "NCCL_PROTO is not followed: between machines, chunks travel over Simple alone");
+  overrides->protocol = -1;
+  return {};
+}
 
 volatile uint32_t &word(char *at) { return *reinterpret_cast<volatile uint32_t *>(at); }
 
@@ -63,7 +75,9 @@ Status CudaRank::agree(Agreed *agreed) {
   COLLC_RETURN_IF_FAILED(exchange(context_.exchange, mine, &settings));
   agreed->overrides = mine.overrides;
   agreed->by_descriptor = ways.chose_descriptors;
-  agreed->pinned = ways.pinned_pairs(context_.placement.plan_rank);
+  agreed->pinned = ways.pinned_pairs(context_.placement);
+  COLLC_RETURN_IF_FAILED(find_elsewhere(context_, &agreed->elsewhere));
+  if (agreed->elsewhere.any()) return follow_couriers(context_.rank, &agreed->overrides);
   COLLC_RETURN_IF_FAILED(decide_ll128(settings, &agreed->has_ll128));
   if (agreed->overrides.protocol == static_cast<int32_t>(kLL128) && !agreed->has_ll128) {
     if (context_.rank == 0) log(LogLevel::kWarn, "NCCL_PROTO=LL128 is not followed: LL128 does not run between all ranks");
@@ -90,6 +104,7 @@ Status CudaRank::open_memory() {
   COLLC_RETURN_IF_FAILED(PinnedMemory::share(context_, world_->plan().pinned, &pinned_memory_));
   COLLC_RETURN_IF_FAILED(make_ends());
   COLLC_RETURN_IF_FAILED(make_state());
+  COLLC_RETURN_IF_FAILED(join_halves(context_));
   watched_ = true;
   return watch(this);
 }
@@ -130,18 +145,30 @@ Status CudaRank::choose_threads() {
               channels, device_->number);
 }
 
+// Those of this machine, for this GPU.
+Status CudaRank::pin_halves(Address *at) {
+  const HalvesLayout layout(*context_.tables, context_.placement);
+  char *const begin = context_.segment->memory() + layout.begin;
+  COLLC_RETURN_IF_FAILED(world_->pin_halves(begin, layout.end() - layout.begin));
+  return check(driver().host_address(at, begin, 0), "mapping pinned memory");
+}
+
 // Those of the plan, and the lanes to all ranks.
 Status CudaRank::make_ends() {
   const DevicePlan &plan = world_->plan();
   std::map<uint32_t, Address> arenas;
   for (uint32_t peer = 0; peer < context_.nranks; ++peer)
-    if (!plan.pinned.joins(plan_rank_, peer)) COLLC_RETURN_IF_FAILED(world_->arena_of(peer, device_, &arenas[peer]));
+    if (!plan.pinned.joins(plan_rank_, peer) && !plan.elsewhere.apart(plan_rank_, peer))
+      COLLC_RETURN_IF_FAILED(world_->arena_of(peer, device_, &arenas[peer]));
+  Address pinned_halves = 0;
+  if (plan.elsewhere.any()) COLLC_RETURN_IF_FAILED(pin_halves(&pinned_halves));
+  const Halves halves(context_, pinned_halves);
   const auto arena = [&](uint32_t peer) { return arenas.at(peer); };
   const auto region = [this](uint32_t peer) { return pinned_memory_->region(peer); };
   std::vector<FifoEnd> ends(plan.ends[plan_rank_].size() * kProtocols);
-  plan.make_ends(plan_rank_, arenas[plan_rank_], arena, region, ends.data());
+  plan.make_ends(plan_rank_, arenas[plan_rank_], arena, region, ends.data(), halves);
   COLLC_RETURN_IF_FAILED(put_on_device(ends.data(), ends.size() * sizeof(FifoEnd), &ends_));
-  const std::vector<FifoEnd> lanes = make_lane_ends(plan, plan_rank_, arena, region);
+  const std::vector<FifoEnd> lanes = make_lane_ends(plan, plan_rank_, arena, region, halves);
   COLLC_RETURN_IF_FAILED(put_on_device(lanes.data(), lanes.size() * sizeof(FifoEnd), &lane_ends_));
   return check(driver().allocate(&messages_, kTableMessages * sizeof(Message)), "allocating GPU memory");
 }
@@ -292,17 +319,31 @@ void CudaRank::look_at_peers() {
     const bool left = control.has_left(peer);
     if (const Status differs = control.compare(context_.rank, peer); !differs.ok()) return end(differs);
     if ((left || !control.alive(peer)) && control.aborted()) return;  // it broke the communicator before it went
-    if (!left && !control.alive(peer)) return end(fail(ncclRemoteError, "rank %u has died", peer));
+    if (!left && !control.alive(peer))
+      return end(fail(ncclRemoteError, "%s has died", context_.placement.name_of(peer).c_str()));
     if (left && control.newest_call(peer) < number)
-      return end(fail(ncclRemoteError, "rank %u has destroyed its communicator before call %llu", peer,
-                      static_cast<unsigned long long>(number)));
+      return end(fail(ncclRemoteError, "%s has destroyed its communicator before call %llu",
+                      context_.placement.name_of(peer).c_str(), static_cast<unsigned long long>(number)));
   }
   look_at_transfers();
+  look_at_courier();
 }
 
 void CudaRank::note_transfer(uint32_t peer) {
   const std::lock_guard<std::mutex> lock(transfers_mutex_);
   transfers_.insert(peer);
+}
+
+// Kernels do not say whom they wait for, so a call that goes on for long without a courier is taken for one that needs it.
+void CudaRank::look_at_courier() {
+  uint32_t courier = 0;
+  if (context_.placement.machine.empty() || !context_.segment->courier_has_ended(&courier) || !order_.runs()) {
+    courierless_ = 0;
+    return;
+  }
+  if (++courierless_ < kLooksAlone || context_.segment->aborted()) return;
+  end(fail(ncclRemoteError, "the process of %s, which joined this machine with others, has %s",
+           context_.placement.name_of(courier).c_str(), context_.segment->has_left(courier) ? "ended" : "died"));
 }
 
 // What a rank had sent when it left is here; who still waits for it then waits for ever.
@@ -316,7 +357,8 @@ void CudaRank::look_at_transfers() {
     return;
   }
   if (++transfers_alone_ < kLooksAlone || context_.segment->aborted()) return;
-  end(fail(ncclRemoteError, "rank %u has destroyed its communicator before a transfer with rank %u", *gone, context_.rank));
+  end(fail(ncclRemoteError, "%s has destroyed its communicator before a transfer with rank %u",
+           context_.placement.name_of(*gone).c_str(), context_.rank));
 }
 
 Status CudaRank::describe(const Report &report, uint32_t channel) const {

@@ -68,6 +68,7 @@ class CudaRank final : public RankBackend {
   Status map_arenas(const Descriptor &mine);
   Status open_alone();
   Status make_ends();
+  Status pin_halves(Address *at);
   Status make_state();
   Status choose_threads();
   uint32_t reports() const;  // places for them
@@ -75,6 +76,7 @@ class CudaRank final : public RankBackend {
   void end(const Status &status) { context_.segment->abort(status, context_.rank); }
   void look_at_peers();
   void look_at_transfers();
+  void look_at_courier();
   Status describe(const Report &report, uint32_t channel) const;
 
   RankContext context_;
@@ -92,6 +94,7 @@ class CudaRank final : public RankBackend {
   std::mutex transfers_mutex_;
   std::set<uint32_t> transfers_;
   uint32_t transfers_alone_ = 0;
+  uint32_t courierless_ = 0;  // looks in turn at which the courier of this machine had ended, and a call ran
   Address state_ = 0;
   Address ticks_ = 0;  // a ChannelTicks per channel; 0 unless the kernels count
   char *pinned_ = nullptr;  // abort flag, then a report per channel

@@ -97,6 +97,8 @@ bool Remains::free() {
     for (const VirtualMemory &memory : virtual_memory) unmap(memory);
     virtual_memory.clear();
     pinned.clear();
+    for (void *at : registered) cu.unregister_host(at);
+    registered.clear();
     for (void *at : host) cu.release_host(at);
     for (const Event event : events) cu.event_destroy(event);
     events.clear();

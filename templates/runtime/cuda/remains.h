@@ -23,6 +23,7 @@ class Remains {
   std::vector<VirtualMemory> virtual_memory;  // own, and that of others
   std::vector<void *> host;  // pinned memory of the library's own
   std::vector<std::unique_ptr<PinnedMemory>> pinned;
+  std::vector<void *> registered;  // pinned pages of the segment
   std::vector<Event> events;  // of the last kernels that may use all this
 
   std::shared_ptr<Segment> segment;
@@ -34,7 +35,8 @@ class Remains {
   bool free();
   // Whether there is nothing to free.
   bool is_free() const {
-    return mapped.empty() && allocated.empty() && virtual_memory.empty() && host.empty() && pinned.empty() && events.empty();
+    return mapped.empty() && allocated.empty() && virtual_memory.empty() && host.empty() && pinned.empty() &&
+           registered.empty() && events.empty();
   }
 
  private:

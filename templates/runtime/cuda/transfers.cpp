@@ -96,11 +96,13 @@ void list_messages(const Together &calls, CudaRank &rank, Listed *all) {
     message.signature = call.signature;
     message.end = end & 0xffff;
     message.sends = sends;
+    message.leaves = !rank.context().placement.is_here(call.peer);
     message.next = 0xffffffff;
     all->messages.push_back(message);
     if (m >= streams) all->messages[first + last[end]].next = m;
     last[end] = m;
-    const uint64_t used = std::min<uint64_t>((message.bytes + lanes.bytes - 1) / lanes.bytes, lanes.lanes);
+    const uint64_t most = message.leaves != 0 ? 1 : lanes.lanes;
+    const uint64_t used = std::min<uint64_t>((message.bytes + lanes.bytes - 1) / lanes.bytes, most);
     all->lanes = std::max(all->lanes, static_cast<uint32_t>(used));
   }
   all->ranks.push_back(&rank);

@@ -148,7 +148,9 @@ Status try_descriptors(const RankContext &context, const Device &device, const O
   COLLC_RETURN_IF_FAILED(exchange_descriptors(context, file, &files));
   std::vector<Obstacle> row(context.nranks, Obstacle::kNone);
   for (uint32_t peer = 0; peer < context.nranks; ++peer)
-    if (opener.is_forbidden(places[peer]))
+    if (!context.placement.is_here(peer))
+      row[peer] = Obstacle::kElsewhere;
+    else if (opener.is_forbidden(places[peer]))
       row[peer] = Obstacle::kForbidden;
     else if (peer != context.rank)
       row[peer] = look_by_descriptor(device, places[peer], words[peer], files[peer].get(), memory);
@@ -180,7 +182,7 @@ void log_ways(uint32_t rank, const Ways &ways) {
   if (!logs(LogLevel::kInfo)) return;
   std::string direct, pinned, shared;
   for (uint32_t peer = 0; peer < ways.chosen().nranks; ++peer) {
-    if (peer == rank) continue;
+    if (peer == rank || ways.chosen().between(rank, peer) == Obstacle::kElsewhere) continue;
     if (!ways.direct(rank, peer)) {
       pinned += format("%s rank %u (%s)", pinned.empty() ? "" : ",", peer, why_pinned(ways, rank, peer).c_str());
       continue;
@@ -206,6 +208,8 @@ const char *describe(Obstacle obstacle) {
   switch (obstacle) {
     case Obstacle::kNone:
       return "GPU memory";
+    case Obstacle::kElsewhere:
+      return "it is on another server";
     case Obstacle::kForbidden:
       return "NCCL_P2P_DISABLE or NCCL_P2P_LEVEL forbids peer access";
     case Obstacle::kNoPeerAccess:
@@ -233,11 +237,12 @@ uint32_t Obstacles::direct_pairs() const {
   return pairs;
 }
 
-PinnedPairs Ways::pinned_pairs(const std::vector<uint32_t> &plan_rank) const {
+PinnedPairs Ways::pinned_pairs(const Placement &placement) const {
   PinnedPairs pairs;
   for (uint32_t a = 0; a < chosen().nranks; ++a)
     for (uint32_t b = a + 1; b < chosen().nranks; ++b)
-      if (!direct(a, b)) pairs.insert(std::minmax(plan_rank[a], plan_rank[b]));
+      if (!direct(a, b) && placement.is_here(a) && placement.is_here(b))
+        pairs.insert(std::minmax(placement.plan_rank[a], placement.plan_rank[b]));
   return pairs;
 }
 
@@ -260,7 +265,10 @@ Status find_ways(const RankContext &context, const Device *device, Ways *ways, W
   Opener opener(device, context.only_host_memory, memory);
   std::vector<Obstacle> row(context.nranks, Obstacle::kNone);
   for (uint32_t peer = 0; peer < context.nranks; ++peer)
-    if (peer != context.rank) row[peer] = opener.look(places[peer]);
+    if (!context.placement.is_here(peer))
+      row[peer] = Obstacle::kElsewhere;
+    else if (peer != context.rank)
+      row[peer] = opener.look(places[peer]);
   COLLC_RETURN_IF_FAILED(exchange_rows(context.exchange, row, &ways->by_handle.all));
   if (are_worth_a_try(ways->by_handle, places))
     COLLC_RETURN_IF_FAILED(try_descriptors(context, *device, opener, places, ways, memory));

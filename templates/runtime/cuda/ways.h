@@ -14,6 +14,7 @@ namespace collc::cuda {
 // Why a rank does not reach the GPU memory of another one.
 enum class Obstacle : unsigned char {
   kNone = 0,
+  kElsewhere,     // it is on another server, where a courier brings what is sent
   kForbidden,     // the user of one of the two wishes so
   kNoPeerAccess,  // cuDeviceCanAccessPeer says no, or access cannot be switched on
   kNoHandle,      // the other process cannot make an IPC handle of its memory
@@ -58,8 +59,8 @@ struct Ways {
 
   const Obstacles &chosen() const { return chose_descriptors ? by_descriptor : by_handle; }
   bool direct(uint32_t a, uint32_t b) const { return chosen().direct(a, b); }
-  // The others, by rank of the plan.
-  PinnedPairs pinned_pairs(const std::vector<uint32_t> &plan_rank) const;
+  // The others of this machine, by rank of the plan.
+  PinnedPairs pinned_pairs(const Placement &placement) const;
 };
 
 // What finding out took, until the communicator ends: closing and freeing wait for kernels, and others have the word open.

@@ -32,8 +32,8 @@ World::World(const RankContext &context, const Agreed &agreed)
       nccl_rank_(context.placement.nccl_rank),
       by_descriptor_(agreed.by_descriptor),
       remains_(std::make_unique<Remains>()) {
-  problem_ =
-      make_device_plan(*context.tables, *allocation_, plan_, nccl_rank_, agreed.overrides, agreed.has_ll128, agreed.pinned);
+  problem_ = make_device_plan(*context.tables, *allocation_, plan_, nccl_rank_, agreed.overrides, agreed.has_ll128,
+                              agreed.pinned, agreed.elsewhere);
 }
 
 Status World::join(const RankContext &context, const Agreed &agreed, std::shared_ptr<World> *world) {
@@ -83,7 +83,8 @@ Status World::add_rank(uint32_t plan_rank, const Device *device, RankMemory *mem
   std::memcpy(memory->process, process_token(), sizeof memory->process);
   memory->uuid = device->uuid;
   memory->device = device->number;
-  const size_t bytes = plan_.arena_bytes[plan_rank];
+  // A rank that is alone on its machine has nothing to share, but an address that others know all the same.
+  const size_t bytes = std::max(plan_.arena_bytes[plan_rank], size_t{16});
   if (const Status why = allocate_arena(device, bytes, memory, file); !why.ok())
     return fail(ncclUnhandledCudaError, "no %.0f MB for the FIFOs of a rank on GPU %d: %s", static_cast<double>(bytes) / 1e6,
                 device->number, why.text().c_str());
@@ -102,7 +103,8 @@ Status World::set_peers(const std::vector<RankMemory> &memories, const Placement
   if (!is_set("COLLC_SHARE_GPU")) {
     for (size_t a = 0; a < memories.size(); ++a)
       for (size_t b = 0; b < a; ++b)
-        if (std::memcmp(&memories[a].uuid, &memories[b].uuid, sizeof(Uuid)) == 0)
+        if (std::memcmp(&memories[a].uuid, &memories[b].uuid, sizeof(Uuid)) == 0 &&
+            !plan_.elsewhere.apart(static_cast<uint32_t>(a), static_cast<uint32_t>(b)))
           return fail(ncclInvalidUsage, "ranks %u and %u are on the same GPU; COLLC_SHARE_GPU=1 allows it",
                       std::min(placement.nccl_rank[a], placement.nccl_rank[b]),
                       std::max(placement.nccl_rank[a], placement.nccl_rank[b]));
@@ -151,6 +153,17 @@ Status World::map_arena(uint32_t peer, const Device *device, int file) {
   return {};
 }
 
+Status World::pin_halves(char *at, uint64_t bytes) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (halves_ != nullptr) return {};
+  if (const Status why = check(driver().register_host(at, bytes, kHostPortableMapped), "pinning"); !why.ok())
+    return fail(ncclUnhandledCudaError,
+                "what goes to other machines needs pinned host memory, and %.1f MB cannot be pinned: %s",
+                static_cast<double>(bytes) / 1e6, why.text().c_str());
+  halves_ = at;
+  return {};
+}
+
 Status World::upload_plan(const Device *device, DevicePlanPlaces *places) {
   const std::lock_guard<std::mutex> lock(mutex_);
   const auto known = places_.find(device);
@@ -187,6 +200,7 @@ World::~World() {
   for (const Mapping &mapping : mappings_) remains_->mapped.emplace_back(mapping.device, mapping.at);
   remains_->allocated = std::move(allocated_);
   remains_->virtual_memory = std::move(virtual_memory_);
+  if (halves_ != nullptr) remains_->registered.push_back(halves_);
   remains_->segment = segment_;
   for (uint32_t peer = 0; peer < plan_.nranks; ++peer) {
     if (mine_.count(peer) != 0) remains_->mine.push_back(nccl_rank_[peer]);

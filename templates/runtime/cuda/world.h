@@ -55,7 +55,8 @@ struct Agreed {
   Overrides overrides;
   bool has_ll128 = false;  // between all of them
   bool by_descriptor = false;  // file descriptors share arenas between processes, not IPC handles
-  PinnedPairs pinned;      // ranks of the plan that do not reach each other's GPU memory
+  PinnedPairs pinned;      // ranks of the plan on this machine that do not reach each other's GPU memory
+  Elsewhere elsewhere;     // ranks on other machines
 };
 
 class World {
@@ -94,6 +95,8 @@ class World {
   Status arena_of(uint32_t peer, const Device *device, Address *arena);
   // Maps the arena of a peer in another process, whose descriptor this is.
   Status map_arena(uint32_t peer, const Device *device, int file);
+  // Pins the halves of what joins this machine with others (wire_halves.h); once for all ranks of this process.
+  Status pin_halves(char *at, uint64_t bytes);
   Status upload_plan(const Device *device, DevicePlanPlaces *places);
 
  private:
@@ -119,6 +122,7 @@ class World {
   std::map<const Device *, DevicePlanPlaces> places_;
   std::vector<std::pair<const Device *, Address>> allocated_;
   std::vector<VirtualMemory> virtual_memory_;
+  void *halves_ = nullptr;  // pinned
   bool by_descriptor_;
   std::unique_ptr<Remains> remains_;  // of its ranks that have gone
 };

@@ -145,8 +145,6 @@ class Backend {
   virtual bool measures_links() const { return false; }
   // True if ranks may be on several servers: this library serves them, or the real NCCL takes them.
   virtual bool may_span_servers() const = 0;
-  // True if chunks travel between servers.
-  virtual bool joins_servers() const { return false; }
   // Memory for buffers (ncclMemAlloc); null if there is none.
   virtual void *allocate(size_t bytes) = 0;
   virtual Status release(void *memory) = 0;

@@ -48,7 +48,6 @@ class HostBackend final : public Backend {
   void run(std::vector<Submission> &batch) override;
   void run_one(Submission &submission) override;
   bool may_span_servers() const override { return spans_servers(); }
-  bool joins_servers() const override { return true; }
   bool notes_ends() const override { return true; }
   void *allocate(size_t bytes) override { return allocate_buffer(bytes); }
   Status release(void *memory) override { return release_buffer(memory); }

@@ -36,8 +36,16 @@ Speeds speeds_of(const Allocation &allocation) {
 // other on PCIe than one that is nearer in the plan. What is not known does not count.
 class Matcher {
  public:
-  Matcher(uint32_t nranks, const NvLinks *links, const PciePaths *paths, const Allocation &allocation, uint64_t *tries)
-      : nranks_(nranks), links_(links), paths_(paths), speeds_(speeds_of(allocation)), plan_(allocation), tries_(tries) {
+  Matcher(uint32_t nranks, const NvLinks *links, const PciePaths *paths, const std::vector<uint32_t> &machine,
+          const Allocation &allocation, uint64_t *tries)
+      : nranks_(nranks),
+        links_(links),
+        paths_(paths),
+        machine_(machine),
+        server_(tables().rank_servers + allocation.first_server),
+        speeds_(speeds_of(allocation)),
+        plan_(allocation),
+        tries_(tries) {
     if (!speeds_.any) links_ = nullptr;
     if (!plan_.any()) paths_ = nullptr;
     part_.assign(nranks, 0);
@@ -89,6 +97,7 @@ class Matcher {
     if (links_ != nullptr && !same(links_->into_switch[rank], speeds_.into_switch[part])) return false;
     for (uint32_t other = 0; other < rank; ++other) {
       const uint32_t theirs = part_[other];
+      if (!machine_.empty() && (machine_[rank] == machine_[other]) != (server_[part] == server_[theirs])) return false;
       if (links_ != nullptr) {
         const uint64_t count = links_->direct[size_t{rank} * nranks_ + other];
         if (!same(count, speeds_.direct[size_t{part} * nranks_ + theirs])) return false;
@@ -119,6 +128,8 @@ class Matcher {
   uint32_t nranks_;
   const NvLinks *links_;
   const PciePaths *paths_;
+  const std::vector<uint32_t> &machine_;  // of each rank; empty: one
+  const uint32_t *server_;                // of each part
   Speeds speeds_;
   PlanPaths plan_;
   uint64_t *tries_;
@@ -173,13 +184,14 @@ uint32_t NvLinks::between(uint32_t a, uint32_t b) const {
   return direct[size_t{a} * nranks + b] + std::min(into_switch[a], into_switch[b]);
 }
 
-NvLinks count_links(const std::vector<GpuPlace> &places) {
+NvLinks count_links(const std::vector<GpuPlace> &places, const std::vector<uint32_t> &machine) {
   NvLinks found;
   const size_t n = places.size();
+  const auto together = [&machine](size_t a, size_t b) { return machine.empty() || machine[a] == machine[b]; };
   for (size_t a = 0; a < n; ++a) {
     if (places[a].known == 0 || places[a].bus == 0) return found;
     for (size_t b = 0; b < a; ++b)
-      if (places[a].bus == places[b].bus) return found;
+      if (places[a].bus == places[b].bus && together(a, b)) return found;
   }
   std::vector<uint32_t> said(n * n, 0);
   found.into_switch.assign(n, 0);
@@ -187,7 +199,7 @@ NvLinks count_links(const std::vector<GpuPlace> &places) {
     for (uint32_t l = 0; l < std::min(places[a].nlinks, kMostGpuLinks); ++l) {
       if (places[a].links[l] == kIntoSwitch) ++found.into_switch[a];
       for (size_t b = 0; b < n; ++b)
-        if (places[a].links[l] == places[b].bus) ++said[a * n + b];
+        if (places[a].links[l] == places[b].bus && together(a, b)) ++said[a * n + b];
     }
   found.direct.assign(n * n, 0);
   for (size_t a = 0; a < n; ++a)
@@ -224,7 +236,7 @@ bool search_all(const NvLinks *links, const PciePaths *paths, uint64_t *tries, P
     if (&tables().allocations[a] != placement->allocation) all.push_back(&tables().allocations[a]);
   for (const Allocation *one : all) {
     if (one->nranks != nranks) continue;
-    Matcher matcher(nranks, links, paths, *one, tries);
+    Matcher matcher(nranks, links, paths, placement->machine, *one, tries);
     std::vector<uint32_t> parts;
     if ((links != nullptr && !matcher.has_links()) || (paths != nullptr && !matcher.has_paths()) || !matcher.search(&parts))
       continue;
@@ -245,14 +257,16 @@ Status place_by_links(const NvLinks &links, const PciePaths &paths, const std::v
   uint64_t tries = kMostTries;
   const NvLinks *const known = links.nranks == nranks ? &links : nullptr;
   const PciePaths *const told = paths.nranks == nranks ? &paths : nullptr;
-  Matcher both(nranks, known, told, *placement->allocation, &tries);
+  const std::vector<uint32_t> &machine = placement->machine;
+  Matcher both(nranks, known, told, machine, *placement->allocation, &tries);
   if (both.fits(placement->plan_rank)) return {};
   const NvLinks *const counted = both.has_links() ? known : nullptr;
   if (both.has_paths() &&
       search_all(counted, told, &tries, placement, counted != nullptr ? "NVLinks and PCIe paths" : "PCIe paths"))
     return {};
   if (both.has_paths()) log(LogLevel::kInfo, "no order of the ranks fits their PCIe paths: these do not count");
-  if (counted == nullptr || Matcher(nranks, counted, nullptr, *placement->allocation, &tries).fits(placement->plan_rank))
+  if (counted == nullptr ||
+      Matcher(nranks, counted, nullptr, machine, *placement->allocation, &tries).fits(placement->plan_rank))
     return {};
   tries = kMostTries;
   if (search_all(counted, nullptr, &tries, placement, "NVLinks")) return {};

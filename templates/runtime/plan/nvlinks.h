@@ -19,14 +19,16 @@ struct NvLinks {
   uint32_t between(uint32_t a, uint32_t b) const;
 };
 
-// Nothing is known where a driver tells nothing, or where ranks share a GPU.
-NvLinks count_links(const std::vector<GpuPlace> &places);
+// Nothing is known where a driver tells nothing, or where ranks share a GPU. `machine`: of each rank, as in Placement; bus ids
+// of one mean nothing on another.
+NvLinks count_links(const std::vector<GpuPlace> &places, const std::vector<uint32_t> &machine = {});
 
 // Gives each rank the part of the GPU that has its bus id in the library's topology. Nothing changes where the topology does
 // not know the GPUs of all ranks, or the library does not serve them.
 void place_by_buses(const std::vector<GpuPlace> &places, Placement *placement);
 
-// Gives each rank the part of a GPU with the same links, unless it has one already. The order of ranks stays as it is where
+// Gives each rank the part of a GPU with the same links, unless it has one already. Ranks on one machine get those of one
+// server. The order of ranks stays as it is where
 // that fits. Ranks whose GPUs fit no set of the library are refused, with the same words on every rank. Plans without
 // NVLinks fit everything. Of several orders that fit, one is taken in which GPUs that are near each other in the plan are so on
 // PCIe too, if there is one, and FIFOs of the plan go over PCIe.

@@ -74,11 +74,6 @@ bool spans_servers() {
   return some;
 }
 
-Status check_one_server(const Placement &placement) {
-  if (placement.allocation == nullptr || !has_servers(*placement.allocation)) return {};
-  return fail(ncclInvalidUsage, "the plan's ranks are on several servers, and on this target chunks travel inside one so far");
-}
-
 Status place_on_machines(const std::vector<uint64_t> &machines, bool declared, uint32_t rank, Placement *placement) {
   std::map<uint64_t, uint32_t> number;
   std::vector<std::vector<uint32_t>> ranks;

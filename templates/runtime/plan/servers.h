@@ -11,9 +11,6 @@ namespace collc {
 // True if some plan of this library has ranks on several servers.
 bool spans_servers();
 
-// Fails where the plan's ranks are on several servers, for targets that move chunks inside one alone.
-Status check_one_server(const Placement &placement);
-
 // Fills in `machine` and `home` of a placement for rank `rank`; `machines` has a number of its machine for each NCCL rank.
 // Unless the ranks declared their GPUs, machines become servers of the plan with as many GPUs. Fails if ranks that stand for
 // GPUs of one server are on different machines. Ranks of several servers may share a machine.

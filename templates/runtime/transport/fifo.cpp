@@ -6,6 +6,12 @@ namespace collc {
 
 namespace {
 
+// Readers of one FIFO are on one machine.
+bool is_half(const Tables &tables, const Placement &placement, const Fifo &fifo) {
+  const auto here = [&placement](uint32_t plan_rank) { return placement.is_here(placement.nccl_rank[plan_rank]); };
+  return here(fifo.src) != here(tables.fifo_readers[fifo.first_reader]);
+}
+
 bool has_end_here(const Tables &tables, const Placement &placement, const Fifo &fifo) {
   const auto here = [&placement](uint32_t plan_rank) { return placement.is_here(placement.nccl_rank[plan_rank]); };
   const uint32_t *readers = tables.fifo_readers + fifo.first_reader;
@@ -14,12 +20,12 @@ bool has_end_here(const Tables &tables, const Placement &placement, const Fifo &
 
 }  // namespace
 
-FifoLayout::FifoLayout(const Tables &tables, const Placement &placement, uint64_t begin) {
+FifoLayout::FifoLayout(const Tables &tables, const Placement &placement, uint64_t begin, bool only_halves) {
   const Allocation &allocation = *placement.allocation;
   uint64_t at = begin;
   for (uint32_t f = 0; f < allocation.nfifos; ++f) {
     const Fifo &fifo = tables.fifos[allocation.first_fifo + f];
-    if (!has_end_here(tables, placement, fifo)) {
+    if (!has_end_here(tables, placement, fifo) || (only_halves && !is_half(tables, placement, fifo))) {
       places_.push_back({});
       continue;
     }

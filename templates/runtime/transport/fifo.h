@@ -46,10 +46,11 @@ struct alignas(kLine) SlotLine {
 };
 static_assert(sizeof(SlotLine) == kLine, "a line per slot");
 
-// Where the FIFOs of an allocation lie, from offset `begin` on: those that a rank of this machine writes or reads.
+// Where the FIFOs of an allocation lie, from offset `begin` on: those that a rank of this machine writes or reads; of these
+// only the ones that another machine reads or writes too, if `only_halves`.
 class FifoLayout {
  public:
-  FifoLayout(const Tables &tables, const Placement &placement, uint64_t begin);
+  FifoLayout(const Tables &tables, const Placement &placement, uint64_t begin, bool only_halves = false);
   const FifoPlace &operator[](uint32_t fifo) const { return places_[fifo]; }
   uint64_t end() const { return end_; }
 

@@ -26,12 +26,13 @@ TransferLayout::TransferLayout(uint32_t nranks, uint64_t begin) : nranks_(nranks
   queue_bytes_ = 2 * kLine + uint64_t{kSlots} * slot_bytes_;
 }
 
-TransferLayout::TransferLayout(const Placement &placement, uint64_t begin)
+TransferLayout::TransferLayout(const Placement &placement, uint64_t begin, bool only_halves)
     : TransferLayout(static_cast<uint32_t>(placement.plan_rank.size()), begin) {
   if (placement.machine.empty()) return;
   std::vector<uint32_t> crowd(placement.nmachines());
   for (const uint32_t machine : placement.machine) ++crowd[machine];
   here_ = crowd[placement.home];
+  left_out_ = only_halves ? here_ : 0;
   uint32_t next_here = 0, next_elsewhere = here_;
   for (uint32_t r = 0; r < nranks_; ++r) numbers_.push_back(placement.is_here(r) ? next_here++ : next_elsewhere++);
   // Slots are alike on all machines, so that chunks are: those of the fullest one decide.

@@ -14,21 +14,24 @@ class TransferLayout {
  public:
   // All ranks on one machine.
   TransferLayout(uint32_t nranks, uint64_t begin);
-  // The queues of the ranks on the machine of a placement's rank.
-  TransferLayout(const Placement &placement, uint64_t begin);
+  // The queues of the ranks on the machine of a placement's rank; `only_halves`: those with ranks of other machines.
+  TransferLayout(const Placement &placement, uint64_t begin, bool only_halves = false);
   uint64_t queue(uint32_t from, uint32_t to) const {
     const uint64_t row = numbers_.empty() ? from : numbers_[from], column = numbers_.empty() ? to : numbers_[to];
     // Ranks here have the first numbers: a row for what each of them sends, then one per other rank for what it sends here.
-    const uint64_t at = row < here_ ? row * nranks_ + column : uint64_t{here_} * nranks_ + (row - here_) * here_ + column;
+    const uint64_t at = row < here_ ? row * (nranks_ - left_out_) + column - left_out_
+                                    : here_ * uint64_t{nranks_ - left_out_} + (row - here_) * here_ + column;
     return begin_ + at * queue_bytes_;
   }
   uint32_t slot_bytes() const { return slot_bytes_; }
-  uint64_t end() const { return begin_ + (uint64_t{here_} * nranks_ + uint64_t{nranks_ - here_} * here_) * queue_bytes_; }
+  uint64_t end() const {
+    return begin_ + (uint64_t{here_} * (nranks_ - left_out_) + uint64_t{nranks_ - here_} * here_) * queue_bytes_;
+  }
 
   static constexpr uint32_t kSlots = 4;
 
  private:
-  uint32_t nranks_, here_;
+  uint32_t nranks_, here_, left_out_ = 0;  // the first columns of ranks here
   uint64_t begin_;
   uint32_t slot_bytes_;
   uint64_t queue_bytes_;

@@ -377,8 +377,8 @@ class Exchanging {
     for (uint32_t i = 0; i < bytes; ++i) source[i] = static_cast<char>(i * 7 + from * 31 + to * 59 + number * 101);
     sent_.push_back({source, target, bytes});
     const uint64_t signature = bytes;
-    lists_[from].push_back({{source, bytes, signature, to + kRanks, 1, 0xffffffff}, number % 2});
-    lists_[to].push_back({{target, bytes, signature + wrong, from, 0, 0xffffffff}, number % 2});
+    lists_[from].push_back({{source, bytes, signature, to + kRanks, 1, 0, 0xffffffff}, number % 2});
+    lists_[to].push_back({{target, bytes, signature + wrong, from, 0, 0, 0xffffffff}, number % 2});
   }
 
   // In the order of their numbers between two ranks, else in any order.

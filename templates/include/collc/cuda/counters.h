@@ -43,10 +43,12 @@ class Counters {
         steps_(steps),
         slots_(slots) {}
 
-  COLLC_DEVICE char *slot_of(const FifoEnd &end, uint64_t passed) const {
+  COLLC_DEVICE uint64_t slot_number(uint64_t passed) const {
     const uint32_t slots = state_.slots;
-    const uint64_t slot = (slots & (slots - 1)) == 0 ? passed & (slots - 1) : passed % slots;
-    return end.slots + slot * slot_bytes_;
+    return (slots & (slots - 1)) == 0 ? passed & (slots - 1) : passed % slots;
+  }
+  COLLC_DEVICE char *slot_of(const FifoEnd &end, uint64_t passed) const {
+    return end.slots + slot_number(passed) * slot_bytes_;
   }
 
   // What a writer waits for: that the chunk which was in the slot before has been read.
@@ -54,9 +56,9 @@ class Counters {
 
   // Tells the other ends of a step's FIFOs that the chunk is read and, if `announces`, that it is written. By the last warp,
   // after a barrier: what was read first, because it waits for nothing; then all that was written, behind one fence of the
-  // warp (of more than kWarp FIFOs one for each kWarp).
-  COLLC_DEVICE void publish_counters(const Step &step, const FifoRef *recv, const Chunk &chunk,
-                                     [[maybe_unused]] bool announces) {
+  // warp (of more than kWarp FIFOs one for each kWarp). `bytes`: of the chunk that is announced, for couriers.
+  COLLC_DEVICE void publish_counters(const Step &step, const FifoRef *recv, const Chunk &chunk, [[maybe_unused]] bool announces,
+                                     [[maybe_unused]] uint64_t bytes = 0) {
     const uint32_t first = (thread_count() / kWarp - 1) * kWarp;
     if (thread_index() < first) return;
     const uint32_t lane = thread_index() - first;
@@ -72,6 +74,7 @@ class Counters {
 #pragma unroll 1
     for (uint32_t i = step.nrecv + lane; i < step.nrecv + step.nsend; i += kWarp) {
       const FifoEnd &end = ends_[recv[i].fifo];
+      if (end.chunk_bytes != nullptr) store(end.chunk_bytes + slot_number(end.position + chunk.index) * kWordsPerLine, bytes);
 #if defined(COLLC_FAULT_TAIL_FREED)
       free_slot(end.publish_to, end.position + chunk.index + 1);
 #else

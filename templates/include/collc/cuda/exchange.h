@@ -5,7 +5,8 @@
 // rank, for all its peers and both directions: it looks at all messages of its launch again and again, and moves every chunk
 // that can be moved. So whatever is grouped with what, no message waits for another one but for those before it between the
 // same two ranks in the same direction, and nothing depends on how many blocks are resident. A slot begins with what its
-// sender says of the message: a receiver that expects something else ends the wait.
+// sender says of the message: a receiver that expects something else ends the wait. To a rank on another server leads one lane,
+// whose slots on both servers are in pinned host memory, and a courier that moves them.
 #pragma once
 #include "collc/cuda/device.h"
 #include "collc/cuda/layout.h"
@@ -99,6 +100,7 @@ class ExchangeLane {
     return lane_ < used ? (all + used - 1 - lane_) / used : 0;
   }
   COLLC_DEVICE uint64_t lanes_of(const Message &message) const {
+    if (message.leaves != 0) return 1;
     const uint64_t all = (message.bytes + state_.lane_bytes - 1) / state_.lane_bytes;
     return all < state_.nlanes ? all : state_.nlanes;
   }
@@ -177,6 +179,12 @@ class ExchangeLane {
     if (stream.ready == 0) return;
     const Message message = message_of(stream.message);
     FifoEnd &end = end_of(message);
+    if (end.chunk_bytes != nullptr) {
+      const uint64_t left = message.bytes - stream.done * state_.lane_bytes;
+      const uint64_t bytes = left < state_.lane_bytes ? left : state_.lane_bytes;
+      host_store(reinterpret_cast<uint32_t *>(end.chunk_bytes) + end.position % state_.lane_slots,
+                 static_cast<uint32_t>(kSlotHead + bytes));
+    }
     ++end.position;
     ++stream.done;
     stream.ready = 0;

@@ -43,7 +43,7 @@ class Simple : public Counters {
   COLLC_DEVICE void move(const Step &step, [[maybe_unused]] const FifoRef *recv, const FifoRef *, const ShareRange &share,
                          const Chunk &chunk) {
 #if defined(COLLC_FAULT_EARLY_FLAG)
-    publish_counters(step, recv, chunk, true);
+    publish_counters(step, recv, chunk, true, chunk.elements * sizeof(T));
 #endif
     Places from{nullptr, slots_, step.nrecv};
     Places to{nullptr, slots_ + step.nrecv, step.nsend};
@@ -62,7 +62,7 @@ class Simple : public Counters {
     barrier();
 #endif
 #if !defined(COLLC_FAULT_EARLY_FLAG)
-    publish_counters(step, recv, chunk, true);
+    publish_counters(step, recv, chunk, true, chunk.elements * sizeof(T));
 #endif
   }
 

@@ -1,0 +1,67 @@
+#include "cuda/wire_halves.h"
+
+#include <cstddef>
+
+#include "wire/courier.h"
+
+namespace collc::cuda {
+namespace {
+
+static_assert(sizeof(SlotLine) == kWordsPerLine * sizeof(uint64_t), "kernels leave byte counts in these lines");
+
+// Behind the words of remains.h.
+uint64_t halves_begin(const Placement &placement) {
+  const uint64_t words = (placement.nccl_rank.size() + 1) * kLine;
+  return (words + kPage - 1) / kPage * kPage;
+}
+
+}  // namespace
+
+HalvesLayout::HalvesLayout(const Tables &tables, const Placement &placement)
+    : begin(halves_begin(placement)), fifos(tables, placement, begin, true), transfers(placement, fifos.end(), true) {}
+
+uint64_t segment_bytes(const Tables &tables, const Placement &placement) {
+  if (placement.machine.empty()) return (placement.nccl_rank.size() + 1) * kLine;
+  return (HalvesLayout(tables, placement).end() + kPage - 1) / kPage * kPage;
+}
+
+Status find_elsewhere(const RankContext &context, Elsewhere *elsewhere) {
+  *elsewhere = {};
+  if (context.placement.machine.empty()) return {};
+  for (const uint32_t rank : context.placement.nccl_rank) elsewhere->machine.push_back(context.placement.machine[rank]);
+  elsewhere->queue_slots = TransferLayout::kSlots;
+  elsewhere->queue_slot_bytes = HalvesLayout(*context.tables, context.placement).transfers.slot_bytes();
+  if (elsewhere->queue_slot_bytes > kSlotHead) return {};
+  return fail(ncclInvalidUsage, "%u ranks on several machines are more than libraries for CUDA join", context.nranks);
+}
+
+HalfPlaces Halves::fifo(const EndPlace &end) const {
+  const FifoPlace &place = layout_.fifos[end.fifo];
+  // A courier tells all readers of the writer's half alike; a reader has a counter of its own.
+  const uint64_t head = place.heads + end.reader * sizeof(HeadLine) + offsetof(HeadLine, count);
+  return {address(place.slots), address(place.tail), address(head),
+          address(place.lines + offsetof(SlotLine, chunk) + offsetof(ChunkAddress, bytes))};
+}
+
+HalfPlaces Halves::queue(uint32_t writer, uint32_t reader) const {
+  const uint64_t at = layout_.transfers.queue(placement_.nccl_rank[writer], placement_.nccl_rank[reader]);
+  return {address(at + offsetof(TransferQueue, slots)), address(at + offsetof(TransferQueue, tail)),
+          address(at + offsetof(TransferQueue, head)), address(at + offsetof(TransferQueue, bytes))};
+}
+
+Status join_halves(const RankContext &context) {
+  if (context.placement.machine.empty()) return {};
+  const HalvesLayout layout(*context.tables, context.placement);
+  Fifos fifos(*context.tables, *context.placement.allocation, layout.fifos, context.segment->memory(), Fifos::kNobody);
+  bool told = false;  // to all others, in an exchange
+  const collc::Exchange exchange = [&](const Bytes &mine, std::vector<Bytes> *all) {
+    const Status status = context.exchange(mine, all);
+    told = !status.ok();
+    return status;
+  };
+  const Status joined = join_machines({context.segment, context.placement, context.rank, context.processes, context.secret,
+                                       context.seconds, exchange, context.gone, std::move(fifos), layout.transfers});
+  return told ? joined : end_creation(context, joined);
+}
+
+}  // namespace collc::cuda

@@ -1,0 +1,48 @@
+// The halves of what joins ranks of this machine with ranks of others: FIFOs and queues of transfers in the segment that the
+// ranks of a machine share, laid out as the host target's are and pinned for the GPUs. A kernel fills a slot, leaves its byte
+// count beside it and publishes the tail; the courier (wire/courier.h) sees that in memory alone, so replays of a captured graph
+// need no call, and shows chunks, tails and heads of other machines the same way.
+#pragma once
+#include "cuda/device_plan.h"
+#include "executor/backend.h"
+#include "transport/fifo.h"
+#include "transport/transfers.h"
+
+namespace collc::cuda {
+
+// Where they lie in the target's part of the segment, from offset `begin` on.
+struct HalvesLayout {
+  HalvesLayout(const Tables &tables, const Placement &placement);
+  uint64_t begin;
+  FifoLayout fifos;
+  TransferLayout transfers;
+  uint64_t end() const { return transfers.end(); }
+};
+
+// Bytes of the target's part of the segment.
+uint64_t segment_bytes(const Tables &tables, const Placement &placement);
+
+// Nothing if all ranks are on one machine. Fails where slots of transfers cannot hold what kernels write.
+Status find_elsewhere(const RankContext &context, Elsewhere *elsewhere);
+
+// The addresses of halves, for one device.
+class Halves {
+ public:
+  // `at`: of HalvesLayout::begin.
+  Halves(const RankContext &context, Address at)
+      : placement_(context.placement), layout_(*context.tables, context.placement), at_(at) {}
+  HalfPlaces fifo(const EndPlace &end) const;
+  // Of what one rank of the plan sends another one.
+  HalfPlaces queue(uint32_t writer, uint32_t reader) const;
+
+ private:
+  uint64_t address(uint64_t offset) const { return at_ + (offset - layout_.begin); }
+  const Placement &placement_;
+  HalvesLayout layout_;
+  Address at_;
+};
+
+// Joins the machines of a communicator; collective among its ranks, while it is made.
+Status join_halves(const RankContext &context);
+
+}  // namespace collc::cuda
