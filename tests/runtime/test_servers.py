@@ -185,3 +185,13 @@ def test_nothing_is_left_behind() -> None:
 def test_other_shapes(name: str, hosts: str) -> None:
     run_client([client(HERE / "client.c", name), "processes", "8"], settings=on(hosts), timeout=1200)
     run_client([client(HERE / "api.c", name), "processes", "8"], settings=on(hosts), timeout=1200)
+
+
+def test_waits_for_other_machines_do_not_spin() -> None:
+    """Where more threads wait than there are cores, one that spins takes the core of the one that it waits for."""
+    with machines("ab", "1+1") as team:
+        assert all(answer["result"] == SUCCESS for answer in team.all(do="call", count=256, times=50))
+        before = [answer["seconds"] for answer in team.all(do="cpu")]
+        assert all(answer["result"] == SUCCESS for answer in team.all(do="call", count=256, times=300))
+        after = [answer["seconds"] for answer in team.all(do="cpu")]
+    assert all(end - begin < 300 * 0.5e-3 for begin, end in zip(before, after, strict=True)), (before, after)

@@ -112,7 +112,7 @@ _OWN = {
     "two-servers": TWO_SERVERS,
 }
 # Servers with these numbers of GPUs, joined by a network card each.
-CLUSTERS = {"2+2": (2, 2), "3+5": (3, 5), "1+1+6": (1, 1, 6), "2+2+2+2": (2, 2, 2, 2)}
+CLUSTERS = {"1+1": (1, 1), "2+2": (2, 2), "3+5": (3, 5), "1+1+6": (1, 1, 6), "2+2+2+2": (2, 2, 2, 2)}
 
 
 def topology_file(name: str) -> Path:

@@ -71,8 +71,8 @@ class Service {
 
   // Runs all calls to their ends.
   void run() {
-    const bool free_cores = end_ - begin_ == 1 && begin_->rank->cores_are_free();
-    Waiting waiting(free_cores);
+    const bool spins = end_ - begin_ == 1 && begin_->rank->cores_are_free() && !begin_->rank->waits_for_network();
+    Waiting waiting(spins);
     while (!done()) {
       if (pass()) {
         wake_up();

@@ -61,6 +61,8 @@ class HostRank final : public RankBackend {
   // True if a rank that this one waits for was last seen on this core.
   bool shares_core() const;
   bool cores_are_free() const { return busy_ <= context_.cores; }
+  // Such waits are long for a core: the courier, and ranks of containers beside this one, have use for it.
+  bool waits_for_network() const { return context_.placement.nmachines() > 1; }
 
  private:
   // A step in which this rank computes or copies in a call of a single copy.

@@ -1,4 +1,4 @@
-// How a thread waits for other ranks: spin while that is likely to be short and cores are free, then hand the core over,
+// How a thread waits for other ranks: spin if that is likely to be short and cores are free, then hand the core over,
 // then sleep until a bell rings. A thread that waits for a rank on its own core yields at once.
 #pragma once
 #include <sched.h>
@@ -20,7 +20,7 @@ inline void cpu_relax() {
 // One wait. `pause` returns false when it is time to sleep.
 class Waiting {
  public:
-  explicit Waiting(bool cores_are_free) : spin_us_(cores_are_free ? kSpinUs : 0) {}
+  explicit Waiting(bool spins) : spin_us_(spins ? kSpinUs : 0) {}
 
   void progressed() { rounds_ = 0; }
 
