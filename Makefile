@@ -64,7 +64,7 @@ chaos-protocols: setup  ## random calls and faults with each protocol forced: ho
 
 JOB_SEEDS ?= 0..500
 chaos-jobs: setup  ## 500 seeds of jobs of several processes on a CUDA driver of the tests, and 500 where GPUs do not reach each other; JOB_SEEDS=100..500 goes on
-	JOB_SEEDS=$(JOB_SEEDS) $(BIN)/python -m pytest -m slow tests/cuda/test_random_jobs.py tests/cuda/test_cuda_jobs.py tests/cuda/test_cuda_classes.py
+	JOB_SEEDS=$(JOB_SEEDS) $(BIN)/python -m pytest -m slow tests/cuda/test_random_jobs.py tests/cuda/test_cuda_jobs.py tests/cuda/test_cuda_classes.py tests/cuda/test_late_refusals.py
 
 sweep-places: setup  ## every four GPUs of a DGX-1V, in other orders and on machines numbered in other ways
 	$(BIN)/python -m pytest -m slow tests/cuda/test_gpu_places.py

@@ -19,7 +19,6 @@ class LateFailures(Job):
 
         Returns the name of each call, and who serves the communicator then: "ours", "theirs", or what the error says.
         """
-        self.mock.mock_failed.restype = ctypes.c_char_p
         said: list[list[str]] = []
         before = 0
         while True:
@@ -37,11 +36,29 @@ class LateFailures(Job):
                 before += 1
             said.append([name, outcome])
 
+    def failing_system_calls(self) -> list[list[str]]:
+        """The same with each call of the system that one rank makes, of those in system_faults.c."""
+        system = ctypes.CDLL(None)
+        said: list[list[str]] = [["nothing", self.served_by("before")]]  # the driver and its thread are there now
+        for call in self.given["calls"]:
+            for number in range(100):
+                name = f"{call}-{number}"
+                if self.rank == self.given["planted"]:
+                    system.plant_fault(call.encode(), number)
+                outcome = self.served_by(name)
+                if self.rank == self.given["planted"]:
+                    self.say(f"failed-{name}", b"1" if system.end_of_fault() else b"0")
+                if self.hear(f"failed-{name}") == b"0":
+                    break
+                said.append([name, outcome])
+        return [*said, ["nothing", self.served_by("after")]]
+
     def served_by(self, name: str) -> str:
         if self.rank == 0:
             self.say(f"id-{name}", self.nccl.unique_id())
         unique, comm = UniqueId.from_buffer_copy(self.hear(f"id-{name}")), Comm()
         code = self.lib.ncclCommInitRank(ctypes.byref(comm), self.nranks, unique, self.rank)
+        self.mock.mock_failed.restype = ctypes.c_char_p
         self.failed = bytes(self.mock.mock_failed())
         self.mock.mock_fail_after(-1)
         if code:

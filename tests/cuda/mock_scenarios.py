@@ -289,6 +289,30 @@ class Scenarios(RandomJobs, ApiCalls, DriverRules, LateFailures, LaunchOrders, W
         self.check(self.lib.ncclCommAbort(second))
         return self.after_the_end(first, stream, before, right)
 
+    def ends_in_time(self) -> float:
+        """Seconds that the end of a communicator takes, at best of three, while a kernel of another one waits.
+
+        With `behind` a call of the communicator stands on the stream of that kernel.
+        """
+        first, stream = self.comm("first"), self.stream()
+        others, times = [self.comm(f"other-{turn}") for turn in range(3)], []
+        assert all(self.sums_are_right(other, stream=stream) for other in others)
+        self.meet("used")
+        if self.rank != 1:
+            self.waiting_kernel(first, stream)
+        for turn, other in enumerate(others):
+            if self.given["behind"] and self.rank != 1:
+                self.check(self.all_reduce(self.buffer(self.data(self.rank, 100)), self.room(100), other, stream))
+            self.meet(f"called-{turn}")
+            start = time.monotonic()
+            self.check((self.lib.ncclCommAbort if self.given["end"] == "abort" else self.lib.ncclCommDestroy)(other))
+            times.append(time.monotonic() - start)
+        self.meet("ended")
+        if self.rank == 1:
+            self.waiting_kernel(first, stream)
+        self.wait(stream)
+        return min(times)
+
     def held(self) -> int:
         """Pieces of memory and handles that the library has."""
         return int(self.mock.mock_pieces()) - Buffer.made

@@ -238,6 +238,26 @@ class Transfers(Job):
         self.destroy(comm)
         return wrong
 
+    def rings_on_one_gpu(self) -> list[Any]:
+        """Rings of so many of the ranks that share a GPU, each in one group: whether data is right, or what is said."""
+        size, said = self.given["ranks"], list[Any]()
+        made = (ctypes.c_void_p * size)()
+        self.nccl.check(self.lib.ncclCommInitAll(made, size, (ctypes.c_int * size)()), "ncclCommInitAll")
+        comms, stream = [ctypes.c_void_p(one) for one in made], self.stream()
+        for ranks in self.given["rings"]:
+            rooms = [self.room(20) for _ in range(ranks)]
+            self.check(self.lib.ncclGroupStart())
+            for rank in range(ranks):
+                sent = self.buffer(self.data(rank, 20))
+                self.check(self.send(sent, (rank + 1) % ranks, comms[rank], stream))
+                self.check(self.recv(rooms[rank], (rank - 1) % ranks, comms[rank], stream))
+            if self.lib.ncclGroupEnd():
+                said.append(self.text())
+                continue
+            self.wait(stream)
+            said.append(all(self.got(rooms[rank], (rank - 1) % ranks, 20) for rank in range(ranks)))
+        return said
+
     def different_sizes(self) -> dict[str, Any]:
         """Rank 0 sends fewer elements than rank 1 receives."""
         comm, stream = self.comm(), self.stream()

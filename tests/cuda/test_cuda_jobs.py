@@ -11,7 +11,7 @@ import pytest
 from mock_jobs import job
 from support.cli import collc
 from support.ranks import INVALID_USAGE, REMOTE_ERROR
-from test_cuda_runtime import library
+from test_cuda_runtime import compile_for_mock, library, written
 from test_gpu_places import made_for
 
 from collc.build.memory import most_pinned_bytes
@@ -91,6 +91,26 @@ def test_a_communicator_ends_beside_a_waiting_kernel(end: str, settings: dict[st
     """And what it had is free once that kernel has ended."""
     answers = job("end_beside_a_waiting_kernel", given={"end": end}, own=dict.fromkeys(range(3), settings))
     assert answers == ["right, and all is free"] * 3
+
+
+@pytest.mark.slow
+def test_as_many_ranks_of_one_gpu_have_transfers_in_a_group_as_fit_into_a_launch() -> None:
+    """28; a group of more is refused, and the communicator goes on."""
+    star = "format: collc-topology/1\nname: wide\ngpus: 29\nswitches: [nvs0]\nlinks:\n"
+    star += "".join(f"  - [gpu{i}, nvs0, nvswitch, 100]\n" for i in range(29))
+    made = compile_for_mock("wide", written("wide", star), chunk_bytes=4 << 10)
+    given = {"ranks": 29, "rings": [28, 29, 28]}
+    one = {"COLLC_SHARE_GPU": "1", "COLLC_CHANNELS": "1", "MOCK_GPUS": "1"}
+    ((first, refused, again),) = job("rings_on_one_gpu", 1, given=given, made=made, own={0: one})
+    assert (first, again) == (True, True)
+    assert "more than 28 ranks that share GPU 0 have transfers in one group" in refused
+
+
+@pytest.mark.parametrize(("end", "behind"), [("abort", False), ("abort", True), ("destroy", False)])
+def test_the_end_of_a_communicator_takes_less_than_a_second(end: str, behind: bool) -> None:
+    """While a kernel of another one waits for a call that comes later; one that is waited for would take for ever."""
+    answers = job("ends_in_time", given={"end": end, "behind": behind})
+    assert all(isinstance(seconds, float) and seconds < 1 for seconds in answers), answers
 
 
 def test_a_call_behind_a_waiting_kernel_is_aborted() -> None:

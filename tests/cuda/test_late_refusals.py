@@ -5,8 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from mock_jobs import job
+from mock_jobs import HERE, job
 from support.libraries import fake_nccl
+
+from collc.build.toolchain import find_cxx, run_tool
 
 FAKE = Path(__file__).parent.parent / "runtime" / "fake_nccl.c"
 # Steps without which no plan runs. After others that fail, other memory takes the place of the GPUs'.
@@ -34,3 +36,35 @@ def test_without_a_real_nccl_every_rank_hears_what_failed_where() -> None:
             if text != "ours":
                 assert "no NCCL was found to take it" in text, (name, text)
                 assert rank == 1 or "rank 1" in text, (name, text)
+
+
+CALLS = ("memfd_create", "posix_fallocate", "mmap", "pthread_create", "bind", "listen", "sendmsg", "recvmsg")
+FIRST = set(CALLS) - {"recvmsg"}  # of rank 0, which makes what the others fetch
+SYSTEMS: dict[str, dict[str, str]] = {"peers": {}, "pinned": {"MOCK_NO_PEER": "all"}, "descriptors": {"MOCK_IPC": "0"}}
+
+
+@pytest.mark.parametrize("planted", [0, 1])
+@pytest.mark.parametrize("system", ["peers", "pinned", pytest.param("descriptors", marks=pytest.mark.slow)])
+def test_every_call_of_the_system_in_a_creation_fails_once(system: str, planted: int, tmp_path: Path) -> None:
+    """Memory, maps, threads, sockets and what they hand on: all ranks come to the same end, and the next one works."""
+    shim = tmp_path / "system_faults.so"
+    run_tool([find_cxx().path, "-xc", "-shared", "-fPIC", str(HERE / "system_faults.c"), "-o", str(shim), "-ldl"])
+    answers = job(
+        "failing_system_calls",
+        given={"planted": planted, "calls": CALLS},
+        seconds=100,
+        COLLC_NCCL=str(fake_nccl(FAKE)),
+        COLLC_BOOTSTRAP_TIMEOUT="10",
+        LD_PRELOAD=str(shim),
+        own=dict.fromkeys(range(3), SYSTEMS[system]),
+    )
+    assert all(isinstance(said, list) for said in answers), answers
+    names = [name for name, _ in answers[0]]
+    assert (names[0], names[-1]) == ("nothing", "nothing")
+    assert {name.split("-")[0] for name in names} >= (FIRST if planted == 0 else {"mmap", "pthread_create", "recvmsg"})
+    for one in zip(*answers, strict=True):
+        assert len({name for name, _ in one}) == 1
+        ends = {end if end in ("ours", "theirs") else "an error" for _, end in one}
+        assert len(ends) == 1, one
+        assert ends == {"ours"} or one[0][0] != "nothing"
+        assert all(end and "\n" not in end for _, end in one)
