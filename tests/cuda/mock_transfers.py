@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import os
 import random
 from functools import partial
 from typing import Any
@@ -267,6 +268,24 @@ class Transfers(Job):
             self.check(self.recv(self.room(101), 0, comm, stream))
         self.wait(stream)
         return self.what_broke(comm)
+
+    def courier_leaves(self) -> dict[str, Any]:
+        """Rank 3 waits for rank 0, which sends nothing, while the process of rank 2 leaves and ends at once."""
+        comm, stream = self.comm(), self.stream()
+        if self.rank == 2:
+            self.hear("receiving")
+            self.destroy(comm)
+            self.say("end-2")
+            os._exit(0)
+        if self.rank != 3:
+            self.hear("broken")
+            return {}
+        self.check(self.recv(self.room(100), 0, comm, stream))
+        self.say("receiving")
+        self.wait(stream)
+        said = self.what_broke(comm)
+        self.say("broken")
+        return said
 
     def sender_leaves(self) -> dict[str, Any]:
         """Rank 0 sends one message and leaves; rank 1 wants two."""

@@ -35,8 +35,8 @@ Script = Sequence[Sequence[Sequence[object]]]
 
 
 @cache
-def mock_driver(counters: bool = False) -> Path:
-    """The folder of the mock libcuda.so.1, whose kernels may count where their time goes."""
+def mock_driver(counters: bool = False, fault: str | None = None) -> Path:
+    """The folder of the mock libcuda.so.1, whose kernels may count where their time goes, or have a planted fault."""
     templates = resource_dir("templates")
     emulation = HERE / "emulation"
     sources = sorted([*emulation.iterdir(), *templates.rglob("*.h"), *(templates / "cuda").glob("*.cu")])
@@ -45,11 +45,11 @@ def mock_driver(counters: bool = False) -> Path:
     def make(made: Path) -> None:
         include = [f"-I{emulation}", *(f"-I{templates / name}" for name in ("include", "cuda", "runtime"))]
         flags = [*cuda_emulator.FLAGS, "-O1", "-fvisibility=hidden", '-DCOLLC_EMULATION="emulated_device.h"']
-        flags += ["-DCOLLC_COUNTERS"] * counters
+        flags += ["-DCOLLC_COUNTERS"] * counters + [f"-DCOLLC_FAULT_{fault}"] * bool(fault)
         units = [str(emulation / name) for name in ("emulator.cpp", "mock_driver.cpp")]
         run_tool([compiler.path, "-shared", "-pthread", "-Wl,-Bsymbolic", *flags, *include, *units, "-o", str(made)])
 
-    key: list[str | bytes] = [compiler.version, *(["counters"] if counters else [])]
+    key: list[str | bytes] = [compiler.version, *(["counters"] if counters else []), *([fault] if fault else [])]
     key += [source.read_bytes() for source in sources]
     return cached(content_key(key), "libcuda.so.1", make).parent
 

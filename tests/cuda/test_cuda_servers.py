@@ -57,6 +57,12 @@ def test_all_types_and_sizes(name: str) -> None:
     assert over(hosts, "weighted_calls", name, given=given, seconds=1500) == [[]] * len(hosts)
 
 
+@pytest.mark.slow
+def test_chunks_whose_bytes_nobody_tells_are_noticed() -> None:
+    settings = {"LD_LIBRARY_PATH": str(mock_driver(fault="CHUNK_BYTES"))}
+    assert all(over("aabb", "collectives", settings=settings))
+
+
 def test_graphs_are_replayed() -> None:
     """Nobody is called by a replay: couriers find the chunks in memory."""
     assert over("aabb", "weighted_graphs", given={"count": 2000}) == [[]] * 4
@@ -248,6 +254,14 @@ def test_a_silent_server_has_its_own_time_limit() -> None:
             assert answer["result"] == REMOTE_ERROR
             assert "ranks 2, 3" in answer["text"]
             assert "COLLC_NET_TIMEOUT" in answer["text"]
+
+
+def test_a_courier_that_ends_after_its_rank_has_left() -> None:
+    """Rank 2, which has the courier of its server, is not missed by the transfer of rank 3, but the courier is."""
+    answer = over("aabb", "courier_leaves")[3]
+    assert answer["code"] == REMOTE_ERROR
+    assert "the process of rank 2" in answer["text"]
+    assert "which joined this machine with others, has ended" in answer["text"]
 
 
 @pytest.mark.parametrize("name", ["2+2", pytest.param("3+5", marks=pytest.mark.slow)])

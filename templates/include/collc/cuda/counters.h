@@ -74,7 +74,9 @@ class Counters {
 #pragma unroll 1
     for (uint32_t i = step.nrecv + lane; i < step.nrecv + step.nsend; i += kWarp) {
       const FifoEnd &end = ends_[recv[i].fifo];
+#if !defined(COLLC_FAULT_CHUNK_BYTES)
       if (end.chunk_bytes != nullptr) store(end.chunk_bytes + slot_number(end.position + chunk.index) * kWordsPerLine, bytes);
+#endif
 #if defined(COLLC_FAULT_TAIL_FREED)
       free_slot(end.publish_to, end.position + chunk.index + 1);
 #else
