@@ -91,7 +91,7 @@ netlab: setup  ## servers of the host target over shaped links: shapes, faults, 
 netlab-calls: setup  ## 2,000 seeded calls of each shape over shaped links, and as many in parts of it, with each engine; as root (15 minutes)
 	$(BIN)/python -m pytest -m slow -rAs tests/netlab/test_calls.py
 
-cuda-servers: setup  ## CUDA libraries over several servers on a driver of the tests: every type and operation, 3 + 5 and 1 + 1 + 6 ranks, kills (20 minutes)
+cuda-servers: setup  ## CUDA libraries over several servers on a driver of the tests: types and operations, 3 + 5 and 1 + 1 + 6 ranks, kills
 	$(BIN)/python -m pytest -rAs tests/cuda/test_cuda_servers.py
 
 netlab-rails: setup  ## several rails between servers: shares, rates beside plain sockets, losses, chaos; as root (15 minutes)
