@@ -21,14 +21,15 @@ TYPES: tuple[str, ...] = (
     "packing/__init__.py",
 )
 TYPES += ("packing/model.py", "ir/__init__.py", "ir/nodes.py", "collectives/__init__.py", "collectives/model.py")
-OTHERS = ("collectives/blocks.py", "topology/canonical.py", "topology/graphs.py")
+OTHERS = ("collectives/blocks.py", "topology/canonical.py", "topology/graphs.py", "topology/staging.py")
 # Bounds on work, and an order in which large graphs are written out for their fingerprint, whole in any order: both can
 # refuse, and accept nothing.
 LIMITS = ("limits.py", "topology/fold.py")
 # The goal is 1,000 lines for the package. These hold what is reached, and may only fall. (They rose by 60 when
 # tables came to hold what each loss takes from a machine, by 11 for bus ids: the runtime chooses by both; by 19 for
-# what plans claim about classes of links; and by 3 for the pairs that have host memory.)
-OWN, ALL = 2240, 2380
+# what plans claim about classes of links; by 3 for the pairs that have host memory, and by 50 for what a plan reaches
+# through it.)
+OWN, ALL = 2290, 2460
 
 
 def code_lines(path: Path) -> int:

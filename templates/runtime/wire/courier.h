@@ -2,7 +2,7 @@
 //
 // On each machine, the process of a communicator's first rank there has the connections with all other machines. Its courier
 // looks at the memory of the FIFOs and at its sockets, so no rank ever calls it. While something moves it does not rest; then
-// it yields its core for half a millisecond, and then sleeps between looks, for longer the longer nothing has moved, but never
+// it yields its core for 50 us, and then sleeps between looks, for longer the longer nothing has moved, but never
 // for more than a millisecond. What comes in from the network wakes it at once.
 #pragma once
 #include <memory>
