@@ -26,6 +26,7 @@ class Target:
         tuning_chunks: chunk sizes that a library for `collc tune` holds of each plan.
         fifo_bytes: most memory for FIFOs per rank; chunks shrink until it is enough.
         switched_bytes: the same where all links of the GPUs end at switches, for every 8 ranks.
+        round_slots: slots per FIFO, at most, of rings of `ROUND` ranks or more that all have data of their own.
     """
 
     kind: TargetKind
@@ -37,7 +38,12 @@ class Target:
     tuning_chunks: tuple[int, ...] = ()
     fifo_bytes: int = 256 << 20
     switched_bytes: int = 256 << 20
+    round_slots: int = 64
 
+
+# A rank of such a ring goes round the FIFOs of a hop, one for each other rank, and comes back to each once in a round.
+# With 5 ranks, 2 slots each make 8 in a hop, as many as NCCL has.
+ROUND = 5
 
 # Host: a chunk stays in a 1 MiB second-level cache between writer and reader; every channel may be a thread's cursor,
 # so there may be many. CUDA: NCCL's slot of 512 KiB, but half of its 8 slots, which cost nothing by the model
@@ -60,6 +66,7 @@ CUDA = Target(
     protocols=("Simple", "LL", "LL128"),
     tuning_chunks=(4 << 10, 16 << 10, 64 << 10, 256 << 10, 512 << 10),
     switched_bytes=52 << 20,
+    round_slots=2,
 )
 
 TARGETS = {TargetKind.HOST: HOST, TargetKind.CUDA: CUDA}

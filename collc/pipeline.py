@@ -29,7 +29,7 @@ from collc.lowering.pipeline_hops import pipeline_hops
 from collc.lowering.reduce_everywhere import reduce_everywhere
 from collc.lowering.share_slots import share_slots
 from collc.lowering.take_turns import take_turns
-from collc.options import Target
+from collc.options import ROUND, Target
 from collc.packing.candidates import channels_of, has_copies, spread
 from collc.packing.check import check_packing
 from collc.packing.keep import SolutionStore
@@ -206,7 +206,15 @@ def lower_spread(
     if channels:
         cut = spread(plan, channels)
         most = max(1, min(most, channels, channels_of(cut)))
-    return cut, lower(cut, graph, replace(target, max_channels=most), recorder or Recorder(), suffix)
+    own = replace(target, max_channels=most, slots=slots_of(plan, graph, target))
+    return cut, lower(cut, graph, own, recorder or Recorder(), suffix)
+
+
+def slots_of(plan: Plan, graph: PlanGraph, target: Target) -> int:
+    """Slots of the FIFOs of a plan's program. Between servers a round takes too long for few."""
+    alone = len({graph.servers[rank] for rank in graph.ranks}) == 1
+    rounds = plan.kind in ("ring", "rings") and plan.root is None and graph.nranks >= ROUND and alone
+    return min(target.slots, target.round_slots) if rounds else target.slots
 
 
 def _finish(stage: str, label: str, before: Program | None, program: Program, recorder: Recorder) -> None:

@@ -74,7 +74,7 @@ def make_manifest(
                 "gpus": [document.graph.vertices[r].name for r in document.graph.ranks],
                 "servers": [document.graph.servers[r] for r in document.graph.ranks],
                 "gpu_sets": sets,
-                "slots": target.slots,
+                "slots": max(entry.program.slots for entry in made),
                 "slot_bytes": slot_bytes([entry.program for entry in made]),
                 "fifo_bytes": fifo_memory(made, target.slots),
                 "gpu_bytes": _gpu_bytes(made, _servers(document), target),
@@ -97,7 +97,7 @@ def _gpu_bytes(entries: Sequence[Entry], servers: Sequence[str], target: Target)
     if target.kind is TargetKind.HOST or nranks == 1:
         return 0
     slot = slot_bytes([entry.program for entry in entries])
-    return max(fifo_bytes_by_rank(entries, nranks, target.slots)) + transfer_bytes(nranks, slot, servers)
+    return max(fifo_bytes_by_rank(entries, nranks)) + transfer_bytes(nranks, slot, servers)
 
 
 def _host(document: PlanFile, entries: Sequence[Entry], target: Target) -> dict[str, Any]:
@@ -107,7 +107,7 @@ def _host(document: PlanFile, entries: Sequence[Entry], target: Target) -> dict[
     servers = _servers(document)
     pairs = [(a, b) for a, b in staged_pairs(document.graph) if servers[a] == servers[b]]
     slot = slot_bytes([entry.program for entry in entries])
-    taken = pinned_bytes(entries, document.graph.nranks, target.slots, slot, pairs)
+    taken = pinned_bytes(entries, document.graph.nranks, slot, pairs)
     halves = server_bytes(entries, servers, target.slots, slot)
     return {"host_pairs": [f"{a}-{b}" for a, b in pairs], "host_bytes": taken, "server_bytes": halves}
 

@@ -6,12 +6,14 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from collc.codegen.entry import Entry
-from collc.ir.nodes import Fifo
+from collc.ir.nodes import Fifo, Program
 
 # A flag has a line of its own, and everything begins at such a line.
 _LINE = 128
 # Chunks of protocols that a library's tables leave open: device_plan.h's kLLChunk and kLL128Chunk.
 _OPEN_CHUNKS = {"LL": 16 << 10, "LL128": 120 << 10}
+
+_PROTOCOLS = ("Simple", "LL", "LL128")
 
 # A region of pinned memory begins at such an address: PinnedPlan::kAlign.
 _REGION = 64 << 10
@@ -36,23 +38,23 @@ def _slot(protocol: str, chunk: int) -> int:
     return -(-chunk // 960) * 1024 if protocol == "LL128" else _lines(chunk)
 
 
-def fifo_bytes_by_rank(entries: Sequence[Entry], nranks: int, slots: int, most: int | None = None) -> tuple[int, ...]:
+def fifo_bytes_by_rank(entries: Sequence[Entry], nranks: int, most: int | None = None) -> tuple[int, ...]:
     """Bytes of the FIFOs of each rank of a communicator on the CUDA target.
 
-    Every reader of a FIFO has slots for each protocol that a program with this FIFO runs over, all of a protocol as
-    large as its largest chunk. It is not known here whether LL128 will run; the larger figure counts.
+    Every reader of a FIFO has slots for each protocol that a program with this FIFO runs over, as many and as large as
+    the neediest of these programs wants. It is not known here whether LL128 will run; the larger figure counts.
 
     Args:
         most: larger chunks count as this.
     """
-    with_lines, without = (_by_rank(entries, nranks, slots, most, whole) for whole in (True, False))
+    with_lines, without = (_by_rank(entries, nranks, most, whole) for whole in (True, False))
     return with_lines if max(with_lines) >= max(without) else without
 
 
-def _by_rank(entries: Sequence[Entry], nranks: int, slots: int, most: int | None, has_ll128: bool) -> tuple[int, ...]:
+def _by_rank(entries: Sequence[Entry], nranks: int, most: int | None, has_ll128: bool) -> tuple[int, ...]:
     taken = [0] * nranks
     elsewhere = _staged(entries) | _crossing(entries).keys()
-    for fifo, reader, at_reader in _fifo_ends(entries, slots, most, has_ll128):
+    for fifo, reader, at_reader in _fifo_ends(entries, most, has_ll128):
         if fifo.memory in elsewhere:
             continue
         src = fifo.src
@@ -61,29 +63,40 @@ def _by_rank(entries: Sequence[Entry], nranks: int, slots: int, most: int | None
     return tuple(taken)
 
 
-def _fifo_ends(
-    entries: Sequence[Entry], slots: int, most: int | None, has_ll128: bool
-) -> Iterator[tuple[Fifo, int, int]]:
+def _fifo_ends(entries: Sequence[Entry], most: int | None, has_ll128: bool) -> Iterator[tuple[Fifo, int, int]]:
     """For each FIFO, reader and protocol: both, and bytes of slots and tail; the source has a line for heads.
 
-    Of a plan over several servers all run over Simple, as long as each server has a machine of its own.
+    Of a plan over several servers all run over Simple, as long as each server has a machine of its own, and all FIFOs
+    have the slots that the tables say, as the halves between servers do.
     """
-    largest: dict[str, int] = {}
     wired = bool(_crossing(entries))
-    used: dict[tuple[int, str], Entry] = {}
     by_size = all(entry.when.protocol == "Simple" for entry in entries)
+    # Programs that differ in chunks alone have the same FIFOs: the largest slot of each protocol for all of these.
+    largest: dict[tuple[int, str], int] = {}
+    programs: dict[int, Program] = {}
     for entry in entries:
+        program = programs.setdefault(id(entry.program.fifos), entry.program)
         chunk = entry.program.chunk_bytes if most is None else min(most, entry.program.chunk_bytes)
         for protocol in ("Simple",) if wired else _protocols(entry, by_size, has_ll128):
             own = chunk if protocol in (entry.when.protocol, "Simple") else min(chunk, _OPEN_CHUNKS[protocol])
-            largest[protocol] = max(_slot(protocol, own), largest.get(protocol, 0))
-            used[id(entry.program.fifos), protocol] = entry
-    for protocol, slot in largest.items():
-        fifos = {f.memory: f for (_, p), entry in used.items() if p == protocol for f in entry.program.fifos}
+            key = (id(program.fifos), protocol)
+            largest[key] = max(_slot(protocol, own), largest.get(key, 0))
+    slots: dict[object, int] = {}
+    for program in programs.values():
+        slots.update({fifo.memory: max(program.slots, slots.get(fifo.memory, 0)) for fifo in program.fifos})
+    if wired:
+        slots = dict.fromkeys(slots, max(slots.values()))
+        largest = dict.fromkeys(largest, max(largest.values()))
+    for protocol in _PROTOCOLS:
+        needed: dict[object, tuple[Fifo, int]] = {}
+        for (program_id, over), slot in largest.items():
+            if over == protocol:
+                for fifo in programs[program_id].fifos:
+                    needed[fifo.memory] = (fifo, max(slot, needed[fifo.memory][1] if fifo.memory in needed else 0))
         tail = _LINE if protocol == "Simple" else 0
-        for fifo in fifos.values():
+        for fifo, slot in needed.values():
             for reader in fifo.dsts:
-                yield fifo, reader, _lines(slots * slot) + tail
+                yield fifo, reader, _lines(slots[fifo.memory] * slot) + tail
 
 
 def _staged(entries: Sequence[Entry]) -> set[object]:
@@ -185,9 +198,7 @@ def _lanes(nranks: int, slot_bytes: int) -> tuple[int, int]:
     return lanes, max(most // 16 * 16, 16)
 
 
-def pinned_bytes(
-    entries: Sequence[Entry], nranks: int, slots: int, slot_bytes: int, pairs: Collection[tuple[int, int]]
-) -> int:
+def pinned_bytes(entries: Sequence[Entry], nranks: int, slot_bytes: int, pairs: Collection[tuple[int, int]]) -> int:
     """Bytes of pinned host memory of a communicator whose `pairs` (the lower rank first) have no peer access.
 
     Every pair has a region of its own (runtime/cuda/pinned_plan.h), and so have those with PCIe's FIFOs of programs of
@@ -202,7 +213,7 @@ def pinned_bytes(
         if fifo.memory not in staged
     }
     taken: dict[tuple[int, int], int] = dict.fromkeys(pairs, 0)
-    for fifo, reader, at_reader in _fifo_ends(entries, slots, None, used.isdisjoint(pairs)):
+    for fifo, reader, at_reader in _fifo_ends(entries, None, used.isdisjoint(pairs)):
         pair = (min(fifo.src, reader), max(fifo.src, reader))
         if pair in pairs or fifo.memory in staged:
             taken[pair] = taken.get(pair, 0) + at_reader + _LINE

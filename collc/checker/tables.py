@@ -175,7 +175,11 @@ def _allocation(arrays: dict[str, _Array], row: Row) -> Held:
     servers = arrays["rank_servers"].numbers(first_server, nranks)
     links = tuple((src, dst, _class(kind), mbps) for src, dst, kind, mbps in arrays["links"].take(first_link, nlinks))
     fifos: list[Fifo] = []
-    for src, first, count, kind in arrays["fifos"].take(first_fifo, nfifos):
+    own_slots: list[int] = []
+    for src, first, count, kind, one in arrays["fifos"].take(first_fifo, nfifos):
+        if not 1 <= one <= slots:
+            raise IRError(f"a FIFO of {one} slots where they have at most {slots}")
+        own_slots.append(one)
         readers, ways = arrays["fifo_readers"].numbers(first, count), arrays["fifo_routes"].take(first, count)
         routes = tuple(arrays["route_links"].numbers(*way) for way in ways)
         # The index only has to tell FIFOs apart, and the number does.
@@ -183,7 +187,7 @@ def _allocation(arrays: dict[str, _Array], row: Row) -> Held:
     rows = arrays["programs"].take(first_program, nprograms)
     made: dict[Row, Program] = {}
     sized: dict[tuple[Row, int, Row], Program] = {}
-    used: set[int] = set()
+    used: dict[int, int] = {}  # FIFOs, and the slots that their programs need
     programs, when = [], []
     for min_bytes, collective, root, *place, chunk_bytes, protocol, nvlink, pcie, net in rows:
         if collective not in _COLLECTIVE_OF or protocol not in _PROTOCOL_OF or root < -1:
@@ -193,11 +197,13 @@ def _allocation(arrays: dict[str, _Array], row: Row) -> Held:
         key = (collective, root, *place)
         if key not in made:
             step_rows = _Steps(arrays, fifos, nranks, place)
+            # More slots never make a program wait where it did not, so the least of its FIFOs' prove it.
+            least = min((own_slots[f] for f in step_rows.local), default=slots)
             made[key] = Program(
-                _COLLECTIVE_OF[collective], None if root < 0 else root, nranks, slots, chunk_bytes,
+                _COLLECTIVE_OF[collective], None if root < 0 else root, nranks, least, chunk_bytes,
                 step_rows.shares, tuple(step_rows.fifos), step_rows.channels, servers if any(servers) else (), weights,
             )  # fmt: skip
-            used |= step_rows.local.keys()
+            used.update({f: max(least, used.get(f, 0)) for f in step_rows.local})
         if (key, chunk_bytes, weights) not in sized:
             spend(sum(len(steps) for channel in made[key].channels for steps in channel.steps))
             # Every weighting is proved with the first, as long as it is of the same classes.
@@ -208,6 +214,8 @@ def _allocation(arrays: dict[str, _Array], row: Row) -> Held:
         when.append(When(None if min_bytes == NEVER else min_bytes, _PROTOCOL_OF[protocol]))
     if len(used) != nfifos:
         raise IRError(f"{nfifos - len(used)} FIFOs belong to no program")
+    if any(own_slots[f] != need for f, need in used.items()) or slots != max(own_slots, default=slots):
+        raise IRError("a FIFO has more slots than its programs need, or none has the most")
     if slot_bytes != -(-max((program.chunk_bytes for program in programs), default=0) // 128) * 128:
         raise IRError(f"slots of {slot_bytes} bytes are not those of its largest chunk")
     return Held(nranks, links, servers, slots, slot_bytes, tuple(programs), tuple(when))

@@ -286,7 +286,8 @@ class _ModelTables:
         return self._choose_variants(simulator, [kind for kind in simulator.kinds if kind not in left_out])
 
     def _simulator(self, plan: Plan) -> Simulator:
-        made = Simulator(self.graph, plan.collective, plan.root, self.machine, slots=self.target.slots)
+        slots, few = self.target.slots, self.target.round_slots
+        made = Simulator(self.graph, plan.collective, plan.root, self.machine, slots=slots, round_slots=few)
         made.plans["trees"] = plan
         return made
 

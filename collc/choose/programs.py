@@ -171,15 +171,13 @@ class ProgramList:
 
     def _memory(self, entries: Sequence[Entry], slot_bytes: int) -> float:
         """The share of the target's memory that the FIFOs of these entries take with slots of at most `slot_bytes`."""
-        nranks, slots = self.graph.nranks, self.target.slots
+        nranks = self.graph.nranks
         if self.target.kind is TargetKind.HOST:
-            return fifo_memory(entries, slots, slot_bytes) / (self.target.fifo_bytes * nranks)
+            return fifo_memory(entries, self.target.slots, slot_bytes) / (self.target.fifo_bytes * nranks)
         most = self.target.fifo_bytes
         if all(link.kind is LinkKind.NVSWITCH for link in self.graph.links):
             most = min(most, self.target.switched_bytes * -(-nranks // 8))
-        return max(
-            max(fifo_bytes_by_rank(entries, nranks, slots, slot_bytes)) / most, self._of_servers(entries, slot_bytes)
-        )
+        return max(max(fifo_bytes_by_rank(entries, nranks, slot_bytes)) / most, self._of_servers(entries, slot_bytes))
 
     def _of_servers(self, entries: Sequence[Entry], slot_bytes: int) -> float:
         """The same of what crosses servers, in the memory of a server, which is for all of its ranks."""

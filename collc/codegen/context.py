@@ -6,7 +6,7 @@ layout: the generated source asserts it against the header, and `collc verify` d
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from collc.checker import layout
@@ -108,19 +108,28 @@ class TableBuilder:
             cells = (link.src, link.dst, LINKS[link.kind], layout.mbps(link.gbps))
             self._append("links", cells, f"link {link.id}: {link.kind.value}")
         numbers: dict[tuple[object, ...], int] = {}
+        slots: dict[tuple[object, ...], int] = {}
+        for program in programs:
+            slots.update({f.memory: max(program.slots, slots.get(f.memory, 0)) for f in program.fifos})
         places: dict[tuple[int, int, int], tuple[int, int]] = {}
         for program, rule in zip(programs, when or [ALWAYS] * len(programs), strict=True):
             same = (id(program.shares), id(program.fifos), id(program.channels))
             if same not in places:
-                places[same] = self._add_steps(program, numbers)
+                places[same] = self._add_steps(program, numbers, slots)
             self._add_program(program, rule, *places[same])
         nranks = programs[0].nranks
-        slots = {program.slots for program in programs}
-        assert len(slots) == 1, "the FIFOs of an allocation are shared, so all its programs have the same slots"
         self._append(
             "allocations",
             (
-                *(nranks, first_fifo, len(numbers), first_program, len(programs), slots.pop(), slot_bytes),
+                *(
+                    nranks,
+                    first_fifo,
+                    len(numbers),
+                    first_program,
+                    len(programs),
+                    max(p.slots for p in programs),
+                    slot_bytes,
+                ),
                 *(first_server, first_link, len(self.rows["links"]) - first_link),
             ),
             f"{nranks} ranks, {len(numbers)} FIFOs",
@@ -214,7 +223,9 @@ class TableBuilder:
         self._numbers[array].append(numbers)
         self.rows[array].append(Row(_cells(struct, numbers), comment))
 
-    def _add_steps(self, program: Program, numbers: dict[tuple[object, ...], int]) -> tuple[int, int]:
+    def _add_steps(
+        self, program: Program, numbers: dict[tuple[object, ...], int], slots: Mapping[tuple[object, ...], int]
+    ) -> tuple[int, int]:
         """Adds what a program does; returns its first share and its first rank channel."""
         first_share = len(self.rows["shares"])
         for i, share in enumerate(program.shares):
@@ -223,7 +234,8 @@ class TableBuilder:
             of = f" of {JOINT[share.part]}" if program.weights else ""
             self._append("shares", cells, f"share {i}: block {share.block} [{share.lo}, {share.hi}){of}")
         for fifo in program.fifos:
-            self._number(fifo, numbers)
+            if fifo.memory not in numbers:
+                self._add_fifo(fifo, slots[fifo.memory], numbers)
         first_rank_channel = len(self.rows["rank_channels"])
         for rank in range(program.nranks):
             for c, channel in enumerate(program.channels):
@@ -259,11 +271,9 @@ class TableBuilder:
             name,
         )
 
-    def _number(self, fifo: Fifo, numbers: dict[tuple[object, ...], int]) -> None:
-        if fifo.memory in numbers:
-            return
+    def _add_fifo(self, fifo: Fifo, slots: int, numbers: dict[tuple[object, ...], int]) -> None:
         number = numbers[fifo.memory] = len(numbers)
-        cells = (fifo.src, len(self.rows["fifo_readers"]), len(fifo.dsts), LINKS[fifo.link])
+        cells = (fifo.src, len(self.rows["fifo_readers"]), len(fifo.dsts), LINKS[fifo.link], slots)
         over = f" over {fifo.link.value}" if fifo.link else ""
         self._append("fifos", cells, f"fifo {number}: {fifo.src} -> {', '.join(map(str, fifo.dsts))}{over}")
         for dst, route in zip(fifo.dsts, fifo.routes or ((),) * len(fifo.dsts), strict=True):

@@ -21,7 +21,7 @@ from collc.packing.candidate_rings import LISTED
 from collc.packing.candidates import KINDS, candidate, rings_of, spread
 from collc.packing.model import Plan
 from collc.packing.paths import Paths, shortest_paths
-from collc.pipeline import lower_spread
+from collc.pipeline import lower_spread, slots_of
 from collc.simulator import compiled
 from collc.simulator.compiled import run_fastest
 from collc.simulator.couriers import with_couriers
@@ -131,7 +131,11 @@ class Prediction:
 
 
 class Simulator:
-    """Predicts one collective on one graph; plans and lowered programs are kept between calls."""
+    """Predicts one collective on one graph; plans and lowered programs are kept between calls.
+
+    Args:
+        slots, round_slots: as in `Target` [those of the CUDA target]; `slots` alone is for all FIFOs.
+    """
 
     def __init__(
         self,
@@ -140,12 +144,16 @@ class Simulator:
         root: int | None = None,
         machine: Machine = GENERIC,
         *,
-        slots: int = CUDA.slots,
+        slots: int | None = None,
+        round_slots: int | None = None,
     ) -> None:
         if collective not in COMPILED:
             names = ", ".join(c.value for c in COMPILED)
             raise UsageError(f"no program exists for {collective.value}", hint=f"choose one of {names}")
-        self.graph, self.collective, self.machine, self.slots = graph, collective, machine, slots
+        self.graph, self.collective, self.machine = graph, collective, machine
+        self.target = CUDA
+        if slots is not None:
+            self.target = dataclasses.replace(CUDA, slots=slots, round_slots=round_slots or slots)
         self.root = (0 if root is None else root) if collective.rooted else None
         self.plans: dict[str, Plan] = {}
         self.spreads: dict[tuple[str, int], Plan] = {}
@@ -231,7 +239,7 @@ class Simulator:
                 problem = f"{kind} over {channels} channels is a program of {size} FIFOs, too large to simulate"
                 raise UsageError(problem, hint="choose fewer --channels or another --plan")
             # A question may be about more channels than the target runs.
-            target = dataclasses.replace(CUDA, slots=self.slots, max_channels=max(CUDA.max_channels, channels))
+            target = dataclasses.replace(self.target, max_channels=max(CUDA.max_channels, channels))
             self.programs[key] = lower_spread(self.plan(kind), channels, self.graph, target)
         return self.programs[key]
 
@@ -284,7 +292,8 @@ class Simulator:
         protocol = self.machine.protocol(variant.protocol)
         if key not in self.floors:
             plan = self.spread(variant.plan, variant.channels)
-            self.floors[key] = Floor(plan, self.graph, self.machine, protocol, self.slots)
+            slots = slots_of(plan, self.graph, self.target)
+            self.floors[key] = Floor(plan, self.graph, self.machine, protocol, slots)
         return self.floors[key].time_us(size, min(variant.chunk_bytes, protocol.max_chunk))
 
     def estimate(self, variant: Variant, size: int, most_steps: int) -> Prediction:

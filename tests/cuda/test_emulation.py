@@ -146,8 +146,17 @@ def _bfloat16(array: Array) -> Array:
     return rounded
 
 
-def three_calls(nranks: int = 3, seed: int = 1) -> tuple[PackedTables, list[tuple[Call, list[Any]]]]:
-    programs = [small_program(c, nranks, seed) for c in (Collective.ALL_REDUCE, Collective.ALL_GATHER)]
+def three_calls(
+    nranks: int = 3,
+    seed: int = 1,
+    slots: tuple[int, int] = (2, 2),
+    chunks: tuple[int, int] = (CHUNK_BYTES, CHUNK_BYTES),
+) -> tuple[PackedTables, list[tuple[Call, list[Any]]]]:
+    collectives = (Collective.ALL_REDUCE, Collective.ALL_GATHER)
+    programs = [
+        small_program(collective, nranks, seed, slots=number).replace(chunk_bytes=bytes_)
+        for collective, number, bytes_ in zip(collectives, slots, chunks, strict=True)
+    ]
     cases = [
         Case(Collective.ALL_REDUCE, nranks, 0, 501, TYPES["float"], "sum"),
         Case(Collective.ALL_GATHER, nranks, 0, 77, TYPES["float"], None),
@@ -163,6 +172,18 @@ def test_programs_of_one_communicator_share_its_memory(seed: int, protocol: str)
     tables, made = three_calls()
     outcome = emulate(build_emulator(), tables, [call for call, _ in made], seed=seed, protocol=protocol)
     assert (outcome.failure, differences(made)) == ("", [])
+
+
+@pytest.mark.parametrize(("slots", "chunks"), [((2, 4), (256, 96)), ((4, 2), (96, 256)), ((3, 2), (256, 256))])
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_fifos_have_the_slots_that_their_programs_need(
+    slots: tuple[int, int], chunks: tuple[int, int], protocol: str
+) -> None:
+    """Other numbers of slots and other chunks in programs that have some FIFOs in common."""
+    for seed in range(4):
+        tables, made = three_calls(seed=seed, slots=slots, chunks=chunks)
+        outcome = emulate(build_emulator(), tables, [call for call, _ in made], seed=seed, protocol=protocol)
+        assert (outcome.failure, differences(made)) == ("", [])
 
 
 @pytest.mark.parametrize("abort_at", [50, 300, 700])

@@ -88,7 +88,7 @@ class Nccl:
         together: int = 1,
         ring_nic_gbps: float | None = None,
     ) -> None:
-        if simulator.slots != SLOTS:
+        if (simulator.target.slots, simulator.target.round_slots) != (SLOTS, SLOTS):
             own = simulator
             simulator = Simulator(own.graph, own.collective, own.root, own.machine, slots=SLOTS)
         self.simulator, self.era, self.sharp, self.together = simulator, era_of(version), sharp, together

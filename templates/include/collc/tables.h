@@ -80,6 +80,7 @@ struct Fifo {
   uint32_t first_reader;
   uint32_t nreaders;
   LinkClass link;  // the slowest on the ways to its readers
+  uint32_t slots;
 };
 
 // The links route_links[first .. first + nlinks), which follow each other from a FIFO's source to one of its readers;
@@ -104,7 +105,7 @@ struct Allocation {
   uint32_t nfifos;
   uint32_t first_program;
   uint32_t nprograms;
-  uint32_t slots;       // slots of every FIFO
+  uint32_t slots;       // slots of a FIFO, at most; on the host target of every FIFO
   uint32_t slot_bytes;  // bytes of every slot, a multiple of 128
   uint32_t first_server;
   uint32_t first_link;

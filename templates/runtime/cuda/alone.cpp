@@ -34,7 +34,7 @@ Status make_alone(Address *state) {
   tables.state.rank_channels = at<RankChannel>(*state, offsetof(AloneTables, channels));
   tables.state.steps = at<Step>(*state, offsetof(AloneTables, steps));
   tables.state.ticks = kernels_count() ? at<ChannelTicks>(*state, offsetof(AloneTables, ticks)) : nullptr;
-  tables.state.nranks = tables.state.slots = 1;
+  tables.state.nranks = 1;
   tables.program.collective = Collective::kAllReduce;
   tables.program.root = -1;
   tables.program.nshares = tables.program.nchannels = kAloneChannels;

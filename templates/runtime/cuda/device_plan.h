@@ -44,10 +44,12 @@ struct EndPlace {
     size_t slots = 0;
     size_t tail = 0;
     size_t head = 0;
+    uint32_t slot_bytes = 0;  // as the largest chunk of those programs needs it
   };
   uint32_t fifo;
   uint32_t reader;   // which of the FIFO's readers
   uint32_t peer;     // the rank at the other end
+  uint32_t nslots;
   bool writes;
   bool staged;       // in pinned memory, whatever the pair reaches: of the class pcie
   bool leaves;       // the two are on different servers, each with a half of the FIFO (wire_halves.h)
@@ -56,8 +58,8 @@ struct EndPlace {
 
 struct DevicePlan {
   uint32_t nranks = 0;
-  uint32_t slots = 0;
-  uint32_t slot_bytes[kProtocols] = {};     // 0: no program runs over this protocol
+  uint32_t slots = 0;                       // of a FIFO, at most
+  uint32_t half_slot_bytes = 0;             // over several servers the slots of all FIFOs are alike, as a courier knows them
   uint32_t max_channels = 0;
   uint32_t max_shares = 0;
   bool by_size = false;                     // the tables leave protocols open
@@ -120,6 +122,8 @@ struct DevicePlan {
         end = {};
         const EndPlace::Memory &memory = place.memory[protocol];
         if (!memory.used) continue;
+        end.nslots = place.nslots;
+        end.slot_bytes = memory.slot_bytes;
         if (place.leaves) {
           take_half(halves.fifo(place), place.writes, &end);
           continue;
@@ -191,19 +195,21 @@ class ArenaBuilder {
     numbers_.resize(allocation.nfifos);
     for (uint32_t f = 0; f < allocation.nfifos; ++f) {
       const Fifo &fifo = tables.fifos[allocation.first_fifo + f];
-      for (uint32_t r = 0; r < fifo.nreaders; ++r) add(f, fifo.src, r, tables.fifo_readers[fifo.first_reader + r], staged[f]);
+      for (uint32_t r = 0; r < fifo.nreaders; ++r) add(f, fifo, r, tables.fifo_readers[fifo.first_reader + r], staged[f]);
     }
   }
 
-  // A program needs a FIFO over a protocol.
-  void use(uint32_t fifo, uint32_t protocol) {
+  // A program needs a FIFO over a protocol, with slots of so many bytes.
+  void use(uint32_t fifo, uint32_t protocol, uint32_t slot_bytes) {
     for (const Numbers &numbers : numbers_[fifo]) {
       EndPlace &writer = plan_.ends[numbers.src][numbers.write_end];
-      writer.memory[protocol].used = other(writer).memory[protocol].used = true;
+      EndPlace::Memory &ours = writer.memory[protocol], &theirs = other(writer).memory[protocol];
+      ours.used = theirs.used = true;
+      ours.slot_bytes = theirs.slot_bytes = std::max(ours.slot_bytes, slot_bytes);
     }
   }
 
-  // Finds room for everything; once it is known which protocols run and how large their slots are.
+  // Finds room for everything; once it is known which protocols run and how large slots are.
   void lay_out() {
     for (uint32_t protocol = 0; protocol < kProtocols; ++protocol)
       for (uint32_t rank = 0; rank < plan_.nranks; ++rank)
@@ -220,7 +226,7 @@ class ArenaBuilder {
         for (EndPlace &end : plan_.ends[rank])
           if (!end.writes && end.memory[protocol].used && !end.leaves)
             end.memory[protocol].slots = other(end).memory[protocol].slots =
-                take(rank, end, static_cast<size_t>(plan_.slots) * plan_.slot_bytes[protocol]);
+                take(rank, end, static_cast<size_t>(end.nslots) * end.memory[protocol].slot_bytes);
   }
 
   struct Numbers {
@@ -242,13 +248,15 @@ class ArenaBuilder {
     used = at + (bytes + kFlagBytes - 1) / kFlagBytes * kFlagBytes;
     return at;
   }
-  void add(uint32_t fifo, uint32_t src, uint32_t reader, uint32_t dst, bool staged) {
+  void add(uint32_t number, const Fifo &fifo, uint32_t reader, uint32_t dst, bool staged) {
+    const uint32_t src = fifo.src;
     const auto write_end = static_cast<uint32_t>(plan_.ends[src].size());
     const auto read_end = static_cast<uint32_t>(plan_.ends[dst].size());
-    numbers_[fifo].push_back({src, write_end, read_end});
+    numbers_[number].push_back({src, write_end, read_end});
     const bool leaves = plan_.elsewhere.apart(src, dst);
-    plan_.ends[src].push_back({fifo, reader, dst, true, staged, leaves, {}});
-    plan_.ends[dst].push_back({fifo, reader, src, false, staged, leaves, {}});
+    const uint32_t nslots = plan_.elsewhere.any() ? plan_.slots : fifo.slots;
+    plan_.ends[src].push_back({number, reader, dst, nslots, true, staged, leaves, {}});
+    plan_.ends[dst].push_back({number, reader, src, nslots, false, staged, leaves, {}});
   }
 
   DevicePlan &plan_;
@@ -323,14 +331,16 @@ inline void add_program(const Tables &tables, uint32_t number, const Program &pr
     row.first_rank_channel = rows.first_rank_channel;
     row.nchannels = rows.nchannels;
     row.protocol = static_cast<uint8_t>(protocol);
-    row.chunk_bytes = chunk_for(program, protocol, plan.overrides, plan.elsewhere.any() ? plan.slot_bytes[kSimple] : 0);
+    row.chunk_bytes = chunk_for(program, protocol, plan.overrides, plan.half_slot_bytes);
     plan.programs.push_back(row);
     if (!plan.runs_over(number, protocol)) continue;
-    plan.slot_bytes[protocol] = std::max(plan.slot_bytes[protocol], slot_bytes_for(protocol, row.chunk_bytes));
+    const uint32_t slot_bytes =
+        protocol == kSimple && plan.half_slot_bytes != 0 ? plan.half_slot_bytes : slot_bytes_for(protocol, row.chunk_bytes);
     for (uint32_t c = 0; c < plan.nranks * program.nchannels; ++c)
       for (uint32_t s = 0; s < places[c].nsteps; ++s) {
         const Step &step = tables.steps[places[c].first_step + s];
-        for (uint32_t i = 0; i < step.nsend; ++i) arenas.use(tables.refs[step.first_ref + step.nrecv + i].fifo, protocol);
+        for (uint32_t i = 0; i < step.nsend; ++i)
+          arenas.use(tables.refs[step.first_ref + step.nrecv + i].fifo, protocol, slot_bytes);
       }
   }
   plan.max_channels = std::max(plan.max_channels, rows.nchannels);
@@ -351,7 +361,7 @@ inline std::string make_device_plan(const Tables &tables, const Allocation &allo
   plan.by_size = true;
   plan.has_ll128 = has_ll128;
   plan.elsewhere = elsewhere;
-  if (elsewhere.any()) plan.slot_bytes[kSimple] = allocation.slot_bytes;
+  if (elsewhere.any()) plan.half_slot_bytes = allocation.slot_bytes;
   const std::vector<bool> staged = staged_fifos(tables, allocation);
   plan.pinned = PinnedPlan(plan.nranks, pairs, detail::pairs_of(tables, allocation, staged));
   detail::ArenaBuilder arenas(tables, allocation, staged, plan);

@@ -202,8 +202,7 @@ Status CudaRank::make_state() {
   state.rank = plan_rank_;
   state.nranks = context_.nranks;
   state.nends = static_cast<uint32_t>(world_->plan().ends[plan_rank_].size());
-  state.slots = world_->plan().slots;
-  for (uint32_t p = 0; p < kProtocols; ++p) state.slot_bytes[p] = world_->plan().slot_bytes[p];
+  state.most_slots = world_->plan().slots;
   if (kernels_count()) {
     const std::vector<ChannelTicks> none(world_->plan().max_channels);
     COLLC_RETURN_IF_FAILED(put_on_device(none.data(), none.size() * sizeof(ChannelTicks), &ticks_));

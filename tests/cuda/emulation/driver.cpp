@@ -144,25 +144,9 @@ class World {
       const auto arena = [&](uint32_t rank) { return reinterpret_cast<uint64_t>(arenas_[rank]); };
       const auto region = [&](uint32_t peer) { return reinterpret_cast<uint64_t>(regions_.at(std::minmax(r, peer))); };
       plan_.make_ends(r, arena(r), arena, region, ends_[r].data());
-      states_.push_back({plan_.programs.data(),
-                         plan_.shares.data(),
-                         plan_.rank_channels.data(),
-                         plan_.steps.data(),
-                         plan_.refs.data(),
-                         ends_[r].data(),
-                         reports_[r].data(),
-                         &aborts_[r],
-                         run.timeout_ns,
-                         r,
-                         n,
-                         static_cast<uint32_t>(plan_.ends[r].size()),
-                         plan_.slots,
-                         {plan_.slot_bytes[0], plan_.slot_bytes[1], plan_.slot_bytes[2]},
-                         ticks_[r].data(),
-                         nullptr,
-                         0,
-                         0,
-                         0});
+      states_.push_back({plan_.programs.data(), plan_.shares.data(), plan_.rank_channels.data(), plan_.steps.data(),
+                         plan_.refs.data(), ends_[r].data(), reports_[r].data(), &aborts_[r], run.timeout_ns, r, n,
+                         static_cast<uint32_t>(plan_.ends[r].size()), plan_.slots, ticks_[r].data(), nullptr, 0, 0, 0});
     }
   }
 

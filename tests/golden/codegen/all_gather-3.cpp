@@ -75,11 +75,12 @@ static_assert(offsetof(collc::Step, input_at) == 15, "tables.h and the compiler 
 static_assert(sizeof(collc::FifoRef) == 8, "tables.h and the compiler differ: collc::FifoRef");
 static_assert(offsetof(collc::FifoRef, fifo) == 0, "tables.h and the compiler differ: fifo");
 static_assert(offsetof(collc::FifoRef, reader) == 4, "tables.h and the compiler differ: reader");
-static_assert(sizeof(collc::Fifo) == 16, "tables.h and the compiler differ: collc::Fifo");
+static_assert(sizeof(collc::Fifo) == 20, "tables.h and the compiler differ: collc::Fifo");
 static_assert(offsetof(collc::Fifo, src) == 0, "tables.h and the compiler differ: src");
 static_assert(offsetof(collc::Fifo, first_reader) == 4, "tables.h and the compiler differ: first_reader");
 static_assert(offsetof(collc::Fifo, nreaders) == 8, "tables.h and the compiler differ: nreaders");
 static_assert(offsetof(collc::Fifo, link) == 12, "tables.h and the compiler differ: link");
+static_assert(offsetof(collc::Fifo, slots) == 16, "tables.h and the compiler differ: slots");
 static_assert(sizeof(uint32_t) == 4, "tables.h and the compiler differ: uint32_t");
 static_assert(sizeof(collc::Route) == 8, "tables.h and the compiler differ: collc::Route");
 static_assert(offsetof(collc::Route, first) == 0, "tables.h and the compiler differ: first");
@@ -153,7 +154,7 @@ struct Image {
   uint64_t gpu_buses[1];
 };
 
-static_assert(sizeof(Image) == 1128, "the tables are laid out otherwise here");
+static_assert(sizeof(Image) == 1136, "the tables are laid out otherwise here");
 static_assert(offsetof(Image, allocations) == 200, "the tables are laid out otherwise here: allocations");
 static_assert(offsetof(Image, programs) == 240, "the tables are laid out otherwise here: programs");
 static_assert(offsetof(Image, shares) == 280, "the tables are laid out otherwise here: shares");
@@ -161,22 +162,22 @@ static_assert(offsetof(Image, rank_channels) == 328, "the tables are laid out ot
 static_assert(offsetof(Image, steps) == 400, "the tables are laid out otherwise here: steps");
 static_assert(offsetof(Image, refs) == 544, "the tables are laid out otherwise here: refs");
 static_assert(offsetof(Image, fifos) == 616, "the tables are laid out otherwise here: fifos");
-static_assert(offsetof(Image, fifo_readers) == 664, "the tables are laid out otherwise here: fifo_readers");
-static_assert(offsetof(Image, fifo_routes) == 688, "the tables are laid out otherwise here: fifo_routes");
-static_assert(offsetof(Image, route_links) == 736, "the tables are laid out otherwise here: route_links");
-static_assert(offsetof(Image, links) == 760, "the tables are laid out otherwise here: links");
-static_assert(offsetof(Image, rank_servers) == 856, "the tables are laid out otherwise here: rank_servers");
-static_assert(offsetof(Image, gpu_sets) == 868, "the tables are laid out otherwise here: gpu_sets");
-static_assert(offsetof(Image, set_gpus) == 888, "the tables are laid out otherwise here: set_gpus");
-static_assert(offsetof(Image, set_ranks) == 900, "the tables are laid out otherwise here: set_ranks");
-static_assert(offsetof(Image, set_forwarders) == 912, "the tables are laid out otherwise here: set_forwarders");
-static_assert(offsetof(Image, gpu_classes) == 916, "the tables are laid out otherwise here: gpu_classes");
-static_assert(offsetof(Image, vertex_names) == 948, "the tables are laid out otherwise here: vertex_names");
-static_assert(offsetof(Image, machine_vertices) == 1048, "the tables are laid out otherwise here: machine_vertices");
-static_assert(offsetof(Image, machine_links) == 1056, "the tables are laid out otherwise here: machine_links");
-static_assert(offsetof(Image, states) == 1080, "the tables are laid out otherwise here: states");
-static_assert(offsetof(Image, changes) == 1096, "the tables are laid out otherwise here: changes");
-static_assert(offsetof(Image, gpu_buses) == 1120, "the tables are laid out otherwise here: gpu_buses");
+static_assert(offsetof(Image, fifo_readers) == 676, "the tables are laid out otherwise here: fifo_readers");
+static_assert(offsetof(Image, fifo_routes) == 700, "the tables are laid out otherwise here: fifo_routes");
+static_assert(offsetof(Image, route_links) == 748, "the tables are laid out otherwise here: route_links");
+static_assert(offsetof(Image, links) == 772, "the tables are laid out otherwise here: links");
+static_assert(offsetof(Image, rank_servers) == 868, "the tables are laid out otherwise here: rank_servers");
+static_assert(offsetof(Image, gpu_sets) == 880, "the tables are laid out otherwise here: gpu_sets");
+static_assert(offsetof(Image, set_gpus) == 900, "the tables are laid out otherwise here: set_gpus");
+static_assert(offsetof(Image, set_ranks) == 912, "the tables are laid out otherwise here: set_ranks");
+static_assert(offsetof(Image, set_forwarders) == 924, "the tables are laid out otherwise here: set_forwarders");
+static_assert(offsetof(Image, gpu_classes) == 928, "the tables are laid out otherwise here: gpu_classes");
+static_assert(offsetof(Image, vertex_names) == 960, "the tables are laid out otherwise here: vertex_names");
+static_assert(offsetof(Image, machine_vertices) == 1060, "the tables are laid out otherwise here: machine_vertices");
+static_assert(offsetof(Image, machine_links) == 1064, "the tables are laid out otherwise here: machine_links");
+static_assert(offsetof(Image, states) == 1088, "the tables are laid out otherwise here: states");
+static_assert(offsetof(Image, changes) == 1104, "the tables are laid out otherwise here: changes");
+static_assert(offsetof(Image, gpu_buses) == 1128, "the tables are laid out otherwise here: gpu_buses");
 
 }  // namespace
 
@@ -185,7 +186,7 @@ extern "C" {
 // What the runtime reads; other libraries cannot put theirs in its place.
 extern __attribute__((visibility("hidden"))) const Image collc_own_tables;
 const Image collc_own_tables = {
-  { 7043468635860885899u, 1128,
+  { 3944065587222892487u, 1136,
     { 200, 1 },  // allocations
     { 240, 1 },  // programs
     { 280, 3 },  // shares
@@ -193,22 +194,22 @@ const Image collc_own_tables = {
     { 400, 9 },  // steps
     { 544, 9 },  // refs
     { 616, 3 },  // fifos
-    { 664, 6 },  // fifo_readers
-    { 688, 6 },  // fifo_routes
-    { 736, 6 },  // route_links
-    { 760, 6 },  // links
-    { 856, 3 },  // rank_servers
-    { 868, 1 },  // gpu_sets
-    { 888, 3 },  // set_gpus
-    { 900, 3 },  // set_ranks
-    { 912, 0 },  // set_forwarders
-    { 916, 8 },  // gpu_classes
-    { 948, 98 },  // vertex_names
-    { 1048, 0 },  // machine_vertices
-    { 1056, 0 },  // machine_links
-    { 1080, 0 },  // states
-    { 1096, 0 },  // changes
-    { 1120, 0 },  // gpu_buses
+    { 676, 6 },  // fifo_readers
+    { 700, 6 },  // fifo_routes
+    { 748, 6 },  // route_links
+    { 772, 6 },  // links
+    { 868, 3 },  // rank_servers
+    { 880, 1 },  // gpu_sets
+    { 900, 3 },  // set_gpus
+    { 912, 3 },  // set_ranks
+    { 924, 0 },  // set_forwarders
+    { 928, 8 },  // gpu_classes
+    { 960, 98 },  // vertex_names
+    { 1060, 0 },  // machine_vertices
+    { 1064, 0 },  // machine_links
+    { 1088, 0 },  // states
+    { 1104, 0 },  // changes
+    { 1128, 0 },  // gpu_buses
   },
   {
     { 3, 0, 3, 0, 1, 4, 131072, 0, 0, 6 },  // 3 ranks, 3 FIFOs
@@ -255,9 +256,9 @@ const Image collc_own_tables = {
     { 2, 0 },  // send to 0, 1
   },
   {
-    { 0, 0, 2, collc::LinkClass(2) },  // fifo 0: 0 -> 1, 2 over nvlink
-    { 1, 2, 2, collc::LinkClass(2) },  // fifo 1: 1 -> 0, 2 over nvlink
-    { 2, 4, 2, collc::LinkClass(2) },  // fifo 2: 2 -> 0, 1 over nvlink
+    { 0, 0, 2, collc::LinkClass(2), 4 },  // fifo 0: 0 -> 1, 2 over nvlink
+    { 1, 2, 2, collc::LinkClass(2), 4 },  // fifo 1: 1 -> 0, 2 over nvlink
+    { 2, 4, 2, collc::LinkClass(2), 4 },  // fifo 2: 2 -> 0, 1 over nvlink
   },
   {
     { 1 },  // fifo 0

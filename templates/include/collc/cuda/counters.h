@@ -38,21 +38,22 @@ class Counters {
       : state_(state),
         launch_(launch),
         ends_(state.ends + protocol * state.nends),
-        slot_bytes_(state.slot_bytes[protocol]),
         channel_(channel),
         steps_(steps),
         slots_(slots) {}
 
-  COLLC_DEVICE uint64_t slot_number(uint64_t passed) const {
-    const uint32_t slots = state_.slots;
+  static COLLC_DEVICE uint64_t slot_number(const FifoEnd &end, uint64_t passed) {
+    const uint32_t slots = end.nslots;
     return (slots & (slots - 1)) == 0 ? passed & (slots - 1) : passed % slots;
   }
-  COLLC_DEVICE char *slot_of(const FifoEnd &end, uint64_t passed) const {
-    return end.slots + slot_number(passed) * slot_bytes_;
+  static COLLC_DEVICE char *slot_of(const FifoEnd &end, uint64_t passed) {
+    return end.slots + slot_number(end, passed) * end.slot_bytes;
   }
 
   // What a writer waits for: that the chunk which was in the slot before has been read.
-  COLLC_DEVICE uint64_t freed_for(uint64_t passed) const { return passed < state_.slots ? 0 : passed + 1 - state_.slots; }
+  static COLLC_DEVICE uint64_t freed_for(const FifoEnd &end, uint64_t passed) {
+    return passed < end.nslots ? 0 : passed + 1 - end.nslots;
+  }
 
   // Tells the other ends of a step's FIFOs that the chunk is read and, if `announces`, that it is written. By the last warp,
   // after a barrier: what was read first, because it waits for nothing; then all that was written, behind one fence of the
@@ -75,7 +76,8 @@ class Counters {
     for (uint32_t i = step.nrecv + lane; i < step.nrecv + step.nsend; i += kWarp) {
       const FifoEnd &end = ends_[recv[i].fifo];
 #if !defined(COLLC_FAULT_CHUNK_BYTES)
-      if (end.chunk_bytes != nullptr) store(end.chunk_bytes + slot_number(end.position + chunk.index) * kWordsPerLine, bytes);
+      if (end.chunk_bytes != nullptr)
+        store(end.chunk_bytes + slot_number(end, end.position + chunk.index) * kWordsPerLine, bytes);
 #endif
 #if defined(COLLC_FAULT_TAIL_FREED)
       free_slot(end.publish_to, end.position + chunk.index + 1);
@@ -133,7 +135,6 @@ class Counters {
   const RankState &state_;
   const Launch &launch_;
   FifoEnd *ends_;
-  uint32_t slot_bytes_;
   uint32_t channel_;
   const Step *steps_;
   char **slots_;

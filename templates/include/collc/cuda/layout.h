@@ -51,6 +51,8 @@ struct alignas(16) FifoEnd {
   // Of a writer whose reader is on another server: where it leaves how many bytes of each slot a courier has to send, every
   // kWordsPerLine words; of a lane of transfers packed as 4 bytes each. Else null.
   uint64_t *chunk_bytes;
+  uint32_t nslots;
+  uint32_t slot_bytes;  // with their flags
 };
 
 enum class ReportState : uint32_t { kNone = 0, kAborted = 1, kTimedOut = 2, kDiffers = 3 };
@@ -89,8 +91,7 @@ struct RankState {
   uint32_t rank;
   uint32_t nranks;
   uint32_t nends;
-  uint32_t slots;
-  uint32_t slot_bytes[kProtocols];  // with their flags
+  uint32_t most_slots;  // of a FIFO
   ChannelTicks *ticks;  // in device memory, one per channel; null unless the kernels count
   FifoEnd *lane_ends;  // of transfers: lane l of end e is lane_ends[e * nlanes + l]
   uint32_t nlanes;

@@ -114,7 +114,7 @@ class Lines : public Counters {
         slots_[i] = slot_of(end, passed);
         passed_[i] = passed;
 #if !defined(COLLC_FAULT_LINE_SLOT_WAIT)
-        if (i >= step.nrecv) failed |= !wait_for(end, freed_for(passed), false, step, recv[i].fifo);
+        if (i >= step.nrecv) failed |= !wait_for(end, freed_for(end, passed), false, step, recv[i].fifo);
 #endif
       }
     }

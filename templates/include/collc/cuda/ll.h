@@ -49,7 +49,7 @@ class LL : public Lines {
       for (uint32_t i = step.nrecv; i < step.nrecv + step.nsend; ++i) ll_store(slot(i) + u, value, flag_of(passed_[i]));
     }
 #if !defined(COLLC_FAULT_CLEANING)
-    clean(step, u);
+    clean(step, recv, u);
 #endif
   }
 
@@ -88,11 +88,11 @@ class LL : public Lines {
   }
 
   // Units from `u` on, in steps of all threads, of slots whose turn it is to be written whole.
-  COLLC_DEVICE void clean(const Step &step, uint64_t u) {
-    const uint64_t units = slot_bytes_ / sizeof(Pack);
+  COLLC_DEVICE void clean(const Step &step, const FifoRef *recv, uint64_t u) {
 #pragma unroll 1
     for (uint32_t i = step.nrecv; i < step.nrecv + step.nsend; ++i) {
-      if ((passed_[i] & (kHalf - 1)) + state_.slots < kHalf) continue;
+      if ((passed_[i] & (kHalf - 1)) + state_.most_slots < kHalf) continue;
+      const uint64_t units = ends_[recv[i].fifo].slot_bytes / sizeof(Pack);
 #pragma unroll 1
       for (uint64_t line = u; line < units; line += thread_count()) ll_store(slot(i) + line, Duo{}, flag_of(passed_[i]));
     }

@@ -30,7 +30,7 @@ class Simple : public Counters {
         if (i < step.nrecv) continue;
 #endif
         const bool reads = i < step.nrecv;
-        failed |= !wait_for(end, reads ? passed + 1 : freed_for(passed), reads, step, recv[i].fifo);
+        failed |= !wait_for(end, reads ? passed + 1 : freed_for(end, passed), reads, step, recv[i].fifo);
       }
     }
 #if defined(COLLC_FAULT_WAIT_BARRIER)
