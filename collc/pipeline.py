@@ -212,7 +212,7 @@ def lower_spread(
 
 def slots_of(plan: Plan, graph: PlanGraph, target: Target) -> int:
     """Slots of the FIFOs of a plan's program. Between servers a round takes too long for few."""
-    alone = len({graph.servers[rank] for rank in graph.ranks}) == 1
+    alone = len(set(graph.rank_servers)) == 1
     rounds = plan.kind in ("ring", "rings") and plan.root is None and graph.nranks >= ROUND and alone
     return min(target.slots, target.round_slots) if rounds else target.slots
 

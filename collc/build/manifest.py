@@ -72,12 +72,12 @@ def make_manifest(
                 "fingerprint": document.fingerprint,
                 "nranks": document.graph.nranks,
                 "gpus": [document.graph.vertices[r].name for r in document.graph.ranks],
-                "servers": [document.graph.servers[r] for r in document.graph.ranks],
+                "servers": list(document.graph.rank_servers),
                 "gpu_sets": sets,
                 "slots": max(entry.program.slots for entry in made),
                 "slot_bytes": slot_bytes([entry.program for entry in made]),
                 "fifo_bytes": fifo_memory(made, target.slots),
-                "gpu_bytes": _gpu_bytes(made, _servers(document), target),
+                "gpu_bytes": _gpu_bytes(made, document.graph.rank_servers, target),
                 **_host(document, made, target),
                 "programs": [_program(document.plans[entry.plan], entry) for entry in made],
             }
@@ -85,10 +85,6 @@ def make_manifest(
         ],
         "loaded": no_digests(),
     }
-
-
-def _servers(document: PlanFile) -> list[str]:
-    return [document.graph.servers[rank] for rank in document.graph.ranks]
 
 
 def _gpu_bytes(entries: Sequence[Entry], servers: Sequence[str], target: Target) -> int:
@@ -104,7 +100,7 @@ def _host(document: PlanFile, entries: Sequence[Entry], target: Target) -> dict[
     """The pairs that the topology joins by host memory alone; bytes pinned for these, and for what crosses servers."""
     if target.kind is TargetKind.HOST:
         return {"host_pairs": [], "host_bytes": 0, "server_bytes": 0}
-    servers = _servers(document)
+    servers = document.graph.rank_servers
     pairs = [(a, b) for a, b in staged_pairs(document.graph) if servers[a] == servers[b]]
     slot = slot_bytes([entry.program for entry in entries])
     taken = pinned_bytes(entries, document.graph.nranks, slot, pairs)

@@ -6,14 +6,12 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from collc.codegen.entry import Entry
-from collc.ir.nodes import Fifo, Program
+from collc.ir.nodes import Fifo, Program, slots_by_memory
 
 # A flag has a line of its own, and everything begins at such a line.
 _LINE = 128
 # Chunks of protocols that a library's tables leave open: device_plan.h's kLLChunk and kLL128Chunk.
 _OPEN_CHUNKS = {"LL": 16 << 10, "LL128": 120 << 10}
-
-_PROTOCOLS = ("Simple", "LL", "LL128")
 
 # A region of pinned memory begins at such an address: PinnedPlan::kAlign.
 _REGION = 64 << 10
@@ -81,22 +79,19 @@ def _fifo_ends(entries: Sequence[Entry], most: int | None, has_ll128: bool) -> I
             own = chunk if protocol in (entry.when.protocol, "Simple") else min(chunk, _OPEN_CHUNKS[protocol])
             key = (id(program.fifos), protocol)
             largest[key] = max(_slot(protocol, own), largest.get(key, 0))
-    slots: dict[object, int] = {}
-    for program in programs.values():
-        slots.update({fifo.memory: max(program.slots, slots.get(fifo.memory, 0)) for fifo in program.fifos})
+    slots = slots_by_memory(programs.values())
     if wired:
         slots = dict.fromkeys(slots, max(slots.values()))
         largest = dict.fromkeys(largest, max(largest.values()))
-    for protocol in _PROTOCOLS:
-        needed: dict[object, tuple[Fifo, int]] = {}
-        for (program_id, over), slot in largest.items():
-            if over == protocol:
-                for fifo in programs[program_id].fifos:
-                    needed[fifo.memory] = (fifo, max(slot, needed[fifo.memory][1] if fifo.memory in needed else 0))
+    needed: dict[tuple[str, object], tuple[Fifo, int]] = {}
+    for (program_id, protocol), slot in largest.items():
+        for fifo in programs[program_id].fifos:
+            _, before = needed.get((protocol, fifo.memory), (fifo, 0))
+            needed[protocol, fifo.memory] = (fifo, max(slot, before))
+    for (protocol, memory), (fifo, slot) in needed.items():
         tail = _LINE if protocol == "Simple" else 0
-        for fifo, slot in needed.values():
-            for reader in fifo.dsts:
-                yield fifo, reader, _lines(slots[fifo.memory] * slot) + tail
+        for reader in fifo.dsts:
+            yield fifo, reader, _lines(slots[memory] * slot) + tail
 
 
 def _staged(entries: Sequence[Entry]) -> set[object]:
@@ -105,11 +100,11 @@ def _staged(entries: Sequence[Entry]) -> set[object]:
     return {fifo.memory for program in programs for fifo in program.fifos if program.shares[fifo.share].part}
 
 
-def _crossing(entries: Sequence[Entry]) -> dict[object, tuple[Fifo, int, int]]:
-    """The FIFOs between servers by their memory, with the servers of source and readers."""
+def _crossing(entries: Sequence[Entry]) -> dict[object, Fifo]:
+    """The FIFOs between servers by their memory."""
     programs = {id(entry.program.fifos): entry.program for entry in entries}.values()
     return {
-        fifo.memory: (fifo, program.server(fifo.src), program.server(fifo.dsts[0]))
+        fifo.memory: fifo
         for program in programs
         for fifo in program.fifos
         if program.server(fifo.src) != program.server(fifo.dsts[0])
@@ -125,11 +120,10 @@ def server_bytes(entries: Sequence[Entry], servers: Sequence[str], slots: int, s
     ranks = Counter(servers)
     if len(ranks) < 2:
         return 0
-    number = {number: servers[rank] for rank, number in _numbers(entries).items()}
     taken = dict.fromkeys(ranks, 0)
     flags = dict.fromkeys(ranks, 0)
-    for fifo, source, readers in _crossing(entries).values():
-        for server in (number[source], number[readers]):
+    for fifo in _crossing(entries).values():
+        for server in (servers[fifo.src], servers[fifo.dsts[0]]):
             lines = -(-8 * (1 + slots) // _HALF_LINE) + slots + len(fifo.dsts)
             flags[server] += lines * _HALF_LINE
             taken[server] += slots * slot_bytes
@@ -138,12 +132,6 @@ def server_bytes(entries: Sequence[Entry], servers: Sequence[str], slots: int, s
         _pages(flags[server]) + taken[server] + 2 * here * (nranks - here) * (2 * _HALF_LINE + _QUEUE_SLOTS * queue)
         for server, here in ranks.items()
     )
-
-
-def _numbers(entries: Sequence[Entry]) -> dict[int, int]:
-    """The number of each rank's server."""
-    program = entries[0].program
-    return {rank: program.server(rank) for rank in range(program.nranks)}
 
 
 def _pages(size: int) -> int:

@@ -113,7 +113,7 @@ def _read(elf: Elf) -> Library:
                 "fingerprint": document.fingerprint,
                 "nranks": held.nranks,
                 "gpus": [document.graph.vertices[r].name for r in document.graph.ranks],
-                "servers": [document.graph.servers[r] for r in document.graph.ranks],
+                "servers": list(document.graph.rank_servers),
                 "gpu_sets": served[number],
                 "slots": held.slots,
                 "slot_bytes": held.slot_bytes,
@@ -219,7 +219,7 @@ def check_allocation(document: PlanFile, held: Held, claims: Mapping[str, Any], 
 
 def _check_graph(held: Held, graph: PlanGraph, path: Path) -> None:
     """The tables hold the links of the plans' graph and the servers of its ranks, numbered as ranks come."""
-    names = [graph.servers[rank] for rank in graph.ranks]
+    names = graph.rank_servers
     number = {name: i for i, name in enumerate(dict.fromkeys(names))}
     if held.servers != tuple(number[name] for name in names):
         raise RunError("its tables put ranks on other servers than its plans", where=str(path))

@@ -181,7 +181,7 @@ class ProgramList:
 
     def _of_servers(self, entries: Sequence[Entry], slot_bytes: int) -> float:
         """The same of what crosses servers, in the memory of a server, which is for all of its ranks."""
-        servers = [self.graph.servers[rank] for rank in self.graph.ranks]
+        servers = self.graph.rank_servers
         most = self.target.fifo_bytes * max(Counter(servers).values())
         slot = min(slot_bytes, max(entry.program.chunk_bytes for entry in entries))
         return server_bytes(entries, servers, self.target.slots, slot) / most

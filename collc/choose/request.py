@@ -137,7 +137,7 @@ def _server_and_gpus(request: LibraryRequest, topology: Topology) -> tuple[Topol
         _refuse_a_part(topology, gpus)
         return topology, gpus
     whole = plan_graph(topology, gpus, request.links)
-    servers = {whole.servers[rank] for rank in whole.ranks}
+    servers = set(whole.rank_servers)
     if len(servers) > 1:
         raise UsageError(
             f"these GPUs of {topology.name} are on {len(servers)} servers, a library survives the losses of one so far",

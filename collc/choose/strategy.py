@@ -44,7 +44,7 @@ def strategy_for(target: Target, graph: PlanGraph, nallocations: int) -> Strateg
 
 
 def _over_servers(graph: PlanGraph) -> bool:
-    return len({graph.servers[rank] for rank in graph.ranks}) > 1 and graph.nranks <= MOST_RANKS
+    return len(set(graph.rank_servers)) > 1 and graph.nranks <= MOST_RANKS
 
 
 def _is_one_memory(graph: PlanGraph) -> bool:

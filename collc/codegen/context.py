@@ -22,7 +22,7 @@ from collc.checker.layout import (
     STRUCTS,
     When,
 )
-from collc.ir.nodes import Fifo, Program, Step
+from collc.ir.nodes import Fifo, Program, Step, slots_by_memory
 from collc.ir.printer import print_step, print_weights
 from collc.packing.gpu_sets import GpuSets, MachineState
 from collc.topology.model import JOINT, LinkKind, PlanGraph, VertexKind
@@ -108,28 +108,18 @@ class TableBuilder:
             cells = (link.src, link.dst, LINKS[link.kind], layout.mbps(link.gbps))
             self._append("links", cells, f"link {link.id}: {link.kind.value}")
         numbers: dict[tuple[object, ...], int] = {}
-        slots: dict[tuple[object, ...], int] = {}
-        for program in programs:
-            slots.update({f.memory: max(program.slots, slots.get(f.memory, 0)) for f in program.fifos})
+        slots = slots_by_memory(programs)
         places: dict[tuple[int, int, int], tuple[int, int]] = {}
         for program, rule in zip(programs, when or [ALWAYS] * len(programs), strict=True):
             same = (id(program.shares), id(program.fifos), id(program.channels))
             if same not in places:
                 places[same] = self._add_steps(program, numbers, slots)
             self._add_program(program, rule, *places[same])
-        nranks = programs[0].nranks
+        nranks, most_slots = programs[0].nranks, max(program.slots for program in programs)
         self._append(
             "allocations",
             (
-                *(
-                    nranks,
-                    first_fifo,
-                    len(numbers),
-                    first_program,
-                    len(programs),
-                    max(p.slots for p in programs),
-                    slot_bytes,
-                ),
+                *(nranks, first_fifo, len(numbers), first_program, len(programs), most_slots, slot_bytes),
                 *(first_server, first_link, len(self.rows["links"]) - first_link),
             ),
             f"{nranks} ranks, {len(numbers)} FIFOs",
@@ -224,7 +214,7 @@ class TableBuilder:
         self.rows[array].append(Row(_cells(struct, numbers), comment))
 
     def _add_steps(
-        self, program: Program, numbers: dict[tuple[object, ...], int], slots: Mapping[tuple[object, ...], int]
+        self, program: Program, numbers: dict[tuple[object, ...], int], slots: Mapping[object, int]
     ) -> tuple[int, int]:
         """Adds what a program does; returns its first share and its first rank channel."""
         first_share = len(self.rows["shares"])

@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -239,3 +240,12 @@ class Program:
     def replace(self, **changes: object) -> Program:
         """A copy with some fields changed; checked again."""
         return dataclasses.replace(self, **changes)  # type: ignore[arg-type]
+
+
+def slots_by_memory(programs: Iterable[Program]) -> dict[object, int]:
+    """By the `memory` of FIFOs that programs share, the most slots that one of these needs."""
+    found: dict[object, int] = {}
+    # Programs that differ in chunks alone have the same FIFOs.
+    for program in {(id(program.fifos), program.slots): program for program in programs}.values():
+        found.update({fifo.memory: max(program.slots, found.get(fifo.memory, 0)) for fifo in program.fifos})
+    return found

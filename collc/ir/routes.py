@@ -23,7 +23,7 @@ def slower(kinds: Iterable[LinkKind | None]) -> LinkKind | None:
 
 def server_numbers(graph: PlanGraph) -> tuple[int, ...]:
     """The server of each rank, numbered in the order of the ranks; empty where all ranks are on one."""
-    names = list(dict.fromkeys(graph.servers[rank] for rank in graph.ranks))
+    names = list(dict.fromkeys(graph.rank_servers))
     return tuple(names.index(graph.servers[rank]) for rank in graph.ranks) if len(names) > 1 else ()
 
 

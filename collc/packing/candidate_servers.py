@@ -115,7 +115,7 @@ def _targets(servers: Sequence[_Server], root: int | None) -> list[_Target]:
 
 
 def _servers(graph: PlanGraph) -> list[_Server]:
-    names = list(dict.fromkeys(graph.servers[rank] for rank in graph.ranks))
+    names = list(dict.fromkeys(graph.rank_servers))
     if len(names) < 2:
         raise PackingError("these GPUs are on one server")
     if graph.nranks > MOST_RANKS:

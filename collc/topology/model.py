@@ -92,8 +92,8 @@ class Vertex:
     """A GPU, switch, CPU socket or NIC. `multicast` and `reduce` say what a switch can do; plans do not use them.
 
     `memory_gbps` of a CPU says that transfers through it are staged in its memory, which moves so much: every byte
-    crosses it twice, written and read. None: they pass the root complex alone. Trees
-    are packed without it, the simulator counts it (staging.py).
+    crosses it twice, written and read. None: they pass the root complex alone. Trees are packed without it, the
+    simulator counts it (staging.py).
     `port` of a NIC is what a probe knows of its network; plans use the links of kind net alone.
     `device` of a GPU says where a probe has found it; libraries use it to tell which ranks run on which GPUs.
     """
@@ -182,6 +182,11 @@ class PlanGraph:
     def ranks(self) -> range:
         """The vertices that hold data: rank i is vertex i."""
         return range(self.nranks)
+
+    @property
+    def rank_servers(self) -> tuple[str, ...]:
+        """The server of each rank."""
+        return self.servers[: self.nranks]
 
     @property
     def forwarders(self) -> range:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from mock_jobs import job
 from support.cli import collc
+from support.libraries import BRIDGED
 from support.ranks import INVALID_USAGE, REMOTE_ERROR
 from test_cuda_runtime import compile_for_mock, library, written
 from test_gpu_places import made_for
@@ -305,22 +306,9 @@ def test_pinned_memory_is_no_more_than_inspect_says() -> None:
     assert 0 < pinned // 2 <= most_pinned_bytes(allocation["gpu_bytes"], 3)
 
 
-STAGED = """\
-format: collc-topology/1
-name: staged
-gpus: 3
-cpus: [{name: cpu0, memory_gbps: 20}]
-links:
-  - [gpu0, gpu1, nvlink, 50]
-  - [gpu0, cpu0, pcie, 12]
-  - [gpu1, cpu0, pcie, 12]
-  - [gpu2, cpu0, pcie, 12]
-"""
-
-
 def test_inspect_knows_which_pairs_have_pinned_memory_and_how_much(tmp_path: Path) -> None:
     """GPU 2 hangs on a CPU that stages what passes it: by the topology, and on a machine like that."""
-    (tmp_path / "staged.yaml").write_text(STAGED)
+    (tmp_path / "staged.yaml").write_text(BRIDGED)
     made = made_for(str(tmp_path / "staged.yaml"), "0,1,2")
     allocation = read_manifest(made)["allocations"][0]
     assert allocation["host_pairs"] == ["0-2", "1-2"]
@@ -330,7 +318,7 @@ def test_inspect_knows_which_pairs_have_pinned_memory_and_how_much(tmp_path: Pat
     assert "between ranks 0-2, 1-2: pinned host memory, as the topology stages their data" in text
     assert f" {allocation['host_bytes'] / 1e6:.1f} MB in all; if no GPUs reach each other at most " in text
     # Where the processor does not stage anything, nobody knows before the driver is asked.
-    (tmp_path / "plain.yaml").write_text(STAGED.replace("{name: cpu0, memory_gbps: 20}", "cpu0"))
+    (tmp_path / "plain.yaml").write_text(BRIDGED.replace("{name: cpu0, memory_gbps: 20}", "cpu0"))
     assert read_manifest(made_for(str(tmp_path / "plain.yaml"), "0,1,2"))["allocations"][0]["host_pairs"] == []
 
 

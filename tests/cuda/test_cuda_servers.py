@@ -17,6 +17,7 @@ import pytest
 from mock_jobs import job
 from mock_servers import library_of, made_from
 from support.cli import collc
+from support.failures import a_killed_rank_is_named, a_silent_server_is_named
 from support.netlab import NoLab, lab
 from support.ranks import INVALID_USAGE, REMOTE_ERROR, SUCCESS, Ranks
 from test_cuda_runtime import HERE, mock_driver
@@ -189,18 +190,7 @@ def processes(hosts: str, name: str = "2+2", **settings: str) -> Iterator[Ranks]
 def test_a_killed_rank_is_named_by_all(victim: int) -> None:
     """Ranks 0 and 2 have the couriers of their servers: with them the connection goes."""
     with processes("aabb") as team:
-        others = [rank for rank in range(4) if rank != victim]
-        for rank in others:
-            team.tell(rank, do="call", count=3000)
-        time.sleep(0.3)
-        killed = time.monotonic()
-        team.signal(victim, signal.SIGKILL)
-        for rank in others:
-            answer = team.hear(rank)
-            assert answer["result"] == REMOTE_ERROR
-            assert f"rank {victim}" in answer["text"]
-            assert "died" in answer["text"]
-        assert time.monotonic() - killed < 5
+        others = a_killed_rank_is_named(team, victim, 3000)
         assert [team.ask(rank, do="destroy")["result"] for rank in others] == [SUCCESS] * 3
 
 
@@ -245,15 +235,7 @@ def test_a_stopped_process_that_goes_on_is_no_failure() -> None:
 
 def test_a_silent_server_has_its_own_time_limit() -> None:
     with processes("aabb", COLLC_NET_TIMEOUT="2") as team:
-        for rank in (2, 3):
-            team.signal(rank, signal.SIGSTOP)
-        for rank in (0, 1):
-            team.tell(rank, do="call")
-        for rank in (0, 1):
-            answer = team.hear(rank)
-            assert answer["result"] == REMOTE_ERROR
-            assert "ranks 2, 3" in answer["text"]
-            assert "COLLC_NET_TIMEOUT" in answer["text"]
+        a_silent_server_is_named(team, 100)
 
 
 def test_a_courier_that_ends_after_its_rank_has_left() -> None:

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from support.cli import collc
+from support.libraries import BRIDGED
 
 from collc.checker.staging import host_limit
 from collc.collectives.model import Collective
@@ -21,18 +22,6 @@ from collc.topology import zoo
 from collc.topology.graph import plan_graph
 from collc.topology.load import load_topology
 from collc.topology.staging import staged_pairs
-
-BRIDGED = """\
-format: collc-topology/1
-name: bridged
-gpus: 3
-cpus: [{name: cpu0, memory_gbps: 20}]
-links:
-  - [gpu0, gpu1, nvlink, 50]
-  - [gpu0, cpu0, pcie, 12]
-  - [gpu1, cpu0, pcie, 12]
-  - [gpu2, cpu0, pcie, 12]
-"""
 
 
 @pytest.fixture

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from support.failures import a_killed_rank_is_named, a_silent_server_is_named
 from support.libraries import client, library, run_client
 from support.ranks import INVALID_USAGE, REMOTE_ERROR, SUCCESS, Ranks
 
@@ -74,19 +75,7 @@ def test_calls_that_differ(size: str) -> None:
 def test_a_killed_rank_is_named_by_all(victim: int) -> None:
     """Ranks 0 and 2 have the couriers of their machines: with them the connection goes."""
     with machines("aabb") as team:
-        others = [rank for rank in range(4) if rank != victim]
-        for rank in others:
-            team.tell(rank, do="call", count=100000)
-        time.sleep(0.2)
-        killed = time.monotonic()
-        team.signal(victim, signal.SIGKILL)
-        for rank in others:
-            answer = team.hear(rank)
-            assert answer["result"] == REMOTE_ERROR
-            assert f"rank {victim}" in answer["text"]
-            assert "died" in answer["text"]
-        assert time.monotonic() - killed < 5
-        for rank in others:
+        for rank in a_killed_rank_is_named(team, victim, 100000):
             assert team.ask(rank, do="call")["result"] == REMOTE_ERROR
             assert team.ask(rank, do="destroy")["result"] == SUCCESS
 
@@ -106,15 +95,7 @@ def test_a_stopped_process_that_goes_on_is_no_failure(stopped: int, seconds: int
 
 def test_a_silent_machine_has_its_own_time_limit() -> None:
     with machines("aabb", COLLC_NET_TIMEOUT="2") as team:
-        for rank in (2, 3):
-            team.signal(rank, signal.SIGSTOP)
-        for rank in (0, 1):
-            team.tell(rank, do="call", count=100000)
-        for rank in (0, 1):
-            answer = team.hear(rank)
-            assert answer["result"] == REMOTE_ERROR
-            assert "ranks 2, 3" in answer["text"]
-            assert "COLLC_NET_TIMEOUT" in answer["text"]
+        a_silent_server_is_named(team, 100000)
 
 
 def test_a_rank_that_leaves_or_aborts_is_known_everywhere() -> None:

@@ -77,6 +77,19 @@ links:
   - {between: [gpu2, cpu0], kind: pcie, gbps: 12}
 """
 # Three classes: NVLinks that differ, memory that GPUs reach over C2C, NICs that they reach over PCIe.
+# Two GPUs that NVLink joins, and a third; a CPU's memory stages what passes through it.
+BRIDGED = """\
+format: collc-topology/1
+name: bridged
+gpus: 3
+cpus: [{name: cpu0, memory_gbps: 20}]
+links:
+  - [gpu0, gpu1, nvlink, 50]
+  - [gpu0, cpu0, pcie, 12]
+  - [gpu1, cpu0, pcie, 12]
+  - [gpu2, cpu0, pcie, 12]
+"""
+
 JOINT = """
 format: collc-topology/1
 name: joint

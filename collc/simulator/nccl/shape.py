@@ -66,9 +66,7 @@ def shape_of(graph: PlanGraph, machine: Machine) -> Shape:
         PackingError: the servers have different numbers of GPUs, which the closed forms do not cover.
     """
     servers = servers_of(graph)
-    if graph.nranks % servers or (
-        servers > 1 and len(set(Counter(graph.servers[r] for r in graph.ranks).values())) > 1
-    ):
+    if graph.nranks % servers or (servers > 1 and len(set(Counter(graph.rank_servers).values())) > 1):
         raise PackingError("NCCL's closed form is for servers with equally many GPUs")
     fast = [link for link in graph.links if link.kind in FAST]
     inside = [link for link in fast if link.src < graph.nranks] or [

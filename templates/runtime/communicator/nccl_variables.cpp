@@ -65,9 +65,8 @@ bool followed(const std::string &name) {
   if (name == "NCCL_SOCKET_IFNAME") return read_text("COLLC_SOCKET_IFNAME") == nullptr;
   if (name == "NCCL_PROTO") return read_text("COLLC_PROTO") == nullptr && follows_nccl_proto();
   uint32_t number = 0;
-  if (name == "NCCL_P2P_DISABLE") return backend().has_places() && read_whole("NCCL_P2P_DISABLE", 1 << 20, &number).ok();
-  if (name == "NCCL_LAUNCH_ORDER_IMPLICIT")
-    return backend().has_places() && read_whole("NCCL_LAUNCH_ORDER_IMPLICIT", 1 << 20, &number).ok();
+  if (name == "NCCL_P2P_DISABLE" || name == "NCCL_LAUNCH_ORDER_IMPLICIT")
+    return backend().has_places() && read_whole(name.c_str(), 1 << 20, &number).ok();
   if (name == "NCCL_P2P_LEVEL") return backend().has_places() && names_no_level(read_text("NCCL_P2P_LEVEL"));
   if (name == "NCCL_IB_HCA") return names_ucx(read_text("COLLC_NET"));
   uint32_t value = 0;

@@ -28,8 +28,8 @@ Status CallOrder::is_captured(Stream stream, bool *captured) {
   return {};
 }
 
-// Handles are not enough: that of a thread's default stream is the
-// same in all threads, and a new stream may have that of one that is gone.
+// Handles are not enough: that of a thread's default stream is the same in all threads, and a new stream may have that of one
+// that is gone.
 uint64_t CallOrder::id_of(Stream stream) {
   uint64_t id = kUnknownStream;
   const Driver &cu = driver();

@@ -334,8 +334,7 @@ inline void add_program(const Tables &tables, uint32_t number, const Program &pr
     row.chunk_bytes = chunk_for(program, protocol, plan.overrides, plan.half_slot_bytes);
     plan.programs.push_back(row);
     if (!plan.runs_over(number, protocol)) continue;
-    const uint32_t slot_bytes =
-        protocol == kSimple && plan.half_slot_bytes != 0 ? plan.half_slot_bytes : slot_bytes_for(protocol, row.chunk_bytes);
+    const uint32_t slot_bytes = plan.half_slot_bytes != 0 ? plan.half_slot_bytes : slot_bytes_for(protocol, row.chunk_bytes);
     for (uint32_t c = 0; c < plan.nranks * program.nchannels; ++c)
       for (uint32_t s = 0; s < places[c].nsteps; ++s) {
         const Step &step = tables.steps[places[c].first_step + s];

@@ -42,12 +42,13 @@ struct LanePlan {
   }
 };
 
+constexpr size_t kMostLaneBytes = size_t{16} << 20;  // that one rank may receive
+
 // Lanes for `nranks` ranks: few bytes in flight between two of them are enough (450 GB/s for 5 us are 2 MB), and all that one
 // rank may receive has room in 16 MiB, up to 256 ranks. No slot is longer than `most` bytes, those of the plan.
 inline LanePlan plan_lanes(uint32_t nranks, uint32_t most) {
-  constexpr size_t kMostBytes = size_t{16} << 20;
   LanePlan plan{8, 2, std::min(most, 128u << 10) / 16 * 16, nranks};
-  while (plan.bytes_in_all() > kMostBytes && (plan.lanes > 1 || plan.bytes > 4096)) {
+  while (plan.bytes_in_all() > kMostLaneBytes && (plan.lanes > 1 || plan.bytes > 4096)) {
     if (plan.bytes > (32 << 10) || plan.lanes == 1)
       plan.bytes /= 2;
     else
@@ -59,9 +60,8 @@ inline LanePlan plan_lanes(uint32_t nranks, uint32_t most) {
 
 // The same where some ranks are on other servers: slots are as large as those of the queues between servers.
 inline LanePlan plan_lanes_beside_queues(uint32_t nranks, uint32_t slots, uint32_t slot_bytes) {
-  constexpr size_t kMostBytes = size_t{16} << 20;
   LanePlan plan{8, slots, slot_bytes - kSlotHead, nranks};
-  while (plan.bytes_in_all() > kMostBytes && plan.lanes > 1) plan.lanes /= 2;
+  while (plan.bytes_in_all() > kMostLaneBytes && plan.lanes > 1) plan.lanes /= 2;
   return plan;
 }
 

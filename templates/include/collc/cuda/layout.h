@@ -3,9 +3,9 @@
 // Memory. Every rank owns one arena on its device. The slots of a FIFO and its tail (chunks written so far) lie in the
 // reader's arena, its head (chunks read so far) in the writer's, so that data and flags are pushed over the link and every
 // wait polls memory of its own device. Where the two are on different servers each has a half of the FIFO in pinned host
-// memory, and a courier moves chunks and counters between the halves. Every protocol has slots and counters of its own; LL and LL128 have no tails, for
-// their data carry flags. Heads, tails and positions only grow over the life of a communicator: a captured
-// graph may be replayed any number of times, because nothing of a call but its buffers and count is in the arguments.
+// memory, and a courier moves chunks and counters between the halves. Every protocol has slots and counters of its own; LL and
+// LL128 have no tails, for their data carry flags. Heads, tails and positions only grow over the life of a communicator: a
+// captured graph may be replayed any number of times, because nothing of a call but its buffers and count is in the arguments.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -14,19 +14,19 @@
 
 namespace collc::cuda {
 
-constexpr uint32_t kMaxThreads = 512;  // threads of a block: what the kernels are compiled for
-constexpr uint32_t kMinThreads = 64;  // one warp to wait, one to publish
-constexpr uint32_t kMaxLaunchRanks = 126;  // ranks of one cooperative launch; bounded by 4 KiB of kernel arguments
-constexpr uint32_t kMaxPeers = 256;  // FIFO ends that one step may name
-constexpr uint32_t kFlagBytes = 128;  // one flag per line, so that pollers do not share it
+constexpr uint32_t kMaxThreads = 512;     // threads of a block: what the kernels are compiled for
+constexpr uint32_t kMinThreads = 64;      // one warp to wait, one to publish
+constexpr uint32_t kMaxLaunchRanks = 126; // ranks of one cooperative launch; bounded by 4 KiB of kernel arguments
+constexpr uint32_t kMaxPeers = 256;       // FIFO ends that one step may name
+constexpr uint32_t kFlagBytes = 128;      // one flag per line, so that pollers do not share it
 constexpr uint32_t kWordsPerLine = 8;  // words of 8 bytes in a line that a courier reads (transport/fifo.h)
 
-constexpr uint32_t kShareBytes = 48;  // a ShareRange of step_program.h
+constexpr uint32_t kShareBytes = 48;      // a ShareRange of step_program.h
 
-constexpr uint32_t kMostMessages = 112;  // in the arguments of a launch of transfers; more lie in a table
+constexpr uint32_t kMostMessages = 112;    // in the arguments of a launch of transfers; more lie in a table
 constexpr uint32_t kMostExchangeRanks = 28;  // that share a GPU, in such a launch; both bounded by 4 KiB of arguments
 constexpr uint32_t kTableMessages = 4096;  // for which every rank has room on its GPU
-constexpr uint32_t kSlotHead = 128;  // bytes before the data of a transfer's slot; the first 8 tell the message
+constexpr uint32_t kSlotHead = 128;       // bytes before the data of a transfer's slot; the first 8 tell the message
 
 // Numbers of Program::protocol.
 constexpr uint32_t kSimple = 0, kLL = 1, kLL128 = 2;
@@ -43,16 +43,16 @@ constexpr uint32_t shared_bytes(uint32_t nshares) {
 // One end of a FIFO as its rank sees it, for one protocol. Steps name ends by number; end e of protocol p is
 // RankState::ends[p * nends + e].
 struct alignas(16) FifoEnd {
-  char *slots;  // first slot, in the reader's arena
-  uint64_t *wait_on;  // in our arena: tail for a reader, head for a writer
-  uint64_t *publish_to;  // in the peer's arena: head for a reader, tail for a writer
-  uint64_t position;  // chunks that passed here in earlier calls
-  uint64_t seen;  // what *wait_on was when it was last looked at
+  char *slots;            // first slot, in the reader's arena
+  uint64_t *wait_on;      // in our arena: tail for a reader, head for a writer
+  uint64_t *publish_to;   // in the peer's arena: head for a reader, tail for a writer
+  uint64_t position;      // chunks that passed here in earlier calls
+  uint64_t seen;          // what *wait_on was when it was last looked at
   // Of a writer whose reader is on another server: where it leaves how many bytes of each slot a courier has to send, every
   // kWordsPerLine words; of a lane of transfers packed as 4 bytes each. Else null.
   uint64_t *chunk_bytes;
   uint32_t nslots;
-  uint32_t slot_bytes;  // with their flags
+  uint32_t slot_bytes;    // with their flags
 };
 
 enum class ReportState : uint32_t { kNone = 0, kAborted = 1, kTimedOut = 2, kDiffers = 3 };
@@ -61,11 +61,11 @@ constexpr uint32_t kExchangeProgram = 0xffffffff;  // Report::program of a trans
 // Where a channel stood when it gave up. In pinned host memory, one per channel; `state` is stored last.
 struct Report {
   uint32_t state;
-  uint32_t peer;  // the FIFO end that did not move; the host knows whose it is
+  uint32_t peer;     // the FIFO end that did not move; the host knows whose it is
   uint32_t program;
-  uint32_t step;  // within the channel
-  uint64_t have;  // the flag's value
-  uint64_t need;  // the value that was waited for
+  uint32_t step;     // within the channel
+  uint64_t have;     // the flag's value
+  uint64_t need;     // the value that was waited for
 };
 
 // What a channel has done in all calls so far, by kernels that are built to count (tally.h): ticks of the multiprocessor's
@@ -79,24 +79,24 @@ struct ChannelTicks {
 
 // A rank as the device sees it; written once, when the communicator is made.
 struct RankState {
-  const Program *programs;  // of this allocation
+  const Program *programs;          // of this allocation
   const Share *shares;
   const RankChannel *rank_channels;
-  const Step *steps;  // refs resolved: see device_plan.h of the runtime
-  const FifoRef *refs;  // `fifo` is the number of an end
+  const Step *steps;                // refs resolved: see device_plan.h of the runtime
+  const FifoRef *refs;              // `fifo` is the number of an end
   FifoEnd *ends;
-  Report *reports;  // pinned host memory, one per channel
-  uint32_t *abort_flag;  // pinned host memory: not 0 ends every wait
-  uint64_t timeout_ns;  // 0: wait for ever
+  Report *reports;                  // pinned host memory, one per channel
+  uint32_t *abort_flag;             // pinned host memory: not 0 ends every wait
+  uint64_t timeout_ns;              // 0: wait for ever
   uint32_t rank;
   uint32_t nranks;
   uint32_t nends;
-  uint32_t most_slots;  // of a FIFO
-  ChannelTicks *ticks;  // in device memory, one per channel; null unless the kernels count
-  FifoEnd *lane_ends;  // of transfers: lane l of end e is lane_ends[e * nlanes + l]
+  uint32_t most_slots;              // of a FIFO
+  ChannelTicks *ticks;              // in device memory, one per channel; null unless the kernels count
+  FifoEnd *lane_ends;               // of transfers: lane l of end e is lane_ends[e * nlanes + l]
   uint32_t nlanes;
   uint32_t lane_slots;
-  uint32_t lane_bytes;  // of data in a slot, a multiple of 16
+  uint32_t lane_bytes;              // of data in a slot, a multiple of 16
 };
 
 // One rank of a launch.
@@ -112,14 +112,14 @@ enum class Scaling : uint32_t { kNone = 0, kByValue = 1, kInMemory = 2 };
 
 // The arguments of every kernel. Blocks are ranks x channels: block b runs channel b % nchannels of ranks[b / nchannels].
 struct Launch {
-  uint64_t count;  // NCCL's count, in elements
-  uint64_t flip;  // of integers: see Reducing
-  uint32_t program;  // within the allocation
+  uint64_t count;      // NCCL's count, in elements
+  uint64_t flip;       // of integers: see Reducing
+  uint32_t program;    // within the allocation
   uint32_t nchannels;
-  uint32_t divisor;  // of a finished reduction; 0: none (avg divides by the number of ranks)
+  uint32_t divisor;    // of a finished reduction; 0: none (avg divides by the number of ranks)
   uint32_t operation;  // ncclRedOp_t 0..3; of integers never min
-  Scaling scaling;  // of sums
-  uint32_t weights;  // of the classes of links, as step_program.h has them; a captured graph keeps them
+  Scaling scaling;     // of sums
+  uint32_t weights;    // of the classes of links, as step_program.h has them; a captured graph keeps them
   RankCall ranks[kMaxLaunchRanks];
 };
 static_assert(sizeof(Launch) <= 4096, "kernel arguments end at 4 KiB on older drivers");
@@ -127,12 +127,12 @@ static_assert(sizeof(Launch) <= 4096, "kernel arguments end at 4 KiB on older dr
 // One transfer of a rank. Its `end` is the peer's rank in the plan, or that plus the number of ranks where this rank sends.
 struct alignas(16) Message {
   char *data;
-  uint64_t bytes;  // not 0
+  uint64_t bytes;      // not 0
   uint64_t signature;  // the same at both ends
   uint32_t end : 16;
   uint32_t sends : 1;
-  uint32_t leaves : 1;  // the peer is on another server, to which one lane leads
-  uint32_t next;  // of those with this end, counted from the rank's first message; 2^32 - 1: none
+  uint32_t leaves : 1;    // the peer is on another server, to which one lane leads
+  uint32_t next;          // of those with this end, counted from the rank's first message; 2^32 - 1: none
 };
 
 static_assert(sizeof(Message) == 32, "two accesses of 16 bytes");
@@ -148,11 +148,11 @@ struct ExchangeRank {
 // arguments hold, launches before it have put them into a table: so all of them are in flight together, and a captured graph
 // keeps them in its arguments.
 struct Exchange {
-  uint32_t nlanes;  // that the longest message needs
+  uint32_t nlanes;     // that the longest message needs
   uint32_t nranks;
-  Message *table;  // null: the messages are here
+  Message *table;      // null: the messages are here
   uint32_t load_at;
-  uint32_t loads;  // not 0: this launch only puts so many messages into the table, from load_at on
+  uint32_t loads;      // not 0: this launch only puts so many messages into the table, from load_at on
   ExchangeRank ranks[kMostExchangeRanks];
   Message messages[kMostMessages];
 };
@@ -160,7 +160,7 @@ static_assert(sizeof(Exchange) <= 4096, "kernel arguments end at 4 KiB on older 
 
 // What a block remembers of the messages with one end, in shared memory.
 struct ExchangeStream {
-  uint64_t done;  // chunks of the message that this lane has moved
+  uint64_t done;       // chunks of the message that this lane has moved
   uint32_t message;
   uint32_t ready;
 };
@@ -190,7 +190,7 @@ constexpr uint32_t exchange_shared(uint32_t streams) { return streams * static_c
 #define COLLC_LL_KERNELS(X) COLLC_TYPES(COLLC_LL_KERNEL, X)
 #define COLLC_LL128_KERNELS(X) COLLC_TYPES(COLLC_LL128_KERNEL, X)
 
-constexpr uint32_t kTypes = 12;  // ncclDataType_t 0..11
+constexpr uint32_t kTypes = 12;       // ncclDataType_t 0..11
 constexpr uint32_t kKernelTypes = 9;  // in the order above
 
 // How a reduction is put to the kernels. Integers of one width share a kernel, for sums and products of signed ones have the
