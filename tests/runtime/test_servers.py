@@ -6,7 +6,11 @@ the loopback, and memory is shared inside each alone.
 
 from __future__ import annotations
 
+import select
 import signal
+import socket
+import struct
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,10 +19,12 @@ from pathlib import Path
 import pytest
 from support.failures import a_killed_rank_is_named, a_silent_server_is_named
 from support.libraries import client, library, run_client
+from support.openssl import needs_openssl
 from support.ranks import INVALID_USAGE, REMOTE_ERROR, SUCCESS, Ranks
 
 HERE = Path(__file__).parent
 LOOPBACK = {"COLLC_SOCKET_IFNAME": "lo"}
+TLS = {"COLLC_NET_TLS": "1"}
 
 
 @contextmanager
@@ -57,10 +63,76 @@ def test_splits_and_shrinks() -> None:
     run_client([program, "processes", "4"], settings=on("aabb"))
 
 
-def test_the_same_bits_as_on_one_machine() -> None:
+@pytest.mark.parametrize(
+    "settings",
+    [{}, pytest.param(TLS, marks=needs_openssl), pytest.param({**TLS, "COLLC_NET_STREAMS": "3"}, marks=needs_openssl)],
+    ids=["plain", "TLS", "TLS, rails"],
+)
+def test_the_same_bits_as_on_one_machine(settings: dict[str, str]) -> None:
     program = client(HERE / "bits.c", "2+2")
-    several, one = (run_client([program, "processes", "4"], "\n", on(hosts)).stdout for hosts in ("aabb", "aaaa"))
-    assert several == one
+    several = run_client([program, "processes", "4"], "\n", on("aabb", **settings)).stdout
+    assert several == run_client([program, "processes", "4"], "\n", on("aaaa")).stdout
+
+
+@needs_openssl
+def test_splits_transfers_and_a_killed_rank_with_tls() -> None:
+    """Ids of parts travel over the parent's connections; what dies is named as without TLS."""
+    run_client([client(HERE / "parts.c", "2+2:0-3/0,2/1,3/0-2/0-1/2-3"), "processes", "4"], settings=on("aabb", **TLS))
+    run_client([client(HERE / "api.c", "2+2"), "processes", "4"], settings=on("aabb", **TLS))
+    for victim in (2, 3):
+        with machines("aabb", **TLS) as team:
+            a_killed_rank_is_named(team, victim, 100000)
+
+
+@needs_openssl
+@pytest.mark.parametrize("without", [0, 1, 3])
+def test_tls_on_some_ranks_is_an_error_on_all(without: int) -> None:
+    """Also where it differs inside one machine."""
+    team = Ranks(library("2+2"), 4, {**LOOPBACK, **TLS}, hosts="aabb", own={without: {"COLLC_NET_TLS": "0"}})
+    try:
+        answers = team.init()
+    finally:
+        team.close()
+    assert [answer["result"] for answer in answers] == [INVALID_USAGE] * 4
+    for answer in answers:
+        assert "COLLC_NET_TLS=1 on rank " in answer["text"]
+        assert f"not on rank {without} (" in answer["text"]
+
+
+def pass_on(server: socket.socket, to: tuple[str, int], seen: bytearray) -> None:
+    """Relays one connection, and keeps what passes."""
+    caller, _ = server.accept()
+    with caller, socket.create_connection(to) as listener:
+        while True:
+            for one, other in ((caller, listener), (listener, caller)):
+                if select.select([one], [], [], 0.01)[0]:
+                    data = one.recv(1 << 16)
+                    if not data:
+                        return
+                    seen.extend(data)
+                    other.sendall(data)
+
+
+def test_the_secret_is_never_said() -> None:
+    """Who reads what a rank tells the listener on another machine does not learn the id's secret."""
+    team, seen = Ranks(library("1+1"), 2, LOOPBACK, hosts="ab"), bytearray()
+    try:
+        unique = bytes.fromhex(str(team.ask(0, do="id")["id"]))
+        (port,) = struct.unpack_from("!H", unique, 8)
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            by_relay = unique[:8] + struct.pack("!H", server.getsockname()[1]) + unique[10:]
+            relay = threading.Thread(target=pass_on, args=(server, ("127.0.0.1", port), seen))
+            relay.start()
+            team.tell(0, do="init", nranks=2, id=unique.hex(), rank=0)
+            team.tell(1, do="init", nranks=2, id=by_relay.hex(), rank=1)
+            assert [team.hear(rank)["result"] for rank in (0, 1)] == [SUCCESS] * 2
+            relay.join(10)
+    finally:
+        team.close()
+    secret = unique[32:48]
+    assert len(seen) > 500
+    assert secret not in seen
+    assert secret.hex().encode() not in seen
 
 
 @pytest.mark.parametrize("size", ["slot", *(pytest.param(size, marks=pytest.mark.slow) for size in ("line", "large"))])

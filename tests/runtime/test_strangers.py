@@ -118,7 +118,7 @@ def test_a_wrong_secret_is_refused_in_words() -> None:
         with socket.socket(socket.AF_UNIX) as garbage:
             garbage.settimeout(60)
             garbage.connect(addresses(unique)[0])
-            garbage.sendall(bytes(32))
+            garbage.sendall(bytes(48))
             with contextlib.suppress(ConnectionResetError):
                 assert garbage.recv(100) == b""
 

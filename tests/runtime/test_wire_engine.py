@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from support.libraries import runtime_program
+from support.openssl import needs_openssl
 
 from collc.build.runtime import include_dirs
 from collc.build.toolchain import find_cxx
@@ -18,11 +19,15 @@ from collc.network.ucx import find_ucx
 
 HERE = Path(__file__).parent
 PARTS = frozenset(
-    [f"wire_{name}" for name in ("proof", "rails", "railed", "tcp", "tcp_connection", "tcp_party", "engines")]
+    [f"wire_{name}" for name in ("tls", "rails", "railed", "tcp", "tcp_connection", "tcp_party", "engines")]
     + [f"wire_{name}" for name in ("ucx", "ucx_api", "ucx_connection", "ucx_worker")]
     + ["bootstrap_acceptor", "bootstrap_sockets", "bootstrap_unique_id"]
-    + [f"base_{name}" for name in ("descriptor", "environment", "log", "random", "status")]
+    + [f"base_{name}" for name in ("descriptor", "environment", "log", "proof", "random", "status")]
 )
+
+
+WITH_TLS = {"COLLC_NET": "tcp:lo", "COLLC_NET_TLS": "1"}
+TLS = pytest.param("tls", marks=needs_openssl)
 
 
 def run(*arguments: str, **settings: str) -> str:
@@ -52,20 +57,57 @@ def on_the_loopback(engine: str) -> dict[str, str]:
     """For an engine on the loopback; UCX has no RDMA there."""
     if engine == "tcp":
         return {"COLLC_NET": "tcp:lo"}
+    if engine == "tls":
+        return WITH_TLS
     if find_ucx(os.environ) is None:
         pytest.skip("no UCX here (Debian: libucx0)")
     return {"COLLC_NET": "ucx:lo", "COLLC_UCX_UNSAFE_TCP": "1"}
 
 
-@pytest.mark.parametrize("engine", ["tcp", "ucx"])
+@pytest.mark.parametrize("engine", ["tcp", TLS, "ucx"])
 def test_strangers_have_no_effect(engine: str) -> None:
     """125 of each kind at both doors: silent, half a hello, garbage, a hello with a wrong proof."""
     assert run("meet", "125", **on_the_loopback(engine)) == "300 messages each way\n"
 
 
-@pytest.mark.parametrize("engine", ["tcp", "ucx"])
+@pytest.mark.parametrize("engine", ["tcp", TLS, "ucx"])
 def test_another_secret_is_no_connection(engine: str) -> None:
     assert "no connection after 1 s" in run("wrong", **on_the_loopback(engine))
+
+
+@needs_openssl
+def test_keys_of_tls_change_on_the_way() -> None:
+    """40 MB each way, of which every 16 MiB have a key of their own."""
+    assert run("many", "1200", **WITH_TLS) == "1200 messages each way\n"
+
+
+@pytest.mark.parametrize("machine", ["0", "1"])
+@needs_openssl
+def test_a_plain_end_is_refused_by_one_with_tls(machine: str) -> None:
+    """It knows the secret, so it passes the door; the engine that encrypts takes nothing from it."""
+    said = run("plain", machine)
+    assert "broke (TLS: " in said or "has closed its connection" in said
+
+
+@needs_openssl
+def test_with_tls_nothing_that_passes_is_readable() -> None:
+    """A relay between the machines keeps all bytes; without TLS it finds the bodies."""
+    assert run("relay") == "bodies are readable\n"
+    assert run("relay", **WITH_TLS) == "nothing is readable\n"
+
+
+def test_tls_says_what_it_lacks(tmp_path: Path) -> None:
+    """A library of that name that is none, UCX, and a value that is no switch."""
+    empty = tmp_path / "empty.c"
+    empty.write_text("int nothing;\n")
+    subprocess.run(
+        [find_cxx().path, "-x", "c", "-shared", "-fPIC", str(empty), "-o", str(tmp_path / "libssl.so.3")], check=True
+    )
+    said = run("open", **WITH_TLS, LD_LIBRARY_PATH=str(tmp_path))
+    assert said == ("COLLC_NET_TLS needs OpenSSL 3, libssl.so.3 (Debian: libssl3): it has no OPENSSL_init_crypto\n")
+    said = run("open", **{**WITH_TLS, "COLLC_NET": "ucx"})
+    assert said == "COLLC_NET_TLS: the engine ucx does not encrypt; COLLC_NET=tcp does\n"
+    assert run("open", COLLC_NET_TLS="yes").startswith("COLLC_NET_TLS")
 
 
 def test_ucx_is_declared_as_its_headers_say() -> None:

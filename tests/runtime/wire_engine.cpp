@@ -3,11 +3,17 @@
 //   wire_engine meet STRANGERS      machine 0 has so many connections of each kind before machine 1 comes; then messages pass
 //   wire_engine hca LIST PORT...    the ports that pass a list of NCCL_IB_HCA
 //   wire_engine wrong               machine 1 has another secret: both end with an error
+//   wire_engine many MESSAGES       so many messages each way
+//   wire_engine plain MACHINE       this one of two encrypts nothing, the other one does: no message arrives
+//   wire_engine relay               what passes is read by somebody between: does it contain what the bodies do?
+//   wire_engine open                makes an engine, or says why it cannot
 #include <arpa/inet.h>
 #include <netinet/in.h>
+#include <poll.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -19,7 +25,7 @@
 #include "base/clock.h"
 #include "bootstrap/unique_id.h"
 #include "wire/hca_filter.h"
-#include "wire/proof.h"
+#include "base/proof.h"
 #include "wire/wire.h"
 
 using namespace collc;
@@ -115,6 +121,146 @@ void exchange(End &one, End &other, uint64_t messages) {
   require(ended, "the end was made by the peer");
 }
 
+// Two machines that have met.
+struct Pair {
+  std::vector<std::unique_ptr<WireConnection>> made[2];
+  Status outcomes[2];
+
+  void meet(std::unique_ptr<WireEngine> (&engines)[2], const std::vector<Bytes> (&addresses)[2]) {
+    const auto run = [&](uint32_t self) {
+      WireMeeting meeting;
+      meeting.secret = "the secret of this communicator";
+      meeting.self = self;
+      meeting.addresses = addresses[self];
+      meeting.seconds = meeting.silence = 20;
+      meeting.stop = [] { return false; };
+      outcomes[self] = engines[self]->meet(meeting, &made[self]);
+    };
+    std::thread first(run, 0), second(run, 1);
+    first.join();
+    second.join();
+    require(outcomes[0].ok() && outcomes[1].ok(), "both have met");
+  }
+};
+
+int many(int messages) {
+  std::unique_ptr<WireEngine> engines[2];
+  std::vector<Bytes> addresses(2);
+  for (size_t m = 0; m < 2; ++m)
+    require(make_engine(&engines[m]).ok() && engines[m]->listen(&addresses[m]).ok(), "an engine that listens");
+  Pair pair;
+  pair.meet(engines, {addresses, addresses});
+  End ends[2];
+  ends[0].connection = std::move(pair.made[0][1]);
+  ends[1].connection = std::move(pair.made[1][0]);
+  exchange(ends[0], ends[1], static_cast<uint64_t>(messages));
+  std::printf("%d messages each way\n", messages);
+  return 0;
+}
+
+int plain(size_t machine) {
+  std::unique_ptr<WireEngine> engines[2];
+  std::vector<Bytes> addresses(2);
+  for (size_t m = 0; m < 2; ++m) {
+    setenv("COLLC_NET_TLS", m == machine ? "0" : "1", 1);
+    require(make_engine(&engines[m]).ok() && engines[m]->listen(&addresses[m]).ok(), "an engine that listens");
+  }
+  Pair pair;
+  pair.meet(engines, {addresses, addresses});
+  End ends[2];
+  const std::vector<char> body = End::body_of(4);
+  Status broken;
+  bool moved = false, ended = false;
+  for (size_t m = 0; m < 2; ++m) {
+    ends[m].connection = std::move(pair.made[m][1 - m]);
+    ends[m].connection->send({1, 0, 0, 0, static_cast<uint32_t>(body.size()), 0}, body.data());
+  }
+  for (const int64_t start = now_ms(); broken.ok();) {
+    require(now_ms() - start < 10000, "the end that encrypts refuses the other one");
+    // What the plain end makes of a handshake is no message either; it may have gone first.
+    static_cast<void>(ends[machine].connection->progress(ends[machine], &moved, &ended).ok());
+    broken = ends[1 - machine].connection->progress(ends[1 - machine], &moved, &ended);
+  }
+  require(ends[0].received == 0 && ends[1].received == 0, "no message arrives");
+  std::printf("%s\n", broken.text().c_str());
+  return 0;
+}
+
+// Everything that passes a relay, both ways.
+void pass_on(int listening, const sockaddr_in &door, std::string *seen) {
+  const int ends[2] = {accept(listening, nullptr, nullptr), socket(AF_INET, SOCK_STREAM, 0)};
+  require(connect(ends[1], reinterpret_cast<const sockaddr *>(&door), sizeof door) == 0, "the relay's connection");
+  char data[1 << 16];
+  for (;;) {
+    pollfd polled[2] = {{ends[0], POLLIN, 0}, {ends[1], POLLIN, 0}};
+    if (poll(polled, 2, -1) < 0) continue;
+    for (int end = 0; end < 2; ++end) {
+      if (polled[end].revents == 0) continue;
+      const ssize_t n = recv(ends[end], data, sizeof data, 0);
+      if (n <= 0) {
+        close(ends[0]);
+        close(ends[1]);
+        return;
+      }
+      seen->append(data, static_cast<size_t>(n));
+      for (ssize_t sent = 0; sent < n;) {
+        const ssize_t more = send(ends[1 - end], data + sent, static_cast<size_t>(n - sent), MSG_NOSIGNAL);
+        if (more < 0) break;
+        sent += more;
+      }
+    }
+  }
+}
+
+int relay() {
+  std::unique_ptr<WireEngine> engines[2];
+  std::vector<Bytes> addresses(2);
+  for (size_t m = 0; m < 2; ++m)
+    require(make_engine(&engines[m]).ok() && engines[m]->listen(&addresses[m]).ok(), "an engine that listens");
+  const sockaddr_in door = door_of(addresses[0]);
+  sockaddr_in own = door;
+  own.sin_port = 0;
+  socklen_t size = sizeof own;
+  const int listening = socket(AF_INET, SOCK_STREAM, 0);
+  require(bind(listening, reinterpret_cast<const sockaddr *>(&own), size) == 0 && listen(listening, 4) == 0 &&
+              getsockname(listening, reinterpret_cast<sockaddr *>(&own), &size) == 0,
+          "a relay");
+  // Machine 1 calls machine 0, and finds the relay at its address.
+  std::vector<Bytes> seen_by_one = addresses;
+  Id place;
+  std::memcpy(&place, seen_by_one[0].data(), sizeof place);
+  place.port = own.sin_port;
+  std::memcpy(seen_by_one[0].data(), &place, sizeof place);
+  std::string seen;
+  std::thread between(pass_on, listening, door, &seen);
+  Pair pair;
+  pair.meet(engines, {addresses, seen_by_one});
+  End ends[2];
+  ends[0].connection = std::move(pair.made[0][1]);
+  ends[1].connection = std::move(pair.made[1][0]);
+  std::vector<std::vector<char>> bodies;
+  for (uint64_t n = 0; n < 100; ++n) bodies.push_back(End::body_of(n));
+  for (End &end : ends)
+    for (uint64_t n = 0; n < 100; ++n)
+      end.connection->send({1, 0, n, n, static_cast<uint32_t>(bodies[n].size()), 0}, bodies[n].data());
+  bool moved = false, ended = false;
+  for (const int64_t start = now_ms(); ends[0].received < 100 || ends[1].received < 100;) {
+    require(now_ms() - start < 30000, "messages arrive through the relay");
+    for (End &end : ends) require(end.connection->progress(end, &moved, &ended).ok(), "the connection holds");
+  }
+  for (End &end : ends) end.connection.reset();
+  between.join();
+  // Bodies are runs of one byte; of random bytes, so long a run comes once in 10^30 of them.
+  size_t longest = 0, run = 0;
+  for (size_t i = 1; i < seen.size(); ++i) {
+    run = seen[i] == seen[i - 1] ? run + 1 : 0;
+    longest = std::max(longest, run);
+  }
+  require(seen.size() > 3000000, "everything passes the relay");
+  std::printf("%s\n", longest >= 16 ? "bodies are readable" : "nothing is readable");
+  return 0;
+}
+
 int meet(int strangers, bool wrong) {
   std::unique_ptr<WireEngine> engines[2];
   std::vector<Bytes> addresses(2);
@@ -178,5 +324,14 @@ int main(int argc, char **argv) {
   }
   if (what == "meet" && argc == 3) return meet(std::atoi(argv[2]), false);
   if (what == "wrong") return meet(0, true);
+  if (what == "many" && argc == 3) return many(std::atoi(argv[2]));
+  if (what == "plain" && argc == 3) return plain(static_cast<size_t>(std::atoi(argv[2])));
+  if (what == "relay") return relay();
+  if (what == "open") {
+    std::unique_ptr<WireEngine> engine;
+    const Status status = make_engine(&engine);
+    std::printf("%s\n", status.ok() ? "an engine" : status.text().c_str());
+    return 0;
+  }
   return 2;
 }

@@ -39,6 +39,9 @@ Status introduce(Introduction *mine, const std::vector<uint32_t> &gpus, const Tu
   uint32_t checks = 0;
   COLLC_RETURN_IF_FAILED(read_whole("COLLC_CHECK", 1, &checks));
   mine->checks = checks;
+  uint32_t tls = 0;
+  COLLC_RETURN_IF_FAILED(read_whole("COLLC_NET_TLS", 1, &tls));
+  mine->tls = tls;
   cpu_set_t cpus;
   CPU_ZERO(&cpus);
   if (sched_getaffinity(0, sizeof cpus, &cpus) == 0) std::memcpy(mine->cpus, &cpus, std::min(sizeof cpus, sizeof mine->cpus));
@@ -84,6 +87,19 @@ Status compare_disabled(const std::vector<Introduction> &all) {
   if (ranks.empty()) return {};
   if (ranks.size() == all.size()) return fail(ncclInvalidUsage, "COLLC_DISABLE is set");
   return fail(ncclInvalidUsage, "COLLC_DISABLE is set on rank%s %s", ranks.size() == 1 ? "" : "s", list_ranks(ranks).c_str());
+}
+
+Status compare_tls(const std::vector<Introduction> &all) {
+  const bool one_machine =
+      std::all_of(all.begin(), all.end(), [&all](const Introduction &one) { return one.machine == all[0].machine; });
+  for (size_t r = 1; r < all.size() && !one_machine; ++r)
+    if (all[r].tls != all[0].tls) {
+      const size_t with = all[0].tls != 0 ? 0 : r, without = r - with;
+      return fail(ncclInvalidUsage, "COLLC_NET_TLS=1 on rank %zu (%s), not on rank %zu (%s): set it on all ranks or on none",
+                  with, printable(std::string(all[with].host, strnlen(all[with].host, sizeof all[with].host))).c_str(), without,
+                  printable(std::string(all[without].host, strnlen(all[without].host, sizeof all[without].host))).c_str());
+    }
+  return {};
 }
 
 bool asks_for_check(const std::vector<Introduction> &all) {

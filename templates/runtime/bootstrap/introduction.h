@@ -19,6 +19,7 @@ struct Introduction {
   uint64_t found;     // digest of COLLC_TOPOLOGY
   uint64_t disabled;  // 1: COLLC_DISABLE
   uint64_t checks;    // 1: COLLC_CHECK
+  uint64_t tls;       // 1: COLLC_NET_TLS
   uint64_t cpus[16];
   char host[64];
 };
@@ -37,6 +38,9 @@ Status compare_places(const std::vector<Introduction> &all);
 
 // Fails if any rank has COLLC_DISABLE set: that rank uses the real NCCL, so the others must too.
 Status compare_disabled(const std::vector<Introduction> &all);
+
+// Fails if ranks on several machines disagree whether to encrypt what passes between them.
+Status compare_tls(const std::vector<Introduction> &all);
 
 // Whether any rank has COLLC_CHECK set: then all of them check.
 bool asks_for_check(const std::vector<Introduction> &all);

@@ -175,7 +175,8 @@ void Listener::on_handshake(Acceptor &acceptor, Descriptor client, const unsigne
   if (hello.magic != kHelloMagic) return;
   Connection connection(std::move(client));
   const auto entry = ids_.find(hello.number);
-  const bool known = entry != ids_.end() && equal_secrets(entry->second.secret, hello.secret, kSecretBytes);
+  const bool known =
+      entry != ids_.end() && equal_secrets(proof_of(hello, entry->second.secret).data(), hello.proof, sizeof hello.proof);
   if (!known) {
     connection.send({0, kUnknown});
     return;

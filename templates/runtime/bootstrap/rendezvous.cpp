@@ -53,7 +53,8 @@ Status Rendezvous::join(const ncclUniqueId &id, uint32_t nranks, uint32_t rank, 
   seconds_ = seconds;
   start_waiting();
   Hello hello = {kHelloMagic, id_.number, rank, nranks, {}};
-  std::memcpy(hello.secret, id_.secret, kSecretBytes);
+  const Proof proof = proof_of(hello, id_.secret);
+  std::memcpy(hello.proof, proof.data(), proof.size());
   std::vector<Address> addresses;
   const bool same_machine = id_.machine == this_machine();
   if (same_machine && same_network(id_.network, this_network())) addresses.push_back(local_address(listener_name(id_)));

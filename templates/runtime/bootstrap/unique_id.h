@@ -5,6 +5,7 @@
 #include <string>
 
 #include "base/bytes.h"
+#include "base/proof.h"
 #include "base/random.h"
 #include "base/status.h"
 
@@ -13,7 +14,7 @@ namespace collc {
 constexpr char kIdMagic[8] = {'c', 'o', 'l', 'l', 'c', 'i', 'd', '2'};
 constexpr size_t kSecretBytes = 16;
 constexpr size_t kNameBytes = 16;
-constexpr uint32_t kHelloMagic = 0x636c6c32;  // "cll2"
+constexpr uint32_t kHelloMagic = 0x636c6c33;  // "cll3"
 constexpr uint32_t kMostMessage = 1 << 20;
 
 struct Id {
@@ -36,13 +37,13 @@ static_assert(sizeof(Id) == sizeof(ncclUniqueId), "the id fills NCCL's 128 bytes
 // The rank in the Hello of a caller that cannot be one of the ranks and connects to report why.
 constexpr uint32_t kNoRank = UINT32_MAX;
 
-// The first message of a rank.
+// The first message of a rank. The secret itself never travels: whoever reads along learns nothing to decrypt with.
 struct Hello {
   uint32_t magic;
   uint32_t number;
   uint32_t rank;
   uint32_t nranks;
-  unsigned char secret[kSecretBytes];
+  unsigned char proof[sizeof(Proof)];  // that the rank knows the secret
 };
 
 // Precedes each message. `result` is one of those below, or an error (ncclResult_t) whose text follows.
@@ -64,6 +65,9 @@ Id unpack(const ncclUniqueId &id);
 
 // The secret as 32 hex digits; only the ranks of this communicator know it.
 std::string secret_of(const ncclUniqueId &id);
+
+// Of what stands before it in the hello.
+Proof proof_of(const Hello &hello, const unsigned char *secret);
 
 // Takes constant time, so that timing does not reveal where they differ.
 bool equal_secrets(const void *one, const void *other, size_t size);

@@ -140,6 +140,7 @@ Status Communicator::set_up(Rendezvous &rendezvous, const std::string &key, Rank
       placement_.host.push_back(printable(std::string(one.host, strnlen(one.host, sizeof one.host))));
   COLLC_RETURN_IF_FAILED(check_gpus(nranks_, gpus_));
   COLLC_RETURN_IF_FAILED(compare_tunings(introductions));
+  COLLC_RETURN_IF_FAILED(compare_tls(introductions));
   if (placement_.allocation != nullptr) choices_ = Choices(*placement_.allocation, tuning);
 
   context.processes = owners;

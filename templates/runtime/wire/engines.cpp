@@ -9,6 +9,7 @@
 #include "base/environment.h"
 #include "base/log.h"
 #include "wire/hca_filter.h"
+#include "wire/tls.h"
 #include "wire/ucx_worker.h"
 #include "wire/wire.h"
 
@@ -96,6 +97,11 @@ Status make_engine(std::unique_ptr<WireEngine> *made) {
                 most == 1 ? "one with the engine ucx" : format("%zu at most", most).c_str());
   double streams = 1;
   COLLC_RETURN_IF_FAILED(read_number("COLLC_NET_STREAMS", 1, kMostRails, 1, &streams));
+  uint32_t tls = 0;
+  COLLC_RETURN_IF_FAILED(read_whole("COLLC_NET_TLS", 1, &tls));
+  if (tls != 0 && chosen.engine == "ucx")
+    return fail(ncclInvalidUsage, "COLLC_NET_TLS: the engine ucx does not encrypt; COLLC_NET=tcp does");
+  if (tls != 0) COLLC_RETURN_IF_FAILED(TlsChannel::load());
   const char *const list = read_text("NCCL_IB_HCA");
   if (list != nullptr && !chosen.ports.empty())
     log(LogLevel::kInfo, "NCCL_IB_HCA is not followed: COLLC_NET names RDMA devices");
@@ -113,13 +119,16 @@ Status make_engine(std::unique_ptr<WireEngine> *made) {
   if (nrails > kMostRails)
     return fail(ncclInvalidUsage, "COLLC_NET_STREAMS: %zu connections with each machine, %u at most", nrails, kMostRails);
   if (chosen.engine == "tcp")
-    *made = make_tcp_engine(chosen.interfaces, nstreams, "tcp");
+    *made = make_tcp_engine(chosen.interfaces, nstreams, tls != 0, "tcp");
   else
     *made = make_ucx_engine(chosen.interfaces.empty() ? "" : chosen.interfaces[0], ports);
   return {};
 }
 
-void end_engines() { UcxTurn::end(); }
+void end_engines() {
+  UcxTurn::end();
+  TlsChannel::end();
+}
 
 Status silence_seconds(double *seconds) { return read_number("COLLC_NET_TIMEOUT", 1, 1e6, 60, seconds); }
 

@@ -219,9 +219,9 @@ Status RailedConnection::take_about_rail(const WireHead &head) {
 
 void RailedConnection::open(uint32_t k, TcpDoors::Visitor visitor) {
   Rail &rail = rails_[k];
-  rail.tcp = std::make_unique<TcpConnection>(std::move(visitor.fd), party_->name_of(machine_, k), silence_);
-  rail.tcp->hold_back(kMostHeldBack);
   rail.generation = visitor.attempt;
+  rail.tcp = party_->connect(machine_, k, std::move(visitor), silence_);
+  rail.tcp->hold_back(kMostHeldBack);
   rail.sent = rail.arrived = rail.came = rail.told_came = 0;
   rail.next_control = kNever;
   rail.told_ms = 0;

@@ -23,11 +23,12 @@ constexpr int64_t kPauseMs = 30;  // between attempts
 
 class TcpMeeting {
  public:
-  TcpMeeting(const WireMeeting &meeting, std::shared_ptr<TcpDoors> doors) : meeting_(meeting), doors_(std::move(doors)) {}
+  TcpMeeting(const WireMeeting &meeting, std::shared_ptr<TcpDoors> doors, bool tls)
+      : meeting_(meeting), doors_(std::move(doors)), tls_(tls) {}
 
   Status run(std::vector<std::unique_ptr<WireConnection>> *made) {
     const auto party = std::make_shared<TcpParty>();
-    COLLC_RETURN_IF_FAILED(party->read(meeting_));
+    COLLC_RETURN_IF_FAILED(party->read(meeting_, tls_));
     party_ = party;
     doors_->expect(party_);
     made_.resize(party_->nmachines());
@@ -102,7 +103,7 @@ class TcpMeeting {
     for (uint32_t m = 0; m < made_.size(); ++m) {
       if (m == meeting_.self) continue;
       if (made_[m].size() == 1)
-        (*made)[m] = std::make_unique<TcpConnection>(std::move(made_[m][0].fd), party_->name_of(m, 0), meeting_.silence);
+        (*made)[m] = party_->connect(m, 0, std::move(made_[m][0]), meeting_.silence);
       else
         (*made)[m] = std::make_unique<RailedConnection>(party_, doors_, m, std::move(made_[m]), meeting_.silence);
     }
@@ -110,8 +111,9 @@ class TcpMeeting {
 
   const WireMeeting &meeting_;
   std::shared_ptr<TcpDoors> doors_;
+  bool tls_;
   std::shared_ptr<const TcpParty> party_;
-  std::vector<std::vector<TcpDoors::Visitor>> made_;  // by machine and rail
+  std::vector<std::vector<TcpVisitor>> made_;  // by machine and rail
   std::string last_;  // why an attempt failed
 };
 
@@ -127,8 +129,11 @@ uint32_t mbits_of(const char *interface) {
 
 class TcpEngine final : public WireEngine {
  public:
-  TcpEngine(const std::vector<std::string> &interfaces, uint32_t streams, const char *above)
-      : interfaces_(interfaces.empty() ? std::vector<std::string>{""} : interfaces), streams_(streams), above_(above) {}
+  TcpEngine(const std::vector<std::string> &interfaces, uint32_t streams, bool tls, const char *above)
+      : interfaces_(interfaces.empty() ? std::vector<std::string>{""} : interfaces),
+        streams_(streams),
+        tls_(tls),
+        above_(above) {}
   const char *name() const override { return "tcp"; }
 
   Status listen(Bytes *address) override {
@@ -155,7 +160,7 @@ class TcpEngine final : public WireEngine {
   }
 
   Status meet(const WireMeeting &meeting, std::vector<std::unique_ptr<WireConnection>> *made) override {
-    return TcpMeeting(meeting, std::move(doors_)).run(made);
+    return TcpMeeting(meeting, std::move(doors_), tls_).run(made);
   }
 
  private:
@@ -173,14 +178,16 @@ class TcpEngine final : public WireEngine {
 
   std::vector<std::string> interfaces_;  // lists of them, a rail each
   uint32_t streams_;
+  bool tls_;
   const char *above_;
   std::shared_ptr<TcpDoors> doors_;
 };
 
 }  // namespace
 
-std::unique_ptr<WireEngine> make_tcp_engine(const std::vector<std::string> &interfaces, uint32_t streams, const char *above) {
-  return std::make_unique<TcpEngine>(interfaces, streams, above);
+std::unique_ptr<WireEngine> make_tcp_engine(const std::vector<std::string> &interfaces, uint32_t streams, bool tls,
+                                            const char *above) {
+  return std::make_unique<TcpEngine>(interfaces, streams, tls, above);
 }
 
 }  // namespace collc

@@ -27,8 +27,13 @@ void set(int fd, int level, int option, int value) { setsockopt(fd, level, optio
 
 }  // namespace
 
-TcpConnection::TcpConnection(Descriptor fd, std::string name, double silence)
-    : fd_(std::move(fd)), name_(std::move(name)), silence_(silence), heard_ms_(now_ms()), buffer_(kBuffer) {
+TcpConnection::TcpConnection(Descriptor fd, std::unique_ptr<TlsChannel> tls, std::string name, double silence)
+    : fd_(std::move(fd)),
+      tls_(std::move(tls)),
+      name_(std::move(name)),
+      silence_(silence),
+      heard_ms_(now_ms()),
+      buffer_(kBuffer) {
   const int limit_ms = static_cast<int>(std::min(silence * 1000, 2e9));
   set(fd_.get(), IPPROTO_TCP, TCP_NODELAY, 1);
   set(fd_.get(), IPPROTO_TCP, TCP_USER_TIMEOUT, limit_ms);
@@ -53,11 +58,11 @@ void TcpConnection::hold_back(int bytes) { set(fd_.get(), IPPROTO_TCP, TCP_NOTSE
 
 bool TcpConnection::drained() {
   int unacknowledged = 0;
-  return parts_.empty() && ioctl(fd_.get(), SIOCOUTQ, &unacknowledged) == 0 && unacknowledged == 0;
+  return all_handed_over() && ioctl(fd_.get(), SIOCOUTQ, &unacknowledged) == 0 && unacknowledged == 0;
 }
 
 void TcpConnection::add_to(std::vector<pollfd> *polled) const {
-  polled->push_back({fd_.get(), static_cast<short>(parts_.empty() ? POLLIN : POLLIN | POLLOUT), 0});
+  polled->push_back({fd_.get(), static_cast<short>(all_handed_over() ? POLLIN : POLLIN | POLLOUT), 0});
 }
 
 Status TcpConnection::progress(WireSink &sink, bool *moved, bool *ended) {
@@ -72,7 +77,22 @@ Status TcpConnection::progress(WireSink &sink, bool *moved, bool *ended) {
 
 Status TcpConnection::broken(const char *what, int error, bool *ended) const {
   *ended = error == ECONNRESET || error == EPIPE;
+  if (tls_ != nullptr && error == EPROTO)
+    return fail(ncclRemoteError, "the connection with %s broke (%s)", name_.c_str(), tls_->why().c_str());
   return fail_errno(format("the connection with %s broke (%s)", name_.c_str(), what), error);
+}
+
+ssize_t TcpConnection::hand_over(iovec *pieces, size_t count) {
+  if (tls_ != nullptr) return tls_->send(pieces, count);
+  msghdr message = {};
+  message.msg_iov = pieces;
+  message.msg_iovlen = count;
+  return sendmsg(fd_.get(), &message, MSG_NOSIGNAL | MSG_DONTWAIT);
+}
+
+ssize_t TcpConnection::fetch(iovec *pieces, size_t count) {
+  if (tls_ != nullptr) return tls_->receive(static_cast<char *>(pieces[0].iov_base), pieces[0].iov_len);
+  return readv(fd_.get(), pieces, static_cast<int>(count));
 }
 
 Status TcpConnection::write(bool *moved, bool *ended) {
@@ -86,10 +106,7 @@ Status TcpConnection::write(bool *moved, bool *ended) {
       const size_t of_body = part.done < sizeof part.head ? 0 : part.done - sizeof part.head;
       if (of_body < part.head.bytes) pieces[count++] = {const_cast<char *>(part.body) + of_body, part.head.bytes - of_body};
     }
-    msghdr message = {};
-    message.msg_iov = pieces;
-    message.msg_iovlen = count;
-    const ssize_t n = sendmsg(fd_.get(), &message, MSG_NOSIGNAL | MSG_DONTWAIT);
+    const ssize_t n = hand_over(pieces, count);
     if (n < 0 && errno == EINTR) continue;
     if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return {};
     if (n < 0) return broken("sending", errno, ended);
@@ -106,6 +123,10 @@ Status TcpConnection::write(bool *moved, bool *ended) {
       ++sent_;
     }
   }
+  if (tls_ != nullptr && !tls_->flush()) {
+    if (errno == EAGAIN) return {};
+    return broken("sending", errno, ended);
+  }
   if (finishing_ && !shut_) {
     shutdown(fd_.get(), SHUT_WR);
     shut_ = true;
@@ -114,7 +135,7 @@ Status TcpConnection::write(bool *moved, bool *ended) {
 }
 
 Status TcpConnection::read(WireSink &sink, bool *moved, bool *ended) {
-  for (int reads = 0; reads < kReads; ++reads) {
+  for (int reads = 0; reads < kReads || (tls_ != nullptr && tls_->has_more()); ++reads) {
     // A long body goes where it belongs at once; whatever follows it goes into the buffer.
     iovec pieces[2];
     size_t count = 0;
@@ -122,7 +143,7 @@ Status TcpConnection::read(WireSink &sink, bool *moved, bool *ended) {
     if (direct) pieces[count++] = {body_, missing_};
     if (begin_ == end_) begin_ = end_ = 0;
     pieces[count++] = {buffer_.data() + end_, buffer_.size() - end_};
-    const ssize_t n = readv(fd_.get(), pieces, static_cast<int>(count));
+    const ssize_t n = fetch(pieces, count);
     if (n < 0 && errno == EINTR) continue;
     if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return {};
     if (n < 0) return broken("receiving", errno, ended);

@@ -3,14 +3,15 @@
 #include <deque>
 
 #include "base/descriptor.h"
+#include "wire/tls.h"
 #include "wire/wire.h"
 
 namespace collc {
 
 class TcpConnection final : public WireConnection {
  public:
-  // `fd`: connected, not blocking, both ends authenticated.
-  TcpConnection(Descriptor fd, std::string name, double silence);
+  // `fd`: connected, not blocking, both ends authenticated. `tls`: over it; null: none.
+  TcpConnection(Descriptor fd, std::unique_ptr<TlsChannel> tls, std::string name, double silence);
 
   void send(const WireHead &head, const void *body) override;
   uint64_t queued() const override { return sent_ + parts_.size(); }
@@ -41,9 +42,14 @@ class TcpConnection final : public WireConnection {
   Status read(WireSink &sink, bool *moved, bool *ended);
   // Goes on with what is buffered; `moved` if a message became complete.
   Status take_buffered(WireSink &sink, bool *moved);
+  // As sendmsg() and readv(), for what the socket carries.
+  ssize_t hand_over(iovec *pieces, size_t count);
+  ssize_t fetch(iovec *pieces, size_t count);
+  bool all_handed_over() const { return parts_.empty() && (tls_ == nullptr || tls_->flushed()); }
   Status broken(const char *what, int error, bool *ended) const;
 
   Descriptor fd_;
+  std::unique_ptr<TlsChannel> tls_;
   std::string name_;
   double silence_;
   std::deque<Part> parts_;

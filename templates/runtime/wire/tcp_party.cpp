@@ -26,7 +26,8 @@ void bind_to(const Descriptor &fd, const TcpAddress &own) {
 
 }  // namespace
 
-Status TcpParty::read(const WireMeeting &meeting) {
+Status TcpParty::read(const WireMeeting &meeting, bool tls) {
+  tls_ = tls;
   secret_ = meeting.secret;
   self_ = meeting.self;
   for (const Bytes &bytes : meeting.addresses) {
@@ -116,6 +117,23 @@ Proof TcpParty::answer_to(const TcpHello &hello) const {
 
 Proof TcpParty::expected_answer(const TcpHello &hello) const {
   return proof_of("collc answers", address(self_, hello.rail), hello);
+}
+
+std::unique_ptr<TcpConnection> TcpParty::connect(uint32_t machine, uint32_t rail, TcpVisitor made, double silence) const {
+  std::unique_ptr<TlsChannel> tls;
+  if (tls_) {
+    // A key for this connection alone: both ends know the hello with which it began.
+    const bool accepts = machine > self_;
+    TcpHello hello = {};
+    std::memcpy(hello.magic, kMagic, sizeof kMagic);
+    hello.from = accepts ? machine : self_;
+    hello.to = accepts ? self_ : machine;
+    hello.rail = rail;
+    hello.attempt = made.attempt;
+    const Proof key = proof_of("collc encrypts", address(hello.to, rail), hello);
+    tls = std::make_unique<TlsChannel>(made.fd.get(), accepts, key);
+  }
+  return std::make_unique<TcpConnection>(std::move(made.fd), std::move(tls), name_of(machine, rail), silence);
 }
 
 Status TcpDoors::open(std::vector<TcpAddress> *addresses) {

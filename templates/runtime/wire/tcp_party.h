@@ -13,7 +13,8 @@
 
 #include "bootstrap/acceptor.h"
 #include "bootstrap/unique_id.h"
-#include "wire/proof.h"
+#include "base/proof.h"
+#include "wire/tcp_connection.h"
 #include "wire/wire.h"
 
 namespace collc {
@@ -38,10 +39,17 @@ struct TcpHello {
   unsigned char proof[sizeof(Proof)];
 };
 
+// A connection whose ends have proved themselves.
+struct TcpVisitor {
+  Descriptor fd;
+  uint64_t attempt = 0;  // 0: nobody
+};
+
 // All machines of a communicator, as this one knows them.
 class TcpParty {
  public:
-  Status read(const WireMeeting &meeting);
+  // `tls`: what passes over connections is encrypted.
+  Status read(const WireMeeting &meeting, bool tls);
 
   uint32_t self() const { return self_; }
   uint32_t nmachines() const { return static_cast<uint32_t>(addresses_.size()); }
@@ -65,12 +73,15 @@ class TcpParty {
   Proof answer_to(const TcpHello &hello) const;
   // What the answer to an own hello must be.
   Proof expected_answer(const TcpHello &hello) const;
+  // What messages go over from now on.
+  std::unique_ptr<TcpConnection> connect(uint32_t machine, uint32_t rail, TcpVisitor made, double silence) const;
 
  private:
   Status check_alike() const;
   Proof proof_of(const char *says, const TcpAddress &challenger, const TcpHello &hello) const;
 
   std::string secret_;
+  bool tls_ = false;
   uint32_t self_ = 0;
   std::vector<std::vector<TcpAddress>> addresses_;
 };
@@ -78,10 +89,7 @@ class TcpParty {
 // Listens on each interface of this machine, and takes those in who belong to the party.
 class TcpDoors {
  public:
-  struct Visitor {
-    Descriptor fd;
-    uint64_t attempt = 0;  // 0: nobody
-  };
+  using Visitor = TcpVisitor;
 
   // `addresses`: one for each interface, with a port from now on.
   Status open(std::vector<TcpAddress> *addresses);

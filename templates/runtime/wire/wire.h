@@ -107,8 +107,9 @@ class WireEngine {
 Status make_engine(std::unique_ptr<WireEngine> *made);
 
 // Plain sockets, on an interface of each of these lists, or where COLLC_SOCKET_IFNAME says if there is none; over each one so
-// many streams. `above`: the engine that uses them; all machines must name the same.
-std::unique_ptr<WireEngine> make_tcp_engine(const std::vector<std::string> &interfaces, uint32_t streams, const char *above);
+// many streams, encrypted with `tls`. `above`: the engine that uses them; all machines must name the same.
+std::unique_ptr<WireEngine> make_tcp_engine(const std::vector<std::string> &interfaces, uint32_t streams, bool tls,
+                                            const char *above);
 // UCX, with the RDMA ports of `devices` ("": all), and sockets beside it.
 std::unique_ptr<WireEngine> make_ucx_engine(const std::string &interface, const std::string &devices);
 

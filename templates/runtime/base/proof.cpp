@@ -1,4 +1,4 @@
-#include "wire/proof.h"
+#include "base/proof.h"
 
 #include <cstdint>
 #include <cstring>

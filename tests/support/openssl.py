@@ -1,0 +1,19 @@
+"""Whether TLS can be used here."""
+
+from __future__ import annotations
+
+import ctypes
+
+import pytest
+
+
+def has_openssl() -> bool:
+    """Whether the system has the library that COLLC_NET_TLS opens."""
+    try:
+        ctypes.CDLL("libssl.so.3")
+    except OSError:
+        return False
+    return True
+
+
+needs_openssl = pytest.mark.skipif(not has_openssl(), reason="no OpenSSL 3 here (Debian: libssl3)")
