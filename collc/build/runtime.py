@@ -30,7 +30,8 @@ SELDOM = "-Og"
 # The unit of the files that calls execute, in rooms most of whose code makes and ends communicators.
 CALLS = "calls"
 HOT = {
-    *("api_collectives", "api_run", "communicator_communicator", "communicator_group", "control_call_log"),
+    *("api_collectives", "api_run", "communicator_communicator", "communicator_group"),
+    *("control_balancer", "control_call_log"),
     *("host_backend", "host_rank", "host_reduce", "host_single_copy_call"),
     *("transport_buffers", "transport_fifo", "transport_single_copy", "transport_transfers"),
 }

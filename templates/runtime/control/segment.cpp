@@ -29,7 +29,10 @@ uint64_t lines_bytes(const Segment::Size &size) { return pages(size.nranks * siz
 uint64_t board_at(const Segment::Size &size) {
   return pages(sizeof(ControlPage)) + lines_bytes(size) + pages(uint64_t{size.nranks} * size.calls * sizeof(CallRecord));
 }
-uint64_t control_bytes(const Segment::Size &size) { return board_at(size) + pages(Board::bytes(size.nranks)); }
+uint64_t motion_at(const Segment::Size &size) { return board_at(size) + pages(Board::bytes(size.nranks)); }
+uint64_t control_bytes(const Segment::Size &size) {
+  return motion_at(size) + pages(sizeof(Motion) + size.nranks * (sizeof(Ballot) + TimedCall::kKept * sizeof(TimedCall)));
+}
 uint64_t total_bytes(const Segment::Size &size) { return control_bytes(size) + pages(size.bytes); }
 
 }  // namespace
@@ -128,6 +131,9 @@ Status Segment::map(int fd, const Size &size, std::shared_ptr<Segment> *made) {
   segment->lines_ = reinterpret_cast<RankLine *>(segment->base_ + pages(sizeof(ControlPage)));
   segment->calls_ = reinterpret_cast<CallRecord *>(reinterpret_cast<char *>(segment->lines_) + lines_bytes(size));
   segment->board_ = Board(segment->base_ + board_at(size), size.nranks);
+  segment->motion_ = reinterpret_cast<Motion *>(segment->base_ + motion_at(size));
+  segment->ballots_ = reinterpret_cast<Ballot *>(segment->motion_ + 1);
+  segment->timed_ = reinterpret_cast<TimedCall *>(segment->ballots_ + size.nranks);
   segment->memory_ = segment->base_ + control_bytes(size);
   *made = std::move(segment);
   return {};

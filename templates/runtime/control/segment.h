@@ -16,6 +16,8 @@
 #include <string>
 
 #include "base/lines.h"
+#include "collc/step_program.h"
+#include "control/agreement.h"
 #include "control/board.h"
 #include "control/call_log.h"
 #include "control/control.h"
@@ -78,6 +80,14 @@ struct alignas(2 * kLine) RankLine {
   alignas(kLine) Mail mail;
 };
 
+// When a call of several classes of links began at a rank and each class had done its part there (control/balancer.h).
+struct alignas(kLine) TimedCall {
+  static constexpr uint64_t kKept = 8;  // of each rank
+  std::atomic<uint64_t> number;         // 0 while the rest is written
+  std::atomic<uint64_t> begun;          // nanoseconds; 0: it was not timed
+  std::atomic<uint64_t> ended[kClasses];
+};
+
 struct ControlPage {
   uint64_t magic;
   uint64_t bytes;
@@ -124,6 +134,9 @@ class Segment final : public Control {
   // The target's part: zeroed, page-aligned.
   char *memory() { return memory_; }
   const Board &board() const { return board_; }
+  Motion &motion() { return *motion_; }
+  Ballot *ballots() { return ballots_; }
+  TimedCall *timed(uint32_t rank) { return timed_ + rank * TimedCall::kKept; }
 
   Status attach(uint32_t rank) override;
   void leave(uint32_t rank) override;
@@ -204,6 +217,9 @@ class Segment final : public Control {
   RankLine *lines_ = nullptr;
   CallRecord *calls_ = nullptr;
   Board board_;
+  Motion *motion_ = nullptr;
+  Ballot *ballots_ = nullptr;
+  TimedCall *timed_ = nullptr;
   char *memory_ = nullptr;
 };
 

@@ -81,7 +81,7 @@ class Service {
       }
       if (waiting.pause([this] { return begin_->rank->shares_core(); })) continue;
       const int64_t waited = now_us() - waiting.since_us();
-      if (one_segment() ? sleep_until_rung() : nap()) {
+      if (one_segment() && !begin_->rank->is_throttled() ? sleep_until_rung() : nap()) {
         waiting.progressed();
         continue;
       }
@@ -104,7 +104,8 @@ class Service {
     bool moved = false;
     for (Queue *queue = begin_; queue != end_; ++queue) {
       if (queue->done()) continue;
-      while (queue->rank->done() && queue->next < queue->count && queue->rank->failure().ok()) {
+      while (queue->rank->done() && queue->next < queue->count && queue->rank->failure().ok() &&
+             queue->rank->may_begin(queue->collectives[queue->next]->call)) {
         queue->rank->begin(queue->collectives[queue->next++]->call);
         queue->rank->advance();
         moved = true;
@@ -207,15 +208,16 @@ void HostBackend::run_one(Submission &submission) {
   // Start here rather than in the service: peers may be waiting already, and the way there takes time.
   if (submission.call.work == Work::kNothing) return rank->note_nothing(submission.call);
   const bool collective = submission.call.work == Work::kProgram;
-  if (collective)
+  const bool begun = !collective || rank->may_begin(submission.call);
+  if (collective && begun)
     rank->begin(submission.call);
-  else
+  else if (!collective)
     rank->post(submission.call, &submission.status);
   rank->advance();
-  for (uint32_t i = 0; i < kPolls && rank->cores_are_free() && !rank->idle(); ++i)
+  for (uint32_t i = 0; begun && i < kPolls && rank->cores_are_free() && !rank->idle(); ++i)
     if (!rank->advance()) cpu_relax();
   Submission *const one = &submission;
-  Queue queue{rank, &one, collective ? size_t{1} : 0, collective ? size_t{1} : 0};
+  Queue queue{rank, &one, collective ? size_t{1} : 0, collective && begun ? size_t{1} : 0};
   if (!rank->failure().ok()) fail_rest(queue);
   if (!queue.done()) Service(&queue, 1).run();
   if (!collective) rank->end_transfers();

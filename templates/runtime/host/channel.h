@@ -5,6 +5,7 @@
 
 #include "collc/step_program.h"
 #include "control/segment.h"
+#include "host/throttle.h"
 #include "host/reduce.h"
 #include "plan/call.h"
 #include "transport/fifo.h"
@@ -37,6 +38,7 @@ struct ChannelState {
   uint32_t blocked_on = 0;  // plan rank
   uint64_t chunk = 0;
   uint64_t busy_ns = 0;  // of this call
+  uint32_t part = 0;     // the class of its links, where the program is cut into classes
 };
 
 // State shared by all channels of a rank.
@@ -51,6 +53,7 @@ struct ChannelContext {
   RunningCall running;
   // The call must end, and why; the rank ends it when its verbs return.
   Status failure;
+  Throttle throttle = {};
   bool failed_to_read = false;  // a chunk that came by address may be wrong
 };
 

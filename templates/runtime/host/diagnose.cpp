@@ -5,6 +5,12 @@
 #include "plan/plan.h"
 
 namespace collc {
+namespace {
+
+// A rank that does not come to its next call in that time keeps all weights as they are.
+constexpr int64_t kAgreeUs = 1000000;
+
+}  // namespace
 
 Status find_difference(const Segment &segment, uint32_t rank, uint32_t peer, const Call &call) {
   COLLC_RETURN_IF_FAILED(segment.compare(rank, peer));
@@ -69,7 +75,8 @@ bool HostRank::shares_core() const {
 }
 
 void HostRank::diagnose(int64_t waited_us) {
-  if (idle()) return;
+  const bool agrees = balancer_ != nullptr && balancer_->is_waiting();
+  if (idle() && !agrees) return;
   Segment &memory = *context_.segment;
   memory.board().see(context_.rank);
   if (memory.aborted()) return fail_all(memory.abort_status(context_.rank));
@@ -77,6 +84,8 @@ void HostRank::diagnose(int64_t waited_us) {
     memory.abort(fail(ncclRemoteError, "ncclCommAbort was called"), context_.rank);  // what the others are told
     return fail_all(fail(ncclInvalidUsage, "the communicator was aborted"));
   }
+  if (agrees) end_agreeing(waited_us);
+  if (idle()) return;
   for (uint32_t peer = 0; peer < context_.nranks; ++peer) {
     if (peer == context_.rank) continue;
     const bool left = memory.has_left(peer);
@@ -101,6 +110,14 @@ void HostRank::diagnose(int64_t waited_us) {
   if (limit > 0 && static_cast<double>(waited_us) > limit * 1e6)
     fail_all(fail(ncclRemoteError, "%safter %.1f s %s", context_.timeout > 0 ? "COLLC_TIMEOUT: " : "",
                   static_cast<double>(waited_us) / 1e6, waiting_for_any().c_str()));
+}
+
+// The call that waits begins with the weights of before; it finds out itself what is wrong with the others.
+void HostRank::end_agreeing(int64_t waited_us) {
+  const auto is_gone = [this](uint32_t peer) { return context_.segment->has_left(peer) || !context_.segment->alive(peer); };
+  bool gone = waited_us > kAgreeUs;
+  for (uint32_t peer = 0; peer < context_.nranks; ++peer) gone |= is_gone(peer);
+  if (gone) balancer_->give_up();
 }
 
 Status HostRank::find_cut() const {

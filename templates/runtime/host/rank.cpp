@@ -62,6 +62,7 @@ HostRank::HostRank(const RankContext &context)
               {},
               {},
               {},
+              {},
               false},
       log_(context.segment->log(context.rank)),
       transfer_log_(context.segment->board().transfers(context.rank)),
@@ -91,7 +92,9 @@ Status HostRank::connect(const RankContext &context) {
     if (peer != context.rank)
       context_.segment->board().way(context.rank, peer) =
           static_cast<unsigned char>(1 + static_cast<unsigned char>(shared_.neighbours.reach_into(peer)));
+  COLLC_RETURN_IF_FAILED(shared_.throttle.read());
   weighting_ = overrides.weighting;
+  balancer_ = Balancer::make(*context.segment, *context.tables, context.placement, context.rank, overrides);
   chunk_limit_ = overrides.chunk_bytes;
   channel_limit_ = overrides.channels != 0 ? overrides.channels : context.most_channels;
   forced_ = overrides.protocol >= 0;
@@ -119,7 +122,8 @@ bool HostRank::read_address(uint32_t peer, uint64_t from, void *to, uint64_t byt
 const HostRank::Cut &HostRank::cut(const Call &call) {
   const Program &program = *call.program;
   Cut &cut = cuts_[static_cast<size_t>(&program - context_.tables->programs) - context_.placement.allocation->first_program];
-  const uint32_t weights = weights_for(program, weighting_, call.number);
+  const uint32_t weights = balancer_ == nullptr ? weights_for(program, weighting_, call.number)
+                                                : balancer_->start(program, call.number, call.count * element_bytes(call.type));
   if (cut.count == call.count && cut.element_bytes == shared_.running.element_bytes && cut.weights == weights) return cut;
   if (cut.count == 0) {
     cut.reduces_what_it_sends = reduces_what_it_sends(program);
@@ -181,6 +185,9 @@ void HostRank::begin(const Call &call) {
     return;
   }
   cut_ = &cut(call);
+  shared_.throttle.begin(call.number);
+  timed_parts_ = balancer_ != nullptr && balancer_->times();
+  begun_parts_ns_ = 0;
   const auto input = reinterpret_cast<uintptr_t>(call.input), output = reinterpret_cast<uintptr_t>(call.output);
   const bool apart = output >= input + input_bytes() || input >= output + output_bytes();
   shared_.running.keeps_input = apart || !cut_->reduces_what_it_sends;
@@ -236,6 +243,8 @@ void HostRank::begin_fifos() {
       shared_.running.call->count * shared_.running.element_bytes >= (cores_are_free() ? kServesFirst : kServesFirstCrowded);
   channels_.resize(program.nchannels);
   remaining_ = 0;
+  if (timed_parts_) begun_parts_ns_ = now_ns();
+  for (uint64_t &ended : ended_parts_ns_) ended = 0;
   for (uint32_t c = 0; c < program.nchannels; ++c) {
     const RankChannel &place = rank_channel(program, c);
     ChannelState &channel = channels_[c];
@@ -245,6 +254,7 @@ void HostRank::begin_fifos() {
     channel.nsteps = place.nsteps;
     channel.iterations = cut_->iterations[c];
     channel.done = channel.iterations == 0;
+    if (place.nsteps != 0) channel.part = context_.tables->shares[program.first_share + channel.steps[0].share].part;
     if (!channel.done) ++remaining_;
   }
   if (remaining_ == 0) finish_call();
@@ -307,6 +317,7 @@ bool HostRank::advance_channels(uint32_t receives) {
 
 void HostRank::finish_channel(ChannelState &channel) {
   channel.done = true;
+  if (timed_parts_) ended_parts_ns_[channel.part] = now_ns();
   if (--remaining_ == 0) finish_call();
   if (timed_) times_[static_cast<size_t>(&channel - channels_.data())].waiting += now_ns() - begun_ns_ - channel.busy_ns;
   for (uint32_t s = 0; s < channel.nsteps; ++s) {

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "executor/backend.h"
+#include "control/balancer.h"
 #include "control/deadlock.h"
 #include "transport/neighbours.h"
 #include "host/channel.h"
@@ -30,6 +31,12 @@ class HostRank final : public RankBackend {
     note(call);
     log_.end(call.number);
   }
+  // False: the call may not begin before other ranks have answered (control/agreement.h); look again.
+  bool may_begin(const Call &call) {
+    return balancer_ == nullptr || call.program == nullptr || balancer_->may_start(call.number);
+  }
+  // Chunks wait for a clock, which rings no bell.
+  bool is_throttled() const { return shared_.throttle.is_set(); }
   // Makes `call` the current collective; it stands until that is done.
   void begin(const Call &call);
   // Adds a transfer beside it; its status is set if it fails.
@@ -93,6 +100,7 @@ class HostRank final : public RankBackend {
   };
 
   void note_transfer(const Call &call);
+  void end_agreeing(int64_t waited_us);
   // Ends what runs and breaks the communicator for all ranks.
   void fail_all(const Status &status);
   const Cut &cut(const Call &call);
@@ -118,6 +126,8 @@ class HostRank final : public RankBackend {
   // Says that others need no more of this rank for the call that runs.
   void finish_call() {
     const uint64_t number = shared_.running.call->number;
+    if (timed_parts_) balancer_->tell(number, begun_parts_ns_, ended_parts_ns_);
+    timed_parts_ = false;
     context_.segment->line(context_.rank).calls.finished.store(number, std::memory_order_release);
     log_.end(number);
   }
@@ -151,6 +161,10 @@ class HostRank final : public RankBackend {
   uint64_t begun_ns_ = 0;
   std::vector<ChannelTimes> times_;
   Weighting weighting_;         // agreed with the other ranks
+  std::unique_ptr<Balancer> balancer_;  // null: the weights of calls do not change
+  bool timed_parts_ = false;            // the current call tells when each class of links has done its part
+  uint64_t begun_parts_ns_ = 0;         // 0: it does not run over FIFOs
+  uint64_t ended_parts_ns_[kClasses] = {};
   uint32_t chunk_limit_ = 0;    // COLLC_CHUNK; 0: as the program says
   uint32_t channel_limit_ = 0;  // channels that run side by side; 0: all
   bool forced_ = false;  // COLLC_PROTO: everything goes through FIFOs

@@ -49,6 +49,7 @@ class HostVerbs {
       end.seen = end.least_head(&slowest);
       if (passed >= end.seen + fifos_.slots()) return block(slowest, chunk);
     }
+    if (step.nsend > 0 && context_.throttle.is_set() && context_.throttle.holds(channel_.part)) return Progress::kBlocked;
     return begin_reading();
   }
 
@@ -68,6 +69,7 @@ class HostVerbs {
     Segment &segment = context_.segment;
     if (step.nrecv > 0) --receives_;
     if (end_reading()) return;
+    if (context_.throttle.is_set()) context_.throttle.sent(channel_.part, step.nsend * chunk.elements * running_.element_bytes);
     // Either a rank that falls asleep sees the number at its second look, or we see that it sleeps.
     for (uint32_t i = 0; i < step.nsend; ++i) {
       FifoEnd &end = fifos_[send[i].fifo];

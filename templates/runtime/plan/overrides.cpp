@@ -51,6 +51,7 @@ Status read_overrides(Overrides *overrides) {
   }
   COLLC_RETURN_IF_FAILED(read_chunk(&overrides->chunk_bytes));
   COLLC_RETURN_IF_FAILED(read_whole("COLLC_CHANNELS", kMostChannels, &overrides->channels));
+  COLLC_RETURN_IF_FAILED(read_balance(&overrides->balance));
   return read_weighting(&overrides->weighting);
 }
 
@@ -61,6 +62,7 @@ Status compare_overrides(const Overrides &first, const Overrides &other, uint32_
   };
   COLLC_RETURN_IF_FAILED(differ("COLLC_CHUNK", first.chunk_bytes, other.chunk_bytes));
   COLLC_RETURN_IF_FAILED(differ("COLLC_CHANNELS", first.channels, other.channels));
+  if (first.balance != other.balance) return disagreement(rank, show_balance(first.balance), show_balance(other.balance));
   const std::string one = show_weighting(first.weighting), two = show_weighting(other.weighting);
   return one == two ? Status() : disagreement(rank, one, two);
 }

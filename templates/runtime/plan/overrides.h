@@ -1,8 +1,9 @@
-// COLLC_PROTO or NCCL_PROTO, COLLC_CHUNK, COLLC_CHANNELS and COLLC_WEIGHTS.
+// COLLC_PROTO or NCCL_PROTO, COLLC_CHUNK, COLLC_CHANNELS, COLLC_WEIGHTS and COLLC_BALANCE.
 #pragma once
 #include <cstdint>
 
 #include "base/status.h"
+#include "plan/balance.h"
 #include "plan/weights.h"
 
 namespace collc {
@@ -16,6 +17,7 @@ struct Overrides {
   uint32_t channels = 0;     // COLLC_CHANNELS, at most; 0: as many as the tables say
   uint32_t wished = 0;       // 1: the protocol is NCCL_PROTO's, which gives way where it cannot run
   Weighting weighting;       // COLLC_WEIGHTS
+  Balance balance = Balance::kUsual;  // COLLC_BALANCE
 };
 
 // Whether NCCL_PROTO counts: it names one protocol, as COLLC_PROTO would.

@@ -36,6 +36,8 @@ uint32_t draw(uint32_t seed, uint64_t call) {
 
 }  // namespace
 
+const char *class_name(uint32_t part) { return kClassNames[part]; }
+
 Status read_weighting(Weighting *weighting) {
   *weighting = {};
   const char *const text = read_text("COLLC_WEIGHTS");

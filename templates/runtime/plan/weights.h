@@ -19,6 +19,9 @@ Status read_weighting(Weighting *weighting);
 // "COLLC_WEIGHTS=nvlink:3,pcie:1", or that it is not set.
 std::string show_weighting(const Weighting &weighting);
 
+// "nvlink", "pcie", "net".
+const char *class_name(uint32_t part);
+
 // A program's own; 0: it is not cut into classes.
 inline uint32_t own_weights(const Program &program) {
   return program.nvlink_weight | uint32_t{program.pcie_weight} << 8 | uint32_t{program.net_weight} << 16;

@@ -1,0 +1,167 @@
+#include "control/balancer.h"
+
+#include <algorithm>
+
+#include "base/log.h"
+#include "collc/collective_traits.h"
+#include "plan/weights.h"
+
+namespace collc {
+namespace {
+
+constexpr size_t kMostPending = 64;
+
+// What is proposed, in one word.
+uint64_t pack(uint32_t program, const Move &move) {
+  return uint64_t{program} << 40 | uint64_t{move.calls} << 32 | move.weights;
+}
+uint32_t program_of(uint64_t subject) { return static_cast<uint32_t>(subject >> 40); }
+uint32_t calls_of(uint64_t subject) { return static_cast<uint32_t>(subject >> 32 & 0xff); }
+uint32_t weights_of(uint64_t subject) { return static_cast<uint32_t>(subject); }
+
+}  // namespace
+
+std::unique_ptr<Balancer> Balancer::make(Segment &segment, const Tables &tables, const Placement &placement, uint32_t rank,
+                                         const Overrides &overrides) {
+  const bool fixed = overrides.weighting.weights != 0 || overrides.weighting.drawn != 0 || overrides.balance == Balance::kNever;
+  if (fixed || placement.allocation == nullptr || !placement.machine.empty()) return nullptr;
+  const Program *const first = tables.programs + placement.allocation->first_program;
+  const auto is_cut = [](const Program &one) { return own_weights(one) != 0; };
+  if (std::none_of(first, first + placement.allocation->nprograms, is_cut)) return nullptr;
+  return std::make_unique<Balancer>(segment, tables, *placement.allocation, rank, overrides.balance);
+}
+
+Balancer::Balancer(Segment &segment, const Tables &tables, const Allocation &allocation, uint32_t rank, Balance balance)
+    : segment_(segment),
+      programs_(tables.programs + allocation.first_program),
+      rank_(rank),
+      balance_(balance),
+      agreement_(&segment.motion(), segment.ballots(), segment.nranks(), rank),
+      states_(allocation.nprograms) {
+  for (uint32_t p = 0; p < allocation.nprograms; ++p) {
+    states_[p].own = states_[p].weights = own_weights(programs_[p]);
+    if (rank == 0) policies_.emplace_back(states_[p].own);
+  }
+}
+
+bool Balancer::may_start(uint64_t call) {
+  if (rank_ == 0) lead();
+  if (agreement_.asks()) {
+    const bool decided = agrees(agreement_.subject()) ? agreement_.answer(call + 1) : agreement_.refuse();
+    if (decided) ring_all();
+  }
+  const Agreement::Turn turn = agreement_.at(call);
+  waiting_ = turn == Agreement::Turn::kWait;
+  act(turn, call);
+  return !waiting_;
+}
+
+void Balancer::give_up() {
+  if (agreement_.refuse()) ring_all();
+}
+
+void Balancer::act(Agreement::Turn turn, uint64_t call) {
+  if (turn == Agreement::Turn::kKept && rank_ == 0) policies_[asked_for_].keep();
+  if (turn != Agreement::Turn::kChange) return;
+  const uint64_t subject = agreement_.subject();
+  State &state = states_[program_of(subject)];
+  if (rank_ == 0) {
+    say(asked_, asked_for_, call);
+    policies_[asked_for_].adopt(asked_);
+  }
+  if (calls_of(subject) != 0) {
+    state.trial = weights_of(subject);
+    state.trial_calls = calls_of(subject);
+  } else {
+    state.weights = weights_of(subject);
+  }
+}
+
+uint32_t Balancer::start(const Program &program, uint64_t call, uint64_t bytes) {
+  const uint32_t number = number_of(program);
+  State &state = states_[number];
+  times_ = state.own != 0 && bytes >= kLeastTimed;
+  if (state.own == 0) return 0;
+  ++state.calls;
+  const uint32_t weights = state.trial_calls != 0 ? state.trial : state.weights;
+  if (state.trial_calls != 0) --state.trial_calls;
+  if (times_ && rank_ == 0) {
+    pending_.push_back({call, bytes, number, weights});
+    if (pending_.size() > kMostPending) pending_.pop_front();
+  }
+  return weights;
+}
+
+void Balancer::tell(uint64_t call, uint64_t begun, const uint64_t (&ended)[kClasses]) {
+  TimedCall &mine = segment_.timed(rank_)[call % TimedCall::kKept];
+  mine.number.store(0, std::memory_order_relaxed);
+  mine.begun.store(begun, std::memory_order_release);
+  for (uint32_t c = 0; c < kClasses; ++c) mine.ended[c].store(ended[c], std::memory_order_release);
+  mine.number.store(call, std::memory_order_release);
+}
+
+// Of a reduction the call from which it would hold, the next but one at the latest, is still of its warm-up.
+bool Balancer::agrees(uint64_t subject) const {
+  const State &state = states_[program_of(subject)];
+  if (balance_ == Balance::kAlways || !traits(programs_[program_of(subject)].collective).reduces) return true;
+  return state.calls + 1 + calls_of(subject) <= kWarmUp;
+}
+
+// False if some rank has not told of it; `gone`: and never will, or has told of a later call in its place.
+bool Balancer::read(const Pending &pending, TimedShares *times, bool *gone) const {
+  uint64_t begun = 0, ended[kClasses] = {};
+  for (uint32_t r = 0; r < segment_.nranks(); ++r) {
+    const TimedCall &theirs = segment_.timed(r)[pending.call % TimedCall::kKept];
+    const uint64_t number = theirs.number.load(std::memory_order_acquire);
+    if (number != pending.call) {
+      *gone |= number > pending.call;
+      return false;
+    }
+    begun = std::max(begun, theirs.begun.load(std::memory_order_acquire));
+    for (uint32_t c = 0; c < kClasses; ++c) ended[c] = std::max(ended[c], theirs.ended[c].load(std::memory_order_acquire));
+    if (theirs.number.load(std::memory_order_relaxed) == pending.call && theirs.begun.load(std::memory_order_relaxed) != 0)
+      continue;
+    *gone = true;
+    return false;
+  }
+  times->weights = pending.weights;
+  times->bytes = pending.bytes;
+  // From when the last rank had come.
+  for (uint32_t c = 0; c < kClasses; ++c)
+    if (ended[c] != 0) times->ns[c] = ended[c] > begun ? static_cast<double>(ended[c] - begun) : 1;
+  return true;
+}
+
+void Balancer::lead() {
+  if (pending_.empty() || !agreement_.may_propose()) return;
+  while (!pending_.empty()) {
+    const Pending first = pending_.front();
+    TimedShares times;
+    bool gone = false;
+    const bool told = read(first, &times, &gone);
+    if (!told && !gone) return;
+    pending_.pop_front();
+    if (!told) continue;
+    asked_ = policies_[first.program].observe(times);
+    if (asked_.weights == 0) continue;
+    asked_for_ = first.program;
+    const uint64_t subject = pack(first.program, asked_);
+    if (agrees(subject)) return agreement_.propose(subject);
+    policies_[first.program].keep();
+  }
+}
+
+void Balancer::say(const Move &move, uint32_t program, uint64_t call) const {
+  if (!logs(LogLevel::kInfo)) return;
+  const Program &one = programs_[program];
+  const std::string lasts = move.calls != 0 ? format(" for %u calls", move.calls) : "";
+  log(LogLevel::kInfo, "%s from %llu bytes on: %s from call %llu on%s, before %s: %s", name_of(one.collective),
+      static_cast<unsigned long long>(one.min_bytes), show_shares(move.weights).c_str(), static_cast<unsigned long long>(call),
+      lasts.c_str(), show_shares(policies_[program].weights()).c_str(), move.why.c_str());
+}
+
+void Balancer::ring_all() {
+  for (uint32_t r = 0; r < segment_.nranks(); ++r) segment_.ring(r);
+}
+
+}  // namespace collc

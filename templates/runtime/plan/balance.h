@@ -1,0 +1,89 @@
+// What share of a program's calls each class of links should carry, by the times that the classes took: the policy alone,
+// which knows no ranks and no clock. control/balancer.h has it decide, and the ranks agree.
+//
+// A class that carried x in t carries at the rate x / t. Where the slowest class of both of the last two calls took longer
+// than the fastest by more than kGap, each class gets what its rate says it carries in the same time: the step is in
+// proportion to the gap, and halved whenever another class has become the slowest, until calls are even (FlexLink's algorithm 1). Of both calls
+// the shorter time of a class counts: what disturbs a call only makes it longer. A class that would get less than kLeast
+// gets nothing.
+//
+// Classes that share what no graph shows may be slower together than the fastest of them alone. So now and then a few calls
+// try that, and classes that carry nothing get a small share again, seldomer each time that it does not pay.
+#pragma once
+#include <cstdint>
+#include <string>
+
+#include "base/status.h"
+#include "collc/step_program.h"
+
+namespace collc {
+
+// COLLC_BALANCE.
+enum class Balance : uint32_t {
+  kUsual = 0,  // shares of copies move at any time, those of reductions during warm-up
+  kNever = 1,  // "0"
+  kAlways = 2,  // "always": those of reductions too, so that equal calls may differ in their last bits
+};
+Status read_balance(Balance *balance);
+const char *show_balance(Balance balance);
+
+// "nvlink 67%, pcie 33%".
+std::string show_shares(uint32_t weights);
+
+// A call as the ranks timed it.
+struct TimedShares {
+  uint32_t weights = 0;  // as step_program.h has them
+  uint64_t bytes = 0;
+  double ns[kClasses] = {};  // until a class had done all; 0: it carried nothing
+};
+
+// What the policy wants to change; none: weights 0.
+struct Move {
+  uint32_t weights = 0;
+  uint32_t calls = 0;  // of the program, then the weights are as before; 0: from now on
+  std::string why;
+};
+
+class ShareBalance {
+ public:
+  // What the program has in the tables; a class that weighs nothing there never gets a share.
+  explicit ShareBalance(uint32_t weights);
+
+  // After a call. What it wants is only asked for: adopt() and keep() say what has become of it.
+  Move observe(const TimedShares &call);
+  void adopt(const Move &move);
+  // The ranks kept their weights: nothing is asked for during the next calls, longer each time.
+  void keep();
+
+  uint32_t weights() const { return weights_; }
+
+ private:
+  struct Gap;
+  Move step(const Gap &gap);
+  Move judge_trial();
+  Move begin_trial();
+  bool has_two() const { return times_[0].weights == weights_ && times_[1].weights == weights_; }
+  double best(uint32_t part) const;  // of the last two calls
+  double best_total() const;
+  uint32_t fastest() const;
+
+  const uint32_t own_;
+  uint32_t weights_;
+  TimedShares times_[2];  // the last two calls
+  uint64_t observed_ = 0;  // calls
+  uint32_t calm_ = 0;  // calls in a row without a reason for a step
+  uint32_t slowest_ = kClasses;
+  double gain_ = 1;  // of the next step
+  // A trial: the weights, and the better of its calls so far.
+  Move trial_;
+  bool trial_adds_ = false;  // gives a class a share again
+  uint32_t probed_ = 0;  // the last class that got a share again
+  TimedShares tried_;
+  uint32_t tries_ = 0, waits_ = 0;
+  uint64_t next_alone_ = kSettled, next_probe_ = kProbe, alone_every_ = kAlone, probe_every_ = kProbe;
+  uint64_t quiet_until_ = 0, quiet_ = 2;
+
+  static constexpr uint64_t kSettled = 8, kProbe = 32, kAlone = 64, kSeldom = 4096;  // calls
+};
+
+}  // namespace collc
