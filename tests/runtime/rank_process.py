@@ -2,7 +2,8 @@
 
 Orders: {"do": "id", times}, {"do": "init", nranks, id, rank, config, ends}, {"do": "init_all", nranks},
 {"do": "split", color, config}, {"do": "call", collective, count, type, op, root, times, together}, where "send" and
-"recv" have their peer as the root, and `together` starts the clock when all ranks are ready;
+"recv" have their peer as the root, `together` starts the clock when all ranks are ready, and the call
+is aborted after `aborts` seconds;
 {"do": "error"}, {"do": "destroy"}, {"do": "abort"}, {"do": "cpu"}, {"do": "open"},
 {"do": "barriers"}, {"do": "fork_later", after}, {"do": "environment", name, value}, {"do": "exhaust", limit};
 {"do": "limit", of, to} sets an RLIMIT_; and habits that do a rank no harm: {"do": "fork"}, {"do": "close"},
@@ -198,7 +199,10 @@ def exhaust(limit: int) -> int:
 
 def serve(rank: RankProcess) -> None:
     for line in sys.stdin:
-        print(json.dumps(rank.do(json.loads(line))), flush=True)
+        order = json.loads(line)
+        if order["do"] == "call" and "aborts" in order:
+            threading.Timer(order["aborts"], rank.do, ({"do": "abort"},)).start()
+        print(json.dumps(rank.do(order)), flush=True)
 
 
 if __name__ == "__main__":

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support.libraries import client, library, runtime_program
-from support.ranks import ranks
+from support.ranks import INVALID_USAGE, REMOTE_ERROR, SUCCESS, Ranks, ranks
 
 HERE = Path(__file__).parent
-INVALID_USAGE = 5
 WARM_UP = 200  # calls, as docs/classes.md says
 
 
@@ -43,12 +47,15 @@ def test_the_policy_on_simulated_machines(what: str) -> None:
     assert said("balance_policy.cpp", parts, what, "200") == "200 machines\n"
 
 
+BALANCED = {"COLLC_BALANCE": "1", "COLLC_DEBUG": "INFO"}
+
+
 def run(
     collective: str, calls: int, throttle: str, elements: int = 1 << 18, ways: str = "threads", **settings: str
 ) -> tuple[list[float], list[str], list[str]]:
     """Microseconds and bits of each call, and what rank 0 says of weights. Four ranks, three classes."""
     command = [str(client(HERE / "balance.c", "joint")), ways, "4", collective, str(elements), str(calls)]
-    env = {**os.environ, "COLLC_DIRECT": "0", "COLLC_DEBUG": "INFO", "COLLC_THROTTLE": throttle, **settings}
+    env = {**os.environ, "COLLC_DIRECT": "0", **BALANCED, "COLLC_THROTTLE": throttle, **settings}
     done = subprocess.run(command, capture_output=True, text=True, timeout=200, check=False, env=env)
     assert done.returncode == 0, done.stderr
     lines = [line.split() for line in done.stdout.splitlines()]
@@ -76,8 +83,9 @@ def test_sums_may_change_their_bits_where_the_user_says_so() -> None:
     assert len(set(bits[WARM_UP:])) > 1
 
 
-def test_nothing_moves_where_the_user_says_so() -> None:
-    _, bits, moves = run("allreduce", 40, CHANGING, COLLC_BALANCE="0")
+@pytest.mark.parametrize("value", ["0", ""])
+def test_nothing_moves_unless_the_user_says_so(value: str) -> None:
+    _, bits, moves = run("allreduce", 40, CHANGING, COLLC_BALANCE=value)
     assert len(set(bits)) == 1
     assert moves == []
 
@@ -98,6 +106,68 @@ def test_one_thread_with_all_ranks_does_not_wait_for_itself() -> None:
     )
     assert done.returncode == 0, done.stderr
     assert "bytes on:" in done.stderr
+
+
+@contextmanager
+def agreeing(others: tuple[int, ...] = (1, 2), aborts: float | None = None) -> Iterator[Ranks]:
+    """Rank 0 has proposed other weights and waits for rank 3, which does not come to its next call.
+
+    `others` begin that call too; rank 0 aborts it after `aborts` seconds.
+    """
+    call: dict[str, Any] = {"do": "call", "collective": "all_gather", "count": 1 << 18}
+    throttle = "net:3"
+    with ranks(library("joint"), 4, COLLC_DIRECT="0", COLLC_THROTTLE=throttle, **BALANCED) as team:
+        assert {answer["result"] for answer in team.init()} == {SUCCESS}
+        for _ in range(2):
+            assert {answer["result"] for answer in team.all(**call)} == {SUCCESS}
+        # The others are in the third call when rank 0 comes and proposes.
+        for rank in (1, 2, 3):
+            team.tell(rank, **call)
+        time.sleep(0.3)
+        team.tell(0, **call)
+        assert {team.hear(rank)["result"] for rank in range(4)} == {SUCCESS}
+        team.tell(0, **call, **({"aborts": aborts} if aborts else {}))
+        for rank in others:
+            team.tell(rank, **call)
+        time.sleep(0.2)
+        yield team
+
+
+KEEPS = "all_gather keeps the weights of its classes: "
+
+
+@pytest.mark.parametrize("goes", ["dies", "leaves"])
+def test_who_goes_while_the_others_agree_ends_their_wait(goes: str, capfd: pytest.CaptureFixture[str]) -> None:
+    with agreeing(others=()) as team:  # which would see it too, and might tell rank 0
+        if goes == "dies":
+            team.signal(3, signal.SIGKILL)
+        else:
+            assert team.ask(3, do="destroy")["result"] == SUCCESS
+        answer = team.hear(0, 20)
+    why = "rank 3 has died" if goes == "dies" else "rank 3 has destroyed its communicator"
+    assert answer["result"] == REMOTE_ERROR
+    assert why in answer["text"]
+    assert answer["seconds"] < 0.9  # not the limit of a wait
+    assert KEEPS + why in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("by", [0, 3], ids=["who waits", "who does not come"])
+def test_an_abort_ends_the_wait(by: int, capfd: pytest.CaptureFixture[str]) -> None:
+    with agreeing(aborts=0.3 if by == 0 else None) as team:
+        if by == 3:
+            team.tell(3, do="abort")
+        answers = [team.hear(rank, 20) for rank in range(3)]
+    assert 0 not in {answer["result"] for answer in answers}
+    assert max(answer["seconds"] for answer in answers) < 0.9
+    assert KEEPS not in capfd.readouterr().err
+
+
+def test_a_late_rank_keeps_the_weights_and_ends_the_wait(capfd: pytest.CaptureFixture[str]) -> None:
+    with agreeing() as team:
+        time.sleep(1.3)
+        team.tell(3, do="call", collective="all_gather", count=1 << 18)
+        assert {team.hear(rank)["result"] for rank in range(4)} == {SUCCESS}
+    assert KEEPS + "rank 3 has not come within a second" in capfd.readouterr().err
 
 
 @pytest.mark.parametrize("value", ["2", "yes", "Always", "-1"])

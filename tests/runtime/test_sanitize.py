@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -30,14 +32,19 @@ PAIRS = [
 ]
 
 
-def check(machine: str, program: str, flags: tuple[str, ...], *arguments: str) -> None:
+def check(
+    machine: str, program: str, flags: tuple[str, ...], *arguments: str, settings: Mapping[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
     binary = sanitized(HERE / f"{program}.c", machine, flags)
     # setarch: ThreadSanitizer of older compilers cannot place its shadow under high-entropy address randomisation.
     command = ["setarch", "-R", str(binary), *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=540, check=False)
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=540, check=False, env={**os.environ, **(settings or {})}
+    )
     assert done.returncode == 0, done.stderr[-3000:]
     assert "WARNING: ThreadSanitizer" not in done.stderr
     assert "runtime error" not in done.stderr
+    return done
 
 
 @pytest.mark.slow
@@ -52,3 +59,15 @@ def test_nothing_to_report(machine: str, program: str, ways: str, flags: tuple[s
 @pytest.mark.parametrize("flags", [THREAD, ADDRESS], ids=["thread", "address+undefined"])
 def test_calls_that_differ(machine: str, ways: str, size: str, flags: tuple[str, ...]) -> None:
     check(machine, "mismatch", flags, ways, "3", size, "malloc", "331", str(40 + PAIRS.index((machine, ways, size))))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("ways", ["threads", "processes"])
+@pytest.mark.parametrize("collective", ["allreduce", "allgather"])
+@pytest.mark.parametrize("flags", [THREAD, ADDRESS], ids=["thread", "address+undefined"])
+def test_classes_that_are_balanced(collective: str, ways: str, flags: tuple[str, ...]) -> None:
+    """Speeds change, so that ranks agree on other weights again and again."""
+    speeds = "nvlink:900,pcie:300,net:150,nvlink:50@20,nvlink:900@40"
+    settings = {"COLLC_BALANCE": "always", "COLLC_DIRECT": "0", "COLLC_DEBUG": "INFO", "COLLC_THROTTLE": speeds}
+    done = check("joint", "balance", flags, ways, "4", collective, str(1 << 18), "80", settings=settings)
+    assert done.stderr.count("bytes on:") > 2

@@ -255,11 +255,16 @@ def sanitized(source: Path, name: str, flags: tuple[str, ...]) -> Path:
     """A C client with the runtime and the step tables of a topology in one program, all built with `flags`."""
     kept = cache_dir() / "tests" / f"{name}-tables.cpp"
     kept.parent.mkdir(parents=True, exist_ok=True)
-    compile_topology(
-        CompileRequest(
-            topology=str(topology_file(name)), output=kept.with_suffix(".so"), target=TargetKind.HOST, keep_source=kept
+    with patch.object(by_class, "find_cuts", lambda *_: CUTS):
+        compile_topology(
+            CompileRequest(
+                topology=str(topology_file(name)),
+                output=kept.with_suffix(".so"),
+                target=TargetKind.HOST,
+                keep_source=kept,
+                classes="all" if name == "joint" else None,
+            )
         )
-    )
     compiler, options = find_cxx(), ("-std=c++17", "-O1", "-g", "-pthread", *flags)
     objects = [compile_object(unit, compiler, options) for unit in runtime_units(TargetKind.HOST, compiler)]
     objects.append(compile_source(kept.read_text(encoding="utf-8"), "tables", compiler, options))

@@ -84,6 +84,16 @@ class Agreement {
     return from == kRefused ? Turn::kKept : Turn::kChange;
   }
 
+  // A rank that has not answered the latest proposal; all have: the number of ranks.
+  uint32_t find_silent() const {
+    const uint64_t number = motion_->number.load(std::memory_order_relaxed);
+    for (uint32_t r = 0; r < nranks_; ++r) {
+      const uint64_t answer = ballots_[r].answer.load(std::memory_order_seq_cst);
+      if (answer != pack(number, answer & kRefused)) return r;
+    }
+    return nranks_;
+  }
+
   // Whether this rank has answered, and the outcome is open.
   bool is_open() const {
     return settled_ != answered_ && (motion_->outcome.load(std::memory_order_seq_cst) & kRefused) == kOpen;

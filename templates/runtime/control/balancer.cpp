@@ -56,8 +56,12 @@ bool Balancer::may_start(uint64_t call) {
   return !waiting_;
 }
 
-void Balancer::give_up() {
-  if (agreement_.refuse()) ring_all();
+void Balancer::give_up(const std::string &why) {
+  if (!agreement_.refuse()) return;
+  ring_all();
+  if (logs(LogLevel::kInfo))
+    log(LogLevel::kInfo, "%s keeps the weights of its classes: %s",
+        name_of(programs_[program_of(agreement_.subject())].collective), why.c_str());
 }
 
 void Balancer::act(Agreement::Turn turn, uint64_t call) {

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <deque>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "control/agreement.h"
@@ -32,8 +33,10 @@ class Balancer {
   bool may_start(uint64_t call);
   // True while may_start() waits.
   bool is_waiting() const { return waiting_; }
-  // Keeps the weights of all ranks, and ends the wait.
-  void give_up();
+  // Keeps the weights of all ranks, and ends the wait. `why`: "rank 3 has died".
+  void give_up(const std::string &why);
+  // A rank that the others wait for; nobody: the number of ranks.
+  uint32_t find_silent() const { return agreement_.find_silent(); }
 
   // The weights of a call that starts, once for each.
   uint32_t start(const Program &program, uint64_t call, uint64_t bytes);

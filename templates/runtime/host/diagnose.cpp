@@ -114,10 +114,14 @@ void HostRank::diagnose(int64_t waited_us) {
 
 // The call that waits begins with the weights of before; it finds out itself what is wrong with the others.
 void HostRank::end_agreeing(int64_t waited_us) {
-  const auto is_gone = [this](uint32_t peer) { return context_.segment->has_left(peer) || !context_.segment->alive(peer); };
-  bool gone = waited_us > kAgreeUs;
-  for (uint32_t peer = 0; peer < context_.nranks; ++peer) gone |= is_gone(peer);
-  if (gone) balancer_->give_up();
+  for (uint32_t peer = 0; peer < context_.nranks; ++peer) {
+    const bool left = context_.segment->has_left(peer);
+    if (left || !context_.segment->alive(peer))
+      return balancer_->give_up(context_.placement.name_of(peer) + (left ? " has destroyed its communicator" : " has died"));
+  }
+  const uint32_t silent = balancer_->find_silent();
+  if (waited_us > kAgreeUs && silent < context_.nranks)
+    balancer_->give_up(format("%s has not come within a second", context_.placement.name_of(silent).c_str()));
 }
 
 Status HostRank::find_cut() const {

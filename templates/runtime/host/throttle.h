@@ -39,13 +39,13 @@ class Throttle {
   void begin(uint64_t call) {
     for (const Limit &limit : limits_)
       if (limit.from <= call) rates_[limit.part] = limit.rate;
+    if (is_set()) std::fill(free_, free_ + kClasses, now_ns());
   }
-  bool holds(uint32_t part) const { return rates_[part] > 0 && now_ns() < free_at_[part]; }
+  // Until the class could have carried a chunk of that size since it was free.
+  bool holds(uint32_t part, uint64_t bytes) const { return rates_[part] > 0 && now_ns() < free_[part] + time(part, bytes); }
+  // Who looks a little late may catch up.
   void sent(uint32_t part, uint64_t bytes) {
-    if (rates_[part] <= 0) return;
-    // Who looks a little late may catch up.
-    const uint64_t now = now_ns(), since = now > kLate ? now - kLate : 0;
-    free_at_[part] = std::max(free_at_[part], since) + static_cast<uint64_t>(static_cast<double>(bytes) / rates_[part]);
+    if (rates_[part] > 0) free_[part] = std::max(free_[part] + time(part, bytes), now_ns() - kLate);
   }
 
  private:
@@ -54,10 +54,14 @@ class Throttle {
     double rate;  // bytes per ns
     uint64_t from;  // call
   };
+  uint64_t time(uint32_t part, uint64_t bytes) const {
+    return static_cast<uint64_t>(static_cast<double>(bytes) / rates_[part]);
+  }
+
   static constexpr uint64_t kLate = 1000000;
   std::vector<Limit> limits_;
   double rates_[kClasses] = {};  // 0: no limit
-  uint64_t free_at_[kClasses] = {};
+  uint64_t free_[kClasses] = {};  // since when
 };
 
 }  // namespace collc

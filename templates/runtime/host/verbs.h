@@ -49,7 +49,8 @@ class HostVerbs {
       end.seen = end.least_head(&slowest);
       if (passed >= end.seen + fifos_.slots()) return block(slowest, chunk);
     }
-    if (step.nsend > 0 && context_.throttle.is_set() && context_.throttle.holds(channel_.part)) return Progress::kBlocked;
+    if (step.nsend > 0 && context_.throttle.is_set() && context_.throttle.holds(channel_.part, sent_bytes(step, chunk)))
+      return Progress::kBlocked;
     return begin_reading();
   }
 
@@ -69,7 +70,7 @@ class HostVerbs {
     Segment &segment = context_.segment;
     if (step.nrecv > 0) --receives_;
     if (end_reading()) return;
-    if (context_.throttle.is_set()) context_.throttle.sent(channel_.part, step.nsend * chunk.elements * running_.element_bytes);
+    if (context_.throttle.is_set()) context_.throttle.sent(channel_.part, sent_bytes(step, chunk));
     // Either a rank that falls asleep sees the number at its second look, or we see that it sleeps.
     for (uint32_t i = 0; i < step.nsend; ++i) {
       FifoEnd &end = fifos_[send[i].fifo];
@@ -105,6 +106,10 @@ class HostVerbs {
   }
 
  private:
+  uint64_t sent_bytes(const Step &step, const Chunk &chunk) const {
+    return step.nsend * chunk.elements * running_.element_bytes;
+  }
+
   // One step on one chunk: what is read, and where it is put.
   struct Operands {
     const void *sources[kMostPeers + 1];

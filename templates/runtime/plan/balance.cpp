@@ -52,17 +52,17 @@ double total(const TimedShares &call) { return *std::max_element(call.ns, call.n
 }  // namespace
 
 Status read_balance(Balance *balance) {
-  *balance = Balance::kUsual;
+  *balance = Balance::kNever;
   const char *const text = read_text("COLLC_BALANCE");
-  if (text == nullptr || std::strcmp(text, "1") == 0) return {};
-  *balance = std::strcmp(text, "0") == 0 ? Balance::kNever : Balance::kAlways;
-  if (*balance == Balance::kNever || std::strcmp(text, "always") == 0) return {};
+  if (text == nullptr || std::strcmp(text, "0") == 0) return {};
+  *balance = std::strcmp(text, "1") == 0 ? Balance::kUsual : Balance::kAlways;
+  if (*balance == Balance::kUsual || std::strcmp(text, "always") == 0) return {};
   return fail(ncclInvalidUsage, "COLLC_BALANCE=%.60s is none of 0, 1 and always", text);
 }
 
 const char *show_balance(Balance balance) {
-  if (balance == Balance::kUsual) return "no COLLC_BALANCE";
-  return balance == Balance::kNever ? "COLLC_BALANCE=0" : "COLLC_BALANCE=always";
+  if (balance == Balance::kNever) return "COLLC_BALANCE=0";
+  return balance == Balance::kUsual ? "COLLC_BALANCE=1" : "COLLC_BALANCE=always";
 }
 
 std::string show_shares(uint32_t weights) {

@@ -20,8 +20,8 @@ namespace collc {
 
 // COLLC_BALANCE.
 enum class Balance : uint32_t {
-  kUsual = 0,  // shares of copies move at any time, those of reductions during warm-up
-  kNever = 1,  // "0"
+  kNever = 0,  // "0", or not set
+  kUsual = 1,  // "1": shares of copies move at any time, those of reductions during warm-up
   kAlways = 2,  // "always": those of reductions too, so that equal calls may differ in their last bits
 };
 Status read_balance(Balance *balance);
