@@ -114,7 +114,7 @@ def test_the_commands_are_the_programs() -> None:
 def variables_of_the_code() -> set[str]:
     """Every COLLC_ variable that the runtime asks for, or that the package names in a text of its own."""
     found = set()
-    for path in (ROOT / "templates" / "runtime").rglob("*.cpp"):
+    for path in (ROOT / "templates" / "runtime").rglob("*.[ch]*"):
         found |= set(re.findall(r'\b(?:read_\w+|is_set)\("(COLLC_\w+)"', path.read_text(encoding="utf-8")))
     for path in Path(collc.__path__[0]).rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
