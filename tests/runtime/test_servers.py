@@ -25,6 +25,7 @@ from support.ranks import INVALID_USAGE, REMOTE_ERROR, SUCCESS, Ranks
 HERE = Path(__file__).parent
 LOOPBACK = {"COLLC_SOCKET_IFNAME": "lo"}
 TLS = {"COLLC_NET_TLS": "1"}
+PARTED = "2+2:0-3/0,2/1,3/0-2/0-1/2-3"
 
 
 @contextmanager
@@ -59,7 +60,7 @@ def test_slots_and_lines_alone(protocol: str) -> None:
 
 def test_splits_and_shrinks() -> None:
     """Parts across machines, {0,2} and {1,3}, and inside each; three of four after one has gone."""
-    program = client(HERE / "parts.c", "2+2:0-3/0,2/1,3/0-2/0-1/2-3")
+    program = client(HERE / "parts.c", PARTED)
     run_client([program, "processes", "4"], settings=on("aabb"))
 
 
@@ -74,10 +75,23 @@ def test_the_same_bits_as_on_one_machine(settings: dict[str, str]) -> None:
     assert several == run_client([program, "processes", "4"], "\n", on("aaaa")).stdout
 
 
+@pytest.mark.parametrize("hosts", ["aaaa", "aabb"])
+def test_a_rank_that_is_suspended_in_a_split_loses_nothing(hosts: str) -> None:
+    """However many parts the others would make meanwhile."""
+    run_client([client(HERE / "mail.c", PARTED), "processes", "4"], settings=on(hosts, COLLC_BOOTSTRAP_TIMEOUT="20"))
+
+
+@pytest.mark.parametrize("hosts", ["aaaa", "aabb"])
+def test_a_mistake_in_the_list_of_a_shrink_is_known_at_once(hosts: str) -> None:
+    run_client(
+        [client(HERE / "mail.c", PARTED), "processes", "4", "mistake"], settings=on(hosts, COLLC_BOOTSTRAP_TIMEOUT="20")
+    )
+
+
 @needs_openssl
 def test_splits_transfers_and_a_killed_rank_with_tls() -> None:
     """Ids of parts travel over the parent's connections; what dies is named as without TLS."""
-    run_client([client(HERE / "parts.c", "2+2:0-3/0,2/1,3/0-2/0-1/2-3"), "processes", "4"], settings=on("aabb", **TLS))
+    run_client([client(HERE / "parts.c", PARTED), "processes", "4"], settings=on("aabb", **TLS))
     run_client([client(HERE / "api.c", "2+2"), "processes", "4"], settings=on("aabb", **TLS))
     for victim in (2, 3):
         with machines("aabb", **TLS) as team:

@@ -73,13 +73,16 @@ Status read_part(ncclComm_t *handle, const ncclConfig_t *given, bool absent, Con
 
 Status read_excluded(const Communicator &parent, const int *excluded, int count, std::vector<uint32_t> *out) {
   if (count < 1 || excluded == nullptr) return fail(ncclInvalidArgument, "no rank is excluded");
+  // Who is meant by a list with a mistake in it is who else is in it: they hear of the mistake at once.
+  Status status;
   for (int i = 0; i < count; ++i) {
-    COLLC_RETURN_IF_FAILED(check_rank(parent, "excluded rank", excluded[i]));
-    out->push_back(static_cast<uint32_t>(excluded[i]));
+    const Status one = check_rank(parent, "excluded rank", excluded[i]);
+    if (one.ok() && static_cast<uint32_t>(excluded[i]) != parent.rank()) out->push_back(static_cast<uint32_t>(excluded[i]));
+    if (one.ok() && static_cast<uint32_t>(excluded[i]) == parent.rank() && status.ok())
+      status = fail(ncclInvalidUsage, "rank %u is excluded and must not call it", parent.rank());
+    if (!one.ok() && status.ok()) status = one;
   }
-  if (std::find(out->begin(), out->end(), parent.rank()) != out->end())
-    return fail(ncclInvalidUsage, "rank %u is excluded and must not call it", parent.rank());
-  return {};
+  return status;
 }
 
 // Split, Shrink and Grow: a new communicator from `parent`, by us or by the real NCCL. A null config inherits the parent's.

@@ -135,7 +135,7 @@ class Communicator {
   Status check_plan(const struct RankContext &context);
   Status hand_over(class Rendezvous &rendezvous, const Status &reason);
   // Sends a message to `members` (ranks, this one included) and receives theirs, in the order of `members`. Fails where one
-  // of them has posted a failure instead.
+  // of them has posted a failure instead. Returns when all have read all: until then nobody posts more than the messages kept.
   Status correspond_bytes(const std::vector<uint32_t> &members, const Bytes &message, std::vector<Bytes> *answers);
   template <class T>
   Status correspond(const std::vector<uint32_t> &members, const T &mine, std::vector<T> *answers) {
@@ -153,8 +153,10 @@ class Communicator {
     uint64_t kind, members, round;  // a hash of the ranks; the messages among them so far
   };
   MailHead post(uint64_t kind, const std::vector<uint32_t> &members, const Bytes &message);
-  // The message of a rank with this head, or its failure; empty if it has not come.
-  Status hear(uint32_t member, const MailHead &head, Bytes *answer) const;
+  // The message of a rank with this head and its number, or its failure; empty if it has not come.
+  Status hear(uint32_t member, const MailHead &head, Bytes *answer, uint64_t *answered) const;
+  // Waits until all of `members`, whose answers had these numbers, have read all answers.
+  Status wait_for_readers(const std::vector<uint32_t> &members, const std::vector<uint64_t> &answered, int64_t start) const;
   // Makes the communicator of `members` of the parent; the first of them makes the id. All of `participants` take part.
   Status part_of(Communicator &parent, const std::vector<uint32_t> &participants, const std::vector<uint32_t> &members);
 

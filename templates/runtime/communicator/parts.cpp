@@ -14,6 +14,7 @@ namespace {
 // Kinds of messages.
 constexpr uint64_t kMessage = 1;
 constexpr uint64_t kFailure = 2;  // an ncclResult_t and a zero-terminated message
+constexpr uint64_t kRead = 3;     // this rank has the messages of all others; of the same round
 
 uint64_t hash_of(const std::vector<uint32_t> &ranks) {
   uint64_t hash = 0xcbf29ce484222325;  // FNV-1a
@@ -30,7 +31,9 @@ struct Wish {
 
 Communicator::MailHead Communicator::post(uint64_t kind, const std::vector<uint32_t> &members, const Bytes &message) {
   const uint64_t hash = hash_of(members);
-  const MailHead head{kind, hash, ++rounds_[hash]};
+  uint64_t &round = rounds_[hash];
+  if (kind != kRead) ++round;
+  const MailHead head{kind, hash, round};
   Bytes whole(sizeof head + message.size());
   std::memcpy(whole.data(), &head, sizeof head);
   std::copy(message.begin(), message.end(), whole.begin() + sizeof head);
@@ -48,7 +51,7 @@ void Communicator::decline_part(const Status &reason, const std::vector<uint32_t
   post(kFailure, participants, message);
 }
 
-Status Communicator::hear(uint32_t member, const MailHead &head, Bytes *answer) const {
+Status Communicator::hear(uint32_t member, const MailHead &head, Bytes *answer, uint64_t *answered) const {
   const uint64_t newest = control_->newest_mail(member);
   bool went_on = false;
   for (uint64_t number = newest; number > 0 && number + kKeptMail > newest; --number) {
@@ -57,7 +60,7 @@ Status Communicator::hear(uint32_t member, const MailHead &head, Bytes *answer) 
     if (message.empty()) break;
     MailHead found;
     std::memcpy(&found, message.data(), sizeof found);
-    if (found.members != head.members || found.round < head.round) continue;
+    if (found.members != head.members || found.round < head.round || found.kind == kRead) continue;
     if (found.round > head.round) {
       went_on = true;
       continue;
@@ -66,6 +69,7 @@ Status Communicator::hear(uint32_t member, const MailHead &head, Bytes *answer) 
       return fail(static_cast<ncclResult_t>(message[sizeof found]), "rank %u: %s", member,
                   reinterpret_cast<const char *>(&message[sizeof found + 1]));
     answer->assign(message.begin() + sizeof found, message.end());
+    *answered = number;
     return {};
   }
   // Only a rank that has seen a failure corresponds again before all have read.
@@ -80,16 +84,20 @@ Status Communicator::correspond_bytes(const std::vector<uint32_t> &members, cons
   const MailHead head = post(kMessage, members, message);
   const int64_t start = now_ms();
   answers->assign(members.size(), {});
+  std::vector<uint64_t> answered(members.size());
   size_t missing = members.size();
   for (long nap_us = 20;; nap_us = std::min(2 * nap_us, 2000L)) {
     for (size_t i = 0; i < members.size(); ++i) {
       Bytes &answer = (*answers)[i];
       if (!answer.empty()) continue;
       // A failure is reported without waiting for ranks that have not arrived.
-      COLLC_RETURN_IF_FAILED(hear(members[i], head, &answer));
+      COLLC_RETURN_IF_FAILED(hear(members[i], head, &answer, &answered[i]));
       missing -= answer.empty() ? 0 : 1;
     }
-    if (missing == 0) return {};
+    if (missing == 0) {
+      post(kRead, members, {});
+      return wait_for_readers(members, answered, start);
+    }
     if (stopped_.load()) return fail(ncclInvalidUsage, "the communicator was aborted");
     if (static_cast<double>(now_ms() - start) > bootstrap_seconds_ * 1e3) {
       std::vector<uint32_t> late;
@@ -97,6 +105,22 @@ Status Communicator::correspond_bytes(const std::vector<uint32_t> &members, cons
         if ((*answers)[i].empty()) late.push_back(members[i]);
       return fail(ncclSystemError, "%s", too_late(late, "take part", bootstrap_seconds_).c_str());
     }
+    std::this_thread::sleep_for(std::chrono::microseconds(nap_us));
+  }
+}
+
+// Whatever a rank posts after its answer says that it has read: what it has posted in between may be kept no more.
+Status Communicator::wait_for_readers(const std::vector<uint32_t> &members, const std::vector<uint64_t> &answered,
+                                      int64_t start) const {
+  for (long nap_us = 20;; nap_us = std::min(2 * nap_us, 2000L)) {
+    std::vector<uint32_t> late;
+    for (size_t i = 0; i < members.size(); ++i)
+      if (control_->newest_mail(members[i]) == answered[i] && control_->alive(members[i]) && !control_->has_left(members[i]))
+        late.push_back(members[i]);
+    if (late.empty()) return {};
+    if (stopped_.load()) return fail(ncclInvalidUsage, "the communicator was aborted");
+    if (static_cast<double>(now_ms() - start) > bootstrap_seconds_ * 1e3)
+      return fail(ncclSystemError, "%s", too_late(late, "take part", bootstrap_seconds_).c_str());
     std::this_thread::sleep_for(std::chrono::microseconds(nap_us));
   }
 }

@@ -13,8 +13,8 @@ namespace collc {
 
 // Bytes of a message, at most.
 constexpr size_t kMostMail = 192;
-// Messages of a rank that are kept, at least: so many may the others of a smaller set post before a rank that was suspended
-// in the middle of a split has read the one that it needs. Each takes them the creation of a communicator.
+// Messages of a rank that are kept, at least. Ranks that correspond go on when all have read (Communicator::correspond_bytes), so
+// none that somebody still needs is overwritten; what is kept beside them are failures, of which nobody waits to be told.
 constexpr uint64_t kKeptMail = 15;
 
 class Control {
