@@ -44,7 +44,7 @@ def test_threads_use_the_same_in_the_same_call(nranks: int) -> None:
 @pytest.mark.parametrize("what", ["converge", "alone", "drop"])
 def test_the_policy_on_simulated_machines(what: str) -> None:
     parts = frozenset({"plan_balance", "plan_weights", "base_environment", "base_status"})
-    assert said("balance_policy.cpp", parts, what, "200") == "200 machines\n"
+    assert said("balance_policy.cpp", parts, what, "400") == "400 machines\n"
 
 
 BALANCED = {"COLLC_BALANCE": "1", "COLLC_DEBUG": "INFO"}

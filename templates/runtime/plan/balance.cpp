@@ -11,11 +11,13 @@ namespace collc {
 namespace {
 
 constexpr double kGap = 0.08;        // of the slowest class' time
-constexpr double kFar = 0.9;         // from here on a step goes all the way
+constexpr double kNear = 0.2;        // up to here a step goes half the way: it may be noise
 constexpr double kLeast = 1.0 / 64;  // of a call
-constexpr double kPays = 0.99;       // what a class alone may take of the time of all, to replace them
+constexpr double kWorse = 1.01;      // what a call may take with another class, to keep it
+constexpr double kFarWorse = 1.15;   // a class alone that takes so long is not tried again soon
+constexpr double kMostCost = 2;      // of what a class carried
 constexpr double kAll = 250;         // weights add up to that, about
-constexpr uint32_t kTrialCalls = 2, kMostWaits = 8;
+constexpr uint32_t kLookCalls = 1, kSureCalls = 2, kMostWaits = 8;
 
 double share_of(uint32_t weights, uint32_t part) {
   uint32_t total = 0;
@@ -102,15 +104,21 @@ double ShareBalance::best(uint32_t part) const { return std::min(times_[0].ns[pa
 
 double ShareBalance::best_total() const { return std::min(total(times_[0]), total(times_[1])); }
 
+double ShareBalance::carried(uint32_t part) const {
+  const TimedShares &call = times_[0].ns[part] < times_[1].ns[part] ? times_[0] : times_[1];
+  return share_of(weights_, part) * static_cast<double>(call.bytes);
+}
+
+double ShareBalance::rate(uint32_t part) const { return best(part) > 0 ? (carried(part) + costs_[part]) / best(part) : 0; }
+
 uint32_t ShareBalance::fastest() const {
   uint32_t found = 0;
   double most = 0;
   for (uint32_t c = 0; c < kClasses; ++c) {
-    const double rate = best(c) > 0 ? share_of(weights_, c) / best(c) : 0;
-    if (rate > most) {
-      most = rate;
-      found = c;
-    }
+    const double alone = rate(c) / (static_cast<double>(times_[1].bytes) + costs_[c]);
+    if (alone <= most) continue;
+    most = alone;
+    found = c;
   }
   return found;
 }
@@ -119,7 +127,7 @@ Move ShareBalance::observe(const TimedShares &call) {
   if (trial_.weights != 0) {
     if (call.weights == trial_.weights && call.bytes == times_[1].bytes) {
       if (tries_ == 0 || total(call) < total(tried_)) tried_ = call;
-      if (++tries_ == kTrialCalls) return judge_trial();
+      if (++tries_ == trial_.calls) return judge_trial();
       return {};
     }
     if (++waits_ > kMostWaits) trial_ = {};  // calls of other sizes have come instead
@@ -140,29 +148,63 @@ Move ShareBalance::observe(const TimedShares &call) {
   return begin_trial();
 }
 
+// What the last step has shown: the same rate with another share.
+void ShareBalance::learn() {
+  for (uint32_t c = 0; c < kClasses; ++c) {
+    const double bytes = carried(c), more = bytes - before_bytes_[c], longer = best(c) - before_ns_[c];
+    const bool tells = before_ns_[c] > 0 && best(c) > 0 && std::abs(more) > 0.05 * bytes && more * longer > 0;
+    if (tells) costs_[c] = std::clamp((bytes * before_ns_[c] - before_bytes_[c] * best(c)) / longer, 0.0, kMostCost * bytes);
+    before_ns_[c] = 0;
+  }
+}
+
 Move ShareBalance::step(const Gap &gap) {
-  if (slowest_ != kClasses && slowest_ != gap.slowest) gain_ = std::max(gain_ / 2, 0.25);
-  if (gap.size > kFar) gain_ = 1;
+  learn();
+  const bool turned = slowest_ != kClasses && slowest_ != gap.slowest;
+  gain_ = turned && gap.size > least_ / 2 ? std::max(gain_ / 2, 0.25) : 1;
   slowest_ = gap.slowest;
-  double rates[kClasses] = {}, shares[kClasses] = {}, sum = 0, kept = 0;
-  for (uint32_t c = 0; c < kClasses; ++c) {
-    rates[c] = best(c) > 0 ? share_of(weights_, c) / best(c) : 0;
-    sum += rates[c];
-  }
-  for (uint32_t c = 0; c < kClasses; ++c) {
-    const double now = share_of(weights_, c);
-    shares[c] = now + gain_ * (rates[c] / sum - now);
-    // What a class takes for however little it carries does not end with smaller steps.
-    if (c == gap.slowest && now < 2 * kLeast) shares[c] = 0;
-    if (shares[c] < kLeast) shares[c] = 0;
-    kept += shares[c];
-  }
-  for (double &share : shares) share /= kept;
+  least_ = gap.size;
+  const double bytes = static_cast<double>(std::min(times_[0].bytes, times_[1].bytes));
+  const double gain = gap.size < kNear ? std::min(gain_, 0.5) : gain_;
+  double shares[kClasses] = {};
+  for (uint32_t c = 0; c < kClasses; ++c) shares[c] = share_of(weights_, c);
+  // What a class takes for however little it carries does not end with smaller steps.
+  if (shares[gap.slowest] < 2 * kLeast) shares[gap.slowest] = 0;
+  even_out(bytes, gain, shares);
   Move move{weights_of(shares), 0,
             format("%s took %.2f times as long as %s", class_name(gap.slowest), best(gap.slowest) / best(gap.fastest),
                    class_name(gap.fastest))};
   if (move.weights == weights_) return {};
+  for (uint32_t c = 0; c < kClasses; ++c) {
+    before_bytes_[c] = carried(c);
+    before_ns_[c] = best(c);
+  }
   return move;
+}
+
+// Shares under which all classes end together, as far as `gain` goes; one that is 0 stays so, one that would be small
+// becomes 0.
+void ShareBalance::even_out(double bytes, double gain, double (&shares)[kClasses]) const {
+  double wanted[kClasses] = {};
+  for (bool drops = true; drops;) {
+    drops = false;
+    double costs = 0, rates = 0;
+    for (uint32_t c = 0; c < kClasses; ++c) {
+      if (shares[c] <= 0) continue;
+      costs += costs_[c];
+      rates += rate(c);
+    }
+    const double time = (bytes + costs) / rates;
+    for (uint32_t c = 0; c < kClasses; ++c) {
+      wanted[c] = shares[c] > 0 ? (rate(c) * time - costs_[c]) / bytes : 0;
+      if (shares[c] <= 0 || wanted[c] >= kLeast) continue;
+      shares[c] = 0;
+      drops = true;
+    }
+  }
+  double sum = 0;
+  for (uint32_t c = 0; c < kClasses; ++c) sum += shares[c] += shares[c] > 0 ? gain * (wanted[c] - shares[c]) : 0;
+  for (double &share : shares) share /= sum;
 }
 
 // A class alone, where classes may hinder each other; a small share for one that carries nothing.
@@ -170,7 +212,6 @@ Move ShareBalance::begin_trial() {
   if (calm_ < 2 || times_[0].bytes != times_[1].bytes) return {};
   double shares[kClasses] = {};
   Move move;
-  move.calls = kTrialCalls;
   const bool adds = observed_ >= next_probe_ && active(weights_) < active(own_);
   if (adds) {
     uint32_t missing = (probed_ + 1) % kClasses;  // in turn
@@ -190,17 +231,24 @@ Move ShareBalance::begin_trial() {
     return {};
   }
   trial_adds_ = adds;
+  move.calls = kLookCalls;
   move.weights = weights_of(shares);
   return move;
 }
 
 Move ShareBalance::judge_trial() {
   Move tried = trial_;
+  const bool first = trial_.calls == kLookCalls;
   trial_ = {};
   tried.calls = 0;
   const double before = best_total(), now = total(tried_);
   if (!trial_adds_) {
-    if (now > kPays * before) return {};
+    // Once may be by chance.
+    if (now > kFarWorse * before && alone_every_ > 2 * kAlone) alone_every_ = std::min(2 * alone_every_, kSeldom);
+    next_alone_ = observed_ + alone_every_;
+    if (now > kFarWorse * before) return {};
+    if (first) return {tried.weights, kSureCalls, "another look, as the first took not much longer"};
+    if (now > before) return {};
     tried.why = format("alone it takes %.0f us, all together %.0f us", now / 1e3, before / 1e3);
     next_probe_ = observed_ + kSettled;  // the machine may have changed in between
     return tried;
@@ -212,11 +260,11 @@ Move ShareBalance::judge_trial() {
   // Classes that hinder each other: the new one may be the better one, alone.
   const uint32_t adds = tried.weights & ~mask_of(weights_), stays = tried.weights & mask_of(weights_);
   const double part = weight_sum(adds), rest = weight_sum(stays);
-  if (now > before / kPays && active(weights_) == 1 && part / added > 1.05 * rest / others) {
+  if (now > kWorse * before && active(weights_) == 1 && part / added > 1.05 * rest / others) {
     trial_adds_ = false;
-    return {adds, kTrialCalls, "a trial of another class alone"};
+    return {adds, kLookCalls, "a trial of another class alone"};
   }
-  if (added > 0.9 * others || now > before / kPays) return {};
+  if (added > 0.9 * others || now > kWorse * before) return {};
   next_alone_ = observed_ + kSettled;
   tried.why = format("the new class took %.0f us, the others %.0f us", added / 1e3, others / 1e3);
   return tried;

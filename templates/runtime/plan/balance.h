@@ -1,14 +1,16 @@
 // What share of a program's calls each class of links should carry, by the times that the classes took: the policy alone,
 // which knows no ranks and no clock. control/balancer.h has it decide, and the ranks agree.
 //
-// A class that carried x in t carries at the rate x / t. Where the slowest class of both of the last two calls took longer
-// than the fastest by more than kGap, each class gets what its rate says it carries in the same time: the step is in
-// proportion to the gap, and halved whenever another class has become the slowest, until calls are even (FlexLink's algorithm 1). Of both calls
-// the shorter time of a class counts: what disturbs a call only makes it longer. A class that would get less than kLeast
-// gets nothing.
+// A class that carried x bytes in t does so at the rate (x + a) / t, where a is what its way costs before and after the
+// data, in bytes: a tree's depth in chunks. So a does not change with the rate, and two calls of different shares tell it. Where
+// the slowest class of both of the last two calls took longer than the fastest by more than kGap, each class gets what
+// its rate says that it carries until all end together, in one step (T = (s + sum of a) / (sum of rates), Blink's equation 8). The
+// step is halved where the one before has not made calls more even (as in FlexLink's algorithm 1), and where the gap is
+// small. Of both calls the shorter time of a class counts: what disturbs a call only makes it longer. A class that would get
+// less than kLeast gets nothing.
 //
 // Classes that share what no graph shows may be slower together than the fastest of them alone. So now and then a few calls
-// try that, and classes that carry nothing get a small share again, seldomer each time that it does not pay.
+// try that, and one call gives a class that carries nothing a small share again, seldomer each time that it does not pay.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -65,6 +67,10 @@ class ShareBalance {
   bool has_two() const { return times_[0].weights == weights_ && times_[1].weights == weights_; }
   double best(uint32_t part) const;  // of the last two calls
   double best_total() const;
+  double carried(uint32_t part) const;  // bytes of those calls
+  double rate(uint32_t part) const;  // of them, per nanosecond
+  void learn();
+  void even_out(double bytes, double gain, double (&shares)[kClasses]) const;
   uint32_t fastest() const;
 
   const uint32_t own_;
@@ -74,6 +80,9 @@ class ShareBalance {
   uint32_t calm_ = 0;  // calls in a row without a reason for a step
   uint32_t slowest_ = kClasses;
   double gain_ = 1;  // of the next step
+  double least_ = 1;  // the gap of the step before
+  // What a class had carried in which time before the last step, and its way's cost in bytes.
+  double before_bytes_[kClasses] = {}, before_ns_[kClasses] = {}, costs_[kClasses] = {};
   // A trial: the weights, and the better of its calls so far.
   Move trial_;
   bool trial_adds_ = false;  // gives a class a share again
@@ -83,7 +92,7 @@ class ShareBalance {
   uint64_t next_alone_ = kSettled, next_probe_ = kProbe, alone_every_ = kAlone, probe_every_ = kProbe;
   uint64_t quiet_until_ = 0, quiet_ = 2;
 
-  static constexpr uint64_t kSettled = 8, kProbe = 32, kAlone = 64, kSeldom = 4096;  // calls
+  static constexpr uint64_t kSettled = 8, kProbe = 32, kAlone = 16, kSeldom = 4096;  // calls
 };
 
 }  // namespace collc
