@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 from mock_api import ApiCalls
 from mock_classes import WeightedCalls
+from mock_grow import Growing
 from mock_job import FLOAT, Buffer, Comm
 from mock_late import LateFailures
 from mock_launch_order import LaunchOrders
@@ -38,18 +39,27 @@ class IpcHandle(ctypes.Structure):
     _fields_ = [("bytes", ctypes.c_ubyte * 64)]
 
 
-class Scenarios(RandomJobs, ApiCalls, DriverRules, LateFailures, LaunchOrders, WeightedCalls):
+CALLS = {
+    "all_reduce": "ncclAllReduce",
+    "broadcast": "ncclBroadcast",
+    "reduce": "ncclReduce",
+    "all_gather": "ncclAllGather",
+    "reduce_scatter": "ncclReduceScatter",
+}
+
+
+class Scenarios(RandomJobs, ApiCalls, DriverRules, LateFailures, LaunchOrders, WeightedCalls, Growing):
     def collectives(self) -> list[str]:
         """Every collective once; the wrong ones."""
         comm, stream, wrong = self.comm(), self.stream(), []
-        for name in self.given.get("only", ("all_reduce", "broadcast", "reduce", "all_gather", "reduce_scatter")):
+        for name in self.given.get("only", CALLS):
             op = "sum" if "reduce" in name else None
             case = Case(Collective(name), self.nranks, 1, self.given.get("count", 777), TYPES["float"], op)
             expected = case.expected(self.rank)
             send = self.buffer(case.send_data(self.rank))
             recv = self.room(case.recv_elements)
             middle = [*([OPS[op]] if op else []), *([1] if name in ("broadcast", "reduce") else [])]
-            call = getattr(self.lib, f"nccl{case.collective.traits.title}")
+            call = getattr(self.lib, CALLS[name])
             self.check(call(send.at, recv.at, case.count, FLOAT, *middle, comm, stream))
             self.wait(stream)
             if expected is not None and not np.array_equal(recv.get(), expected):

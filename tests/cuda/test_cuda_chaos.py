@@ -66,6 +66,15 @@ def check_faults(protocol: str, seeds: range) -> None:
     assert [line for line in said.values() if "OUT OF ORDER" in line] == []
 
 
+# How GPUs reach each other. Over pinned memory LL128 would run as Simple.
+FAR = {"peers": {}, "pinned": {"MOCK_NO_PEER": "all"}, "one pair pinned": {"MOCK_NO_PEER": "0-1"}}
+WAYS = [(protocol, far) for far in FAR for protocol in PROTOCOLS if far == "peers" or protocol != "LL128"]
+# Between peers, and one over pinned memory; the others as long sweeps.
+SOME_AND_SLOW = [
+    way if way[1] == "peers" or way == ("LL", "pinned") else pytest.param(*way, marks=pytest.mark.slow) for way in WAYS
+]
+
+
 # Each of these takes ten seconds; `make chaos-protocols` runs all.
 ONE_AND_SLOW = [PROTOCOLS[0], *(pytest.param(one, marks=pytest.mark.slow) for one in PROTOCOLS[1:])]
 
@@ -99,15 +108,17 @@ def test_many_random_faults(protocol: str, sweep: int) -> None:
 @pytest.mark.parametrize("protocol", PROTOCOLS[:2])
 def test_many_random_calls_and_faults_over_pinned_memory(protocol: str, sweep: int) -> None:
     seeds, far = range(10 * sweep, 10 * sweep + 10), ("all", "0-1", "0-2,1-2")[sweep % 3]
-    right = chaos("conformance", seeds, COLLC_PROTO=protocol, MOCK_GPUS="3", MOCK_NO_PEER=far)
+    small = {"COLLC_CHUNK": "176", "COLLC_CHANNELS": "2"} if sweep % 2 else {}
+    right = chaos("conformance", seeds, COLLC_PROTO=protocol, MOCK_GPUS="3", MOCK_NO_PEER=far, **small)
     assert set(right.values()) == {""}
     said = chaos("faults", seeds, COLLC_PROTO=protocol, MOCK_GPUS="3", MOCK_NO_PEER=far)
     assert [line for line in said.values() if "OUT OF ORDER" in line] == []
 
 
 @contextmanager
-def processes(protocol: str, **settings: str) -> Iterator[Ranks]:
+def processes(protocol: str, far: str, **settings: str) -> Iterator[Ranks]:
     """Three ranks as processes on three GPUs, with a communicator."""
+    settings |= FAR[far]
     environment = {"LD_LIBRARY_PATH": str(mock_driver()), "MOCK_IPC": "1", "MOCK_PATIENCE_MS": "20000"}
     team = Ranks(library(), 3, {**environment, "COLLC_PROTO": protocol, **settings}, HERE / "mock_rank.py")
     try:
@@ -117,9 +128,9 @@ def processes(protocol: str, **settings: str) -> Iterator[Ranks]:
         team.close()
 
 
-@pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_a_killed_rank_ends_the_others_waits(protocol: str) -> None:
-    with processes(protocol) as team:
+@pytest.mark.parametrize(("protocol", "far"), SOME_AND_SLOW)
+def test_a_killed_rank_ends_the_others_waits(protocol: str, far: str) -> None:
+    with processes(protocol, far) as team:
         for rank in (0, 2):
             team.tell(rank, do="call", count=3000)
         time.sleep(0.3)
@@ -132,9 +143,9 @@ def test_a_killed_rank_ends_the_others_waits(protocol: str) -> None:
             assert team.ask(rank, do="destroy")["result"] == SUCCESS
 
 
-@pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_a_stopped_rank_ends_at_the_time_limit(protocol: str) -> None:
-    with processes(protocol, COLLC_TIMEOUT="0.5") as team:
+@pytest.mark.parametrize(("protocol", "far"), SOME_AND_SLOW)
+def test_a_stopped_rank_ends_at_the_time_limit(protocol: str, far: str) -> None:
+    with processes(protocol, far, COLLC_TIMEOUT="0.5") as team:
         team.signal(2, signal.SIGSTOP)
         for rank in (0, 1):
             team.tell(rank, do="call")
@@ -145,13 +156,13 @@ def test_a_stopped_rank_ends_at_the_time_limit(protocol: str) -> None:
         assert team.ask(2, do="call")["result"] == REMOTE_ERROR
 
 
-@pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_abort_and_departure_free_the_others(protocol: str) -> None:
+@pytest.mark.parametrize(("protocol", "far"), SOME_AND_SLOW)
+def test_abort_and_departure_free_the_others(protocol: str, far: str) -> None:
     for farewell, words in (
         ("abort", "ncclCommAbort was called"),
         ("destroy", "rank 1 has destroyed its communicator"),
     ):
-        with processes(protocol) as team:
+        with processes(protocol, far) as team:
             for rank in (0, 2):
                 team.tell(rank, do="call")
             time.sleep(0.2)
@@ -184,8 +195,8 @@ def differences() -> list[tuple[dict[str, object], dict[str, object], int]]:
     return [(usual, odd, victim) for usual, odd in pairs for victim in range(3)]
 
 
-def check_differences(protocol: str, cases: list[tuple[dict[str, object], dict[str, object], int]]) -> None:
-    with processes(protocol) as team:
+def check_differences(protocol: str, far: str, cases: list[tuple[dict[str, object], dict[str, object], int]]) -> None:
+    with processes(protocol, far) as team:
         for turn, (usual, odd, victim) in enumerate(cases):
             if turn:
                 assert [answer["result"] for answer in team.init()] == [SUCCESS] * 3
@@ -203,11 +214,11 @@ def check_differences(protocol: str, cases: list[tuple[dict[str, object], dict[s
 @pytest.mark.parametrize("protocol", ONE_AND_SLOW)
 def test_calls_that_differ_are_found(protocol: str) -> None:
     every = differences()
-    check_differences(protocol, every[PROTOCOLS.index(protocol) :: len(every) // 8])
+    check_differences(protocol, "peers", every[PROTOCOLS.index(protocol) :: len(every) // 8])
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("part", range(12))
-@pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_all_calls_that_differ_are_found(protocol: str, part: int) -> None:
-    check_differences(protocol, differences()[part::12])
+@pytest.mark.parametrize(("protocol", "far"), WAYS)
+def test_all_calls_that_differ_are_found(protocol: str, far: str, part: int) -> None:
+    check_differences(protocol, far, differences()[part::12])

@@ -15,7 +15,7 @@ from support.ranks import INVALID_USAGE, ranks
 
 HERE = Path(__file__).parent
 
-# What the releases of PyTorch (2.11, 2.13, 2.15) and nccl-tests import, and every function of NCCL 2.31's headers that
+# What the releases of PyTorch (2.11, 2.13, 2.15) and nccl-tests import, and every function of NCCL 2.32's headers that
 # takes a communicator: a library that lacked one would let our handle reach the real NCCL.
 # fmt: off
 NAMES = [
@@ -27,8 +27,8 @@ NAMES = [
     "CommWindowRegister", "DevCommCreate", "DevCommDestroy", "Gather", "GatherConfig", "GetErrorString",
     "GetLastError", "GetUniqueId", "GinBarrierCreateRequirement", "GetVersion", "GroupEnd", "GroupSimulateEnd",
     "GroupStart", "MemAlloc", "MemFree", "PutSignal", "RedOpCreatePreMulSum", "RedOpDestroy", "Recv", "Reduce",
-    "ReduceConfig", "ReduceScatter", "ReduceScatterConfig", "Scatter", "ScatterConfig", "Send", "Signal",
-    "WaitSignal", "WinGetUserPtr",
+    "ReduceConfig", "ReduceScatter", "ReduceScatterConfig", "Scatter", "ScatterConfig", "Send", "SetEncryption",
+    "Signal", "WaitSignal", "WinGetUserPtr",
 ]
 # fmt: on
 TEAMS = {"ncclTeamWorld", "ncclTeamLsa", "ncclTeamRail", "ncclTeamRankToWorld", "ncclTeamRankToLsa"}

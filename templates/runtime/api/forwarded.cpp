@@ -1,6 +1,7 @@
 // The functions of newer NCCL releases that collc has no use for itself. They are defined because a handle of ours must
 // never reach the real NCCL: communicators that it serves are passed on with its own handle, others refuse.
 #include "api/api.h"
+#include "base/environment.h"
 
 using namespace collc;
 
@@ -129,5 +130,15 @@ COLLC_API ncclResult_t pncclGroupSimulateEnd(void *info) {
   });
 }
 COLLC_ALIAS(ncclResult_t, GroupSimulateEnd, (void *));
+
+// Of NCCL 2.32, for the connections of all communicators to come. A program must not believe that ours are encrypted.
+COLLC_API ncclResult_t pncclSetEncryption(const void *config) {
+  return guarded("ncclSetEncryption", [&]() -> Status {
+    if (is_set("COLLC_DISABLE")) return forwarded(call_real(pncclSetEncryption, "ncclSetEncryption", config));
+    return fail(ncclInvalidUsage,
+                "not supported: connections between servers are not encrypted (COLLC_DISABLE=1 leaves all to NCCL)");
+  });
+}
+COLLC_ALIAS(ncclResult_t, SetEncryption, (const void *));
 
 }  // extern "C"

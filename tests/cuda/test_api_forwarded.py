@@ -1,0 +1,150 @@
+"""Communicators that the real NCCL serves: every function of the table that takes one hands over NCCL's own handle."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from support.libraries import library
+from test_api_table import DOCS, rows
+
+from collc.build.toolchain import find_cxx, run_tool
+
+pytestmark = pytest.mark.skipif(not DOCS.is_file(), reason="the docs are in the checkout, not in the wheel")
+
+# Arguments of each function that takes a communicator: c its handle, p a pointer, m a place for a handle, t a team,
+# n -1, a digit itself.
+REDUCES, MOVES = "pp170c0", "pp17c0"
+ROOTED = "pp171c0"
+ARGUMENTS = {
+    **dict.fromkeys(["CommFinalize", "CommResume"], "c"),
+    **dict.fromkeys(["TeamWorld", "TeamLsa", "TeamRail"], "c"),
+    **dict.fromkeys(["CommRevoke", "CommSuspend"], "c0"),
+    **dict.fromkeys(["CommCount", "CommUserRank", "CommCuDevice", "CommGetAsyncError", "CommGetUniqueId"], "cp"),
+    **dict.fromkeys(["CommDeregister", "CommWindowDeregister", "CommQueryProperties", "DevCommDestroy"], "cp"),
+    **dict.fromkeys(["WinGetUserPtr", "DevCommCreate"], "cpp"),
+    **dict.fromkeys(["TeamRankToWorld", "TeamRankToLsa"], "ct0"),
+    **dict.fromkeys(["AlltoAll", "AllGather"], MOVES),
+    **dict.fromkeys(["AlltoAllConfig", "AllGatherConfig"], MOVES + "p"),
+    **dict.fromkeys(["AllReduce", "ReduceScatter"], REDUCES),
+    **dict.fromkeys(["AllReduceConfig", "ReduceScatterConfig"], REDUCES + "p"),
+    **dict.fromkeys(["Broadcast", "Gather", "Scatter"], ROOTED),
+    **dict.fromkeys(["BroadcastConfig", "GatherConfig", "ScatterConfig"], ROOTED + "p"),
+    **dict.fromkeys(["Send", "Recv"], "p170c0"),
+    "Bcast": "p171c0",
+    "Reduce": "pp1700c0",
+    "ReduceConfig": "pp1700c0p",
+    "CommSplit": "c00m0",
+    "CommShrink": "cp1m00",
+    "CommGrow": "c30nm0",
+    "CommRegister": "cp1p",
+    "CommWindowRegister": "cp1p0",
+    "CommMemStats": "c0p",
+    "RedOpCreatePreMulSum": "pp70c",
+    "RedOpDestroy": "9c",
+    "PutSignal": "p170p0000c0",
+    "Signal": "0000c0",
+    "WaitSignal": "1pc0",
+    "GinBarrierCreateRequirement": "ct1pp",
+}
+# What the library knows of such a communicator, and what it passes on by another name.
+KNOWN = {"CommCount", "CommUserRank", "CommCuDevice"}
+AS = {"Bcast": "Broadcast"}
+# Those that end it.
+ENDS = ("CommAbort", "CommDestroy")
+WITHOUT = {
+    *("GetVersion", "GetUniqueId", "GetErrorString", "GetLastError", "MemAlloc", "MemFree", "GroupStart", "GroupEnd"),
+    *("CommInitRank", "CommInitRankConfig", "CommInitAll", "CommInitRankScalable", "GroupSimulateEnd", "SetEncryption"),
+}
+FAKE = """
+#include <stdio.h>
+#include <string.h>
+static char handles[8];
+static int made = 0;
+static char said[4096];
+const char *heard(void) { return said; }
+void forget(void) { said[0] = 0; }
+static void note(const char *name, void *const *arguments) {
+  for (int i = 0; i < 12; ++i)
+    if ((char *)arguments[i] >= handles && (char *)arguments[i] < handles + made)
+      snprintf(said + strlen(said), sizeof said - strlen(said), "%s ", name);
+}
+#define STUB(name)                                                                                                   \\
+  long name(void *a, void *b, void *c, void *d, void *e, void *f, void *g, void *h, void *i, void *j, void *k,       \\
+            void *l) {                                                                                               \\
+    void *const all[] = {a, b, c, d, e, f, g, h, i, j, k, l};                                                        \\
+    note(#name, all);                                                                                                \\
+    return 0;                                                                                                        \\
+  }
+#define MAKER(name, at)                                                                                              \\
+  long name(void *a, void *b, void *c, void *d, void *e, void *f) {                                                  \\
+    void *const all[12] = {a, b, c, d, e, f};                                                                        \\
+    note(#name, all);                                                                                                \\
+    *(void **)all[at] = handles + made++;                                                                            \\
+    return 0;                                                                                                        \\
+  }
+struct id { char bytes[128]; };
+int ncclGetVersion(int *version) { *version = 23203; return 0; }
+int ncclGetUniqueId(struct id *id) { memset(id, 0x5a, sizeof *id); return 0; }
+int ncclCommInitRankConfig(void **comm, int nranks, struct id id, int rank, void *config) {
+  *comm = handles + made++;
+  return 0;
+}
+int ncclCommInitRank(void **comm, int nranks, struct id id, int rank) {
+  return ncclCommInitRankConfig(comm, nranks, id, rank, 0);
+}
+const char *ncclGetErrorString(int error) { return "fake"; }
+const char *ncclGetLastError(void *comm) { return ""; }
+int ncclGroupStart(void) { return 0; }
+int ncclGroupEnd(void) { return 0; }
+MAKER(ncclCommSplit, 3)
+MAKER(ncclCommShrink, 3)
+MAKER(ncclCommGrow, 4)
+"""
+PROGRAM = """
+import ctypes, json, sys
+class Team(ctypes.Structure):
+    _fields_ = [("nranks", ctypes.c_int), ("rank", ctypes.c_int), ("stride", ctypes.c_int)]
+lib, fake, spec = ctypes.CDLL(sys.argv[1]), ctypes.CDLL(sys.argv[2]), json.loads(sys.argv[3])
+fake.heard.restype = lib.ncclGetLastError.restype = ctypes.c_char_p
+comms, said = (ctypes.c_void_p * 2)(), {}
+assert lib.ncclCommInitAll(comms, 2, None) == 0, lib.ncclGetLastError(None)
+for name, arguments in spec.items():
+    room = ctypes.create_string_buffer(4096)
+    made = ctypes.c_void_p()
+    kinds = {"c": ctypes.c_void_p(comms[1]), "p": room, "m": ctypes.byref(made), "t": Team(2, 1, 1), "n": -1}
+    function = getattr(lib, "nccl" + name)
+    if name in ("TeamWorld", "TeamLsa", "TeamRail"):
+        function.restype = Team
+    fake.forget()
+    function(*[kinds[one] if one in kinds else ctypes.c_void_p(int(one)) for one in arguments])
+    said[name] = fake.heard().decode().split()
+print(json.dumps(said))
+"""
+
+
+def test_every_function_is_accounted_for() -> None:
+    names = {row.name.removeprefix("nccl") for row in rows() if not row.what.startswith("not defined")}
+    assert names == set(ARGUMENTS) | set(ENDS) | WITHOUT
+
+
+def test_every_function_that_takes_a_communicator_is_passed_on_with_nccls_handle(tmp_path: Path) -> None:
+    explicit = {"CommSplit", "CommShrink", "CommGrow"}
+    stubs = [f"STUB(nccl{name})" for name in (*ARGUMENTS, *ENDS) if name not in explicit]
+    source, fake = tmp_path / "fake.c", tmp_path / "libnccl.so"
+    source.write_text("\n".join([FAKE, *stubs, ""]), encoding="utf-8")
+    run_tool([find_cxx().path, "-xc", "-w", "-shared", "-fPIC", str(source), "-o", str(fake)])
+    for end in ENDS:
+        spec = {**ARGUMENTS, end: "c"}
+        command = [sys.executable, "-c", PROGRAM, str(library("odd")), str(fake), json.dumps(spec)]
+        environment = {**os.environ, "COLLC_NCCL": str(fake)}
+        done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment, timeout=60)
+        assert done.returncode == 0, done.stderr
+        heard = json.loads(done.stdout)
+        assert {
+            name: calls for name, calls in heard.items() if f"nccl{AS.get(name, name)}" not in calls
+        }.keys() == KNOWN
