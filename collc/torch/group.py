@@ -7,6 +7,7 @@ import functools
 import os
 import socket
 import time
+import warnings
 from datetime import timedelta
 from typing import Any
 
@@ -141,6 +142,12 @@ def _meet(store: dist.Store, rank: int, size: int, timeout: timedelta, listener:
     addresses = _told(store, "rank", rank, size, timeout, listener.address)
     if len(set(machines_of(addresses))) == 1:
         return addresses
+    if rank == 0 and os.environ.get("COLLC_NET_TLS", "") not in ("", "0"):
+        warnings.warn(
+            "COLLC_NET_TLS encrypts collectives; what send and recv carry between machines travels in plain text",
+            RuntimeWarning,
+            stacklevel=2,
+        )
     try:
         port = listener.open_port()
     except (CollcError, OSError) as error:

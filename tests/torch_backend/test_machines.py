@@ -106,6 +106,13 @@ def test_a_rank_without_a_way_out_is_named(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setenv("COLLC_SOCKET_IFNAME", "lo")
     with pytest.raises(RuntimeError, match="rank 1 has no port for other machines: node1: no eth7"):
         group("!node1: no eth7")
+    monkeypatch.setenv("COLLC_NET_TLS", "1")
+    with (
+        pytest.warns(RuntimeWarning, match="what send and recv carry between machines travels in plain text"),
+        pytest.raises(RuntimeError, match="rank 1 has no port for other machines"),
+    ):
+        group("!node1: no eth7")
+    monkeypatch.setenv("COLLC_NET_TLS", "0")
     monkeypatch.setenv("COLLC_SOCKET_IFNAME", "eth77")
     with pytest.raises(RuntimeError, match="no network interface called eth77 is up"):
         group("127.0.0.1 1")
