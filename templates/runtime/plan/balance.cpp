@@ -12,10 +12,12 @@ namespace {
 
 constexpr double kGap = 0.08;        // of the slowest class' time
 constexpr double kNear = 0.2;        // up to here a step goes half the way: it may be noise
+constexpr double kGrown = 1.25;
+constexpr double kTells = 0.2;       // how much less or more a class must carry to show what its way costs
 constexpr double kLeast = 1.0 / 64;  // of a call
 constexpr double kWorse = 1.01;      // what a call may take with another class, to keep it
 constexpr double kFarWorse = 1.15;   // a class alone that takes so long is not tried again soon
-constexpr double kMostCost = 2;      // of what a class carried
+constexpr double kMostCost = 0.5;    // of what a class carried
 constexpr double kAll = 250;         // weights add up to that, about
 constexpr uint32_t kLookCalls = 1, kSureCalls = 2, kMostWaits = 8;
 
@@ -152,8 +154,11 @@ Move ShareBalance::observe(const TimedShares &call) {
 void ShareBalance::learn() {
   for (uint32_t c = 0; c < kClasses; ++c) {
     const double bytes = carried(c), more = bytes - before_bytes_[c], longer = best(c) - before_ns_[c];
-    const bool tells = before_ns_[c] > 0 && best(c) > 0 && std::abs(more) > 0.05 * bytes && more * longer > 0;
-    if (tells) costs_[c] = std::clamp((bytes * before_ns_[c] - before_bytes_[c] * best(c)) / longer, 0.0, kMostCost * bytes);
+    const bool tells = before_ns_[c] > 0 && best(c) > 0 && std::abs(more) > kTells * bytes && more * longer > 0;
+    if (tells) {
+      const double cost = (bytes * before_ns_[c] - before_bytes_[c] * best(c)) / longer;
+      costs_[c] = (costs_[c] + std::clamp(cost, 0.0, kMostCost * bytes)) / 2;
+    }
     before_ns_[c] = 0;
   }
 }
@@ -161,7 +166,8 @@ void ShareBalance::learn() {
 Move ShareBalance::step(const Gap &gap) {
   learn();
   const bool turned = slowest_ != kClasses && slowest_ != gap.slowest;
-  gain_ = turned && gap.size > least_ / 2 ? std::max(gain_ / 2, 0.25) : 1;
+  // A gap that has grown is no overshoot: the machine has changed.
+  gain_ = turned && gap.size > least_ / 2 && gap.size < kGrown * least_ ? std::max(gain_ / 2, 0.25) : 1;
   slowest_ = gap.slowest;
   least_ = gap.size;
   const double bytes = static_cast<double>(std::min(times_[0].bytes, times_[1].bytes));
