@@ -46,8 +46,9 @@ bool send_fd(int socket, int fd) {
   return sendmsg(socket, &message, MSG_NOSIGNAL) == 1;
 }
 
-// The descriptor; kRefused if the server has closed, else -1: the kernel could not give this process another one.
-int receive_fd(int socket) {
+// The descriptor; kRefused if the server has closed, else -1 and why: what was sent is lost, and the server does not wait for
+// this process any more.
+int receive_fd(int socket, int *error) {
   char byte;
   iovec part{&byte, 1};
   alignas(cmsghdr) char space[CMSG_SPACE(sizeof(int))] = {};
@@ -56,7 +57,10 @@ int receive_fd(int socket) {
   message.msg_iovlen = 1;
   message.msg_control = space;
   message.msg_controllen = sizeof space;
-  if (recvmsg(socket, &message, MSG_CMSG_CLOEXEC) != 1) return kRefused;
+  const ssize_t received = recvmsg(socket, &message, MSG_CMSG_CLOEXEC);
+  if (received == 0 || (received < 0 && (errno == ECONNRESET || errno == EINTR))) return kRefused;
+  *error = received < 0 ? errno : EMFILE;  // without a descriptor: the kernel could not give this process another one
+  if (received < 0) return -1;
   const cmsghdr *header = CMSG_FIRSTHDR(&message);
   if (header == nullptr || header->cmsg_level != SOL_SOCKET || header->cmsg_type != SCM_RIGHTS) return -1;
   int fd;
@@ -88,10 +92,11 @@ Attempt fetch_once(const Address &address, uint32_t owner, const std::string &wo
   if (send(server.get(), words.data(), words.size(), MSG_NOSIGNAL) != static_cast<ssize_t>(words.size()))
     return Attempt::kAgain;
   if (!readable(server.get(), stop, deadline)) return Attempt::kAgain;
-  *fd = receive_fd(server.get());
+  int error = 0;
+  *fd = receive_fd(server.get(), &error);
   if (*fd >= 0) return Attempt::kDone;
   if (*fd == kRefused) return Attempt::kAgain;
-  *status = fail_errno(format("cannot take rank %u's shared memory", owner), EMFILE);
+  *status = fail_errno(format("cannot take rank %u's shared memory", owner), error);
   return Attempt::kFailed;
 }
 
