@@ -42,11 +42,27 @@ class Chosen:
     entries: tuple[Entry, ...]
 
 
-class ProgramList:
-    """The plans, programs and entries of one allocation so far. Programs of equal steps are one object."""
+# The plan that is spread, or the packed plan and the kind of what is made from it, and the channels -> the program.
+Lowered = dict[tuple[int, str, int], Program]
 
-    def __init__(self, graph: PlanGraph, packed: Sequence[Plan], target: Target, recorder: Recorder) -> None:
+
+class ProgramList:
+    """The plans, programs and entries of one allocation so far. Programs of equal steps are one object.
+
+    Args:
+        lowered: programs of earlier lists of the same plans, to which those of this one are added.
+    """
+
+    def __init__(
+        self,
+        graph: PlanGraph,
+        packed: Sequence[Plan],
+        target: Target,
+        recorder: Recorder,
+        lowered: Lowered | None = None,
+    ) -> None:
         self.graph, self.target, self.recorder = graph, target, recorder
+        self.lowered = {} if lowered is None else lowered
         self.plans = list(packed)
         self.entries: list[Entry] = []
         self.kinds: dict[tuple[int, str], int] = {}
@@ -70,10 +86,13 @@ class ProgramList:
         """The plan spread over a number of channels, lowered and verified."""
         if (number, channels) not in self.programs:
             plan = self.plans[number]
-            label = f"-{plan.solver}" if plan.solver in KINDS else ""
-            suffix = label + (f"-x{channels}" if channels else "")
-            _, program = lower_spread(plan, channels, self.graph, self.target, self.recorder, suffix)
-            self.programs[number, channels] = program
+            of, kind = next((key for key, made in self.kinds.items() if made == number), (number, "trees"))
+            if (of, kind, channels) not in self.lowered:
+                label = f"-{plan.solver}" if plan.solver in KINDS else ""
+                suffix = label + (f"-x{channels}" if channels else "")
+                _, program = lower_spread(plan, channels, self.graph, self.target, self.recorder, suffix)
+                self.lowered[of, kind, channels] = program
+            self.programs[number, channels] = self.lowered[of, kind, channels]
         return self.programs[number, channels]
 
     def add(self, number: int, channels: int, chunk: int, when: When, why: str = "") -> None:
@@ -147,6 +166,10 @@ class ProgramList:
     def chosen(self) -> Chosen:
         """The plans and the entries, cut until their FIFOs fit the memory for them."""
         return Chosen(tuple(self.plans), tuple(self.within_memory()))
+
+    def memory(self) -> float:
+        """The share of the target's memory that the FIFOs of all entries take."""
+        return self._memory(self.entries, self.target.chunk_bytes)
 
     def fitting_chunk(self) -> int:
         """The largest chunk, by halves of the target's, with which the FIFOs fit the memory for them."""

@@ -13,7 +13,7 @@ from collc.packing.model import Plan, Tree
 from collc.simulator.params import BYTES_PER_US, GENERIC, Machine
 
 # The sizes at which choices are made, dense where calls are cheap to simulate.
-SIZES = (*size_series(1 << 10, 4 << 20, 4), 32 << 20, 256 << 20)
+SIZES = size_series(1 << 10, 256 << 20, 4)
 # Larger machines take minutes to simulate.
 MODELLED_RANKS = 16
 # (bytes from which parts take turns, bytes of their chunks).

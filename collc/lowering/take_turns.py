@@ -11,6 +11,11 @@ that. Where a step ends up on the circle is its place in the round, how often it
 always used later than it was made, so no order can deadlock, and m chunks are a small part of a call's: two thirds of a
 round per hop fill the pipeline faster than whole ones.
 
+Stars, which GPUs behind a switch have, are work for few blocks: the root touches each chunk once for every other rank,
+a leaf twice. With all parts of a star in the same blocks, these limit the rate. There the parts are dealt over blocks
+by their work instead, and a hop takes as many rounds as half of the slots: the root of one part is a leaf of the others
+in its block, and never waits for a chunk that was sent a moment ago. In deeper trees such lags add up and cost more.
+
 With random orders a closed network of M blocks over S links that each visits in turn is busy for M/(M + S - 1) of the
 time (Gordon and Newell 1967; for fair sharing Baskett and others 1975): 32 blocks over 2 to 4 links, 91% to 97%.
 Measured in docs/measurements/pacing.md.
@@ -37,6 +42,11 @@ from __future__ import annotations
 
 import dataclasses
 import random
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from operator import itemgetter
 
 from collc.errors import IRError
 from collc.ir.nodes import Channel, Program, Step
@@ -44,12 +54,17 @@ from collc.lowering.depth import hops_before
 
 # Parts of a circle position, so that all arithmetic is on integers.
 _FINE = 1 << 12
+# Neighbours stay together unless the busiest block then has less than this share of its work.
+_BETTER = Fraction(9, 10)
+# Of so many ranks, one that exchanges with all but one is a link of a chain, not the hub of a star.
+_FEW = 4
 
 
 def take_turns(program: Program, *, limit: int) -> Program:
-    """Distributes neighbouring channels over `limit` channels, each with its own order; programs with fewer stay.
+    """Distributes channels over `limit` channels, each with its own order; programs with fewer stay.
 
-    Neighbours are mostly copies of one tree, so a heavy tree gets whole blocks and all blocks get equal work.
+    Neighbours, which are mostly copies of one tree, stay together, so a heavy tree gets whole blocks; unless dealing
+    them out leaves clearly less work to the busiest block.
 
     Raises:
         IRError: the program has one slot per FIFO, so nothing can overlap.
@@ -60,14 +75,15 @@ def take_turns(program: Program, *, limit: int) -> Program:
     n = len(program.channels)
     if n <= limit:
         return program
+    dealt = _dealt(program, limit)
+    if dealt:
+        return program.replace(channels=tuple(_in_rounds(program, stars) for stars in dealt))
     rng = random.Random(n)
-    channels = tuple(
-        _channel(program, program.channels[c * n // limit : (c + 1) * n // limit], rng) for c in range(limit)
-    )
-    return program.replace(channels=channels)
+    near = (program.channels[c * n // limit : (c + 1) * n // limit] for c in range(limit))
+    return program.replace(channels=tuple(_in_circle(program, group, rng) for group in near))
 
 
-def _channel(program: Program, group: tuple[Channel, ...], rng: random.Random) -> Channel:
+def _in_circle(program: Program, group: Sequence[Channel], rng: random.Random) -> Channel:
     circle = len(group) * _FINE
     hop = 2 * circle // 3
     ranks: list[list[tuple[int, int, Step]]] = [[] for _ in range(program.nranks)]
@@ -80,3 +96,85 @@ def _channel(program: Program, group: tuple[Channel, ...], rng: random.Random) -
                 lag, place = divmod(time, circle)
                 ranks[rank].append((place, len(ranks[rank]), dataclasses.replace(step, lag=lag)))
     return Channel(tuple(tuple(step for _, _, step in sorted(steps, key=lambda row: row[:2])) for steps in ranks))
+
+
+@dataclass(frozen=True)
+class _Star:
+    """A channel whose `hub` exchanges chunks with all others; the `copy`-th of this hub. `work` is what each rank's
+    block reads and writes for it, in blocks of data."""
+
+    channel: Channel
+    hub: int
+    copy: int
+    work: tuple[Fraction, ...]
+
+
+def _dealt(program: Program, limit: int) -> list[list[_Star]]:
+    """The stars of each block; none where trees are deeper, or where neighbours are as good.
+
+    The stars come in rounds of `limit`, hub after hub. Each round goes over the blocks in this order, moved on by as
+    many blocks as leave least work to the busiest. Behind a switch, blocks then differ by a rotation of ranks alone.
+    """
+    stars = _all_stars(program)
+    if not stars:
+        return []
+    n = len(stars)
+    near = [stars[c * n // limit : (c + 1) * n // limit] for c in range(limit)]
+    ordered = sorted(stars, key=lambda star: (star.copy, star.hub))
+    blocks: list[list[_Star]] = [[] for _ in range(limit)]
+    for first in range(0, n, limit):
+        turn = ordered[first : first + limit]
+        blocks = min((_with_round(blocks, turn, moved) for moved in range(program.nranks)), key=_busiest)
+    return blocks if _busiest(blocks) < _BETTER * _busiest(near) else []
+
+
+def _with_round(blocks: Sequence[list[_Star]], turn: Sequence[_Star], moved: int) -> list[list[_Star]]:
+    found = [list(block) for block in blocks]
+    for at, star in enumerate(turn):
+        found[(at + moved) % len(found)].append(star)
+    return found
+
+
+def _all_stars(program: Program) -> list[_Star]:
+    """The channels as stars; none if one of them is no star."""
+    found: list[_Star] = []
+    copies: Counter[int] = Counter()
+    for channel in program.channels:
+        fans = [max((max(len(s.send), len(s.recv)) for s in steps), default=0) for steps in channel.steps]
+        hub = fans.index(max(fans))
+        # In a broadcast, the root of which has sent to the hub, this one has no more business with it.
+        others = program.nranks - (2 if program.nranks > _FEW else 1)
+        if fans[hub] < others:
+            return []
+        work = tuple(_work(program, steps) for steps in channel.steps)
+        found.append(_Star(channel, hub, copies[hub], work))
+        copies[hub] += 1
+    return found
+
+
+def _work(program: Program, steps: Sequence[Step]) -> Fraction:
+    found = Fraction(0)
+    for step in steps:
+        share = program.shares[step.share]
+        found += (len(step.recv) + step.input + step.output + len(step.send)) * (share.hi - share.lo)
+    return found
+
+
+def _busiest(blocks: Sequence[Sequence[_Star]]) -> Fraction:
+    """The most work of a block of any rank."""
+    each = (zip(*(star.work for star in block), strict=True) for block in blocks if block)
+    return max(sum(work, Fraction(0)) for block in each for work in block)
+
+
+def _in_rounds(program: Program, stars: Sequence[_Star]) -> Channel:
+    """Stars of one block, each hop later by half of the slots' rounds: fewer than slots, so all waits are for earlier
+    rounds. The order within a round is random, the same for blocks that differ by a rotation of the ranks."""
+    lag = max(1, program.slots // 2)
+    ranks: list[list[tuple[float, Step]]] = [[] for _ in range(program.nranks)]
+    for turn, star in enumerate(stars):
+        before = hops_before(program, star.channel)
+        for rank, steps in enumerate(star.channel.steps):
+            away = (rank - stars[0].hub) % program.nranks
+            rng = random.Random(f"{stars[0].copy} {turn} {away}")
+            ranks[rank] += [(rng.random(), dataclasses.replace(s, lag=lag * before(rank, s))) for s in steps]
+    return Channel(tuple(tuple(step for _, step in sorted(steps, key=itemgetter(0))) for steps in ranks))

@@ -150,7 +150,9 @@ def test_a_library_of_two_classes(box: Path, tmp_path: Path) -> None:
     cut = re.findall(r"from (\d+) bytes: trees/Simple/128Kx4 nvlink (\d+)%, pcie (\d+)% of a call: \+\d+%", words)
     assert cut, words
     assert all(int(fast) + int(slow) == 100 for _, fast, slow in cut)
-    assert all(20 <= int(slow) <= 32 for _, _, slow in cut), "2/7 of a large call"
+    slow = [int(part) for _, _, part in cut]
+    assert 24 <= slow[-1] <= 32, "2/7 of the largest calls"
+    assert all(0 < part < 50 for part in slow), "of smaller ones what the model says, but the smaller part"
     assert collc("verify", library).code == 0
     rows = json.loads(collc("inspect", library, "--json").out)["allocations"][0]["programs"]
     told = [(str(row["min_bytes"]), *(str(row["weights"][name]) for name in ("nvlink", "pcie"))) for row in rows[1:]]

@@ -1,0 +1,237 @@
+"""The tables of one allocation as the model chooses them, and the largest chunks with which their FIFOs fit the memory.
+
+Slots are as large as the largest chunk that goes through them, and collectives share FIFOs. Where memory for FIFOs is
+short, chunks get smaller in steps: of the collectives whose calls then lose least time for the memory they give back.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
+from math import log
+
+from collc.choose.given import GIVEN
+from collc.choose.programs import LEAST_SLOT, ProgramList
+from collc.choose.rules import MODELLED_RANKS, SIZES
+from collc.choose.table import SHORT_RUN, Table, choose
+from collc.choose.turned import equal_both_ways, is_turned
+from collc.collectives.model import COMPILED, Collective
+from collc.collectives.sizes import short_size
+from collc.ir.nodes import MAX_CHUNK_BYTES
+from collc.options import Target
+from collc.packing.candidates import MOST_CHANNELS, rings_of
+from collc.packing.columns import mirrored_links
+from collc.packing.model import Plan
+from collc.packing.network import Net
+from collc.simulator.engine import Outcome
+from collc.simulator.params import Machine
+from collc.simulator.run import Prediction, Simulator, Variant, own_channels
+from collc.topology.model import PlanGraph
+
+# Between servers: with smaller chunks, headers and the counts that come back take more than a hundredth of the network.
+_LEAST_WIRED_CHUNK = 16 << 10
+# Calls of which more than hops count.
+_LARGE = 1 << 20
+# Rings over many channels are tried where they take at most this share of the time of one of these calls, with chunks
+# for which there is memory.
+_MUCH = 0.9
+_WIDE_CALLS = ((1 << 20, 16 << 10), (16 << 20, 64 << 10), (64 << 20, 64 << 10))
+# What shares most of its FIFOs and its choices, a collective and its mirror, has one limit.
+_FAMILIES = tuple(dict.fromkeys(tuple(c for c in COMPILED if c in (one, one.mirror)) for one in COMPILED))
+
+
+class ModelTables:
+    """The tables of one allocation: of each collective for the first of its roots, kept for the others.
+
+    Args:
+        beside: the kinds of plans that are compared with the packed trees [all]; these have a channel for each tree.
+        most: the largest chunk of a collective [whatever its protocols take].
+        wide: rings may have as many channels as the target runs.
+    """
+
+    def __init__(
+        self,
+        graph: PlanGraph,
+        packed: Sequence[Plan],
+        target: Target,
+        machine: Machine,
+        beside: Sequence[str] = (),
+        *,
+        most: Mapping[Collective, int] | None = None,
+        wide: bool = False,
+    ) -> None:
+        self.graph, self.packed, self.target, self.machine, self.beside = graph, packed, target, machine, beside
+        self.most, self.wide = dict(most or {}), wide
+        self.simulators: dict[Collective, Simulator] = {}
+        self.tables: dict[Collective, Table] = {}
+        self.own: dict[tuple[Collective, int | None], Table] = {}
+        self.turns = mirrored_links(Net.of(graph)) is not None
+        self.both_ways = equal_both_ways(graph)
+
+    def limited(self, collectives: Sequence[Collective], chunk_bytes: int) -> ModelTables:
+        """The same with smaller chunks of some collectives, whose tables are chosen again."""
+        made = self._like({**self.most, **dict.fromkeys(collectives, chunk_bytes)}, self.wide)
+        made.tables = {c: table for c, table in self.tables.items() if c not in collectives}
+        made.own = {key: table for key, table in self.own.items() if key[0] not in collectives}
+        return made
+
+    def with_wide_rings(self) -> ModelTables:
+        """A choice from the beginning in which rings may have as many channels as the target runs."""
+        return self._like({}, wide=True)
+
+    def _like(self, most: Mapping[Collective, int], wide: bool) -> ModelTables:
+        made = ModelTables(self.graph, self.packed, self.target, self.machine, self.beside, most=most, wide=wide)
+        # What was simulated is kept.
+        made.simulators = self.simulators
+        return made
+
+    def wide_rings_may_pay(self) -> bool:
+        """Whether rings over many channels would be much faster, if only there were memory for their FIFOs. Where CPUs
+        stage data their memory is the limit, not the choice."""
+        if self.wide or self.beside or any(vertex.memory_gbps is not None for vertex in self.graph.vertices):
+            return False
+        return any(self._wide_ring_pays(c, size, chunk) for c in self.tables for size, chunk in _WIDE_CALLS)
+
+    def _wide_ring_pays(self, collective: Collective, size: int, chunk: int) -> bool:
+        simulator, table = self.simulators[collective], self.tables[collective]
+        for kind in {"ring", "rings"}.intersection(simulator.kinds):
+            own = rings_of(simulator.plan(kind))
+            ring = Variant(kind, "Simple", chunk, MOST_CHANNELS // own * own)
+            found = simulator.estimate(ring, size, SHORT_RUN)
+            if found.time_us < _MUCH * table.predictions[SIZES.index(size)].time_us:
+                return True
+        return False
+
+    def time(self) -> float:
+        """What the tables cost in all, to compare with others: the logarithms of the times of large calls."""
+        return sum(
+            log(prediction.time_us)
+            for table in self.tables.values()
+            for prediction in table.predictions
+            if prediction.bytes >= _LARGE
+        )
+
+    def chunk(self, collectives: Sequence[Collective]) -> int:
+        """The largest chunk that the tables of these collectives ask for; 0 where there are none."""
+        found = [self.tables[c].choices for c in collectives if c in self.tables]
+        found += [table.choices for (c, _), table in self.own.items() if c in collectives]
+        return max((min(c.variant.chunk_bytes, self.target.chunk_bytes) for rows in found for c in rows), default=0)
+
+    def table(self, plan: Plan) -> Table:
+        """The choices for a plan."""
+        if plan.solver == GIVEN:
+            key = (plan.collective, plan.root)
+            if key not in self.own:
+                self.own[key] = self._choose_variants(self._simulator(plan), ["trees"])
+            return self.own[key]
+        others = [p for p in self.packed if p.solver != GIVEN]
+        first = next(p for p in others if p.collective is plan.collective)
+        # On links that are equal both ways these are the others' trees turned round, and take the same time.
+        turned = plan.collective.mirror if plan.collective.inward else None
+        named = next((p for p in others if p.collective is turned), None)
+        if named is not None and (self.turns or (self.both_ways and is_turned(named, first))):
+            first = named
+        if first.collective not in self.tables:
+            self.tables[first.collective] = self._choose(first)
+        return self.tables[first.collective]
+
+    def _choose(self, plan: Plan) -> Table:
+        if plan.collective not in self.simulators:
+            self.simulators[plan.collective] = self._simulator(plan)
+        simulator = self.simulators[plan.collective]
+        if self.beside:
+            kinds = list(filter(simulator.has, self.beside))
+            if self.graph.nranks > MODELLED_RANKS:
+                # One chunk of each tree alone would take longer to run than there is time for.
+                kinds = [k for k in kinds if simulator.fifos(k, own_channels(simulator.plan(k))) <= SHORT_RUN]
+            return self._choose_variants(simulator, ["trees", *kinds])
+        # A ring is one of the rings, and a chain is never chosen.
+        left_out = {"chain", "ring"} if "rings" in simulator.kinds else {"chain"}
+        return self._choose_variants(simulator, [kind for kind in simulator.kinds if kind not in left_out])
+
+    def _simulator(self, plan: Plan) -> Simulator:
+        slots, few = self.target.slots, self.target.round_slots
+        made = _Remembering(self.graph, plan.collective, plan.root, self.machine, slots=slots, round_slots=few)
+        made.plans["trees"] = plan
+        return made
+
+    def _choose_variants(self, simulator: Simulator, kinds: Sequence[str]) -> Table:
+        can = {name.lower() for name in self.target.protocols}
+        # Until memory says otherwise a protocol's own largest chunk may be above the target's.
+        most = self.most.get(simulator.collective, MAX_CHUNK_BYTES)
+
+        def allowed(variant: Variant) -> bool:
+            # A ring has a FIFO per root and hop: twice the channels take twice the memory.
+            plan = simulator.plan(variant.plan)
+            ring = variant.plan in ("ring", "rings")
+            doubled = ring and not self.wide and variant.channels > rings_of(plan)
+            if self.beside:
+                # Channels of the host are no thread blocks: more of them move nothing faster.
+                doubled |= variant.channels > own_channels(plan) or variant.chunk_bytes < _LEAST_WIRED_CHUNK
+            return variant.protocol.lower() in can and variant.chunk_bytes <= most and not doubled
+
+        return choose(
+            simulator,
+            SIZES,
+            kinds=kinds,
+            only=allowed,
+            favoured="trees" if self.beside else None,
+            most_steps=SHORT_RUN if self.graph.nranks > MODELLED_RANKS else None,
+        )
+
+
+class _Remembering(Simulator):
+    """A simulator that is asked again and again: it keeps what it predicted, without the steps of the runs."""
+
+    @cached_property
+    def known(self) -> dict[tuple[Variant, int], Prediction]:
+        """The prediction of each variant and size asked for."""
+        return {}
+
+    def predict(self, variant: Variant, size: int, *, whole: bool = False) -> Prediction:
+        assert not whole
+        key = (variant, size)
+        if key not in self.known:
+            found = super().predict(variant, size)
+            self.known[key] = dataclasses.replace(found, outcome=Outcome(found.outcome.time, (), ()))
+        return self.known[key]
+
+
+def fit(
+    fill: Callable[[ModelTables], ProgramList], model: ModelTables, status: Callable[[str], None]
+) -> tuple[ProgramList, ModelTables]:
+    """The programs of the tables, with chunks that fit the memory for FIFOs as far as smaller chunks can help.
+
+    Args:
+        fill: from tables to programs.
+        model: the tables without limits.
+    """
+    found = fill(model)
+    while (taken := found.memory()) > 1:
+        ways = []
+        for family in _FAMILIES:
+            if (chunk := model.chunk(family)) > LEAST_SLOT:
+                ways.append((family, chunk))
+        if not ways:
+            break
+        tried = [_less(fill, model, [way]) for way in ways]
+        useful = [(made, tables) for made, tables in tried if made.memory() < taken]
+        if useful:
+            found, model = min(useful, key=lambda one: (one[1].time() - model.time()) / log(taken / one[0].memory()))
+        else:
+            # All of them share their slots.
+            most = max(chunk for _, chunk in ways)
+            found, model = _less(fill, model, [way for way in ways if way[1] == most])
+        chunks = ", ".join(short_size(chunk) for family in _FAMILIES if (chunk := model.chunk(family)))
+        status(f"choosing again: chunks of at most {chunks}, for {found.memory():.2f} of the memory for FIFOs")
+    return found, model
+
+
+def _less(
+    fill: Callable[[ModelTables], ProgramList], model: ModelTables, ways: Sequence[tuple[tuple[Collective, ...], int]]
+) -> tuple[ProgramList, ModelTables]:
+    """The programs where chunks of some families are at most the power of two below their largest."""
+    for family, chunk in ways:
+        model = model.limited(family, 1 << ((chunk - 1).bit_length() - 1))
+    return fill(model), model
