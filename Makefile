@@ -69,8 +69,8 @@ chaos-jobs: setup  ## 500 seeds of jobs of several processes on a CUDA driver of
 sweep-places: setup  ## every four GPUs of a DGX-1V, in other orders and on machines numbered in other ways
 	$(BIN)/python -m pytest -m slow tests/cuda/test_gpu_places.py
 
-large-calls: setup  ## a transfer, an all_reduce and a broadcast of more than 4 GiB between two processes (host target, 11 GB of memory)
-	$(BIN)/python -m pytest -m slow -rs tests/runtime/test_large_calls.py
+large-calls: setup  ## a transfer, an all_reduce and a broadcast of more than 4 GiB between two processes (host target: 11 GB of memory; the kernels under emulation)
+	$(BIN)/python -m pytest -m slow -rs tests/runtime/test_large_calls.py tests/cuda/test_large_calls_cuda.py
 
 SECONDS_OF_FUZZ ?= 600
 fuzz: setup  ## damage dumps, topology files and driver answers; readers must answer or refuse

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import os
 import random
 import time
 from collections.abc import Callable
@@ -15,7 +16,7 @@ from collc.bench.nccl import Nccl, UniqueId
 
 Array = np.ndarray[Any, Any]
 Comm = ctypes.c_void_p
-PATIENCE = 60.0
+PATIENCE = float(os.environ.get("MOCK_JOB_PATIENCE", "60"))
 FLOAT = 7
 
 

@@ -25,6 +25,7 @@ from mock_api import ApiCalls
 from mock_classes import WeightedCalls
 from mock_grow import Growing
 from mock_job import FLOAT, Buffer, Comm
+from mock_large import LargeCalls
 from mock_late import LateFailures
 from mock_launch_order import LaunchOrders
 from mock_random import RandomJobs
@@ -48,7 +49,7 @@ CALLS = {
 }
 
 
-class Scenarios(RandomJobs, ApiCalls, DriverRules, LateFailures, LaunchOrders, WeightedCalls, Growing):
+class Scenarios(RandomJobs, ApiCalls, DriverRules, LateFailures, LaunchOrders, WeightedCalls, Growing, LargeCalls):
     def collectives(self) -> list[str]:
         """Every collective once; the wrong ones."""
         comm, stream, wrong = self.comm(), self.stream(), []

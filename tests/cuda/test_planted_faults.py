@@ -70,8 +70,9 @@ def test_the_list_is_complete() -> None:
     """Every place in the sources that a fault can be planted at is planted here."""
     folders = [resource_dir("templates") / "include" / "collc" / "cuda", Path(__file__).parent / "emulation"]
     text = "".join(path.read_text() for folder in folders for path in sorted(folder.iterdir()))
-    # Couriers, which need to know how much a chunk has, are there in test_cuda_servers.py alone.
-    elsewhere = {"CLEANING", "EXCHANGE", "CHUNK_BYTES"}
+    # Couriers need to know how much a chunk has: test_cuda_servers.py alone. Offsets of more than
+    # 32 bits: test_large_calls_cuda.py.
+    elsewhere = {"CLEANING", "EXCHANGE", "CHUNK_BYTES", "SHORT_OFFSETS"}
     assert set(re.findall(r"defined\(COLLC_FAULT_(\w+)\)", text)) == {*FAULTS, *LINE_FAULTS, *elsewhere}
     assert text.count(" COLLC_UNLESS_LEFT_OUT(") == 2 + 5  # its definitions, and its uses below
 

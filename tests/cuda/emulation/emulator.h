@@ -109,6 +109,7 @@ struct Options {
   uint64_t seed = 0;
   uint32_t resident = 0;  // blocks per device at a time; 0: all
   bool report_races = true;  // else unordered reads may return old values
+  bool coarse = false;  // accesses to data are not looked at for races, only whether they are allowed outside of the pool
   uint32_t lockstep = 0;  // lanes that are not scheduled one by one (Pascal: a warp); 0: all threads are
   uint64_t abort_at = 0;  // sets *abort_flags after so many switches; 0: never
   uint32_t patience_ms = 0;  // so long in real time others may set flags while all wait; 0: jump ahead by seconds instead
@@ -222,6 +223,7 @@ class Emulator {
   void known_to_host(const Clock &clock);
   bool in_pool(const void *at) const { return at >= pool_ && at < pool_ + used_; }
   void check_foreign(const char *at, size_t bytes, const char *what);
+  void check_coarsely(const void *at, size_t bytes, const char *what);
   // Null for memory outside of the pool, which may be touched.
   Shadow *shadow(const void *at, size_t bytes, const char *what);
   void fail(const std::string &what);
@@ -254,6 +256,9 @@ class Emulator {
   bool is_spoilt(const char *at) const;
 
   std::map<const char *, Region> regions_;
+  // Where check_coarsely was last, and for whom.
+  const char *coarse_begin_ = nullptr, *coarse_end_ = nullptr;
+  uint32_t coarse_device_ = 0;
   std::set<const char *> spoilt_;  // begins of regions
   bool reach_is_set_ = false;
   bool reach_[kMostDevices][kMostDevices] = {};

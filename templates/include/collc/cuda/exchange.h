@@ -147,7 +147,11 @@ class ExchangeLane {
   COLLC_DEVICE void move(const ExchangeStream &stream) {
     const Message message = message_of(stream.message);
     char *slot = slot_of(end_of(message));
+#if defined(COLLC_FAULT_SHORT_OFFSETS)
+    const uint32_t at = static_cast<uint32_t>((stream.done * lanes_of(message) + lane_) * state_.lane_bytes);
+#else
     const uint64_t at = (stream.done * lanes_of(message) + lane_) * state_.lane_bytes;
+#endif
     const uint64_t left = message.bytes - at, bytes = left < state_.lane_bytes ? left : state_.lane_bytes;
     if (sends(message)) {
       if (thread_index() == 0) store(reinterpret_cast<uint64_t *>(slot), message.signature);

@@ -49,7 +49,12 @@ class Simple : public Counters {
     Places to{nullptr, slots_ + step.nrecv, step.nsend};
     if (step.flags & kInput)
       from.first = static_cast<char *>(const_cast<void *>(call_.input)) + (share.in_base + chunk.begin) * sizeof(T);
+#if defined(COLLC_FAULT_SHORT_OFFSETS)
+    if (step.flags & kOutput)
+      to.first = static_cast<char *>(call_.output) + static_cast<uint32_t>((share.out_base + chunk.begin) * sizeof(T));
+#else
     if (step.flags & kOutput) to.first = static_cast<char *>(call_.output) + (share.out_base + chunk.begin) * sizeof(T);
+#endif
     // In place, a rank's own block already lies where a copy would put it. A sum of one rank alone still has its factor.
     if (from.first == to.first && step.nrecv == 0 && launch_.scaling == Scaling::kNone) to.first = nullptr;
     const Arithmetic how{launch_.operation, step.flags & kFinal ? launch_.divisor : 0, launch_.flip, launch_.scaling,
