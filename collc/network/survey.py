@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from collc.errors import CollcError
+from collc.network.hca import HcaFilter
 from collc.network.interfaces import (
     VARIABLES,
     Filter,
@@ -216,19 +217,13 @@ def _lists(environment: Mapping[str, str], rdma: Iterable[RdmaPort], folder: Pat
     if not hca:
         return
     text = f"NCCL_IB_HCA={hca[:80]}"
-    ports = [f"{port.device}:{port.port}" for port in rdma if _passes(Filter(hca), f"{port.device}:{port.port}")]
+    ports = [f"{port.device}:{port.port}" for port in rdma if HcaFilter(hca).takes(f"{port.device}:{port.port}")]
     if wish.devices:
         yield f"{text} is not followed: COLLC_NET names RDMA devices"
     elif wish.engine == "ucx":
         yield f"{text} leaves {', '.join(ports) or 'no RDMA port'}"
     else:
         yield f"{text} counts for the engine ucx, to which it would leave {', '.join(ports) or 'no RDMA port'}"
-
-
-def _passes(wanted: Filter, port: str) -> bool:
-    """Whether a list of devices and ports takes a port ("mlx5_0:1"), as hca_filter.h says."""
-    found = (wanted.takes(port.partition(":")[0]), wanted.takes(port))
-    return any(found) if wanted.chooses else all(found)
 
 
 def _shares(rails: Iterable[Interface], devices: Iterable[Device]) -> Iterable[str]:

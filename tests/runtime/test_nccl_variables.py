@@ -6,12 +6,15 @@ import os
 import re
 import subprocess
 import sys
+from itertools import product
 from pathlib import Path
 
 import pytest
 from support.libraries import library, runtime_program
 from support.ranks import Ranks
 from test_wire_engine import PARTS
+
+from collc.network.hca import HcaFilter
 
 HERE = Path(__file__).parent
 RUNTIME = HERE.parent.parent / "templates" / "runtime"
@@ -145,22 +148,62 @@ def test_ranks_that_disagree_are_told_which_variable() -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("value", "passing"),
-    [
-        ("mlx5_1", "mlx5_1:1 mlx5_10:1 mlx5_10:2"),
-        ("=mlx5_1", "mlx5_1:1"),
-        ("mlx5_10:2,bnxt", "bnxt_re0:1 mlx5_10:2"),
-        ("=mlx5_10:2", "mlx5_10:2"),
-        ("^mlx5_1", "bnxt_re0:1 mlx5_0:1"),
-        ("^=mlx5_1", "bnxt_re0:1 mlx5_0:1 mlx5_10:1 mlx5_10:2"),
-        ("^=mlx5_10:1,bnxt_re0", "mlx5_0:1 mlx5_1:1 mlx5_10:2"),
-        ("", "bnxt_re0:1 mlx5_0:1 mlx5_1:1 mlx5_10:1 mlx5_10:2"),
-        ("efa", ""),
-    ],
-)
-def test_rdma_ports_by_nccls_list(value: str, passing: str) -> None:
-    ports = ["bnxt_re0:1", "mlx5_0:1", "mlx5_1:1", "mlx5_10:1", "mlx5_10:2"]
+# Lists, and which of bnxt_re0:1, mlx5_0:1, mlx5_0:10, mlx5_1:1, mlx5_10:1 and mlx5_10:2 NCCL takes.
+BNXT, A1, A10, B1, C1, C2 = PORTS = ["bnxt_re0:1", "mlx5_0:1", "mlx5_0:10", "mlx5_1:1", "mlx5_10:1", "mlx5_10:2"]
+LISTS: list[tuple[str, list[str]]] = [
+    ("mlx5", [A1, A10, B1, C1, C2]),
+    ("mlx5:1", [A1, B1, C1]),
+    ("mlx5_0", [A1, A10]),
+    ("mlx5_0:1", [A1]),
+    ("mlx5_1", [B1, C1, C2]),
+    ("mlx5_1:1", [B1, C1]),
+    ("mlx5_10:2,bnxt", [BNXT, C2]),
+    ("mlx5_1:2,mlx5_0:10", [A10, C2]),
+    (",mlx5_0:01,", [A1]),
+    ("mlx5_0:1:10", [A1]),
+    ("mlx5_0:", []),
+    ("mlx5_0:x", []),
+    ("mlx5_0:-1", [A1, A10]),
+    (":1", PORTS),
+    (":1,bnxt", [BNXT]),
+    ("efa", []),
+    ("=mlx5", []),
+    ("=mlx5:1", []),
+    ("=mlx5_1", [B1]),
+    ("=mlx5_0", [A1, A10]),
+    ("=mlx5_0:1", [A1]),
+    ("=mlx5_0:10,mlx5_10", [A10, C1, C2]),
+    ("=mlx5_1:2", []),
+    ("", PORTS),
+    ("=", PORTS),
+    (",", PORTS),
+]
+
+
+@pytest.mark.parametrize(("value", "passing"), LISTS)
+@pytest.mark.parametrize("excludes", [False, True], ids=["", "^"])
+def test_rdma_ports_by_nccls_list(value: str, passing: list[str], excludes: bool) -> None:
+    """Prefixes and whole names of devices, with ports and without, and all others: in C++ and in Python."""
+    expected = [port for port in PORTS if (port in passing) != excludes]
+    value = f"^{value}" if excludes else value
     program = runtime_program(HERE / "wire_engine.cpp", PARTS)
-    done = subprocess.run([program, "hca", value, *ports], capture_output=True, text=True, check=True, timeout=60)
-    assert done.stdout.split() == passing.split()
+    done = subprocess.run([program, "hca", value, *PORTS], capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout.split() == expected
+    assert [port for port in PORTS if HcaFilter(value).takes(port)] == expected
+
+
+def test_lists_of_rdma_ports_agree() -> None:
+    """The whole grid of one and two entries, in every form: C++ and Python take the same."""
+    names, numbers = ["", "mlx5", "mlx5_1", "mlx5_10", "bnxt_re0"], ["", ":", ":1", ":10", ":-1", ": 2", ":+1x"]
+    entries = ["".join(parts) for parts in product(names, numbers)]
+    lists = [
+        sign + ",".join(pair) for sign in ("", "^", "=", "^=", "=^") for pair in product(entries, ["", *entries[::4]])
+    ]
+    program = runtime_program(HERE / "wire_engine.cpp", PARTS)
+    done = subprocess.run(
+        [program, "hcas", *PORTS], input="\n".join(lists), capture_output=True, text=True, check=True, timeout=60
+    )
+    found = dict(zip(lists, done.stdout.splitlines(), strict=True))
+    wrong = {one: took for one in lists if (took := found[one]) != " ".join(filter(HcaFilter(one).takes, PORTS))}
+    assert not wrong
+    assert len(set(found.values())) > 20

@@ -2,6 +2,7 @@
 //   wire_engine proof KEY MESSAGE   the proof in hex
 //   wire_engine meet STRANGERS      machine 0 has so many connections of each kind before machine 1 comes; then messages pass
 //   wire_engine hca LIST PORT...    the ports that pass a list of NCCL_IB_HCA
+//   wire_engine hcas PORT...        the same for each line of the input, in a line each
 //   wire_engine wrong               machine 1 has another secret: both end with an error
 //   wire_engine many MESSAGES       so many messages each way
 //   wire_engine plain MACHINE       this one of two encrypts nothing, the other one does: no message arrives
@@ -17,6 +18,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <iostream>
 #include <map>
 #include <string>
 #include <thread>
@@ -314,6 +316,16 @@ int main(int argc, char **argv) {
   const std::string what = argc > 1 ? argv[1] : "";
   if (what == "hca" && argc > 3) {
     for (const std::string &port : passing_ports(argv[2], {argv + 3, argv + argc})) std::printf("%s\n", port.c_str());
+    return 0;
+  }
+  if (what == "hcas" && argc > 2) {
+    for (std::string list; std::getline(std::cin, list); std::printf("\n")) {
+      const char *between = "";
+      for (const std::string &port : passing_ports(list.c_str(), {argv + 2, argv + argc})) {
+        std::printf("%s%s", between, port.c_str());
+        between = " ";
+      }
+    }
     return 0;
   }
   if (what == "proof" && argc == 4) {

@@ -2,7 +2,8 @@
 #pragma once
 #include <cstring>
 #include <string>
-#include <vector>
+
+#include "base/nccl_list.h"
 
 namespace collc {
 
@@ -10,33 +11,20 @@ namespace collc {
 class InterfaceFilter {
  public:
   // `text`: nullptr or "" names nothing.
-  explicit InterfaceFilter(const char *text) {
-    const char *at = text != nullptr ? text : "";
-    excludes_ = *at == '^';
-    if (excludes_) ++at;
-    whole_ = *at == '=';
-    if (whole_) ++at;
-    for (;;) {
-      const size_t length = std::strcspn(at, ",");
-      if (length != 0) names_.emplace_back(at, length);
-      if (at[length] == '\0') return;
-      at += length + 1;
-    }
-  }
+  explicit InterfaceFilter(const char *text) : list_(text) {}
 
   // Whether it says which interfaces to use, not only which ones not to.
-  bool chooses() const { return !excludes_ && !names_.empty(); }
+  bool chooses() const { return !list_.excludes && !list_.entries.empty(); }
   bool takes(const char *interface) const {
-    if (names_.empty()) return true;
+    if (list_.entries.empty()) return true;
     bool found = false;
-    for (const std::string &name : names_)
-      found |= std::strncmp(interface, name.c_str(), whole_ ? name.size() + 1 : name.size()) == 0;
-    return found != excludes_;
+    for (const std::string &name : list_.entries)
+      found |= std::strncmp(interface, name.c_str(), list_.whole ? name.size() + 1 : name.size()) == 0;
+    return found != list_.excludes;
   }
 
  private:
-  bool excludes_ = false, whole_ = false;
-  std::vector<std::string> names_;
+  NcclList list_;
 };
 
 }  // namespace collc
