@@ -117,4 +117,8 @@ class DriverRules(Job):
         self.cuda(self.mock.cuStreamBeginCapture_v2(stream, 0))
         said["asked for amid a capture"] = int(self.mock.cuEventQuery(event))
         said["the end of the other capture"] = int(self.mock.cuStreamEndCapture(stream, ctypes.byref(graph)))
+        number = ctypes.c_uint64()
+        self.cuda(self.mock.cuStreamBeginCapture_v2(stream, 2))
+        said["the number of a captured stream"] = int(self.mock.cuStreamGetId(stream, ctypes.byref(number)))
+        said["the end of the third capture"] = int(self.mock.cuStreamEndCapture(stream, ctypes.byref(graph)))
         return said

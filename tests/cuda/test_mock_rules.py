@@ -95,6 +95,8 @@ def test_what_the_driver_refuses_of_the_events_of_graphs() -> None:
             "the end of that capture": isolation,
             "asked for amid a capture": unsupported,
             "the end of the other capture": unsupported,
+            "the number of a captured stream": unsupported,
+            "the end of the third capture": unsupported,
         }
     ]
 

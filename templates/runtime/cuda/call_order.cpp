@@ -29,7 +29,8 @@ Status CallOrder::is_captured(Stream stream, bool *captured) {
 }
 
 // Handles are not enough: that of a thread's default stream is the same in all threads, and a new stream may have that of one
-// that is gone.
+// that is gone. Not for a stream that is captured: asking for its number breaks the capture (error 900, seen with a driver for
+// CUDA 13.0).
 uint64_t CallOrder::id_of(Stream stream) {
   uint64_t id = kUnknownStream;
   const Driver &cu = driver();
@@ -56,8 +57,8 @@ Event CallOrder::end() {
 Status CallOrder::follow(Stream stream) {
   uint64_t capture = 0;
   COLLC_RETURN_IF_FAILED(find_capture(stream, &capture));
-  const uint64_t id = id_of(stream);
   if (capture == 0) {
+    const uint64_t id = id_of(stream);
     // On the stream of the latest call, unless a graph may have been launched on another one since.
     const bool is_behind = id != kUnknownStream && id == latest_stream_ && !in_graph_;
     if (!called_ || is_behind) return {};
@@ -65,7 +66,6 @@ Status CallOrder::follow(Stream stream) {
   }
   const auto known = find(capture);
   if (known == captures_.end()) return check(driver().stream_wait(stream, done_, kExternal), "ordering graphs");
-  if (id != kUnknownStream && known->stream == id) return {};
   return check(driver().stream_wait(stream, known->done, 0), "ordering streams");
 }
 
@@ -85,9 +85,8 @@ Status CallOrder::note(Stream stream) {
     if (captures_.size() == kMostCaptures) forget_oldest();
     Event joint = nullptr;
     COLLC_RETURN_IF_FAILED(check(driver().event_create(&joint, kEventDisableTiming), "making an event"));
-    known = captures_.insert(captures_.end(), {capture, joint, kUnknownStream});
+    known = captures_.insert(captures_.end(), {capture, joint});
   }
-  known->stream = id_of(stream);
   return check(driver().event_record(known->done, stream), "recording an event");
 }
 

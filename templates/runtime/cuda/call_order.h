@@ -23,17 +23,17 @@ class CallOrder {
   // Whether calls were captured: they run whenever a graph is launched.
   bool is_in_graph() const { return in_graph_; }
 
-  // A number of a stream that no other one of the process has or gets; kUnknownStream: this driver knows none.
+  // A number of a stream that no other one of the process has or gets; kUnknownStream: this driver knows none. The stream must
+  // not be captured.
   static uint64_t id_of(Stream stream);
   static Status is_captured(Stream stream, bool *captured);
   static constexpr uint64_t kUnknownStream = 0;
 
  private:
-  // A capture with calls: an event behind the latest one, and that one's stream.
+  // A capture with calls: an event behind the latest one.
   struct Capture {
     uint64_t number;
     Event done;
-    uint64_t stream;
   };
   static Status find_capture(Stream stream, uint64_t *capture);
   std::vector<Capture>::iterator find(uint64_t capture);

@@ -4,6 +4,7 @@
 // need no call, and shows chunks, tails and heads of other machines the same way.
 #pragma once
 #include "cuda/device_plan.h"
+#include "cuda/driver.h"
 #include "executor/backend.h"
 #include "transport/fifo.h"
 #include "transport/transfers.h"

@@ -1,5 +1,6 @@
 // How far apart GPUs are on PCIe: on the machine, as its driver tells it, and in the graph of a plan.
 #pragma once
+#include <cstddef>
 #include <utility>
 #include <vector>
 

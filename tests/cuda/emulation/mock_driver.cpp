@@ -735,6 +735,8 @@ MOCK cuStreamDestroy_v2(MockStream *stream) {
 MOCK cuStreamGetId(void *stream, uint64_t *id) {
   MOCK_ENTER("stream_id");
   const StreamKey key = key_of(stream);
+  // In every mode, as a driver for CUDA 13.0 does.
+  if (auto *graph = state().streams.capturing(key); graph != nullptr) return graph->broken = mock::kUnsupported;
   const auto handle = reinterpret_cast<uintptr_t>(stream);
   *id = handle > 2 ? static_cast<MockStream *>(stream)->id : reinterpret_cast<uint64_t>(key.second);
   if (*id == 0) *id = static_cast<uint64_t>(key.first) + 1;  // the legacy stream of a device
