@@ -17,8 +17,10 @@ TEMPLATES = HERE.parent / "templates"
 DEVICE_SOURCE = TEMPLATES / "cuda" / "device.cu"
 FLAGS = ("-std=c++17", "-fPIC", "-fvisibility=hidden", "-pthread", "-ffp-contract=off")
 INCLUDE = (f"-I{TEMPLATES / 'include'}", f"-I{TEMPLATES / 'runtime'}")
-# Folders of the runtime that only the host target needs.
-HOST_ROOMS = {"transport", "host"}
+# The folder of the runtime that only the host target needs.
+HOST_ROOM = "host"
+# Files whose names in anonymous namespaces another file of their folder has too.
+ALONE = {"match_machine.cpp"}
 # The chips that nvcc 13 makes code for.
 OLDEST, WITH_ITS_ARITHMETIC = 75, 80
 
@@ -69,6 +71,18 @@ def write_sources(names: tuple[str, ...], folder: Path) -> list[Path]:
     return made
 
 
+def write_rooms(folder: Path) -> list[Path]:
+    """Sources that include the files of a folder of the runtime each: headers are read once per folder."""
+    rooms = sorted(p for p in (TEMPLATES / "runtime").iterdir() if p.is_dir() and p.name != HOST_ROOM)
+    units: dict[Path, list[Path]] = {}
+    for file in (file for room in rooms for file in sorted(room.glob("*.cpp"))):
+        own = f"-{file.stem}" if file.name in ALONE else ""
+        units.setdefault(folder / f"runtime-{file.parent.name}{own}.cpp", []).append(file)
+    for unit, files in units.items():
+        unit.write_text("".join(f'#include "{file}"\n' for file in files), encoding="utf-8")
+    return list(units)
+
+
 def build(
     sources: list[Path], folder: Path, sm: int, deadline: float, *, optimise: str = "-O2", fatbin: Path | None = None
 ) -> list[Path]:
@@ -81,8 +95,8 @@ def build(
     folder.mkdir(parents=True, exist_ok=True)
     code = fatbin or folder / "collc.fatbin"
     jobs = [] if fatbin else [device_job(sm, code)]
-    runtime = sorted(p for p in (TEMPLATES / "runtime").glob("*/*.cpp") if p.parent.name not in HOST_ROOMS)
-    objects = {source: str(folder / f"{source.parent.name}-{source.stem}.o") for source in (*sources, *runtime)}
+    runtime = write_rooms(folder)
+    objects = {source: str(source.with_suffix(".o")) for source in (*sources, *runtime)}
     jobs += [[cxx, *FLAGS, optimise, *INCLUDE, "-c", str(source), "-o", made] for source, made in objects.items()]
     run_all(jobs, deadline)
     assembly = folder / "fatbin.s"

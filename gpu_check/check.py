@@ -61,12 +61,12 @@ def library_parts(name: str, path: Path, options: argparse.Namespace) -> dict[st
         found["results"] += [part("results", p, 9.0 if name != "dgx1v" else 8.0, *types) for p in PROTOCOLS]
     if name not in ("dgx1v", "chain"):
         found["calls"] = [part(what, "", 8.0) for what in ("in place", "transfers", "streams")]
-        found["calls"].append(part("graphs", "", 10.0))
+        found["calls"].append(part("graphs", "", 16.0))
     if name == "hgx-h100" and not options.tiny:
         found["throughput"] = [part("throughput", p, 10.0, *size) for p in PROTOCOLS]
         found["sizes"] = [part("sizes", p, 9.0, *size) for p in (*PROTOCOLS, "chosen")]
         found["sizes in graphs"] = [
-            part("sizes", p, 6.0, *size, "--graph")._replace(name=f"sizes: {p}, in graphs")
+            part("sizes", p, 8.0, *size, "--graph")._replace(name=f"sizes: {p}, in graphs")
             for p in ("LL", "LL128", "chosen")
         ]
     if name == "chain" and not options.tiny:

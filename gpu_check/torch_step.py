@@ -91,6 +91,10 @@ def worker() -> None:
     import torch.distributed as dist
     from torch.nn.parallel import DistributedDataParallel
 
+    # As many machines as were asked for, each with as many ranks.
+    servers = int(os.environ.get("STEP_SERVERS", "1"))
+    if servers > 1:
+        os.environ["COLLC_HOSTID"] = f"server{int(os.environ['RANK']) * servers // RANKS}"
     torch.cuda.set_device(0)
     dist.init_process_group("nccl")
     rank, size = dist.get_rank(), dist.get_world_size()
@@ -125,7 +129,10 @@ def compiled(folder: Path) -> Path | None:
     out = folder / "libcollc-four.so"
     command = [sys.executable, "-m", "collc", "compile", "hgx-h100", "--gpus", "0,1,2,3", "--target", "cuda", "-o", out]
     done = subprocess.run(list(map(str, command)), capture_output=True, text=True, check=False, cwd=HERE.parents[1])
-    return out if done.returncode == 0 else None
+    if done.returncode:
+        print(done.stderr.strip(), file=sys.stderr)
+        return None
+    return out
 
 
 def wheel_nccl() -> dict[str, str]:
@@ -139,6 +146,10 @@ def wheel_nccl() -> dict[str, str]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--library", type=Path, help="a library of the cuda target that serves 4 ranks")
+    parser.add_argument("--servers", type=int, choices=(1, 2), default=1, help="play so many machines, joined by TCP")
+    parser.add_argument(
+        "--pinned", action="store_true", help="as if GPUs did not reach each other (NCCL_P2P_DISABLE=1)"
+    )
     parser.add_argument("--seconds", type=float, default=240, help="when to give up")
     options = parser.parse_args()
     why = missing()
@@ -153,6 +164,8 @@ def main() -> int:
             "COLLC_SHARE_GPU": "1",
             "COLLC_DEBUG": "INFO",
             "COLLC_TIMEOUT": "60",
+            "STEP_SERVERS": str(options.servers),
+            **({"NCCL_P2P_DISABLE": "1"} if options.pinned else {}),
         }
         run = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={RANKS}", str(HERE)]
         start = time.monotonic()
@@ -174,7 +187,8 @@ def main() -> int:
         print("\n".join([*last, f"torch step failed: status {done.returncode}, {served} ranks served by collc"]))
         return 1
     result, seconds = done.stdout.strip().splitlines()[-1], time.monotonic() - start
-    print(f"torch step, {RANKS} ranks on one GPU: {result}, {seconds:.0f} s")
+    how = f", as on {options.servers} servers" * (options.servers > 1) + ", over pinned memory" * options.pinned
+    print(f"torch step, {RANKS} ranks on one GPU{how}: {result}, {seconds:.0f} s")
     return 0
 
 

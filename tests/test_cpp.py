@@ -11,6 +11,7 @@ from pathlib import Path
 import networkx
 import pytest
 
+from collc.build.toolchain import find_cxx
 from collc.resources import resource_dir
 
 TEMPLATES = resource_dir("templates")
@@ -259,3 +260,18 @@ def test_sources_are_formatted(tmp_path: Path) -> None:
     planted = tmp_path / "planted.cpp"
     planted.write_text("int  main( ) {return 0;}\n")
     assert unformatted([planted], tool) == [planted]
+
+
+@pytest.mark.parametrize("folder", sorted(ROOMS))
+def test_a_header_includes_what_it_needs(folder: str, tmp_path: Path) -> None:
+    """A file that includes nothing else can include it, whatever unit it is compiled in."""
+    headers = sorted((TEMPLATES / "runtime" / folder).glob("*.h"))
+    include = [f"-I{TEMPLATES / name}" for name in FOLDERS]
+    wrong = []
+    for header in headers:
+        (tmp_path / "one.cpp").write_text(f'#include "{folder}/{header.name}"\n')
+        command = [find_cxx().path, "-std=c++17", "-fsyntax-only", *include, str(tmp_path / "one.cpp")]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        wrong += [f"{header.name}: {done.stderr[:200]}"] if done.returncode else []
+    assert headers
+    assert not wrong
