@@ -131,10 +131,7 @@ def test_rates_beside_plain_sockets(rates: tuple[int, ...]) -> None:
 
 @pytest.mark.slow
 def test_rates_that_change() -> None:
-    """100, 25 and 100 Mbit/s on the second rail while calls run; the rates of both calls after a change are printed.
-
-    With 4 slots a rail of a quarter of the rate is on the edge of getting any chunk: it may have less than its share.
-    """
+    """100, 25 and 100 Mbit/s on the second rail while calls run; the rates of both calls after a change are printed."""
     with rails(100, 100) as (made, team):
         call(made, team, 16 * FLOATS)
         for rate in (25, 100, 25, 100, 25):
@@ -144,8 +141,8 @@ def test_rates_that_change() -> None:
                 seconds, shares = call(made, team, 16 * FLOATS)
                 found.append(8 * 4 * 16 * FLOATS / seconds / 1e6 / (100 + rate))
             print(f"100 + {rate}: {found[0]:.1%} and {found[1]:.1%} of the sum, the second rail has {shares[1]:.1%}")
-            assert shares[1] < rate / (100 + rate) + 0.05
-            assert rate == 25 or shares[1] > 0.45
+            assert shares[1] == pytest.approx(rate / (100 + rate), abs=0.05)
+            assert found[1] > 0.7, "far below what it is on a machine at rest"
 
 
 @pytest.mark.slow

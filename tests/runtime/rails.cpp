@@ -1,5 +1,6 @@
 // The rules of rails by themselves, without sockets.
-//   rails choose          every set of three rates and every window: what a wire delivers that obeys the rule
+//   rails choose          sets of three rates, of FIFOs and of windows: what rails deliver whose sender obeys the rule
+//   rails changes         rates that change between calls
 //   rails windows SEEDS   chunks over rails that are lost at any moment, with small ones beside them
 //   rails rates           what is measured, and what is taken for the rest
 #include <algorithm>
@@ -23,41 +24,146 @@ void require(bool right, const std::string &what) {
   std::_Exit(1);
 }
 
-// A window of chunks over rails that each bring one chunk after the other; readers read at once, and what they have read is
-// known to the sender at once. Returns the chunks per unit of time, and adds those of each rail to `brought`.
-double deliver(const std::vector<double> &rates, uint32_t window, std::vector<double> *brought) {
-  constexpr uint64_t kChunks = 1200;
-  InWindow in(window);
-  std::vector<std::deque<uint64_t>> queues(rates.size());
-  std::vector<double> free_at(rates.size());
-  const auto grant = [&](uint64_t read, double now) {
-    const uint64_t first = in.granted();
-    uint64_t rails = 0;
-    for (uint32_t count = in.grant(read, rates, &rails), i = 0; i < count; ++i, rails >>= 4) {
-      const uint32_t rail = rails & 15;
-      if (queues[rail].empty()) free_at[rail] = now + 1 / rates[rail];
-      queues[rail].push_back(first + i);
-    }
-    return in.granted() != first;
+// Rails with a sender that obeys the rule and a receiver that measures: bytes flow at each rail's rate, in order; readers read at
+// once; news takes `kNewsUs`. Chunks of several FIFOs with a window each.
+class Flow {
+ public:
+  Flow(std::vector<double> rates, uint32_t fifos, uint32_t window, uint32_t chunk)
+      : rates_(std::move(rates)), window_(window), chunk_(chunk), fifos_(fifos, Fifo(window)), rails_(rates_.size()) {
+    // What the first probes have told.
+    for (size_t i = 0; i < rates_.size(); ++i) told(i, rates_[i]);
+  }
+  void change(std::vector<double> rates) { rates_ = std::move(rates); }
+
+  // Brings so many bytes more; how many in a microsecond.
+  double run(uint64_t bytes) {
+    const uint64_t chunks = bytes / chunk_ / fifos_.size(), began = now_;
+    for (Fifo &fifo : fifos_) fifo.last = fifo.passed + chunks;
+    for (Rail &rail : rails_) rail.brought = 0;
+    while (std::any_of(fifos_.begin(), fifos_.end(), [](const Fifo &fifo) { return fifo.known < fifo.last; })) step();
+    return static_cast<double>(chunks * chunk_ * fifos_.size()) / static_cast<double>(now_ - began);
+  }
+  double share(size_t rail) const {
+    double all = 0;
+    for (const Rail &one : rails_) all += one.brought;
+    return rails_[rail].brought / all;
+  }
+
+ private:
+  static constexpr int64_t kNewsUs = 300;
+  struct Fifo {
+    explicit Fifo(uint32_t window) : out(window), in(window) {}
+    OutWindow out;
+    InWindow in;
+    uint64_t last = 0, passed = 0, shown = 0, known = 0;  // to be written; written; there; known here to be read
   };
-  double now = 0;
-  uint64_t passed = 0;
-  while (grant(passed, now)) {
+  struct Message {
+    uint32_t fifo;
+    uint64_t number;
+    ChunkRange range;
+    bool follows;
+  };
+  struct Rail {
+    std::deque<Message> queue;
+    double left = 0, brought = 0;
+    bool begun = false;
+    uint64_t came = 0;
+    DeliveryRate rate;
+    RailLoad load;
+  };
+  struct News {
+    int64_t at;
+    size_t rail;
+    uint64_t came, shown;
+    double rate;
+    uint32_t fifo;
+  };
+
+  void told(size_t i, double rate) {
+    rails_[i].load.send(1, now_);
+    rails_[i].load.arrive(1, rate, now_ + kNewsUs);
+    rails_[i].came = 1;
   }
-  while (passed < kChunks) {
-    size_t next = rates.size();
-    for (size_t i = 0; i < rates.size(); ++i)
-      if (!queues[i].empty() && (next == rates.size() || free_at[i] < free_at[next])) next = i;
-    now = free_at[next];
-    const uint64_t number = queues[next].front();
-    queues[next].pop_front();
-    free_at[next] = now + 1 / rates[next];
-    (*brought)[next] += 1;
-    require(in.arrive(number, passed, static_cast<uint32_t>(next)), "a chunk on its rail is welcome");
-    for (; in.has_arrived(passed); ++passed) in.publish(passed);
-    grant(passed, now);
+  void send() {
+    for (uint32_t f = 0, without = 0; without < fifos_.size(); f = (f + 1) % static_cast<uint32_t>(fifos_.size())) {
+      Fifo &fifo = fifos_[f];
+      while (fifo.passed < fifo.last && fifo.passed < fifo.known + window_) fifo.out.wait(fifo.passed++, chunk_);
+      uint64_t number = 0;
+      ChunkRange range;
+      if (!fifo.out.find_waiting(fifo.passed, &number, &range)) {
+        ++without;
+        continue;
+      }
+      without = 0;
+      std::vector<double> measured;
+      for (const Rail &rail : rails_) measured.push_back(rail.load.rate(now_));
+      std::vector<bool> open;
+      for (const double rate : rates_) open.push_back(rate > 0);
+      const std::vector<double> rates = compare_rates(measured, std::vector<double>(rates_.size()), open);
+      std::vector<RailState> states;
+      for (size_t i = 0; i < rails_.size(); ++i)
+        states.push_back({rates[i], rails_[i].load.bytes(), rails_[i].load.is_full(rates[i])});
+      const RailPiece piece = choose_piece(states, chunk_, range.end - range.begin);
+      if (piece.rail == kNoRail) return;
+      require(piece.bytes > 0 && piece.bytes <= range.end - range.begin, "a piece of what waits");
+      Rail &rail = rails_[piece.rail];
+      rail.queue.push_back({f, number, {range.begin, range.begin + piece.bytes}, rail.load.is_busy()});
+      rail.load.send(piece.bytes, now_);
+      fifo.out.sent(number, piece.bytes, {piece.rail, 1, rail.load.sent()});
+    }
   }
-  return static_cast<double>(passed) / now;
+  void step() {
+    send();
+    int64_t next = INT64_MAX;
+    if (!news_.empty()) next = news_.front().at;
+    for (size_t i = 0; i < rails_.size(); ++i) {
+      Rail &rail = rails_[i];
+      if (rail.queue.empty()) continue;
+      const Message &message = rail.queue.front();
+      if (!rail.begun) {
+        rail.begun = true;
+        rail.left = message.range.end - message.range.begin;
+        rail.rate.begin(now_, message.range.end - message.range.begin, 0, message.follows, false);
+      }
+      next = std::min(next, now_ + std::max<int64_t>(1, static_cast<int64_t>(std::ceil(rail.left / rates_[i]))));
+    }
+    require(next != INT64_MAX, "something is on its way");
+    const auto time = static_cast<double>(next - now_);
+    now_ = next;
+    for (size_t i = 0; i < rails_.size(); ++i) {
+      Rail &rail = rails_[i];
+      if (rail.queue.empty() || (rail.left -= rates_[i] * time) > 0) continue;
+      const Message message = rail.queue.front();
+      rail.queue.pop_front();
+      rail.begun = false;
+      rail.rate.end(now_);
+      rail.brought += message.range.end - message.range.begin;
+      Fifo &fifo = fifos_[message.fifo];
+      require(fifo.in.arrive(message.number, fifo.shown, message.range, message.range.end == chunk_), "a piece is welcome");
+      for (; fifo.in.has_arrived(fifo.shown); ++fifo.shown) fifo.in.publish(fifo.shown);
+      news_.push_back({now_ + kNewsUs, i, ++rail.came, fifo.shown, rail.rate.rate(now_), message.fifo});
+    }
+    for (; !news_.empty() && news_.front().at <= now_; news_.pop_front()) {
+      const News &one = news_.front();
+      rails_[one.rail].load.arrive(one.came, one.rate, now_);
+      Fifo &fifo = fifos_[one.fifo];
+      fifo.known = std::max(fifo.known, one.shown);
+      require(fifo.out.read(fifo.known, fifo.passed), "it was read");
+    }
+  }
+
+  std::vector<double> rates_;
+  uint32_t window_, chunk_;
+  std::vector<Fifo> fifos_;
+  std::vector<Rail> rails_;
+  std::deque<News> news_;
+  int64_t now_ = 1000;
+};
+
+// In bytes per microsecond, for rates in Mbit/s.
+std::vector<double> flows(std::vector<double> rates) {
+  for (double &rate : rates) rate /= 8;
+  return rates;
 }
 
 int choose() {
@@ -66,53 +172,62 @@ int choose() {
   for (const double a : all)
     for (const double b : all)
       for (const double c : all)
-        for (const uint32_t window : {1U, 2U, 3U, 4U, 8U, 16U, 64U, 256U}) {
-          const std::vector<double> rates = {a, b, c};
-          const double most = *std::max_element(rates.begin(), rates.end()), sum = a + b + c;
-          if (most == 0) {
-            require(choose_rail(rates, {0, 0, 0}) == kNoRail, "no rail is open");
-            continue;
+        for (const uint32_t fifos : {1U, 4U})
+          for (const uint32_t window : {2U, 4U, 8U}) {
+            const std::vector<double> rates = {a, b, c};
+            const double most = *std::max_element(rates.begin(), rates.end()), sum = a + b + c;
+            if (most == 0) {
+              require(choose_piece({{}, {}, {}}, 1 << 17, 1 << 17).rail == kNoRail, "no rail is open");
+              continue;
+            }
+            ++cases;
+            Flow flow(flows(rates), fifos, window, 128 << 10);
+            const double got = flow.run(16 << 20) * 8;
+            const std::string what = std::to_string(a) + " " + std::to_string(b) + " " + std::to_string(c) + ", " +
+                                     std::to_string(fifos) + " FIFOs, window " + std::to_string(window) + ": " +
+                                     std::to_string(got);
+            // A rail never costs what another one would have brought alone.
+            require(got > 0.99 * most, what);
+            require(got > 0.9 * sum, what + " of " + std::to_string(sum));
+            // Rails of less than a tenth may bring little.
+            const double least = *std::min_element(
+                rates.begin(), rates.end(), [](double one, double other) { return one != 0 && (other == 0 || one < other); });
+            const double part = least < most / 10 || window < 4 ? 0.1 : 0.04;
+            for (size_t i = 0; i < 3; ++i)
+              require(std::abs(flow.share(i) - rates[i] / sum) < part, what + ", share of rail " + std::to_string(i));
           }
-          ++cases;
-          std::vector<double> brought(3);
-          const double got = deliver(rates, window, &brought);
-          const std::string what = std::to_string(a) + " " + std::to_string(b) + " " + std::to_string(c) + " window " +
-                                   std::to_string(window) + ": " + std::to_string(got);
-          // A rail never costs what another one would have brought alone.
-          require(got > 0.9 * most, what);
-          // The best that rails can do which bring a chunk while the fastest one brings the rest of the window.
-          double usable = 0, chunks = 0, least = most;
-          for (const double rate : rates) {
-            if (rate * window < most * 2) continue;
-            usable += rate;
-            least = std::min(least, rate);
-          }
-          for (const double one : brought) chunks += one;
-          if (window * least < 4 * usable) continue;
-          require(got > 0.92 * usable, what + " of " + std::to_string(usable));
-          if (usable < sum) continue;
-          for (size_t i = 0; i < 3; ++i)
-            require(std::abs(brought[i] / chunks - rates[i] / sum) < 0.05, what + ", share of rail " + std::to_string(i));
-        }
   std::printf("%d cases\n", cases);
   return 0;
 }
 
-// One window of a sender and a receiver, with what is on its way between them.
+// Calls of 16 MiB, two after each change of rates.
+int changes() {
+  int cases = 0;
+  for (const double low : {5.0, 10.0, 25.0, 50.0})
+    for (const uint32_t fifos : {1U, 2U, 4U, 8U}) {
+      Flow flow(flows({100, 100}), fifos, 4, 128 << 10);
+      flow.run(16 << 20);
+      for (int change = 0; change < 6; ++change, ++cases) {
+        const double rate = change % 2 == 0 ? low : 100;
+        flow.change(flows({100, rate}));
+        const double first = flow.run(16 << 20) * 8 / (100 + rate), second = flow.run(16 << 20) * 8 / (100 + rate);
+        const std::string what = "100 + " + std::to_string(rate) + ", " + std::to_string(fifos) +
+                                 " FIFOs: " + std::to_string(first) + " " + std::to_string(second);
+        require(first > 0.75 && second > 0.98, what);
+      }
+    }
+  std::printf("%d changes\n", cases);
+  return 0;
+}
+
+// One window of a sender and a receiver, with what is on its way between them. Bytes are units here.
 class Wire {
  public:
-  explicit Wire(uint32_t seed)
-      : random_(seed),
-        window_(1 + seed % 9),
-        out_(window_),
-        in_(window_),
-        open_(kRails, true),
-        on_(kRails),
-        generation_(kRails) {}
+  explicit Wire(uint32_t seed) : random_(seed), window_(1 + seed % 9), out_(window_), in_(window_), rails_(kRails) {}
 
   void run(uint64_t chunks) {
     for (uint64_t steps = 0; published_ < chunks; ++steps) {
-      require(steps < 1000 * chunks, "chunks arrive");
+      require(steps < 2000 * chunks, "chunks arrive");
       step(chunks);
     }
     require(out_.read() <= chunks && !out_.any_waiting(), "nothing waits at the end");
@@ -120,12 +235,25 @@ class Wire {
 
  private:
   static constexpr uint32_t kRails = 3;
+  static constexpr uint32_t kUnits = 8;
+  struct Piece {
+    uint64_t number;
+    ChunkRange range;
+  };
+  struct Rail {
+    bool open = true;
+    uint64_t generation = 1, known = 1;  // of the connection; of what the sender may use
+    uint64_t sent = 0, came = 0;
+    std::deque<Piece> on;
+  };
   struct Message {
-    enum Kind { kHead, kAgain, kOpened, kSmall } kind;
-    uint64_t number, rails;
-    uint32_t count;
+    enum Kind { kHead, kEnd, kOpened, kSmall } kind;
+    uint64_t number;
+    RailEnd end;
   };
   uint32_t any(uint32_t below) { return static_cast<uint32_t>(random_() % below); }
+  // Every chunk has a size of its own.
+  static uint32_t bytes_of(uint64_t number) { return 1 + static_cast<uint32_t>(number * 7 % kUnits); }
 
   void step(uint64_t chunks) {
     switch (any(8)) {
@@ -136,10 +264,11 @@ class Wire {
         return send();
       case 2:
       case 3:
-        return arrive(any(kRails));
+        return arrive(rails_[any(kRails)]);
       case 4:
         if (read_ < published_) ++read_;
-        return tell();
+        to_sender_.push_back({Message::kHead, read_, {}});
+        return;
       case 5:
         return hear_sender();
       case 6:
@@ -151,96 +280,100 @@ class Wire {
     }
   }
   void write() {
-    if (any(4) != 0) return out_.wait(written_++);
+    if (any(4) != 0) {
+      out_.wait(written_, bytes_of(written_));
+      ++written_;
+      return;
+    }
     out_.skip(written_);
-    to_receiver_.push_back({Message::kSmall, written_++, 0, 0});
+    to_receiver_.push_back(written_++);
   }
   void send() {
     uint64_t number = 0;
-    uint32_t rail = 0;
-    for (; out_.find_waiting(&number, written_, &rail); ++number) {
-      if (generation_[rail] != known_[rail]) continue;
-      out_.sent(number, {rail, generation_[rail], 1});
-      on_[rail].push_back(number);
-      return;
-    }
+    ChunkRange range;
+    if (!out_.find_waiting(written_, &number, &range)) return;
+    const uint32_t k = any(kRails);
+    Rail &rail = rails_[k];
+    if (rail.generation != rail.known) return;
+    const uint32_t bytes = 1 + any(range.end - range.begin);
+    out_.sent(number, bytes, {k, rail.generation, ++rail.sent});
+    rail.on.push_back({number, {range.begin, range.begin + bytes}});
   }
-  void take(uint64_t number, uint32_t rail) {
-    if (any(2) == 0) require(in_.place(number, read_, rail), "a place for a chunk");
-    require(in_.arrive(number, read_, rail), "a chunk is welcome");
+  void take(uint64_t number, ChunkRange range) {
+    require(in_.may_come(number, read_), "a place for a piece");
+    require(in_.arrive(number, read_, range, range.end == bytes_of(number)), "a piece is welcome");
+    require(!in_.arrive(number, read_, range, range.end == bytes_of(number)), "it comes once");
     for (; in_.has_arrived(published_); ++published_) in_.publish(published_);
   }
-  void arrive(uint32_t rail) {
-    if (!open_[rail] || on_[rail].empty()) return;
-    // Some have a place when their rail is lost.
-    const uint64_t number = on_[rail].front();
-    if (placed_ != number + 1 && any(3) == 0) {
-      placed_ = number + 1;
-      return;
-    }
-    on_[rail].pop_front();
-    take(number, rail);
-  }
-  std::vector<double> rates() const { return {open_[0] ? 1.0 : 0, open_[1] ? 3.0 : 0, open_[2] ? 0.5 : 0}; }
-  void tell() {
-    uint64_t rails = 0;
-    const uint32_t count = in_.grant(read_, rates(), &rails);
-    to_sender_.push_back({Message::kHead, read_, rails, count});
+  void arrive(Rail &rail) {
+    if (!rail.open || rail.on.empty()) return;
+    const Piece piece = rail.on.front();
+    rail.on.pop_front();
+    ++rail.came;
+    take(piece.number, piece.range);
   }
   void hear_receiver() {
     if (to_sender_.empty()) return;
     const Message message = to_sender_.front();
     to_sender_.pop_front();
-    if (message.kind == Message::kHead) require(out_.grant(message.number, message.count, message.rails, written_), "a grant");
-    if (message.kind == Message::kAgain) require(out_.grant_again(message.number, message.count), "a grant again");
-    if (message.kind == Message::kOpened) known_[message.count] = message.number;
+    if (message.kind == Message::kHead) require(out_.read(message.number, written_), "what was read");
+    if (message.kind == Message::kEnd) {
+      out_.lose(message.end, written_);
+      rails_[message.end.rail].known = 0;
+    }
+    if (message.kind == Message::kOpened) rails_[message.end.rail].known = message.end.generation;
   }
   void hear_sender() {
     if (to_receiver_.empty()) return;
-    const Message message = to_receiver_.front();
+    const uint64_t number = to_receiver_.front();
     to_receiver_.pop_front();
-    take(message.number, kNoRail);
+    take(number, {0, bytes_of(number)});
   }
-  void lose(uint32_t rail) {
-    if (!open_[rail] || std::count(open_.begin(), open_.end(), true) == 1) return;
-    open_[rail] = false;
-    on_[rail].clear();
-    ++generation_[rail];
-    for (uint64_t number = published_; number < in_.granted(); ++number) {
-      const uint32_t other = in_.grant_again(number, rail, rates());
-      if (other != kNoRail) to_sender_.push_back({Message::kAgain, number, 0, other});
-    }
+  void lose(uint32_t k) {
+    Rail &rail = rails_[k];
+    if (!rail.open) return;
+    rail.open = false;
+    rail.on.clear();
+    to_sender_.push_back({Message::kEnd, 0, {k, rail.generation, rail.came}});
   }
-  void reopen(uint32_t rail) {
-    if (open_[rail]) return;
-    open_[rail] = true;
-    to_sender_.push_back({Message::kOpened, generation_[rail], 0, rail});
+  // The sender knows at once that its connection is another one, and may use it when it has heard so.
+  void reopen(uint32_t k) {
+    Rail &rail = rails_[k];
+    if (rail.open) return;
+    rail.open = true;
+    ++rail.generation;
+    rail.sent = rail.came = 0;
+    rail.on.clear();
+    to_sender_.push_back({Message::kOpened, 0, {k, rail.generation, 0}});
   }
 
   std::mt19937 random_;
   uint32_t window_;
   OutWindow out_;
   InWindow in_;
-  std::vector<bool> open_;
-  std::vector<std::deque<uint64_t>> on_;
-  std::vector<uint64_t> generation_;
-  std::vector<uint64_t> known_ = std::vector<uint64_t>(kRails);  // generations that the sender may use
-  std::deque<Message> to_sender_, to_receiver_;
-  uint64_t written_ = 0, published_ = 0, read_ = 0, placed_ = 0;
+  std::vector<Rail> rails_;
+  std::deque<Message> to_sender_;
+  std::deque<uint64_t> to_receiver_;
+  uint64_t written_ = 0, published_ = 0, read_ = 0;
 };
 
 int windows(int seeds) {
   for (int seed = 1; seed <= seeds; ++seed) Wire(static_cast<uint32_t>(seed)).run(200);
   // What nobody may send.
   InWindow in(4);
-  uint64_t rails = 0;
-  require(in.grant(0, {1, 1}, &rails) == 4 && rails == 0x1010, "equal rails take turns");
-  require(!in.place(4, 0, kNoRail) && !in.place(0, 0, 1) && !in.place(9, 0, 0), "no place");
-  require(in.place(0, 0, 0) && !in.place(0, 0, 0) && !in.arrive(0, 0, 1) && in.arrive(0, 0, 0), "one chunk for a slot");
-  require(!in.arrive(0, 0, 0), "it comes once");
+  require(!in.may_come(4, 0) && in.may_come(3, 0) && in.may_come(4, 1), "chunks of the window");
+  require(in.arrive(1, 0, {2, 4}, false) && !in.arrive(1, 0, {3, 5}, false), "bytes come once");
+  require(!in.arrive(1, 0, {2, 3}, true) && !in.arrive(1, 0, {0, 3}, true), "none come behind the last ones");
+  require(in.arrive(1, 0, {4, 6}, true) && !in.arrive(1, 0, {6, 7}, true), "a chunk ends once");
+  require(!in.arrive(1, 0, {5, 7}, false) && !in.arrive(1, 0, {7, 8}, false) && !in.arrive(1, 0, {1, 1}, false), "no bytes");
+  require(!in.has_arrived(1) && in.arrive(1, 0, {0, 2}, false) && in.has_arrived(1) && !in.may_come(1, 0), "all have come");
+  require(in.arrive(0, 0, {0, 0}, true) && in.has_arrived(0), "a chunk without bytes");
   OutWindow out(4);
-  require(!out.grant(1, 0, 0, 0) && !out.grant(0, 5, 0, 0) && out.grant(0, 4, 0x1010, 0), "grants of a window");
-  require(!out.grant(0, 1, 0, 0) && !out.grant_again(4, 0) && !out.grant_again(0, kMostRails), "grants beyond it");
+  require(!out.read(1, 0), "nothing was written");
+  out.wait(0, 8);
+  require(!out.read(1, 1), "it has not gone");
+  out.sent(0, 8, {0, 1, 1});
+  require(out.read(1, 1) && !out.read(0, 1), "it was read");
   std::printf("%d seeds\n", seeds);
   return 0;
 }
@@ -290,6 +423,7 @@ int rates() {
 int main(int argc, char **argv) {
   const std::string what = argc > 1 ? argv[1] : "";
   if (what == "choose") return choose();
+  if (what == "changes") return changes();
   if (what == "windows" && argc == 3) return windows(std::atoi(argv[2]));
   if (what == "rates") return rates();
   return 2;

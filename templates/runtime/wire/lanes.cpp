@@ -8,6 +8,8 @@ namespace {
 // Counts of read chunks wait behind no more than this.
 constexpr uint64_t kMostQueued = 256 << 10;
 
+uint64_t end_of(const WireHead &head) { return uint64_t{head.extra >> kPieceShift} * kPieceUnit + head.bytes; }
+
 }  // namespace
 
 Lanes::Lanes(const LaneContext &context, uint32_t machine) : context_(context) {
@@ -55,43 +57,19 @@ bool Lanes::send(WireConnection &connection) {
 
 bool Lanes::return_heads(WireConnection &connection) {
   bool any = false;
-  uint32_t lost = kNoRail;
-  for (Rails *const rails = connection.rails(); rails != nullptr && rails->take_closed(&lost); any = true) {
-    for (Lane &lane : in_) grant_again(connection, lane, WireKind::kGrant, lost);
-    for (Lane &lane : transfers_in_) grant_again(connection, lane, WireKind::kTransferGrant, lost);
-  }
-  const bool granting = connection.rails() != nullptr;
-  // Nothing has come that was not read, and all that may come is granted.
-  const auto rests = [granting](const Lane &lane) {
-    return lane.returned == lane.passed && (!granting || lane.in.granted() != 0);
-  };
+  // A lane rests where nothing has come that was not read.
   for (FifoLane &lane : in_)
-    if (!rests(lane)) any |= return_head(connection, lane, WireKind::kHead, read_of(lane));
+    if (lane.returned != lane.passed) any |= return_head(connection, lane, WireKind::kHead, read_of(lane));
   for (TransferLane &lane : transfers_in_)
-    if (!rests(lane)) any |= return_head(connection, lane, WireKind::kTransferHead, read_of(lane));
+    if (lane.returned != lane.passed) any |= return_head(connection, lane, WireKind::kTransferHead, read_of(lane));
   return any;
 }
 
-// What was read, and which rails the next chunks take. Nothing is granted at the beginning, so that is told at once.
 bool Lanes::return_head(WireConnection &connection, Lane &lane, WireKind kind, uint64_t read) {
-  Rails *const rails = connection.rails();
-  bool any = false;
-  for (bool first = true;; first = false) {
-    uint64_t granted = 0;
-    const uint32_t count = rails != nullptr ? lane.in.grant(read, rails->rates(), &granted) : 0;
-    if (count == 0 && (!first || read == lane.returned)) return any;
-    lane.returned = read;
-    connection.send(wire_head(kind, lane.object, read, granted, 0, count), nullptr);
-    any = true;
-  }
-}
-
-// Chunks that did not come before their rail was closed.
-void Lanes::grant_again(WireConnection &connection, Lane &lane, WireKind kind, uint32_t lost) {
-  for (uint64_t number = lane.passed; number < lane.in.granted(); ++number) {
-    const uint32_t rail = lane.in.grant_again(number, lost, connection.rails()->rates());
-    if (rail != kNoRail) connection.send(wire_head(kind, lane.object, number, 0, 0, rail), nullptr);
-  }
+  if (read == lane.returned) return false;
+  lane.returned = read;
+  connection.send(wire_head(kind, lane.object, read), nullptr);
+  return true;
 }
 
 // Whether the writer has shown the next chunk. One in a line has its number there; of any other the tail tells, which passes
@@ -106,13 +84,13 @@ bool Lanes::has_chunk(const FifoLane &lane, bool *in_line) const {
 WireHead Lanes::chunk_head(const FifoLane &lane, uint64_t number) const {
   const uint64_t slot = context_.fifos.slot_of(number);
   const auto bytes = static_cast<uint32_t>(std::min<uint64_t>(lane.end.lines[slot].chunk.bytes, context_.fifos.slot_bytes()));
-  return wire_head(WireKind::kChunk, lane.object, number, lane.end.tags[slot], bytes, 0);
+  return wire_head(WireKind::kChunk, lane.object, number, lane.end.tags[slot], bytes, kLastPiece);
 }
 
 WireHead Lanes::transfer_head(const TransferLane &lane, uint64_t number) const {
   const uint64_t slot = number % TransferLayout::kSlots;
   const uint32_t bytes = std::min(lane.queue->bytes[slot], context_.transfers.slot_bytes());
-  return wire_head(WireKind::kTransfer, lane.object, number, lane.queue->signatures[slot], bytes);
+  return wire_head(WireKind::kTransfer, lane.object, number, lane.queue->signatures[slot], bytes, kLastPiece);
 }
 
 bool Lanes::take_chunk(WireConnection &connection, FifoLane &lane) {
@@ -120,7 +98,8 @@ bool Lanes::take_chunk(WireConnection &connection, FifoLane &lane) {
   if (!has_chunk(lane, &in_line)) return false;
   const SlotLine &line = lane.end.lines[context_.fifos.slot_of(lane.passed)];
   if (in_line)
-    pass(connection, lane, wire_head(WireKind::kChunk, lane.object, lane.passed, line.tag, SlotLine::kData, 1), line.data);
+    pass(connection, lane,
+         wire_head(WireKind::kChunk, lane.object, lane.passed, line.tag, SlotLine::kData, kInLine | kLastPiece), line.data);
   else
     pass(connection, lane, chunk_head(lane, lane.passed), slot_of(lane, lane.passed));
   return true;
@@ -132,53 +111,53 @@ bool Lanes::take_transfer(WireConnection &connection, TransferLane &lane) {
   return true;
 }
 
-// The next chunk goes at once, or waits for its rail.
+// The next chunk goes at once, or waits for rails.
 void Lanes::pass(WireConnection &connection, Lane &lane, const WireHead &head, const void *body) {
   if (connection.rails() != nullptr && head.bytes > kMostBesideRails) {
-    lane.out.wait(lane.passed++);
+    lane.out.wait(lane.passed++, head.bytes);
     return;
   }
   lane.out.skip(lane.passed++);
   connection.send(head, body);
 }
 
-bool Lanes::find_ready(const Rails &rails, const Lane &lane, uint64_t *number, uint32_t *rail) {
-  if (!lane.out.any_waiting()) return false;
-  for (*number = 0; lane.out.find_waiting(number, lane.passed, rail); ++*number)
-    if (rails.has_room(*rail)) return true;
-  return false;
-}
-
+// Whole chunks of each lane in turn, as long as rails take them.
 bool Lanes::send_waiting(Rails &rails) {
+  RailEnd end;
+  while (rails.take_end(&end)) {
+    for (Lane &lane : out_) lane.out.lose(end, lane.passed);
+    for (Lane &lane : transfers_out_) lane.out.lose(end, lane.passed);
+  }
   bool any = false;
   const size_t lanes = out_.size() + transfers_out_.size();
   for (size_t without = 0; without < lanes; rail_turn_ = (rail_turn_ + 1) % lanes) {
-    const bool fifo = rail_turn_ < out_.size();
-    Lane &lane = fifo ? static_cast<Lane &>(out_[rail_turn_]) : transfers_out_[rail_turn_ - out_.size()];
+    const FifoLane *const fifo = rail_turn_ < out_.size() ? &out_[rail_turn_] : nullptr;
+    const TransferLane *const transfer = fifo == nullptr ? &transfers_out_[rail_turn_ - out_.size()] : nullptr;
+    Lane &lane = fifo != nullptr ? static_cast<Lane &>(out_[rail_turn_]) : transfers_out_[rail_turn_ - out_.size()];
     uint64_t number = 0;
-    uint32_t rail = kNoRail;
-    const bool ready = find_ready(rails, lane, &number, &rail);
-    without = ready ? 0 : without + 1;
-    if (!ready) continue;
-    any = true;
-    if (fifo) {
-      const FifoLane &one = out_[rail_turn_];
-      lane.out.sent(number, rails.send_on(rail, chunk_head(one, number), slot_of(one, number)));
-    } else {
-      const TransferLane &one = transfers_out_[rail_turn_ - out_.size()];
-      lane.out.sent(number, rails.send_on(rail, transfer_head(one, number), slot_of(one, number)));
+    ChunkRange range;
+    if (!lane.out.find_waiting(lane.passed, &number, &range)) {
+      ++without;
+      continue;
+    }
+    without = 0;
+    const WireHead whole = fifo != nullptr ? chunk_head(*fifo, number) : transfer_head(*transfer, number);
+    const char *const body = fifo != nullptr ? slot_of(*fifo, number) : slot_of(*transfer, number);
+    for (const uint64_t chunk = number; number == chunk;) {
+      const RailPiece piece = rails.choose(whole.bytes, range.end - range.begin);
+      if (piece.rail == kNoRail) return any;
+      const WireHead head = piece_head(whole, {range.begin, range.begin + piece.bytes});
+      lane.out.sent(number, piece.bytes, rails.send_on(piece.rail, head, body + range.begin));
+      any = true;
+      if (!lane.out.find_waiting(lane.passed, &number, &range)) break;
     }
   }
   return any;
 }
 
 bool Lanes::has_arrived(const Lane &lane, const Rails *rails) {
-  if (rails == nullptr) return true;
-  for (uint64_t number = lane.out.read(); number < lane.passed; ++number) {
-    const RailTicket *const ticket = lane.out.ticket(number);
-    if (ticket != nullptr && (ticket->rail == kNoRail || !rails->has_arrived(*ticket))) return false;
-  }
-  return true;
+  return rails == nullptr ||
+         lane.out.has_arrived(lane.passed, [rails](const RailTicket &ticket) { return rails->has_arrived(ticket); });
 }
 
 bool Lanes::is_drained(uint32_t rank, const Rails *rails) const {
@@ -201,30 +180,30 @@ Status Lanes::wrong(const WireHead &head) const {
 Lanes::FifoLane *Lanes::fifo_read_here(const WireHead &head) {
   const auto found = in_place_.find(head.object);
   if (found == in_place_.end()) return nullptr;
-  const bool in_line = (head.extra & 1) != 0;
-  const bool fits = in_line ? head.bytes == SlotLine::kData : head.bytes <= context_.fifos.slot_bytes();
+  const bool in_line = (head.extra & kInLine) != 0;
+  const bool fits = in_line ? head.bytes == SlotLine::kData : end_of(head) <= context_.fifos.slot_bytes();
   return fits ? &in_[found->second] : nullptr;
 }
 
 Lanes::TransferLane *Lanes::transfer_read_here(const WireHead &head) {
   const auto found = transfer_in_place_.find(head.object);
-  if (found == transfer_in_place_.end() || head.bytes > context_.transfers.slot_bytes()) return nullptr;
+  if (found == transfer_in_place_.end() || end_of(head) > context_.transfers.slot_bytes()) return nullptr;
   return &transfers_in_[found->second];
 }
 
-// A slot gets one chunk, over the rail that it was granted to.
+// A slot gets one chunk, in pieces that may come in any order.
 Status Lanes::place(const WireHead &head, char **body) {
   if (kind_of(head) == WireKind::kChunk) {
     FifoLane *const lane = fifo_read_here(head);
-    if (lane == nullptr || !lane->in.place(head.number, read_of(*lane), rail_of(head))) return wrong(head);
-    *body = (head.extra & 1) != 0 ? reinterpret_cast<char *>(lane->end.lines[context_.fifos.slot_of(head.number)].data)
-                                  : slot_of(*lane, head.number);
+    if (lane == nullptr || !lane->in.may_come(head.number, read_of(*lane))) return wrong(head);
+    *body = (head.extra & kInLine) != 0 ? reinterpret_cast<char *>(lane->end.lines[context_.fifos.slot_of(head.number)].data)
+                                        : slot_of(*lane, head.number) + range_of(head).begin;
     return {};
   }
   if (kind_of(head) != WireKind::kTransfer) return wrong(head);
   TransferLane *const lane = transfer_read_here(head);
-  if (lane == nullptr || !lane->in.place(head.number, read_of(*lane), rail_of(head))) return wrong(head);
-  *body = slot_of(*lane, head.number);
+  if (lane == nullptr || !lane->in.may_come(head.number, read_of(*lane))) return wrong(head);
+  *body = slot_of(*lane, head.number) + range_of(head).begin;
   return {};
 }
 
@@ -232,27 +211,28 @@ Status Lanes::take(const WireHead &head) {
   switch (kind_of(head)) {
     case WireKind::kChunk: {
       FifoLane *const lane = fifo_read_here(head);
-      if (lane == nullptr || !lane->in.arrive(head.number, read_of(*lane), rail_of(head))) return wrong(head);
-      lane->head_of(head.number) = head;
+      if (lane == nullptr || !arrive(*lane, head, read_of(*lane))) return wrong(head);
       publish(*lane);
       return {};
     }
     case WireKind::kTransfer: {
       TransferLane *const lane = transfer_read_here(head);
-      if (lane == nullptr || !lane->in.arrive(head.number, read_of(*lane), rail_of(head))) return wrong(head);
-      lane->head_of(head.number) = head;
+      if (lane == nullptr || !arrive(*lane, head, read_of(*lane))) return wrong(head);
       publish(*lane);
       return {};
     }
     case WireKind::kHead:
     case WireKind::kTransferHead:
       return take_head(head);
-    case WireKind::kGrant:
-    case WireKind::kTransferGrant:
-      return take_grant(head);
     default:
       return wrong(head);
   }
+}
+
+bool Lanes::arrive(Lane &lane, const WireHead &head, uint64_t read) {
+  if (!lane.in.arrive(head.number, read, range_of(head), (head.extra & kLastPiece) != 0)) return false;
+  lane.head_of(head.number) = head;
+  return true;
 }
 
 void Lanes::publish(FifoLane &lane) {
@@ -261,7 +241,7 @@ void Lanes::publish(FifoLane &lane) {
   for (; lane.in.has_arrived(lane.passed); lane.in.publish(lane.passed++)) {
     const WireHead &head = lane.head_of(lane.passed);
     const uint64_t slot = context_.fifos.slot_of(lane.passed);
-    const bool in_line = (head.extra & 1) != 0;
+    const bool in_line = (head.extra & kInLine) != 0;
     (in_line ? lane.end.lines[slot].tag : lane.end.tags[slot]) = head.tag;
     segment.show(in_line ? lane.end.lines[slot].number : *lane.end.tail, lane.passed + 1);
   }
@@ -288,7 +268,7 @@ Lanes::Lane *Lanes::written_here(uint32_t object, bool transfer) {
 Status Lanes::take_head(const WireHead &head) {
   const bool transfer = kind_of(head) == WireKind::kTransferHead;
   Lane *const lane = written_here(head.object, transfer);
-  if (lane == nullptr || !lane->out.grant(head.number, head.extra, head.tag, lane->passed)) return wrong(head);
+  if (lane == nullptr || !lane->out.read(head.number, lane->passed)) return wrong(head);
   Segment &segment = context_.segment;
   if (transfer) {
     const auto &one = static_cast<const TransferLane &>(*lane);
@@ -299,12 +279,6 @@ Status Lanes::take_head(const WireHead &head) {
   const auto &one = static_cast<const FifoLane &>(*lane);
   for (uint32_t r = 0; r < one.end.nreaders; ++r) segment.show(one.end.head(r), head.number);
   segment.ring(context_.placement.nccl_rank[one.end.source]);
-  return {};
-}
-
-Status Lanes::take_grant(const WireHead &head) {
-  Lane *const lane = written_here(head.object, kind_of(head) == WireKind::kTransferGrant);
-  if (lane == nullptr || !lane->out.grant_again(head.number, head.extra)) return wrong(head);
   return {};
 }
 

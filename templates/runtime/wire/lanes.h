@@ -5,8 +5,8 @@
 // learns that the reader is elsewhere, and the same at the other end. The courier here reads what the writer shows; the one
 // there shows it to the readers. A chunk stays in its slot until the readers have counted it, so nothing is copied here.
 //
-// Where a connection has rails, each chunk but small ones goes over the one that the receiver has granted it to, and readers are
-// shown chunks in their order whatever the order in which they come.
+// Where a connection has rails, each chunk but small ones goes over them in pieces, and readers are shown chunks in their order
+// whatever the order in which the pieces come.
 #pragma once
 #include <cstdint>
 #include <map>
@@ -42,9 +42,7 @@ class Lanes {
   bool is_drained(uint32_t rank, const Rails *rails) const;
 
   // For messages about chunks, which the peer may send only as the tables say.
-  static bool takes(WireKind kind) {
-    return kind <= WireKind::kTransferHead || kind == WireKind::kGrant || kind == WireKind::kTransferGrant;
-  }
+  static bool takes(WireKind kind) { return kind <= WireKind::kTransferHead; }
   Status place(const WireHead &head, char **body);
   Status take(const WireHead &head);
 
@@ -57,7 +55,7 @@ class Lanes {
     uint64_t returned = 0;  // for readers here: chunks that the writer knows to be read
     OutWindow out;
     InWindow in;
-    std::vector<WireHead> heads;  // by slot, of what has come
+    std::vector<WireHead> heads;  // by slot, of what has come last
     WireHead &head_of(uint64_t number) { return heads[number % heads.size()]; }
   };
   struct FifoLane : Lane {
@@ -73,13 +71,10 @@ class Lanes {
 
   bool return_heads(WireConnection &connection);
   static bool return_head(WireConnection &connection, Lane &lane, WireKind kind, uint64_t read);
-  static void grant_again(WireConnection &connection, Lane &lane, WireKind kind, uint32_t lost);
   bool take_chunk(WireConnection &connection, FifoLane &lane);
   bool take_transfer(WireConnection &connection, TransferLane &lane);
   static void pass(WireConnection &connection, Lane &lane, const WireHead &head, const void *body);
   bool send_waiting(Rails &rails);
-  // The first chunk of a lane that waits and whose rail has room.
-  static bool find_ready(const Rails &rails, const Lane &lane, uint64_t *number, uint32_t *rail);
   WireHead chunk_head(const FifoLane &lane, uint64_t number) const;
   WireHead transfer_head(const TransferLane &lane, uint64_t number) const;
   bool has_chunk(const FifoLane &lane, bool *in_line) const;
@@ -87,8 +82,8 @@ class Lanes {
   FifoLane *fifo_read_here(const WireHead &head);
   TransferLane *transfer_read_here(const WireHead &head);
   Status take_head(const WireHead &head);
-  Status take_grant(const WireHead &head);
   Lane *written_here(uint32_t object, bool transfer);
+  static bool arrive(Lane &lane, const WireHead &head, uint64_t read);
   void publish(FifoLane &lane);
   void publish(TransferLane &lane);
   Status wrong(const WireHead &head) const;

@@ -8,10 +8,10 @@
 namespace collc {
 
 enum class WireKind : uint32_t {
-  kChunk = 1,      // object: FIFO of the allocation; number, tag; extra 1: in the slot's line; the body is the chunk
-  kHead,           // object: FIFO; number: chunks that all its readers have read; extra: grants of chunks to rails, in tag
-  kTransfer,       // object: sender * ranks + receiver; number; tag: signature; the body is the chunk
-  kTransferHead,   // the same; number: chunks read; grants as for a FIFO
+  kChunk = 1,      // object: FIFO of the allocation; number, tag; the body is the chunk or a piece of it, as extra says
+  kHead,           // object: FIFO; number: chunks that all its readers have read
+  kTransfer,       // object: sender * ranks + receiver; number; tag: signature; the body as of a FIFO
+  kTransferHead,   // the same; number: chunks read
   kCalls,          // object: rank; number: its newest call; tag: its last finished one; the body is CallRecords before it
   kMail,           // object: rank; number; the body is a message
   kLeft,           // object: rank that has left
@@ -19,23 +19,36 @@ enum class WireKind : uint32_t {
   kAbort,          // object: rank; extra: code; the body is the text
   kBeat,           // a sign of life
   kGoodbye,        // all ranks of the machine have gone, and nothing follows
-  kGrant,          // object: FIFO; number: a chunk that did not come; extra: its rail from now on
-  kTransferGrant,  // the same of a transfer
   // Of rails themselves; object: the rail, but for those of one connection.
   kRailLost,       // number: of its connection; tag: messages that came over it
   kRailOpen,       // number: of its connection, which may be used
-  kProbeWanted,    // a probe on it
   kProbe,          // on a rail: bytes that only take time
-  kAlive,          // of one connection; number: messages that came over it; tag: those that came beside rails, on any
+  kAlive,          // of one connection; number: messages that came over it; tag: those that came beside rails, on any;
+                   // object: bytes in a millisecond that it delivers, 0 if that is not known
   kResume,         // of one connection; number: of the next message beside the rails
 };
 
-// The kind of a message that goes over a rail; of one that has come, with which one.
+// The kind of a message that goes over a rail.
 constexpr uint32_t kOnRail = 1 << 8;
 inline WireKind kind_of(const WireHead &head) { return static_cast<WireKind>(head.kind & (kOnRail - 1)); }
-inline uint32_t rail_of(const WireHead &head) { return (head.kind & kOnRail) != 0 ? head.kind >> 16 : kNoRail; }
-// In `extra` of a message on a rail: it was ready before the one before it had arrived.
+// In `extra` of a chunk: it is in the slot's line.
+constexpr uint32_t kInLine = 1;
+// In `extra` of a message on a rail: the rail was busy with what went before it, until it came.
 constexpr uint32_t kFollows = 2;
+// In `extra` of a chunk: these are its last bytes. Above that where they begin, in units.
+constexpr uint32_t kLastPiece = 4;
+constexpr uint32_t kPieceShift = 3, kPieceUnit = 64;
+inline ChunkRange range_of(const WireHead &head) {
+  const uint32_t begin = (head.extra >> kPieceShift) * kPieceUnit;
+  return {begin, begin + head.bytes};
+}
+// The head of a piece, from that of the chunk.
+inline WireHead piece_head(WireHead chunk, ChunkRange range) {
+  chunk.extra &= ~kLastPiece;
+  chunk.extra |= (range.begin / kPieceUnit << kPieceShift) | (range.end == chunk.bytes ? kLastPiece : 0);
+  chunk.bytes = range.end - range.begin;
+  return chunk;
+}
 
 // A call as it travels.
 struct CallTold {

@@ -24,7 +24,7 @@ constexpr double kLateTimes = 10;
 constexpr int64_t kRetryMs = 1000;    // between attempts to get a rail back
 constexpr int64_t kAttemptMs = 2000;  // that each of them may take
 constexpr int64_t kUnusedMs = 250;    // after that a rail gets a probe, if others are in use
-constexpr int64_t kFirstMs = 100;     // for the first probes, before anything is granted
+constexpr int64_t kFirstMs = 100;     // for the first probes, before chunks are sent
 constexpr size_t kPast = 8;           // earlier connections that are remembered
 constexpr uint64_t kNever = UINT64_MAX;
 
@@ -71,7 +71,7 @@ RailedConnection::RailedConnection(std::shared_ptr<const TcpParty> party, std::s
     rail.open_there = rail.generation;
   }
   speak_over(0);
-  for (uint32_t k = 0; k < rails_.size(); ++k) send(wire_head(WireKind::kProbeWanted, k), nullptr);
+  for (uint32_t k = 0; k < rails_.size(); ++k) probe(k);
 }
 
 RailedConnection::~RailedConnection() = default;
@@ -97,37 +97,56 @@ void RailedConnection::speak_over(uint32_t rail) {
   for (const Kept &kept : kept_) rails_[rail].tcp->send_first(kept.head, kept.body);
 }
 
-bool RailedConnection::take_closed(uint32_t *rail) {
-  if (closed_.empty()) return false;
-  *rail = closed_.front();
-  closed_.pop_front();
+bool RailedConnection::take_end(RailEnd *end) {
+  if (ends_.empty()) return false;
+  *end = ends_.front();
+  ends_.pop_front();
   return true;
 }
 
-bool RailedConnection::has_room(uint32_t rail) const {
-  const Rail &one = rails_[rail];
-  return one.tcp != nullptr && one.open_there == one.generation && one.tcp->queued_bytes() < kMostRailQueued;
+bool RailedConnection::may_send(const Rail &rail) {
+  return rail.tcp != nullptr && !rail.doomed && rail.open_there == rail.generation;
+}
+
+RailPiece RailedConnection::choose(uint32_t bytes, uint32_t left) {
+  if (!ready_) return {};
+  states_.resize(rails_.size());
+  for (uint32_t k = 0; k < rails_.size(); ++k) {
+    const Rail &rail = rails_[k];
+    states_[k] = {may_send(rail) ? rates_[k] : 0, rail.load.bytes(), false};
+    states_[k].full = states_[k].rate > 0 && (rail.tcp->queued_bytes() >= kMostRailQueued || rail.load.is_full(rates_[k]));
+  }
+  return choose_piece(states_, bytes, left);
 }
 
 RailTicket RailedConnection::send_on(uint32_t rail, const WireHead &head, const void *body) {
+  used_ms_ = now_ms();
+  return put(rail, head, body);
+}
+
+RailTicket RailedConnection::put(uint32_t rail, const WireHead &head, const void *body) {
   Rail &one = rails_[rail];
   WireHead stamped = head;
   stamped.kind |= kOnRail;
-  if (one.sent > one.arrived) stamped.extra |= kFollows;
+  if (one.load.is_busy()) stamped.extra |= kFollows;
   one.tcp->send(stamped, body);
-  return {rail, one.generation, ++one.sent};
+  one.load.send(head.bytes, now_us());
+  one.used_ms = now_ms();
+  return {rail, one.generation, one.load.sent()};
 }
+
+void RailedConnection::probe(uint32_t rail) { put(rail, wire_head(WireKind::kProbe, 0, 0, 0, kProbeBytes), probe_.data()); }
 
 bool RailedConnection::has_arrived(const RailTicket &ticket) const {
   const Rail &rail = rails_[ticket.rail];
-  if (ticket.generation == rail.generation && ticket.number <= rail.arrived) return true;
+  if (ticket.generation == rail.generation && ticket.number <= rail.load.arrived()) return true;
   const auto past = rail.past.find(ticket.generation);
   return past != rail.past.end() && ticket.number <= past->second;
 }
 
 bool RailedConnection::drained() {
   return kept_.empty() && std::all_of(rails_.begin(), rails_.end(),
-                                      [](const Rail &rail) { return rail.tcp == nullptr || rail.sent == rail.arrived; });
+                                      [](const Rail &rail) { return rail.tcp == nullptr || rail.load.bytes() == 0; });
 }
 
 void RailedConnection::add_to(std::vector<pollfd> *polled) const {
@@ -150,9 +169,7 @@ Status RailedConnection::place(uint32_t k, const WireHead &head, char **body) {
     *body = rail.sink->room();
     return {};
   }
-  WireHead stamped = head;
-  stamped.kind = (head.kind & (kOnRail | (kOnRail - 1))) | k << 16;
-  return sink_->place(stamped, body);
+  return sink_->place(head, body);
 }
 
 Status RailedConnection::take(uint32_t k, const WireHead &head) {
@@ -160,11 +177,7 @@ Status RailedConnection::take(uint32_t k, const WireHead &head) {
   if ((head.kind & kOnRail) == 0) return is_of_one_connection(kind_of(head)) ? take_own(rail, head) : take_control(rail, head);
   ++rail.came;
   rail.rate.end(now_us());
-  rail.used_ms = now_ms();
-  if (kind_of(head) == WireKind::kProbe) return {};
-  WireHead stamped = head;
-  stamped.kind = (head.kind & (kOnRail | (kOnRail - 1))) | k << 16;
-  return sink_->take(stamped);
+  return kind_of(head) == WireKind::kProbe ? Status() : sink_->take(head);
 }
 
 Status RailedConnection::take_own(Rail &rail, const WireHead &head) {
@@ -174,8 +187,8 @@ Status RailedConnection::take_own(Rail &rail, const WireHead &head) {
     rail.next_control = head.number;
     return {};
   }
-  if (head.number > rail.sent || head.tag > queued()) return wrong();
-  rail.arrived = std::max(rail.arrived, head.number);
+  if (head.number > rail.load.sent() || head.tag > queued()) return wrong();
+  rail.load.arrive(head.number, head.object / 1e3, now_us());
   for (; acknowledged_ < head.tag; ++acknowledged_, kept_.pop_front())
     kept_bytes_ -= sizeof(WireHead) + kept_.front().head.bytes;
   return {};
@@ -190,7 +203,6 @@ Status RailedConnection::take_control(Rail &rail, const WireHead &head) {
   switch (kind_of(head)) {
     case WireKind::kRailLost:
     case WireKind::kRailOpen:
-    case WireKind::kProbeWanted:
       return take_about_rail(head);
     default:
       break;
@@ -207,13 +219,11 @@ Status RailedConnection::take_about_rail(const WireHead &head) {
   if (head.object >= rails_.size()) return fail(ncclInternalError, "it sent a message about rail %u", head.object);
   Rail &rail = rails_[head.object];
   if (kind_of(head) == WireKind::kRailOpen) rail.open_there = head.number;
-  // One at a time: a slow rail has enough of them.
-  if (kind_of(head) == WireKind::kProbeWanted && has_room(head.object) && rail.sent == rail.arrived)
-    send_on(head.object, wire_head(WireKind::kProbe, 0, 0, 0, kProbeBytes), probe_.data());
   if (kind_of(head) != WireKind::kRailLost) return {};
   rail.past[head.number] = head.tag;
   if (rail.past.size() > kPast) rail.past.erase(rail.past.begin());
   if (rail.generation == head.number) rail.doomed = true;
+  ends_.push_back({head.object, head.number, head.tag});
   return {};
 }
 
@@ -222,14 +232,15 @@ void RailedConnection::open(uint32_t k, TcpDoors::Visitor visitor) {
   rail.generation = visitor.attempt;
   rail.tcp = party_->connect(machine_, k, std::move(visitor), silence_);
   rail.tcp->hold_back(kMostHeldBack);
-  rail.sent = rail.arrived = rail.came = rail.told_came = 0;
+  rail.load.reset();
+  rail.came = rail.told_came = rail.used_ms = 0;
   rail.next_control = kNever;
   rail.told_ms = 0;
-  rail.judged_ms = rail.used_ms = now_ms();
+  rail.judged_ms = now_ms();
   rail.doomed = false;
 }
 
-// Nothing that was on it comes any more: the lanes are told, and the peer.
+// Nothing that was on it comes any more: the peer is told what has.
 void RailedConnection::close(uint32_t k, const std::string &why, LogLevel level) {
   Rail &rail = rails_[k];
   if (rail.tcp == nullptr) return;
@@ -238,7 +249,6 @@ void RailedConnection::close(uint32_t k, const std::string &why, LogLevel level)
   rail.rate.stop();
   rail.doomed = false;
   rates_[k] = 0;
-  closed_.push_back(k);
   if (nopen() == 0) return;
   if (k == speaker_) speak_over(best_rail());
   send(wire_head(WireKind::kRailLost, k, rail.generation, rail.came), nullptr);
@@ -251,7 +261,7 @@ uint32_t RailedConnection::best_rail() const {
   return best;
 }
 
-// Gets lost rails back. What was on one must have been granted again before it is used.
+// Gets lost rails back.
 void RailedConnection::reopen() {
   doors_->look();
   for (uint32_t k = 0; k < rails_.size(); ++k) {
@@ -264,7 +274,7 @@ void RailedConnection::reopen() {
     } else if (rail.tcp == nullptr) {
       call_again(rail);
     }
-    if (rail.visitor.attempt == 0 || !closed_.empty()) continue;
+    if (rail.visitor.attempt == 0) continue;
     open(k, std::exchange(rail.visitor, {}));
     send(wire_head(WireKind::kRailOpen, k, rail.generation), nullptr);
     log(LogLevel::kInfo, "%s is back", describe(k).c_str());
@@ -318,7 +328,8 @@ void RailedConnection::judge() {
       close(k, format("nothing comes over it, and something over others, for %.1f s", kLostMs / 1e3), LogLevel::kWarn);
       continue;
     }
-    const double most = *std::max_element(rates_.begin(), rates_.end());
+    double most = 0;
+    for (const Rail &other : rails_) most = std::max(most, other.tcp != nullptr ? other.rate.rate(now_us()) : 0);
     if (rail.probing || rail.rate.coming_us(now_us()) < kLateMs * 1000 || rail.rate.rate(now_us()) * kLateTimes > most)
       continue;
     rail.rate.end(now_us());
@@ -334,7 +345,8 @@ void RailedConnection::acknowledge() {
     if (rail.tcp == nullptr) continue;
     const bool news = rail.came != rail.told_came || (k == speaker_ && heard_ != told_heard_);
     if (!news && now - rail.told_ms < kAliveMs) continue;
-    rail.tcp->send_first(wire_head(WireKind::kAlive, 0, rail.came, heard_), nullptr);
+    const auto rate = static_cast<uint32_t>(std::clamp(rail.rate.rate(now_us()) * 1e3, 0.0, 4e9));
+    rail.tcp->send_first(wire_head(WireKind::kAlive, rate, rail.came, heard_), nullptr);
     rail.told_came = rail.came;
     rail.told_ms = now;
     if (k == speaker_) told_heard_ = heard_;
@@ -345,25 +357,21 @@ void RailedConnection::measure() {
   const int64_t now = now_ms(), us = now_us();
   std::vector<double> measured, speeds;
   std::vector<bool> open;
-  int64_t used = 0;
-  bool all_came = true;
+  bool all_known = true;
   for (const Rail &rail : rails_) {
-    measured.push_back(rail.rate.rate(us));
+    measured.push_back(rail.load.rate(us));
     speeds.push_back(rail.speed);
     open.push_back(rail.tcp != nullptr);
-    used = std::max(used, rail.used_ms);
-    all_came &= rail.tcp == nullptr || rail.came > 0;
+    all_known &= rail.tcp == nullptr || rail.load.arrived() > 0;
   }
   // The first probes tell more than what interfaces say about themselves.
-  granting_ |= all_came || now - made_ms_ > kFirstMs;
-  if (!granting_) return;
+  ready_ |= all_known || now - made_ms_ > kFirstMs;
+  if (!ready_) return;
   rates_ = compare_rates(measured, speeds, open);
-  for (uint32_t k = 0; k < rails_.size(); ++k) {
-    Rail &rail = rails_[k];
-    if (rail.tcp == nullptr || now - used > kUnusedMs || now - std::max(rail.used_ms, rail.probed_ms) < kUnusedMs) continue;
-    rail.probed_ms = now;
-    send(wire_head(WireKind::kProbeWanted, k), nullptr);
-  }
+  // One at a time: a slow rail has enough of them.
+  for (uint32_t k = 0; k < rails_.size(); ++k)
+    if (may_send(rails_[k]) && rails_[k].load.bytes() == 0 && now - used_ms_ < kUnusedMs && now - rails_[k].used_ms > kUnusedMs)
+      probe(k);
   // Nothing of what was said is on its way, so nobody reads it from the old rail any more.
   const uint32_t best = best_rail();
   if (best != kNoRail && kept_.empty() && best != speaker_ && rates_[best] > 2 * rates_[speaker_]) speak_over(best);

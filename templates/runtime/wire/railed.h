@@ -1,9 +1,9 @@
-// A connection between two machines that has several rails: each carries chunks, and one of them all other messages as well.
+// A connection between two machines that has several rails: each carries pieces of chunks, and one of them all other messages as well.
 //
 // Messages beside the rails have numbers; who sends them keeps them until they have come, and says them again over another rail
 // when theirs is lost. A rail is lost when its connection breaks, or when nothing comes over it while something comes over
-// others. It is closed at both ends, chunks that were on it are granted again, and the machine that called before calls again
-// until it is back. That happens without anybody noticing but in the log; with the last rail the machine is lost.
+// others. It is closed at both ends; each says how much of it has come, and what has not is sent again over others. The machine that
+// called before calls again until the rail is back. That happens without anybody noticing but in the log; with the last rail the machine is lost.
 #pragma once
 #include <deque>
 #include <map>
@@ -34,9 +34,8 @@ class RailedConnection final : public WireConnection, public Rails {
   Rails *rails() override { return this; }
   const std::string &name() const override { return name_; }
 
-  const std::vector<double> &rates() const override { return rates_; }
-  bool take_closed(uint32_t *rail) override;
-  bool has_room(uint32_t rail) const override;
+  RailPiece choose(uint32_t bytes, uint32_t left) override;
+  bool take_end(RailEnd *end) override;
   RailTicket send_on(uint32_t rail, const WireHead &head, const void *body) override;
   bool has_arrived(const RailTicket &ticket) const override;
 
@@ -48,14 +47,14 @@ class RailedConnection final : public WireConnection, public Rails {
     std::unique_ptr<TcpCaller> caller;  // null: the other one calls
     TcpDoors::Visitor visitor;  // the next connection
     uint64_t generation = 0, open_there = 0;  // of the connection; of that which the peer takes chunks from
-    uint64_t sent = 0, arrived = 0;  // messages on the rail: from here, and of those, there
+    RailLoad load;  // what goes over it from here
+    DeliveryRate rate;  // of what comes to here
     uint64_t came = 0, told_came = 0;  // messages on the rail to here, and of those, what was told
     int64_t told_ms = 0, judged_ms = 0;
-    int64_t used_ms = 0, probed_ms = 0;  // when chunks came last, and a probe was wanted
+    int64_t used_ms = 0;  // when something was sent on it last
     uint64_t next_control = 0;  // number of the next message beside the rails that comes over it
     std::map<uint64_t, uint64_t> past;  // of earlier connections, how many messages the peer had of each
     double speed = 0;  // of the interfaces
-    DeliveryRate rate;
     bool probing = false, doomed = false;  // a probe comes; the peer has closed it
   };
   struct Kept {
@@ -68,6 +67,9 @@ class RailedConnection final : public WireConnection, public Rails {
   Status take_control(Rail &rail, const WireHead &head);
   Status take_own(Rail &rail, const WireHead &head);
   Status take_about_rail(const WireHead &head);
+  static bool may_send(const Rail &rail);
+  RailTicket put(uint32_t rail, const WireHead &head, const void *body);
+  void probe(uint32_t rail);
   void open(uint32_t rail, TcpDoors::Visitor visitor);
   void close(uint32_t rail, const std::string &why, LogLevel level);
   void reopen();
@@ -87,8 +89,8 @@ class RailedConnection final : public WireConnection, public Rails {
   double silence_;
   std::string name_;
   std::vector<Rail> rails_;
-  std::vector<double> rates_;
-  std::deque<uint32_t> closed_;  // not yet told
+  std::vector<double> rates_;  // to there, in bytes per microsecond; 0: closed
+  std::deque<RailEnd> ends_;  // not yet told
   WireSink *sink_ = nullptr;  // of the lanes, while anything moves
   bool broken_ = false;  // by what the peer said
   uint32_t speaker_ = 0;  // the rail of messages beside the rails
@@ -98,8 +100,10 @@ class RailedConnection final : public WireConnection, public Rails {
   Status last_;  // of the rail that was lost last
   bool last_ended_ = false;
   int64_t ended_ms_ = 0, judged_ms_ = 0, made_ms_;
-  bool granting_ = false;
+  int64_t used_ms_ = 0;  // when chunks were sent last
+  bool ready_ = false;  // enough is known of rates
   std::vector<char> probe_;
+  std::vector<RailState> states_;  // scratch of choose()
 };
 
 }  // namespace collc

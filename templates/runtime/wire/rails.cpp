@@ -6,29 +6,18 @@
 namespace collc {
 namespace {
 
-constexpr uint32_t kMostGrants = 16;  // that one message tells
-constexpr unsigned kRailBits = 4;
-static_assert(1U << kRailBits == kMostRails && kRailBits * kMostGrants == 64, "the rails of a message's grants");
-
 // After so many bytes what was measured before has 1/e of its weight.
 constexpr double kMemoryBytes = 512 << 10;
 // What comes in less time came out of a buffer, unless the rail was busy before.
 constexpr int64_t kLeastUs = 500;
+// What a rail has to do for longer than that could go over another one if its rate changed.
+constexpr int64_t kBacklogUs = 40000;
+// News of an arrival may be late by that much.
+constexpr int64_t kNewsUs = 2000, kOverdueUs = 20000;
+// Pieces have at least so many bytes, and begin at multiples of half of that.
+constexpr uint32_t kLeastPiece = 8 << 10, kPieceStep = kLeastPiece / 2;
 
 }  // namespace
-
-uint32_t choose_rail(const std::vector<double> &rates, const std::vector<uint32_t> &waiting) {
-  uint32_t best = kNoRail;
-  double least = 0;
-  for (uint32_t i = 0; i < rates.size(); ++i) {
-    if (rates[i] <= 0) continue;
-    const double time = (waiting[i] + 1) / rates[i];
-    if (best != kNoRail && time >= least) continue;
-    best = i;
-    least = time;
-  }
-  return best;
-}
 
 void DeliveryRate::begin(int64_t now_us, uint32_t bytes, uint32_t at_hand, bool follows, bool alone) {
   begun_us_ = now_us;
@@ -57,6 +46,40 @@ double DeliveryRate::rate(int64_t now_us) const {
   return measured > 0 ? std::min(measured, most) : most;
 }
 
+void RailLoad::send(uint32_t bytes, int64_t now_us) {
+  bytes_ += bytes;
+  ++sent_;
+  on_way_.push_back({bytes_, bytes, now_us});
+}
+
+void RailLoad::arrive(uint64_t messages, double rate, int64_t now_us) {
+  if (rate > 0) told_ = rate;
+  for (; arrived_ < messages && !on_way_.empty(); ++arrived_, on_way_.pop_front()) {
+    const int64_t took = std::max<int64_t>(1, now_us - on_way_.front().sent_us);
+    least_us_ = least_us_ == 0 ? took : std::min(least_us_, took);
+    bytes_ -= on_way_.front().bytes;
+  }
+}
+
+void RailLoad::reset() {
+  on_way_.clear();
+  sent_ = arrived_ = bytes_ = 0;
+  least_us_ = 0;
+}
+
+double RailLoad::rate(int64_t now_us) const {
+  if (on_way_.empty() || told_ <= 0) return told_;
+  const Message &oldest = on_way_.front();
+  const auto ahead = static_cast<double>(oldest.ahead), age = static_cast<double>(now_us - oldest.sent_us);
+  return age > 2 * ahead / told_ + static_cast<double>(least_us_ + kOverdueUs) ? ahead / age : told_;
+}
+
+bool RailLoad::is_full(double rate) const {
+  return static_cast<double>(bytes_) >= std::max(2.0 * kLeastPiece, rate * static_cast<double>(kBacklogUs + 2 * least_us_));
+}
+
+bool RailLoad::is_busy() const { return static_cast<double>(bytes_) >= std::max<double>(kLeastPiece, told_ * kNewsUs); }
+
 std::vector<double> compare_rates(const std::vector<double> &measured, const std::vector<double> &speeds,
                                   const std::vector<bool> &open) {
   // Interfaces whose speed is not known are taken for as fast as the others on average.
@@ -80,113 +103,107 @@ std::vector<double> compare_rates(const std::vector<double> &measured, const std
   return rates;
 }
 
-bool OutWindow::grant(uint64_t number, uint32_t count, uint64_t rails, uint64_t passed) {
-  if (number < read_ || number > passed || count > kMostGrants || granted_ + count > number + slots_.size()) return false;
-  read_ = number;
-  for (; count > 0; --count, rails >>= kRailBits) {
-    Slot &slot = this->slot(granted_);
-    // What is known of the slot is about the chunk before, unless this one is there already.
-    if (granted_++ >= passed) slot.state = State::kNone;
-    slot.rail = static_cast<uint32_t>(rails & (kMostRails - 1));
+RailPiece choose_piece(const std::vector<RailState> &rails, uint32_t bytes, uint32_t left) {
+  double sum = 0;
+  for (const RailState &rail : rails) sum += rail.rate;
+  RailPiece best;
+  double least = 0;
+  bool full = true;
+  for (uint32_t i = 0; i < rails.size(); ++i) {
+    if (rails[i].rate <= 0) continue;
+    const double share = bytes * rails[i].rate / sum;
+    uint32_t piece = std::max(kLeastPiece, static_cast<uint32_t>(std::ceil(share / kPieceStep)) * kPieceStep);
+    if (piece > left || left - piece < kPieceStep) piece = left;
+    const double time = (static_cast<double>(rails[i].on_way) + piece) / rails[i].rate;
+    // Of equal ones one that has room: the others may be cut.
+    if (best.rail != kNoRail && (time > least || (time == least && !full))) continue;
+    best = {i, piece};
+    least = time;
+    full = rails[i].full;
+  }
+  return full ? RailPiece{} : best;
+}
+
+bool OutWindow::read(uint64_t number, uint64_t passed) {
+  if (number < read_ || number > passed) return false;
+  for (; read_ < number; ++read_) {
+    Slot &slot = this->slot(read_);
+    if (!slot.waiting.empty()) return false;  // it has not gone
+    slot.pieces.clear();
   }
   return true;
 }
 
-bool OutWindow::grant_again(uint64_t number, uint32_t rail) {
-  if (number >= granted_ || granted_ - number > slots_.size() || rail >= kMostRails) return false;
-  if (number < read_) return true;
+void OutWindow::wait(uint64_t number, uint32_t bytes) {
   Slot &slot = this->slot(number);
-  slot.rail = rail;
-  if (slot.state != State::kOnRail) return true;
-  slot.state = State::kWaiting;
-  ++waiting_;
-  return true;
-}
-
-void OutWindow::wait(uint64_t number) {
-  slot(number).state = State::kWaiting;
+  slot.pieces.clear();
+  slot.waiting = {{0, bytes}};
   ++waiting_;
 }
 
-void OutWindow::skip(uint64_t number) { slot(number).state = State::kBeside; }
-
-bool OutWindow::find_waiting(uint64_t *number, uint64_t passed, uint32_t *rail) const {
-  for (uint64_t n = std::max(*number, read_); n < std::min(passed, granted_); ++n) {
-    if (slot(n).state != State::kWaiting) continue;
+bool OutWindow::find_waiting(uint64_t passed, uint64_t *number, ChunkRange *range) const {
+  for (uint64_t n = read_; waiting_ > 0 && n < passed; ++n) {
+    if (slot(n).waiting.empty()) continue;
     *number = n;
-    *rail = slot(n).rail;
+    *range = slot(n).waiting.front();
     return true;
   }
   return false;
 }
 
-void OutWindow::sent(uint64_t number, const RailTicket &ticket) {
+void OutWindow::sent(uint64_t number, uint32_t bytes, const RailTicket &ticket) {
   Slot &slot = this->slot(number);
-  slot.state = State::kOnRail;
-  slot.ticket = ticket;
-  --waiting_;
+  ChunkRange &range = slot.waiting.front();
+  slot.pieces.push_back({{range.begin, range.begin + bytes}, ticket});
+  range.begin += bytes;
+  if (range.begin < range.end) return;
+  slot.waiting.erase(slot.waiting.begin());
+  if (slot.waiting.empty()) --waiting_;
 }
 
-const RailTicket *OutWindow::ticket(uint64_t number) const {
-  static const RailTicket none;
-  const Slot &slot = this->slot(number);
-  if (slot.state == State::kOnRail) return &slot.ticket;
-  return slot.state == State::kWaiting ? &none : nullptr;
-}
-
-uint32_t InWindow::grant(uint64_t read, const std::vector<double> &rates, uint64_t *rails) {
-  uint32_t count = 0;
-  *rails = 0;
-  for (; count < kMostGrants && granted_ < read + slots_.size(); ++count, ++granted_) {
-    const uint32_t rail = choose_rail(rates, waiting_);
-    if (rail == kNoRail) break;
-    Slot &slot = slots_[granted_ % slots_.size()];
-    slot.rail = rail;
-    // It may have come already, beside the rails.
-    if (granted_ >= published_ && slot.state != State::kArrived) ++waiting_[rail];
-    *rails |= uint64_t{rail} << (kRailBits * count);
+void OutWindow::lose(const RailEnd &end, uint64_t passed) {
+  for (uint64_t number = read_; number < passed; ++number) {
+    Slot &slot = this->slot(number);
+    const bool waited = !slot.waiting.empty();
+    const auto is_lost = [&end](const Piece &piece) {
+      const RailTicket &ticket = piece.ticket;
+      return ticket.rail == end.rail && ticket.generation == end.generation && ticket.number > end.came;
+    };
+    const auto lost =
+        std::stable_partition(slot.pieces.begin(), slot.pieces.end(), [&](const Piece &piece) { return !is_lost(piece); });
+    for (auto piece = lost; piece != slot.pieces.end(); ++piece) slot.waiting.push_back(piece->range);
+    slot.pieces.erase(lost, slot.pieces.end());
+    if (!waited && !slot.waiting.empty()) ++waiting_;
   }
-  return count;
 }
 
-uint32_t InWindow::grant_again(uint64_t number, uint32_t lost, const std::vector<double> &rates) {
+bool InWindow::may_come(uint64_t number, uint64_t read) const {
+  return number >= published_ && number < read + slots_.size() && !has_arrived(number);
+}
+
+bool InWindow::arrive(uint64_t number, uint64_t read, ChunkRange range, bool last) {
+  if (!may_come(number, read) || range.end < range.begin) return false;
   Slot &slot = slots_[number % slots_.size()];
-  if (number < published_ || number >= granted_ || slot.state == State::kArrived || slot.rail != lost) return kNoRail;
-  // What comes beside the rails does so anyway.
-  if (slot.state == State::kPlaced && slot.over != lost) return kNoRail;
-  const uint32_t rail = choose_rail(rates, waiting_);
-  if (rail == kNoRail) return kNoRail;
-  slot.state = State::kFree;
-  --waiting_[lost];
-  ++waiting_[rail];
-  slot.rail = rail;
-  return rail;
-}
-
-bool InWindow::may_come(uint64_t number, uint64_t read, uint32_t rail) const {
-  if (number < published_ || number >= read + slots_.size()) return false;
-  return rail == kNoRail || (number < granted_ && slots_[number % slots_.size()].rail == rail);
-}
-
-bool InWindow::place(uint64_t number, uint64_t read, uint32_t rail) {
-  Slot &slot = slots_[number % slots_.size()];
-  if (!may_come(number, read, rail) || slot.state != State::kFree) return false;
-  slot.state = State::kPlaced;
-  slot.over = rail;
+  const bool known = slot.bytes != UINT32_MAX;
+  if (last ? known : range.end >= slot.bytes || range.begin == range.end) return false;
+  for (const ChunkRange &other : slot.came)
+    if ((range.begin < other.end && other.begin < range.end) || (last && other.end > range.begin)) return false;
+  if (last) {
+    slot.bytes = range.end;
+    slot.missing -= UINT64_MAX - slot.bytes;
+  }
+  slot.missing -= range.end - range.begin;
+  slot.came.push_back(range);
   return true;
 }
 
-bool InWindow::arrive(uint64_t number, uint64_t read, uint32_t rail) {
-  Slot &slot = slots_[number % slots_.size()];
-  if (!may_come(number, read, rail) || slot.state == State::kArrived) return false;
-  if (slot.state == State::kPlaced && slot.over != rail) return false;
-  slot.state = State::kArrived;
-  if (number < granted_) --waiting_[slot.rail];
-  return true;
-}
+bool InWindow::has_arrived(uint64_t number) const { return slots_[number % slots_.size()].missing == 0; }
 
 void InWindow::publish(uint64_t number) {
-  slots_[number % slots_.size()].state = State::kFree;
+  Slot &slot = slots_[number % slots_.size()];
+  slot.came.clear();
+  slot.missing = UINT64_MAX;
+  slot.bytes = UINT32_MAX;
   published_ = number + 1;
 }
 

@@ -48,14 +48,12 @@ class WireSink {
 class Rails {
  public:
   virtual ~Rails() = default;
-  // At which each one delivers here; 0: closed.
-  virtual const std::vector<double> &rates() const = 0;
-  // To be asked until all are told: a rail that was closed here, after which nothing that was on it comes any more.
-  virtual bool take_closed(uint32_t *rail) = 0;
-  // Whether a rail takes more now.
-  virtual bool has_room(uint32_t rail) const = 0;
-  // The body stays as it is until the message has arrived, or was granted to another rail.
+  // What goes next of a chunk of `bytes` of which `left` wait, and on which rail; no rail: later.
+  virtual RailPiece choose(uint32_t bytes, uint32_t left) = 0;
+  // The body stays as it is until the message has arrived, or was sent again.
   virtual RailTicket send_on(uint32_t rail, const WireHead &head, const void *body) = 0;
+  // To be asked until all are told: what has not come before an end has to be sent again.
+  virtual bool take_end(RailEnd *end) = 0;
   virtual bool has_arrived(const RailTicket &ticket) const = 0;
 };
 
