@@ -11,6 +11,7 @@ from fractions import Fraction
 from itertools import chain
 
 from collc.checker.certificates import certificate_bound
+from collc.checker.in_switch import check_in_switch
 from collc.checker.orbits import OrbitSums, check_orbits
 from collc.collectives.model import Collective
 from collc.errors import CertificateError
@@ -28,7 +29,7 @@ def check_packing(graph: PlanGraph, plan: Plan, where: str = "plan") -> None:
     """
     _check_header(graph, plan, where)
     if graph.nranks == 1:
-        claims = (plan.rate, plan.bound, plan.certificate, plan.orbits)
+        claims = (plan.rate, plan.bound, plan.certificate, plan.orbits, plan.in_switch)
         if any(x is not None for x in claims) or plan.trees or plan.flows:
             raise CertificateError("a single GPU has no rate, bound, certificate, trees or flows", where=where)
         return
@@ -59,6 +60,8 @@ def check_packing(graph: PlanGraph, plan: Plan, where: str = "plan") -> None:
         raise CertificateError(f"the rate {plan.rate} exceeds the proven bound {bound}", where=f"{where}.rate_gbps")
     if plan.optimal and plan.rate != bound:
         raise CertificateError(f"not proven optimal: rate {plan.rate}, bound {bound}", where=f"{where}.optimal")
+    if plan.in_switch is not None:
+        check_in_switch(graph, plan, plan.in_switch, f"{where}.in_switch")
 
 
 def _check_header(graph: PlanGraph, plan: Plan, where: str) -> None:

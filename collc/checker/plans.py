@@ -17,7 +17,20 @@ from collc.checker.staging import host_limit
 from collc.checker.values import Reader, parse_json, short
 from collc.collectives.model import Collective
 from collc.errors import CertificateError
-from collc.packing.model import Certificate, Cut, Flow, Hop, Orbit, OrbitLoad, Orbits, Partition, Plan, Prices, Tree
+from collc.packing.model import (
+    Certificate,
+    Cut,
+    Flow,
+    Hop,
+    InSwitch,
+    Orbit,
+    OrbitLoad,
+    Orbits,
+    Partition,
+    Plan,
+    Prices,
+    Tree,
+)  # fmt: skip
 from collc.topology.canonical import fingerprint
 from collc.topology.model import JOINT, GraphLink, LinkKind, PlanGraph, Vertex, VertexKind, joint_class
 from collc.topology.staging import staged_pairs
@@ -180,6 +193,7 @@ class _Plans:
         shape |= {"rate_gbps": rate, "bound_gbps": rate, "optimal": reader.boolean}
         shape |= {"certificate": reader.maybe(self.certificate), **moves}
         shape |= {"host_rate_gbps": reader.fraction} if "host_rate_gbps" in obj else {}
+        shape |= {"in_switch": self.in_switch} if "in_switch" in obj else {}
         if by_class:
             shape |= {"classes": [{"class": reader.text, "rate_gbps": reader.fraction, "full_links": [self.link]}]}
         row = reader.read(obj, place, shape)
@@ -194,7 +208,22 @@ class _Plans:
         return Plan(
             collective, row["root"], row["solver"], row["rate_gbps"], row["bound_gbps"], row["optimal"],
             row["certificate"], tuple(map(_tree, row.get("trees", ()))), tuple(row.get("flows", ())), orbits,
+            row.get("in_switch"),
         )  # fmt: skip
+
+    def in_switch(self, obj: object, place: str) -> InSwitch:
+        reader = self.reader
+        row = reader.read(obj, place, {
+            "switch": self.vertex, "rate_gbps": reader.fraction, "bound_gbps": reader.fraction,
+            "optimal": reader.boolean, "certificate": self.certificate, "cut_gbps": reader.fraction,
+            "cut": self.certificate, "heads": [(self.rank, reader.fraction)],
+        })  # fmt: skip
+        prices, cut = row["certificate"], row["cut"]
+        if not isinstance(prices, Prices) or not isinstance(cut, Cut):
+            reader.fail(place, "expected prices as the certificate, and a cut")
+        heads = tuple((rank, weight) for rank, weight in row["heads"])
+        rate, bound = row["rate_gbps"], row["bound_gbps"]
+        return InSwitch(row["switch"], rate, bound, row["optimal"], prices, row["cut_gbps"], cut, heads)
 
     def check_classes(self, row: Mapping[str, Any], place: str) -> None:
         """Classes are told once, their own rates are parts of the rate, and trees are of the classes of their links."""

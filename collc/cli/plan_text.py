@@ -21,7 +21,7 @@ from collc.packing.explain import (
 )
 from collc.packing.model import Cut, Flow, Partition, Plan, Prices, Tree
 from collc.packing.trade import Trade
-from collc.packing.words import limit_in_words, link_name, own_names
+from collc.packing.words import in_switch_in_words, limit_in_words, link_name, own_names
 from collc.topology.canonical import fingerprint
 from collc.topology.model import PlanGraph, VertexKind
 from collc.topology.staging import staged_pairs
@@ -106,6 +106,8 @@ def rate_in_words(graph: PlanGraph, plan: Plan, over: str = "") -> str:
     share = (
         "the best possible" if plan.optimal else f"at least {float(plan.rate / plan.bound):.2%} of the best possible"
     )
+    if plan.in_switch is not None and plan.in_switch.cut_bound > plan.bound:
+        share += " unless switches add"
     return f"{name}: {float(plan.rate):.5g} GB/s{over}, {share}. The limit: {limit_in_words(graph, plan)}."
 
 
@@ -118,6 +120,8 @@ def _in_words(graph: PlanGraph, plan: Plan, more: More) -> str:
         link, added, value = more
         a, b = own_names(graph, (graph.links[link].src, graph.links[link].dst))
         text += f" One more link {a} - {b} ({float(added):.5g} GB/s each way) would bring {float(value):.5g} GB/s."
+    if switched := in_switch_in_words(graph, plan):
+        text += f" {switched}"
     return text
 
 
@@ -184,7 +188,9 @@ def _limits(graph: PlanGraph, plan: Plan, more: More) -> list[str]:
     if graph.nranks <= _MAX_TREE_RANKS and plan.trees and more is None:
         lines.append("  no single further link brings more: other bounds bind as well")
     switched = in_switch_bound(graph, plan.collective)
-    if switched is not None and switched > plan.bound:
+    if plan.in_switch is not None:
+        lines.append(f"  {in_switch_in_words(graph, plan)}")
+    elif switched is not None and switched > plan.bound:
         lines.append(f"  with reduction inside the switches, which plans do not use yet, at most {gbps(switched)} GB/s")
     return lines
 

@@ -7,7 +7,7 @@ from typing import Any
 from collc.checker.plans import FORMAT, PlanFile, from_json, parse_plan, verify_document
 from collc.checker.staging import host_limit
 from collc.collectives.model import Collective
-from collc.packing.model import Certificate, Cut, Orbits, Partition, Plan, Tree
+from collc.packing.model import Certificate, Cut, InSwitch, Orbits, Partition, Plan, Tree
 from collc.topology.canonical import fingerprint
 from collc.topology.model import PlanGraph, Vertex
 from collc.topology.staging import staged_pairs
@@ -56,6 +56,8 @@ def _plan_json(graph: PlanGraph, made: Plan, names: list[str]) -> dict[str, Any]
     }
     if (limit := host_limit(graph, made)) is not None:
         result["host_rate_gbps"] = str(limit[0])
+    if made.in_switch is not None:
+        result["in_switch"] = _in_switch_json(made.in_switch, names)
     if made.collective.uses_trees:
         result["trees"] = [tree_json(tree, made.collective) for tree in made.trees]
         if made.orbits is not None:
@@ -71,6 +73,19 @@ def _certificate_json(certificate: Certificate, names: list[str]) -> dict[str, A
     if isinstance(certificate, Partition):
         return {"kind": "partition", "parts": [[names[v] for v in part] for part in certificate.parts]}
     return {"kind": "prices", "prices": {str(link): str(price) for link, price in certificate.prices}}
+
+
+def _in_switch_json(made: InSwitch, names: list[str]) -> dict[str, Any]:
+    return {
+        "switch": names[made.switch],
+        "rate_gbps": str(made.rate),
+        "bound_gbps": str(made.bound),
+        "optimal": made.optimal,
+        "certificate": _certificate_json(made.prices, names),
+        "cut_gbps": str(made.cut_bound),
+        "cut": _certificate_json(made.cut, names),
+        "heads": [[rank, str(weight)] for rank, weight in made.heads],
+    }
 
 
 def tree_json(tree: Tree, collective: Collective) -> dict[str, Any]:

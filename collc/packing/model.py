@@ -136,11 +136,34 @@ class Orbits:
         return sum(orbit.count for orbit in self.orbits)
 
 
+@dataclass(frozen=True, slots=True)
+class InSwitch:
+    """The collective with copies and sums inside one switch (NVLS), beside the trees of its plan.
+
+    Args:
+        switch: the vertex that copies and adds.
+        rate, bound, optimal: as in a plan, among the ways to do it through this switch with every part crossing once.
+        prices: what proves `bound`.
+        cut_bound: what no schedule can exceed, whatever its switches do; `cut` proves it.
+        heads: how many GB/s each rank asks the switch for, or stores through it; ranks with none are left out.
+    """
+
+    switch: int
+    rate: Fraction
+    bound: Fraction
+    optimal: bool
+    prices: Prices
+    cut_bound: Fraction
+    cut: Cut
+    heads: tuple[tuple[int, Fraction], ...]
+
+
 @dataclass(frozen=True)
 class Plan:
     """A packing for one collective with the proof of its rate. `rate` and `bound` are None for a single rank.
 
-    Large plans hold their trees as `orbits`; what stands in `trees` is then what the orbits leave over.
+    Large plans hold their trees as `orbits`; what stands in `trees` is then what the orbits leave over. Rate and bound
+    are of trees that switches only forward; `in_switch` is the other way to do it, where a switch can copy and add.
     """
 
     collective: Collective
@@ -153,6 +176,7 @@ class Plan:
     trees: tuple[Tree, ...] = ()
     flows: tuple[Flow, ...] = ()
     orbits: Orbits | None = None
+    in_switch: InSwitch | None = None
     # For people only, not part of plan files: what the solver says of its own result, such as "fewest trees: proven".
     remark: str = field(default="", compare=False)
 

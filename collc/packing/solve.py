@@ -16,6 +16,7 @@ from collc.packing.exact import Solved, new_problem, outward, solve_exact, worth
 from collc.packing.expand import expand
 from collc.packing.fewer import few_enough
 from collc.packing.flows import SolvedFlows, solve_flows
+from collc.packing.in_switch import in_switch_plan
 from collc.packing.keep import SolutionStore, WriteOnly, flows_text, problem_key, read_flows, read_solved, solved_text
 from collc.packing.minimize import fewest_trees
 from collc.packing.model import Plan, Prices
@@ -74,12 +75,17 @@ def plan(
         return _checked(graph, Plan(collective, root, solver, None, None, True, None))
     wanted = _Wanted(collective, root, solver, tolerance, orbits and collective.uses_trees)
     try:
-        return _checked(graph, _planned(graph, wanted, store))
+        return _checked(graph, _with_switch(graph, _planned(graph, wanted, store)))
     except Exception as error:
         if store is None or isinstance(error, PackingError):
             raise
         # The stored solution is not a plan of this graph: solve again and store the result.
-        return _checked(graph, _planned(graph, wanted, WriteOnly(store)))
+        return _checked(graph, _with_switch(graph, _planned(graph, wanted, WriteOnly(store))))
+
+
+def _with_switch(graph: PlanGraph, made: Plan) -> Plan:
+    """With what a switch of `graph` that copies and adds can do; solutions are kept without, by links alone."""
+    return replace(made, in_switch=in_switch_plan(graph, made.collective, made.root))
 
 
 def _checked(graph: PlanGraph, made: Plan) -> Plan:

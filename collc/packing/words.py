@@ -24,6 +24,21 @@ def limit_in_words(graph: PlanGraph, plan: Plan) -> str:
     return f"{len(links)} links are full: {_list([link_name(graph, link) for link in links])}"
 
 
+def in_switch_in_words(graph: PlanGraph, plan: Plan) -> str:
+    """What copies and sums inside a switch could reach, and the limit of any schedule; empty where no switch can."""
+    made = plan.in_switch
+    if made is None:
+        return ""
+    can = " and ".join(
+        word for word, wanted in (("sums", plan.collective.reduces), ("copies", plan.collective.spreads)) if wanted
+    )
+    kind = "the best of their kind" if made.optimal else f"of at most {_number(made.bound)}"
+    return (
+        f"{can.capitalize()} inside {graph.vertices[made.switch].name} (NVLS), which programs do not use yet, would "
+        f"reach {_number(made.rate)} GB/s, {kind}; no schedule at all exceeds {_number(made.cut_bound)}."
+    )
+
+
 def vertices_in_words(graph: PlanGraph, vertices: Iterable[int]) -> str:
     """Names of a set of vertices: servers with all their GPUs by name, else GPUs, or what forwards where none is."""
     chosen = set(vertices)

@@ -8,6 +8,7 @@ from typing import Any
 from collc.packing.document import PlanFile, to_json
 from collc.packing.explain import binding, in_switch_bound, link_loads, plan_depth
 from collc.packing.model import Cut, Partition, Plan
+from collc.packing.words import in_switch_in_words
 from collc.show.style import both
 from collc.topology.model import PlanGraph
 
@@ -79,7 +80,9 @@ def _words(graph: PlanGraph, made: Plan, loads: list[Fraction], why: str, gain: 
     elif made.flows:
         words.append(f"{_counted(len(made.flows), 'flow')} over paths of at most {_counted(plan_depth(made), 'link')}.")
     switched = in_switch_bound(graph, made.collective) if graph.nranks <= 256 else None
-    if switched is not None and switched > made.bound:
+    if made.in_switch is not None:
+        words.append(in_switch_in_words(graph, made))
+    elif switched is not None and switched > made.bound:
         words.append(f"Reduction inside the switches, which plans do not use yet, could bring {both(switched)} GB/s.")
     if made.remark:
         words.append(made.remark)

@@ -89,7 +89,7 @@ class Device:
 
 @dataclass(frozen=True, slots=True)
 class Vertex:
-    """A GPU, switch, CPU socket or NIC. `multicast` and `reduce` say what a switch can do; plans do not use them.
+    """A GPU, switch, CPU socket or NIC. `multicast` and `reduce` say what a switch can do beside forwarding.
 
     `memory_gbps` of a CPU says that transfers through it are staged in its memory, which moves so much: every byte
     crosses it twice, written and read. None: they pass the root complex alone. Trees are packed without it, the
