@@ -34,6 +34,7 @@ from collc.packing.candidates import channels_of, has_copies, spread
 from collc.packing.check import check_packing
 from collc.packing.keep import SolutionStore
 from collc.packing.model import Plan
+from collc.schedule.in_switch import schedule_in_switch
 from collc.schedule.trees import schedule_trees
 from collc.topology.model import PlanGraph
 
@@ -208,6 +209,27 @@ def lower_spread(
         most = max(1, min(most, channels, channels_of(cut)))
     own = replace(target, max_channels=most, slots=slots_of(plan, graph, target))
     return cut, lower(cut, graph, own, recorder or Recorder(), suffix)
+
+
+def lower_in_switch(plan: Plan, graph: PlanGraph, target: Target, channels: int, recorder: Recorder) -> Program:
+    """The program of `plan.in_switch`, verified: every one of `channels` loops serves a part of each head.
+
+    Raises:
+        PackingError: no switch of the plan copies or adds.
+    """
+    schedule = schedule_in_switch(plan, graph, channels)
+    program = build(schedule, chunk_bytes=target.chunk_bytes, graph=graph)
+    label = plan.collective.with_root(plan.root).replace(" ", "-") + "-in-switch"
+    _finish("build", label, None, program, recorder)
+    for name, run in (
+        ("pipeline_hops", PASSES["pipeline_hops"].bound(target)),
+        ("take_turns", PASSES["take_turns"].bound(target, channels)),
+    ):
+        before = program
+        program = run(before)
+        _finish(name, label, before, program, recorder)
+    verify_routes(program, graph)
+    return program
 
 
 def slots_of(plan: Plan, graph: PlanGraph, target: Target) -> int:

@@ -17,7 +17,7 @@ from collc.ir.printer import print_program
 from collc.options import Target
 from collc.packing.document import PlanFile
 from collc.packing.gpu_sets import written_set
-from collc.pipeline import Recorder, lower, pack
+from collc.pipeline import Recorder, lower, lower_in_switch, pack
 from collc.schedule.model import Schedule
 from collc.topology.canonical import fingerprint
 from collc.topology.graph import plan_graph
@@ -65,6 +65,13 @@ def _routed() -> str:
     return print_program(lower(plan, graph, HOST, Recorder()))
 
 
+def _in_switch() -> str:
+    """An all_reduce that a switch adds up and copies, for three GPUs of an HGX H100."""
+    graph = plan_graph(load_topology("hgx-h100"), ["gpu0", "gpu1", "gpu2"])
+    (plan,) = pack(graph, [(Collective.ALL_REDUCE, None)], Recorder())
+    return print_program(lower_in_switch(plan, graph, CUDA, 2, Recorder()))
+
+
 GOLDENS: dict[str, Callable[[], str]] = {
     "build/all_reduce.ir": _stage("build"),
     "lower/fuse_copies-broadcast.ir": _stage(
@@ -75,6 +82,7 @@ GOLDENS: dict[str, Callable[[], str]] = {
     "lower/share_slots-all_reduce.ir": _stage("share_slots"),
     "lower/cuda-all_reduce.ir": _stage("merge_channels", CUDA),
     "lower/two-servers-broadcast.ir": _routed,
+    "lower/in-switch-all_reduce.ir": _in_switch,
     "codegen/all_gather-3.cpp": _source,
 }
 

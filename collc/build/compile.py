@@ -99,6 +99,8 @@ def source_context(
     graphs = [document.graph for document in contents.documents]
     for graph, entries in zip(graphs, contents.entries, strict=True):
         programs, when = [entry.program for entry in entries], [entry.when for entry in entries]
+        if any(fifo.through for program in programs for fifo in program.fifos):
+            raise BuildError("libraries do not run programs inside a switch yet")
         tables.add_allocation(programs, slot_bytes=slot_bytes(programs), when=when, graph=graph)
     tables.add_gpu_sets(contents.gpu_sets, graphs)
     tables.add_states(contents.gpu_sets, graphs)

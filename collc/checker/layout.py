@@ -32,6 +32,8 @@ def mbps(gbps: Fraction) -> int:
 NEVER = (1 << 64) - 1
 
 FLAG_INPUT, FLAG_OUTPUT, FLAG_FINAL = 1, 2, 4
+# Of programs inside a switch, which no library has yet: the checker refuses them.
+FLAG_SWITCH_SUM, FLAG_SWITCH_COPY = 8, 16
 
 
 def _fields(code: str, names: str) -> tuple[tuple[str, str], ...]:

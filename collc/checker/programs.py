@@ -22,6 +22,10 @@ Five proofs, each of which names the place where it fails:
    them in order.
 4. *In-place safety*: a rank stores a chunk only after the last step that reads this chunk of its own input.
 5. *Same bits*: all ranks that store a share store the same expression, operand by operand, so rounding cannot differ.
+   A switch adds in an order that nobody knows, so two sums of it are never the same expression.
+
+Where a switch adds or copies, the FIFOs of a step are one for each rank, the step's own included: a multicast address
+is the memories of all ranks at one offset. So they have one index, and nothing else uses them.
 """
 
 from __future__ import annotations
@@ -35,7 +39,7 @@ from typing import NamedTuple
 from collc.collectives.blocks import BlockLayout, block_layout, contributors
 from collc.collectives.model import Holds
 from collc.errors import IRError
-from collc.ir.nodes import Program, Step
+from collc.ir.nodes import Program, Step, Through
 from collc.limits import spend
 from collc.topology.model import JOINT, joint_class
 
@@ -58,6 +62,7 @@ def verify(program: Program) -> None:
     layout = block_layout(program.collective, program.nranks, program.root)
     _check_shares(program, layout)
     writers, readers = _check_plumbing(program)
+    _check_switches(program)
     _check_values(program, layout, writers, readers)
     _check_progress(program, writers, readers)
     _check_in_place(program)
@@ -165,6 +170,35 @@ def _check_plumbing(program: Program) -> tuple[Writers, Readers]:
     return writers, readers
 
 
+def _check_switches(program: Program) -> None:
+    """A step whose FIFOs go through a switch has one for each rank, all of one index; such FIFOs end at such steps."""
+    joined: set[int] = set()
+    for place, step in _places(program):
+        for fifos, kind, ends in (
+            (step.recv, Through.SUM, [program.fifos[f].src for f in step.recv]),
+            (step.send, Through.COPY, [dst for f in step.send for dst in program.fifos[f].dsts]),
+        ):
+            if not any(program.fifos[f].through is kind for f in fifos):
+                continue
+            where = _where(program, place)
+            if not all(program.fifos[f].through is kind for f in fifos):
+                raise IRError(f"mixes FIFOs through the switch with others: {list(fifos)}", where=where)
+            if sorted(ends) != list(range(program.nranks)):
+                missing = sorted({*range(program.nranks)} - {*ends})
+                problem = f"leaves out ranks {missing}" if missing else "names a rank twice"
+                raise IRError(f"the switch serves all ranks, and its FIFOs {list(fifos)} {problem}", where=where)
+            if len({program.fifos[f].index for f in fifos}) > 1:
+                raise IRError(f"the FIFOs {list(fifos)} lie at one offset, and have several indices", where=where)
+            if step.input and kind is Through.SUM:
+                raise IRError("adds its own input to what the switch has added up", where=where)
+            joined.update(fifos)
+    for f, fifo in enumerate(program.fifos):
+        if fifo.through is not None and f not in joined:
+            raise IRError(f"a switch does {fifo.through.value} for it, but not for its step", where=f"fifo {f}")
+        if fifo.through is not None and program.servers:
+            raise IRError("goes through the switch of one server, and ranks are on several", where=f"fifo {f}")
+
+
 def _check_values(program: Program, layout: BlockLayout, writers: Writers, readers: Readers) -> None:
     # A set of ranks is a number with their bits: with hundreds of ranks, sets would take gigabytes.
     values: dict[Place, int] = {}
@@ -192,7 +226,10 @@ def _check_values(program: Program, layout: BlockLayout, writers: Writers, reade
         operands = [written[writers[f]] for f in step.recv]
         if step.input:
             operands.insert(step.input_at, formulas.input(place.rank))
-        written[place] = formulas.reduced(operands)
+        if program.sums_in_switch(step):
+            written[place] = formulas.summed(place)
+        else:
+            written[place] = formulas.reduced(operands)
         if step.output:
             if block not in layout.out_blocks[place.rank]:
                 raise wrong(place, f"stores block {block}, which is not in the output of rank {place.rank}")
@@ -231,6 +268,10 @@ class _Formulas:
         for operand in operands[1:]:
             value = self.numbers.setdefault((value, operand), len(self.numbers))
         return value
+
+    def summed(self, place: Place) -> int:
+        """In the order of the switch: like no other expression."""
+        return self.numbers.setdefault((-1, *place), len(self.numbers))
 
 
 def _complete(program: Program, layout: BlockLayout, block: int) -> int:

@@ -7,16 +7,17 @@ from typing import Any
 
 from collc.cli import report
 from collc.errors import PackingError, UsageError
-from collc.ir.nodes import Program, Step
+from collc.ir.nodes import Program, Step, Through
 from collc.options import CUDA
 from collc.packing import Plan
 from collc.packing.candidates import KINDS, candidate, channels_of
 from collc.packing.solve import ORBITS_FROM
-from collc.pipeline import lower_spread
+from collc.pipeline import Recorder, lower_in_switch, lower_spread
 from collc.topology.model import PlanGraph
 
 FORMAT = "collc-steps/1"
 TREES = "trees"
+IN_SWITCH = "in-switch"
 _SHOWN_RANKS = 8
 
 
@@ -26,14 +27,16 @@ def parse_kind(text: str) -> str:
     Raises:
         UsageError: there is no such kind.
     """
-    if text != TREES and text not in KINDS:
-        kinds = ", ".join([TREES, *KINDS])
+    if text not in (TREES, IN_SWITCH, *KINDS):
+        kinds = ", ".join([TREES, *KINDS, IN_SWITCH])
         raise UsageError(f"{text[:40]!r} is no kind of plan", where="--steps", hint=f"after TOPO, one of {kinds}")
     return text
 
 
 def lowered(graph: PlanGraph, packed: Sequence[Plan], kind: str) -> list[Program]:
     """The verified programs of plans of a kind, for the collectives and roots of these, as CUDA libraries run them.
+
+    Those inside a switch no library runs yet.
 
     Raises:
         UsageError: none of the plans has steps, or the graph is too large to write them out.
@@ -48,6 +51,9 @@ def lowered(graph: PlanGraph, packed: Sequence[Plan], kind: str) -> list[Program
     made, refused = [], None
     for plan in wanted:
         try:
+            if kind == IN_SWITCH:
+                made.append(lower_in_switch(plan, graph, CUDA, 1, Recorder()))
+                continue
             chosen = plan if kind == TREES else candidate(graph, plan.collective, plan.root, kind)
         except PackingError as error:
             refused = error
@@ -79,6 +85,13 @@ def steps_json(kind: str, made: Sequence[Program]) -> dict[str, Any]:
 
 def _step_json(program: Program, step: Step) -> dict[str, Any]:
     share = program.shares[step.share]
+    does = [
+        through.value
+        for through, wanted in (
+            (Through.SUM, program.sums_in_switch(step)), (Through.COPY, program.copies_in_switch(step)),
+        )
+        if wanted
+    ]  # fmt: skip
     return {
         "primitive": step.name,
         "from": [program.fifos[fifo].src for fifo in step.recv],
@@ -87,6 +100,7 @@ def _step_json(program: Program, step: Step) -> dict[str, Any]:
         "lo": str(share.lo),
         "hi": str(share.hi),
         "lag": step.lag,
+        **({"switch": does} if does else {}),
     }
 
 

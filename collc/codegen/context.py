@@ -16,6 +16,8 @@ from collc.checker.layout import (
     FLAG_FINAL,
     FLAG_INPUT,
     FLAG_OUTPUT,
+    FLAG_SWITCH_COPY,
+    FLAG_SWITCH_SUM,
     LINKS,
     NEVER,
     PROTOCOLS,
@@ -280,8 +282,10 @@ class TableBuilder:
             reader = fifo.dsts.index(rank) if f in step.recv else 0
             way = f"receive from rank {fifo.src}" if f in step.recv else f"send to {', '.join(map(str, fifo.dsts))}"
             self._append("refs", (number, reader), way)
-        final = FLAG_FINAL if step.reduces and step.output else 0
+        summed, copied = program.sums_in_switch(step), program.copies_in_switch(step)
+        final = FLAG_FINAL if (step.reduces and step.output) or summed else 0
         flags = (FLAG_INPUT if step.input else 0) | (FLAG_OUTPUT if step.output else 0) | final
+        flags |= (FLAG_SWITCH_SUM if summed else 0) | (FLAG_SWITCH_COPY if copied else 0)
         cells = (first_ref, step.share, step.lag, len(step.recv), len(step.send), flags, step.input_at)
         self._append("steps", cells, f"rank {rank}: {print_step(step)}")
 

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 
-from collc.ir.nodes import Channel, Fifo, Program, Share, Step
+from collc.ir.nodes import Channel, Fifo, Program, Share, Step, Through
 from collc.ir.routes import server_numbers, slowest
 from collc.schedule.model import Part, Schedule
 from collc.topology.model import PlanGraph
@@ -33,7 +33,7 @@ def build(schedule: Schedule, *, chunk_bytes: int, slots: int = 1, graph: PlanGr
     shares: list[Share] = []
     fifos: list[Fifo] = []
     channels: list[Channel] = []
-    used: dict[tuple[int, int, tuple[tuple[int, ...], ...]], int] = defaultdict(int)
+    used: dict[tuple[object, ...], int] = defaultdict(int)
     for part in schedule.parts:
         share = len(shares)
         shares.append(Share(part.block, part.lo, part.hi))
@@ -42,9 +42,19 @@ def build(schedule: Schedule, *, chunk_bytes: int, slots: int = 1, graph: PlanGr
         for number, (phase, src, dst) in enumerate(moves):
             queue[phase, src, dst] = len(fifos)
             routes = () if graph is None else (part.routes[number],)
-            fifos.append(Fifo(src, (dst,), share, used[src, dst, routes], routes, slowest(graph, routes)))
-            used[src, dst, routes] += 1
-        channels.append(Channel(_steps(schedule, part, share, queue)))
+            if part.in_switch:
+                through = Through.SUM if phase == "up" else Through.COPY
+                index = used[part.root, through]
+            else:
+                through, index = None, used[src, dst, routes]
+                used[src, dst, routes] += 1
+            fifos.append(Fifo(src, (dst,), share, index, routes, slowest(graph, routes), through))
+        if part.in_switch:
+            used[part.root, Through.SUM] += 1
+            used[part.root, Through.COPY] += 1
+            channels.append(Channel(_switch_steps(schedule, part, share, queue)))
+        else:
+            channels.append(Channel(_steps(schedule, part, share, queue)))
     return Program(
         collective=schedule.collective,
         root=schedule.root,
@@ -85,5 +95,26 @@ def _steps(
                 steps.append(Step(share, 0, True, tuple(up_in[rank]), False, tuple(up_out[rank])))
             if down_in[rank]:
                 steps.append(Step(share, 0, False, tuple(down_in[rank]), True, down))
+        ranks.append(tuple(steps))
+    return tuple(ranks)
+
+
+def _switch_steps(
+    schedule: Schedule, part: Part, share: int, queue: dict[tuple[str, int, int], int]
+) -> tuple[tuple[Step, ...], ...]:
+    """All ranks put their input where the switch adds it up; the head reads the sum, or its own input, and stores it
+    through the switch; all ranks, the head too, take the result from their own slots."""
+    ranks: list[tuple[Step, ...]] = []
+    head = part.root
+    up = tuple(queue["up", src, dst] for src, dst in part.reduce)
+    down = tuple(queue["down", src, dst] for src, dst in part.broadcast)
+    for rank in range(schedule.nranks):
+        steps: list[Step] = []
+        if up:
+            steps.append(Step(share, 0, True, (), False, (queue["up", rank, head],)))
+        if rank == head:
+            steps.append(Step(share, 0, not up, up, not down, down))
+        if down:
+            steps.append(Step(share, 0, False, (queue["down", head, rank],), True, ()))
         ranks.append(tuple(steps))
     return tuple(ranks)

@@ -193,6 +193,8 @@ class _Run:
             got = queue.slots[queue.read[rank] % self.program.slots]
             assert got is not None
             sources.append(got)
+        if self.program.sums_in_switch(step):
+            self.random.shuffle(sources)  # the order of the switch, which nobody knows
         if step.input:
             base = self.layout.in_blocks[rank][block] * self.count
             sources.insert(step.input_at, self.inputs[rank][base + begin : base + end])

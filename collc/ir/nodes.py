@@ -11,6 +11,11 @@ A *FIFO* carries one share from one step of its source rank to one step of each 
 order, through a fixed number of slots of `chunk_bytes`. A source may write a slot again only after every destination
 has read it.
 
+Where a switch can copy and add (NVLS), FIFOs may go `through` it. Those of one step belong together, one for every
+rank, its own included: a step that receives from FIFOs of `Through.SUM` gets their chunks as one value, added up by the
+switch in an order of its own; a step that sends into FIFOs of `Through.COPY` stores its value once, and the switch
+writes it into the slots of all ranks. Their slots lie at one offset in the memories of all ranks.
+
 A program may serve several classes of links (nvlink, pcie, net). Each call then cuts every block into one part per
 class, in the order of the classes and by the weights of the call, and a class's shares cut its part. `Program.weights`
 are those of calls that say nothing else.
@@ -22,6 +27,7 @@ it computes its collective and cannot deadlock.
 from __future__ import annotations
 
 import dataclasses
+import enum
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -81,6 +87,13 @@ class Share:
         return math.lcm(self.lo.denominator, self.hi.denominator)
 
 
+class Through(enum.Enum):
+    """What the switch does with the FIFOs of a step: `SUM`: the reader gets one sum; `COPY`: the writer stores once."""
+
+    SUM = "sum"
+    COPY = "copy"
+
+
 @dataclass(frozen=True, slots=True)
 class Fifo:
     """A queue of slots from rank `src` to ranks `dsts` for one share.
@@ -91,6 +104,9 @@ class Fifo:
 
     `index` tells apart the FIFOs of one program that join the same ranks over the same routes; FIFOs of two programs
     with the same `memory` share their slots.
+
+    `through` is set where a switch copies or adds; such a FIFO may lead to its own source, and those of one step have
+    one index.
     """
 
     src: int
@@ -99,9 +115,12 @@ class Fifo:
     index: int = 0
     routes: tuple[tuple[int, ...], ...] = ()
     link: LinkKind | None = None
+    through: Through | None = None
 
     def __post_init__(self) -> None:
-        if not self.dsts or self.src in self.dsts or len(set(self.dsts)) != len(self.dsts):
+        if self.through is not None and len(self.dsts) != 1:
+            raise IRError(f"a FIFO through a switch has one reader, not {list(self.dsts)}")
+        if not self.dsts or (self.src in self.dsts and self.through is None) or len(set(self.dsts)) != len(self.dsts):
             raise IRError(f"a FIFO must go from one rank to other, distinct ranks, not {self.src} -> {list(self.dsts)}")
         if self.routes and (len(self.routes) != len(self.dsts) or not all(self.routes)):
             raise IRError(f"a FIFO to {len(self.dsts)} ranks has a route to each, not {len(self.routes)}")
@@ -109,9 +128,9 @@ class Fifo:
             raise IRError("a FIFO has its routes and their class, or neither")
 
     @property
-    def memory(self) -> tuple[int, tuple[int, ...], tuple[tuple[int, ...], ...], int]:
-        """What names its slots: source, destinations, routes, index."""
-        return (self.src, self.dsts, self.routes, self.index)
+    def memory(self) -> tuple[int, tuple[int, ...], tuple[tuple[int, ...], ...], int, Through | None]:
+        """What names its slots: source, destinations, routes, index, and what a switch does with them."""
+        return (self.src, self.dsts, self.routes, self.index, self.through)
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,8 +157,6 @@ class Step:
             raise IRError(f"no primitive has the shape (input, recv, output, send) = {self.shape}")
         if self.lag < 0:
             raise IRError(f"a step's lag cannot be {self.lag}")
-        if not self.input and len(self.recv) > 1:
-            raise IRError(f"{self.name} receives from one FIFO, not {len(self.recv)}")
         if len({*self.recv, *self.send}) != len(self.recv) + len(self.send):
             raise IRError(f"{self.name} names a FIFO twice")
 
@@ -228,9 +245,19 @@ class Program:
                     if not 0 <= step.share < len(self.shares):
                         wrong.append(f"share {step.share}")
                     wrong += [f"FIFO {f}" for f in (*step.recv, *step.send) if not 0 <= f < len(self.fifos)]
+                    where = f"channel {c}, rank {r}, step {s} ({step.name})"
                     if wrong:
-                        where = f"channel {c}, rank {r}, step {s} ({step.name})"
                         raise IRError(f"names {wrong[0]}, which does not exist", where=where)
+                    if len(step.recv) > 1 and not step.input and not self.sums_in_switch(step):
+                        raise IRError(f"receives from one FIFO, not {len(step.recv)}", where=where)
+
+    def sums_in_switch(self, step: Step) -> bool:
+        """Whether a switch adds up what the step receives: it is one value, read once."""
+        return bool(step.recv) and self.fifos[step.recv[0]].through is Through.SUM
+
+    def copies_in_switch(self, step: Step) -> bool:
+        """Whether a switch copies what the step sends: it is stored once."""
+        return bool(step.send) and self.fifos[step.send[0]].through is Through.COPY
 
     @property
     def lags(self) -> int:

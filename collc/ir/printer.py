@@ -3,7 +3,7 @@
 collc-ir/1 broadcast root=0 ranks=3 slots=4 chunk=65536
 share 0: block 0 [0, 1/2)
 share 1: block 0 [0, 1) pcie                          (with weights=nvlink:3,pcie:1 in the first line)
-fifo 0: 0 -> 1,2 share 0 index 0 over nvlink 4/6
+fifo 0: 0 -> 1,2 share 0 index 0 over nvlink 4/6      (then ``through sum`` or ``through copy`` if a switch does so)
 channel 0
   rank 0
     copySend share 0 lag 0 send 0
@@ -17,7 +17,7 @@ from fractions import Fraction
 
 from collc.collectives.model import Collective
 from collc.errors import IRError
-from collc.ir.nodes import SHAPES, Channel, Fifo, Program, Share, Step
+from collc.ir.nodes import SHAPES, Channel, Fifo, Program, Share, Step, Through
 from collc.topology.model import JOINT, LinkKind
 
 FORMAT = "collc-ir/1"
@@ -33,7 +33,7 @@ _SHARE = re.compile(
 )
 _FIFO = re.compile(
     rf"fifo (\d{{1,9}}): (\d{{1,9}}) -> ({_IDS}) share (\d{{1,9}}) index (\d{{1,9}})"
-    rf"(?: over (\w+) ({_IDS}(?:/{_IDS})*))?"
+    rf"(?: over (\w+) ({_IDS}(?:/{_IDS})*))?(?: through (sum|copy))?"
 )
 _STEP = re.compile(
     r"(\w+) share (\d{1,9}) lag (\d{1,9})(?: recv (\d{1,9}(?:,\d{1,9})*))?(?: send (\d{1,9}(?:,\d{1,9})*))?"
@@ -58,7 +58,8 @@ def _lines(program: Program) -> Iterator[str]:
         part = f" {JOINT[share.part]}" if program.weights or share.part else ""
         yield f"share {i}: block {share.block} [{share.lo}, {share.hi}){part}"
     for i, fifo in enumerate(program.fifos):
-        yield f"fifo {i}: {fifo.src} -> {_ids(fifo.dsts)} share {fifo.share} index {fifo.index}{_route(fifo)}"
+        way = _route(fifo) + _through(fifo)
+        yield f"fifo {i}: {fifo.src} -> {_ids(fifo.dsts)} share {fifo.share} index {fifo.index}{way}"
     for c, channel in enumerate(program.channels):
         yield f"channel {c}"
         for r, steps in enumerate(channel.steps):
@@ -76,6 +77,10 @@ def print_weights(weights: Sequence[int]) -> str:
 def _route(fifo: Fifo) -> str:
     """The class of a FIFO and the links to each of its readers; nothing where they are not known."""
     return f" over {fifo.link.value} {'/'.join(map(_ids, fifo.routes))}" if fifo.link else ""
+
+
+def _through(fifo: Fifo) -> str:
+    return f" through {fifo.through.value}" if fifo.through else ""
 
 
 def print_step(step: Step) -> str:
@@ -172,7 +177,8 @@ class _Reader:
             try:
                 routes = tuple(_parse_ids(route) for route in m[7].split("/")) if m[7] else ()
                 link = LinkKind(m[6]) if m[6] else None
-                found.append(Fifo(int(m[2]), _parse_ids(m[3]), int(m[4]), int(m[5]), routes, link))
+                through = Through(m[8]) if m[8] else None
+                found.append(Fifo(int(m[2]), _parse_ids(m[3]), int(m[4]), int(m[5]), routes, link, through))
             except IRError as error:
                 raise self.fail_at_previous(error.what) from None
             except ValueError:

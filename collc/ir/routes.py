@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from collc.errors import IRError
-from collc.ir.nodes import Fifo, Program
+from collc.ir.nodes import Fifo, Program, Through
 from collc.topology.model import CLASSES, LinkKind, PlanGraph
 
 
@@ -46,8 +46,19 @@ def verify_routes(program: Program, graph: PlanGraph) -> None:
             raise IRError("has no route", where=where)
         for dst, route in zip(fifo.dsts, fifo.routes, strict=True):
             _verify_route(graph, fifo, dst, route, where)
+        if fifo.through is not None:
+            _verify_switch(graph, fifo, where)
         if fifo.link is not slowest(graph, fifo.routes):
             raise IRError(f"its links are not of the class {fifo.link.value if fifo.link else None}", where=where)
+
+
+def _verify_switch(graph: PlanGraph, fifo: Fifo, where: str) -> None:
+    """A FIFO through a switch has a link to it and one from it, and the switch can do what is asked of it."""
+    (route,) = fifo.routes
+    switch = graph.vertices[graph.links[route[0]].dst]
+    able = switch.reduce if fifo.through is Through.SUM else switch.multicast
+    if len(route) != 2 or not able:
+        raise IRError(f"{switch.name} does not {'add up' if fifo.through is Through.SUM else 'copy'}", where=where)
 
 
 def _verify_route(graph: PlanGraph, fifo: Fifo, dst: int, route: tuple[int, ...], where: str) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable
 
-from collc.ir.nodes import Channel, Program, Step
+from collc.ir.nodes import Channel, Program, Step, Through
 
 Depths = dict[tuple[int, int], int]
 
@@ -57,6 +57,8 @@ def hops_before(program: Program, channel: Channel) -> Callable[[int, Step], int
     A chunk reaches a rank a hops below the root after H - a hops, where H is the height of the reduction tree, the root
     after H, and a rank b hops down the broadcast tree after H + b.
     """
+    if through_switch(program, channel):
+        return _switch_hops(program, channel)
     up = depths(program, channel, finished=False)
     down = depths(program, channel, finished=True)
     height: dict[int, int] = {}
@@ -67,5 +69,29 @@ def hops_before(program: Program, channel: Channel) -> Callable[[int, Step], int
         top = height.get(step.share, 0)
         key = (rank, step.share)
         return top + down[key] if carries_result(step) and down.get(key) else top - up.get(key, 0)
+
+    return hops
+
+
+def through_switch(program: Program, channel: Channel) -> bool:
+    """Whether a switch copies or adds for the channel's shares."""
+    return any(program.fifos[f].through for steps in channel.steps for step in steps for f in (*step.recv, *step.send))
+
+
+def added_up(program: Program, channel: Channel) -> set[int]:
+    """The shares of the channel that a switch adds up."""
+    return {step.share for steps in channel.steps for step in steps if program.sums_in_switch(step)}
+
+
+def _switch_hops(program: Program, channel: Channel) -> Callable[[int, Step], int]:
+    """The head reads the sum one hop after all have put their input; the copies are there one hop after its store."""
+    summed = added_up(program, channel)
+
+    def hops(rank: int, step: Step) -> int:
+        if not step.recv:
+            return 0
+        if program.fifos[step.recv[0]].through is Through.SUM:
+            return 1
+        return 1 + (step.share in summed)
 
     return hops

@@ -25,7 +25,7 @@ import dataclasses
 
 from collc.errors import IRError
 from collc.ir.nodes import Channel, Program, Step
-from collc.lowering.depth import carries_result, hops_before
+from collc.lowering.depth import added_up, carries_result, hops_before, through_switch
 
 
 def pipeline_hops(program: Program, *, slots: int) -> Program:
@@ -42,11 +42,14 @@ def pipeline_hops(program: Program, *, slots: int) -> Program:
 
 def _pipeline(program: Program, channel: Channel, slack: int) -> Channel:
     hops = hops_before(program, channel)
-    reduced = {step.share for steps in channel.steps for step in steps if step.send and not carries_result(step)}
+    if through_switch(program, channel):
+        reduced = added_up(program, channel)
+    else:
+        reduced = {step.share for steps in channel.steps for step in steps if step.send and not carries_result(step)}
 
     def lag(rank: int, step: Step) -> int:
-        # The root's step ends the reduction and begins the broadcast: it is not held back.
-        handed_down = carries_result(step) and not step.input
+        # The root's step, or the head's, ends the reduction and begins the broadcast: it is not held back.
+        handed_down = carries_result(step) and not step.input and not program.sums_in_switch(step)
         return hops(rank, step) + (slack if handed_down and step.share in reduced else 0)
 
     return Channel(

@@ -19,12 +19,19 @@ from __future__ import annotations
 import dataclasses
 from collections import defaultdict
 
+from collc.errors import IRError
 from collc.ir.nodes import Channel, Fifo, Program
 from collc.ir.routes import slower
 
 
 def share_slots(program: Program) -> Program:
-    """Merges the FIFOs of each sending step into one per server of its readers, and renumbers."""
+    """Merges the FIFOs of each sending step into one per server of its readers, and renumbers.
+
+    Raises:
+        IRError: a switch copies or adds, which only GPUs' do.
+    """
+    if any(fifo.through for fifo in program.fifos):
+        raise IRError("no switch copies or adds between the slots of processes")
     merged: dict[int, int] = {}
     fifos: list[Fifo] = []
     used: dict[tuple[object, ...], int] = defaultdict(int)

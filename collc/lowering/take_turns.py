@@ -156,7 +156,10 @@ def _work(program: Program, steps: Sequence[Step]) -> Fraction:
     found = Fraction(0)
     for step in steps:
         share = program.shares[step.share]
-        found += (len(step.recv) + step.input + step.output + len(step.send)) * (share.hi - share.lo)
+        # A sum or a copy of the switch is one access, however many ranks it serves.
+        reads = 1 if program.sums_in_switch(step) else len(step.recv)
+        writes = 1 if program.copies_in_switch(step) else len(step.send)
+        found += (reads + step.input + step.output + writes) * (share.hi - share.lo)
     return found
 
 

@@ -18,6 +18,9 @@ class Part:
     `reduce` edges are (child, parent), children in the order in which the parent reduces them; `broadcast` edges are
     (parent, child). Both meet in `root`. `routes` are the links of each edge, first of `reduce`, then of `broadcast`;
     empty where no graph is known.
+
+    With `in_switch` the switch adds up and copies: every rank, `root` too, has an edge to `root` in `reduce` and one
+    from it in `broadcast`, so far as the collective has these phases.
     """
 
     block: int
@@ -27,6 +30,7 @@ class Part:
     reduce: tuple[tuple[int, int], ...] = ()
     broadcast: tuple[tuple[int, int], ...] = ()
     routes: tuple[tuple[int, ...], ...] = ()
+    in_switch: bool = False
 
 
 @dataclass(frozen=True)

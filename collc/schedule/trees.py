@@ -28,11 +28,12 @@ def schedule_trees(plan: Plan, nranks: int) -> Schedule:
     by_block: dict[int, list[Tree]] = defaultdict(list)
     for tree in plan.trees:
         by_block[tree.root if plan.collective.per_rank else 0].append(tree)
-    parts = [part for block in sorted(by_block) for part in _cut(block, by_block[block])]
+    parts = [part for block in sorted(by_block) for part in cut_block(block, by_block[block])]
     return Schedule(plan.collective, plan.root, nranks, tuple(parts))
 
 
-def _cut(block: int, trees: list[Tree]) -> list[Part]:
+def cut_block(block: int, trees: list[Tree]) -> list[Part]:
+    """One part of the block per tree, in their order, in proportion to the weights."""
     total = sum((tree.weight for tree in trees), Fraction(0))
     ends: list[Fraction] = []
     for tree in trees:

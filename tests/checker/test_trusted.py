@@ -28,8 +28,9 @@ LIMITS = ("limits.py", "topology/fold.py")
 # The goal is 1,000 lines for the package. These hold what is reached, and may only fall. (They rose by 60 when
 # tables came to hold what each loss takes from a machine, by 11 for bus ids: the runtime chooses by both; by 19 for
 # what plans claim about classes of links; by 3 for the pairs that have host memory, and by 50 for what a plan reaches
-# through it; by 135 for what plans claim of sums and copies inside switches, and its proof.)
-OWN, ALL = 2425, 2595
+# through it; by 135 for what plans claim of sums and copies inside switches, and its proof,
+# and by 35 for programs that use them.)
+OWN, ALL = 2460, 2610
 
 
 def code_lines(path: Path) -> int:

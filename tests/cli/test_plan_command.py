@@ -385,10 +385,23 @@ def test_the_steps_of_every_kind_and_collective() -> None:
     assert served["three-phase"] == served["hierarchical-rings"] == set()
 
 
+def test_steps_inside_a_switch() -> None:
+    made = plan_json("hgx-h100", "--gpus", "0-3", "--steps", "in-switch")
+    assert {p["collective"] for p in made["programs"]} == {c.value for c in Collective if c.uses_trees}
+    (loops,) = made["programs"][0]["channels"]
+    for steps in loops:
+        assert [s["primitive"] for s in steps].count("send") == [s["primitive"] for s in steps].count("recv") == 4
+        (head,) = (s for s in steps if "switch" in s)
+        assert (head["primitive"], head["switch"]) == ("recvSend", ["sum", "copy"])
+        assert head["from"] == head["to"] == [0, 1, 2, 3]
+        assert sorted(s["to"] for s in steps if s["primitive"] == "send") == [[0], [1], [2], [3]]
+
+
 @pytest.mark.parametrize(
     ("argv", "code", "words"),
     [
         (["dgx1v", "--steps", "star"], 2, "'star' is no kind of plan"),
+        (["dgx1v", "--steps", "in-switch"], 1, "no switch that joins all GPUs can do"),
         (["dgx1v", "--collective", "alltoall", "--steps"], 2, "alltoall has no steps"),
         (["dgx1v", "--gpus", "0-4", "--collective", "all_reduce", "--steps", "ring"], 1, "no ring closes"),
         (["dgx1v", "--steps", "ring", "--trade"], 2, "--steps is about one plan"),
