@@ -24,6 +24,7 @@ import numpy as np
 from mock_api import ApiCalls
 from mock_classes import WeightedCalls
 from mock_grow import Growing
+from mock_habits import Habits
 from mock_job import FLOAT, Buffer, Comm
 from mock_large import LargeCalls
 from mock_late import LateFailures
@@ -49,7 +50,9 @@ CALLS = {
 }
 
 
-class Scenarios(RandomJobs, ApiCalls, DriverRules, LateFailures, LaunchOrders, WeightedCalls, Growing, LargeCalls):
+class Scenarios(
+    RandomJobs, Habits, ApiCalls, DriverRules, LateFailures, LaunchOrders, WeightedCalls, Growing, LargeCalls
+):
     def collectives(self) -> list[str]:
         """Every collective once; the wrong ones."""
         comm, stream, wrong = self.comm(), self.stream(), []

@@ -101,7 +101,18 @@ const char *ncclGetErrorString(int error) { return "fake"; }
 const char *ncclGetLastError(void *comm) { return ""; }
 int ncclGroupStart(void) { return 0; }
 int ncclGroupEnd(void) { return 0; }
-MAKER(ncclCommSplit, 3)
+struct texts { char before[32]; const char *network; char between[8]; const char *name; };
+const char *named(const struct texts *config) {
+  if (config != 0) snprintf(said, sizeof said, "%s over %s", config->name, config->network);
+  return said;
+}
+MAKER(ncclCommSplitTo, 3)
+long ncclCommSplit(void *a, void *b, void *c, void *d, void *e) {
+  ncclCommSplitTo(a, b, c, d, e, 0);
+  if (e != 0) named(e);
+  note("ncclCommSplit", (void *[12]){a});
+  return 0;
+}
 MAKER(ncclCommShrink, 3)
 MAKER(ncclCommGrow, 4)
 """
@@ -127,17 +138,53 @@ print(json.dumps(said))
 """
 
 
+NAMED = """
+import ctypes, sys
+sys.path.insert(0, sys.argv[3])
+from mock_habits import config
+from collc.bench.nccl import UniqueId
+lib, fake = ctypes.CDLL(sys.argv[1]), ctypes.CDLL(sys.argv[2])
+fake.heard.restype = ctypes.c_char_p
+settings, unique, comms, part = config(1), UniqueId(), [ctypes.c_void_p(), ctypes.c_void_p()], ctypes.c_void_p()
+name, network = ctypes.create_string_buffer(b"all of them"), ctypes.create_string_buffer(b"socket")
+settings.commName, settings.netName = (ctypes.cast(text, ctypes.c_char_p) for text in (name, network))
+assert lib.ncclGetUniqueId(ctypes.byref(unique)) == 0
+lib.ncclGroupStart()
+for rank in (0, 1):
+    assert lib.ncclCommInitRankConfig(ctypes.byref(comms[rank]), 2, unique, rank, ctypes.byref(settings)) == 0
+assert lib.ncclGroupEnd() == 0
+name.value = network.value = b"gone"
+assert lib.ncclCommSplit(comms[1], 0, 0, ctypes.byref(part), None) == 0
+print(fake.heard().decode())
+"""
+
+
+def fake_nccl(folder: Path) -> Path:
+    explicit = {"CommSplit", "CommShrink", "CommGrow"}
+    stubs = [f"STUB(nccl{name})" for name in (*ARGUMENTS, *ENDS) if name not in explicit]
+    source, fake = folder / "fake.c", folder / "libnccl.so"
+    source.write_text("\n".join([FAKE, *stubs, ""]), encoding="utf-8")
+    run_tool([find_cxx().path, "-xc", "-w", "-shared", "-fPIC", str(source), "-o", str(fake)])
+    return fake
+
+
+def test_texts_of_a_configuration_outlive_the_callers(tmp_path: Path) -> None:
+    """A part without a configuration inherits that of the communicator, whose texts may be gone."""
+    fake = fake_nccl(tmp_path)
+    command = [sys.executable, "-c", NAMED, str(library("odd")), str(fake), str(Path(__file__).parent)]
+    environment = {**os.environ, "COLLC_NCCL": str(fake)}
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("all of them over socket")
+
+
 def test_every_function_is_accounted_for() -> None:
     names = {row.name.removeprefix("nccl") for row in rows() if not row.what.startswith("not defined")}
     assert names == set(ARGUMENTS) | set(ENDS) | WITHOUT
 
 
 def test_every_function_that_takes_a_communicator_is_passed_on_with_nccls_handle(tmp_path: Path) -> None:
-    explicit = {"CommSplit", "CommShrink", "CommGrow"}
-    stubs = [f"STUB(nccl{name})" for name in (*ARGUMENTS, *ENDS) if name not in explicit]
-    source, fake = tmp_path / "fake.c", tmp_path / "libnccl.so"
-    source.write_text("\n".join([FAKE, *stubs, ""]), encoding="utf-8")
-    run_tool([find_cxx().path, "-xc", "-w", "-shared", "-fPIC", str(source), "-o", str(fake)])
+    fake = fake_nccl(tmp_path)
     for end in ENDS:
         spec = {**ARGUMENTS, end: "c"}
         command = [sys.executable, "-c", PROGRAM, str(library("odd")), str(fake), json.dumps(spec)]

@@ -186,7 +186,7 @@ def test_a_test_that_does_not_run_a_function_does_not_show_it() -> None:
 
 
 def test_encryption_is_refused_and_left_to_nccl_where_nccl_serves(tmp_path: Path) -> None:
-    """A program must not believe that our connections between servers are encrypted."""
+    """A program must not believe that it encrypts our connections between servers."""
     source = tmp_path / "nccl.c"
     source.write_text("int ncclSetEncryption(const void *config) { return config == 0 ? 3 : 0; }\n", encoding="utf-8")
     real = tmp_path / "libnccl.so"
@@ -201,7 +201,7 @@ def test_encryption_is_refused_and_left_to_nccl_where_nccl_serves(tmp_path: Path
         command = [sys.executable, "-c", program]
         return subprocess.run(command, capture_output=True, text=True, check=True, env=environment).stdout
 
-    assert said().startswith(f"{INVALID_USAGE} {INVALID_USAGE} ncclSetEncryption: not supported: connections between")
+    assert said().startswith(f"{INVALID_USAGE} {INVALID_USAGE} ncclSetEncryption: not supported: COLLC_NET_TLS=1")
     assert said(COLLC_DISABLE="1").startswith("3 0 ")
 
 

@@ -49,7 +49,7 @@ ncclResult_t pncclCommFinalize(ncclComm_t comm) {
   return with_communicator("ncclCommFinalize", comm, [&](const CommunicatorPtr &found) -> Status {
     if (found->real() != nullptr) return forwarded(call_real(pncclCommFinalize, "ncclCommFinalize", found->real()));
     if (found->revoked()) return fail(ncclInvalidUsage, "the communicator was revoked");
-    return found->state();  // calls have ended when they return: there is nothing to flush
+    return note_failure(finalize(found));
   });
 }
 COLLC_ALIAS(ncclResult_t, CommFinalize, (ncclComm_t));

@@ -11,6 +11,8 @@ using namespace collc;
 
 namespace {
 
+constexpr double kPatience = 5;  // seconds, for the turn of a part that fails, or that the real NCCL makes
+
 // What a rank of a new communicator is given, checked.
 Status read_rank(const ncclComm_t *handle, int nranks, int rank, const ncclConfig_t *given, const int *device, Config *config,
                  int *current) {
@@ -54,7 +56,7 @@ Status create_rank(ncclComm_t *handle, int nranks, const ncclUniqueId &id, int r
   const auto forward = [id, nranks, rank](Communicator *made) -> Status {
     ncclComm_t real = nullptr;
     const ncclResult_t result =
-        call_real(pncclCommInitRankConfig, "ncclCommInitRankConfig", &real, nranks, id, rank, made->config().for_real());
+        call_real(pncclCommInitRankConfig, "ncclCommInitRankConfig", &real, nranks, id, rank, made->config_for_real());
     if (result != ncclSuccess && result != ncclInProgress) return fail(result, "the real NCCL could not make the communicator");
     made->wrap(real, static_cast<uint32_t>(nranks), static_cast<uint32_t>(rank));
     return {};
@@ -89,20 +91,32 @@ Status read_excluded(const Communicator &parent, const int *excluded, int count,
 // A rank that takes part without getting one (`absent`) waits for the others' answers in any case: there is no handle to
 // ask later. `participants`: the ranks of the parent that call; `checked`: what was found of the arguments before.
 Status derive(const CommunicatorPtr &parent, const std::vector<uint32_t> &participants, const ncclConfig_t *given,
-              ncclComm_t *handle, bool absent, Status checked, const std::function<Status(Communicator *)> &ours,
+              ncclComm_t *handle, bool absent, Status checked, const std::function<Status(Communicator *, Turn &)> &ours,
               const std::function<ncclResult_t(ncclComm_t, ncclComm_t *, ncclConfig_t *)> &theirs) {
+  const auto turn = std::make_shared<Turn>(parent->turns());
+  const auto excuse = [parent, participants, turn](const Status &reason) {
+    if (!in_group()) turn->wait(kPatience);  // what comes before it in a group waits for the end of that
+    parent->decline_part(reason, participants);
+    turn->pass();
+  };
   Config config = parent->config();
   if (checked.ok()) checked = read_part(handle, given, absent, &config);
   if (!checked.ok()) {
-    parent->decline_part(checked, participants);
+    excuse(checked);
     return checked;
   }
   const auto communicator = std::make_shared<Communicator>(config, parent->device());
-  const auto excuse = [parent, participants](const Status &reason) { parent->decline_part(reason, participants); };
-  if (parent->real() == nullptr) return create(communicator, {ours, excuse}, handle);
-  const auto forward = [parent, theirs](Communicator *made) -> Status {
+  const auto make = [turn, ours](Communicator *made) {
+    const auto pass = [](Turn *held) { held->pass(); };
+    const std::unique_ptr<Turn, decltype(pass)> passed_in_any_case(turn.get(), pass);
+    return ours(made, *turn);
+  };
+  if (parent->real() == nullptr) return create(communicator, {make, excuse}, handle);
+  const auto forward = [parent, turn, theirs](Communicator *made) -> Status {
+    turn->wait(kPatience);
     ncclComm_t real = nullptr;
-    const ncclResult_t result = theirs(parent->real(), &real, made->config().for_real());
+    const ncclResult_t result = theirs(parent->real(), &real, made->config_for_real());
+    turn->pass();
     if (result != ncclSuccess && result != ncclInProgress) return fail(result, "the real NCCL could not make the communicator");
     int nranks = 0, rank = 0;
     if (real != nullptr) {
@@ -125,7 +139,7 @@ Status join_theirs(ncclComm_t *handle, int nranks, const ncclUniqueId &id, int r
   const auto join = [id, nranks, rank](Communicator *made) -> Status {
     ncclComm_t real = nullptr;
     const ncclResult_t result =
-        call_real(pncclCommGrow, "ncclCommGrow", nullptr, nranks, &id, rank, &real, made->config().for_real());
+        call_real(pncclCommGrow, "ncclCommGrow", nullptr, nranks, &id, rank, &real, made->config_for_real());
     if (result != ncclSuccess && result != ncclInProgress) return fail(result, "the real NCCL could not grow it");
     made->wrap(real, static_cast<uint32_t>(nranks), static_cast<uint32_t>(rank));
     return {};
@@ -204,7 +218,7 @@ ncclResult_t pncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t *new
     if (color < 0 && color != NCCL_SPLIT_NOCOLOR) checked = fail(ncclInvalidArgument, "colour %d is negative", color);
     return note_failure(derive(
         parent, parent->all_but({}), config, newcomm, color < 0, checked,
-        [parent, color, key](Communicator *made) { return made->split(*parent, color, key); },
+        [parent, color, key](Communicator *made, Turn &turn) { return made->split(*parent, turn, color, key); },
         [color, key](ncclComm_t real, ncclComm_t *made, ncclConfig_t *copy) {
           return call_real(pncclCommSplit, "ncclCommSplit", real, color, key, made, copy);
         }));
@@ -222,7 +236,7 @@ ncclResult_t pncclCommShrink(ncclComm_t comm, int *excluded, int count, ncclComm
     const std::vector<int> copy(out.begin(), out.end());
     return note_failure(derive(
         parent, parent->all_but(out), config, newcomm, false, checked,
-        [parent, out](Communicator *made) { return made->shrink(*parent, out); },
+        [parent, out](Communicator *made, Turn &turn) { return made->shrink(*parent, turn, out); },
         [copy, flags](ncclComm_t real, ncclComm_t *made, ncclConfig_t *given) {
           return call_real(pncclCommShrink, "ncclCommShrink", real, const_cast<int *>(copy.data()),
                            static_cast<int>(copy.size()), made, given, flags);
@@ -261,8 +275,8 @@ ncclResult_t pncclCommGrow(ncclComm_t comm, int nranks, const ncclUniqueId *id, 
       checked = fail(ncclInvalidArgument, "the unique id was not made by ncclCommGetUniqueId");
     return note_failure(derive(
         parent, parent->all_but({}), config, newcomm, false, checked,
-        [parent, nranks, is_root, copy](Communicator *made) {
-          return made->grow(*parent, static_cast<uint32_t>(nranks), is_root ? &copy : nullptr);
+        [parent, nranks, is_root, copy](Communicator *made, Turn &turn) {
+          return made->grow(*parent, turn, static_cast<uint32_t>(nranks), is_root ? &copy : nullptr);
         },
         [nranks, is_root, copy](ncclComm_t real, ncclComm_t *made, ncclConfig_t *given) {
           return call_real(pncclCommGrow, "ncclCommGrow", real, nranks, is_root ? &copy : nullptr, -1, made, given);

@@ -131,12 +131,12 @@ COLLC_API ncclResult_t pncclGroupSimulateEnd(void *info) {
 }
 COLLC_ALIAS(ncclResult_t, GroupSimulateEnd, (void *));
 
-// Of NCCL 2.32, for the connections of all communicators to come. A program must not believe that ours are encrypted.
+// Of NCCL 2.32, for the connections of all communicators to come. A program must not believe that it encrypts ours.
 COLLC_API ncclResult_t pncclSetEncryption(const void *config) {
   return guarded("ncclSetEncryption", [&]() -> Status {
     if (is_set("COLLC_DISABLE")) return forwarded(call_real(pncclSetEncryption, "ncclSetEncryption", config));
     return fail(ncclInvalidUsage,
-                "not supported: connections between servers are not encrypted (COLLC_DISABLE=1 leaves all to NCCL)");
+                "not supported: COLLC_NET_TLS=1 encrypts connections between servers (COLLC_DISABLE=1 leaves all to NCCL)");
   });
 }
 COLLC_ALIAS(ncclResult_t, SetEncryption, (const void *));

@@ -1,6 +1,7 @@
 #include "communicator/communicator.h"
 
 #include <algorithm>
+#include <chrono>
 #include <cstddef>
 #include <cstring>
 
@@ -21,8 +22,15 @@ uint64_t mix(uint64_t number) {
 
 }  // namespace
 
-ncclConfig_t *Config::for_real() const {
-  return raw.empty() ? nullptr : reinterpret_cast<ncclConfig_t *>(const_cast<unsigned char *>(raw.data()));
+ncclConfig_t *Config::for_real() {
+  if (raw.empty()) return nullptr;
+  const auto put = [this](size_t at, const std::string &text) {
+    const char *const own = text.c_str();
+    if (!text.empty() && raw.size() >= at + sizeof own) std::memcpy(raw.data() + at, &own, sizeof own);
+  };
+  put(offsetof(ncclConfig_t, netName), network);
+  put(offsetof(ncclConfig_t, commName), name);
+  return reinterpret_cast<ncclConfig_t *>(raw.data());
 }
 
 Status read_config(const ncclConfig_t *given, Config *config) {
@@ -44,7 +52,9 @@ Status read_config(const ncclConfig_t *given, Config *config) {
   if ((least_given && known.minCTAs <= 0) || (most_given && known.maxCTAs <= 0) ||
       (least_given && most_given && known.minCTAs > known.maxCTAs))
     return fail(ncclInvalidArgument, "minCTAs %d and maxCTAs %d do not fit together", known.minCTAs, known.maxCTAs);
-  if (known.commName != nullptr && known.commName != NCCL_CONFIG_UNDEF_PTR) config->name = known.commName;
+  const auto text = [](const char *at) { return at != nullptr && at != NCCL_CONFIG_UNDEF_PTR ? at : ""; };
+  config->name = text(known.commName);
+  config->network = text(known.netName);
   config->most_channels = most_given ? static_cast<uint32_t>(known.maxCTAs) : 0;
   return {};
 }
@@ -108,7 +118,10 @@ Status Communicator::look() const {
     if (control_ != nullptr && control_->aborted()) return control_->abort_status(rank_);
     real = real_;
   }
-  if (real == nullptr) return {};
+  if (real == nullptr) {
+    const bool ends = finalized() && rank_backend_ != nullptr && rank_backend_->has_calls();
+    return ends ? Status(ncclInProgress, "the communicator is being finalized") : Status();
+  }
   ncclResult_t result = ncclSuccess;
   const ncclResult_t asked = call_real(pncclCommGetAsyncError, "ncclCommGetAsyncError", real, &result);
   if (asked != ncclSuccess) result = asked;
@@ -127,6 +140,7 @@ bool Communicator::force(uint32_t number) {
 }
 
 Status Communicator::prepare(Call *call) {
+  if (finalized()) return fail(ncclInvalidUsage, "the communicator was finalized");
   if (const Status broken = state(); !broken.ok()) {
     if (broken.code() != ncclInProgress) leave_record(broken);
     return broken;
@@ -252,9 +266,27 @@ Status Communicator::revoke() {
   return {};
 }
 
+Status Communicator::begin_to_finalize() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (finalized()) return fail(ncclInvalidArgument, "it was finalized before");
+  if (status_.code() == ncclInProgress) return fail(ncclInvalidArgument, "the communicator is still being made");
+  if (!status_.ok()) return status_;
+  if (control_ != nullptr && control_->aborted()) return control_->abort_status(rank_);
+  sound_.store(false, std::memory_order_release);
+  finalized_.store(true, std::memory_order_release);
+  return {};
+}
+
+Status Communicator::wait_for_calls() {
+  Status now = state();
+  for (; now.code() == ncclInProgress; now = state()) std::this_thread::sleep_for(std::chrono::microseconds(100));
+  return now;
+}
+
 Status Communicator::suspend() {
   const std::lock_guard<std::mutex> lock(mutex_);
   if (suspended()) return {};
+  if (finalized()) return fail(ncclInvalidUsage, "the communicator was finalized");
   if (!is_sound()) return status_.ok() ? control_->abort_status(rank_) : status_;
   sound_.store(false, std::memory_order_release);
   status_ = fail(ncclInvalidUsage, "the communicator is suspended: ncclCommResume goes first");

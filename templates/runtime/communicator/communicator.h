@@ -13,6 +13,7 @@
 #include "communicator/flight.h"
 #include "communicator/profiler.h"
 #include "communicator/link_check.h"
+#include "communicator/turns.h"
 #include "executor/backend.h"
 #include "plan/plan.h"
 #include "plan/tuning.h"
@@ -24,8 +25,10 @@ struct Config {
   bool blocking = true;
   uint32_t most_channels = 0;  // maxCTAs; 0: not said
   std::string name;            // commName; "" without one
-  Bytes raw;  // the caller's struct for the real NCCL; empty without one
-  ncclConfig_t *for_real() const;
+  std::string network;         // netName, likewise
+  Bytes raw;  // the caller's struct; empty without one
+  // For the real NCCL, with texts of ours: a part inherits them when the caller's may be gone. Null without a struct.
+  ncclConfig_t *for_real();
 };
 
 Status read_config(const ncclConfig_t *given, Config *config);
@@ -53,12 +56,14 @@ class Communicator {
   Status join(const ncclUniqueId &id, uint32_t nranks, uint32_t rank, const std::vector<uint32_t> &gpus = {});
   // takes a communicator that the real NCCL made;
   void wrap(ncclComm_t real, uint32_t nranks, uint32_t rank);
-  // is one of the parts of `parent`, ordered by key; `absent` if the colour is negative.
-  Status split(Communicator &parent, int color, int key);
+  // is one of the parts of `parent`, ordered by key; `absent` if the colour is negative. `turn` is of the parent, and is
+  // passed on when the ranks have exchanged their messages;
+  Status split(Communicator &parent, Turn &turn, int color, int key);
   // is `parent` without some ranks.
-  Status shrink(Communicator &parent, const std::vector<uint32_t> &excluded);
+  Status shrink(Communicator &parent, Turn &turn, const std::vector<uint32_t> &excluded);
   // is `parent` with more ranks, which join by the id that one rank of it has: the others give null.
-  Status grow(Communicator &parent, uint32_t nranks, const ncclUniqueId *id);
+  Status grow(Communicator &parent, Turn &turn, uint32_t nranks, const ncclUniqueId *id);
+  Turns &turns() { return turns_; }
   // Tells `participants`, which may be waiting in a split or shrink, why this one does not take part.
   void decline_part(const Status &reason, const std::vector<uint32_t> &participants);
   std::vector<uint32_t> all_but(const std::vector<uint32_t> &excluded) const;
@@ -68,6 +73,7 @@ class Communicator {
   int device() const { return device_; }
   bool absent() const { return absent_; }
   const Config &config() const { return config_; }
+  ncclConfig_t *config_for_real() { return config_.for_real(); }
   RankBackend *backend_rank() { return rank_backend_.get(); }
   // What a profiler's plugin knows of it; null without one.
   Profile *profile() { return profile_.get(); }
@@ -106,6 +112,11 @@ class Communicator {
   // The same, but the communicator stays, to be split, shrunk or destroyed; waits for this rank's calls.
   Status revoke();
   bool revoked() const { return revoked_.load(std::memory_order_acquire); }
+  // No calls from now on. In progress until the calls so far have ended; state() says it.
+  Status begin_to_finalize();
+  // Waits for that.
+  Status wait_for_calls();
+  bool finalized() const { return finalized_.load(std::memory_order_acquire); }
   // No calls until it is resumed. Its memory stays where it is: other ranks have it mapped.
   Status suspend();
   Status resume();
@@ -134,14 +145,17 @@ class Communicator {
   Status look_at_links(class Rendezvous &rendezvous, bool declared, NvLinks *links, Status *fits);
   Status check_plan(const struct RankContext &context);
   Status hand_over(class Rendezvous &rendezvous, const Status &reason);
-  // Sends a message to `members` (ranks, this one included) and receives theirs, in the order of `members`. Fails where one
-  // of them has posted a failure instead. Returns when all have read all: until then nobody posts more than the messages kept.
-  Status correspond_bytes(const std::vector<uint32_t> &members, const Bytes &message, std::vector<Bytes> *answers);
+  Status wait_for_turn(Turn &turn, const Communicator &parent) const;
+  // For `made`, a part of this one: sends a message to `members` (ranks, this one included) and receives theirs, in the order
+  // of `members`. Fails where one of them has posted a failure instead, or `made` is aborted. Returns when all have read all:
+  // until then nobody posts more than the messages kept.
+  Status correspond_bytes(const Communicator &made, const std::vector<uint32_t> &members, const Bytes &message,
+                          std::vector<Bytes> *answers);
   template <class T>
-  Status correspond(const std::vector<uint32_t> &members, const T &mine, std::vector<T> *answers) {
+  Status correspond(const Communicator &made, const std::vector<uint32_t> &members, const T &mine, std::vector<T> *answers) {
     static_assert(sizeof(T) + sizeof(MailHead) <= kMostMail, "it fits into a message");
     const auto round = [&](const Bytes &message, std::vector<Bytes> *all) {
-      COLLC_RETURN_IF_FAILED(correspond_bytes(members, message, all));
+      COLLC_RETURN_IF_FAILED(correspond_bytes(made, members, message, all));
       for (Bytes &one : *all) one.resize(sizeof(T));
       return Status();
     };
@@ -158,7 +172,8 @@ class Communicator {
   // Waits until all of `members`, whose answers had these numbers, have read all answers.
   Status wait_for_readers(const std::vector<uint32_t> &members, const std::vector<uint64_t> &answered, int64_t start) const;
   // Makes the communicator of `members` of the parent; the first of them makes the id. All of `participants` take part.
-  Status part_of(Communicator &parent, const std::vector<uint32_t> &participants, const std::vector<uint32_t> &members);
+  Status part_of(Communicator &parent, Turn &turn, const std::vector<uint32_t> &participants,
+                 const std::vector<uint32_t> &members);
 
   Config config_;
   int device_;
@@ -172,7 +187,8 @@ class Communicator {
   Placement placement_;
   Choices choices_;
   std::vector<CheckedPair> checked_;
-  std::map<uint64_t, uint64_t> rounds_;  // by MailHead::members
+  Turns turns_;                          // of its parts
+  std::map<uint64_t, uint64_t> rounds_;  // by MailHead::members; of who has the turn
   std::atomic<ncclComm_t> real_{nullptr};
   std::shared_ptr<Control> control_;
   std::shared_ptr<FlightRecord> flight_;  // null until the ranks share memory
@@ -182,6 +198,7 @@ class Communicator {
   std::vector<Scaling> scalings_;
   std::atomic<bool> stopped_{false};
   std::atomic<bool> revoked_{false};
+  std::atomic<bool> finalized_{false};
   std::atomic<bool> suspended_{false};
   // Served by us, made, and not failed on this rank: state() needs no lock. Then control_ changes no more.
   std::atomic<bool> sound_{false};

@@ -108,7 +108,9 @@ Status Communicator::join(const ncclUniqueId &id, uint32_t nranks, uint32_t rank
     return status;
   }
   if (rank_backend_ != nullptr) profile_ = Profile::make(context, context.order, config_.name);
-  log(LogLevel::kInfo, "rank %u of %u: communicator made in %lld ms", rank_, nranks_, static_cast<long long>(now_ms() - start));
+  const std::string name = config_.name.empty() ? "" : format(" \"%s\"", printable(config_.name).c_str());
+  log(LogLevel::kInfo, "rank %u of %u: communicator%s made in %lld ms", rank_, nranks_, name.c_str(),
+      static_cast<long long>(now_ms() - start));
   return {};
 }
 

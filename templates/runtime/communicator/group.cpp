@@ -52,6 +52,7 @@ struct Group {
   Status failure;
   std::vector<PendingCall> calls;
   std::deque<PendingCreation> creations;  // stable addresses: threads hold them
+  std::vector<CommunicatorPtr> finalized;
 };
 
 thread_local Group *group = nullptr;  // the open one; a pointer, which no call has to construct
@@ -100,6 +101,19 @@ Status run_calls(std::vector<PendingCall> &calls) {
     owners[i]->set_failed(batch[i].status);
     if (first.ok()) first = batch[i].status;
   }
+  return first;
+}
+
+// All of them begin before this thread waits for one: their calls may wait for each other.
+Status run_finalizations(const std::vector<CommunicatorPtr> &communicators) {
+  Status first;
+  const auto keep = [&first](const Status &status) {
+    if (first.ok() || first.code() == ncclInProgress) first = status.ok() ? first : status;
+  };
+  for (const CommunicatorPtr &communicator : communicators) keep(communicator->begin_to_finalize());
+  for (const CommunicatorPtr &communicator : communicators)
+    if (communicator->finalized())
+      keep(communicator->config().blocking ? communicator->wait_for_calls() : communicator->state());
   return first;
 }
 
@@ -223,6 +237,7 @@ Status group_end() {
     const Status ran = run_calls(ended.calls);
     if (!ran.ok()) return ran;
   }
+  if (const Status ended_now = run_finalizations(ended.finalized); status.ok()) status = ended_now;
   return real.ok() ? status : real;
 }
 
@@ -258,6 +273,12 @@ Status submit(const CommunicatorPtr &communicator, const Call &call) {
   backend().run_one(submission);
   if (!submission.status.ok()) communicator->set_failed(submission.status);
   return submission.status;
+}
+
+Status finalize(const CommunicatorPtr &communicator) {
+  if (group == nullptr) return run_finalizations({communicator});
+  group->finalized.push_back(communicator);
+  return {};
 }
 
 Status create(const CommunicatorPtr &communicator, const Origin &origin, ncclComm_t *handle) {

@@ -22,6 +22,9 @@ bool in_group();
 // Before a call goes to the real NCCL: opens its group too if this thread has one open.
 Status enter_real_group();
 
+// Ends what a communicator is for, behind the calls of the group that this thread has open.
+Status finalize(const CommunicatorPtr &communicator);
+
 // Runs the calls of one function now, or at the end of the group that this thread has open.
 Status submit(const CommunicatorPtr &communicator, const std::vector<Call> &calls);
 Status submit(const CommunicatorPtr &communicator, const Call &call);

@@ -80,7 +80,18 @@ Status Communicator::hear(uint32_t member, const MailHead &head, Bytes *answer, 
   return {};
 }
 
-Status Communicator::correspond_bytes(const std::vector<uint32_t> &members, const Bytes &message, std::vector<Bytes> *answers) {
+Status Communicator::wait_for_turn(Turn &turn, const Communicator &parent) const {
+  for (const int64_t start = now_ms(); !turn.wait(0.02);) {
+    if (stopped_.load() || parent.stopped_.load()) return fail(ncclInvalidUsage, "the communicator was aborted");
+    if (static_cast<double>(now_ms() - start) > parent.bootstrap_seconds_ * 1e3)
+      return fail(ncclSystemError, "the part of the communicator before this one is not made after %g s",
+                  parent.bootstrap_seconds_);
+  }
+  return {};
+}
+
+Status Communicator::correspond_bytes(const Communicator &made, const std::vector<uint32_t> &members, const Bytes &message,
+                                      std::vector<Bytes> *answers) {
   const MailHead head = post(kMessage, members, message);
   const int64_t start = now_ms();
   answers->assign(members.size(), {});
@@ -99,6 +110,10 @@ Status Communicator::correspond_bytes(const std::vector<uint32_t> &members, cons
       return wait_for_readers(members, answered, start);
     }
     if (stopped_.load()) return fail(ncclInvalidUsage, "the communicator was aborted");
+    if (made.stopped_.load()) {
+      decline_part(fail(ncclRemoteError, "ncclCommAbort was called"), members);
+      return fail(ncclInvalidUsage, "the communicator was aborted");
+    }
     if (static_cast<double>(now_ms() - start) > bootstrap_seconds_ * 1e3) {
       std::vector<uint32_t> late;
       for (size_t i = 0; i < members.size(); ++i)
@@ -125,7 +140,7 @@ Status Communicator::wait_for_readers(const std::vector<uint32_t> &members, cons
   }
 }
 
-Status Communicator::part_of(Communicator &parent, const std::vector<uint32_t> &participants,
+Status Communicator::part_of(Communicator &parent, Turn &turn, const std::vector<uint32_t> &participants,
                              const std::vector<uint32_t> &members) {
   ncclUniqueId id = {};
   Status status;
@@ -135,7 +150,8 @@ Status Communicator::part_of(Communicator &parent, const std::vector<uint32_t> &
     return status;
   }
   std::vector<ncclUniqueId> ids;
-  COLLC_RETURN_IF_FAILED(parent.correspond(participants, id, &ids));
+  COLLC_RETURN_IF_FAILED(parent.correspond(*this, participants, id, &ids));
+  turn.pass();
   if (members.empty()) {
     absent_ = true;
     return {};
@@ -149,17 +165,18 @@ Status Communicator::part_of(Communicator &parent, const std::vector<uint32_t> &
   return join(id, static_cast<uint32_t>(members.size()), static_cast<uint32_t>(place_of_mine), gpus);
 }
 
-Status Communicator::split(Communicator &parent, int color, int key) {
+Status Communicator::split(Communicator &parent, Turn &turn, int color, int key) {
+  COLLC_RETURN_IF_FAILED(wait_for_turn(turn, parent));
   const std::vector<uint32_t> everyone = parent.all_but({});
   std::vector<uint32_t> members;
   std::vector<Wish> wishes;
-  COLLC_RETURN_IF_FAILED(parent.correspond(everyone, Wish{color, key}, &wishes));
+  COLLC_RETURN_IF_FAILED(parent.correspond(*this, everyone, Wish{color, key}, &wishes));
   std::vector<std::pair<int, uint32_t>> order;
   for (uint32_t r = 0; r < parent.nranks_; ++r)
     if (color >= 0 && wishes[r].color == color) order.emplace_back(wishes[r].key, r);
   std::sort(order.begin(), order.end());
   for (const auto &entry : order) members.push_back(entry.second);
-  return part_of(parent, everyone, members);
+  return part_of(parent, turn, everyone, members);
 }
 
 std::vector<uint32_t> Communicator::all_but(const std::vector<uint32_t> &excluded) const {
@@ -169,20 +186,23 @@ std::vector<uint32_t> Communicator::all_but(const std::vector<uint32_t> &exclude
   return members;
 }
 
-Status Communicator::shrink(Communicator &parent, const std::vector<uint32_t> &excluded) {
+Status Communicator::shrink(Communicator &parent, Turn &turn, const std::vector<uint32_t> &excluded) {
+  COLLC_RETURN_IF_FAILED(wait_for_turn(turn, parent));
   const std::vector<uint32_t> members = parent.all_but(excluded);
-  return part_of(parent, members, members);
+  return part_of(parent, turn, members, members);
 }
 
 // One of the ranks that are there already has the id, with which all ranks join.
-Status Communicator::grow(Communicator &parent, uint32_t nranks, const ncclUniqueId *id) {
+Status Communicator::grow(Communicator &parent, Turn &turn, uint32_t nranks, const ncclUniqueId *id) {
+  COLLC_RETURN_IF_FAILED(wait_for_turn(turn, parent));
   struct Offer {
     uint32_t is_there;
     ncclUniqueId id;
   };
   const Offer mine{id != nullptr, id != nullptr ? *id : ncclUniqueId{}};
   std::vector<Offer> offers;
-  COLLC_RETURN_IF_FAILED(parent.correspond(parent.all_but({}), mine, &offers));
+  COLLC_RETURN_IF_FAILED(parent.correspond(*this, parent.all_but({}), mine, &offers));
+  turn.pass();
   const auto has_id = [](const Offer &offer) { return offer.is_there != 0; };
   const auto root = std::find_if(offers.begin(), offers.end(), has_id);
   if (std::count_if(offers.begin(), offers.end(), has_id) != 1)

@@ -249,6 +249,12 @@ bool CudaRank::wait_for_calls() const {
   return true;
 }
 
+bool CudaRank::has_calls() const {
+  const Current current(device_->context);
+  const Uncaptured uncaptured;
+  return runs();
+}
+
 void CudaRank::wait_for_calls_that_end() {
   const Current current(device_->context);
   const Uncaptured uncaptured;

@@ -30,6 +30,7 @@ class CudaRank final : public RankBackend {
   Status make_workbench(uint64_t bytes, std::unique_ptr<Workbench> *made) override;
   // Ranks of one process that share a GPU transfer in one launch, which a rank cannot make alone.
   bool may_transfer(uint32_t peer) const override { return !world_->shares(context_.placement.plan_rank[peer], device_); }
+  bool has_calls() const override;
   void wait_for_calls_that_end() override;
   uint64_t gpu_bytes() const override;
   Event ready() const { return ready_; }

@@ -87,6 +87,8 @@ class RankBackend {
   virtual bool may_transfer(uint32_t) const { return true; }
   // Reads `bytes` at an address that the peer has told, the way that its chunks are read; false if it never reads so.
   virtual bool read_address(uint32_t, uint64_t, void *, uint64_t, Status *) { return false; }
+  // Whether a call of this rank goes on behind its return.
+  virtual bool has_calls() const { return false; }
   // Returns when calls of the communicator, which was aborted, have ended; soon, whatever they stand behind.
   virtual void wait_for_calls_that_end() {}
   // Memory of its GPU that it has for the communicator.
