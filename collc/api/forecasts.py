@@ -21,7 +21,16 @@ from collc.simulator.nccl.versions import DEFAULT as NCCL_VERSION
 from collc.simulator.nccl.versions import era_of
 from collc.simulator.params import Machine
 from collc.simulator.params_file import read_params
-from collc.simulator.run import LEAST_CHUNK, PLANS, Prediction, Simulator, Variant, own_channels
+from collc.simulator.run import (
+    IN_SWITCH,
+    LEAST_CHUNK,
+    PLANS,
+    Prediction,
+    Simulator,
+    Variant,
+    own_channels,
+    switch_variants,
+)
 from collc.topology.model import PlanGraph, Topology
 
 PROTOCOLS = ("Simple", "LL", "LL128")
@@ -149,6 +158,15 @@ def predict(
             found.append(simulator.predict(variant, size))
         show("")
         return found, None
+    if wish.plan == IN_SWITCH:
+        if not wish.allows(Variant(IN_SWITCH, "Simple", 0, 0)):
+            raise UsageError(f"programs inside a switch do not run over {wish.proto}", hint="choose Simple")
+        best = []
+        for size in sizes:
+            show(short_size(size))
+            best.append(min((simulator.predict(v, size) for v in switch_variants()), key=lambda p: p.time_us))
+        show("")
+        return best, None
     kinds = None if wish.plan is None else (wish.plan,)
     chosen = choose(simulator, sizes, kinds=kinds, only=wish.allows, status=show)
     show("")

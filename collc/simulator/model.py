@@ -11,9 +11,9 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from collc.errors import IRError
+from collc.errors import IRError, UsageError
 from collc.ir.interpret import cut_share
-from collc.ir.nodes import Program, Step
+from collc.ir.nodes import Fifo, Program, Step, Through
 from collc.simulator.params import BYTES_PER_US, Machine, Protocol
 from collc.topology.model import PlanGraph
 
@@ -113,6 +113,9 @@ def make_case(
 ) -> Case:
     """Cuts a call of `count` elements (NCCL's count) and attaches speeds and delays."""
     routes = fifo_routes(program)
+    inside = any(fifo.through for fifo in program.fifos)
+    if inside and machine.nvls is None:
+        raise UsageError(f"the parameters of {machine.name} do not say what sums inside switches take")
     engine = machine.copies
     copied = [engine is not None and any(graph.links[i].kind in engine.kinds for i in links) for links in routes]
     loops: list[Loop] = []
@@ -129,13 +132,14 @@ def make_case(
                 for f in step.recv:
                     reader[f] = len(loops)
                     ends[f].append(step)
-            loops.append(Loop(rank, c, tuple(_step(step, machine, protocol, copied) for step in steps)))
-    shared = _Shared(graph, machine, protocol)
+            loops.append(Loop(rank, c, tuple(_step(program, step, machine, protocol, copied) for step in steps)))
+    shared = _Shared(graph, machine, protocol, machine.nvls.efficiency if inside and machine.nvls else None)
     fifos = []
     for f, links in enumerate(routes):
         extra = sum(float(graph.links[i].latency_us) + machine.link_class(graph.links[i].kind).hop_us for i in links)
         delay = max(0.0, protocol.hop_us - machine.step_us) + extra
-        crossed = {**dict.fromkeys(links, 1), **shared.crossed(program, f, links, ends[f], copied[f])}
+        own = dict.fromkeys(_own_links(program.fifos[f], links), 1)
+        crossed = {**own, **shared.crossed(program, f, links, ends[f], copied[f])}
         weights = () if all(weight == 1 for weight in crossed.values()) else tuple(crossed.values())
         fifos.append(CaseFifo(writer[f], reader[f], tuple(crossed), delay, weights))
     return Case(
@@ -151,6 +155,18 @@ def make_case(
     )
 
 
+def _own_links(fifo: Fifo, links: tuple[int, ...]) -> tuple[int, ...]:
+    """The links that a FIFO's bytes cross for themselves.
+
+    Where the switch adds up, every writer's come up its link, and the sum goes down the head's once; where it copies,
+    the head's come up once, and go down every reader's. What goes once is counted with the head's own FIFO. A sum is
+    fetched in the head's step; here its bytes move in the steps of those who put them there: as much on every link.
+    """
+    if fifo.through is None or fifo.src == fifo.dsts[0]:
+        return links
+    return links[:1] if fifo.through is Through.SUM else links[1:]
+
+
 # A byte of a card's memory in parts, so that what a step touches divides over its FIFOs: up to ten evenly. Sums of
 # weights are 32-bit integers in C++.
 _PARTS = 5040
@@ -159,12 +175,14 @@ _PARTS = 5040
 class _Shared:
     """Resources that flows share, apart from thread blocks, and their capacities: links, memories, copy engines."""
 
-    def __init__(self, graph: PlanGraph, machine: Machine, protocol: Protocol) -> None:
+    def __init__(self, graph: PlanGraph, machine: Machine, protocol: Protocol, inside: float | None) -> None:
         self.graph = graph
+        # Links carry less payload where switches add up and copy: NCCL's logs say how much.
         self.capacity = [
-            float(link.gbps) * BYTES_PER_US * protocol.efficiency * machine.link_class(link.kind).efficiency
+            float(link.gbps) * BYTES_PER_US * protocol.efficiency
+            * (machine.link_class(link.kind).efficiency if inside is None else inside)
             for link in graph.links
-        ]
+        ]  # fmt: skip
         self.memories = {
             v: self._add(float(vertex.memory_gbps) * protocol.efficiency)
             for v, vertex in enumerate(graph.vertices)
@@ -207,9 +225,13 @@ class _Shared:
             writes, reads = ends
             own = 0 if writes.recv else (writes.input + writes.output) * _PARTS // len(writes.send)
             beside = (reads.input + reads.output) * _PARTS // len(reads.recv)
-            for rank, times in ((src, own), (dst, 2 * _PARTS + beside)):
+            if program.fifos[fifo].through is Through.SUM:
+                own += 2 * _PARTS  # the slot lies in the writer's card
+            else:
+                beside += 2 * _PARTS
+            for rank, times in ((src, own), (dst, beside)):
                 if rank in self.cards and times:
-                    found[self.cards[rank]] = times
+                    found[self.cards[rank]] = found.get(self.cards[rank], 0) + times
         if copied and self.engines:
             found[self.engines[src]] = 1
         return found
@@ -230,11 +252,16 @@ def steps_of(loops: Sequence[Loop], nshares: int) -> tuple[int, ...]:
     return tuple(found)
 
 
-def _step(step: Step, machine: Machine, protocol: Protocol, copied: Sequence[bool]) -> CaseStep:
-    """A block reads its input and what it receives, and writes its output and into every FIFO: all of it counts."""
+def _step(program: Program, step: Step, machine: Machine, protocol: Protocol, copied: Sequence[bool]) -> CaseStep:
+    """A block reads its input and what it receives, and writes its output and into every FIFO: all of it counts.
+
+    A sum of the switch is read once, and what it copies is written once.
+    """
     rate = math.inf
     if protocol.block_gbps is not None:
-        touched = len(step.recv) + step.input + step.output + len(step.send)
+        reads = 1 if program.sums_in_switch(step) else len(step.recv)
+        writes = 1 if program.copies_in_switch(step) else len(step.send)
+        touched = reads + step.input + step.output + writes
         rate = protocol.block_gbps * BYTES_PER_US * max(1, len(step.send)) / touched
     launch = machine.copies.launch_us * sum(copied[f] for f in step.send) if machine.copies else 0.0
     return CaseStep(step.share, step.lag, step.recv, step.send, rate, launch)

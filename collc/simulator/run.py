@@ -13,7 +13,7 @@ import numpy as np
 from collc.build.plans import SolutionCache
 from collc.collectives.model import COMPILED, Collective
 from collc.collectives.sizes import call_bytes, element_count, short_size
-from collc.errors import CollcError, UsageError
+from collc.errors import CollcError, PackingError, UsageError
 from collc.ir.nodes import Program
 from collc.options import CUDA
 from collc.packing import plan as packed_plan
@@ -21,7 +21,7 @@ from collc.packing.candidate_rings import LISTED
 from collc.packing.candidates import KINDS, candidate, rings_of, spread
 from collc.packing.model import Plan
 from collc.packing.paths import Paths, shortest_paths
-from collc.pipeline import lower_spread, slots_of
+from collc.pipeline import Recorder, lower_in_switch, lower_spread, slots_of
 from collc.simulator import compiled
 from collc.simulator.compiled import run_fastest
 from collc.simulator.couriers import with_couriers
@@ -33,7 +33,9 @@ from collc.simulator.params import GENERIC, Machine, Protocol
 from collc.simulator.rows import simulated_row
 from collc.topology.model import LinkKind, PlanGraph
 
-PLANS = ("trees", *KINDS)
+# Sums and copies inside a switch: simulated where it is asked for, and no candidate, as libraries do not run it yet.
+IN_SWITCH = "in-switch"
+PLANS = ("trees", *KINDS, IN_SWITCH)
 ELEMENT_BYTES = 4
 LEAST_CHUNK = 16  # and chunks are multiples of it
 # More steps than this are extrapolated from runs of a quarter, half and the whole of it.
@@ -173,7 +175,11 @@ class Simulator:
         if kind not in self.plans:
             if kind not in PLANS:
                 raise UsageError(f"no plan {kind!r}", hint=f"choose one of {', '.join(PLANS)}")
-            if kind == "trees":
+            if kind == IN_SWITCH:
+                made = self.plan("trees")
+                if made.in_switch is None:
+                    raise PackingError(f"no switch that joins all GPUs can do {self.collective.value}")
+            elif kind == "trees":
                 made = packed_plan(self.graph, self.collective, self.root, store=SolutionCache())
             elif kind == "rings" and self.graph.nranks > LISTED:
                 # Beyond `LISTED` ranks only one ring is searched for.
@@ -197,7 +203,7 @@ class Simulator:
     @cached_property
     def kinds(self) -> tuple[str, ...]:
         """The kinds of plan that this graph has."""
-        return tuple(filter(self.has, PLANS))
+        return tuple(kind for kind in PLANS if kind != IN_SWITCH and self.has(kind))
 
     def has(self, kind: str) -> bool:
         """Whether this graph has a plan of a kind."""
@@ -233,6 +239,9 @@ class Simulator:
             UsageError: it would be too large.
         """
         key = (kind, channels)
+        if key not in self.programs and kind == IN_SWITCH:
+            plan = self.plan(kind)
+            self.programs[key] = plan, lower_in_switch(plan, self.graph, self.target, channels, Recorder())
         if key not in self.programs:
             size = self.fifos(kind, channels)
             if size > LARGEST_PROGRAM:
@@ -384,6 +393,12 @@ def spans(outcome: Outcome) -> list[tuple[int, float, float]]:
 def own_channels(plan: Plan) -> int:
     """The channels that a plan has by itself, as far as the target runs them at once: one per tree, or per ring."""
     return min(rings_of(plan) if plan.solver in ("ring", "rings") else len(plan.trees), CUDA.max_channels)
+
+
+def switch_variants() -> list[Variant]:
+    """Programs inside a switch, over Simple: their channels and chunk sizes."""
+    chunks = (16 << 10, 64 << 10, 128 << 10, 256 << 10, 512 << 10)
+    return [Variant(IN_SWITCH, "Simple", chunk, channels) for channels in (4, 8, 16, 32) for chunk in chunks]
 
 
 def variants(simulator: Simulator, kinds: Sequence[str] | None = None) -> list[Variant]:
