@@ -58,7 +58,7 @@ def command(library: Path, routes: bool, as_json: bool) -> None:
         blocks = max((program["channels"] for program in allocation["programs"]), default=0)
         memory = f"{allocation['fifo_bytes'] / 1e6:.1f} MB of FIFOs per communicator"
         if manifest["target"] == TargetKind.CUDA.value:
-            memory = f"at most {allocation['gpu_bytes'] / 1e6:.1f} MB of each GPU per communicator"
+            memory = f"FIFOs and transfers at most {allocation['gpu_bytes'] / 1e6:.1f} MB of each GPU per communicator"
         report.line(
             f"{allocation['slots']} slots of {allocation['slot_bytes']} bytes per FIFO, {memory}, "
             f"at most {blocks} channels per rank"

@@ -228,6 +228,13 @@ class Scenarios(
         self.comm()
         return int(self.mock.mock_largest())
 
+    def memory_of_all_kinds(self) -> list[int]:
+        """Bytes of its GPU that this rank has had at most, of them in FIFOs and transfers, and as NCCL is told."""
+        comm, figure = self.comm(), ctypes.c_uint64()
+        self.check(self.lib.ncclCommMemStats(comm, 3, ctypes.byref(figure)))
+        most = int(self.mock.mock_most_kilobytes(self.rank)) << 10
+        return [most, int(self.mock.mock_largest()), figure.value]
+
     def pinned_memory(self) -> int:
         """Bytes of host memory that this rank has pinned for its pairs."""
         self.comm()
@@ -276,6 +283,21 @@ class Scenarios(
             self.waiting_kernel(first, stream)
         self.wait(stream)
         return right
+
+    def another_kernel_beside_a_waiting_one(self) -> bool:
+        """A call of a type that was never called before, while a kernel of another communicator waits for rank 1."""
+        first, second, stream, other = self.comm("first"), self.comm("second"), self.stream(), self.stream()
+        if self.rank != 1:
+            self.waiting_kernel(first, stream)
+        ones, room = self.buffer(np.ones(60, dtype=np.int8)), self.buffer(np.zeros(60, dtype=np.int8))
+        where = (ctypes.c_void_p(ones.at), ctypes.c_void_p(room.at), ctypes.c_size_t(60))
+        self.check(self.lib.ncclAllReduce(*where, 0, 0, second, other))
+        self.wait(other)
+        self.meet("used")
+        if self.rank == 1:
+            self.waiting_kernel(first, stream)
+        self.wait(stream)
+        return bool((room.get() == self.nranks).all()) and self.error(first) == 0
 
     def end_beside_a_waiting_kernel(self) -> str:
         """One communicator ends while a kernel of another one waits for rank 1, which calls when all have come back."""

@@ -356,6 +356,24 @@ def test_a_communicator_takes_what_its_manifest_says() -> None:
     assert max(job("memory")) == read_manifest(library())["allocations"][0]["gpu_bytes"]
 
 
+def check_all_memory(made: Path, nranks: int, more: int) -> int:
+    """The most that a rank has of its GPU: what the manifest says and not much more; NCCL is told no more than that."""
+    manifest = read_manifest(made)["allocations"][0]["gpu_bytes"]
+    answers = job("memory_of_all_kinds", nranks, made=made, seconds=300)
+    for total, fifos, told in answers:
+        assert fifos <= told <= total + 1024 <= manifest + more, (answers, manifest)
+    return int(max(total for total, _, _ in answers))
+
+
+def test_what_a_communicator_takes_beside_fifos_and_transfers_is_little() -> None:
+    check_all_memory(library(), 3, 500_000)
+
+
+@pytest.mark.slow
+def test_the_default_library_of_an_hgx_h100_takes_at_most_64_mb_of_a_gpu() -> None:
+    assert check_all_memory(compile_for_mock("hgx-h100", "hgx-h100", chunk_bytes=0), 8, 1_000_000) < 64_000_000
+
+
 def test_one_visible_gpu_per_process() -> None:
     own = {rank: {"CUDA_VISIBLE_DEVICES": str(rank)} for rank in range(3)}
     assert job("collectives", own=own) == [[], [], []]

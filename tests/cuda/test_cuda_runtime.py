@@ -77,6 +77,7 @@ def compile_for_mock(
 
     Args:
         name: what the file is called between libcollc- and .so.
+        chunk_bytes: 0 for the slots that a library for GPUs has.
         request: further fields of CompileRequest.
     """
     folder = cache_dir() / "tests"
@@ -85,7 +86,7 @@ def compile_for_mock(
     put_whole(fatbin, b"no device code")
     code = DeviceCode(fatbin, (Image("elf", "80", fatbin, "no compiler", "1.2"),), counters)
     out = folder / f"libcollc-{name}.so"
-    small = dataclasses.replace(CUDA, slots=2, chunk_bytes=chunk_bytes)
+    small = dataclasses.replace(CUDA, slots=2, chunk_bytes=chunk_bytes) if chunk_bytes else CUDA
     with (
         mock.patch.dict(TARGETS, {TargetKind.CUDA: small}),
         mock.patch.object(build, "build_device_code", return_value=code),

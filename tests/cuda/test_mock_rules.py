@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
+from collections.abc import Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 import pytest
 from mock_jobs import job
@@ -31,26 +36,6 @@ def test_an_allocation_may_wait_for_kernels() -> None:
 def test_the_legacy_stream_waits_for_blocking_streams_alone() -> None:
     """`upload` waits in either case: the kernel's stream is blocking here; there no other is."""
     assert not job("what_the_driver_waits_for", given={"flags": 0})[0]["upload"]
-
-
-def test_kernels_reach_only_what_was_opened_to_them() -> None:
-    """A library whose peer access is lost, as the mock pretends here, does not get away with it."""
-    answers = job("one_process", 1, MOCK_GPUS="3", MOCK_FORGET_PEERS="1")
-    assert "the driver says 719" in str(answers), answers
-    assert job("one_process", 1, MOCK_GPUS="3") == [True]
-
-
-def test_memory_of_processes_is_closed_again() -> None:
-    """A kernel that uses what its process has closed is told, as is one on another GPU than that which opened it."""
-    answers = job("collectives", MOCK_CLOSE_EARLY="1")
-    assert "the driver says 719" in str(answers), answers
-
-
-def test_kernels_reach_only_virtual_memory_that_was_opened_to_their_gpu() -> None:
-    """Peer access of contexts does not count there: a library that relies on it would not get away with it."""
-    answers = job("collectives", MOCK_IPC="0", MOCK_FORGET_ACCESS="1")
-    assert "(CUDA error 719)" in str(answers) or "the driver says 719" in str(answers), answers
-    assert job("collectives", MOCK_IPC="0") == [[], [], []]
 
 
 def test_what_the_driver_refuses_of_virtual_memory() -> None:
@@ -101,16 +86,62 @@ def test_what_the_driver_refuses_of_the_events_of_graphs() -> None:
     ]
 
 
-def test_graphs_that_do_not_wait_for_what_is_outside_of_them_are_found() -> None:
-    """With a driver that forgets it, the calls of two graphs run into each other."""
-    answers = job("graphs_on_two_streams", MOCK_FORGET_EXTERNAL="1", COLLC_TIMEOUT="3", seconds=60)
-    assert answers != [[True] * 4] * 3
+class Row(NamedTuple):
+    """A fault, what trips over it, and what the job says if nothing does."""
+
+    fault: str
+    rules: tuple[str, ...]
+    scenario: str
+    good: Any
+    nranks: int = 3
+    given: Mapping[str, str] = MappingProxyType({})
+    settings: Mapping[str, str] = MappingProxyType({})
 
 
-@pytest.mark.parametrize("scenario", ["streams_of_threads", "reused_streams"])
-def test_streams_that_are_told_apart_by_their_handles_are_found(scenario: str) -> None:
-    answers = job(scenario, MOCK_FORGET_STREAMS="1", COLLC_TIMEOUT="3", seconds=60)
-    assert answers != [True] * 3
+GARBLED = {"MOCK_GARBLED": "0-1", "COLLC_PROTO": "Simple"}
+PINNED = {"MOCK_NO_PEER": "all"}
+ENDS, AND_ALL_IS_FREE = "end_beside_a_waiting_kernel", ["right, and all is free"] * 3
+# Where one rule is tried alone, those that the same careless call meets as well are off.
+AT_ONCE = ("freeing waits", "freeing host memory waits", "unpinning waits", "closing waits")
+ROWS = [
+    *(
+        Row("frees at once", (rule,), ENDS, AND_ALL_IS_FREE, 3, {"end": "destroy"})
+        for rule in AT_ONCE
+        if "pin" not in rule
+    ),
+    Row("frees at once", ("unpinning waits",), ENDS, AND_ALL_IS_FREE, 3, {"end": "destroy"}, PINNED),
+    Row("loads late", ("loading waits",), "another_kernel_beside_a_waiting_one", [True] * 3),
+    Row("copies without a stream", ("the legacy stream waits",), "creation_beside_a_waiting_kernel", [True] * 3),
+    Row("opens no peers", ("memory is opened",), "one_process", [True], 1, {}, {"MOCK_GPUS": "3"}),
+    Row("closes what others opened", ("memory is opened",), "collectives", [[], [], []]),
+    Row("opens no virtual memory", ("memory is opened",), "collectives", [[], [], []], 3, {}, {"MOCK_IPC": "0"}),
+    Row("trusts what it has opened", ("garbled is garbled",), "collectives", [[], [], []], 3, {}, GARBLED),
+    Row("graphs wait for nothing", ("streams run at once",), "graphs_on_two_streams", [[True] * 4] * 3),
+    Row("tells streams by handles", ("streams run at once",), "streams_of_threads", [True] * 3),
+    Row("tells streams by handles", ("streams run at once",), "reused_streams", [True] * 3),
+    Row("never relaxes captures", ("captures forbid",), "end_in_a_capture", [True] * 3),
+]
+
+
+def said_by(row: Row, without: tuple[str, ...], fault: str, **settings: str) -> list[Any]:
+    own = {key: {**row.settings, **settings} for key in range(row.nranks)}
+    off = ",".join(without)
+    return job(row.scenario, row.nranks, given=dict(row.given), own=own, seconds=60, MOCK_WITHOUT=off, MOCK_FAULT=fault)
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: f"{row.fault}: {', '.join(row.rules)}, {row.scenario}")
+def test_a_rule_finds_a_careless_library(row: Row) -> None:
+    """And without the rule nobody would notice."""
+    others = tuple(rule for rule in AT_ONCE if rule not in row.rules) if row.rules[0] in AT_ONCE else ()
+    assert said_by(row, (*others, *row.rules), row.fault) == row.good
+    assert said_by(row, others, row.fault, COLLC_TIMEOUT="2", MOCK_JOB_PATIENCE="10") != row.good
+
+
+def test_every_rule_has_a_fault_and_every_fault_a_rule() -> None:
+    sources = [*(Path(__file__).parent / "emulation").iterdir()]
+    text = "".join(path.read_text(encoding="utf-8") for path in sources)
+    assert set(re.findall(r'\brule\("([^"]+)"\)', text)) == {rule for row in ROWS for rule in row.rules}
+    assert set(re.findall(r'\bfault\("([^"]+)"\)', text)) == {row.fault for row in ROWS}
 
 
 def test_devices_are_hidden_until_the_driver_is_started() -> None:

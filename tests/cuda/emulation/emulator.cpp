@@ -190,13 +190,15 @@ Emulator::Shadow *Emulator::shadow(const void *at, size_t bytes, const char *wha
   for (size_t i = 0; i < bytes; ++i)
     if (found[i].state == 0) fail(std::string(what) + " outside any allocation by " + place(at));
   const uint32_t device = current_->block->device;
-  if (reach_is_set_ && found->device != kAnyDevice && found->device != device && !reach_[device][found->device])
+  if (reach_is_set_ && !options_.reaches_all && found->device != kAnyDevice && found->device != device &&
+      !reach_[device][found->device])
     fail(std::string(what) + " of memory of device " + std::to_string(found->device) + ", which device " +
          std::to_string(device) + " has no access to, by " + place(at));
   return found;
 }
 
 void Emulator::check_foreign(const char *at, size_t bytes, const char *what) {
+  if (options_.reaches_all) return;
   auto region = regions_.upper_bound(at);
   if (region == regions_.begin()) fail(std::string(what) + " outside device memory by " + place(at));
   --region;

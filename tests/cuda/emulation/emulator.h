@@ -109,6 +109,7 @@ struct Options {
   uint64_t seed = 0;
   uint32_t resident = 0;  // blocks per device at a time; 0: all
   bool report_races = true;  // else unordered reads may return old values
+  bool reaches_all = false;  // a device may touch what was not opened to it
   bool coarse = false;  // accesses to data are not looked at for races, only whether they are allowed outside of the pool
   uint32_t lockstep = 0;  // lanes that are not scheduled one by one (Pascal: a warp); 0: all threads are
   uint64_t abort_at = 0;  // sets *abort_flags after so many switches; 0: never

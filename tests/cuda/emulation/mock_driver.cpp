@@ -3,17 +3,17 @@
 //   cuMemFree                               every kernel of this process that could reach the memory
 //   cuMemFreeHost, cuMemHostUnregister      every kernel of this process
 //   cuModuleLoadData, cuIpcCloseMemHandle   the kernels of the current device
+//   the first launch of a kernel            the same, unless cuFuncLoad has loaded it
 //   cuMemcpy, cuMemsetD8 and their like     the legacy stream: the blocking streams of the current device
 //   cuMemAlloc, cuIpcOpenMemHandle          nothing, unless MOCK_ALLOC_WAITS is set: then as cuMemFree
 //   cuMemCreate, cuMemMap, cuMemUnmap       nothing: a kernel that uses what is unmapped fails
 // MOCK_GPUS says how many devices the machine has, MOCK_BLOCKS how many blocks one holds at once, MOCK_QUEUES how many
-// hardware queues its streams share (8), MOCK_SEED seeds the scheduler. MOCK_NO_PEER, MOCK_NO_IPC and MOCK_BAD_LINK name pairs
-// of devices (mock_devices.h); what crosses a bad link arrives wrong. MOCK_GARBLED names those that read nonsense in each
-// other's memory, MOCK_MIG those that are parts of one card. File descriptors of memory are refused by MOCK_VMM=0 and for the pairs of MOCK_NO_VMM. For tests of the mock,
-// MOCK_FORGET_PEERS, MOCK_FORGET_ACCESS and MOCK_CLOSE_EARLY take away from kernels what was opened, and with
-// MOCK_FORGET_EXTERNAL graphs do not wait for events from outside, and with MOCK_FORGET_STREAMS streams with equal handles
-// pass for one. Kernels of which nothing has been heard for MOCK_PATIENCE_MS fail. Only what the runtime and its tests use is here; calls are counted
-// by name.
+// hardware queues its streams share (8), MOCK_SEED seeds the scheduler. MOCK_NO_PEER, MOCK_NO_IPC and MOCK_BAD_LINK name
+// pairs of devices (mock_devices.h); what crosses a bad link arrives wrong. MOCK_GARBLED names those that read nonsense in
+// each other's memory, MOCK_MIG those that are parts of one card. File descriptors of memory are refused by MOCK_VMM=0 and
+// for the pairs of MOCK_NO_VMM. For tests of the mock, MOCK_WITHOUT and MOCK_FAULT switch rules off and plant faults
+// (mock_faults.h). Kernels of which nothing has been heard for MOCK_PATIENCE_MS fail. Only what the runtime and its tests
+// use is here; calls are counted by name.
 #include <algorithm>
 #include <atomic>
 #include <cstdio>
@@ -28,13 +28,16 @@
 #include "device.cu"
 #include "emulator.h"
 #include "mock_devices.h"
+#include "mock_faults.h"
 #include "mock_runner.h"
 #include "mock_streams.h"
 #include "mock_virtual.h"
 
 #define MOCK extern "C" __attribute__((visibility("default"))) int
 
+using mock::fault;
 using mock::Ids;
+using mock::rule;
 using mock::setting;
 using mock::StreamKey;
 using mock::Work;
@@ -106,6 +109,8 @@ struct State {
   std::map<StreamKey, uint32_t> numbers;  // of the emulator's streams
   std::map<int, uint32_t> streams_of;  // a device, so far
   std::map<StreamKey, uint32_t> queues;
+  std::map<int, Ids> newest;  // launches of a device
+  std::set<const void *> loaded;  // kernels
   std::map<unsigned long long, Piece> pieces;  // of what was allocated
   std::map<int, size_t> held, most;  // bytes by device, now and at most
   std::map<void *, size_t> host;  // pinned memory
@@ -159,17 +164,27 @@ int put(const Work &work, const StreamKey &key) {
     graph->add({work, key, {}});
     return graph->broken;
   }
-  const Ids before = all.streams.waits(key);
+  Ids before = all.streams.waits(key);
+  if (!rule("streams run at once")) before.insert(all.newest[key.first].begin(), all.newest[key.first].end());
   const uint32_t stream = number_of(key);
-  all.streams.set_waits(key, {all.runner.add(work, stream, all.queues[key], before)});
+  all.newest[key.first] = {all.runner.add(work, stream, all.queues[key], before)};
+  all.streams.set_waits(key, all.newest[key.first]);
   return all.runner.failed();
 }
 
-int launch(void *function, unsigned blocks, unsigned threads, unsigned shared, void *stream, void **parameters) {
+int wait_for_device(mock::Runner::Hold &hold) {
+  const int device = current_device();
+  return state().runner.wait_devices(hold, [device](int other) { return other == device; });
+}
+
+int launch(mock::Runner::Hold &hold, void *function, unsigned blocks, unsigned threads, unsigned shared, void *stream,
+           void **parameters) {
   if (current() == nullptr) return kInvalidContext;
   if (threads > kThreads) return kInvalidValue;
+  if (state().streams.capturing(key_of(stream)) == nullptr && state().loaded.insert(function).second && rule("loading waits"))
+    if (const int failed = wait_for_device(hold)) return failed;
   const auto *kernel = static_cast<const MockFunction *>(function);
-  if (setting("MOCK_CLOSE_EARLY", 0) != 0)
+  if (fault("closes what others opened"))
     for (const auto &[at, import] : state().imported) emulation::emulator().close_region(reinterpret_cast<void *>(at));
   const auto arguments = std::make_shared<std::vector<char>>(kernel->bytes + 16);
   std::memcpy(arguments->data(), parameters[0], kernel->bytes);
@@ -226,11 +241,6 @@ int wait_for_users(mock::Runner::Hold &hold, int device) {
   return all.runner.wait_devices(hold, [&](int other) { return other == device || all.enabled.count({other, device}) != 0; });
 }
 
-int wait_for_device(mock::Runner::Hold &hold) {
-  const int device = current_device();
-  return state().runner.wait_devices(hold, [device](int other) { return other == device; });
-}
-
 int wait_for_everything(mock::Runner::Hold &hold) {
   return state().runner.wait_devices(hold, [](int) { return true; });
 }
@@ -242,6 +252,10 @@ int check_device(int visible) {
 }
 
 bool may_reach(int a, int b) { return !mock::names_pair("MOCK_NO_PEER", a, b); }
+// Whether what one of them writes into the other's memory arrives wrong.
+bool spoils(int a, int b) {
+  return mock::names_pair("MOCK_BAD_LINK", a, b) || (mock::names_pair("MOCK_GARBLED", a, b) && rule("garbled is garbled"));
+}
 
 }  // namespace
 
@@ -381,7 +395,7 @@ MOCK cuCtxEnablePeerAccess(void *context, unsigned) {
   const int from = current()->device, to = static_cast<MockContext *>(context)->device;
   if (!may_reach(from, to)) return kNoSuchPeer;
   if (!state().enabled.insert({from, to}).second) return kAlreadyEnabled;
-  if (setting("MOCK_FORGET_PEERS", 0) != 0) return state().enabled.erase({from, to}), 0;
+  if (fault("opens no peers")) return state().enabled.erase({from, to}), 0;
   emulation::emulator().set_reach(static_cast<uint32_t>(from), static_cast<uint32_t>(to), true);
   return 0;
 }
@@ -405,7 +419,7 @@ MOCK cuStreamQuery(void *stream) {
 MOCK cuModuleLoadData(void **module, const void *) {
   MOCK_ENTER("load");
   *module = &contexts;
-  const int waited = wait_for_device(hold);
+  const int waited = rule("loading waits") ? wait_for_device(hold) : 0;
   return setting("MOCK_MODULE", 0) != 0 ? setting("MOCK_MODULE", 0) : waited;
 }
 MOCK cuModuleGetFunction(void **function, void *, const char *name) {
@@ -414,20 +428,24 @@ MOCK cuModuleGetFunction(void **function, void *, const char *name) {
   return kNotFoundHere;
 }
 MOCK cuFuncSetAttribute(void *, int, int) { return 0; }
-MOCK cuFuncLoad(void *) { return 0; }
+MOCK cuFuncLoad(void *function) {
+  const mock::Runner::Hold hold(state().runner);
+  if (!fault("loads late")) state().loaded.insert(function);
+  return 0;
+}
 MOCK cuOccupancyMaxActiveBlocksPerMultiprocessor(int *blocks, void *, int threads, size_t) {
   return *blocks = threads <= static_cast<int>(kThreads), 0;
 }
 MOCK cuLaunchKernel(void *function, unsigned gx, unsigned, unsigned, unsigned bx, unsigned, unsigned, unsigned shared,
                     void *stream, void **parameters, void **) {
   MOCK_ENTER("launch");
-  return launch(function, gx, bx, shared, stream, parameters);
+  return launch(hold, function, gx, bx, shared, stream, parameters);
 }
 MOCK cuLaunchCooperativeKernel(void *function, unsigned gx, unsigned, unsigned, unsigned bx, unsigned, unsigned,
                                unsigned shared, void *stream, void **parameters) {
   MOCK_ENTER("launch_cooperative");
   if (static_cast<int>(gx) > setting("MOCK_BLOCKS", 132)) return kTooLarge;
-  return launch(function, gx, bx, shared, stream, parameters);
+  return launch(hold, function, gx, bx, shared, stream, parameters);
 }
 struct LaunchAttribute {
   int number, pad;
@@ -455,7 +473,8 @@ MOCK cuLaunchKernelEx(const LaunchConfig *config, void *function, void **paramet
       return kInvalidValue;
   const StreamKey key = key_of(config->stream);
   if (begun != nullptr && state().streams.capturing(key) != nullptr) return mock::kUnsupported;
-  const int failed = launch(function, config->grid[0], config->block[0], config->shared_bytes, config->stream, parameters);
+  const int failed =
+      launch(hold, function, config->grid[0], config->block[0], config->shared_bytes, config->stream, parameters);
   if (begun == nullptr || failed != 0) return failed;
   *begun = {};
   begun->recorded = true;
@@ -483,7 +502,7 @@ MOCK cuMemFree_v2(unsigned long long at) {
   const auto found = state().pieces.find(at);
   if (found == state().pieces.end()) return kInvalidValue;
   const Piece piece = found->second;
-  const int result = wait_for_users(hold, piece.device);
+  const int result = rule("freeing waits") ? wait_for_users(hold, piece.device) : 0;
   emulation::emulator().release(reinterpret_cast<const char *>(at), piece.bytes);
   state().held[piece.device] -= piece.bytes;
   state().pieces.erase(at);
@@ -497,7 +516,7 @@ MOCK cuMemHostAlloc(void **at, size_t bytes, unsigned) {
 }
 MOCK cuMemFreeHost(void *at) {
   MOCK_ENTER("release_host");
-  const int result = wait_for_everything(hold);
+  const int result = rule("freeing host memory waits") ? wait_for_everything(hold) : 0;
   emulation::emulator().close_region(at);
   state().host.erase(at);
   return std::free(at), result;
@@ -511,7 +530,7 @@ MOCK cuMemHostRegister_v2(void *at, size_t bytes, unsigned) {
 }
 MOCK cuMemHostUnregister(void *at) {
   MOCK_ENTER("unregister_host");
-  const int result = wait_for_everything(hold);
+  const int result = rule("unpinning waits") ? wait_for_everything(hold) : 0;
   emulation::emulator().close_region(at);
   return state().host.erase(at) == 1 ? result : kInvalidValue;
 }
@@ -540,11 +559,15 @@ MOCK cuMemsetD8_v2(unsigned long long to, unsigned char value, size_t bytes) {
 }
 MOCK cuMemsetD8Async(unsigned long long to, unsigned char value, size_t bytes, void *stream) {
   MOCK_ENTER("fill_async");
+  if (fault("copies without a stream"))
+    if (const int failed = wait_for_legacy(hold)) return failed;
   return put({[=] { std::memset(reinterpret_cast<void *>(to), value, bytes); }, 1, 1, 0, current_device()}, key_of(stream));
 }
 // From memory that the caller may change at once.
 MOCK cuMemcpyHtoDAsync_v2(unsigned long long to, const void *from, size_t bytes, void *stream) {
   MOCK_ENTER("upload_async");
+  if (fault("copies without a stream"))
+    if (const int failed = wait_for_legacy(hold)) return failed;
   const auto *first = static_cast<const char *>(from);
   const auto data = std::make_shared<std::vector<char>>(first, first + bytes);
   return put({[=] { std::memcpy(reinterpret_cast<void *>(to), data->data(), bytes); }, 1, 1, 0, current_device()},
@@ -558,7 +581,8 @@ MOCK cuMemcpyAsync(unsigned long long to, unsigned long long from, size_t bytes,
   MOCK_ENTER("copy");
   const int owner = owner_of(from);
   const bool is_other = owner >= 0 && owner != current_device();
-  const bool garbled = is_other && mock::names_pair("MOCK_GARBLED", current_device(), owner);
+  const bool garbled =
+      is_other && mock::names_pair("MOCK_GARBLED", current_device(), owner) && !fault("trusts what it has opened");
   // Between GPUs of one process a copy needs no access: the driver takes the way over the host.
   const bool staged = is_other && state().enabled.count({current_device(), owner}) == 0 && state().pieces.count(from) != 0;
   const auto body = [=] {
@@ -599,14 +623,14 @@ MOCK cuIpcOpenMemHandle_v2(unsigned long long *at, mock::MockHandle handle, unsi
   State::Import &import = state().imported.emplace(*at, State::Import{0, handle.device}).first->second;
   ++import.count;
   emulation::emulator().open_region(mapped, handle.bytes, static_cast<uint32_t>(device));
-  if (mock::names_pair("MOCK_BAD_LINK", device, handle.device)) emulation::emulator().spoil_region(mapped);
+  if (spoils(device, handle.device)) emulation::emulator().spoil_region(mapped);
   return 0;
 }
 MOCK cuIpcCloseMemHandle(unsigned long long at) {
   MOCK_ENTER("ipc_close");
   const auto found = state().imported.find(at);
   if (found == state().imported.end()) return kInvalidValue;
-  const int result = wait_for_device(hold);
+  const int result = rule("closing waits") ? wait_for_device(hold) : 0;
   if (--found->second.count != 0) return result;
   state().imported.erase(found);
   emulation::emulator().close_region(reinterpret_cast<void *>(at));
@@ -660,9 +684,9 @@ MOCK cuMemSetAccess(unsigned long long at, size_t bytes, const mock::Access *wan
   const int device = machine_device(wanted->device), owner = all.virtual_memory.mapping(at)->device;
   if (device != owner && !may_reach(device, owner)) return kInvalidDevice;
   if (mock::names_pair("MOCK_NO_VMM", device, owner) && device != owner) return kNotSupported;
-  if (device != owner && setting("MOCK_FORGET_ACCESS", 0) != 0) return 0;
+  if (device != owner && fault("opens no virtual memory")) return 0;
   emulation::emulator().open_region(reinterpret_cast<void *>(at), bytes, static_cast<uint32_t>(device));
-  if (mock::names_pair("MOCK_BAD_LINK", device, owner)) emulation::emulator().spoil_region(reinterpret_cast<void *>(at));
+  if (spoils(device, owner)) emulation::emulator().spoil_region(reinterpret_cast<void *>(at));
   return 0;
 }
 MOCK cuMemExportToShareableHandle(void *shareable, unsigned long long handle, int type, unsigned long long) {
@@ -704,6 +728,7 @@ MOCK cuEventSynchronize(const MockEvent *event) {
 MOCK cuEventQuery(const MockEvent *event) {
   MOCK_ENTER("query");
   MOCK_UNLESS_CAPTURING;
+  if (fault("frees at once")) return 0;  // so that it takes all calls for ended
   if (event->graph != nullptr) return kCapturedEvent;
   return state().runner.has_ended(event->launches) ? state().runner.failed() : kNotReady;
 }
@@ -740,7 +765,7 @@ MOCK cuStreamGetId(void *stream, uint64_t *id) {
   const auto handle = reinterpret_cast<uintptr_t>(stream);
   *id = handle > 2 ? static_cast<MockStream *>(stream)->id : reinterpret_cast<uint64_t>(key.second);
   if (*id == 0) *id = static_cast<uint64_t>(key.first) + 1;  // the legacy stream of a device
-  if (setting("MOCK_FORGET_STREAMS", 0) != 0) *id = handle + 1;
+  if (fault("tells streams by handles")) *id = handle + 1;
   return 0;
 }
 MOCK cuStreamGetCaptureInfo_v2(void *stream, int *status, uint64_t *number, void **, const void **, size_t *) {
@@ -752,7 +777,7 @@ MOCK cuStreamGetCaptureInfo_v2(void *stream, int *status, uint64_t *number, void
 }
 MOCK cuThreadExchangeStreamCaptureMode(int *mode) {
   const mock::Runner::Hold hold(state().runner);
-  std::swap(*mode, capture_mode);
+  if (!fault("never relaxes captures")) std::swap(*mode, capture_mode);
   return 0;
 }
 MOCK cuStreamBeginCapture_v2(void *stream, int) {
@@ -775,6 +800,7 @@ MOCK cuGraphLaunch(MockGraph *graph, void *stream) {
   State &all = state();
   Ids before = all.streams.waits(key);
   before.insert(graph->running.begin(), graph->running.end());
+  if (!rule("streams run at once")) before.insert(all.newest[key.first].begin(), all.newest[key.first].end());
   while (graph->ids.size() < graph->nodes.size()) graph->ids.push_back(all.runner.add_stream());
   std::vector<Ids> ends;
   Ids made = before;
@@ -782,7 +808,7 @@ MOCK cuGraphLaunch(MockGraph *graph, void *stream) {
     const mock::Node<Work> &node = graph->nodes[n];
     Ids after = MockGraph::ends_of(node.after, ends);
     after.insert(before.begin(), before.end());
-    if (node.waits_for != nullptr && setting("MOCK_FORGET_EXTERNAL", 0) == 0)
+    if (node.waits_for != nullptr && !fault("graphs wait for nothing"))
       after.insert(node.waits_for->launches.begin(), node.waits_for->launches.end());
     if (node.records != nullptr) node.records->launches = after;
     // On a stream that nothing else knows: its order within the graph is all that counts.
@@ -791,7 +817,7 @@ MOCK cuGraphLaunch(MockGraph *graph, void *stream) {
     made.insert(after.begin(), after.end());
     ends.push_back(after);
   }
-  graph->running = made;
+  graph->running = all.newest[key.first] = made;
   all.streams.set_waits(key, made);
   return all.runner.failed();
 }

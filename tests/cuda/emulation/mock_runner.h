@@ -40,6 +40,7 @@ class Runner {
     emulation::Options options;
     options.seed = static_cast<uint64_t>(setting("MOCK_SEED", 1));
     options.resident = static_cast<uint32_t>(setting("MOCK_BLOCKS", 132));
+    options.reaches_all = !rule("memory is opened");
     options.coarse = setting("MOCK_COARSE", 0) != 0;
     emulator_.begin(options);
   }

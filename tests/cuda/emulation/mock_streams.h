@@ -7,6 +7,8 @@
 #include <utility>
 #include <vector>
 
+#include "mock_faults.h"
+
 namespace mock {
 
 constexpr int kUnsupported = 900, kUnjoined = 904, kIsolation = 905, kInvalidated = 901, kIllegalState = 401, kInvalidFlags = 1;
@@ -81,6 +83,7 @@ class Streams {
   }
   // What no thread may do while a stream is capturing in the global mode; it breaks the captures.
   int forbidden() {
+    if (!rule("captures forbid")) return 0;
     for (auto &[key, graph] : captures_) graph->broken = kUnsupported;
     return captures_.empty() ? 0 : kUnsupported;
   }
@@ -121,7 +124,7 @@ class Streams {
   // streams, and they for it.
   Ids waits(const StreamKey &key) {
     Ids before = waits_[key];
-    if (non_blocking_.count(key) != 0) return before;
+    if (non_blocking_.count(key) != 0 || !rule("the legacy stream waits")) return before;
     for (const auto &[other, launches] : waits_)
       if (other.first == key.first && non_blocking_.count(other) == 0 && (key.second == nullptr || other.second == nullptr))
         before.insert(launches.begin(), launches.end());
