@@ -15,6 +15,7 @@ from collc.build.nvrtc import INSTALL_NVRTC
 from collc.build.plans import SolutionCache
 from collc.build.toolchain import find_cxx
 from collc.checker.machine import ALL_BUT
+from collc.choose.idle_links import AUTO, TRUST, uses_idle_links
 from collc.choose.library import library_contents
 from collc.choose.request import LibraryRequest
 from collc.choose.servers import ServerKind, server_kinds, wants_kinds
@@ -31,6 +32,12 @@ from collc.packing.model import Plan
 from collc.packing.survive import Row
 from collc.pipeline import Recorder
 from collc.topology.model import LinkKind, Topology
+
+BESIDE_NVLINK = (
+    "large calls run over PCIe beside NVLink where that pays in the model, which no GPU has confirmed: so PCIe counts "
+    f"with {float(TRUST):.0%} of its speed; --classes nvlink keeps to NVLink, COLLC_WEIGHTS=nvlink:1 does for one job "
+    "(docs/classes.md)"
+)
 
 NO_SETS = GpuSets(Topology("", (), (), {}), (), ())
 
@@ -210,6 +217,8 @@ def _compile(request: CompileRequest, recorder: Recorder, status: Callable[[str]
             library = compile_library(contents, target, out, parts[0], keep_source=request.keep_source, status=status)
     if library.device and not library.device.runs_on_old_chips and may_be_old(request.machine()):
         note = f"the GPUs may be Pascal or Volta, for which this library has no code: {INSTALL_NVRTC}"
+    if request.classes == AUTO and uses_idle_links(contents):
+        note = "; ".join(filter(None, (note, BESIDE_NVLINK)))
     found = len(contents.gpu_sets.sets)
     models = dict.fromkeys(request.parameters(document.graph.gpu_model)[1] for document in contents.documents)
     why = "; ".join(models) if kind is TargetKind.CUDA else None

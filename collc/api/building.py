@@ -23,6 +23,7 @@ from collc.api.arguments import (
 from collc.api.machines import a_machine
 from collc.api.planning import Planned, read_again
 from collc.api.programs import Lowered
+from collc.choose.idle_links import AUTO
 from collc.collectives.model import COMPILED, Collective
 from collc.compiler import CompileRequest, CompileResult, compile_kinds, compile_topology
 from collc.errors import UsageError
@@ -80,7 +81,7 @@ def compile(
     gpus: str | Sequence[int | str] | None = None,
     allocations: str | None = None,
     links: str | Sequence[str] | None = None,
-    classes: str | Sequence[str] | None = None,
+    classes: str | Sequence[str] = AUTO,
     relay: bool = False,
     collectives: Sequence[Collective | str] | None = None,
     roots: Sequence[int] | None = None,
@@ -103,7 +104,8 @@ def compile(
             ``*.so``, which is one library for all kinds of servers.
         target: host or cuda [cuda where an nvcc is found].
         gpus, links, relay: as for `collc.plan`; relays for target host alone.
-        classes: classes of links that share large calls where it pays in the model, such as nvlink and pcie [one].
+        classes: classes of links that share large calls where it pays in the model, such as nvlink and pcie; nvlink: no
+            others beside it; auto: pcie beside nvlink with half of its speed (target cuda).
         allocations: which sets of GPUs to serve: connected, all, ``"2..4"``, or sets such as ``"0,1,2/4,5"``.
         collectives: which to hold [all that programs exist for].
         roots: of broadcast and reduce [all].

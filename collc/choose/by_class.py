@@ -3,6 +3,8 @@
 The fastest class alone is what `collc.choose.library` chooses for its graph. From the size on from which it pays in the
 model, calls are cut into classes: each has a program of its own trees, all joined into one program, and the weights of
 each size end them together (`collc.choose.split`). The model runs the joined program on the joint graph to judge it.
+
+`collc.choose.idle_links` does the same where nobody asks, with less trust in the slower classes.
 """
 
 from __future__ import annotations
@@ -10,6 +12,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 
 from collc.build.compile import Contents
 from collc.checker.layout import When
@@ -34,8 +37,9 @@ from collc.packing.gpu_sets import written_set
 from collc.packing.model import Plan
 from collc.pipeline import Recorder, lower_spread, wanted_programs
 from collc.simulator.params import Machine
-from collc.simulator.run import Simulator, Variant
+from collc.simulator.run import Simulator, Variant, own_channels
 from collc.topology.allocation import parse_gpus
+from collc.topology.graph import FAST
 from collc.topology.joint import parse_classes, with_network
 from collc.topology.model import JOINT, PlanGraph, Topology
 
@@ -51,13 +55,14 @@ _LEAST = 256 << 10
 
 @dataclass(frozen=True)
 class Cut:
-    """From `min_bytes` on (nccl-tests' bytes): the weight of each class, and how its program is made."""
+    """From `min_bytes` on (nccl-tests' bytes): the weight of each class, how its program is made, and its gain."""
 
     min_bytes: int
     weights: Mapping[str, int]
     channels: Mapping[str, int]
     chunk_bytes: int
     why: str
+    gain: float = 0.0
 
 
 def check_request(request: LibraryRequest, target: Target) -> tuple[str, ...]:
@@ -113,16 +118,61 @@ def class_contents(
     alone = base(made[0].classes[0].graph or graph, [_own(one.classes[0]) for one in made])
     machine = request.parameters(graph.gpu_model)[0]
     cuts: dict[Collective, list[Cut]] = {}
-    library = _Library(graph, made, alone, target, recorder)
     for one in made:
         collective = one.joint.collective
         if collective not in cuts:
             status(f"splitting {collective.value}")
             cuts[collective] = find_cuts(one, alone, target, machine)
-        library.add(one, cuts[collective])
-    chosen = library.chosen()
-    names = [graph.vertices[rank].name for rank in graph.ranks]
-    return Contents((plan_file(graph, chosen.plans),), (chosen.entries,), written_set(topology, names))
+    return joined_contents(topology, made, alone, cuts, target, recorder)
+
+
+def joined_contents(
+    topology: Topology,
+    made: Sequence[ClassPlans],
+    alone: Chosen,
+    cuts: Mapping[Collective, Sequence[Cut]],
+    target: Target,
+    recorder: Recorder,
+) -> Contents:
+    """The contents of a library of several classes.
+
+    Args:
+        made: of every collective and root, with those classes alone that have a plan.
+        alone: the programs of the fastest class.
+        cuts: of each collective, from which sizes on its calls are cut and how.
+    """
+    library = _Library(made[0].graph, made, alone, target, recorder)
+    for one in made:
+        library.add(one, cuts[one.joint.collective])
+    return library.contents(topology)
+
+
+def fitting_contents(
+    topology: Topology,
+    made: Sequence[ClassPlans],
+    alone: Chosen,
+    cuts: Mapping[Collective, Sequence[Cut]],
+    narrower: Callable[[Collective], Sequence[Cut]],
+    target: Target,
+    recorder: Recorder,
+) -> Contents | None:
+    """As `joined_contents`, but calls of one class keep their chunks: where the memory for FIFOs does not allow that,
+    collectives take narrower cuts, and are left uncut in the end: those with roots first, then those that gain least.
+    None: all of them.
+    """
+    kept = dict(cuts)
+    narrowed: set[Collective] = set()
+    library = _Library(made[0].graph, made, alone, target, recorder)
+    while any(kept.values()):
+        library.entries = []
+        for one in made:
+            library.add(one, kept[one.joint.collective])
+        if library.fits():
+            return library.contents(topology)
+        loser = min((c for c in kept if kept[c]), key=lambda c: (not c.rooted, max(cut.gain for cut in kept[c])))
+        kept[loser] = [] if loser in narrowed else narrower(loser)
+        narrowed.add(loser)
+    return None
 
 
 def _plans(
@@ -144,7 +194,7 @@ def _plans(
         status(f"packing {collective.value}")
         with recorder.timed("pack"):
             one = plan_classes(topology, gpus, classes, collective, root, recorder.store)
-        found.append(dataclasses.replace(one, classes=tuple(own for own in one.classes if own.plan is not None)))
+        found.append(of_several(one))
     firsts = {one.classes[0].name if one.classes else "" for one in found}
     if len(firsts) > 1 or any(len(one.classes) < 2 for one in found):
         joined = " and ".join(own.name for own in found[0].classes) or "no class"
@@ -156,24 +206,42 @@ def _plans(
     return found
 
 
+def of_several(made: ClassPlans) -> ClassPlans:
+    """The same with those classes alone that have a plan of their own."""
+    return dataclasses.replace(made, classes=tuple(own for own in made.classes if own.plan is not None))
+
+
 def _own(own: ClassPlan) -> Plan:
     assert own.plan is not None
     return own.plan
 
 
-def find_cuts(made: ClassPlans, alone: Chosen, target: Target, machine: Machine) -> list[Cut]:
+def find_cuts(
+    made: ClassPlans,
+    alone: Chosen,
+    target: Target,
+    machine: Machine,
+    trust: Fraction = Fraction(1),
+    *,
+    turns: bool = True,
+) -> list[Cut]:
     """From which size on calls are cut into classes, and how, by the model: as long as all larger calls gain too.
 
     Args:
         alone: the programs of the fastest class.
+        trust: how much of the speed of their links slower classes are taken to have.
+        turns: the fastest class may be cut into parts that take turns in its channels, which need more memory.
     """
     sizes = [size for size in SIZES if size >= _LEAST]
     fast, *slow = made.classes
     simulators = {own.name: _simulator(own, made, machine, target) for own in made.classes}
     limits = dict.fromkeys((own.name for own in slow), _SLOW_CHANNELS)
     limits[fast.name] = MOST_CHANNELS - _SLOW_CHANNELS * len(slow)
-    tables = {name: _simple(simulators[name], limits[name]) for name in simulators}
+    tables = {name: _simple(simulators[name], limits[name], turns=turns and name == fast.name) for name in simulators}
     curves = {name: curve_of(table, machine) for name, table in tables.items()}
+    for own in slow:
+        curves[own.name] = curves[own.name].slowed(trust)
+    judged = _slowed(made, trust)
     found: list[Cut] = []
     for number in range(len(sizes) - 1, -1, -1):
         size = sizes[number]
@@ -184,7 +252,7 @@ def find_cuts(made: ClassPlans, alone: Chosen, target: Target, machine: Machine)
         variants = {name: _choice(tables[name], shares[name] * size) for name in weights}
         chunk = variants[fast.name].chunk_bytes
         channels = {name: variant.channels for name, variant in variants.items()}
-        time = _judge(made, simulators, Cut(0, weights, channels, chunk, ""), size, machine)
+        time = _judge(judged, simulators, Cut(0, weights, channels, chunk, ""), size, machine)
         if target.kind is TargetKind.HOST:  # whose own programs are no matter for a model of GPUs
             before, _ = end_together({"": curves[fast.name]}, size)
         else:
@@ -194,8 +262,16 @@ def find_cuts(made: ClassPlans, alone: Chosen, target: Target, machine: Machine)
         least = round((size * sizes[number - 1]) ** 0.5) if number else _LEAST // 2
         shown = ", ".join(f"{name} {weight}%" for name, weight in weights.items())
         why = f"{shown} of a call: {before / time - 1:+.0%} in the model"
-        found.insert(0, Cut(least, weights, channels, chunk, why))
+        if trust < 1:
+            why += f", with {float(trust):.0%} of the speed of {' and '.join(own.name for own in slow)}"
+        found.insert(0, Cut(least, weights, channels, chunk, why, before / time - 1))
     return found
+
+
+def _slowed(made: ClassPlans, trust: Fraction) -> ClassPlans:
+    """The same with slower links of PCIe and networks; only the model may see it."""
+    links = tuple(x if x.kind in FAST else dataclasses.replace(x, gbps=x.gbps * trust) for x in made.graph.links)
+    return dataclasses.replace(made, graph=dataclasses.replace(made.graph, links=links))
 
 
 def _simulator(own: ClassPlan, made: ClassPlans, machine: Machine, target: Target) -> Simulator:
@@ -205,12 +281,18 @@ def _simulator(own: ClassPlan, made: ClassPlans, machine: Machine, target: Targe
     return found
 
 
-def _simple(simulator: Simulator, most: int) -> Table:
-    """The trees of a class over Simple, which is what a program of several classes runs over."""
+def _simple(simulator: Simulator, most: int, turns: bool) -> Table:
+    """The trees of a class over Simple, which is what a program of several classes runs over.
+
+    Args:
+        turns: also cut into parts that take turns in as many channels as there are; else no more parts than trees where
+            these are more than `most`. Parts have FIFOs, which for PCIe are pinned memory of the host.
+    """
+    least = own_channels(simulator.plan("trees"))
 
     def allowed(variant: Variant) -> bool:
-        turns = variant.channels > MOST_CHANNELS  # parts that take turns in as many channels as there are
-        return variant.protocol == "Simple" and (variant.channels <= most or turns)
+        few = variant.channels <= max(most, least)
+        return variant.protocol == "Simple" and (few or (turns and variant.channels > MOST_CHANNELS))
 
     return choose(simulator, SIZES, kinds=["trees"], only=allowed)
 
@@ -313,8 +395,18 @@ class _Library:
                 verify_routes(self.programs[key], self.graph)
         return self.programs[key]
 
-    def chosen(self) -> Chosen:
+    def contents(self, topology: Topology) -> Contents:
         """All of it, with chunks cut until the FIFOs fit the memory for them."""
-        fitting = ProgramList(self.graph, self.plans, self.target, self.recorder)
-        fitting.entries = self.entries
-        return fitting.chosen()
+        chosen = self._listed().chosen()
+        names = [self.graph.vertices[rank].name for rank in self.graph.ranks]
+        return Contents((plan_file(self.graph, chosen.plans),), (chosen.entries,), written_set(topology, names))
+
+    def fits(self) -> bool:
+        """Whether calls of one class keep their chunks where the FIFOs of all have to fit the memory for them."""
+        uncut = [entry.program.chunk_bytes for entry in self.entries if not entry.program.weights]
+        return self._listed().fitting_chunk() >= max(uncut, default=0)
+
+    def _listed(self) -> ProgramList:
+        found = ProgramList(self.graph, self.plans, self.target, self.recorder)
+        found.entries = self.entries
+        return found

@@ -12,6 +12,7 @@ from collc.build.compile import Contents
 from collc.checker.layout import When
 from collc.choose.by_class import class_contents
 from collc.choose.given import GIVEN
+from collc.choose.idle_links import AUTO, may_share, with_idle_links
 from collc.choose.modelled import ModelTables, fit
 from collc.choose.own_programs import fitted, read_programs
 from collc.choose.programs import Chosen, Lowered, ProgramList
@@ -26,7 +27,7 @@ from collc.packing.gpu_sets import GpuSets
 from collc.packing.model import Plan
 from collc.pipeline import Recorder
 from collc.simulator.params import GENERIC, HOST_SERVERS, Machine, with_couriers_of_hosts
-from collc.topology.model import PlanGraph
+from collc.topology.model import JOINT, PlanGraph
 
 Status = Callable[[str], None]
 
@@ -48,7 +49,7 @@ def library_contents(
         CollcError: the topology, the request or a plan is not possible.
     """
     recorder = recorder or Recorder()
-    if request.classes is not None:
+    if request.classes not in (None, AUTO, *JOINT[:1]):
         return _of_classes(request, target, recorder, status, packed)
     graphs, sets = find_graphs(request, status)
     steps = [f"allocation {n}/{len(graphs)}: " if len(graphs) > 1 else "" for n in range(1, len(graphs) + 1)]
@@ -82,7 +83,8 @@ def library_contents(
         )
         documents.append(dataclasses.replace(document, plans=chosen.plans))
         entries.append(chosen.entries)
-    return Contents(tuple(documents), tuple(entries), sets)
+    contents = Contents(tuple(documents), tuple(entries), sets)
+    return with_idle_links(request, target, contents, recorder, status) if may_share(request, target) else contents
 
 
 def _of_classes(

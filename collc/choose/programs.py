@@ -21,6 +21,7 @@ from collc.packing.candidates import BY_SERVERS, KINDS, MOST_CHANNELS, candidate
 from collc.packing.model import Plan
 from collc.pipeline import Recorder, lower, lower_spread
 from collc.schedule.trees import schedule_trees
+from collc.topology.graph import HOST
 from collc.topology.model import LinkKind, PlanGraph
 
 # Candidates that a library for tuning has in addition to the packed trees.
@@ -198,7 +199,9 @@ class ProgramList:
         if self.target.kind is TargetKind.HOST:
             return fifo_memory(entries, self.target.slots, slot_bytes) / (self.target.fifo_bytes * nranks)
         most = self.target.fifo_bytes
-        if all(link.kind is LinkKind.NVSWITCH for link in self.graph.links):
+        # What PCIe carries beside them lies in host memory.
+        fast = {link.kind for link in self.graph.links} - HOST
+        if fast == {LinkKind.NVSWITCH}:
             most = min(most, self.target.switched_bytes * -(-nranks // 8))
         return max(max(fifo_bytes_by_rank(entries, nranks, slot_bytes)) / most, self._of_servers(entries, slot_bytes))
 

@@ -35,7 +35,8 @@ class LibraryRequest:
         gpus: the GPUs of the only allocation, in the ranks' order [all].
         allocations: which sets of GPUs the library serves; excludes `gpus`.
         links: link classes to use [the fast ones].
-        classes: classes of links that share a call, as ``nvlink,pcie`` [one class]; for one set of GPUs.
+        classes: classes of links that share large calls, as ``nvlink,pcie``; for one set of GPUs. None, ``nvlink``:
+            no other class beside the plan's own links; `collc.choose.idle_links.AUTO`: PCIe too, where it pays.
         roots: of rooted collectives [all].
         model: the model's parameters, a name of `collc.simulator.generations.MACHINES` [by the topology's gpu_model].
         params: a file whose values replace some of these parameters.

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 
 import numpy as np
 
@@ -35,6 +36,10 @@ class Curve:
         if time_us < self.time_us[-1]:
             return float(np.interp(time_us, self.time_us, self.bytes))
         return self.bytes[-1] * time_us / self.time_us[-1]
+
+    def slowed(self, rate: Fraction) -> Curve:
+        """The same with that part of the bandwidth: as many bytes less in each time."""
+        return Curve(tuple(int(size * rate) for size in self.bytes), self.time_us)
 
 
 @dataclass(frozen=True)
@@ -88,7 +93,7 @@ def split_by_size(
     for own in plans.classes:
         if own.graph is not None:
             status(own.name)
-            curves[own.name] = _curve(Simulator(own.graph, call.collective, call.root, machine), sizes, throughput)
+            curves[own.name] = class_curve(Simulator(own.graph, call.collective, call.root, machine), sizes, throughput)
     if not curves:
         return []
     first = next(iter(curves.values()))
@@ -100,7 +105,7 @@ def split_by_size(
     return found
 
 
-def _curve(simulator: Simulator, sizes: Sequence[int], throughput: bool) -> Curve:
+def class_curve(simulator: Simulator, sizes: Sequence[int], throughput: bool) -> Curve:
     """The model's times from `LEAST` to the largest of `sizes` in factors of four; a class may carry any part."""
     asked = sorted({*size_series(LEAST, max(*sizes, LEAST), 4), *(size for size in sizes if size >= LEAST)})
     return curve_of(choose(simulator, asked), simulator.machine, throughput=throughput)

@@ -10,6 +10,7 @@ import click
 
 from collc.build.account import BUILT, CACHE, WHEEL, Part
 from collc.build.plans import SolutionCache
+from collc.choose.idle_links import AUTO
 from collc.choose.servers import SEVERAL_SERVERS
 from collc.cli import report
 from collc.cli.losses import losses_json, losses_text
@@ -47,7 +48,10 @@ _STAGES = sorted({name for target in TARGETS.values() for name in stage_names(ta
 @click.option(
     "--classes",
     metavar="CLASSES",
-    help="Cut large calls into classes of links, such as nvlink,pcie, where it pays in the model.",
+    default=AUTO,
+    show_default=True,
+    help="Classes of links that share large calls where it pays in the model, such as nvlink,pcie; nvlink: no others "
+    "beside it; auto: pcie beside nvlink with half of its speed (target cuda).",
 )
 @click.option(
     "--relay", type=click.Choice(["idle"]), help="Let idle GPUs of the machine forward data (target host, with --gpus)."
@@ -125,7 +129,7 @@ def command(
     gpus: str | None,
     allocations: str | None,
     links: str | None,
-    classes: str | None,
+    classes: str,
     relay: str | None,
     collectives: tuple[str, ...],
     roots: tuple[int, ...],

@@ -83,7 +83,7 @@ SPECIFIC: dict[str, dict[str, list[Any]]] = {
         "output": [7, b"a.so", "", "a\0b", "/", "/no/such/folder/lib.so"],
         "target": [7, "", "tpu", b"host"],
         "allocations": [7, b"all", "", ["all"], "some", "9..10", "0..0"],
-        "classes": [7, b"nvlink", "", [], ["nvlink", "nvlink"], "warp", [None], "nvlink"],
+        "classes": [7, b"nvlink", "", [], ["nvlink", "nvlink"], "warp", [None], "pcie"],
         "collectives": [7, "all_reduce", [], ["allreduce"], ["alltoall"], [None], [7]],
         "roots": [7, "0", [], ["0"], [-1], [2], [True], [1.0]],
         "cuda": ["12", 12.0, True, 11, 13],

@@ -1,0 +1,118 @@
+"""What PCIe adds beside NVLink in a library for which nobody has named classes of links.
+
+`with_idle_links` takes the contents of a library whose calls run over the fast links alone, and cuts those calls
+between NVLink and PCIe that gain by it in the model (`collc.choose.by_class`). Where none does, the contents stay.
+
+The model has never been compared with a GPU here. What is known of PCIe beside NVLink are FlexLink's measurements on
+H800 (arXiv 2510.15882, table 2): its balancer gave PCIe 12 to 21% of all_gathers, which it would get with 55 to 106% of
+the speed that its links have here. A class that gets more than it carries makes every call slower than NVLink alone;
+one that gets less only idles for a while. So PCIe is taken to have `TRUST` of its speed: a call gains as soon as that
+much is there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from fractions import Fraction
+from functools import partial
+
+from collc.build.compile import Contents
+from collc.choose.by_class import Cut, find_cuts, fitting_contents, of_several
+from collc.choose.programs import Chosen
+from collc.choose.request import LibraryRequest
+from collc.choose.rules import MODELLED_RANKS
+from collc.choose.table import GAIN
+from collc.collectives.model import Collective
+from collc.errors import TopologyError
+from collc.options import Target, TargetKind
+from collc.packing.candidates import kind_of
+from collc.packing.classes import plan_classes
+from collc.packing.document import PlanFile
+from collc.packing.solve import plan
+from collc.pipeline import Recorder, wanted_programs
+from collc.topology.graph import FAST
+from collc.topology.joint import joint_graph
+
+# LibraryRequest.classes: those that pay, among the fast links and PCIe.
+AUTO = "auto"
+TRUST = Fraction(1, 2)
+_CLASSES = ("nvlink", "pcie")
+
+
+def may_share(request: LibraryRequest, target: Target) -> bool:
+    """Whether PCIe may carry parts of a library's calls: it serves one set of GPUs, and no option speaks against it."""
+    others = (
+        request.links, request.allocations, request.survive, request.plans, request.programs, request.relay,
+        request.tune_candidates, request.kinds,
+    )  # fmt: skip
+    return request.classes == AUTO and target.kind is TargetKind.CUDA and not any(others)
+
+
+def with_idle_links(
+    request: LibraryRequest,
+    target: Target,
+    contents: Contents,
+    recorder: Recorder,
+    status: Callable[[str], None] = lambda text: None,
+) -> Contents:
+    """The contents with calls cut between the fast links and PCIe, where they gain by that.
+
+    Args:
+        contents: of one set of GPUs over the fast links, for a request that `may_share`.
+    """
+    (document,), (entries,) = contents.documents, contents.entries
+    graph = document.graph
+    if len(set(graph.rank_servers)) > 1 or not 2 <= graph.nranks <= MODELLED_RANKS:
+        return contents
+    if any(link.kind not in FAST for link in graph.links):
+        return contents
+    topology = request.machine()
+    gpus = [graph.vertices[rank].name for rank in graph.ranks]
+    wanted = wanted_programs(request.collectives, graph.nranks, request.roots)
+    status("looking at PCIe beside NVLink")
+    with recorder.timed("pack"):
+        gains = _gains(request, document, gpus, recorder)
+    if max(gains.values(), default=0) <= GAIN:
+        return contents
+    made = []
+    for collective, root in wanted:
+        status(f"packing {collective.value} over NVLink and PCIe")
+        with recorder.timed("pack"):
+            made.append(of_several(plan_classes(topology, gpus, _CLASSES, collective, root, recorder.store)))
+    if any(len(one.classes) < len(_CLASSES) or one.classes[0].graph != graph for one in made):
+        return contents  # NVLink alone is planned over another graph, or PCIe shares links with it
+    alone = Chosen(document.plans, entries)
+    machine = request.parameters(graph.gpu_model)[0]
+    cuts: dict[Collective, list[Cut]] = {collective: [] for collective, gain in gains.items() if gain <= GAIN}
+
+    def cut(collective: Collective, *, turns: bool = True) -> list[Cut]:
+        status(f"splitting {collective.value}")
+        first = next(one for one in made if one.joint.collective is collective)
+        return find_cuts(first, alone, target, machine, TRUST, turns=turns)
+
+    for collective in [c for c in gains if c not in cuts]:
+        cuts[collective] = cut(collective)
+    narrower = partial(cut, turns=False)
+    return fitting_contents(topology, made, alone, cuts, narrower, target, recorder) or contents
+
+
+def _gains(
+    request: LibraryRequest, document: PlanFile, gpus: list[str], recorder: Recorder
+) -> Mapping[Collective, Fraction]:
+    """What PCIe, as far as it is trusted, adds to the rate of each collective; empty if PCIe does not join the GPUs."""
+    try:
+        own = joint_graph(request.machine(), gpus, _CLASSES[1:])
+    except TopologyError:
+        return {}
+    found: dict[Collective, Fraction] = {}
+    for packed in document.plans:
+        if packed.collective in found or packed.rate is None or kind_of(packed) != "trees":
+            continue
+        slow = plan(own, packed.collective, packed.root, store=recorder.store).rate
+        found[packed.collective] = TRUST * (slow or 0) / packed.rate
+    return found
+
+
+def uses_idle_links(contents: Contents) -> bool:
+    """Whether calls are cut into classes of links."""
+    return any(entry.program.weights for entries in contents.entries for entry in entries)
