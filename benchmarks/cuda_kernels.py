@@ -25,9 +25,10 @@ from collc.build.nvcc import Nvcc
 from collc.build.nvrtc import Nvrtc, compile_kernels
 
 THREADS = 512  # of a block: kMaxThreads in layout.h
-# Shared memory that every block has: addresses and flags of a step's FIFO ends; 48 bytes more per share of the program.
-SHARED = 256 * 16
-SHARES = 64
+# Shared memory of a block: addresses and flags of a step's FIFO ends, 48 bytes per share of the program, 16 per step
+# of the channel, 72 per FIFO end. The largest program that gpu-check builds (an all_reduce of dgx1v) has these numbers.
+SHARES, STEPS, ENDS = 96, 6, 24
+SHARED = 256 * 16 + 48 * SHARES + 16 * STEPS + 72 * ENDS
 
 # Of a multiprocessor: threads, blocks, bytes of shared memory. All have 65,536 registers, given to warps by 256, and
 # keep 1 KiB of shared memory per block from sm_80 on. CUDA C++ Programming Guide 13.0, "Technical Specifications per
@@ -245,21 +246,20 @@ def markdown(head: Sequence[str], rows: Iterable[Sequence[object]]) -> list[str]
 
 def protocols_table(found: dict[str, dict[str, Figures]]) -> list[str]:
     """Per protocol and architecture: the worst kernel."""
-    shared = SHARED + 48 * SHARES
     rows = []
     for protocol in ("Simple", "LL", "LL128", "transfers"):
         for sm, kernels in found.items():
             mine = [f for name, f in kernels.items() if protocol_of(name) == protocol]
             if not mine:
                 continue
-            blocks = min(f.blocks(sm, shared) for f in mine)
+            blocks = min(f.blocks(sm, SHARED) for f in mine)
             rows.append(
                 (
                     protocol,
                     f"sm_{sm}",
                     len(mine),
                     max(f.registers for f in mine),
-                    shared + max(f.shared for f in mine),
+                    SHARED + max(f.shared for f in mine),
                     blocks,
                     f"{blocks * THREADS / LIMITS[sm][0]:.0%}",
                     sum(f.spilled for f in mine),
@@ -295,7 +295,6 @@ def report() -> str:
         found |= by_nvrtc(nvrtc, old)
         made += f", NVRTC {nvrtc.release} for {', '.join('sm_' + sm for sm in old)}" if old else ""
     found = dict(sorted(found.items(), key=lambda item: int(item[0])))
-    shared = SHARED + 48 * SHARES
     code = machine_code(nvcc)
     lines = [
         "# Kernels of the CUDA target, as compiled",
@@ -304,9 +303,10 @@ def report() -> str:
         "a GPU.",
         "",
         "Registers are per thread, of the worst kernel of a protocol in the first table; spilled and local (with",
-        f"stack) are bytes over all kernels. Shared memory is {SHARED} bytes and 48 per share of the program,",
-        f"here {SHARES} shares: {shared}. Blocks are those of {THREADS} threads that one multiprocessor holds at",
-        "once by its registers, threads and shared memory; occupancy is their threads over the most that it holds.",
+        "stack) are bytes over all kernels. Shared memory is 4096 bytes, 48 per share of the program and, where all",
+        "stays below 47 KiB, 16 per step and 72 per FIFO end of a channel: here that of an all_reduce of dgx1v with",
+        f"{SHARES} shares, {STEPS} steps, {ENDS} ends. Blocks are those of {THREADS} threads that a multiprocessor",
+        "holds at once by its registers, threads and shared memory; occupancy is their threads over the most of it.",
         "A call needs one block per channel, 32 at most, so one block per multiprocessor is enough.",
         "",
         "## By protocol",
@@ -324,10 +324,11 @@ def report() -> str:
         "## Order",
         "",
         f"Counted in the machine code for sm_{LOOKED_AT}, before -> after polls became relaxed with one acquire behind",
-        "them and freeing a slot a verb without a fence ([why that is enough](../cuda.md)). A fence waits until all",
-        "stores before it have arrived, over a link a microsecond or more; an invalidation empties the first-level",
-        "cache of the multiprocessor. Of Simple one fence announces the chunks of a step; the others stand before",
-        "words to the host, at the end of a wait that failed, as all of LL and LL128 do.",
+        "them, freeing a slot a verb without a fence ([why that is enough](../cuda.md)), and shares are cut with",
+        "inverses. A fence waits until all stores before it have arrived, over a link a microsecond or more; an",
+        "invalidation empties the first-level cache of the multiprocessor. Of Simple one fence announces the chunks",
+        "of a step; the others stand before words to the host, at the end of a wait that failed, as all of LL and",
+        "LL128 do. A division of 64 bits is a routine of a hundred instructions and more.",
         "",
         *order_table(code),
     ]

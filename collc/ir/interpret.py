@@ -49,6 +49,8 @@ def cut_share(
 ) -> ShareRange:
     """Cuts `count` elements: boundaries on 16 bytes where the count allows, chunks equal up to one such unit.
 
+    Of more than 2^32 elements the last chunk may be a small one.
+
     Args:
         weights: of the call's classes [the program's].
     """
@@ -61,7 +63,7 @@ def cut_share(
     end = last if part.hi == 1 else first + int(carried * part.hi) // unit * unit
     most = program.chunk_bytes // element_bytes // unit * unit
     nchunks = -(-(end - begin) // most)
-    even = -(-(end - begin) // nchunks) if nchunks else most
+    even = -(-(end - begin) // nchunks) if nchunks and end - begin < 1 << 32 else most
     return ShareRange(begin, end, -(-even // unit) * unit, nchunks)
 
 

@@ -41,6 +41,13 @@ LINE_FAULTS = {
 }
 OF_ALL = ("SHARES_BARRIER", "FINISH_BARRIER", "HEAD_STORE", "POSITION")
 SEEDS = range(12)
+# Blocks of every fourth seed read their tables where they lie (driver.cpp); the others have copies, whose positions no
+# call begins with.
+UNSTAGED = range(3, 48, 4)
+
+
+def seeds_of(fault: str) -> range:
+    return UNSTAGED if fault == "FINISH_BARRIER" else SEEDS
 
 
 def outcome_of(
@@ -93,7 +100,7 @@ def test_every_barrier_wait_and_flag_store_can_be_left_out() -> None:
                 first = path.name == "exchange.h" and "*stop_ = 0" in above[-1]  # before anything was looked at
                 known = any("COLLC_FAULT_" in near or "COLLC_UNLESS_LEFT_OUT" in near for near in (*above, line))
                 assert known or first, f"{path.name}: {line.strip()}"
-    counts = {"barrier": 8, "barrier_or": 2, "wait_for": 2, "flag_store": 2, "flag_acquire": 3, "free_slot": 3}
+    counts = {"barrier": 9, "barrier_or": 2, "wait_for": 2, "flag_store": 2, "flag_acquire": 3, "free_slot": 3}
     assert {name: calls.count(name) for name in calls} == counts
 
 
@@ -128,14 +135,14 @@ def test_messages_that_differ_are_told() -> None:
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_is_found(fault: str) -> None:
-    found = {seed: outcome_of(fault, seed, report_races=True) for seed in SEEDS}
+    found = {seed: outcome_of(fault, seed, report_races=True) for seed in seeds_of(fault)}
     assert all(found.values()), f"{fault} ({FAULTS[fault]}) was missed under seeds {[s for s in found if not found[s]]}"
 
 
 @pytest.mark.parametrize("protocol", ["LL", "LL128"])
 @pytest.mark.parametrize("fault", [*LINE_FAULTS, *OF_ALL])
 def test_is_found_where_data_carry_flags(fault: str, protocol: str) -> None:
-    found = {seed: outcome_of(fault, seed, report_races=True, protocol=protocol) for seed in SEEDS}
+    found = {seed: outcome_of(fault, seed, report_races=True, protocol=protocol) for seed in seeds_of(fault)}
     assert all(found.values()), f"{fault} was missed under seeds {[s for s in found if not found[s]]}"
 
 

@@ -32,6 +32,54 @@ struct ShareRange {
 
 // The weights of a call's classes travel by value, a byte each: nvlink's is the lowest. 0: one class carries everything.
 constexpr uint32_t kClasses = 3;
+constexpr uint32_t kUnitBytes = 16;  // elements are smaller
+
+// A number with its inverse. GPUs divide 64 bits by a routine of a hundred instructions; where many numbers are divided by
+// one, the inverse does it in a few.
+struct Inverted {
+  uint32_t number;   // not 0
+  uint64_t inverse;  // (2^64 - 1) / number
+};
+
+// Of a number below 2^16, by divisions of 32 bits: digits of 16 bits, as by hand.
+COLLC_FUNCTION Inverted inverted(uint32_t number) {
+  uint64_t inverse = 0;
+  uint32_t rest = 0;
+  for (uint32_t digit = 0; digit < 4; ++digit) {
+    rest = rest << 16 | 0xffff;
+    inverse = inverse << 16 | rest / number;
+    rest %= number;
+  }
+  return {number, inverse};
+}
+
+COLLC_FUNCTION uint64_t high_product(uint64_t a, uint64_t b) {
+#if defined(__CUDA_ARCH__)
+  return __umul64hi(a, b);
+#else
+  __extension__ using Wide = unsigned __int128;
+  return static_cast<uint64_t>(static_cast<Wide>(a) * b >> 64);
+#endif
+}
+
+COLLC_FUNCTION uint64_t quotient_of(uint64_t n, uint32_t by) { return n / by; }
+// The product is the quotient or one less: what the inverse lacks of 2^64 / number is at most 1, and n is below 2^64.
+COLLC_FUNCTION uint64_t quotient_of(uint64_t n, const Inverted &by) {
+  const uint64_t product = high_product(n, by.inverse);
+  return n - product * by.number >= by.number ? product + 1 : product;
+}
+COLLC_FUNCTION uint32_t number_of(uint32_t by) { return by; }
+COLLC_FUNCTION uint32_t number_of(const Inverted &by) { return by.number; }
+// As a divisor of the kind of `like`.
+COLLC_FUNCTION uint32_t divisor_like(uint32_t, uint32_t number) { return number; }
+COLLC_FUNCTION Inverted divisor_like(const Inverted &, uint32_t number) { return inverted(number); }
+
+// n * num / by without overflow: num and `by` are below 2^31.
+template <class Divisor>
+COLLC_FUNCTION uint64_t part_of(uint64_t n, uint64_t num, const Divisor &by) {
+  const uint64_t whole = quotient_of(n, by);
+  return whole * num + quotient_of((n - whole * number_of(by)) * num, by);
+}
 
 // What a class carries of a block, in elements.
 struct PartRange {
@@ -39,47 +87,54 @@ struct PartRange {
   uint64_t end;
 };
 
-// `unit`: boundaries are multiples of it where the count allows.
-COLLC_FUNCTION PartRange cut_part(uint32_t weights, uint32_t part, uint64_t count, uint64_t unit) {
-  uint64_t below = 0, own = 0, total = 0;
+// `unit`: boundaries are multiples of it where the count allows. `like`: how to divide.
+template <class Divisor>
+COLLC_FUNCTION PartRange cut_part(uint32_t weights, uint32_t part, uint64_t count, uint64_t unit, const Divisor &like) {
+  uint32_t below = 0, own = 0, total = 0;
   for (uint32_t c = 0; c < kClasses; ++c, weights >>= 8) {
-    const uint64_t weight = weights & 0xff;
+    const uint32_t weight = weights & 0xff;
     if (c < part) below += weight;
     if (c == part) own = weight;
     total += weight;
   }
   if (own == 0) return {0, 0};
-  const uint64_t end = below + own;
-  const uint64_t from = count / total * below + count % total * below / total;
-  const uint64_t to = count / total * end + count % total * end / total;
+  const uint32_t end = below + own;
+  const Divisor by = divisor_like(like, total);
+  const uint64_t from = part_of(count, below, by), to = part_of(count, end, by);
   return {from / unit * unit, end == total ? count : to / unit * unit};
 }
 
 // Cuts `count` elements of `element_bytes` for one share. All ranks compute the same cut. Boundaries are multiples of 16
 // bytes where the count allows, and chunks of a share are equal up to one alignment unit, so that no runt chunk costs a
-// whole step.
-COLLC_FUNCTION ShareRange cut_share(const Share &share, uint64_t count, uint32_t element_bytes, uint32_t chunk_bytes,
-                                    uint32_t weights = 0) {
-  const uint64_t unit = element_bytes >= 16 ? 1 : 16 / element_bytes;
+// whole step; of more than 2^32 elements the last chunk may be one.
+//   den: share.den; most: a chunk's bytes, in units of 16.
+template <class Divisor>
+COLLC_FUNCTION ShareRange cut_share(const Share &share, const Divisor &den, const Divisor &most, uint64_t count,
+                                    uint32_t element_bytes, uint32_t weights) {
+  const uint32_t unit = kUnitBytes / element_bytes;
   PartRange part{0, count};
   if (weights != 0) {
-    part = cut_part(weights, share.part, count, unit);
+    part = cut_part(weights, share.part, count, unit, den);
     count = part.end - part.begin;
   }
-  // count * num / den without overflow: num, den < 2^31 is guaranteed by the compiler, count < 2^63.
-  const uint64_t lo_raw = count / share.den * share.lo_num + count % share.den * share.lo_num / share.den;
-  const uint64_t hi_raw = count / share.den * share.hi_num + count % share.den * share.hi_num / share.den;
   ShareRange range;
-  range.begin = part.begin + lo_raw / unit * unit;
-  range.end = share.hi_num == share.den ? part.end : part.begin + hi_raw / unit * unit;
+  range.begin = part.begin + part_of(count, share.lo_num, den) / unit * unit;
+  range.end = share.hi_num == share.den ? part.end : part.begin + part_of(count, share.hi_num, den) / unit * unit;
   range.in_base = 0;
   range.out_base = 0;
   const uint64_t elements = range.end - range.begin;
-  const uint64_t most = chunk_bytes / element_bytes / unit * unit;
-  range.nchunks = (elements + most - 1) / most;
-  const uint64_t even = range.nchunks == 0 ? most : (elements + range.nchunks - 1) / range.nchunks;
-  range.chunk = (even + unit - 1) / unit * unit;
+  range.nchunks = quotient_of((elements + unit - 1) / unit + number_of(most) - 1, most);
+  range.chunk = static_cast<uint64_t>(number_of(most)) * unit;
+  if (range.nchunks != 0 && elements >> 32 == 0) {
+    const uint32_t even = (static_cast<uint32_t>(elements) - 1) / static_cast<uint32_t>(range.nchunks) + 1;
+    range.chunk = (static_cast<uint64_t>(even) + unit - 1) / unit * unit;
+  }
   return range;
+}
+
+COLLC_FUNCTION ShareRange cut_share(const Share &share, uint64_t count, uint32_t element_bytes, uint32_t chunk_bytes,
+                                    uint32_t weights = 0) {
+  return cut_share(share, share.den, chunk_bytes / kUnitBytes, count, element_bytes, weights);
 }
 
 // Where a block of data lies in the caller's buffers, in elements: NCCL's conventions, as block_layout of the compiler's

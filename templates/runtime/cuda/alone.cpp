@@ -3,6 +3,7 @@
 #include <cstddef>
 
 #include "cuda/fill.h"
+#include "cuda/launch_rows.h"
 
 namespace collc::cuda {
 namespace {
@@ -12,9 +13,8 @@ constexpr uint32_t kChunkBytes = 512 << 10;
 // One channel for each share, one step for each channel: from the input to the output, which no FIFO takes part in.
 struct AloneTables {
   RankState state;
-  Program program;
-  Share shares[kAloneChannels];
-  RankChannel channels[kAloneChannels];
+  DeviceShare shares[kAloneChannels];
+  DeviceChannel channels[kAloneChannels];
   Step steps[kAloneChannels];
   ChannelTicks ticks[kAloneChannels];  // for kernels that count
 };
@@ -26,23 +26,30 @@ T *at(Address first, size_t offset) {
 
 }  // namespace
 
+const Program &alone_program() {
+  static const Program program = [] {
+    Program made = {};
+    made.collective = Collective::kAllReduce;
+    made.root = -1;
+    made.nshares = made.nchannels = kAloneChannels;
+    made.chunk_bytes = kChunkBytes;
+    made.protocol = kSimple;
+    return made;
+  }();
+  return program;
+}
+
 Status make_alone(Address *state) {
   COLLC_RETURN_IF_FAILED(check(driver().allocate(state, sizeof(AloneTables)), "allocating GPU memory"));
   AloneTables tables = {};
-  tables.state.programs = at<Program>(*state, offsetof(AloneTables, program));
-  tables.state.shares = at<Share>(*state, offsetof(AloneTables, shares));
-  tables.state.rank_channels = at<RankChannel>(*state, offsetof(AloneTables, channels));
+  tables.state.shares = at<DeviceShare>(*state, offsetof(AloneTables, shares));
+  tables.state.channels = at<DeviceChannel>(*state, offsetof(AloneTables, channels));
   tables.state.steps = at<Step>(*state, offsetof(AloneTables, steps));
   tables.state.ticks = kernels_count() ? at<ChannelTicks>(*state, offsetof(AloneTables, ticks)) : nullptr;
   tables.state.nranks = 1;
-  tables.program.collective = Collective::kAllReduce;
-  tables.program.root = -1;
-  tables.program.nshares = tables.program.nchannels = kAloneChannels;
-  tables.program.chunk_bytes = kChunkBytes;
-  tables.program.protocol = kSimple;
   for (uint32_t c = 0; c < kAloneChannels; ++c) {
-    tables.shares[c] = {c, c + 1, kAloneChannels, 0};
-    tables.channels[c] = {c, 1};
+    tables.shares[c] = with_inverse({c, c + 1, kAloneChannels, 0, 0});
+    tables.channels[c] = {c, 1, 0, 0};
     tables.steps[c] = {0, c, 0, 0, 0, kInput | kOutput | kFinal, 0};
   }
   return alone("copying the plan to the GPU",

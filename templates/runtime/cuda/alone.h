@@ -1,10 +1,13 @@
 // What a communicator of one rank has on its GPU: a program that multiplies a buffer by a factor. Its other collectives are copies.
 #pragma once
+#include "collc/tables.h"
 #include "cuda/device.h"
 
 namespace collc::cuda {
 
 constexpr uint32_t kAloneChannels = 16;  // of its program
+
+const Program &alone_program();
 
 // On the current device. `state`: the first byte of the memory, where kernels find the rest.
 Status make_alone(Address *state);

@@ -57,11 +57,11 @@ Status launch(const Together &calls) {
   const uint32_t protocol = world.protocol_of(program, call.count * element_bytes(call.type));
   Launch arguments;
   arguments.count = call.count;
-  arguments.program = program * kProtocols + protocol;
-  arguments.nchannels = world.plan().programs[arguments.program].nchannels;
+  const uint32_t row = program * kProtocols + protocol;
+  put_program(world.plan().programs[row], row, world.plan().caches_row(row), &arguments);
   arguments.divisor = call.op.average ? world.nranks() : 0;
   const Reducing how = reducing_of(call);
-  arguments.operation = how.operation;
+  arguments.operation = static_cast<uint8_t>(how.operation);
   arguments.flip = how.flip;
   arguments.scaling = scaling_of(call.op);
   arguments.weights = weights_for(*call.program, world.plan().overrides.weighting, call.number);
@@ -71,7 +71,7 @@ Status launch(const Together &calls) {
                           calls[i]->call.output, factor_of(calls[i]->call.op)};
   void *parameters[] = {&arguments};
   const auto blocks = static_cast<uint32_t>(calls.size()) * arguments.nchannels;
-  const Grid grid = {kernel, blocks, first.threads(), shared_bytes(call.program->nshares), calls.size() > 1};
+  const Grid grid = {kernel, blocks, first.threads(), world.plan().shared_bytes_of(row), calls.size() > 1};
   return between_streams(calls,
                          [&](Stream stream) { return first.launch(grid, stream, parameters, "launching a collective"); });
 }
@@ -84,8 +84,8 @@ Status scale_alone(Submission &submission) {
   const Reducing how = reducing_of(call);
   Launch arguments = {};
   arguments.count = call.count;
-  arguments.nchannels = kAloneChannels;
-  arguments.operation = how.operation;
+  put_program(alone_program(), 0, false, &arguments);
+  arguments.operation = static_cast<uint8_t>(how.operation);
   arguments.flip = how.flip;
   arguments.scaling = scaling_of(call.op);
   arguments.ranks[0] = {reinterpret_cast<const RankState *>(rank.state()), call.input, call.output, factor_of(call.op)};

@@ -11,8 +11,11 @@
 #include <vector>
 
 #include "collc/cuda/layout.h"
+#include "collc/step_program.h"
 #include "cuda/elsewhere.h"
+#include "cuda/end_place.h"
 #include "cuda/lane_plan.h"
+#include "cuda/launch_rows.h"
 #include "cuda/pinned_plan.h"
 #include "cuda/staged.h"
 #include "plan/blocks.h"
@@ -36,40 +39,21 @@ constexpr uint32_t slot_bytes_for(uint32_t protocol, uint32_t chunk_bytes) {
                               : (chunk_bytes + 127) / 128 * 128;
 }
 
-// One FIFO end and where its memory is for each protocol. `slots` and `tail` are offsets in the reader's arena, `head` in
-// the writer's; or all three in the region of the pair, where its memory or that of the FIFO is pinned host memory.
-struct EndPlace {
-  struct Memory {
-    bool used = false;  // by a program that runs over the protocol
-    size_t slots = 0;
-    size_t tail = 0;
-    size_t head = 0;
-    uint32_t slot_bytes = 0;  // as the largest chunk of those programs needs it
-  };
-  uint32_t fifo;
-  uint32_t reader;   // which of the FIFO's readers
-  uint32_t peer;     // the rank at the other end
-  uint32_t nslots;
-  bool writes;
-  bool staged;       // in pinned memory, whatever the pair reaches: of the class pcie
-  bool leaves;       // the two are on different servers, each with a half of the FIFO (wire_halves.h)
-  Memory memory[kProtocols];
-};
-
 struct DevicePlan {
   uint32_t nranks = 0;
   uint32_t slots = 0;                       // of a FIFO, at most
   uint32_t half_slot_bytes = 0;             // over several servers the slots of all FIFOs are alike, as a courier knows them
   uint32_t max_channels = 0;
-  uint32_t max_shares = 0;
+  uint32_t max_shared = 0;                  // bytes of shared memory that a block needs
   bool by_size = false;                     // the tables leave protocols open
   bool has_ll128 = false;                   // all devices have its kernels, all links carry its lines
   Overrides overrides;
   std::vector<uint32_t> own_protocols;      // of the tables' programs
   std::vector<bool> cut;                    // into classes of links: of the same programs
   std::vector<Program> programs;            // row p * kProtocols + q: program p of the tables over protocol q
-  std::vector<Share> shares;
-  std::vector<RankChannel> rank_channels;
+  std::vector<CachedTables> cached;                // that a block of each of these has at most
+  std::vector<DeviceShare> shares;
+  std::vector<DeviceChannel> channels;      // row first_rank_channel + rank * nchannels + channel of a program
   std::vector<Step> steps;
   std::vector<FifoRef> refs;
   std::vector<std::vector<EndPlace>> ends;  // per rank
@@ -78,6 +62,12 @@ struct DevicePlan {
   std::vector<size_t> lanes_at;             // per rank, in its arena
   PinnedPlan pinned;                        // of the pairs that do not reach each other's GPU memory, and of staged FIFOs
   Elsewhere elsewhere;                      // couriers know the protocol Simple alone, so nothing else runs then
+
+  // Whether blocks of row `row` of `programs` copy their tables, and their shared memory.
+  bool caches_row(uint32_t row) const { return shared_bytes(programs[row].nshares, cached[row]) <= kMostCached; }
+  uint32_t shared_bytes_of(uint32_t row) const {
+    return caches_row(row) ? shared_bytes(programs[row].nshares, cached[row]) : shared_bytes(programs[row].nshares);
+  }
 
   // What a call of `bytes` of the tables' program `program` runs over.
   uint32_t protocol_of(uint32_t program, uint64_t bytes) const {
@@ -286,12 +276,13 @@ inline uint32_t add_channels(const Tables &tables, const ArenaBuilder &arenas, c
   const uint32_t channels = limit == 0 ? program.nchannels : std::min(limit, program.nchannels);
   for (uint32_t rank = 0; rank < plan.nranks; ++rank)
     for (uint32_t first = 0; first < channels; ++first) {
-      plan.rank_channels.push_back({static_cast<uint32_t>(plan.steps.size()), 0});
+      plan.channels.push_back({static_cast<uint32_t>(plan.steps.size()), 0, static_cast<uint32_t>(plan.refs.size()), 0});
       for (uint32_t c = first; c < program.nchannels; c += channels) {
         const RankChannel &place = places[rank * program.nchannels + c];
         for (uint32_t s = 0; s < place.nsteps; ++s) add_step(tables, arenas, tables.steps[place.first_step + s], plan);
-        plan.rank_channels.back().nsteps += place.nsteps;
       }
+      plan.channels.back().nsteps = static_cast<uint32_t>(plan.steps.size()) - plan.channels.back().first_step;
+      plan.channels.back().nrefs = static_cast<uint32_t>(plan.refs.size()) - plan.channels.back().first_ref;
     }
   return channels;
 }
@@ -301,17 +292,19 @@ struct Rows {
   uint32_t first_share;
   uint32_t first_rank_channel;
   uint32_t nchannels;
+  CachedTables cached;
 };
 
 inline Rows add_rows(const Tables &tables, const ArenaBuilder &arenas, const Program &program,
                      const std::vector<uint32_t> &nccl_rank, DevicePlan &plan) {
-  Rows rows{static_cast<uint32_t>(plan.shares.size()), static_cast<uint32_t>(plan.rank_channels.size()), 0};
+  Rows rows{static_cast<uint32_t>(plan.shares.size()), static_cast<uint32_t>(plan.channels.size()), 0, {}};
   for (uint32_t s = 0; s < program.nshares; ++s) {
-    plan.shares.push_back(tables.shares[program.first_share + s]);
-    const uint32_t block = nccl_block(program.collective, plan.shares.back().block, nccl_rank);
-    plan.shares.back().block = static_cast<uint16_t>(block);
+    Share share = tables.shares[program.first_share + s];
+    share.block = static_cast<uint16_t>(nccl_block(program.collective, share.block, nccl_rank));
+    plan.shares.push_back(with_inverse(share));
   }
   rows.nchannels = add_channels(tables, arenas, program, plan.overrides.channels, plan);
+  rows.cached = most_cached(plan.channels, rows.first_rank_channel);
   return rows;
 }
 
@@ -333,6 +326,7 @@ inline void add_program(const Tables &tables, uint32_t number, const Program &pr
     row.protocol = static_cast<uint8_t>(protocol);
     row.chunk_bytes = chunk_for(program, protocol, plan.overrides, plan.half_slot_bytes);
     plan.programs.push_back(row);
+    plan.cached.push_back(rows.cached);
     if (!plan.runs_over(number, protocol)) continue;
     const uint32_t slot_bytes = plan.half_slot_bytes != 0 ? plan.half_slot_bytes : slot_bytes_for(protocol, row.chunk_bytes);
     for (uint32_t c = 0; c < plan.nranks * program.nchannels; ++c)
@@ -343,7 +337,7 @@ inline void add_program(const Tables &tables, uint32_t number, const Program &pr
       }
   }
   plan.max_channels = std::max(plan.max_channels, rows.nchannels);
-  plan.max_shares = std::max(plan.max_shares, program.nshares);
+  plan.max_shared = std::max(plan.max_shared, plan.shared_bytes_of(number * kProtocols));
 }
 
 }  // namespace detail

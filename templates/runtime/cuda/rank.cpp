@@ -186,9 +186,8 @@ Status CudaRank::make_state() {
   DevicePlanPlaces places;
   COLLC_RETURN_IF_FAILED(world_->upload_plan(device_, &places));
   RankState state = {};
-  state.programs = reinterpret_cast<const Program *>(places.programs);
-  state.shares = reinterpret_cast<const Share *>(places.shares);
-  state.rank_channels = reinterpret_cast<const RankChannel *>(places.rank_channels);
+  state.shares = reinterpret_cast<const DeviceShare *>(places.shares);
+  state.channels = reinterpret_cast<const DeviceChannel *>(places.channels);
   state.steps = reinterpret_cast<const Step *>(places.steps);
   state.refs = reinterpret_cast<const FifoRef *>(places.refs);
   state.ends = reinterpret_cast<FifoEnd *>(ends_);

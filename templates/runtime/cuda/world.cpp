@@ -54,7 +54,7 @@ uint32_t World::ranks_on(const Device *device) const {
   return count;
 }
 
-uint32_t World::shared_bytes() const { return cuda::shared_bytes(plan_.max_shares); }
+uint32_t World::shared_bytes() const { return plan_.max_shared; }
 
 void World::keep(const Device *device, const WaysMemory &memory) {
   const std::lock_guard<std::mutex> lock(mutex_);
@@ -171,9 +171,8 @@ Status World::upload_plan(const Device *device, DevicePlanPlaces *places) {
     *places = known->second;
     return {};
   }
-  COLLC_RETURN_IF_FAILED(put(plan_.programs, &places->programs, allocated_, device));
   COLLC_RETURN_IF_FAILED(put(plan_.shares, &places->shares, allocated_, device));
-  COLLC_RETURN_IF_FAILED(put(plan_.rank_channels, &places->rank_channels, allocated_, device));
+  COLLC_RETURN_IF_FAILED(put(plan_.channels, &places->channels, allocated_, device));
   COLLC_RETURN_IF_FAILED(put(plan_.steps, &places->steps, allocated_, device));
   COLLC_RETURN_IF_FAILED(put(plan_.refs, &places->refs, allocated_, device));
   places_[device] = *places;

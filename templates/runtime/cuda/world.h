@@ -17,7 +17,7 @@ namespace collc::cuda {
 
 // Arrays of the plan on one device.
 struct DevicePlanPlaces {
-  Address programs = 0, shares = 0, rank_channels = 0, steps = 0, refs = 0;
+  Address shares = 0, channels = 0, steps = 0, refs = 0;
 };
 
 // What a rank publishes about its memory.

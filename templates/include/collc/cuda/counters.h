@@ -13,41 +13,67 @@
 
 namespace collc::cuda {
 
+// The tables of one channel on one rank: as they lie in memory, or as copied into shared memory.
+struct ChannelTables {
+  const Step *steps;
+  const FifoRef *refs;   // a step's first_ref counts from here
+  FifoEnd *ends;         // FifoRef::fifo counts from here
+};
+
+COLLC_DEVICE const DeviceChannel &channel_row(const RankState &state, const Launch &launch, uint32_t channel) {
+  return state.channels[launch.first_channel + state.rank * launch.nchannels + channel];
+}
+
 class Counters {
  public:
   // After the last step of a call: chunk 0 of the next call follows the last chunk of this one.
   COLLC_DEVICE void finish(uint32_t nsteps, const FifoRef *refs, const ShareRange *shares) {
 #if !defined(COLLC_FAULT_FINISH_BARRIER)
-    barrier();  // the last warp may still be reading positions
+    if (launch_.cached == 0) barrier();  // the last warp may still be reading positions where they are changed
 #endif
 #if !defined(COLLC_FAULT_POSITION)
 #pragma unroll 1
     for (uint32_t s = thread_index(); s < nsteps; s += thread_count()) {
       const FifoRef *ref = refs + steps_[s].first_ref;
 #pragma unroll 1
-      for (uint32_t i = 0; i < steps_[s].nrecv + steps_[s].nsend; ++i)
-        ends_[ref[i].fifo].position += shares[steps_[s].share].nchunks;
+      for (uint32_t i = 0; i < steps_[s].nrecv + steps_[s].nsend; ++i) {
+        const FifoEnd &end = ends_[ref[i].fifo];
+        FifoEnd &home = state_.ends[protocol_ * state_.nends + home_number(ref[i].fifo)];
+        home.position = end.position + shares[steps_[s].share].nchunks;
+        home.seen = end.seen;
+      }
     }
 #endif
   }
 
  protected:
-  // `steps` are the channel's; `slots` is shared memory for kMaxPeers addresses.
-  COLLC_DEVICE Counters(const RankState &state, const Launch &launch, uint32_t protocol, uint32_t channel, const Step *steps,
-                        char **slots)
+  // `tables` are the channel's; `slots` is shared memory for kMaxPeers addresses.
+  COLLC_DEVICE Counters(const RankState &state, const Launch &launch, uint32_t protocol, uint32_t channel,
+                        const ChannelTables &tables, char **slots)
       : state_(state),
         launch_(launch),
-        ends_(state.ends + protocol * state.nends),
+        ends_(tables.ends),
+        protocol_(protocol),
         channel_(channel),
-        steps_(steps),
+        steps_(tables.steps),
         slots_(slots) {}
 
-  static COLLC_DEVICE uint64_t slot_number(const FifoEnd &end, uint64_t passed) {
-    const uint32_t slots = end.nslots;
-    return (slots & (slots - 1)) == 0 ? passed & (slots - 1) : passed % slots;
+  // Of an end among the rank's, which the next call begins with. Read anew: registers are dear while chunks move.
+  COLLC_DEVICE uint32_t home_number(uint32_t end) const {
+    if (launch_.cached == 0) return end;
+    return state_.refs[channel_row(state_, launch_, channel_).first_ref + end].fifo;
+  }
+
+  // There are fewer than 2^16 slots: their number is divided digit by digit, in 32 bits, where it is not a power of two.
+  static COLLC_DEVICE uint32_t slot_number(const FifoEnd &end, uint64_t passed) {
+    const uint32_t slots = end.nslots, low = static_cast<uint32_t>(passed);
+    if ((slots & (slots - 1)) == 0) return low & (slots - 1);
+    uint32_t rest = static_cast<uint32_t>(passed >> 32) % slots;
+    rest = (rest << 16 | low >> 16) % slots;
+    return (rest << 16 | (low & 0xffff)) % slots;
   }
   static COLLC_DEVICE char *slot_of(const FifoEnd &end, uint64_t passed) {
-    return end.slots + slot_number(end, passed) * end.slot_bytes;
+    return end.slots + static_cast<uint64_t>(slot_number(end, passed)) * end.slot_bytes;
   }
 
   // What a writer waits for: that the chunk which was in the slot before has been read.
@@ -122,7 +148,7 @@ class Counters {
     if (why == ReportState::kNone) return false;
     Report &report = state_.reports[channel_];
     if (why == ReportState::kAborted && host_load(&report.state) != 0) return true;
-    report.peer = end_number;
+    report.peer = home_number(end_number);
     report.program = launch_.program;
     report.step = static_cast<uint32_t>(&step - steps_);
     report.have = have;
@@ -135,6 +161,7 @@ class Counters {
   const RankState &state_;
   const Launch &launch_;
   FifoEnd *ends_;
+  uint32_t protocol_;
   uint32_t channel_;
   const Step *steps_;
   char **slots_;

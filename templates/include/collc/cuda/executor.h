@@ -8,18 +8,39 @@
 namespace collc::cuda {
 
 // This call's share ranges, computed by all threads; a barrier must follow.
-COLLC_DEVICE void place_shares(const RankState &state, const Program &program, uint64_t count, uint32_t element_bytes,
-                               uint32_t weights, ShareRange *ranges) {
+COLLC_DEVICE void place_shares(const RankState &state, const Launch &launch, uint32_t element_bytes, ShareRange *ranges) {
+  const Inverted most{launch.chunk_units, launch.chunk_inverse};
 #pragma unroll 1
-  for (uint32_t s = thread_index(); s < program.nshares; s += thread_count()) {
-    const Share &share = state.shares[program.first_share + s];
-    ShareRange range = cut_share(share, count, element_bytes, program.chunk_bytes, weights);
-    place_block(program.collective, state.nranks, share.block, count, range);
+  for (uint32_t s = thread_index(); s < launch.nshares; s += thread_count()) {
+    const DeviceShare row = state.shares[launch.first_share + s];
+    const Inverted den{row.share.den, row.inverse};
+    ShareRange range = cut_share(row.share, den, most, launch.count, element_bytes, launch.weights);
+    place_block(static_cast<Collective>(launch.collective), state.nranks, row.share.block, launch.count, range);
     ranges[s] = range;
   }
 }
 
 static_assert(sizeof(ShareRange) == kShareBytes, "shared_bytes() counts on it");
+
+// A channel's tables in shared memory at `at`, where all threads copy them; a barrier must follow. Its references follow each
+// other, and each names an end of its own, so that reference r is to end r here.
+COLLC_DEVICE ChannelTables cache_tables(const RankState &state, const DeviceChannel &channel, FifoEnd *home, char *at) {
+  auto *steps = reinterpret_cast<Step *>(at);
+  auto *ends = reinterpret_cast<FifoEnd *>(steps + channel.nsteps);
+  auto *refs = reinterpret_cast<FifoRef *>(ends + channel.nrefs);
+  const FifoRef *homes = state.refs + channel.first_ref;
+#pragma unroll 1
+  for (uint32_t r = thread_index(); r < channel.nrefs; r += thread_count()) {
+    ends[r] = home[homes[r].fifo];
+    refs[r] = {r, homes[r].reader};
+  }
+#pragma unroll 1
+  for (uint32_t s = thread_index(); s < channel.nsteps; s += thread_count()) {
+    steps[s] = state.steps[channel.first_step + s];
+    steps[s].first_ref -= channel.first_ref;
+  }
+  return {steps, refs, ends};
+}
 
 // `Verbs` is a protocol: Simple, LL or LL128.
 template <class T, class Verbs>
@@ -27,14 +48,18 @@ COLLC_DEVICE void run_block(const Launch &launch) {
   const RankCall &call = launch.ranks[block_index() / launch.nchannels];
   const uint32_t channel = block_index() % launch.nchannels;
   const RankState &state = *call.state;
-  const Program &program = state.programs[launch.program];
-  const RankChannel place = state.rank_channels[program.first_rank_channel + state.rank * program.nchannels + channel];
+  const DeviceChannel place = channel_row(state, launch, channel);
   if (place.nsteps == 0) return;
-  const Step *steps = state.steps + place.first_step;
 
   char **slots = reinterpret_cast<char **>(shared_memory());
   ShareRange *shares = reinterpret_cast<ShareRange *>(shared_memory() + kMaxPeers * (sizeof(char *) + sizeof(uint64_t)));
-  place_shares(state, program, launch.count, sizeof(T), launch.weights, shares);
+  FifoEnd *home = state.ends + Verbs::kProtocol * state.nends;
+  ChannelTables tables{state.steps + place.first_step, state.refs, home};
+  if (launch.cached != 0) tables = cache_tables(state, place, home, reinterpret_cast<char *>(shares + launch.nshares));
+#if defined(COLLC_FAULT_SHARES_BARRIER)
+  barrier();  // of what was copied: without it addresses would be any
+#endif
+  place_shares(state, launch, sizeof(T), shares);
 #if !defined(COLLC_FAULT_SHARES_BARRIER)
   barrier();
 #endif
@@ -42,15 +67,15 @@ COLLC_DEVICE void run_block(const Launch &launch) {
   uint64_t iterations = 0;
 #pragma unroll 1
   for (uint32_t s = 0; s < place.nsteps; ++s) {
-    const uint64_t last = shares[steps[s].share].nchunks + steps[s].lag;
+    const uint64_t last = shares[tables.steps[s].share].nchunks + tables.steps[s].lag;
     if (last > iterations) iterations = last;
   }
-  Counted<Verbs> verbs(state, call, launch, channel, steps, slots);
+  Counted<Verbs> verbs(state, call, launch, channel, tables, slots);
   Cursor at{0, 0};
   begin_tally();
-  const Progress ended = run_channel(verbs, steps, place.nsteps, state.refs, shares, iterations, at);
+  const Progress ended = run_channel(verbs, tables.steps, place.nsteps, tables.refs, shares, iterations, at);
   end_tally(state, channel);
-  if (ended == Progress::kDone) verbs.finish(place.nsteps, state.refs, shares);
+  if (ended == Progress::kDone) verbs.finish(place.nsteps, tables.refs, shares);
 }
 
 }  // namespace collc::cuda

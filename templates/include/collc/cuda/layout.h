@@ -32,14 +32,6 @@ constexpr uint32_t kSlotHead = 128;       // bytes before the data of a transfer
 constexpr uint32_t kSimple = 0, kLL = 1, kLL128 = 2;
 constexpr uint32_t kProtocols = 3;
 
-#if !defined(__CUDACC_RTC__)  // which takes no host code
-// Bytes of shared memory that a block needs for a program: addresses and flags of a step's slots, then the call's share
-// ranges.
-constexpr uint32_t shared_bytes(uint32_t nshares) {
-  return static_cast<uint32_t>(kMaxPeers * (sizeof(char *) + sizeof(uint64_t))) + nshares * kShareBytes;
-}
-#endif
-
 // One end of a FIFO as its rank sees it, for one protocol. Steps name ends by number; end e of protocol p is
 // RankState::ends[p * nends + e].
 struct alignas(16) FifoEnd {
@@ -54,6 +46,24 @@ struct alignas(16) FifoEnd {
   uint32_t nslots;
   uint32_t slot_bytes;    // with their flags
 };
+
+// What a block copies into its shared memory before its first step, if there is room: so no step waits for a table in memory,
+// which is three loads one after another, all of them misses once an acquire has emptied the first-level cache.
+struct CachedTables {
+  uint32_t nsteps;
+  uint32_t nrefs;  // each names a FIFO end that no other one does
+};
+constexpr uint32_t kMostCached = 47 << 10;  // bytes of shared memory; more than 48 KiB take few blocks
+
+#if !defined(__CUDACC_RTC__)  // which takes no host code
+// Bytes of shared memory that a block needs for a program: addresses and flags of a step's slots, the call's share ranges,
+// and the tables of its channel.
+constexpr uint32_t shared_bytes(uint32_t nshares, const CachedTables &cached = {0, 0}) {
+  return static_cast<uint32_t>(kMaxPeers * (sizeof(char *) + sizeof(uint64_t))) + nshares * kShareBytes +
+         cached.nsteps * static_cast<uint32_t>(sizeof(Step)) +
+         cached.nrefs * static_cast<uint32_t>(sizeof(FifoEnd) + sizeof(FifoRef));
+}
+#endif
 
 enum class ReportState : uint32_t { kNone = 0, kAborted = 1, kTimedOut = 2, kDiffers = 3 };
 constexpr uint32_t kExchangeProgram = 0xffffffff;  // Report::program of a transfer, whose `peer` is a Message::end
@@ -77,11 +87,24 @@ struct ChannelTicks {
   uint64_t ns;
 };
 
+// A share, and what divides by its denominator (Inverted of step_program.h).
+struct DeviceShare {
+  Share share;
+  uint64_t inverse;
+};
+
+// The steps of one channel on one rank, and all their references, which follow each other.
+struct alignas(16) DeviceChannel {
+  uint32_t first_step;
+  uint32_t nsteps;
+  uint32_t first_ref;
+  uint32_t nrefs;
+};
+
 // A rank as the device sees it; written once, when the communicator is made.
 struct RankState {
-  const Program *programs;          // of this allocation
-  const Share *shares;
-  const RankChannel *rank_channels;
+  const DeviceShare *shares;        // of this allocation
+  const DeviceChannel *channels;
   const Step *steps;                // refs resolved: see device_plan.h of the runtime
   const FifoRef *refs;              // `fifo` is the number of an end
   FifoEnd *ends;
@@ -108,18 +131,25 @@ struct RankCall {
 };
 
 // A sum before which every rank's own input is multiplied by a factor of its own.
-enum class Scaling : uint32_t { kNone = 0, kByValue = 1, kInMemory = 2 };
+enum class Scaling : uint8_t { kNone = 0, kByValue = 1, kInMemory = 2 };
 
 // The arguments of every kernel. Blocks are ranks x channels: block b runs channel b % nchannels of ranks[b / nchannels].
 struct Launch {
   uint64_t count;      // NCCL's count, in elements
   uint64_t flip;       // of integers: see Reducing
-  uint32_t program;    // within the allocation
+  uint64_t chunk_inverse;  // of chunk_units
+  uint32_t program;        // within the allocation; the next six are the program's (put_program)
   uint32_t nchannels;
+  uint32_t first_channel;
+  uint32_t first_share;
+  uint32_t nshares;
+  uint32_t chunk_units;    // of 16 bytes
   uint32_t divisor;    // of a finished reduction; 0: none (avg divides by the number of ranks)
-  uint32_t operation;  // ncclRedOp_t 0..3; of integers never min
-  Scaling scaling;     // of sums
   uint32_t weights;    // of the classes of links, as step_program.h has them; a captured graph keeps them
+  uint8_t collective;
+  uint8_t operation;   // ncclRedOp_t 0..3; of integers never min
+  Scaling scaling;     // of sums
+  uint8_t cached;      // a block's steps and FIFO ends fit into its shared memory (CachedTables)
   RankCall ranks[kMaxLaunchRanks];
 };
 static_assert(sizeof(Launch) <= 4096, "kernel arguments end at 4 KiB on older drivers");

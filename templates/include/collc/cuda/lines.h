@@ -138,8 +138,8 @@ class Lines : public Counters {
 
  protected:
   COLLC_DEVICE Lines(const RankState &state, const RankCall &call, const Launch &launch, uint32_t protocol, uint32_t channel,
-                     const Step *steps, char **slots)
-      : Counters(state, launch, protocol, channel, steps, slots),
+                     const ChannelTables &tables, char **slots)
+      : Counters(state, launch, protocol, channel, tables, slots),
         call_(call),
         passed_(reinterpret_cast<uint64_t *>(slots + kMaxPeers)) {}
 

@@ -15,9 +15,11 @@ namespace collc::cuda {
 template <class T>
 class LL128 : public Lines {
  public:
-  COLLC_DEVICE LL128(const RankState &state, const RankCall &call, const Launch &launch, uint32_t channel, const Step *steps,
-                     char **slots)
-      : Lines(state, call, launch, kLL128, channel, steps, slots) {}
+  static constexpr uint32_t kProtocol = kLL128;
+
+  COLLC_DEVICE LL128(const RankState &state, const RankCall &call, const Launch &launch, uint32_t channel,
+                     const ChannelTables &tables, char **slots)
+      : Lines(state, call, launch, kProtocol, channel, tables, slots) {}
 
   COLLC_DEVICE void move(const Step &step, [[maybe_unused]] const FifoRef *recv, const FifoRef *, const ShareRange &share,
                          [[maybe_unused]] const Chunk &chunk) {

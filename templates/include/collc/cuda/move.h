@@ -19,6 +19,14 @@ template <class T, class U>
 struct Mover {
   static constexpr uint32_t kCopyUnroll = sizeof(U) == 16 ? 8 : 4;
   static constexpr uint32_t kReduceUnroll = 4;
+  // The next source is on its way while one is reduced, and the first one while the own input is. Bytes are so much
+  // arithmetic that there are no registers left for it; and of code that is made for sm_120 itself (not from the PTX of
+  // sm_80) the compiler keeps more in flight than it has.
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 1200
+  static constexpr bool kAhead = false;
+#else
+  static constexpr bool kAhead = sizeof(T) > 1;
+#endif
 
   static COLLC_DEVICE const U *at(const char *place, uint64_t i) { return reinterpret_cast<const U *>(place) + i; }
   static COLLC_DEVICE U *at(char *place, uint64_t i) { return reinterpret_cast<U *>(place) + i; }
@@ -65,7 +73,7 @@ struct Mover {
     static constexpr uint32_t kUnroll = kReduceUnroll;
     template <uint32_t N>
     static COLLC_DEVICE void group(const Places &from, const Places &to, const Arithmetic &how, uint64_t i) {
-      U value[N], other[N];
+      U value[N];
       get(from.first, value, i);
       if constexpr (Op::kind == Reduction::kSum) {
         if (how.scaling != Scaling::kNone) {
@@ -73,10 +81,24 @@ struct Mover {
           for (uint32_t k = 0; k < N; ++k) value[k] = scaled<T>(value[k], how.scaling, how.factor);
         }
       }
+      if constexpr (kAhead) {
+        U next[N];
+        if (from.nrest != 0) get(from.rest[0], next, i);
 #pragma unroll 1
-      for (uint32_t s = 0; s < from.nrest; ++s) {
-        get(from.rest[s], other, i);
-        combine_all<Op>(value, other, how.flip);
+        for (uint32_t s = 1; s <= from.nrest; ++s) {
+          U one[N];
+#pragma unroll
+          for (uint32_t k = 0; k < N; ++k) one[k] = next[k];
+          if (s < from.nrest) get(from.rest[s], next, i);
+          combine_all<Op>(value, one, how.flip);
+        }
+      } else {
+        U one[N];
+#pragma unroll 1
+        for (uint32_t s = 0; s < from.nrest; ++s) {
+          get(from.rest[s], one, i);
+          combine_all<Op>(value, one, how.flip);
+        }
       }
       if constexpr (Op::kind == Reduction::kSum) {
         if (how.divisor != 0) {

@@ -1,0 +1,30 @@
+// Where the memory of a FIFO is, as the rank at one of its ends needs to know.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+
+#include "collc/cuda/layout.h"
+
+namespace collc::cuda {
+
+// One FIFO end and where its memory is for each protocol. `slots` and `tail` are offsets in the reader's arena, `head` in
+// the writer's; or all three in the region of the pair, where its memory or that of the FIFO is pinned host memory.
+struct EndPlace {
+  struct Memory {
+    bool used = false;  // by a program that runs over the protocol
+    size_t slots = 0;
+    size_t tail = 0;
+    size_t head = 0;
+    uint32_t slot_bytes = 0;  // as the largest chunk of those programs needs it
+  };
+  uint32_t fifo;
+  uint32_t reader;   // which of the FIFO's readers
+  uint32_t peer;     // the rank at the other end
+  uint32_t nslots;
+  bool writes;
+  bool staged;       // in pinned memory, whatever the pair reaches: of the class pcie
+  bool leaves;       // the two are on different servers, each with a half of the FIFO (wire_halves.h)
+  Memory memory[kProtocols];
+};
+
+}  // namespace collc::cuda

@@ -1,0 +1,36 @@
+// What kernels are told of a program: its rows in the tables on the device, and its part of a launch's arguments.
+#pragma once
+#include <algorithm>
+#include <vector>
+
+#include "collc/cuda/layout.h"
+#include "collc/step_program.h"
+
+namespace collc::cuda {
+
+inline DeviceShare with_inverse(const Share &share) { return {share, ~uint64_t{0} / share.den}; }
+
+// What a launch says of its program, a row of DevicePlan::programs with that number.
+inline void put_program(const Program &program, uint32_t number, bool cached, Launch *launch) {
+  launch->program = number;
+  launch->nchannels = program.nchannels;
+  launch->first_channel = program.first_rank_channel;
+  launch->first_share = program.first_share;
+  launch->nshares = program.nshares;
+  launch->chunk_units = program.chunk_bytes / kUnitBytes;
+  launch->chunk_inverse = ~uint64_t{0} / launch->chunk_units;
+  launch->collective = static_cast<uint8_t>(program.collective);
+  launch->cached = cached ? 1 : 0;
+}
+
+// What the largest of the channels from `first` on has.
+inline CachedTables most_cached(const std::vector<DeviceChannel> &channels, size_t first) {
+  CachedTables most{0, 0};
+  for (size_t c = first; c < channels.size(); ++c) {
+    most.nsteps = std::max(most.nsteps, channels[c].nsteps);
+    most.nrefs = std::max(most.nrefs, channels[c].nrefs);
+  }
+  return most;
+}
+
+}  // namespace collc::cuda
