@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import json
+import math
 import os
 import platform
 import statistics
@@ -27,10 +28,11 @@ from collc.process import python_module, run_captured
 from collc.tune.files import write_whole
 
 FORMAT = "collc-machine/1"
-SIZES = tuple(1 << n for n in (13, 14, 16, 18, 20, 22, 24, 25))
-SECONDS = 0.9  # of measuring: as many rounds as fit, at least LEAST
+SIZES = tuple(1 << n for n in range(14, 25, 2))
+SECONDS = 0.5  # of measuring: as many rounds as fit, at least LEAST
 LEAST = 3
 MARGIN = 0.95  # another way must be faster by that
+UNIT = 1 << 10  # of thresholds between two sizes
 MOVED = 1.5  # a line between two cores takes that much more or less: they are no longer where they were
 
 
@@ -44,13 +46,17 @@ class Costs:
     slots: float
     streamed_slots: float
     slots_streamed: float
-    both_streamed: float
+    all_streamed: float
     kernel: float
     both_slots: float
     both_streamed_slots: float
+    both_slots_streamed: float
     both_kernel: float
     own: float
     own_streamed: float
+    own_string: float
+    own_slots: float
+    own_kernel: float
     line_trip: float
 
 
@@ -59,8 +65,12 @@ class Thresholds:
     """Bytes from which on; None: never. The members of thresholds.h, in its order."""
 
     kernel_copies: int | None
+    kernel_copies_end: int | None
     kernel_copies_crowded: int | None
+    kernel_copied_chunks: int | None
     streamed_results: int | None
+    string_results: int | None
+    string_results_end: int | None
     streamed_broadcasts: int | None
     streamed_slots: int | None
     streamed_broadcast_slots: int | None
@@ -97,53 +107,68 @@ _Way = Callable[[Costs], float]
 
 def thresholds(costs: Mapping[int, Costs]) -> Thresholds:
     """The rules of docs/runtime.md: each way from the size on from which it stays faster than what it replaces."""
-    kernel = _from(costs, lambda c: c.both_kernel, lambda c: c.both_slots)
-    streams = _from(costs, lambda c: c.own_streamed, lambda c: c.own)
-    slots = _from(costs, lambda c: c.both_streamed_slots, lambda c: c.both_slots)
-    broadcast_slots = _from(
-        costs,
-        lambda c: min(c.streamed_slots, c.both_streamed),
-        lambda c: min(c.slots, c.slots_streamed),
-    )
+    kernel = _within(costs, lambda c: c.both_kernel, lambda c: min(c.both_slots, c.both_slots_streamed))
+    strings = _within(costs, lambda c: c.own_string, lambda c: min(c.own, c.own_streamed))
     broadcasts = _from(
         costs,
-        lambda c: min(c.slots_streamed, c.both_streamed),
+        lambda c: min(c.slots_streamed, c.all_streamed),
         lambda c: min(c.slots, c.streamed_slots),
     )
-    pulled = _within(costs, lambda c: c.kernel, lambda c: min(c.slots, c.streamed_slots, c.both_streamed))
+    pulled = _within(costs, lambda c: c.kernel, lambda c: min(c.slots, c.streamed_slots, c.all_streamed))
     return Thresholds(
-        kernel_copies=kernel,
-        # A call of the kernel takes the core of a reader that could go on.
-        kernel_copies_crowded=None if kernel is None else 4 * kernel,
-        streamed_results=streams,
+        kernel_copies=kernel[0],
+        kernel_copies_end=kernel[1],
+        kernel_copies_crowded=_from(costs, lambda c: c.own_kernel, lambda c: c.own_slots),
+        # Of a chunk just made, what the reader does: the writer has it in its caches, and stores it once more.
+        kernel_copied_chunks=_from(costs, lambda c: c.kernel, lambda c: c.slots),
+        streamed_results=_from(costs, lambda c: c.own_streamed, lambda c: c.own),
+        string_results=strings[0],
+        string_results_end=strings[1],
         # With two ranks, the outputs of which the library counts together.
         streamed_broadcasts=None if broadcasts is None else 2 * broadcasts,
-        streamed_slots=slots,
-        streamed_broadcast_slots=broadcast_slots,
-        pulled_broadcasts=pulled[0] if pulled else None,
-        pulled_broadcasts_end=pulled[1] if pulled else None,
+        streamed_slots=_from(costs, lambda c: c.both_streamed_slots, lambda c: c.both_slots),
+        streamed_broadcast_slots=_from(
+            costs,
+            lambda c: min(c.streamed_slots, c.all_streamed),
+            lambda c: min(c.slots, c.slots_streamed),
+        ),
+        pulled_broadcasts=pulled[0],
+        pulled_broadcasts_end=pulled[1],
     )
 
 
 def _from(costs: Mapping[int, Costs], way: _Way, instead: _Way) -> int | None:
     """The least size from which on `way` is faster than `instead` at every larger one too; None: at none."""
-    found = None
-    for size in sorted(costs, reverse=True):
-        if not 0 <= way(costs[size]) <= MARGIN * instead(costs[size]):
-            break
-        found = size
-    return found
+    first, end = _within(costs, way, instead)
+    return first if end is None else None
 
 
-def _within(costs: Mapping[int, Costs], way: _Way, instead: _Way) -> tuple[int, int | None] | None:
-    """The last sizes in a row at which `way` is faster than `instead`: the first of them, and the size that follows."""
-    faster = {size: 0 <= way(costs[size]) <= MARGIN * instead(costs[size]) for size in sorted(costs)}
-    last = max((size for size in faster if faster[size]), default=None)
-    if last is None:
-        return None
-    slower = max((size for size in faster if size < last and not faster[size]), default=0)
-    first = min(size for size in faster if size > slower)
-    return first, min((size for size in faster if size > last), default=None)
+def _within(costs: Mapping[int, Costs], way: _Way, instead: _Way) -> tuple[int | None, int | None]:
+    """Where `way` is faster than `instead`: the last sizes in a row, from the one to below the other, between two of
+    those measured where it begins or ends there. None: at none; to the end."""
+    lost = {size: _lost(way(costs[size]), instead(costs[size])) for size in sorted(costs)}
+    faster = [size for size in lost if lost[size] <= 0]
+    if not faster:
+        return None, None
+    last = faster[-1]
+    before = max((size for size in lost if size < last and lost[size] > 0), default=None)
+    after = min((size for size in lost if size > last), default=None)
+    first = min(size for size in faster if before is None or size > before)
+    begin = first if before is None else _crossing((before, lost[before]), (first, lost[first]))
+    return begin, None if after is None else _crossing((last, lost[last]), (after, lost[after]))
+
+
+def _lost(time: float, instead: float) -> float:
+    """Microseconds by which a way misses what would make it worth taking; infinite: the system refuses it."""
+    return time - MARGIN * instead if time >= 0 else math.inf
+
+
+def _crossing(one: tuple[int, float], other: tuple[int, float]) -> int:
+    """Where nothing is lost between two sizes: a call costs a fixed time, and every byte of it another."""
+    (size, lost), (next_size, next_lost) = one, other
+    if math.isinf(lost) or math.isinf(next_lost):
+        return next_size
+    return round((size + (next_size - size) * lost / (lost - next_lost)) / UNIT) * UNIT
 
 
 def default_file() -> Path:

@@ -14,7 +14,17 @@ from support.ranks import SUCCESS, Ranks
 from support.tunable import tunable
 
 from collc.cli import main
-from collc.tune.machine import SIZES, Costs, Thresholds, machine_text, settled_costs, thresholds, tune_machine
+from collc.tune.machine import (
+    MARGIN,
+    SIZES,
+    UNIT,
+    Costs,
+    Thresholds,
+    machine_text,
+    settled_costs,
+    thresholds,
+    tune_machine,
+)
 
 RUNTIME = Path(__file__).parents[1] / "runtime"
 NAMES = [field.name for field in fields(Thresholds)]
@@ -28,6 +38,7 @@ def crossing(at: int | None, **ways: float) -> dict[int, Costs]:
 
 RULES = {
     "kernel_copies": {"both_kernel": 8.0},
+    "kernel_copies_crowded": {"own_kernel": 8.0},
     "streamed_results": {"own_streamed": 8.0},
     "streamed_slots": {"both_streamed_slots": 8.0},
     "streamed_broadcast_slots": {"streamed_slots": 8.0},
@@ -35,37 +46,62 @@ RULES = {
 }
 
 
+def between(at: int) -> int:
+    """Where a line from 1 at the size before to 0.8 at this one passes MARGIN."""
+    if at == SIZES[0]:
+        return at
+    before = SIZES[SIZES.index(at) - 1]
+    return UNIT * round((before + (at - before) * (1 - MARGIN) / (1 - 0.8)) / UNIT)
+
+
 @pytest.mark.parametrize("name", RULES)
 @pytest.mark.parametrize("at", [SIZES[0], SIZES[3], SIZES[-1], None])
 def test_a_way_is_taken_from_where_it_stays_faster(name: str, at: int | None) -> None:
     found = thresholds(crossing(at, **RULES[name]))
-    assert getattr(found, name) == at
-    related = {"kernel_copies": "kernel_copies_crowded"}.get(name)
+    assert getattr(found, name) == (None if at is None else between(at))
+    related = {"pulled_broadcasts": "kernel_copied_chunks"}.get(name)
     assert [other for other in NAMES if getattr(found, other) is not None] == (
         [] if at is None else [other for other in NAMES if other in (name, related)]
     )
+    if related is not None:
+        assert getattr(found, related) == getattr(found, name)
 
 
 def test_broadcasts_are_streamed_where_one_of_the_streamed_ways_is_best() -> None:
-    assert thresholds(crossing(SIZES[4], slots_streamed=8.0)).streamed_broadcasts == 2 * SIZES[4]
+    assert thresholds(crossing(SIZES[4], slots_streamed=8.0)).streamed_broadcasts == 2 * between(SIZES[4])
     assert thresholds(crossing(SIZES[4], slots_streamed=8.0, streamed_slots=7.0)).streamed_broadcasts is None
-    both = thresholds(crossing(SIZES[4], streamed_slots=9.9, both_streamed=8.0))
-    assert (both.streamed_broadcasts, both.streamed_broadcast_slots) == (2 * SIZES[4], SIZES[4])
+    both = thresholds(crossing(SIZES[4], streamed_slots=9.9, all_streamed=8.0))
+    assert both.streamed_broadcasts is not None
+    assert both.streamed_broadcast_slots == between(SIZES[4])
 
 
-def test_broadcasts_are_pulled_where_the_kernel_is_best_and_no_further() -> None:
-    costs = crossing(SIZES[3], kernel=8.0) | dict.fromkeys(SIZES[5:], EVEN)
-    found = thresholds(costs)
-    assert (found.pulled_broadcasts, found.pulled_broadcasts_end) == (SIZES[3], SIZES[5])
-    again = thresholds(costs | {SIZES[-1]: replace(EVEN, kernel=8.0)})
-    assert (again.pulled_broadcasts, again.pulled_broadcasts_end) == (SIZES[-1], None)
+@pytest.mark.parametrize(("name", "way"), [("pulled_broadcasts", "kernel"), ("kernel_copies", "both_kernel")])
+def test_the_kernel_copies_where_it_is_best_and_no_further(name: str, way: str) -> None:
+    found = thresholds(crossing(SIZES[3], **{way: 8.0}) | {SIZES[5]: EVEN})
+    assert getattr(found, name) == between(SIZES[3])
+    end = SIZES[5] - (between(SIZES[5]) - SIZES[4])  # the same line the other way
+    assert getattr(found, f"{name}_end") == end
+    again = thresholds(crossing(SIZES[2], **{way: 8.0}) | {SIZES[3]: EVEN})
+    assert (getattr(again, name), getattr(again, f"{name}_end")) == (between(SIZES[4]), None)
+
+
+def test_a_threshold_between_two_sizes_is_where_straight_lines_meet() -> None:
+    """A call of the kernel costs some time, and its copies 0.4 times that of others."""
+    for start in (0.5, 1.0, 3.0, 20.0):
+        costs = {}
+        for size in SIZES:
+            us = 2e-5 * size
+            costs[size] = replace(EVEN, both_slots=us, both_slots_streamed=us, both_kernel=start + 0.4 * us)
+        meet = start / (MARGIN - 0.4) / 2e-5
+        assert thresholds(costs).kernel_copies == pytest.approx(max(meet, SIZES[0]), abs=UNIT)
 
 
 def test_a_way_that_is_hardly_faster_or_refused_is_not_taken() -> None:
     assert thresholds(crossing(SIZES[0], both_kernel=9.9)).kernel_copies is None
     assert thresholds(crossing(SIZES[0], both_kernel=-1.0)).kernel_copies is None
-    faster_once = {**crossing(None), SIZES[2]: replace(EVEN, both_kernel=1.0)}
-    assert thresholds(faster_once).kernel_copies is None
+    assert thresholds(crossing(SIZES[0], own_kernel=-1.0)).kernel_copies_crowded is None
+    faster_once = {**crossing(None), SIZES[2]: replace(EVEN, own_streamed=1.0)}
+    assert thresholds(faster_once).streamed_results is None
 
 
 def test_measurements_during_which_the_cores_were_moved_do_not_count() -> None:

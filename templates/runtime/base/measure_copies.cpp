@@ -56,13 +56,19 @@ struct alignas(kLine) Side {
   uint64_t sent = 0, received = 0;
 };
 
-bool both(Way way) { return way == Way::kBothSlots || way == Way::kBothStreamedSlots || way == Way::kBothKernel; }
+// Whether both threads send and receive in a call.
+bool both(Way way) { return way >= Way::kBothSlots && way <= Way::kBothKernel; }
 
 // One thread of two.
 class Hand {
  public:
   Hand(Way way, uint64_t bytes, Side *mine, Side *peer)
-      : way_(way), bytes_(bytes), mine_(*mine), peer_(*peer), into_(mine->buffer + (both(way) ? bytes : 0)) {}
+      : way_(way),
+        bytes_(bytes),
+        mine_(*mine),
+        peer_(*peer),
+        into_(mine->buffer + (both(way) ? bytes : 0)),
+        own_(mine->buffer + 2 * bytes) {}
 
   // A call. Of the ways that take turns, what one thread has received it sends next.
   void call(bool sends) {
@@ -73,22 +79,37 @@ class Hand {
         return through_slots(sends, !sends, true, false);
       case Way::kSlotsStreamed:
         return through_slots(sends, !sends, false, true);
-      case Way::kBothStreamed:
+      case Way::kAllStreamed:
         return through_slots(sends, !sends, true, true);
       case Way::kBothSlots:
         return through_slots(true, true, false, false);
       case Way::kBothStreamedSlots:
         return through_slots(true, true, true, false);
+      case Way::kBothSlotsStreamed:
+        return through_slots(true, true, false, true);
       case Way::kKernel:
         return by_kernel(sends, !sends);
-      case Way::kLineTrip:
-        return line_trip(sends);
       case Way::kBothKernel:
         return by_kernel(true, true);
       case Way::kOwn:
+        return copy(mine_.buffer + bytes_, mine_.buffer, bytes_, false);
       case Way::kOwnStreamed:
+        return copy(mine_.buffer + bytes_, mine_.buffer, bytes_, true);
+      case Way::kOwnString:
+        return string_copy(mine_.buffer + bytes_, mine_.buffer, bytes_);
+      case Way::kOwnSlots:
+        for (uint64_t at = 0; at < bytes_; at += kSlotBytes) {
+          const uint64_t part = std::min(kSlotBytes, bytes_ - at);
+          copy(mine_.slots, mine_.buffer + at, part, false);
+          copy(mine_.buffer + bytes_ + at, mine_.slots, part, false);
+        }
+        return;
+      case Way::kOwnKernel:
+        return kernel_copy(mine_.buffer + bytes_, mine_.buffer, bytes_);
+      case Way::kLineTrip:
+        return line_trip(sends);
       case Way::kCount:
-        copy(mine_.buffer + bytes_, mine_.buffer, bytes_, way_ == Way::kOwnStreamed);
+        return;
     }
   }
 
@@ -102,6 +123,10 @@ class Hand {
   static void copy(void *to, const void *from, uint64_t bytes, bool past) {
     past ? stream(to, from, bytes) : static_cast<void>(std::memcpy(to, from, bytes));
   }
+  void kernel_copy(char *to, char *from, uint64_t bytes) {
+    const iovec here{to, bytes}, there{from, bytes};
+    refused_ |= process_vm_readv(getpid(), &here, 1, &there, 1, 0) != static_cast<ssize_t>(bytes);
+  }
 
   void through_slots(bool sends, bool receives, bool past_in, bool past_out) {
     for (uint64_t at = 0; at < bytes_; at += kSlotBytes) {
@@ -109,6 +134,7 @@ class Hand {
       if (sends) {
         if (mine_.sent >= kSlots) wait(peer_.read, mine_.sent - kSlots + 1);
         copy(mine_.slots + mine_.sent % kSlots * kSlotBytes, mine_.buffer + at, part, past_in);
+        if (receives) copy(own_ + at, mine_.buffer + at, part, past_out);
         mine_.written.store(++mine_.sent, std::memory_order_release);
       }
       if (receives) {
@@ -123,10 +149,10 @@ class Hand {
     if (sends) mine_.written.store(++mine_.sent, std::memory_order_release);
     if (receives) {
       wait(peer_.written, mine_.received + 1);
-      const iovec to{into_, bytes_}, from{peer_.buffer, bytes_};
-      refused_ |= process_vm_readv(getpid(), &to, 1, &from, 1, 0) != static_cast<ssize_t>(bytes_);
+      kernel_copy(into_, peer_.buffer, bytes_);
       mine_.read.store(++mine_.received, std::memory_order_release);
     }
+    if (sends && receives) copy(own_, mine_.buffer, bytes_, false);
     if (sends) wait(peer_.read, mine_.sent);
   }
 
@@ -141,7 +167,7 @@ class Hand {
   Way way_;
   uint64_t bytes_;
   Side &mine_, &peer_;
-  char *into_;
+  char *into_, *own_;
   bool refused_ = false;
 };
 
@@ -162,7 +188,7 @@ class Round {
 
   bool run() {
     const uint64_t most = *std::max_element(sizes_, sizes_ + nsizes_);
-    Memory first(2 * most), second(2 * most), slots(2 * kSlots * kSlotBytes);
+    Memory first(3 * most), second(3 * most), slots(2 * kSlots * kSlotBytes);
     if (first.at() == nullptr || second.at() == nullptr || slots.at() == nullptr) return false;
     sides_[0].buffer = first.at();
     sides_[1].buffer = second.at();
@@ -187,7 +213,8 @@ class Round {
 
   // `first`: of this size.
   void measure(uint32_t me, Way way, uint64_t bytes, bool first, double *microseconds) {
-    const uint64_t calls = way == Way::kLineTrip ? kLineTrips : std::max<uint64_t>(2, kBatchBytes / bytes / 2 * 2);
+    const uint64_t least = way < Way::kBothSlots ? 2 : 1;  // where they take turns, one of each
+    const uint64_t calls = way == Way::kLineTrip ? kLineTrips : std::max<uint64_t>(least, kBatchBytes / bytes / 2 * 2);
     Hand hand(way, bytes, &sides_[me], &sides_[1 - me]);
     // The caches are as such calls leave them. What is large stands there already as the last way left it.
     if (first || bytes <= kBatchBytes)

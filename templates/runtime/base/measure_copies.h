@@ -5,19 +5,24 @@
 namespace collc {
 
 // The ways of moving bytes from the buffer of one thread into that of another on another core, where there is one. One-way:
-// they take turns, as roots of broadcasts. Both: each at the same time to the other, as in an all_gather.
+// they take turns, as roots of broadcasts do. Both: each to the other at the same time, beside a copy within its own memory,
+// as in an all_gather. Own: each thread within its own memory, as where ranks share a core.
 enum class Way : uint32_t {
   kSlots,          // one-way, through slots
   kStreamedSlots,  // into slots past the caches
   kSlotsStreamed,  // out of slots past the caches
-  kBothStreamed,   // in and out
+  kAllStreamed,    // in and out
   kKernel,         // process_vm_readv
   kBothSlots,      // both, through slots
   kBothStreamedSlots,
+  kBothSlotsStreamed,
   kBothKernel,
-  kOwn,          // each thread within its own memory
-  kOwnStreamed,  // the same past the caches
-  kLineTrip,     // no bytes: a cache line to the other core and back
+  kOwn,  // a copy
+  kOwnStreamed,
+  kOwnString,  // by string_copy
+  kOwnSlots,  // through slots
+  kOwnKernel,
+  kLineTrip,  // no bytes: a cache line to the other core and back
   kCount,
 };
 

@@ -18,20 +18,6 @@
 namespace collc {
 namespace {
 
-// A broadcast, which reads and writes every byte once, gains from a last cache that holds all outputs so many times: cores
-// share it, those of other virtual machines too.
-constexpr uint64_t kCached = 6;
-
-// Bytes of the last cache; 0: not known.
-uint64_t last_cache() {
-#if defined(_SC_LEVEL3_CACHE_SIZE)
-  static const long bytes = sysconf(_SC_LEVEL3_CACHE_SIZE);
-  return bytes > 0 ? static_cast<uint64_t>(bytes) : 0;
-#else
-  return 0;
-#endif
-}
-
 // A write into another's output takes less, unless its rank is stopped.
 constexpr int64_t kWriterUs = 500000;
 
@@ -151,6 +137,7 @@ const HostRank::Cut &HostRank::cut(const Call &call) {
   }
   if (cut.hop.is) find_own_steps(program, &cut);
   cut.streams = is_streamed();
+  cut.copies_strings = copies_strings();
   cut.streams_slots = streams_slots();
   cut.pulled = is_pulled();
   return cut;
@@ -199,6 +186,7 @@ void HostRank::begin(const Call &call) {
       .core.store(core < 0 ? UINT32_MAX : static_cast<uint32_t>(core), std::memory_order_relaxed);
   choose_reduction();
   shared_.running.streams = cut_->streams;
+  shared_.running.copies_strings = cut_->copies_strings;
   shared_.running.streams_slots = cut_->streams_slots;
   shared_.running.pulled = cut_->pulled;
   if (timed_) {
@@ -362,27 +350,6 @@ void HostRank::wait_for_writer(uint32_t peer, int64_t start_us) {
     single_copy_.withdraw();  // no peer has it mapped any longer
     return;
   }
-}
-
-bool HostRank::is_streamed() const {
-  const Thresholds &from = shared_.neighbours.thresholds();
-  const uint64_t bytes = output_bytes();
-  if (shared_.running.call->collective != Collective::kBroadcast) return bytes >= from.streamed_results;
-  if (from.streamed_broadcasts != 0) return context_.nranks * bytes >= from.streamed_broadcasts;
-  return bytes >= from.streamed_results && context_.nranks * bytes >= last_cache() / kCached;
-}
-
-// Until it is known what that costs (transport/slot_ways.h).
-bool HostRank::streams_slots() const {
-  const Thresholds &from = shared_.neighbours.thresholds();
-  const bool broadcast = shared_.running.call->collective == Collective::kBroadcast;
-  return output_bytes() >= (broadcast ? from.streamed_broadcast_slots : from.streamed_slots);
-}
-
-bool HostRank::is_pulled() const {
-  if (shared_.running.call->collective != Collective::kBroadcast || !cores_are_free()) return false;
-  const Thresholds &from = shared_.neighbours.thresholds();
-  return output_bytes() >= from.pulled_broadcasts && output_bytes() < from.pulled_broadcasts_end;
 }
 
 uint64_t HostRank::input_bytes() const {

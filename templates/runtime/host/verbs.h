@@ -144,8 +144,8 @@ class HostVerbs {
     if (has_output) operands.add(output, nullptr, kThroughCaches);
     for (uint32_t i = 0; i < step.nsend; ++i) {
       const bool stands = is_input || has_output;
-      write(fifos_[send[i].fifo], chunk, is_input, has_output, stands ? (is_input ? input : output) : nullptr, i, operands,
-            moves_only || (operands.ndests == 0 && step.nsend == 1));
+      write(fifos_[send[i].fifo], share, chunk, is_input, has_output, stands ? (is_input ? input : output) : nullptr, i,
+            operands, moves_only || (operands.ndests == 0 && step.nsend == 1));
     }
     if (has_output && running_.streams && !operands.output_is_read) operands.ways[0] = kPastCaches;
     const bool counts = bytes >= kLeastByAddress;  // what it costs; below, it hardly does
@@ -181,7 +181,9 @@ class HostVerbs {
       if (operands.dests[i] == operands.sources[0]) continue;
       FifoEnd *slot = bytes >= kLeastByAddress ? operands.slots[i] : nullptr;
       const uint64_t begin = slot != nullptr ? now_ticks() : 0;
-      if (operands.ways[i] == kPastCaches)
+      if (operands.slots[i] == nullptr && running_.copies_strings)
+        string_copy(operands.dests[i], operands.sources[0], bytes);
+      else if (operands.ways[i] == kPastCaches)
         stream(operands.dests[i], operands.sources[0], bytes);
       else
         std::memcpy(operands.dests[i], operands.sources[0], bytes);
@@ -220,12 +222,12 @@ class HostVerbs {
 
   // Chooses the transport of what send number `i` writes, which stands at `from` already or, if null, nowhere.
   // `may_pass`: what goes into a slot may go there past the caches.
-  void write(FifoEnd &end, const Chunk &chunk, bool is_input, bool is_result, const void *from, uint32_t i, Operands &operands,
-             bool may_pass) {
+  void write(FifoEnd &end, const ShareRange &share, const Chunk &chunk, bool is_input, bool is_result, const void *from,
+             uint32_t i, Operands &operands, bool may_pass) {
     const ChunkPlace at = place(end, chunk);
     const uint64_t bytes = chunk.elements * running_.element_bytes;
     operands.marks[i] = 0;
-    if (from != nullptr && goes_by_address(end, is_input, is_result, bytes)) {
+    if (from != nullptr && goes_by_address(end, share, is_input, is_result, bytes)) {
       AddressTransport::write(at, from, bytes);
       operands.marks[i] = kByAddress;
       end.direct = true;
@@ -256,19 +258,23 @@ class HostVerbs {
     return to;
   }
 
-  // Whether a chunk is sent as its address, for readers that follow it themselves or have the kernel copy.
-  bool goes_by_address(const FifoEnd &end, bool is_input, bool is_result, uint64_t bytes) const {
+  // Whether a chunk of this size is sent as its address, for readers that follow it themselves or have the kernel copy.
+  bool goes_by_address(const FifoEnd &end, const ShareRange &share, bool is_input, bool is_result, uint64_t bytes) const {
     if (bytes < kLeastByAddress) return false;
     if (is_input && !running_.keeps_input) return false;
     if (end.reach == Reach::kShared) return true;
     if (end.reach != Reach::kKernel) return false;
     if (running_.pulled) return true;
-    // A call of the kernel costs more than a copy, and most where readers need the writer's core.
+    // The kernel copies, which is all that is done to a result; anything else is reduced. A root would only wait.
+    if (!is_result || running_.call->root >= 0) return false;
     const Thresholds &from = thresholds();
-    if (bytes < (context_.cores_are_free ? from.kernel_copies : from.kernel_copies_crowded)) return false;
-    // The kernel copies, which is all that is done to a result; anything else is reduced. A root would only wait. And the
-    // kernel cannot stream, which is worth more where cores are short.
-    return is_result && running_.call->root < 0 && (context_.cores_are_free || !running_.streams);
+    // A call of the kernel costs more than a copy, but one copies all chunks of an input. What has just been made goes chunk by
+    // chunk, and stands in a cache, where a copy into a slot costs little.
+    if (!is_input && bytes < from.kernel_copied_chunks) return false;
+    const uint64_t together = is_input ? (share.end - share.begin) * running_.element_bytes : bytes;
+    if (context_.cores_are_free) return !is_input || (together >= from.kernel_copies && together < from.kernel_copies_end);
+    // Readers need the writer's core. And the kernel cannot stream, which is worth more where cores are short.
+    return together >= from.kernel_copies_crowded && !running_.streams;
   }
 
   const Thresholds &thresholds() const { return context_.neighbours.thresholds(); }

@@ -25,10 +25,18 @@ struct Member {
   uint64_t Thresholds::*bytes;
 };
 constexpr Member kMembers[] = {
-    {"kernel_copies", &Thresholds::kernel_copies},         {"kernel_copies_crowded", &Thresholds::kernel_copies_crowded},
-    {"streamed_results", &Thresholds::streamed_results},   {"streamed_broadcasts", &Thresholds::streamed_broadcasts},
-    {"streamed_slots", &Thresholds::streamed_slots},       {"streamed_broadcast_slots", &Thresholds::streamed_broadcast_slots},
-    {"pulled_broadcasts", &Thresholds::pulled_broadcasts}, {"pulled_broadcasts_end", &Thresholds::pulled_broadcasts_end},
+    {"kernel_copies", &Thresholds::kernel_copies},
+    {"kernel_copies_end", &Thresholds::kernel_copies_end},
+    {"kernel_copies_crowded", &Thresholds::kernel_copies_crowded},
+    {"kernel_copied_chunks", &Thresholds::kernel_copied_chunks},
+    {"streamed_results", &Thresholds::streamed_results},
+    {"string_results", &Thresholds::string_results},
+    {"string_results_end", &Thresholds::string_results_end},
+    {"streamed_broadcasts", &Thresholds::streamed_broadcasts},
+    {"streamed_slots", &Thresholds::streamed_slots},
+    {"streamed_broadcast_slots", &Thresholds::streamed_broadcast_slots},
+    {"pulled_broadcasts", &Thresholds::pulled_broadcasts},
+    {"pulled_broadcasts_end", &Thresholds::pulled_broadcasts_end},
 };
 static_assert(sizeof(Thresholds) == sizeof(kMembers) / sizeof(kMembers[0]) * sizeof(uint64_t), "a line for each member");
 
