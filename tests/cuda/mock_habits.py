@@ -6,6 +6,7 @@ Made without blocking, by several threads, in groups; ended in any order, by wat
 from __future__ import annotations
 
 import ctypes
+import os
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -21,6 +22,7 @@ from collc.errors import CollcError
 
 IN_PROGRESS, INVALID_ARGUMENT, INVALID_USAGE, REMOTE_ERROR = 7, 4, 5, 6
 NO_COLOR = -1
+SHRINK_ABORT = 1
 UNDEFINED = -(1 << 31)
 
 
@@ -56,6 +58,7 @@ HABITS = (
     "made_by_threads",
     "ended_in_other_orders",
     "ended_in_a_group",
+    "ended_by_a_thread_without_a_gpu",
     "finalized",
     "finalized_without_blocking",
     "aborted_amid_a_creation",
@@ -186,14 +189,15 @@ class Habits(Transfers):
         made = Comm()
         self.begin(made, self.unique("world"), config(0))
         self.comms.append(made)
-        right, colors = self.polled(made) == 0, [(0, 0, 1), (0, 1, 0), (0, 0, 0), (1, 0, 0), (2, 1, 1), (0, 0, 0)]
+        colors = [(0, 0, 1), (0, 1, 0), (0, NO_COLOR, 0), (1, 0, 0), (2, 1, NO_COLOR), (0, 0, 0)]
+        right = self.polled(made) == 0
         parts = []
         for turn, coloring in enumerate(colors):
             time.sleep((self.rank + turn) % 3 * 0.002)
             code, part = self.split(made, coloring[self.rank], self.rank)
-            right &= code == IN_PROGRESS
+            right &= code == (0 if coloring[self.rank] == NO_COLOR else IN_PROGRESS)
             parts.append(part)
-        right &= [self.polled(part) for part in parts] == [0] * len(parts)
+        right &= all(self.polled(part) == 0 for part in parts if part.value is not None)
         return right and self.parts_are_right(parts, colors)
 
     def thread(self, body: Callable[[], None]) -> threading.Thread:
@@ -224,6 +228,38 @@ class Habits(Transfers):
             thread.join()
         self.comms += made
         return codes == [0] * 4 and all(self.works(comm) for comm in made)
+
+    def ranks_as_threads(self) -> list[str]:
+        """All ranks in this process, each a thread that makes its communicator and calls alone; what is wrong."""
+        unique, wrong, turns = UniqueId.from_buffer_copy(self.nccl.unique_id()), list[str](), self.given["turns"]
+
+        def rank_of(rank: int) -> None:
+            try:
+                one = Habits(self.library, rank, 3, self.folder, self.given)
+                comm, stream = Comm(), one.stream()
+                one.check(one.lib.ncclCommInitRank(ctypes.byref(comm), 3, unique, rank))
+                for turn in range(turns):
+                    count = 1 + turn * 97 % 500
+                    if not one.sums_are_right(comm, count, stream):
+                        wrong.append(f"rank {rank}, sum {turn}")
+                    room, after, before = one.room(count), (rank + 1) % 3, (rank - 1) % 3
+                    sent = one.buffer(one.data(rank, count, turn))
+                    one.group(
+                        partial(one.send, sent, after, comm, stream), partial(one.recv, room, before, comm, stream)
+                    )
+                    one.wait(stream)
+                    if not one.got(room, before, count, turn):
+                        wrong.append(f"rank {rank}, transfer {turn}")
+                one.check(one.lib.ncclCommDestroy(comm))
+            except (RuntimeError, CollcError) as error:
+                wrong.append(f"rank {rank}: {error}")
+
+        threads = [threading.Thread(target=rank_of, args=(rank,)) for rank in range(3)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        return wrong
 
     def named(self) -> bool:
         """Names stay, whatever becomes of the caller's text; parts inherit them, or have others."""
@@ -279,18 +315,38 @@ class Habits(Transfers):
             self.wait(stream)
         return right and self.works(self.comm("next"))
 
+    def ended_by_a_thread_without_a_gpu(self) -> bool:
+        """As a garbage collector does, behind a call that nobody has waited for; its stream is gone too."""
+        comm, stream, codes = self.comm(), self.stream(), list[int]()
+        mine, room = self.buffer(self.data(self.rank, 900)), self.room(900)
+        self.check(self.all_reduce(mine, room, comm, stream))
+        self.cuda(self.mock.cuStreamDestroy_v2(stream))
+        self.comms = []
+        thread = threading.Thread(target=lambda: codes.append(self.lib.ncclCommDestroy(comm)))
+        thread.start()
+        thread.join()
+        self.cuda(self.mock.cuCtxSynchronize())
+        return codes == [0] and bool(
+            np.array_equal(room.get(), sum(self.data(rank, 900) for rank in range(self.nranks)))
+        )
+
     def finalized(self) -> bool:
         """ncclCommFinalize returns when this rank's calls have ended; then nothing is left but the end."""
-        comm, stream = self.comm(), self.stream()
-        room, buffer = self.room(3000), self.buffer(self.data(self.rank, 3000))
-        self.check(self.all_reduce(buffer, room, comm, stream))
-        self.check(self.lib.ncclCommFinalize(comm))
-        right = bool(self.mock.cuStreamQuery(stream) == 0)
-        self.wait(stream)
-        right &= bool(np.array_equal(room.get(), sum(self.data(rank, 3000) for rank in range(self.nranks))))
-        right &= self.all_reduce(buffer, room, comm, stream) == INVALID_USAGE
-        right &= self.lib.ncclCommFinalize(comm) == INVALID_ARGUMENT and self.error(comm) == 0
-        self.destroy(comm)
+        right, lib = True, self.lib
+        for name in ("alone", "in a group"):
+            comm, stream = self.comm(name), self.stream()
+            room, buffer = self.room(3000), self.buffer(self.data(self.rank, 3000))
+            call, end = partial(self.all_reduce, buffer, room, comm, stream), partial(lib.ncclCommFinalize, comm)
+            if name == "alone":
+                self.check(call())
+                self.check(end())
+            else:
+                self.group(call, end)
+            right &= bool(self.mock.cuStreamQuery(stream) == 0)
+            self.wait(stream)
+            right &= bool(np.array_equal(room.get(), sum(self.data(rank, 3000) for rank in range(self.nranks))))
+            right &= call() == INVALID_USAGE and end() == INVALID_ARGUMENT and self.error(comm) == 0
+            self.destroy(comm)
         return right
 
     def finalized_without_blocking(self) -> bool:
@@ -348,7 +404,46 @@ class Habits(Transfers):
             start = time.monotonic()
             self.check(self.lib.ncclCommAbort(part))
             right &= time.monotonic() - start < 2
+        right &= self.works(comm)
+        # And the communicator itself, in a thread that blocks in a split.
+        second = self.comm("second")
+        if self.rank != 2:
+            watchdog = threading.Timer(0.2, lambda: self.lib.ncclCommAbort(second))
+            watchdog.start()
+            start = time.monotonic()
+            code, part = self.split(second, 0, self.rank)
+            watchdog.join()
+            right &= time.monotonic() - start < 5 and code not in (0, IN_PROGRESS) and part.value is None
+            self.comms = [comm]
         return right and self.works(comm)
+
+    def shrunk_to_the_living(self) -> bool:
+        """Rank 1 dies, or is stuck, while the others call: they go on without it (NCCL_SHRINK_ABORT)."""
+        comm, stream, how = self.comm(), self.stream(), self.given["how"]
+        right = self.works(comm)
+        self.meet("used")
+        if self.rank == 1 and how == "died":
+            self.say("end-1")
+            os._exit(0)
+        if self.rank == 1:
+            self.until(lambda: self.error(comm) == REMOTE_ERROR)
+            self.comms = []
+            self.check(self.lib.ncclCommAbort(comm))
+            return right
+        code = self.all_reduce(self.buffer(self.data(self.rank, 100)), self.room(100), comm, stream)
+        if how == "died":
+            self.until(lambda: self.error(comm) != 0)
+        right &= code in (0, REMOTE_ERROR)  # the other one may have begun to go on
+        part, left_out = Comm(), (ctypes.c_int * 1)(1)
+        self.check(self.lib.ncclCommShrink(comm, left_out, 1, ctypes.byref(part), None, SHRINK_ABORT))
+        self.comms.append(part)
+        self.wait(stream)
+        right &= self.works(part, 300, [0, 2]) and self.error(comm) != 0
+        self.check(self.lib.ncclCommAbort(comm))
+        self.comms = [part]
+        right &= self.works(part, 100, [0, 2])
+        self.destroy(part)
+        return right
 
     def aborted_amid_calls(self) -> bool:
         """A watchdog ends a communicator while this thread makes calls to which rank 1 never comes."""

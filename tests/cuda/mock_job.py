@@ -46,7 +46,7 @@ class Job:
         self.nccl = Nccl(library)
         self.lib = self.nccl.lib
         self.mock = ctypes.CDLL("libcuda.so.1")
-        self.rank, self.nranks, self.folder, self.given = rank, nranks, folder, given
+        self.library, self.rank, self.nranks, self.folder, self.given = library, rank, nranks, folder, given
         self.prefix, self.chance = "", random.Random(0)
         self.comms: list[Comm] = []
         count = ctypes.c_int()

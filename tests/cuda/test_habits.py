@@ -38,7 +38,22 @@ def test_every_habit_is_tried() -> None:
     answering = {
         name for name, one in methods.items() if [*one.parameters] == ["self"] and one.return_annotation == "bool"
     }
-    assert answering == {*HABITS, "named"}
+    assert answering == {*HABITS, "named", "shrunk_to_the_living"}
+
+
+@pytest.mark.parametrize("settings", [{}, {"MOCK_NO_PEER": "all"}], ids=["peers", "pinned"])
+@pytest.mark.parametrize("how", ["died", "stuck"])
+def test_ranks_go_on_without_one_that_died_or_is_stuck(how: str, settings: dict[str, str]) -> None:
+    made, own = library(allocations="1..3"), dict.fromkeys(range(3), settings)
+    answers = job("shrunk_to_the_living", made=made, given={"how": how}, own=own, COLLC_BOOTSTRAP_TIMEOUT="20")
+    assert [answers[0], answers[2]] == [True, True], answers
+    assert how == "died" or answers[1] is True
+
+
+@pytest.mark.parametrize("settings", [{}, {"MOCK_NO_PEER": "all"}], ids=["peers", "pinned"])
+def test_ranks_may_be_threads(settings: dict[str, str]) -> None:
+    own = {0: {"MOCK_GPUS": "3", **settings}}
+    assert job("ranks_as_threads", 1, given={"turns": 12}, own=own, COLLC_BOOTSTRAP_TIMEOUT="20") == [[]]
 
 
 def test_names_of_communicators(tmp_path: Path) -> None:

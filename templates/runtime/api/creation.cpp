@@ -228,11 +228,13 @@ COLLC_ALIAS(ncclResult_t, CommSplit, (ncclComm_t, int, int, ncclComm_t *, ncclCo
 
 ncclResult_t pncclCommShrink(ncclComm_t comm, int *excluded, int count, ncclComm_t *newcomm, ncclConfig_t *config, int flags) {
   return with_communicator("ncclCommShrink", comm, [&](const CommunicatorPtr &parent) -> Status {
-    // Without NCCL_SHRINK_ABORT the parent must be sound; with it, its calls have failed already: a call of the host
-    // target returns when it is over.
+    // With NCCL_SHRINK_ABORT the parent may be broken, and its calls end; without, it must be sound.
+    const bool aborts = flags != NCCL_SHRINK_DEFAULT && parent->real() == nullptr;
+    if (aborts && parent->backend_rank() == nullptr) return fail(ncclInvalidUsage, "the communicator was never made");
     if (flags == NCCL_SHRINK_DEFAULT && !parent->revoked()) COLLC_RETURN_IF_FAILED(parent->state());
     std::vector<uint32_t> out;
     const Status checked = read_excluded(*parent, excluded, count, &out);
+    if (aborts && checked.ok() && !parent->revoked()) parent->give_way();
     const std::vector<int> copy(out.begin(), out.end());
     return note_failure(derive(
         parent, parent->all_but(out), config, newcomm, false, checked,

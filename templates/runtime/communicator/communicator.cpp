@@ -266,6 +266,11 @@ Status Communicator::revoke() {
   return {};
 }
 
+void Communicator::give_way() {
+  control_->abort(fail(ncclRemoteError, "ncclCommShrink was called with NCCL_SHRINK_ABORT"), rank_);
+  if (rank_backend_ != nullptr) rank_backend_->wait_for_calls_that_end();
+}
+
 Status Communicator::begin_to_finalize() {
   const std::lock_guard<std::mutex> lock(mutex_);
   if (finalized()) return fail(ncclInvalidArgument, "it was finalized before");

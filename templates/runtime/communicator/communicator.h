@@ -112,6 +112,8 @@ class Communicator {
   // The same, but the communicator stays, to be split, shrunk or destroyed; waits for this rank's calls.
   Status revoke();
   bool revoked() const { return revoked_.load(std::memory_order_acquire); }
+  // Ends its calls for the sake of a part: those of the others hear of it, this rank's have ended or will without waiting.
+  void give_way();
   // No calls from now on. In progress until the calls so far have ended; state() says it.
   Status begin_to_finalize();
   // Waits for that.

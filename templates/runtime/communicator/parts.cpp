@@ -42,7 +42,8 @@ Communicator::MailHead Communicator::post(uint64_t kind, const std::vector<uint3
 }
 
 void Communicator::decline_part(const Status &reason, const std::vector<uint32_t> &participants) {
-  if (!is_sound() && !revoked()) return;
+  // Also one that is broken: a shrink may be what saves the others.
+  if (!is_sound() && !revoked() && !(rank_backend_ != nullptr && control_->aborted())) return;
   const auto code = static_cast<unsigned char>(reason.code());
   const std::string words = reason.text().substr(0, kMostMail - sizeof(MailHead) - 2);
   Bytes message{code};
