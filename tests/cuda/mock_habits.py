@@ -53,6 +53,7 @@ HABITS = (
     "made_without_blocking",
     "made_in_a_group_without_blocking",
     "split_without_blocking",
+    "destroyed_amid_a_split",
     "several_splits_in_a_group",
     "several_splits_at_once",
     "made_by_threads",
@@ -163,6 +164,18 @@ class Habits(Transfers):
         self.comms.append(part)
         right &= code == IN_PROGRESS and self.polled(part) == 0
         return right and self.works(part, 70, [0, 2]) and self.works(made)
+
+    def destroyed_amid_a_split(self) -> bool:
+        """A communicator of which nothing is wanted but its part, which is not there yet."""
+        made = Comm()
+        self.begin(made, self.unique("world"), config(0))
+        right = self.polled(made) == 0
+        if self.rank == 2:
+            time.sleep(0.1)
+        code, part = self.split(made, 0, self.rank)
+        self.check(self.lib.ncclCommDestroy(made))
+        self.comms.append(part)
+        return right and code == IN_PROGRESS and self.polled(part) == 0 and self.works(part)
 
     def several_splits_in_a_group(self) -> bool:
         """Parts of one communicator by two colourings in one group, as for tensors and for data."""

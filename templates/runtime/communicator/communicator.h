@@ -63,7 +63,7 @@ class Communicator {
   Status shrink(Communicator &parent, Turn &turn, const std::vector<uint32_t> &excluded);
   // is `parent` with more ranks, which join by the id that one rank of it has: the others give null.
   Status grow(Communicator &parent, Turn &turn, uint32_t nranks, const ncclUniqueId *id);
-  Turns &turns() { return turns_; }
+  const std::shared_ptr<Turns> &turns() const { return turns_; }
   // Tells `participants`, which may be waiting in a split or shrink, why this one does not take part.
   void decline_part(const Status &reason, const std::vector<uint32_t> &participants);
   std::vector<uint32_t> all_but(const std::vector<uint32_t> &excluded) const;
@@ -189,7 +189,7 @@ class Communicator {
   Placement placement_;
   Choices choices_;
   std::vector<CheckedPair> checked_;
-  Turns turns_;                          // of its parts
+  const std::shared_ptr<Turns> turns_ = std::make_shared<Turns>();  // of its parts
   std::map<uint64_t, uint64_t> rounds_;  // by MailHead::members; of who has the turn
   std::atomic<ncclComm_t> real_{nullptr};
   std::shared_ptr<Control> control_;

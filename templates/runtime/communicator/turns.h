@@ -4,8 +4,10 @@
 #pragma once
 #include <condition_variable>
 #include <cstdint>
+#include <memory>
 #include <mutex>
 #include <set>
+#include <utility>
 
 namespace collc {
 
@@ -27,18 +29,18 @@ class Turns {
   std::set<uint64_t> passed_;  // before their time
 };
 
-// One of them, passed on at the latest when nothing holds it any more.
+// One of them, passed on at the latest when nothing holds it any more, which may be after the end of the communicator.
 class Turn {
  public:
-  explicit Turn(Turns &turns) : turns_(turns), number_(turns.take()) {}
+  explicit Turn(std::shared_ptr<Turns> turns) : turns_(std::move(turns)), number_(turns_->take()) {}
   ~Turn() { pass(); }
   Turn(const Turn &) = delete;
   Turn &operator=(const Turn &) = delete;
-  bool wait(double seconds) { return turns_.wait(number_, seconds); }
-  void pass() { turns_.pass(number_); }
+  bool wait(double seconds) { return turns_->wait(number_, seconds); }
+  void pass() { turns_->pass(number_); }
 
  private:
-  Turns &turns_;
+  const std::shared_ptr<Turns> turns_;
   const uint64_t number_;
 };
 
