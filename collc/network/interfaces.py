@@ -1,6 +1,7 @@
 """The network interfaces of this machine, and the one over which other machines are reached: the runtime's own rule.
 
-`templates/runtime/bootstrap/sockets.cpp` (choose_public_address) is the same rule in C++; a test compares the two.
+`templates/runtime/bootstrap/sockets.cpp` is the same rule in C++ (choose_public_address, find_public_interfaces); tests
+compare the two.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import struct
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from ipaddress import ip_address, ip_network
 from pathlib import Path
 
 from collc.errors import RunError, UsageError
@@ -20,7 +22,8 @@ MOST_RAILS = 16  # as in wire/rails.h
 VARIABLES = ("COLLC_NET", "COLLC_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
 ENGINES = ("tcp", "ucx")
 _RDMA = Path("/sys/class/infiniband")
-_UP, _LOOPBACK = 0x1, 0x8
+_NET = Path("/sys/class/net")
+_UP, _LOOPBACK, _RUNNING = 0x1, 0x8, 0x40
 # Bridges of containers and virtual machines lead nowhere else.
 _INNER = ("docker", "veth", "virbr")
 
@@ -31,12 +34,16 @@ class Interface:
 
     Args:
         address: as text, with the scope of a link-local IPv6 address.
+        prefix: bits of the address that its network has.
+        running: its link is up too.
     """
 
     name: str
     address: str
     up: bool
     loopback: bool
+    prefix: int = 0
+    running: bool = True
 
     @property
     def is_v6(self) -> bool:
@@ -46,6 +53,11 @@ class Interface:
     def leads_out(self) -> bool:
         """Whether other machines may be behind it, by its kind and name."""
         return not self.loopback and not self.name.startswith(_INNER)
+
+    @property
+    def network(self) -> str:
+        """The addresses that it reaches by itself."""
+        return str(ip_network(f"{self.address.partition('%')[0]}/{self.prefix}", strict=False))
 
 
 @dataclass(frozen=True)
@@ -69,7 +81,7 @@ _Ifaddrs._fields_ = (
     ("name", ctypes.c_char_p),
     ("flags", ctypes.c_uint),
     ("address", ctypes.POINTER(_Sockaddr)),
-    ("netmask", ctypes.c_void_p),
+    ("netmask", ctypes.POINTER(_Sockaddr)),
     ("broadcast", ctypes.c_void_p),
     ("data", ctypes.c_void_p),
 )
@@ -93,7 +105,10 @@ def interfaces() -> list[Interface]:
             text = _address(one.address.contents) if one.address else None
             if text is not None:
                 name = one.name.decode(errors="replace")
-                found.append(Interface(name, text, bool(one.flags & _UP), bool(one.flags & _LOOPBACK)))
+                mask = _address(one.netmask.contents) if one.netmask else None
+                prefix = int(ip_address(mask.partition("%")[0])).bit_count() if mask is not None else 0
+                up, loopback, running = (bool(one.flags & flag) for flag in (_UP, _LOOPBACK, _RUNNING))
+                found.append(Interface(name, text, up, loopback, prefix, running))
             at = one.next
     finally:
         libc.freeifaddrs(head)
@@ -144,20 +159,59 @@ def choose(environment: Mapping[str, str], there: Sequence[Interface], rdma: Pat
     return Choice(best, "the first that is up and neither the loopback nor a bridge of containers")
 
 
-def choose_rails(environment: Mapping[str, str], there: Sequence[Interface], rdma: Path = _RDMA) -> list[Interface]:
-    """The interfaces that COLLC_NET names, one for each rail; fewer than two: there are no rails.
+def choose_rails(
+    environment: Mapping[str, str], there: Sequence[Interface], rdma: Path = _RDMA, net: Path = _NET
+) -> list[Interface]:
+    """The interfaces that may be a rail each, as far as those of other machines match; one or none: there are no rails.
+
+    Args:
+        environment, there, rdma: as for `choose`.
+        net: the kernel's folder of network interfaces.
 
     Raises:
-        UsageError: as `choose`, or it names one interface twice.
+        UsageError: as `choose`, or COLLC_NET names one interface twice.
         RunError: one of them is not up.
     """
+    wish = net_wish(environment, rdma)
     found: list[Interface] = []
-    for rail in net_wish(environment, rdma).rails:
+    for rail in wish.rails:
         one = choose({"COLLC_NET": f"tcp:{rail}"}, there, rdma).interface
         if one is not None and any(one.name == other.name for other in found):
             raise UsageError(f"names the interface {one.name} twice", where="COLLC_NET", hint="name each once")
         found += [one] if one is not None else []
+    first = choose(environment, there, rdma).interface
+    if found or first is None or wish.engine != "tcp":
+        return found
+    return [first, *_beside(first, _wanted(environment, rdma)[1], there, net)][:MOST_RAILS]
+
+
+def _beside(first: Interface, wanted: Filter | None, there: Sequence[Interface], net: Path) -> list[Interface]:
+    """Further rails: all that a list names, else cards like the first one in other networks."""
+    others: dict[str, Interface] = {}
+    for one in there:
+        passes = one.up and one.running and (wanted is None or wanted.takes(one.name))
+        known = others.get(one.name)
+        if passes and one.name != first.name and (known is None or (known.is_v6 and not one.is_v6)):
+            others[one.name] = one
+    if wanted is not None and wanted.chooses:
+        return list(others.values())
+    found: list[Interface] = []
+    kind = _kind(first.name, net)
+    for one in others.values():
+        alike = kind[0] and _kind(one.name, net) == kind
+        if alike and one.network not in [before.network for before in (first, *found)]:
+            found.append(one)
     return found
+
+
+def _kind(name: str, net: Path) -> tuple[str, int]:
+    """The driver of a card, "" for what the system only makes up; and its speed, 0 where that is not known."""
+    driver, speed = "", 0
+    with suppress(OSError):
+        driver = (net / name / "device/driver").readlink().name
+    with suppress(OSError, ValueError):
+        speed = max(0, int((net / name / "speed").read_text(encoding="ascii")))
+    return driver, speed
 
 
 def _score(interface: Interface) -> int:

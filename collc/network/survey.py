@@ -109,7 +109,7 @@ def survey(environment: Mapping[str, str], sys: Path = Path("/sys"), proc: Path 
         there = interfaces()
         chosen = choose(environment, there, sys / "class/infiniband")
         interface, why = chosen.interface, chosen.why
-        rails = choose_rails(environment, there, sys / "class/infiniband")
+        rails = choose_rails(environment, there, sys / "class/infiniband", sys / "class/net")
         problem = "" if interface is not None else "no network interface is up: other machines are out of reach"
     except CollcError as error:
         interface, why, problem = None, str(error), str(error)

@@ -42,6 +42,19 @@ def rails(*rates: int, settings: dict[str, str] | None = None) -> Iterator[tuple
         pytest.skip(f"no network namespaces here: {error}")
 
 
+@contextmanager
+def joined(made: Lab, *settings: dict[str, str]) -> Iterator[Ranks]:
+    """A communicator of two ranks on each server of a lab, with variables for each server."""
+    own = {rank: {"COLLC_NET": "", **settings[rank // 2]} for rank in range(4)}
+    team = Ranks(library("2+2"), 4, {"COLLC_TIMEOUT": "60"}, CALLS, hosts="aabb", lab=made.name, own=own)
+    try:
+        answers = team.init()
+        assert [answer["result"] for answer in answers] == [SUCCESS] * 4, answers
+        yield team
+    finally:
+        team.close()
+
+
 def call(made: Lab, team: Ranks, floats: int, times: int = 1) -> tuple[float, list[float]]:
     """Seconds of an all_reduce, and each rail's share of what server a sent meanwhile."""
     numbers = range(1 + len(made.more))
@@ -107,6 +120,44 @@ def test_a_rail_is_lost_and_comes_back() -> None:
         deadline = time.monotonic() + 30
         while call(made, team, FLOATS)[1][1] < 0.4:
             assert time.monotonic() < deadline, "the rail does not come back"
+
+
+NAMED = {"COLLC_SOCKET_IFNAME": "=e0"}
+
+
+@pytest.mark.parametrize(
+    ("here", "there", "used"),
+    [
+        pytest.param({"COLLC_SOCKET_IFNAME": "e"}, {"COLLC_SOCKET_IFNAME": "e0,e2"}, {0, 2}, id="lists"),
+        pytest.param({**NAMED, "COLLC_NET": "e0,e1,e2"}, {**NAMED, "COLLC_NET": "e0,e1"}, {0, 1}, id="the least"),
+        pytest.param({"COLLC_SOCKET_IFNAME": "^lo"}, {"COLLC_SOCKET_IFNAME": "e"}, {0}, id="nobody asked here"),
+        pytest.param({"COLLC_SOCKET_IFNAME": "e1"}, {"COLLC_SOCKET_IFNAME": "e1,e0"}, {1}, id="one"),
+    ],
+)
+def test_machines_agree_on_rails(here: dict[str, str], there: dict[str, str], used: set[int]) -> None:
+    """By the networks of interfaces, or in the order of names; as many as all machines have."""
+    try:
+        with lab("ab", 400, 400, 400) as made, joined(made, here, there) as team:
+            shares = call(made, team, 4 * FLOATS)[1]
+            assert {rail for rail, share in enumerate(shares) if share > 0.05} == used, shares
+    except NoLab as error:
+        pytest.skip(f"no network namespaces here: {error}")
+
+
+@pytest.mark.slow
+def test_a_rail_that_is_dead_at_the_beginning() -> None:
+    """The communicator is made without it, and uses it when it is there."""
+    settings = {"COLLC_SOCKET_IFNAME": "e"}
+    with lab("ab", 100, 100) as made:
+        made.drop("b", 1)
+        began = time.monotonic()
+        with joined(made, settings, settings) as team:
+            assert time.monotonic() - began < 15
+            make_calls(team, 60)
+            made.drop("b", 1, lost=False)
+            deadline = time.monotonic() + 30
+            while call(made, team, FLOATS)[1][1] < 0.4:
+                assert time.monotonic() < deadline, "the rail does not come"
 
 
 @pytest.mark.slow

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import pytest
 from support.libraries import library
@@ -11,8 +12,8 @@ from support.ranks import Ranks
 from collc.errors import CollcError, RunError, UsageError
 from collc.network.interfaces import Interface, choose, choose_rails, interfaces
 
-LO = Interface("lo", "127.0.0.1", True, True)
-LO6 = Interface("lo", "::1", True, True)
+LO = Interface("lo", "127.0.0.1", True, True, 8)
+LO6 = Interface("lo", "::1", True, True, 128)
 DOCKER = Interface("docker0", "172.17.0.1", True, False)
 DOWN = Interface("eth9", "10.9.0.1", False, False)
 ETH6 = Interface("eth0", "fe80::1%2", True, False)
@@ -80,11 +81,54 @@ def test_what_is_refused(environment: dict[str, str], kind: type[CollcError], wh
         ("=eth0,eth1", [ETH, ETH1]),
         ("^docker,eth1", [ETH]),
         ("eth0", [ETH]),
-        ("", []),
+        ("", [ETH1]),
     ],
 )
 def test_which_rails(named: str, rails: list[Interface]) -> None:
     assert choose_rails({"COLLC_NET": named}, ALL) == rails
+
+
+@pytest.mark.parametrize(
+    ("listed", "rails"),
+    [
+        ("eth", [ETH1, ETH]),
+        ("=eth0,eth1", [ETH1, ETH]),
+        ("docker,eth0", [DOCKER, ETH]),
+        ("eth0", [ETH]),
+        ("^docker", [ETH1]),
+        ("^eth", [DOCKER]),
+    ],
+)
+def test_which_rails_a_list_names(listed: str, rails: list[Interface]) -> None:
+    for variable in ("COLLC_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"):
+        assert choose_rails({variable: listed}, ALL) == rails
+    assert choose_rails({"NCCL_SOCKET_IFNAME": listed, "COLLC_NET": "eth0"}, ALL) == [ETH]
+
+
+def test_which_rails_nobody_names(tmp_path: Path) -> None:
+    """Cards of one driver and speed, that run, in networks of their own; nothing that the system only makes up."""
+
+    def card(name: str, network: str, running: bool = True) -> Interface:
+        return Interface(name, network, True, False, 24, running)
+
+    kinds = {
+        "ib0": ("mlx5", 200),
+        "ib1": ("mlx5", 200),
+        "ib2": ("mlx5", 200),
+        "ib3": ("mlx5", 200),
+        "ib4": ("mlx5", 25),
+    }
+    for name, (driver, speed) in {**kinds, "en0": ("ixgbe", 200)}.items():
+        (tmp_path / name / "device").mkdir(parents=True)
+        (tmp_path / name / "device/driver").symlink_to(f"/drivers/{driver}")
+        (tmp_path / name / "speed").write_text(f"{speed}\n", encoding="ascii")
+    first, second = card("ib0", "10.0.0.1"), card("ib1", "10.0.1.1")
+    others = [card("ib2", "10.0.1.2"), card("ib3", "10.0.3.1", running=False), card("ib4", "10.0.4.1")]
+    others += [card("en0", "10.0.5.1"), card("bond0", "10.0.6.1"), DOCKER, LO]
+    assert choose_rails({}, [first, second, *others], net=tmp_path) == [first, second]
+    assert choose_rails({"NCCL_SOCKET_IFNAME": "^ib1"}, [first, second, *others], net=tmp_path) == [first, others[0]]
+    assert choose_rails({"COLLC_NET": "ucx"}, [first, second], net=tmp_path) == []
+    assert choose_rails({}, [card("bond0", "10.0.6.1"), card("bond1", "10.0.7.1")], net=tmp_path)[1:] == []
 
 
 @pytest.mark.parametrize(
@@ -114,16 +158,17 @@ def test_the_kernel_lists_the_loopback() -> None:
         pytest.param({"COLLC_SOCKET_IFNAME": "", "NCCL_SOCKET_IFNAME": "^lo"}, marks=pytest.mark.slow),
         pytest.param({"COLLC_SOCKET_IFNAME": "", "NCCL_SOCKET_IFNAME": "=nothing,lo"}, marks=pytest.mark.slow),
         pytest.param({"COLLC_SOCKET_IFNAME": "^lo,nothing", "NCCL_SOCKET_IFNAME": ""}, marks=pytest.mark.slow),
+        pytest.param({"COLLC_SOCKET_IFNAME": "", "NCCL_SOCKET_IFNAME": "lo,e"}, marks=pytest.mark.slow),
     ],
 )
 def test_the_runtime_takes_the_same(environment: dict[str, str], capfd: pytest.CaptureFixture[str]) -> None:
     told = {"COLLC_NET": "", "NCCL_SOCKET_IFNAME": "", **environment}
-    expected = choose(told, interfaces()).interface
-    assert expected is not None
+    expected = choose_rails(told, interfaces())
+    assert expected
     team = Ranks(library("2+2"), 4, {**told, "COLLC_DEBUG": "INFO"}, hosts="aabb")
     try:
         team.init()
     finally:
         team.close()
     waiting = re.findall(r"tcp: waiting for other machines on (\S+) port \d+", capfd.readouterr().err)
-    assert waiting == [expected.address.partition("%")[0]] * 2
+    assert sorted(waiting) == sorted([one.address.partition("%")[0] for one in expected] * 2)

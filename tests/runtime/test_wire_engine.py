@@ -53,6 +53,26 @@ def test_proofs_are_hmac_of_sha256(key: str, message: str) -> None:
     assert run("proof", key, message).strip() == hmac.new(key.encode(), message.encode(), hashlib.sha256).hexdigest()
 
 
+def test_which_interfaces_become_rails() -> None:
+    """By networks, or as named; as many as all machines have, and what nobody asked for only within networks."""
+    assert run("pairs") == "pairs\n"
+
+
+def test_which_cores_are_near_interfaces(tmp_path: Path) -> None:
+    """All that are allowed where one interface tells nothing, or where none of its cores is allowed."""
+    for name, cores in {"eth0": "0-1,4,6-99\n", "eth1": "2-3\n", "eth2": "12-15\n", "eth3": "\n"}.items():
+        (tmp_path / name / "device").mkdir(parents=True)
+        (tmp_path / name / "device/local_cpulist").write_text(cores, encoding="ascii")
+
+    def near(*interfaces: str) -> list[int]:
+        return [int(core) for core in run("near", str(tmp_path), *interfaces).split()]
+
+    assert near("eth0") == [0, 1, 4, 6, 7]
+    assert near("eth0", "eth1") == [0, 1, 2, 3, 4, 6, 7]
+    assert near("eth1", "eth2") == [2, 3]
+    assert near("eth2") == near("eth3") == near("lo") == near("eth1", "veth0") == list(range(8))
+
+
 def on_the_loopback(engine: str) -> dict[str, str]:
     """For an engine on the loopback; UCX has no RDMA there."""
     if engine == "tcp":

@@ -7,6 +7,8 @@
 //   wire_engine many MESSAGES       so many messages each way
 //   wire_engine plain MACHINE       this one of two encrypts nothing, the other one does: no message arrives
 //   wire_engine relay               what passes is read by somebody between: does it contain what the bodies do?
+//   wire_engine pairs               which interfaces of machines become rails
+//   wire_engine near NET INTERFACE...  the cores near interfaces, of cores 0 to 7, by a folder like /sys/class/net
 //   wire_engine open                makes an engine, or says why it cannot
 #include <arpa/inet.h>
 #include <netinet/in.h>
@@ -28,6 +30,8 @@
 #include "bootstrap/unique_id.h"
 #include "wire/hca_filter.h"
 #include "base/proof.h"
+#include "wire/near.h"
+#include "wire/tcp_party.h"
 #include "wire/wire.h"
 
 using namespace collc;
@@ -310,6 +314,61 @@ int meet(int strangers, bool wrong) {
   return 0;
 }
 
+// Interfaces of machines as "10.0.3.0/24" says, the last number is the interface's own; each with who wants it.
+std::vector<TcpAddress> machine_with(const std::vector<std::pair<uint8_t, TcpWish>> &networks, uint32_t streams = 1) {
+  std::vector<TcpAddress> told;
+  for (const auto &[network, wish] : networks) {
+    TcpAddress one = {};
+    one.place.family = AF_INET;
+    one.place.address[0] = 10;
+    one.place.address[2] = network;
+    one.place.address[3] = static_cast<unsigned char>(1 + told.size());
+    one.prefix = 24;
+    one.wish = wish;
+    one.streams = streams;
+    told.push_back(one);
+  }
+  return told;
+}
+
+// The networks of the rails, machine by machine.
+std::string paired(std::vector<std::vector<TcpAddress>> machines) {
+  pair_rails(&machines);
+  std::string text;
+  for (const std::vector<TcpAddress> &machine : machines) {
+    text += text.empty() ? "" : " ";
+    for (const TcpAddress &one : machine) text += std::to_string(one.place.address[2]);
+  }
+  return text;
+}
+
+int pairs() {
+  const TcpWish net = TcpWish::kNet, list = TcpWish::kList, none = TcpWish::kNobody;
+  const auto same = [](const std::string &found, const std::string &wanted) {
+    require(found == wanted, (found + " in place of " + wanted).c_str());
+  };
+  same(paired({machine_with({{1, net}, {2, net}}), machine_with({{2, net}, {1, net}})}), "12 21");
+  same(paired({machine_with({{1, net}, {2, net}, {3, net}}), machine_with({{1, net}, {2, net}})}), "12 12");
+  same(paired({machine_with({{1, list}, {2, list}}), machine_with({{2, list}, {1, list}})}), "12 12");
+  same(paired({machine_with({{1, list}, {2, list}, {3, list}}), machine_with({{3, list}, {2, list}})}), "23 23");
+  same(paired(
+           {machine_with({{1, list}, {2, list}}), machine_with({{3, list}, {4, list}}), machine_with({{5, list}, {6, list}})}),
+       "12 34 56");
+  same(paired({machine_with({{1, list}, {9, list}, {2, list}}), machine_with({{3, list}, {4, list}, {9, list}})}), "912 934");
+  same(paired({machine_with({{7, none}, {1, none}, {2, none}}), machine_with({{7, none}, {2, none}, {1, none}})}), "712 712");
+  same(paired({machine_with({{7, none}, {1, none}}), machine_with({{7, none}, {2, none}})}), "7 7");
+  same(paired({machine_with({{1, none}, {2, none}}), machine_with({{2, none}, {1, none}})}), "1 2");
+  same(paired({machine_with({{1, none}, {2, none}}), machine_with({{1, list}})}), "1 1");
+  // Two interfaces of one network are a rail each.
+  same(paired({machine_with({{1, list}, {1, list}}), machine_with({{1, list}, {1, list}})}), "11 11");
+  std::vector<std::vector<TcpAddress>> many = {machine_with({{1, list}, {2, list}, {3, list}}, 8),
+                                               machine_with({{1, list}, {2, list}, {3, list}}, 6)};
+  pair_rails(&many);
+  require(many[0].size() == 2 && many[0][0].streams == 6 && many[1][1].streams == 6, "sixteen connections at most");
+  std::printf("pairs\n");
+  return 0;
+}
+
 }  // namespace
 
 int main(int argc, char **argv) {
@@ -339,6 +398,13 @@ int main(int argc, char **argv) {
   if (what == "many" && argc == 3) return many(std::atoi(argv[2]));
   if (what == "plain" && argc == 3) return plain(static_cast<size_t>(std::atoi(argv[2])));
   if (what == "relay") return relay();
+  if (what == "pairs") return pairs();
+  if (what == "near" && argc > 2) {
+    const cpu_set_t found = cores_near(std::vector<std::string>(argv + 3, argv + argc), read_cores("0-7"), argv[2]);
+    for (size_t core = 0; core < CPU_SETSIZE; ++core)
+      if (CPU_ISSET(core, &found)) std::printf("%zu ", core);
+    return 0;
+  }
   if (what == "open") {
     std::unique_ptr<WireEngine> engine;
     const Status status = make_engine(&engine);

@@ -6,9 +6,11 @@
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <sys/un.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdio>
 #include <cstring>
 
 #include "base/environment.h"
@@ -36,7 +38,59 @@ void take_address(const sockaddr *from, Id *id) {
   id->scope = v6->sin6_scope_id;
 }
 
+uint32_t bits_of(const sockaddr *mask) {
+  if (mask == nullptr) return 0;
+  const bool v4 = mask->sa_family == AF_INET;
+  const void *const data = v4 ? static_cast<const void *>(&reinterpret_cast<const sockaddr_in *>(mask)->sin_addr)
+                              : &reinterpret_cast<const sockaddr_in6 *>(mask)->sin6_addr;
+  uint32_t bits = 0;
+  for (size_t i = 0; i < (v4 ? 4 : 16); ++i)
+    bits += static_cast<uint32_t>(__builtin_popcount(static_cast<const unsigned char *>(data)[i]));
+  return bits;
+}
+
+// Of a card, "" for what the system only makes up.
+std::string driver_of(const std::string &name) {
+  char target[256];
+  const ssize_t size = readlink(("/sys/class/net/" + name + "/device/driver").c_str(), target, sizeof target);
+  if (size <= 0) return "";
+  const std::string path(target, static_cast<size_t>(size));
+  return path.substr(path.rfind('/') + 1);
+}
+
+// The list that counts where nothing else names interfaces.
+const char *interface_list() {
+  const char *const own = read_text("COLLC_SOCKET_IFNAME");
+  return own != nullptr ? own : read_text("NCCL_SOCKET_IFNAME");
+}
+
+// One address for each interface that is up, passes and, but for that of `first`, runs; in the system's order.
+std::vector<PublicInterface> list_interfaces(const ifaddrs *at, const InterfaceFilter &filter, const std::string &first) {
+  std::vector<PublicInterface> found;
+  for (; at != nullptr; at = at->ifa_next) {
+    if (at->ifa_addr == nullptr || (at->ifa_flags & IFF_UP) == 0 || !filter.takes(at->ifa_name)) continue;
+    if ((at->ifa_flags & IFF_RUNNING) == 0 && first != at->ifa_name) continue;
+    const int family = at->ifa_addr->sa_family;
+    if (family != AF_INET && family != AF_INET6) continue;
+    auto known = std::find_if(found.begin(), found.end(), [at](const auto &one) { return one.name == at->ifa_name; });
+    if (known == found.end())
+      known = found.insert(known, PublicInterface{at->ifa_name, {}, 0, filter.chooses()});
+    else if (family != AF_INET || known->place.family == AF_INET)
+      continue;
+    take_address(at->ifa_addr, &known->place);
+    known->prefix = bits_of(at->ifa_netmask);
+  }
+  return found;
+}
+
 }  // namespace
+
+bool is_one_network(const Id &one, uint32_t prefix, const Id &other, uint32_t of_other) {
+  if (one.family != other.family || prefix != of_other) return false;
+  for (uint32_t bit = 0; bit < prefix; ++bit)
+    if (((one.address[bit / 8] ^ other.address[bit / 8]) & (0x80 >> bit % 8)) != 0) return false;
+  return true;
+}
 
 Address local_address(const std::string &name) {
   Address address = {};
@@ -80,8 +134,7 @@ std::string describe(const Address &address) {
 }
 
 Status choose_public_address(Id *id, const char *interface, std::string *name) {
-  const char *wanted = interface != nullptr ? interface : read_text("COLLC_SOCKET_IFNAME");
-  if (wanted == nullptr) wanted = read_text("NCCL_SOCKET_IFNAME");
+  const char *const wanted = interface != nullptr ? interface : interface_list();
   const InterfaceFilter filter(wanted);
   ifaddrs *all = nullptr;
   if (getifaddrs(&all) != 0) return fail_errno("cannot list the network interfaces", errno);
@@ -102,6 +155,42 @@ Status choose_public_address(Id *id, const char *interface, std::string *name) {
     return fail(ncclSystemError, "no network interface %s %.32s is up: see %s", filter.chooses() ? "called" : "that passes",
                 wanted, interface != nullptr ? "COLLC_NET" : "COLLC_SOCKET_IFNAME");
   return {};
+}
+
+Status find_public_interfaces(std::vector<PublicInterface> *found) {
+  found->clear();
+  Id place = {};
+  std::string first;
+  COLLC_RETURN_IF_FAILED(choose_public_address(&place, nullptr, &first));
+  if (place.family == 0) return {};
+  const InterfaceFilter filter(interface_list());
+  ifaddrs *all = nullptr;
+  if (getifaddrs(&all) != 0) return fail_errno("cannot list the network interfaces", errno);
+  std::vector<PublicInterface> others = list_interfaces(all, filter, first);
+  freeifaddrs(all);
+  const auto chosen = std::find_if(others.begin(), others.end(), [&first](const auto &one) { return one.name == first; });
+  if (chosen == others.end()) return fail(ncclSystemError, "the network interface %s has gone", first.c_str());
+  found->push_back(*chosen);
+  others.erase(chosen);
+  const std::string driver = driver_of(first);
+  const uint32_t speed = speed_of_interface(first);
+  for (const PublicInterface &one : others) {
+    const bool new_network = std::none_of(found->begin(), found->end(), [&one](const PublicInterface &before) {
+      return is_one_network(one.place, one.prefix, before.place, before.prefix);
+    });
+    const bool alike = !driver.empty() && driver_of(one.name) == driver && speed_of_interface(one.name) == speed;
+    if (filter.chooses() || (alike && new_network)) found->push_back(one);
+  }
+  return {};
+}
+
+uint32_t speed_of_interface(const std::string &name) {
+  FILE *const file = std::fopen(("/sys/class/net/" + name + "/speed").c_str(), "re");
+  if (file == nullptr) return 0;
+  long speed = 0;
+  const bool known = std::fscanf(file, "%ld", &speed) == 1 && speed > 0;
+  std::fclose(file);
+  return known ? static_cast<uint32_t>(std::min(speed, 100000000L)) : 0;
 }
 
 Status listen_at(const Address &address, Descriptor *listening) {

@@ -4,6 +4,7 @@
 #include <sys/types.h>
 
 #include <string>
+#include <vector>
 
 #include "base/clock.h"
 #include "base/descriptor.h"
@@ -30,6 +31,20 @@ std::string describe(const Address &address);
 // `family` 0 is left where no variable asked for one and there is none.
 // `interface`: the list to use in their place. `name`: of the interface.
 Status choose_public_address(Id *id, const char *interface = nullptr, std::string *name = nullptr);
+
+// An interface with the address that other servers may reach, IPv4 before IPv6.
+struct PublicInterface {
+  std::string name;
+  Id place = {};
+  uint32_t prefix = 0;  // bits of the address that its network has
+  bool asked = false;  // a variable names it
+};
+// What choose_public_address() finds, and behind it, in the system's order: where a variable names several interfaces, the others that
+// run; else those like the first: of its driver and speed, and of other networks than those before. Empty if there is none.
+Status find_public_interfaces(std::vector<PublicInterface> *found);
+bool is_one_network(const Id &one, uint32_t prefix, const Id &other, uint32_t of_other);
+// In Mbit/s; 0 where the system does not know it.
+uint32_t speed_of_interface(const std::string &name);
 
 // Listens with the longest queue that the kernel grants.
 Status listen_at(const Address &address, Descriptor *listening);

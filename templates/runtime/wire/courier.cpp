@@ -15,6 +15,7 @@
 #include "base/descriptor.h"
 #include "base/log.h"
 #include "wire/link.h"
+#include "wire/near.h"
 
 namespace collc {
 namespace {
@@ -75,7 +76,8 @@ class Courier {
  public:
   static Courier &of_process();
 
-  Status adopt(std::unique_ptr<Wires> wires) {
+  // `interfaces`: that its connections go over.
+  Status adopt(std::unique_ptr<Wires> wires, const std::vector<std::string> &interfaces) {
     const Turn turn(*this);
     all_.push_back(std::move(wires));
     if (running_) return {};
@@ -85,6 +87,7 @@ class Courier {
       all_.pop_back();
       return status;
     }
+    stay_near(thread.native_handle(), interfaces);
     thread.detach();
     running_ = true;
     return {};
@@ -189,8 +192,14 @@ Status start_courier(const JoinRequest &request, WireEngine &engine, const WireM
   for (const auto &connection : connections)
     if (connection != nullptr)
       log(LogLevel::kInfo, "rank %u: joined with %s over %s", request.rank, connection->name().c_str(), engine.name());
+  std::vector<std::string> interfaces;
+  for (const auto &connection : connections)
+    if (connection != nullptr) {
+      const std::vector<std::string> own = connection->interfaces();
+      interfaces.insert(interfaces.end(), own.begin(), own.end());
+    }
   COLLC_RETURN_IF_FAILED(request.segment->acquire_courier(request.rank));
-  return Courier::of_process().adopt(std::make_unique<Wires>(request, std::move(connections)));
+  return Courier::of_process().adopt(std::make_unique<Wires>(request, std::move(connections)), interfaces);
 }
 
 }  // namespace

@@ -52,7 +52,7 @@ class RailedConnection::RailSink final : public WireSink {
 };
 
 RailedConnection::RailedConnection(std::shared_ptr<const TcpParty> party, std::shared_ptr<TcpDoors> doors, uint32_t machine,
-                                   std::vector<TcpDoors::Visitor> made, double silence)
+                                   std::vector<TcpDoors::Visitor> made, const std::vector<uint64_t> &attempts, double silence)
     : party_(std::move(party)),
       doors_(std::move(doors)),
       machine_(machine),
@@ -61,24 +61,29 @@ RailedConnection::RailedConnection(std::shared_ptr<const TcpParty> party, std::s
       rails_(made.size()),
       rates_(made.size()),
       made_ms_(now_ms()),
-      probe_(kProbeBytes) {
+      probe_(kProbeBytes),
+      states_(made.size()) {
   for (uint32_t k = 0; k < rails_.size(); ++k) {
     Rail &rail = rails_[k];
     rail.speed = party_->speed(machine, k);
     rail.sink = std::make_unique<RailSink>(*this, k);
-    if (machine < party_->self()) rail.caller = std::make_unique<TcpCaller>(party_, machine, k, made[k].attempt);
+    if (machine < party_->self()) rail.caller = std::make_unique<TcpCaller>(party_, machine, k, attempts[k]);
+    if (made[k].attempt == 0) {
+      log(LogLevel::kWarn, "%s does not come; it is tried again, and the others go on",
+          party_->describe_rail(machine_, k).c_str());
+      continue;
+    }
     open(k, std::move(made[k]));
-    rail.open_there = rail.generation;
   }
-  speak_over(0);
-  for (uint32_t k = 0; k < rails_.size(); ++k) probe(k);
+  speak_over(best_rail());
+  for (uint32_t k = 0; k < rails_.size(); ++k) {
+    if (rails_[k].tcp == nullptr) continue;
+    send(wire_head(WireKind::kRailOpen, k, rails_[k].generation), nullptr);
+    probe(k);
+  }
 }
 
 RailedConnection::~RailedConnection() = default;
-
-std::string RailedConnection::describe(uint32_t rail) const {
-  return format("rail %s to %s", party_->address(party_->self(), rail).interface, party_->name_of(machine_, rail).c_str());
-}
 
 uint32_t RailedConnection::nopen() const {
   return static_cast<uint32_t>(
@@ -95,13 +100,6 @@ void RailedConnection::speak_over(uint32_t rail) {
   speaker_ = rail;
   rails_[rail].tcp->send_first(wire_head(WireKind::kResume, 0, acknowledged_), nullptr);
   for (const Kept &kept : kept_) rails_[rail].tcp->send_first(kept.head, kept.body);
-}
-
-bool RailedConnection::take_end(RailEnd *end) {
-  if (ends_.empty()) return false;
-  *end = ends_.front();
-  ends_.pop_front();
-  return true;
 }
 
 bool RailedConnection::may_send(const Rail &rail) {
@@ -218,8 +216,10 @@ Status RailedConnection::take_control(Rail &rail, const WireHead &head) {
 Status RailedConnection::take_about_rail(const WireHead &head) {
   if (head.object >= rails_.size()) return fail(ncclInternalError, "it sent a message about rail %u", head.object);
   Rail &rail = rails_[head.object];
-  if (kind_of(head) == WireKind::kRailOpen) rail.open_there = head.number;
-  if (kind_of(head) != WireKind::kRailLost) return {};
+  if (kind_of(head) == WireKind::kRailOpen) {
+    rail.open_there = head.number;
+    return {};
+  }
   rail.past[head.number] = head.tag;
   if (rail.past.size() > kPast) rail.past.erase(rail.past.begin());
   if (rail.generation == head.number) rail.doomed = true;
@@ -244,7 +244,7 @@ void RailedConnection::open(uint32_t k, TcpDoors::Visitor visitor) {
 void RailedConnection::close(uint32_t k, const std::string &why, LogLevel level) {
   Rail &rail = rails_[k];
   if (rail.tcp == nullptr) return;
-  log(level, "%s is lost: %s", describe(k).c_str(), why.c_str());
+  log(level, "%s is lost: %s", party_->describe_rail(machine_, k).c_str(), why.c_str());
   rail.tcp.reset();
   rail.rate.stop();
   rail.doomed = false;
@@ -277,7 +277,7 @@ void RailedConnection::reopen() {
     if (rail.visitor.attempt == 0) continue;
     open(k, std::exchange(rail.visitor, {}));
     send(wire_head(WireKind::kRailOpen, k, rail.generation), nullptr);
-    log(LogLevel::kInfo, "%s is back", describe(k).c_str());
+    log(LogLevel::kInfo, "%s is back", party_->describe_rail(machine_, k).c_str());
   }
 }
 

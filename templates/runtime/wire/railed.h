@@ -18,9 +18,9 @@ namespace collc {
 
 class RailedConnection final : public WireConnection, public Rails {
  public:
-  // `made`: the rails' sockets, connected, both ends authenticated.
+  // `made`: the rails' sockets, connected, both ends authenticated; nobody: it may still come. `attempts`: calls made so far.
   RailedConnection(std::shared_ptr<const TcpParty> party, std::shared_ptr<TcpDoors> doors, uint32_t machine,
-                   std::vector<TcpDoors::Visitor> made, double silence);
+                   std::vector<TcpDoors::Visitor> made, const std::vector<uint64_t> &attempts, double silence);
   ~RailedConnection() override;
 
   void send(const WireHead &head, const void *body) override;
@@ -32,10 +32,16 @@ class RailedConnection final : public WireConnection, public Rails {
   void finish() override {}
   void add_to(std::vector<pollfd> *polled) const override;
   Rails *rails() override { return this; }
+  std::vector<std::string> interfaces() const override { return party_->interfaces(); }
   const std::string &name() const override { return name_; }
 
   RailPiece choose(uint32_t bytes, uint32_t left) override;
-  bool take_end(RailEnd *end) override;
+  bool take_end(RailEnd *end) override {
+    if (ends_.empty()) return false;
+    *end = ends_.front();
+    ends_.pop_front();
+    return true;
+  }
   RailTicket send_on(uint32_t rail, const WireHead &head, const void *body) override;
   bool has_arrived(const RailTicket &ticket) const override;
 
@@ -81,7 +87,6 @@ class RailedConnection final : public WireConnection, public Rails {
   void speak_over(uint32_t rail);
   uint32_t best_rail() const;
   uint32_t nopen() const;
-  std::string describe(uint32_t rail) const;
 
   std::shared_ptr<const TcpParty> party_;
   std::shared_ptr<TcpDoors> doors_;

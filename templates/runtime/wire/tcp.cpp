@@ -20,6 +20,7 @@ namespace {
 
 constexpr int kSliceMs = 20;  // how often the meeting looks whether it should stop
 constexpr int64_t kPauseMs = 30;  // between attempts
+constexpr int64_t kRailsMs = 1000;  // after that rails that are missing come later, where there is one with each machine
 
 class TcpMeeting {
  public:
@@ -30,6 +31,7 @@ class TcpMeeting {
     const auto party = std::make_shared<TcpParty>();
     COLLC_RETURN_IF_FAILED(party->read(meeting_, tls_));
     party_ = party;
+    if (party_->nrails() > 1 || party_->told() > 1) log(LogLevel::kInfo, "%s", describe_rails().c_str());
     doors_->expect(party_);
     made_.resize(party_->nmachines());
     for (auto &rails : made_) rails.resize(party_->nrails());
@@ -37,16 +39,28 @@ class TcpMeeting {
     for (uint32_t to = 0; to < meeting_.self; ++to)
       for (uint32_t rail = 0; rail < party_->nrails(); ++rail) callers.emplace_back(party_, to, rail, 0);
     const int64_t deadline = now_ms() + static_cast<int64_t>(meeting_.seconds * 1000);
+    int64_t joined_ms = 0;  // since when there is a rail with each machine
     while (!complete()) {
+      if (joined_ms == 0 && joined()) joined_ms = now_ms();
+      if (joined_ms != 0 && now_ms() - joined_ms > kRailsMs) break;
       if (meeting_.stop()) return fail(ncclRemoteError, "a rank left while machines were joined");
       if (now_ms() >= deadline) return too_late_to_meet();
       look(callers);
     }
-    connect(made);
+    connect(callers, made);
     return {};
   }
 
  private:
+  std::string describe_rails() const {
+    std::string text = format("%zu of %zu interfaces join machines, with %u connections each:",
+                              size_t{party_->nrails() / party_->address(meeting_.self, 0).streams}, party_->told(),
+                              party_->address(meeting_.self, 0).streams);
+    for (uint32_t rail = 0; rail < party_->nrails(); rail += party_->address(meeting_.self, 0).streams)
+      text += format(" %s", party_->address(meeting_.self, rail).interface);
+    return text;
+  }
+
   void look(std::vector<TcpCaller> &callers) {
     std::vector<pollfd> polled;
     doors_->add_to(&polled);
@@ -82,6 +96,14 @@ class TcpMeeting {
     return true;
   }
 
+  bool joined() const {
+    for (size_t m = 0; m < made_.size(); ++m)
+      if (m != meeting_.self &&
+          std::none_of(made_[m].begin(), made_[m].end(), [](const auto &one) { return one.attempt != 0; }))
+        return false;
+    return true;
+  }
+
   // Names what is missing by the interfaces at both ends.
   Status too_late_to_meet() const {
     std::string missing;
@@ -97,7 +119,9 @@ class TcpMeeting {
                 last_.empty() ? ": is a firewall between, or is COLLC_NET wrong?" : (" (" + last_ + ")").c_str());
   }
 
-  void connect(std::vector<std::unique_ptr<WireConnection>> *made) {
+  void connect(const std::vector<TcpCaller> &callers, std::vector<std::unique_ptr<WireConnection>> *made) {
+    std::vector<std::vector<uint64_t>> attempts(made_.size(), std::vector<uint64_t>(party_->nrails()));
+    for (const TcpCaller &caller : callers) attempts[caller.to()][caller.rail()] = caller.attempt();
     made->clear();
     made->resize(made_.size());
     for (uint32_t m = 0; m < made_.size(); ++m) {
@@ -105,7 +129,7 @@ class TcpMeeting {
       if (made_[m].size() == 1)
         (*made)[m] = party_->connect(m, 0, std::move(made_[m][0]), meeting_.silence);
       else
-        (*made)[m] = std::make_unique<RailedConnection>(party_, doors_, m, std::move(made_[m]), meeting_.silence);
+        (*made)[m] = std::make_unique<RailedConnection>(party_, doors_, m, std::move(made_[m]), attempts[m], meeting_.silence);
     }
   }
 
@@ -117,38 +141,18 @@ class TcpMeeting {
   std::string last_;  // why an attempt failed
 };
 
-// Of an interface; 0 where the system does not know it.
-uint32_t mbits_of(const char *interface) {
-  FILE *const file = std::fopen(format("/sys/class/net/%s/speed", interface).c_str(), "re");
-  if (file == nullptr) return 0;
-  long speed = 0;
-  const bool known = std::fscanf(file, "%ld", &speed) == 1 && speed > 0;
-  std::fclose(file);
-  return known ? static_cast<uint32_t>(std::min(speed, 100000000L)) : 0;
-}
-
 class TcpEngine final : public WireEngine {
  public:
   TcpEngine(const std::vector<std::string> &interfaces, uint32_t streams, bool tls, const char *above)
-      : interfaces_(interfaces.empty() ? std::vector<std::string>{""} : interfaces),
-        streams_(streams),
-        tls_(tls),
-        above_(above) {}
+      : interfaces_(interfaces), streams_(streams), tls_(tls), above_(above) {}
   const char *name() const override { return "tcp"; }
 
   Status listen(Bytes *address) override {
     unsigned char challenge[sizeof(TcpAddress::challenge)];
     COLLC_RETURN_IF_FAILED(random_bytes(challenge, sizeof challenge));
     std::vector<TcpAddress> own;
-    for (const std::string &interface : interfaces_) {
-      TcpAddress mine = {};
-      COLLC_RETURN_IF_FAILED(choose(interface, &mine));
-      std::memcpy(mine.challenge, challenge, sizeof challenge);
-      for (const TcpAddress &other : own)
-        if (std::strcmp(other.interface, mine.interface) == 0)
-          return fail(ncclInvalidUsage, "COLLC_NET names the interface %s twice", mine.interface);
-      own.push_back(mine);
-    }
+    COLLC_RETURN_IF_FAILED(interfaces_.empty() ? find_own(&own) : name_own(&own));
+    for (TcpAddress &mine : own) std::memcpy(mine.challenge, challenge, sizeof challenge);
     doors_ = std::make_shared<TcpDoors>();
     COLLC_RETURN_IF_FAILED(doors_->open(&own));
     for (const TcpAddress &mine : own)
@@ -164,19 +168,45 @@ class TcpEngine final : public WireEngine {
   }
 
  private:
-  Status choose(const std::string &interface, TcpAddress *mine) const {
-    std::strncpy(mine->engine, above_, sizeof mine->engine - 1);
-    gethostname(mine->host, sizeof mine->host - 1);
-    std::string name;
-    COLLC_RETURN_IF_FAILED(choose_public_address(&mine->place, interface.empty() ? nullptr : interface.c_str(), &name));
-    if (mine->place.family == 0) return fail(ncclSystemError, "no network interface is up: other machines are out of reach");
-    std::strncpy(mine->interface, name.c_str(), sizeof mine->interface - 1);
-    mine->streams = streams_;
-    mine->mbits = mbits_of(mine->interface);
+  // A rail for each list.
+  Status name_own(std::vector<TcpAddress> *own) const {
+    for (const std::string &list : interfaces_) {
+      PublicInterface found;
+      COLLC_RETURN_IF_FAILED(choose_public_address(&found.place, list.empty() ? nullptr : list.c_str(), &found.name));
+      if (found.place.family == 0) return nowhere();
+      for (const TcpAddress &other : *own)
+        if (found.name == other.interface)
+          return fail(ncclInvalidUsage, "COLLC_NET names the interface %s twice", other.interface);
+      own->push_back(address_of(found, TcpWish::kNet));
+    }
     return {};
   }
 
-  std::vector<std::string> interfaces_;  // lists of them, a rail each
+  Status find_own(std::vector<TcpAddress> *own) const {
+    std::vector<PublicInterface> found;
+    COLLC_RETURN_IF_FAILED(find_public_interfaces(&found));
+    if (found.empty()) return nowhere();
+    found.resize(std::min<size_t>(found.size(), kMostRails / streams_));
+    for (const PublicInterface &one : found) own->push_back(address_of(one, one.asked ? TcpWish::kList : TcpWish::kNobody));
+    return {};
+  }
+
+  static Status nowhere() { return fail(ncclSystemError, "no network interface is up: other machines are out of reach"); }
+
+  TcpAddress address_of(const PublicInterface &found, TcpWish wish) const {
+    TcpAddress mine = {};
+    std::strncpy(mine.engine, above_, sizeof mine.engine - 1);
+    gethostname(mine.host, sizeof mine.host - 1);
+    mine.place = found.place;
+    std::strncpy(mine.interface, found.name.c_str(), sizeof mine.interface - 1);
+    mine.streams = streams_;
+    mine.mbits = speed_of_interface(found.name);
+    mine.prefix = found.prefix;
+    mine.wish = wish;
+    return mine;
+  }
+
+  std::vector<std::string> interfaces_;  // lists of them, a rail each; none: those that are found
   uint32_t streams_;
   bool tls_;
   const char *above_;

@@ -27,9 +27,11 @@ void set(int fd, int level, int option, int value) { setsockopt(fd, level, optio
 
 }  // namespace
 
-TcpConnection::TcpConnection(Descriptor fd, std::unique_ptr<TlsChannel> tls, std::string name, double silence)
+TcpConnection::TcpConnection(Descriptor fd, std::unique_ptr<TlsChannel> tls, std::string interface, std::string name,
+                             double silence)
     : fd_(std::move(fd)),
       tls_(std::move(tls)),
+      interface_(std::move(interface)),
       name_(std::move(name)),
       silence_(silence),
       heard_ms_(now_ms()),

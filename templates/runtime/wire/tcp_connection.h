@@ -11,7 +11,7 @@ namespace collc {
 class TcpConnection final : public WireConnection {
  public:
   // `fd`: connected, not blocking, both ends authenticated. `tls`: over it; null: none.
-  TcpConnection(Descriptor fd, std::unique_ptr<TlsChannel> tls, std::string name, double silence);
+  TcpConnection(Descriptor fd, std::unique_ptr<TlsChannel> tls, std::string interface, std::string name, double silence);
 
   void send(const WireHead &head, const void *body) override;
   uint64_t queued() const override { return sent_ + parts_.size(); }
@@ -21,6 +21,7 @@ class TcpConnection final : public WireConnection {
   bool drained() override;
   void finish() override { finishing_ = true; }
   void add_to(std::vector<pollfd> *polled) const override;
+  std::vector<std::string> interfaces() const override { return {interface_}; }
   const std::string &name() const override { return name_; }
 
   // As a rail: what is urgent passes all that is not and has not begun to go; sent() then means nothing.
@@ -50,7 +51,7 @@ class TcpConnection final : public WireConnection {
 
   Descriptor fd_;
   std::unique_ptr<TlsChannel> tls_;
-  std::string name_;
+  std::string interface_, name_;
   double silence_;
   std::deque<Part> parts_;
   uint64_t sent_ = 0, queued_bytes_ = 0;

@@ -24,7 +24,68 @@ void bind_to(const Descriptor &fd, const TcpAddress &own) {
       setsockopt(fd.get(), SOL_SOCKET, SO_BINDTODEVICE, own.interface, static_cast<socklen_t>(std::strlen(own.interface))));
 }
 
+bool are_joined(const TcpAddress &one, const TcpAddress &other) {
+  return is_one_network(one.place, one.prefix, other.place, other.prefix);
+}
+
+// Places in each machine's list of those that are in the network of interface `k` of the first machine, none of them used; empty: some
+// machine has none.
+std::vector<size_t> find_joined(const std::vector<std::vector<TcpAddress>> &machines,
+                                const std::vector<std::vector<bool>> &used, size_t k) {
+  std::vector<size_t> found;
+  for (size_t m = 0; m < machines.size(); ++m) {
+    size_t at = 0;
+    while (at < machines[m].size() && (used[m][at] || !are_joined(machines[0][k], machines[m][at]))) ++at;
+    if (at == machines[m].size()) return {};
+    found.push_back(at);
+  }
+  return found;
+}
+
 }  // namespace
+
+void pair_rails(std::vector<std::vector<TcpAddress>> *machines) {
+  size_t least = kMostRails;
+  uint32_t streams = kMostRails;
+  bool named = true, asked = true;
+  for (const std::vector<TcpAddress> &machine : *machines) {
+    least = std::min(least, machine.size());
+    streams = std::min(streams, machine[0].streams);
+    for (const TcpAddress &one : machine) {
+      named &= one.wish == TcpWish::kNet;
+      asked &= one.wish != TcpWish::kNobody;
+    }
+  }
+  std::vector<std::vector<bool>> used;
+  for (const std::vector<TcpAddress> &machine : *machines) used.emplace_back(machine.size());
+  std::vector<std::vector<size_t>> rails;  // for each one, the places in the machines' lists
+  const auto take = [&](std::vector<size_t> rail) {
+    for (size_t m = 0; m < rail.size(); ++m) used[m][rail[m]] = true;
+    rails.push_back(std::move(rail));
+  };
+  // Where it is met today if nobody asks.
+  if (!asked) take(std::vector<size_t>(machines->size(), 0));
+  for (size_t k = 0; !named && k < (*machines)[0].size(); ++k) {
+    if (used[0][k]) continue;
+    std::vector<size_t> rail = find_joined(*machines, used, k);
+    if (!rail.empty()) take(std::move(rail));
+  }
+  while (asked && rails.size() < least) {
+    std::vector<size_t> rail;
+    for (const std::vector<bool> &one : used)
+      rail.push_back(static_cast<size_t>(std::find(one.begin(), one.end(), false) - one.begin()));
+    take(std::move(rail));
+  }
+  rails.resize(std::min<size_t>(rails.size(), kMostRails / streams));
+  for (size_t m = 0; m < machines->size(); ++m) {
+    std::vector<TcpAddress> kept;
+    for (const std::vector<size_t> &rail : rails) {
+      kept.push_back((*machines)[m][rail[m]]);
+      kept.back().streams = streams;
+    }
+    (*machines)[m] = std::move(kept);
+  }
+}
 
 Status TcpParty::read(const WireMeeting &meeting, bool tls) {
   tls_ = tls;
@@ -43,7 +104,10 @@ Status TcpParty::read(const WireMeeting &meeting, bool tls) {
     }
     addresses_.push_back(std::move(own));
   }
-  return check_alike();
+  COLLC_RETURN_IF_FAILED(check_alike());
+  told_ = addresses_[self_].size();
+  pair_rails(&addresses_);
+  return {};
 }
 
 Status TcpParty::check_alike() const {
@@ -53,11 +117,6 @@ Status TcpParty::check_alike() const {
     if (std::strcmp(other[0].engine, own[0].engine) != 0)
       return fail(ncclInvalidUsage, "%s joins over the engine %s, %s over %s: set COLLC_NET alike", name_of(self_, 0).c_str(),
                   printable(own[0].engine).c_str(), name_of(m, 0).c_str(), printable(other[0].engine).c_str());
-    if (other.size() != own.size() || other[0].streams != own[0].streams || own.size() * own[0].streams > kMostRails)
-      return fail(ncclInvalidUsage,
-                  "%s joins over %zu interfaces with %u streams each, %s over %zu with %u: set COLLC_NET and "
-                  "COLLC_NET_STREAMS alike",
-                  name_of(self_, 0).c_str(), own.size(), own[0].streams, name_of(m, 0).c_str(), other.size(), other[0].streams);
   }
   return {};
 }
@@ -89,6 +148,16 @@ Proof TcpParty::proof_of(const char *says, const TcpAddress &challenger, const T
   const auto *const words = reinterpret_cast<const unsigned char *>(&hello);
   message.insert(message.end(), words, words + offsetof(TcpHello, proof));
   return prove(secret_, message);
+}
+
+std::string TcpParty::describe_rail(uint32_t machine, uint32_t rail) const {
+  return format("rail %s to %s", address(self_, rail).interface, name_of(machine, rail).c_str());
+}
+
+std::vector<std::string> TcpParty::interfaces() const {
+  std::vector<std::string> names;
+  for (const TcpAddress &own : addresses_[self_]) names.emplace_back(own.interface);
+  return names;
 }
 
 TcpHello TcpParty::hello_to(uint32_t machine, uint32_t rail, uint64_t attempt) const {
@@ -133,7 +202,8 @@ std::unique_ptr<TcpConnection> TcpParty::connect(uint32_t machine, uint32_t rail
     const Proof key = proof_of("collc encrypts", address(hello.to, rail), hello);
     tls = std::make_unique<TlsChannel>(made.fd.get(), accepts, key);
   }
-  return std::make_unique<TcpConnection>(std::move(made.fd), std::move(tls), name_of(machine, rail), silence);
+  return std::make_unique<TcpConnection>(std::move(made.fd), std::move(tls), address(self_, rail).interface,
+                                         name_of(machine, rail), silence);
 }
 
 Status TcpDoors::open(std::vector<TcpAddress> *addresses) {
@@ -147,12 +217,19 @@ Status TcpDoors::open(std::vector<TcpAddress> *addresses) {
     mine.place.port = mine.place.family == AF_INET6 ? reinterpret_cast<sockaddr_in6 &>(at).sin6_port
                                                     : reinterpret_cast<sockaddr_in &>(at).sin_port;
     acceptors_.push_back(std::make_unique<Acceptor>(std::move(socket), sizeof(TcpHello), false));
+    interfaces_.emplace_back(mine.interface);
   }
   return {};
 }
 
 void TcpDoors::expect(std::shared_ptr<const TcpParty> party) {
   party_ = std::move(party);
+  for (size_t i = acceptors_.size(); i-- > 0;) {
+    bool used = false;
+    for (uint32_t rail = 0; rail < party_->nrails(); ++rail)
+      used |= interfaces_[i] == party_->address(party_->self(), rail).interface;
+    if (!used) acceptors_.erase(acceptors_.begin() + static_cast<std::ptrdiff_t>(i));
+  }
   visitors_.resize(party_->nmachines());
   for (std::vector<Visitor> &of_machine : visitors_) of_machine.resize(party_->nrails());
   attempts_.assign(party_->nmachines(), std::vector<uint64_t>(party_->nrails()));

@@ -19,6 +19,13 @@
 
 namespace collc {
 
+// Who wants an interface.
+enum class TcpWish : uint32_t {
+  kNobody,  // it is there, and leads out
+  kList,  // a list of interfaces, as NCCL has them
+  kNet,  // COLLC_NET, which names one for each rail in order
+};
+
 // Where a machine listens, and what callers prove themselves on. A machine tells one for each of its interfaces.
 struct TcpAddress {
   Id place;  // family, address, scope and port alone
@@ -28,7 +35,14 @@ struct TcpAddress {
   char engine[8];
   uint32_t streams;  // over each interface
   uint32_t mbits;  // per second, of the interface; 0: not known
+  uint32_t prefix;  // bits of the address that its network has
+  TcpWish wish;
 };
+
+// Settles which interfaces of the machines are a rail each: afterwards all have equally many, and the ones at one place are joined. Where
+// COLLC_NET names them, the first ones here and there and so on; else those of one network before others, and those that nobody
+// asked for only if they are of one network, but for the first. All machines come to the same.
+void pair_rails(std::vector<std::vector<TcpAddress>> *machines);
 
 // The first message on a connection, and the only one that a stranger can send.
 struct TcpHello {
@@ -55,7 +69,9 @@ class TcpParty {
   uint32_t nmachines() const { return static_cast<uint32_t>(addresses_.size()); }
   uint32_t nrails() const { return static_cast<uint32_t>(addresses_[self_].size()) * addresses_[self_][0].streams; }
   // Whether rails keep to their interfaces: there are several.
-  bool bound() const { return addresses_[self_].size() > 1; }
+  bool bound() const { return told_ > 1; }
+  // Interfaces that this machine has told.
+  size_t told() const { return told_; }
   // Of a machine's interface for a rail.
   const TcpAddress &address(uint32_t machine, uint64_t rail) const {
     return addresses_[machine][rail / addresses_[machine][0].streams];
@@ -66,6 +82,10 @@ class TcpParty {
   std::string name_of(uint32_t machine, uint32_t rail) const;
   // With all interfaces.
   std::string name_of(uint32_t machine) const;
+  // "rail eth0 to " and that.
+  std::string describe_rail(uint32_t machine, uint32_t rail) const;
+  // Of this machine, that are used.
+  std::vector<std::string> interfaces() const;
 
   TcpHello hello_to(uint32_t machine, uint32_t rail, uint64_t attempt) const;
   // True if a machine that may call has sent this.
@@ -83,6 +103,7 @@ class TcpParty {
   std::string secret_;
   bool tls_ = false;
   uint32_t self_ = 0;
+  size_t told_ = 0;
   std::vector<std::vector<TcpAddress>> addresses_;
 };
 
@@ -93,7 +114,7 @@ class TcpDoors {
 
   // `addresses`: one for each interface, with a port from now on.
   Status open(std::vector<TcpAddress> *addresses);
-  // Whom to let in.
+  // Whom to let in, on the interfaces that they use.
   void expect(std::shared_ptr<const TcpParty> party);
   void add_to(std::vector<pollfd> *polled) const;
   void handle_events(const pollfd **at);
@@ -107,6 +128,7 @@ class TcpDoors {
 
   std::shared_ptr<const TcpParty> party_;
   std::vector<std::unique_ptr<Acceptor>> acceptors_;  // per interface
+  std::vector<std::string> interfaces_;  // of the acceptors
   std::vector<std::vector<Visitor>> visitors_;  // by machine and rail
   std::vector<std::vector<uint64_t>> attempts_;  // the last ones that were answered
   int64_t looked_ms_ = 0;

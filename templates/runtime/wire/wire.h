@@ -77,6 +77,8 @@ class WireConnection {
   virtual void add_to(std::vector<pollfd> *polled) const = 0;
   // Null: there are none, and all goes in order.
   virtual Rails *rails() { return nullptr; }
+  // Of this machine, that it goes over; none: that is not known.
+  virtual std::vector<std::string> interfaces() const { return {}; }
   // Such as "10.0.0.2 port 4711 over eth0".
   virtual const std::string &name() const = 0;
 };

@@ -1,0 +1,57 @@
+// The cores near network cards: a courier runs on those of the memory that its cards hang on.
+#pragma once
+#include <pthread.h>
+#include <sched.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <string>
+#include <vector>
+
+namespace collc {
+
+// A list of the kernel's, "0-3,8-11"; nothing of what is no list.
+inline cpu_set_t read_cores(const char *text) {
+  cpu_set_t cores;
+  CPU_ZERO(&cores);
+  while (*text >= '0' && *text <= '9') {
+    char *end = nullptr;
+    const unsigned long first = std::strtoul(text, &end, 10);
+    unsigned long last = first;
+    if (*end == '-') last = std::strtoul(end + 1, &end, 10);
+    for (unsigned long core = first; core <= std::min<unsigned long>(last, CPU_SETSIZE - 1); ++core) CPU_SET(core, &cores);
+    if (*end != ',') break;
+    text = end + 1;
+  }
+  return cores;
+}
+
+// Those of `allowed` that are near any of these interfaces; all of them where that is not known, or none is allowed.
+inline cpu_set_t cores_near(const std::vector<std::string> &interfaces, const cpu_set_t &allowed, const std::string &net) {
+  cpu_set_t near;
+  CPU_ZERO(&near);
+  for (const std::string &interface : interfaces) {
+    FILE *const file = std::fopen((net + "/" + interface + "/device/local_cpulist").c_str(), "re");
+    if (file == nullptr) return allowed;
+    char text[4096] = "";
+    const bool known = std::fgets(text, sizeof text, file) != nullptr;
+    std::fclose(file);
+    if (!known) return allowed;
+    const cpu_set_t cores = read_cores(text);
+    CPU_OR(&near, &near, &cores);
+  }
+  CPU_AND(&near, &near, &allowed);
+  return CPU_COUNT(&near) == 0 ? allowed : near;
+}
+
+// A thread stays on the cores of its process that are near.
+inline void stay_near(pthread_t thread, const std::vector<std::string> &interfaces) {
+  cpu_set_t allowed;
+  if (interfaces.empty() || pthread_getaffinity_np(thread, sizeof allowed, &allowed) != 0) return;
+  const cpu_set_t near = cores_near(interfaces, allowed, "/sys/class/net");
+  if (CPU_EQUAL(&near, &allowed) == 0) pthread_setaffinity_np(thread, sizeof near, &near);
+}
+
+}  // namespace collc
