@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ def job(
     log: list[str] | None = None,
     statuses: list[int] | None = None,
     within: tuple[str, ...] = (),
+    spaces: Sequence[str] = (),
     **settings: str,
 ) -> list[Any]:
     """What each rank printed; "killed" for one that was still there after `seconds`, then for all.
@@ -36,6 +38,7 @@ def job(
         log: takes what each rank wrote to its standard error.
         statuses: takes how each process ended.
         within: the command that starts each process.
+        spaces: the network namespace of each rank.
     """
     environment = {
         **os.environ,
@@ -49,6 +52,7 @@ def job(
         processes = []
         for rank in range(nranks):
             command = [
+                *(["ip", "netns", "exec", spaces[rank]] if spaces else []),
                 *within,
                 sys.executable,
                 str(HERE / "mock_scenarios.py"),

@@ -18,7 +18,7 @@ from mock_jobs import job
 from mock_servers import library_of, made_from
 from support.cli import collc
 from support.failures import a_killed_rank_is_named, a_silent_server_is_named
-from support.netlab import NoLab, lab
+from support.netlab import Lab, NoLab, lab
 from support.ranks import INVALID_USAGE, REMOTE_ERROR, SUCCESS, Ranks
 from test_cuda_runtime import HERE, mock_driver
 from test_gpu_places import mock_nvml
@@ -174,11 +174,10 @@ def test_gpus_get_the_part_of_their_links_inside_their_server(tmp_path: Path) ->
 
 
 @contextmanager
-def processes(hosts: str, name: str = "2+2", **settings: str) -> Iterator[Ranks]:
+def processes(hosts: str, name: str = "2+2", space: str = "", **settings: str) -> Iterator[Ranks]:
     environment = {"LD_LIBRARY_PATH": str(mock_driver()), "MOCK_GPUS": gpus(hosts), "MOCK_PATIENCE_MS": "30000"}
-    team = Ranks(
-        library_of(name), len(hosts), {**LOOPBACK, **environment, **settings}, HERE / "mock_rank.py", hosts=hosts
-    )
+    given = {**LOOPBACK, **environment, **settings}
+    team = Ranks(library_of(name), len(hosts), given, HERE / "mock_rank.py", hosts=hosts, lab=space)
     try:
         assert [answer["result"] for answer in team.init()] == [SUCCESS] * len(hosts)
         yield team
@@ -246,28 +245,69 @@ def test_a_courier_that_ends_after_its_rank_has_left() -> None:
     assert "which joined this machine with others, has ended" in answer["text"]
 
 
-@pytest.mark.parametrize("name", ["2+2", pytest.param("3+5", marks=pytest.mark.slow)])
-def test_over_network_namespaces(name: str) -> None:
-    hosts = SHAPES[name]
+@contextmanager
+def namespaces(hosts: str, *rates: int) -> Iterator[tuple[Lab, dict[str, str]]]:
+    """A lab whose servers have these letters, and what joins ranks over all its rails."""
     try:
-        with lab("".join(sorted(set(hosts)))) as made:
-            team = Ranks(
-                library_of(name),
-                len(hosts),
-                {"COLLC_SOCKET_IFNAME": "e0", "LD_LIBRARY_PATH": str(mock_driver()), "MOCK_GPUS": gpus(hosts)},
-                HERE / "mock_rank.py",
-                hosts=hosts,
-                lab=made.name,
-            )
-            try:
-                assert [answer["result"] for answer in team.init()] == [SUCCESS] * len(hosts)
-                for rank in range(len(hosts)):
-                    team.tell(rank, do="call", count=3000, seconds=0)
-                assert [team.hear(rank)["result"] for rank in range(len(hosts))] == [SUCCESS] * len(hosts)
-            finally:
-                team.close()
+        with lab("".join(sorted(set(hosts))), *rates) as made:
+            yield made, {"COLLC_SOCKET_IFNAME": ",".join(f"e{rail}" for rail in range(len(rates)))}
     except NoLab as error:
         pytest.skip(f"no network namespaces here: {error}")
+
+
+@pytest.mark.parametrize(
+    ("name", "rates"),
+    [
+        pytest.param("2+2", (1000, 300), id="2+2 over two rails"),
+        pytest.param("2+2", (1000,), marks=pytest.mark.slow, id="2+2"),
+        pytest.param("3+5", (1000,), marks=pytest.mark.slow, id="3+5"),
+        pytest.param("3+5", (1000, 300), marks=pytest.mark.slow, id="3+5 over two rails"),
+    ],
+)
+def test_calls_graphs_and_transfers_over_network_namespaces(name: str, rates: tuple[int, ...]) -> None:
+    """Every element is compared."""
+    hosts = SHAPES[name]
+    given = {"kinds": FEW[:1], "counts": [777, 20001], "count": 20000, "tensors": 3}
+    with namespaces(hosts, *rates) as (made, settings):
+        spaces = [f"{made.name}-{host}" for host in hosts]
+        for scenario in ("weighted_calls", "weighted_graphs", "many_in_a_group"):
+            answers = over(hosts, scenario, name, given=given, seconds=500, spaces=spaces, settings=settings)
+            assert answers == [True if scenario == "many_in_a_group" else []] * len(hosts), scenario
+        for rail in range(len(rates)):
+            assert made.sent(rail)["a"] > 100_000, rail
+
+
+@pytest.mark.parametrize("victim", [2, *(pytest.param(rank, marks=pytest.mark.slow) for rank in (0, 1, 3))])
+def test_a_killed_rank_is_named_over_network_namespaces(victim: int) -> None:
+    with namespaces("aabb", 1000, 1000) as (made, settings), processes("aabb", space=made.name, **settings) as team:
+        others = a_killed_rank_is_named(team, victim, 3000)
+        assert [team.ask(rank, do="destroy")["result"] for rank in others] == [SUCCESS] * 3
+
+
+@pytest.mark.slow
+def test_rails_that_are_lost_under_cuda() -> None:
+    """One after the other, and calls go on; both, and the ranks are told in time."""
+    with (
+        namespaces("aabb", 1000, 1000) as (made, settings),
+        processes("aabb", space=made.name, COLLC_NET_TIMEOUT="3", **settings) as team,
+    ):
+        for lost in (None, 1, None, 0, None):
+            for rail in (0, 1):
+                made.drop("b", rail, lost=rail == lost)
+            answers = team.all(do="call", count=3000, seconds=3)
+            assert [answer["result"] for answer in answers] == [SUCCESS] * 4, (lost, answers)
+        for rail in (0, 1):
+            made.drop("b", rail)
+        a_silent_network_is_named(team)
+
+
+def a_silent_network_is_named(team: Ranks) -> None:
+    for rank in range(4):
+        team.tell(rank, do="call", count=3000)
+    for rank in range(4):
+        answer = team.hear(rank)
+        assert answer["result"] == REMOTE_ERROR
+        assert ("ranks 2, 3" if rank < 2 else "ranks 0, 1") in answer["text"]
 
 
 @pytest.mark.parametrize("name", ["2+2", pytest.param("3+5", marks=pytest.mark.slow)])
