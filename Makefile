@@ -10,7 +10,7 @@ JOBS ?= $(shell nproc --all 2>/dev/null || echo 2)
 
 .PHONY: help setup demo test lint style types unit format golden test-wheel clean
 .PHONY: netlab netlab-calls netlab-rails cuda-servers interrupts
-.PHONY: sanitize losses chaos chaos-protocols chaos-jobs sweep-places fuzz fuzz-libraries large-calls bench-peers bench-references bench-waiting bench-slot-ways bench-small-call bench-packing packing-sweep bench-pacing bench-classes bench-tune bench-defaults test-defaults bench-torch bench-ring-by-hand bench-servers bench-server-plans bench-server-mpi bench-server-rates cuda-kernels reproduce test-nccl-tests validate gpu-check gpu-check-torch gpu-check-tables test-torch test-torch-suite
+.PHONY: sanitize losses chaos chaos-protocols chaos-jobs sweep-places fuzz fuzz-libraries large-calls bench-peers bench-references bench-waiting bench-slot-ways bench-small-call bench-packing packing-sweep bench-pacing bench-classes bench-tune bench-defaults test-defaults bench-torch bench-ring-by-hand bench-servers bench-server-plans bench-server-mpi bench-server-rails bench-server-rates cuda-kernels reproduce test-nccl-tests validate gpu-check gpu-check-torch gpu-check-tables test-torch test-torch-suite
 .PHONY: wheel test-platform-wheel
 .PHONY: show-page gallery docs reference pictures docs-commands
 
@@ -186,6 +186,10 @@ bench-server-rates: setup  ## what several servers reach of the proven rate, bes
 bench-server-mpi: setup  ## several servers beside Open MPI and Gloo, over shaped links; as root (15 minutes)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check 'torch==2.13.0'
 	$(BIN)/python benchmarks/server_mpi.py --write docs/measurements/server-mpi.md
+
+bench-server-rails: setup  ## several rails between servers beside Open MPI, Gloo and UCX, over shaped links; as root (10 minutes)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check 'torch==2.13.0'
+	$(BIN)/python benchmarks/server_rails.py --write docs/measurements/server-rails.md
 
 bench-servers: setup  ## collc.torch on 3 + 5 ranks of two servers beside Gloo, over shaped links; as root
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check 'torch==2.13.0'

@@ -49,7 +49,7 @@ class Row:
 class Mpi:
     """A job of Open MPI over the servers of a lab."""
 
-    def __init__(self, made: Any, hosts: dict[str, int], folder: Path) -> None:
+    def __init__(self, made: Any, hosts: dict[str, int], folder: Path, interfaces: str = "e0") -> None:
         program = folder / "mpi_calls"
         subprocess.run(["mpicc.openmpi", "-O2", str(HERE / "mpi_calls.c"), "-o", str(program)], check=True)
         # In place of ssh.
@@ -64,7 +64,7 @@ class Mpi:
             "orte_keep_fqdn_hostnames": "1",
             "pml": "ob1",
             "btl": "self,vader,tcp",
-            "btl_tcp_if_include": "e0",
+            "btl_tcp_if_include": interfaces,
         }
         command = [*made.inside(next(iter(hosts))), "mpirun.openmpi", "--allow-run-as-root", "--oversubscribe"]
         command += ["--bind-to", "none", *(word for rule in rules.items() for word in ("--mca", *rule))]
