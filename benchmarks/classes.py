@@ -1,22 +1,32 @@
 """What idle links are worth: `python benchmarks/classes.py --write docs/measurements/classes.md`.
 
 For every machine of `collc topologies` (one server of it), the joint rate of NVLink, PCIe through host memory and NICs
-beside that of the fastest class, proved. Then FlexLink's table 2: its measured gains on H800 beside those of the model.
+beside that of the fastest class, proved. Then in the model FlexLink's table 2 and Blink's figure 21, beside what these
+measured, and what a second class costs a library.
 """
 
 from __future__ import annotations
 
 import argparse
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
 import yaml
 from measured import publish
 
-from collc.choose.split import split_by_size
+from collc.build.manifest import slot_bytes
+from collc.build.memory import fifo_bytes_by_rank, pinned_bytes, transfer_bytes
+from collc.choose.idle_links import AUTO
+from collc.choose.library import library_contents
+from collc.choose.request import LibraryRequest
+from collc.choose.split import LEAST, class_curve, split_by_size
 from collc.collectives.model import COMPILED, Collective
+from collc.ir.nodes import Channel, Program
+from collc.options import CUDA
 from collc.packing.classes import ClassPlans, plan_classes
 from collc.simulator.generations import machine_for
+from collc.simulator.run import Simulator
 from collc.topology import zoo
 from collc.topology.load import load_topology
 from collc.topology.model import JOINT, Topology
@@ -43,6 +53,29 @@ PCIe and with PCIe and NICs; and **simulated** here, over collc's own NVLink pla
 gaps between chunks, so that it comes nearer to its bound than NVLink does, and gains can be above those of the bounds;
 it was never compared with a measurement of PCIe beside NVLink. NICs share the GPU's PCIe link on H800: the bound is the
 same with and without them. The share is that of PCIe; sizes are FlexLink's, of a rank for AllGather.
+
+"""
+BLINK = """
+## Blink's figure 21, simulated
+
+Broadcast over NVLink and PCIe of a DGX-1V against NVLink alone, GB/s: what Blink gained (Wang et al., section 5.3, in
+words: about 5 GB/s with 3 and 4 GPUs, 2 with 7 and 8; it switches peer access off and on in every call), and
+**simulated** here for 256 MB over GPUs 0 to N-1, root 0. The bound is proved: of both classes together, less NVLink's.
+
+"""
+COSTS = """
+## What a second class costs
+
+As in FlexLink's section 5.4, which names 4 MB of pinned memory for each path, CPU time for polling, and multiprocessors
+without a number. Libraries for 8 GPUs, as `collc compile --target cuda` makes them; all of it counted, not measured.
+Blocks are of one GPU in the largest of its programs; the slower class has up to four of them. Pinned memory is of the
+whole communicator, GPU memory of one GPU. Inside a server no CPU thread moves data; the one that watches for deaths is
+there anyway.
+
+"""
+FIXED = """
+A class's fixed cost is what its smallest call takes in the model (**simulated**, 1 KB, calls in a row): the second
+class takes part only in calls that last longer than that.
 
 """
 
@@ -109,11 +142,77 @@ def simulated() -> list[str]:
     return lines
 
 
+BLINK_GAINS = {3: "5", 4: "5", 7: "2", 8: "2"}
+
+
+def blink() -> list[str]:
+    machine = load_topology("dgx1v")
+    parameters, _ = machine_for(None, machine.gpu_model)
+    header = ["GPUs", "NVLink", "both", "gain", "share of PCIe", "bound of the gain", "Blink's gain"]
+    lines = ["| " + " | ".join(header) + " |", "|" + "--:|" * len(header)]
+    for count in range(3, 9):
+        names = [v.name for v in machine.gpus[:count]]
+        plans = plan_classes(machine, names, ("nvlink", "pcie"), Collective.BROADCAST, 0)
+        (split,) = split_by_size(plans, parameters, [256 << 20])
+        assert plans.joint.rate is not None
+        alone, both = (split.bytes / time / 1e3 for time in (split.alone_us, split.time_us))
+        row = [str(count), f"{alone:.1f}", f"{both:.1f}", f"{both - alone:.1f}", f"{split.shares.get('pcie', 0):.0%}"]
+        row += [f"{float(plans.joint.rate - plans.classes[0].rate):.1f}", BLINK_GAINS.get(count, "")]
+        lines.append("| " + " | ".join(row) + " |")
+    return lines
+
+
+def costs() -> list[str]:
+    ways = (("nvlink", "`--classes nvlink`"), (AUTO, "by default"), ("nvlink,pcie", "`--classes nvlink,pcie`"))
+    header = ["machine", "library", "cut collectives", "blocks", "of them PCIe's", "GPU MB", "pinned MB"]
+    lines = ["| " + " | ".join(header) + " |", "|---|---|---" + "|--:" * 4 + "|"]
+    for name in ("hgx-h800", "hgx-a800", "hgx-h100"):
+        for classes, title in ways:
+            contents = library_contents(LibraryRequest(name, classes=classes), CUDA)
+            entries, nranks = contents.entries[0], contents.documents[0].graph.nranks
+            programs = [entry.program for entry in entries]
+            cut = [program for program in programs if program.weights]
+            gpu = max(fifo_bytes_by_rank(entries, nranks)) + transfer_bytes(nranks, slot_bytes(programs))
+            row = [name, title, ", ".join(dict.fromkeys(p.collective.value for p in cut)) or "none"]
+            row += [str(max(len(p.channels) for p in programs)), str(most_slow(cut)), f"{gpu / 1e6:.0f}"]
+            row.append(f"{pinned_bytes(entries, nranks, slot_bytes(programs), set()) / 1e6:.0f}")
+            lines.append("| " + " | ".join(row) + " |")
+    return lines
+
+
+def most_slow(programs: Sequence[Program]) -> int:
+    """Channels of classes other than the fastest, of the program that has most."""
+    return max((sum(is_slow(p, c) for c in p.channels) for p in programs), default=0)
+
+
+def is_slow(program: Program, channel: Channel) -> bool:
+    return any(program.shares[step.share].part != 0 for steps in channel.steps for step in steps)
+
+
+def fixed() -> list[str]:
+    lines = ["| machine | collective | NVLink, us | PCIe, us |", "|---|---|--:|--:|"]
+    for name in ("hgx-h800", "dgx1v"):
+        machine = load_topology(name)
+        parameters, _ = machine_for(None, machine.gpu_model)
+        for collective in (Collective.ALL_REDUCE, Collective.ALL_GATHER, Collective.BROADCAST):
+            plans = plan_classes(machine, one_server(machine), ("nvlink", "pcie"), collective)
+            row = [name, collective.value]
+            for own in plans.classes:
+                assert own.graph is not None
+                curve = class_curve(Simulator(own.graph, collective, plans.joint.root, parameters), [LEAST], True)
+                row.append(f"{curve.time_us[0]:.1f}")
+            lines.append("| " + " | ".join(row) + " |")
+    return lines
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--write", type=Path, metavar="FILE", help="write the page there instead of printing it")
     arguments = parser.parse_args()
-    publish(INTRODUCTION + "\n".join(proved()) + "\n" + SIMULATED + "\n".join(simulated()) + "\n", arguments.write)
+    sections = [
+        (INTRODUCTION, proved), (SIMULATED, simulated), (BLINK, blink), (COSTS, costs), (FIXED, fixed),
+    ]  # fmt: skip
+    publish("".join(words + "\n".join(table()) + "\n" for words, table in sections), arguments.write)
 
 
 if __name__ == "__main__":
