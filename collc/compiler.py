@@ -52,6 +52,7 @@ class CompileRequest(LibraryRequest):
         keep_source: where to leave the generated source.
         cuda: 12 takes only compilers of CUDA 12, whose code older drivers run; None: whatever is there.
         counters: kernels that count where their time goes, for `collc bench --breakdown` (target cuda).
+        specialise: kernels of its own for the programs that are used most, whose steps are written out (target cuda).
         rebuild: use nothing that was built before: plans, objects, device code, the runtime of a wheel.
     """
 
@@ -60,6 +61,7 @@ class CompileRequest(LibraryRequest):
     keep_source: Path | None = None
     cuda: int | None = None
     counters: bool = False
+    specialise: bool = False
     rebuild: bool = False
 
 
@@ -171,7 +173,8 @@ def compile_topology(
 
 def _compile(request: CompileRequest, recorder: Recorder, status: Callable[[str], None]) -> CompileResult:
     option = "--model" if request.model is not None else "--params" if request.params is not None else None
-    kind, note = choose_target(request.target, request.cuda, request.counters, option)
+    own_kernels = "--counters" if request.counters else "--specialise" if request.specialise else None
+    kind, note = choose_target(request.target, request.cuda, own_kernels, option)
     if kind is TargetKind.CUDA and (made := not_by_nvidia(request.machine())):
         asked = next((f for f, given in _FOR_CUDA.items() if getattr(request, given)), None)
         kind, note = _host_instead(request.machine().name, made, asked)
@@ -202,6 +205,7 @@ def _compile(request: CompileRequest, recorder: Recorder, status: Callable[[str]
                         cuda=request.cuda,
                         counters=request.counters,
                         survives=bool(request.survive or request.kinds),
+                        specialises=request.specialise,
                     )
                 )
             )
@@ -308,6 +312,7 @@ _FOR_CUDA = {
     "--target cuda": "target",
     "--cuda": "cuda",
     "--counters": "counters",
+    "--specialise": "specialise",
     "--model": "model",
     "--params": "params",
 }
@@ -347,18 +352,24 @@ def may_be_old(topology: Topology) -> bool:
 
 
 def choose_target(
-    wanted: TargetKind | None, cuda: int | None = None, counters: bool = False, model: str | None = None
+    wanted: TargetKind | None, cuda: int | None = None, own_kernels: str | None = None, model: str | None = None
 ) -> tuple[TargetKind, str | None]:
-    """The target, and a line for the user where we chose it. `model` is the option given that describes GPUs."""
+    """The target, and a line for the user where we chose it. `model` is the option given that describes GPUs.
+
+    Args:
+        own_kernels: the option that asks for kernels that not every library has.
+    """
     if wanted is TargetKind.HOST and cuda is not None:
         raise UsageError("--cuda chooses the compilers of --target cuda", hint="omit one of them")
-    if wanted is TargetKind.HOST and counters:
+    if wanted is TargetKind.HOST and own_kernels == "--counters":
         raise UsageError("--counters is for --target cuda", hint="libraries for host count without it")
+    if wanted is TargetKind.HOST and own_kernels:
+        raise UsageError(f"{own_kernels} is for --target cuda", hint="omit one of them")
     if wanted is TargetKind.HOST and model is not None:
         raise UsageError(
             f"{model} describes GPUs, for --target cuda", hint="omit one of them; `collc tune` measures a host"
         )
-    if wanted is not None or cuda is not None or counters:
+    if wanted is not None or cuda is not None or own_kernels is not None:
         return wanted or TargetKind.CUDA, None
     try:
         find_toolkits()

@@ -26,6 +26,7 @@ from collc.checker.machine import after_loss, read_machine
 from collc.codegen.context import SourceContext, TableBuilder, layouts, link_classes
 from collc.codegen.entry import Entry
 from collc.codegen.render import render
+from collc.codegen.specialise import hot_programs, specialise
 from collc.errors import BuildError
 from collc.options import Target, TargetKind
 from collc.outputs import written_aside
@@ -117,6 +118,8 @@ def source_context(
     fatbin: list[str | bytes] = [device.fatbin.read_bytes(), device.text] if device else [b""]
     if device and device.counters:
         fatbin.append("counters")
+    if device and device.written:
+        fatbin.append(device.written.table)
     if prebuilt:
         key.append(prebuilt.sha256)
     build_id = content_key([*key, image, plan, *fatbin, *fixed])[:32]
@@ -129,6 +132,8 @@ def source_context(
         manifest["device_code"] = device.rows()
         if device.counters:
             manifest["counters"] = True
+        if device.written:
+            manifest["specialised"] = list(device.written.kernels)
     manifest_bytes = manifest_text(manifest).encode("ascii")
     context = SourceContext(
         version=__version__,
@@ -163,22 +168,30 @@ class Parts:
     Args:
         cuda: 12 takes only compilers of CUDA 12 for the device code.
         counters: kernels that count where their time goes (target cuda).
+        specialises: some programs get kernels whose steps are written out (target cuda), so that device code is built
+            for this library.
         survives: for a library that survives losses.
     """
 
     def __init__(
-        self, kind: TargetKind, *, cuda: int | None = None, counters: bool = False, survives: bool = False
+        self,
+        kind: TargetKind,
+        *,
+        cuda: int | None = None,
+        counters: bool = False,
+        survives: bool = False,
+        specialises: bool = False,
     ) -> None:
         self.compiler = find_cxx()
         self._survives = survives
-        self._kind, self._cuda, self._counters = kind, cuda, counters
+        self._kind, self._cuda, self._counters, self._specialises = kind, cuda, counters, specialises
         self._pool = ThreadPoolExecutor(os.cpu_count() or 1)
         self._device: Future[DeviceCode] | None = None
         self._objects: list[Future[Path]] = []
         self.prebuilt: Prebuilt | None = None
 
     def __enter__(self) -> Parts:
-        if self._kind is TargetKind.CUDA:
+        if self._kind is TargetKind.CUDA and not self._specialises:
             self._device = submit(self._pool, build_device_code, self._cuda, self._counters)
         self.prebuilt = find_prebuilt(self._kind, self.compiler, survives=self._survives)
         if self.prebuilt:
@@ -195,6 +208,12 @@ class Parts:
 
     def __exit__(self, *_: object) -> None:
         self._pool.shutdown(wait=False, cancel_futures=True)
+
+    def specialise(self, contents: Contents) -> None:
+        """Builds the device code of a library that asks for kernels of its own."""
+        if self._kind is TargetKind.CUDA and self._specialises:
+            written = specialise(__version__, hot_programs(contents.entries))
+            self._device = submit(self._pool, build_device_code, self._cuda, self._counters, written)
 
     def device(self) -> DeviceCode | None:
         """The device code; None for the host target."""
@@ -226,6 +245,7 @@ def compile_library(
         keep_source: where to leave the generated source for reading.
     """
     status(f"building {out}" + (": kernels" if target.kind is TargetKind.CUDA else ""))
+    parts.specialise(contents)
     parts.device()
     try:
         linked, build_id = _build(contents, target, out, parts, keep_source, status)

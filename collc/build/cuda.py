@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import struct
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ from collc.build.fatbin import Image, make_fatbin
 from collc.build.nvcc import Nvcc, find_nvcc, nvcc_path
 from collc.build.nvrtc import Nvrtc, compile_kernels, find_nvrtc, nvrtc_path
 from collc.build.toolchain import Compiler, run_tool
+from collc.codegen.specialise import Written
 from collc.errors import BuildError
 from collc.resources import resource_dir
 
@@ -52,11 +54,14 @@ YOUNG = {"100": RELEASE_DRIVER["12.8"], "120": RELEASE_DRIVER["12.8"]}
 
 @dataclass(frozen=True)
 class DeviceCode:
-    """A fatbin and what it holds, machine code in the order of the chips, PTX last; whether its kernels count."""
+    """A fatbin and what it holds, machine code in the order of the chips, PTX last; whether its kernels count; the
+    kernels in it whose steps are written out.
+    """
 
     fatbin: Path
     images: tuple[Image, ...]
     counters: bool = False
+    written: Written | None = None
 
     @property
     def text(self) -> str:
@@ -128,7 +133,7 @@ def planned_code(cuda: int | None = None) -> list[dict[str, str]]:
     return [image.row() for image in images]
 
 
-def build_device_code(cuda: int | None = None, counters: bool = False) -> DeviceCode:
+def build_device_code(cuda: int | None = None, counters: bool = False, written: Written | None = None) -> DeviceCode:
     """The kernels for every chip that the compilers here know, from the cache if they were built before.
 
     The same inputs give the same bytes.
@@ -136,31 +141,35 @@ def build_device_code(cuda: int | None = None, counters: bool = False) -> Device
     Args:
         cuda: as for `find_toolkits`.
         counters: kernels that count where their time goes.
+        written: kernels of one library whose steps are written out, beside those that all libraries have.
 
     Raises:
         BuildError: no compiler, or one failed.
     """
     nvcc, nvrtc = find_toolkits(cuda)
+    source = device_source().read_text(encoding="utf-8") + (written.source if written else "")
     by_chip = makers(nvcc, nvrtc)
     flags = COUNTERS_FLAGS if counters else ()
     with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
         jobs = [
-            submit(pool, _nvrtc_images, maker, sm, flags) for sm, maker in by_chip.items() if isinstance(maker, Nvrtc)
+            submit(pool, _nvrtc_images, maker, sm, source, flags)
+            for sm, maker in by_chip.items()
+            if isinstance(maker, Nvrtc)
         ]
         if nvcc is not None:
             wanted = [sm for sm, maker in by_chip.items() if maker is nvcc]
-            jobs += [submit(pool, _nvcc_images, nvcc, virtual, wanted, flags) for virtual in SASS]
+            jobs += [submit(pool, _nvcc_images, nvcc, virtual, wanted, source, flags) for virtual in SASS]
         images = [image for job in jobs for image in job.result()]
     images.sort(key=lambda image: (image.kind == "ptx", int(image.sm)))
-    return DeviceCode(make_fatbin(images, nvcc, nvrtc), tuple(images), counters)
+    return DeviceCode(make_fatbin(images, nvcc, nvrtc), tuple(images), counters, written)
 
 
-def _nvcc_images(nvcc: Nvcc, virtual: str, wanted: Sequence[str], extra: Sequence[str]) -> list[Image]:
+def _nvcc_images(nvcc: Nvcc, virtual: str, wanted: Sequence[str], source: str, extra: Sequence[str]) -> list[Image]:
     reals = [sm for sm in SASS[virtual] if sm in wanted]
     if not reals:
         return []
     flags = OLD_FLAGS if virtual in OLD else ()
-    ptx = make_ptx(nvcc, virtual, extra=(*flags, *extra))
+    ptx = make_ptx(nvcc, virtual, source, extra=(*flags, *extra))
     with ThreadPoolExecutor(len(reals)) as pool:
         jobs = [submit(pool, make_cubin, nvcc, ptx, real, flags) for real in reals]
         cubins = [job.result() for job in jobs]
@@ -168,8 +177,8 @@ def _nvcc_images(nvcc: Nvcc, virtual: str, wanted: Sequence[str], extra: Sequenc
     return made + [_image("ptx", PTX, nvcc, ptx)] * (virtual == PTX)
 
 
-def _nvrtc_images(nvrtc: Nvrtc, sm: str, extra: Sequence[str]) -> list[Image]:
-    made = compile_kernels(nvrtc, sm, device_source().read_text(encoding="utf-8"), extra)
+def _nvrtc_images(nvrtc: Nvrtc, sm: str, source: str, extra: Sequence[str]) -> list[Image]:
+    made = compile_kernels(nvrtc, sm, source, extra)
     return [_image("elf", sm, nvrtc, made.cubin)] + [_image("ptx", PTX, nvrtc, made.ptx)] * (sm == PTX)
 
 
@@ -215,7 +224,8 @@ def make_cubin(nvcc: Nvcc, ptx: Path, architecture: str, extra: Sequence[str] = 
 def embed(code: DeviceCode, compiler: Compiler) -> Path:
     """An object with the fatbin as collc_fatbin and what it holds, for messages, as collc_device_code.
 
-    Kernels that count come with the symbol collc_counters, which the runtime looks for.
+    Kernels that count come with the symbol collc_counters, which the runtime looks for, and those whose steps are
+    written out with the table collc_variants.
 
     The section is the one in which cuobjdump looks for device code.
     """
@@ -225,6 +235,7 @@ def embed(code: DeviceCode, compiler: Compiler) -> Path:
         *('.section .rodata.str1.1,"aMS",%progbits,1', ".globl collc_device_code", ".hidden collc_device_code"),
         *("collc_device_code:", f'.asciz "{code.text}"'),
         *((".globl collc_counters", ".hidden collc_counters", "collc_counters: .byte 1") if code.counters else ()),
+        *(_variants(code.written) if code.written else ()),
         '.section .note.GNU-stack,"",%progbits',
     ]
     text = "\n".join(lines) + "\n"
@@ -236,3 +247,9 @@ def embed(code: DeviceCode, compiler: Compiler) -> Path:
         run_tool([compiler.path, "-c", "fatbin.s", "-o", made.name], cwd=str(made.parent))
 
     return cached(content_key([compiler.version, text, data]), "fatbin.o", make)
+
+
+def _variants(written: Written) -> list[str]:
+    words = struct.unpack(f"<{len(written.table) // 4}I", written.table)
+    head = [".section .rodata", ".balign 4", ".globl collc_variants", ".hidden collc_variants", "collc_variants:"]
+    return [*head, *(f".long {word}" for word in words)]

@@ -80,6 +80,11 @@ _STAGES = sorted({name for target in TARGETS.values() for name in stage_names(ta
 @click.option(
     "--counters", is_flag=True, help="Build kernels with counters for `collc bench --breakdown` (target cuda)."
 )
+@click.option(
+    "--specialise",
+    is_flag=True,
+    help="Also build kernels whose steps are written out, for the programs that are used most (target cuda).",
+)
 @click.option("--tune-candidates", is_flag=True, help="Add the plans and chunk sizes that `collc tune` compares.")
 @click.option(
     "--survive",
@@ -137,6 +142,7 @@ def command(
     params: Path | None,
     cuda: str | None,
     counters: bool,
+    specialise: bool,
     tune_candidates: bool,
     survive: int,
     plans: Path | None,
@@ -176,6 +182,7 @@ def command(
         programs=programs,
         cuda=int(cuda) if cuda else None,
         counters=counters,
+        specialise=specialise,
         rebuild=rebuild,
     )
     status = progress("collc compile")

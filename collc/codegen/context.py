@@ -79,6 +79,14 @@ class SourceContext:
     plan_size: int
 
 
+def step_flags(program: Program, step: Step) -> int:
+    """What a step reads and writes, as StepFlags of tables.h has it."""
+    summed, copied = program.sums_in_switch(step), program.copies_in_switch(step)
+    final = FLAG_FINAL if (step.reduces and step.output) or summed else 0
+    flags = (FLAG_INPUT if step.input else 0) | (FLAG_OUTPUT if step.output else 0) | final
+    return flags | (FLAG_SWITCH_SUM if summed else 0) | (FLAG_SWITCH_COPY if copied else 0)
+
+
 class TableBuilder:
     """Collects the rows of all allocations of a library."""
 
@@ -282,11 +290,7 @@ class TableBuilder:
             reader = fifo.dsts.index(rank) if f in step.recv else 0
             way = f"receive from rank {fifo.src}" if f in step.recv else f"send to {', '.join(map(str, fifo.dsts))}"
             self._append("refs", (number, reader), way)
-        summed, copied = program.sums_in_switch(step), program.copies_in_switch(step)
-        final = FLAG_FINAL if (step.reduces and step.output) or summed else 0
-        flags = (FLAG_INPUT if step.input else 0) | (FLAG_OUTPUT if step.output else 0) | final
-        flags |= (FLAG_SWITCH_SUM if summed else 0) | (FLAG_SWITCH_COPY if copied else 0)
-        cells = (first_ref, step.share, step.lag, len(step.recv), len(step.send), flags, step.input_at)
+        cells = (first_ref, step.share, step.lag, len(step.recv), len(step.send), step_flags(program, step), step.input_at)
         self._append("steps", cells, f"rank {rank}: {print_step(step)}")
 
 

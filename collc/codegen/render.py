@@ -1,16 +1,17 @@
-"""Prints the generated source of a library through Jinja; decides nothing."""
+"""Prints the generated sources of a library through Jinja; decides nothing."""
 
 from __future__ import annotations
 
 import dataclasses
 from functools import cache
+from typing import Any
 
 import jinja2
 
 from collc.codegen.context import SourceContext
 from collc.resources import resource_dir
 
-TEMPLATE = "tables.cpp.j2"
+TEMPLATE, KERNELS = "tables.cpp.j2", "specialised.cu.j2"
 
 
 @cache
@@ -28,5 +29,14 @@ def environment() -> jinja2.Environment:
 
 def render(context: SourceContext) -> str:
     """The text of generated.cpp."""
+    return _render(TEMPLATE, context)
+
+
+def render_kernels(context: Any) -> str:
+    """The source of kernels whose steps are written out, from a KernelsContext of collc.codegen.specialise."""
+    return _render(KERNELS, context)
+
+
+def _render(template: str, context: Any) -> str:
     values = {field.name: getattr(context, field.name) for field in dataclasses.fields(context)}
-    return environment().get_template(TEMPLATE).render(values)
+    return environment().get_template(template).render(values)

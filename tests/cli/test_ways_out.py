@@ -68,7 +68,14 @@ def test_which_machines_have_gpus_by_amd() -> None:
 
 @pytest.mark.parametrize(
     "asked",
-    [["--target", "cuda"], ["--cuda", "12"], ["--counters"], ["--model", "h100"], ["--target", "cuda", "--counters"]],
+    [
+        ["--target", "cuda"],
+        ["--cuda", "12"],
+        ["--counters"],
+        ["--specialise"],
+        ["--model", "h100"],
+        ["--target", "cuda", "--counters"],
+    ],
 )
 def test_no_kernels_for_gpus_by_amd(asked: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("collc.compiler.find_toolkits", lambda cuda=None: (None, None))

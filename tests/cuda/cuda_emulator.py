@@ -21,6 +21,7 @@ import numpy.typing as npt
 from collc.build.toolchain import find_cxx
 from collc.checker.layout import ARRAYS, PROTOCOLS, STRUCTS, When
 from collc.codegen.context import TableBuilder
+from collc.codegen.specialise import Written
 from collc.ir.nodes import Program
 from collc.resources import resource_dir
 
@@ -92,6 +93,7 @@ class _Run(ctypes.Structure):
         ("ticks", ctypes.POINTER(ctypes.c_uint64)),
         ("late_rank", ctypes.c_uint32),
         ("pinned_pairs", ctypes.c_uint32),
+        ("written", ctypes.c_uint32),
     ]
 
 
@@ -124,26 +126,32 @@ class Outcome:
     """What a run came to: "" or what went wrong, the first report of each rank that gave up, how often it switched.
 
     ticks: per rank and channel (waiting, copying, reducing, nanoseconds of all three); zeros unless the kernels count.
+    written: calls that kernels with written-out steps have run.
     """
 
     failure: str
     reports: dict[int, tuple[int, int, int, int]] = field(default_factory=dict)
     switches: int = 0
     ticks: list[list[tuple[int, ...]]] = field(default_factory=list)
+    written: int = 0
 
 
-def build_emulator(fault: str | None = None, pre_volta: bool = False, counters: bool = False) -> ctypes.CDLL:
+def build_emulator(
+    fault: str | None = None, pre_volta: bool = False, counters: bool = False, written: Written | None = None
+) -> ctypes.CDLL:
     """The emulator with all kernels, or, with a planted fault, with float's alone.
 
     Args:
         pre_volta: take Pascal's verbs and keep the lanes of a warp in step; with the kernels of f32 and u32 alone.
         counters: kernels that count where their time goes; those of f32 and u32 alone.
+        written: also the kernels of programs whose steps are written out; in a small build, whose kernels by the table
+            are those of f32 and u32 alone.
     """
-    return _build(fault, pre_volta, counters)
+    return _build(fault, pre_volta, counters, written)
 
 
 @cache
-def _build(fault: str | None, pre_volta: bool, counters: bool) -> ctypes.CDLL:
+def _build(fault: str | None, pre_volta: bool, counters: bool, written: Written | None) -> ctypes.CDLL:
     compiler = find_cxx()
     templates = resource_dir("templates")
     sources = sorted([*HERE.iterdir(), *templates.rglob("*.h"), *(templates / "cuda").glob("*.cu")])
@@ -153,7 +161,8 @@ def _build(fault: str | None, pre_volta: bool, counters: bool) -> ctypes.CDLL:
     cache_root = Path(os.environ.get("COLLC_TEST_CACHE", Path(tempfile.gettempdir()) / f"collc-emulator-{os.getuid()}"))
     folder = cache_root / digest.hexdigest()[:24]
     folder.mkdir(parents=True, exist_ok=True)
-    library = folder / f"{fault or 'whole'}{'-pascal' if pre_volta else ''}{'-counters' if counters else ''}.so"
+    own = f"-{hashlib.sha256(repr(written).encode()).hexdigest()[:12]}" if written else ""
+    library = folder / f"{fault or 'whole'}{'-pascal' if pre_volta else ''}{'-counters' if counters else ''}{own}.so"
     if not library.is_file():
         include = ["-I", str(HERE), "-I", str(templates / "include"), "-I", str(templates / "cuda")]
         include += ["-I", str(templates / "runtime")]
@@ -164,7 +173,11 @@ def _build(fault: str | None, pre_volta: bool, counters: bool) -> ctypes.CDLL:
             defines.append("-DCOLLC_PRE_VOLTA")
         if counters:
             defines.append("-DCOLLC_COUNTERS")
-        if (pre_volta or counters) and not fault:
+        if written:
+            source = folder / f"written{own}.h"
+            source.write_text(written_source(written))
+            defines.append(f'-DCOLLC_WRITTEN="{source}"')
+        if (pre_volta or counters or written) and not fault:
             # What is ordered before what, and what is counted, has nothing to do with types: two show it.
             defines.append("-DCOLLC_TYPES(X, Y)=X(Y, f32, float) X(Y, u32, uint32_t)")
         # What is the same with every fault is compiled once.
@@ -173,7 +186,7 @@ def _build(fault: str | None, pre_volta: bool, counters: bool) -> ctypes.CDLL:
             for name, level, extra, target in (
                 ("emulator.cpp", "-O2", [], emulator),
                 ("driver.cpp", "-O1", [], driver),
-                ("kernels.cpp", "-O0" if fault else "-O1", defines, Path(scratch) / "kernels.o"),
+                ("kernels.cpp", "-O0" if fault or written else "-O1", defines, Path(scratch) / "kernels.o"),
             ):
                 if not target.is_file():
                     made = Path(scratch) / f"made-{target.name}"
@@ -190,6 +203,16 @@ def _build(fault: str | None, pre_volta: bool, counters: bool) -> ctypes.CDLL:
     loaded.collc_emulate_waiting_lane.restype = ctypes.c_int
     loaded.collc_emulate_exchange.restype = ctypes.c_int
     return loaded
+
+
+def written_source(written: Written) -> str:
+    """What kernels.cpp and mock_driver.cpp include: the generated source, the list of its kernels, the variants."""
+    words = ", ".join(map(str, np.frombuffer(written.table, "<u4")))
+    kernels = " ".join(f"X({name})" for name in written.kernels)
+    return (
+        f"{written.source}\n#define COLLC_WRITTEN_KERNELS(X) {kernels}\n"
+        f"namespace collc::cuda {{\n[[maybe_unused]] static const uint32_t kVariants[] = {{{words}}};\n}}\n"
+    )
 
 
 def lane_waits(library: ctypes.CDLL, seed: int, *, own_warp: bool) -> str:
@@ -314,6 +337,7 @@ def emulate(
         ctypes.cast(ticks, ctypes.POINTER(ctypes.c_uint64)),
         late_rank,
         pinned_pairs,
+        0,
     )
     message = ctypes.create_string_buffer(400)
     failed = library.collc_emulate(ctypes.byref(tables.struct), ctypes.byref(run), message, ctypes.c_size_t(400))
@@ -322,7 +346,7 @@ def emulate(
     reports = {r: tuple(report[4 * r : 4 * r + 4]) for r in range(tables.nranks) if report[4 * r]}
     counted = [tuple(ticks[4 * c : 4 * c + 4]) for c in range(MOST_CHANNELS * tables.nranks)]
     per_rank = [counted[r * MOST_CHANNELS : (r + 1) * MOST_CHANNELS] for r in range(tables.nranks)]
-    return Outcome(text, reports, run.switches, per_rank)  # type: ignore[arg-type]
+    return Outcome(text, reports, run.switches, per_rank, run.written)  # type: ignore[arg-type]
 
 
 def same_bits(a: Array, b: Array) -> bool:

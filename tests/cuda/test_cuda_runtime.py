@@ -19,9 +19,11 @@ from support.libraries import ODD
 
 from collc.build import compile as build
 from collc.build.cache import cache_dir, cached, content_key
+from collc.build.compile import Library
 from collc.build.cuda import DeviceCode
 from collc.build.fatbin import Image
 from collc.build.toolchain import find_cxx, run_tool
+from collc.codegen.specialise import Written
 from collc.compiler import CompileRequest, compile_topology
 from collc.options import CUDA, TARGETS, TargetKind
 from collc.resources import resource_dir
@@ -35,8 +37,12 @@ Script = Sequence[Sequence[Sequence[object]]]
 
 
 @cache
-def mock_driver(counters: bool = False, fault: str | None = None) -> Path:
-    """The folder of the mock libcuda.so.1, whose kernels may count where their time goes, or have a planted fault."""
+def mock_driver(counters: bool = False, fault: str | None = None, code: Written | None = None) -> Path:
+    """The folder of the mock libcuda.so.1, whose kernels may count where their time goes, or have a planted fault.
+
+    Args:
+        code: kernels whose steps are written out, which it has too.
+    """
     templates = resource_dir("templates")
     emulation = HERE / "emulation"
     sources = sorted([*emulation.iterdir(), *templates.rglob("*.h"), *(templates / "cuda").glob("*.cu")])
@@ -45,12 +51,16 @@ def mock_driver(counters: bool = False, fault: str | None = None) -> Path:
     def make(made: Path) -> None:
         include = [f"-I{emulation}", *(f"-I{templates / name}" for name in ("include", "cuda", "runtime"))]
         flags = [*cuda_emulator.FLAGS, "-O1", "-fvisibility=hidden", '-DCOLLC_EMULATION="emulated_device.h"']
+        if code:
+            source = made.with_name("written.h")
+            source.write_text(cuda_emulator.written_source(code))
+            flags.append(f'-DCOLLC_WRITTEN="{source}"')
         flags += ["-DCOLLC_COUNTERS"] * counters + [f"-DCOLLC_FAULT_{fault}"] * bool(fault)
         units = [str(emulation / name) for name in ("emulator.cpp", "mock_driver.cpp")]
         run_tool([compiler.path, "-shared", "-pthread", "-Wl,-Bsymbolic", *flags, *include, *units, "-o", str(made)])
 
     key: list[str | bytes] = [compiler.version, *(["counters"] if counters else []), *([fault] if fault else [])]
-    key += [source.read_bytes() for source in sources]
+    key += [source.read_bytes() for source in sources] + ([code.source, code.table] if code else [])
     return cached(content_key(key), "libcuda.so.1", make).parent
 
 
@@ -70,9 +80,14 @@ def written(name: str, text: str) -> Path:
     return path
 
 
-def compile_for_mock(
+def compile_for_mock(name: str, topology: str | Path, *, chunk_bytes: int, **request: Any) -> Path:
+    """The path of what `compiled_for_mock` makes."""
+    return compiled_for_mock(name, topology, chunk_bytes=chunk_bytes, **request).path
+
+
+def compiled_for_mock(
     name: str, topology: str | Path, *, chunk_bytes: int, counters: bool = False, **request: Any
-) -> Path:
+) -> Library:
     """A CUDA library with small slots. The mock does not read device code, so there is none in it.
 
     Args:
@@ -85,14 +100,18 @@ def compile_for_mock(
     fatbin = folder / "none.fatbin"
     put_whole(fatbin, b"no device code")
     code = DeviceCode(fatbin, (Image("elf", "80", fatbin, "no compiler", "1.2"),), counters)
+
+    def built(_cuda: int | None, _counters: bool, written: Written | None = None) -> DeviceCode:
+        return dataclasses.replace(code, written=written)
+
     out = folder / f"libcollc-{name}.so"
     small = dataclasses.replace(CUDA, slots=2, chunk_bytes=chunk_bytes) if chunk_bytes else CUDA
     with (
         mock.patch.dict(TARGETS, {TargetKind.CUDA: small}),
-        mock.patch.object(build, "build_device_code", return_value=code),
+        mock.patch.object(build, "build_device_code", built),
     ):
-        compile_topology(CompileRequest(topology=str(topology), output=out, target=TargetKind.CUDA, **request))
-    return out
+        asked = CompileRequest(topology=str(topology), output=out, target=TargetKind.CUDA, **request)
+        return compile_topology(asked).library
 
 
 @cache
@@ -112,7 +131,20 @@ def library(counters: bool = False, allocations: str | None = None) -> Path:
     )
 
 
+@cache
+def specialised() -> tuple[Path, Written]:
+    """The same with kernels whose steps are written out, and these."""
+    made = compiled_for_mock("odd-written", written("odd", ODD), chunk_bytes=1024, specialise=True)
+    assert made.device is not None
+    assert made.device.written is not None
+    return made.path, made.device.written
+
+
 def run(script: Script, devices: list[int], **settings: str) -> dict[str, Any]:
+    return run_library(library(), script, devices, **settings)
+
+
+def run_library(path: Path, script: Script, devices: list[int], **settings: str) -> dict[str, Any]:
     environment = {
         **os.environ,
         "LD_LIBRARY_PATH": str(mock_driver()),
@@ -121,7 +153,13 @@ def run(script: Script, devices: list[int], **settings: str) -> dict[str, Any]:
         **settings,
     }
     done = subprocess.run(
-        [sys.executable, str(HERE / "mock_program.py"), str(library()), json.dumps(devices), json.dumps(script)],
+        [
+            sys.executable,
+            str(HERE / "mock_program.py"),
+            str(path),
+            json.dumps(devices),
+            json.dumps(script),
+        ],
         capture_output=True,
         text=True,
         env=environment,
@@ -149,6 +187,21 @@ def test_ranks_that_share_a_gpu_run_in_one_cooperative_launch(type_name: str, in
     answer = run(script, [0, 0, 0], COLLC_SHARE_GPU="1")
     assert answer.get("wrong") == [], answer
     assert (answer["calls"]["launch_cooperative"], answer["calls"]["launch"]) == (len(script), 0)
+
+
+@pytest.mark.parametrize("protocol", ["Simple", "LL", "LL128"])
+def test_programs_whose_steps_are_written_out(protocol: str) -> None:
+    """Sums, averages and what only moves data run by them; the rest, and with COLLC_SPECIALISED=0 all, by tables."""
+    path, code = specialised()
+    script = calls_of("float", False)
+    settings = {"COLLC_SHARE_GPU": "1", "COLLC_PROTO": protocol, "LD_LIBRARY_PATH": str(mock_driver(code=code))}
+    answer = run_library(path, script, [0, 0, 0], **settings)
+    assert answer.get("wrong") == [], answer
+    made_for = {name.split("_")[0] for name in code.kernels}
+    assert answer["calls"]["written"] == (5 if protocol.lower() in made_for else 0)  # 2 + 2 + 1: those without a root
+    answer = run_library(path, script, [0, 0, 0], COLLC_SPECIALISED="0", **settings)
+    assert answer.get("wrong") == [], answer
+    assert answer["calls"]["written"] == 0
 
 
 def test_signed_and_unsigned_integers_of_one_kernel_are_told_apart() -> None:

@@ -165,6 +165,11 @@ struct Chunk {
   uint64_t elements;
 };
 
+COLLC_FUNCTION Chunk chunk_of(const ShareRange &share, uint64_t index) {
+  const uint64_t begin = share.begin + index * share.chunk, left = share.end - begin;
+  return {index, begin, left < share.chunk ? left : share.chunk};
+}
+
 // Where a channel stands. Kept by the caller between calls on targets that can block.
 struct Cursor {
   uint64_t iteration;
@@ -181,12 +186,9 @@ COLLC_FUNCTION Progress run_channel(Verbs &verbs, const Step *steps, uint32_t ns
       const Step &step = steps[at.step];
       const ShareRange &share = shares[step.share];
       if (at.iteration < step.lag) continue;
-      Chunk chunk;
-      chunk.index = at.iteration - step.lag;
-      if (chunk.index >= share.nchunks) continue;
-      chunk.begin = share.begin + chunk.index * share.chunk;
-      const uint64_t left = share.end - chunk.begin;
-      chunk.elements = left < share.chunk ? left : share.chunk;
+      const uint64_t index = at.iteration - step.lag;
+      if (index >= share.nchunks) continue;
+      const Chunk chunk = chunk_of(share, index);
 
       const FifoRef *recv = refs + step.first_ref;
       const FifoRef *send = recv + step.nrecv;

@@ -49,7 +49,7 @@ Status make_alone(Address *state) {
   tables.state.nranks = 1;
   for (uint32_t c = 0; c < kAloneChannels; ++c) {
     tables.shares[c] = with_inverse({c, c + 1, kAloneChannels, 0, 0});
-    tables.channels[c] = {c, 1, 0, 0};
+    tables.channels[c] = {c, 1, 0, 0, kNoVariant};
     tables.steps[c] = {0, c, 0, 0, 0, kInput | kOutput | kFinal, 0};
   }
   return alone("copying the plan to the GPU",

@@ -65,7 +65,10 @@ Status launch(const Together &calls) {
   arguments.flip = how.flip;
   arguments.scaling = scaling_of(call.op);
   arguments.weights = weights_for(*call.program, world.plan().overrides.weighting, call.number);
-  const Function kernel = first.device().kernel(protocol, how.kernel_type);
+  Function kernel = first.device().kernel(protocol, how.kernel_type);
+  const Function written = first.device().written_kernel(protocol, how.kernel_type);
+  const bool sums = how.operation == static_cast<uint32_t>(ncclSum) && arguments.scaling == Scaling::kNone;
+  if (written != nullptr && sums && world.plan().is_written(row)) kernel = written;
   for (size_t i = 0; i < calls.size(); ++i)
     arguments.ranks[i] = {reinterpret_cast<const RankState *>(rank_of(*calls[i]).state()), calls[i]->call.input,
                           calls[i]->call.output, factor_of(calls[i]->call.op)};

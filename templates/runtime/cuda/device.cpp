@@ -7,8 +7,11 @@
 #include <map>
 #include <mutex>
 
+#include "base/environment.h"
+
 extern "C" const unsigned char collc_fatbin[];
 extern "C" __attribute__((weak)) const char collc_counters[];  // there if the kernels count
+extern "C" __attribute__((weak)) const uint32_t collc_variants[];  // there if some kernels have written-out steps
 extern "C" const char collc_device_code[];  // what is in it: "sm_80, sm_90 (driver 580.65.06 or newer)"
 
 namespace collc::cuda {
@@ -16,6 +19,10 @@ namespace {
 
 #define COLLC_NAME(name, type, protocol) "collc_" #name,
 const char *const kNames[] = {COLLC_SIMPLE_KERNELS(COLLC_NAME) COLLC_LL_KERNELS(COLLC_NAME) COLLC_LL128_KERNELS(COLLC_NAME)};
+#undef COLLC_NAME
+#define COLLC_NAME(name, type, protocol) "collc_written_" #name,
+const char *const kWrittenNames[] = {COLLC_SIMPLE_KERNELS(COLLC_NAME) COLLC_LL_KERNELS(COLLC_NAME)
+                                         COLLC_LL128_KERNELS(COLLC_NAME)};
 #undef COLLC_NAME
 static_assert(sizeof kNames / sizeof *kNames == kKernelTypes * kProtocols, "one kernel per protocol and type");
 
@@ -64,6 +71,14 @@ Status open_device(int number, Device *device) {
     // Before CUDA 12.4 finding a kernel loads it.
     if (cu.function_load != nullptr) COLLC_RETURN_IF_FAILED(check(cu.function_load(device->kernels[k]), kNames[k]));
   }
+  // A library has only those that its programs need.
+  if (written_variants() != nullptr) device->written.resize(device->kernels.size());
+  for (size_t k = 0; k < device->written.size(); ++k) {
+    if (cu.module_function(&device->written[k], module, kWrittenNames[k]) != 0)
+      device->written[k] = nullptr;
+    else if (cu.function_load != nullptr)
+      COLLC_RETURN_IF_FAILED(check(cu.function_load(device->written[k]), kWrittenNames[k]));
+  }
   COLLC_RETURN_IF_FAILED(check(cu.module_function(&device->exchange, module, "collc_exchange"), "collc_exchange"));
   if (cu.function_load != nullptr) COLLC_RETURN_IF_FAILED(check(cu.function_load(device->exchange), "collc_exchange"));
   return {};
@@ -71,9 +86,16 @@ Status open_device(int number, Device *device) {
 
 }  // namespace
 
+std::vector<Function> Device::collectives() const {
+  std::vector<Function> all = kernels;
+  for (Function kernel : written)
+    if (kernel != nullptr) all.push_back(kernel);
+  return all;
+}
+
 uint32_t Device::resident_blocks(uint32_t threads, uint32_t shared_bytes) const {
   int least = 1 << 20;
-  for (Function kernel : kernels) {
+  for (Function kernel : collectives()) {
     int blocks = 0;
     if (driver().occupancy(&blocks, kernel, static_cast<int>(threads), shared_bytes) != 0) return 0;
     least = std::min(least, blocks);
@@ -82,6 +104,11 @@ uint32_t Device::resident_blocks(uint32_t threads, uint32_t shared_bytes) const 
 }
 
 bool kernels_count() { return collc_counters != nullptr; }
+
+const uint32_t *written_variants() {
+  const char *const wish = read_text("COLLC_SPECIALISED");
+  return wish != nullptr && std::strcmp(wish, "0") == 0 ? nullptr : collc_variants;
+}
 
 Status make_current(int number) {
   const Driver *cu = nullptr;
@@ -145,7 +172,7 @@ bool find_visible(const Uuid &uuid, DeviceNumber *number) {
 
 Status allow_shared(const Device &device, uint32_t bytes) {
   if (bytes <= kSharedWithoutAsking) return {};
-  for (Function kernel : device.kernels)
+  for (Function kernel : device.collectives())
     COLLC_RETURN_IF_FAILED(check(driver().function_set(kernel, kMaxDynamicShared, static_cast<int>(bytes)),
                                  "reserving shared memory for the plan's shares"));
   return {};

@@ -18,17 +18,26 @@ struct Device {
   int capability = 0;  // 90: sm_90
   // By protocol, then by kernel type (layout.h); without LL128 where the GPU lacks that.
   std::vector<Function> kernels;
+  // Those whose steps are written out, in the same order, null where the library has none.
+  std::vector<Function> written;
   Function exchange = nullptr;  // the kernel of transfers
   std::unique_ptr<LaunchOrder> order = std::make_unique<LaunchOrder>();
 
   bool has_ll128() const { return capability >= 70; }
   Function kernel(uint32_t protocol, uint32_t type) const { return kernels[protocol * kKernelTypes + type]; }
+  Function written_kernel(uint32_t protocol, uint32_t type) const {
+    const size_t at = protocol * kKernelTypes + type;
+    return at < written.size() ? written[at] : nullptr;
+  }
+  std::vector<Function> collectives() const;  // all of both
   // Blocks of `threads` threads that run at once, whatever the kernel; 0 if a kernel cannot run so.
   uint32_t resident_blocks(uint32_t threads, uint32_t shared_bytes) const;
 };
 
 // Whether this library's kernels count where their time goes (`collc compile --counters`).
 bool kernels_count();
+// The variants of channels that this library's kernels have written out, for mark_variants; null: none, or COLLC_SPECIALISED=0.
+const uint32_t *written_variants();
 // Makes the primary context of a device current for this thread.
 Status make_current(int number);
 // The device of this thread's context; 0 if it has none yet.

@@ -69,6 +69,13 @@ struct DevicePlan {
     return caches_row(row) ? shared_bytes(programs[row].nshares, cached[row]) : shared_bytes(programs[row].nshares);
   }
 
+  // Whether all channels of a row of `programs` are written out.
+  bool is_written(uint32_t row) const {
+    const auto first = channels.begin() + programs[row].first_rank_channel;
+    return std::all_of(first, first + nranks * programs[row].nchannels,
+                       [](const DeviceChannel &c) { return c.nsteps == 0 || c.variant != kNoVariant; });
+  }
+
   // What a call of `bytes` of the tables' program `program` runs over.
   uint32_t protocol_of(uint32_t program, uint64_t bytes) const {
     if (elsewhere.any()) return kSimple;
@@ -276,7 +283,8 @@ inline uint32_t add_channels(const Tables &tables, const ArenaBuilder &arenas, c
   const uint32_t channels = limit == 0 ? program.nchannels : std::min(limit, program.nchannels);
   for (uint32_t rank = 0; rank < plan.nranks; ++rank)
     for (uint32_t first = 0; first < channels; ++first) {
-      plan.channels.push_back({static_cast<uint32_t>(plan.steps.size()), 0, static_cast<uint32_t>(plan.refs.size()), 0});
+      plan.channels.push_back(
+          {static_cast<uint32_t>(plan.steps.size()), 0, static_cast<uint32_t>(plan.refs.size()), 0, kNoVariant});
       for (uint32_t c = first; c < program.nchannels; c += channels) {
         const RankChannel &place = places[rank * program.nchannels + c];
         for (uint32_t s = 0; s < place.nsteps; ++s) add_step(tables, arenas, tables.steps[place.first_step + s], plan);

@@ -1,6 +1,8 @@
 // What kernels are told of a program: its rows in the tables on the device, and its part of a launch's arguments.
 #pragma once
 #include <algorithm>
+#include <array>
+#include <map>
 #include <vector>
 
 #include "collc/cuda/layout.h"
@@ -31,6 +33,28 @@ inline CachedTables most_cached(const std::vector<DeviceChannel> &channels, size
     most.nrefs = std::max(most.nrefs, channels[c].nrefs);
   }
   return most;
+}
+
+// Gives every channel the number of its variant (collc/cuda/specialised.h). `table`: of collc.codegen.specialise, null where a
+// library has none written out.
+inline void mark_variants(const uint32_t *table, const std::vector<Step> &steps, std::vector<DeviceChannel> *channels) {
+  using Shape = std::vector<std::array<uint32_t, 4>>;
+  if (table == nullptr) return;
+  std::map<Shape, uint32_t> known;
+  const uint32_t variants = *table++;
+  for (uint32_t v = 0; v < variants; ++v) {
+    Shape shape(*table++);
+    for (auto &step : shape)
+      for (uint32_t &word : step) word = *table++;
+    known[shape] = v;
+  }
+  for (DeviceChannel &channel : *channels) {
+    Shape shape;
+    for (uint32_t s = channel.first_step; s < channel.first_step + channel.nsteps; ++s)
+      shape.push_back({steps[s].lag, steps[s].flags, steps[s].nrecv, steps[s].nsend});
+    const auto found = known.find(shape);
+    if (found != known.end()) channel.variant = found->second;
+  }
 }
 
 }  // namespace collc::cuda

@@ -34,6 +34,7 @@ World::World(const RankContext &context, const Agreed &agreed)
       remains_(std::make_unique<Remains>()) {
   problem_ = make_device_plan(*context.tables, *allocation_, plan_, nccl_rank_, agreed.overrides, agreed.has_ll128,
                               agreed.pinned, agreed.elsewhere);
+  mark_variants(written_variants(), plan_.steps, &plan_.channels);
 }
 
 Status World::join(const RankContext &context, const Agreed &agreed, std::shared_ptr<World> *world) {

@@ -26,7 +26,7 @@ using emulation::Kernel;
 constexpr uint32_t kAllPairs = 0xffffffff;
 
 // The kernel of a protocol for a reduction such as "max_i32", put to it as the host side does; null if there is none.
-Kernel find_kernel(const std::string &reduction, uint32_t protocol, Reducing *how) {
+Kernel find_kernel(const std::string &reduction, uint32_t protocol, Reducing *how, const std::string &prefix = "") {
   static const char *const kOperations[] = {"sum", "prod", "max", "min"};
   static const char *const kTypeNames[] = {"i8", "u8", "i32", "u32", "i64", "u64", "f16", "f32", "f64", "bf16", "e4m3", "e5m2"};
   static const char *const kKernelNames[] = {"u8", "u32", "u64", "f16", "f32", "f64", "bf16", "e4m3", "e5m2"};
@@ -37,8 +37,7 @@ Kernel find_kernel(const std::string &reduction, uint32_t protocol, Reducing *ho
   while (type < kTypes && type_name != kTypeNames[type]) ++type;
   if (type == kTypes) return nullptr;
   *how = reducing(type, operation);
-  const std::string name = std::string(kPrefixes[protocol]) + kKernelNames[how->kernel_type];
-  return emulation::kernel_named(name);
+  return emulation::kernel_named(prefix + kPrefixes[protocol] + kKernelNames[how->kernel_type]);
 }
 
 constexpr uint32_t kMostChannels = 32;  // whose ticks are handed over
@@ -86,6 +85,7 @@ struct EmulatedRun {
   uint64_t *ticks;  // per rank and channel, kMostChannels per rank: ChannelTicks
   uint32_t late_rank;  // comes a second after all others have begun to wait; 0xffffffff: none
   uint32_t pinned_pairs;  // a seed for which pairs have pinned memory between them; 0: none, kAllPairs: all
+  uint32_t written;       // calls that kernels with written-out steps have run
 };
 
 // Returns 0, or 1 with `message` saying what went wrong.
@@ -128,6 +128,7 @@ class World {
         if (run.pinned_pairs == kAllPairs || random() % 2 == 0) pairs.insert({a, b});
     problem_ = make_device_plan(tables, tables.allocations[0], plan_, {}, overrides, true, pairs);
     if (!problem_.empty()) return;
+    mark_variants(emulation::variants(), plan_.steps, &plan_.channels);
     auto &emulator = emulation::emulator();
     emulator.reset_memory();
     const uint32_t n = plan_.nranks;
@@ -157,7 +158,12 @@ class World {
     for (uint32_t c = 0; c < run_.ncalls; ++c) {
       const EmulatedCall &call = run_.calls[c];
       Reducing how{};
-      const Kernel kernel = find_kernel(call.kernel, plan_.protocol_of(call.program, 0), &how);
+      const uint32_t protocol = plan_.protocol_of(call.program, 0);
+      const bool sums = std::string(call.kernel).rfind("sum_", 0) == 0 && call.factors == nullptr;
+      const bool written = sums && plan_.is_written(call.program * kProtocols + protocol);
+      Kernel kernel = written ? find_kernel(call.kernel, protocol, &how, "written_") : nullptr;
+      run_.written += kernel != nullptr ? 1 : 0;
+      if (kernel == nullptr) kernel = find_kernel(call.kernel, protocol, &how);
       if (kernel == nullptr) return std::string("no kernel ") + call.kernel;
       buffers_.push_back(make_buffers(call));
       if (run_.one_device) {

@@ -2,6 +2,10 @@
 #include "kernels.h"
 
 #include "device.cu"
+// A source of collc.codegen.specialise, with the table beside it and the list of its kernels.
+#if defined(COLLC_WRITTEN)
+#include COLLC_WRITTEN
+#endif
 
 namespace {
 
@@ -14,9 +18,19 @@ const NamedKernel kKernels[] = {COLLC_SIMPLE_KERNELS(COLLC_NAMED_KERNEL) COLLC_L
 #if !defined(COLLC_PRE_VOLTA)
                                     COLLC_LL128_KERNELS(COLLC_NAMED_KERNEL)
 #endif
+#if defined(COLLC_WRITTEN)
+#define COLLC_NAMED_WRITTEN(name) {"written_" #name, &collc_written_##name},
+                                        COLLC_WRITTEN_KERNELS(COLLC_NAMED_WRITTEN)
+#endif
 };
 
 }  // namespace
+
+#if defined(COLLC_WRITTEN)
+const uint32_t *emulation::variants() { return collc::cuda::kVariants; }
+#else
+const uint32_t *emulation::variants() { return nullptr; }
+#endif
 
 emulation::Kernel emulation::kernel_named(const std::string &name) {
   for (const NamedKernel &known : kKernels)

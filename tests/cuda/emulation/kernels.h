@@ -13,6 +13,9 @@ using Kernel = void (*)(const collc::cuda::Launch &);
 // The kernel of that name without `collc_`; null if this build has none.
 Kernel kernel_named(const std::string &name);
 
+// The variants that are written out in this build, as collc.codegen.specialise puts them; null: none.
+const uint32_t *variants();
+
 void exchange(const collc::cuda::Exchange &launch);
 
 // Thread 0 waits for a flag that thread `writer` stores.

@@ -26,6 +26,9 @@
 #include <vector>
 
 #include "device.cu"
+#if defined(COLLC_WRITTEN)
+#include COLLC_WRITTEN
+#endif
 #include "emulator.h"
 #include "mock_devices.h"
 #include "mock_faults.h"
@@ -66,9 +69,14 @@ struct MockFunction {
 };
 #define COLLC_NAMED_KERNEL(name, type, protocol) \
   {"collc_" #name, sizeof(Launch), [](const void *launch) { collc_##name(*static_cast<const Launch *>(launch)); }},
-const MockFunction kFunctions[] = {COLLC_SIMPLE_KERNELS(COLLC_NAMED_KERNEL) COLLC_LL_KERNELS(
-    COLLC_NAMED_KERNEL) COLLC_LL128_KERNELS(COLLC_NAMED_KERNEL){
-    "collc_exchange", sizeof(Exchange), [](const void *launch) { collc_exchange(*static_cast<const Exchange *>(launch)); }}};
+const MockFunction kFunctions[] = {
+    COLLC_SIMPLE_KERNELS(COLLC_NAMED_KERNEL) COLLC_LL_KERNELS(COLLC_NAMED_KERNEL) COLLC_LL128_KERNELS(COLLC_NAMED_KERNEL)
+#if defined(COLLC_WRITTEN)
+#define COLLC_NAMED_WRITTEN(name) COLLC_NAMED_KERNEL(written_##name, , )
+        COLLC_WRITTEN_KERNELS(COLLC_NAMED_WRITTEN)
+#endif
+            {"collc_exchange", sizeof(Exchange),
+             [](const void *launch) { collc_exchange(*static_cast<const Exchange *>(launch)); }}};
 
 constexpr int kInvalidValue = 1, kOutOfMemory = 2, kNotInitialized = 3, kNoDevice = 100, kInvalidDevice = 101,
               kInvalidContext = 201;
@@ -194,6 +202,7 @@ int launch(mock::Runner::Hold &hold, void *function, unsigned blocks, unsigned t
               : name.rfind("collc_ll_", 0) == 0     ? "LL"
               : name.rfind("collc_simple_", 0) == 0 ? "Simple"
                                                     : "transfers"];
+  all.calls["written"] += name.rfind("collc_written_", 0) == 0 ? 1 : 0;
   all.calls["blocks"] = std::max(all.calls["blocks"], static_cast<int>(blocks));
   const Work work{[kernel, arguments] { kernel->run(arguments->data()); }, blocks, threads, shared, current()->device};
   return put(work, key_of(stream));

@@ -20,6 +20,16 @@ struct ChannelTables {
   FifoEnd *ends;         // FifoRef::fifo counts from here
 };
 
+// Which reductions a protocol's code is for: whatever a launch says, or sums alone, without factors.
+struct AnyOperation {
+  static COLLC_DEVICE uint32_t operation(const Launch &launch) { return launch.operation; }
+  static COLLC_DEVICE Scaling scaling(const Launch &launch) { return launch.scaling; }
+};
+struct SumsAlone {
+  static COLLC_DEVICE uint32_t operation(const Launch &) { return 0; }
+  static COLLC_DEVICE Scaling scaling(const Launch &) { return Scaling::kNone; }
+};
+
 COLLC_DEVICE const DeviceChannel &channel_row(const RankState &state, const Launch &launch, uint32_t channel) {
   return state.channels[launch.first_channel + state.rank * launch.nchannels + channel];
 }
@@ -57,6 +67,13 @@ class Counters {
         channel_(channel),
         steps_(tables.steps),
         slots_(slots) {}
+
+  // Of a step of the channel that waits, which need not lie in the table (specialised.h): no other one has its references.
+  COLLC_DEVICE uint32_t number_of(const Step &step) const {
+    uint32_t number = 0;
+    while (steps_[number].first_ref != step.first_ref || steps_[number].nrecv + steps_[number].nsend == 0) ++number;
+    return number;
+  }
 
   // Of an end among the rank's, which the next call begins with. Read anew: registers are dear while chunks move.
   COLLC_DEVICE uint32_t home_number(uint32_t end) const {
@@ -150,7 +167,7 @@ class Counters {
     if (why == ReportState::kAborted && host_load(&report.state) != 0) return true;
     report.peer = home_number(end_number);
     report.program = launch_.program;
-    report.step = static_cast<uint32_t>(&step - steps_);
+    report.step = number_of(step);
     report.have = have;
     report.need = need;
     host_store(&report.state, static_cast<uint32_t>(why));

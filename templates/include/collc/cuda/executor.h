@@ -42,8 +42,18 @@ COLLC_DEVICE ChannelTables cache_tables(const RankState &state, const DeviceChan
   return {steps, refs, ends};
 }
 
+// Runs the steps that the tables have. The other one is in specialised.h.
+struct TableExecutor {
+  template <class Verbs>
+  static COLLC_DEVICE Progress run(Verbs &verbs, const ChannelTables &tables, const DeviceChannel &channel,
+                                   const ShareRange *shares, uint64_t iterations) {
+    Cursor at{0, 0};
+    return run_channel(verbs, tables.steps, channel.nsteps, tables.refs, shares, iterations, at);
+  }
+};
+
 // `Verbs` is a protocol: Simple, LL or LL128.
-template <class T, class Verbs>
+template <class T, class Verbs, class Executor = TableExecutor>
 COLLC_DEVICE void run_block(const Launch &launch) {
   const RankCall &call = launch.ranks[block_index() / launch.nchannels];
   const uint32_t channel = block_index() % launch.nchannels;
@@ -71,9 +81,8 @@ COLLC_DEVICE void run_block(const Launch &launch) {
     if (last > iterations) iterations = last;
   }
   Counted<Verbs> verbs(state, call, launch, channel, tables, slots);
-  Cursor at{0, 0};
   begin_tally();
-  const Progress ended = run_channel(verbs, tables.steps, place.nsteps, tables.refs, shares, iterations, at);
+  const Progress ended = Executor::run(verbs, tables, place, shares, iterations);
   end_tally(state, channel);
   if (ended == Progress::kDone) verbs.finish(place.nsteps, tables.refs, shares);
 }

@@ -99,7 +99,9 @@ struct alignas(16) DeviceChannel {
   uint32_t nsteps;
   uint32_t first_ref;
   uint32_t nrefs;
+  uint32_t variant;  // of those that are written out (specialised.h); kNoVariant: none
 };
+constexpr uint32_t kNoVariant = 0xffffffff;
 
 // A rank as the device sees it; written once, when the communicator is made.
 struct RankState {

@@ -87,17 +87,17 @@ template <class T, class U>
 using Units = RawUnits<typename Raw<sizeof(T)>::type, U>;
 
 template <class T, class U>
-COLLC_DEVICE U combine_by(const Launch &launch, const U &a, const U &b) {
-  switch (static_cast<Reduction>(launch.operation)) {
+COLLC_DEVICE U combine_by(uint32_t operation, uint64_t flip, const U &a, const U &b) {
+  switch (static_cast<Reduction>(operation)) {
     case Reduction::kProd:
-      return combine<T, Prod>(a, b, launch.flip);
+      return combine<T, Prod>(a, b, flip);
     case Reduction::kMax:
-      return combine<T, Max>(a, b, launch.flip);
+      return combine<T, Max>(a, b, flip);
     case Reduction::kMin:
-      if constexpr (!kIsInteger<T>) return combine<T, Min>(a, b, launch.flip);
+      if constexpr (!kIsInteger<T>) return combine<T, Min>(a, b, flip);
       [[fallthrough]];
     default:
-      return combine<T, Sum>(a, b, launch.flip);
+      return combine<T, Sum>(a, b, flip);
   }
 }
 

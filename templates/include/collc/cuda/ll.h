@@ -11,7 +11,7 @@
 
 namespace collc::cuda {
 
-template <class T>
+template <class T, class Chosen = AnyOperation>
 class LL : public Lines {
  public:
   static constexpr uint32_t kProtocol = kLL;
@@ -35,7 +35,7 @@ class LL : public Lines {
       uint32_t next = 0;
       if (at.input != nullptr) {
         value = Units<T, Duo>::get(at.input, u, at.elements);
-        if (launch_.scaling != Scaling::kNone) value = scaled<T>(value, launch_.scaling, call_.factor);
+        if (Chosen::scaling(launch_) != Scaling::kNone) value = scaled<T>(value, Chosen::scaling(launch_), call_.factor);
       } else if (!receive(step, recv, next++, u, value)) {
         return;
       }
@@ -43,7 +43,7 @@ class LL : public Lines {
       for (; next < step.nrecv; ++next) {
         Duo other;
         if (!receive(step, recv, next, u, other)) return;
-        value = combine_by<T>(launch_, value, other);
+        value = combine_by<T>(Chosen::operation(launch_), launch_.flip, value, other);
       }
       if (divisor != 0) value = quotient<T>(value, divisor, launch_.flip);
       if (at.output != nullptr) Units<T, Duo>::put(at.output, u, at.elements, value);

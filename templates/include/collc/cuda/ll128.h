@@ -12,7 +12,7 @@
 #if !defined(COLLC_PRE_VOLTA)
 namespace collc::cuda {
 
-template <class T>
+template <class T, class Chosen = AnyOperation>
 class LL128 : public Lines {
  public:
   static constexpr uint32_t kProtocol = kLL128;
@@ -61,9 +61,9 @@ class LL128 : public Lines {
     uint32_t next = 0;
     if (at.input != nullptr) {
       get(at, first, value);
-      if (launch_.scaling != Scaling::kNone) {
+      if (Chosen::scaling(launch_) != Scaling::kNone) {
 #pragma unroll
-        for (uint32_t k = 0; k < 2 * N; ++k) value[k] = scaled<T>(value[k], launch_.scaling, call_.factor);
+        for (uint32_t k = 0; k < 2 * N; ++k) value[k] = scaled<T>(value[k], Chosen::scaling(launch_), call_.factor);
       }
     } else if (!receive(step, recv, next++, first, value)) {
       return false;
@@ -105,7 +105,7 @@ class LL128 : public Lines {
 
   template <uint32_t N>
   COLLC_DEVICE void combine_all(Pack (&value)[N], const Pack (&other)[N]) const {
-    switch (static_cast<Reduction>(launch_.operation)) {
+    switch (static_cast<Reduction>(Chosen::operation(launch_))) {
       case Reduction::kProd:
         return combine_each<Prod>(value, other);
       case Reduction::kMax:

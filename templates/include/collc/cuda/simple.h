@@ -8,7 +8,7 @@
 
 namespace collc::cuda {
 
-template <class T>
+template <class T, class Chosen = AnyOperation>
 class Simple : public Counters {
  public:
   static constexpr uint32_t kProtocol = kSimple;
@@ -58,9 +58,9 @@ class Simple : public Counters {
     if (step.flags & kOutput) to.first = static_cast<char *>(call_.output) + (share.out_base + chunk.begin) * sizeof(T);
 #endif
     // In place, a rank's own block already lies where a copy would put it. A sum of one rank alone still has its factor.
-    if (from.first == to.first && step.nrecv == 0 && launch_.scaling == Scaling::kNone) to.first = nullptr;
-    const Arithmetic how{launch_.operation, step.flags & kFinal ? launch_.divisor : 0, launch_.flip, launch_.scaling,
-                         call_.factor};
+    if (from.first == to.first && step.nrecv == 0 && Chosen::scaling(launch_) == Scaling::kNone) to.first = nullptr;
+    const Arithmetic how{Chosen::operation(launch_), step.flags & kFinal ? launch_.divisor : 0, launch_.flip,
+                         Chosen::scaling(launch_), call_.factor};
     move_chunk<T>(from, to, how, chunk.elements);
   }
 

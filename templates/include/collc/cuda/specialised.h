@@ -1,0 +1,60 @@
+// The second executor: channels whose steps are written out, in a source that `collc compile --specialise` generates
+// (specialised.cu.j2).
+//
+// What a channel does, step by step (which iterations it waits, what it receives, sends, reads and stores), is a variant;
+// channels of any rank and program that do the same are one. Of a step, only what a variant leaves open comes from the channel's
+// tables: its share and its references. So the compiler knows how many sources and destinations a step has, and the steps need no
+// loop. The host finds a channel's variant by comparing all of it; a program with a channel that is none runs by the table.
+#pragma once
+#include "collc/cuda/executor.h"
+
+namespace collc::cuda {
+
+template <class Verbs>
+class WrittenChannel {
+ public:
+  COLLC_DEVICE WrittenChannel(Verbs &verbs, const ChannelTables &tables, const ShareRange *shares, uint64_t iterations)
+      : verbs_(verbs), tables_(tables), shares_(shares), iterations_(iterations) {}
+
+  COLLC_DEVICE uint64_t iterations() const { return iterations_; }
+
+  // Step `number` of the channel; false: its wait has failed.
+  template <uint16_t lag, uint8_t flags, uint16_t nrecv, uint16_t nsend>
+  COLLC_DEVICE bool step(uint64_t iteration, uint32_t number) {
+    const Step &row = tables_.steps[number];
+    const ShareRange &share = shares_[row.share];
+    const uint64_t index = iteration - lag;  // before its first iteration it is huge
+    if (index >= share.nchunks) return true;
+    const Chunk chunk = chunk_of(share, index);
+    const Step step{row.first_ref, row.share, lag, nrecv, nsend, flags, 0};
+    const FifoRef *recv = tables_.refs + step.first_ref, *send = recv + nrecv;
+    if (verbs_.wait(step, recv, send, chunk) != Progress::kDone) return false;
+    verbs_.move(step, recv, send, share, chunk);
+    verbs_.publish(step, recv, send, chunk);
+    return true;
+  }
+
+ private:
+  Verbs &verbs_;
+  const ChannelTables &tables_;
+  const ShareRange *shares_;
+  uint64_t iterations_;
+};
+
+// `Variants` is the generated part: run(channel, variant).
+template <class Variants>
+struct WrittenExecutor {
+  template <class Verbs>
+  static COLLC_DEVICE Progress run(Verbs &verbs, const ChannelTables &tables, const DeviceChannel &place,
+                                   const ShareRange *shares, uint64_t iterations) {
+    WrittenChannel<Verbs> channel(verbs, tables, shares, iterations);
+    return Variants::run(channel, place.variant) ? Progress::kDone : Progress::kAborted;
+  }
+};
+
+#define COLLC_WRITTEN_KERNEL(name, type, protocol, variants)                             \
+  COLLC_KERNEL(kMaxThreads) collc_written_##name(COLLC_KERNEL_ARGUMENT(Launch) launch) { \
+    run_block<type, protocol<type, SumsAlone>, WrittenExecutor<variants>>(launch);       \
+  }
+
+}  // namespace collc::cuda
