@@ -42,7 +42,7 @@ HERE = Path(__file__).resolve().parent
 NAMES = ("hgx-h100", "dgx1v", "chain")
 SANITIZER = ("compute-sanitizer", "/usr/local/cuda/bin/compute-sanitizer")
 # Seconds after which the table is printed as it is. The parts' own times add up to less.
-WATCHDOG = 450.0
+WATCHDOG = 470.0
 
 
 def library_parts(name: str, path: Path, options: argparse.Namespace) -> dict[str, list[Part]]:
@@ -69,8 +69,10 @@ def library_parts(name: str, path: Path, options: argparse.Namespace) -> dict[st
             part("sizes", p, 8.0, *size, "--graph")._replace(name=f"sizes: {p}, in graphs")
             for p in ("LL", "LL128", "chosen")
         ]
+        found["sweeps"] = [part("sweeps", p, 7.0, *size) for p in ("Simple", "LL128")]
     if name == "chain" and not options.tiny:
         found["hops"] = [part("hops", p, 12.0) for p in PROTOCOLS]
+        found["depth"] = [part("depth", p, 3.0, *size) for p in ("Simple", "LL128")]
     return found
 
 
@@ -89,7 +91,7 @@ def later_parts(libraries: dict[str, Path], options: argparse.Namespace) -> list
     by_library = {name: library_parts(name, path, options) for name, path in libraries.items()}
     names = list(libraries)
     parts = [*by_library[names[0]]["results"]]
-    for kind in ("throughput", "hops", "sizes", "calls", "sizes in graphs"):
+    for kind in ("throughput", "hops", "sizes", "calls", "sizes in graphs", "depth", "sweeps"):
         parts += [part for name in names for part in by_library[name].get(kind, [])]
     parts += [part for name in names[1:] for part in by_library[name]["results"]]
     if options.tiny:
@@ -159,6 +161,10 @@ def rows_of(options: argparse.Namespace) -> Iterator[Any]:
         yield from measures.sizes(path, options.way, size, options.graph, until)
     elif part == "hops":
         yield from measures.hops(path, options.way)
+    elif part == "sweeps":
+        yield from measures.sweeps(path, options.way, size, until)
+    elif part == "depth":
+        yield from measures.depth(path, options.way, size)
     elif part == "nccl":
         yield from measures.nccl(options.way, size, options.oldest_nccl, until)
     else:
@@ -229,7 +235,8 @@ def main() -> int:
     first = [part._replace(seconds=part.seconds * options.stretch) for part in first]
     no_gpu = "there is no GPU to run it on"
     runner.run([*first, *later], lambda part: None if part.name == "device" or "sm" in runner.facts else no_gpu)
-    if not options.tiny and not any(map(shutil.which, SANITIZER)):
+    wanted = not options.tiny and (not options.parts or "results" in options.parts.split(","))
+    if wanted and not any(map(shutil.which, SANITIZER)):
         table.add(next(iter(libraries)), "compute-sanitizer", "not run: no compute-sanitizer here")
     return table.finish(" in")
 

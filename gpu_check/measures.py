@@ -126,6 +126,59 @@ def sizes(path: Path, way: str, megabytes: float, graph: bool, deadline: float) 
             continue
         yield what, " " * PLACE + time_sizes(library, megabytes, deadline, graph)
         library.close()
+        if way == "chosen" and library.manifest.get("specialised"):
+            # Those rows were of kernels whose steps are written out, where a program has them.
+            os.environ["COLLC_SPECIALISED"] = "0"
+            library = Library(path, cuda, nranks)
+            yield f"  {nranks} ranks, by tables", " " * PLACE + time_sizes(library, megabytes, deadline, graph)
+            library.close()
+            del os.environ["COLLC_SPECIALISED"]
+
+
+# What is swept: bytes of a chunk, and channels, which are blocks of each rank.
+CHUNKS = (32 << 10, 128 << 10, 512 << 10, 2 << 20)
+CHANNELS = (1, 2, 4, 8)
+
+
+def sweeps(path: Path, protocol: str, megabytes: float, deadline: float) -> Rows:
+    """GB/s into slots of a large all_reduce of all ranks, by the size of chunks and by the number of channels."""
+    cuda = Cuda()
+    for variable, what, values in (("COLLC_CHUNK", "chunk", CHUNKS), ("COLLC_CHANNELS", "channels", CHANNELS)):
+        cells = ""
+        for value in values:
+            name = short(value) if variable == "COLLC_CHUNK" else str(value)
+            if time.monotonic() > deadline:
+                cells += f"{name:>7}: -"
+                continue
+            Progress.tell(f"{what} {name}")
+            os.environ[variable] = str(value)
+            try:
+                library = Library(path, cuda, None, protocol)
+                size, n = int(megabytes * (1 << 20)) // 16 * 16, library.nranks
+                places = Places(cuda, n, size)
+                call = partial(library.call, "all_reduce", places.ends, size // 4, FLOAT, 0)
+                cells += f"{name:>7}: {2 * (n - 1) * size / seconds(cuda, call, 4) / 1e9:.0f}"
+                places.release()
+                library.close()
+            except CheckError as error:
+                cells += f"{name:>7}: not run ({error})"
+            del os.environ[variable]
+        yield f"all_reduce, {megabytes:g} MB, {protocol}, GB/s by {what}", cells.strip()
+
+
+def depth(path: Path, protocol: str, megabytes: float) -> Rows:
+    """What a chain carries as it grows (Blink, figure 6, with the card's memory in place of links), of the buffer."""
+    cuda, cells = Cuda(), []
+    size = int(megabytes * (1 << 20)) // 16 * 16
+    for nranks in RANKS:
+        Progress.tell(f"{nranks} ranks, {size} bytes")
+        library, places = Library(path, cuda, nranks, protocol), Places(cuda, nranks, size)
+        call = partial(library.call, "broadcast", places.ends, size // 4, FLOAT, 0)
+        cells.append(f"{size / seconds(cuda, call, 4) / 1e9:.1f}")
+        places.release()
+        library.close()
+    hops = ", ".join(str(n - 1) for n in RANKS)
+    yield f"{megabytes:g} MB down a chain, {protocol}", f"{', '.join(cells)} GB/s for {hops} hops"
 
 
 def hops(path: Path, protocol: str) -> Rows:

@@ -15,6 +15,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
+# The status where all that ran passed, but something did not run.
+SKIPPED = 3
 # What a killed process may take to disappear before the next part starts.
 GRACE = 5.0
 
@@ -47,6 +49,7 @@ class Table:
         self.start = time.monotonic()
         self.rows: list[str] = []
         self.good = True
+        self.skipped = 0  # rows of what did not run and need not
         self.lock = threading.RLock()
         self.file = folder / "gpu-check.txt" if folder else None
         self.log = folder / "gpu-check.log" if folder else None
@@ -59,6 +62,7 @@ class Table:
         with self.lock:
             self.rows.append(row)
             self.good &= good
+            self.skipped += value.startswith("not run") and good
             print(f"[{time.monotonic() - self.start:5.0f} s] {row}", flush=True)
             if self.file:
                 with self.file.open("a", encoding="utf-8") as out:
@@ -72,15 +76,17 @@ class Table:
                     out.write(text.rstrip() + "\n")
 
     def finish(self, ended: str) -> int:
-        """Prints the whole table; the exit status."""
+        """Prints the whole table; the exit status: 0 if all ran and passed, 1 if not, `SKIPPED` if some did not run."""
         with self.lock:
             passed = "all checks passed" if self.good else "NOT all checks passed"
+            if self.good and self.skipped:
+                passed = f"all checks that ran passed, {self.skipped} did not run"
             last = f"{passed}{ended} {time.monotonic() - self.start:.0f} s"
             rows = [*self.rows, f"{'':<10} {last}"]
             print("\n".join(["", *rows]), flush=True)
             if self.file:
                 self.file.write_text("\n".join(rows) + "\n", encoding="utf-8")
-            return 0 if self.good else 1
+            return 1 if not self.good else SKIPPED if self.skipped else 0
 
 
 class Runner:

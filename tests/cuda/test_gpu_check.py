@@ -18,7 +18,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-from test_cuda_runtime import library, mock_driver
+from test_cuda_runtime import library, mock_driver, specialised
 
 from collc.build import cuda, nvcc
 from collc.build.cache import cache_dir
@@ -195,7 +195,8 @@ def test_the_times_of_all_parts_add_up_to_less_than_the_watchdogs() -> None:
         "options = check.parse([]); check.SANITIZER = ('sh',)\n"
         "libraries = {name: Path(name) for name in check.NAMES}\n"
         "parts = [*check.first_parts(Path(), options), *check.later_parts(libraries, options)]\n"
-        "assert {p.name.split(':')[0] for p in parts} >= {'results', 'throughput', 'hops', 'sizes', 'graphs', 'nccl'}\n"
+        "names = {p.name.split(':')[0] for p in parts}\n"
+        "assert names >= {'results', 'throughput', 'hops', 'sizes', 'graphs', 'sweeps', 'depth', 'nccl'}\n"
         "print(sum(part.seconds for part in parts), check.WATCHDOG)\n"
     )
     done = subprocess.run([sys.executable, "-c", program, str(FOLDER)], capture_output=True, text=True, check=False)
@@ -215,7 +216,18 @@ def test_it_imports_nothing_but_the_standard_library_and_numpy() -> None:
         assert not [call for call in calls for keyword in call.keywords if keyword.arg == "strict"]
 
 
-def measured(statements: str, **settings: str) -> str:
+def test_what_did_not_run_is_not_status_0(capsys: pytest.CaptureFixture[str]) -> None:
+    table = loaded("table").Table(None)
+    table.add("a", "results", "9 of 9 right")
+    assert table.finish(" in") == 0
+    table.add("", "all_reduce, NCCL", "not run: no NCCL here")
+    assert table.finish(" in") == 3
+    assert "all checks that ran passed, 1 did not run in" in capsys.readouterr().out
+    table.add("a", "results", "8 of 9 right", good=False)
+    assert table.finish(" in") == 1
+
+
+def measured(statements: str, path: Path | None = None, **settings: str) -> str:
     """The rows that measurements make on the mock, whose times mean nothing; three ranks alone are served."""
     program = (
         "import sys, time; sys.path.insert(0, sys.argv[1]); import measures; from pathlib import Path\n"
@@ -225,7 +237,7 @@ def measured(statements: str, **settings: str) -> str:
         "print('\\n'.join(f'{row[0]}: {row[1]}' for row in found if isinstance(row, tuple)))\n"
     )
     environment = {**os.environ, "LD_LIBRARY_PATH": str(mock_driver()), "COLLC_SHARE_GPU": "1", **settings}
-    command = [sys.executable, "-c", program, str(FOLDER), str(library())]
+    command = [sys.executable, "-c", program, str(FOLDER), str(path or library())]
     done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False, timeout=300)
     assert done.returncode == 0, done.stderr
     return done.stdout
@@ -249,6 +261,29 @@ def test_throughput_and_sizes_have_their_rows() -> None:
     assert re.search(r"^  3 ranks, Simple:( +\d+\.\d){2}$", said, re.M)
     assert re.search(r"^  3 ranks, LL:( +\d+\.\d){2}$", said, re.M)
     assert re.search(r"^  2 ranks, LL: not run: .* serves no 2 ranks", said, re.M)
+
+
+@pytest.mark.slow
+def test_a_library_with_written_steps_is_measured_by_tables_too() -> None:
+    path, code = specialised()
+    said = measured(
+        "measures.RANKS = (3,)\nfound += measures.sizes(path, 'chosen', 0.001, False, until)\n",
+        path,
+        LD_LIBRARY_PATH=str(mock_driver(code=code)),
+    )
+    assert re.search(r"^  3 ranks, chosen:( +\d+\.\d){2}\n  3 ranks, by tables:( +\d+\.\d){2}$", said, re.M)
+
+
+@pytest.mark.slow
+def test_sweeps_and_depth_have_their_rows() -> None:
+    said = measured(
+        "measures.RANKS, measures.CHUNKS, measures.CHANNELS = (3, 3), (1024, 16), (1, 5000)\n"
+        "found += measures.sweeps(path, 'Simple', 0.001, until)\n"
+        "found += measures.depth(path, 'LL', 0.001)\n"
+    )
+    assert re.search(r"^all_reduce, 0\.001 MB, Simple, GB/s by chunk: 1K: \d+ +16B: \d+$", said, re.M)
+    assert re.search(r"^all_reduce, 0\.001 MB, Simple, GB/s by channels: 1: \d+ +5000: not run \(", said, re.M)
+    assert re.search(r"^0\.001 MB down a chain, LL: \d+\.\d, \d+\.\d GB/s for 2, 2 hops$", said, re.M)
 
 
 @pytest.mark.slow
