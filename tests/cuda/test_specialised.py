@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import ctypes
 import dataclasses
+import re
+import subprocess
 from functools import cache
+from pathlib import Path
 
 import pytest
 from cuda_emulator import NOBODY, PackedTables, build_emulator, emulate
@@ -13,10 +16,14 @@ from jinja2.meta import find_undeclared_variables
 from support.programs import TREE_COLLECTIVES
 
 from collc.bench.data import TYPES, Case
+from collc.build.cuda import DeviceCode, embed
+from collc.build.fatbin import Image
+from collc.build.toolchain import find_cxx, run_tool
 from collc.codegen.render import KERNELS, environment
 from collc.codegen.specialise import KernelsContext, Written, specialise
 from collc.collectives.model import Collective
 from collc.ir.nodes import Program
+from collc.resources import resource_dir
 
 PROTOCOLS = ("Simple", "LL", "LL128")
 RANKS = (2, 3, 4)
@@ -34,11 +41,6 @@ def written() -> Written:
     made = specialise("0", programs, most_steps=1000)
     assert made is not None
     return made
-
-
-@cache
-def library() -> ctypes.CDLL:
-    return build_emulator(written=written())
 
 
 def run(
@@ -90,6 +92,31 @@ def test_the_template_prints_what_the_context_has() -> None:
     source = environment().loader.get_source(environment(), KERNELS)[0]  # type: ignore[union-attr]
     used = find_undeclared_variables(environment().parse(source))
     assert used == {field.name for field in dataclasses.fields(KernelsContext)}
+
+
+def test_pascal_has_no_ll128(tmp_path: Path) -> None:
+    source = tmp_path / "written.cu.cpp"
+    source.write_text(written().source, encoding="utf-8")
+    include = [f"-I{resource_dir('templates') / 'include'}", f"-I{Path(__file__).parent / 'emulation'}"]
+    defines = ['-DCOLLC_EMULATION="emulated_device.h"', "-DCOLLC_PRE_VOLTA"]
+    command = [find_cxx().path, "-std=c++17", "-Wno-unknown-pragmas", "-E", *defines, *include, str(source)]
+    text = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    assert set(re.findall(r"collc_written_(\w+?)_", text)) == {"simple", "ll"}
+
+
+def test_the_library_gets_the_variants(tmp_path: Path) -> None:
+    fatbin = tmp_path / "none.fatbin"
+    fatbin.write_bytes(b"no device code")
+    code = DeviceCode(fatbin, (Image("elf", "80", fatbin, "no compiler", "1.2"),), False, written())
+    reader = tmp_path / "reader.cpp"
+    reader.write_text(
+        'extern "C" const unsigned collc_variants[];\nextern "C" const unsigned *read() { return collc_variants; }\n'
+    )
+    made = tmp_path / "reader.so"
+    run_tool([find_cxx().path, "-shared", "-fPIC", str(reader), str(embed(code, find_cxx())), "-o", str(made)])
+    loaded = ctypes.CDLL(str(made))
+    loaded.read.restype = ctypes.c_void_p
+    assert ctypes.string_at(loaded.read(), len(written().table)) == written().table
 
 
 def test_what_would_be_too_long_is_left_out() -> None:

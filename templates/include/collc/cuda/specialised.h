@@ -56,5 +56,12 @@ struct WrittenExecutor {
   COLLC_KERNEL(kMaxThreads) collc_written_##name(COLLC_KERNEL_ARGUMENT(Launch) launch) { \
     run_block<type, protocol<type, SumsAlone>, WrittenExecutor<variants>>(launch);       \
   }
+#define COLLC_WRITTEN_Simple(name, type, variants) COLLC_WRITTEN_KERNEL(name, type, Simple, variants)
+#define COLLC_WRITTEN_LL(name, type, variants) COLLC_WRITTEN_KERNEL(name, type, LL, variants)
+#if defined(COLLC_PRE_VOLTA)
+#define COLLC_WRITTEN_LL128(name, type, variants)
+#else
+#define COLLC_WRITTEN_LL128(name, type, variants) COLLC_WRITTEN_KERNEL(name, type, LL128, variants)
+#endif
 
 }  // namespace collc::cuda
