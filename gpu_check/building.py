@@ -8,6 +8,7 @@ import subprocess
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import NamedTuple
 
 from gpu import CheckError
 from sources import source
@@ -83,10 +84,19 @@ def write_rooms(folder: Path) -> list[Path]:
     return list(units)
 
 
+class Built(NamedTuple):
+    """The libraries that were built, and what went wrong with the others, by name."""
+
+    made: list[Path]
+    failed: dict[str, str]
+
+
 def build(
     sources: list[Path], folder: Path, sm: int, deadline: float, *, optimise: str = "-O2", fatbin: Path | None = None
-) -> list[Path]:
+) -> Built:
     """Compiles generated sources with the runtime and the kernels: libcollc-NAME.so for NAME.cpp, in `folder`.
+
+    A source that does not compile costs its own library alone.
 
     Args:
         fatbin: device code that is there already.
@@ -97,8 +107,21 @@ def build(
     jobs = [] if fatbin else [device_job(sm, code)]
     runtime = write_rooms(folder)
     objects = {source: str(source.with_suffix(".o")) for source in (*sources, *runtime)}
-    jobs += [[cxx, *FLAGS, optimise, *INCLUDE, "-c", str(source), "-o", made] for source, made in objects.items()]
-    run_all(jobs, deadline)
+    own = {s: [cxx, *FLAGS, optimise, *INCLUDE, "-c", str(s), "-o", made] for s, made in objects.items()}
+    failed: dict[str, str] = {}
+
+    def each_apart(commands: dict[Path, list[str]]) -> None:
+        def tried(source: Path) -> None:
+            try:
+                run_one(commands[source], deadline)
+            except CheckError as error:
+                failed[source.stem] = str(error)
+
+        with ThreadPoolExecutor(max(os.cpu_count() or 1, 2)) as pool:
+            list(pool.map(tried, commands))
+
+    run_all([*jobs, *(own[source] for source in runtime)], deadline)
+    each_apart({source: own[source] for source in sources})
     assembly = folder / "fatbin.s"
     assembly.write_text(
         ".section .rodata\n.balign 16\n.globl collc_fatbin\n.hidden collc_fatbin\n"
@@ -107,8 +130,8 @@ def build(
         f'collc_device_code:\n.asciz "sm_{sm}, PTX"\n.section .note.GNU-stack,"",%progbits\n',
         encoding="utf-8",
     )
-    made = [folder / f"libcollc-{source.stem}.so" for source in sources]
+    made = {source: folder / f"libcollc-{source.stem}.so" for source in sources if source.stem not in failed}
     common = [*(objects[source] for source in runtime), str(assembly)]
     link = ["-shared", "-pthread", "-ldl", "-Wl,-z,nodelete"]
-    run_all([[cxx, objects[s], *common, *link, "-o", str(out)] for s, out in zip(sources, made)], deadline)  # noqa: B905
-    return made
+    each_apart({source: [cxx, objects[source], *common, *link, "-o", str(out)] for source, out in made.items()})
+    return Built([out for source, out in made.items() if source.stem not in failed], failed)

@@ -152,7 +152,9 @@ def rows_of(options: argparse.Namespace) -> Iterator[Any]:
     elif part == "build":
         start = time.monotonic()
         made = building.build(building.write_sources(NAMES, options.folder), options.folder, facts["sm"], until)
-        yield "build", f"{len(made)} libraries in {time.monotonic() - start:.0f} s"
+        yield "build", f"{len(made.made)} libraries in {time.monotonic() - start:.0f} s"
+        for name, words in made.failed.items():
+            yield f"build of {name}", f"FAILED: {words}", False
     elif part == "results":
         yield from results_of(options, until)
     elif part == "throughput":

@@ -216,6 +216,30 @@ def test_it_imports_nothing_but_the_standard_library_and_numpy() -> None:
         assert not [call for call in calls for keyword in call.keywords if keyword.arg == "strict"]
 
 
+def test_a_library_that_does_not_build_costs_the_others_nothing(tmp_path: Path) -> None:
+    """With a compiler that knows one word."""
+    compiler = tmp_path / "bin" / "g++"
+    compiler.parent.mkdir()
+    compiler.write_text(
+        "#!/bin/sh\nfor one; do last=$one; case $one in *.cpp)\n"
+        "grep -q nonsense $one && { echo error: nonsense >&2; exit 1; };; esac; done\necho > $last\n"
+    )
+    compiler.chmod(0o755)
+    for name, text in (("good", "int x;\n"), ("bad", "nonsense\n")):
+        (tmp_path / f"{name}.cpp").write_text(text)
+    program = (
+        "import sys, time; sys.path.insert(0, sys.argv[1]); import building; from pathlib import Path\n"
+        "folder = Path(sys.argv[2])\n"
+        "sources, code = [folder / 'good.cpp', folder / 'bad.cpp'], folder / 'code'\n"
+        "built = building.build(sources, folder / 'made', 90, time.monotonic() + 50, fatbin=code)\n"
+        "print([path.name for path in built.made], built.failed)\n"
+    )
+    environment = {**os.environ, "PATH": f"{compiler.parent}:{os.environ['PATH']}"}
+    command = [sys.executable, "-c", program, str(FOLDER), str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment, timeout=60)
+    assert done.stdout == "['libcollc-good.so'] {'bad': 'g++ ended with status 1: error: nonsense'}\n", done.stderr
+
+
 def test_what_did_not_run_is_not_status_0(capsys: pytest.CaptureFixture[str]) -> None:
     table = loaded("table").Table(None)
     table.add("a", "results", "9 of 9 right")
@@ -374,7 +398,7 @@ def test_what_is_built_loads_without_a_driver(monkeypatch: pytest.MonkeyPatch, t
         "import sys, time; sys.path.insert(0, sys.argv[1]); import building, measures; from pathlib import Path\n"
         "folder, code = map(Path, sys.argv[2:])\n"
         "sources = building.write_sources(('chain',), folder)\n"
-        "print(*building.build(sources, folder, 90, time.monotonic() + 200, optimise='-O0', fatbin=code))\n"
+        "print(*building.build(sources, folder, 90, time.monotonic() + 200, optimise='-O0', fatbin=code).made)\n"
     )
     command = [sys.executable, "-c", program, *map(str, (FOLDER, tmp_path / "made", fatbin))]
     environment = {**os.environ, "PATH": f"{Path(find_cxx().path).parent}:{os.environ['PATH']}"}
