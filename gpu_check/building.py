@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
+import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -22,6 +24,10 @@ INCLUDE = (f"-I{TEMPLATES / 'include'}", f"-I{TEMPLATES / 'runtime'}")
 HOST_ROOM = "host"
 # Files whose names in anonymous namespaces another file of their folder has too.
 ALONE = {"match_machine.cpp"}
+# What compiles without nvcc: collc's own, a program of the standard library, and headers that NVRTC lacks.
+NVRTC = "libnvrtc.so.12"
+WORKER = HERE.parent / "collc" / "build" / "nvrtc_worker.py"
+STAND_INS = TEMPLATES / "nvrtc"
 # The chips that nvcc 13 makes code for.
 OLDEST, WITH_ITS_ARITHMETIC = 75, 80
 
@@ -52,11 +58,40 @@ def run_all(jobs: list[list[str]], deadline: float) -> None:
         list(pool.map(lambda job: run_one(job, deadline), jobs))
 
 
-def device_job(sm: int, fatbin: Path) -> list[str]:
-    """The command that compiles the kernels for one kind of chip, through the PTX that collc's libraries hold."""
-    if sm < OLDEST:
-        raise CheckError(f"nvcc 13 makes no code for sm_{sm}; --library takes libraries that are built already")
-    nvcc = tool(("nvcc", "/usr/local/cuda/bin/nvcc"), "CUDA compiler")
+def release_of(nvcc: str) -> int:
+    """An nvcc's release of CUDA, 13 say; 0 where it does not tell."""
+    said = subprocess.run([nvcc, "--version"], capture_output=True, text=True, check=False).stdout
+    found = re.search(r"release (\d+)\.", said)
+    return int(found[1]) if found else 0
+
+
+def find_nvrtc() -> Path | None:
+    """An NVRTC 12: COLLC_NVRTC, that of a wheel (PyTorch's for CUDA 12), or of a CUDA 12 in /usr/local."""
+    if os.environ.get("COLLC_NVRTC"):
+        return Path(os.environ["COLLC_NVRTC"])
+    folders = [Path(folder) / "nvidia" / "cuda_nvrtc" / "lib" for folder in sys.path if folder]
+    folders += sorted(Path("/usr/local").glob("cuda-12*/lib64"), reverse=True)
+    return next((folder / NVRTC for folder in folders if (folder / NVRTC).is_file()), None)
+
+
+def device_job(sm: int, fatbin: Path, cuda: int = 13) -> list[str]:
+    """The command that compiles the kernels for one kind of chip, through the PTX that collc's libraries hold.
+
+    A driver runs no code of a newer CUDA than its own, and nvcc 13 knows no Pascal and no Volta: NVRTC 12 does then.
+
+    Args:
+        cuda: the release that the driver is for.
+    """
+    nvcc = next((path for path in map(shutil.which, ("nvcc", "/usr/local/cuda/bin/nvcc")) if path), None)
+    release = release_of(nvcc) if nvcc else 0
+    if nvcc is None or release > cuda or (release >= 13 and sm < OLDEST):
+        nvrtc = find_nvrtc()
+        if nvrtc is None:
+            why = f"nvcc {release} makes none that sm_{sm} and a driver for CUDA {cuda} run" if nvcc else "no nvcc here"
+            raise CheckError(f"no compiler for the kernels: {why}, and no NVRTC 12 (pip: nvidia-cuda-nvrtc-cu12)")
+        files = [nvrtc, DEVICE_SOURCE, STAND_INS, fatbin, fatbin.with_suffix(".ptx"), fatbin.with_suffix(".log")]
+        flags = [f"-arch=sm_{sm}", "-std=c++17", "--ptxas-options=-v", INCLUDE[0]]
+        return [sys.executable, str(WORKER), *map(str, files), *flags]
     virtual = WITH_ITS_ARITHMETIC if sm >= WITH_ITS_ARITHMETIC else OLDEST
     code = f"-gencode=arch=compute_{virtual},code=[sm_{sm},compute_{virtual}]"
     flags = ["-std=c++17", "-O3", *INCLUDE, code, "-fatbin", "-allow-unsupported-compiler"]
@@ -92,7 +127,14 @@ class Built(NamedTuple):
 
 
 def build(
-    sources: list[Path], folder: Path, sm: int, deadline: float, *, optimise: str = "-O2", fatbin: Path | None = None
+    sources: list[Path],
+    folder: Path,
+    sm: int,
+    deadline: float,
+    *,
+    optimise: str = "-O2",
+    fatbin: Path | None = None,
+    cuda: int = 13,
 ) -> Built:
     """Compiles generated sources with the runtime and the kernels: libcollc-NAME.so for NAME.cpp, in `folder`.
 
@@ -100,11 +142,12 @@ def build(
 
     Args:
         fatbin: device code that is there already.
+        cuda: the release of CUDA that the driver is for.
     """
     cxx = tool(("g++", "clang++"), "C++ compiler")
     folder.mkdir(parents=True, exist_ok=True)
     code = fatbin or folder / "collc.fatbin"
-    jobs = [] if fatbin else [device_job(sm, code)]
+    jobs = [] if fatbin else [device_job(sm, code, cuda)]
     runtime = write_rooms(folder)
     objects = {source: str(source.with_suffix(".o")) for source in (*sources, *runtime)}
     own = {s: [cxx, *FLAGS, optimise, *INCLUDE, "-c", str(s), "-o", made] for s, made in objects.items()}

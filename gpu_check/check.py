@@ -121,7 +121,7 @@ def device() -> Iterator[Any]:
     cuda("cuDeviceGetName", name, 256, 0)
     cuda("cuDeviceTotalMem_v2", ctypes.byref(size), 0)
     driver = f"driver for CUDA {version.value // 1000}.{version.value % 1000 // 10}"
-    yield {"sm": sm}
+    yield {"sm": sm, "cuda": version.value // 1000}
     held = f"{size.value >> 20} MB, {cuda.attribute(MULTIPROCESSORS)} multiprocessors"
     yield "GPU", f"{name.value.decode()}, sm_{sm}, {held}, {driver}"
 
@@ -151,7 +151,8 @@ def rows_of(options: argparse.Namespace) -> Iterator[Any]:
         yield from device()
     elif part == "build":
         start = time.monotonic()
-        made = building.build(building.write_sources(NAMES, options.folder), options.folder, facts["sm"], until)
+        sources, cuda = building.write_sources(NAMES, options.folder), facts.get("cuda", 13)
+        made = building.build(sources, options.folder, facts["sm"], until, cuda=cuda)
         yield "build", f"{len(made.made)} libraries in {time.monotonic() - start:.0f} s"
         for name, words in made.failed.items():
             yield f"build of {name}", f"FAILED: {words}", False

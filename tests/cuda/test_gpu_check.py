@@ -22,6 +22,7 @@ from test_cuda_runtime import library, mock_driver, specialised
 
 from collc.build import cuda, nvcc
 from collc.build.cache import cache_dir
+from collc.build.nvrtc import nvrtc_path
 from collc.build.runtime import include_dirs
 from collc.build.toolchain import find_cxx
 from collc.codegen.render import TEMPLATE, environment
@@ -214,6 +215,37 @@ def test_it_imports_nothing_but_the_standard_library_and_numpy() -> None:
         # Python 3.9 has no zip(strict=...).
         calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
         assert not [call for call in calls for keyword in call.keywords if keyword.arg == "strict"]
+
+
+def test_drivers_before_cuda_13_get_code_by_nvrtc_12(tmp_path: Path) -> None:
+    """Which compiler makes the kernels, by the driver, the chip and what is there; and that NVRTC takes the command."""
+    compiler = tmp_path / "bin" / "nvcc"
+    compiler.parent.mkdir()
+    compiler.write_text("#!/bin/sh\necho 'Cuda compilation tools, release 13.0, V13.0.88'\n")
+    compiler.chmod(0o755)
+    (tmp_path / "device.cu").write_text('extern "C" __global__ void nothing() {}\n')
+    program = (
+        "import sys, time; sys.path.insert(0, sys.argv[1]); import building; from pathlib import Path\n"
+        "building.DEVICE_SOURCE, code = Path(sys.argv[2]) / 'device.cu', Path(sys.argv[2]) / 'code'\n"
+        "for sm, cuda in ((90, 13), (90, 12), (70, 13)):\n"
+        "    job = building.device_job(sm, code, cuda)\n"
+        "    print([Path(word).name for word in job if word.endswith(('nvcc', 'worker.py'))][0])\n"
+        "if len(sys.argv) > 3: building.run_all([building.device_job(60, code)], time.monotonic() + 90)\n"
+    )
+    command = [sys.executable, "-c", program, str(FOLDER), str(tmp_path)]
+    environment = {
+        **os.environ,
+        "PATH": f"{compiler.parent}:{os.environ['PATH']}",
+        "COLLC_NVRTC": "/none/libnvrtc.so.12",
+    }
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment, timeout=60)
+    assert done.stdout.split() == ["nvcc", "nvrtc_worker.py", "nvrtc_worker.py"], done.stderr
+    if nvrtc_path() is None:
+        return
+    environment["COLLC_NVRTC"] = str(nvrtc_path())
+    done = subprocess.run([*command, "run"], capture_output=True, text=True, check=False, env=environment, timeout=100)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "code").read_bytes()[:4] == b"\x7fELF"
 
 
 def test_a_library_that_does_not_build_costs_the_others_nothing(tmp_path: Path) -> None:
