@@ -89,6 +89,7 @@ def compile(
     params: str | os.PathLike[str] | None = None,
     cuda: int | None = None,
     counters: bool = False,
+    specialise: bool = False,
     tune_candidates: bool = False,
     survive: int = 0,
     plans: str | os.PathLike[str] | Planned | Sequence[Planned] | None = None,
@@ -112,6 +113,7 @@ def compile(
         model, params: parameters of GPUs that programs are chosen by, as for `collc.simulate` (target cuda).
         cuda: 12 builds all device code with CUDA 12, for older drivers (target cuda).
         counters: kernels that count where their time goes (target cuda).
+        specialise: also kernels whose steps are written out, for the programs that are used most (target cuda).
         tune_candidates: also hold the programs that `collc tune` compares.
         survive: 1: also hold plans for the machine after every single loss.
         plans: plans of your own in the place of packed ones: a file of format collc-plan/1, or what `collc.plan`
@@ -149,6 +151,7 @@ def compile(
         programs=() if programs is None else _programs(programs),
         cuda=None if cuda is None else int(cuda),
         counters=a_flag("counters", counters),
+        specialise=a_flag("specialise", specialise),
         rebuild=a_flag("rebuild", rebuild),
     )
     kinds = compile_kinds(request)

@@ -88,6 +88,7 @@ SPECIFIC: dict[str, dict[str, list[Any]]] = {
         "roots": [7, "0", [], ["0"], [-1], [2], [True], [1.0]],
         "cuda": ["12", 12.0, True, 11, 13],
         "counters": [1, "yes", None, True],
+        "specialise": [1, "yes", None, True],
         "rebuild": [1, "yes", None],
         "relay": [1, "idle", None, 0],
         "tune_candidates": [1, "yes", None],
