@@ -54,7 +54,6 @@ class Costs:
     both_kernel: float
     own: float
     own_streamed: float
-    own_string: float
     own_slots: float
     own_kernel: float
     line_trip: float
@@ -69,8 +68,6 @@ class Thresholds:
     kernel_copies_crowded: int | None
     kernel_copied_chunks: int | None
     streamed_results: int | None
-    string_results: int | None
-    string_results_end: int | None
     streamed_broadcasts: int | None
     streamed_slots: int | None
     streamed_broadcast_slots: int | None
@@ -108,7 +105,6 @@ _Way = Callable[[Costs], float]
 def thresholds(costs: Mapping[int, Costs]) -> Thresholds:
     """The rules of docs/runtime.md: each way from the size on from which it stays faster than what it replaces."""
     kernel = _within(costs, lambda c: c.both_kernel, lambda c: min(c.both_slots, c.both_slots_streamed))
-    strings = _within(costs, lambda c: c.own_string, lambda c: min(c.own, c.own_streamed))
     broadcasts = _from(
         costs,
         lambda c: min(c.slots_streamed, c.all_streamed),
@@ -122,8 +118,6 @@ def thresholds(costs: Mapping[int, Costs]) -> Thresholds:
         # Of a chunk just made, what the reader does: the writer has it in its caches, and stores it once more.
         kernel_copied_chunks=_from(costs, lambda c: c.kernel, lambda c: c.slots),
         streamed_results=_from(costs, lambda c: c.own_streamed, lambda c: c.own),
-        string_results=strings[0],
-        string_results_end=strings[1],
         # With two ranks, the outputs of which the library counts together.
         streamed_broadcasts=None if broadcasts is None else 2 * broadcasts,
         streamed_slots=_from(costs, lambda c: c.both_streamed_slots, lambda c: c.both_slots),
@@ -145,22 +139,30 @@ def _from(costs: Mapping[int, Costs], way: _Way, instead: _Way) -> int | None:
 
 def _within(costs: Mapping[int, Costs], way: _Way, instead: _Way) -> tuple[int | None, int | None]:
     """Where `way` is faster than `instead`: the last sizes in a row, from the one to below the other, between two of
-    those measured where it begins or ends there. None: at none; to the end."""
-    lost = {size: _lost(way(costs[size]), instead(costs[size])) for size in sorted(costs)}
-    faster = [size for size in lost if lost[size] <= 0]
+    those measured where it begins or ends there. None: at none; to the end.
+
+    It begins where it is worth MARGIN, and ends where it is worth nothing any more: one measurement more or less does
+    not decide about a range in which both are much the same.
+    """
+    worth = {size: _lost(way(costs[size]), MARGIN * instead(costs[size])) for size in sorted(costs)}
+    lost = {size: _lost(way(costs[size]), instead(costs[size])) for size in worth}
+    faster = [size for size in worth if worth[size] <= 0]
     if not faster:
         return None, None
-    last = faster[-1]
-    before = max((size for size in lost if size < last and lost[size] > 0), default=None)
-    after = min((size for size in lost if size > last), default=None)
+    after = min((size for size in lost if size > faster[-1] and lost[size] >= 0), default=None)
+    before = max((size for size in worth if size < faster[-1] and lost[size] >= 0), default=None)
     first = min(size for size in faster if before is None or size > before)
-    begin = first if before is None else _crossing((before, lost[before]), (first, lost[first]))
-    return begin, None if after is None else _crossing((last, lost[last]), (after, lost[after]))
+    slower = max((size for size in worth if size < first), default=None)
+    begin = first if slower is None else _crossing((slower, worth[slower]), (first, worth[first]))
+    if after is None:
+        return begin, None
+    last = max(size for size in lost if size < after)
+    return begin, _crossing((last, lost[last]), (after, lost[after]))
 
 
 def _lost(time: float, instead: float) -> float:
-    """Microseconds by which a way misses what would make it worth taking; infinite: the system refuses it."""
-    return time - MARGIN * instead if time >= 0 else math.inf
+    """Microseconds by which a way takes longer than another; infinite: the system refuses it."""
+    return time - instead if time >= 0 else math.inf
 
 
 def _crossing(one: tuple[int, float], other: tuple[int, float]) -> int:
@@ -246,15 +248,15 @@ def main() -> None:
         library.collc_machine.restype = ctypes.c_char_p
     except (OSError, AttributeError) as error:
         sys.exit(f"{error}")
-    measure.argtypes = [ctypes.POINTER(ctypes.c_uint64), ctypes.c_uint32, ctypes.POINTER(ctypes.c_double)]
+    measure.argtypes = [ctypes.POINTER(ctypes.c_uint64), *[ctypes.c_uint32] * 2, ctypes.POINTER(ctypes.c_double)]
     nways = len(fields(Costs))
     sizes = (ctypes.c_uint64 * len(SIZES))(*SIZES)
     times = (ctypes.c_double * (len(SIZES) * nways))()
     rounds: list[dict[int, list[float]]] = []
     begin = time.monotonic()
     while len(rounds) < LEAST or time.monotonic() - begin < SECONDS * (1 - 1 / len(rounds)):
-        if not measure(sizes, len(SIZES), times):
-            sys.exit("no memory or thread for it")
+        if not measure(sizes, len(SIZES), nways, times):
+            sys.exit("no memory or thread for it, or the library is of another version")
         rounds.append({size: times[i * nways : (i + 1) * nways] for i, size in enumerate(SIZES)})
     answer = {"machine": library.collc_machine().decode(), "seconds": time.monotonic() - begin, "rounds": rounds}
     sys.stdout.write(json.dumps(answer) + "\n")

@@ -77,12 +77,25 @@ def test_broadcasts_are_streamed_where_one_of_the_streamed_ways_is_best() -> Non
 
 @pytest.mark.parametrize(("name", "way"), [("pulled_broadcasts", "kernel"), ("kernel_copies", "both_kernel")])
 def test_the_kernel_copies_where_it_is_best_and_no_further(name: str, way: str) -> None:
-    found = thresholds(crossing(SIZES[3], **{way: 8.0}) | {SIZES[5]: EVEN})
+    slower = {SIZES[5]: replace(EVEN, **{way: 12.0})}
+    found = thresholds(crossing(SIZES[3], **{way: 8.0}) | slower)
     assert getattr(found, name) == between(SIZES[3])
-    end = SIZES[5] - (between(SIZES[5]) - SIZES[4])  # the same line the other way
-    assert getattr(found, f"{name}_end") == end
+    assert getattr(found, f"{name}_end") == (SIZES[4] + SIZES[5]) // 2  # from 8 to 12, of 10
     again = thresholds(crossing(SIZES[2], **{way: 8.0}) | {SIZES[3]: EVEN})
     assert (getattr(again, name), getattr(again, f"{name}_end")) == (between(SIZES[4]), None)
+
+
+def test_what_is_hardly_faster_in_between_neither_begins_nor_ends_a_range() -> None:
+    hardly = {SIZES[4]: replace(EVEN, both_kernel=9.9)}
+    found = thresholds(crossing(SIZES[2], both_kernel=8.0) | hardly)
+    assert (found.kernel_copies, found.kernel_copies_end) == (between(SIZES[2]), None)
+    slower = {SIZES[5]: replace(EVEN, both_kernel=12.0)}
+    found = thresholds(crossing(SIZES[2], both_kernel=8.0) | hardly | slower)
+    assert found.kernel_copies == between(SIZES[2])
+    assert found.kernel_copies_end is not None
+    assert SIZES[4] < found.kernel_copies_end < SIZES[5]
+    alone = thresholds(crossing(None) | hardly)
+    assert (alone.kernel_copies, alone.kernel_copies_end) == (None, None)
 
 
 def test_a_threshold_between_two_sizes_is_where_straight_lines_meet() -> None:

@@ -12,9 +12,10 @@ extern "C" {
 // What a tuning file calls this machine.
 COLLC_API const char *collc_machine() { return collc::tuned_machine(); }
 
-// One round of copies: microseconds by size and way (base/measure_copies.h); 1 if done.
-COLLC_API int collc_measure_copies(const uint64_t *sizes, uint32_t nsizes, double *microseconds) {
-  const bool named = nsizes != 0 && std::find(sizes, sizes + nsizes, 0) == sizes + nsizes;
+// One round of copies: microseconds by size and way (base/measure_copies.h), for a caller that knows all `nways`; 1 if done.
+COLLC_API int collc_measure_copies(const uint64_t *sizes, uint32_t nsizes, uint32_t nways, double *microseconds) {
+  const bool named = nsizes != 0 && nways == static_cast<uint32_t>(collc::Way::kCount) &&
+                     std::find(sizes, sizes + nsizes, 0) == sizes + nsizes;
   return named && collc::measure_copies(sizes, nsizes, microseconds) ? 1 : 0;
 }
 

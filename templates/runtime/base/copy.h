@@ -39,16 +39,6 @@ inline void stream(void *to, const void *from, uint64_t bytes) {
 #endif
 }
 
-// Copies by the processor's own instruction for it. Of large pieces it takes whole lines without reading them first, and
-// leaves them in the caches.
-inline void string_copy(void *to, const void *from, uint64_t bytes) {
-#if defined(__x86_64__) && !defined(__SANITIZE_THREAD__)  // which sees no such store
-  asm volatile("rep movsb" : "+D"(to), "+S"(from), "+c"(bytes) : : "memory");
-#else
-  std::memcpy(to, from, bytes);
-#endif
-}
-
 // Asks for a cache line to write, and goes on. GCC's own is the instruction for x86-64 only with -mprfchw, which every such
 // processor of the last ten years has, and the others ignore.
 inline void prefetch_to_write(const char *line) {

@@ -95,8 +95,6 @@ class Hand {
         return copy(mine_.buffer + bytes_, mine_.buffer, bytes_, false);
       case Way::kOwnStreamed:
         return copy(mine_.buffer + bytes_, mine_.buffer, bytes_, true);
-      case Way::kOwnString:
-        return string_copy(mine_.buffer + bytes_, mine_.buffer, bytes_);
       case Way::kOwnSlots:
         for (uint64_t at = 0; at < bytes_; at += kSlotBytes) {
           const uint64_t part = std::min(kSlotBytes, bytes_ - at);

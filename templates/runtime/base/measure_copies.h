@@ -19,7 +19,6 @@ enum class Way : uint32_t {
   kBothKernel,
   kOwn,  // a copy
   kOwnStreamed,
-  kOwnString,  // by string_copy
   kOwnSlots,  // through slots
   kOwnKernel,
   kLineTrip,  // no bytes: a cache line to the other core and back

@@ -37,11 +37,6 @@ bool HostRank::streams_slots() const {
   return output_bytes() >= (broadcast ? from.streamed_broadcast_slots : from.streamed_slots);
 }
 
-bool HostRank::copies_strings() const {
-  const Thresholds &from = shared_.neighbours.thresholds();
-  return output_bytes() >= from.string_results && output_bytes() < from.string_results_end;
-}
-
 bool HostRank::is_pulled() const {
   if (shared_.running.call->collective != Collective::kBroadcast || !cores_are_free()) return false;
   const Thresholds &from = shared_.neighbours.thresholds();

@@ -24,7 +24,6 @@ struct RunningCall {
   ReduceFunction reduce = nullptr;  // of its type and operation
   Finish finish;                    // for steps that complete a reduction
   bool streams = false;             // the result goes past the caches
-  bool copies_strings = false;  // what is only copied into the result goes there by string_copy
   bool streams_slots = false;  // what is put into slots goes past the caches at first
   bool pulled = false;  // a broadcast that the kernel copies out of the root's memory
   bool keeps_input = true;          // what is sent of the input stands until it was read

@@ -137,7 +137,6 @@ const HostRank::Cut &HostRank::cut(const Call &call) {
   }
   if (cut.hop.is) find_own_steps(program, &cut);
   cut.streams = is_streamed();
-  cut.copies_strings = copies_strings();
   cut.streams_slots = streams_slots();
   cut.pulled = is_pulled();
   return cut;
@@ -186,7 +185,6 @@ void HostRank::begin(const Call &call) {
       .core.store(core < 0 ? UINT32_MAX : static_cast<uint32_t>(core), std::memory_order_relaxed);
   choose_reduction();
   shared_.running.streams = cut_->streams;
-  shared_.running.copies_strings = cut_->copies_strings;
   shared_.running.streams_slots = cut_->streams_slots;
   shared_.running.pulled = cut_->pulled;
   if (timed_) {

@@ -86,7 +86,7 @@ class HostRank final : public RankBackend {
     std::vector<ShareRange> shares;
     std::vector<uint64_t> iterations;  // by channel
     bool reduces_what_it_sends = false;
-    bool streams = false, copies_strings = false, streams_slots = false, pulled = false;  // as RunningCall's
+    bool streams = false, streams_slots = false, pulled = false;  // as RunningCall's
     OneHop hop;
     std::vector<OwnStep> own_steps;  // of a program of one hop
     size_t nbefore = 0;              // this many run before the rank reports that it has finished; the others need no peer
@@ -139,7 +139,6 @@ class HostRank final : public RankBackend {
   uint64_t output_bytes() const;
   bool is_streamed() const;
   bool is_pulled() const;
-  bool copies_strings() const;
   bool streams_slots() const;
   std::string waiting_for(const ChannelState &channel) const;
   std::string waiting_for_any() const;

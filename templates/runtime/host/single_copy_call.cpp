@@ -187,9 +187,7 @@ void HostRank::move_piece(const OwnStep &own, const ShareRange &share, uint64_t 
     if (shared_.running.streams) finish.streamed = alike(dests, ndests);
     shared_.running.reduce(sources, nsources, dests, ndests, elements, finish);
   } else if (dests[0] != sources[0]) {
-    if (shared_.running.copies_strings)
-      string_copy(dests[0], sources[0], elements * shared_.running.element_bytes);
-    else if (shared_.running.streams)
+    if (shared_.running.streams)
       stream(dests[0], sources[0], elements * shared_.running.element_bytes);
     else
       std::memcpy(dests[0], sources[0], elements * shared_.running.element_bytes);

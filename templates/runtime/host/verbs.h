@@ -181,9 +181,7 @@ class HostVerbs {
       if (operands.dests[i] == operands.sources[0]) continue;
       FifoEnd *slot = bytes >= kLeastByAddress ? operands.slots[i] : nullptr;
       const uint64_t begin = slot != nullptr ? now_ticks() : 0;
-      if (operands.slots[i] == nullptr && running_.copies_strings)
-        string_copy(operands.dests[i], operands.sources[0], bytes);
-      else if (operands.ways[i] == kPastCaches)
+      if (operands.ways[i] == kPastCaches)
         stream(operands.dests[i], operands.sources[0], bytes);
       else
         std::memcpy(operands.dests[i], operands.sources[0], bytes);

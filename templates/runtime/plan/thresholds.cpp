@@ -30,8 +30,6 @@ constexpr Member kMembers[] = {
     {"kernel_copies_crowded", &Thresholds::kernel_copies_crowded},
     {"kernel_copied_chunks", &Thresholds::kernel_copied_chunks},
     {"streamed_results", &Thresholds::streamed_results},
-    {"string_results", &Thresholds::string_results},
-    {"string_results_end", &Thresholds::string_results_end},
     {"streamed_broadcasts", &Thresholds::streamed_broadcasts},
     {"streamed_slots", &Thresholds::streamed_slots},
     {"streamed_broadcast_slots", &Thresholds::streamed_broadcast_slots},
