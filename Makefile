@@ -10,7 +10,7 @@ JOBS ?= $(shell nproc --all 2>/dev/null || echo 2)
 
 .PHONY: help setup demo test lint style types unit format golden test-wheel clean
 .PHONY: netlab netlab-calls netlab-rails cuda-servers interrupts
-.PHONY: sanitize losses chaos chaos-protocols chaos-jobs sweep-places fuzz fuzz-libraries large-calls bench-peers bench-references bench-waiting bench-slot-ways bench-small-call bench-packing packing-sweep bench-pacing bench-classes bench-tune bench-defaults test-defaults bench-torch bench-ring-by-hand bench-servers bench-server-plans bench-server-mpi bench-server-rails bench-server-rates cuda-kernels reproduce test-nccl-tests validate gpu-check gpu-check-torch gpu-check-tables test-torch test-torch-suite
+.PHONY: sanitize losses chaos chaos-protocols chaos-jobs sweep-places fuzz fuzz-libraries large-calls bench-peers bench-references bench-waiting bench-slot-ways bench-one-way bench-thresholds bench-small-call bench-packing packing-sweep bench-pacing bench-classes bench-tune bench-defaults test-defaults bench-torch bench-ring-by-hand bench-servers bench-server-plans bench-server-mpi bench-server-rails bench-server-rates cuda-kernels reproduce test-nccl-tests validate gpu-check gpu-check-torch gpu-check-tables test-torch test-torch-suite
 .PHONY: wheel test-platform-wheel
 .PHONY: show-page gallery docs reference pictures docs-commands
 
@@ -161,6 +161,12 @@ bench-waiting: setup  ## 2 pinned ranks beside a build that only spins, and the 
 bench-slot-ways: setup  ## two builds of a host library, BEFORE=LIB AFTER=LIB, by how far apart the cores are; benchmarks/slot_ways.py
 	@test -n "$(BEFORE)" -a -n "$(AFTER)" || { echo "say BEFORE=LIB AFTER=LIB: benchmarks/slot_ways.py tells which" >&2; exit 2; }
 	$(BIN)/python benchmarks/slot_ways.py --before $(BEFORE) --after $(AFTER) --write docs/measurements/slot-ways.md
+
+bench-one-way: setup  ## broadcasts and all_gathers of private buffers beside one copy by the kernel for each reader, on large and small pages
+	$(BIN)/python benchmarks/one_way.py --write docs/measurements/one-way.md
+
+bench-thresholds: setup  ## thresholds set wrong by 8 times are found again by collc tune --machine, within 5% of the times
+	$(BIN)/python benchmarks/thresholds.py --write docs/measurements/thresholds.md
 
 bench-small-call: setup  ## instructions and time of a 1 KiB call beside another build; BEFORE=LIB AFTER=LIB of benchmarks/pair.yaml
 	@test -n "$(BEFORE)" -a -n "$(AFTER)" || { echo "say BEFORE=LIB AFTER=LIB: benchmarks/small_call.py tells which" >&2; exit 2; }

@@ -4,15 +4,16 @@
 //
 // With -DREFERENCE it needs no library: it is one of the references of references.h.
 //
-//   peerbench NAME RANKS SECONDS [COLLECTIVE:]SIZES [threads|memalloc|two-copies]
+//   peerbench NAME RANKS SECONDS [COLLECTIVE:]SIZES [threads|memalloc|two-copies|kernel|halves] [small-pages]
 //
 // SIZES: bytes, separated by commas. COLLECTIVE: this one alone. Under MPI the launcher starts RANKS processes; else they are
-// forked here, or are threads of this process. memalloc: buffers from ncclMemAlloc; two-copies: that reference.
+// forked here, or are threads of this process. memalloc: buffers from ncclMemAlloc; two-copies, kernel, halves: these references.
 //
 // A sample is a batch of back-to-back calls after a barrier, timed by the slowest rank. Printed is the median over
 // the samples of SECONDS seconds (at least 9; of slow calls, at least 3 in six times as long): NAME,collective,ranks,bytes,median_us,p10_us,p90_us,samples,check.
 // `bytes` are nccl-tests': what each rank holds of all_reduce and broadcast, what it receives in all_gather, what it gives
-// in reduce_scatter. Roots of broadcasts rotate. Buffers are private memory of the process, on 2 MiB pages where there are.
+// in reduce_scatter. Roots of broadcasts rotate. Buffers are private memory of the process, on 2 MiB pages where there are
+// and small-pages does not forbid them (`-` in place of the fifth argument: as without it).
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
@@ -54,7 +55,7 @@ static int nranks;
 static PER_RANK int rank;
 static PER_RANK float *input, *output;
 static size_t sizes[32], most;
-static int nsizes;
+static int nsizes, small_pages;
 
 static double seconds(void) {
   struct timespec time;
@@ -177,12 +178,12 @@ static double largest(double value) {
 
 static void start(int argc, char **argv) {
   crowded = nranks > sysconf(_SC_NPROCESSORS_ONLN);
-  as_threads = argc == 6 && strcmp(argv[5], "threads") == 0;
-  from_memalloc = argc == 6 && strcmp(argv[5], "memalloc") == 0;
+  as_threads = argc >= 6 && strcmp(argv[5], "threads") == 0;
+  from_memalloc = argc >= 6 && strcmp(argv[5], "memalloc") == 0;
   shared = mmap(NULL, sizeof *shared, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   if (shared == MAP_FAILED || nranks > 64) fail("no memory, or more than 64 ranks");
 #ifdef REFERENCE
-  map_shared(argc == 6 && strcmp(argv[5], "two-copies") == 0);
+  map_shared(argc >= 6 ? argv[5] : "");
 #else
   require(ncclGetUniqueId(&shared->id));
 #endif
@@ -235,7 +236,7 @@ static float *buffer(size_t bytes) {
   const size_t page = 2u << 20;
   bytes = (bytes + page - 1) / page * page;
 #ifdef REFERENCE
-  if (!two_copies) return input == NULL ? inputs[rank] : outputs[rank];
+  if (!two_copies && !by_kernel) return input == NULL ? inputs[rank] : outputs[rank];
 #elif !defined(WITH_MPI)
   if (from_memalloc) {
     void *allocated = NULL;
@@ -245,7 +246,7 @@ static float *buffer(size_t bytes) {
 #endif
   void *memory = aligned_alloc(page, bytes);
   if (memory == NULL) fail("out of memory");
-  madvise(memory, bytes, MADV_HUGEPAGE);
+  madvise(memory, bytes, small_pages ? MADV_NOHUGEPAGE : MADV_HUGEPAGE);
   return (float *)memory;
 }
 
@@ -322,14 +323,22 @@ static void run_rank(void) {
   join();
   input = buffer(most);
   output = buffer(most);
+#ifdef REFERENCE
+  if (by_kernel) {
+    peers[rank].process = getpid(), peers[rank].input = input, peers[rank].output = output;
+    barrier();
+  }
+#endif
   for (int collective = 0; collective < kCollectives; ++collective)
     for (int s = 0; (only < 0 || only == collective) && s < nsizes; ++s) measure(name, collective, sizes[s], budget);
   finish();
 }
 
 int main(int argc, char **argv) {
-  static const char usage[] = "usage: peerbench NAME RANKS SECONDS [COLLECTIVE:]SIZES [threads|memalloc|two-copies]";
-  if (argc != 5 && argc != 6) fail(usage);
+  static const char usage[] =
+      "usage: peerbench NAME RANKS SECONDS [COLLECTIVE:]SIZES [threads|memalloc|two-copies|kernel|halves] [small-pages]";
+  if (argc < 5 || argc > 7 || (argc == 7 && strcmp(argv[6], "small-pages") != 0)) fail(usage);
+  small_pages = argc == 7;
   name = argv[1];
   nranks = atoi(argv[2]);
   budget = atof(argv[3]);

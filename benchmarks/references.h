@@ -7,14 +7,23 @@
 // Two copies, for private buffers of processes: each rank copies its input into memory that all have mapped, and what it
 // needs out of it, one or two barriers apart, a mebibyte at a time (of a broadcast half of one, so that the root goes on).
 // Of an all_reduce each rank sums its part of every piece in between.
+//
+// The kernel copies, for private buffers of processes: of a broadcast or an all_gather each rank reads with one call for each
+// peer, between two barriers. In halves: of a broadcast between two ranks the root writes the second half into the reader's
+// memory meanwhile. No library could: a reader that gives up gets its buffer back, and nobody can stop that store.
 #pragma once
 #include <immintrin.h>
+#include <sys/uio.h>
 
 enum { kPiece = 1 << 18, kHalf = kPiece / 2 };  // elements that a rank stages at a time
 
-static int two_copies;
+static int two_copies, by_kernel, in_halves;
 static float *inputs[64], *outputs[64];  // of a single copy
 static float *staged[64], *result;       // of two copies
+static struct {
+  pid_t process;
+  float *input, *output;
+} *peers;  // where the kernel copies
 
 static float *map_one(size_t bytes) {
   const int whose = as_threads ? MAP_PRIVATE : MAP_SHARED;
@@ -24,8 +33,18 @@ static float *map_one(size_t bytes) {
   return at;
 }
 
-static void map_shared(int two) {
+static void map_shared(const char *which) {
+  const int two = strcmp(which, "two-copies") == 0;
+  in_halves = strcmp(which, "halves") == 0 && nranks == 2;
   two_copies = two;
+  by_kernel = in_halves || strcmp(which, "kernel") == 0;
+  if (by_kernel) {
+    const int shared_by_all = MAP_SHARED | MAP_ANONYMOUS;
+    void *const at = mmap(NULL, 64 * sizeof *peers, PROT_READ | PROT_WRITE, shared_by_all, -1, 0);
+    if (at == MAP_FAILED) fail("out of memory");
+    peers = at;
+    return;
+  }
   if (two) result = map_one(kPiece * sizeof(float));
   for (int r = 0; r < nranks; ++r) {
     if (two) {
@@ -135,9 +154,41 @@ static void staged_reduce_scatter(size_t part) {
   }
 }
 
+static void read_from(int peer, float *to, const float *from, size_t bytes) {
+  while (bytes > 0) {
+    const struct iovec here = {to, bytes}, there = {(void *)(uintptr_t)from, bytes};
+    const ssize_t copied = process_vm_readv(peers[peer].process, &here, 1, &there, 1, 0);
+    if (copied <= 0) fail("the kernel does not copy");
+    to += (size_t)copied / sizeof(float), from += (size_t)copied / sizeof(float), bytes -= (size_t)copied;
+  }
+}
+
+static void kernel_copies(int collective, size_t count, int root) {
+  const size_t part = count / (size_t)nranks;
+  const size_t read = in_halves ? count / 2 : count;
+  barrier();
+  if (collective == kBroadcast && rank != root) read_from(root, output, peers[root].output, read * sizeof(float));
+  if (collective == kBroadcast && rank == root && in_halves) {
+    const int peer = 1 - root;
+    const size_t bytes = (count - read) * sizeof(float);
+    const struct iovec here = {output + read, bytes}, there = {peers[peer].output + read, bytes};
+    if (process_vm_writev(peers[peer].process, &here, 1, &there, 1, 0) != (ssize_t)bytes) fail("the kernel does not copy");
+  }
+  for (int r = 0; r < nranks && collective == kAllGather; ++r) {
+    if (r == rank)
+      copy(output + (size_t)r * part, input, part);
+    else
+      read_from(r, output + (size_t)r * part, peers[r].input, part * sizeof(float));
+  }
+  if (collective == kAllReduce || collective == kReduceScatter) fail("the kernel adds nothing");
+  barrier();
+}
+
 static void call(int collective, size_t count, int root) {
   const size_t part = count / (size_t)nranks;
-  if (!two_copies)
+  if (by_kernel)
+    kernel_copies(collective, count, root);
+  else if (!two_copies)
     single_copy(collective, count, root);
   else if (collective == kAllReduce)
     staged_all_reduce(count);

@@ -290,7 +290,15 @@ class TableBuilder:
             reader = fifo.dsts.index(rank) if f in step.recv else 0
             way = f"receive from rank {fifo.src}" if f in step.recv else f"send to {', '.join(map(str, fifo.dsts))}"
             self._append("refs", (number, reader), way)
-        cells = (first_ref, step.share, step.lag, len(step.recv), len(step.send), step_flags(program, step), step.input_at)
+        cells = (
+            first_ref,
+            step.share,
+            step.lag,
+            len(step.recv),
+            len(step.send),
+            step_flags(program, step),
+            step.input_at,
+        )
         self._append("steps", cells, f"rank {rank}: {print_step(step)}")
 
 

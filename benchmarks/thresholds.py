@@ -1,0 +1,151 @@
+"""Thresholds set wrong by 8 times are found again: `make bench-thresholds`.
+
+`collc tune --machine` measures the machine once; calls with these thresholds are the measure of what follows. Then
+every threshold stands 8 times too low, and 8 times too high, in the file that libraries read, and the command runs
+again over each of the two. Calls with all five files run in turn for every point, so that a disturbed moment hits all
+alike: with thresholds found again they must take within 5% of the first times, by the geometric mean, and results must
+be right with all of them. What the wrong ones cost says whether the points can show it at all.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections import defaultdict
+from dataclasses import asdict
+from pathlib import Path
+
+from measured import provenance, publish
+from peers import build_over_collc
+
+from collc.collectives.sizes import short_size
+from collc.tune.machine import SIZES, Thresholds, machine_text, tune_machine
+
+POINTS = {
+    ("all_gather", 2): (32 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20, 16 << 20),
+    ("all_gather", 4): (256 << 10, 1 << 20, 16 << 20),
+    ("all_reduce", 2): (64 << 10, 256 << 10, 1 << 20, 4 << 20, 16 << 20, 64 << 20),
+    ("broadcast", 2): (256 << 10, 1 << 20, 4 << 20, 16 << 20, 64 << 20),
+    ("reduce_scatter", 2): (4 << 20, 16 << 20),
+}
+WRONG = 8
+WAYS = ("first", "too low", "again after too low", "too high", "again after too high")
+MOST = 1.05  # the time with thresholds found again over that with the first ones
+Times = dict[tuple[str, int, int], list[list[float]]]  # collective, ranks, bytes: by round, in the order of WAYS
+
+
+def off_by(found: Thresholds, factor: float) -> Thresholds:
+    """Every threshold times `factor`; what never happens stands at the largest size that is measured."""
+    given = {name: SIZES[-1] if value is None else value for name, value in asdict(found).items()}
+    wrong = {name: max(1, round(value * factor)) for name, value in given.items()}
+    for name in ("kernel_copies", "pulled_broadcasts"):  # intervals end where they did
+        wrong[f"{name}_end"] = getattr(found, f"{name}_end") if factor > 1 else None
+    return Thresholds(**wrong)
+
+
+def files(library: Path, folder: Path) -> tuple[dict[str, Path], list[Thresholds]]:
+    """The five files, and what was found each of the three times."""
+    made = {way: folder / f"{number}.txt" for number, way in enumerate(WAYS)}
+    first = tune_machine(library, made["first"])
+    every = [first.thresholds]
+    for way, factor in (("too low", 1 / WRONG), ("too high", WRONG)):
+        text = machine_text(first.machine, platform.release(), {}, off_by(first.thresholds, factor))
+        again = made[f"again after {way}"]
+        for file in (made[way], again):
+            file.write_text(text, encoding="utf-8")
+        every.append(tune_machine(library, again).thresholds)
+        if again.read_text(encoding="utf-8") == text:
+            raise SystemExit(f"{again}: the wrong thresholds are still there")
+    return made, every
+
+
+def microseconds(program: Path, ranks: int, seconds: float, what: str, file: Path) -> list[float]:
+    """By size."""
+    command = [str(program), "-", str(ranks), str(seconds), what]
+    env = {**os.environ, "COLLC_MACHINE": str(file)}
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=300, env=env)
+    if done.stderr:
+        raise SystemExit(f"{file} was refused: {done.stderr}")
+    rows = [line.split(",") for line in done.stdout.splitlines() if line.count(",") == 8]
+    if any(row[8] != "ok" for row in rows):
+        raise SystemExit(f"wrong results: {' '.join(command)} with {file}")
+    return [float(row[4]) for row in rows]
+
+
+def measure(program: Path, made: dict[str, Path], rounds: int, seconds: float) -> Times:
+    times: Times = defaultdict(list)
+    for number in range(rounds):
+        print(f"round {number + 1}/{rounds}", file=sys.stderr)
+        order = WAYS[:: -1 if number % 2 else 1]
+        for (collective, ranks), sizes in POINTS.items():
+            for size in sizes:
+                found = {w: microseconds(program, ranks, seconds, f"{collective}:{size}", made[w])[0] for w in order}
+                times[collective, ranks, size].append([found[way] for way in WAYS])
+    return times
+
+
+def ratios(rows: list[list[float]]) -> list[float]:
+    """Of each way to the first, the medians over the rounds."""
+    return [statistics.median(row[way] / row[0] for row in rows) for way in range(len(WAYS))]
+
+
+def page(times: Times, every: list[Thresholds], rounds: int) -> tuple[str, list[float]]:
+    """The page, and by way the geometric mean of its ratios."""
+    lines = [
+        "# Thresholds that were wrong by 8 times",
+        "",
+        f"{provenance()}; rounds: {rounds}. Microseconds of a call",
+        "between private buffers with the thresholds of `collc tune --machine`, and over that the times with",
+        "thresholds 8 times too low and too high, and with those that the command found again after each: medians over",
+        "the rounds of the ratios in each. Regenerated by `make bench-thresholds`.",
+        "",
+        "| threshold | first | after too low | after too high |",
+        "|---|--:|--:|--:|",
+    ]
+    for name in asdict(every[0]):
+        values = [getattr(one, name) for one in every]
+        lines.append(f"| `{name}` | " + " | ".join("never" if v is None else str(v) for v in values) + " |")
+    lines += ["", "| collective | ranks | bytes | first, us | " + " | ".join(WAYS[1:]) + " |"]
+    lines.append("|---|--:|--:|--:|" + "--:|" * (len(WAYS) - 1))
+    columns = []
+    for (collective, ranks, size), rows in times.items():
+        found = ratios(rows)
+        columns.append(found)
+        usual = statistics.median(row[0] for row in rows)
+        cells = " | ".join(f"{ratio:.2f}" for ratio in found[1:])
+        lines.append(f"| {collective} | {ranks} | {short_size(size)} | {usual:.1f} | {cells} |")
+    means = [statistics.geometric_mean(column) for column in zip(*columns, strict=True)]
+    worst = [max(column) for column in zip(*columns, strict=True)]
+    said = ", ".join(f"{way} {mean:.2f} (most {most:.2f})" for way, mean, most in zip(WAYS, means, worst, strict=True))
+    lines += ["", f"Geometric means over the points: {said}.", ""]
+    return "\n".join(lines), means
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--seconds", type=float, default=0.05, help="per point and run")
+    parser.add_argument("--build", type=Path, help="a folder that build_over_collc has filled; default: build anew")
+    parser.add_argument("--write", type=Path, help="the page to write; default: print it")
+    given = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        if given.build:
+            library, program = given.build / "libcollc-host.so", given.build / "peerbench-host"
+        else:
+            library, program = build_over_collc(Path(folder), "host")
+        made, every = files(library, Path(folder))
+        times = measure(program, made, given.rounds, given.seconds)
+    text, means = page(times, every, given.rounds)
+    publish(text, given.write)
+    found = [mean for way, mean in zip(WAYS, means, strict=True) if way.startswith("again")]
+    if max(found) > MOST:
+        sys.exit(f"not found again: {max(found):.2f} times the first times")
+
+
+if __name__ == "__main__":
+    main()
