@@ -31,8 +31,10 @@ class Wires {
   Wires(const JoinRequest &request, std::vector<std::unique_ptr<WireConnection>> connections)
       : segment_(request.segment), placement_(request.placement), fifos_(request.fifos), transfers_(request.transfers) {
     const LaneContext context{*segment_, placement_, fifos_, transfers_};
-    for (uint32_t machine = 0; machine < connections.size(); ++machine)
-      if (connections[machine] != nullptr)
+    // From the next machine on, so that not all begin with the same one.
+    const auto count = static_cast<uint32_t>(connections.size());
+    for (uint32_t k = 0; k < count; ++k)
+      if (const uint32_t machine = (placement_.home + k) % count; connections[machine] != nullptr)
         links_.push_back(std::make_unique<Link>(context, request.processes, machine, std::move(connections[machine])));
     for (uint32_t r = 0; r < placement_.machine.size(); ++r)
       if (request.processes[r] == request.processes[request.rank]) own_.push_back(r);

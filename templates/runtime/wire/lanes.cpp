@@ -5,9 +5,6 @@
 namespace collc {
 namespace {
 
-// Counts of read chunks wait behind no more than this.
-constexpr uint64_t kMostQueued = 256 << 10;
-
 uint64_t end_of(const WireHead &head) { return uint64_t{head.extra >> kPieceShift} * kPieceUnit + head.bytes; }
 
 }  // namespace
@@ -45,7 +42,7 @@ bool Lanes::send(WireConnection &connection) {
   bool any = return_heads(connection);
   // Each lane in turn sends one chunk, so that a full one delays no other.
   const size_t lanes = out_.size() + transfers_out_.size();
-  for (size_t without = 0; without < lanes && connection.queued_bytes() < kMostQueued; turn_ = (turn_ + 1) % lanes) {
+  for (size_t without = 0; without < lanes && connection.queued_bytes() < connection.enough(); turn_ = (turn_ + 1) % lanes) {
     const bool taken = turn_ < out_.size() ? take_chunk(connection, out_[turn_])
                                            : take_transfer(connection, transfers_out_[turn_ - out_.size()]);
     without = taken ? 0 : without + 1;

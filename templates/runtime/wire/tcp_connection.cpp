@@ -21,9 +21,22 @@ constexpr size_t kBuffer = 64 << 10;
 // What is in the kernel cannot be overtaken: heads that free slots wait behind no more than that.
 constexpr int kMostUnsent = 256 << 10;
 constexpr size_t kParts = 32;  // messages that one call of the kernel takes
+constexpr uint32_t kLongestUs = 2000000;  // round trips; more is no measurement
+constexpr size_t kLongBody = 4 << 10, kMostAwaited = 64 << 10;
 constexpr int kReads = 16;     // calls of the kernel before other work gets its turn
 
 void set(int fd, int level, int option, int value) { setsockopt(fd, level, option, &value, sizeof value); }
+
+// As the kernel has seen it in the last minutes; 0 where it does not tell. C libraries know only the first part of what it tells.
+int64_t least_round_trip_us(int fd) {
+  struct {
+    unsigned char others[148];
+    uint32_t least_us;
+  } info = {};
+  socklen_t size = sizeof info;
+  const bool told = getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &size) == 0 && size == sizeof info;
+  return told && info.least_us < kLongestUs ? info.least_us : 0;
+}
 
 }  // namespace
 
@@ -56,7 +69,10 @@ void TcpConnection::send_first(const WireHead &head, const void *body) {
   queued_bytes_ += sizeof head + head.bytes;
 }
 
-void TcpConnection::hold_back(int bytes) { set(fd_.get(), IPPROTO_TCP, TCP_NOTSENT_LOWAT, bytes); }
+void TcpConnection::hold_back(int bytes) {
+  set(fd_.get(), IPPROTO_TCP, TCP_NOTSENT_LOWAT, bytes);
+  rail_ = true;
+}
 
 bool TcpConnection::drained() {
   int unacknowledged = 0;
@@ -64,7 +80,7 @@ bool TcpConnection::drained() {
 }
 
 void TcpConnection::add_to(std::vector<pollfd> *polled) const {
-  polled->push_back({fd_.get(), static_cast<short>(all_handed_over() ? POLLIN : POLLIN | POLLOUT), 0});
+  polled->push_back({fd_.get(), static_cast<short>(all_handed_over() || full_ ? POLLIN : POLLIN | POLLOUT), 0});
 }
 
 Status TcpConnection::progress(WireSink &sink, bool *moved, bool *ended) {
@@ -97,23 +113,47 @@ ssize_t TcpConnection::fetch(iovec *pieces, size_t count) {
   return readv(fd_.get(), pieces, static_cast<int>(count));
 }
 
+uint64_t TcpConnection::may_hand_over() {
+  if (rail_) return UINT64_MAX;
+  const int64_t now = now_us();
+  if (allowance_.wants_look(now)) {
+    int inside = 0;
+    if (ioctl(fd_.get(), SIOCOUTQ, &inside) != 0) return UINT64_MAX;
+    allowance_.look(now, static_cast<uint64_t>(inside), allowance_.measures(now) ? least_round_trip_us(fd_.get()) : 0);
+  }
+  return allowance_.room(queued_bytes_);
+}
+
+size_t TcpConnection::gather(iovec *pieces) {
+  uint64_t room = may_hand_over();
+  full_ = room == 0;
+  size_t count = 0;
+  const auto add = [&](const char *from, size_t bytes) {
+    bytes = std::min<size_t>(bytes, room);
+    if (bytes > 0) pieces[count++] = {const_cast<char *>(from), bytes};
+    room -= bytes;
+  };
+  for (size_t i = 0; i < std::min(parts_.size(), kParts); ++i) {
+    const Part &part = parts_[i];
+    if (part.done < sizeof part.head) add(reinterpret_cast<const char *>(&part.head) + part.done, sizeof part.head - part.done);
+    const size_t of_body = part.done < sizeof part.head ? 0 : part.done - sizeof part.head;
+    if (of_body < part.head.bytes) add(part.body + of_body, part.head.bytes - of_body);
+  }
+  return count;
+}
+
 Status TcpConnection::write(bool *moved, bool *ended) {
   while (!parts_.empty()) {
     iovec pieces[2 * kParts];
-    size_t count = 0;
-    for (size_t i = 0; i < std::min(parts_.size(), kParts); ++i) {
-      Part &part = parts_[i];
-      if (part.done < sizeof part.head)
-        pieces[count++] = {reinterpret_cast<char *>(&part.head) + part.done, sizeof part.head - part.done};
-      const size_t of_body = part.done < sizeof part.head ? 0 : part.done - sizeof part.head;
-      if (of_body < part.head.bytes) pieces[count++] = {const_cast<char *>(part.body) + of_body, part.head.bytes - of_body};
-    }
+    const size_t count = gather(pieces);
+    if (count == 0) break;
     const ssize_t n = hand_over(pieces, count);
     if (n < 0 && errno == EINTR) continue;
     if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return {};
     if (n < 0) return broken("sending", errno, ended);
     *moved = true;
     queued_bytes_ -= static_cast<uint64_t>(n);
+    allowance_.hand_over(static_cast<uint64_t>(n));
     for (auto left = static_cast<size_t>(n); left > 0;) {
       Part &part = parts_.front();
       const size_t whole = sizeof part.head + part.head.bytes, taken = std::min(left, whole - part.done);
@@ -129,7 +169,7 @@ Status TcpConnection::write(bool *moved, bool *ended) {
     if (errno == EAGAIN) return {};
     return broken("sending", errno, ended);
   }
-  if (finishing_ && !shut_) {
+  if (finishing_ && !shut_ && parts_.empty()) {
     shutdown(fd_.get(), SHUT_WR);
     shut_ = true;
   }
@@ -147,7 +187,10 @@ Status TcpConnection::read(WireSink &sink, bool *moved, bool *ended) {
     pieces[count++] = {buffer_.data() + end_, buffer_.size() - end_};
     const ssize_t n = fetch(pieces, count);
     if (n < 0 && errno == EINTR) continue;
-    if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return {};
+    if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) {
+      wake_for(missing_);
+      return {};
+    }
     if (n < 0) return broken("receiving", errno, ended);
     if (n == 0) {
       *ended = true;
@@ -165,6 +208,14 @@ Status TcpConnection::read(WireSink &sink, bool *moved, bool *ended) {
     COLLC_RETURN_IF_FAILED(take_buffered(sink, moved));
   }
   return {};
+}
+
+// Nobody is woken for a part of a long body: each packet would cost a thread its sleep. Who looks at it anyway finds more.
+void TcpConnection::wake_for(size_t bytes) {
+  const int wanted = bytes >= kLongBody ? static_cast<int>(std::min(bytes, kMostAwaited)) : 1;
+  if (wanted == awaited_ || tls_ != nullptr || rail_) return;
+  set(fd_.get(), SOL_SOCKET, SO_RCVLOWAT, wanted);
+  awaited_ = wanted;
 }
 
 Status TcpConnection::take_buffered(WireSink &sink, bool *moved) {

@@ -3,6 +3,7 @@
 #include <deque>
 
 #include "base/descriptor.h"
+#include "wire/allowance.h"
 #include "wire/tls.h"
 #include "wire/wire.h"
 
@@ -17,6 +18,7 @@ class TcpConnection final : public WireConnection {
   uint64_t queued() const override { return sent_ + parts_.size(); }
   uint64_t sent() const override { return sent_; }
   uint64_t queued_bytes() const override { return queued_bytes_; }
+  uint64_t enough() const override { return std::min(WireConnection::enough(), allowance_.limit()); }
   Status progress(WireSink &sink, bool *moved, bool *ended) override;
   bool drained() override;
   void finish() override { finishing_ = true; }
@@ -26,7 +28,7 @@ class TcpConnection final : public WireConnection {
 
   // As a rail: what is urgent passes all that is not and has not begun to go; sent() then means nothing.
   void send_first(const WireHead &head, const void *body);
-  // At most so many bytes wait in the kernel, where nothing passes them.
+  // As a rail: at most so many bytes wait in the kernel beyond those on their way, which then have no limit here.
   void hold_back(int bytes);
   int64_t heard_ms() const { return heard_ms_; }
   // Bytes that have come and were not taken yet.
@@ -39,8 +41,12 @@ class TcpConnection final : public WireConnection {
     size_t done;  // bytes of both that have been handed over
   };
 
+  // What the socket may have of the parts that wait; 0: nothing now.
+  size_t gather(iovec *pieces);
+  uint64_t may_hand_over();
   Status write(bool *moved, bool *ended);
   Status read(WireSink &sink, bool *moved, bool *ended);
+  void wake_for(size_t bytes);
   // Goes on with what is buffered; `moved` if a message became complete.
   Status take_buffered(WireSink &sink, bool *moved);
   // As sendmsg() and readv(), for what the socket carries.
@@ -55,6 +61,9 @@ class TcpConnection final : public WireConnection {
   double silence_;
   std::deque<Part> parts_;
   uint64_t sent_ = 0, queued_bytes_ = 0;
+  Allowance allowance_;
+  bool rail_ = false;
+  bool full_ = false;  // nothing more may be handed over for the moment
   size_t urgent_ = 0;  // parts in front that nothing passes
   bool finishing_ = false, shut_ = false;
   int64_t heard_ms_;
@@ -64,6 +73,7 @@ class TcpConnection final : public WireConnection {
   WireHead head_ = {};       // of the message that is coming
   char *body_ = nullptr;     // where its body goes
   uint32_t missing_ = 0;     // bytes of it
+  int awaited_ = 1;          // that must have come before a poll tells
   bool in_body_ = false;
 };
 

@@ -32,6 +32,9 @@ static_assert(sizeof(WireHead) == 32, "as it travels, in the order of bytes of b
 // Bodies up to this size may come into room that other messages use too.
 constexpr uint32_t kSmallWireBody = 2048;
 
+// Counts of read chunks wait behind no more than this.
+constexpr uint64_t kMostQueued = 256 << 10;
+
 // Who takes the messages of a connection. An error breaks the connection.
 class WireSink {
  public:
@@ -66,6 +69,8 @@ class WireConnection {
   virtual uint64_t queued() const = 0;
   virtual uint64_t sent() const = 0;
   virtual uint64_t queued_bytes() const = 0;
+  // So many of these keep it busy; what is queued beyond them waits here, where nothing passes it either.
+  virtual uint64_t enough() const { return kMostQueued; }
   // Moves what can be moved both ways without waiting; `moved` is set if anything did. Fails when the connection is broken;
   // `ended` tells an end that the peer made, or its system when its process ended, from a network that is gone.
   virtual Status progress(WireSink &sink, bool *moved, bool *ended) = 0;
