@@ -70,6 +70,11 @@ def test_calls(parts: bool) -> None:
     make_calls("2+2", "tcp", parts, 0, 60)
 
 
+def test_calls_of_more_than_two_servers() -> None:
+    """There connections share a server's link, and the kernel gets no more of each than leaves soon."""
+    make_calls("2+2+2+2", "tcp", False, 0, 40)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("parts", [False, True], ids=["whole", "parts"])
 @pytest.mark.parametrize("engine", list(ENGINES))

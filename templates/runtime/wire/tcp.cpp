@@ -126,10 +126,13 @@ class TcpMeeting {
     made->resize(made_.size());
     for (uint32_t m = 0; m < made_.size(); ++m) {
       if (m == meeting_.self) continue;
-      if (made_[m].size() == 1)
-        (*made)[m] = party_->connect(m, 0, std::move(made_[m][0]), meeting_.silence);
-      else
+      if (made_[m].size() > 1) {
         (*made)[m] = std::make_unique<RailedConnection>(party_, doors_, m, std::move(made_[m]), attempts[m], meeting_.silence);
+        continue;
+      }
+      auto one = party_->connect(m, 0, std::move(made_[m][0]), meeting_.silence);
+      if (party_->nmachines() > 2) one->share_link();
+      (*made)[m] = std::move(one);
     }
   }
 

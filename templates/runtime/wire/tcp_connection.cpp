@@ -69,10 +69,7 @@ void TcpConnection::send_first(const WireHead &head, const void *body) {
   queued_bytes_ += sizeof head + head.bytes;
 }
 
-void TcpConnection::hold_back(int bytes) {
-  set(fd_.get(), IPPROTO_TCP, TCP_NOTSENT_LOWAT, bytes);
-  rail_ = true;
-}
+void TcpConnection::hold_back(int bytes) { set(fd_.get(), IPPROTO_TCP, TCP_NOTSENT_LOWAT, bytes); }
 
 bool TcpConnection::drained() {
   int unacknowledged = 0;
@@ -114,7 +111,7 @@ ssize_t TcpConnection::fetch(iovec *pieces, size_t count) {
 }
 
 uint64_t TcpConnection::may_hand_over() {
-  if (rail_) return UINT64_MAX;
+  if (!sharing_) return UINT64_MAX;
   const int64_t now = now_us();
   if (allowance_.wants_look(now)) {
     int inside = 0;
@@ -213,7 +210,7 @@ Status TcpConnection::read(WireSink &sink, bool *moved, bool *ended) {
 // Nobody is woken for a part of a long body: each packet would cost a thread its sleep. Who looks at it anyway finds more.
 void TcpConnection::wake_for(size_t bytes) {
   const int wanted = bytes >= kLongBody ? static_cast<int>(std::min(bytes, kMostAwaited)) : 1;
-  if (wanted == awaited_ || tls_ != nullptr || rail_) return;
+  if (wanted == awaited_ || tls_ != nullptr || !sharing_) return;
   set(fd_.get(), SOL_SOCKET, SO_RCVLOWAT, wanted);
   awaited_ = wanted;
 }

@@ -26,9 +26,11 @@ class TcpConnection final : public WireConnection {
   std::vector<std::string> interfaces() const override { return {interface_}; }
   const std::string &name() const override { return name_; }
 
+  // Other connections use the same link: from now on the kernel has no more than leaves soon.
+  void share_link() { sharing_ = true; }
   // As a rail: what is urgent passes all that is not and has not begun to go; sent() then means nothing.
   void send_first(const WireHead &head, const void *body);
-  // As a rail: at most so many bytes wait in the kernel beyond those on their way, which then have no limit here.
+  // As a rail: at most so many bytes wait in the kernel, where nothing passes them.
   void hold_back(int bytes);
   int64_t heard_ms() const { return heard_ms_; }
   // Bytes that have come and were not taken yet.
@@ -62,7 +64,7 @@ class TcpConnection final : public WireConnection {
   std::deque<Part> parts_;
   uint64_t sent_ = 0, queued_bytes_ = 0;
   Allowance allowance_;
-  bool rail_ = false;
+  bool sharing_ = false;
   bool full_ = false;  // nothing more may be handed over for the moment
   size_t urgent_ = 0;  // parts in front that nothing passes
   bool finishing_ = false, shut_ = false;
