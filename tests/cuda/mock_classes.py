@@ -61,6 +61,49 @@ class WeightedCalls(Job):
         self.destroy(comm)
         return wrong
 
+    def one_thread(self) -> list[str]:
+        """Groups of one thread that holds all ranks, each on a GPU of its own; what was wrong."""
+        nranks, wrong = self.given["nranks"], []
+        made = (ctypes.c_void_p * nranks)()
+        self.nccl.check(
+            self.lib.ncclCommInitAll(made, nranks, (ctypes.c_int * nranks)(*range(nranks))), "ncclCommInitAll"
+        )
+        count = self.given["count"]
+        sends, recvs, streams = [], [], []
+        for rank in range(nranks):
+            self.use(rank)
+            sends.append(self.buffer(np.full(count, rank + 1, np.float32)))
+            recvs.append(self.buffer(np.zeros(count, np.float32)))
+            streams.append(self.stream())
+        for call in range(self.given["calls"]):
+            self.check(self.lib.ncclGroupStart())
+            for rank in range(nranks):
+                args = (ctypes.c_void_p(sends[rank].at), ctypes.c_void_p(recvs[rank].at), ctypes.c_size_t(count))
+                self.check(self.lib.ncclAllReduce(*args, 7, 0, ctypes.c_void_p(made[rank]), streams[rank]))
+            self.check(self.lib.ncclGroupEnd())
+            for rank in range(nranks):
+                self.wait(streams[rank])
+                found: Any = recvs[rank].get()
+                if not np.all(found == nranks * (nranks + 1) / 2):
+                    wrong.append(f"rank {rank} in call {call}")
+                recvs[rank].set(np.zeros(count, np.float32))
+        for rank in range(nranks):
+            self.check(self.lib.ncclCommDestroy(ctypes.c_void_p(made[rank])))
+        return wrong
+
+    def same_call(self) -> list[str]:
+        """One all_gather again and again; the numbers of the calls with a wrong result."""
+        comm, stream, wrong = self.comm(), self.stream(), []
+        case = Case(Collective.ALL_GATHER, self.nranks, 0, self.given["count"], TYPES["float"], None)
+        run, result = self.prepared(case, comm, stream, in_place=False)
+        for call in range(self.given["calls"]):
+            run()
+            self.wait(stream)
+            if not result():
+                wrong.append(str(call))
+        self.destroy(comm)
+        return wrong
+
     def prepared(
         self, case: Case, comm: Comm, stream: ctypes.c_void_p, *, in_place: bool
     ) -> tuple[Callable[[], None], Callable[[], bool]]:

@@ -114,6 +114,63 @@ def test_a_graph_keeps_the_weights_of_its_capture(weights: str) -> None:
     assert weighted("weighted_graphs", weights, {"count": 999}) == [[]] * NRANKS
 
 
+BALANCED = {"COLLC_BALANCE": "random:1", "COLLC_DEBUG": "INFO"}
+
+
+def changes(log: list[str]) -> list[str]:
+    """What rank 0 says of weights that changed."""
+    assert not any(" bytes on:" in text for text in log[1:])
+    return [line for line in log[0].splitlines() if " bytes on:" in line]
+
+
+@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.slow), pytest.param(3, marks=pytest.mark.slow)])
+def test_ranks_agree_on_weights_while_calls_run(seed: int) -> None:
+    """Other weights, proposed again and again; a rank that used them in another call would mix up the shares."""
+    given = {"kinds": KINDS[5:8], "counts": [1, 37, 777, 2500]}
+    log: list[str] = []
+    settings = {**BALANCED, "COLLC_BALANCE": f"random:{seed}"}
+    own = dict.fromkeys(range(NRANKS), settings)
+    assert job("weighted_calls", NRANKS, given=given, made=library(), own=own, log=log) == [[]] * NRANKS
+    assert len(changes(log)) > 10
+    assert any("pcie 100%" in line or "nvlink 100%" in line for line in changes(log))
+
+
+@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.slow)])
+def test_graphs_keep_agreed_weights(seed: int) -> None:
+    """Captures answer and wait as calls do; a graph replays the weights of its capture while those of calls change."""
+    log: list[str] = []
+    own = {rank: {**BALANCED, "COLLC_BALANCE": f"random:{seed}"} for rank in range(NRANKS)}
+    assert job("weighted_graphs", NRANKS, given={"count": 999}, made=library(), own=own, log=log) == [[]] * NRANKS
+    assert changes(log)
+
+
+def test_one_thread_with_all_ranks_answers_for_all() -> None:
+    log: list[str] = []
+    given = {"nranks": NRANKS, "count": 500, "calls": 30}
+    own = {0: {**BALANCED, "MOCK_GPUS": str(NRANKS)}}
+    assert job("one_thread", 1, given=given, made=library(), own=own, log=log, seconds=60) == [[]]
+    assert changes(log)
+
+
+def test_the_balancer_follows_what_kernels_tell() -> None:
+    """Calls of 1 MiB of a program that gives PCIe too much; on the mock both classes are memory."""
+    log: list[str] = []
+    own = {rank: {"COLLC_BALANCE": "1", "COLLC_DEBUG": "INFO", "COLLC_CHUNK": "1024"} for rank in range(NRANKS)}
+    given = {"count": 1 << 18, "calls": 12}
+    assert job("same_call", NRANKS, given=given, made=library(), own=own, log=log) == [[]] * NRANKS
+    moved = changes(log)
+    assert moved
+    assert all("all_gather from" in line for line in moved)
+
+
+def test_weights_do_not_move_unless_the_user_says_so() -> None:
+    log: list[str] = []
+    own = {rank: {"COLLC_DEBUG": "INFO"} for rank in range(NRANKS)}
+    given = {"count": 1 << 18, "calls": 6}
+    assert job("same_call", NRANKS, given=given, made=library(), own=own, log=log) == [[]] * NRANKS
+    assert changes(log) == []
+
+
 def test_the_library_proves_itself_and_tells_what_it_pins() -> None:
     held = check_library(library())
     assert {program.weights for program in held.tables.allocations[0].programs} == {(3, 1, 0), (2, 3, 0)}

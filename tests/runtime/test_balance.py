@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.libraries import client, library, runtime_program
+from support.libraries import client, library, run_client, runtime_program
 from support.ranks import INVALID_USAGE, REMOTE_ERROR, SUCCESS, Ranks, ranks
 
 HERE = Path(__file__).parent
@@ -45,6 +45,14 @@ def test_threads_use_the_same_in_the_same_call(nranks: int) -> None:
 def test_the_policy_on_simulated_machines(what: str) -> None:
     parts = frozenset({"plan_balance", "plan_weights", "base_environment", "base_status"})
     assert said("balance_policy.cpp", parts, what, "400") == "400 machines\n"
+
+
+def test_balancing_costs_little_where_nothing_moves() -> None:
+    """Of a rank's call, without the lines that cross cores; docs/measurements/class-balance.md has the figures."""
+    control = {"control_balancer", "control_segment", "control_liveness", "control_call_log"}
+    base = {"base_environment", "base_status", "base_log", "base_machine", "base_descriptor"}
+    parts = frozenset(control | base | {"plan_balance", "plan_weights"})
+    assert 0 < float(said("balance_cost.cpp", parts, "4", "20000")) < 1000  # nanoseconds
 
 
 BALANCED = {"COLLC_BALANCE": "1", "COLLC_DEBUG": "INFO"}
@@ -170,13 +178,42 @@ def test_a_late_rank_keeps_the_weights_and_ends_the_wait(capfd: pytest.CaptureFi
     assert KEEPS + "rank 3 has not come within a second" in capfd.readouterr().err
 
 
-@pytest.mark.parametrize("value", ["2", "yes", "Always", "-1"])
+@pytest.mark.parametrize("value", ["2", "yes", "Always", "-1", "random", "random:", "random:x", "random:1x"])
 def test_a_mistyped_balance_is_heard_of(value: str) -> None:
     command = [str(client(HERE / "bits.c", "joint")), "threads", "4"]
     env = {**os.environ, "COLLC_BALANCE": value}
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=env)
     assert done.returncode == 1
-    assert f"COLLC_BALANCE={value} is none of 0, 1 and always" in done.stderr
+    assert f"COLLC_BALANCE={value} is none of 0, 1, always and random:SEED" in done.stderr
+
+
+@pytest.mark.parametrize("ways", ["processes", "threads", "thread"])
+def test_calls_are_right_while_ranks_agree_on_random_weights(ways: str) -> None:
+    """Every collective and type; changes are proposed all the time, whatever was measured."""
+    settings = {"COLLC_BALANCE": "random:1", "COLLC_DIRECT": "0", "COLLC_DEBUG": "INFO"}
+    done = run_client([client(HERE / "client.c", "joint"), ways, "4"], settings=settings)
+    assert int(done.stdout.split()[0]) > 1_000_000
+    assert done.stderr.count("bytes on:") > 100
+
+
+def test_a_class_that_stops_in_a_call_is_named() -> None:
+    """A thousandth of a byte per second: what is given to PCIe does not arrive."""
+    command = [str(client(HERE / "balance.c", "joint")), "processes", "4", "allgather", str(1 << 18), "10"]
+    settings = {"COLLC_DIRECT": "0", "COLLC_THROTTLE": "pcie:0.000000001@5", "COLLC_TIMEOUT": "1"}
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=60, check=False, env={**os.environ, **settings}
+    )
+    assert done.returncode != 0
+    assert len(done.stdout.splitlines()) <= 4
+    assert re.search(r"COLLC_TIMEOUT: after 1\.. s rank \d waits for rank \d in all_gather over pcie", done.stderr), (
+        done.stderr
+    )
+
+
+def test_a_class_that_all_but_stops_is_left_out_and_the_job_goes_on() -> None:
+    times, _, moves = run("allgather", 40, "nvlink:200,pcie:100,net:50,pcie:0.8@15", ways="processes")
+    assert any("pcie" not in line.split(" from call ")[0] for line in moves), moves
+    assert sorted(times[-10:])[5] < 0.25 * max(times[15:25])
 
 
 @pytest.mark.parametrize("value", ["nvlink", "nvlink:0", "rail:3", "nvlink:3@x", "pcie:3,nvlink:"])

@@ -22,22 +22,25 @@ uint32_t weights_of(uint64_t subject) { return static_cast<uint32_t>(subject); }
 }  // namespace
 
 std::unique_ptr<Balancer> Balancer::make(Segment &segment, const Tables &tables, const Placement &placement, uint32_t rank,
-                                         const Overrides &overrides) {
+                                         const Overrides &overrides, bool one_clock) {
   const bool fixed = overrides.weighting.weights != 0 || overrides.weighting.drawn != 0 || overrides.balance == Balance::kNever;
   if (fixed || placement.allocation == nullptr || !placement.machine.empty()) return nullptr;
   const Program *const first = tables.programs + placement.allocation->first_program;
   const auto is_cut = [](const Program &one) { return own_weights(one) != 0; };
   if (std::none_of(first, first + placement.allocation->nprograms, is_cut)) return nullptr;
-  return std::make_unique<Balancer>(segment, tables, *placement.allocation, rank, overrides.balance);
+  return std::make_unique<Balancer>(segment, tables, *placement.allocation, rank, overrides, one_clock);
 }
 
-Balancer::Balancer(Segment &segment, const Tables &tables, const Allocation &allocation, uint32_t rank, Balance balance)
+Balancer::Balancer(Segment &segment, const Tables &tables, const Allocation &allocation, uint32_t rank,
+                   const Overrides &overrides, bool one_clock)
     : segment_(segment),
       programs_(tables.programs + allocation.first_program),
       rank_(rank),
-      balance_(balance),
+      balance_(overrides.balance),
+      one_clock_(one_clock),
       agreement_(&segment.motion(), segment.ballots(), segment.nranks(), rank),
-      states_(allocation.nprograms) {
+      states_(allocation.nprograms),
+      drawn_(overrides.balance_seed) {
   for (uint32_t p = 0; p < allocation.nprograms; ++p) {
     states_[p].own = states_[p].weights = own_weights(programs_[p]);
     if (rank == 0) policies_.emplace_back(states_[p].own);
@@ -107,13 +110,13 @@ void Balancer::tell(uint64_t call, uint64_t begun, const uint64_t (&ended)[kClas
 // Of a reduction the call from which it would hold, the next but one at the latest, is still of its warm-up.
 bool Balancer::agrees(uint64_t subject) const {
   const State &state = states_[program_of(subject)];
-  if (balance_ == Balance::kAlways || !traits(programs_[program_of(subject)].collective).reduces) return true;
+  if (balance_ >= Balance::kAlways || !traits(programs_[program_of(subject)].collective).reduces) return true;
   return state.calls + 1 + calls_of(subject) <= kWarmUp;
 }
 
 // False if some rank has not told of it; `gone`: and never will, or has told of a later call in its place.
 bool Balancer::read(const Pending &pending, TimedShares *times, bool *gone) const {
-  uint64_t begun = 0, ended[kClasses] = {};
+  uint64_t begun = 0, ended[kClasses] = {}, shortest = ~uint64_t{0};
   for (uint32_t r = 0; r < segment_.nranks(); ++r) {
     const TimedCall &theirs = segment_.timed(r)[pending.call % TimedCall::kKept];
     const uint64_t number = theirs.number.load(std::memory_order_acquire);
@@ -121,8 +124,14 @@ bool Balancer::read(const Pending &pending, TimedShares *times, bool *gone) cons
       *gone |= number > pending.call;
       return false;
     }
-    begun = std::max(begun, theirs.begun.load(std::memory_order_acquire));
-    for (uint32_t c = 0; c < kClasses; ++c) ended[c] = std::max(ended[c], theirs.ended[c].load(std::memory_order_acquire));
+    uint64_t own[kClasses];
+    for (uint32_t c = 0; c < kClasses; ++c) own[c] = theirs.ended[c].load(std::memory_order_acquire);
+    const uint64_t from = theirs.begun.load(std::memory_order_acquire), last = *std::max_element(own, own + kClasses);
+    // By clocks of their own the rank counts that took least: it was the last to come, and waited for nobody.
+    const bool counts = one_clock_ || last < shortest;
+    if (counts) begun = one_clock_ ? std::max(begun, from) : from;
+    for (uint32_t c = 0; counts && c < kClasses; ++c) ended[c] = one_clock_ ? std::max(ended[c], own[c]) : own[c];
+    shortest = std::min(shortest, last);
     if (theirs.number.load(std::memory_order_relaxed) == pending.call && theirs.begun.load(std::memory_order_relaxed) != 0)
       continue;
     *gone = true;
@@ -136,7 +145,26 @@ bool Balancer::read(const Pending &pending, TimedShares *times, bool *gone) cons
   return true;
 }
 
+// Of a program that is cut, for good or for a few calls; some classes weigh nothing.
+Move Balancer::draw(uint32_t *program) {
+  const auto next = [this] {  // a linear congruential generator (Knuth's MMIX); its upper bits count
+    drawn_ = drawn_ * 6364136223846793005u + 1442695040888963407u;
+    return static_cast<uint32_t>(drawn_ >> 40);
+  };
+  do *program = next() % static_cast<uint32_t>(states_.size());
+  while (states_[*program].own == 0);
+  Move move{0, next() % 4, "drawn"};
+  while (move.weights == 0)
+    for (uint32_t c = 0; c < kClasses; ++c)
+      if ((states_[*program].own >> 8 * c & 0xff) != 0 && next() % 4 != 0) move.weights |= (next() & 0xff) << 8 * c;
+  return move;
+}
+
 void Balancer::lead() {
+  if (balance_ == Balance::kRandom && agreement_.may_propose()) {
+    asked_ = draw(&asked_for_);
+    return agreement_.propose(pack(asked_for_, asked_));
+  }
   if (pending_.empty() || !agreement_.may_propose()) return;
   while (!pending_.empty()) {
     const Pending first = pending_.front();

@@ -25,9 +25,11 @@ class Balancer {
 
   // Null where nothing is to be balanced: no program is cut into classes, or the user has set the weights, or that they stay; or
   // the ranks are on several machines, which the segment does not join.
+  // `one_clock`: what the ranks tell of calls is by one clock; else each tells by its own from when it began.
   static std::unique_ptr<Balancer> make(Segment &segment, const Tables &tables, const Placement &placement, uint32_t rank,
-                                        const Overrides &overrides);
-  Balancer(Segment &segment, const Tables &tables, const Allocation &allocation, uint32_t rank, Balance balance);
+                                        const Overrides &overrides, bool one_clock);
+  Balancer(Segment &segment, const Tables &tables, const Allocation &allocation, uint32_t rank, const Overrides &overrides,
+           bool one_clock);
 
   // Before each call that runs a program, in their order. False: it waits for the other ranks; look again.
   bool may_start(uint64_t call);
@@ -42,7 +44,8 @@ class Balancer {
   uint32_t start(const Program &program, uint64_t call, uint64_t bytes);
   // Whether the ranks time the call that was started last.
   bool times() const { return times_; }
-  // Tells when a timed call began here and when each class had done its part, in nanoseconds of one clock; 0: it carried nothing.
+  // Tells when a timed call began here and when each class had done its part, in nanoseconds; 0: it carried nothing. `begun` 0:
+  // nobody knows, and the call does not count.
   void tell(uint64_t call, uint64_t begun, const uint64_t (&ended)[kClasses]);
 
  private:
@@ -60,6 +63,7 @@ class Balancer {
   bool agrees(uint64_t subject) const;
   void act(Agreement::Turn turn, uint64_t call);
   void lead();
+  Move draw(uint32_t *program);
   bool read(const Pending &pending, TimedShares *times, bool *gone) const;
   void say(const Move &move, uint32_t program, uint64_t call) const;
   void ring_all();
@@ -69,6 +73,7 @@ class Balancer {
   const Program *programs_;
   const uint32_t rank_;
   const Balance balance_;
+  const bool one_clock_;
   Agreement agreement_;
   std::vector<State> states_;  // by program of the allocation
   bool waiting_ = false, times_ = false;
@@ -77,6 +82,7 @@ class Balancer {
   std::deque<Pending> pending_;  // timed calls that not all have told of
   Move asked_;  // and of which program
   uint32_t asked_for_ = 0;
+  uint64_t drawn_;  // of random weights, the last
 };
 
 }  // namespace collc

@@ -15,7 +15,6 @@
 #include "cuda/rank.h"
 #include "cuda/wire_halves.h"
 #include "base/element.h"
-#include "plan/weights.h"
 
 namespace collc {
 namespace cuda {
@@ -64,7 +63,10 @@ Status launch(const Together &calls) {
   arguments.operation = static_cast<uint8_t>(how.operation);
   arguments.flip = how.flip;
   arguments.scaling = scaling_of(call.op);
-  arguments.weights = weights_for(*call.program, world.plan().overrides.weighting, call.number);
+  bool timed = false;
+  for (const Submission *one : calls)  // each counts its calls, and all come to the same
+    arguments.weights = rank_of(*one).start_weights(one->call, row, &timed);
+  arguments.timed = timed ? static_cast<uint32_t>(call.number) : 0;
   Function kernel = first.device().kernel(protocol, how.kernel_type);
   const Function written = first.device().written_kernel(protocol, how.kernel_type);
   const bool sums = how.operation == static_cast<uint32_t>(ncclSum) && arguments.scaling == Scaling::kNone;
@@ -118,6 +120,13 @@ Status run_round(const Together &round) {
     const Status differs = first.context().segment->compare(first.rank(), rank_of(*other).rank());
     if (!differs.ok()) return first.refuse(differs);
   }
+  std::vector<CudaRank *> ranks;
+  std::vector<const Call *> all;
+  for (const Submission *submission : round) {
+    ranks.push_back(&rank_of(*submission));
+    all.push_back(&submission->call);
+  }
+  agree_on_weights(ranks, all);
   std::vector<Together> launches;
   for (Submission *submission : round) {
     const auto same = [&](const Together &t) { return &rank_of(*t[0]).device() == &rank_of(*submission).device(); };

@@ -15,6 +15,7 @@
 #include "cuda/fill.h"
 #include "cuda/remains.h"
 #include "cuda/wire_halves.h"
+#include "plan/weights.h"
 
 namespace collc::cuda {
 namespace {
@@ -105,6 +106,7 @@ Status CudaRank::open_memory() {
   COLLC_RETURN_IF_FAILED(make_ends());
   COLLC_RETURN_IF_FAILED(make_state());
   COLLC_RETURN_IF_FAILED(join_halves(context_));
+  make_balancer(agreed.overrides);
   watched_ = true;
   return watch(this);
 }
@@ -173,11 +175,13 @@ Status CudaRank::make_ends() {
   return check(driver().allocate(&messages_, kTableMessages * sizeof(Message)), "allocating GPU memory");
 }
 
+size_t CudaRank::times_at() const { return (kReportsAt + reports() * sizeof(Report) + 127) / 128 * 128; }
+
 uint32_t CudaRank::reports() const { return std::max(world_->plan().max_channels, world_->plan().lanes.lanes); }
 
 Status CudaRank::make_state() {
   const Driver &cu = driver();
-  const size_t bytes = kReportsAt + reports() * sizeof(Report);
+  const size_t bytes = times_at() + ClassTimes::bytes(world_->plan().max_channels);
   void *pinned = nullptr;
   COLLC_RETURN_IF_FAILED(check(cu.allocate_host(&pinned, bytes, kHostPortableMapped), "allocating pinned memory"));
   pinned_ = static_cast<char *>(pinned);
@@ -196,6 +200,8 @@ Status CudaRank::make_state() {
   state.lane_slots = world_->plan().lanes.slots;
   state.lane_bytes = world_->plan().lanes.bytes;
   state.reports = reinterpret_cast<Report *>(pinned_at_ + kReportsAt);
+  state.times = reinterpret_cast<ChannelTime *>(pinned_at_ + times_at());
+  state.ntimes = world_->plan().max_channels;
   state.abort_flag = reinterpret_cast<uint32_t *>(pinned_at_);
   state.timeout_ns = static_cast<uint64_t>(context_.timeout * 1e9);
   state.rank = plan_rank_;
@@ -375,10 +381,14 @@ Status CudaRank::describe(const Report &report, uint32_t channel) const {
     return fail(ncclRemoteError, "COLLC_TIMEOUT: after %.1f s rank %u waits for rank %u to %s (lane %u)", context_.timeout,
                 context_.rank, peer, sends ? "receive" : "send", channel);
   }
-  const EndPlace &end = world_->plan().ends[plan_rank_][report.peer];
-  return fail(ncclRemoteError, "COLLC_TIMEOUT: after %.1f s rank %u waits for %s rank %u (channel %u, step %u)",
+  const DevicePlan &plan = world_->plan();
+  const EndPlace &end = plan.ends[plan_rank_][report.peer];
+  std::string by;  // where several could have carried the call
+  if (plan.cut[report.program / kProtocols])
+    by = std::string(" over ") + class_name(part_of(plan, report.program, plan_rank_, channel));
+  return fail(ncclRemoteError, "COLLC_TIMEOUT: after %.1f s rank %u waits for %s rank %u%s (channel %u, step %u)",
               context_.timeout, context_.rank, end.writes ? "a free slot of" : "a chunk of",
-              context_.placement.nccl_rank[end.peer], channel, report.step);
+              context_.placement.nccl_rank[end.peer], by.c_str(), channel, report.step);
 }
 
 }  // namespace collc::cuda

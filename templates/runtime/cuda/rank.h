@@ -1,11 +1,15 @@
 // One rank on the CUDA target: its state on the device, and what the host watches of it.
 #pragma once
 #include <atomic>
+#include <deque>
+#include <memory>
 #include <mutex>
 #include <set>
 #include <vector>
 
+#include "control/balancer.h"
 #include "cuda/call_order.h"
+#include "cuda/class_times.h"
 #include "cuda/pinned.h"
 #include "cuda/world.h"
 
@@ -54,6 +58,13 @@ class CudaRank final : public RankBackend {
     return status;
   }
 
+  // False: a call may not start before other ranks have answered (control/agreement.h); look again.
+  bool may_start(const Call &call);
+  // Looks, while may_start() says no, for reasons to keep the weights as they are.
+  void end_agreeing(int64_t waited_ms);
+  // The weights of the classes of a call that starts, of `row` of the plan; once for each. `timed`: its kernels tell their times.
+  uint32_t start_weights(const Call &call, uint32_t row, bool *timed);
+
   // Whether its latest call has not ended.
   bool runs() const { return order_.runs(); }
   // Whether calls of it were captured: they run whenever a graph is launched.
@@ -73,12 +84,21 @@ class CudaRank final : public RankBackend {
   Status make_state();
   Status choose_threads();
   uint32_t reports() const;  // places for them
+  size_t times_at() const;   // in the pinned memory
+  void make_balancer(const Overrides &overrides);
+  void tell_times();
   bool wait_for_calls() const;
   void end(const Status &status) { context_.segment->abort(status, context_.rank); }
   void look_at_peers();
   void look_at_transfers();
   void look_at_courier();
   Status describe(const Report &report, uint32_t channel) const;
+
+  struct TimedLaunch {
+    uint64_t number;
+    uint32_t row;  // of the plan
+    uint32_t weights;
+  };
 
   RankContext context_;
   CallLog log_;
@@ -98,14 +118,19 @@ class CudaRank final : public RankBackend {
   uint32_t courierless_ = 0;  // looks in turn at which the courier of this machine had ended, and a call ran
   Address state_ = 0;
   Address ticks_ = 0;  // a ChannelTicks per channel; 0 unless the kernels count
-  char *pinned_ = nullptr;  // abort flag, then a report per channel
+  char *pinned_ = nullptr;  // abort flag, then a report per channel, then the times of calls (class_times.h)
   Address pinned_at_ = 0;
   Event ready_ = nullptr;
   CallOrder order_;
+  std::unique_ptr<Balancer> balancer_;  // null: the weights of calls do not change
+  std::deque<TimedLaunch> timed_calls_;
   bool watched_ = false;
   bool timed_ = false;     // the kernels count, and COLLC_BREAKDOWN asks for it
   bool reported_ = false;  // a kernel has run out of time, and the communicator knows
 };
+
+// Returns when each rank may start its call; all of them are of this thread.
+void agree_on_weights(const std::vector<CudaRank *> &ranks, const std::vector<const Call *> &calls);
 
 // The thread that looks at all ranks of the process; it starts with the first.
 Status watch(CudaRank *rank);

@@ -3,6 +3,7 @@
 
 #include "host/rank.h"
 #include "plan/plan.h"
+#include "plan/weights.h"
 
 namespace collc {
 namespace {
@@ -40,13 +41,19 @@ Status HostRank::differing_transfer(const Transfers::Difference &difference) con
 }
 
 std::string HostRank::waiting_for(const ChannelState &channel) const {
+  const auto number = static_cast<uint32_t>(&channel - channels_.data());
+  const Program &program = *shared_.running.call->program;
+  std::string by;  // where several classes could have carried the call
+  if (own_weights(program) != 0) {
+    const Step &step = context_.tables->steps[rank_channel(program, number).first_step];
+    by = std::string(" over ") + class_name(context_.tables->shares[program.first_share + step.share].part);
+  }
   if (channel.at.iteration == channel.iterations)
-    return format("rank %u waits for rank %u to read chunk %llu of %s (channel %u)", context_.rank,
+    return format("rank %u waits for rank %u to read chunk %llu of %s%s (channel %u)", context_.rank,
                   nccl_rank(channel.blocked_on), static_cast<unsigned long long>(channel.chunk),
-                  name_of(shared_.running.call->collective), static_cast<uint32_t>(&channel - channels_.data()));
-  return format("rank %u waits for rank %u in %s (channel %u, step %u, chunk %llu)", context_.rank,
-                nccl_rank(channel.blocked_on), name_of(shared_.running.call->collective),
-                static_cast<uint32_t>(&channel - channels_.data()), channel.at.step,
+                  name_of(shared_.running.call->collective), by.c_str(), number);
+  return format("rank %u waits for rank %u in %s%s (channel %u, step %u, chunk %llu)", context_.rank,
+                nccl_rank(channel.blocked_on), name_of(shared_.running.call->collective), by.c_str(), number, channel.at.step,
                 static_cast<unsigned long long>(channel.chunk));
 }
 

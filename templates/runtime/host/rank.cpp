@@ -80,7 +80,7 @@ Status HostRank::connect(const RankContext &context) {
           static_cast<unsigned char>(1 + static_cast<unsigned char>(shared_.neighbours.reach_into(peer)));
   COLLC_RETURN_IF_FAILED(shared_.throttle.read());
   weighting_ = overrides.weighting;
-  balancer_ = Balancer::make(*context.segment, *context.tables, context.placement, context.rank, overrides);
+  balancer_ = Balancer::make(*context.segment, *context.tables, context.placement, context.rank, overrides, true);
   chunk_limit_ = overrides.chunk_bytes;
   channel_limit_ = overrides.channels != 0 ? overrides.channels : context.most_channels;
   forced_ = overrides.protocol >= 0;

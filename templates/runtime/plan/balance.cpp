@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdlib>
 #include <cstring>
 
 #include "base/environment.h"
@@ -55,17 +56,24 @@ double total(const TimedShares &call) { return *std::max_element(call.ns, call.n
 
 }  // namespace
 
-Status read_balance(Balance *balance) {
+Status read_balance(Balance *balance, uint32_t *seed) {
   *balance = Balance::kNever;
   const char *const text = read_text("COLLC_BALANCE");
   if (text == nullptr || std::strcmp(text, "0") == 0) return {};
+  char *end = nullptr;
+  if (std::strncmp(text, "random:", 7) == 0 && text[7] >= '0' && text[7] <= '9') {
+    *seed = static_cast<uint32_t>(std::strtoul(text + 7, &end, 10));
+    *balance = Balance::kRandom;
+    if (*end == '\0') return {};
+  }
   *balance = std::strcmp(text, "1") == 0 ? Balance::kUsual : Balance::kAlways;
   if (*balance == Balance::kUsual || std::strcmp(text, "always") == 0) return {};
-  return fail(ncclInvalidUsage, "COLLC_BALANCE=%.60s is none of 0, 1 and always", text);
+  return fail(ncclInvalidUsage, "COLLC_BALANCE=%.60s is none of 0, 1, always and random:SEED", text);
 }
 
 const char *show_balance(Balance balance) {
   if (balance == Balance::kNever) return "COLLC_BALANCE=0";
+  if (balance == Balance::kRandom) return "COLLC_BALANCE=random";
   return balance == Balance::kUsual ? "COLLC_BALANCE=1" : "COLLC_BALANCE=always";
 }
 

@@ -25,8 +25,10 @@ enum class Balance : uint32_t {
   kNever = 0,  // "0", or not set
   kUsual = 1,  // "1": shares of copies move at any time, those of reductions during warm-up
   kAlways = 2,  // "always": those of reductions too, so that equal calls may differ in their last bits
+  kRandom = 3,  // "random:SEED": for tests, others again and again, whatever was measured
 };
-Status read_balance(Balance *balance);
+// `seed`: of random ones.
+Status read_balance(Balance *balance, uint32_t *seed);
 const char *show_balance(Balance balance);
 
 // "nvlink 67%, pcie 33%".

@@ -51,7 +51,7 @@ Status read_overrides(Overrides *overrides) {
   }
   COLLC_RETURN_IF_FAILED(read_chunk(&overrides->chunk_bytes));
   COLLC_RETURN_IF_FAILED(read_whole("COLLC_CHANNELS", kMostChannels, &overrides->channels));
-  COLLC_RETURN_IF_FAILED(read_balance(&overrides->balance));
+  COLLC_RETURN_IF_FAILED(read_balance(&overrides->balance, &overrides->balance_seed));
   return read_weighting(&overrides->weighting);
 }
 

@@ -18,6 +18,7 @@ struct Overrides {
   uint32_t wished = 0;       // 1: the protocol is NCCL_PROTO's, which gives way where it cannot run
   Weighting weighting;       // COLLC_WEIGHTS
   Balance balance = Balance::kNever;  // COLLC_BALANCE
+  uint32_t balance_seed = 0;          // of random weights; the leader's counts
 };
 
 // Whether NCCL_PROTO counts: it names one protocol, as COLLC_PROTO would.

@@ -147,7 +147,7 @@ class World {
       plan_.make_ends(r, arena(r), arena, region, ends_[r].data());
       states_.push_back({plan_.shares.data(), plan_.channels.data(), plan_.steps.data(), plan_.refs.data(), ends_[r].data(),
                          reports_[r].data(), &aborts_[r], run.timeout_ns, r, n, static_cast<uint32_t>(plan_.ends[r].size()),
-                         plan_.slots, ticks_[r].data(), nullptr, 0, 0, 0});
+                         plan_.slots, ticks_[r].data(), nullptr, 0, nullptr, 0, 0, 0});
     }
   }
 

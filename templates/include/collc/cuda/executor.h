@@ -20,6 +20,14 @@ COLLC_DEVICE void place_shares(const RankState &state, const Launch &launch, uin
   }
 }
 
+// Of a call whose classes are timed: nothing waits for these stores, and nothing is ordered by them.
+COLLC_DEVICE void note_time(const RankState &state, const Launch &launch, uint32_t channel, bool ends) {
+  if (launch.timed == 0 || thread_index() != 0) return;
+  ChannelTime &mine = state.times[launch.timed % kTimesKept * state.ntimes + channel];
+  const uint64_t time = uint64_t{launch.timed} << kTimeBits | (clock_ns() & ((uint64_t{1} << kTimeBits) - 1));
+  *static_cast<volatile uint64_t *>(ends ? &mine.ended : &mine.begun) = time;
+}
+
 static_assert(sizeof(ShareRange) == kShareBytes, "shared_bytes() counts on it");
 
 // A channel's tables in shared memory at `at`, where all threads copy them; a barrier must follow. Its references follow each
@@ -60,6 +68,7 @@ COLLC_DEVICE void run_block(const Launch &launch) {
   const RankState &state = *call.state;
   const DeviceChannel place = channel_row(state, launch, channel);
   if (place.nsteps == 0) return;
+  note_time(state, launch, channel, false);
 
   char **slots = reinterpret_cast<char **>(shared_memory());
   ShareRange *shares = reinterpret_cast<ShareRange *>(shared_memory() + kMaxPeers * (sizeof(char *) + sizeof(uint64_t)));
@@ -84,7 +93,9 @@ COLLC_DEVICE void run_block(const Launch &launch) {
   begin_tally();
   const Progress ended = Executor::run(verbs, tables, place, shares, iterations);
   end_tally(state, channel);
-  if (ended == Progress::kDone) verbs.finish(place.nsteps, tables.refs, shares);
+  if (ended != Progress::kDone) return;
+  verbs.finish(place.nsteps, tables.refs, shares);
+  note_time(state, launch, channel, true);
 }
 
 }  // namespace collc::cuda

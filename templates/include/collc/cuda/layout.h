@@ -103,6 +103,15 @@ struct alignas(16) DeviceChannel {
 };
 constexpr uint32_t kNoVariant = 0xffffffff;
 
+// When a channel began a call whose classes of links are timed, and ended it: nanoseconds of the GPU's clock below the last bits
+// of the call's number, which tell whose they are. So words need no order among them. In pinned host memory.
+struct ChannelTime {
+  uint64_t begun;
+  uint64_t ended;
+};
+constexpr uint32_t kTimeBits = 48;
+constexpr uint32_t kTimesKept = 8;  // calls
+
 // A rank as the device sees it; written once, when the communicator is made.
 struct RankState {
   const DeviceShare *shares;        // of this allocation
@@ -118,6 +127,8 @@ struct RankState {
   uint32_t nends;
   uint32_t most_slots;              // of a FIFO
   ChannelTicks *ticks;              // in device memory, one per channel; null unless the kernels count
+  ChannelTime *times;               // call number n's of channel c: times[n % kTimesKept * ntimes + c]
+  uint32_t ntimes;
   FifoEnd *lane_ends;               // of transfers: lane l of end e is lane_ends[e * nlanes + l]
   uint32_t nlanes;
   uint32_t lane_slots;
@@ -152,6 +163,7 @@ struct Launch {
   uint8_t operation;   // ncclRedOp_t 0..3; of integers never min
   Scaling scaling;     // of sums
   uint8_t cached;      // a block's steps and FIFO ends fit into its shared memory (CachedTables)
+  uint32_t timed;      // the last bits of the call's number, where its classes are timed; else 0
   RankCall ranks[kMaxLaunchRanks];
 };
 static_assert(sizeof(Launch) <= 4096, "kernel arguments end at 4 KiB on older drivers");

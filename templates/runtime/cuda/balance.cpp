@@ -1,0 +1,87 @@
+// The weights of a call's classes of links: those that the ranks have agreed on, or the tables' (control/balancer.h).
+#include <time.h>
+
+#include "base/clock.h"
+#include "base/element.h"
+#include "cuda/rank.h"
+#include "plan/weights.h"
+
+namespace collc::cuda {
+namespace {
+
+// A rank that does not come to its next call in that time keeps all weights as they are.
+constexpr int64_t kAgreeMs = 1000;
+constexpr int64_t kSpinMs = 1;
+constexpr size_t kMostTimed = 64;  // calls that the kernels may yet tell of
+
+}  // namespace
+
+void CudaRank::make_balancer(const Overrides &overrides) {
+  balancer_ = Balancer::make(*context_.segment, *context_.tables, context_.placement, context_.rank, overrides, false);
+}
+
+// What the kernels have told since the last call. A call that was not read in time is lost.
+void CudaRank::tell_times() {
+  for (; !timed_calls_.empty(); timed_calls_.pop_front()) {
+    const TimedLaunch &call = timed_calls_.front();
+    uint64_t ended[kClasses] = {};
+    const ClassTimes times(pinned_ + times_at(), world_->plan().max_channels);
+    const Told told = times.read(world_->plan(), call.row, plan_rank_, call.number, ended);
+    if (told == Told::kNotYet) return;
+    for (uint32_t c = 0; c < kClasses; ++c)
+      if ((call.weights >> 8 * c & 0xff) == 0) ended[c] = 0;
+    balancer_->tell(call.number, told == Told::kAll ? 1 : 0, ended);
+  }
+}
+
+bool CudaRank::may_start(const Call &call) {
+  if (balancer_ == nullptr) return true;
+  tell_times();
+  return balancer_->may_start(call.number);
+}
+
+void CudaRank::end_agreeing(int64_t waited_ms) {
+  if (balancer_ == nullptr || !balancer_->is_waiting()) return;
+  if (context_.stopped() || context_.segment->aborted()) return balancer_->give_up("the communicator is aborted");
+  for (uint32_t peer = 0; peer < context_.nranks; ++peer) {
+    const bool left = context_.segment->has_left(peer);
+    if (left || !context_.segment->alive(peer))
+      return balancer_->give_up(context_.placement.name_of(peer) + (left ? " has destroyed its communicator" : " has died"));
+  }
+  const uint32_t silent = balancer_->find_silent();
+  if (waited_ms > kAgreeMs && silent < context_.nranks)
+    balancer_->give_up(format("%s has not come within a second", context_.placement.name_of(silent).c_str()));
+}
+
+uint32_t CudaRank::start_weights(const Call &call, uint32_t row, bool *timed) {
+  *timed = false;
+  if (balancer_ == nullptr) return weights_for(*call.program, world_->plan().overrides.weighting, call.number);
+  const uint32_t weights = balancer_->start(*call.program, call.number, call.count * element_bytes(call.type));
+  if (!balancer_->times()) return weights;
+  bool captured = false;
+  *timed = CallOrder::is_captured(call.stream, &captured).ok() && !captured;
+  if (!*timed) {  // a graph runs it whenever it is launched, and nobody hears of that
+    const uint64_t nothing[kClasses] = {};
+    balancer_->tell(call.number, 0, nothing);
+    return weights;
+  }
+  timed_calls_.push_back({call.number, row, weights});
+  if (timed_calls_.size() > kMostTimed) timed_calls_.pop_front();
+  return weights;
+}
+
+// One thread answers for all of its ranks before it waits for those of others.
+void agree_on_weights(const std::vector<CudaRank *> &ranks, const std::vector<const Call *> &calls) {
+  for (const int64_t start = now_ms();;) {
+    bool waits = false;
+    for (size_t i = 0; i < ranks.size(); ++i) waits |= !ranks[i]->may_start(*calls[i]);
+    if (!waits) return;
+    const int64_t waited = now_ms() - start;
+    if (waited < kSpinMs) continue;
+    const timespec nap{0, 50000};
+    nanosleep(&nap, nullptr);
+    for (CudaRank *rank : ranks) rank->end_agreeing(waited);
+  }
+}
+
+}  // namespace collc::cuda
