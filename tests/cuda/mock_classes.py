@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -12,6 +13,7 @@ from mock_job import Array, Buffer, Comm, Job
 from collc.bench.data import OPS, TYPES, Case
 from collc.collectives.blocks import in_place_offsets
 from collc.collectives.model import Collective
+from collc.errors import RunError
 
 COLLECTIVES = ("all_reduce", "broadcast", "reduce", "all_gather", "reduce_scatter")
 REPLAYS = 3
@@ -103,6 +105,46 @@ class WeightedCalls(Job):
                 wrong.append(str(call))
         self.destroy(comm)
         return wrong
+
+    def late_rank(self) -> list[float]:
+        """Seconds until each call was on its stream; the last rank comes late to every other one."""
+        comm, stream, took = self.comm(), self.stream(), []
+        case = Case(Collective.ALL_GATHER, self.nranks, 0, 100, TYPES["float"], None)
+        run, result = self.prepared(case, comm, stream, in_place=False)
+        for turn in range(3):  # in the first one what was proposed before may be unsettled, and nothing new is proposed
+            if self.rank == self.nranks - 1:
+                time.sleep(1.5)
+            for _ in range(2):
+                start = time.monotonic()
+                run()
+                took.append(time.monotonic() - start)
+            self.wait(stream)
+            assert result()
+            self.meet(f"turn {turn}")
+        self.destroy(comm)
+        return took
+
+    def missing_rank(self) -> str:
+        """What a rank hears whose call rank 0 never joins."""
+        comm, stream = self.comm(), self.stream()
+        self.meet("ready")
+        if self.rank == 0:
+            self.hear("told-1")
+            text = ""
+        else:
+            case = Case(Collective.ALL_GATHER, self.nranks, 0, 2500, TYPES["float"], None)
+            run, _ = self.prepared(case, comm, stream, in_place=False)
+            run()
+            self.until(lambda: self.error(comm) not in (0, 7))
+            try:
+                run()  # a call on a broken communicator says why it is broken
+                text = ""
+            except RunError as error:
+                text = str(error)
+            self.say(f"told-{self.rank}")
+        self.comms = [other for other in self.comms if other is not comm]
+        self.check(self.lib.ncclCommAbort(comm))
+        return text
 
     def prepared(
         self, case: Case, comm: Comm, stream: ctypes.c_void_p, *, in_place: bool

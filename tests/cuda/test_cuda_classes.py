@@ -152,6 +152,18 @@ def test_one_thread_with_all_ranks_answers_for_all() -> None:
     assert changes(log)
 
 
+def test_a_late_rank_keeps_the_weights_and_nobody_waits_for_ever() -> None:
+    """The others put their calls on their streams after a second without its answer."""
+    log: list[str] = []
+    own = dict.fromkeys(range(NRANKS), BALANCED)
+    took = job("late_rank", NRANKS, made=library(), own=own, log=log)
+    assert all(isinstance(times, list) for times in took), took
+    assert all(max(times) < 2 for times in took)
+    assert max(took[0]) > 0.9
+    late = f"keeps the weights of its classes: rank {NRANKS - 1} has not come within a second"
+    assert any(late in text for text in log), log
+
+
 def test_the_balancer_follows_what_kernels_tell() -> None:
     """Calls of 1 MiB of a program that gives PCIe too much; on the mock both classes are memory."""
     log: list[str] = []
@@ -169,6 +181,15 @@ def test_weights_do_not_move_unless_the_user_says_so() -> None:
     given = {"count": 1 << 18, "calls": 6}
     assert job("same_call", NRANKS, given=given, made=library(), own=own, log=log) == [[]] * NRANKS
     assert changes(log) == []
+
+
+@pytest.mark.parametrize("name", ["nvlink", "pcie"])
+def test_an_error_names_the_class_that_stands_still(name: str) -> None:
+    own = {rank: {"COLLC_WEIGHTS": f"{name}:1", "COLLC_TIMEOUT": "0.5"} for rank in range(NRANKS)}
+    texts = job("missing_rank", NRANKS, made=library(), own=own)
+    assert texts[0] == ""
+    assert all("COLLC_TIMEOUT: after 0.5 s rank" in text for text in texts[1:]), texts
+    assert all(f" over {name} (channel" in text for text in texts[1:]), texts
 
 
 def test_the_library_proves_itself_and_tells_what_it_pins() -> None:
