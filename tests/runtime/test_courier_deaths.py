@@ -93,6 +93,24 @@ def test_killed_during_creation(victim: int) -> None:
                 assert missing or f"rank {victim}" in answer["text"], answer
 
 
+@pytest.mark.parametrize("victim", [2, *(pytest.param(rank, marks=pytest.mark.slow) for rank in (0, 1, 3))])
+def test_stopped_during_creation_and_continued_is_no_failure(victim: int) -> None:
+    """At moments of a creation, for a second: all ranks wait, and then have a communicator."""
+    for delay in DELAYS[1::3]:
+        with machines("aabb") as team:
+            team.all(do="count")  # all have come up
+            unique = team.ask(0, do="id")["id"]
+            for rank in range(4):
+                team.tell(rank, do="init", nranks=4, id=unique, rank=rank)
+            time.sleep(delay)
+            team.signal(victim, signal.SIGSTOP)
+            time.sleep(1)
+            team.signal(victim, signal.SIGCONT)
+            made = [team.hear(rank, timeout=30) for rank in range(4)]
+            assert [answer["result"] for answer in made] == [SUCCESS] * 4, made
+            assert [answer["result"] for answer in team.all(do="call", count=1000)] == [SUCCESS] * 4
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "hosts"), [("2+2", "aabb"), ("3+5", "aaabbbbb"), ("1+1+6", "abcccccc")])
 def test_each_process_of_each_machine_killed_during_calls(name: str, hosts: str) -> None:

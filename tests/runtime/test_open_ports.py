@@ -1,0 +1,103 @@
+"""Strangers at every TCP port on which processes of several machines listen, found by the sockets that they hold.
+
+With several rails a machine's first process listens as long as its communicator lives; without, nobody does then.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from support.libraries import library
+from support.ranks import SUCCESS, Ranks
+
+CALLS = Path(__file__).parent.parent / "netlab" / "calls.py"
+LISTENING = "0A"  # in /proc/net/tcp
+EACH = 125
+# 64 bytes are a hello of an engine; this one has its form and no proof.
+WRONG_SECRET = b"collcwr2" + b"\1" + bytes(15) + b"\1" + bytes(7) + b"\5" * 32
+WORDS = {"silent": b"", "half": b"collcwr2", "garbage": b"\xff" * 4096, "wrong": WRONG_SECRET}
+
+
+def ports_of(process: int) -> set[int]:
+    """The TCP ports at which a process listens."""
+    held = set()
+    for one in Path(f"/proc/{process}/fd").iterdir():
+        with contextlib.suppress(OSError):
+            held.add(os.readlink(one))
+    found = set()
+    for table in ("tcp", "tcp6"):
+        for line in Path(f"/proc/net/{table}").read_text().splitlines()[1:]:
+            words = line.split()
+            if words[3] == LISTENING and f"socket:[{words[9]}]" in held:
+                found.add(int(words[1].rpartition(":")[2], 16))
+    return found
+
+
+@contextlib.contextmanager
+def strangers(port: int) -> Iterator[list[socket.socket]]:
+    """500 connections that are open, EACH of every kind; those that were shown the door already count too."""
+    with contextlib.ExitStack() as stack:
+        made = []
+        for words in WORDS.values():
+            for _ in range(EACH):
+                one = stack.enter_context(socket.create_connection(("127.0.0.1", port), timeout=30))
+                with contextlib.suppress(ConnectionError):
+                    one.sendall(words)
+                made.append(one)
+        yield made
+
+
+@pytest.fixture
+def team(request: pytest.FixtureRequest) -> Iterator[Ranks]:
+    """Two machines of two ranks, joined by as many streams as the parameter says."""
+    settings = {"COLLC_SOCKET_IFNAME": "lo", "COLLC_NET": "tcp:lo", "COLLC_NET_STREAMS": request.param}
+    made = Ranks(library("2+2"), 4, {**settings, "COLLC_TIMEOUT": "60"}, CALLS, hosts="aabb")
+    try:
+        assert [answer["result"] for answer in made.init()] == [SUCCESS] * 4
+        yield made
+    finally:
+        made.close()
+
+
+def ports_in_the_end(team: Ranks, counts: list[int]) -> list[set[int]]:
+    """The ports of each process once there are so many; the listener of the id goes a second after the creation."""
+    for _ in range(100):
+        ports = [ports_of(process.pid) for process in team.processes]
+        if [len(of_rank) for of_rank in ports] == counts:
+            return ports
+        time.sleep(0.1)
+    raise AssertionError(ports)
+
+
+def right_calls(team: Ranks, first: int) -> None:
+    answers = team.all(None, do="calls", seed="1", parts=None, first=first, last=first + 20)
+    assert [answer["wrong"] for answer in answers] == [[]] * 4
+    assert {answer["calls"] for answer in answers} == {20}
+
+
+@pytest.mark.parametrize("team", ["2"], indirect=True)
+def test_strangers_at_the_ports_of_rails_change_nothing(team: Ranks) -> None:
+    """A connection of each kind more than seats: 500 at every port, while calls go on, and after."""
+    ports = ports_in_the_end(team, [1, 0, 1, 0])
+    before = [answer["descriptors"] for answer in team.all(do="open")]
+    with contextlib.ExitStack() as stack:
+        right_calls(team, 0)
+        for port in (*ports[0], *ports[2]):
+            stack.enter_context(strangers(port))
+            right_calls(team, 20)
+        held = [answer["descriptors"] for answer in team.all(do="open")]
+        assert all(now - then <= 2 * 128 for now, then in zip(held, before, strict=True)), (before, held)
+    right_calls(team, 40)
+    assert [ports_of(process.pid) for process in team.processes] == ports
+
+
+@pytest.mark.parametrize("team", ["1"], indirect=True)
+def test_without_rails_nobody_listens_after_creation(team: Ranks) -> None:
+    right_calls(team, 0)
+    ports_in_the_end(team, [0] * 4)
