@@ -4,10 +4,6 @@ A channel is a thread block on a GPU: a few dozen fill its copy bandwidth, hundr
 round-robin, so that every channel gets long and short ones, and take turns chunk by chunk inside a channel: that is the
 fair order on a link that several trees share (Blink, section 4.2.2).
 
-Each channel begins its round with another share. In rings that all ranks feed, one step in a round uses no link (of the
-share that ends at this rank); if all channels came to it at once, the rank's link would be idle for that long, and for
-the fixed work of every other step too.
-
 Before (at most 1 channel)::
 
     channel 0
@@ -35,7 +31,7 @@ def merge_channels(program: Program, *, limit: int) -> Program:
     assert limit >= 1
     if len(program.channels) <= limit:
         return program
-    dealt = [_turned(program.channels[first::limit], first) for first in range(limit)]
+    dealt = [program.channels[first::limit] for first in range(limit)]
     merged = tuple(
         Channel(
             tuple(tuple(step for channel in group for step in channel.steps[rank]) for rank in range(program.nranks))
@@ -43,9 +39,3 @@ def merge_channels(program: Program, *, limit: int) -> Program:
         for group in dealt
     )
     return program.replace(channels=merged)
-
-
-def _turned(group: tuple[Channel, ...], by: int) -> tuple[Channel, ...]:
-    """The group in a circle, from its member number `by` on."""
-    by %= len(group)
-    return (*group[by:], *group[:by])
