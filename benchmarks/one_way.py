@@ -8,7 +8,6 @@ and evenness.c asks before and after how far apart the cores are, as in slot_way
 
 from __future__ import annotations
 
-import argparse
 import os
 import statistics
 import subprocess
@@ -18,7 +17,7 @@ from pathlib import Path
 
 from measured import provenance, publish
 from peer_runs import build_probe, worth_now
-from peers import HERE, build_over_collc
+from peers import HERE, arguments_over_collc, host_over_collc
 from slot_ways import FAR_NS, NEAR_NS
 
 from collc.collectives.sizes import short_size
@@ -118,17 +117,9 @@ def copies(program: Path) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--seconds", type=float, default=0.05, help="per point and run")
-    parser.add_argument("--build", type=Path, help="a folder that build_over_collc has filled; default: build anew")
-    parser.add_argument("--write", type=Path, help="the page to write; default: print it")
-    given = parser.parse_args()
+    given = arguments_over_collc(__doc__)
     with tempfile.TemporaryDirectory() as folder:
-        if given.build:
-            library, program = given.build / "libcollc-host.so", given.build / "peerbench-host"
-        else:
-            library, program = build_over_collc(Path(folder), "host")
+        library, program = host_over_collc(given.build, Path(folder))
         thresholds = Path(folder) / "machine.txt"
         tune_machine(library, thresholds)
         os.environ["COLLC_MACHINE"] = str(thresholds)

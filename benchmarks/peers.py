@@ -152,6 +152,23 @@ def build_over_collc(out: Path, kind: str, env: dict[str, str] | None = None) ->
     return library, program
 
 
+def arguments_over_collc(description: str | None) -> argparse.Namespace:
+    """The arguments of benchmarks of the host library alone."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--seconds", type=float, default=0.05, help="per point and run")
+    parser.add_argument("--build", type=Path, help="a folder that build_over_collc has filled; default: build anew")
+    parser.add_argument("--write", type=Path, help="the page to write; default: print it")
+    return parser.parse_args()
+
+
+def host_over_collc(build: Path | None, out: Path) -> tuple[Path, Path]:
+    """The host library and peerbench over it, of the folder `build` or built in `out`."""
+    if build:
+        return build / "libcollc-host.so", build / "peerbench-host"
+    return build_over_collc(out, "host")
+
+
 def link_peerbench(library: Path, program: Path) -> None:
     include = f"-I{HERE.parent / 'templates' / 'include'}"
     link = [str(library), f"-Wl,-rpath,{library.parent.resolve()}", "-pthread"]

@@ -9,7 +9,6 @@ be right with all of them. What the wrong ones cost says whether the points can 
 
 from __future__ import annotations
 
-import argparse
 import os
 import platform
 import statistics
@@ -21,7 +20,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from measured import provenance, publish
-from peers import build_over_collc
+from peers import arguments_over_collc, host_over_collc
 
 from collc.collectives.sizes import short_size
 from collc.tune.machine import SIZES, Thresholds, machine_text, tune_machine
@@ -127,17 +126,9 @@ def page(times: Times, every: list[Thresholds], rounds: int) -> tuple[str, list[
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--seconds", type=float, default=0.05, help="per point and run")
-    parser.add_argument("--build", type=Path, help="a folder that build_over_collc has filled; default: build anew")
-    parser.add_argument("--write", type=Path, help="the page to write; default: print it")
-    given = parser.parse_args()
+    given = arguments_over_collc(__doc__)
     with tempfile.TemporaryDirectory() as folder:
-        if given.build:
-            library, program = given.build / "libcollc-host.so", given.build / "peerbench-host"
-        else:
-            library, program = build_over_collc(Path(folder), "host")
+        library, program = host_over_collc(given.build, Path(folder))
         made, every = files(library, Path(folder))
         times = measure(program, made, given.rounds, given.seconds)
     text, means = page(times, every, given.rounds)
