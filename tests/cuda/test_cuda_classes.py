@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import random
+import re
 from functools import cache
 from pathlib import Path
 from unittest import mock
@@ -160,8 +161,10 @@ def test_a_late_rank_keeps_the_weights_and_nobody_waits_for_ever() -> None:
     assert all(isinstance(times, list) for times in took), took
     assert all(max(times) < 2 for times in took)
     assert max(took[0]) > 0.9
-    late = f"keeps the weights of its classes: rank {NRANKS - 1} has not come within a second"
-    assert any(late in text for text in log), log
+    silent = re.findall(
+        r"keeps the weights of its classes: ranks? ([\d, ]+) ha(?:s|ve) not come within a second", "".join(log)
+    )
+    assert str(NRANKS - 1) in ", ".join(silent).split(", "), log  # on a busy machine others are late, too
 
 
 def test_the_balancer_follows_what_kernels_tell() -> None:

@@ -175,7 +175,10 @@ def test_a_late_rank_keeps_the_weights_and_ends_the_wait(capfd: pytest.CaptureFi
         time.sleep(1.3)
         team.tell(3, do="call", collective="all_gather", count=1 << 18)
         assert {team.hear(rank)["result"] for rank in range(4)} == {SUCCESS}
-    assert KEEPS + "rank 3 has not come within a second" in capfd.readouterr().err
+    silent = re.findall(
+        re.escape(KEEPS) + r"ranks? ([\d, ]+) ha(?:s|ve) not come within a second", capfd.readouterr().err
+    )
+    assert "3" in ", ".join(silent).split(", ")  # on a busy machine others are late, too
 
 
 @pytest.mark.parametrize("value", ["2", "yes", "Always", "-1", "random", "random:", "random:x", "random:1x"])

@@ -1,5 +1,6 @@
 #include "base/status.h"
 
+#include <algorithm>
 #include <cstdio>
 #include <cstring>
 
@@ -18,6 +19,13 @@ Status::Status(ncclResult_t code, std::string text) {
 void Status::Drop::operator()(Failure *failure) const { delete failure; }
 
 Status::Failure *Status::copy() const { return new Failure(*failure_); }
+
+std::string list_ranks(const std::vector<uint32_t> &ranks) {
+  constexpr size_t kMost = 8;
+  std::string text;
+  for (size_t i = 0; i < std::min(ranks.size(), kMost); ++i) text += (i == 0 ? "" : ", ") + std::to_string(ranks[i]);
+  return ranks.size() <= kMost ? text : text + format(" and %zu more", ranks.size() - kMost);
+}
 
 std::string printable(std::string text) {
   const auto byte = [&text](size_t at) { return at < text.size() ? static_cast<unsigned char>(text[at]) : 0u; };

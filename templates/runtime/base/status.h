@@ -1,8 +1,10 @@
 // Results with an error message: what went wrong, where, what to do.
 #pragma once
 #include <cstdarg>
+#include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "nccl.h"
 
@@ -48,6 +50,9 @@ Status fail_errno(const std::string &what, int error_number);
 // UTF-8 text with '?' in place of every byte of what a terminal would obey or not show: controls, bidi marks and overrides,
 // zero-width characters. Messages quote variables, files and other libraries.
 std::string printable(std::string text);
+
+// "1, 2, 5"; a long list is cut to its first ranks and the number of the others.
+std::string list_ranks(const std::vector<uint32_t> &ranks);
 
 #define COLLC_RETURN_IF_FAILED(expression)                                                       \
   do {                                                                                           \

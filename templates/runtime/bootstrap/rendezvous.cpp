@@ -285,13 +285,6 @@ void decline(const ncclUniqueId &id, uint32_t nranks, uint32_t rank, const Statu
 
 Status bootstrap_seconds(double *seconds) { return read_number("COLLC_BOOTSTRAP_TIMEOUT", 0.1, 1e6, 600, seconds); }
 
-std::string list_ranks(const std::vector<uint32_t> &ranks) {
-  constexpr size_t kMost = 8;
-  std::string text;
-  for (size_t i = 0; i < std::min(ranks.size(), kMost); ++i) text += (i == 0 ? "" : ", ") + std::to_string(ranks[i]);
-  return ranks.size() <= kMost ? text : text + format(" and %zu more", ranks.size() - kMost);
-}
-
 std::string too_late(const std::vector<uint32_t> &ranks, const char *what, double seconds) {
   return format("%s %s did not %s within %g s (COLLC_BOOTSTRAP_TIMEOUT): stopped, or stuck?",
                 ranks.size() == 1 ? "rank" : "ranks", list_ranks(ranks).c_str(), what, seconds);

@@ -85,9 +85,6 @@ void decline(const ncclUniqueId &id, uint32_t nranks, uint32_t rank, const Statu
 // Seconds until a creation stops waiting for ranks: COLLC_BOOTSTRAP_TIMEOUT; 600 by default and if the value is invalid.
 Status bootstrap_seconds(double *seconds);
 
-// "1, 2, 5"; a long list is cut to its first ranks and the number of the others.
-std::string list_ranks(const std::vector<uint32_t> &ranks);
-
 // The message for ranks that did not do `what` in time.
 std::string too_late(const std::vector<uint32_t> &ranks, const char *what, double seconds);
 

@@ -13,6 +13,7 @@
 #pragma once
 #include <atomic>
 #include <cstdint>
+#include <vector>
 
 #include "base/lines.h"
 
@@ -84,14 +85,15 @@ class Agreement {
     return from == kRefused ? Turn::kKept : Turn::kChange;
   }
 
-  // A rank that has not answered the latest proposal; all have: the number of ranks.
-  uint32_t find_silent() const {
+  // The ranks that have not answered the latest proposal.
+  std::vector<uint32_t> find_silent() const {
+    std::vector<uint32_t> silent;
     const uint64_t number = motion_->number.load(std::memory_order_relaxed);
     for (uint32_t r = 0; r < nranks_; ++r) {
       const uint64_t answer = ballots_[r].answer.load(std::memory_order_seq_cst);
-      if (answer != pack(number, answer & kRefused)) return r;
+      if (answer != pack(number, answer & kRefused)) silent.push_back(r);
     }
-    return nranks_;
+    return silent;
   }
 
   // Whether this rank has answered, and the outcome is open.

@@ -67,6 +67,14 @@ void Balancer::give_up(const std::string &why) {
         name_of(programs_[program_of(agreement_.subject())].collective), why.c_str());
 }
 
+void Balancer::give_up_on_silent() {
+  const std::vector<uint32_t> silent = agreement_.find_silent();
+  if (silent.empty()) return;
+  const bool one = silent.size() == 1;
+  give_up(
+      format("%s %s %s not come within a second", one ? "rank" : "ranks", list_ranks(silent).c_str(), one ? "has" : "have"));
+}
+
 void Balancer::act(Agreement::Turn turn, uint64_t call) {
   if (turn == Agreement::Turn::kKept && rank_ == 0) policies_[asked_for_].keep();
   if (turn != Agreement::Turn::kChange) return;

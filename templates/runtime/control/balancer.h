@@ -37,8 +37,8 @@ class Balancer {
   bool is_waiting() const { return waiting_; }
   // Keeps the weights of all ranks, and ends the wait. `why`: "rank 3 has died".
   void give_up(const std::string &why);
-  // A rank that the others wait for; nobody: the number of ranks.
-  uint32_t find_silent() const { return agreement_.find_silent(); }
+  // give_up(), where a call has waited long enough: for ranks that have not come.
+  void give_up_on_silent();
 
   // The weights of a call that starts, once for each.
   uint32_t start(const Program &program, uint64_t call, uint64_t bytes);

@@ -48,9 +48,7 @@ void CudaRank::end_agreeing(int64_t waited_ms) {
     if (left || !context_.segment->alive(peer))
       return balancer_->give_up(context_.placement.name_of(peer) + (left ? " has destroyed its communicator" : " has died"));
   }
-  const uint32_t silent = balancer_->find_silent();
-  if (waited_ms > kAgreeMs && silent < context_.nranks)
-    balancer_->give_up(format("%s has not come within a second", context_.placement.name_of(silent).c_str()));
+  if (waited_ms > kAgreeMs) balancer_->give_up_on_silent();
 }
 
 uint32_t CudaRank::start_weights(const Call &call, uint32_t row, bool *timed) {

@@ -126,9 +126,7 @@ void HostRank::end_agreeing(int64_t waited_us) {
     if (left || !context_.segment->alive(peer))
       return balancer_->give_up(context_.placement.name_of(peer) + (left ? " has destroyed its communicator" : " has died"));
   }
-  const uint32_t silent = balancer_->find_silent();
-  if (waited_us > kAgreeUs && silent < context_.nranks)
-    balancer_->give_up(format("%s has not come within a second", context_.placement.name_of(silent).c_str()));
+  if (waited_us > kAgreeUs) balancer_->give_up_on_silent();
 }
 
 Status HostRank::find_cut() const {
