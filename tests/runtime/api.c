@@ -153,6 +153,34 @@ static size_t splits(ncclComm_t comm, int rank) {
   return 1;
 }
 
+/* Several splits of one communicator at once, as threads of the library make them: in one group, without blocking, and one
+ * that is aborted on all ranks while it comes. */
+static size_t several_splits(ncclComm_t comm, int rank) {
+  enum { PARTS = 4 };
+  ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+  ncclComm_t parts[2 * PARTS] = {NULL}, given_up = NULL;
+  ncclResult_t started[2 * PARTS], ended;
+  int i, mine = -1;
+  config.blocking = 0;
+  check(ncclGroupStart(), "ncclGroupStart");
+  for (i = 0; i < PARTS; ++i) ncclCommSplit(comm, 1, i % 2 == 0 ? rank : -rank, &parts[i], NULL);
+  ended = ncclGroupEnd();
+  for (i = 0; i < PARTS; ++i) settle(parts[i], ended);
+  for (i = PARTS; i < 2 * PARTS; ++i) started[i] = ncclCommSplit(comm, 1, i % 2 == 0 ? rank : -rank, &parts[i], &config);
+  require(ncclCommSplit(comm, 1, rank, &given_up, &config) == ncclInProgress, "a split that does not block is in progress");
+  for (i = PARTS; i < 2 * PARTS; ++i) settle(parts[i], started[i]);
+  check(ncclCommAbort(given_up), "ncclCommAbort");
+  for (i = 0; i < 2 * PARTS; ++i) {
+    int value = rank;
+    check(ncclCommUserRank(parts[i], &mine), "ncclCommUserRank");
+    require(mine == (i % 2 == 0 ? rank : nranks - 1 - rank), "the order of one of several splits");
+    check(ncclAllReduce(&value, &value, 1, ncclInt32, ncclMax, parts[i], NULL), "ncclAllReduce");
+    require(value == nranks - 1, "a reduction in one of several splits");
+  }
+  for (i = 0; i < 2 * PARTS; ++i) check(ncclCommDestroy(parts[i]), "ncclCommDestroy");
+  return 2 * PARTS;
+}
+
 static void refusals(ncclComm_t comm) {
   float x[4] = {0};
   int number = 0;
@@ -186,6 +214,7 @@ static size_t body(int rank, ncclUniqueId id) {
   checked += transfers(comm, rank);
   checked += scaled(comm, rank);
   checked += splits(comm, rank);
+  checked += several_splits(comm, rank);
   refusals(comm);
   check(ncclCommDestroy(comm), "ncclCommDestroy");
   require(ncclCommDestroy(comm) == ncclInvalidArgument, "destroyed twice");
