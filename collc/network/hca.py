@@ -6,7 +6,9 @@
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 
 _ANY = -1
 _NUMBER = re.compile(r"[ \t\n\v\f\r]*([+-]?[0-9]+)")
@@ -21,6 +23,12 @@ class HcaFilter:
     """
 
     text: str
+
+    @property
+    def chooses(self) -> bool:
+        """Whether it says which ports to use, not only which ones not to."""
+        entries = self.text.removeprefix("=").split(",")
+        return not self.text.startswith("^") and any(entry and not entry.startswith(":") for entry in entries)
 
     def takes(self, port: str) -> bool:
         """Whether a port ("mlx5_0:1") may be used."""
@@ -42,3 +50,22 @@ def _split(entry: str) -> tuple[str, int]:
         return device, _ANY
     number = _NUMBER.match(after)
     return device, int(number[1]) if number else 0
+
+
+def rdma_interfaces(rdma: Path) -> list[tuple[str, str]]:
+    """RDMA ports with the network interface that goes over each, as ("mlx5_0:1", "ib0").
+
+    Where several interfaces are bonded it is the one above them.
+
+    Args:
+        rdma: the kernel's folder of RDMA devices.
+    """
+    found = []
+    with suppress(OSError):
+        for device in sorted(rdma.iterdir()):
+            for interface in sorted((device / "device/net").glob("*")):
+                port, above = 0, interface / "master"
+                with suppress(OSError, ValueError):
+                    port = int((interface / "dev_port").read_text(encoding="ascii"))
+                found.append((f"{device.name}:{port + 1}", (above.resolve() if above.exists() else interface).name))
+    return found

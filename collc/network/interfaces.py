@@ -17,6 +17,7 @@ from ipaddress import ip_address, ip_network
 from pathlib import Path
 
 from collc.errors import RunError, UsageError
+from collc.network.hca import HcaFilter, rdma_interfaces
 
 MOST_RAILS = 16  # as in wire/rails.h
 VARIABLES = ("COLLC_NET", "COLLC_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
@@ -179,25 +180,58 @@ def choose_rails(
         if one is not None and any(one.name == other.name for other in found):
             raise UsageError(f"names the interface {one.name} twice", where="COLLC_NET", hint="name each once")
         found += [one] if one is not None else []
-    first = choose(environment, there, rdma).interface
-    if found or first is None or wish.engine != "tcp":
+    if found or wish.engine != "tcp":
         return found
-    return [first, *_beside(first, _wanted(environment, rdma)[1], there, net)][:MOST_RAILS]
+    named, barred = hca_interfaces(environment, there, rdma)
+    first = choose(environment, there, rdma).interface
+    if named or first is None:
+        return named[:MOST_RAILS]
+    wanted = _wanted(environment, rdma)[1]
+    asked = wanted is not None and wanted.chooses
+    beside = [one for one in _beside(first, wanted, there, net) if asked or one.name not in barred]
+    return [first, *beside][:MOST_RAILS]
+
+
+def hca_interfaces(
+    environment: Mapping[str, str], there: Sequence[Interface], rdma: Path = _RDMA
+) -> tuple[list[Interface], list[str]]:
+    """The interfaces that run of the RDMA devices that NCCL_IB_HCA names, and the names of those that it leaves out.
+
+    It counts where neither COLLC_NET names interfaces nor COLLC_SOCKET_IFNAME is set.
+
+    Raises:
+        UsageError: as `net_wish`.
+    """
+    listed = environment.get("NCCL_IB_HCA", "")
+    if not listed or net_wish(environment, rdma).rails or environment.get("COLLC_SOCKET_IFNAME"):
+        return [], []
+    taken = HcaFilter(listed)
+    ports = rdma_interfaces(rdma)
+    barred = [name for port, name in ports if not taken.takes(port)]
+    passing = dict.fromkeys(name for port, name in ports if taken.takes(port)) if taken.chooses else {}
+    running = _running(there)
+    return [running[name] for name in passing if name in running], barred
+
+
+def _running(there: Sequence[Interface]) -> dict[str, Interface]:
+    """One address for each interface that is up and runs, IPv4 before IPv6."""
+    found: dict[str, Interface] = {}
+    for one in there:
+        known = found.get(one.name)
+        if one.up and one.running and (known is None or (known.is_v6 and not one.is_v6)):
+            found[one.name] = one
+    return found
 
 
 def _beside(first: Interface, wanted: Filter | None, there: Sequence[Interface], net: Path) -> list[Interface]:
     """Further rails: all that a list names, else cards like the first one in other networks."""
-    others: dict[str, Interface] = {}
-    for one in there:
-        passes = one.up and one.running and (wanted is None or wanted.takes(one.name))
-        known = others.get(one.name)
-        if passes and one.name != first.name and (known is None or (known.is_v6 and not one.is_v6)):
-            others[one.name] = one
+    passing = [one for one in there if wanted is None or wanted.takes(one.name)]
+    others = [one for one in _running(passing).values() if one.name != first.name]
     if wanted is not None and wanted.chooses:
-        return list(others.values())
+        return others
     found: list[Interface] = []
     kind = _kind(first.name, net)
-    for one in others.values():
+    for one in others:
         alike = kind[0] and _kind(one.name, net) == kind
         if alike and one.network not in [before.network for before in (first, *found)]:
             found.append(one)

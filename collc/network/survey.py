@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,6 +22,7 @@ from collc.network.interfaces import (
     choose,
     choose_rails,
     family_of,
+    hca_interfaces,
     interfaces,
     net_wish,
     socket_address,
@@ -133,7 +134,7 @@ def survey(environment: Mapping[str, str], sys: Path = Path("/sys"), proc: Path 
         notes=(
             *_shares(rails, devices),
             *(_notes(interface, devices) if len(rails) < 2 else ()),
-            *_lists(environment, rdma, sys / "class/infiniband"),
+            *_lists(environment, there, rdma, sys / "class/infiniband"),
         ),
     )
 
@@ -200,7 +201,9 @@ def _rdma(folder: Path) -> Iterable[RdmaPort]:
                 yield RdmaPort(device, int(port), layer, state, rate)
 
 
-def _lists(environment: Mapping[str, str], rdma: Iterable[RdmaPort], folder: Path) -> Iterable[str]:
+def _lists(
+    environment: Mapping[str, str], there: Sequence[Interface], rdma: Iterable[RdmaPort], folder: Path
+) -> Iterable[str]:
     """What the variables that leave out devices do here, NCCL's own included."""
     try:
         wish = net_wish(environment, folder)
@@ -222,8 +225,13 @@ def _lists(environment: Mapping[str, str], rdma: Iterable[RdmaPort], folder: Pat
         yield f"{text} is not followed: COLLC_NET names RDMA devices"
     elif wish.engine == "ucx":
         yield f"{text} leaves {', '.join(ports) or 'no RDMA port'}"
+    elif wish.rails or environment.get("COLLC_SOCKET_IFNAME"):
+        yield f"{text} is not followed: {'COLLC_NET' if wish.rails else 'COLLC_SOCKET_IFNAME'} counts"
+    elif not HcaFilter(hca).chooses:
+        yield f"{text} leaves {', '.join(ports) or 'no RDMA port'}"
     else:
-        yield f"{text} counts for the engine ucx, to which it would leave {', '.join(ports) or 'no RDMA port'}"
+        over = ", ".join(one.name for one in hca_interfaces(environment, there, folder)[0])
+        yield f"{text} names {over}" if over else f"{text} names no interface that is up: the usual ones count"
 
 
 def _shares(rails: Iterable[Interface], devices: Iterable[Device]) -> Iterable[str]:

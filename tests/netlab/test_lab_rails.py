@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from random import Random
@@ -43,10 +43,11 @@ def rails(*rates: int, settings: dict[str, str] | None = None) -> Iterator[tuple
 
 
 @contextmanager
-def joined(made: Lab, *settings: dict[str, str]) -> Iterator[Ranks]:
+def joined(made: Lab, *settings: dict[str, str], inside: Sequence[str] = (), name: str = "2+2") -> Iterator[Ranks]:
     """A communicator of two ranks on each server of a lab, with variables for each server."""
     own = {rank: {"COLLC_NET": "", **settings[rank // 2]} for rank in range(4)}
-    team = Ranks(library("2+2"), 4, {"COLLC_TIMEOUT": "60"}, CALLS, hosts="aabb", lab=made.name, own=own)
+    settled = {"COLLC_TIMEOUT": "60"}
+    team = Ranks(library(name), 4, settled, CALLS, hosts="aabb", lab=made.name, own=own, inside=inside)
     try:
         answers = team.init()
         assert [answer["result"] for answer in answers] == [SUCCESS] * 4, answers
@@ -138,6 +139,40 @@ def test_machines_agree_on_rails(here: dict[str, str], there: dict[str, str], us
     """By the networks of interfaces, or in the order of names; as many as all machines have."""
     try:
         with lab("ab", 400, 400, 400) as made, joined(made, here, there) as team:
+            shares = call(made, team, 4 * FLOATS)[1]
+            assert {rail for rail, share in enumerate(shares) if share > 0.05} == used, shares
+    except NoLab as error:
+        pytest.skip(f"no network namespaces here: {error}")
+
+
+# The process sees interface eN as that of the RDMA device mlx5_N. `ip netns exec` has given it mounts of its own.
+RDMA = """
+set -e
+there=$(for one in /sys/class/net/*; do echo "$(basename "$one") $(readlink -f "$one")"; done)
+mount -t tmpfs none /sys/class
+mkdir /sys/class/net
+echo "$there" | while read -r name place; do ln -s "$place" "/sys/class/net/$name"; done
+for number in 0 1 2; do mkdir -p "/sys/class/infiniband/mlx5_$number/device/net/e$number"; done
+exec "$@"
+"""
+
+
+@pytest.mark.parametrize(
+    ("named", "used"),
+    [
+        pytest.param({"NCCL_IB_HCA": "mlx5_2,mlx5_1", "NCCL_SOCKET_IFNAME": "e0"}, {1, 2}, id="devices"),
+        pytest.param({"NCCL_IB_HCA": "=mlx5_2:1"}, {2}, id="a port"),
+        pytest.param({"NCCL_IB_HCA": "mlx5_7"}, {0}, id="none that is there"),
+        pytest.param({"NCCL_IB_HCA": "mlx5_2", "COLLC_SOCKET_IFNAME": "e0"}, {0}, id="interfaces"),
+    ],
+)
+def test_rails_of_the_rdma_devices_that_nccl_would_use(named: dict[str, str], used: set[int]) -> None:
+    """Over plain sockets too, chunks go over the interfaces of the devices of NCCL_IB_HCA."""
+    try:
+        with (
+            lab("ab", 400, 400, 400) as made,
+            joined(made, named, named, inside=["sh", "-c", RDMA, "sh"]) as team,
+        ):
             shares = call(made, team, 4 * FLOATS)[1]
             assert {rail for rail, share in enumerate(shares) if share > 0.05} == used, shares
     except NoLab as error:

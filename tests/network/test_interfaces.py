@@ -131,6 +131,29 @@ def test_which_rails_nobody_names(tmp_path: Path) -> None:
     assert choose_rails({}, [card("bond0", "10.0.6.1"), card("bond1", "10.0.7.1")], net=tmp_path)[1:] == []
 
 
+def test_rails_of_rdma_devices(tmp_path: Path) -> None:
+    """NCCL_IB_HCA counts where nothing of collc's own names interfaces; what it leaves out is no further rail."""
+    for number in range(3):
+        (tmp_path / f"rdma/mlx5_{number}/device/net/ib{number}").mkdir(parents=True)
+        (tmp_path / f"net/ib{number}/device").mkdir(parents=True)
+        (tmp_path / f"net/ib{number}/device/driver").symlink_to("/drivers/mlx5")
+    ib = [Interface(f"ib{number}", f"10.0.{number}.1", True, False, 24) for number in range(3)]
+    there = [ETH, *ib[:2], Interface("ib2", "10.0.2.1", True, False, 24, running=False)]
+
+    def rails(at: list[Interface] = there, **environment: str) -> list[Interface]:
+        return choose_rails(environment, at, tmp_path / "rdma", tmp_path / "net")
+
+    assert rails(NCCL_IB_HCA="mlx5_1,mlx5_0") == ib[:2]
+    assert rails(NCCL_IB_HCA="=mlx5_1", NCCL_SOCKET_IFNAME="eth", COLLC_NET="tcp") == [ib[1]]
+    assert rails(NCCL_IB_HCA="mlx5_2") == [ETH]
+    assert rails(NCCL_IB_HCA="mlx5_1", COLLC_SOCKET_IFNAME="eth") == [ETH]
+    assert rails(NCCL_IB_HCA="mlx5_1", COLLC_NET="ib0") == [ib[0]]
+    assert rails(NCCL_IB_HCA="mlx5_1", COLLC_NET="ucx") == []
+    assert rails(ib) == ib
+    assert rails(ib, NCCL_IB_HCA="^mlx5_1") == [ib[0], ib[2]]
+    assert rails(ib, NCCL_IB_HCA="^mlx5_1", NCCL_SOCKET_IFNAME="ib") == ib
+
+
 @pytest.mark.parametrize(
     ("named", "kind", "why"),
     [

@@ -39,6 +39,7 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Path
             "class/net/eth9/operstate": "down\n",
             "class/net/eth9/speed": "-1\n",
             "class/net/bonding_masters": "\n",
+            "class/infiniband/mlx5_0/device/net/ib0/dev_port": "0\n",
             "class/infiniband/mlx5_0/ports/1/link_layer": "InfiniBand\n",
             "class/infiniband/mlx5_0/ports/1/state": "4: ACTIVE\n",
             "class/infiniband/mlx5_0/ports/1/rate": "200 Gb/sec (4X HDR)\n",
@@ -130,7 +131,11 @@ def test_an_interface_that_is_named(machine: tuple[Path, Path]) -> None:
 @pytest.mark.parametrize(
     ("named", "notes"),
     [
-        ({"NCCL_IB_HCA": "mlx5_0"}, ["counts for the engine ucx, to which it would leave mlx5_0:1"]),
+        ({"NCCL_IB_HCA": "mlx5_0"}, ["names ib0"]),
+        ({"NCCL_IB_HCA": "mlx5_1"}, ["names no interface that is up: the usual ones count"]),
+        ({"NCCL_IB_HCA": "^mlx5_1"}, ["leaves mlx5_0:1"]),
+        ({"NCCL_IB_HCA": "mlx5_0", "COLLC_NET": "eth0"}, ["is not followed: COLLC_NET counts"]),
+        ({"NCCL_IB_HCA": "mlx5_0", "COLLC_SOCKET_IFNAME": "eth0"}, ["is not followed: COLLC_SOCKET_IFNAME counts"]),
         ({"NCCL_IB_HCA": "=mlx5_0:1", "COLLC_NET": "ucx:ib0"}, ["leaves mlx5_0:1"]),
         ({"NCCL_IB_HCA": "^mlx5_0", "COLLC_NET": "ucx:ib0"}, ["leaves mlx5_1:1"]),
         ({"NCCL_IB_HCA": "mlx4", "COLLC_NET": "ucx:ib0"}, ["leaves no RDMA port"]),

@@ -66,7 +66,6 @@ def test_the_log(variables: dict[str, str], levels: set[str]) -> None:
 WITH_REASONS = {
     "NCCL_ALGO": "Tree",
     "NCCL_CROSS_NIC": "1",
-    "NCCL_IB_HCA": "mlx5",
     "NCCL_LAUNCH_ORDER_IMPLICIT": "1",
     "NCCL_MAX_CTAS": "many",
     "NCCL_MAX_NCHANNELS": "-3",
@@ -107,6 +106,8 @@ def test_all_others_are_one_line() -> None:
         {"NCCL_SOCKET_IFNAME": "lo"},
         {"NCCL_PROFILER_PLUGIN": "none"},
         {"NCCL_IB_HCA": "mlx5_0", "COLLC_NET": "ucx:lo"},
+        {"NCCL_IB_HCA": "mlx5_0", "COLLC_NET": "tcp"},
+        {"NCCL_IB_HCA": "mlx5_0"},
     ],
 )
 def test_what_is_followed_is_not_said(variables: dict[str, str]) -> None:
@@ -120,6 +121,7 @@ def test_what_is_followed_is_not_said(variables: dict[str, str]) -> None:
         ({"NCCL_SOCKET_IFNAME": "lo", "COLLC_SOCKET_IFNAME": "lo"}, "NCCL_SOCKET_IFNAME"),
         ({"NCCL_MAX_NCHANNELS": "2", "NCCL_MAX_CTAS": "3"}, "NCCL_MAX_NCHANNELS"),
         ({"NCCL_IB_HCA": "mlx5_0", "COLLC_NET": "tcp:lo"}, "NCCL_IB_HCA"),
+        ({"NCCL_IB_HCA": "mlx5_0", "COLLC_SOCKET_IFNAME": "lo"}, "NCCL_IB_HCA"),
     ],
 )
 def test_of_two_variables_the_one_that_does_not_count_is_said(variables: dict[str, str], name: str) -> None:

@@ -15,11 +15,12 @@ from support.openssl import needs_openssl
 
 from collc.build.runtime import include_dirs
 from collc.build.toolchain import find_cxx
+from collc.network.hca import rdma_interfaces
 from collc.network.ucx import find_ucx
 
 HERE = Path(__file__).parent
 PARTS = frozenset(
-    [f"wire_{name}" for name in ("tls", "rails", "railed", "tcp", "tcp_connection", "tcp_party", "engines")]
+    [f"wire_{name}" for name in ("tls", "rails", "railed", "tcp", "tcp_connection", "tcp_party", "engines", "cards")]
     + [f"wire_{name}" for name in ("ucx", "ucx_api", "ucx_connection", "ucx_worker")]
     + ["bootstrap_acceptor", "bootstrap_sockets", "bootstrap_unique_id"]
     + [f"base_{name}" for name in ("descriptor", "environment", "log", "proof", "random", "status")]
@@ -71,6 +72,56 @@ def test_which_cores_are_near_interfaces(tmp_path: Path) -> None:
     assert near("eth0", "eth1") == [0, 1, 2, 3, 4, 6, 7]
     assert near("eth1", "eth2") == [2, 3]
     assert near("eth2") == near("eth3") == near("lo") == near("eth1", "veth0") == list(range(8))
+
+
+def test_interfaces_of_rdma_ports(tmp_path: Path) -> None:
+    """Each port has its own; bonded ones are met above; C++ and Python find the same."""
+    ports = {"mlx5_0": {"eth2": "0"}, "mlx4_0": {"ib0": "0", "ib1": "1"}, "mlx5_bond_0": {"eth4": "0"}, "efa_0": {}}
+    for device, beside in ports.items():
+        (tmp_path / "class/infiniband" / device / "ports").mkdir(parents=True)
+        for name, port in beside.items():
+            (tmp_path / "class/infiniband" / device / "device/net" / name).mkdir(parents=True)
+            (tmp_path / "class/infiniband" / device / "device/net" / name / "dev_port").write_text(f"{port}\n")
+    (tmp_path / "class/net/bond0").mkdir(parents=True)
+    (tmp_path / "class/infiniband/mlx5_bond_0/device/net/eth4/master").symlink_to(tmp_path / "class/net/bond0")
+    found = [tuple(line.split()) for line in run("cards", str(tmp_path)).splitlines()]
+    assert found == [("mlx4_0:1", "ib0"), ("mlx4_0:2", "ib1"), ("mlx5_0:1", "eth2"), ("mlx5_bond_0:1", "bond0")]
+    assert rdma_interfaces(tmp_path / "class/infiniband") == found
+    assert run("cards", str(tmp_path / "class")) == ""
+
+
+def test_how_far_cards_are_from_gpus(tmp_path: Path) -> None:
+    """Behind one switch of PCIe, on one host bridge, on one memory, on another one; not known."""
+    bridge = tmp_path / "devices/pci0000:16"
+    far_bridge = tmp_path / "devices/pci0000:97"
+    near_memory = tmp_path / "devices/pci0000:38"
+    gpu = bridge / "0000:16:01.0/0000:17:00.0/0000:18:00.0/0000:1b:00.0"
+    cards = {
+        "ib0": bridge / "0000:16:01.0/0000:17:00.0/0000:18:01.0/0000:1c:00.0",
+        "ib1": bridge / "0000:16:02.0/0000:2c:00.0",
+        "ib2": near_memory / "0000:38:01.0/0000:39:00.0",
+        "ib3": far_bridge / "0000:97:01.0/0000:98:00.0",
+    }
+    (tmp_path / "bus/pci/devices").mkdir(parents=True)
+    for place, memory in [(gpu, 0), *((card, int(name == "ib3")) for name, card in cards.items())]:
+        place.mkdir(parents=True)
+        (place / "numa_node").write_text(f"{memory}\n")
+    (tmp_path / "bus/pci/devices/0000:1b:00.0").symlink_to(gpu)
+    for name, card in cards.items():
+        (tmp_path / "class/net" / name).mkdir(parents=True)
+        (tmp_path / "class/net" / name / "device").symlink_to(card)
+    (tmp_path / "class/net/bond0").mkdir()
+
+    def far(interface: str, *buses: str) -> int:
+        return int(run("far", str(tmp_path), interface, *buses))
+
+    steps = [far(name, "0000:1b:00.0") for name in cards]
+    assert steps == sorted(set(steps))
+    assert steps[0] == 4
+    unknown = far("bond0", "0000:1b:00.0")
+    assert unknown > steps[-1]
+    assert far("ib0") == far("ib0", "0000:99:00.0") == far("eth9", "0000:1b:00.0") == unknown
+    assert far("ib0", "0000:99:00.0", "0000:1b:00.0") == steps[0]
 
 
 def on_the_loopback(engine: str) -> dict[str, str]:

@@ -9,6 +9,8 @@
 //   wire_engine relay               what passes is read by somebody between: does it contain what the bodies do?
 //   wire_engine pairs               which interfaces of machines become rails
 //   wire_engine near NET INTERFACE...  the cores near interfaces, of cores 0 to 7, by a folder like /sys/class/net
+//   wire_engine far SYS INTERFACE BUS...  how far an interface is from GPUs, with a folder like /sys
+//   wire_engine cards SYS              the network interfaces of RDMA ports
 //   wire_engine open                makes an engine, or says why it cannot
 #include <arpa/inet.h>
 #include <netinet/in.h>
@@ -28,6 +30,7 @@
 
 #include "base/clock.h"
 #include "bootstrap/unique_id.h"
+#include "wire/cards.h"
 #include "wire/hca_filter.h"
 #include "base/proof.h"
 #include "wire/near.h"
@@ -153,7 +156,7 @@ int many(int messages) {
   std::unique_ptr<WireEngine> engines[2];
   std::vector<Bytes> addresses(2);
   for (size_t m = 0; m < 2; ++m)
-    require(make_engine(&engines[m]).ok() && engines[m]->listen(&addresses[m]).ok(), "an engine that listens");
+    require(make_engine({}, &engines[m]).ok() && engines[m]->listen(&addresses[m]).ok(), "an engine that listens");
   Pair pair;
   pair.meet(engines, {addresses, addresses});
   End ends[2];
@@ -169,7 +172,7 @@ int plain(size_t machine) {
   std::vector<Bytes> addresses(2);
   for (size_t m = 0; m < 2; ++m) {
     setenv("COLLC_NET_TLS", m == machine ? "0" : "1", 1);
-    require(make_engine(&engines[m]).ok() && engines[m]->listen(&addresses[m]).ok(), "an engine that listens");
+    require(make_engine({}, &engines[m]).ok() && engines[m]->listen(&addresses[m]).ok(), "an engine that listens");
   }
   Pair pair;
   pair.meet(engines, {addresses, addresses});
@@ -222,7 +225,7 @@ int relay() {
   std::unique_ptr<WireEngine> engines[2];
   std::vector<Bytes> addresses(2);
   for (size_t m = 0; m < 2; ++m)
-    require(make_engine(&engines[m]).ok() && engines[m]->listen(&addresses[m]).ok(), "an engine that listens");
+    require(make_engine({}, &engines[m]).ok() && engines[m]->listen(&addresses[m]).ok(), "an engine that listens");
   const sockaddr_in door = door_of(addresses[0]);
   sockaddr_in own = door;
   own.sin_port = 0;
@@ -274,7 +277,7 @@ int meet(int strangers, bool wrong) {
   Status outcomes[2];
   std::vector<int> held;
   for (int m = 0; m < 2; ++m) {
-    require(make_engine(&engines[m]).ok(), "an engine");
+    require(make_engine({}, &engines[m]).ok(), "an engine");
     require(engines[m]->listen(&addresses[m]).ok(), "listening");
   }
   const auto run = [&](uint32_t self) {
@@ -326,6 +329,7 @@ std::vector<TcpAddress> machine_with(const std::vector<std::pair<uint8_t, TcpWis
     one.prefix = 24;
     one.wish = wish;
     one.streams = streams;
+    one.far = kFarUnknown;
     told.push_back(one);
   }
   return told;
@@ -361,6 +365,14 @@ int pairs() {
   same(paired({machine_with({{1, none}, {2, none}}), machine_with({{1, list}})}), "1 1");
   // Two interfaces of one network are a rail each.
   same(paired({machine_with({{1, list}, {1, list}}), machine_with({{1, list}, {1, list}})}), "11 11");
+  // Those near GPUs come first, by both ends, where COLLC_NET does not say their order.
+  for (const TcpWish wish : {list, none, net}) {
+    std::vector<std::vector<TcpAddress>> some = {machine_with({{7, wish}, {1, wish}, {2, wish}}),
+                                                 machine_with({{7, wish}, {1, wish}, {2, wish}})};
+    for (std::vector<TcpAddress> &machine : some) machine[2].far = 2;
+    some[0][0].far = some[1][1].far = 4;
+    same(paired(some), wish == net ? "712 712" : "271 271");
+  }
   std::vector<std::vector<TcpAddress>> many = {machine_with({{1, list}, {2, list}, {3, list}}, 8),
                                                machine_with({{1, list}, {2, list}, {3, list}}, 6)};
   pair_rails(&many);
@@ -405,9 +417,24 @@ int main(int argc, char **argv) {
       if (CPU_ISSET(core, &found)) std::printf("%zu ", core);
     return 0;
   }
+  if (what == "far" && argc > 3) {
+    std::vector<uint64_t> gpus;
+    for (int i = 4; i < argc; ++i) {
+      unsigned domain = 0, bus = 0, device = 0;
+      require(std::sscanf(argv[i], "%x:%x:%x", &domain, &bus, &device) == 3, "a bus id");
+      gpus.push_back(uint64_t{domain} << 32 | bus << 16 | device << 8 | 1);
+    }
+    std::printf("%u\n", far_from_gpus(argv[3], gpus, argv[2]));
+    return 0;
+  }
+  if (what == "cards" && argc == 3) {
+    for (const RdmaInterface &one : find_rdma_interfaces(argv[2]))
+      std::printf("%s %s\n", one.port.c_str(), one.interface.c_str());
+    return 0;
+  }
   if (what == "open") {
     std::unique_ptr<WireEngine> engine;
-    const Status status = make_engine(&engine);
+    const Status status = make_engine({}, &engine);
     std::printf("%s\n", status.ok() ? "an engine" : status.text().c_str());
     return 0;
   }

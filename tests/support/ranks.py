@@ -8,7 +8,7 @@ import select
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,7 @@ class Ranks:
         hosts: a letter for each rank: ranks with equal letters are on one machine, as far as the library can tell.
         lab: the name of a lab whose servers have these letters (`support.netlab`).
         own: variables of single ranks.
+        inside: what starts each of them, in its server's namespace.
     """
 
     def __init__(
@@ -36,6 +37,7 @@ class Ranks:
         hosts: str = "",
         lab: str = "",
         own: Mapping[int, Mapping[str, str]] | None = None,
+        inside: Sequence[str] = (),
     ) -> None:
         # Programs build on that of the host target.
         path = os.pathsep.join(filter(None, [str(_PROGRAM.parent), os.environ.get("PYTHONPATH")]))
@@ -43,6 +45,7 @@ class Ranks:
             subprocess.Popen(
                 [
                     *(["ip", "netns", "exec", f"{lab}-{hosts[rank]}"] if lab else []),
+                    *inside,
                     *(sys.executable, str(program), str(library)),
                 ],
                 stdin=subprocess.PIPE,

@@ -184,6 +184,18 @@ Status find_public_interfaces(std::vector<PublicInterface> *found) {
   return {};
 }
 
+Status find_running_interfaces(const std::vector<std::string> &names, std::vector<PublicInterface> *found) {
+  found->clear();
+  ifaddrs *all = nullptr;
+  if (names.empty()) return {};
+  if (getifaddrs(&all) != 0) return fail_errno("cannot list the network interfaces", errno);
+  for (const std::string &name : names)
+    for (PublicInterface &one : list_interfaces(all, InterfaceFilter(("=" + name).c_str()), ""))
+      found->push_back(std::move(one));
+  freeifaddrs(all);
+  return {};
+}
+
 uint32_t speed_of_interface(const std::string &name) {
   FILE *const file = std::fopen(("/sys/class/net/" + name + "/speed").c_str(), "re");
   if (file == nullptr) return 0;

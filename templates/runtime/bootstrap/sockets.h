@@ -42,6 +42,8 @@ struct PublicInterface {
 // What choose_public_address() finds, and behind it, in the system's order: where a variable names several interfaces, the others that
 // run; else those like the first: of its driver and speed, and of other networks than those before. Empty if there is none.
 Status find_public_interfaces(std::vector<PublicInterface> *found);
+// Those of `names` that run and have an address, in their order; as if a variable named them.
+Status find_running_interfaces(const std::vector<std::string> &names, std::vector<PublicInterface> *found);
 bool is_one_network(const Id &one, uint32_t prefix, const Id &other, uint32_t of_other);
 // In Mbit/s; 0 where the system does not know it.
 uint32_t speed_of_interface(const std::string &name);

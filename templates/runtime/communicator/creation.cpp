@@ -214,6 +214,8 @@ Status Communicator::look_at_links(Rendezvous &rendezvous, bool declared, NvLink
   std::vector<GpuPlace> places;
   COLLC_RETURN_IF_FAILED(rendezvous.exchange(backend().place_of_device(), &places));
   *links = count_links(places, placement_.machine);
+  placement_.buses.clear();
+  for (const GpuPlace &one : places) placement_.buses.push_back(one.bus);
   if (declared) return {};
   if (placement_.machine.empty()) place_by_buses(places, &placement_);
   std::vector<uint8_t> paths, own = backend().paths_of_device(places);

@@ -35,7 +35,7 @@ struct Reason {
 constexpr Reason kReasons[] = {
     {"NCCL_ALGO", "the library's plan says which way data takes"},
     {"NCCL_CROSS_NIC", "the library's plan says which way data takes"},
-    {"NCCL_IB_HCA", "RDMA devices are used with COLLC_NET=ucx"},
+    {"NCCL_IB_HCA", "COLLC_NET or COLLC_SOCKET_IFNAME names network interfaces"},
     {"NCCL_LAUNCH_ORDER_IMPLICIT", "it is about GPUs, and a whole number"},
     {"NCCL_MAX_CTAS", "it is no whole number above 0"},
     {"NCCL_MAX_NCHANNELS", "NCCL_MAX_CTAS goes first, or it is no whole number above 0"},
@@ -68,7 +68,11 @@ bool followed(const std::string &name) {
   if (name == "NCCL_P2P_DISABLE" || name == "NCCL_LAUNCH_ORDER_IMPLICIT")
     return backend().has_places() && read_whole(name.c_str(), 1 << 20, &number).ok();
   if (name == "NCCL_P2P_LEVEL") return backend().has_places() && names_no_level(read_text("NCCL_P2P_LEVEL"));
-  if (name == "NCCL_IB_HCA") return names_ucx(read_text("COLLC_NET"));
+  if (name == "NCCL_IB_HCA") {
+    const char *const net = read_text("COLLC_NET");
+    const bool open = net == nullptr || std::strcmp(net, "tcp") == 0;
+    return names_ucx(net) || (open && read_text("COLLC_SOCKET_IFNAME") == nullptr);
+  }
   uint32_t value = 0;
   const char *const limit = channel_variable(&value);
   if (limit != nullptr && name == limit) return true;

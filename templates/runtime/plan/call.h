@@ -57,6 +57,8 @@ struct Placement {
   uint32_t home = 0;  // the machine of this rank
   std::vector<std::string> host;  // of each NCCL rank, for people; empty if all are on one machine
 
+  std::vector<uint64_t> buses;  // of each NCCL rank's GPU, as GpuPlace::bus; empty if nobody has told
+
   bool is_here(uint32_t rank) const { return machine.empty() || machine[rank] == home; }
   uint32_t nmachines() const {
     uint32_t most = 0;

@@ -214,7 +214,10 @@ Status join_machines(const JoinRequest &request) {
   Bytes address;
   std::unique_ptr<WireEngine> engine;
   Status status = silence_seconds(&meeting.silence);
-  if (status.ok()) status = make_engine(&engine);
+  WirePlace place;
+  for (uint32_t r = 0; r < placement.buses.size(); ++r)
+    if (placement.is_here(r) && placement.buses[r] != 0) place.gpus.push_back(placement.buses[r]);
+  if (status.ok()) status = make_engine(place, &engine);
   if (status.ok() && request.rank == first) status = engine->listen(&address);
   // One that failed has no address; it reports its error when the others have heard that.
   std::vector<Bytes> addresses;

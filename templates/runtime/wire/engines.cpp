@@ -1,5 +1,4 @@
 // Which engine joins machines, on which interface: COLLC_NET.
-#include <dirent.h>
 #include <sys/stat.h>
 
 #include <algorithm>
@@ -8,6 +7,7 @@
 
 #include "base/environment.h"
 #include "base/log.h"
+#include "wire/cards.h"
 #include "wire/hca_filter.h"
 #include "wire/tls.h"
 #include "wire/ucx_worker.h"
@@ -23,17 +23,6 @@ bool exists(const std::string &path) {
   return stat(path.c_str(), &found) == 0;
 }
 
-std::vector<std::string> names_in(const std::string &folder) {
-  std::vector<std::string> names;
-  DIR *const open = opendir(folder.c_str());
-  if (open == nullptr) return names;
-  while (const dirent *entry = readdir(open))
-    if (entry->d_name[0] != '.') names.emplace_back(entry->d_name);
-  closedir(open);
-  std::sort(names.begin(), names.end());
-  return names;
-}
-
 // The ports of an RDMA device as UCX names them, "mlx5_0:1"; none if `name` is no device. It may name one port itself.
 std::vector<std::string> rdma_ports(const std::string &name) {
   const size_t colon = name.find(':');
@@ -43,7 +32,7 @@ std::vector<std::string> rdma_ports(const std::string &name) {
   if (colon != std::string::npos)
     return exists(folder + name.substr(colon + 1)) ? std::vector{name} : std::vector<std::string>();
   std::vector<std::string> ports;
-  for (const std::string &port : names_in(folder)) ports.push_back(device + ":" + port);
+  for (const std::string &port : list_folder(folder)) ports.push_back(device + ":" + port);
   return ports;
 }
 
@@ -85,9 +74,20 @@ Chosen read_net() {
   return chosen;
 }
 
+// NCCL_IB_HCA, where nothing of collc's own says which interfaces: those of the devices that it names, or not those that it leaves out.
+void read_hcas(const char *list, TcpInterfaces *interfaces) {
+  if (list == nullptr || !interfaces->lists.empty() || read_text("COLLC_SOCKET_IFNAME") != nullptr) return;
+  const HcaFilter filter(list);
+  for (const RdmaInterface &one : find_rdma_interfaces(kSysFolder)) {
+    std::vector<std::string> &into = filter.takes(one.port) ? interfaces->named : interfaces->barred;
+    if (std::find(into.begin(), into.end(), one.interface) == into.end()) into.push_back(one.interface);
+  }
+  if (!filter.chooses()) interfaces->named.clear();
+}
+
 }  // namespace
 
-Status make_engine(std::unique_ptr<WireEngine> *made) {
+Status make_engine(const WirePlace &place, std::unique_ptr<WireEngine> *made) {
   Chosen chosen = read_net();
   if (chosen.engine != "tcp" && chosen.engine != "ucx")
     return fail(ncclInvalidUsage, "COLLC_NET: no engine %.40s; tcp and ucx are there", printable(chosen.engine).c_str());
@@ -107,19 +107,21 @@ Status make_engine(std::unique_ptr<WireEngine> *made) {
     log(LogLevel::kInfo, "NCCL_IB_HCA is not followed: COLLC_NET names RDMA devices");
   if (list != nullptr && chosen.engine == "ucx" && chosen.ports.empty()) {
     std::vector<std::string> all;
-    for (const std::string &device : names_in(kRdmaFolder))
+    for (const std::string &device : list_folder(kRdmaFolder))
       for (const std::string &port : rdma_ports(device)) all.push_back(port);
     chosen.ports = passing_ports(list, all);
     if (chosen.ports.empty() && !all.empty()) return fail(ncclInvalidUsage, "no RDMA port here passes NCCL_IB_HCA=%.80s", list);
   }
   std::string ports;
   for (const std::string &port : chosen.ports) ports += (ports.empty() ? "" : ",") + port;
+  TcpInterfaces interfaces{chosen.interfaces, {}, {}};
+  if (chosen.engine == "tcp") read_hcas(list, &interfaces);
   const uint32_t nstreams = static_cast<uint32_t>(streams);
   const size_t nrails = std::max<size_t>(1, chosen.interfaces.size()) * nstreams;
   if (nrails > kMostRails)
     return fail(ncclInvalidUsage, "COLLC_NET_STREAMS: %zu connections with each machine, %u at most", nrails, kMostRails);
   if (chosen.engine == "tcp")
-    *made = make_tcp_engine(chosen.interfaces, nstreams, tls != 0, "tcp");
+    *made = make_tcp_engine(interfaces, place, nstreams, tls != 0, "tcp");
   else
     *made = make_ucx_engine(chosen.interfaces.empty() ? "" : chosen.interfaces[0], ports);
   return {};

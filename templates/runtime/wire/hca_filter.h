@@ -20,6 +20,8 @@ class HcaFilter {
       if (const size_t colon = entry.find(':'); colon != 0) entries_.push_back({entry.substr(0, colon), port_of(entry)});
   }
 
+  // Whether it says which ports to use, not only which ones not to.
+  bool chooses() const { return !list_.excludes && !entries_.empty(); }
   // Whether a port ("mlx5_0:1") may be used.
   bool takes(const std::string &port) const {
     const std::string device = port.substr(0, port.find(':'));

@@ -11,6 +11,7 @@
 #include "base/log.h"
 #include "base/random.h"
 #include "bootstrap/sockets.h"
+#include "wire/cards.h"
 #include "wire/railed.h"
 #include "wire/tcp_connection.h"
 #include "wire/tcp_party.h"
@@ -21,6 +22,10 @@ namespace {
 constexpr int kSliceMs = 20;  // how often the meeting looks whether it should stop
 constexpr int64_t kPauseMs = 30;  // between attempts
 constexpr int64_t kRailsMs = 1000;  // after that rails that are missing come later, where there is one with each machine
+
+bool contains(const std::vector<std::string> &names, const std::string &name) {
+  return std::find(names.begin(), names.end(), name) != names.end();
+}
 
 class TcpMeeting {
  public:
@@ -146,15 +151,15 @@ class TcpMeeting {
 
 class TcpEngine final : public WireEngine {
  public:
-  TcpEngine(const std::vector<std::string> &interfaces, uint32_t streams, bool tls, const char *above)
-      : interfaces_(interfaces), streams_(streams), tls_(tls), above_(above) {}
+  TcpEngine(const TcpInterfaces &interfaces, const WirePlace &place, uint32_t streams, bool tls, const char *above)
+      : interfaces_(interfaces), place_(place), streams_(streams), tls_(tls), above_(above) {}
   const char *name() const override { return "tcp"; }
 
   Status listen(Bytes *address) override {
     unsigned char challenge[sizeof(TcpAddress::challenge)];
     COLLC_RETURN_IF_FAILED(random_bytes(challenge, sizeof challenge));
     std::vector<TcpAddress> own;
-    COLLC_RETURN_IF_FAILED(interfaces_.empty() ? find_own(&own) : name_own(&own));
+    COLLC_RETURN_IF_FAILED(interfaces_.lists.empty() ? find_own(&own) : name_own(&own));
     for (TcpAddress &mine : own) std::memcpy(mine.challenge, challenge, sizeof challenge);
     doors_ = std::make_shared<TcpDoors>();
     COLLC_RETURN_IF_FAILED(doors_->open(&own));
@@ -173,7 +178,7 @@ class TcpEngine final : public WireEngine {
  private:
   // A rail for each list.
   Status name_own(std::vector<TcpAddress> *own) const {
-    for (const std::string &list : interfaces_) {
+    for (const std::string &list : interfaces_.lists) {
       PublicInterface found;
       COLLC_RETURN_IF_FAILED(choose_public_address(&found.place, list.empty() ? nullptr : list.c_str(), &found.name));
       if (found.place.family == 0) return nowhere();
@@ -187,8 +192,15 @@ class TcpEngine final : public WireEngine {
 
   Status find_own(std::vector<TcpAddress> *own) const {
     std::vector<PublicInterface> found;
-    COLLC_RETURN_IF_FAILED(find_public_interfaces(&found));
-    if (found.empty()) return nowhere();
+    COLLC_RETURN_IF_FAILED(find_running_interfaces(interfaces_.named, &found));
+    if (found.empty() && !interfaces_.named.empty())
+      log(LogLevel::kInfo, "no interface of the devices that NCCL_IB_HCA names is up: the usual ones are used");
+    if (found.empty()) {
+      COLLC_RETURN_IF_FAILED(find_public_interfaces(&found));
+      if (found.empty()) return nowhere();
+      const auto barred = [this](const PublicInterface &one) { return !one.asked && contains(interfaces_.barred, one.name); };
+      found.erase(std::remove_if(found.begin() + 1, found.end(), barred), found.end());
+    }
     found.resize(std::min<size_t>(found.size(), kMostRails / streams_));
     for (const PublicInterface &one : found) own->push_back(address_of(one, one.asked ? TcpWish::kList : TcpWish::kNobody));
     return {};
@@ -204,12 +216,14 @@ class TcpEngine final : public WireEngine {
     std::strncpy(mine.interface, found.name.c_str(), sizeof mine.interface - 1);
     mine.streams = streams_;
     mine.mbits = speed_of_interface(found.name);
+    mine.far = far_from_gpus(found.name, place_.gpus, kSysFolder);
     mine.prefix = found.prefix;
     mine.wish = wish;
     return mine;
   }
 
-  std::vector<std::string> interfaces_;  // lists of them, a rail each; none: those that are found
+  TcpInterfaces interfaces_;
+  WirePlace place_;
   uint32_t streams_;
   bool tls_;
   const char *above_;
@@ -218,9 +232,9 @@ class TcpEngine final : public WireEngine {
 
 }  // namespace
 
-std::unique_ptr<WireEngine> make_tcp_engine(const std::vector<std::string> &interfaces, uint32_t streams, bool tls,
+std::unique_ptr<WireEngine> make_tcp_engine(const TcpInterfaces &interfaces, const WirePlace &place, uint32_t streams, bool tls,
                                             const char *above) {
-  return std::make_unique<TcpEngine>(interfaces, streams, tls, above);
+  return std::make_unique<TcpEngine>(interfaces, place, streams, tls, above);
 }
 
 }  // namespace collc

@@ -76,6 +76,12 @@ void pair_rails(std::vector<std::vector<TcpAddress>> *machines) {
       rail.push_back(static_cast<size_t>(std::find(one.begin(), one.end(), false) - one.begin()));
     take(std::move(rail));
   }
+  const auto far = [machines](const std::vector<size_t> &rail) {
+    uint64_t sum = 0;
+    for (size_t m = 0; m < rail.size(); ++m) sum += (*machines)[m][rail[m]].far;
+    return sum;
+  };
+  if (!named) std::stable_sort(rails.begin(), rails.end(), [&far](const auto &a, const auto &b) { return far(a) < far(b); });
   rails.resize(std::min<size_t>(rails.size(), kMostRails / streams));
   for (size_t m = 0; m < machines->size(); ++m) {
     std::vector<TcpAddress> kept;

@@ -36,12 +36,14 @@ struct TcpAddress {
   uint32_t streams;  // over each interface
   uint32_t mbits;  // per second, of the interface; 0: not known
   uint32_t prefix;  // bits of the address that its network has
+  uint32_t far;  // from the nearest of its ranks' GPUs
   TcpWish wish;
 };
 
 // Settles which interfaces of the machines are a rail each: afterwards all have equally many, and the ones at one place are joined. Where
 // COLLC_NET names them, the first ones here and there and so on; else those of one network before others, and those that nobody
-// asked for only if they are of one network, but for the first. All machines come to the same.
+// asked for only if they are of one network, but for the first. Where COLLC_NET names none, those near GPUs come first. All machines come
+// to the same.
 void pair_rails(std::vector<std::vector<TcpAddress>> *machines);
 
 // The first message on a connection, and the only one that a stranger can send.

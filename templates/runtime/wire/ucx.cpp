@@ -42,7 +42,9 @@ class AddressSink final : public WireSink {
 class UcxEngine final : public WireEngine {
  public:
   UcxEngine(std::string interface, std::string devices)
-      : interface_(std::move(interface)), devices_(std::move(devices)), tcp_(make_tcp_engine({interface_}, 1, false, "ucx")) {}
+      : interface_(std::move(interface)),
+        devices_(std::move(devices)),
+        tcp_(make_tcp_engine({{interface_}, {}, {}}, {}, 1, false, "ucx")) {}
   const char *name() const override { return "ucx"; }
 
   Status listen(Bytes *address) override {

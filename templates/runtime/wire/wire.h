@@ -108,12 +108,23 @@ class WireEngine {
   virtual Status meet(const WireMeeting &meeting, std::vector<std::unique_ptr<WireConnection>> *made) = 0;
 };
 
-// The engine that COLLC_NET=[engine:]interface,... names; without one, or without the variable, tcp.
-Status make_engine(std::unique_ptr<WireEngine> *made);
+// What is known of this machine beside its variables.
+struct WirePlace {
+  std::vector<uint64_t> gpus;  // bus ids of its ranks' GPUs, as GpuPlace has them; those that are known
+};
 
-// Plain sockets, on an interface of each of these lists, or where COLLC_SOCKET_IFNAME says if there is none; over each one so
-// many streams, encrypted with `tls`. `above`: the engine that uses them; all machines must name the same.
-std::unique_ptr<WireEngine> make_tcp_engine(const std::vector<std::string> &interfaces, uint32_t streams, bool tls,
+// The engine that COLLC_NET=[engine:]interface,... names; without one, or without the variable, tcp.
+Status make_engine(const WirePlace &place, std::unique_ptr<WireEngine> *made);
+
+// Which interfaces plain sockets use.
+struct TcpInterfaces {
+  std::vector<std::string> lists;   // a rail on an interface of each; none: those below
+  std::vector<std::string> named;   // those of these that run, else those that are found
+  std::vector<std::string> barred;  // that are not found beside the usual one
+};
+// Plain sockets; over each interface so many streams, encrypted with `tls`. `above`: the engine that uses them; all machines must
+// name the same.
+std::unique_ptr<WireEngine> make_tcp_engine(const TcpInterfaces &interfaces, const WirePlace &place, uint32_t streams, bool tls,
                                             const char *above);
 // UCX, with the RDMA ports of `devices` ("": all), and sockets beside it.
 std::unique_ptr<WireEngine> make_ucx_engine(const std::string &interface, const std::string &devices);

@@ -1,0 +1,95 @@
+#include "wire/cards.h"
+
+#include <dirent.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <climits>
+#include <cstdio>
+#include <cstdlib>
+
+#include "base/log.h"
+
+namespace collc {
+namespace {
+
+constexpr uint32_t kOtherBridge = 100, kOtherMemory = 200;
+
+// A number that a file of sysfs holds.
+long read_long(const std::string &path, long otherwise) {
+  FILE *const file = std::fopen(path.c_str(), "re");
+  if (file == nullptr) return otherwise;
+  long value = otherwise;
+  if (std::fscanf(file, "%ld", &value) != 1) value = otherwise;
+  std::fclose(file);
+  return value;
+}
+
+// Where a link leads, whole; "" if nowhere.
+std::string follow(const std::string &link) {
+  char path[PATH_MAX];
+  return realpath(link.c_str(), path) == nullptr ? "" : path;
+}
+
+// The steps from a host bridge ("pci0000:3a") down to a device; none: it is no device of PCIe.
+std::vector<std::string> way_down(const std::string &path) {
+  std::vector<std::string> steps;
+  for (size_t at = 0; at < path.size();) {
+    const size_t end = std::min(path.find('/', at), path.size());
+    const std::string step = path.substr(at, end - at);
+    const bool bridge = step.compare(0, 3, "pci") == 0 && step.find(':') != std::string::npos;
+    if (bridge || !steps.empty()) steps.push_back(step);
+    at = end + 1;
+  }
+  return steps;
+}
+
+uint32_t distance(const std::string &one, const std::string &other) {
+  const std::vector<std::string> a = way_down(one), b = way_down(other);
+  if (a.empty() || b.empty()) return kFarUnknown;
+  size_t same = 0;
+  while (same < std::min(a.size(), b.size()) && a[same] == b[same]) ++same;
+  const auto steps = static_cast<uint32_t>(std::min<size_t>(a.size() + b.size() - 2 * same, kOtherBridge - 1));
+  if (same > 0) return steps;
+  const long memory = read_long(one + "/numa_node", -1);
+  return steps + (memory >= 0 && memory == read_long(other + "/numa_node", -1) ? kOtherBridge : kOtherMemory);
+}
+
+}  // namespace
+
+std::vector<std::string> list_folder(const std::string &folder) {
+  std::vector<std::string> names;
+  DIR *const open = opendir(folder.c_str());
+  if (open == nullptr) return names;
+  while (const dirent *entry = readdir(open))
+    if (entry->d_name[0] != '.') names.emplace_back(entry->d_name);
+  closedir(open);
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+std::vector<RdmaInterface> find_rdma_interfaces(const std::string &sys) {
+  std::vector<RdmaInterface> found;
+  for (const std::string &device : list_folder(sys + "/class/infiniband")) {
+    const std::string folder = sys + "/class/infiniband/" + device + "/device/net";
+    for (const std::string &interface : list_folder(folder)) {
+      const long port = read_long(folder + "/" + interface + "/dev_port", 0) + 1;
+      const std::string above = follow(folder + "/" + interface + "/master");
+      found.push_back({device + ":" + std::to_string(port), above.empty() ? interface : above.substr(above.rfind('/') + 1)});
+    }
+  }
+  return found;
+}
+
+uint32_t far_from_gpus(const std::string &interface, const std::vector<uint64_t> &gpus, const std::string &sys) {
+  uint32_t least = kFarUnknown;
+  const std::string card = follow(sys + "/class/net/" + interface + "/device");
+  for (const uint64_t bus : gpus) {
+    const std::string gpu = format("%04x:%02x:%02x.0", static_cast<unsigned>(bus >> 32),
+                                   static_cast<unsigned>(bus >> 16 & 0xff), static_cast<unsigned>(bus >> 8 & 0xff));
+    least = std::min(least, distance(follow(sys + "/bus/pci/devices/" + gpu), card));
+  }
+  return least;
+}
+
+}  // namespace collc
