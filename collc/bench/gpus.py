@@ -96,6 +96,9 @@ class GpuBuffer(Buffer):
         self.driver("cuMemFree_v2", ctypes.c_uint64(self.start))
 
 
+Place = tuple[GpuBuffer, GpuBuffer, int, int]  # of a rank: what it sends from and receives into, and the offsets there
+
+
 class Ranks:
     """The state of all ranks."""
 
@@ -139,17 +142,17 @@ class Ranks:
         self,
         order: dict[str, Any],
         case: Case,
-        places: list[tuple[GpuBuffer, GpuBuffer, int, int]],
+        places: list[Place],
         buffers: list[GpuBuffer],
     ) -> list[dict[str, Any]]:
         for rank, (send, _, send_at, _) in enumerate(places):
             send.put(case.send_data(rank), send_at)
         for buffer in buffers:
             buffer.upload()
-        self._call(order["warmup"], case, places)
+        self.call(order["warmup"], case, places)
         before = [read_times(self.nccl.lib, comm) for comm in self.comms]
         start = time.perf_counter()
-        self._call(order["iters"], case, places)
+        self.call(order["iters"], case, places)
         seconds = (time.perf_counter() - start) / max(1, order["iters"])
         after = [read_times(self.nccl.lib, comm) for comm in self.comms]
         wrong: list[int | None] = [0 if order["check"] else None for _ in self.comms]
@@ -159,7 +162,7 @@ class Ranks:
                 send.put(case.send_data(rank), send_at)
             for buffer in buffers:
                 buffer.upload()
-            self._call(1, case, places)
+            self.call(1, case, places)
             for buffer in buffers:
                 buffer.download()
             for rank, (send, recv, _, recv_at) in enumerate(places):
@@ -170,7 +173,7 @@ class Ranks:
             for rank in range(len(self.comms))
         ]
 
-    def _call(self, times: int, case: Case, places: list[tuple[GpuBuffer, GpuBuffer, int, int]]) -> None:
+    def call(self, times: int, case: Case, places: list[Place]) -> None:
         """Runs the collective this many times on all ranks and waits for the end."""
         lib, op = self.nccl.lib, OPS[case.op] if case.op else 0
         for _ in range(times):
@@ -189,36 +192,41 @@ class Ranks:
         self.comms = []
         return answers
 
+    def obey(self, order: dict[str, Any]) -> list[dict[str, Any]]:
+        match order["do"]:
+            case "init":
+                return self.init(order)
+            case "case":
+                return self.case(order)
+            case "checked":
+                return [{"pairs": read_pairs(self.nccl.lib, comm)} for comm in self.comms]
+            case _:
+                return self.close()
 
-def serve(library: Path, orders: Any, answer: Callable[[dict[str, Any]], None]) -> None:
+
+def serve(
+    library: Path, orders: Any, answer: Callable[[dict[str, Any]], None], make: Callable[[Path], Ranks] = Ranks
+) -> None:
     """Does what it is told until the orders end."""
     ranks: Ranks | None = None
     for order in orders:
         try:
             if ranks is None:
-                ranks = Ranks(library)
-            match order["do"]:
-                case "init":
-                    done: dict[str, Any] = {"ranks": ranks.init(order)}
-                case "case":
-                    done = {"ranks": ranks.case(order)}
-                case "checked":
-                    done = {"ranks": [{"pairs": read_pairs(ranks.nccl.lib, comm)} for comm in ranks.comms]}
-                case _:
-                    done = {"ranks": ranks.close()}
+                ranks = make(library)
+            done: dict[str, Any] = {"ranks": ranks.obey(order)}
         except FAILURES as error:
             done = dict(failed(error))
         answer(done)
 
 
-def _answer(answer: dict[str, Any]) -> None:
+def answer_line(answer: dict[str, Any]) -> None:
     sys.stdout.write(json.dumps(answer) + "\n")
     sys.stdout.flush()
 
 
 def main() -> None:
-    """Answers orders on standard input until it ends."""
-    serve(Path(sys.argv[1]), map(json.loads, sys.stdin), _answer)
+    """Answers commands from standard input until it ends."""
+    serve(Path(sys.argv[1]), map(json.loads, sys.stdin), answer_line)
 
 
 if __name__ == "__main__":

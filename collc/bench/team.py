@@ -187,15 +187,19 @@ class GpuTeam:
     def all(self, order: dict[str, Any]) -> list[dict[str, Any]]:
         return list(self.team.one(0, order)["ranks"])
 
+    def one(self, rank: int, order: dict[str, Any]) -> dict[str, Any]:
+        return self.all(order)[rank]
+
 
 @contextmanager
-def gpu_team_of(library: Path, nranks: int) -> Iterator[GpuTeam]:
-    """Ranks with a communicator on this machine's GPUs, ready for cases; ended afterwards.
+def gpu_team_of(library: Path, nranks: int, worker: str = "collc.bench.gpus") -> Iterator[GpuTeam]:
+    """Ranks with a communicator on this machine's GPUs, ready for cases; ended afterwards. `worker` is the module that
+    has them.
 
     Raises:
         RunError: there is no GPU, or a rank failed.
     """
-    team = Team([_Started(library, "collc.bench.gpus")])
+    team = Team([_Started(library, worker)])
     try:
         gpus = GpuTeam(team)
         gpus.serves = (gpus.all({"do": "init", "nranks": nranks}) or [{}])[0]

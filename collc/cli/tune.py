@@ -17,6 +17,7 @@ from collc.cli.report import SIZE, debug_option, emit_json, json_option, note, p
 from collc.collectives.model import COMPILED, Collective
 from collc.collectives.sizes import short_size
 from collc.errors import RunError, UsageError
+from collc.ir.printer import print_weights
 from collc.process import environment
 from collc.tune.machine import Costs, microseconds, tune_machine
 from collc.tune.run import Tuned, TuneReport, TuneRequest, check_request, tune
@@ -136,7 +137,8 @@ def _print(tuned: TuneReport) -> None:
         report.line(f"{one.collective.value}, {tuned.nranks} ranks")
         report.text(table(["bytes", "before", "us", "after", "us", "faster by"], _rows(one)))
         for row in one.rows:
-            report.line(f"  from {row.min_bytes:>12} bytes: {one.label(row.program)}")
+            weights = f" with {print_weights(row.weights)}" if row.weights else ""
+            report.line(f"  from {row.min_bytes:>12} bytes: {one.label(row.program)}{weights}")
     if tuned.resumed:
         note(f"{tuned.resumed} sizes were measured by an earlier run that was interrupted")
     if tuned.unsettled:

@@ -9,8 +9,11 @@ from typing import Any
 from collc.collectives.model import Collective
 from collc.collectives.sizes import short_size
 from collc.errors import RunError
+from collc.topology.model import JOINT
 
-Key = tuple[str, str, int, int]  # of a variant: plan, protocol, chunk, spread
+# Of a variant: plan, protocol, chunk, spread; and of a program that is cut into classes its size in the table, else -1.
+Key = tuple[str, str, int, int, int]
+Family = tuple[str, str, int, int]
 
 
 @dataclass(frozen=True)
@@ -26,16 +29,22 @@ class Candidate:
     channels: int
     spread: int
     min_bytes: int | None
+    weights: tuple[int, ...] = ()  # of the classes that it is cut into, in the order of JOINT
+
+    @property
+    def cut(self) -> int:
+        """The size from which the embedded table selects a program that is cut into classes; -1: it is not cut."""
+        return (self.min_bytes or 0) if self.weights else -1
 
     @property
     def key(self) -> Key:
         """What distinguishes it from other candidates."""
-        return (self.plan, self.protocol, self.chunk_bytes, self.spread)
+        return (self.plan, self.protocol, self.chunk_bytes, self.spread, self.cut)
 
     @property
-    def family(self) -> tuple[str, str, int]:
+    def family(self) -> Family:
         """What it shares with candidates that differ only in chunk size."""
-        return (self.plan, self.protocol, self.spread)
+        return (self.plan, self.protocol, self.spread, self.cut)
 
     def label(self) -> str:
         """Plan, protocol, bytes per chunk, channels, as people read them."""
@@ -82,6 +91,7 @@ def read_offers(manifest: dict[str, Any]) -> list[Offer]:
                     row["channels"],
                     row["spread"],
                     row["min_bytes"],
+                    tuple(row["weights"][name] for name in JOINT) if row.get("weights") else (),
                 )
                 for i, row in enumerate(rows)
             )
@@ -101,7 +111,7 @@ def embedded(candidates: Sequence[Candidate], size: int) -> Candidate:
 
 def families(candidates: Sequence[Candidate], size: int) -> list[list[Candidate]]:
     """Candidates by plan, protocol and spread, with ascending chunk sizes; of those that contain a whole call, one."""
-    found: dict[tuple[str, str, int], list[Candidate]] = {}
+    found: dict[Family, list[Candidate]] = {}
     for candidate in sorted(candidates, key=lambda c: (c.chunk_bytes, c.number)):
         members = found.setdefault(candidate.family, [])
         if not members or (members[-1].chunk_bytes < size and members[-1].chunk_bytes != candidate.chunk_bytes):

@@ -11,6 +11,7 @@ from typing import Any
 
 from collc.errors import CollcError, RunError
 from collc.inputs import read_input
+from collc.ir.printer import print_weights
 from collc.outputs import written_aside
 from collc.tune.candidates import Candidate
 from collc.tune.search import Point, Row
@@ -37,9 +38,13 @@ def tuning_text(build_id: str, machine: str, tables: Sequence[FileTable], remark
         by_number = {c.number: c for c in table.candidates}
         root = "-" if first.root is None else str(first.root)
         lines.append(f"table {table.allocation} {first.collective.value} {root}")
-        lines += [f"{row.min_bytes} {row.program}  # {by_number[row.program].label()}" for row in table.rows]
+        lines += [f"{_row(row)}  # {by_number[row.program].label()}" for row in table.rows]
     lines.append(f"end {sum(len(table.rows) for table in tables)}")
     return "\n".join(lines) + "\n"
+
+
+def _row(row: Row) -> str:
+    return f"{row.min_bytes} {row.program} {print_weights(row.weights) if row.weights else ''}".rstrip()
 
 
 def write_whole(path: Path, text: str) -> None:
@@ -95,8 +100,8 @@ class State:
 
 
 def _point(value: dict[str, Any]) -> Point:
-    point = Point(**value)
-    whole = (point.bytes, point.chosen, point.embedded)
+    point = Point(**{**value, "weights": tuple(value["weights"])})
+    whole = (point.bytes, point.chosen, point.embedded, *point.weights)
     if not all(isinstance(n, int) and n >= 0 for n in whole):
         raise ValueError("no point")
     return point

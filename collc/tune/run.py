@@ -11,19 +11,20 @@ from typing import Any
 from collc.bench.launchers import Place
 from collc.bench.memory import check_memory
 from collc.bench.runner import library_ranks
-from collc.bench.team import Team, team_of
+from collc.bench.team import GpuTeam, Team, gpu_team_of, team_of
 from collc.checker.library import read_manifest
 from collc.collectives.model import COMPILED, Collective
 from collc.collectives.sizes import buffer_bytes, short_size, size_series
 from collc.errors import RunError, UsageError
 from collc.outputs import check_output
 from collc.process import environment
+from collc.topology.model import JOINT
 from collc.tune.candidates import Candidate, Offer, read_offers
 from collc.tune.files import FileTable, State, tuning_text, write_whole
 from collc.tune.meter import Guard, TeamMeter
 from collc.tune.search import Point, Problem, Row, Rules, table
 
-WORKER = "collc.tune.worker"
+WORKER, GPU_WORKER = "collc.tune.worker", "collc.tune.gpus"
 
 
 @dataclass(frozen=True)
@@ -72,7 +73,14 @@ class Tuned:
                 }
                 for p in self.points
             ],
-            "table": [{"min_bytes": row.min_bytes, "program": self.label(row.program)} for row in self.rows],
+            "table": [
+                {
+                    "min_bytes": row.min_bytes,
+                    "program": self.label(row.program),
+                    **({"weights": dict(zip(JOINT, row.weights, strict=True))} if row.weights else {}),
+                }
+                for row in self.rows
+            ],
         }
 
 
@@ -104,7 +112,7 @@ def tune(request: TuneRequest, status: Callable[[str], None] = lambda text: None
     """Measures and writes a tuning file.
 
     Raises:
-        UsageError: there is nothing to choose from, or the library is not for this kind of machine.
+        UsageError: there is nothing to choose from.
         RunError: a rank failed or died; what was measured until then is kept for the next run.
     """
     manifest, nranks, sizes = check_request(request)
@@ -112,7 +120,13 @@ def tune(request: TuneRequest, status: Callable[[str], None] = lambda text: None
     check_output(output)
     offers = read_offers(manifest)
     # The workers start from the embedded table, whatever this process was started with.
-    with environment("COLLC_TUNING", None), team_of(request.library, nranks, request.place, WORKER) as team:
+    on_gpus = manifest["target"] == "cuda"
+    started = (
+        gpu_team_of(request.library, nranks, GPU_WORKER)
+        if on_gpus
+        else team_of(request.library, nranks, request.place, WORKER)
+    )
+    with environment("COLLC_TUNING", None), started as team:
         machine = _kind_of_machines(team)
         offer = _offer_in_use(team, offers, nranks)
         collectives = _collectives(request, offer)
@@ -147,12 +161,9 @@ def check_request(request: TuneRequest) -> tuple[dict[str, Any], int, list[int]]
         UsageError: the library cannot be tuned, or not so.
     """
     manifest = read_manifest(request.library)
-    if manifest["target"] != "host":
-        what = "the library is for GPUs; tune supports only libraries for CPUs so far"
-        hint = (
-            "`collc bench` measures it on its GPUs; tune takes those of `collc compile --target host --tune-candidates`"
-        )
-        raise UsageError(what, where=str(request.library), hint=hint)
+    if manifest["target"] == "cuda" and request.place is not None:
+        what = "ranks on GPUs are tuned in one process, not by a launcher"
+        raise UsageError(what, where=str(request.library), hint="--launcher none, on one server")
     nranks = library_ranks(manifest, request.ranks)
     sizes = list(size_series(request.min_bytes, request.max_bytes, request.factor))
     offers = read_offers(manifest)
@@ -162,7 +173,7 @@ def check_request(request: TuneRequest) -> tuple[dict[str, Any], int, list[int]]
     return manifest, nranks, sizes
 
 
-def _kind_of_machines(team: Team) -> str:
+def _kind_of_machines(team: Team | GpuTeam) -> str:
     """The kind of machine that all ranks are on: a file is for one kind, and all ranks have to use the same file."""
     kinds = [str(answer["machine"]) for answer in team.all({"do": "machine"})]
     for rank, kind in enumerate(kinds):
@@ -188,7 +199,7 @@ class _Progress:
         self.status(f"[{bar:<24}] {at}/{self.count} {self.collective.value} {size}")
 
 
-def _offer_in_use(team: Team, offers: Sequence[Offer], nranks: int) -> Offer:
+def _offer_in_use(team: Team | GpuTeam, offers: Sequence[Offer], nranks: int) -> Offer:
     """The allocation that the communicator runs on, asked of the library itself."""
     for collective in COMPILED:
         program = team.one(0, {"do": "program", "collective": collective.value, "root": _root(collective), "bytes": 64})
@@ -209,7 +220,8 @@ def _collectives(request: TuneRequest, offer: Offer) -> list[Collective]:
         if collective not in held:
             names = ", ".join(c.value for c in held)
             raise UsageError(f"the library has no {collective.value}", hint=f"it has {names}")
-    if all(len(offer.of(c, offer.roots(c)[0])) == 1 for c in wanted):
+    first = {c: offer.of(c, offer.roots(c)[0]) for c in wanted}
+    if all(len(one) == 1 and not one[0].weights for one in first.values()):
         raise UsageError(
             "the library has one program per collective, so there is nothing to choose from",
             where=str(request.library),
@@ -218,13 +230,15 @@ def _collectives(request: TuneRequest, offer: Offer) -> list[Collective]:
     return wanted
 
 
-def _problem(team: Team, offer: Offer, collective: Collective, nranks: int, meter: TeamMeter, rules: Rules) -> Problem:
+def _problem(
+    team: Team | GpuTeam, offer: Offer, collective: Collective, nranks: int, meter: TeamMeter, rules: Rules
+) -> Problem:
     """The candidates of NCCL's rank 0 as the root: the plan rank that it plays is the library's business."""
     root = _root(collective)
     order = {"do": "program", "collective": collective.value, "root": root, "bytes": 64}
     number = team.one(0, order)["program"] - offer.first_program
     plan_root = offer.candidates[number].root
-    return Problem(collective, root, nranks, offer.of(collective, plan_root), meter, rules)
+    return Problem(collective, root, nranks, offer.of(collective, plan_root), meter, rules, meter)
 
 
 def _tune_one(problem: Problem, sizes: Sequence[int], state: State, progress: _Progress) -> Tuned:
@@ -253,6 +267,6 @@ def _tables(offer: Offer, found: Tuned) -> list[FileTable]:
         for row in found.rows:
             number = by_key.get(keys[row.program], None if rows else own[0].number)
             if number is not None and (not rows or number != rows[-1].program):
-                rows.append(Row(row.min_bytes, number))
+                rows.append(Row(row.min_bytes, number, row.weights))
         tables.append(FileTable(offer.allocation, own, rows))
     return tables

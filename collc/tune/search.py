@@ -1,7 +1,9 @@
-"""Which program for which size: chunk sizes by MIAD, plans and crossovers by measured comparison."""
+"""Which program for which size: chunk sizes by MIAD, plans and crossovers by measured comparison, and the weights of
+classes of links by their times (`collc.tune.weights`)."""
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import math
 from collections.abc import Callable, Sequence
@@ -10,10 +12,13 @@ from dataclasses import dataclass
 from collc.collectives.model import Collective
 from collc.collectives.sizes import element_count
 from collc.tune.candidates import Candidate, embedded, families
-from collc.tune.meter import Call, Meter
+from collc.tune.meter import Call, ClassMeter, Meter
 from collc.tune.miad import miad
+from collc.tune.weights import Times, Weights, alone, balanced
 
 ELEMENT_BYTES = 4
+# How far below the size from which the embedded table cuts calls into classes a cut one is measured, as a factor.
+BELOW = 16
 
 
 @dataclass(frozen=True)
@@ -35,7 +40,10 @@ class Rules:
 
 @dataclass(frozen=True)
 class Point:
-    """The result for one size: nccl-tests' bytes, the program chosen, and its time and the embedded one's."""
+    """The result for one size: nccl-tests' bytes, the program chosen, and its time and the embedded one's.
+
+    `weights` are those of the chosen program's classes; empty: its own, or it is not cut into classes.
+    """
 
     bytes: int
     chosen: int
@@ -43,21 +51,24 @@ class Point:
     chosen_us: float
     embedded_us: float
     settled: bool
+    weights: Weights = ()
 
 
 @dataclass(frozen=True)
 class Row:
-    """One row of a table: from `min_bytes` of NCCL's count times the element size on, this program."""
+    """One row of a table: from `min_bytes` of NCCL's count times the element size on, this program and its weights."""
 
     min_bytes: int
     program: int
+    weights: Weights = ()
 
 
 @dataclass
 class Problem:
     """One collective and root: its candidates, and how to measure them.
 
-    `root` is NCCL's number, -1 for none; `candidates` are those of the plan rank that it is.
+    `root` is NCCL's number, -1 for none; `candidates` are those of the plan rank that it is. Without `classes` programs
+    that are cut into classes of links keep their own weights.
     """
 
     collective: Collective
@@ -66,6 +77,7 @@ class Problem:
     candidates: Sequence[Candidate]
     meter: Meter
     rules: Rules = Rules()
+    classes: ClassMeter | None = None
 
     def call(self, size: int) -> Call:
         return Call(self.collective, self.root, element_count(self.collective, size, ELEMENT_BYTES, self.nranks))
@@ -78,15 +90,29 @@ class Problem:
         return self.meter.measure(self.call(size), numbers).seconds
 
 
+@dataclass(frozen=True)
+class Weighed:
+    """What the weights of a program's classes should be; empty: its own. With those calls take `own` times as long."""
+
+    weights: Weights
+    own: float
+
+
 def decide(problem: Problem, size: int, before: Candidate | None) -> Point:
     """The program for a size.
 
-    MIAD finds the chunk of every plan, from the chunk of the size before where that is the same plan; then all winners,
-    the program of the size before and the embedded one run side by side.
+    First the classes of a program that is cut get the weights with which it is best. MIAD finds the chunk of every
+    plan, from the chunk of the size before where that is the same plan; then all winners, the program of the size
+    before and the embedded one run side by side.
     """
     held = embedded(problem.candidates, problem.per_call(size))
+    cut = cut_for(problem, size, before)
+    candidates = [c for c in problem.candidates if not c.weights or c is cut]
+    weighed = Weighed((), 1.0) if cut is None else weigh(problem, size, cut)
+    if before is not None and before.weights:
+        before = cut
     finalists = [held.number] if before is None else [before.number, held.number]
-    for members in families(problem.candidates, problem.per_call(size)):
+    for members in families(candidates, problem.per_call(size)):
         by_chunk = {c.chunk_bytes: c.number for c in members}
         start = None
         if before is not None and before.family == members[0].family:
@@ -98,7 +124,7 @@ def decide(problem: Problem, size: int, before: Candidate | None) -> Point:
 
         walk = miad(sorted(by_chunk), compare, start=start, gain=problem.rules.gain)
         finalists.append(by_chunk[walk.chunk])
-    finalists = distinct(problem.candidates, problem.per_call(size), finalists)
+    finalists = distinct(candidates, problem.per_call(size), finalists)
     measured = problem.meter.measure(problem.call(size), finalists)
     times = dict(zip(finalists, measured.seconds, strict=True))
     best = min(finalists, key=lambda number: times[number])
@@ -107,7 +133,46 @@ def decide(problem: Problem, size: int, before: Candidate | None) -> Point:
     if times[finalists[0]] <= times[best] * (1 + least):
         best = finalists[0]
     times.setdefault(held.number, times[finalists[0]])
-    return Point(size, best, held.number, times[best] * 1e6, times[held.number] * 1e6, measured.settled)
+    embedded_us = times[held.number] * 1e6 * (weighed.own if held is cut else 1)
+    weights = weighed.weights if cut is not None and best == cut.number else ()
+    return Point(size, best, held.number, times[best] * 1e6, embedded_us, measured.settled, weights)
+
+
+def cut_for(problem: Problem, size: int, before: Candidate | None) -> Candidate | None:
+    """Of the programs that are cut into classes the one that a size may run: the table has one per range of sizes."""
+    held = embedded(problem.candidates, problem.per_call(size))
+    if held.weights:
+        return held
+    if before is not None and before.weights:
+        return before
+    first = min((c for c in problem.candidates if c.weights), key=lambda c: c.cut, default=None)
+    return first if first is not None and BELOW * problem.per_call(size) >= first.cut else None
+
+
+def weigh(problem: Problem, size: int, program: Candidate) -> Weighed:
+    """The weights of a program's classes, compared side by side with its own and with the fastest class alone."""
+    meter, call = problem.classes, problem.call(size)
+    kept = Weighed((), 1.0)
+    if meter is None:
+        return kept
+    meter.use(program.number, ())
+    first = meter.class_times(call, program.number, program.weights)
+    if first is None:
+        return kept
+
+    def timed(weights: Weights) -> Times:
+        return meter.class_times(call, program.number, weights) or first
+
+    found = balanced(program.weights, timed)
+    choices = list(dict.fromkeys((program.weights, found, alone(program.weights, first))))
+    measured = meter.compare(call, program.number, choices)
+    best = min(range(len(choices)), key=lambda i: measured.seconds[i])
+    own = measured.seconds[0] / measured.seconds[best]
+    least = problem.rules.switch if measured.settled else problem.rules.doubt
+    if own <= 1 + least:
+        return kept
+    meter.use(program.number, choices[best])
+    return Weighed(choices[best], own)
 
 
 def distinct(candidates: Sequence[Candidate], size: int, numbers: Sequence[int]) -> list[int]:
@@ -150,13 +215,20 @@ def table(
         if point is None:
             point = decide(problem, size, before)
             done(point)
+        elif problem.classes is not None:
+            problem.classes.use(point.chosen, point.weights)
         points.append(point)
         before = by_number[point.chosen]
+    weights = {
+        point.chosen: point.weights for point in points
+    }  # one weighting of each program: that of its largest calls
     rows = [Row(0, points[0].chosen)]
     for low, high in itertools.pairwise(points):
         if low.chosen != high.chosen:
-            rows.append(Row(max(1, problem.per_call(crossover(problem, low, high))), high.chosen))
-    return _ascending(rows), points
+            both = by_number[low.chosen].weights and by_number[high.chosen].weights
+            least = by_number[high.chosen].cut if both else problem.per_call(crossover(problem, low, high))
+            rows.append(Row(max(1, least), high.chosen))
+    return [dataclasses.replace(row, weights=weights[row.program]) for row in _ascending(rows)], points
 
 
 def _ascending(rows: Sequence[Row]) -> list[Row]:

@@ -13,12 +13,53 @@ from pathlib import Path
 from typing import Any
 
 from collc.bench.data import TYPES, Case
+from collc.bench.nccl import Nccl
 from collc.bench.worker import Buffer, Rank, make_buffers, serve
 from collc.collectives.model import Collective
 from collc.errors import RunError
+from collc.topology.model import JOINT
 
 FLOAT = TYPES["float"]
 SUM = 0
+
+
+def declare(nccl: Nccl, library: Path) -> None:
+    """Types of what a library exports for tuning.
+
+    Raises:
+        RunError: it exports nothing of the kind.
+    """
+    lib = nccl.lib
+    try:
+        lib.collc_machine.restype = ctypes.c_char_p
+        lib.collc_program_of.argtypes = [ctypes.c_void_p, ctypes.c_uint32, ctypes.c_int, ctypes.c_uint64]
+        lib.collc_force_program.argtypes = [ctypes.c_void_p, ctypes.c_int]
+        lib.collc_force_weights.argtypes = [ctypes.c_void_p, ctypes.c_uint32]
+        lib.collc_class_times.argtypes = [ctypes.c_void_p, ctypes.POINTER(ctypes.c_uint64)]
+    except AttributeError:
+        raise RunError("was compiled by a version without support for tuning", where=str(library)) from None
+
+
+def machine_of(nccl: Nccl) -> dict[str, Any]:
+    return {"machine": nccl.lib.collc_machine().decode()}
+
+
+def program_of(nccl: Nccl, comm: ctypes.c_void_p | None, order: dict[str, Any]) -> dict[str, Any]:
+    """The number, among all of the library's, of the program that a call runs by the table in use."""
+    number = Collective(order["collective"]).traits.number
+    return {"program": nccl.lib.collc_program_of(comm, number, order["root"], order["bytes"])}
+
+
+def case_of(order: dict[str, Any], nranks: int) -> Case:
+    """The call that an order is about: float32, a sum where it reduces."""
+    collective = Collective(order["collective"])
+    return Case(collective, nranks, order["root"], order["count"], FLOAT, "sum" if collective.reduces else None)
+
+
+def class_times(lib: ctypes.CDLL, comm: ctypes.c_void_p | None) -> list[float] | None:
+    """Seconds of the latest call until each class, as JOINT orders them, had done its part; None: not known."""
+    spent = (ctypes.c_uint64 * len(JOINT))()
+    return [one / 1e9 for one in spent] if lib.collc_class_times(comm, spent) else None
 
 
 class TunedRank(Rank):
@@ -26,21 +67,8 @@ class TunedRank(Rank):
 
     def __init__(self, library: Path) -> None:
         super().__init__(library)
-        lib = self.nccl.lib
-        try:
-            lib.collc_machine.restype = ctypes.c_char_p
-            lib.collc_program_of.argtypes = [ctypes.c_void_p, ctypes.c_uint32, ctypes.c_int, ctypes.c_uint64]
-            lib.collc_force_program.argtypes = [ctypes.c_void_p, ctypes.c_int]
-        except AttributeError:
-            raise RunError("was compiled by a version without support for tuning", where=str(library)) from None
-
-    def machine(self) -> dict[str, Any]:
-        return {"machine": self.nccl.lib.collc_machine().decode()}
-
-    def program(self, order: dict[str, Any]) -> dict[str, Any]:
-        """The number, among all of the library's, of the program that a call runs by the table in use."""
-        number = Collective(order["collective"]).traits.number
-        return {"program": self.nccl.lib.collc_program_of(self.comm, number, order["root"], order["bytes"])}
+        declare(self.nccl, library)
+        self.kept: object = None  # the buffers of the latest call
 
     def measure(self, order: dict[str, Any]) -> dict[str, Any]:
         """Seconds per call: for each repeat a list in the order of `programs`.
@@ -48,25 +76,41 @@ class TunedRank(Rank):
         The programs take turns, and every repeat begins with a different one, so that a disturbance affects all
         equally. Before its timed calls each runs once, unless a call is so long that this would only double the wait.
         """
-        assert self.comm is not None
-        collective = Collective(order["collective"])
-        case = Case(
-            collective, self.nranks, order["root"], order["count"], FLOAT, "sum" if collective.reduces else None
-        )
-        send, recv, send_at, recv_at = make_buffers(case, self.rank, False, Buffer)
-        send.put(case.send_data(self.rank), send_at)
-        addresses = (send.address + send_at, recv.address + recv_at)
+        case, addresses = self.buffers(order)
         programs, iters = order["programs"], order["iters"]
         seconds = [[0.0] * len(programs) for _ in range(order["repeats"])]
         for turn, row in enumerate(seconds):
             for i in range(len(programs)):
                 at = (i + turn) % len(programs)
-                if not self.nccl.lib.collc_force_program(self.comm, programs[at]):
-                    raise RunError(f"has no program {programs[at]} for this communicator")
+                self.force(programs[at], order["weights"][at])
                 if iters > 1:
                     self.repeat(case, addresses, 1)
                 row[at] = self.repeat(case, addresses, iters) / iters
         return {"seconds": seconds}
+
+    def classes(self, order: dict[str, Any]) -> dict[str, Any]:
+        """Of each call the seconds until each class of links had done its part here; None: the library cannot tell."""
+        case, addresses = self.buffers(order)
+        self.force(order["program"], order["weights"])
+        self.repeat(case, addresses, 1)
+        times = []
+        for _ in range(order["iters"]):
+            self.repeat(case, addresses, 1)
+            times.append(class_times(self.nccl.lib, self.comm))
+        return {"times": None if None in times else times}
+
+    def buffers(self, order: dict[str, Any]) -> tuple[Case, tuple[int, int]]:
+        """What an order is about: a call on data of this rank."""
+        case = case_of(order, self.nranks)
+        send, recv, send_at, recv_at = make_buffers(case, self.rank, False, Buffer)
+        self.kept = (send, recv)
+        send.put(case.send_data(self.rank), send_at)
+        return case, (send.address + send_at, recv.address + recv_at)
+
+    def force(self, program: int, weights: int) -> None:
+        lib = self.nccl.lib
+        if not (lib.collc_force_program(self.comm, program) and lib.collc_force_weights(self.comm, weights)):
+            raise RunError(f"has no program {program} for this communicator")
 
     def repeat(self, case: Case, addresses: tuple[int, int], times: int) -> float:
         """The seconds that this many calls take."""
@@ -82,11 +126,13 @@ class TunedRank(Rank):
     def obey(self, order: dict[str, Any]) -> dict[str, Any]:
         match order["do"]:
             case "machine":
-                return self.machine()
+                return machine_of(self.nccl)
             case "program":
-                return self.program(order)
+                return program_of(self.nccl, self.comm, order)
             case "measure":
                 return self.measure(order)
+            case "classes":
+                return self.classes(order)
             case _:
                 return super().obey(order)
 

@@ -93,6 +93,12 @@ class WeightedCalls(Job):
             self.check(self.lib.ncclCommDestroy(ctypes.c_void_p(made[rank])))
         return wrong
 
+    def machine_name(self) -> str:
+        """What a tuning file calls this machine."""
+        name = self.nccl.lib.collc_machine
+        name.restype = ctypes.c_char_p
+        return str(name(), "utf-8")
+
     def same_call(self) -> list[str]:
         """One all_gather again and again; the numbers of the calls with a wrong result."""
         comm, stream, wrong = self.comm(), self.stream(), []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import json
 import random
 import re
 from functools import cache
@@ -17,9 +18,10 @@ from mock_jobs import job
 from support.cli import collc
 from support.libraries import JOINT
 from support.programs import TREE_COLLECTIVES
-from test_cuda_runtime import compile_for_mock, written
+from test_cuda_runtime import compile_for_mock, mock_driver, written
 
 from collc.bench.data import TYPES, Case
+from collc.bench.team import gpu_team_of
 from collc.checker.library import check_library, read_manifest
 from collc.choose import by_class
 from collc.choose.by_class import Cut
@@ -27,6 +29,9 @@ from collc.collectives.model import Collective
 from collc.ir.join_classes import join_classes
 from collc.ir.nodes import Program
 from collc.ir.verify import verify
+from collc.tune.candidates import read_offers
+from collc.tune.meter import Call, Guard, TeamMeter
+from collc.tune.run import GPU_WORKER
 
 NRANKS = 4
 CUTS = [
@@ -184,6 +189,66 @@ def test_weights_do_not_move_unless_the_user_says_so() -> None:
     given = {"count": 1 << 18, "calls": 6}
     assert job("same_call", NRANKS, given=given, made=library(), own=own, log=log) == [[]] * NRANKS
     assert changes(log) == []
+
+
+@pytest.fixture
+def on_the_mock(monkeypatch: pytest.MonkeyPatch) -> None:
+    given = {"LD_LIBRARY_PATH": str(mock_driver()), "OPENBLAS_NUM_THREADS": "1", "MOCK_GPUS": str(NRANKS)}
+    for name, value in {**given, "COLLC_CHUNK": "1024"}.items():
+        monkeypatch.setenv(name, value)
+
+
+@pytest.mark.usefixtures("on_the_mock")
+def test_kernels_tell_tune_how_long_each_class_took() -> None:
+    (offer,) = read_offers(read_manifest(library()))
+    call = Call(Collective.ALL_GATHER, -1, 1 << 14)
+    program = [one for one in offer.candidates if one.collective is Collective.ALL_GATHER][-1]
+    assert program.weights == (2, 3, 0)
+    guard = Guard(batch_seconds=0.0, repeats=3, rounds=2, most_iters=1)
+    with gpu_team_of(library(), NRANKS, GPU_WORKER) as team:
+        meter = TeamMeter(team, guard, offer.first_program)
+        times = {w: meter.class_times(call, program.number, w) for w in ((250, 0, 0), (0, 250, 0), (25, 225, 0))}
+        compared = meter.compare(call, program.number, [(250, 0, 0), (25, 225, 0)])
+    assert all(one is not None for one in times.values())
+    shown = {weights: [time > 0 for time in one or ()] for weights, one in times.items()}
+    assert shown == {
+        (250, 0, 0): [True, False, False],
+        (0, 250, 0): [False, True, False],
+        (25, 225, 0): [True, True, False],
+    }
+    several = times[25, 225, 0]
+    assert several is not None
+    assert several[1] > several[0]  # nine times as much, over memory as well
+    assert min(compared.seconds) > 0
+
+
+@pytest.mark.usefixtures("on_the_mock")
+def test_tune_writes_a_file_for_gpus(tmp_path: Path) -> None:
+    out = tmp_path / "joint.tuning"
+    command = ["tune", str(library()), "-o", str(out), "--json", "--launcher", "none", "--collective", "all_gather"]
+    done = collc(*command, "-b", "64K", "-e", "64K")
+    assert done.code == 0, done.err
+    (found,) = json.loads(done.out)["collectives"]
+    assert found["table"][0]["min_bytes"] == 0
+    assert found["points"][0]["after_us"] <= found["points"][0]["before_us"]
+    assert out.read_text().startswith("collc-tuning/1")
+
+
+def test_communicators_begin_with_the_weights_of_their_file(tmp_path: Path) -> None:
+    manifest = read_manifest(library())
+    programs = [p["collective"] for p in manifest["allocations"][0]["programs"]]
+    first = programs.index("all_gather")
+    cpuinfo = job("machine_name", 1, made=library())[0]
+    file = tmp_path / "joint.tuning"
+    rows = ["table 0 all_gather -", f"0 {first} nvlink:10,pcie:240", f"1024 {first + 1} nvlink:10,pcie:240", "end 2"]
+    head = ["collc-tuning/1", f"library {manifest['build_id']}", f"machine {cpuinfo}"]
+    file.write_text("\n".join([*head, *rows, ""]))
+    log: list[str] = []
+    given = {"count": 1 << 10, "calls": 80}
+    own = {rank: {**BALANCED, "COLLC_TUNING": str(file)} for rank in range(NRANKS)}
+    assert job("same_call", NRANKS, given=given, made=library(), own=own, log=log) == [[]] * NRANKS
+    drawn = next(line for line in changes(log) if "all_gather from" in line)
+    assert "before nvlink 4%, pcie 96%: drawn" in drawn
 
 
 @pytest.mark.parametrize("name", ["nvlink", "pcie"])

@@ -39,7 +39,7 @@ int main(int argc, char **argv) {
   overrides.balance = Balance::kUsual;
   std::vector<std::unique_ptr<Balancer>> ranks;
   for (uint32_t r = 0; r < nranks; ++r)
-    ranks.push_back(std::make_unique<Balancer>(*segment, tables, allocation, r, overrides, true));
+    ranks.push_back(std::make_unique<Balancer>(*segment, tables, allocation, r, overrides, std::vector<uint32_t>(), true));
   uint64_t begun = 0;
   for (uint64_t call = 1; call <= 2 * calls; ++call) {
     if (call == calls + 1) begun = now_ns();  // what comes before has moved weights for trials

@@ -72,7 +72,7 @@ struct Machine {
 // The policy with ranks that agree: what it asks for after call n holds from call n + 2 on.
 class Job {
  public:
-  Job(Machine &machine, uint32_t own) : machine_(machine), policy_(own) {}
+  Job(Machine &machine, uint32_t own) : machine_(machine), policy_(own, own) {}
 
   // One call; its time without noise.
   double call() {

@@ -42,4 +42,32 @@ COLLC_API int collc_force_program(ncclComm_t comm, int program) {
   return collc::with_communicator("collc_force_program", comm, force) == ncclSuccess ? done : 0;
 }
 
+// From now on all calls that are cut into classes of links have these weights (step_program.h; 0: as the tables or COLLC_TUNING
+// say), and nothing balances them: on all ranks or none, and while no call runs. 1 if done.
+COLLC_API int collc_force_weights(ncclComm_t comm, uint32_t weights) {
+  int done = 0;
+  const auto force = [&](const collc::CommunicatorPtr &found) -> collc::Status {
+    if (!collc::check_made(*found).ok() || found->real() != nullptr || found->backend_rank() == nullptr) return {};
+    found->backend_rank()->force_weights(weights);
+    done = 1;
+    return {};
+  };
+  return collc::with_communicator("collc_force_weights", comm, force) == ncclSuccess ? done : 0;
+}
+
+// Nanoseconds from when the latest call began at this rank until each class (nvlink, pcie, net) had done its part; 0: it carried
+// nothing. Only with weights forced, and after the call. 1 if that is known.
+COLLC_API int collc_class_times(ncclComm_t comm, uint64_t *nanoseconds) {
+  uint64_t spent[collc::kClasses] = {};
+  bool known = false;
+  const auto look = [&](const collc::CommunicatorPtr &found) -> collc::Status {
+    if (collc::check_made(*found).ok() && found->real() == nullptr && found->backend_rank() != nullptr)
+      known = found->backend_rank()->class_times(spent);
+    return {};
+  };
+  if (collc::with_communicator("collc_class_times", comm, look) != ncclSuccess || !known) return 0;
+  std::copy(spent, spent + collc::kClasses, nanoseconds);
+  return 1;
+}
+
 }  // extern "C"

@@ -63,18 +63,20 @@ std::vector<std::string> names_with(const char *prefix) {
   return names;
 }
 
-std::vector<std::string> read_list(const char *name) {
-  std::vector<std::string> words;
-  const char *text = read_text(name);
-  if (text == nullptr) return words;
-  words.emplace_back();
-  for (const char *at = text; *at != '\0'; ++at) {
-    if (*at == ',')
+std::vector<std::string> split_list(const std::string &text) {
+  std::vector<std::string> words(1);
+  for (const char c : text) {
+    if (c == ',')
       words.emplace_back();
-    else if (*at != ' ')
-      words.back() += *at;
+    else if (c != ' ')
+      words.back() += c;
   }
   return words;
+}
+
+std::vector<std::string> read_list(const char *name) {
+  const char *const text = read_text(name);
+  return text == nullptr ? std::vector<std::string>() : split_list(text);
 }
 
 }  // namespace collc

@@ -31,7 +31,9 @@ bool is_set(const char *name);
 // The names of all variables that begin so and have a value, in alphabetical order.
 std::vector<std::string> names_with(const char *prefix);
 
-// The words between the commas of a variable; empty if it is unset.
+// The words between the commas of a text, without spaces.
+std::vector<std::string> split_list(const std::string &text);
+// The same of a variable; empty if it is unset.
 std::vector<std::string> read_list(const char *name);
 
 }  // namespace collc

@@ -144,6 +144,7 @@ Status Communicator::set_up(Rendezvous &rendezvous, const std::string &key, Rank
   COLLC_RETURN_IF_FAILED(compare_tunings(introductions));
   COLLC_RETURN_IF_FAILED(compare_tls(introductions));
   if (placement_.allocation != nullptr) choices_ = Choices(*placement_.allocation, tuning);
+  context.weights = choices_.weights();
 
   context.processes = owners;
   context.secret = key;

@@ -22,17 +22,17 @@ uint32_t weights_of(uint64_t subject) { return static_cast<uint32_t>(subject); }
 }  // namespace
 
 std::unique_ptr<Balancer> Balancer::make(Segment &segment, const Tables &tables, const Placement &placement, uint32_t rank,
-                                         const Overrides &overrides, bool one_clock) {
+                                         const Overrides &overrides, const std::vector<uint32_t> &tuned, bool one_clock) {
   const bool fixed = overrides.weighting.weights != 0 || overrides.weighting.drawn != 0 || overrides.balance == Balance::kNever;
   if (fixed || placement.allocation == nullptr || !placement.machine.empty()) return nullptr;
   const Program *const first = tables.programs + placement.allocation->first_program;
   const auto is_cut = [](const Program &one) { return own_weights(one) != 0; };
   if (std::none_of(first, first + placement.allocation->nprograms, is_cut)) return nullptr;
-  return std::make_unique<Balancer>(segment, tables, *placement.allocation, rank, overrides, one_clock);
+  return std::make_unique<Balancer>(segment, tables, *placement.allocation, rank, overrides, tuned, one_clock);
 }
 
 Balancer::Balancer(Segment &segment, const Tables &tables, const Allocation &allocation, uint32_t rank,
-                   const Overrides &overrides, bool one_clock)
+                   const Overrides &overrides, const std::vector<uint32_t> &tuned, bool one_clock)
     : segment_(segment),
       programs_(tables.programs + allocation.first_program),
       rank_(rank),
@@ -42,8 +42,9 @@ Balancer::Balancer(Segment &segment, const Tables &tables, const Allocation &all
       states_(allocation.nprograms),
       drawn_(overrides.balance_seed) {
   for (uint32_t p = 0; p < allocation.nprograms; ++p) {
-    states_[p].own = states_[p].weights = own_weights(programs_[p]);
-    if (rank == 0) policies_.emplace_back(states_[p].own);
+    states_[p].own = own_weights(programs_[p]);
+    states_[p].weights = tuned.empty() || tuned[p] == 0 ? states_[p].own : tuned[p];
+    if (rank == 0) policies_.emplace_back(states_[p].own, states_[p].weights);
   }
 }
 

@@ -25,11 +25,12 @@ class Balancer {
 
   // Null where nothing is to be balanced: no program is cut into classes, or the user has set the weights, or that they stay; or
   // the ranks are on several machines, which the segment does not join.
+  // `tuned`: the weights to begin with, by program of the allocation; those of the tables where it has none.
   // `one_clock`: what the ranks tell of calls is by one clock; else each tells by its own from when it began.
   static std::unique_ptr<Balancer> make(Segment &segment, const Tables &tables, const Placement &placement, uint32_t rank,
-                                        const Overrides &overrides, bool one_clock);
+                                        const Overrides &overrides, const std::vector<uint32_t> &tuned, bool one_clock);
   Balancer(Segment &segment, const Tables &tables, const Allocation &allocation, uint32_t rank, const Overrides &overrides,
-           bool one_clock);
+           const std::vector<uint32_t> &tuned, bool one_clock);
 
   // Before each call that runs a program, in their order. False: it waits for the other ranks; look again.
   bool may_start(uint64_t call);

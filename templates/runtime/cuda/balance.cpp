@@ -17,7 +17,8 @@ constexpr size_t kMostTimed = 64;  // calls that the kernels may yet tell of
 }  // namespace
 
 void CudaRank::make_balancer(const Overrides &overrides) {
-  balancer_ = Balancer::make(*context_.segment, *context_.tables, context_.placement, context_.rank, overrides, false);
+  balancer_ = Balancer::make(*context_.segment, *context_.tables, context_.placement, context_.rank, overrides,
+                             context_.weights, false);
 }
 
 // What the kernels have told since the last call. A call that was not read in time is lost.
@@ -32,6 +33,29 @@ void CudaRank::tell_times() {
       if ((call.weights >> 8 * c & 0xff) == 0) ended[c] = 0;
     balancer_->tell(call.number, told == Told::kAll ? 1 : 0, ended);
   }
+}
+
+uint32_t CudaRank::tuned_weights(const Program &program) const {
+  if (context_.weights.empty()) return 0;
+  return context_
+      .weights[static_cast<size_t>(&program - context_.tables->programs) - context_.placement.allocation->first_program];
+}
+
+void CudaRank::force_weights(uint32_t weights) {
+  balancer_.reset();
+  timed_calls_.clear();
+  forced_weights_ = weights;
+}
+
+// The caller has waited for its stream.
+bool CudaRank::class_times(uint64_t (&spent)[kClasses]) {
+  if (!forced_weights_.has_value() || timed_calls_.empty()) return false;
+  const TimedLaunch &call = timed_calls_.back();
+  uint64_t ended[kClasses] = {};
+  const ClassTimes times(pinned_ + times_at(), world_->plan().max_channels);
+  if (times.read(world_->plan(), call.row, plan_rank_, call.number, ended) != Told::kAll) return false;
+  for (uint32_t c = 0; c < kClasses; ++c) spent[c] = (call.weights >> 8 * c & 0xff) != 0 ? ended[c] : 0;
+  return true;
 }
 
 bool CudaRank::may_start(const Call &call) {
@@ -53,10 +77,18 @@ void CudaRank::end_agreeing(int64_t waited_ms) {
 
 uint32_t CudaRank::start_weights(const Call &call, uint32_t row, bool *timed) {
   *timed = false;
-  if (balancer_ == nullptr) return weights_for(*call.program, world_->plan().overrides.weighting, call.number);
+  if (balancer_ == nullptr && !forced_weights_.has_value())
+    return weights_for(*call.program, world_->plan().overrides.weighting, call.number, tuned_weights(*call.program));
+  bool captured = false;
+  if (forced_weights_.has_value()) {
+    const uint32_t weights = weights_for(*call.program, {*forced_weights_, 0}, call.number, tuned_weights(*call.program));
+    *timed = weights != 0 && CallOrder::is_captured(call.stream, &captured).ok() && !captured;
+    timed_calls_.clear();
+    if (*timed) timed_calls_.push_back({call.number, row, weights});
+    return weights;
+  }
   const uint32_t weights = balancer_->start(*call.program, call.number, call.count * element_bytes(call.type));
   if (!balancer_->times()) return weights;
-  bool captured = false;
   *timed = CallOrder::is_captured(call.stream, &captured).ok() && !captured;
   if (!*timed) {  // a graph runs it whenever it is launched, and nobody hears of that
     const uint64_t nothing[kClasses] = {};

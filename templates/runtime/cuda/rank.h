@@ -4,6 +4,7 @@
 #include <deque>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <set>
 #include <vector>
 
@@ -37,6 +38,8 @@ class CudaRank final : public RankBackend {
   bool has_calls() const override;
   void wait_for_calls_that_end() override;
   uint64_t gpu_bytes() const override;
+  void force_weights(uint32_t weights) override;
+  bool class_times(uint64_t (&spent)[kClasses]) override;
   Event ready() const { return ready_; }
   // Launches a kernel of its calls, or of those of several ranks on its GPU.
   Status launch(const Grid &grid, Stream stream, void **arguments, const char *what) const {
@@ -87,6 +90,7 @@ class CudaRank final : public RankBackend {
   size_t times_at() const;   // in the pinned memory
   void make_balancer(const Overrides &overrides);
   void tell_times();
+  uint32_t tuned_weights(const Program &program) const;  // 0: its own
   bool wait_for_calls() const;
   void end(const Status &status) { context_.segment->abort(status, context_.rank); }
   void look_at_peers();
@@ -123,6 +127,7 @@ class CudaRank final : public RankBackend {
   Event ready_ = nullptr;
   CallOrder order_;
   std::unique_ptr<Balancer> balancer_;  // null: the weights of calls do not change
+  std::optional<uint32_t> forced_weights_;  // by force_weights(): then the last one of timed_calls_ alone is kept
   std::deque<TimedLaunch> timed_calls_;
   bool watched_ = false;
   bool timed_ = false;     // the kernels count, and COLLC_BREAKDOWN asks for it

@@ -24,6 +24,7 @@ struct RankContext {
   uint64_t order;  // among the communicators of a group, the same on all ranks
   uint32_t cores;  // CPU cores that the ranks may use, all together
   uint32_t most_channels = 0;  // maxCTAs of the configuration; 0: as many as the tables say
+  std::vector<uint32_t> weights;  // of classes of links by program of the allocation, where COLLC_TUNING has any
   double timeout;  // seconds a data wait may take; 0: no limit
   uint32_t here = 0;  // ranks on this machine
   bool only_host_memory = false;  // GPUs of this rank and others do not read each other's memory, by the user's wish
@@ -93,6 +94,12 @@ class RankBackend {
   virtual void wait_for_calls_that_end() {}
   // Memory of its GPU that it has for the communicator.
   virtual uint64_t gpu_bytes() const { return 0; }
+  // From now on the classes of links of all calls that are cut have these weights, and class_times() tells of them: on all
+  // ranks, and while no call runs.
+  virtual void force_weights(uint32_t) {}
+  // When each class had done its part of the latest call, in nanoseconds from when it began here; 0: it carried nothing. False
+  // where that is not known.
+  virtual bool class_times(uint64_t (&)[kClasses]) { return false; }
   // How long a wait for data may take from now on, unless COLLC_TIMEOUT says it; 0: as before.
   virtual void limit_waits(double) {}
 };

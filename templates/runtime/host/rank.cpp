@@ -80,7 +80,8 @@ Status HostRank::connect(const RankContext &context) {
           static_cast<unsigned char>(1 + static_cast<unsigned char>(shared_.neighbours.reach_into(peer)));
   COLLC_RETURN_IF_FAILED(shared_.throttle.read());
   weighting_ = overrides.weighting;
-  balancer_ = Balancer::make(*context.segment, *context.tables, context.placement, context.rank, overrides, true);
+  balancer_ =
+      Balancer::make(*context.segment, *context.tables, context.placement, context.rank, overrides, context.weights, true);
   chunk_limit_ = overrides.chunk_bytes;
   channel_limit_ = overrides.channels != 0 ? overrides.channels : context.most_channels;
   forced_ = overrides.protocol >= 0;
@@ -107,8 +108,11 @@ bool HostRank::read_address(uint32_t peer, uint64_t from, void *to, uint64_t byt
 
 const HostRank::Cut &HostRank::cut(const Call &call) {
   const Program &program = *call.program;
-  Cut &cut = cuts_[static_cast<size_t>(&program - context_.tables->programs) - context_.placement.allocation->first_program];
-  const uint32_t weights = balancer_ == nullptr ? weights_for(program, weighting_, call.number)
+  const size_t number =
+      static_cast<size_t>(&program - context_.tables->programs) - context_.placement.allocation->first_program;
+  Cut &cut = cuts_[number];
+  const uint32_t tuned = context_.weights.empty() ? 0 : context_.weights[number];
+  const uint32_t weights = balancer_ == nullptr ? weights_for(program, weighting_, call.number, tuned)
                                                 : balancer_->start(program, call.number, call.count * element_bytes(call.type));
   if (cut.count == call.count && cut.element_bytes == shared_.running.element_bytes && cut.weights == weights) return cut;
   if (cut.count == 0) {
@@ -172,7 +176,7 @@ void HostRank::begin(const Call &call) {
   }
   cut_ = &cut(call);
   shared_.throttle.begin(call.number);
-  timed_parts_ = balancer_ != nullptr && balancer_->times();
+  timed_parts_ = balancer_ != nullptr ? balancer_->times() : forced_weights_;
   begun_parts_ns_ = 0;
   const auto input = reinterpret_cast<uintptr_t>(call.input), output = reinterpret_cast<uintptr_t>(call.output);
   const bool apart = output >= input + input_bytes() || input >= output + output_bytes();

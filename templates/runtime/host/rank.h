@@ -53,6 +53,16 @@ class HostRank final : public RankBackend {
   bool idle() const { return done() && transfers_.idle(); }
   std::vector<ChannelTimes> times() const override { return times_; }
   bool read_address(uint32_t peer, uint64_t from, void *to, uint64_t bytes, Status *status) override;
+  void force_weights(uint32_t weights) override {
+    balancer_.reset();
+    weighting_ = {weights, 0};
+    forced_weights_ = true;
+  }
+  bool class_times(uint64_t (&spent)[kClasses]) override {
+    for (uint32_t c = 0; c < kClasses; ++c)
+      spent[c] = cut_ != nullptr && (cut_->weights >> 8 * c & 0xff) != 0 ? ended_parts_ns_[c] - begun_parts_ns_ : 0;
+    return forced_weights_ && begun_parts_ns_ != 0 && cut_ != nullptr && cut_->weights != 0;
+  }
   void limit_waits(double seconds) override { most_wait_ = seconds; }
   // The error that broke the communicator; after it nothing runs.
   const Status &failure() const { return failure_; }
@@ -126,7 +136,7 @@ class HostRank final : public RankBackend {
   // Says that others need no more of this rank for the call that runs.
   void finish_call() {
     const uint64_t number = shared_.running.call->number;
-    if (timed_parts_) balancer_->tell(number, begun_parts_ns_, ended_parts_ns_);
+    if (timed_parts_ && balancer_ != nullptr) balancer_->tell(number, begun_parts_ns_, ended_parts_ns_);
     timed_parts_ = false;
     context_.segment->line(context_.rank).calls.finished.store(number, std::memory_order_release);
     log_.end(number);
@@ -162,6 +172,7 @@ class HostRank final : public RankBackend {
   std::vector<ChannelTimes> times_;
   Weighting weighting_;         // agreed with the other ranks
   std::unique_ptr<Balancer> balancer_;  // null: the weights of calls do not change
+  bool forced_weights_ = false;         // by force_weights()
   bool timed_parts_ = false;            // the current call tells when each class of links has done its part
   uint64_t begun_parts_ns_ = 0;         // 0: it does not run over FIFOs
   uint64_t ended_parts_ns_[kClasses] = {};

@@ -108,7 +108,7 @@ struct ShareBalance::Gap {
   }
 };
 
-ShareBalance::ShareBalance(uint32_t weights) : own_(weights), weights_(weights) {}
+ShareBalance::ShareBalance(uint32_t own, uint32_t weights) : own_(own), weights_(weights) {}
 
 double ShareBalance::best(uint32_t part) const { return std::min(times_[0].ns[part], times_[1].ns[part]); }
 

@@ -50,8 +50,8 @@ struct Move {
 
 class ShareBalance {
  public:
-  // What the program has in the tables; a class that weighs nothing there never gets a share.
-  explicit ShareBalance(uint32_t weights);
+  // `own`: what the program has in the tables; a class that weighs nothing there never gets a share. `weights`: to begin with.
+  ShareBalance(uint32_t own, uint32_t weights);
 
   // After a call. What it wants is only asked for: adopt() and keep() say what has become of it.
   Move observe(const TimedShares &call);

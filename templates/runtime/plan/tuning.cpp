@@ -11,6 +11,7 @@
 #include "base/file.h"
 #include "plan/call.h"
 #include "plan/plan.h"
+#include "plan/weights.h"
 
 extern "C" {
 extern const char collc_manifest[];
@@ -172,8 +173,8 @@ class Reader {
 
   Status row(Tuning *tuning) {
     std::istringstream words(line_);
-    std::string bytes, program, more;
-    words >> bytes >> program;
+    std::string bytes, program, classes, more;
+    words >> bytes >> program >> classes;
     if (tuning->tables.empty()) return wrong("a table before its rows");
     TuningTable &into = tuning->tables.back();
     const Allocation &allocation = collc::tables().allocations[into.allocation];
@@ -185,7 +186,12 @@ class Reader {
     const Program &chosen = collc::tables().programs[allocation.first_program + number];
     if (chosen.collective != into.collective || chosen.root != into.root)
       return wrong("a program of the table's collective and root");
-    into.rows.push_back({least, &chosen});
+    uint32_t weights = 0;
+    if (!classes.empty() && (!parse_weights(classes, &weights) || held_weights(chosen, weights) != weights))
+      return wrong("weights of classes that the program is cut into, as in nvlink:3,pcie:1");
+    for (const TuningRow &other : into.rows)
+      if (other.program == &chosen && other.weights != weights) return wrong("one weighting of each program");
+    into.rows.push_back({least, &chosen, weights});
     return {};
   }
 
@@ -216,6 +222,7 @@ uint64_t Tuning::digest() const {
     for (const TuningRow &row : table.rows) {
       add(row.min_bytes);
       add(static_cast<uint64_t>(row.program - collc::tables().programs));
+      if (row.weights != 0) add(row.weights);
     }
   }
   return hash == 0 ? 1 : hash;
@@ -249,10 +256,17 @@ Choices::Choices(const Allocation &allocation, const Tuning &tuning)
     : roots_(allocation.nranks + 1), rows_(size_t{kCollectives} * roots_) {
   for (uint32_t p = 0; p < allocation.nprograms; ++p) {
     const Program &program = tables().programs[allocation.first_program + p];
-    if (program.min_bytes != UINT64_MAX) rows(program.collective, program.root).push_back({program.min_bytes, &program});
+    if (program.min_bytes != UINT64_MAX) rows(program.collective, program.root).push_back({program.min_bytes, &program, 0});
   }
-  for (const TuningTable &table : tuning.tables)
-    if (&tables().allocations[table.allocation] == &allocation) rows(table.collective, table.root) = table.rows;
+  for (const TuningTable &table : tuning.tables) {
+    if (&tables().allocations[table.allocation] != &allocation) continue;
+    rows(table.collective, table.root) = table.rows;
+    for (const TuningRow &row : table.rows) {
+      if (row.weights == 0) continue;
+      weights_.resize(allocation.nprograms);
+      weights_[static_cast<size_t>(row.program - tables().programs) - allocation.first_program] = row.weights;
+    }
+  }
 }
 
 std::vector<TuningRow> &Choices::rows(Collective collective, int root) {

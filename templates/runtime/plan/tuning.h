@@ -7,10 +7,10 @@
 //   machine <collc_machine()>        what it was measured on
 //   table 0 broadcast 3              of allocation 0, for broadcasts from (plan) rank 3; "-" without a root
 //   0 17                             from 0 bytes (count * element size) on: program 17 of the allocation
-//   65536 12
+//   65536 12 nvlink:9,pcie:1         program 12, whose classes of links have these weights
 //   end 2                            number of rows in all
 //
-// '#' begins a comment. Collectives and roots without a table keep the embedded one.
+// A program that is cut into classes has one weighting in a file; without one, that of the library. '#' begins a comment. Collectives and roots without a table keep the embedded one.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -24,6 +24,7 @@ namespace collc {
 struct TuningRow {
   uint64_t min_bytes;
   const Program *program;
+  uint32_t weights = 0;  // of its classes of links, as step_program.h has them; 0: its own
 };
 
 struct TuningTable {
@@ -59,14 +60,17 @@ class Choices {
   // The program for a call of `bytes` (count * element size), or null if the library holds none. `root` is a plan rank or -1.
   const Program *find(Collective collective, int root, uint64_t bytes) const;
   // This program alone for its collective and root.
-  void force(const Program &program) { rows(program.collective, program.root) = {{0, &program}}; }
+  void force(const Program &program) { rows(program.collective, program.root) = {{0, &program, 0}}; }
+  // By program of the allocation, the weights of its classes that a file gives it; 0: its own. Empty without such a file.
+  const std::vector<uint32_t> &weights() const { return weights_; }
 
  private:
   static constexpr uint32_t kCollectives = 9;
   std::vector<TuningRow> &rows(Collective collective, int root);
 
-  uint32_t roots_ = 0;                        // ranks + 1: the first place is for calls without a root
+  uint32_t roots_ = 0;  // ranks + 1: the first place is for calls without a root
   std::vector<std::vector<TuningRow>> rows_;  // by collective, then root + 1; ascending
+  std::vector<uint32_t> weights_;
 };
 
 }  // namespace collc

@@ -38,30 +38,34 @@ uint32_t draw(uint32_t seed, uint64_t call) {
 
 const char *class_name(uint32_t part) { return kClassNames[part]; }
 
+bool parse_weights(const std::string &word, uint32_t *weights) {
+  uint32_t seen = 0;
+  *weights = 0;
+  for (const std::string &one : split_list(word)) {
+    const size_t colon = one.find(':');
+    uint32_t number = 0, at = 0;
+    if (colon == std::string::npos || !read_number(one.substr(colon + 1), kMostWeight, &number)) return false;
+    while (at < kClasses && one.substr(0, colon) != kClassNames[at]) ++at;
+    if (at == kClasses || (seen >> at & 1) != 0) return false;
+    seen |= 1u << at;
+    *weights |= number << 8 * at;
+  }
+  return *weights != 0;
+}
+
 Status read_weighting(Weighting *weighting) {
   *weighting = {};
   const char *const text = read_text("COLLC_WEIGHTS");
   if (text == nullptr) return {};
-  const Status wrong =
-      fail(ncclInvalidUsage, "COLLC_WEIGHTS=%.60s is not weights as in nvlink:3,pcie:1, from 0 to %u and not all 0", text,
-           kMostWeight);
-  uint32_t seen = 0;
-  for (const std::string &word : read_list("COLLC_WEIGHTS")) {
-    const size_t colon = word.find(':');
-    uint32_t number = 0;
-    if (colon == std::string::npos || !read_number(word.substr(colon + 1), kMostSeed, &number)) return wrong;
-    const std::string name = word.substr(0, colon);
-    if (name == "random" && seen == 0 && weighting->drawn == 0) {
-      weighting->drawn = number + 1;
-      continue;
-    }
-    uint32_t at = 0;
-    while (at < kClasses && name != kClassNames[at]) ++at;
-    if (at == kClasses || number > kMostWeight || (seen >> at & 1) != 0 || weighting->drawn != 0) return wrong;
-    seen |= 1u << at;
-    weighting->weights |= number << 8 * at;
+  const std::string all = text, prefix = "random:";
+  uint32_t seed = 0;
+  if (all.compare(0, prefix.size(), prefix) == 0 && read_number(all.substr(prefix.size()), kMostSeed, &seed)) {
+    weighting->drawn = seed + 1;
+    return {};
   }
-  return weighting->weights == 0 && weighting->drawn == 0 ? wrong : Status();
+  if (parse_weights(all, &weighting->weights)) return {};
+  return fail(ncclInvalidUsage, "COLLC_WEIGHTS=%.60s is not weights as in nvlink:3,pcie:1, from 0 to %u and not all 0", text,
+              kMostWeight);
 }
 
 std::string show_weighting(const Weighting &weighting) {
@@ -73,14 +77,20 @@ std::string show_weighting(const Weighting &weighting) {
   return text.empty() ? "no COLLC_WEIGHTS" : "COLLC_WEIGHTS=" + text;
 }
 
-uint32_t weights_for(const Program &program, const Weighting &wanted, uint64_t call) {
+uint32_t held_weights(const Program &program, uint32_t all) {
   const uint32_t own = own_weights(program);
-  if (own == 0) return 0;
-  const uint32_t all = wanted.drawn != 0 ? draw(wanted.drawn, call) : wanted.weights;
   uint32_t weights = 0;
   for (uint32_t c = 0; c < kClasses; ++c)
     if ((own >> 8 * c & 0xff) != 0) weights |= all & 0xffu << 8 * c;
-  return weights == 0 ? own : weights;
+  return weights;
+}
+
+uint32_t weights_for(const Program &program, const Weighting &wanted, uint64_t call, uint32_t tuned) {
+  const uint32_t own = own_weights(program);
+  if (own == 0) return 0;
+  const uint32_t weights = held_weights(program, wanted.drawn != 0 ? draw(wanted.drawn, call) : wanted.weights);
+  if (weights != 0) return weights;
+  return tuned != 0 ? tuned : own;
 }
 
 }  // namespace collc

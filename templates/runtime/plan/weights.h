@@ -16,6 +16,8 @@ struct Weighting {
 };
 
 Status read_weighting(Weighting *weighting);
+// The same of a tuning file's word: of classes alone. False if it is none.
+bool parse_weights(const std::string &word, uint32_t *weights);
 // "COLLC_WEIGHTS=nvlink:3,pcie:1", or that it is not set.
 std::string show_weighting(const Weighting &weighting);
 
@@ -29,6 +31,9 @@ inline uint32_t own_weights(const Program &program) {
 
 // Those of a call, the same on all ranks: they depend on its number and settings that all ranks share. A class that the
 // program has no share of weighs nothing; where none is left, the program's own count.
-uint32_t weights_for(const Program &program, const Weighting &wanted, uint64_t call);
+// `tuned`: that of a tuning file in its place, or 0.
+uint32_t weights_for(const Program &program, const Weighting &wanted, uint64_t call, uint32_t tuned);
+// `all` of the classes that the program has; 0 where none is left.
+uint32_t held_weights(const Program &program, uint32_t all);
 
 }  // namespace collc
