@@ -156,7 +156,7 @@ def main() -> dict[str, object]:
     for handle in handles:
         nccl.check(lib.ncclCommDestroy(handle), "ncclCommDestroy")
     names = ["launch", "launch_cooperative", "copy", "enable_peer", "allocate", "release", "record", "wait"]
-    names += ["Simple", "LL", "LL128", "blocks", "written"]
+    names += ["Simple", "LL", "LL128", "blocks", "written", "occupancy"]
     return {"wrong": wrong, "calls": {name: mock.mock_calls(name.encode()) for name in names}}
 
 

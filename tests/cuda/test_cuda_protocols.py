@@ -74,6 +74,17 @@ def test_chunks_and_channels_are_the_users(protocol: str) -> None:
     assert answer.get("wrong") == [], answer
 
 
+def test_threads_of_a_block_are_at_most_the_users() -> None:
+    """The mock's blocks hold 64: more are asked about until that many are."""
+    script = [[["all_reduce", "float", "sum", 0, 3_001, False]]]
+    asked = {}
+    for threads in ("64", "128", ""):
+        answer = run(script, [0, 0, 0], **SHARED, COLLC_THREADS=threads)
+        assert answer.get("wrong") == [], answer
+        asked[threads] = answer["calls"]["occupancy"]
+    assert 0 < asked["64"] < asked["128"] < asked[""]
+
+
 def test_max_ctas_limits_the_blocks_of_a_launch() -> None:
     """Three ranks on one GPU, one block per rank and channel."""
     script = [[["all_gather", "float", None, 0, 30_000, False]]]
@@ -149,6 +160,9 @@ def test_sizes_choose_where_the_tables_hold_nothing_but_simple(
         ({"COLLC_CHUNK": "1e12"}, "COLLC_CHUNK=1e12 is not a number from 0 to"),
         ({"COLLC_CHANNELS": "1.5"}, "COLLC_CHANNELS=1.5 is not a whole number"),
         ({"COLLC_CHANNELS": "many"}, "COLLC_CHANNELS=many is not a number from 0 to"),
+        ({"COLLC_THREADS": "32"}, "COLLC_THREADS=32 is not 64, 128, 256 or 512"),
+        ({"COLLC_THREADS": "192"}, "COLLC_THREADS=192 is not 64, 128, 256 or 512"),
+        ({"COLLC_THREADS": "1024"}, "COLLC_THREADS=1024 is not a number from 0 to 512"),
         ({"COLLC_PROTO": "LL128", "MOCK_PCIE": "3"}, "COLLC_PROTO=LL128: no NVLink joins ranks"),
         ({"COLLC_PROTO": "LL128", "MOCK_CAPABILITY": "60"}, "is older than sm_70, which LL128 needs"),
     ],

@@ -37,6 +37,14 @@ Status follow_couriers(uint32_t rank, Overrides *overrides) {
   return {};
 }
 
+// COLLC_THREADS: of a block, at most. Ranks may differ: nothing that they hand each other depends on it.
+Status read_threads(uint32_t *most) {
+  COLLC_RETURN_IF_FAILED(read_whole("COLLC_THREADS", kMaxThreads, most));
+  if (*most == 0) *most = kMaxThreads;
+  if (*most >= kMinThreads && (*most & (*most - 1)) == 0) return {};
+  return fail(ncclInvalidUsage, "COLLC_THREADS=%u is not 64, 128, 256 or 512", *most);
+}
+
 volatile uint32_t &word(char *at) { return *reinterpret_cast<volatile uint32_t *>(at); }
 
 }  // namespace
@@ -64,7 +72,8 @@ Status CudaRank::agree(Agreed *agreed) {
   mine.has_ll128 = device_->has_ll128();
   mine.cut_off = kNobody;
   // Every rank learns of an invalid value, not only the one that has it.
-  const Status read = read_overrides(&mine.overrides);
+  Status read = read_overrides(&mine.overrides);
+  if (read.ok()) read = read_threads(&most_threads_);
   if (mine.overrides.channels == 0) mine.overrides.channels = context_.most_channels;
   if (!read.ok()) std::snprintf(mine.problem, sizeof mine.problem, "%s", read.text().c_str());
   std::vector<RankSettings> settings;
@@ -138,7 +147,7 @@ Status CudaRank::choose_threads() {
     return fail(ncclInvalidUsage, "%u ranks share GPU %d; at most %u can", ranks, device_->number, kMaxLaunchRanks);
   if (ranks > 1 && !device_->cooperative)
     return fail(ncclInvalidUsage, "GPU %d cannot hold several ranks: it has no cooperative launch", device_->number);
-  for (threads_ = kMaxThreads; threads_ >= kMinThreads; threads_ /= 2) {
+  for (threads_ = most_threads_; threads_ >= kMinThreads; threads_ /= 2) {
     const uint32_t blocks = device_->resident_blocks(threads_, shared);
     if (blocks != 0 && (ranks == 1 || ranks * channels <= blocks)) return {};
   }

@@ -109,6 +109,7 @@ class CudaRank final : public RankBackend {
   Device *device_ = nullptr;
   std::shared_ptr<World> world_;
   uint32_t plan_rank_ = 0;
+  uint32_t most_threads_ = 0;  // COLLC_THREADS
   uint32_t threads_ = 0;
   Address ends_ = 0;
   Address lane_ends_ = 0;

@@ -443,6 +443,8 @@ MOCK cuFuncLoad(void *function) {
   return 0;
 }
 MOCK cuOccupancyMaxActiveBlocksPerMultiprocessor(int *blocks, void *, int threads, size_t) {
+  const mock::Runner::Hold hold(state().runner);
+  ++state().calls["occupancy"];
   return *blocks = threads <= static_cast<int>(kThreads), 0;
 }
 MOCK cuLaunchKernel(void *function, unsigned gx, unsigned, unsigned, unsigned bx, unsigned, unsigned, unsigned shared,
