@@ -77,8 +77,9 @@ Status launch(const Together &calls) {
   void *parameters[] = {&arguments};
   const auto blocks = static_cast<uint32_t>(calls.size()) * arguments.nchannels;
   const Grid grid = {kernel, blocks, first.threads(), world.plan().shared_bytes_of(row), calls.size() > 1};
-  return between_streams(calls,
-                         [&](Stream stream) { return first.launch(grid, stream, parameters, "launching a collective"); });
+  return between_streams(calls, [&](const MainStream &main) {
+    return first.launch(grid, main.stream, main.place, parameters, "launching a collective");
+  });
 }
 
 // Of a communicator of one rank.
@@ -95,9 +96,9 @@ Status scale_alone(Submission &submission) {
   arguments.scaling = scaling_of(call.op);
   arguments.ranks[0] = {reinterpret_cast<const RankState *>(rank.state()), call.input, call.output, factor_of(call.op)};
   void *parameters[] = {&arguments};
-  return between_streams({&submission}, [&](Stream stream) {
+  return between_streams({&submission}, [&](const MainStream &main) {
     return check(driver().launch(rank.device().kernel(kSimple, how.kernel_type), kAloneChannels, 1, 1, rank.threads(), 1, 1,
-                                 shared_bytes(kAloneChannels), stream, parameters, nullptr),
+                                 shared_bytes(kAloneChannels), main.stream, parameters, nullptr),
                  "launching a sum with a factor");
   });
 }

@@ -21,6 +21,12 @@ Status CallOrder::find_capture(Stream stream, uint64_t *capture) {
   return {};
 }
 
+Status CallOrder::look(Stream stream, StreamPlace *place) {
+  COLLC_RETURN_IF_FAILED(find_capture(stream, &place->capture));
+  place->id = place->capture == 0 ? id_of(stream) : kUnknownStream;
+  return {};
+}
+
 Status CallOrder::is_captured(Stream stream, bool *captured) {
   uint64_t capture = 0;
   COLLC_RETURN_IF_FAILED(find_capture(stream, &capture));
@@ -54,38 +60,33 @@ Event CallOrder::end() {
 
 // Graphs and other calls wait for each other as NCCL's do: a graph begins with a wait for `done_` as it is when the graph is
 // launched, and each of its calls records it anew.
-Status CallOrder::follow(Stream stream) {
-  uint64_t capture = 0;
-  COLLC_RETURN_IF_FAILED(find_capture(stream, &capture));
-  if (capture == 0) {
-    const uint64_t id = id_of(stream);
+Status CallOrder::follow(Stream stream, const StreamPlace &place) {
+  if (place.capture == 0) {
     // On the stream of the latest call, unless a graph may have been launched on another one since.
-    const bool is_behind = id != kUnknownStream && id == latest_stream_ && !in_graph_;
+    const bool is_behind = place.id != kUnknownStream && place.id == latest_stream_ && !in_graph_;
     if (!called_ || is_behind) return {};
     return check(driver().stream_wait(stream, done_, 0), "ordering streams");
   }
-  const auto known = find(capture);
+  const auto known = find(place.capture);
   if (known == captures_.end()) return check(driver().stream_wait(stream, done_, kExternal), "ordering graphs");
   return check(driver().stream_wait(stream, known->done, 0), "ordering streams");
 }
 
-Status CallOrder::note(Stream stream) {
+Status CallOrder::note(Stream stream, const StreamPlace &place) {
   called_ = true;
-  uint64_t capture = 0;
-  COLLC_RETURN_IF_FAILED(find_capture(stream, &capture));
-  if (capture == 0) {
-    latest_stream_ = id_of(stream);
+  if (place.capture == 0) {
+    latest_stream_ = place.id;
     return check(driver().event_record(done_, stream), "recording an event");
   }
   in_graph_ = true;
   COLLC_RETURN_IF_FAILED(check(driver().event_record_with(done_, stream, kExternal), "recording an event in a graph"));
-  auto known = find(capture);
+  auto known = find(place.capture);
   if (known == captures_.end()) {
     const Uncaptured uncaptured;
     if (captures_.size() == kMostCaptures) forget_oldest();
     Event joint = nullptr;
     COLLC_RETURN_IF_FAILED(check(driver().event_create(&joint, kEventDisableTiming), "making an event"));
-    known = captures_.insert(captures_.end(), {capture, joint});
+    known = captures_.insert(captures_.end(), {place.capture, joint});
   }
   return check(driver().event_record(known->done, stream), "recording an event");
 }

@@ -7,29 +7,37 @@
 
 namespace collc::cuda {
 
+// What a stream is at the moment: asked for once per launch, for a call of the driver each.
+struct StreamPlace {
+  uint64_t capture = 0;  // a number of the capture that it is in; 0: none
+  uint64_t id = 0;       // outside of captures CallOrder::id_of
+};
+
 class CallOrder {
  public:
   // Before any call.
   Status begin();
   // After the last one. Returns the event of the latest call that was launched, which is the caller's now; null: never begun.
   Event end();
+  // What follow() and note() are told of a stream.
+  static Status look(Stream stream, StreamPlace *place);
   // Orders `stream` behind the earlier calls: on other streams, and in graphs. In a capture: the graph, whenever it is launched.
-  Status follow(Stream stream);
+  Status follow(Stream stream, const StreamPlace &place);
   // Notes that the latest call is on `stream`.
-  Status note(Stream stream);
+  Status note(Stream stream, const StreamPlace &place);
 
   // Whether the latest call that was launched has not ended.
   bool runs() const { return called_ && driver().event_query(done_) == kNotReady; }
   // Whether calls were captured: they run whenever a graph is launched.
   bool is_in_graph() const { return in_graph_; }
 
-  // A number of a stream that no other one of the process has or gets; kUnknownStream: this driver knows none. The stream must
-  // not be captured.
-  static uint64_t id_of(Stream stream);
   static Status is_captured(Stream stream, bool *captured);
   static constexpr uint64_t kUnknownStream = 0;
 
  private:
+  // A number of a stream that no other one of the process has or gets; kUnknownStream: this driver knows none. The stream must
+  // not be captured.
+  static uint64_t id_of(Stream stream);
   // A capture with calls: an event behind the latest one.
   struct Capture {
     uint64_t number;

@@ -160,16 +160,23 @@ const Driver &driver();
 // ok, or ncclUnhandledCudaError with the driver's message.
 Status check(Result result, const char *what);
 
-// Makes a context current until the end of the scope.
+// Makes a context current until the end of the scope. It mostly is already: then that is one call of the driver, not two.
 class Current {
  public:
-  explicit Current(Context context) { driver().context_push(context); }
+  explicit Current(Context context) {
+    Context now = nullptr;
+    is_pushed_ = driver().context_current(&now) != 0 || now != context;
+    if (is_pushed_) driver().context_push(context);
+  }
   ~Current() {
     Context popped;
-    driver().context_pop(&popped);
+    if (is_pushed_) driver().context_pop(&popped);
   }
   Current(const Current &) = delete;
   Current &operator=(const Current &) = delete;
+
+ private:
+  bool is_pushed_ = false;
 };
 
 // What this thread does until the end of the scope is no part of a capture, and breaks none of those in other threads.

@@ -27,23 +27,20 @@ Status LaunchOrder::begin() {
   return check(cu.event_create(&begun_, kEventDisableTiming), "making an event");
 }
 
-Status LaunchOrder::launch(const Grid &grid, Stream stream, void **arguments, const char *what) {
+Status LaunchOrder::launch(const Grid &grid, Stream stream, const StreamPlace &place, void **arguments, const char *what) {
   const std::lock_guard<std::mutex> lock(mutex_);  // threads issue launches in one order, too
-  bool is_captured = false;
-  COLLC_RETURN_IF_FAILED(CallOrder::is_captured(stream, &is_captured));
   // NCCL orders whole calls in graphs as well: events of launches do not work in captures.
-  if (!says_begin_ || is_captured || calls_.is_in_graph()) {
-    COLLC_RETURN_IF_FAILED(calls_.follow(stream));
+  if (!says_begin_ || place.capture != 0 || calls_.is_in_graph()) {
+    COLLC_RETURN_IF_FAILED(calls_.follow(stream, place));
     COLLC_RETURN_IF_FAILED(launch_grid(grid, stream, arguments, what));
   } else {
-    COLLC_RETURN_IF_FAILED(launch_behind_the_begin(grid, stream, arguments, what));
+    COLLC_RETURN_IF_FAILED(launch_behind_the_begin(grid, stream, place.id, arguments, what));
   }
-  return calls_.note(stream);  // for the first graph to come
+  return calls_.note(stream, place);  // for the first graph to come
 }
 
-Status LaunchOrder::launch_behind_the_begin(const Grid &grid, Stream stream, void **arguments, const char *what) {
+Status LaunchOrder::launch_behind_the_begin(const Grid &grid, Stream stream, uint64_t id, void **arguments, const char *what) {
   const Driver &cu = driver();
-  const uint64_t id = CallOrder::id_of(stream);
   const bool is_behind = id != CallOrder::kUnknownStream && id == latest_stream_;
   if (any_began_so_ && !is_behind) COLLC_RETURN_IF_FAILED(check(cu.stream_wait(stream, begun_, 0), "ordering launches"));
   LaunchAttribute attributes[2] = {};

@@ -23,10 +23,10 @@ class LaunchOrder {
   // Of the current device. Once; more calls do nothing.
   Status begin();
   // The same as launch_grid, behind the launches before this one, by whatever thread and on whatever streams.
-  Status launch(const Grid &grid, Stream stream, void **arguments, const char *what);
+  Status launch(const Grid &grid, Stream stream, const StreamPlace &place, void **arguments, const char *what);
 
  private:
-  Status launch_behind_the_begin(const Grid &grid, Stream stream, void **arguments, const char *what);
+  Status launch_behind_the_begin(const Grid &grid, Stream stream, uint64_t id, void **arguments, const char *what);
 
   std::mutex mutex_;
   Event begun_ = nullptr;        // the latest launch outside of graphs has begun, with all its blocks

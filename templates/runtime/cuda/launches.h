@@ -17,6 +17,12 @@ inline Address address(const void *pointer) { return reinterpret_cast<Address>(p
 // Calls that one launch or copy serves, of ranks on one device.
 using Together = std::vector<Submission *>;
 
+// Where a launch goes.
+struct MainStream {
+  Stream stream = nullptr;
+  StreamPlace place;
+};
+
 // Runs `body` after the work on all streams of the calls and makes what follows on any of them wait for it.
 template <class Body>
 Status between_streams(const Together &calls, Body body) {
@@ -24,23 +30,28 @@ Status between_streams(const Together &calls, Body body) {
   const Driver &cu = driver();
   const Stream main = stream_of(*calls[0]);
   std::vector<Stream> joined = {main};
+  std::vector<CudaRank *> ranks;  // once each, though a rank may have many transfers
   for (Submission *submission : calls) {
-    COLLC_RETURN_IF_FAILED(rank_of(*submission).order().follow(main));
+    CudaRank *const rank = &rank_of(*submission);
+    if (std::find(ranks.begin(), ranks.end(), rank) == ranks.end()) ranks.push_back(rank);
     const Stream stream = stream_of(*submission);
     if (std::find(joined.begin(), joined.end(), stream) != joined.end()) continue;
     joined.push_back(stream);
-    const Event ready = rank_of(*submission).ready();
-    COLLC_RETURN_IF_FAILED(check(cu.event_record(ready, stream), "recording an event"));
-    COLLC_RETURN_IF_FAILED(check(cu.stream_wait(main, ready, 0), "ordering streams"));
+    COLLC_RETURN_IF_FAILED(check(cu.event_record(rank->ready(), stream), "recording an event"));
+    COLLC_RETURN_IF_FAILED(check(cu.stream_wait(main, rank->ready(), 0), "ordering streams"));
   }
-  COLLC_RETURN_IF_FAILED(body(main));
+  // Not before: a stream that is captured draws those into its capture that wait for it.
+  StreamPlace place;
+  COLLC_RETURN_IF_FAILED(CallOrder::look(main, &place));
+  for (CudaRank *rank : ranks) COLLC_RETURN_IF_FAILED(rank->order().follow(main, place));
+  COLLC_RETURN_IF_FAILED(body(MainStream{main, place}));
   if (joined.size() > 1) {
     const Event finished = rank_of(*calls[0]).ready();
     COLLC_RETURN_IF_FAILED(check(cu.event_record(finished, main), "recording an event"));
     for (size_t s = 1; s < joined.size(); ++s)
       COLLC_RETURN_IF_FAILED(check(cu.stream_wait(joined[s], finished, 0), "ordering streams"));
   }
-  for (Submission *submission : calls) COLLC_RETURN_IF_FAILED(rank_of(*submission).order().note(main));
+  for (CudaRank *rank : ranks) COLLC_RETURN_IF_FAILED(rank->order().note(main, place));
   return {};
 }
 

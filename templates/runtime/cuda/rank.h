@@ -42,8 +42,8 @@ class CudaRank final : public RankBackend {
   bool class_times(uint64_t (&spent)[kClasses]) override;
   Event ready() const { return ready_; }
   // Launches a kernel of its calls, or of those of several ranks on its GPU.
-  Status launch(const Grid &grid, Stream stream, void **arguments, const char *what) const {
-    return context_.orders_launches ? device_->order->launch(grid, stream, arguments, what)
+  Status launch(const Grid &grid, Stream stream, const StreamPlace &place, void **arguments, const char *what) const {
+    return context_.orders_launches ? device_->order->launch(grid, stream, place, arguments, what)
                                     : launch_grid(grid, stream, arguments, what);
   }
 

@@ -146,12 +146,12 @@ Status launch_transfers(const Together &calls) {
   void *parameters[] = {&arguments};
   const Grid grid = {first.device().exchange, arguments.nranks * arguments.nlanes, first.threads(),
                      exchange_shared(all.streams), arguments.nranks > 1};
-  return between_streams(calls, [&](Stream stream) -> Status {
+  return between_streams(calls, [&](const MainStream &main) -> Status {
     if (all.messages.size() <= kMostMessages)
       std::copy(all.messages.begin(), all.messages.end(), arguments.messages);
     else
-      COLLC_RETURN_IF_FAILED(fill_table(first, all.messages, &arguments, stream));
-    return first.launch(grid, stream, parameters, "launching transfers");
+      COLLC_RETURN_IF_FAILED(fill_table(first, all.messages, &arguments, main.stream));
+    return first.launch(grid, main.stream, main.place, parameters, "launching transfers");
   });
 }
 
@@ -180,8 +180,8 @@ std::vector<Together> cut(const Together &calls) {
 void copy_to_itself(Submission &send, Submission &receive) {
   const Current current(rank_of(send).device().context);
   if (send.call.input == receive.call.output) return;
-  send.status = receive.status = between_streams({&send, &receive}, [&](Stream stream) {
-    return check(driver().copy_async(address(receive.call.output), address(send.call.input), bytes_of(send.call), stream),
+  send.status = receive.status = between_streams({&send, &receive}, [&](const MainStream &main) {
+    return check(driver().copy_async(address(receive.call.output), address(send.call.input), bytes_of(send.call), main.stream),
                  "copying");
   });
 }

@@ -381,13 +381,24 @@ MOCK cuDevicePrimaryCtxRetain(void **context, int device) {
   if (const int wrong = check_device(device)) return wrong;
   return *context = &contexts[machine_device(device)], 0;
 }
-MOCK cuCtxGetCurrent(void **context) { return *context = current(), 0; }
+static void count_context() {
+  const mock::Runner::Hold hold(state().runner);
+  ++state().calls["context"];
+}
+MOCK cuCtxGetCurrent(void **context) {
+  count_context();
+  return *context = current(), 0;
+}
 MOCK cuCtxSetCurrent(void *context) {
   stack.assign(1, static_cast<MockContext *>(context));
   return 0;
 }
-MOCK cuCtxPushCurrent_v2(void *context) { return stack.push_back(static_cast<MockContext *>(context)), 0; }
+MOCK cuCtxPushCurrent_v2(void *context) {
+  count_context();
+  return stack.push_back(static_cast<MockContext *>(context)), 0;
+}
 MOCK cuCtxPopCurrent_v2(void **context) {
+  count_context();
   *context = current();
   stack.pop_back();
   return 0;
