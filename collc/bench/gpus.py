@@ -220,6 +220,7 @@ def serve(
 
 
 def answer_line(answer: dict[str, Any]) -> None:
+    """Writes an answer to standard output, where the team reads it."""
     sys.stdout.write(json.dumps(answer) + "\n")
     sys.stdout.flush()
 

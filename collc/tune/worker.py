@@ -41,6 +41,7 @@ def declare(nccl: Nccl, library: Path) -> None:
 
 
 def machine_of(nccl: Nccl) -> dict[str, Any]:
+    """What a tuning file calls this machine."""
     return {"machine": nccl.lib.collc_machine().decode()}
 
 
